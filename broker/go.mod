@@ -1,0 +1,3 @@
+module github.com/pgoutbox/outbox/broker
+
+go 1.26.0

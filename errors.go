@@ -1,0 +1,51 @@
+package outbox
+
+import "errors"
+
+// Error kinds that a broker reports and the engine understands. Everything else is retryable.
+type kindError struct {
+	err  error
+	kind errorKind
+}
+
+type errorKind uint8
+
+const (
+	kindPermanent errorKind = iota + 1
+	kindUnavailable
+)
+
+func (e *kindError) Error() string { return e.err.Error() }
+func (e *kindError) Unwrap() error { return e.err }
+
+// Permanent marks err as one that no retry can cure: the broker refused this message (too large,
+// invalid). The destination's policy decides what follows. Permanent(nil) is nil.
+func Permanent(err error) error { return withKind(err, kindPermanent) }
+
+// Unavailable marks err as one that says nothing about the message: nobody answered, the connection
+// broke, or the outcome is unknown. The engine pauses the destination, sends the message again later
+// and counts no attempt. Unavailable(nil) is nil.
+func Unavailable(err error) error { return withKind(err, kindUnavailable) }
+
+// IsPermanent reports whether err, or an error it wraps, was marked by Permanent.
+func IsPermanent(err error) bool { return hasKind(err, kindPermanent) }
+
+// IsUnavailable reports whether err, or an error it wraps, was marked by Unavailable.
+func IsUnavailable(err error) bool { return hasKind(err, kindUnavailable) }
+
+// ErrSkipped is a broker's answer for a message that it did not send because an earlier message of the
+// same key in the same batch failed. No attempt is counted.
+var ErrSkipped = errors.New("outbox: not sent because an earlier message of its key failed")
+
+func withKind(err error, kind errorKind) error {
+	if err == nil {
+		return nil
+	}
+	return &kindError{err: err, kind: kind}
+}
+
+// hasKind looks at the outermost mark only, so that a later judgement overrides an earlier one.
+func hasKind(err error, kind errorKind) bool {
+	var marked *kindError
+	return errors.As(err, &marked) && marked.kind == kind
+}

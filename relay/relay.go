@@ -1,0 +1,176 @@
+// Package relay delivers committed messages from a [Source] to a [Broker]: at least once, in order per
+// key, never one that was rolled back.
+//
+// Its core is a state machine without I/O, clock or goroutines; a thin runner performs the actions that
+// it asks for. docs/design.md follows one message through it.
+package relay
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// Broker is where messages go. Adapters satisfy it without importing this package, and pass the suite
+// relaytest.RunBroker.
+type Broker interface {
+	// Publish sends batch and returns once the outcome of every message is known. nil means that the
+	// broker has durably accepted all; otherwise the result has len(batch) errors, nil for an accepted
+	// message.
+	//
+	// Order: a message must not be accepted by the broker unless every earlier one of its OrderingKey in
+	// the batch was. After a failure, later messages of that key are answered with outbox.ErrSkipped.
+	// Messages without a key have no order. The engine keeps the rest of the promise: concurrent calls
+	// never share a key, and a key's next call starts after its previous one has returned.
+	//
+	// Publish does not retry what the broker refused. It marks errors with outbox.Permanent (this
+	// message was refused) and outbox.Unavailable (nobody answered, or the outcome is unknown). When ctx
+	// ends it returns soon, with unavailable errors for what is unknown.
+	//
+	// The messages and all they point to belong to the caller and are reused after the return: nothing
+	// of them may be kept. Publish is called from several goroutines at once.
+	Publish(ctx context.Context, batch []*outbox.Message) []error
+
+	// Close releases connections. No Publish runs any more.
+	Close() error
+}
+
+// Pinger is a Broker that can say whether it is reachable. The relay asks when the destination is
+// paused and when a call takes long, to name the cause.
+type Pinger interface {
+	Ping(ctx context.Context) error
+}
+
+// Source is a strategy: how committed messages are read for one destination and shard group.
+type Source interface {
+	// Acquire waits until this relay owns the shard group and returns a session that reads from where
+	// the last owner durably stood. It returns ctx's error when ctx ends first, and any error that
+	// waiting can't cure (schema missing, hot standby, restored dump) at once.
+	Acquire(ctx context.Context) (Session, error)
+}
+
+// Session is the ownership of a shard group for as long as its lease lasts. Next is called by one
+// goroutine; Settle, Heads, Held and Lanes by another, one at a time; both at the same time.
+type Session interface {
+	// Next waits for committed messages and returns at most max of them, in order per key. A batch may
+	// be empty (nothing came within the strategy's own pause); the caller just calls again.
+	Next(ctx context.Context, max int) (Batch, error)
+
+	// Settle makes one database transaction of everything in s, or changes nothing. An error that is
+	// not ErrLeaseLost leaves the outcome unknown: the relay gives the session up and acquires again.
+	Settle(ctx context.Context, s Settlement) error
+
+	// Lanes lists the lanes that have holds, with the time at which each head is due: at most limit.
+	Lanes(ctx context.Context, limit int) ([]HeldLane, error)
+
+	// Held returns the first holds of a lane in order, at most limit.
+	Held(ctx context.Context, lane string, limit int) ([]Delivery, error)
+
+	// Expires returns the time until which the lease surely lasts, by this process's clock.
+	// Safe for concurrent use.
+	Expires() time.Time
+
+	// Close gives the lease back if it is still held, so that another relay takes over at once.
+	Close(ctx context.Context) error
+}
+
+// ErrLeaseLost says that another relay owns the shard group: the session is over, and nothing that it
+// would still settle counts.
+var ErrLeaseLost = errors.New("relay: lease lost, another relay owns the shard group")
+
+// Batch is what Next returns. Recycle, if not nil, is called once when no message of it is needed any
+// more; the session may then reuse the memory.
+type Batch struct {
+	Deliveries []Delivery
+	Recycle    func()
+}
+
+// Delivery is a message on its way to one destination.
+type Delivery struct {
+	outbox.Message
+
+	// Shard is the message's virtual partition, 0 to 63. All messages of a lane have the same.
+	Shard int
+
+	// Attempts counts the publishes that failed before.
+	Attempts int
+
+	// RetryAt is when a hold is due; zero for one that waits behind its head, and for a message that
+	// was never held. Blocked holds wait for an operator.
+	RetryAt time.Time
+	Blocked bool
+
+	// Invalid says why the row can't be a message at all (headers that are not an object, an empty
+	// topic). It is never published; the policy for refused messages applies.
+	Invalid error
+
+	// Window and Ref are the strategy's own, to find its way back from a delivery to its place.
+	Window uint64
+	Ref    uint64
+}
+
+// Lane names the lane of d: its ordering key, or its message id if it has none.
+func (d *Delivery) Lane() string {
+	if key := d.OrderingKey(); key != "" {
+		return key
+	}
+	return d.ID.String()
+}
+
+// HeldLane is a lane with holds. A zero Due means at once; Blocked waits for an operator.
+type HeldLane struct {
+	Lane    string
+	Shard   int
+	Due     time.Time
+	Blocked bool
+}
+
+// Settlement is everything that a set of outcomes changes in the database.
+type Settlement struct {
+	// Through is the last delivery of the contiguous settled prefix, in the order in which Next returned
+	// them; nil leaves the cursor where it is. Delivered counts messages accepted by the broker since
+	// the last settlement.
+	Through   *Delivery
+	Delivered int
+
+	// Hold and Dead are deliveries up to Through that were not delivered. They become holds and dead
+	// letters in the transaction that moves the cursor past them.
+	Hold []Hold
+	Dead []Dead
+
+	// The rest concerns messages that were holds already.
+	HeldDelivered []*Delivery // remove
+	HeldRetry     []Hold      // new attempts, due time and error of a head
+	HeldDead      []Dead      // move to the dead letters
+}
+
+// Empty reports whether s changes nothing.
+func (s *Settlement) Empty() bool {
+	return s.Through == nil && len(s.HeldDelivered)+len(s.HeldRetry)+len(s.HeldDead) == 0
+}
+
+// Hold is a message to be set aside. A zero RetryAt waits behind the head of its lane.
+type Hold struct {
+	Delivery *Delivery
+	RetryAt  time.Time
+	Blocked  bool
+	Err      error
+}
+
+// Dead is a message to become a dead letter.
+type Dead struct {
+	Delivery *Delivery
+	Reason   Reason
+	Err      error
+}
+
+// Reason classifies dead letters.
+type Reason string
+
+const (
+	ReasonInvalid   Reason = "invalid"   // the row is not a message
+	ReasonRefused   Reason = "refused"   // the broker will never take it
+	ReasonExhausted Reason = "exhausted" // max_attempts failed
+)

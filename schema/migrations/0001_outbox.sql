@@ -1,0 +1,219 @@
+-- The outbox: what writers insert, where relays stand, what waits and what could not be delivered.
+-- Column names and defaults of outbox.messages, and outbox.publish, are a public contract.
+
+CREATE SEQUENCE outbox.messages_id_seq AS bigint CACHE 1;
+
+-- xid stands before id: defaults are evaluated in column order, so a row's id is always drawn after
+-- its transaction has its xid. CACHE 1 keeps ids in the order in which they are drawn.
+CREATE TABLE outbox.messages (
+    xid            xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    id             bigint      NOT NULL DEFAULT nextval('outbox.messages_id_seq'),
+    message_id     uuid        NOT NULL DEFAULT gen_random_uuid(),
+    topic          text        NOT NULL,
+    key            text,
+    shard          smallint    GENERATED ALWAYS AS
+                               ((hashtextextended(coalesce(key, aggregate_id, message_id::text), 0) & 63)::smallint) STORED,
+    aggregate_type text,
+    aggregate_id   text,
+    event_type     text,
+    payload        bytea,
+    content_type   text,
+    headers        jsonb,
+    deliver_at     timestamptz,
+    created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    segment        smallint    NOT NULL DEFAULT (date_part('epoch', now())::bigint / 600 % 8)::smallint
+) PARTITION BY LIST (segment);
+
+ALTER SEQUENCE outbox.messages_id_seq OWNED BY outbox.messages.id;
+
+CREATE INDEX messages_xid_id ON outbox.messages (xid, id);
+
+-- Eight segments of ten minutes. The clock only chooses where a row lands; whether a segment may be
+-- emptied is decided by the cursors, under a lock.
+CREATE TABLE outbox.messages_0 PARTITION OF outbox.messages FOR VALUES IN (0);
+CREATE TABLE outbox.messages_1 PARTITION OF outbox.messages FOR VALUES IN (1);
+CREATE TABLE outbox.messages_2 PARTITION OF outbox.messages FOR VALUES IN (2);
+CREATE TABLE outbox.messages_3 PARTITION OF outbox.messages FOR VALUES IN (3);
+CREATE TABLE outbox.messages_4 PARTITION OF outbox.messages FOR VALUES IN (4);
+CREATE TABLE outbox.messages_5 PARTITION OF outbox.messages FOR VALUES IN (5);
+CREATE TABLE outbox.messages_6 PARTITION OF outbox.messages FOR VALUES IN (6);
+CREATE TABLE outbox.messages_7 PARTITION OF outbox.messages FOR VALUES IN (7);
+
+-- A cursor per destination and shard group. Everything visible in prev is settled. windows are the open
+-- windows, oldest first: each holds what is visible in it and not in the one before. last_id is the last
+-- settled id of the oldest. Every write names the epoch of the lease that it was made under.
+CREATE TABLE outbox.cursors (
+    destination       text          NOT NULL,
+    shard_group       smallint      NOT NULL,
+    shard_groups      smallint      NOT NULL,
+    prev              pg_snapshot   NOT NULL DEFAULT '1:1:',
+    windows           pg_snapshot[] NOT NULL DEFAULT '{}',
+    last_id           bigint        NOT NULL DEFAULT 0,
+    epoch             bigint        NOT NULL DEFAULT 0,
+    owner             text,
+    lease_until       timestamptz   NOT NULL DEFAULT '-infinity',
+    system_identifier bigint        NOT NULL,
+    delivered         bigint        NOT NULL DEFAULT 0,
+    state             text          NOT NULL DEFAULT 'flowing',
+    last_error        text,
+    last_error_at     timestamptz,
+    updated_at        timestamptz   NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (destination, shard_group),
+    CHECK (shard_groups BETWEEN 1 AND 64 AND shard_group >= 0 AND shard_group < shard_groups)
+) WITH (fillfactor = 20);
+
+-- Running relays. backend_pid and backend_start name the database session of the instance, by which
+-- the next one of the same name tells a dead predecessor from a live namesake.
+CREATE TABLE outbox.relays (
+    name          text        NOT NULL PRIMARY KEY,
+    instance      uuid        NOT NULL,
+    backend_pid   integer     NOT NULL,
+    backend_start timestamptz NOT NULL,
+    host          text        NOT NULL,
+    pid           integer     NOT NULL,
+    version       text        NOT NULL,
+    started_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    heartbeat_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (fillfactor = 20);
+
+-- Messages set aside for a later attempt: the head of a lane and those behind it. lane is the ordering
+-- key, or the message id of a message without one. Only a head has a retry_at; 'infinity' blocks the
+-- lane until an operator acts.
+CREATE TABLE outbox.holds (
+    destination    text        NOT NULL,
+    lane           text        NOT NULL,
+    id             bigint      NOT NULL,
+    message_id     uuid        NOT NULL,
+    topic          text        NOT NULL,
+    key            text,
+    shard          smallint    NOT NULL,
+    aggregate_type text,
+    aggregate_id   text,
+    event_type     text,
+    payload        bytea,
+    content_type   text,
+    headers        jsonb,
+    deliver_at     timestamptz,
+    created_at     timestamptz NOT NULL,
+    attempts       integer     NOT NULL DEFAULT 0,
+    retry_at       timestamptz,
+    error          text,
+    held_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (destination, lane, id)
+);
+
+CREATE TABLE outbox.dead_letters (
+    destination    text        NOT NULL,
+    lane           text        NOT NULL,
+    id             bigint      NOT NULL,
+    message_id     uuid        NOT NULL,
+    topic          text        NOT NULL,
+    key            text,
+    shard          smallint    NOT NULL,
+    aggregate_type text,
+    aggregate_id   text,
+    event_type     text,
+    payload        bytea,
+    content_type   text,
+    headers        jsonb,
+    deliver_at     timestamptz,
+    created_at     timestamptz NOT NULL,
+    attempts       integer     NOT NULL,
+    reason         text        NOT NULL,
+    error          text        NOT NULL,
+    dead_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (destination, id)
+);
+
+CREATE INDEX dead_letters_message_id ON outbox.dead_letters (message_id);
+
+-- What operators did: who, when, why.
+CREATE TABLE outbox.audit (
+    id          bigint      NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    actor       text        NOT NULL,
+    verb        text        NOT NULL,
+    destination text,
+    detail      jsonb       NOT NULL DEFAULT '{}',
+    reason      text
+);
+
+-- publish inserts one message and returns its id. It refuses what a broker would refuse later.
+CREATE FUNCTION outbox.publish(
+    topic text, payload bytea, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
+    aggregate_type text DEFAULT NULL, aggregate_id text DEFAULT NULL, event_type text DEFAULT NULL,
+    content_type text DEFAULT NULL, deliver_at timestamptz DEFAULT NULL, message_id uuid DEFAULT NULL
+) RETURNS uuid LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+DECLARE
+    result uuid := coalesce(message_id, gen_random_uuid());
+    name   text;
+    value  jsonb;
+    total  integer := 0;
+    pairs  integer := 0;
+BEGIN
+    IF coalesce(topic, '') = '' THEN
+        RAISE EXCEPTION 'outbox.publish: topic is empty' USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'Give the topic that consumers read.';
+    END IF;
+    IF octet_length(topic) > 249 THEN
+        RAISE EXCEPTION 'outbox.publish: topic has % bytes, the limit is 249', octet_length(topic)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF topic ~ '[[:cntrl:][:space:]]' THEN
+        RAISE EXCEPTION 'outbox.publish: topic contains white space or a control character'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF octet_length(coalesce(key, aggregate_id)) > 1024 THEN
+        RAISE EXCEPTION 'outbox.publish: key has % bytes, the limit is 1024', octet_length(coalesce(key, aggregate_id))
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF octet_length(payload) > 1048576 THEN
+        RAISE EXCEPTION 'outbox.publish: payload has % bytes, the limit is 1048576', octet_length(payload)
+            USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'Store the body elsewhere and publish a reference to it.';
+    END IF;
+    IF headers IS NOT NULL THEN
+        IF jsonb_typeof(headers) <> 'object' THEN
+            RAISE EXCEPTION 'outbox.publish: headers is a JSON %, it must be an object of strings', jsonb_typeof(headers)
+                USING ERRCODE = 'invalid_parameter_value';
+        END IF;
+        FOR name, value IN SELECT e.key, e.value FROM jsonb_each(headers) e LOOP
+            IF jsonb_typeof(value) <> 'string' THEN
+                RAISE EXCEPTION 'outbox.publish: header "%" is a JSON %, it must be a string', name, jsonb_typeof(value)
+                    USING ERRCODE = 'invalid_parameter_value';
+            END IF;
+            IF name = '' OR name ~ '[\r\n]' OR (value #>> '{}') ~ '[\r\n]' THEN
+                RAISE EXCEPTION 'outbox.publish: header "%" has an empty name, or CR or LF in it', name
+                    USING ERRCODE = 'invalid_parameter_value';
+            END IF;
+            total := total + octet_length(name) + octet_length(value #>> '{}');
+            pairs := pairs + 1;
+        END LOOP;
+        IF pairs > 64 OR total > 32768 THEN
+            RAISE EXCEPTION 'outbox.publish: % headers with % bytes, the limits are 64 and 32768', pairs, total
+                USING ERRCODE = 'invalid_parameter_value';
+        END IF;
+    END IF;
+    INSERT INTO outbox.messages (message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at)
+    VALUES (result, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at);
+    RETURN result;
+END
+$$;
+
+CREATE FUNCTION outbox.publish(
+    topic text, payload text, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
+    aggregate_type text DEFAULT NULL, aggregate_id text DEFAULT NULL, event_type text DEFAULT NULL,
+    content_type text DEFAULT NULL, deliver_at timestamptz DEFAULT NULL, message_id uuid DEFAULT NULL
+) RETURNS uuid LANGUAGE sql SET search_path = pg_catalog AS $$
+    SELECT outbox.publish(topic, convert_to(payload, 'UTF8'), key, headers, aggregate_type, aggregate_id, event_type,
+                          content_type, deliver_at, message_id)
+$$;
+
+CREATE FUNCTION outbox.publish(
+    topic text, payload jsonb, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
+    aggregate_type text DEFAULT NULL, aggregate_id text DEFAULT NULL, event_type text DEFAULT NULL,
+    content_type text DEFAULT 'application/json', deliver_at timestamptz DEFAULT NULL, message_id uuid DEFAULT NULL
+) RETURNS uuid LANGUAGE sql SET search_path = pg_catalog AS $$
+    SELECT outbox.publish(topic, convert_to(payload::text, 'UTF8'), key, headers, aggregate_type, aggregate_id, event_type,
+                          content_type, deliver_at, message_id)
+$$;
