@@ -1,0 +1,186 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// Config tunes the relay of one destination. The zero value means the stated defaults, which are what
+// the benchmark uses.
+type Config struct {
+	// Name of the destination in logs and metrics. Default "default".
+	Name string
+
+	// Select reports whether the destination wants a message; the others count as delivered. Default:
+	// every message. It must be pure: it is called again after a crash.
+	Select func(*outbox.Message) bool
+
+	// Batch is how many messages are read at once, and at most given to the broker in one call.
+	// Default 5000.
+	Batch int
+
+	// MaxInFlight bounds the messages that are read and not settled, MaxInFlightBytes their size. At
+	// the bound the relay stops reading. At least twice Batch. Defaults 20,000 and 16 MiB. One batch
+	// may exceed the bytes.
+	MaxInFlight      int
+	MaxInFlightBytes int
+
+	// Stripes is how many calls to the broker run at once. Keys are spread over them by shard, so a key
+	// is never in two calls. 1 to 64, default 4.
+	Stripes int
+
+	// MaxAttempts is how many failures of a message are counted before OnExhausted applies. Outages
+	// don't count. Default 10.
+	MaxAttempts int
+
+	// OnExhausted is the policy for messages that will not be tried again. Default DeadLetter.
+	OnExhausted Policy
+
+	// Backoff is the pause before a failed message is tried again. Default 100 ms doubling to 1 min.
+	Backoff Backoff
+
+	// Outage is the pause before a destination that does not answer is asked again. Default 100 ms
+	// doubling to 1 s.
+	Outage Backoff
+
+	// HoldAfter is the longest pause for which a lane waits in memory and keeps the cursor from
+	// passing; for a longer one it is held in the database. Default 1 s.
+	HoldAfter time.Duration
+
+	// MaxHeldLanes bounds the lanes with holds, which are remembered so that nothing overtakes them.
+	// At the bound nothing new is read until some are delivered. Default 10,000.
+	MaxHeldLanes int
+
+	// SettleDelay is how long a settlement may wait for others to share its commit. What is delivered
+	// and not settled is repeated after a crash. Default 10 ms.
+	SettleDelay time.Duration
+
+	// DrainTimeout bounds how long Run waits, once its context has ended, for what is in flight.
+	// Default 10 s.
+	DrainTimeout time.Duration
+
+	// Logger gets state changes and per-message trouble; nil is silent.
+	Logger *slog.Logger
+
+	// Observer is told what happens; nil for nobody.
+	Observer Observer
+}
+
+// Observer is told what a relay does. Its methods are called from the relay's own goroutines, sometimes
+// at once, and must not block.
+type Observer interface {
+	// Published follows every call to the broker: errs is nil or has an error per message. batch is
+	// only valid during the call.
+	Published(batch []*outbox.Message, errs []error, took time.Duration)
+	// Settled follows every settlement.
+	Settled(s *Settlement)
+	// Changed follows every change of state; err is its cause, if it has one.
+	Changed(state State, err error)
+}
+
+// State is what a relay of one destination is doing.
+type State string
+
+const (
+	StateWaiting State = "waiting" // another relay owns the shard group
+	StateFlowing State = "flowing"
+	StatePaused  State = "paused"  // the broker does not answer
+	StateBroken  State = "broken"  // the database does not answer or refuses
+	StateStopped State = "stopped" // Run has returned, or is about to
+)
+
+// withDefaults fills what is zero and reports all faults together.
+func (c Config) withDefaults() (Config, error) {
+	def := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	defD := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	if c.Name == "" {
+		c.Name = "default"
+	}
+	if c.OnExhausted == "" {
+		c.OnExhausted = DeadLetter
+	}
+	def(&c.Batch, 5000)
+	def(&c.MaxInFlight, max(20_000, 2*c.Batch))
+	def(&c.MaxInFlightBytes, 16<<20)
+	def(&c.Stripes, 4)
+	def(&c.MaxAttempts, 10)
+	def(&c.MaxHeldLanes, 10_000)
+	defD(&c.Backoff.Initial, 100*time.Millisecond)
+	defD(&c.Backoff.Max, time.Minute)
+	defD(&c.Outage.Initial, 100*time.Millisecond)
+	defD(&c.Outage.Max, time.Second)
+	defD(&c.HoldAfter, time.Second)
+	defD(&c.SettleDelay, 10*time.Millisecond)
+	defD(&c.DrainTimeout, 10*time.Second)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Observer == nil {
+		c.Observer = nobody{}
+	}
+
+	var faults []error
+	need := func(ok bool, format string, args ...any) {
+		if !ok {
+			faults = append(faults, fmt.Errorf(format, args...))
+		}
+	}
+	need(c.Batch > 0, "Batch is %d, it must be positive", c.Batch)
+	need(c.MaxInFlight >= 2*c.Batch, "MaxInFlight is %d, it must be at least twice Batch (%d)", c.MaxInFlight, c.Batch)
+	need(c.MaxInFlightBytes > 0, "MaxInFlightBytes is %d, it must be positive", c.MaxInFlightBytes)
+	need(c.Stripes >= 1 && c.Stripes <= 64, "Stripes is %d, it must be 1 to 64", c.Stripes)
+	need(c.MaxAttempts > 0, "MaxAttempts is %d, it must be positive", c.MaxAttempts)
+	need(c.MaxHeldLanes > 0, "MaxHeldLanes is %d, it must be positive", c.MaxHeldLanes)
+	need(c.Backoff.Initial > 0 && c.Backoff.Max >= c.Backoff.Initial, "Backoff is %v to %v, it must be positive and not fall", c.Backoff.Initial, c.Backoff.Max)
+	need(c.Outage.Initial > 0 && c.Outage.Max >= c.Outage.Initial, "Outage is %v to %v, it must be positive and not fall", c.Outage.Initial, c.Outage.Max)
+	need(c.HoldAfter > 0, "HoldAfter is %v, it must be positive", c.HoldAfter)
+	need(c.SettleDelay > 0, "SettleDelay is %v, it must be positive", c.SettleDelay)
+	need(c.DrainTimeout > 0, "DrainTimeout is %v, it must be positive", c.DrainTimeout)
+	if err := c.OnExhausted.validate(); err != nil {
+		faults = append(faults, fmt.Errorf("OnExhausted: %w", err))
+	}
+	if len(faults) > 0 {
+		return c, fmt.Errorf("relay %q: %w", c.Name, errors.Join(faults...))
+	}
+	return c, nil
+}
+
+func (c Config) core() coreConfig {
+	return coreConfig{
+		Stripes:          c.Stripes,
+		ReadMax:          c.Batch,
+		CallMax:          c.Batch,
+		CallBytes:        max(c.MaxInFlightBytes/c.Stripes, 1),
+		MaxInFlight:      c.MaxInFlight,
+		MaxInFlightBytes: c.MaxInFlightBytes,
+		MaxHeldLanes:     c.MaxHeldLanes,
+		MaxLoaded:        min(c.Batch, 2000),
+		HeldMax:          min(c.Batch, 500),
+		MaxAttempts:      c.MaxAttempts,
+		OnExhausted:      c.OnExhausted,
+		Backoff:          c.Backoff,
+		Outage:           c.Outage,
+		HoldAfter:        c.HoldAfter,
+		SettleDelay:      c.SettleDelay,
+		Resync:           5 * time.Second,
+		Select:           c.Select,
+	}
+}
+
+type nobody struct{}
+
+func (nobody) Published([]*outbox.Message, []error, time.Duration) {}
+func (nobody) Settled(*Settlement)                                 {}
+func (nobody) Changed(State, error)                                {}

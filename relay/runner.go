@@ -1,0 +1,323 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// Relay delivers from one source to one broker.
+type Relay struct {
+	source Source
+	broker Broker
+	cfg    Config
+}
+
+// New returns a relay that is not running yet. It reports every fault of cfg at once. The broker remains
+// the caller's to close, after Run has returned.
+func New(source Source, broker Broker, cfg Config) (*Relay, error) {
+	if source == nil || broker == nil {
+		return nil, errors.New("relay: New needs a source and a broker")
+	}
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Relay{source: source, broker: broker, cfg: cfg}, nil
+}
+
+// Run delivers until ctx ends; then it takes nothing new in, waits for what is in flight (at most
+// DrainTimeout), settles it, gives the lease back and returns nil. It comes back earlier, with an error,
+// only for what waiting can't cure: a source that refuses for good, or the policy Stop.
+//
+// A lost lease or database ends a session, not Run: it acquires again and goes on where the last
+// settlement stands.
+func (r *Relay) Run(ctx context.Context) error {
+	state := tracker{observer: r.cfg.Observer}
+	defer state.change(StateStopped, nil)
+	pause := Backoff{Initial: 100 * time.Millisecond, Max: 5 * time.Second}
+	for failures := 0; ; {
+		state.change(StateWaiting, nil)
+		session, err := r.source.Acquire(ctx)
+		if err == nil {
+			r.cfg.Logger.Info("lease acquired", "destination", r.cfg.Name)
+			started := time.Now()
+			err = r.serve(ctx, session, &state)
+			if time.Since(started) > pause.Max {
+				failures = 0
+			}
+		}
+		var end *ended
+		switch {
+		case errors.As(err, &end):
+			return end.err
+		case ctx.Err() != nil:
+			return nil
+		case outbox.IsPermanent(err):
+			return fmt.Errorf("destination %s: %w", r.cfg.Name, err)
+		case errors.Is(err, ErrLeaseLost):
+			r.cfg.Logger.Warn("lease lost", "destination", r.cfg.Name)
+			continue
+		}
+		failures++
+		wait := pause.delay(failures, rand.Float64())
+		r.cfg.Logger.Error("session ended, acquiring again", "destination", r.cfg.Name, "error", err, "pause", wait)
+		state.change(StateBroken, err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+// ended is how serve says that Run is over: with err, or as asked for.
+type ended struct{ err error }
+
+func (e *ended) Error() string { return fmt.Sprint("relay ended: ", e.err) }
+
+// serve runs one session. It returns *ended, or the error that broke the session; nothing of it runs any
+// more then.
+func (r *Relay) serve(ctx context.Context, session Session, state *tracker) error {
+	// Work outlives ctx by the drain; stop ends it.
+	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	l := &loop{
+		relay:   r,
+		session: session,
+		state:   state,
+		core:    newCore(r.cfg.core(), rand.Float64),
+		events:  make(chan func(), 16),
+		work:    work,
+	}
+	l.intake, l.closeIntake = context.WithCancel(work)
+	err := l.run(ctx)
+	stop(err)
+	l.closeIntake()
+	l.wait()
+
+	// A lost lease needs no giving back, and the connection may be why the session broke: be brief.
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if closeErr := session.Close(closing); closeErr != nil && !errors.Is(closeErr, ErrLeaseLost) {
+		r.cfg.Logger.Debug("session closed badly", "destination", r.cfg.Name, "error", closeErr)
+	}
+	return err
+}
+
+// loop performs what the core asks for. Only its own goroutine touches the core: everything else runs
+// beside it and reports through events.
+type loop struct {
+	relay   *Relay
+	session Session
+	state   *tracker
+	core    *core
+
+	events  chan func()
+	running int // goroutines that will still send an event
+	broken  error
+
+	work        context.Context // publishing, settling
+	intake      context.Context // reading: ends first
+	closeIntake context.CancelFunc
+}
+
+func (l *loop) run(ctx context.Context) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var deadline <-chan time.Time
+	done := ctx.Done()
+	for {
+		now := time.Now()
+		if now.After(l.session.Expires()) {
+			return ErrLeaseLost
+		}
+		next := l.core.next(now)
+		l.start(next)
+		l.watchOutage()
+		if next.Drained {
+			return &ended{err: next.Err}
+		}
+		timer.Reset(untilWake(now, next.Wake, l.session.Expires()))
+		select {
+		case event := <-l.events:
+			l.running--
+			event()
+		case <-timer.C:
+		case <-done:
+			done = nil
+			l.core.drain()
+			l.closeIntake()
+			deadline = time.After(l.relay.cfg.DrainTimeout)
+		case <-deadline:
+			l.relay.cfg.Logger.Warn("drain timed out; what is in flight will be delivered again", "destination", l.relay.cfg.Name)
+			return &ended{}
+		}
+		if l.broken != nil {
+			return l.broken
+		}
+	}
+}
+
+// untilWake bounds the sleep by the lease, so that its end is noticed when nothing happens.
+func untilWake(now, wake, expires time.Time) time.Duration {
+	if wake.IsZero() || expires.Before(wake) {
+		wake = expires
+	}
+	return max(wake.Sub(now), 0)
+}
+
+// wait lets everything that was started come back. Its results no longer count.
+func (l *loop) wait() {
+	for ; l.running > 0; l.running-- {
+		<-l.events
+	}
+}
+
+// start performs the actions.
+func (l *loop) start(r ready) {
+	if r.Read > 0 {
+		l.do(func() func() {
+			batch, err := l.session.Next(l.intake, r.Read)
+			return func() {
+				if err != nil {
+					if l.intake.Err() == nil {
+						l.fail(fmt.Errorf("read messages: %w", err))
+					}
+					batch = Batch{}
+				}
+				l.core.onRead(time.Now(), batch)
+			}
+		})
+	}
+	for _, k := range r.Publish {
+		l.do(func() func() { return l.publish(k) })
+	}
+	if s := r.Settle; s != nil {
+		l.do(func() func() {
+			err := l.session.Settle(l.work, *s)
+			return func() {
+				if err != nil {
+					l.fail(fmt.Errorf("settle: %w", err))
+					return
+				}
+				l.logSettled(s)
+				l.relay.cfg.Observer.Settled(s)
+				l.core.onSettled(time.Now())
+			}
+		})
+	}
+	if r.Lanes > 0 {
+		l.do(func() func() {
+			lanes, err := l.session.Lanes(l.work, r.Lanes)
+			return func() {
+				if err != nil {
+					l.fail(fmt.Errorf("list holds: %w", err))
+					return
+				}
+				l.core.onLanes(time.Now(), lanes)
+			}
+		})
+	}
+	if q := r.Held; q != nil {
+		l.do(func() func() {
+			held, err := l.session.Held(l.work, q.Lane, q.Limit)
+			return func() {
+				if err != nil {
+					l.fail(fmt.Errorf("read holds: %w", err))
+					return
+				}
+				l.core.onHeld(time.Now(), q.Lane, held)
+			}
+		})
+	}
+}
+
+// do runs f beside the loop, and what f returns in it.
+func (l *loop) do(f func() func()) {
+	l.running++
+	go func() { l.events <- f() }()
+}
+
+func (l *loop) fail(err error) {
+	if l.broken == nil {
+		l.broken = err
+	}
+}
+
+func (l *loop) publish(k *call) func() {
+	started := time.Now()
+	errs := l.relay.broker.Publish(l.work, k.Batch)
+	if errs != nil && len(errs) != len(k.Batch) {
+		err := fmt.Errorf("broker answered %d of %d messages: the adapter breaks its contract", len(errs), len(k.Batch))
+		errs = make([]error, len(k.Batch))
+		for i := range errs {
+			errs[i] = outbox.Unavailable(err)
+		}
+	}
+	l.relay.cfg.Observer.Published(k.Batch, errs, time.Since(started))
+	return func() {
+		l.logFailures(k, errs)
+		l.core.onPublished(time.Now(), k, errs)
+	}
+}
+
+// watchOutage tells the state when the destination stops or starts answering.
+func (l *loop) watchOutage() {
+	if cause := l.core.outage.cause; l.core.outage.failures > 0 {
+		if l.state.change(StatePaused, cause) {
+			l.relay.cfg.Logger.Warn("destination paused, it does not answer", "destination", l.relay.cfg.Name, "error", cause)
+		}
+		return
+	}
+	if l.state.change(StateFlowing, nil) {
+		l.relay.cfg.Logger.Info("destination flowing", "destination", l.relay.cfg.Name)
+	}
+}
+
+// logFailures names the messages that the broker refused; outages are logged by watchOutage.
+func (l *loop) logFailures(k *call, errs []error) {
+	for i, err := range errs {
+		if err == nil || outbox.IsUnavailable(err) || errors.Is(err, outbox.ErrSkipped) {
+			continue
+		}
+		m := k.Batch[i]
+		l.relay.cfg.Logger.Warn("message not accepted", "destination", l.relay.cfg.Name, "message_id", m.ID.String(),
+			"topic", m.Topic, "key", m.OrderingKey(), "attempt", k.items[i].d.Attempts+1, "error", err)
+	}
+}
+
+func (l *loop) logSettled(s *Settlement) {
+	log := func(dead []Dead) {
+		for _, d := range dead {
+			l.relay.cfg.Logger.Error("dead letter", "destination", l.relay.cfg.Name, "message_id", d.Delivery.ID.String(),
+				"topic", d.Delivery.Topic, "key", d.Delivery.OrderingKey(), "reason", string(d.Reason), "error", d.Err)
+		}
+	}
+	log(s.Dead)
+	log(s.HeldDead)
+}
+
+// tracker reports changes of state, and only changes.
+type tracker struct {
+	observer Observer
+	state    State
+	cause    string
+}
+
+func (t *tracker) change(state State, err error) bool {
+	cause := ""
+	if err != nil {
+		cause = err.Error()
+	}
+	if t.state == state && t.cause == cause {
+		return false
+	}
+	changed := t.state != state
+	t.state, t.cause = state, cause
+	t.observer.Changed(state, err)
+	return changed
+}
