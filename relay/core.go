@@ -179,6 +179,11 @@ type outage struct {
 	cause    error
 }
 
+// forbids reports whether nothing may be published: only after the pause, and then one call at a time.
+func (o *outage) forbids(now time.Time) bool {
+	return o.failures > 0 && (o.probing || now.Before(o.until))
+}
+
 type heldOutcomes struct {
 	delivered []*Delivery
 	retry     []Hold
@@ -741,7 +746,7 @@ func (c *core) publish(now time.Time, r *ready) {
 		return
 	}
 	o := &c.outage
-	if o.failures > 0 && (o.probing || now.Before(o.until)) {
+	if o.forbids(now) {
 		return
 	}
 	for i := range c.stripes {
@@ -814,27 +819,27 @@ func (c *core) fill(now time.Time, stripe int) *call {
 	for len(s.lanes) > 0 && room() {
 		l := s.lanes[0]
 		s.lanes = s.lanes[1:]
-		for len(l.queue) > 0 && l.queue[0].d.Invalid == nil && room() {
+		for len(l.queue) > 0 && publishable(l.queue[0], now) && room() {
 			it := l.queue[0]
 			l.queue = l.queue[1:]
 			it.lane = l
 			l.flying++
 			take(it)
 		}
-		if l.flying == 0 && len(l.queue) > 0 && l.queue[0].d.Invalid != nil {
-			it := l.queue[0]
-			it.err = it.d.Invalid
-			c.fail(now, it)
+		if l.flying == 0 && len(l.queue) > 0 && !publishable(l.queue[0], now) {
+			c.setAside(now, l.queue[0])
 		}
 	}
 	n := 0
 	for n < len(s.queue) && room() {
 		it := s.queue[n]
-		n++
-		if c.divert(now, it) {
-			continue
+		if len(k.items) > 0 && !publishable(it, now) {
+			break // an earlier message of its key may be in this very call
 		}
-		take(it)
+		n++
+		if !c.divert(now, it) {
+			take(it)
+		}
 	}
 	s.queue = s.queue[n:]
 	if len(s.queue) == 0 {
@@ -860,20 +865,28 @@ func (c *core) divert(now time.Time, it *item) bool {
 		}
 		return true
 	}
-	switch {
-	case it.d.Invalid != nil:
-		it.err = it.d.Invalid
-		l := c.openLane(it)
-		l.queue = append(l.queue, it)
-		c.fail(now, it)
-	case it.d.DeliverAt.After(now):
-		l := c.openLane(it)
-		l.queue = append(l.queue, it)
-		c.retry(now, it, it.d.DeliverAt)
-	default:
+	if publishable(it, now) {
 		return false
 	}
+	l := c.openLane(it)
+	l.queue = append(l.queue, it)
+	c.setAside(now, it)
 	return true
+}
+
+// publishable reports whether a message may go out now, as far as it is up to the message.
+func publishable(it *item, now time.Time) bool {
+	return it.d.Invalid == nil && !it.d.DeliverAt.After(now)
+}
+
+// setAside puts the unpublishable head of a lane aside: for good, or until its time has come.
+func (c *core) setAside(now time.Time, it *item) {
+	if it.d.Invalid != nil {
+		it.err = it.d.Invalid
+		c.fail(now, it)
+		return
+	}
+	c.retry(now, it, it.d.DeliverAt)
 }
 
 // maintain starts at most one of: a settlement, a list of held lanes, a look into a lane.
@@ -897,7 +910,7 @@ func (c *core) maintain(now time.Time, r *ready) {
 		r.Lanes = c.cfg.MaxHeldLanes
 		return
 	}
-	if !c.held.empty() || c.loaded >= c.cfg.MaxLoaded || c.outage.failures > 0 {
+	if !c.held.empty() || c.loaded >= c.cfg.MaxLoaded || c.outage.forbids(now) {
 		return
 	}
 	if len(c.toLoad) > 0 {
