@@ -12,7 +12,7 @@ CREATE TABLE outbox.messages (
     topic          text        NOT NULL,
     key            text,
     shard          smallint    GENERATED ALWAYS AS
-                               ((hashtextextended(coalesce(key, aggregate_id, message_id::text), 0) & 63)::smallint) STORED,
+                               ((hashtextextended(coalesce(nullif(key, ''), nullif(aggregate_id, ''), message_id::text), 0) & 63)::smallint) STORED,
     aggregate_type text,
     aggregate_id   text,
     event_type     text,
@@ -138,7 +138,8 @@ CREATE TABLE outbox.audit (
     reason      text
 );
 
--- publish inserts one message and returns its id. It refuses what a broker would refuse later.
+-- publish inserts one message and returns its id. It refuses what a broker would refuse later, by the
+-- same limits as the Go writer. An empty text is an absent one.
 CREATE FUNCTION outbox.publish(
     topic text, payload bytea, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
     aggregate_type text DEFAULT NULL, aggregate_id text DEFAULT NULL, event_type text DEFAULT NULL,
@@ -148,6 +149,7 @@ DECLARE
     result uuid := coalesce(message_id, gen_random_uuid());
     name   text;
     value  jsonb;
+    found  text;
     total  integer := 0;
     pairs  integer := 0;
 BEGIN
@@ -159,18 +161,36 @@ BEGIN
         RAISE EXCEPTION 'outbox.publish: topic has % bytes, the limit is 249', octet_length(topic)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF topic ~ '[[:cntrl:][:space:]]' THEN
+    -- Written out, because what [[:space:]] means depends on the database's locale.
+    IF topic ~ '[\x01-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]' THEN
         RAISE EXCEPTION 'outbox.publish: topic contains white space or a control character'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF octet_length(coalesce(key, aggregate_id)) > 1024 THEN
-        RAISE EXCEPTION 'outbox.publish: key has % bytes, the limit is 1024', octet_length(coalesce(key, aggregate_id))
-            USING ERRCODE = 'invalid_parameter_value';
+    -- One test for the usual case; the loop only finds out which field it is.
+    IF greatest(octet_length(key), octet_length(aggregate_type), octet_length(aggregate_id),
+                octet_length(event_type), octet_length(content_type)) > 1024
+       OR concat(key, aggregate_type, aggregate_id, event_type, content_type) ~ '[\r\n]' THEN
+        FOR name, found IN
+            SELECT f.name, f.found FROM (VALUES ('key', key), ('aggregate_type', aggregate_type),
+                ('aggregate_id', aggregate_id), ('event_type', event_type), ('content_type', content_type)) f (name, found)
+        LOOP
+            IF octet_length(found) > 1024 THEN
+                RAISE EXCEPTION 'outbox.publish: % has % bytes, the limit is 1024', name, octet_length(found)
+                    USING ERRCODE = 'invalid_parameter_value';
+            END IF;
+            IF found ~ '[\r\n]' THEN
+                RAISE EXCEPTION 'outbox.publish: % contains CR or LF', name USING ERRCODE = 'invalid_parameter_value';
+            END IF;
+        END LOOP;
     END IF;
     IF octet_length(payload) > 1048576 THEN
         RAISE EXCEPTION 'outbox.publish: payload has % bytes, the limit is 1048576', octet_length(payload)
             USING ERRCODE = 'invalid_parameter_value',
             HINT = 'Store the body elsewhere and publish a reference to it.';
+    END IF;
+    IF deliver_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00' THEN
+        RAISE EXCEPTION 'outbox.publish: deliver_at is %, it must be in the years 1970 to 9999', deliver_at
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF headers IS NOT NULL THEN
         IF jsonb_typeof(headers) <> 'object' THEN
@@ -194,8 +214,10 @@ BEGIN
                 USING ERRCODE = 'invalid_parameter_value';
         END IF;
     END IF;
-    INSERT INTO outbox.messages (message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at)
-    VALUES (result, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at);
+    INSERT INTO outbox.messages (message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type,
+                                 headers, deliver_at)
+    VALUES (result, topic, nullif(key, ''), nullif(aggregate_type, ''), nullif(aggregate_id, ''), nullif(event_type, ''),
+            payload, nullif(content_type, ''), nullif(headers, '{}'), deliver_at);
     RETURN result;
 END
 $$;
@@ -217,3 +239,10 @@ CREATE FUNCTION outbox.publish(
     SELECT outbox.publish(topic, convert_to(payload::text, 'UTF8'), key, headers, aggregate_type, aggregate_id, event_type,
                           content_type, deliver_at, message_id)
 $$;
+
+-- Nobody may call it unless granted, as nobody may insert.
+REVOKE ALL ON FUNCTION
+    outbox.publish(text, bytea, text, jsonb, text, text, text, text, timestamptz, uuid),
+    outbox.publish(text, text, text, jsonb, text, text, text, text, timestamptz, uuid),
+    outbox.publish(text, jsonb, text, jsonb, text, text, text, text, timestamptz, uuid)
+FROM PUBLIC;

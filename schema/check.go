@@ -1,0 +1,70 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Check tells whether a relay can work with q's database, and if not, why and what to do: the error is
+// one of ErrUnsupportedServer, ErrMissing, ErrOutdated, ErrTooNew, ErrChanged and ErrForbidden, or the
+// connection's.
+func Check(ctx context.Context, q Querier) error {
+	if err := check(ctx, q, Migrations()); err != nil {
+		return fmt.Errorf("schema: %w", err)
+	}
+	return nil
+}
+
+func check(ctx context.Context, q Querier, known []Migration) error {
+	state, rights, err := status(ctx, q, known)
+	switch {
+	case err != nil:
+		return err
+	case !rights.exists || state.Version == 0:
+		return fmt.Errorf("%w in database %q: run: outbox migrate up", ErrMissing, state.Database)
+	case state.Version < state.Latest:
+		return fmt.Errorf("%w: database %q has version %d, and this program needs %d: run: outbox migrate up",
+			ErrOutdated, state.Database, state.Version, state.Latest)
+	case state.Version > state.Latest:
+		return tooNew(state)
+	}
+	if err := unchanged(state, known); err != nil {
+		return err
+	}
+	return relayMay(ctx, q, state)
+}
+
+// relayMay compares what the role may do with what Grants would give to a relay.
+func relayMay(ctx context.Context, q Querier, state State) error {
+	var objects, rights []string
+	for _, p := range relayPrivileges() {
+		if p.kind != onTable {
+			continue // USAGE on the schema has been used already
+		}
+		for _, right := range p.rights {
+			objects, rights = append(objects, p.object), append(rights, right)
+		}
+	}
+	rows, err := q.Query(ctx, `
+		SELECT r.privilege || ' on ' || r.object
+		FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS r (object, privilege, place)
+		WHERE NOT has_table_privilege(r.object, r.privilege) ORDER BY r.place`, objects, rights)
+	var missing []string
+	if err == nil {
+		missing, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	switch {
+	case sqlState(err) == "42P01":
+		return fmt.Errorf("%w in part from database %q, though its migrations are recorded: "+
+			"restore what was dropped, or install into a new database: %w", ErrMissing, state.Database, err)
+	case err != nil:
+		return fmt.Errorf("read the role's privileges: %w", err)
+	case len(missing) > 0:
+		return fmt.Errorf("%w: %q needs %s in database %q: run the statements that \"outbox migrate grants\" prints for a relay",
+			ErrForbidden, state.User, strings.Join(missing, ", "), state.Database)
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package schema
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// privilege is one GRANT. Grants prints it and Check asks for it, so that they can't disagree.
+type privilege struct {
+	kind   string
+	object string
+	rights []string
+}
+
+const (
+	onSchema   = "SCHEMA"
+	onTable    = "TABLE"
+	onSequence = "SEQUENCE"
+	onFunction = "FUNCTION"
+)
+
+const segments = 8
+
+// Grants prints the statements that give each role what it needs and no more. An empty name leaves that
+// role out. The owner of the schema runs them; running them again is harmless. Names are quoted.
+//
+//   - The writer may insert messages and call outbox.publish. It can neither read nor change one, and
+//     doesn't choose the columns on which delivery rests: xid, id, segment and created_at.
+//   - The relay reads messages, empties segments, and owns the rows of cursors, relays, holds and dead
+//     letters. It can't insert or change a message.
+//   - The viewer reads everything except payloads.
+func Grants(writer, relay, viewer string) string {
+	var b strings.Builder
+	print := func(title, role string, privileges []privilege) {
+		if role == "" {
+			return
+		}
+		name := pgx.Identifier{role}.Sanitize()
+		fmt.Fprintf(&b, "-- %s\n", title)
+		for _, p := range privileges {
+			fmt.Fprintf(&b, "GRANT %s ON %s %s TO %s;\n", strings.Join(p.rights, ", "), p.kind, p.object, name)
+		}
+		b.WriteByte('\n')
+	}
+	print("Writer: a service that publishes.", writer, writerPrivileges())
+	print("Relay, and operators who act on dead letters.", relay, relayPrivileges())
+	if relay != "" {
+		fmt.Fprintf(&b, "-- Optional: lets the relay name the session and the query that it waits for.\n-- GRANT pg_read_all_stats TO %s;\n\n",
+			pgx.Identifier{relay}.Sanitize())
+	}
+	print("Viewer: dashboards and status. It reads everything except payloads.", viewer, viewerPrivileges())
+	return b.String()
+}
+
+func writerPrivileges() []privilege {
+	const arguments = "text, jsonb, text, text, text, text, timestamptz, uuid"
+	return []privilege{
+		{onSchema, "outbox", []string{"USAGE"}},
+		{onTable, "outbox.messages", []string{"INSERT (message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at)"}},
+		{onSequence, "outbox.messages_id_seq", []string{"USAGE"}},
+		{onFunction, "outbox.publish(text, bytea, " + arguments + ")", []string{"EXECUTE"}},
+		{onFunction, "outbox.publish(text, text, " + arguments + ")", []string{"EXECUTE"}},
+		{onFunction, "outbox.publish(text, jsonb, " + arguments + ")", []string{"EXECUTE"}},
+	}
+}
+
+func relayPrivileges() []privilege {
+	privileges := []privilege{
+		{onSchema, "outbox", []string{"USAGE"}},
+		{onTable, "outbox.migrations", []string{"SELECT"}},
+		{onTable, "outbox.messages", []string{"SELECT"}},
+	}
+	// TRUNCATE also lets it take the ACCESS EXCLUSIVE lock that retention decides under.
+	for i := range segments {
+		privileges = append(privileges, privilege{onTable, fmt.Sprintf("outbox.messages_%d", i), []string{"SELECT", "TRUNCATE"}})
+	}
+	for _, table := range []string{"cursors", "relays", "holds", "dead_letters"} {
+		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT", "INSERT", "UPDATE", "DELETE"}})
+	}
+	return append(privileges, privilege{onTable, "outbox.audit", []string{"INSERT"}})
+}
+
+func viewerPrivileges() []privilege {
+	privileges := []privilege{{onSchema, "outbox", []string{"USAGE"}}}
+	for _, table := range []string{"migrations", "cursors", "relays", "audit"} {
+		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT"}})
+	}
+	const common = "message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, content_type, headers, deliver_at, created_at"
+	const kept = "destination, lane, id, " + common + ", attempts, error"
+	return append(privileges,
+		privilege{onTable, "outbox.messages", []string{"SELECT (xid, id, segment, " + common + ")"}},
+		privilege{onTable, "outbox.holds", []string{"SELECT (" + kept + ", retry_at, held_at)"}},
+		privilege{onTable, "outbox.dead_letters", []string{"SELECT (" + kept + ", reason, dead_at)"}},
+	)
+}
