@@ -1,0 +1,631 @@
+package servers
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// envVictim makes this test binary start servers and wait to be killed.
+const envVictim = "OUTBOX_SERVERS_TEST_VICTIM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envVictim) != "" {
+		if err := victim(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	Main(m)
+}
+
+// eventually waits until done returns true.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(60 * time.Second)
+	for !done() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func exec1(t *testing.T, url, sql string, args ...any) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func value[T any](t *testing.T, url, sql string, args ...any) (v T) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func majors() (all []string) {
+	for _, version := range PostgresVersions() {
+		all = append(all, majorOf(version))
+	}
+	return all
+}
+
+func TestEveryMajorStartsWithWhatTheTestsNeed(t *testing.T) {
+	t.Parallel()
+	for _, major := range majors() {
+		t.Run(major, func(t *testing.T) {
+			p := OwnPostgres(t, PostgresConfig{Major: major, Settings: map[string]string{"application_name": "it's"}})
+			if got := fmt.Sprint(p.Major()); got != major {
+				t.Errorf("Major() = %s, want %s", got, major)
+			}
+			for name, want := range map[string]string{
+				"wal_level":                 "logical",
+				"max_connections":           "200",
+				"max_prepared_transactions": "100",
+				"fsync":                     "off",
+				"listen_addresses":          "127.0.0.1",
+				"server_encoding":           "UTF8",
+			} {
+				if got := value[string](t, p.URL("postgres"), "SELECT current_setting($1)", name); got != want {
+					t.Errorf("%s = %s, want %s", name, got, want)
+				}
+			}
+			if got := value[string](t, p.URL("postgres"), "SELECT reset_val FROM pg_settings WHERE name = 'application_name'"); got != "it's" {
+				t.Errorf("the setting that was asked for is %q", got)
+			}
+			if !strings.HasPrefix(value[string](t, p.URL("postgres"), "SHOW server_version"), p.Version()) {
+				t.Errorf("the server isn't of version %s", p.Version())
+			}
+		})
+	}
+}
+
+func TestADatabaseIsFreshAndGoesWithItsSlotsAndPreparedTransactions(t *testing.T) {
+	t.Parallel()
+	p := TestPostgres(t)
+	var first string
+	t.Run("use", func(t *testing.T) {
+		url := TestDatabase(t)
+		first = value[string](t, url, "SELECT current_database()::text")
+		if other := value[string](t, TestDatabase(t), "SELECT current_database()::text"); other == first {
+			t.Errorf("two databases are both called %s", other)
+		}
+		exec1(t, url, "SELECT pg_create_logical_replication_slot($1, 'pgoutput')", first)
+		conn, err := pgx.Connect(t.Context(), url)
+		must(t, err)
+		t.Cleanup(func() { conn.Close(context.Background()) }) // runs before the database is dropped
+		_, err = conn.Exec(t.Context(), "CREATE TABLE t (i int)")
+		must(t, err)
+		_, err = conn.Exec(t.Context(), "BEGIN; INSERT INTO t VALUES (1); PREPARE TRANSACTION 'it''s "+first+"'")
+		must(t, err)
+
+		// A connection that stays open.
+		idle, err := pgx.Connect(context.Background(), url)
+		must(t, err)
+		_, err = idle.Exec(t.Context(), "BEGIN; INSERT INTO t VALUES (1)")
+		must(t, err)
+	})
+	if n := value[int](t, p.URL("postgres"), "SELECT count(*) FROM pg_database WHERE datname = $1", first); n != 0 {
+		t.Error("the database outlives its test")
+	}
+	if n := value[int](t, p.URL("postgres"), "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", first); n != 0 {
+		t.Error("the slot outlives its test")
+	}
+}
+
+func TestTestsThatWantTheSameShareACluster(t *testing.T) {
+	t.Parallel()
+	if TestPostgres(t) != TestPostgres(t, PostgresConfig{}) {
+		t.Error("two clusters for one wish")
+	}
+}
+
+func TestPostgresKeepsCommittedRowsThroughEveryEnd(t *testing.T) {
+	t.Parallel()
+	for _, major := range []string{majors()[0], ""} {
+		p := OwnPostgres(t, PostgresConfig{Major: major})
+		url := p.URL("postgres")
+		exec1(t, url, "CREATE TABLE t (how text)")
+		for how, end := range map[string]func() error{"stop": p.Stop, "crash": p.Crash, "kill": p.Kill9} {
+			exec1(t, url, "INSERT INTO t VALUES ($1)", how)
+			backends := tree(t, p.process.pid)
+			must(t, end())
+			if p.Running() {
+				t.Fatalf("%s: it runs", how)
+			}
+			for _, pid := range backends {
+				if alive(pid) {
+					t.Errorf("%s: process %d lives", how, pid)
+				}
+			}
+			must(t, end()) // nothing to end is fine
+			must(t, p.Restart(t.Context()))
+			if n := value[int](t, url, "SELECT count(*) FROM t WHERE how = $1", how); n != 1 {
+				t.Errorf("%s: the row is there %d times", how, n)
+			}
+		}
+	}
+}
+
+func tree(t *testing.T, pid int) []int {
+	t.Helper()
+	below, err := descendants(pid)
+	must(t, err)
+	if len(below) == 0 {
+		t.Fatal("PostgreSQL has no child: the test looks at the wrong process")
+	}
+	return append(below, pid)
+}
+
+func TestAFrozenPostgresDoesNotAnswerAndGoesOnAfterThaw(t *testing.T) {
+	t.Parallel()
+	p := OwnPostgres(t)
+	conn, err := pgx.Connect(t.Context(), p.URL("postgres"))
+	must(t, err)
+	defer conn.Close(context.Background())
+
+	must(t, p.Freeze())
+	must(t, p.Freeze())
+	for _, pid := range tree(t, p.process.pid) {
+		eventually(t, "every process is stopped", func() bool { return state(t, pid) == "T" })
+	}
+	answer := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(context.Background(), "SELECT 1")
+		answer <- err
+	}()
+	must(t, p.Thaw())
+	if err := <-answer; err != nil {
+		t.Errorf("the connection didn't survive: %v", err)
+	}
+	must(t, p.Freeze())
+	must(t, p.Stop()) // a frozen one can be stopped
+	must(t, p.Restart(t.Context()))
+	must(t, p.Freeze())
+	must(t, p.Kill9()) // and killed
+	must(t, p.Restart(t.Context()))
+	must(t, p.Freeze()) // and closed, by OwnPostgres
+}
+
+// state returns T for a stopped process.
+func state(t *testing.T, pid int) string {
+	t.Helper()
+	out, err := exec.Command("ps", "-o", "stat=", "-p", fmt.Sprint(pid)).Output()
+	if err != nil || len(out) == 0 {
+		t.Fatalf("ps of %d: %v", pid, err)
+	}
+	return string(out[:1])
+}
+
+func TestAStandbyOfEveryMajorStreamsAndTakesOver(t *testing.T) {
+	t.Parallel()
+	for _, major := range majors() {
+		t.Run(major, func(t *testing.T) {
+			primary := OwnPostgres(t, PostgresConfig{Major: major})
+			exec1(t, primary.URL("postgres"), "CREATE TABLE t AS SELECT generate_series(1, 1000) i")
+			exec1(t, primary.URL("postgres"), "SELECT pg_create_logical_replication_slot('not_copied', 'pgoutput')")
+
+			standby := OwnStandby(t, primary, StandbyConfig{Name: "second"})
+			if !value[bool](t, standby.URL("postgres"), "SELECT pg_is_in_recovery()") {
+				t.Error("the standby isn't one")
+			}
+			exec1(t, primary.URL("postgres"), "INSERT INTO t VALUES (1001)")
+			eventually(t, "the standby has the row", func() bool {
+				return value[int](t, standby.URL("postgres"), "SELECT count(*) FROM t") == 1001
+			})
+			name := value[string](t, primary.URL("postgres"),
+				"SELECT r.application_name FROM pg_stat_replication r JOIN pg_replication_slots s ON s.active_pid = r.pid WHERE s.slot_name = $1", standby.Slot())
+			if name != "second" {
+				t.Errorf("the standby is known as %q", name)
+			}
+
+			must(t, primary.Kill9())
+			must(t, standby.Promote(t.Context()))
+			exec1(t, standby.URL("postgres"), "INSERT INTO t VALUES (1002)")
+			must(t, standby.Restart(t.Context()))
+			if n := value[int](t, standby.URL("postgres"), "SELECT count(*) FROM t"); n != 1002 {
+				t.Errorf("the new primary has %d rows, want 1002", n)
+			}
+			if err := primary.Promote(t.Context()); err == nil {
+				t.Error("a primary was promoted")
+			}
+		})
+	}
+}
+
+func TestAClosedStandbyLeavesNoSlotOnItsPrimary(t *testing.T) {
+	t.Parallel()
+	primary := OwnPostgres(t)
+	standby, err := primary.Standby(t.Context(), StandbyConfig{})
+	must(t, err)
+	must(t, standby.Close())
+	if n := value[int](t, primary.URL("postgres"), "SELECT count(*) FROM pg_replication_slots"); n != 0 {
+		t.Errorf("%d slots are left", n)
+	}
+}
+
+func TestAnOwnIdentityDiffersFromThatOfTheTemplate(t *testing.T) {
+	t.Parallel()
+	const sql = "SELECT system_identifier FROM pg_control_system()"
+	a := value[int64](t, OwnPostgres(t).URL("postgres"), sql)
+	b := value[int64](t, OwnPostgres(t).URL("postgres"), sql)
+	c := value[int64](t, OwnPostgres(t, PostgresConfig{OwnIdentity: true}).URL("postgres"), sql)
+	if a != b || a == c {
+		t.Errorf("identities %d, %d of copies and %d of an own one", a, b, c)
+	}
+}
+
+func TestKafkaAnswersAndComesBack(t *testing.T) {
+	t.Parallel()
+	k := OwnKafka(t)
+	versions := kafkaAPIVersions(t, k.Addr())
+	if len(versions) == 0 || versions[0] == 0 {
+		t.Errorf("no produce API among %v", versions)
+	}
+	for how, end := range map[string]func() error{"stop": k.Stop, "kill": k.Kill9} {
+		must(t, end())
+		if conn, err := net.Dial("tcp", k.Addr()); err == nil {
+			conn.Close()
+			t.Errorf("after %s it accepts connections", how)
+		}
+		must(t, k.Restart(t.Context()))
+		must(t, kafkaAnswers(t.Context(), k.Addr()))
+	}
+	must(t, k.Freeze())
+	eventually(t, "it is stopped", func() bool { return state(t, k.process.pid) == "T" })
+	must(t, k.Thaw())
+	must(t, kafkaAnswers(t.Context(), k.Addr()))
+}
+
+// kafkaAPIVersions returns the highest version of each API, by key.
+func kafkaAPIVersions(t *testing.T, addr string) map[int]int {
+	t.Helper()
+	response, err := kafkaCall(t.Context(), addr, []byte{0, 18, 0, 0, 0, 0, 0, 7, 0, 1, 'x'})
+	must(t, err)
+	if len(response) < 10 || response[3] != 7 || response[4] != 0 || response[5] != 0 {
+		t.Fatalf("ApiVersions answers %x", response)
+	}
+	versions := map[int]int{}
+	for rest := response[10:]; len(rest) >= 6; rest = rest[6:] {
+		versions[int(rest[1])] = int(rest[5])
+	}
+	return versions
+}
+
+func TestNATSAnswersAndComesBack(t *testing.T) {
+	t.Parallel()
+	n := OwnNATS(t)
+	if got := natsCall(t, n.Addr(), "$JS.API.STREAM.CREATE.kept", `{"name":"kept","subjects":["kept"]}`); !strings.Contains(got, `"kept"`) {
+		t.Fatalf("stream create answers %s", got)
+	}
+	for _, end := range []func() error{n.Stop, n.Kill9} {
+		must(t, end())
+		must(t, n.Restart(t.Context()))
+		eventually(t, "the stream is back", func() bool {
+			return strings.Contains(natsCall(t, n.Addr(), "$JS.API.STREAM.INFO.kept", ""), `"created"`)
+		})
+	}
+	must(t, n.Freeze())
+	must(t, n.Thaw())
+	must(t, natsAnswers(t.Context(), n.Addr()))
+	if got := n.URL(); got != "nats://"+n.Addr() {
+		t.Errorf("URL() = %s", got)
+	}
+}
+
+// natsCall sends one request and returns the payload of the answer.
+func natsCall(t *testing.T, addr, subject, payload string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	must(t, err)
+	defer conn.Close()
+	must(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	fmt.Fprintf(conn, "CONNECT {\"verbose\":false}\r\nSUB inbox 1\r\nPUB %s inbox %d\r\n%s\r\n", subject, len(payload), payload)
+	lines := bufio.NewReader(conn)
+	for {
+		line, err := lines.ReadString('\n')
+		must(t, err)
+		if strings.HasPrefix(line, "MSG ") {
+			line, err = lines.ReadString('\n')
+			must(t, err)
+			return line
+		}
+	}
+}
+
+// report is what a victim says before it waits.
+type report struct {
+	Servers []int // process ids
+	Below   []int // of their children
+	Folders []string
+}
+
+// victim starts servers, one of them frozen, and waits until it is killed or its standard input ends.
+func victim() error {
+	ctx := context.Background()
+	var r report
+	for _, frozen := range []bool{false, true} {
+		p, err := StartPostgres(ctx, PostgresConfig{})
+		if err != nil {
+			return err
+		}
+		below, err := descendants(p.process.pid)
+		if err != nil {
+			return err
+		}
+		r.Servers = append(r.Servers, p.process.pid)
+		r.Below = append(r.Below, below...)
+		r.Folders = append(r.Folders, p.folder)
+		if frozen {
+			if err := p.Freeze(); err != nil {
+				return err
+			}
+		}
+	}
+	n, err := StartNATS(ctx)
+	if err != nil {
+		return err
+	}
+	k, err := StartKafka(ctx, KafkaConfig{})
+	if err != nil {
+		return err
+	}
+	r.Servers = append(r.Servers, n.process.pid, k.process.pid)
+	r.Folders = append(r.Folders, n.folder, k.folder)
+	if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+func TestNothingOutlivesAKilledTest(t *testing.T) {
+	t.Parallel()
+	// What the victim needs, or the test ends here.
+	own := OwnPostgres(t)
+	for _, find := range []func() error{
+		func() error { _, err := FindNATS(); return err },
+		func() error { _, _, err := FindKafka(); return err },
+	} {
+		if err := find(); err != nil {
+			missing(t, err)
+		}
+	}
+
+	self, err := os.Executable()
+	must(t, err)
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), envVictim+"=1")
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	defer in.Close()
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	var r report
+	if err := json.NewDecoder(out).Decode(&r); err != nil {
+		cmd.Wait()
+		t.Fatalf("the victim reports nothing: %v", err)
+	}
+	if len(r.Below) < 10 {
+		t.Errorf("the victim's PostgreSQL servers have only the children %v", r.Below)
+	}
+	for _, pid := range r.Servers {
+		if !alive(pid) {
+			t.Errorf("process %d was never there", pid)
+		}
+	}
+	must(t, cmd.Process.Kill())
+	if err := cmd.Wait(); err == nil {
+		t.Error("the victim wasn't killed")
+	}
+
+	for _, pid := range append(r.Servers, r.Below...) {
+		eventually(t, fmt.Sprintf("process %d is gone", pid), func() bool { return !alive(pid) })
+	}
+	sweep(os.TempDir())
+	for _, folder := range r.Folders {
+		if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left", folder)
+		}
+	}
+	if _, err := os.Stat(own.DataDir()); err != nil {
+		t.Errorf("the data of a living process was removed: %v", err)
+	}
+}
+
+func TestTheWatchingShellSignalsWhenItsPipeCloses(t *testing.T) {
+	t.Parallel()
+	child := exec.Command("sleep", "1000")
+	must(t, child.Start())
+	unwatch, err := watch(child.Process.Pid, syscall.SIGTERM)
+	must(t, err)
+	unwatch()
+	if !alive(child.Process.Pid) {
+		t.Fatal("the end of the watch ended the child")
+	}
+
+	// This process's end of the pipe closes when this process dies; here the one who holds it is a shell.
+	holder := exec.Command("/bin/sh", "-c", "exec sleep 1000")
+	in, out, err := os.Pipe()
+	must(t, err)
+	holder.ExtraFiles = []*os.File{out}
+	must(t, holder.Start())
+	must(t, out.Close())
+	shell, err := startWatcher(in, child.Process.Pid, syscall.SIGTERM)
+	must(t, err)
+	must(t, in.Close())
+	must(t, holder.Process.Kill())
+	_ = holder.Wait()
+	if err := child.Wait(); err == nil || !strings.Contains(err.Error(), "terminated") {
+		t.Errorf("the child ended with %v, want terminated", err)
+	}
+	_ = shell.Wait()
+}
+
+func TestCloseRemovesEverythingAndMayBeRepeated(t *testing.T) {
+	t.Parallel()
+	p, err := StartPostgres(t.Context(), PostgresConfig{})
+	if err != nil {
+		missing(t, err)
+	}
+	must(t, p.Kill9())
+	must(t, p.Close())
+	must(t, p.Close())
+	if _, err := os.Stat(p.folder); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is left: %v", p.folder, err)
+	}
+	for verb, do := range map[string]func() error{
+		"stop": p.Stop, "crash": p.Crash, "kill": p.Kill9, "freeze": p.Freeze, "thaw": p.Thaw,
+		"restart": func() error { return p.Restart(t.Context()) },
+	} {
+		if err := do(); err == nil || !strings.Contains(err.Error(), "has been closed") {
+			t.Errorf("%s after Close: %v", verb, err)
+		}
+	}
+}
+
+func TestAFaultySettingFailsWithTheLogOfTheServer(t *testing.T) {
+	t.Parallel()
+	if _, _, err := FindPostgres(""); err != nil {
+		missing(t, err)
+	}
+	_, err := StartPostgres(t.Context(), PostgresConfig{Settings: map[string]string{"no_such_setting": "1"}})
+	if err == nil || !strings.Contains(err.Error(), "no_such_setting") {
+		t.Errorf("the error doesn't say why: %v", err)
+	}
+}
+
+func TestAnAddressFromTheEnvironmentIsUsedAndNotKilled(t *testing.T) {
+	p := OwnPostgres(t)
+	t.Setenv(envPostgres, p.URL("postgres"))
+	given, err := givenPostgres(t.Context())
+	must(t, err)
+	if given.Version() != p.Version() || given.Addr() != p.Addr() || given.URL("x") != p.URL("x") {
+		t.Errorf("given %s at %s, want %s at %s", given.Version(), given.Addr(), p.Version(), p.Addr())
+	}
+	for verb, do := range map[string]func() error{
+		"stop": given.Stop, "crash": given.Crash, "kill": given.Kill9, "freeze": given.Freeze, "thaw": given.Thaw,
+		"restart": func() error { return given.Restart(t.Context()) },
+		"standby": func() error { _, err := given.Standby(t.Context(), StandbyConfig{}); return err },
+	} {
+		if err := do(); err == nil || !strings.Contains(err.Error(), envPostgres) {
+			t.Errorf("%s: %v, want an error that names %s", verb, err, envPostgres)
+		}
+	}
+	must(t, given.Close())
+	if !p.Running() {
+		t.Error("Close of the given server ended it")
+	}
+
+	t.Setenv(envPostgres, "host=127.0.0.1")
+	if _, err := givenPostgres(t.Context()); err == nil || !strings.Contains(err.Error(), envPostgres) {
+		t.Errorf("an address that is no URL: %v", err)
+	}
+}
+
+func TestAServerThatIsNotInstalledIsNotFound(t *testing.T) {
+	t.Setenv(envCache, t.TempDir())
+	t.Setenv("PATH", "")
+	t.Setenv("JAVA_HOME", "")
+	if _, _, err := FindPostgres("9"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "PostgreSQL 9") {
+		t.Errorf("PostgreSQL 9: %v", err)
+	}
+	if _, err := StartKafka(t.Context(), KafkaConfig{}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("Kafka: %v", err)
+	}
+	if _, err := StartNATS(t.Context()); !errors.Is(err, ErrNotFound) {
+		t.Errorf("NATS: %v", err)
+	}
+	if _, err := FindJava(); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "17") {
+		t.Errorf("Java: %v", err)
+	}
+}
+
+func TestWhereAServerIsRequiredATestFailsInsteadOfBeingSkipped(t *testing.T) {
+	for _, c := range []struct {
+		ci, require string
+		want        bool
+	}{
+		{"", "", false}, {"true", "", true}, {"", "1", true}, {"", "0", false}, {"", "yes", true},
+	} {
+		t.Setenv("CI", c.ci)
+		t.Setenv(envRequire, c.require)
+		if got := required(); got != c.want {
+			t.Errorf("CI=%q %s=%q: required() = %v", c.ci, envRequire, c.require, got)
+		}
+	}
+}
+
+func TestTheNewestVersionWins(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{
+		{"18.6", "9.6.24", 1}, {"18.6", "18.10", -1}, {"15.13", "15.13", 0}, {"18", "18.1", -1}, {"17beta1", "16.1", -1},
+	} {
+		if got := compareVersions(c.a, c.b); got != c.want {
+			t.Errorf("compareVersions(%s, %s) = %d, want %d", c.a, c.b, got, c.want)
+		}
+	}
+}
+
+func TestFreePortsAreBelowThoseOfTheSystemAndDiffer(t *testing.T) {
+	t.Parallel()
+	ports, err := freePorts(20)
+	must(t, err)
+	seen := map[int]bool{}
+	for _, port := range ports {
+		if port >= 32768 || seen[port] {
+			t.Errorf("port %d in %v", port, ports)
+		}
+		seen[port] = true
+	}
+}
+
+func TestRootIsToldWhichFolderNobodyMayEnter(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	inner := filepath.Join(dir, "inner")
+	must(t, os.Mkdir(inner, 0o755))
+	must(t, os.Chmod(dir, 0o700))
+	if err := enterable(inner); err == nil || !strings.Contains(err.Error(), "TMPDIR") {
+		t.Errorf("enterable below %s: %v", dir, err)
+	}
+}
