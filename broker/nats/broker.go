@@ -1,0 +1,173 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// Broker publishes to JetStream. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent
+// use. It connects when first used, and again after each break when used next.
+type Broker struct {
+	cfg     Config
+	urls    []string
+	subject *template
+
+	calls sync.Pool // of *call
+
+	// background bounds the questions about streams that nobody waits for.
+	background context.Context
+	stop       context.CancelFunc
+	inspecting sync.WaitGroup
+
+	dialing chan struct{} // capacity 1: held by whoever connects
+
+	mu        sync.Mutex
+	current   *link
+	closed    bool
+	inspected map[string]struct{}
+}
+
+// New returns a broker for the servers of one cluster, a comma-separated list of URLs such as
+// "nats://a:4222,nats://b:4222". It checks cfg and does not connect; see Ping.
+func New(servers string, cfg Config) (*Broker, error) {
+	cfg, urls, subject, err := cfg.withDefaults(servers)
+	if err != nil {
+		return nil, fmt.Errorf("nats: %w", err)
+	}
+	b := &Broker{
+		cfg:       cfg,
+		urls:      urls,
+		subject:   subject,
+		dialing:   make(chan struct{}, 1),
+		inspected: make(map[string]struct{}),
+	}
+	b.background, b.stop = context.WithCancel(context.Background())
+	b.calls.New = func() any { return newCall(subject, cfg.Stream) }
+	return b, nil
+}
+
+// Publish sends batch as relay.Broker demands. The document docs/brokers/nats.md says which error has
+// which kind, and why.
+func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	if len(batch) == 0 {
+		return nil
+	}
+	c := b.calls.Get().(*call)
+	defer b.calls.Put(c)
+	c.begin(batch)
+	defer c.release()
+
+	l, err := b.join(ctx, c)
+	if err != nil {
+		c.abandon(err)
+		return c.errs
+	}
+	c.run(ctx, l, &b.cfg)
+	l.leave(c)
+	if c.errs != nil {
+		b.explain(ctx, l, c)
+	}
+	return c.errs
+}
+
+// Ping reports whether the server answers and its JetStream is there, and if not, why. If a stream is
+// configured it must exist and have a leader.
+func (b *Broker) Ping(ctx context.Context) error {
+	l, err := b.link(ctx)
+	if err != nil {
+		return outbox.Unavailable(err)
+	}
+	if err := l.flush(ctx, b.cfg.AckTimeout); err != nil {
+		err = fmt.Errorf("nats: the server does not answer: %w", err)
+		if ctx.Err() == nil {
+			l.sever(err)
+		}
+		return outbox.Unavailable(err)
+	}
+	if err := b.checkJetStream(ctx, l); err != nil {
+		return outbox.Unavailable(err)
+	}
+	return nil
+}
+
+// Close closes the connection. It may be called more than once.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	l := b.current
+	b.current = nil
+	b.mu.Unlock()
+
+	b.stop()
+	if l != nil {
+		l.sever(errClosed)
+		l.nc.Close()
+	}
+	b.inspecting.Wait()
+	return nil
+}
+
+var errClosed = errors.New("nats: the broker is closed")
+
+// join makes c a call on a living link.
+func (b *Broker) join(ctx context.Context, c *call) (*link, error) {
+	for {
+		l, err := b.link(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if l.join(c) {
+			return l, nil
+		}
+	}
+}
+
+// link returns the current link, or connects. One caller connects while the others wait for it.
+func (b *Broker) link(ctx context.Context) (*link, error) {
+	if l, err := b.existing(); l != nil || err != nil {
+		return l, err
+	}
+	select {
+	case b.dialing <- struct{}{}:
+		defer func() { <-b.dialing }()
+	case <-ctx.Done():
+		return nil, connectFault(context.Cause(ctx))
+	}
+	if l, err := b.existing(); l != nil || err != nil {
+		return l, err
+	}
+
+	l, err := connect(ctx, b.urls, &b.cfg, b.inspect)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.prepare(ctx, l); err != nil {
+		l.sever(err)
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		l.sever(errClosed)
+		return nil, errClosed
+	}
+	b.current = l
+	b.cfg.Logger.Info("connected to nats", "server", l.nc.ConnectedServerName(), "version", l.nc.ConnectedServerVersion())
+	return l, nil
+}
+
+func (b *Broker) existing() (*link, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, errClosed
+	}
+	if l := b.current; l != nil && l.usable() {
+		return l, nil
+	}
+	return nil, nil
+}

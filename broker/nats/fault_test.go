@@ -1,0 +1,334 @@
+package nats_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/nats"
+	"github.com/pgoutbox/outbox/internal/servers"
+)
+
+func TestKillingTheServerLosesAndDisordersNothing(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnNATS(t)
+	s := newStream(t, server.URL())
+	b := s.broker("", nats.Config{AckTimeout: 2 * time.Second})
+	ctx := patient(t)
+	all := messages(6000, 50)
+
+	delivered := make(chan int, 100)
+	var publisher sync.WaitGroup
+	publisher.Go(func() {
+		defer close(delivered)
+		for part := range slices.Chunk(all, 200) {
+			deliver(ctx, t, b, part)
+			delivered <- len(part)
+		}
+	})
+	parts := 0
+	for range delivered {
+		if parts++; parts%8 == 0 {
+			if err := server.Kill9(); err != nil {
+				t.Error(err)
+			}
+			if err := server.Restart(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	publisher.Wait()
+	checkOrder(t, all, s.stored())
+}
+
+func TestAFrozenServerLeavesTheOutcomeUnknown(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnNATS(t)
+	s := newStream(t, server.URL())
+	b := s.broker("", nats.Config{AckTimeout: 300 * time.Millisecond, ConnectTimeout: 300 * time.Millisecond})
+	accepted(t, b.Publish(patient(t), messages(10, 3)))
+
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	batch := messages(50, 5)
+	for range 2 { // on the connection that was there, and without one
+		errs := b.Publish(patient(t), batch)
+		checkOutcomes(t, batch, errs)
+		if len(errs) != len(batch) || !outbox.IsUnavailable(errs[0]) {
+			t.Fatalf("outcomes %v", errs)
+		}
+	}
+	if err := b.Ping(patient(t)); !outbox.IsUnavailable(err) {
+		t.Errorf("ping: %v", err)
+	}
+	if err := server.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	deliver(patient(t), t, b, batch)
+	if got := len(s.storedIDs()); got != 60 {
+		t.Errorf("%d stored", got)
+	}
+	checkOrder(t, batch, s.stored()[10:])
+}
+
+func TestTheEndOfTheContextInterruptsAWriteThatIsStuck(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnNATS(t)
+	s := newStream(t, server.URL())
+	b := s.broker("", nats.Config{AckTimeout: time.Hour, MaxInFlightBytes: 1 << 30})
+	accepted(t, b.Publish(patient(t), messages(1, 1)))
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Thaw()
+	batch := messages(100, 100)
+	for _, m := range batch {
+		m.Payload = make([]byte, 900_000)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	errs := b.Publish(ctx, batch)
+	checkOutcomes(t, batch, errs)
+	for i, err := range errs {
+		if !outbox.IsUnavailable(err) {
+			t.Errorf("message %d: %v", i, err)
+		}
+	}
+}
+
+func TestTheEndOfTheContextLeavesOtherCallsAlone(t *testing.T) {
+	t.Parallel()
+	server := servers.TestNATS(t)
+	s := newStream(t, server.URL())
+	p := newProxy(t, server.Addr())
+	b := s.broker(p.url(), nats.Config{AckTimeout: time.Hour})
+	accepted(t, b.Publish(patient(t), messages(1, 1)))
+
+	p.delay.Store(int64(200 * time.Millisecond))
+	other := make(chan []error)
+	go func() { other <- b.Publish(patient(t), messages(1, 1)) }()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if errs := b.Publish(ctx, messages(1, 1)); len(errs) != 1 || !outbox.IsUnavailable(errs[0]) || !errors.Is(errs[0], context.DeadlineExceeded) {
+		t.Errorf("outcome %v", errs)
+	}
+	accepted(t, <-other)
+}
+
+func TestLostAnswersLeaveTheOutcomeUnknownAndARepeatIsRecognised(t *testing.T) {
+	t.Parallel()
+	server := servers.TestNATS(t)
+	s := newStream(t, server.URL())
+	p := newProxy(t, server.Addr())
+	b := s.broker(p.url(), nats.Config{AckTimeout: 300 * time.Millisecond})
+	batch := messages(100, 10)
+	accepted(t, b.Publish(patient(t), messages(1, 1)))
+
+	p.swallow.Store(true)
+	errs := b.Publish(patient(t), batch)
+	checkOutcomes(t, batch, errs)
+	if len(errs) != len(batch) || !outbox.IsUnavailable(errs[0]) || !strings.Contains(errs[0].Error(), "no acknowledgement") {
+		t.Fatalf("outcomes %v", errs)
+	}
+	eventually(t, "the server has stored the first of each key", func() bool { return len(s.storedIDs()) == 11 })
+	p.swallow.Store(false)
+	deliver(patient(t), t, b, batch)
+	checkOrder(t, batch, s.stored()[1:])
+}
+
+func TestACutConnectionLeavesTheOutcomeUnknown(t *testing.T) {
+	t.Parallel()
+	server := servers.TestNATS(t)
+	s := newStream(t, server.URL())
+	p := newProxy(t, server.Addr())
+	b := s.broker(p.url(), nats.Config{AckTimeout: time.Hour})
+	all := messages(3000, 100)
+	cuts := 0
+	for part := range slices.Chunk(all, 500) {
+		p.cutAfter.Store(p.sent.Load() + 50_000) // inside a message, most likely
+		errs := b.Publish(patient(t), part)
+		checkOutcomes(t, part, errs)
+		if errs != nil {
+			cuts++
+		}
+		p.cutAfter.Store(0)
+		deliver(patient(t), t, b, part)
+	}
+	if cuts == 0 {
+		t.Error("no call was cut, so this test shows nothing")
+	}
+	checkOrder(t, all, s.stored())
+}
+
+func TestASlowNetworkIsNoFault(t *testing.T) {
+	t.Parallel()
+	server := servers.TestNATS(t)
+	s := newStream(t, server.URL())
+	p := newProxy(t, server.Addr())
+	p.delay.Store(int64(20 * time.Millisecond))
+	b := s.broker(p.url(), nats.Config{MaxInFlight: 16})
+	batch := messages(200, 40)
+	accepted(t, b.Publish(patient(t), batch))
+	checkOrder(t, batch, s.stored())
+}
+
+func TestNobodyListening(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, "nats://127.0.0.1:1", nats.Config{})
+	batch := messages(5, 2)
+	errs := b.Publish(patient(t), batch)
+	checkOutcomes(t, batch, errs)
+	if len(errs) != 5 || !outbox.IsUnavailable(errs[0]) || !strings.Contains(errs[0].Error(), "check address and port") {
+		t.Errorf("outcomes %v", errs)
+	}
+}
+
+const accounts = `
+jetstream { store_dir: "$DIR/js" }
+accounts {
+  APP {
+    jetstream: enabled
+    users: [
+      { user: admin, password: secret }
+      { user: writer, password: secret, permissions: { publish: ["ok.>"], subscribe: ["_INBOX.>"] } }
+      { user: deaf, password: secret, permissions: { subscribe: ["nothing"] } }
+      { user: own, password: secret, permissions: { subscribe: ["_INBOX_own.>"] } }
+    ]
+  }
+  BARE { users: [ { user: bare, password: secret } ] }
+}`
+
+func TestAWrongPasswordIsUnavailableAndNamed(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, startServer(t, accounts), nats.Config{User: "admin", Password: "wr0ng"})
+	errs := b.Publish(patient(t), messages(1, 1))
+	for _, err := range append(errs, b.Ping(patient(t))) {
+		if !outbox.IsUnavailable(err) || !strings.Contains(err.Error(), "refused the credentials") || strings.Contains(err.Error(), "wr0ng") {
+			t.Errorf("outcome %v", err)
+		}
+	}
+}
+
+// The ack timeout is far beyond the test's patience: only the server's word ends the calls.
+func TestADeniedSubjectIsRetryableAtOnce(t *testing.T) {
+	t.Parallel()
+	url := startServer(t, accounts)
+	js := jetStream(t, url, natsgo.UserInfo("admin", "secret"))
+	s := newStream(t, strings.Replace(url, "://", "://admin:secret@", 1))
+	if _, err := js.UpdateStream(patient(t), jetstream.StreamConfig{Name: s.name, Subjects: []string{"ok.>", "denied.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	b := newBroker(t, url, nats.Config{User: "writer", Password: "secret", AckTimeout: time.Hour})
+	good, bad, behind := message("a", 1), message("b", 1), message("b", 2)
+	good.Topic, bad.Topic, behind.Topic = "ok.1", "denied.1", "ok.2"
+	errs := b.Publish(patient(t), []*outbox.Message{good, bad, behind})
+	if len(errs) != 3 || errs[0] != nil || !errors.Is(errs[2], outbox.ErrSkipped) {
+		t.Fatalf("outcomes %v", errs)
+	}
+	if err := errs[1]; outbox.IsPermanent(err) || outbox.IsUnavailable(err) || !strings.Contains(err.Error(), `may not publish to "denied.1"`) {
+		t.Errorf("outcome %v", err)
+	}
+	// The same user may not ask JetStream anything, which must not get in the way.
+	unknown := message("c", 1)
+	unknown.Topic = "ok"
+	if errs := b.Publish(patient(t), []*outbox.Message{good}); errs != nil {
+		t.Errorf("outcomes %v", errs)
+	}
+	if got := s.storedIDs(); !slices.Equal(got, ids([]*outbox.Message{good})) {
+		t.Errorf("stored %v", got)
+	}
+}
+
+func TestAUserWhoMayNotReceiveAcknowledgementsIsTold(t *testing.T) {
+	t.Parallel()
+	url := startServer(t, accounts)
+	b := newBroker(t, url, nats.Config{User: "deaf", Password: "secret", AckTimeout: time.Hour})
+	if err := b.Ping(patient(t)); !outbox.IsUnavailable(err) || !strings.Contains(err.Error(), "inbox prefix") {
+		t.Errorf("ping: %v", err)
+	}
+	b = newBroker(t, url, nats.Config{User: "own", Password: "secret", InboxPrefix: "_INBOX_own"})
+	if err := b.Ping(patient(t)); err != nil {
+		t.Errorf("ping: %v", err)
+	}
+}
+
+func TestAMissingJetStreamIsUnavailable(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, startServer(t, accounts), nats.Config{User: "bare", Password: "secret"})
+	errs := b.Publish(patient(t), messages(1, 1))
+	for _, err := range append(errs, b.Ping(patient(t))) {
+		if !outbox.IsUnavailable(err) || !strings.Contains(err.Error(), "JetStream must be enabled") {
+			t.Errorf("outcome %v", err)
+		}
+	}
+}
+
+func TestAServerThatShutsDownPolitelyIsLeft(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnNATS(t)
+	s := newStream(t, server.URL())
+	b := s.broker("", nats.Config{})
+	batch := messages(10, 2)
+	accepted(t, b.Publish(patient(t), batch))
+	if err := server.Restart(patient(t)); err != nil {
+		t.Fatal(err)
+	}
+	more := messages(10, 2)
+	deliver(patient(t), t, b, more)
+	checkOrder(t, append(batch, more...), s.stored())
+}
+
+func TestRiskyStreamsAreNamedInTheLog(t *testing.T) {
+	t.Parallel()
+	s := newStream(t, servers.TestNATS(t).URL(), func(cfg *jetstream.StreamConfig) { cfg.Duplicates = time.Second })
+	var log lockedBuffer
+	b := s.broker("", nats.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	accepted(t, b.Publish(patient(t), messages(1, 1)))
+	eventually(t, "the warnings are there", func() bool {
+		text := log.String()
+		return strings.Contains(text, "one replica") && strings.Contains(text, "duplicate window is short") && strings.Contains(text, s.name)
+	})
+}
+
+func TestFieldsOfTheSubject(t *testing.T) {
+	t.Parallel()
+	s := newStream(t, servers.TestNATS(t).URL())
+	b := newBroker(t, s.url, nats.Config{Subject: s.name + ".{aggregate_type}.{aggregate_id}.{event_type}.{topic}.{key}"})
+	m := message("", 1)
+	m.AggregateType, m.AggregateID, m.EventType = "order", "7", "created"
+	bad := message("", 1)
+	errs := b.Publish(patient(t), []*outbox.Message{m, bad})
+	if len(errs) != 2 || errs[0] != nil || !outbox.IsPermanent(errs[1]) {
+		t.Fatalf("outcomes %v", errs)
+	}
+	if got := s.stored()[0].Subject; got != s.name+".order.7.created.t.7" {
+		t.Errorf("subject %q", got)
+	}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}

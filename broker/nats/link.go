@@ -1,0 +1,362 @@
+package nats
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// link is one connection. It never reconnects: what breaks ends the link, and with it the calls on it.
+//
+// mu is a leaf: nothing is called under it that takes another lock.
+type link struct {
+	nc   *nats.Conn
+	js   jetstream.JetStream
+	sock socket
+
+	// inbox ends with a dot. The answer to message i of call c comes on inbox + c + "." + i.
+	inbox string
+	sub   *nats.Subscription
+
+	// onStream is called with the name of each stream that acknowledges, once per link.
+	onStream func(string)
+	streams  map[string]struct{} // of the subscription's goroutine
+
+	severed sync.Once
+	dead    chan struct{} // closed after cause is set
+	cause   error
+
+	mu      sync.Mutex
+	calls   map[uint64]*call
+	lastID  uint64
+	retired bool                // the server is about to go: no new calls, closed after the last one
+	denied  map[string]struct{} // subjects on which publishing was refused
+}
+
+// connect dials until ctx ends. options carry authentication; every error is for people to read and
+// holds no secrets.
+func connect(ctx context.Context, urls []string, cfg *Config, onStream func(string)) (*link, error) {
+	l := &link{
+		onStream: onStream,
+		streams:  make(map[string]struct{}),
+		dead:     make(chan struct{}),
+		calls:    make(map[uint64]*call),
+		denied:   make(map[string]struct{}),
+	}
+	options, err := cfg.authentication()
+	if err != nil {
+		return nil, err
+	}
+	options = append(options,
+		nats.Name(cfg.Name),
+		nats.NoReconnect(),
+		nats.Timeout(cfg.ConnectTimeout),
+		nats.FlusherTimeout(cfg.AckTimeout),
+		nats.PingInterval(30*time.Second),
+		nats.SkipSubjectValidation(),
+		nats.SetCustomDialer(dialFunc(func(network, address string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)
+			defer cancel()
+			conn, err := cfg.Dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return conn, l.sock.hold(conn)
+		})),
+		nats.ErrorHandler(l.asyncError),
+		nats.LameDuckModeHandler(func(*nats.Conn) { l.retire() }),
+		nats.ClosedHandler(func(nc *nats.Conn) {
+			l.sever(connectionLost(nc.LastError()))
+			cfg.Logger.Info("disconnected from nats", "cause", l.cause)
+		}),
+	)
+	if cfg.InboxPrefix != "" {
+		options = append(options, nats.CustomInboxPrefix(cfg.InboxPrefix))
+	}
+
+	// The library's Connect knows no context: closing its socket ends it.
+	stop := context.AfterFunc(ctx, l.sock.close)
+	defer stop()
+	l.nc, err = nats.Connect(strings.Join(urls, ","), options...)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, connectFault(err)
+	}
+
+	l.inbox = l.nc.NewInbox() + "."
+	l.sub, err = l.nc.Subscribe(l.inbox+"*.*", l.answer)
+	if err == nil {
+		// Answers are bounded by what is in flight; the library's own limit would drop them.
+		err = l.sub.SetPendingLimits(-1, -1)
+	}
+	if err == nil {
+		// A refused subscription is reported before the answer to this.
+		err = l.flush(ctx, cfg.AckTimeout)
+	}
+	if err == nil && errors.Is(l.nc.LastError(), nats.ErrPermissionViolation) {
+		err = fmt.Errorf("%w; acknowledgements come to %q: allow the user to subscribe to it, or set the inbox prefix to one that is allowed", l.nc.LastError(), l.inbox+">")
+	}
+	if err == nil {
+		l.js, err = newJetStream(l.nc, cfg.Domain)
+	}
+	if err != nil {
+		err = connectFault(err)
+		l.sever(err)
+		return nil, err
+	}
+	return l, nil
+}
+
+func newJetStream(nc *nats.Conn, domain string) (jetstream.JetStream, error) {
+	if domain != "" {
+		return jetstream.NewWithDomain(nc, domain)
+	}
+	return jetstream.New(nc)
+}
+
+func (cfg *Config) authentication() ([]nats.Option, error) {
+	var options []nats.Option
+	switch {
+	case cfg.CredentialsFile != "":
+		options = append(options, nats.UserCredentials(cfg.CredentialsFile))
+	case cfg.NKeySeedFile != "":
+		option, err := nats.NkeyOptionFromSeed(cfg.NKeySeedFile)
+		if err != nil {
+			return nil, fmt.Errorf("nats: read nkey seed file %s: %w", cfg.NKeySeedFile, err)
+		}
+		options = append(options, option)
+	case cfg.User != "":
+		options = append(options, nats.UserInfo(cfg.User, cfg.Password))
+	case cfg.Token != "":
+		options = append(options, nats.Token(cfg.Token))
+	}
+	if cfg.TLS != nil {
+		options = append(options, func(o *nats.Options) error {
+			o.TLSConfig = cfg.TLS.Clone()
+			if o.TLSConfig.MinVersion == 0 {
+				o.TLSConfig.MinVersion = tls.VersionTLS12
+			}
+			return nil
+		})
+	}
+	return options, nil
+}
+
+// connectFault says what to do about the usual reasons for which there is no connection.
+func connectFault(err error) error {
+	switch {
+	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked):
+		return fmt.Errorf("nats: connect: the server refused the credentials: %w; check user and password, token, nkey or credentials file", err)
+	case errors.Is(err, nats.ErrNoServers):
+		return fmt.Errorf("nats: connect: %w: no server of the list answered; check address and port", err)
+	}
+	return fmt.Errorf("nats: connect: %w", err)
+}
+
+func connectionLost(err error) error {
+	if err == nil {
+		return errors.New("nats: connection lost")
+	}
+	return fmt.Errorf("nats: connection lost: %w", err)
+}
+
+// answer hands an acknowledgement to its call. Answers for calls that are over are dropped.
+func (l *link) answer(msg *nats.Msg) {
+	callID, index, ok := parseReply(msg.Subject[len(l.inbox):])
+	if !ok {
+		return
+	}
+	stream, err := parseAck(msg)
+	if err == nil {
+		if _, known := l.streams[string(stream)]; !known {
+			l.streams[string(stream)] = struct{}{}
+			l.onStream(string(stream))
+		}
+	}
+	l.mu.Lock()
+	if c := l.calls[callID]; c != nil {
+		c.answers = append(c.answers, answer{index: index, err: err})
+		c.signal()
+	}
+	l.mu.Unlock()
+}
+
+// reply is the subject on which message i of call id is answered.
+func (l *link) reply(id uint64, i int32) string {
+	var buf [96]byte
+	b := append(buf[:0], l.inbox...)
+	b = strconv.AppendUint(b, id, 36)
+	b = append(b, '.')
+	b = strconv.AppendUint(b, uint64(i), 36)
+	return string(b)
+}
+
+func parseReply(tokens string) (callID uint64, index int32, ok bool) {
+	id, i, found := strings.Cut(tokens, ".")
+	if !found {
+		return 0, 0, false
+	}
+	callID, err := strconv.ParseUint(id, 36, 64)
+	if err != nil {
+		return 0, 0, false
+	}
+	n, err := strconv.ParseUint(i, 36, 31)
+	return callID, int32(n), err == nil
+}
+
+// join makes c a call on l. It reports false when l takes no more.
+func (l *link) join(c *call) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.retired || !l.alive() {
+		return false
+	}
+	l.lastID++
+	c.id = l.lastID
+	l.calls[c.id] = c
+	return true
+}
+
+// leave ends c's part in l. No answer reaches it any more.
+func (l *link) leave(c *call) {
+	l.mu.Lock()
+	delete(l.calls, c.id)
+	last := l.retired && len(l.calls) == 0
+	l.mu.Unlock()
+	if last {
+		l.sever(errRetired)
+	}
+}
+
+var errRetired = errors.New("nats: the server is shutting down")
+
+// retire keeps new calls away, because the server announced that it will close the connection.
+func (l *link) retire() {
+	l.mu.Lock()
+	l.retired = true
+	idle := len(l.calls) == 0
+	l.mu.Unlock()
+	if idle {
+		l.sever(errRetired)
+	}
+}
+
+// usable reports whether new calls may join.
+func (l *link) usable() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.retired && l.alive()
+}
+
+func (l *link) alive() bool {
+	select {
+	case <-l.dead:
+		return false
+	default:
+		return true
+	}
+}
+
+// share divides a limit of the connection among its calls.
+func (l *link) share(limit int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(1, limit/max(1, len(l.calls)))
+}
+
+// sever ends the link by closing its socket, upon which the library closes the rest. Closing the
+// connection itself would wait for a publisher that is stuck in a write.
+func (l *link) sever(cause error) {
+	l.severed.Do(func() {
+		l.cause = cause
+		close(l.dead)
+		l.sock.close()
+	})
+}
+
+var publishDenied = regexp.MustCompile(`Publish to ("(?:[^"\\]|\\.)*")`)
+
+// asyncError learns of refused subjects long before an acknowledgement would time out.
+func (l *link) asyncError(_ *nats.Conn, _ *nats.Subscription, err error) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		var network net.Error
+		if errors.As(err, &network) {
+			l.sever(connectionLost(err))
+		}
+		return
+	}
+	found := publishDenied.FindStringSubmatch(err.Error())
+	if found == nil {
+		return
+	}
+	subject, unquoteErr := strconv.Unquote(found[1])
+	if unquoteErr != nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.denied[subject] = struct{}{}
+	for _, c := range l.calls {
+		c.denied = append(c.denied, subject)
+		c.signal()
+	}
+}
+
+// mayAsk reports whether the user may publish to subject, as far as is known.
+func (l *link) mayAsk(subject string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, denied := l.denied[subject]
+	return !denied
+}
+
+// flush waits for the server's answer to a PING.
+func (l *link) flush(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return l.nc.FlushWithContext(ctx)
+}
+
+type dialFunc func(network, address string) (net.Conn, error)
+
+// Dial implements nats.CustomDialer.
+func (dial dialFunc) Dial(network, address string) (net.Conn, error) { return dial(network, address) }
+
+// socket is what lies beneath TLS and the library, to be closed at any moment.
+type socket struct {
+	mu     sync.Mutex
+	conn   net.Conn
+	closed bool
+}
+
+func (s *socket) hold(conn net.Conn) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		conn.Close()
+		return net.ErrClosed
+	}
+	s.conn = conn
+	return nil
+}
+
+func (s *socket) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.conn != nil {
+		s.conn.Close()
+	}
+}

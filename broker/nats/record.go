@@ -1,0 +1,274 @@
+package nats
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/pgoutbox/outbox"
+)
+
+// template is a parsed Config.Subject: literals[0] fields[0] literals[1] fields[1] ... literals[n].
+type template struct {
+	literals []string
+	fields   []func(*outbox.Message) string
+	names    []string
+}
+
+// templateField returns the named field's value in a message, nil if there is no such field.
+func templateField(name string) func(*outbox.Message) string {
+	switch name {
+	case "topic":
+		return func(m *outbox.Message) string { return m.Topic }
+	case "key":
+		return (*outbox.Message).OrderingKey
+	case "event_type":
+		return func(m *outbox.Message) string { return m.EventType }
+	case "aggregate_type":
+		return func(m *outbox.Message) string { return m.AggregateType }
+	case "aggregate_id":
+		return func(m *outbox.Message) string { return m.AggregateID }
+	}
+	return nil
+}
+
+func parseTemplate(text string) (*template, error) {
+	t := &template{}
+	rest := text
+	for {
+		literal, field, found := strings.Cut(rest, "{")
+		t.literals = append(t.literals, literal)
+		if !found {
+			break
+		}
+		name, after, closed := strings.Cut(field, "}")
+		value := templateField(name)
+		if !closed || value == nil {
+			return nil, fmt.Errorf("subject template %q: expected one of {topic}, {key}, {event_type}, {aggregate_type}, {aggregate_id} at %q", text, "{"+field)
+		}
+		t.fields = append(t.fields, value)
+		t.names = append(t.names, name)
+		rest = after
+	}
+	if strings.HasPrefix(text, "$JS.") || strings.HasPrefix(text, "$SYS.") {
+		return nil, fmt.Errorf("subject template %q: these subjects command the server", text)
+	}
+	// With every field standing for a plain token, what is left is the template's own.
+	if fault := subjectFault(strings.Join(t.literals, "x")); fault != "" {
+		return nil, fmt.Errorf("subject template %q %s", text, fault)
+	}
+	return t, nil
+}
+
+// subject returns m's subject, or a permanent error if m has none that NATS takes.
+func (t *template) subject(m *outbox.Message) (string, error) {
+	subject := m.Topic
+	if len(t.fields) != 1 || t.names[0] != "topic" || t.literals[0] != "" || t.literals[1] != "" {
+		var b strings.Builder
+		b.WriteString(t.literals[0])
+		for i, field := range t.fields {
+			b.WriteString(field(m))
+			b.WriteString(t.literals[i+1])
+		}
+		subject = b.String()
+	}
+	if fault := subjectFault(subject); fault != "" {
+		return "", outbox.Permanent(fmt.Errorf("nats: subject %q %s; change the message's topic or the subject template", shorten(subject), fault))
+	}
+	// A topic must not turn into a command such as $JS.API.STREAM.PURGE.ORDERS.
+	if subject[0] == '$' && !strings.HasPrefix(t.literals[0], "$") {
+		return "", outbox.Permanent(fmt.Errorf("nats: subject %q begins with $, which is the server's own; change the message's topic", shorten(subject)))
+	}
+	return subject, nil
+}
+
+// streamSubjects returns what a stream must take for every subject of t, nil if that is everything.
+func (t *template) streamSubjects() []string {
+	if len(t.fields) == 0 {
+		return []string{t.literals[0]}
+	}
+	// A literal that ends inside a token, as in "events.v1-{topic}", is cut back to whole tokens.
+	dot := strings.LastIndexByte(t.literals[0], '.')
+	if dot < 0 {
+		return nil
+	}
+	return []string{t.literals[0][:dot] + ".>"}
+}
+
+// subjectFault says what makes subject unfit for publishing, "" if nothing does.
+func subjectFault(subject string) string {
+	if subject == "" {
+		return "is empty"
+	}
+	if len(subject) > longestNATSSubject {
+		return "is longer than " + strconv.Itoa(longestNATSSubject) + " bytes"
+	}
+	before := byte('.')
+	for i := 0; i < len(subject); i++ {
+		c := subject[i]
+		switch {
+		case c <= ' ' || c == 0x7f:
+			return "contains a space or a control character"
+		case c == '*' || c == '>':
+			return "contains a wildcard"
+		case c == '.' && before == '.':
+			return "has an empty token (a field of the message may be empty)"
+		}
+		before = c
+	}
+	if before == '.' {
+		return "has an empty token (a field of the message may be empty)"
+	}
+	return ""
+}
+
+// encoder turns messages into NATS messages, one at a time into the same memory.
+type encoder struct {
+	subject *template
+	stream  string
+	msg     nats.Msg
+	values  []string
+}
+
+func newEncoder(subject *template, stream string) *encoder {
+	return &encoder{subject: subject, stream: stream, msg: nats.Msg{Header: make(nats.Header, 16)}}
+}
+
+// encode returns m as a NATS message without reply subject, valid until the next call.
+func (e *encoder) encode(m *outbox.Message) (*nats.Msg, error) {
+	subject, err := e.subject.subject(m)
+	if err != nil {
+		return nil, err
+	}
+	clear(e.msg.Header)
+	if need := len(m.Headers) + 12; cap(e.values) < need {
+		e.values = make([]string, 0, need)
+	}
+	e.values = e.values[:0]
+
+	for i := range m.Headers {
+		h := &m.Headers[i]
+		if err := checkHeader(h); err != nil {
+			return nil, err
+		}
+		if m.ContentType != "" && strings.EqualFold(h.Name, "Content-Type") {
+			continue
+		}
+		e.set(h.Name, h.Value)
+	}
+	e.set(nats.MsgIdHdr, m.ID.String())
+	if e.stream != "" {
+		e.set(nats.ExpectedStreamHdr, e.stream)
+	}
+	if subject != m.Topic {
+		e.setText("Outbox-Topic", m.Topic)
+	}
+	e.setText("Content-Type", m.ContentType)
+	e.setText("Outbox-Key", m.Key)
+	e.setText("Outbox-Event-Type", m.EventType)
+	e.setText("Outbox-Aggregate-Type", m.AggregateType)
+	e.setText("Outbox-Aggregate-Id", m.AggregateID)
+	if m.Position != 0 {
+		e.set("Outbox-Position", strconv.FormatInt(m.Position, 10))
+	}
+	if !m.CreatedAt.IsZero() {
+		e.set("Outbox-Created-At", m.CreatedAt.UTC().Format(time.RFC3339Nano))
+	}
+	if !m.DeliverAt.IsZero() {
+		e.set("Outbox-Deliver-At", m.DeliverAt.UTC().Format(time.RFC3339Nano))
+	}
+	if m.Payload == nil {
+		e.set("Outbox-Payload", "null")
+	}
+	e.msg.Subject, e.msg.Data = subject, m.Payload
+	return &e.msg, nil
+}
+
+// release forgets what belongs to the caller of Publish.
+func (e *encoder) release() {
+	clear(e.msg.Header)
+	clear(e.values[:cap(e.values)])
+	e.msg.Subject, e.msg.Reply, e.msg.Data = "", "", nil
+}
+
+func (e *encoder) set(name, value string) {
+	n := len(e.values)
+	e.values = append(e.values, value)
+	e.msg.Header[name] = e.values[n : n+1 : n+1]
+}
+
+func (e *encoder) setText(name, value string) {
+	if value != "" {
+		e.set(name, escape(value))
+	}
+}
+
+// checkHeader refuses what the wire can't carry, or what would be taken for something else: a Nats-
+// header is a command to the server (Nats-Rollup empties a stream), an Outbox- header is ours.
+func checkHeader(h *outbox.Header) error {
+	if !isHeaderName(h.Name) {
+		return outbox.Permanent(fmt.Errorf("nats: header name %q can't be sent: NATS takes letters, digits and !#$%%&'*+-.^_`|~", shorten(h.Name)))
+	}
+	if hasPrefixFold(h.Name, "Nats-") || hasPrefixFold(h.Name, "Outbox-") {
+		return outbox.Permanent(fmt.Errorf("nats: header %q can't be sent: names with the prefixes Nats- and Outbox- are reserved; rename it", h.Name))
+	}
+	if strings.ContainsAny(h.Value, "\r\n\x00") {
+		return outbox.Permanent(fmt.Errorf("nats: the value of header %q contains a line break or NUL", h.Name))
+	}
+	return nil
+}
+
+func isHeaderName(name string) bool {
+	for i := 0; i < len(name); i++ {
+		c := name[i]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (c < '0' || c > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
+			return false
+		}
+	}
+	return name != ""
+}
+
+func hasPrefixFold(s, prefix string) bool {
+	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
+}
+
+// escape percent-encodes what a NATS header can't carry unchanged, and the percent sign itself.
+func escape(s string) string {
+	first := -1
+	for i := 0; i < len(s); i++ {
+		if mustEscape(s, i) {
+			first = i
+			break
+		}
+	}
+	if first < 0 {
+		return s
+	}
+	const hex = "0123456789ABCDEF"
+	b := make([]byte, first, len(s)+8)
+	copy(b, s)
+	for i := first; i < len(s); i++ {
+		if mustEscape(s, i) {
+			b = append(b, '%', hex[s[i]>>4], hex[s[i]&15])
+		} else {
+			b = append(b, s[i])
+		}
+	}
+	return string(b)
+}
+
+func mustEscape(s string, i int) bool {
+	c := s[i]
+	return c < ' ' || c == 0x7f || c == '%' || c == ' ' && (i == 0 || i == len(s)-1)
+}
+
+func shorten(s string) string {
+	const most = 100
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}

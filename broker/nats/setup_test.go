@@ -1,0 +1,408 @@
+package nats_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/nats"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	code := servers.Run(m)
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// patience bounds what a test waits for. Nothing asserts that things are faster.
+const patience = 60 * time.Second
+
+func patient(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// stream is a stream of a test's own, with the subjects "<name>.>".
+type stream struct {
+	t    testing.TB
+	url  string
+	name string
+	js   jetstream.JetStream
+}
+
+var streams atomic.Int64
+
+func newStream(t testing.TB, url string, change ...func(*jetstream.StreamConfig)) *stream {
+	t.Helper()
+	s := &stream{t: t, url: url, name: fmt.Sprintf("S%d_%d", os.Getpid(), streams.Add(1)), js: jetStream(t, url)}
+	cfg := jetstream.StreamConfig{Name: s.name, Subjects: []string{s.name + ".>"}, Duplicates: time.Minute * 2}
+	for _, c := range change {
+		c(&cfg)
+	}
+	if _, err := s.js.CreateStream(patient(t), cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		s.js.DeleteStream(ctx, s.name) // the server may be gone on purpose
+	})
+	return s
+}
+
+func jetStream(t testing.TB, url string, options ...natsgo.Option) jetstream.JetStream {
+	t.Helper()
+	nc, err := natsgo.Connect(url, append([]natsgo.Option{natsgo.MaxReconnects(-1), natsgo.ReconnectWait(20 * time.Millisecond)}, options...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+// broker publishes to s, through url if that is not empty.
+func (s *stream) broker(url string, cfg nats.Config) *nats.Broker {
+	s.t.Helper()
+	if url == "" {
+		url = s.url
+	}
+	cfg.Subject = s.name + ".{topic}"
+	return newBroker(s.t, url, cfg)
+}
+
+func newBroker(t testing.TB, url string, cfg nats.Config) *nats.Broker {
+	t.Helper()
+	b, err := nats.New(url, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// stored returns everything in the stream, in order.
+func (s *stream) stored() []*jetstream.RawStreamMsg {
+	s.t.Helper()
+	ctx := patient(s.t)
+	st, err := s.js.Stream(ctx, s.name)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	state := st.CachedInfo().State
+	var all []*jetstream.RawStreamMsg
+	for seq := state.FirstSeq; seq <= state.LastSeq; seq++ {
+		m, err := st.GetMsg(ctx, seq)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			continue
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// storedIDs returns the message ids in the stream, in order.
+func (s *stream) storedIDs() []string {
+	s.t.Helper()
+	var ids []string
+	for _, m := range s.stored() {
+		ids = append(ids, m.Header.Get(natsgo.MsgIdHdr))
+	}
+	return ids
+}
+
+// message returns a message of the topic "t" with n as payload.
+func message(key string, n int) *outbox.Message {
+	return &outbox.Message{ID: outbox.NewID(), Topic: "t", Key: key, Payload: fmt.Appendf(nil, "%d", n)}
+}
+
+// messages returns n messages that go round over keys.
+func messages(n, keys int) []*outbox.Message {
+	batch := make([]*outbox.Message, n)
+	for i := range batch {
+		batch[i] = message(fmt.Sprintf("k%d", i%keys), i/keys)
+	}
+	return batch
+}
+
+func ids(batch []*outbox.Message) []string {
+	var ids []string
+	for _, m := range batch {
+		ids = append(ids, m.ID.String())
+	}
+	return ids
+}
+
+// accepted fails the test unless all were accepted.
+func accepted(t testing.TB, errs []error) {
+	t.Helper()
+	for i, err := range errs {
+		if err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+}
+
+// checkOutcomes verifies what every call promises: after the first failure of a key nothing but ErrSkipped.
+func checkOutcomes(t testing.TB, batch []*outbox.Message, errs []error) {
+	t.Helper()
+	if errs == nil {
+		return
+	}
+	if len(errs) != len(batch) {
+		t.Fatalf("%d outcomes for %d messages", len(errs), len(batch))
+	}
+	failed := map[string]bool{}
+	for i, m := range batch {
+		key, err := m.OrderingKey(), errs[i]
+		if key == "" {
+			continue
+		}
+		if failed[key] != errors.Is(err, outbox.ErrSkipped) {
+			t.Fatalf("message %d of key %q: an earlier one failed: %v; outcome: %v", i, key, failed[key], err)
+		}
+		if err != nil {
+			failed[key] = true
+		}
+	}
+}
+
+// deliver does what the engine does: it publishes batch until all is accepted, and stops at ctx's end.
+func deliver(ctx context.Context, t testing.TB, b *nats.Broker, batch []*outbox.Message) {
+	t.Helper()
+	for len(batch) > 0 {
+		errs := b.Publish(ctx, batch)
+		checkOutcomes(t, batch, errs)
+		if errs == nil {
+			return
+		}
+		var rest []*outbox.Message
+		var last error
+		for i, err := range errs {
+			if err == nil {
+				continue
+			}
+			if outbox.IsPermanent(err) {
+				t.Fatalf("message %d: %v", i, err)
+			}
+			if !errors.Is(err, outbox.ErrSkipped) {
+				last = err
+			}
+			rest = append(rest, batch[i])
+		}
+		batch = rest
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%d messages left: %v", len(batch), last)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// checkOrder verifies that of every key the messages were first stored in the order of batch, none is
+// missing, and none stored twice.
+func checkOrder(t testing.TB, batch []*outbox.Message, stored []*jetstream.RawStreamMsg) {
+	t.Helper()
+	want := map[string][]string{}
+	for _, m := range batch {
+		want[m.Key] = append(want[m.Key], m.ID.String())
+	}
+	got := map[string][]string{}
+	for _, m := range stored {
+		key := m.Header.Get("Outbox-Key")
+		got[key] = append(got[key], m.Header.Get(natsgo.MsgIdHdr))
+	}
+	for key, ids := range want {
+		if fmt.Sprint(got[key]) != fmt.Sprint(ids) {
+			t.Errorf("key %q: %d stored for %d published, or out of order:\n got %v\nwant %v", key, len(got[key]), len(ids), got[key], ids)
+		}
+	}
+}
+
+// startServer runs a nats-server with a configuration of the test's own.
+func startServer(t testing.TB, config string) (url string) {
+	t.Helper()
+	path, err := servers.FindNATS()
+	if err != nil {
+		servers.TestNATS(t) // says what to install, and skips or fails
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := listener.Addr().String()
+	listener.Close()
+	file := filepath.Join(dir, "nats.conf")
+	config = fmt.Sprintf("listen: %q\nlogfile: %q\n%s\n", addr, filepath.Join(dir, "log"), config)
+	config = os.Expand(config, func(name string) string { return map[string]string{"DIR": dir}[name] })
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, "-c", file)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	eventually(t, "the server listens", func() bool {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+	return "nats://" + addr
+}
+
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("gave up waiting until %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// proxy stands between client and server, and does to their traffic what it is told.
+type proxy struct {
+	listener net.Listener
+	upstream string
+	all      sync.WaitGroup
+
+	swallow  atomic.Bool  // what the server says is lost
+	delay    atomic.Int64 // nanoseconds before each piece of what the server says
+	cutAfter atomic.Int64 // bytes from the client after which the connection is cut; 0 is never
+	sent     atomic.Int64 // bytes from the client that were passed on
+
+	mu     sync.Mutex
+	conns  map[net.Conn]struct{}
+	closed bool
+}
+
+func newProxy(t testing.TB, upstream string) *proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{listener: listener, upstream: upstream, conns: map[net.Conn]struct{}{}}
+	p.all.Go(p.serve)
+	t.Cleanup(func() {
+		listener.Close()
+		p.mu.Lock()
+		p.closed = true
+		p.mu.Unlock()
+		p.cut()
+		p.all.Wait()
+	})
+	return p
+}
+
+func (p *proxy) url() string { return "nats://" + p.listener.Addr().String() }
+
+// cut closes all connections.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.conns {
+		conn.Close()
+	}
+}
+
+func (p *proxy) serve() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", p.upstream)
+		if err != nil {
+			client.Close()
+			continue
+		}
+		p.mu.Lock()
+		p.conns[client], p.conns[server] = struct{}{}, struct{}{}
+		if p.closed {
+			client.Close()
+			server.Close()
+		}
+		p.mu.Unlock()
+		p.all.Go(func() { p.copy(server, client, p.fromClient) })
+		p.all.Go(func() { p.copy(client, server, p.fromServer) })
+	}
+}
+
+func (p *proxy) copy(to, from net.Conn, pass func(to io.Writer, piece []byte) error) {
+	defer to.Close()
+	defer from.Close()
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			if err := pass(to, buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (p *proxy) fromClient(to io.Writer, piece []byte) error {
+	n, err := to.Write(piece)
+	sent := p.sent.Add(int64(n))
+	if limit := p.cutAfter.Load(); limit > 0 && sent >= limit {
+		p.cutAfter.Store(0)
+		return io.ErrClosedPipe
+	}
+	return err
+}
+
+func (p *proxy) fromServer(to io.Writer, piece []byte) error {
+	if d := p.delay.Load(); d > 0 {
+		time.Sleep(time.Duration(d)) // a slow network, not synchronisation
+	}
+	if p.swallow.Load() {
+		return nil
+	}
+	_, err := to.Write(piece)
+	return err
+}

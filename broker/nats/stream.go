@@ -1,0 +1,194 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pgoutbox/outbox"
+)
+
+// prepare creates the stream on a new link, if that was asked for and it does not exist.
+func (b *Broker) prepare(ctx context.Context, l *link) error {
+	if b.cfg.Stream == "" {
+		return nil
+	}
+	if b.cfg.CreateStream == nil {
+		b.inspectLater(l, b.cfg.Stream)
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.AckTimeout)
+	defer cancel()
+	_, err := l.js.Stream(ctx, b.cfg.Stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		create := b.cfg.CreateStream
+		_, err = l.js.CreateStream(ctx, jetstream.StreamConfig{
+			Name:       b.cfg.Stream,
+			Subjects:   create.Subjects,
+			Replicas:   create.Replicas,
+			Duplicates: create.DuplicateWindow,
+			MaxAge:     create.MaxAge,
+			MaxBytes:   create.MaxBytes,
+			Storage:    jetstream.FileStorage,
+		})
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			err = nil // another relay was faster
+		}
+		if err == nil {
+			b.cfg.Logger.Info("created stream", "stream", b.cfg.Stream, "subjects", create.Subjects, "replicas", create.Replicas)
+		}
+	}
+	if err != nil {
+		return jetStreamFault(fmt.Errorf("nats: create stream %q: %w", b.cfg.Stream, err))
+	}
+	b.inspectLater(l, b.cfg.Stream)
+	return nil
+}
+
+// checkJetStream asks for the configured stream, or for the account if there is none. A user who may not
+// ask gets the benefit of the doubt.
+func (b *Broker) checkJetStream(ctx context.Context, l *link) error {
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.AckTimeout)
+	defer cancel()
+	subject := b.api("INFO")
+	if b.cfg.Stream != "" {
+		subject = b.api("STREAM.INFO." + b.cfg.Stream)
+	}
+	if !l.mayAsk(subject) {
+		return nil
+	}
+	var err error
+	if b.cfg.Stream == "" {
+		_, err = l.js.AccountInfo(ctx)
+	} else {
+		var stream jetstream.Stream
+		if stream, err = l.js.Stream(ctx, b.cfg.Stream); err == nil {
+			if cluster := stream.CachedInfo().Cluster; cluster != nil && cluster.Name != "" && cluster.Leader == "" {
+				return fmt.Errorf("nats: stream %q has no leader: too few of its servers are up", b.cfg.Stream)
+			}
+		}
+	}
+	switch {
+	case err == nil || !l.mayAsk(subject):
+		return nil
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return fmt.Errorf("nats: stream %q does not exist: create it, for example by: nats stream add %s --storage file --replicas 3", b.cfg.Stream, b.cfg.Stream)
+	}
+	return jetStreamFault(fmt.Errorf("nats: JetStream does not answer: %w", err))
+}
+
+// api is the subject of a question to JetStream.
+func (b *Broker) api(question string) string {
+	if b.cfg.Domain != "" {
+		return "$JS." + b.cfg.Domain + ".API." + question
+	}
+	return "$JS.API." + question
+}
+
+// jetStreamFault adds what to do when JetStream itself is missing.
+func jetStreamFault(err error) error {
+	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) {
+		return fmt.Errorf("%w; JetStream must be enabled on the server (nats-server -js) and for the account, and have a leader", err)
+	}
+	return err
+}
+
+// explain replaces the bare "no responders" of c's messages by its reason. No stream at all is the
+// message's fault and retried like any other; a stream without a leader is an outage.
+func (b *Broker) explain(ctx context.Context, l *link, c *call) {
+	const questions = 8 // a batch of thousands of wrong topics must not ask about each
+	reasons := make(map[string]error)
+	for i, err := range c.errs {
+		if !errors.Is(err, errNoResponders) {
+			continue
+		}
+		subject, err := c.subject.subject(c.batch[i])
+		if err != nil {
+			continue // it was sent, so it has a subject
+		}
+		reason, known := reasons[subject]
+		if !known {
+			if len(reasons) < questions {
+				reason = b.whyNoResponders(ctx, l, subject)
+				reasons[subject] = reason
+			} else {
+				reason = noStream(subject)
+			}
+		}
+		c.errs[i] = reason
+	}
+}
+
+func (b *Broker) whyNoResponders(ctx context.Context, l *link, subject string) error {
+	question := b.api("STREAM.NAMES")
+	if !l.mayAsk(question) {
+		return noStream(subject)
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(b.cfg.AckTimeout, time.Second))
+	defer cancel()
+	stream, err := l.js.StreamNameBySubject(ctx, subject)
+	switch {
+	case err == nil:
+		return outbox.Unavailable(fmt.Errorf("nats: stream %q takes subject %q but does not answer: it has no leader, or is just starting", stream, subject))
+	case errors.Is(err, jetstream.ErrStreamNotFound), !l.mayAsk(question):
+		return noStream(subject)
+	}
+	return outbox.Unavailable(jetStreamFault(fmt.Errorf("nats: nothing answers on subject %q, nor for JetStream: %w", subject, err)))
+}
+
+func noStream(subject string) error {
+	return fmt.Errorf("nats: no stream takes subject %q: create one, for example by: nats stream add ORDERS --subjects '%s' --storage file --replicas 3", subject, subject)
+}
+
+// inspect is called once per link for every stream that acknowledges.
+func (b *Broker) inspect(stream string) {
+	b.mu.Lock()
+	l := b.current
+	b.mu.Unlock()
+	if l != nil {
+		b.inspectLater(l, stream)
+	}
+}
+
+// inspectLater warns, once per stream, about settings that endanger the guarantees. Nobody waits for it,
+// and a user who may not ask misses nothing else.
+func (b *Broker) inspectLater(l *link, name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, done := b.inspected[name]; done || b.closed {
+		return
+	}
+	b.inspected[name] = struct{}{}
+	b.inspecting.Go(func() {
+		ctx, cancel := context.WithTimeout(b.background, b.cfg.AckTimeout)
+		defer cancel()
+		stream, err := l.js.Stream(ctx, name)
+		if err != nil {
+			b.cfg.Logger.Debug("stream settings not checked", "stream", name, "error", err)
+			return
+		}
+		b.warn(stream.CachedInfo().Config)
+	})
+}
+
+func (b *Broker) warn(stream jetstream.StreamConfig) {
+	logger := b.cfg.Logger.With("stream", stream.Name)
+	if stream.Replicas < 2 {
+		logger.Warn("stream has one replica: acknowledged messages can be lost with its server; use 3")
+	}
+	if stream.Storage == jetstream.MemoryStorage {
+		logger.Warn("stream is kept in memory: acknowledged messages are lost when its servers restart")
+	}
+	if stream.Duplicates < defaultDuplicates {
+		logger.Warn("stream's duplicate window is short: a message sent again after a longer outage is stored twice", "window", stream.Duplicates)
+	}
+	if stream.NoAck {
+		logger.Warn("stream is set not to acknowledge: nothing can be delivered to it; unset no_ack")
+	}
+	if stream.Retention == jetstream.InterestPolicy {
+		logger.Warn("stream keeps messages by interest: it acknowledges and drops what no consumer has asked for")
+	}
+}
