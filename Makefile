@@ -1,0 +1,51 @@
+# Everything a contributor needs. `make help` lists it.
+SHELL := /bin/bash
+GO ?= go
+MODULES := . broker cmd
+# PostgreSQL versions that the tests start; the first is the one that every suite uses.
+POSTGRES ?= 18.6.0 14.24.0 15.19.0 16.15.0 17.11.0
+SEEDS ?= 100000
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## This list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## Watch it work: a real PostgreSQL, an embedded NATS, faults at the press of a key
+	$(GO) run ./cmd/outbox demo
+
+.PHONY: build
+build: ## Build bin/outbox
+	$(GO) build -o bin/outbox ./cmd/outbox
+
+.PHONY: servers
+servers: ## Fetch the real servers that the tests start (PostgreSQL, Kafka, NATS) into a cache
+	$(GO) run ./cmd/internal/fetch $(addprefix postgres@,$(POSTGRES)) kafka nats
+
+.PHONY: lint
+lint: ## Formatting, vet and staticcheck
+	@test -z "$$(gofmt -l .)" || { echo "run: make fmt   (not formatted:)"; gofmt -l .; exit 1; }
+	@for m in $(MODULES); do (cd $$m && $(GO) vet ./...) || exit 1; done
+	@for m in $(MODULES); do (cd $$m && $(GO) tool staticcheck ./...) || exit 1; done
+
+.PHONY: fmt
+fmt: ## Format the code
+	gofmt -w .
+
+.PHONY: test
+test: lint servers ## Everything: lint, then all tests on real servers with the race detector
+	OUTBOX_REQUIRE_SERVERS=1 $(GO) test -race -timeout 20m -p 1 ./... ./broker/... ./cmd/...
+
+.PHONY: test-short
+test-short: ## Seconds, with Go alone: no servers
+	$(GO) test -short ./... ./broker/... ./cmd/...
+
+.PHONY: simulate
+simulate: ## Drive the engine through SEEDS schedules of faults
+	$(GO) test ./relay -run TestEveryScheduleKeepsThePromises -sim.seeds=$(SEEDS) -timeout 2h -v
+
+.PHONY: clean
+clean: ## Remove what was built here; the cache of servers stays
+	rm -rf bin

@@ -1,0 +1,227 @@
+// Package house holds the tests that keep the layout as docs/design.md draws it.
+package house
+
+import (
+	"bufio"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/pgoutbox/outbox"
+
+// directions says what the packages below a folder may import of ours; the longest matching folder
+// decides, and a folder may always import itself and what is below it. What is missing here may import
+// nothing of ours, so a new room has to be drawn first.
+var directions = map[string][]string{
+	"":                {"schema"},
+	"schema":          {},
+	"relay":           {""},
+	"relay/polling":   {"", "schema", "relay"},
+	"relay/relaytest": {"", "schema", "relay", "internal/check"},
+	"admin":           {"", "schema"},
+	"outboxtest":      {"", "schema"},
+	"internal":        {"", "schema"},
+	"broker/kafka":    {""},
+	"broker/nats":     {""},
+	"broker/jsonl":    {""},
+	"cmd":             {"", "schema", "relay", "relay/polling", "admin", "broker", "internal", "outboxtest"},
+}
+
+func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..")
+	seen := 0
+	eachGoFile(t, root, func(folder, path string, imports []string) {
+		if strings.HasSuffix(path, "_test.go") {
+			return // a test may use the servers and the suites
+		}
+		seen++
+		room, allowed := roomOf(folder)
+		for _, imp := range imports {
+			if imp != module && !strings.HasPrefix(imp, module+"/") {
+				continue
+			}
+			target := strings.TrimPrefix(strings.TrimPrefix(imp, module), "/")
+			if target == room || room != "" && strings.HasPrefix(target, room+"/") {
+				continue
+			}
+			if !slices.ContainsFunc(allowed, func(a string) bool {
+				return target == a || a != "" && strings.HasPrefix(target, a+"/") && within(a, target)
+			}) {
+				t.Errorf("%s imports %q, but %q may only import %q", path, imp, room, allowed)
+			}
+		}
+	})
+	if seen < 20 {
+		t.Fatalf("only %d files were looked at: the test does not see the code", seen)
+	}
+}
+
+// within reports whether permission for a folder covers target: rooms with a line of their own in
+// directions need to be named.
+func within(folder, target string) bool {
+	if folder == "broker" {
+		return true
+	}
+	_, own := directions[target]
+	return !own
+}
+
+func roomOf(folder string) (string, []string) {
+	for room := folder; ; room = parent(room) {
+		if allowed, ok := directions[room]; ok {
+			return room, allowed
+		}
+	}
+}
+
+func parent(folder string) string {
+	if i := strings.LastIndexByte(folder, '/'); i >= 0 {
+		return folder[:i]
+	}
+	return ""
+}
+
+func TestTheLibraryNeedsPgxAlone(t *testing.T) {
+	t.Parallel()
+	direct := requirements(t, filepath.Join("..", "..", "go.mod"))
+	if !slices.Equal(direct, []string{"github.com/jackc/pgx/v5"}) {
+		t.Errorf("go.mod requires %v directly, want pgx alone", direct)
+	}
+	eachGoFile(t, filepath.Join("..", ".."), func(folder, path string, imports []string) {
+		if top, _, _ := strings.Cut(folder, "/"); top == "broker" || top == "cmd" {
+			return
+		}
+		for _, imp := range imports {
+			host, _, _ := strings.Cut(imp, "/")
+			if strings.Contains(host, ".") && !strings.HasPrefix(imp, module) && !strings.HasPrefix(imp, "github.com/jackc/pgx/v5") {
+				t.Errorf("%s imports %q: the library needs pgx alone", path, imp)
+			}
+		}
+	})
+}
+
+func TestTheEnginesCoreHasNoClockNoGoroutinesAndNoInput(t *testing.T) {
+	t.Parallel()
+	pure := []string{"cmp", "errors", "fmt", "math", "slices", "strings", "time", module}
+	for _, file := range []string{"core.go", "policy.go"} {
+		path := filepath.Join("..", "..", "relay", file)
+		parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, imp := range parsed.Imports {
+			if name, _ := strconv.Unquote(imp.Path.Value); !slices.Contains(pure, name) {
+				t.Errorf("%s imports %q", file, name)
+			}
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt, *ast.SelectStmt, *ast.ChanType:
+				t.Errorf("%s starts goroutines or uses channels", file)
+			case *ast.SelectorExpr:
+				if pkg, ok := n.X.(*ast.Ident); ok && pkg.Name == "time" && slices.Contains([]string{"Now", "Since", "Until", "After", "Sleep", "NewTimer"}, n.Sel.Name) {
+					t.Errorf("%s reads the clock: time.%s", file, n.Sel.Name)
+				}
+			}
+			return true
+		})
+	}
+}
+
+func TestNothingRegistersItselfBehindTheReadersBack(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..")
+	eachGoFile(t, root, func(_, path string, _ []string) {
+		parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range parsed.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
+				t.Errorf("%s has an init function", path)
+			}
+		}
+	})
+}
+
+func eachGoFile(t *testing.T, root string, visit func(folder, path string, imports []string)) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name := d.Name(); name == "testdata" || strings.HasPrefix(name, ".") && path != root {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, ".go") {
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		var imports []string
+		for _, imp := range parsed.Imports {
+			name, err := strconv.Unquote(imp.Path.Value)
+			if err != nil {
+				return err
+			}
+			imports = append(imports, name)
+		}
+		folder, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		if folder = filepath.ToSlash(folder); folder == "." {
+			folder = ""
+		}
+		visit(folder, path, imports)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// requirements returns the modules that a go.mod requires directly.
+func requirements(t *testing.T, path string) []string {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var found []string
+	block := false
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		line := strings.TrimSpace(lines.Text())
+		switch {
+		case strings.HasPrefix(line, "require ("):
+			block = true
+			continue
+		case line == ")":
+			block = false
+			continue
+		case strings.HasPrefix(line, "require "):
+			line = strings.TrimPrefix(line, "require ")
+		case !block:
+			continue
+		}
+		if fields := strings.Fields(line); len(fields) >= 2 && !strings.Contains(line, "// indirect") {
+			found = append(found, fields[0])
+		}
+	}
+	return found
+}
