@@ -133,7 +133,7 @@ type encoder struct {
 }
 
 func newEncoder(subject *template, stream string) *encoder {
-	return &encoder{subject: subject, stream: stream, msg: nats.Msg{Header: make(nats.Header, 16)}}
+	return &encoder{subject: subject, stream: stream, msg: nats.Msg{Header: make(nats.Header, 8)}}
 }
 
 // encode returns m as a NATS message without reply subject, valid until the next call.

@@ -1,0 +1,206 @@
+package jsonl
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// file is a sink whose content is, after every write, what was accepted and nothing else.
+type file struct {
+	path   string
+	logger *slog.Logger
+
+	f handle // nil when it must be opened
+}
+
+// handle is an *os.File.
+type handle interface {
+	Write(p []byte) (int, error)
+	Sync() error
+	Truncate(size int64) error
+	Stat() (fs.FileInfo, error)
+	Close() error
+}
+
+// open opens, locks and repairs the file.
+func (s *file) open() (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("jsonl: open %s: %w", s.path, err)
+		}
+	}()
+	_, err = os.Stat(s.path)
+	created := errors.Is(err, fs.ErrNotExist)
+	f, err := os.OpenFile(s.path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return plain(err)
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	info, err := f.Stat()
+	if err != nil {
+		return plain(err)
+	}
+	if !info.Mode().IsRegular() {
+		return errors.New("it is not a regular file; to write to a pipe or a terminal, write to standard output and redirect that")
+	}
+	if err := lock(f); err != nil {
+		return err
+	}
+	if err := s.repair(f, info.Size()); err != nil {
+		return err
+	}
+	if created {
+		if err := syncDir(filepath.Dir(s.path)); err != nil {
+			return plain(err)
+		}
+	}
+	s.f = f
+	return nil
+}
+
+// write appends lines and waits until they are on the disk, or leaves the file as it was.
+func (s *file) write(lines []byte) (int, error) {
+	if err := s.ready(); err != nil {
+		return 0, err
+	}
+	info, err := s.f.Stat()
+	if err != nil {
+		return 0, s.fault("write", err)
+	}
+	n, err := s.f.Write(lines)
+	if err == nil && n < len(lines) {
+		err = io.ErrShortWrite
+	}
+	if err == nil {
+		// After a failed sync the system may have dropped the data while a second sync succeeds: the
+		// lines must be taken back and written again.
+		err = s.f.Sync()
+	}
+	if err == nil {
+		return n, nil
+	}
+	fault := s.fault("write", err)
+	if err := s.f.Truncate(info.Size()); err != nil {
+		// Opening again repairs a torn line. Complete lines stay, and are repeated.
+		fault = errors.Join(fault, s.fault("take back", err))
+	}
+	s.f.Close()
+	s.f = nil
+	return 0, fault
+}
+
+// ready opens the file again if a fault has closed it, or if path leads elsewhere: what is written to a
+// removed file is lost.
+func (s *file) ready() error {
+	if s.f != nil {
+		there, err := os.Stat(s.path)
+		if err == nil {
+			own, err := s.f.Stat()
+			if err == nil && os.SameFile(there, own) {
+				return nil
+			}
+		}
+		s.logger.Info("file was renamed or removed; opening a new one", "path", s.path)
+		s.f.Close()
+		s.f = nil
+	}
+	return s.open()
+}
+
+func (s *file) close() error {
+	if s.f == nil {
+		return nil
+	}
+	err := s.f.Close()
+	s.f = nil
+	if err != nil {
+		return s.fault("close", err)
+	}
+	return nil
+}
+
+func (s *file) fault(verb string, err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("jsonl: %s %s: the disk is full: %w; make room and delivery goes on", verb, s.path, plain(err))
+	}
+	return fmt.Errorf("jsonl: %s %s: %w", verb, s.path, plain(err))
+}
+
+// plain removes the path, which is said already.
+func plain(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	return err
+}
+
+// repair ends a file that was torn by a crash with a complete line. A line that is complete but for its
+// end gets that; the beginning of one of ours is removed, because its message was not accepted and comes
+// again. Anything else was not written by this package and is not touched.
+func (s *file) repair(f *os.File, size int64) error {
+	tail, err := lastLine(f, size)
+	if err != nil || len(tail) == 0 {
+		return err
+	}
+	ours := strings.HasPrefix(beginning, string(tail)) || bytes.HasPrefix(tail, []byte(beginning))
+	switch {
+	case json.Valid(tail):
+		if _, err := f.Write([]byte("\n")); err != nil {
+			return s.fault("end the last line of", err)
+		}
+		s.logger.Warn("ended a line that a crash had left open", "path", s.path)
+	case ours || len(bytes.Trim(tail, "\x00")) == 0: // a power failure can leave zeros
+		if err := f.Truncate(size - int64(len(tail))); err != nil {
+			return s.fault("remove the torn last line of", err)
+		}
+		s.logger.Warn("removed a line that a crash had torn", "path", s.path, "bytes", len(tail))
+	default:
+		return errors.New("its last line is neither complete nor one of this program; end it with a line break if lines may follow it")
+	}
+	if err := f.Sync(); err != nil {
+		return s.fault("sync", err)
+	}
+	return nil
+}
+
+// lastLine returns what follows the last line break.
+func lastLine(f *os.File, size int64) ([]byte, error) {
+	const step = 64 << 10
+	var tail []byte
+	for end := size; end > 0; {
+		start := max(0, end-step)
+		piece := make([]byte, end-start)
+		if _, err := f.ReadAt(piece, start); err != nil {
+			return nil, plain(err)
+		}
+		if i := bytes.LastIndexByte(piece, '\n'); i >= 0 {
+			return append(piece[i+1:], tail...), nil
+		}
+		tail = append(piece, tail...)
+		end = start
+	}
+	return tail, nil
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}

@@ -1,0 +1,23 @@
+//go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd
+
+package jsonl
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// lock keeps every other process, and every other Broker of this one, from locking f, until f is closed.
+func lock(f *os.File) error {
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			return errors.New("another relay is writing to it; stop that one, or give each relay a file of its own")
+		}
+		return err
+	}
+}
