@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 )
 
 const folderPrefix = "pgoutbox-servers-"
@@ -18,7 +17,7 @@ const folderPrefix = "pgoutbox-servers-"
 // have died. uid, unless 0, owns it.
 func newFolder(name string, uid int) (string, error) {
 	base := os.TempDir()
-	sweep(base)
+	sweep(base, folderPrefix)
 	folder, err := os.MkdirTemp(base, folderPrefix+strconv.Itoa(os.Getpid())+"-"+name+"-")
 	if err != nil {
 		return "", err
@@ -33,14 +32,14 @@ func newFolder(name string, uid int) (string, error) {
 	return folder, nil
 }
 
-// sweep removes the folders of dead processes.
-func sweep(base string) {
+// sweep removes the folders of dead processes: those in base whose names begin with prefix and a process id.
+func sweep(base, prefix string) {
 	entries, err := os.ReadDir(base)
 	if err != nil {
 		return
 	}
 	for _, entry := range entries {
-		rest, ours := strings.CutPrefix(entry.Name(), folderPrefix)
+		rest, ours := strings.CutPrefix(entry.Name(), prefix)
 		if !ours {
 			continue
 		}
@@ -143,13 +142,4 @@ func copyFile(from, to string, mode fs.FileMode, buffer []byte) error {
 	}
 	_, err = io.CopyBuffer(out, in, buffer)
 	return errors.Join(err, out.Close())
-}
-
-// publish makes folder appear at once as target. When another process was faster, its one stays.
-func publish(folder, target string) error {
-	err := os.Rename(folder, target)
-	if errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.ENOTEMPTY) {
-		return os.RemoveAll(folder)
-	}
-	return err
 }

@@ -131,33 +131,10 @@ func (k *Kafka) format(ctx context.Context, java, lib string) error {
 	if _, err := os.Stat(k.data()); err == nil {
 		return nil
 	}
-	cache, err := CacheDir()
-	if err != nil {
-		return err
-	}
-	templates := filepath.Join(cache, "templates")
-	template := filepath.Join(templates, fmt.Sprintf("kafka-%s-uid%d", KafkaVersion, os.Geteuid()))
-	if _, err := os.Stat(template); err == nil {
-		return copyTree(template, k.data(), 0, nil)
-	}
-	err = runToEnd(ctx, java, slices.Concat(javaArgs(k.folder, lib, false),
-		[]string{"kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", k.properties()}), os.Environ(), 0)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(templates, 0o755); err != nil {
-		return nil // a cache that can't be written to only costs time
-	}
-	work, err := os.MkdirTemp(templates, ".new-")
-	if err != nil {
-		return nil
-	}
-	defer os.RemoveAll(work)
-	if err := copyTree(k.data(), filepath.Join(work, "data"), 0, nil); err != nil {
-		return nil
-	}
-	_ = publish(filepath.Join(work, "data"), template)
-	return nil
+	return fromTemplate("kafka-"+KafkaVersion, k.data(), 0, func() error {
+		return runToEnd(ctx, java, slices.Concat(javaArgs(k.folder, lib, false),
+			[]string{"kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", k.properties()}), os.Environ(), 0)
+	})
 }
 
 // kafkaAnswers asks for the metadata of the cluster and returns nil if it has a broker and a controller.

@@ -28,7 +28,8 @@ type PostgresConfig struct {
 	Fsync bool
 
 	// Settings are added to postgresql.conf. They win over those that every cluster gets: wal_level=logical,
-	// max_connections=200, max_prepared_transactions=100, max_replication_slots=100, max_wal_senders=100.
+	// max_connections=200, max_prepared_transactions=100, max_replication_slots=100, max_wal_senders=100,
+	// dynamic_shared_memory_type=mmap.
 	Settings map[string]string
 
 	// OwnIdentity runs initdb instead of copying a cluster that was made by it once. It takes half a second more and
@@ -195,34 +196,10 @@ func (p *Postgres) initdb(ctx context.Context, data string) error {
 
 // copyTemplate copies a cluster as initdb left it, which takes a tenth of the time.
 func (p *Postgres) copyTemplate(ctx context.Context) error {
-	cache, err := CacheDir()
-	if err != nil {
-		return err
-	}
-	uid := postgresUID()
-	places := fnv.New32a() // the same version from another place may have been built otherwise
-	places.Write([]byte(p.bin))
-	templates := filepath.Join(cache, "templates")
-	template := filepath.Join(templates, fmt.Sprintf("postgres-%s-%08x-uid%d", p.version, places.Sum32(), os.Geteuid()))
-	if _, err := os.Stat(filepath.Join(template, "PG_VERSION")); err == nil {
-		return copyTree(template, p.DataDir(), uid, nil)
-	}
-	if err := p.initdb(ctx, p.DataDir()); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(templates, 0o755); err != nil {
-		return nil // a cache that can't be written to only costs time
-	}
-	work, err := os.MkdirTemp(templates, ".new-")
-	if err != nil {
-		return nil
-	}
-	defer os.RemoveAll(work)
-	if err := copyTree(p.DataDir(), filepath.Join(work, "data"), uid, nil); err != nil {
-		return nil
-	}
-	_ = publish(filepath.Join(work, "data"), template)
-	return nil
+	place := fnv.New32a() // the same version from another place may have been built otherwise
+	place.Write([]byte(p.bin))
+	name := fmt.Sprintf("postgres-%s-%08x", p.version, place.Sum32())
+	return fromTemplate(name, p.DataDir(), postgresUID(), func() error { return p.initdb(ctx, p.DataDir()) })
 }
 
 // settings returns what a new cluster's postgresql.conf gets.
@@ -236,7 +213,9 @@ func (config PostgresConfig) settings() map[string]string {
 		"max_replication_slots":     "100",
 		"max_wal_senders":           "100",
 		"fsync":                     "off",
-		"log_line_prefix":           "%m [%p] %a@%d ",
+		// In the data folder, and so removed with it. In /dev/shm a killed server would leave some behind.
+		"dynamic_shared_memory_type": "mmap",
+		"log_line_prefix":            "%m [%p] %a@%d ",
 	}
 	if config.Fsync {
 		settings["fsync"] = "on"

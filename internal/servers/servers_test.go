@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -458,7 +459,7 @@ func TestNothingOutlivesAKilledTest(t *testing.T) {
 	for _, pid := range append(r.Servers, r.Below...) {
 		eventually(t, fmt.Sprintf("process %d is gone", pid), func() bool { return !alive(pid) })
 	}
-	sweep(os.TempDir())
+	sweep(os.TempDir(), folderPrefix)
 	for _, folder := range r.Folders {
 		if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is left", folder)
@@ -496,6 +497,39 @@ func TestTheWatchingShellSignalsWhenItsPipeCloses(t *testing.T) {
 		t.Errorf("the child ended with %v, want terminated", err)
 	}
 	_ = shell.Wait()
+}
+
+func TestAKilledClusterLeavesNoSharedMemoryOnceClosed(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("shared memory is listed in /proc of Linux")
+	}
+	primary := OwnPostgres(t)
+	standby := OwnStandby(t, primary)
+	for _, p := range []*Postgres{standby, primary} {
+		pid := p.process.pid
+		must(t, p.Kill9())
+		if !hasSharedMemory(t, pid) {
+			t.Errorf("%s: a killed server has left no shared memory: the test looks at the wrong place", p.name)
+		}
+		must(t, p.Close())
+		if hasSharedMemory(t, pid) {
+			t.Errorf("%s: shared memory is left", p.name)
+		}
+	}
+}
+
+// hasSharedMemory tells whether there is a System V segment that the process has made.
+func hasSharedMemory(t *testing.T, pid int) bool {
+	t.Helper()
+	table, err := os.ReadFile("/proc/sysvipc/shm")
+	must(t, err)
+	for line := range strings.Lines(string(table)) {
+		if fields := strings.Fields(line); len(fields) > 4 && fields[4] == fmt.Sprint(pid) { // cpid
+			return true
+		}
+	}
+	return false
 }
 
 func TestCloseRemovesEverythingAndMayBeRepeated(t *testing.T) {
@@ -627,5 +661,30 @@ func TestRootIsToldWhichFolderNobodyMayEnter(t *testing.T) {
 	must(t, os.Chmod(dir, 0o700))
 	if err := enterable(inner); err == nil || !strings.Contains(err.Error(), "TMPDIR") {
 		t.Errorf("enterable below %s: %v", dir, err)
+	}
+}
+
+func BenchmarkStartPostgres(b *testing.B) {
+	for b.Loop() {
+		p, err := StartPostgres(b.Context(), PostgresConfig{})
+		if err != nil {
+			missing(b, err)
+		}
+		if err := p.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkDatabase(b *testing.B) {
+	p := TestPostgres(b)
+	for b.Loop() {
+		name, err := p.CreateDatabase(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := p.DropDatabase(b.Context(), name); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

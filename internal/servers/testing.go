@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Main is what TestMain of a package calls whose tests share servers: it runs the tests, closes the shared servers and
@@ -151,41 +150,40 @@ func (p *Postgres) CreateDatabase(ctx context.Context) (name string, err error) 
 }
 
 // DropDatabase drops a database with what would keep it from being dropped: its replication slots, prepared transactions
-// and connections.
+// and connections. One that isn't there is fine.
 func (p *Postgres) DropDatabase(ctx context.Context, name string) error {
-	err := p.withConn(ctx, name, func(conn *pgx.Conn) error {
-		return rollbackPrepared(ctx, conn)
+	err := p.withConn(ctx, "postgres", func(conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, "SELECT gid FROM pg_prepared_xacts WHERE database = $1", name)
+		if err != nil {
+			return err
+		}
+		prepared, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return err
+		}
+		if len(prepared) > 0 {
+			if err := p.rollbackPrepared(ctx, name, prepared); err != nil {
+				return err
+			}
+		}
+		return dropDatabase(ctx, conn, name)
 	})
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) && refused.Code == "3D000" {
-		return nil // the test has dropped it
-	}
-	if err == nil {
-		err = p.withConn(ctx, "postgres", func(conn *pgx.Conn) error {
-			return dropDatabase(ctx, conn, name)
-		})
-	}
 	if err != nil {
 		return fmt.Errorf("drop the database %s of %s: %w", name, p.name, err)
 	}
 	return nil
 }
 
-func rollbackPrepared(ctx context.Context, conn *pgx.Conn) error {
-	rows, err := conn.Query(ctx, "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
-	if err != nil {
-		return err
-	}
-	gids, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return err
-	}
-	for _, gid := range gids {
-		if _, err := conn.Exec(ctx, "ROLLBACK PREPARED '"+strings.ReplaceAll(gid, "'", "''")+"'"); err != nil {
-			return err
+// rollbackPrepared rolls prepared transactions back, which takes a connection to their database.
+func (p *Postgres) rollbackPrepared(ctx context.Context, database string, gids []string) error {
+	return p.withConn(ctx, database, func(conn *pgx.Conn) error {
+		for _, gid := range gids {
+			if _, err := conn.Exec(ctx, "ROLLBACK PREPARED '"+strings.ReplaceAll(gid, "'", "''")+"'"); err != nil {
+				return err
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 func dropDatabase(ctx context.Context, conn *pgx.Conn, name string) error {

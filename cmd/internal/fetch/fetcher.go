@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"time"
 
 	"github.com/pgoutbox/outbox/cmd/internal/pgfetch"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -108,7 +109,8 @@ func (f fetcher) install(what, dir string, fill func(work string) error) error {
 		if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 			return err
 		}
-		work, err := os.MkdirTemp(f.cache, ".fetch-")
+		f.sweep()
+		work, err := os.MkdirTemp(f.cache, workPrefix)
 		if err != nil {
 			return err
 		}
@@ -129,6 +131,18 @@ func (f fetcher) install(what, dir string, fill func(work string) error) error {
 	}
 	fmt.Fprintf(f.progress, "%s: installed in %s\n", what, dir)
 	return nil
+}
+
+const workPrefix = ".fetch-server-"
+
+// sweep removes what interrupted fetches have left. None takes an hour.
+func (f fetcher) sweep() {
+	old, _ := filepath.Glob(filepath.Join(f.cache, workPrefix+"*"))
+	for _, dir := range old {
+		if info, err := os.Stat(dir); err == nil && time.Since(info.ModTime()) > time.Hour {
+			os.RemoveAll(dir)
+		}
+	}
 }
 
 // run runs a program; what it writes is progress.
