@@ -1,0 +1,111 @@
+// Package admin is what an operator sees and does: the state of every destination with one verdict, and
+// the verbs that requeue and discard dead letters, unblock lanes and drop destinations. The command
+// line, the REST interface and the dashboard all call it, so that they can't disagree.
+//
+// Every verb is one transaction and writes a row of outbox.audit in it.
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// DB begins transactions: a *pgx.Conn or a *pgxpool.Pool.
+type DB interface {
+	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}
+
+// What a caller may want to tell apart. Functions of this package wrap these; use errors.Is.
+var (
+	// ErrNotFound says that nothing has the name or id that was asked for.
+	ErrNotFound = errors.New("not found")
+	// ErrTooMany says that a selection is larger than the given maximum. Nothing was changed.
+	ErrTooMany = errors.New("more messages than allowed")
+	// ErrInUse says that a live relay works on what was to be removed. Nothing was changed.
+	ErrInUse = errors.New("in use")
+)
+
+// Action says who acts, and why: it is what the audit keeps.
+type Action struct {
+	// Actor is who acts, such as "anna@host". Required.
+	Actor string
+	// Reason is why, in the actor's words. It may be empty.
+	Reason string
+	// DryRun counts what would be changed and changes nothing. No audit is written.
+	DryRun bool
+}
+
+// read runs f in one snapshot: everything that it reads belongs together.
+func read(ctx context.Context, db DB, f func(tx pgx.Tx) error) error {
+	return inTx(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f)
+}
+
+// write runs f in a transaction. A dry run is one that is rolled back: it takes the same way.
+func write(ctx context.Context, db DB, action Action, f func(tx pgx.Tx) error) error {
+	if action.Actor == "" {
+		return errors.New("the action has no Actor: say who acts")
+	}
+	err := inTx(ctx, db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+		if err := f(tx); err != nil {
+			return err
+		}
+		if action.DryRun {
+			return errDryRun
+		}
+		return nil
+	})
+	if errors.Is(err, errDryRun) {
+		return nil
+	}
+	return err
+}
+
+var errDryRun = errors.New("dry run")
+
+func inTx(ctx context.Context, db DB, options pgx.TxOptions, f func(tx pgx.Tx) error) error {
+	tx, err := db.BeginTx(ctx, options)
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	// After a commit this does nothing; ctx may have ended by now, and the connection must still be usable.
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	if err := f(tx); err != nil {
+		return explain(err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// explain adds the next step to what the server says.
+func explain(err error) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return err
+	}
+	switch pgErr.Code {
+	case "42501":
+		return fmt.Errorf("%w: run the statements that \"outbox migrate grants\" prints for this role", err)
+	case "3F000", "42P01":
+		return fmt.Errorf("%w: the outbox schema is missing here: run: outbox migrate up", err)
+	case "25006":
+		return fmt.Errorf("%w: the server is a hot standby: connect to the primary", err)
+	}
+	return err
+}
+
+// audit records an action. detail becomes a JSON object.
+func audit(ctx context.Context, tx pgx.Tx, action Action, verb, destination string, detail map[string]any) error {
+	_, err := tx.Exec(ctx, `
+		INSERT INTO outbox.audit (actor, verb, destination, detail, reason)
+		VALUES ($1, $2, nullif($3, ''), $4, nullif($5, ''))`, action.Actor, verb, destination, detail, action.Reason)
+	if err != nil {
+		return fmt.Errorf("write the audit: %w", err)
+	}
+	return nil
+}

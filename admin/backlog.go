@@ -1,0 +1,178 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// countLimit is up to where things are counted one by one.
+const countLimit = 10_000
+
+// Count is a number of messages: exact, or an estimate once counting would cost too much.
+type Count struct {
+	N         int64 `json:"n"`
+	Estimated bool  `json:"estimated,omitempty"`
+}
+
+func (c Count) String() string {
+	if c.Estimated {
+		return fmt.Sprintf("~%d", c.N)
+	}
+	return fmt.Sprint(c.N)
+}
+
+func (c Count) plus(d Count) Count { return Count{c.N + d.N, c.Estimated || d.Estimated} }
+
+// Backlog is what one cursor has not passed yet.
+type Backlog struct {
+	Destination string `json:"destination"`
+	ShardGroup  int    `json:"shard_group"`
+
+	// Pending counts committed messages that are not settled: exact up to 10,000, by their ids beyond.
+	// Messages that the destination's filter leaves out count until the cursor has passed them; holds
+	// do not count.
+	Pending Count `json:"pending"`
+
+	// Oldest is when the oldest pending message was inserted; zero if there is none.
+	Oldest time.Time `json:"oldest,omitzero"`
+}
+
+// Backlogs measures every cursor's backlog. It costs a few index scans, and more the longer the oldest
+// open window of a cursor is: callers that repeat it should pause in proportion to what it took.
+func Backlogs(ctx context.Context, db DB) ([]Backlog, error) {
+	var list []Backlog
+	err := read(ctx, db, func(tx pgx.Tx) error {
+		if err := preferIndexes(ctx, tx); err != nil {
+			return err
+		}
+		cursors, err := readCursors(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for _, c := range cursors {
+			b, err := c.backlog(ctx, tx)
+			if err != nil {
+				return err
+			}
+			list = append(list, b)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("measure the backlog: %w", err)
+	}
+	return list, nil
+}
+
+// preferIndexes keeps the planner from reading whole segments, whose statistics are always out of date.
+func preferIndexes(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off; SET LOCAL jit = off`)
+	return err
+}
+
+// cursor is a row of outbox.cursors with what the database's clock says about it.
+type cursor struct {
+	Destination string
+	Group       int
+	Groups      int
+	Epoch       int64
+	Owner       string
+	Live        bool
+	LeaseUntil  *time.Time // nil: never leased
+	Delivered   int64
+	State       string
+	LastError   string
+	LastErrorAt *time.Time
+	UpdatedAt   time.Time
+
+	Prev   string // pg_snapshot
+	First  string // the oldest open window, or prev
+	LastID int64  // the last settled id in it
+}
+
+func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT destination, shard_group, shard_groups, epoch, coalesce(owner, ''), lease_until > clock_timestamp(),
+		       nullif(lease_until, '-infinity'), delivered, state, coalesce(last_error, ''), last_error_at, updated_at,
+		       prev::text, coalesce(windows[1], prev)::text, CASE WHEN cardinality(windows) = 0 THEN 0 ELSE last_id END
+		FROM outbox.cursors ORDER BY destination, shard_group`)
+	if err != nil {
+		return nil, fmt.Errorf("read cursors: %w", err)
+	}
+	cursors, err := pgx.CollectRows(rows, pgx.RowToStructByPos[cursor])
+	if err != nil {
+		return nil, fmt.Errorf("read cursors: %w", err)
+	}
+	return cursors, nil
+}
+
+// What is pending for a cursor: visible to this query, not in prev, and not at or before last_id in the
+// oldest window. Four disjoint parts, each a range of the index (xid, id); with no open window, prev
+// stands for it and the first two are empty.
+//
+// $1 prev, $2 the oldest window, $3 last_id in it, $4 shard group, $5 shard groups.
+const pendingParts = `
+	(SELECT xid, id, segment FROM outbox.messages -- of the window's range, not passed
+	 WHERE xid >= pg_snapshot_xmax($1::pg_snapshot) AND xid < pg_snapshot_xmax($2::pg_snapshot) AND id > $3::bigint
+	   AND ($5::int = 1 OR mod(shard, $5) = $4::int) %[1]s)
+	UNION ALL
+	(SELECT xid, id, segment FROM outbox.messages -- of its range, committed after it
+	 WHERE xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip($2::pg_snapshot) x WHERE x >= pg_snapshot_xmax($1::pg_snapshot)))
+	   AND id <= $3::bigint AND ($5::int = 1 OR mod(shard, $5) = $4::int) %[1]s)
+	UNION ALL
+	(SELECT xid, id, segment FROM outbox.messages -- begun after it
+	 WHERE xid >= pg_snapshot_xmax($2::pg_snapshot) AND ($5::int = 1 OR mod(shard, $5) = $4::int) %[1]s)
+	UNION ALL
+	(SELECT xid, id, segment FROM outbox.messages -- open when prev was taken
+	 WHERE xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip($1::pg_snapshot) x))
+	   AND NOT (id <= $3::bigint AND pg_visible_in_snapshot(xid, $2::pg_snapshot))
+	   AND ($5::int = 1 OR mod(shard, $5) = $4::int) %[1]s)`
+
+func (c *cursor) args() []any { return []any{c.Prev, c.First, c.LastID, c.Group, c.Groups} }
+
+// backlog counts up to countLimit and estimates by ids beyond: rolled back transactions leave gaps, so
+// that the estimate is rather too high.
+func (c *cursor) backlog(ctx context.Context, tx pgx.Tx) (Backlog, error) {
+	b := Backlog{Destination: c.Destination, ShardGroup: c.Group}
+	limit := fmt.Sprintf("LIMIT %d", countLimit+1)
+	var oldest *time.Time
+	var lowest, newest int64
+	err := tx.QueryRow(ctx, `
+		WITH pending AS MATERIALIZED (`+fmt.Sprintf(pendingParts, limit)+`),
+		     oldest AS (SELECT xid, id FROM pending ORDER BY id LIMIT 1)
+		SELECT (SELECT count(*) FROM pending),
+		       (SELECT m.created_at FROM outbox.messages m WHERE m.xid = (SELECT xid FROM oldest) AND m.id = (SELECT id FROM oldest) LIMIT 1),
+		       coalesce((SELECT id FROM oldest), 0),
+		       coalesce((SELECT m.id FROM outbox.messages m ORDER BY m.xid DESC, m.id DESC LIMIT 1), 0)`,
+		c.args()...).Scan(&b.Pending.N, &oldest, &lowest, &newest)
+	if err != nil {
+		return b, fmt.Errorf("count what is pending for %s: %w", c.Destination, err)
+	}
+	if oldest != nil {
+		b.Oldest = *oldest
+	}
+	if b.Pending.N > countLimit {
+		b.Pending.Estimated = true
+		b.Pending.N = max(b.Pending.N, (newest-lowest+1)/int64(c.Groups))
+	}
+	return b, nil
+}
+
+// waitsFor returns the segments that hold messages which the cursor has not passed.
+func (c *cursor) waitsFor(ctx context.Context, tx pgx.Tx) ([]int, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT s.n FROM generate_series(0, 7) AS s (n)
+		WHERE EXISTS (SELECT FROM (`+fmt.Sprintf(pendingParts, "AND segment = s.n LIMIT 1")+`) p)
+		ORDER BY s.n`, c.args()...)
+	if err != nil {
+		return nil, fmt.Errorf("look for the segments that %s needs: %w", c.Destination, err)
+	}
+	segments, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	if err != nil {
+		return nil, fmt.Errorf("look for the segments that %s needs: %w", c.Destination, err)
+	}
+	return segments, nil
+}

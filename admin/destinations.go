@@ -1,0 +1,72 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Dropped is what DropDestination removed, or would remove.
+type Dropped struct {
+	Destination string `json:"destination"`
+	Cursors     int64  `json:"cursors"`
+	// Pending is what had not been delivered and never will be.
+	Pending     Count `json:"pending"`
+	Holds       int64 `json:"holds"`
+	DeadLetters int64 `json:"dead_letters"`
+}
+
+// DropDestination removes a destination that nobody needs any more: its cursors, which would keep
+// segments from being emptied for ever, its holds and its dead letters. It is an ErrInUse while a relay
+// holds its lease and an ErrNotFound if there is nothing of that name. A destination that comes back
+// under the name later begins with everything that is still in the outbox.
+func DropDestination(ctx context.Context, db DB, name string, action Action) (Dropped, error) {
+	out := Dropped{Destination: name}
+	err := write(ctx, db, action, func(tx pgx.Tx) error {
+		if err := preferIndexes(ctx, tx); err != nil {
+			return err
+		}
+		// The rows stay locked: a relay can't take the lease from here on.
+		if _, err := tx.Exec(ctx, `SELECT FROM outbox.cursors WHERE destination = $1 FOR UPDATE`, name); err != nil {
+			return err
+		}
+		cursors, err := readCursors(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for i := range cursors {
+			c := &cursors[i]
+			if c.Destination != name {
+				continue
+			}
+			if c.Live {
+				return fmt.Errorf("%w: relay %s delivers to it: take it out of that relay's configuration and restart it first", ErrInUse, c.Owner)
+			}
+			b, err := c.backlog(ctx, tx)
+			if err != nil {
+				return err
+			}
+			out.Pending = out.Pending.plus(b.Pending)
+		}
+		for _, t := range []struct {
+			table string
+			n     *int64
+		}{{"outbox.cursors", &out.Cursors}, {"outbox.holds", &out.Holds}, {"outbox.dead_letters", &out.DeadLetters}} {
+			tag, err := tx.Exec(ctx, `DELETE FROM `+t.table+` WHERE destination = $1`, name)
+			if err != nil {
+				return err
+			}
+			*t.n = tag.RowsAffected()
+		}
+		if out.Cursors+out.Holds+out.DeadLetters == 0 {
+			return fmt.Errorf("%w: there is no such destination", ErrNotFound)
+		}
+		return audit(ctx, tx, action, "drop_destination", name, map[string]any{
+			"cursors": out.Cursors, "pending": out.Pending.N, "holds": out.Holds, "dead_letters": out.DeadLetters})
+	})
+	if err != nil {
+		return Dropped{}, fmt.Errorf("drop destination %s: %w", name, err)
+	}
+	return out, nil
+}

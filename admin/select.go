@@ -1,0 +1,191 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// Selection names dead letters. Fields that are set must all match; one that selects nothing in
+// particular needs All.
+type Selection struct {
+	// Blocked selects, instead of dead letters, the messages that keep their lanes held until an
+	// operator acts (the policy "block").
+	Blocked bool
+
+	MessageIDs  []outbox.ID
+	Positions   []int64 // rows' ids
+	Destination string
+	Topic       string
+	Key         string // the ordering key
+	Reason      string // "invalid", "refused", "exhausted"; not with Blocked
+	Before      time.Time
+
+	// All allows a selection without any of the above.
+	All bool
+}
+
+func (s Selection) validate() error {
+	if s.Blocked && s.Reason != "" {
+		return errors.New("blocked messages have no reason to select by: leave the reason out")
+	}
+	return nil
+}
+
+func (s Selection) everything() bool {
+	return len(s.MessageIDs) == 0 && len(s.Positions) == 0 && s.Destination == "" && s.Topic == "" && s.Key == "" &&
+		s.Reason == "" && s.Before.IsZero()
+}
+
+// named reports whether s names messages one by one.
+func (s Selection) named() bool { return len(s.MessageIDs)+len(s.Positions) > 0 }
+
+func (s Selection) table() string {
+	if s.Blocked {
+		return "outbox.holds"
+	}
+	return "outbox.dead_letters"
+}
+
+// where is the condition for args.
+func (s Selection) where() string {
+	const common = `($1::uuid[] IS NULL OR message_id = ANY ($1)) AND ($2::bigint[] IS NULL OR id = ANY ($2))
+		AND ($3::text IS NULL OR destination = $3) AND ($4::text IS NULL OR topic = $4) AND ($5::text IS NULL OR lane = $5)`
+	if s.Blocked {
+		return common + ` AND retry_at = 'infinity' AND $6::text IS NULL AND ($7::timestamptz IS NULL OR held_at < $7)`
+	}
+	return common + ` AND ($6::text IS NULL OR reason = $6) AND ($7::timestamptz IS NULL OR dead_at < $7)`
+}
+
+func (s Selection) args() []any {
+	text := func(v string) any {
+		if v == "" {
+			return nil
+		}
+		return v
+	}
+	var ids, positions, before any
+	if len(s.MessageIDs) > 0 {
+		list := make([]string, len(s.MessageIDs))
+		for i, id := range s.MessageIDs {
+			list[i] = id.String()
+		}
+		ids = list
+	}
+	if len(s.Positions) > 0 {
+		positions = s.Positions
+	}
+	if !s.Before.IsZero() {
+		before = s.Before
+	}
+	return []any{ids, positions, text(s.Destination), text(s.Topic), text(s.Key), text(s.Reason), before}
+}
+
+// detail describes s for the audit.
+func (s Selection) detail() map[string]any {
+	d := map[string]any{}
+	set := func(name string, v any, ok bool) {
+		if ok {
+			d[name] = v
+		}
+	}
+	set("blocked", true, s.Blocked)
+	set("message_ids", s.MessageIDs, len(s.MessageIDs) > 0)
+	set("positions", s.Positions, len(s.Positions) > 0)
+	set("destination", s.Destination, s.Destination != "")
+	set("topic", s.Topic, s.Topic != "")
+	set("key", s.Key, s.Key != "")
+	set("reason", s.Reason, s.Reason != "")
+	set("before", s.Before, !s.Before.IsZero())
+	set("all", true, s.All)
+	return map[string]any{"selection": d}
+}
+
+// DeadLetter is a message that was set aside, or one that keeps its lane held.
+type DeadLetter struct {
+	Destination   string          `json:"destination"`
+	Position      int64           `json:"position"`
+	MessageID     outbox.ID       `json:"message_id"`
+	Topic         string          `json:"topic"`
+	Key           string          `json:"key,omitempty"` // the ordering key
+	AggregateType string          `json:"aggregate_type,omitempty"`
+	AggregateID   string          `json:"aggregate_id,omitempty"`
+	EventType     string          `json:"event_type,omitempty"`
+	ContentType   string          `json:"content_type,omitempty"`
+	Headers       json.RawMessage `json:"headers,omitempty"` // as stored
+	CreatedAt     time.Time       `json:"created_at"`
+	Attempts      int             `json:"attempts"`
+	Reason        string          `json:"reason"` // "invalid", "refused", "exhausted" or "blocked"
+	Error         string          `json:"error"`
+	At            time.Time       `json:"at"`                // when it was set aside
+	Behind        int64           `json:"behind,omitempty"`  // messages that wait behind a blocked one
+	Payload       []byte          `json:"payload,omitempty"` // only if asked for; base64 in JSON
+}
+
+// Page bounds a list. The zero value is the first 100, without payloads.
+type Page struct {
+	// AfterDestination and AfterPosition are those of the last one of the page before.
+	AfterDestination string
+	AfterPosition    int64
+	Limit            int // default 100, at most 1000
+	Payload          bool
+}
+
+// DeadLetters lists what s selects, by destination and position; an empty selection lists all.
+func DeadLetters(ctx context.Context, db DB, s Selection, page Page) ([]DeadLetter, error) {
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	if page.Limit <= 0 {
+		page.Limit = 100
+	}
+	page.Limit = min(page.Limit, 1000)
+	payload := "NULL::bytea"
+	if page.Payload {
+		payload = "payload"
+	}
+	last := "reason, error, dead_at, 0::bigint"
+	if s.Blocked {
+		last = `'blocked', coalesce(error, ''), held_at,
+			(SELECT count(*) - 1 FROM outbox.holds b WHERE b.destination = d.destination AND b.lane = d.lane)`
+	}
+	var list []DeadLetter
+	err := read(ctx, db, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `
+			SELECT destination, id, message_id::text, topic, coalesce(nullif(key, ''), nullif(aggregate_id, ''), ''),
+			       coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), coalesce(event_type, ''), coalesce(content_type, ''),
+			       headers::text, created_at, attempts, `+payload+`, `+last+`
+			FROM `+s.table()+` d
+			WHERE `+s.where()+` AND (destination, id) > ($8, $9) ORDER BY destination, id LIMIT $10`,
+			append(s.args(), page.AfterDestination, page.AfterPosition, page.Limit)...)
+		if err != nil {
+			return err
+		}
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (DeadLetter, error) {
+			var d DeadLetter
+			var id string
+			var headers *string
+			err := row.Scan(&d.Destination, &d.Position, &id, &d.Topic, &d.Key, &d.AggregateType, &d.AggregateID, &d.EventType,
+				&d.ContentType, &headers, &d.CreatedAt, &d.Attempts, &d.Payload, &d.Reason, &d.Error, &d.At, &d.Behind)
+			if err != nil {
+				return d, err
+			}
+			if headers != nil {
+				d.Headers = json.RawMessage(*headers)
+			}
+			d.MessageID, err = outbox.ParseID(id)
+			return d, err
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list dead letters: %w", err)
+	}
+	return list, nil
+}

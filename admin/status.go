@@ -1,0 +1,329 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Report is the state of the outbox at one moment. Its JSON is a stable contract.
+type Report struct {
+	At       time.Time `json:"at"`
+	Database string    `json:"database"`
+
+	// Verdict is the worst of the destinations'.
+	Verdict Verdict `json:"verdict"`
+
+	Destinations []Destination `json:"destinations"`
+	Relays       []Relay       `json:"relays"`
+	Segments     []Segment     `json:"segments"`
+	// Open lists transactions that have written messages, perhaps, and have not ended: what they wrote
+	// comes when they commit, and they keep nothing else back. Longest first, at most 10.
+	Open []OpenTransaction `json:"open_transactions"`
+}
+
+// Destination is the sum of a destination's shard groups.
+type Destination struct {
+	Name    string  `json:"name"`
+	Verdict Verdict `json:"verdict"`
+
+	Groups    []Group   `json:"shard_groups"`
+	Pending   Count     `json:"pending"`
+	Oldest    time.Time `json:"oldest_pending,omitzero"`
+	Delivered int64     `json:"delivered"`
+
+	Held Held `json:"held"`
+	Dead Dead `json:"dead_letters"`
+}
+
+// Group is one cursor and its lease.
+type Group struct {
+	Group       int       `json:"shard_group"`
+	Groups      int       `json:"shard_groups"`
+	Owner       string    `json:"owner,omitempty"`
+	Live        bool      `json:"lease_live"`
+	LeaseUntil  time.Time `json:"lease_until,omitzero"`
+	Epoch       int64     `json:"epoch"`
+	State       string    `json:"state"`
+	LastError   string    `json:"last_error,omitempty"`
+	LastErrorAt time.Time `json:"last_error_at,omitzero"`
+	UpdatedAt   time.Time `json:"updated_at"`
+	Pending     Count     `json:"pending"`
+	Oldest      time.Time `json:"oldest_pending,omitzero"`
+}
+
+// Held counts messages that wait outside the outbox's order: for a retry, behind one that does, for
+// their delivery time, or for an operator.
+type Held struct {
+	Messages Count `json:"messages"`
+	Lanes    int64 `json:"lanes"`
+	Blocked  int64 `json:"blocked_lanes"`
+
+	// NextRetry is when the next lane is due; zero if none is.
+	NextRetry time.Time `json:"next_retry,omitzero"`
+	LastError string    `json:"last_error,omitempty"`
+}
+
+// Dead counts dead letters.
+type Dead struct {
+	Messages Count            `json:"messages"`
+	Reasons  map[string]int64 `json:"reasons,omitempty"`
+	Newest   time.Time        `json:"newest,omitzero"`
+}
+
+// Relay is a running instance, or one that went without a word.
+type Relay struct {
+	Name        string    `json:"name"`
+	Host        string    `json:"host"`
+	PID         int       `json:"pid"`
+	Version     string    `json:"version"`
+	StartedAt   time.Time `json:"started_at"`
+	HeartbeatAt time.Time `json:"heartbeat_at"`
+	Live        bool      `json:"live"`
+}
+
+// Segment is a part of outbox.messages, which is emptied at once when every cursor has passed it.
+type Segment struct {
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
+	// NeededBy names the destinations that have not passed all of it.
+	NeededBy []string `json:"needed_by,omitempty"`
+}
+
+// OpenTransaction is a writer that has not ended.
+type OpenTransaction struct {
+	PID         int       `json:"pid,omitempty"`      // 0 for a prepared transaction
+	Prepared    string    `json:"prepared,omitempty"` // its gid
+	User        string    `json:"user,omitempty"`
+	Application string    `json:"application,omitempty"`
+	State       string    `json:"state,omitempty"`
+	Since       time.Time `json:"since,omitzero"` // zero if the role may not see it
+	Query       string    `json:"query,omitempty"`
+}
+
+// liveness is how old a heartbeat may be. Relays send one every few seconds.
+const liveness = "30 seconds"
+
+// Status reads the whole state in one snapshot. It needs the rights of a viewer; with pg_read_all_stats
+// it also tells what open transactions of other roles do.
+func Status(ctx context.Context, db DB) (*Report, error) {
+	r := &Report{}
+	err := read(ctx, db, func(tx pgx.Tx) error {
+		if err := preferIndexes(ctx, tx); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, `SELECT clock_timestamp(), current_database()::text`).Scan(&r.At, &r.Database); err != nil {
+			return err
+		}
+		cursors, err := readCursors(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if err := r.readDestinations(ctx, tx, cursors); err != nil {
+			return err
+		}
+		if err := r.readSegments(ctx, tx, cursors); err != nil {
+			return err
+		}
+		if err := r.readRelays(ctx, tx); err != nil {
+			return err
+		}
+		return r.readOpen(ctx, tx)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the outbox's state: %w", err)
+	}
+	r.judge()
+	return r, nil
+}
+
+func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []cursor) error {
+	for i := range cursors {
+		c := &cursors[i]
+		b, err := c.backlog(ctx, tx)
+		if err != nil {
+			return err
+		}
+		d := r.destination(c.Destination)
+		d.Groups = append(d.Groups, Group{
+			Group: c.Group, Groups: c.Groups, Owner: c.Owner, Live: c.Live, LeaseUntil: value(c.LeaseUntil), Epoch: c.Epoch,
+			State: c.State, LastError: c.LastError, LastErrorAt: value(c.LastErrorAt), UpdatedAt: c.UpdatedAt,
+			Pending: b.Pending, Oldest: b.Oldest,
+		})
+		d.Pending = d.Pending.plus(b.Pending)
+		d.Delivered += c.Delivered
+		if !b.Oldest.IsZero() && (d.Oldest.IsZero() || b.Oldest.Before(d.Oldest)) {
+			d.Oldest = b.Oldest
+		}
+	}
+	if err := r.readHeld(ctx, tx); err != nil {
+		return err
+	}
+	if err := r.readDead(ctx, tx); err != nil {
+		return err
+	}
+	slices.SortFunc(r.Destinations, func(a, b Destination) int { return cmp.Compare(a.Name, b.Name) })
+	return nil
+}
+
+// destination finds or adds one: dead letters may outlive their cursor.
+func (r *Report) destination(name string) *Destination {
+	i := slices.IndexFunc(r.Destinations, func(d Destination) bool { return d.Name == name })
+	if i < 0 {
+		i = len(r.Destinations)
+		r.Destinations = append(r.Destinations, Destination{Name: name})
+	}
+	return &r.Destinations[i]
+}
+
+// sampleLimit bounds how many holds and dead letters are counted.
+const sampleLimit = 100_000
+
+func (r *Report) readHeld(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, fmt.Sprintf(`
+		SELECT destination, count(*), count(DISTINCT lane), count(*) FILTER (WHERE retry_at = 'infinity'),
+		       min(nullif(retry_at, 'infinity')), (array_agg(error ORDER BY held_at DESC) FILTER (WHERE error IS NOT NULL))[1]
+		FROM (SELECT destination, lane, retry_at, held_at, error FROM outbox.holds LIMIT %d) h GROUP BY destination`, sampleLimit))
+	if err != nil {
+		return fmt.Errorf("count holds: %w", err)
+	}
+	var total int64
+	for rows.Next() {
+		var name string
+		var h Held
+		var next *time.Time
+		var lastError *string
+		if err := rows.Scan(&name, &h.Messages.N, &h.Lanes, &h.Blocked, &next, &lastError); err != nil {
+			return fmt.Errorf("count holds: %w", err)
+		}
+		h.NextRetry, h.LastError = value(next), value(lastError)
+		total += h.Messages.N
+		r.destination(name).Held = h
+	}
+	for i := range r.Destinations {
+		r.Destinations[i].Held.Messages.Estimated = total >= sampleLimit
+	}
+	return rows.Err()
+}
+
+func (r *Report) readDead(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, fmt.Sprintf(`
+		SELECT destination, reason, count(*), max(dead_at)
+		FROM (SELECT destination, reason, dead_at FROM outbox.dead_letters LIMIT %d) d GROUP BY destination, reason`, sampleLimit))
+	if err != nil {
+		return fmt.Errorf("count dead letters: %w", err)
+	}
+	var total int64
+	for rows.Next() {
+		var name, reason string
+		var n int64
+		var newest time.Time
+		if err := rows.Scan(&name, &reason, &n, &newest); err != nil {
+			return fmt.Errorf("count dead letters: %w", err)
+		}
+		total += n
+		d := &r.destination(name).Dead
+		if d.Reasons == nil {
+			d.Reasons = map[string]int64{}
+		}
+		d.Reasons[reason] = n
+		d.Messages.N += n
+		if newest.After(d.Newest) {
+			d.Newest = newest
+		}
+	}
+	for i := range r.Destinations {
+		r.Destinations[i].Dead.Messages.Estimated = total >= sampleLimit
+	}
+	return rows.Err()
+}
+
+func (r *Report) readRelays(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, `
+		SELECT name, host, pid, version, started_at, heartbeat_at, heartbeat_at > clock_timestamp() - interval '`+liveness+`'
+		FROM outbox.relays ORDER BY name`)
+	if err == nil {
+		r.Relays, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Relay])
+	}
+	if err != nil {
+		return fmt.Errorf("read relays: %w", err)
+	}
+	return nil
+}
+
+func (r *Report) readSegments(ctx context.Context, tx pgx.Tx, cursors []cursor) error {
+	rows, err := tx.Query(ctx, `
+		SELECT c.relname::text, pg_total_relation_size(c.oid)
+		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+		WHERE i.inhparent = 'outbox.messages'::regclass ORDER BY c.relname`)
+	if err != nil {
+		return fmt.Errorf("read segments: %w", err)
+	}
+	var s Segment
+	_, err = pgx.ForEachRow(rows, []any{&s.Name, &s.Bytes}, func() error {
+		r.Segments = append(r.Segments, s)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read segments: %w", err)
+	}
+	for i := range cursors {
+		needed, err := cursors[i].waitsFor(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for _, n := range needed {
+			by := &r.Segments[n].NeededBy
+			if !slices.Contains(*by, cursors[i].Destination) {
+				*by = append(*by, cursors[i].Destination)
+			}
+		}
+	}
+	return nil
+}
+
+// readOpen finds writers by the lock that an INSERT takes and keeps until its transaction ends.
+func (r *Report) readOpen(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT ON (l.virtualtransaction)
+		       coalesce(l.pid, 0), coalesce(p.gid, ''), coalesce(a.usename, p.owner, '')::text, coalesce(a.application_name, ''),
+		       coalesce(a.state, ''), coalesce(a.xact_start, p.prepared), coalesce(left(regexp_replace(a.query, '\s+', ' ', 'g'), 120), '')
+		FROM pg_locks l
+		LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+		-- A prepared transaction has no pid, but holds the lock on its xid.
+		LEFT JOIN pg_locks x ON l.pid IS NULL AND x.virtualtransaction = l.virtualtransaction AND x.locktype = 'transactionid'
+		LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
+		WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.granted
+		  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+		  AND (l.relation = 'outbox.messages'::regclass
+		       OR l.relation IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'outbox.messages'::regclass))
+		ORDER BY l.virtualtransaction`)
+	if err != nil {
+		return fmt.Errorf("read open transactions: %w", err)
+	}
+	r.Open, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (OpenTransaction, error) {
+		var t OpenTransaction
+		var since *time.Time
+		err := row.Scan(&t.PID, &t.Prepared, &t.User, &t.Application, &t.State, &since, &t.Query)
+		t.Since = value(since)
+		return t, err
+	})
+	if err != nil {
+		return fmt.Errorf("read open transactions: %w", err)
+	}
+	slices.SortStableFunc(r.Open, func(a, b OpenTransaction) int { return a.Since.Compare(b.Since) })
+	r.Open = r.Open[:min(len(r.Open), 10)]
+	return nil
+}
+
+// value is what p points to, or the zero value.
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}

@@ -1,0 +1,244 @@
+package admin
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The backlog is compared with its definition while transactions begin, commit and roll back.
+func TestTheBacklogIsWhatTheCursorHasNotPassed(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.cursor("kafka", "1 minute")
+	rng := rand.New(rand.NewPCG(1, 2))
+	var open []pgx.Tx
+	nonzero, windows := 0, 0
+	for step := range 150 {
+		switch {
+		case len(open) < 6:
+			tx, err := d.another().Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rng.IntN(2) == 0 {
+				if _, err := tx.Exec(t.Context(), `SELECT pg_current_xact_id()`); err != nil {
+					t.Fatal(err)
+				}
+			}
+			open = append(open, tx)
+		case rng.IntN(2) == 0:
+			i := rng.IntN(len(open))
+			_, err := open[i].Exec(t.Context(), `INSERT INTO outbox.messages (topic, key) SELECT 't', 'k' || i FROM generate_series(1, $1) i`, 1+rng.IntN(3))
+			if err != nil {
+				t.Fatal(err)
+			}
+		default:
+			i := rng.IntN(len(open))
+			end := open[i].Commit
+			if rng.IntN(4) == 0 {
+				end = open[i].Rollback
+			}
+			if err := end(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			tx, err := open[i].Conn().Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			open[i] = tx
+		}
+		switch rng.IntN(12) {
+		case 0: // open a window
+			d.exec(`UPDATE outbox.cursors SET windows = windows || pg_current_snapshot() WHERE cardinality(windows) < 3`)
+		case 1: // settle a part of the oldest
+			d.exec(`UPDATE outbox.cursors c SET last_id = coalesce((SELECT id FROM outbox.messages
+				WHERE pg_visible_in_snapshot(xid, c.windows[1]) AND NOT pg_visible_in_snapshot(xid, c.prev) ORDER BY random() LIMIT 1), last_id)
+				WHERE cardinality(windows) > 0`)
+		case 2: // close it
+			d.exec(`UPDATE outbox.cursors SET prev = windows[1], windows = windows[2:], last_id = 0 WHERE cardinality(windows) > 0`)
+		}
+		want := d.int(`SELECT count(*) FROM outbox.messages m, outbox.cursors c WHERE NOT pg_visible_in_snapshot(m.xid, c.prev)
+			AND NOT coalesce(pg_visible_in_snapshot(m.xid, c.windows[1]) AND m.id <= c.last_id, false)`)
+		backlogs, err := Backlogs(t.Context(), d.Conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(backlogs) != 1 || backlogs[0].Pending.N != want || backlogs[0].Pending.Estimated {
+			t.Fatalf("step %d: %+v, want %d pending", step, backlogs, want)
+		}
+		if backlogs[0].Oldest.IsZero() != (want == 0) {
+			t.Fatalf("step %d: %d pending, oldest %v", step, want, backlogs[0].Oldest)
+		}
+		if want > 0 {
+			nonzero++
+		}
+		if d.int(`SELECT cardinality(windows) FROM outbox.cursors`) > 0 {
+			windows++
+		}
+	}
+	if nonzero < 20 || windows < 20 {
+		t.Fatalf("the schedule is too tame: %d steps with a backlog, %d with windows", nonzero, windows)
+	}
+	for _, tx := range open {
+		_ = tx.Rollback(t.Context())
+	}
+}
+
+func TestALargeBacklogIsEstimated(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.cursor("kafka", "1 minute")
+	d.write(25_000)
+	got := d.status().Destinations[0].Pending
+	if !got.Estimated || got.N != 25_000 {
+		t.Errorf("pending is %v", got)
+	}
+	d.exec(`UPDATE outbox.cursors SET windows = ARRAY[pg_current_snapshot()], last_id = 10000`)
+	if got := d.status().Destinations[0].Pending; !got.Estimated || got.N != 15_000 {
+		t.Errorf("in the window: pending is %v", got)
+	}
+	d.exec(`UPDATE outbox.cursors SET last_id = 24990`)
+	if got := d.status().Destinations[0].Pending; got != (Count{N: 10}) {
+		t.Errorf("at its end: pending is %v", got)
+	}
+}
+
+func TestTheVerdictNamesStateCauseAndNextStep(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name        string
+		arrange     func(d *database)
+		state       State
+		cause, next string
+	}{
+		{"nothing has ever run", func(d *database) {}, StateNoRelay, "no relay has ever", "outbox relay"},
+		{"all is delivered", func(d *database) { d.cursor("kafka", "1 minute") }, StateIdle, "", ""},
+		{"messages come", func(d *database) { d.cursor("kafka", "1 minute"); d.write(3) }, StateFlowing, "", ""},
+		{"the relay died", func(d *database) { d.cursor("kafka", "-1 minute") }, StateNoRelay, "relay relay-1", "outbox relay"},
+		{"another destination's relay lives", func(d *database) {
+			d.cursor("kafka", "-1 minute")
+			d.exec(`INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version)
+				VALUES ('relay-2', gen_random_uuid(), 1, now(), 'h', 1, 'v')`)
+		}, StateNoRelay, "relay-2 run without", "outbox destinations drop kafka"},
+		{"the broker is down", func(d *database) {
+			d.cursor("kafka", "1 minute")
+			d.exec(`UPDATE outbox.cursors SET state = 'paused', last_error = 'connection refused'`)
+		}, StatePaused, "kafka: the broker does not answer: connection refused", "check the broker"},
+		{"the relay gave up", func(d *database) {
+			d.cursor("kafka", "-1 minute")
+			d.exec(`UPDATE outbox.cursors SET state = 'stopped', last_error = 'message refused'`)
+		}, StateStopped, "message refused", "outbox relay"},
+		{"a lane is blocked", func(d *database) {
+			d.cursor("kafka", "1 minute")
+			d.held("kafka", "k", 7, "infinity")
+		}, StateBlocked, "1 lane is held until an operator acts; last error: refused: too large", "outbox dead ls --blocked --destination kafka"},
+		{"a lane waits for a retry", func(d *database) {
+			d.cursor("kafka", "1 minute")
+			d.held("kafka", "k", 7, "2100-01-01")
+		}, StateIdle, "1 held in 1 lane", ""},
+		{"nothing moves", func(d *database) {
+			d.cursor("kafka", "1 minute")
+			d.exec(`INSERT INTO outbox.messages (topic, created_at) VALUES ('t', now() - interval '1 hour')`)
+			d.exec(`UPDATE outbox.cursors SET updated_at = now() - interval '1 hour'`)
+		}, StateStalled, "1 pending, the oldest for 1h", "log of relay relay-1"},
+		{"one of two destinations is bad", func(d *database) {
+			d.cursor("a", "1 minute")
+			d.cursor("b", "-1 minute")
+			d.cursor("c", "1 minute")
+		}, StateNoRelay, "b: no live relay", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			d := setup(t)
+			c.arrange(d)
+			v := d.status().Verdict
+			if v.State != c.state || !strings.Contains(v.Cause, c.cause) || !strings.Contains(v.Next, c.next) {
+				t.Errorf("got %q", v)
+			}
+			if v.State.OK() && v.Next != "" {
+				t.Errorf("%s asks for an action: %q", v.State, v.Next)
+			}
+		})
+	}
+}
+
+func TestStatusNamesWhoKeepsASegmentAndWhoKeepsRowsBack(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.cursor("kafka", "1 minute")
+	d.cursor("nats", "1 minute")
+	d.exec(`INSERT INTO outbox.messages (topic, segment) VALUES ('t', 2), ('t', 5)`)
+	d.exec(`UPDATE outbox.cursors SET prev = pg_current_snapshot() WHERE destination = 'nats'`)
+	d.exec(`INSERT INTO outbox.messages (topic, segment) VALUES ('t', 5)`)
+
+	writer, err := d.another().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := writer.Exec(t.Context(), `SET LOCAL application_name = 'orders'; INSERT INTO outbox.messages (topic) VALUES ('late')`); err != nil {
+		t.Fatal(err)
+	}
+	prepared := d.another()
+	for _, sql := range []string{`BEGIN`, `INSERT INTO outbox.messages (topic) VALUES ('late')`, `PREPARE TRANSACTION 'two-phase ` + t.Name() + `'`} {
+		if _, err := prepared.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	r := d.status()
+	needed := map[string][]string{}
+	for _, s := range r.Segments {
+		needed[s.Name] = s.NeededBy
+	}
+	if len(r.Segments) != 8 || !slices.Equal(needed["messages_2"], []string{"kafka"}) ||
+		!slices.Equal(needed["messages_5"], []string{"kafka", "nats"}) || needed["messages_1"] != nil {
+		t.Errorf("segments are needed by %v", needed)
+	}
+	var seen []string
+	for _, o := range r.Open {
+		seen = append(seen, o.Application+o.Prepared)
+		if o.Since.IsZero() || time.Since(o.Since) > time.Hour {
+			t.Errorf("open since %v", o.Since)
+		}
+		if o.Prepared == "" && (o.PID == 0 || !strings.Contains(o.Query, "INSERT INTO outbox.messages")) {
+			t.Errorf("open: %+v", o)
+		}
+	}
+	if !slices.Equal(seen, []string{"orders", "two-phase " + t.Name()}) {
+		t.Errorf("open transactions: %q", seen)
+	}
+	if err := writer.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStatusNeedsOnlyTheRightsOfAViewer(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.cursor("kafka", "1 minute")
+	d.dead("kafka", "k", 1)
+	d.held("kafka", "l", 2, "infinity")
+	d.write(1)
+	d.viewer()
+	if _, err := Status(t.Context(), d.Conn); err != nil {
+		t.Error(err)
+	}
+	for _, blocked := range []bool{false, true} {
+		if list, err := DeadLetters(t.Context(), d.Conn, Selection{Blocked: blocked}, Page{}); err != nil || len(list) != 1 {
+			t.Errorf("blocked %v: %v, %v", blocked, list, err)
+		}
+		_, err := DeadLetters(t.Context(), d.Conn, Selection{Blocked: blocked}, Page{Payload: true})
+		if err == nil || !strings.Contains(err.Error(), "outbox migrate grants") {
+			t.Errorf("payload for a viewer: %v", err)
+		}
+	}
+	_, err := Discard(t.Context(), d.Conn, Selection{All: true}, 0, anna)
+	if err == nil || !strings.Contains(err.Error(), "outbox migrate grants") {
+		t.Errorf("a viewer discards: %v", err)
+	}
+}

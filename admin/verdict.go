@@ -1,0 +1,152 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// State answers "is it flowing?" in a word.
+type State string
+
+const (
+	StateIdle    State = "idle"     // all is delivered
+	StateFlowing State = "flowing"  // messages are on their way
+	StateBlocked State = "blocked"  // lanes wait for an operator; the others flow
+	StateStalled State = "stalled"  // a relay is there and nothing moves
+	StatePaused  State = "paused"   // the broker does not answer
+	StateBroken  State = "broken"   // the relay can't work with the database
+	StateNoRelay State = "no_relay" // nobody delivers
+	StateStopped State = "stopped"  // a relay gave up for good
+)
+
+// severity orders states; the verdict on all is that on the worst.
+var severity = []State{StateIdle, StateFlowing, StateBlocked, StateStalled, StatePaused, StateBroken, StateNoRelay, StateStopped}
+
+// OK reports whether nobody needs to act.
+func (s State) OK() bool { return s == StateIdle || s == StateFlowing }
+
+// Delivers reports whether messages flow, be it that some lanes don't.
+func (s State) Delivers() bool { return s.OK() || s == StateBlocked }
+
+func (s State) worseThan(t State) bool { return slices.Index(severity, s) > slices.Index(severity, t) }
+
+// Verdict is the answer, why it is so, and what to do about it.
+type Verdict struct {
+	State State  `json:"state"`
+	Cause string `json:"cause,omitempty"`
+	// Next is what to do: a command where there is one.
+	Next string `json:"next,omitempty"`
+}
+
+func (v Verdict) String() string {
+	text := string(v.State)
+	if v.Cause != "" {
+		text += ": " + v.Cause
+	}
+	if v.Next != "" {
+		text += ". Next: " + v.Next
+	}
+	return text
+}
+
+// stallAfter is how long a message may be pending under a relay whose cursor does not move.
+const stallAfter = time.Minute
+
+func (r *Report) judge() {
+	r.Verdict = Verdict{StateNoRelay, "no relay has ever worked on this database", "outbox relay"}
+	for i := range r.Destinations {
+		d := &r.Destinations[i]
+		d.Verdict = r.judgeDestination(d)
+		if i == 0 || d.Verdict.State.worseThan(r.Verdict.State) {
+			r.Verdict = d.Verdict
+			if r.Verdict.Cause != "" {
+				r.Verdict.Cause = d.Name + ": " + r.Verdict.Cause
+			}
+		}
+	}
+}
+
+func (r *Report) judgeDestination(d *Destination) Verdict {
+	if len(d.Groups) == 0 {
+		return Verdict{StateNoRelay, "it has no cursor, but messages were set aside for it", "outbox destinations ls"}
+	}
+	worst := Verdict{State: StateIdle}
+	for i := range d.Groups {
+		if v := r.judgeGroup(d, &d.Groups[i]); v.State.worseThan(worst.State) {
+			worst = v
+		}
+	}
+	if !StateBlocked.worseThan(worst.State) {
+		return worst
+	}
+	if d.Held.Blocked > 0 {
+		return Verdict{StateBlocked, fmt.Sprintf("%s until an operator acts; last error: %s", plural(d.Held.Blocked, "lane is held", "lanes are held"),
+			orElse(d.Held.LastError, "unknown")), "outbox dead ls --blocked --destination " + d.Name}
+	}
+	if d.Held.Messages.N > 0 {
+		worst.Cause = fmt.Sprintf("%v held in %s", d.Held.Messages, plural(d.Held.Lanes, "lane", "lanes"))
+	}
+	return worst
+}
+
+func (r *Report) judgeGroup(d *Destination, g *Group) Verdict {
+	name := d.Name
+	if g.Groups > 1 {
+		name = fmt.Sprintf("%s, shard group %d", d.Name, g.Group)
+	}
+	switch {
+	case !g.Live && g.State == "stopped" && g.LastError != "":
+		return Verdict{StateStopped, "the relay gave up: " + g.LastError, "cure the cause, then start it again: outbox relay"}
+	case !g.Live:
+		return r.noRelay(name, g)
+	case g.State == "paused":
+		return Verdict{StatePaused, "the broker does not answer: " + orElse(g.LastError, "unknown cause"),
+			"check the broker; delivery goes on by itself once it answers"}
+	case g.State == "broken":
+		return Verdict{StateBroken, orElse(g.LastError, "unknown cause"), "check the database and the relay's log"}
+	case g.Pending.N > 0 && r.At.Sub(g.Oldest) > stallAfter && r.At.Sub(g.UpdatedAt) > stallAfter:
+		return Verdict{StateStalled, fmt.Sprintf("%v pending, the oldest for %v, and relay %s has not moved the cursor for %v",
+			g.Pending, r.At.Sub(g.Oldest).Round(time.Second), g.Owner, r.At.Sub(g.UpdatedAt).Round(time.Second)),
+			"read the log of relay " + g.Owner}
+	case g.Pending.N > 0:
+		return Verdict{State: StateFlowing}
+	}
+	return Verdict{State: StateIdle}
+}
+
+func (r *Report) noRelay(name string, g *Group) Verdict {
+	cause := "no live relay"
+	if !g.LeaseUntil.IsZero() {
+		cause += fmt.Sprintf(": the last lease ended %v ago", r.At.Sub(g.LeaseUntil).Round(time.Second))
+		if g.Owner != "" {
+			cause += " (relay " + g.Owner + ")"
+		}
+	}
+	var others []string
+	for _, relay := range r.Relays {
+		if relay.Live {
+			others = append(others, relay.Name)
+		}
+	}
+	if len(others) > 0 {
+		return Verdict{StateNoRelay, cause + "; " + strings.Join(others, ", ") + " run without delivering to " + name,
+			"add the destination to the configuration of a relay, or, if nobody needs it: outbox destinations drop " + name}
+	}
+	return Verdict{StateNoRelay, cause, "outbox relay"}
+}
+
+func plural(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
