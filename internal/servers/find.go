@@ -137,7 +137,9 @@ func PostgresInstallations() ([]PostgresInstallation, error) {
 		if slices.ContainsFunc(all, func(i PostgresInstallation) bool { return i.BinDir == dir }) {
 			continue
 		}
-		if version, err := versionOf(executable(dir, "postgres")); err == nil {
+		if inCache := cachedVersion.FindStringSubmatch(filepath.Base(filepath.Dir(dir))); inCache != nil {
+			all = append(all, PostgresInstallation{BinDir: dir, Version: inCache[1]}) // without asking: it takes its time
+		} else if version, err := versionOf(executable(dir, "postgres")); err == nil {
 			all = append(all, PostgresInstallation{BinDir: dir, Version: version})
 		}
 	}
@@ -208,6 +210,7 @@ func FindNATS() (string, error) {
 }
 
 var (
+	cachedVersion = regexp.MustCompile(`^postgres-(\d+\.\d+)\.0$`)
 	dottedVersion = regexp.MustCompile(`\d+(\.\d+)+`)
 	quotedVersion = regexp.MustCompile(`version "(\d+[^"]*)"`)
 )

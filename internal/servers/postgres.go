@@ -28,12 +28,11 @@ type PostgresConfig struct {
 	Fsync bool
 
 	// Settings are added to postgresql.conf. They win over those that every cluster gets: wal_level=logical,
-	// max_connections=200, max_prepared_transactions=100, max_replication_slots=100, max_wal_senders=100,
-	// dynamic_shared_memory_type=mmap.
+	// max_connections=200, max_prepared_transactions=100, max_replication_slots=100, max_wal_senders=100.
 	Settings map[string]string
 
 	// OwnIdentity runs initdb instead of copying a cluster that was made by it once. It takes half a second more and
-	// gives the cluster a system identifier of its own; otherwise all of one version share one.
+	// gives the cluster a system identifier of its own; otherwise clusters of one version may have the same.
 	OwnIdentity bool
 }
 
@@ -213,9 +212,7 @@ func (config PostgresConfig) settings() map[string]string {
 		"max_replication_slots":     "100",
 		"max_wal_senders":           "100",
 		"fsync":                     "off",
-		// In the data folder, and so removed with it. In /dev/shm a killed server would leave some behind.
-		"dynamic_shared_memory_type": "mmap",
-		"log_line_prefix":            "%m [%p] %a@%d ",
+		"log_line_prefix":           "%m [%p] %a@%d ",
 	}
 	if config.Fsync {
 		settings["fsync"] = "on"

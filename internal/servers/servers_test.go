@@ -268,6 +268,29 @@ func TestAStandbyOfEveryMajorStreamsAndTakesOver(t *testing.T) {
 	}
 }
 
+func TestAFailoverSlotSurvivesThePromotionOfItsStandby(t *testing.T) {
+	t.Parallel()
+	primary := OwnPostgres(t, PostgresConfig{Major: "18"})
+	url := primary.URL("postgres")
+	standby := OwnStandby(t, primary, StandbyConfig{Settings: map[string]string{"sync_replication_slots": "on"}})
+	exec1(t, url, "ALTER SYSTEM SET synchronized_standby_slots = '"+standby.Slot()+"'")
+	exec1(t, url, "SELECT pg_reload_conf()")
+	exec1(t, url, "SELECT pg_create_logical_replication_slot('kept', 'pgoutput', failover => true)")
+	eventually(t, "the slot is synchronized for good", func() bool {
+		// A copy stays temporary until the original has advanced past the standby.
+		exec1(t, url, "SELECT pg_logical_emit_message(false, 'test', 'x')")
+		exec1(t, url, "SELECT pg_log_standby_snapshot()")
+		exec1(t, url, "SELECT pg_replication_slot_advance('kept', pg_current_wal_lsn())")
+		return value[bool](t, standby.URL("postgres"),
+			"SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = 'kept' AND synced AND NOT temporary)")
+	})
+	must(t, primary.Kill9())
+	must(t, standby.Promote(t.Context()))
+	if n := value[int](t, standby.URL("postgres"), "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'kept'"); n != 1 {
+		t.Error("the slot is lost")
+	}
+}
+
 func TestAClosedStandbyLeavesNoSlotOnItsPrimary(t *testing.T) {
 	t.Parallel()
 	primary := OwnPostgres(t)
@@ -282,11 +305,11 @@ func TestAClosedStandbyLeavesNoSlotOnItsPrimary(t *testing.T) {
 func TestAnOwnIdentityDiffersFromThatOfTheTemplate(t *testing.T) {
 	t.Parallel()
 	const sql = "SELECT system_identifier FROM pg_control_system()"
-	a := value[int64](t, OwnPostgres(t).URL("postgres"), sql)
-	b := value[int64](t, OwnPostgres(t).URL("postgres"), sql)
-	c := value[int64](t, OwnPostgres(t, PostgresConfig{OwnIdentity: true}).URL("postgres"), sql)
-	if a != b || a == c {
-		t.Errorf("identities %d, %d of copies and %d of an own one", a, b, c)
+	copied := value[int64](t, OwnPostgres(t).URL("postgres"), sql)
+	one := value[int64](t, OwnPostgres(t, PostgresConfig{OwnIdentity: true}).URL("postgres"), sql)
+	other := value[int64](t, OwnPostgres(t, PostgresConfig{OwnIdentity: true}).URL("postgres"), sql)
+	if one == other || one == copied || other == copied {
+		t.Errorf("identities: %d of a copy, %d and %d of own ones", copied, one, other)
 	}
 }
 
@@ -507,33 +530,74 @@ func TestAKilledClusterLeavesNoSharedMemoryOnceClosed(t *testing.T) {
 	primary := OwnPostgres(t)
 	standby := OwnStandby(t, primary)
 	for _, p := range []*Postgres{standby, primary} {
-		pid := p.process.pid
+		segments := sharedMemory(t, p.process.pid)
 		must(t, p.Kill9())
-		if !hasSharedMemory(t, pid) {
-			t.Errorf("%s: a killed server has left no shared memory: the test looks at the wrong place", p.name)
+		for _, segment := range segments {
+			if !segment.exists(t) {
+				t.Errorf("%s: %s went with the killed server: the test looks at the wrong place", p.name, segment)
+			}
 		}
 		must(t, p.Close())
-		if hasSharedMemory(t, pid) {
-			t.Errorf("%s: shared memory is left", p.name)
+		for _, segment := range segments {
+			if segment.exists(t) {
+				t.Errorf("%s: %s is left", p.name, segment)
+			}
 		}
 	}
 }
 
-// hasSharedMemory tells whether there is a System V segment that the process has made.
-func hasSharedMemory(t *testing.T, pid int) bool {
+// segment is a piece of shared memory: a path of /dev/shm, or a line of System V's table without its counters.
+type segment string
+
+// sharedMemory lists what a postmaster has made: one piece of each kind at least.
+func sharedMemory(t *testing.T, pid int) (all []segment) {
+	t.Helper()
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	must(t, err)
+	for line := range strings.Lines(string(maps)) {
+		if _, name, found := strings.Cut(strings.TrimSpace(line), "/dev/shm/"); found {
+			all = append(all, segment("/dev/shm/"+name))
+		}
+	}
+	posix := len(all)
+	for id, creator := range systemV(t) {
+		if creator == fmt.Sprint(pid) {
+			all = append(all, segment(id))
+		}
+	}
+	if posix == 0 || len(all) == posix {
+		t.Fatalf("PostgreSQL uses the shared memory %v, want some of both kinds", all)
+	}
+	return all
+}
+
+func (s segment) exists(t *testing.T) bool {
+	t.Helper()
+	if strings.HasPrefix(string(s), "/") {
+		_, err := os.Stat(string(s))
+		return err == nil
+	}
+	_, there := systemV(t)[string(s)]
+	return there
+}
+
+// systemV maps the ids of System V's segments to the processes that made them.
+func systemV(t *testing.T) map[string]string {
 	t.Helper()
 	table, err := os.ReadFile("/proc/sysvipc/shm")
 	must(t, err)
+	creators := map[string]string{}
 	for line := range strings.Lines(string(table)) {
-		if fields := strings.Fields(line); len(fields) > 4 && fields[4] == fmt.Sprint(pid) { // cpid
-			return true
+		if fields := strings.Fields(line); len(fields) > 4 {
+			creators[fields[1]] = fields[4] // shmid, cpid
 		}
 	}
-	return false
+	return creators
 }
 
 func TestCloseRemovesEverythingAndMayBeRepeated(t *testing.T) {
 	t.Parallel()
+	skipShort(t)
 	p, err := StartPostgres(t.Context(), PostgresConfig{})
 	if err != nil {
 		missing(t, err)
@@ -556,6 +620,7 @@ func TestCloseRemovesEverythingAndMayBeRepeated(t *testing.T) {
 
 func TestAFaultySettingFailsWithTheLogOfTheServer(t *testing.T) {
 	t.Parallel()
+	skipShort(t)
 	if _, _, err := FindPostgres(""); err != nil {
 		missing(t, err)
 	}

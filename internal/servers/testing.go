@@ -113,6 +113,7 @@ func TestNATS(t testing.TB) *NATS {
 // environment has an address. It is closed at the end of the test. At most one config is given.
 func OwnPostgres(t testing.TB, config ...PostgresConfig) *Postgres {
 	t.Helper()
+	skipShort(t)
 	p, err := StartPostgres(t.Context(), wanted(t, config))
 	return own(t, p, err)
 }
@@ -120,6 +121,7 @@ func OwnPostgres(t testing.TB, config ...PostgresConfig) *Postgres {
 // OwnStandby returns a standby of a cluster, closed at the end of the test.
 func OwnStandby(t testing.TB, primary *Postgres, config ...StandbyConfig) *Postgres {
 	t.Helper()
+	skipShort(t)
 	p, err := primary.Standby(t.Context(), only(t, config))
 	return own(t, p, err)
 }
@@ -128,6 +130,7 @@ func OwnStandby(t testing.TB, primary *Postgres, config ...StandbyConfig) *Postg
 // an address. It is closed at the end of the test. At most one config is given.
 func OwnKafka(t testing.TB, config ...KafkaConfig) *Kafka {
 	t.Helper()
+	skipShort(t)
 	k, err := StartKafka(t.Context(), only(t, config))
 	return own(t, k, err)
 }
@@ -136,6 +139,7 @@ func OwnKafka(t testing.TB, config ...KafkaConfig) *Kafka {
 // an address. It is closed at the end of the test.
 func OwnNATS(t testing.TB) *NATS {
 	t.Helper()
+	skipShort(t)
 	n, err := StartNATS(t.Context())
 	return own(t, n, err)
 }
@@ -268,6 +272,14 @@ func own[S closer](t testing.TB, server S, err error) S {
 	return server
 }
 
+// skipShort skips a test where servers aren't wanted.
+func skipShort(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it needs a server, and -short means none")
+	}
+}
+
 // missing ends a test that has no server.
 func missing(t testing.TB, err error) {
 	t.Helper()
@@ -340,6 +352,7 @@ func (p *pool) entry(key string) (*entry, bool) {
 // share returns the server of that key, after starting it if it is the first to ask.
 func share[S closer](t testing.TB, key string, start func() (S, error)) S {
 	t.Helper()
+	skipShort(t)
 	e, open := shared.entry(key)
 	if !open {
 		t.Fatal("the package needs func TestMain(m *testing.M) { servers.Main(m) }, which closes the shared servers")
