@@ -1,0 +1,382 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// The bubbles of testing/synctest have a clock of their own, and fail a test that leaves a goroutine.
+
+// table is a source in memory.
+type table struct {
+	mu       sync.Mutex
+	rows     []Delivery
+	settled  int
+	dead     []Dead
+	sessions []*tableSession
+	acquire  func() error // nil: always
+}
+
+func newTable(n int) *table {
+	t := &table{}
+	for i := range n {
+		d := Delivery{Message: outbox.Message{Topic: "t", Key: fmt.Sprint("k", i%7), Position: int64(i + 1)}, Shard: i % 7}
+		d.ID[15] = byte(i + 1)
+		t.rows = append(t.rows, d)
+	}
+	return t
+}
+
+func (t *table) Acquire(ctx context.Context) (Session, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.acquire != nil {
+		if err := t.acquire(); err != nil {
+			return nil, err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s := &tableSession{table: t, next: t.settled, expires: time.Now().Add(time.Hour)}
+	t.sessions = append(t.sessions, s)
+	return s, nil
+}
+
+func (t *table) done() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.settled
+}
+
+type tableSession struct {
+	table   *table
+	next    int
+	expires time.Time
+	settle  error // what Settle answers
+	closed  bool
+}
+
+func (s *tableSession) Next(ctx context.Context, limit int) (Batch, error) {
+	s.table.mu.Lock()
+	n := min(limit, len(s.table.rows)-s.next)
+	rows := slices.Clone(s.table.rows[s.next : s.next+n])
+	s.next += n
+	s.table.mu.Unlock()
+	if n == 0 {
+		select {
+		case <-ctx.Done():
+			return Batch{}, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return Batch{Deliveries: rows}, nil
+}
+
+func (s *tableSession) Settle(_ context.Context, st Settlement) error {
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	if s.settle != nil {
+		return s.settle
+	}
+	if st.Through != nil {
+		s.table.settled = int(st.Through.Position)
+	}
+	s.table.dead = append(s.table.dead, st.Dead...)
+	return nil
+}
+
+func (s *tableSession) Lanes(context.Context, int) ([]HeldLane, error)        { return nil, nil }
+func (s *tableSession) Held(context.Context, string, int) ([]Delivery, error) { return nil, nil }
+
+func (s *tableSession) Expires() time.Time {
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	return s.expires
+}
+
+func (s *tableSession) Close(context.Context) error {
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	s.closed = true
+	return nil
+}
+
+// wire is a broker in memory whose answers a test decides.
+type wire struct {
+	mu      sync.Mutex
+	got     []int64
+	answer  func(m *outbox.Message) error // nil: accepted
+	latency time.Duration
+}
+
+func (w *wire) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	if w.latency > 0 {
+		select {
+		case <-time.After(w.latency):
+		case <-ctx.Done():
+			errs := make([]error, len(batch))
+			for i := range errs {
+				errs[i] = outbox.Unavailable(ctx.Err())
+			}
+			return errs
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	errs := make([]error, len(batch))
+	for i, m := range batch {
+		if w.answer != nil {
+			errs[i] = w.answer(m)
+		}
+		if errs[i] == nil {
+			w.got = append(w.got, m.Position)
+		}
+	}
+	return errs
+}
+
+func (w *wire) Close() error { return nil }
+
+func (w *wire) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.got)
+}
+
+// start runs a relay and returns how to end it.
+func start(t *testing.T, source Source, broker Broker, cfg Config) (stop func() error) {
+	t.Helper()
+	r, err := New(source, broker, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	return func() error {
+		cancel()
+		return <-ended
+	}
+}
+
+func TestARelayDeliversAndSettlesEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, broker := newTable(1000), &wire{latency: time.Millisecond}
+		stop := start(t, source, broker, Config{Batch: 50})
+		time.Sleep(time.Minute)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if source.done() != 1000 || broker.count() != 1000 {
+			t.Errorf("settled %d, delivered %d, want 1000", source.done(), broker.count())
+		}
+		if !source.sessions[0].closed {
+			t.Error("the lease was not given back")
+		}
+	})
+}
+
+func TestARelayThatIsToldToStopSettlesWhatIsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, broker := newTable(20), &wire{latency: 3 * time.Second}
+		stop := start(t, source, broker, Config{Batch: 20})
+		time.Sleep(time.Second)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if source.done() != 20 {
+			t.Errorf("settled %d of 20: what was in flight will be repeated", source.done())
+		}
+	})
+}
+
+func TestADrainGivesUpOnABrokerThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, broker := newTable(20), &wire{latency: time.Hour}
+		stop := start(t, source, broker, Config{DrainTimeout: 5 * time.Second})
+		time.Sleep(time.Second)
+		began := time.Now()
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took != 5*time.Second {
+			t.Errorf("the drain took %v, want the timeout", took)
+		}
+		if source.done() != 0 {
+			t.Error("settled what nobody accepted")
+		}
+	})
+}
+
+func TestASessionThatBreaksIsReplacedAndUnsettledMessagesAreRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, broker := newTable(10), &wire{}
+		tries := 0
+		source.acquire = func() error {
+			if tries++; tries == 2 {
+				return errors.New("the database restarts")
+			}
+			return nil
+		}
+		stop := start(t, source, broker, Config{})
+		synctest.Wait()
+		source.mu.Lock()
+		source.sessions[0].settle = errors.New("connection reset")
+		source.mu.Unlock()
+		time.Sleep(time.Minute)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if len(source.sessions) != 2 || source.done() != 10 || broker.count() != 20 {
+			t.Errorf("%d sessions, settled %d, delivered %d; want 2, 10, and everything twice", len(source.sessions), source.done(), broker.count())
+		}
+	})
+}
+
+func TestALeaseThatRunsOutEndsTheSessionBeforeAnythingMoreIsPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, broker := newTable(0), &wire{}
+		stop := start(t, source, broker, Config{})
+		time.Sleep(time.Second)
+		source.mu.Lock()
+		first := source.sessions[0]
+		first.expires = time.Now().Add(-time.Second) // renewal failed, as after a long freeze
+		source.acquire = func() error { return errors.New("another relay has it") }
+		source.rows = newTable(5).rows
+		source.mu.Unlock()
+		time.Sleep(time.Minute)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if n := broker.count(); n != 0 {
+			t.Errorf("%d messages were published without a lease", n)
+		}
+		if !first.closed {
+			t.Error("the session was left open")
+		}
+	})
+}
+
+func TestAnOutageSpendsNoAttemptAndTheDestinationFlowsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := true
+		source := newTable(100)
+		broker := &wire{answer: func(*outbox.Message) error {
+			if down {
+				return outbox.Unavailable(errors.New("connection refused"))
+			}
+			return nil
+		}}
+		seen := &states{}
+		stop := start(t, source, broker, Config{MaxAttempts: 1, Observer: seen})
+		time.Sleep(10 * time.Minute)
+		broker.mu.Lock()
+		down = false
+		broker.mu.Unlock()
+		time.Sleep(3 * time.Second)
+		if source.done() != 100 || len(source.dead) != 0 {
+			t.Errorf("settled %d of 100, %d dead letters", source.done(), len(source.dead))
+		}
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if want := []State{StateWaiting, StateFlowing, StatePaused, StateFlowing, StateStopped}; !slices.Equal(seen.list, want) {
+			t.Errorf("states %v, want %v", seen.list, want)
+		}
+	})
+}
+
+func TestThePolicyStopEndsRunWithTheReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := errors.New("too large")
+		source, broker := newTable(5), &wire{answer: func(m *outbox.Message) error {
+			if m.Position == 3 {
+				return outbox.Permanent(refused)
+			}
+			return nil
+		}}
+		r, err := New(source, broker, Config{OnExhausted: Stop})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Run(t.Context()); !errors.Is(err, refused) {
+			t.Errorf("Run returned %v, want the broker's reason", err)
+		}
+		if source.done() != 2 {
+			t.Errorf("settled %d, want the 2 before the refused one", source.done())
+		}
+	})
+}
+
+func TestASourceThatRefusesForGoodEndsRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reason := errors.New("hot standby")
+		source := newTable(1)
+		source.acquire = func() error { return outbox.Permanent(reason) }
+		r, err := New(source, &wire{}, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Run(t.Context()); !errors.Is(err, reason) {
+			t.Errorf("Run returned %v", err)
+		}
+	})
+}
+
+func TestAnAdapterThatAnswersTooFewIsNotBelieved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newTable(5)
+		stop := start(t, source, short{}, Config{})
+		time.Sleep(time.Second)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if source.done() != 0 {
+			t.Errorf("settled %d messages without an answer for each", source.done())
+		}
+	})
+}
+
+func TestConfigReportsAllItsFaultsTogether(t *testing.T) {
+	t.Parallel()
+	_, err := New(newTable(0), &wire{}, Config{Batch: 10, MaxInFlight: 5, Stripes: 65, OnExhausted: "ignore"})
+	var text string
+	if err != nil {
+		text = err.Error()
+	}
+	for _, want := range []string{"MaxInFlight is 5", "Stripes is 65", `"ignore"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("error %q does not mention %s", text, want)
+		}
+	}
+}
+
+type short struct{}
+
+func (short) Publish(context.Context, []*outbox.Message) []error { return []error{nil} }
+func (short) Close() error                                       { return nil }
+
+// states collects what an observer is told.
+type states struct {
+	mu   sync.Mutex
+	list []State
+}
+
+func (s *states) Published([]*outbox.Message, []error, time.Duration) {}
+func (s *states) Settled(*Settlement)                                 {}
+
+func (s *states) Changed(state State, _ error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = append(s.list, state)
+}
