@@ -1,0 +1,155 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+	"unicode"
+)
+
+// MaxTypeBytes is the limit of AggregateType, EventType and ContentType, each. AggregateID has that of
+// a key, because it can stand for one.
+const MaxTypeBytes = 1024
+
+// ValidationError says why a message can't be written.
+type ValidationError struct {
+	Index  int    // of the message among those of the call, from 0
+	Field  string // "Topic", or `Headers["name"]`
+	Reason string // what is wrong, with the limit and the actual size where there is a limit
+	Limit  int    // of the field, 0 if the fault isn't a size
+	Size   int    // actual, in Limit's unit: bytes, or headers
+}
+
+func (e *ValidationError) Error() string {
+	return fmt.Sprintf("message %d: %s %s", e.Index, e.Field, e.Reason)
+}
+
+// maxFaults bounds the text of an error for a large batch of bad messages.
+const maxFaults = 20
+
+// faults collects what is wrong with the messages of a call.
+type faults struct {
+	found []error
+	more  int
+}
+
+func (f *faults) add(e ValidationError) {
+	if len(f.found) == maxFaults {
+		f.more++
+		return
+	}
+	f.found = append(f.found, &e)
+}
+
+func (f *faults) tooLarge(index int, field string, size, limit int, unit string) {
+	f.add(ValidationError{Index: index, Field: field, Limit: limit, Size: size,
+		Reason: fmt.Sprintf("has %d %s, the limit is %d", size, unit, limit)})
+}
+
+func (f *faults) err() error {
+	if f.more > 0 {
+		return errors.Join(append(f.found, fmt.Errorf("and %d more faults", f.more))...)
+	}
+	return errors.Join(f.found...)
+}
+
+func (w *Writer) validate(msgs []Message) error {
+	var found faults
+	for i := range msgs {
+		w.validateOne(&found, i, &msgs[i])
+	}
+	return found.err()
+}
+
+func (w *Writer) validateOne(f *faults, i int, m *Message) {
+	f.topic(i, m.Topic)
+	f.text(i, "Key", m.Key, MaxKeyBytes)
+	f.text(i, "AggregateType", m.AggregateType, MaxTypeBytes)
+	f.text(i, "AggregateID", m.AggregateID, MaxKeyBytes)
+	f.text(i, "EventType", m.EventType, MaxTypeBytes)
+	f.text(i, "ContentType", m.ContentType, MaxTypeBytes)
+	limit := w.maxPayload
+	if limit == 0 {
+		limit = MaxPayloadBytes
+	}
+	if len(m.Payload) > limit {
+		f.tooLarge(i, "Payload", len(m.Payload), limit, "bytes")
+	}
+	f.headers(i, m.Headers)
+	if year := m.DeliverAt.UTC().Year(); !m.DeliverAt.IsZero() && (year < 1970 || year > 9999) {
+		f.add(ValidationError{Index: i, Field: "DeliverAt", Reason: fmt.Sprintf(
+			"is %s, it must be in the years 1970 to 9999", m.DeliverAt.UTC().Format(time.RFC3339))})
+	}
+}
+
+func (f *faults) topic(i int, topic string) {
+	if topic == "" {
+		f.add(ValidationError{Index: i, Field: "Topic", Reason: "is empty, and every message needs one"})
+		return
+	}
+	if len(topic) > MaxTopicBytes {
+		f.tooLarge(i, "Topic", len(topic), MaxTopicBytes, "bytes")
+	}
+	for at, r := range topic {
+		if unicode.IsControl(r) || unicode.IsSpace(r) {
+			f.add(ValidationError{Index: i, Field: "Topic", Reason: fmt.Sprintf(
+				"contains white space or a control character (%+q at byte %d)", r, at)})
+			return
+		}
+	}
+	if reason := badText(topic); reason != "" {
+		f.add(ValidationError{Index: i, Field: "Topic", Reason: reason})
+	}
+}
+
+func (f *faults) text(i int, field, text string, limit int) {
+	if len(text) > limit {
+		f.tooLarge(i, field, len(text), limit, "bytes")
+	}
+	if reason := badText(text); reason != "" {
+		f.add(ValidationError{Index: i, Field: field, Reason: reason})
+	}
+}
+
+func (f *faults) headers(i int, headers []Header) {
+	size := 0
+	for n, h := range headers {
+		size += len(h.Name) + len(h.Value)
+		switch reason := badText(h.Name); {
+		case h.Name == "":
+			f.add(ValidationError{Index: i, Field: "Headers[" + strconv.Itoa(n) + "]", Reason: "has an empty name"})
+		case reason != "":
+			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a name that " + reason})
+		case named(headers[:n], h.Name):
+			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "is there twice"})
+		}
+		if reason := badText(h.Value); reason != "" {
+			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a value that " + reason})
+		}
+		if n == MaxHeaders {
+			break // enough is known, and looking for repeated names is quadratic
+		}
+	}
+	if len(headers) > MaxHeaders {
+		f.tooLarge(i, "Headers", len(headers), MaxHeaders, "headers")
+	} else if size > MaxHeaderBytes {
+		f.tooLarge(i, "Headers", size, MaxHeaderBytes, "bytes")
+	}
+}
+
+func headerField(name string) string {
+	if len(name) > 64 {
+		name = name[:64] + "…"
+	}
+	return "Headers[" + strconv.Quote(name) + "]"
+}
+
+func named(headers []Header, name string) bool {
+	for i := range headers {
+		if headers[i].Name == name {
+			return true
+		}
+	}
+	return false
+}
