@@ -658,6 +658,39 @@ func TestAnAddressFromTheEnvironmentIsUsedAndNotKilled(t *testing.T) {
 	}
 }
 
+func TestBrokersFromTheEnvironmentAreUsedAndNotKilled(t *testing.T) {
+	k, n := OwnKafka(t, KafkaConfig{Bench: true, Settings: map[string]string{"num.partitions": "3"}}), OwnNATS(t)
+	t.Setenv(envKafka, k.Addr())
+	t.Setenv(envNATS, n.URL())
+	givenK, err := givenKafka(t.Context())
+	must(t, err)
+	givenN, err := givenNATS(t.Context())
+	must(t, err)
+	if givenK.Addr() != k.Addr() || givenN.URL() != n.URL() || givenN.Port() != n.Port() {
+		t.Errorf("given %s and %s, want %s and %s", givenK.Addr(), givenN.URL(), k.Addr(), n.URL())
+	}
+	if err := givenK.Kill9(); err == nil || !strings.Contains(err.Error(), envKafka) {
+		t.Errorf("kill of the given Kafka: %v", err)
+	}
+	if err := givenN.Kill9(); err == nil || !strings.Contains(err.Error(), envNATS) {
+		t.Errorf("kill of the given NATS: %v", err)
+	}
+	must(t, errors.Join(givenK.Close(), givenN.Close()))
+	if !k.Running() || !n.Running() {
+		t.Error("Close of a given server ended it")
+	}
+
+	t.Setenv(envKafka, n.Addr()) // something answers, but not Kafka
+	if _, err := givenKafka(t.Context()); err == nil || !strings.Contains(err.Error(), envKafka) {
+		t.Errorf("NATS taken for Kafka: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := givenNATS(ctx); err == nil || !strings.Contains(err.Error(), envNATS) {
+		t.Errorf("NATS that can't be reached: %v", err)
+	}
+}
+
 func TestAServerThatIsNotInstalledIsNotFound(t *testing.T) {
 	t.Setenv(envCache, t.TempDir())
 	t.Setenv("PATH", "")

@@ -75,13 +75,8 @@ func TestKafka(t testing.TB) *Kafka {
 	t.Helper()
 	return share(t, "kafka", func() (*Kafka, error) {
 		ctx := context.Background()
-		if addr := os.Getenv(envKafka); addr != "" {
-			k := &Kafka{Server{name: "Kafka at " + addr, addr: addr, given: envKafka}}
-			first, _, _ := strings.Cut(addr, ",")
-			if err := kafkaAnswers(ctx, first); err != nil {
-				return nil, fmt.Errorf("use the Kafka of %s: %w", envKafka, err)
-			}
-			return k, nil
+		if given, err := givenKafka(ctx); given != nil || err != nil {
+			return given, err
 		}
 		return StartKafka(ctx, KafkaConfig{})
 	})
@@ -93,17 +88,8 @@ func TestNATS(t testing.TB) *NATS {
 	t.Helper()
 	return share(t, "nats", func() (*NATS, error) {
 		ctx := context.Background()
-		if address := os.Getenv(envNATS); address != "" {
-			u, err := url.Parse(address)
-			if err != nil || u.Host == "" {
-				return nil, fmt.Errorf("use the NATS of %s: it must be like nats://host:4222", envNATS)
-			}
-			if u.Scheme != "tls" { // the server says INFO before it starts TLS, and then expects it
-				if err := natsAnswers(ctx, u.Host); err != nil {
-					return nil, fmt.Errorf("use the NATS of %s: %w", envNATS, err)
-				}
-			}
-			return &NATS{Server: Server{name: "NATS at " + u.Host, addr: u.Host, given: envNATS}, url: address}, nil
+		if given, err := givenNATS(ctx); given != nil || err != nil {
+			return given, err
 		}
 		return StartNATS(ctx)
 	})
@@ -227,6 +213,37 @@ func givenPostgres(ctx context.Context) (*Postgres, error) {
 	}
 	p.version, _, _ = strings.Cut(p.version, " ")
 	return p, nil
+}
+
+// givenKafka returns the broker of the environment, nil if there is none.
+func givenKafka(ctx context.Context) (*Kafka, error) {
+	addr := os.Getenv(envKafka)
+	if addr == "" {
+		return nil, nil
+	}
+	first, _, _ := strings.Cut(addr, ",")
+	if err := kafkaAnswers(ctx, first); err != nil {
+		return nil, fmt.Errorf("use the Kafka of %s: %w", envKafka, err)
+	}
+	return &Kafka{Server{name: "Kafka at " + addr, addr: addr, given: envKafka}}, nil
+}
+
+// givenNATS returns the server of the environment, nil if there is none.
+func givenNATS(ctx context.Context) (*NATS, error) {
+	address := os.Getenv(envNATS)
+	if address == "" {
+		return nil, nil
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Port() == "" {
+		return nil, fmt.Errorf("use the NATS of %s: it must be like nats://host:4222", envNATS)
+	}
+	if u.Scheme != "tls" { // that one wants a handshake after its greeting
+		if err := natsAnswers(ctx, u.Host); err != nil {
+			return nil, fmt.Errorf("use the NATS of %s: %w", envNATS, err)
+		}
+	}
+	return &NATS{Server: Server{name: "NATS at " + u.Host, addr: u.Host, given: envNATS}, url: address}, nil
 }
 
 // wanted returns the config that a test asks for.
