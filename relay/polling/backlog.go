@@ -1,0 +1,135 @@
+package polling
+
+import (
+	"context"
+	"slices"
+)
+
+// backlog reads a window that is too large to be sorted at once: in order of id, in pages that each cost
+// about the same however large it is, in little memory and without a long transaction.
+//
+// One pass over the index, in its own order of (xid, id), cuts the window into chunks and notes which
+// ids lie in each. A page is then read from just those chunks whose ids it may contain. Transactions
+// that ran at the same time share a stretch of ids, so a page usually takes one or two chunks.
+type backlog struct {
+	next   txSnapshot
+	chunks []chunk // those that have ids after `after`
+	after  int64   // everything up to here has been returned
+	step   int64   // ids that the next page spans
+}
+
+// chunk is a stretch of the index: these transactions have no message outside of these ids. A
+// transaction larger than a chunk is a chunk of its own, in which ids are found by the index.
+type chunk struct {
+	xids xidRange
+	ids  idRange
+}
+
+func (c *chunk) single() bool { return c.xids.lo == c.xids.hi }
+
+const chunkSize = 10_000
+
+// newBacklog measures what next sees and prev doesn't, and will return what has an id greater than after.
+func newBacklog(ctx context.Context, r *reader, prev, next *txSnapshot, after int64) (*backlog, error) {
+	b := &backlog{next: *next, after: after}
+	var singles []xidRange
+	for _, within := range between(prev, next) {
+		if within.lo == within.hi {
+			singles = append(singles, within)
+			continue
+		}
+		for within.lo <= within.hi {
+			s, err := r.nextChunk(ctx, next, within, chunkSize)
+			if err != nil {
+				return nil, err
+			}
+			switch {
+			case s.count < chunkSize:
+				if s.count > 0 {
+					b.chunks = append(b.chunks, chunk{xidRange{s.min, s.max}, s.ids})
+				}
+				within.lo = within.hi + 1
+			case s.min == s.max:
+				singles = append(singles, xidRange{s.min, s.min})
+				within.lo = s.min + 1
+			default:
+				// The last transaction may go on behind the limit, so it is left to the next chunk.
+				b.chunks = append(b.chunks, chunk{xidRange{s.min, s.max - 1}, s.ids})
+				within.lo = s.max
+			}
+		}
+	}
+	found, err := r.transactions(ctx, singles)
+	b.chunks = append(b.chunks, found...)
+	slices.SortFunc(b.chunks, func(x, y chunk) int {
+		if x.xids.lo < y.xids.lo {
+			return -1
+		}
+		return 1
+	})
+	return b, err
+}
+
+// done reports whether everything was returned.
+func (b *backlog) done() bool {
+	b.chunks = slices.DeleteFunc(b.chunks, func(c chunk) bool { return c.ids.last <= b.after })
+	return len(b.chunks) == 0
+}
+
+// read returns the next page of at most limit messages, or nil after the last.
+//
+// A page spans a stretch of ids, and ids are unique, so it reads no more than that many rows, however
+// many chunks share the stretch. Where ids are sparse (rolled back, or other shard groups') the
+// stretch is made longer.
+func (b *backlog) read(ctx context.Context, r *reader, limit, maxBytes int) (*page, error) {
+	for !b.done() {
+		first, last := b.chunks[0].ids.first, b.chunks[0].ids.last
+		for _, c := range b.chunks {
+			first, last = min(first, c.ids.first), max(last, c.ids.last)
+		}
+		after := max(b.after, first-1)
+		b.step = max(b.step, int64(limit))
+		through := min(last, after+b.step)
+
+		pg, cut, err := r.readPage(ctx, &b.next, b.ranges(after, through), after, through, limit, maxBytes)
+		if err != nil {
+			return nil, err
+		}
+		n := len(pg.deliveries)
+		switch {
+		case cut:
+			b.after = pg.deliveries[n-1].Position
+			b.step /= 2
+		default:
+			b.after = through
+			if n < limit/2+1 {
+				b.step = min(2*b.step, 1<<40)
+			}
+		}
+		if n > 0 {
+			return pg, nil
+		}
+		r.pool.put(pg)
+	}
+	return nil, nil
+}
+
+// ranges lists the transactions of the chunks that share ids with after < id <= through. Neighbours are
+// joined, except large transactions, in which the scan finds its ids by itself only if they are alone.
+func (b *backlog) ranges(after, through int64) []xidRange {
+	var ranges []xidRange
+	joined := false // the last range may be extended
+	for i := range b.chunks {
+		c := &b.chunks[i]
+		if c.ids.first > through || c.ids.last <= after {
+			continue
+		}
+		if n := len(ranges); joined && !c.single() && ranges[n-1].hi+1 == c.xids.lo {
+			ranges[n-1].hi = c.xids.hi
+			continue
+		}
+		ranges = append(ranges, c.xids)
+		joined = !c.single()
+	}
+	return ranges
+}

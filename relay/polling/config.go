@@ -1,0 +1,98 @@
+package polling
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// SnapshotConfig tunes a [Snapshot]. The zero value means the stated defaults.
+type SnapshotConfig struct {
+	// Registration is the relay that this source belongs to; see [Register]. Its sources take their
+	// leases back at once after a restart under the same name. nil: the source has a name that no
+	// restart comes back to, isn't listed among the running relays, and after a crash its successor
+	// waits until the lease ends.
+	Registration *Registration
+
+	// Groups is into how many shard groups the destination is split, 1 to 64, and Group which of them
+	// this source reads, from 0. Default: group 0 of 1. All sources of a destination must agree on
+	// Groups; when it changes, see [Snapshot.Acquire].
+	Groups int
+	Group  int
+
+	// Lease is how long a shard group stays with a relay that has stopped answering. It is renewed
+	// every third of that, and what idle polls have passed is stored with it. At least 100 ms.
+	// Default 3 s.
+	Lease time.Duration
+
+	// PollBusy is the pause between polls while messages come, PollIdle the longest one: each empty
+	// poll makes the pause a quarter longer. PollBusy is about what polling adds to a message's
+	// latency. Defaults 1 ms and 100 ms.
+	PollBusy time.Duration
+	PollIdle time.Duration
+
+	// PageBytes is about how much text and payload a batch has at most. Larger messages come in
+	// smaller batches; a single message may exceed it. Default 8 MiB.
+	PageBytes int
+
+	// Wake, if not nil, ends a pause at once when something is received from it: the writer's signal
+	// in the same process that something was committed.
+	Wake <-chan struct{}
+
+	// Logger gets changes of ownership; nil is silent.
+	Logger *slog.Logger
+}
+
+const (
+	defaultLease = 3 * time.Second
+	minLease     = 100 * time.Millisecond
+
+	// maxShards is the number of virtual partitions that the schema spreads keys over.
+	maxShards = 64
+
+	// hangUpTimeout bounds the farewell on a connection that is closed.
+	hangUpTimeout = 2 * time.Second
+)
+
+// withDefaults fills what is zero and reports all faults together.
+func (c SnapshotConfig) withDefaults(conn *pgx.ConnConfig, destination string) (SnapshotConfig, error) {
+	if c.Groups == 0 {
+		c.Groups = 1
+	}
+	if c.Lease == 0 {
+		c.Lease = defaultLease
+	}
+	if c.PollBusy == 0 {
+		c.PollBusy = time.Millisecond
+	}
+	if c.PollIdle == 0 {
+		c.PollIdle = max(100*time.Millisecond, c.PollBusy)
+	}
+	if c.PageBytes == 0 {
+		c.PageBytes = 8 << 20
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+
+	var faults []error
+	need := func(ok bool, format string, args ...any) {
+		if !ok {
+			faults = append(faults, fmt.Errorf(format, args...))
+		}
+	}
+	need(conn != nil, "there is no connection config")
+	need(destination != "", "the destination has no name")
+	need(c.Groups >= 1 && c.Groups <= maxShards, "Groups is %d, it must be 1 to %d", c.Groups, maxShards)
+	need(c.Group >= 0 && c.Group < max(c.Groups, 1), "Group is %d, it must be 0 to %d", c.Group, c.Groups-1)
+	need(c.Lease >= minLease, "Lease is %v, it must be at least %v", c.Lease, minLease)
+	need(c.PollBusy > 0 && c.PollIdle >= c.PollBusy, "PollBusy is %v and PollIdle is %v, they must be positive and PollIdle not the shorter one", c.PollBusy, c.PollIdle)
+	need(c.PageBytes > 0, "PageBytes is %d, it must be positive", c.PageBytes)
+	if len(faults) > 0 {
+		return c, fmt.Errorf("polling: destination %q: %w", destination, errors.Join(faults...))
+	}
+	return c, nil
+}

@@ -1,0 +1,306 @@
+package polling
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// Times of holds cross the connection as durations from now, by the clock of whoever reads them: the
+// database decides with its own, the relay with its own, and they need not agree.
+
+// heldLanesSQL walks from lane to lane along the primary key: it costs a step per lane, however many
+// holds stand behind each head.
+const heldLanesSQL = `
+WITH RECURSIVE heads AS (
+	(SELECT h.lane, h.shard, h.retry_at FROM outbox.holds h
+	WHERE h.destination = $1 ORDER BY h.lane, h.id LIMIT 1)
+	UNION ALL
+	SELECT n.lane, n.shard, n.retry_at FROM heads, LATERAL (
+		SELECT h.lane, h.shard, h.retry_at FROM outbox.holds h
+		WHERE h.destination = $1 AND h.lane > heads.lane ORDER BY h.lane, h.id LIMIT 1
+	) n
+)
+SELECT lane, shard::integer, ` + waitSQL + ` FROM heads
+WHERE shard % $3::integer = $2::integer LIMIT $4`
+
+// waitSQL is how long a hold has to wait, in microseconds, and whether it waits for an operator.
+const waitSQL = `CASE WHEN isfinite(retry_at) THEN (extract(epoch FROM retry_at - clock_timestamp()) * 1000000)::bigint END,
+	retry_at IS NOT NULL AND retry_at = 'infinity'`
+
+func heldLanes(ctx context.Context, conn *pgx.Conn, destination string, group, groups, limit int) ([]relay.HeldLane, error) {
+	now := time.Now()
+	rows, err := conn.Query(ctx, heldLanesSQL, destination, group, groups, limit)
+	if err != nil {
+		return nil, fmt.Errorf("list held lanes: %w", err)
+	}
+	lanes, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (l relay.HeldLane, err error) {
+		var wait *int64
+		err = row.Scan(&l.Lane, &l.Shard, &wait, &l.Blocked)
+		l.Due = due(now, wait)
+		return l, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list held lanes: %w", err)
+	}
+	return lanes, nil
+}
+
+func due(now time.Time, wait *int64) time.Time {
+	if wait == nil {
+		return time.Time{}
+	}
+	return now.Add(time.Duration(min(*wait, maxWait)) * time.Microsecond)
+}
+
+// maxWait is the longest time.Duration, in microseconds.
+const maxWait = int64(1<<63-1) / 1000
+
+const heldSQL = `
+SELECT ` + messageColumns + `, m.attempts, ` + waitSQL + `
+FROM outbox.holds m WHERE m.destination = $1 AND m.lane = $2 ORDER BY m.id LIMIT $3`
+
+// heldOf reads holds as messages are read, into memory that is not used again.
+func heldOf(ctx context.Context, conn *pgx.Conn, destination, lane string, limit int) ([]relay.Delivery, error) {
+	now := time.Now()
+	rows := conn.PgConn().ExecParams(ctx, heldSQL, [][]byte{[]byte(destination), []byte(lane), strconv.AppendInt(nil, int64(limit), 10)},
+		nil, textFormat, binaryFormat)
+	held, err := decodeHeld(rows, now)
+	if _, closeErr := rows.Close(); closeErr != nil {
+		err = closeErr
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the holds of lane %q: %w", lane, err)
+	}
+	return held, nil
+}
+
+func decodeHeld(rows *pgconn.ResultReader, now time.Time) ([]relay.Delivery, error) {
+	var (
+		pg  page
+		d   decoder
+		err error
+	)
+	for rows.NextRow() {
+		row := rows.Values()
+		if err != nil {
+			continue // rows.Close wants them all read
+		}
+		var held *relay.Delivery
+		if held, err = d.decode(&pg, row); err != nil {
+			continue
+		}
+		attempts, wait, blocked := row[messageColumnCount], row[messageColumnCount+1], row[messageColumnCount+2]
+		held.Attempts = int(binary.BigEndian.Uint32(attempts))
+		if len(wait) == 8 {
+			w := int64(binary.BigEndian.Uint64(wait))
+			held.RetryAt = due(now, &w)
+		}
+		held.Blocked = len(blocked) == 1 && blocked[0] == 1
+	}
+	return pg.deliveries, err
+}
+
+// outcomes stores what became of messages that were not delivered, and of holds.
+type outcomes struct {
+	destination string
+	settlement  *relay.Settlement
+}
+
+func (o outcomes) empty() bool {
+	s := o.settlement
+	return len(s.Hold)+len(s.Dead)+len(s.HeldDelivered)+len(s.HeldRetry)+len(s.HeldDead) == 0
+}
+
+func (o outcomes) store(ctx context.Context, tx pgx.Tx) error {
+	steps := []struct {
+		what string
+		do   func(context.Context, pgx.Tx) error
+		n    int
+	}{
+		{"remove delivered holds", o.delivered, len(o.settlement.HeldDelivered)},
+		{"store the next attempts of holds", o.retry, len(o.settlement.HeldRetry)},
+		{"move holds to the dead letters", o.heldDead, len(o.settlement.HeldDead)},
+		{"hold messages", o.hold, len(o.settlement.Hold)},
+		{"store dead letters", o.dead, len(o.settlement.Dead)},
+	}
+	for _, step := range steps {
+		if step.n == 0 {
+			continue
+		}
+		if err := step.do(ctx, tx); err != nil {
+			return fmt.Errorf("%s: %w", step.what, err)
+		}
+	}
+	return nil
+}
+
+const kept = `message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at, created_at`
+
+// holdSQL copies messages, found by their place in the index, into the holds. The client names the lane,
+// for it has decided by that name who waits behind whom.
+const holdSQL = `
+INSERT INTO outbox.holds (destination, lane, id, ` + kept + `, attempts, retry_at, error)
+SELECT $1, o.lane, m.id, ` + kept + `, o.attempts, ` + retryAtSQL + `, o.error
+FROM unnest($2::text[]::xid8[], $3::bigint[], $4::text[], $5::integer[], $6::bigint[], $7::boolean[], $8::text[])
+	o (xid, id, lane, attempts, wait, blocked, error)
+JOIN LATERAL (SELECT * FROM outbox.messages m WHERE m.xid = o.xid AND m.id = o.id) m ON true
+ON CONFLICT (destination, lane, id) DO UPDATE SET
+	attempts = excluded.attempts, retry_at = excluded.retry_at, error = excluded.error`
+
+const retryAtSQL = `CASE WHEN o.blocked THEN 'infinity' ELSE clock_timestamp() + o.wait * interval '1 microsecond' END`
+
+func (o outcomes) hold(ctx context.Context, tx pgx.Tx) error {
+	c := newOutcomeColumns(len(o.settlement.Hold))
+	now := time.Now()
+	for _, h := range o.settlement.Hold {
+		c.add(h.Delivery, h.Err)
+		c.addRetry(now, &h)
+	}
+	tag, err := tx.Exec(ctx, holdSQL, o.destination, c.xids, c.ids, c.lanes, c.attempts, c.waits, c.blocked, c.errors)
+	return allThere(tag, err, len(o.settlement.Hold))
+}
+
+const deadSQL = `
+INSERT INTO outbox.dead_letters (destination, lane, id, ` + kept + `, attempts, reason, error)
+SELECT $1, o.lane, m.id, ` + kept + `, o.attempts, o.reason, coalesce(o.error, '')
+FROM unnest($2::text[]::xid8[], $3::bigint[], $4::text[], $5::integer[], $6::text[], $7::text[])
+	o (xid, id, lane, attempts, reason, error)
+JOIN LATERAL (SELECT * FROM outbox.messages m WHERE m.xid = o.xid AND m.id = o.id) m ON true
+` + deadAgainSQL
+
+// deadAgainSQL is for a message that was a dead letter, was sent again and failed again.
+const deadAgainSQL = `ON CONFLICT (destination, id) DO UPDATE SET
+	attempts = excluded.attempts, reason = excluded.reason, error = excluded.error, dead_at = excluded.dead_at`
+
+func (o outcomes) dead(ctx context.Context, tx pgx.Tx) error {
+	c := newOutcomeColumns(len(o.settlement.Dead))
+	for _, d := range o.settlement.Dead {
+		c.add(d.Delivery, d.Err)
+		c.reasons = append(c.reasons, string(d.Reason))
+	}
+	tag, err := tx.Exec(ctx, deadSQL, o.destination, c.xids, c.ids, c.lanes, c.attempts, c.reasons, c.errors)
+	return allThere(tag, err, len(o.settlement.Dead))
+}
+
+// allThere makes sure that every message was copied. One that isn't there any more, because somebody has
+// deleted it, ends the session, and the next one doesn't read it.
+func allThere(tag pgconn.CommandTag, err error, want int) error {
+	if err != nil {
+		return err
+	}
+	if n := tag.RowsAffected(); n != int64(want) {
+		return fmt.Errorf("%d of %d messages are not in outbox.messages any more: they were deleted before they were delivered", int64(want)-n, want)
+	}
+	return nil
+}
+
+// The following find holds by their primary key. An operator may have removed one meanwhile; what is gone
+// stays gone.
+
+const heldDeliveredSQL = `
+DELETE FROM outbox.holds h USING unnest($2::text[], $3::bigint[]) o (lane, id)
+WHERE h.destination = $1 AND h.lane = o.lane AND h.id = o.id`
+
+func (o outcomes) delivered(ctx context.Context, tx pgx.Tx) error {
+	c := newOutcomeColumns(len(o.settlement.HeldDelivered))
+	for _, d := range o.settlement.HeldDelivered {
+		c.add(d, nil)
+	}
+	_, err := tx.Exec(ctx, heldDeliveredSQL, o.destination, c.lanes, c.ids)
+	return err
+}
+
+const heldRetrySQL = `
+UPDATE outbox.holds h SET attempts = o.attempts, retry_at = ` + retryAtSQL + `, error = o.error
+FROM unnest($2::text[], $3::bigint[], $4::integer[], $5::bigint[], $6::boolean[], $7::text[])
+	o (lane, id, attempts, wait, blocked, error)
+WHERE h.destination = $1 AND h.lane = o.lane AND h.id = o.id`
+
+func (o outcomes) retry(ctx context.Context, tx pgx.Tx) error {
+	c := newOutcomeColumns(len(o.settlement.HeldRetry))
+	now := time.Now()
+	for _, h := range o.settlement.HeldRetry {
+		c.add(h.Delivery, h.Err)
+		c.addRetry(now, &h)
+	}
+	_, err := tx.Exec(ctx, heldRetrySQL, o.destination, c.lanes, c.ids, c.attempts, c.waits, c.blocked, c.errors)
+	return err
+}
+
+const heldDeadSQL = `
+WITH m AS (
+	DELETE FROM outbox.holds h
+	USING unnest($2::text[], $3::bigint[], $4::integer[], $5::text[], $6::text[]) o (lane, id, attempts, reason, error)
+	WHERE h.destination = $1 AND h.lane = o.lane AND h.id = o.id
+	RETURNING h.*, o.attempts AS tried, o.reason AS why, coalesce(o.error, '') AS last_error
+)
+INSERT INTO outbox.dead_letters (destination, lane, id, ` + kept + `, attempts, reason, error)
+SELECT destination, lane, id, ` + kept + `, tried, why, last_error FROM m
+` + deadAgainSQL
+
+func (o outcomes) heldDead(ctx context.Context, tx pgx.Tx) error {
+	c := newOutcomeColumns(len(o.settlement.HeldDead))
+	for _, d := range o.settlement.HeldDead {
+		c.add(d.Delivery, d.Err)
+		c.reasons = append(c.reasons, string(d.Reason))
+	}
+	_, err := tx.Exec(ctx, heldDeadSQL, o.destination, c.lanes, c.ids, c.attempts, c.reasons, c.errors)
+	return err
+}
+
+// outcomeColumns are the columns of a set of outcomes, as the statements unnest them.
+type outcomeColumns struct {
+	xids     []string
+	ids      []int64
+	lanes    []string
+	attempts []int32
+	waits    []*int64
+	blocked  []bool
+	reasons  []string
+	errors   []*string
+}
+
+func newOutcomeColumns(n int) *outcomeColumns {
+	return &outcomeColumns{xids: make([]string, 0, n), ids: make([]int64, 0, n), lanes: make([]string, 0, n)}
+}
+
+func (c *outcomeColumns) add(d *relay.Delivery, err error) {
+	c.xids = append(c.xids, strconv.FormatUint(d.Ref, 10))
+	c.ids = append(c.ids, d.Position)
+	c.lanes = append(c.lanes, d.Lane())
+	c.attempts = append(c.attempts, int32(min(d.Attempts, 1<<31-1)))
+	c.errors = append(c.errors, errorText(err))
+}
+
+func (c *outcomeColumns) addRetry(now time.Time, h *relay.Hold) {
+	var wait *int64
+	if !h.RetryAt.IsZero() {
+		us := max(h.RetryAt.Sub(now), 0).Microseconds()
+		wait = &us
+	}
+	c.waits = append(c.waits, wait)
+	c.blocked = append(c.blocked, h.Blocked)
+}
+
+// errorText makes an error fit for a text column: brokers answer whatever they like.
+func errorText(err error) *string {
+	if err == nil {
+		return nil
+	}
+	const limit = 4 << 10
+	text := err.Error()
+	if len(text) > limit {
+		text = text[:limit] + "…"
+	}
+	text = strings.ReplaceAll(strings.ToValidUTF8(text, "�"), "\x00", "�")
+	return &text
+}

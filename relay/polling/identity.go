@@ -1,0 +1,107 @@
+package polling
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Why a source refuses a database for good. Errors that wrap these are marked by outbox.Permanent.
+var (
+	// ErrStandby says that the server is a hot standby.
+	ErrStandby = errors.New("the server is a hot standby")
+
+	// ErrForeignCursor says that a cursor was written in another cluster, or in a history of this one
+	// that has been undone. Transaction ids mean nothing across that.
+	ErrForeignCursor = errors.New("the cursor is from another cluster")
+)
+
+// refuseStandby returns ErrStandby on one: its snapshots don't list the transactions in progress, so a
+// message that commits late would be taken for one that was read.
+func refuseStandby(ctx context.Context, conn *pgx.Conn) error {
+	var standby bool
+	if err := conn.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
+		return fmt.Errorf("ask whether the server is a standby: %w", err)
+	}
+	if standby {
+		return permanent("%w, whose snapshots would lose messages: connect to the primary "+
+			"(with several hosts in the address, add target_session_attrs=read-write)", ErrStandby)
+	}
+	return nil
+}
+
+// cursorRow is a row of outbox.cursors, with what the server knows about itself.
+type cursorRow struct {
+	destination   string
+	group, groups int
+	position      position
+	epoch         int64
+	owner         string
+	held          bool // by owner, until its lease ends
+	leaseEnds     int64
+	cluster       int64
+
+	here struct {
+		cluster int64
+		xmax    uint64
+	}
+}
+
+const cursorRowSQL = `
+SELECT c.shard_group, c.shard_groups, c.prev::text, c.windows::text[], c.last_id, c.epoch, coalesce(c.owner, ''),
+	c.lease_until > clock_timestamp(), c.system_identifier,
+	(SELECT s.system_identifier FROM pg_control_system() s), pg_snapshot_xmax(pg_current_snapshot())::text
+FROM outbox.cursors c WHERE c.destination = $1 ORDER BY c.shard_group`
+
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func cursorRows(ctx context.Context, db querier, destination string) ([]cursorRow, error) {
+	rows, err := db.Query(ctx, cursorRowSQL, destination)
+	if err != nil {
+		return nil, fmt.Errorf("read the cursor: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (cursorRow, error) {
+		c := cursorRow{destination: destination}
+		var xmax string
+		err := row.Scan(&c.group, &c.groups, &c.position.prev, &c.position.windows, &c.position.lastID, &c.epoch, &c.owner,
+			&c.held, &c.cluster, &c.here.cluster, &xmax)
+		if err == nil {
+			_, err = fmt.Sscan(xmax, &c.here.xmax)
+		}
+		return c, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the cursor: %w", err)
+	}
+	return all, nil
+}
+
+// refuseForeign returns ErrForeignCursor unless c was written in this cluster's own past: after a restore
+// of a dump, rows with new transaction ids would be taken for read ones and skipped in silence.
+func refuseForeign(c *cursorRow) error {
+	why := ""
+	if c.cluster != c.here.cluster {
+		why = fmt.Sprintf("it was written in cluster %d, and this is cluster %d", uint64(c.cluster), uint64(c.here.cluster))
+	} else {
+		end := c.position.prev
+		if n := len(c.position.windows); n > 0 {
+			end = c.position.windows[n-1]
+		}
+		s, err := parseTxSnapshot(end)
+		if err != nil {
+			return err
+		}
+		if c.here.xmax < s.xmax {
+			why = fmt.Sprintf("it has seen transaction %d, and this cluster has come to %d", s.xmax, c.here.xmax)
+		}
+	}
+	if why == "" {
+		return nil
+	}
+	return permanent("%w: %s; a dump was restored here, or the cluster was upgraded. "+
+		"With all writers and relays stopped, run: outbox rebase --destination %s", ErrForeignCursor, why, c.destination)
+}

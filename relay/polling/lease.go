@@ -1,0 +1,228 @@
+package polling
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// lease is the ownership of a shard group, on the connection that writes everything of a session. Every
+// write names the epoch that the lease began, so a session that has lost it changes nothing any more,
+// whatever it still believes.
+type lease struct {
+	destination string
+	group       int
+	epoch       int64
+	ttl         time.Duration
+
+	// mu is held for a whole write: from the moment at which its content is decided until its outcome is
+	// known. Nobody holds another lock of this package while waiting for it.
+	mu   sync.Mutex
+	conn *pgx.Conn
+
+	state struct {
+		sync.Mutex
+		expires time.Time
+		written time.Time
+		err     error // why nothing can be written any more
+	}
+	broken chan struct{} // closed when err is set
+
+	stop    context.CancelFunc
+	renewed chan struct{} // closed when the renewing goroutine has ended
+}
+
+// position is what a cursor row says about how far a session is.
+type position struct {
+	prev    string   // everything that it sees is settled
+	windows []string // the open windows, oldest first
+	lastID  int64    // the last settled id of the oldest
+}
+
+// startLease takes over conn, on which the lease was taken by a statement sent at since, and renews it with
+// what current says, until release.
+func startLease(conn *pgx.Conn, destination string, group int, epoch int64, ttl time.Duration, since time.Time, current func() position) *lease {
+	l := &lease{
+		destination: destination, group: group, epoch: epoch, ttl: ttl, conn: conn,
+		broken: make(chan struct{}), renewed: make(chan struct{}),
+	}
+	l.extend(since)
+	ctx, stop := context.WithCancel(context.Background())
+	l.stop = stop
+	go l.renew(ctx, current)
+	return l
+}
+
+// extend notes a write that was sent at since: the lease lasts from when the server got it, which is
+// later, so what is noted here ends first.
+func (l *lease) extend(since time.Time) {
+	l.state.Lock()
+	defer l.state.Unlock()
+	l.state.expires, l.state.written = since.Add(l.ttl), since
+}
+
+func (l *lease) expires() time.Time {
+	l.state.Lock()
+	defer l.state.Unlock()
+	if errors.Is(l.state.err, relay.ErrLeaseLost) {
+		return time.Time{}
+	}
+	return l.state.expires
+}
+
+// fail ends the use of the lease. After an error the outcome of a write is unknown, so nothing may be
+// written on top of it.
+func (l *lease) fail(err error) error {
+	l.state.Lock()
+	defer l.state.Unlock()
+	if l.state.err == nil {
+		l.state.err = err
+		close(l.broken)
+	}
+	return err
+}
+
+// failure returns why the lease can't be used any more, or nil.
+func (l *lease) failure() error {
+	l.state.Lock()
+	defer l.state.Unlock()
+	return l.state.err
+}
+
+func (l *lease) renew(ctx context.Context, current func() position) {
+	defer close(l.renewed)
+	every := l.ttl / 3
+	timer := time.NewTimer(every)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.broken:
+			return
+		case <-timer.C:
+		}
+		l.state.Lock()
+		due := time.Until(l.state.written.Add(every))
+		l.state.Unlock()
+		if due <= 0 {
+			// Not ctx: a write that release interrupts would take the connection with it.
+			if err := l.write(context.Background(), 0, current, nil); err != nil {
+				return
+			}
+			due = every
+		}
+		timer.Reset(due)
+	}
+}
+
+// writeCursorSQL moves the cursor and renews the lease, if the lease is still of this epoch. It is the only
+// statement that moves a cursor.
+const writeCursorSQL = `
+UPDATE outbox.cursors SET
+	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6, delivered = delivered + $7,
+	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = clock_timestamp()
+WHERE destination = $1 AND shard_group = $2 AND epoch = $3`
+
+// write stores what current says, adds to the count of delivered messages and renews the lease; with
+// more, in one transaction with what that does. current is called when all earlier writes have ended.
+// A write lasts no longer than the lease. After an error but relay.ErrLeaseLost its outcome is unknown;
+// after any error nothing more is written.
+func (l *lease) write(ctx context.Context, delivered int, current func() position, more func(context.Context, pgx.Tx) error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.failure(); err != nil {
+		return err
+	}
+	at := current()
+	ctx, cancel := context.WithDeadline(ctx, l.expires())
+	defer cancel()
+	since := time.Now()
+	move := func(ctx context.Context, db execer) error {
+		tag, err := db.Exec(ctx, writeCursorSQL, l.destination, l.group, l.epoch,
+			at.prev, snapshotArray(at.windows), at.lastID, delivered, l.ttl.Microseconds())
+		switch {
+		case err != nil:
+			return fmt.Errorf("move the cursor: %w", err)
+		case tag.RowsAffected() == 0:
+			return relay.ErrLeaseLost
+		}
+		return nil
+	}
+	var err error
+	if more == nil {
+		err = move(ctx, l.conn)
+	} else {
+		err = inTransaction(ctx, l.conn, func(tx pgx.Tx) error {
+			// First, for its row lock: from here on until the commit nobody takes the lease.
+			if err := move(ctx, tx); err != nil {
+				return err
+			}
+			return more(ctx, tx)
+		})
+	}
+	if err != nil {
+		return l.fail(err)
+	}
+	l.extend(since)
+	return nil
+}
+
+// query runs f on the connection between writes.
+func (l *lease) query(f func(*pgx.Conn) error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.failure(); err != nil {
+		return err
+	}
+	if err := f(l.conn); err != nil {
+		return l.fail(err)
+	}
+	return nil
+}
+
+// releaseSQL gives the lease back. owner stays, to name the last one.
+const releaseSQL = `
+UPDATE outbox.cursors SET
+	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6,
+	lease_until = '-infinity', updated_at = clock_timestamp()
+WHERE destination = $1 AND shard_group = $2 AND epoch = $3`
+
+// release stops renewing, gives the lease back if it is still held, and closes the connection.
+func (l *lease) release(ctx context.Context, current func() position) error {
+	l.stop()
+	<-l.renewed
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer hangUp(l.conn)
+	if err := l.failure(); err != nil {
+		return err
+	}
+	at := current()
+	tag, err := l.conn.Exec(ctx, releaseSQL, l.destination, l.group, l.epoch, at.prev, snapshotArray(at.windows), at.lastID)
+	if err == nil && tag.RowsAffected() == 0 {
+		err = relay.ErrLeaseLost
+	}
+	_ = l.fail(errClosed)
+	if err != nil {
+		return fmt.Errorf("give the lease back: %w", err)
+	}
+	return nil
+}
+
+var errClosed = errors.New("the session is closed")
+
+// snapshotArray writes a pg_snapshot[] literal.
+func snapshotArray(snapshots []string) string {
+	if len(snapshots) == 0 {
+		return "{}"
+	}
+	return `{"` + strings.Join(snapshots, `","`) + `"}`
+}

@@ -1,0 +1,229 @@
+package polling
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// page is the memory of one batch: deliveries, and all that they point to. It goes back to its pool when
+// the batch is recycled.
+type page struct {
+	deliveries []relay.Delivery
+	headers    []outbox.Header
+	arena      arena
+}
+
+type pagePool struct{ pool sync.Pool }
+
+func (p *pagePool) get() *page {
+	if pg, ok := p.pool.Get().(*page); ok {
+		return pg
+	}
+	return &page{}
+}
+
+// put takes back a page of which nobody uses anything any more.
+func (p *pagePool) put(pg *page) {
+	pg.reset()
+	p.pool.Put(pg)
+}
+
+// reset forgets the rows. Headers are cleared so that the pool keeps nothing alive that it doesn't own.
+func (pg *page) reset() {
+	clear(pg.deliveries)
+	clear(pg.headers)
+	pg.deliveries, pg.headers = pg.deliveries[:0], pg.headers[:0]
+	pg.arena.reset()
+}
+
+// arena hands out bytes of a few large blocks. What it has handed out stays where it is until reset.
+type arena struct {
+	block []byte   // handed out up to its length
+	full  [][]byte // earlier blocks, alive by what points into them
+	bytes int      // handed out in all
+}
+
+// A row's text and payload lie in one block unless they are larger than that.
+const (
+	blockSize = 256 << 10
+	maxKept   = 8 << 20 // of memory that a page takes back to its pool
+)
+
+// grow returns n bytes, not cleared.
+func (a *arena) grow(n int) []byte {
+	if cap(a.block)-len(a.block) < n {
+		a.full = append(a.full, a.block)
+		a.block = make([]byte, 0, max(n, blockSize))
+	}
+	from := len(a.block)
+	a.block = a.block[:from+n]
+	a.bytes += n
+	return a.block[from : from+n : from+n]
+}
+
+func (a *arena) copy(b []byte) []byte {
+	c := a.grow(len(b))
+	copy(c, b)
+	return c
+}
+
+func (a *arena) str(b []byte) string { return aliased(a.copy(b)) }
+
+// reset keeps one block of the usual size; whoever still reads a string of it was told not to.
+func (a *arena) reset() {
+	if cap(a.block) > maxKept {
+		a.block = nil
+	}
+	// A page of many blocks comes again: make the next first block as large as all of them.
+	if n := len(a.full); n > 1 && a.bytes <= maxKept && cap(a.block) < a.bytes {
+		a.block = make([]byte, 0, a.bytes)
+	}
+	a.block, a.full, a.bytes = a.block[:0], nil, 0
+}
+
+// aliased is b as a string, without a copy: nothing writes to b any more until its page is recycled, and
+// by the contract of relay.Batch nothing reads the string any more then.
+func aliased(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// decoder turns rows in PostgreSQL's binary format into deliveries. It belongs to one connection.
+type decoder struct {
+	names interner
+}
+
+// messageColumns is what decoder reads, of outbox.messages m or of anything with the same columns.
+const messageColumns = `m.id, m.message_id, m.topic, m.key, m.shard, m.aggregate_type, m.aggregate_id,
+	m.event_type, m.payload, m.content_type, m.headers, m.deliver_at, m.created_at`
+
+// Their places in a row.
+const (
+	colID = iota
+	colMessageID
+	colTopic
+	colKey
+	colShard
+	colAggregateType
+	colAggregateID
+	colEventType
+	colPayload
+	colContentType
+	colHeaders
+	colDeliverAt
+	colCreatedAt
+	messageColumnCount
+)
+
+var errRow = errors.New("a row is not as the schema of this version has it: run: outbox check")
+
+// decode appends the message in row to pg and returns its delivery, for the caller to fill in what only
+// it knows. What row points to is copied.
+func (d *decoder) decode(pg *page, row [][]byte) (*relay.Delivery, error) {
+	if len(row) < messageColumnCount || len(row[colID]) != 8 || len(row[colMessageID]) != 16 || len(row[colShard]) != 2 || len(row[colCreatedAt]) != 8 {
+		return nil, errRow
+	}
+	if len(pg.deliveries) < cap(pg.deliveries) {
+		pg.deliveries = pg.deliveries[:len(pg.deliveries)+1]
+	} else {
+		pg.deliveries = append(pg.deliveries, relay.Delivery{})
+	}
+	dl := &pg.deliveries[len(pg.deliveries)-1]
+	dl.Position = int64(binary.BigEndian.Uint64(row[colID]))
+	copy(dl.ID[:], row[colMessageID])
+	dl.Topic = d.names.topic.str(row[colTopic])
+	dl.Shard = int(binary.BigEndian.Uint16(row[colShard]))
+	dl.AggregateType = d.names.aggregateType.str(row[colAggregateType])
+	dl.EventType = d.names.eventType.str(row[colEventType])
+	dl.ContentType = d.names.contentType.str(row[colContentType])
+	if len(row[colKey]) > 0 {
+		dl.Key = pg.arena.str(row[colKey])
+	}
+	if len(row[colAggregateID]) > 0 {
+		dl.AggregateID = pg.arena.str(row[colAggregateID])
+	}
+	if row[colPayload] != nil {
+		dl.Payload = pg.arena.copy(row[colPayload])
+	}
+	dl.DeliverAt = timestamp(row[colDeliverAt])
+	dl.CreatedAt = timestamp(row[colCreatedAt])
+	if dl.Topic == "" {
+		dl.Invalid = errors.New("the topic is empty")
+	}
+	if h := row[colHeaders]; h != nil {
+		if err := d.headers(pg, dl, h); err != nil {
+			dl.Invalid = errors.Join(dl.Invalid, err)
+		}
+	}
+	return dl, nil
+}
+
+// headers reads a jsonb in binary format: a version and the text.
+func (d *decoder) headers(pg *page, dl *relay.Delivery, b []byte) error {
+	if len(b) == 0 || b[0] != 1 {
+		return fmt.Errorf("headers: %w", errRow)
+	}
+	if len(b) == 3 && b[1] == '{' && b[2] == '}' {
+		return nil
+	}
+	from := len(pg.headers)
+	all, err := appendHeaders(pg.headers, pg.arena.str(b[1:]), &pg.arena)
+	pg.headers = all
+	dl.Headers = all[from:len(all):len(all)]
+	return err
+}
+
+// timestamp reads microseconds since 2000. NULL is the zero time; what lies beyond the calendar of
+// brokers and JSON, infinity too, is the end of the year 9999 or the zero time.
+func timestamp(b []byte) time.Time {
+	if len(b) != 8 {
+		return time.Time{}
+	}
+	const epoch, end = 946684800000000, 252455615999999999 // 2000-01-01; 9999-12-31 after that, in microseconds
+	switch us := int64(binary.BigEndian.Uint64(b)); {
+	case us >= end:
+		return time.UnixMicro(end + epoch).UTC()
+	case us == math.MinInt64 || us < -63082281600000000: // before the year 1
+		return time.Time{}
+	default:
+		return time.UnixMicro(us + epoch).UTC()
+	}
+}
+
+// interner keeps one copy of the names that repeat from row to row, so that they cost no memory and
+// equal ones share theirs.
+type interner struct {
+	topic, aggregateType, eventType, contentType names
+}
+
+type names struct {
+	last string
+	all  map[string]string
+}
+
+// Bounded, because nothing keeps an application from putting an id into its topics.
+const maxNames = 4096
+
+func (n *names) str(b []byte) string {
+	if len(b) == 0 {
+		return ""
+	}
+	if string(b) == n.last {
+		return n.last
+	}
+	s, ok := n.all[string(b)]
+	if !ok {
+		s = string(b)
+		if n.all == nil || len(n.all) >= maxNames {
+			n.all = make(map[string]string)
+		}
+		n.all[s] = s
+	}
+	n.last = s
+	return s
+}

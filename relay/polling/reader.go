@@ -1,0 +1,292 @@
+package polling
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// reader runs the statements that read messages, each in a transaction of its own. Rows come in binary
+// format and are decoded from the connection's buffer, with no allocation per row. One goroutine at a
+// time.
+type reader struct {
+	conn    *pgx.Conn
+	decoder decoder
+	pool    *pagePool
+
+	group, groups []byte
+
+	keep, poll, page, chunk, single *pgconn.StatementDescription
+}
+
+// keepSQL takes the snapshot that ends a window, and keeps it where the next statement finds it. It is a
+// statement, and a transaction, of its own: what the next one reads is then all that the snapshot sees.
+// The other way round, a transaction that commits between the two would be visible in the snapshot and
+// not among the rows, and lost.
+const keepSQL = `SELECT set_config('outbox.next', pg_current_snapshot()::text, false)`
+
+// pollSQL reads the messages that the kept snapshot sees, of the ranges in $1 and $2. The first range has
+// no upper end (the snapshot is the end), the others are transactions that were in progress before; of
+// those that still are, nothing is read. LIMIT stands inside, so that a large window costs no more
+// than one row over it, and says by that row that it is large; what is returned then is no page.
+const pollSQL = `
+SELECT w.* FROM (
+	SELECT m.xid, ` + messageColumns + `
+	FROM unnest($1::xid8[], $2::xid8[]) r (lo, hi)
+	CROSS JOIN LATERAL (
+		SELECT * FROM outbox.messages m
+		WHERE m.xid >= r.lo AND m.xid <= r.hi
+		AND pg_visible_in_snapshot(m.xid, (SELECT current_setting('outbox.next')::pg_snapshot))
+	) m
+	WHERE (r.lo < r.hi OR pg_visible_in_snapshot(r.lo, (SELECT current_setting('outbox.next')::pg_snapshot)))
+	AND m.shard % $3::integer = $4::integer
+	LIMIT $5::bigint
+) w ORDER BY w.id`
+
+// pageSQL reads the messages of a window with $5 < id <= $6, of the ranges in $1 and $2, by id. The pairs
+// are compared as rows so that, within one transaction, the scan starts at $5 and ends at $6: a range
+// that is one large transaction costs what is read of it.
+const pageSQL = `
+SELECT m.xid, ` + messageColumns + `
+FROM unnest($1::xid8[], $2::xid8[]) r (lo, hi)
+CROSS JOIN LATERAL (
+	SELECT * FROM outbox.messages m
+	WHERE (m.xid, m.id) > (r.lo, $5::bigint) AND (m.xid, m.id) <= (r.hi, $6::bigint)
+	AND m.id > $5::bigint AND m.id <= $6::bigint
+	AND pg_visible_in_snapshot(m.xid, $7::pg_snapshot)
+) m
+WHERE m.shard % $3::integer = $4::integer
+ORDER BY m.id LIMIT $8::bigint`
+
+// chunkSQL looks at the next $4 messages of a window in the order of the index, and touches nothing else.
+const chunkSQL = `
+SELECT count(*), min(c.id), max(c.id), min(c.xid), max(c.xid) FROM (
+	SELECT m.xid, m.id FROM outbox.messages m
+	WHERE m.xid >= $1::xid8 AND m.xid <= $2::xid8 AND pg_visible_in_snapshot(m.xid, $3::pg_snapshot)
+	ORDER BY m.xid, m.id LIMIT $4::bigint
+) c`
+
+// singleSQL finds the first and last id of each transaction in $1, at the two ends of the index.
+const singleSQL = `
+SELECT r.xid, s.first, s.last FROM unnest($1::xid8[]) r (xid)
+CROSS JOIN LATERAL (SELECT min(m.id), max(m.id) FROM outbox.messages m WHERE m.xid = r.xid) s (first, last)
+WHERE s.first IS NOT NULL`
+
+func newReader(ctx context.Context, conn *pgx.Conn, pool *pagePool, group, groups int) (*reader, error) {
+	r := &reader{
+		conn: conn, pool: pool,
+		group: strconv.AppendInt(nil, int64(group), 10), groups: strconv.AppendInt(nil, int64(groups), 10),
+	}
+	for _, s := range []struct {
+		to        **pgconn.StatementDescription
+		name, sql string
+	}{
+		{&r.keep, "outbox_keep", keepSQL},
+		{&r.poll, "outbox_poll", pollSQL},
+		{&r.page, "outbox_page", pageSQL},
+		{&r.chunk, "outbox_chunk", chunkSQL},
+		{&r.single, "outbox_single", singleSQL},
+	} {
+		sd, err := conn.PgConn().Prepare(ctx, s.name, s.sql, nil)
+		if err != nil {
+			return nil, fmt.Errorf("prepare %s: %w", s.name, err)
+		}
+		*s.to = sd
+	}
+	return r, nil
+}
+
+// Results are wanted in binary; parameters go as text, which the server parses once.
+var (
+	binaryFormat = []int16{1}
+	textFormat   = []int16{0}
+)
+
+// pollWindow takes a snapshot and returns it with what it sees and prev doesn't, by id. More than limit
+// messages, or more bytes than a page may have, are too large a window to be sorted at once: the page then
+// has some of them, for their size.
+func (r *reader) pollWindow(ctx context.Context, prev *txSnapshot, limit, maxBytes int) (next txSnapshot, pg *page, large bool, err error) {
+	ranges := make([]xidRange, 1, 1+len(prev.xip))
+	ranges[0] = xidRange{prev.xmax, math.MaxUint64}
+	for _, x := range prev.xip {
+		ranges = append(ranges, xidRange{x, x})
+	}
+	lo, hi := arrays(ranges)
+
+	// One round trip for two transactions: each ends at its Sync.
+	pipeline := r.conn.PgConn().StartPipeline(ctx)
+	defer func() {
+		if closeErr := pipeline.Close(); err == nil && closeErr != nil {
+			err = fmt.Errorf("poll: %w", closeErr)
+		}
+		if err != nil && pg != nil {
+			r.pool.put(pg)
+			pg = nil
+		}
+	}()
+	pipeline.SendQueryStatement(r.keep, nil, nil, textFormat)
+	pipeline.SendPipelineSync()
+	pipeline.SendQueryStatement(r.poll, [][]byte{lo, hi, r.groups, r.group, strconv.AppendInt(nil, int64(limit)+1, 10)}, textFormat, binaryFormat)
+	pipeline.SendPipelineSync()
+	if err := pipeline.Flush(); err != nil {
+		return next, nil, false, fmt.Errorf("poll: %w", err)
+	}
+
+	var text string
+	err = results(pipeline, func(rows *pgconn.ResultReader) {
+		for rows.NextRow() {
+			text = string(rows.Values()[0])
+		}
+	})
+	if err != nil {
+		return next, nil, false, fmt.Errorf("take a snapshot: %w", err)
+	}
+	if text == prev.text {
+		next = *prev
+	} else if next, err = parseTxSnapshot(text); err != nil {
+		return next, nil, false, fmt.Errorf("take a snapshot: %w", err)
+	}
+
+	var decodeErr error
+	err = results(pipeline, func(rows *pgconn.ResultReader) {
+		for rows.NextRow() {
+			if pg == nil {
+				pg = r.pool.get()
+			}
+			large = large || len(pg.deliveries) == limit || pg.arena.bytes >= maxBytes
+			if large || decodeErr != nil {
+				continue
+			}
+			_, decodeErr = r.message(pg, rows.Values())
+		}
+	})
+	if err == nil {
+		err = decodeErr
+	}
+	if err != nil {
+		return next, pg, false, fmt.Errorf("poll: %w", err)
+	}
+	return next, pg, large, nil
+}
+
+// results hands one statement's result to read, and takes the answer to its Sync.
+func results(pipeline *pgconn.Pipeline, read func(*pgconn.ResultReader)) error {
+	for {
+		result, err := pipeline.GetResults()
+		if err != nil {
+			return err
+		}
+		switch result := result.(type) {
+		case *pgconn.ResultReader:
+			read(result)
+			if _, err := result.Close(); err != nil {
+				return err
+			}
+		case *pgconn.PipelineSync:
+			return nil
+		default:
+			return fmt.Errorf("unexpected answer %T", result)
+		}
+	}
+}
+
+// message decodes a row of which the first column is the transaction.
+func (r *reader) message(pg *page, row [][]byte) (*relay.Delivery, error) {
+	if len(row) != 1+messageColumnCount || len(row[0]) != 8 {
+		return nil, errRow
+	}
+	d, err := r.decoder.decode(pg, row[1:])
+	if err == nil {
+		d.Ref = binary.BigEndian.Uint64(row[0])
+	}
+	return d, err
+}
+
+// readPage reads at most limit messages of a window with after < id <= through. cut says that there were
+// more of them than a page has room for, be it messages or bytes.
+func (r *reader) readPage(ctx context.Context, next *txSnapshot, ranges []xidRange, after, through int64, limit, maxBytes int) (pg *page, cut bool, err error) {
+	lo, hi := arrays(ranges)
+	rows := r.conn.PgConn().ExecStatement(ctx, r.page, [][]byte{
+		lo, hi, r.groups, r.group,
+		strconv.AppendInt(nil, after, 10), strconv.AppendInt(nil, through, 10),
+		[]byte(next.text), strconv.AppendInt(nil, int64(limit), 10),
+	}, textFormat, binaryFormat)
+	pg = r.pool.get()
+	var decodeErr error
+	for rows.NextRow() {
+		// Rows come by id, so a page that is full of bytes ends here and the next one begins.
+		if cut = cut || pg.arena.bytes >= maxBytes && len(pg.deliveries) > 0; cut || decodeErr != nil {
+			continue
+		}
+		_, decodeErr = r.message(pg, rows.Values())
+	}
+	if _, err = rows.Close(); err == nil {
+		err = decodeErr
+	}
+	if err != nil {
+		r.pool.put(pg)
+		return nil, false, fmt.Errorf("read a page: %w", err)
+	}
+	return pg, cut || len(pg.deliveries) == limit, nil
+}
+
+// span is what chunkSQL and singleSQL find.
+type span struct {
+	count    int64
+	ids      idRange
+	min, max uint64 // transactions
+}
+
+type idRange struct{ first, last int64 }
+
+func (r *reader) nextChunk(ctx context.Context, next *txSnapshot, within xidRange, limit int) (span, error) {
+	rows := r.conn.PgConn().ExecStatement(ctx, r.chunk, [][]byte{
+		strconv.AppendUint(nil, within.lo, 10), strconv.AppendUint(nil, within.hi, 10),
+		[]byte(next.text), strconv.AppendInt(nil, int64(limit), 10),
+	}, textFormat, binaryFormat)
+	var s span
+	for rows.NextRow() {
+		v := rows.Values()
+		if s.count = int64(int8Value(v[0])); s.count > 0 {
+			s.ids = idRange{int64(int8Value(v[1])), int64(int8Value(v[2]))}
+			s.min, s.max = int8Value(v[3]), int8Value(v[4])
+		}
+	}
+	if _, err := rows.Close(); err != nil {
+		return span{}, fmt.Errorf("measure a backlog: %w", err)
+	}
+	return s, nil
+}
+
+// transactions finds the ids of whole transactions; those without messages are left out.
+func (r *reader) transactions(ctx context.Context, xids []xidRange) ([]chunk, error) {
+	if len(xids) == 0 {
+		return nil, nil
+	}
+	lo, _ := arrays(xids)
+	rows := r.conn.PgConn().ExecStatement(ctx, r.single, [][]byte{lo}, textFormat, binaryFormat)
+	var found []chunk
+	for rows.NextRow() {
+		v := rows.Values()
+		x := int8Value(v[0])
+		found = append(found, chunk{xids: xidRange{x, x}, ids: idRange{int64(int8Value(v[1])), int64(int8Value(v[2]))}})
+	}
+	if _, err := rows.Close(); err != nil {
+		return nil, fmt.Errorf("measure a backlog: %w", err)
+	}
+	return found, nil
+}
+
+func int8Value(b []byte) uint64 {
+	if len(b) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(b)
+}

@@ -1,0 +1,405 @@
+package polling
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// snapshotSession owns a shard group. It alone writes its cursor, so it keeps the truth in memory and
+// writes it down.
+//
+// Next runs in one goroutine and Settle in another; they share the cursor. Locks: lease.mu, then mu.
+type snapshotSession struct {
+	source *Snapshot
+	lease  *lease
+	reader *reader
+	pool   *pagePool
+
+	mu     sync.Mutex
+	cursor cursor
+
+	// Settle has made room for another window.
+	settled chan struct{}
+
+	// The rest belongs to Next.
+	log    *backlog      // of the window that is being read, if it is large
+	bytes  int           // of a message, by what was read lately; 0: nothing was
+	pause  time.Duration // before the next poll
+	pollAt time.Time
+	timer  *time.Timer
+}
+
+// cursor is where a session stands. All that prev sees is settled; a window holds what its snapshot sees
+// and the one before doesn't.
+type cursor struct {
+	prev    txSnapshot
+	windows []window // open, oldest first; all but the last are read to their end
+
+	// base is the end of what was read: everything that it sees is settled or in a window. Polls that
+	// found nothing move it past the last window.
+	base txSnapshot
+
+	ordinals uint64
+}
+
+type window struct {
+	ordinal  uint64
+	end      txSnapshot
+	complete bool  // all its messages were returned
+	last     int64 // the id of the last one returned, at least settled
+	settled  int64 // messages up to this id are settled
+}
+
+// newCursor is the cursor that at describes.
+func newCursor(at position) (cursor, error) {
+	prev, err := parseTxSnapshot(at.prev)
+	if err != nil {
+		return cursor{}, err
+	}
+	c := cursor{prev: prev, base: prev}
+	for i, text := range at.windows {
+		end, err := parseTxSnapshot(text)
+		if err != nil {
+			return cursor{}, err
+		}
+		w := c.open(end)
+		if i == 0 {
+			w.last, w.settled = at.lastID, at.lastID
+		}
+	}
+	return c, nil
+}
+
+// open adds a window that ends at end.
+func (c *cursor) open(end txSnapshot) *window {
+	c.ordinals++
+	c.windows = append(c.windows, window{ordinal: c.ordinals, end: end, last: math.MinInt64, settled: math.MinInt64})
+	c.base = end
+	return &c.windows[len(c.windows)-1]
+}
+
+// unread returns the first window that has more to be returned, with the snapshot before it.
+func (c *cursor) unread() (w *window, before *txSnapshot) {
+	before = &c.prev
+	for i := range c.windows {
+		if !c.windows[i].complete {
+			return &c.windows[i], before
+		}
+		before = &c.windows[i].end
+	}
+	return nil, nil
+}
+
+func (c *cursor) window(ordinal uint64) *window {
+	for i := range c.windows {
+		if c.windows[i].ordinal == ordinal {
+			return &c.windows[i]
+		}
+	}
+	return nil
+}
+
+// settle notes that d, and everything that was returned before it, is settled.
+func (c *cursor) settle(d *relay.Delivery) {
+	for i := range c.windows {
+		w := &c.windows[i]
+		if w.ordinal == d.Window {
+			w.settled = max(w.settled, d.Position)
+			return
+		}
+		if w.ordinal < d.Window {
+			w.settled = w.last
+		}
+	}
+}
+
+// position closes the windows that are done with and returns what to store.
+func (c *cursor) position() position {
+	n := 0
+	for n < len(c.windows) && c.windows[n].complete && c.windows[n].settled >= c.windows[n].last {
+		c.prev = c.windows[n].end
+		n++
+	}
+	c.windows = append(c.windows[:0], c.windows[n:]...)
+	at := position{}
+	if len(c.windows) == 0 {
+		c.prev = c.base
+	} else {
+		at.lastID = max(c.windows[0].settled, 0)
+	}
+	at.prev = c.prev.text
+	for i := range c.windows {
+		at.windows = append(at.windows, c.windows[i].end.text)
+	}
+	return at
+}
+
+// crowded reports whether another window must wait until one is closed. Small windows make for low
+// latency, but each is in every write of the cursor, with all the transactions that were in progress.
+func (c *cursor) crowded() bool {
+	const maxWindows, maxText = 16, 32 << 10
+	text := 0
+	for i := range c.windows {
+		text += len(c.windows[i].end.text)
+	}
+	return len(c.windows) >= maxWindows || text > maxText
+}
+
+// position is what lease writes.
+func (s *snapshotSession) position() position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cursor.position()
+}
+
+func (s *snapshotSession) Next(ctx context.Context, limit int) (relay.Batch, error) {
+	if limit < 1 {
+		return relay.Batch{}, fmt.Errorf("polling: Next was asked for %d messages", limit)
+	}
+	for {
+		if err := s.lease.failure(); err != nil {
+			return relay.Batch{}, err
+		}
+		pg, err := s.readWindow(ctx, limit)
+		if err == nil && pg == nil {
+			pg, err = s.poll(ctx, limit)
+		}
+		if err != nil {
+			return relay.Batch{}, err
+		}
+		if pg != nil {
+			return relay.Batch{Deliveries: pg.deliveries, Recycle: func() { s.pool.put(pg) }}, nil
+		}
+	}
+}
+
+// readWindow returns the next page of the windows that were not read to their end: a large one, and after
+// a restart those that the cursor had open. It returns nil when there are none.
+func (s *snapshotSession) readWindow(ctx context.Context, limit int) (*page, error) {
+	for {
+		s.mu.Lock()
+		w, before := s.cursor.unread()
+		if w == nil {
+			s.mu.Unlock()
+			return nil, nil
+		}
+		ordinal, last, end, prev := w.ordinal, w.last, w.end, *before
+		s.mu.Unlock()
+
+		if s.log == nil {
+			log, err := newBacklog(ctx, s.reader, &prev, &end, last)
+			if err != nil {
+				return nil, err
+			}
+			s.log = log
+		}
+		pg, err := s.log.read(ctx, s.reader, s.limit(limit), s.source.cfg.PageBytes)
+		if err != nil {
+			return nil, err
+		}
+		if pg != nil {
+			s.observe(len(pg.deliveries), pg.arena.bytes)
+			stamp(pg, ordinal)
+		}
+		done := s.log.done()
+		if done {
+			s.log = nil
+		}
+
+		s.mu.Lock()
+		w = s.cursor.window(ordinal) // it has stayed open, because it wasn't complete
+		if pg != nil {
+			w.last = pg.deliveries[len(pg.deliveries)-1].Position
+		}
+		w.complete = done
+		s.mu.Unlock()
+		if pg != nil {
+			return pg, nil
+		}
+	}
+}
+
+// poll waits until it is time and looks for what has committed. It returns nil when there is nothing, or
+// so much that it is to be read as a window.
+func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
+	s.mu.Lock()
+	crowded, base := s.cursor.crowded(), s.cursor.base
+	s.mu.Unlock()
+	if err := s.await(ctx, crowded); err != nil || crowded {
+		return nil, err
+	}
+	next, pg, large, err := s.reader.pollWindow(ctx, &base, s.limit(limit), s.source.cfg.PageBytes)
+	if err != nil {
+		return nil, err
+	}
+	if pg != nil {
+		s.observe(len(pg.deliveries), pg.arena.bytes)
+	}
+	if large {
+		// It is read by pages, from the window's start: what came is in no order.
+		if pg != nil {
+			s.pool.put(pg)
+		}
+		pg = nil
+	}
+	s.schedule(pg != nil || large)
+	if pg == nil && !large {
+		// Nothing to settle, so nothing to write: the next write of the cursor takes it along.
+		s.mu.Lock()
+		s.cursor.base = next
+		s.mu.Unlock()
+		return nil, nil
+	}
+
+	// The window is stored before anything of it is returned: a message that was published belongs to a
+	// window that a successor reads in the same order. The commit also flushes every commit that the
+	// window sees, those with synchronous_commit=off too, so none of them can vanish after its message
+	// was published. The write must not end with ctx, or the connection would be lost to what is still
+	// to be settled.
+	var ordinal uint64
+	err = s.lease.write(context.WithoutCancel(ctx), 0, func() position {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		w := s.cursor.open(next)
+		ordinal = w.ordinal
+		if pg != nil {
+			w.complete = true
+			w.last = pg.deliveries[len(pg.deliveries)-1].Position
+		}
+		return s.cursor.position()
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if pg != nil {
+		stamp(pg, ordinal)
+	}
+	return pg, nil
+}
+
+func stamp(pg *page, ordinal uint64) {
+	for i := range pg.deliveries {
+		pg.deliveries[i].Window = ordinal
+	}
+}
+
+// limit is how many messages to read so that they have about PageBytes, at most max. What is read beyond
+// the bytes is read in vain, so a session begins with few.
+func (s *snapshotSession) limit(max int) int {
+	const unknown = 256
+	if s.bytes == 0 {
+		return min(max, unknown)
+	}
+	return min(max, 1+s.source.cfg.PageBytes/s.bytes)
+}
+
+// observe learns how large messages are: quickly when they grow, slowly when they shrink.
+func (s *snapshotSession) observe(messages, bytes int) {
+	if messages > 0 {
+		size := 1 + bytes/messages
+		s.bytes = max(size, s.bytes-s.bytes/4)
+	}
+}
+
+// schedule sets the time of the next poll.
+func (s *snapshotSession) schedule(found bool) {
+	cfg := &s.source.cfg
+	if found {
+		s.pause = cfg.PollBusy
+	} else {
+		s.pause = min(max(s.pause+s.pause/4, cfg.PollBusy), cfg.PollIdle)
+	}
+	s.pollAt = time.Now().Add(s.pause)
+}
+
+// await waits until the next poll is due or a wake-up comes; if crowded, until something was settled.
+func (s *snapshotSession) await(ctx context.Context, crowded bool) error {
+	var due <-chan time.Time
+	wake := s.source.cfg.Wake
+	if crowded {
+		wake = nil
+	} else {
+		wait := time.Until(s.pollAt)
+		if wait <= 0 {
+			return ctx.Err()
+		}
+		s.timer.Reset(wait)
+		defer s.timer.Stop()
+		due = s.timer.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.lease.broken:
+			return s.lease.failure()
+		case <-due:
+			return nil
+		case _, open := <-wake:
+			if open {
+				s.pause = 0
+				return nil
+			}
+			wake = nil
+		case <-s.settled:
+			if crowded {
+				return nil
+			}
+		}
+	}
+}
+
+func (s *snapshotSession) Settle(ctx context.Context, settlement relay.Settlement) error {
+	move := func() position {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if settlement.Through != nil {
+			s.cursor.settle(settlement.Through)
+		}
+		return s.cursor.position()
+	}
+	var more func(context.Context, pgx.Tx) error
+	if o := (outcomes{s.source.destination, &settlement}); !o.empty() {
+		more = o.store
+	}
+	if err := s.lease.write(ctx, settlement.Delivered, move, more); err != nil {
+		return err
+	}
+	select {
+	case s.settled <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (s *snapshotSession) Lanes(ctx context.Context, limit int) (lanes []relay.HeldLane, err error) {
+	err = s.lease.query(func(conn *pgx.Conn) error {
+		lanes, err = heldLanes(ctx, conn, s.source.destination, s.source.cfg.Group, s.source.cfg.Groups, limit)
+		return err
+	})
+	return lanes, err
+}
+
+func (s *snapshotSession) Held(ctx context.Context, lane string, limit int) (held []relay.Delivery, err error) {
+	err = s.lease.query(func(conn *pgx.Conn) error {
+		held, err = heldOf(ctx, conn, s.source.destination, lane, limit)
+		return err
+	})
+	return held, err
+}
+
+func (s *snapshotSession) Expires() time.Time { return s.lease.expires() }
+
+func (s *snapshotSession) Close(ctx context.Context) error {
+	hangUp(s.reader.conn)
+	err := s.lease.release(ctx, s.position)
+	s.source.released()
+	return err
+}

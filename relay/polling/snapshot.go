@@ -1,0 +1,236 @@
+package polling
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// Snapshot is the default strategy: it reads what a new snapshot of the database sees and the cursor's
+// doesn't. Every committed transaction becomes visible between exactly two snapshots, so none is lost
+// and none is read twice, and one that stays open blocks nobody.
+//
+// Order: the messages of a key come in the order in which their transactions took that key's row,
+// provided that the outbox row is inserted after the business row was locked. What falls into one window
+// comes by id, which was drawn under that lock; between windows the order is that of the commits.
+//
+// Acquire may be called again after a session was closed; not for two sessions at once.
+type Snapshot struct {
+	conn        *pgx.ConnConfig
+	destination string
+	owner       string
+	cfg         SnapshotConfig
+
+	active atomic.Bool
+}
+
+var (
+	_ relay.Source  = (*Snapshot)(nil)
+	_ relay.Session = (*snapshotSession)(nil)
+)
+
+// NewSnapshot returns a source for a destination. It reports every fault of cfg at once and connects to
+// nothing yet. conn is copied; it must lead to the primary, with sessions of its own (see the package
+// comment), as a role with the rights that schema.Grants lists for a relay.
+func NewSnapshot(conn *pgx.ConnConfig, destination string, cfg SnapshotConfig) (*Snapshot, error) {
+	cfg, err := cfg.withDefaults(conn, destination)
+	if err != nil {
+		return nil, err
+	}
+	s := &Snapshot{conn: conn.Copy(), destination: destination, cfg: cfg}
+	if cfg.Registration != nil {
+		s.owner = cfg.Registration.Name()
+	} else {
+		host, _ := os.Hostname() // only for people
+		s.owner = fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:8])
+	}
+	return s, nil
+}
+
+var errActive = errors.New("polling: the source already has a session")
+
+// Acquire waits until this relay owns the shard group and returns a session that goes on where the last
+// owner durably stood. The first source of a destination makes its cursor, which has seen nothing, so
+// everything that is in the outbox is delivered.
+//
+// Marked by outbox.Permanent, because waiting doesn't cure them, are ErrStandby, ErrForeignCursor,
+// ErrNamesake and the errors of schema.Check. Other errors are the connection's.
+func (s *Snapshot) Acquire(ctx context.Context) (relay.Session, error) {
+	if !s.active.CompareAndSwap(false, true) {
+		return nil, errActive
+	}
+	session, err := s.acquire(ctx)
+	if err != nil {
+		s.active.Store(false)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, err
+	}
+	return session, nil
+}
+
+func (s *Snapshot) released() { s.active.Store(false) }
+
+func (s *Snapshot) acquire(ctx context.Context) (_ *snapshotSession, err error) {
+	writing, err := connect(ctx, s.conn, s.owner, s.cfg.Logger)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			hangUp(writing)
+		}
+	}()
+	if err := s.prepare(ctx, writing); err != nil {
+		return nil, err
+	}
+	row, since, err := s.take(ctx, writing)
+	if err != nil {
+		return nil, err
+	}
+	cursor, err := newCursor(row.position)
+	if err != nil {
+		return nil, permanent("cursor of destination %q: %w", s.destination, err)
+	}
+
+	session := &snapshotSession{
+		source: s, pool: &pagePool{}, cursor: cursor,
+		settled: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
+	}
+	session.lease = startLease(writing, s.destination, s.cfg.Group, row.epoch, s.cfg.Lease, since, session.position)
+	reading, err := connect(ctx, s.conn, s.owner, s.cfg.Logger)
+	if err == nil {
+		session.reader, err = newReader(ctx, reading, session.pool, s.cfg.Group, s.cfg.Groups)
+	}
+	if err != nil {
+		hangUp(reading)
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTimeout)
+		defer cancel()
+		return nil, errors.Join(err, session.lease.release(closing, session.position))
+	}
+	return session, nil
+}
+
+// prepare verifies that the database can be worked with and makes the destination's cursor if there is
+// none.
+func (s *Snapshot) prepare(ctx context.Context, conn *pgx.Conn) error {
+	if err := refuseStandby(ctx, conn); err != nil {
+		return err
+	}
+	if err := checkSchema(ctx, conn); err != nil {
+		return err
+	}
+	rows, err := cursorRows(ctx, conn, s.destination)
+	if err != nil || len(rows) > 0 {
+		return err
+	}
+	return inTransaction(ctx, conn, func(tx pgx.Tx) error {
+		if err := lockLayout(ctx, tx, s.destination); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, createCursorsSQL, s.destination, s.cfg.Groups); err != nil {
+			return fmt.Errorf("create the cursor: %w", err)
+		}
+		return nil
+	})
+}
+
+// checkSchema distinguishes what the database lacks, for which there is no use in waiting, from not
+// getting an answer.
+func checkSchema(ctx context.Context, conn *pgx.Conn) error {
+	err := schema.Check(ctx, conn)
+	for _, cure := range []error{schema.ErrMissing, schema.ErrOutdated, schema.ErrTooNew, schema.ErrChanged,
+		schema.ErrForbidden, schema.ErrUnsupportedServer} {
+		if errors.Is(err, cure) {
+			return permanent("%w", err)
+		}
+	}
+	return err
+}
+
+// lockLayout keeps others from making or changing the set of cursors of a destination until tx ends.
+func lockLayout(ctx context.Context, tx pgx.Tx, destination string) error {
+	_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('outbox.cursors ' || $1, 0))", destination)
+	if err != nil {
+		return fmt.Errorf("lock the cursors of the destination: %w", err)
+	}
+	return nil
+}
+
+const createCursorsSQL = `
+INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier)
+SELECT $1, g, $2, (SELECT s.system_identifier FROM pg_control_system() s)
+FROM generate_series(0, $2::integer - 1) g
+WHERE NOT EXISTS (SELECT FROM outbox.cursors WHERE destination = $1)`
+
+// takeSQL takes the lease if it is free or this relay's own. The epoch grows, so whoever held it before
+// can write no more. The conditions that were checked before are repeated where they must hold.
+const takeSQL = `
+UPDATE outbox.cursors SET owner = $4, epoch = epoch + 1,
+	lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond'
+WHERE destination = $1 AND shard_group = $2 AND shard_groups = $3
+	AND (lease_until <= clock_timestamp() OR owner = $4)
+	AND system_identifier = (SELECT s.system_identifier FROM pg_control_system() s)
+RETURNING epoch, prev::text, windows::text[], last_id`
+
+// take waits for the lease. since is when the statement that took it was sent.
+func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn) (row cursorRow, since time.Time, err error) {
+	waitingFor := ""
+	for {
+		rows, err := cursorRows(ctx, conn, s.destination)
+		if err != nil {
+			return row, since, err
+		}
+		if len(rows) != s.cfg.Groups || rows[s.cfg.Group].groups != s.cfg.Groups {
+			return row, since, permanent("destination %q has %d shard groups, and this relay is configured for %d",
+				s.destination, len(rows), s.cfg.Groups)
+		}
+		row = rows[s.cfg.Group]
+		if err := refuseForeign(&row); err != nil {
+			return row, since, err
+		}
+		if !row.held || row.owner == s.owner {
+			since = time.Now()
+			err = conn.QueryRow(ctx, takeSQL, s.destination, s.cfg.Group, s.cfg.Groups, s.owner, s.cfg.Lease.Microseconds()).
+				Scan(&row.epoch, &row.position.prev, &row.position.windows, &row.position.lastID)
+			if err == nil {
+				return row, since, nil
+			}
+			if !errors.Is(err, pgx.ErrNoRows) {
+				return row, since, fmt.Errorf("take the lease: %w", err)
+			}
+			continue // somebody was faster
+		}
+		if row.owner != waitingFor {
+			waitingFor = row.owner
+			s.cfg.Logger.Info("standing by, another relay owns the shard group",
+				"destination", s.destination, "shard_group", s.cfg.Group, "owner", row.owner)
+		}
+		if err := pauseFor(ctx, s.cfg.Lease/3); err != nil {
+			return row, since, err
+		}
+	}
+}
+
+// pauseFor waits for d, give or take a fifth, so that relays that started together don't stay in step.
+func pauseFor(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(time.Duration(float64(d) * (0.8 + 0.4*mathrand.Float64())))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

@@ -1,0 +1,206 @@
+package polling
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+func TestABacklogIsReadInOrderOfIDWhateverThePageSize(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	// Three transactions at once, whose ids are interleaved, one of them larger than a chunk; then many small ones.
+	var txs []pgx.Tx
+	for range 3 {
+		tx, err := db.connect().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		txs = append(txs, tx)
+	}
+	for i := range 12 {
+		_, err := txs[i%3].Exec(t.Context(), `INSERT INTO outbox.messages (topic, key, payload)
+			SELECT 't', 'k', '' FROM generate_series(1, $1)`, []int{4000, 10, 700}[i%3])
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tx := range txs {
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db.exec(`DO $$ BEGIN FOR i IN 1..3000 LOOP INSERT INTO outbox.messages (topic) VALUES ('t'); COMMIT; END LOOP; END $$`)
+	const total = 4*(4000+10+700) + 3000
+
+	for _, limit := range []int{7, 1000, 100_000} {
+		s := acquire(t, db.source(fmt.Sprint("pages of ", limit), SnapshotConfig{}))
+		last, n := int64(0), 0
+		for ds := next(t, s, limit); len(ds) > 0; ds = next(t, s, limit) {
+			if len(ds) > limit {
+				t.Fatalf("%d messages returned, %d asked for", len(ds), limit)
+			}
+			for i := range ds {
+				if ds[i].Position <= last {
+					t.Fatalf("id %d came after %d", ds[i].Position, last)
+				}
+				last = ds[i].Position
+			}
+			n += len(ds)
+			if limit == 7 && n > 500 {
+				// Far enough: go on where that was settled, in a new session and larger pages.
+				settle(t, s, &ds[len(ds)-1])
+				if err := s.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				s = acquire(t, db.source(fmt.Sprint("pages of ", limit), SnapshotConfig{}))
+				limit = 5000
+			}
+		}
+		if n != total {
+			t.Errorf("%d messages with pages of %d, want %d", n, limit, total)
+		}
+	}
+}
+
+func TestLargeMessagesComeInSmallBatches(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.exec(`INSERT INTO outbox.messages (topic, payload) SELECT 't', convert_to(repeat('x', 100000), 'UTF8') FROM generate_series(1, 500)`)
+	const pageBytes = 1 << 20
+	s := acquire(t, db.source("d", SnapshotConfig{PageBytes: pageBytes}))
+	n := 0
+	for ds := next(t, s, 5000); len(ds) > 0; ds = next(t, s, 5000) {
+		size := 0
+		for i := range ds {
+			size += len(ds[i].Payload)
+		}
+		if size > pageBytes+100_000 {
+			t.Errorf("a batch of %d bytes, PageBytes is %d", size, pageBytes)
+		}
+		n += len(ds)
+	}
+	if n != 500 {
+		t.Errorf("%d messages, want 500", n)
+	}
+}
+
+func TestARowThatIsNoMessageIsInvalidAndSaysWhy(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.exec(`INSERT INTO outbox.messages (topic, headers) VALUES
+		('', NULL), ('t', '[1]'), ('t', '"x"'), ('t', '{"": "x"}'), ('t', '{"a": "x\r\ny"}'), ('t', '{"a": 1, "b": null, "c": {"d": [true]}}')`)
+	s := acquire(t, db.source("d", SnapshotConfig{}))
+	ds := next(t, s, 10)
+	want := []string{
+		"the topic is empty",
+		"headers are a JSON array, they must be an object",
+		"headers are a JSON string, they must be an object",
+		"headers have an empty name",
+		`header "a" has CR, LF or NUL in its value`,
+		"<nil>",
+	}
+	if len(ds) != len(want) {
+		t.Fatalf("%d messages, want %d", len(ds), len(want))
+	}
+	for i := range ds {
+		if got := fmt.Sprint(ds[i].Invalid); got != want[i] {
+			t.Errorf("message %d: %s, want %s", i, got, want[i])
+		}
+	}
+	if got := fmt.Sprint(ds[5].Headers); got != `[{a 1} {b null} {c {"d": [true]}}]` {
+		t.Errorf("headers that are not strings: %s", got)
+	}
+}
+
+func TestARoleWithOddDefaultsChangesNothing(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	role := "odd_" + db.value("SELECT current_database()")
+	db.exec(`CREATE ROLE ` + role + ` LOGIN SUPERUSER`)
+	for _, setting := range []string{
+		"default_transaction_isolation = 'serializable'", "default_transaction_read_only = on", "search_path = nowhere",
+		"synchronous_commit = off", "timezone = 'Asia/Kathmandu'", "datestyle = 'SQL, DMY'", "enable_indexscan = off",
+		"plan_cache_mode = force_custom_plan", "bytea_output = escape", "statement_timeout = '1h'",
+	} {
+		db.exec("ALTER ROLE " + role + " SET " + setting)
+	}
+	db.exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'a')`)
+	cfg := db.config()
+	cfg.User = role
+	source, err := NewSnapshot(cfg, "d", SnapshotConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := acquire(t, source)
+	if ds := next(t, s, 10); payloads(ds) != "a" {
+		t.Fatalf("got %q", payloads(ds))
+	} else {
+		settle(t, s, &ds[0])
+	}
+	db.exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'b')`)
+	if ds := next(t, s, 10); payloads(ds) != "b" {
+		t.Fatalf("got %q", payloads(ds))
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	db.exec("DROP ROLE " + role)
+}
+
+func TestAHotStandbyIsRefused(t *testing.T) {
+	t.Parallel()
+	primary := servers.OwnPostgres(t)
+	name, err := primary.CreateDatabase(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	database{t, primary.URL(name)}.install()
+	standby := servers.OwnStandby(t, primary)
+	source := database{t, standby.URL(name)}.source("d", SnapshotConfig{})
+	_, err = source.Acquire(t.Context())
+	if !errors.Is(err, ErrStandby) || !outbox.IsPermanent(err) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestFaultsOfAConfigAreReportedTogether(t *testing.T) {
+	t.Parallel()
+	_, err := NewSnapshot(nil, "", SnapshotConfig{Groups: 65, Group: 65, Lease: 1, PollBusy: 2 * time.Second, PollIdle: time.Second, PageBytes: -1})
+	var all interface{ Unwrap() []error }
+	if !errors.As(err, &all) || len(all.Unwrap()) != 7 {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestASettlementThatFailsChangesNothing(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.exec(`INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', 'a'), ('t', 'k', 'b')`)
+	source := db.source("d", SnapshotConfig{})
+	s := acquire(t, source)
+	ds := next(t, s, 10)
+	db.exec(`DELETE FROM outbox.messages WHERE id = $1`, ds[0].Position)
+	err := s.Settle(t.Context(), relay.Settlement{Through: &ds[1], Hold: []relay.Hold{{Delivery: &ds[0]}}})
+	if err == nil {
+		t.Fatal("a message that is not there was held")
+	}
+	if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[1]}); err == nil {
+		t.Error("the session went on settling after a failure")
+	}
+	if _, err := s.Next(t.Context(), 10); err == nil {
+		t.Error("the session went on reading after a failure")
+	}
+	_ = s.Close(t.Context())
+	s = acquire(t, source)
+	if ds := next(t, s, 10); payloads(ds) != "b" {
+		t.Errorf("got %q, want the message that is left", payloads(ds))
+	}
+}
