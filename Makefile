@@ -46,6 +46,10 @@ test-short: ## Seconds, with Go alone: no servers
 simulate: ## Drive the engine through SEEDS schedules of faults
 	$(GO) test ./relay -run TestEveryScheduleKeepsThePromises -sim.seeds=$(SEEDS) -timeout 2h -v
 
+.PHONY: mutants
+mutants: ## Break one mechanism after the other, and show which test notices
+	$(GO) run ./cmd/internal/mutants
+
 .PHONY: clean
 clean: ## Remove what was built here; the cache of servers stays
 	rm -rf bin

@@ -5,8 +5,11 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,17 +34,41 @@ func TestEveryScheduleKeepsThePromises(t *testing.T) {
 		return
 	}
 	var total simCounts
-	for seed := uint64(1); seed <= uint64(*simSeeds); seed++ {
-		s := newSimulation(seed)
-		if err := s.run(); err != nil {
-			t.Fatalf("seed %d: %v\nreplay: go test ./relay -run %s -sim.seed=%d -v", seed, err, t.Name(), seed)
-		}
-		total.add(s.counts)
+	for counts := range simulateAll(t, uint64(*simSeeds)) {
+		total.add(counts)
 	}
 	t.Logf("%d seeds: %+v", *simSeeds, total)
 	if total.Duplicates == 0 || total.Dead == 0 || total.Held == 0 || total.Zombies == 0 || total.Outages == 0 || total.Requeued == 0 {
 		t.Errorf("the schedules miss a fault that they are meant to have: %+v", total)
 	}
+}
+
+// simulateAll runs seeds 1 to n on all processors and yields what each worker counted. It stops at the
+// first violation.
+func simulateAll(t *testing.T, n uint64) <-chan simCounts {
+	results := make(chan simCounts)
+	var next atomic.Uint64
+	var failed atomic.Bool
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			var counts simCounts
+			for seed := next.Add(1); seed <= n && !failed.Load(); seed = next.Add(1) {
+				s := newSimulation(seed)
+				if err := s.run(); err != nil {
+					failed.Store(true)
+					t.Errorf("seed %d: %v\nreplay: go test ./relay -run %s -sim.seed=%d -v", seed, err, t.Name(), seed)
+				}
+				counts.add(s.counts)
+			}
+			results <- counts
+		})
+	}
+	go func() {
+		workers.Wait()
+		close(results)
+	}()
+	return results
 }
 
 type simCounts struct{ Delivered, Duplicates, Dead, Held, Crashes, Zombies, Outages, Requeued int }
