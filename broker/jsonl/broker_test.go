@@ -112,6 +112,7 @@ func TestPayloadsKeepTheirMeaning(t *testing.T) {
 		{"application/json", []byte("\"\xff\""), `"payload_base64":"Iv8i"`},
 		{"application/json", []byte{}, `"payload":""`},
 		{"", []byte(`{"a":1}`), `"payload":"{\"a\":1}"`},
+		{"text/plain", []byte{0, 'a'}, `"payload_base64":"AGE="`},
 		{"text/plain", []byte("two\nlines"), `"payload":"two\nlines"`},
 		{"application/octet-stream", []byte{0, 0xff}, `"payload_base64":"AP8="`},
 		{"application/octet-stream", nil, `"payload":null`},

@@ -18,7 +18,8 @@
 //	deliver_at       the time before which it was not to be delivered, RFC 3339 in UTC
 //	payload          the payload: JSON if the content type is JSON (application/json or …+json), else a
 //	                 string; null if it is NULL
-//	payload_base64   instead of payload, if the payload isn't UTF-8, or is called JSON and isn't
+//	payload_base64   instead of payload, if the payload isn't UTF-8, has control characters other than
+//	                 tabs and line breaks, or is called JSON and isn't
 //
 // JSON payloads lose the space between their tokens, numbers keep all their digits.
 //

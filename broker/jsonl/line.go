@@ -74,12 +74,12 @@ func (e *encoder) add(m *outbox.Message) error {
 			l.Headers[h.Name] = h.Value
 		}
 	}
-	switch text, called := utf8.Valid(m.Payload), isJSON(m.ContentType); {
+	switch called := isJSON(m.ContentType); {
 	case m.Payload == nil:
 		l.Payload = json.RawMessage("null")
-	case called && text && json.Valid(m.Payload):
+	case called && utf8.Valid(m.Payload) && json.Valid(m.Payload):
 		l.Payload = json.RawMessage(m.Payload)
-	case !called && text:
+	case !called && isText(m.Payload):
 		l.Payload = string(m.Payload)
 	default:
 		l.PayloadBase64 = m.Payload
@@ -107,4 +107,15 @@ func isJSON(contentType string) bool {
 	}
 	media, _, err := mime.ParseMediaType(contentType)
 	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
+}
+
+// isText reports whether people could read p. A string of control characters would be six times as long
+// as p, and its base64 form is not.
+func isText(p []byte) bool {
+	for _, c := range p {
+		if c < ' ' && c != '\t' && c != '\n' && c != '\r' {
+			return false
+		}
+	}
+	return utf8.Valid(p)
 }

@@ -52,8 +52,8 @@ func parseAck(msg *nats.Msg) ([]byte, error) {
 	return []byte(ack.Stream), nil
 }
 
-// plainAck reads an acknowledgement as every server writes it, {"stream":"ORDERS", "seq":17}, possibly
-// followed by more members. It reports false for anything else, errors included.
+// plainAck reads an acknowledgement as servers write it: {"stream":"ORDERS", "seq":17}, possibly with
+// "duplicate" behind. It reports false for anything else, errors included.
 func plainAck(data []byte) (stream []byte, ok bool) {
 	rest, ok := bytes.CutPrefix(data, []byte(`{"stream":"`))
 	if !ok {
@@ -69,10 +69,14 @@ func plainAck(data []byte) (stream []byte, ok bool) {
 		return nil, false
 	}
 	rest, ok = bytes.CutPrefix(bytes.TrimLeft(rest, " "), []byte(`"seq":`))
-	if !ok || len(rest) == 0 || rest[0] < '1' || rest[0] > '9' || bytes.Contains(rest, []byte(`"error"`)) {
+	if !ok || len(rest) == 0 || rest[0] < '1' || rest[0] > '9' {
 		return nil, false
 	}
-	return stream, rest[len(rest)-1] == '}'
+	switch string(bytes.TrimLeft(rest, "0123456789")) {
+	case `}`, `,"duplicate": true}`:
+		return stream, true
+	}
+	return nil, false
 }
 
 // classify turns a stream's refusal into an error of the right kind. The table in docs/brokers/nats.md

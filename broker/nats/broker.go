@@ -75,7 +75,7 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 }
 
 // Ping reports whether the server answers and its JetStream is there, and if not, why. If a stream is
-// configured it must exist and have a leader.
+// configured it must exist and have a leader and a quorum.
 func (b *Broker) Ping(ctx context.Context) error {
 	l, err := b.link(ctx)
 	if err != nil {

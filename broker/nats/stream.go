@@ -66,9 +66,7 @@ func (b *Broker) checkJetStream(ctx context.Context, l *link) error {
 	} else {
 		var stream jetstream.Stream
 		if stream, err = l.js.Stream(ctx, b.cfg.Stream); err == nil {
-			if cluster := stream.CachedInfo().Cluster; cluster != nil && cluster.Name != "" && cluster.Leader == "" {
-				return fmt.Errorf("nats: stream %q has no leader: too few of its servers are up", b.cfg.Stream)
-			}
+			return quorumFault(b.cfg.Stream, stream.CachedInfo().Cluster)
 		}
 	}
 	switch {
@@ -78,6 +76,26 @@ func (b *Broker) checkJetStream(ctx context.Context, l *link) error {
 		return fmt.Errorf("nats: stream %q does not exist: create it, for example by: nats stream add %s --storage file --replicas 3", b.cfg.Stream, b.cfg.Stream)
 	}
 	return jetStreamFault(fmt.Errorf("nats: JetStream does not answer: %w", err))
+}
+
+// quorumFault says what keeps a stream's cluster from accepting messages, nil if nothing is known to.
+func quorumFault(stream string, cluster *jetstream.ClusterInfo) error {
+	if cluster == nil || cluster.Name == "" {
+		return nil // a server by itself
+	}
+	if cluster.Leader == "" {
+		return fmt.Errorf("nats: stream %q has no leader: too few of its servers are up", stream)
+	}
+	up, all := 1, len(cluster.Replicas)+1
+	for _, replica := range cluster.Replicas {
+		if !replica.Offline {
+			up++
+		}
+	}
+	if 2*up <= all {
+		return fmt.Errorf("nats: stream %q has no quorum: %d of its %d servers are up", stream, up, all)
+	}
+	return nil
 }
 
 // api is the subject of a question to JetStream.

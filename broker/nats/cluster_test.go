@@ -1,0 +1,205 @@
+package nats_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/nats"
+	"github.com/pgoutbox/outbox/internal/servers"
+)
+
+// cluster is three servers, to be killed and started again one by one.
+type cluster struct {
+	t       *testing.T
+	path    string
+	configs []string
+	clients []string
+	running []*exec.Cmd
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	servers.TestNATS(t) // skips or fails if there is no server
+	path, err := servers.FindNATS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const size = 3
+	c := &cluster{t: t, path: path, running: make([]*exec.Cmd, size)}
+	dir := t.TempDir()
+	addrs := freeAddresses(t, 2*size)
+	var routes []string
+	for _, addr := range addrs[size:] {
+		routes = append(routes, fmt.Sprintf("%q", "nats://"+addr))
+	}
+	for i := range size {
+		config := fmt.Sprintf("server_name: n%d\nlisten: %q\nlogfile: %q\njetstream { store_dir: %q }\ncluster { name: C, listen: %q, routes: [%s] }\n",
+			i, addrs[i], filepath.Join(dir, fmt.Sprintf("log%d", i)), filepath.Join(dir, fmt.Sprintf("js%d", i)), addrs[size+i], strings.Join(routes, ", "))
+		file := filepath.Join(dir, fmt.Sprintf("%d.conf", i))
+		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c.configs = append(c.configs, file)
+		c.clients = append(c.clients, "nats://"+addrs[i])
+		c.start(i)
+	}
+	t.Cleanup(func() {
+		for i := range c.running {
+			c.kill(i)
+		}
+	})
+	return c
+}
+
+func freeAddresses(t *testing.T, n int) (addrs []string) {
+	t.Helper()
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		addrs = append(addrs, listener.Addr().String())
+	}
+	return addrs
+}
+
+func (c *cluster) start(i int) {
+	c.t.Helper()
+	cmd := exec.Command(c.path, "-c", c.configs[i])
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.running[i] = cmd
+}
+
+func (c *cluster) kill(i int) {
+	if cmd := c.running[i]; cmd != nil {
+		cmd.Process.Kill()
+		cmd.Wait()
+		c.running[i] = nil
+	}
+}
+
+// leader returns the server that leads s, -1 if none does.
+func (c *cluster) leader(js jetstream.JetStream, name string) int {
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
+	defer cancel()
+	stream, err := js.Stream(ctx, name)
+	if err != nil || stream.CachedInfo().Cluster == nil {
+		return -1
+	}
+	return slices.Index([]string{"n0", "n1", "n2"}, stream.CachedInfo().Cluster.Leader)
+}
+
+func TestAClusterThatLosesLeadersLosesAndDisordersNothing(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	url := strings.Join(c.clients, ",")
+	eventually(t, "a client can connect", func() bool {
+		nc, err := natsgo.Connect(url)
+		if err == nil {
+			nc.Close()
+		}
+		return err == nil
+	})
+	js := jetStream(t, url)
+	cfg := jetstream.StreamConfig{Name: "R3", Subjects: []string{"R3.>"}, Replicas: 3}
+	eventually(t, "the cluster creates a stream", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		_, err := js.CreateStream(ctx, cfg)
+		return err == nil || errors.Is(err, jetstream.ErrStreamNameAlreadyInUse)
+	})
+	s := &stream{t: t, url: url, name: cfg.Name, js: js}
+	b := s.broker("", nats.Config{Stream: cfg.Name, AckTimeout: time.Second, ConnectTimeout: time.Second})
+	ctx := patient(t)
+
+	all := messages(6000, 60)
+	delivered := make(chan struct{}, 100)
+	var publisher sync.WaitGroup
+	publisher.Go(func() {
+		defer close(delivered)
+		for part := range slices.Chunk(all, 300) {
+			deliver(ctx, t, b, part)
+			delivered <- struct{}{}
+		}
+	})
+	parts := 0
+	for range delivered {
+		if parts++; parts == 5 || parts == 12 {
+			leader := -1
+			eventually(t, "the stream has a leader", func() bool {
+				leader = c.leader(js, cfg.Name)
+				return leader >= 0
+			})
+			c.kill(leader)
+			c.start(leader)
+		}
+	}
+	publisher.Wait()
+	eventually(t, "the stream has a leader", func() bool { return c.leader(js, cfg.Name) >= 0 })
+	got, err := s.read(patient(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A repeat may be stored twice here: the window of repeats is of the leader's memory.
+	seen := map[outbox.ID]bool{}
+	next := map[string]int{}
+	want := map[string][]outbox.ID{}
+	for _, m := range all {
+		want[m.Key] = append(want[m.Key], m.ID)
+	}
+	for i := range got {
+		m := &got[i]
+		if seen[m.ID] {
+			continue
+		}
+		seen[m.ID] = true
+		if want[m.Key][next[m.Key]] != m.ID {
+			t.Fatalf("key %s: message %d is out of order", m.Key, i)
+		}
+		next[m.Key]++
+	}
+	if len(seen) != len(all) {
+		t.Errorf("%d of %d messages are in the stream", len(seen), len(all))
+	}
+
+	// Without a quorum nothing is accepted, and no attempt is spent.
+	for i := range 2 {
+		c.kill(i)
+	}
+	batch := messages(10, 3)
+	for range 3 {
+		errs := b.Publish(patient(t), batch)
+		checkOutcomes(t, batch, errs)
+		if len(errs) != len(batch) || !outbox.IsUnavailable(errs[0]) {
+			t.Fatalf("without a quorum: %v", errs)
+		}
+		t.Logf("without a quorum: %v", errs[0])
+	}
+	eventually(t, "ping names the missing quorum", func() bool {
+		err := b.Ping(patient(t))
+		if err != nil {
+			t.Logf("ping without a quorum: %v", err)
+		}
+		return err != nil
+	})
+	for i := range 2 {
+		c.start(i)
+	}
+	deliver(patient(t), t, b, batch)
+}
