@@ -305,3 +305,19 @@ func (r versionRow) Scan(dest ...any) error {
 	*number = int(r.version)
 	return nil
 }
+
+func TestAHotStandbyIsNamedAsTheReason(t *testing.T) {
+	t.Parallel()
+	primary := servers.OwnPostgres(t)
+	standby := servers.OwnStandby(t, primary)
+	conn := connect(t, standby.URL("postgres"))
+	if _, err := Up(t.Context(), conn, UpConfig{}); !errors.Is(err, errStandby) || !strings.Contains(err.Error(), "connect to the primary") {
+		t.Errorf("up: %v", err)
+	}
+	if pending, err := Up(t.Context(), conn, UpConfig{DryRun: true}); err != nil || len(pending) != Latest() {
+		t.Errorf("dry run: %v: %v", pending, err)
+	}
+	if state, err := Status(t.Context(), conn); err != nil || !state.Standby {
+		t.Errorf("status %+v: %v", state, err)
+	}
+}
