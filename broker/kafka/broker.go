@@ -1,0 +1,271 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+)
+
+var (
+	_ relay.Broker = (*Broker)(nil)
+	_ relay.Pinger = (*Broker)(nil)
+)
+
+// Broker publishes to one Kafka cluster. Its methods may be called from several goroutines.
+type Broker struct {
+	cfg     Config
+	topic   template
+	options []kgo.Opt // of every client
+
+	control *kgo.Client // asks, and never produces
+	admin   *kadm.Client
+
+	topics   atomic.Pointer[topics]
+	dialFail atomic.Pointer[error] // of the latest attempt to connect; nil if it succeeded
+
+	seats chan struct{} // one for each call that may run
+
+	mu         sync.Mutex
+	idle       []*seat // the one used last is at the end
+	generation int     // of the limits in topics
+	closed     bool
+}
+
+// New makes a Broker. It checks cfg and reports all its faults together. It doesn't connect: that is
+// what Ping is for, or the first Publish.
+func New(cfg Config) (*Broker, error) {
+	cfg, topic, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	b := &Broker{cfg: cfg, topic: topic, seats: make(chan struct{}, cfg.Clients)}
+	b.topics.Store(&topics{})
+	b.options = []kgo.Opt{
+		kgo.SeedBrokers(cfg.Brokers...),
+		kgo.ClientID(cfg.ClientID),
+		kgo.Dialer(b.dial),
+		kgo.DisableClientMetrics(),
+		// Kafka says EOF, and nothing else, while it starts and when authentication is missing.
+		kgo.AlwaysRetryEOF(),
+		kgo.RetryBackoffFn(backoff),
+		kgo.MetadataMinAge(100 * time.Millisecond),
+	}
+	if cfg.SASL != nil {
+		mechanism, err := cfg.SASL.mechanism()
+		if err != nil {
+			return nil, fmt.Errorf("kafka: %w", err)
+		}
+		b.options = append(b.options, kgo.SASL(mechanism))
+	}
+	if cfg.Logger != nil {
+		b.options = append(b.options, kgo.WithLogger(logger{cfg.Logger}))
+	}
+	if b.control, err = kgo.NewClient(b.options...); err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	b.admin = kadm.NewClient(b.control)
+	return b, nil
+}
+
+// backoff is the pause before a repeat of a request: short, so that the end of an outage is noticed.
+func backoff(tries int) time.Duration {
+	return min(20*time.Millisecond<<min(tries, 10), 500*time.Millisecond)
+}
+
+// Publish sends batch; see relay.Broker. At most Config.Clients calls publish at the same time, others
+// wait for one of these to end.
+//
+// Permanent: a record larger than its topic takes, a name that can't be a topic's, a record that the
+// server calls invalid, no key in a compacted topic. Unavailable: nobody answered for Config.Unanswered,
+// ctx ended, credentials were refused. Everything else concerns one topic and can be cured: it doesn't
+// exist, permissions are missing.
+func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	if len(batch) == 0 {
+		return nil
+	}
+	s, err := b.take(ctx)
+	if err != nil {
+		return slices.Repeat([]error{outbox.Unavailable(err)}, len(batch))
+	}
+	defer b.giveBack(s)
+	c := call{seat: s, ctx: ctx, batch: batch}
+	c.publish()
+	return c.errs
+}
+
+// Ping returns nil if a server of the cluster answers, else an unavailable error with the cause.
+func (b *Broker) Ping(ctx context.Context) error {
+	if err := b.control.Ping(ctx); err != nil {
+		return outbox.Unavailable(b.down(err))
+	}
+	return nil
+}
+
+// Close closes all connections. A second Close does nothing.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	closed, idle := b.closed, b.idle
+	b.closed, b.idle = true, nil
+	b.mu.Unlock()
+	if closed {
+		return nil
+	}
+	for _, s := range idle {
+		s.discard()
+	}
+	b.control.Close()
+	return nil
+}
+
+// take waits for a seat.
+func (b *Broker) take(ctx context.Context) (*seat, error) {
+	select {
+	case b.seats <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("kafka: not sent: %w while waiting for other calls to end", ctx.Err())
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		<-b.seats
+		return nil, errors.New("kafka: not sent: the broker is closed")
+	}
+	if n := len(b.idle); n > 0 {
+		s := b.idle[n-1]
+		b.idle = b.idle[:n-1]
+		return s, nil
+	}
+	return &seat{broker: b}, nil
+}
+
+func (b *Broker) giveBack(s *seat) {
+	s.slab.reset(0) // keeps nothing of the caller's
+	b.mu.Lock()
+	closed := b.closed
+	if !closed {
+		b.idle = append(b.idle, s)
+	}
+	b.mu.Unlock()
+	if closed { // against the contract, but nothing should be left open
+		s.discard()
+	}
+	<-b.seats
+}
+
+func (b *Broker) currentGeneration() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.generation
+}
+
+// dial opens a connection, with TLS if configured, and remembers why it could not: the client library
+// tries again and again, and mentions the reason in its logs at best.
+func (b *Broker) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := b.connect(ctx, network, address)
+	switch {
+	case err == nil:
+		b.dialFail.Store(nil)
+	case ctx.Err() == nil:
+		b.dialFail.Store(&err)
+	}
+	return conn, err
+}
+
+func (b *Broker) connect(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := b.cfg.Dial(ctx, network, address)
+	if err != nil || b.cfg.TLS == nil {
+		return conn, err
+	}
+	config := b.cfg.TLS.Clone()
+	if config.ServerName == "" {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		config.ServerName = host
+	}
+	secure := tls.Client(conn, config)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("TLS with %s: %w", address, err), conn.Close())
+	}
+	return secure, nil
+}
+
+// down describes why the cluster can't be reached.
+func (b *Broker) down(err error) error {
+	where := "kafka: " + strings.Join(b.cfg.Brokers, ", ")
+	if fail := b.dialFail.Load(); fail != nil && !errors.Is(err, *fail) {
+		return fmt.Errorf("%s: %w (last attempt to connect: %w)", where, err, *fail)
+	}
+	return fmt.Errorf("%s: %w", where, err)
+}
+
+func codec(name string) (kgo.CompressionCodec, error) {
+	switch name {
+	case "none":
+		return kgo.NoCompression(), nil
+	case "gzip":
+		return kgo.GzipCompression(), nil
+	case "snappy":
+		return kgo.SnappyCompression(), nil
+	case "lz4":
+		return kgo.Lz4Compression(), nil
+	case "zstd":
+		return kgo.ZstdCompression(), nil
+	}
+	return kgo.CompressionCodec{}, fmt.Errorf("compression %q: use none, gzip, snappy, lz4 or zstd", name)
+}
+
+func (s SASL) mechanism() (sasl.Mechanism, error) {
+	if s.User == "" || s.Password == "" {
+		return nil, errors.New("sasl needs a user and a password")
+	}
+	switch strings.ToUpper(s.Mechanism) {
+	case "PLAIN":
+		return plain.Auth{User: s.User, Pass: s.Password}.AsMechanism(), nil
+	case "SCRAM-SHA-256":
+		return scram.Auth{User: s.User, Pass: s.Password}.AsSha256Mechanism(), nil
+	case "SCRAM-SHA-512":
+		return scram.Auth{User: s.User, Pass: s.Password}.AsSha512Mechanism(), nil
+	}
+	return nil, fmt.Errorf("sasl mechanism %q: use PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", s.Mechanism)
+}
+
+// logger hands what the client library says to a slog.Logger. What it calls information is detail here.
+type logger struct{ to *slog.Logger }
+
+func (l logger) Level() kgo.LogLevel {
+	if l.to.Enabled(context.Background(), slog.LevelDebug) {
+		return kgo.LogLevelInfo
+	}
+	return kgo.LogLevelWarn
+}
+
+func (l logger) Log(level kgo.LogLevel, msg string, keyvals ...any) {
+	to := slog.LevelDebug
+	switch level {
+	case kgo.LogLevelError:
+		to = slog.LevelError
+	case kgo.LogLevelWarn:
+		to = slog.LevelWarn
+	}
+	l.to.Log(context.Background(), to, "kafka client: "+msg, keyvals...)
+}

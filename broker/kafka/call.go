@@ -1,0 +1,381 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// call is one Publish.
+type call struct {
+	*seat
+	ctx   context.Context
+	batch []*outbox.Message
+
+	errs      []error          // nil as long as everything is accepted
+	failed    map[string]int32 // the first failed message of a key
+	topicErrs map[string]error // of topics that can't be published to
+	stopped   error            // the answer for all that has not been sent; nil: go on
+	searches  int              // sends that only sought the culprit of a refused batch
+}
+
+// maxSearches bounds the sends of a call that seek the messages for which batches were refused. Finding
+// one among 5,000 takes about 26.
+const maxSearches = 100
+
+// publish finds the outcome of every message of the batch.
+func (c *call) publish() {
+	c.plan.reset(len(c.batch))
+	several := c.resolve()
+	for i := range c.batch {
+		c.check(int32(i))
+	}
+	if several {
+		c.plan.divide(c.batch)
+	}
+	for rest := c.plan.order; len(rest) > 0; {
+		n := c.part(rest)
+		c.deliver(rest[:n])
+		rest = rest[n:]
+	}
+}
+
+// fail is the outcome of message i: err, unless an earlier one of its key has failed.
+func (c *call) fail(i int32, err error) {
+	if c.errs == nil {
+		c.errs = make([]error, len(c.batch))
+		c.failed = map[string]int32{}
+	}
+	c.errs[i] = err
+	key := c.batch[i].OrderingKey()
+	if key == "" {
+		return
+	}
+	switch first, found := c.failed[key]; {
+	case !found:
+		c.failed[key] = i
+	case i < first:
+		c.failed[key] = i
+		c.behind(first)
+	case i > first:
+		c.behind(i)
+	}
+}
+
+// behind makes the error of message i say that it stands behind a failed one, unless its outcome is unknown.
+func (c *call) behind(i int32) {
+	if !outbox.IsUnavailable(c.errs[i]) {
+		c.errs[i] = outbox.ErrSkipped
+	}
+}
+
+// skip answers message i if it stands behind a failed one.
+func (c *call) skip(i int32) bool {
+	if len(c.failed) == 0 {
+		return false
+	}
+	first, found := c.failed[c.batch[i].OrderingKey()]
+	if found && first < i {
+		c.errs[i] = outbox.ErrSkipped
+		return true
+	}
+	return false
+}
+
+// stop makes err, which says nothing about any message, the answer for all that has not been sent.
+func (c *call) stop(err error) {
+	if c.stopped == nil {
+		c.stopped = outbox.Unavailable(err)
+	}
+}
+
+// resolve fills plan.topics, asking for what isn't known, and says whether there are several. Messages
+// whose topic is not to be had are left without.
+func (c *call) resolve() (several bool) {
+	var missing []string
+	var name []byte
+	var last *topic
+	known := *c.broker.topics.Load()
+	for i, m := range c.batch {
+		if last != nil && c.broker.topic.plain && last.name == m.Topic {
+			c.plan.topics[i] = last
+			continue
+		}
+		name = c.broker.topic.expand(name[:0], m)
+		t := known[string(name)]
+		if t == nil {
+			if !slices.Contains(missing, string(name)) && topicFault(string(name)) == "" {
+				missing = append(missing, string(name))
+			}
+			several = true // or it costs a moment
+			continue
+		}
+		several = several || last != nil && last != t
+		last = t
+		c.plan.topics[i] = t
+	}
+	if len(missing) > 0 {
+		c.lookup(missing)
+		known = *c.broker.topics.Load()
+		for i, m := range c.batch {
+			if c.plan.topics[i] == nil {
+				c.plan.topics[i] = known[string(c.broker.topic.expand(name[:0], m))]
+			}
+		}
+	}
+	return several
+}
+
+// lookup asks about topics.
+func (c *call) lookup(names []string) {
+	errs, down := c.broker.lookup(c.ctx, names)
+	if down != nil {
+		c.stop(down)
+		return
+	}
+	if c.topicErrs == nil {
+		c.topicErrs = errs
+		return
+	}
+	for _, name := range names {
+		c.topicErrs[name] = errs[name]
+	}
+}
+
+// check plans message i to be sent, or says why it can't be.
+func (c *call) check(i int32) {
+	if c.skip(i) {
+		return
+	}
+	if err := c.unfit(i); err != nil {
+		c.fail(i, err)
+		return
+	}
+	c.plan.order = append(c.plan.order, i)
+}
+
+// unfit says why message i must not be sent.
+func (c *call) unfit(i int32) error {
+	m, t := c.batch[i], c.plan.topics[i]
+	if t == nil {
+		name := string(c.broker.topic.expand(nil, m))
+		if fault := topicFault(name); fault != "" {
+			return outbox.Permanent(fmt.Errorf("kafka: topic %.60q: a topic %s; change the message's topic or the topic template %q", name, fault, c.broker.cfg.Topic))
+		}
+		if err := c.topicErrs[name]; err != nil {
+			return err
+		}
+		if c.stopped != nil {
+			return c.stopped
+		}
+		return topicError(name, kerr.UnknownTopicOrPartition) // it went away while we looked
+	}
+	if t.compacted && m.OrderingKey() == "" {
+		return outbox.Permanent(fmt.Errorf("kafka: topic %q is compacted, and takes no message without a key; set the message's key, or the topic's cleanup.policy to delete", t.name))
+	}
+	if atMost(m) <= t.limit {
+		return nil
+	}
+	bytes := c.size(m, t)
+	if bytes > t.limit && time.Since(t.checked) > freshFor {
+		if t = c.refresh(i); t == nil {
+			return c.unfit(i)
+		}
+	}
+	if bytes > t.limit {
+		return outbox.Permanent(fmt.Errorf("kafka: the record has %d bytes and topic %q takes %d at most; raise the topic's max.message.bytes, or send less", bytes, t.name, t.limit))
+	}
+	return nil
+}
+
+// size returns what the server would compare with the limit. Two bytes are for libraryMargin.
+func (c *call) size(m *outbox.Message, t *topic) int {
+	c.slab.reset(1)
+	c.slab.add(m, t.name, time.Now())
+	return libraryMargin + size(&c.slab.records[0])
+}
+
+// refresh asks about message i's topic again, and returns it; nil if that can't be had.
+func (c *call) refresh(i int32) *topic {
+	name := c.plan.topics[i].name
+	c.broker.forget(name)
+	c.lookup([]string{name})
+	c.plan.topics[i] = (*c.broker.topics.Load())[name]
+	return c.plan.topics[i]
+}
+
+// part returns how many messages from the front of rest go together: of one wave, and not too large.
+func (c *call) part(rest []int32) int {
+	bytes := 0
+	for n, i := range rest {
+		bytes += len(c.batch[i].Payload)
+		if n > 0 && (n == partRecords || bytes > partBytes || c.plan.waves > 1 && c.plan.wave[i] != c.plan.wave[rest[0]]) {
+			return n
+		}
+	}
+	return len(rest)
+}
+
+// deliver sends messages and tells their outcomes.
+func (c *call) deliver(part []int32) {
+	part = slices.DeleteFunc(part, c.skip)
+	if len(part) == 0 {
+		return
+	}
+	if c.stopped != nil {
+		for _, i := range part {
+			c.fail(i, c.stopped)
+		}
+		return
+	}
+	now := time.Now()
+	c.slab.reset(len(part))
+	for _, i := range part {
+		c.slab.add(c.batch[i], c.plan.topics[i].name, now)
+	}
+	if err := c.send(c.ctx); err != nil || c.seat.failed.Load() > 0 {
+		c.judge(part, err)
+	}
+}
+
+// judge tells the outcomes of a part that was not accepted entirely; gaveUp is what send returned.
+func (c *call) judge(part []int32, gaveUp error) {
+	var refused, unsent []int32
+	var unknown, refusal error
+	for n, i := range part {
+		cause, failed := c.failures[&c.slab.records[n]]
+		if !failed {
+			continue
+		}
+		switch v := verdictOn(cause); {
+		case v == notSent && errors.Is(gaveUp, errUnsent):
+			unsent = append(unsent, i)
+		case v == notSent, v == unknownOutcome:
+			if unknown == nil {
+				unknown = outbox.Unavailable(c.unknown(gaveUp, cause))
+				c.stop(unknown)
+			}
+			c.fail(i, unknown)
+		case v == batchRefused:
+			refused = append(refused, i)
+			refusal = cause
+		default:
+			name := c.plan.topics[i].name
+			if v == topicGone {
+				c.broker.forget(name)
+			}
+			c.fail(i, topicError(name, cause))
+		}
+	}
+	if len(refused) > 0 {
+		refused = c.refit(refused, refusal)
+	}
+	switch {
+	case errors.Is(gaveUp, errUnsent):
+		// Nothing has left, so the part is sent again without what failed. Together and in order: the
+		// refused ones fit by now, or have failed.
+		c.again(append(refused, unsent...), refusal)
+	case len(refused) == 1 && len(part) == 1:
+		c.fail(refused[0], outbox.Permanent(c.refusal(refused[0], refusal)))
+	case len(refused) > 0:
+		// The server has refused batches, and doesn't say for which record.
+		half := len(refused) / 2
+		c.again(refused[:half], refusal)
+		c.again(refused[half:], refusal)
+	}
+}
+
+// again delivers part, which was not sent or was refused because of some message among others.
+func (c *call) again(part []int32, refusal error) {
+	if len(part) == 0 {
+		return
+	}
+	slices.Sort(part)
+	if c.searches++; c.searches <= maxSearches {
+		c.deliver(part)
+		return
+	}
+	for _, i := range part {
+		c.fail(i, c.refusal(i, refusal))
+	}
+}
+
+func (c *call) refusal(i int32, cause error) error {
+	if cause == nil {
+		cause = errUnsent
+	}
+	return fmt.Errorf("kafka: topic %q refuses the record: %w", c.plan.topics[i].name, cause)
+}
+
+// refit returns those of the refused messages that fit into their topics, whose limits it asks for
+// again if that was the reason. The others fail.
+func (c *call) refit(refused []int32, cause error) []int32 {
+	if !errors.Is(cause, kerr.MessageTooLarge) && !errors.Is(cause, kerr.RecordListTooLarge) {
+		return refused
+	}
+	fresh := topics{}
+	return slices.DeleteFunc(refused, func(i int32) bool {
+		name := c.plan.topics[i].name
+		t, asked := fresh[name]
+		if !asked {
+			t = c.refresh(i)
+			fresh[name] = t
+		}
+		c.plan.topics[i] = t
+		if err := c.unfit(i); err != nil {
+			c.fail(i, err)
+			return true
+		}
+		return false
+	})
+}
+
+// unknown describes why outcomes are unknown.
+func (c *call) unknown(gaveUp, cause error) error {
+	if gaveUp != nil && !errors.Is(gaveUp, errUnsent) {
+		return c.gaveUp(gaveUp)
+	}
+	if errors.Is(cause, kerr.ClusterAuthorizationFailed) {
+		cause = fmt.Errorf("not permitted to produce idempotently; grant this user IdempotentWrite on the cluster: %w", cause)
+	}
+	return c.broker.down(cause)
+}
+
+// verdict is what the client library's error for a record means.
+type verdict int
+
+const (
+	topicFailed    verdict = iota // concerns a topic, can be cured
+	topicGone                     // likewise, and what we know of it is out of date
+	batchRefused                  // for a record, though not necessarily this one
+	unknownOutcome                // says nothing about a record
+	notSent                       // or perhaps it was: the client was closed
+)
+
+func verdictOn(err error) verdict {
+	var answer *kerr.Error
+	if !errors.As(err, &answer) {
+		if errors.Is(err, kgo.ErrClientClosed) {
+			return notSent
+		}
+		return unknownOutcome
+	}
+	switch answer {
+	case kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.CorruptMessage,
+		kerr.UnsupportedForMessageFormat:
+		return batchRefused
+	case kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.InconsistentTopicID:
+		return topicGone
+	case kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping,
+		kerr.ProducerFenced, kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed, kerr.IllegalSaslState,
+		kerr.UnsupportedSaslMechanism, kerr.UnsupportedVersion, kerr.UnknownServerError:
+		return unknownOutcome
+	}
+	return topicFailed
+}

@@ -1,0 +1,175 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config configures a Broker. Only Brokers is required.
+type Config struct {
+	// Brokers are the addresses, host:port, at which the cluster is first asked; without a port 9092 is
+	// meant. The others are learnt from it. Required.
+	Brokers []string
+
+	// Topic is a template of a record's topic, with the fields {topic}, {aggregate_type} and
+	// {event_type}. Default "{topic}".
+	Topic string
+
+	// ClientID identifies the connections in the server's logs, metrics and quotas. Default "outbox".
+	ClientID string
+
+	// TLS, if set, is used for every connection. nil means none.
+	TLS *tls.Config
+
+	// SASL, if set, authenticates every connection.
+	SASL *SASL
+
+	// Compression of record batches: "none", "gzip", "snappy", "lz4" or "zstd". Default "none", which
+	// is the fastest by far as long as the network isn't the limit.
+	Compression string
+
+	// CreateTopics creates a topic that doesn't exist when the first message for it comes. Without it,
+	// such a message is an error that can be retried.
+	CreateTopics bool
+
+	// Partitions and ReplicationFactor of topics that are created. Zero leaves them to the cluster.
+	Partitions        int32
+	ReplicationFactor int16
+
+	// Clients bounds how many calls publish at the same time, each with a client, and so with
+	// connections, of its own. Further calls wait. Default 4.
+	Clients int
+
+	// MaxRecordBytes is the largest record that a topic takes, if its max.message.bytes can't be read
+	// for want of the DescribeConfigs permission. Default 1,048,588, as Kafka's.
+	MaxRecordBytes int
+
+	// Unanswered is how long a call goes on while nothing at all is acknowledged. Then the outcome of
+	// what is left is unknown, and the call says so. Default 10 s.
+	Unanswered time.Duration
+
+	// Dial opens connections, for proxies and tests. TLS is added on top. Default: net.Dialer with a
+	// timeout of 5 s.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	// Logger gets what the client library has to say; most of it only at debug level. nil is silent.
+	Logger *slog.Logger
+}
+
+// SASL is a user with a password. Printing it shows no password.
+type SASL struct {
+	// Mechanism is "PLAIN", "SCRAM-SHA-256" or "SCRAM-SHA-512".
+	Mechanism string
+	User      string
+	Password  string
+}
+
+func (s SASL) String() string   { return s.Mechanism + " as " + s.User }
+func (s SASL) GoString() string { return s.String() }
+
+// LogValue keeps the password out of logs.
+func (s SASL) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+const (
+	kafkaPort         = "9092"
+	defaultClients    = 4
+	defaultLimit      = 1_048_588
+	defaultUnanswered = 10 * time.Second
+	dialTimeout       = 5 * time.Second
+	maxClients        = 64
+)
+
+// withDefaults returns cfg completed, with all faults reported together.
+func (cfg Config) withDefaults() (Config, template, error) {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+
+	cfg.Brokers = slices.Clone(cfg.Brokers)
+	if len(cfg.Brokers) == 0 {
+		fault("no brokers: give at least one address, such as kafka-1:9092")
+	}
+	for i, address := range cfg.Brokers {
+		full, err := withPort(address)
+		if err != nil {
+			fault("broker %q: %w", address, err)
+		}
+		cfg.Brokers[i] = full
+	}
+	if cfg.Topic == "" {
+		cfg.Topic = "{topic}"
+	}
+	topic, err := parseTemplate(cfg.Topic)
+	if err != nil {
+		faults = append(faults, err)
+	}
+	if cfg.ClientID == "" {
+		cfg.ClientID = "outbox"
+	}
+	if cfg.Compression == "" {
+		cfg.Compression = "none"
+	}
+	if _, err := codec(cfg.Compression); err != nil {
+		faults = append(faults, err)
+	}
+	if cfg.SASL != nil {
+		if _, err := cfg.SASL.mechanism(); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if cfg.Partitions < 0 || cfg.ReplicationFactor < 0 {
+		fault("partitions %d and replication factor %d must not be negative; 0 leaves them to the cluster", cfg.Partitions, cfg.ReplicationFactor)
+	}
+	if (cfg.Partitions != 0 || cfg.ReplicationFactor != 0) && !cfg.CreateTopics {
+		fault("partitions and replication factor are for topics that are created: set CreateTopics, or leave them out")
+	}
+	if cfg.Clients == 0 {
+		cfg.Clients = defaultClients
+	}
+	if cfg.Clients < 1 || cfg.Clients > maxClients {
+		fault("clients must be 1 to %d, not %d", maxClients, cfg.Clients)
+	}
+	if cfg.MaxRecordBytes == 0 {
+		cfg.MaxRecordBytes = defaultLimit
+	}
+	if cfg.MaxRecordBytes < smallestLimit || cfg.MaxRecordBytes > largestLimit {
+		fault("the largest record must be %d to %d bytes, not %d", smallestLimit, largestLimit, cfg.MaxRecordBytes)
+	}
+	if cfg.Unanswered == 0 {
+		cfg.Unanswered = defaultUnanswered
+	}
+	if cfg.Unanswered < 0 {
+		fault("unanswered must be positive, not %v", cfg.Unanswered)
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
+	}
+	if err := errors.Join(faults...); err != nil {
+		return cfg, topic, fmt.Errorf("kafka: %w", err)
+	}
+	return cfg, topic, nil
+}
+
+func withPort(address string) (string, error) {
+	if strings.Contains(address, "://") {
+		return "", errors.New("an address is host:port, without a scheme")
+	}
+	host, port, err := net.SplitHostPort(address)
+	var missing *net.AddrError
+	if errors.As(err, &missing) && missing.Err == "missing port in address" {
+		host, port, err = strings.Trim(address, "[]"), kafkaPort, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("an address is host:port: %w", err)
+	}
+	if host == "" {
+		return "", errors.New("an address is host:port, and the host is missing")
+	}
+	return net.JoinHostPort(host, port), nil
+}

@@ -1,0 +1,143 @@
+package kafka
+
+import (
+	"slices"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// Names of the headers that the adapter writes.
+const (
+	headerID            = "outbox-id"
+	headerTopic         = "outbox-topic"
+	headerEventType     = "outbox-event-type"
+	headerAggregateType = "outbox-aggregate-type"
+	headerAggregateID   = "outbox-aggregate-id"
+	headerCreatedAt     = "outbox-created-at"
+	headerContentType   = "content-type"
+	ownHeaders          = 7
+
+	createdAtLayout = "2006-01-02T15:04:05.000000Z07:00"
+)
+
+// slab is memory for the records of a part, reused by the next one. Records, headers and text grow
+// together: growing moves a slice's later parts elsewhere and leaves alone what points to the earlier.
+type slab struct {
+	records []kgo.Record
+	headers []kgo.RecordHeader
+	text    []byte
+}
+
+// reset makes room for n records.
+func (s *slab) reset(n int) {
+	clear(s.records) // lets go of the payloads, which are the caller's
+	s.records = slices.Grow(s.records[:0], n)
+	s.headers = s.headers[:0]
+	s.text = s.text[:0]
+}
+
+// add appends the record of m. Its value is m's payload itself; all else is copied. The timestamp is
+// one for a whole part, which costs less than one for each record.
+func (s *slab) add(m *outbox.Message, topic string, now time.Time) {
+	from := len(s.headers)
+	for i := range m.Headers {
+		s.header(m.Headers[i].Name, m.Headers[i].Value)
+	}
+	at := len(s.text)
+	s.text, _ = m.ID.AppendText(s.text)
+	s.headers = append(s.headers, kgo.RecordHeader{Key: headerID, Value: s.text[at:len(s.text):len(s.text)]})
+	if topic != m.Topic {
+		s.header(headerTopic, m.Topic)
+	}
+	if m.EventType != "" {
+		s.header(headerEventType, m.EventType)
+	}
+	if m.AggregateType != "" {
+		s.header(headerAggregateType, m.AggregateType)
+	}
+	if m.AggregateID != "" {
+		s.header(headerAggregateID, m.AggregateID)
+	}
+	if !m.CreatedAt.IsZero() {
+		at := len(s.text)
+		s.text = m.CreatedAt.UTC().AppendFormat(s.text, createdAtLayout)
+		s.headers = append(s.headers, kgo.RecordHeader{Key: headerCreatedAt, Value: s.text[at:len(s.text):len(s.text)]})
+	}
+	if m.ContentType != "" {
+		s.header(headerContentType, m.ContentType)
+	}
+	r := kgo.Record{
+		Topic:     topic,
+		Value:     m.Payload,
+		Headers:   s.headers[from:len(s.headers):len(s.headers)],
+		Timestamp: now,
+	}
+	if key := m.OrderingKey(); key != "" {
+		r.Key = s.copy(key)
+	}
+	s.records = append(s.records, r)
+}
+
+func (s *slab) header(name, value string) {
+	s.headers = append(s.headers, kgo.RecordHeader{Key: name, Value: s.copy(value)})
+}
+
+func (s *slab) copy(text string) []byte {
+	at := len(s.text)
+	s.text = append(s.text, text...)
+	return s.text[at:len(s.text):len(s.text)]
+}
+
+// atMost returns a size that m's record does not exceed, cheaply: every length is taken to need five
+// bytes, every header to be there.
+func atMost(m *outbox.Message) int {
+	const lengths = 5 // of a varint
+	const fixed = 32 + 10*ownHeaders + 36 + len(createdAtLayout) +
+		len(headerID) + len(headerTopic) + len(headerEventType) + len(headerAggregateType) +
+		len(headerAggregateID) + len(headerCreatedAt) + len(headerContentType)
+	size := fixed + len(m.Key) + len(m.Payload) + len(m.Topic) + len(m.EventType) + len(m.AggregateType) +
+		2*len(m.AggregateID) + len(m.ContentType)
+	for i := range m.Headers {
+		size += 2*lengths + len(m.Headers[i].Name) + len(m.Headers[i].Value)
+	}
+	return size
+}
+
+// Sizes of a batch, as in the format of record batches (magic 2).
+const (
+	// batchOverhead is what a batch of one record adds to it.
+	batchOverhead = 61
+
+	// The client library bounds a batch by an estimate that has up to 4 bytes too many for an empty
+	// batch and at least 2 too many for any other. With a bound that is 2 above the topic's limit it
+	// never makes a batch that the server refuses; a single record may have 2 bytes less than the
+	// server would take.
+	libraryMargin = 2
+
+	smallestLimit = 1 << 10
+	largestLimit  = 64 << 20 // the server's socket.request.max.bytes is 100 MiB
+)
+
+// size returns the size of r as the only record of its batch.
+func size(r *kgo.Record) int {
+	body := 1 + 1 + 1 + // attributes, deltas of time and offset
+		varint(len(r.Key)) + len(r.Key) +
+		varint(len(r.Value)) + len(r.Value) +
+		varint(len(r.Headers))
+	for i := range r.Headers {
+		h := &r.Headers[i]
+		body += varint(len(h.Key)) + len(h.Key) + varint(len(h.Value)) + len(h.Value)
+	}
+	return batchOverhead + varint(body) + body
+}
+
+// varint returns the length of n as a zigzag varint. A length of -1, for NULL, takes one byte as 0 does.
+func varint(n int) int {
+	length := 1
+	for n = 2 * n; n >= 0x80; n >>= 7 {
+		length++
+	}
+	return length
+}

@@ -1,0 +1,222 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// seat is what one call has for itself: a client, and memory that the next call on this seat uses again.
+type seat struct {
+	broker *Broker
+	slab   slab
+	plan   plan
+
+	client     *kgo.Client // nil until needed, and after a failure
+	generation int         // of the limits that client has seen
+	promise    func(*kgo.Record, error)
+
+	// One send. The library calls promises one after the other, so failures has one writer; it is read
+	// when all are done.
+	count    int64
+	placed   atomic.Int64 // records that are in the buffer of a partition
+	settled  atomic.Int64 // records with an outcome
+	failed   atomic.Int64 // those of them that failed
+	failures map[*kgo.Record]error
+	wake     chan struct{} // there is something new among these numbers
+	barrier  chan struct{}
+}
+
+// Limits of a part of a call that is buffered at once.
+const (
+	partRecords = 16 << 10
+	partBytes   = 32 << 20
+)
+
+// open makes sure that there is a client which knows the present limits.
+func (s *seat) open() error {
+	generation := s.broker.currentGeneration()
+	if s.client != nil && s.generation == generation {
+		return nil
+	}
+	s.discard()
+	cfg := &s.broker.cfg
+	compression, err := codec(cfg.Compression)
+	if err != nil {
+		return err
+	}
+	client, err := kgo.NewClient(append(s.broker.options[:len(s.broker.options):len(s.broker.options)],
+		kgo.WithHooks((*hook)(s)),
+		kgo.ManualFlushing(),
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.StopProducerOnDataLossDetected(),
+		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
+		kgo.ProducerBatchCompression(compression),
+		kgo.ProducerBatchMaxBytesFn(s.broker.batchLimit),
+		kgo.MaxBufferedRecords(partRecords+1), // a part, and the barrier
+		kgo.ProducerLinger(0),
+		// No RecordRetries, no RecordDeliveryTimeout, no contexts that end: the library would give up a
+		// batch at a moment of its own.
+	)...)
+	if err != nil {
+		return err
+	}
+	s.client, s.generation = client, generation
+	s.promise = s.onPromise
+	s.failures = map[*kgo.Record]error{}
+	s.wake = make(chan struct{}, 1)
+	s.barrier = make(chan struct{}, 1)
+	return nil
+}
+
+// discard closes the client. Its promises are done, or will be soon.
+func (s *seat) discard() {
+	if s.client != nil {
+		s.client.Close()
+		s.client = nil
+	}
+}
+
+// errUnsent is the outcome of records that were not sent because others of the part can't be.
+var errUnsent = errors.New("not sent")
+
+// errUnanswered says that Config.Unanswered has passed.
+var errUnanswered = errors.New("nothing was acknowledged")
+
+// send publishes the records of the slab and returns when every one has an outcome. Then the library
+// has let go of them. It returns nil if all were accepted. Otherwise failures has the errors of those
+// that were not, and the client is gone; the returned error says why send has given up, or is errUnsent
+// if it didn't begin because of failures that are not errUnsent themselves.
+func (s *seat) send(ctx context.Context) error {
+	if err := s.open(); err != nil {
+		return err
+	}
+	s.count = int64(len(s.slab.records))
+	s.placed.Store(0)
+	s.settled.Store(0)
+	s.failed.Store(0)
+	clear(s.failures)
+	drain(s.wake)
+
+	for i := range s.slab.records {
+		s.client.Produce(context.Background(), &s.slab.records[i], s.promise)
+	}
+	err := s.awaitPlaced(ctx)
+	if err == nil {
+		if err = s.flush(ctx); err == nil && s.failed.Load() == 0 {
+			return nil
+		}
+	}
+	// Close lets every promise run that hasn't, and the library takes the records out of what it has
+	// not written yet.
+	s.client.Close()
+	for s.settled.Load() < s.count {
+		<-s.wake
+	}
+	s.client = nil
+	return err
+}
+
+// awaitPlaced waits until every record is buffered and none of them has failed. The first records for
+// a topic that this client doesn't know wait for its partitions.
+//
+// Failures are told by another goroutine of the library. The barrier, a record that always fails, is
+// told after all of them: records without a topic fail before they are buffered, and promises run in
+// the order in which they were made. Without it, an early failure could be overlooked, and the rest
+// of the key be sent. (A batch can leave before the flush: the library's sender, late from the call
+// before, may look into the buffer once more. If that batch fails for good before the last record is
+// buffered, the barrier shows it; if later, then all the others in its partition fail with it.)
+func (s *seat) awaitPlaced(ctx context.Context) error {
+	patience := time.NewTimer(s.broker.cfg.Unanswered)
+	defer patience.Stop()
+	for s.placed.Load() < s.count && s.failed.Load() == 0 {
+		select {
+		case <-s.wake:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-patience.C:
+			return errUnanswered
+		}
+	}
+	s.client.TryProduce(context.Background(), &kgo.Record{}, func(*kgo.Record, error) { s.barrier <- struct{}{} })
+	<-s.barrier
+	if s.failed.Load() > 0 {
+		return errUnsent
+	}
+	return nil
+}
+
+// flush sends what is buffered and waits for all outcomes, but not longer than Config.Unanswered without
+// any.
+func (s *seat) flush(ctx context.Context) error {
+	for before := s.settled.Load(); ; {
+		patience, cancel := context.WithTimeout(ctx, s.broker.cfg.Unanswered)
+		err := s.client.Flush(patience)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		settled := s.settled.Load()
+		if settled == before {
+			return errUnanswered
+		}
+		before = settled
+	}
+}
+
+// onPromise takes the outcome of a record.
+func (s *seat) onPromise(r *kgo.Record, err error) {
+	if err == nil {
+		if s.settled.Add(1) == s.count {
+			s.notify()
+		}
+		return
+	}
+	s.failures[r] = err
+	s.failed.Add(1)
+	s.settled.Add(1)
+	s.notify()
+}
+
+func (s *seat) notify() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func drain(c chan struct{}) {
+	select {
+	case <-c:
+	default:
+	}
+}
+
+// hook counts the records that were given a partition.
+type hook seat
+
+var _ kgo.HookProduceRecordPartitioned = (*hook)(nil)
+
+// OnProduceRecordPartitioned is called with the partition locked, before the next record gets there.
+func (h *hook) OnProduceRecordPartitioned(*kgo.Record, int32) {
+	if h.placed.Add(1) == h.count {
+		(*seat)(h).notify()
+	}
+}
+
+// gaveUp describes why send returned early.
+func (s *seat) gaveUp(err error) error {
+	switch {
+	case errors.Is(err, errUnanswered):
+		return s.broker.down(fmt.Errorf("%w for %v; the outcome is unknown and the message is sent again", err, s.broker.cfg.Unanswered))
+	default:
+		return s.broker.down(fmt.Errorf("no acknowledgement yet when the call ended: %w", err))
+	}
+}

@@ -1,0 +1,257 @@
+package kafka_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/kafka"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/relaytest"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	code := servers.Run(m)
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// patience bounds what a test waits for. Nothing asserts that things are faster.
+const patience = 2 * time.Minute
+
+func patient(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// cluster is a Kafka with an administrator's connection.
+type cluster struct {
+	t     testing.TB
+	seeds []string
+	admin *kadm.Client
+}
+
+func connect(t testing.TB, seeds ...string) *cluster {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(seeds...), kgo.MetadataMinAge(10*time.Millisecond), kgo.DisableClientMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return &cluster{t, seeds, kadm.NewClient(client)}
+}
+
+// topic creates a topic of the test's own; config has pairs of names and values.
+func (c *cluster) topic(partitions int, config ...string) string {
+	c.t.Helper()
+	name := "t-" + outbox.NewID().String()
+	configs := map[string]*string{}
+	for i := 0; i < len(config); i += 2 {
+		configs[config[i]] = &config[i+1]
+	}
+	if _, err := c.admin.CreateTopic(patient(c.t), int32(partitions), 1, configs, name); err != nil {
+		c.t.Fatalf("create topic: %v", err)
+	}
+	c.await("the topic has leaders", func(ctx context.Context) error {
+		ends, err := c.admin.ListEndOffsets(ctx, name)
+		if err == nil {
+			err = ends.Error()
+		}
+		return err
+	})
+	return name
+}
+
+// await waits until a condition holds.
+func (c *cluster) await(what string, holds func(context.Context) error) {
+	c.t.Helper()
+	ctx := patient(c.t)
+	for {
+		err := holds(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			c.t.Fatalf("%s: %v", what, err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (c *cluster) broker(cfg kafka.Config) *kafka.Broker {
+	c.t.Helper()
+	if cfg.Brokers == nil {
+		cfg.Brokers = c.seeds
+	}
+	b, err := kafka.New(cfg)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { b.Close() })
+	return b
+}
+
+// records returns all records of topics, in order within each partition.
+func (c *cluster) records(ctx context.Context, topics ...string) ([]*kgo.Record, error) {
+	ends, err := c.admin.ListEndOffsets(ctx, topics...)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return nil, err
+	}
+	from := map[string]map[int32]kgo.Offset{}
+	left := int64(0)
+	ends.Each(func(o kadm.ListedOffset) {
+		if o.Offset == 0 {
+			return
+		}
+		if from[o.Topic] == nil {
+			from[o.Topic] = map[int32]kgo.Offset{}
+		}
+		from[o.Topic][o.Partition] = kgo.NewOffset().AtStart()
+		left += o.Offset
+	})
+	if left == 0 {
+		return nil, nil
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.seeds...), kgo.ConsumePartitions(from), kgo.DisableClientMetrics())
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	var records []*kgo.Record
+	for left > 0 {
+		fetches := client.PollFetches(ctx)
+		if err := fetches.Err0(); err != nil {
+			return nil, err
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			if end, _ := ends.Lookup(r.Topic, r.Partition); r.Offset < end.Offset {
+				records = append(records, r)
+				left--
+			}
+		})
+	}
+	return records, nil
+}
+
+// message undoes the wire format.
+func message(r *kgo.Record) (outbox.Message, error) {
+	m := outbox.Message{Topic: r.Topic, Key: string(r.Key), Payload: r.Value}
+	for _, h := range r.Headers {
+		value := string(h.Value)
+		var err error
+		switch h.Key {
+		case "outbox-id":
+			m.ID, err = outbox.ParseID(value)
+		case "outbox-topic":
+			m.Topic = value
+		case "outbox-event-type":
+			m.EventType = value
+		case "outbox-aggregate-type":
+			m.AggregateType = value
+		case "outbox-aggregate-id":
+			m.AggregateID = value
+		case "outbox-created-at":
+			m.CreatedAt, err = time.Parse(time.RFC3339Nano, value)
+		case "content-type":
+			m.ContentType = value
+		default:
+			m.Headers = append(m.Headers, outbox.Header{Name: h.Key, Value: value})
+		}
+		if err != nil {
+			return m, fmt.Errorf("header %s: %w", h.Key, err)
+		}
+	}
+	return m, nil
+}
+
+func (c *cluster) messages(ctx context.Context, topics ...string) ([]outbox.Message, error) {
+	records, err := c.records(ctx, topics...)
+	if err != nil {
+		return nil, err
+	}
+	messages := make([]outbox.Message, len(records))
+	for i, r := range records {
+		if messages[i], err = message(r); err != nil {
+			return nil, err
+		}
+	}
+	return messages, nil
+}
+
+// harness binds the suite to two new topics of several partitions.
+func (c *cluster) harness(cfg kafka.Config) relaytest.BrokerHarness {
+	topics := [2]string{c.topic(3), c.topic(2)}
+	return relaytest.BrokerHarness{
+		Open: func(t *testing.T) relay.Broker {
+			return connectionless(t, c.seeds, cfg)
+		},
+		Topics:       topics,
+		Read:         func(ctx context.Context) ([]outbox.Message, error) { return c.messages(ctx, topics[:]...) },
+		TooLarge:     1_048_588, // the topics' limit, with which no room is left for anything else
+		UnknownTopic: "t-unknown-" + outbox.NewID().String(),
+	}
+}
+
+func connectionless(t *testing.T, seeds []string, cfg kafka.Config) *kafka.Broker {
+	t.Helper()
+	cfg.Brokers = seeds
+	b, err := kafka.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// numbered returns count messages to topic, dealt to keys in turn.
+func numbered(topic string, count, keys int) []*outbox.Message {
+	batch := make([]*outbox.Message, count)
+	for i := range batch {
+		batch[i] = &outbox.Message{
+			ID:      outbox.NewID(),
+			Topic:   topic,
+			Key:     fmt.Sprintf("k-%d", i%keys),
+			Payload: fmt.Appendf(nil, "%d", i/keys),
+		}
+	}
+	return batch
+}
+
+func accepted(t testing.TB, errs []error) {
+	t.Helper()
+	for i, err := range errs {
+		if err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+}
+
+func contains(t testing.TB, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want one with %q", parts)
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error lacks %q: %v", part, err)
+		}
+	}
+}

@@ -1,0 +1,190 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+)
+
+// topic is what a call needs to know of one before it sends.
+type topic struct {
+	name      string // interned: the client library keeps it
+	limit     int    // of a batch, in bytes
+	compacted bool   // needs keys
+	checked   time.Time
+}
+
+// topics is a map that is never changed, only replaced.
+type topics map[string]*topic
+
+// freshFor is how old a limit may be by which a message is refused for good.
+const freshFor = 30 * time.Second
+
+// lookup asks the cluster about topics and remembers those that can be published to. The errors are of
+// single topics; down says that nobody answered.
+func (b *Broker) lookup(ctx context.Context, names []string) (errs map[string]error, down error) {
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.Unanswered)
+	defer cancel()
+	errs = map[string]error{}
+	exist, err := b.existing(ctx, names, errs)
+	if err != nil {
+		return nil, b.down(err)
+	}
+	if len(exist) == 0 {
+		return errs, nil
+	}
+	found := make(topics, len(exist))
+	for _, name := range exist {
+		found[name] = &topic{name: name, limit: b.cfg.MaxRecordBytes, checked: time.Now()}
+	}
+	configs, err := b.admin.DescribeTopicConfigs(ctx, exist...)
+	var denied *kadm.AuthError
+	if err != nil && !errors.As(err, &denied) {
+		return nil, b.down(err)
+	}
+	for _, c := range configs {
+		t := found[c.Name]
+		if t == nil || c.Err != nil { // most likely not permitted: the default must do
+			continue
+		}
+		for _, entry := range c.Configs {
+			switch value := entry.MaybeValue(); entry.Key {
+			case "max.message.bytes":
+				if limit, err := strconv.Atoi(value); err == nil {
+					t.limit = min(max(limit, smallestLimit), largestLimit)
+				}
+			case "cleanup.policy":
+				t.compacted = strings.Contains(value, "compact")
+			}
+		}
+	}
+	b.remember(found)
+	return errs, nil
+}
+
+// existing returns those of names that exist, after creating what may be created, and puts the reasons
+// for the others into errs.
+func (b *Broker) existing(ctx context.Context, names []string, errs map[string]error) ([]string, error) {
+	for created := false; ; {
+		details, err := b.admin.ListTopics(ctx, names...)
+		if err != nil {
+			return nil, err
+		}
+		var exist, missing []string
+		for _, name := range names {
+			switch err := details[name].Err; {
+			case err == nil && !details.Has(name), errors.Is(err, kerr.UnknownTopicOrPartition):
+				missing = append(missing, name)
+			case err == nil, kerr.IsRetriable(err): // a partition without a leader will have one again
+				exist = append(exist, name)
+			default:
+				errs[name] = topicError(name, err)
+			}
+		}
+		switch {
+		case len(missing) == 0:
+			return exist, nil
+		case !b.cfg.CreateTopics:
+			for _, name := range missing {
+				errs[name] = topicError(name, kerr.UnknownTopicOrPartition)
+			}
+			return exist, nil
+		case !created:
+			if err := b.create(ctx, missing, errs); err != nil {
+				return nil, err
+			}
+			created = true
+			names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return errs[name] != nil })
+			if len(names) == 0 {
+				return nil, nil
+			}
+		default: // servers hear of a new topic one after the other
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+	}
+}
+
+// create creates topics, and puts the reasons for those that can't be into errs.
+func (b *Broker) create(ctx context.Context, names []string, errs map[string]error) error {
+	partitions, replicas := int32(-1), int16(-1) // the cluster's defaults
+	if b.cfg.Partitions > 0 {
+		partitions = b.cfg.Partitions
+	}
+	if b.cfg.ReplicationFactor > 0 {
+		replicas = b.cfg.ReplicationFactor
+	}
+	responses, err := b.admin.CreateTopics(ctx, partitions, replicas, nil, names...)
+	if err != nil {
+		return err
+	}
+	for name, r := range responses {
+		if r.Err == nil || errors.Is(r.Err, kerr.TopicAlreadyExists) {
+			continue
+		}
+		reason := r.Err.Error()
+		if r.ErrMessage != "" {
+			reason += ": " + r.ErrMessage
+		}
+		errs[name] = fmt.Errorf("kafka: topic %q doesn't exist and can't be created, so create it by hand (kafka-topics.sh --create --topic %s): %s", name, name, reason)
+	}
+	return nil
+}
+
+// remember adds topics. Clients size their batches by the limits that they find when they first use a
+// topic, so those of before a change must go.
+func (b *Broker) remember(found topics) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	known := maps.Clone(*b.topics.Load())
+	for name, t := range found {
+		if before := known[name]; before != nil && before.limit != t.limit {
+			b.generation++
+		}
+		known[name] = t
+	}
+	b.topics.Store(&known)
+}
+
+// forget makes the next call ask the cluster about a topic again.
+func (b *Broker) forget(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	known := maps.Clone(*b.topics.Load())
+	delete(known, name)
+	b.topics.Store(&known)
+	b.generation++
+}
+
+// batchLimit is what the client library asks when it first uses a topic.
+func (b *Broker) batchLimit(name string) int32 {
+	if t := (*b.topics.Load())[name]; t != nil {
+		return int32(t.limit + libraryMargin)
+	}
+	return int32(b.cfg.MaxRecordBytes + libraryMargin)
+}
+
+// topicError explains what the cluster says of a topic.
+func topicError(name string, err error) error {
+	switch {
+	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
+		return fmt.Errorf("kafka: topic %q doesn't exist; create it (kafka-topics.sh --create --topic %s), or have topics created by the adapter's option", name, name)
+	case errors.Is(err, kerr.TopicAuthorizationFailed):
+		return fmt.Errorf("kafka: topic %q: not permitted; grant this user Write and Describe on the topic: %w", name, err)
+	case errors.Is(err, kerr.InvalidTopicException):
+		return outbox.Permanent(fmt.Errorf("kafka: topic %q: the cluster takes no topic of this name: %w", name, err))
+	}
+	return fmt.Errorf("kafka: topic %q: %w", name, err)
+}
