@@ -119,7 +119,7 @@ func TestTheVerdictNamesStateCauseAndNextStep(t *testing.T) {
 		{"nothing has ever run", func(d *database) {}, StateNoRelay, "no relay has ever", "outbox relay"},
 		{"all is delivered", func(d *database) { d.cursor("kafka", "1 minute") }, StateIdle, "", ""},
 		{"messages come", func(d *database) { d.cursor("kafka", "1 minute"); d.write(3) }, StateFlowing, "", ""},
-		{"the relay died", func(d *database) { d.cursor("kafka", "-1 minute") }, StateNoRelay, "relay relay-1", "outbox relay"},
+		{"the relay died", func(d *database) { d.cursor("kafka", "-1 minute") }, StateNoRelay, "relay-1 vanished 1m", "outbox relay"},
 		{"another destination's relay lives", func(d *database) {
 			d.cursor("kafka", "-1 minute")
 			d.exec(`INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version)
@@ -141,11 +141,14 @@ func TestTheVerdictNamesStateCauseAndNextStep(t *testing.T) {
 			d.cursor("kafka", "1 minute")
 			d.held("kafka", "k", 7, "2100-01-01")
 		}, StateIdle, "1 held in 1 lane", ""},
-		{"nothing moves", func(d *database) {
+		{"it is far behind", func(d *database) {
 			d.cursor("kafka", "1 minute")
 			d.exec(`INSERT INTO outbox.messages (topic, created_at) VALUES ('t', now() - interval '1 hour')`)
-			d.exec(`UPDATE outbox.cursors SET updated_at = now() - interval '1 hour'`)
-		}, StateStalled, "1 pending, the oldest for 1h", "log of relay relay-1"},
+		}, StateFlowing, "1 pending, the oldest for 1h", ""},
+		{"the relay was stopped", func(d *database) {
+			d.cursor("kafka", "1 minute")
+			d.exec(`UPDATE outbox.cursors SET lease_until = '-infinity'`)
+		}, StateNoRelay, "relay-1 ended", "outbox relay"},
 		{"one of two destinations is bad", func(d *database) {
 			d.cursor("a", "1 minute")
 			d.cursor("b", "-1 minute")
@@ -164,6 +167,28 @@ func TestTheVerdictNamesStateCauseAndNextStep(t *testing.T) {
 				t.Errorf("%s asks for an action: %q", v.State, v.Next)
 			}
 		})
+	}
+}
+
+func TestARelayAnswersForItsOwnDestinations(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.cursor("a", "1 minute")
+	d.cursor("b", "-1 minute")
+	r := d.status()
+	for _, c := range []struct {
+		names []string
+		state State
+		cause string
+	}{
+		{[]string{"a"}, StateIdle, ""},
+		{[]string{"a", "b"}, StateNoRelay, "b: no live relay"},
+		{[]string{"a", "new"}, StateNoRelay, "new: no relay has worked"},
+	} {
+		v, each := r.On(c.names)
+		if v.State != c.state || !strings.HasPrefix(v.Cause, c.cause) || len(each) != len(c.names) || each["a"].State != StateIdle {
+			t.Errorf("on %q: %q, %v", c.names, v, each)
+		}
 	}
 }
 

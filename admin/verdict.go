@@ -14,7 +14,6 @@ const (
 	StateIdle    State = "idle"     // all is delivered
 	StateFlowing State = "flowing"  // messages are on their way
 	StateBlocked State = "blocked"  // lanes wait for an operator; the others flow
-	StateStalled State = "stalled"  // a relay is there and nothing moves
 	StatePaused  State = "paused"   // the broker does not answer
 	StateBroken  State = "broken"   // the relay can't work with the database
 	StateNoRelay State = "no_relay" // nobody delivers
@@ -22,7 +21,7 @@ const (
 )
 
 // severity orders states; the verdict on all is that on the worst.
-var severity = []State{StateIdle, StateFlowing, StateBlocked, StateStalled, StatePaused, StateBroken, StateNoRelay, StateStopped}
+var severity = []State{StateIdle, StateFlowing, StateBlocked, StatePaused, StateBroken, StateNoRelay, StateStopped}
 
 // OK reports whether nobody needs to act.
 func (s State) OK() bool { return s == StateIdle || s == StateFlowing }
@@ -51,8 +50,8 @@ func (v Verdict) String() string {
 	return text
 }
 
-// stallAfter is how long a message may be pending under a relay whose cursor does not move.
-const stallAfter = time.Minute
+// behindAfter is how long a message may be pending before the verdict speaks of it.
+const behindAfter = time.Minute
 
 func (r *Report) judge() {
 	r.Verdict = Verdict{StateNoRelay, "no relay has ever worked on this database", "outbox relay"}
@@ -66,6 +65,27 @@ func (r *Report) judge() {
 			}
 		}
 	}
+}
+
+// On returns the verdict on some destinations, and that on each of them: what one relay answers for. A
+// destination that has no cursor yet counts as StateNoRelay.
+func (r *Report) On(names []string) (Verdict, map[string]Verdict) {
+	worst := Verdict{State: StateIdle}
+	each := make(map[string]Verdict, len(names))
+	for _, name := range names {
+		v := Verdict{StateNoRelay, "no relay has worked on it yet", "outbox relay"}
+		if i := slices.IndexFunc(r.Destinations, func(d Destination) bool { return d.Name == name }); i >= 0 {
+			v = r.Destinations[i].Verdict
+		}
+		each[name] = v
+		if v.State.worseThan(worst.State) {
+			worst = v
+			if v.Cause != "" {
+				worst.Cause = name + ": " + v.Cause
+			}
+		}
+	}
+	return worst, each
 }
 
 func (r *Report) judgeDestination(d *Destination) Verdict {
@@ -85,7 +105,7 @@ func (r *Report) judgeDestination(d *Destination) Verdict {
 		return Verdict{StateBlocked, fmt.Sprintf("%s until an operator acts; last error: %s", plural(d.Held.Blocked, "lane is held", "lanes are held"),
 			orElse(d.Held.LastError, "unknown")), "outbox dead ls --blocked --destination " + d.Name}
 	}
-	if d.Held.Messages.N > 0 {
+	if d.Held.Messages.N > 0 && worst.Cause == "" {
 		worst.Cause = fmt.Sprintf("%v held in %s", d.Held.Messages, plural(d.Held.Lanes, "lane", "lanes"))
 	}
 	return worst
@@ -106,10 +126,8 @@ func (r *Report) judgeGroup(d *Destination, g *Group) Verdict {
 			"check the broker; delivery goes on by itself once it answers"}
 	case g.State == "broken":
 		return Verdict{StateBroken, orElse(g.LastError, "unknown cause"), "check the database and the relay's log"}
-	case g.Pending.N > 0 && r.At.Sub(g.Oldest) > stallAfter && r.At.Sub(g.UpdatedAt) > stallAfter:
-		return Verdict{StateStalled, fmt.Sprintf("%v pending, the oldest for %v, and relay %s has not moved the cursor for %v",
-			g.Pending, r.At.Sub(g.Oldest).Round(time.Second), g.Owner, r.At.Sub(g.UpdatedAt).Round(time.Second)),
-			"read the log of relay " + g.Owner}
+	case g.Pending.N > 0 && r.At.Sub(g.Oldest) > behindAfter:
+		return Verdict{State: StateFlowing, Cause: fmt.Sprintf("%v pending, the oldest for %v", g.Pending, r.At.Sub(g.Oldest).Round(time.Second))}
 	case g.Pending.N > 0:
 		return Verdict{State: StateFlowing}
 	}
@@ -118,11 +136,12 @@ func (r *Report) judgeGroup(d *Destination, g *Group) Verdict {
 
 func (r *Report) noRelay(name string, g *Group) Verdict {
 	cause := "no live relay"
-	if !g.LeaseUntil.IsZero() {
-		cause += fmt.Sprintf(": the last lease ended %v ago", r.At.Sub(g.LeaseUntil).Round(time.Second))
-		if g.Owner != "" {
-			cause += " (relay " + g.Owner + ")"
-		}
+	switch {
+	case g.Owner == "":
+	case g.LeaseUntil.IsZero(): // given back
+		cause += fmt.Sprintf(": %s ended %v ago", g.Owner, r.At.Sub(g.UpdatedAt).Round(time.Second))
+	default:
+		cause += fmt.Sprintf(": %s vanished %v ago", g.Owner, r.At.Sub(g.LeaseUntil).Round(time.Second))
 	}
 	var others []string
 	for _, relay := range r.Relays {

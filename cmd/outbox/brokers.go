@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/jsonl"
+	"github.com/pgoutbox/outbox/broker/kafka"
+	"github.com/pgoutbox/outbox/broker/nats"
+	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// brokerKind is a kind of broker that a destination may name. Opening connects to nothing: a broker that
+// is down is an outage of its destination, and no reason not to start.
+type brokerKind struct {
+	chosen func(config.Broker) bool
+	open   func(config.Broker, brokerSetting) (relay.Broker, error)
+}
+
+// brokerSetting is what brokers get beside their configuration.
+type brokerSetting struct {
+	stdout io.Writer
+	groups int
+	logger *slog.Logger
+}
+
+// brokerKinds is all of them, by the name in the configuration.
+func brokerKinds() map[string]brokerKind {
+	return map[string]brokerKind{
+		"kafka": {
+			func(b config.Broker) bool { return b.Kafka != nil },
+			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openKafka(b.Kafka, s) },
+		},
+		"nats": {
+			func(b config.Broker) bool { return b.NATS != nil },
+			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openNATS(b.NATS, s) },
+		},
+		"stdout": {
+			func(b config.Broker) bool { return b.Stdout != nil },
+			func(_ config.Broker, s brokerSetting) (relay.Broker, error) { return jsonl.New(s.stdout), nil },
+		},
+		"file": {
+			func(b config.Broker) bool { return b.File != nil },
+			func(b config.Broker, s brokerSetting) (relay.Broker, error) {
+				return &lazyFile{path: b.File.Path, logger: s.logger}, nil
+			},
+		},
+	}
+}
+
+// openBroker opens what a destination names, and says of which kind it is.
+func openBroker(b config.Broker, s brokerSetting) (relay.Broker, string, error) {
+	kinds := brokerKinds()
+	for _, name := range slices.Sorted(maps.Keys(kinds)) {
+		if kind := kinds[name]; kind.chosen(b) {
+			broker, err := kind.open(b, s)
+			return broker, name, err
+		}
+	}
+	return nil, "", errors.New("no broker is named")
+}
+
+// checkBrokers reports what the adapters themselves have to say about the configuration.
+func checkBrokers(cfg config.Config) error {
+	var faults []error
+	for _, d := range cfg.Destinations {
+		broker, _, err := openBroker(d.Broker, brokerSetting{stdout: io.Discard, groups: d.ShardGroups, logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			faults = append(faults, fmt.Errorf("destination %s: %w", d.Name, err))
+			continue
+		}
+		_ = broker.Close() // it has connected to nothing
+	}
+	if len(faults) > 0 {
+		return coded{errors.Join(faults...), exitConfig}
+	}
+	return nil
+}
+
+func openKafka(k *config.Kafka, s brokerSetting) (relay.Broker, error) {
+	secured, err := tlsConfig(k.TLS)
+	if err != nil {
+		return nil, err
+	}
+	cfg := kafka.Config{
+		Brokers:      k.Brokers,
+		Topic:        k.Topic,
+		ClientID:     k.ClientID,
+		TLS:          secured,
+		Compression:  k.Compression,
+		CreateTopics: k.CreateTopics,
+		Logger:       s.logger,
+	}
+	if k.SASL.Username != "" {
+		cfg.SASL = &kafka.SASL{Mechanism: strings.ToUpper(k.SASL.Mechanism), User: k.SASL.Username, Password: string(k.SASL.Password)}
+	}
+	if k.CreateTopics {
+		cfg.Partitions = int32(k.Partitions)
+		cfg.ReplicationFactor = int16(max(k.ReplicationFactor, 0)) // 0 leaves it to the cluster, as -1 does in the file
+	}
+	return kafka.New(cfg)
+}
+
+func openNATS(n *config.NATS, s brokerSetting) (relay.Broker, error) {
+	secured, err := tlsConfig(n.TLS)
+	if err != nil {
+		return nil, err
+	}
+	url := string(n.URL)
+	if secured != nil {
+		// Enabled means that no connection goes without.
+		url = strings.ReplaceAll(url, "nats://", "tls://")
+	}
+	cfg := nats.Config{
+		Subject:         n.Subject,
+		Stream:          n.Stream,
+		CredentialsFile: n.CredentialsFile,
+		User:            n.User,
+		Password:        string(n.Password),
+		Token:           string(n.Token),
+		TLS:             secured,
+		Logger:          s.logger,
+	}
+	if n.CreateStream {
+		cfg.CreateStream = &nats.StreamSettings{Subjects: n.StreamSubjects, Replicas: n.Replicas}
+	}
+	return nats.New(url, cfg)
+}
+
+// tlsConfig is nil when TLS is not enabled.
+func tlsConfig(t config.TLS) (*tls.Config, error) {
+	if !t.Enabled {
+		return nil, nil
+	}
+	cfg := &tls.Config{ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify, MinVersion: tls.VersionTLS12}
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("read tls.ca_file: %w", err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("tls.ca_file %s has no certificate in PEM form", t.CAFile)
+		}
+	}
+	if t.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read tls.cert_file and tls.key_file: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
+
+// lazyFile opens its file when the first message comes, so that a standby does not keep the owner from
+// it, and a file that can't be opened now is an outage of its destination alone.
+type lazyFile struct {
+	path   string
+	logger *slog.Logger
+
+	mu     sync.Mutex
+	file   *jsonl.Broker
+	closed bool
+}
+
+var (
+	_ relay.Broker = (*lazyFile)(nil)
+	_ relay.Pinger = (*lazyFile)(nil)
+)
+
+func (l *lazyFile) open() (*jsonl.Broker, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, outbox.Unavailable(os.ErrClosed)
+	}
+	if l.file == nil {
+		file, err := jsonl.Open(l.path, jsonl.Config{Logger: l.logger})
+		if err != nil {
+			return nil, outbox.Unavailable(err)
+		}
+		l.file = file
+	}
+	return l.file, nil
+}
+
+func (l *lazyFile) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	file, err := l.open()
+	if err != nil {
+		return slices.Repeat([]error{err}, len(batch))
+	}
+	return file.Publish(ctx, batch)
+}
+
+func (l *lazyFile) Ping(ctx context.Context) error {
+	file, err := l.open()
+	if err != nil {
+		return err
+	}
+	return file.Ping(ctx)
+}
+
+func (l *lazyFile) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	if l.file == nil {
+		return nil
+	}
+	return l.file.Close()
+}

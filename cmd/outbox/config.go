@@ -1,0 +1,161 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgoutbox/outbox/cmd/internal/config"
+)
+
+const defaultConfigFile = "outbox.yaml"
+
+// configPath is the file to read, "" for none, and whether somebody named it.
+func (a *app) configPath() (path string, named bool) {
+	if a.configFile != "" {
+		return a.configFile, true
+	}
+	if path := a.getenv("OUTBOX_CONFIG"); path != "" {
+		return path, true
+	}
+	if _, err := os.Stat(defaultConfigFile); errors.Is(err, fs.ErrNotExist) {
+		return "", false
+	}
+	return defaultConfigFile, false
+}
+
+// load reads the configuration. Faults are all in the error, which exits with exitConfig.
+func (a *app) load(sets []string) (*config.Loaded, error) {
+	in := config.Input{Environ: os.Environ(), Overrides: map[string]string{}}
+	for _, set := range sets {
+		path, value, ok := strings.Cut(set, "=")
+		if !ok {
+			return nil, usage("--set %q: want PATH=VALUE, such as destinations.0.delivery.batch=1000", set)
+		}
+		in.Overrides[path] = value
+	}
+	switch {
+	case a.databaseURL != "":
+		in.Overrides["database.url"] = a.databaseURL
+	case a.getenv("OUTBOX_DATABASE_URL") == "" && a.getenv("OUTBOX_DATABASE_URL_FILE") == "" && a.getenv("DATABASE_URL") != "":
+		in.Overrides["database.url"] = a.getenv("DATABASE_URL")
+	}
+	in.File, _ = a.configPath()
+	loaded, err := config.Load(in)
+	if err != nil {
+		if in.File == "" {
+			err = fmt.Errorf("there is no %s here: write one (outbox config schema says what it may contain), or name one with --config or OUTBOX_CONFIG\n%w",
+				defaultConfigFile, err)
+		}
+		return nil, coded{err, exitConfig}
+	}
+	if s := loaded.Config.Database.Schema; s != "outbox" {
+		return nil, coded{fmt.Errorf("database.schema is %q: the tables are in the schema \"outbox\", leave it out", s), exitConfig}
+	}
+	for _, w := range loaded.Warnings {
+		fmt.Fprintln(a.stderr, "outbox: warning:", a.redact(w))
+	}
+	return loaded, nil
+}
+
+// configuredDatabase is the configuration file's, for commands that need nothing else of it.
+func (a *app) configuredDatabase() (address, error) {
+	path, named := a.configPath()
+	if path == "" && !named && a.getenv("OUTBOX_DATABASE_URL_FILE") == "" {
+		return address{}, errNoDatabase()
+	}
+	loaded, err := a.load(nil)
+	if err != nil {
+		return address{}, err
+	}
+	return address{string(loaded.Config.Database.URL), "database.url of " + orText(path, "the environment")}, nil
+}
+
+func orText(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+func (a *app) configCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "config",
+		Short: "Check, show and describe the configuration of the relay",
+	}, a.configValidateCommand(), a.configShowCommand(), a.configSchemaCommand())
+}
+
+func setFlag(cmd *cobra.Command, sets *[]string) {
+	cmd.Flags().StringArrayVar(sets, "set", nil, "set PATH=VALUE over file and environment, such as destinations.0.delivery.batch=1000")
+}
+
+func (a *app) configValidateCommand() *cobra.Command {
+	var sets []string
+	cmd := &cobra.Command{
+		Use:   "validate",
+		Short: "Report everything that is wrong with the configuration",
+		Long: `Reads the configuration as the relay would and reports all faults together, each with its place. It connects
+to nothing. Exits with 3 if something is wrong.`,
+		Example: `  outbox config validate --config outbox.yaml`,
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			loaded, err := a.load(sets)
+			if err != nil {
+				return err
+			}
+			// What only the adapters know.
+			if err := checkBrokers(loaded.Config); err != nil {
+				return err
+			}
+			path, _ := a.configPath()
+			_, err = fmt.Fprintf(a.stdout, "%s is valid: %d destinations\n", orText(path, "the environment"), len(loaded.Config.Destinations))
+			return err
+		},
+	}
+	setFlag(cmd, &sets)
+	return cmd
+}
+
+func (a *app) configShowCommand() *cobra.Command {
+	var sets []string
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Print the configuration in effect, and where each value comes from",
+		Long:  `Prints the configuration after file, environment and flags, as YAML. Secrets are masked.`,
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			loaded, err := a.load(sets)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprint(a.stdout, loaded.Show())
+			return err
+		},
+	}
+	setFlag(cmd, &sets)
+	return cmd
+}
+
+func (a *app) configSchemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON schema of the configuration file",
+		Example: `  outbox config schema > outbox.schema.json
+  # then in outbox.yaml, for completion in editors:
+  # yaml-language-server: $schema=outbox.schema.json`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			text, err := config.Schema()
+			if err != nil {
+				return err
+			}
+			_, err = a.stdout.Write(text)
+			return err
+		},
+	}
+}

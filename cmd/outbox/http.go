@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// listen opens the address of health and metrics, before anything else is started.
+func listen(address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s for health and metrics: %w: another relay may run here: change http.listen, or make it empty for none", address, err)
+	}
+	return l, nil
+}
+
+// public reports whether others than this machine can reach the address.
+func public(address net.Addr) bool {
+	tcp, ok := address.(*net.TCPAddr)
+	return ok && !tcp.IP.IsLoopback()
+}
+
+// serveHTTP serves health and metrics until ctx ends.
+func serveHTTP(ctx context.Context, l net.Listener, name string, w *watch, m *metrics, logger *slog.Logger) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(rw, "alive\n")
+	})
+	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, _ *http.Request) {
+		r := w.readiness(name)
+		rw.Header().Set("Content-Type", "application/json")
+		rw.Header().Set("Cache-Control", "no-store")
+		if !r.State.Delivers() {
+			rw.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_ = printJSON(rw, r) // whoever asked has gone
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
+	server := &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: 5 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       time.Minute,
+		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		<-ctx.Done()
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if server.Shutdown(ending) != nil {
+			_ = server.Close()
+		}
+	}()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		logger.Error("health and metrics are gone", "error", err)
+	}
+	<-closed
+}

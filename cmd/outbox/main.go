@@ -1,0 +1,163 @@
+// Command outbox runs the relay and is the operator's tool for it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/pgoutbox/outbox/admin"
+)
+
+// Exit codes, a contract for scripts.
+const (
+	exitOK       = 0
+	exitError    = 1
+	exitUsage    = 2
+	exitConfig   = 3
+	exitNotFound = 4
+)
+
+func main() {
+	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.LookupEnv}
+	os.Exit(a.main(os.Args[1:]))
+}
+
+// app is one run of the program: where it reads and writes, and the flags that all commands share.
+type app struct {
+	stdin  *os.File
+	stdout io.Writer
+	stderr *os.File
+	env    func(string) (string, bool)
+
+	configFile  string
+	databaseURL string
+
+	started bool     // the command line was understood
+	secrets []string // never to be printed
+}
+
+func (a *app) main(args []string) int {
+	root := a.root()
+	root.SetArgs(args)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	// The first signal asks commands to end in good order, the second one ends the process.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	if !a.started {
+		err = usage("%w", err)
+	}
+	text := a.redact(err.Error())
+	code := exitCode(err)
+	if code == exitUsage {
+		text += "\nrun the command with --help to see how it is used"
+	}
+	fmt.Fprintln(a.stderr, "outbox: "+text)
+	return code
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "outbox",
+		Short: "Transactional outbox for PostgreSQL: relay and operator's tool",
+		Long: `outbox delivers events that services wrote to PostgreSQL, in their own transactions, to Kafka, NATS and
+others: every committed one, no rolled-back one, in order per key.
+
+A first run against a database of yours:
+
+  export OUTBOX_DATABASE_URL=postgres://user@localhost/orders
+  outbox migrate up             # install the tables
+  outbox config schema          # what outbox.yaml may say
+  outbox relay                  # deliver
+  outbox status                 # is it flowing?
+
+Data goes to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 wrong
+usage, 3 wrong configuration, 4 not found.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		// Errors before this are those of the command line.
+		PersistentPreRun: func(*cobra.Command, []string) { a.started = true },
+	}
+	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration file (default $OUTBOX_CONFIG, then outbox.yaml)")
+	root.PersistentFlags().StringVar(&a.databaseURL, "database-url", "",
+		"database (default $OUTBOX_DATABASE_URL, then $DATABASE_URL, then the configuration file)")
+	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
+	return group(root,
+		a.relayCommand(),
+		a.migrateCommand(),
+		a.statusCommand(),
+		a.deadCommand(),
+		a.destinationsCommand(),
+		a.configCommand(),
+		newBenchCmd(),
+		a.versionCommand(),
+	)
+}
+
+// group makes cmd one that only has others below it: alone it prints its help, and what is not below it is
+// wrong usage.
+func group(cmd *cobra.Command, below ...*cobra.Command) *cobra.Command {
+	cmd.AddCommand(below...)
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		hint := ""
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			hint = fmt.Sprintf(", did you mean %q?", near[0])
+		}
+		return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), hint)
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	return cmd
+}
+
+func (a *app) getenv(name string) string {
+	value, _ := a.env(name)
+	return value
+}
+
+// colours reports whether w is a terminal that may be given colours.
+func (a *app) colours(w any) bool {
+	return isTerminal(w) && a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb"
+}
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// coded is an error with an exit code.
+type coded struct {
+	error
+	code int
+}
+
+func (c coded) Unwrap() error { return c.error }
+
+func usage(format string, args ...any) error { return coded{fmt.Errorf(format, args...), exitUsage} }
+
+func exitCode(err error) int {
+	var c coded
+	switch {
+	case errors.As(err, &c):
+		return c.code
+	case errors.Is(err, admin.ErrNotFound):
+		return exitNotFound
+	}
+	return exitError
+}

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// binary is the program under test, built once.
+var binary string
+
+func TestMain(m *testing.M) {
+	folder, err := os.MkdirTemp("", "outbox-cli-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	binary = filepath.Join(folder, "outbox")
+	build := exec.Command("go", "build", "-o", binary, ".")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build the program: %v\n%s", err, out)
+		os.Exit(1)
+	}
+	code := servers.Run(m)
+	_ = os.RemoveAll(folder)
+	os.Exit(code)
+}
+
+// database is a fresh one; folder is where commands run.
+type database struct {
+	t      *testing.T
+	url    string
+	folder string
+	*pgx.Conn
+}
+
+func emptyDatabase(t *testing.T) *database {
+	t.Helper()
+	d := &database{t: t, url: servers.TestDatabase(t), folder: t.TempDir()}
+	conn, err := pgx.Connect(t.Context(), d.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	d.Conn = conn
+	return d
+}
+
+func setup(t *testing.T) *database {
+	t.Helper()
+	d := emptyDatabase(t)
+	if _, err := schema.Up(t.Context(), d.Conn, schema.UpConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (d *database) exec(sql string, args ...any) {
+	d.t.Helper()
+	if _, err := d.Exec(d.t.Context(), sql, args...); err != nil {
+		d.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (d *database) int(sql string, args ...any) (n int) {
+	d.t.Helper()
+	if err := d.QueryRow(d.t.Context(), sql, args...).Scan(&n); err != nil {
+		d.t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+// outbox runs a command on the database, in its folder.
+func (d *database) outbox(args ...string) result {
+	d.t.Helper()
+	return command(d.t, d.folder, []string{"OUTBOX_DATABASE_URL=" + d.url}, args...)
+}
+
+// result is what a command left.
+type result struct {
+	t              *testing.T
+	line           string
+	code           int
+	stdout, stderr string
+}
+
+// command runs one to its end, with no other environment than env.
+func command(t *testing.T, folder string, env []string, args ...string) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Dir, cmd.Env = folder, append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + folder}, env...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("run the program: %v", err)
+	}
+	return result{t, "outbox " + strings.Join(args, " "), cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// want checks the exit code, and that each text is somewhere in the output.
+func (r result) want(code int, texts ...string) result {
+	r.t.Helper()
+	if r.code != code {
+		r.t.Errorf("%s: exit code %d, want %d\n%s%s", r.line, r.code, code, r.stdout, r.stderr)
+	}
+	for _, text := range texts {
+		if !strings.Contains(r.stdout+r.stderr, text) {
+			r.t.Errorf("%s: no %q in\n%s%s", r.line, text, r.stdout, r.stderr)
+		}
+	}
+	return r
+}
+
+func (r result) never(texts ...string) result {
+	r.t.Helper()
+	for _, text := range texts {
+		if strings.Contains(r.stdout+r.stderr, text) {
+			r.t.Errorf("%s: prints %q:\n%s%s", r.line, text, r.stdout, r.stderr)
+		}
+	}
+	return r
+}
+
+// daemon is a relay that runs beside the test.
+type process struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	stdout lockedBuffer
+	stderr lockedBuffer
+	ended  chan struct{}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// relay starts one with the given outbox.yaml; it is killed at the end of the test if it still runs.
+func (d *database) relay(yaml string, args ...string) *process {
+	d.t.Helper()
+	file := filepath.Join(d.t.TempDir(), "outbox.yaml")
+	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+	p := &process{t: d.t, ended: make(chan struct{})}
+	p.cmd = exec.Command(binary, append([]string{"relay", "--config", file}, args...)...)
+	p.cmd.Dir, p.cmd.Env = d.folder, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.folder, "OUTBOX_DATABASE_URL=" + d.url}
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	if err := p.cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.ended)
+	}()
+	d.t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		if d.t.Failed() {
+			d.t.Logf("the relay's log:\n%s", p.stderr.String())
+		}
+	})
+	return p
+}
+
+// stop sends SIGTERM and returns the exit code.
+func (p *process) stop() int {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	return p.wait()
+}
+
+func (p *process) wait() int {
+	p.t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(30 * time.Second):
+		p.t.Fatalf("the relay does not end:\n%s", p.stderr.String())
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// until polls a condition.
+func until(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("in vain waited until %s", what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"errors"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// metrics are what /metrics serves, in a registry of their own.
+type metrics struct {
+	registry *prometheus.Registry
+
+	published  *prometheus.CounterVec
+	failures   *prometheus.CounterVec
+	latency    *prometheus.HistogramVec
+	calls      *prometheus.HistogramVec
+	settled    *prometheus.CounterVec
+	deadTotal  *prometheus.CounterVec
+	holdsTotal *prometheus.CounterVec
+
+	leaseHeld *prometheus.GaugeVec
+	paused    *prometheus.GaugeVec
+
+	pending  *prometheus.GaugeVec
+	oldest   *prometheus.GaugeVec
+	held     *prometheus.GaugeVec
+	blocked  *prometheus.GaugeVec
+	dead     *prometheus.GaugeVec
+	relays   prometheus.Gauge
+	segments prometheus.Gauge
+	sampled  prometheus.Gauge
+}
+
+func newMetrics() *metrics {
+	destination := []string{"destination"}
+	group := []string{"destination", "shard_group"}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outbox_" + name, Help: help}, labels)
+	}
+	gauge := func(name, help string, labels []string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "outbox_" + name, Help: help}, labels)
+	}
+	single := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "outbox_" + name, Help: help})
+	}
+	histogram := func(name, help string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "outbox_" + name, Help: help,
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800}}, destination)
+	}
+	m := &metrics{
+		registry:   prometheus.NewRegistry(),
+		published:  counter("published_total", "Messages that the broker accepted.", "destination"),
+		failures:   counter("publish_failures_total", "Messages that the broker did not accept: refused (for good), unavailable (nobody answered, or the outcome is unknown) or error.", "destination", "reason"),
+		latency:    histogram("commit_to_ack_seconds", "From the insert of a message, or the time it was delayed to, to the broker's acknowledgement, by the clocks of database and relay."),
+		calls:      histogram("publish_seconds", "Duration of calls to the broker."),
+		settled:    counter("settlements_total", "Commits that moved the cursor.", "destination"),
+		deadTotal:  counter("dead_lettered_total", "Messages that became dead letters: invalid, refused or exhausted.", "destination", "reason"),
+		holdsTotal: counter("held_total", "Messages that were set aside for a later attempt.", "destination"),
+		leaseHeld:  gauge("lease_held", "1 while this relay owns the shard group.", group),
+		paused:     gauge("relay_paused", "1 while the broker does not answer.", group),
+		pending:    gauge("pending_messages", "Committed messages that are not settled, estimated beyond 10,000.", destination),
+		oldest:     gauge("oldest_pending_timestamp_seconds", "When the oldest pending message was inserted; the time of the look if there is none.", destination),
+		held:       gauge("held_messages", "Messages that wait for a later attempt, or behind one.", destination),
+		blocked:    gauge("blocked_lanes", "Keys that are held until an operator acts.", destination),
+		dead:       gauge("dead_messages", "Dead letters.", destination),
+		relays:     single("relays_live", "Relays with a recent heartbeat."),
+		segments:   single("table_bytes", "Size of all segments of the outbox."),
+		sampled:    single("backlog_read_timestamp_seconds", "When the backlog was last read from the database."),
+	}
+	b := thisBuild()
+	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "outbox_build_info", Help: "1, with this program's build as labels.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": runtime.Version(), "schema": strconv.Itoa(b.Schema)}})
+	info.Set(1)
+	m.registry.MustRegister(m.published, m.failures, m.latency, m.calls, m.settled, m.deadTotal, m.holdsTotal, m.leaseHeld,
+		m.paused, m.pending, m.oldest, m.held, m.blocked, m.dead, m.relays, m.segments, m.sampled, info,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// sample takes over what a look at the database found.
+func (m *metrics) sample(r *admin.Report, mine func(destination string) bool) {
+	for _, d := range r.Destinations {
+		if !mine(d.Name) {
+			continue
+		}
+		oldest := d.Oldest
+		if oldest.IsZero() {
+			oldest = r.At
+		}
+		m.pending.WithLabelValues(d.Name).Set(float64(d.Pending.N))
+		m.oldest.WithLabelValues(d.Name).Set(seconds(oldest))
+		m.held.WithLabelValues(d.Name).Set(float64(d.Held.Messages.N))
+		m.blocked.WithLabelValues(d.Name).Set(float64(d.Held.Blocked))
+		m.dead.WithLabelValues(d.Name).Set(float64(d.Dead.Messages.N))
+	}
+	live := 0
+	for _, relay := range r.Relays {
+		if relay.Live {
+			live++
+		}
+	}
+	m.relays.Set(float64(live))
+	var size int64
+	for _, s := range r.Segments {
+		size += s.Bytes
+	}
+	m.segments.Set(float64(size))
+	m.sampled.Set(seconds(r.At))
+}
+
+func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
+
+// observer counts what one relay does, and passes its state on.
+type observer struct {
+	published, settled, holds    prometheus.Counter
+	refused, unavailable, failed prometheus.Counter
+	latency, calls               prometheus.Observer
+	leaseHeld, paused            prometheus.Gauge
+	dead                         map[relay.Reason]prometheus.Counter
+	changed                      func(relay.State, error)
+}
+
+var _ relay.Observer = (*observer)(nil)
+
+func (m *metrics) observer(destination string, group int, changed func(relay.State, error)) *observer {
+	g := strconv.Itoa(group)
+	o := &observer{
+		published:   m.published.WithLabelValues(destination),
+		settled:     m.settled.WithLabelValues(destination),
+		holds:       m.holdsTotal.WithLabelValues(destination),
+		refused:     m.failures.WithLabelValues(destination, "refused"),
+		unavailable: m.failures.WithLabelValues(destination, "unavailable"),
+		failed:      m.failures.WithLabelValues(destination, "error"),
+		latency:     m.latency.WithLabelValues(destination),
+		calls:       m.calls.WithLabelValues(destination),
+		leaseHeld:   m.leaseHeld.WithLabelValues(destination, g),
+		paused:      m.paused.WithLabelValues(destination, g),
+		dead:        map[relay.Reason]prometheus.Counter{},
+		changed:     changed,
+	}
+	for _, reason := range []relay.Reason{relay.ReasonInvalid, relay.ReasonRefused, relay.ReasonExhausted} {
+		o.dead[reason] = m.deadTotal.WithLabelValues(destination, string(reason))
+	}
+	return o
+}
+
+func (o *observer) Published(batch []*outbox.Message, errs []error, took time.Duration) {
+	now := time.Now()
+	accepted := 0
+	for i, message := range batch {
+		if errs != nil && errs[i] != nil {
+			switch err := errs[i]; {
+			case errors.Is(err, outbox.ErrSkipped):
+			case outbox.IsPermanent(err):
+				o.refused.Inc()
+			case outbox.IsUnavailable(err):
+				o.unavailable.Inc()
+			default:
+				o.failed.Inc()
+			}
+			continue
+		}
+		accepted++
+		since := message.CreatedAt
+		if message.DeliverAt.After(since) {
+			since = message.DeliverAt
+		}
+		o.latency.Observe(max(now.Sub(since).Seconds(), 0)) // the clocks may differ
+	}
+	o.published.Add(float64(accepted))
+	o.calls.Observe(took.Seconds())
+}
+
+func (o *observer) Settled(s *relay.Settlement) {
+	o.settled.Inc()
+	o.holds.Add(float64(len(s.Hold)))
+	for _, list := range [][]relay.Dead{s.Dead, s.HeldDead} {
+		for _, d := range list {
+			if counter := o.dead[d.Reason]; counter != nil {
+				counter.Inc()
+			}
+		}
+	}
+}
+
+func (o *observer) Changed(state relay.State, err error) {
+	o.leaseHeld.Set(truth(state == relay.StateFlowing || state == relay.StatePaused))
+	o.paused.Set(truth(state == relay.StatePaused))
+	o.changed(state, err)
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgoutbox/outbox/schema"
+)
+
+func (a *app) migrateCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "migrate",
+		Short: "Install and update the outbox's tables",
+	}, a.migrateUpCommand(), a.migrateStatusCommand(), a.migrateSQLCommand(), a.migrateGrantsCommand())
+}
+
+func (a *app) migrateUpCommand() *cobra.Command {
+	var cfg schema.UpConfig
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Bring the database to this program's version",
+		Long: `Applies every migration that the database lacks, each in a transaction. Any number of instances may run it
+at once. Run it as the owner of the database, or of a schema named outbox.`,
+		Example: `  outbox migrate up --database-url postgres://owner@localhost/orders
+  outbox migrate up --dry-run`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx := cmd.Context()
+			conn, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			defer disconnect(conn)
+			applied, err := schema.Up(ctx, conn, cfg)
+			verb := "applied"
+			if cfg.DryRun {
+				verb = "would apply"
+			}
+			for _, m := range applied {
+				fmt.Fprintln(a.stdout, verb, m)
+			}
+			if err != nil {
+				return err
+			}
+			if len(applied) == 0 {
+				fmt.Fprintf(a.stdout, "nothing to do: database %q has version %d\n", conn.Config().Database, schema.Latest())
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&cfg.DryRun, "dry-run", false, "print what would be applied, and change nothing")
+	cmd.Flags().DurationVar(&cfg.LockTimeout, "lock-timeout", 5*time.Second, "how long to wait for a lock on a table, while its users wait behind")
+	cmd.Flags().DurationVar(&cfg.Wait, "wait", time.Minute, "how long to wait for another instance that migrates the same database")
+	return cmd
+}
+
+// migration is a line of "migrate status".
+type migration struct {
+	Version   int       `json:"version"`
+	Name      string    `json:"name"`
+	AppliedAt time.Time `json:"applied_at,omitzero"`
+}
+
+func (a *app) migrateStatusCommand() *cobra.Command {
+	var out format
+	var strict bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show which migrations the database has",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx := cmd.Context()
+			conn, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			defer disconnect(conn)
+			state, err := schema.Status(ctx, conn)
+			if err != nil {
+				return err
+			}
+			var all []migration
+			for _, m := range state.Applied {
+				all = append(all, migration{m.Version, m.Name, m.AppliedAt})
+			}
+			for _, m := range state.Pending {
+				all = append(all, migration{Version: m.Version, Name: m.Name})
+			}
+			if err := a.printMigrations(out, state, all); err != nil {
+				return err
+			}
+			if strict && len(state.Pending) > 0 {
+				return fmt.Errorf("%w: %d migrations are pending: run: outbox migrate up", schema.ErrOutdated, len(state.Pending))
+			}
+			return nil
+		},
+	}
+	formatFlag(cmd, &out, asTable, asJSON, asJSONL)
+	cmd.Flags().BoolVar(&strict, "exit-code", false, "exit with 1 if migrations are pending")
+	return cmd
+}
+
+func (a *app) printMigrations(out format, state schema.State, all []migration) error {
+	switch out {
+	case asJSON:
+		return printJSON(a.stdout, struct {
+			Database   string      `json:"database"`
+			Server     string      `json:"server"`
+			Version    int         `json:"version"`
+			Latest     int         `json:"latest"`
+			Migrations []migration `json:"migrations"`
+		}{state.Database, state.Server, state.Version, state.Latest, all})
+	case asJSONL:
+		return printJSONL(a.stdout, all)
+	}
+	fmt.Fprintf(a.stdout, "database %s, PostgreSQL %s: version %d of %d\n\n", clean(state.Database), state.Server, state.Version, state.Latest)
+	t := newTable(a.stdout, "VERSION", "NAME", "APPLIED")
+	for _, m := range all {
+		applied := "pending"
+		if !m.AppliedAt.IsZero() {
+			applied = m.AppliedAt.Local().Format(time.DateTime)
+		}
+		t.row(fmt.Sprintf("%04d", m.Version), m.Name, applied)
+	}
+	return t.flush()
+}
+
+func (a *app) migrateSQLCommand() *cobra.Command {
+	from, to := 0, schema.Latest()
+	cmd := &cobra.Command{
+		Use:   "sql",
+		Short: "Print the migrations as SQL, to be applied by hand",
+		Example: `  outbox migrate sql | psql --set ON_ERROR_STOP=1 orders
+  outbox migrate sql --from 1 > update.sql`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			text, err := schema.SQL(from, to)
+			if err != nil {
+				return usage("%w", err)
+			}
+			_, err = fmt.Fprint(a.stdout, text)
+			return err
+		},
+	}
+	cmd.Flags().IntVar(&from, "from", from, "version that the database has, 0 for none")
+	cmd.Flags().IntVar(&to, "to", to, "version to lead to")
+	return cmd
+}
+
+func (a *app) migrateGrantsCommand() *cobra.Command {
+	var writer, relay, viewer string
+	cmd := &cobra.Command{
+		Use:   "grants",
+		Short: "Print the least privileges of writers, relays and viewers",
+		Long: `Prints GRANT statements for the roles that are named. The schema's owner runs them; running them again is
+harmless.`,
+		Example: `  outbox migrate grants --writer orders_service --relay outbox_relay --viewer grafana | psql orders`,
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if writer+relay+viewer == "" {
+				return usage("no role is named: give --writer, --relay or --viewer")
+			}
+			_, err := fmt.Fprint(a.stdout, schema.Grants(writer, relay, viewer))
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&writer, "writer", "", "role of services that write messages")
+	cmd.Flags().StringVar(&relay, "relay", "", "role of relays, and of operators who act on dead letters")
+	cmd.Flags().StringVar(&viewer, "viewer", "", "role that reads everything except payloads")
+	return cmd
+}

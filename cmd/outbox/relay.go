@@ -1,0 +1,275 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+func (a *app) relayCommand() *cobra.Command {
+	var sets []string
+	var name string
+	cmd := &cobra.Command{
+		Use:   "relay",
+		Short: "Deliver messages to the destinations of outbox.yaml, until told to stop",
+		Long: `Delivers every committed message to every destination that wants it. Any number of relays may run: one owns
+each destination (or each of its shard groups), the others stand by and take over.
+
+SIGTERM and SIGINT end it in good order: it takes nothing new in, waits for what is in flight, settles it
+and gives its leases back; a second signal ends it at once. A destination that can't be reached is tried
+until it can, and holds up no other. A destination that gives up for good (policy "stop") leaves the others
+running; the exit code is 1 in the end.
+
+Health and metrics are at http.listen (default 127.0.0.1:9187): /livez, /readyz, /metrics.`,
+		Example: `  outbox relay --config outbox.yaml
+  outbox relay --set http.listen= --set log.level=debug
+
+  # the least that outbox.yaml may say
+  destinations:
+    - name: events
+      broker: {kafka: {brokers: ["localhost:9092"]}}`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if name != "" {
+				sets = append(sets, "name="+name)
+			}
+			loaded, err := a.load(sets)
+			if err != nil {
+				return err
+			}
+			return a.relay(cmd.Context(), loaded.Config)
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", "", "name of this relay: an instance that restarts under its name takes its leases back at once (default: the host's name)")
+	setFlag(cmd, &sets)
+	return cmd
+}
+
+func (a *app) relay(ctx context.Context, cfg config.Config) error {
+	logger := a.newLogger(cfg.Log)
+	at := address{string(cfg.Database.URL), "database.url"}
+	if path, _ := a.configPath(); a.databaseURL != "" {
+		at.origin = "--database-url"
+	} else if path == "" {
+		at.origin = "the environment"
+	}
+	conn, err := a.parse(at)
+	if err != nil {
+		return err
+	}
+	if err := checkDatabase(ctx, conn, at.origin); err != nil {
+		return err
+	}
+	d := &daemon{cfg: cfg, conn: conn, stdout: a.stdout, logger: logger}
+	if err := d.assemble(); err != nil {
+		return err
+	}
+	defer d.closeBrokers()
+	return d.run(ctx)
+}
+
+// checkDatabase refuses what no waiting cures, while somebody still looks at the terminal.
+func checkDatabase(ctx context.Context, cfg *pgx.ConnConfig, origin string) error {
+	conn, err := dial(ctx, cfg, origin)
+	if err != nil {
+		return err
+	}
+	defer disconnect(conn)
+	state, err := schema.Status(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if state.Standby {
+		return fmt.Errorf("PostgreSQL at %s:%d is a hot standby, from which messages would be lost: connect to the primary "+
+			"(with several hosts in the URL, add target_session_attrs=read-write)", cfg.Host, cfg.Port)
+	}
+	return schema.Check(ctx, conn)
+}
+
+// daemon is a running "outbox relay".
+type daemon struct {
+	cfg    config.Config
+	conn   *pgx.ConnConfig
+	stdout io.Writer
+	logger *slog.Logger
+
+	metrics *metrics
+	states  *states
+	watch   *watch
+	brokers []relay.Broker
+	parts   []part
+}
+
+// part is one shard group of one destination.
+type part struct {
+	name        cursorName
+	destination config.Destination
+	broker      relay.Broker
+}
+
+// assemble makes everything that can be wrong before anything runs.
+func (d *daemon) assemble() error {
+	monitor := d.conn.Copy()
+	monitor.RuntimeParams["application_name"] = "outbox monitor " + d.cfg.Name
+	connect := func(ctx context.Context) (*pgx.Conn, error) { return dial(ctx, monitor, "the configuration") }
+	var names []string
+	for _, destination := range d.cfg.Destinations {
+		names = append(names, destination.Name)
+	}
+	d.metrics = newMetrics()
+	d.states = newStates(d.cfg.Name, d.logger, connect)
+	d.watch = newWatch(names, d.metrics, d.logger, connect)
+
+	var faults []error
+	for _, destination := range d.cfg.Destinations {
+		broker, kind, err := openBroker(destination.Broker, brokerSetting{
+			stdout: d.stdout, groups: destination.ShardGroups, logger: d.logger.With("destination", destination.Name)})
+		if err != nil {
+			faults = append(faults, fmt.Errorf("destination %s: %w", destination.Name, err))
+			continue
+		}
+		if kind == "stdout" {
+			signal.Ignore(syscall.SIGPIPE) // a reader that goes away is an outage, not the end
+		}
+		d.brokers = append(d.brokers, broker)
+		for group := range destination.ShardGroups {
+			d.parts = append(d.parts, part{cursorName{destination.Name, group}, destination, broker})
+		}
+	}
+	if len(faults) > 0 {
+		d.closeBrokers()
+		return coded{errors.Join(faults...), exitConfig}
+	}
+	return nil
+}
+
+func (d *daemon) closeBrokers() {
+	for _, b := range d.brokers {
+		if err := b.Close(); err != nil {
+			d.logger.Warn("broker closed badly", "error", err)
+		}
+	}
+}
+
+// run delivers until ctx ends or every part has given up. The order of its end: relays drain and give
+// their leases back; then health, metrics and states end; then the name is free again.
+func (d *daemon) run(ctx context.Context) (err error) {
+	var listener net.Listener
+	if d.cfg.HTTP.Listen != "" {
+		if listener, err = listen(d.cfg.HTTP.Listen); err != nil {
+			return err
+		}
+		if public(listener.Addr()) {
+			d.logger.Warn("health and metrics can be read from other machines, without authentication", "address", listener.Addr().String())
+		}
+	}
+
+	aside, endAside := context.WithCancel(context.WithoutCancel(ctx))
+	var besides sync.WaitGroup
+	defer besides.Wait()
+	defer endAside()
+	if listener != nil {
+		besides.Go(func() { serveHTTP(aside, listener, d.cfg.Name, d.watch, d.metrics, d.logger) })
+	}
+	besides.Go(func() { d.watch.run(aside) })
+	besides.Go(func() { d.states.run(aside) })
+
+	d.logger.Info("relay started", "relay", d.cfg.Name, "version", thisBuild().Version, "destinations", len(d.cfg.Destinations),
+		"database", d.conn.Database, "http", d.cfg.HTTP.Listen, "pid", os.Getpid())
+	err = d.deliver(ctx)
+	d.logger.Info("relay stopped", "relay", d.cfg.Name)
+	return err
+}
+
+// deliver runs every part, and returns what they ended with when all have.
+func (d *daemon) deliver(ctx context.Context) error {
+	var running sync.WaitGroup
+	errs := make([]error, len(d.parts))
+	for i, p := range d.parts {
+		running.Go(func() {
+			errs[i] = d.runPart(ctx, p)
+			if errs[i] == nil {
+				return
+			}
+			d.states.set(p.name, relay.StateStopped, errs[i].Error())
+			d.logger.Error("destination given up; others go on", "destination", p.name.destination, "shard_group", p.name.group, "error", errs[i])
+		})
+	}
+	running.Wait()
+	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return err == nil })...)
+}
+
+func (d *daemon) runPart(ctx context.Context, p part) error {
+	c := p.destination
+	logger := d.logger
+	if c.ShardGroups > 1 {
+		logger = logger.With("shard_group", p.name.group)
+	}
+	source, err := polling.NewSnapshot(d.conn, c.Name, polling.SnapshotConfig{
+		Groups:   c.ShardGroups,
+		Group:    p.name.group,
+		Lease:    c.Lease,
+		PollBusy: c.Poll.Busy,
+		PollIdle: c.Poll.Idle,
+		Logger:   logger,
+	})
+	if err != nil {
+		return err
+	}
+	r, err := relay.New(source, p.broker, relay.Config{
+		Name:             c.Name,
+		Select:           selector(c),
+		Batch:            c.Delivery.Batch,
+		MaxInFlight:      c.Delivery.MaxInFlight,
+		MaxInFlightBytes: int(c.Delivery.MaxInFlightBytes),
+		MaxAttempts:      c.Delivery.MaxAttempts,
+		OnExhausted:      relay.Policy(c.Delivery.OnExhausted),
+		Backoff:          relay.Backoff{Initial: c.Delivery.Backoff.Initial, Max: c.Delivery.Backoff.Max},
+		HoldAfter:        c.Delivery.HoldAfter,
+		DrainTimeout:     c.DrainTimeout,
+		Logger:           logger,
+		Observer:         d.metrics.observer(c.Name, p.name.group, func(state relay.State, err error) { d.note(p.name, state, err) }),
+	})
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}
+
+// note passes on what the owner of a cursor does. Who waits for the lease has nothing to say about it,
+// and whoever stops in good order leaves that to be seen by the lease.
+func (d *daemon) note(name cursorName, state relay.State, err error) {
+	if state == relay.StateWaiting || state == relay.StateStopped {
+		return
+	}
+	cause := ""
+	if err != nil {
+		cause = err.Error()
+	}
+	d.states.set(name, state, cause)
+}
+
+// selector is nil when the destination wants everything.
+func selector(c config.Destination) func(*outbox.Message) bool {
+	if len(c.Topics) == 0 {
+		return nil
+	}
+	return func(m *outbox.Message) bool { return c.Wants(m.Topic) }
+}

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgoutbox/outbox/admin"
+)
+
+func (a *app) statusCommand() *cobra.Command {
+	var out format
+	var watch, strict bool
+	var interval time.Duration
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Is it flowing? And if not, why, and what to do",
+		Long: `Shows one verdict with its cause and the next step, then every destination with its lease, backlog, held
+messages and dead letters, the running relays, the segments of the table with who keeps them from being
+emptied, and open transactions whose messages are still to come.
+
+States: idle, flowing; blocked (some keys wait for an operator); paused (the broker does not answer),
+broken (the relay can't work with the database), no_relay, stopped (a relay gave up).`,
+		Example: `  outbox status
+  outbox status --watch
+  outbox status -o json | jq .verdict
+  outbox status --exit-code && deploy`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if interval < 100*time.Millisecond {
+				return usage("--interval is %v, it must be at least 100ms", interval)
+			}
+			return a.status(cmd.Context(), out, watch, strict, interval)
+		},
+	}
+	formatFlag(cmd, &out, asTable, asJSON)
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "repeat until interrupted")
+	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "pause between two looks with --watch")
+	cmd.Flags().BoolVar(&strict, "exit-code", false, "exit with 1 unless messages flow")
+	return cmd
+}
+
+func (a *app) status(ctx context.Context, out format, watch, strict bool, interval time.Duration) error {
+	conn, err := a.operate(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { disconnect(conn) }()
+	for {
+		report, err := admin.Status(ctx, conn)
+		if watch && ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := a.printStatus(out, watch, report); err != nil {
+			return err
+		}
+		if !watch {
+			if strict && !report.Verdict.State.Delivers() {
+				return fmt.Errorf("it is not flowing: %s", report.Verdict)
+			}
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(interval):
+		}
+	}
+}
+
+func (a *app) printStatus(out format, watch bool, r *admin.Report) error {
+	if out == asJSON {
+		if watch {
+			return printJSONL(a.stdout, []*admin.Report{r})
+		}
+		return printJSON(a.stdout, r)
+	}
+	// One write, so that a watched screen doesn't flicker.
+	var b strings.Builder
+	if watch && isTerminal(a.stdout) {
+		b.WriteString("\x1b[H\x1b[2J")
+	}
+	if err := writeReport(&b, r, a.colours(a.stdout)); err != nil {
+		return err
+	}
+	_, err := io.WriteString(a.stdout, b.String())
+	return err
+}
+
+func writeReport(w io.Writer, r *admin.Report, colours bool) error {
+	verdict := strings.ToUpper(strings.ReplaceAll(string(r.Verdict.State), "_", " "))
+	if colours {
+		verdict = colourOf(r.Verdict.State) + verdict + "\x1b[0m"
+	}
+	fmt.Fprint(w, verdict)
+	if r.Verdict.Cause != "" {
+		fmt.Fprint(w, "  ", clean(r.Verdict.Cause))
+	}
+	fmt.Fprintln(w)
+	if r.Verdict.Next != "" {
+		fmt.Fprintln(w, "next:", clean(r.Verdict.Next))
+	}
+	fmt.Fprintf(w, "database %s at %s\n", clean(r.Database), r.At.Local().Format(time.DateTime))
+
+	sections := []struct {
+		some  bool
+		write func(io.Writer, *admin.Report) error
+	}{
+		{len(r.Destinations) > 0, writeDestinations},
+		{len(r.Relays) > 0, writeRelays},
+		{len(r.Segments) > 0, writeSegments},
+		{len(r.Open) > 0, writeOpen},
+	}
+	for _, s := range sections {
+		if !s.some {
+			continue
+		}
+		fmt.Fprintln(w)
+		if err := s.write(w, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func colourOf(s admin.State) string {
+	switch {
+	case s.OK():
+		return "\x1b[1;32m"
+	case s.Delivers():
+		return "\x1b[1;33m"
+	}
+	return "\x1b[1;31m"
+}
+
+func writeDestinations(w io.Writer, r *admin.Report) error {
+	t := newTable(w, "DESTINATION", "STATE", "OWNER", "EPOCH", "LEASE", "PENDING", "OLDEST", "HELD", "BLOCKED", "DEAD", "DELIVERED")
+	for _, d := range r.Destinations {
+		for i, g := range d.Groups {
+			name := d.Name
+			if g.Groups > 1 {
+				name = fmt.Sprintf("%s %d/%d", d.Name, g.Group, g.Groups)
+			}
+			lease := "none"
+			if g.Live {
+				lease = span(g.LeaseUntil.Sub(r.At)) + " left"
+			}
+			// What belongs to the destination as a whole stands in its first line.
+			held, blocked, dead, delivered := "", "", "", ""
+			if i == 0 {
+				held, blocked = d.Held.Messages.String(), fmt.Sprint(d.Held.Blocked)
+				dead, delivered = d.Dead.Messages.String(), fmt.Sprint(d.Delivered)
+			}
+			t.row(name, d.Verdict.State, g.Owner, g.Epoch, lease, g.Pending, ago(r.At, g.Oldest), held, blocked, dead, delivered)
+		}
+		if len(d.Groups) == 0 {
+			t.row(d.Name, d.Verdict.State, "", "", "none", "", "", d.Held.Messages, d.Held.Blocked, d.Dead.Messages, "")
+		}
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	for _, d := range r.Destinations {
+		if d.Verdict.Cause != "" && len(r.Destinations) > 1 {
+			fmt.Fprintf(w, "%s: %s\n", clean(d.Name), clean(d.Verdict.Cause))
+		}
+		for _, g := range d.Groups {
+			if g.LastError != "" {
+				fmt.Fprintf(w, "%s: last error %s ago: %s\n", clean(d.Name), ago(r.At, g.LastErrorAt), clean(short(g.LastError, 300)))
+			}
+		}
+	}
+	return nil
+}
+
+func writeRelays(w io.Writer, r *admin.Report) error {
+	t := newTable(w, "RELAY", "LIVE", "HEARTBEAT", "HOST", "PID", "VERSION", "UPTIME")
+	for _, relay := range r.Relays {
+		live := "yes"
+		if !relay.Live {
+			live = "no"
+		}
+		t.row(relay.Name, live, ago(r.At, relay.HeartbeatAt)+" ago", relay.Host, relay.PID, relay.Version, ago(r.At, relay.StartedAt))
+	}
+	return t.flush()
+}
+
+func writeSegments(w io.Writer, r *admin.Report) error {
+	t := newTable(w, "SEGMENT", "SIZE", "NEEDED BY")
+	var empty int
+	for _, s := range r.Segments {
+		if len(s.NeededBy) == 0 && s.Bytes < 64<<10 { // an empty one has its index
+			empty++
+			continue
+		}
+		t.row(s.Name, bytesText(s.Bytes), strings.Join(s.NeededBy, ", "))
+	}
+	if empty > 0 {
+		t.row(fmt.Sprintf("%d more", empty), "empty", "")
+	}
+	return t.flush()
+}
+
+func writeOpen(w io.Writer, r *admin.Report) error {
+	t := newTable(w, "OPEN TRANSACTION", "AGE", "USER", "APPLICATION", "STATE", "QUERY")
+	for _, o := range r.Open {
+		id := fmt.Sprintf("pid %d", o.PID)
+		if o.Prepared != "" {
+			id, o.State = o.Prepared, "prepared"
+		}
+		t.row(id, ago(r.At, o.Since), o.User, o.Application, o.State, short(o.Query, 60))
+	}
+	return t.flush()
+}
