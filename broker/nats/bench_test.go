@@ -3,6 +3,7 @@ package nats_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -53,7 +54,7 @@ func BenchmarkPublish(b *testing.B) {
 						h.Set("Outbox-Event-Type", m.EventType)
 						h.Set("Content-Type", m.ContentType)
 					}
-					future, err := js.PublishMsgAsync(&natsgo.Msg{Subject: s.name + ".t", Data: m.Payload, Header: h})
+					future, err := js.PublishMsgAsync(&natsgo.Msg{Subject: s.name + ".t", Data: m.Payload, Header: h}, jetstream.WithStallWait(time.Minute))
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -297,6 +298,26 @@ func TestAServerThatShutsDownPolitelyIsLeft(t *testing.T) {
 	more := messages(10, 2)
 	deliver(patient(t), t, b, more)
 	checkOrder(t, append(batch, more...), s.stored())
+}
+
+func TestAServerThatAnnouncesItsShutdownGetsNoNewCalls(t *testing.T) {
+	t.Parallel()
+	url, process := startProcess(t, "jetstream { store_dir: \"$DIR/js\" }\nlame_duck_duration: \"60s\"\nlame_duck_grace_period: \"30s\"")
+	b := newBroker(t, url, nats.Config{Subject: "lame.{topic}", Stream: "LAME", CreateStream: &nats.StreamSettings{}})
+	accepted(t, b.Publish(patient(t), messages(10, 2)))
+	if err := process.Signal(syscall.SIGUSR2); err != nil {
+		t.Fatal(err)
+	}
+	// The old connection stays for 30 s, but a new one is tried, and there is no other server.
+	eventually(t, "the broker leaves", func() bool {
+		batch := messages(10, 2)
+		errs := b.Publish(patient(t), batch)
+		checkOutcomes(t, batch, errs)
+		if errs != nil && !outbox.IsUnavailable(errs[0]) {
+			t.Fatalf("outcomes %v", errs)
+		}
+		return errs != nil && strings.Contains(errs[0].Error(), "connect")
+	})
 }
 
 func TestTLSNeedsATrustedServer(t *testing.T) {

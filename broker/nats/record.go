@@ -67,6 +67,7 @@ func (t *template) subject(m *outbox.Message) (string, error) {
 	subject := m.Topic
 	if len(t.fields) != 1 || t.names[0] != "topic" || t.literals[0] != "" || t.literals[1] != "" {
 		var b strings.Builder
+		b.Grow(64)
 		b.WriteString(t.literals[0])
 		for i, field := range t.fields {
 			b.WriteString(field(m))

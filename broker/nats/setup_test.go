@@ -253,6 +253,12 @@ func checkOrder(t testing.TB, batch []*outbox.Message, stored []*jetstream.RawSt
 // startServer runs a nats-server with a configuration of the test's own.
 func startServer(t testing.TB, config string) (url string) {
 	t.Helper()
+	url, _ = startProcess(t, config)
+	return url
+}
+
+func startProcess(t testing.TB, config string) (url string, process *os.Process) {
+	t.Helper()
 	path, err := servers.FindNATS()
 	if err != nil {
 		servers.TestNATS(t) // says what to install, and skips or fails
@@ -286,7 +292,7 @@ func startServer(t testing.TB, config string) (url string) {
 		}
 		return err == nil
 	})
-	return "nats://" + addr
+	return "nats://" + addr, cmd.Process
 }
 
 func eventually(t testing.TB, what string, condition func() bool) {
