@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -19,6 +20,8 @@ type page struct {
 	deliveries []relay.Delivery
 	headers    []outbox.Header
 	arena      arena
+
+	users atomic.Int32 // batches that were not recycled, and one while there are more to come
 }
 
 type pagePool struct{ pool sync.Pool }

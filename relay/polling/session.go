@@ -29,9 +29,11 @@ type snapshotSession struct {
 	settled chan struct{}
 
 	// The rest belongs to Next.
-	log    *backlog      // of the window that is being read, if it is large
-	bytes  int           // of a message, by what was read lately; 0: nothing was
-	pause  time.Duration // before the next poll
+	page   *page            // of which rest remains to be returned
+	rest   []relay.Delivery // by id
+	log    *backlog         // of the window that is being read, if it is large
+	bytes  int              // of a message, by what was read lately; 0: nothing was
+	pause  time.Duration    // before the next poll
 	pollAt time.Time
 	timer  *time.Timer
 }
@@ -52,8 +54,8 @@ type cursor struct {
 type window struct {
 	ordinal  uint64
 	end      txSnapshot
-	complete bool  // all its messages were returned
-	last     int64 // the id of the last one returned, at least settled
+	complete bool  // all its messages were read
+	last     int64 // the id of the last one read, at least settled
 	settled  int64 // messages up to this id are settled
 }
 
@@ -163,19 +165,37 @@ func (s *snapshotSession) Next(ctx context.Context, limit int) (relay.Batch, err
 	if limit < 1 {
 		return relay.Batch{}, fmt.Errorf("polling: Next was asked for %d messages", limit)
 	}
-	for {
+	for len(s.rest) == 0 {
 		if err := s.lease.failure(); err != nil {
 			return relay.Batch{}, err
 		}
-		pg, err := s.readWindow(ctx, limit)
+		// A page has a cost of its own, so a small batch is a part of one.
+		size := max(limit, s.source.minPage)
+		pg, err := s.readWindow(ctx, size)
 		if err == nil && pg == nil {
-			pg, err = s.poll(ctx, limit)
+			pg, err = s.poll(ctx, size)
 		}
 		if err != nil {
 			return relay.Batch{}, err
 		}
 		if pg != nil {
-			return relay.Batch{Deliveries: pg.deliveries, Recycle: func() { s.pool.put(pg) }}, nil
+			s.page, s.rest = pg, pg.deliveries
+			pg.users.Store(1)
+		}
+	}
+	n := min(limit, len(s.rest))
+	batch := relay.Batch{Deliveries: s.rest[:n:n], Recycle: s.recycler(s.page)}
+	if s.rest = s.rest[n:]; len(s.rest) > 0 {
+		s.page.users.Add(1)
+	}
+	return batch, nil
+}
+
+// recycler gives a page back when its last batch is recycled.
+func (s *snapshotSession) recycler(pg *page) func() {
+	return func() {
+		if pg.users.Add(-1) == 0 {
+			s.pool.put(pg)
 		}
 	}
 }

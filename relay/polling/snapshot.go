@@ -31,6 +31,9 @@ type Snapshot struct {
 	owner       string
 	cfg         SnapshotConfig
 
+	// minPage is how many messages are read at once at least.
+	minPage int
+
 	active atomic.Bool
 }
 
@@ -47,7 +50,7 @@ func NewSnapshot(conn *pgx.ConnConfig, destination string, cfg SnapshotConfig) (
 	if err != nil {
 		return nil, err
 	}
-	s := &Snapshot{conn: conn.Copy(), destination: destination, cfg: cfg}
+	s := &Snapshot{conn: conn.Copy(), destination: destination, cfg: cfg, minPage: 1000}
 	if cfg.Registration != nil {
 		s.owner = cfg.Registration.Name()
 	} else {
