@@ -1,0 +1,196 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const envPrefix = "OUTBOX"
+
+// environment applies the OUTBOX_* variables. One that is no setting is no
+// fault, since others may use the prefix: Kubernetes sets OUTBOX_PORT for a
+// service that is named outbox. It is a warning if it looks like a typing
+// error.
+func (l *loader) environment() {
+	e := &environment{loader: l, known: make(map[string]bool)}
+	e.apply(l.config, "", envPrefix)
+	known := slices.Sorted(maps.Keys(e.known))
+	for _, name := range slices.Sorted(maps.Keys(l.environ)) {
+		if !strings.HasPrefix(name, envPrefix+"_") || e.known[name] {
+			continue
+		}
+		if near, found := nearest(name, known); found {
+			l.warn("the environment variable %s is not used; did you mean %s?", name, near)
+		}
+	}
+}
+
+type environment struct {
+	*loader
+	known map[string]bool // names of variables that can be set
+}
+
+// apply sets what has a variable in v and below, and returns how many it found.
+func (e *environment) apply(v reflect.Value, path, name string) int {
+	if v.Kind() == reflect.Pointer || isScalar(v.Type()) || v.Kind() == reflect.Slice && isScalar(v.Type().Elem()) {
+		e.known[name] = true
+	}
+	text, set := e.environ[name]
+	origin := Origin{Layer: FromEnvironment, Name: name}
+	switch {
+	case isScalar(v.Type()):
+		if !set {
+			return 0
+		}
+		e.set(v, text, path, origin)
+		return 1
+	case v.Kind() == reflect.Pointer:
+		count := 0
+		if set {
+			e.yaml(text, v, path, origin)
+			count++
+		}
+		if !v.IsNil() {
+			return count + e.apply(v.Elem(), path, name)
+		}
+		// Setting something of a broker chooses it.
+		p := reflect.New(v.Type().Elem())
+		p.Elem().Set(newDefault(v.Type().Elem()))
+		if count += e.apply(p.Elem(), path, name); count > 0 && v.IsNil() {
+			v.Set(p)
+		}
+		return count
+	case v.Kind() == reflect.Slice && isScalar(v.Type().Elem()):
+		if !set {
+			return 0
+		}
+		e.list(v, text, path, origin)
+		return 1
+	case v.Kind() == reflect.Slice:
+		count := 0
+		for i := range v.Len() {
+			count += e.apply(v.Index(i), element(path, i), fmt.Sprintf("%s_%d", name, i))
+		}
+		for {
+			i := v.Len()
+			next := newDefault(v.Type().Elem())
+			found := e.apply(next, element(path, i), fmt.Sprintf("%s_%d", name, i))
+			if found == 0 {
+				return count
+			}
+			v.Set(reflect.Append(v, next))
+			count += found
+		}
+	default:
+		count := 0
+		for _, f := range reflect.VisibleFields(v.Type()) {
+			count += e.apply(v.FieldByIndex(f.Index), join(path, key(f)), name+"_"+strings.ToUpper(key(f)))
+		}
+		return count
+	}
+}
+
+// list sets a list of texts, from YAML or separated by commas.
+func (l *loader) list(v reflect.Value, text, path string, at Origin) {
+	if strings.HasPrefix(strings.TrimSpace(text), "[") {
+		l.yaml(text, v, path, at)
+		return
+	}
+	v.Set(reflect.MakeSlice(v.Type(), 0, 1))
+	l.origins[path] = at
+	for item := range strings.SplitSeq(text, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			i := v.Len()
+			v.Set(reflect.Append(v, reflect.Zero(v.Type().Elem())))
+			l.set(v.Index(i), item, element(path, i), at)
+		}
+	}
+}
+
+func (l *loader) yaml(text string, v reflect.Value, path string, at Origin) {
+	d := &decoder{loader: l, origin: at}
+	if strings.TrimSpace(text) == "" {
+		text = "{}"
+	}
+	d.document([]byte(text), v, path)
+}
+
+var brackets = regexp.MustCompile(`\[(\d+)\]`)
+
+// overrides applies values that are addressed by path.
+func (l *loader) overrides(values map[string]string) {
+	paths := slices.SortedFunc(maps.Keys(values), comparePaths)
+	for _, path := range paths {
+		l.override(path, values[path])
+	}
+}
+
+// comparePaths puts element 2 before element 10, so that elements can be added.
+func comparePaths(a, b string) int {
+	return slices.CompareFunc(segments(a), segments(b), func(a, b string) int {
+		m, errA := strconv.Atoi(a)
+		n, errB := strconv.Atoi(b)
+		if errA == nil && errB == nil {
+			return cmp.Compare(m, n)
+		}
+		return cmp.Compare(a, b)
+	})
+}
+
+func segments(path string) []string {
+	return strings.Split(brackets.ReplaceAllString(path, ".$1"), ".")
+}
+
+func (l *loader) override(given, text string) {
+	v, path := l.config, ""
+	at := Origin{Layer: FromFlag, Name: given}
+	for _, name := range segments(given) {
+		if v.Kind() == reflect.Pointer {
+			if v.IsNil() {
+				p := reflect.New(v.Type().Elem())
+				p.Elem().Set(newDefault(v.Type().Elem()))
+				v.Set(p)
+				l.origins[path] = at
+			}
+			v = v.Elem()
+		}
+		switch {
+		case v.Kind() == reflect.Struct:
+			field, found := fieldByKey(v.Type(), name)
+			if !found {
+				l.fault(at, given, "%s", unknown(v.Type(), name))
+				return
+			}
+			v, path = v.FieldByIndex(field.Index), join(path, name)
+		case v.Kind() == reflect.Slice:
+			i, err := strconv.Atoi(name)
+			if err != nil || i < 0 || i > v.Len() {
+				l.fault(at, given, "%q is not an index of %s, which has %d; the next is %d", name, path, v.Len(), v.Len())
+				return
+			}
+			path = element(path, i)
+			if i == v.Len() {
+				v.Set(reflect.Append(v, newDefault(v.Type().Elem())))
+				l.origins[path] = at
+			}
+			v = v.Index(i)
+		default:
+			l.fault(at, given, "%s is a single value and has no %q", path, name)
+			return
+		}
+	}
+	switch {
+	case isScalar(v.Type()):
+		l.set(v, text, path, at)
+	case v.Kind() == reflect.Slice && isScalar(v.Type().Elem()):
+		l.list(v, text, path, at)
+	default:
+		l.yaml(text, v, path, at)
+	}
+}

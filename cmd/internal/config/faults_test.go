@@ -1,0 +1,236 @@
+package config_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pgoutbox/outbox/cmd/internal/config"
+)
+
+// TestEachFaultIsReportedWithItsPlace compares all messages with
+// testdata/faults.txt, which is to be read: they are what a person sees.
+func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
+	t.Parallel()
+	noDatabase := strings.SplitAfterN(minimal, "\n", 3)[2]
+	kafka := func(text string) string { return destination("broker: {kafka: {brokers: [\"a:1\"], " + text + "}}") }
+	nats := func(text string) string { return destination("broker: {nats: {" + text + "}}") }
+	delivery := func(text string) string { return destination("broker: {stdout: {}}\ndelivery: {" + text + "}") }
+	topics := func(text string) string { return destination("broker: {stdout: {}}\ntopics: " + text) }
+	env := func(pairs ...string) config.Input { return config.Input{Environ: pairs} }
+	flag := func(path, value string) config.Input {
+		return config.Input{Overrides: map[string]string{path: value}}
+	}
+	none := config.Input{}
+
+	type fault struct {
+		name string
+		text string
+		in   config.Input
+	}
+	cases := []fault{
+		{"empty file", "", none},
+		{"comments alone", "# nothing\n", none},
+		{"not a mapping", "- a\n", none},
+		{"syntax: bracket", "name: [a\n", none},
+		{"syntax: quote", "name: \"a\n", none},
+		{"syntax: tab", minimal + "log:\n\tlevel: info\n", none},
+		{"syntax: indentation", "name: a\n  level: b\n", none},
+		{"syntax: variable within braces", minimal + "log: {level: ${LEVEL}}\n", none},
+		{"alias for itself", minimal + "log: &a *a\n", none},
+		{"two documents", minimal + "---\nname: b\n", none},
+		{"key twice", minimal + "name: a\nname: b\n", none},
+		{"merge key", minimal + "log:\n  <<: {level: info}\n", none},
+		{"alias without anchor", minimal + "log: *gone\n", none},
+		{"alias within its anchor", minimal + "log: &a {level: *a}\n", none},
+
+		{"unknown key, typing error", minimal + "databse: {}\nlog: {levle: info}\n", none},
+		{"unknown key, swapped letters", "database: {ulr: postgres://db}\n" + noDatabase, none},
+		{"unknown key, belongs elsewhere", minimal + "batch: 1\n", none},
+		{"unknown key, nothing near", minimal + "log: {colour: true}\n", none},
+		{"unknown key where nothing can be set", destination("broker: {stdout: {colour: true}}"), none},
+		{"unknown broker", destination("broker: {kakfa: {}}"), none},
+
+		{"list for a section", minimal + "log: [a]\n", none},
+		{"text for a section", minimal + "log: info\n", none},
+		{"section for a text", minimal + "name: {a: b}\n", none},
+		{"list for a secret", "database: {url: [postgres://u:hidden@db]}\n" + noDatabase, none},
+		{"text for a list", topics("orders"), none},
+		{"section in a list of texts", topics("[{a: b}]"), none},
+		{"text for a number", delivery("batch: many"), none},
+		{"fraction for a number", delivery("batch: 1.5"), none},
+		{"text for a truth value", minimal + "retention: {enabled: yes}\n", none},
+		{"duration without a unit", destination("broker: {stdout: {}}\nlease: 3"), none},
+		{"duration with a wrong unit", destination("broker: {stdout: {}}\nlease: 3 seconds"), none},
+		{"size with a wrong unit", delivery("max_in_flight_bytes: 16MiBi"), none},
+		{"negative size", delivery("max_in_flight_bytes: -1"), none},
+		{"size too large", delivery("max_in_flight_bytes: 99999999999GiB"), none},
+
+		{"variable that is not set", "database: {url: \"postgres://${PGUSER}:${PGPASSWORD}@db\"}\n" + noDatabase, env("PGUSER=u")},
+		{"variable without an end", "database: {url: \"postgres://u:hidden${\"}\n" + noDatabase, none},
+		{"variable without a name", "database: {url: \"postgres://u:${hid den}\"}\n" + noDatabase, none},
+		{"variable that holds nonsense", delivery("batch: \"${N}\""), env("N=x")},
+
+		{"no database", noDatabase, none},
+		{"no URL", "database: {url: postgresql+ssl://u:hidden@db/app}\n" + noDatabase, none},
+		{"neither URL nor keywords", "database: {url: \"u:hidden@db/app\"}\n" + noDatabase, none},
+		{"URL that needs escapes", "database: {url: \"postgres://u:hid/den%zz@db/app\"}\n" + noDatabase, none},
+		{"url and url_file", "database: {url: postgres://u:hidden@db, url_file: /x}\n" + noDatabase, none},
+		{"url_file that is missing", "database: {url_file: /does/not/exist}\n" + noDatabase, none},
+		{"url_file that is empty", "database: {url_file: " + os.DevNull + "}\n" + noDatabase, none},
+		{"schema", "database: {url: postgres://db, schema: pg_outbox}\n" + noDatabase, none},
+		{"empty schema", "database: {url: postgres://db, schema: \"\"}\n" + noDatabase, none},
+
+		{"name", "name: Relay 1\n" + minimal, none},
+		{"name too long", "name: " + strings.Repeat("a", 64) + "\n" + minimal, none},
+		{"level", minimal + "log: {level: inof}\n", none},
+		{"format", minimal + "log: {format: xml}\n", none},
+		{"listen", minimal + "http: {listen: localhost}\n", none},
+		{"listen, port", minimal + "http: {listen: \"localhost:99999\"}\n", none},
+		{"retention interval", minimal + "retention: {interval: 0s}\n", none},
+
+		{"no destinations", "database: {url: postgres://db}\ndestinations: []\n", none},
+		{"destination without anything", "database: {url: postgres://db}\ndestinations: [{}]\n", none},
+		{"destination's name", "database: {url: postgres://db}\ndestinations: [{name: Orders!, broker: {stdout: }}]\n", none},
+		{"destination's name twice", minimal + "  - name: other\n    broker: {stdout: }\n  - name: orders\n    broker: {stdout: }\n", none},
+		{"empty topic", topics("[\"\"]"), none},
+		{"only an exclamation mark", topics("[\"!\"]"), none},
+		{"topic with braces", topics("[\"a.{b,c}\"]"), none},
+		{"no shard group", destination("broker: {stdout: {}}\nshard_groups: 0"), none},
+		{"too many shard groups", destination("broker: {stdout: {}}\nshard_groups: 65"), none},
+		{"lease", destination("broker: {stdout: {}}\nlease: 5ms"), none},
+		{"negative lease", destination("broker: {stdout: {}}\nlease: -3s"), none},
+		{"drain_timeout", destination("broker: {stdout: {}}\ndrain_timeout: 0s"), none},
+		{"poll", destination("broker: {stdout: {}}\npoll: {busy: 1s, idle: 100ms}"), none},
+		{"poll of nothing", destination("broker: {stdout: {}}\npoll: {busy: 0s}"), none},
+
+		{"no broker", destination("broker: {}"), none},
+		{"two brokers", destination("broker: {stdout: {}, file: {path: x}}"), none},
+		{"file without a path", destination("broker: {file: {}}"), none},
+		{"one file twice", destination("broker: {file: {path: ./x}}") + "  - name: b\n    broker: {file: {path: x}}\n", none},
+
+		{"kafka without brokers", destination("broker: {kafka: }"), none},
+		{"kafka, broker without a port", destination("broker: {kafka: {brokers: [kafka]}}"), none},
+		{"kafka, broker as a URL", destination("broker: {kafka: {brokers: [\"kafka://k:9092\"]}}"), none},
+		{"kafka, broker without a host", destination("broker: {kafka: {brokers: [\":9092\"]}}"), none},
+		{"kafka, topic without end", kafka("topic: \"{topic\""), none},
+		{"kafka, topic with an unknown field", kafka("topic: \"{tpoic}.{user}\""), none},
+		{"kafka, empty topic", kafka("topic: \"\""), none},
+		{"kafka, compression", kafka("compression: gizp"), none},
+		{"kafka, mechanism", kafka("sasl: {mechanism: SCRAM-SHA-512, username: u, password: hidden}"), none},
+		{"kafka, no password", kafka("sasl: {username: u}"), none},
+		{"kafka, no username", kafka("sasl: {password: hidden}"), none},
+		{"kafka, password_file missing", kafka("sasl: {username: u, password_file: /does/not/exist}"), none},
+		{"kafka, partitions", kafka("create_topics: true, partitions: 0, replication_factor: -2"), none},
+		{"kafka, replicas", kafka("create_topics: true, replication_factor: 40000"), none},
+		{"kafka, certificate without a key", kafka("tls: {enabled: true, cert_file: " + os.DevNull + "}"), none},
+		{"kafka, key without a certificate", kafka("tls: {enabled: true, key_file: " + os.DevNull + "}"), none},
+		{"kafka, authority missing", kafka("tls: {enabled: true, ca_file: /does/not/exist}"), none},
+
+		{"nats, URL", nats("url: \"http://u:hidden@n:4222\""), none},
+		{"nats, second URL", nats("url: \"nats://n:4222, nats://u:hid^den%@\""), none},
+		{"nats, no URL", nats("url: \"\""), none},
+		{"nats, subject with a wildcard", nats("subject: \"a.>\""), none},
+		{"nats, subject with an unknown field", nats("subject: \"{aggregate}\""), none},
+		{"nats, stream", nats("stream: a.b"), none},
+		{"nats, create_stream without a stream", nats("create_stream: true, subject: \"a.{topic}\""), none},
+		{"nats, create_stream without subjects", nats("create_stream: true, stream: A"), none},
+		{"nats, stream_subjects", nats("create_stream: true, stream: A, stream_subjects: [\"{topic}\"]"), none},
+		{"nats, replicas", nats("create_stream: true, stream: A, stream_subjects: [a], replicas: 6"), none},
+		{"nats, two ways to authenticate", nats("user: u, token: hidden"), none},
+		{"nats, password without a user", nats("password: hidden"), none},
+		{"nats, credentials missing", nats("credentials_file: /does/not/exist"), none},
+		{"nats, token and token_file", nats("token: hidden, token_file: /x"), none},
+
+		{"no attempt", delivery("max_attempts: 0"), none},
+		{"on_exhausted", delivery("on_exhausted: dead-letter"), none},
+		{"backoff", delivery("backoff: {initial: 1m, max: 1s}"), none},
+		{"hold_after", delivery("hold_after: 0s"), none},
+		{"in flight", delivery("batch: 100, max_in_flight: 150"), none},
+		{"bytes in flight", delivery("max_in_flight_bytes: 1000"), none},
+		{"batch", delivery("batch: 0"), none},
+
+		{"environment, number", minimal, env("OUTBOX_DESTINATIONS_0_DELIVERY_BATCH=x")},
+		{"environment, range", minimal, env("OUTBOX_DESTINATIONS_0_DELIVERY_BATCH=0")},
+		{"environment, file", minimal, env("OUTBOX_DATABASE_URL_FILE=/does/not/exist")},
+		{"environment, both forms", minimal, env("OUTBOX_DATABASE_URL_FILE=/x", "OUTBOX_DATABASE_URL=postgres://u:hidden@db")},
+		{"environment, second broker", minimal, env("OUTBOX_DESTINATIONS_0_BROKER_NATS_STREAM=A")},
+		{"environment, list", minimal, env("OUTBOX_DESTINATIONS_0_TOPICS=[a")},
+		{"flag, value", minimal, flag("log.level", "loud")},
+		{"flag, unknown path", minimal, flag("log.levle", "info")},
+		{"flag, no index", minimal, flag("destinations.orders.lease", "1s")},
+		{"flag, index too large", minimal, flag("destinations[5].lease", "1s")},
+		{"flag, below a single value", minimal, flag("log.level.x", "1s")},
+		{"flag, section", minimal, flag("log", "{level: a, formt: text}")},
+
+		{"everything at once", "name: A\n" + destination("broker: {kafka: {tpoic: x, compression: br, sasl: {username: u}}}\nlease: 3") + "log: {level: \"${LEVEL}\"}\n",
+			config.Input{Environ: []string{"OUTBOX_HTTP_LISTEN=x"}, Overrides: map[string]string{"retention.interval": "often"}}},
+	}
+
+	var all strings.Builder
+	for _, c := range cases {
+		l, message := load(t, c.text, c.in)
+		if l != nil {
+			t.Errorf("%s: no fault", c.name)
+			continue
+		}
+		for _, hidden := range []string{"hidden", "hid den", "hid/den", "hid^den"} {
+			if strings.Contains(message, hidden) {
+				t.Errorf("%s: the message shows a secret: %s", c.name, message)
+			}
+		}
+		fmt.Fprintf(&all, "== %s\n%s\n\n", c.name, message)
+	}
+	golden(t, "testdata/faults.txt", all.String())
+}
+
+func TestAFileThatIsMissingIsAFault(t *testing.T) {
+	t.Parallel()
+	_, err := config.Load(config.Input{File: "none.yaml", Environ: []string{"OUTBOX_DATABASE_URL=postgres://db"},
+		Overrides: map[string]string{"destinations": "[{name: a, broker: {stdout: }}]"}})
+	want := "the configuration has a fault:\n  none.yaml: can't read the file: no such file or directory"
+	if err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	if _, err := config.Load(config.Input{File: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "is a directory") {
+		t.Errorf("a folder: error %v", err)
+	}
+}
+
+func TestASyntaxErrorShowsNothingOfTheLinesAround(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"database:\n  url: postgres://u:hidden@db\n\tx: y\n",
+		"database:\n  url: postgres://u:hidden@db\n  : : {\n",
+		"database: {url: postgres://u:hidden@db, [\n",
+		"database:\n  url: 'postgres://u:hidden@db\n",
+		"database:\n  url: \"postgres://u:hidden\\q@db\"\n",
+		"database:\n  url: @hidden\n",
+		"database:\n  url: postgres://u: hidden: x\n",
+		"database:\n  url: %hidden\n",
+		"database:\n  url: &hidden\n",
+		"database:\n  hidden\n",
+		"database:\n  url: | hidden\n",
+		"database:\n  url: !hidden [\n",
+	} {
+		_, message := load(t, text, config.Input{})
+		if message == "" || strings.Contains(message, "hidden") {
+			t.Errorf("%q: %s", text, message)
+		}
+	}
+}
+
+func TestTheFileIsNamedAsItWasGiven(t *testing.T) {
+	t.Parallel()
+	path := write(t, "my.yml", minimal+"nmae: x\n")
+	_, err := config.Load(config.Input{File: path})
+	want := path + ":6:1: nmae: unknown key; did you mean \"name\"?"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	if filepath.Base(path) != "my.yml" {
+		t.Fatal(path)
+	}
+}

@@ -1,0 +1,161 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// commentColumn is where the origins stand, if the values leave room.
+const commentColumn = 48
+
+// Show returns the configuration in effect as YAML, each value with the place
+// that it comes from. Secrets are masked; apart from them, loading it gives
+// the same configuration.
+func (l *Loaded) Show() string {
+	s := &printer{origins: l.origins}
+	s.section(reflect.ValueOf(l.Config), "", "")
+	return s.text.String()
+}
+
+type printer struct {
+	origins map[string]Origin
+	text    strings.Builder
+}
+
+func (s *printer) section(v reflect.Value, path, indent string) {
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		s.setting(setting{path: join(path, key(f)), value: v.FieldByIndex(f.Index), field: f, parent: v}, indent)
+	}
+}
+
+func (s *printer) setting(x setting, indent string) {
+	v, start := x.value, indent+x.name()+":"
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return
+		}
+		v = v.Elem()
+	}
+	switch {
+	case isSecret(v.Type()):
+		if twin, found := x.sibling("_file"); !found || twin.value.String() == "" {
+			s.line(start+" "+scalar(v), x.path)
+		}
+	case isScalar(v.Type()):
+		// One of a secret and its twin is shown.
+		if secret, found := x.sibling("_file"); found && isSecret(secret.value.Type()) {
+			return
+		}
+		if base, found := strings.CutSuffix(x.name(), "_file"); found && v.String() == "" {
+			if f, found := fieldByKey(x.parent.Type(), base); found && isSecret(f.Type) {
+				return
+			}
+		}
+		s.line(start+" "+scalar(v), x.path)
+	case v.Kind() == reflect.Struct && v.NumField() == 0:
+		s.line(start+" {}", x.path)
+	case v.Kind() == reflect.Struct:
+		s.line(start, "")
+		s.section(v, x.path, indent+"  ")
+	case isScalar(v.Type().Elem()):
+		var items []string
+		for i := range v.Len() {
+			items = append(items, scalar(v.Index(i)))
+		}
+		s.line(start+" ["+strings.Join(items, ", ")+"]", x.path)
+	default:
+		s.line(start, "")
+		for i := range v.Len() {
+			item := &printer{origins: s.origins}
+			item.section(v.Index(i), element(x.path, i), indent+"    ")
+			s.text.WriteString(indent + "  - " + strings.TrimPrefix(item.text.String(), indent+"    "))
+		}
+	}
+}
+
+// line writes a value and where it comes from; a section has no path.
+func (s *printer) line(text, path string) {
+	s.text.WriteString(text)
+	if path != "" {
+		o := s.origins[path]
+		comment := o.String()
+		switch {
+		case o.Layer == FromFile:
+			comment = fmt.Sprintf("%s:%d", o.Name, o.Line)
+		case o.Layer == FromEnvironment:
+			comment = "env " + o.Name
+		}
+		for _, name := range o.Variables {
+			comment += ", ${" + name + "}"
+		}
+		pad := max(2, commentColumn-utf8.RuneCountInString(text))
+		s.text.WriteString(strings.Repeat(" ", pad) + "# " + comment)
+	}
+	s.text.WriteByte('\n')
+}
+
+// scalar writes a value so that it is read back as the same one.
+func scalar(v reflect.Value) string {
+	switch x := v.Interface().(type) {
+	case time.Duration:
+		return duration(x)
+	case fmt.Stringer: // Size, Secret, URL
+		if v.Kind() == reflect.String {
+			return quote(x.String())
+		}
+		return x.String()
+	case string:
+		return quote(x)
+	default:
+		return fmt.Sprint(x)
+	}
+}
+
+// duration leaves out the zero units of 1m0s and 1h0m0s.
+func duration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// quote writes a text that means the same in a block and within [ ]. A text in
+// JSON is one in YAML too.
+func quote(s string) string {
+	s = literal(s)
+	if plainText(s) {
+		return s
+	}
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(s); err != nil {
+		panic(fmt.Sprintf("config: %v", err)) // a string always encodes
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+func plainText(s string) bool {
+	if s == "" {
+		return false
+	}
+	for i, r := range s {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '/' || r == '.' && i > 0
+		if !letter && (i == 0 || !(r >= '0' && r <= '9' || strings.ContainsRune("_-@+=", r))) {
+			return false
+		}
+	}
+	switch strings.ToLower(s) {
+	case "true", "false", "null", "yes", "no", "on", "off", "y", "n":
+		return false
+	}
+	return true
+}
