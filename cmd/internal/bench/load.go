@@ -31,19 +31,19 @@ func load(ctx context.Context, url string, cfg DrainConfig, committed func(key u
 		return err
 	}
 	const writers = 4
-	group, ctx := errgroup.WithContext(ctx)
+	group, loading := errgroup.WithContext(ctx)
 	for w := range writers {
 		group.Go(func() error {
-			conn, err := pgx.Connect(ctx, url)
+			conn, err := pgx.Connect(loading, url)
 			if err != nil {
 				return err
 			}
 			defer conn.Close(context.WithoutCancel(ctx))
 			// The load is not what is measured.
-			if _, err := conn.Exec(ctx, "SET synchronous_commit = off"); err != nil {
+			if _, err := conn.Exec(loading, "SET synchronous_commit = off"); err != nil {
 				return err
 			}
-			return fill(ctx, conn, cfg, w, writers, committed)
+			return fill(loading, conn, cfg, w, writers, committed)
 		})
 	}
 	if err := group.Wait(); err != nil {

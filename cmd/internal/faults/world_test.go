@@ -80,11 +80,12 @@ type world struct {
 	pg      *servers.Postgres
 	pool    *pgxpool.Pool
 	broker  destination
+	second  destination // nil: there is one destination
 	checker *check.Checker
+	commits sync.Map // written → when it was committed; only if second is set
 	relays  []*relayProcess
 
 	counters [keys]atomic.Uint64
-	written  atomic.Int64
 	stop     context.CancelFunc
 	writers  sync.WaitGroup
 }
@@ -189,8 +190,13 @@ func (w *world) transaction(ctx context.Context, rng *rand.Rand) {
 		report(w.checker.Unknown)
 		return
 	}
-	w.written.Add(int64(len(mine)))
 	report(w.checker.Committed)
+	if w.second != nil {
+		now := time.Now()
+		for _, m := range mine {
+			w.commits.Store(check.ID{Key: m.key, Seq: m.seq}, now)
+		}
+	}
 }
 
 // relay starts a relay process under a name.
@@ -212,6 +218,9 @@ destinations:
     lease: %s
     delivery: {max_in_flight: %d, batch: %d}
 `, name, w.pg.URL("postgres"), w.broker.yaml(), lease, inFlight, inFlight/4)
+	if w.second != nil {
+		text += fmt.Sprintf("  - name: second\n    broker: %s\n    lease: %s\n    delivery: {max_attempts: 1}\n", w.second.yaml(), lease)
+	}
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
