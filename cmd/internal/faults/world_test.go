@@ -30,7 +30,16 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-func TestMain(m *testing.M) { servers.Main(m) }
+func TestMain(m *testing.M) {
+	code := servers.Run(m)
+	if dir := binaryDir; dir != "" {
+		_ = os.RemoveAll(dir) // a leftover is no failure of the tests
+	}
+	os.Exit(code)
+}
+
+// binaryDir is where binary built, if it did.
+var binaryDir string
 
 // Keys of the workload, and what a relay may have in flight.
 const (
@@ -56,6 +65,7 @@ var binary = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	binaryDir = dir
 	path := filepath.Join(dir, "outbox")
 	out, err := exec.Command("go", "build", "-o", path, "github.com/pgoutbox/outbox/cmd/outbox").CombinedOutput()
 	if err != nil {
