@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"regexp"
 	"strings"
 	"syscall"
@@ -40,19 +41,21 @@ func errNoDatabase() error {
 		"give --database-url, or write database.url to outbox.yaml")
 }
 
-// parse reads the address and remembers its password as not to be printed.
+// parse reads the address. Its error repeats nothing that may be a piece of a password.
 func (a *app) parse(at address) (*pgx.ConnConfig, error) {
 	a.secrets = append(a.secrets, at.url)
+	_, err := url.Parse(at.url)
+	if err != nil && strings.Contains(at.url, "://") {
+		return nil, coded{fmt.Errorf("%s is not a database URL such as postgres://user:password@host:5432/database: "+
+			"special characters in a user name or password must be percent-encoded, such as %%40 for @ and %%2F for /", at.origin), exitConfig}
+	}
 	cfg, err := pgx.ParseConfig(at.url)
 	if err != nil {
 		var parse *pgconn.ParseConfigError
-		if errors.As(err, &parse) {
+		if errors.As(err, &parse) && errors.Unwrap(parse) != nil {
 			err = errors.Unwrap(parse)
 		}
-		return nil, coded{fmt.Errorf("%s is not a database URL such as postgres://user:password@host:5432/database: %w", at.origin, err), exitConfig}
-	}
-	if cfg.Password != "" {
-		a.secrets = append(a.secrets, cfg.Password)
+		return nil, coded{fmt.Errorf("%s can't be used as a database URL such as postgres://user:password@host:5432/database: %w", at.origin, err), exitConfig}
 	}
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = 10 * time.Second
@@ -142,21 +145,19 @@ func disconnect(conn *pgx.Conn) {
 	_ = conn.Close(ctx) // nothing is left that it could lose
 }
 
-var passwords = regexp.MustCompile(`(://[^:/@\s]*):[^@\s]*@|(?i:(password|passwd|pwd)\s*=\s*)('[^']*'|\S+)`)
+var passwords = regexp.MustCompile(`(://[^:/@\s"]*):[^@\s"]*@|((?i:password|passwd|pwd)\s*=\s*)('[^']*'|[^\s"'}]+)`)
 
-// redact removes passwords from a text that is to be printed.
+// redact removes passwords from a text that is to be printed. Nothing should have got there; this is the
+// second line of defence.
 func (a *app) redact(text string) string {
-	text = passwords.ReplaceAllStringFunc(text, func(found string) string {
-		if before, _, ok := strings.Cut(found, "="); ok && !strings.HasPrefix(found, "://") {
-			return before + "=xxxxx"
-		}
-		m := passwords.FindStringSubmatch(found)
-		return m[1] + ":xxxxx@"
-	})
 	for _, secret := range a.secrets {
-		if len(secret) >= 4 { // shorter ones would mangle the text and hide nothing
-			text = strings.ReplaceAll(text, secret, "xxxxx")
-		}
+		text = strings.ReplaceAll(text, secret, "xxxxx")
 	}
-	return text
+	return passwords.ReplaceAllStringFunc(text, func(found string) string {
+		m := passwords.FindStringSubmatch(found)
+		if m[1] != "" {
+			return m[1] + ":xxxxx@"
+		}
+		return m[2] + "xxxxx"
+	})
 }

@@ -41,7 +41,7 @@ type app struct {
 	databaseURL string
 
 	started bool     // the command line was understood
-	secrets []string // never to be printed
+	secrets []string // addresses as they were given, never to be printed
 }
 
 func (a *app) main(args []string) int {
@@ -102,6 +102,7 @@ usage, 3 wrong configuration, 4 not found.`,
 		a.deadCommand(),
 		a.destinationsCommand(),
 		a.configCommand(),
+		newDemoCmd(),
 		newBenchCmd(),
 		a.versionCommand(),
 	)

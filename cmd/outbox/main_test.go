@@ -139,7 +139,7 @@ func (r result) never(texts ...string) result {
 	return r
 }
 
-// daemon is a relay that runs beside the test.
+// process is a relay that runs beside the test.
 type process struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -168,14 +168,29 @@ func (l *lockedBuffer) String() string {
 // relay starts one with the given outbox.yaml; it is killed at the end of the test if it still runs.
 func (d *database) relay(yaml string, args ...string) *process {
 	d.t.Helper()
+	return d.relayTo(nil, yaml, args...)
+}
+
+// relayTo is relay with another standard output than the process's buffer.
+func (d *database) relayTo(stdout *os.File, yaml string, args ...string) *process {
+	d.t.Helper()
 	file := filepath.Join(d.t.TempDir(), "outbox.yaml")
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 		d.t.Fatal(err)
 	}
+	return d.start(stdout, append([]string{"relay", "--config", file}, args...)...)
+}
+
+// start starts any command.
+func (d *database) start(stdout *os.File, args ...string) *process {
+	d.t.Helper()
 	p := &process{t: d.t, ended: make(chan struct{})}
-	p.cmd = exec.Command(binary, append([]string{"relay", "--config", file}, args...)...)
+	p.cmd = exec.Command(binary, args...)
 	p.cmd.Dir, p.cmd.Env = d.folder, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.folder, "OUTBOX_DATABASE_URL=" + d.url}
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	if stdout != nil {
+		p.cmd.Stdout = stdout
+	}
 	if err := p.cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}

@@ -187,12 +187,14 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	defer endAside()
 	if listener != nil {
 		besides.Go(func() { serveHTTP(aside, listener, d.cfg.Name, d.watch, d.metrics, d.logger) })
+		besides.Go(func() { d.watch.run(aside) })
 	}
-	besides.Go(func() { d.watch.run(aside) })
 	besides.Go(func() { d.states.run(aside) })
 
 	d.logger.Info("relay started", "relay", d.cfg.Name, "version", thisBuild().Version, "destinations", len(d.cfg.Destinations),
 		"database", d.conn.Database, "http", d.cfg.HTTP.Listen, "pid", os.Getpid())
+	announce := context.AfterFunc(ctx, func() { d.logger.Info("draining; a second signal ends at once", "relay", d.cfg.Name) })
+	defer announce()
 	err = d.deliver(ctx)
 	d.logger.Info("relay stopped", "relay", d.cfg.Name)
 	return err
