@@ -67,9 +67,10 @@ func Backlogs(ctx context.Context, db DB) ([]Backlog, error) {
 	return list, nil
 }
 
-// preferIndexes keeps the planner from reading whole segments, whose statistics are always out of date.
+// preferIndexes keeps the planner from reading whole segments, or all that an index has of a backlog:
+// statistics of segments are always out of date, and everything here ends after some rows.
 func preferIndexes(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off; SET LOCAL jit = off`)
+	_, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off`)
 	return err
 }
 

@@ -101,6 +101,7 @@ func openKafka(k *config.Kafka, s brokerSetting) (relay.Broker, error) {
 		TLS:          secured,
 		Compression:  k.Compression,
 		CreateTopics: k.CreateTopics,
+		Clients:      min(4*s.groups, 64), // a relay of each shard group makes four calls at once
 		Logger:       s.logger,
 	}
 	if k.SASL.Username != "" {
