@@ -19,7 +19,7 @@ func (a *app) newLogger(cfg config.Log) *slog.Logger {
 	if cfg.Format == "json" || cfg.Format == "auto" && !isTerminal(a.stderr) {
 		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 	}
-	return slog.New(tint.NewHandler(w, &tint.Options{Level: level, TimeFormat: time.TimeOnly + ".000", NoColor: !a.colours(a.stderr)}))
+	return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: time.TimeOnly + ".000", NoColor: !a.colours(a.stderr)}))
 }
 
 // redacting is a writer of whole lines.
