@@ -32,6 +32,10 @@ type reader struct {
 // not among the rows, and lost.
 const keepSQL = `SELECT set_config('outbox.next', pg_current_snapshot()::text, false)`
 
+// Statements with ranges have OFFSET 0 in the part that runs for each range. It keeps the planner from
+// scanning all of the index once and comparing what it finds with the ranges, which it deems cheaper when
+// it knows nothing of their number and width.
+
 // pollSQL reads the messages that the kept snapshot sees, of the ranges in $1 and $2. The first range has
 // no upper end (the snapshot is the end), the others are transactions that were in progress before; of
 // those that still are, nothing is read. LIMIT stands inside, so that a large window costs no more
@@ -44,9 +48,10 @@ SELECT w.* FROM (
 		SELECT * FROM outbox.messages m
 		WHERE m.xid >= r.lo AND m.xid <= r.hi
 		AND pg_visible_in_snapshot(m.xid, (SELECT current_setting('outbox.next')::pg_snapshot))
+		AND m.shard % $3::integer = $4::integer
+		OFFSET 0
 	) m
-	WHERE (r.lo < r.hi OR pg_visible_in_snapshot(r.lo, (SELECT current_setting('outbox.next')::pg_snapshot)))
-	AND m.shard % $3::integer = $4::integer
+	WHERE r.lo < r.hi OR pg_visible_in_snapshot(r.lo, (SELECT current_setting('outbox.next')::pg_snapshot))
 	LIMIT $5::bigint
 ) w ORDER BY w.id`
 
@@ -61,8 +66,9 @@ CROSS JOIN LATERAL (
 	WHERE (m.xid, m.id) > (r.lo, $5::bigint) AND (m.xid, m.id) <= (r.hi, $6::bigint)
 	AND m.id > $5::bigint AND m.id <= $6::bigint
 	AND pg_visible_in_snapshot(m.xid, $7::pg_snapshot)
+	AND m.shard % $3::integer = $4::integer
+	OFFSET 0
 ) m
-WHERE m.shard % $3::integer = $4::integer
 ORDER BY m.id LIMIT $8::bigint`
 
 // chunkSQL looks at the next $4 messages of a window in the order of the index, and touches nothing else.
