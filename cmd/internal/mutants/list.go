@@ -1,6 +1,9 @@
 package main
 
-const simulation = "TestEveryScheduleKeepsThePromises"
+const (
+	simulation = "TestEveryScheduleKeepsThePromises"
+	stress     = "TestNothingIsLostDoubledOrOvertakenUnderAdversarialWriters"
+)
 
 // mutants is every wrong turn that a check must notice.
 var mutants = []mutant{
@@ -102,5 +105,47 @@ var mutants = []mutant{
 		old:   "			l.core.drain()\n			l.closeIntake()\n",
 		wrong: "			return &ended{}\n",
 		pkg:   "./relay", run: "TestARelayThatIsToldToStop",
+	},
+	{
+		name:  "a window is ordered by xid",
+		file:  "relay/polling/reader.go",
+		old:   "\n) w ORDER BY w.id`",
+		wrong: "\n) w ORDER BY w.xid, w.id`",
+		pkg:   "./relay/polling", run: stress,
+	},
+	{
+		name:  "late finishers are not looked for",
+		file:  "relay/polling/reader.go",
+		old:   "	for _, x := range prev.xip {\n		ranges = append(ranges, xidRange{x, x})\n	}\n",
+		wrong: "",
+		pkg:   "./relay/polling", run: stress,
+	},
+	{
+		name:  "transactions in progress are taken for read",
+		file:  "relay/polling/txid.go",
+		old:   "			s.xip = append(s.xip, x)\n",
+		wrong: "",
+		pkg:   "./relay/polling", run: stress,
+	},
+	{
+		name:  "the rows are read without the snapshot",
+		file:  "relay/polling/reader.go",
+		old:   "		AND pg_visible_in_snapshot(m.xid, (SELECT current_setting('outbox.next')::pg_snapshot))\n",
+		wrong: "",
+		pkg:   "./relay/polling", run: stress,
+	},
+	{
+		name:  "a window is closed before it is settled",
+		file:  "relay/polling/session.go",
+		old:   "	for n < len(c.windows) && c.windows[n].complete && c.windows[n].settled >= c.windows[n].last {",
+		wrong: "	for n < len(c.windows) && c.windows[n].complete {",
+		pkg:   "./relay/polling", run: stress,
+	},
+	{
+		name:  "a cursor is written without its epoch",
+		file:  "relay/polling/lease.go",
+		old:   "	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = clock_timestamp()\nWHERE destination = $1 AND shard_group = $2 AND epoch = $3`",
+		wrong: "	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = clock_timestamp()\nWHERE destination = $1 AND shard_group = $2 AND epoch >= $3`",
+		pkg:   "./relay/polling", run: "Test",
 	},
 }
