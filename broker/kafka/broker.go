@@ -151,7 +151,7 @@ func (b *Broker) take(ctx context.Context) (*seat, error) {
 		b.idle = b.idle[:n-1]
 		return s, nil
 	}
-	return &seat{broker: b}, nil
+	return newSeat(b), nil
 }
 
 func (b *Broker) giveBack(s *seat) {

@@ -22,6 +22,7 @@ type call struct {
 	failed    map[string]int32 // the first failed message of a key
 	topicErrs map[string]error // of topics that can't be published to
 	stopped   error            // the answer for all that has not been sent; nil: go on
+	bytes     int              // of the payloads of what is planned
 	searches  int              // sends that only sought the culprit of a refused batch
 }
 
@@ -77,9 +78,6 @@ func (c *call) behind(i int32) {
 
 // skip answers message i if it stands behind a failed one.
 func (c *call) skip(i int32) bool {
-	if len(c.failed) == 0 {
-		return false
-	}
 	first, found := c.failed[c.batch[i].OrderingKey()]
 	if found && first < i {
 		c.errs[i] = outbox.ErrSkipped
@@ -150,7 +148,7 @@ func (c *call) lookup(names []string) {
 
 // check plans message i to be sent, or says why it can't be.
 func (c *call) check(i int32) {
-	if c.skip(i) {
+	if len(c.failed) > 0 && c.skip(i) {
 		return
 	}
 	if err := c.unfit(i); err != nil {
@@ -158,6 +156,7 @@ func (c *call) check(i int32) {
 		return
 	}
 	c.plan.order = append(c.plan.order, i)
+	c.bytes += len(c.batch[i].Payload)
 }
 
 // unfit says why message i must not be sent.
@@ -212,6 +211,9 @@ func (c *call) refresh(i int32) *topic {
 
 // part returns how many messages from the front of rest go together: of one wave, and not too large.
 func (c *call) part(rest []int32) int {
+	if c.plan.waves == 1 && len(rest) <= partRecords && c.bytes <= partBytes {
+		return len(rest)
+	}
 	bytes := 0
 	for n, i := range rest {
 		bytes += len(c.batch[i].Payload)
@@ -224,7 +226,9 @@ func (c *call) part(rest []int32) int {
 
 // deliver sends messages and tells their outcomes.
 func (c *call) deliver(part []int32) {
-	part = slices.DeleteFunc(part, c.skip)
+	if len(c.failed) > 0 {
+		part = slices.DeleteFunc(part, c.skip)
+	}
 	if len(part) == 0 {
 		return
 	}
@@ -234,10 +238,14 @@ func (c *call) deliver(part []int32) {
 		}
 		return
 	}
+	if err := c.begin(len(part)); err != nil {
+		c.stop(c.broker.down(err))
+		c.deliver(part)
+		return
+	}
 	now := time.Now()
-	c.slab.reset(len(part))
 	for _, i := range part {
-		c.slab.add(c.batch[i], c.plan.topics[i].name, now)
+		c.buffer(c.batch[i], c.plan.topics[i].name, now)
 	}
 	if err := c.send(c.ctx); err != nil || c.seat.failed.Load() > 0 {
 		c.judge(part, err)

@@ -22,8 +22,9 @@ const (
 	createdAtLayout = "2006-01-02T15:04:05.000000Z07:00"
 )
 
-// slab is memory for the records of a part, reused by the next one. Records, headers and text grow
-// together: growing moves a slice's later parts elsewhere and leaves alone what points to the earlier.
+// slab is memory for the records of a part, reused by the next one. Records stay where they are, because
+// the client library points to them. When headers or text grow, the later ones lie elsewhere, and what
+// points to the earlier ones still does.
 type slab struct {
 	records []kgo.Record
 	headers []kgo.RecordHeader
@@ -38,9 +39,9 @@ func (s *slab) reset(n int) {
 	s.text = s.text[:0]
 }
 
-// add appends the record of m. Its value is m's payload itself; all else is copied. The timestamp is
-// one for a whole part, which costs less than one for each record.
-func (s *slab) add(m *outbox.Message, topic string, now time.Time) {
+// add appends the record of m, for which reset has made room. Its value is m's payload itself; all else
+// is copied. The timestamp is one for a whole part, which costs less than one for each record.
+func (s *slab) add(m *outbox.Message, topic string, now time.Time) *kgo.Record {
 	from := len(s.headers)
 	for i := range m.Headers {
 		s.header(m.Headers[i].Name, m.Headers[i].Value)
@@ -68,16 +69,16 @@ func (s *slab) add(m *outbox.Message, topic string, now time.Time) {
 	if m.ContentType != "" {
 		s.header(headerContentType, m.ContentType)
 	}
-	r := kgo.Record{
-		Topic:     topic,
-		Value:     m.Payload,
-		Headers:   s.headers[from:len(s.headers):len(s.headers)],
-		Timestamp: now,
-	}
+	s.records = s.records[:len(s.records)+1]
+	r := &s.records[len(s.records)-1]
+	r.Topic = topic
+	r.Value = m.Payload
+	r.Headers = s.headers[from:len(s.headers):len(s.headers)]
+	r.Timestamp = now
 	if key := m.OrderingKey(); key != "" {
 		r.Key = s.copy(key)
 	}
-	s.records = append(s.records, r)
+	return r
 }
 
 func (s *slab) header(name, value string) {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -37,6 +38,17 @@ const (
 	partBytes   = 32 << 20
 )
 
+func newSeat(b *Broker) *seat {
+	s := &seat{
+		broker:   b,
+		failures: map[*kgo.Record]error{},
+		wake:     make(chan struct{}, 1),
+		barrier:  make(chan struct{}, 1),
+	}
+	s.promise = s.onPromise
+	return s
+}
+
 // open makes sure that there is a client which knows the present limits.
 func (s *seat) open() error {
 	generation := s.broker.currentGeneration()
@@ -66,10 +78,6 @@ func (s *seat) open() error {
 		return err
 	}
 	s.client, s.generation = client, generation
-	s.promise = s.onPromise
-	s.failures = map[*kgo.Record]error{}
-	s.wake = make(chan struct{}, 1)
-	s.barrier = make(chan struct{}, 1)
 	return nil
 }
 
@@ -87,24 +95,34 @@ var errUnsent = errors.New("not sent")
 // errUnanswered says that Config.Unanswered has passed.
 var errUnanswered = errors.New("nothing was acknowledged")
 
-// send publishes the records of the slab and returns when every one has an outcome. Then the library
-// has let go of them. It returns nil if all were accepted. Otherwise failures has the errors of those
-// that were not, and the client is gone; the returned error says why send has given up, or is errUnsent
-// if it didn't begin because of failures that are not errUnsent themselves.
-func (s *seat) send(ctx context.Context) error {
+// begin makes ready for buffering n records.
+func (s *seat) begin(n int) error {
 	if err := s.open(); err != nil {
 		return err
 	}
-	s.count = int64(len(s.slab.records))
+	s.slab.reset(n)
+	s.count = int64(n)
 	s.placed.Store(0)
 	s.settled.Store(0)
 	s.failed.Store(0)
 	clear(s.failures)
-	drain(s.wake)
-
-	for i := range s.slab.records {
-		s.client.Produce(context.Background(), &s.slab.records[i], s.promise)
+	select {
+	case <-s.wake:
+	default:
 	}
+	return nil
+}
+
+// buffer hands the record of m over to the client, which doesn't send it yet.
+func (s *seat) buffer(m *outbox.Message, topic string, now time.Time) {
+	s.client.Produce(context.Background(), s.slab.add(m, topic, now), s.promise)
+}
+
+// send sends what is buffered, which must be as many records as begin was told, and returns when every
+// one has an outcome. Then the library has let go of them. failures has the errors of those that were
+// not accepted; if there are any, the client is gone. The returned error says why send has given up
+// before the cluster had answered, and is errUnsent if some records failed before any had left.
+func (s *seat) send(ctx context.Context) error {
 	err := s.awaitPlaced(ctx)
 	if err == nil {
 		if err = s.flush(ctx); err == nil && s.failed.Load() == 0 {
@@ -171,10 +189,10 @@ func (s *seat) flush(ctx context.Context) error {
 	}
 }
 
-// onPromise takes the outcome of a record.
+// onPromise takes the outcome of a record. Once the last one is counted, the next send may begin.
 func (s *seat) onPromise(r *kgo.Record, err error) {
 	if err == nil {
-		if s.settled.Add(1) == s.count {
+		if count := s.count; s.settled.Add(1) == count {
 			s.notify()
 		}
 		return
@@ -192,13 +210,6 @@ func (s *seat) notify() {
 	}
 }
 
-func drain(c chan struct{}) {
-	select {
-	case <-c:
-	default:
-	}
-}
-
 // hook counts the records that were given a partition.
 type hook seat
 
@@ -206,7 +217,7 @@ var _ kgo.HookProduceRecordPartitioned = (*hook)(nil)
 
 // OnProduceRecordPartitioned is called with the partition locked, before the next record gets there.
 func (h *hook) OnProduceRecordPartitioned(*kgo.Record, int32) {
-	if h.placed.Add(1) == h.count {
+	if count := h.count; h.placed.Add(1) == count {
 		(*seat)(h).notify()
 	}
 }

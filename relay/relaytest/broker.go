@@ -721,7 +721,7 @@ func outage(t *testing.T, c *brokerCase) {
 func killedUnderLoad(t *testing.T, c *brokerCase) {
 	b := c.open()
 	all, parts := c.load(b, func(part int) {
-		if part%16 == 8 {
+		if part%24 == 12 {
 			c.fault("kill", c.h.Faults.Kill)
 			c.fault("restart", c.h.Faults.Restart)
 		}
