@@ -105,7 +105,8 @@ type OpenTransaction struct {
 	Query       string    `json:"query,omitempty"`
 }
 
-// liveness is how old a heartbeat may be. Relays send one every few seconds.
+// liveness is how old a heartbeat may be. Relays send one every third of a lease, which lasts a few seconds;
+// one with longer leases is known by these.
 const liveness = "30 seconds"
 
 // Status reads the whole state in one snapshot. It needs the rights of a viewer; with pg_read_all_stats
@@ -245,7 +246,8 @@ func (r *Report) readDead(ctx context.Context, tx pgx.Tx) error {
 func (r *Report) readRelays(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `
 		SELECT name, host, pid, version, started_at, heartbeat_at, heartbeat_at > clock_timestamp() - interval '`+liveness+`'
-		FROM outbox.relays ORDER BY name`)
+		       OR EXISTS (SELECT FROM outbox.cursors c WHERE c.owner = r.name AND c.lease_until > clock_timestamp())
+		FROM outbox.relays r ORDER BY name`)
 	if err == nil {
 		r.Relays, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Relay])
 	}

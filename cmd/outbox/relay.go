@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
@@ -110,6 +111,8 @@ type daemon struct {
 	stdout io.Writer
 	logger *slog.Logger
 
+	registration *polling.Registration
+
 	metrics *metrics
 	states  *states
 	watch   *watch
@@ -181,6 +184,19 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		}
 	}
 
+	d.registration, err = polling.Register(ctx, d.conn, d.cfg.Name, polling.RegistrationConfig{
+		Version: thisBuild().Version,
+		Lease:   d.longestLease(),
+		Logger:  d.logger,
+	})
+	if err != nil {
+		if listener != nil {
+			_ = listener.Close() // nobody has been served
+		}
+		return err
+	}
+	defer d.registration.Close()
+
 	aside, endAside := context.WithCancel(context.WithoutCancel(ctx))
 	var besides sync.WaitGroup
 	defer besides.Wait()
@@ -198,6 +214,14 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	err = d.deliver(ctx)
 	d.logger.Info("relay stopped", "relay", d.cfg.Name)
 	return err
+}
+
+// longestLease is for how long a silent namesake must be believed to deliver.
+func (d *daemon) longestLease() (longest time.Duration) {
+	for _, c := range d.cfg.Destinations {
+		longest = max(longest, c.Lease)
+	}
+	return longest
 }
 
 // deliver runs every part, and returns what they ended with when all have.
@@ -225,12 +249,13 @@ func (d *daemon) runPart(ctx context.Context, p part) error {
 		logger = logger.With("shard_group", p.name.group)
 	}
 	source, err := polling.NewSnapshot(d.conn, c.Name, polling.SnapshotConfig{
-		Groups:   c.ShardGroups,
-		Group:    p.name.group,
-		Lease:    c.Lease,
-		PollBusy: c.Poll.Busy,
-		PollIdle: c.Poll.Idle,
-		Logger:   logger,
+		Registration: d.registration,
+		Groups:       c.ShardGroups,
+		Group:        p.name.group,
+		Lease:        c.Lease,
+		PollBusy:     c.Poll.Busy,
+		PollIdle:     c.Poll.Idle,
+		Logger:       logger,
 	})
 	if err != nil {
 		return err

@@ -371,3 +371,44 @@ func TestStatusWatchesUntilInterrupted(t *testing.T) {
 		}
 	}
 }
+
+func TestTwoRelaysOfOneNameAreRefused(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	first := d.relay(d.fileYAML(""), "--name", "twin")
+	until(t, "the first is registered", func() bool { return d.int(`SELECT count(*) FROM outbox.relays`) == 1 })
+	second := d.relay(d.fileYAML(""), "--name", "twin")
+	if code := second.wait(); code != exitError {
+		t.Errorf("exit code %d", code)
+	}
+	if log := second.stderr.String(); !strings.Contains(log, `"twin" runs on host`) || !strings.Contains(log, "--name") {
+		t.Errorf("the second says %s", log)
+	}
+	d.outbox("status").want(exitOK, "twin", "IDLE")
+	if code := first.stop(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestAnotherRelayTakesOver(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	first := d.relay(d.fileYAML(""), "--name", "first")
+	until(t, "the first delivers", func() bool {
+		return d.int(`SELECT count(*) FROM outbox.cursors WHERE owner = 'first' AND lease_until > now()`) == 1
+	})
+	second := d.relay(d.fileYAML(""), "--name", "second")
+	until(t, "the second stands by", func() bool { return strings.Contains(second.stderr.String(), "standing by") })
+	d.publish("orders", 5)
+	until(t, "all is there", func() bool { return d.count() == 50 })
+	if err := first.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	first.wait()
+	d.publish("orders", 5)
+	until(t, "the rest is there", func() bool { return d.count() >= 100 })
+	d.outbox("status", "--exit-code").want(exitOK, "second")
+	if code := second.stop(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
