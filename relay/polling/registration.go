@@ -1,7 +1,305 @@
 package polling
 
-// Registration is a running relay.
-type Registration struct{ name string }
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
 
-// Name is the relay's name.
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// ErrNamesake says that another relay runs under the same name. Both would take each other's leases for
+// their own.
+var ErrNamesake = errors.New("another relay has this name")
+
+// Registration is the presence of this process under a name among the running relays. By the name, a
+// relay that restarts takes its leases back at once; that no other uses it meanwhile is what the
+// registration is for. All sources of a process share one.
+type Registration struct {
+	conn     *pgx.ConnConfig
+	name     string
+	instance string
+	host     string
+	cfg      RegistrationConfig
+
+	mu    sync.Mutex
+	err   error // why the name may not be used now; nil while registered
+	inUse map[string]bool
+
+	stop    context.CancelFunc
+	stopped chan struct{}
+}
+
+// RegistrationConfig tunes a [Registration]. The zero value means the stated defaults.
+type RegistrationConfig struct {
+	// Version of the program, for people. Default "unknown".
+	Version string
+
+	// Lease is how long a relay whose database session lives may be silent before its name is taken
+	// over; it says that it is alive every third of that. Best the same as that of the sources. At
+	// least 100 ms. Default 3 s.
+	Lease time.Duration
+
+	// Logger gets the loss of the name or of its connection; nil is silent.
+	Logger *slog.Logger
+}
+
+// Register takes the name for this process, waiting at most one lease to tell a dead predecessor from a
+// live namesake: ErrNamesake, marked by outbox.Permanent, names the host and process of that. It keeps a
+// connection of its own until Close.
+func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg RegistrationConfig) (*Registration, error) {
+	if cfg.Version == "" {
+		cfg.Version = "unknown"
+	}
+	if cfg.Lease == 0 {
+		cfg.Lease = defaultLease
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case conn == nil:
+		return nil, errors.New("polling: register: there is no connection config")
+	case name == "":
+		return nil, errors.New("polling: register: the relay has no name")
+	case cfg.Lease < minLease:
+		return nil, fmt.Errorf("polling: register: Lease is %v, it must be at least %v", cfg.Lease, minLease)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	var instance outbox.ID
+	_, _ = rand.Read(instance[:]) // it never fails
+	r := &Registration{conn: conn.Copy(), name: name, instance: instance.String(), host: host, cfg: cfg,
+		inUse: make(map[string]bool), stopped: make(chan struct{})}
+	first, err := r.register(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("register relay %q: %w", name, err)
+	}
+	beating, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	go r.run(beating, first)
+	return r, nil
+}
+
+// Name is the relay's name, which owns the leases of its sources.
 func (r *Registration) Name() string { return r.name }
+
+// use keeps two sources of this process from taking each other's lease.
+func (r *Registration) use(destination string, group int) (release func(), err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		return nil, r.err
+	}
+	what := fmt.Sprintf("%d %s", group, destination)
+	if r.inUse[what] {
+		return nil, permanent("polling: another source of this process already reads shard group %d of destination %q", group, destination)
+	}
+	r.inUse[what] = true
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.inUse, what)
+	}, nil
+}
+
+func (r *Registration) set(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+}
+
+// Close gives the name back. Close the sessions first.
+func (r *Registration) Close() {
+	r.stop()
+	<-r.stopped
+}
+
+// register connects and takes the name: its row then names this connection, by which others tell whether
+// this process lives.
+func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
+	conn, err := connect(ctx, r.conn, r.name, r.cfg.Logger)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			hangUp(conn)
+		}
+	}()
+	if err := refuseStandby(ctx, conn); err != nil {
+		return nil, err
+	}
+	if err := checkSchema(ctx, conn); err != nil {
+		return nil, err
+	}
+	deadline := time.Now().Add(r.cfg.Lease)
+	var before *predecessor
+	for {
+		taken, err := r.take(ctx, conn, before)
+		if err != nil || taken {
+			return conn, err
+		}
+		found, err := r.find(ctx, conn)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case found == nil:
+			before = nil
+			continue // gone: take it
+		case before == nil || found.instance != before.instance:
+			deadline = time.Now().Add(r.cfg.Lease)
+			found.first = found.heartbeat
+		default:
+			found.first = before.first
+		}
+		before = found
+		if before.heartbeat != before.first {
+			return nil, permanent("%w: %q runs on host %s (process %d); give this one another --name",
+				ErrNamesake, r.name, before.host, before.pid)
+		}
+		// Its database session lives. Either it does too, and says so within a lease, or it was
+		// stopped or cut off: then its leases have run out by then, and their epochs keep it out.
+		before.silent = time.Now().After(deadline)
+		if before.silent {
+			continue
+		}
+		if err := pauseFor(ctx, r.cfg.Lease/60); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// predecessor is another instance that has the name.
+type predecessor struct {
+	instance  string
+	host      string
+	pid       int
+	heartbeat time.Time
+	first     time.Time // its heartbeat when it was first seen
+	silent    bool      // it has not moved for a lease
+}
+
+// takeNameSQL takes a name that is free, this instance's own, or of an instance whose database sessions have
+// all ended, the registration's and those that deliver (they have the name in their application_name):
+// then it can't be publishing what it would still believe to own. And it takes the name of instance $6 if
+// that has been silent since $7. Sessions of other roles show no start to those without
+// pg_read_all_stats: one with the same process id then counts as alive.
+const takeNameSQL = `
+INSERT INTO outbox.relays AS r (name, instance, backend_pid, backend_start, host, pid, version)
+SELECT $1, $2::text::uuid, a.pid, a.backend_start, $3, $4, $5 FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()
+ON CONFLICT (name) DO UPDATE SET
+	instance = excluded.instance, backend_pid = excluded.backend_pid, backend_start = excluded.backend_start,
+	host = excluded.host, pid = excluded.pid, version = excluded.version,
+	started_at = CASE WHEN r.instance = excluded.instance THEN r.started_at ELSE excluded.started_at END,
+	heartbeat_at = excluded.heartbeat_at
+WHERE r.instance = excluded.instance
+	OR r.instance = $6::text::uuid AND r.heartbeat_at = $7
+	OR NOT EXISTS (
+		SELECT FROM pg_stat_activity a
+		WHERE a.pid = r.backend_pid AND coalesce(a.backend_start = r.backend_start, true)
+		OR a.datname = current_database() AND a.application_name = current_setting('application_name') AND a.pid <> pg_backend_pid()
+	)`
+
+func (r *Registration) take(ctx context.Context, conn *pgx.Conn, before *predecessor) (bool, error) {
+	var silent *string
+	var since *time.Time
+	if before != nil && before.silent {
+		silent, since = &before.instance, &before.heartbeat
+	}
+	tag, err := conn.Exec(ctx, takeNameSQL, r.name, r.instance, r.host, os.Getpid(), r.cfg.Version, silent, since)
+	if err != nil {
+		return false, fmt.Errorf("take the name: %w", err)
+	}
+	return tag.RowsAffected() == 1, nil
+}
+
+func (r *Registration) find(ctx context.Context, conn *pgx.Conn) (*predecessor, error) {
+	var p predecessor
+	err := conn.QueryRow(ctx, `SELECT instance::text, host, pid, heartbeat_at FROM outbox.relays WHERE name = $1`, r.name).
+		Scan(&p.instance, &p.host, &p.pid, &p.heartbeat)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for a namesake: %w", err)
+	}
+	return &p, nil
+}
+
+// run says that the relay is alive until ctx ends, over a new connection when one breaks.
+func (r *Registration) run(ctx context.Context, conn *pgx.Conn) {
+	defer close(r.stopped)
+	for {
+		err := r.beat(ctx, conn)
+		if ctx.Err() != nil {
+			r.leave(conn)
+			return
+		}
+		hangUp(conn)
+		r.set(err)
+		r.cfg.Logger.Warn("registration interrupted", "relay", r.name, "error", err)
+		for err != nil {
+			if conn, err = r.register(ctx); err == nil {
+				break
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			if outbox.IsPermanent(err) {
+				r.cfg.Logger.Error("registration lost", "relay", r.name, "error", err)
+			}
+			r.set(err)
+			if pauseFor(ctx, r.cfg.Lease/3) != nil {
+				return
+			}
+		}
+		r.set(nil)
+	}
+}
+
+// beat renews the heartbeat until it can't: the connection broke, or the name is another's.
+func (r *Registration) beat(ctx context.Context, conn *pgx.Conn) error {
+	ticker := time.NewTicker(r.cfg.Lease / 3)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+		// Not ctx, which would take the connection with it when it ends.
+		beating, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Lease)
+		tag, err := conn.Exec(beating, `UPDATE outbox.relays SET heartbeat_at = clock_timestamp()
+			WHERE name = $1 AND instance = $2::text::uuid`, r.name, r.instance)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("say that the relay is alive: %w", err)
+		}
+		if tag.RowsAffected() == 0 {
+			return fmt.Errorf("%w: its registration as %q was taken over", ErrNamesake, r.name)
+		}
+	}
+}
+
+// leave removes the row if it is still this instance's.
+func (r *Registration) leave(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), hangUpTimeout)
+	defer cancel()
+	defer hangUp(conn)
+	_, err := conn.Exec(ctx, `DELETE FROM outbox.relays WHERE name = $1 AND instance = $2::text::uuid`, r.name, r.instance)
+	if err != nil {
+		r.cfg.Logger.Debug("registration not removed", "relay", r.name, "error", err)
+	}
+	r.set(errClosed)
+}

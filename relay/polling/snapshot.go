@@ -34,7 +34,8 @@ type Snapshot struct {
 	// minPage is how many messages are read at once at least.
 	minPage int
 
-	active atomic.Bool
+	active  atomic.Bool
+	release func() // of the registration
 }
 
 var (
@@ -72,9 +73,8 @@ func (s *Snapshot) Acquire(ctx context.Context) (relay.Session, error) {
 	if !s.active.CompareAndSwap(false, true) {
 		return nil, errActive
 	}
-	session, err := s.acquire(ctx)
+	session, err := s.register(ctx)
 	if err != nil {
-		s.active.Store(false)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
@@ -83,7 +83,27 @@ func (s *Snapshot) Acquire(ctx context.Context) (relay.Session, error) {
 	return session, nil
 }
 
-func (s *Snapshot) released() { s.active.Store(false) }
+func (s *Snapshot) register(ctx context.Context) (_ *snapshotSession, err error) {
+	s.release = func() {}
+	defer func() {
+		if err != nil {
+			s.released()
+		}
+	}()
+	if r := s.cfg.Registration; r != nil {
+		if s.release, err = r.use(s.destination, s.cfg.Group); err != nil {
+			s.release = func() {}
+			return nil, err
+		}
+	}
+	return s.acquire(ctx)
+}
+
+// released allows the next session.
+func (s *Snapshot) released() {
+	s.release()
+	s.active.Store(false)
+}
 
 func (s *Snapshot) acquire(ctx context.Context) (_ *snapshotSession, err error) {
 	writing, err := connect(ctx, s.conn, s.owner, s.cfg.Logger)

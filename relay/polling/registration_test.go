@@ -1,0 +1,161 @@
+package polling
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+)
+
+func (db database) register(name string, lease time.Duration) *Registration {
+	db.t.Helper()
+	r, err := Register(db.t.Context(), db.config(), name, RegistrationConfig{Lease: lease, Version: "test"})
+	if err != nil {
+		db.t.Fatal(err)
+	}
+	db.t.Cleanup(r.Close)
+	return r
+}
+
+func TestALiveNamesakeIsNamed(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.register("a", 600*time.Millisecond)
+	_, err := Register(t.Context(), db.config(), "a", RegistrationConfig{Lease: time.Minute})
+	if !errors.Is(err, ErrNamesake) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "runs on host") {
+		t.Errorf("got %v", err)
+	}
+	db.register("b", time.Second)
+}
+
+func TestANameIsFreeAfterClose(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	r, err := Register(t.Context(), db.config(), "a", RegistrationConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := db.value("SELECT name || ' ' || version FROM outbox.relays"); got != "a unknown" {
+		t.Errorf("registered as %q", got)
+	}
+	r.Close()
+	if got := db.value("SELECT count(*) FROM outbox.relays"); got != "0" {
+		t.Errorf("%s relays after the only one left", got)
+	}
+	db.register("a", time.Hour)
+}
+
+func TestARelayThatRestartsUnderItsNameHasItsLeaseBackAtOnce(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'a')`)
+	const lease = time.Hour
+	first, err := Register(t.Context(), db.config(), "a", RegistrationConfig{Lease: lease})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := acquire(t, db.source("d", SnapshotConfig{Registration: first, Lease: lease})).(*snapshotSession)
+	next(t, old, 1)
+	// It dies: its connections end, and nobody says anything.
+	stranger := db.source("d", SnapshotConfig{Lease: lease})
+	crash(old)
+	first.stop() // leaves as a killed one wouldn't, so put its row back
+	<-first.stopped
+	db.exec(`INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version)
+		VALUES ('a', gen_random_uuid(), 1, '2000-01-01', 'h', 1, 'v')`)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := stranger.Acquire(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("another relay got the lease: %v", err)
+	}
+	s := acquire(t, db.source("d", SnapshotConfig{Registration: db.register("a", lease), Lease: lease}))
+	if ds := next(t, s, 1); payloads(ds) != "a" {
+		t.Errorf("got %q", payloads(ds))
+	}
+}
+
+func TestASilentPredecessorIsReplacedAndMayNotGoOn(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	const lease = 300 * time.Millisecond
+	// A stopped process: its sessions live, and it says nothing.
+	frozen := db.connect()
+	if _, err := frozen.Exec(t.Context(), `INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version)
+		SELECT 'a', gen_random_uuid(), pid, backend_start, 'h', 1, 'v' FROM pg_stat_activity WHERE pid = pg_backend_pid()`); err != nil {
+		t.Fatal(err)
+	}
+	r := db.register("a", lease)
+	// Now somebody takes it over in turn.
+	db.exec(`UPDATE outbox.relays SET instance = gen_random_uuid(), heartbeat_at = clock_timestamp()`)
+	alive, stop := context.WithCancel(t.Context())
+	conn := db.connect()
+	var usurper sync.WaitGroup
+	defer usurper.Wait()
+	defer stop()
+	usurper.Go(func() {
+		for alive.Err() == nil {
+			_, _ = conn.Exec(alive, `UPDATE outbox.relays SET heartbeat_at = clock_timestamp(), backend_pid = pg_backend_pid(),
+				backend_start = (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())`)
+		}
+	})
+	source := db.source("d", SnapshotConfig{Registration: r})
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		session, err := source.Acquire(t.Context())
+		if errors.Is(err, ErrNamesake) {
+			break
+		}
+		if err == nil {
+			if err := session.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the lost name is still used: %v", err)
+		}
+	}
+}
+
+func TestARegistrationSurvivesALostConnection(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	r := db.register("a", 300*time.Millisecond)
+	pid := db.value("SELECT backend_pid FROM outbox.relays")
+	db.exec("SELECT pg_terminate_backend(" + pid + ", 5000)")
+	deadline := time.Now().Add(20 * time.Second)
+	for db.value("SELECT backend_pid FROM outbox.relays") == pid {
+		if time.Now().After(deadline) {
+			t.Fatal("it did not register again")
+		}
+	}
+	for {
+		release, err := r.use("d", 0)
+		if err == nil {
+			release()
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestTwoSourcesOfAProcessDoNotShareAGroup(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	r := db.register("a", time.Second)
+	s := acquire(t, db.source("d", SnapshotConfig{Registration: r}))
+	other := db.source("d", SnapshotConfig{Registration: r})
+	if _, err := other.Acquire(t.Context()); !outbox.IsPermanent(err) {
+		t.Errorf("got %v", err)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, other)
+}
