@@ -114,8 +114,8 @@ func TestDestructiveCommandsPreviewAndAsk(t *testing.T) {
 	if n := left(); n != 3 {
 		t.Fatalf("%d are left of 3", n)
 	}
-	d.outbox("dead", "requeue", "1", "--yes", "--reason", "mended").want(exitOK, "requeued 1 messages")
-	d.outbox("dead", "discard", "00000000-0000-7000-8000-000000000002", "--yes").want(exitOK, "discarded 1 messages")
+	d.outbox("dead", "requeue", "1", "--yes", "--reason", "mended").want(exitOK, "requeued 1 message")
+	d.outbox("dead", "discard", "00000000-0000-7000-8000-000000000002", "--yes").want(exitOK, "discarded 1 message")
 	r := d.outbox("dead", "discard", "--cause", "refused", "--yes", "-o", "json").want(exitOK)
 	var out admin.Outcome
 	if err := json.Unmarshal([]byte(r.stdout), &out); err != nil || out.Changed != 1 {
@@ -127,7 +127,7 @@ func TestDestructiveCommandsPreviewAndAsk(t *testing.T) {
 	if n := d.int(`SELECT count(*) FROM outbox.holds WHERE id = 1 AND retry_at <= now() AND attempts = 0`); n != 1 {
 		t.Error("the requeued one is not due")
 	}
-	d.outbox("dead", "requeue", "--blocked", "--key", "held", "--yes").want(exitOK, "requeued 1 messages")
+	d.outbox("dead", "requeue", "--blocked", "--key", "held", "--yes").want(exitOK, "requeued 1 message")
 	if n := d.int(`SELECT count(*) FROM outbox.holds WHERE retry_at = 'infinity'`); n != 0 {
 		t.Error("the lane is still blocked")
 	}

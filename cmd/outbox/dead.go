@@ -314,7 +314,7 @@ What is selected is counted first, and you are asked. Without a terminal, say --
 				}
 				return nil
 			}
-			if err := a.confirm(c, fmt.Sprintf("%s %d messages?", title(verb), preview.Changed)); err != nil {
+			if err := a.confirm(c, fmt.Sprintf("%s %s?", title(verb), messages(preview.Changed))); err != nil {
 				return err
 			}
 			action.DryRun = false
@@ -326,7 +326,7 @@ What is selected is counted first, and you are asked. Without a terminal, say --
 			if c.out != asTable {
 				return a.outcome(c.out, done)
 			}
-			_, err = fmt.Fprintf(a.stdout, "%sed %d messages\n", strings.TrimSuffix(verb, "e"), done.Changed)
+			_, err = fmt.Fprintf(a.stdout, "%sed %s\n", strings.TrimSuffix(verb, "e"), messages(done.Changed))
 			return err
 		},
 	}
@@ -335,6 +335,13 @@ What is selected is counted first, and you are asked. Without a terminal, say --
 	cmd.Flags().Int64Var(&limit, "max", 1000, "refuse to act on more")
 	c.flags(cmd)
 	return cmd
+}
+
+func messages(n int64) string {
+	if n == 1 {
+		return "1 message"
+	}
+	return fmt.Sprintf("%d messages", n)
 }
 
 func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -167,14 +168,18 @@ func writeDestinations(w io.Writer, r *admin.Report) error {
 	if err := t.flush(); err != nil {
 		return err
 	}
-	for _, d := range r.Destinations {
-		if d.Verdict.Cause != "" && len(r.Destinations) > 1 {
-			fmt.Fprintf(w, "%s: %s\n", clean(d.Name), clean(d.Verdict.Cause))
+	// What the verdict on all says already isn't said again.
+	said := []string{r.Verdict.Cause}
+	say := func(text, because string) {
+		if because != "" && !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, because) }) {
+			said = append(said, text)
+			fmt.Fprintln(w, clean(text))
 		}
+	}
+	for _, d := range r.Destinations {
+		say(d.Name+": "+d.Verdict.Cause, d.Verdict.Cause)
 		for _, g := range d.Groups {
-			if g.LastError != "" {
-				fmt.Fprintf(w, "%s: last error %s ago: %s\n", clean(d.Name), ago(r.At, g.LastErrorAt), clean(short(g.LastError, 300)))
-			}
+			say(fmt.Sprintf("%s: last error %s ago: %s", d.Name, ago(r.At, g.LastErrorAt), short(g.LastError, 300)), g.LastError)
 		}
 	}
 	return nil
