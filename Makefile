@@ -44,7 +44,7 @@ test-short: ## Seconds, with Go alone: no servers
 
 .PHONY: simulate
 simulate: ## Drive the engine through SEEDS schedules of faults
-	$(GO) test ./relay -run TestEveryScheduleKeepsThePromises -sim.seeds=$(SEEDS) -timeout 2h -v
+	GOGC=800 $(GO) test ./relay -run TestEveryScheduleKeepsThePromises -sim.seeds=$(SEEDS) -timeout 2h -v
 
 .PHONY: mutants
 mutants: ## Break one mechanism after the other, and show which test notices

@@ -27,7 +27,7 @@ var (
 func TestEveryScheduleKeepsThePromises(t *testing.T) {
 	if *simSeed != 0 {
 		s := newSimulation(*simSeed)
-		s.trace = func(format string, args ...any) { t.Logf(format, args...) }
+		s.log = t.Logf
 		if err := s.run(); err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +89,7 @@ type simulation struct {
 	rng    *rand.Rand
 	now    time.Time
 	cfg    coreConfig
-	trace  func(string, ...any)
+	log    func(string, ...any) // nil: nobody reads the story
 	counts simCounts
 
 	// the database
@@ -103,9 +103,8 @@ type simulation struct {
 	down     bool
 	poison   map[int64]int // message → how many more failures it causes; -1: always
 	refused  map[int64]bool
-	failures map[int64]int // counted failures told to a core
-	seen     map[int64]int // acceptances
-	log      []int64
+	failures map[int64]int  // counted failures told to a core
+	seen     map[int64]int  // acceptances
 	excused  map[int64]bool // was a dead letter once: may appear late
 
 	relays []*simRelay
@@ -137,9 +136,8 @@ func newSimulation(seed uint64) *simulation {
 	policies := []Policy{DeadLetter, DeadLetter, DeadLetter, Block}
 	batch := 1 + rng.IntN(8)
 	return &simulation{
-		rng:   rng,
-		now:   time.Unix(1_700_000_000, 0),
-		trace: func(string, ...any) {},
+		rng: rng,
+		now: time.Unix(1_700_000_000, 0),
 		cfg: coreConfig{
 			Stripes: 1 + rng.IntN(4), ReadMax: batch, CallMax: 1 + rng.IntN(8), CallBytes: 1 << 20,
 			MaxInFlight: batch * (2 + rng.IntN(4)), MaxInFlightBytes: 1 << 20, MaxHeldLanes: 3 + rng.IntN(20),
@@ -152,6 +150,12 @@ func newSimulation(seed uint64) *simulation {
 		},
 		holds: map[string][]simHold{}, dead: map[int64]bool{}, poison: map[int64]int{}, refused: map[int64]bool{},
 		failures: map[int64]int{}, seen: map[int64]int{}, excused: map[int64]bool{}, faults: true,
+	}
+}
+
+func (s *simulation) trace(format string, args ...any) {
+	if s.log != nil {
+		s.log(format, args...)
 	}
 }
 
@@ -307,7 +311,7 @@ func (s *simulation) ask(r *simRelay) {
 		r.pending = append(r.pending, simAction{"read", func() error { return s.doRead(r, n.Read) }})
 	}
 	for _, k := range n.Publish {
-		s.trace("relay %d publishes %s", r.epoch, positions(k))
+		s.trace("relay %d publishes %v", r.epoch, story{k})
 		r.pending = append(r.pending, simAction{"publish", func() error { return s.doPublish(r, k) }})
 	}
 	if n.Settle != nil {
@@ -321,9 +325,12 @@ func (s *simulation) ask(r *simRelay) {
 	}
 }
 
-func positions(k *call) string {
+// story prints a call, when somebody reads.
+type story struct{ call *call }
+
+func (s story) String() string {
 	var b strings.Builder
-	for _, it := range k.items {
+	for _, it := range s.call.items {
 		fmt.Fprintf(&b, " %s:%d", it.d.Lane(), it.d.Position)
 	}
 	return b.String()
@@ -392,7 +399,7 @@ func (s *simulation) doPublish(r *simRelay, k *call) error {
 	if !failed {
 		errs = nil
 	}
-	s.trace("relay %d published %s: %v", r.epoch, positions(k), errs)
+	s.trace("relay %d published %v: %v", r.epoch, story{k}, errs)
 	r.core.onPublished(s.now, k, errs)
 	return nil
 }
@@ -407,7 +414,6 @@ func (s *simulation) accept(d *Delivery) error {
 		return fmt.Errorf("message %d published %v early", id, d.DeliverAt.Sub(s.now))
 	}
 	s.seen[id]++
-	s.log = append(s.log, id)
 	if s.seen[id] > 1 {
 		s.counts.Duplicates++
 		return nil
