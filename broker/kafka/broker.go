@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"slices"
@@ -15,7 +16,6 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
@@ -34,7 +34,6 @@ type Broker struct {
 	options []kgo.Opt // of every client
 
 	control *kgo.Client // asks, and never produces
-	admin   *kadm.Client
 
 	topics   atomic.Pointer[topics]
 	dialFail atomic.Pointer[error] // of the latest attempt to connect; nil if it succeeded
@@ -79,7 +78,6 @@ func New(cfg Config) (*Broker, error) {
 	if b.control, err = kgo.NewClient(b.options...); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	b.admin = kadm.NewClient(b.control)
 	return b, nil
 }
 
@@ -212,6 +210,9 @@ func (b *Broker) connect(ctx context.Context, network, address string) (net.Conn
 // down describes why the cluster can't be reached.
 func (b *Broker) down(err error) error {
 	where := "kafka: " + strings.Join(b.cfg.Brokers, ", ")
+	if errors.Is(err, io.EOF) {
+		err = fmt.Errorf("the connection was closed at once; are the credentials right, and is TLS used on both sides or none? (%w)", err)
+	}
 	if fail := b.dialFail.Load(); fail != nil && !errors.Is(err, *fail) {
 		return fmt.Errorf("%s: %w (last attempt to connect: %w)", where, err, *fail)
 	}

@@ -170,10 +170,15 @@ func (s *seat) awaitPlaced(ctx context.Context) error {
 
 // flush sends what is buffered and waits for all outcomes, but not longer than Config.Unanswered without
 // any.
+//
+// The library looks for buffered records when a flush begins, and the partitions of a topic that it has
+// just learnt become visible a moment after their records are placed. So the flush begins anew now and
+// then; that costs nothing.
 func (s *seat) flush(ctx context.Context) error {
-	for before := s.settled.Load(); ; {
-		patience, cancel := context.WithTimeout(ctx, s.broker.cfg.Unanswered)
-		err := s.client.Flush(patience)
+	settled, since := s.settled.Load(), time.Now()
+	for interval := 10 * time.Millisecond; ; interval = min(2*interval, time.Second) {
+		round, cancel := context.WithTimeout(ctx, min(interval, s.broker.cfg.Unanswered))
+		err := s.client.Flush(round)
 		cancel()
 		if err == nil {
 			return nil
@@ -181,11 +186,12 @@ func (s *seat) flush(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		settled := s.settled.Load()
-		if settled == before {
+		if now := s.settled.Load(); now != settled {
+			settled, since = now, time.Now()
+		}
+		if time.Since(since) >= s.broker.cfg.Unanswered {
 			return errUnanswered
 		}
-		before = settled
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // topic is what a call needs to know of one before it sends.
@@ -46,43 +46,76 @@ func (b *Broker) lookup(ctx context.Context, names []string) (errs map[string]er
 	for _, name := range exist {
 		found[name] = &topic{name: name, limit: b.cfg.MaxRecordBytes, checked: time.Now()}
 	}
-	configs, err := b.admin.DescribeTopicConfigs(ctx, exist...)
-	var denied *kadm.AuthError
-	if err != nil && !errors.As(err, &denied) {
+	if err := b.describe(ctx, found); err != nil {
 		return nil, b.down(err)
-	}
-	for _, c := range configs {
-		t := found[c.Name]
-		if t == nil || c.Err != nil { // most likely not permitted: the default must do
-			continue
-		}
-		for _, entry := range c.Configs {
-			switch value := entry.MaybeValue(); entry.Key {
-			case "max.message.bytes":
-				if limit, err := strconv.Atoi(value); err == nil {
-					t.limit = min(max(limit, smallestLimit), largestLimit)
-				}
-			case "cleanup.policy":
-				t.compacted = strings.Contains(value, "compact")
-			}
-		}
 	}
 	b.remember(found)
 	return errs, nil
 }
 
+// describe reads what the settings of topics say, where that is permitted.
+func (b *Broker) describe(ctx context.Context, found topics) error {
+	req := kmsg.NewPtrDescribeConfigsRequest()
+	for name := range found {
+		resource := kmsg.NewDescribeConfigsRequestResource()
+		resource.ResourceType = kmsg.ConfigResourceTypeTopic
+		resource.ResourceName = name
+		resource.ConfigNames = []string{maxMessageBytes, cleanupPolicy}
+		req.Resources = append(req.Resources, resource)
+	}
+	resp, err := req.RequestWith(ctx, b.control)
+	if err != nil {
+		return err
+	}
+	for _, resource := range resp.Resources {
+		t := found[resource.ResourceName]
+		if t == nil || resource.ErrorCode != 0 {
+			continue
+		}
+		for _, config := range resource.Configs {
+			if config.Value == nil {
+				continue
+			}
+			switch config.Name {
+			case maxMessageBytes:
+				if limit, err := strconv.Atoi(*config.Value); err == nil {
+					t.limit = min(max(limit, smallestLimit), largestLimit)
+				}
+			case cleanupPolicy:
+				t.compacted = strings.Contains(*config.Value, "compact")
+			}
+		}
+	}
+	return nil
+}
+
+// The settings of a topic that matter here.
+const (
+	maxMessageBytes = "max.message.bytes"
+	cleanupPolicy   = "cleanup.policy"
+)
+
 // existing returns those of names that exist, after creating what may be created, and puts the reasons
 // for the others into errs.
 func (b *Broker) existing(ctx context.Context, names []string, errs map[string]error) ([]string, error) {
 	for created := false; ; {
-		details, err := b.admin.ListTopics(ctx, names...)
+		req := kmsg.NewPtrMetadataRequest()
+		for _, name := range names {
+			topic := kmsg.NewMetadataRequestTopic()
+			topic.Topic = &name
+			req.Topics = append(req.Topics, topic)
+		}
+		resp, err := req.RequestWith(ctx, b.control)
 		if err != nil {
 			return nil, err
 		}
 		var exist, missing []string
-		for _, name := range names {
-			switch err := details[name].Err; {
-			case err == nil && !details.Has(name), errors.Is(err, kerr.UnknownTopicOrPartition):
+		for _, topic := range resp.Topics {
+			if topic.Topic == nil {
+				continue
+			}
+			switch name, err := *topic.Topic, kerr.ErrorForCode(topic.ErrorCode); {
+			case errors.Is(err, kerr.UnknownTopicOrPartition):
 				missing = append(missing, name)
 			case err == nil, kerr.IsRetriable(err): // a partition without a leader will have one again
 				exist = append(exist, name)
@@ -119,26 +152,33 @@ func (b *Broker) existing(ctx context.Context, names []string, errs map[string]e
 
 // create creates topics, and puts the reasons for those that can't be into errs.
 func (b *Broker) create(ctx context.Context, names []string, errs map[string]error) error {
-	partitions, replicas := int32(-1), int16(-1) // the cluster's defaults
-	if b.cfg.Partitions > 0 {
-		partitions = b.cfg.Partitions
+	req := kmsg.NewPtrCreateTopicsRequest()
+	for _, name := range names {
+		topic := kmsg.NewCreateTopicsRequestTopic()
+		topic.Topic = name
+		topic.NumPartitions, topic.ReplicationFactor = -1, -1 // the cluster's defaults
+		if b.cfg.Partitions > 0 {
+			topic.NumPartitions = b.cfg.Partitions
+		}
+		if b.cfg.ReplicationFactor > 0 {
+			topic.ReplicationFactor = b.cfg.ReplicationFactor
+		}
+		req.Topics = append(req.Topics, topic)
 	}
-	if b.cfg.ReplicationFactor > 0 {
-		replicas = b.cfg.ReplicationFactor
-	}
-	responses, err := b.admin.CreateTopics(ctx, partitions, replicas, nil, names...)
+	resp, err := req.RequestWith(ctx, b.control)
 	if err != nil {
 		return err
 	}
-	for name, r := range responses {
-		if r.Err == nil || errors.Is(r.Err, kerr.TopicAlreadyExists) {
+	for _, topic := range resp.Topics {
+		err := kerr.ErrorForCode(topic.ErrorCode)
+		if err == nil || errors.Is(err, kerr.TopicAlreadyExists) {
 			continue
 		}
-		reason := r.Err.Error()
-		if r.ErrMessage != "" {
-			reason += ": " + r.ErrMessage
+		reason := err.Error()
+		if topic.ErrorMessage != nil {
+			reason += ": " + *topic.ErrorMessage
 		}
-		errs[name] = fmt.Errorf("kafka: topic %q doesn't exist and can't be created, so create it by hand (kafka-topics.sh --create --topic %s): %s", name, name, reason)
+		errs[topic.Topic] = fmt.Errorf("kafka: topic %q doesn't exist and can't be created, so create it by hand (kafka-topics.sh --create --topic %s): %s", topic.Topic, topic.Topic, reason)
 	}
 	return nil
 }
