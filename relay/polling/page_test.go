@@ -1,0 +1,158 @@
+package polling
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestAnArenaHandsOutBytesThatStayUntilItIsReset(t *testing.T) {
+	t.Parallel()
+	var a arena
+	for range 3 {
+		var kept []string
+		var want []string
+		for i := range 2000 {
+			text := fmt.Sprint(i, string(make([]byte, rand.IntN(2000))))
+			kept, want = append(kept, a.str([]byte(text))), append(want, text)
+		}
+		kept, want = append(kept, a.str(make([]byte, 3*blockSize))), append(want, string(make([]byte, 3*blockSize)))
+		if !slices.Equal(kept, want) {
+			t.Fatal("what was handed out has changed")
+		}
+		b := a.grow(10)
+		if len(b) != 10 || cap(b) != 10 {
+			t.Fatalf("len %d, cap %d, want 10", len(b), cap(b))
+		}
+		a.reset()
+		if a.bytes != 0 || len(a.block) != 0 || cap(a.block) > maxKept {
+			t.Fatalf("after reset: %d bytes, block %d of %d", a.bytes, len(a.block), cap(a.block))
+		}
+	}
+}
+
+func TestTimestampsOutsideOfTheCalendarAreCut(t *testing.T) {
+	t.Parallel()
+	last := time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC)
+	for us, want := range map[int64]time.Time{
+		0:                      time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC),
+		-1:                     time.Date(1999, 12, 31, 23, 59, 59, 999999000, time.UTC),
+		math.MaxInt64:          last, // infinity
+		math.MaxInt64 - 1:      last,
+		252455615999999999:     last,
+		252455615999999999 - 1: last.Add(-time.Microsecond),
+		math.MinInt64:          {},
+		math.MinInt64 + 1:      {},
+	} {
+		if got := timestamp(binary.BigEndian.AppendUint64(nil, uint64(us))); !got.Equal(want) {
+			t.Errorf("%d: %v, want %v", us, got, want)
+		}
+	}
+	if got := timestamp(nil); !got.IsZero() {
+		t.Errorf("NULL: %v", got)
+	}
+}
+
+// Not parallel: it counts allocations.
+func TestNamesAreSharedAndBounded(t *testing.T) {
+	var n names
+	for i := range 3 * maxNames {
+		text := fmt.Sprint("topic ", i%(2*maxNames))
+		if got := n.str([]byte(text)); got != text {
+			t.Fatalf("%q for %q", got, text)
+		}
+		if len(n.all) > maxNames {
+			t.Fatalf("%d names kept", len(n.all))
+		}
+	}
+	if n.str(nil) != "" {
+		t.Error("NULL has a name")
+	}
+	b := []byte("topic")
+	if allocs := testing.AllocsPerRun(100, func() { n.str(b); n.str([]byte("other")) }); allocs > 0 {
+		t.Errorf("%v allocations for known names", allocs)
+	}
+}
+
+func TestASnapshotOfTransactionsReadsAsTheServerWritesIt(t *testing.T) {
+	t.Parallel()
+	s, err := parseTxSnapshot("10:20:10,14,19")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seen []uint64
+	for x := range uint64(25) {
+		if s.sees(x) {
+			seen = append(seen, x)
+		}
+	}
+	if want := []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 18}; !slices.Equal(seen, want) {
+		t.Errorf("sees %v, want %v", seen, want)
+	}
+	for _, bad := range []string{"", "1", "1:2", "2:1:", "1:3:2,2", "1:3:x", "a:b:", "1:3:2,"} {
+		if _, err := parseTxSnapshot(bad); err == nil {
+			t.Errorf("%q was read", bad)
+		}
+	}
+}
+
+// What lies between two snapshots is what the second sees and the first doesn't: by ranges and filter, as
+// the statements look for it, and by definition.
+func TestRangesBetweenSnapshotsMissNothing(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 1))
+	for range 2000 {
+		// A history: transactions begin in order and end in any.
+		running := map[uint64]bool{}
+		nextXID := uint64(3 + random.IntN(10))
+		take := func() txSnapshot {
+			s := txSnapshot{xmax: nextXID}
+			for x := range running {
+				s.xip = append(s.xip, x)
+			}
+			slices.Sort(s.xip)
+			s.xmin = s.xmax
+			if len(s.xip) > 0 {
+				s.xmin = s.xip[0]
+			}
+			return s
+		}
+		step := func(n int) {
+			for range n {
+				if random.IntN(2) == 0 {
+					running[nextXID] = true
+					nextXID++
+				} else {
+					for x := range running {
+						delete(running, x)
+						break
+					}
+				}
+			}
+		}
+		step(random.IntN(30))
+		prev := take()
+		step(random.IntN(30))
+		next := take()
+		ranges := between(&prev, &next)
+		for x := range nextXID + 5 {
+			times := 0
+			for _, r := range ranges {
+				if r.lo <= x && x <= r.hi && next.sees(x) {
+					times++
+				}
+			}
+			want := 0
+			if next.sees(x) && !prev.sees(x) {
+				want = 1
+			}
+			if times != want {
+				t.Fatalf("transaction %d is read %d times between %+v and %+v, want %d", x, times, prev, next, want)
+			}
+		}
+	}
+}
