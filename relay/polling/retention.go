@@ -1,0 +1,241 @@
+package polling
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Retention empties the segments of outbox.messages that every cursor has passed. It costs the same
+// however many messages are in one, and leaves nothing behind to be vacuumed. Any number of them may
+// run, in one process or several.
+//
+// It needs nothing but cursors that move: a destination that nobody relays any more keeps every segment
+// from being emptied, and Observe says so.
+type Retention struct {
+	conn *pgx.ConnConfig
+	cfg  RetentionConfig
+}
+
+// RetentionConfig tunes a [Retention]. The zero value means the stated defaults.
+type RetentionConfig struct {
+	// Interval is the pause between two looks at the segments. A segment of the schema's is written to
+	// for ten minutes, so there is no hurry. Default 10 s.
+	Interval time.Duration
+
+	// Observe, if not nil, is told what each look led to. It must not block.
+	Observe func(RetentionReport)
+
+	// Logger gets emptied segments and trouble; nil is silent.
+	Logger *slog.Logger
+}
+
+// RetentionReport is what one look at the segments led to. Err is why it ended early, nil if it didn't.
+type RetentionReport struct {
+	Emptied []string // tables
+	Kept    []KeptSegment
+	Err     error
+}
+
+// KeptSegment is a segment that isn't written to any more and could not be emptied, and why. Destination
+// is "" if that isn't the reason.
+type KeptSegment struct {
+	Table       string
+	Destination string
+	Group       int
+	Reason      string
+}
+
+// NewRetention returns a Retention that connects to nothing yet. conn is copied.
+func NewRetention(conn *pgx.ConnConfig, cfg RetentionConfig) (*Retention, error) {
+	if cfg.Interval == 0 {
+		cfg.Interval = 10 * time.Second
+	}
+	if cfg.Observe == nil {
+		cfg.Observe = func(RetentionReport) {}
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if conn == nil {
+		return nil, errors.New("polling: retention: there is no connection config")
+	}
+	if cfg.Interval < 0 {
+		return nil, fmt.Errorf("polling: retention: Interval is %v, it must be positive", cfg.Interval)
+	}
+	return &Retention{conn: conn.Copy(), cfg: cfg}, nil
+}
+
+// Run looks after the segments until ctx ends and returns nil then. A lost connection is replaced.
+func (r *Retention) Run(ctx context.Context) error {
+	var conn *pgx.Conn
+	defer func() { hangUp(conn) }()
+	for {
+		if conn == nil || conn.IsClosed() {
+			var err error
+			if conn, err = connect(ctx, r.conn, "retention", r.cfg.Logger); err == nil {
+				if err = refuseStandby(ctx, conn); err != nil {
+					hangUp(conn)
+				}
+			}
+			if err != nil {
+				conn = nil
+				r.report(ctx, RetentionReport{Err: err})
+			}
+		}
+		if conn != nil {
+			report, err := r.pass(ctx, conn)
+			report.Err = err
+			r.report(ctx, report)
+		}
+		if err := pauseFor(ctx, r.cfg.Interval); err != nil {
+			return nil
+		}
+	}
+}
+
+func (r *Retention) report(ctx context.Context, report RetentionReport) {
+	if ctx.Err() != nil {
+		return
+	}
+	if report.Err != nil {
+		r.cfg.Logger.Warn("segments were not looked after", "error", report.Err)
+	}
+	for _, table := range report.Emptied {
+		r.cfg.Logger.Info("segment emptied", "segment", table)
+	}
+	for _, k := range report.Kept {
+		r.cfg.Logger.Debug("segment kept", "segment", k.Table, "reason", k.Reason)
+	}
+	r.cfg.Observe(report)
+}
+
+// segmentsSQL lists the segments that have pages and aren't written to now or next, as the catalogue has
+// them. Which is the current one is only a matter of not getting in the way.
+const segmentsSQL = `
+SELECT s.oid::regclass::text FROM (
+	SELECT c.oid, substring(pg_get_expr(c.relpartbound, c.oid) FROM '^FOR VALUES IN \(''?(\d+)''?\)$')::bigint AS segment
+	FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+	WHERE i.inhparent = 'outbox.messages'::regclass AND c.relkind = 'r'
+) s, (SELECT date_part('epoch', clock_timestamp())::bigint / 600 % 8 AS segment) now
+WHERE s.segment IS NOT NULL AND s.segment <> now.segment AND s.segment <> (now.segment + 1) % 8
+AND pg_relation_size(s.oid) > 0
+ORDER BY s.segment`
+
+// pass looks at each segment once.
+func (r *Retention) pass(ctx context.Context, conn *pgx.Conn) (report RetentionReport, err error) {
+	rows, err := conn.Query(ctx, segmentsSQL)
+	if err != nil {
+		return report, fmt.Errorf("list segments: %w", err)
+	}
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return report, fmt.Errorf("list segments: %w", err)
+	}
+	for _, table := range tables {
+		kept, err := r.empty(ctx, conn, table)
+		if err != nil {
+			return report, fmt.Errorf("empty segment %s: %w", table, err)
+		}
+		if kept == nil {
+			report.Emptied = append(report.Emptied, table)
+		} else {
+			report.Kept = append(report.Kept, *kept)
+		}
+	}
+	return report, nil
+}
+
+// empty truncates a segment if nobody needs anything of it.
+func (r *Retention) empty(ctx context.Context, conn *pgx.Conn, table string) (*KeptSegment, error) {
+	// Without the lock first: it would hold up writers just to find out that there is nothing to do.
+	if kept, err := neededBy(ctx, conn, table); kept != nil || err != nil {
+		return kept, err
+	}
+	// Readers lock a segment for moments, long transactions that wrote to it for long.
+	const attempts = 10
+	for attempt := 1; ; attempt++ {
+		kept, err := r.truncate(ctx, conn, table)
+		if sqlState(err) != lockNotAvailable {
+			return kept, err
+		}
+		if attempt == attempts {
+			return &KeptSegment{Table: table, Reason: "another transaction has locked it: a writer that is still open, or a backup"}, nil
+		}
+		if err := pauseFor(ctx, 20*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+const lockNotAvailable = "55P03"
+
+// truncate decides under the lock, which has made sure that no transaction has written to the segment and
+// not ended. The question to the cursors is a statement of its own behind it, so it sees all of those. A
+// transaction that comes later waits, and writes into the empty segment. NOWAIT, because whoever waits
+// for this lock is in everybody's way.
+func (r *Retention) truncate(ctx context.Context, conn *pgx.Conn, table string) (kept *KeptSegment, err error) {
+	err = inTransaction(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "LOCK TABLE ONLY "+table+" IN ACCESS EXCLUSIVE MODE NOWAIT"); err != nil {
+			return err
+		}
+		if kept, err = neededBy(ctx, tx, table); kept != nil || err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "TRUNCATE TABLE ONLY "+table)
+		return err
+	})
+	return kept, err
+}
+
+// neededSQL lists the cursors that need a row of the segment: one that its prev doesn't see. A cursor of
+// another cluster sees nothing that can be believed, so it needs everything. Without any cursor, there is
+// a row that says so.
+const neededSQL = `
+SELECT c.destination, c.shard_group::integer, foreign_cursor
+FROM outbox.cursors c
+CROSS JOIN LATERAL (SELECT
+	c.system_identifier <> (SELECT s.system_identifier FROM pg_control_system() s)
+	OR pg_snapshot_xmax(c.prev) > pg_snapshot_xmax(pg_current_snapshot()) AS foreign_cursor
+) f
+WHERE foreign_cursor
+	OR EXISTS (SELECT FROM ONLY %[1]s m WHERE m.xid >= pg_snapshot_xmax(c.prev))
+	OR EXISTS (SELECT FROM ONLY %[1]s m WHERE m.xid = ANY (ARRAY(SELECT pg_snapshot_xip(c.prev))))
+UNION ALL
+SELECT '', -1, false WHERE NOT EXISTS (SELECT FROM outbox.cursors)
+ORDER BY 1, 2 LIMIT 1`
+
+func neededBy(ctx context.Context, db querier, table string) (*KeptSegment, error) {
+	rows, err := db.Query(ctx, fmt.Sprintf(neededSQL, table))
+	if err != nil {
+		return nil, fmt.Errorf("ask who needs it: %w", err)
+	}
+	kept, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (*KeptSegment, error) {
+		k := &KeptSegment{Table: table}
+		var foreign bool
+		err := row.Scan(&k.Destination, &k.Group, &foreign)
+		switch {
+		case k.Group < 0:
+			k.Group = 0
+			k.Reason = "no destination has a cursor yet"
+		case foreign:
+			k.Reason = "the cursor of destination " + strconv.Quote(k.Destination) +
+				" is from another cluster: run: outbox rebase --destination " + k.Destination
+		default:
+			k.Reason = "destination " + strconv.Quote(k.Destination) + " has not settled all of it"
+		}
+		return k, err
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask who needs it: %w", err)
+	}
+	return kept, nil
+}

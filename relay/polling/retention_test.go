@@ -1,0 +1,188 @@
+package polling
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// look lets retention look at the segments once.
+func (db database) look() RetentionReport {
+	db.t.Helper()
+	r, err := NewRetention(db.config(), RetentionConfig{})
+	if err != nil {
+		db.t.Fatal(err)
+	}
+	conn, err := connect(db.t.Context(), db.config(), "retention", r.cfg.Logger)
+	if err != nil {
+		db.t.Fatal(err)
+	}
+	defer hangUp(conn)
+	report, err := r.pass(db.t.Context(), conn)
+	if err != nil {
+		db.t.Fatal(err)
+	}
+	return report
+}
+
+// past is a segment that isn't written to for half an hour or more, whatever the time is.
+func (db database) past() string {
+	db.t.Helper()
+	return db.value(`SELECT (date_part('epoch', clock_timestamp())::bigint / 600 + 4) % 8`)
+}
+
+func (db database) write(payload, segment string) {
+	db.t.Helper()
+	db.exec(`INSERT INTO outbox.messages (topic, payload, segment) VALUES ('t', $1, $2::text::smallint)`, []byte(payload), segment)
+}
+
+func TestASegmentIsEmptiedWhenEveryCursorHasPassedIt(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	past := db.past()
+	table := "outbox.messages_" + past
+	db.write("old", past)
+	if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || !strings.Contains(r.Kept[0].Reason, "no destination") {
+		t.Errorf("without a cursor: %+v", r)
+	}
+	a, b := acquire(t, db.source("a", SnapshotConfig{})), acquire(t, db.source("b", SnapshotConfig{}))
+	for _, s := range []relay.Session{a, b} {
+		ds := next(t, s, 10)
+		if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || r.Kept[0].Destination == "" {
+			t.Errorf("before all have settled: %+v", r)
+		}
+		settle(t, s, &ds[0])
+	}
+	if r := db.look(); len(r.Emptied) != 1 || r.Emptied[0] != table || len(r.Kept) != 0 {
+		t.Errorf("after all have settled: %+v", r)
+	}
+	if n := db.value("SELECT count(*) FROM outbox.messages"); n != "0" {
+		t.Errorf("%s messages left", n)
+	}
+}
+
+func TestTheCurrentSegmentIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.exec(`INSERT INTO outbox.messages (topic) VALUES ('t')`)
+	s := acquire(t, db.source("a", SnapshotConfig{}))
+	ds := next(t, s, 10)
+	settle(t, s, &ds[0])
+	if r := db.look(); len(r.Emptied)+len(r.Kept) != 0 {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestALateWriterKeepsItsMessage(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	past := db.past()
+	db.write("a", past)
+	s := acquire(t, db.source("d", SnapshotConfig{}))
+	late, err := db.connect().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := late.Exec(t.Context(), `INSERT INTO outbox.messages (topic, payload, segment) VALUES ('t', 'late', $1::text::smallint)`, past); err != nil {
+		t.Fatal(err)
+	}
+	ds := next(t, s, 10)
+	settle(t, s, &ds[0])
+	if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || !strings.Contains(r.Kept[0].Reason, "locked") {
+		t.Errorf("with a writer at work: %+v", r)
+	}
+	if err := late.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || r.Kept[0].Destination != "d" {
+		t.Errorf("with its message unread: %+v", r)
+	}
+	if ds = next(t, s, 10); payloads(ds) != "late" {
+		t.Fatalf("got %q", payloads(ds))
+	}
+	settle(t, s, &ds[0])
+	if r := db.look(); len(r.Emptied) != 1 {
+		t.Errorf("after it was settled: %+v", r)
+	}
+}
+
+func TestACursorOfAnotherClusterKeepsEverything(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.write("a", db.past())
+	db.exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, prev, system_identifier) VALUES ('d', 0, 1, '900000:900000:', 1)`)
+	if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || !strings.Contains(r.Kept[0].Reason, "outbox rebase --destination d") {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// Segments turn while writers, among them slow ones, and readers are at work: nothing is lost.
+func TestNothingIsLostWhileSegmentsAreEmptied(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	const writers, each = 6, 1500
+	var wg sync.WaitGroup
+	for range writers {
+		conn := db.connect()
+		wg.Go(func() {
+			for i := 0; i < each; i += 3 {
+				err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+					for range 3 {
+						if _, err := tx.Exec(t.Context(), `INSERT INTO outbox.messages (topic, segment)
+							VALUES ('t', (floor(date_part('epoch', now()) * 10)::bigint % 8)::smallint)`); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	var mu sync.Mutex
+	emptied := 0
+	retention, err := NewRetention(db.config(), RetentionConfig{Interval: 5 * time.Millisecond, Observe: func(r RetentionReport) {
+		mu.Lock()
+		defer mu.Unlock()
+		emptied += len(r.Emptied)
+		if r.Err != nil {
+			t.Errorf("retention: %v", r.Err)
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = retention.Run(ctx) })
+	defer running.Wait()
+	defer stop()
+
+	s := acquire(t, db.source("d", SnapshotConfig{PollIdle: time.Millisecond}))
+	waiting, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for n := 0; n < writers*each; {
+		b, err := s.Next(waiting, 500)
+		if err != nil {
+			t.Fatalf("after %d of %d messages: %v", n, writers*each, err)
+		}
+		n += len(b.Deliveries)
+		settle(t, s, &b.Deliveries[len(b.Deliveries)-1])
+	}
+	wg.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	if emptied == 0 {
+		t.Error("no segment was emptied meanwhile")
+	}
+	t.Logf("%d segments emptied", emptied)
+}
