@@ -88,6 +88,7 @@ type cursor struct {
 	LastError   string
 	LastErrorAt *time.Time
 	UpdatedAt   time.Time
+	Foreign     bool // written in another cluster, or in a history that was undone: it means nothing here
 
 	Prev   string // pg_snapshot
 	First  string // the oldest open window, or prev
@@ -98,6 +99,8 @@ func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT destination, shard_group, shard_groups, epoch, coalesce(owner, ''), lease_until > clock_timestamp(),
 		       nullif(lease_until, '-infinity'), delivered, state, coalesce(last_error, ''), last_error_at, updated_at,
+		       system_identifier <> (SELECT s.system_identifier FROM pg_control_system() s)
+		       OR pg_snapshot_xmax(prev) > pg_snapshot_xmax(pg_current_snapshot()),
 		       prev::text, coalesce(windows[1], prev)::text, CASE WHEN cardinality(windows) = 0 THEN 0 ELSE last_id END
 		FROM outbox.cursors ORDER BY destination, shard_group`)
 	if err != nil {

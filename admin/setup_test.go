@@ -66,7 +66,7 @@ func (d *database) int(sql string, args ...any) (n int64) {
 func (d *database) cursor(destination, lease string) {
 	d.t.Helper()
 	d.exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier, owner, epoch, lease_until)
-		VALUES ($1, 0, 1, 1, 'relay-1', 3, clock_timestamp() + $2::text::interval)`, destination, lease)
+		SELECT $1, 0, 1, system_identifier, 'relay-1', 3, clock_timestamp() + $2::text::interval FROM pg_control_system()`, destination, lease)
 }
 
 func (d *database) write(n int) {

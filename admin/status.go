@@ -52,8 +52,11 @@ type Group struct {
 	LastError   string    `json:"last_error,omitempty"`
 	LastErrorAt time.Time `json:"last_error_at,omitzero"`
 	UpdatedAt   time.Time `json:"updated_at"`
-	Pending     Count     `json:"pending"`
-	Oldest      time.Time `json:"oldest_pending,omitzero"`
+	// Foreign says that the cursor was written in another cluster, before a dump was restored here: its
+	// backlog can't be told, and relays refuse it.
+	Foreign bool      `json:"foreign,omitempty"`
+	Pending Count     `json:"pending"`
+	Oldest  time.Time `json:"oldest_pending,omitzero"`
 }
 
 // Held counts messages that wait outside the outbox's order: for a retry, behind one that does, for
@@ -152,7 +155,7 @@ func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []curs
 		d := r.destination(c.Destination)
 		d.Groups = append(d.Groups, Group{
 			Group: c.Group, Groups: c.Groups, Owner: c.Owner, Live: c.Live, LeaseUntil: value(c.LeaseUntil), Epoch: c.Epoch,
-			State: c.State, LastError: c.LastError, LastErrorAt: value(c.LastErrorAt), UpdatedAt: c.UpdatedAt,
+			State: c.State, LastError: c.LastError, LastErrorAt: value(c.LastErrorAt), UpdatedAt: c.UpdatedAt, Foreign: c.Foreign,
 			Pending: b.Pending, Oldest: b.Oldest,
 		})
 		d.Pending = d.Pending.plus(b.Pending)

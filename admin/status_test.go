@@ -149,6 +149,14 @@ func TestTheVerdictNamesStateCauseAndNextStep(t *testing.T) {
 			d.cursor("kafka", "1 minute")
 			d.exec(`UPDATE outbox.cursors SET lease_until = '-infinity'`)
 		}, StateNoRelay, "relay-1 ended", "outbox relay"},
+		{"a dump was restored", func(d *database) {
+			d.cursor("kafka", "-1 minute")
+			d.exec(`UPDATE outbox.cursors SET system_identifier = 1`)
+		}, StateBroken, "from another cluster", "outbox rebase --destination kafka"},
+		{"the cursor is ahead of the cluster", func(d *database) {
+			d.cursor("kafka", "-1 minute")
+			d.exec(`UPDATE outbox.cursors SET prev = '1000000:1000000:'`)
+		}, StateBroken, "from another cluster", "outbox rebase --destination kafka"},
 		{"one of two destinations is bad", func(d *database) {
 			d.cursor("a", "1 minute")
 			d.cursor("b", "-1 minute")

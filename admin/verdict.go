@@ -117,6 +117,9 @@ func (r *Report) judgeGroup(d *Destination, g *Group) Verdict {
 		name = fmt.Sprintf("%s, shard group %d", d.Name, g.Group)
 	}
 	switch {
+	case g.Foreign:
+		return Verdict{StateBroken, "its cursor is from another cluster: a dump was restored here, or the cluster was upgraded",
+			"with all writers and relays stopped: outbox rebase --destination " + d.Name}
 	case !g.Live && g.State == "stopped" && g.LastError != "":
 		return Verdict{StateStopped, "the relay gave up: " + g.LastError, "cure the cause, then start it again: outbox relay"}
 	case !g.Live:

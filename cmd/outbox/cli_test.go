@@ -36,7 +36,7 @@ func TestStatusSaysWhatToDo(t *testing.T) {
 	d := setup(t)
 	d.outbox("status").want(exitOK, "NO RELAY", "next: outbox relay")
 	d.exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier, owner, epoch, lease_until, state, last_error, last_error_at)
-		VALUES ('kafka', 0, 1, 1, 'relay-1', 3, now() + interval '1 hour', 'paused', E'refused\x1b[31m', now())`)
+		SELECT 'kafka', 0, 1, system_identifier, 'relay-1', 3, now() + interval '1 hour', 'paused', E'refused\x1b[31m', now() FROM pg_control_system()`)
 	d.exec(`INSERT INTO outbox.messages (topic) VALUES ('orders')`)
 	d.outbox("status").want(exitOK, "PAUSED", "relay-1", "check the broker", `refused\x1b[31m`).never("\x1b")
 	d.outbox("status", "--exit-code").want(exitError, "not flowing")
@@ -60,7 +60,7 @@ func TestStatusSaysWhatToDo(t *testing.T) {
 // letters adds three dead letters and a blocked lane.
 func (d *database) letters() {
 	d.t.Helper()
-	d.exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier) VALUES ('kafka', 0, 1, 1)`)
+	d.exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier) SELECT 'kafka', 0, 1, system_identifier FROM pg_control_system()`)
 	d.exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, key, shard, payload, created_at, attempts, reason, error)
 		SELECT 'kafka', 'k' || i, i, ('00000000-0000-7000-8000-00000000000' || i)::uuid, 'orders', 'k' || i, 0, 'the secret', now(), 10,
 		       CASE i WHEN 3 THEN 'refused' ELSE 'exhausted' END, 'no ' || i

@@ -12,6 +12,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/polling"
 )
 
 // metrics are what /metrics serves, in a registry of their own.
@@ -37,6 +38,9 @@ type metrics struct {
 	relays   prometheus.Gauge
 	segments prometheus.Gauge
 	sampled  prometheus.Gauge
+
+	emptied prometheus.Counter
+	kept    prometheus.Gauge
 }
 
 func newMetrics() *metrics {
@@ -73,6 +77,8 @@ func newMetrics() *metrics {
 		dead:       gauge("dead_messages", "Dead letters.", destination),
 		relays:     single("relays_live", "Relays with a recent heartbeat."),
 		segments:   single("table_bytes", "Size of all segments of the outbox."),
+		emptied:    prometheus.NewCounter(prometheus.CounterOpts{Name: "outbox_segments_emptied_total", Help: "Segments of the outbox that this relay emptied."}),
+		kept:       single("segments_kept", "Segments that are not written to any more and could not be emptied."),
 		sampled:    single("backlog_read_timestamp_seconds", "When the backlog was last read from the database."),
 	}
 	b := thisBuild()
@@ -80,7 +86,7 @@ func newMetrics() *metrics {
 		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": runtime.Version(), "schema": strconv.Itoa(b.Schema)}})
 	info.Set(1)
 	m.registry.MustRegister(m.published, m.failures, m.latency, m.calls, m.settled, m.deadTotal, m.holdsTotal, m.leaseHeld,
-		m.paused, m.pending, m.oldest, m.held, m.blocked, m.dead, m.relays, m.segments, m.sampled, info,
+		m.paused, m.pending, m.oldest, m.held, m.blocked, m.dead, m.relays, m.segments, m.sampled, m.emptied, m.kept, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -114,6 +120,13 @@ func (m *metrics) sample(r *admin.Report, mine func(destination string) bool) {
 	}
 	m.segments.Set(float64(size))
 	m.sampled.Set(seconds(r.At))
+}
+
+func (m *metrics) retention(r polling.RetentionReport) {
+	m.emptied.Add(float64(len(r.Emptied)))
+	if r.Err == nil {
+		m.kept.Set(float64(len(r.Kept)))
+	}
 }
 
 func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }

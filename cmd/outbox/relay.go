@@ -113,6 +113,8 @@ type daemon struct {
 
 	registration *polling.Registration
 
+	retention *polling.Retention // nil if this relay leaves it to others
+
 	metrics *metrics
 	states  *states
 	watch   *watch
@@ -139,6 +141,15 @@ func (d *daemon) assemble() error {
 	d.metrics = newMetrics()
 	d.states = newStates(d.cfg.Name, d.logger, connect)
 	d.watch = newWatch(names, d.metrics, d.logger, connect)
+
+	if d.cfg.Retention.Enabled {
+		retention, err := polling.NewRetention(d.conn, polling.RetentionConfig{
+			Interval: d.cfg.Retention.Interval, Observe: d.metrics.retention, Logger: d.logger})
+		if err != nil {
+			return err
+		}
+		d.retention = retention
+	}
 
 	var faults []error
 	for _, destination := range d.cfg.Destinations {
@@ -206,6 +217,9 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		besides.Go(func() { d.watch.run(aside) })
 	}
 	besides.Go(func() { d.states.run(aside) })
+	if d.retention != nil {
+		besides.Go(func() { _ = d.retention.Run(aside) }) // it ends with aside, and reports its errors as they come
+	}
 
 	d.logger.Info("relay started", "relay", d.cfg.Name, "version", thisBuild().Version, "destinations", len(d.cfg.Destinations),
 		"database", d.conn.Database, "http", d.cfg.HTTP.Listen, "pid", os.Getpid())

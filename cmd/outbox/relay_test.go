@@ -187,7 +187,7 @@ func TestStdoutGetsMessagesAndNothingElse(t *testing.T) {
 	d := setup(t)
 	relay := d.relay("http: {listen: ''}\ndestinations:\n  - name: all\n    topics: ['orders.*', '!orders.internal']\n    broker: {stdout: {}}\n")
 	for _, topic := range []string{"orders.new", "orders.internal", "carts", "orders.end"} {
-		d.exec(`SELECT outbox.publish($1, '{}'::jsonb)`, topic)
+		d.exec(`SELECT outbox.publish($1, '{}'::jsonb, key => 'k')`, topic)
 	}
 	until(t, "the last comes", func() bool { return strings.Contains(relay.stdout.String(), "orders.end") })
 	lines := strings.Split(strings.TrimSpace(relay.stdout.String()), "\n")
@@ -409,6 +409,21 @@ func TestAnotherRelayTakesOver(t *testing.T) {
 	until(t, "the rest is there", func() bool { return d.count() >= 100 })
 	d.outbox("status", "--exit-code").want(exitOK, "second")
 	if code := second.stop(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestTheRelayEmptiesSegmentsThatAreDelivered(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	// A segment that nobody writes to for half an hour, whatever the time is.
+	d.exec(`INSERT INTO outbox.messages (topic, segment) SELECT 'old', (date_part('epoch', clock_timestamp())::bigint / 600 + 4) % 8 FROM generate_series(1, 100)`)
+	relay := d.relay("retention: {interval: 100ms}\n" + d.fileYAML(""))
+	until(t, "the segment is empty", func() bool { return d.int(`SELECT count(*) FROM outbox.messages`) == 0 })
+	if n := d.count(); n != 100 {
+		t.Errorf("%d delivered", n)
+	}
+	if code := relay.stop(); code != exitOK {
 		t.Errorf("exit code %d", code)
 	}
 }
