@@ -334,6 +334,7 @@ What is selected is counted first, and you are asked. Without a terminal, say --
 	cmd.Flags().BoolVar(&f.All, "all", false, "all of them")
 	cmd.Flags().Int64Var(&limit, "max", 1000, "refuse to act on more")
 	c.flags(cmd)
+	c.dryRunFlag(cmd)
 	return cmd
 }
 
@@ -373,12 +374,16 @@ type confirmation struct {
 	out    format
 }
 
+// flags adds all but --dry-run; dryRunFlag adds that.
 func (c *confirmation) flags(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "don't ask")
-	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "show what would be done, and do nothing")
 	cmd.Flags().StringVar(&c.reason, "reason", "", "why, for the audit")
 	cmd.Flags().StringVar(&c.actor, "actor", "", "who, for the audit (default: you, at this host)")
 	formatFlag(cmd, &c.out, asTable, asJSON)
+}
+
+func (c *confirmation) dryRunFlag(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "show what would be done, and do nothing")
 }
 
 func (a *app) action(c confirmation) admin.Action {
@@ -403,7 +408,7 @@ func (a *app) confirm(c confirmation, question string) error {
 		return nil
 	}
 	if !isTerminal(a.stdin) {
-		return usage("this is not a terminal, so you can't be asked: add --yes to do it, or --dry-run to look only")
+		return usage("this is not a terminal, so you can't be asked: add --yes")
 	}
 	fmt.Fprintf(a.stderr, "%s [y/N] ", question)
 	answer, _ := bufio.NewReader(a.stdin).ReadString('\n')

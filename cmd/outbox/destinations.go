@@ -105,5 +105,6 @@ A destination that comes back under the name later begins with everything that i
 		},
 	}
 	c.flags(cmd)
+	c.dryRunFlag(cmd)
 	return cmd
 }

@@ -427,3 +427,35 @@ func TestTheRelayEmptiesSegmentsThatAreDelivered(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 }
+
+func TestARestoredDumpIsRefusedUntilItIsRebased(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.publish("orders", 1)
+	first := d.relay(d.fileYAML(""), "--name", "first")
+	until(t, "all is delivered", func() bool { return d.count() == 10 })
+	if code := first.stop(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+	d.outbox("rebase", "--destination", "file", "--yes").want(exitOK, "nothing to do")
+	d.exec(`UPDATE outbox.cursors SET system_identifier = 1`) // as after pg_dump and pg_restore elsewhere
+	d.publish("orders", 1)
+
+	second := d.relay(d.fileYAML(""), "--name", "second")
+	if code := second.wait(); code != exitError {
+		t.Errorf("exit code %d", code)
+	}
+	if log := second.stderr.String(); !strings.Contains(log, "outbox rebase --destination file") {
+		t.Errorf("the log does not say what to do:\n%s", log)
+	}
+	d.outbox("status").want(exitOK, "BROKEN", "outbox rebase --destination file")
+	d.outbox("rebase").want(exitUsage, "--destination")
+	d.outbox("rebase", "--destination", "flie", "--yes").want(exitNotFound, "outbox destinations ls")
+	d.outbox("rebase", "--destination", "file").want(exitUsage, "--yes")
+	d.outbox("rebase", "--destination", "file", "--yes", "--reason", "restored").want(exitOK, "rebased file: 10 messages")
+	third := d.relay(d.fileYAML(""), "--name", "third")
+	until(t, "the rest is delivered", func() bool { return d.count() == 20 })
+	if code := third.stop(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
