@@ -1,11 +1,13 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,95 +15,223 @@ import (
 )
 
 func newBenchCmd() *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "bench",
 		Short: "Measure deliveries beside the best that this machine could do",
 		Long: `Measure on real servers, started for the purpose or given by address, and check every message.
 
-Contenders take turns in one run: machines are noisy, and only the ratios within a run mean something.`,
-	}
-	cmd.AddCommand(newBenchDrainCmd(), newBenchFloorCmd())
-	return cmd
+Contenders take turns in one run: machines are noisy, and only the ratios within a run mean something.
+docs/benchmarks.md explains the method. Figures go to standard output, progress to standard error. Nothing
+is left behind: databases, topics and streams have names of their own and are removed, after Ctrl-C too.
+
+Exit code 1 if a contender lost, invented, doubled or reordered anything that it promises not to.`,
+	}, newBenchDrainCmd(), newBenchLatencyCmd(), newBenchWriteCmd(), newBenchReportCmd(), newBenchPartCmd())
 }
 
 func newBenchDrainCmd() *cobra.Command {
 	var cfg bench.DrainConfig
-	var asJSON bool
+	var sweep string
 	cmd := &cobra.Command{
 		Use:   "drain",
 		Short: "Deliver a backlog, beside the barest COPY-to-produce pipe",
 		Long: `Write a backlog, then let each contender deliver it as a process of its own, several rounds.
 
   floor   one COPY of the table into the broker's own client: no cursor, no order, no retries
-  relay   "outbox relay" with default settings`,
+  relay   "outbox relay" with default settings; with --relays N, N relays on N shard groups
+
+--sweep repeats all of it for several values of one setting: ` + strings.Join(bench.SweepNames(), ", ") + `.
+A round trip (rtt) is made longer by a proxy in this process, which stands before every contender, also at
+0s. Held transactions are open in another database and in the outbox, from before the backlog is written.`,
 		Example: `  outbox bench drain
-  outbox bench drain --broker nats --messages 500000 --bytes 1000 --json`,
+  outbox bench drain --broker nats --messages 500000 --bytes 1000 --json
+  outbox bench drain --sweep batch=1000,5000,20000 --svg batch.svg
+  outbox bench drain --sweep rtt=0s,1ms
+  outbox bench drain --sweep held=off,on`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			self, err := os.Executable()
-			if err != nil {
-				return err
-			}
-			cfg.Binary, cfg.Progress = self, cmd.ErrOrStderr()
-			runs, err := bench.Drain(cmd.Context(), cfg)
-			if err != nil {
-				return err
-			}
-			medians := bench.Medians(runs)
-			if asJSON {
-				err = writeLines(cmd.OutOrStdout(), append(runs, medians...))
-			} else {
-				err = bench.Table(cmd.OutOrStdout(), append(runs, medians...))
-			}
-			for _, r := range medians {
-				if !r.OK() {
-					err = errors.Join(err, fmt.Errorf("%s broke a promise: %d lost, %d phantom, %d duplicated, %d inverted", r.Contender, r.Lost, r.Phantom, r.Duplicated, r.Inverted))
-				}
-			}
-			return err
-		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&cfg.Broker, "broker", "kafka", "kafka or nats")
-	flags.StringVar(&cfg.Address, "address", "", "address of the broker (default: start one)")
-	flags.StringVar(&cfg.Postgres, "database-url", "", "superuser's URL of an empty database (default: start a PostgreSQL)")
 	flags.IntVar(&cfg.Messages, "messages", 1_000_000, "how many messages")
 	flags.IntVar(&cfg.Bytes, "bytes", 256, "payload of each")
 	flags.IntVar(&cfg.Keys, "keys", 10_000, "how many keys they are spread over")
-	flags.IntVar(&cfg.Rounds, "rounds", 3, "how often each contender runs")
-	flags.StringSliceVar(&cfg.Contenders, "contenders", nil, "who takes part (default floor,relay)")
-	flags.BoolVar(&asJSON, "json", false, "one JSON object a line instead of a table")
+	flags.IntVar(&cfg.Relays, "relays", 1, "relays, each with a shard group of its own")
+	flags.IntVar(&cfg.Batch, "batch", 0, "the relay's batch (default: its own default)")
+	flags.DurationVar(&cfg.RTT, "rtt", 0, "make each round trip to the broker longer by this")
+	flags.BoolVar(&cfg.Held, "held", false, "keep transactions open elsewhere meanwhile")
+	flags.StringVar(&sweep, "sweep", "", "`name=value,value,…`: repeat for several values of one setting")
+	benchFlags(cmd, &cfg.Common, true, func() ([]bench.Result, error) {
+		if sweep != "" {
+			name, values, found := strings.Cut(sweep, "=")
+			if !found || values == "" {
+				return nil, usage("--sweep %s: want name=value,value,…", sweep)
+			}
+			cfg.Sweep, cfg.Values = name, strings.Split(values, ",")
+		}
+		if err := cfg.Validate(); err != nil {
+			return nil, usage("%w", err)
+		}
+		return bench.Drain(cmd.Context(), cfg)
+	})
 	return cmd
 }
 
-// newBenchFloorCmd is the floor's process. It stays after the last message, so that its memory can be
-// read, and ends by SIGTERM.
-func newBenchFloorCmd() *cobra.Command {
-	var broker, address string
+func newBenchLatencyCmd() *cobra.Command {
+	var cfg bench.LatencyConfig
 	cmd := &cobra.Command{
-		Use:    "floor",
-		Short:  "The barest pipe, as the process that bench drain measures",
+		Use:   "latency",
+		Short: "Measure from COMMIT to the consumer, beside the barest poll",
+		Long: `Write at a steady rate, at times that are fixed beforehand, and measure from the return of COMMIT until a
+consumer has the message.
+
+  floor       every millisecond: SELECT … WHERE id > last ORDER BY id, into the broker's own client; it keeps
+              no cursor, and loses what commits after a higher id was read
+  relay       "outbox relay" with default settings
+  inprocess   writers and relay in one process: a commit wakes the relay`,
+		Example: `  outbox bench latency
+  outbox bench latency --broker nats --rate 200 --for 30s --svg latency.svg`,
+		Args: cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.IntSliceVar(&cfg.Rates, "rate", []int{200, 1000}, "messages per second")
+	flags.DurationVar(&cfg.For, "for", 0, "how long load is measured (default 10s)")
+	flags.DurationVar(&cfg.WarmUp, "warm-up", 0, "how long there is load before that (default 2s)")
+	flags.DurationVar(&cfg.Idle, "idle", 0, "how long there is none before that (default 5s)")
+	flags.IntVar(&cfg.Bytes, "bytes", 256, "payload of each message")
+	benchFlags(cmd, &cfg.Common, true, func() ([]bench.Result, error) {
+		if err := cfg.Validate(); err != nil {
+			return nil, usage("%w", err)
+		}
+		return bench.Latency(cmd.Context(), cfg)
+	})
+	return cmd
+}
+
+func newBenchWriteCmd() *cobra.Command {
+	var cfg bench.WriteConfig
+	cmd := &cobra.Command{
+		Use:   "write",
+		Short: "Measure what the writer adds to a transaction, beside a bare INSERT",
+		Long: `Run transactions that insert a business row and a message, as fast as they go.
+
+  insert    the message by a bare INSERT
+  writer    the message by outbox.Writer
+  without   no message`,
+		Example: `  outbox bench write --writers 8`,
+		Args:    cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.DurationVar(&cfg.For, "for", 0, "how long each run takes (default 5s)")
+	flags.IntVar(&cfg.Writers, "writers", 4, "connections that write at once")
+	flags.IntVar(&cfg.Bytes, "bytes", 256, "payload of each message")
+	benchFlags(cmd, &cfg.Common, false, func() ([]bench.Result, error) {
+		if err := cfg.Validate(); err != nil {
+			return nil, usage("%w", err)
+		}
+		return bench.Write(cmd.Context(), cfg)
+	})
+	return cmd
+}
+
+// benchFlags adds what all benchmarks have in common, and runs one.
+func benchFlags(cmd *cobra.Command, common *bench.Common, broker bool, run func() ([]bench.Result, error)) {
+	var asJSON bool
+	var svg string
+	flags := cmd.Flags()
+	if broker {
+		flags.StringVar(&common.Broker, "broker", "kafka", "kafka or nats")
+		flags.StringVar(&common.Address, "address", "", "address of the broker (default: start one)")
+	}
+	flags.StringVar(&common.Postgres, "database-url", "", "URL of a role that may create databases (default: start a PostgreSQL)")
+	flags.IntVar(&common.Rounds, "rounds", 3, "how often each contender runs")
+	flags.StringSliceVar(&common.Contenders, "contenders", nil, "who takes part (default: all)")
+	flags.BoolVar(&asJSON, "json", false, "one JSON object a line instead of a table: every run, then the medians")
+	flags.StringVar(&svg, "svg", "", "write a plot of the medians to this `file`")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		common.Binary, common.Version, common.Progress = self, benchVersion(), cmd.ErrOrStderr()
+		runs, err := run()
+		if len(runs) == 0 {
+			return err
+		}
+		// After an error or Ctrl-C too: what was measured was measured.
+		return errors.Join(err, showResults(cmd.OutOrStdout(), runs, asJSON, svg))
+	}
+}
+
+// benchVersion says which program it is that was measured.
+func benchVersion() string {
+	b := thisBuild()
+	version := b.Version
+	if b.Revision != "" {
+		version += " " + b.Revision[:min(10, len(b.Revision))]
+	}
+	if b.Modified {
+		version += " (modified)"
+	}
+	return version
+}
+
+func showResults(w io.Writer, runs []bench.Result, asJSON bool, svg string) error {
+	medians := bench.Summaries(runs)
+	all := slices.Concat(runs, medians)
+	var err error
+	if asJSON {
+		err = printJSONL(w, all)
+	} else {
+		err = bench.Table(w, all)
+	}
+	if svg != "" {
+		err = errors.Join(err, writePlot(svg, medians))
+	}
+	for _, r := range medians {
+		if broken := r.Broken(); broken != "" {
+			err = errors.Join(err, fmt.Errorf("%s broke a promise: %s", r.Contender, broken))
+		}
+	}
+	return err
+}
+
+func writePlot(path string, medians []bench.Result) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(bench.Plot(file, medians), file.Close())
+}
+
+func newBenchReportCmd() *cobra.Command {
+	var plots, page string
+	cmd := &cobra.Command{
+		Use:   "report FILE…",
+		Short: "Make tables and plots from results",
+		Long: `Read what "outbox bench … --json" has written, one run in a file, and write a section of Markdown with a
+table for each, and a plot beside it that is named like the file.`,
+		Example: `  outbox bench drain --json > drain.jsonl
+  outbox bench report drain.jsonl --plots docs/benchmarks --into docs/benchmarks.md`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(filepath.Clean(plots), 0o755); err != nil {
+				return err
+			}
+			return bench.Report(cmd.OutOrStdout(), args, plots, page)
+		},
+	}
+	cmd.Flags().StringVar(&plots, "plots", ".", "`folder` for the plots")
+	cmd.Flags().StringVar(&page, "into", "", "replace the results in this Markdown `file` (default: standard output)")
+	return cmd
+}
+
+// newBenchPartCmd is the processes that benchmarks measure beside "outbox relay".
+func newBenchPartCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:    "part",
+		Short:  "A process of a benchmark; what it does is told on standard input",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := bench.RunFloor(cmd.Context(), broker, os.Getenv("OUTBOX_DATABASE_URL"), address, cmd.ErrOrStderr()); err != nil {
-				return err
-			}
-			<-cmd.Context().Done()
-			return nil
+			return bench.RunPart(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().StringVar(&broker, "broker", "kafka", "kafka or nats")
-	cmd.Flags().StringVar(&address, "address", "", "address of the broker")
-	return cmd
-}
-
-func writeLines[T any](w io.Writer, values []T) error {
-	enc := json.NewEncoder(w)
-	for _, v := range values {
-		if err := enc.Encode(v); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -5,43 +5,43 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 )
 
-// DrainConfig says what to drain. The zero value means the stated defaults.
-type DrainConfig struct {
-	Broker     string   // kafka or nats. Default kafka
-	Messages   int      // default 1,000,000
-	Bytes      int      // payload of each. Default 256
-	Keys       int      // default 10,000
-	Rounds     int      // how often each contender runs. Default 3
-	Contenders []string // default floor and relay
+// Names of contenders.
+const (
+	Floor     = "floor"     // the barest thing that moves messages at all
+	Relay     = "relay"     // "outbox relay" with default settings
+	InProcess = "inprocess" // writer and relay in one process
+	Insert    = "insert"    // a bare INSERT into the outbox
+	Without   = "without"   // no outbox row at all
+	Writer    = "writer"    // outbox.Writer
+)
 
-	Postgres string // address of a superuser in an empty cluster; default: one is started
-	Address  string // of the broker; default: one is started
+// Common is what every benchmark needs to know.
+type Common struct {
+	Broker     string   // kafka or nats. Default kafka
+	Rounds     int      // how often each contender runs. Default 3
+	Contenders []string // who takes part. Default: all
+
+	Postgres string // URL of a role that may create databases; "" starts a server
+	Address  string // of the broker; "" starts one
 
 	Binary   string    // the outbox binary, for the child processes. Required
+	Version  string    // of the binary, for the results
 	Progress io.Writer // what is going on, in words. Default: nobody is told
 }
 
-// Contenders of a drain.
-const (
-	Floor = "floor"
-	Relay = "relay"
-)
-
-func (c *DrainConfig) defaults() error {
+// defaults fills what is zero and returns the faults.
+func (c *Common) defaults(contenders ...string) []error {
 	if c.Broker == "" {
 		c.Broker = "kafka"
 	}
-	for _, d := range []struct{ value, standard *int }{
-		{&c.Messages, ptr(1_000_000)}, {&c.Bytes, ptr(256)}, {&c.Keys, ptr(10_000)}, {&c.Rounds, ptr(3)},
-	} {
-		if *d.value == 0 {
-			*d.value = *d.standard
-		}
+	if c.Rounds == 0 {
+		c.Rounds = 3
 	}
 	if c.Contenders == nil {
-		c.Contenders = []string{Floor, Relay}
+		c.Contenders = contenders
 	}
 	if c.Progress == nil {
 		c.Progress = io.Discard
@@ -50,18 +50,35 @@ func (c *DrainConfig) defaults() error {
 	if c.Broker != "kafka" && c.Broker != "nats" {
 		faults = append(faults, fmt.Errorf("broker %q: want kafka or nats", c.Broker))
 	}
-	if c.Messages < 1 || c.Bytes < 64 || c.Bytes > 1_000_000 || c.Keys < 1 || c.Rounds < 1 {
-		faults = append(faults, errors.New("messages, keys and rounds must be positive, bytes 64 to 1,000,000"))
+	if c.Rounds < 1 {
+		faults = append(faults, fmt.Errorf("%d rounds: want at least one", c.Rounds))
 	}
-	for _, name := range c.Contenders {
-		if !slices.Contains([]string{Floor, Relay}, name) {
-			faults = append(faults, fmt.Errorf("contender %q: want %s or %s", name, Floor, Relay))
+	for i, name := range c.Contenders {
+		if !slices.Contains(contenders, name) {
+			faults = append(faults, fmt.Errorf("contender %q: want some of %s", name, strings.Join(contenders, ", ")))
+		}
+		if slices.Contains(c.Contenders[:i], name) {
+			faults = append(faults, fmt.Errorf("contender %q is named twice", name))
 		}
 	}
-	if c.Binary == "" {
-		faults = append(faults, errors.New("the path of the binary is missing"))
+	if len(c.Contenders) == 0 {
+		faults = append(faults, errors.New("no contender is named"))
 	}
-	return errors.Join(faults...)
+	return faults
 }
 
-func ptr[T any](v T) *T { return &v }
+// order is the contenders as they take turns in a round, from 0: each round begins with another one, so
+// that none always finds the caches that the same other one has left.
+func (c *Common) order(round int) []string {
+	n := round % len(c.Contenders)
+	return slices.Concat(c.Contenders[n:], c.Contenders[:n])
+}
+
+func (c *Common) say(format string, args ...any) { fmt.Fprintf(c.Progress, format+"\n", args...) }
+
+func setDefault[T comparable](value *T, standard T) {
+	var zero T
+	if *value == zero {
+		*value = standard
+	}
+}

@@ -1,314 +1,478 @@
 package bench
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
-	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/pgoutbox/outbox/internal/check"
-	"github.com/pgoutbox/outbox/internal/servers"
 )
 
-// Drain loads an outbox once and lets each contender deliver it, in turn, Rounds times.
+// DrainConfig says what to drain. The zero value means the stated defaults.
+type DrainConfig struct {
+	Common
+	Messages int           // default 1,000,000
+	Bytes    int           // payload of each. Default 256
+	Keys     int           // default 10,000
+	Relays   int           // relays, each with a shard group of its own. Default 1
+	Batch    int           // of the relay. Default: its own default
+	RTT      time.Duration // added to every round trip to the broker. Default none
+	Held     bool          // keep transactions open elsewhere meanwhile
+
+	// Sweep repeats everything for each of several values of one setting; see [SweepNames]. Default none.
+	Sweep  string
+	Values []string
+
+	proxied bool
+}
+
+// Limits of a drain.
+const (
+	minBytes = check.MinSize
+	maxBytes = 1_000_000
+	maxKeys  = 1_000_000
+)
+
+// drainSettings is what a sweep may vary.
+func drainSettings() []drainSetting {
+	number := func(field func(*DrainConfig) *int) func(*DrainConfig, string) error {
+		return func(c *DrainConfig, value string) (err error) {
+			*field(c), err = strconv.Atoi(value)
+			if err != nil || *field(c) < 1 {
+				return errors.New("want a positive number")
+			}
+			return nil
+		}
+	}
+	return []drainSetting{
+		{"batch", number(func(c *DrainConfig) *int { return &c.Batch })},
+		{"bytes", number(func(c *DrainConfig) *int { return &c.Bytes })},
+		{"backlog", number(func(c *DrainConfig) *int { return &c.Messages })},
+		{"keys", number(func(c *DrainConfig) *int { return &c.Keys })},
+		{"relays", number(func(c *DrainConfig) *int { return &c.Relays })},
+		{"rtt", func(c *DrainConfig, value string) (err error) {
+			if c.RTT, err = time.ParseDuration(value); err != nil || c.RTT < 0 {
+				return errors.New("want a duration such as 0s or 1ms")
+			}
+			return nil
+		}},
+		{"held", func(c *DrainConfig, value string) error {
+			if value != "on" && value != "off" {
+				return errors.New("want on or off")
+			}
+			c.Held = value == "on"
+			return nil
+		}},
+	}
+}
+
+type drainSetting struct {
+	name string
+	set  func(*DrainConfig, string) error
+}
+
+// SweepNames are the settings that Sweep may name.
+func SweepNames() []string {
+	var names []string
+	for _, s := range drainSettings() {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// prepare fills what is zero, reports all faults together, and returns a config for each point of the
+// sweep.
+func (c *DrainConfig) prepare() ([]DrainConfig, error) {
+	faults := c.Common.defaults(Floor, Relay)
+	setDefault(&c.Messages, 1_000_000)
+	setDefault(&c.Bytes, 256)
+	setDefault(&c.Keys, 10_000)
+	setDefault(&c.Relays, 1)
+	if c.Binary == "" {
+		faults = append(faults, errors.New("the path of the binary is missing"))
+	}
+	points := []DrainConfig{*c}
+	if c.Sweep != "" {
+		var err error
+		points, err = c.points()
+		faults = append(faults, err)
+	}
+	for i := range points {
+		points[i].proxied = c.Sweep == "rtt" || c.RTT > 0
+		if err := points[i].check(); err != nil {
+			faults = append(faults, err)
+			break // the others will have the same
+		}
+	}
+	return points, errors.Join(faults...)
+}
+
+func (c *DrainConfig) points() (points []DrainConfig, err error) {
+	for _, s := range drainSettings() {
+		if s.name != c.Sweep {
+			continue
+		}
+		if len(c.Values) == 0 {
+			return nil, fmt.Errorf("sweep %s has no values", c.Sweep)
+		}
+		for _, value := range c.Values {
+			point := *c
+			if err := s.set(&point, value); err != nil {
+				return nil, fmt.Errorf("sweep %s=%s: %w", c.Sweep, value, err)
+			}
+			point.Values = []string{value}
+			points = append(points, point)
+		}
+		return points, nil
+	}
+	return nil, fmt.Errorf("sweep %q: want one of %v", c.Sweep, SweepNames())
+}
+
+func (c *DrainConfig) check() error {
+	var faults []error
+	need := func(ok bool, format string, args ...any) {
+		if !ok {
+			faults = append(faults, fmt.Errorf(format, args...))
+		}
+	}
+	need(c.Messages >= 1, "%d messages: want at least one", c.Messages)
+	need(c.Bytes >= minBytes && c.Bytes <= maxBytes, "%d bytes: want %d to %d", c.Bytes, minBytes, maxBytes)
+	need(c.Keys >= 1 && c.Keys <= maxKeys, "%d keys: want 1 to %d", c.Keys, maxKeys)
+	need(c.Relays >= 1 && c.Relays <= 64, "%d relays: want 1 to 64", c.Relays)
+	need(c.Batch >= 0, "a batch of %d: want a positive number", c.Batch)
+	need(c.RTT >= 0, "a round trip of %v: it can't be negative", c.RTT)
+	need(!c.proxied || c.Address == "" || c.Broker == "nats",
+		"the round trip to a Kafka can only be made longer where the benchmark starts it: leave out its address")
+	return errors.Join(faults...)
+}
+
+func (c *DrainConfig) backlog() backlog { return backlog{c.Messages, c.Bytes, c.Keys, c.Held} }
+
+// Validate reports everything that is wrong with c at once.
+func (c DrainConfig) Validate() error {
+	_, err := c.prepare()
+	return err
+}
+
+// Drain loads an outbox and lets each contender deliver it, in turn, Rounds times; so for each point of a
+// sweep. With an error it returns the results until then.
 func Drain(ctx context.Context, cfg DrainConfig) ([]Result, error) {
-	if err := cfg.defaults(); err != nil {
-		return nil, err
-	}
-	say := func(format string, args ...any) { fmt.Fprintf(cfg.Progress, format+"\n", args...) }
-
-	url := cfg.Postgres
-	if url == "" {
-		say("starting PostgreSQL")
-		pg, err := servers.StartPostgres(ctx, servers.PostgresConfig{Fsync: true, Settings: map[string]string{
-			"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off",
-		}})
-		if err != nil {
-			return nil, err
-		}
-		defer pg.Close()
-		url = pg.URL("postgres")
-	}
-	say("starting %s", cfg.Broker)
-	to, err := openTarget(ctx, cfg)
+	points, err := cfg.prepare()
 	if err != nil {
 		return nil, err
 	}
-	defer to.close()
-
-	// One checker per run has to know what was committed; the load tells them all.
-	runs := cfg.Rounds * len(cfg.Contenders)
-	checkers := make([]*check.Checker, runs)
-	for i := range checkers {
-		checkers[i] = check.New(check.Config{})
-	}
-	say("writing %d messages of %d bytes over %d keys", cfg.Messages, cfg.Bytes, cfg.Keys)
-	err = load(ctx, url, cfg, func(key uint32, seq uint64) {
-		for _, c := range checkers {
-			c.Committed(key, seq)
-		}
-	})
+	b, err := openBed(ctx, &cfg.Common, true, points[0].proxied)
 	if err != nil {
 		return nil, err
 	}
-
+	defer b.close()
 	var results []Result
-	for round := range cfg.Rounds {
-		floor := 0.0
-		for _, name := range cfg.Contenders {
-			checker := checkers[len(results)]
-			r, err := drainOnce(ctx, cfg, to, url, name, checker)
-			if err != nil {
-				return results, fmt.Errorf("%s, round %d: %w", name, round+1, err)
+	var load *loaded
+	defer func() {
+		if load != nil {
+			load.release()
+		}
+	}()
+	for i := range points {
+		point := &points[i]
+		if point.Sweep != "" {
+			cfg.say("%s = %s", point.Sweep, point.Values[0])
+		}
+		if b.proxy != nil {
+			b.proxy.set(point.RTT)
+		}
+		if load == nil || load.backlog != point.backlog() {
+			if load != nil {
+				load.release()
 			}
-			r.Round = round + 1
-			if name == Floor {
-				floor = r.Rate
+			if err := b.freshDatabase(ctx); err != nil {
+				return results, err
 			}
-			if floor > 0 {
-				r.RatioToFloor = r.Rate / floor
+			if load, err = b.load(ctx, point.backlog()); err != nil {
+				return results, err
 			}
-			say("round %d: %s %.0f messages/s", r.Round, name, r.Rate)
-			results = append(results, r)
+		}
+		if results, err = point.rounds(ctx, b, load, results); err != nil {
+			return results, err
 		}
 	}
 	return results, nil
 }
 
-// drainOnce runs one contender as a process of its own and checks what arrived.
-func drainOnce(ctx context.Context, cfg DrainConfig, to target, url, name string, checker *check.Checker) (Result, error) {
-	r := Result{Contender: name, Broker: cfg.Broker, Messages: cfg.Messages, Bytes: cfg.Bytes, Keys: cfg.Keys, Relays: 1, Go: runtime.Version()}
-	conn, err := pgx.Connect(ctx, url)
+func (c *DrainConfig) rounds(ctx context.Context, b *bed, load *loaded, results []Result) ([]Result, error) {
+	for round := range c.Rounds {
+		first := len(results)
+		for _, name := range c.order(round) {
+			r, err := c.once(ctx, b, load, name)
+			if err != nil {
+				return results, fmt.Errorf("%s, round %d: %w", name, round+1, err)
+			}
+			r.Round = round + 1
+			c.say("round %d of %d: %s, %.0f messages/s", r.Round, c.Rounds, name, r.Rate)
+			results = append(results, r)
+		}
+		compare(results[first:], Floor)
+	}
+	return results, nil
+}
+
+// once lets one contender deliver everything, as a process or several, and checks what arrived.
+func (c *DrainConfig) once(ctx context.Context, b *bed, load *loaded, name string) (Result, error) {
+	r := Result{Bench: "drain", Contender: name, Broker: c.Broker, Messages: c.Messages, Bytes: c.Bytes, Keys: c.Keys, Relays: 1, Settings: c.settings(b, name)}
+	if name == Relay {
+		r.Relays = c.Relays
+	}
+	if c.Sweep != "" {
+		r.Sweep, r.Value = c.Sweep, c.Values[0]
+	}
+	b.describe(&r)
+	conn, err := pgx.Connect(ctx, b.url)
 	if err != nil {
 		return r, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if err := conn.QueryRow(ctx, "SHOW server_version").Scan(&r.Postgres); err != nil {
+	if _, err := conn.Exec(ctx, "DELETE FROM outbox.cursors"); err != nil { // so that everything is new
 		return r, err
 	}
-	if _, err := conn.Exec(ctx, "DELETE FROM outbox.cursors"); err != nil {
+	if err := b.to.fresh(ctx); err != nil {
 		return r, err
 	}
-	if err := to.fresh(ctx); err != nil {
-		return r, err
-	}
-	child, err := startContender(ctx, cfg, to, url, name)
+	backend := conn.PgConn().PID()
+	databaseBefore := databaseCPU(backend)
+	team, err := c.start(b, name)
+	defer team.stop()
 	if err != nil {
 		return r, err
 	}
-	defer child.end()
-	started, err := child.started()
+	began, err := team.begun(ctx)
 	if err != nil {
 		return r, err
 	}
-	databaseBefore := databaseCPU(conn.PgConn().PID())
-	for n := 0; n < cfg.Messages; time.Sleep(5 * time.Millisecond) {
-		if n, err = to.count(ctx); err != nil {
-			return r, err
-		}
-		if n < cfg.Messages && child.ended() && name == Relay {
-			return r, fmt.Errorf("the process ended after %d messages:\n%s", n, child.tail())
-		}
-		if time.Since(started) > 10*time.Minute {
-			return r, fmt.Errorf("only %d messages arrived in ten minutes:\n%s", n, child.tail())
-		}
-	}
-	r.Seconds = time.Since(started).Seconds()
-	r.Rate = float64(cfg.Messages) / r.Seconds
-	r.DatabaseCPU = databaseCPU(conn.PgConn().PID()) - databaseBefore
-	r.RSSMB = child.peakRSS()
-	r.RelayCPU = child.end()
-	n, err := to.count(ctx)
+	arrivals, err := c.awaitAll(ctx, b.to, team, began)
 	if err != nil {
 		return r, err
 	}
-	if err := checked(ctx, to, n, checker.Destination("default")); err != nil {
-		return r, fmt.Errorf("read back: %w", err)
+	r.Seconds = arrivals.end.Seconds()
+	r.Rate = float64(c.Messages) / r.Seconds
+	r.P50, r.P95, r.P99, r.Max = arrivals.at(0.5), arrivals.at(0.95), arrivals.at(0.99), milliseconds(arrivals.end)
+	r.DatabaseCPU = databaseCPU(backend) - databaseBefore
+	r.RSSMB = team.peakRSS()
+	r.RelayCPU = team.stop()
+	if err := readBack(ctx, b.to, load, &r); err != nil {
+		return r, fmt.Errorf("read back what arrived: %w", err)
 	}
-	report := checker.Report()
-	r.Lost, r.Phantom, r.Duplicated, r.Inverted = report.Lost, report.Phantom+report.Corrupted, report.Duplicated, report.Inverted
 	return r, nil
 }
 
-// contender is a child process that drains.
-type contender struct {
-	cmd   *exec.Cmd
-	dir   string
-	first chan time.Time
-	done  chan struct{}
-	once  sync.Once
-	cpu   float64
-	peak  float64
-
-	mu    sync.Mutex
-	lines []string
+// settings are those that aren't in other fields.
+func (c *DrainConfig) settings(b *bed, name string) map[string]string {
+	s := map[string]string{"rows_per_transaction": strconv.Itoa(rowsPerTransaction)}
+	if c.Broker == "kafka" {
+		s["partitions"] = strconv.Itoa(partitions)
+	}
+	if b.proxy != nil {
+		s["rtt"] = c.RTT.String()
+	}
+	if c.Held {
+		s["held"] = "on"
+	}
+	if name == Relay && c.Batch > 0 {
+		s["batch"] = strconv.Itoa(c.Batch)
+	}
+	return s
 }
 
-func startContender(ctx context.Context, cfg DrainConfig, to target, url, name string) (*contender, error) {
-	dir, err := os.MkdirTemp("", "outbox-bench-")
+// readBack checks the whole topic against what was committed.
+func readBack(ctx context.Context, to target, load *loaded, r *Result) error {
+	n, err := to.count(ctx) // the contenders have ended: nothing comes any more
 	if err != nil {
-		return nil, err
+		return err
 	}
-	c := &contender{dir: dir, first: make(chan time.Time, 1), done: make(chan struct{})}
-	switch name {
-	case Floor:
-		c.cmd = exec.CommandContext(ctx, cfg.Binary, "bench", "floor", "--broker", cfg.Broker, "--address", to.address())
-	default:
-		// Everything is left at its default but where to read and write.
-		config := filepath.Join(dir, "outbox.yaml")
-		text := fmt.Sprintf("http: {listen: \"\"}\nlog: {format: json}\ndestinations:\n  - {name: bench, broker: %s}\n", to.yaml())
-		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+	checker := load.checker()
+	at := checker.Destination("default")
+	err = to.consume(ctx, func(payload []byte) bool {
+		_, _ = at.Payload(payload) // what doesn't decode is counted
+		n--
+		return n > 0
+	})
+	if err != nil {
+		return err
+	}
+	r.checked(checker.Report())
+	return nil
+}
+
+// progress is how many messages had arrived at some time.
+type progress struct {
+	after time.Duration
+	n     int
+}
+
+// arrivals is the course of a drain.
+type arrivals struct {
+	course []progress
+	total  int
+	end    time.Duration
+}
+
+// at is when that share of the messages had arrived, in milliseconds since the beginning: the age that a
+// message reaches which was due at the beginning.
+func (a *arrivals) at(share float64) float64 {
+	want := share * float64(a.total)
+	before := progress{}
+	for _, p := range a.course {
+		if float64(p.n) >= want {
+			part := (want - float64(before.n)) / float64(p.n-before.n)
+			return milliseconds(before.after) + part*milliseconds(p.after-before.after)
+		}
+		before = p
+	}
+	return milliseconds(a.end)
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// stalled is how long a drain may make no progress.
+const stalled = time.Minute
+
+func (c *DrainConfig) awaitAll(ctx context.Context, to target, team team, began time.Time) (*arrivals, error) {
+	a := &arrivals{total: c.Messages}
+	last, since := 0, time.Now()
+	for {
+		n, err := to.count(ctx)
+		if err != nil {
 			return nil, err
 		}
-		c.cmd = exec.CommandContext(ctx, cfg.Binary, "relay", "--config", config)
+		now := time.Now()
+		if n > last {
+			last, since = n, now
+			a.course = append(a.course, progress{now.Sub(began), n})
+		}
+		if n >= c.Messages {
+			a.end = now.Sub(began)
+			return a, nil
+		}
+		if err := team.ended(); err != nil {
+			return nil, fmt.Errorf("after %d messages: %w", n, err)
+		}
+		if now.Sub(since) > stalled {
+			return nil, team[0].failure(fmt.Errorf("nothing has come for %v after %d of %d messages", stalled, n, c.Messages))
+		}
+		if err := pause(ctx, 5*time.Millisecond); err != nil {
+			return nil, err
+		}
 	}
-	c.cmd.Env = append(os.Environ(), "OUTBOX_DATABASE_URL="+url)
-	stderr, err := c.cmd.StderrPipe()
+}
+
+// team is the processes of one contender.
+type team []*process
+
+func (c *DrainConfig) start(b *bed, name string) (team, error) {
+	o := order{Database: b.url, Broker: c.Broker, Address: b.to.address(), Topic: b.topic}
+	if name == Relay && c.Relays == 1 {
+		p, err := startRelay(b, c.Batch)
+		return team{p}.present(), err
+	}
+	n := 1
+	o.Part = partCopy
+	if name == Relay {
+		n = c.Relays
+		o.Part, o.Groups, o.Batch = partGroup, c.Relays, c.Batch
+	}
+	var t team
+	for i := range n {
+		o.Group = i
+		p, err := startPart(c.Binary, o)
+		if err != nil {
+			return t, err
+		}
+		t = append(t, p)
+	}
+	return t, nil
+}
+
+// startRelay starts "outbox relay" with everything left at its default but where to read and write, and
+// what must not happen meanwhile: that what was delivered is removed.
+func startRelay(b *bed, batch int) (*process, error) {
+	dir, err := os.MkdirTemp("", "pgoutbox-bench-")
 	if err != nil {
 		return nil, err
 	}
-	if err := c.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
+	text := fmt.Sprintf("name: bench\ndatabase: {url: %q}\nhttp: {listen: \"\"}\nlog: {format: json}\nretention: {enabled: false}\n"+
+		"destinations:\n  - name: %s\n    broker: %s\n", b.url, destination, b.to.yaml())
+	if batch > 0 {
+		text += fmt.Sprintf("    delivery: {batch: %d, max_in_flight: %d}\n", batch, max(20_000, 2*batch))
 	}
-	go c.read(bufio.NewScanner(stderr))
-	return c, nil
-}
-
-// read watches the log for the line that says when reading began.
-func (c *contender) read(lines *bufio.Scanner) {
-	defer close(c.done)
-	for lines.Scan() {
-		var line struct {
-			Msg  string    `json:"msg"`
-			Time time.Time `json:"time"`
-		}
-		if json.Unmarshal(lines.Bytes(), &line) == nil && (line.Msg == "started" || line.Msg == "lease acquired") {
-			select {
-			case c.first <- line.Time:
-			default:
-			}
-		}
-		c.mu.Lock()
-		if c.lines = append(c.lines, lines.Text()); len(c.lines) > 20 {
-			c.lines = c.lines[1:]
-		}
-		c.mu.Unlock()
+	path := filepath.Join(dir, "outbox.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-}
-
-func (c *contender) started() (time.Time, error) {
-	select {
-	case at := <-c.first:
-		return at, nil
-	case <-c.done:
-	case <-time.After(30 * time.Second):
-	}
-	select {
-	case at := <-c.first:
-		return at, nil
-	default:
-		return time.Time{}, fmt.Errorf("the process did not begin:\n%s", c.tail())
-	}
-}
-
-func (c *contender) ended() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
-	}
-}
-
-func (c *contender) tail() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return strings.Join(c.lines, "\n")
-}
-
-// peakRSS is the most memory that the process had, in MB, as the kernel counts it.
-func (c *contender) peakRSS() float64 {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
+	p, err := startProcess(Relay, b.common.Binary, "relay", "--config", path)
 	if err != nil {
-		return 0 // it has ended: end reads the same from its usage
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	for line := range strings.Lines(string(status)) {
-		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			kb, _ := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-			c.peak = kb / 1024
-		}
-	}
-	return c.peak
+	p.dir = dir
+	return p, nil
 }
 
-// end stops the process, removes what it used and returns its CPU seconds.
-func (c *contender) end() float64 {
-	c.once.Do(func() {
-		_ = c.cmd.Process.Signal(syscall.SIGTERM)
-		stop := time.AfterFunc(20*time.Second, func() { _ = c.cmd.Process.Kill() })
-		<-c.done
-		_ = c.cmd.Wait() // its outcome shows in what arrived
-		stop.Stop()
-		if state := c.cmd.ProcessState; state != nil {
-			c.cpu = (state.UserTime() + state.SystemTime()).Seconds()
-		}
-		_ = os.RemoveAll(c.dir)
-	})
-	return c.cpu
+// present leaves out what failed to start.
+func (t team) present() team {
+	if t[0] == nil {
+		return nil
+	}
+	return t
 }
 
-// databaseCPU is what the postmaster that owns a backend and all its children have used, in seconds; 0
-// where there is no /proc or the server is elsewhere.
-func databaseCPU(backend uint32) float64 {
-	parent, _ := processStat(int(backend))
-	if parent <= 1 {
-		return 0
-	}
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return 0
-	}
-	total := 0.0
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
+// begun returns when the first of them began.
+func (t team) begun(ctx context.Context) (first time.Time, err error) {
+	for i, p := range t {
+		at, err := p.begun(ctx)
 		if err != nil {
-			continue
+			return at, err
 		}
-		if ppid, cpu := processStat(pid); pid == parent || ppid == parent {
-			total += cpu
+		if i == 0 || at.Before(first) {
+			first = at
 		}
+	}
+	return first, nil
+}
+
+func (t team) ended() error {
+	var errs []error
+	for _, p := range t {
+		errs = append(errs, p.ended())
+	}
+	return errors.Join(errs...)
+}
+
+// peakRSS is that of the largest.
+func (t team) peakRSS() float64 {
+	peak := 0.0
+	for _, p := range t {
+		peak = max(peak, peakRSS(p.pid))
+	}
+	return peak
+}
+
+func (t team) cpuNow() float64 {
+	total := 0.0
+	for _, p := range t {
+		total += p.cpuNow()
 	}
 	return total
 }
 
-// processStat reads a process's parent and CPU seconds; those of its ended children are included.
-func processStat(pid int) (parent int, seconds float64) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, 0
+// stop ends all and returns their CPU seconds.
+func (t team) stop() float64 {
+	total := 0.0
+	for _, p := range t {
+		total += p.stop()
 	}
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	parent, _ = strconv.Atoi(fields[1])
-	const ticks = 100 // USER_HZ, fixed in Linux's interface
-	for _, f := range fields[11:15] {
-		n, _ := strconv.ParseFloat(f, 64)
-		seconds += n / ticks
-	}
-	return parent, seconds
+	return total
 }
-
-func isUnknownTopic(err error) bool { return errors.Is(err, kerr.UnknownTopicOrPartition) }
-func isTopicExists(err error) bool  { return errors.Is(err, kerr.TopicAlreadyExists) }

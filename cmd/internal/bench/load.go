@@ -3,92 +3,156 @@ package bench
 import (
 	"context"
 	"fmt"
-	"iter"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/check"
-	"github.com/pgoutbox/outbox/schema"
 )
 
-// topic is where everything goes; the target creates it afresh for each run.
-const topic = "bench"
+// backlog describes the messages that a drain finds.
+type backlog struct {
+	messages, bytes, keys int
+	held                  bool // transactions elsewhere are open all the while
+}
 
-// rowsPerTransaction is how the backlog came about.
-const rowsPerTransaction = 100
+const (
+	// rowsPerTransaction is how a backlog came about.
+	rowsPerTransaction = 100
 
-// load fills the outbox from four writers at once, each with its own share of the keys, and tells the
-// checkers what was committed.
-func load(ctx context.Context, url string, cfg DrainConfig, committed func(key uint32, seq uint64)) error {
-	conn, err := pgx.Connect(ctx, url)
+	// backlogWriters have written it, each with its own keys.
+	backlogWriters = 4
+)
+
+// loaded is a backlog in the database.
+type loaded struct {
+	backlog
+	last    []uint64 // by key: how many messages it has
+	release func()   // ends the transactions that are held open
+}
+
+// load fills the outbox from several writers at once.
+func (b *bed) load(ctx context.Context, what backlog) (_ *loaded, err error) {
+	l := &loaded{backlog: what, last: make([]uint64, what.keys), release: func() {}}
+	if what.held {
+		if l.release, err = b.hold(ctx); err != nil {
+			return nil, fmt.Errorf("hold transactions open: %w", err)
+		}
+		defer func() {
+			if err != nil {
+				l.release()
+			}
+		}()
+	}
+	b.common.say("writing %d messages of %d bytes over %d keys", what.messages, what.bytes, what.keys)
+	writers := min(backlogWriters, what.keys)
+	group, loading := errgroup.WithContext(ctx)
+	for w := range writers {
+		group.Go(func() error { return l.fill(loading, b, w, writers) })
+	}
+	if err := group.Wait(); err != nil {
+		return nil, fmt.Errorf("load the outbox: %w", err)
+	}
+	conn, err := pgx.Connect(ctx, b.url)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	// What a drain meets in production: statistics and a visibility map that are not brand new. The count
+	// reads everything once, so that the first contender finds what the others do.
+	for _, sql := range []string{"VACUUM ANALYZE outbox.messages", "SELECT count(payload) FROM outbox.messages"} {
+		if _, err = conn.Exec(ctx, sql); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := conn.Exec(ctx, "CHECKPOINT"); err != nil {
+		b.common.say("no checkpoint before the measurement: %v", err) // it takes a right that not every role has
+	}
+	return l, nil
+}
+
+// fill is one writer. Its keys are no other's: their numbers are given out in the order of its commits.
+func (l *loaded) fill(ctx context.Context, b *bed, w, writers int) error {
+	conn, err := pgx.Connect(ctx, b.url)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := schema.Up(ctx, conn, schema.UpConfig{}); err != nil {
+	// The load is not what is measured.
+	if _, err := conn.Exec(ctx, "SET synchronous_commit = off"); err != nil {
 		return err
 	}
-	const writers = 4
-	group, loading := errgroup.WithContext(ctx)
-	for w := range writers {
-		group.Go(func() error {
-			conn, err := pgx.Connect(loading, url)
-			if err != nil {
-				return err
-			}
-			defer conn.Close(context.WithoutCancel(ctx))
-			// The load is not what is measured.
-			if _, err := conn.Exec(loading, "SET synchronous_commit = off"); err != nil {
-				return err
-			}
-			return fill(loading, conn, cfg, w, writers, committed)
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return fmt.Errorf("load the outbox: %w", err)
-	}
-	// What a drain meets in production: statistics and a visibility map that are not brand new.
-	if _, err := conn.Exec(ctx, "VACUUM ANALYZE outbox.messages"); err != nil {
-		return err
-	}
-	_, err = conn.Exec(ctx, "CHECKPOINT")
-	return err
-}
-
-func fill(ctx context.Context, conn *pgx.Conn, cfg DrainConfig, w, writers int, committed func(uint32, uint64)) error {
 	var writer outbox.Writer
-	seqs := make(map[uint32]uint64)
-	payload := make([]byte, 0, cfg.Bytes)
-	for at := w * rowsPerTransaction; at < cfg.Messages; at += writers * rowsPerTransaction {
-		type message struct {
-			key uint32
-			seq uint64
-		}
-		var mine []message
+	payload := make([]byte, 0, l.bytes)
+	mine := (l.keys - w + writers - 1) / writers // keys w, w+writers, …
+	for at := w * rowsPerTransaction; at < l.messages; at += writers * rowsPerTransaction {
 		rows := func(yield func(outbox.Message, error) bool) {
-			for i := at; i < min(at+rowsPerTransaction, cfg.Messages); i++ {
-				// Keys of one writer are no other's: their numbers are given out in commit order.
-				key := uint32(i*2654435761%cfg.Keys/writers*writers + w)
-				seqs[key]++
-				mine = append(mine, message{key, seqs[key]})
-				payload = check.Encode(payload[:0], key, seqs[key], cfg.Bytes)
-				if !yield(outbox.Message{Topic: topic, Key: fmt.Sprint("key-", key), EventType: "bench.happened", Payload: payload}, nil) {
+			for i := at; i < min(at+rowsPerTransaction, l.messages); i++ {
+				key := scatter(i)%mine*writers + w
+				l.last[key]++
+				payload = check.Encode(payload[:0], uint32(key), l.last[key], l.bytes)
+				if !yield(outbox.Message{Topic: b.topic, Key: keyName(key), EventType: eventType, Payload: payload}, nil) {
 					return
 				}
 			}
 		}
 		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-			_, err := writer.Copy(ctx, tx, iter.Seq2[outbox.Message, error](rows))
+			_, err := writer.Copy(ctx, tx, rows)
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		for _, m := range mine {
-			committed(m.key, m.seq)
-		}
 	}
 	return nil
+}
+
+const eventType = "bench.happened"
+
+func keyName(key int) string { return fmt.Sprintf("key-%d", key) }
+
+// scatter spreads consecutive numbers, by Knuth's multiplicative hash.
+func scatter(i int) int { return int(uint32(i)*2654435761) >> 4 }
+
+// checker knows what was committed.
+func (l *loaded) checker() *check.Checker {
+	c := check.New(check.Config{})
+	for key, last := range l.last {
+		for seq := uint64(1); seq <= last; seq++ {
+			c.Committed(uint32(key), seq)
+		}
+	}
+	return c
+}
+
+// hold opens transactions that stay open, each with a transaction id: one in another database and one that
+// has written into the outbox.
+func (b *bed) hold(ctx context.Context) (release func(), err error) {
+	var held []*pgx.Conn
+	release = func() {
+		farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUp)
+		defer cancel()
+		for _, conn := range held {
+			_ = conn.Close(farewell) // rolls back
+		}
+	}
+	for url, sql := range map[string]string{
+		b.server: "SELECT pg_current_xact_id()",
+		b.url:    "INSERT INTO outbox.messages (topic, payload) VALUES ('never', '')",
+	} {
+		conn, err := pgx.Connect(ctx, url)
+		if err == nil {
+			held = append(held, conn)
+			_, err = conn.Exec(ctx, "BEGIN")
+		}
+		if err == nil {
+			_, err = conn.Exec(ctx, sql)
+		}
+		if err != nil {
+			release()
+			return nil, err
+		}
+	}
+	return release, nil
 }

@@ -3,100 +3,204 @@ package bench
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"slices"
-	"text/tabwriter"
+
+	"github.com/pgoutbox/outbox/internal/check"
 )
 
-// Result is one contender's run, or the median of its runs.
+// Result is one contender's run, or with Round 0 the summary of its runs: medians, the largest memory,
+// and the sum of what was wrong. Its form as JSON is a contract.
 type Result struct {
-	Contender    string  `json:"contender"`
-	Broker       string  `json:"broker"`
-	Messages     int     `json:"messages"`
-	Bytes        int     `json:"bytes"`
-	Keys         int     `json:"keys"`
-	Relays       int     `json:"relays"`
-	Round        int     `json:"round"` // 0 for the median over rounds
-	Seconds      float64 `json:"seconds"`
-	Rate         float64 `json:"rate"`           // messages per second
-	RatioToFloor float64 `json:"ratio_to_floor"` // of the rates, same round; 0 without a floor
-	RSSMB        float64 `json:"rss_mb"`         // peak of the contender's process
-	RelayCPU     float64 `json:"relay_cpu_s"`
-	DatabaseCPU  float64 `json:"database_cpu_s"`
-	Lost         uint64  `json:"lost"`
-	Duplicated   uint64  `json:"duplicated"`
-	Inverted     uint64  `json:"inverted"`
-	Phantom      uint64  `json:"phantom"`
-	Postgres     string  `json:"postgres"`
-	Go           string  `json:"go"`
+	Bench      string `json:"bench"` // drain, latency or write
+	Contender  string `json:"contender"`
+	Broker     string `json:"broker"`
+	Sweep      string `json:"sweep,omitempty"` // the setting that is varied, and its value
+	Value      string `json:"value,omitempty"`
+	TargetRate int    `json:"target_rate,omitempty"` // of a latency, messages per second
+
+	Messages int `json:"messages"`
+	Bytes    int `json:"bytes"`
+	Keys     int `json:"keys"`
+	Relays   int `json:"relays"`
+	Round    int `json:"round"`
+
+	Seconds float64 `json:"seconds"`
+	Rate    float64 `json:"rate"` // messages, or transactions, per second
+
+	// RatioToFloor is of the same round: of the rates, and in a latency of the p50s. 0 without a floor.
+	RatioToFloor float64 `json:"ratio_to_floor"`
+	P99Ratio     float64 `json:"p99_ratio_to_floor,omitempty"`
+
+	// Of a drain: how old messages were which were all due at its beginning. Of a latency: from the
+	// return of COMMIT to the consumer. Of writing: of a whole transaction.
+	P50 float64 `json:"p50_ms"`
+	P95 float64 `json:"p95_ms"`
+	P99 float64 `json:"p99_ms"`
+	Max float64 `json:"max_ms"`
+
+	// From the moment at which a message was due to the return of COMMIT: whether the load was kept.
+	WriteP50 float64 `json:"write_p50_ms,omitempty"`
+	WriteP99 float64 `json:"write_p99_ms,omitempty"`
+
+	RSSMB       float64 `json:"rss_mb"` // peak of the contender's process, MiB; of several, the largest
+	RelayCPU    float64 `json:"relay_cpu_s"`
+	DatabaseCPU float64 `json:"database_cpu_s"` // of the whole server, writers' part included
+
+	// Without load, as a share of one core.
+	IdleCPU         float64 `json:"idle_cpu,omitempty"`
+	IdleDatabaseCPU float64 `json:"idle_database_cpu,omitempty"`
+
+	Lost       uint64 `json:"lost"`
+	Phantom    uint64 `json:"phantom"`
+	Duplicated uint64 `json:"duplicated"`
+	Inverted   uint64 `json:"inverted"`
+	Corrupted  uint64 `json:"corrupted"`
+
+	Spread *Spread `json:"spread,omitempty"` // of a summary
+
+	Settings map[string]string `json:"settings"`
+	Versions map[string]string `json:"versions"`
+	Machine  Machine           `json:"machine"`
+	Date     string            `json:"date"`
 }
 
-// OK reports whether the run kept the promises. The floor promises nothing but delivery.
-func (r Result) OK() bool {
-	return r.Lost == 0 && r.Phantom == 0 && (r.Contender == Floor || r.Inverted == 0 && r.Duplicated == 0)
+// Spread has the lowest and the highest of several rounds.
+type Spread struct {
+	Rate         [2]float64 `json:"rate"`
+	RatioToFloor [2]float64 `json:"ratio_to_floor"`
+	P50          [2]float64 `json:"p50_ms"`
+	P99          [2]float64 `json:"p99_ms"`
 }
 
-// Medians returns the median run of each contender, by rate, with the median of its ratios.
-func Medians(runs []Result) []Result {
+// checked takes over a verdict.
+func (r *Result) checked(report check.Report) {
+	r.Lost, r.Phantom, r.Duplicated = report.Lost, report.Phantom, report.Duplicated
+	r.Inverted, r.Corrupted = report.Inverted, report.Corrupted
+}
+
+// Broken says which promise the run did not keep, or "". A floor promises no order and no single
+// delivery, and the one that polls loses what commits late.
+func (r *Result) Broken() string {
+	floor := r.Contender == Floor
+	switch {
+	case r.Corrupted > 0 || r.Phantom > 0,
+		r.Lost > 0 && !(floor && r.Bench == "latency"),
+		r.Inverted+r.Duplicated > 0 && !floor:
+		return fmt.Sprintf("%d lost, %d phantom, %d corrupted, %d duplicated, %d inverted", r.Lost, r.Phantom, r.Corrupted, r.Duplicated, r.Inverted)
+	}
+	return ""
+}
+
+// compare fills in the ratios of one round's results to its floor's.
+func compare(round []Result, floor string) {
+	i := slices.IndexFunc(round, func(r Result) bool { return r.Contender == floor })
+	if i < 0 {
+		return
+	}
+	base := round[i]
+	ratio := func(a, b float64) float64 {
+		if b == 0 {
+			return 0
+		}
+		return a / b
+	}
+	for i := range round {
+		if r := &round[i]; r.Bench == "latency" {
+			r.RatioToFloor, r.P99Ratio = ratio(r.P50, base.P50), ratio(r.P99, base.P99)
+		} else {
+			r.RatioToFloor = ratio(r.Rate, base.Rate)
+		}
+	}
+}
+
+// series names the runs that are summarised together.
+type series struct {
+	bench, broker, sweep, value string
+	bytes, keys, relays, target int
+	backlog                     int
+	contender                   string
+}
+
+func (r *Result) series() series {
+	s := series{r.Bench, r.Broker, r.Sweep, r.Value, r.Bytes, r.Keys, r.Relays, r.TargetRate, 0, r.Contender}
+	if r.Bench == "drain" {
+		s.backlog = r.Messages // elsewhere it differs from round to round
+	}
+	return s
+}
+
+// Summaries returns one result for each contender, and for each value and rate: the median of each
+// figure over the rounds, with the spread. The contenders are in the order of the first round.
+func Summaries(runs []Result) []Result {
+	var order []series
+	groups := make(map[series][]Result)
+	for _, r := range runs {
+		if r.Round == 0 {
+			continue
+		}
+		s := r.series()
+		if groups[s] == nil {
+			order = append(order, s)
+		}
+		groups[s] = append(groups[s], r)
+	}
+	// Rates take turns within a round; a reader wants them together.
+	slices.SortStableFunc(order, func(a, b series) int { return cmp.Compare(a.target, b.target) })
 	var out []Result
-	for _, name := range order(runs) {
-		var mine []Result
-		for _, r := range runs {
-			if r.Contender == name {
-				mine = append(mine, r)
-			}
-		}
-		slices.SortFunc(mine, func(a, b Result) int { return cmp.Compare(a.Rate, b.Rate) })
-		median := mine[len(mine)/2]
-		slices.SortFunc(mine, func(a, b Result) int { return cmp.Compare(a.RatioToFloor, b.RatioToFloor) })
-		median.RatioToFloor = mine[len(mine)/2].RatioToFloor
-		median.Round = 0
-		for _, r := range mine {
-			median.RSSMB = max(median.RSSMB, r.RSSMB)
-			median.Lost += r.Lost
-			median.Phantom += r.Phantom
-			median.Duplicated += r.Duplicated
-			median.Inverted += r.Inverted
-		}
-		// The median run's own counts were added twice.
-		for _, r := range runs {
-			if r.Contender == name && r.Rate == median.Rate {
-				median.Lost -= r.Lost
-				median.Phantom -= r.Phantom
-				median.Duplicated -= r.Duplicated
-				median.Inverted -= r.Inverted
-				break
-			}
-		}
-		out = append(out, median)
+	for _, s := range order {
+		out = append(out, summary(groups[s]))
 	}
 	return out
 }
 
-func order(runs []Result) []string {
-	var names []string
-	for _, r := range runs {
-		if !slices.Contains(names, r.Contender) {
-			names = append(names, r.Contender)
+func summary(runs []Result) Result {
+	m := runs[0]
+	m.Round, m.Spread = 0, &Spread{}
+	for _, f := range []struct {
+		of     func(*Result) *float64
+		spread *[2]float64
+	}{
+		{func(r *Result) *float64 { return &r.Seconds }, nil},
+		{func(r *Result) *float64 { return &r.Rate }, &m.Spread.Rate},
+		{func(r *Result) *float64 { return &r.RatioToFloor }, &m.Spread.RatioToFloor},
+		{func(r *Result) *float64 { return &r.P99Ratio }, nil},
+		{func(r *Result) *float64 { return &r.P50 }, &m.Spread.P50},
+		{func(r *Result) *float64 { return &r.P95 }, nil},
+		{func(r *Result) *float64 { return &r.P99 }, &m.Spread.P99},
+		{func(r *Result) *float64 { return &r.Max }, nil},
+		{func(r *Result) *float64 { return &r.WriteP50 }, nil},
+		{func(r *Result) *float64 { return &r.WriteP99 }, nil},
+		{func(r *Result) *float64 { return &r.RelayCPU }, nil},
+		{func(r *Result) *float64 { return &r.DatabaseCPU }, nil},
+		{func(r *Result) *float64 { return &r.IdleCPU }, nil},
+		{func(r *Result) *float64 { return &r.IdleDatabaseCPU }, nil},
+	} {
+		var values []float64
+		for i := range runs {
+			values = append(values, *f.of(&runs[i]))
+		}
+		slices.Sort(values)
+		*f.of(&m) = median(values)
+		if f.spread != nil {
+			*f.spread = [2]float64{values[0], values[len(values)-1]}
 		}
 	}
-	return names
+	for _, r := range runs[1:] {
+		m.RSSMB = max(m.RSSMB, r.RSSMB)
+		m.Lost += r.Lost
+		m.Phantom += r.Phantom
+		m.Duplicated += r.Duplicated
+		m.Inverted += r.Inverted
+		m.Corrupted += r.Corrupted
+		if m.Bench != "drain" {
+			m.Messages += r.Messages
+		}
+	}
+	return m
 }
 
-// Table writes results for people.
-func Table(w io.Writer, results []Result) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "contender\tround\tseconds\tmessages/s\tof the floor\tRSS MB\tCPU s\tdatabase CPU s\tlost\tphantom\tduplicated\tinverted\t")
-	for _, r := range results {
-		round, ratio := fmt.Sprint(r.Round), "–"
-		if r.Round == 0 {
-			round = "median"
-		}
-		if r.RatioToFloor > 0 {
-			ratio = fmt.Sprintf("%.2f", r.RatioToFloor)
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%.2f\t%.0f\t%s\t%.0f\t%.2f\t%.2f\t%d\t%d\t%d\t%d\t\n", r.Contender, round, r.Seconds, r.Rate, ratio,
-			r.RSSMB, r.RelayCPU, r.DatabaseCPU, r.Lost, r.Phantom, r.Duplicated, r.Inverted)
-	}
-	return tw.Flush()
+// median is the middle of sorted values, or of an even number the mean of the two in the middle.
+func median(sorted []float64) float64 {
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
