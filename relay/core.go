@@ -618,6 +618,9 @@ func (c *core) onHeld(now time.Time, name string, list []Delivery) {
 	items := make([]item, len(list))
 	for i := range list {
 		d := &list[i]
+		if i > 0 && (d.Blocked || d.RetryAt.After(now)) {
+			break // an earlier message was sent again behind the back of this former head
+		}
 		if d.Invalid == nil && d.DeliverAt.After(now) {
 			// What stands behind a delayed message waits with it.
 			if i == 0 {

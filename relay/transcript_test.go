@@ -25,7 +25,7 @@ var update = flag.Bool("update", false, "rewrite the transcripts' answers")
 //	> done 0 ok fail skip  the call of stripe 0 ended: ok, fail, refused, down, skip per message
 //	> settled              the settlement succeeded
 //	> lanes a:1s b:blocked the lanes that have holds and when they are due
-//	> held a a3*2 a5       the holds of lane a; "*2" two attempts so far
+//	> held a a3*2 a5^      the holds of lane a; "*2" two attempts so far, "^" blocked
 //	> +100ms               time passes
 //	> drain
 func TestTranscripts(t *testing.T) {
@@ -177,6 +177,8 @@ func (p *player) duration(s string) time.Duration {
 
 func (p *player) delivery(word string) Delivery {
 	d := Delivery{Message: outbox.Message{Topic: "t"}, Window: 1}
+	word, blocked := strings.CutSuffix(word, "^")
+	d.Blocked = blocked
 	word, invalid := strings.CutSuffix(word, "!")
 	if invalid {
 		d.Invalid = errors.New("headers are not an object")

@@ -148,4 +148,11 @@ var mutants = []mutant{
 		wrong: "	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = clock_timestamp()\nWHERE destination = $1 AND shard_group = $2 AND epoch >= $3`",
 		pkg:   "./relay/polling", run: "Test",
 	},
+	{
+		name:  "a window is not stored before it is published",
+		file:  "relay/polling/session.go",
+		old:   "	err = s.lease.write(context.WithoutCancel(ctx), 0, func() position {\n",
+		wrong: "	func(_ context.Context, _ int, open func() position, _ any) { open() }(ctx, 0, func() position {\n",
+		pkg:   "./relay/polling", run: "TestWhatIsHandedOutSurvives",
+	},
 }
