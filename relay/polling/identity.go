@@ -13,9 +13,9 @@ var (
 	// ErrStandby says that the server is a hot standby.
 	ErrStandby = errors.New("the server is a hot standby")
 
-	// ErrForeignCursor says that a cursor was written in another cluster, or in a history of this one
-	// that has been undone. Transaction ids mean nothing across that.
-	ErrForeignCursor = errors.New("the cursor is from another cluster")
+	// ErrForeignCursor says that a cursor or messages were written in another cluster, or in a history
+	// of this one that has been undone. Transaction ids mean nothing across that.
+	ErrForeignCursor = errors.New("the outbox is from another cluster")
 )
 
 // refuseStandby returns ErrStandby on one: its snapshots don't list the transactions in progress, so a
@@ -30,6 +30,19 @@ func refuseStandby(ctx context.Context, conn *pgx.Conn) error {
 			"(with several hosts in the address, add target_session_attrs=read-write)", ErrStandby)
 	}
 	return nil
+}
+
+// foreignRows reports whether there are messages of transactions that this cluster has not come to. A
+// statement sees no message of its own cluster that its own snapshot doesn't, so those came with a dump;
+// when the cluster has come to their transactions, they would turn up as new.
+func foreignRows(ctx context.Context, db interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}) (found bool, err error) {
+	err = db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.messages WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()))`).Scan(&found)
+	if err != nil {
+		return false, fmt.Errorf("look for messages of another cluster: %w", err)
+	}
+	return found, nil
 }
 
 // cursorRow is a row of outbox.cursors, with what the server knows about itself.
@@ -85,7 +98,7 @@ func cursorRows(ctx context.Context, db querier, destination string) ([]cursorRo
 func refuseForeign(c *cursorRow) error {
 	why := ""
 	if c.cluster != c.here.cluster {
-		why = fmt.Sprintf("it was written in cluster %d, and this is cluster %d", uint64(c.cluster), uint64(c.here.cluster))
+		why = fmt.Sprintf("was written in cluster %d, and this is cluster %d", uint64(c.cluster), uint64(c.here.cluster))
 	} else {
 		end := c.position.prev
 		if n := len(c.position.windows); n > 0 {
@@ -96,12 +109,16 @@ func refuseForeign(c *cursorRow) error {
 			return err
 		}
 		if c.here.xmax < s.xmax {
-			why = fmt.Sprintf("it has seen transaction %d, and this cluster has come to %d", s.xmax, c.here.xmax)
+			why = fmt.Sprintf("has seen transaction %d, and this cluster has come to %d", s.xmax, c.here.xmax)
 		}
 	}
 	if why == "" {
 		return nil
 	}
+	return foreign(c.destination, "the cursor "+why)
+}
+
+func foreign(destination, why string) error {
 	return permanent("%w: %s; a dump was restored here, or the cluster was upgraded. "+
-		"With all writers and relays stopped, run: outbox rebase --destination %s", ErrForeignCursor, why, c.destination)
+		"With all writers and relays stopped, run: outbox rebase --destination %s", ErrForeignCursor, why, destination)
 }

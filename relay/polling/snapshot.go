@@ -155,17 +155,34 @@ func (s *Snapshot) prepare(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	rows, err := cursorRows(ctx, conn, s.destination)
-	if err != nil || len(rows) > 0 {
+	if err != nil {
 		return err
 	}
+	if len(rows) == 0 {
+		if err := s.create(ctx, conn); err != nil {
+			return fmt.Errorf("create the cursor: %w", err)
+		}
+	}
+	for i := range rows {
+		if err := refuseForeign(&rows[i]); err != nil {
+			return err
+		}
+	}
+	strangers, err := foreignRows(ctx, conn)
+	if strangers {
+		err = foreign(s.destination, "there are messages of transactions that this cluster has not come to")
+	}
+	return err
+}
+
+// create makes the cursors of a destination, once, whoever comes first.
+func (s *Snapshot) create(ctx context.Context, conn *pgx.Conn) error {
 	return inTransaction(ctx, conn, func(tx pgx.Tx) error {
 		if err := lockLayout(ctx, tx, s.destination); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, createCursorsSQL, s.destination, s.cfg.Groups); err != nil {
-			return fmt.Errorf("create the cursor: %w", err)
-		}
-		return nil
+		_, err := tx.Exec(ctx, createCursorsSQL, s.destination, s.cfg.Groups)
+		return err
 	})
 }
 

@@ -1,0 +1,207 @@
+package polling
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrNothingToRebase says that the destination's cursor and all rows are of this cluster.
+var ErrNothingToRebase = errors.New("cursor and messages are of this cluster: there is nothing to rebase")
+
+// RebaseConfig says who rebases, for the audit.
+type RebaseConfig struct {
+	Actor  string // required
+	Reason string
+}
+
+// Rebased is what Rebase did for a destination.
+type Rebased struct {
+	Destination string
+	Held        int64 // messages that became holds, to be delivered at once
+}
+
+// Rebase makes the cursors of a database usable that was restored from a dump, or replicated logically:
+// their transaction ids are of another cluster, and so are those in the rows that came along. After it,
+// what a destination has not delivered are holds of that destination, due at once, and its cursor stands
+// behind everything that is there. It is one transaction, which changes nothing if it fails.
+//
+// Delivered is what the old cursor says, of rows no younger than the cursor: rows written after the
+// restore have transaction ids that mean something else to it. What was in flight is delivered again.
+//
+// The ids in the rows are rewritten where this cluster has not come to them yet, since they would turn up
+// as new when it has. That takes from every cursor what it knows about them, so destinations are rebased
+// together: all that need it, whichever was named, and one that doesn't gets holds for what it could
+// not have seen. The result has those that it did something for, by name.
+//
+// Writers and relays must be stopped; Rebase holds off those that are not, and fails after ten seconds
+// if one has not ended. conn needs the rights of the tables' owner.
+func Rebase(ctx context.Context, conn *pgx.Conn, destination string, cfg RebaseConfig) ([]Rebased, error) {
+	if cfg.Actor == "" {
+		return nil, errors.New("polling: rebase: there is no actor for the audit")
+	}
+	if err := refuseStandby(ctx, conn); err != nil {
+		return nil, fmt.Errorf("rebase: %w", err)
+	}
+	if err := checkSchema(ctx, conn); err != nil {
+		return nil, fmt.Errorf("rebase: %w", err)
+	}
+	var report []Rebased
+	err := inTransaction(ctx, conn, func(tx pgx.Tx) (err error) {
+		report, err = rebase(ctx, tx, destination, cfg)
+		return err
+	})
+	if sqlState(err) == lockNotAvailable {
+		err = fmt.Errorf("a writer or relay still holds a table: stop them, and find what is left with "+
+			"SELECT pid, state, query FROM pg_stat_activity: %w", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rebase destination %q: %w", destination, err)
+	}
+	return report, nil
+}
+
+func rebase(ctx context.Context, tx pgx.Tx, destination string, cfg RebaseConfig) ([]Rebased, error) {
+	// Nobody writes a message or takes a lease from here on, and whoever did has ended.
+	_, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '10s'; SET LOCAL search_path = pg_catalog;
+		LOCK TABLE outbox.messages, outbox.cursors IN SHARE ROW EXCLUSIVE MODE`)
+	if err != nil {
+		return nil, fmt.Errorf("keep writers and relays away: %w", err)
+	}
+	// In a statement of its own, so that it sees everything that committed before the lock.
+	var here string
+	if err := tx.QueryRow(ctx, "SELECT pg_current_snapshot()::text").Scan(&here); err != nil {
+		return nil, fmt.Errorf("take a snapshot: %w", err)
+	}
+	cursors, err := allCursors(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	strangers, err := foreignRows(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	if err := rebaseable(cursors, destination, strangers); err != nil {
+		return nil, err
+	}
+
+	var report []Rebased
+	for _, c := range cursors {
+		held, err := holdUndelivered(ctx, tx, &c, here)
+		if err != nil {
+			return nil, err
+		}
+		if c.foreign {
+			if _, err := tx.Exec(ctx, standHereSQL, c.destination, c.group, here); err != nil {
+				return nil, fmt.Errorf("move the cursor of destination %q: %w", c.destination, err)
+			}
+		}
+		if n := len(report); n > 0 && report[n-1].Destination == c.destination {
+			report[n-1].Held += held
+		} else if c.foreign || held > 0 {
+			report = append(report, Rebased{c.destination, held})
+		}
+	}
+	if _, err := tx.Exec(ctx, rewriteSQL, here); err != nil {
+		return nil, fmt.Errorf("rewrite transaction ids: %w", err)
+	}
+	for _, r := range report {
+		if _, err := tx.Exec(ctx, `INSERT INTO outbox.audit (actor, verb, destination, detail, reason)
+			VALUES ($1, 'rebase', $2, jsonb_build_object('held', $3::bigint), nullif($4, ''))`, cfg.Actor, r.Destination, r.Held, cfg.Reason); err != nil {
+			return nil, fmt.Errorf("write the audit: %w", err)
+		}
+	}
+	return report, nil
+}
+
+type rebasedCursor struct {
+	cursorRow
+	foreign bool
+}
+
+func allCursors(ctx context.Context, tx pgx.Tx) (all []rebasedCursor, err error) {
+	rows, err := tx.Query(ctx, "SELECT DISTINCT destination FROM outbox.cursors ORDER BY 1")
+	if err != nil {
+		return nil, fmt.Errorf("list destinations: %w", err)
+	}
+	destinations, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("list destinations: %w", err)
+	}
+	for _, destination := range destinations {
+		rows, err := cursorRows(ctx, tx, destination)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			err := refuseForeign(&row)
+			if err != nil && !errors.Is(err, ErrForeignCursor) {
+				return nil, err
+			}
+			all = append(all, rebasedCursor{row, err != nil})
+		}
+	}
+	return all, nil
+}
+
+// rebaseable makes sure that destination is there and needs it, and that nobody delivers.
+func rebaseable(cursors []rebasedCursor, destination string, strangers bool) error {
+	known, foreign := false, strangers
+	for _, c := range cursors {
+		if c.destination == destination {
+			known = true
+			foreign = foreign || c.foreign
+		}
+		// The lease of a foreign cursor came with the dump.
+		if c.held && !c.foreign {
+			return fmt.Errorf("relay %q delivers to destination %q: stop it first", c.owner, c.destination)
+		}
+	}
+	switch {
+	case !known:
+		return errors.New("there is no such destination")
+	case !foreign:
+		return ErrNothingToRebase
+	}
+	return nil
+}
+
+// holdUndeliveredSQL holds what a cursor has not delivered: of a foreign one ($6), what it doesn't see or
+// can't have seen; of another, what the cluster itself doesn't see yet. Its lanes are named as
+// relay.Delivery.Lane names them.
+const holdUndeliveredSQL = `
+INSERT INTO outbox.holds (destination, lane, id, ` + kept + `)
+SELECT $1, coalesce(nullif(m.key, ''), nullif(m.aggregate_id, ''), m.message_id::text), m.id, ` + kept + `
+FROM outbox.messages m
+WHERE m.shard % $3::integer = $2::integer AND CASE WHEN $6::boolean
+	THEN m.created_at > (SELECT c.updated_at FROM outbox.cursors c WHERE c.destination = $1 AND c.shard_group = $2::integer)
+		OR NOT pg_visible_in_snapshot(m.xid, $4::text::pg_snapshot)
+			AND NOT (m.id <= $7::bigint AND pg_visible_in_snapshot(m.xid, $8::text::pg_snapshot))
+	ELSE NOT pg_visible_in_snapshot(m.xid, $5::text::pg_snapshot)
+END
+ON CONFLICT DO NOTHING`
+
+func holdUndelivered(ctx context.Context, tx pgx.Tx, c *rebasedCursor, here string) (int64, error) {
+	window := nothing
+	if len(c.position.windows) > 0 {
+		window = c.position.windows[0]
+	}
+	tag, err := tx.Exec(ctx, holdUndeliveredSQL, c.destination, c.group, c.groups, c.position.prev, here, c.foreign, c.position.lastID, window)
+	if err != nil {
+		return 0, fmt.Errorf("hold what destination %q has not delivered: %w", c.destination, err)
+	}
+	return tag.RowsAffected(), nil
+}
+
+// standHereSQL puts a cursor behind everything that there is. The epoch grows: no relay of the past may
+// write it.
+const standHereSQL = `
+UPDATE outbox.cursors SET prev = $3::text::pg_snapshot, windows = '{}', last_id = 0, epoch = epoch + 1, lease_until = '-infinity',
+	system_identifier = (SELECT s.system_identifier FROM pg_control_system() s), updated_at = clock_timestamp()
+WHERE destination = $1 AND shard_group = $2`
+
+// rewriteSQL gives rows that this cluster has not come to a transaction id that everybody has seen, but for
+// the cursor of a new destination.
+const rewriteSQL = `UPDATE outbox.messages SET xid = '1' WHERE NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot)`

@@ -1,0 +1,213 @@
+package polling
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// dump copies what pg_dump would, into a database with the schema in it.
+func (db database) dump(to database) {
+	db.t.Helper()
+	const messages = `xid, id, message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at, created_at, segment`
+	from, into := db.connect().PgConn(), to.connect().PgConn()
+	for _, table := range []struct{ name, columns string }{
+		{"messages", messages}, {"cursors", "*"}, {"holds", "*"}, {"dead_letters", "*"},
+	} {
+		var buf bytes.Buffer
+		if _, err := from.CopyTo(db.t.Context(), &buf, fmt.Sprintf("COPY (SELECT %s FROM outbox.%s) TO STDOUT", table.columns, table.name)); err != nil {
+			db.t.Fatal(err)
+		}
+		columns := ""
+		if table.columns != "*" {
+			columns = "(" + table.columns + ")"
+		}
+		if _, err := into.CopyFrom(db.t.Context(), &buf, fmt.Sprintf("COPY outbox.%s %s FROM STDIN", table.name, columns)); err != nil {
+			db.t.Fatal(err)
+		}
+	}
+	to.exec(`SELECT setval('outbox.messages_id_seq', $1::text::bigint)`, db.value(`SELECT last_value FROM outbox.messages_id_seq`))
+}
+
+// numbered commits messages one by one, so that each takes a transaction id.
+func (db database) numbered(from, to int) {
+	db.t.Helper()
+	db.exec(fmt.Sprintf(`DO $$ BEGIN FOR i IN %d..%d LOOP
+		INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k' || i %% 7, i::text::bytea); COMMIT;
+	END LOOP; END $$`, from, to))
+}
+
+// drain delivers everything: first the holds, lane by lane, then what comes.
+func drain(t *testing.T, s relay.Session, want int) (got []string) {
+	t.Helper()
+	lanes, err := s.Lanes(t.Context(), 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, lane := range lanes {
+		if lane.Blocked || time.Until(lane.Due) > 0 {
+			t.Errorf("lane %s is due at %v, blocked %v", lane.Lane, lane.Due, lane.Blocked)
+		}
+		held, err := s.Held(t.Context(), lane.Lane, 10_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var done []*relay.Delivery
+		for i := range held {
+			got = append(got, string(held[i].Payload))
+			done = append(done, &held[i])
+		}
+		if err := s.Settle(t.Context(), relay.Settlement{HeldDelivered: done}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for len(got) < want {
+		ds := next(t, s, 1000)
+		if len(ds) == 0 {
+			break
+		}
+		for i := range ds {
+			got = append(got, string(ds[i].Payload))
+		}
+		settle(t, s, &ds[len(ds)-1])
+	}
+	return got
+}
+
+func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
+	t.Parallel()
+	newer, older := servers.OwnPostgres(t, servers.PostgresConfig{OwnIdentity: true}), servers.OwnPostgres(t, servers.PostgresConfig{OwnIdentity: true})
+	open := func(t *testing.T, p *servers.Postgres) database {
+		name, err := p.CreateDatabase(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		db := database{t, p.URL(name)}
+		db.install()
+		return db
+	}
+	// Far ahead of the other one, in transaction ids.
+	open(t, newer).exec(`DO $$ BEGIN FOR i IN 1..6000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$`)
+
+	for name, cluster := range map[string][2]*servers.Postgres{
+		"into a cluster that is behind": {newer, older},
+		"into a cluster that is ahead":  {older, newer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			old, db := open(t, cluster[0]), open(t, cluster[1])
+			const before, lost, after = 1000, 40, 60
+			settled := make(map[string][]string)
+			old.numbered(1, before/2)
+			for _, destination := range []string{"half", "all", "fresh"} {
+				s := acquire(t, old.source(destination, SnapshotConfig{}))
+				if destination == "half" {
+					ds := next(t, s, 200) // in the middle of a window
+					settle(t, s, &ds[150])
+					settled[destination] = strings.Fields(payloads(ds[:151]))
+				}
+				if destination == "all" {
+					settled[destination] = drain(t, s, before/2)
+				}
+				crash(s.(*snapshotSession)) // the dump has its lease
+			}
+			old.numbered(before/2+1, before)
+			old.dump(db)
+			// Somebody writes before anybody notices.
+			db.numbered(before+1, before+lost)
+
+			source := db.source("half", SnapshotConfig{})
+			_, err := source.Acquire(t.Context())
+			if !errors.Is(err, ErrForeignCursor) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "outbox rebase --destination half") {
+				t.Fatalf("got %v", err)
+			}
+			if _, err := Rebase(t.Context(), db.connect(), "other", RebaseConfig{Actor: "me"}); err == nil {
+				t.Error("a destination that is not there was rebased")
+			}
+			report, err := Rebase(t.Context(), db.connect(), "half", RebaseConfig{Actor: "me", Reason: "restored"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := fmt.Sprint([]Rebased{{"all", before/2 + lost}, {"fresh", before + lost}, {"half", before - 151 + lost}})
+			if got := fmt.Sprint(report); got != want {
+				t.Errorf("report %s, want %s", got, want)
+			}
+			if _, err := Rebase(t.Context(), db.connect(), "half", RebaseConfig{Actor: "me"}); !errors.Is(err, ErrNothingToRebase) {
+				t.Errorf("the second rebase: %v", err)
+			}
+			if got := db.value(`SELECT string_agg(destination, ' ' ORDER BY id) FROM outbox.audit WHERE actor = 'me' AND verb = 'rebase'`); got != "all fresh half" {
+				t.Errorf("audit of %q", got)
+			}
+
+			db.numbered(before+lost+1, before+lost+after)
+			// Past every transaction that the dump knows.
+			db.exec(`DO $$ BEGIN FOR i IN 1..8000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$`)
+			for _, destination := range []string{"half", "all", "fresh"} {
+				s := acquire(t, db.source(destination, SnapshotConfig{}))
+				const total = before + lost + after
+				got := drain(t, s, total-len(settled[destination]))
+				if more := next(t, s, 10); len(more) > 0 {
+					t.Errorf("%s: %d messages came again", destination, len(more))
+				}
+				if err := s.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				last := make(map[int]int)
+				count := make(map[int]int)
+				for _, text := range slices.Concat(settled[destination], got) {
+					var n int
+					_, _ = fmt.Sscan(text, &n)
+					count[n]++
+					if n < last[n%7] {
+						t.Errorf("%s: %d came after %d", destination, n, last[n%7])
+					}
+					last[n%7] = n
+				}
+				for n := 1; n <= total; n++ {
+					if count[n] != 1 {
+						t.Errorf("%s: message %d was delivered %d times", destination, n, count[n])
+					}
+				}
+			}
+			// The segments can be emptied again.
+			db.exec(`UPDATE outbox.messages SET segment = $1::text::smallint`, db.past())
+			if r := db.look(); len(r.Emptied) != 1 {
+				t.Errorf("retention: %+v", r)
+			}
+		})
+	}
+}
+
+func TestMessagesOfAnotherClusterAreRefusedEvenWithoutACursor(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.exec(`INSERT INTO outbox.messages (xid, topic, payload) VALUES ('90000000', 't', 'old')`)
+	source := db.source("d", SnapshotConfig{})
+	if _, err := source.Acquire(t.Context()); !errors.Is(err, ErrForeignCursor) {
+		t.Fatalf("got %v", err)
+	}
+	if _, err := Rebase(t.Context(), db.connect(), "d", RebaseConfig{Actor: "me"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := drain(t, acquire(t, source), 1); !slices.Equal(got, []string{"old"}) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestARebaseWaitsForNoRelayThatIsAtWork(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	acquire(t, db.source("working", SnapshotConfig{}))
+	db.exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier) VALUES ('restored', 0, 1, 1)`)
+	_, err := Rebase(t.Context(), db.connect(), "restored", RebaseConfig{Actor: "me"})
+	if err == nil || !strings.Contains(err.Error(), "stop it first") {
+		t.Errorf("got %v", err)
+	}
+}
