@@ -161,9 +161,8 @@ func withPort(address string) (string, error) {
 		return "", errors.New("an address is host:port, without a scheme")
 	}
 	host, port, err := net.SplitHostPort(address)
-	var missing *net.AddrError
-	if errors.As(err, &missing) && missing.Err == "missing port in address" {
-		host, port, err = strings.Trim(address, "[]"), kafkaPort, nil
+	if bare := strings.Trim(address, "[]"); net.ParseIP(bare) != nil || err != nil && !strings.Contains(address, ":") {
+		host, port, err = bare, kafkaPort, nil
 	}
 	if err != nil {
 		return "", fmt.Errorf("an address is host:port: %w", err)

@@ -3,11 +3,14 @@ package kafka_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -494,6 +497,61 @@ func TestCredentialsAreCheckedAndKeptSecret(t *testing.T) {
 			if strings.Contains(shown, "wr0ng") {
 				t.Errorf("the password is shown: %s", shown)
 			}
+		}
+	}
+}
+
+func TestAServerThatRefusesCredentialsIsQuoted(t *testing.T) {
+	t.Parallel()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"), kfake.EnableSASL(), kfake.Superuser("PLAIN", "relay", "right"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	// As Kafka does it; kfake itself closes the connection.
+	c.ControlKey(int16(kmsg.SASLAuthenticate), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		resp := req.ResponseKind().(*kmsg.SASLAuthenticateResponse)
+		resp.ErrorCode = kerr.SaslAuthenticationFailed.Code
+		return resp, nil, true
+	})
+	b := connectionless(t, c.ListenAddrs(), kafka.Config{SASL: &kafka.SASL{Mechanism: "PLAIN", User: "relay", Password: "wr0ng-secret"}, Unanswered: time.Second})
+	defer b.Close()
+	for _, err := range append(b.Publish(patient(t), numbered("orders", 3, 3)), b.Ping(patient(t))) {
+		if !outbox.IsUnavailable(err) {
+			t.Errorf("not unavailable: %v", err)
+		}
+		contains(t, err, "SASL_AUTHENTICATION_FAILED")
+	}
+}
+
+func TestTLSIsUsedWhenConfigured(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewUnstartedServer(nil) // for its certificate
+	web.StartTLS()
+	defer web.Close()
+	trusted := x509.NewCertPool()
+	trusted.AddCert(web.Certificate())
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"), kfake.TLS(web.TLS))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	b := connectionless(t, c.ListenAddrs(), kafka.Config{TLS: &tls.Config{RootCAs: trusted}})
+	defer b.Close()
+	accepted(t, b.Publish(patient(t), numbered("orders", 3, 3)))
+	for name, cfg := range map[string]kafka.Config{
+		"none at our side":    {},
+		"unknown certificate": {TLS: &tls.Config{}},
+	} {
+		cfg.Unanswered = 500 * time.Millisecond
+		b := connectionless(t, c.ListenAddrs(), cfg)
+		defer b.Close()
+		for _, err := range b.Publish(patient(t), numbered("orders", 3, 3)) {
+			if !outbox.IsUnavailable(err) {
+				t.Errorf("%s: %v", name, err)
+			}
+			contains(t, err, map[bool]string{true: "TLS", false: "certificate"}[cfg.TLS == nil])
 		}
 	}
 }
