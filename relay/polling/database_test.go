@@ -32,6 +32,7 @@ func newDatabase(t testing.TB, config ...servers.PostgresConfig) database {
 func (db database) install() {
 	db.t.Helper()
 	conn := db.connect()
+	defer hangUp(conn)
 	if _, err := schema.Up(db.t.Context(), conn, schema.UpConfig{}); err != nil {
 		db.t.Fatal(err)
 	}
@@ -59,15 +60,19 @@ func (db database) connect() *pgx.Conn {
 // exec runs statements on a connection of their own.
 func (db database) exec(sql string, args ...any) {
 	db.t.Helper()
-	if _, err := db.connect().Exec(db.t.Context(), sql, args...); err != nil {
+	conn := db.connect()
+	defer hangUp(conn)
+	if _, err := conn.Exec(db.t.Context(), sql, args...); err != nil {
 		db.t.Fatalf("%s: %v", sql, err)
 	}
 }
 
 func (db database) value(sql string, args ...any) string {
 	db.t.Helper()
+	conn := db.connect()
+	defer hangUp(conn)
 	var v any
-	if err := db.connect().QueryRow(db.t.Context(), sql, args...).Scan(&v); err != nil {
+	if err := conn.QueryRow(db.t.Context(), sql, args...).Scan(&v); err != nil {
 		db.t.Fatalf("%s: %v", sql, err)
 	}
 	return fmt.Sprint(v)

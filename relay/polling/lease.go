@@ -22,10 +22,7 @@ type lease struct {
 	epoch       int64
 	ttl         time.Duration
 
-	// mu is held for a whole write: from the moment at which its content is decided until its outcome is
-	// known. Nobody holds another lock of this package while waiting for it.
-	mu   sync.Mutex
-	conn *pgx.Conn
+	link *link
 
 	state struct {
 		sync.Mutex
@@ -39,6 +36,13 @@ type lease struct {
 	renewed chan struct{} // closed when the renewing goroutine has ended
 }
 
+// link is a connection that writes. mu is held for a whole write: from the moment at which its content is
+// decided until its outcome is known. Nobody holds another lock of this package while waiting for it.
+type link struct {
+	mu   sync.Mutex
+	conn *pgx.Conn
+}
+
 // position is what a cursor row says about how far a session is.
 type position struct {
 	prev    string   // everything that it sees is settled
@@ -46,11 +50,11 @@ type position struct {
 	lastID  int64    // the last settled id of the oldest
 }
 
-// startLease takes over conn, on which the lease was taken by a statement sent at since, and renews it with
-// what current says, until release.
-func startLease(conn *pgx.Conn, destination string, group int, epoch int64, ttl time.Duration, since time.Time, current func() position) *lease {
+// startLease renews a lease that was taken by a statement sent at since, with what current says, until
+// release.
+func startLease(link *link, destination string, group int, epoch int64, ttl time.Duration, since time.Time, current func() position) *lease {
 	l := &lease{
-		destination: destination, group: group, epoch: epoch, ttl: ttl, conn: conn,
+		destination: destination, group: group, epoch: epoch, ttl: ttl, link: link,
 		broken: make(chan struct{}), renewed: make(chan struct{}),
 	}
 	l.extend(since)
@@ -136,8 +140,8 @@ WHERE destination = $1 AND shard_group = $2 AND epoch = $3`
 // A write lasts no longer than the lease. After an error but relay.ErrLeaseLost its outcome is unknown;
 // after any error nothing more is written.
 func (l *lease) write(ctx context.Context, delivered int, current func() position, more func(context.Context, pgx.Tx) error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.link.mu.Lock()
+	defer l.link.mu.Unlock()
 	if err := l.failure(); err != nil {
 		return err
 	}
@@ -158,9 +162,9 @@ func (l *lease) write(ctx context.Context, delivered int, current func() positio
 	}
 	var err error
 	if more == nil {
-		err = move(ctx, l.conn)
+		err = move(ctx, l.link.conn)
 	} else {
-		err = inTransaction(ctx, l.conn, func(tx pgx.Tx) error {
+		err = inTransaction(ctx, l.link.conn, func(tx pgx.Tx) error {
 			// First, for its row lock: from here on until the commit nobody takes the lease.
 			if err := move(ctx, tx); err != nil {
 				return err
@@ -177,12 +181,12 @@ func (l *lease) write(ctx context.Context, delivered int, current func() positio
 
 // query runs f on the connection between writes.
 func (l *lease) query(f func(*pgx.Conn) error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.link.mu.Lock()
+	defer l.link.mu.Unlock()
 	if err := l.failure(); err != nil {
 		return err
 	}
-	if err := f(l.conn); err != nil {
+	if err := f(l.link.conn); err != nil {
 		return l.fail(err)
 	}
 	return nil
@@ -195,18 +199,17 @@ UPDATE outbox.cursors SET
 	lease_until = '-infinity', updated_at = clock_timestamp()
 WHERE destination = $1 AND shard_group = $2 AND epoch = $3`
 
-// release stops renewing, gives the lease back if it is still held, and closes the connection.
+// release stops renewing and gives the lease back if it is still held.
 func (l *lease) release(ctx context.Context, current func() position) error {
 	l.stop()
 	<-l.renewed
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer hangUp(l.conn)
+	l.link.mu.Lock()
+	defer l.link.mu.Unlock()
 	if err := l.failure(); err != nil {
 		return err
 	}
 	at := current()
-	tag, err := l.conn.Exec(ctx, releaseSQL, l.destination, l.group, l.epoch, at.prev, snapshotArray(at.windows), at.lastID)
+	tag, err := l.link.conn.Exec(ctx, releaseSQL, l.destination, l.group, l.epoch, at.prev, snapshotArray(at.windows), at.lastID)
 	if err == nil && tag.RowsAffected() == 0 {
 		err = relay.ErrLeaseLost
 	}

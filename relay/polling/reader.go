@@ -86,10 +86,7 @@ CROSS JOIN LATERAL (SELECT min(m.id), max(m.id) FROM outbox.messages m WHERE m.x
 WHERE s.first IS NOT NULL`
 
 func newReader(ctx context.Context, conn *pgx.Conn, pool *pagePool, group, groups int) (*reader, error) {
-	r := &reader{
-		conn: conn, pool: pool,
-		group: strconv.AppendInt(nil, int64(group), 10), groups: strconv.AppendInt(nil, int64(groups), 10),
-	}
+	r := (&reader{conn: conn, pool: pool}).of(group, groups)
 	for _, s := range []struct {
 		to        **pgconn.StatementDescription
 		name, sql string
@@ -107,6 +104,13 @@ func newReader(ctx context.Context, conn *pgx.Conn, pool *pagePool, group, group
 		*s.to = sd
 	}
 	return r, nil
+}
+
+// of returns a reader of another shard group over the same connection.
+func (r *reader) of(group, groups int) *reader {
+	other := *r
+	other.group, other.groups = strconv.AppendInt(nil, int64(group), 10), strconv.AppendInt(nil, int64(groups), 10)
+	return &other
 }
 
 // Results are wanted in binary; parameters go as text, which the server parses once.

@@ -93,6 +93,11 @@ func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg Regist
 // Name is the relay's name, which owns the leases of its sources.
 func (r *Registration) Name() string { return r.name }
 
+var errInUse = errors.New("polling: another source of this process reads it")
+
+// allGroups stands for a destination as a whole.
+const allGroups = -1
+
 // use keeps two sources of this process from taking each other's lease.
 func (r *Registration) use(destination string, group int) (release func(), err error) {
 	r.mu.Lock()
@@ -102,7 +107,7 @@ func (r *Registration) use(destination string, group int) (release func(), err e
 	}
 	what := fmt.Sprintf("%d %s", group, destination)
 	if r.inUse[what] {
-		return nil, permanent("polling: another source of this process already reads shard group %d of destination %q", group, destination)
+		return nil, permanent("%w: shard group %d of destination %q", errInUse, group, destination)
 	}
 	r.inUse[what] = true
 	return func() {

@@ -2,6 +2,7 @@ package polling
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -17,10 +18,14 @@ import (
 //
 // Next runs in one goroutine and Settle in another; they share the cursor. Locks: lease.mu, then mu.
 type snapshotSession struct {
-	source *Snapshot
-	lease  *lease
-	reader *reader
-	pool   *pagePool
+	source        *Snapshot
+	group, groups int
+	lease         *lease
+	reader        *reader
+	pool          *pagePool
+
+	// until, if not nil, is the end: what it sees is read and settled, and then Next returns errDrained.
+	until *txSnapshot
 
 	mu     sync.Mutex
 	cursor cursor
@@ -172,7 +177,11 @@ func (s *snapshotSession) Next(ctx context.Context, limit int) (relay.Batch, err
 		// A page has a cost of its own, so a small batch is a part of one.
 		size := max(limit, s.source.minPage)
 		pg, err := s.readWindow(ctx, size)
-		if err == nil && pg == nil {
+		switch {
+		case err != nil || pg != nil:
+		case s.until != nil:
+			err = s.drain(ctx)
+		default:
 			pg, err = s.poll(ctx, size)
 		}
 		if err != nil {
@@ -284,17 +293,13 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 	// was published. The write must not end with ctx, or the connection would be lost to what is still
 	// to be settled.
 	var ordinal uint64
-	err = s.lease.write(context.WithoutCancel(ctx), 0, func() position {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		w := s.cursor.open(next)
+	err = s.lease.write(context.WithoutCancel(ctx), 0, s.opening(next, func(w *window) {
 		ordinal = w.ordinal
 		if pg != nil {
 			w.complete = true
 			w.last = pg.deliveries[len(pg.deliveries)-1].Position
 		}
-		return s.cursor.position()
-	}, nil)
+	}), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -302,6 +307,39 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 		stamp(pg, ordinal)
 	}
 	return pg, nil
+}
+
+// opening opens a window and returns the position with it.
+func (s *snapshotSession) opening(end txSnapshot, note func(*window)) func() position {
+	return func() position {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		note(s.cursor.open(end))
+		return s.cursor.position()
+	}
+}
+
+var errDrained = errors.New("polling: everything up to the session's end is settled")
+
+// drain opens the last window, and waits until all is settled.
+func (s *snapshotSession) drain(ctx context.Context) error {
+	s.mu.Lock()
+	opened := s.cursor.base.text == s.until.text
+	s.mu.Unlock()
+	if !opened {
+		return s.lease.write(context.WithoutCancel(ctx), 0, s.opening(*s.until, func(*window) {}), nil)
+	}
+	// It may have been empty, and then nothing was written that says that it is closed.
+	if err := s.lease.write(context.WithoutCancel(ctx), 0, s.position, nil); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	settled := len(s.cursor.windows) == 0
+	s.mu.Unlock()
+	if settled {
+		return errDrained
+	}
+	return s.await(ctx, true)
 }
 
 func stamp(pg *page, ordinal uint64) {
@@ -377,6 +415,12 @@ func (s *snapshotSession) await(ctx context.Context, crowded bool) error {
 }
 
 func (s *snapshotSession) Settle(ctx context.Context, settlement relay.Settlement) error {
+	return s.settle(ctx, settlement, nil)
+}
+
+// settle is Settle with a condition: in the same transaction, where that has more to do than to move the
+// cursor.
+func (s *snapshotSession) settle(ctx context.Context, settlement relay.Settlement, condition func(context.Context, pgx.Tx) error) error {
 	move := func() position {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -387,7 +431,14 @@ func (s *snapshotSession) Settle(ctx context.Context, settlement relay.Settlemen
 	}
 	var more func(context.Context, pgx.Tx) error
 	if o := (outcomes{s.source.destination, &settlement}); !o.empty() {
-		more = o.store
+		more = func(ctx context.Context, tx pgx.Tx) error {
+			if condition != nil {
+				if err := condition(ctx, tx); err != nil {
+					return err
+				}
+			}
+			return o.store(ctx, tx)
+		}
 	}
 	if err := s.lease.write(ctx, settlement.Delivered, move, more); err != nil {
 		return err
@@ -401,7 +452,7 @@ func (s *snapshotSession) Settle(ctx context.Context, settlement relay.Settlemen
 
 func (s *snapshotSession) Lanes(ctx context.Context, limit int) (lanes []relay.HeldLane, err error) {
 	err = s.lease.query(func(conn *pgx.Conn) error {
-		lanes, err = heldLanes(ctx, conn, s.source.destination, s.source.cfg.Group, s.source.cfg.Groups, limit)
+		lanes, err = heldLanes(ctx, conn, s.source.destination, s.group, s.groups, limit)
 		return err
 	})
 	return lanes, err
@@ -420,6 +471,7 @@ func (s *snapshotSession) Expires() time.Time { return s.lease.expires() }
 func (s *snapshotSession) Close(ctx context.Context) error {
 	hangUp(s.reader.conn)
 	err := s.lease.release(ctx, s.position)
+	hangUp(s.lease.link.conn)
 	s.source.released()
 	return err
 }

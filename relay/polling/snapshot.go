@@ -67,6 +67,11 @@ var errActive = errors.New("polling: the source already has a session")
 // owner durably stood. The first source of a destination makes its cursor, which has seen nothing, so
 // everything that is in the outbox is delivered.
 //
+// If the destination is split into another number of shard groups than cfg has, one of the new sources
+// waits until all groups of the old number are free, delivers what is left of them up to a common point
+// and replaces them; its session covers all shards and then ends with relay.ErrLeaseLost. So stop the
+// relays of the old number: until they end, nothing is delivered of the groups that are free already.
+//
 // Marked by outbox.Permanent, because waiting doesn't cure them, are ErrStandby, ErrForeignCursor,
 // ErrNamesake and the errors of schema.Check. Other errors are the connection's.
 func (s *Snapshot) Acquire(ctx context.Context) (relay.Session, error) {
@@ -83,7 +88,7 @@ func (s *Snapshot) Acquire(ctx context.Context) (relay.Session, error) {
 	return session, nil
 }
 
-func (s *Snapshot) register(ctx context.Context) (_ *snapshotSession, err error) {
+func (s *Snapshot) register(ctx context.Context) (_ relay.Session, err error) {
 	s.release = func() {}
 	defer func() {
 		if err != nil {
@@ -91,10 +96,11 @@ func (s *Snapshot) register(ctx context.Context) (_ *snapshotSession, err error)
 		}
 	}()
 	if r := s.cfg.Registration; r != nil {
-		if s.release, err = r.use(s.destination, s.cfg.Group); err != nil {
-			s.release = func() {}
+		release, err := r.use(s.destination, s.cfg.Group)
+		if err != nil {
 			return nil, err
 		}
+		s.release = release
 	}
 	return s.acquire(ctx)
 }
@@ -105,44 +111,76 @@ func (s *Snapshot) released() {
 	s.active.Store(false)
 }
 
-func (s *Snapshot) acquire(ctx context.Context) (_ *snapshotSession, err error) {
-	writing, err := connect(ctx, s.conn, s.owner, s.cfg.Logger)
+func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
+	conn, err := connect(ctx, s.conn, s.owner, s.cfg.Logger)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			hangUp(writing)
+			hangUp(conn)
 		}
 	}()
-	if err := s.prepare(ctx, writing); err != nil {
+	if err := s.prepare(ctx, conn); err != nil {
 		return nil, err
 	}
-	row, since, err := s.take(ctx, writing)
-	if err != nil {
-		return nil, err
+	writing := &link{conn: conn}
+	for {
+		row, since, err := s.take(ctx, conn, s.cfg.Group, s.cfg.Groups)
+		if errors.Is(err, errLayout) {
+			session, err := s.regroup(ctx, writing)
+			if session != nil || err != nil {
+				return session, err
+			}
+			continue // another relay has done it
+		}
+		if err != nil {
+			return nil, err
+		}
+		return s.start(ctx, writing, row, since)
 	}
-	cursor, err := newCursor(row.position)
-	if err != nil {
-		return nil, permanent("cursor of destination %q: %w", s.destination, err)
-	}
+}
 
-	session := &snapshotSession{
-		source: s, pool: &pagePool{}, cursor: cursor,
-		settled: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
-	}
-	session.lease = startLease(writing, s.destination, s.cfg.Group, row.epoch, s.cfg.Lease, since, session.position)
-	reading, err := connect(ctx, s.conn, s.owner, s.cfg.Logger)
-	if err == nil {
-		session.reader, err = newReader(ctx, reading, session.pool, s.cfg.Group, s.cfg.Groups)
-	}
+// start begins a session with a lease that was just taken.
+func (s *Snapshot) start(ctx context.Context, writing *link, row cursorRow, since time.Time) (*snapshotSession, error) {
+	session, err := s.session(writing, row, since)
 	if err != nil {
-		hangUp(reading)
+		return nil, err
+	}
+	session.reader, err = s.reader(ctx, session.pool, row.group, row.groups)
+	if err != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTimeout)
 		defer cancel()
 		return nil, errors.Join(err, session.lease.release(closing, session.position))
 	}
 	return session, nil
+}
+
+// session makes a session that can't read yet.
+func (s *Snapshot) session(writing *link, row cursorRow, since time.Time) (*snapshotSession, error) {
+	cursor, err := newCursor(row.position)
+	if err != nil {
+		return nil, permanent("cursor of destination %q: %w", s.destination, err)
+	}
+	session := &snapshotSession{
+		source: s, group: row.group, groups: row.groups, pool: &pagePool{}, cursor: cursor,
+		settled: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
+	}
+	session.lease = startLease(writing, s.destination, row.group, row.epoch, s.cfg.Lease, since, session.position)
+	return session, nil
+}
+
+func (s *Snapshot) reader(ctx context.Context, pool *pagePool, group, groups int) (*reader, error) {
+	conn, err := connect(ctx, s.conn, s.owner, s.cfg.Logger)
+	if err != nil {
+		return nil, err
+	}
+	r, err := newReader(ctx, conn, pool, group, groups)
+	if err != nil {
+		hangUp(conn)
+		return nil, err
+	}
+	return r, nil
 }
 
 // prepare verifies that the database can be worked with and makes the destination's cursor if there is
@@ -224,25 +262,28 @@ WHERE destination = $1 AND shard_group = $2 AND shard_groups = $3
 	AND system_identifier = (SELECT s.system_identifier FROM pg_control_system() s)
 RETURNING epoch, prev::text, windows::text[], last_id`
 
-// take waits for the lease. since is when the statement that took it was sent.
-func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn) (row cursorRow, since time.Time, err error) {
+// errLayout says that a destination is split into another number of shard groups than was asked for.
+var errLayout = errors.New("polling: another number of shard groups")
+
+// take waits for the lease of a shard group. since is when the statement that took it was sent. It returns
+// errLayout when the destination is split otherwise.
+func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int) (row cursorRow, since time.Time, err error) {
 	waitingFor := ""
 	for {
 		rows, err := cursorRows(ctx, conn, s.destination)
 		if err != nil {
 			return row, since, err
 		}
-		if len(rows) != s.cfg.Groups || rows[s.cfg.Group].groups != s.cfg.Groups {
-			return row, since, permanent("destination %q has %d shard groups, and this relay is configured for %d",
-				s.destination, len(rows), s.cfg.Groups)
+		if len(rows) != groups || rows[0].groups != groups {
+			return row, since, errLayout
 		}
-		row = rows[s.cfg.Group]
+		row = rows[group]
 		if err := refuseForeign(&row); err != nil {
 			return row, since, err
 		}
 		if !row.held || row.owner == s.owner {
 			since = time.Now()
-			err = conn.QueryRow(ctx, takeSQL, s.destination, s.cfg.Group, s.cfg.Groups, s.owner, s.cfg.Lease.Microseconds()).
+			err = conn.QueryRow(ctx, takeSQL, s.destination, group, groups, s.owner, s.cfg.Lease.Microseconds()).
 				Scan(&row.epoch, &row.position.prev, &row.position.windows, &row.position.lastID)
 			if err == nil {
 				return row, since, nil
@@ -255,7 +296,7 @@ func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn) (row cursorRow, sin
 		if row.owner != waitingFor {
 			waitingFor = row.owner
 			s.cfg.Logger.Info("standing by, another relay owns the shard group",
-				"destination", s.destination, "shard_group", s.cfg.Group, "owner", row.owner)
+				"destination", s.destination, "shard_group", group, "shard_groups", groups, "owner", row.owner)
 		}
 		if err := pauseFor(ctx, s.cfg.Lease/3); err != nil {
 			return row, since, err

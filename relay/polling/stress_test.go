@@ -417,7 +417,7 @@ func (s *snapshotSession) crowded() bool {
 func crash(s *snapshotSession) {
 	s.lease.stop()
 	<-s.lease.renewed
-	hangUp(s.lease.conn)
+	hangUp(s.lease.link.conn)
 	hangUp(s.reader.conn)
 	s.source.released()
 }

@@ -1,0 +1,259 @@
+package polling
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// regroupSession changes the number of shard groups of a destination. It owns all groups of the old
+// number, delivers each up to one snapshot that it took when it owned them, and then replaces their
+// cursors by those of the new number, which begin at that snapshot.
+//
+// Nothing is lost, repeated or overtaken by it: until the replacement, each old cursor is an ordinary one
+// that any relay of the old number could go on with; after it, what the snapshot sees is settled in every
+// group and what it doesn't see is new to every group.
+//
+// The groups are delivered one after the other, and the next one begins when all of the one before is
+// settled, so that a settlement concerns one cursor. The session ends with relay.ErrLeaseLost: the relay
+// acquires again, and finds the number that it wants.
+type regroupSession struct {
+	source *Snapshot
+	end    txSnapshot
+	groups []*snapshotSession // of the old number
+	link   *link
+	reader *reader
+	at     int // the group that is being delivered; belongs to Next
+}
+
+var _ relay.Session = (*regroupSession)(nil)
+
+// groupOrdinals keeps the windows of different groups apart: a delivery's window tells its group.
+const groupOrdinals = 48
+
+// regroup waits until it owns every group of the old number. It returns nil when another relay has changed
+// the number meanwhile.
+func (s *Snapshot) regroup(ctx context.Context, writing *link) (_ relay.Session, err error) {
+	// Sources of one registration would take each other's leases for their own: one of them does it.
+	done := func() {}
+	if r := s.cfg.Registration; r != nil {
+		if done, err = r.use(s.destination, allGroups); errors.Is(err, errInUse) {
+			return nil, pauseFor(ctx, s.cfg.Lease/3)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	releaseGroup := s.release
+	s.release = func() { done(); releaseGroup() }
+	session := &regroupSession{source: s, link: writing}
+	ok, err := session.acquire(ctx)
+	if err == nil && ok {
+		return session, nil
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTimeout)
+	defer cancel()
+	if releaseErr := session.release(closing); releaseErr != nil && !errors.Is(releaseErr, relay.ErrLeaseLost) {
+		err = errors.Join(err, releaseErr)
+	}
+	s.release = releaseGroup
+	done()
+	return nil, err
+}
+
+// acquire takes the groups in order, so that of several relays one gets the first and the others wait for
+// it, and none waits for what another one waits with.
+func (s *regroupSession) acquire(ctx context.Context) (ok bool, err error) {
+	src := s.source
+	rows, err := cursorRows(ctx, s.link.conn, src.destination)
+	if err != nil || len(rows) == 0 || rows[0].groups == src.cfg.Groups {
+		return false, err
+	}
+	old := rows[0].groups
+	src.cfg.Logger.Info("changing the number of shard groups when all are free",
+		"destination", src.destination, "from", old, "to", src.cfg.Groups)
+	for group := range old {
+		row, since, err := s.take(ctx, group, old)
+		if errors.Is(err, errLayout) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		sub, err := src.session(s.link, row, since)
+		if err != nil {
+			return false, err
+		}
+		sub.cursor.ordinals = uint64(group) << groupOrdinals
+		for i := range sub.cursor.windows {
+			sub.cursor.windows[i].ordinal += uint64(group) << groupOrdinals
+		}
+		s.groups = append(s.groups, sub)
+	}
+
+	s.reader, err = src.reader(ctx, &pagePool{}, 0, old)
+	if err != nil {
+		return false, err
+	}
+	// Nobody else opens a window any more, so this snapshot lies behind all that there are.
+	var text string
+	if err := s.reader.conn.QueryRow(ctx, "SELECT pg_current_snapshot()::text").Scan(&text); err != nil {
+		return false, fmt.Errorf("take a snapshot: %w", err)
+	}
+	if s.end, err = parseTxSnapshot(text); err != nil {
+		return false, fmt.Errorf("take a snapshot: %w", err)
+	}
+	for group, sub := range s.groups {
+		sub.reader, sub.pool, sub.until = s.reader.of(group, old), s.reader.pool, &s.end
+	}
+	return true, nil
+}
+
+// take takes one lease on the connection that the leases taken before are renewed on.
+func (s *regroupSession) take(ctx context.Context, group, groups int) (row cursorRow, since time.Time, err error) {
+	conn, err := connect(ctx, s.source.conn, s.source.owner, s.source.cfg.Logger)
+	if err != nil {
+		return row, since, err
+	}
+	defer hangUp(conn)
+	return s.source.take(ctx, conn, group, groups)
+}
+
+func (s *regroupSession) Next(ctx context.Context, limit int) (relay.Batch, error) {
+	for s.at < len(s.groups) {
+		for _, sub := range s.groups {
+			if err := sub.lease.failure(); err != nil {
+				return relay.Batch{}, err
+			}
+		}
+		batch, err := s.groups[s.at].Next(ctx, limit)
+		if !errors.Is(err, errDrained) {
+			return batch, err
+		}
+		s.at++
+	}
+	if err := s.replace(context.WithoutCancel(ctx)); err != nil {
+		return relay.Batch{}, err
+	}
+	s.source.cfg.Logger.Info("number of shard groups changed",
+		"destination", s.source.destination, "from", len(s.groups), "to", s.source.cfg.Groups)
+	return relay.Batch{}, fmt.Errorf("destination %q has %d shard groups now, acquire again: %w",
+		s.source.destination, s.source.cfg.Groups, relay.ErrLeaseLost)
+}
+
+// dropCursorSQL removes an old cursor if this session owns it and it stands at the common end.
+const dropCursorSQL = `
+DELETE FROM outbox.cursors
+WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND prev::text = $4 AND cardinality(windows) = 0
+RETURNING delivered`
+
+// makeCursorsSQL makes the new ones. Their epoch is higher than every old one, so that a relay which still
+// believes to own an old group can write none of them.
+const makeCursorsSQL = `
+INSERT INTO outbox.cursors (destination, shard_group, shard_groups, prev, epoch, delivered, system_identifier)
+SELECT $1, g, $2, $3::text::pg_snapshot, $4, CASE g WHEN 0 THEN $5::bigint ELSE 0 END, (SELECT s.system_identifier FROM pg_control_system() s)
+FROM generate_series(0, $2::integer - 1) g`
+
+// replace changes the layout in one transaction, or nothing.
+func (s *regroupSession) replace(ctx context.Context) error {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	ctx, cancel := context.WithDeadline(ctx, s.Expires())
+	defer cancel()
+	err := inTransaction(ctx, s.link.conn, func(tx pgx.Tx) error {
+		if err := lockLayout(ctx, tx, s.source.destination); err != nil {
+			return err
+		}
+		var epoch, delivered int64
+		for _, sub := range s.groups {
+			var n int64
+			err := tx.QueryRow(ctx, dropCursorSQL, s.source.destination, sub.group, sub.lease.epoch, s.end.text).Scan(&n)
+			if errors.Is(err, pgx.ErrNoRows) {
+				return relay.ErrLeaseLost
+			}
+			if err != nil {
+				return err
+			}
+			epoch, delivered = max(epoch, sub.lease.epoch), delivered+n
+		}
+		_, err := tx.Exec(ctx, makeCursorsSQL, s.source.destination, s.source.cfg.Groups, s.end.text, epoch+1, delivered)
+		return err
+	})
+	// They are gone, or it is unknown whether they are.
+	for _, sub := range s.groups {
+		_ = sub.lease.fail(relay.ErrLeaseLost)
+	}
+	if err != nil {
+		return fmt.Errorf("change the number of shard groups: %w", err)
+	}
+	return nil
+}
+
+func (s *regroupSession) Settle(ctx context.Context, settlement relay.Settlement) error {
+	// Holds may be any group's, and the cursor that is written is one group's.
+	if d := settlement.Through; d != nil {
+		return s.groups[d.Window>>groupOrdinals].settle(ctx, settlement, s.ownsAll)
+	}
+	return s.groups[0].settle(ctx, settlement, s.ownsAll)
+}
+
+// ownsAll fails unless every group is still this session's, and keeps it so until the transaction ends.
+func (s *regroupSession) ownsAll(ctx context.Context, tx pgx.Tx) error {
+	for _, sub := range s.groups {
+		tag, err := tx.Exec(ctx, `SELECT FROM outbox.cursors WHERE destination = $1 AND shard_group = $2 AND epoch = $3 FOR SHARE`,
+			s.source.destination, sub.group, sub.lease.epoch)
+		if err != nil {
+			return fmt.Errorf("ask for the leases: %w", err)
+		}
+		if tag.RowsAffected() == 0 {
+			return relay.ErrLeaseLost
+		}
+	}
+	return nil
+}
+
+func (s *regroupSession) Lanes(ctx context.Context, limit int) (lanes []relay.HeldLane, err error) {
+	err = s.groups[0].lease.query(func(conn *pgx.Conn) error {
+		lanes, err = heldLanes(ctx, conn, s.source.destination, 0, 1, limit)
+		return err
+	})
+	return lanes, err
+}
+
+func (s *regroupSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
+	return s.groups[0].Held(ctx, lane, limit)
+}
+
+func (s *regroupSession) Expires() time.Time {
+	first := s.groups[0].Expires()
+	for _, sub := range s.groups[1:] {
+		if at := sub.Expires(); at.Before(first) {
+			first = at
+		}
+	}
+	return first
+}
+
+func (s *regroupSession) Close(ctx context.Context) error {
+	err := s.release(ctx)
+	hangUp(s.link.conn)
+	s.source.released()
+	return err
+}
+
+// release gives back what was acquired, but for the connection that writes.
+func (s *regroupSession) release(ctx context.Context) error {
+	var errs []error
+	for _, sub := range s.groups {
+		errs = append(errs, sub.lease.release(ctx, sub.position))
+	}
+	if s.reader != nil {
+		hangUp(s.reader.conn)
+	}
+	return errors.Join(errs...)
+}
