@@ -316,11 +316,13 @@ func (c *brokerCase) seesInOrder(got, want []outbox.Message) {
 		}
 		seen[m.ID] = true
 		l := laneOf(m)
-		if should := order[l][next[l]]; should != m.ID {
-			report("key %q of %s: %s was seen before %s", l.key, l.topic, m.ID, should)
-			next[l] = slices.Index(order[l], m.ID)
+		due := next[l]
+		if due >= len(order[l]) || order[l][due] != m.ID {
+			at := slices.Index(order[l], m.ID)
+			report("key %q of %s: number %d was seen when number %d was due", l.key, l.topic, at, due)
+			due = at
 		}
-		next[l]++
+		next[l] = due + 1
 	}
 	for i := range want {
 		if !seen[want[i].ID] {
