@@ -179,7 +179,7 @@ func (c *chart) begin(height float64) *drawing {
 			continue
 		}
 		x -= 8 * float64(len(l.name))
-		d.text(x, 30, "", "start", l.name)
+		d.text(x, 30, "label", "start", l.name)
 		x -= 18
 		fmt.Fprintf(d, "<rect class=\"f%d\" x=\"%.1f\" y=\"20\" width=\"12\" height=\"12\"/>\n", i%3, x)
 		x -= 14
@@ -207,7 +207,7 @@ func (c *chart) drawBars() string {
 	d.text(svgWidth-20, bottom+18, "small", "end", c.unit)
 	for i, category := range c.categories {
 		y := top + group*float64(i)
-		d.text(left-10, y+thick*float64(len(c.series))/2+4.5, "", "end", category)
+		d.text(left-10, y+thick*float64(len(c.series))/2+4.5, "label", "end", category)
 		for s, l := range c.series {
 			p := l.points[i]
 			fmt.Fprintf(d, "<rect class=\"f%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", s%3, left, y, at(p.value)-left, thick-2)
@@ -217,7 +217,7 @@ func (c *chart) drawBars() string {
 				d.stroke("whisker", at(p.low), middle-4, at(p.low), middle+4)
 				d.stroke("whisker", at(p.high), middle-4, at(p.high), middle+4)
 			}
-			d.text(at(max(p.value, p.high))+6, middle+4.5, "", "start", p.label)
+			d.text(at(max(p.value, p.high))+6, middle+4.5, "label", "start", p.label)
 			y += thick
 		}
 	}
@@ -238,7 +238,7 @@ func (c *chart) drawLines() string {
 	}
 	d.text(20, top-8, "small", "start", c.unit)
 	for i, category := range c.categories {
-		d.text(x(i), bottom+20, "", "middle", category)
+		d.text(x(i), bottom+20, "label", "middle", category)
 	}
 	d.text(svgWidth/2, bottom+42, "small", "middle", c.axis)
 	for s, l := range c.series {
