@@ -126,6 +126,7 @@ func Run(ctx context.Context, cfg Config) error {
 		signals: signals,
 		latency: newLatency(),
 		failed:  make(chan error, 1),
+		first:   make(chan struct{}),
 	}
 	d.story.started = time.Now()
 	d.out = newOutput(cfg, d.fail)
@@ -154,8 +155,10 @@ type demo struct {
 	phase    atomic.Value // phase
 	leader   atomic.Value // string: the name of the relay that leads, "" while none does
 	dead     deadLetters
-	failed   chan error // why the demo can't go on
-	help     bool       // is shown; only the loop knows
+	failed   chan error    // why the demo can't go on
+	first    chan struct{} // closed when the first event has been delivered: a run of a given length begins
+	ends     time.Time     // of that run; only the loop knows
+	help     bool          // is shown; only the loop knows
 	troubles throttle
 
 	stopWriters context.CancelFunc
@@ -220,13 +223,13 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}
 
 	end, err := d.loop(ctx)
-	if err == nil && end == endDrain {
+	if err == nil && end != endNow {
 		err = d.drain(ctx)
 	}
 	if err != nil {
 		return d.unlessInterrupted(ctx, err)
 	}
-	verdict := d.verdict(end == endDrain)
+	verdict := d.verdict(end)
 	d.out.close()
 	if err := d.out.verdict(verdict); err != nil {
 		return err
@@ -245,33 +248,48 @@ func (d *demo) unlessInterrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// open starts the database and the broker, at the same time.
+// open starts the database and the broker, at the same time. When one fails, the other isn't waited for.
 func (d *demo) open(ctx context.Context) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	var opening sync.WaitGroup
-	var databaseErr, brokerErr error
 	opening.Go(func() {
 		defer d.onPanic()
-		d.db, databaseErr = openDatabase(ctx, d.cfg.DatabaseURL, d.cfg.Keys+longKeys, d.out.progress())
+		db, err := openDatabase(ctx, d.cfg.DatabaseURL, d.cfg.Keys+longKeys, d.out.progress())
+		if err != nil {
+			fail(err)
+			return
+		}
+		d.db = db
 	})
 	opening.Go(func() {
 		defer d.onPanic()
-		if d.cfg.Kafka != "" {
-			d.broker, brokerErr = openKafka(ctx, d.cfg.Kafka)
-		} else {
-			d.broker, brokerErr = startNATS(ctx, filepath.Join(d.folder, "nats"))
+		b, err := d.openBroker(ctx)
+		if err != nil {
+			fail(err)
+			return
 		}
+		d.broker = b
 	})
 	opening.Wait()
-	if err := errors.Join(databaseErr, brokerErr); err != nil {
-		if d.db != nil {
-			err = errors.Join(err, d.db.close(context.WithoutCancel(ctx)))
-		}
-		if d.broker != nil {
-			err = errors.Join(err, d.broker.close())
-		}
-		return err
+	err := context.Cause(ctx)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if d.db != nil {
+		err = errors.Join(err, d.db.close(context.WithoutCancel(ctx)))
+	}
+	if d.broker != nil {
+		err = errors.Join(err, d.broker.close())
+	}
+	return err
+}
+
+func (d *demo) openBroker(ctx context.Context) (broker, error) {
+	if d.cfg.Kafka != "" {
+		return openKafka(ctx, d.cfg.Kafka)
+	}
+	return startNATS(ctx, filepath.Join(d.folder, "nats"))
 }
 
 // folders are what must go when this process is killed.
@@ -309,7 +327,7 @@ func (d *demo) begin(ctx context.Context) {
 	})
 	d.spawn(func() { d.monitor(ctx) })
 
-	d.second() // the rates of the first second need a count before it
+	d.sampler.take(d.arrived.Counts(), time.Now()) // the rates of the first second need a count before it
 	writing, stop := context.WithCancel(ctx)
 	d.stopWriters = stop
 	for i := range writerCount {
@@ -319,7 +337,13 @@ func (d *demo) begin(ctx context.Context) {
 		})
 	}
 	if d.cfg.For > 0 {
-		d.spawn(func() { d.faults.perform(writing, d.cfg.For) })
+		d.spawn(func() {
+			select {
+			case <-d.first:
+				d.faults.perform(writing, d.cfg.For)
+			case <-writing.Done():
+			}
+		})
 	}
 }
 
@@ -389,6 +413,7 @@ func (d *demo) received(payload []byte) {
 	}
 	if d.phase.CompareAndSwap(phaseStarting, phaseRunning) {
 		d.story.add("first_delivered", "first event delivered "+duration(now.Sub(d.story.started))+" after the start")
+		close(d.first)
 	}
 }
 
@@ -396,36 +421,43 @@ func (d *demo) received(payload []byte) {
 type end int
 
 const (
-	endDrain end = iota // with a verdict
-	endNow              // without
+	endNow    end = iota // without waiting for what is under way
+	endDrain             // with a verdict
+	endScript            // with a verdict, after all the faults
 )
+
+// firstPatience is how long the first event may take.
+const firstPatience = time.Minute
 
 // loop shows what happens and does what the keyboard says, until the end.
 func (d *demo) loop(ctx context.Context) (end, error) {
 	frames := time.NewTicker(d.out.interval())
 	defer frames.Stop()
-	seconds := time.NewTicker(time.Second)
-	defer seconds.Stop()
-	var over <-chan time.Time
-	if d.cfg.For > 0 {
-		timer := time.NewTimer(d.cfg.For)
-		defer timer.Stop()
-		over = timer.C
-	}
+	first := d.first
+	over := time.NewTimer(firstPatience)
+	defer over.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return endNow, ctx.Err()
 		case err := <-d.failed:
 			return endNow, err
-		case <-over:
-			return endDrain, nil
+		case <-first:
+			first = nil
+			over.Stop()
+			if d.cfg.For > 0 {
+				d.ends = time.Now().Add(d.cfg.For)
+				over.Reset(d.cfg.For)
+			}
+		case <-over.C:
+			if first != nil {
+				return endNow, fmt.Errorf("no event was delivered within %s; the relays' logs end with:\n%s", duration(firstPatience), d.relays.logs())
+			}
+			return endScript, nil
 		case <-d.signals.drain:
 			return endDrain, nil
-		case <-seconds.C:
-			d.second()
 		case <-frames.C:
-			d.out.sample(d.view())
+			d.show()
 		case key := <-d.out.keys():
 			switch key {
 			case 'd':
@@ -437,19 +469,23 @@ func (d *demo) loop(ctx context.Context) (end, error) {
 			default:
 				d.faults.press(ctx, key)
 			}
-			d.out.sample(d.view())
+			d.show()
 		}
 	}
 }
 
-func (d *demo) second() {
-	d.latency.turn()
-	d.sampler.take(d.arrived.Counts(), time.Now())
+// show shows what is to be seen now.
+func (d *demo) show() {
+	// Frames come at parts of a second; the last of a second may come a little early.
+	if now := time.Now(); d.sampler.due(now) {
+		d.latency.turn()
+		d.sampler.take(d.arrived.Counts(), now)
+	}
+	d.out.sample(d.view())
 }
 
-// sampler makes rates from counts.
+// sampler makes rates from counts, once a second. Only one goroutine uses it.
 type sampler struct {
-	mu       sync.Mutex
 	at       time.Time
 	previous check.Counts
 	in, out  rate
@@ -457,9 +493,9 @@ type sampler struct {
 
 const history = 240 // seconds
 
+func (s *sampler) due(now time.Time) bool { return now.Sub(s.at) > 950*time.Millisecond }
+
 func (s *sampler) take(now check.Counts, at time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if !s.at.IsZero() {
 		took := at.Sub(s.at).Seconds()
 		s.in.add(float64(now.Committed-s.previous.Committed) / took)
@@ -476,20 +512,11 @@ func (r *rate) add(perSecond float64) {
 	}
 }
 
-func (s *sampler) rates() (in, out rate) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	in, out = s.in, s.out
-	in.History, out.History = append([]int(nil), in.History...), append([]int(nil), out.History...)
-	return in, out
-}
-
 // view is what is to be seen now.
 func (d *demo) view() *view {
 	now := time.Now()
 	v := &view{
 		Elapsed:  now.Sub(d.story.started),
-		Length:   d.cfg.For,
 		Phase:    d.phase.Load().(phase),
 		Postgres: "PostgreSQL " + d.db.version,
 		Broker:   d.broker.describe(),
@@ -503,7 +530,10 @@ func (d *demo) view() *view {
 		Events:   d.story.latest(),
 		Help:     d.help,
 	}
-	v.In, v.Out = d.sampler.rates()
+	if !d.ends.IsZero() {
+		v.Left = max(0, d.ends.Sub(now))
+	}
+	v.In, v.Out = d.sampler.in, d.sampler.out
 	leader := d.leader.Load().(string)
 	for _, r := range d.relays.states() {
 		shown := relayView{Name: r.Name, PID: r.PID, Role: standby}

@@ -38,6 +38,9 @@ type result struct {
 	What    string `json:"what"`
 	Outcome string `json:"outcome"`
 	Done    bool   `json:"done"` // it has run its course
+
+	// wentOn is true for a poison message whose order has gone on.
+	wentOn bool
 }
 
 type outage struct {
@@ -268,7 +271,7 @@ func (f *faults) rollBack(n int) {
 func (f *faults) poison(ctx context.Context) {
 	const key = 0 // the busiest order, so that what follows is soon seen
 	f.mu.Lock()
-	r := f.add("poison", fmt.Sprintf("poison message: %d KiB, the broker takes %d", poisonSize>>10, maxMessage>>10))
+	r := f.add("poison", fmt.Sprintf("poison message of %d KiB", poisonSize>>10))
 	f.mu.Unlock()
 	id, err := f.demo.service.change(ctx, key, change{size: poisonSize, poison: true, begun: func(id check.ID) {
 		f.mu.Lock()
@@ -285,9 +288,9 @@ func (f *faults) poison(ctx context.Context) {
 	f.demo.story.add("poison", fmt.Sprintf("poison: %s has an event of %d KiB, the broker takes %d", orderName(key), poisonSize>>10, maxMessage>>10))
 	f.demo.service.book.await(id, func() {
 		f.mu.Lock()
-		r.Outcome += "; " + orderName(key) + " goes on"
-		f.mu.Unlock()
-		f.demo.story.add("order_goes_on", orderName(key)+" goes on: its next event has arrived")
+		defer f.mu.Unlock()
+		r.wentOn = true
+		f.goesOn(r, orderName(key))
 	})
 }
 
@@ -299,10 +302,20 @@ func (f *faults) died(id check.ID, letter deadLetter) bool {
 	if r == nil {
 		return false
 	}
-	r.Outcome = "dead letter (" + letter.Reason + ")" + r.Outcome
+	r.Outcome = "dead letter (" + letter.Reason + ")"
 	r.Done = true
+	defer f.goesOn(r, letter.Order)
 	f.demo.story.add("dead_letter", fmt.Sprintf("the poison of %s is a dead letter (%s): %s", letter.Order, letter.Reason, letter.Error))
 	return true
+}
+
+// goesOn tells that the order of a poison message has gone on, when both are known: the event behind it may be seen before
+// the dead letter is. The caller holds the lock.
+func (f *faults) goesOn(r *result, order string) {
+	if r.Done && r.wentOn {
+		r.Outcome += ", " + order + " went on"
+		f.demo.story.add("order_goes_on", order+" goes on: its next event has arrived")
+	}
 }
 
 // longTransaction writes an event and leaves its transaction open.
@@ -346,7 +359,7 @@ func (f *faults) longTransaction(ctx context.Context, length time.Duration) {
 		arrived: func(delay time.Duration) {
 			f.mu.Lock()
 			r.What = "long transaction, " + duration(took)
-			r.Outcome = fmt.Sprintf("%s events delivered meanwhile, its own %s after its commit", number(meanwhile), duration(delay))
+			r.Outcome = fmt.Sprintf("%s others delivered meanwhile, its own after %s", number(meanwhile), duration(delay))
 			r.Done = true
 			f.mu.Unlock()
 			d.story.add("long_end", fmt.Sprintf("the long transaction has committed after %s, its event came %s later; meanwhile %s others were delivered",

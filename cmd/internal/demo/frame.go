@@ -80,10 +80,10 @@ func (v *view) top(width int, s style) []string {
 }
 
 func (v *view) title(width int, s style) string {
-	left := " outbox demo   " + v.Postgres + " > 2 relays > " + v.Broker
+	left := " outbox demo: " + v.Postgres + " > relays > " + v.Broker
 	time := clock(v.Elapsed)
-	if v.Length > 0 {
-		time += " of " + clock(v.Length)
+	if v.Left > 0 {
+		time = "verdict in " + clock(v.Left)
 	}
 	switch v.Phase {
 	case phaseStarting:
@@ -163,9 +163,10 @@ func (v *view) log(width, room int, s style) []string {
 	for i := len(v.Events) - 1; i >= 0; i-- {
 		e := v.Events[i]
 		text := wrapText(e.Text, max(20, width-9))
-		if len(lines)+len(text) > room {
+		if len(lines) >= room {
 			break
 		}
+		text = text[:min(len(text), room-len(lines))] // the oldest one may end early
 		var block []string
 		for j, line := range text {
 			if e.Bad {

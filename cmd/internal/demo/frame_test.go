@@ -49,7 +49,7 @@ func TestFramesLookAsTheyShould(t *testing.T) {
 	outage := busyView()
 	outage.BrokerUp = false
 	outage.Long = 4200 * time.Millisecond
-	outage.Length = 30 * time.Second
+	outage.Left = 12 * time.Second
 	outage.Latency = latencies{}
 	outage.Relays[0] = relayView{Name: "relay-1", Role: down}
 	outage.Counts.Outstanding = 2512

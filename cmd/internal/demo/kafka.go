@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -52,6 +53,9 @@ func openKafka(ctx context.Context, given string) (*givenKafka, error) {
 func (k *givenKafka) prepare(ctx context.Context, seeds []string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
+	if err := reachable(ctx, seeds); err != nil {
+		return fmt.Errorf("nobody answers at %s (--kafka): %w", k.given, err)
+	}
 	versions, err := k.admin.ApiVersions(ctx)
 	if err != nil {
 		return fmt.Errorf("no Kafka answers at %s (--kafka): %w; is it host:port of a plaintext listener?", k.given, err)
@@ -69,6 +73,27 @@ func (k *givenKafka) prepare(ctx context.Context, seeds []string) error {
 	}
 	k.proxy, err = startKafkaProxy(seeds)
 	return err
+}
+
+// reachable tells whether somebody listens at one of the addresses. The client would try for long, and not say why.
+func reachable(ctx context.Context, seeds []string) error {
+	var errs []error
+	for _, seed := range seeds {
+		conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", withPort(seed))
+		if err == nil {
+			return conn.Close()
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// withPort adds Kafka's usual port where there is none.
+func withPort(seed string) string {
+	if _, _, err := net.SplitHostPort(seed); err != nil {
+		return net.JoinHostPort(seed, "9092")
+	}
+	return seed
 }
 
 func (k *givenKafka) describe() string { return "Kafka " + k.version }

@@ -28,9 +28,7 @@ type kafkaProxy struct {
 func startKafkaProxy(seeds []string) (*kafkaProxy, error) {
 	p := &kafkaProxy{fronts: make(map[string]net.Listener), conns: make(map[net.Conn]bool)}
 	for _, seed := range seeds {
-		if _, _, err := net.SplitHostPort(seed); err != nil {
-			seed = net.JoinHostPort(seed, "9092")
-		}
+		seed = withPort(seed)
 		if _, err := p.front(seed); err != nil {
 			return nil, errors.Join(err, p.close())
 		}

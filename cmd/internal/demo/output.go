@@ -100,11 +100,11 @@ func (v *view) line(s style) string {
 	if !v.BrokerUp {
 		brokerState = "down"
 	}
-	latency := "no event came"
+	latency := "no event arrived"
 	if v.Latency.Count > 0 {
-		latency = fmt.Sprintf("p50 %s, p99 %s", duration(v.Latency.P50), duration(v.Latency.P99))
+		latency = "p99 " + duration(v.Latency.P99)
 	}
-	return fmt.Sprintf("%6s    in %s/s, out %s/s, %s under way, %s, %s leads, broker %s: %s\n", clock(v.Elapsed),
+	return fmt.Sprintf("%6s  in %s/s, out %s/s, %s under way, %s, %s, broker %s; %s\n", clock(v.Elapsed),
 		number(v.In.Now), number(v.Out.Now), number(v.Counts.Outstanding), latency, leader, brokerState,
 		strings.Join([]string{
 			s.verdict("lost", uint64(v.Lost)), s.verdict("phantom", v.Counts.Phantom), s.verdict("out of order", v.Counts.Inverted),

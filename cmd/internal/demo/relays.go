@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -67,7 +68,7 @@ func startRelays(r *relays, dir, databaseURL string, b broker) error {
 func relayConfig(name, databaseURL string, b broker) ([]byte, error) {
 	return yaml.Marshal(yaml.MapSlice{
 		{Key: "name", Value: name},
-		{Key: "database", Value: yaml.MapSlice{{Key: "url", Value: databaseURL}}},
+		{Key: "database", Value: yaml.MapSlice{{Key: "url", Value: strings.ReplaceAll(databaseURL, "${", "$${")}}},
 		{Key: "log", Value: yaml.MapSlice{{Key: "format", Value: "text"}}},
 		{Key: "http", Value: yaml.MapSlice{{Key: "listen", Value: ""}}},
 		{Key: "destinations", Value: []any{
@@ -164,6 +165,15 @@ func (r *relays) states() []relayState {
 		all = append(all, s)
 	}
 	return all
+}
+
+// logs returns the ends of the relays' logs.
+func (r *relays) logs() string {
+	var b strings.Builder
+	for _, m := range r.members {
+		fmt.Fprintf(&b, "%s:\n%s\n", m.name, lastLines(m.log, 5))
+	}
+	return strings.TrimSpace(b.String())
 }
 
 // stop ends the relays: in an orderly way, unless ctx has ended or they take long. When it returns, none runs.

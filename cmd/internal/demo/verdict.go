@@ -42,10 +42,14 @@ func (d *demo) drain(ctx context.Context) error {
 	d.story.add("drain", fmt.Sprintf("no more load: %s events are under way", number(d.checker.Outstanding())))
 	d.stopWriters()
 	d.writers.Wait()
-	d.spawn(func() { d.faults.finish(ctx) })
 
-	ctx, cancel := context.WithTimeoutCause(ctx, drainLimit, errDrainLimit)
+	limited, cancel := context.WithTimeoutCause(ctx, drainLimit, errDrainLimit)
 	defer cancel()
+	d.spawn(func() { d.faults.finish(limited) })
+	return d.awaitDrained(limited)
+}
+
+func (d *demo) awaitDrained(ctx context.Context) error {
 	if err := d.drained(ctx); err != nil {
 		return err
 	}
@@ -79,8 +83,6 @@ var errDrainLimit = errors.New("the drain took too long")
 func (d *demo) drained(ctx context.Context) error {
 	frames := time.NewTicker(d.out.interval())
 	defer frames.Stop()
-	seconds := time.NewTicker(time.Second)
-	defer seconds.Stop()
 	looks := time.NewTicker(20 * time.Millisecond)
 	defer looks.Stop()
 	progress, since := uint64(0), time.Now()
@@ -94,10 +96,8 @@ func (d *demo) drained(ctx context.Context) error {
 			return ctx.Err()
 		case err := <-d.failed:
 			return err
-		case <-seconds.C:
-			d.second()
 		case <-frames.C:
-			d.out.sample(d.view())
+			d.show()
 		case key := <-d.out.keys():
 			if key == 'q' || key == ctrlC {
 				return ErrInterrupted
@@ -118,8 +118,8 @@ func (d *demo) drained(ctx context.Context) error {
 	}
 }
 
-// verdict judges what has happened. drained says that there was time for everything to arrive.
-func (d *demo) verdict(drained bool) verdict {
+// verdict judges what has happened.
+func (d *demo) verdict(how end) verdict {
 	v := verdict{
 		Report:   d.checker.Report(),
 		Took:     time.Since(d.story.started),
@@ -130,19 +130,19 @@ func (d *demo) verdict(drained bool) verdict {
 		Seed:     d.cfg.Seed,
 	}
 	v.Latency, v.Calm = d.latency.total()
-	if !drained {
+	if how == endNow {
 		// What is under way is not lost, and whose commit isn't known yet no phantom.
 		counts := d.arrived.Counts()
 		v.Pending = counts.Outstanding
 		v.Report.Lost, v.Report.Examples.Lost = 0, nil
 		v.Report.Phantom, v.Report.Examples.Phantom = counts.Phantom, nil
 	}
-	v.judge(drained, d.cfg.For > 0, d.faults.missingPoisons())
+	v.judge(how, d.faults.missingPoisons())
 	return v
 }
 
-// judge decides whether v is good. script says that all faults should have been performed.
-func (v *verdict) judge(drained, script bool, missingPoisons int) {
+// judge decides whether v is good.
+func (v *verdict) judge(how end, missingPoisons int) {
 	bad := func(format string, args ...any) { v.Reasons = append(v.Reasons, fmt.Sprintf(format, args...)) }
 	r := v.Report
 	for _, fault := range []struct {
@@ -176,13 +176,13 @@ func (v *verdict) judge(drained, script bool, missingPoisons int) {
 	if unexpected > 0 {
 		bad("%s that nobody poisoned", plural(unexpected, "dead letter"))
 	}
-	if drained && missingPoisons > 0 {
+	if how != endNow && missingPoisons > 0 {
 		bad("%s should be dead letters and are not", plural(missingPoisons, "poison message"))
 	}
-	if drained && r.Delivered == 0 {
+	if how != endNow && r.Delivered == 0 {
 		bad("nothing was delivered at all")
 	}
-	if drained && script {
+	if how == endScript {
 		for _, fault := range []string{"rollbacks", "poison", "kill", "long", "broker"} {
 			if !v.performed(fault) {
 				bad("the fault %q was not performed to its end, so nothing is known about it", fault)
@@ -217,7 +217,8 @@ func (v *verdict) text(s style) string {
 	case v.Pending > 0:
 		line("%s so far; the demo ended with %s under way (d drains first)", s.wrap("1;32", "OK"), plural(v.Pending, "event"))
 	default:
-		line("%s: every committed event arrived, in order, and nothing else did.", s.wrap("1;32", "OK"))
+		line("%s: all that was committed arrived, in order%s; nothing that was rolled back did.", s.wrap("1;32", "OK"),
+			map[bool]string{true: ", or is a dead letter"}[r.DeadLettered > 0])
 	}
 	line("")
 	line("  committed    %9s      delivered   %9s      dead letters %4s", number(r.Committed), number(r.Delivered), number(r.DeadLettered))
@@ -234,7 +235,7 @@ func (v *verdict) text(s style) string {
 		{s.verdict(pad("phantom", 14), r.Phantom), "delivered, though rolled back"},
 		{s.verdict(pad("out of order", 14), r.Inverted), "after a later event of the same order"},
 		{s.verdict(pad("corrupted", 14), r.Corrupted), "not byte for byte as it was written"},
-		{s.tolerated(pad("duplicated", 14), r.Duplicated), "again, with the same message id: possible after a kill, an inbox drops it"},
+		{s.tolerated(pad("duplicated", 14), r.Duplicated), "the same message id again; may follow a kill, an inbox drops it"},
 	} {
 		line("  %s    %s", count.text, s.dim(count.what))
 	}
@@ -245,7 +246,7 @@ func (v *verdict) text(s style) string {
 	}
 	if v.Latency.Count > v.Calm.Count {
 		line("                       p50 %s   p95 %s   p99 %s   %s", duration(v.Latency.P50), duration(v.Latency.P95), duration(v.Latency.P99),
-			s.dim("with the faults"))
+			s.dim("all together"))
 	}
 	if len(v.Faults) > 0 {
 		line("")
@@ -255,14 +256,18 @@ func (v *verdict) text(s style) string {
 		if !f.Done {
 			outcome = s.yellow("not over when the demo ended")
 		}
-		line("  %s  %s", pad(f.What, 44), outcome)
+		line("  %s  %s", pad(f.What, 30), outcome)
 	}
 	for i, letter := range v.Dead {
 		if i == 5 {
 			line("  and %d more dead letters", len(v.Dead)-i)
 			break
 		}
-		line("  dead letter of %s: %s: %s", letter.Order, letter.Reason, letter.Error)
+		line("")
+		for _, text := range wrapText(fmt.Sprintf("Dead letter of %s (%s): %s. It is kept in PostgreSQL; once the cause is gone, outbox dead requeue sends it again.",
+			letter.Order, letter.Reason, strings.TrimSuffix(letter.Error, ".")), 78) {
+			line("  %s", text)
+		}
 	}
 	return b.String()
 }
@@ -280,5 +285,5 @@ func next(s style) string {
   outbox relay              delivers; run two, as here
   outbox dead ls            what could not be delivered, and why; outbox dead requeue sends it again
   https://github.com/pgoutbox/outbox
-`, s.bold("Next"), "in your service, in the transaction that changes the row, after that:")
+`, s.bold("Next"), "in your service, after the statement that changes the row, in its transaction:")
 }

@@ -12,7 +12,7 @@ import (
 // view is all that is shown at one moment. How it is shown is for frame, plain and the JSON.
 type view struct {
 	Elapsed time.Duration
-	Length  time.Duration // of a run that ends by itself, else 0
+	Left    time.Duration // to the verdict, of a run that ends by itself, else 0
 	Phase   phase
 
 	Postgres string // PostgreSQL 18.6

@@ -1,0 +1,89 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox/internal/servers"
+)
+
+// runMe makes the test binary a demo: its value is the Config as JSON.
+const runMe = "OUTBOX_DEMO_TEST_RUN"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(runMe); text != "" {
+		var cfg Config
+		err := json.Unmarshal([]byte(text), &cfg)
+		if err == nil {
+			err = Run(context.Background(), cfg)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	code := servers.Run(m)
+	if build.folder != "" {
+		os.RemoveAll(build.folder)
+	}
+	if left := leftovers(os.Getpid()); len(left) > 0 {
+		fmt.Fprintln(os.Stderr, "the tests leave behind:", left)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// leftovers lists the temporary folders of the demos and servers of a process.
+func leftovers(pid int) []string {
+	left, err := filepath.Glob(filepath.Join(os.TempDir(), "pgoutbox-*-"+strconv.Itoa(pid)+"-*"))
+	if err != nil {
+		panic(err) // of the pattern
+	}
+	return left
+}
+
+// build makes the program outbox once for all tests.
+var build = struct {
+	sync.Once
+	folder string
+	err    error
+}{}
+
+// relayCommand returns the command of a relay, of the program as it is.
+func relayCommand(t *testing.T) []string {
+	t.Helper()
+	build.Do(func() {
+		build.folder, build.err = os.MkdirTemp("", "outbox-demo-test-")
+		if build.err != nil {
+			return
+		}
+		out, err := exec.Command("go", "build", "-o", filepath.Join(build.folder, "outbox"), "github.com/pgoutbox/outbox/cmd/outbox").CombinedOutput()
+		if err != nil {
+			build.err = errors.Join(err, errors.New(string(out)))
+		}
+	})
+	if build.err != nil {
+		t.Fatalf("build outbox: %v", build.err)
+	}
+	return []string{filepath.Join(build.folder, "outbox"), "relay"}
+}
+
+// waitFor polls until what is wanted is so.
+func waitFor(t *testing.T, what string, ready func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(60 * time.Second); !ready(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited 60 s for this: %s", what)
+		}
+	}
+}
