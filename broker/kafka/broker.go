@@ -15,16 +15,10 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/relay"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
-)
-
-var (
-	_ relay.Broker = (*Broker)(nil)
-	_ relay.Pinger = (*Broker)(nil)
 )
 
 // Broker publishes to one Kafka cluster. Its methods may be called from several goroutines.
@@ -86,7 +80,7 @@ func backoff(tries int) time.Duration {
 	return min(20*time.Millisecond<<min(tries, 10), 500*time.Millisecond)
 }
 
-// Publish sends batch; see relay.Broker. At most Config.Clients calls publish at the same time, others
+// Publish sends batch, as the contract of relay.Broker has it. At most Config.Clients calls publish at the same time, others
 // wait for one of these to end.
 //
 // Permanent: a record larger than its topic takes, a name that can't be a topic's, a record that the

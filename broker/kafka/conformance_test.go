@@ -6,7 +6,13 @@ import (
 
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
+)
+
+var (
+	_ relay.Broker = (*kafka.Broker)(nil)
+	_ relay.Pinger = (*kafka.Broker)(nil)
 )
 
 func TestKafkaDoesWhatABrokerMust(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"syscall"
@@ -55,12 +56,22 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez, /readyz,
 			if err != nil {
 				return err
 			}
+			a.limitGarbage()
 			return a.relay(cmd.Context(), loaded.Config)
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "name of this relay: an instance that restarts under its name takes its leases back at once (default: the host's name)")
 	setFlag(cmd, &sets)
 	return cmd
+}
+
+// limitGarbage collects earlier than Go does by default: what a relay keeps is bounded by max_in_flight, it
+// allocates little, and so memory costs more than the time of collecting. Whoever sets GOGC or GOMEMLIMIT
+// knows better.
+func (a *app) limitGarbage() {
+	if a.getenv("GOGC") == "" && a.getenv("GOMEMLIMIT") == "" {
+		debug.SetGCPercent(50)
+	}
 }
 
 func (a *app) relay(ctx context.Context, cfg config.Config) error {
@@ -269,6 +280,7 @@ func (d *daemon) runPart(ctx context.Context, p part) error {
 		Lease:        c.Lease,
 		PollBusy:     c.Poll.Busy,
 		PollIdle:     c.Poll.Idle,
+		PageBytes:    max(int(c.Delivery.MaxInFlightBytes)/4, 1),
 		Logger:       logger,
 	})
 	if err != nil {

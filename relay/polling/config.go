@@ -35,7 +35,7 @@ type SnapshotConfig struct {
 	PollIdle time.Duration
 
 	// PageBytes is about how much text and payload a batch has at most. Larger messages come in
-	// smaller batches; a single message may exceed it. Default 8 MiB.
+	// smaller batches; a single message may exceed it. Default 2 MiB.
 	PageBytes int
 
 	// Wake, if not nil, ends a pause at once when something is received from it: the writer's signal
@@ -72,7 +72,7 @@ func (c SnapshotConfig) withDefaults(conn *pgx.ConnConfig, destination string) (
 		c.PollIdle = max(100*time.Millisecond, c.PollBusy)
 	}
 	if c.PageBytes == 0 {
-		c.PageBytes = 8 << 20
+		c.PageBytes = 2 << 20
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
