@@ -46,16 +46,16 @@ func newBacklog(ctx context.Context, r *reader, prev, next *txSnapshot, after in
 			switch {
 			case s.count < chunkSize:
 				if s.count > 0 {
-					b.chunks = append(b.chunks, chunk{xidRange{s.min, s.max}, s.ids})
+					b.chunks = append(b.chunks, chunk{xidRange{s.first, within.hi}, s.ids})
 				}
 				within.lo = within.hi + 1
-			case s.min == s.max:
-				singles = append(singles, xidRange{s.min, s.min})
-				within.lo = s.min + 1
+			case s.first == s.last:
+				singles = append(singles, xidRange{s.first, s.first})
+				within.lo = s.first + 1
 			default:
 				// The last transaction may go on behind the limit, so it is left to the next chunk.
-				b.chunks = append(b.chunks, chunk{xidRange{s.min, s.max - 1}, s.ids})
-				within.lo = s.max
+				b.chunks = append(b.chunks, chunk{xidRange{s.first, s.last - 1}, s.ids})
+				within.lo = s.last
 			}
 		}
 	}

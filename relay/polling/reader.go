@@ -71,13 +71,16 @@ CROSS JOIN LATERAL (
 ) m
 ORDER BY m.id LIMIT $8::bigint`
 
-// chunkSQL looks at the next $4 messages of a window in the order of the index, and touches nothing else.
+// chunkSQL looks at the next $4 messages of a window in the order of the index, and touches nothing else: how
+// many there are, their ids, their first transaction, and the last one if there are that many. (There is
+// no max(xid8) before PostgreSQL 15.)
 const chunkSQL = `
-SELECT count(*), min(c.id), max(c.id), min(c.xid), max(c.xid) FROM (
+WITH c AS MATERIALIZED (
 	SELECT m.xid, m.id FROM outbox.messages m
 	WHERE m.xid >= $1::xid8 AND m.xid <= $2::xid8 AND pg_visible_in_snapshot(m.xid, $3::pg_snapshot)
 	ORDER BY m.xid, m.id LIMIT $4::bigint
-) c`
+)
+SELECT count(*), min(c.id), max(c.id), (SELECT xid FROM c LIMIT 1), (SELECT xid FROM c OFFSET $4::bigint - 1) FROM c`
 
 // singleSQL finds the first and last id of each transaction in $1, at the two ends of the index.
 const singleSQL = `
@@ -247,11 +250,12 @@ func (r *reader) readPage(ctx context.Context, next *txSnapshot, ranges []xidRan
 	return pg, cut || len(pg.deliveries) == limit, nil
 }
 
-// span is what chunkSQL and singleSQL find.
+// span is what chunkSQL finds.
 type span struct {
-	count    int64
-	ids      idRange
-	min, max uint64 // transactions
+	count int64
+	ids   idRange
+	first uint64 // transaction
+	last  uint64 // if there are as many as were asked for
 }
 
 type idRange struct{ first, last int64 }
@@ -266,7 +270,7 @@ func (r *reader) nextChunk(ctx context.Context, next *txSnapshot, within xidRang
 		v := rows.Values()
 		if s.count = int64(int8Value(v[0])); s.count > 0 {
 			s.ids = idRange{int64(int8Value(v[1])), int64(int8Value(v[2]))}
-			s.min, s.max = int8Value(v[3]), int8Value(v[4])
+			s.first, s.last = int8Value(v[3]), int8Value(v[4])
 		}
 	}
 	if _, err := rows.Close(); err != nil {
