@@ -152,6 +152,9 @@ func benchFlags(cmd *cobra.Command, common *bench.Common, broker bool, run func(
 		}
 		common.Binary, common.Version, common.Progress = self, benchVersion(), cmd.ErrOrStderr()
 		runs, err := run()
+		if cmd.Context().Err() != nil {
+			err = errors.New("interrupted")
+		}
 		if len(runs) == 0 {
 			return err
 		}

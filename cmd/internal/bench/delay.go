@@ -33,10 +33,9 @@ func startDelay() (*delay, error) {
 	return d, nil
 }
 
-func (d *delay) address() string          { return d.listener.Addr().String() }
-func (d *delay) forward(target string)    { d.target.Store(&target) }
-func (d *delay) set(rtt time.Duration)    { d.half.Store(int64(rtt / 2)) }
-func (d *delay) roundTrip() time.Duration { return 2 * time.Duration(d.half.Load()) }
+func (d *delay) address() string       { return d.listener.Addr().String() }
+func (d *delay) forward(target string) { d.target.Store(&target) }
+func (d *delay) set(rtt time.Duration) { d.half.Store(int64(rtt / 2)) }
 
 func (d *delay) accept() {
 	for {

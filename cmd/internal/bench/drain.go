@@ -460,14 +460,6 @@ func (t team) peakRSS() float64 {
 	return peak
 }
 
-func (t team) cpuNow() float64 {
-	total := 0.0
-	for _, p := range t {
-		total += p.cpuNow()
-	}
-	return total
-}
-
 // stop ends all and returns their CPU seconds.
 func (t team) stop() float64 {
 	total := 0.0
