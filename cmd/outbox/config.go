@@ -54,9 +54,6 @@ func (a *app) load(sets []string) (*config.Loaded, error) {
 		}
 		return nil, coded{err, exitConfig}
 	}
-	if s := loaded.Config.Database.Schema; s != "outbox" {
-		return nil, coded{fmt.Errorf("database.schema is %q: the tables are in the schema \"outbox\", leave it out", s), exitConfig}
-	}
 	for _, w := range loaded.Warnings {
 		fmt.Fprintln(a.stderr, "outbox: warning:", a.redact(w))
 	}

@@ -39,7 +39,6 @@ type Config struct {
 type Database struct {
 	URL     URL    `json:"url" jsonschema:"Connection URL or keyword/value string. Required."`
 	URLFile string `json:"url_file" jsonschema:"File that holds the URL, instead of url."`
-	Schema  string `json:"schema" jsonschema:"Schema of the outbox's tables."`
 }
 
 // Log configures logging.

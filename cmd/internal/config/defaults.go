@@ -10,7 +10,6 @@ import (
 // host's name.
 func Default() Config {
 	return Config{
-		Database:  Database{Schema: "outbox"},
 		Log:       Log{Level: "info", Format: "auto"},
 		HTTP:      HTTP{Listen: "127.0.0.1:9187"},
 		Retention: Retention{Enabled: true, Interval: 30 * time.Second},

@@ -38,7 +38,7 @@ func TestEveryDefaultIsAsDocumented(t *testing.T) {
 	nats.Name, nats.Broker.NATS = "nats", &config.NATS{URL: "nats://127.0.0.1:4222", Subject: "{topic}", Replicas: 1}
 	want := config.Config{
 		Name:         "relay-7-example-com",
-		Database:     config.Database{URL: "postgres://app@db/app", Schema: "outbox"},
+		Database:     config.Database{URL: "postgres://app@db/app"},
 		Log:          config.Log{Level: "info", Format: "auto"},
 		HTTP:         config.HTTP{Listen: "127.0.0.1:9187"},
 		Retention:    config.Retention{Enabled: true, Interval: 30 * time.Second},

@@ -119,9 +119,6 @@ func (l *loader) database(d Database) {
 		complaint := connectionString(string(d.URL))
 		l.check(complaint == "", "database.url", "%s", complaint)
 	}
-	l.check(d.Schema != "" && len(d.Schema) <= 63 && !strings.ContainsRune(d.Schema, 0), "database.schema",
-		"%q can't be the name of a schema; use 1 to 63 bytes", d.Schema)
-	l.check(!strings.HasPrefix(d.Schema, "pg_"), "database.schema", "%q is reserved by PostgreSQL; choose one that doesn't begin with pg_", d.Schema)
 }
 
 // connectionString checks the form of what PostgreSQL takes. The complaint
