@@ -20,7 +20,7 @@ import (
 // while a segment was empty, a bitmap of a whole backlog).
 //
 // An asynchronous commit is made synchronous; stronger settings stay.
-const sessionSettings = `SELECT pg_backend_pid(),
+const sessionSettings = `SELECT
 	set_config('search_path', 'pg_catalog', false),
 	set_config('client_encoding', 'UTF8', false),
 	set_config('default_transaction_isolation', 'read committed', false),

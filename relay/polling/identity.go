@@ -32,6 +32,15 @@ func refuseStandby(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
+// server names the running server that a connection has reached.
+func server(ctx context.Context, conn *pgx.Conn) (name string, err error) {
+	err = conn.QueryRow(ctx, `SELECT s.system_identifier || ' ' || pg_postmaster_start_time() FROM pg_control_system() s`).Scan(&name)
+	if err != nil {
+		return "", fmt.Errorf("ask which server this is: %w", err)
+	}
+	return name, nil
+}
+
 // foreignRows reports whether there are messages of transactions that this cluster has not come to. A
 // statement sees no message of its own cluster that its own snapshot doesn't, so those came with a dump;
 // when the cluster has come to their transactions, they would turn up as new.

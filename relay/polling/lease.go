@@ -39,8 +39,9 @@ type lease struct {
 // link is a connection that writes. mu is held for a whole write: from the moment at which its content is
 // decided until its outcome is known. Nobody holds another lock of this package while waiting for it.
 type link struct {
-	mu   sync.Mutex
-	conn *pgx.Conn
+	server string
+	mu     sync.Mutex
+	conn   *pgx.Conn
 }
 
 // position is what a cursor row says about how far a session is.

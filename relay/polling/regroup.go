@@ -96,7 +96,7 @@ func (s *regroupSession) acquire(ctx context.Context) (ok bool, err error) {
 		s.groups = append(s.groups, sub)
 	}
 
-	s.reader, err = src.reader(ctx, &pagePool{}, 0, old)
+	s.reader, err = src.reader(ctx, s.link, &pagePool{}, 0, old)
 	if err != nil {
 		return false, err
 	}

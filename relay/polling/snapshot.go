@@ -125,6 +125,9 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 		return nil, err
 	}
 	writing := &link{conn: conn}
+	if writing.server, err = server(ctx, conn); err != nil {
+		return nil, err
+	}
 	for {
 		row, since, err := s.take(ctx, conn, s.cfg.Group, s.cfg.Groups)
 		if errors.Is(err, errLayout) {
@@ -147,7 +150,7 @@ func (s *Snapshot) start(ctx context.Context, writing *link, row cursorRow, sinc
 	if err != nil {
 		return nil, err
 	}
-	session.reader, err = s.reader(ctx, session.pool, row.group, row.groups)
+	session.reader, err = s.reader(ctx, writing, session.pool, row.group, row.groups)
 	if err != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTimeout)
 		defer cancel()
@@ -170,17 +173,27 @@ func (s *Snapshot) session(writing *link, row cursorRow, since time.Time) (*snap
 	return session, nil
 }
 
-func (s *Snapshot) reader(ctx context.Context, pool *pagePool, group, groups int) (*reader, error) {
+// reader connects a reader, to the server that is written to: one address can lead to several, and a
+// standby's snapshots would lose messages.
+func (s *Snapshot) reader(ctx context.Context, writing *link, pool *pagePool, group, groups int) (_ *reader, err error) {
 	conn, err := connect(ctx, s.conn, s.owner, s.cfg.Logger)
 	if err != nil {
 		return nil, err
 	}
-	r, err := newReader(ctx, conn, pool, group, groups)
+	defer func() {
+		if err != nil {
+			hangUp(conn)
+		}
+	}()
+	here, err := server(ctx, conn)
 	if err != nil {
-		hangUp(conn)
 		return nil, err
 	}
-	return r, nil
+	if here != writing.server {
+		return nil, errors.New("two connections have reached different servers: give the address of the primary alone, " +
+			"or add target_session_attrs=read-write")
+	}
+	return newReader(ctx, conn, pool, group, groups)
 }
 
 // prepare verifies that the database can be worked with and makes the destination's cursor if there is

@@ -1,8 +1,12 @@
 package polling
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -170,6 +174,130 @@ func TestAHotStandbyIsRefused(t *testing.T) {
 	_, err = source.Acquire(t.Context())
 	if !errors.Is(err, ErrStandby) || !outbox.IsPermanent(err) {
 		t.Errorf("got %v", err)
+	}
+
+	// Nor may the connection that reads end there, when an address leads to both.
+	cfg := database{t, primary.URL(name)}.config()
+	other := database{t, standby.URL(name)}.config()
+	var connections atomic.Int32
+	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if connections.Add(1) > 1 {
+			addr = fmt.Sprintf("%s:%d", other.Host, other.Port)
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}
+	if source, err = NewSnapshot(cfg, "d", SnapshotConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := source.Acquire(t.Context()); err == nil || !strings.Contains(err.Error(), "different servers") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAWakeUpEndsAPause(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	wake := make(chan struct{}, 1)
+	s := acquire(t, db.source("d", SnapshotConfig{PollBusy: time.Hour, PollIdle: time.Hour, Wake: wake}))
+	got := make(chan string)
+	go func() {
+		b, err := s.Next(t.Context(), 10)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- payloads(b.Deliveries)
+	}()
+	session := s.(*snapshotSession)
+	// The first poll finds nothing, and the next one is an hour away.
+	before := session.position().prev
+	for before == nothing {
+		before = session.position().prev
+	}
+	db.exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'a')`)
+	wake <- struct{}{}
+	select {
+	case text := <-got:
+		if text != "a" {
+			t.Errorf("got %q", text)
+		}
+	case <-time.After(time.Minute):
+		t.Error("it sleeps on")
+	}
+}
+
+func TestManyOpenWindowsWaitForASettlement(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	s := acquire(t, db.source("d", SnapshotConfig{})).(*snapshotSession)
+	var open []relay.Delivery
+	for i := 0; !s.crowded(); i++ {
+		db.exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', $1)`, []byte(fmt.Sprint(i)))
+		ds := next(t, s, 10)
+		if payloads(ds) != fmt.Sprint(i) {
+			t.Fatalf("got %q, want %d", payloads(ds), i)
+		}
+		open = append(open, ds...)
+	}
+	if n := db.value("SELECT cardinality(windows) FROM outbox.cursors"); n != fmt.Sprint(len(open)) {
+		t.Errorf("%s windows stored, want %d", n, len(open))
+	}
+	db.exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'more'), ('t', 'and more')`)
+	got := make(chan string)
+	go func() {
+		b, err := s.Next(t.Context(), 10)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- payloads(b.Deliveries)
+	}()
+	settle(t, s, &open[0])
+	if text := <-got; text != "more and more" {
+		t.Errorf("got %q", text)
+	}
+}
+
+func TestAnIdleCursorIsStoredWithTheLease(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	s := acquire(t, db.source("d", SnapshotConfig{Lease: 150 * time.Millisecond}))
+	first := db.value("SELECT prev::text FROM outbox.cursors")
+	ctx, cancel := context.WithCancel(t.Context())
+	idle := make(chan struct{})
+	go func() {
+		defer close(idle)
+		_, _ = s.Next(ctx, 10) // until cancelled
+	}()
+	defer func() { <-idle }()
+	defer cancel()
+	deadline := time.Now().Add(30 * time.Second)
+	for db.value("SELECT prev::text FROM outbox.cursors") == first {
+		if time.Now().After(deadline) {
+			t.Fatal("the cursor stays where it was")
+		}
+	}
+}
+
+func TestAConnectionThatBreaksEndsTheSessionAndNothingElse(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	source := db.source("d", SnapshotConfig{})
+	source.owner = "one"
+	db.numbered(1, 20)
+	s := acquire(t, source).(*snapshotSession)
+	ds := next(t, s, 20)
+	settle(t, s, &ds[4])
+	db.exec("SELECT pg_terminate_backend($1, 10000)", int(s.lease.link.conn.PgConn().PID()))
+	err := s.Settle(t.Context(), relay.Settlement{Through: &ds[9], Delivered: 5})
+	if err == nil || errors.Is(err, relay.ErrLeaseLost) || outbox.IsPermanent(err) {
+		t.Errorf("settle: %v, want an error that says that the connection broke", err)
+	}
+	if _, err := s.Next(t.Context(), 10); err == nil {
+		t.Error("the session reads on")
+	}
+	_ = s.Close(t.Context())
+	again := next(t, acquire(t, source), 20)
+	if payloads(again) != payloads(ds[5:]) {
+		t.Errorf("got %q, want what was not settled: %q", payloads(again), payloads(ds[5:]))
 	}
 }
 
