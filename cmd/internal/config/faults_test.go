@@ -80,7 +80,6 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"url and url_file", "database: {url: postgres://u:hidden@db, url_file: /x}\n" + noDatabase, none},
 		{"url_file that is missing", "database: {url_file: /does/not/exist}\n" + noDatabase, none},
 		{"url_file that is empty", "database: {url_file: " + os.DevNull + "}\n" + noDatabase, none},
-		{"empty schema", "database: {url: postgres://db, schema: \"\"}\n" + noDatabase, none},
 
 		{"name", "name: Relay 1\n" + minimal, none},
 		{"name too long", "name: " + strings.Repeat("a", 64) + "\n" + minimal, none},
