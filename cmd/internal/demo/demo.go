@@ -55,7 +55,7 @@ type Config struct {
 
 // Limits of Config.
 const (
-	MinFor  = 5 * time.Second
+	MinFor  = 8 * time.Second
 	MaxRate = 20_000
 	MaxKeys = 100_000
 )
@@ -122,11 +122,12 @@ func Run(ctx context.Context, cfg Config) error {
 	defer signals.stop()
 
 	d := &demo{
-		cfg:     cfg,
-		signals: signals,
-		latency: newLatency(),
-		failed:  make(chan error, 1),
-		first:   make(chan struct{}),
+		cfg:       cfg,
+		signals:   signals,
+		latency:   newLatency(),
+		failed:    make(chan error, 1),
+		first:     make(chan struct{}),
+		performed: make(chan struct{}),
 	}
 	d.story.started = time.Now()
 	d.out = newOutput(cfg, d.fail)
@@ -152,14 +153,15 @@ type demo struct {
 	faults  *faults
 	sampler sampler
 
-	phase    atomic.Value // phase
-	leader   atomic.Value // string: the name of the relay that leads, "" while none does
-	dead     deadLetters
-	failed   chan error    // why the demo can't go on
-	first    chan struct{} // closed when the first event has been delivered: a run of a given length begins
-	ends     time.Time     // of that run; only the loop knows
-	help     bool          // is shown; only the loop knows
-	troubles throttle
+	phase     atomic.Value // phase
+	leader    atomic.Value // string: the name of the relay that leads, "" while none does
+	dead      deadLetters
+	failed    chan error    // why the demo can't go on
+	first     chan struct{} // closed when the first event has been delivered: a run of a given length begins
+	ends      time.Time     // of that run; only the loop knows
+	performed chan struct{} // closed when it has broken everything
+	help      bool          // is shown; only the loop knows
+	troubles  throttle
 
 	stopWriters context.CancelFunc
 	writers     sync.WaitGroup
@@ -429,11 +431,15 @@ const (
 // firstPatience is how long the first event may take.
 const firstPatience = time.Minute
 
+// performPatience is how much longer than it should a run with all the faults may take.
+const performPatience = time.Minute
+
 // loop shows what happens and does what the keyboard says, until the end.
 func (d *demo) loop(ctx context.Context) (end, error) {
 	frames := time.NewTicker(d.out.interval())
 	defer frames.Stop()
 	first := d.first
+	var performed <-chan struct{} // once the time is over
 	over := time.NewTimer(firstPatience)
 	defer over.Stop()
 	for {
@@ -450,9 +456,15 @@ func (d *demo) loop(ctx context.Context) (end, error) {
 				over.Reset(d.cfg.For)
 			}
 		case <-over.C:
-			if first != nil {
+			switch {
+			case first != nil:
 				return endNow, fmt.Errorf("no event was delivered within %s; the relays' logs end with:\n%s", duration(firstPatience), d.relays.logs())
+			case performed != nil:
+				return endScript, nil // the verdict will say what is missing
 			}
+			performed = d.performed
+			over.Reset(performPatience)
+		case <-performed:
 			return endScript, nil
 		case <-d.signals.drain:
 			return endDrain, nil

@@ -136,7 +136,7 @@ func TestTwoDemosThatBreakEverythingAtOnceBothEndWell(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var out, progress buffer
-			err := Run(t.Context(), Config{DatabaseURL: database, For: 8 * time.Second, JSON: true, Rate: 200, Relay: command, Stdout: &out, Stderr: &progress})
+			err := Run(t.Context(), Config{DatabaseURL: database, For: MinFor, JSON: true, Rate: 200, Relay: command, Stdout: &out, Stderr: &progress})
 			checkRun(t, err, out.String(), progress.String())
 		})
 	}
@@ -147,7 +147,7 @@ func TestADemoWithKafkaEndsWell(t *testing.T) {
 	needPostgres(t)
 	kafka := servers.TestKafka(t)
 	var out, progress buffer
-	err := Run(t.Context(), Config{Kafka: kafka.Addr(), For: 10 * time.Second, JSON: true, Rate: 200, Relay: relayCommand(t), Stdout: &out, Stderr: &progress})
+	err := Run(t.Context(), Config{Kafka: kafka.Addr(), For: MinFor, JSON: true, Rate: 200, Relay: relayCommand(t), Stdout: &out, Stderr: &progress})
 	checkRun(t, err, out.String(), progress.String())
 	if all := lines(t, out.String()); !strings.HasPrefix(all[len(all)-1].Broker, "Kafka ") {
 		t.Errorf("the broker is %q", all[len(all)-1].Broker)
@@ -240,7 +240,7 @@ func TestSIGTERMEndsADemoWithoutAVerdict(t *testing.T) {
 	if err := demo.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if out := rest(); strings.Contains(out, "phantom        0") {
+	if out := rest(); strings.Contains(out, "outbox migrate up") {
 		t.Errorf("there is a verdict:\n%s", out)
 	}
 	if err := demo.Wait(); err == nil {

@@ -102,38 +102,55 @@ func (f *faults) load(rate int) {
 	}
 }
 
-// perform breaks everything once, in a fixed order, spread over a run of that length. It returns when all has been started,
-// or ctx has ended.
+// perform breaks everything once, in a fixed order, spread over a run of that length. What one fault has broken is whole
+// before the next but one, so that each shows by itself; a run that is too short for that becomes longer. It returns early
+// when ctx ends.
 func (f *faults) perform(ctx context.Context, length time.Duration) {
 	d := f.demo
 	started := time.Now()
-	at := func(share float64) bool {
-		timer := time.NewTimer(time.Until(started.Add(time.Duration(share * float64(length)))))
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-			return false
-		case <-timer.C:
-			return true
-		}
-	}
 	part := func(share float64) time.Duration { return time.Duration(share * float64(length)) }
 	for _, step := range []struct {
-		at float64
-		do func()
+		at    float64     // share of the length
+		ready func() bool // what it waits for besides
+		do    func()
 	}{
-		{0.06, func() { f.rollBack(max(10, int(part(0.04).Seconds()*float64(d.service.pace.get())))) }},
-		{0.14, func() { f.poison(ctx) }},
-		{0.22, func() { f.killLeader() }},
-		{0.60, func() { d.spawn(func() { f.longTransaction(ctx, min(part(0.18), 10*time.Second)) }) }},
-		{0.80, func() { f.takeBrokerDown() }},
-		{0.90, func() { f.bringBrokerUp(ctx) }},
+		{0.05, nil, func() { f.rollBack(max(10, int(part(0.04).Seconds()*float64(d.service.pace.get())))) }},
+		{0.10, nil, func() { f.poison(ctx) }},
+		{0.17, f.led, f.killLeader},
+		{0.62, f.calm, func() { f.longTransaction(ctx, min(part(0.14), 10*time.Second)) }},
+		{0.80, f.calm, f.takeBrokerDown},
+		{0.90, nil, func() { f.bringBrokerUp(ctx) }},
 	} {
-		if !at(step.at) {
+		if !sleep(ctx, time.Until(started.Add(part(step.at)))) {
 			return
+		}
+		for step.ready != nil && !step.ready() {
+			if !sleep(ctx, 20*time.Millisecond) {
+				return
+			}
 		}
 		step.do()
 	}
+	close(d.performed)
+}
+
+// sleep returns false when ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(max(0, d))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// led tells whether a relay leads.
+func (f *faults) led() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.leader != "" && f.killed == nil
 }
 
 // brokerUp tells whether relays can reach the broker.
@@ -183,7 +200,7 @@ func (f *faults) bringBrokerUp(ctx context.Context) {
 	f.down = nil
 	took := time.Since(o.since)
 	o.result.What = "broker down for " + duration(took)
-	o.result.Outcome = number(waiting) + " events waited in PostgreSQL, none was given up"
+	o.result.Outcome = number(waiting) + " events waited in PostgreSQL meanwhile"
 	o.result.Done = true
 	f.mu.Unlock()
 	f.demo.story.add("broker_up", fmt.Sprintf("broker up again after %s: %s events have waited", duration(took), number(waiting)))
@@ -348,18 +365,13 @@ func (f *faults) longTransaction(ctx context.Context, length time.Duration) {
 	_, err := d.service.change(ctx, key, change{
 		size: payloadSize,
 		hold: func() {
-			timer := time.NewTimer(length)
-			defer timer.Stop()
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
-			}
+			sleep(ctx, length)
 			took, meanwhile = time.Since(l.since), d.arrived.Counts().Delivered-before
 		},
 		arrived: func(delay time.Duration) {
 			f.mu.Lock()
 			r.What = "long transaction, " + duration(took)
-			r.Outcome = fmt.Sprintf("%s others delivered meanwhile, its own after %s", number(meanwhile), duration(delay))
+			r.Outcome = fmt.Sprintf("%s delivered meanwhile, itself after %s", number(meanwhile), duration(delay))
 			r.Done = true
 			f.mu.Unlock()
 			d.story.add("long_end", fmt.Sprintf("the long transaction has committed after %s, its event came %s later; meanwhile %s others were delivered",
@@ -413,10 +425,7 @@ func (f *faults) finish(ctx context.Context) {
 		if f.brokerUp() {
 			return
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond):
-		}
+		sleep(ctx, 20*time.Millisecond)
 	}
 }
 

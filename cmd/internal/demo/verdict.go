@@ -217,14 +217,14 @@ func (v *verdict) text(s style) string {
 	case v.Pending > 0:
 		line("%s so far; the demo ended with %s under way (d drains first)", s.wrap("1;32", "OK"), plural(v.Pending, "event"))
 	default:
-		line("%s: all that was committed arrived, in order%s; nothing that was rolled back did.", s.wrap("1;32", "OK"),
-			map[bool]string{true: ", or is a dead letter"}[r.DeadLettered > 0])
+		line("%s: all that was committed arrived, in order%s.", s.wrap("1;32", "OK"), map[bool]string{true: ", or is a dead letter"}[r.DeadLettered > 0])
+		line("Nothing that was rolled back did.")
 	}
 	line("")
-	line("  committed    %9s      delivered   %9s      dead letters %4s", number(r.Committed), number(r.Delivered), number(r.DeadLettered))
-	line("  rolled back  %9s      in %s, %s to %s", number(r.RolledBack), duration(v.Took), v.Postgres, v.Broker)
+	line("  committed    %10s     delivered %10s     dead letters %d", number(r.Committed), number(r.Delivered), r.DeadLettered)
+	line("  rolled back  %10s     in %s, %s > %s", number(r.RolledBack), duration(v.Took), v.Postgres, v.Broker)
 	if r.Unknown > 0 {
-		line("  unknown      %9s      the connection broke inside COMMIT; they may have been delivered, and needn't be", number(r.Unknown))
+		line("  unknown      %10s     the connection broke inside COMMIT: delivered or not", number(r.Unknown))
 	}
 	line("")
 	for _, count := range []struct {
@@ -235,18 +235,16 @@ func (v *verdict) text(s style) string {
 		{s.verdict(pad("phantom", 14), r.Phantom), "delivered, though rolled back"},
 		{s.verdict(pad("out of order", 14), r.Inverted), "after a later event of the same order"},
 		{s.verdict(pad("corrupted", 14), r.Corrupted), "not byte for byte as it was written"},
-		{s.tolerated(pad("duplicated", 14), r.Duplicated), "the same message id again; may follow a kill, an inbox drops it"},
+		{s.tolerated(pad("duplicated", 14), r.Duplicated), "same message id again: may follow a kill, an inbox drops it"},
 	} {
-		line("  %s    %s", count.text, s.dim(count.what))
+		line("  %s  %s", count.text, s.dim(count.what))
 	}
 	line("")
 	if v.Calm.Count > 0 {
-		line("  commit to consumer   p50 %s   p95 %s   p99 %s   %s", duration(v.Calm.P50), duration(v.Calm.P95), duration(v.Calm.P99),
-			s.dim("while relays and broker were up"))
+		line("  commit to consumer   p50 %s   p95 %s   p99 %s   %s", duration(v.Calm.P50), duration(v.Calm.P95), duration(v.Calm.P99), s.dim("undisturbed"))
 	}
 	if v.Latency.Count > v.Calm.Count {
-		line("                       p50 %s   p95 %s   p99 %s   %s", duration(v.Latency.P50), duration(v.Latency.P95), duration(v.Latency.P99),
-			s.dim("all together"))
+		line("                       p50 %s   p95 %s   p99 %s   %s", duration(v.Latency.P50), duration(v.Latency.P95), duration(v.Latency.P99), s.dim("all together"))
 	}
 	if len(v.Faults) > 0 {
 		line("")
@@ -276,14 +274,14 @@ func (v *verdict) text(s style) string {
 func next(s style) string {
 	return fmt.Sprintf(`
 %s
-  outbox migrate up --database-url postgres://...     installs the tables into your database
+  outbox migrate up --database-url postgres://...   the tables, in your database
 
-  %s
-      writer.Write(ctx, tx, outbox.Message{Topic: "orders", Key: orderID, Payload: body})
+  In your service, in the transaction that changes the row, after the change:
+    w.Write(ctx, tx, outbox.Message{Topic: "orders", Key: id, Payload: body})
 
-  outbox config schema      what outbox.yaml may say: your database, your brokers
-  outbox relay              delivers; run two, as here
-  outbox dead ls            what could not be delivered, and why; outbox dead requeue sends it again
+  outbox config schema    what outbox.yaml may say: your database, your brokers
+  outbox relay            delivers; run two, as here
+  outbox dead ls          what could not be delivered, and why
   https://github.com/pgoutbox/outbox
-`, s.bold("Next"), "in your service, after the statement that changes the row, in its transaction:")
+`, s.bold("Next"))
 }

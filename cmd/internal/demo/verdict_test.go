@@ -19,8 +19,8 @@ func goodVerdict() verdict {
 			{Fault: "rollbacks", What: "600 transactions rolled back", Outcome: "none of their events was delivered", Done: true},
 			{Fault: "poison", What: "poison message of 96 KiB", Outcome: "dead letter (refused), order-0 went on", Done: true},
 			{Fault: "kill", What: "relay-1 killed (SIGKILL)", Outcome: "relay-2 took over after 3.1 s", Done: true},
-			{Fault: "long", What: "long transaction, 5.4 s", Outcome: "2,700 others delivered meanwhile, its own after 3.6 ms", Done: true},
-			{Fault: "broker", What: "broker down for 3.0 s", Outcome: "1,500 events waited in PostgreSQL, none was given up", Done: true},
+			{Fault: "long", What: "long transaction, 5.4 s", Outcome: "2,700 delivered meanwhile, itself after 3.6 ms", Done: true},
+			{Fault: "broker", What: "broker down for 3.0 s", Outcome: "1,500 events waited in PostgreSQL meanwhile", Done: true},
 		},
 		Dead:     []deadLetter{{Order: "order-0", Reason: "refused", Error: "nats: stream \"ORDERS\": message size exceeds maximum allowed (error 10054)", Expected: true}},
 		Postgres: "PostgreSQL 18.6", Broker: "NATS JetStream 2.15.2",
@@ -45,6 +45,17 @@ func TestTheVerdictReadsAsItShould(t *testing.T) {
 	early.Pending, early.Faults, early.Dead, early.Report.DeadLettered = 12, nil, nil, 0
 	early.judge(endNow, 0)
 	golden(t, "verdict-early", early.text(style{}))
+}
+
+func TestAGoodVerdictFitsATerminalOf80(t *testing.T) {
+	t.Parallel()
+	v := goodVerdict()
+	v.judge(endScript, 0)
+	for line := range strings.Lines(v.text(style{color: true}) + next(style{color: true})) {
+		if n := visible(strings.TrimRight(line, "\n")); n > 80 {
+			t.Errorf("%d wide: %s", n, line)
+		}
+	}
 }
 
 func TestTheVerdictIsGoodOnlyIfEverythingIs(t *testing.T) {
