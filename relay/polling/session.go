@@ -293,13 +293,17 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 	// was published. The write must not end with ctx, or the connection would be lost to what is still
 	// to be settled.
 	var ordinal uint64
-	err = s.lease.write(context.WithoutCancel(ctx), 0, s.opening(next, func(w *window) {
+	err = s.lease.write(context.WithoutCancel(ctx), 0, func() position {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		w := s.cursor.open(next)
 		ordinal = w.ordinal
 		if pg != nil {
 			w.complete = true
 			w.last = pg.deliveries[len(pg.deliveries)-1].Position
 		}
-	}), nil)
+		return s.cursor.position()
+	}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -307,16 +311,6 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 		stamp(pg, ordinal)
 	}
 	return pg, nil
-}
-
-// opening opens a window and returns the position with it.
-func (s *snapshotSession) opening(end txSnapshot, note func(*window)) func() position {
-	return func() position {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		note(s.cursor.open(end))
-		return s.cursor.position()
-	}
 }
 
 var errDrained = errors.New("polling: everything up to the session's end is settled")
@@ -327,7 +321,13 @@ func (s *snapshotSession) drain(ctx context.Context) error {
 	opened := s.cursor.base.text == s.until.text
 	s.mu.Unlock()
 	if !opened {
-		return s.lease.write(context.WithoutCancel(ctx), 0, s.opening(*s.until, func(*window) {}), nil)
+		last := func() position {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.cursor.open(*s.until)
+			return s.cursor.position()
+		}
+		return s.lease.write(context.WithoutCancel(ctx), 0, last, nil)
 	}
 	// It may have been empty, and then nothing was written that says that it is closed.
 	if err := s.lease.write(context.WithoutCancel(ctx), 0, s.position, nil); err != nil {
