@@ -148,7 +148,7 @@ func ExampleValidationError() {
 
 	// It prints:
 	//	outbox: write: message 1: Topic is empty, and every message needs one
-	//	message 1: Payload has 2097152 bytes, the limit is 1048576
+	//	message 1: Payload has 2097152 bytes, the limit is 1000000
 }
 
 // A service that brings its own schema calls Up at its start; any number of instances may.

@@ -161,6 +161,6 @@ const (
 	MaxTopicBytes   = 249 // Kafka's limit, the tightest of the brokers
 	MaxKeyBytes     = 1024
 	MaxHeaders      = 64
-	MaxHeaderBytes  = 32 << 10 // all names and values together
-	MaxPayloadBytes = 1 << 20  // Kafka's default for a record, and NATS's for a message
+	MaxHeaderBytes  = 32 << 10  // all names and values together
+	MaxPayloadBytes = 1_000_000 // leaves room for headers below the 1 MiB that Kafka and NATS take by default
 )

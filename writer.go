@@ -17,7 +17,7 @@ import (
 // WriterConfig tunes a Writer. The zero value is fit for use.
 type WriterConfig struct {
 	// MaxPayloadBytes is the largest payload that the writer accepts, at most 256 MiB. Default
-	// MaxPayloadBytes (1 MiB). Raise it only together with the limits of every broker behind it.
+	// MaxPayloadBytes (1,000,000). Raise it only together with the limits of every broker behind it.
 	MaxPayloadBytes int
 
 	// Trace returns the caller's trace context in the form of W3C's headers, "" for none. They are stored

@@ -49,7 +49,7 @@ func limitCases() []limitCase {
 		{"types at the limit", outbox.Message{Topic: "t", AggregateType: text(outbox.MaxTypeBytes), AggregateID: text(outbox.MaxKeyBytes),
 			EventType: text(outbox.MaxTypeBytes), ContentType: text(outbox.MaxTypeBytes)}, ""},
 		{"payload at the limit", outbox.Message{Topic: "t", Payload: make([]byte, outbox.MaxPayloadBytes)}, ""},
-		{"payload beyond", outbox.Message{Topic: "t", Payload: make([]byte, outbox.MaxPayloadBytes+1)}, "has 1048577 bytes, the limit is 1048576"},
+		{"payload beyond", outbox.Message{Topic: "t", Payload: make([]byte, outbox.MaxPayloadBytes+1)}, "has 1000001 bytes, the limit is 1000000"},
 		{"headers at the limit", outbox.Message{Topic: "t", Headers: headers(outbox.MaxHeaders, outbox.MaxHeaderBytes/outbox.MaxHeaders)}, ""},
 		{"too many headers", outbox.Message{Topic: "t", Headers: headers(outbox.MaxHeaders+1, 4)}, "65 headers"},
 		{"headers too large", outbox.Message{Topic: "t", Headers: headers(1, outbox.MaxHeaderBytes+1)}, "32769 bytes"},

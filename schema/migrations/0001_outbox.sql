@@ -183,8 +183,8 @@ BEGIN
             END IF;
         END LOOP;
     END IF;
-    IF octet_length(payload) > 1048576 THEN
-        RAISE EXCEPTION 'outbox.publish: payload has % bytes, the limit is 1048576', octet_length(payload)
+    IF octet_length(payload) > 1000000 THEN
+        RAISE EXCEPTION 'outbox.publish: payload has % bytes, the limit is 1000000', octet_length(payload)
             USING ERRCODE = 'invalid_parameter_value',
             HINT = 'Store the body elsewhere and publish a reference to it.';
     END IF;
