@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -84,8 +85,63 @@ func openBed(ctx context.Context, common *Common, withBroker, proxied bool) (_ *
 		return nil, err
 	}
 	b.closers = append(b.closers, b.to.close)
-	b.versions[common.Broker], err = b.to.version(ctx)
-	return b, err
+	if b.versions[common.Broker], err = b.to.version(ctx); err != nil {
+		return nil, err
+	}
+	if common.Address == "" {
+		if err := b.warmUp(ctx, warmUpMessages); err != nil {
+			return nil, fmt.Errorf("warm up %s: %w", common.Broker, err)
+		}
+	}
+	return b, nil
+}
+
+// warmUpMessages take a second or two, and are what Kafka's compiler needs until it knows what is hot.
+const warmUpMessages = 300_000
+
+// warmUp sends messages through the broker and takes them out again, so that the first contender doesn't
+// meet another broker than the last.
+func (b *bed) warmUp(ctx context.Context, messages int) error {
+	b.common.say("warming up %s", b.common.Broker)
+	if err := b.to.fresh(ctx); err != nil {
+		return err
+	}
+	free := freePages(pages)
+	out, err := openPipe(b.common.Broker, b.to.address(), b.topic, free, 2*time.Millisecond)
+	if err != nil {
+		return err
+	}
+	err = fill(ctx, out, free, messages)
+	if err := errors.Join(err, out.flush(ctx)); err != nil {
+		return err
+	}
+	left := messages
+	return b.to.consume(ctx, func([]byte) bool {
+		left--
+		return left > 0
+	})
+}
+
+// fill sends messages of no meaning.
+func fill(ctx context.Context, out pipe, free chan *page, messages int) error {
+	payload := make([]byte, 256)
+	for sent := 0; sent < messages; {
+		pg, err := take(ctx, free)
+		if err != nil {
+			return err
+		}
+		for sent < messages {
+			id := outbox.NewID()
+			if !pg.add(id[:], []byte(keyName(sent%1000)), payload) {
+				break
+			}
+			sent++
+		}
+		if err := out.send(ctx, pg); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (b *bed) askPostgres(ctx context.Context) error {

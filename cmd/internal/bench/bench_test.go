@@ -185,6 +185,31 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
+func TestABrokerIsWarmedUpByMessagesThatArrive(t *testing.T) {
+	t.Parallel()
+	for _, broker := range []string{"kafka", "nats"} {
+		t.Run(broker, func(t *testing.T) {
+			t.Parallel()
+			common := common(t, broker)
+			if errs := common.defaults(Floor); len(errs) > 0 {
+				t.Fatal(errs)
+			}
+			b, err := openBed(t.Context(), &common, true, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(b.close)
+			const messages = 12_000 // more than a page
+			if err := b.warmUp(t.Context(), messages); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := b.to.count(t.Context()); err != nil || n != messages {
+				t.Errorf("%d messages arrived of %d, %v", n, messages, err)
+			}
+		})
+	}
+}
+
 func TestAPartEndsWithWhoeverStartedIt(t *testing.T) {
 	t.Parallel()
 	common := common(t, "nats")
