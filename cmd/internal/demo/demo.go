@@ -373,10 +373,10 @@ func (d *demo) fail(err error) {
 	}
 }
 
-// trouble reports an error of a writer, not more often than a person can read.
+// trouble reports an error of the database, not more often than a person can read.
 func (d *demo) trouble(err error) {
 	if d.troubles.allow(time.Second) {
-		d.story.fault("database_error", "the orders service: "+err.Error())
+		d.story.fault("database_error", "PostgreSQL: "+err.Error())
 	}
 }
 
@@ -408,7 +408,7 @@ func (d *demo) received(payload []byte) {
 	departure, found := d.service.book.arrive(id)
 	if found {
 		took := now.Sub(departure.at)
-		d.latency.record(took, departure.calm)
+		d.latency.record(took, departure.calm && d.faults.calm())
 		if departure.arrived != nil {
 			departure.arrived(took)
 		}

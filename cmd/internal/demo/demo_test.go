@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -151,6 +153,55 @@ func TestADemoWithKafkaEndsWell(t *testing.T) {
 	checkRun(t, err, out.String(), progress.String())
 	if all := lines(t, out.String()); !strings.HasPrefix(all[len(all)-1].Broker, "Kafka ") {
 		t.Errorf("the broker is %q", all[len(all)-1].Broker)
+	}
+}
+
+func TestWhatNobodyWroteIsFound(t *testing.T) {
+	t.Parallel()
+	needPostgres(t)
+	var out, progress buffer
+	var intruding sync.WaitGroup
+	defer intruding.Wait()
+	intruding.Go(func() {
+		var address string
+		waitFor(t, "the demo delivers", func() bool {
+			_, text, found := strings.Cut(out.String(), "is ready: nats://")
+			address, _, _ = strings.Cut(text, `"`)
+			return found && strings.Contains(out.String(), "first_delivered")
+		})
+		conn, err := nats.Connect("nats://" + address)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		stream, err := jetstream.New(conn)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for _, payload := range [][]byte{
+			check.Encode(nil, 3, 1_000_000, 40),
+			check.Encode(nil, 4_000_000, 1, 40),
+			[]byte("nothing of the demo's"),
+		} {
+			if _, err := stream.Publish(t.Context(), topic, payload); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	err := Run(t.Context(), Config{For: MinFor, JSON: true, Rate: 50, Relay: relayCommand(t), Stdout: &out, Stderr: &progress})
+	if !errors.Is(err, ErrNotOK) {
+		t.Fatalf("got %v\n%s\n%s", err, progress.String(), out.String())
+	}
+	all := lines(t, out.String())
+	v := all[len(all)-1]
+	if v.OK || v.Report.Phantom != 2 || v.Report.Corrupted != 1 || v.Report.Lost != 0 {
+		t.Errorf("the verdict: %+v", v)
+	}
+	// The invented event is the latest of its order, so the order's real ones come after it.
+	if reasons := strings.Join(v.Reasons, "\n"); !strings.Contains(reasons, "2 events phantom") || !strings.Contains(reasons, "1 event corrupted") || v.Report.Inverted == 0 {
+		t.Errorf("the reasons: %s", reasons)
 	}
 }
 

@@ -104,7 +104,7 @@ func (d *demo) drained(ctx context.Context) error {
 			}
 		case <-looks.C:
 			counts := d.arrived.Counts()
-			if d.faults.over() && counts.Outstanding == 0 && counts.Undecided == 0 {
+			if d.faults.over() && counts.Outstanding == 0 {
 				return nil
 			}
 			if now := counts.Delivered + counts.DeadLettered; now != progress || !d.faults.over() {
@@ -214,6 +214,7 @@ func (v *verdict) text(s style) string {
 		for _, reason := range v.Reasons {
 			line("  %s", s.red(reason))
 		}
+		line("  The orders and roll-backs were those of --seed %d.", v.Seed)
 	case v.Pending > 0:
 		line("%s so far; the demo ended with %s under way (d drains first)", s.wrap("1;32", "OK"), plural(v.Pending, "event"))
 	default:
