@@ -58,7 +58,7 @@ func TestTheOldestAndTheNewestPostgreSQLPassTheStress(t *testing.T) {
 }
 
 func stress(t *testing.T, db database, rows int64) {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute+time.Duration(rows)*3*time.Millisecond)
 	defer cancel()
 	db.exec(`CREATE TABLE aggregates (id integer PRIMARY KEY, n bigint NOT NULL DEFAULT 0) WITH (fillfactor = 50)`)
 	db.exec(`INSERT INTO aggregates SELECT generate_series(0, $1::integer - 1)`, stressKeys)

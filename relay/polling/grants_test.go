@@ -1,0 +1,90 @@
+package polling
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+func TestARelayNeedsNoMoreThanItsGrants(t *testing.T) {
+	t.Parallel()
+	owner := newDatabase(t)
+	role := "relay_" + owner.value("SELECT current_database()")
+	owner.exec("CREATE ROLE " + role + " LOGIN")
+	t.Cleanup(func() {
+		conn, err := pgx.Connect(context.Background(), owner.url)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer hangUp(conn)
+		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	owner.exec(schema.Grants("", role, ""))
+	past := owner.past()
+	for _, payload := range []string{"a", "b", "c"} {
+		owner.write(payload, past)
+	}
+
+	cfg := owner.config()
+	cfg.User = role
+	registration, err := Register(t.Context(), cfg, "least", RegistrationConfig{Lease: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer registration.Close()
+	source := func(groups int) relay.Source {
+		s, err := NewSnapshot(cfg, "d", SnapshotConfig{Registration: registration, Groups: groups})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := acquire(t, source(1))
+	ds := next(t, s, 10)
+	if payloads(ds) != "a b c" {
+		t.Fatalf("got %q", payloads(ds))
+	}
+	err = s.Settle(t.Context(), relay.Settlement{
+		Through: &ds[2], Delivered: 1,
+		Hold: []relay.Hold{{Delivery: &ds[0]}},
+		Dead: []relay.Dead{{Delivery: &ds[1], Reason: relay.ReasonRefused, Err: errors.New("no")}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := drain(t, s, 1); len(got) != 1 {
+		t.Errorf("held %q", got)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	retention, err := NewRetention(cfg, RetentionConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := connect(t.Context(), cfg, "retention", retention.cfg.Logger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hangUp(conn)
+	if report, err := retention.pass(t.Context(), conn); err != nil || len(report.Emptied) != 1 {
+		t.Errorf("retention: %+v, %v", report, err)
+	}
+
+	s = acquire(t, source(2))
+	if _, err := s.Next(t.Context(), 1); !errors.Is(err, relay.ErrLeaseLost) {
+		t.Errorf("the number of groups was not changed: %v", err)
+	}
+	_ = s.Close(t.Context())
+	acquire(t, source(2))
+}
