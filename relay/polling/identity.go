@@ -62,7 +62,6 @@ type cursorRow struct {
 	epoch         int64
 	owner         string
 	held          bool // by owner, until its lease ends
-	leaseEnds     int64
 	cluster       int64
 
 	here struct {
