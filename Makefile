@@ -46,6 +46,22 @@ test-short: ## Seconds, with Go alone: no servers
 simulate: ## Drive the engine through SEEDS schedules of faults
 	GOGC=800 $(GO) test ./relay -run TestEveryScheduleKeepsThePromises -sim.seeds=$(SEEDS) -timeout 2h -v
 
+BENCH_OUT ?= bin/bench
+SWEEPS := batch=500,1000,5000,20000 bytes=100,256,1000,4000 keys=1,100,10000,100000 relays=1,2,4 rtt=0s,1ms held=off,on
+.PHONY: bench
+bench: build servers ## Measure, on a quiet machine (about 45 minutes), and write docs/benchmarks.md
+	@mkdir -p $(BENCH_OUT) docs/benchmarks
+	bin/outbox bench drain --json > $(BENCH_OUT)/drain-kafka.jsonl
+	bin/outbox bench drain --bytes 1000 --json > $(BENCH_OUT)/drain-kafka-1000.jsonl
+	bin/outbox bench drain --broker nats --json > $(BENCH_OUT)/drain-nats.jsonl
+	bin/outbox bench drain --broker nats --bytes 1000 --json > $(BENCH_OUT)/drain-nats-1000.jsonl
+	for s in $(SWEEPS); do bin/outbox bench drain --messages 500000 --sweep $$s --json > $(BENCH_OUT)/sweep-$${s%%=*}.jsonl || exit 1; done
+	bin/outbox bench drain --sweep backlog=1000000,10000000 --json > $(BENCH_OUT)/sweep-backlog.jsonl
+	bin/outbox bench latency --json > $(BENCH_OUT)/latency-kafka.jsonl
+	bin/outbox bench latency --broker nats --json > $(BENCH_OUT)/latency-nats.jsonl
+	bin/outbox bench write --json > $(BENCH_OUT)/write.jsonl
+	bin/outbox bench report $(BENCH_OUT)/*.jsonl --plots docs/benchmarks --into docs/benchmarks.md
+
 .PHONY: mutants
 mutants: ## Break one mechanism after the other, and show which test notices
 	$(GO) run ./cmd/internal/mutants
