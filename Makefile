@@ -34,6 +34,15 @@ lint: ## Formatting, vet and staticcheck
 fmt: ## Format the code
 	gofmt -w .
 
+.PHONY: tidy
+tidy: ## go mod tidy in every module; ours are not required by version while go.work ties them
+	GOWORK=off $(GO) mod tidy
+	@for m in broker cmd; do (cd $$m && \
+	  $(GO) mod edit -replace github.com/pgoutbox/outbox=.. -replace github.com/pgoutbox/outbox/broker=../broker && \
+	  GOWORK=off $(GO) mod tidy && \
+	  $(GO) mod edit -dropreplace github.com/pgoutbox/outbox -dropreplace github.com/pgoutbox/outbox/broker \
+	    -droprequire github.com/pgoutbox/outbox -droprequire github.com/pgoutbox/outbox/broker) || exit 1; done
+
 .PHONY: test
 test: lint servers ## Everything: lint, then all tests on real servers with the race detector
 	OUTBOX_REQUIRE_SERVERS=1 $(GO) test -race -timeout 20m -p 1 ./... ./broker/... ./cmd/...
