@@ -146,7 +146,7 @@ var mutants = []mutant{
 		file:  "relay/polling/lease.go",
 		old:   "	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = clock_timestamp()\nWHERE destination = $1 AND shard_group = $2 AND epoch = $3`",
 		wrong: "	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = clock_timestamp()\nWHERE destination = $1 AND shard_group = $2 AND epoch >= $3`",
-		pkg:   "./relay/polling", run: "Test",
+		pkg:   "./relay/polling", run: "TestSnapshotIsASource$",
 	},
 	{
 		name:  "a window is not stored before it is published",
@@ -154,5 +154,26 @@ var mutants = []mutant{
 		old:   "	err = s.lease.write(context.WithoutCancel(ctx), 0, func() position {\n",
 		wrong: "	func(_ context.Context, _ int, open func() position, _ any) { open() }(ctx, 0, func() position {\n",
 		pkg:   "./relay/polling", run: "TestWhatIsHandedOutSurvives",
+	},
+	{
+		name:  "a segment is emptied without another look under the lock",
+		file:  "relay/polling/retention.go",
+		old:   "		if kept, err = neededBy(ctx, tx, table); kept != nil || err != nil {\n			return err\n		}\n",
+		wrong: "",
+		pkg:   "./relay/polling", run: "TestALateWriterKeepsItsMessage|TestNothingIsLostWhileSegmentsAreEmptied",
+	},
+	{
+		name:  "a standby is read",
+		file:  "relay/polling/identity.go",
+		old:   "	if standby {",
+		wrong: "	if standby && false {",
+		pkg:   "./relay/polling", run: "TestAHotStandbyIsRefused",
+	},
+	{
+		name:  "a cursor of another cluster is believed",
+		file:  "relay/polling/identity.go",
+		old:   "	if why == \"\" {",
+		wrong: "	if true {",
+		pkg:   "./relay/polling", run: "TestARestoredDumpIsRefused",
 	},
 }

@@ -115,13 +115,19 @@ func try(ctx context.Context, root, dir string, m mutant) (caught bool, by strin
 	if found := failure.FindSubmatch(out); found != nil {
 		return true, string(found[1]), nil
 	}
+	if hung := stuck.FindSubmatch(out); hung != nil {
+		return true, string(hung[1]) + ", which never ended", nil
+	}
 	if bytes.Contains(out, []byte("panic: ")) {
 		return true, "a panic", nil
 	}
 	return false, "", fmt.Errorf("the tests failed without saying which:\n%s", out)
 }
 
-var failure = regexp.MustCompile(`--- FAIL: (\S+)`)
+var (
+	failure = regexp.MustCompile(`--- FAIL: (\S+)`)
+	stuck   = regexp.MustCompile(`running tests:\s+(\S+)`)
+)
 
 func repository(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/pgoutbox/outbox").Output()
