@@ -215,6 +215,9 @@ func (w *stressWriter) transaction(ctx context.Context, conn *pgx.Conn, random *
 				w.checker.RolledBack(m.key, m.seq)
 			}
 		}
+		if committed {
+			w.written.Add(int64(len(kept)))
+		}
 		w.transactions.Add(1)
 	}
 	switch {
@@ -228,12 +231,10 @@ func (w *stressWriter) transaction(ctx context.Context, conn *pgx.Conn, random *
 		}
 		// The session has no transaction any more, which pgx finds out by this.
 		_ = tx.Rollback(ctx)
-		w.written.Add(int64(len(kept)))
 		w.prepared.Go(func() { end(w.finishPrepared(ctx, name)) })
 	default:
 		err = tx.Commit(ctx)
 		if err == nil {
-			w.written.Add(int64(len(kept)))
 			end(true)
 		}
 	}
