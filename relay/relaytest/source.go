@@ -503,12 +503,13 @@ func (c *sourceCase) interrupted() {
 // concurrentWriters is a small version of what a strategy should be put to in its own tests.
 func (c *sourceCase) concurrentWriters() {
 	const writers, transactions, keys = 6, 60, 7
+	const end = "end/1" // a reader that waits for more than there is would wait for ever, so it waits for this
 	var (
 		mu        sync.Mutex
 		committed = make(map[string]bool)
 		numbers   = make(map[string]int)
 		wg        sync.WaitGroup
-		faults    = make(chan error, writers)
+		faults    = make(chan error, writers+1)
 	)
 	number := func(key string) int {
 		mu.Lock()
@@ -557,6 +558,7 @@ func (c *sourceCase) concurrentWriters() {
 		mu.Unlock()
 		return tx.Commit(c.ctx)
 	}
+	committed[end] = true
 	for i := range writers {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(rand.Uint64(), uint64(i)))
@@ -570,25 +572,30 @@ func (c *sourceCase) concurrentWriters() {
 	}
 	ended := make(chan struct{})
 	go func() {
+		defer close(ended)
 		wg.Wait()
-		close(ended)
+		tx, err := c.h.Begin(c.ctx)
+		if err == nil {
+			err = tx.Insert(c.ctx, note("end", end))
+		}
+		if err == nil {
+			err = tx.Commit(c.ctx)
+		}
+		if err != nil {
+			faults <- err
+		}
 	}()
+	defer func() { <-ended }()
 
 	s := c.session(SourceOptions{})
 	seen := make(map[string]bool)
 	last := make(map[string]int)
-	for done := false; ; {
-		select {
-		case <-ended:
-			done = true
-		default:
-		}
+	unread := func() bool { // once the end was seen, nothing is committed any more
 		mu.Lock()
-		all := len(seen) >= len(committed)
-		mu.Unlock()
-		if done && all {
-			break
-		}
+		defer mu.Unlock()
+		return !seen[end] || len(seen) < len(committed)
+	}
+	for unread() {
 		for _, d := range s.read(1) {
 			text := string(d.Payload)
 			key, n, _ := strings.Cut(text, "/")
