@@ -112,7 +112,7 @@ func TestTheLibraryNeedsPgxAlone(t *testing.T) {
 func TestTheEnginesCoreHasNoClockNoGoroutinesAndNoInput(t *testing.T) {
 	t.Parallel()
 	pure := []string{"cmp", "errors", "fmt", "math", "slices", "strings", "time", module}
-	for _, file := range []string{"core.go", "policy.go"} {
+	for _, file := range []string{"core.go", "outcomes.go", "lanes.go", "settle.go", "policy.go"} {
 		path := filepath.Join("..", "..", "relay", file)
 		parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
 		if err != nil {

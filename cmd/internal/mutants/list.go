@@ -9,7 +9,7 @@ const (
 var mutants = []mutant{
 	{
 		name: "a lane goes on after an unknown outcome",
-		file: "relay/core.go",
+		file: "relay/outcomes.go",
 		old:  "		it.state = queued\n		name := it.d.Lane()\n",
 		wrong: "		if outbox.IsUnavailable(err) {\n			it.state = done\n			continue\n		}\n" +
 			"		it.state = queued\n		name := it.d.Lane()\n",
@@ -17,7 +17,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a per-message error is ignored",
-		file:  "relay/core.go",
+		file:  "relay/outcomes.go",
 		old:   "		err := errs[i]\n		if err == nil {",
 		wrong: "		err := errs[i]\n		if err == nil || i > 0 {",
 		pkg:   "./relay", run: simulation,
@@ -31,21 +31,21 @@ var mutants = []mutant{
 	},
 	{
 		name:  "returned messages go to the back of the queue",
-		file:  "relay/core.go",
+		file:  "relay/outcomes.go",
 		old:   "		s.queue = append(back, s.queue...)\n",
 		wrong: "		s.queue = append(s.queue, back...)\n",
 		pkg:   "./relay", run: simulation,
 	},
 	{
 		name:  "a key goes on before its dead letter is settled",
-		file:  "relay/core.go",
+		file:  "relay/outcomes.go",
 		old:   "		l.mode, l.barrier = laneBarrier, it\n		it.state = toDead\n",
 		wrong: "		it.state = toDead\n		l.due = time.Time{}\n",
 		pkg:   "./relay", run: simulation,
 	},
 	{
 		name:  "an outage spends attempts",
-		file:  "relay/core.go",
+		file:  "relay/outcomes.go",
 		old:   "		if unavailable || errors.Is(err, outbox.ErrSkipped) {\n			continue\n		}\n",
 		wrong: "		if errors.Is(err, outbox.ErrSkipped) {\n			continue\n		}\n",
 		pkg:   "./relay", run: simulation,
@@ -66,14 +66,14 @@ var mutants = []mutant{
 	},
 	{
 		name:  "the cursor passes what waits for a retry",
-		file:  "relay/core.go",
+		file:  "relay/settle.go",
 		old:   "		for c.prefix.item < len(p.items) && p.items[c.prefix.item].state >= done {",
 		wrong: "		for c.prefix.item < len(p.items) && (p.items[c.prefix.item].state >= done || p.items[c.prefix.item].err != nil) {",
 		pkg:   "./relay", run: simulation,
 	},
 	{
 		name:  "a released lane loses what waited to be held",
-		file:  "relay/core.go",
+		file:  "relay/lanes.go",
 		old:   "	l.queue, l.pending = l.pending, nil\n",
 		wrong: "	l.pending = nil\n",
 		pkg:   "./relay", run: simulation,
