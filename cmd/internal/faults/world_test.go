@@ -41,8 +41,9 @@ func TestMain(m *testing.M) {
 // binaryDir is where binary built, if it did.
 var binaryDir string
 
-// Keys of the workload, and what a relay may have in flight.
+// Keys of the workload, what a relay may have in flight, and what makes a load.
 const (
+	enough   = 1000
 	keys     = 200
 	inFlight = 2000
 	lease    = 2 * time.Second
@@ -334,6 +335,9 @@ func (w *world) owner() string {
 // and that duplicates are no more than what could be in flight at each fault.
 func (w *world) settle(faults int) {
 	w.t.Helper()
+	for deadline := time.Now().Add(time.Minute); w.checker.Counts().Committed < enough && time.Now().Before(deadline); {
+		time.Sleep(20 * time.Millisecond)
+	}
 	w.stop()
 	w.writers.Wait()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -366,7 +370,7 @@ func (w *world) settle(faults int) {
 	if limit := uint64(faults * inFlight); report.Duplicated > limit {
 		w.t.Errorf("%d duplicates after %d faults with at most %d in flight", report.Duplicated, faults, inFlight)
 	}
-	if report.Committed < 500 {
+	if report.Committed < enough {
 		w.t.Errorf("only %d messages were committed: the test had no load", report.Committed)
 	}
 }
