@@ -147,10 +147,11 @@ func newCore(cfg coreConfig, rand func() float64) *core {
 	}
 }
 
-// onRead takes a batch that the session returned. An empty one only allows the next read.
+// onRead takes a batch that the session returned. An empty one only allows the next read; one that comes
+// after drain is left to the next session.
 func (c *core) onRead(now time.Time, b Batch) {
 	c.reading = false
-	if len(b.Deliveries) == 0 {
+	if len(b.Deliveries) == 0 || c.draining {
 		if b.Recycle != nil {
 			b.Recycle()
 		}
@@ -187,14 +188,14 @@ func (c *core) newPage(b Batch) *page {
 	return p
 }
 
-// drain stops reading. What is in flight is awaited and settled; retries and holds are left to the next
-// session.
+// drain stops reading. What was read is delivered, or held if it waits for a retry, and settled: otherwise
+// what was delivered behind it would be delivered again. In an outage only what is in flight is awaited.
 func (c *core) drain() { c.draining = true }
 
 // next returns what is to be started now.
 func (c *core) next(now time.Time) ready {
 	var r ready
-	c.relieve()
+	c.relieve(now)
 	c.scan(now)
 	c.publish(now, &r)
 	c.scan(now)
@@ -205,7 +206,7 @@ func (c *core) next(now time.Time) ready {
 	}
 	r.Wake = c.wake()
 	if c.draining || c.stopped != nil {
-		r.Drained = c.idle() && !c.working && c.held.empty() && c.prefix == c.settledTo()
+		r.Drained = len(r.Publish) == 0 && c.idle() && !c.working && c.held.empty() && c.prefix == c.settledTo()
 		r.Err = c.stopped
 	}
 	return r
@@ -228,7 +229,12 @@ func (c *core) idle() bool {
 
 // relieve holds the lane that stands in the way when memory is full: the cursor can't pass a message
 // that waits for a retry, and nothing can be read until it does.
-func (c *core) relieve() {
+func (c *core) relieve(now time.Time) {
+	if c.draining {
+		c.holdAll()
+		c.advance(now)
+		return
+	}
 	full := c.unsettled+c.cfg.ReadMax > c.cfg.MaxInFlight || c.bytes >= c.cfg.MaxInFlightBytes
 	if !full || c.settling != nil || c.outage.failures > 0 {
 		return
@@ -241,16 +247,14 @@ func (c *core) relieve() {
 	l := c.laneOf(it)
 	if l != nil && l.mode == laneRetry && l.flying == 0 && len(l.queue) > 0 && l.queue[0] == it && !l.due.IsZero() {
 		c.hold(l, l.due, false)
+		c.advance(now)
 	}
 }
 
 // publish fills a call for every stripe that has none in flight.
 func (c *core) publish(now time.Time, r *ready) {
-	if c.draining || c.stopped != nil {
-		return
-	}
 	o := &c.outage
-	if o.forbids(now) {
+	if c.stopped != nil || o.forbids(now) || c.draining && o.failures > 0 {
 		return
 	}
 	for i := range c.stripes {
@@ -298,6 +302,7 @@ func (c *core) fill(now time.Time, stripe int) *call {
 		}
 		if l.flying == 0 && len(l.queue) > 0 && !publishable(l.queue[0], now) {
 			c.setAside(now, l.queue[0])
+			c.advance(now)
 		}
 	}
 	n := 0
@@ -392,10 +397,10 @@ func (c *core) wake() time.Time {
 	if !c.working {
 		due(c.settleAt)
 	}
-	if c.draining || c.stopped != nil {
+	if c.stopped != nil || c.draining && c.outage.failures > 0 {
 		return at
 	}
-	if !c.working {
+	if !c.working && !c.draining {
 		due(c.syncAt)
 	}
 	if c.outage.failures > 0 && !c.outage.probing {

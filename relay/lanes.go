@@ -200,6 +200,15 @@ func (c *core) scan(now time.Time) {
 	}
 }
 
+// holdAll holds every lane that waits for a retry.
+func (c *core) holdAll() {
+	for _, l := range c.lanes {
+		if l.mode == laneRetry && l.flying == 0 && len(l.queue) > 0 && !l.due.IsZero() {
+			c.hold(l, l.due, false)
+		}
+	}
+}
+
 // setAside puts the unpublishable head of a lane aside: for good, or until its time has come.
 func (c *core) setAside(now time.Time, it *item) {
 	if it.d.Invalid != nil {

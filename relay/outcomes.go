@@ -168,7 +168,7 @@ func (c *core) retry(now time.Time, it *item, due time.Time) {
 	switch {
 	case it.held:
 		c.retryHeld(l, it, due, false)
-	case due.Sub(now) > c.cfg.HoldAfter:
+	case due.Sub(now) > c.cfg.HoldAfter || c.draining:
 		c.hold(l, due, false)
 	default:
 		l.due = due

@@ -38,7 +38,7 @@ func TestEveryScheduleKeepsThePromises(t *testing.T) {
 		total.add(counts)
 	}
 	t.Logf("%d seeds: %+v", *simSeeds, total)
-	if total.Duplicates == 0 || total.Dead == 0 || total.Held == 0 || total.Zombies == 0 || total.Outages == 0 || total.Requeued == 0 {
+	if total.Duplicates == 0 || total.Dead == 0 || total.Held == 0 || total.Zombies == 0 || total.Outages == 0 || total.Requeued == 0 || total.Stops == 0 {
 		t.Errorf("the schedules miss a fault that they are meant to have: %+v", total)
 	}
 }
@@ -71,7 +71,7 @@ func simulateAll(t *testing.T, n uint64) <-chan simCounts {
 	return results
 }
 
-type simCounts struct{ Delivered, Duplicates, Dead, Held, Crashes, Zombies, Outages, Requeued int }
+type simCounts struct{ Delivered, Duplicates, Dead, Held, Crashes, Zombies, Outages, Requeued, Stops int }
 
 func (c *simCounts) add(o simCounts) {
 	c.Delivered += o.Delivered
@@ -82,6 +82,7 @@ func (c *simCounts) add(o simCounts) {
 	c.Zombies += o.Zombies
 	c.Outages += o.Outages
 	c.Requeued += o.Requeued
+	c.Stops += o.Stops
 }
 
 // simulation is the world around the cores.
@@ -105,10 +106,12 @@ type simulation struct {
 	refused  map[int64]bool
 	failures map[int64]int  // counted failures told to a core
 	seen     map[int64]int  // acceptances
+	seenBy   map[int64]int  // who had it accepted last, by epoch
 	excused  map[int64]bool // was a dead letter once: may appear late
 
-	relays []*simRelay
-	faults bool
+	relays   []*simRelay
+	faults   bool
+	stopping bool
 }
 
 type simHold struct {
@@ -149,7 +152,7 @@ func newSimulation(seed uint64) *simulation {
 			SettleDelay: time.Duration(rng.IntN(20)) * time.Millisecond, Resync: 5 * time.Second,
 		},
 		holds: map[string][]simHold{}, dead: map[int64]bool{}, poison: map[int64]int{}, refused: map[int64]bool{},
-		failures: map[int64]int{}, seen: map[int64]int{}, excused: map[int64]bool{}, faults: true,
+		failures: map[int64]int{}, seen: map[int64]int{}, seenBy: map[int64]int{}, excused: map[int64]bool{}, faults: true,
 	}
 }
 
@@ -218,6 +221,9 @@ func (s *simulation) step() error {
 		s.fault()
 	}
 	s.relays = slices.DeleteFunc(s.relays, func(r *simRelay) bool { return r.gone })
+	if s.stopping {
+		return s.shutDown()
+	}
 	var all []*simRelay
 	for _, r := range s.relays {
 		for range r.pending {
@@ -261,7 +267,47 @@ func (s *simulation) fault() {
 		s.write(1 + s.rng.IntN(10))
 	case 6:
 		s.operate()
+	case 7:
+		s.stopping = true
 	}
+}
+
+// shutDown ends the relay in good order, with nothing else going wrong: what was delivered is settled then,
+// so the next one repeats nothing.
+func (s *simulation) shutDown() error {
+	r := s.owner()
+	s.relays = []*simRelay{r}
+	s.faults, s.stopping = false, false
+	outage := s.down || r.core.outage.failures > 0
+	s.trace("relay %d is told to stop", r.epoch)
+	r.core.drain()
+	for range 2000 {
+		n := r.core.next(s.now)
+		s.perform(r, n)
+		if n.Drained {
+			s.counts.Stops++
+			for _, d := range s.table[s.cursor:] {
+				if s.seenBy[d.Position] == r.epoch && !outage {
+					return fmt.Errorf("message %d was delivered and not settled by a relay that ended in good order", d.Position)
+				}
+			}
+			s.faults, s.relays = true, nil
+			s.start()
+			return nil
+		}
+		if len(r.pending) == 0 {
+			s.now = s.now.Add(time.Duration(1+s.rng.IntN(20)) * time.Millisecond)
+			continue
+		}
+		i := s.rng.IntN(len(r.pending))
+		a := r.pending[i]
+		r.pending = slices.Delete(r.pending, i, i+1)
+		if err := a.do(); err != nil {
+			return err
+		}
+		outage = outage || r.core.outage.failures > 0 // a call that was broken before
+	}
+	return fmt.Errorf("the drain does not end: %s", s.describe())
 }
 
 // operate is an operator who unblocks a lane or sends a dead letter again.
@@ -306,7 +352,10 @@ func (s *simulation) hold(h simHold) {
 
 // ask performs what a core wants by queueing it.
 func (s *simulation) ask(r *simRelay) {
-	n := r.core.next(s.now)
+	s.perform(r, r.core.next(s.now))
+}
+
+func (s *simulation) perform(r *simRelay, n ready) {
 	if n.Read > 0 {
 		r.pending = append(r.pending, simAction{"read", func() error { return s.doRead(r, n.Read) }})
 	}
@@ -390,6 +439,7 @@ func (s *simulation) doPublish(r *simRelay, k *call) error {
 			if err := s.accept(k.items[i].d); err != nil {
 				return err
 			}
+			s.seenBy[id] = r.epoch
 			if lost {
 				errs[i] = outbox.Unavailable(errors.New("answer lost"))
 			}
