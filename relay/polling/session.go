@@ -34,13 +34,14 @@ type snapshotSession struct {
 	settled chan struct{}
 
 	// The rest belongs to Next.
-	page   *page            // of which rest remains to be returned
-	rest   []relay.Delivery // by id
-	log    *backlog         // of the window that is being read, if it is large
-	bytes  int              // of a message, by what was read lately; 0: nothing was
-	pause  time.Duration    // before the next poll
-	pollAt time.Time
-	timer  *time.Timer
+	page    *page            // of which rest remains to be returned
+	rest    []relay.Delivery // by id
+	log     *backlog         // of the window that is being read, if it is large
+	bytes   int              // of a message, by what was read lately; 0: nothing was
+	pause   time.Duration    // before the next poll
+	pollAt  time.Time
+	foundAt time.Time // when a poll last found something
+	timer   *time.Timer
 }
 
 // cursor is where a session stands. All that prev sees is settled; a window holds what its snapshot sees
@@ -366,15 +367,21 @@ func (s *snapshotSession) observe(messages, bytes int) {
 	}
 }
 
+// busyFor is for how many pauses of PollBusy a session goes on looking that often after it found something:
+// messages that come a few milliseconds apart are worth it, and an idle database is left alone.
+const busyFor = 10
+
 // schedule sets the time of the next poll.
 func (s *snapshotSession) schedule(found bool) {
 	cfg := &s.source.cfg
-	if found {
-		s.pause = cfg.PollBusy
-	} else {
+	now := time.Now()
+	switch {
+	case found:
+		s.pause, s.foundAt = cfg.PollBusy, now
+	case now.Sub(s.foundAt) > busyFor*cfg.PollBusy:
 		s.pause = min(max(s.pause+s.pause/4, cfg.PollBusy), cfg.PollIdle)
 	}
-	s.pollAt = time.Now().Add(s.pause)
+	s.pollAt = now.Add(s.pause)
 }
 
 // await waits until the next poll is due or a wake-up comes; if crowded, until something was settled.
