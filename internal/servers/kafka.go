@@ -90,6 +90,8 @@ func javaArgs(folder, lib string, bench bool) []string {
 	}
 	return append(args,
 		"-Dlog4j2.configurationFile="+filepath.Join(folder, "log4j2.xml"),
+		// What Java unpacks and counts goes with the folder, even when the server is killed.
+		"-Djava.io.tmpdir="+folder, "-XX:-UsePerfData",
 		"-cp", filepath.Join(lib, "*"))
 }
 
