@@ -313,10 +313,13 @@ func TestAServerThatAnnouncesItsShutdownGetsNoNewCalls(t *testing.T) {
 		batch := messages(10, 2)
 		errs := b.Publish(patient(t), batch)
 		checkOutcomes(t, batch, errs)
-		if errs != nil && !outbox.IsUnavailable(errs[0]) {
-			t.Fatalf("outcomes %v", errs)
+		for _, err := range errs {
+			// The shutdown may come in the middle of a call: what was accepted before it was accepted.
+			if err != nil && !errors.Is(err, outbox.ErrSkipped) && !outbox.IsUnavailable(err) {
+				t.Fatalf("outcomes %v", errs)
+			}
 		}
-		return errs != nil && strings.Contains(errs[0].Error(), "connect")
+		return errs != nil && errs[0] != nil && strings.Contains(errs[0].Error(), "connect")
 	})
 }
 
