@@ -396,7 +396,10 @@ func (s *simulation) doRead(r *simRelay, limit int) error {
 		batch.Deliveries[i].Attempts = 0
 	}
 	r.read += n
-	if n > 0 {
+	if n == 0 {
+		// A source pauses when there is nothing. Without it, steps would pass and no time.
+		s.now = s.now.Add(time.Duration(s.rng.IntN(50)) * time.Millisecond)
+	} else {
 		s.trace("relay %d reads %d…%d", r.epoch, r.read-n+1, r.read)
 	}
 	if limit := s.cfg.MaxInFlight; r.core.unsettled > limit {
