@@ -1,6 +1,9 @@
 package outbox
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // Error kinds that a broker reports and the engine understands. Everything else is retryable.
 type kindError struct {
@@ -36,6 +39,33 @@ func IsUnavailable(err error) bool { return hasKind(err, kindUnavailable) }
 // ErrSkipped is a broker's answer for a message that it did not send because an earlier message of the
 // same key in the same batch failed. No attempt is counted.
 var ErrSkipped = errors.New("outbox: not sent because an earlier message of its key failed")
+
+// RetryAfter marks err as one that came with a request not to try again before d has passed: for an
+// unavailable error the engine pauses the destination for at least d, for any other the message's key. It
+// changes nothing else of err. A broker bounds what it passes on. RetryAfter(nil, d) is nil.
+func RetryAfter(err error, d time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &retryError{err: err, after: d}
+}
+
+// RetryDelay returns the pause that was asked for by RetryAfter, in err or an error it wraps; 0 if none was.
+func RetryDelay(err error) time.Duration {
+	var asked *retryError
+	if errors.As(err, &asked) {
+		return max(asked.after, 0)
+	}
+	return 0
+}
+
+type retryError struct {
+	err   error
+	after time.Duration
+}
+
+func (e *retryError) Error() string { return e.err.Error() }
+func (e *retryError) Unwrap() error { return e.err }
 
 func withKind(err error, kind errorKind) error {
 	if err == nil {

@@ -15,6 +15,7 @@ import (
 type outage struct {
 	failures int // 0: no outage
 	until    time.Time
+	asked    time.Time // the destination asked for a pause until then
 	probing  bool
 	cause    error
 }
@@ -61,7 +62,7 @@ func (c *core) outcomes(k *call, errs []error) (failed []*item, answered bool, u
 		it.state = queued
 		name := it.d.Lane()
 		unavailable := outbox.IsUnavailable(err)
-		if unavailable && unanswered == nil {
+		if unavailable && (unanswered == nil || outbox.RetryDelay(err) > outbox.RetryDelay(unanswered)) {
 			unanswered = err
 		}
 		if broken[name] {
@@ -114,7 +115,8 @@ func (c *core) land(k *call) {
 	}
 }
 
-// judge moves the outage on. A call without any answer begins or prolongs it; any answer ends it.
+// judge moves the outage on. A call without any answer begins or prolongs it; any answer ends it, unless
+// the destination has asked for a pause: calls that were on their way then say nothing about its end.
 func (c *core) judge(now time.Time, k *call, answered bool, unanswered error) {
 	o := &c.outage
 	if k.probe {
@@ -122,7 +124,7 @@ func (c *core) judge(now time.Time, k *call, answered bool, unanswered error) {
 	}
 	switch {
 	case unanswered == nil:
-		if answered {
+		if answered && !now.Before(o.asked) {
 			*o = outage{}
 		}
 	case o.failures == 0 || k.probe:
@@ -131,7 +133,9 @@ func (c *core) judge(now time.Time, k *call, answered bool, unanswered error) {
 			o.failures = 1
 		}
 		o.cause = unanswered
-		o.until = now.Add(c.cfg.Outage.delay(o.failures, c.rand()))
+		asked := outbox.RetryDelay(unanswered)
+		o.asked = now.Add(asked)
+		o.until = now.Add(max(asked, c.cfg.Outage.delay(o.failures, c.rand())))
 	}
 }
 
@@ -157,7 +161,8 @@ func (c *core) fail(now time.Time, it *item) {
 	case it.d.Attempts >= c.cfg.MaxAttempts:
 		c.exhaust(it, ReasonExhausted)
 	default:
-		c.retry(now, it, now.Add(c.cfg.Backoff.delay(it.d.Attempts, c.rand())))
+		pause := max(c.cfg.Backoff.delay(it.d.Attempts, c.rand()), outbox.RetryDelay(it.err))
+		c.retry(now, it, now.Add(pause))
 	}
 }
 

@@ -22,7 +22,8 @@ var update = flag.Bool("update", false, "rewrite the transcripts' answers")
 //	> start
 //	> read a1 b2 a3        a batch arrived; a letter is a key, a number the position; "-4" has no key;
 //	                       suffixes: "!" invalid, "+2s" deliver in 2 s
-//	> done 0 ok fail skip  the call of stripe 0 ended: ok, fail, refused, down, skip per message
+//	> done 0 ok fail skip  the call of stripe 0 ended: ok, fail, refused, down, skip per message; "fail+5s" and
+//	                       "down+5s" ask for a pause
 //	> settled              the settlement succeeded
 //	> lanes a:1s b:blocked the lanes that have holds and when they are due
 //	> held a a3*2 a5^      the holds of lane a; "*2" two attempts so far, "^" blocked
@@ -213,6 +214,7 @@ func (p *player) outcomes(words []string, n int) []error {
 	}
 	errs := make([]error, n)
 	for i, w := range words {
+		w, after, asked := strings.Cut(w, "+")
 		switch w {
 		case "ok":
 		case "fail":
@@ -225,6 +227,9 @@ func (p *player) outcomes(words []string, n int) []error {
 			errs[i] = outbox.ErrSkipped
 		default:
 			p.t.Fatalf("unknown outcome %q", w)
+		}
+		if asked {
+			errs[i] = outbox.RetryAfter(errs[i], p.duration(after))
 		}
 	}
 	return errs
