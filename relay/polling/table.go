@@ -1,0 +1,227 @@
+package polling
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// Table is the table's side of a strategy that reads somewhere else most of the time: it has the lease,
+// the holds and the dead letters, it reads the outbox up to a snapshot at which the other reader begins,
+// and it keeps the cursor while that one reads.
+//
+// Next, StopAt and Behind belong to the goroutine that reads; the rest is as for a relay.Session.
+type Table struct {
+	*snapshotSession
+
+	decoder  decoder
+	boundary *txSnapshot
+}
+
+// ErrReached says that everything up to the snapshot that StopAt named is settled.
+var ErrReached = errors.New("polling: everything up to the boundary is settled")
+
+// TableOf returns the table's side of a session of [Snapshot]; false while the destination is being split
+// into another number of shard groups: that session has to come to its end first.
+func TableOf(session relay.Session) (*Table, bool) {
+	s, ok := session.(*snapshotSession)
+	if !ok {
+		return nil, false
+	}
+	return &Table{snapshotSession: s}, true
+}
+
+// Next is the session's, except that it returns an empty batch after each look that found nothing, and
+// ErrReached once it has come to where StopAt said.
+func (t *Table) Next(ctx context.Context, limit int) (relay.Batch, error) {
+	s := t.snapshotSession
+	if len(s.rest) == 0 {
+		if err := s.lease.failure(); err != nil {
+			return relay.Batch{}, err
+		}
+		size := max(limit, s.source.minPage)
+		pg, err := s.readWindow(ctx, size)
+		if err == nil && pg == nil {
+			if t.stopped() {
+				return relay.Batch{}, t.reached(ctx)
+			}
+			pg, err = s.poll(ctx, size)
+		}
+		if err != nil || pg == nil {
+			return relay.Batch{}, err
+		}
+		s.page, s.rest = pg, pg.deliveries
+		pg.users.Store(1)
+	}
+	return s.Next(ctx, limit)
+}
+
+// Behind reports whether there is a backlog that is read in pages.
+func (t *Table) Behind() bool { return t.log != nil }
+
+// StopAt makes Next open no more windows as soon as those that it has opened hold everything that snapshot
+// sees. They may hold more: Prev says what.
+func (t *Table) StopAt(snapshot string) error {
+	s, err := parseTxSnapshot(snapshot)
+	if err != nil {
+		return err
+	}
+	t.boundary = &s
+	return nil
+}
+
+func (t *Table) stopped() bool {
+	if t.boundary == nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.cursor.base.covers(t.boundary)
+}
+
+// reached waits for the next settlement unless everything is settled.
+func (t *Table) reached(ctx context.Context) error {
+	t.position() // closes what is settled
+	t.mu.Lock()
+	open := len(t.cursor.windows)
+	t.mu.Unlock()
+	if open == 0 {
+		return ErrReached
+	}
+	return t.await(ctx, true)
+}
+
+// Prev is the snapshot of which everything is settled, and whether nothing beyond it was read.
+func (t *Table) Prev() (snapshot string, alone bool) {
+	at := t.position()
+	return at.prev, len(at.windows) == 0
+}
+
+// Stand moves the cursor to a snapshot of which everything is settled, by whatever way it was delivered.
+// It is stored by the next write, unless that was what Write has just done.
+func (t *Table) Stand(snapshot string) error {
+	s, err := parseTxSnapshot(snapshot)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cursor = cursor{prev: s, base: s, ordinals: t.cursor.ordinals}
+	t.boundary = nil
+	return nil
+}
+
+// Epoch is the lease's, which every statement that writes has to name.
+func (t *Table) Epoch() int64 { return t.lease.epoch }
+
+// Failed is closed when nothing can be written any more; Failure says why.
+func (t *Table) Failed() <-chan struct{} { return t.lease.broken }
+
+// Failure is nil while the session can write.
+func (t *Table) Failure() error { return t.lease.failure() }
+
+// Write runs f on the connection that writes, after all earlier writes. f renews the lease in the cursor's
+// row WHERE epoch is Epoch, and reports whether there was one; what it does besides is one transaction with that.
+// After an error but relay.ErrLeaseLost its outcome is unknown; after any error the session is over.
+func (t *Table) Write(ctx context.Context, f func(context.Context, *pgx.Conn) (bool, error)) error {
+	l := t.lease
+	l.link.mu.Lock()
+	defer l.link.mu.Unlock()
+	if err := l.failure(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithDeadline(ctx, l.expires())
+	defer cancel()
+	since := time.Now()
+	owned, err := f(ctx, l.link.conn)
+	if err == nil && !owned {
+		err = relay.ErrLeaseLost
+	}
+	if err != nil {
+		return l.fail(err)
+	}
+	l.extend(since)
+	return nil
+}
+
+// Read runs f on the same connection between writes. An error ends the session.
+func (t *Table) Read(f func(*pgx.Conn) error) error { return t.lease.query(f) }
+
+// StoreOutcomes stores the holds and dead letters of a settlement, whose messages are all in the table.
+func (t *Table) StoreOutcomes(ctx context.Context, tx pgx.Tx, s *relay.Settlement) error {
+	return outcomes{t.source.destination, s}.store(ctx, tx)
+}
+
+// MessageColumns names the columns that [Page.Add] takes, in their order.
+func MessageColumns() []string {
+	names := strings.Split(messageColumns, ",")
+	for i := range names {
+		names[i] = strings.TrimPrefix(strings.TrimSpace(names[i]), "m.")
+	}
+	return names
+}
+
+// Page collects messages into a batch.
+type Page struct {
+	table *Table
+	pg    *page
+}
+
+// NewPage returns an empty page. It belongs to the goroutine that reads.
+func (t *Table) NewPage() *Page { return &Page{t, t.pool.get()} }
+
+// Add decodes a row of MessageColumns in binary format, nil for NULL. What the row points to is copied.
+func (p *Page) Add(row [][]byte) (*relay.Delivery, error) { return p.table.decoder.decode(p.pg, row) }
+
+// Len is the number of messages, Bytes about what they take.
+func (p *Page) Len() int   { return len(p.pg.deliveries) }
+func (p *Page) Bytes() int { return p.pg.arena.bytes }
+
+// Batch ends the page.
+func (p *Page) Batch() relay.Batch {
+	p.pg.users.Store(1)
+	return relay.Batch{Deliveries: p.pg.deliveries, Recycle: p.table.recycler(p.pg)}
+}
+
+// Drop gives an unused page back.
+func (p *Page) Drop() { p.table.pool.put(p.pg) }
+
+// Visibility tells which transactions a pg_snapshot sees. It is immutable.
+type Visibility struct{ s txSnapshot }
+
+// ParseVisibility reads a pg_snapshot.
+func ParseVisibility(snapshot string) (*Visibility, error) {
+	s, err := parseTxSnapshot(snapshot)
+	return &Visibility{s}, err
+}
+
+// Sees reports whether transaction xid had ended.
+func (v *Visibility) Sees(xid uint64) bool { return v.s.sees(xid) }
+
+// Covers reports whether v sees everything that other sees.
+func (v *Visibility) Covers(other *Visibility) bool { return v.s.covers(&other.s) }
+
+// covers reports whether s sees everything that other sees.
+func (s *txSnapshot) covers(other *txSnapshot) bool {
+	for _, x := range s.xip {
+		if other.sees(x) {
+			return false
+		}
+	}
+	if s.xmax >= other.xmax {
+		return true
+	}
+	// Between the two ends it is enough that other sees none.
+	inProgress := 0
+	for _, x := range other.xip {
+		if x >= s.xmax {
+			inProgress++
+		}
+	}
+	return uint64(inProgress) == other.xmax-s.xmax
+}
