@@ -76,7 +76,7 @@ func relayPrivileges() []privilege {
 	for i := range segments {
 		privileges = append(privileges, privilege{onTable, fmt.Sprintf("outbox.messages_%d", i), []string{"SELECT", "TRUNCATE"}})
 	}
-	for _, table := range []string{"cursors", "relays", "holds", "dead_letters"} {
+	for _, table := range []string{"cursors", "slots", "relays", "holds", "dead_letters"} {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT", "INSERT", "UPDATE", "DELETE"}})
 	}
 	return append(privileges, privilege{onTable, "outbox.audit", []string{"INSERT"}})
@@ -84,7 +84,7 @@ func relayPrivileges() []privilege {
 
 func viewerPrivileges() []privilege {
 	privileges := []privilege{{onSchema, "outbox", []string{"USAGE"}}}
-	for _, table := range []string{"migrations", "cursors", "relays", "audit"} {
+	for _, table := range []string{"migrations", "cursors", "slots", "relays", "audit"} {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT"}})
 	}
 	const common = "message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, content_type, headers, deliver_at, created_at"

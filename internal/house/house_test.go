@@ -21,18 +21,19 @@ const module = "github.com/pgoutbox/outbox"
 // decides, and a folder may always import itself and what is below it. What is missing here may import
 // nothing of ours, so a new room has to be drawn first.
 var directions = map[string][]string{
-	"":                {"schema"},
-	"schema":          {},
-	"relay":           {""},
-	"relay/polling":   {"", "schema", "relay"},
-	"relay/relaytest": {"", "schema", "relay", "internal/check"},
-	"admin":           {"", "schema"},
-	"outboxtest":      {"", "schema"},
-	"internal":        {"", "schema"},
-	"broker/kafka":    {""},
-	"broker/nats":     {""},
-	"broker/jsonl":    {""},
-	"cmd":             {"", "schema", "relay", "relay/polling", "admin", "broker", "internal", "outboxtest"},
+	"":                  {"schema"},
+	"schema":            {},
+	"relay":             {""},
+	"relay/polling":     {"", "schema", "relay"},
+	"relay/replication": {"", "schema", "relay", "relay/polling"},
+	"relay/relaytest":   {"", "schema", "relay", "internal/check"},
+	"admin":             {"", "schema"},
+	"outboxtest":        {"", "schema"},
+	"internal":          {"", "schema"},
+	"broker/kafka":      {""},
+	"broker/nats":       {""},
+	"broker/jsonl":      {""},
+	"cmd":               {"", "schema", "relay", "relay/polling", "relay/replication", "admin", "broker", "internal", "outboxtest"},
 }
 
 func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {
