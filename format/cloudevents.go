@@ -1,0 +1,301 @@
+package format
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/route"
+)
+
+// CloudEvents makes CloudEvents 1.0. The attributes are
+//
+//	id                     the message id, so that a repeat of a delivery is recognised
+//	source, type, subject  by the templates below
+//	time                   when the message was inserted
+//	datacontenttype        the message's content type, if it has one
+//	dataschema             by the template below, if that gives something
+//	partitionkey           the ordering key, if there is one; it is the record's key as well
+//	sequence               the position, with leading zeros, which grows within a key
+//	traceparent, tracestate  the message's headers of these names, if any
+//
+// The headers of the message are kept beside it under their own names, traceparent and tracestate too.
+// One that looks like an attribute (ce_id in Kafka, ce-id in HTTP and so on) is refused.
+type CloudEvents struct {
+	// Structured puts attributes and data together into one JSON document. Without it (binary mode) the
+	// value is the payload as it is and attributes are headers.
+	Structured bool
+
+	// Source, Type and Subject are templates; see route.Template. Source defaults to "/outbox", Type to
+	// "{event_type}" and, for messages without an event type, their topic. Subject defaults to
+	// "{aggregate_id}"; a subject that is empty is left out. "-" leaves it out always.
+	Source  string
+	Type    string
+	Subject string
+
+	// DataSchema is a template of the dataschema attribute. Default: none.
+	DataSchema string
+
+	// Extensions are further attributes. One whose value is empty is left out.
+	Extensions []Extension
+}
+
+// Extension is an attribute beyond those of the specification.
+type Extension struct {
+	Name  string // 1 to 20 of a-z and 0-9
+	Value string // template
+}
+
+const (
+	structuredJSON = "application/cloudevents+json; charset=UTF-8"
+
+	// DefaultSource is the source of events for which none is configured.
+	DefaultSource = "/outbox"
+)
+
+// ownAttributes can't be the name of an Extension.
+var ownAttributes = [...]string{"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema", "data",
+	"partitionkey", "sequence", "traceparent", "tracestate"}
+
+// Bind implements Format.
+func (c CloudEvents) Bind(b Binding) (Encoder, error) {
+	e := &cloudEvents{structured: c.Structured, percent: b.percent() && !c.Structured, prefix: b.prefix(),
+		typeAttribute: b == NATS}
+	faults := []error{b.valid()}
+	parse := func(what, text, standard string) route.Template {
+		if text == "" {
+			text = standard
+		}
+		t, err := route.ParseTemplate(text)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("cloudevents %s: %w", what, err))
+		}
+		return t
+	}
+	e.source = parse("source", c.Source, DefaultSource)
+	e.kind = parse("type", c.Type, "{event_type}")
+	e.topicAsType = c.Type == ""
+	if c.Subject != "-" {
+		e.subject = parse("subject", c.Subject, "{aggregate_id}")
+	}
+	e.dataSchema = parse("dataschema", c.DataSchema, "")
+	for _, x := range c.Extensions {
+		if !attributeName(x.Name) {
+			faults = append(faults, fmt.Errorf("cloudevents extension %q: a name is 1 to 20 of a-z and 0-9", x.Name))
+		}
+		if slices.Contains(ownAttributes[:], x.Name) || slices.ContainsFunc(e.extensions, func(y extension) bool { return y.name == x.Name }) {
+			faults = append(faults, fmt.Errorf("cloudevents extension %q: there is an attribute of this name already", x.Name))
+		}
+		e.extensions = append(e.extensions, extension{x.Name, parse("extension "+x.Name, x.Value, "")})
+	}
+	e.names = make(map[string]string)
+	for _, name := range ownAttributes {
+		e.names[name] = e.prefix + name
+	}
+	for _, x := range e.extensions {
+		e.names[x.name] = e.prefix + x.name
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+func attributeName(name string) bool {
+	if name == "" || len(name) > 20 {
+		return false
+	}
+	for _, c := range []byte(name) {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return false
+		}
+	}
+	return true
+}
+
+type cloudEvents struct {
+	structured    bool
+	percent       bool
+	prefix        string
+	typeAttribute bool // the content type is an attribute as well
+	topicAsType   bool // an empty type is replaced by the topic
+
+	names map[string]string // of attributes, with their prefix
+
+	source, kind, subject, dataSchema route.Template
+	extensions                        []extension
+}
+
+type extension struct {
+	name  string
+	value route.Template
+}
+
+// Encode implements Encoder.
+func (e *cloudEvents) Encode(r *Record, m *outbox.Message) error {
+	r.begin()
+	if key := m.OrderingKey(); key != "" {
+		r.Key = r.copy(key)
+	}
+	if err := e.headers(r, m); err != nil {
+		return err
+	}
+	contentType := contentType(m)
+	if !e.structured {
+		r.Value, r.ContentType = m.Payload, contentType
+		return e.attributes(r, m, contentType)
+	}
+	at := len(r.text)
+	if err := e.attributes(r, m, contentType); err != nil {
+		return err
+	}
+	r.text[at] = '{' // was the comma before the first attribute
+	r.text = appendData(r.text, m.Payload, contentType)
+	r.text = append(r.text, '}')
+	r.Value, r.ContentType = r.from(at), structuredJSON
+	return nil
+}
+
+// attributes writes all attributes, in the order of the specification.
+func (e *cloudEvents) attributes(r *Record, m *outbox.Message, contentType string) error {
+	write(e, r, "specversion", "1.0")
+	r.scratch, _ = m.ID.AppendText(r.scratch[:0]) // it has no error
+	write(e, r, "id", r.scratch)
+
+	r.scratch = e.source.Append(r.scratch[:0], m)
+	if len(r.scratch) == 0 {
+		return refuse("the CloudEvents source is empty for this message; give the destination's template a constant part")
+	}
+	write(e, r, "source", r.scratch)
+
+	r.scratch = e.kind.Append(r.scratch[:0], m)
+	if len(r.scratch) == 0 && e.topicAsType {
+		r.scratch = append(r.scratch, m.Topic...)
+	}
+	if len(r.scratch) == 0 {
+		return refuse("the CloudEvents type is empty for this message; set its event type, or give the destination's template a constant part")
+	}
+	write(e, r, "type", r.scratch)
+
+	e.optional(r, "subject", &e.subject, m)
+	if !m.CreatedAt.IsZero() {
+		r.scratch = m.CreatedAt.UTC().AppendFormat(r.scratch[:0], timeLayout)
+		write(e, r, "time", r.scratch)
+	}
+	if contentType != "" && (e.structured || e.typeAttribute) {
+		write(e, r, "datacontenttype", contentType)
+	}
+	e.optional(r, "dataschema", &e.dataSchema, m)
+	if len(r.Key) > 0 {
+		write(e, r, "partitionkey", r.Key)
+	}
+	if m.Position > 0 {
+		r.scratch = appendSequence(r.scratch[:0], m.Position)
+		write(e, r, "sequence", r.scratch)
+	}
+	for _, name := range [...]string{"traceparent", "tracestate"} {
+		if value, ok := m.Header(name); ok && value != "" {
+			write(e, r, name, value)
+		}
+	}
+	for i := range e.extensions {
+		e.optional(r, e.extensions[i].name, &e.extensions[i].value, m)
+	}
+	return nil
+}
+
+const timeLayout = "2006-01-02T15:04:05.000000Z07:00"
+
+func (e *cloudEvents) optional(r *Record, name string, value *route.Template, m *outbox.Message) {
+	if r.scratch = value.Append(r.scratch[:0], m); len(r.scratch) > 0 {
+		write(e, r, name, r.scratch)
+	}
+}
+
+// appendSequence writes a position so that texts compare as the numbers do.
+func appendSequence(b []byte, position int64) []byte {
+	const digits = 19 // of the largest
+	for limit, n := int64(1e18), 0; n < digits-1 && position < limit; limit, n = limit/10, n+1 {
+		b = append(b, '0')
+	}
+	return strconv.AppendInt(b, position, 10)
+}
+
+// write puts an attribute where the mode has it.
+func write[T string | []byte](e *cloudEvents, r *Record, name string, value T) {
+	if e.structured {
+		r.text = append(r.text, ',')
+		r.text = appendString(r.text, name)
+		r.text = append(r.text, ':')
+		r.text = appendString(r.text, value)
+		return
+	}
+	at := len(r.text)
+	if e.percent {
+		r.text = appendPercent(r.text, value)
+	} else {
+		r.text = append(r.text, value...)
+	}
+	r.header(e.names[name], r.from(at))
+}
+
+// appendData appends the member of the JSON document that has the payload, if there is one.
+func appendData(b, payload []byte, contentType string) []byte {
+	switch {
+	case payload == nil:
+		return b
+	case isJSON(contentType) && utf8.Valid(payload) && json.Valid(payload):
+		b = append(b, `,"data":`...)
+		return append(b, payload...)
+	case contentType != "" && !isJSON(contentType) && strings.HasPrefix(contentType, "text/") && utf8.Valid(payload):
+		b = append(b, `,"data":`...)
+		return appendString(b, payload)
+	}
+	b = append(b, `,"data_base64":"`...)
+	b = base64.StdEncoding.AppendEncode(b, payload)
+	return append(b, '"')
+}
+
+// isJSON says whether a payload of the content type is JSON. CloudEvents takes one without for JSON.
+func isJSON(contentType string) bool {
+	media, _, _ := strings.Cut(contentType, ";")
+	media = strings.TrimSpace(media)
+	return media == "" || strings.EqualFold(media, "application/json") || strings.EqualFold(media, "text/json") ||
+		len(media) > 5 && strings.EqualFold(media[len(media)-5:], "+json")
+}
+
+// contentType is the message's, or that of a header that was meant to be it.
+func contentType(m *outbox.Message) string {
+	if m.ContentType != "" {
+		return m.ContentType
+	}
+	for i := range m.Headers {
+		if strings.EqualFold(m.Headers[i].Name, contentTypeHeader) {
+			return m.Headers[i].Value
+		}
+	}
+	return ""
+}
+
+const contentTypeHeader = "content-type"
+
+// headers keeps those of the message.
+func (e *cloudEvents) headers(r *Record, m *outbox.Message) error {
+	for i := range m.Headers {
+		h := &m.Headers[i]
+		if len(h.Name) == len(contentTypeHeader) && strings.EqualFold(h.Name, contentTypeHeader) {
+			continue
+		}
+		if len(h.Name) > len(e.prefix) && strings.EqualFold(h.Name[:len(e.prefix)], e.prefix) {
+			return refuse("header %q would be taken for a CloudEvents attribute; rename it, or drop it by a header rule of the destination", h.Name)
+		}
+		r.header(h.Name, r.copy(h.Value))
+	}
+	return nil
+}

@@ -1,0 +1,376 @@
+package format
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/route"
+)
+
+// Debezium makes the records that Debezium's outbox event router makes of a row of its documented table
+// (id uuid, aggregatetype, aggregateid, type, payload), so that a consumer written for it needs no change.
+// The key is the ordering key, the value the payload, and a header "id" has the message id. Placed columns
+// and the message's own headers follow, without which a row of that table would have none.
+//
+// The topic is not a format's: route by DebeziumTopic.
+type Debezium struct {
+	// Key, Value and Header are the converters that the consumers are used to. Debezium Server's own
+	// defaults are ConnectJSONSchema for all three; plain text is common.
+	Key, Value, Header Converter
+
+	// Payload is the type that the payload column has had. Default PayloadJSON.
+	Payload PayloadType
+
+	// Expand is table.expand.json.payload: a payload that is a JSON object or array is sent as such and not
+	// as a string with JSON in it. It needs a JSON converter for the value. As in Debezium, members that
+	// are null and arrays without elements are left out, and what it can't expand goes out as a string.
+	Expand bool
+
+	// Place is table.fields.additional.placement: fields of the message that become headers, or stand
+	// beside the payload in an envelope. An envelope needs a JSON converter for the value.
+	Place []Placement
+
+	// Tombstone is route.tombstone.on.empty.payload: a payload that is null or blank is sent as null.
+	Tombstone bool
+
+	// Schema is the name of the connector's value schema, "<topic.prefix>.<schema>.<table>.Value". It
+	// shows in envelopes with ConnectJSONSchema alone. Default "outbox.public.outboxevent.Value".
+	Schema string
+}
+
+// DebeziumTopic is the event router's default topic as a template: route.topic.replacement
+// "outbox.event.${routedByValue}".
+const DebeziumTopic = "outbox.event.{aggregate_type}"
+
+// Converter is how Kafka Connect turns a value into bytes.
+type Converter string
+
+const (
+	// ConnectString is StringConverter, and SimpleHeaderConverter for headers: the text itself.
+	ConnectString Converter = "string"
+	// ConnectJSON is JsonConverter with schemas.enable=false: a text is a JSON string, in quotes.
+	ConnectJSON Converter = "json"
+	// ConnectJSONSchema is JsonConverter with schemas.enable=true: {"schema":…,"payload":…}.
+	ConnectJSONSchema Converter = "json-schema"
+)
+
+func (c Converter) json() bool { return c == ConnectJSON || c == ConnectJSONSchema }
+
+// PayloadType is the type of a payload column.
+type PayloadType string
+
+const (
+	PayloadJSON  PayloadType = "jsonb" // jsonb or json
+	PayloadText  PayloadType = "text"
+	PayloadBytes PayloadType = "bytea" // base64 with a JSON converter, the bytes themselves with ConnectString
+)
+
+// Placement puts a field of the message beside the payload.
+type Placement struct {
+	// Field is one of event_type, aggregate_type, aggregate_id, topic, key, content_type and header.NAME.
+	Field string
+	// Envelope puts it into the value, else it is a header.
+	Envelope bool
+	// Alias is its name there. Default: Debezium's name of the column (type, aggregatetype, aggregateid),
+	// or the name of the field or header.
+	Alias string
+}
+
+// Bind implements Format.
+func (d Debezium) Bind(b Binding) (Encoder, error) {
+	e := &debezium{tombstone: d.Tombstone, expand: d.Expand, schema: d.Schema}
+	faults := []error{b.valid()}
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("debezium "+format, args...)) }
+	for _, c := range []struct {
+		name string
+		from Converter
+		to   *Converter
+	}{{"key", d.Key, &e.keys}, {"value", d.Value, &e.values}, {"header", d.Header, &e.headers}} {
+		switch c.from {
+		case "":
+			c.from = ConnectString
+		case ConnectString, ConnectJSON, ConnectJSONSchema:
+		default:
+			fault("%s: %q is not one of %s, %s, %s", c.name, c.from, ConnectString, ConnectJSON, ConnectJSONSchema)
+		}
+		*c.to = c.from
+	}
+	switch e.payload = d.Payload; e.payload {
+	case "":
+		e.payload = PayloadJSON
+	case PayloadJSON, PayloadText, PayloadBytes:
+	default:
+		fault("payload: %q is not one of %s, %s, %s", d.Payload, PayloadJSON, PayloadText, PayloadBytes)
+	}
+	if e.schema == "" {
+		e.schema = "outbox.public.outboxevent.Value"
+	}
+	for _, p := range d.Place {
+		placed, err := place(p)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		if p.Envelope {
+			e.envelope = append(e.envelope, placed)
+		} else {
+			e.placed = append(e.placed, placed)
+		}
+	}
+	if !e.values.json() && d.Expand {
+		fault("expand: it takes a JSON converter for the value, not %q", e.values)
+	}
+	if !e.values.json() && len(e.envelope) > 0 {
+		fault("place: an envelope takes a JSON converter for the value, not %q", e.values)
+	}
+	if e.payload == PayloadBytes && d.Expand {
+		fault("expand: a payload of %s is not expanded", PayloadBytes)
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// column is a placed field.
+type column struct {
+	alias    string
+	optional bool // the column may be null
+	value    route.Template
+}
+
+func place(p Placement) (column, error) {
+	c := column{alias: p.Alias}
+	value, err := route.ParseTemplate("{" + p.Field + "}")
+	if err != nil {
+		return c, fmt.Errorf("debezium place: %q is not a field of a message such as event_type, aggregate_id or header.NAME", p.Field)
+	}
+	c.value = value
+	name := p.Field
+	switch p.Field {
+	case "event_type":
+		name = "type"
+	case "aggregate_type":
+		name = "aggregatetype"
+	case "aggregate_id":
+		name = "aggregateid"
+	default:
+		c.optional = true
+		name = strings.TrimPrefix(p.Field, "header.")
+	}
+	if c.alias == "" {
+		c.alias = name
+	}
+	if c.alias == "id" && !p.Envelope || c.alias == "payload" && p.Envelope {
+		return c, fmt.Errorf("debezium place: %q needs another alias, %q is taken", p.Field, c.alias)
+	}
+	return c, nil
+}
+
+type debezium struct {
+	keys, values, headers Converter
+	payload               PayloadType
+	tombstone, expand     bool
+	schema                string
+	placed, envelope      []column
+}
+
+// Schemas as JsonConverter writes them, without the closing brace. Members come in the order type, fields
+// or items, optional, name, version, and the field's name last.
+const (
+	schemaUUID      = `{"type":"string","optional":false,"name":"io.debezium.data.Uuid","version":1`
+	schemaJSON      = `{"type":"string","optional":true,"name":"io.debezium.data.Json","version":1`
+	schemaText      = `{"type":"string","optional":true`
+	schemaTextThere = `{"type":"string","optional":false`
+	schemaBytes     = `{"type":"bytes","optional":true`
+)
+
+// Encode implements Encoder.
+func (e *debezium) Encode(r *Record, m *outbox.Message) error {
+	r.begin()
+	if key := m.OrderingKey(); key != "" {
+		r.Key = e.text(r, e.keys, schemaTextThere, key)
+	}
+	id, _ := m.ID.AppendText(r.scratch[:0]) // it has no error
+	r.scratch = id
+	r.header("id", e.text(r, e.headers, schemaUUID, string(id)))
+	for i := range e.placed {
+		c := &e.placed[i]
+		r.scratch = c.value.Append(r.scratch[:0], m)
+		if value := e.column(r, e.headers, c); value != nil {
+			r.header(c.alias, value)
+		}
+	}
+	for i := range m.Headers {
+		h := &m.Headers[i]
+		if e.taken(h.Name) {
+			return refuse("header %q is written by the Debezium layout; rename or drop it by a header rule of the destination", h.Name)
+		}
+		r.header(h.Name, e.text(r, e.headers, schemaTextThere, h.Value))
+	}
+	if e.tombstone && len(bytes.TrimFunc(m.Payload, javaSpace)) == 0 {
+		return nil
+	}
+	return e.value(r, m)
+}
+
+// javaSpace is what String.trim takes away.
+func javaSpace(c rune) bool { return c <= ' ' }
+
+func (e *debezium) taken(name string) bool {
+	if name == "id" {
+		return true
+	}
+	for i := range e.placed {
+		if e.placed[i].alias == name {
+			return true
+		}
+	}
+	return false
+}
+
+// text writes a text by a converter, with the schema that it would have.
+func (e *debezium) text(r *Record, c Converter, schema, text string) []byte {
+	at := len(r.text)
+	switch c {
+	case ConnectString:
+		r.text = append(r.text, text...)
+	case ConnectJSON:
+		r.text = appendString(r.text, text)
+	case ConnectJSONSchema:
+		r.text = append(r.text, `{"schema":`...)
+		r.text = append(r.text, schema...)
+		r.text = append(r.text, `},"payload":`...)
+		r.text = appendString(r.text, text)
+		r.text = append(r.text, '}')
+	}
+	return r.from(at)
+}
+
+// column writes a placed column, whose text is in r.scratch. An empty one is null, which no converter but
+// the JSON ones has bytes for.
+func (e *debezium) column(r *Record, c Converter, col *column) []byte {
+	schema := schemaTextThere
+	if col.optional {
+		schema = schemaText
+	}
+	if len(r.scratch) > 0 {
+		return e.text(r, c, schema, string(r.scratch))
+	}
+	switch c {
+	case ConnectJSON:
+		return r.copy("null")
+	case ConnectJSONSchema:
+		return r.copy(`{"schema":` + schema + `},"payload":null}`)
+	}
+	return nil
+}
+
+// value writes the value of the record.
+func (e *debezium) value(r *Record, m *outbox.Message) error {
+	if e.values == ConnectString {
+		r.Value = m.Payload
+		return nil
+	}
+	if e.payload != PayloadBytes && !utf8.Valid(m.Payload) {
+		return refuse("the payload is not UTF-8, and the Debezium layout has a payload column of type %s; set it to %s", e.payload, PayloadBytes)
+	}
+	var expanded *node
+	if e.expand {
+		expanded = expand(m.Payload)
+	}
+	at := len(r.text)
+	if e.values == ConnectJSONSchema {
+		r.text = append(r.text, `{"schema":`...)
+		e.valueSchema(r, m, expanded)
+		r.text = append(r.text, `,"payload":`...)
+	}
+	if len(e.envelope) == 0 {
+		e.appendPayload(r, m.Payload, expanded)
+	} else {
+		r.text = append(r.text, `{"payload":`...)
+		e.appendPayload(r, m.Payload, expanded)
+		for i := range e.envelope {
+			c := &e.envelope[i]
+			r.text = append(r.text, ',')
+			r.text = appendString(r.text, c.alias)
+			r.text = append(r.text, ':')
+			if r.scratch = c.value.Append(r.scratch[:0], m); len(r.scratch) > 0 {
+				r.text = appendString(r.text, r.scratch)
+			} else {
+				r.text = append(r.text, "null"...)
+			}
+		}
+		r.text = append(r.text, '}')
+	}
+	if e.values == ConnectJSONSchema {
+		r.text = append(r.text, '}')
+	}
+	r.Value = r.from(at)
+	return nil
+}
+
+func (e *debezium) appendPayload(r *Record, payload []byte, expanded *node) {
+	switch {
+	case payload == nil:
+		r.text = append(r.text, "null"...)
+	case expanded != nil:
+		r.text = expanded.append(r.text)
+	case e.payload == PayloadBytes:
+		r.text = append(r.text, '"')
+		r.text = base64.StdEncoding.AppendEncode(r.text, payload)
+		r.text = append(r.text, '"')
+	default:
+		r.text = appendString(r.text, payload)
+	}
+}
+
+// valueSchema writes the schema of the value.
+func (e *debezium) valueSchema(r *Record, m *outbox.Message, expanded *node) {
+	payload := func(field string) {
+		switch {
+		case expanded != nil:
+			r.text = expanded.schema.append(r.text)
+		case e.payload == PayloadBytes:
+			r.text = append(r.text, schemaBytes...)
+		case e.payload == PayloadText:
+			r.text = append(r.text, schemaText...)
+		default:
+			r.text = append(r.text, schemaJSON...)
+		}
+		r.text = append(r.text, field...)
+		r.text = append(r.text, '}')
+	}
+	if len(e.envelope) == 0 {
+		payload("")
+		return
+	}
+	r.text = append(r.text, `{"type":"struct","fields":[`...)
+	payload(`,"field":"payload"`)
+	for i := range e.envelope {
+		c := &e.envelope[i]
+		r.text = append(r.text, ',')
+		if c.optional {
+			r.text = append(r.text, schemaText...)
+		} else {
+			r.text = append(r.text, schemaTextThere...)
+		}
+		r.text = append(r.text, `,"field":`...)
+		r.text = appendString(r.text, c.alias)
+		r.text = append(r.text, '}')
+	}
+	r.text = append(r.text, `],"optional":false,"name":`...)
+	r.text = appendString(r.text, e.schemaName(m.AggregateType))
+	r.text = append(r.text, '}')
+}
+
+// schemaName is the connector's with the aggregate type before its last part.
+func (e *debezium) schemaName(aggregateType string) string {
+	dot := strings.LastIndexByte(e.schema, '.')
+	return e.schema[:dot+1] + aggregateType + "." + e.schema[dot+1:]
+}

@@ -1,0 +1,124 @@
+package format
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// appendString appends s as a JSON string, escaped as Jackson does it: quotes, backslashes and control
+// characters, these with a letter where there is one, else as \u00XX in upper case. s must be UTF-8.
+func appendString[T string | []byte](b []byte, s T) []byte {
+	const hex = "0123456789ABCDEF"
+	b = append(b, '"')
+	from := 0
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if c >= ' ' && c != '"' && c != '\\' {
+			continue
+		}
+		b = append(b, s[from:i]...)
+		from = i + 1
+		switch c {
+		case '"', '\\':
+			b = append(b, '\\', c)
+		case '\b':
+			b = append(b, '\\', 'b')
+		case '\t':
+			b = append(b, '\\', 't')
+		case '\n':
+			b = append(b, '\\', 'n')
+		case '\f':
+			b = append(b, '\\', 'f')
+		case '\r':
+			b = append(b, '\\', 'r')
+		default:
+			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		}
+	}
+	b = append(b, s[from:]...)
+	return append(b, '"')
+}
+
+// appendPercent appends s with everything but printable ASCII, and with space, double quote and percent
+// sign, percent-encoded, as the HTTP and NATS bindings of CloudEvents ask for.
+func appendPercent[T string | []byte](b []byte, s T) []byte {
+	const hex = "0123456789ABCDEF"
+	for i := 0; i < len(s); i++ {
+		if c := s[i]; c <= ' ' || c >= 0x7f || c == '"' || c == '%' {
+			b = append(b, '%', hex[c>>4], hex[c&15])
+		} else {
+			b = append(b, c)
+		}
+	}
+	return b
+}
+
+// UnescapePercent reads what the HTTP and NATS bindings of CloudEvents write as the value of an attribute.
+// ok is false for what they can't have written: a % that is not followed by two hexadecimal digits, or
+// bytes that are not UTF-8.
+func UnescapePercent(s string) (text string, ok bool) {
+	if strings.IndexByte(s, '%') < 0 {
+		return s, utf8.ValidString(s)
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] != '%' {
+			b = append(b, s[i])
+			continue
+		}
+		if i+2 >= len(s) {
+			return "", false
+		}
+		high, low := unhex(s[i+1]), unhex(s[i+2])
+		if high > 15 || low > 15 {
+			return "", false
+		}
+		b = append(b, high<<4|low)
+		i += 2
+	}
+	return string(b), utf8.Valid(b)
+}
+
+func unhex(c byte) byte {
+	switch {
+	case '0' <= c && c <= '9':
+		return c - '0'
+	case 'a' <= c && c <= 'f':
+		return c - 'a' + 10
+	case 'A' <= c && c <= 'F':
+		return c - 'A' + 10
+	}
+	return 255
+}
+
+// appendDouble appends f as Java's Double.toString writes it (since JDK 19, the shortest digits that
+// give f back), and what isn't a number as Jackson does: in quotes.
+func appendDouble(b []byte, f float64) []byte {
+	switch {
+	case math.IsInf(f, 1):
+		return append(b, `"Infinity"`...)
+	case math.IsInf(f, -1):
+		return append(b, `"-Infinity"`...)
+	case math.IsNaN(f):
+		return append(b, `"NaN"`...)
+	}
+	if size := math.Abs(f); size == 0 || size >= 1e-3 && size < 1e7 {
+		from := len(b)
+		b = strconv.AppendFloat(b, f, 'f', -1, 64)
+		if !strings.Contains(string(b[from:]), ".") {
+			b = append(b, ".0"...)
+		}
+		return b
+	}
+	text := strconv.FormatFloat(f, 'e', -1, 64) // -d.ddde±xx
+	digits, exponent, _ := strings.Cut(text, "e")
+	b = append(b, digits...)
+	if !strings.Contains(digits, ".") {
+		b = append(b, ".0"...)
+	}
+	n, _ := strconv.Atoi(exponent) // FormatFloat wrote it
+	b = append(b, 'E')
+	return strconv.AppendInt(b, int64(n), 10)
+}
