@@ -23,12 +23,22 @@ type KafkaConfig struct {
 
 	// Settings are added to server.properties and win over what stands there.
 	Settings map[string]string
+
+	// Front is the address, host:port, of a proxy. Clients that come by it, to the listener at Behind, are
+	// sent to it again for everything else. Those that come to Addr stay there. Default: there is no Behind.
+	Front string
+
+	// Storage is an empty folder for the data, such as a small file system that can be filled up. It stays
+	// the caller's. Default: a folder of the server's own.
+	Storage string
 }
 
 // Kafka is a single node, broker and controller in one, without authentication, on 127.0.0.1. Topics are created on
 // first use, with one partition, unless the Settings say otherwise.
 type Kafka struct {
 	Server
+	behind  string
+	storage string
 }
 
 // StartKafka starts a node and returns when it answers, after 2 to 4 s. The caller must Close it. The error wraps
@@ -41,7 +51,7 @@ func StartKafka(ctx context.Context, config KafkaConfig) (*Kafka, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Kafka{}
+	k := &Kafka{storage: config.Storage}
 	k.name = "Kafka " + KafkaVersion
 	k.stopSig = syscall.SIGTERM
 	if k.folder, err = newFolder("kafka", 0); err != nil {
@@ -60,8 +70,11 @@ func StartKafka(ctx context.Context, config KafkaConfig) (*Kafka, error) {
 
 	err = os.WriteFile(filepath.Join(k.folder, "log4j2.xml"), []byte(log4j), 0o644)
 	if err == nil {
-		err = k.startFirst(ctx, 2, func(ports []int) error {
-			if err := os.WriteFile(k.properties(), []byte(k.serverProperties(ports, config.Settings)), 0o644); err != nil {
+		err = k.startFirst(ctx, 3, func(ports []int) error {
+			if config.Front != "" {
+				k.behind = loopback(ports[2])
+			}
+			if err := os.WriteFile(k.properties(), []byte(k.serverProperties(ports, config)), 0o644); err != nil {
 				return err
 			}
 			return k.format(ctx, java, lib)
@@ -75,7 +88,15 @@ func StartKafka(ctx context.Context, config KafkaConfig) (*Kafka, error) {
 
 func (k *Kafka) properties() string { return filepath.Join(k.folder, "server.properties") }
 
-func (k *Kafka) data() string { return filepath.Join(k.folder, "data") }
+func (k *Kafka) data() string {
+	if k.storage != "" {
+		return filepath.Join(k.storage, "data")
+	}
+	return filepath.Join(k.folder, "data")
+}
+
+// Behind returns the address of the listener that a proxy at KafkaConfig.Front has to forward to.
+func (k *Kafka) Behind() string { return k.behind }
 
 const log4j = `<Configuration status="error">
  <Appenders><Console name="out"><PatternLayout pattern="%d %p %m (%c{1})%n%throwable"/></Console></Appenders>
@@ -95,7 +116,7 @@ func javaArgs(folder, lib string, bench bool) []string {
 		"-cp", filepath.Join(lib, "*"))
 }
 
-func (k *Kafka) serverProperties(ports []int, wanted map[string]string) string {
+func (k *Kafka) serverProperties(ports []int, config KafkaConfig) string {
 	broker, controller := loopback(ports[0]), loopback(ports[1])
 	properties := map[string]string{
 		"process.roles":                                    "broker,controller",
@@ -119,7 +140,13 @@ func (k *Kafka) serverProperties(ports []int, wanted map[string]string) string {
 		"broker.session.timeout.ms":    "2000",
 		"broker.heartbeat.interval.ms": "400",
 	}
-	maps.Copy(properties, wanted)
+	if config.Front != "" {
+		properties["listeners"] += ",BEHIND://" + k.behind
+		properties["advertised.listeners"] += ",BEHIND://" + config.Front
+		properties["listener.security.protocol.map"] += ",BEHIND:PLAINTEXT"
+		properties["inter.broker.listener.name"] = "PLAINTEXT"
+	}
+	maps.Copy(properties, config.Settings)
 	var lines strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(properties)) {
 		fmt.Fprintf(&lines, "%s=%s\n", name, properties[name])

@@ -16,6 +16,13 @@ import (
 	"time"
 )
 
+// NATSConfig says what kind of server is wanted. The zero value is one for tests.
+type NATSConfig struct {
+	// Storage is an empty folder for the data, such as a small file system that can be filled up. It stays
+	// the caller's. Default: a folder of the server's own.
+	Storage string
+}
+
 // NATS is a server with JetStream, stored in files, without authentication, on 127.0.0.1.
 type NATS struct {
 	Server
@@ -23,8 +30,8 @@ type NATS struct {
 }
 
 // StartNATS starts a server and returns when it answers. The caller must Close it. The error wraps [ErrNotFound] when
-// nats-server isn't installed.
-func StartNATS(ctx context.Context) (*NATS, error) {
+// nats-server isn't installed. At most one config is given.
+func StartNATS(ctx context.Context, config ...NATSConfig) (*NATS, error) {
 	if err := canStart(); err != nil {
 		return nil, err
 	}
@@ -38,10 +45,16 @@ func StartNATS(ctx context.Context) (*NATS, error) {
 	if n.folder, err = newFolder("nats", 0); err != nil {
 		return nil, fmt.Errorf("start %s: %w", n.name, err)
 	}
+	data := filepath.Join(n.folder, "data")
+	for _, c := range config {
+		if c.Storage != "" {
+			data = filepath.Join(c.Storage, "data")
+		}
+	}
 	n.command = func() command {
 		return command{
 			path:    path,
-			args:    []string{"-a", "127.0.0.1", "-p", strconv.Itoa(n.Port()), "-js", "-sd", filepath.Join(n.folder, "data")},
+			args:    []string{"-a", "127.0.0.1", "-p", strconv.Itoa(n.Port()), "-js", "-sd", data},
 			env:     os.Environ(),
 			dir:     n.folder,
 			onDeath: syscall.SIGKILL,

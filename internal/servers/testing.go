@@ -225,7 +225,7 @@ func givenKafka(ctx context.Context) (*Kafka, error) {
 	if err := kafkaAnswers(ctx, first); err != nil {
 		return nil, fmt.Errorf("use the Kafka of %s: %w", envKafka, err)
 	}
-	return &Kafka{Server{name: "Kafka at " + addr, addr: addr, given: envKafka}}, nil
+	return &Kafka{Server: Server{name: "Kafka at " + addr, addr: addr, given: envKafka}}, nil
 }
 
 // givenNATS returns the server of the environment, nil if there is none.
