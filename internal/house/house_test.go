@@ -26,14 +26,18 @@ var directions = map[string][]string{
 	"relay":             {""},
 	"relay/polling":     {"", "schema", "relay"},
 	"relay/replication": {"", "schema", "relay", "relay/polling"},
+	"route":             {""},
+	"format":            {"", "route"},
+	"relay/around":      {"", "relay", "route"},
 	"relay/relaytest":   {"", "schema", "relay", "internal/check"},
 	"admin":             {"", "schema"},
 	"outboxtest":        {"", "schema"},
 	"internal":          {"", "schema"},
-	"broker/kafka":      {""},
-	"broker/nats":       {""},
+	"broker/kafka":      {"", "format"},
+	"broker/nats":       {"", "format"},
+	"broker/registry":   {"", "format", "route"},
 	"broker/jsonl":      {""},
-	"cmd":               {"", "schema", "relay", "relay/polling", "relay/replication", "admin", "broker", "internal", "outboxtest"},
+	"cmd":               {"", "schema", "relay", "relay/polling", "relay/replication", "admin", "broker", "internal", "outboxtest", "route", "format", "relay/around"},
 }
 
 func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {
