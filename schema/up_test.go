@@ -16,17 +16,20 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
-// withSecond is the program's migrations and one more, as a later release would have.
-func withSecond(t *testing.T, sql string) []Migration {
+// withOneMore is the program's migrations and one more, as a later release would have.
+func withOneMore(t *testing.T, sql string) []Migration {
 	t.Helper()
-	second, err := load(fstest.MapFS{
-		"migrations/0001_x.sql":    {Data: []byte("SELECT 1;")},
-		"migrations/0002_more.sql": {Data: []byte(sql)},
-	})
+	known := Migrations()
+	files := fstest.MapFS{}
+	for _, m := range known {
+		files[fmt.Sprintf("migrations/%s.sql", m)] = &fstest.MapFile{Data: []byte(m.SQL)}
+	}
+	files[fmt.Sprintf("migrations/%04d_more.sql", len(known)+1)] = &fstest.MapFile{Data: []byte(sql)}
+	more, err := load(files)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(Migrations()[:1:1], second[1])
+	return more
 }
 
 func TestUpInstallsAndThenFindsNothingToDo(t *testing.T) {
@@ -58,7 +61,7 @@ func TestUpInstallsAndThenFindsNothingToDo(t *testing.T) {
 func TestTenInstancesThatStartAtOnceInstallOnce(t *testing.T) {
 	t.Parallel()
 	onEachMajor(t, func(t *testing.T, url string) {
-		known := withSecond(t, `ALTER TABLE outbox.messages ADD COLUMN extra text;`)
+		known := withOneMore(t, `ALTER TABLE outbox.messages ADD COLUMN extra text;`)
 		var applied atomic.Int32
 		var all sync.WaitGroup
 		for range 10 {
@@ -72,8 +75,8 @@ func TestTenInstancesThatStartAtOnceInstallOnce(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if applied.Load() != 2 {
-			t.Errorf("%d migrations were applied, want 2", applied.Load())
+		if int(applied.Load()) != len(known) {
+			t.Errorf("%d migrations were applied, want %d", applied.Load(), len(known))
 		}
 	})
 }
@@ -110,12 +113,12 @@ func TestDryRunNamesWhatIsPendingAndChangesNothing(t *testing.T) {
 func TestAMigrationThatFailsChangesNothingAndKeepsThoseBefore(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, servers.TestDatabase(t))
-	applied, err := up(t.Context(), conn, UpConfig{}, withSecond(t, `CREATE TABLE outbox.more (); SELECT 1/0;`))
-	if err == nil || !strings.Contains(err.Error(), "0002_more") || len(applied) != 1 {
+	applied, err := up(t.Context(), conn, UpConfig{}, withOneMore(t, `CREATE TABLE outbox.more (); SELECT 1/0;`))
+	if err == nil || !strings.Contains(err.Error(), "_more") || len(applied) != Latest() {
 		t.Fatalf("applied %v: %v", applied, err)
 	}
 	state, err := Status(t.Context(), conn)
-	if err != nil || state.Version != 1 {
+	if err != nil || state.Version != Latest() {
 		t.Fatalf("status %+v: %v", state, err)
 	}
 	var there bool
@@ -130,7 +133,7 @@ func TestAMigrationDoesNotWaitLongForALockedTable(t *testing.T) {
 	conn, other := connect(t, url), connect(t, url)
 	install(t, conn)
 	exec(t, other, `BEGIN; LOCK TABLE outbox.messages IN ROW EXCLUSIVE MODE`)
-	known := withSecond(t, `ALTER TABLE outbox.messages ADD COLUMN extra text;`)
+	known := withOneMore(t, `ALTER TABLE outbox.messages ADD COLUMN extra text;`)
 	_, err := up(t.Context(), conn, UpConfig{LockTimeout: 20 * time.Millisecond}, known)
 	if sqlState(err) != "55P03" || !strings.Contains(err.Error(), "another session held a lock on the table for 20ms") {
 		t.Fatalf("want a lock timeout with its cause, got %v", err)
@@ -188,7 +191,7 @@ func TestAChangedMigrationIsAnError(t *testing.T) {
 func TestASchemaOfANewerProgramIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, servers.TestDatabase(t))
-	if _, err := up(t.Context(), conn, UpConfig{}, withSecond(t, `SELECT 1;`)); err != nil {
+	if _, err := up(t.Context(), conn, UpConfig{}, withOneMore(t, `SELECT 1;`)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Up(t.Context(), conn, UpConfig{}); !errors.Is(err, ErrTooNew) {
@@ -199,13 +202,27 @@ func TestASchemaOfANewerProgramIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestASchemaOfAnOlderProgramIsOutdated(t *testing.T) {
+func TestASchemaOfAnOlderProgramIsOutdatedUntilItIsBroughtUp(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, servers.TestDatabase(t))
-	install(t, conn)
-	err := check(t.Context(), conn, withSecond(t, `SELECT 1;`))
+	if _, err := up(t.Context(), conn, UpConfig{}, Migrations()[:1]); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, conn, `SELECT outbox.publish('t', 'kept')`)
+	err := Check(t.Context(), conn)
 	if !errors.Is(err, ErrOutdated) || !strings.Contains(err.Error(), "outbox migrate up") {
 		t.Fatal(err)
+	}
+	applied, err := Up(t.Context(), conn, UpConfig{})
+	if err != nil || len(applied) != Latest()-1 || applied[0].Version != 2 {
+		t.Fatalf("applied %v: %v", applied, err)
+	}
+	if err := Check(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM outbox.messages`).Scan(&n); err != nil || n != 1 {
+		t.Fatalf("%d messages after the update: %v", n, err)
 	}
 }
 
