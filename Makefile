@@ -55,6 +55,11 @@ test-short: ## Seconds, with Go alone: no servers
 simulate: ## Drive the engine through SEEDS schedules of faults
 	GOGC=800 $(GO) test ./relay -run TestEveryScheduleKeepsThePromises -sim.seeds=$(SEEDS) -timeout 2h -v
 
+RUNS ?= 30
+.PHONY: nemesis
+nemesis: servers ## Real relays on real servers, RUNS seeded schedules of faults (about 5 s each)
+	$(GO) run ./cmd/internal/nemesis -runs $(RUNS) $(if $(SEED),-seed $(SEED))
+
 BENCH_OUT ?= bin/bench
 SWEEPS := batch=500,1000,5000,20000 bytes=100,256,1000,4000 keys=1,100,10000,100000 relays=1,2,4 rtt=0s,1ms held=off,on
 .PHONY: bench

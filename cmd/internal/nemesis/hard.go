@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox/cmd/internal/rig"
+	"github.com/pgoutbox/outbox/internal/check"
+	"github.com/pgoutbox/outbox/internal/servers"
+)
+
+type slowable interface {
+	Slow(rig.Slow)
+	Heal()
+}
+
+// slow makes a line bad, sees messages flow all the same, and repairs it.
+func slow(which func(*run) slowable) func(context.Context, *run) (func(context.Context) error, error) {
+	return func(_ context.Context, r *run) (func(context.Context) error, error) {
+		line := which(r)
+		s := rig.Slow{Latency: time.Duration(1+r.rng.IntN(20)) * time.Millisecond, Bandwidth: 300_000 + r.rng.IntN(1_000_000), Slice: 500 + r.rng.IntN(4000)}
+		r.note("slow: %+v", s)
+		line.Slow(s)
+		return func(ctx context.Context) error {
+			err := pause(ctx, 500*time.Millisecond)
+			line.Heal()
+			return err
+		}, nil
+	}
+}
+
+// promote lets an asynchronous standby take over that lacks the latest commits.
+func promote(ctx context.Context, r *run) (func(context.Context) error, error) {
+	primary := r.site.pg
+	standby, err := primary.Standby(ctx, servers.StandbyConfig{})
+	if err != nil {
+		return nil, err
+	}
+	if err := detach(ctx, standby); err != nil {
+		return nil, errors.Join(err, standby.Close())
+	}
+	if err := pause(ctx, time.Duration(100+r.rng.IntN(700))*time.Millisecond); err != nil {
+		return nil, errors.Join(err, standby.Close())
+	}
+	before, err := r.delivered(ctx)
+	if err != nil {
+		return nil, errors.Join(err, standby.Close())
+	}
+	if err := primary.Kill9(); err != nil {
+		return nil, errors.Join(err, standby.Close())
+	}
+	// Nobody reaches the new primary before it is known what it has.
+	release := r.load.Hold()
+	defer release()
+	r.site.toPG.Refuse(true)
+	if err := r.site.promote(ctx, standby); err != nil {
+		return nil, errors.Join(err, standby.Close())
+	}
+	if err := r.load.Connect(ctx, standby.URL(r.database)); err != nil {
+		return nil, err
+	}
+	after, err := r.delivered(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// The new primary's cursor is behind; what it has forgotten is delivered again.
+	r.extra += int(max(before-after, 0))
+	r.losses.Promoted = time.Now()
+	r.note("promoted; the cursor went back by %d messages", before-after)
+	r.site.toPG.Heal()
+	return nil, nil
+}
+
+// detach lets a standby receive nothing any more, while the primary goes on.
+func detach(ctx context.Context, standby *servers.Postgres) error {
+	conn, err := pgx.Connect(ctx, standby.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for _, statement := range []string{"ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()"} {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("detach the standby: %w", err)
+		}
+	}
+	for deadline := time.Now().Add(flowWithin); ; {
+		var receives bool
+		if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_stat_wal_receiver)").Scan(&receives); err != nil || !receives {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return errors.New("the standby goes on receiving without a primary to receive from")
+		}
+		if err := pause(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// holdTransaction leaves a transaction with an xid open until the run is over.
+func holdTransaction(ctx context.Context, r *run) (func(context.Context) error, error) {
+	conn, err := pgx.Connect(ctx, r.site.pg.URL(r.database))
+	if err != nil {
+		return nil, err
+	}
+	r.cleanup = append(r.cleanup, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = conn.Close(ctx) // its server may have been killed
+	})
+	_, err = conn.Exec(ctx, "BEGIN; SELECT pg_current_xact_id()", pgx.QueryExecModeSimpleProtocol)
+	return nil, err
+}
+
+// changeSchema does what operators and autovacuum do while everything runs.
+func changeSchema(ctx context.Context, r *run) (func(context.Context) error, error) {
+	conn, err := pgx.Connect(ctx, r.site.pg.URL(r.database))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	segment := r.rng.IntN(8)
+	statements := []string{
+		// Segments of two seconds: they are emptied while they are written to.
+		"ALTER TABLE outbox.messages ALTER COLUMN segment SET DEFAULT (date_part('epoch', now())::bigint / 2 % 8)::smallint",
+		"ALTER TABLE outbox.messages ADD COLUMN nemesis text",
+		"ALTER TABLE ONLY outbox.messages ALTER COLUMN nemesis SET DEFAULT 'x'",
+		fmt.Sprintf("CREATE INDEX CONCURRENTLY nemesis ON outbox.messages_%d (message_id)", segment),
+		"VACUUM (ANALYZE) outbox.messages",
+		fmt.Sprintf("VACUUM FULL outbox.messages_%d", segment),
+		"VACUUM FULL outbox.cursors",
+		fmt.Sprintf("REINDEX TABLE CONCURRENTLY outbox.messages_%d", segment),
+		"VACUUM (FREEZE) outbox.messages",
+		"ALTER TABLE accounts ADD COLUMN nemesis int",
+		"ALTER TABLE outbox.messages DROP COLUMN nemesis",
+	}
+	if _, err := conn.Exec(ctx, "SET lock_timeout = '300ms'; SET deadlock_timeout = '100ms'; SET statement_timeout = '5s'", pgx.QueryExecModeSimpleProtocol); err != nil {
+		return nil, err
+	}
+	for _, i := range r.rng.Perm(len(statements)) {
+		var refused *pgconn.PgError
+		for attempt := 0; attempt < 3; attempt++ {
+			_, err := conn.Exec(ctx, statements[i])
+			if err == nil {
+				r.note("done: %s", statements[i])
+				break
+			}
+			if !errors.As(err, &refused) {
+				return nil, err
+			}
+			// Somebody holds the lock, or what it needs isn't there yet: all in a day's work.
+			r.note("%s: %v", statements[i], refused.Message)
+			if err := pause(ctx, 50*time.Millisecond); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return nil, nil
+}
+
+// deleteTopic deletes the topic with what it holds and makes it again. What went with it is no fault of
+// anybody's but the operator's, and is counted.
+func deleteTopic(ctx context.Context, r *run) (func(context.Context) error, error) {
+	if !r.losses.Emptied.IsZero() {
+		return nil, nil
+	}
+	before := make(map[check.ID]bool)
+	destination := r.checker.Destination("default")
+	err := rig.ReadAll(ctx, r.target, func(payload []byte) {
+		if name, err := destination.Payload(payload); err == nil { // what doesn't decode is counted
+			before[name] = true
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := r.target.Delete(ctx); err != nil {
+		return nil, err
+	}
+	if err := pause(ctx, time.Duration(r.rng.IntN(1500))*time.Millisecond); err != nil {
+		return nil, err
+	}
+	if err := r.target.Create(ctx); err != nil {
+		return nil, err
+	}
+	r.losses.Before, r.losses.Emptied = before, time.Now()
+	return nil, nil
+}

@@ -1,0 +1,192 @@
+// Command nemesis runs the binary's relays as real processes on real servers, lets things go wrong by a
+// seeded schedule, and judges every history by what the database says was committed.
+//
+//	go run ./cmd/internal/nemesis -runs 100
+//	go run ./cmd/internal/nemesis -seed 17
+//
+// A bad run keeps what it leaves behind and says how to repeat it. A seed fixes the broker, the faults,
+// their order and their parameters; the moment at which they meet the relays is the machine's.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/pgoutbox/outbox/cmd/internal/rig"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "nemesis:", err)
+		os.Exit(1)
+	}
+}
+
+// options say what to run.
+type options struct {
+	seed  uint64 // the first one
+	runs  int
+	sites int
+	keep  string
+}
+
+func command(ctx context.Context, args []string, out io.Writer) error {
+	var o options
+	flags := flag.NewFlagSet("nemesis", flag.ContinueOnError)
+	flags.Uint64Var(&o.seed, "seed", 0, "first seed; without -runs, the only one (default: by the clock)")
+	flags.IntVar(&o.runs, "runs", 0, "how many seeds to run, one after the other (default 1 with -seed, else 10)")
+	flags.IntVar(&o.sites, "parallel", 2, "how many sets of servers to run them on at once")
+	flags.StringVar(&o.keep, "keep", os.TempDir(), "folder in which bad runs leave their logs")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 || o.runs < 0 || o.sites < 1 {
+		return fmt.Errorf("usage: nemesis [-seed n] [-runs n] [-parallel n] [-keep folder]")
+	}
+	if o.runs == 0 {
+		o.runs = 10
+		if o.seed != 0 {
+			o.runs = 1
+		}
+	}
+	if o.seed == 0 {
+		o.seed = uint64(time.Now().UnixMilli()) % 1e9
+	}
+	results, err := runAll(ctx, o, func(r result) { fmt.Fprintln(out, r) })
+	summarise(out, results)
+	if err != nil {
+		return err
+	}
+	if bad := badRuns(results); bad > 0 {
+		return fmt.Errorf("%d of %d runs broke a promise", bad, len(results))
+	}
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	return nil
+}
+
+func badRuns(results []result) (bad int) {
+	for _, r := range results {
+		if r.err != nil {
+			bad++
+		}
+	}
+	return bad
+}
+
+// runAll runs all seeds and calls report after each. Everything that it has started has ended when it
+// returns.
+func runAll(ctx context.Context, o options, report func(result)) ([]result, error) {
+	dir, err := os.MkdirTemp("", "outbox-nemesis-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	binary, err := rig.Build(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	var next atomic.Int64
+	var mu sync.Mutex
+	var results []result
+	var errs []error
+	var sites sync.WaitGroup
+	for range min(o.sites, o.runs) {
+		sites.Go(func() {
+			err := runOn(ctx, binary, dir, o, &next, func(r result) {
+				mu.Lock()
+				defer mu.Unlock()
+				results = append(results, r)
+				report(r)
+			})
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+		})
+	}
+	sites.Wait()
+	return results, errors.Join(errs...)
+}
+
+// runOn opens a site and runs on it what no other one has begun.
+func runOn(ctx context.Context, binary, dir string, o options, next *atomic.Int64, done func(result)) (err error) {
+	s, err := openSite(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	for ctx.Err() == nil {
+		i := next.Add(1) - 1
+		if i >= int64(o.runs) {
+			return nil
+		}
+		seed := o.seed + uint64(i)
+		runDir := filepath.Join(dir, fmt.Sprint("seed-", seed))
+		if err := os.Mkdir(runDir, 0o700); err != nil {
+			return err
+		}
+		res := newRun(seed, s, binary, runDir).do(ctx)
+		if res.interrupted {
+			return nil // what it found may come of the interruption
+		}
+		if res.err == nil {
+			if err := os.RemoveAll(runDir); err != nil {
+				return err
+			}
+		} else {
+			res.dir = keep(runDir, filepath.Join(o.keep, fmt.Sprintf("outbox-nemesis-seed-%d-%d", seed, time.Now().Unix())), s, res)
+		}
+		done(res)
+	}
+	return nil
+}
+
+// keep saves what a bad run leaves behind, with the ends of the servers' logs, and returns where.
+func keep(from, to string, s *site, res result) string {
+	logs := fmt.Sprintf("%v\n\nPostgreSQL:\n%s\n\nNATS:\n%s\n\nKafka:\n%s\n", res, s.pg.Log(), s.nats.Log(), s.kafka.Log())
+	if err := errors.Join(os.WriteFile(filepath.Join(from, "verdict.txt"), []byte(logs), 0o600), os.CopyFS(to, os.DirFS(from))); err != nil {
+		return err.Error()
+	}
+	return to
+}
+
+// String is the line of a run.
+func (r result) String() string {
+	var b strings.Builder
+	verdict := "ok"
+	if r.err != nil {
+		verdict = "BAD"
+	}
+	fmt.Fprintf(&b, "seed %d  %-5s  %s  %5.1fs  committed %d", r.seed, r.broker, verdict, r.took.Seconds(), r.truth.Committed)
+	if r.truth.Erased > 0 {
+		fmt.Fprintf(&b, " (%d more erased by the promotion)", r.truth.Erased)
+	}
+	if r.truth.Gone > 0 {
+		fmt.Fprintf(&b, " (%d gone with the topic)", r.truth.Gone)
+	}
+	fmt.Fprintf(&b, "  duplicates %d of at most %d  ", r.report.Duplicated, r.allowed)
+	for _, f := range r.faults {
+		fmt.Fprintf(&b, " [%s: %.1fs]", f.kind, f.recovery.Seconds())
+	}
+	if r.err != nil {
+		fmt.Fprintf(&b, "\n  %s\n  kept in %s; again: go run ./cmd/internal/nemesis -seed %d", strings.ReplaceAll(r.err.Error(), "\n", "\n  "), r.dir, r.seed)
+	}
+	return b.String()
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// storage is a file system in memory, small enough to be filled up.
+type storage struct{ path string }
+
+const storageSize = "384m"
+
+// mountStorage returns nil for one who isn't root: disks don't get full then.
+func mountStorage(path string) (*storage, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	if err := os.Mkdir(path, 0o700); err != nil {
+		return nil, err
+	}
+	err := syscall.Mount("outbox-nemesis", path, "tmpfs", 0, "size="+storageSize)
+	switch {
+	case errors.Is(err, syscall.EPERM):
+		return nil, nil // root of a container that may not
+	case err != nil:
+		return nil, fmt.Errorf("mount a small file system at %s: %w", path, err)
+	}
+	s := &storage{path}
+	for _, name := range []string{"nats", "kafka"} {
+		if err := os.Mkdir(s.folder(name), 0o700); err != nil {
+			return nil, errors.Join(err, s.unmount())
+		}
+	}
+	return s, nil
+}
+
+// folder returns the folder of a server, and none without a file system of its own.
+func (s *storage) folder(name string) string {
+	if s == nil {
+		return ""
+	}
+	return filepath.Join(s.path, name)
+}
+
+func (s *storage) filler() string { return filepath.Join(s.path, "filler") }
+
+// fill leaves no byte free.
+func (s *storage) fill() error {
+	f, err := os.Create(s.filler())
+	if err != nil {
+		return err
+	}
+	block := make([]byte, 1<<20)
+	for size := len(block); size >= 4096; {
+		if _, err := f.Write(block[:size]); err != nil {
+			if !errors.Is(err, syscall.ENOSPC) {
+				return errors.Join(err, f.Close())
+			}
+			size /= 2
+		}
+	}
+	return f.Close()
+}
+
+// free takes back what fill wrote.
+func (s *storage) free() error {
+	if s == nil {
+		return nil
+	}
+	if err := os.Remove(s.filler()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (s *storage) unmount() error {
+	if s == nil {
+		return nil
+	}
+	if err := syscall.Unmount(s.path, syscall.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount %s: %w", s.path, err)
+	}
+	return nil
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"time"
+)
+
+// summarise prints a line per kind of fault and the sums.
+func summarise(out io.Writer, results []result) {
+	if len(results) == 0 {
+		return
+	}
+	recoveries := make(map[string][]time.Duration)
+	var committed, delivered, duplicates, lost, phantom, inverted, erased, gone uint64
+	for _, r := range results {
+		for _, f := range r.faults {
+			recoveries[f.kind] = append(recoveries[f.kind], f.recovery)
+		}
+		committed += uint64(r.truth.Committed)
+		erased += uint64(r.truth.Erased)
+		gone += uint64(r.truth.Gone)
+		delivered += r.report.Delivered
+		duplicates += r.report.Duplicated
+		lost += r.report.Lost
+		phantom += r.report.Phantom
+		inverted += r.report.Inverted
+	}
+	fmt.Fprintf(out, "\n%-42s %6s  %s\n", "fault", "times", "until messages flow: median, longest")
+	for _, f := range faults() {
+		times := recoveries[f.kind]
+		if len(times) == 0 {
+			fmt.Fprintf(out, "%-42s %6d\n", f.kind, 0)
+			continue
+		}
+		slices.Sort(times)
+		fmt.Fprintf(out, "%-42s %6d  %6.2fs %6.2fs\n", f.kind, len(times), times[len(times)/2].Seconds(), times[len(times)-1].Seconds())
+	}
+	fmt.Fprintf(out, "\n%d runs, %d bad: %d committed, %d delivered, %d lost, %d phantom, %d inverted, %d duplicates after faults\n",
+		len(results), badRuns(results), committed, delivered, lost, phantom, inverted, duplicates)
+	fmt.Fprintf(out, "lost by the servers themselves, and accounted for: %d commits by promotions of a lagging standby, %d messages with a deleted topic\n", erased, gone)
+}

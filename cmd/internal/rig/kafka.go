@@ -1,0 +1,111 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// KafkaTopic is a topic with three partitions.
+type KafkaTopic struct {
+	Addr  string // of the broker itself
+	Topic string
+}
+
+var _ Target = KafkaTopic{}
+
+const partitions = 3
+
+func (t KafkaTopic) YAML(addr string) string { return fmt.Sprintf("{kafka: {brokers: [%q]}}", addr) }
+
+func (t KafkaTopic) with(do func(*kadm.Client) error) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(t.Addr))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return do(kadm.NewClient(client))
+}
+
+// Create waits while a topic of that name is being deleted still.
+func (t KafkaTopic) Create(ctx context.Context) error {
+	limit := strconv.Itoa(MaxMessage)
+	return t.with(func(admin *kadm.Client) error {
+		for {
+			_, err := admin.CreateTopic(ctx, partitions, 1, map[string]*string{"max.message.bytes": &limit}, t.Topic)
+			if !errors.Is(err, kerr.TopicAlreadyExists) && !errors.Is(err, kerr.NotController) {
+				return err
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("%w: %w", err, ctx.Err())
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	})
+}
+
+func (t KafkaTopic) Delete(ctx context.Context) error {
+	return t.with(func(admin *kadm.Client) error {
+		_, err := admin.DeleteTopic(ctx, t.Topic)
+		if errors.Is(err, kerr.UnknownTopicOrPartition) {
+			return nil
+		}
+		return err
+	})
+}
+
+func (t KafkaTopic) Read(ctx context.Context) (Reader, error) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(t.Addr), kgo.ConsumeTopics(t.Topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchMaxWait(pollTime))
+	if err != nil {
+		return nil, err
+	}
+	return &kafkaReader{topic: t.Topic, client: client, admin: kadm.NewClient(client)}, nil
+}
+
+type kafkaReader struct {
+	topic  string
+	client *kgo.Client
+	admin  *kadm.Client
+	next   [partitions]int64
+}
+
+func (r *kafkaReader) Next(ctx context.Context) ([][]byte, error) {
+	poll, cancel := context.WithTimeout(ctx, 2*pollTime)
+	defer cancel()
+	fetches := r.client.PollFetches(poll)
+	var payloads [][]byte
+	for record := range fetches.RecordsAll() {
+		if want := r.next[record.Partition]; record.Offset != want {
+			return nil, fmt.Errorf("partition %d: offset %d came instead of %d", record.Partition, record.Offset, want)
+		}
+		r.next[record.Partition]++
+		payloads = append(payloads, record.Value)
+	}
+	return payloads, ctx.Err()
+}
+
+func (r *kafkaReader) AtEnd(ctx context.Context) (bool, error) {
+	ends, err := r.admin.ListEndOffsets(ctx, r.topic)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return false, fmt.Errorf("end of topic %s: %w", r.topic, err)
+	}
+	for p, next := range r.next {
+		if end, ok := ends.Lookup(r.topic, int32(p)); !ok || end.Offset > next {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func (r *kafkaReader) Close() { r.client.Close() }

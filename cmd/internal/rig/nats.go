@@ -1,0 +1,120 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// NATSTopic is a stream with one subject.
+type NATSTopic struct {
+	URL   string // of the server itself
+	Topic string
+}
+
+var _ Target = NATSTopic{}
+
+func (t NATSTopic) YAML(addr string) string { return fmt.Sprintf("{nats: {url: %q}}", "nats://"+addr) }
+
+func (t NATSTopic) stream() string { return strings.ToUpper(t.Topic) }
+
+// Config is that of the stream. Its duplicate window is too short to help: what is tested is the relay.
+func (t NATSTopic) Config() jetstream.StreamConfig {
+	return jetstream.StreamConfig{Name: t.stream(), Subjects: []string{t.Topic}, Duplicates: 100 * time.Millisecond, MaxMsgSize: MaxMessage}
+}
+
+// With runs do with a connection of its own.
+func (t NATSTopic) With(ctx context.Context, do func(jetstream.JetStream) error) error {
+	nc, err := nats.Connect(t.URL)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	return do(js)
+}
+
+func (t NATSTopic) Create(ctx context.Context) error {
+	return t.With(ctx, func(js jetstream.JetStream) error {
+		_, err := js.CreateStream(ctx, t.Config())
+		return err
+	})
+}
+
+func (t NATSTopic) Delete(ctx context.Context) error {
+	return t.With(ctx, func(js jetstream.JetStream) error {
+		err := js.DeleteStream(ctx, t.stream())
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return nil
+		}
+		return err
+	})
+}
+
+func (t NATSTopic) Read(ctx context.Context) (Reader, error) {
+	nc, err := nats.Connect(t.URL)
+	if err != nil {
+		return nil, err
+	}
+	r := &natsReader{nc: nc}
+	js, err := jetstream.New(nc)
+	if err == nil {
+		r.stream, err = js.Stream(ctx, t.stream())
+	}
+	if err == nil {
+		r.consumer, err = r.stream.CreateConsumer(ctx, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true})
+	}
+	if err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("read stream %s: %w", t.stream(), err)
+	}
+	return r, nil
+}
+
+type natsReader struct {
+	nc       *nats.Conn
+	stream   jetstream.Stream
+	consumer jetstream.Consumer
+	last     uint64
+}
+
+func (r *natsReader) Next(ctx context.Context) ([][]byte, error) {
+	batch, err := r.consumer.Fetch(2000, jetstream.FetchMaxWait(pollTime))
+	if err != nil {
+		return nil, err
+	}
+	var payloads [][]byte
+	for m := range batch.Messages() {
+		meta, err := m.Metadata()
+		if err != nil {
+			return nil, err
+		}
+		if seq := meta.Sequence.Stream; seq != r.last+1 {
+			return nil, fmt.Errorf("message %d of the stream came after message %d", seq, r.last)
+		}
+		r.last++
+		payloads = append(payloads, m.Data())
+	}
+	if err := batch.Error(); err != nil && !errors.Is(err, nats.ErrTimeout) {
+		return nil, err
+	}
+	return payloads, ctx.Err()
+}
+
+func (r *natsReader) AtEnd(ctx context.Context) (bool, error) {
+	info, err := r.stream.Info(ctx)
+	if err != nil {
+		return false, err
+	}
+	return info.State.LastSeq == r.last, nil
+}
+
+func (r *natsReader) Close() { r.nc.Close() }

@@ -1,0 +1,112 @@
+package rig
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pgoutbox/outbox/internal/check"
+)
+
+// Losses says what the servers themselves have lost, so that it is no fault of the relay's.
+type Losses struct {
+	// Promoted is when a standby took over that lacked the latest commits: what was committed until then
+	// and is not in the database was erased. Zero: the database has everything.
+	Promoted time.Time
+
+	// Emptied is when the topic was there again after it had been deleted, and Before has what was read
+	// from it until shortly before; Kept says for each key with which number the new topic begins. What is
+	// in neither, stands before the first number kept and was committed by then, went with the topic. Zero:
+	// the topic has everything.
+	Emptied time.Time
+	Before  map[check.ID]bool
+	Kept    map[uint32]uint64
+}
+
+// Truth is what the oracle found.
+type Truth struct {
+	Committed int // in the database
+	Erased    int // committed, and lost by the promotion
+	Gone      int // committed, and lost with the topic
+	Big       int // messages in the database that no broker takes
+}
+
+// Tell ends the writers and tells a checker what became of every message, going by the ledger in the
+// database: a transaction that is in it was committed, and any other wasn't, whatever its writer knows.
+// It returns an error when the database contradicts a writer, which is a fault of the test's.
+func (l *Load) Tell(ctx context.Context, checker *check.Checker, losses Losses) (Truth, error) {
+	l.Stop()
+	var truth Truth
+	ledger, err := l.ledger(ctx)
+	if err != nil {
+		return truth, err
+	}
+	for key := range l.accounts {
+		a := &l.accounts[key]
+		for i, m := range a.attempts {
+			seq := uint64(i + 1)
+			name := check.ID{Key: uint32(key), Seq: seq}
+			inTime := !losses.Promoted.IsZero() && !m.at.After(losses.Promoted)
+			switch _, has := ledger[name]; {
+			case has && m.outcome == rolledBack:
+				return truth, fmt.Errorf("message %v was rolled back and is in the database", name)
+			case has && losses.took(name, m.at):
+				truth.Committed++
+				truth.Gone++
+				checker.Unknown(name.Key, seq)
+			case has:
+				truth.Committed++
+				if m.big {
+					truth.Big++
+				}
+				checker.Committed(name.Key, seq)
+			case m.outcome == rolledBack:
+				checker.RolledBack(name.Key, seq)
+			case inTime:
+				truth.Erased++
+				checker.Unknown(name.Key, seq)
+			case m.outcome == committed:
+				return truth, fmt.Errorf("message %v was committed and is not in the database", name)
+			default:
+				checker.RolledBack(name.Key, seq)
+			}
+		}
+	}
+	return truth, nil
+}
+
+// took reports whether the message may have gone with the topic.
+func (l *Losses) took(name check.ID, committed time.Time) bool {
+	if l.Emptied.IsZero() || l.Before[name] || committed.After(l.Emptied) {
+		return false
+	}
+	first, kept := l.Kept[name.Key]
+	return !kept || name.Seq < first
+}
+
+// ledger reads what the database has.
+func (l *Load) ledger(ctx context.Context) (map[check.ID]struct{}, error) {
+	rows, err := l.pool.Load().Query(ctx, "SELECT key, seq FROM ledger")
+	if err != nil {
+		return nil, fmt.Errorf("read the ledger: %w", err)
+	}
+	defer rows.Close()
+	found := make(map[check.ID]struct{})
+	for rows.Next() {
+		var key int32
+		var seq int64
+		if err := rows.Scan(&key, &seq); err != nil {
+			return nil, fmt.Errorf("read the ledger: %w", err)
+		}
+		found[check.ID{Key: uint32(key), Seq: uint64(seq)}] = struct{}{}
+	}
+	return found, rows.Err()
+}
+
+// IsBig reports whether a message is one that no broker takes.
+func (l *Load) IsBig(name check.ID) bool {
+	a := &l.accounts[name.Key]
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return name.Seq <= uint64(len(a.attempts)) && a.attempts[name.Seq-1].big
+}

@@ -1,0 +1,139 @@
+package rig
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Relay is an "outbox relay" as a process of its own, which dies with this one. Its methods may be called
+// from several goroutines.
+type Relay struct {
+	Name           string
+	binary, config string
+
+	mu      sync.Mutex
+	process *os.Process
+	exited  chan struct{}
+	state   *os.ProcessState // to be read after exited
+}
+
+// StartRelay starts the binary with a configuration, which is kept with the relay's log in dir.
+func StartRelay(binary, dir, name, config string) (*Relay, error) {
+	r := &Relay{Name: name, binary: binary, config: filepath.Join(dir, name+".yaml")}
+	if err := os.WriteFile(r.config, []byte(config), 0o600); err != nil {
+		return nil, err
+	}
+	return r, r.Start()
+}
+
+// Start starts the process again after its end.
+func (r *Relay) Start() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	log, err := os.OpenFile(r.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	exited := make(chan struct{})
+	started := make(chan error)
+	go func() {
+		// The parent-death signal comes when the thread that started the child ends: this one is kept till then.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer log.Close()
+		cmd := exec.Command(r.binary, "relay", "--config", r.config)
+		cmd.Stdout, cmd.Stderr = log, log
+		// What stands in the environment would win over the file.
+		cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "OUTBOX_") })
+		cmd.SysProcAttr = childAttributes()
+		if err := cmd.Start(); err != nil {
+			started <- err
+			return
+		}
+		r.process, r.exited = cmd.Process, exited
+		started <- nil
+		_ = cmd.Wait() // killed, mostly
+		r.state = cmd.ProcessState
+		close(exited)
+	}()
+	if err := <-started; err != nil {
+		return fmt.Errorf("start relay %s: %w", r.Name, err)
+	}
+	return nil
+}
+
+func (r *Relay) current() (*os.Process, chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.process, r.exited
+}
+
+// Signal sends a signal to a process that still runs.
+func (r *Relay) Signal(s syscall.Signal) error {
+	process, _ := r.current()
+	if err := process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("signal relay %s: %w", r.Name, err)
+	}
+	return nil
+}
+
+// Kill ends the process by SIGKILL, frozen or not, and returns when it is gone.
+func (r *Relay) Kill() error {
+	if err := r.Signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	_, exited := r.current()
+	<-exited
+	return nil
+}
+
+// Stop tells the process to end in good order and says what became of it. One that still runs after
+// patience is killed.
+func (r *Relay) Stop(patience time.Duration) error {
+	if err := r.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	_, exited := r.current()
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	select {
+	case <-exited:
+	case <-timeout.C:
+		return errors.Join(fmt.Errorf("relay %s still runs %v after SIGTERM", r.Name, patience), r.Kill())
+	}
+	if code := r.state.ExitCode(); code != 0 {
+		return fmt.Errorf("relay %s ended with code %d after SIGTERM; its log ends with:\n%s", r.Name, code, r.Log())
+	}
+	return nil
+}
+
+// Ended reports whether the process has ended.
+func (r *Relay) Ended() bool {
+	_, exited := r.current()
+	select {
+	case <-exited:
+		return true
+	default:
+		return false
+	}
+}
+
+func (r *Relay) logFile() string { return r.config + ".log" }
+
+// Log returns the end of what the relay has written in all its lives.
+func (r *Relay) Log() string {
+	text, err := os.ReadFile(r.logFile())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-4000):])
+}
