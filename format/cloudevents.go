@@ -59,8 +59,26 @@ const (
 	DefaultSource = "/outbox"
 )
 
-// ownAttributes can't be the name of an Extension.
-var ownAttributes = [...]string{"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema", "data",
+// attribute is an index into attributeNames or, behind them, the extensions.
+type attribute int
+
+const (
+	specVersion attribute = iota
+	eventID
+	source
+	eventType
+	subject
+	eventTime
+	dataContentType
+	dataSchema
+	partitionKey
+	sequence
+	traceParent
+	traceState
+)
+
+// attributeNames are those of the attributes that aren't configured.
+var attributeNames = [...]string{"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema",
 	"partitionkey", "sequence", "traceparent", "tracestate"}
 
 // Bind implements Format.
@@ -89,17 +107,16 @@ func (c CloudEvents) Bind(b Binding) (Encoder, error) {
 		if !attributeName(x.Name) {
 			faults = append(faults, fmt.Errorf("cloudevents extension %q: a name is 1 to 20 of a-z and 0-9", x.Name))
 		}
-		if slices.Contains(ownAttributes[:], x.Name) || slices.ContainsFunc(e.extensions, func(y extension) bool { return y.name == x.Name }) {
+		if x.Name == "data" || slices.Contains(attributeNames[:], x.Name) || slices.ContainsFunc(e.extensions, func(y extension) bool { return y.name == x.Name }) {
 			faults = append(faults, fmt.Errorf("cloudevents extension %q: there is an attribute of this name already", x.Name))
 		}
 		e.extensions = append(e.extensions, extension{x.Name, parse("extension "+x.Name, x.Value, "")})
 	}
-	e.names = make(map[string]string)
-	for _, name := range ownAttributes {
-		e.names[name] = e.prefix + name
+	for _, name := range attributeNames {
+		e.names = append(e.names, e.prefix+name)
 	}
 	for _, x := range e.extensions {
-		e.names[x.name] = e.prefix + x.name
+		e.names = append(e.names, e.prefix+x.name)
 	}
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
@@ -126,7 +143,7 @@ type cloudEvents struct {
 	typeAttribute bool // the content type is an attribute as well
 	topicAsType   bool // an empty type is replaced by the topic
 
-	names map[string]string // of attributes, with their prefix
+	names []string // of attributes, with their prefix
 
 	source, kind, subject, dataSchema route.Template
 	extensions                        []extension
@@ -164,15 +181,15 @@ func (e *cloudEvents) Encode(r *Record, m *outbox.Message) error {
 
 // attributes writes all attributes, in the order of the specification.
 func (e *cloudEvents) attributes(r *Record, m *outbox.Message, contentType string) error {
-	write(e, r, "specversion", "1.0")
+	write(e, r, specVersion, "1.0")
 	r.scratch, _ = m.ID.AppendText(r.scratch[:0]) // it has no error
-	write(e, r, "id", r.scratch)
+	write(e, r, eventID, r.scratch)
 
 	r.scratch = e.source.Append(r.scratch[:0], m)
 	if len(r.scratch) == 0 {
 		return refuse("the CloudEvents source is empty for this message; give the destination's template a constant part")
 	}
-	write(e, r, "source", r.scratch)
+	write(e, r, source, r.scratch)
 
 	r.scratch = e.kind.Append(r.scratch[:0], m)
 	if len(r.scratch) == 0 && e.topicAsType {
@@ -181,38 +198,38 @@ func (e *cloudEvents) attributes(r *Record, m *outbox.Message, contentType strin
 	if len(r.scratch) == 0 {
 		return refuse("the CloudEvents type is empty for this message; set its event type, or give the destination's template a constant part")
 	}
-	write(e, r, "type", r.scratch)
+	write(e, r, eventType, r.scratch)
 
-	e.optional(r, "subject", &e.subject, m)
+	e.optional(r, subject, &e.subject, m)
 	if !m.CreatedAt.IsZero() {
 		r.scratch = m.CreatedAt.UTC().AppendFormat(r.scratch[:0], timeLayout)
-		write(e, r, "time", r.scratch)
+		write(e, r, eventTime, r.scratch)
 	}
 	if contentType != "" && (e.structured || e.typeAttribute) {
-		write(e, r, "datacontenttype", contentType)
+		write(e, r, dataContentType, contentType)
 	}
-	e.optional(r, "dataschema", &e.dataSchema, m)
+	e.optional(r, dataSchema, &e.dataSchema, m)
 	if len(r.Key) > 0 {
-		write(e, r, "partitionkey", r.Key)
+		write(e, r, partitionKey, r.Key)
 	}
 	if m.Position > 0 {
 		r.scratch = appendSequence(r.scratch[:0], m.Position)
-		write(e, r, "sequence", r.scratch)
+		write(e, r, sequence, r.scratch)
 	}
-	for _, name := range [...]string{"traceparent", "tracestate"} {
-		if value, ok := m.Header(name); ok && value != "" {
+	for _, name := range [...]attribute{traceParent, traceState} {
+		if value, ok := m.Header(attributeNames[name]); ok && value != "" {
 			write(e, r, name, value)
 		}
 	}
 	for i := range e.extensions {
-		e.optional(r, e.extensions[i].name, &e.extensions[i].value, m)
+		e.optional(r, attribute(len(attributeNames)+i), &e.extensions[i].value, m)
 	}
 	return nil
 }
 
 const timeLayout = "2006-01-02T15:04:05.000000Z07:00"
 
-func (e *cloudEvents) optional(r *Record, name string, value *route.Template, m *outbox.Message) {
+func (e *cloudEvents) optional(r *Record, name attribute, value *route.Template, m *outbox.Message) {
 	if r.scratch = value.Append(r.scratch[:0], m); len(r.scratch) > 0 {
 		write(e, r, name, r.scratch)
 	}
@@ -228,10 +245,10 @@ func appendSequence(b []byte, position int64) []byte {
 }
 
 // write puts an attribute where the mode has it.
-func write[T string | []byte](e *cloudEvents, r *Record, name string, value T) {
+func write[T string | []byte](e *cloudEvents, r *Record, name attribute, value T) {
 	if e.structured {
 		r.text = append(r.text, ',')
-		r.text = appendString(r.text, name)
+		r.text = appendString(r.text, e.names[name][len(e.prefix):])
 		r.text = append(r.text, ':')
 		r.text = appendString(r.text, value)
 		return

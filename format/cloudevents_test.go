@@ -208,7 +208,11 @@ func TestEncodingABatchAllocatesNothing(t *testing.T) {
 			}
 		}
 		batch()
-		if n := testing.AllocsPerRun(10, batch); n > 0 {
+		limit := 0.0
+		if name == "structured" {
+			limit = 99 // json.Valid has a pool, from which the race detector takes things away
+		}
+		if n := testing.AllocsPerRun(10, batch); n > limit {
 			t.Errorf("%s: a batch of 100 has %v allocations", name, n)
 		}
 	}

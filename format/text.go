@@ -114,10 +114,12 @@ func appendDouble(b []byte, f float64) []byte {
 	}
 	text := strconv.FormatFloat(f, 'e', -1, 64) // -d.ddde±xx
 	digits, exponent, _ := strings.Cut(text, "e")
-	b = append(b, digits...)
 	if !strings.Contains(digits, ".") {
-		b = append(b, ".0"...)
+		// Where one digit is enough Java takes the closest number of two, which is another one among the
+		// very smallest: 4.9E-324.
+		digits, exponent, _ = strings.Cut(strconv.FormatFloat(f, 'e', 1, 64), "e")
 	}
+	b = append(b, digits...)
 	n, _ := strconv.Atoi(exponent) // FormatFloat wrote it
 	b = append(b, 'E')
 	return strconv.AppendInt(b, int64(n), 10)
