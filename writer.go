@@ -25,6 +25,13 @@ type WriterConfig struct {
 	// malformed or the limits of the headers leave no room. Default: none.
 	Trace func(ctx context.Context) (traceparent, tracestate string)
 
+	// Sequences makes the writer number the messages of each topic and ordering key, in their header
+	// SequenceHeader, so that a consumer can tell that one is missing. Transactions that write messages
+	// of one topic and key then exclude each other from the first such Write to their end, whether they
+	// have locked the aggregate's row or not. Every writer of a key must do it, or none. Not for Copy.
+	// Default: no numbers.
+	Sequences bool
+
 	// Wake is called by Committed, to wake a relay in the same process. It must not block. Default: none.
 	Wake func()
 }
@@ -41,6 +48,7 @@ type Writer struct {
 	maxPayload int
 	trace      func(ctx context.Context) (traceparent, tracestate string)
 	wake       func()
+	sequences  bool
 }
 
 const maxPayloadLimit = 256 << 20
@@ -51,7 +59,7 @@ func NewWriter(cfg WriterConfig) (*Writer, error) {
 		return nil, fmt.Errorf("outbox: WriterConfig.MaxPayloadBytes is %d: it must be 0 (for %d) to %d",
 			cfg.MaxPayloadBytes, MaxPayloadBytes, maxPayloadLimit)
 	}
-	return &Writer{maxPayload: cfg.MaxPayloadBytes, trace: cfg.Trace, wake: cfg.Wake}, nil
+	return &Writer{maxPayload: cfg.MaxPayloadBytes, trace: cfg.Trace, wake: cfg.Wake, sequences: cfg.Sequences}, nil
 }
 
 // One message: plain values, no arrays, so that it costs what a hand-written INSERT costs. The casts let
@@ -121,9 +129,17 @@ func (w *Writer) write(ctx context.Context, exec func(query string, args []any) 
 		ids[i] = idOf(&msgs[i])
 	}
 	if len(msgs) == 1 {
-		return ids, exec(insertOne, arguments(&msgs[0], ids[0], trace))
+		args, key := arguments(&msgs[0], ids[0], trace), msgs[0].OrderingKey()
+		if w.sequences && key != "" {
+			return ids, exec(insertOneNumbered, append(args, key))
+		}
+		return ids, exec(insertOne, args)
 	}
-	return ids, exec(insertMany, arrays(newBatch(msgs, ids, trace)))
+	args := arrays(newBatch(msgs, ids, trace))
+	if w.sequences {
+		return ids, exec(insertManyNumbered, args)
+	}
+	return ids, exec(insertMany, args)
 }
 
 func idOf(m *Message) ID {
@@ -166,6 +182,9 @@ func setText(arg *any, text string) {
 func (w *Writer) Copy(ctx context.Context, tx pgx.Tx, seq iter.Seq2[Message, error]) (int64, error) {
 	if tx == nil {
 		return 0, errNoTransaction
+	}
+	if w.sequences {
+		return 0, errors.New("outbox: copy: this writer numbers messages (WriterConfig.Sequences), which COPY can't: use Write")
 	}
 	source := &copySource{writer: w, trace: w.traceOf(ctx), values: make([]any, 10)}
 	var stop func()

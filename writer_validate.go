@@ -77,6 +77,9 @@ func (w *Writer) validateOne(f *faults, i int, m *Message) {
 		f.tooLarge(i, "Payload", len(m.Payload), limit, "bytes")
 	}
 	f.headers(i, m.Headers)
+	if _, given := m.Header(SequenceHeader); given && w.sequences {
+		f.add(ValidationError{Index: i, Field: headerField(SequenceHeader), Reason: "is there, and the writer sets it (WriterConfig.Sequences)"})
+	}
 	if year := m.DeliverAt.UTC().Year(); !m.DeliverAt.IsZero() && (year < 1970 || year > 9999) {
 		f.add(ValidationError{Index: i, Field: "DeliverAt", Reason: fmt.Sprintf(
 			"is %s, it must be in the years 1970 to 9999", m.DeliverAt.UTC().Format(time.RFC3339))})

@@ -21,7 +21,10 @@ const (
 	onFunction = "FUNCTION"
 )
 
-const segments = 8
+const (
+	segments    = 8
+	inboxTables = 3
+)
 
 // Grants prints the statements that give each role what it needs and no more. An empty name leaves that
 // role out. The owner of the schema runs them; running them again is harmless. Names are quoted.
@@ -54,12 +57,42 @@ func Grants(writer, relay, viewer string) string {
 	return b.String()
 }
 
+// ConsumerGrants prints the statements that give a role what package inbox needs to record what the
+// role's service applies and to look after the records. Like those of Grants, they may be run again.
+func ConsumerGrants(consumer string) string {
+	var b strings.Builder
+	b.WriteString("-- Consumer: a service that applies messages.\n")
+	for _, p := range consumerPrivileges() {
+		fmt.Fprintf(&b, "GRANT %s ON %s %s TO %s;\n", strings.Join(p.rights, ", "), p.kind, p.object, pgx.Identifier{consumer}.Sanitize())
+	}
+	return b.String() + "\n"
+}
+
+func consumerPrivileges() []privilege {
+	privileges := []privilege{
+		{onSchema, "outbox", []string{"USAGE"}},
+		{onTable, "outbox.inbox_rotation", []string{"SELECT", "UPDATE"}},
+		{onSequence, "outbox.inbox_applied_seq", []string{"USAGE"}},
+		{onTable, "outbox.inbox_positions", []string{"SELECT", "INSERT", "UPDATE"}},
+		{onTable, "outbox.inbox_gaps", []string{"SELECT", "INSERT", "DELETE"}},
+		{onFunction, "outbox.inbox_id(text)", []string{"EXECUTE"}},
+		{onFunction, "outbox.receive(text, uuid, text, boolean)", []string{"EXECUTE"}},
+		{onFunction, "outbox.receive_in_order(text, uuid, text, boolean, text, text, bigint, text, boolean, bigint)", []string{"EXECUTE"}},
+	}
+	for i := range inboxTables {
+		privileges = append(privileges, privilege{onTable, fmt.Sprintf("outbox.inbox_%d", i), []string{"SELECT", "INSERT", "TRUNCATE"}})
+	}
+	return privileges
+}
+
 func writerPrivileges() []privilege {
 	const arguments = "text, jsonb, text, text, text, text, timestamptz, uuid"
 	return []privilege{
 		{onSchema, "outbox", []string{"USAGE"}},
 		{onTable, "outbox.messages", []string{"INSERT (message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at)"}},
 		{onSequence, "outbox.messages_id_seq", []string{"USAGE"}},
+		{onTable, "outbox.sequences", []string{"SELECT", "INSERT", "UPDATE"}},
+		{onFunction, "outbox.next_sequence(text, text)", []string{"EXECUTE"}},
 		{onFunction, "outbox.publish(text, bytea, " + arguments + ")", []string{"EXECUTE"}},
 		{onFunction, "outbox.publish(text, text, " + arguments + ")", []string{"EXECUTE"}},
 		{onFunction, "outbox.publish(text, jsonb, " + arguments + ")", []string{"EXECUTE"}},
@@ -84,7 +117,7 @@ func relayPrivileges() []privilege {
 
 func viewerPrivileges() []privilege {
 	privileges := []privilege{{onSchema, "outbox", []string{"USAGE"}}}
-	for _, table := range []string{"migrations", "cursors", "slots", "relays", "audit"} {
+	for _, table := range []string{"migrations", "cursors", "slots", "relays", "audit", "inbox", "inbox_rotation", "inbox_positions", "inbox_gaps"} {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT"}})
 	}
 	const common = "message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, content_type, headers, deliver_at, created_at"

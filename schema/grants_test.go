@@ -72,6 +72,7 @@ func TestEachRoleCanDoItsWorkAndNoMore(t *testing.T) {
 			`SELECT outbox.publish('t', '{}')`,
 			`SELECT outbox.publish('t', '\x00'::bytea)`,
 			`SELECT outbox.publish('t', '{}'::jsonb)`,
+			`SELECT outbox.next_sequence('t', 'k')`,
 		)
 		if n, err := writer.CopyFrom(t.Context(), pgx.Identifier{"outbox", "messages"}, []string{"topic", "payload"},
 			pgx.CopyFromRows([][]any{{"t", []byte("x")}})); err != nil || n != 1 {
@@ -133,6 +134,9 @@ func TestEachRoleCanDoItsWorkAndNoMore(t *testing.T) {
 			`SELECT * FROM outbox.migrations`,
 			`SELECT destination, lane, id, attempts, error, retry_at FROM outbox.holds`,
 			`SELECT destination, message_id, reason, error, dead_at FROM outbox.dead_letters`,
+			`SELECT * FROM outbox.inbox`,
+			`SELECT * FROM outbox.inbox_positions`,
+			`SELECT * FROM outbox.inbox_gaps`,
 		)
 		mayNot(t, "viewer", viewer,
 			`SELECT payload FROM outbox.messages`,
@@ -140,10 +144,40 @@ func TestEachRoleCanDoItsWorkAndNoMore(t *testing.T) {
 			`SELECT payload FROM outbox.dead_letters`,
 			`SELECT outbox.publish('t', '{}')`,
 			`DELETE FROM outbox.cursors`,
+			`SELECT outbox.receive('c', gen_random_uuid())`,
 		)
 		if state, err := Status(t.Context(), viewer); err != nil || state.Version != Latest() {
 			t.Errorf("viewer: status %+v: %v", state, err)
 		}
+	})
+}
+
+func TestAConsumerCanRecordAndForgetAndNoMore(t *testing.T) {
+	t.Parallel()
+	onEachMajor(t, func(t *testing.T, url string) {
+		owner := connect(t, url)
+		install(t, owner)
+		name := "consumer of " + owner.Config().Database
+		createRole(t, owner, name)
+		exec(t, owner, ConsumerGrants(name))
+		consumer := connectAs(t, url, name)
+		may(t, "consumer", consumer,
+			`SELECT outbox.receive('c', gen_random_uuid())`,
+			`BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT outbox.receive('c', gen_random_uuid()); COMMIT`,
+			`SELECT outbox.receive('c', NULL, 'some key')`,
+			`SELECT * FROM outbox.receive_in_order('c', gen_random_uuid(), NULL, true, 't', 'k', 3, 'report', true, 7)`,
+			`SELECT * FROM outbox.receive_in_order('c', gen_random_uuid(), NULL, true, 't', 'k', 2, 'report', true, 8)`,
+			`BEGIN; LOCK TABLE outbox.inbox_0 IN SHARE MODE NOWAIT; COMMIT`,
+			`BEGIN; LOCK TABLE outbox.inbox_2 IN ACCESS EXCLUSIVE MODE NOWAIT; TRUNCATE outbox.inbox_2; ROLLBACK`,
+			`UPDATE outbox.inbox_rotation SET current = 1`,
+		)
+		mayNot(t, "consumer", consumer,
+			`DELETE FROM outbox.inbox_0`,
+			`UPDATE outbox.inbox_0 SET consumer = 'other'`,
+			`SELECT * FROM outbox.messages`,
+			`SELECT outbox.publish('t', '{}')`,
+			`DELETE FROM outbox.inbox_rotation`,
+		)
 	})
 }
 

@@ -150,24 +150,29 @@ func (a *app) migrateSQLCommand() *cobra.Command {
 }
 
 func (a *app) migrateGrantsCommand() *cobra.Command {
-	var writer, relay, viewer string
+	var writer, relay, viewer, consumer string
 	cmd := &cobra.Command{
 		Use:   "grants",
-		Short: "Print the least privileges of writers, relays and viewers",
+		Short: "Print the least privileges of writers, relays, viewers and consumers",
 		Long: `Prints GRANT statements for the roles that are named. The schema's owner runs them; running them again is
 harmless.`,
 		Example: `  outbox migrate grants --writer orders_service --relay outbox_relay --viewer grafana | psql orders`,
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if writer+relay+viewer == "" {
-				return usage("no role is named: give --writer, --relay or --viewer")
+			if writer+relay+viewer+consumer == "" {
+				return usage("no role is named: give --writer, --relay, --viewer or --consumer")
 			}
-			_, err := fmt.Fprint(a.stdout, schema.Grants(writer, relay, viewer))
+			text := schema.Grants(writer, relay, viewer)
+			if consumer != "" {
+				text += schema.ConsumerGrants(consumer)
+			}
+			_, err := fmt.Fprint(a.stdout, text)
 			return err
 		},
 	}
 	cmd.Flags().StringVar(&writer, "writer", "", "role of services that write messages")
 	cmd.Flags().StringVar(&relay, "relay", "", "role of relays, and of operators who act on dead letters")
 	cmd.Flags().StringVar(&viewer, "viewer", "", "role that reads everything except payloads")
+	cmd.Flags().StringVar(&consumer, "consumer", "", "role of services that apply messages with an inbox")
 	return cmd
 }

@@ -1,0 +1,110 @@
+package inbox
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// Limits of what is recorded.
+const (
+	MaxConsumerBytes = 200
+	MaxDedupBytes    = 1024
+)
+
+// Config tunes an [Inbox]. The zero value is fit for use.
+type Config struct {
+	// DedupKey returns what a message is known by, of at most MaxDedupBytes: two messages with the same
+	// one are the same. "" stands for the message's ID. Default: the ID.
+	DedupKey func(*outbox.Message) string
+
+	// ComeBack makes Handle return ErrBusy at once when another transaction is applying the same message.
+	// Default: it waits for that one's end, and then knows whether there is anything left to do.
+	ComeBack bool
+
+	// Gaps is what follows when a message's sequence number, in its header outbox.SequenceHeader, is not
+	// the next of its topic and key. Default GapIgnore: numbers are not looked at.
+	Gaps GapPolicy
+
+	// FromAnywhere takes the first message of a key that comes for the key's first, for a consumer that
+	// did not exist when the first were sent. Default: a key begins with number 1.
+	FromAnywhere bool
+
+	// Version returns the version of what the message is about, its OrderingKey within its topic. A
+	// message whose version isn't newer than the newest applied is not applied: its outcome is Stale.
+	// Default: messages have no versions.
+	Version func(*outbox.Message) (int64, error)
+
+	// Column, with Version, makes a column of the caller's hold the version of what is there, in place of
+	// the inbox's own table. The handler writes it.
+	Column *VersionColumn
+
+	// Timeout is after how long the handler's context ends. Default: when the caller's does.
+	Timeout time.Duration
+
+	// Logger gets gaps and, at level Debug, what was not applied; nil is silent.
+	Logger *slog.Logger
+
+	// Observer is told of every message; nil for nobody.
+	Observer Observer
+
+	// Tracer wraps every message in a span; nil for none.
+	Tracer Tracer
+}
+
+// GapPolicy says what follows when messages of a key are missing before the one that came.
+type GapPolicy string
+
+const (
+	// GapIgnore looks at no sequence numbers.
+	GapIgnore GapPolicy = ""
+	// GapReport applies the message, reports the gap (Result.Missing) and notes it in outbox.inbox_gaps
+	// until what is missing has come. What comes late is applied late.
+	GapReport GapPolicy = "report"
+	// GapWait applies nothing and returns a *GapError: the message is to be delivered again later.
+	GapWait GapPolicy = "wait"
+)
+
+// VersionColumn names a column that holds the version of what a row is about. Names may be qualified
+// ("billing.invoices"); they are quoted.
+type VersionColumn struct {
+	Table   string
+	Key     string // the column that is compared with the message's OrderingKey; unique
+	Version string // an integer column; NULL is older than everything
+}
+
+// withDefaults reports all faults together.
+func (c Config) withDefaults(consumer string) (Config, error) {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Observer == nil {
+		c.Observer = nobody{}
+	}
+	if c.Tracer == nil {
+		c.Tracer = nobody{}
+	}
+	var faults []error
+	need := func(ok bool, format string, args ...any) {
+		if !ok {
+			faults = append(faults, fmt.Errorf(format, args...))
+		}
+	}
+	need(consumer != "", "the consumer has no name: give one that stays the same for ever, for its records are kept under it")
+	need(len(consumer) <= MaxConsumerBytes, "the consumer's name has %d bytes, the limit is %d", len(consumer), MaxConsumerBytes)
+	need(storable(consumer), "the consumer's name is not valid UTF-8, or has a NUL in it")
+	need(c.Gaps == GapIgnore || c.Gaps == GapReport || c.Gaps == GapWait, "Gaps is %q: want %q, %q or nothing", c.Gaps, GapReport, GapWait)
+	need(!c.FromAnywhere || c.Gaps != GapIgnore, "FromAnywhere is set and Gaps is not: it says where sequence numbers begin")
+	need(c.Timeout >= 0, "Timeout is %v, it must be positive", c.Timeout)
+	if v := c.Column; v != nil {
+		need(c.Version != nil, "Column is set and Version is not: it says what to compare the column with")
+		need(v.Table != "" && v.Key != "" && v.Version != "", "Column needs the names of a table and of two columns")
+	}
+	if len(faults) > 0 {
+		return c, fmt.Errorf("inbox: consumer %.40q: %w", consumer, errors.Join(faults...))
+	}
+	return c, nil
+}

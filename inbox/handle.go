@@ -1,0 +1,267 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// DB is where Handle begins transactions: a *pgxpool.Pool, a *pgxpool.Conn or a *pgx.Conn.
+type DB interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
+// cleanUp bounds what remains to be done when the context has ended.
+const cleanUp = 5 * time.Second
+
+// Handle applies a message: it begins a transaction, records the message, runs fn in the transaction and
+// commits. If the message was recorded before, fn isn't run and the result says so. With a nil error the
+// message may be acknowledged; with any other it may not, and nothing has happened in the database, unless
+// the error is the commit's own: whether that has happened will be known when the message comes again.
+//
+// It costs the round trips that fn's own transaction would cost. The message is only read; fn gets it as it
+// is. The transaction has the isolation level that the session has by default. In one above READ COMMITTED,
+// what another transaction has recorded meanwhile is error 40001, and the next delivery finds it.
+func (b *Inbox) Handle(ctx context.Context, db DB, msg *outbox.Message, fn Handler) (Result, error) {
+	return b.observe(ctx, msg, func(ctx context.Context, r record) (Result, error) {
+		return b.handle(ctx, db, r, msg, fn)
+	})
+}
+
+func (b *Inbox) handle(ctx context.Context, db DB, r record, msg *outbox.Message, fn Handler) (result Result, err error) {
+	batch := &pgx.Batch{}
+	batch.BeginTx(pgx.TxOptions{})
+	results := b.send(ctx, db, batch, r)
+	tx := results.Tx()
+	if tx == nil {
+		_ = results.Close()
+		return Result{}, errors.New("the database handle lost the transaction that it was asked to begin: give a *pgxpool.Pool or a *pgx.Conn, or use HandleTx")
+	}
+	committed := false
+	defer func() {
+		if !committed { // also when fn has ended its goroutine
+			ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+			defer cancel()
+			_ = tx.Rollback(ending) // the connection is closed if this fails, which ends the transaction as well
+		}
+	}()
+	_, err = results.Exec()
+	if result, err = b.answer(results, r, err); err != nil {
+		return Result{}, err
+	}
+	if result.Outcome == Duplicate {
+		return result, nil
+	}
+	if result.Outcome == Applied {
+		if err := b.apply(ctx, tx, msg, fn); err != nil {
+			return Result{}, err
+		}
+	}
+	committed = true
+	if err := tx.Commit(ctx); err != nil {
+		return Result{}, explainCommit(err)
+	}
+	return result, nil
+}
+
+// HandleTx is Handle in the caller's transaction: the record and the effect are there when that commits. Do
+// not acknowledge before.
+//
+// It makes a savepoint. After an error the transaction is as it was before the call, record included, and
+// can be used on. tx may be a savepoint itself: rolling that back takes the record with it, as it takes the
+// effect. Until the caller's transaction ends, others that bring the same message wait (or see ErrBusy), so
+// keep it short; transactions that apply several messages in different orders can deadlock, which
+// PostgreSQL ends with error 40P01.
+//
+// Every message takes a lock until the end of the transaction. Apply at most some hundreds in one.
+func (b *Inbox) HandleTx(ctx context.Context, tx pgx.Tx, msg *outbox.Message, fn Handler) (Result, error) {
+	return b.observe(ctx, msg, func(ctx context.Context, r record) (Result, error) {
+		if tx == nil {
+			return Result{}, errors.New("tx is nil: begin a transaction and pass it, or use Handle")
+		}
+		return b.handleTx(ctx, tx, r, msg, fn)
+	})
+}
+
+func (b *Inbox) handleTx(ctx context.Context, tx pgx.Tx, r record, msg *outbox.Message, fn Handler) (result Result, err error) {
+	batch := &pgx.Batch{}
+	batch.Queue(savepointSQL)
+	results := b.send(ctx, tx, batch, r)
+	if _, err := results.Exec(); err != nil {
+		_ = results.Close()
+		return Result{}, explain(err)
+	}
+	released := false
+	defer func() {
+		if !released {
+			ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+			defer cancel()
+			if _, undoErr := tx.Exec(ending, undoSQL); undoErr != nil && err != nil {
+				err = errors.Join(err, fmt.Errorf("and the transaction can't be used on: %w", undoErr))
+			}
+		}
+	}()
+	if result, err = b.answer(results, r, nil); err != nil || result.Outcome == Duplicate {
+		return result, err
+	}
+	if result.Outcome == Applied {
+		if err := b.apply(ctx, tx, msg, fn); err != nil {
+			return Result{}, err
+		}
+	}
+	if _, err := tx.Exec(ctx, releaseSQL); err != nil {
+		return Result{}, fmt.Errorf("release the savepoint: %w", err)
+	}
+	released = true
+	return result, nil
+}
+
+// Savepoints of one name shade each other, so a handler may use an inbox itself.
+const (
+	savepointSQL = "SAVEPOINT outbox_inbox"
+	releaseSQL   = "RELEASE SAVEPOINT outbox_inbox"
+	undoSQL      = "ROLLBACK TO SAVEPOINT outbox_inbox; RELEASE SAVEPOINT outbox_inbox"
+)
+
+// send asks about the message in the round trip of what is queued already.
+func (b *Inbox) send(ctx context.Context, db DB, batch *pgx.Batch, r record) pgx.BatchResults {
+	batch.Queue(b.statement.receive, r.args...)
+	if b.statement.column != "" {
+		batch.Queue(b.statement.column, r.key)
+	}
+	return db.SendBatch(ctx, batch)
+}
+
+// answer reads what send has asked for, and closes the results. err is what came of the statement before.
+func (b *Inbox) answer(results pgx.BatchResults, r record, err error) (result Result, _ error) {
+	var outcome string
+	var expected *int64
+	if err == nil {
+		err = results.QueryRow().Scan(&outcome, &expected)
+	}
+	stale := false
+	if err == nil && b.statement.column != "" {
+		var newest int64
+		switch columnErr := results.QueryRow().Scan(&newest); {
+		case errors.Is(columnErr, pgx.ErrNoRows):
+		case columnErr != nil:
+			err = fmt.Errorf("read the version column: %w", columnErr)
+		default:
+			stale = newest != noVersion && r.version <= newest
+		}
+	}
+	if closeErr := results.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return Result{}, explain(err)
+	}
+	result, err = b.decide(r, outcome, expected)
+	if err == nil && stale && result.Outcome == Applied {
+		result.Outcome = Stale
+	}
+	return result, err
+}
+
+// apply runs the handler and finds out whether what it leaves can be committed.
+func (b *Inbox) apply(ctx context.Context, tx pgx.Tx, msg *outbox.Message, fn Handler) error {
+	ctx, cancel := b.limit(ctx)
+	defer cancel()
+	if err := run(ctx, func() error { return fn(ctx, handed{tx}, msg) }); err != nil {
+		return err
+	}
+	switch tx.Conn().PgConn().TxStatus() {
+	case 'E':
+		return outbox.Permanent(ErrAborted)
+	case 'I':
+		return outbox.Permanent(ErrEnded)
+	}
+	return nil
+}
+
+func (b *Inbox) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if b.cfg.Timeout == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, b.cfg.Timeout)
+}
+
+// run calls the handler. A panic is an error, so that one bad message doesn't end the consumer. An effect
+// that came too late isn't committed: whoever gave the deadline has turned to something else.
+func run(ctx context.Context, fn func() error) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &PanicError{Value: value, Stack: debug.Stack()}
+		}
+	}()
+	if err := fn(); err != nil {
+		if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+			return fmt.Errorf("%w: %w", err, ctx.Err())
+		}
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("the handler returned after its time: %w", err)
+	}
+	return nil
+}
+
+// handed is the transaction as the handler sees it.
+type handed struct{ pgx.Tx }
+
+var errNotYours = errors.New("inbox: the transaction isn't the handler's to end: return nil to commit, an error to roll back")
+
+func (handed) Commit(context.Context) error   { return errNotYours }
+func (handed) Rollback(context.Context) error { return errNotYours }
+
+// explainCommit says what a failed commit means.
+func explainCommit(err error) error {
+	if errors.Is(err, pgx.ErrTxCommitRollback) {
+		return outbox.Permanent(ErrAborted)
+	}
+	if sqlState(err) != "" {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return outbox.Unavailable(fmt.Errorf("commit: it is not known whether it has happened; the next delivery of the message will tell: %w", err))
+}
+
+// explain adds the next step to errors that a person meets while setting up, and marks those that are not
+// the message's fault.
+func explain(err error) error {
+	switch state := sqlState(err); state {
+	case "42P01", "3F000", "42883":
+		return outbox.Unavailable(fmt.Errorf("%w, or too old, in this database: run: outbox migrate up: %w", schema.ErrMissing, err))
+	case "42501":
+		return outbox.Unavailable(fmt.Errorf(`%w to record messages: run the statements that "outbox migrate grants" prints for a consumer: %w`, schema.ErrForbidden, err))
+	case "25P02":
+		return fmt.Errorf("an earlier statement of the transaction failed, so it can only be rolled back: %w", err)
+	case "25006":
+		return outbox.Unavailable(fmt.Errorf("the transaction is read-only, or the server is a hot standby: use the primary: %w", err))
+	case "22023", "22P02", "22021":
+		return outbox.Permanent(fmt.Errorf("record the message: %w", err))
+	case "":
+		return outbox.Unavailable(fmt.Errorf("record the message: %w", err))
+	}
+	return fmt.Errorf("record the message: %w", err)
+}
+
+// sqlState returns the server's code for an error of any driver, "" if it isn't the server's.
+func sqlState(err error) string {
+	var pgErr *pgconn.PgError
+	var other interface{ SQLState() string }
+	if errors.As(err, &pgErr) {
+		return pgErr.Code
+	}
+	if errors.As(err, &other) {
+		return other.SQLState()
+	}
+	return ""
+}

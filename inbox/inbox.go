@@ -1,0 +1,145 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// Inbox applies the messages of one consumer. Methods are safe for concurrent use.
+type Inbox struct {
+	consumer  string
+	cfg       Config
+	statement statement
+}
+
+// New returns the inbox of a consumer: everything that makes its effects together, under any number of
+// processes. Different consumers of one database apply the same message once each. It reports every
+// fault of cfg at once and connects to nothing.
+func New(consumer string, cfg Config) (*Inbox, error) {
+	cfg, err := cfg.withDefaults(consumer)
+	if err != nil {
+		return nil, err
+	}
+	return &Inbox{consumer: consumer, cfg: cfg, statement: newStatement(cfg)}, nil
+}
+
+// Consumer returns the name that the records are kept under.
+func (b *Inbox) Consumer() string { return b.consumer }
+
+// Handler makes the effect of a message in tx. An error undoes everything that it has done. It neither
+// commits nor rolls back, and returns when ctx ends. Errors marked by outbox.Permanent say that no
+// repetition helps, by outbox.Unavailable that the message isn't to blame.
+type Handler func(ctx context.Context, tx pgx.Tx, msg *outbox.Message) error
+
+// Result says what has become of a message.
+type Result struct {
+	Outcome Outcome
+	// Missing is what the consumer has not seen of the key before this message, with GapReport; nil if
+	// nothing.
+	Missing *Gap
+}
+
+// Outcome says whether a message was applied. With every one of them the message may be acknowledged; what
+// may not is an error.
+type Outcome string
+
+const (
+	Applied   Outcome = "applied"
+	Duplicate Outcome = "duplicate" // it was applied before
+	Stale     Outcome = "stale"     // something newer was applied before
+)
+
+// Gap is a stretch of sequence numbers of a topic and key that a consumer has not seen.
+type Gap struct {
+	Topic, Key  string
+	First, Last int64
+}
+
+// What Handle returns when a message was not applied. The message must not be acknowledged.
+var (
+	// ErrBusy says that another transaction is applying the message right now, with Config.ComeBack. It
+	// is marked by outbox.Unavailable: deliver again, and count no attempt.
+	ErrBusy = errors.New("another transaction is applying the message: deliver it again in a moment")
+
+	// ErrNoID says that a message can't be told from others. It is marked by outbox.Permanent.
+	ErrNoID = errors.New("the message has neither an id nor a deduplication key, so a repeat of it can't be recognised: " +
+		"let its sender give it an id, or make a key of its content with Config.DedupKey")
+
+	// ErrAborted says that a statement of the handler failed and the handler returned nil: its effect can't
+	// be committed. A handler that goes on after a failed statement puts that into a savepoint (tx.Begin).
+	ErrAborted = errors.New("a statement of the handler failed and the handler hid it, so the transaction can't be committed: " +
+		"return the error, or run the statement in a savepoint (tx.Begin)")
+
+	// ErrEnded says that the handler ended the transaction by a statement of its own. What it committed
+	// has happened, without the protection of the inbox.
+	ErrEnded = errors.New("the handler ended the transaction that it was given: leave COMMIT and ROLLBACK to the inbox")
+)
+
+// GapError says that messages of the key are missing before this one, with GapWait.
+type GapError struct {
+	Gap      Gap
+	Sequence int64 // of the message that has to wait
+}
+
+func (e *GapError) Error() string {
+	return fmt.Sprintf("message %d of key %q has to wait: %d to %d have not come", e.Sequence, e.Gap.Key, e.Gap.First, e.Gap.Last)
+}
+
+// PanicError is what a handler's panic becomes.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("the handler panicked: %v", e.Value) }
+
+// Unwrap returns the value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// observe surrounds one message with everything that reports about it.
+func (b *Inbox) observe(ctx context.Context, msg *outbox.Message, handle func(context.Context, record) (Result, error)) (result Result, err error) {
+	r, err := b.record(msg)
+	if err != nil {
+		b.cfg.Observer.Handled(Event{Consumer: b.consumer, Message: msg, Err: err})
+		return Result{}, b.failed(msg, err)
+	}
+	started := time.Now()
+	ctx, end := b.cfg.Tracer.Start(ctx, b.consumer, msg, linkOf(msg))
+	finished := false
+	defer func() {
+		if !finished { // runtime.Goexit: a test's FailNow in the handler
+			err = errGone
+		}
+		end(result, err)
+		b.cfg.Observer.Handled(Event{Consumer: b.consumer, Message: msg, Result: result, Err: err, Took: time.Since(started)})
+	}()
+	result, err = handle(ctx, r)
+	finished = true
+	if err != nil {
+		return Result{}, b.failed(msg, err)
+	}
+	b.log(ctx, msg, result)
+	return result, nil
+}
+
+var errGone = errors.New("the handler's goroutine ended")
+
+func (b *Inbox) failed(msg *outbox.Message, err error) error {
+	return fmt.Errorf("inbox: %s: message %s: %w", b.consumer, nameOf(msg), err)
+}
+
+func nameOf(msg *outbox.Message) string {
+	if msg == nil || msg.ID.IsZero() {
+		return "without id"
+	}
+	return msg.ID.String()
+}

@@ -1,0 +1,154 @@
+package inbox
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// record is what the database is told of a message.
+type record struct {
+	args     []any // of statement.receive
+	key      string
+	topic    string
+	sequence int64 // 0: none
+	version  int64 // with a column
+}
+
+// record reads a message. Its errors are permanent: no repetition makes such a message better.
+func (b *Inbox) record(msg *outbox.Message) (record, error) {
+	if msg == nil {
+		return record{}, errors.New("there is no message")
+	}
+	r := record{key: msg.OrderingKey(), topic: msg.Topic}
+	var id, dedup any
+	if !msg.ID.IsZero() {
+		id = msg.ID.String()
+	}
+	if b.cfg.DedupKey != nil {
+		key := b.cfg.DedupKey(msg)
+		if err := validDedup(key); err != nil {
+			return record{}, outbox.Permanent(err)
+		}
+		if key != "" {
+			dedup = key
+		}
+	}
+	if id == nil && dedup == nil {
+		return record{}, outbox.Permanent(ErrNoID)
+	}
+	r.args = []any{b.consumer, id, dedup, !b.cfg.ComeBack}
+
+	var sequence, version any
+	if b.cfg.Gaps != GapIgnore && r.key != "" {
+		n, ok, err := outbox.SequenceOf(msg)
+		if err != nil {
+			return record{}, outbox.Permanent(err)
+		}
+		if ok {
+			r.sequence, sequence = n, n
+		}
+	}
+	if b.cfg.Version != nil {
+		v, err := b.cfg.Version(msg)
+		if err != nil {
+			return record{}, outbox.Permanent(fmt.Errorf("read the version: %w", err))
+		}
+		if r.key == "" {
+			return record{}, outbox.Permanent(errors.New("the message has a version and no key, so it is not known what it is a version of"))
+		}
+		r.version, version = v, v
+	}
+	if b.cfg.Column != nil {
+		version = nil
+	}
+	if b.statement.ordered {
+		if !storable(r.topic) || !storable(r.key) || len(r.topic) > outbox.MaxTopicBytes || len(r.key) > outbox.MaxKeyBytes {
+			return record{}, outbox.Permanent(fmt.Errorf("its topic has %d bytes and its key %d, the limits are %d and %d, and both must be valid UTF-8 without NUL",
+				len(r.topic), len(r.key), outbox.MaxTopicBytes, outbox.MaxKeyBytes))
+		}
+		r.args = append(r.args, r.topic, r.key, sequence, string(b.cfg.Gaps), !b.cfg.FromAnywhere, version)
+	}
+	return r, nil
+}
+
+func validDedup(key string) error {
+	if len(key) > MaxDedupBytes {
+		return fmt.Errorf("its deduplication key has %d bytes, the limit is %d: use a hash of it", len(key), MaxDedupBytes)
+	}
+	if !storable(key) {
+		return errors.New("its deduplication key is not valid UTF-8, or has a NUL in it")
+	}
+	return nil
+}
+
+// storable reports whether PostgreSQL takes s as a text.
+func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
+
+// DedupID returns the id that a deduplication key is recorded by: the key itself if it is a UUID, else the
+// beginning of its SHA-256 as a UUID of version 8. The SQL function outbox.inbox_id does the same.
+func DedupID(key string) outbox.ID {
+	if id, err := outbox.ParseID(key); err == nil {
+		return id
+	}
+	sum := sha256.Sum256([]byte(key))
+	id := outbox.ID(sum[:16])
+	id[6] = id[6]&0x0f | 0x80
+	id[8] = id[8]&0x3f | 0x80
+	return id
+}
+
+// statement is what is asked about every message. Casts let every query mode and driver send text.
+type statement struct {
+	receive string
+	ordered bool
+	column  string
+}
+
+const (
+	receiveSQL        = `SELECT outbox.receive($1::text, $2::text::uuid, $3::text, $4::boolean), NULL::bigint`
+	receiveOrderedSQL = `SELECT outcome, expected FROM outbox.receive_in_order($1::text, $2::text::uuid, $3::text, $4::boolean,
+	$5::text, $6::text, $7::bigint, $8::text, $9::boolean, $10::bigint)`
+)
+
+func newStatement(cfg Config) statement {
+	s := statement{receive: receiveSQL}
+	if cfg.Gaps != GapIgnore || cfg.Version != nil && cfg.Column == nil {
+		s.receive, s.ordered = receiveOrderedSQL, true
+	}
+	if c := cfg.Column; c != nil {
+		// The lock keeps others from applying a newer one meanwhile. Where there is no row yet, there is
+		// nothing that the message could be older than.
+		s.column = fmt.Sprintf("SELECT coalesce(%s, %s)::bigint FROM %s WHERE %s = $1 FOR UPDATE",
+			quote(c.Version), strconv.FormatInt(noVersion, 10), quote(strings.Split(c.Table, ".")...), quote(c.Key))
+	}
+	return s
+}
+
+const noVersion = -1 << 63
+
+func quote(names ...string) string { return pgx.Identifier(names).Sanitize() }
+
+// decide turns the answer of the database into a result.
+func (b *Inbox) decide(r record, outcome string, expected *int64) (Result, error) {
+	result := Result{Outcome: Outcome(outcome)}
+	var gap *Gap
+	if expected != nil {
+		gap = &Gap{Topic: r.topic, Key: r.key, First: *expected, Last: r.sequence - 1}
+	}
+	switch outcome {
+	case "busy":
+		return Result{}, outbox.Unavailable(ErrBusy)
+	case "gap":
+		return Result{}, &GapError{Gap: *gap, Sequence: r.sequence}
+	}
+	result.Missing = gap
+	return result, nil
+}

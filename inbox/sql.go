@@ -1,0 +1,132 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// SQLHandler is a Handler for database/sql. It leaves tx open.
+type SQLHandler func(ctx context.Context, tx *sql.Tx, msg *outbox.Message) error
+
+// HandleSQL is Handle for database/sql, with every driver that speaks to PostgreSQL. It costs one round
+// trip more than the handler's own transaction.
+func (b *Inbox) HandleSQL(ctx context.Context, db *sql.DB, msg *outbox.Message, fn SQLHandler) (Result, error) {
+	return b.observe(ctx, msg, func(ctx context.Context, r record) (result Result, err error) {
+		if db == nil {
+			return Result{}, errors.New("db is nil: open a database and pass it")
+		}
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return Result{}, outbox.Unavailable(fmt.Errorf("begin a transaction: %w", err))
+		}
+		committed := false
+		defer func() {
+			if !committed {
+				_ = tx.Rollback() // database/sql gives up the connection if this fails
+			}
+		}()
+		if result, err = b.ask(ctx, tx, r); err != nil || result.Outcome == Duplicate {
+			return result, err
+		}
+		if result.Outcome == Applied {
+			if err := b.applySQL(ctx, tx, msg, fn); err != nil {
+				return Result{}, err
+			}
+		}
+		committed = true
+		if err := tx.Commit(); err != nil {
+			return Result{}, explainSQLCommit(err)
+		}
+		return result, nil
+	})
+}
+
+// HandleSQLTx is HandleTx for database/sql.
+func (b *Inbox) HandleSQLTx(ctx context.Context, tx *sql.Tx, msg *outbox.Message, fn SQLHandler) (Result, error) {
+	return b.observe(ctx, msg, func(ctx context.Context, r record) (result Result, err error) {
+		if tx == nil {
+			return Result{}, errors.New("tx is nil: begin a transaction and pass it, or use HandleSQL")
+		}
+		if _, err := tx.ExecContext(ctx, savepointSQL); err != nil {
+			return Result{}, explain(err)
+		}
+		released := false
+		defer func() {
+			if released {
+				return
+			}
+			ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+			defer cancel()
+			for _, statement := range [...]string{"ROLLBACK TO SAVEPOINT outbox_inbox", releaseSQL} {
+				if _, undoErr := tx.ExecContext(ending, statement); undoErr != nil && err != nil {
+					err = errors.Join(err, fmt.Errorf("and the transaction can't be used on: %w", undoErr))
+					return
+				}
+			}
+		}()
+		if result, err = b.ask(ctx, tx, r); err != nil || result.Outcome == Duplicate {
+			return result, err
+		}
+		if result.Outcome == Applied {
+			if err := b.applySQL(ctx, tx, msg, fn); err != nil {
+				return Result{}, err
+			}
+		}
+		if _, err := tx.ExecContext(ctx, releaseSQL); err != nil {
+			if sqlState(err) == "25P02" {
+				return Result{}, outbox.Permanent(ErrAborted)
+			}
+			return Result{}, fmt.Errorf("release the savepoint: %w", err)
+		}
+		released = true
+		return result, nil
+	})
+}
+
+// ask records the message and looks at the version column.
+func (b *Inbox) ask(ctx context.Context, tx *sql.Tx, r record) (Result, error) {
+	var outcome string
+	var expected *int64
+	if err := tx.QueryRowContext(ctx, b.statement.receive, r.args...).Scan(&outcome, &expected); err != nil {
+		return Result{}, explain(err)
+	}
+	result, err := b.decide(r, outcome, expected)
+	if err != nil || result.Outcome != Applied || b.statement.column == "" {
+		return result, err
+	}
+	var newest int64
+	switch err := tx.QueryRowContext(ctx, b.statement.column, r.key).Scan(&newest); {
+	case errors.Is(err, sql.ErrNoRows):
+	case err != nil:
+		return Result{}, explain(fmt.Errorf("read the version column: %w", err))
+	case newest != noVersion && r.version <= newest:
+		result.Outcome = Stale
+	}
+	return result, nil
+}
+
+func (b *Inbox) applySQL(ctx context.Context, tx *sql.Tx, msg *outbox.Message, fn SQLHandler) error {
+	ctx, cancel := b.limit(ctx)
+	defer cancel()
+	return run(ctx, func() error { return fn(ctx, tx, msg) })
+}
+
+// explainSQLCommit knows the answers of drivers to the end of a transaction that failed or was ended by the
+// handler.
+func explainSQLCommit(err error) error {
+	switch {
+	case errors.Is(err, sql.ErrTxDone):
+		return outbox.Permanent(ErrEnded)
+	case errors.Is(err, pgx.ErrTxCommitRollback), sqlState(err) == "25P02":
+		return outbox.Permanent(ErrAborted)
+	case sqlState(err) != "":
+		return fmt.Errorf("commit: %w", err)
+	}
+	return outbox.Unavailable(fmt.Errorf("commit: it is not known whether it has happened; the next delivery of the message will tell: %w", err))
+}

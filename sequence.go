@@ -1,0 +1,60 @@
+package outbox
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// SequenceHeader carries a message's number among those of its topic and ordering key, if its Writer numbers
+// them: 1, 2, 3 and so on in the order of their commits, without gaps. Being a header it comes through every
+// broker. A consumer that misses a number misses a message; package inbox looks for that.
+const SequenceHeader = "sequence"
+
+// SequenceOf returns the number that m carries and whether it carries one. It is an error if the header is
+// there and not a number from 1.
+func SequenceOf(m *Message) (n int64, ok bool, err error) {
+	text, ok := m.Header(SequenceHeader)
+	if !ok {
+		return 0, false, nil
+	}
+	n, err = strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 {
+		return 0, false, fmt.Errorf("outbox: the header %q is %.40q: it must be a number from 1", SequenceHeader, text)
+	}
+	return n, true, nil
+}
+
+// The row of outbox.sequences is locked from the first message of a key that a transaction writes to its
+// end. So a number that is given is one that commits, or is given again, and the rows' ids, which are drawn
+// behind it, are in the same order.
+const insertOneNumbered = `WITH s AS (
+	INSERT INTO outbox.sequences AS q (topic, key, last) VALUES ($2::text, $11::text, 1)
+	ON CONFLICT ON CONSTRAINT sequences_pkey DO UPDATE SET last = q.last + 1 RETURNING q.last
+)
+INSERT INTO outbox.messages ` + insertColumns + `
+SELECT $1::uuid, $2::text, $3::text, $4::text, $5::text, $6::text, $7::bytea, $8::text,
+       coalesce($9::jsonb, '{}') || jsonb_build_object('` + SequenceHeader + `', s.last::text), $10::timestamptz
+FROM s`
+
+// The rows of several keys are locked in the order of the keys, so that two calls don't wait for each other
+// in a circle. Messages without a key have no number.
+const insertManyNumbered = `WITH m AS MATERIALIZED (
+	SELECT m.*, coalesce(nullif(m.key, ''), nullif(m.aggregate_id, '')) AS lane
+	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[], $9::text[], $10::text[])
+	     WITH ORDINALITY AS m (message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at, place)
+), s AS (
+	INSERT INTO outbox.sequences AS q (topic, key, last)
+	SELECT m.topic, m.lane, count(*) FROM m WHERE m.lane IS NOT NULL GROUP BY 1, 2 ORDER BY 1 COLLATE "C", 2 COLLATE "C"
+	ON CONFLICT ON CONSTRAINT sequences_pkey DO UPDATE SET last = q.last + excluded.last RETURNING q.topic, q.key, q.last
+), n AS MATERIALIZED (
+	SELECT m.*, s.last - count(*) OVER (PARTITION BY m.topic, m.lane)
+	            + row_number() OVER (PARTITION BY m.topic, m.lane ORDER BY m.place) AS number
+	FROM m LEFT JOIN s ON s.topic = m.topic AND s.key = m.lane
+)
+INSERT INTO outbox.messages ` + insertColumns + `
+SELECT nullif(m.message_id, '')::uuid, m.topic, nullif(m.key, ''), nullif(m.aggregate_type, ''), nullif(m.aggregate_id, ''),
+       nullif(m.event_type, ''), m.payload, nullif(m.content_type, ''),
+       CASE WHEN m.number IS NULL THEN nullif(m.headers, '')::jsonb
+       ELSE coalesce(nullif(m.headers, '')::jsonb, '{}') || jsonb_build_object('` + SequenceHeader + `', m.number::text) END,
+       nullif(m.deliver_at, '')::timestamptz
+FROM n m ORDER BY m.place`
