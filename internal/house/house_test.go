@@ -31,6 +31,8 @@ var directions = map[string][]string{
 	"relay/around":      {"", "relay", "route"},
 	"relay/relaytest":   {"", "schema", "relay", "internal/check"},
 	"admin":             {"", "schema"},
+	"inbox":           {"", "schema", "relay"},
+	"inbox/inboxtest": {"", "inbox"},
 	"outboxtest":        {"", "schema"},
 	"internal":          {"", "schema"},
 	"broker/kafka":      {"", "format"},
