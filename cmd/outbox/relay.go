@@ -57,7 +57,11 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez, /readyz,
 				return err
 			}
 			a.limitGarbage(loaded.Config)
-			return a.relay(cmd.Context(), loaded.Config)
+			err = a.relay(cmd.Context(), loaded.Config)
+			if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
+				return nil // told to stop before it had begun
+			}
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "name of this relay: an instance that restarts under its name takes its leases back at once (default: the host's name)")

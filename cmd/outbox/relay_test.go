@@ -199,6 +199,30 @@ func TestStdoutGetsMessagesAndNothingElse(t *testing.T) {
 	}
 }
 
+func TestARelayThatIsToldToStopWhileItStartsHasNotFailed(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	// A server that takes connections and says nothing keeps it from getting any further.
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	url := "postgres://postgres@" + silent.Addr().String() + "/postgres?sslmode=disable"
+	relay := d.start(nil, "relay", "--database-url", url, "--set", "http.listen=", "--set", "destinations[0].name=all", "--set", "destinations[0].broker.stdout={}")
+	conn, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := relay.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := relay.wait(); code != exitOK {
+		t.Errorf("exit code %d: %s", code, relay.stderr.String())
+	}
+}
+
 func TestASecondSignalEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
