@@ -42,7 +42,7 @@ var directions = map[string][]string{
 	"webhook":           {""},
 	"broker/http":       {"", "webhook"},
 	"broker/grpc":       {""},
-	"cmd":               {"", "schema", "relay", "relay/polling", "relay/replication", "admin", "inbox", "inbox/inboxtest", "broker", "internal", "outboxtest", "route", "format", "relay/around"},
+	"cmd":               {"", "schema", "relay", "relay/polling", "relay/replication", "admin", "inbox", "inbox/inboxtest", "broker", "internal", "outboxtest", "route", "format", "relay/around", "webhook"},
 }
 
 func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {

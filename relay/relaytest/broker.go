@@ -47,6 +47,10 @@ type BrokerHarness struct {
 	// Deduplicates says that a message published twice is seen once.
 	Deduplicates bool
 
+	// Slow says that a call costs a round trip for each message of a key: the cases that are about many
+	// messages, and not about a certain number, then send a tenth of them.
+	Slow bool
+
 	// Faults break the server. Required by RunBrokerFaults, unused by RunBroker.
 	Faults *BrokerFaults
 }
@@ -136,6 +140,14 @@ func (c *brokerCase) open() relay.Broker {
 
 // patience bounds what a case waits for. Nothing is measured by it: it turns a hang into a failure.
 const patience = 2 * time.Minute
+
+// many returns n, or a tenth of it for a slow broker.
+func (c *brokerCase) many(n int) int {
+	if c.h.Slow {
+		return n / 10
+	}
+	return n
+}
 
 func (c *brokerCase) context() context.Context {
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
@@ -436,7 +448,7 @@ func emptyBatch(t *testing.T, c *brokerCase) {
 
 func orderAcrossBatches(t *testing.T, c *brokerCase) {
 	b := c.open()
-	all := append(numbered(c.h.Topics[0], "k", 2000, 7), numbered(c.h.Topics[1], "k", 500, 7)...)
+	all := append(numbered(c.h.Topics[0], "k", c.many(2000), 7), numbered(c.h.Topics[1], "k", c.many(500), 7)...)
 	for part := range slices.Chunk(all, 250) {
 		c.accepted(b, part)
 	}
@@ -455,7 +467,7 @@ func concurrentCalls(t *testing.T, c *brokerCase) {
 	var all []outbox.Message
 	var wg sync.WaitGroup
 	for i := range callers {
-		mine := numbered(c.h.Topics[i%2], fmt.Sprintf("caller-%d", i), 1500, 11)
+		mine := numbered(c.h.Topics[i%2], fmt.Sprintf("caller-%d", i), c.many(1500), 11)
 		all = append(all, mine...)
 		wg.Go(func() {
 			for part := range slices.Chunk(mine, 100) {
@@ -469,16 +481,20 @@ func concurrentCalls(t *testing.T, c *brokerCase) {
 
 func largeBatch(t *testing.T, c *brokerCase) {
 	b := c.open()
-	batch := numbered(c.h.Topics[0], "k", 10_000, 100)
+	batch := numbered(c.h.Topics[0], "k", c.many(10_000), 100)
 	c.accepted(b, batch)
 	c.sees(batch)
 }
 
 func largeMessages(t *testing.T, c *brokerCase) {
 	b := c.open()
+	size := 400_000
+	if most := c.h.TooLarge; most > 0 && most < 2*size {
+		size = most / 2
+	}
 	batch := numbered(c.h.Topics[0], "k", 60, 3)
 	for i := range batch {
-		batch[i].Payload = bytes.Repeat([]byte{byte(i)}, 400_000)
+		batch[i].Payload = bytes.Repeat([]byte{byte(i)}, size)
 	}
 	c.accepted(b, batch)
 	c.sees(batch)
@@ -628,7 +644,7 @@ func contextEndsAnywhere(t *testing.T, c *brokerCase) {
 	b := c.open()
 	var all []outbox.Message
 	for i := range 20 {
-		batch := numbered(c.h.Topics[i%2], fmt.Sprintf("round-%d", i), 3000, 5)
+		batch := numbered(c.h.Topics[i%2], fmt.Sprintf("round-%d", i), c.many(3000), 5)
 		all = append(all, batch...)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Millisecond)
 		errs := c.publish(ctx, b, batch)
@@ -754,7 +770,8 @@ func frozen(t *testing.T, c *brokerCase) {
 // load delivers from three goroutines at once and calls after with the number of each call that was
 // delivered, in this goroutine: the publishers go on meanwhile.
 func (c *brokerCase) load(b relay.Broker, after func(part int)) (all []outbox.Message, parts int) {
-	const publishers, calls, size = 3, 16, 200
+	const publishers, calls = 3, 16
+	size := c.many(200)
 	ctx, cancel := context.WithCancel(c.context())
 	delivered := make(chan struct{}, publishers*calls)
 	var wg sync.WaitGroup

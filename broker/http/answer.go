@@ -1,0 +1,232 @@
+package http
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/webhook"
+)
+
+// request is one POST.
+type request struct {
+	url     *url.URL
+	header  http.Header // becomes post's own
+	id      string
+	body    []byte
+	results int // how many the answer may have; 0 for a single message
+}
+
+// answer is what the receiver said.
+type answer struct {
+	host       string
+	status     int
+	retryAfter time.Duration
+	location   string
+	body       []byte // as much of it as is read
+}
+
+// post sends r. An error is unavailable, but for a timeout that only this request has met.
+func (b *Broker) post(ctx context.Context, r request) (answer, error) {
+	webhook.Sign(r.header, b.cfg.Keys, r.id, time.Now(), r.body)
+	maps.Copy(r.header, b.cfg.Header)
+	if r.header["Idempotency-Key"] == nil {
+		// Not sent; it tells the transport that the request may be sent again when a kept connection turns
+		// out to have been closed. Receivers find the key in Webhook-Id.
+		r.header["Idempotency-Key"] = []string{}
+	}
+
+	began := time.Since(b.started)
+	limited, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+	defer cancel()
+	req := (&http.Request{Method: http.MethodPost, URL: r.url, Header: r.header, Body: http.NoBody}).WithContext(limited)
+	if len(r.body) > 0 {
+		body := &lent{data: r.body}
+		defer body.end()
+		req.ContentLength = int64(len(r.body))
+		req.Body = body.open()
+		req.GetBody = func() (io.ReadCloser, error) { return body.open(), nil }
+	}
+	resp, err := b.transport.RoundTrip(req)
+	if err != nil {
+		return answer{}, b.unanswered(ctx, limited, began, err)
+	}
+	defer resp.Body.Close()
+	a := answer{host: r.url.Host, status: resp.StatusCode, location: resp.Header.Get("Location")}
+	a.retryAfter = min(retryAfter(resp.Header.Get("Retry-After"), time.Now()), b.cfg.MaxRetryAfter)
+	if !gateway(a.status) {
+		b.noteAnswered(began)
+	}
+	if a.body, err = readBody(resp.Body, cancel, r.results); err != nil && r.results > 0 && a.status == http.StatusMultiStatus {
+		return answer{}, b.unanswered(ctx, limited, began, err)
+	}
+	return a, nil
+}
+
+// readBody reads what is needed of an answer's body. The status has been given, so a body that is endless or
+// comes in drops is just not read to its end, upon which its connection is closed.
+func readBody(body io.Reader, cancel context.CancelFunc, results int) ([]byte, error) {
+	const excerpt, perResult = 4 << 10, 2 << 10
+	if results == 0 {
+		timer := time.AfterFunc(time.Second, cancel)
+		defer timer.Stop()
+	}
+	most := int64(excerpt + results*perResult)
+	read, err := io.ReadAll(io.LimitReader(body, most+1))
+	if int64(len(read)) > most {
+		return read[:most], fmt.Errorf("the answer is longer than %d bytes", most)
+	}
+	return read, err
+}
+
+// noteAnswered records that a request that began then was answered.
+func (b *Broker) noteAnswered(began time.Duration) {
+	for {
+		latest := b.answered.Load()
+		if int64(began) <= latest || b.answered.CompareAndSwap(latest, int64(began)) {
+			return
+		}
+	}
+}
+
+// unanswered says what an error of a request means: nobody answers, unless it is the request's own timeout
+// and a later request has been answered well within that time. Then it is about the message, and counts:
+// otherwise one that the receiver can't cope with would pause the destination for ever.
+func (b *Broker) unanswered(ctx, limited context.Context, began time.Duration, err error) error {
+	if ctx.Err() == nil && limited.Err() != nil {
+		err = fmt.Errorf("http: no answer within %v (outcome unknown)", b.cfg.Timeout)
+		if time.Duration(b.answered.Load()) > began+b.cfg.Timeout/2 {
+			return fmt.Errorf("%w, while others were answered", err)
+		}
+		return outbox.Unavailable(err)
+	}
+	if ctx.Err() != nil {
+		return outbox.Unavailable(fmt.Errorf("http: gave up waiting for an answer: %w (outcome unknown)", context.Cause(ctx)))
+	}
+	return outbox.Unavailable(connectionFault(err))
+}
+
+// connectionFault says what is known of a request without an answer.
+func connectionFault(err error) error {
+	var dial *net.OpError
+	if errors.As(err, &dial) && dial.Op == "dial" {
+		return fmt.Errorf("http: connect: %w (not sent)", err)
+	}
+	var certificate *tls.CertificateVerificationError
+	if errors.As(err, &certificate) {
+		return fmt.Errorf("http: the receiver's certificate is not trusted: %w (not sent); name its authority in TLS, or correct the URL", err)
+	}
+	return fmt.Errorf("http: no answer: %w (outcome unknown)", err)
+}
+
+// judge turns an answer into an outcome; what names the request's content.
+func (b *Broker) judge(a answer, what string) error {
+	if a.status >= 200 && a.status < 300 {
+		return nil
+	}
+	err := fmt.Errorf("http: %s answered %d %s%s; %s", a.host, a.status, http.StatusText(a.status), excerpt(a.body), what)
+	switch a.status {
+	case http.StatusGone:
+		return b.disable(a.host)
+	case http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong, http.StatusUnsupportedMediaType,
+		http.StatusUnprocessableEntity, http.StatusRequestHeaderFieldsTooLarge:
+		return outbox.Permanent(err)
+	case http.StatusUnauthorized:
+		return outbox.Unavailable(fmt.Errorf("%w: check the secret, the credentials, and the clocks of both ends", err))
+	case http.StatusProxyAuthRequired:
+		return outbox.Unavailable(fmt.Errorf("%w: check the credentials in the proxy's URL", err))
+	case http.StatusRequestTimeout, http.StatusMisdirectedRequest, http.StatusTooEarly, http.StatusInsufficientStorage:
+		return b.pause(a, err)
+	case http.StatusTooManyRequests:
+		return b.pause(a, err)
+	}
+	switch {
+	case a.status >= 300 && a.status < 400:
+		return outbox.Unavailable(fmt.Errorf("%w: redirects are not followed, correct the URL (it points to %q)", err, shorten(withoutQuery(a.location))))
+	case gateway(a.status):
+		return b.pause(a, err)
+	}
+	if a.retryAfter > 0 {
+		return outbox.RetryAfter(err, a.retryAfter)
+	}
+	return err
+}
+
+// pause makes err unavailable, and lets every request wait for as long as the receiver asked.
+func (b *Broker) pause(a answer, err error) error {
+	if a.retryAfter <= 0 {
+		return outbox.Unavailable(err)
+	}
+	until := time.Now().Add(a.retryAfter)
+	err = fmt.Errorf("%w; it asks for a pause until %s", err, until.UTC().Format(time.TimeOnly))
+	b.throttle.set(until, err)
+	return outbox.Unavailable(outbox.RetryAfter(err, a.retryAfter))
+}
+
+// gateway reports whether a status means that nobody has seen the message: a proxy's words, or those of a
+// server that is overloaded or has no upstream.
+func gateway(status int) bool {
+	return status >= http.StatusBadGateway && status <= http.StatusGatewayTimeout || status >= 520 && status <= 530
+}
+
+// results turns the answer to a batch into an outcome for each of its n messages.
+func (b *Broker) results(a answer, n int) []error {
+	list, err := webhook.ReadResults(a.body, n)
+	if err == nil {
+		err = errors.New("the answer is too short")
+	}
+	outcomes := repeat(outbox.Unavailable(fmt.Errorf("http: %s gave no result for a message of a batch (outcome unknown): %w", a.host, err)), n)
+	for i, r := range list {
+		if r.Status == http.StatusFailedDependency {
+			// The receiver knows of an earlier failure of its key; if it is not in this batch, it says nothing.
+			outcomes[i] = fmt.Errorf("http: %s left a message for later (424)", a.host)
+			continue
+		}
+		asked := min(time.Duration(r.RetryAfter)*time.Second, b.cfg.MaxRetryAfter)
+		outcomes[i] = b.judge(answer{host: a.host, status: r.Status, retryAfter: asked, body: []byte(r.Error)}, "a message of a batch")
+	}
+	return outcomes
+}
+
+// retryAfter reads Retry-After, as seconds or as a date; 0 if there is none that can be read.
+func retryAfter(text string, now time.Time) time.Duration {
+	if seconds, err := strconv.ParseInt(strings.TrimSpace(text), 10, 32); err == nil {
+		return max(time.Duration(seconds)*time.Second, 0)
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return max(at.Sub(now), 0)
+	}
+	return 0
+}
+
+// excerpt is the beginning of a text for an error message, on one line.
+func excerpt(body []byte) string {
+	text := strings.ToValidUTF8(string(body[:min(len(body), 200)]), "")
+	text = strings.TrimSpace(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text))
+	if text == "" {
+		return ""
+	}
+	return " (" + text + ")"
+}
+
+// withoutQuery keeps what may be secret out of errors.
+func withoutQuery(location string) string {
+	before, _, _ := strings.Cut(location, "?")
+	return before
+}

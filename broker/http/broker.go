@@ -1,0 +1,202 @@
+package http
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// Broker sends webhooks. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. It
+// connects when first used.
+type Broker struct {
+	cfg       Config
+	target    *target
+	transport *http.Transport
+
+	slots    chan struct{} // capacity MaxInFlight: held by requests under way
+	disabled atomic.Pointer[error]
+
+	started time.Time
+	// answered is when the latest request began that was answered, in nanoseconds since started.
+	answered atomic.Int64
+
+	throttle throttle
+}
+
+// New returns a broker that sends to address: a URL, in whose path and query the fields {topic}, {key} (the
+// ordering key), {event_type}, {aggregate_type} and {aggregate_id} may stand. It checks cfg and does not
+// connect; see Ping.
+func New(address string, cfg Config) (*Broker, error) {
+	cfg, to, proxy, err := cfg.withDefaults(address)
+	if err != nil {
+		return nil, fmt.Errorf("http: %w", err)
+	}
+	return &Broker{
+		cfg:       cfg,
+		target:    to,
+		transport: newTransport(&cfg, proxy),
+		slots:     make(chan struct{}, cfg.MaxInFlight),
+		started:   time.Now(),
+	}, nil
+}
+
+func newTransport(cfg *Config, proxy *url.URL) *http.Transport {
+	secured := &tls.Config{}
+	if cfg.TLS != nil {
+		secured = cfg.TLS.Clone()
+	}
+	if secured.MinVersion == 0 {
+		secured.MinVersion = tls.VersionTLS12
+	}
+	t := &http.Transport{
+		DialContext:            guard{cfg.AllowNetworks}.dialer(cfg, proxy),
+		TLSClientConfig:        secured,
+		TLSHandshakeTimeout:    cfg.ConnectTimeout,
+		MaxIdleConnsPerHost:    cfg.MaxInFlight,
+		IdleConnTimeout:        30 * time.Second, // shorter than servers usually wait, so that they seldom close first
+		MaxResponseHeaderBytes: maxResponseHeaders,
+		DisableCompression:     true, // a small answer must not unpack into a large one
+		Protocols:              new(http.Protocols),
+		// Without it requests would go on being sent into a connection behind which nobody is any more.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: cfg.Timeout / 3, PingTimeout: cfg.Timeout / 3},
+	}
+	t.Protocols.SetHTTP2(true)
+	t.Protocols.SetHTTP1(!cfg.UnencryptedHTTP2)
+	t.Protocols.SetUnencryptedHTTP2(cfg.UnencryptedHTTP2)
+	if proxy != nil {
+		t.Proxy = http.ProxyURL(proxy)
+	}
+	return t
+}
+
+// Publish sends batch as relay.Broker demands. The document docs/brokers/http.md says which answer has which
+// kind, and why.
+func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	if len(batch) == 0 {
+		return nil
+	}
+	c := newCall(b, batch)
+	var workers sync.WaitGroup
+	for range min(cap(b.slots), len(c.ready)) {
+		workers.Go(func() { c.work(ctx) })
+	}
+	workers.Wait()
+	return c.errs
+}
+
+// Ping reports whether the receiver's server answers, with whatever status but those that mean that nobody
+// stands behind it, and whether it wants messages. It asks for the root of the server with HEAD.
+func (b *Broker) Ping(ctx context.Context) error {
+	if err := b.refuses(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+	defer cancel()
+	req := (&http.Request{Method: http.MethodHead, URL: b.target.origin, Header: b.cfg.Header.Clone()}).WithContext(ctx)
+	resp, err := b.transport.RoundTrip(req)
+	if err != nil {
+		return outbox.Unavailable(connectionFault(err))
+	}
+	_ = resp.Body.Close()
+	if gateway(resp.StatusCode) {
+		return outbox.Unavailable(fmt.Errorf("http: %s answered %s: nobody stands behind it", b.target.origin.Host, resp.Status))
+	}
+	return nil
+}
+
+// Close closes the idle connections; no other ones are left when no Publish runs. It may be called more than
+// once.
+func (b *Broker) Close() error {
+	b.transport.CloseIdleConnections()
+	return nil
+}
+
+// refuses returns why nothing may be sent now: the receiver is gone, or wants to be left alone for a while.
+func (b *Broker) refuses() error {
+	if gone := b.disabled.Load(); gone != nil {
+		return *gone
+	}
+	return b.throttle.check(time.Now())
+}
+
+// disable ends all sending until the program is started again.
+func (b *Broker) disable(host string) error {
+	err := outbox.Unavailable(outbox.RetryAfter(fmt.Errorf(
+		"http: %s answered 410 Gone: it wants no more messages, so the destination is disabled; restart the relay to enable it again, or drop the destination", host), time.Minute))
+	if b.disabled.CompareAndSwap(nil, &err) {
+		b.cfg.Logger.Error("destination disabled, the receiver answered 410 Gone", "host", host)
+	}
+	return *b.disabled.Load()
+}
+
+// throttle remembers until when a receiver wants to be left alone.
+type throttle struct {
+	mu    sync.Mutex
+	until time.Time
+	cause error
+}
+
+func (t *throttle) set(until time.Time, cause error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if until.After(t.until) {
+		t.until, t.cause = until, cause
+	}
+}
+
+func (t *throttle) check(now time.Time) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !now.Before(t.until) {
+		return nil
+	}
+	return outbox.Unavailable(outbox.RetryAfter(fmt.Errorf("%w (not sent before that)", t.cause), t.until.Sub(now)))
+}
+
+// lent is a payload that belongs to the caller of Publish. The transport may go on reading a body when the
+// request is over, so it reads through this, which ends with the request.
+type lent struct {
+	mu   sync.Mutex
+	data []byte
+	over bool
+}
+
+var errOver = errors.New("http: the request is over")
+
+func (l *lent) open() io.ReadCloser { return &lentReader{from: l} }
+
+func (l *lent) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.data, l.over = nil, true
+}
+
+type lentReader struct {
+	from   *lent
+	offset int
+}
+
+func (r *lentReader) Read(p []byte) (int, error) {
+	r.from.mu.Lock()
+	defer r.from.mu.Unlock()
+	if r.from.over {
+		return 0, errOver
+	}
+	n := copy(p, r.from.data[r.offset:])
+	r.offset += n
+	if r.offset == len(r.from.data) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (r *lentReader) Close() error { return nil }

@@ -1,0 +1,263 @@
+package http_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	webhooks "github.com/pgoutbox/outbox/broker/http"
+	"github.com/pgoutbox/outbox/webhook"
+	"go.uber.org/goleak"
+)
+
+const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYqr"
+
+// serve makes the test program a receiver of its own, which can be killed and frozen.
+const serve = "OUTBOX_TEST_RECEIVER"
+
+func TestMain(m *testing.M) {
+	if address := os.Getenv(serve); address != "" {
+		fmt.Fprintln(os.Stderr, runReceiver(address, os.Getenv(serve+"_FILE")))
+		os.Exit(1)
+	}
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// runReceiver writes every message into a file before it answers.
+func runReceiver(address, path string) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	handler, err := webhook.Handler(keys(), func(_ context.Context, m *outbox.Message) error {
+		var line bytes.Buffer
+		if err := webhook.WriteBatch(&line, []*outbox.Message{m}); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		_, err := file.Write(line.Bytes())
+		return err
+	}, webhook.Config{})
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	return http.Serve(listener, handler)
+}
+
+// process is a receiver in a process of its own.
+type process struct {
+	t       *testing.T
+	address string
+	file    string
+	cmd     *exec.Cmd
+}
+
+func startProcess(t *testing.T) *process {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, address: listener.Addr().String(), file: filepath.Join(t.TempDir(), "received")}
+	listener.Close()
+	if err := p.start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.kill() })
+	return p
+}
+
+func (p *process) start() error {
+	p.cmd = exec.Command(os.Args[0])
+	p.cmd.Env = append(os.Environ(), serve+"="+p.address, serve+"_FILE="+p.file)
+	p.cmd.Stderr = os.Stderr
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	deadline := time.Now().Add(patience)
+	for {
+		conn, err := net.Dial("tcp", p.address)
+		if err == nil {
+			return conn.Close()
+		}
+		if time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func (p *process) kill() error {
+	_ = p.cmd.Process.Kill() // it may be dead already
+	_ = p.cmd.Wait()
+	return nil
+}
+
+func (p *process) signal(s syscall.Signal) func() error {
+	return func() error { return p.cmd.Process.Signal(s) }
+}
+
+func (p *process) read(context.Context) ([]outbox.Message, error) {
+	data, err := os.ReadFile(p.file)
+	if errors.Is(err, os.ErrNotExist) || len(data) == 0 && err == nil {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	batch, err := webhook.ReadBatch(data)
+	return values(batch), err
+}
+
+func values(batch []*outbox.Message) []outbox.Message {
+	var all []outbox.Message
+	for _, m := range batch {
+		all = append(all, *m)
+	}
+	return all
+}
+
+// receiver is a receiver within the test.
+type receiver struct {
+	*httptest.Server
+	requests atomic.Int64
+
+	mu       sync.Mutex
+	received []*outbox.Message
+}
+
+// newReceiver accepts what check finds no fault with.
+func newReceiver(t testing.TB, cfg webhook.Config, check func(*outbox.Message) error) *receiver {
+	t.Helper()
+	r := &receiver{}
+	handler, err := webhook.Handler(keys(), func(_ context.Context, m *outbox.Message) error {
+		if check != nil {
+			if err := check(m); err != nil {
+				return err
+			}
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.received = append(r.received, m)
+		return nil
+	}, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.requests.Add(1)
+		handler.ServeHTTP(w, req)
+	}))
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+func (r *receiver) messages() []*outbox.Message {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]*outbox.Message(nil), r.received...)
+}
+
+func keys() []webhook.Key {
+	keys, err := webhook.ParseKeys(secret)
+	if err != nil {
+		panic(err)
+	}
+	return keys
+}
+
+var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+
+// patience bounds what a test waits for. Nothing asserts that things are faster.
+const patience = 60 * time.Second
+
+func patient(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// newBroker signs, and may connect to this machine.
+func newBroker(t testing.TB, url string, cfg webhooks.Config) *webhooks.Broker {
+	t.Helper()
+	if cfg.Keys == nil {
+		cfg.Keys = keys()
+	}
+	if cfg.AllowNetworks == nil {
+		cfg.AllowNetworks = loopback
+	}
+	b, err := webhooks.New(url, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// server answers with f.
+func server(t testing.TB, f http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		f(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// message returns a message of the topic "t" with n as payload.
+func message(key string, n int) *outbox.Message {
+	return &outbox.Message{ID: outbox.NewID(), Topic: "t", Key: key, Payload: fmt.Appendf(nil, "%d", n)}
+}
+
+// messages returns n messages that go round over keys.
+func messages(n, keys int) []*outbox.Message {
+	batch := make([]*outbox.Message, n)
+	for i := range batch {
+		batch[i] = message(fmt.Sprintf("k%d", i%keys), i/keys)
+	}
+	return batch
+}
+
+// accepted fails the test unless all were accepted.
+func accepted(t testing.TB, errs []error) {
+	t.Helper()
+	for i, err := range errs {
+		if err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+}

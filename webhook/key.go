@@ -1,0 +1,186 @@
+package webhook
+
+import (
+	"crypto/ed25519"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Names of the headers that carry a signature.
+const (
+	HeaderID        = "Webhook-Id"
+	HeaderTimestamp = "Webhook-Timestamp"
+	HeaderSignature = "Webhook-Signature"
+)
+
+// Why a request is not believed.
+var (
+	// ErrUnsigned: a header is missing or malformed.
+	ErrUnsigned = errors.New("webhook: no valid id, timestamp and signature in the headers")
+	// ErrExpired: the timestamp is too far in the past or in the future. The request was recorded and sent
+	// again, or a clock is wrong.
+	ErrExpired = errors.New("webhook: the timestamp is outside the tolerance; check the clocks of both ends")
+	// ErrSignature: no signature is by one of the keys.
+	ErrSignature = errors.New("webhook: no signature is by a key of ours; check that both ends have the same secret")
+)
+
+// Key signs, verifies, or both. The zero Key is neither.
+type Key struct {
+	secret  []byte
+	private ed25519.PrivateKey
+	public  ed25519.PublicKey
+}
+
+// ParseKey reads a key as Standard Webhooks writes it, in base64: "whsec_…" is a secret of 24 to 64 bytes
+// that both ends share (the prefix may be missing), "whsk_…" an Ed25519 private key to sign with (the seed,
+// or seed and public key), "whpk_…" an Ed25519 public key to verify with. Errors do not repeat the text.
+func ParseKey(text string) (Key, error) {
+	text = strings.TrimSpace(text)
+	kind, encoded := "whsec_", text
+	if prefix, rest, found := strings.Cut(text, "_"); found {
+		kind, encoded = prefix+"_", rest
+	}
+	raw, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil {
+		return Key{}, errors.New(`webhook: a key is not one of whsec_…, whsk_… and whpk_… in base64; make a secret with: echo "whsec_$(openssl rand -base64 32)"`)
+	}
+	switch {
+	case kind == "whsec_" && len(raw) >= 24 && len(raw) <= 64:
+		return Key{secret: raw}, nil
+	case kind == "whsk_" && len(raw) == ed25519.SeedSize:
+		return privateKey(ed25519.NewKeyFromSeed(raw)), nil
+	case kind == "whsk_" && len(raw) == ed25519.PrivateKeySize:
+		key := privateKey(ed25519.NewKeyFromSeed(raw[:ed25519.SeedSize]))
+		if !key.private.Equal(ed25519.PrivateKey(raw)) {
+			return Key{}, errors.New("webhook: the two halves of a private key (whsk_) don't belong together")
+		}
+		return key, nil
+	case kind == "whpk_" && len(raw) == ed25519.PublicKeySize:
+		return Key{public: raw}, nil
+	case kind == "whsec_":
+		return Key{}, fmt.Errorf("webhook: a secret has %d bytes; 24 to 64 are needed", len(raw))
+	case kind == "whsk_" || kind == "whpk_":
+		return Key{}, fmt.Errorf("webhook: a key %s… has %d bytes; 32 are needed", kind, len(raw))
+	}
+	return Key{}, errors.New("webhook: a key begins with none of whsec_, whsk_ and whpk_")
+}
+
+func privateKey(private ed25519.PrivateKey) Key {
+	return Key{private: private, public: private.Public().(ed25519.PublicKey)}
+}
+
+// ParseKeys reads several keys and reports all faults together.
+func ParseKeys(texts ...string) ([]Key, error) {
+	keys := make([]Key, 0, len(texts))
+	var faults []error
+	for i, text := range texts {
+		key, err := ParseKey(text)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("key %d: %w", i+1, err))
+		}
+		keys = append(keys, key)
+	}
+	return keys, errors.Join(faults...)
+}
+
+// CanSign reports whether k is a shared secret or a private key.
+func (k Key) CanSign() bool { return k.secret != nil || k.private != nil }
+
+// Sign sets the headers that identify and sign a request with the given body: id, timestamp, and one
+// signature of each key that can sign. While a secret is replaced both it and its successor sign, until
+// every receiver has the new one.
+func Sign(h http.Header, keys []Key, id string, at time.Time, body []byte) {
+	stamp := strconv.FormatInt(at.Unix(), 10)
+	signed := make([]byte, 0, 64*len(keys))
+	for _, k := range keys {
+		if !k.CanSign() {
+			continue
+		}
+		if len(signed) > 0 {
+			signed = append(signed, ' ')
+		}
+		if k.secret != nil {
+			signed = append(signed, "v1,"...)
+			signed = base64.StdEncoding.AppendEncode(signed, k.mac(id, stamp, body))
+		} else {
+			signed = append(signed, "v1a,"...)
+			signed = base64.StdEncoding.AppendEncode(signed, ed25519.Sign(k.private, content(id, stamp, body)))
+		}
+	}
+	h[HeaderID] = []string{id}
+	h[HeaderTimestamp] = []string{stamp}
+	if len(signed) > 0 {
+		h[HeaderSignature] = []string{string(signed)}
+	}
+}
+
+// Verify checks that a request with these headers and this body was signed by one of keys, at most tolerance
+// before or after now. It returns nil, ErrUnsigned, ErrExpired or ErrSignature. A repeat within the tolerance
+// is valid: recognise it by its id.
+func Verify(h http.Header, keys []Key, body []byte, now time.Time, tolerance time.Duration) error {
+	id, stamp, given := h.Get(HeaderID), h.Get(HeaderTimestamp), h.Get(HeaderSignature)
+	at, err := strconv.ParseInt(stamp, 10, 64)
+	// The content that is signed is "id.timestamp.body". With a dot in the id the same text could be cut
+	// into other parts; a sign before the timestamp would make two texts of one time.
+	if id == "" || given == "" || err != nil || strings.Contains(id, ".") || stamp != strconv.FormatInt(at, 10) {
+		return ErrUnsigned
+	}
+	if signed := time.Unix(at, 0); signed.Before(now.Add(-tolerance)) || signed.After(now.Add(tolerance)) {
+		return ErrExpired
+	}
+	const most = 32 // signatures looked at: each may cost as much as a signature of our own
+	signatures := strings.SplitN(given, " ", most+1)
+	for _, k := range keys {
+		if k.verifies(signatures[:min(len(signatures), most)], id, stamp, body) {
+			return nil
+		}
+	}
+	return ErrSignature
+}
+
+func (k Key) verifies(signatures []string, id, stamp string, body []byte) bool {
+	var mac, signed []byte
+	for _, text := range signatures {
+		version, encoded, _ := strings.Cut(text, ",")
+		switch {
+		case version == "v1" && k.secret != nil:
+			signature, err := base64.StdEncoding.DecodeString(encoded)
+			if mac == nil {
+				mac = k.mac(id, stamp, body)
+			}
+			if err == nil && hmac.Equal(signature, mac) {
+				return true
+			}
+		case version == "v1a" && k.public != nil:
+			signature, err := base64.StdEncoding.DecodeString(encoded)
+			if signed == nil {
+				signed = content(id, stamp, body)
+			}
+			if err == nil && ed25519.Verify(k.public, signed, signature) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (k Key) mac(id, stamp string, body []byte) []byte {
+	h := hmac.New(sha256.New, k.secret)
+	h.Write(content(id, stamp, nil))
+	h.Write(body)
+	return h.Sum(nil)
+}
+
+func content(id, stamp string, body []byte) []byte {
+	b := make([]byte, 0, len(id)+len(stamp)+len(body)+2)
+	b = append(append(b, id...), '.')
+	b = append(append(b, stamp...), '.')
+	return append(b, body...)
+}
