@@ -1,0 +1,247 @@
+package amazon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// call is one Publish. It belongs to one goroutine; requests on their way report to done.
+type call struct {
+	*Publisher
+	batch []*outbox.Message
+	errs  []error // nil while nothing has failed
+
+	names   []string         // of the target of each message
+	faults  map[int32]error  // of messages whose target has no name
+	missing map[string]error // of targets that weren't found, by name
+	next    []int32          // the next message of the same key, -1 at the end
+
+	backlogs  map[string]*backlog // by name
+	turns     []*backlog          // those with something ready, each once
+	unsettled int
+	done      chan request
+	stopped   error // why no more is sent
+}
+
+// backlog is what is ready to be sent to one target, in this order.
+type backlog struct {
+	target *Target
+	ready  []int32
+}
+
+// request is what is sent at once; errs are the outcomes.
+type request struct {
+	target  *Target
+	entries []Entry
+	indexes []int32
+	errs    []error
+}
+
+// newCall takes batch in and chains the messages of each key.
+func newCall(p *Publisher, batch []*outbox.Message) *call {
+	n := len(batch)
+	c := &call{
+		Publisher: p,
+		batch:     batch,
+		names:     make([]string, n),
+		next:      make([]int32, n),
+		faults:    make(map[int32]error),
+		backlogs:  make(map[string]*backlog),
+		unsettled: n,
+		done:      make(chan request, cap(p.slots)),
+	}
+	last := make(map[string]int32)
+	for i, m := range batch {
+		c.next[i] = -1
+		key := m.OrderingKey()
+		if key == "" {
+			continue
+		}
+		if before, follows := last[key]; follows {
+			c.next[before] = int32(i)
+		}
+		last[key] = int32(i)
+	}
+	return c
+}
+
+// run publishes until every message is settled.
+func (c *call) run(ctx context.Context) {
+	c.address(ctx)
+	interrupt := ctx.Done()
+	for c.unsettled > 0 {
+		var slots chan<- struct{}
+		if len(c.turns) > 0 {
+			slots = c.slots
+		}
+		select {
+		case <-interrupt:
+			interrupt = nil
+			c.abandon(cause(ctx))
+		case r := <-c.done:
+			c.collect(r)
+		case slots <- struct{}{}:
+			r := c.fill()
+			if len(r.entries) == 0 {
+				<-c.slots
+				continue
+			}
+			go func() {
+				r.errs = c.send(ctx, r.target, r.entries)
+				<-c.slots
+				c.done <- r
+			}()
+		}
+	}
+}
+
+// address finds the target of every message, and makes the first of each key ready.
+func (c *call) address(ctx context.Context) {
+	var names []string
+	for i, m := range c.batch {
+		name, err := c.settings.Names.Name(m)
+		if err != nil {
+			c.faults[int32(i)] = err
+			continue
+		}
+		c.names[i] = name
+		if c.backlogs[name] == nil {
+			c.backlogs[name] = &backlog{}
+			names = append(names, name)
+		}
+	}
+	var found map[string]*Target
+	found, c.missing = c.Targets(ctx, names)
+	for name, target := range found {
+		c.backlogs[name].target = target
+	}
+	follows := make([]bool, len(c.batch))
+	for _, next := range c.next {
+		if next >= 0 {
+			follows[next] = true
+		}
+	}
+	for i := range c.batch {
+		if !follows[i] {
+			c.enqueue(int32(i))
+		}
+	}
+}
+
+// enqueue makes message i ready, unless there is a reason not to send it.
+func (c *call) enqueue(i int32) {
+	name := c.names[i]
+	for _, reason := range []error{c.faults[i], c.missing[name], c.stopped} {
+		if reason != nil {
+			c.settle(i, reason)
+			return
+		}
+	}
+	b := c.backlogs[name]
+	if len(b.ready) == 0 {
+		c.turns = append(c.turns, b)
+	}
+	b.ready = append(b.ready, i)
+}
+
+// fill makes a request of what is ready for the target whose turn it is. It may be empty.
+func (c *call) fill() request {
+	b := c.turns[0]
+	c.turns = c.turns[1:]
+	r := request{target: b.target}
+	bytes, taken := 0, 0
+	for _, i := range b.ready {
+		if len(r.entries) == RequestEntries {
+			break
+		}
+		e, err := c.settings.Payload.encode(c.batch[i], b.target)
+		if err == nil {
+			err = c.tooLarge(b.target, &e)
+		}
+		if err == nil && len(r.entries) > 0 && bytes+e.Size > c.settings.RequestBytes {
+			break
+		}
+		taken++
+		if err != nil {
+			c.settle(i, err)
+			continue
+		}
+		bytes += e.Size
+		r.entries = append(r.entries, e)
+		r.indexes = append(r.indexes, i)
+	}
+	if b.ready = b.ready[taken:]; len(b.ready) > 0 {
+		c.turns = append(c.turns, b)
+	}
+	return r
+}
+
+// collect settles the messages of a request. When nobody answered, or the service wants less, nothing
+// more is sent.
+func (c *call) collect(r request) {
+	var stop error
+	for n, i := range r.indexes {
+		err := r.errs[n]
+		if outbox.IsUnavailable(err) {
+			stop = err
+		}
+		c.settle(i, err)
+	}
+	if stop != nil {
+		c.abandon(stop)
+	}
+}
+
+// settle notes the outcome of message i. If it was accepted the next of its key may go, else those behind
+// it are skipped.
+func (c *call) settle(i int32, err error) {
+	c.unsettled--
+	next := c.next[i]
+	if err == nil {
+		if next >= 0 {
+			c.enqueue(next)
+		}
+		return
+	}
+	c.fail(i, err)
+	for ; next >= 0; next = c.next[next] {
+		c.unsettled--
+		c.fail(next, outbox.ErrSkipped)
+	}
+}
+
+func (c *call) fail(i int32, err error) {
+	if c.errs == nil {
+		c.errs = make([]error, len(c.batch))
+	}
+	c.errs[i] = err
+}
+
+// abandon settles what is ready, and whatever would become so. What is on its way is waited for: its
+// context ends it.
+func (c *call) abandon(reason error) {
+	if c.stopped != nil {
+		return
+	}
+	c.stopped = errNotSent(reason)
+	for _, b := range c.turns {
+		for _, i := range b.ready {
+			c.settle(i, c.stopped)
+		}
+	}
+	c.turns = nil
+}
+
+func errNotSent(reason error) error {
+	return outbox.Unavailable(fmt.Errorf("not sent: %w", reason))
+}
+
+func cause(ctx context.Context) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	return errors.New("given up")
+}

@@ -1,0 +1,232 @@
+package amazon
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// Limits that SQS and SNS share.
+const (
+	RequestEntries = 10  // messages in a request
+	maxAttributes  = 10  // of a message
+	maxName        = 256 // bytes of an attribute's name
+	maxGroup       = 128 // characters of a group
+)
+
+// Entry is a message as SQS and SNS take it.
+type Entry struct {
+	Body       string
+	Attributes []Attribute // at most ten, all of the type String
+	Group, ID  string      // of FIFO targets: message group and deduplication id
+	Size       int         // as the services count: body, and names, types and values of attributes
+}
+
+// Attribute is a message attribute.
+type Attribute struct{ Name, Value string }
+
+// Payload is how payloads become bodies, which are text: UTF-8 without most control characters, and not
+// empty.
+type Payload string
+
+const (
+	PayloadAuto   Payload = "auto"   // text as it is, and what is not text in base64
+	PayloadText   Payload = "text"   // text as it is, and what is not text is refused
+	PayloadBase64 Payload = "base64" // everything in base64
+)
+
+// Check returns p, or the default for none, or an error for what it is not.
+func (p Payload) Check() (Payload, error) {
+	switch p {
+	case "":
+		return PayloadAuto, nil
+	case PayloadAuto, PayloadText, PayloadBase64:
+		return p, nil
+	}
+	return p, fmt.Errorf("payload %q: use auto, text or base64", string(p))
+}
+
+// The attributes that are ours; see the packages' documentation of the wire format.
+const (
+	attributePrefix  = "outbox-"
+	attributePayload = "outbox-payload"
+	attributeHeaders = "outbox-headers"
+	contentType      = "content-type"
+)
+
+// encode returns m as it is sent to t.
+func (p Payload) encode(m *outbox.Message, t *Target) (Entry, error) {
+	e := Entry{ID: m.ID.String()}
+	body, form, err := p.body(m.Payload)
+	if err != nil {
+		return e, err
+	}
+	e.Body = body
+	for i := range m.Headers {
+		if name := m.Headers[i].Name; len(name) >= len(attributePrefix) && strings.EqualFold(name[:len(attributePrefix)], attributePrefix) {
+			return e, outbox.Permanent(fmt.Errorf("header %q can't be sent: names with the prefix %s are reserved; rename it", shorten(name), attributePrefix))
+		}
+	}
+	topic := m.Topic
+	if topic == t.Topic {
+		topic = ""
+	}
+	created := ""
+	if !m.CreatedAt.IsZero() {
+		created = m.CreatedAt.UTC().Format("2006-01-02T15:04:05.000000Z07:00")
+	}
+	all := make([]Attribute, 0, maxAttributes+len(m.Headers))
+	for _, own := range [...]Attribute{
+		{"outbox-id", e.ID},
+		{attributePayload, form},
+		{contentType, m.ContentType},
+		{"outbox-topic", topic},
+		{"outbox-key", m.Key},
+		{"outbox-event-type", m.EventType},
+		{"outbox-aggregate-type", m.AggregateType},
+		{"outbox-aggregate-id", m.AggregateID},
+		{"outbox-created-at", created},
+	} {
+		if own.Value != "" {
+			all = append(all, own)
+		}
+	}
+	for i := range m.Headers {
+		h := &m.Headers[i]
+		if m.ContentType == "" || !strings.EqualFold(h.Name, contentType) {
+			all = append(all, Attribute{h.Name, h.Value})
+		}
+	}
+	e.Attributes = arrange(all)
+
+	e.Size = len(e.Body)
+	for _, a := range e.Attributes {
+		e.Size += len(a.Name) + len("String") + len(a.Value)
+	}
+	if t.FIFO {
+		e.Group = group(m, e.ID)
+	}
+	return e, nil
+}
+
+// body returns the body of a payload, and what the consumer must know about it.
+func (p Payload) body(payload []byte) (body, form string, err error) {
+	switch {
+	case payload == nil:
+		return "null", "null", nil
+	case len(payload) == 0:
+		return " ", "empty", nil
+	case p != PayloadBase64 && isText(payload):
+		return string(payload), "", nil
+	case p == PayloadText:
+		return "", "", outbox.Permanent(fmt.Errorf("the payload can't be sent as text: only UTF-8 without control characters can; allow base64 for it"))
+	}
+	return base64.StdEncoding.EncodeToString(payload), "base64", nil
+}
+
+// arrange puts as many as possible of all into attributes of their own, in this order, and the others as
+// a JSON object into one attribute.
+func arrange(all []Attribute) []Attribute {
+	fit := func(room int) (own, rest []Attribute) {
+		own = make([]Attribute, 0, maxAttributes)
+		names := make(map[string]struct{}, room)
+		for _, a := range all {
+			_, twice := names[a.Name]
+			if len(own) == room || twice || !isAttributeName(a.Name) || a.Value == "" || !isText([]byte(a.Value)) {
+				rest = append(rest, a)
+				continue
+			}
+			names[a.Name] = struct{}{}
+			own = append(own, a)
+		}
+		return own, rest
+	}
+	own, rest := fit(maxAttributes)
+	if len(rest) == 0 {
+		return own
+	}
+	if own, rest = fit(maxAttributes - 1); len(rest) > 0 {
+		own = append(own, Attribute{attributeHeaders, object(rest)})
+	}
+	return own
+}
+
+// object returns attributes as a JSON object of text that SQS and SNS take.
+func object(all []Attribute) string {
+	var b bytes.Buffer
+	for i, a := range all {
+		b.WriteByte("{,"[min(i, 1)])
+		quote(&b, a.Name)
+		b.WriteByte(':')
+		quote(&b, a.Value)
+	}
+	b.WriteByte('}')
+	return b.String()
+}
+
+func quote(b *bytes.Buffer, s string) {
+	text, _ := json.Marshal(s) // a string can always be
+	text = bytes.ReplaceAll(text, []byte("\ufffe"), []byte(`\ufffe`))
+	b.Write(bytes.ReplaceAll(text, []byte("\uffff"), []byte(`\uffff`)))
+}
+
+// isText reports whether b has only characters that SQS takes.
+func isText(b []byte) bool {
+	ascii := true
+	for _, c := range b {
+		if c < ' ' && c != '\t' && c != '\n' && c != '\r' {
+			return false
+		}
+		ascii = ascii && c < utf8.RuneSelf
+	}
+	return ascii || utf8.Valid(b) && !bytes.Contains(b, []byte("\ufffe")) && !bytes.Contains(b, []byte("\uffff"))
+}
+
+// isAttributeName reports whether an attribute may have this name.
+func isAttributeName(name string) bool {
+	if name == "" || len(name) > maxName || name[0] == '.' || name[len(name)-1] == '.' || strings.Contains(name, "..") {
+		return false
+	}
+	for i := range len(name) {
+		c := name[i]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (c < '0' || c > '9') && c != '_' && c != '-' && c != '.' {
+			return false
+		}
+	}
+	lower := strings.ToLower(name)
+	return !strings.HasPrefix(lower, "aws.") && !strings.HasPrefix(lower, "amazon.")
+}
+
+// group returns the message group of m: its ordering key, or a hash of a key that a group can't be. A
+// message without a key has a group of its own.
+func group(m *outbox.Message, id string) string {
+	key := m.OrderingKey()
+	if key == "" {
+		return id
+	}
+	fits := len(key) <= maxGroup
+	for i := 0; i < len(key) && fits; i++ {
+		fits = key[i] > ' ' && key[i] < 0x7f
+	}
+	if fits {
+		return key
+	}
+	sum := sha256.Sum256([]byte(key))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+func shorten(s string) string {
+	const most = 100
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}

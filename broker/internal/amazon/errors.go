@@ -1,0 +1,148 @@
+package amazon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/smithy-go"
+	"github.com/pgoutbox/outbox"
+)
+
+// refusal is an error about what is in a request.
+type refusal struct {
+	error
+	content bool // certainly about a message
+}
+
+func (r refusal) Unwrap() error { return r.error }
+
+func refused(err error) bool {
+	var r refusal
+	return errors.As(err, &r)
+}
+
+// gone is an error about a target that doesn't exist.
+type gone struct{ error }
+
+func (g gone) Unwrap() error { return g.error }
+
+// Missing marks err as one that says that a target doesn't exist: it will be looked for again.
+func Missing(err error) error { return gone{err} }
+
+func missing(err error) bool {
+	var g gone
+	return errors.As(err, &g)
+}
+
+// IsMissing reports whether err is the service's word that a target doesn't exist.
+func IsMissing(err error) bool {
+	var api smithy.APIError
+	return errors.As(err, &api) && is(api.ErrorCode(), "QueueDoesNotExist", "NonExistentQueue", "NotFound", "NotFoundException")
+}
+
+// IsDenied reports whether err is the service's word that a permission is missing.
+func IsDenied(err error) bool {
+	var api smithy.APIError
+	return errors.As(err, &api) && isDenied(api.ErrorCode())
+}
+
+// Classify returns err, which is what a call that was to do something came to, with its kind.
+func Classify(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var api smithy.APIError
+	if !errors.As(err, &api) {
+		var answered *awshttp.ResponseError
+		if errors.As(err, &answered) && answered.HTTPStatusCode() < 500 {
+			return outbox.Unavailable(fmt.Errorf("%s: something that is not Amazon's service answered with status %d; is the endpoint right? (outcome unknown): %w", doing, answered.HTTPStatusCode(), err))
+		}
+		return outbox.Unavailable(fmt.Errorf("%s (outcome unknown): %w", doing, plain(err)))
+	}
+	code := api.ErrorCode()
+	said := fmt.Errorf("%s: %s: %s", doing, code, api.ErrorMessage())
+	switch {
+	case isThrottle(code):
+		return outbox.Unavailable(said)
+	case isIdentity(code):
+		return outbox.Unavailable(fmt.Errorf("%w; see that the credentials are right, and the clock", said))
+	case IsMissing(err):
+		return Missing(said)
+	case isDenied(code), is(code, "KmsAccessDenied", "KmsDisabled", "KmsInvalidKeyUsage", "KmsInvalidState", "KmsNotFound", "KmsOptInRequired", "InvalidSecurity", "InvalidAddress"),
+		strings.HasPrefix(code, "KMS"):
+		return said
+	case isContent(code):
+		return refusal{outbox.Permanent(said), true}
+	case serverFault(err, api):
+		return outbox.Unavailable(fmt.Errorf("%w (outcome unknown)", said))
+	}
+	return refusal{error: said}
+}
+
+// EntryError returns the error of a message that was not accepted in a request that was, with its kind.
+func EntryError(target, code, message string, senderFault bool) error {
+	err := fmt.Errorf("%s: %s: %s", target, code, message)
+	switch {
+	case isThrottle(code), isIdentity(code):
+		return outbox.Unavailable(err)
+	case isDenied(code), strings.HasPrefix(strings.ToUpper(code), "KMS"):
+		return err
+	case senderFault, isContent(code):
+		return outbox.Permanent(err)
+	}
+	// The service's own trouble, which says nothing about the message.
+	return outbox.Unavailable(err)
+}
+
+// is compares codes, which have a prefix with a dot in some protocols and versions, and a suffix
+// "Exception" in some.
+func is(code string, names ...string) bool {
+	code = code[strings.LastIndexByte(code, '.')+1:]
+	return slices.Contains(names, code) || slices.Contains(names, strings.TrimSuffix(code, "Exception"))
+}
+
+func isThrottle(code string) bool {
+	bare := code[strings.LastIndexByte(code, '.')+1:]
+	_, known := retry.DefaultThrottleErrorCodes[bare]
+	return known || is(code, "Throttled", "OverLimit", "KmsThrottled", "KMSThrottling", "TooManyRequests", "ServiceUnavailable")
+}
+
+func isIdentity(code string) bool {
+	return is(code, "InvalidClientTokenId", "UnrecognizedClient", "ExpiredToken", "InvalidSignature", "SignatureDoesNotMatch",
+		"IncompleteSignature", "MissingAuthenticationToken", "InvalidAccessKeyId", "RequestExpired", "AuthFailure", "OptInRequired")
+}
+
+func isDenied(code string) bool {
+	return is(code, "AccessDenied", "AuthorizationError", "NotAuthorized", "UnauthorizedOperation")
+}
+
+func isContent(code string) bool {
+	return is(code, "InvalidMessageContents", "BatchRequestTooLong", "MessageTooLong")
+}
+
+func serverFault(err error, api smithy.APIError) bool {
+	var answered *awshttp.ResponseError
+	return api.ErrorFault() == smithy.FaultServer ||
+		errors.As(err, &answered) && answered.HTTPStatusCode() >= http.StatusInternalServerError
+}
+
+// plain takes the client's wrapping off an error of the network, which names operation and request id.
+func plain(err error) error {
+	var operation *smithy.OperationError
+	if errors.As(err, &operation) {
+		err = operation.Err
+	}
+	if errors.Is(err, context.Canceled) {
+		return context.Canceled
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return context.DeadlineExceeded
+	}
+	return err
+}

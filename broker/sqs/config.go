@@ -1,0 +1,162 @@
+package sqs
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/pgoutbox/outbox/broker/internal/amazon"
+)
+
+// Config configures a Broker. The zero value is ready to use where the environment gives a region.
+type Config struct {
+	// Queue is a template of the name of a message's queue, with the fields {topic}, {aggregate_type} and
+	// {event_type}, in which dots become hyphens. Names that end in .fifo are FIFO queues. Default
+	// "{topic}.fifo".
+	Queue string
+
+	// Queues names the queues of some topics, instead of the template.
+	Queues map[string]string
+
+	// Account is the 12-digit id of the account that the queues belong to. Default: that of the credentials.
+	Account string
+
+	// Unordered allows standard queues. They keep no order, not within a key either, and deliver a
+	// message more than once now and then. Without it a name that doesn't end in .fifo is an error.
+	Unordered bool
+
+	// CreateQueues, if set, creates a queue that doesn't exist when the first message for it comes.
+	// Without it such a message is an error that can be retried. An existing queue is never changed.
+	CreateQueues *QueueSettings
+
+	// Payload is how a payload becomes text: "auto" sends text as it is and the rest in base64, "text"
+	// refuses the rest, "base64" sends everything in base64. Default "auto".
+	Payload string
+
+	// Region of the queues, such as eu-central-1. Default: what the AWS SDK finds, as in AWS_REGION.
+	Region string
+
+	// Endpoint is the URL of a VPC endpoint, or of another server with the protocol of SQS. Default:
+	// the region's.
+	Endpoint string
+
+	// AWS replaces the configuration that the AWS SDK finds in environment, files and metadata service:
+	// above all its credentials. Its retries and HTTP client aren't used.
+	AWS *aws.Config
+
+	// TLS configures TLS with the endpoint. nil means the system's certificate authorities.
+	TLS *tls.Config
+
+	// Requests bounds how many requests are on their way at a time, of all calls together. Default 16.
+	Requests int
+
+	// Timeout is how long a request waits for its answer. Then its outcome is unknown. Default 10 s.
+	Timeout time.Duration
+
+	// Dial opens connections, for proxies and tests. Default: net.Dialer with a timeout of 5 s.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	// Logger tells about queues that are created or endanger the guarantees. nil is silent.
+	Logger *slog.Logger
+}
+
+// QueueSettings describe queues to be created. What isn't named here has the service's default.
+type QueueSettings struct {
+	// Retention is how long a queue keeps a message, one minute to 14 days. Default 14 days.
+	Retention time.Duration
+
+	// SharedThroughput creates FIFO queues whose rate is limited as a whole, to 300 requests a second,
+	// instead of queues in high throughput mode.
+	SharedThroughput bool
+}
+
+const (
+	defaultQueue    = "{topic}" + fifo
+	defaultRequests = 16
+	maxRequests     = 1000
+	defaultTimeout  = 10 * time.Second
+	maxRetention    = 14 * 24 * time.Hour
+
+	fifo = ".fifo" // the end of every FIFO queue's name, and of no other's
+
+	requestBytes = 1 << 20 // of all messages of a request, and of any of them
+)
+
+// withDefaults returns cfg completed, with all faults reported together, and what is made of it.
+func (cfg Config) withDefaults() (Config, *amazon.Names, aws.Config, *http.Transport, error) {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+
+	if cfg.Queue == "" {
+		cfg.Queue = defaultQueue
+	}
+	names, wrong := amazon.NewNames(cfg.Queue, cfg.Queues, cfg.nameFault)
+	for _, err := range wrong {
+		fault("queue: %w", err)
+	}
+	if cfg.Account != "" && (len(cfg.Account) != 12 || strings.Trim(cfg.Account, "0123456789") != "") {
+		fault("account %q: an account's id has 12 digits", cfg.Account)
+	}
+	payload, err := amazon.Payload(cfg.Payload).Check()
+	if err != nil {
+		faults = append(faults, err)
+	}
+	cfg.Payload = string(payload)
+	if cfg.CreateQueues != nil {
+		create := *cfg.CreateQueues
+		if create.Retention == 0 {
+			create.Retention = maxRetention
+		}
+		if create.Retention < time.Minute || create.Retention > maxRetention {
+			fault("a queue keeps messages for 1m to %v, not %v", maxRetention, create.Retention)
+		}
+		cfg.CreateQueues = &create
+	}
+	if cfg.Requests == 0 {
+		cfg.Requests = defaultRequests
+	}
+	if cfg.Requests < 1 || cfg.Requests > maxRequests {
+		fault("requests must be 1 to %d, not %d", maxRequests, cfg.Requests)
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = defaultTimeout
+	}
+	if cfg.Timeout < 0 {
+		fault("timeout must be positive, not %v", cfg.Timeout)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	client := amazon.Client{Region: cfg.Region, Endpoint: cfg.Endpoint, AWS: cfg.AWS, TLS: cfg.TLS, Dial: cfg.Dial, Requests: cfg.Requests}
+	sdk, transport, wrong := client.Open()
+	return cfg, names, sdk, transport, errors.Join(append(faults, wrong...)...)
+}
+
+// nameFault says why a queue can't be called so, or may not be used; "" if it may.
+func (cfg *Config) nameFault(name string) string {
+	const most = 80
+	bare, isFIFO := strings.CutSuffix(name, fifo)
+	switch {
+	case bare == "":
+		return "has no name of a queue in it"
+	case len(name) > most:
+		return fmt.Sprintf("is longer than the %d characters of a queue's name", most)
+	case !isFIFO && !cfg.Unordered:
+		return "is a standard queue, which keeps no order: end the name in .fifo, or allow it by Unordered"
+	}
+	for i := range len(bare) {
+		c := bare[i]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (c < '0' || c > '9') && c != '_' && c != '-' {
+			return fmt.Sprintf("can't be a queue's name: it takes letters, digits, hyphens and underscores, and this has %q", c)
+		}
+	}
+	return ""
+}

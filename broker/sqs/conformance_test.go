@@ -1,0 +1,60 @@
+package sqs_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/sqs"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/relaytest"
+)
+
+var (
+	_ relay.Broker = (*sqs.Broker)(nil)
+	_ relay.Pinger = (*sqs.Broker)(nil)
+)
+
+// The server's strict limits are those of the time when a message had at most 256 KiB; see limit_test.go
+// for the limits of today.
+var relaxed = servers.ElasticMQConfig{Relaxed: true}
+
+func TestSQSDoesWhatABrokerMust(t *testing.T) {
+	t.Parallel()
+	server := servers.TestElasticMQ(t, relaxed)
+	relaytest.RunBroker(t, func(t *testing.T) relaytest.BrokerHarness { return harness(connect(t, server.URL())) })
+}
+
+func TestSQSDoesWhatABrokerMustWhenTheServerFails(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnElasticMQ(t, servers.ElasticMQConfig{Durable: true})
+	relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
+		h := harness(connect(t, server.URL()))
+		h.Faults = &relaytest.BrokerFaults{
+			Kill:    server.Kill9,
+			Restart: func() error { return server.Restart(context.Background()) },
+			Freeze:  server.Freeze,
+			Thaw:    server.Thaw,
+		}
+		return h
+	})
+}
+
+func harness(a *account) relaytest.BrokerHarness {
+	queues := [2]string{a.queue(".fifo"), a.queue(".fifo")}
+	topics := [2]string{}
+	for i, queue := range queues {
+		topics[i] = queue[:len(queue)-len(".fifo")]
+	}
+	return relaytest.BrokerHarness{
+		Open:         func(t *testing.T) relay.Broker { return open(t, a.url, sqs.Config{}) },
+		Topics:       topics,
+		Read:         func(ctx context.Context) ([]outbox.Message, error) { return a.read(ctx, queues[:]...) },
+		Forget:       sortHeaders, // attributes have no order
+		TooLarge:     1 << 20,
+		UnknownTopic: "t-unknown-" + outbox.NewID().String(),
+		Deduplicates: true,
+		Slow:         true,
+	}
+}
