@@ -1,0 +1,69 @@
+package redis
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/redis/go-redis/v9"
+)
+
+// isAnswer reports whether err is what a server said, and not the lack of an answer.
+func isAnswer(err error) bool {
+	var said redis.Error
+	return errors.As(err, &said)
+}
+
+// classify turns a server's refusal into an error of the right kind. Nothing of what was refused has been appended.
+// The table in docs/brokers/redis.md gives the reason for each.
+func classify(err error, stream string) error {
+	text := err.Error()
+	code := codeOf(text)
+	wrapped := fmt.Errorf("redis: stream %q: %s", stream, text)
+	switch code {
+	case "WRONGTYPE":
+		return fmt.Errorf("redis: stream %q: a key of that name, or of its index, holds something that is not a stream or set: %s", stream, text)
+	case "NOPERM":
+		if strings.Contains(text, "command") {
+			return outbox.Unavailable(fmt.Errorf("%w; allow the user the commands that docs/brokers/redis.md lists", wrapped))
+		}
+		return fmt.Errorf("%w; allow the user the keys ~%s and ~{%s}:outbox:*", wrapped, stream, stream)
+	case "OOM":
+		return outbox.Unavailable(fmt.Errorf("%w; raise maxmemory, or have streams trimmed", wrapped))
+	case "NOAUTH", "WRONGPASS":
+		return outbox.Unavailable(fmt.Errorf("%w; check user and password", wrapped))
+	case "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "MOVED", "ASK", "TRYAGAIN", "CROSSSLOT",
+		"BUSY", "UNKILLABLE", "MISCONF", "NOREPLICAS", "NOTREADY", "NOGOODSLAVE", "max":
+		return outbox.Unavailable(wrapped)
+	}
+	switch {
+	case strings.Contains(text, "command called from script"), strings.Contains(text, "unknown command"):
+		return outbox.Unavailable(fmt.Errorf("%w; Redis 6.2 or later is needed, with scripts allowed", wrapped))
+	case strings.Contains(text, "rotocol error"):
+		return outbox.Unavailable(fmt.Errorf("%w; see proto-max-bulk-len, and set MaxMessageBytes to less", wrapped))
+	}
+	return wrapped
+}
+
+// codeOf returns the word that a refusal begins with. Before Redis 7 a script's error is wrapped:
+// "ERR Error running script (call to f_0a1b): @user_script:12: OOM command not allowed".
+func codeOf(text string) string {
+	text = strings.TrimPrefix(text, "ERR ")
+	if strings.HasPrefix(text, "Error running script") {
+		if _, after, found := strings.Cut(text, "@user_script"); found {
+			if at := strings.LastIndex(after, ": "); at >= 0 {
+				text = after[at+2:]
+			}
+		}
+	}
+	code, _, _ := strings.Cut(text, " ")
+	return code
+}
+
+// errGivenUp says that a call's context ended while a server was being asked.
+var errGivenUp = errors.New("redis: gave up waiting for an answer")
+
+func noAnswer(err error) error {
+	return fmt.Errorf("redis: no answer: %w", err)
+}

@@ -1,0 +1,174 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/redis/go-redis/v9"
+)
+
+// Broker publishes to Redis streams. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent
+// use. It connects when first used, and again after each break when used next.
+type Broker struct {
+	cfg     Config
+	streams *template
+	client  redis.UniversalClient
+
+	// background bounds what nobody waits for.
+	background context.Context
+	stop       context.CancelFunc
+	running    sync.WaitGroup
+
+	closing sync.Once
+	closed  error
+
+	mu        sync.Mutex // guards the rest, and that none starts to run after Close
+	over      bool
+	inspected bool
+}
+
+// New returns a broker for a server, or for the nodes of a cluster or the sentinels that cfg tells of: addresses
+// such as "127.0.0.1:6379", separated by commas. It checks cfg and does not connect; see Ping.
+func New(addresses string, cfg Config) (*Broker, error) {
+	cfg, list, streams, err := cfg.withDefaults(addresses)
+	if err != nil {
+		return nil, fmt.Errorf("redis: %w", err)
+	}
+	b := &Broker{cfg: cfg, streams: streams, client: redis.NewUniversalClient(cfg.options(list))}
+	b.background, b.stop = context.WithCancel(context.Background())
+	return b, nil
+}
+
+// Publish sends batch as relay.Broker demands. The document docs/brokers/redis.md says which error has which
+// kind, and why.
+func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	if len(batch) == 0 {
+		return nil
+	}
+	c := &call{b: b, batch: batch, plan: newPlan(len(batch)), lost: make(map[int]bool)}
+	c.prepare()
+	c.run(ctx)
+	if c.errs == nil {
+		b.inspectOnce()
+	}
+	return c.errs
+}
+
+// Close closes the connections. It may be called more than once.
+func (b *Broker) Close() error {
+	b.closing.Do(func() {
+		b.mu.Lock()
+		b.over = true
+		b.mu.Unlock()
+		b.stop()
+		b.closed = b.client.Close()
+		b.running.Wait()
+	})
+	return b.closed
+}
+
+var errClosed = errors.New("redis: the broker is closed")
+
+// start runs f beside the caller, unless the broker is closed. Close waits for it.
+func (b *Broker) start(f func()) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		return false
+	}
+	b.running.Go(f)
+	return true
+}
+
+// node returns the client of the server that has the stream.
+func (b *Broker) node(ctx context.Context, stream string) (*redis.Client, error) {
+	switch client := b.client.(type) {
+	case *redis.ClusterClient:
+		return client.MasterForKey(ctx, stream)
+	case *redis.Client:
+		return client, nil
+	}
+	return nil, fmt.Errorf("a client of type %T", b.client)
+}
+
+// exec sends cmds to node at once and returns when all are answered, or errGivenUp when ctx ends: no context
+// interrupts a read, so it goes on beside, for as long as AckTimeout at most. The commands' own errors say the rest.
+func (b *Broker) exec(ctx context.Context, node *redis.Client, cmds []redis.Cmder) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("redis: %w", context.Cause(ctx))
+	}
+	done := make(chan struct{})
+	started := b.start(func() {
+		defer close(done)
+		pipe := node.Pipeline()
+		for _, cmd := range cmds {
+			_ = pipe.Process(ctx, cmd)
+		}
+		_, _ = pipe.Exec(ctx)
+	})
+	if !started {
+		return errClosed
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", errGivenUp, context.Cause(ctx))
+	}
+}
+
+// confirmation returns the command that waits for replicas and disks, nil if none is asked for. It waits for what was
+// written on its connection before.
+func (b *Broker) confirmation(ctx context.Context) *redis.Cmd {
+	timeout := b.cfg.WaitTimeout.Milliseconds()
+	switch {
+	case b.cfg.Fsync:
+		return redis.NewCmd(ctx, "WAITAOF", 1, b.cfg.Replicas, timeout)
+	case b.cfg.Replicas > 0:
+		return redis.NewCmd(ctx, "WAIT", b.cfg.Replicas, timeout)
+	}
+	return nil
+}
+
+// unconfirmed says what is missing to what was asked for, nil if nothing is.
+func (b *Broker) unconfirmed(confirm *redis.Cmd) error {
+	err := confirm.Err()
+	switch {
+	case err != nil && isAnswer(err):
+		return fmt.Errorf("redis: %v: %w; WAITAOF needs Redis 7.2 or later and appendonly yes (outcome unknown)", confirm.Name(), err)
+	case err != nil:
+		return fmt.Errorf("%w (outcome unknown)", noAnswer(err))
+	}
+	local, replicas := int64(1), int64(0)
+	switch counts := confirm.Val().(type) {
+	case int64:
+		replicas = counts
+	case []any:
+		if len(counts) == 2 {
+			local, _ = counts[0].(int64)
+			replicas, _ = counts[1].(int64)
+		}
+	}
+	if local >= 1 && replicas >= int64(b.cfg.Replicas) {
+		return nil
+	}
+	return fmt.Errorf("redis: after %v the messages are on %d of %d replicas, and on disk here: %t (outcome unknown)", b.cfg.WaitTimeout, replicas, b.cfg.Replicas, local >= 1)
+}
+
+// notice has a cluster's map read again when a node says that it is wrong.
+func (b *Broker) notice(err error) {
+	cluster, ok := b.client.(*redis.ClusterClient)
+	if !ok {
+		return
+	}
+	for _, prefix := range []string{"MOVED", "ASK", "READONLY", "CLUSTERDOWN", "MASTERDOWN"} {
+		if strings.HasPrefix(err.Error(), prefix) {
+			cluster.ReloadState(b.background)
+			return
+		}
+	}
+}

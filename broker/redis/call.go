@@ -1,0 +1,261 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/redis/go-redis/v9"
+)
+
+// portionBytes is how much is sent at once to a node; Config.AckTimeout bounds the wait for its answer.
+const portionBytes = 4 << 20
+
+// indexExpiry is how long the ids of a stream are kept after its last message.
+const indexExpiry = 30 * 24 * time.Hour
+
+// call is one Publish. It belongs to one goroutine, but for run's, which own a node's chunks each while they run.
+type call struct {
+	b     *Broker
+	batch []*outbox.Message
+	errs  []error // nil while nothing has failed
+	plan  *plan
+	lost  map[int]bool // lanes of which a message has failed on a server
+	mu    sync.Mutex   // errs and lost, while several nodes are being asked
+}
+
+// prepare plans the batch. What can't be sent is settled.
+func (c *call) prepare() {
+	for i, m := range c.batch {
+		l := c.plan.lane(m)
+		if l != nil && l.failed {
+			c.settle(i, outbox.ErrSkipped)
+			continue
+		}
+		stream, err := c.b.streams.stream(m)
+		size := sizeOf(m)
+		if err == nil && size > c.b.cfg.MaxMessageBytes {
+			err = outbox.Permanent(fmt.Errorf("redis: the message takes %d bytes with all its fields, and at most %d are allowed", size, c.b.cfg.MaxMessageBytes))
+		}
+		if _, same := indexName(stream); err == nil && !same && c.b.cfg.Cluster && c.b.cfg.DedupWindow > 0 {
+			err = outbox.Permanent(fmt.Errorf("redis: stream %q has braces that are no hash tag: its index would be on another node; change the message's topic", stream))
+		}
+		if err != nil {
+			c.settle(i, err)
+			if l != nil {
+				l.failed = true
+			}
+			continue
+		}
+		c.plan.add(int32(i), l, stream, size)
+	}
+}
+
+// run sends wave after wave.
+func (c *call) run(ctx context.Context) {
+	for _, wave := range c.plan.waves {
+		var asked sync.WaitGroup
+		for node, chunks := range c.byNode(ctx, wave) {
+			asked.Go(func() { c.ask(ctx, node, chunks) })
+		}
+		asked.Wait()
+	}
+}
+
+// byNode deals chunks to the nodes that have their streams, and leaves out what is not to be sent any more.
+func (c *call) byNode(ctx context.Context, wave []*chunk) map[*redis.Client][]*chunk {
+	nodes := make(map[*redis.Client][]*chunk, 1)
+	for _, ch := range wave {
+		c.dropLost(ch)
+		if len(ch.messages) == 0 {
+			continue
+		}
+		node, err := c.b.node(ctx, ch.stream)
+		if err != nil {
+			c.failAll(ch, outbox.Unavailable(fmt.Errorf("redis: find the node of stream %q: %w (not sent)", ch.stream, err)))
+			continue
+		}
+		nodes[node] = append(nodes[node], ch)
+	}
+	return nodes
+}
+
+// dropLost takes messages out of ch whose lanes have failed in an earlier wave.
+func (c *call) dropLost(ch *chunk) {
+	if len(c.lost) == 0 {
+		return
+	}
+	kept := ch.messages[:0]
+	for _, i := range ch.messages {
+		if c.lost[c.plan.of[i]] {
+			c.settle(int(i), outbox.ErrSkipped)
+		} else {
+			kept = append(kept, i)
+		}
+	}
+	ch.messages = kept
+}
+
+// ask sends chunks to one node, a portion at a time. What comes after a portion without an answer is not sent.
+func (c *call) ask(ctx context.Context, node *redis.Client, chunks []*chunk) {
+	for len(chunks) > 0 {
+		n, bytes := 1, chunks[0].bytes
+		for n < len(chunks) && bytes+chunks[n].bytes <= portionBytes {
+			bytes += chunks[n].bytes
+			n++
+		}
+		err := c.portion(ctx, node, chunks[:n])
+		chunks = chunks[n:]
+		if err != nil {
+			for _, ch := range chunks {
+				c.failAll(ch, outbox.Unavailable(fmt.Errorf("%w (not sent)", err)))
+			}
+			return
+		}
+	}
+}
+
+// portion sends chunks at once and judges the answers. An error means that there was none, at least for some.
+func (c *call) portion(ctx context.Context, node *redis.Client, chunks []*chunk) error {
+	cmds := make([]redis.Cmder, 0, len(chunks)+1)
+	for _, ch := range chunks {
+		cmds = append(cmds, redis.NewCmd(ctx, c.arguments(ch)...))
+	}
+	confirm := c.b.confirmation(ctx)
+	if confirm != nil {
+		cmds = append(cmds, confirm)
+	}
+	if err := c.b.exec(ctx, node, cmds); err != nil {
+		// The commands may still belong to whoever sends them.
+		outcome := "not sent"
+		if errors.Is(err, errGivenUp) {
+			outcome = "outcome unknown"
+		}
+		for _, ch := range chunks {
+			c.failAll(ch, outbox.Unavailable(fmt.Errorf("%w (%s)", err, outcome)))
+		}
+		return err
+	}
+	var silent error
+	for k, ch := range chunks {
+		if err := cmds[k].Err(); err != nil && !isAnswer(err) {
+			silent = noAnswer(err)
+			c.failAll(ch, outbox.Unavailable(fmt.Errorf("%w (outcome unknown)", silent)))
+			continue
+		}
+		c.judge(ch, cmds[k].(*redis.Cmd), confirm)
+	}
+	return silent
+}
+
+// judge settles the messages of ch by what the script said.
+func (c *call) judge(ch *chunk, cmd *redis.Cmd, confirm *redis.Cmd) {
+	if err := cmd.Err(); err != nil {
+		c.b.notice(err)
+		c.failAll(ch, classify(err, ch.stream))
+		return
+	}
+	if confirm != nil {
+		if err := c.b.unconfirmed(confirm); err != nil {
+			c.failAll(ch, outbox.Unavailable(err))
+			return
+		}
+	}
+	answer, ok := cmd.Val().([]any)
+	if !ok {
+		err := errors.New("redis: the script's answer is not understood")
+		if cmd.Val() == "missing" {
+			err = missing(ch.stream)
+		}
+		c.failAll(ch, err)
+		return
+	}
+	if len(answer) == 0 {
+		return
+	}
+	failed := make(map[int]error, len(answer)/2)
+	for k := 0; k+1 < len(answer); k += 2 {
+		position, _ := answer[k].(int64)
+		text, _ := answer[k+1].(string)
+		failed[int(position)-1] = classify(errors.New(text), ch.stream)
+	}
+	c.fail(ch, failed)
+}
+
+// fail settles the messages of ch of which the numbers are given, and those behind them.
+func (c *call) fail(ch *chunk, failed map[int]error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k, i := range ch.messages {
+		lane := c.plan.of[i]
+		switch err := failed[k]; {
+		case lane != 0 && c.lost[lane]:
+			c.settle(int(i), outbox.ErrSkipped)
+		case err != nil:
+			c.settle(int(i), err)
+			if lane != 0 {
+				c.lost[lane] = true
+			}
+		}
+	}
+}
+
+// failAll settles all messages of ch with err: of each lane the first with it, and the rest as skipped.
+func (c *call) failAll(ch *chunk, err error) {
+	failed := make(map[int]error, len(ch.messages))
+	for k := range ch.messages {
+		failed[k] = err
+	}
+	c.fail(ch, failed)
+}
+
+func (c *call) settle(i int, err error) {
+	if c.errs == nil {
+		c.errs = make([]error, len(c.batch))
+	}
+	c.errs[i] = err
+}
+
+// arguments returns the command that runs the script for ch.
+func (c *call) arguments(ch *chunk) []any {
+	e := &encoder{
+		args:  make([]any, 0, 16+16*len(ch.messages)),
+		bytes: make([]byte, 0, ch.bytes),
+		ends:  make([]int, 0, 12*len(ch.messages)),
+		holes: make([]int32, 0, 12*len(ch.messages)),
+	}
+	index, _ := indexName(ch.stream)
+	cfg := &c.b.cfg
+	e.constant("EVAL")
+	e.constant(script)
+	e.constant("3")
+	e.text(ch.stream)
+	e.text(index + recentSuffix)
+	e.text(index + olderSuffix)
+	e.number(cfg.DedupWindow)
+	e.number(int(indexExpiry.Milliseconds()))
+	create := "0"
+	if cfg.CreateStreams {
+		create = "1"
+	}
+	e.constant(create)
+	switch {
+	case cfg.MaxLen > 0:
+		e.constant("MAXLEN")
+		e.text(strconv.FormatInt(cfg.MaxLen, 10))
+	case cfg.MaxAge > 0:
+		e.constant("MAXAGE")
+		e.text(strconv.FormatInt(cfg.MaxAge.Milliseconds(), 10))
+	default:
+		e.constant("")
+		e.constant("")
+	}
+	for _, i := range ch.messages {
+		e.message(c.batch[i], c.plan.of[i], ch.stream)
+	}
+	return e.done()
+}

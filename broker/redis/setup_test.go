@@ -1,0 +1,417 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/redis"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/relaytest"
+	goredis "github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	code := servers.Run(m)
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// patience bounds what a test waits for. Nothing asserts that things are faster.
+const patience = 60 * time.Second
+
+func patient(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// client connects to the server by itself, without the broker.
+func client(t testing.TB, addr string) *goredis.Client {
+	t.Helper()
+	c := goredis.NewClient(&goredis.Options{Addr: addr, Protocol: 2, DisableIdentity: true})
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+var streams atomic.Int64
+
+// newStream creates a stream with a name of its own.
+func newStream(t testing.TB, c *goredis.Client) string {
+	t.Helper()
+	name := fmt.Sprintf("s%d-%d", os.Getpid(), streams.Add(1))
+	create(t, c, name)
+	return name
+}
+
+func create(t testing.TB, c *goredis.Client, name string) {
+	t.Helper()
+	if err := c.XGroupCreateMkStream(patient(t), name, "readers", "$").Err(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		c.Del(ctx, name, "{"+name+"}:outbox:recent", "{"+name+"}:outbox:older") // the server may be gone on purpose
+	})
+}
+
+func newBroker(t testing.TB, addresses string, cfg redis.Config) *redis.Broker {
+	t.Helper()
+	b, err := redis.New(addresses, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// harness has two streams of its own.
+func harness(t *testing.T, addr string, cfg redis.Config) relaytest.BrokerHarness {
+	c := client(t, addr)
+	topics := [2]string{newStream(t, c), newStream(t, c)}
+	cfg.MaxMessageBytes = 1 << 20
+	return relaytest.BrokerHarness{
+		Open: func(t *testing.T) relay.Broker {
+			b, err := redis.New(addr, cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		},
+		Topics: topics,
+		Read: func(ctx context.Context) (all []outbox.Message, err error) {
+			for _, topic := range topics {
+				part, err := read(ctx, c, topic)
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, part...)
+			}
+			return all, nil
+		},
+		TooLarge:     1 << 20,
+		UnknownTopic: "unknown-" + topics[0],
+		Deduplicates: cfg.DedupWindow >= 0,
+	}
+}
+
+// read returns what a consumer makes of the stream by following the documented wire format.
+func read(ctx context.Context, c *goredis.Client, stream string) ([]outbox.Message, error) {
+	var all []outbox.Message
+	start := "-"
+	for {
+		// The library makes a map of an entry, and headers have an order.
+		reply, err := c.Do(ctx, "XRANGE", stream, start, "+", "COUNT", 1000).Slice()
+		if err != nil {
+			return nil, err
+		}
+		for _, entry := range reply {
+			id, fields := entry.([]any)[0].(string), entry.([]any)[1].([]any)
+			m, err := decode(stream, fields)
+			if err != nil {
+				return nil, fmt.Errorf("entry %s: %w", id, err)
+			}
+			all = append(all, m)
+			start = "(" + id
+		}
+		if len(reply) < 1000 {
+			return all, nil
+		}
+	}
+}
+
+func decode(stream string, fields []any) (m outbox.Message, err error) {
+	m.Topic = stream
+	for i := 0; i+1 < len(fields); i += 2 {
+		name, value := fields[i].(string), fields[i+1].(string)
+		switch name {
+		case "id":
+			m.ID, err = outbox.ParseID(value)
+		case "topic":
+			m.Topic = value
+		case "key":
+			m.Key = value
+		case "event_type":
+			m.EventType = value
+		case "aggregate_type":
+			m.AggregateType = value
+		case "aggregate_id":
+			m.AggregateID = value
+		case "content_type":
+			m.ContentType = value
+		case "position":
+			m.Position, err = strconv.ParseInt(value, 10, 64)
+		case "created_at":
+			m.CreatedAt, err = time.Parse(time.RFC3339Nano, value)
+		case "deliver_at":
+			m.DeliverAt, err = time.Parse(time.RFC3339Nano, value)
+		case "payload":
+			m.Payload = []byte(value)
+		default:
+			header, isHeader := strings.CutPrefix(name, "header:")
+			if !isHeader {
+				return m, fmt.Errorf("field %q", name)
+			}
+			m.Headers = append(m.Headers, outbox.Header{Name: header, Value: value})
+		}
+		if err != nil {
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+// message returns a message with n as payload.
+func message(stream, key string, n int) *outbox.Message {
+	return &outbox.Message{ID: outbox.NewID(), Topic: stream, Key: key, Payload: fmt.Appendf(nil, "%d", n)}
+}
+
+// messages returns n messages that go round over keys.
+func messages(stream string, n, keys int) []*outbox.Message {
+	batch := make([]*outbox.Message, n)
+	for i := range batch {
+		batch[i] = message(stream, fmt.Sprintf("k%d", i%keys), i/keys)
+	}
+	return batch
+}
+
+// accepted fails the test unless all were accepted.
+func accepted(t testing.TB, errs []error) {
+	t.Helper()
+	for i, err := range errs {
+		if err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+}
+
+// checkOutcomes verifies what every call promises: after the first failure of a key nothing but ErrSkipped.
+func checkOutcomes(t testing.TB, batch []*outbox.Message, errs []error) {
+	t.Helper()
+	if errs == nil {
+		return
+	}
+	if len(errs) != len(batch) {
+		t.Fatalf("%d outcomes for %d messages", len(errs), len(batch))
+	}
+	failed := map[string]bool{}
+	for i, m := range batch {
+		key, err := m.OrderingKey(), errs[i]
+		if key == "" {
+			continue
+		}
+		if failed[key] != errors.Is(err, outbox.ErrSkipped) {
+			t.Fatalf("message %d of key %q: an earlier one failed: %v; outcome: %v", i, key, failed[key], err)
+		}
+		if err != nil {
+			failed[key] = true
+		}
+	}
+}
+
+// deliver does what the engine does: it publishes batch until all is accepted.
+func deliver(ctx context.Context, t testing.TB, b *redis.Broker, batch []*outbox.Message) {
+	t.Helper()
+	for len(batch) > 0 {
+		errs := b.Publish(ctx, batch)
+		checkOutcomes(t, batch, errs)
+		if errs == nil {
+			return
+		}
+		var rest []*outbox.Message
+		var last error
+		for i, err := range errs {
+			if err == nil {
+				continue
+			}
+			if outbox.IsPermanent(err) {
+				t.Fatalf("message %d: %v", i, err)
+			}
+			if !errors.Is(err, outbox.ErrSkipped) {
+				last = err
+			}
+			rest = append(rest, batch[i])
+		}
+		batch = rest
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%d messages left: %v", len(batch), last)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// checkExactly verifies that the stream has every message once, and those of a key in the order of batch.
+func checkExactly(t testing.TB, c *goredis.Client, stream string, batch []*outbox.Message) {
+	t.Helper()
+	stored, err := read(patient(t), c, stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := map[string][]outbox.ID{}, map[string][]outbox.ID{}
+	for _, m := range batch {
+		want[m.OrderingKey()] = append(want[m.OrderingKey()], m.ID)
+	}
+	for i := range stored {
+		got[stored[i].OrderingKey()] = append(got[stored[i].OrderingKey()], stored[i].ID)
+	}
+	for key, ids := range want {
+		if !slices.Equal(got[key], ids) {
+			t.Errorf("key %q: %d stored for %d published, or out of order", key, len(got[key]), len(ids))
+		}
+	}
+	if len(stored) != len(batch) {
+		t.Errorf("%d stored, %d published", len(stored), len(batch))
+	}
+}
+
+func contains(t testing.TB, err error, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("error %v doesn't have %q", err, part)
+		}
+	}
+}
+
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("gave up waiting until %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// proxy stands between client and server, and does to their traffic what it is told.
+type proxy struct {
+	listener net.Listener
+	upstream string
+	all      sync.WaitGroup
+
+	swallow  atomic.Bool  // what the server says is lost
+	delay    atomic.Int64 // nanoseconds before each piece of what the server says
+	cutAfter atomic.Int64 // bytes from the client after which the connection is cut; 0 is never
+	sent     atomic.Int64 // bytes from the client that were passed on
+
+	mu     sync.Mutex
+	conns  map[net.Conn]struct{}
+	closed bool
+}
+
+func newProxy(t testing.TB, upstream string) *proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{listener: listener, upstream: upstream, conns: map[net.Conn]struct{}{}}
+	p.all.Go(p.serve)
+	t.Cleanup(func() {
+		listener.Close()
+		p.mu.Lock()
+		p.closed = true
+		p.mu.Unlock()
+		p.cut()
+		p.all.Wait()
+	})
+	return p
+}
+
+func (p *proxy) addr() string { return p.listener.Addr().String() }
+
+// cut closes all connections.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.conns {
+		conn.Close()
+	}
+}
+
+func (p *proxy) serve() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", p.upstream)
+		if err != nil {
+			client.Close()
+			continue
+		}
+		p.mu.Lock()
+		p.conns[client], p.conns[server] = struct{}{}, struct{}{}
+		if p.closed {
+			client.Close()
+			server.Close()
+		}
+		p.mu.Unlock()
+		p.all.Go(func() { p.copy(server, client, p.fromClient) })
+		p.all.Go(func() { p.copy(client, server, p.fromServer) })
+	}
+}
+
+func (p *proxy) copy(to, from net.Conn, pass func(to io.Writer, piece []byte) error) {
+	defer to.Close()
+	defer from.Close()
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			if err := pass(to, buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (p *proxy) fromClient(to io.Writer, piece []byte) error {
+	n, err := to.Write(piece)
+	sent := p.sent.Add(int64(n))
+	if limit := p.cutAfter.Load(); limit > 0 && sent >= limit {
+		p.cutAfter.Store(0)
+		return io.ErrClosedPipe
+	}
+	return err
+}
+
+func (p *proxy) fromServer(to io.Writer, piece []byte) error {
+	if d := p.delay.Load(); d > 0 {
+		time.Sleep(time.Duration(d)) // a slow network, not synchronisation
+	}
+	if p.swallow.Load() {
+		return nil
+	}
+	_, err := to.Write(piece)
+	return err
+}
