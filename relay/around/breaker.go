@@ -1,0 +1,71 @@
+package around
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// Breaker returns a broker that takes a row of failures for an outage: once messages of threshold
+// different ids have failed since inner last accepted one, failures are answered as unavailable. The relay
+// then pauses the destination, probes it with one call at a time, and spends no attempts. What is accepted
+// ends it. Refusals (permanent errors) don't count and are passed on: they are about one message. Neither
+// is a single message that keeps failing taken for an outage. threshold must be positive. Closing it closes
+// inner.
+func Breaker(inner relay.Broker, threshold int) relay.Broker {
+	return wrap(&breaker{inner: inner, threshold: threshold, failing: map[outbox.ID]struct{}{}}, inner)
+}
+
+type breaker struct {
+	inner     relay.Broker
+	threshold int
+
+	mu      sync.Mutex
+	failing map[outbox.ID]struct{} // since the last acceptance; at most threshold
+}
+
+func (b *breaker) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	errs := b.inner.Publish(ctx, batch)
+	if !b.open(batch, errs) {
+		return errs
+	}
+	for i, err := range errs {
+		if counts(err) {
+			errs[i] = outbox.Unavailable(fmt.Errorf("%d different messages in a row have failed, so the destination counts as down: %w", b.threshold, err))
+		}
+	}
+	return errs
+}
+
+// open takes the outcome of a call and says whether its failures are an outage.
+func (b *breaker) open(batch []*outbox.Message, errs []error) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if errs == nil {
+		if len(batch) > 0 {
+			clear(b.failing)
+		}
+		return false
+	}
+	for _, err := range errs {
+		if err == nil {
+			clear(b.failing)
+			return false
+		}
+	}
+	for i, err := range errs {
+		if counts(err) && len(b.failing) < b.threshold {
+			b.failing[batch[i].ID] = struct{}{}
+		}
+	}
+	return len(b.failing) >= b.threshold
+}
+
+// counts says whether an error is one that a retry may cure and that an attempt is counted for.
+func counts(err error) bool {
+	return err != nil && !outbox.IsPermanent(err) && !outbox.IsUnavailable(err) && !errors.Is(err, outbox.ErrSkipped)
+}
