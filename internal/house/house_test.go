@@ -25,6 +25,7 @@ var directions = map[string][]string{
 	"schema":                 {},
 	"relay":                  {""},
 	"relay/polling":          {"", "schema", "relay"},
+	"relay/mapped":           {"", "schema", "relay"},
 	"relay/replication":      {"", "schema", "relay", "relay/polling"},
 	"route":                  {""},
 	"format":                 {"", "route"},
@@ -46,7 +47,7 @@ var directions = map[string][]string{
 	"webhook":                {""},
 	"broker/http":            {"", "webhook"},
 	"broker/grpc":            {""},
-	"cmd":                    {"", "schema", "relay", "relay/polling", "relay/replication", "admin", "inbox", "inbox/inboxtest", "broker", "internal", "outboxtest", "route", "format", "relay/around", "webhook"},
+	"cmd":                    {"", "schema", "relay", "relay/polling", "relay/mapped", "relay/replication", "admin", "inbox", "inbox/inboxtest", "broker", "internal", "outboxtest", "route", "format", "relay/around", "webhook"},
 }
 
 func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {

@@ -42,6 +42,8 @@ type SourceHarness struct {
 	SharedOwnership  bool // several sessions may read at once
 	CallsForHolds    bool // the strategy keeps no holds: Lanes and Held have nothing to show
 	RepeatsMoreAfter bool // after a crash settled messages may come again too
+	ConnectionOwns   bool // what a session owns is its connection's: nobody can take it over while that lasts
+	WritersQueue     bool // a writer waits until the one before it has ended
 }
 
 // SourceOptions says which source is wanted.
@@ -87,7 +89,6 @@ func RunSource(t *testing.T, open func(t *testing.T) SourceHarness) {
 	}
 	run("every field arrives", (*sourceCase).everyFieldArrives)
 	run("what was rolled back is never seen", (*sourceCase).rolledBack)
-	run("a late commit of a lower id is not skipped", (*sourceCase).lateCommit)
 	run("a batch is no larger than asked for and what it points to stays", (*sourceCase).batches)
 	run("a settlement in the middle of a batch is where a successor goes on", (*sourceCase).settleInTheMiddle)
 	run("a crash before a settlement repeats what was not settled", (*sourceCase).crashRepeats)
@@ -96,12 +97,19 @@ func RunSource(t *testing.T, open func(t *testing.T) SourceHarness) {
 	run("dead letters are kept with their error", (*sourceCase).deadLetters)
 	var h SourceHarness
 	t.Run("capabilities", func(t *testing.T) { h = open(t) })
-	if !h.WaitsForWriters {
+	if !h.WritersQueue {
+		run("a late commit of a lower id is not skipped", (*sourceCase).lateCommit)
+	}
+	if !h.WaitsForWriters && !h.WritersQueue {
 		run("an open transaction holds nobody up", (*sourceCase).openTransaction)
 	}
 	if !h.SharedOwnership {
 		run("two relays never own a shard group at once", (*sourceCase).oneOwner)
-		run("a relay that has lost its lease settles nothing", (*sourceCase).staleEpoch)
+		if h.ConnectionOwns {
+			run("a relay that has lost its connection settles nothing", (*sourceCase).lostConnection)
+		} else {
+			run("a relay that has lost its lease settles nothing", (*sourceCase).staleEpoch)
+		}
 		run("a lease lasts while its session does", (*sourceCase).leaseLasts)
 	}
 	if !h.CallsForHolds {
@@ -526,6 +534,13 @@ func (c *sourceCase) concurrentWriters() {
 		for range 1 + r.IntN(3) {
 			taken[r.IntN(keys)] = true
 		}
+		if c.h.WritersQueue { // or one waits for a key and has the others wait for it
+			for _, k := range slices.Sorted(maps.Keys(taken)) {
+				if err := tx.Lock(c.ctx, strconv.Itoa(k)); err != nil {
+					return err
+				}
+			}
+		}
 		var mine []string
 		for _, k := range slices.Sorted(maps.Keys(taken)) { // in order, so that nobody deadlocks
 			key := strconv.Itoa(k)
@@ -689,6 +704,33 @@ func (c *sourceCase) staleEpoch() {
 	c.check("read dead letters", err)
 	if len(dead) != 0 {
 		c.Errorf("the stale session made dead letters: %v", dead)
+	}
+}
+
+// lostConnection is staleEpoch where a session can't be superseded, but only cut off.
+func (c *sourceCase) lostConnection() {
+	source := c.open(SourceOptions{Relay: "one"})
+	c.write(notes("k", 1, 4)...)
+	old := c.acquire(source)
+	ds := old.expect("1", "2", "3", "4")
+	old.through(&ds[0])
+	old.crash()
+	s := c.session(SourceOptions{Relay: "one"})
+	err := old.Settle(c.ctx, relay.Settlement{
+		Through: &ds[2], Delivered: 1,
+		Dead: []relay.Dead{{Delivery: &ds[2], Reason: relay.ReasonRefused, Err: errors.New("no")}},
+	})
+	if !errors.Is(err, relay.ErrLeaseLost) {
+		c.Errorf("the session that was cut off settled: %v, want ErrLeaseLost", err)
+	}
+	if time.Now().Before(old.Expires()) {
+		c.Error("the session that was cut off says that its lease lasts")
+	}
+	s.expect("2", "3", "4")
+	dead, err := c.h.DeadLetters(c.ctx, "orders")
+	c.check("read dead letters", err)
+	if len(dead) != 0 {
+		c.Errorf("the session that was cut off made dead letters: %v", dead)
 	}
 }
 

@@ -1,0 +1,53 @@
+package mapped
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/relaytest"
+)
+
+// onMajors runs the suite on the oldest and the newest PostgreSQL; OUTBOX_TEST_MAJORS names others, such as
+// "15,16,17".
+func onMajors(t *testing.T, harness func(database) relaytest.SourceHarness) {
+	t.Parallel()
+	majors := []string{"14", "18"}
+	if more := os.Getenv("OUTBOX_TEST_MAJORS"); more != "" {
+		majors = strings.Split(more, ",")
+	}
+	for _, major := range majors {
+		t.Run("PostgreSQL "+major, func(t *testing.T) {
+			t.Parallel()
+			relaytest.RunSource(t, func(t *testing.T) relaytest.SourceHarness {
+				return harness(newDatabase(t, servers.PostgresConfig{Major: major}))
+			})
+		})
+	}
+}
+
+func TestAdvisoryIsASource(t *testing.T) {
+	onMajors(t, func(db database) relaytest.SourceHarness {
+		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewAdvisory(conn, events(), cfg) })
+		h.ConnectionOwns = true
+		h.Crash = func(s relay.Session) {
+			crash(s.(*advisorySession).source, s.(*advisorySession).link, s.(*advisorySession).reader.conn)
+		}
+		return h
+	})
+}
+
+// crash ends connections as a killed process does.
+func crash(s *source, l *link, conns ...*pgx.Conn) {
+	l.stop()
+	<-l.ended
+	_ = l.conn.PgConn().Conn().Close()
+	for _, c := range conns {
+		_ = c.PgConn().Conn().Close()
+	}
+	s.active.Store(false)
+}

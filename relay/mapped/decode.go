@@ -1,0 +1,196 @@
+package mapped
+
+import (
+	"crypto/sha1"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// The places of what a row is read as. Columns of the mapping's headers stand behind.
+const (
+	colID = iota
+	colBy
+	colMessageID
+	colTopic
+	colKey
+	colAggregateType
+	colAggregateID
+	colEventType
+	colPayload
+	colContentType
+	colHeaders
+	colDeliverAt
+	colNextAttempt
+	colCreatedAt
+	colAttempts
+	columnCount
+)
+
+// row is a message that was read, and what its table knows it by.
+type row struct {
+	id string
+	by int64 // what the table is ordered by, as a number
+}
+
+var errRow = errors.New("a row is not as the mapping has it")
+
+// collect reads all rows of a result. Its memory is not used again. Rows have extra columns behind those
+// of the table, for extra to read; it may be nil.
+func (t *table) collect(result *pgconn.ResultReader, extra func(d *relay.Delivery, r *row, values [][]byte) error) (ds []relay.Delivery, rows []row, err error) {
+	width := columnCount + len(t.headers)
+	for result.NextRow() {
+		values := result.Values()
+		if err != nil {
+			continue // the connection wants them all read
+		}
+		if len(values) < width {
+			err = errRow
+			continue
+		}
+		var d relay.Delivery
+		var r row
+		if err = t.decode(&d, &r, values); err != nil {
+			continue
+		}
+		if extra != nil {
+			if err = extra(&d, &r, values[width:]); err != nil {
+				continue
+			}
+		}
+		ds, rows = append(ds, d), append(rows, r)
+	}
+	if _, closeErr := result.Close(); closeErr != nil {
+		err = closeErr
+	}
+	return ds, rows, err
+}
+
+func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
+	if len(v[colBy]) != 8 || len(v[colAttempts]) != 8 || v[colID] == nil {
+		return errRow
+	}
+	// One allocation for all texts of a row.
+	size := 0
+	for _, c := range []int{colID, colTopic, colKey, colAggregateType, colAggregateID, colEventType, colContentType} {
+		size += len(v[c])
+	}
+	buf := make([]byte, 0, size)
+	for _, c := range []int{colID, colTopic, colKey, colAggregateType, colAggregateID, colEventType, colContentType} {
+		buf = append(buf, v[c]...)
+	}
+	rest := string(buf)
+	text := func(c int) (s string) {
+		s, rest = rest[:len(v[c])], rest[len(v[c]):]
+		return s
+	}
+	r.id = text(colID)
+	d.Topic = text(colTopic)
+	d.Key = text(colKey)
+	d.AggregateType = text(colAggregateType)
+	d.AggregateID = text(colAggregateID)
+	d.EventType = text(colEventType)
+	d.ContentType = text(colContentType)
+	if !utf8.ValidString(d.Key) {
+		d.Key = hex.EncodeToString([]byte(d.Key)) // it comes from a bytea
+	}
+	r.by = int64(binary.BigEndian.Uint64(v[colBy]))
+	if id := v[colMessageID]; id != nil {
+		d.ID = t.messageID(string(id))
+	} else {
+		d.ID = t.messageID(r.id)
+	}
+	if v[colPayload] != nil {
+		d.Payload = append(make([]byte, 0, len(v[colPayload])), v[colPayload]...)
+		if t.jsonish {
+			d.ContentType = "application/json"
+		}
+	}
+	d.CreatedAt = timestamp(v[colCreatedAt])
+	d.DeliverAt = timestamp(v[colDeliverAt])
+	// A row that is to wait is not to be overtaken by the next of its key: the engine sets them aside.
+	if next := timestamp(v[colNextAttempt]); next.After(d.DeliverAt) && next.After(time.Now()) {
+		d.DeliverAt = next
+	}
+	d.Attempts = int(min(binary.BigEndian.Uint64(v[colAttempts]), math.MaxInt32))
+	d.Shard = shardOf(d)
+	t.check(d, v)
+	return nil
+}
+
+// check says why a row can't be a message, and reads its headers.
+func (t *table) check(d *relay.Delivery, v [][]byte) {
+	if d.Topic == "" {
+		d.Invalid = errors.New("the topic is empty")
+	}
+	var err error
+	if h := v[colHeaders]; h != nil {
+		if d.Headers, err = parseHeaders(h); err != nil {
+			d.Invalid = errors.Join(d.Invalid, err)
+		}
+	}
+	for i, name := range t.headers {
+		value := v[columnCount+i]
+		if value == nil {
+			continue
+		}
+		h := outbox.Header{Name: name, Value: string(value)}
+		if err := checkHeader(h); err != nil {
+			d.Invalid = errors.Join(d.Invalid, err)
+			continue
+		}
+		if _, given := d.Header(name); !given {
+			d.Headers = append(d.Headers, h)
+		}
+	}
+}
+
+// messageID makes a UUID of what is none: version 5 of RFC 9562, of the table's name and the text. It is
+// the same for every repeat and every relay.
+func (t *table) messageID(s string) outbox.ID {
+	if id, err := outbox.ParseID(s); err == nil {
+		return id
+	}
+	h := sha1.New()
+	_, _ = fmt.Fprintf(h, "%s\x00%s\x00%s", t.info.Schema, t.info.Name, s)
+	var id outbox.ID
+	copy(id[:], h.Sum(nil))
+	id[6] = id[6]&0x0f | 0x50
+	id[8] = id[8]&0x3f | 0x80
+	return id
+}
+
+// shardOf spreads lanes over the shards of the engine.
+func shardOf(d *relay.Delivery) int {
+	key := d.OrderingKey()
+	if key == "" {
+		return int(d.ID[15]) % maxShards
+	}
+	return int(hash64(key) >> 32 % maxShards)
+}
+
+// timestamp reads microseconds since 2000. NULL is the zero time; what lies beyond the calendar of
+// brokers and JSON, infinity too, is the end of the year 9999 or the zero time.
+func timestamp(b []byte) time.Time {
+	if len(b) != 8 {
+		return time.Time{}
+	}
+	const epoch, end = 946684800000000, 252455615999999999 // 2000-01-01; 9999-12-31 after that, in microseconds
+	switch us := int64(binary.BigEndian.Uint64(b)); {
+	case us >= end:
+		return time.UnixMicro(end + epoch).UTC()
+	case us == math.MinInt64 || us < -63082281600000000: // before the year 1
+		return time.Time{}
+	default:
+		return time.UnixMicro(us + epoch).UTC()
+	}
+}

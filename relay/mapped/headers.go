@@ -1,0 +1,74 @@
+package mapped
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// parseHeaders reads an object of JSON. Values that are not strings become their JSON text. Of a name that
+// comes twice, which json allows and jsonb doesn't, the last value counts.
+func parseHeaders(text []byte) ([]outbox.Header, error) {
+	text = bytes.TrimSpace(text)
+	if len(text) == 0 || string(text) == "{}" || string(text) == "null" {
+		return nil, nil
+	}
+	if text[0] != '{' {
+		return nil, fmt.Errorf("headers are no JSON object")
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	if _, err := d.Token(); err != nil {
+		return nil, fmt.Errorf("headers are no valid JSON: %w", err)
+	}
+	var all []outbox.Header
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return nil, fmt.Errorf("headers are no valid JSON: %w", err)
+		}
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
+			return nil, fmt.Errorf("headers are no valid JSON: %w", err)
+		}
+		h := outbox.Header{Name: name.(string), Value: string(raw)} // the names of an object are strings
+		if raw[0] == '"' {
+			if err := json.Unmarshal(raw, &h.Value); err != nil {
+				return nil, fmt.Errorf("headers are no valid JSON: %w", err)
+			}
+		}
+		if err := checkHeader(h); err != nil {
+			return nil, err
+		}
+		all = setHeader(all, h)
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, fmt.Errorf("headers are no valid JSON: %w", err)
+	}
+	return all, nil
+}
+
+func setHeader(all []outbox.Header, h outbox.Header) []outbox.Header {
+	for i := range all {
+		if all[i].Name == h.Name {
+			all[i].Value = h.Value
+			return all
+		}
+	}
+	return append(all, h)
+}
+
+// checkHeader keeps out what would let a header forge others on its way.
+func checkHeader(h outbox.Header) error {
+	switch {
+	case h.Name == "":
+		return fmt.Errorf("headers have an empty name")
+	case strings.ContainsAny(h.Name, "\r\n\x00"):
+		return fmt.Errorf("header %q has CR, LF or NUL in its name", h.Name)
+	case strings.ContainsAny(h.Value, "\r\n\x00"):
+		return fmt.Errorf("header %q has CR, LF or NUL in its value", h.Name)
+	}
+	return nil
+}

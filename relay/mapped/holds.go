@@ -1,0 +1,208 @@
+package mapped
+
+import (
+	"sync"
+	"time"
+
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// holds remembers which rows of which lane wait for a later attempt. The rows themselves stay in their
+// table, unmarked, and are read again when they are due. Safe for concurrent use.
+type holds struct {
+	mu    sync.Mutex
+	lanes map[string]*heldLane
+	count int
+}
+
+type heldLane struct {
+	shard int
+	list  []hold
+}
+
+type hold struct {
+	entry
+	position int64
+	attempts int
+	due      time.Time // zero: behind its head
+	blocked  bool
+}
+
+func newHolds() *holds { return &holds{lanes: make(map[string]*heldLane)} }
+
+func (h *holds) size() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.count
+}
+
+// add sets a row aside, behind those of its lane.
+func (h *holds) add(e entry, x *relay.Hold) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d := x.Delivery
+	name := d.Lane()
+	l := h.lanes[name]
+	if l == nil {
+		l = &heldLane{shard: d.Shard}
+		h.lanes[name] = l
+	}
+	l.list = append(l.list, hold{entry: e, position: d.Position, attempts: d.Attempts, due: x.RetryAt, blocked: x.Blocked})
+	h.count++
+}
+
+// find returns what is known of a row that was read as a hold.
+func (h *holds) find(d *relay.Delivery) (hold, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l, i := h.at(d); l != nil {
+		return l.list[i], true
+	}
+	return hold{}, false
+}
+
+func (h *holds) at(d *relay.Delivery) (*heldLane, int) {
+	l := h.lanes[d.Lane()]
+	if l == nil {
+		return nil, 0
+	}
+	for i := range l.list {
+		if l.list[i].ref == d.Ref {
+			return l, i
+		}
+	}
+	return nil, 0
+}
+
+// remove forgets a row that waits no more.
+func (h *holds) remove(d *relay.Delivery) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l, i := h.at(d)
+	if l == nil {
+		return
+	}
+	h.count--
+	if i == 0 {
+		l.list = l.list[1:]
+	} else {
+		l.list = append(l.list[:i:i], l.list[i+1:]...)
+	}
+	if len(l.list) == 0 {
+		delete(h.lanes, d.Lane())
+	}
+}
+
+// retry notes another attempt of a head.
+func (h *holds) retry(x *relay.Hold) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l, i := h.at(x.Delivery); l != nil {
+		l.list[i].attempts, l.list[i].due, l.list[i].blocked = x.Delivery.Attempts, x.RetryAt, x.Blocked
+	}
+}
+
+// above returns the ids of rows behind from.
+func (h *holds) above(from int64, ids []string) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.lanes {
+		for i := range l.list {
+			if l.list[i].by >= from {
+				ids = append(ids, l.list[i].id)
+			}
+		}
+	}
+	return ids
+}
+
+// heads lists lanes, at most limit.
+func (h *holds) heads(limit int) (lanes []relay.HeldLane) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, l := range h.lanes {
+		if len(lanes) == limit {
+			break
+		}
+		head := &l.list[0]
+		lanes = append(lanes, relay.HeldLane{Lane: name, Shard: l.shard, Due: head.due, Blocked: head.blocked})
+	}
+	return lanes
+}
+
+// blocked returns the heads that wait for an operator.
+func (h *holds) blocked() (heads []hold) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.lanes {
+		if l.list[0].blocked {
+			heads = append(heads, l.list[0])
+		}
+	}
+	return heads
+}
+
+// unblock lets the lane of a row go on.
+func (h *holds) unblock(ref uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.lanes {
+		if l.list[0].ref == ref {
+			l.list[0].blocked, l.list[0].due = false, time.Time{}
+		}
+	}
+}
+
+// first returns the first rows of a lane, at most limit.
+func (h *holds) first(lane string, limit int) []hold {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.lanes[lane]
+	if l == nil {
+		return nil
+	}
+	return append([]hold(nil), l.list[:min(limit, len(l.list))]...)
+}
+
+// gone forgets rows of a lane that are not in the table any more, or were done by somebody else.
+func (h *holds) gone(lane string, refs map[uint64]bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.lanes[lane]
+	if l == nil {
+		return
+	}
+	kept := l.list[:0:0]
+	for _, x := range l.list {
+		if !refs[x.ref] {
+			kept = append(kept, x)
+		}
+	}
+	h.count -= len(l.list) - len(kept)
+	if l.list = kept; len(kept) == 0 {
+		delete(h.lanes, lane)
+	}
+}
+
+// restore completes rows that were read again with what is remembered of them, in the lane's order. lost
+// has the others.
+func restore(list []hold, ds []relay.Delivery, rows []row) (held []relay.Delivery, lost map[uint64]bool) {
+	byID := make(map[string]*relay.Delivery, len(ds))
+	for i := range ds {
+		byID[rows[i].id] = &ds[i]
+	}
+	for _, x := range list {
+		d := byID[x.id]
+		if d == nil {
+			if lost == nil {
+				lost = make(map[uint64]bool)
+			}
+			lost[x.ref] = true
+			continue
+		}
+		d.Ref, d.Position = x.ref, x.position
+		d.Attempts, d.RetryAt, d.Blocked = max(x.attempts, d.Attempts), x.due, x.blocked
+		held = append(held, *d)
+	}
+	return held, lost
+}

@@ -1,0 +1,140 @@
+package mapped
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// link is a connection that a session stands on: what it has locked is its own for as long as the
+// connection lasts. The server ends it after a silence of the lease, so something is said every third of
+// that, and what can't be said ends the session.
+type link struct {
+	lease time.Duration
+
+	mu   sync.Mutex // held for a whole statement
+	conn *pgx.Conn
+
+	state struct {
+		sync.Mutex
+		said time.Time // when the last answered statement was sent
+		err  error
+	}
+	broken chan struct{} // closed when err is set
+
+	stop  context.CancelFunc
+	ended chan struct{}
+}
+
+// newLink keeps a connection alive until close, by keep every third of the lease.
+func newLink(conn *pgx.Conn, lease time.Duration, keep func(ctx context.Context, conn *pgx.Conn) error) *link {
+	l := &link{conn: conn, lease: lease, broken: make(chan struct{}), ended: make(chan struct{})}
+	l.state.said = time.Now()
+	ctx, stop := context.WithCancel(context.Background())
+	l.stop = stop
+	go l.keepAlive(ctx, keep)
+	return l
+}
+
+func (l *link) keepAlive(ctx context.Context, keep func(ctx context.Context, conn *pgx.Conn) error) {
+	defer close(l.ended)
+	tick := time.NewTicker(l.lease / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.broken:
+			return
+		case <-tick.C:
+		}
+		// Not ctx: a statement that close interrupts would take the connection with it. One that isn't
+		// answered within the lease has lost it.
+		saying, cancel := context.WithTimeout(context.Background(), l.lease)
+		err := l.do(func(conn *pgx.Conn) error { return keep(saying, conn) })
+		cancel()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// ping says something.
+func ping(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "SELECT 1")
+	return err
+}
+
+// do runs f on the connection between other statements. An error ends the use of the link: its outcome
+// is unknown.
+func (l *link) do(f func(*pgx.Conn) error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.failure(); err != nil {
+		return err
+	}
+	since := time.Now()
+	if err := f(l.conn); err != nil {
+		if l.conn.IsClosed() && !outbox.IsPermanent(err) {
+			err = fmt.Errorf("%w: its connection has ended: %w", relay.ErrLeaseLost, err)
+		}
+		return l.fail(err)
+	}
+	l.state.Lock()
+	defer l.state.Unlock()
+	l.state.said = since
+	return nil
+}
+
+func (l *link) fail(err error) error {
+	l.state.Lock()
+	defer l.state.Unlock()
+	if l.state.err == nil {
+		l.state.err = err
+		close(l.broken)
+	}
+	return err
+}
+
+// failure returns why the link can't be used any more, or nil.
+func (l *link) failure() error {
+	l.state.Lock()
+	defer l.state.Unlock()
+	return l.state.err
+}
+
+// expires is until when the server surely keeps the session.
+func (l *link) expires() time.Time {
+	l.state.Lock()
+	defer l.state.Unlock()
+	if l.state.err != nil {
+		return time.Time{}
+	}
+	return l.state.said.Add(l.lease)
+}
+
+var errClosed = errors.New("the session is closed")
+
+// close ends the keeping alive, runs farewell if the link still works, and closes the connection.
+func (l *link) close(farewell func(*pgx.Conn) error) error {
+	l.stop()
+	<-l.ended
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err := l.failure()
+	if err == nil {
+		if farewell != nil {
+			err = farewell(l.conn)
+		}
+		_ = l.fail(errClosed)
+	}
+	hangUp(l.conn)
+	return err
+}

@@ -1,0 +1,383 @@
+package mapped
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// outcomes is what a settlement changes in the table.
+type outcomes struct {
+	delivered []mark
+	waiting   []mark // not delivered, another attempt follows
+	dead      []mark
+}
+
+// mark is one row with what became of it.
+type mark struct {
+	id       string
+	token    string
+	attempts int
+	wait     *time.Duration // until the next attempt; nil: none of its own, or blocked
+	blocked  bool
+	reason   relay.Reason
+	err      error
+	place    Place
+}
+
+func (o *outcomes) empty() bool { return len(o.delivered)+len(o.waiting)+len(o.dead) == 0 }
+
+// settled is a settlement split up: the rows of the settled prefix by what became of them, and the holds.
+type settled struct {
+	relay.Settlement
+	entries []entry
+	hold    map[uint64]*relay.Hold
+	dead    map[uint64]*relay.Dead
+}
+
+func split(s relay.Settlement, entries []entry) *settled {
+	x := &settled{Settlement: s, entries: entries}
+	if len(s.Hold)+len(s.Dead) > 0 {
+		x.hold, x.dead = make(map[uint64]*relay.Hold), make(map[uint64]*relay.Dead)
+		for i := range s.Hold {
+			x.hold[s.Hold[i].Delivery.Ref] = &s.Hold[i]
+		}
+		for i := range s.Dead {
+			x.dead[s.Dead[i].Delivery.Ref] = &s.Dead[i]
+		}
+	}
+	return x
+}
+
+// of sorts entries of the prefix into o. Held ones are no longer in flight and need a mark only if they
+// failed; always, if that takes a reservation off them.
+func (x *settled) of(o *outcomes, entries []entry, places *Places, always bool) {
+	for _, e := range entries {
+		if h := x.hold[e.ref]; h != nil {
+			if always || h.Err != nil || !h.RetryAt.IsZero() || h.Blocked {
+				o.waiting = append(o.waiting, holdMark(e, h))
+			}
+			continue
+		}
+		if d := x.dead[e.ref]; d != nil {
+			o.dead = append(o.dead, deadMark(e, d))
+			continue
+		}
+		o.delivered = append(o.delivered, mark{id: e.id, token: e.token, place: places.take(e.id)})
+	}
+}
+
+// held adds what became of rows that were set aside before.
+func (x *settled) held(o *outcomes, h *holds, places *Places) {
+	for _, d := range x.HeldDelivered {
+		if was, ok := h.find(d); ok {
+			o.delivered = append(o.delivered, mark{id: was.id, token: was.token, place: places.take(was.id)})
+		}
+	}
+	for i := range x.HeldRetry {
+		if was, ok := h.find(x.HeldRetry[i].Delivery); ok {
+			o.waiting = append(o.waiting, holdMark(was.entry, &x.HeldRetry[i]))
+		}
+	}
+	for i := range x.HeldDead {
+		if was, ok := h.find(x.HeldDead[i].Delivery); ok {
+			o.dead = append(o.dead, deadMark(was.entry, &x.HeldDead[i]))
+		}
+	}
+}
+
+func holdMark(e entry, h *relay.Hold) mark {
+	m := mark{id: e.id, token: e.token, attempts: h.Delivery.Attempts, blocked: h.Blocked, err: h.Err}
+	if !h.RetryAt.IsZero() {
+		wait := max(time.Until(h.RetryAt), 0)
+		m.wait = &wait
+	}
+	return m
+}
+
+func deadMark(e entry, d *relay.Dead) mark {
+	return mark{id: e.id, token: e.token, attempts: d.Delivery.Attempts, reason: d.Reason, err: d.Err}
+}
+
+// remember takes over into the memory of holds what a settlement has stored.
+func (x *settled) remember(h *holds) {
+	for _, e := range x.entries {
+		if hold := x.hold[e.ref]; hold != nil {
+			h.add(e, hold)
+		}
+	}
+	for _, d := range x.HeldDelivered {
+		h.remove(d)
+	}
+	for i := range x.HeldRetry {
+		h.retry(&x.HeldRetry[i])
+	}
+	for i := range x.HeldDead {
+		h.remove(x.HeldDead[i].Delivery)
+	}
+}
+
+// statements are what marks rows of a table. Each takes arrays, so their number doesn't grow with that of
+// the rows.
+type statements struct {
+	table *table
+
+	done    string // $1 ids; with places $2 partitions, $3 offsets
+	waiting string // $1 ids, $2 attempts, $3 microseconds, $4 blocked, $5 errors; empty: nothing to write
+	dead    string // $1 ids, $2 attempts, $3 reasons, $4 errors; empty: no place for dead letters
+
+	places bool
+	owned  string // condition that a row is still ours, of the last parameter; empty: no other could have it
+}
+
+// errNoPlace is what becomes of a dead letter of a table that has no place for it.
+var errNoPlace = errors.New("a message can't be delivered, and its table has no place for dead letters: name a dead-letter table or a status for " +
+	"failed rows in the mapping, or set the policy for such messages to block or stop")
+
+// newStatements writes the statements of a table. copied says that rows are never changed, so a dead
+// letter is a copy.
+func newStatements(t *table, copied bool) *statements {
+	s := &statements{table: t, places: t.mapping.Placed != schema.Placed{}}
+	if !copied {
+		s.done = s.doneSQL()
+		s.waiting = s.waitingSQL()
+	}
+	s.dead = s.deadSQL(copied)
+	return s
+}
+
+type assignments []string
+
+func (a *assignments) set(name, value string) {
+	if name != "" {
+		*a = append(*a, schema.QuoteIdentifier(name)+" = "+value)
+	}
+}
+
+func (s *statements) doneSQL() string {
+	t, m := s.table, &s.table.mapping
+	if m.Done.How == schema.DoneDelete {
+		return fmt.Sprintf("DELETE FROM %s m WHERE %s = ANY($1::text[]::%s[])", t.name, t.id, t.idType)
+	}
+	var set assignments
+	switch m.Done.How {
+	case schema.DoneTimestamp:
+		set.set(m.Done.Column, "now()")
+	case schema.DoneBoolean:
+		set.set(m.Done.Column, "true")
+	case schema.DoneStatus:
+		set.set(m.Done.Column, schema.QuoteLiteral(m.Done.Value))
+	}
+	set.set(m.Done.Flag, "true")
+	set.set(m.Done.At, "now()")
+	set.set(m.Done.AckAt, "now()")
+	set.set(m.Done.UpdatedAt, "now()")
+	set.set(m.Claim.Owner, "NULL")
+	if !s.places {
+		return fmt.Sprintf("UPDATE %s m SET %s WHERE %s = ANY($1::text[]::%s[])", t.name, strings.Join(set, ", "), t.id, t.idType)
+	}
+	for _, p := range []struct{ column, value string }{{m.Placed.Partition, "partition"}, {m.Placed.Offset, "place"}} {
+		if p.column != "" {
+			set.set(p.column, fmt.Sprintf("coalesce(o.%s::%s, m.%s)", p.value, t.info.Column(p.column).Type, schema.QuoteIdentifier(p.column)))
+		}
+	}
+	return fmt.Sprintf("UPDATE %s m SET %s FROM unnest($1::text[], $2::bigint[], $3::bigint[]) o (id, partition, place) WHERE %s = o.id::%s",
+		t.name, strings.Join(set, ", "), t.id, t.idType)
+}
+
+func (s *statements) waitingSQL() string {
+	t, m := s.table, &s.table.mapping
+	var set assignments
+	set.set(m.Failure.Attempts, "o.attempts")
+	set.set(m.Failure.Error, "coalesce(o.error, m."+schema.QuoteIdentifier(m.Failure.Error)+")")
+	set.set(m.Failure.LastAttempt, "now()")
+	set.set(m.Failure.NextAttempt, nextSQL(nil))
+	set.set(m.Done.Flag, "false")
+	set.set(m.Done.AckAt, "now()")
+	set.set(m.Done.UpdatedAt, "now()")
+	if m.Claim.Until != "" {
+		set.set(m.Claim.Until, nextSQL(ptr("now()")))
+	}
+	if m.Claim.Status != "" {
+		set.set(m.Done.Column, schema.QuoteLiteral(m.Done.Waiting))
+	}
+	set.set(m.Claim.Owner, "NULL")
+	if len(set) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(`UPDATE %s m SET %s
+FROM unnest($1::text[], $2::integer[], $3::bigint[], $4::boolean[], $5::text[]) o (id, attempts, wait, blocked, error) WHERE %s = o.id::%s`,
+		t.name, strings.Join(set, ", "), t.id, t.idType)
+}
+
+func ptr(s string) *string { return &s }
+
+// nextSQL is when the next attempt is due; otherwise, for a row that waits behind another.
+func nextSQL(otherwise *string) string {
+	next := "CASE WHEN o.blocked THEN 'infinity'::timestamptz WHEN o.wait IS NOT NULL THEN now() + o.wait * interval '1 microsecond'"
+	if otherwise != nil {
+		next += " ELSE " + *otherwise
+	}
+	return next + " END"
+}
+
+func (s *statements) deadSQL(copied bool) string {
+	t, m := s.table, &s.table.mapping
+	const outcome = `unnest($1::text[], $2::integer[], $3::text[], $4::text[]) o (id, attempts, reason, error)`
+	switch {
+	case m.Failure.FailedValue != "":
+		var set assignments
+		set.set(m.Done.Column, schema.QuoteLiteral(m.Failure.FailedValue))
+		set.set(m.Failure.Attempts, "o.attempts")
+		set.set(m.Failure.Error, "o.error")
+		set.set(m.Failure.LastAttempt, "now()")
+		set.set(m.Done.AckAt, "now()")
+		set.set(m.Done.UpdatedAt, "now()")
+		set.set(m.Claim.Owner, "NULL")
+		return fmt.Sprintf("UPDATE %s m SET %s FROM %s WHERE %s = o.id::%s", t.name, strings.Join(set, ", "), outcome, t.id, t.idType)
+	case t.dead == nil:
+		return ""
+	}
+	// What the dead row says of its last attempt goes over what the row said.
+	values := make(map[string]string)
+	for _, c := range t.info.Columns {
+		values[c.Name] = "g." + schema.QuoteIdentifier(c.Name)
+	}
+	for name, value := range map[string]string{"reason": "o.reason", "error": "o.error", "attempts": "o.attempts", "dead_at": "now()",
+		m.Failure.Error: "o.error", m.Failure.Attempts: "o.attempts"} {
+		values[name] = value
+	}
+	var names, from []string
+	for _, c := range t.dead.Columns {
+		if value, ok := values[c.Name]; ok && !c.Generated {
+			names, from = append(names, schema.QuoteIdentifier(c.Name)), append(from, value)
+		}
+	}
+	taken := fmt.Sprintf("DELETE FROM %s m USING o WHERE %s = o.id::%s RETURNING m.*", t.name, t.id, t.idType)
+	if copied {
+		taken = fmt.Sprintf("SELECT m.* FROM %s m JOIN o ON %s = o.id::%s", t.name, t.id, t.idType)
+	}
+	return fmt.Sprintf(`WITH o AS MATERIALIZED (SELECT * FROM %s), g AS (%s)
+INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM g JOIN o ON g.%s = o.id::%s ON CONFLICT DO NOTHING`,
+		outcome, taken, t.dead.TableName(), strings.Join(names, ", "), strings.Join(from, ", "), schema.QuoteIdentifier(m.ID), t.idType)
+}
+
+// queue adds the statements that store o to a batch: one round trip, one transaction.
+func (s *statements) queue(b *pgx.Batch, o *outcomes) error {
+	if len(o.delivered) > 0 && s.done != "" {
+		ids := make([]string, len(o.delivered))
+		for i := range o.delivered {
+			ids[i] = o.delivered[i].id
+		}
+		args := []any{ids}
+		if s.places && s.table.mapping.Done.How != schema.DoneDelete {
+			partitions, offsets := make([]*int64, len(ids)), make([]*int64, len(ids))
+			for i := range o.delivered {
+				if p := &o.delivered[i].place; p.known {
+					partitions[i], offsets[i] = &p.Partition, &p.Offset
+				}
+			}
+			args = append(args, partitions, offsets)
+		}
+		b.Queue(s.done, args...)
+	}
+	if len(o.waiting) > 0 && s.waiting != "" {
+		c := newColumns(o.waiting)
+		b.Queue(s.waiting, c.ids, c.attempts, c.waits, c.blocked, c.errors)
+	}
+	if len(o.dead) > 0 {
+		if s.dead == "" {
+			return outbox.Permanent(fmt.Errorf("%w (table %s, id %s: %w)", errNoPlace, s.table.name, o.dead[0].id, o.dead[0].err))
+		}
+		c := newColumns(o.dead)
+		b.Queue(s.dead, c.ids, c.attempts, c.reasons, c.errors)
+	}
+	return nil
+}
+
+// store stores o in one transaction.
+func (s *statements) store(ctx context.Context, conn *pgx.Conn, o *outcomes) error {
+	b := &pgx.Batch{}
+	if err := s.queue(b, o); err != nil {
+		return err
+	}
+	return send(ctx, conn, b)
+}
+
+// send runs a batch, whose statements are one transaction.
+func send(ctx context.Context, conn *pgx.Conn, b *pgx.Batch) error {
+	if b.Len() == 0 {
+		return nil
+	}
+	if err := conn.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("mark rows: %w", explain(err))
+	}
+	return nil
+}
+
+// explain adds to an error of the server what to do about it.
+func explain(err error) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return err
+	}
+	switch pgErr.Code {
+	case "42501":
+		return outbox.Permanent(fmt.Errorf("%w: grant this role what the statement needs: SELECT, and UPDATE or DELETE to mark rows", err))
+	case "42P01", "42703", "23502", "23514", "42804":
+		return outbox.Permanent(fmt.Errorf("%w: the mapping doesn't fit the tables", err))
+	}
+	return err
+}
+
+// columns are outcomes as the statements unnest them.
+type columns struct {
+	ids      []string
+	attempts []int32
+	waits    []*int64
+	blocked  []bool
+	reasons  []string
+	errors   []*string
+}
+
+func newColumns(marks []mark) *columns {
+	c := &columns{}
+	for i := range marks {
+		m := &marks[i]
+		c.ids = append(c.ids, m.id)
+		c.attempts = append(c.attempts, int32(min(m.attempts, 1<<15-1))) // a smallint may count them
+		var wait *int64
+		if m.wait != nil {
+			us := m.wait.Microseconds()
+			wait = &us
+		}
+		c.waits = append(c.waits, wait)
+		c.blocked = append(c.blocked, m.blocked)
+		c.reasons = append(c.reasons, string(m.reason))
+		c.errors = append(c.errors, errorText(m.err))
+	}
+	return c
+}
+
+// errorText makes an error fit for a text column: brokers answer whatever they like.
+func errorText(err error) *string {
+	if err == nil {
+		return nil
+	}
+	const limit = 4 << 10
+	text := err.Error()
+	if len(text) > limit {
+		text = text[:limit] + "…"
+	}
+	text = strings.ReplaceAll(strings.ToValidUTF8(text, "�"), "\x00", "�")
+	return &text
+}

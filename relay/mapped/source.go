@@ -1,0 +1,329 @@
+package mapped
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// source is what the strategies have in common.
+type source struct {
+	conn    *pgx.ConnConfig
+	mapping schema.Mapping
+	cfg     Config
+	owner   string
+	active  atomic.Bool
+}
+
+func (s *source) init(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (err error) {
+	if s.cfg, err = cfg.withDefaults(conn, m); err != nil {
+		return err
+	}
+	s.conn, s.mapping, s.owner = conn.Copy(), m, cfg.Name
+	if s.owner == "" {
+		host, _ := os.Hostname() // only for people
+		s.owner = fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:8])
+	}
+	return nil
+}
+
+var errActive = errors.New("mapped: the source already has a session")
+
+// acquire runs start unless there is a session already.
+func (s *source) acquire(ctx context.Context, start func(context.Context) (relay.Session, error)) (relay.Session, error) {
+	if !s.active.CompareAndSwap(false, true) {
+		return nil, errActive
+	}
+	session, err := start(ctx)
+	if err != nil {
+		s.active.Store(false)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, err
+	}
+	return session, nil
+}
+
+// open connects as many times as there are places in conns, and resolves the mapping. Unless it returns
+// an error, the connections are the caller's.
+func (s *source) open(ctx context.Context, conns ...**pgx.Conn) (t *table, err error) {
+	defer func() {
+		if err != nil {
+			for _, c := range conns {
+				hangUp(*c)
+			}
+		}
+	}()
+	for _, c := range conns {
+		if *c, err = s.connect(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return resolve(ctx, *conns[0], s.mapping)
+}
+
+// permanentMapping marks what waiting doesn't cure.
+func permanentMapping(err error) error {
+	if errors.Is(err, schema.ErrMapping) {
+		return outbox.Permanent(err)
+	}
+	return err
+}
+
+// awaitLock takes an advisory lock for the session, and says so once if that takes a while. It asks again
+// and again: to wait in the server would hold up its vacuum.
+func (s *source) awaitLock(ctx context.Context, conn *pgx.Conn, lock, what string) error {
+	every := min(100*time.Millisecond, s.cfg.Lease/3)
+	for waited := false; ; waited = true {
+		var got bool
+		if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock("+lock+")").Scan(&got); err != nil {
+			return fmt.Errorf("take the lock: %w", err)
+		}
+		if got {
+			return nil
+		}
+		if !waited {
+			s.cfg.Logger.Info("waiting: "+what, "relay", s.owner, "table", s.mapping.Table)
+		}
+		if err := pause(ctx, every); err != nil {
+			return err
+		}
+	}
+}
+
+// lookSQL is looked up before each poll of a table that is ordered by a sequence: see horizon. Our own
+// connections don't count. It must be a statement before the one that reads.
+const lookSQL = `
+SELECT coalesce((SELECT max(%s) FROM %s m WHERE %s > $1::bigint), $1::bigint)::bigint, ARRAY(
+	SELECT l.virtualtransaction FROM pg_catalog.pg_locks l
+	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
+	AND l.relation = ANY(ARRAY(SELECT p.relid FROM pg_catalog.pg_partition_tree(%d) p UNION SELECT %d::regclass)::oid[]) AND l.granted
+	AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+	AND (l.pid = ANY($2::integer[])) IS NOT TRUE
+)::text[]`
+
+// reader polls a table's waiting rows without changing them. One goroutine at a time.
+type reader struct {
+	conn    *pgx.Conn
+	table   *table
+	horizon horizon
+	look    string // empty: the order tells nothing
+	scan    string // $1 from, $2 ids to leave out, $3 limit
+}
+
+// newReader reads with clause, which follows the limit: a lock, or nothing.
+func newReader(t *table, conn *pgx.Conn, clause string) *reader {
+	r := &reader{conn: conn, table: t, horizon: newHorizon(t.along)}
+	if t.along == alongSequence {
+		r.look = fmt.Sprintf(lookSQL, t.by, t.name, t.by, t.info.OID, t.info.OID)
+	}
+	r.scan = fmt.Sprintf("SELECT %s FROM %s m WHERE %s AND %s AND (%s = ANY($2::text[]::%s[])) IS NOT TRUE ORDER BY %s LIMIT $3::bigint %s",
+		t.columns, t.name, t.waiting, t.fromSQL(1), t.id, t.idType, t.order, clause)
+	return r
+}
+
+// poll returns the next waiting rows in order, at most limit. own are the processes whose locks are ours;
+// leave lists the ids of rows behind a bound that are known already. before runs in the same round trip
+// first, if it is not empty.
+func (r *reader) poll(ctx context.Context, limit int, own []uint32, leave func(from int64) []string, before string) (ds []relay.Delivery, rows []row, err error) {
+	started := time.Now()
+	from, full := r.horizon.from(started)
+	floor := r.horizon.bound // looking up the highest number needn't begin at the beginning
+
+	p := r.conn.PgConn().StartPipeline(ctx)
+	defer func() {
+		if closeErr := p.Close(); err == nil && closeErr != nil {
+			err = fmt.Errorf("poll: %w", explain(closeErr))
+		}
+	}()
+	text := func(n int64) []byte { return strconv.AppendInt(nil, n, 10) }
+	if before != "" {
+		p.SendQueryParams(before, nil, nil, nil, nil)
+	}
+	if r.look != "" {
+		p.SendQueryParams(r.look, [][]byte{text(floor), pidArray(own)}, nil, nil, nil)
+	}
+	ids := textArray(leave(from))
+	p.SendQueryParams(r.scan, [][]byte{text(from), ids, text(int64(limit))}, nil, nil, binaryFormat)
+	if err := p.Sync(); err != nil {
+		return nil, nil, fmt.Errorf("poll: %w", err)
+	}
+	results := &results{pipeline: p}
+	if before != "" {
+		results.skip()
+	}
+	highest, writers := int64(math.MinInt64), []string(nil)
+	if r.look != "" {
+		highest, writers = results.look()
+	}
+	ds, rows, err = results.rows(r.table, nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("poll: %w", explain(err))
+	}
+	last := int64(math.MinInt64)
+	if len(rows) > 0 {
+		last = rows[len(rows)-1].by
+	}
+	r.horizon.scanned(time.Now(), full, time.Since(started), highest, writers, last, len(rows) < limit)
+	return ds, rows, nil
+}
+
+var binaryFormat = []int16{1}
+
+// results reads the answers of a pipeline one after the other; the first error sticks.
+type results struct {
+	pipeline *pgconn.Pipeline
+	err      error
+}
+
+func (r *results) next() *pgconn.ResultReader {
+	if r.err != nil {
+		return nil
+	}
+	for {
+		x, err := r.pipeline.GetResults()
+		if err != nil {
+			r.err = err
+			return nil
+		}
+		switch x := x.(type) {
+		case *pgconn.ResultReader:
+			return x
+		case *pgconn.PipelineSync:
+		default:
+			r.err = errors.New("the server sent fewer answers than there were questions")
+			return nil
+		}
+	}
+}
+
+func (r *results) skip() {
+	if x := r.next(); x != nil {
+		_, r.err = x.Close()
+	}
+}
+
+func (r *results) look() (highest int64, writers []string) {
+	x := r.next()
+	if x == nil {
+		return 0, nil
+	}
+	answer := x.Read()
+	if answer.Err != nil || len(answer.Rows) != 1 || len(answer.Rows[0]) != 2 {
+		r.err = answer.Err
+		if r.err == nil {
+			r.err = errRow
+		}
+		return 0, nil
+	}
+	highest, r.err = strconv.ParseInt(string(answer.Rows[0][0]), 10, 64)
+	if r.err == nil {
+		r.err = pgtype.NewMap().Scan(pgtype.TextArrayOID, pgtype.TextFormatCode, answer.Rows[0][1], &writers)
+	}
+	return highest, writers
+}
+
+func (r *results) rows(t *table, extra func(*relay.Delivery, *row, [][]byte) error) ([]relay.Delivery, []row, error) {
+	x := r.next()
+	if x == nil {
+		return nil, nil, r.err
+	}
+	return t.collect(x, extra)
+}
+
+// textArray writes the literal of a text[].
+func textArray(all []string) []byte {
+	b := []byte{'{'}
+	for i, s := range all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, '"')
+		for _, c := range []byte(s) {
+			if c == '"' || c == '\\' {
+				b = append(b, '\\')
+			}
+			b = append(b, c)
+		}
+		b = append(b, '"')
+	}
+	return append(b, '}')
+}
+
+func pidArray(pids []uint32) []byte {
+	b := []byte{'{'}
+	for i, pid := range pids {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, uint64(pid), 10)
+	}
+	return append(b, '}')
+}
+
+// reread reads rows by their ids if they still wait, in no order. clause follows, to lock them.
+func (t *table) reread(ctx context.Context, conn *pgx.Conn, list []hold, clause string) ([]relay.Delivery, []row, error) {
+	ids := make([]string, len(list))
+	for i := range list {
+		ids[i] = list[i].id
+	}
+	sql := fmt.Sprintf("SELECT %s FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND %s %s", t.columns, t.name, t.id, t.idType, t.waiting, clause)
+	result := conn.PgConn().ExecParams(ctx, sql, [][]byte{textArray(ids)}, nil, nil, binaryFormat)
+	ds, rows, err := t.collect(result, nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read rows again: %w", explain(err))
+	}
+	return ds, rows, nil
+}
+
+// released returns the heads among blocked that somebody has changed: their attempts were set back, or
+// the time of the next one. That is how an operator lets a blocked lane go on; a row that is gone is found
+// when its lane is read.
+func (t *table) released(ctx context.Context, conn *pgx.Conn, blocked []hold) (refs []uint64, err error) {
+	if len(blocked) == 0 {
+		return nil, nil
+	}
+	ds, rows, err := t.reread(ctx, conn, blocked, "")
+	if err != nil {
+		return nil, err
+	}
+	there := make(map[string]*relay.Delivery, len(ds))
+	for i := range ds {
+		there[rows[i].id] = &ds[i]
+	}
+	for _, b := range blocked {
+		d := there[b.id]
+		counted := t.mapping.Failure.Attempts != "" && d != nil && d.Attempts < b.attempts
+		timed := t.mapping.Failure.NextAttempt != "" && d != nil && d.DeliverAt.Before(time.Now().AddDate(1000, 0, 0))
+		if d == nil || counted || timed {
+			refs = append(refs, b.ref)
+		}
+	}
+	return refs, nil
+}
+
+// numbered says that ids are whole numbers.
+func (t *table) numbered() bool { return t.info.Column(t.mapping.ID).Kind == schema.KindInteger }
+
+// maxHolds is how many rows may wait for another attempt.
+func (s *source) maxHolds() int {
+	if s.cfg.MaxHolds > 0 {
+		return s.cfg.MaxHolds
+	}
+	return 100_000
+}

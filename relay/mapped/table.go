@@ -1,0 +1,255 @@
+package mapped
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// table is a mapping that fits a table, as pieces of SQL. The table is m in statements.
+type table struct {
+	mapping schema.Mapping
+	info    *schema.Table
+
+	name    string // quoted
+	id      string // m."id"
+	idType  string // to cast a text to
+	columns string // what decode reads
+	waiting string // a row that is not done
+	order   string // ORDER BY
+	along   along
+	by      string // m."column" that order follows, if it can be bounded
+	headers []string
+	jsonish bool // the payload is JSON and has no content type of its own
+
+	dead *schema.Table
+}
+
+// along says what the order of rows tells about rows that are yet to be committed.
+type along uint8
+
+const (
+	alongNothing  along = iota // they can come anywhere
+	alongTime                  // they come late, as their transactions began
+	alongSequence              // they come behind, but for those of transactions under way
+)
+
+// resolve compares a mapping with the catalogue.
+func resolve(ctx context.Context, conn *pgx.Conn, m schema.Mapping) (*table, error) {
+	name, err := schema.ParseTableName(m.Table)
+	if err != nil {
+		return nil, outbox.Permanent(err)
+	}
+	info, err := schema.ReadTable(ctx, conn, name)
+	if err == nil {
+		err = m.Fit(info)
+	}
+	if err != nil {
+		return nil, permanentMapping(err)
+	}
+	t := &table{mapping: m, info: info, name: info.TableName().String(), id: column(m.ID), idType: info.Column(m.ID).Type}
+	if m.Failure.DeadTable != "" {
+		name, err := schema.ParseTableName(m.Failure.DeadTable)
+		if err != nil {
+			return nil, outbox.Permanent(err)
+		}
+		if t.dead, err = schema.ReadTable(ctx, conn, name); err != nil {
+			return nil, permanentMapping(err)
+		}
+	}
+	t.waiting = waiting(&m)
+	t.orderBy()
+	t.columns = t.selectList()
+	return t, nil
+}
+
+// column is a column of the message table as statements name it.
+func column(name string) string { return "m." + schema.QuoteIdentifier(name) }
+
+// waiting is the condition that a row was not delivered and is no dead letter.
+func waiting(m *schema.Mapping) string {
+	switch m.Done.How {
+	case schema.DoneTimestamp:
+		return column(m.Done.Column) + " IS NULL"
+	case schema.DoneBoolean:
+		// IS NOT TRUE would be right for NULL too, but no index is made for that.
+		return "(" + column(m.Done.Column) + " = false OR " + column(m.Done.Column) + " IS NULL)"
+	case schema.DoneStatus:
+		return column(m.Done.Column) + " = " + schema.QuoteLiteral(m.Done.Waiting)
+	}
+	return "true"
+}
+
+// orderBy decides what rows are ordered by, and what can be concluded from it.
+func (t *table) orderBy() {
+	m := &t.mapping
+	id := t.info.Column(m.ID)
+	by := m.Order
+	if by == "" {
+		by = m.ID
+		if id.Kind != schema.KindInteger && m.CreatedAt != "" {
+			by = m.CreatedAt
+		}
+	}
+	c := t.info.Column(by)
+	terms := []string{column(by)}
+	switch {
+	case c.Kind == schema.KindInteger && c.Sequenced && c.Cache <= 1:
+		t.along = alongSequence
+	case c.Kind == schema.KindInteger, c.Kind == schema.KindTime:
+		t.along = alongTime
+	}
+	t.by = column(by)
+	if by != m.ID {
+		terms = append(terms, t.id)
+	}
+	if m.Priority != "" {
+		terms = slices.Insert(terms, 0, column(m.Priority)+" DESC NULLS LAST")
+		t.along = alongNothing
+	}
+	if len(m.Types) > 0 {
+		quoted := make([]string, len(m.Types))
+		for i, name := range m.Types {
+			quoted[i] = schema.QuoteLiteral(name)
+		}
+		terms = slices.Insert(terms, 0, "array_position(ARRAY["+strings.Join(quoted, ", ")+"]::text[], "+column(m.EventType)+"::text)")
+		t.along = alongNothing
+	}
+	t.order = strings.Join(terms, ", ")
+}
+
+// bySQL is the order column as a whole number: an id, or microseconds.
+func (t *table) bySQL() string {
+	if t.along == alongNothing {
+		return "0::bigint"
+	}
+	if t.along == alongTime && t.info.Column(unqualified(t.by)).Kind == schema.KindTime {
+		return "coalesce((extract(epoch FROM " + t.by + "::timestamptz) * 1000000)::bigint, 0)"
+	}
+	return t.by + "::bigint"
+}
+
+func unqualified(column string) string {
+	return strings.ReplaceAll(strings.TrimSuffix(strings.TrimPrefix(column, `m."`), `"`), `""`, `"`)
+}
+
+// fromSQL bounds the order column from below by $n. Rows of the bound itself are read again where
+// several can have it.
+func (t *table) fromSQL(n int) string {
+	switch {
+	case t.along == alongNothing:
+		return fmt.Sprintf("$%d::bigint IS NOT NULL", n)
+	case t.info.Column(unqualified(t.by)).Kind == schema.KindTime:
+		kind := "timestamptz"
+		if strings.HasSuffix(t.info.Column(unqualified(t.by)).Type, "without time zone") {
+			kind = "timestamp"
+		}
+		return fmt.Sprintf("%s >= (to_timestamp(0) + $%d::bigint * interval '1 microsecond')::%s", t.by, n, kind)
+	}
+	return fmt.Sprintf("%s > $%d::bigint", t.by, n)
+}
+
+// template is a template as an expression of type text, or of bytea if that is all there is.
+func (t *table) template(s string) string {
+	parts, _ := schema.ParseTemplate(s) // it was validated
+	if len(parts) == 1 && parts[0].Column != "" && t.info.Column(parts[0].Column).Kind == schema.KindBytes {
+		return column(parts[0].Column)
+	}
+	var terms []string
+	for _, p := range parts {
+		switch {
+		case p.Column == "":
+			terms = append(terms, schema.QuoteLiteral(p.Text))
+		case t.info.Column(p.Column).Kind == schema.KindBytes:
+			terms = append(terms, "encode("+column(p.Column)+", 'hex')")
+		default:
+			terms = append(terms, column(p.Column)+"::text")
+		}
+	}
+	if len(terms) == 0 {
+		return "NULL::text"
+	}
+	return "(" + strings.Join(terms, " || ") + ")"
+}
+
+// selectList is what decode reads, in its order.
+func (t *table) selectList() string {
+	m := &t.mapping
+	text := func(name string) string {
+		if name == "" {
+			return "NULL::text"
+		}
+		return column(name) + "::text"
+	}
+	moment := func(name string) string {
+		if name == "" {
+			return "NULL::timestamptz"
+		}
+		return column(name) + "::timestamptz"
+	}
+	list := make([]string, columnCount)
+	list[colID] = t.id + "::text"
+	list[colBy] = t.bySQL()
+	list[colMessageID] = text(m.MessageID)
+	list[colTopic] = t.template(m.Topic)
+	list[colKey] = t.template(m.Key)
+	list[colAggregateType] = text(m.AggregateType)
+	list[colAggregateID] = text(m.AggregateID)
+	list[colEventType] = text(m.EventType)
+	list[colPayload] = column(m.Payload)
+	if t.info.Column(m.Payload).Kind != schema.KindBytes {
+		list[colPayload] += "::text"
+	}
+	list[colContentType] = text(m.ContentType)
+	t.jsonish = m.ContentType == "" && t.info.Column(m.Payload).Kind == schema.KindJSON
+	list[colHeaders] = text(m.Headers)
+	list[colDeliverAt] = moment(m.DeliverAt)
+	list[colNextAttempt] = moment(m.Failure.NextAttempt)
+	list[colCreatedAt] = moment(m.CreatedAt)
+	list[colAttempts] = "0::bigint"
+	if m.Failure.Attempts != "" {
+		list[colAttempts] = "coalesce(" + column(m.Failure.Attempts) + ", 0)::bigint"
+	}
+	for _, h := range m.HeaderColumns {
+		t.headers = append(t.headers, h.Name)
+		list = append(list, text(h.Column))
+	}
+	return strings.Join(list, ", ")
+}
+
+// lock is the pair of numbers of the table's advisory lock.
+func (t *table) lock() string {
+	switch l := t.mapping.Lock; len(l) {
+	case 1:
+		return fmt.Sprintf("%d::bigint", l[0])
+	case 2:
+		return fmt.Sprintf("%d::integer, %d::integer", int32(l[0]), int32(l[1]))
+	}
+	return fmt.Sprintf("%d::bigint", int64(hash64("pgoutbox\x00"+t.info.Schema+"\x00"+t.info.Name)))
+}
+
+// nameLock is the advisory lock of a relay's name.
+func (t *table) nameLock(name string) string {
+	return fmt.Sprintf("%d::bigint", int64(hash64("pgoutbox relay\x00"+t.info.Schema+"\x00"+t.info.Name+"\x00"+name)))
+}
+
+func hash64(s string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(s)) // it never fails
+	return h.Sum64()
+}
+
+// needs refuses a mapping without something.
+func (t *table) needs(what, name string) error {
+	if name == "" {
+		return outbox.Permanent(fmt.Errorf("%w: table %s: no column is named for %s, which this strategy needs", schema.ErrMapping, t.name, what))
+	}
+	return nil
+}

@@ -1,0 +1,321 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Mapping describes an outbox table that exists already, so that a relay can deliver from it unchanged.
+// Fields are names of columns, as the catalogue has them (unquoted, case counts); an empty one is a
+// column that the table doesn't have. Presets holds mappings of well-known tables.
+type Mapping struct {
+	// Table is "name", found by the search path, or "schema.name". A part that has a dot in it is
+	// written in double quotes. Required.
+	Table string
+
+	// ID is unique and never NULL. Required. Only a whole number from a sequence gives an order.
+	ID string
+
+	// MessageID is what consumers deduplicate by. A value that is no UUID becomes one: of the same
+	// table and value always the same. Default: ID.
+	MessageID string
+
+	// Topic and Key are templates in which {column} stands for the text of a column: "{topic}",
+	// "outbox.event.{aggregate_type}", "orders". Topic is required. If a column of Key is NULL there is
+	// no key, and then AggregateID orders. The same constant for all makes one lane of the table.
+	Topic string
+	Key   string
+
+	AggregateType string
+	AggregateID   string
+	EventType     string
+	Payload       string // bytea, json, jsonb or text. Required
+	ContentType   string // default: application/json for a payload of json or jsonb
+	Headers       string // an object, as jsonb, json or text
+	CreatedAt     string
+	DeliverAt     string
+
+	// HeaderColumns become headers besides; NULL is left out.
+	HeaderColumns []HeaderColumn
+
+	// Order is the column that rows are taken by, oldest first. Default: ID if it is a whole number,
+	// else CreatedAt, else ID. Priority goes before it, highest first, and Types before both: rows of
+	// the event types named first are taken first, and those not named last. Both give up the order of
+	// keys.
+	Order    string
+	Priority string
+	Types    []string
+
+	Done    Done
+	Failure Failure
+	Claim   Claim
+	Offsets Offsets
+	Placed  Placed
+
+	// Lock is the advisory lock that strategies which need one take, as one number or two. Default: a
+	// hash of the table's name.
+	Lock []int64
+}
+
+// HeaderColumn is a column that becomes a header.
+type HeaderColumn struct {
+	Name   string
+	Column string
+}
+
+// DoneHow says how a delivered row is known.
+type DoneHow string
+
+const (
+	DoneDelete    DoneHow = "delete"    // it is deleted
+	DoneTimestamp DoneHow = "timestamp" // Column is not NULL
+	DoneBoolean   DoneHow = "boolean"   // Column is true
+	DoneStatus    DoneHow = "status"    // Column is Value; Waiting is what it is before
+)
+
+// Done says how a row is marked that was delivered.
+type Done struct {
+	How     DoneHow // required, but for strategies that move an offset
+	Column  string
+	Value   string
+	Waiting string
+
+	// Flag is a boolean that says so too: true when a row was delivered, false when not. At, AckAt and
+	// UpdatedAt are set to the time: At when a row was delivered, the others whatever became of it.
+	Flag      string
+	At        string
+	AckAt     string
+	UpdatedAt string
+}
+
+// Failure says how a row is marked that was not delivered. What has no column is kept in memory, and
+// begins anew after a restart.
+type Failure struct {
+	Attempts    string
+	Error       string
+	LastAttempt string
+	NextAttempt string
+
+	// A dead letter gets the status FailedValue (with Done.How status), or moves to DeadTable. That
+	// has columns of the same names as the table for what is to be kept, and may have: reason, error,
+	// attempts, dead_at.
+	FailedValue string
+	DeadTable   string
+}
+
+// Place says whether dead letters have somewhere to go.
+func (f Failure) Place() bool { return f.FailedValue != "" || f.DeadTable != "" }
+
+// Claim says how a row is marked that a relay is about to deliver: by a time until which it is
+// reserved, or by a status and the time since which it is.
+type Claim struct {
+	Until  string
+	Status string // a value of Done.Column, such as "processing"
+	Since  string
+
+	// Owner is a text, and gets the relay's name: a relay that restarts under its name takes its rows
+	// back at once.
+	Owner string
+}
+
+// Offsets is the table of a strategy that moves an offset for each topic and partition. It has the
+// columns topic, partition, last_processed_id and available_after, for strategy xmin also
+// last_processed_transaction_id, and a unique index on (topic, partition). It may have: owner.
+type Offsets struct {
+	Table       string
+	Topic       string // column of the message table; empty: one offset for all topics
+	Partition   string // column of the message table; empty: a hash of the key
+	Transaction string // column of type xid8; strategy xmin
+}
+
+// Placed says where a broker's partition and offset are written back to.
+type Placed struct {
+	Partition string
+	Offset    string
+}
+
+// Validate reports everything in m that no table could fit.
+func (m *Mapping) Validate() error {
+	var faults []error
+	need := func(ok bool, format string, args ...any) {
+		if !ok {
+			faults = append(faults, fmt.Errorf(format, args...))
+		}
+	}
+	if _, err := ParseTableName(m.Table); err != nil {
+		faults = append(faults, err)
+	}
+	need(m.ID != "", "no column is named for the id")
+	need(m.Payload != "", "no column is named for the payload")
+	need(m.Topic != "", "no topic is given: name a column as {column}, or give a constant")
+	for _, t := range []struct{ what, text string }{{"topic", m.Topic}, {"key", m.Key}} {
+		if _, err := ParseTemplate(t.text); err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", t.what, err))
+		}
+	}
+	need(len(m.Types) == 0 || m.EventType != "", "types are given in an order, but no column is named for the event type")
+	need(len(m.Lock) <= 2, "the lock has %d numbers, it must be one or two", len(m.Lock))
+	faults = append(faults, m.Done.validate()...)
+	need(m.Failure.FailedValue == "" || m.Done.How == DoneStatus, "a failed status is given, but rows are not done by status")
+	need(m.Claim.Until == "" || m.Claim.Status == "", "rows are claimed by a time and by a status; keep one of them")
+	need(m.Claim.Status == "" || m.Claim.Since != "", "rows are claimed by the status %q, but no column is named for the time since when", m.Claim.Status)
+	need(m.Claim.Status == "" || m.Done.How == DoneStatus, "rows are claimed by a status, but they are not done by status")
+	for _, h := range m.HeaderColumns {
+		need(h.Name != "" && h.Column != "", "a header column has no name or no column")
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("mapping of table %q: %w", m.Table, errors.Join(faults...))
+	}
+	return nil
+}
+
+func (d Done) validate() (faults []error) {
+	switch d.How {
+	case "":
+	case DoneDelete:
+		if d.Column != "" {
+			faults = append(faults, fmt.Errorf("delivered rows are deleted, so the column %q can't say that they are done", d.Column))
+		}
+	case DoneTimestamp, DoneBoolean, DoneStatus:
+		if d.Column == "" {
+			faults = append(faults, fmt.Errorf("rows are done by %s, but no column is named for it", d.How))
+		}
+	default:
+		faults = append(faults, fmt.Errorf("rows are done by %q: want %q, %q, %q or %q", d.How, DoneDelete, DoneTimestamp, DoneBoolean, DoneStatus))
+	}
+	if d.How == DoneStatus && (d.Value == "" || d.Waiting == "") {
+		faults = append(faults, errors.New("rows are done by status, but not both its values are given, of a waiting row and of a done one"))
+	}
+	return faults
+}
+
+// TableName is a table's name, with its schema if that was given.
+type TableName struct {
+	Schema string
+	Name   string
+}
+
+// ParseTableName reads "name", "schema.name", and parts in double quotes.
+func ParseTableName(s string) (TableName, error) {
+	var parts []string
+	for rest := s; ; {
+		part, after, err := identifier(rest)
+		if err != nil {
+			return TableName{}, fmt.Errorf("%q is not a table's name such as outbox_events or orders.outbox: %w", s, err)
+		}
+		parts = append(parts, part)
+		if after == "" {
+			break
+		}
+		rest = after[1:]
+	}
+	switch len(parts) {
+	case 1:
+		return TableName{Name: parts[0]}, nil
+	case 2:
+		return TableName{Schema: parts[0], Name: parts[1]}, nil
+	}
+	return TableName{}, fmt.Errorf("%q has %d parts: a table's name has one or two", s, len(parts))
+}
+
+// identifier cuts off the first identifier; after is empty or begins with a dot.
+func identifier(s string) (name, after string, err error) {
+	if !strings.HasPrefix(s, `"`) {
+		end := strings.IndexByte(s, '.')
+		if end < 0 {
+			end = len(s)
+		}
+		name, after = s[:end], s[end:]
+	} else {
+		var b strings.Builder
+		i := 1
+		for ; i < len(s); i++ {
+			if s[i] != '"' {
+				b.WriteByte(s[i])
+				continue
+			}
+			if i+1 < len(s) && s[i+1] == '"' {
+				b.WriteByte('"')
+				i++
+				continue
+			}
+			break
+		}
+		if i >= len(s) {
+			return "", "", errors.New("a quote is not closed")
+		}
+		name, after = b.String(), s[i+1:]
+	}
+	switch {
+	case name == "":
+		return "", "", errors.New("a part is empty")
+	case strings.ContainsRune(name, 0):
+		return "", "", errors.New("it has a NUL in it")
+	case after != "" && after[0] != '.':
+		return "", "", errors.New("something follows a closing quote")
+	}
+	return name, after, nil
+}
+
+// String is the name as SQL has it, quoted.
+func (n TableName) String() string {
+	if n.Schema == "" {
+		return QuoteIdentifier(n.Name)
+	}
+	return QuoteIdentifier(n.Schema) + "." + QuoteIdentifier(n.Name)
+}
+
+// QuoteIdentifier writes a name as SQL has it.
+func QuoteIdentifier(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+// QuoteLiteral writes a text as SQL has it, whatever standard_conforming_strings says.
+func QuoteLiteral(text string) string {
+	quoted := `'` + strings.ReplaceAll(text, `'`, `''`) + `'`
+	if strings.Contains(text, `\`) {
+		return ` E` + strings.ReplaceAll(quoted, `\`, `\\`)
+	}
+	return quoted
+}
+
+// TemplatePart is a piece of text, or a column.
+type TemplatePart struct {
+	Text   string
+	Column string
+}
+
+// ParseTemplate splits a template of Mapping.Topic or Mapping.Key.
+func ParseTemplate(s string) (parts []TemplatePart, err error) {
+	for rest := s; rest != ""; {
+		at := strings.IndexAny(rest, "{}")
+		if at < 0 {
+			parts = append(parts, TemplatePart{Text: rest})
+			break
+		}
+		end := strings.IndexByte(rest, '}')
+		if rest[at] == '}' || end < at+2 || strings.Contains(rest[at+1:end], "{") {
+			return nil, fmt.Errorf("%q is not a template such as outbox.event.{aggregate_type}", s)
+		}
+		if at > 0 {
+			parts = append(parts, TemplatePart{Text: rest[:at]})
+		}
+		parts = append(parts, TemplatePart{Column: rest[at+1 : end]})
+		rest = rest[end+1:]
+	}
+	return parts, nil
+}
+
+// templateColumns returns the columns that a template names.
+func templateColumns(s string) (columns []string) {
+	parts, err := ParseTemplate(s)
+	if err != nil {
+		return nil
+	}
+	for _, p := range parts {
+		if p.Column != "" && !slices.Contains(columns, p.Column) {
+			columns = append(columns, p.Column)
+		}
+	}
+	return columns
+}

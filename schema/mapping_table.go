@@ -1,0 +1,270 @@
+package schema
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrMapping says that a mapping and the table that it describes don't fit.
+var ErrMapping = errors.New("the mapping doesn't fit the table")
+
+// Kind is what a column's type amounts to.
+type Kind string
+
+const (
+	KindInteger Kind = "integer"
+	KindUUID    Kind = "uuid"
+	KindText    Kind = "text" // text, varchar, char, citext, name
+	KindEnum    Kind = "enum"
+	KindBytes   Kind = "bytea"
+	KindJSON    Kind = "json" // json or jsonb
+	KindTime    Kind = "time" // timestamp, with or without a zone
+	KindBoolean Kind = "boolean"
+	KindXID8    Kind = "xid8"
+	KindOther   Kind = "other"
+)
+
+// Table is what the catalogue knows of a table.
+type Table struct {
+	OID         uint32
+	Schema      string
+	Name        string
+	Partitioned bool
+	Columns     []TableColumn
+	Indexes     []TableIndex
+}
+
+// TableColumn is a column of a Table.
+type TableColumn struct {
+	Name    string
+	Type    string // as format_type writes it
+	Kind    Kind
+	NotNull bool
+	Default string // expression; empty for none
+
+	Generated bool // always, from other columns
+
+	// Sequenced says that values come from a sequence, Cache how many of them a session draws at once:
+	// more than one, and ids don't ascend with time.
+	Sequenced bool
+	Cache     int64
+}
+
+// TableIndex is a valid index of a Table.
+type TableIndex struct {
+	Name       string
+	Columns    []string // in order, without those that are only included; "" for an expression
+	Unique     bool
+	Primary    bool
+	Predicate  string // of a partial index
+	Definition string
+}
+
+// TableName is the table's full name.
+func (t *Table) TableName() TableName { return TableName{Schema: t.Schema, Name: t.Name} }
+
+// Column returns the named column, or nil.
+func (t *Table) Column(name string) *TableColumn {
+	for i := range t.Columns {
+		if t.Columns[i].Name == name {
+			return &t.Columns[i]
+		}
+	}
+	return nil
+}
+
+const tableSQL = `
+SELECT c.oid, n.nspname::text, c.relname::text, c.relkind = 'p'
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p')`
+
+const columnsSQL = `
+SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), b.typname::text, b.typtype::text, a.attnotnull,
+	coalesce(pg_get_expr(d.adbin, d.adrelid), ''), s.seqrelid IS NOT NULL, coalesce(s.seqcache, 0), a.attgenerated <> ''
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+JOIN pg_catalog.pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
+LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+LEFT JOIN LATERAL (
+	SELECT s.seqrelid, s.seqcache FROM pg_catalog.pg_depend p JOIN pg_catalog.pg_sequence s ON s.seqrelid = p.objid
+	WHERE p.classid = 'pg_class'::regclass AND p.refobjid = a.attrelid AND p.refobjsubid = a.attnum AND p.deptype IN ('a', 'i')
+	UNION ALL
+	SELECT s.seqrelid, s.seqcache FROM pg_catalog.pg_depend p JOIN pg_catalog.pg_sequence s ON s.seqrelid = p.refobjid
+	WHERE p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid
+	LIMIT 1
+) s ON true
+WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum`
+
+const indexesSQL = `
+SELECT c.relname::text,
+	ARRAY(SELECT coalesce((SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = k.attnum), '')
+		FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, place) WHERE k.place <= i.indnkeyatts ORDER BY k.place),
+	i.indisunique, i.indisprimary, coalesce(pg_get_expr(i.indpred, i.indrelid), ''), pg_get_indexdef(i.indexrelid)
+FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+WHERE i.indrelid = $1 AND i.indisvalid
+ORDER BY i.indisprimary DESC, c.relname`
+
+// ReadTable reads what the catalogue knows of a table. If there is none of that name, or its schema may
+// not be used, the error wraps ErrMapping.
+func ReadTable(ctx context.Context, q Querier, name TableName) (*Table, error) {
+	t, err := readTable(ctx, q, name)
+	if err != nil && !errors.Is(err, ErrMapping) {
+		return nil, fmt.Errorf("schema: read the catalogue of %s: %w", name, err)
+	}
+	return t, err
+}
+
+func readTable(ctx context.Context, q Querier, name TableName) (*Table, error) {
+	t := &Table{}
+	err := q.QueryRow(ctx, tableSQL, name.String()).Scan(&t.OID, &t.Schema, &t.Name, &t.Partitioned)
+	if errors.Is(err, pgx.ErrNoRows) || sqlState(err) == "42501" {
+		return nil, fmt.Errorf("%w: there is no table %s, or this role may not see it; name it with its schema if it is not in the search path", ErrMapping, name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	rows, err := q.Query(ctx, columnsSQL, t.OID)
+	if err != nil {
+		return nil, err
+	}
+	t.Columns, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c TableColumn, err error) {
+		var base, class string
+		err = row.Scan(&c.Name, &c.Type, &base, &class, &c.NotNull, &c.Default, &c.Sequenced, &c.Cache, &c.Generated)
+		c.Kind = kindOf(base, class)
+		return c, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if rows, err = q.Query(ctx, indexesSQL, t.OID); err != nil {
+		return nil, err
+	}
+	t.Indexes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (i TableIndex, err error) {
+		err = row.Scan(&i.Name, &i.Columns, &i.Unique, &i.Primary, &i.Predicate, &i.Definition)
+		return i, err
+	})
+	return t, err
+}
+
+func kindOf(base, class string) Kind {
+	if class == "e" {
+		return KindEnum
+	}
+	switch base {
+	case "int2", "int4", "int8":
+		return KindInteger
+	case "uuid":
+		return KindUUID
+	case "text", "varchar", "bpchar", "citext", "name":
+		return KindText
+	case "bytea":
+		return KindBytes
+	case "json", "jsonb":
+		return KindJSON
+	case "timestamp", "timestamptz":
+		return KindTime
+	case "bool":
+		return KindBoolean
+	case "xid8":
+		return KindXID8
+	}
+	return KindOther
+}
+
+// Fit reports every column that m names and t doesn't have, or has with a type that it can't be. Such an
+// error wraps ErrMapping and names the column and the table.
+func (m *Mapping) Fit(t *Table) error {
+	f := fitting{table: t}
+	text := []Kind{KindText, KindUUID, KindInteger, KindEnum}
+	f.column("id", m.ID, KindInteger, KindUUID, KindText)
+	f.column("message_id", m.MessageID, KindUUID, KindText, KindInteger)
+	for _, c := range templateColumns(m.Topic) {
+		f.column("topic", c, text...)
+	}
+	for _, c := range templateColumns(m.Key) {
+		f.column("key", c, append(text, KindBytes)...)
+	}
+	f.column("aggregate_type", m.AggregateType, text...)
+	f.column("aggregate_id", m.AggregateID, text...)
+	f.column("event_type", m.EventType, text...)
+	f.column("payload", m.Payload, KindBytes, KindJSON, KindText)
+	f.column("content_type", m.ContentType, text...)
+	f.column("headers", m.Headers, KindJSON, KindText)
+	f.column("created_at", m.CreatedAt, KindTime)
+	f.column("deliver_at", m.DeliverAt, KindTime)
+	f.column("order", m.Order, KindInteger, KindUUID, KindText, KindTime)
+	f.column("priority", m.Priority, KindInteger)
+	for _, h := range m.HeaderColumns {
+		f.column("header "+h.Name, h.Column)
+	}
+	switch m.Done.How {
+	case DoneTimestamp:
+		f.column("done", m.Done.Column, KindTime)
+	case DoneBoolean:
+		f.column("done", m.Done.Column, KindBoolean)
+	case DoneStatus:
+		f.column("done", m.Done.Column, KindText, KindEnum)
+	}
+	f.column("done flag", m.Done.Flag, KindBoolean)
+	f.column("done at", m.Done.At, KindTime)
+	f.column("ack at", m.Done.AckAt, KindTime)
+	f.column("updated at", m.Done.UpdatedAt, KindTime)
+	f.column("attempts", m.Failure.Attempts, KindInteger)
+	f.column("error", m.Failure.Error, KindText)
+	f.column("last attempt", m.Failure.LastAttempt, KindTime)
+	f.column("next attempt", m.Failure.NextAttempt, KindTime)
+	f.column("claimed until", m.Claim.Until, KindTime)
+	f.column("claimed since", m.Claim.Since, KindTime)
+	f.column("owner", m.Claim.Owner, KindText)
+	f.column("topic of the offset", m.Offsets.Topic, KindText)
+	f.column("partition of the offset", m.Offsets.Partition, KindInteger)
+	f.column("transaction", m.Offsets.Transaction, KindXID8)
+	f.column("broker's partition", m.Placed.Partition, KindInteger, KindText)
+	f.column("broker's offset", m.Placed.Offset, KindInteger, KindText)
+	f.unique(m.ID)
+	if len(f.faults) > 0 {
+		return fmt.Errorf("%w: %w", ErrMapping, errors.Join(f.faults...))
+	}
+	return nil
+}
+
+type fitting struct {
+	table  *Table
+	faults []error
+}
+
+// column complains unless the table has the column with one of the kinds; with any, if none is given.
+func (f *fitting) column(what, name string, kinds ...Kind) {
+	if name == "" {
+		return
+	}
+	c := f.table.Column(name)
+	if c == nil {
+		f.faults = append(f.faults, fmt.Errorf("table %s has no column %q (%s)", f.table.TableName(), name, what))
+		return
+	}
+	if len(kinds) > 0 && !slices.Contains(kinds, c.Kind) {
+		f.faults = append(f.faults, fmt.Errorf("column %q of table %s is of type %s, which can't be the %s: want one of %q",
+			name, f.table.TableName(), c.Type, what, kinds))
+	}
+}
+
+// unique complains unless rows are told apart by the column alone. The key of a partitioned table has
+// the column of the partitions in it too.
+func (f *fitting) unique(id string) {
+	c := f.table.Column(id)
+	if c == nil {
+		return
+	}
+	for _, i := range f.table.Indexes {
+		if i.Unique && i.Predicate == "" && (slices.Equal(i.Columns, []string{id}) || f.table.Partitioned && slices.Contains(i.Columns, id)) {
+			return
+		}
+	}
+	f.faults = append(f.faults, fmt.Errorf("column %q of table %s has no unique index of its own, so it can't be the id", id, f.table.TableName()))
+}
