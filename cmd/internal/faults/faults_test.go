@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"context"
 	"os"
 	"slices"
 	"sync"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/pgoutbox/outbox/cmd/internal/rig"
 	"github.com/pgoutbox/outbox/internal/check"
 )
 
@@ -28,13 +28,13 @@ func onEach(t *testing.T, test func(t *testing.T, w *world)) {
 
 func TestARelayThatIsKilledLosesNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, w *world) {
-		w.write(4, time.Millisecond)
+		w.write(time.Millisecond)
 		r := w.relay("relay-1")
 		n := rounds(t, 5)
 		for range n {
 			w.flowing(15 * time.Second)
-			r.kill()
-			r.start()
+			w.must(r.Kill())
+			w.must(r.Start())
 		}
 		w.flowing(15 * time.Second)
 		w.settle(n)
@@ -43,13 +43,13 @@ func TestARelayThatIsKilledLosesNothing(t *testing.T) {
 
 func TestARelayThatFreezesPastItsLeaseIsReplacedAndCanDoNoHarm(t *testing.T) {
 	onEach(t, func(t *testing.T, w *world) {
-		w.write(4, time.Millisecond)
-		relays := map[string]*relayProcess{"relay-1": w.relay("relay-1"), "relay-2": w.relay("relay-2")}
+		w.write(time.Millisecond)
+		relays := map[string]*rig.Relay{"relay-1": w.relay("relay-1"), "relay-2": w.relay("relay-2")}
 		n := rounds(t, 2)
 		for range n {
 			w.flowing(15 * time.Second)
 			first := w.owner()
-			relays[first].signal(syscall.SIGSTOP)
+			w.must(relays[first].Signal(syscall.SIGSTOP))
 			deadline := time.Now().Add(15 * time.Second)
 			for w.owner() == first || w.owner() == "" {
 				if time.Now().After(deadline) {
@@ -58,32 +58,23 @@ func TestARelayThatFreezesPastItsLeaseIsReplacedAndCanDoNoHarm(t *testing.T) {
 				time.Sleep(20 * time.Millisecond)
 			}
 			w.flowing(15 * time.Second)
-			relays[first].signal(syscall.SIGCONT)
+			w.must(relays[first].Signal(syscall.SIGCONT))
 		}
 		w.flowing(15 * time.Second)
 		w.settle(n)
-		for name, r := range relays {
-			if r.ended() {
-				t.Errorf("%s has ended instead of standing by:\n%s", name, r.log())
-			}
-		}
 	})
 }
 
 func TestABrokerThatIsKilledAndComesBackGetsEverything(t *testing.T) {
 	onEach(t, func(t *testing.T, w *world) {
-		w.write(4, time.Millisecond)
+		w.write(time.Millisecond)
 		w.relay("relay-1")
 		n := rounds(t, 2)
 		for range n {
 			w.flowing(15 * time.Second)
-			if err := w.broker.server().Kill9(); err != nil {
-				t.Fatal(err)
-			}
+			w.must(w.broker.server.Kill9())
 			time.Sleep(time.Second)
-			if err := w.broker.server().Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			w.must(w.broker.server.Restart(t.Context()))
 		}
 		w.flowing(30 * time.Second)
 		w.settle(n)
@@ -92,18 +83,14 @@ func TestABrokerThatIsKilledAndComesBackGetsEverything(t *testing.T) {
 
 func TestABrokerThatFreezesGetsEverything(t *testing.T) {
 	onEach(t, func(t *testing.T, w *world) {
-		w.write(4, time.Millisecond)
+		w.write(time.Millisecond)
 		w.relay("relay-1")
 		n := rounds(t, 1)
 		for range n {
 			w.flowing(15 * time.Second)
-			if err := w.broker.server().Freeze(); err != nil {
-				t.Fatal(err)
-			}
+			w.must(w.broker.server.Freeze())
 			time.Sleep(8 * time.Second)
-			if err := w.broker.server().Thaw(); err != nil {
-				t.Fatal(err)
-			}
+			w.must(w.broker.server.Thaw())
 		}
 		w.flowing(30 * time.Second)
 		w.settle(n)
@@ -112,7 +99,7 @@ func TestABrokerThatFreezesGetsEverything(t *testing.T) {
 
 func TestADatabaseThatIsKilledAndComesBackLosesNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, w *world) {
-		w.write(4, time.Millisecond)
+		w.write(time.Millisecond)
 		w.relay("relay-1")
 		n := rounds(t, 2)
 		for i := range n {
@@ -121,12 +108,8 @@ func TestADatabaseThatIsKilledAndComesBackLosesNothing(t *testing.T) {
 			if i%2 == 1 {
 				stop = w.pg.Crash
 			}
-			if err := stop(); err != nil {
-				t.Fatal(err)
-			}
-			if err := w.pg.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			w.must(stop())
+			w.must(w.pg.Restart(t.Context()))
 		}
 		w.flowing(30 * time.Second)
 		w.settle(n)
@@ -135,41 +118,28 @@ func TestADatabaseThatIsKilledAndComesBackLosesNothing(t *testing.T) {
 
 func TestATransactionHeldOpenStopsNobody(t *testing.T) {
 	w := newWorld(t, onNATS)
-	w.write(4, time.Millisecond)
+	w.write(time.Millisecond)
 	w.relay("relay-1")
 	w.flowing(15 * time.Second)
-	tx, err := w.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "SELECT pg_current_xact_id()"); err != nil {
-		t.Fatal(err)
-	}
+	tx, err := w.load.Pool().Begin(t.Context())
+	w.must(err)
+	_, err = tx.Exec(t.Context(), "SELECT pg_current_xact_id()")
+	w.must(err)
 	for range 5 {
 		w.flowing(5 * time.Second)
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	w.must(tx.Rollback(t.Context()))
 	w.settle(0)
 }
 
 func TestARelayThatIsToldToStopDrainsAndRepeatsNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, w *world) {
-		w.write(4, time.Millisecond)
+		w.write(time.Millisecond)
 		r := w.relay("relay-1")
 		for range rounds(t, 3) {
 			w.flowing(15 * time.Second)
-			r.signal(syscall.SIGTERM)
-			select {
-			case <-r.done:
-			case <-time.After(20 * time.Second):
-				t.Fatal("the relay does not end")
-			}
-			if code := r.cmd.ProcessState.ExitCode(); code != 0 {
-				t.Fatalf("exit code %d:\n%s", code, r.log())
-			}
-			r.start()
+			w.must(r.Stop(20 * time.Second))
+			w.must(r.Start())
 		}
 		w.flowing(15 * time.Second)
 		w.settle(0) // no fault: not one duplicate
@@ -187,62 +157,38 @@ func TestADestinationThatIsAwayHoldsUpNoOtherAndLosesNothing(t *testing.T) {
 		}
 	}
 	w := newWorld(t, onNATS)
-	w.second = onNATS(t)
+	second := onNATS(t)
+	w.second = &second
+	w.write(5 * time.Millisecond)
 	latencies := w.watch(t)
-	w.write(4, 5*time.Millisecond)
 	w.relay("relay-1")
 	w.flowing(15 * time.Second)
 	latencies() // the start is no measure
 	time.Sleep(away / 2)
 	t.Logf("both there: %s", latencies())
-	if err := w.second.server().Kill9(); err != nil {
-		t.Fatal(err)
-	}
+	w.must(second.server.Kill9())
 	time.Sleep(away)
 	t.Logf("second away for %v: %s", away, latencies())
-	if err := w.second.server().Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	w.must(second.server.Restart(t.Context()))
 	w.settle(1)
 
 	// The second has everything too, in order, and one attempt was enough.
-	checker := check.New(check.Config{})
-	for key := range keys {
-		for seq := uint64(1); seq <= w.counters[key].Load(); seq++ {
-			if _, committed := w.commits.Load(check.ID{Key: uint32(key), Seq: seq}); committed {
-				checker.Committed(uint32(key), seq)
-			} else {
-				checker.RolledBack(uint32(key), seq)
-			}
-		}
+	w.second = nil
+	verdict, err := w.load.Judge(t.Context(), second.Target, check.New(check.Config{}), rig.Losses{}, 2*time.Minute, w.stop)
+	w.must(err)
+	t.Logf("second: %v", verdict.Report)
+	if !verdict.Report.OK() {
+		t.Errorf("the second destination broke a promise: %+v", verdict.Report)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var consumer sync.WaitGroup
-	consumer.Go(func() { _ = w.second.consume(ctx, checker.Destination("default")) }) // ends by cancel
-	for deadline := time.Now().Add(2 * time.Minute); checker.Outstanding() > 0 && time.Now().Before(deadline); {
-		time.Sleep(50 * time.Millisecond)
-	}
-	cancel()
-	consumer.Wait()
-	report := checker.Report()
-	t.Logf("second: %v", report)
-	if !report.OK() {
-		t.Errorf("the second destination broke a promise: %+v", report)
-	}
-	var dead, attempts int
-	if err := w.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM outbox.dead_letters),
-		(SELECT coalesce(sum(attempts), 0) FROM outbox.holds)`).Scan(&dead, &attempts); err != nil {
-		t.Fatal(err)
-	}
-	if dead+attempts > 0 {
-		t.Errorf("the outage cost %d dead letters and %d attempts", dead, attempts)
+	if verdict.Report.DeadLettered > 0 || verdict.Held > 0 {
+		t.Errorf("the outage cost %d dead letters, and %d messages are held", verdict.Report.DeadLettered, verdict.Held)
 	}
 }
 
 // watch measures the time from commit to consumer at the first destination. The function that it returns
 // describes what was measured since its last call.
 func (w *world) watch(t *testing.T) func() string {
-	nc, err := nats.Connect(w.broker.(natsBroker).URL())
+	nc, err := nats.Connect("nats://" + w.broker.server.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,9 +201,9 @@ func (w *world) watch(t *testing.T) func() string {
 		if err != nil {
 			return // the checker counts it
 		}
-		if at, ok := w.commits.Load(id); ok {
+		if at, ok := w.load.CommittedAt(id); ok {
 			mu.Lock()
-			seen = append(seen, now.Sub(at.(time.Time)))
+			seen = append(seen, now.Sub(at))
 			mu.Unlock()
 		}
 	})

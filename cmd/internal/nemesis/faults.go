@@ -7,6 +7,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/pgoutbox/outbox/cmd/internal/rig"
 )
 
 // fault is something that goes wrong, in some way that the run's random numbers decide.
@@ -73,7 +75,7 @@ func relayFaults() []fault {
 					return nil, err
 				}
 			}
-			if err := pause(ctx, time.Duration(r.rng.IntN(1500))*time.Millisecond); err != nil {
+			if err := rig.Pause(ctx, time.Duration(r.rng.IntN(1500))*time.Millisecond); err != nil {
 				return nil, err
 			}
 			for _, relay := range r.relays {
@@ -93,8 +95,8 @@ func relayFaults() []fault {
 			}
 			return func(ctx context.Context) error {
 				// It wakes up as a zombie while the other one is at work.
-				err := pause(ctx, time.Duration(r.rng.IntN(500))*time.Millisecond)
-				return errors.Join(err, thaw(owner), pause(ctx, 300*time.Millisecond))
+				err := rig.Pause(ctx, time.Duration(r.rng.IntN(500))*time.Millisecond)
+				return errors.Join(err, thaw(owner), rig.Pause(ctx, 300*time.Millisecond))
 			}, nil
 		}},
 		{kind: "relay stopped in good order", repeats: 0, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
@@ -114,7 +116,7 @@ func brokerFaults() []fault {
 			if err := server.Kill9(); err != nil {
 				return nil, err
 			}
-			if err := pause(ctx, time.Duration(r.rng.IntN(1500))*time.Millisecond); err != nil {
+			if err := rig.Pause(ctx, time.Duration(r.rng.IntN(1500))*time.Millisecond); err != nil {
 				return nil, err
 			}
 			return nil, server.Restart(ctx)
@@ -125,13 +127,13 @@ func brokerFaults() []fault {
 				return nil, err
 			}
 			// Less than relays wait for an answer: what they have sent is in the sockets and arrives.
-			err := pause(ctx, time.Duration(1000+r.rng.IntN(3000))*time.Millisecond)
+			err := rig.Pause(ctx, time.Duration(1000+r.rng.IntN(3000))*time.Millisecond)
 			return nil, errors.Join(err, server.Thaw())
 		}},
 		{kind: "answers of the broker lost", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
 			_, proxy := r.brokerServer()
 			proxy.LoseAnswers()
-			err := pause(ctx, time.Duration(50+r.rng.IntN(500))*time.Millisecond)
+			err := rig.Pause(ctx, time.Duration(50+r.rng.IntN(500))*time.Millisecond)
 			proxy.Heal()
 			return nil, err
 		}},
@@ -144,7 +146,7 @@ func brokerFaults() []fault {
 			_, proxy := r.brokerServer()
 			for range 5 {
 				proxy.Cut()
-				if err := pause(ctx, time.Duration(r.rng.IntN(200))*time.Millisecond); err != nil {
+				if err := rig.Pause(ctx, time.Duration(r.rng.IntN(200))*time.Millisecond); err != nil {
 					return nil, err
 				}
 			}
@@ -153,7 +155,7 @@ func brokerFaults() []fault {
 		{kind: "broker unreachable", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
 			_, proxy := r.brokerServer()
 			proxy.Refuse(true)
-			err := pause(ctx, time.Duration(500+r.rng.IntN(2000))*time.Millisecond)
+			err := rig.Pause(ctx, time.Duration(500+r.rng.IntN(2000))*time.Millisecond)
 			proxy.Heal()
 			return nil, err
 		}},
@@ -163,7 +165,7 @@ func brokerFaults() []fault {
 			if err := r.site.storage.fill(); err != nil {
 				return nil, err
 			}
-			if err := pause(ctx, time.Duration(1000+r.rng.IntN(1000))*time.Millisecond); err != nil {
+			if err := rig.Pause(ctx, time.Duration(1000+r.rng.IntN(1000))*time.Millisecond); err != nil {
 				return nil, err
 			}
 			// Both brokers give up; an operator makes room and starts them again.
@@ -179,7 +181,7 @@ func databaseFaults() []fault {
 			if err := r.site.pg.Kill9(); err != nil {
 				return nil, err
 			}
-			err := pause(ctx, time.Duration(r.rng.IntN(1000))*time.Millisecond)
+			err := rig.Pause(ctx, time.Duration(r.rng.IntN(1000))*time.Millisecond)
 			return nil, errors.Join(err, r.site.pg.Restart(ctx))
 		}},
 		{kind: "database crashed", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
@@ -189,7 +191,7 @@ func databaseFaults() []fault {
 			if err := r.site.pg.Freeze(); err != nil {
 				return nil, err
 			}
-			err := pause(ctx, time.Duration(500+r.rng.IntN(2500))*time.Millisecond)
+			err := rig.Pause(ctx, time.Duration(500+r.rng.IntN(2500))*time.Millisecond)
 			return nil, errors.Join(err, r.site.pg.Thaw())
 		}},
 		{kind: "sessions terminated", repeats: 5, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
@@ -199,7 +201,7 @@ func databaseFaults() []fault {
 				if err != nil {
 					return nil, err
 				}
-				if err := pause(ctx, time.Duration(r.rng.IntN(300))*time.Millisecond); err != nil {
+				if err := rig.Pause(ctx, time.Duration(r.rng.IntN(300))*time.Millisecond); err != nil {
 					return nil, err
 				}
 			}
@@ -208,7 +210,7 @@ func databaseFaults() []fault {
 		{kind: "answers of the database lost", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
 			// Among them that to a COMMIT, so that a relay doesn't know whether it has settled.
 			r.site.toPG.LoseAnswers()
-			err := pause(ctx, time.Duration(20+r.rng.IntN(300))*time.Millisecond)
+			err := rig.Pause(ctx, time.Duration(20+r.rng.IntN(300))*time.Millisecond)
 			r.site.toPG.Heal()
 			return nil, err
 		}},
@@ -219,7 +221,7 @@ func databaseFaults() []fault {
 		{kind: "connection to the database cut", repeats: 5, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
 			for range 5 {
 				r.site.toPG.Cut()
-				if err := pause(ctx, time.Duration(r.rng.IntN(300))*time.Millisecond); err != nil {
+				if err := rig.Pause(ctx, time.Duration(r.rng.IntN(300))*time.Millisecond); err != nil {
 					return nil, err
 				}
 			}
@@ -258,7 +260,7 @@ func clientFaults() []fault {
 				if time.Now().After(deadline) {
 					return nil, errors.New("no message that is too large became a dead letter")
 				}
-				if err := pause(ctx, 20*time.Millisecond); err != nil {
+				if err := rig.Pause(ctx, 20*time.Millisecond); err != nil {
 					return nil, err
 				}
 			}
@@ -269,7 +271,7 @@ func clientFaults() []fault {
 				return nil, err
 			}
 			return func(ctx context.Context) error {
-				return errors.Join(thaw(owner), owner.Stop(20*time.Second), owner.Start())
+				return errors.Join(thaw(owner), owner.Wait(20*time.Second), owner.Start())
 			}, errors.Join(freeze(owner), owner.Signal(syscall.SIGTERM))
 		}},
 	}

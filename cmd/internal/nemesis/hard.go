@@ -27,7 +27,7 @@ func slow(which func(*run) slowable) func(context.Context, *run) (func(context.C
 		r.note("slow: %+v", s)
 		line.Slow(s)
 		return func(ctx context.Context) error {
-			err := pause(ctx, 500*time.Millisecond)
+			err := rig.Pause(ctx, 500*time.Millisecond)
 			line.Heal()
 			return err
 		}, nil
@@ -44,10 +44,10 @@ func promote(ctx context.Context, r *run) (func(context.Context) error, error) {
 	if err := detach(ctx, standby); err != nil {
 		return nil, errors.Join(err, standby.Close())
 	}
-	if err := pause(ctx, time.Duration(100+r.rng.IntN(700))*time.Millisecond); err != nil {
+	if err := rig.Pause(ctx, time.Duration(100+r.rng.IntN(700))*time.Millisecond); err != nil {
 		return nil, errors.Join(err, standby.Close())
 	}
-	before, err := r.delivered(ctx)
+	before, err := r.load.Delivered(ctx)
 	if err != nil {
 		return nil, errors.Join(err, standby.Close())
 	}
@@ -64,7 +64,7 @@ func promote(ctx context.Context, r *run) (func(context.Context) error, error) {
 	if err := r.load.Connect(ctx, standby.URL(r.database)); err != nil {
 		return nil, err
 	}
-	after, err := r.delivered(ctx)
+	after, err := r.load.Delivered(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func detach(ctx context.Context, standby *servers.Postgres) error {
 		if time.Now().After(deadline) {
 			return errors.New("the standby goes on receiving without a primary to receive from")
 		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
+		if err := rig.Pause(ctx, 5*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -155,7 +155,7 @@ func changeSchema(ctx context.Context, r *run) (func(context.Context) error, err
 			}
 			// Somebody holds the lock, or what it needs isn't there yet: all in a day's work.
 			r.note("%s: %v", statements[i], refused.Message)
-			if err := pause(ctx, 50*time.Millisecond); err != nil {
+			if err := rig.Pause(ctx, 50*time.Millisecond); err != nil {
 				return nil, err
 			}
 		}
@@ -182,7 +182,7 @@ func deleteTopic(ctx context.Context, r *run) (func(context.Context) error, erro
 	if err := r.target.Delete(ctx); err != nil {
 		return nil, err
 	}
-	if err := pause(ctx, time.Duration(r.rng.IntN(1500))*time.Millisecond); err != nil {
+	if err := rig.Pause(ctx, time.Duration(r.rng.IntN(1500))*time.Millisecond); err != nil {
 		return nil, err
 	}
 	if err := r.target.Create(ctx); err != nil {

@@ -160,7 +160,6 @@ func (r *run) setUp(ctx context.Context) (err error) {
 		relay, err := rig.StartRelay(r.binary, r.dir, name, fmt.Sprintf(`name: %s
 database: {url: %q}
 http: {listen: ""}
-log: {level: debug}
 retention: {interval: 1s}
 destinations:
   - name: events
@@ -176,7 +175,7 @@ destinations:
 	return nil
 }
 
-// broke returns the server and the proxy of the run's broker.
+// brokerServer returns the server and the proxy of the run's broker.
 func (r *run) brokerServer() (*servers.Server, *rig.Proxy) {
 	if r.broker == "nats" {
 		return &r.site.nats.Server, r.site.toNATS
@@ -187,7 +186,7 @@ func (r *run) brokerServer() (*servers.Server, *rig.Proxy) {
 // inject lets one fault happen and waits until messages flow again.
 func (r *run) inject(ctx context.Context, f fault) (time.Duration, error) {
 	// Each in the middle of something.
-	if err := pause(ctx, time.Duration(100+r.rng.IntN(400))*time.Millisecond); err != nil {
+	if err := rig.Pause(ctx, time.Duration(100+r.rng.IntN(400))*time.Millisecond); err != nil {
 		return 0, err
 	}
 	r.note("fault: %s", f.kind)
@@ -213,63 +212,41 @@ func (r *run) inject(ctx context.Context, f fault) (time.Duration, error) {
 	return recovery, nil
 }
 
-// flows waits until messages are settled that were not yet when it was called.
+// flows waits until everything is settled that was committed when it was called.
 func (r *run) flows(ctx context.Context, within time.Duration) (time.Duration, error) {
-	began := time.Now()
-	first := int64(-1)
-	for {
-		n, err := r.delivered(ctx)
-		if err == nil && first < 0 {
-			first = n
-		}
-		if err == nil && n > first {
-			return time.Since(began), nil
-		}
-		if !slices.ContainsFunc(r.relays, func(relay *rig.Relay) bool { return !relay.Ended() }) {
-			return 0, fmt.Errorf("no relay runs any more; the log of %s ends with:\n%s", r.relays[0].Name, r.relays[0].Log())
-		}
-		if time.Since(began) > within {
-			if err == nil {
-				err = errors.New("the database answers")
-			}
-			return within, fmt.Errorf("no message was delivered for %v (%d were before; %w)", within, n, err)
-		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
-			return 0, err
+	took, err := r.load.Flows(ctx, within)
+	if err == nil || ctx.Err() != nil {
+		return took, err
+	}
+	for _, relay := range r.relays {
+		if relay.Ended() {
+			err = fmt.Errorf("%w\nrelay %s does not run; its log ends with:\n%s", err, relay.Name, relay.Log())
 		}
 	}
-}
-
-// delivered is how many messages the cursor counts.
-func (r *run) delivered(ctx context.Context) (n int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	err = r.load.Pool().QueryRow(ctx, "SELECT coalesce(sum(delivered), 0)::bigint FROM outbox.cursors").Scan(&n)
-	return n, err
+	return took, err
 }
 
 // owner returns the relay that holds the lease, and waits for one.
 func (r *run) owner(ctx context.Context, except string) (*rig.Relay, error) {
 	deadline := time.Now().Add(flowWithin)
 	for {
-		var name string
-		err := r.load.Pool().QueryRow(ctx, "SELECT coalesce(max(owner), '') FROM outbox.cursors WHERE lease_until > clock_timestamp()").Scan(&name)
+		name, err := r.load.Owner(ctx)
 		if i := slices.IndexFunc(r.relays, func(relay *rig.Relay) bool { return relay.Name == name }); err == nil && i >= 0 && name != except {
 			return r.relays[i], nil
 		}
 		if time.Now().After(deadline) {
 			return nil, fmt.Errorf("nobody but %q took the lease for %v: %w", except, flowWithin, err)
 		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
+		if err := rig.Pause(ctx, 5*time.Millisecond); err != nil {
 			return nil, err
 		}
 	}
 }
 
 // settle ends the writers, waits until everything is delivered, ends the relays in good order, and judges.
-func (r *run) settle(ctx context.Context, res *result) (err error) {
+func (r *run) settle(ctx context.Context, res *result) error {
 	for deadline := time.Now().Add(10 * time.Second); r.load.Committed() < enough && time.Now().Before(deadline); {
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := rig.Pause(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -279,55 +256,31 @@ func (r *run) settle(ctx context.Context, res *result) (err error) {
 	if err := r.readKept(ctx); err != nil {
 		return err
 	}
-	if res.truth, err = r.load.Tell(ctx, r.checker, r.losses); err != nil {
-		return err
-	}
-	destination := r.checker.Destination("default")
-	if err := r.readDead(ctx, destination); err != nil {
-		return err
-	}
-	reader, err := r.target.Read(ctx)
+	verdict, err := r.load.Judge(ctx, r.target, r.checker, r.losses, drainWithin, r.stopRelays)
 	if err != nil {
 		return err
 	}
-	defer reader.Close()
-	each := func(payload []byte) { _, _ = destination.Payload(payload) } // what doesn't decode is counted
-	deadline := time.Now().Add(drainWithin)
-	for r.checker.Outstanding() > 0 && time.Now().Before(deadline) {
-		payloads, err := reader.Next(ctx)
-		if err != nil {
-			return err
-		}
-		for _, p := range payloads {
-			each(p)
-		}
-		if len(payloads) == 0 {
-			if err := r.readDead(ctx, destination); err != nil {
-				return err
-			}
-		}
-	}
-	if r.checker.Outstanding() == 0 {
-		r.note("everything is delivered")
-	}
+	res.truth, res.report = verdict.Truth, verdict.Report
+	res.allowed += r.extra
+	return judge(res, verdict.Held)
+}
+
+// stopRelays ends the relays in good order. They all run still, whatever has happened to them.
+func (r *run) stopRelays() error {
+	r.note("the relays are told to stop")
+	var errs []error
 	for _, relay := range r.relays {
 		if relay.Ended() {
-			err = errors.Join(err, fmt.Errorf("relay %s has ended by itself; its log ends with:\n%s", relay.Name, relay.Log()))
+			errs = append(errs, fmt.Errorf("relay %s has ended by itself; its log ends with:\n%s", relay.Name, relay.Log()))
 			continue
 		}
-		err = errors.Join(err, relay.Stop(20*time.Second))
+		errs = append(errs, relay.Stop(20*time.Second))
 	}
-	// Nobody publishes any more: what is in the topic now is all that there will be.
-	if err := errors.Join(err, rig.ReadOn(ctx, reader, each), r.readDead(ctx, destination)); err != nil {
-		return err
-	}
-	res.report = r.checker.Report()
-	res.allowed += r.extra
-	return r.judge(ctx, res)
+	return errors.Join(errs...)
 }
 
 // judge compares what was found with what was promised.
-func (r *run) judge(ctx context.Context, res *result) error {
+func judge(res *result, held int) error {
 	var faults []error
 	report := res.report
 	if !report.OK() {
@@ -342,37 +295,10 @@ func (r *run) judge(ctx context.Context, res *result) error {
 	if report.DeadLettered != uint64(res.truth.Big) {
 		faults = append(faults, fmt.Errorf("%d dead letters, but %d messages are too large", report.DeadLettered, res.truth.Big))
 	}
-	var holds int
-	if err := r.load.Pool().QueryRow(ctx, "SELECT count(*) FROM outbox.holds").Scan(&holds); err != nil {
-		faults = append(faults, err)
-	} else if holds > 0 {
-		faults = append(faults, fmt.Errorf("%d messages are held after everything was delivered", holds))
+	if held > 0 {
+		faults = append(faults, fmt.Errorf("%d messages are held after everything was delivered", held))
 	}
 	return errors.Join(faults...)
-}
-
-// readDead tells the checker of the dead letters.
-func (r *run) readDead(ctx context.Context, to *check.Destination) error {
-	rows, err := r.load.Pool().Query(ctx, "SELECT payload FROM outbox.dead_letters")
-	if err != nil {
-		return fmt.Errorf("read the dead letters: %w", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var payload []byte
-		if err := rows.Scan(&payload); err != nil {
-			return fmt.Errorf("read the dead letters: %w", err)
-		}
-		name, err := check.Decode(payload)
-		if err != nil {
-			return fmt.Errorf("a dead letter: %w", err)
-		}
-		if !r.load.IsBig(name) {
-			return fmt.Errorf("message %v is a dead letter, and nothing was wrong with it", name)
-		}
-		to.DeadLettered(name.Key, name.Seq)
-	}
-	return rows.Err()
 }
 
 // readKept notes with what the topic begins that replaced a deleted one.
@@ -399,14 +325,14 @@ func (r *run) idle(ctx context.Context) error {
 	var last int64
 	since := time.Now()
 	for deadline := time.Now().Add(drainWithin); time.Since(since) < 2*time.Second && time.Now().Before(deadline); {
-		n, err := r.delivered(ctx)
+		n, err := r.load.Delivered(ctx)
 		if err != nil {
 			return err
 		}
 		if n != last {
 			last, since = n, time.Now()
 		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := rig.Pause(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -447,18 +373,6 @@ func (r *run) note(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fmt.Fprintf(r.story, "%8.3fs  %s\n", time.Since(r.began).Seconds(), fmt.Sprintf(format, args...))
-}
-
-// pause waits.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
 
 // freeze halts a relay.

@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgoutbox/outbox/cmd/internal/rig"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
@@ -114,11 +112,6 @@ func (s *site) dropDatabase(ctx context.Context, name string) error {
 		return nil // it goes with the cluster
 	}
 	return s.pg.DropDatabase(ctx, name)
-}
-
-// connect opens a connection to a database, past the proxy.
-func (s *site) connect(ctx context.Context, database string) (*pgx.Conn, error) {
-	return pgx.Connect(ctx, s.pg.URL(database))
 }
 
 // relayURL is the database as relays reach it.

@@ -27,7 +27,7 @@ func summarise(out io.Writer, results []result) {
 		phantom += r.report.Phantom
 		inverted += r.report.Inverted
 	}
-	fmt.Fprintf(out, "\n%-42s %6s  %s\n", "fault", "times", "until messages flow: median, longest")
+	fmt.Fprintf(out, "\n%-42s %6s  %s\n", "fault", "times", "until all that was committed is delivered: median, longest")
 	for _, f := range faults() {
 		times := recoveries[f.kind]
 		if len(times) == 0 {

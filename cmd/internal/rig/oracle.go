@@ -102,11 +102,3 @@ func (l *Load) ledger(ctx context.Context) (map[check.ID]struct{}, error) {
 	}
 	return found, rows.Err()
 }
-
-// IsBig reports whether a message is one that no broker takes.
-func (l *Load) IsBig(name check.ID) bool {
-	a := &l.accounts[name.Key]
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return name.Seq <= uint64(len(a.attempts)) && a.attempts[name.Seq-1].big
-}

@@ -102,6 +102,11 @@ func (r *Relay) Stop(patience time.Duration) error {
 	if err := r.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
+	return r.Wait(patience)
+}
+
+// Wait is what Stop does after the signal.
+func (r *Relay) Wait(patience time.Duration) error {
 	_, exited := r.current()
 	timeout := time.NewTimer(patience)
 	defer timeout.Stop()
