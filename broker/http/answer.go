@@ -1,6 +1,7 @@
 package http
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -24,8 +25,8 @@ type request struct {
 	url     *url.URL
 	header  http.Header // becomes post's own
 	id      string
-	body    []byte
-	results int // how many the answer may have; 0 for a single message
+	body    []byte // the transport may go on reading it when the request is over
+	results int    // how many the answer may have; 0 for a single message
 }
 
 // answer is what the receiver said.
@@ -52,11 +53,9 @@ func (b *Broker) post(ctx context.Context, r request) (answer, error) {
 	defer cancel()
 	req := (&http.Request{Method: http.MethodPost, URL: r.url, Header: r.header, Body: http.NoBody}).WithContext(limited)
 	if len(r.body) > 0 {
-		body := &lent{data: r.body}
-		defer body.end()
 		req.ContentLength = int64(len(r.body))
-		req.Body = body.open()
-		req.GetBody = func() (io.ReadCloser, error) { return body.open(), nil }
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(r.body)), nil }
+		req.Body = io.NopCloser(bytes.NewReader(r.body))
 	}
 	resp, err := b.transport.RoundTrip(req)
 	if err != nil {

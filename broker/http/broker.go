@@ -3,9 +3,7 @@ package http
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"sync"
@@ -161,42 +159,3 @@ func (t *throttle) check(now time.Time) error {
 	}
 	return outbox.Unavailable(outbox.RetryAfter(fmt.Errorf("%w (not sent before that)", t.cause), t.until.Sub(now)))
 }
-
-// lent is a payload that belongs to the caller of Publish. The transport may go on reading a body when the
-// request is over, so it reads through this, which ends with the request.
-type lent struct {
-	mu   sync.Mutex
-	data []byte
-	over bool
-}
-
-var errOver = errors.New("http: the request is over")
-
-func (l *lent) open() io.ReadCloser { return &lentReader{from: l} }
-
-func (l *lent) end() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.data, l.over = nil, true
-}
-
-type lentReader struct {
-	from   *lent
-	offset int
-}
-
-func (r *lentReader) Read(p []byte) (int, error) {
-	r.from.mu.Lock()
-	defer r.from.mu.Unlock()
-	if r.from.over {
-		return 0, errOver
-	}
-	n := copy(p, r.from.data[r.offset:])
-	r.offset += n
-	if r.offset == len(r.from.data) {
-		return n, io.EOF
-	}
-	return n, nil
-}
-
-func (r *lentReader) Close() error { return nil }

@@ -135,7 +135,7 @@ func (c *call) single(ctx context.Context, m *outbox.Message) error {
 	if err := webhook.SetHeaders(h, m); err != nil {
 		return err
 	}
-	a, err := b.post(ctx, request{url: u, header: h, id: m.ID.String(), body: m.Payload})
+	a, err := b.post(ctx, request{url: u, header: h, id: m.ID.String(), body: bytes.Clone(m.Payload)})
 	if err != nil {
 		return err
 	}

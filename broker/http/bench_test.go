@@ -1,0 +1,119 @@
+package http_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	webhooks "github.com/pgoutbox/outbox/broker/http"
+)
+
+// The figure to compare with is a loop over the same transport's RoundTrip, as many at once, that signs
+// nothing, sends no header but the content type, and keeps no order within a key. The receiver reads the
+// body and answers 204.
+func BenchmarkPublish(b *testing.B) {
+	const size, parallel = 2000, 64
+	for _, round := range []struct {
+		name  string
+		delay time.Duration
+	}{{"loopback", 0}, {"1 ms", time.Millisecond}} {
+		for _, h2 := range []bool{false, true} {
+			name := map[bool]string{false: "HTTP/1.1", true: "HTTP/2"}[h2] + ", " + round.name
+			b.Run("broker, "+name, func(b *testing.B) {
+				url, secured := benchServer(b, h2, round.delay)
+				broker := newBroker(b, url, webhooks.Config{MaxInFlight: parallel, TLS: secured})
+				measure(b, size, func(batch []*outbox.Message) { accepted(b, broker.Publish(b.Context(), batch)) })
+			})
+			b.Run("loop, "+name, func(b *testing.B) {
+				url, secured := benchServer(b, h2, round.delay)
+				transport := &http.Transport{MaxIdleConnsPerHost: parallel, TLSClientConfig: secured, ForceAttemptHTTP2: h2}
+				b.Cleanup(transport.CloseIdleConnections)
+				measure(b, size, func(batch []*outbox.Message) { loop(b, transport, url, batch, parallel) })
+			})
+		}
+		b.Run("broker, batches of 500, "+round.name, func(b *testing.B) {
+			url, secured := benchServer(b, false, round.delay)
+			broker := newBroker(b, url, webhooks.Config{Batch: 500, TLS: secured})
+			measure(b, size, func(batch []*outbox.Message) { accepted(b, broker.Publish(b.Context(), batch)) })
+		})
+	}
+}
+
+func measure(b *testing.B, size int, publish func([]*outbox.Message)) {
+	batch := messages(size, 1000)
+	for _, m := range batch {
+		m.Payload = make([]byte, 256)
+		m.EventType, m.ContentType = "OrderCreated", "application/json"
+	}
+	publish(batch) // connections
+	b.ReportAllocs()
+	for b.Loop() {
+		publish(batch)
+	}
+	b.ReportMetric(float64(b.N*size)/b.Elapsed().Seconds(), "msg/s")
+}
+
+func loop(b *testing.B, transport *http.Transport, url string, batch []*outbox.Message, parallel int) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range parallel {
+		wg.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(batch) {
+					return
+				}
+				req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, url, bytes.NewReader(batch[i].Payload))
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				req.Header.Set("Content-Type", "application/json")
+				resp, err := transport.RoundTrip(req)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+				if resp.StatusCode != http.StatusNoContent {
+					b.Error(resp.Status)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func benchServer(b *testing.B, h2 bool, delay time.Duration) (url string, secured *tls.Config) {
+	b.Helper()
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			b.Error(err)
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	if h2 {
+		s.EnableHTTP2 = true
+		s.StartTLS()
+		secured = s.Client().Transport.(*http.Transport).TLSClientConfig
+	} else {
+		s.Start()
+	}
+	b.Cleanup(s.Close)
+	url = s.URL
+	if delay > 0 {
+		p := newProxy(b, s.Listener.Addr().String())
+		p.delay.Store(int64(delay))
+		url = fmt.Sprintf("%s://%s", map[bool]string{false: "http", true: "https"}[h2], p.listener.Addr())
+	}
+	return url, secured
+}
