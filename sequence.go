@@ -44,12 +44,12 @@ const insertManyNumbered = `WITH m AS MATERIALIZED (
 	     WITH ORDINALITY AS m (message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at, place)
 ), s AS (
 	INSERT INTO outbox.sequences AS q (topic, key, last)
-	SELECT m.topic, m.lane, count(*) FROM m WHERE m.lane IS NOT NULL GROUP BY 1, 2 ORDER BY 1 COLLATE "C", 2 COLLATE "C"
+	SELECT m.topic, m.lane, count(*) FROM m WHERE m.lane IS NOT NULL GROUP BY m.topic, m.lane ORDER BY m.topic, m.lane
 	ON CONFLICT ON CONSTRAINT sequences_pkey DO UPDATE SET last = q.last + excluded.last RETURNING q.topic, q.key, q.last
 ), n AS MATERIALIZED (
 	SELECT m.*, s.last - count(*) OVER (PARTITION BY m.topic, m.lane)
 	            + row_number() OVER (PARTITION BY m.topic, m.lane ORDER BY m.place) AS number
-	FROM m LEFT JOIN s ON s.topic = m.topic AND s.key = m.lane
+	FROM m LEFT JOIN s ON s.topic = m.topic COLLATE "C" AND s.key = m.lane COLLATE "C"
 )
 INSERT INTO outbox.messages ` + insertColumns + `
 SELECT nullif(m.message_id, '')::uuid, m.topic, nullif(m.key, ''), nullif(m.aggregate_type, ''), nullif(m.aggregate_id, ''),
