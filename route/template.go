@@ -16,8 +16,8 @@ type Template struct {
 	fields   []field
 }
 
-// field appends its value in a message.
-type field func(b []byte, m *outbox.Message) []byte
+// field returns its value in a message.
+type field func(m *outbox.Message) string
 
 // ParseTemplate reads a template. A brace can't be written otherwise than around a field.
 func ParseTemplate(text string) (Template, error) {
@@ -43,42 +43,36 @@ func ParseTemplate(text string) (Template, error) {
 }
 
 func fieldNamed(name string) field {
-	of := func(get func(*outbox.Message) string) field {
-		return func(b []byte, m *outbox.Message) []byte { return append(b, get(m)...) }
-	}
 	switch name {
 	case "topic":
-		return of(func(m *outbox.Message) string { return m.Topic })
+		return func(m *outbox.Message) string { return m.Topic }
 	case "key":
-		return of((*outbox.Message).OrderingKey)
+		return (*outbox.Message).OrderingKey
 	case "event_type":
-		return of(func(m *outbox.Message) string { return m.EventType })
+		return func(m *outbox.Message) string { return m.EventType }
 	case "aggregate_type":
-		return of(func(m *outbox.Message) string { return m.AggregateType })
+		return func(m *outbox.Message) string { return m.AggregateType }
 	case "aggregate_id":
-		return of(func(m *outbox.Message) string { return m.AggregateID })
+		return func(m *outbox.Message) string { return m.AggregateID }
 	case "content_type":
-		return of(func(m *outbox.Message) string { return m.ContentType })
+		return func(m *outbox.Message) string { return m.ContentType }
 	case "id":
-		return func(b []byte, m *outbox.Message) []byte {
-			b, _ = m.ID.AppendText(b) // it has no error
-			return b
-		}
+		return func(m *outbox.Message) string { return m.ID.String() }
 	}
 	if header, ok := strings.CutPrefix(name, "header."); ok && header != "" {
-		return of(func(m *outbox.Message) string { value, _ := m.Header(header); return value })
+		return func(m *outbox.Message) string { value, _ := m.Header(header); return value }
 	}
 	return nil
 }
 
-// Append appends the text for m to b. It allocates nothing but what b needs.
+// Append appends the text for m to b. Apart from {id}, it allocates nothing but what b needs.
 func (t *Template) Append(b []byte, m *outbox.Message) []byte {
 	if len(t.literals) == 0 {
 		return b
 	}
 	b = append(b, t.literals[0]...)
 	for i, value := range t.fields {
-		b = value(b, m)
+		b = append(b, value(m)...)
 		b = append(b, t.literals[i+1]...)
 	}
 	return b
@@ -86,8 +80,12 @@ func (t *Template) Append(b []byte, m *outbox.Message) []byte {
 
 // Expand returns the text for m.
 func (t *Template) Expand(m *outbox.Message) string {
-	if text, constant := t.Constant(); constant {
+	switch len(t.fields) {
+	case 0:
+		text, _ := t.Constant()
 		return text
+	case 1:
+		return t.literals[0] + t.fields[0](m) + t.literals[1]
 	}
 	return string(t.Append(nil, m))
 }
