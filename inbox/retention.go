@@ -1,0 +1,215 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// RetentionDB is where Retention works: a *pgxpool.Pool or a *pgx.Conn.
+type RetentionDB interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+	Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error)
+}
+
+// Retention forgets the records of what was applied long ago. They stand in three tables by turns, and
+// the oldest is emptied by TRUNCATE, so it costs the same however many there are.
+//
+// A record is found for at least the window (SetWindow; seven days unless told otherwise) after its
+// transaction has ended, and for about twice as long at most. A message that comes again after its record
+// is gone is applied again, unless its sequence number tells (Config.Gaps): so the window must be longer
+// than brokers keep what isn't acknowledged, and than operators go back in time.
+//
+// Where no Retention runs, nothing is forgotten. Any number of them may run, in one process or several.
+type Retention struct {
+	db  RetentionDB
+	cfg RetentionConfig
+}
+
+// RetentionConfig tunes a [Retention]. The zero value means the stated defaults.
+type RetentionConfig struct {
+	// Interval is the pause between two looks. Default 1 min.
+	Interval time.Duration
+
+	// Observe, if not nil, is told what each look led to. It must not block.
+	Observe func(RetentionReport)
+
+	// Logger gets emptied tables and trouble; nil is silent.
+	Logger *slog.Logger
+}
+
+// RetentionReport is what one look led to.
+type RetentionReport struct {
+	Emptied string // the table that was emptied; "" if none
+	Turned  bool   // records go to another table from now on
+	Held    string // why the oldest records have to stay although it is time; "" if they don't
+	Err     error
+}
+
+// NewRetention returns a Retention that works on db.
+func NewRetention(db RetentionDB, cfg RetentionConfig) (*Retention, error) {
+	if cfg.Interval == 0 {
+		cfg.Interval = time.Minute
+	}
+	if cfg.Observe == nil {
+		cfg.Observe = func(RetentionReport) {}
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if db == nil {
+		return nil, errors.New("inbox: retention: there is no database")
+	}
+	if cfg.Interval < 0 {
+		return nil, fmt.Errorf("inbox: retention: Interval is %v, it must be positive", cfg.Interval)
+	}
+	return &Retention{db: db, cfg: cfg}, nil
+}
+
+// SetWindow says for how long the records of a database are kept at least. It concerns all its consumers.
+func SetWindow(ctx context.Context, db RetentionDB, window time.Duration) error {
+	if window < time.Second {
+		return fmt.Errorf("inbox: the window is %v, it must be at least 1s", window)
+	}
+	_, err := db.Exec(ctx, `UPDATE outbox.inbox_rotation SET keep = $1::bigint * interval '1 microsecond' WHERE single`, window.Microseconds())
+	if err != nil {
+		return fmt.Errorf("inbox: set the window: %w", explain(err))
+	}
+	return nil
+}
+
+// Run looks after the records until ctx ends and returns nil then.
+func (r *Retention) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		report := r.look(ctx)
+		if ctx.Err() == nil {
+			r.report(report)
+		}
+		timer.Reset(r.cfg.Interval)
+	}
+}
+
+func (r *Retention) report(report RetentionReport) {
+	if report.Err != nil {
+		r.cfg.Logger.Warn("the records of the inbox were not looked after", "error", report.Err)
+	}
+	if report.Emptied != "" {
+		r.cfg.Logger.Info("records of the inbox forgotten", "table", report.Emptied)
+	}
+	if report.Held != "" {
+		r.cfg.Logger.Debug("records of the inbox kept", "reason", report.Held)
+	}
+	r.cfg.Observe(report)
+}
+
+// look does what is due: note that the table before the current one has no writer any more, pass the turn
+// on, empty the one that thereby is neither. Each is a transaction of its own.
+func (r *Retention) look(ctx context.Context) (report RetentionReport) {
+	for _, step := range []func(context.Context, *RetentionReport) error{r.close, r.turn, r.empty} {
+		if err := step(ctx, &report); err != nil {
+			if sqlState(err) == "55P03" {
+				report.Held = "a transaction that has applied messages is still open"
+				continue
+			}
+			report.Err = err
+			return report
+		}
+	}
+	return report
+}
+
+// rotation is the row of outbox.inbox_rotation.
+type rotation struct {
+	current int
+	closed  bool
+	due     bool // the table before has been closed for as long as its records are kept
+	emptied bool
+}
+
+// locked runs f with the rotation, which nobody else changes meanwhile.
+func (r *Retention) locked(ctx context.Context, f func(pgx.Tx, rotation) error) error {
+	return pgx.BeginFunc(ctx, r.db, func(tx pgx.Tx) error {
+		// Whoever waits for a table is in the way of transactions that come after, so not for long.
+		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '200ms'`); err != nil {
+			return err
+		}
+		var s rotation
+		err := tx.QueryRow(ctx, `SELECT current, closed_at IS NOT NULL, coalesce(closed_at + keep <= clock_timestamp(), false), emptied
+			FROM outbox.inbox_rotation WHERE single FOR UPDATE`).Scan(&s.current, &s.closed, &s.due, &s.emptied)
+		if err != nil {
+			return err
+		}
+		return f(tx, s)
+	})
+}
+
+// close waits for nobody: if the lock is there, every transaction that has recorded something in the table
+// has ended. One that hasn't yet will find that the turn has gone on, and record it in the current table
+// besides (outbox.receive looks once more behind its INSERT).
+func (r *Retention) close(ctx context.Context, _ *RetentionReport) error {
+	err := r.locked(ctx, func(tx pgx.Tx, s rotation) error {
+		if s.closed {
+			return nil
+		}
+		if _, err := tx.Exec(ctx, fmt.Sprintf("LOCK TABLE outbox.inbox_%d IN SHARE MODE", (s.current+2)%3)); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `UPDATE outbox.inbox_rotation SET closed_at = clock_timestamp() WHERE single`)
+		return err
+	})
+	return wrap("close the table of earlier records", err)
+}
+
+// turn makes the next table the current one. The table before is looked into no more from then on: its
+// records are older than the window.
+func (r *Retention) turn(ctx context.Context, report *RetentionReport) error {
+	err := r.locked(ctx, func(tx pgx.Tx, s rotation) error {
+		if !s.due || !s.emptied {
+			return nil
+		}
+		_, err := tx.Exec(ctx, `UPDATE outbox.inbox_rotation SET current = (current + 1) % 3, began_at = clock_timestamp(),
+			closed_at = NULL, emptied = false WHERE single`)
+		report.Turned = err == nil
+		return err
+	})
+	return wrap("pass on the turn", err)
+}
+
+// empty truncates the table that nobody looks into any more. What still does is a transaction from before
+// the turn, and the lock waits for its end.
+func (r *Retention) empty(ctx context.Context, report *RetentionReport) error {
+	err := r.locked(ctx, func(tx pgx.Tx, s rotation) error {
+		if s.emptied {
+			return nil
+		}
+		table := fmt.Sprintf("outbox.inbox_%d", (s.current+1)%3)
+		if _, err := tx.Exec(ctx, "TRUNCATE TABLE "+table); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `UPDATE outbox.inbox_rotation SET emptied = true WHERE single`)
+		if err == nil {
+			report.Emptied = table
+		}
+		return err
+	})
+	return wrap("empty the table of the oldest records", err)
+}
+
+func wrap(what string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
