@@ -13,3 +13,6 @@ func attributes(uid int, _ syscall.Signal) *syscall.SysProcAttr {
 	}
 	return attr
 }
+
+// halted is asked whether a process that was sent SIGSTOP has stopped, which is not looked at here.
+func halted(int) bool { return true }

@@ -177,7 +177,7 @@ func (p *process) freeze() ([]int, error) {
 		}
 		fresh := slices.DeleteFunc(all, func(pid int) bool { return slices.Contains(stopped, pid) })
 		if len(fresh) == 0 {
-			return stopped, nil
+			return stopped, p.awaitHalt(stopped)
 		}
 		for _, pid := range fresh {
 			if err := send(pid, sigStop); err != nil {
@@ -186,6 +186,21 @@ func (p *process) freeze() ([]int, error) {
 		}
 		stopped = append(stopped, fresh...)
 	}
+}
+
+// awaitHalt waits until processes have come to a halt. On a busy machine threads run on for a while, until the one that
+// takes the signal has had its turn.
+func (p *process) awaitHalt(pids []int) error {
+	deadline := time.Now().Add(10 * time.Second)
+	for _, pid := range pids {
+		for !halted(pid) {
+			if time.Now().After(deadline) {
+				return fmt.Errorf("process %d runs 10 s after SIGSTOP", pid)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return nil
 }
 
 func thaw(pids []int) error {
