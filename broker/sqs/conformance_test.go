@@ -23,17 +23,27 @@ var relaxed = servers.ElasticMQConfig{Relaxed: true}
 func TestSQSDoesWhatABrokerMust(t *testing.T) {
 	t.Parallel()
 	server := servers.TestElasticMQ(t, relaxed)
-	relaytest.RunBroker(t, func(t *testing.T) relaytest.BrokerHarness { return harness(connect(t, server.URL())) })
+	relaytest.RunBroker(t, func(t *testing.T) relaytest.BrokerHarness {
+		h, _ := harness(connect(t, server.URL()))
+		return h
+	})
 }
 
 func TestSQSDoesWhatABrokerMustWhenTheServerFails(t *testing.T) {
 	t.Parallel()
 	server := servers.OwnElasticMQ(t, servers.ElasticMQConfig{Durable: true})
 	relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
-		h := harness(connect(t, server.URL()))
+		a := connect(t, server.URL())
+		h, queues := harness(a)
+		t.Cleanup(func() { a.drop(queues) }) // what a restart needn't restore
 		h.Faults = &relaytest.BrokerFaults{
-			Kill:    server.Kill9,
-			Restart: func() error { return server.Restart(context.Background()) },
+			Kill: server.Kill9,
+			Restart: func() error {
+				if err := server.Restart(context.Background()); err != nil {
+					return err
+				}
+				return a.await(queues) // it answers before it knows its queues
+			},
 			Freeze:  server.Freeze,
 			Thaw:    server.Thaw,
 		}
@@ -41,8 +51,8 @@ func TestSQSDoesWhatABrokerMustWhenTheServerFails(t *testing.T) {
 	})
 }
 
-func harness(a *account) relaytest.BrokerHarness {
-	queues := [2]string{a.queue(".fifo"), a.queue(".fifo")}
+func harness(a *account) (h relaytest.BrokerHarness, queues []string) {
+	queues = []string{a.queue(".fifo"), a.queue(".fifo")}
 	topics := [2]string{}
 	for i, queue := range queues {
 		topics[i] = queue[:len(queue)-len(".fifo")]
@@ -50,11 +60,11 @@ func harness(a *account) relaytest.BrokerHarness {
 	return relaytest.BrokerHarness{
 		Open:         func(t *testing.T) relay.Broker { return open(t, a.url, sqs.Config{}) },
 		Topics:       topics,
-		Read:         func(ctx context.Context) ([]outbox.Message, error) { return a.read(ctx, queues[:]...) },
+		Read:         func(ctx context.Context) ([]outbox.Message, error) { return a.read(ctx, queues...) },
 		Forget:       sortHeaders, // attributes have no order
 		TooLarge:     1 << 20,
 		UnknownTopic: "t-unknown-" + outbox.NewID().String(),
 		Deduplicates: true,
 		Slow:         true,
-	}
+	}, queues
 }
