@@ -225,3 +225,7 @@ func (s *txSnapshot) covers(other *txSnapshot) bool {
 	}
 	return uint64(inProgress) == other.xmax-s.xmax
 }
+
+// As names the owner of a source that has no Registration, so that one that follows takes its lease back at
+// once. That no other uses the name at the same time is up to the caller.
+func (s *Snapshot) As(owner string) { s.owner = owner }

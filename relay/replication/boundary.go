@@ -1,0 +1,178 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/polling"
+)
+
+// boundary is a point that both ways of reading know: snapshot sees exactly what commits before lsn. A slot
+// begins at one.
+type boundary struct {
+	lsn      LSN
+	snapshot string
+	sees     *polling.Visibility
+
+	publication uint32
+	err         error
+}
+
+// newSlot makes the destination's slot anew and returns where it begins. It waits for transactions that
+// are open now: decoding begins where it has seen all of what it decodes.
+func (s *session) newSlot(ctx context.Context) (b boundary, err error) {
+	conn, err := s.source.connect(ctx)
+	if err != nil {
+		return b, err
+	}
+	defer hangUp(conn)
+	if b.publication, err = ensurePublication(ctx, conn, s.source.cfg.Publication); err != nil {
+		return b, err
+	}
+	if err := s.dropSlot(ctx, conn); err != nil {
+		return b, err
+	}
+	wal, err := s.source.connectWAL(ctx)
+	if err != nil {
+		return b, err
+	}
+	defer hangUpWAL(wal)
+	return b, b.create(ctx, wal, conn, createSlot(s.source.cfg.Slot, conn, false, !s.source.cfg.WithoutFailover))
+}
+
+// createSlot is the command. Its options stand in parentheses since PostgreSQL 15.
+func createSlot(name string, conn *pgx.Conn, temporary, failover bool) string {
+	command := "CREATE_REPLICATION_SLOT " + name
+	if temporary {
+		command += " TEMPORARY"
+	}
+	command += " LOGICAL pgoutput "
+	switch v := serverVersion(conn); {
+	case v < 15:
+		return command + "EXPORT_SNAPSHOT"
+	case v >= 17 && failover && !temporary:
+		return command + "(SNAPSHOT 'export', FAILOVER true)"
+	default:
+		return command + "(SNAPSHOT 'export')"
+	}
+}
+
+func serverVersion(conn *pgx.Conn) (major int) {
+	_, _ = fmt.Sscan(conn.PgConn().ParameterStatus("server_version"), &major) // "18.6 (Debian ...)", "19beta1"
+	return major
+}
+
+// create runs command and reads the snapshot that it exports, which lasts until wal's next command.
+func (b *boundary) create(ctx context.Context, wal *pgconn.PgConn, conn *pgx.Conn, command string) error {
+	results, err := wal.Exec(ctx, command).ReadAll()
+	if err != nil {
+		return fmt.Errorf("create the replication slot: %w", err)
+	}
+	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) < 3 {
+		return fmt.Errorf("create the replication slot: an unexpected answer")
+	}
+	row := results[0].Rows[0]
+	if b.lsn, err = ParseLSN(string(row[1])); err != nil {
+		return err
+	}
+	return b.importSnapshot(ctx, conn, string(row[2]))
+}
+
+func (b *boundary) importSnapshot(ctx context.Context, conn *pgx.Conn, exported string) error {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return fmt.Errorf("read the exported snapshot: %w", err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	if _, err := tx.Exec(ctx, "SET TRANSACTION SNAPSHOT '"+exported+"'"); err != nil {
+		return fmt.Errorf("read the exported snapshot: %w", err)
+	}
+	if err := tx.QueryRow(ctx, "SELECT pg_current_snapshot()::text").Scan(&b.snapshot); err != nil {
+		return fmt.Errorf("read the exported snapshot: %w", err)
+	}
+	b.sees, err = polling.ParseVisibility(b.snapshot)
+	return err
+}
+
+// dropSlot drops the destination's slot if there is one, and whoever streams from it: this session has the
+// lease, and keeps it meanwhile, so that can only be a session that has lost it.
+func (s *session) dropSlot(ctx context.Context, conn *pgx.Conn) error {
+	for {
+		done, err := s.tryDropSlot(ctx, conn)
+		if done || err != nil {
+			return err
+		}
+		if err := s.evict(ctx, conn); err != nil {
+			return err
+		}
+		if err := pauseFor(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *session) tryDropSlot(ctx context.Context, conn *pgx.Conn) (done bool, err error) {
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		// The lock keeps the lease from being taken until the slot is gone.
+		tag, err := tx.Exec(ctx, "SELECT FROM outbox.cursors WHERE destination = $1 AND shard_group = 0 AND epoch = $2 FOR SHARE",
+			s.source.destination, s.table.Epoch())
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			return relay.ErrLeaseLost
+		}
+		_, err = tx.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY ($1::text[]) AND plugin = 'pgoutput' AND database = current_database()",
+			[]string{s.source.cfg.Slot, s.formerSlot})
+		return err
+	})
+	switch {
+	case err == nil:
+		return true, nil
+	case sqlState(err) == "55006": // somebody streams from it
+		return false, nil
+	case sqlState(err) == "42704": // dropped meanwhile
+		return false, nil
+	case errors.Is(err, relay.ErrLeaseLost):
+		return false, err
+	}
+	return false, fmt.Errorf("drop the replication slot: %w", err)
+}
+
+// evict ends the process that streams from the slot.
+func (s *session) evict(ctx context.Context, conn *pgx.Conn) error {
+	var pid int
+	var application string
+	var ended bool
+	err := conn.QueryRow(ctx, `SELECT a.pid, coalesce(a.application_name, ''),
+		CASE WHEN a.application_name LIKE $2 || '%' THEN pg_terminate_backend(a.pid) ELSE false END
+		FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = $1`,
+		s.source.cfg.Slot, applicationPrefix).Scan(&pid, &application, &ended)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil // it has ended
+	case err != nil:
+		return fmt.Errorf("end the former stream: %w", err)
+	case !ended:
+		return fmt.Errorf("slot %q is read by process %d (%q), which is no relay of this outbox: stop that, or give the destination another slot name",
+			s.source.cfg.Slot, pid, application)
+	}
+	return nil
+}
+
+func pauseFor(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

@@ -1,0 +1,132 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// Why a server or a role can't be used. Errors that wrap these are marked by outbox.Permanent.
+var (
+	// ErrWALLevel says that the server doesn't write what logical decoding needs.
+	ErrWALLevel = errors.New("wal_level is not logical")
+
+	// ErrNoReplication says that the role may not stream.
+	ErrNoReplication = errors.New("the role has no right to replicate")
+
+	// ErrPooler says that a pooler stands before the server that doesn't let replication connections pass.
+	ErrPooler = errors.New("the address leads to a connection pooler")
+
+	// ErrNoSlotFree says that max_replication_slots are in use.
+	ErrNoSlotFree = errors.New("all replication slots are in use")
+)
+
+const hangUpTimeout = 2 * time.Second
+
+// connect opens an ordinary connection.
+func (s *Source) connect(ctx context.Context) (*pgx.Conn, error) {
+	cfg := s.conn.Copy()
+	s.name(&cfg.Config)
+	cfg.RuntimeParams["search_path"] = "pg_catalog"
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return conn, nil
+}
+
+// connectWAL opens a connection that can stream.
+func (s *Source) connectWAL(ctx context.Context) (*pgconn.PgConn, error) {
+	cfg := s.conn.Config.Copy()
+	s.name(cfg)
+	cfg.RuntimeParams["replication"] = "database"
+	conn, err := pgconn.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, s.explainConnect(err)
+	}
+	return conn, nil
+}
+
+func (s *Source) name(cfg *pgconn.Config) {
+	params := make(map[string]string, len(cfg.RuntimeParams)+2)
+	for k, v := range cfg.RuntimeParams {
+		params[k] = v
+	}
+	name := applicationPrefix + s.destination
+	for i := range name {
+		if i > maxName-4 {
+			name = name[:i]
+			break
+		}
+	}
+	params["application_name"] = name
+	cfg.RuntimeParams = params
+}
+
+const applicationPrefix = "outbox stream "
+
+func (s *Source) explainConnect(err error) error {
+	text := err.Error()
+	switch state := sqlState(err); {
+	case state == "42501":
+		return outbox.Permanent(fmt.Errorf("%w: as a superuser run: ALTER ROLE %s REPLICATION (managed services have a role to grant instead, as rds_replication): %w",
+			ErrNoReplication, pgx.Identifier{s.conn.User}.Sanitize(), err))
+	case state == "53300":
+		return fmt.Errorf("no room for another stream: raise max_wal_senders: %w", err)
+	case strings.Contains(text, "unsupported startup parameter") || strings.Contains(text, "replication connections") && state != "28000":
+		return outbox.Permanent(fmt.Errorf("%w, which doesn't pass on a replication connection: give this relay the address of the server itself: %w", ErrPooler, err))
+	case state == "28000":
+		return outbox.Permanent(fmt.Errorf("%w from this host: pg_hba.conf has to allow role %s a logical replication connection to database %s: %w",
+			ErrNoReplication, s.conn.User, s.conn.Database, err))
+	}
+	return fmt.Errorf("connect for replication: %w", err)
+}
+
+// preflight refuses what no waiting cures.
+func (s *Source) preflight(ctx context.Context, conn *pgx.Conn) error {
+	var level string
+	if err := conn.QueryRow(ctx, "SELECT current_setting('wal_level')").Scan(&level); err != nil {
+		return fmt.Errorf("ask for wal_level: %w", err)
+	}
+	if level != "logical" {
+		return outbox.Permanent(fmt.Errorf("%w but %s: run ALTER SYSTEM SET wal_level = logical and restart the server, or use the strategy snapshot, which needs no setting",
+			ErrWALLevel, level))
+	}
+	return nil
+}
+
+// refuseFull returns ErrNoSlotFree when another slot can't be made.
+func refuseFull(ctx context.Context, conn *pgx.Conn) error {
+	var full bool
+	err := conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM pg_replication_slots) >= current_setting('max_replication_slots')::integer`).Scan(&full)
+	if err != nil {
+		return fmt.Errorf("count the replication slots: %w", err)
+	}
+	if full {
+		return outbox.Permanent(fmt.Errorf("%w: drop one that nobody needs (SELECT slot_name, active, wal_status FROM pg_replication_slots), or raise max_replication_slots and restart the server",
+			ErrNoSlotFree))
+	}
+	return nil
+}
+
+func hangUp(conn *pgx.Conn) {
+	if conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), hangUpTimeout)
+	defer cancel()
+	_ = conn.Close(ctx)
+}
+
+func hangUpWAL(conn *pgconn.PgConn) {
+	ctx, cancel := context.WithTimeout(context.Background(), hangUpTimeout)
+	defer cancel()
+	_ = conn.Close(ctx)
+}

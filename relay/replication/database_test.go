@@ -1,0 +1,235 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+func TestMain(m *testing.M) { servers.Main(m) }
+
+// database is a fresh one with the outbox in it.
+type database struct {
+	t   testing.TB
+	url string
+}
+
+func newDatabase(t testing.TB, config ...servers.PostgresConfig) database {
+	t.Helper()
+	db := database{t, servers.TestDatabase(t, config...)}
+	db.install()
+	// The slots of a database keep it from being dropped.
+	t.Cleanup(func() { db.dropSlots() })
+	return db
+}
+
+func (db database) install() {
+	db.t.Helper()
+	conn := db.connect()
+	defer hangUp(conn)
+	if _, err := schema.Up(db.t.Context(), conn, schema.UpConfig{}); err != nil {
+		db.t.Fatal(err)
+	}
+}
+
+// dropSlots drops every slot of this database, and whoever streams from one.
+func (db database) dropSlots() {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, db.url)
+	if err != nil {
+		return // the server is gone, and its slots with it
+	}
+	defer hangUp(conn)
+	for {
+		var left int
+		err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_replication_slots WHERE database = current_database()`).Scan(&left)
+		if err != nil || left == 0 || ctx.Err() != nil {
+			return
+		}
+		_, _ = conn.Exec(ctx, `SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = current_database() AND active`)
+		_, _ = conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database() AND NOT active`)
+		time.Sleep(5 * time.Millisecond) // a walsender takes a moment to end
+	}
+}
+
+func (db database) config() *pgx.ConnConfig {
+	db.t.Helper()
+	cfg, err := pgx.ParseConfig(db.url)
+	if err != nil {
+		db.t.Fatal(err)
+	}
+	return cfg
+}
+
+func (db database) connect() *pgx.Conn {
+	db.t.Helper()
+	conn, err := pgx.Connect(db.t.Context(), db.url)
+	if err != nil {
+		db.t.Fatal(err)
+	}
+	db.t.Cleanup(func() { hangUp(conn) })
+	return conn
+}
+
+func (db database) exec(sql string, args ...any) {
+	db.t.Helper()
+	conn := db.connect()
+	defer hangUp(conn)
+	if _, err := conn.Exec(db.t.Context(), sql, args...); err != nil {
+		db.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (db database) value(sql string, args ...any) string {
+	db.t.Helper()
+	conn := db.connect()
+	defer hangUp(conn)
+	var v any
+	if err := conn.QueryRow(db.t.Context(), sql, args...).Scan(&v); err != nil {
+		db.t.Fatalf("%s: %v", sql, err)
+	}
+	return fmt.Sprint(v)
+}
+
+func (db database) insert(texts ...string) {
+	db.t.Helper()
+	for _, text := range texts {
+		db.exec(`INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', convert_to($1, 'UTF8'))`, text)
+	}
+}
+
+// lines are connections that can be cut like those of a process that is killed.
+type lines struct {
+	mu   sync.Mutex
+	open []net.Conn
+}
+
+func (l *lines) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, network, addr)
+	if err == nil {
+		l.mu.Lock()
+		l.open = append(l.open, conn)
+		l.mu.Unlock()
+	}
+	return conn, err
+}
+
+func (l *lines) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, conn := range l.open {
+		_ = conn.Close()
+	}
+	l.open = nil
+}
+
+// source makes one whose connections can be cut.
+func (db database) source(destination string, cfg Config) (*Source, *lines) {
+	db.t.Helper()
+	if cfg.Table.PollIdle == 0 {
+		cfg.Table.PollIdle = 5 * time.Millisecond
+	}
+	if cfg.Table.Logger == nil {
+		cfg.Table.Logger = slog.New(slog.NewTextHandler(testLog{db.t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	if cfg.Slot == "" {
+		// The cluster is shared by databases, and slots are the cluster's.
+		cfg.Slot = SlotName(db.value("SELECT current_database()::text") + "_" + destination)
+	}
+	conn := db.config()
+	l := &lines{}
+	conn.DialFunc = l.dial
+	s, err := New(conn, destination, cfg)
+	if err != nil {
+		db.t.Fatal(err)
+	}
+	return s, l
+}
+
+// testLog writes to the test's log until the test is over.
+type testLog struct{ t testing.TB }
+
+func (l testLog) Write(p []byte) (int, error) {
+	if l.t.Context().Err() == nil {
+		l.t.Log(strings.TrimSpace(string(p)))
+	}
+	return len(p), nil
+}
+
+// crash ends a session as SIGKILL of its process would.
+func crash(s relay.Session, l *lines) {
+	l.cut()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = s.Close(ctx) // it can't write any more
+}
+
+func acquire(t testing.TB, s relay.Source) *session {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	owned, err := s.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = owned.Close(context.Background()) }) // the test may have done so
+	return owned.(*session)
+}
+
+// read returns the next n messages; their texts are copies.
+func read(t testing.TB, s relay.Session, n int) (ds []relay.Delivery) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for len(ds) < n {
+		b, err := s.Next(ctx, n-len(ds))
+		if err != nil {
+			t.Fatalf("next, after %q: %v", texts(ds), err)
+		}
+		ds = append(ds, b.Deliveries...)
+	}
+	return ds
+}
+
+func texts(ds []relay.Delivery) (all []string) {
+	for i := range ds {
+		all = append(all, string(ds[i].Payload))
+	}
+	return all
+}
+
+func settle(t testing.TB, s relay.Session, through *relay.Delivery) {
+	t.Helper()
+	if err := s.Settle(t.Context(), relay.Settlement{Through: through, Delivered: 1}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// streaming reads nothing until the log is read.
+func streaming(t testing.TB, s *session) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for !s.isStreaming() {
+		b, err := s.Next(ctx, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b.Deliveries) > 0 {
+			t.Fatalf("read %q before the log", texts(b.Deliveries))
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package replication
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// Prefix is that of the logical messages that are outbox messages.
+const Prefix = outbox.EmitPrefix
+
+// heartbeatPrefix is that of the messages by which a quiet publication shows that it is alive.
+const heartbeatPrefix = Prefix + ".heartbeat"
+
+// emittedOrder is the order of the fields of a logical message behind its fixed part. docs/replication.md
+// documents it.
+func (c *columns) emittedOrder() []int {
+	place := make(map[string]int, len(c.names))
+	for i, name := range c.names {
+		place[name] = i
+	}
+	order := make([]int, 0, 10)
+	for _, name := range []string{"message_id", "topic", "key", "aggregate_type", "aggregate_id", "event_type", "payload",
+		"content_type", "headers", "deliver_at"} {
+		order = append(order, place[name])
+	}
+	return order
+}
+
+var errEmitted = errors.New("a logical message with the prefix " + Prefix + " is not in the encoding of an outbox message")
+
+// fillEmitted reads a logical message into r.
+func (r *row) fillEmitted(order []int, content []byte) error {
+	r.reset()
+	f := fields{data: content}
+	if version := f.uint8(); version != outbox.EmitVersion {
+		return fmt.Errorf("%w: its version is %d, this program knows %d", errEmitted, version, outbox.EmitVersion)
+	}
+	r.values[r.columns.id] = f.take(8)
+	r.values[r.columns.createdAt] = f.take(8)
+	for _, place := range order {
+		n := int32(f.uint32())
+		switch {
+		case f.fault:
+		case n < -1:
+			f.fault = true
+		case n >= 0:
+			if v := f.take(int(n)); !f.fault {
+				if v == nil {
+					v = []byte{}
+				}
+				r.values[place] = v
+			}
+		}
+	}
+	if f.fault || len(f.data) > 0 {
+		return fmt.Errorf("%w: its fields don't fit its length", errEmitted)
+	}
+	if len(r.values[r.columns.messageID]) != 16 {
+		return fmt.Errorf("%w: it has no message id of 16 bytes", errEmitted)
+	}
+	if at := r.values[r.columns.deliverAt]; at != nil && len(at) != 8 {
+		return fmt.Errorf("%w: deliver_at has %d bytes", errEmitted, len(at))
+	}
+	if h := r.values[r.columns.headers]; h != nil {
+		from := len(r.scratch)
+		r.scratch = append(append(r.scratch, 1), h...)
+		r.values[r.columns.headers] = r.scratch[from:]
+	}
+	r.fillShard()
+	return nil
+}
+
+// fillBroken stands for a logical message that can't be read: it becomes an invalid delivery with the
+// bytes as its payload, so that it isn't dropped in silence. Its place in the log makes its id, a negative
+// one, which no row has.
+func (r *row) fillBroken(at LSN, content []byte) {
+	r.reset()
+	r.scratch = binary.BigEndian.AppendUint64(r.scratch, uint64(-int64(at)))
+	r.scratch = append(r.scratch, 0, 0, 0, 0, 0, 0, 0, 0)
+	r.scratch = binary.BigEndian.AppendUint64(r.scratch, uint64(at))
+	r.values[r.columns.id] = r.scratch[:8:8]
+	r.values[r.columns.createdAt] = r.scratch[8:16:16]
+	r.values[r.columns.messageID] = r.scratch[8:24:24]
+	r.values[r.columns.topic] = []byte(Prefix)
+	r.values[r.columns.payload] = content
+	if content == nil {
+		r.values[r.columns.payload] = []byte{}
+	}
+	r.fillShard()
+}

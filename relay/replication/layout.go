@@ -1,0 +1,300 @@
+package replication
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay/polling"
+)
+
+// layout knows where the columns of a message stand in the rows of one relation message. The log repeats
+// that message when the table has changed, so columns may move, appear and go while it is read.
+type layout struct {
+	steps []step // one for each column of the relation
+}
+
+// step is what becomes of a column.
+type step struct {
+	name  string
+	place int // in a row of polling.MessageColumns; or one of the below
+	read  reading
+}
+
+const (
+	leaveOut    = -1
+	transaction = -2 // the column xid
+)
+
+// reading turns a value of the log into the binary format of the column of outbox.messages.
+type reading func(v value, scratch []byte) (converted, newScratch []byte, err error)
+
+// Types, by their ids in the catalogue.
+const (
+	oidBytea       = 17
+	oidName        = 19
+	oidInt8        = 20
+	oidInt2        = 21
+	oidInt4        = 23
+	oidText        = 25
+	oidJSON        = 114
+	oidBpchar      = 1042
+	oidVarchar     = 1043
+	oidTimestamp   = 1114
+	oidTimestamptz = 1184
+	oidUUID        = 2950
+	oidJSONB       = 3802
+	oidXid8        = 5069
+)
+
+// columns are the places of the columns in a row that becomes a delivery.
+type columns struct {
+	names                                             []string
+	id, messageID, topic, key, aggregateID, createdAt int
+	payload, headers, shard, deliverAt                int
+}
+
+func newColumns() columns {
+	names := polling.MessageColumns()
+	at := func(name string) int { return slices.Index(names, name) }
+	return columns{names: names, id: at("id"), messageID: at("message_id"), topic: at("topic"), key: at("key"),
+		aggregateID: at("aggregate_id"), createdAt: at("created_at"), payload: at("payload"), headers: at("headers"),
+		shard: at("shard"), deliverAt: at("deliver_at")}
+}
+
+// ErrLayout says that the table lacks what a message needs, or has it in a type that can't become one.
+var ErrLayout = errors.New("outbox.messages is not as the schema has it")
+
+// newLayout finds the columns of a message by their names.
+func newLayout(r *relation, c *columns) (*layout, error) {
+	l := &layout{}
+	found := make(map[string]bool)
+	var faults []error
+	for _, col := range r.columns {
+		s := step{name: col.name, place: slices.Index(c.names, col.name)}
+		want := kindOf(col.name)
+		switch {
+		case col.name == "xid":
+			s.place = transaction
+		case s.place < 0 || col.name == "shard":
+			s.place = leaveOut
+		}
+		if s.place != leaveOut {
+			if s.read = readingOf(want, col.oid); s.read == nil {
+				faults = append(faults, fmt.Errorf("column %s has a type (oid %d) that can't be read as %s", col.name, col.oid, want))
+			}
+		}
+		found[col.name] = true
+		l.steps = append(l.steps, s)
+	}
+	for _, name := range []string{"xid", "id", "message_id", "topic", "created_at"} {
+		if !found[name] {
+			faults = append(faults, fmt.Errorf("there is no column %s in what the publication sends", name))
+		}
+	}
+	if len(faults) > 0 {
+		return nil, outbox.Permanent(fmt.Errorf("%w: %w: look at the table and at the column list of the publication, and run: outbox check",
+			ErrLayout, errors.Join(faults...)))
+	}
+	return l, nil
+}
+
+func kindOf(name string) string {
+	switch name {
+	case "id":
+		return "bigint"
+	case "xid":
+		return "xid8"
+	case "message_id":
+		return "uuid"
+	case "payload":
+		return "bytea"
+	case "headers":
+		return "jsonb"
+	case "deliver_at", "created_at":
+		return "timestamptz"
+	}
+	return "text"
+}
+
+func readingOf(want string, oid uint32) reading {
+	textual := oid == oidText || oid == oidVarchar || oid == oidBpchar || oid == oidName || oid == oidJSON
+	switch want {
+	case "bigint":
+		if oid == oidInt8 || oid == oidInt4 || oid == oidInt2 {
+			return readInteger
+		}
+	case "xid8":
+		if oid == oidXid8 || oid == oidInt8 {
+			return readInteger
+		}
+	case "uuid":
+		if oid == oidUUID {
+			return readBinary
+		}
+	case "timestamptz":
+		if oid == oidTimestamptz || oid == oidTimestamp {
+			return readBinary
+		}
+	case "jsonb":
+		if oid == oidJSONB {
+			return readBinary
+		}
+		if textual {
+			return readJSON
+		}
+	case "bytea", "text":
+		switch {
+		case textual:
+			return readBytes
+		case oid == oidBytea && want == "bytea":
+			return readBinary
+		case oid == oidJSONB:
+			return readJSONB
+		case want == "text" && oid == oidUUID:
+			return readUUIDText
+		case want == "text" && (oid == oidInt8 || oid == oidInt4 || oid == oidInt2):
+			return readIntegerText
+		}
+	}
+	return nil
+}
+
+var errFormat = errors.New("a value came in text format")
+
+func readBytes(v value, scratch []byte) ([]byte, []byte, error) { return v.data, scratch, nil }
+
+func readBinary(v value, scratch []byte) ([]byte, []byte, error) {
+	if v.format != formatBinary {
+		return nil, scratch, errFormat
+	}
+	return v.data, scratch, nil
+}
+
+// readJSON makes a jsonb in binary format: a version and the text.
+func readJSON(v value, scratch []byte) ([]byte, []byte, error) {
+	from := len(scratch)
+	scratch = append(append(scratch, 1), v.data...)
+	return scratch[from:], scratch, nil
+}
+
+func readJSONB(v value, scratch []byte) ([]byte, []byte, error) {
+	if v.format != formatBinary || len(v.data) == 0 {
+		return nil, scratch, errFormat
+	}
+	return v.data[1:], scratch, nil
+}
+
+func integer(v value) (int64, error) {
+	if v.format == formatBinary {
+		switch len(v.data) {
+		case 8:
+			return int64(binary.BigEndian.Uint64(v.data)), nil
+		case 4:
+			return int64(int32(binary.BigEndian.Uint32(v.data))), nil
+		case 2:
+			return int64(int16(binary.BigEndian.Uint16(v.data))), nil
+		}
+	}
+	return 0, errFormat
+}
+
+func readInteger(v value, scratch []byte) ([]byte, []byte, error) {
+	if len(v.data) == 8 && v.format == formatBinary {
+		return v.data, scratch, nil
+	}
+	n, err := integer(v)
+	from := len(scratch)
+	scratch = binary.BigEndian.AppendUint64(scratch, uint64(n))
+	return scratch[from:], scratch, err
+}
+
+func readIntegerText(v value, scratch []byte) ([]byte, []byte, error) {
+	n, err := integer(v)
+	from := len(scratch)
+	scratch = strconv.AppendInt(scratch, n, 10)
+	return scratch[from:], scratch, err
+}
+
+func readUUIDText(v value, scratch []byte) ([]byte, []byte, error) {
+	if v.format != formatBinary || len(v.data) != 16 {
+		return nil, scratch, errFormat
+	}
+	from := len(scratch)
+	scratch, _ = outbox.ID(v.data).AppendText(scratch) // it never fails
+	return scratch[from:], scratch, nil
+}
+
+// row is what a layout fills: the columns of a message in binary format, nil for NULL. It belongs to one
+// reader; what it holds points into the message that was decoded, or into scratch.
+type row struct {
+	columns columns
+	values  [][]byte
+	xid     uint64
+	scratch []byte
+}
+
+func newRow() *row {
+	c := newColumns()
+	return &row{columns: c, values: make([][]byte, len(c.names))}
+}
+
+func (r *row) reset() {
+	clear(r.values)
+	r.xid, r.scratch = 0, r.scratch[:0]
+}
+
+// fill reads a tuple into r.
+func (l *layout) fill(r *row, t tuple) error {
+	r.reset()
+	if t.columns != len(l.steps) {
+		return fmt.Errorf("a row has %d columns and its table %d", t.columns, len(l.steps))
+	}
+	for i := range l.steps {
+		s := &l.steps[i]
+		v, err := t.next()
+		if err != nil {
+			return err
+		}
+		if v.format == formatNull || s.place == leaveOut {
+			continue
+		}
+		if v.format == formatUnchanged {
+			return fmt.Errorf("column %s of an insert was not sent", s.name)
+		}
+		var converted []byte
+		if converted, r.scratch, err = s.read(v, r.scratch); err != nil {
+			return fmt.Errorf("column %s: %w", s.name, err)
+		}
+		if converted == nil {
+			converted = []byte{} // empty is not NULL
+		}
+		if s.place == transaction {
+			r.xid = binary.BigEndian.Uint64(converted)
+			continue
+		}
+		r.values[s.place] = converted
+	}
+	r.fillShard()
+	return nil
+}
+
+// fillShard computes the column that the log leaves out, from the ordering key.
+func (r *row) fillShard() {
+	name := r.values[r.columns.key]
+	if len(name) == 0 {
+		name = r.values[r.columns.aggregateID]
+	}
+	from := len(r.scratch)
+	if len(name) == 0 && len(r.values[r.columns.messageID]) == 16 {
+		r.scratch, _ = outbox.ID(r.values[r.columns.messageID]).AppendText(r.scratch)
+		name = r.scratch[from:]
+	}
+	shard := shardOf(name)
+	from = len(r.scratch)
+	r.scratch = binary.BigEndian.AppendUint16(r.scratch, shard)
+	r.values[r.columns.shard] = r.scratch[from:]
+}

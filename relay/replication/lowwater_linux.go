@@ -1,0 +1,47 @@
+package replication
+
+import (
+	"net"
+	"syscall"
+)
+
+// lowWater sets how many bytes must have come before a reader that sleeps is woken up.
+//
+// The server sends each message by itself, and each would wake the reader: under load that is most of its
+// cost. What has come can be read at any time, whatever the mark; it only concerns sleeping.
+type lowWater struct {
+	raw  syscall.RawConn
+	mark int
+}
+
+func newLowWater(conn net.Conn) lowWater {
+	tcp, ok := conn.(*net.TCPConn) // a Unix socket knows no such mark
+	if !ok {
+		return lowWater{}
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return lowWater{}
+	}
+	return lowWater{raw: raw, mark: 1}
+}
+
+// set reports whether the mark is in force.
+func (l *lowWater) set(mark int) bool {
+	if l.raw == nil {
+		return false
+	}
+	if l.mark == mark {
+		return true
+	}
+	var failed error
+	err := l.raw.Control(func(fd uintptr) {
+		failed = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVLOWAT, mark)
+	})
+	if err != nil || failed != nil {
+		l.raw = nil // it wakes up more often, that is all
+		return false
+	}
+	l.mark = mark
+	return true
+}

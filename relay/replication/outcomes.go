@@ -1,0 +1,100 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+)
+
+func outcomesOf(s *relay.Settlement) bool {
+	return len(s.Hold)+len(s.Dead)+len(s.HeldDelivered)+len(s.HeldRetry)+len(s.HeldDead) > 0
+}
+
+// storeOutcomes stores holds and dead letters. Of a message that has a row, the row is copied; one that was
+// only emitted has none and is written as it came.
+func (s *session) storeOutcomes(ctx context.Context, tx pgx.Tx, settlement *relay.Settlement) error {
+	inTable := *settlement
+	inTable.Hold, inTable.Dead = nil, nil
+	for _, h := range settlement.Hold {
+		if emitted(h.Delivery) {
+			if err := s.holdEmitted(ctx, tx, &h); err != nil {
+				return fmt.Errorf("hold an emitted message: %w", err)
+			}
+			continue
+		}
+		inTable.Hold = append(inTable.Hold, h)
+	}
+	for _, d := range settlement.Dead {
+		if emitted(d.Delivery) {
+			if err := s.buryEmitted(ctx, tx, &d); err != nil {
+				return fmt.Errorf("store an emitted message as a dead letter: %w", err)
+			}
+			continue
+		}
+		inTable.Dead = append(inTable.Dead, d)
+	}
+	return s.table.StoreOutcomes(ctx, tx, &inTable)
+}
+
+// emitted reports whether d has no row: every row has a transaction.
+func emitted(d *relay.Delivery) bool { return d.Ref == 0 }
+
+const emittedColumns = `(destination, lane, id, message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, payload,
+	content_type, headers, deliver_at, created_at, attempts`
+
+const emittedValues = `VALUES ($1, $2, $3, $4::text::uuid, $5, nullif($6, ''), $7, nullif($8, ''), nullif($9, ''), nullif($10, ''), $11,
+	nullif($12, ''), (SELECT jsonb_object_agg(h.name, h.value) FROM unnest($13::text[], $14::text[]) h (name, value)), $15, $16, $17`
+
+const holdEmittedSQL = `INSERT INTO outbox.holds ` + emittedColumns + `, retry_at, error) ` + emittedValues + `,
+	CASE WHEN $18 THEN 'infinity' ELSE clock_timestamp() + $19::bigint * interval '1 microsecond' END, $20)
+ON CONFLICT (destination, lane, id) DO UPDATE SET attempts = excluded.attempts, retry_at = excluded.retry_at, error = excluded.error`
+
+func (s *session) holdEmitted(ctx context.Context, tx pgx.Tx, h *relay.Hold) error {
+	var wait *int64
+	if !h.RetryAt.IsZero() {
+		us := max(time.Until(h.RetryAt), 0).Microseconds()
+		wait = &us
+	}
+	_, err := tx.Exec(ctx, holdEmittedSQL, append(s.emittedArguments(h.Delivery), h.Blocked, wait, errorText(h.Err))...)
+	return err
+}
+
+const buryEmittedSQL = `INSERT INTO outbox.dead_letters ` + emittedColumns + `, reason, error) ` + emittedValues + `, $18, coalesce($19, ''))
+ON CONFLICT (destination, id) DO UPDATE SET attempts = excluded.attempts, reason = excluded.reason, error = excluded.error, dead_at = excluded.dead_at`
+
+func (s *session) buryEmitted(ctx context.Context, tx pgx.Tx, d *relay.Dead) error {
+	_, err := tx.Exec(ctx, buryEmittedSQL, append(s.emittedArguments(d.Delivery), string(d.Reason), errorText(d.Err))...)
+	return err
+}
+
+func (s *session) emittedArguments(d *relay.Delivery) []any {
+	var names, values []string
+	for _, h := range d.Headers {
+		names, values = append(names, h.Name), append(values, h.Value)
+	}
+	var deliverAt *time.Time
+	if !d.DeliverAt.IsZero() {
+		deliverAt = &d.DeliverAt
+	}
+	return []any{s.source.destination, d.Lane(), d.Position, d.ID.String(), d.Topic, d.Key, d.Shard, d.AggregateType, d.AggregateID,
+		d.EventType, d.Payload, d.ContentType, names, values, deliverAt, d.CreatedAt, d.Attempts}
+}
+
+// errorText makes an error fit for a text column.
+func errorText(err error) *string {
+	if err == nil {
+		return nil
+	}
+	const limit = 4 << 10
+	text := err.Error()
+	if len(text) > limit {
+		text = text[:limit] + "…"
+	}
+	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
+	return &text
+}

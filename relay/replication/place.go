@@ -1,0 +1,136 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// Mode is what an operator wants a destination to be read by; see [Handover].
+type Mode string
+
+const (
+	ModeReplication Mode = "replication"
+	ModeSnapshot    Mode = "snapshot"
+)
+
+// place is a destination's row of outbox.slots, with what the server knows about the slot and the
+// publication that it names.
+type place struct {
+	mode        Mode
+	slot        string
+	publication string
+
+	trusted  bool // there is a position
+	position LSN
+	partial  partial
+	moved    bool // the cursor isn't where this strategy has left it
+	oid      uint32
+
+	there struct {
+		slot      bool
+		plugin    string
+		database  bool // the slot is this database's
+		confirmed LSN
+		status    string // wal_status
+		reason    string // invalidation_reason, of PostgreSQL 17 and later
+		active    int    // process that streams from it
+
+		publication uint32 // its oid, 0 if there is none
+	}
+}
+
+// placeSQL reads the row and looks the slot up. What newer versions know in addition is read by the names that
+// a row has there.
+const placeSQL = `
+SELECT p.mode, p.slot, p.publication, p.position IS NOT NULL, coalesce(p.position, '0/0')::text,
+	coalesce(p.partial_lsn, '0/0')::text, p.partial_count,
+	p.fallback IS NULL OR c.prev::text <> p.fallback::text OR cardinality(c.windows) > 0,
+	coalesce(p.publication_oid, 0), s.slot_name IS NOT NULL, coalesce(s.plugin, ''), coalesce(s.database = current_database(), false),
+	coalesce(s.confirmed_flush_lsn, '0/0')::text, coalesce(s.wal_status, ''),
+	coalesce(to_jsonb(s) ->> 'invalidation_reason', ''), coalesce(s.active_pid, 0), coalesce(pub.oid, 0)
+FROM outbox.slots p
+JOIN outbox.cursors c ON c.destination = p.destination AND c.shard_group = 0
+LEFT JOIN pg_replication_slots s ON s.slot_name = p.slot
+LEFT JOIN pg_publication pub ON pub.pubname = p.publication AND ` + completeSQL + `
+WHERE p.destination = $1`
+
+// completeSQL is whether publication pub sends every insert into outbox.messages, in its own name.
+const completeSQL = `pub.pubinsert AND pub.pubviaroot AND (pub.puballtables OR EXISTS (
+	SELECT FROM pg_publication_rel r WHERE r.prpubid = pub.oid AND r.prrelid = 'outbox.messages'::regclass))`
+
+func readPlace(ctx context.Context, conn *pgx.Conn, destination string) (p place, err error) {
+	var position, partialLSN, confirmed string
+	err = conn.QueryRow(ctx, placeSQL, destination).Scan(&p.mode, &p.slot, &p.publication, &p.trusted, &position,
+		&partialLSN, &p.partial.count, &p.moved, &p.oid, &p.there.slot, &p.there.plugin, &p.there.database,
+		&confirmed, &p.there.status, &p.there.reason, &p.there.active, &p.there.publication)
+	if err != nil {
+		return p, fmt.Errorf("read the place in the log: %w", err)
+	}
+	var err1, err2, err3 error
+	p.position, err1 = ParseLSN(position)
+	p.partial.commit, err2 = ParseLSN(partialLSN)
+	p.there.confirmed, err3 = ParseLSN(confirmed)
+	return p, errors.Join(err1, err2, err3)
+}
+
+// makePlace makes the row of a destination that has none.
+func makePlace(ctx context.Context, conn *pgx.Conn, destination, slot, publication string) error {
+	_, err := conn.Exec(ctx, `INSERT INTO outbox.slots (destination, slot, publication) VALUES ($1, $2, $3)
+		ON CONFLICT DO NOTHING`, destination, slot, publication)
+	if err != nil {
+		return fmt.Errorf("make the place in the log: %w", err)
+	}
+	return nil
+}
+
+// Why a destination can't go on where it stood in the log.
+var (
+	errNew = errors.New("there was none yet")
+
+	// ErrSlotTaken says that the slot's name is another's.
+	ErrSlotTaken = errors.New("the replication slot belongs to something else")
+)
+
+// lost says why the log can't be read on from p.position, nil if it can. It never trusts a slot that could
+// have skipped something: the position is authoritative only if the slot is not beyond it, and the cursor
+// and the publication are those of then.
+func (p *place) lost(slot, publication string) error {
+	switch {
+	case !p.trusted:
+		return errNew
+	case p.slot != slot || p.publication != publication:
+		return fmt.Errorf("slot %q and publication %q were configured before, now %q and %q", p.slot, p.publication, slot, publication)
+	case !p.there.slot:
+		return fmt.Errorf("slot %q is gone: it was dropped, or a standby was promoted that didn't have it", p.slot)
+	case p.there.status == "lost" || p.there.reason != "":
+		reason := p.there.reason
+		if reason == "" {
+			reason = "it kept more of the log than max_slot_wal_keep_size allows"
+		}
+		return fmt.Errorf("slot %q was invalidated: %s", p.slot, reason)
+	case p.there.confirmed > p.position:
+		return fmt.Errorf("slot %q stands at %s, beyond %s which is settled: somebody has advanced it, or has made it anew",
+			p.slot, p.there.confirmed, p.position)
+	case p.moved:
+		return errors.New("the cursor was moved by another strategy, or by a rebase")
+	case p.there.publication == 0:
+		return fmt.Errorf("publication %q is gone, or sends the inserts into outbox.messages no more", p.publication)
+	case p.there.publication != p.oid:
+		return fmt.Errorf("publication %q was made anew: what was inserted in between was not sent", p.publication)
+	}
+	return nil
+}
+
+// foreign refuses a slot of the name that can't be ours.
+func (p *place) foreign() error {
+	if p.there.slot && (p.there.plugin != "pgoutput" || !p.there.database) {
+		return outbox.Permanent(fmt.Errorf("%w: %q has the plugin %q and isn't for this destination: give the destination another slot name, or drop that slot",
+			ErrSlotTaken, p.slot, p.there.plugin))
+	}
+	return nil
+}

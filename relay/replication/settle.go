@@ -1,0 +1,206 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// moveSQL stores how far a destination is, if the lease is still of this epoch and the publication the one
+// that the stream was read through. It also takes the next fallback: the snapshot is the statement's, so
+// what it sees has committed before the position that is read after it.
+//
+// The publication is looked for by the same snapshot: a fallback is never taken, and none becomes the
+// cursor, when inserts may have gone unsent.
+const moveSQL = `
+WITH moved AS (
+	UPDATE outbox.cursors SET prev = $3::text::pg_snapshot, windows = '{}', last_id = 0, delivered = delivered + $4,
+		lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond', updated_at = clock_timestamp()
+	WHERE destination = $1 AND shard_group = 0 AND epoch = $2
+	AND EXISTS (SELECT FROM pg_publication pub WHERE pub.oid = $6 AND ` + completeSQL + `)
+	RETURNING destination
+)
+UPDATE outbox.slots s SET position = $7::text::pg_lsn, partial_lsn = nullif($8::text, '0/0')::pg_lsn, partial_count = $9,
+	publication_oid = $6, fallback = $3::text::pg_snapshot, updated_at = clock_timestamp()
+FROM moved WHERE s.destination = moved.destination
+RETURNING pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, s.mode`
+
+var errPublicationGone = errors.New("the publication was dropped or changed while the log was read through it")
+
+// store writes the progress, with what settlement changes besides; nil for nothing. change is called when all
+// earlier writes have ended.
+func (s *session) store(ctx context.Context, settlement *relay.Settlement) error {
+	return s.table.Write(ctx, func(ctx context.Context, conn *pgx.Conn) (bool, error) {
+		s.mu.Lock()
+		if !s.streaming {
+			s.mu.Unlock()
+			return s.renew(ctx, conn, settlement)
+		}
+		delivered := 0
+		if settlement != nil {
+			delivered = settlement.Delivered
+			if settlement.Through != nil {
+				s.progress.settle(settlement.Through.Window)
+			}
+		}
+		at := *s.progress
+		at.runs = nil
+		prev, _ := s.table.Prev()
+		if s.fallback.snapshot != "" && at.position >= s.fallback.after {
+			prev, s.fallback.snapshot = s.fallback.snapshot, ""
+		}
+		s.mu.Unlock()
+
+		next, err := s.move(ctx, conn, prev, delivered, &at, settlement)
+		if err != nil || next == nil {
+			return false, err
+		}
+		if err := s.table.Stand(prev); err != nil {
+			return false, err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.stored = at
+		s.mode = next.mode
+		if s.fallback.snapshot == "" {
+			s.fallback.snapshot, s.fallback.after = next.snapshot, next.lsn
+		}
+		return true, nil
+	})
+}
+
+// moved is what moveSQL returns.
+type moved struct {
+	snapshot string
+	lsn      LSN
+	mode     Mode
+}
+
+// move returns nil when the lease is another's.
+func (s *session) move(ctx context.Context, conn *pgx.Conn, prev string, delivered int, at *progress, settlement *relay.Settlement) (next *moved, err error) {
+	if settlement == nil || !outcomesOf(settlement) {
+		return s.moveRow(ctx, conn, prev, delivered, at)
+	}
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+		// First, for its row lock: from here on until the commit nobody takes the lease.
+		if next, err = s.moveRow(ctx, tx, prev, delivered, at); err != nil || next == nil {
+			return err
+		}
+		return s.storeOutcomes(ctx, tx, settlement)
+	})
+	return next, err
+}
+
+type queryRower interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+func (s *session) moveRow(ctx context.Context, db queryRower, prev string, delivered int, at *progress) (*moved, error) {
+	var next moved
+	var lsn string
+	err := db.QueryRow(ctx, moveSQL, s.source.destination, s.table.Epoch(), prev, delivered, s.ttl().Microseconds(), s.publication,
+		at.position.String(), at.partial.commit.String(), at.partial.count).Scan(&next.snapshot, &lsn, &next.mode)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, s.whyNotMoved(ctx, db)
+	}
+	if err == nil {
+		next.lsn, err = ParseLSN(lsn)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("move the position: %w", err)
+	}
+	return &next, nil
+}
+
+// whyNotMoved returns nil if it was the lease.
+func (s *session) whyNotMoved(ctx context.Context, db queryRower) error {
+	var mine bool
+	err := db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.cursors WHERE destination = $1 AND shard_group = 0 AND epoch = $2)`,
+		s.source.destination, s.table.Epoch()).Scan(&mine)
+	if err != nil {
+		return fmt.Errorf("ask for the lease: %w", err)
+	}
+	if mine {
+		return fmt.Errorf("%w: %q", errPublicationGone, s.source.cfg.Publication)
+	}
+	return nil
+}
+
+// renew is store while the table is read: the table's own settlement moves the cursor, so only holds can
+// come this way, from a settlement that began while the log was read.
+func (s *session) renew(ctx context.Context, conn *pgx.Conn, settlement *relay.Settlement) (owned bool, err error) {
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+		delivered := 0
+		if settlement != nil {
+			delivered = settlement.Delivered
+		}
+		tag, err := tx.Exec(ctx, `UPDATE outbox.cursors SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond',
+			delivered = delivered + $4 WHERE destination = $1 AND shard_group = 0 AND epoch = $2`,
+			s.source.destination, s.table.Epoch(), s.ttl().Microseconds(), delivered)
+		if owned = tag.RowsAffected() == 1; err != nil || !owned || settlement == nil {
+			return err
+		}
+		return s.storeOutcomes(ctx, tx, settlement)
+	})
+	return owned, err
+}
+
+func (s *session) ttl() time.Duration { return s.source.cfg.Table.Lease }
+
+// Settle makes one transaction of the position's move and of what was held or is dead.
+func (s *session) Settle(ctx context.Context, settlement relay.Settlement) error {
+	s.mu.Lock()
+	streaming := s.streaming
+	s.mu.Unlock()
+	if !streaming {
+		return s.table.Settle(ctx, settlement)
+	}
+	if err := s.store(ctx, &settlement); err != nil {
+		return err
+	}
+	select {
+	case s.settled <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (s *session) Lanes(ctx context.Context, limit int) ([]relay.HeldLane, error) {
+	return s.table.Lanes(ctx, limit)
+}
+
+func (s *session) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
+	return s.table.Held(ctx, lane, limit)
+}
+
+func (s *session) Expires() time.Time { return s.table.Expires() }
+
+// Close stores and confirms the last position and gives the lease back.
+func (s *session) Close(ctx context.Context) error {
+	s.cancel()
+	s.helpers.Wait()
+	var err error
+	if s.isStreaming() {
+		if s.table.Failure() == nil {
+			err = s.store(ctx, nil)
+		}
+		if w := s.wire; w != nil {
+			if err == nil {
+				s.confirm(w, true)
+			}
+			w.goodbye()
+		}
+	}
+	return errors.Join(err, s.table.Close(ctx))
+}
+
+func (s *session) isStreaming() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.streaming
+}

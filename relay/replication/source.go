@@ -1,0 +1,254 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/polling"
+)
+
+// Source reads a destination's messages from the write-ahead log, in the order of commits: rows that are
+// inserted into outbox.messages, and logical messages that outbox.Writer.Emit has written.
+//
+// Acquire may be called again after a session was closed; not for two sessions at once.
+type Source struct {
+	conn        *pgx.ConnConfig
+	destination string
+	cfg         Config
+	table       *polling.Snapshot
+}
+
+var (
+	_ relay.Source  = (*Source)(nil)
+	_ relay.Session = (*session)(nil)
+)
+
+// New returns a source for a destination. It reports every fault of cfg at once and connects to nothing yet.
+// conn is copied; it must lead to the primary itself, as a role with the attribute REPLICATION and the rights that
+// schema.Grants lists for a relay.
+func New(conn *pgx.ConnConfig, destination string, cfg Config) (*Source, error) {
+	cfg, err := cfg.withDefaults(conn, destination)
+	if err != nil {
+		return nil, err
+	}
+	table, err := polling.NewSnapshot(conn, destination, cfg.Table)
+	if err != nil {
+		return nil, err
+	}
+	return &Source{conn: conn.Copy(), destination: destination, cfg: cfg, table: table}, nil
+}
+
+// Acquire waits until this relay has the destination's lease and returns a session that goes on where the last
+// owner durably stood: in the log if its slot can be trusted, else in the table, until a new slot is there.
+//
+// Marked by outbox.Permanent, because waiting doesn't cure them, are ErrWALLevel, ErrNoReplication, ErrPooler,
+// ErrNoSlotFree, ErrSlotTaken, ErrPublication, ErrLayout, and what the snapshot strategy refuses.
+func (s *Source) Acquire(ctx context.Context) (relay.Session, error) {
+	if err := s.ready(ctx); err != nil {
+		return nil, err
+	}
+	owned, err := s.table.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	table, ok := polling.TableOf(owned)
+	if !ok {
+		return owned, nil // it joins shard groups of before into one, and then ends
+	}
+	session, err := s.start(ctx, table)
+	if err != nil {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTimeout)
+		defer cancel()
+		closeErr := table.Close(closing)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if errors.Is(closeErr, relay.ErrLeaseLost) {
+			return nil, relay.ErrLeaseLost
+		}
+		return nil, err
+	}
+	return session, nil
+}
+
+// ready refuses a server that can't be streamed from before there is a lease to wait for.
+func (s *Source) ready(ctx context.Context) error {
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer hangUp(conn)
+	if err := s.preflight(ctx, conn); err != nil {
+		return err
+	}
+	wal, err := s.connectWAL(ctx)
+	if err != nil {
+		return err
+	}
+	hangUpWAL(wal)
+	return nil
+}
+
+// start decides where to go on.
+func (s *Source) start(ctx context.Context, table *polling.Table) (*session, error) {
+	session := newSession(s, table)
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer hangUp(conn)
+	if err := makePlace(ctx, conn, s.destination, s.cfg.Slot, s.cfg.Publication); err != nil {
+		return nil, err
+	}
+	p, err := readPlace(ctx, conn, s.destination)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.QueryRow(ctx, `SELECT coalesce((SELECT setting::bigint FROM pg_settings WHERE name = 'wal_sender_timeout'), 0)`).Scan(&session.senderTimeout); err != nil {
+		return nil, fmt.Errorf("ask for wal_sender_timeout: %w", err)
+	}
+	if p.slot != s.cfg.Slot {
+		session.formerSlot = p.slot
+	}
+	if err := p.foreign(); err != nil {
+		return nil, err
+	}
+	session.mode = p.mode
+	cause := p.lost(s.cfg.Slot, s.cfg.Publication)
+	if cause == nil {
+		err = session.resume(ctx, conn, &p)
+	} else {
+		err = session.fallBack(ctx, conn, &p, cause)
+	}
+	if err != nil {
+		return nil, err
+	}
+	session.keep()
+	return session, nil
+}
+
+// resume streams from the position on.
+func (s *session) resume(ctx context.Context, conn *pgx.Conn, p *place) error {
+	var now string
+	if err := conn.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&now); err != nil {
+		return fmt.Errorf("ask where the log is: %w", err)
+	}
+	end, err := ParseLSN(now)
+	if err != nil {
+		return err
+	}
+	prev, _ := s.table.Prev()
+	seen, err := polling.ParseVisibility(prev)
+	if err != nil {
+		return err
+	}
+	s.publication = p.oid
+	s.progress = newProgress(p.position, p.partial)
+	s.stored, s.confirmed = *s.progress, p.position
+	s.seen, s.seenUntil = seen, end
+	s.streaming = true
+	if err := s.stream(ctx, conn); err != nil {
+		return err
+	}
+	s.log().Info("reading the write-ahead log", "slot", p.slot, "position", p.position.String())
+	return nil
+}
+
+// fallBack reads the table from the cursor on, until a new slot is there.
+func (s *session) fallBack(ctx context.Context, conn *pgx.Conn, p *place, cause error) error {
+	if s.mode == ModeReplication {
+		if !p.there.slot {
+			if err := refuseFull(ctx, conn); err != nil {
+				return err
+			}
+		}
+		oid, err := ensurePublication(ctx, conn, s.source.cfg.Publication)
+		if err != nil {
+			return err
+		}
+		s.publication = oid
+	}
+	reason := ""
+	if !errors.Is(cause, errNew) {
+		reason = cause.Error()
+		s.log().Error("the replication slot can't be read on: the table is read from the cursor on until there is a new one. "+
+			"Messages that were emitted without a row and not read are lost; some others may come twice",
+			"slot", p.slot, "position", p.position.String(), "cause", reason)
+	}
+	// From here on the old position is nobody's any more.
+	err := s.table.Write(ctx, func(ctx context.Context, conn *pgx.Conn) (bool, error) {
+		tag, err := conn.Exec(ctx, distrustSQL, s.source.destination, s.table.Epoch(), s.ttl().Microseconds(),
+			s.source.cfg.Slot, s.source.cfg.Publication, reason)
+		return tag.RowsAffected() == 1, err
+	})
+	if err == nil && s.mode == ModeSnapshot && p.there.slot {
+		err = s.dropSlot(ctx, conn) // a predecessor that went over to the table had no time to
+	}
+	return err
+}
+
+// distrustSQL forgets the position.
+const distrustSQL = `
+WITH owned AS (
+	UPDATE outbox.cursors SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'
+	WHERE destination = $1 AND shard_group = 0 AND epoch = $2 RETURNING destination
+)
+UPDATE outbox.slots s SET position = NULL, partial_lsn = NULL, partial_count = 0, fallback = NULL, slot = $4, publication = $5,
+	lost_at = CASE WHEN $6 = '' THEN s.lost_at ELSE clock_timestamp() END,
+	lost_reason = CASE WHEN $6 = '' THEN s.lost_reason ELSE $6 END, updated_at = clock_timestamp()
+FROM owned WHERE s.destination = owned.destination`
+
+// session owns a destination. It reads the table at first, unless it can resume, and then the log.
+//
+// Next runs in one goroutine and Settle in another; a third (keep) stores and confirms what moves
+// without a settlement. Locks: the table's (taken by table.Write), then mu.
+type session struct {
+	source *Source
+	table  *polling.Table
+
+	formerSlot    string
+	senderTimeout int64 // milliseconds, 0 for none
+
+	mu          sync.Mutex
+	mode        Mode // what the operator wants
+	streaming   bool // the log is read, not the table
+	publication uint32
+	wire        *wire
+	progress    *progress
+	received    LSN
+	heardAt     time.Time
+	err         error // why the stream has ended
+
+	// stored is what the database knows, confirmed what the server was told; never beyond.
+	stored    progress
+	confirmed LSN
+	told      time.Time
+
+	// fallback is a snapshot that will be the cursor once everything up to its position is settled.
+	fallback struct {
+		snapshot string
+		after    LSN
+	}
+
+	settled chan struct{}  // a settlement came
+	ready   chan boundary  // of the slot, or of the way back, that is being made
+	helpers sync.WaitGroup // and the goroutine that does so
+	ctx     context.Context
+	cancel  context.CancelFunc
+
+	// The rest belongs to Next.
+	reader
+}
+
+func newSession(source *Source, table *polling.Table) *session {
+	s := &session{source: source, table: table, settled: make(chan struct{}, 1), ready: make(chan boundary, 1)}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.reader.init()
+	return s
+}

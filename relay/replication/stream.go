@@ -1,0 +1,395 @@
+package replication
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/polling"
+)
+
+// reader is what Next has for itself.
+type reader struct {
+	row     *row
+	order   []int              // of the fields of emitted messages
+	layouts map[uint32]*layout // of outbox.messages, by relation; nil for another table's
+
+	// Rows of transactions that seen sees were delivered from the table; past seenUntil there are none.
+	seen      *polling.Visibility
+	seenUntil LSN
+	inTx      LSN // where the open transaction commits
+
+	// back, if not nil, is where the log is left for the table. atEnd says that the stream has come there.
+	back  *boundary
+	atEnd bool
+
+	making     bool      // a boundary is being made
+	slotReady  *boundary // the slot is there, the table isn't read up to it yet
+	makeAgain  time.Time
+	page       *polling.Page
+	pace       pace
+	complained bool // about a message outside of any transaction
+}
+
+func (r *reader) init() {
+	r.row = newRow()
+	r.order = r.row.columns.emittedOrder()
+	r.layouts = make(map[uint32]*layout)
+}
+
+// Next waits for messages: of the table until the log takes over, and then of the log.
+func (s *session) Next(ctx context.Context, limit int) (relay.Batch, error) {
+	if limit < 1 {
+		return relay.Batch{}, fmt.Errorf("replication: Next was asked for %d messages", limit)
+	}
+	if s.isStreaming() {
+		return s.nextOfLog(ctx, limit)
+	}
+	return s.nextOfTable(ctx, limit)
+}
+
+// stream sends START_REPLICATION. Whoever still streams is a session that has lost the lease, or its last
+// breath.
+func (s *session) stream(ctx context.Context, conn *pgx.Conn) error {
+	command := fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (proto_version '1', publication_names '%s', binary 'true', messages 'true')",
+		s.source.cfg.Slot, s.progress.position, quoteList(s.source.cfg.Publication))
+	for {
+		wal, err := s.source.connectWAL(ctx)
+		if err != nil {
+			return err
+		}
+		w, err := takeOver(wal)
+		if err != nil {
+			hangUpWAL(wal)
+			return err
+		}
+		err = w.begin(ctx, command)
+		if err == nil {
+			s.mu.Lock()
+			s.wire, s.heardAt = w, time.Now()
+			s.received = s.progress.position
+			s.mu.Unlock()
+			return nil
+		}
+		w.close()
+		if sqlState(err) != "55006" { // not: it is active
+			return fmt.Errorf("start streaming from slot %q at %s: %w", s.source.cfg.Slot, s.progress.position, err)
+		}
+		if failure := s.table.Failure(); failure != nil {
+			return failure
+		}
+		if err := s.evict(ctx, conn); err != nil {
+			return err
+		}
+		if err := pauseFor(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// quoteList writes a list of one identifier inside of a literal.
+func quoteList(name string) string {
+	out := make([]byte, 0, len(name)+2)
+	out = append(out, '"')
+	for i := range len(name) {
+		if name[i] == '\'' {
+			out = append(out, '\'')
+		}
+		out = append(out, name[i])
+	}
+	return string(append(out, '"'))
+}
+
+// tick is how long Next waits before it returns an empty batch.
+const tick = time.Second
+
+func (s *session) nextOfLog(ctx context.Context, limit int) (relay.Batch, error) {
+	if err := s.lookBack(); err != nil {
+		return relay.Batch{}, err
+	}
+	if s.atEnd {
+		return relay.Batch{}, s.leaveLog(ctx)
+	}
+	batch, err := s.readLog(ctx, limit)
+	if err != nil {
+		if failure := s.table.Failure(); failure != nil {
+			err = failure // it has closed the connection
+		} else if ctx.Err() != nil {
+			err = ctx.Err()
+		} else {
+			err = fmt.Errorf("read the write-ahead log: %w", err)
+		}
+	}
+	return batch, err
+}
+
+// readLog collects what has come, and waits if nothing has.
+func (s *session) readLog(ctx context.Context, limit int) (relay.Batch, error) {
+	s.page = s.table.NewPage()
+	err := s.collect(ctx, limit)
+	page := s.page
+	s.page = nil
+	if err != nil || page.Len() == 0 {
+		page.Drop()
+		return relay.Batch{}, err
+	}
+	s.pace.read(page.Len(), time.Now())
+	return page.Batch(), nil
+}
+
+func (s *session) collect(ctx context.Context, limit int) error {
+	w := s.wire
+	waited := false // under load, for more than was there
+	for {
+		if err := s.parse(limit); err != nil {
+			return err
+		}
+		n := s.page.Len()
+		if s.atEnd || n >= limit || s.page.Bytes() >= s.source.cfg.Table.PageBytes {
+			return nil
+		}
+		if mark := s.pace.mark(); mark > 0 && !waited && w.low.set(mark) {
+			waited = true
+			if err := s.gather(w, limit); err != nil {
+				return err
+			}
+			continue
+		}
+		if n > 0 {
+			return nil
+		}
+		w.low.set(1)
+		switch err := w.fill(ctx, time.Now().Add(tick)); {
+		case errors.Is(err, errTick):
+			return ctx.Err()
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// gather reads for at most a moment, waking up only for as much as the mark says.
+func (s *session) gather(w *wire, limit int) error {
+	until := time.Now().Add(coalesce)
+	for {
+		err := w.fill(nil, until)
+		late := errors.Is(err, errTick)
+		if late {
+			// What has come is less than the mark, and can be read all the same.
+			if err = w.fill(nil, time.Now().Add(100*time.Microsecond)); errors.Is(err, errTick) {
+				return nil
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.parse(limit); err != nil {
+			return err
+		}
+		if late || s.atEnd || s.page.Len() >= limit || s.page.Bytes() >= s.source.cfg.Table.PageBytes {
+			return nil
+		}
+	}
+}
+
+// parse reads the frames that were received, until the page is full.
+func (s *session) parse(limit int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	heard := false
+	for s.page.Len() < limit && s.page.Bytes() < s.source.cfg.Table.PageBytes && !s.atEnd {
+		typ, body, ok := s.wire.frame()
+		if !ok {
+			break
+		}
+		heard = true
+		switch typ {
+		case 'd':
+			if err := s.copyData(body); err != nil {
+				return err
+			}
+		case 'E':
+			return serverError(body)
+		case 'c', 'C':
+			return errStreamEnded
+		case 'N', 'S', 'Z':
+		default:
+			return fmt.Errorf("the server sent an unexpected message %q", typ)
+		}
+	}
+	if heard {
+		s.heardAt = time.Now()
+	}
+	return nil
+}
+
+func (s *session) copyData(body []byte) error {
+	if len(body) == 0 {
+		return errCut
+	}
+	switch body[0] {
+	case 'w': // start, end, when, data
+		if len(body) < 25 {
+			return errCut
+		}
+		s.received = max(s.received, LSN(binary.BigEndian.Uint64(body[1:])))
+		return s.change(body[25:])
+	case 'k': // end, when, wants an answer
+		if len(body) < 18 {
+			return errCut
+		}
+		end := LSN(binary.BigEndian.Uint64(body[1:]))
+		s.received = max(s.received, end)
+		s.pass(end)
+		if body[17] != 0 {
+			return s.wire.status(s.received, s.confirmed, false)
+		}
+	}
+	return nil
+}
+
+// pass notes that everything that commits before end was received.
+func (s *session) pass(end LSN) {
+	if s.progress.open {
+		return
+	}
+	s.progress.passed(end)
+	if s.back != nil && end >= s.back.lsn {
+		s.atEnd = true
+	}
+}
+
+func (s *session) change(data []byte) error {
+	if len(data) > 0 && kind(data[0]) == kindRelation {
+		return s.relation(data)
+	}
+	c, err := decode(data)
+	if err != nil {
+		return err
+	}
+	switch c.kind {
+	case kindBegin:
+		if s.back != nil && c.lsn >= s.back.lsn {
+			s.atEnd = true // the table has this one
+			return nil
+		}
+		s.inTx = c.lsn
+		s.progress.begin(c.lsn)
+	case kindCommit:
+		s.progress.commit(c.end)
+		if s.back != nil && c.end >= s.back.lsn {
+			s.atEnd = true
+		}
+	case kindInsert:
+		return s.insert(&c)
+	case kindMessage:
+		return s.message(&c)
+	}
+	return nil
+}
+
+func (s *session) relation(data []byte) error {
+	r, err := decodeRelation(data)
+	if err != nil {
+		return err
+	}
+	if r.namespace != "outbox" || r.name != "messages" {
+		s.layouts[r.id] = nil // another table of a publication that isn't ours alone
+		return nil
+	}
+	l, err := newLayout(&r, &s.row.columns)
+	s.layouts[r.id] = l
+	return err
+}
+
+func (s *session) insert(c *change) error {
+	l, known := s.layouts[c.relation]
+	if !known {
+		return fmt.Errorf("an insert into relation %d came before its description", c.relation)
+	}
+	if l == nil {
+		return nil
+	}
+	if err := l.fill(s.row, c.tuple); err != nil {
+		return fmt.Errorf("read an insert into outbox.messages: %w", err)
+	}
+	wanted := s.progress.next()
+	if !wanted || s.inTx < s.seenUntil && s.seen.Sees(s.row.xid) {
+		return nil
+	}
+	return s.deliver(s.row.xid, nil)
+}
+
+func (s *session) message(c *change) error {
+	if string(c.prefix) != Prefix {
+		return nil
+	}
+	if !c.transactional {
+		if !s.complained {
+			s.complained = true
+			s.log().Error("a logical message with the prefix "+Prefix+" was written outside of its transaction and is not delivered: "+
+				"the first argument of pg_logical_emit_message must be true", "position", c.lsn.String())
+		}
+		return nil
+	}
+	if !s.progress.next() {
+		return nil
+	}
+	invalid := s.row.fillEmitted(s.order, c.content)
+	if invalid != nil {
+		s.row.fillBroken(c.lsn, c.content)
+	}
+	return s.deliver(0, invalid)
+}
+
+// deliver adds what row holds to the page.
+func (s *session) deliver(xid uint64, invalid error) error {
+	d, err := s.page.Add(s.row.values)
+	if err != nil {
+		return err
+	}
+	d.Ref = xid
+	d.Window = s.progress.deliver()
+	if invalid != nil {
+		d.Invalid = invalid
+	}
+	return nil
+}
+
+// coalesce is how long messages wait for those that follow them under load.
+const coalesce = time.Millisecond
+
+// pace decides whether to wait for more than has come, by how many messages have come lately.
+type pace struct {
+	rate float64 // messages a millisecond, lately
+	at   time.Time
+}
+
+// A wake-up costs as much as some messages do, so it is worth waiting when about this many come meanwhile.
+const (
+	busyRate = 8        // messages a millisecond
+	markLow  = 16 << 10 // bytes
+	markHigh = 128 << 10
+)
+
+func (p *pace) read(messages int, now time.Time) {
+	if !p.at.IsZero() {
+		ms := max(float64(now.Sub(p.at))/float64(time.Millisecond), 0.01)
+		p.rate += (float64(messages)/ms - p.rate) / 4
+	}
+	p.at = now
+}
+
+// mark is for how many bytes to wait, 0 for not at all.
+func (p *pace) mark() int {
+	if p.rate < busyRate {
+		return 0
+	}
+	const size = 512 // of a message, about
+	return min(max(int(p.rate)*size, markLow), markHigh)
+}

@@ -1,0 +1,197 @@
+package replication
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// wire is a connection on which the server streams. Frames are parsed where they were received, so what
+// one points to lasts until the next fill.
+//
+// One goroutine reads; any may write.
+type wire struct {
+	conn net.Conn
+	low  lowWater
+
+	buf        []byte
+	start, end int // of what was received and not parsed
+
+	writing sync.Mutex
+}
+
+const (
+	bufferSize   = 256 << 10
+	writeTimeout = 10 * time.Second
+)
+
+// errTick says that nothing came in time.
+var errTick = errors.New("nothing came")
+
+// errStreamEnded says that the server has closed the stream in good order, as when it is shut down.
+var errStreamEnded = errors.New("the server has ended the stream")
+
+// takeOver makes a wire of an idle connection.
+func takeOver(conn *pgconn.PgConn) (*wire, error) {
+	hijacked, err := conn.Hijack()
+	if err != nil {
+		return nil, err
+	}
+	w := &wire{conn: hijacked.Conn, buf: make([]byte, bufferSize)}
+	under := w.conn
+	if secure, ok := under.(*tls.Conn); ok {
+		under = secure.NetConn()
+	}
+	w.low = newLowWater(under)
+	return w, nil
+}
+
+// close ends the connection, also under a reader.
+func (w *wire) close() { _ = w.conn.Close() }
+
+// frame returns the next complete message that was received, false if there is none.
+func (w *wire) frame() (typ byte, body []byte, ok bool) {
+	have := w.buf[w.start:w.end]
+	if len(have) < 5 {
+		return 0, nil, false
+	}
+	n := int(binary.BigEndian.Uint32(have[1:])) + 1
+	if n < 5 || len(have) < n {
+		return 0, nil, false
+	}
+	w.start += n
+	return have[0], have[5:n:n], true
+}
+
+// fill receives more. It returns errTick when nothing has come until deadline, and at once when ctx ends.
+// A nil ctx doesn't.
+func (w *wire) fill(ctx context.Context, deadline time.Time) error {
+	if err := w.makeRoom(); err != nil {
+		return err
+	}
+	if err := w.conn.SetReadDeadline(deadline); err != nil {
+		return err
+	}
+	if ctx != nil {
+		// After the deadline was set, which it moves to the past.
+		defer context.AfterFunc(ctx, func() { _ = w.conn.SetReadDeadline(time.Unix(1, 0)) })()
+	}
+	n, err := w.conn.Read(w.buf[w.end:])
+	w.end += n
+	if n > 0 {
+		return nil
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return errTick
+	}
+	return err
+}
+
+// makeRoom leaves room behind what was received, for the rest of its last message at least.
+func (w *wire) makeRoom() error {
+	have := w.end - w.start
+	need := 0
+	if have >= 5 {
+		size := uint64(binary.BigEndian.Uint32(w.buf[w.start+1:])) + 1
+		if size < 5 || size > 1<<31 {
+			return fmt.Errorf("the server sent a message of %d bytes", size)
+		}
+		need = int(size)
+	}
+	switch {
+	case have == 0 && len(w.buf) <= 4*bufferSize:
+		w.start, w.end = 0, 0
+	case need > len(w.buf) || have == 0 || len(w.buf) > 4*bufferSize && max(need, have) < bufferSize:
+		// Larger for a large message, and small again after it.
+		bigger := make([]byte, max(bufferSize, need+bufferSize/4))
+		copy(bigger, w.buf[w.start:w.end])
+		w.buf, w.start, w.end = bigger, 0, have
+	case len(w.buf)-w.end < bufferSize/4 || w.start+need > len(w.buf):
+		copy(w.buf, w.buf[w.start:w.end])
+		w.start, w.end = 0, have
+	}
+	return nil
+}
+
+func (w *wire) send(message []byte) error {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	if err := w.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return err
+	}
+	_, err := w.conn.Write(message)
+	return err
+}
+
+// begin sends START_REPLICATION and waits until the server streams.
+func (w *wire) begin(ctx context.Context, command string) error {
+	query := (&pgproto3.Query{String: command})
+	message, err := query.Encode(nil)
+	if err != nil {
+		return err
+	}
+	if err := w.send(message); err != nil {
+		return err
+	}
+	for {
+		typ, body, ok := w.frame()
+		if !ok {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := w.fill(ctx, time.Now().Add(time.Second)); err != nil && !errors.Is(err, errTick) {
+				return err
+			}
+			continue
+		}
+		switch typ {
+		case 'W':
+			return nil
+		case 'E':
+			return serverError(body)
+		case 'N', 'S', 'Z':
+		default:
+			return fmt.Errorf("unexpected answer %q to %s", typ, command)
+		}
+	}
+}
+
+func serverError(body []byte) error {
+	var response pgproto3.ErrorResponse
+	if err := response.Decode(body); err != nil {
+		return err
+	}
+	return pgconn.ErrorResponseToPgError(&response)
+}
+
+// status tells the server what was received and up to where nothing is needed any more. All three are said
+// explicitly: what is not said counts as not written, and a shutdown would wait for it.
+func (w *wire) status(received, confirmed LSN, answer bool) error {
+	var m [1 + 4 + 1 + 8*4 + 1]byte
+	m[0] = 'd'
+	binary.BigEndian.PutUint32(m[1:], uint32(len(m)-1))
+	m[5] = 'r'
+	binary.BigEndian.PutUint64(m[6:], uint64(max(received, confirmed))) // written
+	binary.BigEndian.PutUint64(m[14:], uint64(confirmed))               // flushed
+	binary.BigEndian.PutUint64(m[22:], uint64(confirmed))               // applied
+	binary.BigEndian.PutUint64(m[30:], uint64(time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Microseconds()))
+	if answer {
+		m[38] = 1
+	}
+	return w.send(m[:])
+}
+
+// goodbye ends the stream in good order.
+func (w *wire) goodbye() {
+	_ = w.send([]byte{'c', 0, 0, 0, 4, 'X', 0, 0, 0, 4}) // CopyDone, Terminate; it may be gone already
+	w.close()
+}
