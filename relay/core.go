@@ -26,6 +26,7 @@ type core struct {
 	prefix    prefix
 
 	stripes []stripe
+	calls   []*call // free
 	lanes   map[string]*lane
 	loaded  int // holds in memory
 
@@ -123,6 +124,7 @@ const (
 type item struct {
 	d     *Delivery
 	lane  *lane // while a call carries it on behalf of a lane
+	size  int
 	state itemState
 	held  bool // comes from the holds, not from a page
 
@@ -162,7 +164,7 @@ func (c *core) onRead(now time.Time, b Batch) {
 	c.unsettled += len(p.items)
 	for i := range p.items {
 		it := &p.items[i]
-		c.bytes += size(it.d)
+		c.bytes += it.size
 		if c.cfg.Select != nil && it.d.Invalid == nil && !c.cfg.Select(&it.d.Message) {
 			it.state = done
 			continue
@@ -183,7 +185,8 @@ func (c *core) newPage(b Batch) *page {
 	p.batch, p.settled = b, 0
 	p.items = slices.Grow(p.items[:0], len(b.Deliveries))[:len(b.Deliveries)]
 	for i := range p.items {
-		p.items[i] = item{d: &b.Deliveries[i]}
+		d := &b.Deliveries[i]
+		p.items[i] = item{d: d, size: size(d)}
 	}
 	return p
 }
@@ -281,12 +284,12 @@ func (c *core) publish(now time.Time, r *ready) {
 // fill takes the next call of a stripe: due lanes first, then its queue. nil if there is nothing.
 func (c *core) fill(now time.Time, stripe int) *call {
 	s := &c.stripes[stripe]
-	k := &call{stripe: stripe}
+	k := c.newCall(stripe)
 	bytes := 0
 	room := func() bool { return len(k.items) < c.cfg.CallMax && bytes < c.cfg.CallBytes }
 	take := func(it *item) {
 		it.state = inFlight
-		bytes += size(it.d)
+		bytes += it.size
 		k.items = append(k.items, it)
 		k.Batch = append(k.Batch, &it.d.Message)
 	}
@@ -316,17 +319,32 @@ func (c *core) fill(now time.Time, stripe int) *call {
 			take(it)
 		}
 	}
-	s.queue = s.queue[n:]
-	if len(s.queue) == 0 {
-		s.queue = nil
-	}
+	s.queue = slices.Delete(s.queue, 0, n) // what is left is short, and the memory stays
 	if n > 0 {
 		c.advance(now)
 	}
 	if len(k.items) == 0 {
+		c.freeCall(k)
 		return nil
 	}
 	return k
+}
+
+func (c *core) newCall(stripe int) *call {
+	if n := len(c.calls); n > 0 {
+		k := c.calls[n-1]
+		c.calls = c.calls[:n-1]
+		*k = call{Batch: k.Batch[:0], items: k.items[:0], stripe: stripe}
+		return k
+	}
+	return &call{stripe: stripe}
+}
+
+// freeCall takes back a call that nobody uses any more.
+func (c *core) freeCall(k *call) {
+	clear(k.Batch)
+	clear(k.items)
+	c.calls = append(c.calls, k)
 }
 
 // divert sends an item that is not to be published now where it belongs.

@@ -143,7 +143,7 @@ func (c *core) onHeld(now time.Time, name string, list []Delivery) {
 			}
 			break
 		}
-		items[i] = item{d: d, held: true}
+		items[i] = item{d: d, size: size(d), held: true}
 		l.queue = append(l.queue, &items[i])
 		c.loaded++
 	}

@@ -25,7 +25,7 @@ func (o *outage) forbids(now time.Time) bool {
 	return o.failures > 0 && (o.probing || now.Before(o.until))
 }
 
-// onPublished takes the outcome of a call: nil, or an error per message.
+// onPublished takes the outcome of a call: nil, or an error per message. The call is used again.
 func (c *core) onPublished(now time.Time, k *call, errs []error) {
 	c.stripes[k.stripe].inFlight = nil
 	if errs == nil {
@@ -34,6 +34,7 @@ func (c *core) onPublished(now time.Time, k *call, errs []error) {
 		}
 		c.land(k)
 		c.judge(now, k, true, nil)
+		c.freeCall(k)
 		c.advance(now)
 		return
 	}
@@ -44,6 +45,7 @@ func (c *core) onPublished(now time.Time, k *call, errs []error) {
 	for _, it := range failed {
 		c.fail(now, it)
 	}
+	c.freeCall(k)
 	c.advance(now)
 }
 

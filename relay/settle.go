@@ -50,7 +50,7 @@ func (c *core) settlePages(to prefix) {
 		}
 		for j := p.settled; j < end; j++ {
 			it := &p.items[j]
-			c.bytes -= size(it.d)
+			c.bytes -= it.size
 			switch it.state {
 			case toHold:
 				c.settledHold(it)

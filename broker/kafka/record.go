@@ -29,6 +29,7 @@ type slab struct {
 	records []kgo.Record
 	headers []kgo.RecordHeader
 	text    []byte
+	clock   clock
 }
 
 // reset makes room for n records.
@@ -63,7 +64,7 @@ func (s *slab) add(m *outbox.Message, topic string, now time.Time) *kgo.Record {
 	}
 	if !m.CreatedAt.IsZero() {
 		at := len(s.text)
-		s.text = m.CreatedAt.UTC().AppendFormat(s.text, createdAtLayout)
+		s.text = s.clock.append(s.text, m.CreatedAt)
 		s.headers = append(s.headers, kgo.RecordHeader{Key: headerCreatedAt, Value: s.text[at:len(s.text):len(s.text)]})
 	}
 	if m.ContentType != "" {
@@ -79,6 +80,26 @@ func (s *slab) add(m *outbox.Message, topic string, now time.Time) *kgo.Record {
 		r.Key = s.copy(key)
 	}
 	return r
+}
+
+// clock writes times in createdAtLayout. Messages that follow one another were mostly written in the same
+// second, and it writes that one once: formatting would be a tenth of what a message costs.
+type clock struct {
+	second int64
+	text   []byte // of second, without its fraction and zone; empty: none yet
+}
+
+func (c *clock) append(to []byte, t time.Time) []byte {
+	if second := t.Unix(); second != c.second || len(c.text) == 0 {
+		c.second, c.text = second, t.UTC().AppendFormat(c.text[:0], createdAtLayout[:len("2006-01-02T15:04:05")])
+	}
+	fraction := t.Nanosecond() / int(time.Microsecond)
+	digits := [...]byte{'.', 0, 0, 0, 0, 0, 0, 'Z'}
+	for i := 6; i > 0; i-- {
+		digits[i] = '0' + byte(fraction%10)
+		fraction /= 10
+	}
+	return append(append(to, c.text...), digits[:]...)
 }
 
 func (s *slab) header(name, value string) {

@@ -24,10 +24,21 @@ type page struct {
 	users atomic.Int32 // batches that were not recycled, and one while there are more to come
 }
 
-type pagePool struct{ pool sync.Pool }
+// pagePool keeps the pages that nobody uses for the next rows: as many as a relay has on its way, no more.
+// A sync.Pool would lose them to every collection, and there are many of those where the heap is small.
+type pagePool struct {
+	mu   sync.Mutex
+	free []*page
+}
+
+const maxFreePages = 8
 
 func (p *pagePool) get() *page {
-	if pg, ok := p.pool.Get().(*page); ok {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.free); n > 0 {
+		pg := p.free[n-1]
+		p.free = p.free[:n-1]
 		return pg
 	}
 	return &page{}
@@ -36,7 +47,11 @@ func (p *pagePool) get() *page {
 // put takes back a page of which nobody uses anything any more.
 func (p *pagePool) put(pg *page) {
 	pg.reset()
-	p.pool.Put(pg)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.free) < maxFreePages {
+		p.free = append(p.free, pg)
+	}
 }
 
 // reset forgets the rows. Headers are cleared so that the pool keeps nothing alive that it doesn't own.
