@@ -16,6 +16,9 @@ type backlog struct {
 	chunks []chunk // those that have ids after `after`
 	after  int64   // everything up to here has been returned
 	step   int64   // ids that the next page spans
+
+	asked   *pageQuery // of the page after the last one that was returned
+	through int64      // where that ends
 }
 
 // chunk is a stretch of the index: these transactions have no message outside of these ids. A
@@ -29,7 +32,7 @@ func (c *chunk) single() bool { return c.xids.lo == c.xids.hi }
 
 const chunkSize = 10_000
 
-// newBacklog measures what next sees and prev doesn't, and will return what has an id greater than after.
+// newBacklog measures what next sees and prev doesn't (and a little more, that next doesn't see), and will return what has an id greater than after.
 func newBacklog(ctx context.Context, r *reader, prev, next *txSnapshot, after int64) (*backlog, error) {
 	b := &backlog{next: *next, after: after}
 	var singles []xidRange
@@ -39,7 +42,7 @@ func newBacklog(ctx context.Context, r *reader, prev, next *txSnapshot, after in
 			continue
 		}
 		for within.lo <= within.hi {
-			s, err := r.nextChunk(ctx, next, within, chunkSize)
+			s, err := r.nextChunk(ctx, within, chunkSize)
 			if err != nil {
 				return nil, err
 			}
@@ -76,22 +79,20 @@ func (b *backlog) done() bool {
 	return len(b.chunks) == 0
 }
 
-// read returns the next page of at most limit messages, or nil after the last.
+// read returns the next page of at most limit messages, or nil after the last. It asks for the page that
+// follows, so that the server has it ready when it is wanted; life is the context for that.
 //
 // A page spans a stretch of ids, and ids are unique, so it reads no more than that many rows, however
 // many chunks share the stretch. Where ids are sparse (rolled back, or other shard groups') the
 // stretch is made longer.
-func (b *backlog) read(ctx context.Context, r *reader, limit, maxBytes int) (*page, error) {
+func (b *backlog) read(life context.Context, r *reader, limit, maxBytes int) (*page, error) {
 	for !b.done() {
-		first, last := b.chunks[0].ids.first, b.chunks[0].ids.last
-		for _, c := range b.chunks {
-			first, last = min(first, c.ids.first), max(last, c.ids.last)
+		if b.asked == nil {
+			b.ask(life, r, limit)
 		}
-		after := max(b.after, first-1)
-		b.step = max(b.step, int64(limit))
-		through := min(last, after+b.step)
-
-		pg, cut, err := r.readPage(ctx, &b.next, b.ranges(after, through), after, through, limit, maxBytes)
+		asked := b.asked
+		b.asked = nil
+		pg, cut, err := r.readPage(asked, maxBytes)
 		if err != nil {
 			return nil, err
 		}
@@ -101,17 +102,32 @@ func (b *backlog) read(ctx context.Context, r *reader, limit, maxBytes int) (*pa
 			b.after = pg.deliveries[n-1].Position
 			b.step /= 2
 		default:
-			b.after = through
-			if n < limit/2+1 {
+			b.after = b.through
+			if n < asked.limit/2+1 {
 				b.step = min(2*b.step, 1<<40)
 			}
 		}
 		if n > 0 {
+			if !b.done() {
+				b.ask(life, r, limit)
+			}
 			return pg, nil
 		}
 		r.pool.put(pg)
 	}
 	return nil, nil
+}
+
+// ask asks for the page of at most limit messages after those that were returned.
+func (b *backlog) ask(life context.Context, r *reader, limit int) {
+	first, last := b.chunks[0].ids.first, b.chunks[0].ids.last
+	for _, c := range b.chunks {
+		first, last = min(first, c.ids.first), max(last, c.ids.last)
+	}
+	after := max(b.after, first-1)
+	b.step = max(b.step, int64(limit))
+	b.through = min(last, after+b.step)
+	b.asked = r.askPage(life, &b.next, b.ranges(after, b.through), after, b.through, limit)
 }
 
 // ranges lists the transactions of the chunks that share ids with after < id <= through. Neighbours are

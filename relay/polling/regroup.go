@@ -250,6 +250,7 @@ func (s *regroupSession) Close(ctx context.Context) error {
 func (s *regroupSession) release(ctx context.Context) error {
 	var errs []error
 	for _, sub := range s.groups {
+		sub.end()
 		errs = append(errs, sub.lease.release(ctx, sub.position))
 	}
 	if s.reader != nil {

@@ -33,6 +33,11 @@ type snapshotSession struct {
 	// Settle has made room for another window.
 	settled chan struct{}
 
+	// life is what the reader's queries in advance run under; end ends it, and with it the reader's
+	// connection.
+	life context.Context
+	end  context.CancelFunc
+
 	// The rest belongs to Next.
 	page    *page            // of which rest remains to be returned
 	rest    []relay.Delivery // by id
@@ -230,9 +235,12 @@ func (s *snapshotSession) readWindow(ctx context.Context, limit int) (*page, err
 			}
 			s.log = log
 		}
-		pg, err := s.log.read(ctx, s.reader, s.limit(limit), s.source.cfg.PageBytes)
+		// What is asked for in advance must not end with this call.
+		interrupted := context.AfterFunc(ctx, s.end)
+		pg, err := s.log.read(s.life, s.reader, s.limit(limit), s.source.cfg.PageBytes)
+		interrupted()
 		if err != nil {
-			return nil, err
+			return nil, errors.Join(ctx.Err(), err)
 		}
 		if pg != nil {
 			s.observe(len(pg.deliveries), pg.arena.bytes)
@@ -476,6 +484,7 @@ func (s *snapshotSession) Held(ctx context.Context, lane string, limit int) (hel
 func (s *snapshotSession) Expires() time.Time { return s.lease.expires() }
 
 func (s *snapshotSession) Close(ctx context.Context) error {
+	s.end()
 	hangUp(s.reader.conn)
 	err := s.lease.release(ctx, s.position)
 	hangUp(s.lease.link.conn)

@@ -165,7 +165,9 @@ func (s *Snapshot) session(writing *link, row cursorRow, since time.Time) (*snap
 	if err != nil {
 		return nil, permanent("cursor of destination %q: %w", s.destination, err)
 	}
+	life, end := context.WithCancel(context.Background())
 	session := &snapshotSession{
+		life: life, end: end,
 		source: s, group: row.group, groups: row.groups, pool: &pagePool{}, cursor: cursor,
 		settled: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
 	}
