@@ -279,12 +279,13 @@ func appendData(b, payload []byte, contentType string) []byte {
 	return append(b, '"')
 }
 
-// isJSON says whether a payload of the content type is JSON. CloudEvents takes one without for JSON.
+// isJSON says whether data of the content type is written as a JSON value. An event without one is JSON by
+// the specification. Other types of JSON, such as application/vnd.shop+json, go as base64, which the
+// specification allows for any data: the SDK for Go does not read them otherwise (its issue 1273).
 func isJSON(contentType string) bool {
 	media, _, _ := strings.Cut(contentType, ";")
 	media = strings.TrimSpace(media)
-	return media == "" || strings.EqualFold(media, "application/json") || strings.EqualFold(media, "text/json") ||
-		len(media) > 5 && strings.EqualFold(media[len(media)-5:], "+json")
+	return media == "" || strings.EqualFold(media, "application/json") || strings.EqualFold(media, "text/json")
 }
 
 // contentType is the message's, or that of a header that was meant to be it.

@@ -37,7 +37,7 @@ func TestStructuredDataIsJSONTextOrBase64(t *testing.T) {
 		want              string // the member, "" for none
 	}{
 		{"JSON as it is", "application/json; charset=utf-8", []byte("{ \"a\" : 1.0 }"), `"data":{ "a" : 1.0 }`},
-		{"JSON of another vocabulary", "application/vnd.shop+json", []byte(`[1]`), `"data":[1]`},
+		{"JSON of another vocabulary", "application/vnd.shop+json", []byte(`[1]`), `"data_base64":"WzFd"`},
 		{"no content type means JSON", "", []byte(`"x"`), `"data":"x"`},
 		{"what is called JSON and is none", "application/json", []byte(`{"a":`), `"data_base64":"eyJhIjo="`},
 		{"JSON with bytes that are no text", "application/json", []byte("\"\xff\""), `"data_base64":"Iv8i"`},
