@@ -70,7 +70,7 @@ func (a *Advisory) Acquire(ctx context.Context) (relay.Session, error) {
 		if err := talkative(ctx, reading); err != nil {
 			return nil, err
 		}
-		s := &advisorySession{source: &a.source, reader: newReader(t, reading, ""), marks: newStatements(t, false), holds: newHolds()}
+		s := &advisorySession{source: &a.source, reader: newReader(t, reading, a.cfg.PageBytes, ""), marks: newStatements(t, false), holds: newHolds()}
 		s.own = []uint32{locked.PgConn().PID(), reading.PgConn().PID()}
 		s.link = newLink(locked, a.cfg.Lease, ping)
 		s.pace = pace{cfg: &a.cfg, broken: s.link.broken}
@@ -100,10 +100,11 @@ type advisorySession struct {
 	// The rest belongs to Next.
 	reader *reader
 	pace   pace
+	rest   []relay.Delivery // read and not returned yet
 }
 
 func (s *advisorySession) Next(ctx context.Context, limit int) (relay.Batch, error) {
-	for {
+	for len(s.rest) == 0 {
 		if err := s.pace.await(ctx); err != nil {
 			return relay.Batch{}, err
 		}
@@ -114,20 +115,27 @@ func (s *advisorySession) Next(ctx context.Context, limit int) (relay.Batch, err
 			s.pace.polled(false, false)
 			continue
 		}
-		ds, rows, err := s.reader.poll(ctx, limit, s.own, s.known, "")
+		size := s.reader.size(limit)
+		ds, rows, err := s.reader.poll(ctx, size, s.own, s.known, "")
 		if err != nil {
 			return relay.Batch{}, err
 		}
-		s.pace.polled(len(ds) > 0, len(ds) == limit)
-		if len(ds) == 0 {
-			continue
-		}
+		s.pace.polled(len(ds) > 0, len(ds) == size)
 		for i := range ds {
 			ds[i].Shard = 0
 		}
 		s.ledger.add(ds, rows, s.reader.table.numbered(), "")
-		return relay.Batch{Deliveries: ds}, nil
+		s.rest = ds
 	}
+	return slice(&s.rest, limit), nil
+}
+
+// slice cuts the next batch off a page.
+func slice(rest *[]relay.Delivery, limit int) relay.Batch {
+	n := min(limit, len(*rest))
+	b := relay.Batch{Deliveries: (*rest)[:n:n]}
+	*rest = (*rest)[n:]
+	return b
 }
 
 // known lists the rows behind from that are in flight or wait for another attempt.

@@ -26,6 +26,10 @@ type Config struct {
 	PollBusy time.Duration
 	PollIdle time.Duration
 
+	// PageBytes is about how much payload is read at once at most. A single message may exceed it.
+	// Default 2 MiB.
+	PageBytes int
+
 	// Transactions is how many transactions SkipLocked has open at once at most, each with a batch that
 	// is being published. Default 4.
 	Transactions int
@@ -72,6 +76,9 @@ func (c Config) withDefaults(conn *pgx.ConnConfig, m schema.Mapping) (Config, er
 	if c.PollIdle == 0 {
 		c.PollIdle = max(100*time.Millisecond, c.PollBusy)
 	}
+	if c.PageBytes == 0 {
+		c.PageBytes = 2 << 20
+	}
 	if c.Transactions == 0 {
 		c.Transactions = 4
 	}
@@ -90,6 +97,7 @@ func (c Config) withDefaults(conn *pgx.ConnConfig, m schema.Mapping) (Config, er
 	need(conn != nil, "there is no connection config")
 	need(c.Lease >= minLease, "Lease is %v, it must be at least %v", c.Lease, minLease)
 	need(c.PollBusy > 0 && c.PollIdle >= c.PollBusy, "PollBusy is %v and PollIdle is %v, they must be positive and PollIdle not the shorter one", c.PollBusy, c.PollIdle)
+	need(c.PageBytes > 0, "PageBytes is %d, it must be positive", c.PageBytes)
 	need(c.Transactions > 0, "Transactions is %d, it must be positive", c.Transactions)
 	need(c.MaxHolds >= 0, "MaxHolds is %d, it must be positive", c.MaxHolds)
 	need(c.Groups >= 1 && c.Group >= 0 && c.Group < max(c.Groups, 1), "Group is %d of %d, it must be 0 to %d", c.Group, c.Groups, c.Groups-1)

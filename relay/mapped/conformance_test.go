@@ -51,3 +51,18 @@ func crash(s *source, l *link, conns ...*pgx.Conn) {
 	}
 	s.active.Store(false)
 }
+
+func TestSkipLockedIsASource(t *testing.T) {
+	onMajors(t, func(db database) relaytest.SourceHarness {
+		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewSkipLocked(conn, events(), cfg) })
+		h.SharedOwnership = true
+		h.RepeatsMoreAfter = true
+		h.Crash = func(s relay.Session) {
+			session := s.(*skipLockedSession)
+			for _, l := range session.links {
+				crash(session.source, l)
+			}
+		}
+		return h
+	})
+}

@@ -124,11 +124,41 @@ type reader struct {
 	horizon horizon
 	look    string // empty: the order tells nothing
 	scan    string // $1 from, $2 ids to leave out, $3 limit
+
+	pageBytes int
+	bytes     int // of a message, by what was read lately; 0: nothing was
+}
+
+// minPage is how many rows are read at once at least, where they are not large: a page has a cost of its
+// own, so a small batch is a part of one.
+const minPage = 1000
+
+// size is how many rows to read so that they have about pageBytes. What is read beyond the bytes is
+// memory, so a session begins with few.
+func (r *reader) size(limit int) int {
+	const unknown = 256
+	limit = max(limit, minPage)
+	if r.bytes == 0 {
+		return min(limit, unknown)
+	}
+	return min(limit, 1+r.pageBytes/r.bytes)
+}
+
+// observe learns how large messages are: quickly when they grow, slowly when they shrink.
+func (r *reader) observe(ds []relay.Delivery) {
+	if len(ds) == 0 {
+		return
+	}
+	total := 0
+	for i := range ds {
+		total += len(ds[i].Payload) + 256
+	}
+	r.bytes = max(total/len(ds), r.bytes-r.bytes/4)
 }
 
 // newReader reads with clause, which follows the limit: a lock, or nothing.
-func newReader(t *table, conn *pgx.Conn, clause string) *reader {
-	r := &reader{conn: conn, table: t, horizon: newHorizon(t.along)}
+func newReader(t *table, conn *pgx.Conn, pageBytes int, clause string) *reader {
+	r := &reader{conn: conn, table: t, horizon: newHorizon(t.along), pageBytes: pageBytes}
 	if t.along == alongSequence {
 		r.look = fmt.Sprintf(lookSQL, t.by, t.name, t.by, t.info.OID, t.info.OID)
 	}
@@ -179,6 +209,7 @@ func (r *reader) poll(ctx context.Context, limit int, own []uint32, leave func(f
 	if len(rows) > 0 {
 		last = rows[len(rows)-1].by
 	}
+	r.observe(ds)
 	r.horizon.scanned(time.Now(), full, time.Since(started), highest, writers, last, len(rows) < limit)
 	return ds, rows, nil
 }

@@ -1,0 +1,499 @@
+package mapped
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// SkipLocked is the strategy of one transaction per batch: rows are locked FOR UPDATE SKIP LOCKED, published,
+// marked or deleted, and then the transaction commits. Any number of relays share a table. The messages of
+// a key keep their order with a single relay, on a table ordered by a sequence; two relays invert it, for
+// each takes what the other has left.
+//
+// Several such transactions are open at a time, so that one batch is read while others are published. A
+// transaction commits when all of its batch is settled: after a crash some of what was settled may come
+// again too. While nothing answers at the broker its transactions stay open, and vacuum waits for them.
+type SkipLocked struct{ source }
+
+var (
+	_ relay.Source  = (*SkipLocked)(nil)
+	_ relay.Session = (*skipLockedSession)(nil)
+)
+
+// NewSkipLocked returns a source. It reports every fault of m and cfg at once and connects to nothing yet.
+func NewSkipLocked(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (*SkipLocked, error) {
+	s := &SkipLocked{}
+	if err := s.init(conn, m, cfg); err != nil {
+		return nil, err
+	}
+	if err := needsDone(m); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Acquire connects; it waits for nobody. Errors that waiting can't cure are marked by outbox.Permanent: a
+// mapping that doesn't fit the table, a standby.
+func (s *SkipLocked) Acquire(ctx context.Context) (relay.Session, error) {
+	return s.acquire(ctx, func(ctx context.Context) (relay.Session, error) {
+		var conn *pgx.Conn
+		t, err := s.open(ctx, &conn)
+		if err != nil {
+			return nil, err
+		}
+		session := &skipLockedSession{
+			source: &s.source, table: t, marks: newStatements(t, false), holds: newHolds(),
+			reader: newReader(t, nil, s.cfg.PageBytes, "FOR UPDATE OF m SKIP LOCKED"),
+			freed:  make(chan struct{}, 1), broken: make(chan struct{}),
+		}
+		session.pace = pace{cfg: &s.cfg, broken: session.broken}
+		session.adopt(conn)
+		return session, nil
+	})
+}
+
+// holdTransactions is how many lanes that were set aside can be tried again at a time.
+const holdTransactions = 2
+
+// skipLockedSession shares the table with others. Next runs in one goroutine, the rest in another. Locks:
+// mu is never held while a link is waited for.
+type skipLockedSession struct {
+	source *source
+	table  *table
+	marks  *statements
+	ledger ledger
+	holds  *holds
+
+	broken    chan struct{} // closed when a connection has ended
+	breakOnce sync.Once
+	freed     chan struct{} // Settle has ended a transaction
+
+	mu    sync.Mutex
+	links []*link
+	idle  []*link
+	open  []*transaction // with batches, oldest first
+	loads map[string]*transaction
+
+	// The rest belongs to Next.
+	reader *reader
+	pace   pace
+	rest   []relay.Delivery // read and not returned yet
+}
+
+// transaction is an open one, and what is to be written in it before it commits.
+type transaction struct {
+	link        *link
+	first, last uint64 // ordinals of a batch
+	left        int    // rows that are not settled
+	outcomes    outcomes
+}
+
+// adopt makes a link of a connection.
+func (s *skipLockedSession) adopt(conn *pgx.Conn) {
+	l := newLink(conn, s.source.cfg.Lease, ping)
+	s.mu.Lock()
+	s.links, s.idle = append(s.links, l), append(s.idle, l)
+	s.mu.Unlock()
+	go func() {
+		<-l.broken
+		s.breakOnce.Do(func() { close(s.broken) })
+	}()
+}
+
+// take returns an idle link, connecting another one if there may be more. It returns nil when there may
+// not.
+func (s *skipLockedSession) take(ctx context.Context, forHolds bool) (*link, error) {
+	for {
+		s.mu.Lock()
+		mayHave := len(s.open) < s.source.cfg.Transactions
+		if forHolds {
+			mayHave = len(s.loads) < holdTransactions
+		}
+		n := len(s.idle)
+		if !mayHave {
+			s.mu.Unlock()
+			return nil, nil
+		}
+		if n > 0 {
+			l := s.idle[n-1]
+			s.idle = s.idle[:n-1]
+			s.mu.Unlock()
+			return l, nil
+		}
+		s.mu.Unlock()
+		conn, err := s.source.connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		s.adopt(conn)
+	}
+}
+
+func (s *skipLockedSession) giveBack(l *link) {
+	s.mu.Lock()
+	s.idle = append(s.idle, l)
+	s.mu.Unlock()
+	select {
+	case s.freed <- struct{}{}:
+	default:
+	}
+}
+
+// failure returns why the session is over, or nil.
+func (s *skipLockedSession) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.links {
+		if err := l.failure(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *skipLockedSession) Next(ctx context.Context, limit int) (relay.Batch, error) {
+	for len(s.rest) == 0 {
+		if err := s.pace.await(ctx); err != nil {
+			return relay.Batch{}, err
+		}
+		if err := s.failure(); err != nil {
+			return relay.Batch{}, err
+		}
+		l, err := s.takeForBatch(ctx)
+		if err != nil {
+			return relay.Batch{}, err
+		}
+		if l == nil {
+			continue
+		}
+		if s.rest, err = s.claim(ctx, l, s.reader.size(limit)); err != nil {
+			return relay.Batch{}, err
+		}
+	}
+	return slice(&s.rest, limit), nil
+}
+
+// takeForBatch waits until another transaction may be opened.
+func (s *skipLockedSession) takeForBatch(ctx context.Context) (*link, error) {
+	if s.holds.size() < s.source.maxHolds() {
+		if l, err := s.take(ctx, false); l != nil || err != nil {
+			return l, err
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-s.broken:
+	case <-s.freed:
+	}
+	return nil, nil
+}
+
+// claim begins a transaction with the next rows.
+func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]relay.Delivery, error) {
+	var ds []relay.Delivery
+	var rows []row
+	err := l.do(func(conn *pgx.Conn) (err error) {
+		s.reader.conn = conn
+		ds, rows, err = s.reader.poll(ctx, size, s.pids(), s.known, "BEGIN")
+		if err == nil && len(ds) == 0 {
+			_, err = conn.Exec(ctx, "ROLLBACK")
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.pace.polled(len(ds) > 0, len(ds) == size)
+	if len(ds) == 0 {
+		s.giveBack(l)
+		return nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ledger.add(ds, rows, s.table.numbered(), "")
+	s.open = append(s.open, &transaction{link: l, first: ds[0].Ref, last: ds[len(ds)-1].Ref, left: len(ds)})
+	return ds, nil
+}
+
+func (s *skipLockedSession) pids() (pids []uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.links {
+		pids = append(pids, l.conn.PgConn().PID())
+	}
+	return pids
+}
+
+// known lists the rows behind from that wait for another attempt. Those in flight are locked.
+func (s *skipLockedSession) known(from int64) []string { return s.holds.above(from, nil) }
+
+// Settle notes what became of rows, and commits the transactions of which all rows are settled. Several
+// may commit, one after the other in the order in which they were read.
+func (s *skipLockedSession) Settle(ctx context.Context, settlement relay.Settlement) error {
+	if err := s.failure(); err != nil {
+		return err
+	}
+	x := split(settlement, s.ledger.through(settlement.Through))
+	x.heldOutcomes(s)
+	x.remember(s.holds)
+	s.ledger.settle(len(x.entries))
+
+	s.mu.Lock()
+	entries := x.entries
+	var over []*transaction
+	for len(entries) > 0 {
+		t := s.open[0]
+		n := 0
+		for n < len(entries) && entries[n].ref <= t.last {
+			n++
+		}
+		x.of(&t.outcomes, entries[:n], s.source.cfg.Places, false)
+		t.left -= n
+		entries = entries[n:]
+		if t.left > 0 {
+			break
+		}
+		over = append(over, t)
+		s.open = s.open[1:]
+	}
+	for lane, t := range s.loads {
+		if t.left <= 0 {
+			over = append(over, t)
+			delete(s.loads, lane)
+		}
+	}
+	s.mu.Unlock()
+	for _, t := range over {
+		if err := s.commit(ctx, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// heldOutcomes adds what became of rows that were tried again to their transactions. A failure ends its
+// lane's: the engine forgets what it has loaded behind.
+func (x *settled) heldOutcomes(s *skipLockedSession) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	each := func(d *relay.Delivery, add func(o *outcomes, was hold)) *transaction {
+		t := s.loads[d.Lane()]
+		was, ok := s.holds.find(d)
+		if t == nil || !ok {
+			return nil
+		}
+		add(&t.outcomes, was)
+		t.left--
+		return t
+	}
+	for _, d := range x.HeldDelivered {
+		each(d, func(o *outcomes, was hold) {
+			o.delivered = append(o.delivered, mark{id: was.id, place: s.source.cfg.Places.take(was.id)})
+		})
+	}
+	for i := range x.HeldDead {
+		dead := &x.HeldDead[i]
+		each(dead.Delivery, func(o *outcomes, was hold) { o.dead = append(o.dead, deadMark(was.entry, dead)) })
+	}
+	for i := range x.HeldRetry {
+		retry := &x.HeldRetry[i]
+		t := each(retry.Delivery, func(o *outcomes, was hold) { o.waiting = append(o.waiting, holdMark(was.entry, retry)) })
+		if t != nil {
+			t.left = 0
+		}
+	}
+}
+
+// commit writes what is to be written and ends the transaction.
+func (s *skipLockedSession) commit(ctx context.Context, t *transaction) error {
+	err := t.link.do(func(conn *pgx.Conn) error {
+		b := &pgx.Batch{}
+		if err := s.marks.queue(b, &t.outcomes); err != nil {
+			return err
+		}
+		b.Queue("COMMIT")
+		return send(ctx, conn, b)
+	})
+	if err != nil {
+		return err
+	}
+	s.giveBack(t.link)
+	return nil
+}
+
+// Lanes lists the lanes with rows that wait in this relay. What another one has taken of them meanwhile is
+// found when they are due.
+func (s *skipLockedSession) Lanes(ctx context.Context, limit int) ([]relay.HeldLane, error) {
+	if err := s.failure(); err != nil {
+		return nil, err
+	}
+	if blocked := s.holds.blocked(); len(blocked) > 0 {
+		l, err := s.take(ctx, true)
+		if err != nil {
+			return nil, err
+		}
+		if l != nil {
+			err := l.do(func(conn *pgx.Conn) error {
+				refs, err := s.table.released(ctx, conn, blocked)
+				for _, ref := range refs {
+					s.holds.unblock(ref)
+				}
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
+			s.giveBack(l)
+		}
+	}
+	return s.holds.heads(limit), nil
+}
+
+// soon is when a lane is asked for again whose rows can't be locked yet.
+const soon = 20 * time.Millisecond
+
+// Held locks the first rows of a lane in a transaction of their own.
+func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
+	if err := s.unload(ctx, lane); err != nil {
+		return nil, err
+	}
+	list := s.holds.first(lane, limit)
+	if len(list) == 0 {
+		return nil, nil
+	}
+	if list = s.free(list); len(list) == 0 {
+		return []relay.Delivery{{RetryAt: time.Now().Add(soon)}}, nil
+	}
+	l, err := s.take(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	if l == nil {
+		return []relay.Delivery{{RetryAt: time.Now().Add(soon)}}, nil
+	}
+	var held []relay.Delivery
+	err = l.do(func(conn *pgx.Conn) error {
+		if _, err := conn.Exec(ctx, "BEGIN"); err != nil {
+			return fmt.Errorf("lock rows: %w", err)
+		}
+		ds, rows, err := s.table.reread(ctx, conn, list, "FOR UPDATE OF m SKIP LOCKED")
+		if err != nil {
+			return err
+		}
+		all, missing := restore(list, ds, rows)
+		s.holds.gone(lane, missing)
+		if held = all[:due(all)]; len(held) == 0 {
+			held = all[:min(len(all), 1)] // for the time at which it is due
+			_, err = conn.Exec(ctx, "ROLLBACK")
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if due(held) == 0 {
+		s.giveBack(l)
+		if len(held) == 0 && len(s.holds.first(lane, 1)) > 0 {
+			return []relay.Delivery{{RetryAt: time.Now().Add(soon)}}, nil
+		}
+		return held, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.loads == nil {
+		s.loads = make(map[string]*transaction)
+	}
+	s.loads[lane] = &transaction{link: l, left: len(held)}
+	return held, nil
+}
+
+// due returns how many of a lane's rows the engine will publish at once, or settle otherwise.
+func due(held []relay.Delivery) int {
+	now := time.Now()
+	for i := range held {
+		d := &held[i]
+		if d.Blocked || d.RetryAt.After(now) || d.Invalid == nil && d.DeliverAt.After(now) {
+			return i
+		}
+	}
+	return len(held)
+}
+
+// unload ends the transaction of a lane of which the engine asks for more.
+func (s *skipLockedSession) unload(ctx context.Context, lane string) error {
+	s.mu.Lock()
+	t := s.loads[lane]
+	delete(s.loads, lane)
+	s.mu.Unlock()
+	if t == nil {
+		return s.failure()
+	}
+	return s.commit(ctx, t)
+}
+
+// free returns the first rows of list that are not locked by a batch of our own, which is still open.
+func (s *skipLockedSession) free(list []hold) []hold {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range list {
+		for _, t := range s.open {
+			if list[i].ref >= t.first && list[i].ref <= t.last {
+				return list[:i]
+			}
+		}
+	}
+	return list
+}
+
+// Expires is when the first of the connections would be given up by the server.
+func (s *skipLockedSession) Expires() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := time.Now().Add(s.source.cfg.Lease)
+	for _, l := range s.links {
+		if t := l.expires(); t.Before(first) {
+			first = t
+		}
+	}
+	return first
+}
+
+// Close commits what is settled and lets go of the rest.
+func (s *skipLockedSession) Close(ctx context.Context) error {
+	s.mu.Lock()
+	marked := make(map[*link]*transaction)
+	for _, t := range s.open {
+		marked[t.link] = t
+	}
+	for _, t := range s.loads {
+		marked[t.link] = t
+	}
+	links := s.links
+	s.mu.Unlock()
+	var errs []error
+	for _, l := range links {
+		t := marked[l]
+		errs = append(errs, l.close(func(conn *pgx.Conn) error {
+			if t == nil || t.outcomes.empty() {
+				return nil // the server rolls back
+			}
+			b := &pgx.Batch{}
+			if err := s.marks.queue(b, &t.outcomes); err != nil {
+				return err
+			}
+			b.Queue("COMMIT")
+			return send(ctx, conn, b)
+		}))
+	}
+	s.source.active.Store(false)
+	return errors.Join(errs...)
+}
