@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/cmd/internal/rig"
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 // fault is something that goes wrong, in some way that the run's random numbers decide.
@@ -21,8 +22,8 @@ type fault struct {
 	// there is one, undoes what is still wrong.
 	inject func(ctx context.Context, r *run) (after func(context.Context) error, err error)
 	within time.Duration // default: flowWithin
-	// disk says that it needs a file system that can be filled up.
-	disk bool
+	// disk says that it needs a file system that can be filled up, pooler that it needs a PgBouncer.
+	disk, pooler bool
 }
 
 // faults is every kind there is.
@@ -38,17 +39,15 @@ func deckSeeds() uint64 {
 
 // faultsOf deals the faults of a seed: consecutive seeds get different ones until all have had their turn,
 // and then in another order.
-func faultsOf(seed uint64, disk bool) []fault {
+func faultsOf(seed uint64, can func(fault) bool) []fault {
 	all := faults()
 	var mine []fault
 	for i := range uint64(faultsARun) {
 		round, card := seed/deckSeeds(), (seed%deckSeeds())*faultsARun+i
 		deck := rand.New(rand.NewPCG(round, 7)).Perm(len(all))
-		f := all[deck[card%uint64(len(all))]]
-		if f.disk && !disk {
-			continue
+		if f := all[deck[card%uint64(len(all))]]; can(f) {
+			mine = append(mine, f)
 		}
-		mine = append(mine, f)
 	}
 	return mine
 }
@@ -60,14 +59,14 @@ func relayFaults() []fault {
 			if err != nil {
 				return nil, err
 			}
-			return func(context.Context) error { return owner.Start() }, owner.Kill()
+			return func(ctx context.Context) error { return restart(ctx, owner) }, owner.Kill()
 		}},
 		{kind: "relay killed and restarted", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
 			owner, err := r.owner(ctx, "")
 			if err != nil {
 				return nil, err
 			}
-			return nil, errors.Join(owner.Kill(), owner.Start())
+			return nil, errors.Join(owner.Kill(), restart(ctx, owner))
 		}},
 		{kind: "all relays killed", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
 			for _, relay := range r.relays {
@@ -79,7 +78,7 @@ func relayFaults() []fault {
 				return nil, err
 			}
 			for _, relay := range r.relays {
-				if err := relay.Start(); err != nil {
+				if err := restart(ctx, relay); err != nil {
 					return nil, err
 				}
 			}
@@ -104,7 +103,7 @@ func relayFaults() []fault {
 			if err != nil {
 				return nil, err
 			}
-			return func(context.Context) error { return owner.Start() }, owner.Stop(20 * time.Second)
+			return func(ctx context.Context) error { return restart(ctx, owner) }, owner.Stop(20 * time.Second)
 		}},
 	}
 }
@@ -228,6 +227,14 @@ func databaseFaults() []fault {
 			return nil, nil
 		}},
 		{kind: "connection to the database slow", repeats: 1, inject: slow(func(r *run) slowable { return r.site.toPG })},
+		{kind: "poolers killed", repeats: 1, pooler: true, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
+			for _, pooler := range []*servers.PgBouncer{r.site.transactions, r.site.sessions} {
+				if err := errors.Join(pooler.Kill9(), rig.Pause(ctx, time.Duration(r.rng.IntN(300))*time.Millisecond), pooler.Restart(ctx)); err != nil {
+					return nil, err
+				}
+			}
+			return nil, nil
+		}},
 		{kind: "standby promoted", repeats: 1, inject: promote},
 		{kind: "schema changes and vacuum", repeats: 1, inject: changeSchema},
 	}
@@ -271,7 +278,7 @@ func clientFaults() []fault {
 				return nil, err
 			}
 			return func(ctx context.Context) error {
-				return errors.Join(thaw(owner), owner.Wait(20*time.Second), owner.Start())
+				return errors.Join(thaw(owner), owner.Wait(20*time.Second), restart(ctx, owner))
 			}, errors.Join(freeze(owner), owner.Signal(syscall.SIGTERM))
 		}},
 	}

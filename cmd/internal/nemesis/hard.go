@@ -58,10 +58,11 @@ func promote(ctx context.Context, r *run) (func(context.Context) error, error) {
 	release := r.load.Hold()
 	defer release()
 	r.site.toPG.Refuse(true)
+	r.site.fromPooler.Cut()
 	if err := r.site.promote(ctx, standby); err != nil {
 		return nil, errors.Join(err, standby.Close())
 	}
-	if err := r.load.Connect(ctx, standby.URL(r.database)); err != nil {
+	if err := r.load.Connect(ctx, r.site.writerURL(r.database, r.pooled)); err != nil {
 		return nil, err
 	}
 	after, err := r.load.Delivered(ctx)

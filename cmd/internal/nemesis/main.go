@@ -65,7 +65,7 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	if o.seed == 0 {
 		o.seed = uint64(time.Now().UnixMilli()) % 1e9
 	}
-	results, err := runAll(ctx, o, func(r result) { fmt.Fprintln(out, r) })
+	results, err := runAll(ctx, o, func(lacks string) { fmt.Fprintln(out, "NOT TRIED HERE:", lacks) }, func(r result) { fmt.Fprintln(out, r) })
 	summarise(out, results)
 	if err != nil {
 		return err
@@ -88,15 +88,18 @@ func badRuns(results []result) (bad int) {
 	return bad
 }
 
-// runAll runs all seeds and calls report after each. Everything that it has started has ended when it
+// runAll runs all seeds and calls report after each, and missing if some kinds of fault can't be had here. Everything that it has started has ended when it
 // returns.
-func runAll(ctx context.Context, o options, report func(result)) ([]result, error) {
+func runAll(ctx context.Context, o options, missing func(string), report func(result)) ([]result, error) {
 	dir, err := os.MkdirTemp("", "outbox-nemesis-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
 	binary, err := rig.Build(ctx, dir)
+	if ctx.Err() != nil {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -105,9 +108,12 @@ func runAll(ctx context.Context, o options, report func(result)) ([]result, erro
 	var results []result
 	var errs []error
 	var sites sync.WaitGroup
+	var once sync.Once
 	for range min(o.sites, o.runs) {
 		sites.Go(func() {
-			err := runOn(ctx, binary, dir, o, &next, func(r result) {
+			err := runOn(ctx, binary, dir, o, &next, func(lacks string) {
+				once.Do(func() { missing(lacks) })
+			}, func(r result) {
 				mu.Lock()
 				defer mu.Unlock()
 				results = append(results, r)
@@ -123,7 +129,7 @@ func runAll(ctx context.Context, o options, report func(result)) ([]result, erro
 }
 
 // runOn opens a site and runs on it what no other one has begun.
-func runOn(ctx context.Context, binary, dir string, o options, next *atomic.Int64, done func(result)) (err error) {
+func runOn(ctx context.Context, binary, dir string, o options, next *atomic.Int64, warn func(string), done func(result)) (err error) {
 	s, err := openSite(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -132,6 +138,9 @@ func runOn(ctx context.Context, binary, dir string, o options, next *atomic.Int6
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
+	if lacks := s.lacks(); lacks != "" {
+		warn(lacks)
+	}
 	for ctx.Err() == nil {
 		i := next.Add(1) - 1
 		if i >= int64(o.runs) {

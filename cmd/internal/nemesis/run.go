@@ -40,6 +40,7 @@ type run struct {
 	dir    string // artefacts
 	rng    *rand.Rand
 	broker string
+	pooled bool // whether writers come by a pooler; one of the relays always does
 
 	database string
 	topic    string
@@ -82,7 +83,7 @@ type injected struct {
 func newRun(seed uint64, s *site, binary, dir string) *run {
 	rng := rand.New(rand.NewPCG(seed, 0x6e656d65736973))
 	r := &run{seed: seed, site: s, binary: binary, dir: dir, rng: rng, checker: check.New(check.Config{}), began: time.Now()}
-	r.broker = brokerOf(seed)
+	r.broker, r.pooled = brokerOf(seed), seed%4 < 2
 	r.topic = fmt.Sprintf("events_%d_%d", seed, time.Now().UnixNano()%1e9)
 	return r
 }
@@ -114,7 +115,7 @@ func (r *run) do(ctx context.Context) (res result) {
 		res.err = fmt.Errorf("before any fault: %w", err)
 		return res
 	}
-	for _, f := range faultsOf(r.seed, r.site.storage != nil) {
+	for _, f := range faultsOf(r.seed, r.site.can) {
 		recovery, err := r.inject(ctx, f)
 		res.faults = append(res.faults, injected{f.kind, f.repeats, recovery})
 		res.allowed += f.repeats * maxInFlight
@@ -147,10 +148,10 @@ func (r *run) setUp(ctx context.Context) (err error) {
 		return err
 	}
 	oversize := 0
-	if slices.ContainsFunc(faultsOf(r.seed, r.site.storage != nil), func(f fault) bool { return f.kind == oversizeMessages }) {
+	if slices.ContainsFunc(faultsOf(r.seed, r.site.can), func(f fault) bool { return f.kind == oversizeMessages }) {
 		oversize = 50
 	}
-	r.load, err = rig.NewLoad(ctx, r.site.pg.URL(r.database), rig.LoadConfig{Topic: r.topic, Keys: keys, Writers: 3, Pause: 2 * time.Millisecond,
+	r.load, err = rig.NewLoad(ctx, r.site.writerURL(r.database, r.pooled), rig.LoadConfig{Topic: r.topic, Keys: keys, Writers: 3, Pause: 2 * time.Millisecond,
 		Seed: r.seed, Big: rig.MaxMessage + 50_000, BigOneIn: oversize, Dies: 20})
 	if err != nil {
 		return err
@@ -166,11 +167,16 @@ destinations:
     broker: %s
     lease: %s
     delivery: {max_in_flight: %d, batch: %d, backoff: {initial: 20ms}}
-`, name, r.site.relayURL(r.database), r.target.YAML(proxy.Addr()), lease, maxInFlight, maxInFlight/4))
+`, name, r.site.relayURL(r.database, i == 1), r.target.YAML(proxy.Addr()), lease, maxInFlight, maxInFlight/4))
 		if err != nil {
 			return err
 		}
 		r.relays = append(r.relays, relay)
+	}
+	for _, relay := range r.relays {
+		if err := relay.Up(ctx, flowWithin); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -380,3 +386,11 @@ func freeze(relay *rig.Relay) error { return relay.Signal(syscall.SIGSTOP) }
 
 // thaw lets it go on.
 func thaw(relay *rig.Relay) error { return relay.Signal(syscall.SIGCONT) }
+
+// restart starts a relay that has ended.
+func restart(ctx context.Context, relay *rig.Relay) error {
+	if err := relay.Start(); err != nil {
+		return err
+	}
+	return relay.Up(ctx, flowWithin)
+}

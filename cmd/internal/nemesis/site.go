@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/pgoutbox/outbox/cmd/internal/rig"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -22,7 +23,12 @@ type site struct {
 	nats  *servers.NATS
 	kafka *servers.Kafka
 
-	toPG, toNATS, toKafka *rig.Proxy
+	// Poolers stand before PostgreSQL: one that pools sessions for a relay, one that pools transactions for
+	// writers. nil if there is no PgBouncer.
+	sessions, transactions *servers.PgBouncer
+
+	// Relays come by toPG, with or without a pooler; the writers' pooler by fromPooler, which does no harm.
+	toPG, fromPooler, toNATS, toKafka *rig.Proxy
 }
 
 // openSite starts everything, some 5 s.
@@ -39,12 +45,15 @@ func openSite(ctx context.Context) (s *site, err error) {
 	if s.storage, err = mountStorage(filepath.Join(s.dir, "storage")); err != nil {
 		return s, err
 	}
-	for _, p := range []**rig.Proxy{&s.toPG, &s.toNATS, &s.toKafka} {
+	for _, p := range []**rig.Proxy{&s.toPG, &s.fromPooler, &s.toNATS, &s.toKafka} {
 		if *p, err = rig.StartProxy(); err != nil {
 			return s, err
 		}
 	}
 	if err = s.startPostgres(ctx); err != nil {
+		return s, err
+	}
+	if err = s.startPoolers(ctx); err != nil {
 		return s, err
 	}
 	if s.nats, err = servers.StartNATS(ctx, servers.NATSConfig{Storage: s.storage.folder("nats")}); err != nil {
@@ -60,12 +69,33 @@ func openSite(ctx context.Context) (s *site, err error) {
 	return s, nil
 }
 
+func (s *site) proxies() []*rig.Proxy { return []*rig.Proxy{s.toPG, s.fromPooler, s.toNATS, s.toKafka} }
+
+// startPoolers does nothing where there is no PgBouncer.
+func (s *site) startPoolers(ctx context.Context) (err error) {
+	s.sessions, err = servers.StartPgBouncer(ctx, servers.PgBouncerConfig{Server: s.toPG.Addr(), Settings: map[string]string{"pool_mode": "session"}})
+	if errors.Is(err, servers.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.transactions, err = servers.StartPgBouncer(ctx, servers.PgBouncerConfig{Server: s.fromPooler.Addr()})
+	return err
+}
+
 func (s *site) startPostgres(ctx context.Context) (err error) {
 	if s.pg, err = servers.StartPostgres(ctx, servers.PostgresConfig{}); err != nil {
 		return err
 	}
-	s.toPG.Forward(s.pg.Addr())
+	s.forward()
 	return nil
+}
+
+// forward leads everybody who comes from now on to the primary.
+func (s *site) forward() {
+	s.toPG.Forward(s.pg.Addr())
+	s.fromPooler.Forward(s.pg.Addr())
 }
 
 // promote makes a standby the primary for everybody who comes from now on.
@@ -75,13 +105,30 @@ func (s *site) promote(ctx context.Context, standby *servers.Postgres) error {
 	}
 	s.stale = append(s.stale, s.pg)
 	s.pg = standby
-	s.toPG.Forward(s.pg.Addr())
+	s.forward()
 	return nil
+}
+
+// can tells whether a fault can be had here.
+func (s *site) can(f fault) bool {
+	return (!f.disk || s.storage != nil) && (!f.pooler || s.transactions != nil)
+}
+
+// lacks says what can't be had here, "" if nothing.
+func (s *site) lacks() string {
+	var lacking []string
+	if s.storage == nil {
+		lacking = append(lacking, "no disk gets full (that takes root on Linux)")
+	}
+	if s.transactions == nil {
+		lacking = append(lacking, "nobody comes by a pooler (PgBouncer is not installed)")
+	}
+	return strings.Join(lacking, "; ")
 }
 
 // heal undoes what a run may have left behind: everything runs and answers.
 func (s *site) heal(ctx context.Context) error {
-	for _, p := range []*rig.Proxy{s.toPG, s.toNATS, s.toKafka} {
+	for _, p := range s.proxies() {
 		p.Heal()
 	}
 	var errs []error
@@ -95,7 +142,11 @@ func (s *site) heal(ctx context.Context) error {
 		s.stale = nil
 		errs = append(errs, s.startPostgres(ctx))
 	}
-	for _, server := range []*servers.Server{&s.pg.Server, &s.nats.Server, &s.kafka.Server} {
+	all := []*servers.Server{&s.pg.Server, &s.nats.Server, &s.kafka.Server}
+	if s.transactions != nil {
+		all = append(all, &s.sessions.Server, &s.transactions.Server)
+	}
+	for _, server := range all {
 		errs = append(errs, server.Thaw())
 		if !server.Running() {
 			errs = append(errs, server.Restart(ctx))
@@ -114,9 +165,21 @@ func (s *site) dropDatabase(ctx context.Context, name string) error {
 	return s.pg.DropDatabase(ctx, name)
 }
 
-// relayURL is the database as relays reach it.
-func (s *site) relayURL(database string) string {
-	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable&connect_timeout=3", s.toPG.Addr(), database)
+// relayURL is the database as a relay reaches it, pooled or not.
+func (s *site) relayURL(database string, pooled bool) string {
+	addr := s.toPG.Addr()
+	if pooled && s.sessions != nil {
+		addr = s.sessions.Addr()
+	}
+	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable&connect_timeout=3", addr, database)
+}
+
+// writerURL is the database as writers reach it.
+func (s *site) writerURL(database string, pooled bool) string {
+	if pooled && s.transactions != nil {
+		return s.transactions.URL(database)
+	}
+	return s.pg.URL(database)
 }
 
 // close ends everything that was started.
@@ -127,13 +190,18 @@ func (s *site) close() error {
 			errs = append(errs, p.Close())
 		}
 	}
+	for _, b := range []*servers.PgBouncer{s.sessions, s.transactions} {
+		if b != nil {
+			errs = append(errs, b.Close())
+		}
+	}
 	if s.nats != nil {
 		errs = append(errs, s.nats.Close())
 	}
 	if s.kafka != nil {
 		errs = append(errs, s.kafka.Close())
 	}
-	for _, p := range []*rig.Proxy{s.toPG, s.toNATS, s.toKafka} {
+	for _, p := range s.proxies() {
 		if p != nil {
 			p.Close()
 		}

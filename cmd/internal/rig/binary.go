@@ -3,14 +3,19 @@ package rig
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 )
 
 // Build builds the binary into a folder and returns its path.
 func Build(ctx context.Context, dir string) (string, error) {
 	path := filepath.Join(dir, "outbox")
-	out, err := exec.CommandContext(ctx, "go", "build", "-o", path, "github.com/pgoutbox/outbox/cmd/outbox").CombinedOutput()
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "github.com/pgoutbox/outbox/cmd/outbox")
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it cleans up
+	cmd.WaitDelay = 10 * time.Second
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build the binary: %w\n%s", err, out)
 	}

@@ -50,7 +50,7 @@ func (l *Load) Tell(ctx context.Context, checker *check.Checker, losses Losses) 
 			switch _, has := ledger[name]; {
 			case has && m.outcome == rolledBack:
 				return truth, fmt.Errorf("message %v was rolled back and is in the database", name)
-			case has && losses.took(name, m.at):
+			case has && !m.big && losses.took(name, m.at):
 				truth.Committed++
 				truth.Gone++
 				checker.Unknown(name.Key, seq)

@@ -1,8 +1,11 @@
 package rig
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +24,7 @@ type Relay struct {
 	binary, config string
 
 	mu      sync.Mutex
+	from    int64 // where the log of this life begins
 	process *os.Process
 	exited  chan struct{}
 	state   *os.ProcessState // to be read after exited
@@ -42,6 +46,9 @@ func (r *Relay) Start() error {
 	log, err := os.OpenFile(r.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
+	}
+	if r.from, err = log.Seek(0, io.SeekEnd); err != nil {
+		return errors.Join(err, log.Close())
 	}
 	exited := make(chan struct{})
 	started := make(chan error)
@@ -69,6 +76,39 @@ func (r *Relay) Start() error {
 		return fmt.Errorf("start relay %s: %w", r.Name, err)
 	}
 	return nil
+}
+
+// Up waits until a relay that was started says so. A relay that can't reach the database when it is
+// started ends with an error: it is started again then, as a supervisor would.
+func (r *Relay) Up(ctx context.Context, within time.Duration) error {
+	for deadline := time.Now().Add(within); ; {
+		if text, err := r.life(); err != nil || bytes.Contains(text, []byte("relay started")) {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("relay %s is not up after %v; its log ends with:\n%s", r.Name, within, r.Log())
+		}
+		if err := Pause(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+		if r.Ended() {
+			if err := r.Start(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// life is what the relay has written since it was started last.
+func (r *Relay) life() ([]byte, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	file, err := os.Open(r.logFile())
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.NewSectionReader(file, r.from, 1<<20))
 }
 
 func (r *Relay) current() (*os.Process, chan struct{}) {
