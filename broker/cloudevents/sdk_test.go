@@ -3,20 +3,17 @@ package cloudevents_test
 
 import (
 	"bytes"
-	"context"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/binding"
-	sdkformat "github.com/cloudevents/sdk-go/v2/binding/format"
-	"github.com/cloudevents/sdk-go/v2/binding/spec"
 	"github.com/cloudevents/sdk-go/v2/event"
 	sdkhttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/sdkread"
 	"github.com/pgoutbox/outbox/format"
 )
 
@@ -153,9 +150,8 @@ func received(t *testing.T, b format.Binding, r *format.Record) binding.Message 
 		}
 		return sdkhttp.NewMessageFromHttpRequest(req)
 	}
-	m := &plainMessage{value: r.Value, contentType: r.ContentType, headers: map[string]string{}}
+	headers := map[string]string{}
 	prefix := map[format.Binding]string{format.Kafka: "ce_", format.NATS: "ce-", format.AMQP: "cloudEvents:", format.PubSub: "ce-"}[b]
-	m.specs = spec.WithPrefix(prefix)
 	for _, h := range r.Headers {
 		value := string(h.Value)
 		if b == format.NATS && strings.HasPrefix(h.Name, prefix) {
@@ -164,73 +160,7 @@ func received(t *testing.T, b format.Binding, r *format.Record) binding.Message 
 				t.Fatalf("%s: %q", h.Name, h.Value)
 			}
 		}
-		m.headers[h.Name] = value
+		headers[h.Name] = value
 	}
-	return m
+	return sdkread.Message(prefix, r.ContentType, headers, r.Value)
 }
-
-// plainMessage is a message of a protocol whose reader is a module of its own, read by the SDK's rules for
-// prefixed attributes.
-type plainMessage struct {
-	value       []byte
-	contentType string
-	headers     map[string]string
-	specs       *spec.Versions
-}
-
-var _ binding.Message = (*plainMessage)(nil)
-
-func (m *plainMessage) version() spec.Version {
-	return m.specs.Version(m.headers[m.specs.PrefixedSpecVersionName()])
-}
-
-func (m *plainMessage) ReadEncoding() binding.Encoding {
-	if sdkformat.IsFormat(m.contentType) {
-		return binding.EncodingStructured
-	}
-	if m.version() != nil {
-		return binding.EncodingBinary
-	}
-	return binding.EncodingUnknown
-}
-
-func (m *plainMessage) ReadStructured(ctx context.Context, w binding.StructuredWriter) error {
-	f := sdkformat.Lookup(m.contentType)
-	if f == nil {
-		return binding.ErrNotStructured
-	}
-	return w.SetStructuredEvent(ctx, f, bytes.NewReader(m.value))
-}
-
-func (m *plainMessage) ReadBinary(_ context.Context, w binding.BinaryWriter) error {
-	v := m.version()
-	if m.contentType != "" {
-		if err := w.SetAttribute(v.AttributeFromKind(spec.DataContentType), m.contentType); err != nil {
-			return err
-		}
-	}
-	for name, value := range m.headers {
-		var err error
-		if attribute := v.Attribute(name); attribute != nil {
-			err = w.SetAttribute(attribute, value)
-		} else if extension, ok := strings.CutPrefix(name, m.specs.Prefix()); ok {
-			err = w.SetExtension(extension, value)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if m.value == nil {
-		return nil
-	}
-	return w.SetData(io.NopCloser(bytes.NewReader(m.value)))
-}
-
-func (m *plainMessage) Finish(error) error { return nil }
-
-func (m *plainMessage) GetAttribute(k spec.Kind) (spec.Attribute, any) {
-	a := m.version().AttributeFromKind(k)
-	return a, m.headers[a.PrefixedName()]
-}
-
-func (m *plainMessage) GetExtension(name string) any { return m.headers[m.specs.Prefix()+name] }

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/nats"
+	"github.com/pgoutbox/outbox/format"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
@@ -85,4 +86,23 @@ func benchBatch(size, keys int) []*outbox.Message {
 		m.EventType, m.ContentType = "OrderCreated", "application/json"
 	}
 	return batch
+}
+
+func BenchmarkFormats(b *testing.B) {
+	const size = 5000
+	for name, f := range map[string]format.Format{"raw": nil, "cloudevents": format.CloudEvents{}, "structured": format.CloudEvents{Structured: true}} {
+		b.Run(name, func(b *testing.B) {
+			s := benchStream(b)
+			broker := s.broker("", nats.Config{Format: f})
+			batch := benchBatch(size, 1000)
+			b.ReportAllocs()
+			for b.Loop() {
+				for _, m := range batch {
+					m.ID = outbox.NewID()
+				}
+				accepted(b, broker.Publish(b.Context(), batch))
+			}
+			b.ReportMetric(float64(b.N)*size/b.Elapsed().Seconds(), "msg/s")
+		})
+	}
 }

@@ -46,7 +46,7 @@ func New(servers string, cfg Config) (*Broker, error) {
 		inspected: make(map[string]struct{}),
 	}
 	b.background, b.stop = context.WithCancel(context.Background())
-	b.calls.New = func() any { return newCall(subject, cfg.Stream) }
+	b.calls.New = func() any { return newCall(subject, cfg.Stream, cfg.records) }
 	return b, nil
 }
 

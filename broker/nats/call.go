@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/format"
 )
 
 // call is one Publish on one link. All but the last group of fields belongs to the goroutine that
@@ -58,10 +59,10 @@ type answer struct {
 	err   error
 }
 
-func newCall(subject *template, stream string) *call {
+func newCall(subject *template, stream string, records format.Encoder) *call {
 	return &call{
 		last:    make(map[string]int32),
-		encoder: newEncoder(subject, stream),
+		encoder: newEncoder(subject, stream, records),
 		subject: subject,
 		wake:    make(chan struct{}, 1),
 	}

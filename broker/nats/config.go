@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/pgoutbox/outbox/format"
 )
 
 // Config configures a Broker. The zero value is ready to use.
@@ -20,6 +22,10 @@ type Config struct {
 	// Subject is a template of the subject of a message, with the fields {topic}, {key} (the ordering
 	// key), {event_type}, {aggregate_type} and {aggregate_id}. Default "{topic}".
 	Subject string
+
+	// Format makes the records. nil sends payloads as they are, with headers of the adapter's own; with a
+	// format the headers are those of the format, and Nats-Msg-Id.
+	Format format.Format
 
 	// Stream, if set, is the only stream that may take the messages; each one names it in
 	// Nats-Expected-Stream, so that a subject claimed by another stream is an error and not a surprise.
@@ -71,6 +77,8 @@ type Config struct {
 	// Logger tells about connections and about streams whose settings endanger the guarantees. nil is
 	// silent.
 	Logger *slog.Logger
+
+	records format.Encoder // of Format, nil without one
 }
 
 // StreamSettings describe a stream to be created. It keeps messages in files, with the server's defaults
@@ -119,6 +127,11 @@ func (cfg Config) withDefaults(servers string) (Config, []string, *template, err
 	subject, err := parseTemplate(cfg.Subject)
 	if err != nil {
 		faults = append(faults, err)
+	}
+	if cfg.Format != nil {
+		if cfg.records, err = cfg.Format.Bind(format.NATS); err != nil {
+			faults = append(faults, err)
+		}
 	}
 	if strings.ContainsAny(cfg.Stream, " \t\r\n.*>/\\") {
 		fault("stream %q: a stream's name can't contain spaces, dots, wildcards or slashes", cfg.Stream)

@@ -2,12 +2,14 @@ package nats
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/format"
 )
 
 // template is a parsed Config.Subject: literals[0] fields[0] literals[1] fields[1] ... literals[n].
@@ -129,12 +131,15 @@ func subjectFault(subject string) string {
 type encoder struct {
 	subject *template
 	stream  string
+	records format.Encoder // nil: payloads as they are, with our own headers
+	record  format.Record
 	msg     nats.Msg
 	values  []string
+	text    []byte // of the values of a formatted record
 }
 
-func newEncoder(subject *template, stream string) *encoder {
-	return &encoder{subject: subject, stream: stream, msg: nats.Msg{Header: make(nats.Header, 8)}}
+func newEncoder(subject *template, stream string, records format.Encoder) *encoder {
+	return &encoder{subject: subject, stream: stream, records: records, msg: nats.Msg{Header: make(nats.Header, 8)}}
 }
 
 // encode returns m as a NATS message without reply subject, valid until the next call.
@@ -144,6 +149,9 @@ func (e *encoder) encode(m *outbox.Message) (*nats.Msg, error) {
 		return nil, err
 	}
 	clear(e.msg.Header)
+	if e.records != nil {
+		return e.formatted(m, subject)
+	}
 	if need := len(m.Headers) + 12; cap(e.values) < need {
 		e.values = make([]string, 0, need)
 	}
@@ -151,7 +159,7 @@ func (e *encoder) encode(m *outbox.Message) (*nats.Msg, error) {
 
 	for i := range m.Headers {
 		h := &m.Headers[i]
-		if err := checkHeader(h); err != nil {
+		if err := checkHeader(h.Name, h.Value); err != nil {
 			return nil, err
 		}
 		if m.ContentType != "" && strings.EqualFold(h.Name, "Content-Type") {
@@ -187,8 +195,40 @@ func (e *encoder) encode(m *outbox.Message) (*nats.Msg, error) {
 	return &e.msg, nil
 }
 
+// formatted returns m as its format has it.
+func (e *encoder) formatted(m *outbox.Message, subject string) (*nats.Msg, error) {
+	e.record.Reset()
+	if err := e.records.Encode(&e.record, m); err != nil {
+		return nil, err
+	}
+	// One text for all values, since each one by itself is an allocation.
+	e.text = e.text[:0]
+	for i := range e.record.Headers {
+		h := &e.record.Headers[i]
+		if err := checkHeader(h.Name, h.Value); err != nil {
+			return nil, err
+		}
+		e.text = append(e.text, h.Value...)
+	}
+	text := string(e.text)
+	e.values = slices.Grow(e.values[:0], len(e.record.Headers)+3)
+	for i := range e.record.Headers {
+		h := &e.record.Headers[i]
+		e.set(h.Name, text[:len(h.Value)])
+		text = text[len(h.Value):]
+	}
+	e.set(nats.MsgIdHdr, m.ID.String())
+	if e.stream != "" {
+		e.set(nats.ExpectedStreamHdr, e.stream)
+	}
+	e.setText("Content-Type", e.record.ContentType)
+	e.msg.Subject, e.msg.Data = subject, e.record.Value
+	return &e.msg, nil
+}
+
 // release forgets what belongs to the caller of Publish.
 func (e *encoder) release() {
+	e.record.Reset()
 	clear(e.msg.Header)
 	clear(e.values[:cap(e.values)])
 	e.msg.Subject, e.msg.Reply, e.msg.Data = "", "", nil
@@ -208,15 +248,17 @@ func (e *encoder) setText(name, value string) {
 
 // checkHeader refuses what the wire can't carry, or what would be taken for something else: a Nats-
 // header is a command to the server (Nats-Rollup empties a stream), an Outbox- header is ours.
-func checkHeader(h *outbox.Header) error {
-	if !isHeaderName(h.Name) {
-		return outbox.Permanent(fmt.Errorf("nats: header name %q can't be sent: NATS takes letters, digits and !#$%%&'*+-.^_`|~", shorten(h.Name)))
+func checkHeader[T string | []byte](name string, value T) error {
+	if !isHeaderName(name) {
+		return outbox.Permanent(fmt.Errorf("nats: header name %q can't be sent: NATS takes letters, digits and !#$%%&'*+-.^_`|~", shorten(name)))
 	}
-	if hasPrefixFold(h.Name, "Nats-") || hasPrefixFold(h.Name, "Outbox-") {
-		return outbox.Permanent(fmt.Errorf("nats: header %q can't be sent: names with the prefixes Nats- and Outbox- are reserved; rename it", h.Name))
+	if hasPrefixFold(name, "Nats-") || hasPrefixFold(name, "Outbox-") {
+		return outbox.Permanent(fmt.Errorf("nats: header %q can't be sent: names with the prefixes Nats- and Outbox- are reserved; rename it", name))
 	}
-	if strings.ContainsAny(h.Value, "\r\n\x00") {
-		return outbox.Permanent(fmt.Errorf("nats: the value of header %q contains a line break or NUL", h.Name))
+	for i := range len(value) {
+		if c := value[i]; c == '\r' || c == '\n' || c == 0 {
+			return outbox.Permanent(fmt.Errorf("nats: the value of header %q contains a line break or NUL", name))
+		}
 	}
 	return nil
 }
