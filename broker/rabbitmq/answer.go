@@ -1,0 +1,112 @@
+package rabbitmq
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// unroutable says why a message came back.
+func unroutable(r *amqp091.Return) error {
+	if r.Exchange == "" {
+		return fmt.Errorf("rabbitmq: queue %q does not exist: create it, as a durable quorum queue", shorten(r.RoutingKey))
+	}
+	return fmt.Errorf("rabbitmq: no queue is bound to exchange %q for routing key %q (%s): bind one", r.Exchange, shorten(r.RoutingKey), r.ReplyText)
+}
+
+// What the server says when it closes a channel. The words are its own, and the same from RabbitMQ 3.8 to 4.
+var (
+	namesExchange = regexp.MustCompile(`exchange '([^']*)'`)
+	namesTopic    = regexp.MustCompile(`topic '(.*)' in exchange`)
+	namesLimit    = regexp.MustCompile(`message size \d+.* larger than .*?(\d+)`)
+)
+
+// closed learns from the end of a channel: the server closes it for a message that it won't take, and says which only in
+// words. What is known for sure to be refused is settled here; for the rest the returned cause is what happened.
+func (c *call) closed(l *link, ch *channel) error {
+	said := ch.reason()
+	if said == nil {
+		return errors.New("rabbitmq: the channel is closed")
+	}
+	cause := fmt.Errorf("rabbitmq: the server closed the channel: %w", said)
+	exchange := ""
+	if found := namesExchange.FindStringSubmatch(said.Reason); found != nil {
+		exchange = found[1]
+	}
+	switch said.Code {
+	case amqp091.PreconditionFailed:
+		if found := namesLimit.FindStringSubmatch(said.Reason); found != nil {
+			if limit, err := strconv.Atoi(found[1]); err == nil {
+				l.learnLimit(limit)
+				c.refuseLarger(limit)
+			}
+		}
+	case amqp091.NotFound:
+		l.gone(exchange)
+	case amqp091.AccessRefused:
+		cause = fmt.Errorf("%w; allow the user to write to it", cause)
+		if topic := namesTopic.FindStringSubmatch(said.Reason); topic != nil {
+			l.refuse(address{exchange, topic[1]}, cause)
+		} else if !c.encoder.exchange.constant() {
+			l.refuse(address{exchange, ""}, cause)
+		}
+	}
+	return cause
+}
+
+// reason returns why the server closed the channel, nil if it didn't.
+func (ch *channel) reason() *amqp091.Error {
+	select {
+	case err := <-ch.closed:
+		return err
+	default:
+		return nil
+	}
+}
+
+// refuseLarger settles those in flight that the server won't ever take.
+func (c *call) refuseLarger(limit int) {
+	for _, f := range c.flight[c.landed:] {
+		if size := len(c.batch[f.index].Payload); c.state[f.index] == inFlight && size > limit {
+			c.settle(f.index, overLimit(size, limit))
+		}
+	}
+}
+
+func overLimit(size, limit int) error {
+	return refuse("the payload of %d bytes is larger than the server's max_message_size of %d", size, limit)
+}
+
+func (l *link) learnLimit(limit int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mostBytes = limit
+}
+
+// tooLarge refuses a payload that is known to be larger than the server takes.
+func (l *link) tooLarge(size int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mostBytes > 0 && size > l.mostBytes {
+		return overLimit(size, l.mostBytes)
+	}
+	return nil
+}
+
+// gone forgets that an exchange exists.
+func (l *link) gone(exchange string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.exchanges, exchange)
+}
+
+// refuse remembers that publishing is not allowed there. Messages to other places go on meanwhile.
+func (l *link) refuse(to address, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refused[to] = &refusal{err: err, until: time.Now().Add(refusalTime)}
+}

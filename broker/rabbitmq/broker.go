@@ -1,0 +1,182 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// Broker publishes to RabbitMQ. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. It
+// connects when first used, and again after each break when used next.
+type Broker struct {
+	cfg                  Config
+	urls                 []string
+	exchange, routingKey *template
+
+	calls sync.Pool // of *call
+
+	dialing chan struct{} // capacity 1: held by whoever connects
+
+	mu      sync.Mutex
+	current *link
+	closed  bool
+	links   sync.WaitGroup // what runs for links, also for those that are gone
+}
+
+// New returns a broker for the servers of one cluster, a comma-separated list of URLs such as
+// "amqp://user:password@a:5672/vhost,amqp://b". The first that answers is used. New checks cfg and does not connect; see
+// Ping.
+func New(servers string, cfg Config) (*Broker, error) {
+	cfg, urls, err := cfg.withDefaults(servers)
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: %w", err)
+	}
+	b := &Broker{cfg: cfg, urls: urls, dialing: make(chan struct{}, 1)}
+	if b.exchange, err = parseTemplate("exchange", cfg.Exchange); err != nil {
+		return nil, fmt.Errorf("rabbitmq: %w", err)
+	}
+	if b.routingKey, err = parseTemplate("routing key", cfg.RoutingKey); err != nil {
+		return nil, fmt.Errorf("rabbitmq: %w", err)
+	}
+	b.calls.New = func() any { return newCall(newEncoder(b.exchange, b.routingKey, cfg.MaxMessageBytes)) }
+	return b, nil
+}
+
+// Publish sends batch as relay.Broker demands. The document docs/brokers/rabbitmq.md says which error has which
+// kind, and why.
+func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	if len(batch) == 0 {
+		return nil
+	}
+	c := b.calls.Get().(*call)
+	defer b.calls.Put(c)
+	c.begin(batch)
+	defer c.release()
+
+	l, err := b.link(ctx)
+	if err != nil {
+		c.abandon(err)
+		return c.errs
+	}
+	ch, err := l.channel(ctx)
+	if err != nil {
+		c.abandon(err)
+		return c.errs
+	}
+	c.run(ctx, l, ch, &b.cfg)
+	if c.clean() {
+		l.put(ch)
+	} else {
+		l.discard(ch)
+	}
+	return c.errs
+}
+
+// Ping reports whether the server answers and takes messages, and if not, why. If all messages go to one exchange it
+// must exist.
+func (b *Broker) Ping(ctx context.Context) error {
+	l, err := b.link(ctx)
+	if err != nil {
+		return outbox.Unavailable(err)
+	}
+	if err := l.blockedFault(); err != nil {
+		return outbox.Unavailable(err)
+	}
+	name := ""
+	if b.exchange.constant() {
+		name = b.cfg.Exchange
+	}
+	if err := l.probe(ctx, name); err != nil {
+		return outbox.Unavailable(err)
+	}
+	return nil
+}
+
+// Close closes the connection. It may be called more than once.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	l := b.current
+	b.current = nil
+	b.mu.Unlock()
+	if l != nil {
+		l.close()
+	}
+	b.links.Wait()
+	return nil
+}
+
+var errClosed = errors.New("rabbitmq: the broker is closed")
+
+// link returns the current link, or connects. One caller connects while the others wait for it.
+func (b *Broker) link(ctx context.Context) (*link, error) {
+	if l, err := b.existing(); l != nil || err != nil {
+		return l, err
+	}
+	select {
+	case b.dialing <- struct{}{}:
+		defer func() { <-b.dialing }()
+	case <-ctx.Done():
+		return nil, connectFault(context.Cause(ctx))
+	}
+	if l, err := b.existing(); l != nil || err != nil {
+		return l, err
+	}
+
+	l, err := b.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.prepare(ctx, l); err != nil {
+		l.sever(err)
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		l.sever(errClosed)
+		return nil, errClosed
+	}
+	b.current = l
+	return l, nil
+}
+
+// connect tries the servers one after the other.
+func (b *Broker) connect(ctx context.Context) (*link, error) {
+	var faults []error
+	for i, url := range b.urls {
+		l, err := dial(ctx, url, &b.cfg, &b.links)
+		if err == nil {
+			version, _ := l.conn.Properties["version"].(string)
+			b.cfg.Logger.Info("connected to rabbitmq", "server", l.conn.RemoteAddr().String(), "version", version)
+			return l, nil
+		}
+		if len(b.urls) > 1 {
+			err = fmt.Errorf("server %d of the list: %w", i+1, err)
+		}
+		faults = append(faults, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, connectFault(errors.Join(faults...))
+}
+
+func (b *Broker) existing() (*link, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, errClosed
+	}
+	if l := b.current; l != nil && l.alive() {
+		return l, nil
+	}
+	return nil, nil
+}
+
+// goodbye is how long Close waits for the server's answer.
+const goodbye = 500 * time.Millisecond

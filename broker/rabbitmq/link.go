@@ -1,0 +1,328 @@
+package rabbitmq
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// link is one connection. It never reconnects: what breaks ends the link, and with it the calls on it.
+//
+// mu is a leaf: nothing is called under it that takes another lock.
+type link struct {
+	conn   *amqp091.Connection
+	cfg    *Config
+	sock   socket
+	behind *sync.WaitGroup // of the broker
+
+	severed sync.Once
+	dead    chan struct{} // closed after cause is set
+	cause   error
+
+	mu        sync.Mutex
+	free      []*channel
+	blocked   string               // why the server takes no messages, "" if it does
+	exchanges map[string]struct{}  // that exist
+	refused   map[address]*refusal // where publishing is not allowed
+	mostBytes int                  // that the server takes in a message, 0 if it hasn't said
+}
+
+// channel is an AMQP channel in confirm mode. It belongs to one call at a time.
+type channel struct {
+	ch      *amqp091.Channel
+	returns chan amqp091.Return // with room for all that is in flight: the library drops what finds none
+	closed  chan *amqp091.Error
+}
+
+// address is where a message is published; a routing key of "" stands for all.
+type address struct{ exchange, routingKey string }
+
+// refusal says that publishing to an address was refused, and until when that is taken for granted.
+type refusal struct {
+	err   error
+	until time.Time
+}
+
+// refusalTime is how long a refusal is believed. Each test of it costs a channel.
+const refusalTime = 5 * time.Second
+
+// dial connects to one server until ctx ends. Every error is for people to read and holds no secrets.
+func dial(ctx context.Context, url string, cfg *Config, behind *sync.WaitGroup) (*link, error) {
+	l := &link{
+		cfg:       cfg,
+		behind:    behind,
+		dead:      make(chan struct{}),
+		exchanges: make(map[string]struct{}),
+		refused:   make(map[address]*refusal),
+	}
+	config := amqp091.Config{
+		Heartbeat:  cfg.Heartbeat,
+		Properties: amqp091.NewConnectionProperties(),
+		Dial: func(network, addr string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)
+			defer cancel()
+			conn, err := cfg.Dial(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			// For the handshake; the library takes it away then.
+			if err := conn.SetDeadline(time.Now().Add(cfg.ConnectTimeout)); err != nil {
+				conn.Close()
+				return nil, err
+			}
+			return timedWrites{conn, cfg.AckTimeout}, l.sock.hold(conn)
+		},
+	}
+	config.Properties.SetClientConnectionName(cfg.Name)
+	cfg.secure(&config)
+
+	// The library knows no context: closing its socket ends what it does.
+	stop := context.AfterFunc(ctx, l.sock.close)
+	defer stop()
+	var err error
+	if l.conn, err = amqp091.DialConfig(url, config); err != nil {
+		l.sock.close()
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, err
+	}
+	l.watch()
+	return l, nil
+}
+
+// secure sets authentication and TLS. The library changes what it is given, so it gets copies.
+func (cfg *Config) secure(config *amqp091.Config) {
+	switch {
+	case cfg.External:
+		config.SASL = []amqp091.Authentication{&amqp091.ExternalAuth{}}
+	case cfg.User != "":
+		config.SASL = []amqp091.Authentication{&amqp091.PlainAuth{Username: cfg.User, Password: cfg.Password}}
+	}
+	config.TLSClientConfig = &tls.Config{}
+	if cfg.TLS != nil {
+		config.TLSClientConfig = cfg.TLS.Clone()
+	}
+	if config.TLSClientConfig.MinVersion == 0 {
+		config.TLSClientConfig.MinVersion = tls.VersionTLS12
+	}
+}
+
+// watch follows what the connection says about itself until it ends.
+func (l *link) watch() {
+	closed := l.conn.NotifyClose(make(chan *amqp091.Error, 1))
+	blocked := l.conn.NotifyBlocked(make(chan amqp091.Blocking, 16))
+	l.behind.Go(func() {
+		for b := range blocked {
+			reason := ""
+			if b.Active {
+				reason = b.Reason
+				if reason == "" {
+					reason = "no reason given"
+				}
+				l.cfg.Logger.Warn("rabbitmq takes no messages", "reason", reason)
+			} else {
+				l.cfg.Logger.Info("rabbitmq takes messages again")
+			}
+			l.mu.Lock()
+			l.blocked = reason
+			l.mu.Unlock()
+		}
+	})
+	l.behind.Go(func() {
+		err, wasFault := <-closed
+		if !wasFault || err == nil {
+			l.sever(errors.New("rabbitmq: connection lost"))
+			return
+		}
+		l.sever(fmt.Errorf("rabbitmq: connection lost: %w", err))
+		l.cfg.Logger.Info("disconnected from rabbitmq", "cause", l.cause)
+	})
+}
+
+// blockedFault says why the server takes no messages, nil if it does as far as is known.
+func (l *link) blockedFault() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.blocked == "" {
+		return nil
+	}
+	return fmt.Errorf("rabbitmq: the server has blocked the connection (%s): it takes no messages until its alarm is over; see rabbitmqctl status", l.blocked)
+}
+
+// channel returns a channel for one call.
+func (l *link) channel(ctx context.Context) (*channel, error) {
+	if err := l.blockedFault(); err != nil {
+		return nil, err
+	}
+	for {
+		if ch := l.take(); ch != nil {
+			return ch, nil
+		}
+		// What comes too late for this call is there for the next one.
+		err := l.rpc(ctx, func() error {
+			ch, err := l.open()
+			if err == nil {
+				l.put(ch)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("rabbitmq: open a channel: %w", err)
+		}
+	}
+}
+
+func (l *link) open() (*channel, error) {
+	ch, err := l.conn.Channel()
+	if err != nil {
+		return nil, err
+	}
+	c := &channel{
+		ch:      ch,
+		returns: ch.NotifyReturn(make(chan amqp091.Return, l.cfg.MaxInFlight)),
+		closed:  ch.NotifyClose(make(chan *amqp091.Error, 1)),
+	}
+	if err := ch.Confirm(false); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// take returns a free channel that works, nil if there is none.
+func (l *link) take() *channel {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for n := len(l.free); n > 0; n = len(l.free) {
+		ch := l.free[n-1]
+		l.free = l.free[:n-1]
+		if !ch.ch.IsClosed() {
+			return ch
+		}
+	}
+	return nil
+}
+
+// put gives back a channel on which nothing is in flight.
+func (l *link) put(ch *channel) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.free = append(l.free, ch)
+}
+
+// discard closes a channel on which something may be in flight. Nobody waits for it.
+func (l *link) discard(ch *channel) {
+	if ch.ch.IsClosed() {
+		return
+	}
+	l.behind.Go(func() { ch.ch.Close() })
+}
+
+// rpc has f ask the server, and waits for it until ctx ends. A server that doesn't answer ends the link, and so does f.
+func (l *link) rpc(ctx context.Context, f func() error) error {
+	if !l.alive() {
+		return l.cause
+	}
+	done := make(chan error, 1)
+	l.behind.Go(func() { done <- f() })
+	timeout := time.NewTimer(l.cfg.AckTimeout)
+	defer timeout.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-l.dead:
+		return l.cause
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timeout.C:
+		err := fmt.Errorf("rabbitmq: no answer within %v", l.cfg.AckTimeout)
+		l.sever(err)
+		return err
+	}
+}
+
+func (l *link) alive() bool {
+	select {
+	case <-l.dead:
+		return false
+	default:
+		return !l.conn.IsClosed()
+	}
+}
+
+// sever ends the link by closing its socket, upon which the library closes the rest. Closing the connection itself
+// would wait for the server.
+func (l *link) sever(cause error) {
+	l.severed.Do(func() {
+		l.cause = cause
+		close(l.dead)
+		l.sock.close()
+	})
+}
+
+// close says goodbye, if the server listens.
+func (l *link) close() {
+	if l.alive() {
+		// Whether it was heard makes no difference.
+		_ = l.conn.CloseDeadline(time.Now().Add(goodbye))
+	}
+	l.sever(errClosed)
+}
+
+// connectFault says what to do about the usual reasons for which there is no connection.
+func connectFault(err error) error {
+	var said *amqp091.Error
+	switch {
+	case errors.Is(err, amqp091.ErrCredentials), errors.As(err, &said) && said.Code == amqp091.AccessRefused:
+		return fmt.Errorf("rabbitmq: connect: the server refused the credentials: %w; check user, password and virtual host (guest may connect from the server's own machine only)", err)
+	case errors.Is(err, amqp091.ErrVhost), errors.As(err, &said) && said.Code == amqp091.NotAllowed:
+		return fmt.Errorf("rabbitmq: connect: %w; check that the virtual host exists and that the user may enter it", err)
+	}
+	return fmt.Errorf("rabbitmq: connect: %w", err)
+}
+
+// timedWrites is a connection on which no write is stuck for ever: a server that has blocked it stops reading.
+type timedWrites struct {
+	net.Conn
+	timeout time.Duration
+}
+
+func (t timedWrites) Write(p []byte) (int, error) {
+	if err := t.Conn.SetWriteDeadline(time.Now().Add(t.timeout)); err != nil {
+		return 0, err
+	}
+	return t.Conn.Write(p)
+}
+
+// socket is what lies beneath TLS and the library, to be closed at any moment.
+type socket struct {
+	mu     sync.Mutex
+	conn   net.Conn
+	closed bool
+}
+
+func (s *socket) hold(conn net.Conn) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		conn.Close()
+		return net.ErrClosed
+	}
+	s.conn = conn
+	return nil
+}
+
+func (s *socket) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.conn != nil {
+		s.conn.Close()
+	}
+}

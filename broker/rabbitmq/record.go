@@ -1,0 +1,151 @@
+package rabbitmq
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// shortString is the most bytes of a routing key, of the name of an exchange or header, and of a text property.
+const shortString = 255
+
+// record is a message as it is sent. It is valid until the encoder's next one.
+type record struct {
+	exchange   string
+	routingKey string
+	publishing amqp091.Publishing
+}
+
+// encoder turns messages into records, one at a time into the same memory.
+type encoder struct {
+	exchange, routingKey *template
+	mostBytes            int // of the payload
+	rec                  record
+}
+
+func newEncoder(exchange, routingKey *template, mostBytes int) *encoder {
+	e := &encoder{exchange: exchange, routingKey: routingKey, mostBytes: mostBytes}
+	e.rec.publishing.Headers = make(amqp091.Table, 8)
+	return e
+}
+
+// release forgets what belongs to the caller of Publish.
+func (e *encoder) release() {
+	headers := e.rec.publishing.Headers
+	clear(headers)
+	e.rec = record{publishing: amqp091.Publishing{Headers: headers}}
+}
+
+// encode returns m as a record, or a permanent error if RabbitMQ would not take it. frameSize is the connection's
+// largest frame, which the properties and headers together must fit into, or 0.
+func (e *encoder) encode(m *outbox.Message, frameSize int) (*record, error) {
+	e.release()
+	r := &e.rec
+	r.exchange, r.routingKey = e.exchange.expand(m), e.routingKey.expand(m)
+	if len(m.Payload) > e.mostBytes {
+		return nil, refuse("the payload of %d bytes is larger than the %d that are allowed", len(m.Payload), e.mostBytes)
+	}
+	if r.exchange == "" && !e.exchange.constant() {
+		return nil, refuse("the exchange's name is empty: the fields of the template are empty in this message")
+	}
+	if r.exchange == "" && r.routingKey == "" {
+		return nil, refuse("the routing key, which names the queue, is empty: the fields of the template are empty in this message")
+	}
+	for _, s := range []struct{ what, value string }{
+		{"exchange's name", r.exchange}, {"routing key", r.routingKey}, {"content type", m.ContentType}, {"event type", m.EventType},
+	} {
+		if len(s.value) > shortString {
+			return nil, refuse("the %s %q is %d bytes long, and AMQP takes %d", s.what, shorten(s.value), len(s.value), shortString)
+		}
+	}
+	p := &r.publishing
+	p.DeliveryMode = amqp091.Persistent
+	p.MessageId = m.ID.String()
+	p.ContentType = m.ContentType
+	p.Type = m.EventType
+	p.Timestamp = m.CreatedAt
+	p.Body = m.Payload
+	if err := e.headers(m, r); err != nil {
+		return nil, err
+	}
+	if size := headerBytes(p); frameSize > 0 && size > frameSize {
+		return nil, refuse("headers and properties take %d bytes, and have to fit into a frame of %d (frame_max)", size, frameSize)
+	}
+	return r, nil
+}
+
+func (e *encoder) headers(m *outbox.Message, r *record) error {
+	table := r.publishing.Headers
+	for i := range m.Headers {
+		h := &m.Headers[i]
+		if err := checkHeader(h.Name); err != nil {
+			return err
+		}
+		table[h.Name] = h.Value
+	}
+	text := func(name, value string) {
+		if value != "" {
+			table[name] = value
+		}
+	}
+	if r.routingKey != m.Topic {
+		text("outbox-topic", m.Topic)
+	}
+	text("outbox-key", m.Key)
+	text("outbox-aggregate-type", m.AggregateType)
+	text("outbox-aggregate-id", m.AggregateID)
+	if m.Position != 0 {
+		table["outbox-position"] = m.Position
+	}
+	if !m.CreatedAt.IsZero() {
+		table["outbox-created-at"] = m.CreatedAt.UTC().Format(time.RFC3339Nano)
+	}
+	if !m.DeliverAt.IsZero() {
+		table["outbox-deliver-at"] = m.DeliverAt.UTC().Format(time.RFC3339Nano)
+	}
+	if m.Payload == nil {
+		table["outbox-payload"] = "null"
+	}
+	return nil
+}
+
+// checkHeader refuses what AMQP can't carry, or what would be taken for something else: CC and BCC are commands to the
+// server, which sends copies to the queues that they name, and outbox- is ours.
+func checkHeader(name string) error {
+	switch {
+	case name == "" || len(name) > shortString:
+		return refuse("the header name %q is %d bytes long, and AMQP takes 1 to %d", shorten(name), len(name), shortString)
+	case name == "CC" || name == "BCC":
+		return refuse("header %q can't be sent: RabbitMQ takes it for a command to route the message elsewhere as well; rename it", name)
+	case len(name) >= 7 && strings.EqualFold(name[:7], "outbox-"):
+		return refuse("header %q can't be sent: names with the prefix outbox- are reserved; rename it", name)
+	}
+	return nil
+}
+
+// headerBytes is the size of the frame with a message's properties and headers, or a little more.
+func headerBytes(p *amqp091.Publishing) int {
+	size := 64 + len(p.ContentType) + len(p.MessageId) + len(p.Type)
+	for name, value := range p.Headers {
+		size += 10 + len(name)
+		if text, ok := value.(string); ok {
+			size += len(text)
+		}
+	}
+	return size
+}
+
+func refuse(format string, args ...any) error {
+	return outbox.Permanent(fmt.Errorf("rabbitmq: "+format, args...))
+}
+
+func shorten(s string) string {
+	const most = 100
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}

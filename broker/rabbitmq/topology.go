@@ -1,0 +1,165 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// prepare looks for the exchange on a new link, and creates what is asked for and missing.
+func (b *Broker) prepare(ctx context.Context, l *link) error {
+	if b.exchange.constant() && b.cfg.Exchange != "" {
+		err := l.probe(ctx, b.cfg.Exchange)
+		if isCode(err, amqp091.NotFound) && b.cfg.CreateExchange != "" {
+			err = l.declare(ctx, func(ch *amqp091.Channel) error {
+				return ch.ExchangeDeclare(b.cfg.Exchange, b.cfg.CreateExchange, true, false, false, false, nil)
+			})
+			if err != nil {
+				return fmt.Errorf("rabbitmq: create exchange %q: %w", b.cfg.Exchange, err)
+			}
+			b.cfg.Logger.Info("created exchange", "exchange", b.cfg.Exchange, "kind", b.cfg.CreateExchange)
+		}
+		if err != nil {
+			return err
+		}
+		l.exists(b.cfg.Exchange)
+	}
+	for i := range b.cfg.CreateQueues {
+		if err := b.prepareQueue(ctx, l, &b.cfg.CreateQueues[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Broker) prepareQueue(ctx context.Context, l *link, q *Queue) error {
+	err := l.declare(ctx, func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDeclarePassive(q.Name, true, false, false, false, nil)
+		return err
+	})
+	if !isCode(err, amqp091.NotFound) {
+		if err != nil {
+			return fmt.Errorf("rabbitmq: look for queue %q: %w", q.Name, err)
+		}
+		return nil
+	}
+	args := amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}
+	if q.MaxLength > 0 {
+		args[amqp091.QueueMaxLenArg] = q.MaxLength
+		args[amqp091.QueueOverflowArg] = amqp091.QueueOverflowRejectPublish
+	}
+	err = l.declare(ctx, func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDeclare(q.Name, true, false, false, false, args)
+		for _, binding := range q.Bindings {
+			if err == nil {
+				err = ch.QueueBind(q.Name, binding, b.cfg.Exchange, false, nil)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("rabbitmq: create queue %q: %w", q.Name, err)
+	}
+	b.cfg.Logger.Info("created queue", "queue", q.Name, "bindings", q.Bindings)
+	return nil
+}
+
+// declare runs f on a channel of its own, for a question that is answered by no closes its channel.
+func (l *link) declare(ctx context.Context, f func(ch *amqp091.Channel) error) error {
+	return l.rpc(ctx, func() error {
+		ch, err := l.conn.Channel()
+		if err != nil {
+			return err
+		}
+		if err := f(ch); err != nil {
+			return errors.Join(err, ignoreClosed(ch.Close()))
+		}
+		return ch.Close()
+	})
+}
+
+// ignoreClosed forgets that a channel is closed already.
+func ignoreClosed(err error) error {
+	if errors.Is(err, amqp091.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// probe asks whether the server answers and the exchange exists, if it has a name.
+func (l *link) probe(ctx context.Context, exchange string) error {
+	err := l.declare(ctx, func(ch *amqp091.Channel) error {
+		if exchange == "" {
+			return nil
+		}
+		// The kind is not compared, but has to be one.
+		return ch.ExchangeDeclarePassive(exchange, amqp091.ExchangeTopic, true, false, false, false, nil)
+	})
+	if isCode(err, amqp091.NotFound) {
+		return fmt.Errorf("rabbitmq: exchange %q does not exist: create it, for example by: rabbitmqadmin declare exchange name=%s type=topic durable=true, or set CreateExchange: %w", exchange, exchange, err)
+	}
+	if err != nil {
+		return fmt.Errorf("rabbitmq: the server does not answer: %w", err)
+	}
+	return nil
+}
+
+func isCode(err error, code int) bool {
+	var said *amqp091.Error
+	return errors.As(err, &said) && said.Code == code
+}
+
+// find makes sure that an exchange exists, which is asked once a link. A message to one that doesn't would close the
+// channel, with all that is in flight on it.
+func (l *link) find(ctx context.Context, exchange string) error {
+	if exchange == "" {
+		return nil
+	}
+	l.mu.Lock()
+	_, known := l.exchanges[exchange]
+	l.mu.Unlock()
+	if known {
+		return nil
+	}
+	err := l.probe(ctx, exchange)
+	switch {
+	case err == nil:
+		l.exists(exchange)
+	case !isCode(err, amqp091.NotFound):
+		return outbox.Unavailable(err)
+	}
+	return err
+}
+
+func (l *link) exists(exchange string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.exchanges[exchange] = struct{}{}
+}
+
+// refusalOf returns what is known against publishing there: an error, and whether it has to be tested again.
+func (l *link) refusalOf(exchange, routingKey string) (err error, test bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.refused) == 0 {
+		return nil, false
+	}
+	for _, a := range [...]address{{exchange, ""}, {exchange, routingKey}} {
+		if r := l.refused[a]; r != nil {
+			return r.err, time.Now().After(r.until)
+		}
+	}
+	return nil, false
+}
+
+// allowed forgets a refusal.
+func (l *link) allowed(exchange, routingKey string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.refused, address{exchange, ""})
+	delete(l.refused, address{exchange, routingKey})
+}
