@@ -115,6 +115,9 @@ type Claim struct {
 	Status string // a value of Done.Column, such as "processing"
 	Since  string
 
+	// Counts says that taking a row counts as an attempt already, not only failing.
+	Counts bool
+
 	// Owner is a text, and gets the relay's name: a relay that restarts under its name takes its rows
 	// back at once.
 	Owner string

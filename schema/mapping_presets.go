@@ -105,7 +105,7 @@ func Presets() []Preset {
 				HeaderColumns: []HeaderColumn{{"idempotency_key", "idempotency_key"}},
 				Done:          Done{How: DoneStatus, Column: "status", Waiting: "pending", Value: "processed", At: "processed_time"},
 				Failure:       Failure{Attempts: "retry_count", Error: "error_message", FailedValue: "failed"},
-				Claim:         Claim{Status: "processing", Since: "last_attempt_time"},
+				Claim:         Claim{Status: "processing", Since: "last_attempt_time", Counts: true},
 			},
 		},
 		{

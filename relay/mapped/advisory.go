@@ -70,7 +70,7 @@ func (a *Advisory) Acquire(ctx context.Context) (relay.Session, error) {
 		if err := talkative(ctx, reading); err != nil {
 			return nil, err
 		}
-		s := &advisorySession{source: &a.source, reader: newReader(t, reading, a.cfg.PageBytes, ""), marks: newStatements(t, false), holds: newHolds()}
+		s := &advisorySession{source: &a.source, reader: newReader(t, reading, a.cfg.PageBytes, ""), marks: newStatements(t, false, ""), holds: newHolds()}
 		s.own = []uint32{locked.PgConn().PID(), reading.PgConn().PID()}
 		s.link = newLink(locked, a.cfg.Lease, ping)
 		s.pace = pace{cfg: &a.cfg, broken: s.link.broken}
@@ -124,7 +124,7 @@ func (s *advisorySession) Next(ctx context.Context, limit int) (relay.Batch, err
 		for i := range ds {
 			ds[i].Shard = 0
 		}
-		s.ledger.add(ds, rows, s.reader.table.numbered(), "")
+		s.ledger.add(ds, rows, s.reader.table.numbered())
 		s.rest = ds
 	}
 	return slice(&s.rest, limit), nil

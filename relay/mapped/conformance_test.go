@@ -10,6 +10,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // onMajors runs the suite on the oldest and the newest PostgreSQL; OUTBOX_TEST_MAJORS names others, such as
@@ -54,7 +55,9 @@ func crash(s *source, l *link, conns ...*pgx.Conn) {
 
 func TestSkipLockedIsASource(t *testing.T) {
 	onMajors(t, func(db database) relaytest.SourceHarness {
-		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewSkipLocked(conn, events(), cfg) })
+		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
+			return NewSkipLocked(conn, events(), cfg)
+		})
 		h.SharedOwnership = true
 		h.RepeatsMoreAfter = true
 		h.Crash = func(s relay.Session) {
@@ -62,6 +65,36 @@ func TestSkipLockedIsASource(t *testing.T) {
 			for _, l := range session.links {
 				crash(session.source, l)
 			}
+		}
+		return h
+	})
+}
+
+func TestLeaseIsASource(t *testing.T) {
+	onMajors(t, func(db database) relaytest.SourceHarness {
+		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
+			m := events()
+			m.Claim = schema.Claim{Until: "locked_until", Owner: "owner"}
+			return NewLease(conn, m, cfg)
+		})
+		h.SharedOwnership = true
+		h.Crash = func(s relay.Session) {
+			crash(s.(*leaseSession).source, s.(*leaseSession).link, s.(*leaseSession).reader.conn)
+		}
+		return h
+	})
+}
+
+func TestLeaseByStatusIsASource(t *testing.T) {
+	onMajors(t, func(db database) relaytest.SourceHarness {
+		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
+			m := events()
+			m.Claim = schema.Claim{Status: "taken", Since: "locked_until", Counts: true}
+			return NewLease(conn, m, cfg)
+		})
+		h.SharedOwnership = true
+		h.Crash = func(s relay.Session) {
+			crash(s.(*leaseSession).source, s.(*leaseSession).link, s.(*leaseSession).reader.conn)
 		}
 		return h
 	})

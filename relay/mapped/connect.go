@@ -40,9 +40,33 @@ const sessionSettings = `SELECT
 	set_config('enable_seqscan', 'off', false),
 	set_config('enable_bitmapscan', 'off', false)`
 
-// connect opens a connection that the server ends after a silence of lease.
+// connect opens a connection that the server ends after a silence of the lease.
 func (s *source) connect(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := s.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.prepare(ctx, conn); err != nil {
+		hangUp(conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
+// prepare makes the settings of a session. They would be anybody's behind a pooler of transactions.
+func (s *source) prepare(ctx context.Context, conn *pgx.Conn) error {
+	silence := strconv.FormatInt(s.cfg.Lease.Milliseconds(), 10)
+	if _, err := conn.Exec(ctx, sessionSettings, silence); err != nil {
+		return fmt.Errorf("prepare the connection: %w", err)
+	}
+	return nil
+}
+
+// dial opens a connection to a server that can be written to.
+func (s *source) dial(ctx context.Context) (*pgx.Conn, error) {
 	cfg := s.conn.Copy()
+	// Named statements would not survive a pooler, and their plans would not be kept anyway.
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	if cfg.RuntimeParams == nil {
 		cfg.RuntimeParams = make(map[string]string)
 	}
@@ -55,11 +79,6 @@ func (s *source) connect(ctx context.Context) (*pgx.Conn, error) {
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
-	}
-	silence := strconv.FormatInt(s.cfg.Lease.Milliseconds(), 10)
-	if _, err := conn.Exec(ctx, sessionSettings, silence); err != nil {
-		hangUp(conn)
-		return nil, fmt.Errorf("prepare the connection: %w", err)
 	}
 	var standby bool
 	if err := conn.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {

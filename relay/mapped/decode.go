@@ -38,8 +38,10 @@ const (
 
 // row is a message that was read, and what its table knows it by.
 type row struct {
-	id string
-	by int64 // what the table is ordered by, as a number
+	id    string
+	by    int64  // what the table is ordered by, as a number
+	place int64  // among those that were claimed by one statement
+	token string // of the claim; strategies without claims have none
 }
 
 var errRow = errors.New("a row is not as the mapping has it")

@@ -99,6 +99,9 @@ func (h *holds) retry(x *relay.Hold) {
 	defer h.mu.Unlock()
 	if l, i := h.at(x.Delivery); l != nil {
 		l.list[i].attempts, l.list[i].due, l.list[i].blocked = x.Delivery.Attempts, x.RetryAt, x.Blocked
+		for i := range l.list {
+			l.list[i].token = "" // what was loaded behind is forgotten, and claimed again with it
+		}
 	}
 }
 
@@ -205,4 +208,35 @@ func restore(list []hold, ds []relay.Delivery, rows []row) (held []relay.Deliver
 		held = append(held, *d)
 	}
 	return held, lost
+}
+
+// claimed returns the rows that are claimed, to be tried again now.
+func (h *holds) claimed() (all []entry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.lanes {
+		for i := range l.list {
+			if l.list[i].token != "" {
+				all = append(all, l.list[i].entry)
+			}
+		}
+	}
+	return all
+}
+
+// claim notes the tokens of rows of a lane, or of all if it is empty, by their ids. An empty token is of a
+// row that is claimed no more.
+func (h *holds) claim(lane string, tokens map[string]string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, l := range h.lanes {
+		if lane != "" && name != lane {
+			continue
+		}
+		for i := range l.list {
+			if token, ok := tokens[l.list[i].id]; ok {
+				l.list[i].token = token
+			}
+		}
+	}
 }

@@ -17,11 +17,10 @@ type ledger struct {
 type entry struct {
 	ref uint64
 	row
-	token string // of the claim; strategies without claims have none
 }
 
 // add hands out deliveries: they get their ordinals, and for a place that or their id, if it is a number.
-func (l *ledger) add(ds []relay.Delivery, rows []row, numbered bool, token string) {
+func (l *ledger) add(ds []relay.Delivery, rows []row, numbered bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range ds {
@@ -31,7 +30,7 @@ func (l *ledger) add(ds []relay.Delivery, rows []row, numbered bool, token strin
 		if numbered {
 			ds[i].Position = number(rows[i].id)
 		}
-		l.entries = append(l.entries, entry{l.last, rows[i], token})
+		l.entries = append(l.entries, entry{l.last, rows[i]})
 	}
 }
 
@@ -83,4 +82,22 @@ func (l *ledger) above(from int64, ids []string) []string {
 		}
 	}
 	return ids
+}
+
+// all returns a copy of what is not settled.
+func (l *ledger) all() []entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]entry(nil), l.entries...)
+}
+
+// renew notes new tokens of claims, by the ids of their rows.
+func (l *ledger) renew(tokens map[string]string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.entries {
+		if token, ok := tokens[l.entries[i].id]; ok {
+			l.entries[i].token = token
+		}
+	}
 }

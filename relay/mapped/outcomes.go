@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -112,6 +113,7 @@ func deadMark(e entry, d *relay.Dead) mark {
 func (x *settled) remember(h *holds) {
 	for _, e := range x.entries {
 		if hold := x.hold[e.ref]; hold != nil {
+			e.token = "" // it is nobody's while it waits
 			h.add(e, hold)
 		}
 	}
@@ -131,12 +133,12 @@ func (x *settled) remember(h *holds) {
 type statements struct {
 	table *table
 
-	done    string // $1 ids; with places $2 partitions, $3 offsets
-	waiting string // $1 ids, $2 attempts, $3 microseconds, $4 blocked, $5 errors; empty: nothing to write
-	dead    string // $1 ids, $2 attempts, $3 reasons, $4 errors; empty: no place for dead letters
+	done    string // $1 ids, $2 tokens; with places $3 partitions, $4 offsets
+	waiting string // $1 ids, $2 tokens, $3 attempts, $4 microseconds, $5 blocked, $6 errors; empty: nothing to write
+	dead    string // $1 ids, $2 tokens, $3 attempts, $4 reasons, $5 errors; empty: no place for dead letters
 
 	places bool
-	owned  string // condition that a row is still ours, of the last parameter; empty: no other could have it
+	fence  string // condition that a row is still claimed by o.token; empty: no other could have it
 }
 
 // errNoPlace is what becomes of a dead letter of a table that has no place for it.
@@ -144,9 +146,9 @@ var errNoPlace = errors.New("a message can't be delivered, and its table has no 
 	"failed rows in the mapping, or set the policy for such messages to block or stop")
 
 // newStatements writes the statements of a table. copied says that rows are never changed, so a dead
-// letter is a copy.
-func newStatements(t *table, copied bool) *statements {
-	s := &statements{table: t, places: t.mapping.Placed != schema.Placed{}}
+// letter is a copy. fence is a condition on the token o.token; empty, if there are no claims.
+func newStatements(t *table, copied bool, fence string) *statements {
+	s := &statements{table: t, places: t.mapping.Placed != schema.Placed{} && t.mapping.Done.How != schema.DoneDelete, fence: fence}
 	if !copied {
 		s.done = s.doneSQL()
 		s.waiting = s.waitingSQL()
@@ -165,8 +167,12 @@ func (a *assignments) set(name, value string) {
 
 func (s *statements) doneSQL() string {
 	t, m := s.table, &s.table.mapping
-	if m.Done.How == schema.DoneDelete {
-		return fmt.Sprintf("DELETE FROM %s m WHERE %s = ANY($1::text[]::%s[])", t.name, t.id, t.idType)
+	const rows = "unnest($1::text[], $2::bigint[]) o (id, token)"
+	switch {
+	case m.Done.How == schema.DoneDelete && s.fence == "":
+		return fmt.Sprintf("DELETE FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND $2::bigint[] IS NOT NULL", t.name, t.id, t.idType)
+	case m.Done.How == schema.DoneDelete:
+		return fmt.Sprintf("DELETE FROM %s m USING %s WHERE %s", t.name, rows, s.same())
 	}
 	var set assignments
 	switch m.Done.How {
@@ -182,16 +188,28 @@ func (s *statements) doneSQL() string {
 	set.set(m.Done.AckAt, "now()")
 	set.set(m.Done.UpdatedAt, "now()")
 	set.set(m.Claim.Owner, "NULL")
-	if !s.places {
-		return fmt.Sprintf("UPDATE %s m SET %s WHERE %s = ANY($1::text[]::%s[])", t.name, strings.Join(set, ", "), t.id, t.idType)
+	switch {
+	case !s.places && s.fence == "":
+		return fmt.Sprintf("UPDATE %s m SET %s WHERE %s = ANY($1::text[]::%s[]) AND $2::bigint[] IS NOT NULL", t.name, strings.Join(set, ", "), t.id, t.idType)
+	case !s.places:
+		return fmt.Sprintf("UPDATE %s m SET %s FROM %s WHERE %s", t.name, strings.Join(set, ", "), rows, s.same())
 	}
 	for _, p := range []struct{ column, value string }{{m.Placed.Partition, "partition"}, {m.Placed.Offset, "place"}} {
 		if p.column != "" {
 			set.set(p.column, fmt.Sprintf("coalesce(o.%s::%s, m.%s)", p.value, t.info.Column(p.column).Type, schema.QuoteIdentifier(p.column)))
 		}
 	}
-	return fmt.Sprintf("UPDATE %s m SET %s FROM unnest($1::text[], $2::bigint[], $3::bigint[]) o (id, partition, place) WHERE %s = o.id::%s",
-		t.name, strings.Join(set, ", "), t.id, t.idType)
+	return fmt.Sprintf("UPDATE %s m SET %s FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) o (id, token, partition, place) WHERE %s",
+		t.name, strings.Join(set, ", "), s.same())
+}
+
+// same is the condition that m is the row o, and still ours.
+func (s *statements) same() string {
+	same := fmt.Sprintf("%s = o.id::%s", s.table.id, s.table.idType)
+	if s.fence != "" {
+		same += " AND " + s.fence
+	}
+	return same
 }
 
 func (s *statements) waitingSQL() string {
@@ -215,8 +233,8 @@ func (s *statements) waitingSQL() string {
 		return ""
 	}
 	return fmt.Sprintf(`UPDATE %s m SET %s
-FROM unnest($1::text[], $2::integer[], $3::bigint[], $4::boolean[], $5::text[]) o (id, attempts, wait, blocked, error) WHERE %s = o.id::%s`,
-		t.name, strings.Join(set, ", "), t.id, t.idType)
+FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::bigint[], $5::boolean[], $6::text[]) o (id, token, attempts, wait, blocked, error) WHERE %s`,
+		t.name, strings.Join(set, ", "), s.same())
 }
 
 func ptr(s string) *string { return &s }
@@ -232,7 +250,7 @@ func nextSQL(otherwise *string) string {
 
 func (s *statements) deadSQL(copied bool) string {
 	t, m := s.table, &s.table.mapping
-	const outcome = `unnest($1::text[], $2::integer[], $3::text[], $4::text[]) o (id, attempts, reason, error)`
+	const outcome = `unnest($1::text[], $2::bigint[], $3::integer[], $4::text[], $5::text[]) o (id, token, attempts, reason, error)`
 	switch {
 	case m.Failure.FailedValue != "":
 		var set assignments
@@ -243,7 +261,7 @@ func (s *statements) deadSQL(copied bool) string {
 		set.set(m.Done.AckAt, "now()")
 		set.set(m.Done.UpdatedAt, "now()")
 		set.set(m.Claim.Owner, "NULL")
-		return fmt.Sprintf("UPDATE %s m SET %s FROM %s WHERE %s = o.id::%s", t.name, strings.Join(set, ", "), outcome, t.id, t.idType)
+		return fmt.Sprintf("UPDATE %s m SET %s FROM %s WHERE %s", t.name, strings.Join(set, ", "), outcome, s.same())
 	case t.dead == nil:
 		return ""
 	}
@@ -262,7 +280,7 @@ func (s *statements) deadSQL(copied bool) string {
 			names, from = append(names, schema.QuoteIdentifier(c.Name)), append(from, value)
 		}
 	}
-	taken := fmt.Sprintf("DELETE FROM %s m USING o WHERE %s = o.id::%s RETURNING m.*", t.name, t.id, t.idType)
+	taken := fmt.Sprintf("DELETE FROM %s m USING o WHERE %s RETURNING m.*", t.name, s.same())
 	if copied {
 		taken = fmt.Sprintf("SELECT m.* FROM %s m JOIN o ON %s = o.id::%s", t.name, t.id, t.idType)
 	}
@@ -274,32 +292,23 @@ INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM g JOIN o ON g.%s = o.
 // queue adds the statements that store o to a batch: one round trip, one transaction.
 func (s *statements) queue(b *pgx.Batch, o *outcomes) error {
 	if len(o.delivered) > 0 && s.done != "" {
-		ids := make([]string, len(o.delivered))
-		for i := range o.delivered {
-			ids[i] = o.delivered[i].id
-		}
-		args := []any{ids}
-		if s.places && s.table.mapping.Done.How != schema.DoneDelete {
-			partitions, offsets := make([]*int64, len(ids)), make([]*int64, len(ids))
-			for i := range o.delivered {
-				if p := &o.delivered[i].place; p.known {
-					partitions[i], offsets[i] = &p.Partition, &p.Offset
-				}
-			}
-			args = append(args, partitions, offsets)
+		c := newColumns(o.delivered)
+		args := []any{c.ids, c.tokens}
+		if s.places {
+			args = append(args, c.partitions, c.offsets)
 		}
 		b.Queue(s.done, args...)
 	}
 	if len(o.waiting) > 0 && s.waiting != "" {
 		c := newColumns(o.waiting)
-		b.Queue(s.waiting, c.ids, c.attempts, c.waits, c.blocked, c.errors)
+		b.Queue(s.waiting, c.ids, c.tokens, c.attempts, c.waits, c.blocked, c.errors)
 	}
 	if len(o.dead) > 0 {
 		if s.dead == "" {
 			return outbox.Permanent(fmt.Errorf("%w (table %s, id %s: %w)", errNoPlace, s.table.name, o.dead[0].id, o.dead[0].err))
 		}
 		c := newColumns(o.dead)
-		b.Queue(s.dead, c.ids, c.attempts, c.reasons, c.errors)
+		b.Queue(s.dead, c.ids, c.tokens, c.attempts, c.reasons, c.errors)
 	}
 	return nil
 }
@@ -341,12 +350,15 @@ func explain(err error) error {
 
 // columns are outcomes as the statements unnest them.
 type columns struct {
-	ids      []string
-	attempts []int32
-	waits    []*int64
-	blocked  []bool
-	reasons  []string
-	errors   []*string
+	ids        []string
+	tokens     []*int64
+	attempts   []int32
+	waits      []*int64
+	blocked    []bool
+	reasons    []string
+	errors     []*string
+	partitions []*int64
+	offsets    []*int64
 }
 
 func newColumns(marks []mark) *columns {
@@ -354,6 +366,16 @@ func newColumns(marks []mark) *columns {
 	for i := range marks {
 		m := &marks[i]
 		c.ids = append(c.ids, m.id)
+		var token *int64
+		if n, err := strconv.ParseInt(m.token, 10, 64); err == nil {
+			token = &n
+		}
+		c.tokens = append(c.tokens, token)
+		var partition, offset *int64
+		if m.place.known {
+			partition, offset = &m.place.Partition, &m.place.Offset
+		}
+		c.partitions, c.offsets = append(c.partitions, partition), append(c.offsets, offset)
 		c.attempts = append(c.attempts, int32(min(m.attempts, 1<<15-1))) // a smallint may count them
 		var wait *int64
 		if m.wait != nil {

@@ -50,7 +50,7 @@ func (s *SkipLocked) Acquire(ctx context.Context) (relay.Session, error) {
 			return nil, err
 		}
 		session := &skipLockedSession{
-			source: &s.source, table: t, marks: newStatements(t, false), holds: newHolds(),
+			source: &s.source, table: t, marks: newStatements(t, false, ""), holds: newHolds(),
 			reader: newReader(t, nil, s.cfg.PageBytes, "FOR UPDATE OF m SKIP LOCKED"),
 			freed:  make(chan struct{}, 1), broken: make(chan struct{}),
 		}
@@ -219,7 +219,7 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]rel
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ledger.add(ds, rows, s.table.numbered(), "")
+	s.ledger.add(ds, rows, s.table.numbered())
 	s.open = append(s.open, &transaction{link: l, first: ds[0].Ref, last: ds[len(ds)-1].Ref, left: len(ds)})
 	return ds, nil
 }

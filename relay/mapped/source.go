@@ -3,10 +3,12 @@ package mapped
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"os"
+	"sort"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -124,6 +126,10 @@ type reader struct {
 	horizon horizon
 	look    string // empty: the order tells nothing
 	scan    string // $1 from, $2 ids to leave out, $3 limit
+	scanAll string // the same, from the very beginning
+
+	// claims says that scan has two columns behind those of the table: a row's place and its token.
+	claims bool
 
 	pageBytes int
 	bytes     int // of a message, by what was read lately; 0: nothing was
@@ -162,8 +168,11 @@ func newReader(t *table, conn *pgx.Conn, pageBytes int, clause string) *reader {
 	if t.along == alongSequence {
 		r.look = fmt.Sprintf(lookSQL, t.by, t.name, t.by, t.info.OID, t.info.OID)
 	}
-	r.scan = fmt.Sprintf("SELECT %s FROM %s m WHERE %s AND %s AND (%s = ANY($2::text[]::%s[])) IS NOT TRUE ORDER BY %s LIMIT $3::bigint %s",
-		t.columns, t.name, t.waiting, t.fromSQL(1), t.id, t.idType, t.order, clause)
+	scan := func(from string) string {
+		return fmt.Sprintf("SELECT %s FROM %s m WHERE %s AND %s AND (%s = ANY($2::text[]::%s[])) IS NOT TRUE ORDER BY %s LIMIT $3::bigint %s",
+			t.columns, t.name, t.waiting, from, t.id, t.idType, t.order, clause)
+	}
+	r.scan, r.scanAll = scan(t.fromSQL()), scan(fromStart)
 	return r
 }
 
@@ -189,7 +198,11 @@ func (r *reader) poll(ctx context.Context, limit int, own []uint32, leave func(f
 		p.SendQueryParams(r.look, [][]byte{text(floor), pidArray(own)}, nil, nil, nil)
 	}
 	ids := textArray(leave(from))
-	p.SendQueryParams(r.scan, [][]byte{text(from), ids, text(int64(limit))}, nil, nil, binaryFormat)
+	scan := r.scan
+	if full {
+		scan = r.scanAll
+	}
+	p.SendQueryParams(scan, [][]byte{text(from), ids, text(int64(limit))}, nil, nil, binaryFormat)
 	if err := p.Sync(); err != nil {
 		return nil, nil, fmt.Errorf("poll: %w", err)
 	}
@@ -201,7 +214,14 @@ func (r *reader) poll(ctx context.Context, limit int, own []uint32, leave func(f
 	if r.look != "" {
 		highest, writers = results.look()
 	}
-	ds, rows, err = results.rows(r.table, nil)
+	var extra func(*relay.Delivery, *row, [][]byte) error
+	if r.claims {
+		extra = readClaim
+	}
+	ds, rows, err = results.rows(r.table, extra)
+	if r.claims {
+		sort.Sort(byPlace{ds, rows}) // what an UPDATE returns is in no order
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("poll: %w", explain(err))
 	}
@@ -212,6 +232,28 @@ func (r *reader) poll(ctx context.Context, limit int, own []uint32, leave func(f
 	r.observe(ds)
 	r.horizon.scanned(time.Now(), full, time.Since(started), highest, writers, last, len(rows) < limit)
 	return ds, rows, nil
+}
+
+// readClaim reads the two columns of a claim.
+func readClaim(_ *relay.Delivery, r *row, v [][]byte) error {
+	if len(v) != 2 || len(v[0]) != 8 || len(v[1]) != 8 {
+		return errRow
+	}
+	r.place = int64(binary.BigEndian.Uint64(v[0]))
+	r.token = strconv.FormatInt(int64(binary.BigEndian.Uint64(v[1])), 10)
+	return nil
+}
+
+type byPlace struct {
+	ds   []relay.Delivery
+	rows []row
+}
+
+func (b byPlace) Len() int           { return len(b.rows) }
+func (b byPlace) Less(i, j int) bool { return b.rows[i].place < b.rows[j].place }
+func (b byPlace) Swap(i, j int) {
+	b.ds[i], b.ds[j] = b.ds[j], b.ds[i]
+	b.rows[i], b.rows[j] = b.rows[j], b.rows[i]
 }
 
 var binaryFormat = []int16{1}
@@ -339,7 +381,11 @@ func (t *table) released(ctx context.Context, conn *pgx.Conn, blocked []hold) (r
 	}
 	for _, b := range blocked {
 		d := there[b.id]
-		counted := t.mapping.Failure.Attempts != "" && d != nil && d.Attempts < b.attempts
+		attempts := b.attempts
+		if t.mapping.Claim.Counts {
+			attempts-- // the row was not claimed, and is read as if it was
+		}
+		counted := t.mapping.Failure.Attempts != "" && d != nil && d.Attempts < attempts
 		timed := t.mapping.Failure.NextAttempt != "" && d != nil && d.DeliverAt.Before(time.Now().AddDate(1000, 0, 0))
 		if d == nil || counted || timed {
 			refs = append(refs, b.ref)

@@ -79,7 +79,6 @@ func waiting(m *schema.Mapping) string {
 	case schema.DoneTimestamp:
 		return column(m.Done.Column) + " IS NULL"
 	case schema.DoneBoolean:
-		// IS NOT TRUE would be right for NULL too, but no index is made for that.
 		return "(" + column(m.Done.Column) + " = false OR " + column(m.Done.Column) + " IS NULL)"
 	case schema.DoneStatus:
 		return column(m.Done.Column) + " = " + schema.QuoteLiteral(m.Done.Waiting)
@@ -140,20 +139,23 @@ func unqualified(column string) string {
 	return strings.ReplaceAll(strings.TrimSuffix(strings.TrimPrefix(column, `m."`), `"`), `""`, `"`)
 }
 
-// fromSQL bounds the order column from below by $n. Rows of the bound itself are read again where
+// fromStart is fromSQL without a bound: a row may have a NULL there.
+const fromStart = "$1::bigint IS NOT NULL"
+
+// fromSQL bounds the order column from below by $1. Rows of the bound itself are read again where
 // several can have it.
-func (t *table) fromSQL(n int) string {
+func (t *table) fromSQL() string {
 	switch {
 	case t.along == alongNothing:
-		return fmt.Sprintf("$%d::bigint IS NOT NULL", n)
+		return fromStart
 	case t.info.Column(unqualified(t.by)).Kind == schema.KindTime:
 		kind := "timestamptz"
 		if strings.HasSuffix(t.info.Column(unqualified(t.by)).Type, "without time zone") {
 			kind = "timestamp"
 		}
-		return fmt.Sprintf("%s >= (to_timestamp(0) + $%d::bigint * interval '1 microsecond')::%s", t.by, n, kind)
+		return fmt.Sprintf("%s >= (to_timestamp(0) + $1::bigint * interval '1 microsecond')::%s", t.by, kind)
 	}
-	return fmt.Sprintf("%s > $%d::bigint", t.by, n)
+	return fmt.Sprintf("%s > $1::bigint", t.by)
 }
 
 // template is a template as an expression of type text, or of bytea if that is all there is.
@@ -216,6 +218,9 @@ func (t *table) selectList() string {
 	list[colAttempts] = "0::bigint"
 	if m.Failure.Attempts != "" {
 		list[colAttempts] = "coalesce(" + column(m.Failure.Attempts) + ", 0)::bigint"
+		if m.Claim.Counts {
+			list[colAttempts] = "greatest(coalesce(" + column(m.Failure.Attempts) + ", 0) - 1, 0)::bigint" // it was claimed
+		}
 	}
 	for _, h := range m.HeaderColumns {
 		t.headers = append(t.headers, h.Name)
