@@ -100,13 +100,17 @@ CREATE FUNCTION outbox.receive(consumer text, message_id uuid, dedup_key text DE
 RETURNS text LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
-    entry uuid := coalesce(outbox.inbox_id(nullif(receive.dedup_key, '')), receive.message_id);
-    mid   uuid := nullif(receive.message_id, entry);
+    entry uuid := receive.message_id;
+    mid   uuid;
     dedup text := nullif(receive.dedup_key, '');
-    place bigint := hashtextextended(receive.consumer || ' ' || entry::text, 7);
+    place bigint;
     turn  smallint;
     no    bigint;
 BEGIN
+    IF dedup IS NOT NULL THEN
+        entry := outbox.inbox_id(dedup);
+        mid := nullif(receive.message_id, entry);
+    END IF;
     IF coalesce(consumer, '') = '' OR octet_length(consumer) > 200 THEN
         RAISE EXCEPTION 'outbox.receive: the consumer''s name has % bytes, it must have 1 to 200', coalesce(octet_length(consumer), 0)
             USING ERRCODE = 'invalid_parameter_value';
@@ -120,10 +124,12 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a hash of it.';
     END IF;
 
-    IF wait THEN
+    place := hashtextextended(receive.consumer || ' ' || entry::text, 7);
+    IF NOT pg_try_advisory_xact_lock(place) THEN
+        IF NOT wait THEN
+            RETURN 'busy';
+        END IF;
         PERFORM pg_advisory_xact_lock(place);
-    ELSIF NOT pg_try_advisory_xact_lock(place) THEN
-        RETURN 'busy';
     END IF;
 
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
