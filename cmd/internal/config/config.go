@@ -60,14 +60,19 @@ type Retention struct {
 
 // Destination is a broker with a filter, and how messages are delivered to it.
 type Destination struct {
-	Name         string        `json:"name" jsonschema:"Name of the destination's cursor: a new name begins with everything that is in the outbox. Required."`
-	Topics       []string      `json:"topics" jsonschema:"Topics that are wanted, as patterns in which * stands for any text; a pattern after a ! excludes. Empty: all."`
-	ShardGroups  int           `json:"shard_groups" min:"1" max:"64" jsonschema:"Number of parts that relays may share among them."`
-	Broker       Broker        `json:"broker" jsonschema:"Exactly one broker."`
-	Delivery     Delivery      `json:"delivery" jsonschema:"Retries and bounds."`
-	Lease        time.Duration `json:"lease" jsonschema:"How long after the last sign of life of a relay another one takes over."`
-	Poll         Poll          `json:"poll" jsonschema:"How often the database is asked for new messages."`
-	DrainTimeout time.Duration `json:"drain_timeout" jsonschema:"How long the relay waits on shutdown for what is in flight."`
+	Name           string          `json:"name" jsonschema:"Name of the destination's cursor: a new name begins with everything that is in the outbox. Required."`
+	Topics         []string        `json:"topics" jsonschema:"Topics that are wanted, as patterns in which * stands for any text; a pattern after a ! excludes. Empty: all."`
+	Filter         []Match         `json:"filter" jsonschema:"Conditions, of which a wanted message meets at least one. Empty: all."`
+	Route          Route           `json:"route" jsonschema:"Topics and headers under which messages are sent."`
+	Format         Format          `json:"format" jsonschema:"What messages are sent as. None: payloads as they are."`
+	SchemaRegistry *SchemaRegistry `json:"schema_registry" jsonschema:"Puts payloads into the wire format of schema registries."`
+	Rate           int             `json:"rate" min:"0" max:"1000000" jsonschema:"Messages a second that this relay sends at most. 0: no limit."`
+	ShardGroups    int             `json:"shard_groups" min:"1" max:"64" jsonschema:"Number of parts that relays may share among them."`
+	Broker         Broker          `json:"broker" jsonschema:"Exactly one broker."`
+	Delivery       Delivery        `json:"delivery" jsonschema:"Retries and bounds."`
+	Lease          time.Duration   `json:"lease" jsonschema:"How long after the last sign of life of a relay another one takes over."`
+	Poll           Poll            `json:"poll" jsonschema:"How often the database is asked for new messages."`
+	DrainTimeout   time.Duration   `json:"drain_timeout" jsonschema:"How long the relay waits on shutdown for what is in flight."`
 }
 
 // Broker has exactly one member that is not nil.
@@ -140,6 +145,7 @@ type Delivery struct {
 	MaxAttempts      int           `json:"max_attempts" min:"1" max:"1000000" jsonschema:"Failures of a message before on_exhausted applies. Outages don't count."`
 	OnExhausted      string        `json:"on_exhausted" enum:"dead_letter,block,stop" jsonschema:"dead_letter: set the message aside and go on with its key. block: keep the key held. stop: stop the relay."`
 	Backoff          Backoff       `json:"backoff" jsonschema:"Pause before a failed message is tried again; it doubles each time."`
+	Outage           Outage        `json:"outage" jsonschema:"What counts as an outage of the broker, and how often it is asked again."`
 	HoldAfter        time.Duration `json:"hold_after" jsonschema:"A key that must pause for longer is held in the database, so that other keys go on."`
 	MaxInFlight      int           `json:"max_in_flight" min:"2" max:"10000000" jsonschema:"Messages that are read and not settled yet, at most. At least twice batch."`
 	MaxInFlightBytes Size          `json:"max_in_flight_bytes" min:"1024" jsonschema:"Their size together, at most. One batch may exceed it."`
@@ -150,6 +156,13 @@ type Delivery struct {
 type Backoff struct {
 	Initial time.Duration `json:"initial" jsonschema:"The first pause."`
 	Max     time.Duration `json:"max" jsonschema:"The longest pause."`
+}
+
+// Outage is the circuit breaker of a destination.
+type Outage struct {
+	Initial time.Duration `json:"initial" jsonschema:"Pause before a destination that does not answer is asked again, with one call; it doubles each time."`
+	Max     time.Duration `json:"max" jsonschema:"The longest pause."`
+	After   int           `json:"after" min:"0" max:"10000" jsonschema:"Failures of this many different messages, with none accepted in between, count as an outage as well, and spend no attempts. 0: only a broker that does not answer does."`
 }
 
 // Poll is the pause between two reads.

@@ -24,6 +24,7 @@ func DefaultDestination() Destination {
 			MaxAttempts:      10,
 			OnExhausted:      "dead_letter",
 			Backoff:          Backoff{Initial: 100 * time.Millisecond, Max: time.Minute},
+			Outage:           Outage{Initial: 100 * time.Millisecond, Max: time.Second},
 			HoldAfter:        time.Second,
 			MaxInFlight:      10_000,
 			MaxInFlightBytes: 8 << 20,
@@ -68,6 +69,8 @@ func newDefault(t reflect.Type) reflect.Value {
 		*p = DefaultKafka()
 	case *NATS:
 		*p = DefaultNATS()
+	default:
+		defaultOfRouting(v)
 	}
 	return v
 }

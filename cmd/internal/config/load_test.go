@@ -24,6 +24,7 @@ func TestEveryDefaultIsAsDocumented(t *testing.T) {
 		Delivery: config.Delivery{
 			MaxAttempts: 10, OnExhausted: "dead_letter",
 			Backoff:   config.Backoff{Initial: 100 * time.Millisecond, Max: time.Minute},
+			Outage:    config.Outage{Initial: 100 * time.Millisecond, Max: time.Second},
 			HoldAfter: time.Second, MaxInFlight: 10000, MaxInFlightBytes: 8388608, Batch: 2500,
 		},
 		Lease: 3 * time.Second, Poll: config.Poll{Busy: time.Millisecond, Idle: 100 * time.Millisecond},

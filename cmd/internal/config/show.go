@@ -67,6 +67,7 @@ func (s *printer) setting(x setting, indent string) {
 			items = append(items, scalar(v.Index(i)))
 		}
 		s.line(start+" ["+strings.Join(items, ", ")+"]", x.path)
+	case v.Len() == 0: // a list of sections
 	default:
 		s.line(start, "")
 		for i := range v.Len() {

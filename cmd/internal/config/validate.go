@@ -171,6 +171,7 @@ func (l *loader) destination(d *Destination, path string) {
 	l.check(d.Lease >= minLease, path+".lease", "%v is too short; the least is %v", d.Lease, minLease)
 
 	l.broker(&d.Broker, path+".broker")
+	l.routing(d, path)
 }
 
 func (l *loader) broker(b *Broker, path string) {

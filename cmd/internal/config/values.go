@@ -112,6 +112,12 @@ func (n NATS) Format(f fmt.State, _ rune) {
 	fmt.Fprintf(f, "%+v", fields(n))
 }
 
+// Format is like that of [Kafka].
+func (r SchemaRegistry) Format(f fmt.State, _ rune) {
+	type fields SchemaRegistry
+	fmt.Fprintf(f, "%+v", fields(r))
+}
+
 // Size is a number of bytes, written as a number or with a unit: B, kB, MB and
 // GB, or KiB, MiB and GiB.
 type Size int64

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 )
 
@@ -125,14 +126,14 @@ func TestTopicsSelectByPatternsAndExclusions(t *testing.T) {
 		{"**", "a ab", ""},
 		{"a b.*", "a b.c", "b c"},
 	} {
-		d := config.Destination{Topics: strings.Fields(test.patterns)}
+		selection := config.Destination{Topics: strings.Fields(test.patterns)}.Selection()
 		for _, topic := range strings.Fields(test.wanted) {
-			if !d.Wants(topic) {
+			if !selection.Wants(&outbox.Message{Topic: topic}) {
 				t.Errorf("%q does not select %s", test.patterns, topic)
 			}
 		}
 		for _, topic := range strings.Fields(test.unwanted) {
-			if d.Wants(topic) {
+			if selection.Wants(&outbox.Message{Topic: topic}) {
 				t.Errorf("%q selects %s", test.patterns, topic)
 			}
 		}
