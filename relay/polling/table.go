@@ -3,6 +3,9 @@ package polling
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -198,6 +201,28 @@ type Visibility struct{ s txSnapshot }
 func ParseVisibility(snapshot string) (*Visibility, error) {
 	s, err := parseTxSnapshot(snapshot)
 	return &Visibility{s}, err
+}
+
+// Without is the pg_snapshot that sees what v sees but for some transactions.
+func (v *Visibility) Without(xids []uint64) string {
+	s := v.s
+	xip := slices.Clone(s.xip)
+	for _, x := range xids {
+		if s.sees(x) {
+			xip = append(xip, x)
+			s.xmin = min(s.xmin, x)
+		}
+	}
+	slices.Sort(xip)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d:%d:", s.xmin, s.xmax)
+	for i, x := range slices.Compact(xip) {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.FormatUint(x, 10))
+	}
+	return b.String()
 }
 
 // Sees reports whether transaction xid had ended.

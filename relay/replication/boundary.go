@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/relay/polling"
 )
 
 // boundary is a point that both ways of reading know: snapshot sees exactly what commits before lsn. A slot
@@ -18,7 +17,6 @@ import (
 type boundary struct {
 	lsn      LSN
 	snapshot string
-	sees     *polling.Visibility
 
 	publication uint32
 	err         error
@@ -43,20 +41,16 @@ func (s *session) newSlot(ctx context.Context) (b boundary, err error) {
 		return b, err
 	}
 	defer hangUpWAL(wal)
-	return b, b.create(ctx, wal, conn, createSlot(s.source.cfg.Slot, conn, false, !s.source.cfg.WithoutFailover))
+	return b, b.create(ctx, wal, conn, createSlot(s.source.cfg.Slot, conn, !s.source.cfg.WithoutFailover))
 }
 
 // createSlot is the command. Its options stand in parentheses since PostgreSQL 15.
-func createSlot(name string, conn *pgx.Conn, temporary, failover bool) string {
-	command := "CREATE_REPLICATION_SLOT " + name
-	if temporary {
-		command += " TEMPORARY"
-	}
-	command += " LOGICAL pgoutput "
+func createSlot(name string, conn *pgx.Conn, failover bool) string {
+	command := "CREATE_REPLICATION_SLOT " + name + " LOGICAL pgoutput "
 	switch v := serverVersion(conn); {
 	case v < 15:
 		return command + "EXPORT_SNAPSHOT"
-	case v >= 17 && failover && !temporary:
+	case v >= 17 && failover:
 		return command + "(SNAPSHOT 'export', FAILOVER true)"
 	default:
 		return command + "(SNAPSHOT 'export')"
@@ -93,11 +87,25 @@ func (b *boundary) importSnapshot(ctx context.Context, conn *pgx.Conn, exported 
 	if _, err := tx.Exec(ctx, "SET TRANSACTION SNAPSHOT '"+exported+"'"); err != nil {
 		return fmt.Errorf("read the exported snapshot: %w", err)
 	}
-	if err := tx.QueryRow(ctx, "SELECT pg_current_snapshot()::text").Scan(&b.snapshot); err != nil {
+	var text string
+	if err := tx.QueryRow(ctx, "SELECT pg_current_snapshot()::text").Scan(&text); err != nil {
 		return fmt.Errorf("read the exported snapshot: %w", err)
 	}
-	b.sees, err = polling.ParseVisibility(b.snapshot)
+	b.snapshot, err = normalised(text)
 	return err
+}
+
+// normalised repairs what decoding exports when nothing has committed since its oldest transaction ended: an
+// xmax before xmin, which pg_snapshot itself would refuse. Everything before xmin has ended.
+func normalised(snapshot string) (string, error) {
+	var xmin, xmax uint64
+	if _, err := fmt.Sscanf(snapshot, "%d:%d:", &xmin, &xmax); err != nil {
+		return "", fmt.Errorf("%q is not a pg_snapshot", snapshot)
+	}
+	if xmin > xmax {
+		return fmt.Sprintf("%d:%d:", xmin, xmin), nil
+	}
+	return snapshot, nil
 }
 
 // dropSlot drops the destination's slot if there is one, and whoever streams from it: this session has the

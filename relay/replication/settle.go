@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/polling"
 )
 
 // moveSQL stores how far a destination is, if the lease is still of this epoch and the publication the one
@@ -63,10 +65,15 @@ func (s *session) store(ctx context.Context, settlement *relay.Settlement) error
 		if err := s.table.Stand(prev); err != nil {
 			return false, err
 		}
+		seen, err := polling.ParseVisibility(next.snapshot)
+		if err != nil {
+			return false, err
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.stored = at
 		s.mode = next.mode
+		s.unseen = slices.DeleteFunc(s.unseen, seen.Sees)
 		if s.fallback.snapshot == "" {
 			s.fallback.snapshot, s.fallback.after = next.snapshot, next.lsn
 		}

@@ -230,6 +230,9 @@ type session struct {
 	confirmed LSN
 	told      time.Time
 
+	// unseen are transactions of which messages were delivered, and which no snapshot has seen yet.
+	unseen []uint64
+
 	// fallback is a snapshot that will be the cursor once everything up to its position is settled.
 	fallback struct {
 		snapshot string

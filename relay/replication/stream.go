@@ -24,9 +24,7 @@ type reader struct {
 	seenUntil LSN
 	inTx      LSN // where the open transaction commits
 
-	// back, if not nil, is where the log is left for the table. atEnd says that the stream has come there.
-	back  *boundary
-	atEnd bool
+	leave *leaving // the log is being left for the table
 
 	making     bool      // a boundary is being made
 	slotReady  *boundary // the slot is there, the table isn't read up to it yet
@@ -109,10 +107,7 @@ func quoteList(name string) string {
 const tick = time.Second
 
 func (s *session) nextOfLog(ctx context.Context, limit int) (relay.Batch, error) {
-	if err := s.lookBack(); err != nil {
-		return relay.Batch{}, err
-	}
-	if s.atEnd {
+	if s.wantsToLeave() {
 		return relay.Batch{}, s.leaveLog(ctx)
 	}
 	batch, err := s.readLog(ctx, limit)
@@ -150,7 +145,7 @@ func (s *session) collect(ctx context.Context, limit int) error {
 			return err
 		}
 		n := s.page.Len()
-		if s.atEnd || n >= limit || s.page.Bytes() >= s.source.cfg.Table.PageBytes {
+		if s.stopped() || n >= limit || s.page.Bytes() >= s.source.cfg.Table.PageBytes {
 			return nil
 		}
 		if mark := s.pace.mark(); mark > 0 && !waited && w.low.set(mark) {
@@ -191,7 +186,7 @@ func (s *session) gather(w *wire, limit int) error {
 		if err := s.parse(limit); err != nil {
 			return err
 		}
-		if late || s.atEnd || s.page.Len() >= limit || s.page.Bytes() >= s.source.cfg.Table.PageBytes {
+		if late || s.stopped() || s.page.Len() >= limit || s.page.Bytes() >= s.source.cfg.Table.PageBytes {
 			return nil
 		}
 	}
@@ -202,7 +197,7 @@ func (s *session) parse(limit int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	heard := false
-	for s.page.Len() < limit && s.page.Bytes() < s.source.cfg.Table.PageBytes && !s.atEnd {
+	for s.page.Len() < limit && s.page.Bytes() < s.source.cfg.Table.PageBytes && !s.stopped() {
 		typ, body, ok := s.wire.frame()
 		if !ok {
 			break
@@ -255,14 +250,11 @@ func (s *session) copyData(body []byte) error {
 
 // pass notes that everything that commits before end was received.
 func (s *session) pass(end LSN) {
-	if s.progress.open {
-		return
-	}
 	s.progress.passed(end)
-	if s.back != nil && end >= s.back.lsn {
-		s.atEnd = true
-	}
 }
+
+// stopped reports whether the log is not to be delivered further.
+func (s *session) stopped() bool { return s.leave != nil && !s.progress.open }
 
 func (s *session) change(data []byte) error {
 	if len(data) > 0 && kind(data[0]) == kindRelation {
@@ -274,17 +266,10 @@ func (s *session) change(data []byte) error {
 	}
 	switch c.kind {
 	case kindBegin:
-		if s.back != nil && c.lsn >= s.back.lsn {
-			s.atEnd = true // the table has this one
-			return nil
-		}
 		s.inTx = c.lsn
 		s.progress.begin(c.lsn)
 	case kindCommit:
 		s.progress.commit(c.end)
-		if s.back != nil && c.end >= s.back.lsn {
-			s.atEnd = true
-		}
 	case kindInsert:
 		return s.insert(&c)
 	case kindMessage:
@@ -319,11 +304,17 @@ func (s *session) insert(c *change) error {
 		return fmt.Errorf("read an insert into outbox.messages: %w", err)
 	}
 	wanted := s.progress.next()
-	if !wanted || s.inTx < s.seenUntil && s.seen.Sees(s.row.xid) {
+	if !wanted || s.fromTable(s.row.xid) {
 		return nil
+	}
+	if n := len(s.unseen); n == 0 || s.unseen[n-1] != s.row.xid {
+		s.unseen = append(s.unseen, s.row.xid)
 	}
 	return s.deliver(s.row.xid, nil)
 }
+
+// fromTable reports whether the rows of the open transaction were delivered from the table.
+func (s *session) fromTable(xid uint64) bool { return s.inTx < s.seenUntil && s.seen.Sees(xid) }
 
 func (s *session) message(c *change) error {
 	if string(c.prefix) != Prefix {

@@ -2,10 +2,10 @@ package replication
 
 import (
 	"context"
-	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,8 +26,14 @@ import (
 // So each comes once. And in order: of two messages of a key, B can't see the second without the first, and
 // the log is only read when everything that B sees is settled.
 //
-// From the log to the table. A second slot, which lasts as long as its connection, gives another boundary. The
-// log is read exactly to its lsn; when all of that is settled, its snapshot is the cursor.
+// From the log to the table. Between two transactions, at P, delivery stops for a moment and an ordinary snapshot N
+// is taken. The log is read on, without delivering, until everything is known that N may see; the
+// transactions among that are U. Then the cursor becomes N without U:
+//
+//   - what commits before P was delivered, and N sees it: that is made sure of, for a commit can be in the log
+//     before it is visible, long before if it waits for a synchronous standby;
+//   - what commits at P or later and is seen by N is in U, so it comes from the table;
+//   - what N doesn't see comes from the table anyway.
 
 // retryAfter is the pause before another boundary is tried.
 const retryAfter = 2 * time.Second
@@ -119,66 +125,145 @@ func (s *session) enterLog(ctx context.Context) error {
 	return nil
 }
 
-// lookBack begins to leave the log when the operator wants that.
-func (s *session) lookBack() error {
+// leaving is the way from the log to the table, once it has begun.
+type leaving struct {
+	since    time.Time
+	snapshot *polling.Visibility // N
+	until    LSN                 // what N sees commits before
+	passed   bool                // the log was read up to there
+	unsent   []uint64            // U
+	emitted  int                 // messages without a row that are left behind
+}
+
+// wantsToLeave reports whether the operator wants the table to be read.
+func (s *session) wantsToLeave() bool {
 	s.mu.Lock()
-	mode := s.mode
-	s.mu.Unlock()
-	if mode == ModeSnapshot && s.back == nil && !s.making && time.Now().After(s.makeAgain) {
-		s.making = true
-		s.make(s.wayBack)
+	defer s.mu.Unlock()
+	if s.leave == nil && s.mode == ModeSnapshot && time.Now().After(s.makeAgain) {
+		s.leave = &leaving{since: time.Now()}
 	}
-	select {
-	case b := <-s.ready:
-		s.making = false
-		if b.err != nil {
-			s.makeAgain = time.Now().Add(retryAfter)
-			s.log().Error("the handover to the table has to wait", "error", b.err)
-			return nil
+	return s.leave != nil && !s.progress.open
+}
+
+// maxPause is how long delivery may stand still for a commit that is in the log and not visible.
+const maxPause = time.Second
+
+// takeSnapshot takes N, if it sees everything that was delivered.
+func (s *session) takeSnapshot(ctx context.Context) error {
+	var snapshot, lsn string
+	err := s.table.Read(func(conn *pgx.Conn) error {
+		reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ttl())
+		defer cancel()
+		return conn.QueryRow(reading, "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text").Scan(&snapshot, &lsn)
+	})
+	if err != nil {
+		return fmt.Errorf("take a snapshot: %w", err)
+	}
+	seen, err := polling.ParseVisibility(snapshot)
+	if err != nil {
+		return err
+	}
+	until, err := ParseLSN(lsn)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.unseen = slices.DeleteFunc(s.unseen, seen.Sees)
+	visible := len(s.unseen) == 0
+	s.mu.Unlock()
+	switch {
+	case visible:
+		s.leave.snapshot, s.leave.until = seen, until
+		// Something behind it in the log shows when that was read; the write also flushes it.
+		if err := s.heartbeat(); err != nil {
+			return err
 		}
-		s.mu.Lock()
-		s.back = &b
-		s.pass(s.progress.position) // it may have been read already
-		s.mu.Unlock()
-	default:
+		return s.store(context.WithoutCancel(ctx), nil)
+	case time.Since(s.leave.since) > maxPause:
+		s.leave, s.makeAgain = nil, time.Now().Add(retryAfter)
+		s.log().Error("the handover to the table has to wait: a transaction is in the log and not visible; it waits for a synchronous standby")
+		return nil
+	}
+	return pauseFor(ctx, 2*time.Millisecond)
+}
+
+// readOn reads the log, without delivering, until everything has come that N may see.
+func (s *session) readOn(ctx context.Context) error {
+	for !s.leave.passed {
+		typ, body, ok := s.wire.frame()
+		if !ok {
+			err := s.wire.fill(ctx, time.Now().Add(tick))
+			if err != nil && !errors.Is(err, errTick) {
+				return fmt.Errorf("read the write-ahead log: %w", err)
+			}
+			if ctx.Err() != nil || s.table.Failure() != nil {
+				return errors.Join(ctx.Err(), s.table.Failure())
+			}
+			continue
+		}
+		switch typ {
+		case 'd':
+			if err := s.leaveBehind(body); err != nil {
+				return err
+			}
+		case 'E':
+			return serverError(body)
+		case 'c', 'C':
+			return errStreamEnded
+		}
 	}
 	return nil
 }
 
-// wayBack makes a boundary that lies before us. The slot that it comes from is gone when this returns.
-func (s *session) wayBack(ctx context.Context) (b boundary, err error) {
-	conn, err := s.source.connect(ctx)
+// leaveBehind notes what is in a message that isn't delivered.
+func (s *session) leaveBehind(body []byte) error {
+	l := s.leave
+	if len(body) >= 18 && body[0] == 'k' {
+		l.passed = LSN(binary.BigEndian.Uint64(body[1:])) >= l.until && s.inTx == 0
+		return nil
+	}
+	if len(body) < 25 || body[0] != 'w' {
+		return nil
+	}
+	data := body[25:]
+	if len(data) > 0 && kind(data[0]) == kindRelation {
+		return s.relation(data)
+	}
+	c, err := decode(data)
 	if err != nil {
-		return b, err
+		return err
 	}
-	defer hangUp(conn)
-	wal, err := s.source.connectWAL(ctx)
-	if err != nil {
-		return b, err
+	switch c.kind {
+	case kindBegin:
+		s.inTx = c.lsn
+		l.passed = c.lsn >= l.until
+	case kindCommit:
+		s.inTx = 0
+		l.passed = c.end >= l.until
+	case kindMessage:
+		if !c.transactional {
+			l.passed = c.lsn >= l.until
+		} else if string(c.prefix) == Prefix {
+			l.emitted++
+		}
+	case kindInsert:
+		layout, known := s.layouts[c.relation]
+		if !known {
+			return fmt.Errorf("an insert into relation %d came before its description", c.relation)
+		}
+		if layout == nil {
+			return nil
+		}
+		if err := layout.fill(s.row, c.tuple); err != nil {
+			return fmt.Errorf("read an insert into outbox.messages: %w", err)
+		}
+		x := s.row.xid
+		if s.fromTable(x) || len(l.unsent) > 0 && l.unsent[len(l.unsent)-1] == x {
+			return nil
+		}
+		l.unsent = append(l.unsent, x)
 	}
-	defer hangUpWAL(wal)
-	name := "outbox_handover_" + strings.ToLower(rand.Text()[:16])
-	if err := b.create(ctx, wal, conn, createSlot(name, conn, true, false)); err != nil {
-		return b, err
-	}
-	// A transaction that is committed may wait for a synchronous standby, unseen. Windows begin behind the
-	// boundary only if an ordinary snapshot sees what that sees.
-	for {
-		var now string
-		if err := conn.QueryRow(ctx, "SELECT pg_current_snapshot()::text").Scan(&now); err != nil {
-			return b, fmt.Errorf("wait for the boundary to be visible: %w", err)
-		}
-		seen, err := polling.ParseVisibility(now)
-		if err != nil {
-			return b, err
-		}
-		if seen.Covers(b.sees) {
-			return b, nil
-		}
-		if err := pauseFor(ctx, 5*time.Millisecond); err != nil {
-			return b, err
-		}
-	}
+	return nil
 }
 
 // leaveLogSQL makes a snapshot the cursor and forgets the position.
@@ -192,9 +277,15 @@ WITH moved AS (
 UPDATE outbox.slots s SET position = NULL, partial_lsn = NULL, partial_count = 0, fallback = NULL, updated_at = clock_timestamp()
 FROM moved WHERE s.destination = moved.destination`
 
-// leaveLog goes over to the table once everything before the boundary is settled; until then it waits for a
-// settlement.
+// leaveLog goes over to the table, in several calls.
 func (s *session) leaveLog(ctx context.Context) error {
+	if s.leave.snapshot == nil {
+		s.inTx = 0
+		return s.takeSnapshot(ctx)
+	}
+	if err := s.readOn(ctx); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	idle := s.progress.idle()
 	s.mu.Unlock()
@@ -211,9 +302,9 @@ func (s *session) leaveLog(ctx context.Context) error {
 		}
 		return nil
 	}
-	b := s.back
+	cursor := s.leave.snapshot.Without(s.leave.unsent)
 	err := s.table.Write(context.WithoutCancel(ctx), func(ctx context.Context, conn *pgx.Conn) (bool, error) {
-		tag, err := conn.Exec(ctx, leaveLogSQL, s.source.destination, s.table.Epoch(), b.snapshot, s.ttl().Microseconds())
+		tag, err := conn.Exec(ctx, leaveLogSQL, s.source.destination, s.table.Epoch(), cursor, s.ttl().Microseconds())
 		if err != nil {
 			return false, fmt.Errorf("go over to the table: %w", err)
 		}
@@ -227,12 +318,15 @@ func (s *session) leaveLog(ctx context.Context) error {
 		s.fallback.snapshot = ""
 		s.mu.Unlock()
 		w.goodbye()
-		return true, s.table.Stand(b.snapshot)
+		return true, s.table.Stand(cursor)
 	})
 	if err != nil {
 		return err
 	}
-	s.back, s.atEnd = nil, false
+	if n := s.leave.emitted; n > 0 {
+		s.log().Error("messages were emitted without a row after the handover and are not delivered", "messages", n)
+	}
+	s.leave = nil
 	clear(s.layouts)
 	s.log().Info("reading the table from now on", "slot_dropped", s.source.cfg.Slot)
 	return s.abandonSlot(ctx)
