@@ -1,0 +1,83 @@
+package grpc
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// outcome turns the server's answer to one message into an error.
+func (cfg *Config) outcome(o *outboxpb.Outcome, topic string) error {
+	code := codes.Code(o.GetCode())
+	if code == codes.OK || code == codes.AlreadyExists {
+		return nil
+	}
+	err := fmt.Errorf("grpc: the server answered %v: %s; topic %q", code, printable(o.GetError()), printable(topic))
+	switch code {
+	case codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange:
+		err = outbox.Permanent(err)
+	case codes.Unavailable, codes.ResourceExhausted:
+		err = outbox.Unavailable(err)
+	}
+	return cfg.after(err, o.GetRetryAfter().AsDuration())
+}
+
+// after lets err ask for a pause, within bounds.
+func (cfg *Config) after(err error, pause time.Duration) error {
+	if pause <= 0 {
+		return err
+	}
+	return outbox.RetryAfter(err, min(pause, cfg.MaxRetryAfter))
+}
+
+// broken is the error of a whole stream or request: nobody has answered for the messages in it.
+func (cfg *Config) broken(err error) error {
+	hint := ""
+	switch status.Code(err) {
+	case codes.Unauthenticated, codes.PermissionDenied:
+		hint = "; check the token or the client certificate"
+	case codes.Unimplemented:
+		hint = "; the server does not serve " + outboxpb.Delivery_ServiceDesc.ServiceName
+	}
+	marked := outbox.Unavailable(fmt.Errorf("grpc: %w%s (outcome unknown)", err, hint))
+	for _, detail := range status.Convert(err).Details() {
+		if retry, ok := detail.(*errdetails.RetryInfo); ok {
+			return cfg.after(marked, retry.GetRetryDelay().AsDuration())
+		}
+	}
+	return marked
+}
+
+// ofOneMessage reports whether the error of a whole request may be the fault of a single message in it, as
+// when the server's handler fails: then it is worth finding out which.
+func ofOneMessage(err error) bool {
+	switch status.Code(err) {
+	case codes.Unknown, codes.Internal, codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange, codes.DataLoss, codes.Aborted, codes.NotFound, codes.AlreadyExists:
+		return true
+	}
+	return false
+}
+
+var errUnanswered = errors.New("grpc: the server ended the call without an answer to this message (outcome unknown)")
+
+// printable is the beginning of a text on one line.
+func printable(text string) string {
+	const most = 300
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "")))
+}

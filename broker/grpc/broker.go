@@ -1,0 +1,158 @@
+package grpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+)
+
+// Broker delivers to a server of outbox.v1.Delivery. It satisfies relay.Broker and relay.Pinger, and is safe
+// for concurrent use. It connects when first used.
+type Broker struct {
+	target string
+	cfg    Config
+	unary  atomic.Bool
+
+	mu      sync.Mutex
+	current *link
+	closed  bool
+	links   sync.WaitGroup // that are not closed
+}
+
+// New returns a broker for the server at target, in gRPC's syntax: "host:port", "dns:///host:port",
+// "unix:///path". It checks cfg and does not connect; see Ping.
+func New(target string, cfg Config) (*Broker, error) {
+	cfg, err := cfg.withDefaults(target)
+	if err != nil {
+		return nil, fmt.Errorf("grpc: %w", err)
+	}
+	b := &Broker{target: target, cfg: cfg}
+	b.unary.Store(cfg.Unary)
+	l, err := b.join()
+	if err != nil {
+		return nil, err // a target that can't be understood
+	}
+	b.leave(l)
+	return b, nil
+}
+
+// Publish sends batch as relay.Broker demands. The document docs/brokers/grpc.md says which code has which
+// kind, and why.
+func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	if len(batch) == 0 {
+		return nil
+	}
+	c := newCall(b, batch)
+	l, err := b.join()
+	if err != nil {
+		return c.finish(outbox.Unavailable(err))
+	}
+	defer b.leave(l)
+	return c.finish(c.run(ctx, l))
+}
+
+// Ping asks the server for its health (grpc.health.v1), and whether it serves outbox.v1.Delivery if it says so of
+// single services. A server without that service is healthy when it answers.
+func (b *Broker) Ping(ctx context.Context) error {
+	l, err := b.join()
+	if err != nil {
+		return outbox.Unavailable(err)
+	}
+	defer b.leave(l)
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.AckTimeout)
+	defer cancel()
+	for _, service := range []string{outboxpb.Delivery_ServiceDesc.ServiceName, ""} {
+		health, err := grpc_health_v1.NewHealthClient(l.conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: service})
+		switch status.Code(err) {
+		case codes.OK:
+			if s := health.GetStatus(); s != grpc_health_v1.HealthCheckResponse_SERVING {
+				return outbox.Unavailable(fmt.Errorf("grpc: the server is not healthy: %v", s))
+			}
+			return nil
+		case codes.NotFound:
+			continue // it knows only of itself
+		case codes.Unimplemented:
+			return nil
+		}
+		if status.Code(err) == codes.DeadlineExceeded {
+			b.retire(l)
+		}
+		return outbox.Unavailable(fmt.Errorf("grpc: ask for health: %w", err))
+	}
+	return nil
+}
+
+// Close closes the connection. It may be called more than once.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	l := b.current
+	b.current = nil
+	b.mu.Unlock()
+	if l != nil {
+		b.leave(l)
+	}
+	b.links.Wait()
+	return nil
+}
+
+var errClosed = errors.New("grpc: the broker is closed")
+
+// link is a connection, counted by those who use it; being the current one counts too.
+type link struct {
+	conn  *grpc.ClientConn
+	users int // guarded by Broker.mu
+}
+
+// join returns the current link, or a new one. It does not wait for a connection.
+func (b *Broker) join() (*link, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, errClosed
+	}
+	if b.current == nil {
+		conn, err := grpc.NewClient(b.target, b.cfg.options()...)
+		if err != nil {
+			return nil, fmt.Errorf("grpc: %w", err)
+		}
+		b.current = &link{conn: conn, users: 1}
+		b.links.Add(1)
+	}
+	b.current.users++
+	return b.current, nil
+}
+
+// leave ends one use of l; the last closes it.
+func (b *Broker) leave(l *link) {
+	b.mu.Lock()
+	l.users--
+	last := l.users == 0
+	b.mu.Unlock()
+	if last {
+		_ = l.conn.Close() // it only reports that it was closed before
+		b.links.Done()
+	}
+}
+
+// retire keeps new calls away from a connection on which nobody answers. Its own calls end by themselves.
+func (b *Broker) retire(l *link) {
+	b.mu.Lock()
+	current := b.current == l
+	if current {
+		b.current = nil
+	}
+	b.mu.Unlock()
+	if current {
+		b.leave(l)
+	}
+}

@@ -1,0 +1,282 @@
+package grpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// call is one Publish: usually one stream, on which a goroutine sends while another takes the answers.
+type call struct {
+	broker *Broker
+	batch  []*outbox.Message
+
+	mu     sync.Mutex
+	errs   []error
+	state  []state
+	broken map[string]bool // keys of which a message failed
+	order  []int32         // what was sent on the stream: the sequence is the index
+}
+
+type state uint8
+
+const (
+	unsent state = iota
+	sent
+	settled
+)
+
+func newCall(b *Broker, batch []*outbox.Message) *call {
+	return &call{
+		broker: b, batch: batch, errs: make([]error, len(batch)), state: make([]state, len(batch)),
+		broken: make(map[string]bool), order: make([]int32, 0, len(batch)),
+	}
+}
+
+// run delivers on l, and returns why messages are left without an outcome, nil if the server left them out.
+func (c *call) run(ctx context.Context, l *link) error {
+	client := outboxpb.NewDeliveryClient(l.conn)
+	if !c.broker.unary.Load() {
+		err := c.stream(ctx, l, client)
+		switch {
+		case err == nil:
+			return nil
+		case status.Code(err) == codes.Unimplemented:
+			if !c.broker.unary.Swap(true) {
+				c.broker.cfg.Logger.Warn("the server has no streams, delivering with single requests", "target", c.broker.target)
+			}
+		case !ofOneMessage(err):
+			return c.broker.cfg.broken(err)
+		}
+		// What has no outcome goes again, in requests that can be told apart.
+	}
+	return c.requests(ctx, l, client)
+}
+
+var errSilent = errors.New("silence")
+
+// stream delivers all messages on one stream and settles those that are answered. An error is the stream's.
+func (c *call) stream(ctx context.Context, l *link, client outboxpb.DeliveryClient) error {
+	limited, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silence := time.AfterFunc(c.broker.cfg.AckTimeout, func() { cancel(errSilent) })
+	defer silence.Stop()
+
+	stream, err := client.Stream(limited)
+	if err != nil {
+		return c.explain(limited, l, err)
+	}
+	var sender sync.WaitGroup
+	defer sender.Wait()
+	defer cancel(nil) // a sender that is stuck comes back
+	sender.Go(func() {
+		w := &writer{call: c, bytes: requestBytes}
+		for req := w.next(); req != nil; req = w.next() {
+			if stream.Send(req) != nil {
+				return // the receiving side learns why
+			}
+		}
+		_ = stream.CloseSend() // always nil, by its contract
+	})
+	for {
+		resp, err := stream.Recv()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return c.explain(limited, l, err)
+		}
+		silence.Reset(c.broker.cfg.AckTimeout)
+		c.answered(nil, resp.GetOutcomes())
+	}
+}
+
+// explain says what ended a call: its context, silence, or what the library reports.
+func (c *call) explain(ctx context.Context, l *link, err error) error {
+	switch cause := context.Cause(ctx); {
+	case cause == errSilent:
+		c.broker.retire(l)
+		return status.Errorf(codes.DeadlineExceeded, "no answer within %v", c.broker.cfg.AckTimeout)
+	case cause != nil:
+		return status.Errorf(codes.Canceled, "gave up waiting for answers: %v", cause)
+	}
+	return err
+}
+
+// answered settles messages: sequences count in order, or in all that was sent if that is nil. A second
+// answer to a message changes nothing.
+func (c *call) answered(order []int32, outcomes []*outboxpb.Outcome) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if order == nil {
+		order = c.order
+	}
+	for _, o := range outcomes {
+		if n := o.GetSequence(); n >= 0 && n < int64(len(order)) {
+			i := order[n]
+			c.settle(i, c.broker.cfg.outcome(o, c.batch[i].Topic))
+		}
+	}
+}
+
+// settle notes the outcome of message i. c.mu is held.
+func (c *call) settle(i int32, err error) {
+	if c.state[i] == settled {
+		return
+	}
+	c.state[i], c.errs[i] = settled, err
+	if key := c.batch[i].OrderingKey(); err != nil && key != "" {
+		c.broken[key] = true
+	}
+}
+
+// finish gives the messages that have no outcome one, for the reason err, and returns the result of Publish.
+// What follows a failed message of its key was not accepted, or is not believed.
+func (c *call) finish(err error) []error {
+	unknown, notSent := err, err
+	if err == nil {
+		unknown = outbox.Unavailable(errUnanswered)
+		notSent = outbox.Unavailable(errors.New("grpc: not sent: the server ended the call"))
+	}
+	failed := make(map[string]bool)
+	anything := false
+	for i, m := range c.batch {
+		switch c.state[i] {
+		case sent:
+			c.errs[i] = unknown
+		case unsent:
+			c.errs[i] = notSent
+		}
+		key := m.OrderingKey()
+		switch {
+		case failed[key]:
+			c.errs[i] = outbox.ErrSkipped
+		case c.errs[i] != nil:
+			failed[key], anything = key != "", true
+		}
+	}
+	if !anything {
+		return nil
+	}
+	return c.errs
+}
+
+// requests delivers what has no outcome with the unary method, one request after another.
+func (c *call) requests(ctx context.Context, l *link, client outboxpb.DeliveryClient) error {
+	w := &writer{call: c, bytes: c.broker.cfg.MaxMessageBytes}
+	for {
+		c.order = c.order[:0]
+		req := w.next()
+		if req == nil {
+			return nil
+		}
+		if err := c.request(ctx, l, client, req.GetMessages(), c.order); err != nil {
+			return c.broker.cfg.broken(err)
+		}
+	}
+}
+
+// request delivers messages, which stand at the indexes order in the batch, in one request. When that fails for
+// what may be the fault of one message, it is halved until it is known of which. An error is one of all
+// messages that are left.
+func (c *call) request(ctx context.Context, l *link, client outboxpb.DeliveryClient, messages []*outboxpb.Message, order []int32) error {
+	limited, cancel := context.WithTimeoutCause(ctx, c.broker.cfg.AckTimeout, errSilent)
+	defer cancel()
+	resp, err := client.Deliver(limited, &outboxpb.DeliverRequest{Messages: messages})
+	switch {
+	case err == nil:
+		c.answered(order, resp.GetOutcomes())
+		return nil
+	case limited.Err() != nil || !ofOneMessage(err):
+		return c.explain(limited, l, err)
+	case len(order) == 1:
+		s := status.Convert(err)
+		c.answered(order, []*outboxpb.Outcome{{Code: int32(s.Code()), Error: s.Message()}})
+		return nil
+	}
+	half := len(order) / 2
+	if err := c.request(ctx, l, client, messages[:half], order[:half]); err != nil {
+		return err
+	}
+	messages, order = c.unbroken(messages[half:], order[half:])
+	if len(order) == 0 {
+		return nil
+	}
+	return c.request(ctx, l, client, messages, order)
+}
+
+// unbroken returns those messages whose key hasn't failed.
+func (c *call) unbroken(messages []*outboxpb.Message, order []int32) (left []*outboxpb.Message, at []int32) {
+	for n, i := range order {
+		if !c.broken[c.batch[i].OrderingKey()] {
+			left, at = append(left, messages[n]), append(at, i)
+		}
+	}
+	return left, at
+}
+
+// writer puts the messages of a call that have no outcome into requests.
+type writer struct {
+	call  *call
+	bytes int // at which a request is closed
+	at    int32
+	req   outboxpb.DeliverRequest
+	pool  []*outboxpb.Message // one for each place in a request
+}
+
+// next returns the next request, valid until the next call; nil at the end.
+func (w *writer) next() *outboxpb.DeliverRequest {
+	c := w.call
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w.req.Messages = w.req.Messages[:0]
+	size := 0
+	for ; int(w.at) < len(c.batch) && len(w.req.Messages) < c.broker.cfg.RequestMessages && size < w.bytes; w.at++ {
+		m := c.batch[w.at]
+		if c.state[w.at] == settled || c.broken[m.OrderingKey()] {
+			continue
+		}
+		place := len(w.req.Messages)
+		if place == len(w.pool) {
+			w.pool = append(w.pool, &outboxpb.Message{})
+		}
+		p := w.pool[place]
+		encode(p, m)
+		n, err := c.broker.cfg.size(p)
+		if err != nil {
+			c.settle(w.at, err)
+			continue
+		}
+		if place > 0 && size+n > c.broker.cfg.MaxMessageBytes {
+			break
+		}
+		size += n
+		w.req.Messages = append(w.req.Messages, p)
+		c.state[w.at] = sent
+		c.order = append(c.order, w.at)
+	}
+	if len(w.req.Messages) == 0 {
+		return nil
+	}
+	return &w.req
+}
+
+// size returns what p takes in a request, or a permanent error if no request can take it.
+func (cfg *Config) size(p *outboxpb.Message) (int, error) {
+	const envelope = 8 // its tag and length in the request
+	n := proto.Size(p) + envelope
+	if n > cfg.MaxMessageBytes {
+		return 0, outbox.Permanent(fmt.Errorf("grpc: the message takes %d bytes, and the server %d at most; raise the limit of both ends, or write a smaller message",
+			n, cfg.MaxMessageBytes))
+	}
+	return n, nil
+}

@@ -1,0 +1,178 @@
+package grpc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+)
+
+// Config configures a Broker. The zero value is ready to use, without TLS.
+type Config struct {
+	// TLS configures TLS, for example with a client certificate. nil: no TLS. Versions before 1.2 are
+	// refused unless it names one.
+	TLS *tls.Config
+
+	// Token is sent with each call as "authorization: Bearer …"; TokenFile holds it instead, and is read for
+	// each call, so a replaced file takes effect. At most one of them; both need TLS.
+	Token     string
+	TokenFile string
+
+	// Unary delivers with the unary method instead of streams, for servers or proxies that can't stream.
+	// Messages then go in requests of at most RequestMessages, one after another. A server that says that
+	// it has no Stream is treated so by itself.
+	Unary bool
+
+	// RequestMessages is how many messages are put into one request; on a stream a request is sent without
+	// waiting for the one before it. Default 100.
+	RequestMessages int
+
+	// MaxMessageBytes is the largest request that the server takes, in bytes as encoded. A message that does
+	// not fit is refused without being sent. Default 4 MiB, which is every server's default.
+	MaxMessageBytes int
+
+	// AckTimeout is how long a call waits without any answer. Then the outcome of all unanswered messages is
+	// unknown, and the connection is given up. It is also the deadline of a unary call. Default 15 s.
+	AckTimeout time.Duration
+
+	// ConnectTimeout bounds an attempt to connect. Default 5 s.
+	ConnectTimeout time.Duration
+
+	// MaxRetryAfter bounds the pause that a server may ask for. Default 10 min.
+	MaxRetryAfter time.Duration
+
+	// Keepalive is the pause after which a silent connection is asked for a sign of life; without one within
+	// AckTimeout it is given up. Servers close connections of clients that ask more often than they allow, by
+	// default every 5 min. Zero: never, AckTimeout finds dead connections too. At least 10 s.
+	Keepalive time.Duration
+
+	// Dial opens connections, for proxies and tests. Default: gRPC's own, which heeds HTTPS_PROXY.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+
+	// Logger tells when the server has no streams. nil is silent.
+	Logger *slog.Logger
+}
+
+const (
+	defaultRequestMessages = 100
+	defaultMessageBytes    = 4 << 20
+	defaultAckTimeout      = 15 * time.Second
+	defaultConnectTimeout  = 5 * time.Second
+	defaultRetryAfter      = 10 * time.Minute
+	leastKeepalive         = 10 * time.Second
+	requestBytes           = 64 << 10 // a request is closed at this size, so that answers come early
+	streamWindow           = 4 << 20
+)
+
+// withDefaults returns cfg completed, with all faults reported together.
+func (cfg Config) withDefaults(target string) (Config, error) {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if target == "" {
+		fault("the target is empty; expected an address such as dns:///orders.internal:443 or 127.0.0.1:50051")
+	}
+	for _, n := range []struct {
+		name     string
+		value    *int
+		standard int
+	}{{"messages in a request", &cfg.RequestMessages, defaultRequestMessages}, {"maximum message bytes", &cfg.MaxMessageBytes, defaultMessageBytes}} {
+		if *n.value < 0 {
+			fault("%s can't be negative, it is %d", n.name, *n.value)
+		}
+		if *n.value == 0 {
+			*n.value = n.standard
+		}
+	}
+	for _, d := range []struct {
+		name     string
+		value    *time.Duration
+		standard time.Duration
+	}{
+		{"ack timeout", &cfg.AckTimeout, defaultAckTimeout}, {"connect timeout", &cfg.ConnectTimeout, defaultConnectTimeout},
+		{"maximum pause", &cfg.MaxRetryAfter, defaultRetryAfter}, {"keepalive", &cfg.Keepalive, 0},
+	} {
+		if *d.value < 0 {
+			fault("%s can't be negative, it is %v", d.name, *d.value)
+		}
+		if *d.value == 0 {
+			*d.value = d.standard
+		}
+	}
+	if cfg.Keepalive > 0 && cfg.Keepalive < leastKeepalive {
+		fault("keepalive of %v is too short, the least is %v", cfg.Keepalive, leastKeepalive)
+	}
+	if cfg.Token != "" && cfg.TokenFile != "" {
+		fault("choose one of token and token file")
+	}
+	if (cfg.Token != "" || cfg.TokenFile != "") && cfg.TLS == nil {
+		fault("a token needs TLS: without it everybody on the way could read it")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return cfg, errors.Join(faults...)
+}
+
+// options are those of a connection.
+func (cfg *Config) options() []grpc.DialOption {
+	secured := insecure.NewCredentials()
+	if cfg.TLS != nil {
+		c := cfg.TLS.Clone()
+		if c.MinVersion == 0 {
+			c.MinVersion = tls.VersionTLS12
+		}
+		secured = credentials.NewTLS(c)
+	}
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(secured),
+		grpc.WithUserAgent("pgoutbox"),
+		grpc.WithDisableRetry(), // the engine sends again
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(cfg.MaxMessageBytes)),
+		grpc.WithInitialWindowSize(streamWindow),
+		grpc.WithInitialConnWindowSize(streamWindow),
+		// The engine has pauses of its own; the library's would go on for two minutes.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: cfg.ConnectTimeout,
+		}),
+	}
+	if cfg.Token != "" || cfg.TokenFile != "" {
+		options = append(options, grpc.WithPerRPCCredentials(bearer{cfg.Token, cfg.TokenFile}))
+	}
+	if cfg.Keepalive > 0 {
+		options = append(options, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: cfg.Keepalive, Timeout: cfg.AckTimeout, PermitWithoutStream: true}))
+	}
+	if cfg.Dial != nil {
+		options = append(options, grpc.WithContextDialer(cfg.Dial))
+	}
+	return options
+}
+
+// bearer authenticates each call.
+type bearer struct{ token, file string }
+
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	token := b.token
+	if b.file != "" {
+		text, err := os.ReadFile(b.file)
+		if err != nil {
+			return nil, fmt.Errorf("read the token's file: %w", err)
+		}
+		token = strings.TrimSpace(string(text))
+	}
+	return map[string]string{"authorization": "Bearer " + token}, nil
+}
+
+func (b bearer) RequireTransportSecurity() bool { return true }

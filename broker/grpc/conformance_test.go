@@ -1,0 +1,80 @@
+package grpc_test
+
+import (
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/grpc"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/relaytest"
+)
+
+var (
+	_ relay.Broker = (*grpc.Broker)(nil)
+	_ relay.Pinger = (*grpc.Broker)(nil)
+)
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	for name, unary := range map[string]bool{"stream": false, "unary": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			relaytest.RunBroker(t, func(t *testing.T) relaytest.BrokerHarness {
+				s := newServer(t, func(m *outbox.Message) error {
+					if m.Topic == "c" {
+						return errUnknownTopic
+					}
+					return nil
+				}, nil)
+				return relaytest.BrokerHarness{
+					Open:   open(s.address, grpc.Config{Unary: unary, MaxMessageBytes: tooLarge}),
+					Topics: [2]string{"a", "b"},
+					Read: func(context.Context) ([]outbox.Message, error) {
+						var all []outbox.Message
+						for _, m := range s.messages() {
+							all = append(all, *m)
+						}
+						return all, nil
+					},
+					TooLarge:     tooLarge,
+					UnknownTopic: "c",
+				}
+			})
+		})
+	}
+}
+
+const tooLarge = 1_000_000
+
+func TestConformanceUnderFaults(t *testing.T) {
+	t.Parallel()
+	for name, unary := range map[string]bool{"stream": false, "unary": true} {
+		t.Run(name, func(t *testing.T) {
+			relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
+				p := startProcess(t)
+				return relaytest.BrokerHarness{
+					Open:   open(p.address, grpc.Config{Unary: unary, AckTimeout: 2 * time.Second}),
+					Topics: [2]string{"a", "b"},
+					Read:   p.read,
+					Faults: &relaytest.BrokerFaults{
+						Kill: p.kill, Restart: p.start,
+						Freeze: p.signal(syscall.SIGSTOP), Thaw: p.signal(syscall.SIGCONT),
+					},
+				}
+			})
+		})
+	}
+}
+
+func open(target string, cfg grpc.Config) func(t *testing.T) relay.Broker {
+	return func(t *testing.T) relay.Broker {
+		b, err := grpc.New(target, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+}

@@ -1,0 +1,60 @@
+package grpc
+
+import (
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// encode fills p with m, whose bytes and strings it shares.
+func encode(p *outboxpb.Message, m *outbox.Message) {
+	p.Id = m.ID.String()
+	p.Topic, p.Key = m.Topic, m.Key
+	p.AggregateType, p.AggregateId, p.EventType = m.AggregateType, m.AggregateID, m.EventType
+	p.Payload, p.ContentType = m.Payload, m.ContentType
+	p.CreatedAt, p.DeliverAt = stamp(m.CreatedAt), stamp(m.DeliverAt)
+	p.Position = m.Position
+	p.Headers = nil
+	for _, h := range m.Headers {
+		p.Headers = append(p.Headers, &outboxpb.Header{Name: h.Name, Value: h.Value})
+	}
+}
+
+func stamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// decode returns the message that p is.
+func decode(p *outboxpb.Message) (*outbox.Message, error) {
+	id, err := outbox.ParseID(p.GetId())
+	if err != nil {
+		return nil, err
+	}
+	m := &outbox.Message{
+		ID: id, Topic: p.GetTopic(), Key: p.GetKey(), AggregateType: p.GetAggregateType(), AggregateID: p.GetAggregateId(),
+		EventType: p.GetEventType(), Payload: p.Payload, ContentType: p.GetContentType(), Position: p.GetPosition(),
+	}
+	if p.CreatedAt != nil {
+		m.CreatedAt = p.CreatedAt.AsTime()
+	}
+	if p.DeliverAt != nil {
+		m.DeliverAt = p.DeliverAt.AsTime()
+	}
+	for _, h := range p.GetHeaders() {
+		m.Headers = append(m.Headers, outbox.Header{Name: h.GetName(), Value: h.GetValue()})
+	}
+	return m, nil
+}
+
+// orderingKey is that of the message that p is.
+func orderingKey(p *outboxpb.Message) string {
+	if p.GetKey() != "" {
+		return p.GetKey()
+	}
+	return p.GetAggregateId()
+}

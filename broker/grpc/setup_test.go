@@ -1,0 +1,323 @@
+package grpc_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/grpc"
+	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"go.uber.org/goleak"
+	grpcgo "google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// serve makes the test program a server of its own, which can be killed and frozen.
+const serve = "OUTBOX_TEST_RECEIVER"
+
+func TestMain(m *testing.M) {
+	if address := os.Getenv(serve); address != "" {
+		fmt.Fprintln(os.Stderr, runServer(address, os.Getenv(serve+"_FILE")))
+		os.Exit(1)
+	}
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// runServer writes every message into a file before it accepts it.
+func runServer(address, path string) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	receiver, err := grpc.NewReceiver(func(_ context.Context, m *outbox.Message) error {
+		var record bytes.Buffer
+		if err := gob.NewEncoder(&record).Encode(m); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		_, err := file.Write(append(binary.BigEndian.AppendUint32(nil, uint32(record.Len())), record.Bytes()...))
+		return err
+	}, grpc.ReceiverConfig{})
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	s := grpcgo.NewServer()
+	outboxpb.RegisterDeliveryServer(s, receiver)
+	return s.Serve(listener)
+}
+
+// process is a server in a process of its own.
+type process struct {
+	t       *testing.T
+	address string
+	file    string
+	cmd     *exec.Cmd
+}
+
+func startProcess(t *testing.T) *process {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, address: listener.Addr().String(), file: filepath.Join(t.TempDir(), "received")}
+	listener.Close()
+	if err := p.start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.kill() })
+	return p
+}
+
+func (p *process) start() error {
+	p.cmd = exec.Command(os.Args[0])
+	p.cmd.Env = append(os.Environ(), serve+"="+p.address, serve+"_FILE="+p.file)
+	p.cmd.Stderr = os.Stderr
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	deadline := time.Now().Add(patience)
+	for {
+		conn, err := net.Dial("tcp", p.address)
+		if err == nil {
+			return conn.Close()
+		}
+		if time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func (p *process) kill() error {
+	_ = p.cmd.Process.Kill() // it may be dead already
+	_ = p.cmd.Wait()
+	return nil
+}
+
+func (p *process) signal(s syscall.Signal) func() error {
+	return func() error { return p.cmd.Process.Signal(s) }
+}
+
+func (p *process) read(context.Context) ([]outbox.Message, error) {
+	data, err := os.ReadFile(p.file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	var all []outbox.Message
+	for len(data) > 0 {
+		size := 4 + binary.BigEndian.Uint32(data)
+		record := data[4:size]
+		data = data[size:]
+		var m outbox.Message
+		if err := gob.NewDecoder(bytes.NewReader(record)).Decode(&m); err != nil {
+			return nil, err
+		}
+		if m.Payload == nil {
+			m.Payload = []byte{} // gob doesn't tell them apart; no case with faults has a NULL
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// server is a server within the test.
+type server struct {
+	address string
+	streams atomic.Int64
+	unaries atomic.Int64
+
+	mu       sync.Mutex
+	received []*outbox.Message
+}
+
+// newServer accepts what check finds no fault with, over a receiver, or as change has it.
+func newServer(t testing.TB, check func(*outbox.Message) error, change func(outboxpb.DeliveryServer) outboxpb.DeliveryServer, options ...grpcgo.ServerOption) *server {
+	t.Helper()
+	s := &server{}
+	receiver, err := grpc.NewReceiver(func(_ context.Context, m *outbox.Message) error {
+		if check != nil {
+			if err := check(m); err != nil {
+				return err
+			}
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.received = append(s.received, m)
+		return nil
+	}, grpc.ReceiverConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var service outboxpb.DeliveryServer = receiver
+	if change != nil {
+		service = change(receiver)
+	}
+	s.address = start(t, counted{service, s}, options...)
+	return s
+}
+
+// counted counts the calls.
+type counted struct {
+	outboxpb.DeliveryServer
+	server *server
+}
+
+func (c counted) Stream(stream grpcgo.BidiStreamingServer[outboxpb.DeliverRequest, outboxpb.DeliverResponse]) error {
+	c.server.streams.Add(1)
+	return c.DeliveryServer.Stream(stream)
+}
+
+func (c counted) Deliver(ctx context.Context, req *outboxpb.DeliverRequest) (*outboxpb.DeliverResponse, error) {
+	c.server.unaries.Add(1)
+	return c.DeliveryServer.Deliver(ctx, req)
+}
+
+// start serves on an address of its own.
+func start(t testing.TB, service outboxpb.DeliveryServer, options ...grpcgo.ServerOption) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpcgo.NewServer(options...)
+	outboxpb.RegisterDeliveryServer(g, service)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := g.Serve(listener); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		g.Stop()
+		serving.Wait()
+	})
+	return listener.Addr().String()
+}
+
+func (s *server) messages() []*outbox.Message {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]*outbox.Message(nil), s.received...)
+}
+
+// patience bounds what a test waits for. Nothing asserts that things are faster.
+const patience = 60 * time.Second
+
+func patient(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func newBroker(t testing.TB, target string, cfg grpc.Config) *grpc.Broker {
+	t.Helper()
+	b, err := grpc.New(target, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// message returns a message of the topic "t" with n as payload.
+func message(key string, n int) *outbox.Message {
+	return &outbox.Message{ID: outbox.NewID(), Topic: "t", Key: key, Payload: fmt.Appendf(nil, "%d", n)}
+}
+
+// messages returns n messages that go round over keys.
+func messages(n, keys int) []*outbox.Message {
+	batch := make([]*outbox.Message, n)
+	for i := range batch {
+		batch[i] = message(fmt.Sprintf("k%d", i%keys), i/keys)
+	}
+	return batch
+}
+
+// accepted fails the test unless all were accepted.
+func accepted(t testing.TB, errs []error) {
+	t.Helper()
+	for i, err := range errs {
+		if err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+}
+
+func kind(err error) string {
+	switch {
+	case err == nil:
+		return "accepted"
+	case errors.Is(err, outbox.ErrSkipped):
+		return "skipped"
+	case outbox.IsPermanent(err):
+		return "refused"
+	case outbox.IsUnavailable(err):
+		return "unavailable"
+	}
+	return "retried"
+}
+
+// deliver does what the engine does: it publishes batch until all is accepted.
+func deliver(t testing.TB, b *grpc.Broker, batch []*outbox.Message) {
+	t.Helper()
+	ctx := patient(t)
+	var last error
+	for len(batch) > 0 {
+		var rest []*outbox.Message
+		for i, err := range b.Publish(ctx, batch) {
+			if err == nil {
+				continue
+			}
+			if outbox.IsPermanent(err) {
+				t.Fatalf("message %d: %v", i, err)
+			}
+			if !errors.Is(err, outbox.ErrSkipped) {
+				last = err
+			}
+			rest = append(rest, batch[i])
+		}
+		if batch = rest; len(batch) == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%d messages left: %v", len(batch), last)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+var errUnknownTopic = status.Error(codes.NotFound, "no such topic")
