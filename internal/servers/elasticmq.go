@@ -48,6 +48,10 @@ type ElasticMQConfig struct {
 	// Kill9 and Restart.
 	Durable bool
 
+	// Queues are FIFO queues that are there from the start. ElasticMQ answers before it has stored a queue that it was
+	// asked to create, and before it has read those that it has stored.
+	Queues []string
+
 	// Relaxed lifts the limits.
 	Relaxed bool
 
@@ -122,6 +126,10 @@ node-address { protocol = http, host = "127.0.0.1", port = ` + port + `, context
 rest-sqs { enabled = true, bind-port = ` + port + `, bind-hostname = "127.0.0.1", sqs-limits = ` + limits + ` }
 rest-stats { enabled = false }
 `
+	for _, name := range config.Queues {
+		text += `queues { "` + name + `" { fifo = true, defaultVisibilityTimeout = 600 seconds } }
+`
+	}
 	if config.Durable {
 		// H2 flushes a commit half a second later unless told otherwise.
 		text += `messages-storage {

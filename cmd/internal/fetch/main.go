@@ -87,7 +87,9 @@ func all() []target {
 	}
 	return append(targets,
 		target{"kafka", fetcher.kafka},
-		target{"nats", fetcher.nats})
+		target{"nats", fetcher.nats},
+		target{"elasticmq", fetcher.elasticMQ},
+		target{"moto", fetcher.moto})
 }
 
 func names() (names []string) {
@@ -169,6 +171,20 @@ func show(out io.Writer, cache string) error {
 		return err
 	} else {
 		fmt.Fprintf(out, "NATS: %s\n", path)
+	}
+	if java, lib, err := servers.FindElasticMQ(); errors.Is(err, servers.ErrNotFound) {
+		fmt.Fprintf(out, "ElasticMQ %s: %v, fetch elasticmq\n", servers.ElasticMQVersion, err)
+	} else if err != nil {
+		return err
+	} else {
+		fmt.Fprintf(out, "ElasticMQ %s: %s, run by %s\n", servers.ElasticMQVersion, lib, java)
+	}
+	if python, site, err := servers.FindMoto(); errors.Is(err, servers.ErrNotFound) {
+		fmt.Fprintf(out, "moto %s: %v, fetch moto\n", servers.MotoVersion, err)
+	} else if err != nil {
+		return err
+	} else {
+		fmt.Fprintf(out, "moto %s: %s, run by %s\n", servers.MotoVersion, site, python)
 	}
 	return nil
 }

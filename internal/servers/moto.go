@@ -1,0 +1,116 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// MotoVersion is the version that "make servers" installs.
+const MotoVersion = "5.2.5"
+
+// MotoDir is where the cache has moto and what it needs, as a folder for PYTHONPATH.
+func MotoDir(cache string) string { return filepath.Join(cache, "moto-"+MotoVersion) }
+
+// FindMoto returns a Python and the folder of moto. The error wraps [ErrNotFound] when one of them is missing, and says
+// which.
+func FindMoto() (python, site string, err error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return "", "", err
+	}
+	site = MotoDir(cache)
+	if _, err := os.Stat(filepath.Join(site, "moto", "server.py")); err != nil {
+		return "", "", fmt.Errorf("moto is %w", ErrNotFound)
+	}
+	if python, err = exec.LookPath("python3"); err != nil {
+		return "", "", fmt.Errorf("Python, which moto needs, is %w", ErrNotFound)
+	}
+	return python, site, nil
+}
+
+// Moto imitates SNS and SQS, among much else of Amazon's, on 127.0.0.1; it takes any credentials, keeps everything in
+// memory, and gets slow with thousands of messages in a queue.
+type Moto struct {
+	Server
+}
+
+// StartMoto starts a server and returns when it answers, after about a second. The caller must Close it. The error wraps
+// [ErrNotFound] when moto or Python isn't installed.
+func StartMoto(ctx context.Context) (*Moto, error) {
+	if err := canStart(); err != nil {
+		return nil, err
+	}
+	python, site, err := FindMoto()
+	if err != nil {
+		return nil, err
+	}
+	m := &Moto{}
+	m.name = "moto " + MotoVersion
+	m.stopSig = syscall.SIGTERM
+	if m.folder, err = newFolder("moto", 0); err != nil {
+		return nil, fmt.Errorf("start %s: %w", m.name, err)
+	}
+	m.command = func() command {
+		return command{
+			path:    python,
+			args:    []string{"-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", strconv.Itoa(m.Port())},
+			env:     append(os.Environ(), "PYTHONPATH="+site, "PYTHONDONTWRITEBYTECODE=1"),
+			dir:     m.folder,
+			onDeath: syscall.SIGKILL,
+		}
+	}
+	m.ready = func(ctx context.Context) error { return motoAnswers(ctx, m.addr) }
+	if err := m.startFirst(ctx, 1, func([]int) error { return nil }); err != nil {
+		return nil, fmt.Errorf("start %s: %w", m.name, errors.Join(err, m.Close()))
+	}
+	return m, nil
+}
+
+// URL returns the endpoint for a client: http://127.0.0.1:PORT.
+func (m *Moto) URL() string { return "http://" + m.addr }
+
+// motoAnswers returns nil if moto's own page is there.
+func motoAnswers(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/moto-api/", nil)
+	if err != nil {
+		return err
+	}
+	request.Close = true
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s: not moto", addr, response.Status)
+	}
+	return nil
+}
+
+// TestMoto returns a server that all tests of this binary share, started on first use. A test takes names of its own.
+// The test is skipped, or fails where servers are required, if there is no moto.
+func TestMoto(t testing.TB) *Moto {
+	t.Helper()
+	return share(t, "moto", func() (*Moto, error) {
+		return StartMoto(context.Background()) // it outlives the test that needs it first
+	})
+}
+
+// OwnMoto returns a server that is the test's alone, to be killed and frozen. It is closed at the end of the test.
+func OwnMoto(t testing.TB) *Moto {
+	t.Helper()
+	skipShort(t)
+	m, err := StartMoto(t.Context())
+	return own(t, m, err)
+}
