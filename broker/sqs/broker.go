@@ -2,6 +2,7 @@ package sqs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -38,7 +39,6 @@ func New(cfg Config) (*Broker, error) {
 		Payload:      amazon.Payload(cfg.Payload),
 		Requests:     cfg.Requests,
 		Timeout:      cfg.Timeout,
-		RequestBytes: requestBytes,
 		LargestLimit: requestBytes,
 	})
 	return b, nil
@@ -83,7 +83,7 @@ func (b *Broker) Close() error {
 
 func (b *Broker) usable() error {
 	if b.closed.Load() {
-		return outbox.Unavailable(fmt.Errorf("sqs: the broker is closed"))
+		return outbox.Unavailable(errors.New("sqs: the broker is closed"))
 	}
 	return nil
 }
@@ -118,30 +118,15 @@ func (s service) Send(ctx context.Context, queue *amazon.Target, entries []amazo
 	if err != nil {
 		return nil, amazon.Classify(fmt.Sprintf("sqs: send to queue %q", queue.Name), err)
 	}
-	errs := make([]error, len(entries))
-	for i := range errs {
-		errs[i] = outbox.Unavailable(fmt.Errorf("sqs: queue %q: the answer says nothing about this message (outcome unknown)", queue.Name))
-	}
+	outcomes := amazon.NewOutcomes(fmt.Sprintf("sqs: queue %q", queue.Name), len(entries))
 	for i := range output.Successful {
-		if n := index(output.Successful[i].Id, len(errs)); n >= 0 {
-			errs[n] = nil
-		}
+		outcomes.Accepted(output.Successful[i].Id)
 	}
 	for i := range output.Failed {
 		f := &output.Failed[i]
-		if n := index(f.Id, len(errs)); n >= 0 {
-			errs[n] = amazon.EntryError(fmt.Sprintf("sqs: queue %q", queue.Name), aws.ToString(f.Code), aws.ToString(f.Message), f.SenderFault)
-		}
+		outcomes.Failed(f.Id, f.Code, f.Message, f.SenderFault)
 	}
-	return errs, nil
-}
-
-// index returns the place of the entry with that id, of n; -1 if none has it.
-func index(id *string, n int) int {
-	if i, err := strconv.Atoi(aws.ToString(id)); err == nil && 0 <= i && i < n {
-		return i
-	}
-	return -1
+	return outcomes.Errors(), nil
 }
 
 func attributes(list []amazon.Attribute) map[string]types.MessageAttributeValue {

@@ -2,6 +2,7 @@ package sqs_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/pgoutbox/outbox"
@@ -24,26 +25,26 @@ func TestSQSDoesWhatABrokerMust(t *testing.T) {
 	t.Parallel()
 	server := servers.TestElasticMQ(t, relaxed)
 	relaytest.RunBroker(t, func(t *testing.T) relaytest.BrokerHarness {
-		h, _ := harness(connect(t, server.URL()))
-		return h
+		a := connect(t, server.URL())
+		return harness(a, []string{a.queue(".fifo"), a.queue(".fifo")})
 	})
 }
 
 func TestSQSDoesWhatABrokerMustWhenTheServerFails(t *testing.T) {
 	t.Parallel()
-	server := servers.OwnElasticMQ(t, servers.ElasticMQConfig{Durable: true})
+	var names []string
+	for i := range 8 {
+		names = append(names, fmt.Sprintf("t-%d.fifo", i))
+	}
+	server := servers.OwnElasticMQ(t, servers.ElasticMQConfig{Durable: true, Queues: names})
 	relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
 		a := connect(t, server.URL())
-		h, queues := harness(a)
-		t.Cleanup(func() { a.drop(queues) }) // what a restart needn't restore
+		own := names[:2]
+		names = names[2:]
+		h := harness(a, own)
 		h.Faults = &relaytest.BrokerFaults{
-			Kill: server.Kill9,
-			Restart: func() error {
-				if err := server.Restart(context.Background()); err != nil {
-					return err
-				}
-				return a.await(queues) // it answers before it knows its queues
-			},
+			Kill:    server.Kill9,
+			Restart: func() error { return server.Restart(context.Background()) },
 			Freeze:  server.Freeze,
 			Thaw:    server.Thaw,
 		}
@@ -51,8 +52,7 @@ func TestSQSDoesWhatABrokerMustWhenTheServerFails(t *testing.T) {
 	})
 }
 
-func harness(a *account) (h relaytest.BrokerHarness, queues []string) {
-	queues = []string{a.queue(".fifo"), a.queue(".fifo")}
+func harness(a *account, queues []string) relaytest.BrokerHarness {
 	topics := [2]string{}
 	for i, queue := range queues {
 		topics[i] = queue[:len(queue)-len(".fifo")]
@@ -66,5 +66,5 @@ func harness(a *account) (h relaytest.BrokerHarness, queues []string) {
 		UnknownTopic: "t-unknown-" + outbox.NewID().String(),
 		Deduplicates: true,
 		Slow:         true,
-	}, queues
+	}
 }

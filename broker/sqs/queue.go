@@ -23,7 +23,7 @@ func (s service) Find(ctx context.Context, name string) (*amazon.Target, error) 
 		return nil, err
 	}
 	bare, isFIFO := strings.CutSuffix(name, fifo)
-	queue := &amazon.Target{Name: name, Address: address, FIFO: isFIFO, Topic: bare, Limit: requestBytes}
+	queue := &amazon.Target{Name: name, Address: address, FIFO: isFIFO, Topic: bare, Limit: requestBytes, Request: requestBytes}
 	output, err := s.client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
 		QueueUrl:       &address,
 		AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll},

@@ -85,39 +85,6 @@ func (a *account) queue(end string, settings ...string) string {
 	return name
 }
 
-// drop deletes queues.
-func (a *account) drop(queues []string) {
-	for _, name := range queues {
-		url, err := a.client.GetQueueUrl(context.Background(), &sdk.GetQueueUrlInput{QueueName: &name})
-		if err == nil {
-			_, err = a.client.DeleteQueue(context.Background(), &sdk.DeleteQueueInput{QueueUrl: url.QueueUrl})
-		}
-		if err != nil {
-			a.t.Error(err)
-		}
-	}
-}
-
-// await waits until queues are there.
-func (a *account) await(queues []string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	for _, name := range queues {
-		for {
-			_, err := a.client.GetQueueUrl(ctx, &sdk.GetQueueUrlInput{QueueName: &name})
-			if err == nil {
-				break
-			}
-			select {
-			case <-ctx.Done():
-				return err
-			case <-time.After(20 * time.Millisecond):
-			}
-		}
-	}
-	return nil
-}
-
 func (a *account) broker(cfg sqs.Config) *sqs.Broker {
 	a.t.Helper()
 	b := open(a.t, a.url, cfg)

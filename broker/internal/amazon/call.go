@@ -161,7 +161,7 @@ func (c *call) fill() request {
 		if err == nil {
 			err = c.tooLarge(b.target, &e)
 		}
-		if err == nil && len(r.entries) > 0 && bytes+e.Size > c.settings.RequestBytes {
+		if err == nil && len(r.entries) > 0 && bytes+e.Size > b.target.Request {
 			break
 		}
 		taken++

@@ -30,6 +30,7 @@ type Target struct {
 	Address string // URL or ARN
 	FIFO    bool
 	Limit   int    // bytes of a message, attributes included
+	Request int    // bytes of all messages of a request
 	Topic   string // messages of this topic don't say so; "" for none
 
 	found time.Time
@@ -42,7 +43,6 @@ type Settings struct {
 
 	Requests     int           // on their way at a time, of all calls together
 	Timeout      time.Duration // of a request
-	RequestBytes int           // messages of a request together
 	LargestLimit int           // no target's limit is higher
 }
 
