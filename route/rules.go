@@ -53,6 +53,7 @@ type Rules struct {
 	rules    []rule
 	standard Template
 	same     bool // the default keeps the topic
+	drops    bool // some rule does
 	headers  []headerRule
 }
 
@@ -88,6 +89,7 @@ func (t Table) Parse() (*Rules, error) {
 			fault("rule %d: it matches everything, so those behind it never apply", n)
 		}
 		r.rules = append(r.rules, rule{given.Match, to, given.Drop})
+		r.drops = r.drops || given.Drop
 	}
 	var err error
 	if r.standard, err = ParseTemplate(t.Default); err != nil {
@@ -123,8 +125,14 @@ func (t Table) Parse() (*Rules, error) {
 // Idle says that the rules change nothing.
 func (r *Rules) Idle() bool { return len(r.rules) == 0 && r.same && len(r.headers) == 0 }
 
+// Dropping says whether any rule leaves messages out.
+func (r *Rules) Dropping() bool { return r.drops }
+
 // Drops says whether a rule leaves m out.
 func (r *Rules) Drops(m *outbox.Message) bool {
+	if !r.drops {
+		return false
+	}
 	rule := r.find(m)
 	return rule != nil && rule.drop
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/broker/nats"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	records "github.com/pgoutbox/outbox/format"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -27,12 +28,16 @@ import (
 type brokerKind struct {
 	chosen func(config.Broker) bool
 	open   func(config.Broker, brokerSetting) (relay.Broker, error)
+
+	// formats says that open heeds brokerSetting.format.
+	formats bool
 }
 
 // brokerSetting is what brokers get beside their configuration.
 type brokerSetting struct {
 	stdout io.Writer
 	groups int
+	format records.Format // nil: payloads as they are
 	logger *slog.Logger
 }
 
@@ -42,20 +47,24 @@ func brokerKinds() map[string]brokerKind {
 		"kafka": {
 			func(b config.Broker) bool { return b.Kafka != nil },
 			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openKafka(b.Kafka, s) },
+			false,
 		},
 		"nats": {
 			func(b config.Broker) bool { return b.NATS != nil },
 			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openNATS(b.NATS, s) },
+			true,
 		},
 		"stdout": {
 			func(b config.Broker) bool { return b.Stdout != nil },
 			func(_ config.Broker, s brokerSetting) (relay.Broker, error) { return jsonl.New(s.stdout), nil },
+			false,
 		},
 		"file": {
 			func(b config.Broker) bool { return b.File != nil },
 			func(b config.Broker, s brokerSetting) (relay.Broker, error) {
 				return &lazyFile{path: b.File.Path, logger: s.logger}, nil
 			},
+			false,
 		},
 	}
 }
@@ -65,6 +74,9 @@ func openBroker(b config.Broker, s brokerSetting) (relay.Broker, string, error) 
 	kinds := brokerKinds()
 	for _, name := range slices.Sorted(maps.Keys(kinds)) {
 		if kind := kinds[name]; kind.chosen(b) {
+			if s.format != nil && !kind.formats {
+				return nil, name, fmt.Errorf("%s has a format of its own; leave format out", name)
+			}
 			broker, err := kind.open(b, s)
 			return broker, name, err
 		}
@@ -72,11 +84,25 @@ func openBroker(b config.Broker, s brokerSetting) (relay.Broker, string, error) 
 	return nil, "", errors.New("no broker is named")
 }
 
+// openDestination opens a destination's broker with all that the configuration puts around it.
+func openDestination(d config.Destination, s brokerSetting) (relay.Broker, string, error) {
+	s.groups, s.format = d.ShardGroups, d.Format.Description()
+	broker, kind, err := openBroker(d.Broker, s)
+	if err != nil {
+		return nil, kind, err
+	}
+	whole, err := surround(broker, d)
+	if err != nil {
+		return nil, kind, errors.Join(err, broker.Close())
+	}
+	return whole, kind, nil
+}
+
 // checkBrokers reports what the adapters themselves have to say about the configuration.
 func checkBrokers(cfg config.Config) error {
 	var faults []error
 	for _, d := range cfg.Destinations {
-		broker, _, err := openBroker(d.Broker, brokerSetting{stdout: io.Discard, groups: d.ShardGroups, logger: slog.New(slog.DiscardHandler)})
+		broker, _, err := openDestination(d, brokerSetting{stdout: io.Discard, logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			faults = append(faults, fmt.Errorf("destination %s: %w", d.Name, err))
 			continue
@@ -126,6 +152,7 @@ func openNATS(n *config.NATS, s brokerSetting) (relay.Broker, error) {
 	}
 	cfg := nats.Config{
 		Subject:         n.Subject,
+		Format:          s.format,
 		Stream:          n.Stream,
 		CredentialsFile: n.CredentialsFile,
 		User:            n.User,

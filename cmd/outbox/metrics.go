@@ -39,8 +39,9 @@ type metrics struct {
 	segments prometheus.Gauge
 	sampled  prometheus.Gauge
 
-	emptied prometheus.Counter
-	kept    prometheus.Gauge
+	emptied    prometheus.Counter
+	unselected prometheus.Counter
+	kept       prometheus.Gauge
 }
 
 func newMetrics() *metrics {
@@ -78,6 +79,7 @@ func newMetrics() *metrics {
 		relays:     single("relays_live", "Relays with a recent heartbeat."),
 		segments:   single("table_bytes", "Size of all segments of the outbox."),
 		emptied:    prometheus.NewCounter(prometheus.CounterOpts{Name: "outbox_segments_emptied_total", Help: "Segments of the outbox that this relay emptied."}),
+		unselected: prometheus.NewCounter(prometheus.CounterOpts{Name: "outbox_messages_unselected_total", Help: "Messages that no destination of this relay's configuration selects, counted by the relay that owns the first one."}),
 		kept:       single("segments_kept", "Segments that are not written to any more and could not be emptied."),
 		sampled:    single("backlog_read_timestamp_seconds", "When the backlog was last read from the database."),
 	}
@@ -86,7 +88,7 @@ func newMetrics() *metrics {
 		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": runtime.Version(), "schema": strconv.Itoa(b.Schema)}})
 	info.Set(1)
 	m.registry.MustRegister(m.published, m.failures, m.latency, m.calls, m.settled, m.deadTotal, m.holdsTotal, m.leaseHeld,
-		m.paused, m.pending, m.oldest, m.held, m.blocked, m.dead, m.relays, m.segments, m.sampled, m.emptied, m.kept, info,
+		m.paused, m.pending, m.oldest, m.held, m.blocked, m.dead, m.relays, m.segments, m.sampled, m.emptied, m.unselected, m.kept, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

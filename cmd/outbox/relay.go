@@ -148,6 +148,7 @@ type part struct {
 	name        cursorName
 	destination config.Destination
 	broker      relay.Broker
+	selects     func(*outbox.Message) bool // nil: everything
 }
 
 // assemble makes everything that can be wrong before anything runs.
@@ -172,10 +173,10 @@ func (d *daemon) assemble() error {
 		d.retention = retention
 	}
 
+	selected := newSelection(d.cfg.Destinations, d.metrics.unselected, d.logger)
 	var faults []error
-	for _, destination := range d.cfg.Destinations {
-		broker, kind, err := openBroker(destination.Broker, brokerSetting{
-			stdout: d.stdout, groups: destination.ShardGroups, logger: d.logger.With("destination", destination.Name)})
+	for i, destination := range d.cfg.Destinations {
+		broker, kind, err := openDestination(destination, brokerSetting{stdout: d.stdout, logger: d.logger.With("destination", destination.Name)})
 		if err != nil {
 			faults = append(faults, fmt.Errorf("destination %s: %w", destination.Name, err))
 			continue
@@ -184,8 +185,12 @@ func (d *daemon) assemble() error {
 			signal.Ignore(syscall.SIGPIPE) // a reader that goes away is an outage, not the end
 		}
 		d.brokers = append(d.brokers, broker)
+		rules, err := destination.Table().Parse()
+		if err != nil {
+			return err // not after openDestination
+		}
 		for group := range destination.ShardGroups {
-			d.parts = append(d.parts, part{cursorName{destination.Name, group}, destination, broker})
+			d.parts = append(d.parts, part{cursorName{destination.Name, group}, destination, broker, selected.of(i, rules)})
 		}
 	}
 	if len(faults) > 0 {
@@ -279,6 +284,7 @@ func (d *daemon) deliver(ctx context.Context) error {
 
 func (d *daemon) runPart(ctx context.Context, p part) error {
 	c := p.destination
+	delivery := paced(c)
 	logger := d.logger
 	if c.ShardGroups > 1 {
 		logger = logger.With("shard_group", p.name.group)
@@ -298,13 +304,14 @@ func (d *daemon) runPart(ctx context.Context, p part) error {
 	}
 	r, err := relay.New(source, p.broker, relay.Config{
 		Name:             c.Name,
-		Select:           selector(c),
-		Batch:            c.Delivery.Batch,
-		MaxInFlight:      c.Delivery.MaxInFlight,
+		Select:           p.selects,
+		Batch:            delivery.Batch,
+		MaxInFlight:      delivery.MaxInFlight,
 		MaxInFlightBytes: int(c.Delivery.MaxInFlightBytes),
 		MaxAttempts:      c.Delivery.MaxAttempts,
 		OnExhausted:      relay.Policy(c.Delivery.OnExhausted),
 		Backoff:          relay.Backoff{Initial: c.Delivery.Backoff.Initial, Max: c.Delivery.Backoff.Max},
+		Outage:           relay.Backoff{Initial: c.Delivery.Outage.Initial, Max: c.Delivery.Outage.Max},
 		HoldAfter:        c.Delivery.HoldAfter,
 		DrainTimeout:     c.DrainTimeout,
 		Logger:           logger,
@@ -327,12 +334,4 @@ func (d *daemon) note(name cursorName, state relay.State, err error) {
 		cause = err.Error()
 	}
 	d.states.set(name, state, cause)
-}
-
-// selector is nil when the destination wants everything.
-func selector(c config.Destination) func(*outbox.Message) bool {
-	if len(c.Topics) == 0 {
-		return nil
-	}
-	return func(m *outbox.Message) bool { return c.Wants(m.Topic) }
 }

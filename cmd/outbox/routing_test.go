@@ -1,0 +1,159 @@
+package main
+
+import (
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/cmd/internal/config"
+)
+
+func TestOnlyTheFirstDestinationCountsWhatNoneSelects(t *testing.T) {
+	t.Parallel()
+	destinations := []config.Destination{
+		{Name: "a", Topics: []string{"a.*"}, Route: config.Route{Rules: []config.RouteRule{{EventType: "Debug", Drop: true}}}},
+		{Name: "b", Filter: []config.Match{{EventType: "B"}}},
+	}
+	var log strings.Builder
+	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})
+	s := newSelection(destinations, counter, slog.New(slog.NewTextHandler(&log, nil)))
+	var selects []func(*outbox.Message) bool
+	for i, d := range destinations {
+		rules, err := d.Table().Parse()
+		if err != nil {
+			t.Fatal(err)
+		}
+		selects = append(selects, s.of(i, rules))
+	}
+	for _, test := range []struct {
+		message outbox.Message
+		a, b    bool
+	}{
+		{outbox.Message{Topic: "a.x"}, true, false},
+		{outbox.Message{Topic: "a.x", EventType: "Debug"}, false, false}, // dropped in so many words
+		{outbox.Message{Topic: "x", EventType: "B"}, false, true},
+		{outbox.Message{Topic: "lost"}, false, false},
+		{outbox.Message{Topic: "lost"}, false, false},
+	} {
+		if a, b := selects[0](&test.message), selects[1](&test.message); a != test.a || b != test.b {
+			t.Errorf("%+v is selected by a: %v, b: %v", test.message, a, b)
+		}
+	}
+	if n := value(t, counter); n != 2 {
+		t.Errorf("%v messages are counted as unselected", n)
+	}
+	if n := strings.Count(log.String(), "topic=lost"); n != 1 || strings.Contains(log.String(), "a.x") {
+		t.Errorf("the log is\n%s", &log)
+	}
+}
+
+func value(t *testing.T, c prometheus.Counter) float64 {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(c)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families[0].GetMetric()[0].GetCounter().GetValue()
+}
+
+func TestADestinationForEverythingCostsNoFilter(t *testing.T) {
+	t.Parallel()
+	destinations := []config.Destination{{Topics: []string{"a"}}, {}}
+	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})
+	s := newSelection(destinations, counter, slog.New(slog.DiscardHandler))
+	rules, err := destinations[1].Table().Parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.of(1, rules) != nil {
+		t.Error("a destination that wants everything has a filter")
+	}
+	if s.of(0, rules)(&outbox.Message{Topic: "b"}) || value(t, counter) != 0 {
+		t.Error("what another destination selects is counted as unselected")
+	}
+}
+
+func TestADestinationWithARateReadsNoMoreThanItSendsBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+	d := config.DefaultDestination()
+	if c := paced(d); c != d.Delivery {
+		t.Errorf("without a rate: %+v", c)
+	}
+	for rate, want := range map[int][2]int{1: {1, 5}, 100: {10, 500}, 5000: {500, 10000}, 1000000: {2500, 10000}} {
+		d.Rate = rate
+		if c := paced(d); c.Batch != want[0] || c.MaxInFlight != want[1] {
+			t.Errorf("rate %d: batch %d, in flight %d, want %v", rate, c.Batch, c.MaxInFlight, want)
+		}
+	}
+	d.DrainTimeout, d.Rate = time.Second, 100
+	if c := paced(d); c.MaxInFlight != 50 {
+		t.Errorf("with a second to drain: %d in flight", c.MaxInFlight)
+	}
+}
+
+func TestAFormatThatABrokerCantTakeIsAFault(t *testing.T) {
+	t.Parallel()
+	d := config.DefaultDestination()
+	d.Broker.Stdout = &config.Stdout{}
+	cloudEvents := config.CloudEvents{Source: "/x"}
+	d.Format.CloudEvents = &cloudEvents
+	_, _, err := openDestination(d, brokerSetting{stdout: io.Discard, logger: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), "leave format out") {
+		t.Errorf("the error is %v", err)
+	}
+	d.Format.CloudEvents = nil
+	d.SchemaRegistry = &config.SchemaRegistry{URLs: []string{"registry"}, Schemas: []config.RegistrySchema{{Subject: "a", Type: "avro", File: "/no/such"}}}
+	if _, _, err := openDestination(d, brokerSetting{stdout: io.Discard, logger: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "/no/such") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// read returns what is in a file, nothing if there is none yet.
+func read(path string) string {
+	text, _ := os.ReadFile(path)
+	return string(text)
+}
+
+func TestDestinationsGetTheirShareUnderTheirTopics(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	address := freeAddress(t)
+	other := d.folder + "/eu.jsonl"
+	d.exec(`SELECT outbox.publish('orders', '1'::text, key => 'k', event_type => 'Created', headers => '{"region": "eu-west", "internal-user": "x"}'),
+		outbox.publish('orders', '2'::text, key => 'k', event_type => 'Debug', headers => '{"region": "eu-west"}'),
+		outbox.publish('orders', '3'::text, key => 'k', event_type => 'Changed', headers => '{"region": "us"}'),
+		outbox.publish('lost', '4'::text, key => 'k')`)
+	yaml := strings.Replace(d.fileYAML(""), "''", address, 1)
+	yaml = strings.Replace(yaml, "lease: 1s", "lease: 1s\n    topics: [orders]\n    rate: 1000\n    delivery: {outage: {after: 100}}", 1)
+	relay := d.relay(yaml + `
+  - name: eu
+    filter: [{header: region, header_value: "eu-*"}]
+    route:
+      rules: [{event_type: Debug, drop: true}, {topic: "orders", to: "eu.{event_type}"}]
+      headers: [{name: "internal-*", drop: true}, {name: region, rename: where}, {name: source, value: shop}]
+    broker: {file: {path: ` + other + `}}
+`)
+	until(t, "both have theirs", func() bool { return d.count() == 3 && strings.Count(read(other), "\n") == 1 })
+	line := read(other)
+	for _, part := range []string{`"topic":"eu.Created"`, `"where":"eu-west"`, `"source":"shop"`} {
+		if !strings.Contains(line, part) {
+			t.Errorf("no %s in %s", part, line)
+		}
+	}
+	if strings.Contains(line, "internal-user") {
+		t.Errorf("a dropped header is in %s", line)
+	}
+	until(t, "what nobody selects is counted", func() bool {
+		_, body := get(t, "http://"+address+"/metrics")
+		return strings.Contains(body, "outbox_messages_unselected_total 1\n")
+	})
+	until(t, "and said", func() bool { return strings.Contains(relay.stderr.String(), "lost") })
+}
