@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -46,8 +47,18 @@ const sessionSettings = `SELECT
 	set_config('enable_indexonlyscan', 'on', false),
 	set_config('enable_nestloop', 'on', false)`
 
+// A connection can be dead without a word, and before there is a session no lease runs out that would end
+// the wait. answerWithin is how long the server may take for what is quick, prepareWithin for what
+// statement_timeout bounds.
+const (
+	answerWithin  = 10 * time.Second
+	prepareWithin = 65 * time.Second
+)
+
 // connect opens a connection with the settings that this package's statements rely on.
 func connect(ctx context.Context, base *pgx.ConnConfig, name string, log *slog.Logger) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
 	cfg := base.Copy()
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
 	cfg.StatementCacheCapacity = max(cfg.StatementCacheCapacity, 64)

@@ -121,11 +121,13 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 			hangUp(conn)
 		}
 	}()
-	if err := s.prepare(ctx, conn); err != nil {
+	preparing, cancel := context.WithTimeout(ctx, prepareWithin)
+	defer cancel()
+	if err := s.prepare(preparing, conn); err != nil {
 		return nil, err
 	}
 	writing := &link{conn: conn}
-	if writing.server, err = server(ctx, conn); err != nil {
+	if writing.server, err = server(preparing, conn); err != nil {
 		return nil, err
 	}
 	for {
@@ -195,7 +197,7 @@ func (s *Snapshot) reader(ctx context.Context, writing *link, pool *pagePool, gr
 		return nil, errors.New("two connections have reached different servers: give the address of the primary alone, " +
 			"or add target_session_attrs=read-write")
 	}
-	return newReader(ctx, conn, pool, group, groups)
+	return newReader(ctx, conn, pool, s.destination, group, groups)
 }
 
 // prepare verifies that the database can be worked with and makes the destination's cursor if there is
@@ -285,27 +287,12 @@ var errLayout = errors.New("polling: another number of shard groups")
 func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int) (row cursorRow, since time.Time, err error) {
 	waitingFor := ""
 	for {
-		rows, err := cursorRows(ctx, conn, s.destination)
-		if err != nil {
+		var taken bool
+		row, since, taken, err = s.tryTake(ctx, conn, group, groups)
+		if taken || err != nil {
 			return row, since, err
 		}
-		if len(rows) != groups || rows[0].groups != groups {
-			return row, since, errLayout
-		}
-		row = rows[group]
-		if err := refuseForeign(&row); err != nil {
-			return row, since, err
-		}
-		if !row.held || row.owner == s.owner {
-			since = time.Now()
-			err = conn.QueryRow(ctx, takeSQL, s.destination, group, groups, s.owner, s.cfg.Lease.Microseconds()).
-				Scan(&row.epoch, &row.position.prev, &row.position.windows, &row.position.lastID)
-			if err == nil {
-				return row, since, nil
-			}
-			if !errors.Is(err, pgx.ErrNoRows) {
-				return row, since, fmt.Errorf("take the lease: %w", err)
-			}
+		if !row.held {
 			continue // somebody was faster
 		}
 		if row.owner != waitingFor {
@@ -317,6 +304,38 @@ func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int) 
 			return row, since, err
 		}
 	}
+}
+
+// tryTake takes the lease if it is free or was this relay's. It asks no longer than answerWithin: who
+// stands by on a dead connection would never take over.
+func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn, group, groups int) (row cursorRow, since time.Time, taken bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	rows, err := cursorRows(ctx, conn, s.destination)
+	if err != nil {
+		return row, since, false, err
+	}
+	if len(rows) != groups || rows[0].groups != groups {
+		return row, since, false, errLayout
+	}
+	row = rows[group]
+	if err := refuseForeign(&row); err != nil {
+		return row, since, false, err
+	}
+	if row.held && row.owner != s.owner {
+		return row, since, false, nil
+	}
+	since = time.Now()
+	err = conn.QueryRow(ctx, takeSQL, s.destination, group, groups, s.owner, s.cfg.Lease.Microseconds()).
+		Scan(&row.epoch, &row.position.prev, &row.position.windows, &row.position.lastID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		row.held = false // look again, at once
+		return row, since, false, nil
+	}
+	if err != nil {
+		return row, since, false, fmt.Errorf("take the lease: %w", err)
+	}
+	return row, since, true, nil
 }
 
 // pauseFor waits for d, give or take a fifth, so that relays that started together don't stay in step.

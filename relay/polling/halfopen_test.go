@@ -1,0 +1,121 @@
+package polling
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// deafConn is a connection that can die without a word: it stays open, and nothing arrives any more.
+type deafConn struct {
+	net.Conn
+	deaf atomic.Bool
+}
+
+func (c *deafConn) Read(b []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(b)
+		if err != nil || !c.deaf.Load() {
+			return n, err
+		}
+	}
+}
+
+// line makes connections that can die.
+type line struct {
+	mu    sync.Mutex
+	conns []*deafConn
+}
+
+func (l *line) through(cfg *pgx.ConnConfig) *pgx.ConnConfig {
+	dial := cfg.DialFunc
+	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		c := &deafConn{Conn: conn}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.conns = append(l.conns, c)
+		return c, nil
+	}
+	return cfg
+}
+
+// die lets all connections die that there are, and returns how many.
+func (l *line) die() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.conns {
+		c.deaf.Store(true)
+	}
+	return len(l.conns)
+}
+
+// signal is a log whose first line is waited for.
+type signal chan struct{}
+
+func (s signal) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+func (s signal) WithAttrs([]slog.Attr) slog.Handler               { return s }
+func (s signal) WithGroup(string) slog.Handler                    { return s }
+func (s signal) Handle(context.Context, slog.Record) error {
+	select {
+	case s <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func TestAStandbyWhoseConnectionDiedTakesOverAllTheSame(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	owner := acquire(t, db.source("d", SnapshotConfig{Lease: time.Second}))
+
+	var bad line
+	standing := make(signal, 1)
+	standby, err := NewSnapshot(bad.through(db.config()), "d", SnapshotConfig{Lease: time.Second, Logger: slog.New(standing)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	type result struct {
+		session relay.Session
+		err     error
+	}
+	acquired := make(chan result, 1)
+	go func() {
+		for {
+			session, err := standby.Acquire(t.Context())
+			if err == nil || t.Context().Err() != nil {
+				acquired <- result{session, err}
+				return
+			}
+		}
+	}()
+	<-standing
+	if bad.die() == 0 {
+		t.Fatal("the standby has no connection that could die")
+	}
+	if err := owner.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case r := <-acquired:
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		if err := r.session.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the lease is free, and nobody takes it")
+	}
+}
