@@ -1,6 +1,7 @@
 package mapped
 
 import (
+	"context"
 	"os"
 	"strings"
 	"testing"
@@ -95,6 +96,48 @@ func TestLeaseByStatusIsASource(t *testing.T) {
 		h.SharedOwnership = true
 		h.Crash = func(s relay.Session) {
 			crash(s.(*leaseSession).source, s.(*leaseSession).link, s.(*leaseSession).reader.conn)
+		}
+		return h
+	})
+}
+
+func offsetHarness(db database, open func(*pgx.ConnConfig, schema.Mapping, Config) (relay.Source, error)) relaytest.SourceHarness {
+	h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
+		m := events()
+		m.Done, m.Failure = schema.Done{}, schema.Failure{DeadTable: "dead_events"}
+		m.Offsets = schema.Offsets{Table: "offsets", Topic: "topic", Partition: "part", Transaction: "xid"}
+		return open(conn, m, cfg)
+	})
+	h.NoGroups = false
+	h.Crash = func(s relay.Session) {
+		crash(s.(*offsetSession).source, s.(*offsetSession).link, s.(*offsetSession).reading)
+	}
+	h.Hang = func(s relay.Session) {
+		s.(*offsetSession).link.stop()
+		<-s.(*offsetSession).link.ended
+	}
+	return h
+}
+
+func TestXMinIsASource(t *testing.T) {
+	onMajors(t, func(db database) relaytest.SourceHarness {
+		h := offsetHarness(db, func(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (relay.Source, error) {
+			return NewXMin(conn, m, cfg)
+		})
+		h.WaitsForWriters = true
+		h.NoOrder = true
+		return h
+	})
+}
+
+func TestSerialIsASource(t *testing.T) {
+	onMajors(t, func(db database) relaytest.SourceHarness {
+		h := offsetHarness(db, func(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (relay.Source, error) {
+			return NewSerial(conn, m, cfg)
+		})
+		h.WritersQueue = true
+		h.Begin = func(ctx context.Context) (relaytest.SourceTx, error) {
+			return db.begin(ctx, "SELECT pg_advisory_xact_lock(554738281823524)")
 		}
 		return h
 	})

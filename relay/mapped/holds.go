@@ -240,3 +240,13 @@ func (h *holds) claim(lane string, tokens map[string]string) {
 		}
 	}
 }
+
+// shard returns that of a lane, or other if it has no holds.
+func (h *holds) shard(lane string, other int) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l := h.lanes[lane]; l != nil {
+		return l.shard
+	}
+	return other
+}

@@ -1,0 +1,122 @@
+package mapped
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// XMin is the strategy of virtual partitions with offsets: rows below the oldest transaction in progress are
+// read by transaction id and id, and an offset for each topic and partition says how far they are
+// delivered. No row is changed. Relays share the partitions by Groups; a partition goes through one shard,
+// in order.
+//
+// Any open transaction that writes, anywhere in the cluster, holds up what commits after it; and a key's
+// messages are inverted when a transaction takes its id before it waits for another that writes the key.
+//
+// A row that is set aside holds its offset back: rows behind it are delivered, at most MaxHolds, and
+// again after a restart.
+type XMin struct{ offsetSource }
+
+// Serial is XMin for tables whose writers take turns, see outbox.WriterLock: rows are read by id alone, which
+// keeps the order of keys and waits for nobody but the writer that has the turn.
+type Serial struct{ offsetSource }
+
+var (
+	_ relay.Source  = (*XMin)(nil)
+	_ relay.Source  = (*Serial)(nil)
+	_ relay.Session = (*offsetSession)(nil)
+)
+
+type offsetSource struct {
+	source
+	byTransaction bool
+}
+
+// NewXMin returns a source. It reports every fault of m and cfg at once and connects to nothing yet.
+func NewXMin(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (*XMin, error) {
+	s := &XMin{offsetSource{byTransaction: true}}
+	if m.Offsets.Transaction == "" {
+		return nil, fmt.Errorf("mapped: the mapping of table %q names no column of type xid8 for the transaction, which this strategy needs", m.Table)
+	}
+	return s, s.begin(conn, m, cfg)
+}
+
+// NewSerial returns a source. It reports every fault of m and cfg at once and connects to nothing yet.
+func NewSerial(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (*Serial, error) {
+	s := &Serial{}
+	return s, s.begin(conn, m, cfg)
+}
+
+func (s *offsetSource) begin(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) error {
+	if m.Offsets.Table == "" {
+		return fmt.Errorf("mapped: the mapping of table %q names no table of offsets, which this strategy needs", m.Table)
+	}
+	if m.Done.How != "" {
+		return fmt.Errorf("mapped: the mapping of table %q says that delivered rows are marked (%s), but this strategy moves an offset and changes no row", m.Table, m.Done.How)
+	}
+	return s.init(conn, m, cfg)
+}
+
+// Acquire waits until the group's offsets are free. Errors that waiting can't cure are marked by
+// outbox.Permanent: tables that don't fit the mapping, a standby.
+func (s *offsetSource) Acquire(ctx context.Context) (relay.Session, error) {
+	return s.acquire(ctx, func(ctx context.Context) (_ relay.Session, err error) {
+		var settling, reading *pgx.Conn
+		defer func() {
+			if err != nil {
+				hangUp(settling)
+				hangUp(reading)
+			}
+		}()
+		for _, c := range []**pgx.Conn{&settling, &reading} {
+			if *c, err = s.dial(ctx); err != nil {
+				return nil, err
+			}
+		}
+		pooled := refusePooler(ctx, settling, reading)
+		if pooled != nil && !errors.Is(pooled, ErrTransactionPooler) {
+			return nil, pooled
+		}
+		if pooled == nil {
+			if err := errors.Join(s.prepare(ctx, settling), s.prepare(ctx, reading), talkative(ctx, reading)); err != nil {
+				return nil, err
+			}
+		}
+		t, err := resolve(ctx, settling, s.mapping)
+		if err != nil {
+			return nil, err
+		}
+		if t.info.Column(t.mapping.ID).Kind != schema.KindInteger {
+			return nil, outbox.Permanent(fmt.Errorf("%w: column %q of table %s is of type %s, but an offset has to be a whole number",
+				schema.ErrMapping, t.mapping.ID, t.name, t.idType))
+		}
+		o, err := resolveOffsets(ctx, settling, t, s.byTransaction, s.owner, s.cfg)
+		if err != nil {
+			return nil, err
+		}
+		mayTakeBack := false
+		if pooled == nil && o.owner {
+			// Nobody else has this name while the lock is ours.
+			if err := s.awaitLock(ctx, settling, t.nameLock(fmt.Sprintf("%s/%d/%d", s.owner, s.cfg.Group, s.cfg.Groups)), "another relay of this name lives"); err != nil {
+				return nil, err
+			}
+			mayTakeBack = true
+		}
+		since, token, err := o.take(ctx, settling, &s.source, mayTakeBack)
+		if err != nil {
+			return nil, err
+		}
+		session := &offsetSession{source: &s.source, table: t, offsets: o, marks: newStatements(t, true, ""), holds: newHolds(),
+			token: token, renewed: since, parts: make(map[partName]*part), reading: reading, size: reader{pageBytes: s.cfg.PageBytes}}
+		session.link = newLink(settling, s.cfg.Lease, session.renew)
+		session.pace = pace{cfg: &s.cfg, broken: session.link.broken}
+		return session, nil
+	})
+}

@@ -1,0 +1,503 @@
+package mapped
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox/relay"
+)
+
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// offsetSession owns the offsets of a group. Next runs in one goroutine, the rest in another.
+type offsetSession struct {
+	source  *source
+	link    *link
+	table   *table
+	offsets *offsets
+	marks   *statements
+	ledger  ledger
+	holds   *holds
+
+	mu      sync.Mutex
+	token   int64     // of the lease
+	renewed time.Time // when the lease was last prolonged
+	parts   map[partName]*part
+
+	// The rest belongs to Next.
+	reading *pgx.Conn
+	pace    pace
+	rest    []relay.Delivery // read and not returned yet
+	size    reader           // for what it knows of sizes
+	lookAt  time.Time        // for new topics and partitions
+}
+
+type partName struct {
+	topic     string
+	partition int64
+}
+
+// part is how far a topic and partition is read, and what of it is not done with. The offset in the
+// database stays before the first such row.
+type part struct {
+	name    partName
+	read    place
+	settled place
+	entries []*partEntry // in order
+	moved   bool         // settled is not stored yet
+}
+
+type place struct {
+	transaction string
+	id          int64
+}
+
+type partEntry struct {
+	place place
+	ref   uint64
+	done  bool
+	held  bool
+}
+
+// advance moves the offset over what is done.
+func (p *part) advance() {
+	for len(p.entries) > 0 && p.entries[0].done {
+		p.settled, p.moved = p.entries[0].place, true
+		p.entries = p.entries[1:]
+	}
+}
+
+// full says that no more is read: too much stands behind a row that is set aside.
+func (p *part) full(bound int) bool {
+	return len(p.entries) > 0 && p.entries[0].held && len(p.entries) >= bound
+}
+
+// runAhead is how many rows of a partition are read behind one that is set aside.
+func (s *offsetSession) runAhead() int {
+	if n := s.source.cfg.MaxHolds; n > 0 {
+		return n
+	}
+	return 10_000
+}
+
+func (s *offsetSession) Next(ctx context.Context, limit int) (relay.Batch, error) {
+	for len(s.rest) == 0 {
+		if err := s.pace.await(ctx); err != nil {
+			return relay.Batch{}, err
+		}
+		if err := s.link.failure(); err != nil {
+			return relay.Batch{}, err
+		}
+		if err := s.look(ctx); err != nil {
+			return relay.Batch{}, err
+		}
+		if err := s.read(ctx, s.size.size(limit)); err != nil {
+			return relay.Batch{}, err
+		}
+	}
+	return slice(&s.rest, limit), nil
+}
+
+const (
+	lookEvery = 10 * time.Millisecond
+
+	// lookShare is what part of the time looking for new topics may take.
+	lookShare = 50
+)
+
+// look finds topics and partitions that have messages for the first time, and loads their offsets.
+func (s *offsetSession) look(ctx context.Context) error {
+	started := time.Now()
+	if started.Before(s.lookAt) {
+		return nil
+	}
+	rows, err := s.reading.Query(ctx, s.offsets.pairs)
+	if err != nil {
+		return fmt.Errorf("look for topics: %w", explain(err))
+	}
+	var unknown []partName
+	var name partName
+	_, err = pgx.ForEachRow(rows, []any{&name.topic, &name.partition}, func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.parts[name] == nil {
+			unknown = append(unknown, name)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look for topics: %w", explain(err))
+	}
+	if len(unknown) > 0 {
+		if err := s.load(ctx, unknown); err != nil {
+			return err
+		}
+	}
+	s.lookAt = time.Now().Add(max(lookEvery, lookShare*time.Since(started)))
+	return nil
+}
+
+func (s *offsetSession) load(ctx context.Context, names []partName) error {
+	topics, partitions := split2(names)
+	return s.link.do(func(conn *pgx.Conn) error {
+		ctx := context.WithoutCancel(ctx) // the link would be lost with what is to be settled
+		s.mu.Lock()
+		token := s.token
+		s.mu.Unlock()
+		for _, sql := range []string{s.offsets.insert, s.offsets.adopt} {
+			if _, err := conn.Exec(ctx, sql, topics, partitions, token); err != nil {
+				return fmt.Errorf("insert offsets: %w", explain(err))
+			}
+		}
+		rows, err := conn.Query(ctx, s.offsets.load, topics, partitions, token)
+		if err != nil {
+			return fmt.Errorf("read offsets: %w", explain(err))
+		}
+		var name partName
+		var at place
+		_, err = pgx.ForEachRow(rows, []any{&name.topic, &name.partition, &at.transaction, &at.id}, func() error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.parts[name] = &part{name: name, read: at, settled: at}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("read offsets: %w", explain(err))
+		}
+		return nil
+	})
+}
+
+func split2(names []partName) (topics []string, partitions []int64) {
+	for _, n := range names {
+		topics, partitions = append(topics, n.topic), append(partitions, n.partition)
+	}
+	return topics, partitions
+}
+
+// read takes the next rows of every topic and partition, about size in all.
+func (s *offsetSession) read(ctx context.Context, size int) error {
+	s.mu.Lock()
+	var open []*part
+	for _, p := range s.parts {
+		if !p.full(s.runAhead()) {
+			open = append(open, p)
+		}
+	}
+	s.mu.Unlock()
+	if len(open) == 0 {
+		s.pace.polled(false, false)
+		return nil
+	}
+	// The order of a map is random; nobody is to be first always by accident of its name either.
+	sort.Slice(open, func(i, j int) bool { return len(open[i].entries) < len(open[j].entries) })
+	names := make([]partName, len(open))
+	transactions, ids := make([]string, len(open)), make([]int64, len(open))
+	for i, p := range open {
+		names[i], transactions[i], ids[i] = p.name, p.read.transaction, p.read.id
+	}
+	topics, partitions := split2(names)
+	each := max(size/len(open), min(size, 16))
+	args := [][]byte{textArray(topics), intArray(partitions), textArray(transactions), intArray(ids), fmt.Append(nil, each)}
+	result := s.reading.PgConn().ExecParams(ctx, s.offsets.scan, args, nil, nil, binaryFormat)
+	ds, rows, err := s.table.collect(result, readPart)
+	if err != nil {
+		return fmt.Errorf("poll: %w", explain(err))
+	}
+	s.size.observe(ds)
+	s.pace.polled(len(ds) > 0, len(ds) >= each)
+	s.ledger.add(ds, rows, true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range ds {
+		p := open[rows[i].place-1]
+		p.read = place{rows[i].token, ds[i].Position}
+		p.entries = append(p.entries, &partEntry{place: p.read, ref: ds[i].Ref})
+	}
+	s.rest = ds
+	return nil
+}
+
+// readPart reads the columns of a scan behind those of the table: which of the parts a row is of, its
+// partition, its transaction.
+func readPart(d *relay.Delivery, r *row, v [][]byte) error {
+	if len(v) != 3 || len(v[0]) != 8 || len(v[1]) != 8 {
+		return errRow
+	}
+	r.place = int64(binary.BigEndian.Uint64(v[0]))
+	r.token = string(v[2])
+	d.Shard = int(binary.BigEndian.Uint64(v[1]) & math.MaxInt64 % maxShards)
+	return nil
+}
+
+func intArray(all []int64) []byte {
+	b := []byte{'{'}
+	for i, n := range all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = fmt.Append(b, n)
+	}
+	return append(b, '}')
+}
+
+// entry finds a row among those that are not done with.
+func (s *offsetSession) entry(ref uint64) (*part, *partEntry) {
+	for _, p := range s.parts {
+		i := sort.Search(len(p.entries), func(i int) bool { return p.entries[i].ref >= ref })
+		if i < len(p.entries) && p.entries[i].ref == ref {
+			return p, p.entries[i]
+		}
+	}
+	return nil, nil
+}
+
+func (s *offsetSession) Settle(ctx context.Context, settlement relay.Settlement) error {
+	return s.link.do(func(conn *pgx.Conn) error {
+		x := split(settlement, s.ledger.through(settlement.Through))
+		var o outcomes
+		x.of(&o, x.entries, nil, false)
+		x.held(&o, s.holds, nil)
+		o.delivered, o.waiting = nil, nil // no row is marked
+		s.note(x)
+		if err := s.store(ctx, conn, &o); err != nil {
+			return err
+		}
+		x.remember(s.holds)
+		s.ledger.settle(len(x.entries))
+		return nil
+	})
+}
+
+// note records in the parts what is done with and what is set aside.
+func (s *offsetSession) note(x *settled) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	through := uint64(0)
+	if n := len(x.entries); n > 0 {
+		through = x.entries[n-1].ref
+	}
+	for _, p := range s.parts {
+		for _, e := range p.entries {
+			if e.ref > through {
+				break
+			}
+			if x.hold[e.ref] != nil {
+				e.held = true
+			} else if !e.held {
+				e.done = true
+			}
+		}
+	}
+	finish := func(d *relay.Delivery) {
+		if _, e := s.entry(d.Ref); e != nil {
+			e.done = true
+		}
+	}
+	for _, d := range x.HeldDelivered {
+		finish(d)
+	}
+	for i := range x.HeldDead {
+		finish(x.HeldDead[i].Delivery)
+	}
+	for _, p := range s.parts {
+		p.advance()
+	}
+}
+
+// store moves the offsets and keeps dead letters, in one transaction, if the offsets are still ours.
+func (s *offsetSession) store(ctx context.Context, conn *pgx.Conn, o *outcomes) error {
+	s.mu.Lock()
+	token := s.token
+	var moved []*part
+	var names []partName
+	var transactions []string
+	var ids []int64
+	for _, p := range s.parts {
+		if p.moved {
+			moved, names = append(moved, p), append(names, p.name)
+			transactions, ids = append(transactions, p.settled.transaction), append(ids, p.settled.id)
+		}
+	}
+	s.mu.Unlock()
+	if len(moved) == 0 && o.empty() {
+		return nil
+	}
+	topics, partitions := split2(names)
+	move := func(db execer) error {
+		tag, err := db.Exec(ctx, s.offsets.move, topics, partitions, transactions, ids, token)
+		if err != nil {
+			return fmt.Errorf("move the offsets: %w", explain(err))
+		}
+		if tag.RowsAffected() != int64(len(names)) {
+			return errOffsetsLost
+		}
+		return nil
+	}
+	if o.empty() {
+		if err := move(conn); err != nil {
+			return err
+		}
+	} else if err := s.storeDead(ctx, conn, o, token, move); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range moved {
+		p.moved = false
+	}
+	return nil
+}
+
+func (s *offsetSession) storeDead(ctx context.Context, conn *pgx.Conn, o *outcomes, token int64, move func(execer) error) error {
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("keep dead letters: %w", err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	// No offset may move past a row behind one that waits, so the lease is looked at by itself.
+	tag, err := tx.Exec(ctx, s.offsets.check, token)
+	if err != nil {
+		return fmt.Errorf("keep dead letters: %w", explain(err))
+	}
+	if tag.RowsAffected() != 1 {
+		return errOffsetsLost
+	}
+	if err := move(tx); err != nil {
+		return err
+	}
+	b := &pgx.Batch{}
+	if err := s.marks.queue(b, o); err != nil {
+		return err
+	}
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("keep dead letters: %w", explain(err))
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return fmt.Errorf("keep dead letters: %w", err)
+	}
+	return nil
+}
+
+// renew prolongs the lease of all offsets of the group.
+func (s *offsetSession) renew(ctx context.Context, conn *pgx.Conn) error {
+	s.mu.Lock()
+	token := s.token
+	s.mu.Unlock()
+	since := time.Now()
+	rows, err := conn.Query(ctx, s.offsets.renew, token, s.source.cfg.Lease.Microseconds())
+	if err != nil {
+		return fmt.Errorf("renew the lease: %w", err)
+	}
+	tokens, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return fmt.Errorf("renew the lease: %w", err)
+	}
+	if len(tokens) == 0 {
+		return errOffsetsLost
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.token, s.renewed = tokens[0], since
+	return nil
+}
+
+// Lanes lists lanes of rows that wait. A blocked one goes on when its row has left the table.
+func (s *offsetSession) Lanes(ctx context.Context, limit int) ([]relay.HeldLane, error) {
+	if blocked := s.holds.blocked(); len(blocked) > 0 {
+		err := s.link.do(func(conn *pgx.Conn) error {
+			refs, err := s.table.released(ctx, conn, blocked)
+			for _, ref := range refs {
+				s.holds.unblock(ref)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return s.holds.heads(limit), s.link.failure()
+}
+
+func (s *offsetSession) Held(ctx context.Context, lane string, limit int) (held []relay.Delivery, err error) {
+	for {
+		list := s.holds.first(lane, limit)
+		if len(list) == 0 {
+			return nil, s.link.failure()
+		}
+		var missing map[uint64]bool
+		err := s.link.do(func(conn *pgx.Conn) error {
+			ds, rows, err := s.table.reread(ctx, conn, list, "")
+			if err != nil {
+				return err
+			}
+			held, missing = restore(list, ds, rows)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		s.forget(missing)
+		s.holds.gone(lane, missing)
+		if len(held) > 0 {
+			return s.sharded(held), nil
+		}
+	}
+}
+
+// forget counts rows that somebody has deleted as done with.
+func (s *offsetSession) forget(refs map[uint64]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ref := range refs {
+		if p, e := s.entry(ref); e != nil {
+			e.done = true
+			p.advance()
+		}
+	}
+}
+
+// sharded gives rows that were read again their shard.
+func (s *offsetSession) sharded(held []relay.Delivery) []relay.Delivery {
+	for i := range held {
+		held[i].Shard = s.holds.shard(held[i].Lane(), held[i].Shard)
+	}
+	return held
+}
+
+// Expires is until when nobody else can take the offsets.
+func (s *offsetSession) Expires() time.Time {
+	if s.link.failure() != nil {
+		return time.Time{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.renewed.Add(s.source.cfg.Lease)
+}
+
+// Close gives the offsets back.
+func (s *offsetSession) Close(ctx context.Context) error {
+	hangUp(s.reading)
+	err := s.link.close(func(conn *pgx.Conn) error {
+		tag, err := conn.Exec(ctx, s.offsets.release, s.token)
+		if err != nil {
+			return fmt.Errorf("give the offsets back: %w", err)
+		}
+		if tag.RowsAffected() == 0 {
+			return errOffsetsLost
+		}
+		return nil
+	})
+	s.source.active.Store(false)
+	return err
+}
