@@ -1,0 +1,65 @@
+package pubsub
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	pubsub "cloud.google.com/go/pubsub/v2/apiv1"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/pgoutbox/outbox"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// longestPause bounds how long the service may ask to be left alone.
+const longestPause = time.Minute
+
+// classify turns the answer to a request into an error of the right kind. The table in
+// docs/brokers/pubsub.md gives the reason for each.
+func (b *Broker) classify(topic string, err error) error {
+	if err == nil {
+		return nil
+	}
+	s, _ := status.FromError(err)
+	said := fmt.Errorf("pubsub: topic %q: %w", topic, err)
+	switch s.Code() {
+	case codes.InvalidArgument:
+		return outbox.Permanent(said)
+	case codes.NotFound:
+		return fmt.Errorf("pubsub: topic %q doesn't exist in project %q: create it, for example by: gcloud pubsub topics create %s --project %s (%w)",
+			topic, b.cfg.Project, topic, b.cfg.Project, err)
+	case codes.PermissionDenied, codes.FailedPrecondition, codes.AlreadyExists, codes.OutOfRange, codes.Unimplemented:
+		return said
+	case codes.Unauthenticated:
+		return outbox.Unavailable(fmt.Errorf("%w; see that the credentials are right", said))
+	case codes.ResourceExhausted:
+		// A quota, of the project or the region.
+		return outbox.RetryAfter(outbox.Unavailable(said), pause(s))
+	}
+	return outbox.RetryAfter(outbox.Unavailable(fmt.Errorf("%w (outcome unknown)", said)), pause(s))
+}
+
+// pause returns how long the service asks to be left alone, 0 if it doesn't.
+func pause(s *status.Status) time.Duration {
+	for _, detail := range s.Details() {
+		if info, ok := detail.(*errdetails.RetryInfo); ok {
+			return min(info.GetRetryDelay().AsDuration(), longestPause)
+		}
+	}
+	return 0
+}
+
+func isMissing(err error) bool { return status.Code(err) == codes.NotFound }
+
+func (b *Broker) create(ctx context.Context, client *pubsub.TopicAdminClient, topic string) error {
+	_, err := client.CreateTopic(ctx, &pubsubpb.Topic{Name: b.path(topic)})
+	switch status.Code(err) {
+	case codes.OK:
+		b.cfg.Logger.Info("created topic", "topic", topic)
+	case codes.AlreadyExists: // another relay was faster
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,52 @@
+package pubsub_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/pubsub"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/relaytest"
+)
+
+var (
+	_ relay.Broker = (*pubsub.Broker)(nil)
+	_ relay.Pinger = (*pubsub.Broker)(nil)
+)
+
+func TestPubSubDoesWhatABrokerMust(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	relaytest.RunBroker(t, func(t *testing.T) relaytest.BrokerHarness { return harness(f, f.Addr) })
+}
+
+// The imitation lives in this process, so what fails is the network before it.
+func TestPubSubDoesWhatABrokerMustWhenTheServerFails(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
+		p := newProxy(t, f.Addr)
+		h := harness(f, p.addr)
+		h.Faults = &relaytest.BrokerFaults{
+			Kill:    p.down,
+			Restart: p.up,
+			Freeze:  func() error { p.frozen.Store(true); return nil },
+			Thaw:    func() error { p.frozen.Store(false); return nil },
+		}
+		return h
+	})
+}
+
+// harness publishes by way of addr.
+func harness(f *fake, addr string) relaytest.BrokerHarness {
+	topics := [2]string{f.topic(), f.topic()}
+	return relaytest.BrokerHarness{
+		Open:         func(t *testing.T) relay.Broker { return open(t, addr, pubsub.Config{}) },
+		Topics:       topics,
+		Read:         func(context.Context) ([]outbox.Message, error) { return f.read(topics[:]...) },
+		Forget:       sortHeaders, // attributes have no order
+		TooLarge:     10_000_000,
+		UnknownTopic: "t-unknown-" + outbox.NewID().String(),
+	}
+}

@@ -1,0 +1,168 @@
+package pubsub
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/pgoutbox/outbox"
+	"google.golang.org/protobuf/proto"
+)
+
+// Limits of the service.
+const (
+	maxMessage    = 10_000_000 // bytes, attributes included
+	maxAttributes = 100
+	maxName       = 256  // bytes of an attribute's name
+	maxValue      = 1024 // bytes of an attribute's value
+	maxKey        = 1024 // bytes
+)
+
+// template is a parsed Config.Topic: literals[0] fields[0] literals[1] ... literals[n].
+type template struct {
+	literals []string
+	fields   []func(*outbox.Message) string
+}
+
+func parseTemplate(text string) (template, error) {
+	var t template
+	rest := text
+	for {
+		literal, field, found := strings.Cut(rest, "{")
+		t.literals = append(t.literals, literal)
+		if !found {
+			break
+		}
+		name, after, closed := strings.Cut(field, "}")
+		value := templateField(name)
+		if !closed || value == nil {
+			return t, fmt.Errorf("topic template %q: expected {topic}, {aggregate_type} or {event_type} at %q", text, "{"+field)
+		}
+		t.fields = append(t.fields, value)
+		rest = after
+	}
+	// With every field standing for a plain name, what is left is the template's own.
+	if fault := topicFault(strings.Join(t.literals, "xxx")); fault != "" {
+		return t, fmt.Errorf("topic template %q %s", text, fault)
+	}
+	return t, nil
+}
+
+func templateField(name string) func(*outbox.Message) string {
+	switch name {
+	case "topic":
+		return func(m *outbox.Message) string { return m.Topic }
+	case "aggregate_type":
+		return func(m *outbox.Message) string { return m.AggregateType }
+	case "event_type":
+		return func(m *outbox.Message) string { return m.EventType }
+	}
+	return nil
+}
+
+// topic returns the id of m's topic, or a permanent error if it can't be one.
+func (t *template) topic(m *outbox.Message) (string, error) {
+	var b strings.Builder
+	b.WriteString(t.literals[0])
+	for i, field := range t.fields {
+		b.WriteString(field(m))
+		b.WriteString(t.literals[i+1])
+	}
+	id := b.String()
+	if fault := topicFault(id); fault != "" {
+		return "", outbox.Permanent(fmt.Errorf("pubsub: topic %q %s", shorten(id), fault))
+	}
+	return id, nil
+}
+
+// topicFault says why a topic can't have this id; "" if it can.
+func topicFault(id string) string {
+	if len(id) < 3 || len(id) > 255 {
+		return "can't be the id of a topic, which has 3 to 255 characters"
+	}
+	for i := range len(id) {
+		c := id[i]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (i == 0 || (c < '0' || c > '9') && !strings.ContainsRune("-_.~+%", rune(c))) {
+			return fmt.Sprintf("can't be the id of a topic: it begins with a letter and has letters, digits and -_.~+%% alone, and this has %q", c)
+		}
+	}
+	if strings.HasPrefix(strings.ToLower(id), "goog") {
+		return "can't be the id of a topic: those that begin with goog are reserved"
+	}
+	return ""
+}
+
+// encode returns m as it is sent to a topic, and its size in bytes. The payload is not copied.
+func encode(m *outbox.Message, topic string) (*pubsubpb.PubsubMessage, int, error) {
+	refuse := func(format string, args ...any) (*pubsubpb.PubsubMessage, int, error) {
+		return nil, 0, outbox.Permanent(fmt.Errorf("pubsub: "+format, args...))
+	}
+	key := m.OrderingKey()
+	if len(key) > maxKey {
+		return refuse("a key of %d bytes can't be sent: an ordering key has at most %d", len(key), maxKey)
+	}
+	attributes := make(map[string]string, len(m.Headers)+8)
+	for i := range m.Headers {
+		h := &m.Headers[i]
+		switch {
+		case reserved(h.Name):
+			return refuse("header %q can't be sent: names with the prefixes outbox- and goog are reserved; rename it", shorten(h.Name))
+		case m.ContentType != "" && strings.EqualFold(h.Name, "content-type"):
+			continue
+		}
+		attributes[h.Name] = h.Value
+	}
+	set := func(name, value string) {
+		if value != "" {
+			attributes[name] = value
+		}
+	}
+	set("outbox-id", m.ID.String())
+	if m.Payload == nil {
+		set("outbox-payload", "null")
+	}
+	if topic != m.Topic {
+		set("outbox-topic", m.Topic)
+	}
+	set("outbox-event-type", m.EventType)
+	set("outbox-aggregate-type", m.AggregateType)
+	set("outbox-aggregate-id", m.AggregateID)
+	set("content-type", m.ContentType)
+	if !m.CreatedAt.IsZero() {
+		set("outbox-created-at", m.CreatedAt.UTC().Format("2006-01-02T15:04:05.000000Z07:00"))
+	}
+	if len(attributes) > maxAttributes {
+		return refuse("%d attributes can't be sent: a message has at most %d, up to eight of them of ours", len(attributes), maxAttributes)
+	}
+	for name, value := range attributes {
+		switch {
+		case name == "" || len(name) > maxName:
+			return refuse("an attribute's name of %d bytes can't be sent: it has 1 to %d", len(name), maxName)
+		case len(value) > maxValue:
+			return refuse("attribute %q of %d bytes can't be sent: its value has at most %d", shorten(name), len(value), maxValue)
+		case !utf8.ValidString(name) || !utf8.ValidString(value):
+			return refuse("attribute %q can't be sent: it is not UTF-8", shorten(name))
+		}
+	}
+	sent := &pubsubpb.PubsubMessage{Data: m.Payload, Attributes: attributes, OrderingKey: key}
+	size := proto.Size(sent)
+	if size > maxMessage {
+		return refuse("a message of %d bytes can't be sent: it has at most %d, attributes included", size, maxMessage)
+	}
+	return sent, size, nil
+}
+
+func reserved(name string) bool {
+	lower := strings.ToLower(name)
+	return strings.HasPrefix(lower, "outbox-") || strings.HasPrefix(lower, "goog")
+}
+
+func shorten(s string) string {
+	const most = 100
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
