@@ -85,7 +85,7 @@ func newWorld(t *testing.T, broker func(*testing.T) destination) *world {
 // write begins a load of four writers, each with a pause between its transactions.
 func (w *world) write(pause time.Duration) {
 	w.t.Helper()
-	load, err := rig.NewLoad(w.t.Context(), w.pg.URL("postgres"), rig.LoadConfig{Topic: "events", Keys: keys, Writers: 4, Pause: pause, Seed: 7})
+	load, err := rig.NewLoad(w.t.Context(), rig.LoadConfig{URL: w.pg.URL("postgres"), Topic: "events", Keys: keys, Writers: 4, Pause: pause, Seed: 7})
 	if err != nil {
 		w.t.Fatal(err)
 	}

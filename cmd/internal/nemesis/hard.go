@@ -62,7 +62,7 @@ func promote(ctx context.Context, r *run) (func(context.Context) error, error) {
 	if err := r.site.promote(ctx, standby); err != nil {
 		return nil, errors.Join(err, standby.Close())
 	}
-	if err := r.load.Connect(ctx, r.site.writerURL(r.database, r.pooled)); err != nil {
+	if err := r.load.Connect(ctx, r.site.writerURL(r.database, r.pooled), r.site.pg.URL(r.database)); err != nil {
 		return nil, err
 	}
 	after, err := r.load.Delivered(ctx)

@@ -170,6 +170,9 @@ func runOn(ctx context.Context, binary, dir string, o options, next *atomic.Int6
 // keep saves what a bad run leaves behind, with the ends of the servers' logs, and returns where.
 func keep(from, to string, s *site, res result) string {
 	logs := fmt.Sprintf("%v\n\nPostgreSQL:\n%s\n\nNATS:\n%s\n\nKafka:\n%s\n", res, s.pg.Log(), s.nats.Log(), s.kafka.Log())
+	if s.transactions != nil {
+		logs += fmt.Sprintf("\nPgBouncer, transactions:\n%s\n\nPgBouncer, sessions:\n%s\n", s.transactions.Log(), s.sessions.Log())
+	}
 	if err := errors.Join(os.WriteFile(filepath.Join(from, "verdict.txt"), []byte(logs), 0o600), os.CopyFS(to, os.DirFS(from))); err != nil {
 		return err.Error()
 	}

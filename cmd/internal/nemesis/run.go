@@ -151,7 +151,7 @@ func (r *run) setUp(ctx context.Context) (err error) {
 	if slices.ContainsFunc(faultsOf(r.seed, r.site.can), func(f fault) bool { return f.kind == oversizeMessages }) {
 		oversize = 50
 	}
-	r.load, err = rig.NewLoad(ctx, r.site.writerURL(r.database, r.pooled), rig.LoadConfig{Topic: r.topic, Keys: keys, Writers: 3, Pause: 2 * time.Millisecond,
+	r.load, err = rig.NewLoad(ctx, rig.LoadConfig{URL: r.site.writerURL(r.database, r.pooled), Direct: r.site.pg.URL(r.database), Topic: r.topic, Keys: keys, Writers: 3, Pause: 2 * time.Millisecond,
 		Seed: r.seed, Big: rig.MaxMessage + 50_000, BigOneIn: oversize, Dies: 20})
 	if err != nil {
 		return err

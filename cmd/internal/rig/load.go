@@ -19,6 +19,9 @@ import (
 
 // LoadConfig describes a workload. Every field is required unless a default is stated.
 type LoadConfig struct {
+	// URL is how writers reach the database; Direct, how everything else does. Default of Direct: URL.
+	URL, Direct string
+
 	Topic string
 	Keys  int
 	// Writers is how many transactions run at once, Pause what each writer waits after one.
@@ -38,10 +41,10 @@ type LoadConfig struct {
 // a number that is given out while the row is locked, and never twice. Beside each message stands a row in
 // the table ledger, so that the database itself can say what it has.
 type Load struct {
-	cfg   LoadConfig
-	url   atomic.Pointer[string]
-	pool  atomic.Pointer[pgxpool.Pool]
-	pause sync.RWMutex // held for reading by a transaction
+	cfg    LoadConfig
+	pool   atomic.Pointer[pgxpool.Pool] // of the writers
+	direct atomic.Pointer[pgxpool.Pool]
+	pause  sync.RWMutex // held for reading by a transaction
 
 	accounts []account
 
@@ -71,8 +74,11 @@ const (
 )
 
 // NewLoad migrates an empty database and makes the workload's own tables.
-func NewLoad(ctx context.Context, url string, cfg LoadConfig) (*Load, error) {
-	conn, err := pgx.Connect(ctx, url)
+func NewLoad(ctx context.Context, cfg LoadConfig) (*Load, error) {
+	if cfg.Direct == "" {
+		cfg.Direct = cfg.URL
+	}
+	conn, err := pgx.Connect(ctx, cfg.Direct)
 	if err != nil {
 		return nil, fmt.Errorf("prepare the workload: %w", err)
 	}
@@ -90,37 +96,42 @@ func NewLoad(ctx context.Context, url string, cfg LoadConfig) (*Load, error) {
 		cfg.Size = 200
 	}
 	l := &Load{cfg: cfg, accounts: make([]account, cfg.Keys)}
-	return l, l.Connect(ctx, url)
+	return l, l.Connect(ctx, cfg.URL, cfg.Direct)
 }
 
 // Connect sends transactions from now on to another server. Those that are under way are waited for.
-func (l *Load) Connect(ctx context.Context, url string) error {
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return err
+func (l *Load) Connect(ctx context.Context, url, direct string) error {
+	for _, p := range []struct {
+		url  string
+		pool *atomic.Pointer[pgxpool.Pool]
+	}{{url, &l.pool}, {direct, &l.direct}} {
+		config, err := pgxpool.ParseConfig(p.url)
+		if err != nil {
+			return err
+		}
+		config.MaxConns = int32(l.cfg.Writers) + 4
+		config.ConnConfig.ConnectTimeout = 2 * time.Second
+		// The server is replaced under their feet: a plan that the next one doesn't know is an error.
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+		pool, err := pgxpool.NewWithConfig(ctx, config)
+		if err != nil {
+			return err
+		}
+		if old := p.pool.Swap(pool); old != nil {
+			old.Close()
+		}
 	}
-	config.MaxConns = int32(l.cfg.Writers) + 4
-	config.ConnConfig.ConnectTimeout = 2 * time.Second
-	// The server is replaced under the writers' feet: a plan that the next one doesn't know is an error.
-	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return err
-	}
-	if old := l.pool.Swap(pool); old != nil {
-		old.Close()
-	}
-	l.url.Store(&url)
 	return nil
 }
 
-// Pool returns connections to the server that is written to.
-func (l *Load) Pool() *pgxpool.Pool { return l.pool.Load() }
+// Pool returns direct connections to the server that is written to.
+func (l *Load) Pool() *pgxpool.Pool { return l.direct.Load() }
 
 // Close ends the writers and their connections.
 func (l *Load) Close() {
 	l.Stop()
 	l.pool.Load().Close()
+	l.direct.Load().Close()
 }
 
 // Start lets the writers begin.

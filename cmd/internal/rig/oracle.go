@@ -86,7 +86,7 @@ func (l *Losses) took(name check.ID, committed time.Time) bool {
 
 // ledger reads what the database has.
 func (l *Load) ledger(ctx context.Context) (map[check.ID]struct{}, error) {
-	rows, err := l.pool.Load().Query(ctx, "SELECT key, seq FROM ledger")
+	rows, err := l.Pool().Query(ctx, "SELECT key, seq FROM ledger")
 	if err != nil {
 		return nil, fmt.Errorf("read the ledger: %w", err)
 	}
