@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/format"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -226,11 +227,12 @@ func (c *call) unbroken(messages []*outboxpb.Message, order []int32) (left []*ou
 
 // writer puts the messages of a call that have no outcome into requests.
 type writer struct {
-	call  *call
-	bytes int // at which a request is closed
-	at    int32
-	req   outboxpb.DeliverRequest
-	pool  []*outboxpb.Message // one for each place in a request
+	call   *call
+	bytes  int // at which a request is closed
+	at     int32
+	req    outboxpb.DeliverRequest
+	pool   []*outboxpb.Message // one for each place in a request
+	record format.Record
 }
 
 // next returns the next request, valid until the next call; nil at the end.
@@ -239,6 +241,7 @@ func (w *writer) next() *outboxpb.DeliverRequest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w.req.Messages = w.req.Messages[:0]
+	w.record.Reset()
 	size := 0
 	for ; int(w.at) < len(c.batch) && len(w.req.Messages) < c.broker.cfg.RequestMessages && size < w.bytes; w.at++ {
 		m := c.batch[w.at]
@@ -250,8 +253,11 @@ func (w *writer) next() *outboxpb.DeliverRequest {
 			w.pool = append(w.pool, &outboxpb.Message{})
 		}
 		p := w.pool[place]
-		encode(p, m)
-		n, err := c.broker.cfg.size(p)
+		err := c.broker.cfg.encode(p, m, &w.record)
+		n := 0
+		if err == nil {
+			n, err = c.broker.cfg.size(p)
+		}
 		if err != nil {
 			c.settle(w.at, err)
 			continue

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox/format"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
@@ -28,6 +29,10 @@ type Config struct {
 	// each call, so a replaced file takes effect. At most one of them; both need TLS.
 	Token     string
 	TokenFile string
+
+	// Format makes payload, content type and headers; the other fields are the message's in any case. nil
+	// sends all of the message as it is.
+	Format format.Format
 
 	// Unary delivers with the unary method instead of streams, for servers or proxies that can't stream.
 	// Messages then go in requests of at most RequestMessages, one after another. A server that says that
@@ -52,9 +57,9 @@ type Config struct {
 	// MaxRetryAfter bounds the pause that a server may ask for. Default 10 min.
 	MaxRetryAfter time.Duration
 
-	// Keepalive is the pause after which a silent connection is asked for a sign of life; without one within
-	// AckTimeout it is given up. Servers close connections of clients that ask more often than they allow, by
-	// default every 5 min. Zero: never, AckTimeout finds dead connections too. At least 10 s.
+	// Keepalive is the pause after which a silent connection with calls under way is asked for a sign of
+	// life; without one within AckTimeout it is given up. Servers close connections of clients that ask more
+	// often than they allow, by default every 5 min. Default 10 min, at least 10 s.
 	Keepalive time.Duration
 
 	// Dial opens connections, for proxies and tests. Default: gRPC's own, which heeds HTTPS_PROXY.
@@ -62,6 +67,8 @@ type Config struct {
 
 	// Logger tells when the server has no streams. nil is silent.
 	Logger *slog.Logger
+
+	records format.Encoder // of Format, nil without one
 }
 
 const (
@@ -70,6 +77,7 @@ const (
 	defaultAckTimeout      = 15 * time.Second
 	defaultConnectTimeout  = 5 * time.Second
 	defaultRetryAfter      = 10 * time.Minute
+	defaultKeepalive       = 10 * time.Minute
 	leastKeepalive         = 10 * time.Second
 	requestBytes           = 64 << 10 // a request is closed at this size, so that answers come early
 	streamWindow           = 4 << 20
@@ -100,7 +108,7 @@ func (cfg Config) withDefaults(target string) (Config, error) {
 		standard time.Duration
 	}{
 		{"ack timeout", &cfg.AckTimeout, defaultAckTimeout}, {"connect timeout", &cfg.ConnectTimeout, defaultConnectTimeout},
-		{"maximum pause", &cfg.MaxRetryAfter, defaultRetryAfter}, {"keepalive", &cfg.Keepalive, 0},
+		{"maximum pause", &cfg.MaxRetryAfter, defaultRetryAfter}, {"keepalive", &cfg.Keepalive, defaultKeepalive},
 	} {
 		if *d.value < 0 {
 			fault("%s can't be negative, it is %v", d.name, *d.value)
@@ -111,6 +119,12 @@ func (cfg Config) withDefaults(target string) (Config, error) {
 	}
 	if cfg.Keepalive > 0 && cfg.Keepalive < leastKeepalive {
 		fault("keepalive of %v is too short, the least is %v", cfg.Keepalive, leastKeepalive)
+	}
+	if cfg.Format != nil {
+		var err error
+		if cfg.records, err = cfg.Format.Bind(format.GRPC); err != nil {
+			faults = append(faults, err)
+		}
 	}
 	if cfg.Token != "" && cfg.TokenFile != "" {
 		fault("choose one of token and token file")
@@ -142,6 +156,7 @@ func (cfg *Config) options() []grpc.DialOption {
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(cfg.MaxMessageBytes)),
 		grpc.WithInitialWindowSize(streamWindow),
 		grpc.WithInitialConnWindowSize(streamWindow),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: cfg.Keepalive, Timeout: cfg.AckTimeout}),
 		// The engine has pauses of its own; the library's would go on for two minutes.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
@@ -150,9 +165,6 @@ func (cfg *Config) options() []grpc.DialOption {
 	}
 	if cfg.Token != "" || cfg.TokenFile != "" {
 		options = append(options, grpc.WithPerRPCCredentials(bearer{cfg.Token, cfg.TokenFile}))
-	}
-	if cfg.Keepalive > 0 {
-		options = append(options, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: cfg.Keepalive, Timeout: cfg.AckTimeout, PermitWithoutStream: true}))
 	}
 	if cfg.Dial != nil {
 		options = append(options, grpc.WithContextDialer(cfg.Dial))

@@ -1,15 +1,18 @@
 package grpc
 
 import (
+	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/format"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// encode fills p with m, whose bytes and strings it shares.
-func encode(p *outboxpb.Message, m *outbox.Message) {
+// encode fills p with m, or with what the format makes of it in record. It shares the bytes and strings of both.
+func (cfg *Config) encode(p *outboxpb.Message, m *outbox.Message, record *format.Record) error {
 	p.Id = m.ID.String()
 	p.Topic, p.Key = m.Topic, m.Key
 	p.AggregateType, p.AggregateId, p.EventType = m.AggregateType, m.AggregateID, m.EventType
@@ -17,9 +20,23 @@ func encode(p *outboxpb.Message, m *outbox.Message) {
 	p.CreatedAt, p.DeliverAt = stamp(m.CreatedAt), stamp(m.DeliverAt)
 	p.Position = m.Position
 	p.Headers = nil
-	for _, h := range m.Headers {
-		p.Headers = append(p.Headers, &outboxpb.Header{Name: h.Name, Value: h.Value})
+	if cfg.records == nil {
+		for _, h := range m.Headers {
+			p.Headers = append(p.Headers, &outboxpb.Header{Name: h.Name, Value: h.Value})
+		}
+		return nil
 	}
+	if err := cfg.records.Encode(record, m); err != nil {
+		return err
+	}
+	p.Payload, p.ContentType = record.Value, record.ContentType
+	for _, h := range record.Headers {
+		if !utf8.Valid(h.Value) {
+			return outbox.Permanent(fmt.Errorf("grpc: header %q is not UTF-8, which protobuf demands", h.Name))
+		}
+		p.Headers = append(p.Headers, &outboxpb.Header{Name: h.Name, Value: string(h.Value)})
+	}
+	return nil
 }
 
 func stamp(t time.Time) *timestamppb.Timestamp {

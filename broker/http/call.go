@@ -131,11 +131,11 @@ func (c *call) single(ctx context.Context, m *outbox.Message) error {
 	if err != nil {
 		return err
 	}
-	h := make(http.Header, 16)
-	if err := webhook.SetHeaders(h, m); err != nil {
+	r := request{url: u, header: make(http.Header, 16), id: m.ID.String()}
+	if err := b.cfg.fill(&r, m); err != nil {
 		return err
 	}
-	a, err := b.post(ctx, request{url: u, header: h, id: m.ID.String(), body: bytes.Clone(m.Payload)})
+	a, err := b.post(ctx, r)
 	if err != nil {
 		return err
 	}

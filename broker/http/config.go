@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/format"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
@@ -23,6 +24,11 @@ type Config struct {
 	// Keys sign each request, every one of them: a secret that is being replaced and its successor. They
 	// must be able to sign. None: requests have no signature.
 	Keys []webhook.Key
+
+	// Format makes body, content type and headers of a request. nil sends payloads as they are, with the
+	// headers that package webhook describes. With a format the headers are those of the format, and the
+	// signature. It excludes batches.
+	Format format.Format
 
 	// Batch is how many messages one request may carry. Above 1 the receiver must understand batches, as
 	// webhook.Handler does, and the URL can't have fields. Default 1.
@@ -77,6 +83,8 @@ type Config struct {
 
 	// Logger tells when a receiver disables the destination. nil is silent.
 	Logger *slog.Logger
+
+	records format.Encoder // of Format, nil without one
 }
 
 const (
@@ -125,6 +133,14 @@ func (cfg Config) withDefaults(address string) (Config, *target, *url.URL, error
 		}
 		if *d.value == 0 {
 			*d.value = d.standard
+		}
+	}
+	if cfg.Format != nil {
+		if cfg.records, err = cfg.Format.Bind(format.HTTP); err != nil {
+			faults = append(faults, err)
+		}
+		if cfg.Batch > 1 {
+			fault("a batch has a layout of its own: leave the format out, or send messages one by one")
 		}
 	}
 	for i, key := range cfg.Keys {
