@@ -179,7 +179,13 @@ type Page struct {
 func (t *Table) NewPage() *Page { return &Page{t, t.pool.get()} }
 
 // Add decodes a row of MessageColumns in binary format, nil for NULL. What the row points to is copied.
-func (p *Page) Add(row [][]byte) (*relay.Delivery, error) { return p.table.decoder.decode(p.pg, row) }
+func (p *Page) Add(row [][]byte) (*relay.Delivery, error) {
+	d, err := p.table.decoder.decode(p.pg, row)
+	if err == nil && d.Payload == nil && row[colPayload] != nil {
+		d.Payload = []byte{} // empty is not NULL, in an arena without a block either
+	}
+	return d, err
+}
 
 // Len is the number of messages, Bytes about what they take.
 func (p *Page) Len() int   { return len(p.pg.deliveries) }

@@ -124,10 +124,14 @@ type load struct {
 
 func startLoad(db database, l *ledger, writers int) *load {
 	w := &load{db: db, ledger: l, stopped: make(chan struct{}), next: map[string]int{}}
+	w.more(writers)
+	return w
+}
+
+func (w *load) more(writers int) {
 	for i := range writers {
 		w.running.Go(func() { w.write(rand.New(rand.NewPCG(rand.Uint64(), uint64(i)))) })
 	}
-	return w
 }
 
 func (w *load) stop() {

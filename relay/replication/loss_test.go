@@ -163,6 +163,12 @@ func promotion(t *testing.T, major string) {
 	c := consume(t, db, l, Config{})
 	eventually(t, "the log is read", db.streams)
 	l.flows(t, 100)
+	// The standby falls behind what is delivered.
+	promoted := database{t, standby.URL("postgres")}
+	promoted.exec("ALTER SYSTEM SET primary_conninfo = ''")
+	promoted.exec("SELECT pg_reload_conf()")
+	eventually(t, "the standby receives nothing", func() bool { return promoted.try("SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)") })
+	l.flows(t, 100)
 	w.stop()
 	c.stop()
 	if err := primary.Kill9(); err != nil {
@@ -171,12 +177,12 @@ func promotion(t *testing.T, major string) {
 	if err := standby.Promote(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	promoted := database{t, standby.URL("postgres")}
 	survivors(t, promoted, l)
-	w = startLoad(promoted, l, 3)
+	w = startLoad(promoted, l, 0)
 	for key, n := range l.last {
 		w.next[key] = n + 1000 // numbers that the primary has not used
 	}
+	w.more(3)
 	c = consume(t, promoted, l, Config{})
 	eventually(t, "the log is read", promoted.streams)
 	l.flows(t, 50)
@@ -237,11 +243,17 @@ func TestAFailoverSlotIsReadOnAfterAPromotion(t *testing.T) {
 	c := consume(t, db, l, Config{})
 	eventually(t, "the log is read", db.streams)
 	l.flows(t, 100)
+	w.stop()
 	follower := database{t, standby.URL("postgres")}
 	eventually(t, "the slot is on the standby", func() bool {
+		db.exec("SELECT pg_log_standby_snapshot()") // by which the primary's slot advances
 		return follower.try("SELECT EXISTS (SELECT FROM pg_replication_slots WHERE plugin = 'pgoutput' AND to_jsonb(pg_replication_slots) ->> 'synced' = 'true' AND NOT temporary)")
 	})
-	w.stop()
+	again := startLoad(db, l, 0)
+	again.next = w.next // the numbers go on
+	again.more(3)
+	l.flows(t, 100)
+	again.stop()
 	c.stop()
 	if err := primary.Kill9(); err != nil {
 		t.Fatal(err)
@@ -258,10 +270,11 @@ func TestAFailoverSlotIsReadOnAfterAPromotion(t *testing.T) {
 		}
 	}
 	l.mu.Unlock()
-	w = startLoad(follower, l, 3)
+	w = startLoad(follower, l, 0)
 	for key, n := range l.last {
 		w.next[key] = n + 1000
 	}
+	w.more(3)
 	c = consume(t, follower, l, Config{})
 	eventually(t, "the log is read", follower.streams)
 	l.flows(t, 50)

@@ -139,7 +139,8 @@ func (s *session) readLog(ctx context.Context, limit int) (relay.Batch, error) {
 
 func (s *session) collect(ctx context.Context, limit int) error {
 	w := s.wire
-	waited := false // under load, for more than was there
+	until := time.Now().Add(tick) // also when there is nothing but keepalives
+	waited := false               // under load, for more than was there
 	for {
 		if err := s.parse(limit); err != nil {
 			return err
@@ -159,7 +160,7 @@ func (s *session) collect(ctx context.Context, limit int) error {
 			return nil
 		}
 		w.low.set(1)
-		switch err := w.fill(ctx, time.Now().Add(tick)); {
+		switch err := w.fill(ctx, until); {
 		case errors.Is(err, errTick):
 			return ctx.Err()
 		case err != nil:

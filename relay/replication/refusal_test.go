@@ -1,0 +1,163 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// refused makes sure that a source says why, for good, and gives back what it had taken.
+func refused(t *testing.T, s *Source, want error, words ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	session, err := s.Acquire(ctx)
+	if err == nil {
+		_ = session.Close(ctx)
+		t.Fatal("it was acquired")
+	}
+	if !errors.Is(err, want) || !outbox.IsPermanent(err) {
+		t.Errorf("the error is %v, want a permanent one that is %v", err, want)
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("the error doesn't say %q: %v", word, err)
+		}
+	}
+}
+
+func TestAServerThatDoesNotLogEnoughIsRefused(t *testing.T) {
+	t.Parallel()
+	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"wal_level": "replica"}})
+	db := database{t, pg.URL("postgres")}
+	db.install()
+	s, _ := db.source("d", Config{})
+	refused(t, s, ErrWALLevel, "ALTER SYSTEM SET wal_level = logical", "snapshot")
+}
+
+func TestAServerWithoutAFreeSlotIsRefused(t *testing.T) {
+	t.Parallel()
+	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"max_replication_slots": "1"}})
+	db := database{t, pg.URL("postgres")}
+	db.install()
+	db.exec("SELECT pg_create_physical_replication_slot('other')")
+	s, _ := db.source("d", Config{})
+	refused(t, s, ErrNoSlotFree, "max_replication_slots")
+	db.exec("SELECT pg_drop_replication_slot('other')")
+	streaming(t, acquire(t, s)) // nothing was left behind
+	db.dropSlots()
+}
+
+func TestAStandbyIsRefused(t *testing.T) {
+	t.Parallel()
+	primary := servers.OwnPostgres(t)
+	db := database{t, primary.URL("postgres")}
+	db.install()
+	standby := servers.OwnStandby(t, primary)
+	s, _ := database{t, standby.URL("postgres")}.source("d", Config{})
+	refused(t, s, polling.ErrStandby, "primary")
+}
+
+func TestARoleThatMayNotReplicateOrPublishIsRefused(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	role := "relay_" + db.value("SELECT current_database()::text")
+	db.exec("CREATE ROLE " + role + " LOGIN")
+	t.Cleanup(func() {
+		conn, err := pgx.Connect(context.Background(), db.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer hangUp(conn)
+		_, _ = conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role)
+	})
+	db.exec(schema.Grants("", role, ""))
+	source := func() *Source {
+		s, _ := db.source("d", Config{})
+		s.conn.User = role
+		table := s.conn.Copy()
+		var err error
+		if s.table, err = polling.NewSnapshot(table, "d", s.cfg.Table); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	refused(t, source(), ErrNoReplication, "ALTER ROLE", role, "REPLICATION")
+	db.exec("ALTER ROLE " + role + " REPLICATION")
+	refused(t, source(), ErrPublication, PublicationSQL("outbox"))
+	db.exec(PublicationSQL("outbox"))
+
+	// That is all it needs.
+	s := acquire(t, source())
+	streaming(t, s)
+	db.insert("1")
+	ds := read(t, s, 1)
+	settle(t, s, &ds[0])
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAPublicationThatWouldLeaveMessagesOutIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, with := range map[string]string{
+		"updates": "FOR TABLE outbox.messages WITH (publish = 'update', publish_via_partition_root = true)",
+		"leaves":  "FOR TABLE outbox.messages WITH (publish = 'insert')",
+		"other":   "FOR TABLE outbox.audit WITH (publish_via_partition_root = true)",
+		"filter":  "FOR TABLE outbox.messages WHERE (topic = 'x') WITH (publish = 'insert', publish_via_partition_root = true)",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			db.exec("CREATE PUBLICATION mine " + with)
+			s, _ := db.source("d", Config{Publication: "mine"})
+			refused(t, s, ErrPublication, "CREATE PUBLICATION")
+		})
+	}
+}
+
+func TestASlotOfAnotherPluginIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	s, _ := db.source("d", Config{})
+	db.exec("SELECT pg_create_logical_replication_slot($1, 'test_decoding')", s.cfg.Slot)
+	refused(t, s, ErrSlotTaken, "test_decoding")
+	if n := db.value("SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", s.cfg.Slot); n != "1" {
+		t.Error("it was dropped")
+	}
+}
+
+func TestShardGroupsAndBadNamesAreRefusedBeforeAnythingElse(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Slot: "Not A Slot", Publication: `a"b`}
+	cfg.Table.Groups = 4
+	conn, err := pgx.ParseConfig("postgres://127.0.0.1:1/x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = New(conn, "d", cfg)
+	for _, word := range []string{"shard groups", "Not A Slot", `a\"b`} {
+		if err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%q is missing in %v", word, err)
+		}
+	}
+}
+
+// What a pooler says was taken from PgBouncer 1.18.
+func TestAPoolersAnswerIsExplained(t *testing.T) {
+	t.Parallel()
+	s := &Source{conn: &pgx.ConnConfig{}}
+	err := s.explainConnect(errors.New("FATAL: unsupported startup parameter: replication (SQLSTATE 08P01)"))
+	if !errors.Is(err, ErrPooler) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "the server itself") {
+		t.Error(err)
+	}
+}
