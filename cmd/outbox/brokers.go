@@ -54,6 +54,21 @@ func brokerKinds() map[string]brokerKind {
 			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openNATS(b.NATS, s) },
 			true,
 		},
+		"sqs": {
+			func(b config.Broker) bool { return b.SQS != nil },
+			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openSQS(b.SQS, s) },
+			false,
+		},
+		"sns": {
+			func(b config.Broker) bool { return b.SNS != nil },
+			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openSNS(b.SNS, s) },
+			false,
+		},
+		"pubsub": {
+			func(b config.Broker) bool { return b.PubSub != nil },
+			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openPubSub(b.PubSub, s) },
+			false,
+		},
 		"stdout": {
 			func(b config.Broker) bool { return b.Stdout != nil },
 			func(_ config.Broker, s brokerSetting) (relay.Broker, error) { return jsonl.New(s.stdout), nil },

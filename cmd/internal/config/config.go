@@ -68,6 +68,7 @@ type Destination struct {
 	SchemaRegistry *SchemaRegistry `json:"schema_registry" jsonschema:"Puts payloads into the wire format of schema registries."`
 	Rate           int             `json:"rate" min:"0" max:"1000000" jsonschema:"Messages a second that this relay sends at most. 0: no limit."`
 	ShardGroups    int             `json:"shard_groups" min:"1" max:"64" jsonschema:"Number of parts that relays may share among them."`
+	Source         *Source         `json:"source" jsonschema:"A table that exists already, to be read instead of the outbox. None: the outbox."`
 	Broker         Broker          `json:"broker" jsonschema:"Exactly one broker."`
 	Delivery       Delivery        `json:"delivery" jsonschema:"Retries and bounds."`
 	Lease          time.Duration   `json:"lease" jsonschema:"How long after the last sign of life of a relay another one takes over."`
@@ -79,6 +80,9 @@ type Destination struct {
 type Broker struct {
 	Kafka  *Kafka  `json:"kafka" jsonschema:"Apache Kafka."`
 	NATS   *NATS   `json:"nats" jsonschema:"NATS JetStream."`
+	SQS    *SQS    `json:"sqs" jsonschema:"Amazon SQS."`
+	SNS    *SNS    `json:"sns" jsonschema:"Amazon SNS."`
+	PubSub *PubSub `json:"pubsub" jsonschema:"Google Cloud Pub/Sub."`
 	Stdout *Stdout `json:"stdout" jsonschema:"JSON lines on standard output."`
 	File   *File   `json:"file" jsonschema:"JSON lines in a file."`
 }

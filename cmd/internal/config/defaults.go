@@ -70,7 +70,9 @@ func newDefault(t reflect.Type) reflect.Value {
 	case *NATS:
 		*p = DefaultNATS()
 	default:
-		defaultOfRouting(v)
+		if !defaultOfCloud(v) {
+			defaultOfRouting(v)
+		}
 	}
 	return v
 }

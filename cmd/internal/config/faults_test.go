@@ -147,6 +147,12 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"backoff", delivery("backoff: {initial: 1m, max: 1s}"), none},
 		{"hold_after", delivery("hold_after: 0s"), none},
 		{"in flight", delivery("batch: 100, max_in_flight: 150"), none},
+		{"sqs, standard queues", destination("broker: {sqs: {queue: \"{topic}\", account: me, endpoint: sqs, payload: xml, requests: 0}}"), none},
+		{"sqs, field", destination("broker: {sqs: {queue: \"{key}.fifo\"}}"), none},
+		{"sqs, TLS", destination("broker: {sqs: {endpoint: \"http://x\", tls: {enabled: true}}}"), none},
+		{"sns, no topic", destination("broker: {sns: {}}"), none},
+		{"sns, topic", destination("broker: {sns: {topic: orders, endpoint: sns}}"), none},
+		{"pubsub, no project", destination("broker: {pubsub: {endpoint: \"https://x\", insecure: true, credentials_file: /does/not/exist}}"), none},
 		{"bytes in flight", delivery("max_in_flight_bytes: 1000"), none},
 		{"batch", delivery("batch: 0"), none},
 

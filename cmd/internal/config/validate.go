@@ -83,6 +83,7 @@ func (l *loader) validate(c *Config) {
 			files[file] = path
 		}
 	}
+	l.sources(c)
 }
 
 // constraints checks what the tags of a field demand.
@@ -170,6 +171,7 @@ func (l *loader) destination(d *Destination, path string) {
 	l.check(d.Poll.Idle >= d.Poll.Busy, path+".poll.idle", "%s is shorter than poll.busy (%s)", duration(d.Poll.Idle), duration(d.Poll.Busy))
 	l.check(d.Lease >= minLease, path+".lease", "%v is too short; the least is %v", d.Lease, minLease)
 
+	l.source(d, path)
 	l.broker(&d.Broker, path+".broker")
 	l.routing(d, path)
 }
@@ -190,6 +192,15 @@ func (l *loader) broker(b *Broker, path string) {
 	}
 	if b.NATS != nil {
 		l.nats(b.NATS, path+".nats")
+	}
+	if b.SQS != nil {
+		l.sqs(b.SQS, path+".sqs")
+	}
+	if b.SNS != nil {
+		l.sns(b.SNS, path+".sns")
+	}
+	if b.PubSub != nil {
+		l.pubsub(b.PubSub, path+".pubsub")
 	}
 	if b.File != nil {
 		l.check(b.File.Path != "", path+".file.path", "not given; name the file")

@@ -1,0 +1,190 @@
+package sns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
+	"github.com/aws/aws-sdk-go-v2/service/sns/types"
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/amazon"
+)
+
+// Broker publishes to SNS. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use.
+type Broker struct {
+	cfg       Config
+	names     *amazon.Names
+	client    *sns.Client
+	transport *http.Transport
+	publisher *amazon.Publisher
+	closed    atomic.Bool
+}
+
+// New returns a broker. It checks cfg and reports all its faults together. It doesn't connect: that is
+// what Ping is for, or the first Publish.
+func New(cfg Config) (*Broker, error) {
+	cfg, names, sdk, transport, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("sns: %w", err)
+	}
+	b := &Broker{cfg: cfg, names: names, transport: transport}
+	b.client = sns.NewFromConfig(sdk)
+	b.publisher = amazon.NewPublisher(service{b}, amazon.Settings{
+		Names:        names,
+		Payload:      amazon.Payload(cfg.Payload),
+		Requests:     cfg.Requests,
+		Timeout:      cfg.Timeout,
+		LargestLimit: largestLimit,
+	})
+	return b, nil
+}
+
+// Publish sends batch as relay.Broker demands. The document docs/brokers/sns.md says which error has
+// which kind, and why.
+func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	return b.publisher.Publish(ctx, batch)
+}
+
+// Ping reports whether SNS answers and takes the credentials, and whether the topics exist that the
+// configuration names without a field, and if not, why.
+func (b *Broker) Ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+	defer cancel()
+	if err := b.usable(); err != nil {
+		return err
+	}
+	fixed := b.names.Fixed()
+	for _, name := range fixed {
+		if _, err := (service{b}).Find(ctx, name); err != nil {
+			return outbox.Unavailable(err)
+		}
+	}
+	if len(fixed) > 0 {
+		return nil
+	}
+	_, err := b.client.ListTopics(ctx, &sns.ListTopicsInput{})
+	if err == nil || amazon.IsDenied(err) { // whoever may not ask was recognised
+		return nil
+	}
+	return outbox.Unavailable(amazon.Classify("sns: ask for the topics", err))
+}
+
+// Close closes idle connections. No Publish runs any more. It may be called more than once.
+func (b *Broker) Close() error {
+	b.closed.Store(true)
+	b.transport.CloseIdleConnections()
+	return nil
+}
+
+func (b *Broker) usable() error {
+	if b.closed.Load() {
+		return outbox.Unavailable(errors.New("sns: the broker is closed"))
+	}
+	return nil
+}
+
+// service is SNS as the publisher sees it.
+type service struct{ *Broker }
+
+var _ amazon.Service = service{}
+
+// Find returns the topic of that ARN, and creates it if it doesn't exist and that was asked for.
+func (s service) Find(ctx context.Context, name string) (*amazon.Target, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	isFIFO := strings.HasSuffix(name, fifo)
+	topic := &amazon.Target{Name: name, Address: name, FIFO: isFIFO, Limit: defaultLimit, Request: defaultLimit}
+	output, err := s.client.GetTopicAttributes(ctx, &sns.GetTopicAttributesInput{TopicArn: &name})
+	switch {
+	case amazon.IsDenied(err):
+		s.cfg.Logger.Debug("topic settings not checked", "topic", name, "error", err)
+		return topic, nil
+	case amazon.IsMissing(err) && s.cfg.CreateTopics:
+		return topic, s.create(ctx, name)
+	case amazon.IsMissing(err):
+		how := ""
+		if isFIFO {
+			how = " --attributes FifoTopic=true"
+		}
+		return nil, amazon.Missing(fmt.Errorf("sns: topic %q doesn't exist: create it, for example by: aws sns create-topic --name %s%s", name, bareName(name), how))
+	case err != nil:
+		return nil, amazon.Classify(fmt.Sprintf("sns: look for topic %q", name), err)
+	}
+	if limit, err := strconv.Atoi(output.Attributes["MaximumMessageSize"]); err == nil && limit > 0 {
+		topic.Limit = min(limit, largestLimit)
+		topic.Request = topic.Limit
+	}
+	if !isFIFO {
+		s.cfg.Logger.Warn("standard topic: it keeps no order within a key, and drops no repeats", "topic", name)
+	}
+	return topic, nil
+}
+
+func (s service) create(ctx context.Context, name string) error {
+	input := &sns.CreateTopicInput{Name: aws.String(bareName(name))}
+	if strings.HasSuffix(name, fifo) {
+		input.Attributes = map[string]string{"FifoTopic": "true"}
+	}
+	output, err := s.client.CreateTopic(ctx, input)
+	if err != nil {
+		return amazon.Classify(fmt.Sprintf("sns: create topic %q", name), err)
+	}
+	if created := aws.ToString(output.TopicArn); created != name {
+		return fmt.Errorf("sns: topic %q can't be created: with these credentials and this endpoint it would be %q", name, created)
+	}
+	s.cfg.Logger.Info("created topic", "topic", name)
+	return nil
+}
+
+func bareName(name string) string { return name[strings.LastIndexByte(name, ':')+1:] }
+
+// Send sends a request.
+func (s service) Send(ctx context.Context, topic *amazon.Target, entries []amazon.Entry) ([]error, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	input := &sns.PublishBatchInput{
+		TopicArn:                   &topic.Address,
+		PublishBatchRequestEntries: make([]types.PublishBatchRequestEntry, len(entries)),
+	}
+	for i := range entries {
+		e := &entries[i]
+		input.PublishBatchRequestEntries[i] = types.PublishBatchRequestEntry{
+			Id:                aws.String(strconv.Itoa(i)),
+			Message:           &e.Body,
+			MessageAttributes: attributes(e.Attributes),
+		}
+		if topic.FIFO {
+			input.PublishBatchRequestEntries[i].MessageGroupId = &e.Group
+			input.PublishBatchRequestEntries[i].MessageDeduplicationId = &e.ID
+		}
+	}
+	output, err := s.client.PublishBatch(ctx, input)
+	if err != nil {
+		return nil, amazon.Classify(fmt.Sprintf("sns: publish to topic %q", topic.Name), err)
+	}
+	outcomes := amazon.NewOutcomes(fmt.Sprintf("sns: topic %q", topic.Name), len(entries))
+	for i := range output.Successful {
+		outcomes.Accepted(output.Successful[i].Id)
+	}
+	for i := range output.Failed {
+		f := &output.Failed[i]
+		outcomes.Failed(f.Id, f.Code, f.Message, f.SenderFault)
+	}
+	return outcomes.Errors(), nil
+}
+
+func attributes(list []amazon.Attribute) map[string]types.MessageAttributeValue {
+	all := make(map[string]types.MessageAttributeValue, len(list))
+	for i := range list {
+		all[list[i].Name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &list[i].Value}
+	}
+	return all
+}

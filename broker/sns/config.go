@@ -1,0 +1,146 @@
+package sns
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/arn"
+	"github.com/pgoutbox/outbox/broker/internal/amazon"
+)
+
+// Config configures a Broker. Topic is required.
+type Config struct {
+	// Topic is a template of the ARN of a message's topic, with the fields {topic}, {aggregate_type} and
+	// {event_type}, in which dots become hyphens: arn:aws:sns:eu-central-1:123456789012:{topic}.fifo.
+	// Names that end in .fifo are FIFO topics. Required.
+	Topic string
+
+	// Topics has the ARNs of some topics, instead of the template.
+	Topics map[string]string
+
+	// Unordered allows standard topics. They keep no order, not within a key either, and deliver a
+	// message more than once now and then. Without it a name that doesn't end in .fifo is an error.
+	Unordered bool
+
+	// CreateTopics creates a topic that doesn't exist when the first message for it comes. Without it
+	// such a message is an error that can be retried. An existing topic is never changed.
+	CreateTopics bool
+
+	// Payload is how a payload becomes text: "auto" sends text as it is and the rest in base64, "text"
+	// refuses the rest, "base64" sends everything in base64. Default "auto".
+	Payload string
+
+	// Region whose endpoint is called. Default: that of Topic.
+	Region string
+
+	// Endpoint is the URL of a VPC endpoint, or of another server with the protocol of SNS. Default:
+	// the region's.
+	Endpoint string
+
+	// AWS replaces the configuration that the AWS SDK finds in environment, files and metadata service:
+	// above all its credentials. Its retries and HTTP client aren't used.
+	AWS *aws.Config
+
+	// TLS configures TLS with the endpoint. nil means the system's certificate authorities.
+	TLS *tls.Config
+
+	// Requests bounds how many requests are on their way at a time, of all calls together. Default 16.
+	Requests int
+
+	// Timeout is how long a request waits for its answer. Then its outcome is unknown. Default 10 s.
+	Timeout time.Duration
+
+	// Dial opens connections, for proxies and tests. Default: net.Dialer with a timeout of 5 s.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	// Logger tells about topics that are created or endanger the guarantees. nil is silent.
+	Logger *slog.Logger
+}
+
+const (
+	defaultRequests = 16
+	maxRequests     = 1000
+	defaultTimeout  = 10 * time.Second
+
+	fifo = ".fifo" // the end of every FIFO topic's name, and of no other's
+
+	defaultLimit = 256 << 10 // of a message and of a request, unless the topic says otherwise
+	largestLimit = 1 << 20
+)
+
+// withDefaults returns cfg completed, with all faults reported together, and what is made of it.
+func (cfg Config) withDefaults() (Config, *amazon.Names, aws.Config, *http.Transport, error) {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+
+	var names *amazon.Names
+	if cfg.Topic == "" {
+		fault("no topic: give a template such as arn:aws:sns:eu-central-1:123456789012:{topic}.fifo")
+	} else {
+		var wrong []error
+		names, wrong = amazon.NewNames(cfg.Topic, cfg.Topics, cfg.nameFault)
+		for _, err := range wrong {
+			fault("topic: %w", err)
+		}
+	}
+	if parsed, err := arn.Parse(cfg.Topic); err == nil && cfg.Region == "" {
+		cfg.Region = parsed.Region
+	}
+	payload, err := amazon.Payload(cfg.Payload).Check()
+	if err != nil {
+		faults = append(faults, err)
+	}
+	cfg.Payload = string(payload)
+	if cfg.Requests == 0 {
+		cfg.Requests = defaultRequests
+	}
+	if cfg.Requests < 1 || cfg.Requests > maxRequests {
+		fault("requests must be 1 to %d, not %d", maxRequests, cfg.Requests)
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = defaultTimeout
+	}
+	if cfg.Timeout < 0 {
+		fault("timeout must be positive, not %v", cfg.Timeout)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	client := amazon.Client{Region: cfg.Region, Endpoint: cfg.Endpoint, AWS: cfg.AWS, TLS: cfg.TLS, Dial: cfg.Dial, Requests: cfg.Requests}
+	sdk, transport, wrong := client.Open()
+	return cfg, names, sdk, transport, errors.Join(append(faults, wrong...)...)
+}
+
+// nameFault says why a topic can't have this ARN, or may not be used; "" if it may.
+func (cfg *Config) nameFault(name string) string {
+	const most = 256
+	parsed, err := arn.Parse(name)
+	if err != nil || parsed.Service != "sns" || parsed.Region == "" || parsed.AccountID == "" {
+		return "is not the ARN of a topic, such as arn:aws:sns:eu-central-1:123456789012:orders.fifo"
+	}
+	bare, isFIFO := strings.CutSuffix(parsed.Resource, fifo)
+	switch {
+	case bare == "":
+		return "has no name of a topic in it"
+	case len(parsed.Resource) > most:
+		return fmt.Sprintf("is longer than the %d characters of a topic's name", most)
+	case !isFIFO && !cfg.Unordered:
+		return "is a standard topic, which keeps no order: end the name in .fifo, or allow it by Unordered"
+	}
+	for i := range len(bare) {
+		c := bare[i]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (c < '0' || c > '9') && c != '_' && c != '-' {
+			return fmt.Sprintf("can't be a topic's ARN: a name takes letters, digits, hyphens and underscores, and this has %q", c)
+		}
+	}
+	return ""
+}

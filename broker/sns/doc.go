@@ -1,0 +1,34 @@
+// Package sns delivers messages to Amazon SNS.
+//
+// A message is accepted when SNS has confirmed it. Messages leave in requests of up to ten, several of
+// them at a time, and each message has an outcome of its own: SNS confirms some of a request and refuses
+// others. Therefore a key has at most one message on its way. The client's retries are off: when the
+// outcome of a request is unknown, the call says so and the engine sends again.
+//
+// In a FIFO topic a message's group is its ordering key and its deduplication id is the message id, so
+// that SNS keeps the order of a key and drops a repeat within five minutes. Standard topics keep no order
+// and drop nothing; Config.Unordered allows them.
+//
+// # Wire format
+//
+// The message is the payload. What SNS can't take as text, because it isn't UTF-8 or has control
+// characters, is sent in base64. Attributes, all of the type String, are left out when empty; a
+// subscription passes them on to a queue if it delivers raw messages, and filters by them:
+//
+//	outbox-id                message id
+//	outbox-payload           "base64" if the message is; "null" or "empty" if the payload is NULL or
+//	                         empty, and the message then a stopgap
+//	content-type             content type
+//	outbox-topic             topic
+//	outbox-key               key; without it the aggregate id is the ordering key
+//	outbox-event-type        event type
+//	outbox-aggregate-type    aggregate type
+//	outbox-aggregate-id      aggregate id
+//	outbox-created-at        creation time, RFC 3339 in UTC with microseconds
+//
+// Then come the message's own headers. A queue takes ten attributes, with values that are text and not
+// empty: what has no room or doesn't fit stands, names and values, as a JSON object in the attribute
+// outbox-headers.
+//
+// docs/brokers/sns.md describes topics, limits, permissions and the treatment of every error.
+package sns
