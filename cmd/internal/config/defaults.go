@@ -69,6 +69,10 @@ func newDefault(t reflect.Type) reflect.Value {
 		*p = DefaultKafka()
 	case *NATS:
 		*p = DefaultNATS()
+	case *Source:
+		*p = DefaultSource()
+	case *Purge:
+		*p = DefaultPurge()
 	default:
 		if !defaultOfCloud(v) {
 			defaultOfRouting(v)

@@ -1,0 +1,214 @@
+package config
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// Source reads a table that exists already, instead of outbox.messages. See docs/mapping.md.
+type Source struct {
+	Strategy string   `json:"strategy" enum:"auto,skiplocked,advisory,lease,xmin,serial" jsonschema:"How the table is read. auto is what fits the preset."`
+	Preset   string   `json:"preset" jsonschema:"Mapping of a well-known table to begin with; what is given besides goes over it."`
+	Table    string   `json:"table" jsonschema:"The table, with its schema unless that is in the search path. Required without a preset."`
+	Columns  Columns  `json:"columns" jsonschema:"The table's columns by what they hold."`
+	Done     Done     `json:"done" jsonschema:"How a row is marked that was delivered."`
+	Failure  Failure  `json:"failure" jsonschema:"How a row is marked that was not delivered."`
+	Claim    Claim    `json:"claim" jsonschema:"How a row is marked that a relay is about to deliver; strategy lease."`
+	Offsets  Offsets  `json:"offsets" jsonschema:"Where offsets are kept; strategies xmin and serial."`
+	Order    string   `json:"order" jsonschema:"Column that rows are taken by. Empty: the id if it is a whole number, else created_at."`
+	Types    []string `json:"types" jsonschema:"Event types whose rows are taken first, in this order. Gives up the order of keys."`
+	Lock     []string `json:"lock" jsonschema:"Advisory lock of strategy advisory, one number or two. Empty: made from the table's name."`
+	Purge    *Purge   `json:"purge" jsonschema:"Deletes delivered rows when they are old."`
+}
+
+// Columns names columns; topic and key are templates.
+type Columns struct {
+	ID              string   `json:"id" jsonschema:"Unique number, UUID or text."`
+	MessageID       string   `json:"message_id" jsonschema:"What consumers deduplicate by. Empty: the id."`
+	Topic           string   `json:"topic" jsonschema:"Template of the topic, with columns in braces: {topic}."`
+	Key             string   `json:"key" jsonschema:"Template of the key, with columns in braces. Empty: aggregate_id."`
+	AggregateType   string   `json:"aggregate_type" jsonschema:"Type of the aggregate."`
+	AggregateID     string   `json:"aggregate_id" jsonschema:"Id of the aggregate."`
+	EventType       string   `json:"event_type" jsonschema:"Type of the event."`
+	Payload         string   `json:"payload" jsonschema:"Payload: bytea, json, jsonb or text."`
+	ContentType     string   `json:"content_type" jsonschema:"Content type. Empty: application/json for JSON."`
+	Headers         string   `json:"headers" jsonschema:"Object of headers: jsonb, json or text."`
+	HeaderColumns   []string `json:"header_columns" jsonschema:"Columns that become headers, as name=column."`
+	CreatedAt       string   `json:"created_at" jsonschema:"When the row was written."`
+	DeliverAt       string   `json:"deliver_at" jsonschema:"When the message is to be delivered."`
+	Priority        string   `json:"priority" jsonschema:"Number; rows with a higher one are taken first. Gives up the order of keys."`
+	PlacedPartition string   `json:"placed_partition" jsonschema:"Gets the broker's partition, of a broker that tells it."`
+	PlacedOffset    string   `json:"placed_offset" jsonschema:"Gets the broker's offset, of a broker that tells it."`
+}
+
+// Done says how a delivered row is known.
+type Done struct {
+	How       string `json:"how" jsonschema:"delete, timestamp, boolean or status."`
+	Column    string `json:"column" jsonschema:"The timestamp, boolean or status."`
+	Value     string `json:"value" jsonschema:"Status of a delivered row."`
+	Waiting   string `json:"waiting" jsonschema:"Status of a row that waits."`
+	Flag      string `json:"flag" jsonschema:"Boolean that says so too."`
+	At        string `json:"at" jsonschema:"Gets the time of the delivery."`
+	AckAt     string `json:"ack_at" jsonschema:"Gets the time of the last outcome, good or bad."`
+	UpdatedAt string `json:"updated_at" jsonschema:"Gets the time of every change."`
+}
+
+// Failure names the columns of attempts, and where dead letters go.
+type Failure struct {
+	Attempts    string `json:"attempts" jsonschema:"Counts attempts."`
+	Error       string `json:"error" jsonschema:"Gets the last error."`
+	LastAttempt string `json:"last_attempt" jsonschema:"Gets the time of the last attempt."`
+	NextAttempt string `json:"next_attempt" jsonschema:"Gets the time of the next attempt."`
+	FailedValue string `json:"failed_value" jsonschema:"Status of a dead letter."`
+	DeadTable   string `json:"dead_table" jsonschema:"Table that dead letters move to."`
+}
+
+// Claim names the columns of a reservation.
+type Claim struct {
+	Until  string `json:"until" jsonschema:"Time until which a row is reserved."`
+	Status string `json:"status" jsonschema:"Status of a reserved row, instead of until."`
+	Since  string `json:"since" jsonschema:"Time since which a row has that status."`
+	Owner  string `json:"owner" jsonschema:"Gets the name of the relay."`
+	Counts bool   `json:"counts" jsonschema:"Whether a reservation counts as an attempt already."`
+}
+
+// Offsets names the table of offsets and what it is divided by.
+type Offsets struct {
+	Table       string `json:"table" jsonschema:"Table of offsets."`
+	Topic       string `json:"topic" jsonschema:"Column of the message table: an offset for each topic."`
+	Partition   string `json:"partition" jsonschema:"Column of the message table: an offset for each partition."`
+	Transaction string `json:"transaction" jsonschema:"Column of type xid8; strategy xmin."`
+}
+
+// Purge deletes delivered rows.
+type Purge struct {
+	Keep     time.Duration `json:"keep" jsonschema:"How long delivered rows are kept."`
+	Interval time.Duration `json:"interval" jsonschema:"Pause between two rounds."`
+}
+
+// DefaultSource returns what a source has that only names a preset or a table.
+func DefaultSource() Source { return Source{Strategy: "auto"} }
+
+// DefaultPurge returns the settings of a purge that is only named.
+func DefaultPurge() Purge { return Purge{Keep: 30 * 24 * time.Hour, Interval: time.Minute} }
+
+// Resolve returns the strategy and the mapping that s describes.
+func (s *Source) Resolve() (strategy string, m schema.Mapping) {
+	strategy = s.Strategy
+	if p, found := schema.FindPreset(s.Preset); found {
+		m = p.Mapping
+		if strategy == "auto" {
+			strategy = p.Strategy
+		}
+	}
+	over := func(to *string, with string) {
+		if with != "" {
+			*to = with
+		}
+	}
+	over(&m.Table, s.Table)
+	c := &s.Columns
+	for _, o := range []struct {
+		to   *string
+		with string
+	}{
+		{&m.ID, c.ID}, {&m.MessageID, c.MessageID}, {&m.Topic, c.Topic}, {&m.Key, c.Key}, {&m.AggregateType, c.AggregateType},
+		{&m.AggregateID, c.AggregateID}, {&m.EventType, c.EventType}, {&m.Payload, c.Payload}, {&m.ContentType, c.ContentType},
+		{&m.Headers, c.Headers}, {&m.CreatedAt, c.CreatedAt}, {&m.DeliverAt, c.DeliverAt}, {&m.Priority, c.Priority},
+		{&m.Placed.Partition, c.PlacedPartition}, {&m.Placed.Offset, c.PlacedOffset}, {&m.Order, s.Order},
+		{&m.Failure.Attempts, s.Failure.Attempts}, {&m.Failure.Error, s.Failure.Error}, {&m.Failure.LastAttempt, s.Failure.LastAttempt},
+		{&m.Failure.NextAttempt, s.Failure.NextAttempt}, {&m.Failure.FailedValue, s.Failure.FailedValue}, {&m.Failure.DeadTable, s.Failure.DeadTable},
+		{&m.Claim.Until, s.Claim.Until}, {&m.Claim.Status, s.Claim.Status}, {&m.Claim.Since, s.Claim.Since}, {&m.Claim.Owner, s.Claim.Owner},
+		{&m.Offsets.Table, s.Offsets.Table}, {&m.Offsets.Topic, s.Offsets.Topic}, {&m.Offsets.Partition, s.Offsets.Partition}, {&m.Offsets.Transaction, s.Offsets.Transaction},
+	} {
+		over(o.to, o.with)
+	}
+	m.Claim.Counts = m.Claim.Counts || s.Claim.Counts
+	if s.Done != (Done{}) { // as a whole: its parts depend on one another
+		m.Done = schema.Done{How: schema.DoneHow(s.Done.How), Column: s.Done.Column, Value: s.Done.Value, Waiting: s.Done.Waiting,
+			Flag: s.Done.Flag, At: s.Done.At, AckAt: s.Done.AckAt, UpdatedAt: s.Done.UpdatedAt}
+	}
+	if len(c.HeaderColumns) > 0 {
+		m.HeaderColumns = nil
+		for _, pair := range c.HeaderColumns {
+			name, column, _ := strings.Cut(pair, "=")
+			m.HeaderColumns = append(m.HeaderColumns, schema.HeaderColumn{Name: name, Column: column})
+		}
+	}
+	if len(s.Types) > 0 {
+		m.Types = s.Types
+	}
+	if len(s.Lock) > 0 {
+		m.Lock = nil
+		for _, text := range s.Lock {
+			n, _ := strconv.ParseInt(text, 10, 64) // it was validated
+			m.Lock = append(m.Lock, n)
+		}
+	}
+	return strategy, m
+}
+
+// moves says that a strategy moves an offset, and marks no row.
+func moves(strategy string) bool { return strategy == "xmin" || strategy == "serial" }
+
+func (l *loader) source(d *Destination, path string) {
+	s := d.Source
+	if s == nil {
+		return
+	}
+	at := path + ".source"
+	var names []string
+	for _, p := range schema.Presets() {
+		names = append(names, p.Name)
+	}
+	hint := "; there are " + strings.Join(names, ", ")
+	if near, found := nearest(s.Preset, names); found {
+		hint = "; did you mean " + strconv.Quote(near) + "?"
+	}
+	l.check(s.Preset == "" || slices.Contains(names, s.Preset), at+".preset", "%q is no preset%s", s.Preset, hint)
+	for i, text := range s.Lock {
+		_, err := strconv.ParseInt(text, 10, 64)
+		l.check(err == nil, element(at+".lock", i), "%q is not a whole number", text)
+	}
+	for i, pair := range s.Columns.HeaderColumns {
+		name, column, _ := strings.Cut(pair, "=")
+		l.check(name != "" && column != "", element(at+".columns.header_columns", i), "%q is not a pair such as sequence=sequence_number", pair)
+	}
+	strategy, m := s.Resolve()
+	l.check(strategy != "auto", at+".strategy", "auto needs a preset; name the strategy: skiplocked, advisory, lease, xmin or serial")
+	err := m.Validate()
+	l.check(err == nil, at, "%v", err)
+	l.check(moves(strategy) || m.Done.How != "" || strategy == "auto", at+".done.how", "not given, but strategy %s marks rows: delete, timestamp, boolean or status", strategy)
+	l.check(!moves(strategy) || m.Offsets.Table != "", at+".offsets.table", "not given, but strategy %s keeps offsets in a table", strategy)
+	l.check(strategy != "xmin" || m.Offsets.Transaction != "", at+".offsets.transaction", "not given, but strategy xmin reads by a column of type xid8")
+	l.check(strategy != "lease" || m.Claim.Until != "" || m.Claim.Status != "", at+".claim", "neither until nor status is given, but strategy lease reserves rows")
+	l.check(d.ShardGroups == 1 || moves(strategy), path+".shard_groups", "%d, but strategy %s has no groups: run more relays instead", d.ShardGroups, strategy)
+	l.check(s.Purge == nil || !moves(strategy) && m.Done.How != schema.DoneDelete, at+".purge", "strategy %s leaves no row that is marked as delivered", strategy)
+
+	// What can't be delivered must have somewhere to go; nothing is dropped in silence.
+	policy := path + ".delivery.on_exhausted"
+	if _, given := l.origins[policy]; !given && !m.Failure.Place() {
+		d.Delivery.OnExhausted = "block"
+	}
+	l.check(d.Delivery.OnExhausted != "dead_letter" || m.Failure.Place(), policy,
+		"dead_letter, but the table has no place for dead letters: name source.failure.dead_table or failed_value, or use block or stop")
+}
+
+// sources checks what destinations with tables of their own have to do with one another.
+func (l *loader) sources(c *Config) {
+	tables := make(map[string]string)
+	for i := range c.Destinations {
+		d, path := &c.Destinations[i], element("destinations", i)
+		if d.Source == nil {
+			continue
+		}
+		_, m := d.Source.Resolve()
+		first, twice := tables[m.Table]
+		l.check(!twice, path+".source.table", "%s reads %s as well; rows are marked or offsets moved once, so a table has one destination", first, m.Table)
+		tables[m.Table] = path
+	}
+}
