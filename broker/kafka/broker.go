@@ -16,9 +16,6 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/sasl"
-	"github.com/twmb/franz-go/pkg/sasl/plain"
-	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 // Broker publishes to one Kafka cluster. Its methods may be called from several goroutines.
@@ -227,21 +224,6 @@ func codec(name string) (kgo.CompressionCodec, error) {
 		return kgo.ZstdCompression(), nil
 	}
 	return kgo.CompressionCodec{}, fmt.Errorf("compression %q: use none, gzip, snappy, lz4 or zstd", name)
-}
-
-func (s SASL) mechanism() (sasl.Mechanism, error) {
-	if s.User == "" || s.Password == "" {
-		return nil, errors.New("sasl needs a user and a password")
-	}
-	switch strings.ToUpper(s.Mechanism) {
-	case "PLAIN":
-		return plain.Auth{User: s.User, Pass: s.Password}.AsMechanism(), nil
-	case "SCRAM-SHA-256":
-		return scram.Auth{User: s.User, Pass: s.Password}.AsSha256Mechanism(), nil
-	case "SCRAM-SHA-512":
-		return scram.Auth{User: s.User, Pass: s.Password}.AsSha512Mechanism(), nil
-	}
-	return nil, fmt.Errorf("sasl mechanism %q: use PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", s.Mechanism)
 }
 
 // logger hands what the client library says to a slog.Logger. What it calls information is detail here.

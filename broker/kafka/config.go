@@ -63,20 +63,6 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// SASL is a user with a password. Printing it shows no password.
-type SASL struct {
-	// Mechanism is "PLAIN", "SCRAM-SHA-256" or "SCRAM-SHA-512".
-	Mechanism string
-	User      string
-	Password  string
-}
-
-func (s SASL) String() string   { return s.Mechanism + " as " + s.User }
-func (s SASL) GoString() string { return s.String() }
-
-// LogValue keeps the password out of logs.
-func (s SASL) LogValue() slog.Value { return slog.StringValue(s.String()) }
-
 const (
 	kafkaPort         = "9092"
 	defaultClients    = 4
