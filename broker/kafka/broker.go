@@ -145,6 +145,7 @@ func (b *Broker) take(ctx context.Context) (*seat, error) {
 
 func (b *Broker) giveBack(s *seat) {
 	s.slab.reset(0) // keeps nothing of the caller's
+	s.formatted.forget()
 	b.mu.Lock()
 	closed := b.closed
 	if !closed {

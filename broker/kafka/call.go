@@ -32,6 +32,7 @@ const maxSearches = 100
 
 // publish finds the outcome of every message of the batch.
 func (c *call) publish() {
+	c.format()
 	c.plan.reset(len(c.batch))
 	several := c.resolve()
 	for i := range c.batch {
@@ -156,12 +157,16 @@ func (c *call) check(i int32) {
 		return
 	}
 	c.plan.order = append(c.plan.order, i)
-	c.bytes += len(c.batch[i].Payload)
+	c.bytes += len(c.value(i))
 }
 
 // unfit says why message i must not be sent.
 func (c *call) unfit(i int32) error {
 	m, t := c.batch[i], c.plan.topics[i]
+	hasFormat := len(c.formatted.records) > 0
+	if hasFormat && c.formatted.records[i].err != nil {
+		return c.formatted.records[i].err
+	}
 	if t == nil {
 		name := string(c.broker.topic.expand(nil, m))
 		if fault := topicFault(name); fault != "" {
@@ -178,10 +183,10 @@ func (c *call) unfit(i int32) error {
 	if t.compacted && m.OrderingKey() == "" {
 		return outbox.Permanent(fmt.Errorf("kafka: topic %q is compacted, and takes no message without a key; set the message's key, or the topic's cleanup.policy to delete", t.name))
 	}
-	if atMost(m) <= t.limit {
+	if !hasFormat && atMost(m) <= t.limit {
 		return nil
 	}
-	bytes := c.size(m, t)
+	bytes := c.size(i, t)
 	if bytes > t.limit && time.Since(t.checked) > freshFor {
 		if t = c.refresh(i); t == nil {
 			return c.unfit(i)
@@ -194,9 +199,9 @@ func (c *call) unfit(i int32) error {
 }
 
 // size returns what the server would compare with the limit. Two bytes are for libraryMargin.
-func (c *call) size(m *outbox.Message, t *topic) int {
+func (c *call) size(i int32, t *topic) int {
 	c.slab.reset(1)
-	c.slab.add(m, t.name, time.Now())
+	c.record(i, t.name, time.Time{})
 	return libraryMargin + size(&c.slab.records[0])
 }
 
@@ -216,7 +221,7 @@ func (c *call) part(rest []int32) int {
 	}
 	bytes := 0
 	for n, i := range rest {
-		bytes += len(c.batch[i].Payload)
+		bytes += len(c.value(i))
 		if n > 0 && (n == partRecords || bytes > partBytes || c.plan.waves > 1 && c.plan.wave[i] != c.plan.wave[rest[0]]) {
 			return n
 		}
@@ -245,7 +250,7 @@ func (c *call) deliver(part []int32) {
 	}
 	now := time.Now()
 	for _, i := range part {
-		c.buffer(c.batch[i], c.plan.topics[i].name, now)
+		c.buffer(c.record(i, c.plan.topics[i].name, now))
 	}
 	if err := c.send(c.ctx); err != nil || c.seat.failed.Load() > 0 {
 		c.judge(part, err)

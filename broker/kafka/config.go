@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pgoutbox/outbox/format"
 )
 
 // Config configures a Broker. Only Brokers is required.
@@ -21,6 +23,9 @@ type Config struct {
 	// Topic is a template of a record's topic, with the fields {topic}, {aggregate_type} and
 	// {event_type}. Default "{topic}".
 	Topic string
+
+	// Format makes the records. nil sends payloads as they are, with headers of the adapter's own.
+	Format format.Format
 
 	// ClientID identifies the connections in the server's logs, metrics and quotas. Default "outbox".
 	ClientID string
@@ -61,6 +66,8 @@ type Config struct {
 
 	// Logger gets what the client library has to say; most of it only at debug level. nil is silent.
 	Logger *slog.Logger
+
+	records format.Encoder // of Format, nil without one
 }
 
 const (
@@ -94,6 +101,11 @@ func (cfg Config) withDefaults() (Config, template, error) {
 	topic, err := parseTemplate(cfg.Topic)
 	if err != nil {
 		faults = append(faults, err)
+	}
+	if cfg.Format != nil {
+		if cfg.records, err = cfg.Format.Bind(format.Kafka); err != nil {
+			faults = append(faults, err)
+		}
 	}
 	if cfg.ClientID == "" {
 		cfg.ClientID = "outbox"

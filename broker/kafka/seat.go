@@ -7,15 +7,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgoutbox/outbox"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // seat is what one call has for itself: a client, and memory that the next call on this seat uses again.
 type seat struct {
-	broker *Broker
-	slab   slab
-	plan   plan
+	broker    *Broker
+	slab      slab
+	plan      plan
+	formatted formatted
 
 	client     *kgo.Client // nil until needed, and after a failure
 	generation int         // of the limits that client has seen
@@ -113,9 +113,9 @@ func (s *seat) begin(n int) error {
 	return nil
 }
 
-// buffer hands the record of m over to the client, which doesn't send it yet.
-func (s *seat) buffer(m *outbox.Message, topic string, now time.Time) {
-	s.client.Produce(context.Background(), s.slab.add(m, topic, now), s.promise)
+// buffer hands a record over to the client, which doesn't send it yet.
+func (s *seat) buffer(r *kgo.Record) {
+	s.client.Produce(context.Background(), r, s.promise)
 }
 
 // send sends what is buffered, which must be as many records as begin was told, and returns when every

@@ -47,7 +47,7 @@ func brokerKinds() map[string]brokerKind {
 		"kafka": {
 			func(b config.Broker) bool { return b.Kafka != nil },
 			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openKafka(b.Kafka, s) },
-			false,
+			true,
 		},
 		"nats": {
 			func(b config.Broker) bool { return b.NATS != nil },
@@ -138,6 +138,7 @@ func openKafka(k *config.Kafka, s brokerSetting) (relay.Broker, error) {
 	cfg := kafka.Config{
 		Brokers:      k.Brokers,
 		Topic:        k.Topic,
+		Format:       s.format,
 		ClientID:     k.ClientID,
 		TLS:          secured,
 		Compression:  k.Compression,

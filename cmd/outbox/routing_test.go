@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"os"
@@ -8,10 +9,14 @@ import (
 	"testing"
 	"time"
 
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 func TestOnlyTheFirstDestinationCountsWhatNoneSelects(t *testing.T) {
@@ -156,4 +161,69 @@ func TestDestinationsGetTheirShareUnderTheirTopics(t *testing.T) {
 		return strings.Contains(body, "outbox_messages_unselected_total 1\n")
 	})
 	until(t, "and said", func() bool { return strings.Contains(relay.stderr.String(), "lost") })
+}
+
+func TestEachDestinationHasItsFormat(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	kafka, nats := servers.TestKafka(t), servers.TestNATS(t)
+	// Debezium's topic is outbox.event.<aggregate type>.
+	aggregate := "Order_" + d.Config().Database
+	d.exec(`SELECT outbox.publish('orders', '{"id": 1}'::jsonb, aggregate_type => $1, aggregate_id => '7', event_type => 'Created')`, aggregate)
+	d.relay(`
+http: {listen: ''}
+destinations:
+  - name: cdc
+    format: {debezium: {value: json, header: json, expand: true, place: [{field: event_type, alias: eventType}]}}
+    broker: {kafka: {brokers: ['` + kafka.Addr() + `'], create_topics: true}}
+  - name: events
+    route: {default: "` + aggregate + `.{event_type}"}
+    format: {cloudevents: {mode: structured, source: /shop}}
+    broker: {nats: {url: '` + nats.URL() + `', stream: "` + aggregate + `", create_stream: true, stream_subjects: ["` + aggregate + `.>"]}}
+`)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+
+	consumer, err := kgo.NewClient(kgo.SeedBrokers(kafka.Addr()), kgo.ConsumeTopics("outbox.event."+aggregate),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.MetadataMinAge(100*time.Millisecond), kgo.MetadataMaxAge(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer consumer.Close()
+	var records []*kgo.Record
+	for len(records) == 0 && ctx.Err() == nil {
+		records = consumer.PollFetches(ctx).Records()
+	}
+	if len(records) != 1 {
+		t.Fatalf("%d records in Kafka", len(records))
+	}
+	r := records[0]
+	if string(r.Key) != "7" || string(r.Value) != `{"id":1}` || len(r.Headers) != 2 || string(r.Headers[1].Value) != `"Created"` {
+		t.Errorf("the record is %s: %s with %v", r.Key, r.Value, r.Headers)
+	}
+
+	conn, err := natsgo.Connect(nats.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	stream, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the event is in the stream", func() bool {
+		s, err := stream.Stream(ctx, aggregate)
+		if err != nil {
+			return false
+		}
+		m, err := s.GetMsg(ctx, 1)
+		if err != nil {
+			return false
+		}
+		text := string(m.Data)
+		if m.Subject != aggregate+".Created" || !strings.Contains(text, `"source":"/shop","type":"Created","subject":"7"`) || !strings.HasSuffix(text, `"data":{"id": 1}}`) {
+			t.Errorf("%s: %s", m.Subject, text)
+		}
+		return true
+	})
 }

@@ -1,0 +1,81 @@
+package kafka
+
+import (
+	"slices"
+	"time"
+
+	"github.com/pgoutbox/outbox/format"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// formatted are the records of a call as Config.Format has them, one for each message of the batch. Their
+// bytes stay where they are until the next call.
+type formatted struct {
+	made    format.Record
+	records []formattedRecord // empty without a format
+}
+
+// formattedRecord is a record without its topic, or the reason why there is none.
+type formattedRecord struct {
+	format.Record
+	err error
+}
+
+// forget lets go of what is the caller's.
+func (f *formatted) forget() {
+	if len(f.records) == 0 {
+		return
+	}
+	f.made.Reset()
+	clear(f.records)
+	f.records = f.records[:0]
+}
+
+// format makes the records of the batch, if there is a format.
+func (c *call) format() {
+	encoder := c.broker.cfg.records
+	if encoder == nil {
+		return
+	}
+	f := &c.formatted
+	f.records = slices.Grow(f.records[:0], len(c.batch))
+	for _, m := range c.batch {
+		err := encoder.Encode(&f.made, m)
+		f.records = append(f.records, formattedRecord{
+			format.Record{Key: f.made.Key, Value: f.made.Value, ContentType: f.made.ContentType, Headers: f.made.Headers}, err})
+	}
+}
+
+// value is what message i will have as its value.
+func (c *call) value(i int32) []byte {
+	if len(c.formatted.records) > 0 {
+		return c.formatted.records[i].Value
+	}
+	return c.batch[i].Payload
+}
+
+// record makes the record of message i, for which the slab has room.
+func (c *call) record(i int32, topic string, now time.Time) *kgo.Record {
+	if len(c.formatted.records) > 0 {
+		return c.slab.addFormatted(&c.formatted.records[i].Record, topic, now)
+	}
+	return c.slab.add(c.batch[i], topic, now)
+}
+
+// addFormatted is add for a record of a format, whose bytes are not copied.
+func (s *slab) addFormatted(f *format.Record, topic string, now time.Time) *kgo.Record {
+	from := len(s.headers)
+	for i := range f.Headers {
+		s.headers = append(s.headers, kgo.RecordHeader{Key: f.Headers[i].Name, Value: f.Headers[i].Value})
+	}
+	if f.ContentType != "" {
+		s.header(headerContentType, f.ContentType)
+	}
+	s.records = s.records[:len(s.records)+1]
+	r := &s.records[len(s.records)-1]
+	r.Topic = topic
+	r.Key, r.Value = f.Key, f.Value
+	r.Headers = s.headers[from:len(s.headers):len(s.headers)]
+	r.Timestamp = now
+	return r
+}
