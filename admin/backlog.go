@@ -3,9 +3,12 @@ package admin
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // countLimit is up to where things are counted one by one.
@@ -135,6 +138,11 @@ const pendingParts = `
 	   AND NOT (id <= $3::bigint AND pg_visible_in_snapshot(xid, $2::pg_snapshot))
 	   AND ($5::int = 1 OR mod(shard, $5) = $4::int) %[1]s)`
 
+// reading is sql over the table that the cursor's destination reads.
+func (c *cursor) reading(sql string) string {
+	return strings.ReplaceAll(sql, schema.OutboxMessages, schema.MessagesOf(c.Destination))
+}
+
 func (c *cursor) args() []any { return []any{c.Prev, c.First, c.LastID, c.Group, c.Groups} }
 
 // backlog counts up to countLimit and estimates by ids beyond: rolled back transactions leave gaps, so
@@ -144,13 +152,13 @@ func (c *cursor) backlog(ctx context.Context, tx pgx.Tx) (Backlog, error) {
 	limit := fmt.Sprintf("LIMIT %d", countLimit+1)
 	var oldest *time.Time
 	var lowest, newest int64
-	err := tx.QueryRow(ctx, `
+	err := tx.QueryRow(ctx, c.reading(`
 		WITH pending AS MATERIALIZED (`+fmt.Sprintf(pendingParts, limit)+`),
 		     oldest AS (SELECT xid, id FROM pending ORDER BY id LIMIT 1)
 		SELECT (SELECT count(*) FROM pending),
 		       (SELECT m.created_at FROM outbox.messages m WHERE m.xid = (SELECT xid FROM oldest) AND m.id = (SELECT id FROM oldest) LIMIT 1),
 		       coalesce((SELECT id FROM oldest), 0),
-		       coalesce((SELECT m.id FROM outbox.messages m ORDER BY m.xid DESC, m.id DESC LIMIT 1), 0)`,
+		       coalesce((SELECT m.id FROM outbox.messages m ORDER BY m.xid DESC, m.id DESC LIMIT 1), 0)`),
 		c.args()...).Scan(&b.Pending.N, &oldest, &lowest, &newest)
 	if err != nil {
 		return b, fmt.Errorf("count what is pending for %s: %w", c.Destination, err)
@@ -167,10 +175,10 @@ func (c *cursor) backlog(ctx context.Context, tx pgx.Tx) (Backlog, error) {
 
 // waitsFor returns the segments that hold messages which the cursor has not passed.
 func (c *cursor) waitsFor(ctx context.Context, tx pgx.Tx) ([]int, error) {
-	rows, err := tx.Query(ctx, `
+	rows, err := tx.Query(ctx, c.reading(`
 		SELECT s.n FROM generate_series(0, 7) AS s (n)
 		WHERE EXISTS (SELECT FROM (`+fmt.Sprintf(pendingParts, "AND segment = s.n LIMIT 1")+`) p)
-		ORDER BY s.n`, c.args()...)
+		ORDER BY s.n`), c.args()...)
 	if err != nil {
 		return nil, fmt.Errorf("look for the segments that %s needs: %w", c.Destination, err)
 	}

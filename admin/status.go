@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Report is the state of the outbox at one moment. Its JSON is a stable contract.
@@ -264,7 +266,8 @@ func (r *Report) readSegments(ctx context.Context, tx pgx.Tx, cursors []cursor) 
 	rows, err := tx.Query(ctx, `
 		SELECT c.relname::text, pg_total_relation_size(c.oid)
 		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-		WHERE i.inhparent = 'outbox.messages'::regclass ORDER BY c.relname`)
+		WHERE i.inhparent IN ('outbox.messages'::regclass, 'outbox.inbox_messages'::regclass)
+		ORDER BY i.inhparent = 'outbox.inbox_messages'::regclass, c.relname`)
 	if err != nil {
 		return fmt.Errorf("read segments: %w", err)
 	}
@@ -282,7 +285,11 @@ func (r *Report) readSegments(ctx context.Context, tx pgx.Tx, cursors []cursor) 
 			return err
 		}
 		for _, n := range needed {
-			by := &r.Segments[n].NeededBy
+			at := n
+			if schema.MessagesOf(cursors[i].Destination) == schema.InboxMessages {
+				at += len(r.Segments) / 2
+			}
+			by := &r.Segments[at].NeededBy
 			if !slices.Contains(*by, cursors[i].Destination) {
 				*by = append(*by, cursors[i].Destination)
 			}

@@ -228,7 +228,7 @@ func TestStatusNamesWhoKeepsASegmentAndWhoKeepsRowsBack(t *testing.T) {
 	for _, s := range r.Segments {
 		needed[s.Name] = s.NeededBy
 	}
-	if len(r.Segments) != 8 || !slices.Equal(needed["messages_2"], []string{"kafka"}) ||
+	if len(r.Segments) != 16 || !slices.Equal(needed["messages_2"], []string{"kafka"}) ||
 		!slices.Equal(needed["messages_5"], []string{"kafka", "nats"}) || needed["messages_1"] != nil {
 		t.Errorf("segments are needed by %v", needed)
 	}

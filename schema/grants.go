@@ -77,6 +77,10 @@ func consumerPrivileges() []privilege {
 		{onTable, "outbox.inbox_gaps", []string{"SELECT", "INSERT", "DELETE"}},
 		{onFunction, "outbox.inbox_id(text)", []string{"EXECUTE"}},
 		{onFunction, "outbox.receive(text, uuid, text, boolean)", []string{"EXECUTE"}},
+		{onFunction, "outbox.store(text, uuid, text, boolean, text, text, text, text, text, bytea, text, jsonb)", []string{"EXECUTE"}},
+		{onTable, "outbox.inbox_messages", []string{"INSERT"}},
+		{onSequence, "outbox.inbox_messages_id_seq", []string{"USAGE"}},
+		{onTable, "outbox.cursors", []string{"SELECT", "INSERT"}},
 		{onFunction, "outbox.receive_in_order(text, uuid, text, boolean, text, text, bigint, text, boolean, bigint)", []string{"EXECUTE"}},
 	}
 	for i := range inboxTables {
@@ -104,10 +108,12 @@ func relayPrivileges() []privilege {
 		{onSchema, "outbox", []string{"USAGE"}},
 		{onTable, "outbox.migrations", []string{"SELECT"}},
 		{onTable, "outbox.messages", []string{"SELECT"}},
+		{onTable, "outbox.inbox_messages", []string{"SELECT"}},
 	}
 	// TRUNCATE also lets it take the ACCESS EXCLUSIVE lock that retention decides under.
 	for i := range segments {
-		privileges = append(privileges, privilege{onTable, fmt.Sprintf("outbox.messages_%d", i), []string{"SELECT", "TRUNCATE"}})
+		privileges = append(privileges, privilege{onTable, fmt.Sprintf("outbox.messages_%d", i), []string{"SELECT", "TRUNCATE"}},
+			privilege{onTable, fmt.Sprintf("outbox.inbox_messages_%d", i), []string{"SELECT", "TRUNCATE"}})
 	}
 	for _, table := range []string{"cursors", "slots", "relays", "holds", "dead_letters"} {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT", "INSERT", "UPDATE", "DELETE"}})
@@ -124,6 +130,7 @@ func viewerPrivileges() []privilege {
 	const kept = "destination, lane, id, " + common + ", attempts, error"
 	return append(privileges,
 		privilege{onTable, "outbox.messages", []string{"SELECT (xid, id, segment, " + common + ")"}},
+		privilege{onTable, "outbox.inbox_messages", []string{"SELECT (xid, id, segment, " + common + ")"}},
 		privilege{onTable, "outbox.holds", []string{"SELECT (" + kept + ", retry_at, held_at)"}},
 		privilege{onTable, "outbox.dead_letters", []string{"SELECT (" + kept + ", reason, dead_at)"}},
 	)

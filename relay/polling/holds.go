@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Times of holds cross the connection as durations from now, by the clock of whoever reads them: the
@@ -165,8 +166,8 @@ func (o outcomes) hold(ctx context.Context, tx pgx.Tx) error {
 		c.add(h.Delivery, h.Err)
 		c.addRetry(now, &h)
 	}
-	tag, err := tx.Exec(ctx, holdSQL, o.destination, c.xids, c.ids, c.lanes, c.attempts, c.waits, c.blocked, c.errors)
-	return allThere(tag, err, len(o.settlement.Hold))
+	tag, err := tx.Exec(ctx, reading(o.destination, holdSQL), o.destination, c.xids, c.ids, c.lanes, c.attempts, c.waits, c.blocked, c.errors)
+	return allThere(o.destination, tag, err, len(o.settlement.Hold))
 }
 
 const deadSQL = `
@@ -187,18 +188,19 @@ func (o outcomes) dead(ctx context.Context, tx pgx.Tx) error {
 		c.add(d.Delivery, d.Err)
 		c.reasons = append(c.reasons, string(d.Reason))
 	}
-	tag, err := tx.Exec(ctx, deadSQL, o.destination, c.xids, c.ids, c.lanes, c.attempts, c.reasons, c.errors)
-	return allThere(tag, err, len(o.settlement.Dead))
+	tag, err := tx.Exec(ctx, reading(o.destination, deadSQL), o.destination, c.xids, c.ids, c.lanes, c.attempts, c.reasons, c.errors)
+	return allThere(o.destination, tag, err, len(o.settlement.Dead))
 }
 
 // allThere makes sure that every message was copied. One that isn't there any more, because somebody has
 // deleted it, ends the session, and the next one doesn't read it.
-func allThere(tag pgconn.CommandTag, err error, want int) error {
+func allThere(destination string, tag pgconn.CommandTag, err error, want int) error {
 	if err != nil {
 		return err
 	}
 	if n := tag.RowsAffected(); n != int64(want) {
-		return fmt.Errorf("%d of %d messages are not in outbox.messages any more: they were deleted before they were delivered", int64(want)-n, want)
+		return fmt.Errorf("%d of %d messages are not in %s any more: they were deleted before they were delivered",
+			int64(want)-n, want, schema.MessagesOf(destination))
 	}
 	return nil
 }

@@ -47,7 +47,8 @@ func server(ctx context.Context, conn *pgx.Conn) (name string, err error) {
 func foreignRows(ctx context.Context, db interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }) (found bool, err error) {
-	err = db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.messages WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()))`).Scan(&found)
+	err = db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.messages WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()))
+		OR EXISTS (SELECT FROM outbox.inbox_messages WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()))`).Scan(&found)
 	if err != nil {
 		return false, fmt.Errorf("look for messages of another cluster: %w", err)
 	}

@@ -100,7 +100,7 @@ SELECT r.xid, s.first, s.last FROM unnest($1::xid8[]) r (xid)
 CROSS JOIN LATERAL (SELECT min(m.id), max(m.id) FROM outbox.messages m WHERE m.xid = r.xid) s (first, last)
 WHERE s.first IS NOT NULL`
 
-func newReader(ctx context.Context, conn *pgx.Conn, pool *pagePool, group, groups int) (*reader, error) {
+func newReader(ctx context.Context, conn *pgx.Conn, pool *pagePool, destination string, group, groups int) (*reader, error) {
 	r := (&reader{conn: conn, pool: pool}).of(group, groups)
 	for _, s := range []struct {
 		to        **pgconn.StatementDescription
@@ -113,7 +113,7 @@ func newReader(ctx context.Context, conn *pgx.Conn, pool *pagePool, group, group
 		{&r.chunk, "outbox_chunk", chunkSQL},
 		{&r.single, "outbox_single", singleSQL},
 	} {
-		sd, err := conn.PgConn().Prepare(ctx, s.name, s.sql, nil)
+		sd, err := conn.PgConn().Prepare(ctx, s.name, reading(destination, s.sql), nil)
 		if err != nil {
 			return nil, fmt.Errorf("prepare %s: %w", s.name, err)
 		}

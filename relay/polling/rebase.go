@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // ErrNothingToRebase says that the destination's cursor and all rows are of this cluster.
@@ -66,7 +68,7 @@ func Rebase(ctx context.Context, conn *pgx.Conn, destination string, cfg RebaseC
 func rebase(ctx context.Context, tx pgx.Tx, destination string, cfg RebaseConfig) ([]Rebased, error) {
 	// Nobody writes a message or takes a lease from here on, and whoever did has ended.
 	_, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '10s'; SET LOCAL search_path = pg_catalog;
-		LOCK TABLE outbox.messages, outbox.cursors IN SHARE ROW EXCLUSIVE MODE`)
+		LOCK TABLE outbox.messages, outbox.inbox_messages, outbox.cursors IN SHARE ROW EXCLUSIVE MODE`)
 	if err != nil {
 		return nil, fmt.Errorf("keep writers and relays away: %w", err)
 	}
@@ -104,8 +106,10 @@ func rebase(ctx context.Context, tx pgx.Tx, destination string, cfg RebaseConfig
 			report = append(report, Rebased{c.destination, held})
 		}
 	}
-	if _, err := tx.Exec(ctx, rewriteSQL, here); err != nil {
-		return nil, fmt.Errorf("rewrite transaction ids: %w", err)
+	for _, table := range []string{schema.OutboxMessages, schema.InboxMessages} {
+		if _, err := tx.Exec(ctx, fmt.Sprintf(rewriteSQL, table), here); err != nil {
+			return nil, fmt.Errorf("rewrite transaction ids: %w", err)
+		}
 	}
 	for _, r := range report {
 		if _, err := tx.Exec(ctx, `INSERT INTO outbox.audit (actor, verb, destination, detail, reason)
@@ -188,7 +192,7 @@ func holdUndelivered(ctx context.Context, tx pgx.Tx, c *rebasedCursor, here stri
 	if len(c.position.windows) > 0 {
 		window = c.position.windows[0]
 	}
-	tag, err := tx.Exec(ctx, holdUndeliveredSQL, c.destination, c.group, c.groups, c.position.prev, here, c.foreign, c.position.lastID, window)
+	tag, err := tx.Exec(ctx, reading(c.destination, holdUndeliveredSQL), c.destination, c.group, c.groups, c.position.prev, here, c.foreign, c.position.lastID, window)
 	if err != nil {
 		return 0, fmt.Errorf("hold what destination %q has not delivered: %w", c.destination, err)
 	}
@@ -204,4 +208,4 @@ WHERE destination = $1 AND shard_group = $2`
 
 // rewriteSQL gives rows that this cluster has not come to a transaction id that everybody has seen, but for
 // the cursor of a new destination.
-const rewriteSQL = `UPDATE outbox.messages SET xid = '1' WHERE NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot)`
+const rewriteSQL = `UPDATE %s SET xid = '1' WHERE NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot)`

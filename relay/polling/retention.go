@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/schema"
 )
 
-// Retention empties the segments of outbox.messages that every cursor has passed. It costs the same
+// Retention empties the segments of outbox.messages, and of the stored inbox, that every cursor has passed. It costs the same
 // however many messages are in one, and leaves nothing behind to be vacuumed. Any number of them may
 // run, in one process or several.
 //
@@ -121,7 +124,7 @@ const segmentsSQL = `
 SELECT s.oid::regclass::text FROM (
 	SELECT c.oid, substring(pg_get_expr(c.relpartbound, c.oid) FROM '^FOR VALUES IN \(''?(\d+)''?\)$')::bigint AS segment
 	FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-	WHERE i.inhparent = 'outbox.messages'::regclass AND c.relkind = 'r'
+	WHERE i.inhparent IN ('outbox.messages'::regclass, 'outbox.inbox_messages'::regclass) AND c.relkind = 'r'
 ) s, (SELECT date_part('epoch', clock_timestamp())::bigint / 600 % 8 AS segment) now
 WHERE s.segment IS NOT NULL AND s.segment <> now.segment AND s.segment <> (now.segment + 1) % 8
 AND pg_relation_size(s.oid) > 0
@@ -193,7 +196,7 @@ func (r *Retention) truncate(ctx context.Context, conn *pgx.Conn, table string) 
 	return kept, err
 }
 
-// neededSQL lists the cursors that need a row of the segment: one that its prev doesn't see. A cursor of
+// neededSQL lists the cursors over the segment's table that need a row of it: one that its prev doesn't see. A cursor of
 // another cluster sees nothing that can be believed, so it needs everything. Without any cursor, there is
 // a row that says so.
 const neededSQL = `
@@ -203,15 +206,15 @@ CROSS JOIN LATERAL (SELECT
 	c.system_identifier <> (SELECT s.system_identifier FROM pg_control_system() s)
 	OR pg_snapshot_xmax(c.prev) > pg_snapshot_xmax(pg_current_snapshot()) AS foreign_cursor
 ) f
-WHERE foreign_cursor
+WHERE (c.destination LIKE '%[2]s%%') = $1 AND (foreign_cursor
 	OR EXISTS (SELECT FROM ONLY %[1]s m WHERE m.xid >= pg_snapshot_xmax(c.prev))
-	OR EXISTS (SELECT FROM ONLY %[1]s m WHERE m.xid = ANY (ARRAY(SELECT pg_snapshot_xip(c.prev))))
+	OR EXISTS (SELECT FROM ONLY %[1]s m WHERE m.xid = ANY (ARRAY(SELECT pg_snapshot_xip(c.prev)))))
 UNION ALL
-SELECT '', -1, false WHERE NOT EXISTS (SELECT FROM outbox.cursors)
+SELECT '', -1, false WHERE NOT EXISTS (SELECT FROM outbox.cursors c WHERE (c.destination LIKE '%[2]s%%') = $1)
 ORDER BY 1, 2 LIMIT 1`
 
 func neededBy(ctx context.Context, db querier, table string) (*KeptSegment, error) {
-	rows, err := db.Query(ctx, fmt.Sprintf(neededSQL, table))
+	rows, err := db.Query(ctx, fmt.Sprintf(neededSQL, table, schema.InboxPrefix), strings.HasPrefix(table, schema.InboxMessages))
 	if err != nil {
 		return nil, fmt.Errorf("ask who needs it: %w", err)
 	}

@@ -197,7 +197,7 @@ func (s *Snapshot) reader(ctx context.Context, writing *link, pool *pagePool, gr
 		return nil, errors.New("two connections have reached different servers: give the address of the primary alone, " +
 			"or add target_session_attrs=read-write")
 	}
-	return newReader(ctx, conn, pool, group, groups)
+	return newReader(ctx, conn, pool, s.destination, group, groups)
 }
 
 // prepare verifies that the database can be worked with and makes the destination's cursor if there is

@@ -248,3 +248,55 @@ REVOKE ALL ON FUNCTION
     outbox.receive(text, uuid, text, boolean),
     outbox.receive_in_order(text, uuid, text, boolean, text, text, bigint, text, boolean, bigint)
 FROM PUBLIC;
+
+-- The stored inbox: messages that were received and wait to be applied. It has the columns of
+-- outbox.messages, for it is read by the same engine: destinations named "inbox:" and a consumer's name
+-- have their cursors, holds and dead letters beside all others, and read this table.
+CREATE SEQUENCE outbox.inbox_messages_id_seq AS bigint CACHE 1;
+
+CREATE TABLE outbox.inbox_messages (
+    LIKE outbox.messages INCLUDING DEFAULTS INCLUDING GENERATED,
+    CHECK (headers ? 'inbox-consumer')
+) PARTITION BY LIST (segment);
+
+ALTER TABLE outbox.inbox_messages ALTER COLUMN id SET DEFAULT nextval('outbox.inbox_messages_id_seq');
+
+ALTER SEQUENCE outbox.inbox_messages_id_seq OWNED BY outbox.inbox_messages.id;
+
+CREATE INDEX inbox_messages_xid_id ON outbox.inbox_messages (xid, id);
+
+CREATE TABLE outbox.inbox_messages_0 PARTITION OF outbox.inbox_messages FOR VALUES IN (0);
+CREATE TABLE outbox.inbox_messages_1 PARTITION OF outbox.inbox_messages FOR VALUES IN (1);
+CREATE TABLE outbox.inbox_messages_2 PARTITION OF outbox.inbox_messages FOR VALUES IN (2);
+CREATE TABLE outbox.inbox_messages_3 PARTITION OF outbox.inbox_messages FOR VALUES IN (3);
+CREATE TABLE outbox.inbox_messages_4 PARTITION OF outbox.inbox_messages FOR VALUES IN (4);
+CREATE TABLE outbox.inbox_messages_5 PARTITION OF outbox.inbox_messages FOR VALUES IN (5);
+CREATE TABLE outbox.inbox_messages_6 PARTITION OF outbox.inbox_messages FOR VALUES IN (6);
+CREATE TABLE outbox.inbox_messages_7 PARTITION OF outbox.inbox_messages FOR VALUES IN (7);
+
+-- store puts a message into the stored inbox of a consumer, once, and answers like receive: 'applied' means
+-- stored. That it was stored is recorded under a name of its own, since applying it is recorded as well. The
+-- consumer gets its cursor with its first message, so that no segment is emptied before its worker has run.
+CREATE FUNCTION outbox.store(
+    consumer text, message_id uuid, dedup_key text, wait boolean, topic text, key text, aggregate_type text,
+    aggregate_id text, event_type text, payload bytea, content_type text, headers jsonb
+) RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    outcome text := outbox.receive(left(store.consumer, 190) || ' (stored)', store.message_id, store.dedup_key, store.wait);
+BEGIN
+    IF outcome <> 'applied' THEN
+        RETURN outcome;
+    END IF;
+    IF NOT EXISTS (SELECT FROM outbox.cursors c WHERE c.destination = 'inbox:' || store.consumer) THEN
+        INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier)
+        SELECT 'inbox:' || store.consumer, 0, 1, s.system_identifier FROM pg_control_system() s ON CONFLICT DO NOTHING;
+    END IF;
+    INSERT INTO outbox.inbox_messages (message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers)
+    VALUES (coalesce(store.message_id, outbox.inbox_id(store.dedup_key)), store.topic, nullif(store.key, ''),
+            nullif(store.aggregate_type, ''), nullif(store.aggregate_id, ''), nullif(store.event_type, ''), store.payload,
+            nullif(store.content_type, ''), coalesce(store.headers, '{}') || jsonb_build_object('inbox-consumer', store.consumer));
+    RETURN outcome;
+END
+$$;
+
+REVOKE ALL ON FUNCTION outbox.store(text, uuid, text, boolean, text, text, text, text, text, bytea, text, jsonb) FROM PUBLIC;
