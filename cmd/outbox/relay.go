@@ -96,8 +96,10 @@ func (a *app) relay(ctx context.Context, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := checkDatabase(ctx, conn, at.origin); err != nil {
-		return err
+	if readsOutbox(cfg) {
+		if err := checkDatabase(ctx, conn, at.origin); err != nil {
+			return err
+		}
 	}
 	d := &daemon{cfg: cfg, conn: conn, stdout: a.stdout, logger: logger}
 	if err := d.assemble(); err != nil {
@@ -158,13 +160,15 @@ func (d *daemon) assemble() error {
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return dial(ctx, monitor, "the configuration") }
 	var names []string
 	for _, destination := range d.cfg.Destinations {
-		names = append(names, destination.Name)
+		if destination.Source == nil {
+			names = append(names, destination.Name)
+		}
 	}
 	d.metrics = newMetrics()
 	d.states = newStates(d.cfg.Name, d.logger, connect)
 	d.watch = newWatch(names, d.metrics, d.logger, connect)
 
-	if d.cfg.Retention.Enabled {
+	if d.cfg.Retention.Enabled && readsOutbox(d.cfg) {
 		retention, err := polling.NewRetention(d.conn, polling.RetentionConfig{
 			Interval: d.cfg.Retention.Interval, Observe: d.metrics.retention, Logger: d.logger})
 		if err != nil {
@@ -221,18 +225,16 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		}
 	}
 
-	d.registration, err = polling.Register(ctx, d.conn, d.cfg.Name, polling.RegistrationConfig{
-		Version: thisBuild().Version,
-		Lease:   d.longestLease(),
-		Logger:  d.logger,
-	})
-	if err != nil {
-		if listener != nil {
-			_ = listener.Close() // nobody has been served
+	fromOutbox := readsOutbox(d.cfg)
+	if fromOutbox {
+		if d.registration, err = d.register(ctx); err != nil {
+			if listener != nil {
+				_ = listener.Close() // nobody has been served
+			}
+			return err
 		}
-		return err
+		defer d.registration.Close()
 	}
-	defer d.registration.Close()
 
 	aside, endAside := context.WithCancel(context.WithoutCancel(ctx))
 	var besides sync.WaitGroup
@@ -240,9 +242,18 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	defer endAside()
 	if listener != nil {
 		besides.Go(func() { serveHTTP(aside, listener, d.cfg.Name, d.watch, d.metrics, d.logger) })
+	}
+	if listener != nil && fromOutbox {
 		besides.Go(func() { d.watch.run(aside) })
 	}
-	besides.Go(func() { d.states.run(aside) })
+	if fromOutbox {
+		besides.Go(func() { d.states.run(aside) })
+	}
+	for _, c := range d.cfg.Destinations {
+		if c.Source != nil && c.Source.Purge != nil {
+			besides.Go(func() { d.purge(aside, c) })
+		}
+	}
 	if d.retention != nil {
 		besides.Go(func() { _ = d.retention.Run(aside) }) // it ends with aside, and reports its errors as they come
 	}
@@ -254,6 +265,15 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	err = d.deliver(ctx)
 	d.logger.Info("relay stopped", "relay", d.cfg.Name)
 	return err
+}
+
+// register takes the name of this relay.
+func (d *daemon) register(ctx context.Context) (*polling.Registration, error) {
+	return polling.Register(ctx, d.conn, d.cfg.Name, polling.RegistrationConfig{
+		Version: thisBuild().Version,
+		Lease:   d.longestLease(),
+		Logger:  d.logger,
+	})
 }
 
 // longestLease is for how long a silent namesake must be believed to deliver.
@@ -274,7 +294,11 @@ func (d *daemon) deliver(ctx context.Context) error {
 			if errs[i] == nil {
 				return
 			}
-			d.states.set(p.name, relay.StateStopped, errs[i].Error())
+			if p.destination.Source != nil {
+				d.noteTable(p.destination.Name, relay.StateStopped, errs[i])
+			} else {
+				d.states.set(p.name, relay.StateStopped, errs[i].Error())
+			}
 			d.logger.Error("destination given up; others go on", "destination", p.name.destination, "shard_group", p.name.group, "error", errs[i])
 		})
 	}
@@ -289,16 +313,7 @@ func (d *daemon) runPart(ctx context.Context, p part) error {
 	if c.ShardGroups > 1 {
 		logger = logger.With("shard_group", p.name.group)
 	}
-	source, err := polling.NewSnapshot(d.conn, c.Name, polling.SnapshotConfig{
-		Registration: d.registration,
-		Groups:       c.ShardGroups,
-		Group:        p.name.group,
-		Lease:        c.Lease,
-		PollBusy:     c.Poll.Busy,
-		PollIdle:     c.Poll.Idle,
-		PageBytes:    max(int(c.Delivery.MaxInFlightBytes)/4, 1),
-		Logger:       logger,
-	})
+	source, err := d.openSource(c, p.name.group, logger)
 	if err != nil {
 		return err
 	}
@@ -315,7 +330,7 @@ func (d *daemon) runPart(ctx context.Context, p part) error {
 		HoldAfter:        c.Delivery.HoldAfter,
 		DrainTimeout:     c.DrainTimeout,
 		Logger:           logger,
-		Observer:         d.metrics.observer(c.Name, p.name.group, func(state relay.State, err error) { d.note(p.name, state, err) }),
+		Observer:         d.metrics.observer(c.Name, p.name.group, func(state relay.State, err error) { d.note(p, state, err) }),
 	})
 	if err != nil {
 		return err
@@ -325,7 +340,11 @@ func (d *daemon) runPart(ctx context.Context, p part) error {
 
 // note passes on what the owner of a cursor does. Who waits for the lease has nothing to say about it,
 // and whoever stops in good order leaves that to be seen by the lease.
-func (d *daemon) note(name cursorName, state relay.State, err error) {
+func (d *daemon) note(p part, state relay.State, err error) {
+	if p.destination.Source != nil {
+		d.noteTable(p.destination.Name, state, err)
+		return
+	}
 	if state == relay.StateWaiting || state == relay.StateStopped {
 		return
 	}
@@ -333,5 +352,5 @@ func (d *daemon) note(name cursorName, state relay.State, err error) {
 	if err != nil {
 		cause = err.Error()
 	}
-	d.states.set(name, state, cause)
+	d.states.set(p.name, state, cause)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ type watch struct {
 	at      time.Time
 	verdict admin.Verdict
 	each    map[string]admin.Verdict
+	tables  map[string]admin.Verdict // on destinations with tables of their own
 }
 
 const watchPause = 5 * time.Second
@@ -93,5 +95,15 @@ type readiness struct {
 func (w *watch) readiness(relay string) readiness {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return readiness{w.verdict, w.at, relay, w.each}
+	each := maps.Clone(w.tables)
+	if each == nil {
+		each = w.each
+	} else {
+		maps.Copy(each, w.each)
+	}
+	verdict := w.verdict
+	if bad := w.tables; verdict.State.Delivers() && len(bad) > 0 && !worst(bad).State.Delivers() {
+		verdict = worst(bad)
+	}
+	return readiness{verdict, w.at, relay, each}
 }

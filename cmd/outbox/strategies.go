@@ -1,0 +1,141 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped"
+	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// tableStrategies are those that read a table of a destination's own.
+func tableStrategies() map[string]func(*pgx.ConnConfig, schema.Mapping, mapped.Config) (relay.Source, error) {
+	return map[string]func(*pgx.ConnConfig, schema.Mapping, mapped.Config) (relay.Source, error){
+		"skiplocked": func(c *pgx.ConnConfig, m schema.Mapping, cfg mapped.Config) (relay.Source, error) {
+			return mapped.NewSkipLocked(c, m, cfg)
+		},
+		"advisory": func(c *pgx.ConnConfig, m schema.Mapping, cfg mapped.Config) (relay.Source, error) {
+			return mapped.NewAdvisory(c, m, cfg)
+		},
+		"lease": func(c *pgx.ConnConfig, m schema.Mapping, cfg mapped.Config) (relay.Source, error) {
+			return mapped.NewLease(c, m, cfg)
+		},
+		"xmin": func(c *pgx.ConnConfig, m schema.Mapping, cfg mapped.Config) (relay.Source, error) {
+			return mapped.NewXMin(c, m, cfg)
+		},
+		"serial": func(c *pgx.ConnConfig, m schema.Mapping, cfg mapped.Config) (relay.Source, error) {
+			return mapped.NewSerial(c, m, cfg)
+		},
+	}
+}
+
+// readsOutbox reports whether any destination reads the outbox, whose schema has to be installed then.
+func readsOutbox(cfg config.Config) bool {
+	return slices.ContainsFunc(cfg.Destinations, func(d config.Destination) bool { return d.Source == nil })
+}
+
+// openSource returns what a destination reads.
+func (d *daemon) openSource(c config.Destination, group int, logger *slog.Logger) (relay.Source, error) {
+	page := max(int(c.Delivery.MaxInFlightBytes)/4, 1)
+	if c.Replication != nil {
+		return d.openReplication(c, page, logger)
+	}
+	if c.Source == nil {
+		return polling.NewSnapshot(d.conn, c.Name, polling.SnapshotConfig{
+			Registration: d.registration,
+			Groups:       c.ShardGroups,
+			Group:        group,
+			Lease:        c.Lease,
+			PollBusy:     c.Poll.Busy,
+			PollIdle:     c.Poll.Idle,
+			PageBytes:    page,
+			Logger:       logger,
+		})
+	}
+	strategy, mapping := c.Source.Resolve()
+	open := tableStrategies()[strategy]
+	if open == nil {
+		return nil, fmt.Errorf("there is no strategy %q for a table: %q", strategy, slices.Sorted(maps.Keys(tableStrategies())))
+	}
+	return open(d.conn, mapping, mapped.Config{
+		Name:      d.cfg.Name + "/" + c.Name,
+		Groups:    c.ShardGroups,
+		Group:     group,
+		Lease:     c.Lease,
+		PollBusy:  c.Poll.Busy,
+		PollIdle:  c.Poll.Idle,
+		PageBytes: page,
+		Logger:    logger,
+	})
+}
+
+// purge deletes delivered rows of the tables that ask for it, until ctx ends.
+func (d *daemon) purge(ctx context.Context, c config.Destination) {
+	_, mapping := c.Source.Resolve()
+	p, err := mapped.NewPurge(d.conn, mapping, c.Source.Purge.Keep, c.Source.Purge.Interval, d.logger)
+	if err == nil {
+		err = p.Run(ctx)
+	}
+	if err != nil {
+		d.logger.Error("delivered rows are not deleted", "destination", c.Name, "error", err)
+	}
+}
+
+// noteTable passes on the state of a destination with a table of its own, which has no cursor to be asked
+// for it.
+func (d *daemon) noteTable(name string, state relay.State, err error) {
+	v := admin.Verdict{State: admin.StateFlowing}
+	switch state {
+	case relay.StateWaiting:
+		v = admin.Verdict{State: admin.StateIdle, Cause: "another relay reads the table"}
+	case relay.StatePaused:
+		v.State = admin.StatePaused
+	case relay.StateBroken:
+		v.State = admin.StateBroken
+	case relay.StateStopped:
+		v.State = admin.StateStopped
+	}
+	if err != nil {
+		v.Cause = err.Error()
+	}
+	d.watch.note(name, v, readsOutbox(d.cfg))
+}
+
+// note keeps the verdict on a destination with a table of its own. others says that there are destinations
+// which have theirs from the outbox.
+func (w *watch) note(name string, v admin.Verdict, others bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.tables == nil {
+		w.tables = make(map[string]admin.Verdict)
+	}
+	w.tables[name] = v
+	if !others {
+		w.at, w.verdict = time.Now(), worst(w.tables)
+	}
+}
+
+// worst is the verdict on all: the one that delivers least.
+func worst(all map[string]admin.Verdict) admin.Verdict {
+	list := slices.Collect(maps.Values(all))
+	return slices.MinFunc(list, func(a, b admin.Verdict) int {
+		rank := func(v admin.Verdict) int {
+			if v.State.Delivers() {
+				return 1
+			}
+			return 0
+		}
+		return cmp.Compare(rank(a), rank(b))
+	})
+}
