@@ -77,6 +77,12 @@ func (c *call) run(ctx context.Context) {
 		if len(c.turns) > 0 {
 			slots = c.slots
 		}
+		select { // what has failed decides whether more is sent
+		case r := <-c.done:
+			c.collect(r)
+			continue
+		default:
+		}
 		select {
 		case <-interrupt:
 			interrupt = nil
@@ -91,8 +97,8 @@ func (c *call) run(ctx context.Context) {
 			}
 			go func() {
 				r.errs = c.send(ctx, r.target, r.entries)
-				<-c.slots
 				c.done <- r
+				<-c.slots
 			}()
 		}
 	}
