@@ -207,7 +207,7 @@ func (c *core) next(now time.Time) ready {
 		c.reading = true
 		r.Read = min(c.cfg.ReadMax, c.cfg.MaxInFlight-c.unsettled)
 	}
-	r.Wake = c.wake()
+	r.Wake = c.wake(now)
 	if c.draining || c.stopped != nil {
 		r.Drained = len(r.Publish) == 0 && c.idle() && !c.working && c.held.empty() && c.prefix == c.settledTo()
 		r.Err = c.stopped
@@ -405,7 +405,7 @@ func (c *core) maintain(now time.Time, r *ready) {
 }
 
 // wake returns the earliest time at which something becomes due by itself.
-func (c *core) wake() time.Time {
+func (c *core) wake(now time.Time) time.Time {
 	var at time.Time
 	due := func(t time.Time) {
 		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
@@ -421,7 +421,8 @@ func (c *core) wake() time.Time {
 	if !c.working && !c.draining {
 		due(c.syncAt)
 	}
-	if c.outage.failures > 0 && !c.outage.probing {
+	// Once the pause is over, the probe is under way or there is nothing to probe with.
+	if c.outage.forbids(now) && !c.outage.probing {
 		due(c.outage.until)
 	}
 	due(c.lanesDue)
