@@ -69,6 +69,7 @@ type Destination struct {
 	Rate           int             `json:"rate" min:"0" max:"1000000" jsonschema:"Messages a second that this relay sends at most. 0: no limit."`
 	ShardGroups    int             `json:"shard_groups" min:"1" max:"64" jsonschema:"Number of parts that relays may share among them."`
 	Source         *Source         `json:"source" jsonschema:"A table that exists already, to be read instead of the outbox. None: the outbox."`
+	Replication    *Replication    `json:"replication" jsonschema:"Reads the write-ahead log instead of polling the outbox. None: the outbox is polled."`
 	Broker         Broker          `json:"broker" jsonschema:"Exactly one broker."`
 	Delivery       Delivery        `json:"delivery" jsonschema:"Retries and bounds."`
 	Lease          time.Duration   `json:"lease" jsonschema:"How long after the last sign of life of a relay another one takes over."`

@@ -69,6 +69,8 @@ func newDefault(t reflect.Type) reflect.Value {
 		*p = DefaultKafka()
 	case *NATS:
 		*p = DefaultNATS()
+	case *Replication:
+		*p = DefaultReplication()
 	case *Source:
 		*p = DefaultSource()
 	case *Purge:

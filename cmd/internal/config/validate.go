@@ -172,6 +172,7 @@ func (l *loader) destination(d *Destination, path string) {
 	l.check(d.Lease >= minLease, path+".lease", "%v is too short; the least is %v", d.Lease, minLease)
 
 	l.source(d, path)
+	l.replication(d, path)
 	l.broker(&d.Broker, path+".broker")
 	l.routing(d, path)
 }

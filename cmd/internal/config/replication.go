@@ -1,0 +1,24 @@
+package config
+
+import "time"
+
+// Replication reads the write-ahead log. See docs/replication.md.
+type Replication struct {
+	Slot        string        `json:"slot" jsonschema:"Name of the replication slot. Empty: outbox_ and the destination's name."`
+	Publication string        `json:"publication" jsonschema:"Name of the publication of outbox.messages, which destinations share."`
+	Failover    bool          `json:"failover" jsonschema:"Whether the slot is one that PostgreSQL 17 and later copy to standbys."`
+	Heartbeat   time.Duration `json:"heartbeat" jsonschema:"Silence of the log after which a message is written to it that keeps the slot moving."`
+}
+
+// DefaultReplication returns the settings of replication that is only named.
+func DefaultReplication() Replication {
+	return Replication{Publication: "outbox", Failover: true, Heartbeat: 10 * time.Second}
+}
+
+func (l *loader) replication(d *Destination, path string) {
+	if d.Replication == nil {
+		return
+	}
+	l.check(d.Source == nil, path+".replication", "given together with source; what is read is either a table or the outbox by its log")
+	l.check(d.ShardGroups == 1, path+".shard_groups", "%d, but a replication slot can't be split: use one group, or leave out replication", d.ShardGroups)
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgoutbox/outbox/relay/replication"
+)
+
+func (a *app) handoverCommand() *cobra.Command {
+	var c confirmation
+	var destination, to string
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "handover --destination NAME --to replication|snapshot",
+		Short: "Have a running relay read the write-ahead log, or the table, from now on",
+		Long: `A destination whose relays are configured with replication: can be read by polling the table for a while, and
+from the write-ahead log again, while messages flow: nothing is lost, repeated or out of order by it.
+
+  --to snapshot     The table is polled; the replication slot is dropped. Relays that are configured without
+                    replication: can take over then. Messages that were emitted without a row are not
+                    delivered any more.
+  --to replication  A new slot is made, which begins when the transactions that are open have ended; until
+                    then the table is polled. Relays configured without replication: have to be replaced
+                    first, by relays that have it; those hand over by themselves.
+
+The command ends when it is done. If it ends earlier, the relay goes on with it all the same.`,
+		Example: `  outbox handover --destination kafka --to snapshot --reason "upgrade of PostgreSQL"
+  outbox handover --destination kafka --to replication`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if destination == "" {
+				return usage("no destination is named: give --destination; outbox status lists them")
+			}
+			if to != string(replication.ModeReplication) && to != string(replication.ModeSnapshot) {
+				return usage("--to is %q: it must be replication or snapshot", to)
+			}
+			conn, err := a.operate(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer disconnect(conn)
+			if to == string(replication.ModeSnapshot) {
+				err = a.confirm(c, "Stop reading the write-ahead log for "+clean(destination)+", and drop its slot?")
+				if err != nil {
+					return err
+				}
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			action := a.action(c)
+			began := time.Now()
+			err = replication.Handover(ctx, conn, destination, replication.Mode(to), replication.HandoverConfig{
+				Actor: action.Actor, Reason: action.Reason,
+				Observe: func(waitsFor string) { fmt.Fprintln(a.stderr, "waiting:", clean(waitsFor)) },
+			})
+			if errors.Is(err, context.DeadlineExceeded) {
+				return fmt.Errorf("not done after %v: %w", timeout, err)
+			}
+			if err != nil {
+				return err
+			}
+			if c.out == asJSON {
+				return printJSON(a.stdout, handedOver{destination, to, time.Since(began).Seconds()})
+			}
+			fmt.Fprintf(a.stdout, "%s is read by %s\n", clean(destination), to)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&destination, "destination", "", "destination to hand over")
+	cmd.Flags().StringVar(&to, "to", "", "what to read it by: replication or snapshot")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for it")
+	c.flags(cmd)
+	return cmd
+}
+
+// handedOver is what "handover" did.
+type handedOver struct {
+	Destination string  `json:"destination"`
+	To          string  `json:"to"`
+	Seconds     float64 `json:"seconds"`
+}
