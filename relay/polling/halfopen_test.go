@@ -119,3 +119,31 @@ func TestAStandbyWhoseConnectionDiedTakesOverAllTheSame(t *testing.T) {
 		t.Fatal("the lease is free, and nobody takes it")
 	}
 }
+
+func TestARelayThatFreezesWhileItSettlesKeepsNobodyFromTakingOver(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	frozen := acquire(t, db.source("d", SnapshotConfig{Lease: time.Second})).(*snapshotSession)
+	link := frozen.lease.link
+	link.mu.Lock() // nothing else is written, as by a process that is frozen
+	defer link.mu.Unlock()
+	if _, err := link.conn.Exec(t.Context(), "BEGIN; UPDATE outbox.cursors SET delivered = delivered", pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	// It may fail while it waits for the lock, and asks again then, as a relay does.
+	other := db.source("d", SnapshotConfig{Lease: time.Second})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		session, err := other.Acquire(ctx)
+		if err == nil {
+			if err := session.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("the frozen relay's lease ran out long ago, and nobody could take it: %v", err)
+		}
+	}
+}

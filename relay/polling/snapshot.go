@@ -7,6 +7,7 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"os"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -126,6 +127,9 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 	if err := s.prepare(preparing, conn); err != nil {
 		return nil, err
 	}
+	if err := s.letGo(preparing, conn); err != nil {
+		return nil, err
+	}
 	writing := &link{conn: conn}
 	if writing.server, err = server(preparing, conn); err != nil {
 		return nil, err
@@ -144,6 +148,18 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 		}
 		return s.start(ctx, writing, row, since)
 	}
+}
+
+// letGo has the server end a transaction of this connection in which nothing happens for as long as the
+// lease lasts. A relay that freezes, or is cut off, in the middle of one would keep the cursor's row locked,
+// and others from taking over, long after its lease has run out.
+func (s *Snapshot) letGo(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "SELECT set_config('idle_in_transaction_session_timeout', $1, false)",
+		strconv.FormatInt(max(s.cfg.Lease.Milliseconds(), 1), 10))
+	if err != nil {
+		return fmt.Errorf("bound idle transactions: %w", err)
+	}
+	return nil
 }
 
 // start begins a session with a lease that was just taken.
