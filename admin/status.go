@@ -26,6 +26,21 @@ type Report struct {
 	// Open lists transactions that have written messages, perhaps, and have not ended: what they wrote
 	// comes when they commit, and they keep nothing else back. Longest first, at most 10.
 	Open []OpenTransaction `json:"open_transactions"`
+	// Unselected lists topics with messages of the last day that no destination selected, as far as the
+	// relay knew that passed them over. Most messages first, at most 10.
+	Unselected []Unselected `json:"unselected,omitempty"`
+}
+
+// Unselected counts messages of a topic that nobody got.
+type Unselected struct {
+	Topic string `json:"topic"`
+	// Messages counts since First; a crash of the relay may count some twice.
+	Messages  int64     `json:"messages"`
+	EventType string    `json:"event_type,omitempty"` // of the latest
+	MessageID string    `json:"message_id"`           // of the latest
+	Relay     string    `json:"relay"`                // that saw it
+	First     time.Time `json:"first"`
+	Last      time.Time `json:"last"`
 }
 
 // Destination is the sum of a destination's shard groups.
@@ -136,6 +151,9 @@ func Status(ctx context.Context, db DB) (*Report, error) {
 			return err
 		}
 		if err := r.readRelays(ctx, tx); err != nil {
+			return err
+		}
+		if err := r.readUnselected(ctx, tx); err != nil {
 			return err
 		}
 		return r.readOpen(ctx, tx)
@@ -294,6 +312,20 @@ func (r *Report) readSegments(ctx context.Context, tx pgx.Tx, cursors []cursor) 
 				*by = append(*by, cursors[i].Destination)
 			}
 		}
+	}
+	return nil
+}
+
+func (r *Report) readUnselected(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, `
+		SELECT topic, messages, event_type, message_id::text, relay, first_at, last_at
+		FROM outbox.unselected WHERE last_at > clock_timestamp() - interval '1 day'
+		ORDER BY messages DESC, topic LIMIT 10`)
+	if err == nil {
+		r.Unselected, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Unselected])
+	}
+	if err != nil {
+		return fmt.Errorf("read unselected topics: %w", err)
 	}
 	return nil
 }

@@ -115,7 +115,7 @@ func relayPrivileges() []privilege {
 		privileges = append(privileges, privilege{onTable, fmt.Sprintf("outbox.messages_%d", i), []string{"SELECT", "TRUNCATE"}},
 			privilege{onTable, fmt.Sprintf("outbox.inbox_messages_%d", i), []string{"SELECT", "TRUNCATE"}})
 	}
-	for _, table := range []string{"cursors", "slots", "relays", "holds", "dead_letters"} {
+	for _, table := range []string{"cursors", "slots", "relays", "holds", "dead_letters", "unselected"} {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT", "INSERT", "UPDATE", "DELETE"}})
 	}
 	return append(privileges, privilege{onTable, "outbox.audit", []string{"INSERT"}})
@@ -123,7 +123,7 @@ func relayPrivileges() []privilege {
 
 func viewerPrivileges() []privilege {
 	privileges := []privilege{{onSchema, "outbox", []string{"USAGE"}}}
-	for _, table := range []string{"migrations", "cursors", "slots", "relays", "audit", "inbox", "inbox_rotation", "inbox_positions", "inbox_gaps"} {
+	for _, table := range []string{"migrations", "cursors", "slots", "relays", "unselected", "audit", "inbox", "inbox_rotation", "inbox_positions", "inbox_gaps"} {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT"}})
 	}
 	const common = "message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, content_type, headers, deliver_at, created_at"

@@ -140,9 +140,12 @@ type daemon struct {
 
 	metrics *metrics
 	states  *states
+	connect func(context.Context) (*pgx.Conn, error) // for what stands beside delivery
 	watch   *watch
 	brokers []relay.Broker
 	parts   []part
+
+	selection *selection
 }
 
 // part is one shard group of one destination.
@@ -177,7 +180,8 @@ func (d *daemon) assemble() error {
 		d.retention = retention
 	}
 
-	selected := newSelection(d.cfg.Destinations, d.metrics.unselected, d.logger)
+	d.selection = newSelection(d.cfg, d.metrics.unselected, d.logger)
+	d.connect = connect
 	var faults []error
 	for i, destination := range d.cfg.Destinations {
 		broker, kind, err := openDestination(destination, brokerSetting{stdout: d.stdout, logger: d.logger.With("destination", destination.Name)})
@@ -194,7 +198,7 @@ func (d *daemon) assemble() error {
 			return err // not after openDestination
 		}
 		for group := range destination.ShardGroups {
-			d.parts = append(d.parts, part{cursorName{destination.Name, group}, destination, broker, selected.of(i, rules)})
+			d.parts = append(d.parts, part{cursorName{destination.Name, group}, destination, broker, d.selection.of(i, rules)})
 		}
 	}
 	if len(faults) > 0 {
@@ -248,6 +252,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	}
 	if fromOutbox {
 		besides.Go(func() { d.states.run(aside) })
+		besides.Go(func() { d.selection.run(aside, d.connect) })
 	}
 	for _, c := range d.cfg.Destinations {
 		if c.Source != nil && c.Source.Purge != nil {

@@ -27,7 +27,7 @@ func TestOnlyTheFirstDestinationCountsWhatNoneSelects(t *testing.T) {
 	}
 	var log strings.Builder
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})
-	s := newSelection(destinations, counter, slog.New(slog.NewTextHandler(&log, nil)))
+	s := newSelection(config.Config{Destinations: destinations}, counter, slog.New(slog.NewTextHandler(&log, nil)))
 	var selects []func(*outbox.Message) bool
 	for i, d := range destinations {
 		rules, err := d.Table().Parse()
@@ -73,7 +73,7 @@ func TestADestinationForEverythingCostsNoFilter(t *testing.T) {
 	t.Parallel()
 	destinations := []config.Destination{{Topics: []string{"a"}}, {}}
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})
-	s := newSelection(destinations, counter, slog.New(slog.DiscardHandler))
+	s := newSelection(config.Config{Destinations: destinations}, counter, slog.New(slog.DiscardHandler))
 	rules, err := destinations[1].Table().Parse()
 	if err != nil {
 		t.Fatal(err)
@@ -83,6 +83,23 @@ func TestADestinationForEverythingCostsNoFilter(t *testing.T) {
 	}
 	if s.of(0, rules)(&outbox.Message{Topic: "b"}) || value(t, counter) != 0 {
 		t.Error("what another destination selects is counted as unselected")
+	}
+}
+
+func TestADestinationWithATableOfItsOwnCountsForItself(t *testing.T) {
+	t.Parallel()
+	destinations := []config.Destination{{Name: "own", Topics: []string{"a"}, Source: &config.Source{}}, {Name: "b", Topics: []string{"b"}}, {Name: "all", Source: &config.Source{}}}
+	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})
+	s := newSelection(config.Config{Destinations: destinations}, counter, slog.New(slog.DiscardHandler))
+	rules, err := destinations[0].Table().Parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.of(0, rules)(&outbox.Message{Topic: "x"}) || value(t, counter) != 0 {
+		t.Error("a row of another table is counted")
+	}
+	if s.of(1, rules)(&outbox.Message{Topic: "x"}) || value(t, counter) != 1 {
+		t.Error("a message of the outbox that destinations of other tables would want is not counted")
 	}
 }
 
@@ -160,6 +177,12 @@ func TestDestinationsGetTheirShareUnderTheirTopics(t *testing.T) {
 		_, body := get(t, "http://"+address+"/metrics")
 		return strings.Contains(body, "outbox_messages_unselected_total 1\n")
 	})
+	until(t, "and status says it", func() bool {
+		return d.int(`SELECT coalesce(sum(messages), 0) FROM outbox.unselected WHERE topic = 'lost'`) == 1
+	})
+	d.outbox("status").want(exitOK, "SELECTED BY NO DESTINATION", "lost", "drop them by a rule")
+	d.exec(`UPDATE outbox.unselected SET last_at = clock_timestamp() - interval '2 days'`)
+	d.outbox("status").never("SELECTED BY NO DESTINATION")
 	until(t, "and said", func() bool { return strings.Contains(relay.stderr.String(), "lost") })
 }
 

@@ -118,6 +118,7 @@ func writeReport(w io.Writer, r *admin.Report, colours bool) error {
 		{len(r.Relays) > 0, writeRelays},
 		{len(r.Segments) > 0, writeSegments},
 		{len(r.Open) > 0, writeOpen},
+		{len(r.Unselected) > 0, writeUnselected},
 	}
 	for _, s := range sections {
 		if !s.some {
@@ -223,4 +224,17 @@ func writeOpen(w io.Writer, r *admin.Report) error {
 		t.row(id, ago(r.At, o.Since), o.User, o.Application, o.State, short(o.Query, 60))
 	}
 	return t.flush()
+}
+
+// writeUnselected names what nobody gets, and what to do about it.
+func writeUnselected(w io.Writer, r *admin.Report) error {
+	t := newTable(w, "SELECTED BY NO DESTINATION", "MESSAGES", "LATEST", "EVENT TYPE", "SEEN BY")
+	for _, u := range r.Unselected {
+		t.row(u.Topic, u.Messages, ago(r.At, u.Last)+" ago", short(u.EventType, 40), u.Relay)
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w, "add these topics to a destination's topics or filter, or drop them by a rule to say that this is meant")
+	return err
 }

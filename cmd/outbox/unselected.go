@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"sync"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pgoutbox/outbox"
@@ -13,85 +16,203 @@ import (
 
 // selection says what each destination wants, and counts what none does.
 //
-// Every destination reads every message, so one of them has to do the counting: the first of the
-// configuration, in the process that owns it. What it knows is the configuration of its process. Where
-// destinations are spread over processes with different ones, a message that another process sends is
-// counted here, and the warning says so.
+// Every destination of a table reads every message of it, so one of them has to do the counting: the first
+// of the configuration, in the process that owns it. What it knows is the configuration of its process.
+// Where destinations are spread over processes with different ones, a message that another process sends
+// is counted here too.
 type selection struct {
-	filters []route.Filter
-	counter prometheus.Counter
-	logger  *slog.Logger
+	destinations []selecting
+	counter      prometheus.Counter
+	relay        string
+	logger       *slog.Logger
 
-	mu     sync.Mutex
-	topics map[string]struct{} // said already
+	mu      sync.Mutex
+	topics  map[string]struct{} // said already
+	pending map[string]*unselectedTopic
+	changed chan struct{}
 }
 
-func newSelection(destinations []config.Destination, counter prometheus.Counter, logger *slog.Logger) *selection {
-	s := &selection{counter: counter, logger: logger, topics: map[string]struct{}{}}
-	for _, d := range destinations {
-		s.filters = append(s.filters, d.Selection())
+type selecting struct {
+	route.Filter
+	table string // that it reads; "" is the outbox
+}
+
+func (s *selecting) everything() bool { return len(s.Topics) == 0 && len(s.Any) == 0 }
+
+// unselectedTopic is what has not been written to the database yet.
+type unselectedTopic struct {
+	messages  int64
+	eventType string
+	id        outbox.ID
+}
+
+func newSelection(cfg config.Config, counter prometheus.Counter, logger *slog.Logger) *selection {
+	s := &selection{counter: counter, relay: cfg.Name, logger: logger,
+		topics: map[string]struct{}{}, pending: map[string]*unselectedTopic{}, changed: make(chan struct{}, 1)}
+	for _, d := range cfg.Destinations {
+		own := selecting{Filter: d.Selection()}
+		if d.Source != nil {
+			own.table = d.Name // a table of its own has one destination
+		}
+		s.destinations = append(s.destinations, own)
 	}
 	return s
 }
 
-// maxUnselectedTopics bounds the topics that are named in the log.
+// maxUnselectedTopics bounds the topics that are remembered.
 const maxUnselectedTopics = 1000
 
 // of returns what destination n selects, nil if that is everything.
 func (s *selection) of(n int, rules *route.Rules) func(*outbox.Message) bool {
-	own := &s.filters[n]
-	if len(own.Topics) == 0 && len(own.Any) == 0 {
+	own := &s.destinations[n]
+	if own.everything() {
 		if !rules.Dropping() {
 			return nil
 		}
 		return func(m *outbox.Message) bool { return !rules.Drops(m) }
 	}
-	count := n == 0 && s.partial()
+	counts := s.counts(n)
 	return func(m *outbox.Message) bool {
 		if own.Wants(m) {
 			return !rules.Drops(m)
 		}
-		if count && !s.wanted(m) {
+		if counts && !s.wanted(m) {
 			s.note(m)
 		}
 		return false
 	}
 }
 
-// partial says that a message may be selected by no destination, as far as can be seen from here.
-func (s *selection) partial() bool {
-	for i := range s.filters {
-		if len(s.filters[i].Topics) == 0 && len(s.filters[i].Any) == 0 {
+// counts says that destination n counts what no destination of the outbox selects: it is the first, and
+// there may be such messages.
+func (s *selection) counts(n int) bool {
+	if s.destinations[n].table != "" {
+		return false
+	}
+	for i := range s.destinations {
+		d := &s.destinations[i]
+		if d.table == "" && (i < n || d.everything()) {
 			return false
 		}
 	}
 	return true
 }
 
+// wanted says whether a destination of the outbox wants m.
 func (s *selection) wanted(m *outbox.Message) bool {
-	for i := range s.filters {
-		if s.filters[i].Wants(m) {
+	for i := range s.destinations {
+		if d := &s.destinations[i]; d.table == "" && d.Wants(m) {
 			return true
 		}
 	}
 	return false
 }
 
-// note counts a message that no destination selects, and names its topic once.
+// note counts a message that no destination selects, and names its topic once. m's memory is used again.
 func (s *selection) note(m *outbox.Message) {
 	s.counter.Inc()
 	s.mu.Lock()
-	_, said := s.topics[m.Topic]
-	if !said && len(s.topics) < maxUnselectedTopics {
-		s.topics[m.Topic] = struct{}{}
-	} else {
-		said = true
-	}
+	first := s.remember(m)
 	s.mu.Unlock()
-	if !said {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+	if first {
 		s.logger.Warn("no destination of this relay selects a message, and so nobody gets it: add its topic to a destination's "+
 			"topics or filter, or drop it by a rule to say that this is meant; "+
 			"it is said once per topic, and outbox_messages_unselected_total counts all",
 			"topic", m.Topic, "event_type", m.EventType, "message_id", m.ID.String())
 	}
+}
+
+func (s *selection) remember(m *outbox.Message) (first bool) {
+	if _, said := s.topics[m.Topic]; !said {
+		if len(s.topics) == maxUnselectedTopics {
+			return false
+		}
+		first = true
+	}
+	topic := string([]byte(m.Topic))
+	s.topics[topic] = struct{}{}
+	p := s.pending[topic]
+	if p == nil {
+		p = &unselectedTopic{}
+		s.pending[topic] = p
+	}
+	p.messages++
+	p.eventType, p.id = string([]byte(m.EventType)), m.ID
+	return first
+}
+
+// run writes what was noted to where "outbox status" reads it, until ctx ends, and then once more. It does
+// its best: what can't be written now is written later.
+func (s *selection) run(ctx context.Context, connect func(context.Context) (*pgx.Conn, error)) {
+	const pause = 2 * time.Second
+	for last := false; !last; {
+		select {
+		case <-s.changed:
+		case <-ctx.Done():
+			last = true
+		}
+		work, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		if err := s.flush(work, connect); err != nil {
+			s.logger.Debug("unselected topics not written", "error", err)
+		}
+		cancel()
+		if last {
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (s *selection) flush(ctx context.Context, connect func(context.Context) (*pgx.Conn, error)) error {
+	s.mu.Lock()
+	pending := s.pending
+	s.pending = map[string]*unselectedTopic{}
+	s.mu.Unlock()
+	if len(pending) == 0 {
+		return nil
+	}
+	err := s.write(ctx, connect, pending)
+	if err != nil {
+		s.mu.Lock()
+		for topic, p := range pending {
+			if newer := s.pending[topic]; newer != nil {
+				newer.messages += p.messages
+			} else {
+				s.pending[topic] = p
+			}
+		}
+		s.mu.Unlock()
+	}
+	return err
+}
+
+// write adds to the counts, and forgets topics of which there was nothing for a week.
+func (s *selection) write(ctx context.Context, connect func(context.Context) (*pgx.Conn, error), pending map[string]*unselectedTopic) error {
+	var topics, types, ids []string
+	var counts []int64
+	for topic, p := range pending {
+		topics, types, ids, counts = append(topics, topic), append(types, p.eventType), append(ids, p.id.String()), append(counts, p.messages)
+	}
+	conn, err := connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer disconnect(conn)
+	_, err = conn.Exec(ctx, `
+		WITH forgotten AS (DELETE FROM outbox.unselected WHERE last_at < clock_timestamp() - interval '7 days' AND NOT topic = ANY ($2::text[]))
+		INSERT INTO outbox.unselected AS u (relay, topic, event_type, message_id, messages)
+		SELECT $1, x.topic, x.event_type, x.message_id, x.messages
+		FROM unnest($2::text[], $3::text[], $4::uuid[], $5::bigint[]) x (topic, event_type, message_id, messages)
+		ORDER BY x.topic -- so that relays don't wait for each other in a circle
+		ON CONFLICT (topic) DO UPDATE SET messages = u.messages + excluded.messages, event_type = excluded.event_type,
+		       message_id = excluded.message_id, relay = excluded.relay, last_at = clock_timestamp()`,
+		s.relay, topics, types, ids, counts)
+	return err
 }
