@@ -1,0 +1,71 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// WriterLock has the writers of a table take turns, for the relay's strategy serial: ids are then drawn in
+// the order in which transactions commit. Call Take in the transaction right before the insert, after
+// everything else that locks something, and commit soon: until then every other writer waits. A table's
+// writers must all take the same lock.
+type WriterLock struct {
+	// Key is the number of an advisory lock. It is used unless Table is given.
+	Key int64
+
+	// Table is locked in SHARE ROW EXCLUSIVE mode, which conflicts with itself. (ROW EXCLUSIVE, which an
+	// INSERT takes anyway, does not: writers would not wait for each other, and a reader of ids would
+	// lose what commits late.)
+	Table string
+}
+
+// ErrWritersDeadlock says that a transaction waited for the writers' lock while another that has it waited
+// for something of this one.
+var ErrWritersDeadlock = errors.New("outbox: the writers' lock and another lock wait for each other")
+
+// ErrWritersTimeout says that the writers' lock didn't become free in time: another transaction has kept
+// it.
+var ErrWritersTimeout = errors.New("outbox: the writers' lock is held by another transaction for too long")
+
+// Take waits for the lock, which is tx's until it ends. After an error tx can only be rolled back; errors
+// wrap ErrWritersDeadlock and ErrWritersTimeout where that is the reason.
+func (l WriterLock) Take(ctx context.Context, tx pgx.Tx) error {
+	if tx == nil {
+		return errNoTransaction
+	}
+	if l.Table == "" {
+		_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::bigint)", l.Key)
+		return explainLock(err)
+	}
+	name, err := schema.ParseTableName(l.Table)
+	if err != nil {
+		return fmt.Errorf("outbox: take the writers' lock: %w", err)
+	}
+	_, err = tx.Exec(ctx, "LOCK TABLE "+name.String()+" IN SHARE ROW EXCLUSIVE MODE")
+	return explainLock(err)
+}
+
+// explainLock says what to do about the two ways in which taking turns goes wrong.
+func explainLock(err error) error {
+	if err == nil {
+		return nil
+	}
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		switch pgErr.Code {
+		case "40P01":
+			return fmt.Errorf("%w: roll back and try again; to avoid it, take the lock after everything else that the transaction locks, right before the insert: %w",
+				ErrWritersDeadlock, err)
+		case "55P03", "57014":
+			return fmt.Errorf("%w: roll back and try again; to find it, look for the oldest xact_start in pg_stat_activity among the holders in pg_locks: %w",
+				ErrWritersTimeout, err)
+		}
+	}
+	return fmt.Errorf("outbox: take the writers' lock: %w", err)
+}
