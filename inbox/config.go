@@ -42,6 +42,11 @@ type Config struct {
 	// the inbox's own table. The handler writes it.
 	Column *VersionColumn
 
+	// Unordered makes Store keep messages without their order: a Worker then applies those of one key in
+	// parallel, and one that fails doesn't hold up those behind it. With Gaps set to GapWait they are
+	// applied in the order of their sequence numbers even so.
+	Unordered bool
+
 	// Timeout is after how long the handler's context ends. Default: when the caller's does.
 	Timeout time.Duration
 

@@ -1,0 +1,148 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// Worker applies the messages of a stored inbox. It is a relay whose destination is the handler: so retries
+// with back-off, holds, dead letters and their policies, leases between instances and retention are those of
+// the relay, and the operator's verbs work on them. Messages of one key are applied in order, and a key that
+// fails holds up no other.
+type Worker struct {
+	relay *relay.Relay
+}
+
+// WorkerConfig tunes a [Worker]. The zero value means the stated defaults.
+type WorkerConfig struct {
+	// Relay is the relay's own: attempts, back-off, policy, logger, observer. Name and Select are the
+	// worker's. Defaults as there, except that Batch is 200 and MaxInFlight 2000.
+	Relay relay.Config
+
+	// Parallel is how many handlers run at once in each of Relay.Stripes calls, on different keys. The
+	// pool needs that many connections, times Stripes. Default 2.
+	Parallel int
+}
+
+// NewWorker returns a worker for the stored inbox of b that isn't running yet. source reads b.Destination:
+//
+//	source, err := polling.NewSnapshot(conn, b.Destination(), polling.SnapshotConfig{})
+//
+// fn runs as with Handle, on db. Its errors count as attempts, except those marked by outbox.Unavailable,
+// which pause the worker; those marked by outbox.Permanent aren't tried again.
+//
+// Somebody has to run polling.Retention on the database, as for an outbox: a daemon "outbox relay", or the
+// service itself.
+func NewWorker(b *Inbox, source relay.Source, db DB, fn Handler, cfg WorkerConfig) (*Worker, error) {
+	if b == nil || db == nil || fn == nil {
+		return nil, errors.New("inbox: NewWorker needs an inbox, a database and a handler")
+	}
+	if cfg.Parallel < 0 {
+		return nil, fmt.Errorf("inbox: Parallel is %d, it must be positive", cfg.Parallel)
+	}
+	if cfg.Parallel == 0 {
+		cfg.Parallel = 2
+	}
+	if b.cfg.Gaps == GapWait && !b.cfg.Unordered {
+		return nil, errors.New("inbox: with GapWait a stored message that is early would wait for one that is stored behind it: " +
+			"set Config.Unordered, and the sequence numbers make the order, or use GapReport")
+	}
+	cfg.Relay.Name = b.Destination()
+	cfg.Relay.Select = func(m *outbox.Message) bool {
+		consumer, _ := m.Header(consumerHeader)
+		return consumer == b.consumer
+	}
+	if cfg.Relay.Batch == 0 {
+		cfg.Relay.Batch = 200
+	}
+	if cfg.Relay.MaxInFlight == 0 {
+		cfg.Relay.MaxInFlight = max(2000, 2*cfg.Relay.Batch)
+	}
+	r, err := relay.New(source, &handlers{b, db, fn, cfg.Parallel}, cfg.Relay)
+	if err != nil {
+		return nil, err
+	}
+	return &Worker{r}, nil
+}
+
+// Run applies messages until ctx ends; then it waits for the handlers that run (at most
+// Relay.DrainTimeout) and returns nil. It comes back earlier, with an error, only for what waiting can't
+// cure, and with the policy relay.Stop.
+func (w *Worker) Run(ctx context.Context) error { return w.relay.Run(ctx) }
+
+// handlers is the broker of a worker: what it accepts is applied.
+type handlers struct {
+	inbox    *Inbox
+	db       DB
+	fn       Handler
+	parallel int
+}
+
+var _ relay.Broker = (*handlers)(nil)
+
+// Publish applies a batch: the messages of each key one after the other, several keys at once. The engine
+// delivers again what it could not note as done, and Handle knows it then.
+func (h *handlers) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	lanes := lanesOf(batch)
+	errs := make([]error, len(batch))
+	next := make(chan []int)
+	var workers sync.WaitGroup
+	for range min(h.parallel, len(lanes)) {
+		workers.Go(func() {
+			for lane := range next {
+				h.lane(ctx, batch, lane, errs)
+			}
+		})
+	}
+	for _, lane := range lanes {
+		next <- lane
+	}
+	close(next)
+	workers.Wait()
+	return errs
+}
+
+// lane applies messages in order, up to the first that fails.
+func (h *handlers) lane(ctx context.Context, batch []*outbox.Message, lane []int, errs []error) {
+	for n, i := range lane {
+		msg := restored(batch[i])
+		if ctx.Err() != nil {
+			errs[i] = outbox.Unavailable(ctx.Err())
+		} else if _, err := h.inbox.Handle(ctx, h.db, &msg, h.fn); err != nil {
+			errs[i] = err
+			if ctx.Err() != nil {
+				errs[i] = outbox.Unavailable(err) // the worker is being stopped: not the message's fault
+			}
+		}
+		if errs[i] != nil {
+			for _, behind := range lane[n+1:] {
+				errs[behind] = outbox.ErrSkipped
+			}
+			return
+		}
+	}
+}
+
+// lanesOf returns the indexes of the messages of each key, in order. Those without a key have no order.
+func lanesOf(batch []*outbox.Message) (lanes [][]int) {
+	known := make(map[string]int, len(batch))
+	for i, m := range batch {
+		key := m.OrderingKey()
+		at, ok := known[key]
+		if !ok || key == "" {
+			at = len(lanes)
+			known[key] = at
+			lanes = append(lanes, nil)
+		}
+		lanes[at] = append(lanes[at], i)
+	}
+	return lanes
+}
+
+// Close is the engine's; the database belongs to the caller.
+func (h *handlers) Close() error { return nil }
