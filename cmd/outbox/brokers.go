@@ -81,6 +81,16 @@ func brokerKinds() map[string]brokerKind {
 			},
 			false,
 		},
+		"http": {
+			func(b config.Broker) bool { return b.Webhook != nil },
+			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openHTTP(b.Webhook, s) },
+			true,
+		},
+		"grpc": {
+			func(b config.Broker) bool { return b.GRPC != nil },
+			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openGRPC(b.GRPC, s) },
+			true,
+		},
 	}
 }
 

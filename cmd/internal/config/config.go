@@ -86,6 +86,9 @@ type Broker struct {
 	PubSub *PubSub `json:"pubsub" jsonschema:"Google Cloud Pub/Sub."`
 	Stdout *Stdout `json:"stdout" jsonschema:"JSON lines on standard output."`
 	File   *File   `json:"file" jsonschema:"JSON lines in a file."`
+
+	Webhook *Webhook `json:"http" jsonschema:"Webhooks, by the rules of Standard Webhooks."`
+	GRPC    *GRPC    `json:"grpc" jsonschema:"A server of the gRPC service outbox.v1.Delivery."`
 }
 
 // Kafka configures a Kafka cluster.

@@ -75,6 +75,10 @@ func newDefault(t reflect.Type) reflect.Value {
 		*p = DefaultSource()
 	case *Purge:
 		*p = DefaultPurge()
+	case *Webhook:
+		*p = DefaultWebhook()
+	case *GRPC:
+		*p = DefaultGRPC()
 	default:
 		if !defaultOfCloud(v) {
 			defaultOfRouting(v)

@@ -153,6 +153,12 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"sns, no topic", destination("broker: {sns: {}}"), none},
 		{"sns, topic", destination("broker: {sns: {topic: orders, endpoint: sns}}"), none},
 		{"pubsub, no project", destination("broker: {pubsub: {endpoint: \"https://x\", insecure: true, credentials_file: /does/not/exist}}"), none},
+		{"http, nothing", destination("broker: {http: {}}"), none},
+		{"http, public key", destination("broker: {http: {url: \"https://u:hidden@h/{topic}\", secret: whpk_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo=, previous_secret: hidden, bearer_token: hidden, user: u}}"), none},
+		{"http, no TLS", destination("broker: {http: {url: \"http://h/{topik}\", previous_secret: hidden, password: hidden, api_key_header: Host, max_payload: -1, allow_networks: [10.0.0.0/8, 10.0.0.1, ten], tls: {enabled: true}}}"), none},
+		{"http, scheme", destination("broker: {http: {url: \"ftp://hidden/\", request_messages: 0, api_key: hidden}}"), none},
+		{"grpc, nothing", destination("broker: {grpc: {}}"), none},
+		{"grpc, token without TLS", destination("broker: {grpc: {target: \"h:1\", token: hidden, keepalive: 1s, max_message_bytes: 10}}"), none},
 		{"bytes in flight", delivery("max_in_flight_bytes: 1000"), none},
 		{"batch", delivery("batch: 0"), none},
 

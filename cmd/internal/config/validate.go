@@ -206,6 +206,12 @@ func (l *loader) broker(b *Broker, path string) {
 	if b.File != nil {
 		l.check(b.File.Path != "", path+".file.path", "not given; name the file")
 	}
+	if b.Webhook != nil {
+		l.webhook(b.Webhook, path+".http")
+	}
+	if b.GRPC != nil {
+		l.grpc(b.GRPC, path+".grpc")
+	}
 }
 
 func (l *loader) kafka(k *Kafka, path string) {
