@@ -71,6 +71,12 @@ func try(url string, f func(ch *amqp091.Channel) error) error {
 	return f(ch)
 }
 
+// pair returns two queues.
+func pair(t testing.TB, url string) [2]*queue {
+	t.Helper()
+	return [2]*queue{newQueue(t, url, nil), newQueue(t, url, nil)}
+}
+
 // queue is a quorum queue of a test's own, and what has been read from it so far.
 type queue struct {
 	url, name string
@@ -98,36 +104,35 @@ func newQueue(t testing.TB, url string, args amqp091.Table) *queue {
 	return q
 }
 
-// read takes what is in the queue out of it, and returns all that has ever been.
+// read takes what is in the queue out of it, and returns all that has ever been. A message of its own, behind all that
+// is there, says where to stop.
 func (q *queue) read(ctx context.Context) ([]amqp091.Delivery, error) {
 	err := try(q.url, func(ch *amqp091.Channel) error {
-		if err := ch.Qos(1000, 0, false); err != nil {
+		if err := errors.Join(ch.Qos(1000, 0, false), ch.Confirm(false)); err != nil {
 			return err
 		}
-		deliveries, err := ch.Consume(q.name, "", false, false, false, false, nil)
+		end := outbox.NewID().String()
+		confirmed, err := ch.PublishWithDeferredConfirm("", q.name, true, false, amqp091.Publishing{MessageId: end})
 		if err != nil {
 			return err
 		}
-		for {
-			select {
-			case d, ok := <-deliveries:
-				if !ok {
-					return errors.New("the consumer was cancelled")
-				}
-				if err := d.Ack(false); err != nil {
-					return err
-				}
-				q.seen = append(q.seen, d)
-			case <-time.After(50 * time.Millisecond):
-				// Nothing has come for a while; the queue knows whether there is more.
-				state, err := ch.QueueDeclarePassive(q.name, true, false, false, false, nil)
-				if err != nil || state.Messages == 0 && len(deliveries) == 0 {
-					return err
-				}
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+		if accepted, err := confirmed.WaitContext(ctx); err != nil || !accepted {
+			return fmt.Errorf("the end of queue %s was not accepted: %w", q.name, err)
 		}
+		deliveries, err := ch.ConsumeWithContext(ctx, q.name, "", false, false, false, false, nil)
+		if err != nil {
+			return err
+		}
+		for d := range deliveries {
+			if err := d.Ack(false); err != nil {
+				return err
+			}
+			if d.MessageId == end {
+				return nil
+			}
+			q.seen = append(q.seen, d)
+		}
+		return cmp.Or(ctx.Err(), errors.New("the consumer has been cancelled"))
 	})
 	return q.seen, err
 }
@@ -209,12 +214,11 @@ func newBroker(t testing.TB, servers string, cfg rabbitmq.Config) *rabbitmq.Brok
 	return b
 }
 
-// harness has two queues of its own.
-func harness(t *testing.T, url string) relaytest.BrokerHarness {
-	queues := [2]*queue{newQueue(t, url, nil), newQueue(t, url, nil)}
+// harness addresses two queues.
+func harness(t *testing.T, url string, queues [2]*queue) relaytest.BrokerHarness {
 	return relaytest.BrokerHarness{
 		Open: func(t *testing.T) relay.Broker {
-			b, err := rabbitmq.New(url, rabbitmq.Config{AckTimeout: 10 * time.Second, MaxMessageBytes: 1 << 20})
+			b, err := rabbitmq.New(url, rabbitmq.Config{AckTimeout: 5 * time.Second, MaxMessageBytes: 1 << 20})
 			if err != nil {
 				t.Fatal(err)
 			}

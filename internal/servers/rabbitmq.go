@@ -23,6 +23,10 @@ const envRabbitMQ = "OUTBOX_TEST_RABBITMQ"
 type RabbitMQConfig struct {
 	// Settings are lines of rabbitmq.conf, which win over what stands there.
 	Settings []string
+
+	// Fsync has quorum queues write to the disk, and not to the system's memory alone, before they confirm: for
+	// benchmarks. What is confirmed survives a kill either way.
+	Fsync bool
 }
 
 // RabbitMQ is a single node, with the user guest and without plugins, on 127.0.0.1.
@@ -80,7 +84,12 @@ func (r *RabbitMQ) configure(config RabbitMQConfig) error {
 		"vm_memory_high_watermark.absolute = 1GB",
 		"disk_free_limit.absolute = 50MB",
 	}, config.Settings...)
+	advanced := "[{ra, [{wal_sync_method, none}]}].\n"
+	if config.Fsync {
+		advanced = "[].\n"
+	}
 	return errors.Join(
+		os.WriteFile(filepath.Join(r.folder, "advanced.config"), []byte(advanced), 0o644),
 		os.WriteFile(filepath.Join(r.folder, "rabbitmq.conf"), []byte(strings.Join(settings, "\n")+"\n"), 0o644),
 		os.WriteFile(filepath.Join(r.folder, "plugins"), []byte("[].\n"), 0o644))
 }
@@ -97,6 +106,7 @@ func (r *RabbitMQ) environment() []string {
 		"RABBITMQ_DIST_PORT=" + strconv.Itoa(r.ports[1]),
 		"RABBITMQ_CONF_ENV_FILE=" + in("none"),
 		"RABBITMQ_CONFIG_FILE=" + in("rabbitmq.conf"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE=" + in("advanced.config"),
 		"RABBITMQ_ENABLED_PLUGINS_FILE=" + in("plugins"),
 		"RABBITMQ_MNESIA_BASE=" + in("mnesia"),
 		"RABBITMQ_LOG_BASE=" + in("log"),
