@@ -172,7 +172,7 @@ func TestRecordsOfABatchStandBesideEachOther(t *testing.T) {
 	var shown []string
 	var kept []format.Record
 	for i := range 200 {
-		m := with(func(m *outbox.Message) { m.Key = strings.Repeat("k", i) })
+		m := with(func(m *outbox.Message) { m.Key, m.Headers[0].Value = strings.Repeat("k", i), strings.Repeat("v", i) })
 		if err := encoder.Encode(&r, m); err != nil {
 			t.Fatal(err)
 		}

@@ -151,7 +151,7 @@ func place(p Placement) (column, error) {
 		return c, fmt.Errorf("debezium place: %q is not a field of a message such as event_type, aggregate_id or header.NAME", p.Field)
 	}
 	c.value = value
-	name := p.Field
+	var name string
 	switch p.Field {
 	case "event_type":
 		name = "type"

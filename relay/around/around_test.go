@@ -339,6 +339,9 @@ func TestARowOfDifferentFailuresIsAnOutage(t *testing.T) {
 	if err := publish(9, "good", "a"); outbox.IsUnavailable(err) {
 		t.Errorf("something was accepted, and the rest is unavailable: %v", err)
 	}
+	if err := publish(4, "a"); outbox.IsUnavailable(err) {
+		t.Errorf("what failed before the acceptance still counts: %v", err)
+	}
 	failing = false
 	if err := publish(1, "a"); err != nil {
 		t.Error(err)
