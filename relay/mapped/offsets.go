@@ -114,7 +114,7 @@ func (s *offsetSource) Acquire(ctx context.Context) (relay.Session, error) {
 			return nil, err
 		}
 		session := &offsetSession{source: &s.source, table: t, offsets: o, marks: newStatements(t, true, ""), holds: newHolds(),
-			token: token, renewed: since, parts: make(map[partName]*part), reading: reading, size: reader{pageBytes: s.cfg.PageBytes}}
+			token: token, renewed: since, parts: make(map[partName]*part), reading: reading, size: reader{least: minPage, pageBytes: s.cfg.PageBytes}}
 		session.link = newLink(settling, s.cfg.Lease, session.renew)
 		session.pace = pace{cfg: &s.cfg, broken: session.link.broken}
 		return session, nil

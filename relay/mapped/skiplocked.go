@@ -54,6 +54,7 @@ func (s *SkipLocked) Acquire(ctx context.Context) (relay.Session, error) {
 			reader: newReader(t, nil, s.cfg.PageBytes, "FOR UPDATE OF m SKIP LOCKED"),
 			freed:  make(chan struct{}, 1), broken: make(chan struct{}),
 		}
+		session.reader.least = minLockedPage
 		session.pace = pace{cfg: &s.cfg, broken: session.broken}
 		session.adopt(conn)
 		return session, nil

@@ -131,19 +131,24 @@ type reader struct {
 	// claims says that scan has two columns behind those of the table: a row's place and its token.
 	claims bool
 
+	least     int // rows of a page
 	pageBytes int
 	bytes     int // of a message, by what was read lately; 0: nothing was
 }
 
 // minPage is how many rows are read at once at least, where they are not large: a page has a cost of its
-// own, so a small batch is a part of one.
-const minPage = 1000
+// own, so a small batch is a part of one. Of rows that are locked it is less: what a transaction has settled
+// comes again if it is cut off before it commits.
+const (
+	minPage       = 1000
+	minLockedPage = 200
+)
 
 // size is how many rows to read so that they have about pageBytes. What is read beyond the bytes is
 // memory, so a session begins with few.
 func (r *reader) size(limit int) int {
 	const unknown = 256
-	limit = max(limit, minPage)
+	limit = max(limit, r.least)
 	if r.bytes == 0 {
 		return min(limit, unknown)
 	}
@@ -164,7 +169,7 @@ func (r *reader) observe(ds []relay.Delivery) {
 
 // newReader reads with clause, which follows the limit: a lock, or nothing.
 func newReader(t *table, conn *pgx.Conn, pageBytes int, clause string) *reader {
-	r := &reader{conn: conn, table: t, horizon: newHorizon(t.along), pageBytes: pageBytes}
+	r := &reader{conn: conn, table: t, horizon: newHorizon(t.along), least: minPage, pageBytes: pageBytes}
 	if t.along == alongSequence {
 		r.look = fmt.Sprintf(lookSQL, t.by, t.name, t.by, t.info.OID, t.info.OID)
 	}
