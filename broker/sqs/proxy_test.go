@@ -5,12 +5,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // proxy stands between client and server, and does to their traffic what it is told.
 type proxy struct {
 	addr, upstream string
 	swallow        atomic.Bool // what the server says is lost, and then the connection
+	frozen         atomic.Bool // nothing is passed on
 	all            sync.WaitGroup
 
 	mu       sync.Mutex
@@ -98,6 +100,9 @@ func (p *proxy) copy(to, from net.Conn, answers bool) {
 		if answers && n > 0 && p.swallow.Load() {
 			return
 		}
+		for p.frozen.Load() && p.open(from) {
+			time.Sleep(time.Millisecond) // a network that stands still
+		}
 		if n > 0 {
 			if _, err := to.Write(buf[:n]); err != nil {
 				return
@@ -107,4 +112,11 @@ func (p *proxy) copy(to, from net.Conn, answers bool) {
 			return
 		}
 	}
+}
+
+func (p *proxy) open(conn net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, open := p.conns[conn]
+	return open && p.listener != nil
 }

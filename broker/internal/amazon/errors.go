@@ -74,8 +74,7 @@ func Classify(doing string, err error) error {
 		return outbox.Unavailable(fmt.Errorf("%w; see that the credentials are right, and the clock", said))
 	case IsMissing(err):
 		return Missing(said)
-	case isDenied(code), is(code, "KmsAccessDenied", "KmsDisabled", "KmsInvalidKeyUsage", "KmsInvalidState", "KmsNotFound", "KmsOptInRequired", "InvalidSecurity", "InvalidAddress"),
-		strings.HasPrefix(code, "KMS"):
+	case isDenied(code), isKey(code), is(code, "InvalidSecurity", "InvalidAddress"):
 		return said
 	case isContent(code):
 		return refusal{outbox.Permanent(said), true}
@@ -91,7 +90,7 @@ func EntryError(target, code, message string, senderFault bool) error {
 	switch {
 	case isThrottle(code), isIdentity(code):
 		return outbox.Unavailable(err)
-	case isDenied(code), strings.HasPrefix(strings.ToUpper(code), "KMS"):
+	case isDenied(code), isKey(code):
 		return err
 	case senderFault, isContent(code):
 		return outbox.Permanent(err)
@@ -100,16 +99,17 @@ func EntryError(target, code, message string, senderFault bool) error {
 	return outbox.Unavailable(err)
 }
 
-// is compares codes, which have a prefix with a dot in some protocols and versions, and a suffix
-// "Exception" in some.
+// bare returns a code without what may stand before it: a namespace with a dot, a shape's with a hash.
+func bare(code string) string { return code[strings.LastIndexAny(code, ".#")+1:] }
+
+// is compares codes, which have a suffix "Exception" in some protocols and versions.
 func is(code string, names ...string) bool {
-	code = code[strings.LastIndexByte(code, '.')+1:]
+	code = bare(code)
 	return slices.Contains(names, code) || slices.Contains(names, strings.TrimSuffix(code, "Exception"))
 }
 
 func isThrottle(code string) bool {
-	bare := code[strings.LastIndexByte(code, '.')+1:]
-	_, known := retry.DefaultThrottleErrorCodes[bare]
+	_, known := retry.DefaultThrottleErrorCodes[bare(code)]
 	return known || is(code, "Throttled", "OverLimit", "KmsThrottled", "KMSThrottling", "TooManyRequests", "ServiceUnavailable")
 }
 
@@ -121,6 +121,9 @@ func isIdentity(code string) bool {
 func isDenied(code string) bool {
 	return is(code, "AccessDenied", "AuthorizationError", "NotAuthorized", "UnauthorizedOperation")
 }
+
+// isKey reports whether a code is about the key that encrypts a target: KmsDisabled, KMS.DisabledException.
+func isKey(code string) bool { return strings.Contains(strings.ToUpper(code), "KMS") }
 
 func isContent(code string) bool {
 	return is(code, "InvalidMessageContents", "BatchRequestTooLong", "MessageTooLong")

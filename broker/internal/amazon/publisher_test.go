@@ -1,0 +1,181 @@
+package amazon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// script is a service that does what a test tells it to.
+type script struct {
+	find func(name string) (*Target, error)
+	send func(entries []Entry) ([]error, error)
+
+	mu    sync.Mutex
+	sent  [][]Entry
+	finds int
+}
+
+func (s *script) Find(_ context.Context, name string) (*Target, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.finds++
+	if s.find != nil {
+		return s.find(name)
+	}
+	return &Target{Name: name, FIFO: true, Limit: 1 << 20, Request: 1 << 20}, nil
+}
+
+func (s *script) Send(_ context.Context, _ *Target, entries []Entry) ([]error, error) {
+	s.mu.Lock()
+	s.sent = append(s.sent, entries)
+	s.mu.Unlock()
+	if s.send != nil {
+		return s.send(entries)
+	}
+	return make([]error, len(entries)), nil
+}
+
+func publisher(t *testing.T, s *script) *Publisher {
+	t.Helper()
+	names, faults := NewNames("{topic}", nil, func(string) string { return "" })
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	return NewPublisher(s, Settings{Names: names, Payload: PayloadAuto, Requests: 4, Timeout: time.Minute, LargestLimit: 1 << 20})
+}
+
+func numbered(count, keys int) []*outbox.Message {
+	batch := make([]*outbox.Message, count)
+	for i := range batch {
+		batch[i] = &outbox.Message{ID: outbox.NewID(), Topic: "t", Key: fmt.Sprint("k-", i%keys), Payload: fmt.Append(nil, i/keys)}
+	}
+	return batch
+}
+
+func TestAKeyIsNeverTwiceOnItsWay(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	under := map[string]bool{}
+	s := &script{}
+	s.send = func(entries []Entry) ([]error, error) {
+		mu.Lock()
+		for _, e := range entries {
+			if under[e.Group] {
+				t.Errorf("key %s is on its way twice", e.Group)
+			}
+			under[e.Group] = true
+		}
+		mu.Unlock()
+		defer func() {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, e := range entries {
+				delete(under, e.Group)
+			}
+		}()
+		return make([]error, len(entries)), nil
+	}
+	if errs := publisher(t, s).Publish(t.Context(), numbered(400, 25)); errs != nil {
+		t.Errorf("outcomes %v", errs)
+	}
+	total := 0
+	for _, entries := range s.sent {
+		total += len(entries)
+		if len(entries) > RequestEntries {
+			t.Errorf("a request of %d messages", len(entries))
+		}
+	}
+	if total != 400 {
+		t.Errorf("%d messages were sent", total)
+	}
+}
+
+func TestAnUnknownOutcomeStopsTheCall(t *testing.T) {
+	t.Parallel()
+	s := &script{send: func([]Entry) ([]error, error) {
+		return nil, outbox.Unavailable(errors.New("connection reset"))
+	}}
+	batch := numbered(2000, 1000)
+	errs := publisher(t, s).Publish(t.Context(), batch)
+	if len(errs) != len(batch) {
+		t.Fatalf("%d outcomes", len(errs))
+	}
+	for i, err := range errs {
+		if i < 1000 && !outbox.IsUnavailable(err) || i >= 1000 && !errors.Is(err, outbox.ErrSkipped) {
+			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+	if len(s.sent) > 8 {
+		t.Errorf("%d requests were sent", len(s.sent))
+	}
+}
+
+func TestALimitThatMayHaveChangedIsReadAgainBeforeAMessageIsRefused(t *testing.T) {
+	t.Parallel()
+	limit := 1000
+	s := &script{}
+	s.find = func(name string) (*Target, error) {
+		return &Target{Name: name, FIFO: true, Limit: limit, Request: limit}, nil
+	}
+	p := publisher(t, s)
+	batch := numbered(1, 1)
+	batch[0].Payload = []byte(strings.Repeat("x", 2000))
+	if errs := p.Publish(t.Context(), batch); !outbox.IsPermanent(errs[0]) {
+		t.Fatalf("the limit was just read: %v", errs)
+	}
+	limit = 5000
+	p.targets["t"].found = time.Now().Add(-time.Hour)
+	if errs := p.Publish(t.Context(), batch); outbox.IsPermanent(errs[0]) || outbox.IsUnavailable(errs[0]) {
+		t.Fatalf("the limit is old: %v", errs)
+	}
+	if errs := p.Publish(t.Context(), batch); errs != nil || s.finds != 2 {
+		t.Errorf("the limit was raised: %v, read %d times", errs, s.finds)
+	}
+}
+
+func TestWhatHasNoRoomAmongTenAttributesStandsTogether(t *testing.T) {
+	t.Parallel()
+	m := numbered(1, 1)[0]
+	for i := range 7 {
+		m.Headers = append(m.Headers, outbox.Header{Name: fmt.Sprint("h", i), Value: "v"})
+	}
+	target := &Target{Name: "q", FIFO: true}
+	e, err := PayloadAuto.encode(m, target)
+	if err != nil || len(e.Attributes) != 10 || e.Attributes[9].Name != "h6" { // id, topic, key, seven headers
+		t.Fatalf("%v, %v", e.Attributes, err)
+	}
+	m.EventType = "e"
+	e, err = PayloadAuto.encode(m, target)
+	if err != nil || len(e.Attributes) != 10 || e.Attributes[9] != (Attribute{"outbox-headers", `{"h5":"v","h6":"v"}`}) {
+		t.Fatalf("%v, %v", e.Attributes, err)
+	}
+	size := len(e.Body)
+	for _, a := range e.Attributes {
+		size += len(a.Name) + len("String") + len(a.Value)
+	}
+	if e.Size != size {
+		t.Errorf("size %d, want %d", e.Size, size)
+	}
+	m.Headers = []outbox.Header{{Name: "Outbox-Id", Value: "x"}}
+	if _, err := PayloadAuto.encode(m, target); !outbox.IsPermanent(err) {
+		t.Errorf("a reserved name: %v", err)
+	}
+}
+
+func TestTextIsWhatTheServicesTake(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"": true, "a\t\r\n": true, "Größe 🔑": true, "\x7f\u0085": true, "\x00": false, "\x1f": false, "\xff": false, "\ufffd": true, "\ufffe": false, "a\uffff": false, "\xed\xa0\x80": false,
+	} {
+		if isText([]byte(text)) != want {
+			t.Errorf("%q is text: %t", text, !want)
+		}
+	}
+}

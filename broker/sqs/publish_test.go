@@ -1,0 +1,289 @@
+package sqs_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	sdk "github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/sqs"
+	"github.com/pgoutbox/outbox/internal/servers"
+)
+
+// The strict server refuses attributes that are empty, more than ten, or have forbidden characters.
+func TestWhatIsNoAttributeOfSQSArrivesAllTheSame(t *testing.T) {
+	t.Parallel()
+	a := connect(t, servers.TestElasticMQ(t).URL())
+	queue := a.queue(".fifo")
+	m := numbered(strings.TrimSuffix(queue, ".fifo"), 1, 1)[0]
+	m.Key, m.EventType, m.AggregateType, m.AggregateID = strings.Repeat("ключ ", 100), "Order\x02Created", "order", "4711"
+	m.ContentType, m.Payload = "text/plain", []byte("a\x00b")
+	m.Headers = []outbox.Header{{Name: "empty"}, {Name: "a b", Value: "1"}, {Name: ".dot", Value: "2"}, {Name: "AWS.x", Value: "3"}, {Name: "noncharacter", Value: "\ufffe \uffff"}}
+	for i := range 20 {
+		m.Headers = append(m.Headers, outbox.Header{Name: fmt.Sprintf("h-%02d", i), Value: "v"})
+	}
+	accepted(t, a.broker(sqs.Config{}).Publish(patient(t), []*outbox.Message{m}))
+	got, err := a.read(patient(t), queue)
+	if err != nil || len(got) != 1 {
+		t.Fatalf("%d messages, %v", len(got), err)
+	}
+	sortHeaders(m)
+	if g, w := fmt.Sprintf("%+v", got[0]), fmt.Sprintf("%+v", *m); g != w {
+		t.Errorf("received %s\nwant %s", g, w)
+	}
+}
+
+func TestGroupAndDeduplicationIdComeFromKeyAndId(t *testing.T) {
+	t.Parallel()
+	a := connect(t, servers.TestElasticMQ(t).URL())
+	queue := a.queue(".fifo")
+	batch := numbered(strings.TrimSuffix(queue, ".fifo"), 3, 3)
+	batch[0].Key = "order-4711"
+	batch[1].Key = strings.Repeat("x", 129)
+	batch[2].Key = ""
+	accepted(t, a.broker(sqs.Config{}).Publish(patient(t), batch))
+	url, err := a.client.GetQueueUrl(patient(t), &sdk.GetQueueUrlInput{QueueName: &queue})
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups := map[string]string{}
+	for len(groups) < 3 {
+		got, err := a.client.ReceiveMessage(patient(t), &sdk.ReceiveMessageInput{
+			QueueUrl: url.QueueUrl, MaxNumberOfMessages: 10, MessageAttributeNames: []string{"All"},
+			MessageSystemAttributeNames: []types.MessageSystemAttributeName{"All"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range got.Messages {
+			m := &got.Messages[i]
+			id := aws.ToString(m.MessageAttributes["outbox-id"].StringValue)
+			if m.Attributes["MessageDeduplicationId"] != id {
+				t.Errorf("deduplication id %q of message %s", m.Attributes["MessageDeduplicationId"], id)
+			}
+			groups[id] = m.Attributes["MessageGroupId"]
+		}
+	}
+	if g := groups[batch[0].ID.String()]; g != "order-4711" {
+		t.Errorf("group %q of a plain key", g)
+	}
+	if g := groups[batch[1].ID.String()]; !strings.HasPrefix(g, "sha256:") || len(g) != len("sha256:")+64 {
+		t.Errorf("group %q of a long key", g)
+	}
+	if g := groups[batch[2].ID.String()]; g != batch[2].ID.String() {
+		t.Errorf("group %q of a message without a key", g)
+	}
+}
+
+func TestPayloadsAreTextOrBase64AsConfigured(t *testing.T) {
+	t.Parallel()
+	a := connect(t, servers.TestElasticMQ(t).URL())
+	queue := a.queue(".fifo")
+	topic := strings.TrimSuffix(queue, ".fifo")
+	text := numbered(topic, 2, 2)
+	text[1].Payload = []byte("\x01")
+	errs := a.broker(sqs.Config{Payload: "text"}).Publish(patient(t), text)
+	if len(errs) != 2 || errs[0] != nil || !outbox.IsPermanent(errs[1]) {
+		t.Errorf("text: %v", errs)
+	}
+	all := numbered(topic, 1, 1)
+	accepted(t, a.broker(sqs.Config{Payload: "base64"}).Publish(patient(t), all))
+	got, err := a.read(patient(t), queue)
+	if err != nil || len(got) != 2 {
+		t.Fatalf("%d messages, %v", len(got), err)
+	}
+}
+
+func TestAMessageTooLargeForItsQueueIsRefusedBeforeItIsSent(t *testing.T) {
+	t.Parallel()
+	a := connect(t, servers.TestElasticMQ(t, relaxed).URL()) // takes any size
+	queue := a.queue(".fifo")
+	batch := numbered(strings.TrimSuffix(queue, ".fifo"), 2, 2)
+	batch[1].Payload = []byte(strings.Repeat("x", 1<<20-50)) // with its attributes it is more
+	errs := a.broker(sqs.Config{}).Publish(patient(t), batch)
+	if len(errs) != 2 || errs[0] != nil || !outbox.IsPermanent(errs[1]) {
+		t.Fatalf("outcomes %v", errs)
+	}
+	contains(t, errs[1], queue, "1048576")
+}
+
+func TestARepeatIsDropped(t *testing.T) {
+	t.Parallel()
+	a := connect(t, servers.TestElasticMQ(t).URL())
+	queue := a.queue(".fifo")
+	b := a.broker(sqs.Config{})
+	batch := numbered(strings.TrimSuffix(queue, ".fifo"), 30, 3)
+	for range 3 {
+		accepted(t, b.Publish(patient(t), batch))
+	}
+	if got, err := a.read(patient(t), queue); err != nil || len(got) != len(batch) {
+		t.Errorf("%d messages of %d, %v", len(got), len(batch), err)
+	}
+}
+
+func TestStandardQueuesAreUsedWhenAllowed(t *testing.T) {
+	t.Parallel()
+	a := connect(t, servers.TestElasticMQ(t).URL())
+	queue := a.queue("")
+	if _, err := sqs.New(sqs.Config{Queue: "{topic}", AWS: anyone()}); err == nil {
+		t.Error("a template of standard queues was taken without Unordered")
+	} else {
+		contains(t, err, "Unordered", ".fifo")
+	}
+	b := a.broker(sqs.Config{Queue: "{topic}", Unordered: true})
+	batch := numbered(queue, 100, 5)
+	accepted(t, b.Publish(patient(t), batch))
+	if got, err := a.read(patient(t), queue); err != nil || len(got) != len(batch) {
+		t.Errorf("%d messages of %d, %v", len(got), len(batch), err)
+	}
+}
+
+func TestQueuesComeFromTheTableOrTheTemplate(t *testing.T) {
+	t.Parallel()
+	a := connect(t, servers.TestElasticMQ(t).URL())
+	tabled, dotted := a.queue(".fifo"), a.queue(".fifo")
+	b := a.broker(sqs.Config{Queues: map[string]string{"billing": tabled}})
+	batch := numbered("billing", 2, 2)
+	batch[1].Topic = strings.ReplaceAll(strings.TrimSuffix(dotted, ".fifo"), "-", ".") // a dot becomes a hyphen
+	accepted(t, b.Publish(patient(t), batch))
+	for i, queue := range []string{tabled, dotted} {
+		got, err := a.read(patient(t), queue)
+		if err != nil || len(got) != 1 || got[0].Topic != batch[i].Topic {
+			t.Errorf("queue %s: %v, %v", queue, got, err)
+		}
+	}
+	batch[0].Topic = "no name"
+	if errs := b.Publish(patient(t), batch[:1]); len(errs) != 1 || !outbox.IsPermanent(errs[0]) {
+		t.Errorf("a topic that can't be a queue: %v", errs)
+	}
+}
+
+func TestAQueueIsCreatedWhenAsked(t *testing.T) {
+	t.Parallel()
+	a := connect(t, servers.TestElasticMQ(t).URL())
+	name := "t-" + outbox.NewID().String()
+	batch := numbered(name, 1, 1)
+	errs := a.broker(sqs.Config{}).Publish(patient(t), batch)
+	if len(errs) != 1 || outbox.IsPermanent(errs[0]) || outbox.IsUnavailable(errs[0]) {
+		t.Fatalf("without: %v", errs)
+	}
+	contains(t, errs[0], name, "aws sqs create-queue")
+	accepted(t, a.broker(sqs.Config{CreateQueues: &sqs.QueueSettings{}}).Publish(patient(t), batch))
+	if got, err := a.read(patient(t), name+".fifo"); err != nil || len(got) != 1 {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+func TestAQueueThatIsDeletedIsLookedForAgain(t *testing.T) {
+	t.Parallel()
+	a := connect(t, servers.TestElasticMQ(t).URL())
+	queue := a.queue(".fifo")
+	b := a.broker(sqs.Config{CreateQueues: &sqs.QueueSettings{}})
+	topic := strings.TrimSuffix(queue, ".fifo")
+	accepted(t, b.Publish(patient(t), numbered(topic, 1, 1)))
+	url, err := a.client.GetQueueUrl(patient(t), &sdk.GetQueueUrlInput{QueueName: &queue})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.client.DeleteQueue(patient(t), &sdk.DeleteQueueInput{QueueUrl: url.QueueUrl}); err != nil {
+		t.Fatal(err)
+	}
+	batch := numbered(topic, 1, 1)
+	if errs := b.Publish(patient(t), batch); len(errs) != 1 || outbox.IsUnavailable(errs[0]) || outbox.IsPermanent(errs[0]) {
+		t.Fatalf("the queue is gone: %v", errs)
+	}
+	accepted(t, b.Publish(patient(t), batch))
+}
+
+func TestPingNamesAMissingQueue(t *testing.T) {
+	t.Parallel()
+	a := connect(t, servers.TestElasticMQ(t).URL())
+	err := a.broker(sqs.Config{Queue: "nowhere.fifo"}).Ping(patient(t))
+	if !outbox.IsUnavailable(err) {
+		t.Errorf("ping: %v", err)
+	}
+	contains(t, err, "nowhere.fifo", "doesn't exist")
+}
+
+func TestLostAnswersLeaveUnknownOutcomesAndNothingIsLostOrInverted(t *testing.T) {
+	t.Parallel()
+	server := servers.TestElasticMQ(t)
+	a := connect(t, server.URL())
+	queue := a.queue(".fifo")
+	topic := strings.TrimSuffix(queue, ".fifo")
+	p := newProxy(t, server.Addr())
+	b := open(t, "http://"+p.addr, sqs.Config{Timeout: 5 * time.Second})
+	defer b.Close()
+	first := numbered(topic, 1, 1)
+	accepted(t, b.Publish(patient(t), first)) // finds the queue
+	batch := numbered(topic, 100, 10)
+	p.swallow.Store(true)
+	for i, err := range b.Publish(patient(t), batch) {
+		if !outbox.IsUnavailable(err) && !errors.Is(err, outbox.ErrSkipped) {
+			t.Errorf("message %d without an answer: %v", i, err)
+		}
+	}
+	p.swallow.Store(false)
+	accepted(t, b.Publish(patient(t), batch))
+	got, err := a.read(patient(t), queue)
+	if err != nil || len(got) != 101 {
+		t.Fatalf("%d messages, want 101; %v", len(got), err)
+	}
+	next := map[string]int{}
+	for _, m := range got {
+		if m.ID == first[0].ID {
+			continue
+		}
+		if want := fmt.Sprint(next[m.Key]); string(m.Payload) != want {
+			t.Errorf("key %s: %s came when %s was due", m.Key, m.Payload, want)
+		}
+		next[m.Key]++
+	}
+}
+
+func TestNoAnswerWithinTheTimeoutIsAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	server := servers.TestElasticMQ(t)
+	a := connect(t, server.URL())
+	topic := strings.TrimSuffix(a.queue(".fifo"), ".fifo")
+	p := newProxy(t, server.Addr())
+	b := open(t, "http://"+p.addr, sqs.Config{Timeout: 300 * time.Millisecond})
+	defer b.Close()
+	p.frozen.Store(true)
+	for i, err := range b.Publish(patient(t), numbered(topic, 5, 5)) {
+		if !outbox.IsUnavailable(err) {
+			t.Errorf("message %d: %v", i, err)
+		}
+	}
+	p.frozen.Store(false)
+}
+
+func TestFaultsOfTheConfigurationAreReportedTogether(t *testing.T) {
+	t.Parallel()
+	_, err := sqs.New(sqs.Config{
+		Queue: "{topic}", Queues: map[string]string{"a": "b.c.fifo"}, Account: "me", Payload: "xml", Requests: -1, Timeout: -1,
+		Endpoint: "x", CreateQueues: &sqs.QueueSettings{Retention: time.Second}, AWS: &aws.Config{},
+	})
+	contains(t, err, "standard queue", `"b.c.fifo"`, "12 digits", `"xml"`, "requests", "timeout", "endpoint", "region", "keeps messages")
+	_, err = sqs.New(sqs.Config{Queue: "{key}.fifo", AWS: anyone()})
+	contains(t, err, "{key}")
+}
+
+func TestAClosedBrokerSendsNothing(t *testing.T) {
+	t.Parallel()
+	a := connect(t, servers.TestElasticMQ(t).URL())
+	topic := strings.TrimSuffix(a.queue(".fifo"), ".fifo")
+	b := a.broker(sqs.Config{})
+	accepted(t, b.Publish(patient(t), numbered(topic, 1, 1)))
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if errs := b.Publish(patient(t), numbered(topic, 1, 1)); len(errs) != 1 || !outbox.IsUnavailable(errs[0]) || b.Ping(patient(t)) == nil {
+		t.Errorf("outcomes %v", errs)
+	}
+}
