@@ -1,0 +1,445 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// simDestination is a broker with a cursor in the database and the relays that believe to own it.
+type simDestination struct {
+	*simulation
+	name string
+	cfg  coreConfig
+
+	// in the database
+	cursor int // settled prefix of table
+	holds  map[string][]simHold
+	dead   map[int64]bool
+	epoch  int
+
+	// the broker
+	down     bool
+	poison   map[int64]int // message → how many more failures it causes; -1: always
+	refused  map[int64]bool
+	failures map[int64]int  // counted failures told to a core
+	seen     map[int64]int  // acceptances
+	seenBy   map[int64]int  // who had it accepted last, by epoch
+	excused  map[int64]bool // was a dead letter once: may appear late
+
+	relays   []*simRelay
+	stopping bool
+}
+
+// simRelay is one running core with the actions that it has under way.
+type simRelay struct {
+	core    *core
+	epoch   int
+	skew    time.Duration // of its own clock, against the database's
+	read    int           // next table index to read
+	pending []simAction
+	dirty   bool      // something happened since it was asked
+	wake    time.Time // when it wants to be asked, by its own clock
+	setBack bool      // its clock was
+	gone    bool
+}
+
+type simAction struct {
+	name string
+	do   func() error
+}
+
+func newSimDestination(s *simulation, i int) *simDestination {
+	rng := s.rng
+	policies := []Policy{DeadLetter, DeadLetter, DeadLetter, Block}
+	batch := 1 + rng.IntN(8)
+	d := &simDestination{
+		simulation: s, name: fmt.Sprint("destination ", i+1),
+		cfg: coreConfig{
+			Stripes: 1 + rng.IntN(4), ReadMax: batch, CallMax: 1 + rng.IntN(8), CallBytes: 1 << 20,
+			MaxInFlight: batch * (2 + rng.IntN(4)), MaxInFlightBytes: 1 << 20, MaxHeldLanes: 3 + rng.IntN(20),
+			MaxLoaded: 1 + rng.IntN(6), HeldMax: 1 + rng.IntN(4), MaxAttempts: 1 + rng.IntN(5),
+			OnExhausted: policies[rng.IntN(len(policies))],
+			Backoff:     Backoff{Initial: 100 * time.Millisecond, Max: 10 * time.Second},
+			Outage:      Backoff{Initial: 100 * time.Millisecond, Max: time.Second},
+			HoldAfter:   time.Duration(rng.IntN(1000)) * time.Millisecond,
+			SettleDelay: time.Duration(rng.IntN(20)) * time.Millisecond, Resync: 5 * time.Second,
+		},
+		holds: map[string][]simHold{}, dead: map[int64]bool{}, poison: map[int64]int{}, refused: map[int64]bool{},
+		failures: map[int64]int{}, seen: map[int64]int{}, seenBy: map[int64]int{}, excused: map[int64]bool{},
+	}
+	if rng.IntN(4) == 0 {
+		d.cfg.Select = func(m *outbox.Message) bool { return m.Position%4 != 0 }
+	}
+	return d
+}
+
+// wants tells whether the destination's filter lets a message through. What isn't a message is no matter of
+// filters.
+func (d *simDestination) wants(m *Delivery) bool {
+	return m.Invalid != nil || d.cfg.Select == nil || d.cfg.Select(&m.Message)
+}
+
+// curse makes a message one that the broker has something against.
+func (d *simDestination) curse(id int64) {
+	switch d.rng.IntN(40) {
+	case 0, 1:
+		d.poison[id] = 1 + d.rng.IntN(8)
+	case 2:
+		d.poison[id] = -1
+	case 3:
+		d.refused[id] = true
+	}
+}
+
+func (d *simDestination) trace(format string, args ...any) {
+	if d.log != nil {
+		d.simulation.trace("%s: %s", d.name, fmt.Sprintf(format, args...))
+	}
+}
+
+// clock is what a relay takes for the time.
+func (d *simDestination) clock(r *simRelay) time.Time { return d.now.Add(r.skew) }
+
+// start lets a relay take the lease.
+func (d *simDestination) start() {
+	d.epoch++
+	r := &simRelay{core: newCore(d.cfg, d.rng.Float64), epoch: d.epoch, read: d.cursor, dirty: true}
+	if d.rng.IntN(4) == 0 {
+		r.skew = time.Duration(d.rng.IntN(7200)-3600) * time.Second
+	}
+	d.relays = append(d.relays, r)
+	d.trace("relay %d starts at %d, its clock is off by %v", d.epoch, d.cursor, r.skew)
+}
+
+func (d *simDestination) owner() *simRelay { return d.relays[len(d.relays)-1] }
+
+// jump sets a relay's clock forward or back, by up to an hour.
+func (d *simDestination) jump() {
+	r := d.relays[d.rng.IntN(len(d.relays))]
+	by := time.Duration(d.rng.IntN(7200)-3600) * time.Second
+	if d.rng.IntN(2) == 0 {
+		by /= 3600
+	}
+	r.skew += by
+	r.dirty, r.setBack = true, r.setBack || by < 0
+	d.counts.Jumps++
+	d.trace("the clock of relay %d jumps by %v", r.epoch, by)
+}
+
+// ask queues what a core wants, if it may want something: something happened, or its time has come. Now
+// and then it is asked for nothing.
+func (d *simDestination) ask(r *simRelay) error {
+	now := d.clock(r)
+	if !r.dirty && (r.wake.IsZero() || now.Before(r.wake)) && d.rng.IntN(8) > 0 {
+		return nil
+	}
+	return d.perform(r, now, r.core.next(now))
+}
+
+// perform queues what was asked for when it was now by the relay's clock.
+func (d *simDestination) perform(r *simRelay, now time.Time, n ready) error {
+	r.dirty, r.wake = false, n.Wake
+	if started := n.Read + len(n.Publish) + n.Lanes; started == 0 && n.Settle == nil && n.Held == nil && !n.Drained &&
+		!n.Wake.IsZero() && !n.Wake.After(now) && !r.setBack {
+		return fmt.Errorf("%s: relay %d has nothing to do and wants to be asked at once: %s", d.name, r.epoch, d.describe())
+	}
+	if n.Read > 0 {
+		r.pending = append(r.pending, simAction{"read", func() error { return d.doRead(r, n.Read) }})
+	}
+	for _, k := range n.Publish {
+		if d.log != nil {
+			d.trace("relay %d publishes%v", r.epoch, story{k})
+		}
+		r.pending = append(r.pending, simAction{"publish", func() error { return d.doPublish(r, now, k) }})
+	}
+	if n.Settle != nil {
+		r.pending = append(r.pending, simAction{"settle", func() error { return d.doSettle(r, n.Settle) }})
+	}
+	if n.Lanes > 0 {
+		r.pending = append(r.pending, simAction{"lanes", func() error { return d.doLanes(r, n.Lanes) }})
+	}
+	if q := n.Held; q != nil {
+		r.pending = append(r.pending, simAction{"held", func() error { return d.doHeld(r, q) }})
+	}
+	return nil
+}
+
+// act completes one of the actions that are under way, whichever.
+func (d *simDestination) act() (bool, error) {
+	n := 0
+	for _, r := range d.relays {
+		n += len(r.pending)
+	}
+	if n == 0 {
+		return false, nil
+	}
+	n = d.rng.IntN(n)
+	for _, r := range d.relays {
+		if n < len(r.pending) {
+			return true, d.complete(r, n)
+		}
+		n -= len(r.pending)
+	}
+	panic("unreachable")
+}
+
+func (d *simDestination) complete(r *simRelay, i int) error {
+	a := r.pending[i]
+	r.pending = slices.Delete(r.pending, i, i+1)
+	r.dirty = true
+	return a.do()
+}
+
+// shutDown ends the relay in good order, with nothing else going wrong: what was delivered is settled then,
+// so the next one repeats nothing.
+func (d *simDestination) shutDown() error {
+	r := d.owner()
+	d.relays = []*simRelay{r}
+	d.faults, d.stopping = false, false
+	outage := d.down || r.core.outage.failures > 0
+	d.trace("relay %d is told to stop", r.epoch)
+	r.core.drain()
+	for range 2000 {
+		now := d.clock(r)
+		n := r.core.next(now)
+		if err := d.perform(r, now, n); err != nil {
+			return err
+		}
+		if n.Drained {
+			d.counts.Stops++
+			for _, m := range d.table[d.cursor:] {
+				if d.seenBy[m.Position] == r.epoch && !outage {
+					return fmt.Errorf("%s: message %d was delivered and not settled by a relay that ended in good order", d.name, m.Position)
+				}
+			}
+			d.faults, d.relays = true, nil
+			d.start()
+			return nil
+		}
+		if len(r.pending) == 0 {
+			d.now = d.now.Add(time.Duration(1+d.rng.IntN(20)) * time.Millisecond)
+			continue
+		}
+		if err := d.complete(r, d.rng.IntN(len(r.pending))); err != nil {
+			return err
+		}
+		outage = outage || r.core.outage.failures > 0 // a call that was broken before
+	}
+	return fmt.Errorf("%s: the drain does not end: %s", d.name, d.describe())
+}
+
+// story prints a call, when somebody reads.
+type story struct{ call *call }
+
+func (s story) String() string {
+	var b strings.Builder
+	for _, it := range s.call.items {
+		fmt.Fprintf(&b, " %s:%d", it.d.Lane(), it.d.Position)
+	}
+	return b.String()
+}
+
+func (d *simDestination) doRead(r *simRelay, limit int) error {
+	n := min(limit, len(d.table)-r.read)
+	if n > 0 && d.rng.IntN(3) == 0 {
+		n = 1 + d.rng.IntN(n)
+	}
+	batch := Batch{Deliveries: make([]Delivery, n)}
+	for i := range n {
+		batch.Deliveries[i] = *d.table[r.read+i]
+		batch.Deliveries[i].Attempts = 0
+	}
+	r.read += n
+	if n == 0 {
+		d.idle(r)
+	} else {
+		d.trace("relay %d reads %d…%d", r.epoch, r.read-n+1, r.read)
+	}
+	if limit := d.cfg.MaxInFlight; r.core.unsettled > limit {
+		return fmt.Errorf("%s: %d messages in flight, the bound is %d", d.name, r.core.unsettled, limit)
+	}
+	r.core.onRead(d.clock(r), batch)
+	return nil
+}
+
+// idle is the pause that a source makes when there is nothing. Without it, steps would pass and no time.
+func (d *simDestination) idle(r *simRelay) {
+	d.now = d.now.Add(time.Duration(d.rng.IntN(50)) * time.Millisecond)
+	d.sleep(r)
+}
+
+// sleep passes the time until a relay has something to do, in the end, when nothing else happens: after a
+// clock was set back, that may be an hour.
+func (d *simDestination) sleep(r *simRelay) {
+	due := r.wake.Add(-r.skew)
+	switch {
+	case d.faults || len(r.pending) > 0:
+	case !r.wake.IsZero() && due.After(d.now):
+		d.now = due
+	case r.setBack:
+		d.now = d.now.Add(time.Minute)
+	}
+}
+
+// doPublish is a broker that keeps the contract: per key, nothing is accepted behind a failure. asked is
+// when the relay wanted the call, by its clock.
+func (d *simDestination) doPublish(r *simRelay, asked time.Time, k *call) error {
+	errs := make([]error, len(k.Batch))
+	broken := map[string]bool{}
+	cut := len(k.Batch)
+	if d.faults && d.rng.IntN(20) == 0 {
+		cut = d.rng.IntN(len(k.Batch) + 1) // the connection breaks here
+	}
+	lost := d.faults && d.rng.IntN(30) == 0 // the answers are lost, the messages are not
+	failed := false
+	for i, m := range k.Batch {
+		id, lane := m.Position, k.items[i].d.Lane()
+		switch {
+		case broken[lane]:
+			errs[i] = outbox.ErrSkipped
+		case d.down || i >= cut:
+			errs[i] = outbox.Unavailable(errors.New("nobody answers"))
+			broken[lane] = true
+		case d.refused[id]:
+			d.failures[id]++
+			errs[i] = outbox.Permanent(errors.New("refused"))
+			broken[lane] = true
+		case d.poison[id] != 0:
+			if d.poison[id] > 0 {
+				d.poison[id]--
+			}
+			d.failures[id]++
+			errs[i] = errors.New("poison")
+			broken[lane] = true
+		default:
+			if err := d.accept(asked, k.items[i].d); err != nil {
+				return err
+			}
+			d.seenBy[id] = r.epoch
+			if lost {
+				errs[i] = outbox.Unavailable(errors.New("answer lost"))
+			}
+		}
+		failed = failed || errs[i] != nil
+	}
+	if !failed {
+		errs = nil
+	}
+	if d.log != nil {
+		d.trace("relay %d published%v: %v", r.epoch, story{k}, errs)
+	}
+	r.core.onPublished(d.clock(r), k, errs)
+	return nil
+}
+
+// accept checks the promises at the moment when a consumer would see the message.
+func (d *simDestination) accept(asked time.Time, m *Delivery) error {
+	id := m.Position
+	switch {
+	case m.Invalid != nil:
+		return fmt.Errorf("%s: message %d is not a message and was published", d.name, id)
+	case !d.wants(d.table[id-1]):
+		return fmt.Errorf("%s: message %d was published and is not wanted", d.name, id)
+	case m.DeliverAt.After(asked):
+		return fmt.Errorf("%s: message %d was published %v early, by the relay's own clock", d.name, id, m.DeliverAt.Sub(asked))
+	}
+	d.seen[id]++
+	if d.seen[id] > 1 {
+		d.counts.Duplicates++
+		return nil
+	}
+	d.counts.Delivered++
+	lane := d.lanes[id-1]
+	for i, earlier := range d.lanes[:id-1] {
+		if e := int64(i + 1); earlier == lane && d.seen[e] == 0 && !d.excused[e] && d.wants(d.table[i]) {
+			return fmt.Errorf("%s, key %s: message %d was accepted before message %d", d.name, lane, id, e)
+		}
+	}
+	return nil
+}
+
+func (d *simDestination) doSettle(r *simRelay, st *Settlement) error {
+	if r.epoch != d.epoch {
+		d.trace("relay %d is fenced", r.epoch)
+		r.gone = true
+		return nil
+	}
+	if d.faults && d.rng.IntN(40) == 0 {
+		// The outcome of the commit is unknown: it happened or not, and the session is over.
+		applied := d.rng.IntN(2) == 0
+		if applied {
+			if err := d.apply(r, st); err != nil {
+				return err
+			}
+		}
+		d.trace("relay %d loses its session in a commit (applied: %v)", r.epoch, applied)
+		r.gone = true
+		d.start()
+		return nil
+	}
+	if err := d.apply(r, st); err != nil {
+		return err
+	}
+	r.core.onSettled(d.clock(r))
+	return nil
+}
+
+// Times in the database are told as waits: what a relay reads is due by its own clock after as long as by
+// the database's.
+
+func (d *simDestination) doLanes(r *simRelay, limit int) error {
+	if r.epoch != d.epoch && d.rng.IntN(2) == 0 {
+		r.gone = true
+		return nil
+	}
+	var list []HeldLane
+	for _, lane := range sortedKeys(d.holds) {
+		h := d.holds[lane][0]
+		list = append(list, HeldLane{Lane: lane, Shard: h.d.Shard, Due: h.dueAt(r), Blocked: h.blocked})
+		if len(list) == limit {
+			break
+		}
+	}
+	r.core.onLanes(d.clock(r), list)
+	return nil
+}
+
+func (d *simDestination) doHeld(r *simRelay, q *heldQuery) error {
+	var list []Delivery
+	for i, h := range d.holds[q.Lane] {
+		if i == q.Limit {
+			break
+		}
+		m := h.d
+		m.RetryAt, m.Blocked = h.dueAt(r), h.blocked
+		list = append(list, m)
+	}
+	r.core.onHeld(d.clock(r), q.Lane, list)
+	return nil
+}
+
+func (d *simDestination) describe() string {
+	if len(d.relays) == 0 {
+		return "no relay runs"
+	}
+	c := d.owner().core
+	now := d.clock(d.owner())
+	var b strings.Builder
+	fmt.Fprintf(&b, "cursor at %d of %d, %d lanes held; unsettled %d, reading %v, working %v, crowded %v, outage %+v\n",
+		d.cursor, len(d.table), len(d.holds), c.unsettled, c.reading, c.working, c.crowded, c.outage)
+	for _, name := range sortedKeys(c.lanes) {
+		l := c.lanes[name]
+		fmt.Fprintf(&b, "lane %s: mode %d queue %d pending %d flying %d due in %v blocked %v barrier %v\n", name, l.mode, len(l.queue), len(l.pending),
+			l.flying, l.due.Sub(now), l.blocked, l.barrier != nil)
+	}
+	for _, lane := range sortedKeys(d.holds) {
+		h := d.holds[lane]
+		fmt.Fprintf(&b, "holds %s: %d, head %d due in %v blocked %v\n", lane, len(h), h[0].d.Position, h[0].retryAt.Sub(d.now), h[0].blocked)
+	}
+	return b.String()
+}
