@@ -29,8 +29,10 @@ type reader struct {
 // keepSQL takes the snapshot that ends a window, and keeps it where the next statement finds it. It is a
 // statement, and a transaction, of its own: what the next one reads is then all that the snapshot sees.
 // The other way round, a transaction that commits between the two would be visible in the snapshot and
-// not among the rows, and lost.
-const keepSQL = `SELECT set_config('outbox.next', pg_current_snapshot()::text, false)`
+// not among the rows, and lost. It keeps the end of the write-ahead log too: a commit is logged before it is
+// visible, so all that the snapshot sees lies before.
+const keepSQL = `SELECT set_config('outbox.next', pg_current_snapshot()::text, false),
+	set_config('outbox.logged', pg_current_wal_insert_lsn()::text, false)`
 
 // Statements with ranges have OFFSET 0 in the part that runs for each range. It keeps the planner from
 // scanning all of the index once and comparing what it finds with the ranges, which it deems cheaper when
@@ -39,9 +41,10 @@ const keepSQL = `SELECT set_config('outbox.next', pg_current_snapshot()::text, f
 // pollSQL reads the messages that the kept snapshot sees, of the ranges in $1 and $2. The first range has
 // no upper end (the snapshot is the end), the others are transactions that were in progress before; of
 // those that still are, nothing is read. LIMIT stands inside, so that a large window costs no more
-// than one row over it, and says by that row that it is large; what is returned then is no page.
+// than one row over it, and says by that row that it is large; what is returned then is no page. The first
+// column says whether all that the snapshot sees is on disk.
 const pollSQL = `
-SELECT w.* FROM (
+SELECT (SELECT pg_current_wal_flush_lsn() >= current_setting('outbox.logged')::pg_lsn), w.* FROM (
 	SELECT m.xid, ` + messageColumns + `
 	FROM unnest($1::xid8[], $2::xid8[]) r (lo, hi)
 	CROSS JOIN LATERAL (
@@ -135,10 +138,22 @@ var (
 	textFormat   = []int16{0}
 )
 
-// pollWindow takes a snapshot and returns it with what it sees and prev doesn't, by id. More than limit
-// messages, or more bytes than a page may have, are too large a window to be sorted at once: the page then
-// has some of them, for their size.
-func (r *reader) pollWindow(ctx context.Context, prev *txSnapshot, limit, maxBytes int) (next txSnapshot, pg *page, large bool, err error) {
+// poll is what pollWindow found: the messages that next sees and the snapshot before doesn't, by id.
+type poll struct {
+	next txSnapshot
+	page *page // nil: none
+
+	// large says that there are more messages than were asked for, or more bytes than a page may have: too
+	// much to be sorted at once. The page then has some of them, for their size.
+	large bool
+
+	// onDisk says that the server had flushed all commits that next sees. Those of writers with
+	// synchronous_commit = off may not be, and vanish if it crashes.
+	onDisk bool
+}
+
+// pollWindow takes a snapshot and reads what it sees and prev doesn't.
+func (r *reader) pollWindow(ctx context.Context, prev *txSnapshot, limit, maxBytes int) (p poll, err error) {
 	ranges := make([]xidRange, 1, 1+len(prev.xip))
 	ranges[0] = xidRange{prev.xmax, math.MaxUint64}
 	for _, x := range prev.xip {
@@ -152,9 +167,9 @@ func (r *reader) pollWindow(ctx context.Context, prev *txSnapshot, limit, maxByt
 		if closeErr := pipeline.Close(); err == nil && closeErr != nil {
 			err = fmt.Errorf("poll: %w", closeErr)
 		}
-		if err != nil && pg != nil {
-			r.pool.put(pg)
-			pg = nil
+		if err != nil && p.page != nil {
+			r.pool.put(p.page)
+			p.page = nil
 		}
 	}()
 	pipeline.SendQueryStatement(r.keep, nil, nil, textFormat)
@@ -162,7 +177,7 @@ func (r *reader) pollWindow(ctx context.Context, prev *txSnapshot, limit, maxByt
 	pipeline.SendQueryStatement(r.poll, [][]byte{lo, hi, r.groups, r.group, strconv.AppendInt(nil, int64(limit)+1, 10)}, textFormat, binaryFormat)
 	pipeline.SendPipelineSync()
 	if err := pipeline.Flush(); err != nil {
-		return next, nil, false, fmt.Errorf("poll: %w", err)
+		return p, fmt.Errorf("poll: %w", err)
 	}
 
 	var text string
@@ -172,34 +187,36 @@ func (r *reader) pollWindow(ctx context.Context, prev *txSnapshot, limit, maxByt
 		}
 	})
 	if err != nil {
-		return next, nil, false, fmt.Errorf("take a snapshot: %w", err)
+		return p, fmt.Errorf("take a snapshot: %w", err)
 	}
 	if text == prev.text {
-		next = *prev
-	} else if next, err = parseTxSnapshot(text); err != nil {
-		return next, nil, false, fmt.Errorf("take a snapshot: %w", err)
+		p.next = *prev
+	} else if p.next, err = parseTxSnapshot(text); err != nil {
+		return p, fmt.Errorf("take a snapshot: %w", err)
 	}
 
 	var decodeErr error
 	err = results(pipeline, func(rows *pgconn.ResultReader) {
 		for rows.NextRow() {
-			if pg == nil {
-				pg = r.pool.get()
+			row := rows.Values()
+			if p.page == nil {
+				p.page = r.pool.get()
+				p.onDisk = len(row[0]) == 1 && row[0][0] == 1
 			}
-			large = large || len(pg.deliveries) == limit || pg.arena.bytes >= maxBytes
-			if large || decodeErr != nil {
+			p.large = p.large || len(p.page.deliveries) == limit || p.page.arena.bytes >= maxBytes
+			if p.large || decodeErr != nil {
 				continue
 			}
-			_, decodeErr = r.message(pg, rows.Values())
+			_, decodeErr = r.message(p.page, row[1:])
 		}
 	})
 	if err == nil {
 		err = decodeErr
 	}
 	if err != nil {
-		return next, pg, false, fmt.Errorf("poll: %w", err)
+		return p, fmt.Errorf("poll: %w", err)
 	}
-	return next, pg, large, nil
+	return p, nil
 }
 
 // results hands one statement's result to read, and takes the answer to its Sync.

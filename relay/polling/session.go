@@ -273,47 +273,48 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 	if err := s.await(ctx, crowded); err != nil || crowded {
 		return nil, err
 	}
-	next, pg, large, err := s.reader.pollWindow(ctx, &base, s.limit(limit), s.source.cfg.PageBytes)
+	found, err := s.reader.pollWindow(ctx, &base, s.limit(limit), s.source.cfg.PageBytes)
 	if err != nil {
 		return nil, err
 	}
+	pg, large := found.page, found.large
 	if pg != nil {
 		s.observe(len(pg.deliveries), pg.arena.bytes)
 	}
 	if large {
 		// It is read by pages, from the window's start: what came is in no order.
-		if pg != nil {
-			s.pool.put(pg)
-		}
+		s.pool.put(pg)
 		pg = nil
 	}
 	s.schedule(pg != nil || large)
 	if pg == nil && !large {
 		// Nothing to settle, so nothing to write: the next write of the cursor takes it along.
 		s.mu.Lock()
-		s.cursor.base = next
+		s.cursor.base = found.next
 		s.mu.Unlock()
 		return nil, nil
 	}
 
-	// The window is stored before anything of it is returned: a message that was published belongs to a
-	// window that a successor reads in the same order. The commit also flushes every commit that the
-	// window sees, those with synchronous_commit=off too, so none of them can vanish after its message
-	// was published. The write must not end with ctx, or the connection would be lost to what is still
-	// to be settled.
 	var ordinal uint64
-	err = s.lease.write(context.WithoutCancel(ctx), 0, func() position {
+	open := func() position {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		w := s.cursor.open(next)
+		w := s.cursor.open(found.next)
 		ordinal = w.ordinal
 		if pg != nil {
 			w.complete = true
 			w.last = pg.deliveries[len(pg.deliveries)-1].Position
 		}
 		return s.cursor.position()
-	}, nil)
-	if err != nil {
+	}
+	if pg != nil && found.onDisk {
+		// The settlement stores it. Should we die before, a successor opens a larger window, in which a key's
+		// messages have the same order.
+		open()
+	} else if err = s.lease.write(context.WithoutCancel(ctx), 0, open, nil); err != nil {
+		// This commit flushes every commit that the window sees, so none can vanish after its message was
+		// published, not those with synchronous_commit=off either. It must not end with ctx, or the
+		// connection would be lost to what is still to be settled.
 		return nil, err
 	}
 	if pg != nil {

@@ -240,8 +240,8 @@ func TestManyOpenWindowsWaitForASettlement(t *testing.T) {
 		}
 		open = append(open, ds...)
 	}
-	if n := db.value("SELECT cardinality(windows) FROM outbox.cursors"); n != fmt.Sprint(len(open)) {
-		t.Errorf("%s windows stored, want %d", n, len(open))
+	if len(open) < 2 {
+		t.Fatalf("crowded with %d windows", len(open))
 	}
 	db.exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'more'), ('t', 'and more')`)
 	got := make(chan string)
@@ -253,6 +253,9 @@ func TestManyOpenWindowsWaitForASettlement(t *testing.T) {
 		got <- payloads(b.Deliveries)
 	}()
 	settle(t, s, &open[0])
+	if n := db.value("SELECT cardinality(windows) FROM outbox.cursors"); n != fmt.Sprint(len(open)-1) {
+		t.Errorf("%s windows stored, want %d", n, len(open)-1)
+	}
 	if text := <-got; text != "more and more" {
 		t.Errorf("got %q", text)
 	}

@@ -149,10 +149,10 @@ var mutants = []mutant{
 		pkg:   "./relay/polling", run: "TestSnapshotIsASource$",
 	},
 	{
-		name:  "a window is not stored before it is published",
+		name:  "a message is published before its commit is on disk",
 		file:  "relay/polling/session.go",
-		old:   "	err = s.lease.write(context.WithoutCancel(ctx), 0, func() position {\n",
-		wrong: "	func(_ context.Context, _ int, open func() position, _ any) { open() }(ctx, 0, func() position {\n",
+		old:   "	if pg != nil && found.onDisk {\n",
+		wrong: "	if pg != nil {\n",
 		pkg:   "./relay/polling", run: "TestWhatIsHandedOutSurvives",
 	},
 	{
