@@ -15,6 +15,8 @@ type Dropped struct {
 	Pending     Count `json:"pending"`
 	Holds       int64 `json:"holds"`
 	DeadLetters int64 `json:"dead_letters"`
+	// Slot is its replication slot; "" if it had none.
+	Slot string `json:"slot,omitempty"`
 }
 
 // DropDestination removes a destination that nobody needs any more: its cursors, which would keep
@@ -62,8 +64,13 @@ func DropDestination(ctx context.Context, db DB, name string, action Action) (Dr
 		if out.Cursors+out.Holds+out.DeadLetters == 0 {
 			return fmt.Errorf("%w: there is no such destination", ErrNotFound)
 		}
-		return audit(ctx, tx, action, "drop_destination", name, map[string]any{
+		err = audit(ctx, tx, action, "drop_destination", name, map[string]any{
 			"cursors": out.Cursors, "pending": out.Pending.N, "holds": out.Holds, "dead_letters": out.DeadLetters})
+		if err != nil {
+			return err
+		}
+		out.Slot, err = dropSlot(ctx, tx, name, action)
+		return err
 	})
 	if err != nil {
 		return Dropped{}, fmt.Errorf("drop destination %s: %w", name, err)

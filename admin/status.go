@@ -55,6 +55,9 @@ type Destination struct {
 
 	Held Held `json:"held"`
 	Dead Dead `json:"dead_letters"`
+
+	// Slot is nil for a destination that has never been read by the write-ahead log.
+	Slot *Slot `json:"replication,omitempty"`
 }
 
 // Group is one cursor and its lease.
@@ -188,6 +191,9 @@ func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []curs
 		return err
 	}
 	if err := r.readDead(ctx, tx); err != nil {
+		return err
+	}
+	if err := r.readSlots(ctx, tx); err != nil {
 		return err
 	}
 	slices.SortFunc(r.Destinations, func(a, b Destination) int { return cmp.Compare(a.Name, b.Name) })

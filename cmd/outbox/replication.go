@@ -1,8 +1,11 @@
 package main
 
 import (
+	"fmt"
+	"io"
 	"log/slog"
 
+	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/polling"
@@ -25,4 +28,24 @@ func (d *daemon) openReplication(c config.Destination, page int, logger *slog.Lo
 		WithoutFailover: !c.Replication.Failover,
 		Heartbeat:       c.Replication.Heartbeat,
 	})
+}
+
+// writeSlots shows how destinations read the write-ahead log.
+func writeSlots(w io.Writer, r *admin.Report) error {
+	t := newTable(w, "DESTINATION", "READ BY", "SLOT", "POSITION", "WAL", "KEPT", "LOST")
+	for _, d := range r.Destinations {
+		s := d.Slot
+		if s == nil {
+			continue
+		}
+		by, lost := "the log", ""
+		if s.Position == "" {
+			by = "the table"
+		}
+		if !s.LostAt.IsZero() {
+			lost = fmt.Sprintf("%s ago: %s", ago(r.At, s.LostAt), s.LostReason)
+		}
+		t.row(d.Name, by, s.Name, s.Position, s.Status, bytesText(s.Kept), lost)
+	}
+	return t.flush()
 }

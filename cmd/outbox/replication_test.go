@@ -56,7 +56,18 @@ func TestARunningRelayIsHandedOverFromTheLogToTheTableAndBack(t *testing.T) {
 	d.outbox("handover", "--destination", "file", "--to", "replication", "-o", "json").want(exitOK, `"replication"`)
 	d.publish("orders", 5)
 	until(t, "all are delivered", func() bool { return d.count() >= 200 })
-	relay.stop()
+	d.outbox("status").want(exitOK, "the log", "reserved")
+	if code := relay.stop(); code != exitOK {
+		t.Errorf("the relay ended with %d", code)
+	}
+	until(t, "the destination can be dropped", func() bool {
+		d.outbox("destinations", "drop", "file", "--dry-run").want(exitOK, "file")
+		return d.int("SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND NOT active") == 1
+	})
+	d.outbox("destinations", "drop", "file", "--yes").want(exitOK, "file")
+	if n := d.int("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); n != 0 {
+		t.Errorf("%d slots are left after the destination was dropped", n)
+	}
 	for key, list := range d.delivered() {
 		if len(list) != 20 {
 			t.Errorf("%s came %d times, want 20", key, len(list))

@@ -115,6 +115,7 @@ func writeReport(w io.Writer, r *admin.Report, colours bool) error {
 		write func(io.Writer, *admin.Report) error
 	}{
 		{len(r.Destinations) > 0, writeDestinations},
+		{slices.ContainsFunc(r.Destinations, func(d admin.Destination) bool { return d.Slot != nil }), writeSlots},
 		{len(r.Relays) > 0, writeRelays},
 		{len(r.Segments) > 0, writeSegments},
 		{len(r.Open) > 0, writeOpen},
