@@ -204,6 +204,9 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]rel
 	var rows []row
 	err := l.do(func(conn *pgx.Conn) (err error) {
 		s.reader.conn = conn
+		// Not the caller's context: a statement that it interrupts would take the connection with it, and the
+		// session what it has to settle.
+		ctx := context.WithoutCancel(ctx)
 		ds, rows, err = s.reader.poll(ctx, size, s.pids(), s.known, "BEGIN")
 		if err == nil && len(ds) == 0 {
 			_, err = conn.Exec(ctx, "ROLLBACK")

@@ -1,0 +1,145 @@
+package mapped
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/relaytest"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// strategies opens each over the table of events.
+func strategies() map[string]func(*pgx.ConnConfig, Config) (relay.Source, error) {
+	moved := events()
+	moved.Done, moved.Failure = schema.Done{}, schema.Failure{DeadTable: "dead_events"}
+	moved.Offsets = schema.Offsets{Table: "offsets", Topic: "topic", Partition: "part", Transaction: "xid"}
+	leased := events()
+	leased.Claim = schema.Claim{Until: "locked_until", Owner: "owner"}
+	counted := events()
+	counted.Claim = schema.Claim{Status: "taken", Since: "locked_until", Counts: true}
+	return map[string]func(*pgx.ConnConfig, Config) (relay.Source, error){
+		"skiplocked":      func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewSkipLocked(c, events(), cfg) },
+		"advisory":        func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewAdvisory(c, events(), cfg) },
+		"lease":           func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewLease(c, leased, cfg) },
+		"lease by status": func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewLease(c, counted, cfg) },
+		"xmin":            func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewXMin(c, moved, cfg) },
+		"serial":          func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewSerial(c, moved, cfg) },
+	}
+}
+
+// One relay, a broker that fails some keys again and again: messages are set aside, tried again, come in
+// order, and what is beyond hope is a dead letter.
+func TestFailuresHoldUpTheirKeyAloneAndKeepItsOrder(t *testing.T) {
+	t.Parallel()
+	for name, open := range strategies() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			const keys, each = 8, 30
+			for range each {
+				db.exec(`INSERT INTO events (topic, key, payload, part)
+					SELECT 't', k::text, convert_to(k::text, 'UTF8'), k % 4 FROM generate_series(0, $1 - 1) k`, keys)
+			}
+			source, err := open(db.config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			broker := relaytest.NewMemory()
+			broker.Fail("1", 3, errors.New("not now"))
+			broker.Fail("2", 25, errors.New("for a long time"))
+			broker.Fail("5", 1, outbox.Permanent(errors.New("never")))
+			r, err := relay.New(source, broker, relay.Config{
+				Batch: 20, HoldAfter: 20 * time.Millisecond, MaxAttempts: 20,
+				Backoff: relay.Backoff{Initial: 15 * time.Millisecond, Max: 60 * time.Millisecond},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithTimeout(t.Context(), 40*time.Second)
+			defer stop()
+			ended := make(chan error, 1)
+			go func() { ended <- r.Run(ctx) }()
+			const want = keys*each - 2 // one message of key 2 and one of key 5 are dead
+			if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= want }); err != nil {
+				t.Errorf("%d of %d messages came: %v", len(broker.Messages()), want, err)
+			}
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			last := make(map[string]int64)
+			for _, m := range broker.Messages() {
+				if m.Position <= last[m.Key] {
+					t.Errorf("key %s: %d after %d", m.Key, m.Position, last[m.Key])
+				}
+				last[m.Key] = m.Position
+			}
+			if got := db.value("SELECT string_agg(key || ' ' || reason, ', ' ORDER BY key) FROM dead_events"); got != "2 exhausted, 5 refused" {
+				t.Errorf("dead letters: %s", got)
+			}
+			left := "SELECT count(*) FROM events WHERE status <> 'done'"
+			if slices.Contains([]string{"xmin", "serial"}, name) {
+				left = `SELECT count(*) FROM events e WHERE NOT EXISTS (SELECT FROM offsets o WHERE o.topic = e.topic AND o.partition = e.part AND e.id <= o.last_processed_id)`
+			}
+			if got := db.value(left); got != "0" {
+				t.Errorf("%s rows are not marked", got)
+			}
+		})
+	}
+}
+
+// Three relays at once: nothing is lost, and without a fault nothing comes twice.
+func TestSeveralRelaysShareATable(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"skiplocked", "lease", "lease by status"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			const total = 3000
+			db.exec(`INSERT INTO events (topic, key, payload) SELECT 't', (n % 50)::text, convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, total)
+			broker := relaytest.NewMemory()
+			broker.Delay(time.Millisecond)
+			ctx, stop := context.WithTimeout(t.Context(), 40*time.Second)
+			defer stop()
+			ended := make(chan error, 3)
+			for i := range 3 {
+				source, err := strategies()[name](db.config(), Config{Name: fmt.Sprint("relay ", i), PollIdle: 5 * time.Millisecond})
+				if err != nil {
+					t.Fatal(err)
+				}
+				r, err := relay.New(source, broker, relay.Config{Batch: 50})
+				if err != nil {
+					t.Fatal(err)
+				}
+				go func() { ended <- r.Run(ctx) }()
+			}
+			if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= total }); err != nil {
+				t.Errorf("%d of %d messages came: %v", len(broker.Messages()), total, err)
+			}
+			stop()
+			for range 3 {
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			}
+			seen := make(map[string]int)
+			for _, m := range broker.Messages() {
+				seen[string(m.Payload)]++
+			}
+			if len(seen) != total || len(broker.Messages()) != total {
+				t.Errorf("%d messages came, %d different ones, want %d once each", len(broker.Messages()), len(seen), total)
+			}
+			if got := db.value("SELECT count(*) FROM events WHERE status <> 'done'"); got != "0" {
+				t.Errorf("%s rows are not marked", got)
+			}
+		})
+	}
+}
