@@ -203,12 +203,18 @@ func (c counted) Deliver(ctx context.Context, req *outboxpb.DeliverRequest) (*ou
 // start serves on an address of its own.
 func start(t testing.TB, service outboxpb.DeliveryServer, options ...grpcgo.ServerOption) (address string) {
 	t.Helper()
+	return startWith(t, func(g *grpcgo.Server) { outboxpb.RegisterDeliveryServer(g, service) }, options...)
+}
+
+// startWith serves what register registers.
+func startWith(t testing.TB, register func(*grpcgo.Server), options ...grpcgo.ServerOption) (address string) {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	g := grpcgo.NewServer(options...)
-	outboxpb.RegisterDeliveryServer(g, service)
+	register(g)
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		if err := g.Serve(listener); err != nil {
