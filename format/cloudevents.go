@@ -84,7 +84,7 @@ var attributeNames = [...]string{"specversion", "id", "source", "type", "subject
 // Bind implements Format.
 func (c CloudEvents) Bind(b Binding) (Encoder, error) {
 	e := &cloudEvents{structured: c.Structured, percent: b.percent() && !c.Structured, prefix: b.prefix(),
-		typeAttribute: b == NATS}
+		typeAttribute: b == NATS || b == PubSub}
 	faults := []error{b.valid()}
 	parse := func(what, text, standard string) route.Template {
 		if text == "" {

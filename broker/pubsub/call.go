@@ -123,7 +123,7 @@ func (c *call) fill(indexes []int32) (request, error) {
 		var encoded *pubsubpb.PubsubMessage
 		bytes := 0
 		if err == nil {
-			encoded, bytes, err = encode(m, topic)
+			encoded, bytes, err = encode(m, topic, c.cfg.records)
 		}
 		if len(r.indexes) == 0 {
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox/format"
 	"google.golang.org/api/option"
 )
 
@@ -21,6 +22,9 @@ type Config struct {
 	// Topic is a template of a message's topic, with the fields {topic}, {aggregate_type} and
 	// {event_type}. Default "{topic}".
 	Topic string
+
+	// Format makes the records. nil sends payloads as they are, with attributes of the adapter's own.
+	Format format.Format
 
 	// CreateTopics creates a topic that doesn't exist when the first message for it comes. Without it
 	// such a message is an error that can be retried.
@@ -53,6 +57,8 @@ type Config struct {
 
 	// Logger tells about topics that are created. nil is silent.
 	Logger *slog.Logger
+
+	records format.Encoder // of Format, nil without one
 }
 
 const (
@@ -75,6 +81,11 @@ func (cfg Config) withDefaults() (Config, template, error) {
 	topic, err := parseTemplate(cfg.Topic)
 	if err != nil {
 		faults = append(faults, err)
+	}
+	if cfg.Format != nil {
+		if cfg.records, err = cfg.Format.Bind(format.PubSub); err != nil {
+			faults = append(faults, err)
+		}
 	}
 	if cfg.Endpoint != "" {
 		if _, _, err := net.SplitHostPort(cfg.Endpoint); err != nil || strings.Contains(cfg.Endpoint, "/") {

@@ -7,6 +7,7 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/format"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -94,21 +95,67 @@ func topicFault(id string) string {
 	return ""
 }
 
-// encode returns m as it is sent to a topic, and its size in bytes. The payload is not copied.
-func encode(m *outbox.Message, topic string) (*pubsubpb.PubsubMessage, int, error) {
-	refuse := func(format string, args ...any) (*pubsubpb.PubsubMessage, int, error) {
-		return nil, 0, outbox.Permanent(fmt.Errorf("pubsub: "+format, args...))
-	}
+// encode returns m as it is sent to a topic, and its size in bytes: as records has it, or without records
+// its payload, which is not copied, with attributes of ours.
+func encode(m *outbox.Message, topic string, records format.Encoder) (*pubsubpb.PubsubMessage, int, error) {
 	key := m.OrderingKey()
 	if len(key) > maxKey {
-		return refuse("a key of %d bytes can't be sent: an ordering key has at most %d", len(key), maxKey)
+		return nil, 0, refuse("a key of %d bytes can't be sent: an ordering key has at most %d", len(key), maxKey)
 	}
+	data := m.Payload
+	var attributes map[string]string
+	var err error
+	if records == nil {
+		attributes, err = plainAttributes(m, topic)
+	} else {
+		data, attributes, err = formatted(m, records)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := checkAttributes(attributes); err != nil {
+		return nil, 0, err
+	}
+	sent := &pubsubpb.PubsubMessage{Data: data, Attributes: attributes, OrderingKey: key}
+	size := proto.Size(sent)
+	if size > maxMessage {
+		return nil, 0, refuse("a message of %d bytes can't be sent: it has at most %d, attributes included", size, maxMessage)
+	}
+	return sent, size, nil
+}
+
+func refuse(format string, args ...any) error {
+	return outbox.Permanent(fmt.Errorf("pubsub: "+format, args...))
+}
+
+// formatted returns data and attributes as a format has them.
+func formatted(m *outbox.Message, records format.Encoder) ([]byte, map[string]string, error) {
+	var record format.Record // its memory goes into the message, and so is not used again
+	if err := records.Encode(&record, m); err != nil {
+		return nil, nil, err
+	}
+	attributes := make(map[string]string, len(record.Headers)+2)
+	for _, h := range record.Headers {
+		if reserved(h.Name) {
+			return nil, nil, refuse("header %q can't be sent: names with the prefixes outbox- and goog are reserved; rename it", shorten(h.Name))
+		}
+		attributes[h.Name] = string(h.Value)
+	}
+	if record.ContentType != "" {
+		// Google's binding of CloudEvents asks for the one, the SDK for Go looks for the other.
+		attributes["content-type"], attributes["Content-Type"] = record.ContentType, record.ContentType
+	}
+	return record.Value, attributes, nil
+}
+
+// plainAttributes are those of a message that is sent without a format.
+func plainAttributes(m *outbox.Message, topic string) (map[string]string, error) {
 	attributes := make(map[string]string, len(m.Headers)+8)
 	for i := range m.Headers {
 		h := &m.Headers[i]
 		switch {
 		case reserved(h.Name):
-			return refuse("header %q can't be sent: names with the prefixes outbox- and goog are reserved; rename it", shorten(h.Name))
+			return nil, refuse("header %q can't be sent: names with the prefixes outbox- and goog are reserved; rename it", shorten(h.Name))
 		case m.ContentType != "" && strings.EqualFold(h.Name, "content-type"):
 			continue
 		}
@@ -133,6 +180,10 @@ func encode(m *outbox.Message, topic string) (*pubsubpb.PubsubMessage, int, erro
 	if !m.CreatedAt.IsZero() {
 		set("outbox-created-at", m.CreatedAt.UTC().Format("2006-01-02T15:04:05.000000Z07:00"))
 	}
+	return attributes, nil
+}
+
+func checkAttributes(attributes map[string]string) error {
 	if len(attributes) > maxAttributes {
 		return refuse("%d attributes can't be sent: a message has at most %d, up to eight of them of ours", len(attributes), maxAttributes)
 	}
@@ -146,12 +197,7 @@ func encode(m *outbox.Message, topic string) (*pubsubpb.PubsubMessage, int, erro
 			return refuse("attribute %q can't be sent: it is not UTF-8", shorten(name))
 		}
 	}
-	sent := &pubsubpb.PubsubMessage{Data: m.Payload, Attributes: attributes, OrderingKey: key}
-	size := proto.Size(sent)
-	if size > maxMessage {
-		return refuse("a message of %d bytes can't be sent: it has at most %d, attributes included", size, maxMessage)
-	}
-	return sent, size, nil
+	return nil
 }
 
 func reserved(name string) bool {
