@@ -67,7 +67,7 @@ func brokerKinds() map[string]brokerKind {
 		"pubsub": {
 			func(b config.Broker) bool { return b.PubSub != nil },
 			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openPubSub(b.PubSub, s) },
-			false,
+			true,
 		},
 		"stdout": {
 			func(b config.Broker) bool { return b.Stdout != nil },

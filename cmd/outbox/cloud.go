@@ -54,6 +54,7 @@ func openPubSub(p *config.PubSub, s brokerSetting) (relay.Broker, error) {
 	return pubsub.New(pubsub.Config{
 		Project:         p.Project,
 		Topic:           p.Topic,
+		Format:          s.format,
 		CreateTopics:    p.CreateTopics,
 		Endpoint:        p.Endpoint,
 		Insecure:        p.Insecure,
