@@ -2,12 +2,14 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 func TestMigrateInstallsAndReports(t *testing.T) {
@@ -17,14 +19,15 @@ func TestMigrateInstallsAndReports(t *testing.T) {
 	d.outbox("migrate", "up", "--dry-run").want(exitOK, "would apply 0001_outbox")
 	d.outbox("migrate", "up").want(exitOK, "applied 0001_outbox")
 	d.outbox("migrate", "up").want(exitOK, "nothing to do")
-	d.outbox("migrate", "status", "--exit-code").want(exitOK, "version 1 of 1")
+	d.outbox("migrate", "status", "--exit-code").want(exitOK, fmt.Sprintf("version %[1]d of %[1]d", schema.Latest()))
 	var status struct{ Version, Latest int }
 	r := d.outbox("migrate", "status", "-o", "json").want(exitOK)
-	if err := json.Unmarshal([]byte(r.stdout), &status); err != nil || status.Version != 1 || status.Latest != 1 {
+	if err := json.Unmarshal([]byte(r.stdout), &status); err != nil || status.Version != schema.Latest() || status.Latest != schema.Latest() {
 		t.Errorf("%+v: %v", status, err)
 	}
 	d.outbox("migrate", "grants", "--writer", "w", "--relay", "r").want(exitOK, `TO "w"`, `TO "r"`)
-	d.outbox("migrate", "grants").want(exitUsage, "--writer")
+	d.outbox("migrate", "grants", "--consumer", "c").want(exitOK, `outbox.receive(text, uuid, text, boolean) TO "c"`)
+	d.outbox("migrate", "grants").want(exitUsage, "--writer", "--consumer")
 	d.outbox("migrate", "sql", "--from", "9").want(exitUsage, "versions are 0")
 	if r := d.outbox("migrate", "sql").want(exitOK, "CREATE TABLE outbox.cursors"); r.stderr != "" {
 		t.Errorf("on standard error: %s", r.stderr)

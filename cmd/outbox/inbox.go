@@ -1,0 +1,146 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+func (a *app) inboxCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "inbox",
+		Short: "Look after what consumers record and store in a database",
+		Long: `Consumers that use package inbox record what they have applied, and may store messages to be applied later.
+Messages of a stored inbox that can't be applied become dead letters of the destination "inbox:CONSUMER".`,
+	},
+		a.inboxStatusCommand(),
+		a.inboxWindowCommand(),
+		ofConsumer(a.deadListCommand(), "dead", cobra.ExactArgs(1)),
+		ofConsumer(a.deadActCommand("requeue"), "requeue", cobra.MinimumNArgs(1)),
+		ofConsumer(a.deadActCommand("discard"), "discard", cobra.MinimumNArgs(1)),
+	)
+}
+
+// ofConsumer makes a command about dead letters one about those of a stored inbox.
+func ofConsumer(cmd *cobra.Command, verb string, args cobra.PositionalArgs) *cobra.Command {
+	run := cmd.RunE
+	ids := " [ID...]"
+	if verb == "dead" {
+		cmd.Short, ids = "List messages of a stored inbox that could not be applied", ""
+	}
+	cmd.Use = verb + " CONSUMER" + ids
+	cmd.Aliases = nil
+	cmd.Example = fmt.Sprintf("  outbox inbox %s payments --cause exhausted", verb)
+	cmd.Args = args
+	_ = cmd.Flags().MarkHidden("destination")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("destination") {
+			return usage("--destination is given, and the consumer says it already")
+		}
+		if err := cmd.Flags().Set("destination", schema.InboxPrefix+args[0]); err != nil {
+			return err
+		}
+		return run(cmd, args[1:])
+	}
+	return cmd
+}
+
+func (a *app) inboxStatusCommand() *cobra.Command {
+	var out format
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show for how long records are kept, and every consumer with what waits for it",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			conn, err := a.operate(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer disconnect(conn)
+			i, err := admin.InboxStatus(cmd.Context(), conn)
+			if err != nil {
+				return err
+			}
+			if out == asJSON {
+				return printJSON(a.stdout, i)
+			}
+			return writeInbox(a.stdout, i)
+		},
+	}
+	formatFlag(cmd, &out, asTable, asJSON)
+	return cmd
+}
+
+func writeInbox(w io.Writer, i *admin.Inbox) error {
+	now := time.Now()
+	state := "closed " + ago(now, i.Closed) + " ago"
+	if i.Closed.IsZero() {
+		state = "still written to by an open transaction, or no retention has run since"
+	}
+	fmt.Fprintf(w, "records are kept for at least %s; current table since %s; the one before: %s\n", span(i.Window), ago(now, i.Turned), state)
+	if i.Due {
+		fmt.Fprintln(w, "the oldest records could be forgotten: no retention runs (inbox.Retention, in a consumer)")
+	}
+	fmt.Fprintln(w)
+	t := newTable(w, "TABLE", "ROLE", "SIZE")
+	for _, table := range i.Tables {
+		t.row(table.Name, table.Role, bytesText(table.Bytes))
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if len(i.Consumers) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	t = newTable(w, "CONSUMER", "KEYS", "GAPS", "STORED", "HELD", "DEAD")
+	for _, c := range i.Consumers {
+		stored := "-"
+		if c.Stored {
+			stored = c.Pending.String()
+		}
+		t.row(c.Name, c.Keys, c.Gaps, stored, c.Held, c.Dead)
+	}
+	return t.flush()
+}
+
+func (a *app) inboxWindowCommand() *cobra.Command {
+	var c confirmation
+	cmd := &cobra.Command{
+		Use:   "window DURATION",
+		Short: "Say for how long records are kept at least",
+		Long: `A message that comes again within the window has no effect. Make it longer than brokers keep what isn't
+acknowledged, and than anybody goes back in a topic. The tables hold up to two windows.`,
+		Example: `  outbox inbox window 336h --reason "topics are kept for ten days"`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			window, err := time.ParseDuration(args[0])
+			if err != nil {
+				return usage("%q is no duration such as 168h", args[0])
+			}
+			conn, err := a.operate(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer disconnect(conn)
+			if err := a.confirm(c, fmt.Sprintf("Keep records for %s?", span(window))); err != nil {
+				return err
+			}
+			if err := admin.SetInboxWindow(cmd.Context(), conn, window, a.action(c)); err != nil {
+				return err
+			}
+			if c.out == asJSON {
+				return printJSON(a.stdout, map[string]any{"window_ns": window})
+			}
+			_, err = fmt.Fprintf(a.stdout, "records are kept for at least %s\n", span(window))
+			return err
+		},
+	}
+	c.flags(cmd)
+	return cmd
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/pgoutbox/outbox/admin"
+)
+
+func (a *app) verifyCommand() *cobra.Command {
+	var cfg admin.VerifyConfig
+	var out format
+	var asked bool // --json
+	var targetURL, since, until string
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Prove that what was committed was applied: name each missing, doubled and inverted message",
+		Long: `Compares the messages in the outbox with what a consumer has applied: its inbox, or the rows that a query of
+yours returns, in the same database or another. It sees what is still in the outbox; retention empties that
+once every destination has delivered it, after some ten minutes to an hour and a half.
+
+Exit code 0: everything was applied, once and in order per key. 1: it was not, or could not be compared.`,
+		Example: `  outbox verify --consumer payments --target-url "$PAYMENTS_DATABASE_URL" --topic orders
+  outbox verify --consumer payments --since 2026-05-01T12:00:00Z --until 2026-05-01T13:00:00Z --json
+  outbox verify --applied 'SELECT message_id, no FROM ledger'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cfg.Consumer == "" && cfg.Applied == "" {
+				return usage("give --consumer, or --applied")
+			}
+			if cfg.Settle < 0 {
+				return usage("--settle is %v, it can't be negative", cfg.Settle)
+			}
+			for _, bound := range []struct {
+				flag, text string
+				into       *time.Time
+			}{{"since", since, &cfg.Since}, {"until", until, &cfg.Until}} {
+				if bound.text == "" {
+					continue
+				}
+				var err error
+				if *bound.into, err = time.Parse(time.RFC3339, bound.text); err != nil {
+					return usage("--%s is %q: want a time such as 2026-05-01T12:00:00Z", bound.flag, bound.text)
+				}
+			}
+			if asked {
+				out = asJSON
+			}
+			v, err := a.verify(cmd.Context(), targetURL, cfg)
+			if err != nil {
+				return err
+			}
+			if out == asJSON {
+				err = printJSON(a.stdout, v)
+			} else {
+				err = writeVerification(a.stdout, v)
+			}
+			if err == nil && !v.OK() {
+				err = coded{fmt.Errorf("%d missing, %d doubled, %d inverted, %d gaps", v.Missing.N, v.Doubled.N, v.Inverted.N, v.Gaps.N), exitError}
+			}
+			return err
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&cfg.Consumer, "consumer", "", "whose inbox to compare with")
+	flags.StringVar(&cfg.Applied, "applied", "", "compare with the rows of this query instead: message id, number in the order of application")
+	flags.StringVar(&targetURL, "target-url", "", "database of the consumer (default: that of the outbox)")
+	flags.StringSliceVar(&cfg.Topics, "topic", nil, "only messages of these topics")
+	flags.StringVar(&since, "since", "", "only messages written from this time on")
+	flags.StringVar(&until, "until", "", "only messages written up to this time")
+	flags.Int64Var(&cfg.FirstID, "from-id", 0, "only messages from this position on")
+	flags.Int64Var(&cfg.LastID, "to-id", 0, "only messages up to this position")
+	flags.DurationVar(&cfg.Settle, "settle", 30*time.Second, "leave out messages younger than this: they may be on their way")
+	flags.IntVar(&cfg.Limit, "limit", 1000, "how many of each kind to name")
+	flags.BoolVar(&asked, "json", false, "the same as -o json")
+	formatFlag(cmd, &out, asTable, asJSON)
+	return cmd
+}
+
+func (a *app) verify(ctx context.Context, targetURL string, cfg admin.VerifyConfig) (*admin.Verification, error) {
+	source, err := a.operate(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer disconnect(source)
+	var target *pgx.Conn
+	if targetURL == "" {
+		target, err = a.connect(ctx)
+	} else {
+		at := address{targetURL, "--target-url"}
+		var parsed *pgx.ConnConfig
+		if parsed, err = a.parse(at); err == nil {
+			target, err = dial(ctx, parsed, at.origin)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer disconnect(target)
+	return admin.Verify(ctx, source, target, cfg)
+}
+
+func writeVerification(w io.Writer, v *admin.Verification) error {
+	fmt.Fprintf(w, "%d committed, %d applied\n", v.Committed, v.Applied)
+	if v.OK() {
+		_, err := fmt.Fprintln(w, "nothing is missing, doubled or inverted")
+		return err
+	}
+	t := newTable(w, "FAULT", "MESSAGE ID", "POSITION", "TOPIC", "KEY", "NUMBER", "WRITTEN", "DETAIL")
+	row := func(fault string, m admin.VerifiedMessage, detail string) {
+		t.row(fault, m.MessageID, m.Position, m.Topic, short(m.Key, 40), m.Sequence, m.CreatedAt.Local().Format(time.DateTime), detail)
+	}
+	for _, m := range v.Missing.List {
+		row("missing", m, "was not applied")
+	}
+	for _, m := range v.Doubled.List {
+		row("doubled", m, fmt.Sprintf("was applied %d times", m.Times))
+	}
+	for _, m := range v.Inverted.List {
+		row("inverted", m.VerifiedMessage, fmt.Sprintf("was applied before %s at %d", m.Before.MessageID, m.Before.Position))
+	}
+	for _, g := range v.Gaps.List {
+		t.row("gap", "", "", g.Topic, short(g.Key, 40), fmt.Sprintf("%d-%d", g.First, g.Last), "", "the consumer has not seen these numbers")
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	named := len(v.Missing.List) + len(v.Doubled.List) + len(v.Inverted.List) + len(v.Gaps.List)
+	if all := v.Missing.N + v.Doubled.N + v.Inverted.N + v.Gaps.N; all > int64(named) {
+		fmt.Fprintf(w, "and %d more: raise --limit\n", all-int64(named))
+	}
+	return nil
+}
