@@ -204,17 +204,29 @@ func timestamp(t time.Time) string {
 // escape percent-encodes what a header can't carry unchanged through every server; all also what would be
 // taken for an escape, and what is not ASCII. The result is a copy.
 func escape(s string, all bool) string {
+	first := 0
+	for first < len(s) && !mustEscape(s, first, all) {
+		first++
+	}
+	if first == len(s) {
+		return strings.Clone(s)
+	}
 	const hex = "0123456789ABCDEF"
-	b := make([]byte, 0, len(s)+16)
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		if c < ' ' || c == 0x7f || c == ' ' && (i == 0 || i == len(s)-1) || all && (c == '%' || c > 0x7f) {
+	b := make([]byte, first, len(s)+32)
+	copy(b, s)
+	for i := first; i < len(s); i++ {
+		if c := s[i]; mustEscape(s, i, all) {
 			b = append(b, '%', hex[c>>4], hex[c&15])
 		} else {
 			b = append(b, c)
 		}
 	}
 	return string(b)
+}
+
+func mustEscape(s string, i int, all bool) bool {
+	c := s[i]
+	return c < ' ' || c == 0x7f || c == ' ' && (i == 0 || i == len(s)-1) || all && (c == '%' || c > 0x7f)
 }
 
 func shorten(s string) string {

@@ -67,6 +67,9 @@ func (b *Broker) post(ctx context.Context, r request) (answer, error) {
 	if !gateway(a.status) {
 		b.noteAnswered(began)
 	}
+	if resp.ContentLength == 0 && r.results == 0 {
+		return a, nil
+	}
 	if a.body, err = readBody(resp.Body, cancel, r.results); err != nil && r.results > 0 && a.status == http.StatusMultiStatus {
 		return answer{}, b.unanswered(ctx, limited, began, err)
 	}
