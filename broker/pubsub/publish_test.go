@@ -1,0 +1,328 @@
+package pubsub_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"cloud.google.com/go/pubsub/v2/pstest"
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/pubsub"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// reaction scripts the answers to Publish: nil lets a request through.
+type reaction struct {
+	mu       sync.Mutex
+	requests []*pubsubpb.PublishRequest
+	answer   func(*pubsubpb.PublishRequest) error
+}
+
+func (r *reaction) React(request any) (handled bool, answer any, err error) {
+	publish := request.(*pubsubpb.PublishRequest)
+	r.mu.Lock()
+	r.requests = append(r.requests, publish)
+	r.mu.Unlock()
+	if r.answer == nil {
+		return false, nil, nil
+	}
+	if err := r.answer(publish); err != nil {
+		return true, &pubsubpb.PublishResponse{}, err
+	}
+	return false, nil, nil
+}
+
+func scripted(t *testing.T, answer func(*pubsubpb.PublishRequest) error) (*fake, *reaction) {
+	t.Helper()
+	r := &reaction{answer: answer}
+	return newFake(t, pstest.ServerReactorOption{FuncName: "Publish", Reactor: r}), r
+}
+
+func has(request *pubsubpb.PublishRequest, data string) bool {
+	for _, m := range request.Messages {
+		if string(m.Data) == data {
+			return true
+		}
+	}
+	return false
+}
+
+func TestARequestHasOneKey(t *testing.T) {
+	t.Parallel()
+	f, r := scripted(t, nil)
+	topic := f.topic()
+	batch := numbered(topic, 100, 10)
+	for i := range 50 {
+		batch = append(batch, &outbox.Message{ID: outbox.NewID(), Topic: topic, Payload: fmt.Append(nil, i)})
+	}
+	accepted(t, f.broker(pubsub.Config{}).Publish(patient(t), batch))
+	for _, request := range r.requests {
+		for _, m := range request.Messages {
+			if m.OrderingKey != request.Messages[0].OrderingKey {
+				t.Errorf("keys %q and %q in one request", m.OrderingKey, request.Messages[0].OrderingKey)
+			}
+		}
+	}
+	if len(r.requests) != 11 {
+		t.Errorf("%d requests for ten keys and none", len(r.requests))
+	}
+}
+
+func TestAMessageThatIsRefusedIsFoundAndStopsItsKeyAlone(t *testing.T) {
+	t.Parallel()
+	f, _ := scripted(t, func(request *pubsubpb.PublishRequest) error {
+		if has(request, "bad") {
+			return status.Error(codes.InvalidArgument, "the schema doesn't allow it")
+		}
+		return nil
+	})
+	topic := f.topic()
+	batch := numbered(topic, 60, 3)
+	batch[31].Payload = []byte("bad") // k-1
+	for i := range 20 {
+		batch = append(batch, &outbox.Message{ID: outbox.NewID(), Topic: topic, Payload: fmt.Append(nil, i)})
+	}
+	batch[65].Payload = []byte("bad") // no key
+	errs := f.broker(pubsub.Config{}).Publish(patient(t), batch)
+	if len(errs) != len(batch) {
+		t.Fatalf("outcomes %v", errs)
+	}
+	for i, err := range errs {
+		switch {
+		case i == 31 || i == 65:
+			if !outbox.IsPermanent(err) {
+				t.Errorf("the refused message %d was answered with: %v", i, err)
+			}
+		case i > 31 && batch[i].Key == "k-1":
+			if !errors.Is(err, outbox.ErrSkipped) {
+				t.Errorf("message %d behind it was answered with: %v", i, err)
+			}
+		case err != nil:
+			t.Errorf("message %d: %v", i, err)
+		}
+	}
+	if got := len(f.Messages()); got != 10+20+20+19 {
+		t.Errorf("%d messages were accepted, want 69", got)
+	}
+}
+
+func TestEveryAnswerHasItsKind(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[codes.Code]string{
+		codes.InvalidArgument: "permanent", codes.NotFound: "retryable", codes.PermissionDenied: "retryable", codes.FailedPrecondition: "retryable",
+		codes.Unauthenticated: "unavailable", codes.ResourceExhausted: "unavailable", codes.Unavailable: "unavailable", codes.Internal: "unavailable",
+		codes.Unknown: "unavailable", codes.Aborted: "unavailable", codes.DeadlineExceeded: "unavailable", codes.Canceled: "unavailable",
+	} {
+		t.Run(code.String(), func(t *testing.T) {
+			t.Parallel()
+			f, r := scripted(t, func(*pubsubpb.PublishRequest) error { return status.Error(code, "scripted") })
+			errs := f.broker(pubsub.Config{}).Publish(patient(t), numbered(f.topic(), 1, 1))
+			if len(errs) != 1 {
+				t.Fatalf("outcomes %v", errs)
+			}
+			got := "retryable"
+			switch {
+			case outbox.IsPermanent(errs[0]):
+				got = "permanent"
+			case outbox.IsUnavailable(errs[0]):
+				got = "unavailable"
+			}
+			if got != want {
+				t.Errorf("%v is %s, want %s", errs[0], got, want)
+			}
+			if len(r.requests) != 1 {
+				t.Errorf("it was sent %d times: the engine repeats, nobody else", len(r.requests))
+			}
+		})
+	}
+}
+
+func TestAnOutageStopsTheCall(t *testing.T) {
+	t.Parallel()
+	f, r := scripted(t, func(*pubsubpb.PublishRequest) error {
+		asked, err := status.New(codes.Unavailable, "later").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(7 * time.Second)})
+		if err != nil {
+			return err
+		}
+		return asked.Err()
+	})
+	batch := numbered(f.topic(), 2000, 1000)
+	errs := f.broker(pubsub.Config{Requests: 4}).Publish(patient(t), batch)
+	if len(errs) != len(batch) {
+		t.Fatalf("%d outcomes", len(errs))
+	}
+	longest := time.Duration(0)
+	for i, err := range errs {
+		if !outbox.IsUnavailable(err) {
+			t.Fatalf("message %d: %v", i, err)
+		}
+		longest = max(longest, outbox.RetryDelay(err))
+	}
+	if len(r.requests) > 8 || longest != 7*time.Second {
+		t.Errorf("%d requests were sent, a pause of %v was asked for", len(r.requests), longest)
+	}
+}
+
+func TestWhatPubSubRefusesIsRefusedBefore(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	b := f.broker(pubsub.Config{})
+	topic := f.topic()
+	for name, spoil := range map[string]func(*outbox.Message){
+		"key":             func(m *outbox.Message) { m.Key = strings.Repeat("k", 1025) },
+		"size":            func(m *outbox.Message) { m.Payload = make([]byte, 9_999_990) },
+		"attribute value": func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: "h", Value: strings.Repeat("v", 1025)}} },
+		"attribute name":  func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: strings.Repeat("n", 257), Value: "v"}} },
+		"reserved":        func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: "googclient", Value: "v"}} },
+		"ours":            func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: "Outbox-Id", Value: "v"}} },
+		"topic":           func(m *outbox.Message) { m.Topic = "a b c" },
+		"short topic":     func(m *outbox.Message) { m.Topic = "ab" },
+		"Google's topic":  func(m *outbox.Message) { m.Topic = "google-orders" },
+		"attributes": func(m *outbox.Message) {
+			for i := range 100 {
+				m.Headers = append(m.Headers, outbox.Header{Name: fmt.Sprint("h", i), Value: "v"})
+			}
+		},
+	} {
+		batch := numbered(topic, 2, 2)
+		spoil(batch[1])
+		errs := b.Publish(patient(t), batch)
+		if len(errs) != 2 || errs[0] != nil || !outbox.IsPermanent(errs[1]) {
+			t.Errorf("%s: %v", name, errs)
+		}
+	}
+}
+
+func TestATopicIsCreatedWhenAsked(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	topic := "t-" + outbox.NewID().String()
+	batch := numbered(topic, 6, 2)
+	errs := f.broker(pubsub.Config{}).Publish(patient(t), batch)
+	if len(errs) != 6 || outbox.IsPermanent(errs[0]) || outbox.IsUnavailable(errs[0]) {
+		t.Fatalf("without: %v", errs)
+	}
+	contains(t, errs[0], topic, "gcloud pubsub topics create")
+	accepted(t, f.broker(pubsub.Config{CreateTopics: true}).Publish(patient(t), batch))
+}
+
+func TestPingNamesAMissingTopic(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	err := f.broker(pubsub.Config{Topic: "nowhere"}).Ping(patient(t))
+	if !outbox.IsUnavailable(err) {
+		t.Errorf("ping: %v", err)
+	}
+	contains(t, err, "nowhere", "doesn't exist")
+}
+
+func TestLostAnswersLeaveUnknownOutcomesAndNothingIsLostOrInverted(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	topic := f.topic()
+	p := newProxy(t, f.Addr)
+	b := open(t, p.addr, pubsub.Config{})
+	defer b.Close()
+	accepted(t, b.Publish(patient(t), numbered(topic, 1, 1)))
+	batch := numbered(topic, 100, 10)
+	p.swallow.Store(true)
+	for i, err := range b.Publish(patient(t), batch) {
+		if !outbox.IsUnavailable(err) {
+			t.Errorf("message %d without an answer: %v", i, err)
+		}
+	}
+	p.swallow.Store(false)
+	deliver(patient(t), t, b, batch)
+	got, err := f.read(topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, seen := map[string]int{}, map[outbox.ID]bool{}
+	for _, m := range got[1:] {
+		if seen[m.ID] {
+			continue // a repeat
+		}
+		seen[m.ID] = true
+		if want := fmt.Sprint(next[m.Key]); string(m.Payload) != want {
+			t.Errorf("key %s: %s came when %s was due", m.Key, m.Payload, want)
+		}
+		next[m.Key]++
+	}
+	if len(seen) != 100 {
+		t.Errorf("%d messages arrived", len(seen))
+	}
+}
+
+func deliver(ctx context.Context, t *testing.T, b *pubsub.Broker, batch []*outbox.Message) {
+	t.Helper()
+	for ctx.Err() == nil {
+		errs := b.Publish(ctx, batch)
+		if errs == nil {
+			return
+		}
+		var left []*outbox.Message
+		for i, err := range errs {
+			if err != nil {
+				left = append(left, batch[i])
+			}
+		}
+		batch = left
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond): // a pause between attempts
+		}
+	}
+	t.Fatal("not delivered")
+}
+
+func TestAConnectionThatSwallowsRequestsIsGivenUp(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	topic := f.topic()
+	p := newProxy(t, f.Addr)
+	b := open(t, p.addr, pubsub.Config{Timeout: 300 * time.Millisecond})
+	defer b.Close()
+	p.frozen.Store(true)
+	batch := numbered(topic, 5, 5)
+	for i, err := range b.Publish(patient(t), batch) {
+		if !outbox.IsUnavailable(err) {
+			t.Errorf("message %d: %v", i, err)
+		}
+	}
+	p.frozen.Store(false)
+	deliver(patient(t), t, b, batch)
+}
+
+func TestFaultsOfTheConfigurationAreReportedTogether(t *testing.T) {
+	t.Parallel()
+	_, err := pubsub.New(pubsub.Config{Topic: "{key}", Endpoint: "https://x", Requests: -1, Timeout: -1, Insecure: true, CredentialsFile: "x"})
+	contains(t, err, "project", "{key}", "endpoint", "requests", "timeout", "insecurely")
+	if _, err := pubsub.New(pubsub.Config{Project: project, Insecure: true}); err == nil {
+		t.Error("insecure without an endpoint was taken")
+	}
+	if _, err := pubsub.New(pubsub.Config{Project: "example.com:shop-4711"}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAClosedBrokerSendsNothing(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	b := f.broker(pubsub.Config{})
+	topic := f.topic()
+	accepted(t, b.Publish(patient(t), numbered(topic, 1, 1)))
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if errs := b.Publish(patient(t), numbered(topic, 1, 1)); len(errs) != 1 || !outbox.IsUnavailable(errs[0]) || b.Ping(patient(t)) == nil {
+		t.Errorf("outcomes %v", errs)
+	}
+}
