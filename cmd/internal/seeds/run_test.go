@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -55,8 +56,10 @@ func outboxProgram(t *testing.T) string {
 // seed is a table, its writer and what is expected of the relay.
 type seed struct {
 	ddl      string
-	source   string // the section of the configuration
-	groups   int    // shard groups; 0: one
+	table    string
+	presets  []string // any of which the doctor may take the table for
+	source   string   // the section of the configuration
+	groups   int      // shard groups; 0: one
 	write    func(ctx context.Context, tx pgx.Tx, n int) error
 	unmarked string // counts rows that are not as the author's code would leave them
 	topic    string
@@ -80,6 +83,7 @@ func (s seed) run(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), s.ddl); err != nil {
 		t.Fatal(err)
 	}
+	b.examine()
 	one, two := b.start("one", "1", 0), b.start("two", "2", 0)
 	b.writeAll(0)
 	b.untilMarked(conn)
@@ -104,6 +108,24 @@ func (s seed) run(t *testing.T) {
 		bound = 4 * 200 // four transactions of a page each
 	}
 	b.check(append(append(b.read("3"), b.read("4")...), b.read("5")...), rows, bound)
+}
+
+// examine has the doctor look at the table: it knows whose it is.
+func (b *bed) examine() {
+	b.Helper()
+	out, err := exec.Command(b.program, "doctor", "--database-url", b.url, "--table", b.table, "-o", "json").CombinedOutput()
+	if err != nil {
+		b.Fatalf("doctor: %v: %s", err, out)
+	}
+	var report struct {
+		Preset string `json:"preset"`
+	}
+	if err := json.Unmarshal(out, &report); err != nil {
+		b.Fatalf("doctor: %v: %s", err, out)
+	}
+	if !slices.Contains(b.presets, report.Preset) {
+		b.Errorf("the doctor takes table %s for %q, want one of %q", b.table, report.Preset, b.presets)
+	}
 }
 
 type bed struct {

@@ -32,7 +32,7 @@ CREATE TABLE outbox_events (
 CREATE INDEX idx_outbox_pending ON outbox_events (published_at NULLS FIRST, created_at);
 CREATE INDEX idx_outbox_aggregate ON outbox_events (aggregate_type, aggregate_id);
 CREATE UNIQUE INDEX ux_outbox_dedup ON outbox_events (dedup_key);`,
-		source: `{preset: outbox_events}`,
+		source: `{preset: outbox_events}`, table: "outbox_events", presets: []string{"outbox_events"},
 		write: func(ctx context.Context, tx pgx.Tx, n int) error {
 			order := fmt.Sprint("order-", n)
 			if _, err := tx.Exec(ctx, `INSERT INTO orders(id, status) VALUES($1, 'created')`, order); err != nil {
@@ -76,7 +76,7 @@ func writeMessage(ctx context.Context, tx pgx.Tx, n int) error {
 func TestSeed1Variant1(t *testing.T) {
 	t.Parallel()
 	seed{
-		ddl: messagesTable, source: `{preset: outbox_messages}`, write: writeMessage,
+		ddl: messagesTable, source: `{preset: outbox_messages}`, table: "outbox_messages", presets: []string{"outbox_messages_advisory", "outbox_messages"}, write: writeMessage,
 		unmarked: `SELECT count(*) FROM outbox_messages`, topic: "orders", header: "tenant",
 	}.run(t)
 }
@@ -85,7 +85,7 @@ func TestSeed1Variant1(t *testing.T) {
 func TestSeed1Variant1Point1(t *testing.T) {
 	t.Parallel()
 	seed{
-		ddl: messagesTable, source: `{preset: outbox_messages_advisory}`, write: writeMessage,
+		ddl: messagesTable, source: `{preset: outbox_messages_advisory}`, table: "outbox_messages", presets: []string{"outbox_messages_advisory", "outbox_messages"}, write: writeMessage,
 		unmarked: `SELECT count(*) FROM outbox_messages`, topic: "orders", header: "tenant", unsettledOnly: true,
 	}.run(t)
 }
@@ -108,7 +108,7 @@ available_after timestamptz DEFAULT now() NOT NULL,
 CONSTRAINT pk_outbox_messages PRIMARY KEY (id)
 );
 CREATE INDEX ix_outbox_messages_available_after ON outbox.outbox_messages USING btree (available_after);`,
-		source: `{preset: outbox_messages_lease}`,
+		source: `{preset: outbox_messages_lease}`, table: "outbox.outbox_messages", presets: []string{"outbox_messages_lease"},
 		write: func(ctx context.Context, tx pgx.Tx, n int) error {
 			_, err := tx.Exec(ctx, `INSERT INTO outbox.outbox_messages (topic, "key", "type", payload, headers) VALUES ($1, $2, $3, $4, $5)`,
 				"orders", fmt.Sprint("key-", n%20), "OrderPlaced", fmt.Sprintf(`{"n": %d}`, n), `{"tenant": "7"}`)
@@ -157,7 +157,7 @@ WHERE o.topic = m.topic AND o.partition = m.partition AND `
 func TestSeed1Variant3(t *testing.T) {
 	t.Parallel()
 	seed{
-		ddl: offsetsTable, source: `{preset: outbox_messages_xmin}`, write: writePartition, groups: 2,
+		ddl: offsetsTable, source: `{preset: outbox_messages_xmin}`, table: "outbox_messages", presets: []string{"outbox_messages_xmin"}, write: writePartition, groups: 2,
 		unmarked: behindOffsets + `(m.transaction_id, m.id) <= (o.last_processed_transaction_id, o.last_processed_id))`,
 		topic:    "orders", header: "tenant", unsettledOnly: true,
 	}.run(t)
@@ -167,7 +167,7 @@ func TestSeed1Variant3(t *testing.T) {
 func TestSeed1Variant4(t *testing.T) {
 	t.Parallel()
 	seed{
-		ddl: offsetsTable, source: `{preset: outbox_messages_serial}`, groups: 2,
+		ddl: offsetsTable, source: `{preset: outbox_messages_serial}`, table: "outbox_messages", presets: []string{"outbox_messages_xmin", "outbox_messages_serial"}, groups: 2,
 		write: func(ctx context.Context, tx pgx.Tx, n int) error {
 			if err := (outbox.WriterLock{Key: 554738281823524}).Take(ctx, tx); err != nil {
 				return err
@@ -202,7 +202,7 @@ CREATE TABLE outbox_event (
   updated_time timestamp NULL,
   CONSTRAINT outbox_event_pkey PRIMARY KEY (id)
 );`,
-		source: `{preset: outbox_event}`,
+		source: `{preset: outbox_event}`, table: "outbox_event", presets: []string{"outbox_event"},
 		write: func(ctx context.Context, tx pgx.Tx, n int) error {
 			_, err := tx.Exec(ctx, `INSERT INTO outbox_event
 (id, idempotency_key, key, payload, event_type, root_entity_id, root_entity_type, published, retry_count, topic, created_time)
@@ -236,7 +236,7 @@ CREATE TABLE outbox (
 );
 CREATE INDEX idx_outbox_unprocessed ON outbox (processed_at, created_at)
 INCLUDE (id, aggregate_id, aggregate_type, sequence_number, payload) WHERE processed_at IS NULL;`,
-		source: `{preset: outbox}`,
+		source: `{preset: outbox}`, table: "outbox", presets: []string{"outbox"},
 		write: func(ctx context.Context, tx pgx.Tx, n int) error {
 			key := fmt.Sprint("key-", n%20)
 			number, err := outbox.KeySequence{Table: "outbox", Key: "aggregate_id", Sequence: "sequence_number"}.Next(ctx, tx, key)
@@ -271,7 +271,7 @@ CREATE TABLE p2p.transaction_outbox (
     retry_count INT DEFAULT 0,
     error_message TEXT
 );`,
-		source: `{preset: transaction_outbox, types: [ad_create, order_create]}`,
+		source: `{preset: transaction_outbox, types: [ad_create, order_create]}`, table: "p2p.transaction_outbox", presets: []string{"transaction_outbox"},
 		write: func(ctx context.Context, tx pgx.Tx, n int) error {
 			_, err := tx.Exec(ctx, `INSERT INTO p2p.transaction_outbox (idempotency_key, transaction_type, transaction_ref_id, payload) VALUES ($1, 'order_create', $2, $3)`,
 				fmt.Sprint("transaction-", n), fmt.Sprint("key-", n%20), fmt.Sprintf(`{"n": %d}`, n))
@@ -290,7 +290,7 @@ func TestDebeziumsLayout(t *testing.T) {
 CREATE TABLE outboxevent (
   id uuid NOT NULL PRIMARY KEY, aggregatetype varchar(255) NOT NULL, aggregateid varchar(255) NOT NULL, type varchar(255) NOT NULL, payload jsonb
 );`,
-		source: `{preset: debezium}`,
+		source: `{preset: debezium}`, table: "outboxevent", presets: []string{"debezium"},
 		write: func(ctx context.Context, tx pgx.Tx, n int) error {
 			_, err := tx.Exec(ctx, `INSERT INTO outboxevent VALUES ($1, 'Order', $2, 'OrderCreated', $3)`, outbox.NewID().String(), fmt.Sprint("key-", n%20), fmt.Sprintf(`{"n": %d}`, n))
 			return err

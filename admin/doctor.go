@@ -1,0 +1,178 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// TableReport is what Doctor finds out about an outbox table that exists.
+type TableReport struct {
+	Table    string `json:"table"`
+	Preset   string `json:"preset,omitempty"` // that fits it; empty: the mapping was guessed by names
+	Strategy string `json:"strategy,omitempty"`
+
+	// Mapping is the proposal. Faults say why it is none yet.
+	Mapping schema.Mapping `json:"mapping"`
+	Faults  []string       `json:"faults,omitempty"`
+
+	// Limits say what the table can't give with that strategy, Advice what to do.
+	Limits []Finding `json:"limits"`
+	Advice []Finding `json:"advice"`
+}
+
+// Finding is a fact with its consequence.
+type Finding struct {
+	About string `json:"about"` // order, parallelism, stalls, dead letters, retries, index, writer
+	Text  string `json:"text"`
+	SQL   string `json:"sql,omitempty"` // what would change it
+}
+
+// Doctor reads what the catalogue knows of a table and proposes how a relay should deliver from it. It
+// changes nothing and reads no row of the table. A table that isn't there is ErrNotFound.
+func Doctor(ctx context.Context, q schema.Querier, table string) (*TableReport, error) {
+	name, err := schema.ParseTableName(table)
+	if err != nil {
+		return nil, fmt.Errorf("doctor: %w", err)
+	}
+	t, err := schema.ReadTable(ctx, q, name)
+	if err != nil {
+		return nil, fmt.Errorf("doctor: %w: %w", ErrNotFound, err)
+	}
+	r := &TableReport{Table: t.TableName().String()}
+	r.propose(t, table)
+	offsets := func() bool {
+		o, err := schema.ParseTableName(r.Mapping.Offsets.Table)
+		if err != nil {
+			return false
+		}
+		_, err = schema.ReadTable(ctx, q, o)
+		return err == nil
+	}
+	r.examine(t, offsets)
+	writers, err := writersThatLose(ctx, q, t)
+	if err != nil {
+		return nil, fmt.Errorf("doctor: look for statements of writers: %w", err)
+	}
+	r.Advice = append(r.Advice, writers...)
+	return r, nil
+}
+
+// propose finds the preset that fits, else guesses by the names of columns.
+func (r *TableReport) propose(t *schema.Table, named string) {
+	for _, p := range schema.Presets() {
+		m := p.Mapping
+		m.Table = named
+		if m.Fit(t) == nil && explains(&m, t) {
+			r.Preset, r.Strategy, r.Mapping = p.Name, p.Strategy, m
+			return
+		}
+	}
+	r.Mapping = guess(t, named)
+	if err := r.Mapping.Validate(); err != nil {
+		r.Faults = append(r.Faults, err.Error())
+	}
+	if err := r.Mapping.Fit(t); err != nil {
+		r.Faults = append(r.Faults, err.Error())
+	}
+	m := &r.Mapping
+	switch {
+	case m.Offsets.Transaction != "" && m.Done.How == "":
+		r.Strategy = "xmin"
+	case m.Claim.Until != "" || m.Claim.Status != "":
+		r.Strategy = "lease"
+	case m.Done.How != "":
+		r.Strategy = "advisory"
+	}
+}
+
+// explains reports whether a mapping leaves out no column that must be there for a reason: one that says
+// that a row is done, claimed or of a partition.
+func explains(m *schema.Mapping, t *schema.Table) bool {
+	g := guess(t, m.Table)
+	return (g.Done.How == "" || g.Done.How == schema.DoneDelete || m.Done.How == schema.DoneStatus || m.Done.How == g.Done.How) &&
+		(g.Offsets.Transaction == "" || m.Offsets.Transaction == g.Offsets.Transaction) &&
+		(g.Claim.Until == "" || m.Claim.Until == g.Claim.Until)
+}
+
+// guess takes columns by their usual names, where their types allow it.
+func guess(t *schema.Table, named string) schema.Mapping {
+	find := func(kinds []schema.Kind, names ...string) string {
+		for _, name := range names {
+			for i := range t.Columns {
+				c := &t.Columns[i]
+				if strings.EqualFold(strings.ReplaceAll(c.Name, "_", ""), name) && (kinds == nil || slices.Contains(kinds, c.Kind)) {
+					return c.Name
+				}
+			}
+		}
+		return ""
+	}
+	brace := func(column string) string {
+		if column == "" {
+			return ""
+		}
+		return "{" + column + "}"
+	}
+	text := []schema.Kind{schema.KindText, schema.KindUUID, schema.KindInteger, schema.KindEnum}
+	moment := []schema.Kind{schema.KindTime}
+	whole := []schema.Kind{schema.KindInteger}
+	m := schema.Mapping{
+		Table:         named,
+		ID:            find([]schema.Kind{schema.KindInteger, schema.KindUUID, schema.KindText}, "id", "seq", "sequence", "position", "offset", "eventid", "messageid", "outboxid"),
+		MessageID:     find([]schema.Kind{schema.KindUUID}, "messageid", "eventid", "uuid", "idempotencykey", "dedupkey"),
+		AggregateType: find(text, "aggregatetype", "rootentitytype", "entitytype", "streamtype"),
+		AggregateID:   find(text, "aggregateid", "rootentityid", "entityid", "streamid", "transactionrefid"),
+		EventType:     find(text, "eventtype", "type", "messagetype", "eventname", "name", "transactiontype"),
+		Payload:       find([]schema.Kind{schema.KindBytes, schema.KindJSON, schema.KindText}, "payload", "data", "body", "content", "event", "message", "value"),
+		ContentType:   find([]schema.Kind{schema.KindText}, "contenttype"),
+		Headers:       find([]schema.Kind{schema.KindJSON, schema.KindText}, "headers", "metadata", "meta", "attributes"),
+		CreatedAt:     find(moment, "createdat", "createdtime", "createtime", "created", "insertedat", "occurredat", "occurredon", "timestamp"),
+		DeliverAt:     find(moment, "deliverat", "scheduledat", "sendat", "visibleat"),
+		Priority:      find(whole, "priority"),
+	}
+	if m.MessageID == m.ID {
+		m.MessageID = ""
+	}
+	m.Topic = brace(find(text, "topic", "destination", "channel", "queue", "subject", "exchange", "routingkey"))
+	if m.Topic == "" {
+		m.Topic = brace(m.AggregateType)
+	}
+	m.Key = brace(find(append(text, schema.KindBytes), "key", "partitionkey", "messagekey", "orderingkey"))
+	if m.Key == "" {
+		m.Key = brace(m.AggregateID)
+	}
+	m.Failure = schema.Failure{
+		Attempts:    find(whole, "attempts", "attempt", "retrycount", "retries", "tries", "attemptcount"),
+		Error:       find([]schema.Kind{schema.KindText}, "error", "lasterror", "errormessage"),
+		LastAttempt: find(moment, "lastattemptat", "lastattempttime", "lastattempt"),
+		NextAttempt: find(moment, "nextattemptat", "nextretryat", "retryat", "nextattempt"),
+	}
+	m.Offsets.Transaction = find([]schema.Kind{schema.KindXID8}, "transactionid", "xid", "txid", "xact")
+	m.Claim.Until = find(moment, "availableafter", "lockeduntil", "leaseuntil", "leaseduntil", "visibleafter", "lockexpiresat")
+	if m.Claim.Until != "" {
+		m.Claim.Owner = find([]schema.Kind{schema.KindText}, "lockedby", "owner", "claimedby", "leasedby")
+	}
+	switch done, flag := find(moment, "processedat", "publishedat", "sentat", "deliveredat", "dispatchedat", "publishedtime", "processedtime", "senttime"),
+		find([]schema.Kind{schema.KindBoolean}, "published", "processed", "sent", "delivered", "dispatched"); {
+	case done == "" && flag == "" && find([]schema.Kind{schema.KindText, schema.KindEnum}, "status", "state") != "":
+		// Its values are in the rows; which of them mean what is for somebody to say who knows.
+		m.Done = schema.Done{How: schema.DoneStatus, Column: find([]schema.Kind{schema.KindText, schema.KindEnum}, "status", "state")}
+	case done != "":
+		m.Done = schema.Done{How: schema.DoneTimestamp, Column: done, Flag: flag}
+	case flag != "":
+		m.Done = schema.Done{How: schema.DoneBoolean, Column: flag}
+	case m.Offsets.Transaction != "":
+		m.Offsets.Table = "outbox_offsets"
+		m.Offsets.Partition = find(whole, "partition", "shard")
+	default:
+		m.Done.How = schema.DoneDelete
+	}
+	if m.Done.How != "" {
+		m.Offsets = schema.Offsets{}
+	}
+	return m
+}
