@@ -30,7 +30,7 @@ func BenchmarkPublish(b *testing.B) {
 		delay time.Duration
 	}{{"loopback", 0}, {"1 ms", time.Millisecond}} {
 		for _, h2 := range []bool{false, true} {
-			name := map[bool]string{false: "HTTP/1.1", true: "HTTP/2"}[h2] + ", " + round.name
+			name := map[bool]string{false: "HTTP1", true: "HTTP2"}[h2] + ", " + round.name
 			b.Run("broker, "+name, func(b *testing.B) {
 				url, secured := benchServer(b, h2, round.delay)
 				broker := newBroker(b, url, webhooks.Config{MaxInFlight: parallel, TLS: secured})
