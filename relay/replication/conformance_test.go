@@ -19,18 +19,26 @@ import (
 func TestTheLogIsASource(t *testing.T) {
 	t.Parallel()
 	majors := []string{"14", "18"}
+	ways := map[string][]string{"14": {"rows of the log"}}
 	if given := os.Getenv("OUTBOX_TEST_POSTGRES_MAJORS"); given != "" {
-		majors = strings.Split(given, ",")
+		majors, ways = strings.Split(given, ","), nil
 	}
+	every := []string{"rows of the table, then the log", "rows of the log", "emitted messages"}
 	for _, major := range majors {
-		for _, way := range []string{"rows of the table, then the log", "rows of the log", "emitted messages"} {
+		some := ways[major]
+		if some == nil {
+			some = every
+		}
+		for _, way := range some {
 			t.Run("PostgreSQL "+major+" "+way, func(t *testing.T) {
 				t.Parallel()
 				relaytest.RunSource(t, func(t *testing.T) relaytest.SourceHarness {
 					db := newDatabase(t, servers.PostgresConfig{Major: major})
 					if way != "rows of the table, then the log" {
-						for _, destination := range []string{"orders", "a", "b"} {
-							db.stream(destination)
+						db.stream("orders")
+						if strings.Contains(t.Name(), "each_destination") {
+							db.stream("a")
+							db.stream("b")
 						}
 					}
 					return harness(db, way == "emitted messages")

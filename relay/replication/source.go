@@ -223,7 +223,6 @@ type session struct {
 	progress    *progress
 	received    LSN
 	heardAt     time.Time
-	err         error // why the stream has ended
 
 	// stored is what the database knows, confirmed what the server was told; never beyond.
 	stored    progress

@@ -173,11 +173,11 @@ func (s *session) collect(ctx context.Context, limit int) error {
 func (s *session) gather(w *wire, limit int) error {
 	until := time.Now().Add(coalesce)
 	for {
-		err := w.fill(nil, until)
+		err := w.fill(context.Background(), until)
 		late := errors.Is(err, errTick)
 		if late {
 			// What has come is less than the mark, and can be read all the same.
-			if err = w.fill(nil, time.Now().Add(100*time.Microsecond)); errors.Is(err, errTick) {
+			if err = w.fill(context.Background(), time.Now().Add(100*time.Microsecond)); errors.Is(err, errTick) {
 				return nil
 			}
 		}

@@ -73,7 +73,6 @@ func (w *wire) frame() (typ byte, body []byte, ok bool) {
 }
 
 // fill receives more. It returns errTick when nothing has come until deadline, and at once when ctx ends.
-// A nil ctx doesn't.
 func (w *wire) fill(ctx context.Context, deadline time.Time) error {
 	if err := w.makeRoom(); err != nil {
 		return err
@@ -81,7 +80,7 @@ func (w *wire) fill(ctx context.Context, deadline time.Time) error {
 	if err := w.conn.SetReadDeadline(deadline); err != nil {
 		return err
 	}
-	if ctx != nil {
+	if ctx.Done() != nil {
 		// After the deadline was set, which it moves to the past.
 		defer context.AfterFunc(ctx, func() { _ = w.conn.SetReadDeadline(time.Unix(1, 0)) })()
 	}
