@@ -188,10 +188,11 @@ func TestAnIDOfAnotherProductBecomesAUUIDThatRepeatsHave(t *testing.T) {
 		}
 		return m.ID
 	}
-	if read("msg_1") != read("msg_1") || read("msg_1") == read("msg_2") || read("msg_1").IsZero() {
+	first, repeat := read("msg_1"), read("msg_1")
+	if first != repeat || first == read("msg_2") || first.IsZero() {
 		t.Error("ids don't tell messages apart")
 	}
-	if s := read("msg_1").String(); s[14] != '8' {
+	if s := first.String(); s[14] != '8' {
 		t.Errorf("%s is not of version 8", s)
 	}
 }
