@@ -145,7 +145,7 @@ func (b *Broker) options() []option.ClientOption {
 			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())))
 	}
 	if b.cfg.CredentialsFile != "" {
-		options = append(options, option.WithCredentialsFile(b.cfg.CredentialsFile))
+		options = append(options, option.WithAuthCredentialsFile(option.ServiceAccount, b.cfg.CredentialsFile))
 	}
 	if b.cfg.Dial != nil {
 		options = append(options, option.WithGRPCDialOption(grpc.WithContextDialer(b.cfg.Dial)))

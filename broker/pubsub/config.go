@@ -38,7 +38,7 @@ type Config struct {
 	// Insecure connects without TLS and without credentials, as the emulator wants it.
 	Insecure bool
 
-	// CredentialsFile is a JSON file of credentials. Default: what the environment has (Application
+	// CredentialsFile is a service account's JSON file. Default: what the environment has (Application
 	// Default Credentials).
 	CredentialsFile string
 
