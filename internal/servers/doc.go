@@ -6,9 +6,10 @@
 // The first of these that has what is wanted:
 //
 //  1. An address in the environment: OUTBOX_TEST_POSTGRES (a URL of a superuser), OUTBOX_TEST_KAFKA (host:port, several
-//     with commas), OUTBOX_TEST_NATS (a URL). Nothing is started then, and nothing can be killed: what needs to kill
+//     with commas), OUTBOX_TEST_NATS (a URL), OUTBOX_TEST_ELASTICMQ (host:port). Nothing is started then, and nothing can be killed: what needs to kill
 //     takes a server of its own.
-//  2. The cache, see [CacheDir], which "make servers" fills.
+//  2. The cache, see [CacheDir], which "make servers" fills. ElasticMQ (SQS) and moto (SNS) come from there alone, with a
+//     Java and a Python of the machine.
 //  3. The machine: /usr/lib/postgresql/*/bin, Homebrew's opt/postgresql@NN/bin, PATH. Kafka only comes from the cache,
 //     with a Java of the machine: JAVA_HOME, then PATH.
 //
