@@ -39,6 +39,11 @@ func newBenchDrainCmd() *cobra.Command {
   floor   one COPY of the table into the broker's own client: no cursor, no order, no retries
   relay   "outbox relay" with default settings; with --relays N, N relays on N shard groups
 
+And, if they are named by --contenders:
+
+  pgoutput     the write-ahead log, decoded, into the broker's own client: it confirms and remembers nothing
+  replication  "outbox relay" with "replication: {}"; its ratio is to pgoutput if that takes part
+
 --sweep repeats all of it for several values of one setting: ` + strings.Join(bench.SweepNames(), ", ") + `.
 A round trip (rtt) is made longer by a proxy in this process, which stands before every contender, also at
 0s. Held transactions are open in another database and in the outbox, from before the backlog is written.`,
@@ -85,7 +90,9 @@ consumer has the message.
   floor       every millisecond: SELECT … WHERE id > last ORDER BY id, into the broker's own client; it keeps
               no cursor, and loses what commits after a higher id was read
   relay       "outbox relay" with default settings
-  inprocess   writers and relay in one process: a commit wakes the relay`,
+  inprocess   writers and relay in one process: a commit wakes the relay
+
+And, if they are named by --contenders: pgoutput and replication, as of "outbox bench drain".`,
 		Example: `  outbox bench latency
   outbox bench latency --broker nats --rate 200 --for 30s --svg latency.svg`,
 		Args: cobra.NoArgs,

@@ -196,6 +196,9 @@ func (b *bed) dropDatabase(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+	if err := b.leaveNoSlots(ctx); err != nil {
+		return err
+	}
 	if _, err = conn.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{b.name}.Sanitize()+" WITH (FORCE)"); err != nil {
 		return fmt.Errorf("drop the benchmark's database: %w", err)
 	}

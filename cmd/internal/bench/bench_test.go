@@ -47,6 +47,30 @@ func TestADrainDeliversEverythingByEveryContender(t *testing.T) {
 	}
 }
 
+func TestReadersOfTheLogTakePartWhenTheyAreNamed(t *testing.T) {
+	t.Parallel()
+	drain := DrainConfig{Common: common(t, "kafka"), Messages: 2000, Keys: 50}
+	drain.Contenders = []string{Pgoutput, Replication}
+	results, err := Drain(t.Context(), drain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	latency := LatencyConfig{Common: common(t, "kafka"), Rates: []int{300}, For: time.Second, WarmUp: 300 * time.Millisecond, Idle: 100 * time.Millisecond}
+	latency.Contenders = []string{Pgoutput, Replication}
+	more, err := Latency(t.Context(), latency)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if results = append(results, more...); len(results) != 4 {
+		t.Fatalf("%d results", len(results))
+	}
+	for _, r := range results {
+		if broken := r.Broken(); broken != "" || r.Lost > 0 || r.RatioToFloor <= 0 || r.Messages == 0 {
+			t.Errorf("%s: %s %+v", r.Contender, broken, r)
+		}
+	}
+}
+
 func TestTheFloorDeliversMessagesLargerThanItsPages(t *testing.T) {
 	t.Parallel()
 	cfg := DrainConfig{Common: common(t, "kafka"), Messages: 40, Bytes: 400_000, Keys: 1}

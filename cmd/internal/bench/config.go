@@ -13,9 +13,13 @@ const (
 	Floor     = "floor"     // the barest thing that moves messages at all
 	Relay     = "relay"     // "outbox relay" with default settings
 	InProcess = "inprocess" // writer and relay in one process
-	Insert    = "insert"    // a bare INSERT into the outbox
-	Without   = "without"   // no outbox row at all
-	Writer    = "writer"    // outbox.Writer
+
+	Replication = "replication" // "outbox relay" that reads the write-ahead log
+	Pgoutput    = "pgoutput"    // the barest thing that reads it
+
+	Insert  = "insert"  // a bare INSERT into the outbox
+	Without = "without" // no outbox row at all
+	Writer  = "writer"  // outbox.Writer
 )
 
 // Common is what every benchmark needs to know.
@@ -33,7 +37,10 @@ type Common struct {
 }
 
 // defaults fills what is zero and returns the faults.
-func (c *Common) defaults(contenders ...string) []error {
+func (c *Common) defaults(contenders ...string) []error { return c.choose(contenders, nil) }
+
+// choose is defaults with more contenders, who only take part when they are named.
+func (c *Common) choose(contenders, more []string) []error {
 	if c.Broker == "" {
 		c.Broker = "kafka"
 	}
@@ -53,9 +60,10 @@ func (c *Common) defaults(contenders ...string) []error {
 	if c.Rounds < 1 {
 		faults = append(faults, fmt.Errorf("%d rounds: want at least one", c.Rounds))
 	}
+	all := slices.Concat(contenders, more)
 	for i, name := range c.Contenders {
-		if !slices.Contains(contenders, name) {
-			faults = append(faults, fmt.Errorf("contender %q: want some of %s", name, strings.Join(contenders, ", ")))
+		if !slices.Contains(all, name) {
+			faults = append(faults, fmt.Errorf("contender %q: want some of %s", name, strings.Join(all, ", ")))
 		}
 		if slices.Contains(c.Contenders[:i], name) {
 			faults = append(faults, fmt.Errorf("contender %q is named twice", name))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -89,7 +90,7 @@ func SweepNames() []string {
 // prepare fills what is zero, reports all faults together, and returns a config for each point of the
 // sweep.
 func (c *DrainConfig) prepare() ([]DrainConfig, error) {
-	faults := c.Common.defaults(Floor, Relay)
+	faults := c.Common.choose([]string{Floor, Relay}, logReaders())
 	setDefault(&c.Messages, 1_000_000)
 	setDefault(&c.Bytes, 256)
 	setDefault(&c.Keys, 10_000)
@@ -194,6 +195,11 @@ func Drain(ctx context.Context, cfg DrainConfig) ([]Result, error) {
 			if err := b.freshDatabase(ctx); err != nil {
 				return results, err
 			}
+			if point.readsLog() {
+				if err := b.prepareLog(ctx); err != nil {
+					return results, err
+				}
+			}
 			if load, err = b.load(ctx, point.backlog()); err != nil {
 				return results, err
 			}
@@ -217,7 +223,7 @@ func (c *DrainConfig) rounds(ctx context.Context, b *bed, load *loaded, results 
 			c.say("round %d of %d: %s, %.0f messages/s", r.Round, c.Rounds, name, r.Rate)
 			results = append(results, r)
 		}
-		compare(results[first:], Floor)
+		compareAll(results[first:])
 	}
 	return results, nil
 }
@@ -237,8 +243,13 @@ func (c *DrainConfig) once(ctx context.Context, b *bed, load *loaded, name strin
 		return r, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, "DELETE FROM outbox.cursors"); err != nil { // so that everything is new
+	if _, err := conn.Exec(ctx, "DELETE FROM outbox.cursors; DELETE FROM outbox.slots"); err != nil { // so that everything is new
 		return r, err
+	}
+	if slices.Contains(logReaders(), name) {
+		if err := b.standBefore(ctx, conn, name); err != nil {
+			return r, err
+		}
 	}
 	if err := b.to.fresh(ctx); err != nil {
 		return r, err
@@ -379,8 +390,15 @@ func (c *DrainConfig) start(b *bed, name string) (team, error) {
 		p, err := startRelay(b, c.Batch)
 		return team{p}.present(), err
 	}
+	if name == Replication {
+		p, err := startRelayWith(b, c.Batch, "    replication: {slot: "+b.slot(name)+"}\n")
+		return team{p}.present(), err
+	}
 	n := 1
 	o.Part = partCopy
+	if name == Pgoutput {
+		o.Part, o.Slot = partWAL, b.slot(name)
+	}
 	if name == Relay {
 		n = c.Relays
 		o.Part, o.Groups, o.Batch = partGroup, c.Relays, c.Batch
@@ -399,13 +417,16 @@ func (c *DrainConfig) start(b *bed, name string) (team, error) {
 
 // startRelay starts "outbox relay" with everything left at its default but where to read and write, and
 // what must not happen meanwhile: that what was delivered is removed.
-func startRelay(b *bed, batch int) (*process, error) {
+func startRelay(b *bed, batch int) (*process, error) { return startRelayWith(b, batch, "") }
+
+// startRelayWith is startRelay with more lines in the destination.
+func startRelayWith(b *bed, batch int, more string) (*process, error) {
 	dir, err := os.MkdirTemp("", "pgoutbox-bench-")
 	if err != nil {
 		return nil, err
 	}
 	text := fmt.Sprintf("name: bench\ndatabase: {url: %q}\nhttp: {listen: \"\"}\nlog: {format: json}\nretention: {enabled: false}\n"+
-		"destinations:\n  - name: %s\n    broker: %s\n", b.url, destination, b.to.yaml())
+		"destinations:\n  - name: %s\n    broker: %s\n%s", b.url, destination, b.to.yaml(), more)
 	if batch > 0 {
 		text += fmt.Sprintf("    delivery: {batch: %d, max_in_flight: %d}\n", batch, max(20_000, 2*batch))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/check"
+	"github.com/pgoutbox/outbox/relay/replication"
 )
 
 // LatencyConfig says what to measure. The zero value means the stated defaults.
@@ -30,7 +31,7 @@ const (
 )
 
 func (c *LatencyConfig) prepare() error {
-	faults := c.Common.defaults(Floor, Relay, InProcess)
+	faults := c.Common.choose([]string{Floor, Relay, InProcess}, logReaders())
 	if c.Rates == nil {
 		c.Rates = []int{200, 1000}
 	}
@@ -82,7 +83,7 @@ func Latency(ctx context.Context, cfg LatencyConfig) ([]Result, error) {
 				cfg.say("round %d of %d, %d messages/s: %s, p50 %.2f ms, p99 %.2f ms", r.Round, cfg.Rounds, rate, name, r.P50, r.P99)
 				results = append(results, r)
 			}
-			compare(results[first:], Floor)
+			compareAll(results[first:])
 		}
 	}
 	return results, nil
@@ -109,6 +110,11 @@ func (c *LatencyConfig) once(ctx context.Context, b *bed, name string, rate int)
 			return r, err
 		}
 	}
+	if name == Pgoutput {
+		if _, err := conn.Exec(ctx, replication.PublicationSQL("outbox")); err != nil {
+			return r, err
+		}
+	}
 	if err := b.to.fresh(ctx); err != nil {
 		return r, err
 	}
@@ -124,6 +130,11 @@ func (c *LatencyConfig) once(ctx context.Context, b *bed, name string, rate int)
 	}
 	if _, err := all.begun(ctx); err != nil {
 		return r, err
+	}
+	if name == Replication {
+		if err := streams(ctx, conn, contender); err != nil {
+			return r, err
+		}
 	}
 	consumer := follow(ctx, b.to)
 	defer consumer.stop()
@@ -184,6 +195,11 @@ func (c *LatencyConfig) start(b *bed, name string, rate int) (writers, contender
 		contender, err = startPart(c.Binary, o)
 	case Relay:
 		contender, err = startRelay(b, 0)
+	case Replication:
+		contender, err = startRelayWith(b, 0, "    replication: {slot: "+b.slot(name)+"}\n")
+	case Pgoutput:
+		o.Part = partWAL
+		contender, err = startPart(c.Binary, o)
 	}
 	if err != nil {
 		return nil, nil, err

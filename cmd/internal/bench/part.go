@@ -27,6 +27,8 @@ type order struct {
 	Address  string `json:"address,omitempty"`
 	Topic    string `json:"topic,omitempty"`
 
+	Slot string `json:"slot,omitempty"` // of a reader of the log; "" makes one
+
 	Group  int `json:"group,omitempty"`
 	Groups int `json:"groups,omitempty"`
 	Batch  int `json:"batch,omitempty"`
@@ -37,6 +39,7 @@ type order struct {
 const (
 	partCopy  = "copy"  // the floor of a drain
 	partPoll  = "poll"  // the floor of a latency
+	partWAL   = "wal"   // the floor of what reads the log
 	partGroup = "group" // a relay for one shard group
 	partLoad  = "load"  // paced writers, with a relay beside them if there is a broker
 )
@@ -76,6 +79,8 @@ func RunPart(ctx context.Context, in io.Reader, out, log io.Writer) error {
 		return nil
 	case partPoll:
 		return runPoll(ctx, o, started)
+	case partWAL:
+		return runWAL(ctx, o, started)
 	case partGroup:
 		return runGroup(ctx, o, nil, logger)
 	case partLoad:

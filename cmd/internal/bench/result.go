@@ -81,7 +81,7 @@ func (r *Result) checked(report check.Report) {
 // Broken says which promise the run did not keep, or "". A floor promises no order and no single
 // delivery, and the one that polls loses what commits late.
 func (r *Result) Broken() string {
-	floor := r.Contender == Floor
+	floor := r.Contender == Floor || r.Contender == Pgoutput
 	switch {
 	case r.Corrupted > 0 || r.Phantom > 0,
 		r.Lost > 0 && !(floor && r.Bench == "latency"),
@@ -89,6 +89,25 @@ func (r *Result) Broken() string {
 		return fmt.Sprintf("%d lost, %d phantom, %d corrupted, %d duplicated, %d inverted", r.Lost, r.Phantom, r.Corrupted, r.Duplicated, r.Inverted)
 	}
 	return ""
+}
+
+// compareAll compares with the floor, and readers of the log with theirs if it took part.
+func compareAll(round []Result) {
+	compare(round, Floor)
+	var readers []Result
+	for _, r := range round {
+		if r.Contender == Replication || r.Contender == Pgoutput {
+			readers = append(readers, r)
+		}
+	}
+	compare(readers, Pgoutput)
+	for i := range round {
+		for _, r := range readers {
+			if round[i].Contender == r.Contender {
+				round[i] = r
+			}
+		}
+	}
 }
 
 // compare fills in the ratios of one round's results to its floor's.
