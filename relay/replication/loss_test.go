@@ -116,9 +116,9 @@ func TestASlotThatIsInvalidatedUnderLoadLosesNothing(t *testing.T) {
 			db := database{t, pg.URL("postgres")}
 			db.install()
 			l := newLedger()
+			w := startLoad(db, l, 3)
+			c := consume(t, db, l, Config{})
 			for range rounds(t, 1) {
-				w := startLoad(db, l, 3)
-				c := consume(t, db, l, Config{})
 				eventually(t, "the log is read", db.streams)
 				l.flows(t, 30)
 				c.stop() // nobody reads, and the log goes on
@@ -130,11 +130,11 @@ func TestASlotThatIsInvalidatedUnderLoadLosesNothing(t *testing.T) {
 				})
 				c = consume(t, db, l, Config{})
 				eventually(t, "the log is read again", db.streams)
-				ended(t, db, w, c)
 				if !c.log.contains("invalidated") {
 					t.Errorf("no alarm names the cause: %q", c.log.all)
 				}
 			}
+			ended(t, db, w, c)
 			db.dropSlots()
 		})
 	}
