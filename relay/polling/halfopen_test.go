@@ -115,7 +115,7 @@ func TestAStandbyWhoseConnectionDiedTakesOverAllTheSame(t *testing.T) {
 		if err := r.session.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(3 * answerWithin):
 		t.Fatal("the lease is free, and nobody takes it")
 	}
 }

@@ -158,7 +158,7 @@ func brokerFaults() []fault {
 			proxy.Heal()
 			return nil, err
 		}},
-		{kind: "connection to the broker slow", repeats: 1, inject: slow(func(r *run) slowable { _, proxy := r.brokerServer(); return proxy })},
+		{kind: "connection to the broker slow", repeats: 1, within: 30 * time.Second, inject: slow(func(r *run) slowable { _, proxy := r.brokerServer(); return proxy })},
 		{kind: "disk of the broker full", repeats: 2, disk: true, within: 30 * time.Second, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
 			server, _ := r.brokerServer()
 			if err := r.site.storage.fill(); err != nil {
@@ -226,7 +226,7 @@ func databaseFaults() []fault {
 			}
 			return nil, nil
 		}},
-		{kind: "connection to the database slow", repeats: 1, inject: slow(func(r *run) slowable { return r.site.toPG })},
+		{kind: "connection to the database slow", repeats: 1, within: 30 * time.Second, inject: slow(func(r *run) slowable { return r.site.toPG })},
 		{kind: "poolers killed", repeats: 1, pooler: true, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
 			for _, pooler := range []*servers.PgBouncer{r.site.transactions, r.site.sessions} {
 				if err := errors.Join(pooler.Kill9(), rig.Pause(ctx, time.Duration(r.rng.IntN(300))*time.Millisecond), pooler.Restart(ctx)); err != nil {

@@ -110,6 +110,8 @@ func (r *run) do(ctx context.Context) (res result) {
 		res.err = fmt.Errorf("set up: %w", res.err)
 		return res
 	}
+	stop := r.supervise(ctx)
+	defer stop()
 	r.load.Start()
 	if _, err := r.flows(ctx, flowWithin); err != nil {
 		res.err = fmt.Errorf("before any fault: %w", err)
@@ -179,6 +181,30 @@ destinations:
 		}
 	}
 	return nil
+}
+
+// supervise starts poolers again that end by themselves: PgBouncer 1.18 does when a client goes away while
+// its request to cancel a query is being passed on. The function that it returns ends that.
+func (r *run) supervise(ctx context.Context) (stop func()) {
+	if r.site.transactions == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() {
+		for rig.Pause(ctx, 100*time.Millisecond) == nil {
+			for _, pooler := range []*servers.PgBouncer{r.site.transactions, r.site.sessions} {
+				if pooler.Running() {
+					continue
+				}
+				r.note("a pooler has ended; it is started again")
+				if err := pooler.Restart(ctx); err != nil {
+					r.note("%v", err)
+				}
+			}
+		}
+	})
+	return func() { cancel(); done.Wait() }
 }
 
 // brokerServer returns the server and the proxy of the run's broker.
