@@ -54,7 +54,7 @@ func (b *Inbox) handle(ctx context.Context, db DB, r record, msg *outbox.Message
 		}
 	}()
 	_, err = results.Exec()
-	if result, err = b.answer(results, r, err); err != nil {
+	if result, err = b.answer(ctx, tx, results, r, err); err != nil {
 		return Result{}, err
 	}
 	if result.Outcome == Duplicate {
@@ -80,8 +80,6 @@ func (b *Inbox) handle(ctx context.Context, db DB, r record, msg *outbox.Message
 // effect. Until the caller's transaction ends, others that bring the same message wait (or see ErrBusy), so
 // keep it short; transactions that apply several messages in different orders can deadlock, which
 // PostgreSQL ends with error 40P01.
-//
-// Every message takes a lock until the end of the transaction. Apply at most some hundreds in one.
 func (b *Inbox) HandleTx(ctx context.Context, tx pgx.Tx, msg *outbox.Message, fn Handler) (Result, error) {
 	return b.observe(ctx, msg, func(ctx context.Context, r record) (Result, error) {
 		if tx == nil {
@@ -109,7 +107,7 @@ func (b *Inbox) handleTx(ctx context.Context, tx pgx.Tx, r record, msg *outbox.M
 			}
 		}
 	}()
-	if result, err = b.answer(results, r, nil); err != nil || result.Outcome == Duplicate {
+	if result, err = b.answer(ctx, tx, results, r, nil); err != nil || result.Outcome == Duplicate {
 		return result, err
 	}
 	if result.Outcome == Applied {
@@ -133,19 +131,29 @@ const (
 
 // send asks about the message in the round trip of what is queued already.
 func (b *Inbox) send(ctx context.Context, db DB, batch *pgx.Batch, r record) pgx.BatchResults {
-	batch.Queue(b.statement.receive, r.args...)
+	if quick := b.statement.quick[b.turn.Load()]; quick != "" {
+		batch.Queue(quick, r.quick...)
+	} else {
+		batch.Queue(b.statement.receive, r.args...)
+	}
 	if b.statement.column != "" {
 		batch.Queue(b.statement.column, r.key)
 	}
 	return db.SendBatch(ctx, batch)
 }
 
-// answer reads what send has asked for, and closes the results. err is what came of the statement before.
-func (b *Inbox) answer(results pgx.BatchResults, r record, err error) (result Result, _ error) {
-	var outcome string
-	var expected *int64
-	if err == nil {
-		err = results.QueryRow().Scan(&outcome, &expected)
+// answer reads what send has asked for, closes the results and, if the quick way has led nowhere, asks in
+// tx. err is what came of the statement before.
+func (b *Inbox) answer(ctx context.Context, tx pgx.Tx, results pgx.BatchResults, r record, err error) (result Result, _ error) {
+	quick := b.statement.quick[0] != ""
+	recorded := false
+	outcome, expected, turn := string(Applied), (*int64)(nil), int32(0)
+	if err == nil && quick {
+		var tag pgconn.CommandTag
+		tag, err = results.Exec()
+		recorded = tag.RowsAffected() == 1
+	} else if err == nil {
+		err = results.QueryRow().Scan(&outcome, &expected, &turn)
 	}
 	stale := false
 	if err == nil && b.statement.column != "" {
@@ -160,6 +168,11 @@ func (b *Inbox) answer(results pgx.BatchResults, r record, err error) (result Re
 	}
 	if closeErr := results.Close(); err == nil {
 		err = closeErr
+	}
+	if err == nil && quick && !recorded {
+		if err = tx.QueryRow(ctx, b.statement.receive, r.args...).Scan(&outcome, &expected, &turn); err == nil {
+			b.turn.Store(turn)
+		}
 	}
 	if err != nil {
 		return Result{}, explain(err)

@@ -515,7 +515,7 @@ func TestGoAndSQLMakeTheSameIDOfADeduplicationKey(t *testing.T) {
 func TestWithoutTheSchemaTheErrorSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.exec(`DROP FUNCTION outbox.receive(text, uuid, text, boolean)`)
+	w.exec(`DROP TABLE outbox.inbox_rotation`)
 	for _, way := range ways() {
 		_, err := way.handle(t.Context(), w, newInbox(t, Config{}), message("k"), effectQuery)
 		if err == nil || !strings.Contains(err.Error(), "outbox migrate up") || !outbox.IsUnavailable(err) {

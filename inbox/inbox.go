@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,6 +17,7 @@ type Inbox struct {
 	consumer  string
 	cfg       Config
 	statement statement
+	turn      atomic.Int32 // the current table, as far as is known
 }
 
 // New returns the inbox of a consumer: everything that makes its effects together, under any number of

@@ -15,6 +15,7 @@ import (
 
 // record is what the database is told of a message.
 type record struct {
+	quick    []any // of statement.quick
 	args     []any // of statement.receive
 	key      string
 	topic    string
@@ -45,6 +46,11 @@ func (b *Inbox) record(msg *outbox.Message) (record, error) {
 		return record{}, outbox.Permanent(ErrNoID)
 	}
 	r.args = []any{b.consumer, id, dedup, !b.cfg.ComeBack}
+	if dedup == nil {
+		r.quick = []any{b.consumer, id, nil, nil}
+	} else {
+		r.quick = []any{b.consumer, DedupID(dedup.(string)).String(), id, dedup}
+	}
 
 	var sequence, version any
 	if b.cfg.Gaps != GapIgnore && r.key != "" {
@@ -107,21 +113,37 @@ func DedupID(key string) outbox.ID {
 
 // statement is what is asked about every message. Casts let every query mode and driver send text.
 type statement struct {
+	quick   [3]string // by the current table; "" where receive has to be asked
 	receive string
 	ordered bool
 	column  string
 }
 
 const (
-	receiveSQL        = `SELECT outbox.receive($1::text, $2::text::uuid, $3::text, $4::boolean), NULL::bigint`
-	receiveOrderedSQL = `SELECT outcome, expected FROM outbox.receive_in_order($1::text, $2::text::uuid, $3::text, $4::boolean,
+	receiveSQL        = `SELECT outbox.receive($1::text, $2::text::uuid, $3::text, $4::boolean), NULL::bigint, (SELECT r.current::int FROM outbox.inbox_rotation r WHERE r.single)`
+	receiveOrderedSQL = `SELECT outcome, expected, 0 FROM outbox.receive_in_order($1::text, $2::text::uuid, $3::text, $4::boolean,
 	$5::text, $6::text, $7::bigint, $8::text, $9::boolean, $10::bigint)`
+
+	// quickSQL does what outbox.receive does, for the table %[1]d that is expected to be the current one, if
+	// the one before, %[2]d, has no writer any more. It inserts nothing if that isn't so, or for a duplicate:
+	// then receive is asked. The locks on the tables are there before the statement's snapshot is taken, so
+	// whoever closes a table (see Retention) waits for everybody who has seen it as the current one.
+	quickSQL = `INSERT INTO outbox.inbox_%[1]d (consumer, id, message_id, dedup_key)
+	SELECT $1::text, $2::text::uuid, nullif($3::text::uuid, $2::text::uuid), $4::text FROM outbox.inbox_rotation r
+	WHERE r.single AND r.current = %[1]d AND r.closed_at IS NOT NULL AND current_setting('transaction_isolation') LIKE 'read %%'
+	AND NOT EXISTS (SELECT FROM outbox.inbox_%[2]d i WHERE i.consumer = $1::text AND i.id = $2::text::uuid)
+	ON CONFLICT DO NOTHING`
 )
 
 func newStatement(cfg Config) statement {
 	s := statement{receive: receiveSQL}
-	if cfg.Gaps != GapIgnore || cfg.Version != nil && cfg.Column == nil {
+	switch {
+	case cfg.Gaps != GapIgnore || cfg.Version != nil && cfg.Column == nil:
 		s.receive, s.ordered = receiveOrderedSQL, true
+	case !cfg.ComeBack: // which must not wait for an index
+		for n := range s.quick {
+			s.quick[n] = fmt.Sprintf(quickSQL, n, (n+2)%3)
+		}
 	}
 	if c := cfg.Column; c != nil {
 		// The lock keeps others from applying a newer one meanwhile. Where there is no row yet, there is

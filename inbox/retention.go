@@ -155,9 +155,9 @@ func (r *Retention) locked(ctx context.Context, f func(pgx.Tx, rotation) error) 
 	})
 }
 
-// close waits for nobody: if the lock is there, every transaction that has recorded something in the table
-// has ended. One that hasn't yet will find that the turn has gone on, and record it in the current table
-// besides (outbox.receive looks once more behind its INSERT).
+// close notes that nobody writes to the table before any more: with the lock, every transaction that has
+// recorded something in it has ended. One that took it for the current table and hasn't written yet will find
+// that the turn has gone on, and record in the current one (quickSQL, outbox.receive).
 func (r *Retention) close(ctx context.Context, _ *RetentionReport) error {
 	err := r.locked(ctx, func(tx pgx.Tx, s rotation) error {
 		if s.closed {

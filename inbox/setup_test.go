@@ -144,9 +144,8 @@ func eventually(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// waiting is how many sessions of this database wait for an advisory lock.
+// waiting is how many sessions of this database wait for a lock.
 func (w *world) waiting() int {
 	w.t.Helper()
-	return w.int(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
-		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+	return w.int(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 }

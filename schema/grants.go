@@ -77,6 +77,7 @@ func consumerPrivileges() []privilege {
 		{onTable, "outbox.inbox_gaps", []string{"SELECT", "INSERT", "DELETE"}},
 		{onFunction, "outbox.inbox_id(text)", []string{"EXECUTE"}},
 		{onFunction, "outbox.receive(text, uuid, text, boolean)", []string{"EXECUTE"}},
+		{onFunction, "outbox.try_receive(text, uuid, text)", []string{"EXECUTE"}},
 		{onFunction, "outbox.store(text, uuid, text, boolean, text, text, text, text, text, bytea, text, jsonb)", []string{"EXECUTE"}},
 		{onTable, "outbox.inbox_messages", []string{"INSERT"}},
 		{onSequence, "outbox.inbox_messages_id_seq", []string{"USAGE"}},

@@ -89,8 +89,9 @@ $$;
 --   applied    recorded: apply it now, in this transaction
 --   duplicate  it was recorded before: do nothing
 --   busy       another transaction is recording it (only with wait => false): come back later
--- The lock makes two transactions with one message take turns, whichever tables they would write to. It is
--- taken by a statement before those that look, which therefore see what the one before has committed.
+-- Two transactions with one message meet in a unique index, and the second waits for the first. They do so
+-- whichever table is current for each: until the table before has no writer any more (closed_at), a message is
+-- recorded there too; and once it has none, what it has is seen.
 --
 -- Where a transaction sees one snapshot throughout, that is not so. It then writes to all tables: a row
 -- that it doesn't see is a conflict in one of them, and error 40001.
@@ -103,8 +104,8 @@ DECLARE
     entry uuid := receive.message_id;
     mid   uuid;
     dedup text := nullif(receive.dedup_key, '');
-    place bigint;
     turn  smallint;
+    open  boolean;
     no    bigint;
 BEGIN
     IF dedup IS NOT NULL THEN
@@ -123,13 +124,8 @@ BEGIN
         RAISE EXCEPTION 'outbox.receive: the deduplication key has % bytes, the limit is 1024', octet_length(dedup)
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a hash of it.';
     END IF;
-
-    place := hashtextextended(receive.consumer || ' ' || entry::text, 7);
-    IF NOT pg_try_advisory_xact_lock(place) THEN
-        IF NOT wait THEN
-            RETURN 'busy';
-        END IF;
-        PERFORM pg_advisory_xact_lock(place);
+    IF NOT wait THEN
+        RETURN outbox.try_receive(consumer, receive.message_id, dedup);
     END IF;
 
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
@@ -144,32 +140,57 @@ BEGIN
         RETURN 'applied';
     END IF;
 
-    -- Nobody else can record this message now, so a second round, when the turn has gone on in between,
-    -- only records it once more: the table of the first may be closed already.
+    -- A second round follows when the turn has gone on in between. The row of the first is in the table
+    -- before then, which stays open until this transaction ends.
     LOOP
-        SELECT r.current INTO STRICT turn FROM outbox.inbox_rotation r WHERE r.single;
+        SELECT r.current, r.closed_at IS NULL INTO STRICT turn, open FROM outbox.inbox_rotation r WHERE r.single;
         IF turn = 0 THEN
+            IF open AND no IS NULL THEN
+                INSERT INTO outbox.inbox_2 AS n (consumer, id, message_id, dedup_key) VALUES (receive.consumer, entry, mid, dedup)
+                ON CONFLICT DO NOTHING RETURNING n.applied INTO no;
+                IF NOT FOUND THEN RETURN 'duplicate'; END IF;
+            END IF;
             INSERT INTO outbox.inbox_0 AS n (consumer, id, message_id, dedup_key, applied)
             SELECT receive.consumer, entry, mid, dedup, coalesce(no, nextval('outbox.inbox_applied_seq'))
             WHERE no IS NOT NULL OR NOT EXISTS (SELECT FROM outbox.inbox_2 i WHERE i.consumer = receive.consumer AND i.id = entry)
             ON CONFLICT DO NOTHING RETURNING n.applied INTO no;
+            IF NOT FOUND THEN RETURN 'duplicate'; END IF;
         ELSIF turn = 1 THEN
+            IF open AND no IS NULL THEN
+                INSERT INTO outbox.inbox_0 AS n (consumer, id, message_id, dedup_key) VALUES (receive.consumer, entry, mid, dedup)
+                ON CONFLICT DO NOTHING RETURNING n.applied INTO no;
+                IF NOT FOUND THEN RETURN 'duplicate'; END IF;
+            END IF;
             INSERT INTO outbox.inbox_1 AS n (consumer, id, message_id, dedup_key, applied)
             SELECT receive.consumer, entry, mid, dedup, coalesce(no, nextval('outbox.inbox_applied_seq'))
             WHERE no IS NOT NULL OR NOT EXISTS (SELECT FROM outbox.inbox_0 i WHERE i.consumer = receive.consumer AND i.id = entry)
             ON CONFLICT DO NOTHING RETURNING n.applied INTO no;
+            IF NOT FOUND THEN RETURN 'duplicate'; END IF;
         ELSE
+            IF open AND no IS NULL THEN
+                INSERT INTO outbox.inbox_1 AS n (consumer, id, message_id, dedup_key) VALUES (receive.consumer, entry, mid, dedup)
+                ON CONFLICT DO NOTHING RETURNING n.applied INTO no;
+                IF NOT FOUND THEN RETURN 'duplicate'; END IF;
+            END IF;
             INSERT INTO outbox.inbox_2 AS n (consumer, id, message_id, dedup_key, applied)
             SELECT receive.consumer, entry, mid, dedup, coalesce(no, nextval('outbox.inbox_applied_seq'))
             WHERE no IS NOT NULL OR NOT EXISTS (SELECT FROM outbox.inbox_1 i WHERE i.consumer = receive.consumer AND i.id = entry)
             ON CONFLICT DO NOTHING RETURNING n.applied INTO no;
-        END IF;
-        IF NOT FOUND THEN
-            RETURN 'duplicate';
+            IF NOT FOUND THEN RETURN 'duplicate'; END IF;
         END IF;
         EXIT WHEN turn = (SELECT r.current FROM outbox.inbox_rotation r WHERE r.single);
     END LOOP;
     RETURN 'applied';
+END
+$$;
+
+-- try_receive waits for nobody. Its own setting ends with it.
+CREATE FUNCTION outbox.try_receive(consumer text, message_id uuid, dedup_key text) RETURNS text LANGUAGE plpgsql
+SET search_path = pg_catalog SET lock_timeout = '1ms' AS $$
+BEGIN
+    RETURN outbox.receive(consumer, message_id, dedup_key, true);
+EXCEPTION WHEN lock_not_available THEN
+    RETURN 'busy';
 END
 $$;
 
@@ -246,6 +267,7 @@ REVOKE ALL ON FUNCTION
     outbox.next_sequence(text, text),
     outbox.inbox_id(text),
     outbox.receive(text, uuid, text, boolean),
+    outbox.try_receive(text, uuid, text),
     outbox.receive_in_order(text, uuid, text, boolean, text, text, bigint, text, boolean, bigint)
 FROM PUBLIC;
 
