@@ -16,7 +16,8 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// sessionSettings is what statements rely on. Plans are made for the values at hand, because a list of ids
+// sessionSettings is what statements rely on. Rows are found one by one by their ids: to join a batch with
+// all of a table costs more the longer the backlog is. Plans are made for the values at hand, because a list of ids
 // is searched quickly only when the planner knows it. The time zone and the search path are left as they
 // are: columns without a zone mean what the role's, the database's or the server's setting makes of them,
 // as for the programs that write them.
@@ -38,6 +39,8 @@ const sessionSettings = `SELECT
 	set_config('jit', 'off', false),
 	set_config('max_parallel_workers_per_gather', '0', false),
 	set_config('enable_seqscan', 'off', false),
+	set_config('enable_hashjoin', 'off', false),
+	set_config('enable_mergejoin', 'off', false),
 	set_config('enable_bitmapscan', 'off', false)`
 
 // connect opens a connection that the server ends after a silence of the lease.
