@@ -171,7 +171,7 @@ func (s *session) collect(ctx context.Context, limit int) error {
 
 // gather reads for at most a moment, waking up only for as much as the mark says.
 func (s *session) gather(w *wire, limit int) error {
-	until := time.Now().Add(coalesce)
+	until := time.Now().Add(s.pace.patience())
 	for {
 		err := w.fill(context.Background(), until)
 		late := errors.Is(err, errTick)
@@ -353,9 +353,6 @@ func (s *session) deliver(xid uint64, invalid error) error {
 	return nil
 }
 
-// coalesce is how long messages wait for those that follow them under load.
-const coalesce = time.Millisecond
-
 // pace decides whether to wait for more than has come, by how many messages have come lately.
 type pace struct {
 	rate float64 // messages a millisecond, lately
@@ -364,10 +361,20 @@ type pace struct {
 
 // A wake-up costs as much as some messages do, so it is worth waiting when about this many come meanwhile.
 const (
-	busyRate = 8        // messages a millisecond
-	markLow  = 16 << 10 // bytes
-	markHigh = 128 << 10
+	busyRate  = 8  // messages a millisecond
+	floodRate = 32 // that is a backlog, where nobody waits for a single message
+	markLow   = 16 << 10
+	markHigh  = 128 << 10 // bytes
 )
+
+// patience is how long messages wait for those that follow them: in a flood longer, for every batch has a
+// cost of its own behind here.
+func (p *pace) patience() time.Duration {
+	if p.rate < floodRate {
+		return time.Millisecond
+	}
+	return 4 * time.Millisecond
+}
 
 func (p *pace) read(messages int, now time.Time) {
 	if !p.at.IsZero() {
@@ -383,5 +390,5 @@ func (p *pace) mark() int {
 		return 0
 	}
 	const size = 512 // of a message, about
-	return min(max(int(p.rate)*size, markLow), markHigh)
+	return min(max(int(p.rate*float64(p.patience()/time.Millisecond))*size, markLow), markHigh)
 }
