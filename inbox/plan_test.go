@@ -10,12 +10,12 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
-// scans are the sequential and index scans of the inbox's tables by statements of tx, and the rows that were
-// read by them.
+// scans are the sequential and index scans of the inbox's tables by statements of tx; not of the rotation,
+// which has one row.
 func scans(t *testing.T, tx pgx.Tx) (sequential, index int) {
 	t.Helper()
 	err := tx.QueryRow(t.Context(), `SELECT coalesce(sum(seq_scan), 0), coalesce(sum(idx_scan), 0) FROM pg_stat_xact_user_tables
-		WHERE schemaname = 'outbox' AND relname LIKE 'inbox%'`).Scan(&sequential, &index)
+		WHERE schemaname = 'outbox' AND relname LIKE 'inbox%' AND relname <> 'inbox_rotation'`).Scan(&sequential, &index)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,12 @@ func TestRecordsAreFoundByTheIndexHoweverManyThereAre(t *testing.T) {
 				if _, err := conn.Exec(t.Context(), statistics); err != nil {
 					t.Fatal(err)
 				}
-				b := newInbox(t, Config{Gaps: GapReport})
+				inboxes := []*Inbox{newInbox(t, Config{Gaps: GapReport})}
+				if name != "tiny" {
+					// Asked directly, the planner reads a page rather than an index; but what it plans so is
+					// looked into only when it has been closed, and grows no more.
+					inboxes = append(inboxes, newInbox(t, Config{}))
+				}
 				tx, err := conn.Begin(t.Context())
 				if err != nil {
 					t.Fatal(err)
@@ -53,10 +58,13 @@ func TestRecordsAreFoundByTheIndexHoweverManyThereAre(t *testing.T) {
 				const messages = 12 // more than a session plans anew
 				for n := range int64(messages) {
 					msg := numbered("k", n+1)
-					for _, want := range []Outcome{Applied, Duplicate} {
-						if result, err := b.HandleTx(t.Context(), tx, msg, effect); err != nil || result.Outcome != want {
-							t.Fatalf("%+v, %v", result, err)
+					for _, b := range inboxes {
+						for _, want := range []Outcome{Applied, Duplicate} {
+							if result, err := b.HandleTx(t.Context(), tx, msg, effect); err != nil || result.Outcome != want {
+								t.Fatalf("%+v, %v", result, err)
+							}
 						}
+						msg = message("k")
 					}
 				}
 				if sequential, index := scans(t, tx); sequential != 0 || index < 4*messages {

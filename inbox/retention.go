@@ -115,9 +115,10 @@ func (r *Retention) report(report RetentionReport) {
 }
 
 // look does what is due: note that the table before the current one has no writer any more, pass the turn
-// on, empty the one that thereby is neither. Each is a transaction of its own.
+// on, and then note it again, since recording takes longer until then; empty the one that is neither. Each
+// is a transaction of its own.
 func (r *Retention) look(ctx context.Context) (report RetentionReport) {
-	for _, step := range []func(context.Context, *RetentionReport) error{r.close, r.turn, r.empty} {
+	for _, step := range []func(context.Context, *RetentionReport) error{r.close, r.turn, r.close, r.empty} {
 		if err := step(ctx, &report); err != nil {
 			if sqlState(err) == "55P03" {
 				report.Held = "a transaction that has applied messages is still open"
