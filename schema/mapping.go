@@ -52,7 +52,6 @@ type Mapping struct {
 	Failure Failure
 	Claim   Claim
 	Offsets Offsets
-	Placed  Placed
 
 	// Lock is the advisory lock that strategies which need one take, as one number or two. Default: a
 	// hash of the table's name.
@@ -131,12 +130,6 @@ type Offsets struct {
 	Topic       string // column of the message table; empty: one offset for all topics
 	Partition   string // column of the message table; empty: a hash of the key
 	Transaction string // column of type xid8; strategy xmin
-}
-
-// Placed says where a broker's partition and offset are written back to.
-type Placed struct {
-	Partition string
-	Offset    string
 }
 
 // Validate reports everything in m that no table could fit.

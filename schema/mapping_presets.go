@@ -75,7 +75,7 @@ func Presets() []Preset {
 			Mapping: messages("outbox_messages"),
 		},
 		{
-			Name: "outbox_event", Strategy: "advisory", About: "published and published_time mark, retry_count counts, partition_id is written back",
+			Name: "outbox_event", Strategy: "advisory", About: "published and published_time mark, retry_count counts",
 			Mapping: Mapping{
 				Table: "outbox_event", ID: "id", MessageID: "idempotency_key", Topic: "{topic}", Key: "{key}",
 				AggregateType: "root_entity_type", AggregateID: "root_entity_id", EventType: "event_type",
@@ -83,7 +83,6 @@ func Presets() []Preset {
 				HeaderColumns: []HeaderColumn{{"idempotency_key", "idempotency_key"}},
 				Done:          Done{How: DoneTimestamp, Column: "published_time", AckAt: "ack_time", UpdatedAt: "updated_time", Flag: "published"},
 				Failure:       Failure{Attempts: "retry_count"},
-				Placed:        Placed{Partition: "partition_id"},
 			},
 		},
 		{

@@ -224,8 +224,6 @@ func (m *Mapping) Fit(t *Table) error {
 	f.column("topic of the offset", m.Offsets.Topic, KindText)
 	f.column("partition of the offset", m.Offsets.Partition, KindInteger)
 	f.column("transaction", m.Offsets.Transaction, KindXID8)
-	f.column("broker's partition", m.Placed.Partition, KindInteger, KindText)
-	f.column("broker's offset", m.Placed.Offset, KindInteger, KindText)
 	f.unique(m.ID)
 	if len(f.faults) > 0 {
 		return fmt.Errorf("%w: %w", ErrMapping, errors.Join(f.faults...))

@@ -146,8 +146,8 @@ func (s *advisorySession) known(from int64) []string {
 func (s *advisorySession) Settle(ctx context.Context, settlement relay.Settlement) error {
 	x := split(settlement, s.ledger.through(settlement.Through))
 	var o outcomes
-	x.of(&o, x.entries, s.source.cfg.Places, false)
-	x.held(&o, s.holds, s.source.cfg.Places)
+	x.of(&o, x.entries, false)
+	x.held(&o, s.holds)
 	err := s.link.do(func(conn *pgx.Conn) error { return s.marks.store(ctx, conn, &o) })
 	if err != nil {
 		return err

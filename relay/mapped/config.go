@@ -45,9 +45,6 @@ type Config struct {
 	Group  int
 	Groups int
 
-	// Places tells where the broker has put a message, to be written back. nil: nobody knows.
-	Places *Places
-
 	// Wake, if not nil, ends a pause at once when something is received from it.
 	Wake <-chan struct{}
 

@@ -314,8 +314,8 @@ func (s *leaseSession) Settle(ctx context.Context, settlement relay.Settlement) 
 		// Inside, or the tokens could be renewed meanwhile.
 		x := split(settlement, s.ledger.through(settlement.Through))
 		var o outcomes
-		x.of(&o, x.entries, s.source.cfg.Places, true)
-		x.held(&o, s.holds, s.source.cfg.Places)
+		x.of(&o, x.entries, true)
+		x.held(&o, s.holds)
 		x.behind(&o, s.holds)
 		b := &pgx.Batch{}
 		if err := s.marks.queue(b, &o); err != nil {

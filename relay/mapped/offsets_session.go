@@ -194,13 +194,13 @@ func (s *offsetSession) read(ctx context.Context, size int) error {
 			open = append(open, p)
 		}
 	}
+	// What has least on its way is read first.
+	sort.Slice(open, func(i, j int) bool { return len(open[i].entries) < len(open[j].entries) })
 	s.mu.Unlock()
 	if len(open) == 0 {
 		s.pace.polled(false, false)
 		return nil
 	}
-	// The order of a map is random; nobody is to be first always by accident of its name either.
-	sort.Slice(open, func(i, j int) bool { return len(open[i].entries) < len(open[j].entries) })
 	names := make([]partName, len(open))
 	transactions, ids := make([]string, len(open)), make([]int64, len(open))
 	for i, p := range open {
@@ -266,8 +266,8 @@ func (s *offsetSession) Settle(ctx context.Context, settlement relay.Settlement)
 	return s.link.do(func(conn *pgx.Conn) error {
 		x := split(settlement, s.ledger.through(settlement.Through))
 		var o outcomes
-		x.of(&o, x.entries, nil, false)
-		x.held(&o, s.holds, nil)
+		x.of(&o, x.entries, false)
+		x.held(&o, s.holds)
 		o.delivered, o.waiting = nil, nil // no row is marked
 		s.note(x)
 		if err := s.store(ctx, conn, &o); err != nil {

@@ -32,7 +32,6 @@ type mark struct {
 	blocked  bool
 	reason   relay.Reason
 	err      error
-	place    Place
 }
 
 func (o *outcomes) empty() bool { return len(o.delivered)+len(o.waiting)+len(o.dead) == 0 }
@@ -61,7 +60,7 @@ func split(s relay.Settlement, entries []entry) *settled {
 
 // of sorts entries of the prefix into o. Held ones are no longer in flight and need a mark only if they
 // failed; always, if that takes a reservation off them.
-func (x *settled) of(o *outcomes, entries []entry, places *Places, always bool) {
+func (x *settled) of(o *outcomes, entries []entry, always bool) {
 	for _, e := range entries {
 		if h := x.hold[e.ref]; h != nil {
 			if always || h.Err != nil || !h.RetryAt.IsZero() || h.Blocked {
@@ -73,15 +72,15 @@ func (x *settled) of(o *outcomes, entries []entry, places *Places, always bool) 
 			o.dead = append(o.dead, deadMark(e, d))
 			continue
 		}
-		o.delivered = append(o.delivered, mark{id: e.id, token: e.token, place: places.take(e.id)})
+		o.delivered = append(o.delivered, mark{id: e.id, token: e.token})
 	}
 }
 
 // held adds what became of rows that were set aside before.
-func (x *settled) held(o *outcomes, h *holds, places *Places) {
+func (x *settled) held(o *outcomes, h *holds) {
 	for _, d := range x.HeldDelivered {
 		if was, ok := h.find(d); ok {
-			o.delivered = append(o.delivered, mark{id: was.id, token: was.token, place: places.take(was.id)})
+			o.delivered = append(o.delivered, mark{id: was.id, token: was.token})
 		}
 	}
 	for i := range x.HeldRetry {
@@ -133,12 +132,11 @@ func (x *settled) remember(h *holds) {
 type statements struct {
 	table *table
 
-	done    string // $1 ids, $2 tokens; with places $3 partitions, $4 offsets
+	done    string // $1 ids, $2 tokens
 	waiting string // $1 ids, $2 tokens, $3 attempts, $4 microseconds, $5 blocked, $6 errors; empty: nothing to write
 	dead    string // $1 ids, $2 tokens, $3 attempts, $4 reasons, $5 errors; empty: no place for dead letters
 
-	places bool
-	fence  string // condition that a row is still claimed by o.token; empty: no other could have it
+	fence string // condition that a row is still claimed by o.token; empty: no other could have it
 }
 
 // errNoPlace is what becomes of a dead letter of a table that has no place for it.
@@ -148,7 +146,7 @@ var errNoPlace = errors.New("a message can't be delivered, and its table has no 
 // newStatements writes the statements of a table. copied says that rows are never changed, so a dead
 // letter is a copy. fence is a condition on the token o.token; empty, if there are no claims.
 func newStatements(t *table, copied bool, fence string) *statements {
-	s := &statements{table: t, places: t.mapping.Placed != schema.Placed{} && t.mapping.Done.How != schema.DoneDelete, fence: fence}
+	s := &statements{table: t, fence: fence}
 	if !copied {
 		s.done = s.doneSQL()
 		s.waiting = s.waitingSQL()
@@ -188,19 +186,10 @@ func (s *statements) doneSQL() string {
 	set.set(m.Done.AckAt, "now()")
 	set.set(m.Done.UpdatedAt, "now()")
 	set.set(m.Claim.Owner, "NULL")
-	switch {
-	case !s.places && s.fence == "":
+	if s.fence == "" {
 		return fmt.Sprintf("UPDATE %s m SET %s WHERE %s = ANY($1::text[]::%s[]) AND $2::bigint[] IS NOT NULL", t.name, strings.Join(set, ", "), t.id, t.idType)
-	case !s.places:
-		return fmt.Sprintf("UPDATE %s m SET %s FROM %s WHERE %s", t.name, strings.Join(set, ", "), rows, s.same())
 	}
-	for _, p := range []struct{ column, value string }{{m.Placed.Partition, "partition"}, {m.Placed.Offset, "place"}} {
-		if p.column != "" {
-			set.set(p.column, fmt.Sprintf("coalesce(o.%s::%s, m.%s)", p.value, t.info.Column(p.column).Type, schema.QuoteIdentifier(p.column)))
-		}
-	}
-	return fmt.Sprintf("UPDATE %s m SET %s FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) o (id, token, partition, place) WHERE %s",
-		t.name, strings.Join(set, ", "), s.same())
+	return fmt.Sprintf("UPDATE %s m SET %s FROM %s WHERE %s", t.name, strings.Join(set, ", "), rows, s.same())
 }
 
 // same is the condition that m is the row o, and still ours.
@@ -293,11 +282,7 @@ INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM g JOIN o ON g.%s = o.
 func (s *statements) queue(b *pgx.Batch, o *outcomes) error {
 	if len(o.delivered) > 0 && s.done != "" {
 		c := newColumns(o.delivered)
-		args := []any{c.ids, c.tokens}
-		if s.places {
-			args = append(args, c.partitions, c.offsets)
-		}
-		b.Queue(s.done, args...)
+		b.Queue(s.done, c.ids, c.tokens)
 	}
 	if len(o.waiting) > 0 && s.waiting != "" {
 		c := newColumns(o.waiting)
@@ -350,15 +335,13 @@ func explain(err error) error {
 
 // columns are outcomes as the statements unnest them.
 type columns struct {
-	ids        []string
-	tokens     []*int64
-	attempts   []int32
-	waits      []*int64
-	blocked    []bool
-	reasons    []string
-	errors     []*string
-	partitions []*int64
-	offsets    []*int64
+	ids      []string
+	tokens   []*int64
+	attempts []int32
+	waits    []*int64
+	blocked  []bool
+	reasons  []string
+	errors   []*string
 }
 
 func newColumns(marks []mark) *columns {
@@ -371,11 +354,6 @@ func newColumns(marks []mark) *columns {
 			token = &n
 		}
 		c.tokens = append(c.tokens, token)
-		var partition, offset *int64
-		if m.place.known {
-			partition, offset = &m.place.Partition, &m.place.Offset
-		}
-		c.partitions, c.offsets = append(c.partitions, partition), append(c.offsets, offset)
 		c.attempts = append(c.attempts, int32(min(m.attempts, 1<<15-1))) // a smallint may count them
 		var wait *int64
 		if m.wait != nil {

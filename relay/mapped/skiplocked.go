@@ -260,7 +260,7 @@ func (s *skipLockedSession) Settle(ctx context.Context, settlement relay.Settlem
 		for n < len(entries) && entries[n].ref <= t.last {
 			n++
 		}
-		x.of(&t.outcomes, entries[:n], s.source.cfg.Places, false)
+		x.of(&t.outcomes, entries[:n], false)
 		t.left -= n
 		entries = entries[n:]
 		if t.left > 0 {
@@ -301,7 +301,7 @@ func (x *settled) heldOutcomes(s *skipLockedSession) {
 	}
 	for _, d := range x.HeldDelivered {
 		each(d, func(o *outcomes, was hold) {
-			o.delivered = append(o.delivered, mark{id: was.id, place: s.source.cfg.Places.take(was.id)})
+			o.delivered = append(o.delivered, mark{id: was.id})
 		})
 	}
 	for i := range x.HeldDead {

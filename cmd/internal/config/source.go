@@ -27,22 +27,20 @@ type Source struct {
 
 // Columns names columns; topic and key are templates.
 type Columns struct {
-	ID              string   `json:"id" jsonschema:"Unique number, UUID or text."`
-	MessageID       string   `json:"message_id" jsonschema:"What consumers deduplicate by. Empty: the id."`
-	Topic           string   `json:"topic" jsonschema:"Template of the topic, with columns in braces: {topic}."`
-	Key             string   `json:"key" jsonschema:"Template of the key, with columns in braces. Empty: aggregate_id."`
-	AggregateType   string   `json:"aggregate_type" jsonschema:"Type of the aggregate."`
-	AggregateID     string   `json:"aggregate_id" jsonschema:"Id of the aggregate."`
-	EventType       string   `json:"event_type" jsonschema:"Type of the event."`
-	Payload         string   `json:"payload" jsonschema:"Payload: bytea, json, jsonb or text."`
-	ContentType     string   `json:"content_type" jsonschema:"Content type. Empty: application/json for JSON."`
-	Headers         string   `json:"headers" jsonschema:"Object of headers: jsonb, json or text."`
-	HeaderColumns   []string `json:"header_columns" jsonschema:"Columns that become headers, as name=column."`
-	CreatedAt       string   `json:"created_at" jsonschema:"When the row was written."`
-	DeliverAt       string   `json:"deliver_at" jsonschema:"When the message is to be delivered."`
-	Priority        string   `json:"priority" jsonschema:"Number; rows with a higher one are taken first. Gives up the order of keys."`
-	PlacedPartition string   `json:"placed_partition" jsonschema:"Gets the broker's partition, of a broker that tells it."`
-	PlacedOffset    string   `json:"placed_offset" jsonschema:"Gets the broker's offset, of a broker that tells it."`
+	ID            string   `json:"id" jsonschema:"Unique number, UUID or text."`
+	MessageID     string   `json:"message_id" jsonschema:"What consumers deduplicate by. Empty: the id."`
+	Topic         string   `json:"topic" jsonschema:"Template of the topic, with columns in braces: {topic}."`
+	Key           string   `json:"key" jsonschema:"Template of the key, with columns in braces. Empty: aggregate_id."`
+	AggregateType string   `json:"aggregate_type" jsonschema:"Type of the aggregate."`
+	AggregateID   string   `json:"aggregate_id" jsonschema:"Id of the aggregate."`
+	EventType     string   `json:"event_type" jsonschema:"Type of the event."`
+	Payload       string   `json:"payload" jsonschema:"Payload: bytea, json, jsonb or text."`
+	ContentType   string   `json:"content_type" jsonschema:"Content type. Empty: application/json for JSON."`
+	Headers       string   `json:"headers" jsonschema:"Object of headers: jsonb, json or text."`
+	HeaderColumns []string `json:"header_columns" jsonschema:"Columns that become headers, as name=column."`
+	CreatedAt     string   `json:"created_at" jsonschema:"When the row was written."`
+	DeliverAt     string   `json:"deliver_at" jsonschema:"When the message is to be delivered."`
+	Priority      string   `json:"priority" jsonschema:"Number; rows with a higher one are taken first. Gives up the order of keys."`
 }
 
 // Done says how a delivered row is known.
@@ -119,7 +117,7 @@ func (s *Source) Resolve() (strategy string, m schema.Mapping) {
 		{&m.ID, c.ID}, {&m.MessageID, c.MessageID}, {&m.Topic, c.Topic}, {&m.Key, c.Key}, {&m.AggregateType, c.AggregateType},
 		{&m.AggregateID, c.AggregateID}, {&m.EventType, c.EventType}, {&m.Payload, c.Payload}, {&m.ContentType, c.ContentType},
 		{&m.Headers, c.Headers}, {&m.CreatedAt, c.CreatedAt}, {&m.DeliverAt, c.DeliverAt}, {&m.Priority, c.Priority},
-		{&m.Placed.Partition, c.PlacedPartition}, {&m.Placed.Offset, c.PlacedOffset}, {&m.Order, s.Order},
+		{&m.Order, s.Order},
 		{&m.Failure.Attempts, s.Failure.Attempts}, {&m.Failure.Error, s.Failure.Error}, {&m.Failure.LastAttempt, s.Failure.LastAttempt},
 		{&m.Failure.NextAttempt, s.Failure.NextAttempt}, {&m.Failure.FailedValue, s.Failure.FailedValue}, {&m.Failure.DeadTable, s.Failure.DeadTable},
 		{&m.Claim.Until, s.Claim.Until}, {&m.Claim.Status, s.Claim.Status}, {&m.Claim.Since, s.Claim.Since}, {&m.Claim.Owner, s.Claim.Owner},
