@@ -95,13 +95,13 @@ func TestALateWriterKeepsItsMessage(t *testing.T) {
 	ds := next(t, s, 10)
 	settle(t, s, &ds[0])
 	if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || !strings.Contains(r.Kept[0].Reason, "locked") {
-		t.Errorf("with a writer at work: %+v", r)
+		t.Fatalf("with a writer at work: %+v", r)
 	}
 	if err := late.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || r.Kept[0].Destination != "d" {
-		t.Errorf("with its message unread: %+v", r)
+		t.Fatalf("with its message unread: %+v", r)
 	}
 	if ds = next(t, s, 10); payloads(ds) != "late" {
 		t.Fatalf("got %q", payloads(ds))
@@ -109,6 +109,29 @@ func TestALateWriterKeepsItsMessage(t *testing.T) {
 	settle(t, s, &ds[0])
 	if r := db.look(); len(r.Emptied) != 1 {
 		t.Errorf("after it was settled: %+v", r)
+	}
+}
+
+// The first look is without a lock, and what it found may have changed.
+func TestASegmentIsLookedAtAgainUnderTheLock(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	past := db.past()
+	s := acquire(t, db.source("d", SnapshotConfig{}))
+	db.write("a", past)
+	retention, err := NewRetention(db.config(), RetentionConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, err := retention.truncate(t.Context(), db.connect(), "outbox.messages_"+past)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept == nil || kept.Destination != "d" {
+		t.Fatalf("a segment with an unread message was emptied: %+v", kept)
+	}
+	if ds := next(t, s, 10); payloads(ds) != "a" {
+		t.Errorf("got %q", payloads(ds))
 	}
 }
 
@@ -168,7 +191,7 @@ func TestNothingIsLostWhileSegmentsAreEmptied(t *testing.T) {
 	defer stop()
 
 	s := acquire(t, db.source("d", SnapshotConfig{PollIdle: time.Millisecond}))
-	waiting, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	waiting, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
 	for n := 0; n < writers*each; {
 		b, err := s.Next(waiting, 500)
