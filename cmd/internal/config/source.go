@@ -167,7 +167,10 @@ func (l *loader) source(d *Destination, path string) {
 	if near, found := nearest(s.Preset, names); found {
 		hint = "; did you mean " + strconv.Quote(near) + "?"
 	}
-	l.check(s.Preset == "" || slices.Contains(names, s.Preset), at+".preset", "%q is no preset%s", s.Preset, hint)
+	if s.Preset != "" && !slices.Contains(names, s.Preset) {
+		l.check(false, at+".preset", "%q is no preset%s", s.Preset, hint)
+		return
+	}
 	for i, text := range s.Lock {
 		_, err := strconv.ParseInt(text, 10, 64)
 		l.check(err == nil, element(at+".lock", i), "%q is not a whole number", text)
@@ -178,8 +181,9 @@ func (l *loader) source(d *Destination, path string) {
 	}
 	strategy, m := s.Resolve()
 	l.check(strategy != "auto", at+".strategy", "auto needs a preset; name the strategy: skiplocked, advisory, lease, xmin or serial")
-	err := m.Validate()
-	l.check(err == nil, at, "%v", err)
+	if err := m.Validate(); err != nil {
+		l.check(false, at, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
 	l.check(moves(strategy) || m.Done.How != "" || strategy == "auto", at+".done.how", "not given, but strategy %s marks rows: delete, timestamp, boolean or status", strategy)
 	l.check(!moves(strategy) || m.Offsets.Table != "", at+".offsets.table", "not given, but strategy %s keeps offsets in a table", strategy)
 	l.check(strategy != "xmin" || m.Offsets.Transaction != "", at+".offsets.transaction", "not given, but strategy xmin reads by a column of type xid8")

@@ -1,0 +1,72 @@
+package config_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+const withSource = `
+database: {url: "postgres://localhost/orders"}
+destinations:
+  - {name: a, broker: {stdout: {}}, source: SOURCE}
+`
+
+func TestASourceGoesOverItsPreset(t *testing.T) {
+	t.Parallel()
+	l, complaint := load(t, strings.Replace(withSource, "SOURCE",
+		`{preset: outbox_events, strategy: advisory, table: shop.outbox_events, columns: {key: "all", header_columns: [dedup=dedup_key]}, failure: {dead_table: outbox_dead}, lock: ["-1", "2"], purge: {keep: 24h}}`, 1), config.Input{})
+	if complaint != "" {
+		t.Fatal(complaint)
+	}
+	d := l.Config.Destinations[0]
+	strategy, m := d.Source.Resolve()
+	if strategy != "advisory" || m.Table != "shop.outbox_events" || m.Key != "all" || m.Topic != "{aggregate_type}" || m.Failure.Attempts != "attempt" ||
+		m.Failure.DeadTable != "outbox_dead" || m.Done.Column != "published_at" || len(m.Lock) != 2 || m.Lock[0] != -1 || m.HeaderColumns[0] != (schema.HeaderColumn{Name: "dedup", Column: "dedup_key"}) {
+		t.Errorf("strategy %s, mapping %+v", strategy, m)
+	}
+	if d.Delivery.OnExhausted != "dead_letter" {
+		t.Errorf("the policy is %s, but there is a place for dead letters", d.Delivery.OnExhausted)
+	}
+}
+
+func TestATableWithoutAPlaceForDeadLettersBlocksUnlessToldOtherwise(t *testing.T) {
+	t.Parallel()
+	l, complaint := load(t, strings.Replace(withSource, "SOURCE", `{preset: outbox}`, 1), config.Input{})
+	if complaint != "" {
+		t.Fatal(complaint)
+	}
+	if got := l.Config.Destinations[0].Delivery.OnExhausted; got != "block" {
+		t.Errorf("the policy is %s", got)
+	}
+	_, complaint = load(t, strings.Replace(withSource, "SOURCE", `{preset: outbox}, delivery: {on_exhausted: dead_letter}`, 1), config.Input{})
+	if !strings.Contains(complaint, "the table has no place for dead letters") {
+		t.Errorf("got %q", complaint)
+	}
+}
+
+func TestFaultsOfASourceSayWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	for source, want := range map[string]string{
+		`{preset: outbox_event5}`: `did you mean "outbox_events"?`,
+		`{table: t}`:              "auto needs a preset",
+		`{strategy: lease, table: t, columns: {id: id, topic: x, payload: p}, done: {how: delete}}`: "strategy lease reserves rows",
+		`{strategy: advisory, table: t, columns: {id: id, topic: x, payload: p}}`:                   "strategy advisory marks rows",
+		`{strategy: serial, table: t, columns: {id: id, topic: x, payload: p}}`:                     "strategy serial keeps offsets in a table",
+		`{preset: outbox, columns: {topic: "{"}}`:                                                   `"{" is not a template`,
+		`{preset: outbox, lock: [x]}`:                                                               `"x" is not a whole number`,
+		`{preset: outbox_messages, purge: {}}`:                                                      "leaves no row that is marked as delivered",
+		`{preset: outbox}, shard_groups: 2`:                                                         "has no groups",
+	} {
+		_, complaint := load(t, strings.Replace(withSource, "SOURCE", source, 1), config.Input{})
+		if !strings.Contains(complaint, want) {
+			t.Errorf("%s: %q, want %q", source, complaint, want)
+		}
+	}
+	twice := strings.Replace(withSource, "SOURCE", `{preset: outbox}`, 1) + `  - {name: b, broker: {stdout: {}}, source: {preset: outbox}}`
+	if _, complaint := load(t, twice, config.Input{}); !strings.Contains(complaint, "a table has one destination") {
+		t.Errorf("got %q", complaint)
+	}
+}
