@@ -194,10 +194,13 @@ func TestDuplicatesAroundATurnHaveOneEffect(t *testing.T) {
 		msgs = append(msgs, message("k"))
 	}
 	var turning, all sync.WaitGroup
+	begin, over := make(chan struct{}), make(chan struct{})
 	turning.Go(func() {
+		defer close(over)
 		// One turn only: after a second one the window would be over, and records be forgotten.
-		eventually(t, "some records", func() bool { return w.recorded() > len(msgs)/3 })
+		eventually(t, "some records", func() bool { return w.recorded() > len(msgs)/4 })
 		w.later()
+		close(begin)
 		if report := w.retention().look(t.Context()); report.Err != nil || !report.Turned {
 			t.Errorf("%+v", report)
 		}
@@ -206,6 +209,12 @@ func TestDuplicatesAroundATurnHaveOneEffect(t *testing.T) {
 	for n := range 8 {
 		all.Go(func() {
 			for i := range msgs {
+				switch i { // before, during and after the turn; each time there are some that nobody has had
+				case len(msgs) / 2:
+					<-begin
+				case len(msgs) * 3 / 4:
+					<-over
+				}
 				msg := msgs[(i+n*3)%len(msgs)]
 				result, err := b.Handle(t.Context(), w.pool, msg, effect)
 				if err != nil {
