@@ -155,6 +155,7 @@ type walReader struct {
 
 	page             *page
 	first            time.Time // row of the page
+	sent             time.Time // the page before
 	busy             bool      // rows come faster than they are worth a page each
 	id, key, payload int       // columns
 }
@@ -205,7 +206,9 @@ func (w *walReader) run(command string) (err error) {
 }
 
 func (w *walReader) send() (err error) {
-	w.busy = len(w.page.rows) > 8 || time.Since(w.first) < 200*time.Microsecond
+	now := time.Now()
+	w.busy = len(w.page.rows) > 8 || now.Sub(w.sent) < 150*time.Microsecond
+	w.sent = now
 	if err := w.out.send(w.ctx, w.page); err != nil {
 		return err
 	}
