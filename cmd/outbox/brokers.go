@@ -69,6 +69,16 @@ func brokerKinds() map[string]brokerKind {
 			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openPubSub(b.PubSub, s) },
 			true,
 		},
+		"redis": {
+			func(b config.Broker) bool { return b.Redis != nil },
+			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openRedis(b.Redis, s) },
+			false,
+		},
+		"rabbitmq": {
+			func(b config.Broker) bool { return b.RabbitMQ != nil },
+			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openRabbitMQ(b.RabbitMQ, s) },
+			false,
+		},
 		"stdout": {
 			func(b config.Broker) bool { return b.Stdout != nil },
 			func(_ config.Broker, s brokerSetting) (relay.Broker, error) { return jsonl.New(s.stdout), nil },

@@ -42,6 +42,8 @@ var directions = map[string][]string{
 	"broker/sns":             {"", "format", "broker/internal/amazon"},
 	"broker/pubsub":          {"", "format"},
 	"broker/nats":            {"", "format"},
+	"broker/redis":           {""},
+	"broker/rabbitmq":        {""},
 	"broker/registry":        {"", "format", "route"},
 	"broker/jsonl":           {""},
 	"webhook":                {""},

@@ -89,6 +89,9 @@ type Broker struct {
 
 	Webhook *Webhook `json:"http" jsonschema:"Webhooks, by the rules of Standard Webhooks."`
 	GRPC    *GRPC    `json:"grpc" jsonschema:"A server of the gRPC service outbox.v1.Delivery."`
+
+	Redis    *Redis    `json:"redis" jsonschema:"Redis streams."`
+	RabbitMQ *RabbitMQ `json:"rabbitmq" jsonschema:"RabbitMQ, over AMQP 0.9.1."`
 }
 
 // Kafka configures a Kafka cluster.

@@ -80,7 +80,7 @@ func newDefault(t reflect.Type) reflect.Value {
 	case *GRPC:
 		*p = DefaultGRPC()
 	default:
-		if !defaultOfCloud(v) {
+		if !defaultOfCloud(v) && !defaultOfQueues(v) {
 			defaultOfRouting(v)
 		}
 	}

@@ -68,7 +68,7 @@ func annotate(schema *jsonschema.Schema, v reflect.Value, tag reflect.StructTag)
 				one.Enum = append(one.Enum, value)
 			}
 		}
-		if n, found := limit(tag, "min"); found && t != sizeType {
+		if n, found := limit(tag, "min"); found && t != sizeType && t != durationType {
 			one.Minimum = jsonschema.Ptr(float64(n))
 		}
 		if n, found := limit(tag, "max"); found {

@@ -97,7 +97,7 @@ func (l *loader) constraints(s setting) {
 		}
 		l.check(slices.Contains(allowed, given), s.path, "%q is not one of %s%s", given, strings.Join(allowed, ", "), hint)
 	}
-	if s.value.Type() == durationType {
+	if _, bounded := tag.Lookup("min"); s.value.Type() == durationType && !bounded {
 		l.check(s.value.Int() > 0, s.path, "%s is not a positive duration", duration(time.Duration(s.value.Int())))
 	}
 	if least, found := limit(tag, "min"); found {
@@ -208,6 +208,12 @@ func (l *loader) broker(b *Broker, path string) {
 	}
 	if b.Webhook != nil {
 		l.webhook(b.Webhook, path+".http")
+	}
+	if b.Redis != nil {
+		l.redis(b.Redis, path+".redis")
+	}
+	if b.RabbitMQ != nil {
+		l.rabbitmq(b.RabbitMQ, path+".rabbitmq")
 	}
 	if b.GRPC != nil {
 		l.grpc(b.GRPC, path+".grpc")

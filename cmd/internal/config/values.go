@@ -48,7 +48,7 @@ var (
 	urlAuthority = regexp.MustCompile(`^(\s*[A-Za-z][A-Za-z0-9+.-]*://)(?s:(.*)@)?`)
 	urlUser      = regexp.MustCompile(`^[\w.%-]*$`)
 	urlQuery     = regexp.MustCompile(`(?i)([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*`)
-	urlNext      = regexp.MustCompile(`,\s*(?:nats|tls|wss?)://`)
+	urlNext      = regexp.MustCompile(`,\s*(?:nats|tls|wss?|amqps?)://`)
 	dsnStart     = regexp.MustCompile(`^\s*\w+\s*=`)
 	dsnPassword  = regexp.MustCompile(`(?is)(\w*(?:pass|secret|token)\w*\s*=\s*)(?:'(?:[^'\\]|\\.)*'?|(?:\\.|[^\s\\])*)`)
 )
@@ -61,7 +61,7 @@ func (u URL) String() string {
 		}
 		return dsnPassword.ReplaceAllString(s, "${1}"+mask)
 	}
-	// A list of NATS servers may hold a password each.
+	// A list of NATS or RabbitMQ servers may hold a password each.
 	if next := urlNext.FindStringIndex(s); next != nil {
 		return URL(s[:next[0]]).String() + "," + URL(s[next[0]+1:]).String()
 	}
