@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/pgoutbox/outbox"
@@ -119,11 +118,13 @@ func refusePooler(ctx context.Context, one, other *pgx.Conn) error {
 	}
 	seen := make(map[int]bool)
 	for range 3 {
-		mine, err := pid(one)
-		if err != nil {
-			return fmt.Errorf("look for a pooler: %w", err)
+		for range 2 { // one after the other, for a pool that goes round
+			mine, err := pid(one)
+			if err != nil {
+				return fmt.Errorf("look for a pooler: %w", err)
+			}
+			seen[mine] = true
 		}
-		seen[mine] = true
 		// A transaction takes a server connection for itself; the one last used is the first to be given.
 		tx, err := other.Begin(ctx)
 		if err != nil {
@@ -157,14 +158,6 @@ func hangUp(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), hangUpTimeout)
 	defer cancel()
 	_ = conn.Close(ctx)
-}
-
-func sqlState(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		return pgErr.Code
-	}
-	return ""
 }
 
 // pause waits for d, or until ctx ends.

@@ -250,11 +250,3 @@ func hash64(s string) uint64 {
 	_, _ = h.Write([]byte(s)) // it never fails
 	return h.Sum64()
 }
-
-// needs refuses a mapping without something.
-func (t *table) needs(what, name string) error {
-	if name == "" {
-		return outbox.Permanent(fmt.Errorf("%w: table %s: no column is named for %s, which this strategy needs", schema.ErrMapping, t.name, what))
-	}
-	return nil
-}

@@ -1,0 +1,123 @@
+package mapped
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+func session(t *testing.T, s relay.Source) relay.Session {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	session, err := s.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = session.Close(context.Background()) })
+	return session
+}
+
+func read(t *testing.T, s relay.Session, n int) (all []relay.Delivery) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for len(all) < n {
+		b, err := s.Next(ctx, n-len(all))
+		if err != nil {
+			t.Fatalf("after %d of %d messages: %v", len(all), n, err)
+		}
+		all = append(all, b.Deliveries...)
+	}
+	return all
+}
+
+// A comparison of the transaction beside that of the pair would skip the rest of a transaction that a page cuts.
+func TestXMinGoesOnInTheMiddleOfATransaction(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	const total = 3000 // in one transaction, and more than a page
+	db.exec(`INSERT INTO events (topic, key, payload) SELECT 't', 'k', convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, total)
+	source, err := strategies()["xmin"](db.config(), Config{Name: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := session(t, source)
+	ds := read(t, s, total/2)
+	if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[total/2-1], Delivered: total / 2}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ds = append(ds, read(t, session(t, source), total/2)...)
+	for i := range ds {
+		if want := fmt.Sprint(i + 1); string(ds[i].Payload) != want {
+			t.Fatalf("message %s came in the place of %s", ds[i].Payload, want)
+		}
+	}
+}
+
+// Rows that a live relay works on are not those that a crash has left.
+func TestRecoveryTakesNothingFromALiveRelay(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	m := events()
+	m.Claim = schema.Claim{Status: "taken", Since: "locked_until"}
+	open := func(name string) *Lease {
+		s, err := NewLease(db.config(), m, Config{Name: name, Lease: 400 * time.Millisecond, PollIdle: 5 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	db.exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
+	live := session(t, open("live"))
+	working := read(t, live, 1)
+	began := live.Expires()
+
+	other := session(t, open("other")) // as after a restart
+	for live.Expires().Sub(began) < time.Second {
+		time.Sleep(10 * time.Millisecond) // the reservation is renewed more than once
+	}
+	db.exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '2')`)
+	if got := read(t, other, 1); string(got[0].Payload) != "2" {
+		t.Errorf("the other relay got %q, which the first one works on", got[0].Payload)
+	}
+	if err := live.Settle(t.Context(), relay.Settlement{Through: &working[0], Delivered: 1}); err != nil {
+		t.Fatal(err)
+	}
+
+	// What nobody works on any more is taken over when its time is over.
+	crash(other.(*leaseSession).source, other.(*leaseSession).link, other.(*leaseSession).reader.conn)
+	if got := read(t, live, 1); string(got[0].Payload) != "2" {
+		t.Errorf("got %q", got[0].Payload)
+	}
+}
+
+func TestPurgeDeletesWhatIsOldAndDelivered(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	m := events()
+	m.Done.At = "locked_until" // any column of a time will do
+	db.exec(`INSERT INTO events (topic, payload, status, locked_until)
+		SELECT 't', '', CASE n % 3 WHEN 0 THEN 'new' ELSE 'done' END, now() - n * interval '1 minute' FROM generate_series(1, 3000) n`)
+	p, err := NewPurge(db.config(), m, 100*time.Minute, time.Hour, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := p.Once(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := db.value("SELECT count(*) FROM events WHERE status = 'done'"); left != "66" || n != 1934 {
+		t.Errorf("%d rows were deleted, %s delivered ones are left", n, left)
+	}
+	if left := db.value("SELECT count(*) FROM events WHERE status = 'new'"); left != "1000" {
+		t.Errorf("%s rows wait, want 1000", left)
+	}
+}
