@@ -21,8 +21,8 @@ build: ## Build bin/outbox
 	$(GO) build -o bin/outbox ./cmd/outbox
 
 .PHONY: servers
-servers: ## Fetch the real servers that the tests start (PostgreSQL, Kafka, NATS, ElasticMQ, moto) into a cache
-	$(GO) run ./cmd/internal/fetch $(addprefix postgres@,$(POSTGRES)) kafka nats elasticmq moto
+servers: ## Fetch the real servers that the tests start (PostgreSQL, Kafka, NATS, ElasticMQ, moto, Redis, RabbitMQ) into a cache
+	$(GO) run ./cmd/internal/fetch $(addprefix postgres@,$(POSTGRES)) kafka nats elasticmq moto redis rabbitmq
 
 .PHONY: lint
 lint: ## Formatting, vet and staticcheck

@@ -22,8 +22,9 @@ func TestArgumentsNameServers(t *testing.T) {
 		{"postgres@14", "postgres@14.24.0"},
 		{"postgres@9", "!no PostgreSQL 9"},
 		{"postgres@18.6", "!postgres@18.6.0"},
-		{"rabbitmq", `!"rabbitmq"`},
-		{"all", "postgres@14.24.0 postgres@15.19.0 postgres@16.15.0 postgres@17.11.0 postgres@18.6.0 kafka nats elasticmq moto"},
+		{"redis rabbitmq", "redis rabbitmq"},
+		{"mysql", `!"mysql"`},
+		{"all", "postgres@14.24.0 postgres@15.19.0 postgres@16.15.0 postgres@17.11.0 postgres@18.6.0 kafka nats elasticmq moto redis rabbitmq"},
 	} {
 		targets, err := parse(strings.Fields(c.args))
 		if part, fails := strings.CutPrefix(c.want, "!"); fails {

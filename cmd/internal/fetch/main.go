@@ -89,7 +89,9 @@ func all() []target {
 		target{"kafka", fetcher.kafka},
 		target{"nats", fetcher.nats},
 		target{"elasticmq", fetcher.elasticMQ},
-		target{"moto", fetcher.moto})
+		target{"moto", fetcher.moto},
+		target{"redis", fetcher.redis},
+		target{"rabbitmq", fetcher.rabbitMQ})
 }
 
 func names() (names []string) {
@@ -185,6 +187,20 @@ func show(out io.Writer, cache string) error {
 		return err
 	} else {
 		fmt.Fprintf(out, "moto %s: %s, run by %s\n", servers.MotoVersion, site, python)
+	}
+	if path, err := servers.FindRedis(); errors.Is(err, servers.ErrNotFound) {
+		fmt.Fprintf(out, "Redis: %v, fetch redis\n", err)
+	} else if err != nil {
+		return err
+	} else {
+		fmt.Fprintf(out, "Redis: %s\n", path)
+	}
+	if path, _, err := servers.FindRabbitMQ(); errors.Is(err, servers.ErrNotFound) {
+		fmt.Fprintf(out, "RabbitMQ: %v, fetch rabbitmq\n", err)
+	} else if err != nil {
+		return err
+	} else {
+		fmt.Fprintf(out, "RabbitMQ: %s\n", path)
 	}
 	return nil
 }

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+
+	"github.com/pgoutbox/outbox/internal/servers"
+)
+
+func (f fetcher) redis(ctx context.Context) error {
+	return f.packaged(ctx, "Redis", "redis-server", "redis", func() error {
+		_, err := servers.FindRedis()
+		return err
+	})
+}
+
+func (f fetcher) rabbitMQ(ctx context.Context) error {
+	return f.packaged(ctx, "RabbitMQ", "rabbitmq-server", "rabbitmq", func() error {
+		_, _, err := servers.FindRabbitMQ()
+		return err
+	})
+}
+
+// packaged installs a server that comes as a package of the system where that takes no more than a command, and says
+// what to do elsewhere. find tells whether it is there.
+func (f fetcher) packaged(ctx context.Context, what, deb, brew string, find func() error) error {
+	missing := find()
+	if missing == nil || !errors.Is(missing, servers.ErrNotFound) {
+		return missing
+	}
+	apt, err := exec.LookPath("apt-get")
+	if err != nil || os.Geteuid() != 0 {
+		advice := "on Debian and Ubuntu: sudo apt-get install " + deb + ", and disable the service that comes with it if you don't want it"
+		if runtime.GOOS == "darwin" {
+			advice = "brew install " + brew
+		}
+		return fmt.Errorf("fetch %s: %w; %s", what, missing, advice)
+	}
+	fmt.Fprintf(f.progress, "%s: installing %s with apt-get\n", what, deb)
+	lift, err := forbidServices(policyFile)
+	if err != nil {
+		return fmt.Errorf("fetch %s: %w", what, err)
+	}
+	quiet := append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+	err = f.run(ctx, "", quiet, apt, "install", "-y", "-q", "--no-install-recommends", deb)
+	if err = errors.Join(err, lift()); err != nil {
+		return fmt.Errorf("fetch %s: %w; if no such package was found, run apt-get update first", what, err)
+	}
+	return find()
+}
+
+// policyFile is what Debian's packages ask before they start a service.
+const policyFile = "/usr/sbin/policy-rc.d"
+
+// forbidServices keeps packages that are installed from starting services, until lift is called: the tests start servers
+// of their own, on other ports. A policy that is there already stays.
+func forbidServices(policy string) (lift func() error, err error) {
+	file, err := os.OpenFile(policy, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if errors.Is(err, os.ErrExist) {
+		return func() error { return nil }, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, err = file.WriteString("#!/bin/sh\nexit 101\n")
+	if err = errors.Join(err, file.Close()); err != nil {
+		return nil, errors.Join(err, os.Remove(policy))
+	}
+	return func() error { return os.Remove(policy) }, nil
+}
