@@ -1,0 +1,131 @@
+package polling
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// A boundary comes from the log, where a commit is seen before it is visible. What is read from the table has
+// to hold it.
+func TestTheTableIsNotReadUpToABoundaryBeforeAllOfItIsVisible(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	table, ok := TableOf(acquire(t, db.source("d", SnapshotConfig{})))
+	if !ok {
+		t.Fatal("the session has no table's side")
+	}
+	conn := db.connect()
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var xid uint64
+	if err := tx.QueryRow(t.Context(), "INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'late') RETURNING xid::text::bigint").Scan(&xid); err != nil {
+		t.Fatal(err)
+	}
+	// A snapshot that sees it, though it is open.
+	if err := table.StopAt(fmt.Sprintf("%d:%d:", xid+1, xid+1)); err != nil {
+		t.Fatal(err)
+	}
+	db.exec("INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'early')")
+	read := func() (relay.Delivery, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		for {
+			b, err := table.Next(ctx, 10)
+			if err != nil {
+				return relay.Delivery{}, err
+			}
+			if len(b.Deliveries) > 0 {
+				return b.Deliveries[0], nil
+			}
+		}
+	}
+	for _, want := range []string{"early", "late"} {
+		d, err := read()
+		if err != nil || string(d.Payload) != want {
+			t.Fatalf("read %q, %v, want %s", d.Payload, err, want)
+		}
+		settle(t, table, &d)
+		if want == "early" {
+			for range 20 {
+				if b, err := table.Next(t.Context(), 10); err != nil || len(b.Deliveries) > 0 {
+					t.Fatalf("read %d messages, %v, and the boundary isn't reached", len(b.Deliveries), err)
+				}
+			}
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := read(); !errors.Is(err, ErrReached) {
+		t.Errorf("after all was settled: %v", err)
+	}
+	if prev, alone := table.Prev(); !alone || !mustSee(t, prev).Sees(xid) {
+		t.Errorf("the cursor is %s, with open windows: %v", prev, !alone)
+	}
+}
+
+func TestWriteOfATableEndsWithItsLease(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	table, _ := TableOf(acquire(t, db.source("d", SnapshotConfig{})))
+	err := table.Write(t.Context(), func(context.Context, *pgx.Conn) (bool, error) { return false, nil })
+	if !errors.Is(err, relay.ErrLeaseLost) || !errors.Is(table.Failure(), relay.ErrLeaseLost) {
+		t.Errorf("%v, and then %v", err, table.Failure())
+	}
+}
+
+func mustSee(t *testing.T, snapshot string) *Visibility {
+	t.Helper()
+	v, err := ParseVisibility(snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestSnapshotsCoverOneAnother(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		outer, inner string
+		want         bool
+	}{
+		{"10:10:", "10:10:", true},
+		{"10:20:10,15", "10:20:10,15", true},
+		{"10:20:10,15", "10:20:10", false},
+		{"10:20:10", "10:20:10,15", true},
+		{"10:20:10", "5:9:7", true},
+		{"10:20:", "10:22:", false},
+		{"10:20:", "10:22:20,21", true},
+		{"10:20:", "10:22:21", false},
+		{"20:20:", "10:12:10", true},
+	} {
+		if got := mustSee(t, c.outer).Covers(mustSee(t, c.inner)); got != c.want {
+			t.Errorf("%s covers %s: %v", c.outer, c.inner, got)
+		}
+	}
+}
+
+func TestASnapshotWithoutSomeTransactions(t *testing.T) {
+	t.Parallel()
+	v := mustSee(t, "10:20:10,15")
+	for text, xids := range map[string][]uint64{
+		"10:20:10,15":       nil,
+		"10:20:10,12,15,19": {19, 12, 12, 15, 30},
+		"3:20:3,10,15":      {3},
+	} {
+		got := v.Without(xids)
+		if got != text {
+			t.Errorf("without %v: %s, want %s", xids, got, text)
+		}
+		mustSee(t, got)
+	}
+}
