@@ -121,3 +121,44 @@ func TestPurgeDeletesWhatIsOldAndDelivered(t *testing.T) {
 		t.Errorf("%s rows wait, want 1000", left)
 	}
 }
+
+// A relay that was away for longer than its lease marks nothing that another works on.
+func TestALateRelayMarksNothingOfAnothers(t *testing.T) {
+	t.Parallel()
+	for name, claim := range map[string]schema.Claim{
+		"by time":   {Until: "locked_until"},
+		"by status": {Status: "taken", Since: "locked_until"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			m := events()
+			m.Claim = claim
+			open := func(name string) *leaseSession {
+				s, err := NewLease(db.config(), m, Config{Name: name, Lease: 300 * time.Millisecond, PollIdle: 5 * time.Millisecond})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return session(t, s).(*leaseSession)
+			}
+			db.exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
+			late := open("late")
+			old := read(t, late, 1)
+			late.link.stop() // it renews nothing any more, though its connections last
+			<-late.link.ended
+			other := open("other")
+			taken := read(t, other, 1)
+			// It may notice that its connection is gone, or mark nothing.
+			_ = late.Settle(t.Context(), relay.Settlement{Through: &old[0], Delivered: 1})
+			if got := db.value("SELECT count(*) FROM events WHERE status = 'done'"); got != "0" {
+				t.Fatal("the late relay marked a row that another works on")
+			}
+			if err := other.Settle(t.Context(), relay.Settlement{Through: &taken[0], Delivered: 1}); err != nil {
+				t.Fatal(err)
+			}
+			if got := db.value("SELECT count(*) FROM events WHERE status = 'done'"); got != "1" {
+				t.Error("the relay that works on it could not mark it")
+			}
+		})
+	}
+}
