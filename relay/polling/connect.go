@@ -85,7 +85,7 @@ func connect(ctx context.Context, base *pgx.ConnConfig, name string, log *slog.L
 		return nil, fmt.Errorf("prepare the connection: %w", err)
 	}
 	if pid != conn.PgConn().PID() {
-		log.Debug("a connection pooler stands before the server, it must pool sessions, not transactions", "host", cfg.Host, "port", cfg.Port)
+		log.Warn("a connection pooler stands before the server; let it pool sessions, not transactions, or go past it: prepared statements and settings belong to a session", "host", cfg.Host, "port", cfg.Port)
 	}
 	return conn, nil
 }

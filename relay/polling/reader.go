@@ -26,13 +26,13 @@ type reader struct {
 	keep, poll, page, stretch, chunk, single *pgconn.StatementDescription
 }
 
-// keepSQL takes the snapshot that ends a window, and keeps it where the next statement finds it. It is a
-// statement, and a transaction, of its own: what the next one reads is then all that the snapshot sees.
-// The other way round, a transaction that commits between the two would be visible in the snapshot and
+// keepSQL takes the snapshot that ends a window, and keeps it where the next statement of the transaction
+// finds it. At read committed each statement sees what has committed before it, so the next one sees all that
+// the snapshot does. The other way round, a transaction that commits between the two would be visible in the snapshot and
 // not among the rows, and lost. It keeps the end of the write-ahead log too: a commit is logged before it is
 // visible, so all that the snapshot sees lies before.
-const keepSQL = `SELECT set_config('outbox.next', pg_current_snapshot()::text, false),
-	set_config('outbox.logged', pg_current_wal_insert_lsn()::text, false)`
+const keepSQL = `SELECT set_config('outbox.next', pg_current_snapshot()::text, true),
+	set_config('outbox.logged', pg_current_wal_insert_lsn()::text, true)`
 
 // Statements with ranges have OFFSET 0 in the part that runs for each range. It keeps the planner from
 // scanning all of the index once and comparing what it finds with the ranges, which it deems cheaper when
@@ -161,7 +161,8 @@ func (r *reader) pollWindow(ctx context.Context, prev *txSnapshot, limit, maxByt
 	}
 	lo, hi := arrays(ranges)
 
-	// One round trip for two transactions: each ends at its Sync.
+	// One round trip, and one transaction, which ends at the Sync: a transaction pooler, if there is one, keeps
+	// the two together.
 	pipeline := r.conn.PgConn().StartPipeline(ctx)
 	defer func() {
 		if closeErr := pipeline.Close(); err == nil && closeErr != nil {
@@ -173,7 +174,6 @@ func (r *reader) pollWindow(ctx context.Context, prev *txSnapshot, limit, maxByt
 		}
 	}()
 	pipeline.SendQueryStatement(r.keep, nil, nil, textFormat)
-	pipeline.SendPipelineSync()
 	pipeline.SendQueryStatement(r.poll, [][]byte{lo, hi, r.groups, r.group, strconv.AppendInt(nil, int64(limit)+1, 10)}, textFormat, binaryFormat)
 	pipeline.SendPipelineSync()
 	if err := pipeline.Flush(); err != nil {
@@ -219,25 +219,19 @@ func (r *reader) pollWindow(ctx context.Context, prev *txSnapshot, limit, maxByt
 	return p, nil
 }
 
-// results hands one statement's result to read, and takes the answer to its Sync.
+// results hands the next statement's result to read.
 func results(pipeline *pgconn.Pipeline, read func(*pgconn.ResultReader)) error {
-	for {
-		result, err := pipeline.GetResults()
-		if err != nil {
-			return err
-		}
-		switch result := result.(type) {
-		case *pgconn.ResultReader:
-			read(result)
-			if _, err := result.Close(); err != nil {
-				return err
-			}
-		case *pgconn.PipelineSync:
-			return nil
-		default:
-			return fmt.Errorf("unexpected answer %T", result)
-		}
+	result, err := pipeline.GetResults()
+	if err != nil {
+		return err
 	}
+	rows, ok := result.(*pgconn.ResultReader)
+	if !ok {
+		return fmt.Errorf("unexpected answer %T", result)
+	}
+	read(rows)
+	_, err = rows.Close()
+	return err
 }
 
 // message decodes a row of which the first column is the transaction.

@@ -253,11 +253,12 @@ func TestManyOpenWindowsWaitForASettlement(t *testing.T) {
 		got <- payloads(b.Deliveries)
 	}()
 	settle(t, s, &open[0])
-	if n := db.value("SELECT cardinality(windows) FROM outbox.cursors"); n != fmt.Sprint(len(open)-1) {
-		t.Errorf("%s windows stored, want %d", n, len(open)-1)
-	}
 	if text := <-got; text != "more and more" {
 		t.Errorf("got %q", text)
+	}
+	// The new window may wait for a settlement to be stored.
+	if n := db.value("SELECT cardinality(windows) FROM outbox.cursors"); n != fmt.Sprint(len(open)-1) && n != fmt.Sprint(len(open)) {
+		t.Errorf("%s windows stored, want %d or one more", n, len(open)-1)
 	}
 }
 
