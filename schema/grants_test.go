@@ -165,6 +165,8 @@ func TestAConsumerCanRecordAndForgetAndNoMore(t *testing.T) {
 			`SELECT outbox.receive('c', gen_random_uuid())`,
 			`BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT outbox.receive('c', gen_random_uuid()); COMMIT`,
 			`SELECT outbox.receive('c', NULL, 'some key')`,
+			`SELECT outbox.receive('c', gen_random_uuid(), wait => false)`,
+			`SELECT outbox.store('c', gen_random_uuid(), NULL, true, 't', 'k', '', '', '', 'x', '', NULL)`,
 			`SELECT * FROM outbox.receive_in_order('c', gen_random_uuid(), NULL, true, 't', 'k', 3, 'report', true, 7)`,
 			`SELECT * FROM outbox.receive_in_order('c', gen_random_uuid(), NULL, true, 't', 'k', 2, 'report', true, 8)`,
 			`BEGIN; LOCK TABLE outbox.inbox_0 IN SHARE MODE NOWAIT; COMMIT`,
@@ -177,6 +179,8 @@ func TestAConsumerCanRecordAndForgetAndNoMore(t *testing.T) {
 			`SELECT * FROM outbox.messages`,
 			`SELECT outbox.publish('t', '{}')`,
 			`DELETE FROM outbox.inbox_rotation`,
+			`SELECT * FROM outbox.inbox_messages`,
+			`UPDATE outbox.cursors SET epoch = 1`,
 		)
 	})
 }
