@@ -15,6 +15,15 @@ func isAnswer(err error) bool {
 	return errors.As(err, &said)
 }
 
+// said returns a server's own words, without what the library put around them.
+func said(err error) error {
+	var words redis.Error
+	if errors.As(err, &words) {
+		return words
+	}
+	return err
+}
+
 // classify turns a server's refusal into an error of the right kind. Nothing of what was refused has been appended.
 // The table in docs/brokers/redis.md gives the reason for each.
 func classify(err error, stream string) error {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 )
 
 // Broker publishes to Redis streams. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent
@@ -108,7 +109,9 @@ func (b *Broker) exec(ctx context.Context, node *redis.Client, cmds []redis.Cmde
 		for _, cmd := range cmds {
 			_ = pipe.Process(ctx, cmd)
 		}
-		_, _ = pipe.Exec(ctx)
+		if _, err := pipe.Exec(ctx); err != nil {
+			blame(cmds, err)
+		}
 	})
 	if !started {
 		return errClosed
@@ -120,6 +123,20 @@ func (b *Broker) exec(ctx context.Context, node *redis.Client, cmds []redis.Cmde
 		return fmt.Errorf("%w: %w", errGivenUp, context.Cause(ctx))
 	}
 }
+
+// blame gives err to the commands that have neither error nor answer: the library leaves them alone when it gets no
+// connection.
+func blame(cmds []redis.Cmder, err error) {
+	for _, cmd := range cmds {
+		if answer, ok := cmd.(*redis.Cmd); ok && answer.Err() == nil && answer.Val() == nil {
+			answer.SetErr(err)
+		}
+	}
+}
+
+// SilenceClient turns off what the client library itself writes to standard error, in the whole process. It has no such
+// setting for a single client, and says nothing that errors don't say.
+func SilenceClient() { logging.Disable() }
 
 // confirmation returns the command that waits for replicas and disks, nil if none is asked for. It waits for what was
 // written on its connection before.

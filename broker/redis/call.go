@@ -156,7 +156,7 @@ func (c *call) portion(ctx context.Context, node *redis.Client, chunks []*chunk)
 func (c *call) judge(ch *chunk, cmd *redis.Cmd, confirm *redis.Cmd) {
 	if err := cmd.Err(); err != nil {
 		c.b.notice(err)
-		c.failAll(ch, classify(err, ch.stream))
+		c.failAll(ch, classify(said(err), ch.stream))
 		return
 	}
 	if confirm != nil {

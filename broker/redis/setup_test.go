@@ -25,6 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	redis.SilenceClient() // for it is loud about servers that are gone
 	code := servers.Run(m)
 	if code == 0 {
 		if err := goleak.Find(); err != nil {

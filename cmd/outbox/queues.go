@@ -14,6 +14,7 @@ func openRedis(r *config.Redis, s brokerSetting) (relay.Broker, error) {
 	if err != nil {
 		return nil, err
 	}
+	redis.SilenceClient()
 	return redis.New(strings.Join(r.Addresses, ","), redis.Config{
 		Stream:           r.Stream,
 		CreateStreams:    r.CreateStreams,

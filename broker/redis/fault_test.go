@@ -1,0 +1,304 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/redis"
+	"github.com/pgoutbox/outbox/internal/servers"
+)
+
+// A relay that dies publishes again everything behind its cursor: here each life begins where a random part of the last
+// one's work was settled, and ends in the middle of a call. Positions are not in the order of delivery, as when an early
+// id commits late.
+func TestARelayThatDiesAgainAndAgainAddsNothingTwice(t *testing.T) {
+	t.Parallel()
+	server := servers.TestRedis(t)
+	c := client(t, server.Addr())
+	stream := newStream(t, c)
+	p := newProxy(t, server.Addr())
+	all := messages(stream, 4000, 40)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for key := range 40 { // within a key they grow, between keys they don't
+		for i := key; i < len(all); i += 40 {
+			all[i].Position = int64((40-key)*1000 + i)
+		}
+	}
+	settled := 0
+	for life := 0; settled < len(all); life++ {
+		b, err := redis.New(p.addr(), redis.Config{AckTimeout: 2 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		end := min(len(all), settled+1000)
+		if life%2 == 0 {
+			p.cutAfter.Store(p.sent.Load() + int64(rng.IntN(200_000)) + 1)
+		}
+		done := settled
+		for part := range slices.Chunk(all[settled:end], 100) {
+			errs := b.Publish(patient(t), part)
+			checkOutcomes(t, part, errs)
+			if errs != nil {
+				break
+			}
+			done += len(part)
+		}
+		p.cutAfter.Store(0)
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		settled += rng.IntN(done - settled + 1)
+		if done == len(all) && life > 100 {
+			settled = done
+		}
+	}
+	checkExactly(t, c, stream, all)
+}
+
+func TestKillingTheServerLosesRepeatsAndDisordersNothing(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRedis(t)
+	c := client(t, server.Addr())
+	stream := newStream(t, c)
+	b := newBroker(t, server.Addr(), redis.Config{AckTimeout: 2 * time.Second})
+	ctx := patient(t)
+	all := messages(stream, 8000, 50)
+	delivered := make(chan int, 100)
+	var publisher sync.WaitGroup
+	publisher.Go(func() {
+		defer close(delivered)
+		for part := range slices.Chunk(all, 200) {
+			deliver(ctx, t, b, part)
+			delivered <- len(part)
+		}
+	})
+	parts := 0
+	for range delivered {
+		if parts++; parts%4 == 0 {
+			if err := server.Kill9(); err != nil {
+				t.Error(err)
+			}
+			if err := server.Restart(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	publisher.Wait()
+	checkExactly(t, c, stream, all)
+}
+
+func TestLostAnswersLeaveTheOutcomeUnknownAndARepeatIsRecognised(t *testing.T) {
+	t.Parallel()
+	server := servers.TestRedis(t)
+	c := client(t, server.Addr())
+	stream := newStream(t, c)
+	p := newProxy(t, server.Addr())
+	b := newBroker(t, p.addr(), redis.Config{AckTimeout: 300 * time.Millisecond})
+	before := messages(stream, 1, 1)
+	accepted(t, b.Publish(patient(t), before))
+	batch := messages(stream, 100, 10)
+	eventually(t, "the server has the messages", func() bool {
+		p.swallow.Store(true)
+		errs := b.Publish(patient(t), batch)
+		p.swallow.Store(false)
+		checkOutcomes(t, batch, errs)
+		if len(errs) != len(batch) || !outbox.IsUnavailable(errs[0]) {
+			t.Fatalf("outcomes %v", errs)
+		}
+		contains(t, errs[0], "outcome unknown")
+		if c.XLen(patient(t), stream).Val() == 101 {
+			return true
+		}
+		deliver(patient(t), t, b, before) // it was a connection's greeting that got lost; this makes one that is open
+		return false
+	})
+	deliver(patient(t), t, b, batch)
+	stored, err := read(patient(t), c, stream)
+	if err != nil || len(stored) != 101 {
+		t.Errorf("%d stored, %v", len(stored), err)
+	}
+}
+
+func TestTheIndexKeepsTheLastMessagesAndNotMoreThanTwiceTheWindow(t *testing.T) {
+	t.Parallel()
+	server := servers.TestRedis(t)
+	c := client(t, server.Addr())
+	stream := newStream(t, c)
+	b := newBroker(t, server.Addr(), redis.Config{DedupWindow: 1000})
+	all := messages(stream, 5000, 10)
+	for part := range slices.Chunk(all, 100) {
+		accepted(t, b.Publish(patient(t), part))
+		recent, older := c.SCard(patient(t), "{"+stream+"}:outbox:recent").Val(), c.SCard(patient(t), "{"+stream+"}:outbox:older").Val()
+		if recent+older > 2*1000+256 {
+			t.Fatalf("%d and %d ids are kept", recent, older)
+		}
+	}
+	accepted(t, b.Publish(patient(t), all[4000:]))
+	if n := c.XLen(patient(t), stream).Val(); n != 5000 {
+		t.Errorf("%d entries after a repeat within the window", n)
+	}
+	accepted(t, b.Publish(patient(t), all[:100]))
+	if n := c.XLen(patient(t), stream).Val(); n != 5100 {
+		t.Errorf("%d entries after a repeat beyond the window: is the index bounded?", n)
+	}
+}
+
+func TestTheEndOfTheContextInterruptsAFrozenServer(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRedis(t)
+	c := client(t, server.Addr())
+	stream := newStream(t, c)
+	b := newBroker(t, server.Addr(), redis.Config{AckTimeout: 20 * time.Second})
+	accepted(t, b.Publish(patient(t), messages(stream, 1, 1)))
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Thaw()
+	ctx, cancel := context.WithCancel(t.Context()) // no deadline that a socket could be given
+	time.AfterFunc(100*time.Millisecond, cancel)
+	batch := messages(stream, 100, 10)
+	errs := b.Publish(ctx, batch)
+	checkOutcomes(t, batch, errs)
+	if errs == nil || !errors.Is(errs[0], context.Canceled) || !outbox.IsUnavailable(errs[0]) {
+		t.Errorf("outcome %v", errs)
+	}
+}
+
+func TestAFullServerIsAnOutageAndKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRedis(t)
+	c := client(t, server.Addr())
+	stream := newStream(t, c)
+	b := newBroker(t, server.Addr(), redis.Config{})
+	if err := c.ConfigSet(patient(t), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	batch := messages(stream, 2000, 3)
+	errs := b.Publish(patient(t), batch)
+	checkOutcomes(t, batch, errs)
+	if errs == nil || !outbox.IsUnavailable(errs[0]) {
+		t.Fatalf("outcomes %v", errs)
+	}
+	contains(t, errs[0], "OOM", "maxmemory")
+	if err := c.ConfigSet(patient(t), "maxmemory", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	deliver(patient(t), t, b, batch)
+	checkExactly(t, c, stream, batch)
+}
+
+func TestReplicasThatAreMissingLeaveTheOutcomeUnknown(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRedis(t)
+	c := client(t, server.Addr())
+	stream := newStream(t, c)
+	b := newBroker(t, server.Addr(), redis.Config{Replicas: 1, WaitTimeout: 50 * time.Millisecond})
+	batch := messages(stream, 10, 2)
+	for range 2 { // the second is a repeat, and no less unconfirmed
+		errs := b.Publish(patient(t), batch)
+		checkOutcomes(t, batch, errs)
+		if errs == nil || !outbox.IsUnavailable(errs[0]) {
+			t.Fatalf("outcomes %v", errs)
+		}
+		contains(t, errs[0], "0 of 1 replicas", "outcome unknown")
+	}
+	host, port, _ := strings.Cut(server.Addr(), ":")
+	replica := servers.OwnRedis(t, servers.RedisConfig{Settings: map[string]string{"replicaof": host + " " + port, "repl-diskless-sync-delay": "0"}})
+	deliver(patient(t), t, b, batch)
+	checkExactly(t, client(t, replica.Addr()), stream, batch)
+
+	// Messages that come to the replica itself are an outage, and Ping says why.
+	wrong := newBroker(t, replica.Addr(), redis.Config{})
+	errs := wrong.Publish(patient(t), messages(stream, 1, 1))
+	if errs == nil || !outbox.IsUnavailable(errs[0]) {
+		t.Errorf("outcomes %v", errs)
+	}
+	contains(t, errs[0], "READONLY")
+	contains(t, wrong.Ping(patient(t)), "is a replica")
+}
+
+func TestOneTopicsFaultLeavesOthersAlone(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRedis(t)
+	c := client(t, server.Addr())
+	good, wrong, denied := newStream(t, c), "not-a-stream", "denied"
+	create(t, c, denied)
+	if err := c.Set(patient(t), wrong, "x", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Do(patient(t), "ACL", "SETUSER", "relay", "on", ">secret", "+@all", "~"+good, "~"+wrong, "~*:outbox:*").Err(); err != nil {
+		t.Fatal(err)
+	}
+	b := newBroker(t, server.Addr(), redis.Config{User: "relay", Password: "secret"})
+	batch := []*outbox.Message{message(good, "a", 0), message(wrong, "b", 0), message(good, "b", 1), message(denied, "c", 0), message(good, "a", 1)}
+	errs := b.Publish(patient(t), batch)
+	checkOutcomes(t, batch, errs)
+	for i, part := range map[int]string{1: "WRONGTYPE", 3: "NOPERM"} {
+		if errs[i] == nil || outbox.IsUnavailable(errs[i]) || outbox.IsPermanent(errs[i]) {
+			t.Errorf("message %d: %v", i, errs[i])
+		}
+		contains(t, errs[i], part)
+	}
+	if errs[0] != nil || errs[4] != nil {
+		t.Errorf("others: %v, %v", errs[0], errs[4])
+	}
+	stranger := newBroker(t, server.Addr(), redis.Config{User: "relay", Password: "guess"})
+	errs = stranger.Publish(patient(t), batch[:1])
+	if errs == nil || !outbox.IsUnavailable(errs[0]) || strings.Contains(errs[0].Error(), "guess") {
+		t.Errorf("outcomes %v", errs)
+	}
+}
+
+func TestAKeyKeepsItsOrderInACluster(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRedis(t, servers.RedisConfig{Cluster: true})
+	c := client(t, server.Addr())
+	if err := c.ClusterAddSlotsRange(patient(t), 0, 16383).Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the cluster is up", func() bool {
+		return strings.Contains(c.ClusterInfo(patient(t)).Val(), "cluster_state:ok")
+	})
+	streams := []string{newStream(t, c), newStream(t, c), newStream(t, c)}
+	b := newBroker(t, server.Addr(), redis.Config{Cluster: true})
+	if err := b.Ping(patient(t)); err != nil {
+		t.Error(err)
+	}
+	var batch []*outbox.Message
+	for i := range 3000 {
+		batch = append(batch, message(streams[i%7%3], fmt.Sprintf("k%d", i%11), i))
+	}
+	accepted(t, b.Publish(patient(t), batch))
+	for _, stream := range streams {
+		checkExactly(t, c, stream, slices.DeleteFunc(slices.Clone(batch), func(m *outbox.Message) bool { return m.Topic != stream }))
+	}
+	odd := message("a}b", "k", 0)
+	if errs := b.Publish(patient(t), []*outbox.Message{odd}); errs == nil || !outbox.IsPermanent(errs[0]) {
+		t.Errorf("a stream whose index would be elsewhere: %v", errs)
+	}
+}
+
+func TestStreamsAreTrimmedAndCreatedOnlyWhenAsked(t *testing.T) {
+	t.Parallel()
+	server := servers.TestRedis(t)
+	c := client(t, server.Addr())
+	b := newBroker(t, server.Addr(), redis.Config{CreateStreams: true, MaxLen: 500})
+	stream := fmt.Sprintf("created-%d", time.Now().UnixNano())
+	t.Cleanup(func() { c.Del(context.Background(), stream) })
+	for range 20 {
+		accepted(t, b.Publish(patient(t), messages(stream, 200, 10)))
+	}
+	if n := c.XLen(patient(t), stream).Val(); n < 500 || n > 1000 {
+		t.Errorf("%d entries", n)
+	}
+	fixed := newBroker(t, server.Addr(), redis.Config{Stream: "missing-" + stream})
+	contains(t, fixed.Ping(patient(t)), "does not exist", "XGROUP CREATE")
+}
