@@ -1,0 +1,302 @@
+// Package lanes runs handlers for the consumers of all brokers: in parallel, in order per key, with
+// attempts, policies and an orderly end. A consumer puts what it receives into a group; for each message it is
+// told once what to tell the broker.
+package lanes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/consume"
+)
+
+// Outcome is what to tell the broker.
+type Outcome int
+
+const (
+	Done     Outcome = iota + 1 // acknowledge
+	Returned                    // give it back: it wasn't tried, or not to the end, and this process stops
+	Later                       // give it back, to come again after a pause
+	Rejected                    // leave it to the broker's own dead-lettering
+)
+
+// Delivery is a message as it came.
+type Delivery struct {
+	Message outbox.Message
+	Err     error  // why it could not be read; Message is what could
+	Source  string // see consume.Poison
+
+	// Attempts is how often it has failed before, as far as the broker counts.
+	Attempts int
+
+	// Settle is called once, by some goroutine. pause is for Later.
+	Settle func(o Outcome, pause time.Duration)
+}
+
+// Abilities are what a broker can do with a message that isn't acknowledged.
+type Abilities struct {
+	Later  bool // deliver it again after a pause
+	Reject bool
+}
+
+// Engine runs the handlers of one consumer.
+type Engine struct {
+	cfg     consume.Config
+	handler consume.Handler
+	can     Abilities
+	slots   chan struct{}
+	hung    atomic.Int64
+	failed  chan error // has room for one
+}
+
+// New checks cfg, and reports all its faults together.
+func New(cfg consume.Config, handler consume.Handler, can Abilities) (*Engine, error) {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	number := func(name string, value *int, standard int) {
+		if *value == 0 {
+			*value = standard
+		}
+		if *value < 1 || *value > 100_000 {
+			fault("%s must be 1 to 100000, not %d", name, *value)
+		}
+	}
+	duration := func(name string, value *time.Duration, standard time.Duration) {
+		if *value == 0 {
+			*value = standard
+		}
+		if *value < 0 {
+			fault("%s must be positive, not %v", name, *value)
+		}
+	}
+	if handler == nil {
+		fault("there is no handler")
+	}
+	number("Parallel", &cfg.Parallel, 8)
+	number("MaxInFlight", &cfg.MaxInFlight, 500)
+	number("Attempts", &cfg.Attempts, 5)
+	duration("Timeout", &cfg.Timeout, time.Minute)
+	duration("Grace", &cfg.Grace, 10*time.Second)
+	duration("Backoff", &cfg.Backoff, 100*time.Millisecond)
+	duration("MaxBackoff", &cfg.MaxBackoff, 30*time.Second)
+	duration("DrainTimeout", &cfg.DrainTimeout, 20*time.Second)
+	if cfg.Backoff > cfg.MaxBackoff {
+		fault("Backoff is %v and MaxBackoff %v: it must not be more", cfg.Backoff, cfg.MaxBackoff)
+	}
+	switch cfg.Policy {
+	case "":
+		cfg.Policy = consume.Block
+	case consume.Block, consume.Park:
+	case consume.Reject:
+		if !can.Reject {
+			fault("policy reject: this broker can't dead-letter by itself; use %q or %q", consume.Park, consume.Block)
+		}
+	default:
+		fault("policy %q: use %q, %q or %q", cfg.Policy, consume.Block, consume.Park, consume.Reject)
+	}
+	if (cfg.Policy == consume.Park) != (cfg.Park != nil) {
+		fault("the policy park and the function Park need each other")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	return &Engine{cfg: cfg, handler: handler, can: can, slots: make(chan struct{}, cfg.Parallel), failed: make(chan error, 1)}, nil
+}
+
+// Config returns the completed configuration.
+func (e *Engine) Config() consume.Config { return e.cfg }
+
+// Failed receives why the consumer can't go on.
+func (e *Engine) Failed() <-chan error { return e.failed }
+
+// Hung returns an error if handlers still run that were given up.
+func (e *Engine) Hung() error {
+	if n := e.hung.Load(); n > 0 {
+		return fmt.Errorf("%d %w; end the process", n, consume.ErrHung)
+	}
+	return nil
+}
+
+// Decode completes the message of d as configured, after the broker's own part has read it.
+func (e *Engine) Decode(d *Delivery) {
+	if e.cfg.Decode != nil && (d.Err == nil || errors.Is(d.Err, ErrForeign)) {
+		d.Err = e.cfg.Decode(&d.Message)
+	} else if errors.Is(d.Err, ErrForeign) {
+		d.Err = nil // the handler's inbox may know it by a key of its own
+	}
+	if d.Err != nil {
+		d.Err = fmt.Errorf("%w: %w", consume.ErrUnreadable, d.Err)
+	}
+}
+
+// ErrForeign says that a record has no id of ours: somebody else has written it, or it has a format.
+var ErrForeign = errors.New("the record has no message id")
+
+// process tries a message until it is clear what to tell the broker.
+func (e *Engine) process(g *Group, d *Delivery, ordered bool) (Outcome, time.Duration) {
+	failures, pauses := d.Attempts, 0
+	for {
+		err := d.Err
+		if err == nil {
+			if !g.acquire(e.slots) {
+				return Returned, 0
+			}
+			err = e.attempt(g, d)
+		} else {
+			err = outbox.Permanent(err)
+		}
+		switch {
+		case err == nil:
+			return Done, 0
+		case g.hard.Err() != nil:
+			return Returned, 0 // it was cut off: not the message's fault
+		}
+		var wait time.Duration
+		if outbox.IsUnavailable(err) {
+			pauses++
+			wait = max(e.pause(pauses), min(outbox.RetryDelay(err), e.cfg.MaxBackoff))
+			e.log(slog.LevelWarn, "message has to wait", d, err, "pause", wait)
+		} else {
+			if d.Err == nil {
+				failures++
+			}
+			if outbox.IsPermanent(err) || failures >= e.cfg.Attempts {
+				outcome, settled := e.poison(g, d, err, failures-d.Attempts)
+				if settled {
+					return outcome, 0
+				}
+				wait = e.cfg.MaxBackoff // it blocks its key
+				g.outlive(err)
+			} else {
+				wait = max(e.pause(failures), min(outbox.RetryDelay(err), e.cfg.MaxBackoff))
+				e.log(slog.LevelWarn, "message failed", d, err, "attempt", failures, "pause", wait)
+				if !ordered && e.can.Later {
+					return Later, wait
+				}
+			}
+		}
+		if !g.wait(wait) {
+			return Returned, 0
+		}
+	}
+}
+
+// poison does what the policy says; false if the message has to be tried again.
+func (e *Engine) poison(g *Group, d *Delivery, err error, attempts int) (Outcome, bool) {
+	switch e.cfg.Policy {
+	case consume.Reject:
+		e.log(slog.LevelError, "message rejected", d, err, "attempt", attempts)
+		return Rejected, true
+	case consume.Park:
+		for tries := 1; ; tries++ {
+			parkErr := guarded(func() error {
+				ctx, cancel := context.WithTimeout(g.hard, e.cfg.Timeout)
+				defer cancel()
+				return e.cfg.Park(ctx, consume.Poison{Message: &d.Message, Err: err, Attempts: attempts, Source: d.Source})
+			})
+			if parkErr == nil {
+				e.log(slog.LevelError, "message parked", d, err, "attempt", attempts)
+				return Done, true
+			}
+			e.log(slog.LevelError, "message could not be parked", d, parkErr)
+			if !g.wait(e.pause(tries)) {
+				return Returned, true
+			}
+		}
+	}
+	e.log(slog.LevelError, "message blocks its key", d, err, "attempt", attempts, "pause", e.cfg.MaxBackoff)
+	return 0, false
+}
+
+// attempt runs the handler once, in a slot that it gives back. A handler that doesn't heed its context is left
+// behind; what an inbox has not committed by then, it won't.
+func (e *Engine) attempt(g *Group, d *Delivery) error {
+	ctx, cancel := context.WithTimeout(g.hard, e.cfg.Timeout)
+	defer cancel()
+	msg := d.Message // a handler that was left behind keeps a message of its own
+	result := make(chan error, 1)
+	go func() {
+		err := errGone
+		defer func() { result <- err }() // also when the handler ends its goroutine
+		err = guarded(func() error { return e.handler(ctx, &msg) })
+	}()
+	defer func() { <-e.slots }()
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(e.cfg.Grace)
+	defer timer.Stop()
+	select {
+	case err := <-result:
+		return err
+	case <-timer.C:
+	}
+	return outbox.Permanent(e.leaveBehind(result))
+}
+
+var errGone = errors.New("the handler ended its goroutine")
+
+// hung is the error of a handler that was left behind.
+type hung struct {
+	text  string
+	ended chan struct{} // closed when it has returned after all
+}
+
+func (h *hung) Error() string { return h.text }
+func (h *hung) Unwrap() error { return context.DeadlineExceeded }
+
+func (e *Engine) leaveBehind(result <-chan error) error {
+	if n := e.hung.Add(1); n >= int64(e.cfg.Parallel) {
+		select {
+		case e.failed <- fmt.Errorf("%d %w; end the process and start it again", n, consume.ErrHung):
+		default: // it is known
+		}
+	}
+	h := &hung{fmt.Sprintf("the handler hangs: it has not returned %v after its time of %v was over", e.cfg.Grace, e.cfg.Timeout), make(chan struct{})}
+	go func() {
+		<-result
+		e.hung.Add(-1)
+		close(h.ended)
+	}()
+	return h
+}
+
+// pause is the n-th of a back-off, between a half and the whole of it, so that what failed together
+// doesn't come back together.
+func (e *Engine) pause(n int) time.Duration {
+	d := e.cfg.MaxBackoff
+	if shift := n - 1; shift < 30 {
+		d = min(e.cfg.Backoff<<max(shift, 0), e.cfg.MaxBackoff)
+	}
+	if d <= 0 {
+		d = e.cfg.MaxBackoff
+	}
+	return d/2 + rand.N(d/2+1)
+}
+
+func (e *Engine) log(level slog.Level, text string, d *Delivery, err error, more ...any) {
+	m := &d.Message
+	args := append([]any{"message_id", m.ID.String(), "topic", m.Topic, "key", m.OrderingKey(), "source", d.Source, "error", err}, more...)
+	e.cfg.Logger.Log(context.Background(), level, text, args...)
+}
+
+// guarded turns a panic into an error.
+func guarded(f func() error) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = fmt.Errorf("the handler panicked: %v", value)
+		}
+	}()
+	return f()
+}

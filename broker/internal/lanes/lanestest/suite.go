@@ -1,0 +1,385 @@
+package lanestest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/consume"
+)
+
+// Run runs the suite.
+func Run(t *testing.T, h Harness) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, Harness)
+	}{
+		{"what was sent is what is handled", sameMessage},
+		{"every message has its effect once and in order, keys in parallel", onceInOrder},
+		{"a message that fails is tried again before those behind it", failsAndRecovers},
+		{"what can't be applied is parked, and its key goes on", parked},
+		{"what can't be applied blocks its key and no other", blocked},
+		{"stopping waits for the handlers that run", stops},
+		{"an effect whose acknowledgement was lost is not repeated", acknowledgementLost},
+		{"consumers come and go, and every effect happens once", comeAndGo},
+		{"hanging handlers end the consumer", hangs},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(t, h)
+		})
+	}
+	if h.Reject {
+		t.Run("what is rejected doesn't come again", func(t *testing.T) {
+			t.Parallel()
+			rejected(t, h)
+		})
+	}
+}
+
+// quick has short pauses, for tests.
+func quick() consume.Config {
+	return consume.Config{Parallel: 8, Backoff: 5 * time.Millisecond, MaxBackoff: 50 * time.Millisecond, Attempts: 3, Grace: 200 * time.Millisecond, DrainTimeout: 10 * time.Second}
+}
+
+func sameMessage(t *testing.T, h Harness) {
+	source := h.Source(t)
+	sent := []*outbox.Message{
+		{ID: outbox.NewID(), Topic: source.Topic, Key: "größe", EventType: "placed", AggregateType: "order", AggregateID: "4711", ContentType: "application/json",
+			Payload: []byte(`{"a":1}`), Headers: []outbox.Header{{Name: "sequence", Value: "1"}, {Name: "tenant", Value: "acme"}}, CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)},
+		{ID: outbox.NewID(), Topic: source.Topic, AggregateID: "only", Payload: []byte("x")},
+		{ID: outbox.NewID(), Topic: source.Topic, Payload: []byte("no key")},
+	}
+	var mu sync.Mutex
+	got := map[outbox.ID]outbox.Message{}
+	source.start(t, quick(), func(_ context.Context, msg *outbox.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		got[msg.ID] = *msg
+		return nil
+	})
+	source.publish(t, sent)
+	eventually(t, "all have come", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(got) == len(sent)
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	for _, want := range sent {
+		m := got[want.ID]
+		slices.SortFunc(m.Headers, func(a, b outbox.Header) int { return cmpText(a.Name, b.Name) })
+		if m.Topic != want.Topic || m.OrderingKey() != want.OrderingKey() || m.EventType != want.EventType || m.AggregateType != want.AggregateType ||
+			m.AggregateID != want.AggregateID || m.ContentType != want.ContentType || string(m.Payload) != string(want.Payload) ||
+			!slices.Equal(m.Headers, want.Headers) || !m.CreatedAt.Equal(want.CreatedAt) {
+			t.Errorf("sent     %+v\nreceived %+v", *want, m)
+		}
+	}
+}
+
+func cmpText(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+func onceInOrder(t *testing.T, h Harness) {
+	source, e := h.Source(t), newEffects(t)
+	const count, keys = 400, 20
+	var at, most atomic.Int64
+	inKey := map[string]*atomic.Int64{}
+	for i := range keys {
+		inKey[fmt.Sprintf("k-%d", i)] = &atomic.Int64{}
+	}
+	c := source.start(t, quick(), func(ctx context.Context, msg *outbox.Message) error {
+		if n := at.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		defer at.Add(-1)
+		if inKey[msg.Key].Add(1) > 1 {
+			t.Errorf("two handlers of key %s at once", msg.Key)
+		}
+		defer inKey[msg.Key].Add(-1)
+		return e.apply(ctx, msg)
+	})
+	source.publish(t, numbered(source.Topic, count, keys))
+	e.complete(count, true)
+	c.mustStop()
+	if n := most.Load(); n < 2 || n > 8 {
+		t.Errorf("up to %d handlers at once, want 2 to 8", n)
+	}
+}
+
+func failsAndRecovers(t *testing.T, h Harness) {
+	source, e := h.Source(t), newEffects(t)
+	var mu sync.Mutex
+	tries := map[string]int{}
+	source.start(t, quick(), func(ctx context.Context, msg *outbox.Message) error {
+		mu.Lock()
+		key := msg.Key + "/" + string(msg.Payload)
+		tries[key]++
+		n := tries[key]
+		mu.Unlock()
+		switch {
+		case msg.Key == "k-0" && n < 3: // of three attempts
+			return errors.New("not yet")
+		case msg.Key == "k-1" && n < 3:
+			panic("not yet")
+		case msg.Key == "k-2" && n < 6: // counts no attempts
+			return outbox.Unavailable(errors.New("the database is away"))
+		}
+		return e.apply(ctx, msg)
+	})
+	source.publish(t, numbered(source.Topic, 40, 4))
+	e.complete(40, true)
+}
+
+func parked(t *testing.T, h Harness) {
+	source, e := h.Source(t), newEffects(t)
+	cfg := quick()
+	cfg.Timeout, cfg.Parallel = 300*time.Millisecond, 12
+	cfg.Policy = consume.Park
+	var mu sync.Mutex
+	dead := map[string]consume.Poison{}
+	calls := 0
+	cfg.Park = func(_ context.Context, p consume.Poison) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if calls++; calls == 1 {
+			return errors.New("the place for it is away")
+		}
+		dead[p.Message.Key] = p
+		return nil
+	}
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	source.start(t, cfg, func(ctx context.Context, msg *outbox.Message) error {
+		if string(msg.Payload) == "1" {
+			switch msg.Key {
+			case "k-0":
+				return errors.New("never")
+			case "k-1":
+				panic("never")
+			case "k-2":
+				return outbox.Permanent(errors.New("bad"))
+			case "k-3":
+				<-ctx.Done() // heeds its context, and never gets anywhere
+				return ctx.Err()
+			case "k-4":
+				<-release // does not
+				return nil
+			}
+		}
+		return e.apply(ctx, msg)
+	})
+	source.Foreign(t, "foreign")
+	source.publish(t, numbered(source.Topic, 24, 6))
+	eventually(t, "five messages and one without id are parked", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(dead) == 6
+	})
+	eventually(t, "all others have had their effect", func() bool { return e.int(`SELECT count(*) FROM effects`) == 19 })
+	mu.Lock()
+	defer mu.Unlock()
+	for key, attempts := range map[string]int{"k-0": 3, "k-1": 3, "k-2": 1, "k-3": 3, "k-4": 1} {
+		if p := dead[key]; p.Attempts != attempts || p.Err == nil || p.Source == "" || string(p.Message.Payload) != "1" {
+			t.Errorf("%s: %+v", key, p)
+		}
+	}
+	if p := dead["foreign"]; p.Err == nil || !p.Message.ID.IsZero() || p.Source == "" {
+		t.Errorf("without id: %+v", p)
+	}
+}
+
+func blocked(t *testing.T, h Harness) {
+	source, e := h.Source(t), newEffects(t)
+	var cured atomic.Bool
+	handler := func(ctx context.Context, msg *outbox.Message) error {
+		if msg.Key == "k-1" && string(msg.Payload) == "2" && !cured.Load() {
+			return errors.New("never")
+		}
+		return e.apply(ctx, msg)
+	}
+	c := source.start(t, quick(), handler)
+	source.publish(t, numbered(source.Topic, 40, 4))
+	eventually(t, "all that isn't behind it has had its effect", func() bool { return e.int(`SELECT count(*) FROM effects`) == 32 })
+	c.mustStop()
+	e.exact(32, true)
+	cured.Store(true)
+	source.start(t, quick(), handler)
+	e.complete(40, true)
+}
+
+func stops(t *testing.T, h Harness) {
+	source, e := h.Source(t), newEffects(t)
+	began, release := make(chan struct{}, 100), make(chan struct{})
+	var handled sync.Map
+	cfg := quick()
+	cfg.Parallel = 2
+	c := source.start(t, cfg, func(ctx context.Context, msg *outbox.Message) error {
+		began <- struct{}{}
+		<-release
+		handled.Store(msg.ID, true)
+		return e.apply(ctx, msg)
+	})
+	source.publish(t, numbered(source.Topic, 20, 10))
+	<-began
+	<-began
+	c.cancel()
+	close(release)
+	c.mustStop()
+	if n := e.int(`SELECT count(*) FROM effects`); n != 2 {
+		t.Fatalf("%d effects of 2 handlers that ran when the consumer was stopped", n)
+	}
+	// What was handled was acknowledged: the next consumer doesn't see it.
+	source.start(t, quick(), func(ctx context.Context, msg *outbox.Message) error {
+		if _, known := handled.Load(msg.ID); known {
+			t.Errorf("%s/%s came again", msg.Key, msg.Payload)
+		}
+		return e.apply(ctx, msg)
+	})
+	e.complete(20, true)
+}
+
+func acknowledgementLost(t *testing.T, h Harness) {
+	source, e := h.Source(t), newEffects(t)
+	var lost sync.Map
+	source.start(t, quick(), func(ctx context.Context, msg *outbox.Message) error {
+		if err := e.apply(ctx, msg); err != nil {
+			return err
+		}
+		if _, before := lost.LoadOrStore(msg.ID, true); !before {
+			return errors.New("crashed between the commit and the acknowledgement")
+		}
+		return nil
+	})
+	source.publish(t, numbered(source.Topic, 60, 6))
+	e.complete(60, true)
+}
+
+// rounds is how often consumers come or go: a few that fit into CI, or OUTBOX_CONSUME_ROUNDS.
+func rounds(t *testing.T) int {
+	if s := os.Getenv("OUTBOX_CONSUME_ROUNDS"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatalf("OUTBOX_CONSUME_ROUNDS is %q, want a number", s)
+		}
+		return n
+	}
+	return 4
+}
+
+// comeAndGo changes the members while messages flow. Each round one leaves or joins.
+func comeAndGo(t *testing.T, h Harness) {
+	source, e := h.Source(t), newEffects(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	sent := 0
+	const keys = 24
+	writing.Go(func() {
+		n := 0
+		for ctx.Err() == nil {
+			batch := numbered(source.Topic, keys, keys)
+			for _, m := range batch {
+				m.Payload = fmt.Appendf(nil, "%d", n)
+			}
+			source.publish(t, batch)
+			sent += keys
+			n++
+			select {
+			case <-ctx.Done():
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	})
+	var duplicates atomic.Int64
+	seen := sync.Map{}
+	handler := func(ctx context.Context, msg *outbox.Message) error {
+		if _, again := seen.LoadOrStore(msg.ID, true); again {
+			duplicates.Add(1)
+		}
+		return e.apply(ctx, msg)
+	}
+	cfg := quick()
+	cfg.Parallel = 4
+	members := []*running{source.start(t, cfg, handler), source.start(t, cfg, handler)}
+	grown := func() {
+		before := e.int(`SELECT count(*) FROM effects`)
+		eventually(t, "messages flow", func() bool { return e.int(`SELECT count(*) FROM effects`) > before+2*keys })
+	}
+	grown()
+	for i := range rounds(t) {
+		if i%2 == 0 {
+			members = append(members, source.start(t, cfg, handler))
+		} else {
+			members[0].mustStop()
+			members = members[1:]
+		}
+		grown()
+	}
+	cancel()
+	writing.Wait()
+	if t.Failed() {
+		return
+	}
+	e.complete(sent, h.Ordered)
+	t.Logf("%d messages, %d delivered more than once", sent, duplicates.Load())
+	for _, m := range members {
+		m.mustStop()
+	}
+}
+
+func hangs(t *testing.T, h Harness) {
+	source := h.Source(t)
+	cfg := quick()
+	cfg.Timeout, cfg.Parallel, cfg.DrainTimeout = 50*time.Millisecond, 2, 100*time.Millisecond
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	c := source.start(t, cfg, func(context.Context, *outbox.Message) error {
+		<-release
+		return nil
+	})
+	source.publish(t, numbered(source.Topic, 4, 4))
+	select {
+	case <-c.done:
+	case <-time.After(patience):
+		t.Fatal("the consumer goes on")
+	}
+	if !errors.Is(c.err, consume.ErrHung) {
+		t.Errorf("ended with: %v", c.err)
+	}
+}
+
+func rejected(t *testing.T, h Harness) {
+	source, e := h.Source(t), newEffects(t)
+	cfg := quick()
+	cfg.Policy = consume.Reject
+	var seen atomic.Int64
+	handler := func(ctx context.Context, msg *outbox.Message) error {
+		if msg.Key == "k-1" && string(msg.Payload) == "0" {
+			seen.Add(1)
+			return outbox.Permanent(errors.New("never"))
+		}
+		return e.apply(ctx, msg)
+	}
+	c := source.start(t, cfg, handler)
+	source.publish(t, numbered(source.Topic, 20, 4))
+	eventually(t, "all others have had their effect", func() bool { return e.int(`SELECT count(*) FROM effects`) == 19 })
+	c.mustStop()
+	if n := seen.Load(); n != 1 {
+		t.Errorf("it came %d times", n)
+	}
+}

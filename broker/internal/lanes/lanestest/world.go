@@ -1,0 +1,206 @@
+// Package lanestest is the suite that the consumers of all brokers pass, on real servers and with a real inbox.
+package lanestest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/consume"
+	"github.com/pgoutbox/outbox/inbox"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// Consumer is what the suite is about.
+type Consumer interface {
+	Run(ctx context.Context) error
+}
+
+// Harness binds the suite to a broker. Each test takes a Source of its own.
+type Harness struct {
+	Source func(t *testing.T) Source
+
+	// Ordered says that the broker keeps the order of a key when several consumers share a source.
+	Ordered bool
+
+	// Reject says that the broker can dead-letter.
+	Reject bool
+}
+
+// Source is a topic, stream or queue of a test's own, which one group of consumers shares.
+type Source struct {
+	Topic   string
+	Publish func(ctx context.Context, msgs []*outbox.Message) []error
+	// Foreign sends a record that has a key and no id.
+	Foreign func(t *testing.T, key string)
+	// Open makes a consumer of the group.
+	Open func(t *testing.T, cfg consume.Config, handler consume.Handler) Consumer
+}
+
+// patience bounds what a test waits for. Nothing asserts that things are faster.
+const patience = 90 * time.Second
+
+// effects is a database in which handlers leave a row for each message, by an inbox.
+type effects struct {
+	t    *testing.T
+	pool *pgxpool.Pool
+	box  *inbox.Inbox
+}
+
+func newEffects(t *testing.T) *effects {
+	t.Helper()
+	url := servers.TestDatabase(t)
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := schema.Up(t.Context(), conn, schema.UpConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), `CREATE TABLE effects (no bigserial, message_id uuid, key text, n int)`); err != nil {
+		t.Fatal(err)
+	}
+	e := &effects{t: t}
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = 24
+	if e.pool, err = pgxpool.NewWithConfig(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.pool.Close)
+	if e.box, err = inbox.New("consumer", inbox.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// apply is a handler with an effect.
+func (e *effects) apply(ctx context.Context, msg *outbox.Message) error {
+	_, err := e.box.Handle(ctx, e.pool, msg, func(ctx context.Context, tx pgx.Tx, msg *outbox.Message) error {
+		_, err := tx.Exec(ctx, `INSERT INTO effects (message_id, key, n) VALUES ($1::text::uuid, $2, $3::text::int)`, msg.ID.String(), msg.Key, string(msg.Payload))
+		return err
+	})
+	return err
+}
+
+func (e *effects) int(query string, args ...any) (n int) {
+	e.t.Helper()
+	if err := e.pool.QueryRow(e.t.Context(), query, args...).Scan(&n); err != nil {
+		e.t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+// complete waits until all messages have had their effect, and demands that each has had it once and, if
+// ordered, in the order of its key.
+func (e *effects) complete(want int, ordered bool) {
+	e.t.Helper()
+	eventually(e.t, fmt.Sprintf("%d messages have had their effect", want), func() bool {
+		return e.int(`SELECT count(DISTINCT message_id) FROM effects`) == want
+	})
+	e.exact(want, ordered)
+}
+
+func (e *effects) exact(want int, ordered bool) {
+	e.t.Helper()
+	if n := e.int(`SELECT count(*) FROM effects`); n != want {
+		e.t.Errorf("%d effects of %d messages", n, want)
+	}
+	inverted := e.int(`SELECT count(*) FROM (SELECT n, lag(n, 1, -1) OVER (PARTITION BY key ORDER BY no) AS before FROM effects) s WHERE n <> before + 1`)
+	if ordered && inverted > 0 {
+		e.t.Errorf("%d effects are out of order", inverted)
+	}
+}
+
+// numbered returns count messages, dealt to keys in turn; the payload is the number within the key.
+func numbered(topic string, count, keys int) []*outbox.Message {
+	batch := make([]*outbox.Message, count)
+	for i := range batch {
+		batch[i] = &outbox.Message{ID: outbox.NewID(), Topic: topic, Key: fmt.Sprintf("k-%d", i%keys), Payload: fmt.Appendf(nil, "%d", i/keys),
+			EventType: "made", Headers: []outbox.Header{{Name: "tenant", Value: "acme"}}}
+	}
+	return batch
+}
+
+// publish sends messages until all are accepted, as the engine does.
+func (s Source) publish(t *testing.T, msgs []*outbox.Message) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for len(msgs) > 0 {
+		errs := s.Publish(ctx, msgs)
+		if errs == nil {
+			return
+		}
+		var rest []*outbox.Message
+		for i, err := range errs {
+			if err != nil {
+				rest = append(rest, msgs[i])
+			}
+		}
+		if msgs = rest; ctx.Err() != nil {
+			t.Fatalf("%d messages could not be sent: %v", len(msgs), errs)
+		}
+	}
+}
+
+// running is a consumer that runs. stop tells it to end and waits for it.
+type running struct {
+	t      *testing.T
+	cancel context.CancelFunc
+	once   sync.Once
+	err    error
+	done   chan struct{}
+}
+
+func (s Source) start(t *testing.T, cfg consume.Config, handler consume.Handler) *running {
+	t.Helper()
+	c := s.Open(t, cfg, handler)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	r := &running{t: t, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(r.done)
+		r.err = c.Run(ctx)
+	}()
+	t.Cleanup(func() { r.stop() })
+	return r
+}
+
+// stop returns what Run has returned.
+func (r *running) stop() error {
+	r.t.Helper()
+	r.cancel()
+	select {
+	case <-r.done:
+	case <-time.After(patience):
+		r.t.Fatal("the consumer doesn't end")
+	}
+	return r.err
+}
+
+func (r *running) mustStop() {
+	r.t.Helper()
+	if err := r.stop(); err != nil {
+		r.t.Fatalf("the consumer ended with: %v", err)
+	}
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !condition(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}

@@ -1,0 +1,276 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pgoutbox/outbox/broker/consume"
+	"github.com/pgoutbox/outbox/broker/internal/lanes"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// ConsumerConfig says what a Consumer reads. Group and Topics are required.
+type ConsumerConfig struct {
+	// Group is the consumer group. Its members share the partitions, and the group remembers how far it is.
+	Group string
+
+	// Topics are the topics to read.
+	Topics []string
+
+	// Instance, if set, is a name that this member keeps when it is started again (group.instance.id): if it
+	// is back within SessionTimeout, nothing is moved.
+	Instance string
+
+	// SessionTimeout is after how long a member that has fallen silent loses its partitions. Default 45 s.
+	SessionTimeout time.Duration
+
+	// RebalanceTimeout is how long a member may take to let go of partitions. It must be longer than
+	// Handling's DrainTimeout and Grace together. Default: 15 s longer.
+	RebalanceTimeout time.Duration
+
+	// FromEnd makes a group that is new begin with what comes from now on. Default: with the oldest message
+	// that is there.
+	FromEnd bool
+
+	// CommitInterval is the pause between commits of offsets. After a crash, what was handled in it comes
+	// again. Default 500 ms.
+	CommitInterval time.Duration
+
+	// Handling says how messages are handled.
+	Handling consume.Config
+}
+
+// Consumer hands the messages of topics to a handler, as a member of a group.
+type Consumer struct {
+	broker *Broker // for its connections' options; it publishes nothing
+	cfg    ConsumerConfig
+	engine *lanes.Engine
+	logger *slog.Logger
+
+	client *kgo.Client // of Run
+
+	// committing makes one commit end before the next is made up: an older one that came later would take
+	// the group back. It is taken before mu.
+	committing sync.Mutex
+
+	mu         sync.Mutex
+	partitions map[place]*partition
+}
+
+type place struct {
+	topic string
+	n     int32
+}
+
+// fetchAtOnce bounds the records of a poll, which is how much a partition can have beyond MaxInFlight.
+const fetchAtOnce = 500
+
+// NewConsumer makes a Consumer. conn says how to connect; what concerns publishing in it is ignored. All
+// faults are reported together, and nothing is connected.
+func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Consumer, error) {
+	var faults []error
+	need := func(ok bool, text string) {
+		if !ok {
+			faults = append(faults, errors.New("kafka: consumer: "+text))
+		}
+	}
+	need(cfg.Group != "", "no group: name what consumes, such as payments; it is what the offsets are kept under")
+	need(len(cfg.Topics) > 0, "no topics")
+	need(cfg.SessionTimeout >= 0 && cfg.RebalanceTimeout >= 0 && cfg.CommitInterval >= 0, "durations must not be negative")
+	cfg.Handling.Logger = cmp.Or(cfg.Handling.Logger, conn.Logger)
+	engine, err := lanes.New(cfg.Handling, handler, lanes.Abilities{})
+	if err != nil {
+		faults = append(faults, fmt.Errorf("kafka: consumer: %w", err))
+	} else {
+		cfg.Handling = engine.Config()
+		letGo := cfg.Handling.DrainTimeout + cfg.Handling.Grace
+		cfg.RebalanceTimeout = cmp.Or(cfg.RebalanceTimeout, letGo+15*time.Second)
+		need(cfg.RebalanceTimeout > letGo, "RebalanceTimeout must be longer than DrainTimeout and Grace together, or partitions are lost while handlers end")
+	}
+	cfg.SessionTimeout = cmp.Or(cfg.SessionTimeout, 45*time.Second)
+	cfg.CommitInterval = cmp.Or(cfg.CommitInterval, 500*time.Millisecond)
+	broker, err := New(conn)
+	if err != nil {
+		faults = append(faults, err)
+	} else {
+		_ = broker.Close() // of what it has connected: nothing
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	return &Consumer{broker: broker, cfg: cfg, engine: engine, logger: cfg.Handling.Logger, partitions: map[place]*partition{}}, nil
+}
+
+// Run consumes until ctx ends; then it waits for the handlers that run, commits what is done, leaves the group
+// and returns nil. It returns an error if the consumer can't go on: too many handlers hang (consume.ErrHung).
+// What the cluster may cure by itself, it waits for. Run may be called once at a time.
+func (c *Consumer) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	reset := kgo.NewOffset().AtStart()
+	if c.cfg.FromEnd {
+		reset = kgo.NewOffset().AtEnd()
+	}
+	options := append(c.broker.options[:len(c.broker.options):len(c.broker.options)],
+		kgo.ConsumerGroup(c.cfg.Group),
+		kgo.ConsumeTopics(c.cfg.Topics...),
+		kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		kgo.ConsumeResetOffset(reset),
+		kgo.SessionTimeout(c.cfg.SessionTimeout),
+		kgo.HeartbeatInterval(min(c.cfg.SessionTimeout/10, 3*time.Second)),
+		kgo.RebalanceTimeout(c.cfg.RebalanceTimeout),
+		kgo.DisableAutoCommit(),
+		// Between a poll and AllowRebalance no partition is taken away, so records that were polled are
+		// always those of a partition that is ours.
+		kgo.BlockRebalanceOnPoll(),
+		kgo.OnPartitionsRevoked(c.revoked),
+		kgo.OnPartitionsLost(c.lost),
+	)
+	if c.cfg.Instance != "" {
+		options = append(options, kgo.InstanceID(c.cfg.Instance))
+	}
+	client, err := kgo.NewClient(options...)
+	if err != nil {
+		return fmt.Errorf("kafka: consumer: %w", err)
+	}
+	c.client = client
+
+	var committer sync.WaitGroup
+	committer.Go(func() { c.commitNowAndThen(ctx) })
+	err = c.poll(ctx)
+	cancel()
+	committer.Wait()
+	c.revoked(ctx, client, c.mine())
+	client.CloseAllowingRebalance()
+	return errors.Join(err, c.engine.Hung())
+}
+
+func (c *Consumer) poll(ctx context.Context) error {
+	polling, stop := context.WithCancel(ctx)
+	defer stop()
+	var failed error
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case failed = <-c.engine.Failed():
+			stop()
+		case <-polling.Done():
+		}
+	})
+	for polling.Err() == nil {
+		fetches := c.client.PollRecords(polling, fetchAtOnce)
+		fetches.EachError(func(topic string, n int32, err error) {
+			if polling.Err() == nil {
+				c.logger.Warn("fetch failed", "topic", topic, "partition", n, "error", c.broker.explain(err))
+			}
+		})
+		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+			if len(p.Records) > 0 {
+				c.partition(place{p.Topic, p.Partition}).add(p.Records)
+			}
+		})
+		c.client.AllowRebalance()
+	}
+	stop()
+	watch.Wait()
+	return failed
+}
+
+// explain adds why the last attempt to connect failed, if one did.
+func (b *Broker) explain(err error) error {
+	if fail := b.dialFail.Load(); fail != nil && !errors.Is(err, *fail) {
+		return fmt.Errorf("%w (last attempt to connect: %w)", err, *fail)
+	}
+	return err
+}
+
+func (c *Consumer) partition(at place) *partition {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.partitions[at]
+	if p == nil {
+		p = &partition{consumer: c, place: at, group: c.engine.Group(), limit: c.cfg.Handling.MaxInFlight}
+		c.partitions[at] = p
+	}
+	return p
+}
+
+// mine are all partitions that something was fetched of.
+func (c *Consumer) mine() map[string][]int32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := map[string][]int32{}
+	for at := range c.partitions {
+		all[at.topic] = append(all[at.topic], at.n)
+	}
+	return all
+}
+
+// remove takes partitions out, so that a later poll begins anew with them.
+func (c *Consumer) remove(gone map[string][]int32) (all []*partition) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for topic, numbers := range gone {
+		for _, n := range numbers {
+			if p := c.partitions[place{topic, n}]; p != nil {
+				delete(c.partitions, p.place)
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// revoked lets partitions go that another member is about to get. It gets them when this returns, and begins
+// behind what is committed here: so handlers end first, and nothing is handled by two members.
+func (c *Consumer) revoked(ctx context.Context, client *kgo.Client, gone map[string][]int32) {
+	all := c.remove(gone)
+	each(all, func(p *partition) { p.group.Drain() })
+	c.committing.Lock()
+	c.commit(context.WithoutCancel(ctx), all)
+	c.committing.Unlock()
+	client.ResumeFetchPartitions(gone)
+}
+
+// lost ends what runs of partitions that belong to another member already, which may be handling the
+// same messages. Nothing is committed: the group would refuse it. What handlers had not committed to the
+// database, they won't, since their contexts have ended.
+func (c *Consumer) lost(_ context.Context, client *kgo.Client, gone map[string][]int32) {
+	all := c.remove(gone)
+	c.logger.Warn("lost partitions: this member was silent for too long, and another has them", "partitions", gone)
+	each(all, func(p *partition) { p.group.Cut() })
+	client.ResumeFetchPartitions(gone)
+}
+
+func each(all []*partition, do func(*partition)) {
+	var doing sync.WaitGroup
+	for _, p := range all {
+		doing.Go(func() { do(p) })
+	}
+	doing.Wait()
+}
+
+func (c *Consumer) commitNowAndThen(ctx context.Context) {
+	tick := time.NewTicker(c.cfg.CommitInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		c.committing.Lock()
+		c.mu.Lock()
+		all := slices.Collect(maps.Values(c.partitions))
+		c.mu.Unlock()
+		c.commit(ctx, all)
+		c.committing.Unlock()
+	}
+}

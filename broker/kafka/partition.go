@@ -1,0 +1,127 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pgoutbox/outbox/broker/internal/lanes"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// partition is a partition that is ours: what was fetched of it and how far it is done. mu is a leaf.
+type partition struct {
+	consumer *Consumer
+	place    place
+	group    *lanes.Group
+	limit    int
+
+	mu        sync.Mutex
+	waiting   []*fetched // in the order of offsets; the first isn't done
+	next      kgo.EpochOffset
+	committed int64
+	paused    bool
+}
+
+// fetched is a record that isn't behind the committed offset.
+type fetched struct {
+	offset int64
+	epoch  int32
+	done   bool
+}
+
+// add takes records, and stops fetching while there are too many.
+func (p *partition) add(records []*kgo.Record) {
+	all := make([]*fetched, len(records))
+	p.mu.Lock()
+	for i, r := range records {
+		all[i] = &fetched{offset: r.Offset, epoch: r.LeaderEpoch}
+	}
+	p.waiting = append(p.waiting, all...)
+	if len(p.waiting) >= p.limit && !p.paused {
+		p.paused = true
+		p.consumer.client.PauseFetchPartitions(p.name())
+	}
+	p.mu.Unlock()
+	for i, r := range records {
+		d := &lanes.Delivery{Source: fmt.Sprintf("%s/%d@%d", r.Topic, r.Partition, r.Offset)}
+		d.Message, d.Err = decode(r)
+		p.consumer.engine.Decode(d)
+		at := all[i]
+		d.Settle = func(o lanes.Outcome, _ time.Duration) {
+			if o == lanes.Done {
+				p.done(at)
+			}
+		}
+		p.group.Add(d)
+	}
+}
+
+// done notes that a record was handled. Only what is done without a gap may be committed: the group knows no
+// more than one offset of a partition.
+func (p *partition) done(f *fetched) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f.done = true
+	n := 0
+	for n < len(p.waiting) && p.waiting[n].done {
+		p.next = kgo.EpochOffset{Epoch: p.waiting[n].epoch, Offset: p.waiting[n].offset + 1}
+		n++
+	}
+	clear(p.waiting[:n])
+	p.waiting = p.waiting[n:]
+	if p.paused && len(p.waiting) <= p.limit/2 {
+		p.paused = false
+		p.consumer.client.ResumeFetchPartitions(p.name())
+	}
+}
+
+func (p *partition) name() map[string][]int32 { return map[string][]int32{p.place.topic: {p.place.n}} }
+
+// commit tells the group how far partitions are done. If that fails, a later one says more. The caller has
+// committing.
+func (c *Consumer) commit(ctx context.Context, all []*partition) {
+	offsets := map[string]map[int32]kgo.EpochOffset{}
+	for _, p := range all {
+		p.mu.Lock()
+		if p.next.Offset > p.committed {
+			if offsets[p.place.topic] == nil {
+				offsets[p.place.topic] = map[int32]kgo.EpochOffset{}
+			}
+			offsets[p.place.topic][p.place.n] = p.next
+		}
+		p.mu.Unlock()
+	}
+	if len(offsets) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.broker.cfg.Unanswered)
+	defer cancel()
+	c.client.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, answer *kmsg.OffsetCommitResponse, err error) {
+		if err != nil {
+			if ctx.Err() != context.Canceled {
+				c.logger.Warn("offsets were not committed", "error", c.broker.explain(err))
+			}
+			return
+		}
+		for _, topic := range answer.Topics {
+			for _, one := range topic.Partitions {
+				if err := kerr.ErrorForCode(one.ErrorCode); err != nil {
+					c.logger.Warn("offset was not committed", "topic", topic.Topic, "partition", one.Partition, "error", err)
+					continue
+				}
+				at := place{topic.Topic, one.Partition}
+				for _, p := range all {
+					if p.place == at {
+						p.mu.Lock()
+						p.committed = max(p.committed, offsets[at.topic][at.n].Offset)
+						p.mu.Unlock()
+					}
+				}
+			}
+		}
+	})
+}
