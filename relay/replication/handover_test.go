@@ -57,3 +57,43 @@ func TestADestinationThatIsReadFromTheTableCanNotBeHandedOver(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A commit that waits for a synchronous standby is in the log, and is delivered, long before a snapshot sees it. A
+// cursor made meanwhile would have it come again.
+func TestTheWayBackToTheTableWaitsForWhatWasDeliveredToBeVisible(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	source, _ := db.source("d", Config{})
+	s := acquire(t, source)
+	streaming(t, s)
+	tx, err := db.connect().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var xid int64
+	if err := tx.QueryRow(t.Context(), "SELECT pg_current_xact_id()::text::bigint").Scan(&xid); err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	s.unseen = append(s.unseen, uint64(xid)) // as if it had come by the log
+	s.mu.Unlock()
+	db.exec("UPDATE outbox.slots SET mode = 'snapshot'")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for s.makeAgain.IsZero() { // until it has given up for now
+		if _, err := s.Next(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+		if !s.isStreaming() {
+			t.Fatal("the table is read, though a snapshot doesn't see all that was delivered")
+		}
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for s.isStreaming() {
+		if _, err := s.Next(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
