@@ -78,7 +78,7 @@ func (s signal) Handle(context.Context, slog.Record) error {
 func TestAStandbyWhoseConnectionDiedTakesOverAllTheSame(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	owner := acquire(t, db.source("d", SnapshotConfig{Lease: time.Second}))
+	owner := acquire(t, db.source("d", SnapshotConfig{Lease: time.Minute})) // so that it has it until it gives it back
 
 	var bad line
 	standing := make(signal, 1)
