@@ -28,6 +28,10 @@ var (
 // closed learns from the end of a channel: the server closes it for a message that it won't take, and says which only in
 // words. What is known for sure to be refused is settled here; for the rest the returned cause is what happened.
 func (c *call) closed(l *link, ch *channel) error {
+	if !l.alive() { // the channel went with the connection
+		<-l.dead
+		return l.cause
+	}
 	said := ch.reason()
 	if said == nil {
 		return errors.New("rabbitmq: the channel is closed")

@@ -1,0 +1,369 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/rabbitmq"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// through returns the server's URL by way of p.
+func through(url string, server *servers.RabbitMQ, p *proxy) string {
+	return strings.Replace(url, server.Addr(), p.addr(), 1)
+}
+
+// checkOrder is checkAll of what the queue has.
+func checkOrder(t testing.TB, q *queue, batch []*outbox.Message) (repeats int) {
+	t.Helper()
+	stored, err := q.read(patient(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return checkAll(t, stored, batch)
+}
+
+// checkAll verifies that every message is there, and that those of a key first came in the order of batch.
+func checkAll(t testing.TB, deliveries []amqp091.Delivery, batch []*outbox.Message) (repeats int) {
+	t.Helper()
+	var stored []outbox.Message
+	for i := range deliveries {
+		m, err := decode(&deliveries[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored = append(stored, m)
+	}
+	seen, got, want := map[outbox.ID]bool{}, map[string][]outbox.ID{}, map[string][]outbox.ID{}
+	for i := range stored {
+		if seen[stored[i].ID] {
+			repeats++
+			continue
+		}
+		seen[stored[i].ID] = true
+		got[stored[i].Key] = append(got[stored[i].Key], stored[i].ID)
+	}
+	for _, m := range batch {
+		want[m.Key] = append(want[m.Key], m.ID)
+	}
+	for key, ids := range want {
+		if !slices.Equal(got[key], ids) {
+			t.Errorf("key %q: %d stored for %d published, or out of order", key, len(got[key]), len(ids))
+		}
+	}
+	return repeats
+}
+
+func TestAReturnedMessageIsAFailureThoughItIsConfirmed(t *testing.T) {
+	t.Parallel()
+	server := servers.TestRabbitMQ(t)
+	q := newQueue(t, server.URL(), nil)
+	b := newBroker(t, server.URL(), rabbitmq.Config{})
+	batch := []*outbox.Message{message(q.name, "a", 0), message("nowhere", "b", 0), message(q.name, "b", 1), message(q.name, "a", 1)}
+	errs := b.Publish(patient(t), batch)
+	checkOutcomes(t, batch, errs)
+	if errs == nil || errs[1] == nil || outbox.IsPermanent(errs[1]) || outbox.IsUnavailable(errs[1]) || errs[0] != nil || errs[3] != nil {
+		t.Errorf("outcomes %v", errs)
+	}
+	contains(t, errs[1], "nowhere", "does not exist")
+}
+
+func TestAFullQueueRefusesAndKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	server := servers.TestRabbitMQ(t)
+	q := newQueue(t, server.URL(), amqp091.Table{"x-max-length": 20, "x-overflow": "reject-publish"})
+	b := newBroker(t, server.URL(), rabbitmq.Config{})
+	all := messages(q.name, 300, 3)
+	left, refusals := all, 0
+	for deadline := time.Now().Add(patience); len(left) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d left", len(left))
+		}
+		errs := b.Publish(patient(t), left)
+		checkOutcomes(t, left, errs)
+		var rest []*outbox.Message
+		for i, err := range errs {
+			if err != nil {
+				rest = append(rest, left[i])
+				if !errors.Is(err, outbox.ErrSkipped) {
+					refusals++
+					contains(t, err, "refused")
+					if !outbox.IsUnavailable(err) || strings.Contains(err.Error(), "unknown") {
+						t.Fatalf("a refusal is known and no fault of the message: %v", err)
+					}
+				}
+			}
+		}
+		left = rest
+		if len(left) > 0 { // a consumer makes room
+			ask(t, server.URL(), func(ch *amqp091.Channel) error {
+				for range 10 {
+					d, ok, err := ch.Get(q.name, true)
+					if err != nil || !ok {
+						return err
+					}
+					q.seen = append(q.seen, d)
+				}
+				return nil
+			})
+		}
+	}
+	if refusals == 0 {
+		t.Error("the queue was never full")
+	}
+	q.drain(t)
+	if repeats := checkAll(t, q.seen, all); repeats > 0 {
+		t.Errorf("%d repeats without a fault", repeats)
+	}
+}
+
+// drain takes the rest out of a queue that would refuse the reader's own message.
+func (q *queue) drain(t testing.TB) {
+	t.Helper()
+	ask(t, q.url, func(ch *amqp091.Channel) error {
+		for {
+			d, ok, err := ch.Get(q.name, true)
+			if err != nil || !ok {
+				return err
+			}
+			q.seen = append(q.seen, d)
+		}
+	})
+}
+
+func TestAnAlarmEndsCallsAndDeliveryGoesOnAfterIt(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRabbitMQ(t)
+	q := newQueue(t, server.URL(), nil)
+	b := newBroker(t, server.URL(), rabbitmq.Config{AckTimeout: time.Second})
+	before := messages(q.name, 10, 2)
+	accepted(t, b.Publish(patient(t), before))
+	if err := server.Control(patient(t), "set_vm_memory_high_watermark", "absolute", "1MB"); err != nil {
+		t.Fatal(err)
+	}
+	batch := messages(q.name, 500, 20)
+	var errs []error
+	eventually(t, "the alarm is noticed", func() bool {
+		errs = b.Publish(patient(t), batch)
+		checkOutcomes(t, batch, errs)
+		return errs != nil
+	})
+	if !outbox.IsUnavailable(errs[0]) {
+		t.Errorf("outcome %v", errs[0])
+	}
+	contains(t, errs[0], "blocked")
+	// Nothing more is sent on a blocked connection, which would be taken as repeats later.
+	errs = b.Publish(patient(t), batch)
+	if errs == nil || !strings.Contains(errs[0].Error(), "blocked") || strings.Contains(errs[0].Error(), "unknown") {
+		t.Errorf("outcomes %v", errs)
+	}
+	contains(t, b.Ping(patient(t)), "blocked")
+	if err := server.Control(patient(t), "set_vm_memory_high_watermark", "absolute", "1GB"); err != nil {
+		t.Fatal(err)
+	}
+	deliver(patient(t), t, b, batch)
+	checkOrder(t, q, slices.Concat(before, batch))
+}
+
+func TestWhatTheServerRefusesForItsSizeIsRefusedForGood(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRabbitMQ(t, servers.RabbitMQConfig{Settings: []string{"max_message_size = 100000"}})
+	q := newQueue(t, server.URL(), nil)
+	b := newBroker(t, server.URL(), rabbitmq.Config{})
+	batch := messages(q.name, 30, 3)
+	batch[4].Payload = make([]byte, 200_000)
+	ctx := patient(t)
+	left, refused := batch, 0
+	for len(left) > 0 && ctx.Err() == nil {
+		errs := b.Publish(ctx, left)
+		checkOutcomes(t, left, errs)
+		var rest []*outbox.Message
+		for i, err := range errs {
+			switch {
+			case outbox.IsPermanent(err):
+				refused++
+				contains(t, err, "200000", "100000")
+			case err != nil:
+				rest = append(rest, left[i])
+			}
+		}
+		left = rest
+	}
+	if refused != 1 {
+		t.Errorf("%d refused", refused)
+	}
+	checkOrder(t, q, slices.Delete(slices.Clone(batch), 4, 5))
+}
+
+func TestAMissingOrForbiddenExchangeIsTheFaultOfItsTopic(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRabbitMQ(t)
+	q := newQueue(t, server.URL(), nil)
+	good, forbidden := newName(), newName()
+	ask(t, server.URL(), func(ch *amqp091.Channel) error {
+		return errors.Join(ch.ExchangeDeclare(good, "fanout", true, false, false, false, nil), ch.QueueBind(q.name, "", good, false, nil),
+			ch.ExchangeDeclare(forbidden, "fanout", true, false, false, false, nil))
+	})
+	if err := errors.Join(server.Control(patient(t), "add_user", "relay", "secret"),
+		server.Control(patient(t), "set_permissions", "relay", "^$", "^"+good+"$", "^$")); err != nil {
+		t.Fatal(err)
+	}
+	b := newBroker(t, server.URL(), rabbitmq.Config{Exchange: "{topic}", User: "relay", Password: "secret"})
+	batch := []*outbox.Message{message(good, "a", 0), message("missing", "b", 0), message(forbidden, "c", 0), message(good, "c", 1), message(good, "a", 1)}
+	var errs []error
+	eventually(t, "the forbidden exchange is known", func() bool {
+		errs = b.Publish(patient(t), batch)
+		checkOutcomes(t, batch, errs)
+		return errs != nil && !outbox.IsUnavailable(errs[2])
+	})
+	if errs[0] != nil || errs[4] != nil {
+		t.Errorf("others: %v, %v", errs[0], errs[4])
+	}
+	for i, part := range map[int]string{1: "does not exist", 2: "ACCESS_REFUSED"} {
+		contains(t, errs[i], part)
+		if outbox.IsPermanent(errs[i]) || outbox.IsUnavailable(errs[i]) {
+			t.Errorf("message %d: %v", i, errs[i])
+		}
+	}
+	wrong := newBroker(t, server.URL(), rabbitmq.Config{User: "relay", Password: "guess"})
+	contains(t, wrong.Ping(patient(t)), "refused the credentials")
+}
+
+func TestTopologyIsCreatedOnlyWhenAskedAndNeverChanged(t *testing.T) {
+	t.Parallel()
+	server := servers.TestRabbitMQ(t)
+	exchange, name := newName(), newName()
+	cfg := rabbitmq.Config{Exchange: exchange}
+	contains(t, newBroker(t, server.URL(), cfg).Ping(patient(t)), exchange, "does not exist")
+	cfg.CreateExchange = "topic"
+	cfg.CreateQueues = []rabbitmq.Queue{{Name: name, Bindings: []string{"orders.#"}, MaxLength: 1000}}
+	accepted(t, newBroker(t, server.URL(), cfg).Publish(patient(t), []*outbox.Message{message("orders.created", "k", 0)}))
+	cfg.CreateExchange, cfg.CreateQueues[0].MaxLength = "fanout", 5 // it is there, and stays as it is
+	accepted(t, newBroker(t, server.URL(), cfg).Publish(patient(t), []*outbox.Message{message("orders.paid", "k", 1)}))
+	ask(t, server.URL(), func(ch *amqp091.Channel) error {
+		if n, err := ch.QueuePurge(name, false); err != nil || n != 2 {
+			t.Errorf("%d messages, %v", n, err)
+		}
+		_, err := ch.QueueDelete(name, false, false, false)
+		return errors.Join(err, ch.ExchangeDelete(exchange, false, false))
+	})
+}
+
+func TestCutConnectionsLeaveTheOutcomeUnknown(t *testing.T) {
+	t.Parallel()
+	server := servers.TestRabbitMQ(t)
+	q := newQueue(t, server.URL(), nil)
+	p := newProxy(t, server.Addr())
+	b := newBroker(t, through(server.URL(), server, p), rabbitmq.Config{AckTimeout: 5 * time.Second})
+	all := messages(q.name, 1500, 50)
+	cuts := 0
+	for part := range slices.Chunk(all, 250) {
+		p.cutAfter.Store(p.sent.Load() + 8000)
+		errs := b.Publish(patient(t), part)
+		checkOutcomes(t, part, errs)
+		var left []*outbox.Message
+		for i, err := range errs {
+			if err != nil {
+				left = append(left, part[i])
+				if !outbox.IsUnavailable(err) && !errors.Is(err, outbox.ErrSkipped) {
+					t.Fatalf("message %d: %v", i, err)
+				}
+			}
+		}
+		if left != nil {
+			cuts++
+		}
+		p.cutAfter.Store(0)
+		deliver(patient(t), t, b, left)
+	}
+	if cuts == 0 {
+		t.Error("no connection was cut")
+	}
+	checkOrder(t, q, all)
+}
+
+func TestSilenceEndsACallAndItsConnection(t *testing.T) {
+	t.Parallel()
+	server := servers.TestRabbitMQ(t)
+	q := newQueue(t, server.URL(), nil)
+	p := newProxy(t, server.Addr())
+	b := newBroker(t, through(server.URL(), server, p), rabbitmq.Config{AckTimeout: 500 * time.Millisecond})
+	batch := messages(q.name, 50, 5)
+	deliver(patient(t), t, b, batch[:1])
+	p.swallow.Store(true)
+	errs := b.Publish(patient(t), batch[1:])
+	checkOutcomes(t, batch[1:], errs)
+	if errs == nil || !outbox.IsUnavailable(errs[0]) {
+		t.Fatalf("outcomes %v", errs)
+	}
+	contains(t, errs[0], "no confirmation within", "outcome unknown")
+	p.swallow.Store(false)
+	deliver(patient(t), t, b, batch[1:])
+	checkOrder(t, q, batch)
+}
+
+func TestWhatAMQPCantCarryIsRefusedBeforeItIsSent(t *testing.T) {
+	t.Parallel()
+	server := servers.TestRabbitMQ(t)
+	q := newQueue(t, server.URL(), nil)
+	b := newBroker(t, server.URL(), rabbitmq.Config{})
+	long := strings.Repeat("x", 256)
+	batch := []*outbox.Message{message(q.name, "fine", 0)}
+	for _, spoil := range []func(*outbox.Message){
+		func(m *outbox.Message) { m.Topic = long },
+		func(m *outbox.Message) { m.Topic = "" },
+		func(m *outbox.Message) { m.ContentType = long },
+		func(m *outbox.Message) { m.EventType = long },
+		func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: long}} },
+		func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: "CC", Value: "elsewhere"}} },
+		func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: "Outbox-Key", Value: "x"}} },
+		func(m *outbox.Message) {
+			m.Headers = []outbox.Header{{Name: "large", Value: strings.Repeat("x", 140_000)}}
+		},
+	} {
+		m := message(q.name, "", len(batch))
+		spoil(m)
+		batch = append(batch, m)
+	}
+	errs := b.Publish(patient(t), batch)
+	if errs == nil || errs[0] != nil {
+		t.Fatalf("outcomes %v", errs)
+	}
+	for i, err := range errs[1:] {
+		if !outbox.IsPermanent(err) {
+			t.Errorf("message %d: %v", i+1, err)
+		}
+	}
+	checkOrder(t, q, batch[:1])
+}
+
+func TestTheEndOfTheContextInterruptsAStuckWrite(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRabbitMQ(t)
+	q := newQueue(t, server.URL(), nil)
+	b := newBroker(t, server.URL(), rabbitmq.Config{AckTimeout: time.Minute, MaxInFlightBytes: 1 << 30})
+	accepted(t, b.Publish(patient(t), messages(q.name, 1, 1)))
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Thaw()
+	batch := messages(q.name, 100, 100)
+	for _, m := range batch {
+		m.Payload = make([]byte, 900_000)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(200*time.Millisecond, cancel)
+	errs := b.Publish(ctx, batch)
+	checkOutcomes(t, batch, errs)
+	for i, err := range errs {
+		if !outbox.IsUnavailable(err) {
+			t.Errorf("message %d: %v", i, err)
+		}
+	}
+}
