@@ -93,6 +93,10 @@ func (e *GapError) Error() string {
 	return fmt.Sprintf("message %d of key %q has to wait: %d to %d have not come", e.Sequence, e.Gap.Key, e.Gap.First, e.Gap.Last)
 }
 
+// TooEarly is true: delivering the message again helps only when others have come. The consumers of package
+// broker/consume give it back to their broker, if that can deliver it later.
+func (e *GapError) TooEarly() bool { return true }
+
 // PanicError is what a handler's panic becomes.
 type PanicError struct {
 	Value any
