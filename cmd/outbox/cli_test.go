@@ -153,8 +153,8 @@ func TestWrongUsageExitsWith2(t *testing.T) {
 	if r := command(t, folder, nil, "--help").want(exitOK, "Exit codes"); r.stderr != "" {
 		t.Errorf("help on standard error: %s", r.stderr)
 	}
-	command(t, folder, nil, "version").want(exitOK, "outbox ", "schema 1")
-	command(t, folder, nil, "version", "-o", "json").want(exitOK, `"schema": 1`)
+	command(t, folder, nil, "version").want(exitOK, "outbox ", fmt.Sprint("schema ", schema.Latest()))
+	command(t, folder, nil, "version", "-o", "json").want(exitOK, fmt.Sprint(`"schema": `, schema.Latest()))
 	command(t, folder, nil, "completion", "bash").want(exitOK, "__start_outbox")
 }
 

@@ -87,7 +87,11 @@ func (a *arena) grow(n int) []byte {
 	return a.block[from : from+n : from+n]
 }
 
+// copy returns a copy of b, which is not nil: an empty payload is not an absent one.
 func (a *arena) copy(b []byte) []byte {
+	if len(b) == 0 {
+		return []byte{}
+	}
 	c := a.grow(len(b))
 	copy(c, b)
 	return c

@@ -35,6 +35,14 @@ func TestAnArenaHandsOutBytesThatStayUntilItIsReset(t *testing.T) {
 	}
 }
 
+func TestAnEmptyPayloadIsNotAnAbsentOne(t *testing.T) {
+	t.Parallel()
+	var a arena // of a page that has nothing yet
+	if a.copy([]byte{}) == nil {
+		t.Error("an empty payload becomes NULL, which means deletion to consumers of a compacted topic")
+	}
+}
+
 func TestTimestampsOutsideOfTheCalendarAreCut(t *testing.T) {
 	t.Parallel()
 	last := time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC)

@@ -180,11 +180,7 @@ func (t *Table) NewPage() *Page { return &Page{t, t.pool.get()} }
 
 // Add decodes a row of MessageColumns in binary format, nil for NULL. What the row points to is copied.
 func (p *Page) Add(row [][]byte) (*relay.Delivery, error) {
-	d, err := p.table.decoder.decode(p.pg, row)
-	if err == nil && d.Payload == nil && row[colPayload] != nil {
-		d.Payload = []byte{} // empty is not NULL, in an arena without a block either
-	}
-	return d, err
+	return p.table.decoder.decode(p.pg, row)
 }
 
 // Len is the number of messages, Bytes about what they take.
