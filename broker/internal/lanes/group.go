@@ -100,13 +100,18 @@ func (g *Group) Drain() { g.drain(g.engine.cfg.DrainTimeout) }
 // Cut is Drain without patience, for messages that belong to somebody else already.
 func (g *Group) Cut() { g.drain(0) }
 
-func (g *Group) drain(patience time.Duration) {
+// Stop lets no more handlers begin, and waits for nothing. Drain has to follow.
+func (g *Group) Stop() {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	if !g.stopped {
 		g.stopped = true
 		close(g.soft)
 	}
-	g.mu.Unlock()
+}
+
+func (g *Group) drain(patience time.Duration) {
+	g.Stop()
 	timer := time.AfterFunc(patience, g.harden)
 	g.running.Wait()
 	timer.Stop()

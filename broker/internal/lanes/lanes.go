@@ -161,6 +161,11 @@ func (e *Engine) process(g *Group, d *Delivery, ordered bool) (Outcome, time.Dur
 			return Returned, 0 // it was cut off: not the message's fault
 		}
 		var wait time.Duration
+		var early interface{ TooEarly() bool }
+		if e.can.Later && errors.As(err, &early) && early.TooEarly() {
+			// What it waits for comes after it, and would wait for it here. With the broker it is in nobody's way.
+			return Later, e.cfg.MaxBackoff / 10
+		}
 		if outbox.IsUnavailable(err) {
 			pauses++
 			wait = max(e.pause(pauses), min(outbox.RetryDelay(err), e.cfg.MaxBackoff))

@@ -4,7 +4,6 @@ package lanestest
 import (
 	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -158,7 +157,6 @@ func (s Source) publish(t *testing.T, msgs []*outbox.Message) {
 type running struct {
 	t      *testing.T
 	cancel context.CancelFunc
-	once   sync.Once
 	err    error
 	done   chan struct{}
 }

@@ -1,0 +1,291 @@
+package nats
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pgoutbox/outbox/broker/consume"
+	"github.com/pgoutbox/outbox/broker/internal/lanes"
+)
+
+// ConsumerConfig says what a Consumer reads. Stream and Durable are required.
+type ConsumerConfig struct {
+	// Stream is the stream to read.
+	Stream string
+
+	// Durable is the name of the JetStream consumer, which remembers what was acknowledged. All processes
+	// that use it share its messages. It is created when it doesn't exist, with explicit acknowledgement; one
+	// that exists is never changed.
+	Durable string
+
+	// Subjects, when the consumer is created, are those to read. Default: all of the stream.
+	Subjects []string
+
+	// FromEnd, when the consumer is created, begins with what comes from then on. Default: with the oldest
+	// message that is there.
+	FromEnd bool
+
+	// AckWait, when the consumer is created, is after how long the server gives a message of a process that
+	// has died to another. Living processes tell the server that they are at it. Default 30 s.
+	AckWait time.Duration
+
+	// Handling says how messages are handled.
+	Handling consume.Config
+}
+
+// Consumer hands the messages of a stream to a handler.
+type Consumer struct {
+	conn   Config
+	urls   []string
+	cfg    ConsumerConfig
+	engine *lanes.Engine
+	logger *slog.Logger
+}
+
+// fetchWait is how long the server looks for messages at a time. Stopping may take as long, since what it has
+// sent by then must be given back in order.
+const fetchWait = time.Second
+
+// NewConsumer makes a Consumer. servers and conn say how to connect, as for New; what concerns publishing in
+// conn is ignored. All faults are reported together, and nothing is connected.
+func NewConsumer(servers string, conn Config, cfg ConsumerConfig, handler consume.Handler) (*Consumer, error) {
+	conn, urls, _, err := conn.withDefaults(servers)
+	faults := []error{err}
+	if cfg.Stream == "" || cfg.Durable == "" {
+		faults = append(faults, errors.New("Stream and Durable must be named"))
+	}
+	if cfg.AckWait < 0 || cfg.AckWait > 0 && cfg.AckWait < time.Second {
+		faults = append(faults, fmt.Errorf("AckWait must be at least 1s, not %v", cfg.AckWait))
+	}
+	cfg.AckWait = cmp.Or(cfg.AckWait, 30*time.Second)
+	cfg.Handling.Logger = cmp.Or(cfg.Handling.Logger, conn.Logger)
+	engine, err := lanes.New(cfg.Handling, handler, lanes.Abilities{Later: true, Reject: true})
+	faults = append(faults, err)
+	if err := errors.Join(faults...); err != nil {
+		return nil, fmt.Errorf("nats: consumer: %w", err)
+	}
+	cfg.Handling = engine.Config()
+	return &Consumer{conn: conn, urls: urls, cfg: cfg, engine: engine, logger: cfg.Handling.Logger}, nil
+}
+
+// Run consumes until ctx ends; then it waits for the handlers that run, gives back what was not handled, and
+// returns nil. It connects again after every failure. It returns an error if it can't go on: too many handlers
+// hang (consume.ErrHung), or the JetStream consumer exists and acknowledges in another way.
+func (c *Consumer) Run(ctx context.Context) error {
+	for failures := 0; ctx.Err() == nil; {
+		began := time.Now()
+		err := c.connected(ctx)
+		if errors.Is(err, consume.ErrHung) || errors.Is(err, errUnfit) {
+			return errors.Join(err, c.engine.Hung())
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		c.logger.Warn("the connection of the consumer ended", "stream", c.cfg.Stream, "durable", c.cfg.Durable, "error", err)
+		if failures++; time.Since(began) > time.Minute {
+			failures = 0
+		}
+		select {
+		case <-time.After(min(100*time.Millisecond<<min(failures, 10), 5*time.Second)):
+		case <-ctx.Done():
+		}
+	}
+	return c.engine.Hung()
+}
+
+var errUnfit = errors.New("the JetStream consumer is not fit")
+
+// connected consumes over one connection.
+func (c *Consumer) connected(ctx context.Context) error {
+	l, err := connect(ctx, c.urls, &c.conn, func(string) {})
+	if err != nil {
+		return err
+	}
+	defer l.nc.Close()
+	consumer, err := c.durable(ctx, l)
+	if err != nil {
+		return err
+	}
+	s := &session{Consumer: c, link: l, group: c.engine.Group()}
+	var beating sync.WaitGroup
+	stop := make(chan struct{})
+	beating.Go(func() { s.beat(stop, consumer.CachedInfo().Config.AckWait/3) })
+	err = s.fetch(ctx, consumer)
+	s.group.Drain()
+	close(stop)
+	beating.Wait()
+	s.giveBack()
+	// What was said last has to be out before the connection closes.
+	if flushErr := l.nc.FlushTimeout(c.conn.AckTimeout); err == nil && flushErr != nil {
+		err = connectionLost(flushErr)
+	}
+	return err
+}
+
+// durable finds the JetStream consumer or creates it.
+func (c *Consumer) durable(ctx context.Context, l *link) (jetstream.Consumer, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.conn.AckTimeout)
+	defer cancel()
+	consumer, err := l.js.Consumer(ctx, c.cfg.Stream, c.cfg.Durable)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		deliver := jetstream.DeliverAllPolicy
+		if c.cfg.FromEnd {
+			deliver = jetstream.DeliverNewPolicy
+		}
+		consumer, err = l.js.CreateConsumer(ctx, c.cfg.Stream, jetstream.ConsumerConfig{
+			Durable: c.cfg.Durable, FilterSubjects: c.cfg.Subjects, DeliverPolicy: deliver, AckPolicy: jetstream.AckExplicitPolicy,
+			AckWait: c.cfg.AckWait, MaxAckPending: 20_000,
+		})
+		if errors.Is(err, jetstream.ErrConsumerExists) {
+			consumer, err = l.js.Consumer(ctx, c.cfg.Stream, c.cfg.Durable) // another process was faster
+		}
+	}
+	if err != nil {
+		return nil, jetStreamFault(fmt.Errorf("nats: consumer %q of stream %q: %w", c.cfg.Durable, c.cfg.Stream, err))
+	}
+	if policy := consumer.CachedInfo().Config.AckPolicy; policy != jetstream.AckExplicitPolicy {
+		return nil, fmt.Errorf("nats: %w: consumer %q of stream %q acknowledges %v; delete it and let it be created, or name another", errUnfit, c.cfg.Durable, c.cfg.Stream, policy)
+	}
+	return consumer, nil
+}
+
+// session is the consuming over one connection.
+type session struct {
+	*Consumer
+	link  *link
+	group *lanes.Group
+
+	mu       sync.Mutex
+	messages map[*lanes.Delivery]jetstream.Msg // that were not settled; those of group, and a little more
+	returned []returned
+}
+
+type returned struct {
+	sequence uint64
+	msg      jetstream.Msg
+}
+
+// fetch takes messages as there is room for them, so that none waits in a buffer where nobody tells the server
+// about it.
+func (s *session) fetch(ctx context.Context, consumer jetstream.Consumer) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer cancel(nil)
+	watch.Go(func() {
+		select {
+		case err := <-s.engine.Failed():
+			cancel(err)
+		case <-s.link.dead:
+			cancel(s.link.cause)
+		case <-ctx.Done():
+		}
+		s.group.Stop()
+	})
+	s.messages = map[*lanes.Delivery]jetstream.Msg{}
+	for ctx.Err() == nil {
+		free := s.group.Room(ctx, s.cfg.Handling.MaxInFlight)
+		if free == 0 {
+			break
+		}
+		batch, err := consumer.Fetch(min(free, 500), jetstream.FetchMaxWait(fetchWait))
+		if err != nil {
+			return fmt.Errorf("nats: fetch: %w", err)
+		}
+		for msg := range batch.Messages() {
+			if ctx.Err() != nil {
+				s.unhandled(msg)
+				continue
+			}
+			s.take(msg)
+		}
+		if err := batch.Error(); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("nats: fetch from consumer %q of stream %q: %w", s.cfg.Durable, s.cfg.Stream, err)
+		}
+	}
+	return context.Cause(ctx)
+}
+
+func (s *session) take(msg jetstream.Msg) {
+	d := &lanes.Delivery{Source: msg.Subject()}
+	d.Message, d.Err = decode(msg.Subject(), msg.Headers(), msg.Data())
+	if meta, err := msg.Metadata(); err == nil {
+		d.Source = fmt.Sprintf("%s@%d", meta.Stream, meta.Sequence.Stream)
+		if d.Message.OrderingKey() == "" { // others are tried again here
+			d.Attempts = int(min(meta.NumDelivered-1, 1_000_000))
+		}
+	}
+	s.engine.Decode(d)
+	d.Settle = func(o lanes.Outcome, pause time.Duration) {
+		s.mu.Lock()
+		delete(s.messages, d)
+		s.mu.Unlock()
+		var err error
+		switch o {
+		case lanes.Done:
+			err = msg.Ack()
+		case lanes.Later:
+			err = msg.NakWithDelay(pause)
+		case lanes.Rejected:
+			err = msg.TermWithReason("its consumer can't apply it")
+		default:
+			s.unhandled(msg)
+		}
+		if err != nil {
+			s.logger.Debug("the server was not told about a message, and will deliver it again", "message_id", d.Message.ID.String(), "error", err)
+		}
+	}
+	s.mu.Lock()
+	s.messages[d] = msg
+	s.mu.Unlock()
+	s.group.Add(d)
+}
+
+func (s *session) unhandled(msg jetstream.Msg) {
+	r := returned{msg: msg}
+	if meta, err := msg.Metadata(); err == nil {
+		r.sequence = meta.Sequence.Stream
+	}
+	s.mu.Lock()
+	s.returned = append(s.returned, r)
+	s.mu.Unlock()
+}
+
+// giveBack tells the server what was not handled, in the order of the stream, in which it delivers it again.
+func (s *session) giveBack() {
+	slices.SortFunc(s.returned, func(a, b returned) int { return cmp.Compare(a.sequence, b.sequence) })
+	for _, r := range s.returned {
+		if err := r.msg.Nak(); err != nil {
+			return // the connection is lost; the server finds out by itself
+		}
+	}
+}
+
+// beat tells the server that messages are being worked on.
+func (s *session) beat(stop <-chan struct{}, every time.Duration) {
+	tick := time.NewTicker(max(every, 10*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		s.mu.Lock()
+		for _, msg := range s.messages {
+			_ = msg.InProgress() // if the connection is lost, the fetch knows
+		}
+		for _, r := range s.returned {
+			_ = r.msg.InProgress()
+		}
+		s.mu.Unlock()
+	}
+}
