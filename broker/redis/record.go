@@ -16,12 +16,6 @@ type encoder struct {
 	holes []int32 // the argument that each copy is
 }
 
-// reset forgets everything, and keeps the memory unless somebody may still use it.
-func (e *encoder) reset() {
-	clear(e.args)
-	e.args, e.bytes, e.ends, e.holes = e.args[:0], e.bytes[:0], e.ends[:0], e.holes[:0]
-}
-
 // constant appends an argument that lives as long as the program.
 func (e *encoder) constant(arg string) { e.args = append(e.args, arg) }
 
@@ -40,7 +34,7 @@ func (e *encoder) close() {
 	e.args = append(e.args, nil)
 }
 
-// done returns the arguments. Neither they nor what they point to change any more: e may be reset, and args is copied.
+// done returns the arguments. e is of no use any more.
 func (e *encoder) done() []any {
 	all := string(e.bytes)
 	texts := make([]string, len(e.ends))
