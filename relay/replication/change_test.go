@@ -173,7 +173,7 @@ func TestAHugeTransactionTakesLittleMemory(t *testing.T) {
 			if at <= last[d.Key] {
 				t.Fatalf("%d came after %d", at, last[d.Key])
 			}
-			last[d.Key] = at
+			last[strings.Clone(d.Key)] = at // its memory is used again
 		}
 		if k := len(b.Deliveries); k > 0 {
 			if n%20_000 < k {
