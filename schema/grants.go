@@ -82,6 +82,7 @@ func consumerPrivileges() []privilege {
 		{onTable, "outbox.inbox_messages", []string{"INSERT"}},
 		{onSequence, "outbox.inbox_messages_id_seq", []string{"USAGE"}},
 		{onTable, "outbox.cursors", []string{"SELECT", "INSERT"}},
+		{onTable, "outbox.dead_letters", []string{"SELECT (destination, message_id)", "INSERT"}},
 		{onFunction, "outbox.receive_in_order(text, uuid, text, boolean, text, text, bigint, text, boolean, bigint)", []string{"EXECUTE"}},
 	}
 	for i := range inboxTables {
