@@ -1,0 +1,199 @@
+package rabbitmq
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pgoutbox/outbox/broker/consume"
+	"github.com/pgoutbox/outbox/broker/internal/lanes"
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// ConsumerConfig says what a Consumer reads. Queue is required.
+type ConsumerConfig struct {
+	// Queue is the queue to read. It must exist. Processes that read the same queue share its messages; the
+	// order of a key is kept between them if the queue was declared with x-single-active-consumer: then one is
+	// handed messages, and the others stand by.
+	Queue string
+
+	// Handling says how messages are handled. MaxInFlight is the prefetch count. What is rejected goes to the
+	// queue's dead-letter exchange, or is lost if it has none.
+	Handling consume.Config
+}
+
+// Consumer hands the messages of a queue to a handler.
+type Consumer struct {
+	conn   Config
+	urls   []string
+	cfg    ConsumerConfig
+	engine *lanes.Engine
+	logger *slog.Logger
+}
+
+// NewConsumer makes a Consumer. servers and conn say how to connect, as for New; what concerns publishing in
+// conn is ignored. All faults are reported together, and nothing is connected.
+func NewConsumer(servers string, conn Config, cfg ConsumerConfig, handler consume.Handler) (*Consumer, error) {
+	conn, urls, err := conn.withDefaults(servers)
+	faults := []error{err}
+	if cfg.Queue == "" {
+		faults = append(faults, errors.New("Queue must be named"))
+	}
+	if cfg.Handling.MaxInFlight > mostInFlight-1 {
+		faults = append(faults, fmt.Errorf("MaxInFlight is %d: a prefetch count is at most %d", cfg.Handling.MaxInFlight, mostInFlight-1))
+	}
+	cfg.Handling.Logger = cmp.Or(cfg.Handling.Logger, conn.Logger)
+	engine, err := lanes.New(cfg.Handling, handler, lanes.Abilities{Reject: true})
+	faults = append(faults, err)
+	if err := errors.Join(faults...); err != nil {
+		return nil, fmt.Errorf("rabbitmq: consumer: %w", err)
+	}
+	cfg.Handling = engine.Config()
+	return &Consumer{conn: conn, urls: urls, cfg: cfg, engine: engine, logger: cfg.Handling.Logger}, nil
+}
+
+// Run consumes until ctx ends; then it waits for the handlers that run, gives back what was not handled, and
+// returns nil. It connects again after every failure. It returns an error if it can't go on: too many handlers
+// hang (consume.ErrHung).
+func (c *Consumer) Run(ctx context.Context) error {
+	failures := 0
+	for n := 0; ctx.Err() == nil; n++ {
+		began := time.Now()
+		err := c.connected(ctx, c.urls[n%len(c.urls)])
+		if errors.Is(err, consume.ErrHung) {
+			return errors.Join(err, c.engine.Hung())
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		c.logger.Warn("the connection of the consumer ended", "queue", c.cfg.Queue, "error", err)
+		if failures++; time.Since(began) > time.Minute {
+			failures = 0
+		}
+		select {
+		case <-time.After(min(100*time.Millisecond<<min(failures, 10), 5*time.Second)):
+		case <-ctx.Done():
+		}
+	}
+	return c.engine.Hung()
+}
+
+// connected consumes over one connection.
+func (c *Consumer) connected(ctx context.Context, url string) error {
+	var behind sync.WaitGroup
+	defer behind.Wait()
+	l, err := dial(ctx, url, &c.conn, &behind)
+	if err != nil {
+		return fmt.Errorf("rabbitmq: connect: %w", err)
+	}
+	defer func() {
+		_ = l.conn.CloseDeadline(time.Now().Add(c.conn.AckTimeout)) // it may be closed already
+	}()
+	ch, err := l.conn.Channel()
+	if err != nil {
+		return fmt.Errorf("rabbitmq: open a channel: %w", err)
+	}
+	if err := ch.Qos(c.cfg.Handling.MaxInFlight, 0, false); err != nil {
+		return fmt.Errorf("rabbitmq: set the prefetch count: %w", err)
+	}
+	closed := ch.NotifyClose(make(chan *amqp091.Error, 1))
+	deliveries, err := ch.Consume(c.cfg.Queue, c.conn.Name, false, false, false, false, nil)
+	if err != nil {
+		return fmt.Errorf("rabbitmq: consume from queue %q: %w", c.cfg.Queue, err)
+	}
+	s := &session{Consumer: c, group: c.engine.Group()}
+	err = s.receive(ctx, ch, deliveries, closed)
+	s.group.Drain()
+	s.giveBack()
+	return err
+}
+
+// session is the consuming over one connection.
+type session struct {
+	*Consumer
+	group *lanes.Group
+
+	mu       sync.Mutex
+	returned []amqp091.Delivery
+}
+
+// receive takes messages until ctx ends; then it lets the server send no more, and takes those that are on
+// their way, to give them back.
+func (s *session) receive(ctx context.Context, ch *amqp091.Channel, deliveries <-chan amqp091.Delivery, closed <-chan *amqp091.Error) error {
+	for {
+		select {
+		case d, ok := <-deliveries:
+			if !ok {
+				select {
+				case err := <-closed:
+					if err != nil {
+						return fmt.Errorf("rabbitmq: %w", err)
+					}
+				default:
+				}
+				return fmt.Errorf("rabbitmq: the server has ended the consumer of queue %q; was the queue deleted?", s.cfg.Queue)
+			}
+			s.take(d)
+			continue
+		case err := <-s.engine.Failed():
+			s.end(ch, deliveries)
+			return err
+		case <-ctx.Done():
+			s.end(ch, deliveries)
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *session) end(ch *amqp091.Channel, deliveries <-chan amqp091.Delivery) {
+	s.group.Stop()
+	if err := ch.Cancel(s.conn.Name, false); err != nil {
+		return // the connection is lost
+	}
+	for d := range deliveries { // closed by Cancel
+		s.unhandled(d)
+	}
+}
+
+func (s *session) take(from amqp091.Delivery) {
+	d := &lanes.Delivery{Source: fmt.Sprintf("%s@%s", s.cfg.Queue, cmp.Or(from.MessageId, fmt.Sprintf("%d/%v", from.Timestamp.Unix(), from.RoutingKey)))}
+	d.Message, d.Err = decode(&from)
+	s.engine.Decode(d)
+	d.Settle = func(o lanes.Outcome, _ time.Duration) {
+		var err error
+		switch o {
+		case lanes.Done:
+			err = from.Ack(false)
+		case lanes.Rejected:
+			err = from.Nack(false, false)
+		default:
+			s.unhandled(from)
+		}
+		if err != nil {
+			s.logger.Debug("the server was not told about a message, and will deliver it again", "message_id", d.Message.ID.String(), "error", err)
+		}
+	}
+	s.group.Add(d)
+}
+
+func (s *session) unhandled(d amqp091.Delivery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.returned = append(s.returned, d)
+}
+
+// giveBack requeues what was not handled, in the order in which it came: a quorum queue delivers what was
+// returned in the order of the returns, before all else.
+func (s *session) giveBack() {
+	slices.SortFunc(s.returned, func(a, b amqp091.Delivery) int { return cmp.Compare(a.DeliveryTag, b.DeliveryTag) })
+	for _, d := range s.returned {
+		if err := d.Nack(false, true); err != nil {
+			return // the connection is lost, and the server requeues all by itself
+		}
+	}
+}

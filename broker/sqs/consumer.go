@@ -1,0 +1,260 @@
+package sqs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/pgoutbox/outbox/broker/consume"
+	"github.com/pgoutbox/outbox/broker/internal/amazon"
+	"github.com/pgoutbox/outbox/broker/internal/lanes"
+)
+
+// ConsumerConfig says what a Consumer reads. Queue is required.
+type ConsumerConfig struct {
+	// Queue is the name of the queue. Processes that read the same queue share its messages. A FIFO queue keeps
+	// the order of a key between them; a standard queue keeps none.
+	Queue string
+
+	// Visibility is after how long the service gives a message of a process that has died to another. Living
+	// processes prolong it. Default 30 s, at least 1 s.
+	Visibility time.Duration
+
+	// Handling says how messages are handled. What is rejected comes again when Visibility is over, until the
+	// queue's redrive policy moves it; without one, for ever.
+	Handling consume.Config
+}
+
+// Consumer hands the messages of a queue to a handler.
+type Consumer struct {
+	broker *Broker // for its client; it publishes nothing
+	cfg    ConsumerConfig
+	engine *lanes.Engine
+	logger *slog.Logger
+}
+
+const (
+	mostAtOnce = 10 // messages of a request
+	longPoll   = 5 * time.Second
+)
+
+// NewConsumer makes a Consumer. conn says how to connect; what concerns publishing in it is ignored. All
+// faults are reported together, and nothing is connected.
+func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Consumer, error) {
+	var faults []error
+	if cfg.Queue == "" {
+		faults = append(faults, errors.New("Queue must be named"))
+	}
+	cfg.Visibility = cmp.Or(cfg.Visibility, 30*time.Second)
+	if cfg.Visibility < time.Second || cfg.Visibility > 12*time.Hour {
+		faults = append(faults, fmt.Errorf("Visibility must be 1s to 12h, not %v", cfg.Visibility))
+	}
+	cfg.Handling.Logger = cmp.Or(cfg.Handling.Logger, conn.Logger)
+	engine, err := lanes.New(cfg.Handling, handler, lanes.Abilities{Later: true, Reject: true})
+	faults = append(faults, err)
+	conn.Timeout = max(conn.Timeout, longPoll+defaultTimeout)
+	broker, err := New(conn)
+	faults = append(faults, err)
+	if err := errors.Join(faults...); err != nil {
+		return nil, fmt.Errorf("sqs: consumer: %w", err)
+	}
+	cfg.Handling = engine.Config()
+	return &Consumer{broker: broker, cfg: cfg, engine: engine, logger: cfg.Handling.Logger}, nil
+}
+
+// Run consumes until ctx ends; then it waits for the handlers that run, gives back what was not handled, and
+// returns nil. It goes on after every failure of the service. It returns an error if it can't go on: too many
+// handlers hang (consume.ErrHung). A Consumer runs once.
+func (c *Consumer) Run(ctx context.Context) error {
+	defer c.broker.Close()
+	s := &session{Consumer: c, group: c.engine.Group(), open: map[*lanes.Delivery]*string{}}
+	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var beat sync.WaitGroup
+	beat.Go(func() { s.prolong(beating) })
+	err := s.receive(ctx)
+	s.group.Drain()
+	s.giveBack(context.WithoutCancel(ctx))
+	stop()
+	beat.Wait()
+	return errors.Join(err, c.engine.Hung())
+}
+
+// session is one Run.
+type session struct {
+	*Consumer
+	group *lanes.Group
+	queue string // its URL
+
+	mu       sync.Mutex
+	open     map[*lanes.Delivery]*string // receipt handles of what isn't settled
+	returned []*string
+}
+
+func (s *session) receive(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer cancel(nil)
+	watch.Go(func() {
+		select {
+		case err := <-s.engine.Failed():
+			cancel(err)
+		case <-ctx.Done():
+		}
+		s.group.Stop()
+	})
+	failures := 0
+	for ctx.Err() == nil {
+		free := s.group.Room(ctx, s.cfg.Handling.MaxInFlight)
+		if free == 0 {
+			break
+		}
+		err := s.once(ctx, free)
+		if err == nil {
+			failures = 0
+			continue
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		failures++
+		s.logger.Warn("receiving failed", "queue", s.cfg.Queue, "error", err)
+		select {
+		case <-time.After(min(100*time.Millisecond<<min(failures, 10), 5*time.Second)):
+		case <-ctx.Done():
+		}
+	}
+	if err := context.Cause(ctx); errors.Is(err, consume.ErrHung) {
+		return err
+	}
+	return nil
+}
+
+// once asks for messages. A request isn't given up when ctx ends: what it takes out of the queue would be hidden
+// until Visibility is over. So the last one is awaited, as long as it may look for messages.
+func (s *session) once(ctx context.Context, free int) error {
+	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.broker.cfg.Timeout)
+	defer cancel()
+	if s.queue == "" {
+		url, err := (service{s.broker}).address(asking, s.cfg.Queue)
+		if err != nil {
+			return err
+		}
+		s.queue = url
+	}
+	wait := longPoll
+	if s.group.Held() > 0 {
+		wait = time.Second
+	}
+	output, err := s.broker.client.ReceiveMessage(asking, &sqs.ReceiveMessageInput{
+		QueueUrl: &s.queue, MaxNumberOfMessages: int32(min(free, mostAtOnce)), WaitTimeSeconds: int32(wait / time.Second),
+		VisibilityTimeout: int32(s.cfg.Visibility / time.Second), MessageAttributeNames: []string{"All"},
+		MessageSystemAttributeNames: []types.MessageSystemAttributeName{
+			types.MessageSystemAttributeNameApproximateReceiveCount, types.MessageSystemAttributeNameMessageGroupId},
+	})
+	if err != nil {
+		return amazon.Classify(fmt.Sprintf("sqs: receive from queue %q", s.cfg.Queue), err)
+	}
+	for i := range output.Messages {
+		s.take(&output.Messages[i])
+	}
+	return nil
+}
+
+func (s *session) take(got *types.Message) {
+	d := &lanes.Delivery{Source: s.cfg.Queue + "@" + aws.ToString(got.MessageId)}
+	d.Message, d.Err = decode(strings.TrimSuffix(s.cfg.Queue, fifo), got)
+	if n, err := strconv.Atoi(got.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)]); err == nil && d.Message.OrderingKey() == "" {
+		d.Attempts = max(n-1, 0) // others are tried again here
+	}
+	s.engine.Decode(d)
+	d.Settle = func(o lanes.Outcome, pause time.Duration) {
+		s.mu.Lock()
+		delete(s.open, d)
+		s.mu.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), s.broker.cfg.Timeout)
+		defer cancel()
+		var err error
+		switch o {
+		case lanes.Done:
+			_, err = s.broker.client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &s.queue, ReceiptHandle: got.ReceiptHandle})
+		case lanes.Later:
+			err = s.visibility(ctx, got.ReceiptHandle, pause)
+		case lanes.Rejected: // the service counts what nobody deletes
+		default:
+			s.mu.Lock()
+			s.returned = append(s.returned, got.ReceiptHandle)
+			s.mu.Unlock()
+		}
+		if err != nil {
+			s.logger.Debug("the service was not told about a message, and will deliver it again", "message_id", d.Message.ID.String(), "error", err)
+		}
+	}
+	s.mu.Lock()
+	s.open[d] = got.ReceiptHandle
+	s.mu.Unlock()
+	s.group.Add(d)
+}
+
+// giveBack shows what was not handled to others again. A FIFO queue keeps its order by itself.
+func (s *session) giveBack(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, s.broker.cfg.Timeout)
+	defer cancel()
+	for _, handle := range s.returned {
+		if err := s.visibility(ctx, handle, 0); err != nil {
+			return // they come again when their time is over
+		}
+	}
+}
+
+func (s *session) visibility(ctx context.Context, handle *string, d time.Duration) error {
+	_, err := s.broker.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{
+		QueueUrl: &s.queue, ReceiptHandle: handle, VisibilityTimeout: int32((d + time.Second - 1) / time.Second),
+	})
+	return err
+}
+
+// prolong hides what is being worked on for longer, before it is shown to others.
+func (s *session) prolong(ctx context.Context) {
+	tick := time.NewTicker(s.cfg.Visibility / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		s.mu.Lock()
+		handles := make([]*string, 0, len(s.open)+len(s.returned))
+		for _, handle := range s.open {
+			handles = append(handles, handle)
+		}
+		handles = append(handles, s.returned...)
+		s.mu.Unlock()
+		for len(handles) > 0 {
+			n := min(len(handles), mostAtOnce)
+			entries := make([]types.ChangeMessageVisibilityBatchRequestEntry, n)
+			for i := range n {
+				entries[i] = types.ChangeMessageVisibilityBatchRequestEntry{
+					Id: aws.String(strconv.Itoa(i)), ReceiptHandle: handles[i], VisibilityTimeout: int32(s.cfg.Visibility / time.Second),
+				}
+			}
+			handles = handles[n:]
+			asking, cancel := context.WithTimeout(ctx, s.cfg.Visibility/3)
+			_, err := s.broker.client.ChangeMessageVisibilityBatch(asking, &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &s.queue, Entries: entries})
+			cancel()
+			if err != nil && ctx.Err() == nil {
+				s.logger.Debug("messages may be delivered to others as well", "queue", s.cfg.Queue, "error", err)
+			}
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package sqs
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/lanes"
+)
+
+// decode undoes what broker/internal/amazon encodes. queue is the queue's name without .fifo.
+func decode(queue string, got *types.Message) (m outbox.Message, err error) {
+	m = outbox.Message{Topic: queue, Payload: []byte(aws.ToString(got.Body))}
+	all := map[string]string{}
+	for name, value := range got.MessageAttributes {
+		if name != "outbox-headers" {
+			all[name] = aws.ToString(value.StringValue)
+		} else if err := json.Unmarshal([]byte(aws.ToString(value.StringValue)), &all); err != nil {
+			return m, fmt.Errorf("attribute %s: %w", name, err)
+		}
+	}
+	err = lanes.ErrForeign
+	for name, value := range all {
+		var fault error
+		switch name {
+		case "outbox-id":
+			m.ID, fault = outbox.ParseID(value)
+			err = nil
+		case "outbox-payload":
+			fault = payload(&m, value)
+		case "content-type":
+			m.ContentType = value
+		case "outbox-topic":
+			m.Topic = value
+		case "outbox-key":
+			m.Key = value
+		case "outbox-event-type":
+			m.EventType = value
+		case "outbox-aggregate-type":
+			m.AggregateType = value
+		case "outbox-aggregate-id":
+			m.AggregateID = value
+		case "outbox-created-at":
+			m.CreatedAt, fault = time.Parse(time.RFC3339Nano, value)
+		default:
+			m.Headers = append(m.Headers, outbox.Header{Name: name, Value: value})
+		}
+		if fault != nil {
+			return m, fmt.Errorf("attribute %s: %w", name, fault)
+		}
+	}
+	return m, err
+}
+
+func payload(m *outbox.Message, form string) (err error) {
+	switch form {
+	case "base64":
+		m.Payload, err = base64.StdEncoding.DecodeString(string(m.Payload))
+	case "empty":
+		m.Payload = []byte{}
+	case "null":
+		m.Payload = nil
+	}
+	return err
+}
