@@ -25,7 +25,7 @@ docs/benchmarks.md explains the method. Figures go to standard output, progress 
 is left behind: databases, topics and streams have names of their own and are removed, after Ctrl-C too.
 
 Exit code 1 if a contender lost, invented, doubled or reordered anything that it promises not to.`,
-	}, newBenchDrainCmd(), newBenchLatencyCmd(), newBenchWriteCmd(), newBenchReportCmd(), newBenchPartCmd())
+	}, newBenchDrainCmd(), newBenchLatencyCmd(), newBenchWriteCmd(), newBenchStrategiesCmd(), newBenchReportCmd(), newBenchPartCmd())
 }
 
 func newBenchDrainCmd() *cobra.Command {
@@ -134,6 +134,46 @@ func newBenchWriteCmd() *cobra.Command {
 			return nil, usage("%w", err)
 		}
 		return bench.Write(cmd.Context(), cfg)
+	})
+	return cmd
+}
+
+func newBenchStrategiesCmd() *cobra.Command {
+	var cfg bench.StrategiesConfig
+	cmd := &cobra.Command{
+		Use:   "strategies",
+		Short: "Compare all strategies, and well-known articles' algorithms as they are written there",
+		Long: `Give each contender a database of its own with the same backlog in its table, two topics of one partition in
+Kafka, and measure the drain: time, CPU, write-ahead log, dead rows, the VACUUM afterwards. Then, with one
+worker, the latency at a steady rate, and the longest gap between arrivals while a transaction with an id is
+open in another database. Everything that arrives is checked.
+
+  floor                   one COPY into the broker's client
+  snapshot, replication   on the default table
+  skiplocked, advisory,   on the articles' tables, by presets
+  lease, xmin, serial
+  seed…                   what the articles print, faults included. They promise nothing; those that publish one
+                          message after the other get a smaller backlog
+
+docs/strategies.md is the page to choose by.`,
+		Example: `  outbox bench strategies --messages 100000
+  outbox bench strategies --contenders snapshot,skiplocked,seed1-v1 --workers 1 --json`,
+		Args: cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&cfg.Messages, "messages", 1_000_000, "how many messages")
+	flags.IntVar(&cfg.Bytes, "bytes", 256, "payload of each")
+	flags.IntVar(&cfg.Keys, "keys", 10_000, "how many keys they are spread over")
+	flags.IntSliceVar(&cfg.Workers, "workers", []int{1, 2}, "how many of each contender work at once, a run each")
+	flags.IntVar(&cfg.Batch, "batch", 100, "rows of a batch of the articles' algorithms; ours keep their defaults")
+	flags.IntVar(&cfg.Rate, "rate", 100, "messages per second while latency is measured")
+	flags.DurationVar(&cfg.For, "for", 0, "how long latency is measured; negative: not at all (default 5s)")
+	flags.DurationVar(&cfg.Held, "held", 0, "how long a transaction is open elsewhere (default 10s)")
+	benchFlags(cmd, &cfg.Common, true, func() ([]bench.Result, error) {
+		if err := cfg.Validate(); err != nil {
+			return nil, usage("%w", err)
+		}
+		return bench.Strategies(cmd.Context(), cfg)
 	})
 	return cmd
 }

@@ -421,12 +421,17 @@ func startRelay(b *bed, batch int) (*process, error) { return startRelayWith(b, 
 
 // startRelayWith is startRelay with more lines in the destination.
 func startRelayWith(b *bed, batch int, more string) (*process, error) {
+	return startRelayNamed(b, "bench", batch, more)
+}
+
+// startRelayNamed is startRelayWith for one of several: they are told apart by their names.
+func startRelayNamed(b *bed, name string, batch int, more string) (*process, error) {
 	dir, err := os.MkdirTemp("", "pgoutbox-bench-")
 	if err != nil {
 		return nil, err
 	}
-	text := fmt.Sprintf("name: bench\ndatabase: {url: %q}\nhttp: {listen: \"\"}\nlog: {format: json}\nretention: {enabled: false}\n"+
-		"destinations:\n  - name: %s\n    broker: %s\n%s", b.url, destination, b.to.yaml(), more)
+	text := fmt.Sprintf("name: %s\ndatabase: {url: %q}\nhttp: {listen: \"\"}\nlog: {format: json}\nretention: {enabled: false}\n"+
+		"destinations:\n  - name: %s\n    broker: %s\n%s", name, b.url, destination, b.to.yaml(), more)
 	if batch > 0 {
 		text += fmt.Sprintf("    delivery: {batch: %d, max_in_flight: %d}\n", batch, max(20_000, 2*batch))
 	}

@@ -15,17 +15,21 @@ import (
 
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/broker/nats"
+	"github.com/pgoutbox/outbox/cmd/internal/bench/originals"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
 // order says what a part is to do: the processes of a benchmark that are not "outbox relay".
 type order struct {
-	Part     string `json:"part"` // copy, poll, group or load
+	Part     string `json:"part"` // copy, poll, wal, group, original or load
 	Database string `json:"database"`
 	Broker   string `json:"broker,omitempty"`
 	Address  string `json:"address,omitempty"`
 	Topic    string `json:"topic,omitempty"`
+
+	Original string    `json:"original,omitempty"` // of the package originals, and where it publishes
+	Topics   [2]string `json:"topics,omitempty"`
 
 	Slot string `json:"slot,omitempty"` // of a reader of the log; "" makes one
 
@@ -37,11 +41,12 @@ type order struct {
 }
 
 const (
-	partCopy  = "copy"  // the floor of a drain
-	partPoll  = "poll"  // the floor of a latency
-	partWAL   = "wal"   // the floor of what reads the log
-	partGroup = "group" // a relay for one shard group
-	partLoad  = "load"  // paced writers, with a relay beside them if there is a broker
+	partCopy     = "copy"     // the floor of a drain
+	partPoll     = "poll"     // the floor of a latency
+	partWAL      = "wal"      // the floor of what reads the log
+	partGroup    = "group"    // a relay for one shard group
+	partOriginal = "original" // an article's algorithm
+	partLoad     = "load"     // paced writers, with a relay beside them if there is a broker
 )
 
 // RunPart is the process of a part. It reads what to do from in, a line of JSON; a second line tells a
@@ -83,6 +88,8 @@ func RunPart(ctx context.Context, in io.Reader, out, log io.Writer) error {
 		return runWAL(ctx, o, started)
 	case partGroup:
 		return runGroup(ctx, o, nil, logger)
+	case partOriginal:
+		return originals.Run(ctx, originals.Config{Name: o.Original, Database: o.Database, Brokers: []string{o.Address}, Topics: o.Topics, Batch: o.Batch, Worker: o.Group}, started)
 	case partLoad:
 		return runLoad(ctx, o, begin, out, logger)
 	}

@@ -26,7 +26,7 @@ func ReadResults(r io.Reader) ([]Result, error) {
 		if err != nil {
 			return nil, fmt.Errorf("result %d: %w", n, err)
 		}
-		if !slices.Contains([]string{"drain", "latency", "write"}, one.Bench) {
+		if !slices.Contains([]string{"drain", "latency", "write", "strategies"}, one.Bench) {
 			return nil, fmt.Errorf("result %d is of no benchmark that this program knows: %q", n, one.Bench)
 		}
 		if one.Round > 0 {

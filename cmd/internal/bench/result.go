@@ -11,7 +11,7 @@ import (
 // Result is one contender's run, or with Round 0 the summary of its runs: medians, the largest memory,
 // and the sum of what was wrong. Its form as JSON is a contract.
 type Result struct {
-	Bench      string `json:"bench"` // drain, latency or write
+	Bench      string `json:"bench"` // drain, latency, write or strategies
 	Contender  string `json:"contender"`
 	Broker     string `json:"broker"`
 	Sweep      string `json:"sweep,omitempty"` // the setting that is varied, and its value
@@ -50,6 +50,13 @@ type Result struct {
 	IdleCPU         float64 `json:"idle_cpu,omitempty"`
 	IdleDatabaseCPU float64 `json:"idle_database_cpu,omitempty"`
 
+	// Of a comparison of strategies.
+	RatioToSnapshot float64 `json:"ratio_to_snapshot,omitempty"` // of the rates
+	WALMB           float64 `json:"wal_mb,omitempty"`            // written during the drain, MiB
+	DeadRows        int64   `json:"dead_rows,omitempty"`         // that the drain left
+	VacuumMS        float64 `json:"vacuum_ms,omitempty"`         // a VACUUM after it
+	StallMS         float64 `json:"stall_ms,omitempty"`          // longest gap between arrivals beside an open transaction
+
 	Lost       uint64 `json:"lost"`
 	Phantom    uint64 `json:"phantom"`
 	Duplicated uint64 `json:"duplicated"`
@@ -81,6 +88,9 @@ func (r *Result) checked(report check.Report) {
 // Broken says which promise the run did not keep, or "". A floor promises no order and no single
 // delivery, and the one that polls loses what commits late.
 func (r *Result) Broken() string {
+	if r.Bench == "strategies" {
+		return r.strategyBroken()
+	}
 	floor := r.Contender == Floor || r.Contender == Pgoutput
 	switch {
 	case r.Corrupted > 0 || r.Phantom > 0,
@@ -142,7 +152,7 @@ type series struct {
 
 func (r *Result) series() series {
 	s := series{r.Bench, r.Broker, r.Sweep, r.Value, r.Bytes, r.Keys, r.Relays, r.TargetRate, 0, r.Contender}
-	if r.Bench == "drain" {
+	if r.Bench == "drain" || r.Bench == "strategies" {
 		s.backlog = r.Messages // elsewhere it differs from round to round
 	}
 	return s
@@ -191,6 +201,10 @@ func summary(runs []Result) Result {
 		{func(r *Result) *float64 { return &r.WriteP99 }, nil},
 		{func(r *Result) *float64 { return &r.RelayCPU }, nil},
 		{func(r *Result) *float64 { return &r.DatabaseCPU }, nil},
+		{func(r *Result) *float64 { return &r.RatioToSnapshot }, nil},
+		{func(r *Result) *float64 { return &r.WALMB }, nil},
+		{func(r *Result) *float64 { return &r.VacuumMS }, nil},
+		{func(r *Result) *float64 { return &r.StallMS }, nil},
 		{func(r *Result) *float64 { return &r.IdleCPU }, nil},
 		{func(r *Result) *float64 { return &r.IdleDatabaseCPU }, nil},
 	} {
@@ -211,7 +225,8 @@ func summary(runs []Result) Result {
 		m.Duplicated += r.Duplicated
 		m.Inverted += r.Inverted
 		m.Corrupted += r.Corrupted
-		if m.Bench != "drain" {
+		m.DeadRows = max(m.DeadRows, r.DeadRows)
+		if m.Bench != "drain" && m.Bench != "strategies" {
 			m.Messages += r.Messages
 		}
 	}

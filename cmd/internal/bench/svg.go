@@ -50,6 +50,8 @@ func chartOf(results []Result) *chart {
 		c := &chart{title: "A transaction with a business row and a message", unit: "transactions/s",
 			subtitle: fmt.Sprintf("%s connections, %d B; medians, whiskers from lowest to highest", first.Settings["writers"], first.Bytes)}
 		return c.bars(results)
+	case first.Bench == "strategies":
+		return strategiesChart(results)
 	case first.Sweep != "":
 		c := &chart{title: "Drain into " + brokerName(first.Broker) + ", by " + first.Sweep, unit: "messages/s", axis: first.Sweep, lines: true}
 		c.subtitle = "medians, whiskers from lowest to highest"

@@ -82,6 +82,8 @@ func columns(bench string) []column {
 			number("database CPU µs each", "%.0f", func(r *Result) float64 { return r.DatabaseCPU / (r.Rate * r.Seconds) * 1e6 }),
 		)
 		verdict = verdict[:2]
+	case "strategies":
+		all = append(all, strategyColumns()...)
 	default:
 		perMessage := func(of func(*Result) float64) func(*Result) float64 {
 			return func(r *Result) float64 { return of(r) / float64(r.Messages) * 1e6 }
