@@ -105,7 +105,7 @@ func (a *arena) reset() {
 		a.block = nil
 	}
 	// A page of many blocks comes again: make the next first block as large as all of them.
-	if n := len(a.full); n > 1 && a.bytes <= maxKept && cap(a.block) < a.bytes {
+	if a.bytes <= maxKept && cap(a.block) < a.bytes {
 		a.block = make([]byte, 0, a.bytes)
 	}
 	a.block, a.full, a.bytes = a.block[:0], nil, 0

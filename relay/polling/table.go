@@ -24,7 +24,16 @@ type Table struct {
 
 	decoder  decoder
 	boundary *txSnapshot
+	pausedAt time.Time // reading paused last at the boundary
 }
+
+// At the boundary reading pauses until everything is settled, which takes a moment. But what isn't settled may
+// wait for its broker, and meanwhile the others are not to wait: after stopFor reading goes on, and pauses again
+// after stopEvery. The windows then hold more than the boundary, as they may.
+const (
+	stopFor   = 250 * time.Millisecond
+	stopEvery = 2 * time.Second
+)
 
 // ErrReached says that everything up to the snapshot that StopAt named is settled.
 var ErrReached = errors.New("polling: everything up to the boundary is settled")
@@ -51,7 +60,12 @@ func (t *Table) Next(ctx context.Context, limit int) (relay.Batch, error) {
 		pg, err := s.readWindow(ctx, size)
 		if err == nil && pg == nil {
 			if t.stopped() {
-				return relay.Batch{}, t.reached(ctx)
+				if t.allSettled() {
+					return relay.Batch{}, ErrReached
+				}
+				if left := t.pause(); left > 0 {
+					return relay.Batch{}, t.awaitSettlement(ctx, left)
+				}
 			}
 			pg, err = s.poll(ctx, size)
 		}
@@ -67,8 +81,8 @@ func (t *Table) Next(ctx context.Context, limit int) (relay.Batch, error) {
 // Behind reports whether there is a backlog that is read in pages.
 func (t *Table) Behind() bool { return t.log != nil }
 
-// StopAt makes Next open no more windows as soon as those that it has opened hold everything that snapshot
-// sees. They may hold more: Prev says what.
+// StopAt makes Next pause as soon as the windows that it has opened hold everything that snapshot sees, and
+// return ErrReached when they are settled. They may hold more: Prev says what.
 func (t *Table) StopAt(snapshot string) error {
 	s, err := parseTxSnapshot(snapshot)
 	if err != nil {
@@ -87,16 +101,33 @@ func (t *Table) stopped() bool {
 	return t.cursor.base.covers(t.boundary)
 }
 
-// reached waits for the next settlement unless everything is settled.
-func (t *Table) reached(ctx context.Context) error {
+func (t *Table) allSettled() bool {
 	t.position() // closes what is settled
 	t.mu.Lock()
-	open := len(t.cursor.windows)
-	t.mu.Unlock()
-	if open == 0 {
-		return ErrReached
+	defer t.mu.Unlock()
+	return len(t.cursor.windows) == 0
+}
+
+// pause is how long to read nothing at the boundary; not positive: not now.
+func (t *Table) pause() time.Duration {
+	if time.Since(t.pausedAt) >= stopEvery {
+		t.pausedAt = time.Now()
 	}
-	return t.await(ctx, true)
+	return stopFor - time.Since(t.pausedAt)
+}
+
+func (t *Table) awaitSettlement(ctx context.Context, atMost time.Duration) error {
+	timer := time.NewTimer(atMost)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.lease.broken:
+		return t.lease.failure()
+	case <-t.settled:
+	case <-timer.C:
+	}
+	return nil
 }
 
 // Prev is the snapshot of which everything is settled, and whether nothing beyond it was read.

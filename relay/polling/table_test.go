@@ -73,6 +73,54 @@ func TestTheTableIsNotReadUpToABoundaryBeforeAllOfItIsVisible(t *testing.T) {
 	}
 }
 
+// What isn't settled may wait for its broker for long.
+func TestTheTableIsReadBeyondABoundaryThatIsNotSettled(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	table, _ := TableOf(acquire(t, db.source("d", SnapshotConfig{})))
+	insert := "INSERT INTO outbox.messages (topic, payload) VALUES ('t', $1)"
+	db.exec(insert, "1")
+	first := take(t, table, "1")
+	if err := table.StopAt("3:3:"); err != nil { // which the cursor is beyond
+		t.Fatal(err)
+	}
+	db.exec(insert, "2")
+	second := take(t, table, "2")
+	settle(t, table, &first)
+	db.exec(insert, "3")
+	third := take(t, table, "3")
+	settle(t, table, &second)
+	settle(t, table, &third)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		if b, err := table.Next(ctx, 10); errors.Is(err, ErrReached) {
+			return
+		} else if err != nil || len(b.Deliveries) > 0 {
+			t.Fatalf("read %d messages, %v, want the boundary", len(b.Deliveries), err)
+		}
+	}
+}
+
+// take reads the next message.
+func take(t *testing.T, table *Table, want string) relay.Delivery {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		b, err := table.Next(ctx, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b.Deliveries) > 0 {
+			if got := string(b.Deliveries[0].Payload); got != want || len(b.Deliveries) > 1 {
+				t.Fatalf("read %d messages and %q first, want %q", len(b.Deliveries), got, want)
+			}
+			return b.Deliveries[0]
+		}
+	}
+}
+
 func TestWriteOfATableEndsWithItsLease(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
