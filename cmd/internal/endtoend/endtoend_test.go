@@ -1,0 +1,302 @@
+// Package endtoend proves the whole way: rows and events are committed, relayed to a real broker, and applied by
+// a consumer with an inbox, while writer, relay, broker and consumer are killed again and again. At the end the
+// consumer's rows are the writer's: each once, in the order of its key.
+//
+// In CI it is a few thousand events. OUTBOX_E2E_EVENTS and OUTBOX_E2E_KILLS say how many of each, per broker.
+package endtoend
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv("OUTBOX_E2E_PART"); text != "" {
+		var p part
+		if err := json.Unmarshal([]byte(text), &p); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+		os.Exit(p.main())
+	}
+	servers.Main(m)
+}
+
+func TestNothingIsLostDoubledOrInvertedOnTheWayOverKafka(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnKafka(t)
+	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.DisableClientMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = kadm.NewClient(client).CreateTopic(t.Context(), 6, 1, nil, topic)
+	client.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	prove(t, "kafka", server.Addr(), &server.Server)
+}
+
+func TestNothingIsLostDoubledOrInvertedOnTheWayOverNATS(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnNATS(t)
+	nc, err := natsgo.Connect(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err == nil {
+		_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TRANSFERS", Subjects: []string{topic}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	prove(t, "nats", server.URL(), &server.Server)
+}
+
+func TestNothingIsLostDoubledOrInvertedOnTheWayOverRabbitMQ(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRabbitMQ(t)
+	conn, err := amqp091.Dial(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ch, err := conn.Channel()
+	if err == nil {
+		_, err = ch.QueueDeclare(topic, true, false, false, false, amqp091.Table{"x-queue-type": "quorum", "x-single-active-consumer": true})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// A quorum queue that has just been declared does not survive a kill; after an orderly end it does.
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	prove(t, "rabbitmq", server.URL(), &server.Server)
+}
+
+func TestNothingIsLostDoubledOrInvertedOnTheWayOverSQS(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnElasticMQ(t, servers.ElasticMQConfig{Durable: true, Relaxed: true, Queues: []string{topic + ".fifo"}})
+	prove(t, "sqs", server.URL(), &server.Server)
+}
+
+// proof is one run.
+type proof struct {
+	t              *testing.T
+	source, target string
+	broker         *servers.Server
+	base           part
+	children       map[string]*child
+}
+
+func prove(t *testing.T, broker, addr string, server *servers.Server) {
+	events, kills := number(t, "OUTBOX_E2E_EVENTS", 1500), number(t, "OUTBOX_E2E_KILLS", 4)
+	p := &proof{t: t, source: servers.TestDatabase(t), target: servers.TestDatabase(t), broker: server, children: map[string]*child{}}
+	p.prepare(p.source, `CREATE TABLE booked (message_id uuid PRIMARY KEY, account text NOT NULL, cents int NOT NULL)`)
+	p.prepare(p.target, `CREATE TABLE applied (no bigserial, message_id uuid NOT NULL, account text NOT NULL, n bigint NOT NULL, cents int NOT NULL)`)
+	p.base = part{Broker: broker, Addr: addr, Source: p.source, Target: p.target, Events: events}
+	for _, role := range []string{"consume", "relay", "write"} {
+		p.start(role)
+	}
+	t.Cleanup(func() {
+		for _, c := range p.children {
+			c.kill()
+		}
+	})
+	began := time.Now()
+	targets := []string{"write", "relay", "consume", "broker"}
+	if broker == "rabbitmq" {
+		targets = targets[:3] // its restart takes as long as all else; in long runs it is killed too
+		if kills > 20 {
+			targets = append(targets, "broker")
+		}
+	}
+	done := map[string]int{}
+	for i := range kills {
+		p.until("events flow", 2*time.Minute, func() bool { return p.applied() >= events*(i+1)/(kills+2) })
+		victim := targets[i%len(targets)]
+		if i >= len(targets) {
+			victim = targets[rand.N(len(targets))]
+		}
+		p.kill(victim)
+		done[victim]++
+	}
+	p.until("all is written", 5*time.Minute, func() bool {
+		return p.int(p.source, `SELECT count(*) FROM booked`) >= events && p.children["write"].ended()
+	})
+	want := p.int(p.source, `SELECT count(*) FROM booked`)
+	p.until("all is applied", 5*time.Minute, func() bool { return p.int(p.target, `SELECT count(DISTINCT message_id) FROM applied`) >= want })
+	p.judge(want)
+	t.Logf("%d events, %d kills %v, in %v", want, kills, done, time.Since(began).Round(100*time.Millisecond))
+}
+
+func number(t *testing.T, variable string, inCI int) int {
+	s := os.Getenv(variable)
+	if s == "" {
+		return inCI
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 {
+		t.Fatalf("%s is %q, want a number", variable, s)
+	}
+	return n
+}
+
+// judge compares what was applied with what was committed.
+func (p *proof) judge(want int) {
+	p.t.Helper()
+	if n := p.int(p.target, `SELECT count(*) FROM applied`); n != want {
+		p.t.Errorf("%d effects of %d events", n, want)
+	}
+	booked, applied := p.int(p.source, `SELECT sum(cents) FROM booked`), p.int(p.target, `SELECT sum(cents) FROM applied`)
+	if booked != applied {
+		p.t.Errorf("%d cents were booked, %d applied", booked, applied)
+	}
+	if n := p.int(p.target, `SELECT count(*) FROM (SELECT n, lag(n, 1, 0::bigint) OVER (PARTITION BY account ORDER BY no) AS before FROM applied) s WHERE n <> before + 1`); n > 0 {
+		p.t.Errorf("%d effects are out of order", n)
+	}
+}
+
+// kill ends a process by SIGKILL, and starts it again.
+func (p *proof) kill(victim string) {
+	p.t.Helper()
+	if victim == "broker" {
+		if err := p.broker.Kill9(); err != nil {
+			p.t.Fatal(err)
+		}
+		if err := p.broker.Restart(p.t.Context()); err != nil {
+			p.t.Fatal(err)
+		}
+		return
+	}
+	p.children[victim].kill()
+	p.start(victim)
+}
+
+func (p *proof) start(role string) {
+	p.t.Helper()
+	one := p.base
+	one.Role = role
+	c, err := startChild(one)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.children[role] = c
+}
+
+func (p *proof) until(what string, patience time.Duration, condition func() bool) {
+	p.t.Helper()
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(20 * time.Millisecond) {
+		for role, c := range p.children {
+			if c.ended() && (role != "write" || c.err != nil) {
+				p.t.Fatalf("%s ended by itself: %v\n%s", role, c.err, c.stderr.String())
+			}
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("waited in vain until %s: %d booked, %d applied", what, p.int(p.source, `SELECT count(*) FROM booked`), p.applied())
+		}
+	}
+}
+
+func (p *proof) applied() int { return p.int(p.target, `SELECT count(*) FROM applied`) }
+
+func (p *proof) prepare(url, table string) {
+	p.t.Helper()
+	p.with(url, func(conn *pgx.Conn) error {
+		if _, err := schema.Up(p.t.Context(), conn, schema.UpConfig{}); err != nil {
+			return err
+		}
+		_, err := conn.Exec(p.t.Context(), table)
+		return err
+	})
+}
+
+func (p *proof) int(url, query string) (n int) {
+	p.t.Helper()
+	p.with(url, func(conn *pgx.Conn) error { return conn.QueryRow(p.t.Context(), query).Scan(&n) })
+	return n
+}
+
+func (p *proof) with(url string, do func(*pgx.Conn) error) {
+	p.t.Helper()
+	conn, err := pgx.Connect(p.t.Context(), url)
+	if err == nil {
+		defer conn.Close(context.Background())
+		err = do(conn)
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// child is a process of this program in another part.
+type child struct {
+	cmd    *exec.Cmd
+	stderr bytes.Buffer
+	err    error         // how it ended; to be read after done
+	done   chan struct{} // closed when it has
+	once   sync.Once
+}
+
+func startChild(p part) (*child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	c := &child{cmd: exec.Command(self), done: make(chan struct{})}
+	c.cmd.Env = append(os.Environ(), "OUTBOX_E2E_PART="+string(text))
+	c.cmd.Stderr = &c.stderr
+	if _, err := c.cmd.StdinPipe(); err != nil { // closed when this process ends
+		return nil, err
+	}
+	if err := c.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		c.err = c.cmd.Wait()
+		close(c.done)
+	}()
+	return c, nil
+}
+
+func (c *child) kill() {
+	c.once.Do(func() { _ = c.cmd.Process.Kill() }) // it may have ended
+	<-c.done
+}
+
+func (c *child) ended() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
