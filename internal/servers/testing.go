@@ -112,6 +112,14 @@ func OwnStandby(t testing.TB, primary *Postgres, config ...StandbyConfig) *Postg
 	return own(t, p, err)
 }
 
+// OwnPgBouncer returns a pooler that is the test's alone, closed at its end.
+func OwnPgBouncer(t testing.TB, config PgBouncerConfig) *PgBouncer {
+	t.Helper()
+	skipShort(t)
+	b, err := StartPgBouncer(t.Context(), config)
+	return own(t, b, err)
+}
+
 // OwnKafka returns a broker that is the test's alone, to be killed and frozen. It is started even if the environment has
 // an address. It is closed at the end of the test. At most one config is given.
 func OwnKafka(t testing.TB, config ...KafkaConfig) *Kafka {

@@ -34,21 +34,30 @@ const hangUpTimeout = 2 * time.Second
 func (s *Source) connect(ctx context.Context) (*pgx.Conn, error) {
 	cfg := s.conn.Copy()
 	s.name(&cfg.Config)
-	cfg.RuntimeParams["search_path"] = "pg_catalog"
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
+	// Not at the start of the connection, where a pooler would refuse it.
+	if err := conn.PgConn().Exec(ctx, "SET search_path = pg_catalog").Close(); err != nil {
+		hangUp(conn)
+		return nil, fmt.Errorf("prepare the connection: %w", err)
+	}
 	return conn, nil
 }
 
-// connectWAL opens a connection that can stream.
+// connectWAL opens a connection that can stream. A pooler that doesn't pass on such a connection says so, or, where
+// it was told to ignore the parameter, gives an ordinary one, on which no command of replication is known.
 func (s *Source) connectWAL(ctx context.Context) (*pgconn.PgConn, error) {
 	cfg := s.conn.Config.Copy()
 	s.name(cfg)
 	cfg.RuntimeParams["replication"] = "database"
 	conn, err := pgconn.ConnectConfig(ctx, cfg)
 	if err != nil {
+		return nil, s.explainConnect(err)
+	}
+	if err := conn.Exec(ctx, "IDENTIFY_SYSTEM").Close(); err != nil {
+		hangUpWAL(conn)
 		return nil, s.explainConnect(err)
 	}
 	return conn, nil
@@ -73,15 +82,15 @@ func (s *Source) name(cfg *pgconn.Config) {
 const applicationPrefix = "outbox stream "
 
 func (s *Source) explainConnect(err error) error {
-	text := err.Error()
 	switch state := sqlState(err); {
 	case state == "42501":
 		return outbox.Permanent(fmt.Errorf("%w: as a superuser run: ALTER ROLE %s REPLICATION (managed services have a role to grant instead, as rds_replication): %w",
 			ErrNoReplication, pgx.Identifier{s.conn.User}.Sanitize(), err))
 	case state == "53300":
 		return fmt.Errorf("no room for another stream: raise max_wal_senders: %w", err)
-	case strings.Contains(text, "unsupported startup parameter") || strings.Contains(text, "replication connections") && state != "28000":
-		return outbox.Permanent(fmt.Errorf("%w, which doesn't pass on a replication connection: give this relay the address of the server itself: %w", ErrPooler, err))
+	case strings.Contains(err.Error(), "unsupported startup parameter") || state == "42601":
+		return outbox.Permanent(fmt.Errorf("%w, which passes on no replication connection (PgBouncer does since 1.23): "+
+			"give this relay the address of the server itself: %w", ErrPooler, err))
 	case state == "28000":
 		return outbox.Permanent(fmt.Errorf("%w from this host: pg_hba.conf has to allow role %s a logical replication connection to database %s: %w",
 			ErrNoReplication, s.conn.User, s.conn.Database, err))

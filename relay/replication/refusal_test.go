@@ -151,13 +151,3 @@ func TestShardGroupsAndBadNamesAreRefusedBeforeAnythingElse(t *testing.T) {
 		}
 	}
 }
-
-// What a pooler says was taken from PgBouncer 1.18.
-func TestAPoolersAnswerIsExplained(t *testing.T) {
-	t.Parallel()
-	s := &Source{conn: &pgx.ConnConfig{}}
-	err := s.explainConnect(errors.New("FATAL: unsupported startup parameter: replication (SQLSTATE 08P01)"))
-	if !errors.Is(err, ErrPooler) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "the server itself") {
-		t.Error(err)
-	}
-}

@@ -79,20 +79,17 @@ func (s *Source) Acquire(ctx context.Context) (relay.Session, error) {
 
 // ready refuses a server that can't be streamed from before there is a lease to wait for.
 func (s *Source) ready(ctx context.Context) error {
-	conn, err := s.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer hangUp(conn)
-	if err := s.preflight(ctx, conn); err != nil {
-		return err
-	}
 	wal, err := s.connectWAL(ctx)
 	if err != nil {
 		return err
 	}
 	hangUpWAL(wal)
-	return nil
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer hangUp(conn)
+	return s.preflight(ctx, conn)
 }
 
 // start decides where to go on.
