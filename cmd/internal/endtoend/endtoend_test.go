@@ -114,7 +114,11 @@ type proof struct {
 }
 
 func prove(t *testing.T, broker, addr string, server *servers.Server) {
-	events, kills := number(t, "OUTBOX_E2E_EVENTS", 1500), number(t, "OUTBOX_E2E_KILLS", 4)
+	inCI := 1500
+	if broker == "sqs" {
+		inCI = 500 // ElasticMQ writes each message to the disk by itself
+	}
+	events, kills := number(t, "OUTBOX_E2E_EVENTS", inCI), number(t, "OUTBOX_E2E_KILLS", 4)
 	p := &proof{t: t, source: servers.TestDatabase(t), target: servers.TestDatabase(t), broker: server, children: map[string]*child{}}
 	p.prepare(p.source, `CREATE TABLE booked (message_id uuid PRIMARY KEY, account text NOT NULL, cents int NOT NULL)`)
 	p.prepare(p.target, `CREATE TABLE applied (no bigserial, message_id uuid NOT NULL, account text NOT NULL, n bigint NOT NULL, cents int NOT NULL)`)
