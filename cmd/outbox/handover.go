@@ -15,6 +15,7 @@ func (a *app) handoverCommand() *cobra.Command {
 	var c confirmation
 	var destination, to string
 	var timeout time.Duration
+	var abandon bool
 	cmd := &cobra.Command{
 		Use:   "handover --destination NAME --to replication|snapshot",
 		Short: "Have a running relay read the write-ahead log, or the table, from now on",
@@ -28,6 +29,10 @@ from the write-ahead log again, while messages flow: nothing is lost, repeated o
                     then the table is polled. Relays configured without replication: have to be replaced
                     first, by relays that have it; those hand over by themselves.
 
+With --abandon, for when no relay can read the log any more (it must not be running): the slot is dropped and the
+table is read from its cursor on. What was delivered in the last moments comes twice, and messages that were
+emitted without a row and not read are lost.
+
 The command ends when it is done. If it ends earlier, the relay goes on with it all the same.`,
 		Example: `  outbox handover --destination kafka --to snapshot --reason "upgrade of PostgreSQL"
   outbox handover --destination kafka --to replication`,
@@ -38,6 +43,9 @@ The command ends when it is done. If it ends earlier, the relay goes on with it 
 			}
 			if to != string(replication.ModeReplication) && to != string(replication.ModeSnapshot) {
 				return usage("--to is %q: it must be replication or snapshot", to)
+			}
+			if abandon && to != string(replication.ModeSnapshot) {
+				return usage("--abandon goes with --to snapshot")
 			}
 			conn, err := a.operate(cmd.Context())
 			if err != nil {
@@ -55,7 +63,7 @@ The command ends when it is done. If it ends earlier, the relay goes on with it 
 			action := a.action(c)
 			began := time.Now()
 			err = replication.Handover(ctx, conn, destination, replication.Mode(to), replication.HandoverConfig{
-				Actor: action.Actor, Reason: action.Reason,
+				Actor: action.Actor, Reason: action.Reason, Abandon: abandon,
 				Observe: func(waitsFor string) { fmt.Fprintln(a.stderr, "waiting:", clean(waitsFor)) },
 			})
 			if errors.Is(err, context.DeadlineExceeded) {
@@ -73,6 +81,7 @@ The command ends when it is done. If it ends earlier, the relay goes on with it 
 	}
 	cmd.Flags().StringVar(&destination, "destination", "", "destination to hand over")
 	cmd.Flags().StringVar(&to, "to", "", "what to read it by: replication or snapshot")
+	cmd.Flags().BoolVar(&abandon, "abandon", false, "go over to the table without a relay, with duplicates and without what has no row")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for it")
 	c.flags(cmd)
 	return cmd

@@ -16,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/mapped"
 	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/relay/replication"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -52,7 +53,7 @@ func (d *daemon) openSource(c config.Destination, group int, logger *slog.Logger
 		return d.openReplication(c, page, logger)
 	}
 	if c.Source == nil {
-		return polling.NewSnapshot(d.conn, c.Name, polling.SnapshotConfig{
+		source, err := polling.NewSnapshot(d.conn, c.Name, polling.SnapshotConfig{
 			Registration: d.registration,
 			Groups:       c.ShardGroups,
 			Group:        group,
@@ -62,6 +63,10 @@ func (d *daemon) openSource(c config.Destination, group int, logger *slog.Logger
 			PageBytes:    page,
 			Logger:       logger,
 		})
+		if err != nil {
+			return nil, err
+		}
+		return replication.Guard(d.conn, c.Name, source), nil
 	}
 	strategy, mapping := c.Source.Resolve()
 	open := tableStrategies()[strategy]

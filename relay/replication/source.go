@@ -184,6 +184,10 @@ func (s *session) fallBack(ctx context.Context, conn *pgx.Conn, p *place, cause 
 			s.source.cfg.Slot, s.source.cfg.Publication, reason)
 		return tag.RowsAffected() == 1, err
 	})
+	if err == nil && s.mode == ModeSnapshot {
+		s.log().Warn("reading the table, to which the destination was handed over; for the log run: outbox handover --destination " +
+			s.source.destination + " --to replication")
+	}
 	if err == nil && s.mode == ModeSnapshot && p.there.slot {
 		err = s.dropSlot(ctx, conn) // a predecessor that went over to the table had no time to
 	}

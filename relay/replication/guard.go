@@ -1,0 +1,70 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// ErrReadFromLog says that a destination is read from the write-ahead log, and so not from the table alone.
+var ErrReadFromLog = errors.New("the destination is read from the write-ahead log")
+
+// Guard returns source, of the strategy snapshot, with a refusal: Acquire returns ErrReadFromLog, marked by
+// outbox.Permanent, while the destination is read from the log. Its cursor could be read on, but nobody would read
+// the slot, which keeps the log until the disk is full, and nobody would deliver what was emitted without a row.
+func Guard(conn *pgx.ConnConfig, destination string, source relay.Source) relay.Source {
+	return &guard{conn: conn.Copy(), destination: destination, source: source}
+}
+
+type guard struct {
+	conn        *pgx.ConnConfig
+	destination string
+	source      relay.Source
+}
+
+var _ relay.Source = (*guard)(nil)
+
+func (g *guard) Acquire(ctx context.Context) (relay.Session, error) {
+	// Before, so that it is said at the start and not when another relay ends.
+	if err := g.check(ctx); err != nil {
+		return nil, err
+	}
+	session, err := g.source.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// Others may have begun to read the log while this relay stood by. From here on only the lease's owner does.
+	if err := g.check(ctx); err != nil {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTimeout)
+		defer cancel()
+		if closeErr := session.Close(closing); errors.Is(closeErr, relay.ErrLeaseLost) && !outbox.IsPermanent(err) {
+			return nil, relay.ErrLeaseLost
+		}
+		return nil, err
+	}
+	return session, nil
+}
+
+func (g *guard) check(ctx context.Context) error {
+	conn, err := pgx.ConnectConfig(ctx, g.conn)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer hangUp(conn)
+	var slot string
+	err = conn.QueryRow(ctx, "SELECT slot FROM outbox.slots WHERE destination = $1 AND position IS NOT NULL", g.destination).Scan(&slot)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("ask what the destination is read by: %w", err)
+	}
+	return outbox.Permanent(fmt.Errorf("%w, by slot %q: give destination %s replication: in the configuration of this relay too, "+
+		"or run: outbox handover --destination %s --to snapshot (with --abandon if no relay can read the log any more)",
+		ErrReadFromLog, slot, g.destination, g.destination))
+}
