@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox/cmd/internal/bench/originals"
 )
@@ -64,7 +66,7 @@ func strategies() []strategy {
 		{name: "seed1-v3", layout: "offsets", original: originals.Partitions},
 		{name: "seed1-v3-repaired", layout: "offsets", original: originals.Repaired},
 		{name: "seed1-v4", layout: "serial", original: originals.SerialWrites},
-		{name: "seed0", layout: "events", original: originals.Events, slow: 5000},
+		{name: "seed0", layout: "events", original: originals.Events, slow: 2000},
 		{name: "seed2", layout: "event", original: originals.Scheduled, slow: 20_000},
 		{name: "seed3", layout: "sequence", original: originals.Polling, slow: 60},
 		{name: "seed4", layout: "status", original: originals.Statuses, slow: 100},
@@ -106,7 +108,7 @@ func (c *StrategiesConfig) prepare() error {
 	need(c.Binary != "", "the path of the binary is missing")
 	need(c.Messages >= 1, "%d messages: want at least one", c.Messages)
 	need(c.Bytes >= minJSON && c.Bytes <= maxBytes, "%d bytes: want %d to %d", c.Bytes, minJSON, maxBytes)
-	need(c.Keys >= 2 && c.Keys <= maxKeys, "%d keys: want 2 to %d", c.Keys, maxKeys)
+	need(c.Keys > backlogWriters && c.Keys <= maxKeys, "%d keys: want more than %d, to %d", c.Keys, backlogWriters, maxKeys)
 	need(c.Batch >= 1, "a batch of %d: want a positive number", c.Batch)
 	need(c.Rate >= 1 && c.Rate <= 10_000, "a rate of %d: want 1 to 10,000", c.Rate)
 	need(c.Held >= 0, "transactions held open for %v: it can't be negative", c.Held)
@@ -138,6 +140,7 @@ func Strategies(ctx context.Context, cfg StrategiesConfig) ([]Result, error) {
 	defer to.leave()
 	var results []Result
 	for round := range cfg.Rounds {
+		begins := len(results)
 		for _, workers := range cfg.Workers {
 			first := len(results)
 			for _, name := range cfg.order(round) {
@@ -154,9 +157,9 @@ func Strategies(ctx context.Context, cfg StrategiesConfig) ([]Result, error) {
 				cfg.say("round %d of %d, %d workers: %s, %.0f messages/s", r.Round, cfg.Rounds, workers, name, r.Rate)
 				results = append(results, r)
 			}
-			compare(results[first:], Floor)
 			compareSnapshot(results[first:])
 		}
+		compare(results[begins:], Floor) // which runs with one worker only
 	}
 	return results, nil
 }
@@ -190,7 +193,7 @@ func (s *strategyRun) once(ctx context.Context) (Result, error) {
 		messages = min(messages, s.slow)
 	}
 	r := Result{Bench: "strategies", Contender: s.strategy.name, Broker: "kafka", Messages: messages, Bytes: s.Bytes, Keys: s.Keys, Relays: s.workers,
-		Settings: map[string]string{"rows_per_transaction": strconv.Itoa(seedRows), "originals_batch": strconv.Itoa(s.Batch), "latency_rate": strconv.Itoa(s.Rate)}}
+		Settings: map[string]string{"rows_per_transaction": "3 to 17", "originals_batch": strconv.Itoa(s.Batch), "latency_rate": strconv.Itoa(s.Rate)}}
 	s.describe(&r)
 	if err := s.to.fresh(ctx); err != nil {
 		return r, err
@@ -230,7 +233,7 @@ func (s *strategyRun) once(ctx context.Context) (Result, error) {
 	if s.team, err = s.launch(); err != nil {
 		return r, err
 	}
-	began, err := s.team.begun(ctx)
+	began, err := s.begun(ctx)
 	if err != nil {
 		return r, err
 	}
@@ -243,11 +246,11 @@ func (s *strategyRun) once(ctx context.Context) (Result, error) {
 		return r, err
 	}
 	r.Seconds, r.Rate = took.Seconds(), float64(messages)/took.Seconds()
-	r.DatabaseCPU, r.WALMB, r.DeadRows = after.cpu-before.cpu, float64(after.wal-before.wal)/(1<<20), after.dead-before.dead
+	r.DatabaseCPU, r.WALMB = after.cpu-before.cpu, float64(after.wal-before.wal)/(1<<20)
 	for _, p := range s.team {
 		r.RelayCPU += p.cpuNow()
 	}
-	if err := s.vacuum(ctx, conn, &r); err != nil {
+	if err := s.vacuum(ctx, &r); err != nil {
 		return r, err
 	}
 	if s.For > 0 && s.workers == 1 && s.strategy.name != Floor {
@@ -268,29 +271,46 @@ func (s *strategyRun) once(ctx context.Context) (Result, error) {
 
 // sight is what the database has spent until now.
 type sight struct {
-	cpu  float64
-	wal  int64
-	dead int64
+	cpu float64
+	wal int64
 }
 
 func (s *strategyRun) look(ctx context.Context, conn *pgx.Conn) (at sight, err error) {
-	// Backends report their dead rows at most once a second, and when they end.
-	if err := pause(ctx, 1100*time.Millisecond); err != nil {
-		return at, err
-	}
 	at.cpu = databaseCPU(conn.PgConn().PID())
-	err = conn.QueryRow(ctx, `SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint,
-		(SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables)`).Scan(&at.wal, &at.dead)
-	return at, err
+	return at, conn.QueryRow(ctx, "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint").Scan(&at.wal)
 }
 
-// vacuum measures what it takes to clean up behind the contender.
-func (s *strategyRun) vacuum(ctx context.Context, conn *pgx.Conn, r *Result) error {
+// vacuum measures what it takes to clean up behind the contender, and how many dead rows there were.
+// Statistics would not say: a backend that goes on tells them late.
+func (s *strategyRun) vacuum(ctx context.Context, r *Result) error {
+	cfg, err := pgx.ParseConfig(s.url)
+	if err != nil {
+		return err
+	}
+	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		for _, kind := range []*regexp.Regexp{removedRows, removedItems} { // pruning may have left items of rows
+			if m := kind.FindStringSubmatch(n.Message); m != nil {
+				rows, _ := strconv.ParseInt(m[1], 10, 64) // it is digits
+				r.DeadRows = max(r.DeadRows, rows)
+			}
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
 	began := time.Now()
-	_, err := conn.Exec(ctx, "VACUUM "+s.layout.table.Sanitize())
+	_, err = conn.Exec(ctx, "VACUUM (VERBOSE, PROCESS_TOAST false) "+s.layout.table.Sanitize())
 	r.VacuumMS = milliseconds(time.Since(began))
 	return err
 }
+
+// What VACUUM VERBOSE says about a table, from PostgreSQL 15 on.
+var (
+	removedRows  = regexp.MustCompile(`tuples: (\d+) removed`)
+	removedItems = regexp.MustCompile(`had (\d+) dead item identifiers`)
+)
 
 // launch starts the contender's processes.
 func (s *strategyRun) launch() (team, error) {
@@ -331,6 +351,27 @@ func (s *strategyRun) launchOne(i int) (*process, error) {
 		fmt.Fprintf(&more, "    shard_groups: %d\n", s.workers)
 	}
 	return startRelayNamed(s.bed, fmt.Sprintf("bench-%d", i), 0, more.String())
+}
+
+// begun waits until one of the contender's processes works: of some contenders, others stand by.
+func (s *strategyRun) begun(ctx context.Context) (time.Time, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, 30*time.Second, errors.New("nothing has begun for 30 s"))
+	defer cancel()
+	for {
+		for _, p := range s.team {
+			select {
+			case at := <-p.ready:
+				return at, nil
+			default:
+			}
+		}
+		if err := s.team.ended(); err != nil {
+			return time.Time{}, err
+		}
+		if pause(ctx, time.Millisecond) != nil {
+			return time.Time{}, s.team[0].failure(context.Cause(ctx))
+		}
+	}
 }
 
 // drained waits until everything has been delivered, and returns when the last message came.

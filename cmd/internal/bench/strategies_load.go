@@ -11,12 +11,14 @@ import (
 	"github.com/pgoutbox/outbox/internal/check"
 )
 
-// seedRows are the rows of a transaction of the backlog.
-const seedRows = 10
+// seedRows are the rows of the transactions of a backlog, by turns: a batch of a round number cuts some.
+func seedRows() []int { return []int{3, 17, 7, 13} }
+
+const seedBlock = 40 // their sum
 
 // numbered is the seed's message for a key: keys are of one topic each, by turns.
 func (s *strategyRun) numbered(n, key int, seq uint64) seedMessage {
-	topic := key % 2
+	topic := key / backlogWriters % 2 // so that a writer's transactions have messages of both
 	return seedMessage{n: n, topic: s.to.names[topic], topicNo: topic, key: keyName(key), seq: int(seq), payload: encodeJSON(uint32(key), seq, s.Bytes)}
 }
 
@@ -57,19 +59,23 @@ func (s *strategyRun) fillPart(ctx context.Context, l *loaded, w, writers int) e
 		return err
 	}
 	mine := (l.keys - w + writers - 1) / writers
-	for at := w * seedRows; at < l.messages; at += writers * seedRows {
-		end := min(at+seedRows, l.messages)
-		rows := pgx.CopyFromSlice(end-at, func(i int) ([]any, error) {
-			key := scatter(at+i)%mine*writers + w
-			l.last[key]++
-			return s.layout.row(s.numbered(at+i, key, l.last[key])), nil
-		})
-		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-			_, err := tx.CopyFrom(ctx, s.layout.table, s.layout.columns, rows)
-			return err
-		})
-		if err != nil {
-			return err
+	for block := w * seedBlock; block < l.messages; block += writers * seedBlock {
+		at := block
+		for _, n := range seedRows() {
+			n = max(min(n, l.messages-at), 0)
+			rows := pgx.CopyFromSlice(n, func(i int) ([]any, error) {
+				key := scatter(at+i)%mine*writers + w
+				l.last[key]++
+				return s.layout.row(s.numbered(at+i, key, l.last[key])), nil
+			})
+			err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+				_, err := tx.CopyFrom(ctx, s.layout.table, s.layout.columns, rows)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			at += n
 		}
 	}
 	return nil
@@ -87,14 +93,11 @@ func (s *strategyRun) live(ctx context.Context, l *loaded, r *Result) error {
 	seen := make(map[check.ID]time.Time)
 	var mu sync.Mutex
 	var arrivals []time.Time
-	caughtUp := make(chan struct{})
 	var following sync.WaitGroup
 	var followed error
 	following.Go(func() {
-		n := 0
 		followed = s.to.consume(ctx, func(payload []byte) bool {
 			now := time.Now()
-			n++
 			mu.Lock()
 			defer mu.Unlock()
 			if id, err := check.Decode(payload); err == nil && id.Seq > 0 {
@@ -120,7 +123,6 @@ func (s *strategyRun) live(ctx context.Context, l *loaded, r *Result) error {
 			return err
 		}
 	}
-	close(caughtUp)
 
 	conn, err := pgx.Connect(ctx, s.url)
 	if err != nil {
