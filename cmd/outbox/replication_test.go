@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,4 +80,29 @@ func TestARunningRelayIsHandedOverFromTheLogToTheTableAndBack(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestARelayThatDoesNotReadTheLogIsRefusedWhereAnotherDid(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	logged := d.relay(d.replicated(), "--name", "relay-1")
+	until(t, "the log is read", func() bool { return d.int("SELECT count(position) FROM outbox.slots") == 1 })
+	d.outbox("handover", "--destination", "file", "--to", "replication", "--abandon").want(exitUsage, "--to snapshot")
+	d.outbox("handover", "--destination", "file", "--to", "snapshot", "--abandon", "--yes").want(exitError, "a relay owns the destination")
+	if code := logged.stop(); code != exitOK {
+		t.Errorf("the relay ended with %d", code)
+	}
+	refused := d.relay(d.fileYAML(""), "--name", "relay-2")
+	if code := refused.wait(); code != exitError {
+		t.Errorf("a relay without replication: ended with %d", code)
+	}
+	if log := refused.stderr.String(); !strings.Contains(log, "outbox handover --destination file --to snapshot") {
+		t.Errorf("the next command is not in the log: %s", log)
+	}
+	d.publish("orders", 5)
+	until(t, "the log is abandoned", func() bool {
+		return d.outbox("handover", "--destination", "file", "--to", "snapshot", "--abandon", "--yes").code == exitOK
+	})
+	d.relay(d.fileYAML(""), "--name", "relay-2")
+	until(t, "all are delivered", func() bool { return d.count() >= 50 })
 }
