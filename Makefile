@@ -63,8 +63,8 @@ nemesis: servers ## Real relays on real servers, RUNS seeded schedules of faults
 BENCH_OUT ?= bin/bench
 SWEEPS := batch=500,1000,5000,20000 bytes=100,256,1000,4000 keys=1,100,10000,100000 relays=1,2,4 rtt=0s,1ms held=off,on
 .PHONY: bench
-bench: build servers ## Measure, on a quiet machine (about 45 minutes), and write docs/benchmarks.md
-	@mkdir -p $(BENCH_OUT) docs/benchmarks
+bench: build servers ## Measure, on a quiet machine (about two hours), and write docs/benchmarks.md
+	@mkdir -p $(BENCH_OUT)/strategies docs/benchmarks
 	bin/outbox bench drain --json > $(BENCH_OUT)/drain-kafka.jsonl
 	bin/outbox bench drain --bytes 1000 --json > $(BENCH_OUT)/drain-kafka-1000.jsonl
 	bin/outbox bench drain --broker nats --json > $(BENCH_OUT)/drain-nats.jsonl
@@ -74,7 +74,9 @@ bench: build servers ## Measure, on a quiet machine (about 45 minutes), and writ
 	bin/outbox bench latency --json > $(BENCH_OUT)/latency-kafka.jsonl
 	bin/outbox bench latency --broker nats --json > $(BENCH_OUT)/latency-nats.jsonl
 	bin/outbox bench write --json > $(BENCH_OUT)/write.jsonl
+	bin/outbox bench strategies --rounds 1 --json > $(BENCH_OUT)/strategies/strategies.jsonl
 	bin/outbox bench report $(BENCH_OUT)/*.jsonl --plots docs/benchmarks --into docs/benchmarks.md
+	bin/outbox bench report $(BENCH_OUT)/strategies/strategies.jsonl --plots docs/benchmarks --into docs/strategies.md
 
 .PHONY: mutants
 mutants: ## Break one mechanism after the other, and show which test notices
