@@ -18,7 +18,7 @@ demo: ## Watch it work: a real PostgreSQL, an embedded NATS, faults at the press
 
 .PHONY: build
 build: ## Build bin/outbox
-	$(GO) build -o bin/outbox ./cmd/outbox
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o bin/outbox ./cmd/outbox
 
 .PHONY: servers
 servers: ## Fetch the real servers that the tests start (PostgreSQL, Kafka, NATS, ElasticMQ, moto, Redis, RabbitMQ) into a cache

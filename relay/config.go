@@ -20,11 +20,11 @@ type Config struct {
 	Select func(*outbox.Message) bool
 
 	// Batch is how many messages are read at once, and at most given to the broker in one call.
-	// Default 2500.
+	// Default 1500.
 	Batch int
 
 	// MaxInFlight bounds the messages that are read and not settled, MaxInFlightBytes their size. At
-	// the bound the relay stops reading. At least twice Batch. Defaults 10,000 and 8 MiB. One batch
+	// the bound the relay stops reading. At least twice Batch. Defaults 6,000 and 8 MiB. One batch
 	// may exceed the bytes.
 	MaxInFlight      int
 	MaxInFlightBytes int
@@ -111,8 +111,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.OnExhausted == "" {
 		c.OnExhausted = DeadLetter
 	}
-	def(&c.Batch, 2500)
-	def(&c.MaxInFlight, max(10_000, 2*c.Batch))
+	def(&c.Batch, 1500)
+	def(&c.MaxInFlight, max(6000, 2*c.Batch))
 	def(&c.MaxInFlightBytes, 8<<20)
 	def(&c.Stripes, 4)
 	def(&c.MaxAttempts, 10)

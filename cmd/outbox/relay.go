@@ -80,7 +80,7 @@ func (a *app) limitGarbage(cfg config.Config) {
 	for _, d := range cfg.Destinations {
 		limit += 2 * int64(d.Delivery.MaxInFlightBytes) * int64(d.ShardGroups)
 	}
-	debug.SetGCPercent(100)
+	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(limit)
 }
 
