@@ -253,7 +253,8 @@ func (s *strategyRun) once(ctx context.Context) (Result, error) {
 	if err := s.vacuum(ctx, &r); err != nil {
 		return r, err
 	}
-	if s.For > 0 && s.workers == 1 && s.strategy.name != Floor {
+	// Who can't keep up with the load would show how long the queue is.
+	if s.For > 0 && s.workers == 1 && s.strategy.name != Floor && r.Rate > 2*float64(s.Rate) {
 		if err := s.live(ctx, load, &r); err != nil {
 			return r, fmt.Errorf("under load: %w", err)
 		}
@@ -312,22 +313,17 @@ var (
 	removedItems = regexp.MustCompile(`had (\d+) dead item identifiers`)
 )
 
-// launch starts the contender's processes.
+// launch starts the contender's processes, and returns those that it has started.
 func (s *strategyRun) launch() (team, error) {
 	var t team
 	for i := range s.workers {
 		p, err := s.launchOne(i)
 		if err != nil {
-			return t, errors.Join(err, stopAll(t))
+			return t, err
 		}
 		t = append(t, p)
 	}
 	return t, nil
-}
-
-func stopAll(t team) error {
-	t.stop()
-	return nil
 }
 
 func (s *strategyRun) launchOne(i int) (*process, error) {
