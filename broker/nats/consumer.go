@@ -113,7 +113,7 @@ func (c *Consumer) connected(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s := &session{Consumer: c, link: l, group: c.engine.Group()}
+	s := &session{Consumer: c, link: l, group: c.engine.Group(), messages: map[*lanes.Delivery]jetstream.Msg{}}
 	var beating sync.WaitGroup
 	stop := make(chan struct{})
 	beating.Go(func() { s.beat(stop, consumer.CachedInfo().Config.AckWait/3) })
@@ -190,7 +190,6 @@ func (s *session) fetch(ctx context.Context, consumer jetstream.Consumer) error 
 		}
 		s.group.Stop()
 	})
-	s.messages = map[*lanes.Delivery]jetstream.Msg{}
 	for ctx.Err() == nil {
 		free := s.group.Room(ctx, s.cfg.Handling.MaxInFlight)
 		if free == 0 {
@@ -219,11 +218,12 @@ func (s *session) take(msg jetstream.Msg) {
 	d.Message, d.Err = decode(msg.Subject(), msg.Headers(), msg.Data())
 	if meta, err := msg.Metadata(); err == nil {
 		d.Source = fmt.Sprintf("%s@%d", meta.Stream, meta.Sequence.Stream)
-		if d.Message.OrderingKey() == "" { // others are tried again here
-			d.Attempts = int(min(meta.NumDelivered-1, 1_000_000))
-		}
+		d.Attempts = int(min(meta.NumDelivered-1, 1_000_000))
 	}
 	s.engine.Decode(d)
+	if d.Message.OrderingKey() != "" {
+		d.Attempts = 0 // it is tried again here, and comes again for other reasons
+	}
 	d.Settle = func(o lanes.Outcome, pause time.Duration) {
 		s.mu.Lock()
 		delete(s.messages, d)

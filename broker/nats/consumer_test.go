@@ -15,7 +15,7 @@ import (
 func TestANATSConsumerDoesWhatAConsumerMust(t *testing.T) {
 	t.Parallel()
 	url := servers.TestNATS(t).URL()
-	lanestest.Run(t, lanestest.Harness{Reject: true, Source: func(t *testing.T) lanestest.Source {
+	lanestest.Run(t, lanestest.Harness{Reject: true, Patience: time.Second, Source: func(t *testing.T) lanestest.Source {
 		s := newStream(t, url)
 		b := s.broker("", nats.Config{})
 		return lanestest.Source{

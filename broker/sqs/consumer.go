@@ -173,10 +173,13 @@ func (s *session) once(ctx context.Context, free int) error {
 func (s *session) take(got *types.Message) {
 	d := &lanes.Delivery{Source: s.cfg.Queue + "@" + aws.ToString(got.MessageId)}
 	d.Message, d.Err = decode(strings.TrimSuffix(s.cfg.Queue, fifo), got)
-	if n, err := strconv.Atoi(got.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)]); err == nil && d.Message.OrderingKey() == "" {
-		d.Attempts = max(n-1, 0) // others are tried again here
+	if n, err := strconv.Atoi(got.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)]); err == nil {
+		d.Attempts = max(n-1, 0)
 	}
 	s.engine.Decode(d)
+	if d.Message.OrderingKey() != "" {
+		d.Attempts = 0 // it is tried again here, and comes again for other reasons
+	}
 	d.Settle = func(o lanes.Outcome, pause time.Duration) {
 		s.mu.Lock()
 		delete(s.open, d)

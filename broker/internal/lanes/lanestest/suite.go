@@ -37,6 +37,12 @@ func Run(t *testing.T, h Harness) {
 			test.run(t, h)
 		})
 	}
+	if h.Patience > 0 {
+		t.Run("a handler may take longer than the broker waits for a dead one", func(t *testing.T) {
+			t.Parallel()
+			takesLong(t, h)
+		})
+	}
 	if h.Reject {
 		t.Run("what is rejected doesn't come again", func(t *testing.T) {
 			t.Parallel()
@@ -250,7 +256,7 @@ func stops(t *testing.T, h Harness) {
 	}
 	// What was handled was acknowledged: the next consumer doesn't see it.
 	source.start(t, quick(), func(ctx context.Context, msg *outbox.Message) error {
-		if _, known := handled.Load(msg.ID); known {
+		if _, known := handled.Load(msg.ID); known && !h.Prefix {
 			t.Errorf("%s/%s came again", msg.Key, msg.Payload)
 		}
 		return e.apply(ctx, msg)
@@ -364,6 +370,32 @@ func hangs(t *testing.T, h Harness) {
 	}
 	if !errors.Is(c.err, consume.ErrHung) {
 		t.Errorf("ended with: %v", c.err)
+	}
+}
+
+func takesLong(t *testing.T, h Harness) {
+	source, e := h.Source(t), newEffects(t)
+	var calls atomic.Int64
+	cfg := quick()
+	handler := func(ctx context.Context, msg *outbox.Message) error {
+		calls.Add(1)
+		if string(msg.Payload) == "0" { // those behind it wait as long
+			select {
+			case <-time.After(h.Patience * 5 / 2):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return e.apply(ctx, msg)
+	}
+	members := []*running{source.start(t, cfg, handler), source.start(t, cfg, handler)}
+	source.publish(t, numbered(source.Topic, 6, 2))
+	e.complete(6, h.Ordered)
+	for _, m := range members {
+		m.mustStop()
+	}
+	if n := calls.Load(); n != 6 {
+		t.Errorf("the handler was called %d times for 6 messages", n)
 	}
 }
 

@@ -29,6 +29,14 @@ type Harness struct {
 	// Ordered says that the broker keeps the order of a key when several consumers share a source.
 	Ordered bool
 
+	// Prefix says that the broker remembers how far a consumer is instead of single messages: what was
+	// handled behind one that was not comes again.
+	Prefix bool
+
+	// Patience is after how long the broker takes a silent consumer for dead, as Open configures it; 0 if
+	// it looks at connections or members instead of messages.
+	Patience time.Duration
+
 	// Reject says that the broker can dead-letter.
 	Reject bool
 }
