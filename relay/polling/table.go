@@ -200,32 +200,46 @@ func MessageColumns() []string {
 	return names
 }
 
-// Page collects messages into a batch.
+// Page collects messages into batches. Small ones share its memory: each with blocks of its own would keep much more
+// than there is in it. It belongs to the goroutine that reads; batches are recycled by any.
 type Page struct {
 	table *Table
 	pg    *page
+
+	// Where the next batch begins.
+	from, fromBytes int
 }
 
-// NewPage returns an empty page. It belongs to the goroutine that reads.
-func (t *Table) NewPage() *Page { return &Page{t, t.pool.get()} }
+// NewPage returns an empty page.
+func (t *Table) NewPage() *Page {
+	pg := t.pool.get()
+	pg.users.Store(1) // until Drop
+	return &Page{table: t, pg: pg}
+}
 
 // Add decodes a row of MessageColumns in binary format, nil for NULL. What the row points to is copied.
 func (p *Page) Add(row [][]byte) (*relay.Delivery, error) {
 	return p.table.decoder.decode(p.pg, row)
 }
 
-// Len is the number of messages, Bytes about what they take.
-func (p *Page) Len() int   { return len(p.pg.deliveries) }
-func (p *Page) Bytes() int { return p.pg.arena.bytes }
+// Len is the number of messages that are in no batch yet, Bytes about what they take.
+func (p *Page) Len() int   { return len(p.pg.deliveries) - p.from }
+func (p *Page) Bytes() int { return p.pg.arena.bytes - p.fromBytes }
 
-// Batch ends the page.
+// Batch returns them, and leaves the page to those that follow.
 func (p *Page) Batch() relay.Batch {
-	p.pg.users.Store(1)
-	return relay.Batch{Deliveries: p.pg.deliveries, Recycle: p.table.recycler(p.pg)}
+	n := len(p.pg.deliveries)
+	batch := relay.Batch{Deliveries: p.pg.deliveries[p.from:n:n], Recycle: p.table.recycler(p.pg)}
+	p.pg.users.Add(1)
+	p.from, p.fromBytes = n, p.pg.arena.bytes
+	return batch
 }
 
-// Drop gives an unused page back.
-func (p *Page) Drop() { p.table.pool.put(p.pg) }
+// Full reports whether what follows is to have another page.
+func (p *Page) Full() bool { return p.pg.arena.bytes >= blockSize*3/4 || len(p.pg.deliveries) >= 1000 }
+
+// Drop ends the page. Its batches last until they are recycled.
+func (p *Page) Drop() { p.table.recycler(p.pg)() }
 
 // Visibility tells which transactions a pg_snapshot sees. It is immutable.
 type Visibility struct{ s txSnapshot }

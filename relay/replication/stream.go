@@ -125,16 +125,19 @@ func (s *session) nextOfLog(ctx context.Context, limit int) (relay.Batch, error)
 
 // readLog collects what has come, and waits if nothing has.
 func (s *session) readLog(ctx context.Context, limit int) (relay.Batch, error) {
-	s.page = s.table.NewPage()
-	err := s.collect(ctx, limit)
-	page := s.page
-	s.page = nil
-	if err != nil || page.Len() == 0 {
-		page.Drop()
+	if s.page == nil {
+		s.page = s.table.NewPage()
+	}
+	if err := s.collect(ctx, limit); err != nil || s.page.Len() == 0 {
 		return relay.Batch{}, err
 	}
-	s.pace.read(page.Len(), time.Now())
-	return page.Batch(), nil
+	s.pace.read(s.page.Len(), time.Now())
+	batch := s.page.Batch()
+	if s.page.Full() {
+		s.page.Drop()
+		s.page = nil
+	}
+	return batch, nil
 }
 
 func (s *session) collect(ctx context.Context, limit int) error {
