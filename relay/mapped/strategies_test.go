@@ -162,3 +162,62 @@ func TestALateRelayMarksNothingOfAnothers(t *testing.T) {
 		})
 	}
 }
+
+// What docs/mapping.md says of two relays: the second message of a key is not locked while a relay publishes the
+// first one, so another relay takes it, and may be done before.
+func TestTwoSkipLockedRelaysInvertAKey(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	open := func(name string) relay.Session {
+		s, err := NewSkipLocked(db.config(), events(), Config{Name: name, PollIdle: 5 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return session(t, s)
+	}
+	db.exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
+	slow, quick := open("slow"), open("quick")
+	first := read(t, slow, 1)
+	db.exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '2')`)
+	second := read(t, quick, 1)
+	if string(first[0].Payload) != "1" || string(second[0].Payload) != "2" {
+		t.Fatalf("the relays got %q and %q", first[0].Payload, second[0].Payload)
+	}
+	if err := quick.Settle(t.Context(), relay.Settlement{Through: &second[0], Delivered: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := quick.Close(t.Context()); err != nil { // what it settled is committed by now
+		t.Fatal(err)
+	}
+	if done := db.value("SELECT convert_from(payload, 'UTF8') FROM events WHERE status = 'done'"); done != "2" {
+		t.Errorf("%q is marked while the first message waits, want 2", done)
+	}
+}
+
+// A status without an owner doesn't say whose a row is: docs/mapping.md warns that a relay that finds itself alone
+// takes back those of the author's own program, too, and that a column of the owner prevents it.
+func TestARelayAloneTakesBackRowsOfAProgramThatItCannotSee(t *testing.T) {
+	t.Parallel()
+	for name, owner := range map[string]string{"without an owner": "", "with an owner": "owner"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			m := events()
+			m.Claim = schema.Claim{Status: "taken", Since: "locked_until", Owner: owner}
+			s, err := NewLease(db.config(), m, Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			db.exec(`INSERT INTO events (topic, key, payload, status, locked_until, owner)
+				VALUES ('t', 'theirs', 'theirs', 'taken', now(), 'their program')`)
+			db.exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'ours', 'ours')`)
+			want := "theirs"
+			if owner != "" {
+				want = "ours"
+			}
+			if got := read(t, session(t, s), 1); string(got[0].Payload) != want {
+				t.Errorf("got %q first, want %q", got[0].Payload, want)
+			}
+		})
+	}
+}
