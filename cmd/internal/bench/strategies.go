@@ -151,6 +151,8 @@ func Strategies(ctx context.Context, cfg StrategiesConfig) ([]Result, error) {
 				run := strategyRun{StrategiesConfig: &cfg, strategy: s, bed: b, to: to, workers: workers, layout: layouts(to.names)[s.layout]}
 				r, err := run.once(ctx)
 				if err != nil {
+					compareSnapshot(results[first:])
+					compare(results[begins:], Floor)
 					return results, fmt.Errorf("%s, %d workers, round %d: %w", name, workers, round+1, err)
 				}
 				r.Round = round + 1
