@@ -2,6 +2,7 @@ package mapped
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -217,6 +218,36 @@ func TestARelayAloneTakesBackRowsOfAProgramThatItCannotSee(t *testing.T) {
 			}
 			if got := read(t, session(t, s), 1); string(got[0].Payload) != want {
 				t.Errorf("got %q first, want %q", got[0].Payload, want)
+			}
+		})
+	}
+}
+
+// An offset can't pass a message that waits, so a crash repeats what was settled behind it.
+func TestACrashRepeatsWhatWasSettledBehindAMessageThatWaits(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"xmin", "serial"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			source, err := strategies()[name](db.config(), Config{Name: "one", Lease: time.Second, PollIdle: 5 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			db.exec(`INSERT INTO events (topic, key, payload) SELECT 't', n::text, convert_to(n::text, 'UTF8') FROM generate_series(1, 4) n`)
+			s := session(t, source)
+			ds := read(t, s, 4)
+			err = s.Settle(t.Context(), relay.Settlement{Through: &ds[3], Delivered: 3,
+				Hold: []relay.Hold{{Delivery: &ds[1], RetryAt: time.Now().Add(time.Hour), Err: errors.New("not now")}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := s.(*offsetSession)
+			crash(o.source, o.link, o.reading)
+			for i, d := range read(t, session(t, source), 3) {
+				if want := fmt.Sprint(i + 2); string(d.Payload) != want {
+					t.Errorf("message %s came again in the place of %s", d.Payload, want)
+				}
 			}
 		})
 	}
