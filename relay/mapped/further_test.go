@@ -1,0 +1,64 @@
+package mapped
+
+import (
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// What a priority promises: whatever waits with a higher one is taken first, and equals in the order of their ids.
+func TestAPriorityIsTakenFirst(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.exec(`ALTER TABLE events ADD priority integer NOT NULL DEFAULT 0`)
+	db.exec(`INSERT INTO events (topic, key, payload, priority) VALUES
+		('t', 'a', 'bulk 1', 0), ('t', 'b', 'bulk 2', 0), ('t', 'c', 'urgent 1', 9), ('t', 'd', 'urgent 2', 9)`)
+	m := events()
+	m.Priority = "priority"
+	source, err := NewSkipLocked(db.config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range read(t, session(t, source), 4) {
+		if want := []string{"urgent 1", "urgent 2", "bulk 1", "bulk 2"}[i]; string(d.Payload) != want {
+			t.Errorf("got %q in the place of %q", d.Payload, want)
+		}
+	}
+}
+
+// A table that its owner partitions by date: rows of all partitions are delivered and marked, and a partition of
+// delivered rows can be dropped beneath a relay that runs.
+func TestATablePartitionedByDateIsDelivered(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.exec(`CREATE TABLE dated (LIKE events INCLUDING DEFAULTS INCLUDING IDENTITY, PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at)`)
+	db.exec(`CREATE TABLE dated_old PARTITION OF dated FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')`)
+	db.exec(`CREATE TABLE dated_new PARTITION OF dated FOR VALUES FROM ('2020-02-01') TO ('2020-03-01')`)
+	db.exec(`INSERT INTO dated (topic, key, payload, created_at) VALUES ('t', 'k', '1', '2020-01-31'), ('t', 'k', '2', '2020-02-01')`)
+	m := events()
+	m.Table = "dated"
+	source, err := NewSkipLocked(db.config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := session(t, source)
+	ds := read(t, s, 2)
+	if string(ds[0].Payload) != "1" || string(ds[1].Payload) != "2" {
+		t.Fatalf("got %q and %q", ds[0].Payload, ds[1].Payload)
+	}
+	if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[1], Delivered: 2}); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); db.value("SELECT count(*) FROM dated WHERE status = 'done'") != "2"; {
+		if time.Now().After(deadline) {
+			t.Fatal("the rows are not marked")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	db.exec(`DROP TABLE dated_old`)
+	db.exec(`INSERT INTO dated (topic, key, payload, created_at) VALUES ('t', 'k', '3', '2020-02-02')`)
+	if got := read(t, s, 1); string(got[0].Payload) != "3" {
+		t.Errorf("got %q after the partition was dropped", got[0].Payload)
+	}
+}
