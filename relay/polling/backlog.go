@@ -1,6 +1,7 @@
 package polling
 
 import (
+	"cmp"
 	"context"
 	"slices"
 )
@@ -12,10 +13,12 @@ import (
 // ids lie in each. A page is then read from just those chunks whose ids it may contain. Transactions
 // that ran at the same time share a stretch of ids, so a page usually takes one or two chunks.
 type backlog struct {
-	next   txSnapshot
-	chunks []chunk // those that have ids after `after`
-	after  int64   // everything up to here has been returned
-	step   int64   // ids that the next page spans
+	next  txSnapshot
+	ahead []chunk // of which no page has asked for anything, by their first ids
+	open  []chunk // the others that are not read to their end
+	last  int64   // id of all
+	after int64   // everything up to here has been returned
+	step  int64   // ids that the next page spans
 
 	asked   *pageQuery // of the page after the last one that was returned
 	through int64      // where that ends
@@ -30,7 +33,9 @@ type chunk struct {
 
 func (c *chunk) single() bool { return c.xids.lo == c.xids.hi }
 
-const chunkSize = 10_000
+// A page looks at all index entries of its chunks, so they are about as large as a page. More of them cost
+// memory, 32 bytes each, and a statement each when the backlog is measured.
+const chunkSize = 2000
 
 // newBacklog measures what next sees and prev doesn't (and a little more, that next doesn't see), and will return what has an id greater than after.
 func newBacklog(ctx context.Context, r *reader, prev, next *txSnapshot, after int64) (*backlog, error) {
@@ -49,7 +54,7 @@ func newBacklog(ctx context.Context, r *reader, prev, next *txSnapshot, after in
 			switch {
 			case s.count < chunkSize:
 				if s.count > 0 {
-					b.chunks = append(b.chunks, chunk{xidRange{s.first, within.hi}, s.ids})
+					b.ahead = append(b.ahead, chunk{xidRange{s.first, within.hi}, s.ids})
 				}
 				within.lo = within.hi + 1
 			case s.first == s.last:
@@ -57,26 +62,27 @@ func newBacklog(ctx context.Context, r *reader, prev, next *txSnapshot, after in
 				within.lo = s.first + 1
 			default:
 				// The last transaction may go on behind the limit, so it is left to the next chunk.
-				b.chunks = append(b.chunks, chunk{xidRange{s.first, s.last - 1}, s.ids})
+				b.ahead = append(b.ahead, chunk{xidRange{s.first, s.last - 1}, s.ids})
 				within.lo = s.last
 			}
 		}
 	}
 	found, err := r.transactions(ctx, singles)
-	b.chunks = append(b.chunks, found...)
-	slices.SortFunc(b.chunks, func(x, y chunk) int {
-		if x.xids.lo < y.xids.lo {
-			return -1
-		}
-		return 1
-	})
+	b.ahead = append(b.ahead, found...)
+	slices.SortFunc(b.ahead, func(x, y chunk) int { return cmp.Compare(x.ids.first, y.ids.first) })
+	for _, c := range b.ahead {
+		b.last = max(b.last, c.ids.last)
+	}
 	return b, err
 }
 
 // done reports whether everything was returned.
 func (b *backlog) done() bool {
-	b.chunks = slices.DeleteFunc(b.chunks, func(c chunk) bool { return c.ids.last <= b.after })
-	return len(b.chunks) == 0
+	b.open = slices.DeleteFunc(b.open, func(c chunk) bool { return c.ids.last <= b.after })
+	for len(b.open) == 0 && len(b.ahead) > 0 && b.ahead[0].ids.last <= b.after {
+		b.ahead = b.ahead[1:]
+	}
+	return len(b.open)+len(b.ahead) == 0
 }
 
 // read returns the next page of at most limit messages, or nil after the last. It asks for the page that
@@ -120,13 +126,17 @@ func (b *backlog) read(life context.Context, r *reader, limit, maxBytes int) (*p
 
 // ask asks for the page of at most limit messages after those that were returned.
 func (b *backlog) ask(life context.Context, r *reader, limit int) {
-	first, last := b.chunks[0].ids.first, b.chunks[0].ids.last
-	for _, c := range b.chunks {
-		first, last = min(first, c.ids.first), max(last, c.ids.last)
+	after := b.after
+	if len(b.open) == 0 {
+		after = max(after, b.ahead[0].ids.first-1)
 	}
-	after := max(b.after, first-1)
 	b.step = max(b.step, int64(limit))
-	b.through = min(last, after+b.step)
+	b.through = min(b.last, after+b.step)
+	for len(b.ahead) > 0 && b.ahead[0].ids.first <= b.through {
+		b.open = append(b.open, b.ahead[0])
+		b.ahead = b.ahead[1:]
+	}
+	slices.SortFunc(b.open, func(x, y chunk) int { return cmp.Compare(x.xids.lo, y.xids.lo) })
 	b.asked = r.askPage(life, &b.next, b.ranges(after, b.through), after, b.through, limit)
 }
 
@@ -135,8 +145,8 @@ func (b *backlog) ask(life context.Context, r *reader, limit int) {
 func (b *backlog) ranges(after, through int64) []xidRange {
 	var ranges []xidRange
 	joined := false // the last range may be extended
-	for i := range b.chunks {
-		c := &b.chunks[i]
+	for i := range b.open {
+		c := &b.open[i]
 		if c.ids.first > through || c.ids.last <= after {
 			continue
 		}
