@@ -109,7 +109,8 @@ func TestADestinationWithARateReadsNoMoreThanItSendsBeforeTheEnd(t *testing.T) {
 	if c := paced(d); c != d.Delivery {
 		t.Errorf("without a rate: %+v", c)
 	}
-	for rate, want := range map[int][2]int{1: {1, 5}, 100: {10, 500}, 5000: {500, 10000}, 1000000: {2500, 10000}} {
+	all := d.Delivery
+	for rate, want := range map[int][2]int{1: {1, 5}, 100: {10, 500}, 5000: {500, all.MaxInFlight}, 1000000: {all.Batch, all.MaxInFlight}} {
 		d.Rate = rate
 		if c := paced(d); c.Batch != want[0] || c.MaxInFlight != want[1] {
 			t.Errorf("rate %d: batch %d, in flight %d, want %v", rate, c.Batch, c.MaxInFlight, want)
