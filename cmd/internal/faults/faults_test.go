@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -70,15 +71,29 @@ func TestABrokerThatIsKilledAndComesBackGetsEverything(t *testing.T) {
 		w.write(time.Millisecond)
 		w.relay("relay-1")
 		n := rounds(t, 2)
-		for range n {
+		var starts, flows []time.Duration
+		for i := range n {
 			w.flowing(15 * time.Second)
 			w.must(w.broker.server.Kill9())
-			time.Sleep(time.Second)
+			time.Sleep(time.Duration(1+i%3) * time.Second)
+			began := time.Now()
 			w.must(w.broker.server.Restart(t.Context()))
+			w.must(w.broker.Answers(t.Context()))
+			starts = append(starts, time.Since(began))
+			took, err := w.load.Flows(t.Context(), 30*time.Second)
+			w.must(err)
+			flows = append(flows, took)
 		}
-		w.flowing(30 * time.Second)
+		t.Logf("from its start until the broker answers: %s; from then until all is delivered: %s", spread(starts), spread(flows))
 		w.settle(n)
 	})
+}
+
+// spread describes times. It sorts them.
+func spread(times []time.Duration) string {
+	slices.Sort(times)
+	at := func(q float64) time.Duration { return times[int(q*float64(len(times)-1))].Round(time.Millisecond) }
+	return fmt.Sprintf("median %v, 9 of 10 within %v, longest %v", at(0.5), at(0.9), at(1))
 }
 
 func TestABrokerThatFreezesGetsEverything(t *testing.T) {

@@ -59,6 +59,15 @@ func (t NATSTopic) Delete(ctx context.Context) error {
 	})
 }
 
+func (t NATSTopic) Answers(ctx context.Context) error {
+	return askUntil(ctx, func(ctx context.Context) error {
+		return t.With(ctx, func(js jetstream.JetStream) error {
+			_, err := js.Stream(ctx, t.stream())
+			return err
+		})
+	})
+}
+
 func (t NATSTopic) Read(ctx context.Context) (Reader, error) {
 	nc, err := nats.Connect(t.URL)
 	if err != nil {

@@ -14,6 +14,9 @@ type Target interface {
 	Create(ctx context.Context) error
 	// Delete removes it with what it holds.
 	Delete(ctx context.Context) error
+	// Answers returns once whoever asks anew is told by the broker where the topic ends: its process may run
+	// long before that. It writes nothing.
+	Answers(ctx context.Context) error
 	// Read begins at the beginning of the topic.
 	Read(ctx context.Context) (Reader, error)
 }
@@ -29,6 +32,21 @@ type Reader interface {
 
 // MaxMessage is the largest message, in bytes, that topics made by a [Target] take.
 const MaxMessage = 100_000
+
+// askUntil calls ask, with little time for each call, until it succeeds.
+func askUntil(ctx context.Context, ask func(context.Context) error) error {
+	for {
+		attempt, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		err := ask(attempt)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if pauseErr := Pause(ctx, 10*time.Millisecond); pauseErr != nil {
+			return fmt.Errorf("%w: %w", pauseErr, err)
+		}
+	}
+}
 
 // pollTime is how long Next waits for something.
 const pollTime = 100 * time.Millisecond
