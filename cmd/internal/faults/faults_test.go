@@ -2,7 +2,6 @@ package faults
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -161,16 +160,9 @@ func TestARelayThatIsToldToStopDrainsAndRepeatsNothing(t *testing.T) {
 	})
 }
 
-// The other's latency is told, not asserted: OUTBOX_FAULTS_OUTAGE says how long the second destination is
-// away, 10 s without it.
+// The other's latency is told, not asserted.
 func TestADestinationThatIsAwayHoldsUpNoOtherAndLosesNothing(t *testing.T) {
-	away := 10 * time.Second
-	if s := os.Getenv("OUTBOX_FAULTS_OUTAGE"); s != "" {
-		var err error
-		if away, err = time.ParseDuration(s); err != nil {
-			t.Fatal(err)
-		}
-	}
+	away := outage(t, 10*time.Second)
 	w := newWorld(t, onNATS)
 	second := onNATS(t)
 	w.second = &second

@@ -1,6 +1,6 @@
 // Package faults runs the binary's relays as real processes against real servers, breaks one thing after
-// the other, and lets the checker decide. OUTBOX_FAULTS_ROUNDS says how many faults each test injects;
-// without it, a few that fit into CI.
+// the other, and lets the checker decide. OUTBOX_FAULTS_ROUNDS says how many faults each test injects, and
+// OUTBOX_FAULTS_OUTAGE how long a broker is away where that matters; without them, what fits into CI.
 package faults
 
 import (
@@ -48,6 +48,19 @@ func rounds(t *testing.T, inCI int) int {
 	return inCI
 }
 
+// outage is how long a broker is to be away.
+func outage(t *testing.T, inCI time.Duration) time.Duration {
+	s := os.Getenv("OUTBOX_FAULTS_OUTAGE")
+	if s == "" {
+		return inCI
+	}
+	away, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatalf("OUTBOX_FAULTS_OUTAGE: %v", err)
+	}
+	return away
+}
+
 var binary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "outbox-binary-")
 	if err != nil {
@@ -72,6 +85,7 @@ type world struct {
 	broker destination
 	second *destination // nil: there is one destination
 	relays []*rig.Relay
+	size   int // of a payload; 0: the load's default
 }
 
 func newWorld(t *testing.T, broker func(*testing.T) destination) *world {
@@ -85,7 +99,7 @@ func newWorld(t *testing.T, broker func(*testing.T) destination) *world {
 // write begins a load of four writers, each with a pause between its transactions.
 func (w *world) write(pause time.Duration) {
 	w.t.Helper()
-	load, err := rig.NewLoad(w.t.Context(), rig.LoadConfig{URL: w.pg.URL("postgres"), Topic: "events", Keys: keys, Writers: 4, Pause: pause, Seed: 7})
+	load, err := rig.NewLoad(w.t.Context(), rig.LoadConfig{URL: w.pg.URL("postgres"), Topic: "events", Keys: keys, Writers: 4, Pause: pause, Seed: 7, Size: w.size})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -97,10 +111,6 @@ func (w *world) write(pause time.Duration) {
 // relay starts a relay process under a name.
 func (w *world) relay(name string) *rig.Relay {
 	w.t.Helper()
-	path, err := binary()
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	text := fmt.Sprintf(`
 name: %s
 database: {url: %q}
@@ -114,6 +124,14 @@ destinations:
 	if w.second != nil {
 		text += fmt.Sprintf("  - name: second\n    broker: %s\n    lease: %s\n    delivery: {max_attempts: 1}\n", w.second.yaml, lease)
 	}
+	return w.start(name, text)
+}
+
+// start starts a relay process with a configuration.
+func (w *world) start(name, text string) *rig.Relay {
+	w.t.Helper()
+	path, err := binary()
+	w.must(err)
 	r, err := rig.StartRelay(path, w.t.TempDir(), name, text)
 	if err != nil {
 		w.t.Fatal(err)

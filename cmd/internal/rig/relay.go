@@ -117,6 +117,12 @@ func (r *Relay) current() (*os.Process, chan struct{}) {
 	return r.process, r.exited
 }
 
+// PID is the process's id.
+func (r *Relay) PID() int {
+	process, _ := r.current()
+	return process.Pid
+}
+
 // Signal sends a signal to a process that still runs.
 func (r *Relay) Signal(s syscall.Signal) error {
 	process, _ := r.current()
