@@ -76,6 +76,23 @@ type Session interface {
 	Close(ctx context.Context) error
 }
 
+// Coupled is what a Session adds for a broker that must know what the database has settled, because it promises
+// to take no message twice. Its methods are safe for concurrent use, with each other and with all of the session's.
+type Coupled interface {
+	Session
+
+	// Confirm asks the database: nil says that the lease was still this session's after the call began, and so
+	// that no other session had read the cursor by then. Otherwise it is ErrLeaseLost, or another error.
+	Confirm(ctx context.Context) error
+
+	// Passed reports whether the cursor has passed the message that a session of this destination returned with
+	// this Ref and Position: it is settled, and Next will never return it. When in doubt it says no.
+	Passed(ref uint64, position int64) bool
+
+	// Whole reports whether the session covers every shard of the destination, and so nobody else publishes for it.
+	Whole() bool
+}
+
 // ErrLeaseLost says that another relay owns the shard group: the session is over, and nothing that it
 // would still settle counts.
 var ErrLeaseLost = errors.New("relay: lease lost, another relay owns the shard group")

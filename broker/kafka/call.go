@@ -149,6 +149,9 @@ func (c *call) lookup(names []string) {
 
 // check plans message i to be sent, or says why it can't be.
 func (c *call) check(i int32) {
+	if c.tx != nil && c.tx.open.produced(c.batch[i]) {
+		return // accepted, in a transaction of before
+	}
 	if len(c.failed) > 0 && c.skip(i) {
 		return
 	}
@@ -243,7 +246,11 @@ func (c *call) deliver(part []int32) {
 		}
 		return
 	}
-	if err := c.begin(len(part)); err != nil {
+	err := c.begin(len(part))
+	if err == nil && c.tx != nil {
+		err = c.stage(c.batch, part)
+	}
+	if err != nil {
 		c.stop(c.broker.down(err))
 		c.deliver(part)
 		return
@@ -252,7 +259,12 @@ func (c *call) deliver(part []int32) {
 	for _, i := range part {
 		c.buffer(c.record(i, c.plan.topics[i].name, now))
 	}
-	if err := c.send(c.ctx); err != nil || c.seat.failed.Load() > 0 {
+	err = c.send(c.ctx)
+	switch {
+	case err != nil && c.tx != nil && !c.tx.takenBack:
+		c.stop(c.broker.down(err))
+		c.deliver(part)
+	case err != nil || c.seat.failed.Load() > 0:
 		c.judge(part, err)
 	}
 }
@@ -264,6 +276,9 @@ func (c *call) judge(part []int32, gaveUp error) {
 	for n, i := range part {
 		cause, failed := c.failures[&c.slab.records[n]]
 		if !failed {
+			if c.takenBack() {
+				unsent = append(unsent, i)
+			}
 			continue
 		}
 		switch v := verdictOn(cause); {
@@ -290,18 +305,30 @@ func (c *call) judge(part []int32, gaveUp error) {
 		refused = c.refit(refused, refusal)
 	}
 	switch {
+	case c.takenBack() && len(refused) > 0:
+		// Each partition's records are refused together, and no key is in two of them.
+		c.again(unsent, refusal)
+		c.search(refused, refusal)
 	case errors.Is(gaveUp, errUnsent):
 		// Nothing has left, so the part is sent again without what failed. Together and in order: the
 		// refused ones fit by now, or have failed.
 		c.again(append(refused, unsent...), refusal)
-	case len(refused) == 1 && len(part) == 1:
-		c.fail(refused[0], outbox.Permanent(c.refusal(refused[0], refusal)))
+	case len(refused) == 1 && len(part) > 1:
+		c.again(refused, refusal)
 	case len(refused) > 0:
-		// The server has refused batches, and doesn't say for which record.
-		half := len(refused) / 2
-		c.again(refused[:half], refusal)
-		c.again(refused[half:], refusal)
+		c.search(refused, refusal)
 	}
+}
+
+// search sends refused messages in two halves: the server has refused batches, and doesn't say for which record.
+func (c *call) search(refused []int32, refusal error) {
+	if len(refused) == 1 {
+		c.fail(refused[0], outbox.Permanent(c.refusal(refused[0], refusal)))
+		return
+	}
+	half := len(refused) / 2
+	c.again(refused[:half], refusal)
+	c.again(refused[half:], refusal)
 }
 
 // again delivers part, which was not sent or was refused because of some message among others.
@@ -374,7 +401,7 @@ const (
 func verdictOn(err error) verdict {
 	var answer *kerr.Error
 	if !errors.As(err, &answer) {
-		if errors.Is(err, kgo.ErrClientClosed) {
+		if errors.Is(err, kgo.ErrClientClosed) || errors.Is(err, kgo.ErrAborting) {
 			return notSent
 		}
 		return unknownOutcome
@@ -387,7 +414,8 @@ func verdictOn(err error) verdict {
 		return topicGone
 	case kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping,
 		kerr.ProducerFenced, kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed, kerr.IllegalSaslState,
-		kerr.UnsupportedSaslMechanism, kerr.UnsupportedVersion, kerr.UnknownServerError:
+		kerr.UnsupportedSaslMechanism, kerr.UnsupportedVersion, kerr.UnknownServerError, kerr.InvalidTxnState,
+		kerr.TransactionalIDAuthorizationFailed, kerr.TransactionCoordinatorFenced, kerr.ConcurrentTransactions, kerr.TransactionAbortable:
 		return unknownOutcome
 	}
 	return topicFailed

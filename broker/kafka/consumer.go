@@ -69,8 +69,8 @@ type place struct {
 	n     int32
 }
 
-// fetchAtOnce bounds the records of a poll, which is how much a partition can have beyond MaxInFlight.
-const fetchAtOnce = 500
+// fetchWait is how long the cluster waits for records before it answers that there are none.
+const fetchWait = 250 * time.Millisecond
 
 // NewConsumer makes a Consumer. conn says how to connect; what concerns publishing in it is ignored. All
 // faults are reported together, and nothing is connected.
@@ -123,6 +123,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		kgo.ConsumeTopics(c.cfg.Topics...),
 		kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.ConsumeResetOffset(reset),
+		kgo.FetchMaxWait(fetchWait),
 		kgo.SessionTimeout(c.cfg.SessionTimeout),
 		kgo.HeartbeatInterval(min(c.cfg.SessionTimeout/10, 3*time.Second)),
 		kgo.RebalanceTimeout(c.cfg.RebalanceTimeout),
@@ -165,7 +166,7 @@ func (c *Consumer) poll(ctx context.Context) error {
 		}
 	})
 	for polling.Err() == nil {
-		fetches := c.client.PollRecords(polling, fetchAtOnce)
+		fetches := c.client.PollFetches(polling) // all of it: the client would drop the rest of what gets paused
 		fetches.EachError(func(topic string, n int32, err error) {
 			if polling.Err() == nil {
 				c.logger.Warn("fetch failed", "topic", topic, "partition", n, "error", c.broker.explain(err))

@@ -12,7 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// partition is a partition that is ours: what was fetched of it and how far it is done. mu is a leaf.
+// partition is a partition that is ours: what was fetched of it and how far it is done. mu is taken before that of
+// the group.
 type partition struct {
 	consumer *Consumer
 	place    place
@@ -20,7 +21,8 @@ type partition struct {
 	limit    int
 
 	mu        sync.Mutex
-	waiting   []*fetched // in the order of offsets; the first isn't done
+	backlog   []*kgo.Record // fetched, and no place in the group yet
+	waiting   []*fetched    // in the group, in the order of offsets; the first isn't done
 	next      kgo.EpochOffset
 	committed int64
 	paused    bool
@@ -35,29 +37,47 @@ type fetched struct {
 
 // add takes records, and stops fetching while there are too many.
 func (p *partition) add(records []*kgo.Record) {
-	all := make([]*fetched, len(records))
 	p.mu.Lock()
-	for i, r := range records {
-		all[i] = &fetched{offset: r.Offset, epoch: r.LeaderEpoch}
+	defer p.mu.Unlock()
+	p.backlog = append(p.backlog, records...)
+	p.advance()
+}
+
+// advance hands to the group what it has room for. Fetching goes on before the backlog has come to its end, because
+// the client asks for a partition that was paused with its next request only, and one that is under way may take
+// fetchWait. The caller has mu.
+func (p *partition) advance() {
+	n := min(len(p.backlog), max(p.limit-len(p.waiting), 0))
+	for _, r := range p.backlog[:n] {
+		p.handle(r)
 	}
-	p.waiting = append(p.waiting, all...)
-	if len(p.waiting) >= p.limit && !p.paused {
-		p.paused = true
+	clear(p.backlog[:n])
+	if p.backlog = p.backlog[n:]; len(p.backlog) == 0 {
+		p.backlog = nil
+	}
+	switch full := len(p.backlog) > p.limit; {
+	case full && !p.paused:
 		p.consumer.client.PauseFetchPartitions(p.name())
+	case !full && p.paused:
+		p.consumer.client.ResumeFetchPartitions(p.name())
+	default:
+		return
 	}
-	p.mu.Unlock()
-	for i, r := range records {
-		d := &lanes.Delivery{Source: fmt.Sprintf("%s/%d@%d", r.Topic, r.Partition, r.Offset)}
-		d.Message, d.Err = decode(r)
-		p.consumer.engine.Decode(d)
-		at := all[i]
-		d.Settle = func(o lanes.Outcome, _ time.Duration) {
-			if o == lanes.Done {
-				p.done(at)
-			}
+	p.paused = !p.paused
+}
+
+func (p *partition) handle(r *kgo.Record) {
+	at := &fetched{offset: r.Offset, epoch: r.LeaderEpoch}
+	p.waiting = append(p.waiting, at)
+	d := &lanes.Delivery{Source: fmt.Sprintf("%s/%d@%d", r.Topic, r.Partition, r.Offset)}
+	d.Message, d.Err = decode(r)
+	p.consumer.engine.Decode(d)
+	d.Settle = func(o lanes.Outcome, _ time.Duration) {
+		if o == lanes.Done {
+			p.done(at)
 		}
-		p.group.Add(d)
 	}
+	p.group.Add(d) // if it was stopped, it gives the record back at once: not Done, so mu isn't taken again
 }
 
 // done notes that a record was handled. Only what is done without a gap may be committed: the group knows no
@@ -73,10 +93,7 @@ func (p *partition) done(f *fetched) {
 	}
 	clear(p.waiting[:n])
 	p.waiting = p.waiting[n:]
-	if p.paused && len(p.waiting) <= p.limit/2 {
-		p.paused = false
-		p.consumer.client.ResumeFetchPartitions(p.name())
-	}
+	p.advance()
 }
 
 func (p *partition) name() map[string][]int32 { return map[string][]int32{p.place.topic: {p.place.n}} }

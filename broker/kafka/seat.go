@@ -18,6 +18,7 @@ type seat struct {
 	formatted formatted
 
 	client     *kgo.Client // nil until needed, and after a failure
+	tx         *transactor // nil: no transactions
 	generation int         // of the limits that client has seen
 	promise    func(*kgo.Record, error)
 
@@ -56,12 +57,20 @@ func (s *seat) open() error {
 		return nil
 	}
 	s.discard()
-	cfg := &s.broker.cfg
-	compression, err := codec(cfg.Compression)
+	if s.tx != nil {
+		return errNoProducer // a new one has to be fenced in
+	}
+	return s.connect(generation)
+}
+
+// connect makes the client.
+func (s *seat) connect(generation int, more ...kgo.Opt) error {
+	compression, err := codec(s.broker.cfg.Compression)
 	if err != nil {
 		return err
 	}
-	client, err := kgo.NewClient(append(s.broker.options[:len(s.broker.options):len(s.broker.options)],
+	options := append(more, s.broker.options...)
+	client, err := kgo.NewClient(append(options,
 		kgo.WithHooks((*hook)(s)),
 		kgo.ManualFlushing(),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
@@ -69,7 +78,7 @@ func (s *seat) open() error {
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 		kgo.ProducerBatchCompression(compression),
 		kgo.ProducerBatchMaxBytesFn(s.broker.batchLimit),
-		kgo.MaxBufferedRecords(partRecords+1), // a part, and the barrier
+		kgo.MaxBufferedRecords(partRecords+2), // a part, the barrier, and the record of a transaction
 		kgo.ProducerLinger(0),
 		// No RecordRetries, no RecordDeliveryTimeout, no contexts that end: the library would give up a
 		// batch at a moment of its own.
@@ -102,6 +111,14 @@ func (s *seat) begin(n int) error {
 	}
 	s.slab.reset(n)
 	s.count = int64(n)
+	if s.tx != nil {
+		if err := s.client.BeginTransaction(); err != nil {
+			s.discard()
+			return err
+		}
+		s.tx.takenBack = false
+		s.count++ // the record of the transaction
+	}
 	s.placed.Store(0)
 	s.settled.Store(0)
 	s.failed.Store(0)
@@ -123,20 +140,31 @@ func (s *seat) buffer(r *kgo.Record) {
 // not accepted; if there are any, the client is gone. The returned error says why send has given up
 // before the cluster had answered, and is errUnsent if some records failed before any had left.
 func (s *seat) send(ctx context.Context) error {
+	if s.tx != nil {
+		return s.transact(ctx)
+	}
 	err := s.awaitPlaced(ctx)
 	if err == nil {
 		if err = s.flush(ctx); err == nil && s.failed.Load() == 0 {
 			return nil
 		}
 	}
-	// Close lets every promise run that hasn't, and the library takes the records out of what it has
-	// not written yet.
+	s.end()
+	return err
+}
+
+// end closes the client in the middle of a send. Close lets every promise run that hasn't, and the library
+// takes the records out of what it has not written yet.
+func (s *seat) end() {
 	s.client.Close()
+	s.awaitOutcomes()
+	s.client = nil
+}
+
+func (s *seat) awaitOutcomes() {
 	for s.settled.Load() < s.count {
 		<-s.wake
 	}
-	s.client = nil
-	return err
 }
 
 // awaitPlaced waits until every record is buffered and none of them has failed. The first records for

@@ -39,7 +39,7 @@ var directions = map[string][]string{
 	"broker/consume":                  {""},
 	"broker/internal/lanes":           {"", "broker/consume"},
 	"broker/internal/lanes/lanestest": {"", "schema", "inbox", "internal", "broker/consume"},
-	"broker/kafka":                    {"", "format", "broker/consume", "broker/internal/lanes"},
+	"broker/kafka":                    {"", "relay", "format", "broker/consume", "broker/internal/lanes"}, // relay for exactly-once, which sees what is settled
 	"broker/internal/amazon":          {""},
 	"broker/sqs":                      {"", "format", "broker/internal/amazon", "broker/consume", "broker/internal/lanes"},
 	"broker/sns":                      {"", "format", "broker/internal/amazon"},

@@ -31,7 +31,7 @@ type regroupSession struct {
 	at     int // the group that is being delivered; belongs to Next
 }
 
-var _ relay.Session = (*regroupSession)(nil)
+var _ relay.Coupled = (*regroupSession)(nil)
 
 // groupOrdinals keeps the windows of different groups apart: a delivery's window tells its group.
 const groupOrdinals = 48
@@ -228,6 +228,28 @@ func (s *regroupSession) Lanes(ctx context.Context, limit int) (lanes []relay.He
 func (s *regroupSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
 	return s.groups[0].Held(ctx, lane, limit)
 }
+
+// Confirm renews all leases.
+func (s *regroupSession) Confirm(ctx context.Context) error {
+	for _, sub := range s.groups {
+		if err := sub.Confirm(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Passed asks the cursors of all groups, since a place doesn't tell its group: where they differ, it is in doubt.
+func (s *regroupSession) Passed(ref uint64, position int64) bool {
+	for _, sub := range s.groups {
+		if !sub.Passed(ref, position) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *regroupSession) Whole() bool { return true }
 
 func (s *regroupSession) Expires() time.Time {
 	first := s.groups[0].Expires()

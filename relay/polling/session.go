@@ -154,6 +154,19 @@ func (c *cursor) position() position {
 	return at
 }
 
+// passed reports whether a message is settled by its place: all that prev sees is, and of the oldest window what
+// stands before the position in it.
+func (c *cursor) passed(xid uint64, id int64) bool {
+	if c.prev.sees(xid) {
+		return true
+	}
+	if len(c.windows) == 0 {
+		return false
+	}
+	w := &c.windows[0]
+	return w.end.sees(xid) && id <= w.settled
+}
+
 // crowded reports whether another window must wait until one is closed. Small windows make for low
 // latency, but each is in every write of the cursor, with all the transactions that were in progress.
 func (c *cursor) crowded() bool {
@@ -481,6 +494,20 @@ func (s *snapshotSession) Held(ctx context.Context, lane string, limit int) (hel
 	})
 	return held, err
 }
+
+// Confirm renews the lease, which fails if it is another's.
+func (s *snapshotSession) Confirm(ctx context.Context) error {
+	return s.lease.write(ctx, 0, s.position, nil)
+}
+
+// Passed reports whether a message is before the cursor, by its transaction and id.
+func (s *snapshotSession) Passed(ref uint64, position int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cursor.passed(ref, position)
+}
+
+func (s *snapshotSession) Whole() bool { return s.groups == 1 }
 
 func (s *snapshotSession) Expires() time.Time { return s.lease.expires() }
 

@@ -41,7 +41,7 @@ type Snapshot struct {
 
 var (
 	_ relay.Source  = (*Snapshot)(nil)
-	_ relay.Session = (*snapshotSession)(nil)
+	_ relay.Coupled = (*snapshotSession)(nil)
 )
 
 // NewSnapshot returns a source for a destination. It reports every fault of cfg at once and connects to

@@ -185,6 +185,18 @@ func (s *session) Held(ctx context.Context, lane string, limit int) ([]relay.Del
 	return s.table.Held(ctx, lane, limit)
 }
 
+// Confirm stores the progress, which fails if the lease is another's.
+func (s *session) Confirm(ctx context.Context) error { return s.store(ctx, nil) }
+
+// Passed goes by the fallback cursor, which lags a little. What was emitted without a row has no transaction to
+// go by, and stays in doubt.
+func (s *session) Passed(ref uint64, position int64) bool {
+	return ref != 0 && s.table.Passed(ref, position)
+}
+
+// Whole is true: the log has no shard groups.
+func (s *session) Whole() bool { return true }
+
 func (s *session) Expires() time.Time { return s.table.Expires() }
 
 // Close stores and confirms the last position and gives the lease back.

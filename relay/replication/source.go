@@ -26,7 +26,7 @@ type Source struct {
 
 var (
 	_ relay.Source  = (*Source)(nil)
-	_ relay.Session = (*session)(nil)
+	_ relay.Coupled = (*session)(nil)
 )
 
 // New returns a source for a destination. It reports every fault of cfg at once and connects to nothing yet.

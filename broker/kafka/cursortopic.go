@@ -1,0 +1,196 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// The settings of a cursor topic that is created: short segments, cleaned early, so that it is quick to read.
+var cursorSettings = [][2]string{
+	{cleanupPolicy, "compact"}, {"segment.bytes", strconv.Itoa(16 << 20)}, {"min.cleanable.dirty.ratio", "0.01"},
+}
+
+// requireTransactions refuses a cluster whose transactions can be torn: before transaction version 2 a late request
+// could join the transaction after its own, or leave one hanging (KIP-890).
+func (b *Broker) requireTransactions(ctx context.Context) error {
+	req := kmsg.NewPtrApiVersionsRequest()
+	req.ClientSoftwareName, req.ClientSoftwareVersion = "pgoutbox", "0"
+	resp, err := req.RequestWith(ctx, b.control)
+	if err != nil {
+		return outbox.Unavailable(b.down(err))
+	}
+	version := int16(0)
+	for _, f := range resp.FinalizedFeatures {
+		if f.Name == "transaction.version" {
+			version = f.MaxVersionLevel
+		}
+	}
+	if version < 2 {
+		return outbox.Permanent(fmt.Errorf("kafka: exactly-once needs transaction.version 2, and the cluster has %d, with which transactions can be torn; "+
+			"use Kafka 4.0 or later and run: kafka-features.sh upgrade --feature transaction.version=2; or leave exactly_once out", version))
+	}
+	return nil
+}
+
+// requireCursorTopic refuses a cursor topic that would forget, after making one if it may.
+func (b *Broker) requireCursorTopic(ctx context.Context, name string) error {
+	req := kmsg.NewPtrMetadataRequest()
+	topic := kmsg.NewMetadataRequestTopic()
+	topic.Topic = &name
+	req.Topics = append(req.Topics, topic)
+	resp, err := req.RequestWith(ctx, b.control)
+	if err != nil {
+		return outbox.Unavailable(b.down(err))
+	}
+	for _, t := range resp.Topics {
+		switch err := kerr.ErrorForCode(t.ErrorCode); {
+		case errors.Is(err, kerr.UnknownTopicOrPartition) && b.cfg.CreateTopics:
+			return b.createCursorTopic(ctx, name)
+		case errors.Is(err, kerr.UnknownTopicOrPartition):
+			return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q doesn't exist; create it:\n  %s\nor set create_topics: true", name, b.createCommand(name)))
+		case errors.Is(err, kerr.TopicAuthorizationFailed):
+			return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q: not permitted; grant this user Describe, DescribeConfigs, Read and Write on it: %w", name, err))
+		case err != nil:
+			return outbox.Unavailable(fmt.Errorf("kafka: the cursor topic %q: %w", name, err))
+		case len(t.Partitions) != 1:
+			return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q has %d partitions and must have one, which says what came last; delete it while no relay runs and create it:\n  %s",
+				name, len(t.Partitions), b.createCommand(name)))
+		}
+	}
+	return b.requireCompaction(ctx, name)
+}
+
+func (b *Broker) createCommand(name string) string {
+	var command strings.Builder
+	fmt.Fprintf(&command, "kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions 1", b.cfg.Brokers[0], name)
+	for _, s := range cursorSettings {
+		fmt.Fprintf(&command, " --config %s=%s", s[0], s[1])
+	}
+	return command.String()
+}
+
+func (b *Broker) createCursorTopic(ctx context.Context, name string) error {
+	req := kmsg.NewPtrCreateTopicsRequest()
+	topic := kmsg.NewCreateTopicsRequestTopic()
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, 1, -1
+	if b.cfg.ReplicationFactor > 0 {
+		topic.ReplicationFactor = b.cfg.ReplicationFactor
+	}
+	for _, s := range cursorSettings {
+		config := kmsg.NewCreateTopicsRequestTopicConfig()
+		config.Name, config.Value = s[0], &s[1]
+		topic.Configs = append(topic.Configs, config)
+	}
+	req.Topics = append(req.Topics, topic)
+	resp, err := req.RequestWith(ctx, b.control)
+	if err != nil {
+		return outbox.Unavailable(b.down(err))
+	}
+	for _, t := range resp.Topics {
+		err := kerr.ErrorForCode(t.ErrorCode)
+		if err == nil || errors.Is(err, kerr.TopicAlreadyExists) {
+			continue
+		}
+		reason := err.Error()
+		if t.ErrorMessage != nil {
+			reason += ": " + *t.ErrorMessage
+		}
+		return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q doesn't exist and can't be created, so create it by hand:\n  %s\n%s", name, b.createCommand(name), reason))
+	}
+	return nil
+}
+
+func (b *Broker) requireCompaction(ctx context.Context, name string) error {
+	req := kmsg.NewPtrDescribeConfigsRequest()
+	resource := kmsg.NewDescribeConfigsRequestResource()
+	resource.ResourceType, resource.ResourceName, resource.ConfigNames = kmsg.ConfigResourceTypeTopic, name, []string{cleanupPolicy}
+	req.Resources = append(req.Resources, resource)
+	resp, err := req.RequestWith(ctx, b.control)
+	if err != nil {
+		return outbox.Unavailable(b.down(err))
+	}
+	for _, r := range resp.Resources {
+		if err := kerr.ErrorForCode(r.ErrorCode); err != nil {
+			if kerr.IsRetriable(err) {
+				return outbox.Unavailable(fmt.Errorf("kafka: settings of the cursor topic %q: %w", name, err))
+			}
+			return outbox.Permanent(fmt.Errorf("kafka: the settings of the cursor topic %q can't be read; grant this user DescribeConfigs on it: %w", name, err))
+		}
+		for _, c := range r.Configs {
+			if c.Name == cleanupPolicy && c.Value != nil && *c.Value != "compact" {
+				return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q has cleanup.policy=%s and would forget what was delivered; set it to compact: "+
+					"kafka-configs.sh --alter --entity-type topics --entity-name %s --add-config cleanup.policy=compact", name, *c.Value, name))
+			}
+		}
+	}
+	return nil
+}
+
+// mark commits a record of a key of its own to the cursor topic. Whoever reads the topic as far as that has seen all
+// that was committed before.
+func (s *seat) mark(ctx context.Context, key string) (attempt uint64, err error) {
+	attempt = rand.Uint64() | 1
+	if err := s.client.BeginTransaction(); err != nil {
+		return 0, err
+	}
+	record := &kgo.Record{Topic: s.tx.record.Topic, Partition: 0, Key: []byte(key), Value: appendCursor(nil, attempt, nil, nil)}
+	if err := s.client.ProduceSync(ctx, record).FirstErr(); err != nil {
+		return 0, fmt.Errorf("write to the cursor topic %q: %w", record.Topic, err)
+	}
+	return attempt, s.client.EndTransaction(ctx, kgo.TryCommit)
+}
+
+// readCursors returns the last committed record of each key of the cursor topic, up to the mark.
+func (b *Broker) readCursors(ctx context.Context, topic, key string, mark uint64) (map[string]*part, error) {
+	client, err := kgo.NewClient(append([]kgo.Opt{
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.FetchMaxWait(100 * time.Millisecond),
+	}, b.options...)...)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	values := map[string][]byte{}
+	for {
+		fetches := client.PollFetches(ctx)
+		if err := errors.Join(ctx.Err(), fetches.Err0()); err != nil {
+			return nil, fmt.Errorf("read the cursor topic %q: %w", topic, err)
+		}
+		for r := range fetches.RecordsAll() {
+			if string(r.Key) != key {
+				values[string(r.Key)] = r.Value
+				continue
+			}
+			p, err := parseCursor(r.Value)
+			if err != nil {
+				return nil, fmt.Errorf("read the cursor topic %q at offset %d: %w", topic, r.Offset, err)
+			}
+			if p.attempt == mark {
+				return parseCursors(topic, values)
+			}
+		}
+	}
+}
+
+func parseCursors(topic string, values map[string][]byte) (map[string]*part, error) {
+	cursors := make(map[string]*part, len(values))
+	for key, value := range values {
+		p, err := parseCursor(value)
+		if err != nil {
+			return nil, outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q, key %q: %w", topic, key, err))
+		}
+		cursors[key] = p
+	}
+	return cursors, nil
+}

@@ -1,0 +1,385 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/twmb/franz-go/pkg/kerr"
+)
+
+// ExactlyOnce publishes each message once for consumers that read committed records (isolation.level=read_committed),
+// whatever crashes, freezes or is cut off. It is the broker of one shard group of one destination, whose source
+// must be wrapped by Source.
+//
+// Each call is a transaction of Kafka, on one of several transactional ids, and is answered when that is committed.
+// With the messages, the transaction writes a record to the cursor topic that names all messages which this id has
+// published and which may not be settled in the database. A session begins by fencing all ids and reading the
+// topic; what it finds there is accepted without being sent. docs/design.md has the argument.
+type ExactlyOnce struct {
+	broker *Broker
+	id     string
+	group  int
+	topic  string // of the cursors
+	open   *unsettled
+
+	seats chan *seat // free, the one that was used longest ago first
+	all   []*seat
+
+	// gate is held for reading by calls that publish, for writing by whoever takes up the transactional ids.
+	gate    sync.RWMutex
+	ready   atomic.Bool // all ids are taken up, and no outcome is unknown
+	session *session    // nil: none. Changed under gate
+	fresh   bool        // the session has not taken up anything
+}
+
+var _ relay.Broker = (*ExactlyOnce)(nil)
+
+// ExactlyOnceConfig configures an ExactlyOnce beside its Config. Only ID is required.
+type ExactlyOnceConfig struct {
+	// ID begins the transactional ids, which end in the shard group and a number. No two destinations, of any
+	// outbox, may have the same in one cluster. Relays of one destination must have the same. Required.
+	ID string
+
+	// Group is the shard group. Default 0.
+	Group int
+
+	// CursorTopic is where the transactions leave their records: one for each destination, with one partition,
+	// compacted. With Config.CreateTopics it is created. Default ID + "-cursor".
+	CursorTopic string
+}
+
+// ids is how many transactional ids there are: the engine's calls at once, twice, so that a transaction's end has
+// reached all partitions before its id is used again.
+const ids = 8
+
+// NewExactlyOnce makes an ExactlyOnce. It reports all faults together, and doesn't connect. Config.Clients is
+// not used.
+func NewExactlyOnce(cfg Config, exactly ExactlyOnceConfig) (*ExactlyOnce, error) {
+	var faults []error
+	b, err := New(cfg)
+	if err != nil {
+		faults = append(faults, err)
+	}
+	if exactly.ID == "" {
+		faults = append(faults, errors.New("kafka: exactly-once needs a transactional id"))
+	}
+	if exactly.Group < 0 {
+		faults = append(faults, fmt.Errorf("kafka: the shard group must not be negative, and is %d", exactly.Group))
+	}
+	if exactly.CursorTopic == "" {
+		exactly.CursorTopic = exactly.ID + "-cursor"
+	}
+	if fault := topicFault(exactly.CursorTopic); fault != "" {
+		faults = append(faults, fmt.Errorf("kafka: cursor topic %q: a topic %s", exactly.CursorTopic, fault))
+	}
+	if len(faults) > 0 {
+		if b != nil {
+			faults = append(faults, b.Close())
+		}
+		return nil, errors.Join(faults...)
+	}
+	e := &ExactlyOnce{broker: b, id: exactly.ID, group: exactly.Group, topic: exactly.CursorTopic,
+		open: newUnsettled(), seats: make(chan *seat, ids)}
+	for n := range ids {
+		s := newSeat(b)
+		s.tx = &transactor{id: e.transactionalID(n), open: e.open}
+		s.tx.record.Topic, s.tx.record.Key = e.topic, []byte(s.tx.id)
+		e.all = append(e.all, s)
+		e.seats <- s
+	}
+	return e, nil
+}
+
+func (e *ExactlyOnce) transactionalID(n int) string {
+	return e.id + "-" + strconv.Itoa(e.group) + "-" + strconv.Itoa(n)
+}
+
+// markKey is the key of the record that says how far to read.
+func (e *ExactlyOnce) markKey() string { return e.id + "-" + strconv.Itoa(e.group) + "-mark" }
+
+// Publish sends batch in one transaction, or several if a key changes its topic in between or the batch is large,
+// and returns when these have been committed. Errors are as those of Broker.Publish. It needs a session of Source, whose
+// messages alone it takes.
+func (e *ExactlyOnce) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	if len(batch) == 0 {
+		return nil
+	}
+	var s *seat
+	select {
+	case s = <-e.seats:
+	case <-ctx.Done():
+		return slices.Repeat([]error{outbox.Unavailable(ctx.Err())}, len(batch))
+	}
+	defer func() { e.seats <- s }()
+	if err := e.enter(ctx); err != nil {
+		return slices.Repeat([]error{outbox.Unavailable(err)}, len(batch))
+	}
+	defer e.leave(s)
+	c := call{seat: s, ctx: ctx, batch: batch}
+	c.publish()
+	return c.errs
+}
+
+// enter waits until messages can be published, taking up the transactional ids if that has to be done.
+func (e *ExactlyOnce) enter(ctx context.Context) error {
+	for {
+		e.gate.RLock()
+		if e.ready.Load() {
+			return nil
+		}
+		e.gate.RUnlock()
+		if err := e.takeUp(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// leave ends what enter began. A seat that has lost its client has to be taken up again before anything else is sent.
+func (e *ExactlyOnce) leave(s *seat) {
+	s.slab.reset(0)
+	s.formatted.forget()
+	if s.client == nil {
+		e.ready.Store(false)
+	}
+	e.gate.RUnlock()
+}
+
+func (e *ExactlyOnce) takeUp(ctx context.Context) error {
+	e.gate.Lock()
+	defer e.gate.Unlock()
+	if e.ready.Load() {
+		return nil
+	}
+	if e.session == nil {
+		return errors.New("kafka: not sent: there is no session; messages must come from a source that Source has wrapped")
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.broker.cfg.Unanswered)
+	defer cancel()
+	if err := e.resume(ctx); err != nil {
+		return err
+	}
+	e.fresh = false
+	e.ready.Store(true)
+	return nil
+}
+
+// resume finds out what was published, when nobody publishes. The order of its steps is what makes it safe: fence,
+// so that nobody else can commit any more; then read what was committed; then ask the database whether this is still the one
+// session, since otherwise somebody else may have published and settled what this session is about to publish.
+func (e *ExactlyOnce) resume(ctx context.Context) error {
+	if time.Now().After(e.session.Expires()) {
+		return relay.ErrLeaseLost
+	}
+	if e.fresh {
+		if err := e.broker.requireTransactions(ctx); err != nil {
+			return err
+		}
+		if err := e.broker.requireCursorTopic(ctx, e.topic); err != nil {
+			return err
+		}
+	} else if err := e.session.Confirm(ctx); err != nil { // spares a successor the fencing
+		return err
+	}
+	if err := e.fence(ctx); err != nil {
+		return e.explain(err)
+	}
+	cursors, err := e.read(ctx)
+	if err != nil {
+		return e.explain(err)
+	}
+	if err := e.session.Confirm(ctx); err != nil {
+		return err
+	}
+	if e.fresh {
+		return e.inherit(ctx, cursors)
+	}
+	return e.resolve(cursors)
+}
+
+// fence takes up all ids without a client; a new session, all ids.
+func (e *ExactlyOnce) fence(ctx context.Context) error {
+	var all sync.WaitGroup
+	errs := make([]error, len(e.all))
+	for i, s := range e.all {
+		if e.fresh || s.client == nil {
+			all.Go(func() { errs[i] = s.produce(ctx) })
+		}
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// read returns the last record of each id of the destination. A session that covers every shard fences the ids of
+// other shard groups too: they are of another number of groups.
+func (e *ExactlyOnce) read(ctx context.Context) (map[string]*part, error) {
+	for fenced := false; ; fenced = true {
+		mark, err := e.all[0].mark(ctx, e.markKey())
+		if err != nil {
+			e.all[0].discard()
+			return nil, err
+		}
+		cursors, err := e.broker.readCursors(ctx, e.topic, e.markKey(), mark)
+		if err != nil || fenced || !e.fresh || !e.session.Whole() {
+			return cursors, err
+		}
+		strangers := e.strangers(cursors)
+		if len(strangers) == 0 {
+			return cursors, nil
+		}
+		for _, id := range strangers {
+			s := &seat{broker: e.broker, tx: &transactor{id: id}}
+			if err := s.produce(ctx); err != nil {
+				return nil, err
+			}
+			s.discard()
+		}
+	}
+}
+
+// strangers are the ids of other shard groups among the keys of the topic.
+func (e *ExactlyOnce) strangers(cursors map[string]*part) (found []string) {
+	for id := range cursors {
+		group, n, ok := e.parseID(id)
+		if ok && (group != e.group || n >= ids) {
+			found = append(found, id)
+		}
+	}
+	return found
+}
+
+func (e *ExactlyOnce) parseID(id string) (group, n int, ok bool) {
+	rest, ok := strings.CutPrefix(id, e.id+"-")
+	if !ok {
+		return 0, 0, false
+	}
+	first, second, ok := strings.Cut(rest, "-")
+	group, err1 := strconv.Atoi(first)
+	n, err2 := strconv.Atoi(second)
+	return group, n, ok && err1 == nil && err2 == nil
+}
+
+// inherit begins a session with what was published before it and isn't settled.
+func (e *ExactlyOnce) inherit(ctx context.Context, cursors map[string]*part) error {
+	own := map[string]*transactor{}
+	for _, s := range e.all {
+		own[s.tx.id] = s.tx
+		s.tx.parts, s.tx.pending, s.tx.attempt = nil, nil, 0
+	}
+	held := map[string]map[name]bool{}
+	for id, p := range cursors {
+		if _, _, ok := e.parseID(id); !ok {
+			continue
+		}
+		attempt := p.attempt
+		if err := e.sift(ctx, p, held); err != nil {
+			return err
+		}
+		e.open.inherit(p)
+		if t := own[id]; t != nil {
+			t.attempt = attempt
+			if p.left > 0 {
+				t.parts = append(t.parts, p)
+			}
+		}
+	}
+	return nil
+}
+
+// heirsAtMost bounds what is taken over from one id. Only what was emitted without a row stays in doubt, and no more
+// of it can be unsettled than was in flight.
+const heirsAtMost = 20_000
+
+// sift leaves in p what may be unsettled.
+func (e *ExactlyOnce) sift(ctx context.Context, p *part, held map[string]map[name]bool) error {
+	kept := p.entries[:0]
+	for _, entry := range p.entries {
+		if entry.lane == "" {
+			if !e.session.Passed(entry.ref, entry.position) {
+				kept = append(kept, entry)
+			}
+			continue
+		}
+		if held[entry.lane] == nil {
+			holds, err := e.session.Coupled.Held(ctx, entry.lane, heirsAtMost)
+			if err != nil {
+				return err
+			}
+			held[entry.lane] = map[name]bool{}
+			for i := range holds {
+				held[entry.lane][nameOf(&holds[i].Message)] = true
+			}
+		}
+		if held[entry.lane][entry.name] {
+			kept = append(kept, entry)
+		}
+	}
+	p.entries = kept[max(0, len(kept)-heirsAtMost):]
+	p.left = len(p.entries)
+	return nil
+}
+
+// resolve finds out what became of transactions whose outcome was unknown.
+func (e *ExactlyOnce) resolve(cursors map[string]*part) error {
+	for _, s := range e.all {
+		t := s.tx
+		last := uint64(0)
+		if p := cursors[t.id]; p != nil {
+			last = p.attempt
+		}
+		switch {
+		case t.pending != nil && last == t.pending.attempt:
+			t.keep()
+		case last == t.attempt:
+			if t.pending != nil {
+				t.giveBack()
+			}
+		default:
+			return fmt.Errorf("kafka: somebody else publishes with the transactional id %q, and isn't a relay of this destination: give each destination "+
+				"of each database a transactional_id of its own", t.id)
+		}
+	}
+	return nil
+}
+
+// explain says what to do about an error while ids were taken up.
+func (e *ExactlyOnce) explain(err error) error {
+	switch {
+	case outbox.IsPermanent(err):
+		return err
+	case errors.Is(err, kerr.TransactionalIDAuthorizationFailed):
+		return outbox.Permanent(fmt.Errorf("kafka: not permitted to use the transactional ids %s-*; grant this user Write and Describe on them "+
+			"(kafka-acls.sh --add --allow-principal ... --producer --transactional-id %s- --resource-pattern-type prefixed): %w", e.id, e.id, err))
+	case errors.Is(err, kerr.TopicAuthorizationFailed):
+		return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q: not permitted; grant this user Describe, DescribeConfigs, Read and Write on it: %w", e.topic, err))
+	}
+	return e.broker.down(err)
+}
+
+// Ping is Broker.Ping.
+func (e *ExactlyOnce) Ping(ctx context.Context) error { return e.broker.Ping(ctx) }
+
+// Close closes all connections. A second Close does nothing.
+func (e *ExactlyOnce) Close() error {
+	e.gate.Lock()
+	defer e.gate.Unlock()
+	e.end()
+	return e.broker.Close()
+}
+
+// end lets go of the ids. A transaction that is open is aborted by the next who takes them up.
+func (e *ExactlyOnce) end() {
+	e.ready.Store(false)
+	e.session = nil
+	for _, s := range e.all {
+		s.discard()
+	}
+}

@@ -1,0 +1,94 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// Source wraps the source of the destination that e publishes for. Acquire refuses, marked by outbox.Permanent, what
+// no waiting cures: a source without a cursor of its own, a cluster or a cursor topic that can't keep the promise, missing
+// permissions. When the cluster doesn't answer, the session begins all the same, and Publish goes on trying.
+func (e *ExactlyOnce) Source(inner relay.Source) relay.Source { return &source{e, inner} }
+
+type source struct {
+	exactly *ExactlyOnce
+	inner   relay.Source
+}
+
+func (s *source) Acquire(ctx context.Context) (relay.Session, error) {
+	inner, err := s.inner.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	coupled, ok := inner.(relay.Coupled)
+	if !ok {
+		err = outbox.Permanent(errors.New("kafka: exactly-once needs to know what is settled, and this strategy keeps no cursor that could tell; " +
+			"read the outbox by snapshot or replication, or leave exactly_once out"))
+		return nil, errors.Join(err, inner.Close(context.WithoutCancel(ctx)))
+	}
+	session := &session{Coupled: coupled, exactly: s.exactly}
+	s.exactly.begin(session)
+	if err := s.exactly.takeUp(ctx); outbox.IsPermanent(err) || errors.Is(err, relay.ErrLeaseLost) {
+		return nil, errors.Join(err, session.Close(context.WithoutCancel(ctx)))
+	}
+	return session, nil
+}
+
+// begin makes s the session whose messages are published.
+func (e *ExactlyOnce) begin(s *session) {
+	e.gate.Lock()
+	defer e.gate.Unlock()
+	e.open.reset()
+	e.session, e.fresh = s, true
+	e.ready.Store(false)
+}
+
+// session tells an ExactlyOnce what is read and what is settled.
+type session struct {
+	relay.Coupled
+	exactly *ExactlyOnce
+}
+
+func (s *session) Next(ctx context.Context, limit int) (relay.Batch, error) {
+	batch, err := s.Coupled.Next(ctx, limit)
+	if err == nil {
+		s.exactly.open.read(batch.Deliveries)
+	}
+	return batch, err
+}
+
+func (s *session) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
+	held, err := s.Coupled.Held(ctx, lane, limit)
+	if err == nil {
+		s.exactly.open.held(lane, held)
+	}
+	return held, err
+}
+
+// Settle settles what the engine says, but for what it would hold or bury and a transaction has taken after all.
+func (s *session) Settle(ctx context.Context, settlement relay.Settlement) error {
+	amended, unknown := s.exactly.open.amend(settlement)
+	if unknown {
+		if err := s.exactly.takeUp(ctx); err != nil {
+			return fmt.Errorf("messages are to be held, and it is unknown whether they were published: %w", err)
+		}
+		amended, _ = s.exactly.open.amend(settlement)
+	}
+	if err := s.Coupled.Settle(ctx, amended); err != nil {
+		return err
+	}
+	s.exactly.open.settled(&amended)
+	return nil
+}
+
+// Close lets go of the transactional ids and ends the session.
+func (s *session) Close(ctx context.Context) error {
+	s.exactly.gate.Lock()
+	s.exactly.end()
+	s.exactly.gate.Unlock()
+	return s.Coupled.Close(ctx)
+}

@@ -1,0 +1,287 @@
+package kafka
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// unsettled knows every message that a session has read and not settled, and which of them a transaction has
+// taken. It is what a transaction's record is made of. Its lock is a leaf.
+type unsettled struct {
+	mu    sync.Mutex
+	known map[name]*message
+	pages []page
+	lanes map[string][]name // of holds that were read
+
+	// heirs were taken by transactions of before this session, which hasn't read them yet.
+	heirs map[name]*message
+}
+
+// name is a message's, for as long as it is unsettled. Ids are the writers' own, so one could stand in two rows.
+type name struct {
+	id       outbox.ID
+	position int64
+}
+
+func nameOf(m *outbox.Message) name { return name{m.ID, m.Position} }
+
+// message is one that was read and not settled.
+type message struct {
+	ref  uint64
+	lane string // of a hold, else ""
+	part *part  // the transaction that has taken it, or perhaps has; nil: none
+}
+
+// page is a batch that was read, the settled front of it cut off.
+type page []relay.Delivery
+
+// part is what one transaction has taken.
+type part struct {
+	attempt uint64 // its own
+	entries []entry
+	left    int // entries that are not settled
+	unknown bool
+}
+
+// entry is a message as the record of a transaction names it.
+type entry struct {
+	name
+	ref  uint64
+	lane string
+}
+
+func newUnsettled() *unsettled {
+	u := &unsettled{}
+	u.reset()
+	return u
+}
+
+// reset forgets a session.
+func (u *unsettled) reset() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.known, u.heirs, u.lanes = map[name]*message{}, map[name]*message{}, map[string][]name{}
+	u.pages = nil
+}
+
+// read notes a batch that a session has returned.
+func (u *unsettled) read(batch []relay.Delivery) {
+	if len(batch) == 0 {
+		return
+	}
+	all := make([]message, len(batch))
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.pages = append(u.pages, batch)
+	for i := range batch {
+		all[i].ref = batch[i].Ref
+		u.add(nameOf(&batch[i].Message), &all[i])
+	}
+}
+
+// add makes m known, unless it was taken already.
+func (u *unsettled) add(n name, m *message) {
+	if heir := u.heirs[n]; heir != nil {
+		delete(u.heirs, n)
+		m = heir
+	}
+	u.known[n] = m
+}
+
+// held notes the holds of a lane that were read, in place of those that were read before.
+func (u *unsettled) held(lane string, holds []relay.Delivery) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.forget(lane)
+	names := make([]name, len(holds))
+	for i := range holds {
+		names[i] = nameOf(&holds[i].Message)
+		if u.known[names[i]] == nil {
+			u.add(names[i], &message{ref: holds[i].Ref, lane: lane})
+		}
+	}
+	u.lanes[lane] = names
+}
+
+// forget drops the holds of a lane that no transaction has taken.
+func (u *unsettled) forget(lane string) {
+	for _, n := range u.lanes[lane] {
+		if m := u.known[n]; m != nil && m.part == nil {
+			delete(u.known, n)
+		}
+	}
+	delete(u.lanes, lane)
+}
+
+// produced reports whether a transaction that was committed has taken m.
+func (u *unsettled) produced(m *outbox.Message) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	known := u.known[nameOf(m)]
+	return known != nil && known.part != nil && !known.part.unknown
+}
+
+// take makes the part of a new transaction. ok is false if a message was not read by the session.
+func (u *unsettled) take(attempt uint64, batch []*outbox.Message, which []int32) (_ *part, ok bool) {
+	p := &part{attempt: attempt, entries: make([]entry, len(which)), left: len(which), unknown: true}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for k, i := range which {
+		n := nameOf(batch[i])
+		m := u.known[n]
+		if m == nil {
+			u.drop(p)
+			return nil, false
+		}
+		m.part = p
+		p.entries[k] = entry{n, m.ref, m.lane}
+	}
+	return p, true
+}
+
+// giveBack is for a transaction that was not committed.
+func (u *unsettled) giveBack(p *part) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.drop(p)
+}
+
+func (u *unsettled) drop(p *part) {
+	for i := range p.entries {
+		if m := u.known[p.entries[i].name]; m != nil && m.part == p {
+			m.part = nil
+		}
+	}
+}
+
+// keep is for a transaction that was committed.
+func (u *unsettled) keep(p *part) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	p.unknown = false
+}
+
+// inherit takes over what transactions of before this session have taken.
+func (u *unsettled) inherit(p *part) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for i := range p.entries {
+		e := &p.entries[i]
+		m := &message{ref: e.ref, lane: e.lane, part: p}
+		if known := u.known[e.name]; known != nil {
+			known.part = p
+		} else {
+			u.heirs[e.name] = m
+		}
+	}
+}
+
+// live returns those parts that are not settled as a whole.
+func (u *unsettled) live(parts []*part) []*part {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.DeleteFunc(parts, func(p *part) bool { return p.left == 0 })
+}
+
+// amend returns s without what a transaction has taken meanwhile: it is delivered, not held and not dead. The
+// engine doesn't know, because a transaction's outcome was unknown. unknown says that it still is.
+func (u *unsettled) amend(s relay.Settlement) (_ relay.Settlement, unknown bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	taken := func(d *relay.Delivery) bool {
+		m := u.known[nameOf(&d.Message)]
+		if m == nil || m.part == nil {
+			return false
+		}
+		unknown = unknown || m.part.unknown
+		return true
+	}
+	hold := func(h relay.Hold) bool { return taken(h.Delivery) }
+	dead := func(d relay.Dead) bool { return taken(d.Delivery) }
+	delivered := func(d *relay.Delivery) {
+		s.Delivered++
+		s.HeldDelivered = append(slices.Clip(s.HeldDelivered), d)
+	}
+	if slices.ContainsFunc(s.Hold, hold) || slices.ContainsFunc(s.Dead, dead) {
+		before := len(s.Hold) + len(s.Dead)
+		s.Hold = slices.DeleteFunc(slices.Clone(s.Hold), hold)
+		s.Dead = slices.DeleteFunc(slices.Clone(s.Dead), dead)
+		s.Delivered += before - len(s.Hold) - len(s.Dead)
+	}
+	if slices.ContainsFunc(s.HeldRetry, hold) {
+		all := s.HeldRetry
+		s.HeldRetry = nil
+		for _, h := range all {
+			if hold(h) {
+				delivered(h.Delivery)
+			} else {
+				s.HeldRetry = append(s.HeldRetry, h)
+			}
+		}
+	}
+	if slices.ContainsFunc(s.HeldDead, dead) {
+		all := s.HeldDead
+		s.HeldDead = nil
+		for _, d := range all {
+			if dead(d) {
+				delivered(d.Delivery)
+			} else {
+				s.HeldDead = append(s.HeldDead, d)
+			}
+		}
+	}
+	return s, unknown
+}
+
+// settled forgets what a settlement has settled.
+func (u *unsettled) settled(s *relay.Settlement) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for s.Through != nil && len(u.pages) > 0 {
+		n, last := u.pages[0].through(s.Through)
+		for i := range u.pages[0][:n] {
+			u.settle(&u.pages[0][i])
+		}
+		u.pages[0] = u.pages[0][n:]
+		if len(u.pages[0]) == 0 {
+			u.pages = slices.Delete(u.pages, 0, 1)
+		}
+		if last {
+			break
+		}
+	}
+	for _, d := range s.HeldDelivered {
+		u.settle(d)
+	}
+	for _, d := range s.HeldDead {
+		u.settle(d.Delivery)
+	}
+	for _, h := range s.HeldRetry {
+		u.forget(h.Delivery.Lane())
+	}
+}
+
+// through is how many deliveries of the page stand before d and with it, and whether it is among them.
+func (p page) through(d *relay.Delivery) (int, bool) {
+	for i := range p {
+		if &p[i] == d {
+			return i + 1, true
+		}
+	}
+	return len(p), false
+}
+
+func (u *unsettled) settle(d *relay.Delivery) {
+	n := nameOf(&d.Message)
+	m := u.known[n]
+	if m == nil {
+		return
+	}
+	delete(u.known, n)
+	if m.part != nil {
+		m.part.left--
+	}
+}
