@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -35,6 +36,7 @@ type part struct {
 	Source string // the writer's database
 	Target string // the consumer's
 	Events int    // when the writer may stop
+	Static bool   // the member of Kafka's group keeps its name, so that no death of it costs a session's timeout
 }
 
 const (
@@ -42,6 +44,9 @@ const (
 	keys    = 40
 	writers = 4
 	perTx   = 10
+
+	// ahead is how far the writer may be before the consumer: it has to be there as long as processes are killed.
+	ahead = 20_000
 )
 
 // main is the child's. It ends when its parent does, however that happens.
@@ -75,43 +80,81 @@ func (p part) write(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var before int
+	if err := pool.QueryRow(ctx, `SELECT count(*) FROM booked`).Scan(&before); err != nil {
+		return err
+	}
+	var booked, allowed atomic.Int64
+	booked.Store(int64(before))
+	pacing, stop := context.WithCancel(ctx)
+	var pace sync.WaitGroup
+	paceErr := make(chan error, 1)
+	pace.Go(func() { paceErr <- p.pace(pacing, &allowed) })
 	var all sync.WaitGroup
 	errs := make([]error, writers)
 	for i := range writers {
 		all.Go(func() {
-			for errs[i] == nil {
+			for errs[i] == nil && booked.Load() < int64(p.Events) {
+				if booked.Load() > allowed.Load() {
+					time.Sleep(5 * time.Millisecond)
+					continue
+				}
 				var n int
-				if errs[i] = pool.QueryRow(ctx, `SELECT count(*) FROM booked`).Scan(&n); errs[i] != nil || n >= p.Events {
-					return
-				}
-				for range 10 {
-					if errs[i] = p.book(ctx, pool, writer, i); errs[i] != nil {
-						return
-					}
-				}
+				n, errs[i] = p.book(ctx, pool, writer, i)
+				booked.Add(int64(n))
 			}
 		})
 	}
 	all.Wait()
-	return errors.Join(errs...)
+	stop()
+	pace.Wait()
+	return errors.Join(append(errs, <-paceErr)...)
 }
+
+// pace looks after how much may have been booked.
+func (p part) pace(ctx context.Context, allowed *atomic.Int64) error {
+	conn, err := pgx.Connect(context.WithoutCancel(ctx), p.Target)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for ctx.Err() == nil {
+		var n int64
+		if err := conn.QueryRow(context.WithoutCancel(ctx), progressSQL).Scan(&n); err != nil {
+			return err
+		}
+		allowed.Store(n + ahead)
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// progressSQL is about how many events were applied: a little more, for numbers of transactions that were rolled back are
+// lost. To count them would take longer the more there are.
+const progressSQL = `SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM applied_no_seq`
 
 var errRolledBack = errors.New("rolled back")
 
-// book is one transaction. The keys of one writer are not those of the others, so that none waits.
-func (p part) book(ctx context.Context, pool *pgxpool.Pool, writer *outbox.Writer, number int) error {
+// book is one transaction, and returns how many events it has committed. The keys of one writer are not those of the
+// others, so that none waits.
+func (p part) book(ctx context.Context, pool *pgxpool.Pool, writer *outbox.Writer, number int) (int, error) {
+	msgs := make([]outbox.Message, perTx)
+	ids, accounts, cents := make([]string, perTx), make([]string, perTx), make([]int, perTx)
+	for i := range msgs {
+		t := transfer{fmt.Sprintf("account-%d", number+writers*rand.N(keys/writers)), rand.N(100_000)}
+		payload, err := json.Marshal(t)
+		if err != nil {
+			return 0, err
+		}
+		msgs[i] = outbox.Message{ID: outbox.NewID(), Topic: topic, Key: t.Account, Payload: payload}
+		ids[i], accounts[i], cents[i] = msgs[i].ID.String(), t.Account, t.Cents
+	}
 	err := writer.InTx(ctx, pool, func(tx pgx.Tx) error {
-		msgs := make([]outbox.Message, perTx)
-		for i := range msgs {
-			t := transfer{fmt.Sprintf("account-%d", number+writers*rand.N(keys/writers)), rand.N(100_000)}
-			payload, err := json.Marshal(t)
-			if err != nil {
-				return err
-			}
-			msgs[i] = outbox.Message{ID: outbox.NewID(), Topic: topic, Key: t.Account, Payload: payload}
-			if _, err := tx.Exec(ctx, `INSERT INTO booked (message_id, account, cents) VALUES ($1::text::uuid, $2, $3)`, msgs[i].ID.String(), t.Account, t.Cents); err != nil {
-				return err
-			}
+		if _, err := tx.Exec(ctx, `INSERT INTO booked (message_id, account, cents) SELECT * FROM unnest($1::text[]::uuid[], $2::text[], $3::int[])`, ids, accounts, cents); err != nil {
+			return err
 		}
 		if _, err := writer.Write(ctx, tx, msgs...); err != nil {
 			return err
@@ -122,9 +165,9 @@ func (p part) book(ctx context.Context, pool *pgxpool.Pool, writer *outbox.Write
 		return nil
 	})
 	if errors.Is(err, errRolledBack) {
-		return nil
+		return 0, nil
 	}
-	return err
+	return perTx, err
 }
 
 func (p part) relay(ctx context.Context) error {
@@ -195,11 +238,15 @@ func (p part) consume(ctx context.Context) error {
 		return err
 	}
 	handling := consume.Config{Parallel: 8, MaxBackoff: time.Second}
+	instance := ""
+	if p.Static {
+		instance = "the-one"
+	}
 	var c interface{ Run(context.Context) error }
 	switch p.Broker {
 	case "kafka":
 		c, err = kafka.NewConsumer(kafka.Config{Brokers: []string{p.Addr}}, kafka.ConsumerConfig{
-			Group: "accounts", Topics: []string{topic}, SessionTimeout: 6 * time.Second, Handling: handling}, handle)
+			Group: "accounts", Topics: []string{topic}, Instance: instance, SessionTimeout: 6 * time.Second, Handling: handling}, handle)
 	case "nats":
 		c, err = nats.NewConsumer(p.Addr, nats.Config{}, nats.ConsumerConfig{Stream: "TRANSFERS", Durable: "accounts", AckWait: 2 * time.Second, Handling: handling}, handle)
 	case "rabbitmq":
