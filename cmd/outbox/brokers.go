@@ -36,6 +36,8 @@ type brokerKind struct {
 // brokerSetting is what brokers get beside their configuration.
 type brokerSetting struct {
 	stdout io.Writer
+	name   string // of the destination
+	group  int    // for a broker that each shard group has for itself
 	groups int
 	format records.Format // nil: payloads as they are
 	logger *slog.Logger
@@ -121,16 +123,29 @@ func openBroker(b config.Broker, s brokerSetting) (relay.Broker, string, error) 
 
 // openDestination opens a destination's broker with all that the configuration puts around it.
 func openDestination(d config.Destination, s brokerSetting) (relay.Broker, string, error) {
-	s.groups, s.format = d.ShardGroups, d.Format.Description()
+	broker, _, kind, err := openCoupled(d, s)
+	return broker, kind, err
+}
+
+// coupling is a broker that wants to see what its source reads and settles. It belongs to one shard group.
+type coupling interface {
+	Source(relay.Source) relay.Source
+}
+
+// openCoupled is openDestination, and says what else the broker wants; nil: nothing, and it may be shared by all
+// shard groups.
+func openCoupled(d config.Destination, s brokerSetting) (_ relay.Broker, coupled coupling, kind string, err error) {
+	s.name, s.groups, s.format = d.Name, d.ShardGroups, d.Format.Description()
 	broker, kind, err := openBroker(d.Broker, s)
 	if err != nil {
-		return nil, kind, err
+		return nil, nil, kind, err
 	}
 	whole, err := surround(broker, d)
 	if err != nil {
-		return nil, kind, errors.Join(err, broker.Close())
+		return nil, nil, kind, errors.Join(err, broker.Close())
 	}
-	return whole, kind, nil
+	coupled, _ = broker.(coupling)
+	return whole, coupled, kind, nil
 }
 
 // checkBrokers reports what the adapters themselves have to say about the configuration.
@@ -173,7 +188,14 @@ func openKafka(k *config.Kafka, s brokerSetting) (relay.Broker, error) {
 		cfg.Partitions = int32(k.Partitions)
 		cfg.ReplicationFactor = int16(max(k.ReplicationFactor, 0)) // 0 leaves it to the cluster, as -1 does in the file
 	}
-	return kafka.New(cfg)
+	if !k.ExactlyOnce {
+		return kafka.New(cfg)
+	}
+	id := k.TransactionalID
+	if id == "" {
+		id = "outbox-" + s.name
+	}
+	return kafka.NewExactlyOnce(cfg, kafka.ExactlyOnceConfig{ID: id, Group: s.group, CursorTopic: k.CursorTopic})
 }
 
 func openNATS(n *config.NATS, s brokerSetting) (relay.Broker, error) {

@@ -153,6 +153,7 @@ type part struct {
 	name        cursorName
 	destination config.Destination
 	broker      relay.Broker
+	coupled     coupling                   // nil: the broker doesn't care for the source
 	selects     func(*outbox.Message) bool // nil: everything
 }
 
@@ -184,21 +185,31 @@ func (d *daemon) assemble() error {
 	d.connect = connect
 	var faults []error
 	for i, destination := range d.cfg.Destinations {
-		broker, kind, err := openDestination(destination, brokerSetting{stdout: d.stdout, logger: d.logger.With("destination", destination.Name)})
-		if err != nil {
-			faults = append(faults, fmt.Errorf("destination %s: %w", destination.Name, err))
-			continue
-		}
-		if kind == "stdout" {
-			signal.Ignore(syscall.SIGPIPE) // a reader that goes away is an outage, not the end
-		}
-		d.brokers = append(d.brokers, broker)
 		rules, err := destination.Table().Parse()
 		if err != nil {
-			return err // not after openDestination
+			faults = append(faults, fmt.Errorf("destination %s: route: %w", destination.Name, err))
+			continue
 		}
+		var shared relay.Broker // by all groups, unless it is coupled to one
 		for group := range destination.ShardGroups {
-			d.parts = append(d.parts, part{cursorName{destination.Name, group}, destination, broker, d.selection.of(i, rules)})
+			p := part{name: cursorName{destination.Name, group}, destination: destination, broker: shared, selects: d.selection.of(i, rules)}
+			if shared == nil {
+				var kind string
+				p.broker, p.coupled, kind, err = openCoupled(destination, brokerSetting{stdout: d.stdout, group: group,
+					logger: d.logger.With("destination", destination.Name)})
+				if err != nil {
+					faults = append(faults, fmt.Errorf("destination %s: %w", destination.Name, err))
+					break
+				}
+				if kind == "stdout" {
+					signal.Ignore(syscall.SIGPIPE) // a reader that goes away is an outage, not the end
+				}
+				d.brokers = append(d.brokers, p.broker)
+				if p.coupled == nil {
+					shared = p.broker
+				}
+			}
+			d.parts = append(d.parts, p)
 		}
 	}
 	if len(faults) > 0 {
@@ -325,6 +336,9 @@ func (d *daemon) runPart(ctx context.Context, p part) error {
 	r, err := relay.New(source, p.broker, relay.Config{
 		Name:             c.Name,
 		Select:           p.selects,
+	if p.coupled != nil {
+		source = p.coupled.Source(source)
+	}
 		Batch:            delivery.Batch,
 		MaxInFlight:      delivery.MaxInFlight,
 		MaxInFlightBytes: int(c.Delivery.MaxInFlightBytes),

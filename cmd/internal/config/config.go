@@ -105,6 +105,9 @@ type Kafka struct {
 	CreateTopics      bool     `json:"create_topics" jsonschema:"Whether missing topics are created."`
 	Partitions        int      `json:"partitions" min:"1" max:"100000" jsonschema:"Partitions of created topics."`
 	ReplicationFactor int      `json:"replication_factor" min:"-1" max:"32767" jsonschema:"Replicas of created topics; -1 leaves it to the cluster."`
+	ExactlyOnce       bool     `json:"exactly_once" jsonschema:"Publish in transactions, so that consumers with isolation.level=read_committed see every message once."`
+	TransactionalID   string   `json:"transactional_id" jsonschema:"What the transactional ids of an exactly-once destination begin with; no other destination of the cluster may have the same. Empty: outbox- and the destination's name."`
+	CursorTopic       string   `json:"cursor_topic" jsonschema:"Compacted topic of one partition for the records of an exactly-once destination. Empty: the transactional id and -cursor."`
 }
 
 // SASL authenticates with a name and a password.

@@ -174,6 +174,7 @@ func (l *loader) destination(d *Destination, path string) {
 	l.source(d, path)
 	l.replication(d, path)
 	l.broker(&d.Broker, path+".broker")
+	l.exactlyOnce(d, path)
 	l.routing(d, path)
 }
 
@@ -235,9 +236,24 @@ func (l *loader) kafka(k *Kafka, path string) {
 		l.check(s.Password != "" || l.rejected[at+".password_file"], at+".password", "not given, but a username is; set it or password_file")
 		l.advise(s.Mechanism != "plain" || k.TLS.Enabled, at+".mechanism", "plain sends the password unencrypted, since tls.enabled is false")
 	}
+	l.advise(k.ExactlyOnce || k.TransactionalID == "", path+".transactional_id", "has no effect, since exactly_once is false")
+	l.advise(k.ExactlyOnce || k.CursorTopic == "", path+".cursor_topic", "has no effect, since exactly_once is false")
 	standard := DefaultKafka()
 	l.advise(k.CreateTopics || k.Partitions == standard.Partitions, path+".partitions", "has no effect, since create_topics is false")
 	l.advise(k.CreateTopics || k.ReplicationFactor == standard.ReplicationFactor, path+".replication_factor", "has no effect, since create_topics is false")
+}
+
+// maxExactlyOnce bounds what an exactly-once destination has in flight: each transaction names what isn't settled,
+// in a record of at most 1 MB.
+const maxExactlyOnce = 24_000
+
+func (l *loader) exactlyOnce(d *Destination, path string) {
+	if k := d.Broker.Kafka; k == nil || !k.ExactlyOnce {
+		return
+	}
+	l.check(d.Source == nil, path+".broker.kafka.exactly_once", "not possible with a source of its own, which keeps no cursor that could tell what was delivered; leave one of the two out")
+	l.check(d.Delivery.MaxInFlight <= maxExactlyOnce, path+".delivery.max_in_flight",
+		"%d is too large with exactly_once; the most is %d", d.Delivery.MaxInFlight, maxExactlyOnce)
 }
 
 func (l *loader) nats(n *NATS, path string) {

@@ -16,13 +16,21 @@ import (
 type KafkaTopic struct {
 	Addr  string // of the broker itself
 	Topic string
+
+	// ExactlyOnce delivers in transactions, and reads what was committed.
+	ExactlyOnce bool
 }
 
 var _ Target = KafkaTopic{}
 
 const partitions = 3
 
-func (t KafkaTopic) YAML(addr string) string { return fmt.Sprintf("{kafka: {brokers: [%q]}}", addr) }
+func (t KafkaTopic) YAML(addr string) string {
+	if t.ExactlyOnce {
+		return fmt.Sprintf("{kafka: {brokers: [%q], exactly_once: true, create_topics: true}}", addr)
+	}
+	return fmt.Sprintf("{kafka: {brokers: [%q]}}", addr)
+}
 
 func (t KafkaTopic) with(do func(*kadm.Client) error) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(t.Addr))
@@ -78,16 +86,21 @@ func (t KafkaTopic) Answers(ctx context.Context) error {
 }
 
 func (t KafkaTopic) Read(ctx context.Context) (Reader, error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(t.Addr), kgo.ConsumeTopics(t.Topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.FetchMaxWait(pollTime))
+	options := []kgo.Opt{kgo.SeedBrokers(t.Addr), kgo.ConsumeTopics(t.Topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchMaxWait(pollTime)}
+	if t.ExactlyOnce {
+		// The records that end transactions have offsets too, and the last one may be such.
+		options = append(options, kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
+	}
+	client, err := kgo.NewClient(options...)
 	if err != nil {
 		return nil, err
 	}
-	return &kafkaReader{topic: t.Topic, client: client, admin: kadm.NewClient(client)}, nil
+	return &kafkaReader{KafkaTopic: t, client: client, admin: kadm.NewClient(client)}, nil
 }
 
 type kafkaReader struct {
-	topic  string
+	KafkaTopic
 	client *kgo.Client
 	admin  *kadm.Client
 	next   [partitions]int64
@@ -99,25 +112,28 @@ func (r *kafkaReader) Next(ctx context.Context) ([][]byte, error) {
 	fetches := r.client.PollFetches(poll)
 	var payloads [][]byte
 	for record := range fetches.RecordsAll() {
-		if want := r.next[record.Partition]; record.Offset != want {
+		want := r.next[record.Partition]
+		if record.Offset != want && (!r.ExactlyOnce || record.Offset < want) { // what was aborted leaves gaps
 			return nil, fmt.Errorf("partition %d: offset %d came instead of %d", record.Partition, record.Offset, want)
 		}
-		r.next[record.Partition]++
-		payloads = append(payloads, record.Value)
+		r.next[record.Partition] = record.Offset + 1
+		if !record.Attrs.IsControl() {
+			payloads = append(payloads, record.Value)
+		}
 	}
 	return payloads, ctx.Err()
 }
 
 func (r *kafkaReader) AtEnd(ctx context.Context) (bool, error) {
-	ends, err := r.admin.ListEndOffsets(ctx, r.topic)
+	ends, err := r.admin.ListEndOffsets(ctx, r.Topic)
 	if err == nil {
 		err = ends.Error()
 	}
 	if err != nil {
-		return false, fmt.Errorf("end of topic %s: %w", r.topic, err)
+		return false, fmt.Errorf("end of topic %s: %w", r.Topic, err)
 	}
 	for p, next := range r.next {
-		if end, ok := ends.Lookup(r.topic, int32(p)); !ok || end.Offset > next {
+		if end, ok := ends.Lookup(r.Topic, int32(p)); !ok || end.Offset > next {
 			return false, nil
 		}
 	}
