@@ -60,10 +60,17 @@ RUNS ?= 30
 nemesis: servers ## Real relays on real servers, RUNS seeded schedules of faults (about 5 s each)
 	$(GO) run ./cmd/internal/nemesis -runs $(RUNS) $(if $(SEED),-seed $(SEED))
 
+.PHONY: peers
+peers: ## Build bin/outbox-peers: other libraries, for the comparison of strategies
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o bin/outbox-peers ./cmd/internal/bench/peers
+
 BENCH_OUT ?= bin/bench
+# Where there is a Debezium Server: the folder that "go run ./cmd/internal/fetch debezium" prints.
+DEBEZIUM ?=
+STRATEGIES := bin/outbox bench strategies --rounds 1 --peers bin/outbox-peers $(if $(DEBEZIUM),--debezium $(DEBEZIUM)) --json
 SWEEPS := batch=500,1000,5000,20000 bytes=100,256,1000,4000 keys=1,100,10000,100000 relays=1,2,4 rtt=0s,1ms held=off,on
 .PHONY: bench
-bench: build servers ## Measure, on a quiet machine (about two hours), and write docs/benchmarks.md
+bench: build peers servers ## Measure, on a quiet machine (about two hours), and write docs/benchmarks.md
 	@mkdir -p $(BENCH_OUT)/strategies docs/benchmarks
 	bin/outbox bench drain --json > $(BENCH_OUT)/drain-kafka.jsonl
 	bin/outbox bench drain --bytes 1000 --json > $(BENCH_OUT)/drain-kafka-1000.jsonl
@@ -74,9 +81,10 @@ bench: build servers ## Measure, on a quiet machine (about two hours), and write
 	bin/outbox bench latency --json > $(BENCH_OUT)/latency-kafka.jsonl
 	bin/outbox bench latency --broker nats --json > $(BENCH_OUT)/latency-nats.jsonl
 	bin/outbox bench write --json > $(BENCH_OUT)/write.jsonl
-	bin/outbox bench strategies --rounds 1 --json > $(BENCH_OUT)/strategies/strategies.jsonl
+	$(STRATEGIES) > $(BENCH_OUT)/strategies/strategies.jsonl
+	$(STRATEGIES) --workload ours --for -1ns > $(BENCH_OUT)/strategies/strategies-ours.jsonl
 	bin/outbox bench report $(BENCH_OUT)/*.jsonl --plots docs/benchmarks --into docs/benchmarks.md
-	bin/outbox bench report $(BENCH_OUT)/strategies/strategies.jsonl --plots docs/benchmarks --into docs/strategies.md
+	bin/outbox bench report $(BENCH_OUT)/strategies/*.jsonl --plots docs/benchmarks --into docs/strategies.md
 
 .PHONY: mutants
 mutants: ## Break one mechanism after the other, and show which test notices

@@ -154,10 +154,14 @@ open in another database. Everything that arrives is checked.
   lease, xmin, serial
   seed…                   what the articles print, faults included. They promise nothing; those that publish one
                           message after the other get a smaller backlog
+  watermill-offsets,      other libraries, if --peers names their program, which "make peers" builds
+  watermill-queue, oagudo
+  debezium                Debezium Server, if --debezium names the folder of its distribution. It needs Java 21
 
 docs/strategies.md is the page to choose by.`,
 		Example: `  outbox bench strategies --messages 100000
-  outbox bench strategies --contenders snapshot,skiplocked,seed1-v1 --workers 1 --json`,
+  outbox bench strategies --contenders snapshot,skiplocked,seed1-v1 --workers 1 --json
+  outbox bench strategies --peers bin/outbox-peers --workload ours --rounds 1`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
@@ -165,7 +169,10 @@ docs/strategies.md is the page to choose by.`,
 	flags.IntVar(&cfg.Bytes, "bytes", 256, "payload of each")
 	flags.IntVar(&cfg.Keys, "keys", 10_000, "how many keys they are spread over")
 	flags.IntSliceVar(&cfg.Workers, "workers", []int{1, 2}, "how many of each contender work at once, a run each")
-	flags.IntVar(&cfg.Batch, "batch", 100, "rows of a batch of the articles' algorithms; ours keep their defaults")
+	flags.IntVar(&cfg.Batch, "batch", 0, "rows of a batch of the articles' algorithms; ours keep their defaults (default 100, with --workload ours 1000)")
+	flags.StringVar(&cfg.Workload, "workload", bench.Seed, "seed: two topics of one partition, small transactions; ours: one topic of two partitions, 100 rows a transaction")
+	flags.StringVar(&cfg.Peers, "peers", "", "`file` of the program with other libraries")
+	flags.StringVar(&cfg.Debezium, "debezium", "", "`folder` of Debezium Server's distribution")
 	flags.IntVar(&cfg.Rate, "rate", 100, "messages per second while latency is measured")
 	flags.DurationVar(&cfg.For, "for", 0, "how long latency is measured; negative: not at all (default 5s)")
 	flags.DurationVar(&cfg.Held, "held", 0, "how long a transaction is open elsewhere (default 10s)")
@@ -230,7 +237,7 @@ func showResults(w io.Writer, runs []bench.Result, asJSON bool, svg string) erro
 	if asJSON {
 		err = printJSONL(w, all)
 	} else {
-		err = bench.Table(w, all)
+		err = errors.Join(bench.Table(w, all), bench.RatioTable(w, bench.Ratios(runs)))
 	}
 	if svg != "" {
 		err = errors.Join(err, writePlot(svg, medians))

@@ -85,6 +85,7 @@ func reportFile(section *strings.Builder, file, plots, page string) error {
 	first := all[0]
 	fmt.Fprintf(section, "### %s\n%s\n\n![%s](%s)\n\n", c.title, provenance(first, runs), c.title, filepath.ToSlash(link))
 	markdown(section, all)
+	markdownRatios(section, Ratios(runs))
 	section.WriteString("\n")
 	return nil
 }

@@ -17,6 +17,7 @@ type Result struct {
 	Sweep      string `json:"sweep,omitempty"` // the setting that is varied, and its value
 	Value      string `json:"value,omitempty"`
 	TargetRate int    `json:"target_rate,omitempty"` // of a latency, messages per second
+	Workload   string `json:"workload,omitempty"`    // of a comparison of strategies: one of Workloads
 
 	Messages int `json:"messages"`
 	Bytes    int `json:"bytes"`
@@ -51,6 +52,7 @@ type Result struct {
 	IdleDatabaseCPU float64 `json:"idle_database_cpu,omitempty"`
 
 	// Of a comparison of strategies.
+	StartMS         float64 `json:"start_ms,omitempty"`          // from the start of its process until it reads
 	RatioToSnapshot float64 `json:"ratio_to_snapshot,omitempty"` // of the rates
 	WALMB           float64 `json:"wal_mb,omitempty"`            // written during the drain, MiB
 	DeadRows        int64   `json:"dead_rows,omitempty"`         // that the drain left
@@ -145,13 +147,14 @@ func compare(round []Result, floor string) {
 // series names the runs that are summarised together.
 type series struct {
 	bench, broker, sweep, value string
+	workload                    string
 	bytes, keys, relays, target int
 	backlog                     int
 	contender                   string
 }
 
 func (r *Result) series() series {
-	s := series{r.Bench, r.Broker, r.Sweep, r.Value, r.Bytes, r.Keys, r.Relays, r.TargetRate, 0, r.Contender}
+	s := series{r.Bench, r.Broker, r.Sweep, r.Value, r.Workload, r.Bytes, r.Keys, r.Relays, r.TargetRate, 0, r.Contender}
 	if r.Bench == "drain" || r.Bench == "strategies" {
 		s.backlog = r.Messages // elsewhere it differs from round to round
 	}
@@ -202,6 +205,7 @@ func summary(runs []Result) Result {
 		{func(r *Result) *float64 { return &r.RelayCPU }, nil},
 		{func(r *Result) *float64 { return &r.DatabaseCPU }, nil},
 		{func(r *Result) *float64 { return &r.RatioToSnapshot }, nil},
+		{func(r *Result) *float64 { return &r.StartMS }, nil},
 		{func(r *Result) *float64 { return &r.WALMB }, nil},
 		{func(r *Result) *float64 { return &r.VacuumMS }, nil},
 		{func(r *Result) *float64 { return &r.StallMS }, nil},

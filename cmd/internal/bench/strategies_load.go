@@ -11,17 +11,6 @@ import (
 	"github.com/pgoutbox/outbox/internal/check"
 )
 
-// seedRows are the rows of the transactions of a backlog, by turns: a batch of a round number cuts some.
-func seedRows() []int { return []int{3, 17, 7, 13} }
-
-const seedBlock = 40 // their sum
-
-// numbered is the seed's message for a key: keys are of one topic each, by turns.
-func (s *strategyRun) numbered(n, key int, seq uint64) seedMessage {
-	topic := key / backlogWriters % 2 // so that a writer's transactions have messages of both
-	return seedMessage{n: n, topic: s.to.names[topic], topicNo: topic, key: keyName(key), seq: int(seq), payload: encodeJSON(uint32(key), seq, s.Bytes)}
-}
-
 // fillTable writes the backlog from several writers at once, each with its own keys.
 func (s *strategyRun) fillTable(ctx context.Context, conn *pgx.Conn, messages int) (*loaded, error) {
 	l := &loaded{backlog: backlog{messages, s.Bytes, s.Keys, false}, last: make([]uint64, s.Keys), release: func() {}}
@@ -59,9 +48,10 @@ func (s *strategyRun) fillPart(ctx context.Context, l *loaded, w, writers int) e
 		return err
 	}
 	mine := (l.keys - w + writers - 1) / writers
-	for block := w * seedBlock; block < l.messages; block += writers * seedBlock {
-		at := block
-		for _, n := range seedRows() {
+	block := s.work.block()
+	for begin := w * block; begin < l.messages; begin += writers * block {
+		at := begin
+		for _, n := range s.work.rows {
 			n = max(min(n, l.messages-at), 0)
 			rows := pgx.CopyFromSlice(n, func(i int) ([]any, error) {
 				key := scatter(at+i)%mine*writers + w

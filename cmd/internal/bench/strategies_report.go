@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// strategyBroken holds a contender to what it promises: an original to nothing.
+// strategyBroken holds a contender to what it promises: an original, or another's, to nothing.
 func (r *Result) strategyBroken() string {
 	i := slices.IndexFunc(strategies(), func(s strategy) bool { return s.name == r.Contender })
 	if i < 0 {
 		return ""
 	}
 	s := strategies()[i]
-	if s.original != "" {
+	if s.order == nil {
 		return ""
 	}
 	floor := s.name == Floor
@@ -47,6 +47,7 @@ func strategyColumns() []column {
 		number("WAL bytes each", "%.0f", func(r *Result) float64 { return r.WALMB * (1 << 20) / float64(r.Messages) }),
 		number("dead rows each", "%.2f", func(r *Result) float64 { return float64(r.DeadRows) / float64(r.Messages) }),
 		number("VACUUM µs each", "%.2f", func(r *Result) float64 { return r.VacuumMS * 1000 / float64(r.Messages) }),
+		number("start ms", "%.0f", func(r *Result) float64 { return r.StartMS }),
 		number("RSS MiB", "%.0f", func(r *Result) float64 { return r.RSSMB }),
 		number("latency p50 ms", "%.1f", func(r *Result) float64 { return r.P50 }),
 		number("p99 ms", "%.1f", func(r *Result) float64 { return r.P99 }),
@@ -57,7 +58,7 @@ func strategyColumns() []column {
 // strategiesChart has the rate of each contender, by workers.
 func strategiesChart(results []Result) *chart {
 	c := &chart{title: "Strategies and the articles' algorithms, into Kafka", unit: "messages/s",
-		subtitle: fmt.Sprintf("%d B, two topics of one partition; in brackets: the share of the floor", results[0].Bytes)}
+		subtitle: fmt.Sprintf("%d B, workload %q; in brackets: the share of the floor", results[0].Bytes, results[0].Workload)}
 	for _, r := range results {
 		c.categories = append(c.categories, fmt.Sprintf("%s ×%d", r.Contender, r.Relays))
 	}

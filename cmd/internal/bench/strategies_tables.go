@@ -3,6 +3,7 @@ package bench
 import (
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -28,9 +29,11 @@ type seedMessage struct {
 	n       int // of the whole run
 	topic   string
 	topicNo int
-	key     string
-	seq     int // in its key
-	payload []byte
+
+	partition int // a virtual one, of the topic
+	key       string
+	seq       int // in its key
+	payload   []byte
 }
 
 const (
@@ -87,22 +90,33 @@ CREATE TABLE outbox_messages (
 );
 CREATE INDEX ix_outbox_messages_topic_partition_transaction_id_id ON outbox_messages USING btree (topic, partition, transaction_id, id)`
 
-const firstOffsetsSQL = `INSERT INTO outbox_offsets (last_processed_id, last_processed_transaction_id, partition, topic) VALUES (0, '0', 0, '%s'), (0, '0', 0, '%s')`
+// firstOffsets are the offsets' rows.
+func firstOffsets(topics []string, partitions int) string {
+	var rows []string
+	for _, topic := range topics {
+		for p := range partitions {
+			rows = append(rows, fmt.Sprintf("(0, '0', %d, '%s')", p, topic))
+		}
+	}
+	return "INSERT INTO outbox_offsets (last_processed_id, last_processed_transaction_id, partition, topic) VALUES " + strings.Join(rows, ", ")
+}
 
 // layouts are all tables, by what they are called in contenders.
-func layouts(topics [2]string) map[string]layout {
+func layouts(topics []string, partitions int) map[string]layout {
 	columns := []string{"topic", "key", "type", "payload", "headers"}
 	row := func(m seedMessage) []any { return []any{m.topic, m.key, eventType, m.payload, []byte("{}")} }
 	offsets := layout{
-		ddl: offsetsSQL, table: pgx.Identifier{"outbox_messages"}, columns: columns, row: row, after: fmt.Sprintf(firstOffsetsSQL, topics[0], topics[1]),
+		ddl: offsetsSQL, table: pgx.Identifier{"outbox_messages"}, columns: append(columns[:len(columns):len(columns)], "partition"),
+		row:   func(m seedMessage) []any { return append(row(m), m.partition) },
+		after: firstOffsets(topics, partitions),
 		left: `SELECT EXISTS (SELECT FROM outbox_offsets o, LATERAL (
 			SELECT m.transaction_id, m.id FROM outbox_messages m WHERE m.topic = o.topic AND m.partition = o.partition ORDER BY m.transaction_id DESC, m.id DESC LIMIT 1
 		) last WHERE (o.last_processed_transaction_id, o.last_processed_id) < (last.transaction_id, last.id))`,
 	}
 	serial := offsets
 	serial.live = "SELECT pg_advisory_xact_lock(554738281823524)"
-	serial.left = `SELECT EXISTS (SELECT FROM outbox_offsets o WHERE o.last_processed_id < (SELECT max(m.id) FROM outbox_messages m WHERE m.topic = o.topic))`
-	return map[string]layout{
+	serial.left = `SELECT EXISTS (SELECT FROM outbox_offsets o WHERE o.last_processed_id < (SELECT max(m.id) FROM outbox_messages m WHERE m.topic = o.topic AND m.partition = o.partition))`
+	all := map[string]layout{
 		"queue": {ddl: queueSQL, table: pgx.Identifier{"outbox_messages"}, columns: columns, row: row, left: "SELECT EXISTS (SELECT FROM outbox_messages)"},
 		"reserved": {ddl: reservedSQL, table: pgx.Identifier{"outbox", "outbox_messages"}, columns: columns, row: row,
 			left: "SELECT EXISTS (SELECT FROM outbox.outbox_messages)"},
@@ -164,4 +178,6 @@ CREATE TABLE p2p.transaction_outbox (
 			row: func(m seedMessage) []any { return []any{m.topic, m.key, eventType, m.payload} },
 		},
 	}
+	maps.Copy(all, foreignLayouts())
+	return all
 }

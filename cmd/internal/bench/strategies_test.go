@@ -3,6 +3,8 @@ package bench
 import (
 	"bytes"
 	"math"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -52,6 +54,69 @@ func TestWhatAnArticlesPartitionsLoseIsSeen(t *testing.T) {
 	}
 }
 
+func TestOtherLibrariesTakePart(t *testing.T) {
+	t.Parallel()
+	program := filepath.Join(t.TempDir(), "peers")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./peers").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cfg := StrategiesConfig{Common: common(t, "kafka"), Messages: 300, Keys: 40, Workers: []int{1}, For: -1, Peers: program}
+	cfg.Contenders = []string{"watermill-offsets", "watermill-queue", "oagudo"}
+	results, err := Strategies(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range results {
+		if r.Lost+r.Phantom+r.Corrupted+r.Duplicated > 0 || r.Rate <= 0 || r.StartMS <= 0 {
+			t.Errorf("%s: %+v", r.Contender, r)
+		}
+		if deletes := r.Contender != "watermill-offsets"; deletes != (r.DeadRows > 0) {
+			t.Errorf("%s left %d dead rows", r.Contender, r.DeadRows)
+		}
+	}
+}
+
+func TestOurWorkloadHasOneTopicOfTwoPartitions(t *testing.T) {
+	t.Parallel()
+	cfg := StrategiesConfig{Common: common(t, "kafka"), Messages: 1000, Keys: 40, Workers: []int{2}, For: -1, Workload: Ours}
+	cfg.Contenders = []string{"snapshot", "xmin", "serial", "seed1-v3", "seed1-v4", "skiplocked"}
+	results, err := Strategies(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range results {
+		if r.Broken() != "" || r.Lost+r.Duplicated > 0 || r.Settings["partitions"] != "2" || r.Settings["originals_batch"] != "1000" {
+			t.Errorf("%s: %s, %d lost, %d duplicated, %v", r.Contender, r.Broken(), r.Lost, r.Duplicated, r.Settings)
+		}
+	}
+}
+
+func TestRatiosAreOfTheSameRoundAndMeasuredAgainstTheirGoal(t *testing.T) {
+	t.Parallel()
+	run := func(contender string, workers, round int, rate float64) Result {
+		return Result{Bench: "strategies", Workload: Seed, Contender: contender, Relays: workers, Round: round, Rate: rate}
+	}
+	ratios := Ratios([]Result{
+		run("snapshot", 1, 1, 1300), run("seed1-v1", 1, 1, 100),
+		run("seed1-v1", 1, 2, 10), run("snapshot", 1, 2, 110), // another hour
+		run("snapshot", 2, 1, 300), run("seed1-v1", 2, 1, 100),
+		run("seed1-v2", 1, 1, 100), run("lease", 2, 1, 100),
+	})
+	var out bytes.Buffer
+	if err := RatioTable(&out, ratios); err != nil {
+		t.Fatal(err)
+	}
+	if len(ratios) != 3 || ratios[0].Times != 12 || ratios[0].Low != 11 || ratios[0].High != 13 || ratios[0].Goal != 12 {
+		t.Errorf("%+v", ratios)
+	}
+	if ratios[1].Original != "seed1-v2" || ratios[1].Times != 13 || !strings.Contains(out.String(), "25, missed") {
+		t.Errorf("%+v\n%s", ratios[1], &out)
+	}
+	if ratios[2].Workers != 2 || ratios[2].Goal != 0 {
+		t.Errorf("with two workers there is no goal: %+v", ratios[2])
+	}
+}
+
 func TestLatencyAndStallAreMeasuredUnderLoad(t *testing.T) {
 	t.Parallel()
 	cfg := StrategiesConfig{Common: common(t, "kafka"), Messages: 100, Keys: 40, Workers: []int{1}, For: time.Second, Held: 2 * time.Second}
@@ -76,11 +141,11 @@ func TestLatencyAndStallAreMeasuredUnderLoad(t *testing.T) {
 
 func TestAComparisonIsRefusedWithAllReasons(t *testing.T) {
 	t.Parallel()
-	err := StrategiesConfig{Common: Common{Broker: "nats", Contenders: []string{"nobody"}}, Bytes: 3, Workers: []int{0}, Keys: 2}.Validate()
+	err := StrategiesConfig{Common: Common{Broker: "nats", Contenders: []string{"nobody", "oagudo", Debezium}}, Bytes: 3, Workers: []int{0}, Keys: 2, Workload: "theirs"}.Validate()
 	if err == nil {
 		t.Fatal("it was accepted")
 	}
-	for _, want := range []string{"nats", "nobody", "3 bytes", "0 workers", "2 keys", "binary"} {
+	for _, want := range []string{"nats", "nobody", "3 bytes", "0 workers", "2 keys", "binary", "--peers", "--debezium", "theirs"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("nothing about %q in %v", want, err)
 		}

@@ -11,18 +11,23 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// topics are two topics of one partition, with JSON in them.
+// topics are those of a workload, with JSON in them.
 type topics struct {
 	*kafkaTarget
-	names [2]string
+	names      []string
+	partitions int32 // of each
 }
 
-func newTopics(of *kafkaTarget) *topics {
-	return &topics{of, [2]string{of.topic + "-0", of.topic + "-1"}}
+func newTopics(of *kafkaTarget, w Workload) *topics {
+	t := &topics{kafkaTarget: of, partitions: int32(w.partitions)}
+	for i := range w.topics {
+		t.names = append(t.names, fmt.Sprintf("%s-%d", of.topic, i))
+	}
+	return t
 }
 
 func (t *topics) fresh(ctx context.Context) error {
-	responses, err := t.admin.DeleteTopics(ctx, t.names[:]...)
+	responses, err := t.admin.DeleteTopics(ctx, t.names...)
 	if err != nil {
 		return err
 	}
@@ -33,7 +38,7 @@ func (t *topics) fresh(ctx context.Context) error {
 	}
 	for _, name := range t.names {
 		for {
-			_, err := t.admin.CreateTopic(ctx, 1, 1, nil, name)
+			_, err := t.admin.CreateTopic(ctx, t.partitions, 1, nil, name)
 			if err == nil {
 				break
 			}
@@ -57,7 +62,7 @@ func (t *topics) fresh(ctx context.Context) error {
 
 // count is how far the topics have grown: transactions leave records of their own there.
 func (t *topics) count(ctx context.Context) (int, error) {
-	ends, err := t.admin.ListEndOffsets(ctx, t.names[:]...)
+	ends, err := t.admin.ListEndOffsets(ctx, t.names...)
 	if err != nil {
 		return 0, err
 	}
@@ -86,7 +91,7 @@ func (t *topics) readAll(ctx context.Context, visit func([]byte)) error {
 }
 
 func (t *topics) records(ctx context.Context, visit func(*kgo.Record) bool) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(t.addr), kgo.ConsumeTopics(t.names[:]...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+	client, err := kgo.NewClient(kgo.SeedBrokers(t.addr), kgo.ConsumeTopics(t.names...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
 	if err != nil {
 		return err
@@ -110,6 +115,6 @@ func (t *topics) leave() {
 	if t.server == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), hangUp)
 		defer cancel()
-		_, _ = t.admin.DeleteTopics(ctx, t.names[:]...) // best effort
+		_, _ = t.admin.DeleteTopics(ctx, t.names...) // best effort
 	}
 }

@@ -3,7 +3,10 @@
 //
 //	go run ./cmd/internal/fetch all
 //	go run ./cmd/internal/fetch postgres@18.6.0 kafka nats
+//	go run ./cmd/internal/fetch debezium
 //	go run ./cmd/internal/fetch -list
+//
+// Debezium Server, which only a comparison of strategies wants, is not among all.
 //
 // What is there already isn't fetched again, and what is there is complete: each server is unpacked beside its place
 // and moved there in one step.
@@ -17,6 +20,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -94,8 +98,13 @@ func all() []target {
 		target{"rabbitmq", fetcher.rabbitMQ})
 }
 
+// extra lists what has to be named.
+func extra() []target {
+	return []target{{"debezium", fetcher.debezium}}
+}
+
 func names() (names []string) {
-	for _, t := range all() {
+	for _, t := range slices.Concat(all(), extra()) {
 		names = append(names, t.name)
 	}
 	return names
@@ -105,7 +114,7 @@ func names() (names []string) {
 func parse(args []string) ([]target, error) {
 	var targets []target
 	known := map[string]target{}
-	for _, t := range all() {
+	for _, t := range slices.Concat(all(), extra()) {
 		known[t.name] = t
 	}
 	for _, arg := range args {
