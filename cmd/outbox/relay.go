@@ -333,12 +333,12 @@ func (d *daemon) runPart(ctx context.Context, p part) error {
 	if err != nil {
 		return err
 	}
-	r, err := relay.New(source, p.broker, relay.Config{
-		Name:             c.Name,
-		Select:           p.selects,
 	if p.coupled != nil {
 		source = p.coupled.Source(source)
 	}
+	r, err := relay.New(source, p.broker, relay.Config{
+		Name:             c.Name,
+		Select:           p.selects,
 		Batch:            delivery.Batch,
 		MaxInFlight:      delivery.MaxInFlight,
 		MaxInFlightBytes: int(c.Delivery.MaxInFlightBytes),
