@@ -92,7 +92,7 @@ type Binding uint8
 
 // The protocols. AMQP is RabbitMQ's 0.9.1 as well: what the binding calls application properties are the
 // headers of a message there. SQS, SNS, Redis and GRPC have no CloudEvents binding of their own; attributes
-// are named as in HTTP.
+// are named as in HTTP, and in SQS and SNS, which don't take every character, encoded so too.
 const (
 	Kafka Binding = iota + 1
 	NATS
@@ -117,7 +117,7 @@ func (b Binding) prefix() string {
 }
 
 // percent says that values of CloudEvents attributes are percent-encoded.
-func (b Binding) percent() bool { return b == NATS || b == HTTP }
+func (b Binding) percent() bool { return b == NATS || b == HTTP || b == SQS || b == SNS }
 
 func (b Binding) valid() error {
 	if b < Kafka || b > GRPC {

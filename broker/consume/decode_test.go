@@ -37,7 +37,7 @@ func TestFormatsAreReadBack(t *testing.T) {
 	text, binary := *sent, *sent
 	text.ContentType, text.Payload = "text/plain", []byte("hello \"you\"")
 	binary.ContentType, binary.Payload = "application/octet-stream", []byte{0, 0xff}
-	for name, binding := range map[string]format.Binding{"Kafka": format.Kafka, "NATS": format.NATS, "AMQP": format.AMQP} {
+	for name, binding := range map[string]format.Binding{"Kafka": format.Kafka, "NATS": format.NATS, "AMQP": format.AMQP, "SQS": format.SQS} {
 		for _, structured := range []bool{false, true} {
 			for _, m := range []*outbox.Message{sent, &text, &binary} {
 				got := record(t, format.CloudEvents{Structured: structured}, binding, m)

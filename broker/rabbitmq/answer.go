@@ -75,14 +75,14 @@ func (ch *channel) reason() *amqp091.Error {
 // refuseLarger settles those in flight that the server won't ever take.
 func (c *call) refuseLarger(limit int) {
 	for _, f := range c.flight[c.landed:] {
-		if size := len(c.batch[f.index].Payload); c.state[f.index] == inFlight && size > limit {
-			c.settle(f.index, overLimit(size, limit))
+		if c.state[f.index] == inFlight && f.body > limit {
+			c.settle(f.index, overLimit(f.body, limit))
 		}
 	}
 }
 
 func overLimit(size, limit int) error {
-	return refuse("the payload of %d bytes is larger than the server's max_message_size of %d", size, limit)
+	return refuse("a body of %d bytes is larger than the server's max_message_size of %d", size, limit)
 }
 
 func (l *link) learnLimit(limit int) {
@@ -91,7 +91,7 @@ func (l *link) learnLimit(limit int) {
 	l.mostBytes = limit
 }
 
-// tooLarge refuses a payload that is known to be larger than the server takes.
+// tooLarge refuses a body that is known to be larger than the server takes.
 func (l *link) tooLarge(size int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

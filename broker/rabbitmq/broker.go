@@ -42,7 +42,7 @@ func New(servers string, cfg Config) (*Broker, error) {
 	if b.routingKey, err = parseTemplate("routing key", cfg.RoutingKey); err != nil {
 		return nil, fmt.Errorf("rabbitmq: %w", err)
 	}
-	b.calls.New = func() any { return newCall(newEncoder(b.exchange, b.routingKey, cfg.MaxMessageBytes)) }
+	b.calls.New = func() any { return newCall(newEncoder(b.exchange, b.routingKey, &b.cfg)) }
 	return b, nil
 }
 

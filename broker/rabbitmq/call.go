@@ -47,6 +47,7 @@ const (
 // flying is a message in flight.
 type flying struct {
 	index        int32
+	body         int // bytes
 	confirmation *amqp091.DeferredConfirmation
 }
 
@@ -225,7 +226,7 @@ func (c *call) send(ctx context.Context, l *link, ch *channel, cfg *Config) {
 		}
 		c.state[i] = inFlight
 		c.bytes += size
-		c.flight = append(c.flight, flying{index: i, confirmation: confirmation})
+		c.flight = append(c.flight, flying{index: i, body: len(r.publishing.Body), confirmation: confirmation})
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox/format"
 	"github.com/rabbitmq/amqp091-go"
 )
 
@@ -21,6 +22,11 @@ type Config struct {
 	// that the routing key names, and "{topic}".
 	Exchange   string
 	RoutingKey string
+
+	// Format makes the records. nil sends payloads as they are, with properties and headers of the adapter's own; with
+	// a format the headers are those of the format, and of the properties only content type, message id and delivery
+	// mode are set.
+	Format format.Format
 
 	// CreateExchange, if set, creates Exchange when it does not exist: durable, and of this kind (topic, direct,
 	// fanout, headers or a plugin's). One that exists is never changed.
@@ -67,6 +73,8 @@ type Config struct {
 
 	// Logger tells about connections. nil is silent.
 	Logger *slog.Logger
+
+	records format.Encoder // of Format, nil without one
 }
 
 // Queue describes a queue to be created: a durable quorum queue.
@@ -107,6 +115,11 @@ func (cfg Config) withDefaults(servers string) (Config, []string, error) {
 	}
 	if cfg.RoutingKey == "" {
 		cfg.RoutingKey = "{topic}"
+	}
+	if cfg.Format != nil {
+		if cfg.records, err = cfg.Format.Bind(format.AMQP); err != nil {
+			faults = append(faults, err)
+		}
 	}
 	exchange, err := parseTemplate("exchange", cfg.Exchange)
 	if err != nil {

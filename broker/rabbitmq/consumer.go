@@ -102,6 +102,9 @@ func (c *Consumer) connected(ctx context.Context, url string) error {
 		return fmt.Errorf("rabbitmq: set the prefetch count: %w", err)
 	}
 	closed := ch.NotifyClose(make(chan *amqp091.Error, 1))
+	if err := c.lag(ch); err != nil {
+		return err
+	}
 	deliveries, err := ch.Consume(c.cfg.Queue, c.conn.Name, false, false, false, false, nil)
 	if err != nil {
 		return fmt.Errorf("rabbitmq: consume from queue %q: %w", c.cfg.Queue, err)
@@ -111,6 +114,22 @@ func (c *Consumer) connected(ctx context.Context, url string) error {
 	s.group.Drain()
 	s.giveBack()
 	return err
+}
+
+// lagEvery is how often the server is asked how many messages are in the queue.
+const lagEvery = 15 * time.Second
+
+// lag tells the observer, if there is one, what waits in the queue.
+func (c *Consumer) lag(ch *amqp091.Channel) error {
+	if !c.engine.Observed() {
+		return nil
+	}
+	queue, err := ch.QueueDeclarePassive(c.cfg.Queue, false, false, false, false, nil)
+	if err != nil {
+		return fmt.Errorf("rabbitmq: ask how long queue %q is: %w", c.cfg.Queue, err)
+	}
+	c.engine.Lag(c.cfg.Queue, int64(queue.Messages))
+	return nil
 }
 
 // session is the consuming over one connection.
@@ -125,8 +144,15 @@ type session struct {
 // receive takes messages until ctx ends; then it lets the server send no more, and takes those that are on
 // their way, to give them back.
 func (s *session) receive(ctx context.Context, ch *amqp091.Channel, deliveries <-chan amqp091.Delivery, closed <-chan *amqp091.Error) error {
+	look := time.NewTicker(lagEvery)
+	defer look.Stop()
 	for {
 		select {
+		case <-look.C:
+			if err := s.lag(ch); err != nil {
+				s.end(ch, deliveries)
+				return err
+			}
 		case d, ok := <-deliveries:
 			if !ok {
 				select {

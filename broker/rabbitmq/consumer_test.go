@@ -13,7 +13,7 @@ import (
 func TestARabbitMQConsumerDoesWhatAConsumerMust(t *testing.T) {
 	t.Parallel()
 	url := servers.TestRabbitMQ(t).URL()
-	lanestest.Run(t, lanestest.Harness{Reject: true, Ordered: true, Source: func(t *testing.T) lanestest.Source {
+	lanestest.Run(t, lanestest.Harness{Reject: true, Ordered: true, LagByAsking: true, Source: func(t *testing.T) lanestest.Source {
 		q := newQueue(t, url, amqp091.Table{"x-single-active-consumer": true})
 		return lanestest.Source{
 			Topic:   q.name,

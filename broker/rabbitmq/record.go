@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/format"
 	"github.com/rabbitmq/amqp091-go"
 )
 
@@ -22,12 +23,14 @@ type record struct {
 // encoder turns messages into records, one at a time into the same memory.
 type encoder struct {
 	exchange, routingKey *template
-	mostBytes            int // of the payload
+	mostBytes            int            // of the body
+	records              format.Encoder // nil: payloads as they are, with headers of ours
 	rec                  record
+	made                 format.Record // by records
 }
 
-func newEncoder(exchange, routingKey *template, mostBytes int) *encoder {
-	e := &encoder{exchange: exchange, routingKey: routingKey, mostBytes: mostBytes}
+func newEncoder(exchange, routingKey *template, cfg *Config) *encoder {
+	e := &encoder{exchange: exchange, routingKey: routingKey, mostBytes: cfg.MaxMessageBytes, records: cfg.records}
 	e.rec.publishing.Headers = make(amqp091.Table, 8)
 	return e
 }
@@ -37,6 +40,7 @@ func (e *encoder) release() {
 	headers := e.rec.publishing.Headers
 	clear(headers)
 	e.rec = record{publishing: amqp091.Publishing{Headers: headers}}
+	e.made.Reset()
 }
 
 // encode returns m as a record, or a permanent error if RabbitMQ would not take it. frameSize is the connection's
@@ -45,31 +49,33 @@ func (e *encoder) encode(m *outbox.Message, frameSize int) (*record, error) {
 	e.release()
 	r := &e.rec
 	r.exchange, r.routingKey = e.exchange.expand(m), e.routingKey.expand(m)
-	if len(m.Payload) > e.mostBytes {
-		return nil, refuse("the payload of %d bytes is larger than the %d that are allowed", len(m.Payload), e.mostBytes)
-	}
 	if r.exchange == "" && !e.exchange.constant() {
 		return nil, refuse("the exchange's name is empty: the fields of the template are empty in this message")
 	}
 	if r.exchange == "" && r.routingKey == "" {
 		return nil, refuse("the routing key, which names the queue, is empty: the fields of the template are empty in this message")
 	}
+	p := &r.publishing
+	p.DeliveryMode = amqp091.Persistent
+	p.MessageId = m.ID.String()
+	var err error
+	if e.records != nil {
+		err = e.formatted(m, p)
+	} else {
+		err = e.plain(m, r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(p.Body) > e.mostBytes {
+		return nil, refuse("a body of %d bytes is larger than the %d that are allowed", len(p.Body), e.mostBytes)
+	}
 	for _, s := range []struct{ what, value string }{
-		{"exchange's name", r.exchange}, {"routing key", r.routingKey}, {"content type", m.ContentType}, {"event type", m.EventType},
+		{"exchange's name", r.exchange}, {"routing key", r.routingKey}, {"content type", p.ContentType}, {"event type", p.Type},
 	} {
 		if len(s.value) > shortString {
 			return nil, refuse("the %s %q is %d bytes long, and AMQP takes %d", s.what, shorten(s.value), len(s.value), shortString)
 		}
-	}
-	p := &r.publishing
-	p.DeliveryMode = amqp091.Persistent
-	p.MessageId = m.ID.String()
-	p.ContentType = m.ContentType
-	p.Type = m.EventType
-	p.Timestamp = m.CreatedAt
-	p.Body = m.Payload
-	if err := e.headers(m, r); err != nil {
-		return nil, err
 	}
 	if size := headerBytes(p); frameSize > 0 && size > frameSize {
 		return nil, refuse("headers and properties take %d bytes, and have to fit into a frame of %d (frame_max)", size, frameSize)
@@ -77,8 +83,26 @@ func (e *encoder) encode(m *outbox.Message, frameSize int) (*record, error) {
 	return r, nil
 }
 
-func (e *encoder) headers(m *outbox.Message, r *record) error {
-	table := r.publishing.Headers
+// formatted sets what a format has. The message id is a property all the same: by it a returned message is known.
+func (e *encoder) formatted(m *outbox.Message, p *amqp091.Publishing) error {
+	if err := e.records.Encode(&e.made, m); err != nil {
+		return err
+	}
+	p.ContentType, p.Body = e.made.ContentType, e.made.Value
+	for _, h := range e.made.Headers {
+		if err := checkHeader(h.Name); err != nil {
+			return err
+		}
+		p.Headers[h.Name] = string(h.Value)
+	}
+	return nil
+}
+
+// plain sets what a message without a format has: its payload, properties and headers of ours.
+func (e *encoder) plain(m *outbox.Message, r *record) error {
+	p := &r.publishing
+	p.ContentType, p.Type, p.Timestamp, p.Body = m.ContentType, m.EventType, m.CreatedAt, m.Payload
+	table := p.Headers
 	for i := range m.Headers {
 		h := &m.Headers[i]
 		if err := checkHeader(h.Name); err != nil {

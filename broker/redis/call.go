@@ -26,6 +26,8 @@ type call struct {
 	plan  *plan
 	lost  map[int]bool // lanes of which a message has failed on a server
 	mu    sync.Mutex   // errs and lost, while several nodes are being asked
+
+	formatted formatted // empty without a format
 }
 
 // prepare plans the batch. What can't be sent is settled.
@@ -37,7 +39,14 @@ func (c *call) prepare() {
 			continue
 		}
 		stream, err := c.b.streams.stream(m)
-		size := sizeOf(m)
+		size := 0
+		switch {
+		case err != nil:
+		case c.b.cfg.records != nil:
+			size, err = c.format(i, m)
+		default:
+			size = sizeOf(m)
+		}
 		if err == nil && size > c.b.cfg.MaxMessageBytes {
 			err = outbox.Permanent(fmt.Errorf("redis: the message takes %d bytes with all its fields, and at most %d are allowed", size, c.b.cfg.MaxMessageBytes))
 		}
@@ -255,7 +264,11 @@ func (c *call) arguments(ch *chunk) []any {
 		e.constant("")
 	}
 	for _, i := range ch.messages {
-		e.message(c.batch[i], c.plan.of[i], ch.stream)
+		if c.b.cfg.records != nil {
+			e.record(c.batch[i], c.plan.of[i], &c.formatted.records[i])
+		} else {
+			e.message(c.batch[i], c.plan.of[i], ch.stream)
+		}
 	}
 	return e.done()
 }

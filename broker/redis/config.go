@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox/format"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
@@ -21,6 +22,10 @@ type Config struct {
 	// key), {event_type}, {aggregate_type} and {aggregate_id}. A brace itself is doubled: "{{orders}}:{topic}"
 	// puts all streams into one slot of a cluster. Default "{topic}".
 	Stream string
+
+	// Format makes the records. nil sends payloads as they are, with fields of the adapter's own; with a format an
+	// entry has the fields "key", "value" and "content-type" of its record, and a field for each header.
+	Format format.Format
 
 	// CreateStreams lets the first message of a stream create it. Otherwise a message to a stream that does not
 	// exist fails, and can succeed later.
@@ -84,6 +89,9 @@ type Config struct {
 
 	// Logger tells about settings of the server that endanger the guarantees. nil is silent.
 	Logger *slog.Logger
+
+	records format.Encoder // of Format, nil without one
+	shout   bool           // names of headers in upper case, as Debezium Server writes them
 }
 
 const (
@@ -106,6 +114,12 @@ func (cfg Config) withDefaults(addresses string) (Config, []string, *template, e
 	streams, err := parseTemplate(cfg.Stream)
 	if err != nil {
 		faults = append(faults, err)
+	}
+	if cfg.Format != nil {
+		if cfg.records, err = cfg.Format.Bind(format.Redis); err != nil {
+			faults = append(faults, err)
+		}
+		_, cfg.shout = cfg.Format.(format.Debezium)
 	}
 	list, err := parseAddresses(addresses)
 	if err != nil {

@@ -27,6 +27,11 @@ func (e *encoder) text(arg string) {
 	e.close()
 }
 
+func (e *encoder) copy(arg []byte) {
+	e.bytes = append(e.bytes, arg...)
+	e.close()
+}
+
 // close ends the copy that is being made, and makes it an argument.
 func (e *encoder) close() {
 	e.ends = append(e.ends, len(e.bytes))
@@ -47,14 +52,21 @@ func (e *encoder) done() []any {
 	return e.args
 }
 
+// begin appends lane and id, and room for the number of arguments that follow, whose place it returns.
+func (e *encoder) begin(m *outbox.Message, lane int) (count int) {
+	e.number(lane)
+	e.copy(m.ID[:])
+	count = len(e.args)
+	e.number(0)
+	return count
+}
+
+// end fills in the number of arguments that came since begin.
+func (e *encoder) end(count int) { e.args[count] = len(e.args) - count - 1 }
+
 // message appends m in the given lane: lane, id, number of arguments, arguments.
 func (e *encoder) message(m *outbox.Message, lane int, stream string) {
-	e.number(lane)
-	e.bytes = append(e.bytes, m.ID[:]...)
-	e.close()
-	count := len(e.args)
-	e.number(0)
-
+	count := e.begin(m, lane)
 	e.constant("id")
 	e.bytes, _ = m.ID.AppendText(e.bytes)
 	e.close()
@@ -75,8 +87,7 @@ func (e *encoder) message(m *outbox.Message, lane int, stream string) {
 	e.time("deliver_at", m.DeliverAt)
 	if m.Payload != nil {
 		e.constant("payload")
-		e.bytes = append(e.bytes, m.Payload...)
-		e.close()
+		e.copy(m.Payload)
 	}
 	for i := range m.Headers {
 		h := &m.Headers[i]
@@ -84,7 +95,7 @@ func (e *encoder) message(m *outbox.Message, lane int, stream string) {
 		e.text(h.Name)
 		e.text(h.Value)
 	}
-	e.args[count] = len(e.args) - count - 1
+	e.end(count)
 }
 
 func (e *encoder) field(name, value string) {

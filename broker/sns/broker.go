@@ -38,6 +38,7 @@ func New(cfg Config) (*Broker, error) {
 	b.publisher = amazon.NewPublisher(service{b}, amazon.Settings{
 		Names:        names,
 		Payload:      amazon.Payload(cfg.Payload),
+		Records:      cfg.records,
 		Requests:     cfg.Requests,
 		Timeout:      cfg.Timeout,
 		LargestLimit: largestLimit,

@@ -14,6 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/arn"
 	"github.com/pgoutbox/outbox/broker/internal/amazon"
+	"github.com/pgoutbox/outbox/format"
 )
 
 // Config configures a Broker. Topic is required.
@@ -37,6 +38,11 @@ type Config struct {
 	// Payload is how a payload becomes text: "auto" sends text as it is and the rest in base64, "text"
 	// refuses the rest, "base64" sends everything in base64. Default "auto".
 	Payload string
+
+	// Format makes the records. nil sends payloads as they are, with attributes of the adapter's own; with a
+	// format the attributes are those of the format, a message with more than ten of them is refused, and Payload
+	// concerns what the format makes of the payload.
+	Format format.Format
 
 	// Region whose endpoint is called. Default: that of Topic.
 	Region string
@@ -63,6 +69,8 @@ type Config struct {
 
 	// Logger tells about topics that are created or endanger the guarantees. nil is silent.
 	Logger *slog.Logger
+
+	records format.Encoder // of Format, nil without one
 }
 
 const (
@@ -99,6 +107,11 @@ func (cfg Config) withDefaults() (Config, *amazon.Names, aws.Config, *http.Trans
 		faults = append(faults, err)
 	}
 	cfg.Payload = string(payload)
+	if cfg.Format != nil {
+		if cfg.records, err = cfg.Format.Bind(format.SNS); err != nil {
+			faults = append(faults, err)
+		}
+	}
 	if cfg.Requests == 0 {
 		cfg.Requests = defaultRequests
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/pgoutbox/outbox/broker/internal/amazon"
+	"github.com/pgoutbox/outbox/format"
 )
 
 // Config configures a Broker. The zero value is ready to use where the environment gives a region.
@@ -40,6 +41,11 @@ type Config struct {
 	// refuses the rest, "base64" sends everything in base64. Default "auto".
 	Payload string
 
+	// Format makes the records. nil sends payloads as they are, with attributes of the adapter's own; with a
+	// format the attributes are those of the format, a message with more than ten of them is refused, and Payload
+	// concerns what the format makes of the payload.
+	Format format.Format
+
 	// Region of the queues, such as eu-central-1. Default: what the AWS SDK finds, as in AWS_REGION.
 	Region string
 
@@ -65,6 +71,8 @@ type Config struct {
 
 	// Logger tells about queues that are created or endanger the guarantees. nil is silent.
 	Logger *slog.Logger
+
+	records format.Encoder // of Format, nil without one
 }
 
 // QueueSettings describe queues to be created. What isn't named here has the service's default.
@@ -109,6 +117,11 @@ func (cfg Config) withDefaults() (Config, *amazon.Names, aws.Config, *http.Trans
 		faults = append(faults, err)
 	}
 	cfg.Payload = string(payload)
+	if cfg.Format != nil {
+		if cfg.records, err = cfg.Format.Bind(format.SQS); err != nil {
+			faults = append(faults, err)
+		}
+	}
 	if cfg.CreateQueues != nil {
 		create := *cfg.CreateQueues
 		if create.Retention == 0 {

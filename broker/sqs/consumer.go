@@ -45,6 +45,7 @@ type Consumer struct {
 const (
 	mostAtOnce = 10 // messages of a request
 	longPoll   = 5 * time.Second
+	lagEvery   = time.Minute // between requests for the queue's length
 )
 
 // NewConsumer makes a Consumer. conn says how to connect; what concerns publishing in it is ignored. All
@@ -93,6 +94,8 @@ type session struct {
 	*Consumer
 	group *lanes.Group
 	queue string // its URL
+
+	looked time.Time // at what waits
 
 	mu       sync.Mutex
 	open     map[*lanes.Delivery]*string // receipt handles of what isn't settled
@@ -151,6 +154,10 @@ func (s *session) once(ctx context.Context, free int) error {
 		}
 		s.queue = url
 	}
+	if time.Since(s.looked) >= lagEvery && s.engine.Observed() {
+		s.looked = time.Now()
+		s.lag(asking)
+	}
 	wait := longPoll
 	if s.group.Held() > 0 {
 		wait = time.Second
@@ -159,7 +166,8 @@ func (s *session) once(ctx context.Context, free int) error {
 		QueueUrl: &s.queue, MaxNumberOfMessages: int32(min(free, mostAtOnce)), WaitTimeSeconds: int32(wait / time.Second),
 		VisibilityTimeout: int32(s.cfg.Visibility / time.Second), MessageAttributeNames: []string{"All"},
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{
-			types.MessageSystemAttributeNameApproximateReceiveCount, types.MessageSystemAttributeNameMessageGroupId},
+			types.MessageSystemAttributeNameApproximateReceiveCount, types.MessageSystemAttributeNameMessageGroupId,
+			types.MessageSystemAttributeNameMessageDeduplicationId},
 	})
 	if err != nil {
 		return amazon.Classify(fmt.Sprintf("sqs: receive from queue %q", s.cfg.Queue), err)
@@ -168,6 +176,21 @@ func (s *session) once(ctx context.Context, free int) error {
 		s.take(&output.Messages[i])
 	}
 	return nil
+}
+
+// lag tells the observer about how many messages nobody has received.
+func (s *session) lag(ctx context.Context) {
+	const waiting = types.QueueAttributeNameApproximateNumberOfMessages
+	output, err := s.broker.client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{QueueUrl: &s.queue, AttributeNames: []types.QueueAttributeName{waiting}})
+	if err == nil {
+		var n int64
+		if n, err = strconv.ParseInt(output.Attributes[string(waiting)], 10, 64); err == nil {
+			s.engine.Lag(s.cfg.Queue, n)
+		}
+	}
+	if err != nil {
+		s.logger.Warn("the length of the queue is unknown", "queue", s.cfg.Queue, "error", err)
+	}
 }
 
 func (s *session) take(got *types.Message) {
@@ -252,7 +275,7 @@ func (s *session) prolong(ctx context.Context) {
 				}
 			}
 			handles = handles[n:]
-			asking, cancel := context.WithTimeout(ctx, s.cfg.Visibility/3)
+			asking, cancel := context.WithTimeout(ctx, s.cfg.Visibility*2/3)
 			_, err := s.broker.client.ChangeMessageVisibilityBatch(asking, &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &s.queue, Entries: entries})
 			cancel()
 			if err != nil && ctx.Err() == nil {

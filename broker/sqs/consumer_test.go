@@ -18,7 +18,7 @@ import (
 func TestAnSQSConsumerDoesWhatAConsumerMust(t *testing.T) {
 	t.Parallel()
 	server := servers.TestElasticMQ(t, relaxed)
-	lanestest.Run(t, lanestest.Harness{Ordered: true, Patience: 3 * time.Second, Source: func(t *testing.T) lanestest.Source {
+	lanestest.Run(t, lanestest.Harness{Ordered: true, LagByAsking: true, Patience: 3 * time.Second, Source: func(t *testing.T) lanestest.Source {
 		a := connect(t, server.URL())
 		name := a.queue(".fifo")
 		return lanestest.Source{

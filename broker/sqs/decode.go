@@ -53,7 +53,19 @@ func decode(queue string, got *types.Message) (m outbox.Message, err error) {
 			return m, fmt.Errorf("attribute %s: %w", name, fault)
 		}
 	}
+	if err != nil {
+		m.Key = groupOf(got)
+	}
 	return m, err
+}
+
+// groupOf is the key of a message that names none itself, or "" if its group is for it alone.
+func groupOf(got *types.Message) string {
+	group := got.Attributes[string(types.MessageSystemAttributeNameMessageGroupId)]
+	if group == got.Attributes[string(types.MessageSystemAttributeNameMessageDeduplicationId)] {
+		return ""
+	}
+	return group
 }
 
 func payload(m *outbox.Message, form string) (err error) {

@@ -59,12 +59,12 @@ func brokerKinds() map[string]brokerKind {
 		"sqs": {
 			func(b config.Broker) bool { return b.SQS != nil },
 			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openSQS(b.SQS, s) },
-			false,
+			true,
 		},
 		"sns": {
 			func(b config.Broker) bool { return b.SNS != nil },
 			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openSNS(b.SNS, s) },
-			false,
+			true,
 		},
 		"pubsub": {
 			func(b config.Broker) bool { return b.PubSub != nil },
@@ -74,12 +74,12 @@ func brokerKinds() map[string]brokerKind {
 		"redis": {
 			func(b config.Broker) bool { return b.Redis != nil },
 			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openRedis(b.Redis, s) },
-			false,
+			true,
 		},
 		"rabbitmq": {
 			func(b config.Broker) bool { return b.RabbitMQ != nil },
 			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openRabbitMQ(b.RabbitMQ, s) },
-			false,
+			true,
 		},
 		"stdout": {
 			func(b config.Broker) bool { return b.Stdout != nil },

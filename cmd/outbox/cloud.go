@@ -15,6 +15,7 @@ func openSQS(q *config.SQS, s brokerSetting) (relay.Broker, error) {
 	}
 	cfg := sqs.Config{
 		Queue:     q.Queue,
+		Format:    s.format,
 		Account:   q.Account,
 		Unordered: q.Unordered,
 		Payload:   q.Payload,
@@ -38,6 +39,7 @@ func openSNS(n *config.SNS, s brokerSetting) (relay.Broker, error) {
 	}
 	return sns.New(sns.Config{
 		Topic:        n.Topic,
+		Format:       s.format,
 		Unordered:    n.Unordered,
 		CreateTopics: n.CreateTopics,
 		Payload:      n.Payload,

@@ -17,6 +17,7 @@ func openRedis(r *config.Redis, s brokerSetting) (relay.Broker, error) {
 	redis.SilenceClient()
 	return redis.New(strings.Join(r.Addresses, ","), redis.Config{
 		Stream:           r.Stream,
+		Format:           s.format,
 		CreateStreams:    r.CreateStreams,
 		DedupWindow:      r.DedupWindow,
 		MaxLen:           int64(r.MaxLen),
@@ -44,6 +45,7 @@ func openRabbitMQ(r *config.RabbitMQ, s brokerSetting) (relay.Broker, error) {
 	cfg := rabbitmq.Config{
 		Exchange:       r.Exchange,
 		RoutingKey:     r.RoutingKey,
+		Format:         s.format,
 		CreateExchange: r.CreateExchange,
 		User:           r.User,
 		Password:       string(r.Password),

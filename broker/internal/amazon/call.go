@@ -163,7 +163,7 @@ func (c *call) fill() request {
 		if len(r.entries) == RequestEntries {
 			break
 		}
-		e, err := c.settings.Payload.encode(c.batch[i], b.target)
+		e, err := c.settings.Payload.encode(c.batch[i], b.target, c.settings.Records)
 		if err == nil {
 			err = c.tooLarge(b.target, &e)
 		}

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/format"
 )
 
 // Limits that SQS and SNS share.
@@ -61,17 +62,38 @@ const (
 	contentType      = "content-type"
 )
 
-// encode returns m as it is sent to t.
-func (p Payload) encode(m *outbox.Message, t *Target) (Entry, error) {
-	e := Entry{ID: m.ID.String()}
-	body, form, err := p.body(m.Payload)
+// encode returns m as it is sent to t: as records has it, or without records its payload with attributes of
+// ours.
+func (p Payload) encode(m *outbox.Message, t *Target, records format.Encoder) (e Entry, err error) {
+	e.ID = m.ID.String()
+	if records != nil {
+		err = p.formatted(&e, m, records)
+	} else {
+		err = p.plain(&e, m, t)
+	}
 	if err != nil {
 		return e, err
 	}
+	e.Size = len(e.Body)
+	for _, a := range e.Attributes {
+		e.Size += len(a.Name) + len("String") + len(a.Value)
+	}
+	if t.FIFO {
+		e.Group = group(m, e.ID)
+	}
+	return e, nil
+}
+
+// plain sets body and attributes of a message that has no format.
+func (p Payload) plain(e *Entry, m *outbox.Message, t *Target) error {
+	body, form, err := p.body(m.Payload)
+	if err != nil {
+		return err
+	}
 	e.Body = body
 	for i := range m.Headers {
-		if name := m.Headers[i].Name; len(name) >= len(attributePrefix) && strings.EqualFold(name[:len(attributePrefix)], attributePrefix) {
-			return e, outbox.Permanent(fmt.Errorf("header %q can't be sent: names with the prefix %s are reserved; rename it", shorten(name), attributePrefix))
+		if name := m.Headers[i].Name; isOurs(name) {
+			return reserved(name)
 		}
 	}
 	topic := m.Topic
@@ -105,15 +127,16 @@ func (p Payload) encode(m *outbox.Message, t *Target) (Entry, error) {
 		}
 	}
 	e.Attributes = arrange(all)
+	return nil
+}
 
-	e.Size = len(e.Body)
-	for _, a := range e.Attributes {
-		e.Size += len(a.Name) + len("String") + len(a.Value)
-	}
-	if t.FIFO {
-		e.Group = group(m, e.ID)
-	}
-	return e, nil
+// isOurs reports whether a header's name is of those that only we use.
+func isOurs(name string) bool {
+	return len(name) >= len(attributePrefix) && strings.EqualFold(name[:len(attributePrefix)], attributePrefix)
+}
+
+func reserved(name string) error {
+	return outbox.Permanent(fmt.Errorf("header %q can't be sent: names with the prefix %s are reserved; rename it", shorten(name), attributePrefix))
 }
 
 // body returns the body of a payload, and what the consumer must know about it.

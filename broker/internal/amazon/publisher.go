@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/format"
 )
 
 // Service is SQS or SNS.
@@ -36,10 +37,11 @@ type Target struct {
 	found time.Time
 }
 
-// Settings of a Publisher. All are required.
+// Settings of a Publisher. All but Records are required.
 type Settings struct {
 	Names   *Names
 	Payload Payload
+	Records format.Encoder // nil: payloads as they are, with attributes of ours
 
 	Requests     int           // on their way at a time, of all calls together
 	Timeout      time.Duration // of a request

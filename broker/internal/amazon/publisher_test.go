@@ -147,12 +147,12 @@ func TestWhatHasNoRoomAmongTenAttributesStandsTogether(t *testing.T) {
 		m.Headers = append(m.Headers, outbox.Header{Name: fmt.Sprint("h", i), Value: "v"})
 	}
 	target := &Target{Name: "q", FIFO: true}
-	e, err := PayloadAuto.encode(m, target)
+	e, err := PayloadAuto.encode(m, target, nil)
 	if err != nil || len(e.Attributes) != 10 || e.Attributes[9].Name != "h6" { // id, topic, key, seven headers
 		t.Fatalf("%v, %v", e.Attributes, err)
 	}
 	m.EventType = "e"
-	e, err = PayloadAuto.encode(m, target)
+	e, err = PayloadAuto.encode(m, target, nil)
 	if err != nil || len(e.Attributes) != 10 || e.Attributes[9] != (Attribute{"outbox-headers", `{"h5":"v","h6":"v"}`}) {
 		t.Fatalf("%v, %v", e.Attributes, err)
 	}
@@ -164,7 +164,7 @@ func TestWhatHasNoRoomAmongTenAttributesStandsTogether(t *testing.T) {
 		t.Errorf("size %d, want %d", e.Size, size)
 	}
 	m.Headers = []outbox.Header{{Name: "Outbox-Id", Value: "x"}}
-	if _, err := PayloadAuto.encode(m, target); !outbox.IsPermanent(err) {
+	if _, err := PayloadAuto.encode(m, target, nil); !outbox.IsPermanent(err) {
 		t.Errorf("a reserved name: %v", err)
 	}
 }

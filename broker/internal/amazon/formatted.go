@@ -1,0 +1,59 @@
+package amazon
+
+import (
+	"fmt"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/format"
+)
+
+// formatted sets body and attributes as a format has them. Beside them stands how the body is to be read, if
+// that isn't as it is. Every header needs an attribute of its own: consumers that know the format look for it
+// there and nowhere else, so what has no room is refused.
+func (p Payload) formatted(e *Entry, m *outbox.Message, records format.Encoder) error {
+	var record format.Record
+	if err := records.Encode(&record, m); err != nil {
+		return err
+	}
+	body, form, err := p.body(record.Value)
+	if err != nil {
+		return err
+	}
+	e.Body = body
+	e.Attributes = make([]Attribute, 0, len(record.Headers)+2)
+	add := func(name, value string) {
+		if value != "" {
+			e.Attributes = append(e.Attributes, Attribute{name, value})
+		}
+	}
+	add(attributePayload, form)
+	add(contentType, record.ContentType)
+	for _, h := range record.Headers {
+		if isOurs(h.Name) {
+			return reserved(h.Name)
+		}
+		if err := checkAttribute(h.Name, string(h.Value)); err != nil {
+			return err
+		}
+		add(h.Name, string(h.Value))
+	}
+	if n := len(e.Attributes); n > maxAttributes {
+		return refuse("%d attributes can't be sent: a message has at most %d, those of the format and the message's own headers together; use the structured mode of CloudEvents, or drop headers by a header rule of the destination", n, maxAttributes)
+	}
+	return nil
+}
+
+// checkAttribute refuses what can't be an attribute.
+func checkAttribute(name, value string) error {
+	switch {
+	case !isAttributeName(name):
+		return refuse("header %q can't be sent: an attribute's name has 1 to %d letters, digits, underscores, hyphens and single dots, and doesn't begin with aws. or amazon.; rename it", shorten(name), maxName)
+	case value == "":
+		return refuse("header %q can't be sent: an attribute's value is not empty; drop it by a header rule of the destination", shorten(name))
+	case !isText([]byte(value)):
+		return refuse("header %q can't be sent: an attribute's value is UTF-8 without control characters", shorten(name))
+	}
+	return nil
+}
+
+func refuse(format string, args ...any) error { return outbox.Permanent(fmt.Errorf(format, args...)) }

@@ -1,0 +1,119 @@
+package redis_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/binding"
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/sdkread"
+	"github.com/pgoutbox/outbox/broker/redis"
+	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/servers"
+	goredis "github.com/redis/go-redis/v9"
+)
+
+func event(stream string) *outbox.Message {
+	return &outbox.Message{ID: outbox.NewID(), Topic: stream, Key: "größe 100%", AggregateID: "7 €", EventType: "Created",
+		Payload: []byte(`{"i":1}`), ContentType: "application/json", Headers: []outbox.Header{{Name: "tenant", Value: "acme"}},
+		CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)}
+}
+
+// entries returns the fields of a stream's entries.
+func entries(t *testing.T, c *goredis.Client, stream string) (all []map[string]string) {
+	t.Helper()
+	stored, err := c.XRange(patient(t), stream, "-", "+").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range stored {
+		fields := map[string]string{}
+		for name, value := range e.Values {
+			fields[name] = value.(string)
+		}
+		all = append(all, fields)
+	}
+	return all
+}
+
+func TestTheSDKReadsCloudEventsFromAStream(t *testing.T) {
+	t.Parallel()
+	server := servers.TestRedis(t)
+	c := client(t, server.Addr())
+	for _, structured := range []bool{false, true} {
+		stream := newStream(t, c)
+		b := newBroker(t, server.Addr(), redis.Config{Format: format.CloudEvents{Structured: structured, Source: "/shop"}})
+		m := event(stream)
+		for range 2 { // the repeat is recognised
+			accepted(t, b.Publish(patient(t), []*outbox.Message{m}))
+		}
+		stored := entries(t, c, stream)
+		if len(stored) != 1 {
+			t.Fatalf("%d entries", len(stored))
+		}
+		fields := stored[0]
+		e, err := binding.ToEvent(t.Context(), sdkread.Message("ce-", fields["content-type"], fields, []byte(fields["value"])))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Validate() != nil || e.ID() != m.ID.String() || e.Source() != "/shop" || e.Type() != "Created" || e.Subject() != "7 €" || !e.Time().Equal(m.CreatedAt) ||
+			e.Extensions()["partitionkey"] != m.Key || string(e.Data()) != `{"i":1}` || e.DataContentType() != "application/json" {
+			t.Errorf("structured %v: the event is %v", structured, e)
+		}
+		if fields["key"] != m.Key || fields["tenant"] != "acme" || fields["id"] != "" || fields["payload"] != "" {
+			t.Errorf("fields %v", fields)
+		}
+	}
+}
+
+func TestDebeziumsLayoutIsTheExtendedFormOfItsRedisSink(t *testing.T) {
+	t.Parallel()
+	server := servers.TestRedis(t)
+	c := client(t, server.Addr())
+	stream := newStream(t, c)
+	m := event(stream)
+	null := event(stream)
+	null.Payload = nil
+	layout := format.Debezium{Place: []format.Placement{{Field: "event_type", Alias: "eventType"}}}
+	accepted(t, newBroker(t, server.Addr(), redis.Config{Format: layout}).Publish(patient(t), []*outbox.Message{m, null}))
+	stored := entries(t, c, stream)
+	want := map[string]string{"key": m.Key, "value": string(m.Payload), "ID": m.ID.String(), "EVENTTYPE": "Created", "TENANT": "acme"}
+	if len(stored) != 2 || fmt.Sprint(stored[0]) != fmt.Sprint(want) {
+		t.Fatalf("entries %v, want %v", stored, want)
+	}
+	if _, there := stored[1]["value"]; there {
+		t.Errorf("a null payload has become %v", stored[1])
+	}
+}
+
+func TestAMessageThatTheFormatRefusesStopsItsKeyAlone(t *testing.T) {
+	t.Parallel()
+	server := servers.TestRedis(t)
+	c := client(t, server.Addr())
+	for name, wrong := range map[string]outbox.Header{"an attribute": {Name: "ce-id", Value: "x"}, "a field": {Name: "value", Value: "x"}} {
+		stream := newStream(t, c)
+		b := newBroker(t, server.Addr(), redis.Config{Format: format.CloudEvents{}})
+		batch := messages(stream, 6, 2)
+		batch[2].Headers = []outbox.Header{wrong}
+		errs := b.Publish(patient(t), batch)
+		if len(errs) != 6 || errs[0] != nil || errs[1] != nil || errs[3] != nil || errs[5] != nil || !outbox.IsPermanent(errs[2]) || errs[4] != outbox.ErrSkipped {
+			t.Errorf("%s: outcomes %v", name, errs)
+		}
+		if stored := entries(t, c, stream); len(stored) != 4 {
+			t.Errorf("%s: %d entries", name, len(stored))
+		}
+	}
+}
+
+func TestTheSizeOfAFormattedEntryIsWhatCounts(t *testing.T) {
+	t.Parallel()
+	server := servers.TestRedis(t)
+	stream := newStream(t, client(t, server.Addr()))
+	b := newBroker(t, server.Addr(), redis.Config{MaxMessageBytes: 1500, Format: format.CloudEvents{Structured: true}})
+	m := message(stream, "k", 0)
+	m.ContentType, m.Payload = "application/octet-stream", make([]byte, 900) // with base64 it is a third more
+	if errs := b.Publish(patient(t), []*outbox.Message{m}); len(errs) != 1 || !outbox.IsPermanent(errs[0]) {
+		t.Errorf("outcomes %v", errs)
+	}
+}

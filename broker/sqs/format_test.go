@@ -1,0 +1,124 @@
+package sqs_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/binding"
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/consume"
+	"github.com/pgoutbox/outbox/broker/internal/sdkread"
+	"github.com/pgoutbox/outbox/broker/sqs"
+	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/servers"
+)
+
+// event has characters that HTTP's attributes encode, and one that SQS takes in no attribute.
+func event(topic string) *outbox.Message {
+	return &outbox.Message{ID: outbox.NewID(), Topic: topic, Key: "größe 100%25\x01", AggregateID: "7 €", EventType: "Created",
+		Payload: []byte(`{"i":1}`), ContentType: "application/json", Headers: []outbox.Header{{Name: "tenant", Value: "acme"}},
+		CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)}
+}
+
+func TestTheSDKReadsCloudEventsFromAQueue(t *testing.T) {
+	t.Parallel()
+	a := connect(t, servers.TestElasticMQ(t).URL())
+	for _, structured := range []bool{false, true} {
+		queue := a.queue(".fifo")
+		m := event(strings.TrimSuffix(queue, ".fifo"))
+		b := a.broker(sqs.Config{Format: format.CloudEvents{Structured: structured, Source: "/shop"}})
+		accepted(t, b.Publish(patient(t), []*outbox.Message{m}))
+		got, err := a.read(patient(t), queue)
+		if err != nil || len(got) != 1 {
+			t.Fatalf("%d messages, %v", len(got), err)
+		}
+		headers := map[string]string{}
+		for _, h := range got[0].Headers {
+			if headers[h.Name], err = url.PathUnescape(h.Value); err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(h.Name, "outbox-") {
+				t.Errorf("%s stands beside the attributes of the format", h.Name)
+			}
+		}
+		e, err := binding.ToEvent(t.Context(), sdkread.Message("ce-", got[0].ContentType, headers, got[0].Payload))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Validate() != nil || e.ID() != m.ID.String() || e.Source() != "/shop" || e.Type() != "Created" || e.Subject() != "7 €" || !e.Time().Equal(m.CreatedAt) ||
+			e.Extensions()["partitionkey"] != m.Key || string(e.Data()) != `{"i":1}` || e.DataContentType() != "application/json" || headers["tenant"] != "acme" {
+			t.Errorf("structured %v: the event is %v, headers %v", structured, e, headers)
+		}
+	}
+}
+
+func TestAConsumerReadsFormatsBack(t *testing.T) {
+	t.Parallel()
+	server := servers.TestElasticMQ(t)
+	a := connect(t, server.URL())
+	for name, test := range map[string]struct {
+		format format.Format
+		decode func(*outbox.Message) error
+	}{
+		"binary":     {format.CloudEvents{}, consume.CloudEvent},
+		"structured": {format.CloudEvents{Structured: true}, consume.CloudEvent},
+		"debezium":   {format.Debezium{}, consume.Debezium},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			queue := a.queue(".fifo", "VisibilityTimeout", "30")
+			m := event(strings.TrimSuffix(queue, ".fifo"))
+			if name == "debezium" {
+				m.Key = "k-1" // a message group says it
+			}
+			accepted(t, a.broker(sqs.Config{Format: test.format}).Publish(patient(t), []*outbox.Message{m}))
+			ctx, done := context.WithCancelCause(patient(t))
+			var got outbox.Message
+			handled := errors.New("handled")
+			c, err := sqs.NewConsumer(sqs.Config{Endpoint: server.URL(), AWS: anyone()}, sqs.ConsumerConfig{Queue: queue, Handling: consume.Config{Decode: test.decode}},
+				func(_ context.Context, m *outbox.Message) error {
+					got = *m
+					done(handled)
+					return nil
+				})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Run(ctx); err != nil || !errors.Is(context.Cause(ctx), handled) {
+				t.Fatalf("%v, %v", err, context.Cause(ctx))
+			}
+			tenant, _ := got.Header("tenant")
+			if got.ID != m.ID || got.Key != m.Key || string(got.Payload) != string(m.Payload) || tenant != "acme" {
+				t.Errorf("received %+v\nsent     %+v", got, *m)
+			}
+			if name != "debezium" && (got.EventType != "Created" || got.ContentType != "application/json" || !got.CreatedAt.Equal(m.CreatedAt)) {
+				t.Errorf("received %+v\nsent     %+v", got, *m)
+			}
+		})
+	}
+}
+
+func TestAMessageWithTooManyAttributesStopsItsKeyAlone(t *testing.T) {
+	t.Parallel()
+	a := connect(t, servers.TestElasticMQ(t).URL())
+	queue := a.queue(".fifo")
+	batch := numbered(strings.TrimSuffix(queue, ".fifo"), 6, 2)
+	for _, name := range strings.Split("abcdef", "") {
+		batch[2].Headers = append(batch[2].Headers, outbox.Header{Name: name, Value: "v"})
+	}
+	errs := a.broker(sqs.Config{Format: format.CloudEvents{}}).Publish(patient(t), batch)
+	if len(errs) != 6 || errs[0] != nil || errs[1] != nil || errs[3] != nil || errs[5] != nil || !outbox.IsPermanent(errs[2]) || errs[4] != outbox.ErrSkipped {
+		t.Fatalf("outcomes %v", errs)
+	}
+	contains(t, errs[2], "11 attributes")
+}
+
+func TestAFormatsOwnFaultsAreFaultsOfTheConfiguration(t *testing.T) {
+	t.Parallel()
+	_, err := sqs.New(sqs.Config{AWS: anyone(), Format: format.CloudEvents{Source: "{"}, Requests: -1})
+	contains(t, err, "cloudevents source", "requests")
+}
