@@ -78,6 +78,9 @@ type Config struct {
 
 	// Logger gets failures of messages, and the connection's; nil is silent. Payloads are never logged.
 	Logger *slog.Logger
+
+	// Observer is told what happens, for metrics; nil for nobody.
+	Observer Observer
 }
 
 // Policy is what becomes of a message that can't be applied.

@@ -174,7 +174,7 @@ func (c *Consumer) poll(ctx context.Context) error {
 		})
 		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
 			if len(p.Records) > 0 {
-				c.partition(place{p.Topic, p.Partition}).add(p.Records)
+				c.partition(place{p.Topic, p.Partition}).add(p.Records, p.HighWatermark)
 			}
 		})
 		c.client.AllowRebalance()
@@ -233,7 +233,7 @@ func (c *Consumer) remove(gone map[string][]int32) (all []*partition) {
 // behind what is committed here: so handlers end first, and nothing is handled by two members.
 func (c *Consumer) revoked(ctx context.Context, client *kgo.Client, gone map[string][]int32) {
 	all := c.remove(gone)
-	each(all, func(p *partition) { p.group.Drain() })
+	each(all, func(p *partition) { p.leave(p.group.Drain) })
 	c.committing.Lock()
 	c.commit(context.WithoutCancel(ctx), all)
 	c.committing.Unlock()
@@ -246,7 +246,7 @@ func (c *Consumer) revoked(ctx context.Context, client *kgo.Client, gone map[str
 func (c *Consumer) lost(_ context.Context, client *kgo.Client, gone map[string][]int32) {
 	all := c.remove(gone)
 	c.logger.Warn("lost partitions: this member was silent for too long, and another has them", "partitions", gone)
-	each(all, func(p *partition) { p.group.Cut() })
+	each(all, func(p *partition) { p.leave(p.group.Cut) })
 	client.ResumeFetchPartitions(gone)
 }
 
@@ -273,5 +273,8 @@ func (c *Consumer) commitNowAndThen(ctx context.Context) {
 		c.mu.Unlock()
 		c.commit(ctx, all)
 		c.committing.Unlock()
+		for _, p := range all {
+			p.tellLag()
+		}
 	}
 }

@@ -25,7 +25,9 @@ type partition struct {
 	waiting   []*fetched    // in the group, in the order of offsets; the first isn't done
 	next      kgo.EpochOffset
 	committed int64
+	high      int64 // the offset that the next record of the partition will get, as of the last fetch
 	paused    bool
+	left      bool // it isn't ours any more
 }
 
 // fetched is a record that isn't behind the committed offset.
@@ -36,9 +38,10 @@ type fetched struct {
 }
 
 // add takes records, and stops fetching while there are too many.
-func (p *partition) add(records []*kgo.Record) {
+func (p *partition) add(records []*kgo.Record, high int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.high = high
 	p.backlog = append(p.backlog, records...)
 	p.advance()
 }
@@ -95,6 +98,30 @@ func (p *partition) done(f *fetched) {
 	p.waiting = p.waiting[n:]
 	p.advance()
 }
+
+// leave ends the handling, and tells the observer no more: whoever has the partition next does.
+func (p *partition) leave(end func()) {
+	end()
+	p.mu.Lock()
+	p.left = true
+	p.mu.Unlock()
+	p.consumer.engine.Lag(p.source(), 0)
+}
+
+// tellLag tells the observer how far the partition goes beyond what is done.
+func (p *partition) tellLag() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := p.next.Offset
+	if len(p.waiting) > 0 {
+		at = p.waiting[0].offset
+	}
+	if !p.left {
+		p.consumer.engine.Lag(p.source(), p.high-at)
+	}
+}
+
+func (p *partition) source() string { return fmt.Sprintf("%s/%d", p.place.topic, p.place.n) }
 
 func (p *partition) name() map[string][]int32 { return map[string][]int32{p.place.topic: {p.place.n}} }
 

@@ -199,13 +199,18 @@ func (s *session) fetch(ctx context.Context, consumer jetstream.Consumer) error 
 		if err != nil {
 			return fmt.Errorf("nats: fetch: %w", err)
 		}
+		pending := uint64(0)
 		for msg := range batch.Messages() {
+			if meta, err := msg.Metadata(); err == nil {
+				pending = meta.NumPending
+			}
 			if ctx.Err() != nil {
 				s.unhandled(msg)
 				continue
 			}
 			s.take(msg)
 		}
+		s.engine.Lag(s.cfg.Stream, int64(pending)+int64(s.group.Held()))
 		if err := batch.Error(); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("nats: fetch from consumer %q of stream %q: %w", s.cfg.Durable, s.cfg.Stream, err)
 		}

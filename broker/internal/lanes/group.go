@@ -38,10 +38,11 @@ func (e *Engine) Group() *Group {
 // Add takes a message. A group that was drained gives it back at once.
 func (g *Group) Add(d *Delivery) {
 	key := d.Message.OrderingKey()
+	g.engine.cfg.Observer.Received(&d.Message)
 	g.mu.Lock()
 	if g.stopped {
 		g.mu.Unlock()
-		d.Settle(Returned, 0)
+		g.engine.settle(d, Returned, 0)
 		return
 	}
 	g.held[d] = struct{}{}
@@ -130,7 +131,7 @@ func (g *Group) work(key string, l *lane) {
 		if !stopped {
 			outcome, pause = g.engine.process(g, d, key != "")
 		}
-		d.Settle(outcome, pause)
+		g.engine.settle(d, outcome, pause)
 		g.release(d)
 	}
 }

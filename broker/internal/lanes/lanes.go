@@ -37,6 +37,8 @@ type Delivery struct {
 
 	// Settle is called once, by some goroutine. pause is for Later.
 	Settle func(o Outcome, pause time.Duration)
+
+	parked bool // done by being parked
 }
 
 // Abilities are what a broker can do with a message that isn't acknowledged.
@@ -106,6 +108,9 @@ func New(cfg consume.Config, handler consume.Handler, can Abilities) (*Engine, e
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Observer == nil {
+		cfg.Observer = nobody{}
+	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
@@ -143,14 +148,15 @@ var ErrForeign = errors.New("the record has no message id")
 
 // process tries a message until it is clear what to tell the broker.
 func (e *Engine) process(g *Group, d *Delivery, ordered bool) (Outcome, time.Duration) {
-	failures, pauses := d.Attempts, 0
+	failures, pauses, tries := d.Attempts, 0, 0
 	for {
 		err := d.Err
 		if err == nil {
 			if !g.acquire(e.slots) {
 				return Returned, 0
 			}
-			err = e.attempt(g, d)
+			tries++
+			err = e.attempt(g, d, tries)
 		} else {
 			err = outbox.Permanent(err)
 		}
@@ -209,6 +215,7 @@ func (e *Engine) poison(g *Group, d *Delivery, err error, attempts int) (Outcome
 				return e.cfg.Park(ctx, consume.Poison{Message: &d.Message, Err: err, Attempts: attempts, Source: d.Source})
 			})
 			if parkErr == nil {
+				d.parked = true
 				e.log(slog.LevelError, "message parked", d, err, "attempt", attempts)
 				return Done, true
 			}
@@ -222,9 +229,17 @@ func (e *Engine) poison(g *Group, d *Delivery, err error, attempts int) (Outcome
 	return 0, false
 }
 
-// attempt runs the handler once, in a slot that it gives back. A handler that doesn't heed its context is left
-// behind; what an inbox has not committed by then, it won't.
-func (e *Engine) attempt(g *Group, d *Delivery) error {
+// attempt runs the handler once, in a slot that it gives back.
+func (e *Engine) attempt(g *Group, d *Delivery, number int) error {
+	began := time.Now()
+	err := e.run(g, d)
+	e.cfg.Observer.Handled(consume.Attempt{Message: &d.Message, Number: number, Err: err, Took: time.Since(began)})
+	return err
+}
+
+// run calls the handler. One that doesn't heed its context is left behind; what an inbox has not committed by then,
+// it won't.
+func (e *Engine) run(g *Group, d *Delivery) error {
 	ctx, cancel := context.WithTimeout(g.hard, e.cfg.Timeout)
 	defer cancel()
 	msg := d.Message // a handler that was left behind keeps a message of its own

@@ -31,6 +31,7 @@ func Run(t *testing.T, h Harness) {
 		{"an effect whose acknowledgement was lost is not repeated", acknowledgementLost},
 		{"consumers come and go, and every effect happens once", comeAndGo},
 		{"hanging handlers end the consumer", hangs},
+		{"the observer is told of every message, every attempt, every outcome and the lag", observed},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

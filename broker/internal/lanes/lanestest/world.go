@@ -39,6 +39,9 @@ type Harness struct {
 
 	// Reject says that the broker can dead-letter.
 	Reject bool
+
+	// LagByAsking says that the broker doesn't tell the lag by itself, and is asked rarely.
+	LagByAsking bool
 }
 
 // Source is a topic, stream or queue of a test's own, which one group of consumers shares.

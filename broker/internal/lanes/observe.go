@@ -1,0 +1,46 @@
+package lanes
+
+import (
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/consume"
+)
+
+// settle tells the broker, and then the observer.
+func (e *Engine) settle(d *Delivery, o Outcome, pause time.Duration) {
+	d.Settle(o, pause)
+	e.cfg.Observer.Settled(&d.Message, d.told(o))
+}
+
+func (d *Delivery) told(o Outcome) consume.Outcome {
+	switch {
+	case d.parked:
+		return consume.Parked
+	case o == Done:
+		return consume.Done
+	case o == Later:
+		return consume.Later
+	case o == Rejected:
+		return consume.Rejected
+	}
+	return consume.Returned
+}
+
+// Observed reports whether somebody wants to know, so that it is worth asking the broker.
+func (e *Engine) Observed() bool {
+	_, no := e.cfg.Observer.(nobody)
+	return !no
+}
+
+// Lag tells the observer how many messages of a source are not done.
+func (e *Engine) Lag(source string, messages int64) { e.cfg.Observer.Lag(source, max(messages, 0)) }
+
+type nobody struct{}
+
+var _ consume.Observer = nobody{}
+
+func (nobody) Received(*outbox.Message)                 {}
+func (nobody) Handled(consume.Attempt)                  {}
+func (nobody) Settled(*outbox.Message, consume.Outcome) {}
+func (nobody) Lag(string, int64)                        {}
