@@ -45,7 +45,8 @@ var payloads = []struct {
 
 // eachMode runs check for every binding, mode and payload.
 func eachMode(t *testing.T, check func(t *testing.T, b format.Binding, structured bool, m *outbox.Message)) {
-	names := map[format.Binding]string{format.Kafka: "kafka", format.NATS: "nats", format.HTTP: "http", format.AMQP: "amqp", format.PubSub: "pubsub"}
+	names := map[format.Binding]string{format.Kafka: "kafka", format.NATS: "nats", format.HTTP: "http", format.AMQP: "amqp", format.PubSub: "pubsub",
+		format.SQS: "sqs", format.SNS: "sns", format.Redis: "redis", format.GRPC: "grpc"}
 	for b, name := range names {
 		for _, mode := range []string{"binary", "structured"} {
 			for _, p := range payloads {
@@ -151,10 +152,17 @@ func received(t *testing.T, b format.Binding, r *format.Record) binding.Message 
 		return sdkhttp.NewMessageFromHttpRequest(req)
 	}
 	headers := map[string]string{}
-	prefix := map[format.Binding]string{format.Kafka: "ce_", format.NATS: "ce-", format.AMQP: "cloudEvents:", format.PubSub: "ce-"}[b]
+	prefix := "ce-"
+	switch b {
+	case format.Kafka:
+		prefix = "ce_"
+	case format.AMQP:
+		prefix = "cloudEvents:"
+	}
+	encoded := b == format.NATS || b == format.SQS || b == format.SNS
 	for _, h := range r.Headers {
 		value := string(h.Value)
-		if b == format.NATS && strings.HasPrefix(h.Name, prefix) {
+		if encoded && strings.HasPrefix(h.Name, prefix) {
 			var ok bool
 			if value, ok = format.UnescapePercent(value); !ok {
 				t.Fatalf("%s: %q", h.Name, h.Value)
