@@ -15,8 +15,13 @@ const folderPrefix = "pgoutbox-servers-"
 
 // newFolder makes a folder for one server, with this process's id in its name, and removes those of processes that
 // have died. uid, unless 0, owns it.
-func newFolder(name string, uid int) (string, error) {
-	base := os.TempDir()
+func newFolder(name string, uid int) (string, error) { return newFolderIn("", name, uid) }
+
+// newFolderIn is newFolder in a folder other than that for temporary files, which "" means.
+func newFolderIn(base, name string, uid int) (string, error) {
+	if base == "" {
+		base = os.TempDir()
+	}
 	sweep(base, folderPrefix)
 	folder, err := os.MkdirTemp(base, folderPrefix+strconv.Itoa(os.Getpid())+"-"+name+"-")
 	if err != nil {

@@ -31,6 +31,10 @@ type PostgresConfig struct {
 	// max_connections=200, max_prepared_transactions=100, max_replication_slots=100, max_wal_senders=100.
 	Settings map[string]string
 
+	// Storage is a folder in which the cluster makes its own, such as a small file system that can be filled up. root's
+	// PostgreSQL runs as another user, who has to be able to enter it. Default: the folder for temporary files.
+	Storage string
+
 	// OwnIdentity runs initdb instead of copying a cluster that was made by it once. It takes half a second more and
 	// gives the cluster a system identifier of its own; otherwise clusters of one version may have the same.
 	OwnIdentity bool
@@ -41,6 +45,7 @@ type Postgres struct {
 	Server
 	version string
 	bin     string
+	storage string
 	base    *url.URL // of a server from the environment
 
 	primary *Postgres // of a standby
@@ -57,7 +62,7 @@ func StartPostgres(ctx context.Context, config PostgresConfig) (*Postgres, error
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPostgres(bin, version)
+	p, err := newPostgres(bin, version, config.Storage)
 	if err != nil {
 		return nil, fmt.Errorf("start PostgreSQL %s: %w", version, err)
 	}
@@ -79,19 +84,19 @@ func StartPostgres(ctx context.Context, config PostgresConfig) (*Postgres, error
 	return p, nil
 }
 
-// newPostgres makes the folder of a cluster, without data.
-func newPostgres(bin, version string) (*Postgres, error) {
+// newPostgres makes the folder of a cluster, without data, in storage or, if that is "", where temporary files are.
+func newPostgres(bin, version, storage string) (*Postgres, error) {
 	uid := postgresUID()
 	if uid != 0 {
 		if err := enterable(bin); err != nil {
 			return nil, err
 		}
 	}
-	folder, err := newFolder("postgres", uid)
+	folder, err := newFolderIn(storage, "postgres", uid)
 	if err != nil {
 		return nil, err
 	}
-	p := &Postgres{version: version, bin: bin}
+	p := &Postgres{version: version, bin: bin, storage: storage}
 	p.name = "PostgreSQL " + version
 	p.folder = folder
 	p.stopSig = syscall.SIGINT // fast shutdown

@@ -24,14 +24,14 @@ type StandbyConfig struct {
 }
 
 // Standby makes a hot standby of a running cluster that this process started, and returns when it streams and answers
-// queries. It gets its WAL through a physical replication slot, see Slot, with hot_standby_feedback. The caller must
+// queries. Its data lies in the same Storage. It gets its WAL through a physical replication slot, see Slot, with hot_standby_feedback. The caller must
 // Close it.
 func (p *Postgres) Standby(ctx context.Context, config StandbyConfig) (*Postgres, error) {
 	if p.given != "" {
 		return nil, fmt.Errorf("can't make a standby of %s: it was given by %s, and its data folder isn't at hand; "+
 			"unset that, or have the test use a server of its own", p.name, p.given)
 	}
-	s, err := newPostgres(p.bin, p.version)
+	s, err := newPostgres(p.bin, p.version, p.storage)
 	if err != nil {
 		return nil, fmt.Errorf("start a standby of %s: %w", p.name, err)
 	}

@@ -171,6 +171,18 @@ func (w *world) owner() string {
 	return name
 }
 
+// takenOver waits until another relay than first holds the lease.
+func (w *world) takenOver(first string) {
+	w.t.Helper()
+	deadline := time.Now().Add(15 * time.Second)
+	for owner := w.owner(); owner == first || owner == ""; owner = w.owner() {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("%s is frozen and nobody took over", first)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
 // settle ends the writers, reads everything back and demands that nothing was lost, invented or inverted,
 // and that duplicates are no more than what could be in flight at each fault. The relays have ended then.
 func (w *world) settle(faults int) {

@@ -118,7 +118,7 @@ func brokerFaults() []fault {
 			if err := rig.Pause(ctx, time.Duration(r.rng.IntN(1500))*time.Millisecond); err != nil {
 				return nil, err
 			}
-			return nil, server.Restart(ctx)
+			return nil, errors.Join(server.Restart(ctx), r.target.Answers(ctx))
 		}},
 		{kind: "broker frozen", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
 			server, _ := r.brokerServer()
@@ -168,7 +168,15 @@ func brokerFaults() []fault {
 				return nil, err
 			}
 			// Both brokers give up; an operator makes room and starts them again.
-			return nil, errors.Join(server.Kill9(), r.site.storage.free(), server.Restart(ctx))
+			return nil, errors.Join(server.Kill9(), r.site.storage.free(), server.Restart(ctx), r.target.Answers(ctx))
+		}},
+		{kind: "writing not permitted", repeats: 2, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
+			if err := r.target.Forbid(ctx); err != nil {
+				return nil, err
+			}
+			// Short enough that no message runs out of attempts.
+			err := rig.Pause(ctx, time.Duration(300+r.rng.IntN(1200))*time.Millisecond)
+			return nil, errors.Join(err, r.target.Permit(ctx))
 		}},
 		{kind: "topic deleted", repeats: 1, within: 30 * time.Second, inject: deleteTopic},
 	}
@@ -234,6 +242,15 @@ func databaseFaults() []fault {
 				}
 			}
 			return nil, nil
+		}},
+		{kind: "disk of the database full", repeats: 2, disk: true, within: 30 * time.Second, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
+			// Writers fail first, and then PostgreSQL, which can't write its log.
+			if err := r.site.pgDisk.fill(); err != nil {
+				return nil, err
+			}
+			err := rig.Pause(ctx, time.Duration(500+r.rng.IntN(2000))*time.Millisecond)
+			r.note("PostgreSQL runs still: %v", r.site.pg.Running())
+			return nil, errors.Join(err, r.site.pgDisk.free(), r.site.reviveDatabase(ctx))
 		}},
 		{kind: "standby promoted", repeats: 1, inject: promote},
 		{kind: "schema changes and vacuum", repeats: 1, inject: changeSchema},

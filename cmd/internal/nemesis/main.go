@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,6 +42,7 @@ type options struct {
 	runs  int
 	sites int
 	keep  string
+	kind  string // of all faults; "": those of the seed
 }
 
 func command(ctx context.Context, args []string, out io.Writer) error {
@@ -50,11 +52,15 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&o.runs, "runs", 0, "how many seeds to run, one after the other (default 1 with -seed, else 10)")
 	flags.IntVar(&o.sites, "parallel", 2, "how many sets of servers to run them on at once")
 	flags.StringVar(&o.keep, "keep", os.TempDir(), "folder in which bad runs leave their logs")
+	flags.StringVar(&o.kind, "kind", "", "have this kind of fault alone, three times a run")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 || o.runs < 0 || o.sites < 1 {
-		return fmt.Errorf("usage: nemesis [-seed n] [-runs n] [-parallel n] [-keep folder]")
+		return fmt.Errorf("usage: nemesis [-seed n] [-runs n] [-parallel n] [-kind fault] [-keep folder]")
+	}
+	if o.kind != "" && !slices.ContainsFunc(faults(), func(f fault) bool { return f.kind == o.kind }) {
+		return fmt.Errorf("no fault is called %q; a run's last lines list all", o.kind)
 	}
 	if o.runs == 0 {
 		o.runs = 10
@@ -151,7 +157,7 @@ func runOn(ctx context.Context, binary, dir string, o options, next *atomic.Int6
 		if err := os.Mkdir(runDir, 0o700); err != nil {
 			return err
 		}
-		res := newRun(seed, s, binary, runDir).do(ctx)
+		res := newRun(seed, o.kind, s, binary, runDir).do(ctx)
 		if res.interrupted {
 			return nil // what it found may come of the interruption
 		}

@@ -40,6 +40,7 @@ type run struct {
 	dir    string // artefacts
 	rng    *rand.Rand
 	broker string
+	faults []fault
 	pooled bool // whether writers come by a pooler; one of the relays always does
 
 	database string
@@ -80,10 +81,15 @@ type injected struct {
 	recovery time.Duration // until messages flowed again
 }
 
-func newRun(seed uint64, s *site, binary, dir string) *run {
+// newRun makes a run with the faults of its seed, or with one kind alone.
+func newRun(seed uint64, kind string, s *site, binary, dir string) *run {
 	rng := rand.New(rand.NewPCG(seed, 0x6e656d65736973))
 	r := &run{seed: seed, site: s, binary: binary, dir: dir, rng: rng, checker: check.New(check.Config{}), began: time.Now()}
-	r.broker, r.pooled = brokerOf(seed), seed%4 < 2
+	r.broker, r.pooled, r.faults = brokerOf(seed), seed%4 < 2, faultsOf(seed, s.can)
+	if kind != "" {
+		alone := faults()[slices.IndexFunc(faults(), func(f fault) bool { return f.kind == kind })]
+		r.faults = slices.Repeat([]fault{alone}, faultsARun)
+	}
 	r.topic = fmt.Sprintf("events_%d_%d", seed, time.Now().UnixNano()%1e9)
 	return r
 }
@@ -117,7 +123,7 @@ func (r *run) do(ctx context.Context) (res result) {
 		res.err = fmt.Errorf("before any fault: %w", err)
 		return res
 	}
-	for _, f := range faultsOf(r.seed, r.site.can) {
+	for _, f := range r.faults {
 		recovery, err := r.inject(ctx, f)
 		res.faults = append(res.faults, injected{f.kind, f.repeats, recovery})
 		res.allowed += f.repeats * maxInFlight
@@ -150,7 +156,7 @@ func (r *run) setUp(ctx context.Context) (err error) {
 		return err
 	}
 	oversize := 0
-	if slices.ContainsFunc(faultsOf(r.seed, r.site.can), func(f fault) bool { return f.kind == oversizeMessages }) {
+	if slices.ContainsFunc(r.faults, func(f fault) bool { return f.kind == oversizeMessages }) {
 		oversize = 50
 	}
 	r.load, err = rig.NewLoad(ctx, rig.LoadConfig{URL: r.site.writerURL(r.database, r.pooled), Direct: r.site.pg.URL(r.database), Topic: r.topic, Keys: keys, Writers: 3, Pause: 2 * time.Millisecond,

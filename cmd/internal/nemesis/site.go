@@ -7,6 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/cmd/internal/rig"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -17,6 +20,7 @@ import (
 type site struct {
 	dir     string
 	storage *storage // of the brokers; nil where none can be mounted
+	pgDisk  *storage // of PostgreSQL, likewise
 
 	pg    *servers.Postgres
 	stale []*servers.Postgres // primaries that were replaced
@@ -42,7 +46,13 @@ func openSite(ctx context.Context) (s *site, err error) {
 	if s.dir, err = os.MkdirTemp("", "outbox-nemesis-site-"); err != nil {
 		return s, err
 	}
-	if s.storage, err = mountStorage(filepath.Join(s.dir, "storage")); err != nil {
+	if err = os.Chmod(s.dir, 0o755); err != nil { // root's PostgreSQL runs as another user
+		return s, err
+	}
+	if s.storage, err = mountStorage(filepath.Join(s.dir, "storage"), "nats", "kafka"); err != nil {
+		return s, err
+	}
+	if s.pgDisk, err = mountStorage(filepath.Join(s.dir, "pgdisk")); err != nil {
 		return s, err
 	}
 	for _, p := range []**rig.Proxy{&s.toPG, &s.fromPooler, &s.toNATS, &s.toKafka} {
@@ -61,7 +71,10 @@ func openSite(ctx context.Context) (s *site, err error) {
 	}
 	s.toNATS.Forward(s.nats.Addr())
 	s.kafka, err = servers.StartKafka(ctx, servers.KafkaConfig{Front: s.toKafka.Addr(), Storage: s.storage.folder("kafka"),
-		Settings: map[string]string{"auto.create.topics.enable": "false", "log.segment.bytes": "4194304"}})
+		Settings: map[string]string{
+			"auto.create.topics.enable": "false", "log.segment.bytes": "4194304",
+			"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found": "true",
+		}})
 	if err != nil {
 		return s, err
 	}
@@ -85,7 +98,8 @@ func (s *site) startPoolers(ctx context.Context) (err error) {
 }
 
 func (s *site) startPostgres(ctx context.Context) (err error) {
-	if s.pg, err = servers.StartPostgres(ctx, servers.PostgresConfig{}); err != nil {
+	config := servers.PostgresConfig{Storage: s.pgDisk.folder(""), Settings: map[string]string{"max_wal_size": "96MB", "min_wal_size": "32MB"}}
+	if s.pg, err = servers.StartPostgres(ctx, config); err != nil {
 		return err
 	}
 	s.forward()
@@ -96,6 +110,37 @@ func (s *site) startPostgres(ctx context.Context) (err error) {
 func (s *site) forward() {
 	s.toPG.Forward(s.pg.Addr())
 	s.fromPooler.Forward(s.pg.Addr())
+}
+
+// reviveDatabase returns when PostgreSQL answers. One that has given up is started again, as by an operator.
+func (s *site) reviveDatabase(ctx context.Context) error {
+	for deadline := time.Now().Add(drainWithin); ; {
+		if !s.pg.Running() {
+			if err := s.pg.Restart(ctx); err != nil {
+				return err
+			}
+		}
+		err := s.askDatabase(ctx)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("PostgreSQL does not come back: %w", err)
+		}
+		if err := rig.Pause(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *site) askDatabase(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.pg.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
 }
 
 // promote makes a standby the primary for everybody who comes from now on.
@@ -111,13 +156,13 @@ func (s *site) promote(ctx context.Context, standby *servers.Postgres) error {
 
 // can tells whether a fault can be had here.
 func (s *site) can(f fault) bool {
-	return (!f.disk || s.storage != nil) && (!f.pooler || s.transactions != nil)
+	return (!f.disk || s.storage != nil && s.pgDisk != nil) && (!f.pooler || s.transactions != nil)
 }
 
 // lacks says what can't be had here, "" if nothing.
 func (s *site) lacks() string {
 	var lacking []string
-	if s.storage == nil {
+	if s.storage == nil || s.pgDisk == nil {
 		lacking = append(lacking, "no disk gets full (that takes root on Linux)")
 	}
 	if s.transactions == nil {
@@ -132,9 +177,7 @@ func (s *site) heal(ctx context.Context) error {
 		p.Heal()
 	}
 	var errs []error
-	if err := s.storage.free(); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, s.storage.free(), s.pgDisk.free())
 	if len(s.stale) > 0 {
 		for _, p := range append(s.stale, s.pg) {
 			errs = append(errs, p.Close())
@@ -206,7 +249,7 @@ func (s *site) close() error {
 			p.Close()
 		}
 	}
-	errs = append(errs, s.storage.unmount())
+	errs = append(errs, s.storage.unmount(), s.pgDisk.unmount())
 	if s.dir != "" {
 		errs = append(errs, os.RemoveAll(s.dir))
 	}

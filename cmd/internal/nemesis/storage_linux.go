@@ -11,14 +11,14 @@ import (
 // storage is a file system in memory, small enough to be filled up.
 type storage struct{ path string }
 
-const storageSize = "384m"
+const storageSize = "512m"
 
-// mountStorage returns nil for one who isn't root: disks don't get full then.
-func mountStorage(path string) (*storage, error) {
+// mountStorage mounts one with folders in it, and returns nil for one who isn't root: disks don't get full then.
+func mountStorage(path string, folders ...string) (*storage, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
-	if err := os.Mkdir(path, 0o700); err != nil {
+	if err := os.Mkdir(path, 0o755); err != nil {
 		return nil, err
 	}
 	err := syscall.Mount("outbox-nemesis", path, "tmpfs", 0, "size="+storageSize)
@@ -29,8 +29,8 @@ func mountStorage(path string) (*storage, error) {
 		return nil, fmt.Errorf("mount a small file system at %s: %w", path, err)
 	}
 	s := &storage{path}
-	for _, name := range []string{"nats", "kafka"} {
-		if err := os.Mkdir(s.folder(name), 0o700); err != nil {
+	for _, name := range folders {
+		if err := os.Mkdir(s.folder(name), 0o755); err != nil {
 			return nil, errors.Join(err, s.unmount())
 		}
 	}

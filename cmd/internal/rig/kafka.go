@@ -69,6 +69,31 @@ func (t KafkaTopic) Delete(ctx context.Context) error {
 	})
 }
 
+// Forbid denies everything to everybody, which takes a server with an authorizer.
+func (t KafkaTopic) Forbid(ctx context.Context) error {
+	return t.with(func(admin *kadm.Client) error {
+		results, err := admin.CreateACLs(ctx, t.denial())
+		for _, r := range results {
+			err = errors.Join(err, r.Err)
+		}
+		return err
+	})
+}
+
+func (t KafkaTopic) Permit(ctx context.Context) error {
+	return t.with(func(admin *kadm.Client) error {
+		results, err := admin.DeleteACLs(ctx, t.denial())
+		for _, r := range results {
+			err = errors.Join(err, r.Err)
+		}
+		return err
+	})
+}
+
+func (t KafkaTopic) denial() *kadm.ACLBuilder {
+	return kadm.NewACLs().ResourcePatternType(kadm.ACLPatternLiteral).Topics(t.Topic).Operations(kadm.OpAll).Deny("User:*").DenyHosts("*")
+}
+
 // Answers asks the leader of each partition, by a new client each time, so that nothing of the past slows it down.
 func (t KafkaTopic) Answers(ctx context.Context) error {
 	return askUntil(ctx, func(ctx context.Context) error {

@@ -59,6 +59,21 @@ func (t NATSTopic) Delete(ctx context.Context) error {
 	})
 }
 
+// Forbid takes the subject from the stream, which keeps what it has.
+func (t NATSTopic) Forbid(ctx context.Context) error { return t.listen(ctx, t.Topic+".elsewhere") }
+
+func (t NATSTopic) Permit(ctx context.Context) error { return t.listen(ctx, t.Topic) }
+
+// listen has the stream take another subject instead of its own.
+func (t NATSTopic) listen(ctx context.Context, subject string) error {
+	return t.With(ctx, func(js jetstream.JetStream) error {
+		config := t.Config()
+		config.Subjects = []string{subject}
+		_, err := js.UpdateStream(ctx, config)
+		return err
+	})
+}
+
 func (t NATSTopic) Answers(ctx context.Context) error {
 	return askUntil(ctx, func(ctx context.Context) error {
 		return t.With(ctx, func(js jetstream.JetStream) error {

@@ -14,6 +14,9 @@ type Target interface {
 	Create(ctx context.Context) error
 	// Delete removes it with what it holds.
 	Delete(ctx context.Context) error
+	// Forbid takes the right to write into the topic away, and Permit gives it back.
+	Forbid(ctx context.Context) error
+	Permit(ctx context.Context) error
 	// Answers returns once whoever asks anew is told by the broker where the topic ends: its process may run
 	// long before that. It writes nothing.
 	Answers(ctx context.Context) error
