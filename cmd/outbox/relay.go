@@ -146,6 +146,7 @@ type daemon struct {
 	parts   []part
 
 	selection *selection
+	notify    *notifications
 }
 
 // part is one shard group of one destination.
@@ -181,6 +182,7 @@ func (d *daemon) assemble() error {
 		d.retention = retention
 	}
 
+	d.notify = newNotifications(d.cfg, d.metrics, d.logger)
 	d.selection = newSelection(d.cfg, d.metrics.unselected, d.logger)
 	d.connect = connect
 	var faults []error
@@ -265,6 +267,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		besides.Go(func() { d.states.run(aside) })
 		besides.Go(func() { d.selection.run(aside, d.connect) })
 	}
+	besides.Go(func() { d.notify.run(aside) })
 	for _, c := range d.cfg.Destinations {
 		if c.Source != nil && c.Source.Purge != nil {
 			besides.Go(func() { d.purge(aside, c) })
@@ -310,6 +313,7 @@ func (d *daemon) deliver(ctx context.Context) error {
 			if errs[i] == nil {
 				return
 			}
+			d.notify.stopped(p.destination.Name, errs[i])
 			if p.destination.Source != nil {
 				d.noteTable(p.destination.Name, relay.StateStopped, errs[i])
 			} else {
@@ -349,7 +353,8 @@ func (d *daemon) runPart(ctx context.Context, p part) error {
 		HoldAfter:        c.Delivery.HoldAfter,
 		DrainTimeout:     c.DrainTimeout,
 		Logger:           logger,
-		Observer:         d.metrics.observer(c.Name, p.name.group, func(state relay.State, err error) { d.note(p, state, err) }),
+		Observer: d.notify.observer(c.Name,
+			d.metrics.observer(c.Name, p.name.group, func(state relay.State, err error) { d.note(p, state, err) })),
 	})
 	if err != nil {
 		return err

@@ -32,6 +32,7 @@ type Config struct {
 	Log          Log           `json:"log" jsonschema:"Logging, to standard error."`
 	HTTP         HTTP          `json:"http" jsonschema:"Health and metrics."`
 	Retention    Retention     `json:"retention" jsonschema:"Removal of messages that every destination has had."`
+	Notify       *Notify       `json:"notify" jsonschema:"Who is told of messages that will not be tried again. None: nobody; metrics and log tell of them in any case."`
 	Destinations []Destination `json:"destinations" jsonschema:"Where messages go. Each destination has a cursor of its own, so that one that is down holds up no other."`
 }
 
@@ -74,6 +75,7 @@ type Destination struct {
 	Delivery       Delivery        `json:"delivery" jsonschema:"Retries and bounds."`
 	Lease          time.Duration   `json:"lease" jsonschema:"How long after the last sign of life of a relay another one takes over."`
 	Poll           Poll            `json:"poll" jsonschema:"How often the database is asked for new messages."`
+	Notify         *Notify         `json:"notify" jsonschema:"Who is told of this destination's messages, instead of what stands at the top level."`
 	DrainTimeout   time.Duration   `json:"drain_timeout" jsonschema:"How long the relay waits on shutdown for what is in flight."`
 }
 

@@ -75,6 +75,12 @@ func newDefault(t reflect.Type) reflect.Value {
 		*p = DefaultSource()
 	case *Purge:
 		*p = DefaultPurge()
+	case *Notify:
+		*p = DefaultNotify()
+	case *NotifyWebhook:
+		*p = DefaultNotifyWebhook()
+	case *NotifyCommand:
+		*p = DefaultNotifyCommand()
 	case *Webhook:
 		*p = DefaultWebhook()
 	case *GRPC:

@@ -89,6 +89,12 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"listen, port", minimal + "http: {listen: \"localhost:99999\"}\n", none},
 		{"retention interval", minimal + "retention: {interval: 0s}\n", none},
 
+		{"notify without anybody", minimal + "notify: {}\n", none},
+		{"notify, webhook's URL", minimal + "notify: {webhook: {url: hooks.example.com/secret}}\n", none},
+		{"notify, webhook without URL", destination("broker: {stdout: }\nnotify: {webhook: {}, every: 0s}"), none},
+		{"notify, command not found", minimal + "notify: {command: {argv: [/no/such/program, --team]}}\n", none},
+		{"notify, command without a program", minimal + "notify: {command: {argv: []}}\n", none},
+
 		{"no destinations", "database: {url: postgres://db}\ndestinations: []\n", none},
 		{"destination without anything", "database: {url: postgres://db}\ndestinations: [{}]\n", none},
 		{"destination's name", "database: {url: postgres://db}\ndestinations: [{name: Orders!, broker: {stdout: }}]\n", none},

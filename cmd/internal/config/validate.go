@@ -66,11 +66,13 @@ func (l *loader) validate(c *Config) {
 	if c.HTTP.Listen != "" {
 		l.address("http.listen", c.HTTP.Listen, "127.0.0.1:9187")
 	}
+	l.notify(c.Notify, "notify")
 	l.check(len(c.Destinations) > 0, "destinations", "none is given; at least one is needed, for example {name: all, broker: {stdout: {}}}")
 	names, files := make(map[string]string), make(map[string]string)
 	for i := range c.Destinations {
 		d, path := &c.Destinations[i], element("destinations", i)
 		l.destination(d, path)
+		l.notify(d.Notify, path+".notify")
 		if first, twice := names[d.Name]; twice && d.Name != "" {
 			l.check(false, path+".name", "%q is the name of %s as well; names are unique", d.Name, first)
 		}

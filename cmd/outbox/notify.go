@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/notify"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// notifications tell people of messages that will not be tried again: a notifier for each section "notify" of the
+// configuration, which destinations may share.
+type notifications struct {
+	sent *prometheus.CounterVec
+	lost *prometheus.CounterVec
+
+	all map[*config.Notify]*notify.Notifier
+	of  map[string]*notify.Notifier // by destination; those of which nobody is told are not there
+}
+
+func newNotifications(cfg config.Config, m *metrics, logger *slog.Logger) *notifications {
+	labels := []string{"destination", "channel", "result"}
+	n := &notifications{
+		sent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outbox_notifications_total",
+			Help: "Notifications of messages that will not be tried again: sent, or dropped after several attempts."}, labels),
+		lost: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outbox_notifications_lost_messages_total",
+			Help: "Messages that will not be tried again and of which a dropped notification would have told."}, labels[:2]),
+		all: make(map[*config.Notify]*notify.Notifier),
+		of:  make(map[string]*notify.Notifier),
+	}
+	m.registry.MustRegister(n.sent, n.lost)
+	tables := make(map[string]bool)
+	for i := range cfg.Destinations {
+		d := &cfg.Destinations[i]
+		tables[d.Name] = d.Source != nil
+		section := cfg.Notification(d)
+		if section == nil {
+			continue
+		}
+		if n.all[section] == nil {
+			n.all[section] = notify.New(notify.Config{
+				Relay: cfg.Name, Collect: section.Collect, Every: section.Every, Observe: n.observe, Logger: logger,
+				Next: func(destination string) string { return remedy(destination, tables[destination]) },
+			}, channels(section)...)
+		}
+		n.of[d.Name] = n.all[section]
+	}
+	return n
+}
+
+func channels(section *config.Notify) (list []notify.Channel) {
+	if w := section.Webhook; w != nil {
+		list = append(list, notify.NewWebhook(string(w.URL), w.Timeout))
+	}
+	if c := section.Command; c != nil {
+		list = append(list, notify.NewCommand(c.Argv, c.Timeout))
+	}
+	return list
+}
+
+// remedy is what a person can do about messages that will not be tried again.
+func remedy(destination string, mapped bool) string {
+	if mapped {
+		return "They are in the destination's table, or its table of dead letters: see docs/mapping.md."
+	}
+	return "See: outbox dead ls --destination " + destination + "; outbox status."
+}
+
+func (n *notifications) observe(o notify.Outcome) {
+	result := "sent"
+	if o.Err != nil {
+		result = "dropped"
+		n.lost.WithLabelValues(o.Destination, o.Channel).Add(float64(o.Messages))
+	}
+	n.sent.WithLabelValues(o.Destination, o.Channel, result).Inc()
+}
+
+// run sends until ctx ends, and then what is left.
+func (n *notifications) run(ctx context.Context) {
+	var running sync.WaitGroup
+	for _, notifier := range n.all {
+		running.Go(func() { notifier.Run(ctx) })
+	}
+	running.Wait()
+}
+
+// observer is told what o is told, and passes on what people are to know.
+func (n *notifications) observer(destination string, o relay.Observer) relay.Observer {
+	if notifier := n.of[destination]; notifier != nil {
+		return &notifying{o, destination, notifier}
+	}
+	return o
+}
+
+// stopped tells that a destination gave up.
+func (n *notifications) stopped(destination string, err error) {
+	if notifier := n.of[destination]; notifier != nil {
+		notifier.Stopped(destination, err)
+	}
+}
+
+type notifying struct {
+	relay.Observer
+	destination string
+	notifier    *notify.Notifier
+}
+
+func (o *notifying) Settled(s *relay.Settlement) {
+	o.Observer.Settled(s)
+	o.notifier.Settled(o.destination, s)
+}
