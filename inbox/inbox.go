@@ -119,7 +119,7 @@ func (b *Inbox) observe(ctx context.Context, msg *outbox.Message, handle func(co
 		return Result{}, b.failed(msg, err)
 	}
 	started := time.Now()
-	ctx, end := b.cfg.Tracer.Start(ctx, b.consumer, msg, linkOf(msg))
+	ctx, end := b.cfg.Tracer.Start(ctx, b.consumer, msg, LinkOf(msg))
 	finished := false
 	defer func() {
 		if !finished { // runtime.Goexit: a test's FailNow in the handler

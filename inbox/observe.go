@@ -36,7 +36,8 @@ type Link struct {
 	TraceState  string
 }
 
-func linkOf(msg *outbox.Message) (l Link) {
+// LinkOf returns the trace context that a message's writer has left in its headers traceparent and tracestate.
+func LinkOf(msg *outbox.Message) (l Link) {
 	l.TraceParent, _ = msg.Header("traceparent")
 	l.TraceState, _ = msg.Header("tracestate")
 	return l

@@ -46,7 +46,7 @@ var directions = map[string][]string{
 	"broker/pubsub":                   {"", "format"},
 	"broker/nats":                     {"", "format", "broker/consume", "broker/internal/lanes"},
 	"broker/redis":                    {"", "format"},
-	"broker/redis/once":              {"", "inbox"},
+	"broker/redis/once":               {"", "inbox"},
 	"broker/rabbitmq":                 {"", "format", "broker/consume", "broker/internal/lanes"},
 	"broker/registry":                 {"", "format", "route"},
 	"broker/jsonl":                    {""},

@@ -1,0 +1,151 @@
+package once
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// claim is the right to run the handler of a message. Its note in Redis holds a token that nobody else has, or "done".
+type claim struct {
+	cache *Cache
+	key   string
+	token string
+	msg   *outbox.Message
+	began time.Time // not later than the note
+}
+
+const (
+	answerDone    = "done"
+	answerBusy    = "busy"
+	answerClaimed = "claimed"
+)
+
+// What each script does, Redis does as one. A note of our own token is ours: an answer that was lost and a request
+// that the client has sent again change nothing.
+var (
+	takeScript = redis.NewScript(`local note = redis.call('GET', KEYS[1])
+if note == 'done' then return 'done' end
+if note and note ~= ARGV[1] then return 'busy' end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 'claimed'`)
+
+	// A note that is gone, with a server that has forgotten all, is made again unless somebody else was faster.
+	renewScript = takeScript
+
+	// The effect has happened, whoever has the claim by now.
+	markScript = redis.NewScript(`redis.call('SET', KEYS[1], 'done', 'PX', ARGV[1]) return 'done'`)
+
+	releaseScript = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end return 'released'`)
+)
+
+func (c *claim) take(ctx context.Context) (string, error) {
+	c.began = time.Now()
+	answer, err := c.ask(ctx, takeScript, c.token, c.cache.cfg.Lease.Milliseconds())
+	if err != nil {
+		return "", outbox.Unavailable(fmt.Errorf("claim: %w", err))
+	}
+	return answer, nil
+}
+
+func (c *claim) ask(ctx context.Context, script *redis.Script, args ...any) (string, error) {
+	answer, err := script.Run(ctx, c.cache.client, []string{c.key}, args...).Text()
+	if err != nil {
+		return "", fmt.Errorf("redis: %w", err)
+	}
+	return answer, nil
+}
+
+// run calls the handler, as long as the claim can be kept.
+func (c *claim) run(ctx context.Context, fn Handler) error {
+	if t := c.cache.cfg.Timeout; t > 0 {
+		timed, cancel := context.WithTimeout(ctx, t)
+		defer cancel()
+		ctx = timed
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var keeping sync.WaitGroup
+	defer keeping.Wait()
+	defer cancel(nil)
+	keeping.Go(func() { c.keep(ctx, cancel) })
+	err := guarded(func() error { return fn(ctx, c.msg) })
+	if lost := context.Cause(ctx); err != nil && errors.Is(lost, ErrLost) {
+		return outbox.Unavailable(fmt.Errorf("%w: %w", lost, err))
+	}
+	return err
+}
+
+// keep renews the claim until ctx ends, and ends ctx when the claim is another's, or may be.
+func (c *claim) keep(ctx context.Context, cut context.CancelCauseFunc) {
+	lease := c.cache.cfg.Lease
+	tick := time.NewTicker(lease / 3)
+	defer tick.Stop()
+	kept := c.began
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		asked := time.Now()
+		asking, cancel := context.WithDeadline(ctx, kept.Add(lease))
+		answer, err := c.ask(asking, renewScript, c.token, lease.Milliseconds())
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil && answer == answerClaimed:
+			kept = asked
+			continue
+		case err == nil: // busy, or done by another
+			c.log("claim lost", ErrLost)
+			cut(ErrLost)
+			return
+		case time.Since(kept) >= lease:
+			c.log("claim not renewed", err)
+			cut(fmt.Errorf("%w: %w", ErrLost, err))
+			return
+		}
+	}
+}
+
+// cleanUp bounds what remains to be done when the handler has returned.
+const cleanUp = 5 * time.Second
+
+// mark notes that the effect has happened. It tries for a while, since without the mark a repeat has the effect again.
+func (c *claim) mark(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+	defer cancel()
+	for {
+		_, err := c.ask(ctx, markScript, c.cache.cfg.Window.Milliseconds())
+		if err == nil {
+			return
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+			continue
+		case <-ctx.Done():
+			c.log("effect not noted: it happens again if the message comes again", err)
+			return
+		}
+	}
+}
+
+// release lets others try at once. If it fails, they wait for the end of the lease.
+func (c *claim) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+	defer cancel()
+	if _, err := c.ask(ctx, releaseScript, c.token); err != nil {
+		c.log("claim not released: it expires by itself", err)
+	}
+}
+
+func (c *claim) log(text string, err error) {
+	c.cache.cfg.Logger.Warn(text, "consumer", c.cache.consumer, "message_id", c.msg.ID.String(), "topic", c.msg.Topic, "key", c.msg.OrderingKey(), "error", err)
+}

@@ -1,0 +1,194 @@
+package once
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/inbox"
+)
+
+// Client is where the notes are kept: a *redis.Client, a *redis.ClusterClient or a failover client. Its timeouts
+// should be well below Config.Lease.
+type Client = redis.Scripter
+
+// Config tunes a [Cache]. The zero value is fit for use.
+type Config struct {
+	// Window is for how long it is remembered that a message was done, counted from then. It should be longer than
+	// brokers keep what isn't acknowledged. A note takes about 150 bytes. Default 24 h.
+	Window time.Duration
+
+	// Lease is for how long the claim of a process that has died keeps others from the message. Living processes
+	// renew it. Default 30 s, at least 100 ms.
+	Lease time.Duration
+
+	// Timeout is after how long the handler's context ends. Default: when the caller's does.
+	Timeout time.Duration
+
+	// DedupKey returns what a message is known by, of at most inbox.MaxDedupBytes; "" stands for its ID. Default:
+	// the ID.
+	DedupKey func(*outbox.Message) string
+
+	// Prefix begins the keys in Redis; the consumer's name and what the message is known by follow. Default
+	// "outbox:once:".
+	Prefix string
+
+	// Logger gets effects that could not be noted, and claims that were lost; nil is silent.
+	Logger *slog.Logger
+
+	// Observer is told of every message, and Tracer wraps it in a span, as for an inbox; nil for none.
+	Observer inbox.Observer
+	Tracer   inbox.Tracer
+}
+
+// Handler makes the effect of a message. It returns when ctx ends. Errors marked by outbox.Permanent say that no
+// repetition helps, by outbox.Unavailable that the message isn't to blame.
+type Handler func(ctx context.Context, msg *outbox.Message) error
+
+// What Handle returns when a message has not had its effect. The message must not be acknowledged.
+var (
+	// ErrBusy says that another process has claimed the message, or had when it died. It is marked by
+	// outbox.Unavailable: deliver again later, and count no attempt.
+	ErrBusy = errors.New("another process has claimed the message: deliver it again in a moment; if that process has died, its claim expires")
+
+	// ErrLost says that the handler was cut off: its claim could not be kept, and another process may run it. It is
+	// marked by outbox.Unavailable.
+	ErrLost = errors.New("the claim of the message was lost while its handler ran: another process may be at it")
+)
+
+// Cache makes the effects of one consumer. Methods are safe for concurrent use.
+type Cache struct {
+	consumer string
+	client   Client
+	cfg      Config
+}
+
+// New returns the cache of a consumer: everything that makes its effects together, under any number of processes.
+// It reports every fault of cfg at once and connects to nothing. The client belongs to the caller.
+func New(consumer string, client Client, cfg Config) (*Cache, error) {
+	var faults []error
+	need := func(ok bool, format string, args ...any) {
+		if !ok {
+			faults = append(faults, fmt.Errorf(format, args...))
+		}
+	}
+	need(consumer != "" && len(consumer) <= inbox.MaxConsumerBytes, "the consumer's name must have 1 to %d bytes, not %d", inbox.MaxConsumerBytes, len(consumer))
+	need(client != nil, "there is no client of Redis")
+	if cfg.Window == 0 {
+		cfg.Window = 24 * time.Hour
+	}
+	if cfg.Lease == 0 {
+		cfg.Lease = 30 * time.Second
+	}
+	if cfg.Prefix == "" {
+		cfg.Prefix = "outbox:once:"
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	need(cfg.Window >= time.Millisecond, "Window is %v, it must be at least 1ms", cfg.Window)
+	need(cfg.Lease >= 100*time.Millisecond, "Lease is %v, it must be at least 100ms", cfg.Lease)
+	need(cfg.Timeout >= 0, "Timeout is %v, it must be positive", cfg.Timeout)
+	if len(faults) > 0 {
+		return nil, fmt.Errorf("once: consumer %.40q: %w", consumer, errors.Join(faults...))
+	}
+	return &Cache{consumer: consumer, client: client, cfg: cfg}, nil
+}
+
+// Handle claims a message, runs fn and marks it as done. If it was marked before, fn isn't run and the outcome is
+// inbox.Duplicate. With a nil error the message may be acknowledged; with any other it may not.
+//
+// If the effect has happened and can't be marked, the outcome is inbox.Applied even so, and the log says it: to
+// deliver the message again would repeat the effect for certain.
+func (c *Cache) Handle(ctx context.Context, msg *outbox.Message, fn Handler) (inbox.Result, error) {
+	key, err := c.key(msg)
+	if err == nil && fn == nil {
+		err = outbox.Permanent(errors.New("there is no handler"))
+	}
+	began := time.Now()
+	result := inbox.Result{}
+	if err == nil {
+		result, err = c.traced(ctx, key, msg, fn)
+	}
+	if c.cfg.Observer != nil {
+		c.cfg.Observer.Handled(inbox.Event{Consumer: c.consumer, Message: msg, Result: result, Err: err, Took: time.Since(began)})
+	}
+	if err != nil {
+		return inbox.Result{}, fmt.Errorf("once: %s: message %s: %w", c.consumer, nameOf(msg), err)
+	}
+	return result, nil
+}
+
+func (c *Cache) traced(ctx context.Context, key string, msg *outbox.Message, fn Handler) (result inbox.Result, err error) {
+	if c.cfg.Tracer != nil {
+		traced, end := c.cfg.Tracer.Start(ctx, c.consumer, msg, inbox.LinkOf(msg))
+		defer func() { end(result, err) }()
+		ctx = traced
+	}
+	cl := &claim{cache: c, key: key, token: rand.Text(), msg: msg}
+	switch answer, err := cl.take(ctx); {
+	case err != nil:
+		return inbox.Result{}, err
+	case answer == answerDone:
+		return inbox.Result{Outcome: inbox.Duplicate}, nil
+	case answer == answerBusy:
+		return inbox.Result{}, outbox.Unavailable(ErrBusy)
+	}
+	finished := false
+	defer func() {
+		if !finished { // also when fn has ended its goroutine
+			cl.release(ctx)
+		}
+	}()
+	if err := cl.run(ctx, fn); err != nil {
+		return inbox.Result{}, err
+	}
+	finished = true
+	cl.mark(ctx)
+	return inbox.Result{Outcome: inbox.Applied}, nil
+}
+
+// key is the note's.
+func (c *Cache) key(msg *outbox.Message) (string, error) {
+	if msg == nil {
+		return "", outbox.Permanent(errors.New("there is no message"))
+	}
+	known := ""
+	if c.cfg.DedupKey != nil {
+		if known = c.cfg.DedupKey(msg); len(known) > inbox.MaxDedupBytes {
+			return "", outbox.Permanent(fmt.Errorf("its deduplication key has %d bytes, the limit is %d", len(known), inbox.MaxDedupBytes))
+		}
+	}
+	kind := "key:"
+	if known == "" {
+		if msg.ID.IsZero() {
+			return "", outbox.Permanent(inbox.ErrNoID)
+		}
+		kind, known = "id:", msg.ID.String()
+	}
+	return c.cfg.Prefix + c.consumer + ":" + kind + known, nil
+}
+
+func nameOf(msg *outbox.Message) string {
+	if msg == nil || msg.ID.IsZero() {
+		return "without id"
+	}
+	return msg.ID.String()
+}
+
+// guarded turns a panic into an error.
+func guarded(f func() error) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &inbox.PanicError{Value: value, Stack: debug.Stack()}
+		}
+	}()
+	return f()
+}
