@@ -149,6 +149,10 @@ func (b *Broker) link(ctx context.Context) (*link, error) {
 		l.sever(err)
 		return nil, err
 	}
+	if err := b.recall(ctx, l); err != nil {
+		l.sever(err)
+		return nil, err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {

@@ -199,6 +199,10 @@ func (c *call) send(ctx context.Context, l *link, cfg *Config) error {
 			return nil
 		}
 		c.sent++
+		if _, there := l.stored[c.batch[i].ID]; there {
+			c.settle(i, nil)
+			continue
+		}
 		msg, err := c.encoder.encode(c.batch[i])
 		if err != nil {
 			c.settle(i, err)

@@ -34,6 +34,14 @@ type Config struct {
 	// CreateStream, if set, creates Stream when it does not exist. An existing stream is never changed.
 	CreateStream *StreamSettings
 
+	// Recall is how many of the stream's last messages are read, when a connection is made, for their ids: one
+	// of them that is to be sent again counts as accepted, however long ago it was stored. Within its
+	// duplicate window the stream recognises repeats by itself; Recall is for outages that are longer. It
+	// should be several times what the relays of the destination, and others who write to the stream, may
+	// have in flight. It needs Stream, and a stream that keeps what has been consumed. Memory: some 30 bytes a
+	// message. Default 0: none.
+	Recall int
+
 	// CredentialsFile holds a user JWT and its seed; NKeySeedFile a seed alone. Both are read at each
 	// connect, so replaced files take effect.
 	CredentialsFile string
@@ -106,6 +114,7 @@ const (
 	defaultInFlight    = 4096
 	defaultBytes       = 16 << 20
 	defaultDuplicates  = 2 * time.Minute
+	mostRecalled       = 10_000_000
 	longestNATSSubject = 2048 // well inside a server's default limit of 4096 for a control line
 )
 
@@ -153,6 +162,13 @@ func (cfg Config) withDefaults(servers string) (Config, []string, *template, err
 	}
 	if cfg.Password != "" && cfg.User == "" {
 		fault("a password needs a user")
+	}
+
+	if cfg.Recall != 0 && cfg.Stream == "" {
+		fault("to recall messages the name of their stream is needed: set Stream")
+	}
+	if cfg.Recall < 0 || cfg.Recall > mostRecalled {
+		fault("messages to recall must be 0 to %d, not %d", mostRecalled, cfg.Recall)
 	}
 
 	if cfg.CreateStream != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pgoutbox/outbox"
 )
 
 // link is one connection. It never reconnects: what breaks ends the link, and with it the calls on it.
@@ -31,6 +32,8 @@ type link struct {
 	// onStream is called with the name of each stream that acknowledges, once per link.
 	onStream func(string)
 	streams  map[string]struct{} // of the subscription's goroutine
+
+	stored map[outbox.ID]struct{} // what the stream had when the link was made, as far as Config.Recall goes
 
 	severed sync.Once
 	dead    chan struct{} // closed after cause is set

@@ -212,6 +212,7 @@ func openNATS(n *config.NATS, s brokerSetting) (relay.Broker, error) {
 		Subject:         n.Subject,
 		Format:          s.format,
 		Stream:          n.Stream,
+		Recall:          n.Recall,
 		CredentialsFile: n.CredentialsFile,
 		User:            n.User,
 		Password:        string(n.Password),

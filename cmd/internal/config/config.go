@@ -136,6 +136,7 @@ type NATS struct {
 	URLFile         string   `json:"url_file" jsonschema:"File that holds the URL, instead of url."`
 	Stream          string   `json:"stream" jsonschema:"The only stream that may take the messages. Empty: whichever has the subject."`
 	Subject         string   `json:"subject" jsonschema:"Template of the subject, with the fields {topic}, {key}, {event_type}, {aggregate_type} and {aggregate_id}."`
+	Recall          int      `json:"recall" min:"0" max:"10000000" jsonschema:"How many of the stream's last messages are read on connecting, so that none of them is stored twice, however long ago it was. Needs stream. 0: only the stream's own duplicate window."`
 	CreateStream    bool     `json:"create_stream" jsonschema:"Whether the stream is created when it is missing."`
 	StreamSubjects  []string `json:"stream_subjects" jsonschema:"Subjects of a created stream. Empty: the template with everything from its first field on replaced by >."`
 	Replicas        int      `json:"replicas" min:"1" max:"5" jsonschema:"Replicas of a created stream."`

@@ -266,6 +266,7 @@ func (l *loader) nats(n *NATS, path string) {
 	l.template(path+".subject", n.Subject, "topic", "key", "event_type", "aggregate_type", "aggregate_id")
 	l.check(!strings.ContainsAny(n.Subject, " \t\r\n*>"), path+".subject", "%q has spaces or wildcards in it", n.Subject)
 	l.check(!strings.ContainsAny(n.Stream, " \t\r\n.*>/\\"), path+".stream", "%q can't be the name of a stream; leave out spaces, dots, wildcards and slashes", n.Stream)
+	l.check(n.Recall == 0 || n.Stream != "", path+".stream", "not given, but recall is")
 	l.check(!n.CreateStream || n.Stream != "", path+".stream", "not given, but create_stream is true")
 	if n.CreateStream {
 		l.check(len(n.StreamSubjects) > 0 || !strings.HasPrefix(n.Subject, "{"), path+".stream_subjects",
