@@ -152,7 +152,7 @@ func (s *session) collect(ctx context.Context, limit int) error {
 		if s.stopped() || n >= limit || s.page.Bytes() >= s.source.cfg.Table.PageBytes {
 			return nil
 		}
-		if mark := s.pace.mark(); mark > 0 && !waited && w.low.set(mark) {
+		if mark := s.pace.mark(time.Now()); mark > 0 && !waited && w.low.set(mark) {
 			waited = true
 			if err := s.gather(w, limit); err != nil {
 				return err
@@ -368,6 +368,8 @@ const (
 	floodRate = 32 // that is a backlog, where nobody waits for a single message
 	markLow   = 16 << 10
 	markHigh  = 128 << 10 // bytes
+
+	pauseInFlow = 20 * time.Millisecond // after it nothing is known of what comes
 )
 
 // patience is how long messages wait for those that follow them: in a flood longer, for every batch has a
@@ -381,15 +383,21 @@ func (p *pace) patience() time.Duration {
 
 func (p *pace) read(messages int, now time.Time) {
 	if !p.at.IsZero() {
-		ms := max(float64(now.Sub(p.at))/float64(time.Millisecond), 0.01)
-		p.rate += (float64(messages)/ms - p.rate) / 4
+		passed := now.Sub(p.at)
+		lately := float64(messages) / max(float64(passed)/float64(time.Millisecond), 0.01)
+		if passed > p.patience() {
+			p.rate = lately // over so long it is a mean already
+		} else {
+			p.rate += (lately - p.rate) / 4
+		}
 	}
 	p.at = now
 }
 
-// mark is for how many bytes to wait, 0 for not at all.
-func (p *pace) mark() int {
-	if p.rate < busyRate {
+// mark is for how many bytes to wait, 0 for not at all: what comes after a pause may be a single message,
+// however many came before it.
+func (p *pace) mark(now time.Time) int {
+	if p.rate < busyRate || now.Sub(p.at) > pauseInFlow {
 		return 0
 	}
 	const size = 512 // of a message, about
