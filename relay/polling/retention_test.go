@@ -2,12 +2,14 @@ package polling
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -110,6 +112,54 @@ func TestALateWriterKeepsItsMessage(t *testing.T) {
 	if r := db.look(); len(r.Emptied) != 1 {
 		t.Errorf("after it was settled: %+v", r)
 	}
+}
+
+// Retention that waits for a writer's lock has everybody else wait behind it, and what the writer commits
+// meanwhile would be emptied unseen.
+func TestRetentionDoesNotWaitForAWriter(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	past := db.past()
+	late, err := db.connect().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := late.Exec(t.Context(), `INSERT INTO outbox.messages (topic, payload, segment) VALUES ('t', 'late', $1::text::smallint)`, past); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, db.source("d", SnapshotConfig{}))
+	retention, err := NewRetention(db.config(), RetentionConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := db.connect()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := retention.truncate(t.Context(), conn, "outbox.messages_"+past)
+		ended <- err
+	}()
+	for waits := false; !waits; {
+		select {
+		case err := <-ended:
+			var refused *pgconn.PgError
+			if !errors.As(err, &refused) || refused.Code != lockNotAvailable {
+				t.Errorf("with a writer at work: %v", err)
+			}
+			if err := late.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return
+		case <-time.After(5 * time.Millisecond):
+			row := late.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted)", conn.PgConn().PID())
+			if err := row.Scan(&waits); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := late.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Errorf("it waited for the writer, and then ended with %v", <-ended)
 }
 
 // The first look is without a lock, and what it found may have changed.

@@ -214,8 +214,8 @@ var mutants = []mutant{
 	{
 		name:  "the cursor is the oldest transaction in progress",
 		file:  "relay/polling/reader.go",
-		old:   "set_config('outbox.next', pg_current_snapshot()::text, false)",
-		wrong: "set_config('outbox.next', format('%s:%s:', pg_snapshot_xmin(pg_current_snapshot()), pg_snapshot_xmin(pg_current_snapshot())), false)",
+		old:   "set_config('outbox.next', pg_current_snapshot()::text, true)",
+		wrong: "set_config('outbox.next', format('%s:%s:', pg_snapshot_xmin(pg_current_snapshot()), pg_snapshot_xmin(pg_current_snapshot())), true)",
 		pkg:   "./relay/polling", run: stress,
 	},
 	{
@@ -223,7 +223,7 @@ var mutants = []mutant{
 		file:  "relay/polling/retention.go",
 		old:   "		if _, err := tx.Exec(ctx, \"LOCK TABLE ONLY \"+table+\" IN ACCESS EXCLUSIVE MODE NOWAIT\"); err != nil {\n			return err\n		}\n",
 		wrong: "",
-		pkg:   "./relay/polling", run: "TestALateWriterKeepsItsMessage|TestNothingIsLostWhileSegmentsAreEmptied",
+		pkg:   "./relay/polling", run: "TestRetentionDoesNotWaitForAWriter",
 	},
 	{
 		name:  "what a destination does not want is delivered",

@@ -59,10 +59,12 @@ func run(ctx context.Context, names []string) error {
 		tried++
 		began := time.Now()
 		caught, by, err := try(ctx, root, dir, m)
-		if err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
-		if !caught {
+		if err != nil {
+			survived, by = append(survived, m.name), "NOT TRIED: "+err.Error()
+		} else if !caught {
 			survived = append(survived, m.name)
 			by = "SURVIVED"
 		}
@@ -78,18 +80,27 @@ func run(ctx context.Context, names []string) error {
 	return nil
 }
 
+// apply returns the file with the mistake in it.
+func (m mutant) apply(root string) (string, error) {
+	source, err := os.ReadFile(filepath.Join(root, m.file))
+	if err != nil {
+		return "", err
+	}
+	if n := strings.Count(string(source), m.old); n != 1 {
+		return "", fmt.Errorf("the text to break stands %d times in %s: the mutant has to follow the code", n, m.file)
+	}
+	return strings.Replace(string(source), m.old, m.wrong, 1), nil
+}
+
 // try runs the tests over the mutant and says which one failed first.
 func try(ctx context.Context, root, dir string, m mutant) (caught bool, by string, err error) {
 	path := filepath.Join(root, m.file)
-	source, err := os.ReadFile(path)
+	text, err := m.apply(root)
 	if err != nil {
 		return false, "", err
 	}
-	if n := strings.Count(string(source), m.old); n != 1 {
-		return false, "", fmt.Errorf("the text to break stands %d times in %s: the mutant has to follow the code", n, m.file)
-	}
 	broken := filepath.Join(dir, "mutant.go")
-	if err := os.WriteFile(broken, []byte(strings.Replace(string(source), m.old, m.wrong, 1)), 0o600); err != nil {
+	if err := os.WriteFile(broken, []byte(text), 0o600); err != nil {
 		return false, "", err
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{path: broken}})
