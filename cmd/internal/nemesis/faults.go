@@ -244,9 +244,12 @@ func databaseFaults() []fault {
 			return nil, nil
 		}},
 		{kind: "disk of the database full", repeats: 2, disk: true, within: 30 * time.Second, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			// Writers fail first, and then PostgreSQL, which can't write its log.
+			// Writers fail first, and then, when it needs another segment of its log, PostgreSQL.
 			if err := r.site.pgDisk.fill(); err != nil {
 				return nil, err
+			}
+			if r.rng.IntN(2) == 0 {
+				exhaustLog(ctx, r.load.Pool())
 			}
 			err := rig.Pause(ctx, time.Duration(500+r.rng.IntN(2000))*time.Millisecond)
 			r.note("PostgreSQL runs still: %v", r.site.pg.Running())

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgoutbox/outbox/cmd/internal/rig"
 	"github.com/pgoutbox/outbox/internal/check"
@@ -75,6 +76,15 @@ func promote(ctx context.Context, r *run) (func(context.Context) error, error) {
 	r.note("promoted; the cursor went back by %d messages", before-after)
 	r.site.toPG.Heal()
 	return nil, nil
+}
+
+// exhaustLog has PostgreSQL begin segments of its log until it can't.
+func exhaustLog(ctx context.Context, pool *pgxpool.Pool) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for err := error(nil); err == nil; {
+		_, err = pool.Exec(ctx, "SELECT pg_logical_emit_message(false, 'nemesis', ''), pg_switch_wal()")
+	}
 }
 
 // detach lets a standby receive nothing any more, while the primary goes on.
