@@ -112,12 +112,16 @@ func (r *run) do(ctx context.Context) (res result) {
 		res.err = errors.Join(res.err, r.tearDown(context.WithoutCancel(ctx)))
 		res.took = time.Since(r.began)
 	}()
-	if res.err = r.setUp(ctx); res.err != nil {
+	if res.err = r.open(ctx); res.err != nil {
 		res.err = fmt.Errorf("set up: %w", res.err)
 		return res
 	}
 	stop := r.supervise(ctx)
 	defer stop()
+	if res.err = r.setUp(ctx); res.err != nil {
+		res.err = fmt.Errorf("set up: %w", res.err)
+		return res
+	}
 	r.load.Start()
 	if _, err := r.flows(ctx, flowWithin); err != nil {
 		res.err = fmt.Errorf("before any fault: %w", err)
@@ -136,13 +140,15 @@ func (r *run) do(ctx context.Context) (res result) {
 	return res
 }
 
-func (r *run) setUp(ctx context.Context) (err error) {
+// open begins the story, on a site where everything runs.
+func (r *run) open(ctx context.Context) (err error) {
 	if r.story, err = os.Create(filepath.Join(r.dir, "story.txt")); err != nil {
 		return err
 	}
-	if err := r.site.heal(ctx); err != nil {
-		return err
-	}
+	return r.site.heal(ctx)
+}
+
+func (r *run) setUp(ctx context.Context) (err error) {
 	if r.database, err = r.site.database(ctx); err != nil {
 		return err
 	}
