@@ -15,17 +15,28 @@ import (
 type NATSTopic struct {
 	URL   string // of the server itself
 	Topic string
+
+	// Window is how long the stream recognises repeats. Default 100 ms, too short to help: what is tested then is
+	// the relay. Recall is how many of the last messages the relay recognises by itself.
+	Window time.Duration
+	Recall int
 }
 
 var _ Target = NATSTopic{}
 
-func (t NATSTopic) YAML(addr string) string { return fmt.Sprintf("{nats: {url: %q}}", "nats://"+addr) }
+func (t NATSTopic) YAML(addr string) string {
+	if t.Recall > 0 {
+		return fmt.Sprintf("{nats: {url: %q, stream: %s, recall: %d}}", "nats://"+addr, t.stream(), t.Recall)
+	}
+	return fmt.Sprintf("{nats: {url: %q}}", "nats://"+addr)
+}
 
 func (t NATSTopic) stream() string { return strings.ToUpper(t.Topic) }
 
-// Config is that of the stream. Its duplicate window is too short to help: what is tested is the relay.
+// Config is that of the stream.
 func (t NATSTopic) Config() jetstream.StreamConfig {
-	return jetstream.StreamConfig{Name: t.stream(), Subjects: []string{t.Topic}, Duplicates: 100 * time.Millisecond, MaxMsgSize: MaxMessage}
+	window := max(t.Window, 100*time.Millisecond)
+	return jetstream.StreamConfig{Name: t.stream(), Subjects: []string{t.Topic}, Duplicates: window, MaxMsgSize: MaxMessage}
 }
 
 // With runs do with a connection of its own.
