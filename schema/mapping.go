@@ -87,6 +87,10 @@ type Done struct {
 	At        string
 	AckAt     string
 	UpdatedAt string
+
+	// Partition, a text or a whole number, gets the partition in which the broker has put the message. A
+	// broker that doesn't tell leaves it as it is; Kafka tells.
+	Partition string
 }
 
 // Failure says how a row is marked that was not delivered. What has no column is kept in memory, and
@@ -154,6 +158,7 @@ func (m *Mapping) Validate() error {
 	need(len(m.Types) == 0 || m.EventType != "", "types are given in an order, but no column is named for the event type")
 	need(len(m.Lock) <= 2, "the lock has %d numbers, it must be one or two", len(m.Lock))
 	faults = append(faults, m.Done.validate()...)
+	need(m.Done.Partition == "" || m.Done.How != DoneDelete, "a column is named for the broker's partition, but delivered rows are deleted")
 	need(m.Failure.FailedValue == "" || m.Done.How == DoneStatus, "a failed status is given, but rows are not done by status")
 	need(m.Claim.Until == "" || m.Claim.Status == "", "rows are claimed by a time and by a status; keep one of them")
 	need(m.Claim.Status == "" || m.Claim.Since != "", "rows are claimed by the status %q, but no column is named for the time since when", m.Claim.Status)

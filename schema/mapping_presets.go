@@ -81,7 +81,7 @@ func Presets() []Preset {
 				AggregateType: "root_entity_type", AggregateID: "root_entity_id", EventType: "event_type",
 				Payload: "payload", CreatedAt: "created_time",
 				HeaderColumns: []HeaderColumn{{"idempotency_key", "idempotency_key"}},
-				Done:          Done{How: DoneTimestamp, Column: "published_time", AckAt: "ack_time", UpdatedAt: "updated_time", Flag: "published"},
+				Done:          Done{How: DoneTimestamp, Column: "published_time", AckAt: "ack_time", UpdatedAt: "updated_time", Flag: "published", Partition: "partition_id"},
 				Failure:       Failure{Attempts: "retry_count"},
 			},
 		},

@@ -214,6 +214,7 @@ func (m *Mapping) Fit(t *Table) error {
 	f.column("done at", m.Done.At, KindTime)
 	f.column("ack at", m.Done.AckAt, KindTime)
 	f.column("updated at", m.Done.UpdatedAt, KindTime)
+	f.column("broker's partition", m.Done.Partition, KindText, KindInteger)
 	f.column("attempts", m.Failure.Attempts, KindInteger)
 	f.column("error", m.Failure.Error, KindText)
 	f.column("last attempt", m.Failure.LastAttempt, KindTime)

@@ -93,7 +93,7 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 		return slices.Repeat([]error{outbox.Unavailable(err)}, len(batch))
 	}
 	defer b.giveBack(s)
-	c := call{seat: s, ctx: ctx, batch: batch}
+	c := call{seat: s, ctx: ctx, batch: batch, accepted: outbox.ReceiptsWanted(ctx)}
 	c.publish()
 	return c.errs
 }

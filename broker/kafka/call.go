@@ -18,6 +18,8 @@ type call struct {
 	ctx   context.Context
 	batch []*outbox.Message
 
+	accepted func(outbox.ID, outbox.Receipt) // nil: nobody asks
+
 	errs      []error          // nil as long as everything is accepted
 	failed    map[string]int32 // the first failed message of a key
 	topicErrs map[string]error // of topics that can't be published to
@@ -266,6 +268,18 @@ func (c *call) deliver(part []int32) {
 		c.deliver(part)
 	case err != nil || c.seat.failed.Load() > 0:
 		c.judge(part, err)
+	default:
+		for n, i := range part {
+			c.tell(i, n)
+		}
+	}
+}
+
+// tell passes on where message i, the n-th of a part, was put.
+func (c *call) tell(i int32, n int) {
+	if c.accepted != nil {
+		r := &c.slab.records[n]
+		c.accepted(c.batch[i].ID, outbox.Receipt{Partition: r.Partition, Offset: r.Offset})
 	}
 }
 
@@ -278,6 +292,8 @@ func (c *call) judge(part []int32, gaveUp error) {
 		if !failed {
 			if c.takenBack() {
 				unsent = append(unsent, i)
+			} else {
+				c.tell(i, n)
 			}
 			continue
 		}

@@ -340,7 +340,11 @@ func (d *daemon) runPart(ctx context.Context, p part) error {
 	if p.coupled != nil {
 		source = p.coupled.Source(source)
 	}
-	r, err := relay.New(source, p.broker, relay.Config{
+	broker := p.broker
+	if s, ok := source.(partitioned); ok {
+		broker = s.Broker(broker)
+	}
+	r, err := relay.New(source, broker, relay.Config{
 		Name:             c.Name,
 		Select:           p.selects,
 		Batch:            delivery.Batch,

@@ -41,6 +41,11 @@ func tableStrategies() map[string]func(*pgx.ConnConfig, schema.Mapping, mapped.C
 	}
 }
 
+// partitioned is a source that wants to know in which partitions the broker puts messages.
+type partitioned interface {
+	Broker(relay.Broker) relay.Broker
+}
+
 // readsOutbox reports whether any destination reads the outbox, whose schema has to be installed then.
 func readsOutbox(cfg config.Config) bool {
 	return slices.ContainsFunc(cfg.Destinations, func(d config.Destination) bool { return d.Source == nil })

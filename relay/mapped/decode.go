@@ -42,6 +42,8 @@ type row struct {
 	by    int64  // what the table is ordered by, as a number
 	place int64  // among those that were claimed by one statement
 	token string // of the claim; strategies without claims have none
+
+	message outbox.ID
 }
 
 var errRow = errors.New("a row is not as the mapping has it")
@@ -114,6 +116,7 @@ func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
 	} else {
 		d.ID = t.messageID(r.id)
 	}
+	r.message = d.ID
 	if v[colPayload] != nil {
 		d.Payload = append(make([]byte, 0, len(v[colPayload])), v[colPayload]...)
 		if t.jsonish {

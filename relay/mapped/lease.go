@@ -76,7 +76,7 @@ func (s *Lease) Acquire(ctx context.Context) (relay.Session, error) {
 			return nil, err
 		}
 		session := &leaseSession{source: &s.source, table: t, claims: newClaims(t, s.owner, s.cfg.Lease), holds: newHolds()}
-		session.marks = newStatements(t, false, session.claims.fence)
+		session.marks = newStatements(t, false, session.claims.fence, &s.receipts)
 		session.reader = newReader(t, reading, s.cfg.PageBytes, "")
 		session.reader.scan, session.reader.scanAll, session.reader.claims = session.claims.take, session.claims.takeAll, true
 		session.own = []uint32{marking.PgConn().PID(), reading.PgConn().PID()}

@@ -113,7 +113,7 @@ func (s *offsetSource) Acquire(ctx context.Context) (relay.Session, error) {
 		if err != nil {
 			return nil, err
 		}
-		session := &offsetSession{source: &s.source, table: t, offsets: o, marks: newStatements(t, true, ""), holds: newHolds(),
+		session := &offsetSession{source: &s.source, table: t, offsets: o, marks: newStatements(t, true, "", nil), holds: newHolds(),
 			token: token, renewed: since, parts: make(map[partName]*part), reading: reading, size: reader{least: minPage, pageBytes: s.cfg.PageBytes}}
 		session.link = newLink(settling, s.cfg.Lease, session.renew)
 		session.pace = pace{cfg: &s.cfg, broken: session.link.broken}

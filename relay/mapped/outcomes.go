@@ -27,6 +27,7 @@ type outcomes struct {
 type mark struct {
 	id       string
 	token    string
+	message  outbox.ID // only of a delivered one
 	attempts int
 	wait     *time.Duration // until the next attempt; nil: none of its own, or blocked
 	blocked  bool
@@ -72,7 +73,7 @@ func (x *settled) of(o *outcomes, entries []entry, always bool) {
 			o.dead = append(o.dead, deadMark(e, d))
 			continue
 		}
-		o.delivered = append(o.delivered, mark{id: e.id, token: e.token})
+		o.delivered = append(o.delivered, mark{id: e.id, token: e.token, message: e.message})
 	}
 }
 
@@ -80,7 +81,7 @@ func (x *settled) of(o *outcomes, entries []entry, always bool) {
 func (x *settled) held(o *outcomes, h *holds) {
 	for _, d := range x.HeldDelivered {
 		if was, ok := h.find(d); ok {
-			o.delivered = append(o.delivered, mark{id: was.id, token: was.token})
+			o.delivered = append(o.delivered, mark{id: was.id, token: was.token, message: was.message})
 		}
 	}
 	for i := range x.HeldRetry {
@@ -130,9 +131,10 @@ func (x *settled) remember(h *holds) {
 // statements are what marks rows of a table. Each takes arrays, so their number doesn't grow with that of
 // the rows.
 type statements struct {
-	table *table
+	table    *table
+	receipts *receipts // nil: nobody wants them
 
-	done    string // $1 ids, $2 tokens
+	done    string // $1 ids, $2 tokens, with receipts $3 partitions
 	waiting string // $1 ids, $2 tokens, $3 attempts, $4 microseconds, $5 blocked, $6 errors; empty: nothing to write
 	dead    string // $1 ids, $2 tokens, $3 attempts, $4 reasons, $5 errors; empty: no place for dead letters
 
@@ -144,9 +146,14 @@ var errNoPlace = errors.New("a message can't be delivered, and its table has no 
 	"failed rows in the mapping, or set the policy for such messages to block or stop")
 
 // newStatements writes the statements of a table. copied says that rows are never changed, so a dead
-// letter is a copy. fence is a condition on the token o.token; empty, if there are no claims.
-func newStatements(t *table, copied bool, fence string) *statements {
+// letter is a copy. fence is a condition on the token o.token; empty, if there are no claims. r has the partitions
+// of delivered messages, if the table has a column for them.
+func newStatements(t *table, copied bool, fence string, r *receipts) *statements {
 	s := &statements{table: t, fence: fence}
+	if t.mapping.Done.Partition != "" && !copied {
+		r.reset()
+		s.receipts = r
+	}
 	if !copied {
 		s.done = s.doneSQL()
 		s.waiting = s.waitingSQL()
@@ -163,9 +170,15 @@ func (a *assignments) set(name, value string) {
 	}
 }
 
+// moment is when a row is marked. The transaction may have begun before the message was published.
+const moment = "clock_timestamp()"
+
 func (s *statements) doneSQL() string {
 	t, m := s.table, &s.table.mapping
-	const rows = "unnest($1::text[], $2::bigint[]) o (id, token)"
+	rows := "unnest($1::text[], $2::bigint[]) o (id, token)"
+	if s.receipts != nil {
+		rows = "unnest($1::text[], $2::bigint[], $3::text[]) o (id, token, partition)"
+	}
 	switch {
 	case m.Done.How == schema.DoneDelete && s.fence == "":
 		return fmt.Sprintf("DELETE FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND $2::bigint[] IS NOT NULL", t.name, t.id, t.idType)
@@ -175,18 +188,22 @@ func (s *statements) doneSQL() string {
 	var set assignments
 	switch m.Done.How {
 	case schema.DoneTimestamp:
-		set.set(m.Done.Column, "now()")
+		set.set(m.Done.Column, moment)
 	case schema.DoneBoolean:
 		set.set(m.Done.Column, "true")
 	case schema.DoneStatus:
 		set.set(m.Done.Column, schema.QuoteLiteral(m.Done.Value))
 	}
 	set.set(m.Done.Flag, "true")
-	set.set(m.Done.At, "now()")
-	set.set(m.Done.AckAt, "now()")
-	set.set(m.Done.UpdatedAt, "now()")
+	set.set(m.Done.At, moment)
+	set.set(m.Done.AckAt, moment)
+	set.set(m.Done.UpdatedAt, moment)
 	set.set(m.Claim.Owner, "NULL")
-	if s.fence == "" {
+	if s.receipts != nil {
+		p := t.info.Column(m.Done.Partition)
+		set.set(p.Name, fmt.Sprintf("coalesce(o.partition::%s, %s)", p.Type, column(p.Name)))
+	}
+	if s.fence == "" && s.receipts == nil {
 		return fmt.Sprintf("UPDATE %s m SET %s WHERE %s = ANY($1::text[]::%s[]) AND $2::bigint[] IS NOT NULL", t.name, strings.Join(set, ", "), t.id, t.idType)
 	}
 	return fmt.Sprintf("UPDATE %s m SET %s FROM %s WHERE %s", t.name, strings.Join(set, ", "), rows, s.same())
@@ -282,7 +299,11 @@ INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM g JOIN o ON g.%s = o.
 func (s *statements) queue(b *pgx.Batch, o *outcomes) error {
 	if len(o.delivered) > 0 && s.done != "" {
 		c := newColumns(o.delivered)
-		b.Queue(s.done, c.ids, c.tokens)
+		args := []any{c.ids, c.tokens}
+		if s.receipts != nil {
+			args = append(args, s.receipts.take(o.delivered))
+		}
+		b.Queue(s.done, args...)
 	}
 	if len(o.waiting) > 0 && s.waiting != "" {
 		c := newColumns(o.waiting)

@@ -50,7 +50,7 @@ func (s *SkipLocked) Acquire(ctx context.Context) (relay.Session, error) {
 			return nil, err
 		}
 		session := &skipLockedSession{
-			source: &s.source, table: t, marks: newStatements(t, false, ""), holds: newHolds(),
+			source: &s.source, table: t, marks: newStatements(t, false, "", &s.receipts), holds: newHolds(),
 			reader: newReader(t, nil, s.cfg.PageBytes, "FOR UPDATE OF m SKIP LOCKED"),
 			freed:  make(chan struct{}, 1), broken: make(chan struct{}),
 		}
@@ -301,7 +301,7 @@ func (x *settled) heldOutcomes(s *skipLockedSession) {
 	}
 	for _, d := range x.HeldDelivered {
 		each(d, func(o *outcomes, was hold) {
-			o.delivered = append(o.delivered, mark{id: was.id})
+			o.delivered = append(o.delivered, mark{id: was.id, message: was.message})
 		})
 	}
 	for i := range x.HeldDead {

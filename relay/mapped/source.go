@@ -29,6 +29,8 @@ type source struct {
 	cfg     Config
 	owner   string
 	active  atomic.Bool
+
+	receipts receipts
 }
 
 func (s *source) init(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (err error) {

@@ -53,6 +53,7 @@ type Done struct {
 	At        string `json:"at" jsonschema:"Gets the time of the delivery."`
 	AckAt     string `json:"ack_at" jsonschema:"Gets the time of the last outcome, good or bad."`
 	UpdatedAt string `json:"updated_at" jsonschema:"Gets the time of every change."`
+	Partition string `json:"partition" jsonschema:"Gets the partition in which the broker has put the message. Kafka alone tells."`
 }
 
 // Failure names the columns of attempts, and where dead letters go.
@@ -128,7 +129,7 @@ func (s *Source) Resolve() (strategy string, m schema.Mapping) {
 	m.Claim.Counts = m.Claim.Counts || s.Claim.Counts
 	if s.Done != (Done{}) { // as a whole: its parts depend on one another
 		m.Done = schema.Done{How: schema.DoneHow(s.Done.How), Column: s.Done.Column, Value: s.Done.Value, Waiting: s.Done.Waiting,
-			Flag: s.Done.Flag, At: s.Done.At, AckAt: s.Done.AckAt, UpdatedAt: s.Done.UpdatedAt}
+			Flag: s.Done.Flag, At: s.Done.At, AckAt: s.Done.AckAt, UpdatedAt: s.Done.UpdatedAt, Partition: s.Done.Partition}
 	}
 	if len(c.HeaderColumns) > 0 {
 		m.HeaderColumns = nil
@@ -188,6 +189,7 @@ func (l *loader) source(d *Destination, path string) {
 	l.check(!moves(strategy) || m.Offsets.Table != "", at+".offsets.table", "not given, but strategy %s keeps offsets in a table", strategy)
 	l.check(strategy != "xmin" || m.Offsets.Transaction != "", at+".offsets.transaction", "not given, but strategy xmin reads by a column of type xid8")
 	l.check(strategy != "lease" || m.Claim.Until != "" || m.Claim.Status != "", at+".claim", "neither until nor status is given, but strategy lease reserves rows")
+	l.advise(s.Done.Partition == "" || d.Broker.Kafka != nil, at+".done.partition", "has no effect, since this broker doesn't tell of partitions")
 	l.check(d.ShardGroups == 1 || moves(strategy), path+".shard_groups", "%d, but strategy %s has no groups: run more relays instead", d.ShardGroups, strategy)
 	l.check(s.Purge == nil || !moves(strategy) && m.Done.How != schema.DoneDelete, at+".purge", "strategy %s leaves no row that is marked as delivered", strategy)
 

@@ -132,6 +132,8 @@ type bed struct {
 	*testing.T
 	seed
 	url, program, folder string
+
+	broker string // section of the configuration; empty: a file
 }
 
 func (b *bed) connect() *pgx.Conn {
@@ -216,6 +218,10 @@ type relayProcess struct {
 func (b *bed) start(name, file string, rate int) *relayProcess {
 	b.Helper()
 	config := filepath.Join(b.folder, file+".yaml")
+	broker := b.broker
+	if broker == "" {
+		broker = fmt.Sprintf("{file: {path: %q}}", filepath.Join(b.folder, file+".jsonl"))
+	}
 	text := fmt.Sprintf(`
 name: %s
 database: {url: %q}
@@ -227,8 +233,8 @@ destinations:
     rate: %d
     lease: 2s
     delivery: {batch: %d}
-    broker: {file: {path: %q}}
-`, name, b.url, b.source, max(b.groups, 1), rate, batch, filepath.Join(b.folder, file+".jsonl"))
+    broker: %s
+`, name, b.url, b.source, max(b.groups, 1), rate, batch, broker)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		b.Fatal(err)
 	}

@@ -182,7 +182,11 @@ func TestSeed1Variant4(t *testing.T) {
 // published, published_time, ack_time and the rest; one scheduled job.
 func TestSeed2(t *testing.T) {
 	t.Parallel()
-	seed{
+	seed2().run(t)
+}
+
+func seed2() seed {
+	return seed{
 		ddl: `
 CREATE TABLE outbox_event (
   id VARCHAR(255) NOT NULL,
@@ -212,13 +216,17 @@ VALUES ($1, $2, $3, $4, 'OrderPlaced', $5, 'Order', false, 0, 'orders', now())`,
 		},
 		unmarked: `SELECT count(*) FROM outbox_event WHERE published IS NOT TRUE OR published_time IS NULL OR ack_time IS NULL OR updated_time IS NULL OR retry_count <> 0`,
 		topic:    "orders", header: "idempotency_key", unsettledOnly: true,
-	}.run(t)
+	}
 }
 
 // sequence_number per aggregate, a partial covering index.
 func TestSeed3(t *testing.T) {
 	t.Parallel()
-	seed{
+	seed3().run(t)
+}
+
+func seed3() seed {
+	return seed{
 		ddl: `
 CREATE TABLE orders (
   id SERIAL PRIMARY KEY, product_id INTEGER NOT NULL, amount INTEGER NOT NULL, status TEXT NOT NULL DEFAULT 'pending'::TEXT,
@@ -249,7 +257,7 @@ INCLUDE (id, aggregate_id, aggregate_type, sequence_number, payload) WHERE proce
 		},
 		unmarked: `SELECT count(*) FROM outbox WHERE processed_at IS NULL`,
 		topic:    "outbox.event.order", header: "sequence_number",
-	}.run(t)
+	}
 }
 
 // pending, processing, processed, failed.

@@ -1,0 +1,81 @@
+package mapped
+
+import (
+	"context"
+	"strconv"
+	"sync"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// receipts remembers in which partition the broker has put messages that are not settled yet. Its memory is bounded
+// by what the engine lets be in flight. Safe for concurrent use.
+type receipts struct {
+	mu         sync.Mutex
+	partitions map[outbox.ID]int32
+}
+
+func (r *receipts) accepted(id outbox.ID, place outbox.Receipt) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.partitions == nil {
+		r.partitions = make(map[outbox.ID]int32)
+	}
+	r.partitions[id] = place.Partition
+}
+
+// reset forgets what a session that is over has not settled.
+func (r *receipts) reset() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.partitions)
+}
+
+// take returns the partition of each message that was delivered and forgets it; nil where the broker has told none.
+func (r *receipts) take(marks []mark) []*string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make([]*string, len(marks))
+	for i := range marks {
+		if partition, ok := r.partitions[marks[i].message]; ok {
+			text := strconv.Itoa(int(partition))
+			list[i] = &text
+			delete(r.partitions, marks[i].message)
+		}
+	}
+	return list
+}
+
+// Broker returns b as the relay of this source has to have it: if the mapping names a column for the partition
+// (Done.Partition), b is asked where it has put messages. It is called once, before the relay is made.
+func (s *source) Broker(b relay.Broker) relay.Broker {
+	if s.mapping.Done.Partition == "" {
+		return b
+	}
+	asking := asking{b, s.receipts.accepted}
+	if pinger, ok := b.(relay.Pinger); ok {
+		return askingPinger{asking, pinger}
+	}
+	return asking
+}
+
+// asking is a broker that is asked for receipts.
+type asking struct {
+	relay.Broker
+	accepted func(outbox.ID, outbox.Receipt)
+}
+
+func (b asking) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	return b.Broker.Publish(outbox.WithReceipts(ctx, b.accepted), batch)
+}
+
+type askingPinger struct {
+	asking
+	relay.Pinger
+}
+
+var (
+	_ relay.Broker = asking{}
+	_ relay.Pinger = askingPinger{}
+)

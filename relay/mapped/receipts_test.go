@@ -1,0 +1,124 @@
+package mapped
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// telling is a broker that tells where it has put messages, and refuses the payload "later" once.
+type telling struct {
+	mu      sync.Mutex
+	refused bool
+}
+
+func (b *telling) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	accepted := outbox.ReceiptsWanted(ctx)
+	errs := make([]error, len(batch))
+	for i, m := range batch {
+		if string(m.Payload) == "later" && !b.refused {
+			b.refused, errs[i] = true, errors.New("not now")
+			continue
+		}
+		accepted(m.ID, outbox.Receipt{Partition: int32(len(m.Key))})
+	}
+	return errs
+}
+
+func (*telling) Close() error { return nil }
+
+func TestTheBrokersPartitionIsWrittenBack(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(*pgx.ConnConfig, schema.Mapping, Config) (partitioned, error){
+		"skiplocked": func(c *pgx.ConnConfig, m schema.Mapping, cfg Config) (partitioned, error) {
+			return NewSkipLocked(c, m, cfg)
+		},
+		"advisory": func(c *pgx.ConnConfig, m schema.Mapping, cfg Config) (partitioned, error) {
+			return NewAdvisory(c, m, cfg)
+		},
+		"lease": func(c *pgx.ConnConfig, m schema.Mapping, cfg Config) (partitioned, error) { return NewLease(c, m, cfg) },
+	} {
+		for _, column := range []string{"in_text", "in_number"} {
+			t.Run(name+"/"+column, func(t *testing.T) {
+				t.Parallel()
+				db := newDatabase(t)
+				db.exec(`ALTER TABLE events ADD in_text varchar(255) DEFAULT 'none', ADD in_number smallint DEFAULT -1`)
+				db.exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1'), ('t', 'bb', '2'), ('t', 'ccc', 'later'), ('t', 'ccc', '3')`)
+				m := events()
+				m.Done.Partition = column
+				if name == "lease" {
+					m.Claim.Until = "locked_until"
+				}
+				source, err := open(db.config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
+				if err != nil {
+					t.Fatal(err)
+				}
+				r, err := relay.New(source, source.Broker(&telling{}), relay.Config{
+					Backoff: relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}, HoldAfter: time.Millisecond})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- r.Run(ctx) }()
+				for deadline := time.Now().Add(20 * time.Second); db.value("SELECT count(*) FROM events WHERE status = 'done'") != "4"; {
+					if time.Now().After(deadline) {
+						t.Fatal("the rows are not marked")
+					}
+					time.Sleep(5 * time.Millisecond)
+				}
+				cancel()
+				if err := <-ended; err != nil {
+					t.Fatal(err)
+				}
+				if wrong := db.value("SELECT count(*) FROM events WHERE " + column + "::text <> length(key)::text"); wrong != "0" {
+					t.Errorf("%s rows have another partition", wrong)
+				}
+				if left := source.left(); left != 0 {
+					t.Errorf("%d receipts are still remembered", left)
+				}
+			})
+		}
+	}
+}
+
+type partitioned interface {
+	relay.Source
+	Broker(relay.Broker) relay.Broker
+	left() int
+}
+
+func (s *source) left() int {
+	s.receipts.mu.Lock()
+	defer s.receipts.mu.Unlock()
+	return len(s.receipts.partitions)
+}
+
+// Who doesn't tell leaves the column as it is, and who isn't asked is called as ever.
+func TestABrokerThatTellsNothingLeavesThePartitionAsItIs(t *testing.T) {
+	t.Parallel()
+	r := &receipts{}
+	r.accepted(outbox.ID{1}, outbox.Receipt{Partition: 7})
+	got := r.take([]mark{{message: outbox.ID{2}}, {message: outbox.ID{1}}})
+	if got[0] != nil || got[1] == nil || *got[1] != "7" {
+		t.Errorf("got %v", got)
+	}
+	var s source
+	if b := (&telling{}); s.Broker(b) != relay.Broker(b) {
+		t.Error("the broker is asked though there is no column")
+	}
+	if !slices.ContainsFunc(schema.Presets(), func(p schema.Preset) bool { return p.Mapping.Done.Partition == "partition_id" }) {
+		t.Error("no preset writes the partition back")
+	}
+}
