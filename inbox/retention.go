@@ -93,12 +93,19 @@ func (r *Retention) Run(ctx context.Context) error {
 			return nil
 		case <-timer.C:
 		}
-		report := r.look(ctx)
-		if ctx.Err() == nil {
-			r.report(report)
-		}
+		_ = r.Look(ctx) // it has been reported
 		timer.Reset(r.cfg.Interval)
 	}
+}
+
+// Look does once what Run does every Interval, for whoever has a clock of his own, such as cron. Looks at the same
+// moment, by any number of processes, wait for each other, and what one has done isn't done again.
+func (r *Retention) Look(ctx context.Context) RetentionReport {
+	report := r.look(ctx)
+	if ctx.Err() == nil {
+		r.report(report)
+	}
+	return report
 }
 
 func (r *Retention) report(report RetentionReport) {

@@ -349,3 +349,35 @@ func TestRetentionRunsUntilItsContextEnds(t *testing.T) {
 		t.Error("no database was taken")
 	}
 }
+
+func TestOfReplicasThatLookAtOnceOnePassesTheTurnOn(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.retention().look(t.Context())
+	for round := range 4 {
+		w.later()
+		before := w.int(`SELECT current FROM outbox.inbox_rotation`)
+		var replicas sync.WaitGroup
+		var turned, emptied atomic.Int32
+		look := func() {
+			report := w.retention().Look(t.Context())
+			if report.Err != nil {
+				t.Error(report.Err)
+			}
+			if report.Turned {
+				turned.Add(1)
+			}
+			if report.Emptied != "" {
+				emptied.Add(1)
+			}
+		}
+		for range 8 {
+			replicas.Go(look)
+		}
+		replicas.Wait()
+		look() // what all of them left because they would have waited for each other for too long
+		if turned.Load() != 1 || emptied.Load() != 1 || w.int(`SELECT current FROM outbox.inbox_rotation`) != (before+1)%3 {
+			t.Errorf("round %d: %d turns, %d tables emptied; want one of each", round, turned.Load(), emptied.Load())
+		}
+	}
+}

@@ -15,7 +15,8 @@ import (
 // the relay, and the operator's verbs work on them. Messages of one key are applied in order, and a key that
 // fails holds up no other.
 type Worker struct {
-	relay *relay.Relay
+	relay  *relay.Relay
+	beside []func(context.Context) error
 }
 
 // WorkerConfig tunes a [Worker]. The zero value means the stated defaults.
@@ -27,6 +28,13 @@ type WorkerConfig struct {
 	// Parallel is how many handlers run at once in each of Relay.Stripes calls, on different keys. The
 	// pool needs that many connections, times Stripes. Default 2.
 	Parallel int
+
+	// Beside are run while the worker runs, for what has to be looked after in its database:
+	//
+	//	Beside: []func(context.Context) error{records.Run, segments.Run} // an inbox.Retention, a polling.Retention
+	//
+	// Their context ends when the worker's does, and Run waits for them. What they return goes to Run's caller.
+	Beside []func(ctx context.Context) error
 }
 
 // NewWorker returns a worker for the stored inbox of b that isn't running yet. source reads b.Destination:
@@ -36,8 +44,8 @@ type WorkerConfig struct {
 // fn runs as with Handle, on db. Its errors count as attempts, except those marked by outbox.Unavailable,
 // which pause the worker; those marked by outbox.Permanent aren't tried again.
 //
-// Somebody has to run polling.Retention on the database, as for an outbox: a daemon "outbox relay", or the
-// service itself.
+// Somebody has to run a polling.Retention and a Retention on the database: this worker (WorkerConfig.Beside), in
+// any number of processes, or another service.
 func NewWorker(b *Inbox, source relay.Source, db DB, fn Handler, cfg WorkerConfig) (*Worker, error) {
 	if b == nil || db == nil || fn == nil {
 		return nil, errors.New("inbox: NewWorker needs an inbox, a database and a handler")
@@ -67,13 +75,25 @@ func NewWorker(b *Inbox, source relay.Source, db DB, fn Handler, cfg WorkerConfi
 	if err != nil {
 		return nil, err
 	}
-	return &Worker{r}, nil
+	return &Worker{r, cfg.Beside}, nil
 }
 
 // Run applies messages until ctx ends; then it waits for the handlers that run (at most
 // Relay.DrainTimeout) and returns nil. It comes back earlier, with an error, only for what waiting can't
 // cure, and with the policy relay.Stop.
-func (w *Worker) Run(ctx context.Context) error { return w.relay.Run(ctx) }
+func (w *Worker) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	errs := make([]error, len(w.beside)+1)
+	var beside sync.WaitGroup
+	for i, run := range w.beside {
+		beside.Go(func() { errs[i+1] = run(ctx) })
+	}
+	errs[0] = w.relay.Run(ctx)
+	stop()
+	beside.Wait()
+	return errors.Join(errs...)
+}
 
 // handlers is the broker of a worker: what it accepts is applied.
 type handlers struct {

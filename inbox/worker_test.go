@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -354,5 +355,38 @@ func TestStoreRefusesWhatItCouldNotGiveBack(t *testing.T) {
 	}
 	if results, err := b.Store(t.Context(), w.pool); err != nil || results != nil {
 		t.Errorf("nothing: %v, %v", results, err)
+	}
+}
+
+func TestWhatHasToBeLookedAfterRunsBesideTheWorkerAndEndsWithIt(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	if err := SetWindow(t.Context(), w.pool, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	var turns atomic.Int32
+	records, err := NewRetention(w.pool, RetentionConfig{Interval: 20 * time.Millisecond, Observe: func(r RetentionReport) {
+		if r.Turned {
+			turns.Add(1)
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	b := newInbox(t, Config{})
+	stop := w.work(b, noteEffect, WorkerConfig{Beside: []func(context.Context) error{records.Run, func(ctx context.Context) error {
+		<-ctx.Done()
+		close(ended)
+		return nil
+	}}})
+	msg := message("k")
+	w.store(b, msg)
+	eventually(t, "it is applied and the turn goes on", func() bool { return w.effects(msg) == 1 && turns.Load() > 0 })
+	stop()
+	select {
+	case <-ended:
+	default:
+		t.Error("Run has returned, and what is beside it runs on")
 	}
 }

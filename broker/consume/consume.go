@@ -81,6 +81,11 @@ type Config struct {
 
 	// Observer is told what happens, for metrics; nil for nobody.
 	Observer Observer
+
+	// Beside are run while the consumer runs, for what has to be looked after in its database, such as the Run of
+	// an inbox.Retention. Their context ends when the last handler has ended, and the consumer's Run waits for
+	// them. What they return goes to Run's caller.
+	Beside []func(ctx context.Context) error
 }
 
 // Policy is what becomes of a message that can't be applied.

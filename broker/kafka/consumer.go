@@ -111,7 +111,9 @@ func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Con
 // Run consumes until ctx ends; then it waits for the handlers that run, commits what is done, leaves the group
 // and returns nil. It returns an error if the consumer can't go on: too many handlers hang (consume.ErrHung).
 // What the cluster may cure by itself, it waits for. Run may be called once at a time.
-func (c *Consumer) Run(ctx context.Context) error {
+func (c *Consumer) Run(ctx context.Context) error { return c.engine.Run(ctx, c.run) }
+
+func (c *Consumer) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	reset := kgo.NewOffset().AtStart()

@@ -78,7 +78,9 @@ func NewConsumer(servers string, conn Config, cfg ConsumerConfig, handler consum
 // Run consumes until ctx ends; then it waits for the handlers that run, gives back what was not handled, and
 // returns nil. It connects again after every failure. It returns an error if it can't go on: too many handlers
 // hang (consume.ErrHung), or the JetStream consumer exists and acknowledges in another way.
-func (c *Consumer) Run(ctx context.Context) error {
+func (c *Consumer) Run(ctx context.Context) error { return c.engine.Run(ctx, c.run) }
+
+func (c *Consumer) run(ctx context.Context) error {
 	for failures := 0; ctx.Err() == nil; {
 		began := time.Now()
 		err := c.connected(ctx)

@@ -75,7 +75,9 @@ func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Con
 // Run consumes until ctx ends; then it waits for the handlers that run, gives back what was not handled, and
 // returns nil. It goes on after every failure of the service. It returns an error if it can't go on: too many
 // handlers hang (consume.ErrHung). A Consumer runs once.
-func (c *Consumer) Run(ctx context.Context) error {
+func (c *Consumer) Run(ctx context.Context) error { return c.engine.Run(ctx, c.run) }
+
+func (c *Consumer) run(ctx context.Context) error {
 	defer c.broker.Close()
 	s := &session{Consumer: c, group: c.engine.Group(), open: map[*lanes.Delivery]*string{}}
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))

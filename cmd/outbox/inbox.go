@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/inbox"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -20,6 +22,7 @@ Messages of a stored inbox that can't be applied become dead letters of the dest
 	},
 		a.inboxStatusCommand(),
 		a.inboxWindowCommand(),
+		a.inboxRetainCommand(),
 		ofConsumer(a.deadListCommand(), "dead", cobra.ExactArgs(1)),
 		ofConsumer(a.deadActCommand("requeue"), "requeue", cobra.MinimumNArgs(1)),
 		ofConsumer(a.deadActCommand("discard"), "discard", cobra.MinimumNArgs(1)),
@@ -76,6 +79,74 @@ func (a *app) inboxStatusCommand() *cobra.Command {
 	return cmd
 }
 
+func (a *app) inboxRetainCommand() *cobra.Command {
+	var every time.Duration
+	var out format
+	cmd := &cobra.Command{
+		Use:   "retain",
+		Short: "Forget the records of what was applied long ago",
+		Long: `Records stand in three tables by turns, and the oldest is emptied when the window has passed. Consumers do that
+themselves with inbox.Retention; this is for those that don't, such as consumers in other languages. One look is enough
+each time, from cron say; with --every it goes on until it is stopped. Any number of them may run, beside consumers too.`,
+		Example: `  */10 * * * *  outbox inbox retain --database-url "$PAYMENTS_DATABASE_URL"
+  outbox inbox retain --every 1m`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if every < 0 || cmd.Flags().Changed("every") && every < time.Second {
+				return usage("--every must be at least 1s")
+			}
+			for {
+				err := a.retain(cmd.Context(), out)
+				if every == 0 {
+					return err
+				}
+				if err != nil && cmd.Context().Err() == nil {
+					fmt.Fprintf(a.stderr, "the records were not looked after, and will be in %v: %v\n", every, err)
+				}
+				select {
+				case <-time.After(every):
+				case <-cmd.Context().Done():
+					return nil
+				}
+			}
+		},
+	}
+	cmd.Flags().DurationVar(&every, "every", 0, "go on, with this pause between looks (default: one look)")
+	formatFlag(cmd, &out, asTable, asJSON)
+	return cmd
+}
+
+// retain takes one look.
+func (a *app) retain(ctx context.Context, out format) error {
+	conn, err := a.operate(ctx)
+	if err != nil {
+		return err
+	}
+	defer disconnect(conn)
+	retention, err := inbox.NewRetention(conn, inbox.RetentionConfig{})
+	if err != nil {
+		return err
+	}
+	r := retention.Look(ctx)
+	if r.Err != nil {
+		return r.Err
+	}
+	if out == asJSON {
+		return printJSON(a.stdout, map[string]any{"turned": r.Turned, "emptied": r.Emptied, "held": r.Held})
+	}
+	text := "nothing is due"
+	switch {
+	case r.Emptied != "":
+		text = "emptied " + r.Emptied
+	case r.Turned:
+		text = "records go to another table from now on"
+	case r.Held != "":
+		text = "records are kept: " + r.Held
+	}
+	_, err = fmt.Fprintln(a.stdout, text)
+	return err
+}
+
 func writeInbox(w io.Writer, i *admin.Inbox) error {
 	now := time.Now()
 	state := "closed " + ago(now, i.Closed) + " ago"
@@ -84,7 +155,7 @@ func writeInbox(w io.Writer, i *admin.Inbox) error {
 	}
 	fmt.Fprintf(w, "records are kept for at least %s; current table since %s; the one before: %s\n", span(i.Window), ago(now, i.Turned), state)
 	if i.Due {
-		fmt.Fprintln(w, "the oldest records could be forgotten: no retention runs (inbox.Retention, in a consumer)")
+		fmt.Fprintln(w, "the oldest records could be forgotten: no retention runs (inbox.Retention in a consumer, or: outbox inbox retain)")
 	}
 	fmt.Fprintln(w)
 	t := newTable(w, "TABLE", "ROLE", "SIZE")

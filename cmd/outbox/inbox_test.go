@@ -70,3 +70,34 @@ func TestTheInboxIsShownAndItsDeadLettersComeBack(t *testing.T) {
 		t.Errorf("%+v, %v", i, err)
 	}
 }
+
+func TestRecordsAreForgottenByOneLookOrByOneNowAndThen(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	due := func() {
+		d.applied(1)
+		d.exec(`UPDATE outbox.inbox_rotation SET closed_at = clock_timestamp() - keep - interval '1 s'`)
+	}
+	left := func() int {
+		return d.int(`SELECT (SELECT count(*) FROM outbox.inbox_0) + (SELECT count(*) FROM outbox.inbox_1) + (SELECT count(*) FROM outbox.inbox_2)`)
+	}
+	d.outbox("inbox", "retain").want(exitOK)
+	due()
+	d.outbox("inbox", "retain").want(exitOK, "emptied outbox.inbox_")
+	d.outbox("inbox", "retain").want(exitOK, "nothing is due")
+	if n := left(); n != 1 {
+		t.Fatalf("%d records after one turn, want one", n)
+	}
+	due()
+	d.outbox("inbox", "retain", "-o", "json").want(exitOK, `"turned": true`)
+	if n := left(); n != 0 {
+		t.Fatalf("%d records after two turns, want none", n)
+	}
+	due()
+	p := d.start(nil, "inbox", "retain", "--every", "1s")
+	until(t, "the third turn", func() bool { return d.int(`SELECT current FROM outbox.inbox_rotation`) == 0 })
+	if code := p.stop(); code != exitOK {
+		t.Errorf("exit code %d: %s", code, p.stderr.String())
+	}
+	d.outbox("inbox", "retain", "--every", "1ms").want(exitUsage, "--every")
+}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -115,6 +116,21 @@ func New(cfg consume.Config, handler consume.Handler, can Abilities) (*Engine, e
 		return nil, errors.Join(faults...)
 	}
 	return &Engine{cfg: cfg, handler: handler, can: can, slots: make(chan struct{}, cfg.Parallel), failed: make(chan error, 1)}, nil
+}
+
+// Run runs a consumer, and what is configured to run beside it.
+func (e *Engine) Run(ctx context.Context, consume func(context.Context) error) error {
+	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	errs := make([]error, len(e.cfg.Beside)+1)
+	var beside sync.WaitGroup
+	for i, run := range e.cfg.Beside {
+		beside.Go(func() { errs[i+1] = run(lasting) })
+	}
+	errs[0] = consume(ctx)
+	stop()
+	beside.Wait()
+	return errors.Join(errs...)
 }
 
 // Config returns the completed configuration.

@@ -110,7 +110,15 @@ func onceInOrder(t *testing.T, h Harness) {
 	for i := range keys {
 		inKey[fmt.Sprintf("k-%d", i)] = &atomic.Int64{}
 	}
-	c := source.start(t, quick(), func(ctx context.Context, msg *outbox.Message) error {
+	cfg := quick()
+	beside := make(chan string, 2)
+	cfg.Beside = []func(context.Context) error{func(ctx context.Context) error {
+		beside <- "began"
+		<-ctx.Done()
+		beside <- "ended"
+		return nil
+	}}
+	c := source.start(t, cfg, func(ctx context.Context, msg *outbox.Message) error {
 		if n := at.Add(1); n > most.Load() {
 			most.Store(n)
 		}
@@ -124,6 +132,9 @@ func onceInOrder(t *testing.T, h Harness) {
 	source.publish(t, numbered(source.Topic, count, keys))
 	e.complete(count, true)
 	c.mustStop()
+	if len(beside) != 2 {
+		t.Errorf("what runs beside the consumer began or ended %d times, want both", len(beside))
+	}
 	if n := most.Load(); n < 2 || n > 8 {
 		t.Errorf("up to %d handlers at once, want 2 to 8", n)
 	}
