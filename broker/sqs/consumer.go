@@ -29,8 +29,9 @@ type ConsumerConfig struct {
 	// processes prolong it. Default 30 s, at least 1 s.
 	Visibility time.Duration
 
-	// Handling says how messages are handled. What is rejected comes again when Visibility is over, until the
-	// queue's redrive policy moves it; without one, for ever.
+	// Handling says how messages are handled. MaxInFlight is 100 by default: all that is here and not deleted has to
+	// be kept hidden, by a request for every ten of them three times in Visibility. What is rejected comes again
+	// when Visibility is over, until the queue's redrive policy moves it; without one, for ever.
 	Handling consume.Config
 }
 
@@ -60,6 +61,7 @@ func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Con
 		faults = append(faults, fmt.Errorf("Visibility must be 1s to 12h, not %v", cfg.Visibility))
 	}
 	cfg.Handling.Logger = cmp.Or(cfg.Handling.Logger, conn.Logger)
+	cfg.Handling.MaxInFlight = cmp.Or(cfg.Handling.MaxInFlight, 100)
 	engine, err := lanes.New(cfg.Handling, handler, lanes.Abilities{Later: true, Reject: true})
 	faults = append(faults, err)
 	conn.Timeout = max(conn.Timeout, longPoll+defaultTimeout)

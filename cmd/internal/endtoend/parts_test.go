@@ -252,7 +252,8 @@ func (p part) consume(ctx context.Context) error {
 	case "rabbitmq":
 		c, err = rabbitmq.NewConsumer(p.Addr, rabbitmq.Config{}, rabbitmq.ConsumerConfig{Queue: topic, Handling: handling}, handle)
 	case "sqs":
-		c, err = sqs.NewConsumer(sqs.Config{Endpoint: p.Addr, AWS: anyone()}, sqs.ConsumerConfig{Queue: topic + ".fifo", Visibility: 3 * time.Second, Handling: handling}, handle)
+		handling.MaxInFlight = 50 // ElasticMQ writes to the disk whenever a message is kept hidden
+		c, err = sqs.NewConsumer(sqs.Config{Endpoint: p.Addr, AWS: anyone()}, sqs.ConsumerConfig{Queue: topic + ".fifo", Visibility: 4 * time.Second, Handling: handling}, handle)
 	}
 	if err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -292,16 +291,26 @@ func acknowledgementLost(t *testing.T, h Harness) {
 	e.complete(60, true)
 }
 
-// rounds is how often consumers come or go: a few that fit into CI, or OUTBOX_CONSUME_ROUNDS.
-func rounds(t *testing.T) int {
-	if s := os.Getenv("OUTBOX_CONSUME_ROUNDS"); s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			t.Fatalf("OUTBOX_CONSUME_ROUNDS is %q, want a number", s)
+// rounds lets consumers come or go a few times, which fits into CI; or, with OUTBOX_CONSUME_FOR, every five seconds for
+// so long.
+func rounds(t *testing.T, change func(round int)) {
+	text := os.Getenv("OUTBOX_CONSUME_FOR")
+	if text == "" {
+		for i := range 4 {
+			change(i)
 		}
-		return n
+		return
 	}
-	return 4
+	long, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("OUTBOX_CONSUME_FOR is %q, want a duration such as 5m", text)
+	}
+	tick := time.NewTicker(5 * time.Second)
+	defer tick.Stop()
+	for i, end := 0, time.Now().Add(long); time.Now().Before(end); i++ {
+		change(i)
+		<-tick.C
+	}
 }
 
 // comeAndGo changes the members while messages flow. Each round one leaves or joins.
@@ -343,22 +352,24 @@ func comeAndGo(t *testing.T, h Harness) {
 		eventually(t, "messages flow", func() bool { return e.int(`SELECT count(*) FROM effects`) > before+2*keys })
 	}
 	grown()
-	for i := range rounds(t) {
-		if i%2 == 0 {
+	changes := 0
+	rounds(t, func(round int) {
+		if round%2 == 0 {
 			members = append(members, source.start(t, cfg, handler))
 		} else {
 			members[0].mustStop()
 			members = members[1:]
 		}
 		grown()
-	}
+		changes++
+	})
 	cancel()
 	writing.Wait()
 	if t.Failed() {
 		return
 	}
 	e.complete(sent, h.Ordered)
-	t.Logf("%d messages, %d delivered more than once", sent, duplicates.Load())
+	t.Logf("%d messages, consumers came or went %d times, %d deliveries were repeats", sent, changes, duplicates.Load())
 	for _, m := range members {
 		m.mustStop()
 	}
