@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	grpcgo "google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -228,15 +229,15 @@ func TestSilenceIsAnOutageAndEndsTheConnection(t *testing.T) {
 			return inner.Stream(s)
 		}}
 	})
-	p := newProxy(t, s.address)
-	b := newBroker(t, p.listener.Addr().String(), grpc.Config{AckTimeout: 300 * time.Millisecond})
+	p := testnet.New(t, s.address)
+	b := newBroker(t, p.Addr(), grpc.Config{AckTimeout: 300 * time.Millisecond})
 	errs := b.Publish(patient(t), messages(1, 1))
 	if len(errs) != 1 || kind(errs[0]) != "unavailable" || !strings.Contains(errs[0].Error(), "no answer within 300ms") {
 		t.Errorf("outcome %v", errs)
 	}
 	silent.Store(false)
 	deliver(t, b, messages(10, 2))
-	if n := p.opened.Load(); n < 2 {
+	if n := p.Opened(); n < 2 {
 		t.Errorf("%d connections: the silent one is still used", n)
 	}
 }
@@ -258,16 +259,16 @@ func TestFailuresLostAnswersAndCutsInvertNothing(t *testing.T) {
 				got.note(m)
 				return nil
 			}, nil)
-			p := newProxy(t, s.address)
-			b := newBroker(t, p.listener.Addr().String(), grpc.Config{Unary: unary, RequestMessages: 20, AckTimeout: time.Second})
+			p := testnet.New(t, s.address)
+			b := newBroker(t, p.Addr(), grpc.Config{Unary: unary, RequestMessages: 20, AckTimeout: time.Second})
 			all := messages(4000, 60)
 			for part := range 8 {
-				p.cutAfter.Store(p.sent.Load() + 20_000) // inside a request, most likely
-				p.swallow.Store(part%4 == 3)             // until the connection is given up
+				p.CutAfter(20_000)            // inside a request, most likely
+				p.SwallowAnswers(part%4 == 3) // until the connection is given up
 				batch := all[part*500 : part*500+500]
 				var left []*outbox.Message
 				errs := b.Publish(patient(t), batch)
-				p.swallow.Store(false)
+				p.SwallowAnswers(false)
 				for i, err := range errs {
 					if err != nil {
 						left = append(left, batch[i])

@@ -10,6 +10,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	grpcgo "google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 )
@@ -107,9 +108,9 @@ func benchServer(b *testing.B, delay time.Duration) (address string) {
 	}
 	address = start(b, receiver)
 	if delay > 0 {
-		p := newProxy(b, address)
-		p.delay.Store(int64(delay))
-		address = p.listener.Addr().String()
+		p := testnet.New(b, address)
+		p.Delay(delay)
+		address = p.Addr()
 	}
 	return address
 }

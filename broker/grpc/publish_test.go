@@ -17,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/format"
 	grpcgo "google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -151,9 +152,9 @@ func TestMessagesOfAKeyAreUnderWayTogetherAndReceivedInOrder(t *testing.T) {
 	t.Parallel()
 	var got seen
 	s := newServer(t, func(m *outbox.Message) error { got.note(m); return nil }, nil)
-	p := newProxy(t, s.address)
-	p.delay.Store(int64(20 * time.Millisecond))
-	b := newBroker(t, p.listener.Addr().String(), grpc.Config{RequestMessages: 1})
+	p := testnet.New(t, s.address)
+	p.Delay(20 * time.Millisecond)
+	b := newBroker(t, p.Addr(), grpc.Config{RequestMessages: 1})
 	batch := messages(3000, 1) // a round trip for each would take a minute
 	accepted(t, b.Publish(patient(t), batch))
 	got.check(t, batch)

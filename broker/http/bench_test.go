@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	webhooks "github.com/pgoutbox/outbox/broker/http"
+	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
@@ -134,9 +135,9 @@ func benchServer(b *testing.B, h2 bool, delay time.Duration) (url string, secure
 	b.Cleanup(s.Close)
 	url = s.URL
 	if delay > 0 {
-		p := newProxy(b, s.Listener.Addr().String())
-		p.delay.Store(int64(delay))
-		url = fmt.Sprintf("%s://%s", map[bool]string{false: "http", true: "https"}[h2], p.listener.Addr())
+		p := testnet.New(b, s.Listener.Addr().String())
+		p.Delay(delay)
+		url = fmt.Sprintf("%s://%s", map[bool]string{false: "http", true: "https"}[h2], p.Addr())
 	}
 	return url, secured
 }

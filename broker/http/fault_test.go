@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	webhooks "github.com/pgoutbox/outbox/broker/http"
+	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
@@ -185,11 +186,11 @@ func TestFailuresLostAnswersAndCutsInvertNothing(t *testing.T) {
 				}
 			})
 			r.Start()
-			p := newProxy(t, r.Listener.Addr().String())
-			b := newBroker(t, p.url(), webhooks.Config{Batch: batched, Timeout: 5 * time.Second})
+			p := testnet.New(t, r.Listener.Addr().String())
+			b := newBroker(t, "http://"+p.Addr(), webhooks.Config{Batch: batched, Timeout: 5 * time.Second})
 			all := messages(3000, 60)
 			for part := range slices.Chunk(all, 500) {
-				p.cutAfter.Store(p.sent.Load() + 40_000) // inside a request, most likely
+				p.CutAfter(40_000) // inside a request, most likely
 				deliver(t, b, part)
 			}
 			got.check(t, all)

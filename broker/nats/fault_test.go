@@ -26,6 +26,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/nats"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
@@ -122,11 +123,11 @@ func TestTheEndOfTheContextLeavesOtherCallsAlone(t *testing.T) {
 	t.Parallel()
 	server := servers.TestNATS(t)
 	s := newStream(t, server.URL())
-	p := newProxy(t, server.Addr())
-	b := s.broker(p.url(), nats.Config{AckTimeout: time.Hour})
+	p := testnet.New(t, server.Addr())
+	b := s.broker("nats://"+p.Addr(), nats.Config{AckTimeout: time.Hour})
 	accepted(t, b.Publish(patient(t), messages(1, 1)))
 
-	p.delay.Store(int64(200 * time.Millisecond))
+	p.Delay(200 * time.Millisecond)
 	other := make(chan []error)
 	go func() { other <- b.Publish(patient(t), messages(1, 1)) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -141,19 +142,19 @@ func TestLostAnswersLeaveTheOutcomeUnknownAndARepeatIsRecognised(t *testing.T) {
 	t.Parallel()
 	server := servers.TestNATS(t)
 	s := newStream(t, server.URL())
-	p := newProxy(t, server.Addr())
-	b := s.broker(p.url(), nats.Config{AckTimeout: 300 * time.Millisecond})
+	p := testnet.New(t, server.Addr())
+	b := s.broker("nats://"+p.Addr(), nats.Config{AckTimeout: 300 * time.Millisecond})
 	batch := messages(100, 10)
 	accepted(t, b.Publish(patient(t), messages(1, 1)))
 
-	p.swallow.Store(true)
+	p.SwallowAnswers(true)
 	errs := b.Publish(patient(t), batch)
 	checkOutcomes(t, batch, errs)
 	if len(errs) != len(batch) || !outbox.IsUnavailable(errs[0]) || !strings.Contains(errs[0].Error(), "no acknowledgement") {
 		t.Fatalf("outcomes %v", errs)
 	}
 	eventually(t, "the server has stored the first of each key", func() bool { return len(s.storedIDs()) == 11 })
-	p.swallow.Store(false)
+	p.SwallowAnswers(false)
 	deliver(patient(t), t, b, batch)
 	checkOrder(t, batch, s.stored()[1:])
 }
@@ -162,18 +163,18 @@ func TestACutConnectionLeavesTheOutcomeUnknown(t *testing.T) {
 	t.Parallel()
 	server := servers.TestNATS(t)
 	s := newStream(t, server.URL())
-	p := newProxy(t, server.Addr())
-	b := s.broker(p.url(), nats.Config{AckTimeout: time.Hour})
+	p := testnet.New(t, server.Addr())
+	b := s.broker("nats://"+p.Addr(), nats.Config{AckTimeout: time.Hour})
 	all := messages(3000, 100)
 	cuts := 0
 	for part := range slices.Chunk(all, 500) {
-		p.cutAfter.Store(p.sent.Load() + 50_000) // inside a message, most likely
+		p.CutAfter(50_000) // inside a message, most likely
 		errs := b.Publish(patient(t), part)
 		checkOutcomes(t, part, errs)
 		if errs != nil {
 			cuts++
 		}
-		p.cutAfter.Store(0)
+		p.CutAfter(0)
 		deliver(patient(t), t, b, part)
 	}
 	if cuts == 0 {
@@ -186,9 +187,9 @@ func TestASlowNetworkIsNoFault(t *testing.T) {
 	t.Parallel()
 	server := servers.TestNATS(t)
 	s := newStream(t, server.URL())
-	p := newProxy(t, server.Addr())
-	p.delay.Store(int64(20 * time.Millisecond))
-	b := s.broker(p.url(), nats.Config{MaxInFlight: 16})
+	p := testnet.New(t, server.Addr())
+	p.Delay(20 * time.Millisecond)
+	b := s.broker("nats://"+p.Addr(), nats.Config{MaxInFlight: 16})
 	batch := messages(200, 40)
 	accepted(t, b.Publish(patient(t), batch))
 	checkOrder(t, batch, s.stored())

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -304,111 +302,4 @@ func eventually(t testing.TB, what string, condition func() bool) {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
-}
-
-// proxy stands between client and server, and does to their traffic what it is told.
-type proxy struct {
-	listener net.Listener
-	upstream string
-	all      sync.WaitGroup
-
-	swallow  atomic.Bool  // what the server says is lost
-	delay    atomic.Int64 // nanoseconds before each piece of what the server says
-	cutAfter atomic.Int64 // bytes from the client after which the connection is cut; 0 is never
-	sent     atomic.Int64 // bytes from the client that were passed on
-
-	mu     sync.Mutex
-	conns  map[net.Conn]struct{}
-	closed bool
-}
-
-func newProxy(t testing.TB, upstream string) *proxy {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{listener: listener, upstream: upstream, conns: map[net.Conn]struct{}{}}
-	p.all.Go(p.serve)
-	t.Cleanup(func() {
-		listener.Close()
-		p.mu.Lock()
-		p.closed = true
-		p.mu.Unlock()
-		p.cut()
-		p.all.Wait()
-	})
-	return p
-}
-
-func (p *proxy) url() string { return "nats://" + p.listener.Addr().String() }
-
-// cut closes all connections.
-func (p *proxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for conn := range p.conns {
-		conn.Close()
-	}
-}
-
-func (p *proxy) serve() {
-	for {
-		client, err := p.listener.Accept()
-		if err != nil {
-			return
-		}
-		server, err := net.Dial("tcp", p.upstream)
-		if err != nil {
-			client.Close()
-			continue
-		}
-		p.mu.Lock()
-		p.conns[client], p.conns[server] = struct{}{}, struct{}{}
-		if p.closed {
-			client.Close()
-			server.Close()
-		}
-		p.mu.Unlock()
-		p.all.Go(func() { p.copy(server, client, p.fromClient) })
-		p.all.Go(func() { p.copy(client, server, p.fromServer) })
-	}
-}
-
-func (p *proxy) copy(to, from net.Conn, pass func(to io.Writer, piece []byte) error) {
-	defer to.Close()
-	defer from.Close()
-	buf := make([]byte, 16<<10)
-	for {
-		n, err := from.Read(buf)
-		if n > 0 {
-			if err := pass(to, buf[:n]); err != nil {
-				return
-			}
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-func (p *proxy) fromClient(to io.Writer, piece []byte) error {
-	n, err := to.Write(piece)
-	sent := p.sent.Add(int64(n))
-	if limit := p.cutAfter.Load(); limit > 0 && sent >= limit {
-		p.cutAfter.Store(0)
-		return io.ErrClosedPipe
-	}
-	return err
-}
-
-func (p *proxy) fromServer(to io.Writer, piece []byte) error {
-	if d := p.delay.Load(); d > 0 {
-		time.Sleep(time.Duration(d)) // a slow network, not synchronisation
-	}
-	if p.swallow.Load() {
-		return nil
-	}
-	_, err := to.Write(piece)
-	return err
 }

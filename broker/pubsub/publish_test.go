@@ -12,6 +12,7 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"cloud.google.com/go/pubsub/v2/pstest"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/pubsub"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -228,18 +229,18 @@ func TestLostAnswersLeaveUnknownOutcomesAndNothingIsLostOrInverted(t *testing.T)
 	t.Parallel()
 	f := newFake(t)
 	topic := f.topic()
-	p := newProxy(t, f.Addr)
-	b := open(t, p.addr, pubsub.Config{})
+	p := testnet.New(t, f.Addr)
+	b := open(t, p.Addr(), pubsub.Config{})
 	defer b.Close()
 	accepted(t, b.Publish(patient(t), numbered(topic, 1, 1)))
 	batch := numbered(topic, 100, 10)
-	p.swallow.Store(true)
+	p.CutAnswers(true)
 	for i, err := range b.Publish(patient(t), batch) {
 		if !outbox.IsUnavailable(err) {
 			t.Errorf("message %d without an answer: %v", i, err)
 		}
 	}
-	p.swallow.Store(false)
+	p.CutAnswers(false)
 	deliver(patient(t), t, b, batch)
 	got, err := f.read(topic)
 	if err != nil {
@@ -287,17 +288,17 @@ func TestAConnectionThatSwallowsRequestsIsGivenUp(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	topic := f.topic()
-	p := newProxy(t, f.Addr)
-	b := open(t, p.addr, pubsub.Config{Timeout: 300 * time.Millisecond})
+	p := testnet.New(t, f.Addr)
+	b := open(t, p.Addr(), pubsub.Config{Timeout: 300 * time.Millisecond})
 	defer b.Close()
-	p.frozen.Store(true)
+	p.Freeze()
 	batch := numbered(topic, 5, 5)
 	for i, err := range b.Publish(patient(t), batch) {
 		if !outbox.IsUnavailable(err) {
 			t.Errorf("message %d: %v", i, err)
 		}
 	}
-	p.frozen.Store(false)
+	p.Thaw()
 	deliver(patient(t), t, b, batch)
 }
 

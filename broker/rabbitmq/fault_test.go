@@ -9,14 +9,15 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/rabbitmq"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/rabbitmq/amqp091-go"
 )
 
 // through returns the server's URL by way of p.
-func through(url string, server *servers.RabbitMQ, p *proxy) string {
-	return strings.Replace(url, server.Addr(), p.addr(), 1)
+func through(url string, server *servers.RabbitMQ, p *testnet.Proxy) string {
+	return strings.Replace(url, server.Addr(), p.Addr(), 1)
 }
 
 // checkOrder is checkAll of what the queue has.
@@ -259,12 +260,12 @@ func TestCutConnectionsLeaveTheOutcomeUnknown(t *testing.T) {
 	t.Parallel()
 	server := servers.TestRabbitMQ(t)
 	q := newQueue(t, server.URL(), nil)
-	p := newProxy(t, server.Addr())
+	p := testnet.New(t, server.Addr())
 	b := newBroker(t, through(server.URL(), server, p), rabbitmq.Config{AckTimeout: 5 * time.Second})
 	all := messages(q.name, 1500, 50)
 	cuts := 0
 	for part := range slices.Chunk(all, 250) {
-		p.cutAfter.Store(p.sent.Load() + 8000)
+		p.CutAfter(8000)
 		errs := b.Publish(patient(t), part)
 		checkOutcomes(t, part, errs)
 		var left []*outbox.Message
@@ -279,7 +280,7 @@ func TestCutConnectionsLeaveTheOutcomeUnknown(t *testing.T) {
 		if left != nil {
 			cuts++
 		}
-		p.cutAfter.Store(0)
+		p.CutAfter(0)
 		deliver(patient(t), t, b, left)
 	}
 	if cuts == 0 {
@@ -292,18 +293,18 @@ func TestSilenceEndsACallAndItsConnection(t *testing.T) {
 	t.Parallel()
 	server := servers.TestRabbitMQ(t)
 	q := newQueue(t, server.URL(), nil)
-	p := newProxy(t, server.Addr())
+	p := testnet.New(t, server.Addr())
 	b := newBroker(t, through(server.URL(), server, p), rabbitmq.Config{AckTimeout: 500 * time.Millisecond})
 	batch := messages(q.name, 50, 5)
 	deliver(patient(t), t, b, batch[:1])
-	p.swallow.Store(true)
+	p.SwallowAnswers(true)
 	errs := b.Publish(patient(t), batch[1:])
 	checkOutcomes(t, batch[1:], errs)
 	if errs == nil || !outbox.IsUnavailable(errs[0]) {
 		t.Fatalf("outcomes %v", errs)
 	}
 	contains(t, errs[0], "no confirmation within", "outcome unknown")
-	p.swallow.Store(false)
+	p.SwallowAnswers(false)
 	deliver(patient(t), t, b, batch[1:])
 	checkOrder(t, q, batch)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/redis"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
@@ -24,7 +25,7 @@ func TestARelayThatDiesAgainAndAgainAddsNothingTwice(t *testing.T) {
 	server := servers.TestRedis(t)
 	c := client(t, server.Addr())
 	stream := newStream(t, c)
-	p := newProxy(t, server.Addr())
+	p := testnet.New(t, server.Addr())
 	all := messages(stream, 4000, 40)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for key := range 40 { // within a key they grow, between keys they don't
@@ -34,13 +35,13 @@ func TestARelayThatDiesAgainAndAgainAddsNothingTwice(t *testing.T) {
 	}
 	settled := 0
 	for life := 0; settled < len(all); life++ {
-		b, err := redis.New(p.addr(), redis.Config{AckTimeout: 2 * time.Second})
+		b, err := redis.New(p.Addr(), redis.Config{AckTimeout: 2 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
 		end := min(len(all), settled+1000)
 		if life%2 == 0 {
-			p.cutAfter.Store(p.sent.Load() + int64(rng.IntN(200_000)) + 1)
+			p.CutAfter(rng.IntN(200_000) + 1)
 		}
 		done := settled
 		for part := range slices.Chunk(all[settled:end], 100) {
@@ -51,7 +52,7 @@ func TestARelayThatDiesAgainAndAgainAddsNothingTwice(t *testing.T) {
 			}
 			done += len(part)
 		}
-		p.cutAfter.Store(0)
+		p.CutAfter(0)
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -100,15 +101,15 @@ func TestLostAnswersLeaveTheOutcomeUnknownAndARepeatIsRecognised(t *testing.T) {
 	server := servers.TestRedis(t)
 	c := client(t, server.Addr())
 	stream := newStream(t, c)
-	p := newProxy(t, server.Addr())
-	b := newBroker(t, p.addr(), redis.Config{AckTimeout: 300 * time.Millisecond})
+	p := testnet.New(t, server.Addr())
+	b := newBroker(t, p.Addr(), redis.Config{AckTimeout: 300 * time.Millisecond})
 	before := messages(stream, 1, 1)
 	accepted(t, b.Publish(patient(t), before))
 	batch := messages(stream, 100, 10)
 	eventually(t, "the server has the messages", func() bool {
-		p.swallow.Store(true)
+		p.SwallowAnswers(true)
 		errs := b.Publish(patient(t), batch)
-		p.swallow.Store(false)
+		p.SwallowAnswers(false)
 		checkOutcomes(t, batch, errs)
 		if len(errs) != len(batch) || !outbox.IsUnavailable(errs[0]) {
 			t.Fatalf("outcomes %v", errs)

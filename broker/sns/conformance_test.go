@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/sns"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -24,13 +25,13 @@ func TestSNSDoesWhatABrokerMustWhenTheServerFails(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
-		p := newProxy(t, f.Listener.Addr().String())
-		h := harness(f, "http://"+p.addr)
+		p := testnet.New(t, f.Listener.Addr().String())
+		h := harness(f, "http://"+p.Addr())
 		h.Faults = &relaytest.BrokerFaults{
-			Kill:    p.down,
-			Restart: p.up,
-			Freeze:  func() error { p.frozen.Store(true); return nil },
-			Thaw:    func() error { p.frozen.Store(false); return nil },
+			Kill:    p.Down,
+			Restart: p.Up,
+			Freeze:  p.Freeze,
+			Thaw:    p.Thaw,
 		}
 		return h
 	})

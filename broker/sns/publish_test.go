@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/sns"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
@@ -197,18 +198,18 @@ func TestLostAnswersLeaveUnknownOutcomesAndNothingIsLostOrInverted(t *testing.T)
 	t.Parallel()
 	f := newFake(t)
 	topic := f.topic(256 << 10)
-	p := newProxy(t, f.Listener.Addr().String())
-	b := open(t, "http://"+p.addr, sns.Config{Timeout: 5 * time.Second})
+	p := testnet.New(t, f.Listener.Addr().String())
+	b := open(t, "http://"+p.Addr(), sns.Config{Timeout: 5 * time.Second})
 	defer b.Close()
 	accepted(t, b.Publish(patient(t), numbered(topic, 1, 1))) // finds the topic
 	batch := numbered(topic, 100, 10)
-	p.swallow.Store(true)
+	p.CutAnswers(true)
 	for i, err := range b.Publish(patient(t), batch) {
 		if !outbox.IsUnavailable(err) && !errors.Is(err, outbox.ErrSkipped) {
 			t.Errorf("message %d without an answer: %v", i, err)
 		}
 	}
-	p.swallow.Store(false)
+	p.CutAnswers(false)
 	accepted(t, b.Publish(patient(t), batch))
 	next := map[string]int{}
 	for _, m := range f.read(topic)[1:] {

@@ -11,6 +11,7 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/sqs"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
@@ -216,19 +217,19 @@ func TestLostAnswersLeaveUnknownOutcomesAndNothingIsLostOrInverted(t *testing.T)
 	a := connect(t, server.URL())
 	queue := a.queue(".fifo")
 	topic := strings.TrimSuffix(queue, ".fifo")
-	p := newProxy(t, server.Addr())
-	b := open(t, "http://"+p.addr, sqs.Config{Timeout: 5 * time.Second})
+	p := testnet.New(t, server.Addr())
+	b := open(t, "http://"+p.Addr(), sqs.Config{Timeout: 5 * time.Second})
 	defer b.Close()
 	first := numbered(topic, 1, 1)
 	accepted(t, b.Publish(patient(t), first)) // finds the queue
 	batch := numbered(topic, 100, 10)
-	p.swallow.Store(true)
+	p.CutAnswers(true)
 	for i, err := range b.Publish(patient(t), batch) {
 		if !outbox.IsUnavailable(err) && !errors.Is(err, outbox.ErrSkipped) {
 			t.Errorf("message %d without an answer: %v", i, err)
 		}
 	}
-	p.swallow.Store(false)
+	p.CutAnswers(false)
 	accepted(t, b.Publish(patient(t), batch))
 	got, err := a.read(patient(t), queue)
 	if err != nil || len(got) != 101 {
@@ -251,16 +252,16 @@ func TestNoAnswerWithinTheTimeoutIsAnUnknownOutcome(t *testing.T) {
 	server := servers.TestElasticMQ(t)
 	a := connect(t, server.URL())
 	topic := strings.TrimSuffix(a.queue(".fifo"), ".fifo")
-	p := newProxy(t, server.Addr())
-	b := open(t, "http://"+p.addr, sqs.Config{Timeout: 300 * time.Millisecond})
+	p := testnet.New(t, server.Addr())
+	b := open(t, "http://"+p.Addr(), sqs.Config{Timeout: 300 * time.Millisecond})
 	defer b.Close()
-	p.frozen.Store(true)
+	p.Freeze()
 	for i, err := range b.Publish(patient(t), numbered(topic, 5, 5)) {
 		if !outbox.IsUnavailable(err) {
 			t.Errorf("message %d: %v", i, err)
 		}
 	}
-	p.frozen.Store(false)
+	p.Thaw()
 }
 
 func TestFaultsOfTheConfigurationAreReportedTogether(t *testing.T) {
