@@ -140,14 +140,26 @@ func (b *Broker) requireCompaction(ctx context.Context, name string) error {
 // that was committed before.
 func (s *seat) mark(ctx context.Context, key string) (attempt uint64, err error) {
 	attempt = rand.Uint64() | 1
-	if err := s.client.BeginTransaction(); err != nil {
+	if err := s.begin(0); err != nil {
 		return 0, err
 	}
-	record := &kgo.Record{Topic: s.tx.record.Topic, Partition: 0, Key: []byte(key), Value: appendCursor(nil, attempt, nil, nil)}
-	if err := s.client.ProduceSync(ctx, record).FirstErr(); err != nil {
-		return 0, fmt.Errorf("write to the cursor topic %q: %w", record.Topic, err)
+	record := &kgo.Record{Topic: s.tx.record.Topic, Key: []byte(key), Value: appendCursor(nil, attempt, nil, nil)}
+	s.buffer(record)
+	err = s.awaitPlaced(ctx)
+	if err == nil {
+		err = s.flush(ctx)
 	}
-	return attempt, s.client.EndTransaction(ctx, kgo.TryCommit)
+	if err == nil && s.failed.Load() == 0 {
+		err = s.client.EndTransaction(ctx, kgo.TryCommit)
+		if err == nil {
+			return attempt, nil
+		}
+	}
+	s.end()
+	if cause := s.failures[record]; cause != nil && !errors.Is(cause, kgo.ErrClientClosed) {
+		err = cause
+	}
+	return 0, fmt.Errorf("write to the cursor topic %q: %w", record.Topic, err)
 }
 
 // readCursors returns the last committed record of each key of the cursor topic, up to the mark.

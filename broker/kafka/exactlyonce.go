@@ -224,7 +224,6 @@ func (e *ExactlyOnce) read(ctx context.Context) (map[string]*part, error) {
 	for fenced := false; ; fenced = true {
 		mark, err := e.all[0].mark(ctx, e.markKey())
 		if err != nil {
-			e.all[0].discard()
 			return nil, err
 		}
 		cursors, err := e.broker.readCursors(ctx, e.topic, e.markKey(), mark)

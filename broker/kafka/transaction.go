@@ -87,9 +87,16 @@ func (s *seat) transact(ctx context.Context) error {
 	if err == nil {
 		err = s.flush(ctx)
 	}
-	// The end is asked for no longer than anything else, but not given up because the relay stops.
+	// The end is asked for no longer than anything else; when ctx ends it has another second.
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.broker.cfg.Unanswered)
 	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-ending.Done():
+		case <-time.After(time.Second):
+			cancel()
+		}
+	})()
 	if err == nil && s.failed.Load() == 0 {
 		if err = s.client.EndTransaction(ending, kgo.TryCommit); err == nil {
 			t.keep()
