@@ -277,6 +277,9 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		besides.Go(func() { _ = d.retention.Run(aside) }) // it ends with aside, and reports its errors as they come
 	}
 
+	if err := releaseProgram(); err != nil {
+		d.logger.Debug("the program's pages stay in memory", "error", err)
+	}
 	d.logger.Info("relay started", "relay", d.cfg.Name, "version", thisBuild().Version, "destinations", len(d.cfg.Destinations),
 		"database", d.conn.Database, "http", d.cfg.HTTP.Listen, "pid", os.Getpid())
 	announce := context.AfterFunc(ctx, func() { d.logger.Info("draining; a second signal ends at once", "relay", d.cfg.Name) })
