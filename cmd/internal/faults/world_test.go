@@ -99,12 +99,18 @@ func newWorld(t *testing.T, broker func(*testing.T) destination) *world {
 // write begins a load of four writers, each with a pause between its transactions.
 func (w *world) write(pause time.Duration) {
 	w.t.Helper()
+	w.prepare(pause)
+	w.load.Start()
+}
+
+// prepare makes the load that write begins.
+func (w *world) prepare(pause time.Duration) {
+	w.t.Helper()
 	load, err := rig.NewLoad(w.t.Context(), rig.LoadConfig{URL: w.pg.URL("postgres"), Topic: "events", Keys: keys, Writers: 4, Pause: pause, Seed: 7, Size: w.size})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(load.Close)
-	load.Start()
 	w.load = load
 }
 

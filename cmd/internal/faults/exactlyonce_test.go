@@ -1,0 +1,75 @@
+package faults
+
+import (
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox/cmd/internal/rig"
+	"github.com/pgoutbox/outbox/internal/servers"
+)
+
+// Exactly-once to Kafka: whoever reads committed records gets every message once and in order, whatever happens to
+// relays and brokers. settle(0) allows no duplicate.
+
+// onKafkaExactlyOnce starts a Kafka of the test's own, to be delivered to in transactions.
+func onKafkaExactlyOnce(t *testing.T) destination {
+	server := servers.OwnKafka(t)
+	target := rig.KafkaTopic{Addr: server.Addr(), Topic: "events", ExactlyOnce: true}
+	if err := target.Create(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return destination{target, &server.Server, target.YAML(server.Addr())}
+}
+
+func TestExactlyOnceSurvivesRelaysThatAreKilled(t *testing.T) {
+	w := newWorld(t, onKafkaExactlyOnce)
+	w.write(time.Millisecond)
+	r := w.relay("relay-1")
+	n := rounds(t, 8)
+	for range n {
+		w.flowing(30 * time.Second)
+		time.Sleep(rand.N(50 * time.Millisecond)) // at any moment of a transaction
+		w.must(r.Kill())
+		w.must(r.Start())
+	}
+	w.flowing(30 * time.Second)
+	t.Logf("%d faults, of which none excuses a duplicate", n)
+	w.settle(0)
+}
+
+func TestExactlyOnceSurvivesZombies(t *testing.T) {
+	w := newWorld(t, onKafkaExactlyOnce)
+	w.write(time.Millisecond)
+	relays := map[string]*rig.Relay{"relay-1": w.relay("relay-1"), "relay-2": w.relay("relay-2")}
+	n := rounds(t, 2)
+	for range n {
+		w.flowing(30 * time.Second)
+		first := w.owner()
+		time.Sleep(rand.N(50 * time.Millisecond))
+		w.must(relays[first].Signal(syscall.SIGSTOP))
+		w.takenOver(first)
+		w.flowing(30 * time.Second)
+		w.must(relays[first].Signal(syscall.SIGCONT))
+	}
+	w.flowing(30 * time.Second)
+	t.Logf("%d faults, of which none excuses a duplicate", n)
+	w.settle(0)
+}
+
+func TestExactlyOnceSurvivesBrokersThatAreKilled(t *testing.T) {
+	w := newWorld(t, onKafkaExactlyOnce)
+	w.write(time.Millisecond)
+	w.relay("relay-1")
+	n := rounds(t, 2)
+	for range n {
+		w.flowing(60 * time.Second)
+		time.Sleep(rand.N(50 * time.Millisecond))
+		w.must(w.broker.server.Kill9())
+		w.must(w.broker.server.Restart(t.Context()))
+	}
+	w.flowing(60 * time.Second)
+	t.Logf("%d faults, of which none excuses a duplicate", n)
+	w.settle(0)
+}
