@@ -43,6 +43,7 @@ And, if they are named by --contenders:
 
   pgoutput     the write-ahead log, decoded, into the broker's own client: it confirms and remembers nothing
   replication  "outbox relay" with "replication: {}"; its ratio is to pgoutput if that takes part
+  exactlyonce  "outbox relay" with "exactly_once: true"; its ratio is to relay if that takes part
 
 --sweep repeats all of it for several values of one setting: ` + strings.Join(bench.SweepNames(), ", ") + `.
 A round trip (rtt) is made longer by a proxy in this process, which stands before every contender, also at
@@ -51,7 +52,8 @@ A round trip (rtt) is made longer by a proxy in this process, which stands befor
   outbox bench drain --broker nats --messages 500000 --bytes 1000 --json
   outbox bench drain --sweep batch=1000,5000,20000 --svg batch.svg
   outbox bench drain --sweep rtt=0s,1ms
-  outbox bench drain --sweep held=off,on`,
+  outbox bench drain --sweep held=off,on
+  outbox bench drain --contenders relay,exactlyonce`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()

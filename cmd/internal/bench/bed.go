@@ -34,6 +34,13 @@ type bed struct {
 	closers []func()
 }
 
+// deliveringTo is the bed with another target.
+func (b *bed) deliveringTo(to target) *bed {
+	other := *b
+	other.to = to
+	return &other
+}
+
 // serverSettings are those of a PostgreSQL that a benchmark starts. Commits wait for the disk, as they
 // should; what would start at some moment or other, and fall on one contender alone, is out of the way.
 func serverSettings() map[string]string {

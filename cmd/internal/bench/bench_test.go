@@ -71,6 +71,31 @@ func TestReadersOfTheLogTakePartWhenTheyAreNamed(t *testing.T) {
 	}
 }
 
+func TestExactlyOnceIsMeasuredBesideTheRelayWithoutIt(t *testing.T) {
+	t.Parallel()
+	cfg := DrainConfig{Common: common(t, "kafka"), Messages: 3000, Keys: 50}
+	cfg.Rounds, cfg.Contenders = 2, []string{Relay, ExactlyOnce}
+	results, err := Drain(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(results) != 4 {
+		t.Fatalf("%d results of two rounds and two contenders", len(results))
+	}
+	for _, r := range results {
+		if broken := r.Broken(); broken != "" || r.Lost > 0 || r.Rate <= 0 {
+			t.Errorf("%s: %s %+v", r.Contender, broken, r)
+		}
+		if want := r.Contender == Relay; (r.RatioToFloor == 1) != want {
+			t.Errorf("the ratio of %s is %v: it is to the relay", r.Contender, r.RatioToFloor)
+		}
+	}
+	cfg.Broker = "nats"
+	if err := cfg.Validate(); err == nil {
+		t.Error("NATS has no transactions, and takes part")
+	}
+}
+
 func TestTheFloorDeliversMessagesLargerThanItsPages(t *testing.T) {
 	t.Parallel()
 	cfg := DrainConfig{Common: common(t, "kafka"), Messages: 40, Bytes: 400_000, Keys: 1}

@@ -17,6 +17,8 @@ const (
 	Replication = "replication" // "outbox relay" that reads the write-ahead log
 	Pgoutput    = "pgoutput"    // the barest thing that reads it
 
+	ExactlyOnce = "exactlyonce" // "outbox relay" that delivers in transactions of Kafka
+
 	Insert  = "insert"  // a bare INSERT into the outbox
 	Without = "without" // no outbox row at all
 	Writer  = "writer"  // outbox.Writer

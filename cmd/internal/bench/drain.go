@@ -90,7 +90,10 @@ func SweepNames() []string {
 // prepare fills what is zero, reports all faults together, and returns a config for each point of the
 // sweep.
 func (c *DrainConfig) prepare() ([]DrainConfig, error) {
-	faults := c.Common.choose([]string{Floor, Relay}, logReaders())
+	faults := c.Common.choose([]string{Floor, Relay}, append(logReaders(), ExactlyOnce))
+	if c.Broker != "kafka" && slices.Contains(c.Contenders, ExactlyOnce) {
+		faults = append(faults, fmt.Errorf("contender %s delivers to Kafka alone", ExactlyOnce))
+	}
 	setDefault(&c.Messages, 1_000_000)
 	setDefault(&c.Bytes, 256)
 	setDefault(&c.Keys, 10_000)
@@ -254,6 +257,14 @@ func (c *DrainConfig) once(ctx context.Context, b *bed, load *loaded, name strin
 	if err := b.to.fresh(ctx); err != nil {
 		return r, err
 	}
+	if name == ExactlyOnce {
+		to, err := newExactlyOnceTarget(b.to, conn)
+		if err != nil {
+			return r, err
+		}
+		defer to.close()
+		b = b.deliveringTo(to)
+	}
 	backend := conn.PgConn().PID()
 	databaseBefore := databaseCPU(backend)
 	team, err := c.start(b, name)
@@ -293,7 +304,7 @@ func (c *DrainConfig) settings(b *bed, name string) map[string]string {
 	if c.Held {
 		s["held"] = "on"
 	}
-	if name == Relay && c.Batch > 0 {
+	if (name == Relay || name == ExactlyOnce) && c.Batch > 0 {
 		s["batch"] = strconv.Itoa(c.Batch)
 	}
 	return s
@@ -386,7 +397,7 @@ type team []*process
 
 func (c *DrainConfig) start(b *bed, name string) (team, error) {
 	o := order{Database: b.url, Broker: c.Broker, Address: b.to.address(), Topic: b.topic}
-	if name == Relay && c.Relays == 1 {
+	if name == ExactlyOnce || name == Relay && c.Relays == 1 {
 		p, err := startRelay(b, c.Batch)
 		return team{p}.present(), err
 	}

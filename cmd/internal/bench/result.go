@@ -103,19 +103,26 @@ func (r *Result) Broken() string {
 	return ""
 }
 
-// compareAll compares with the floor, and readers of the log with theirs if it took part.
+// compareAll compares with the floor; the reader of the log, and the relay with transactions, with one of their own if
+// that took part.
 func compareAll(round []Result) {
 	compare(round, Floor)
-	var readers []Result
+	compareAmong(round, Pgoutput, Replication)
+	compareAmong(round, Relay, ExactlyOnce)
+}
+
+// compareAmong compares one contender with a floor of its own, if that took part.
+func compareAmong(round []Result, floor, contender string) {
+	var two []Result
 	for _, r := range round {
-		if r.Contender == Replication || r.Contender == Pgoutput {
-			readers = append(readers, r)
+		if r.Contender == floor || r.Contender == contender {
+			two = append(two, r)
 		}
 	}
-	compare(readers, Pgoutput)
+	compare(two, floor)
 	for i := range round {
-		for _, r := range readers {
-			if round[i].Contender == r.Contender {
+		for _, r := range two {
+			if round[i].Contender == r.Contender && (r.Contender == contender || round[i].RatioToFloor == 0) {
 				round[i] = r
 			}
 		}
