@@ -109,6 +109,7 @@ func offsetHarness(db database, open func(*pgx.ConnConfig, schema.Mapping, Confi
 		return open(conn, m, cfg)
 	})
 	h.NoGroups = false
+	h.RepeatsBehindHolds = true
 	h.Crash = func(s relay.Session) {
 		crash(s.(*offsetSession).source, s.(*offsetSession).link, s.(*offsetSession).reading)
 	}

@@ -1,10 +1,12 @@
 package mapped
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // What a priority promises: whatever waits with a higher one is taken first, and equals in the order of their ids.
@@ -24,6 +26,29 @@ func TestAPriorityIsTakenFirst(t *testing.T) {
 		if want := []string{"urgent 1", "urgent 2", "bulk 1", "bulk 2"}[i]; string(d.Payload) != want {
 			t.Errorf("got %q in the place of %q", d.Payload, want)
 		}
+	}
+}
+
+// Types go in the order in which they are given, and those that are not named behind them.
+func TestTypesAreTakenInTheirOrder(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.exec(`INSERT INTO events (topic, key, payload, event_type) VALUES
+		('t', 'a', 'other', 'audit'), ('t', 'b', 'order 1', 'order_create'), ('t', 'c', 'ad 1', 'ad_create'),
+		('t', 'd', 'order 2', 'order_create'), ('t', 'e', 'ad 2', 'ad_create')`)
+	m := events()
+	m.Types = []string{"ad_create", "order_create"}
+	m.Claim = schema.Claim{Status: "taken", Since: "locked_until", Counts: true}
+	source, err := NewLease(db.config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, d := range read(t, session(t, source), 5) {
+		got = append(got, string(d.Payload))
+	}
+	if want := []string{"ad 1", "ad 2", "order 1", "order 2", "other"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -48,6 +48,10 @@ type SourceHarness struct {
 	RepeatsMoreAfter bool // after a crash settled messages may come again too
 	ConnectionOwns   bool // what a session owns is its connection's: nobody can take it over while that lasts
 	WritersQueue     bool // a writer waits until the one before it has ended
+
+	// RepeatsBehindHolds says that after a crash everything comes again that was settled behind a message set
+	// aside, as of a strategy whose place can't pass one.
+	RepeatsBehindHolds bool
 }
 
 // SourceOptions says which source is wanted.
@@ -101,6 +105,9 @@ func RunSource(t *testing.T, open func(t *testing.T) SourceHarness) {
 	run("dead letters are kept with their error", (*sourceCase).deadLetters)
 	var h SourceHarness
 	t.Run("capabilities", func(t *testing.T) { h = open(t) })
+	if !h.RepeatsMoreAfter {
+		run("a crash behind a hold repeats what the strategy says, neither more nor less", (*sourceCase).crashBehindHold)
+	}
 	if !h.WritersQueue {
 		run("a late commit of a lower id is not skipped", (*sourceCase).lateCommit)
 	}
@@ -532,6 +539,41 @@ func (c *sourceCase) crashRepeatsMore() {
 	s.through(&last)
 	s.close()
 	c.acquire(source).nothing()
+}
+
+// crashBehindHold has messages without a key, each of which is a lane of its own.
+func (c *sourceCase) crashBehindHold() {
+	source := c.open(SourceOptions{})
+	c.write(note("", "1"), note("", "2"), note("", "3"))
+	s := c.acquire(source)
+	ds := s.expect("1", "2", "3")
+	s.settle(relay.Settlement{Through: &ds[2], Delivered: 2,
+		Hold: []relay.Hold{{Delivery: &ds[1], RetryAt: time.Now().Add(time.Hour), Err: errors.New("not now")}}})
+	s.crash()
+	s = c.acquire(source)
+	c.write(note("", "sentinel"))
+	var again []string
+	for {
+		text := string(s.read(1)[0].Payload)
+		if text == "sentinel" {
+			break
+		}
+		again = append(again, text)
+	}
+	switch {
+	case c.h.RepeatsBehindHolds:
+		if !slices.Equal(again, []string{"2", "3"}) {
+			c.Errorf("after the crash %q came, want what was settled behind the hold and the hold", again)
+		}
+	case !c.h.CallsForHolds:
+		if len(again) > 0 {
+			c.Errorf("after the crash %q came again, want nothing: the hold is kept apart", again)
+		}
+	default: // the message that waits is a row that is to be delivered; it may have a time of its own
+		if len(again) > 1 || len(again) == 1 && again[0] != "2" {
+			c.Errorf("after the crash %q came again, want no more than the message that waits", again)
+		}
+	}
 }
 
 func (c *sourceCase) interrupted() {
