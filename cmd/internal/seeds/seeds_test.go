@@ -163,17 +163,21 @@ func TestSeed1Variant3(t *testing.T) {
 	}.run(t)
 }
 
+var writerLock = outbox.WriterLock{Key: 554738281823524}
+
+func writeInTurn(ctx context.Context, tx pgx.Tx, n int) error {
+	if err := writerLock.Take(ctx, tx); err != nil {
+		return err
+	}
+	return writePartition(ctx, tx, n)
+}
+
 // Writers that take turns.
 func TestSeed1Variant4(t *testing.T) {
 	t.Parallel()
 	seed{
 		ddl: offsetsTable, source: `{preset: outbox_messages_serial}`, table: "outbox_messages", presets: []string{"outbox_messages_xmin", "outbox_messages_serial"}, groups: 2,
-		write: func(ctx context.Context, tx pgx.Tx, n int) error {
-			if err := (outbox.WriterLock{Key: 554738281823524}).Take(ctx, tx); err != nil {
-				return err
-			}
-			return writePartition(ctx, tx, n)
-		},
+		write:    writeInTurn,
 		unmarked: behindOffsets + `m.id <= o.last_processed_id)`,
 		topic:    "orders", header: "tenant", unsettledOnly: true,
 	}.run(t)
@@ -263,7 +267,11 @@ INCLUDE (id, aggregate_id, aggregate_type, sequence_number, payload) WHERE proce
 // pending, processing, processed, failed.
 func TestSeed4(t *testing.T) {
 	t.Parallel()
-	seed{
+	seed4().run(t)
+}
+
+func seed4() seed {
+	return seed{
 		ddl: `
 CREATE SCHEMA p2p;
 CREATE TABLE p2p.transaction_outbox (
@@ -287,7 +295,7 @@ CREATE TABLE p2p.transaction_outbox (
 		},
 		unmarked: `SELECT count(*) FROM p2p.transaction_outbox WHERE status <> 'processed' OR processed_time IS NULL OR last_attempt_time IS NULL OR retry_count < 1 OR error_message IS NOT NULL`,
 		topic:    "order_create", header: "idempotency_key", unsettledOnly: true,
-	}.run(t)
+	}
 }
 
 // Debezium's event router, by querying.
