@@ -163,6 +163,8 @@ func (c Config) core() coreConfig {
 		ReadMax:          c.Batch,
 		CallMax:          c.Batch,
 		CallBytes:        max(c.MaxInFlightBytes/c.Stripes, 1),
+		CallGather:       c.Batch / 2,
+		Gather:           5 * time.Millisecond,
 		MaxInFlight:      c.MaxInFlight,
 		MaxInFlightBytes: c.MaxInFlightBytes,
 		MaxHeldLanes:     c.MaxHeldLanes,

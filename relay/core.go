@@ -37,7 +37,8 @@ type core struct {
 	outage outage
 
 	reading  bool
-	working  bool // a settlement or a query about holds is under way: one at a time
+	gather   time.Time // until when small calls wait for what is being read; zero: they don't
+	working  bool      // a settlement or a query about holds is under way: one at a time
 	settling *settlement
 	synced   bool      // the held lanes are known
 	syncAt   time.Time // when to look for changed holds again
@@ -56,6 +57,8 @@ type coreConfig struct {
 	ReadMax          int // messages in a page
 	CallMax          int // messages in a call
 	CallBytes        int
+	CallGather       int           // messages that a call is worth waiting for, while more are being read
+	Gather           time.Duration // and how long
 	MaxInFlight      int
 	MaxInFlightBytes int
 	MaxHeldLanes     int
@@ -152,12 +155,15 @@ func newCore(cfg coreConfig, rand func() float64) *core {
 // onRead takes a batch that the session returned. An empty one only allows the next read; one that comes
 // after drain is left to the next session.
 func (c *core) onRead(now time.Time, b Batch) {
-	c.reading = false
+	c.reading, c.gather = false, time.Time{}
 	if len(b.Deliveries) == 0 || c.draining {
 		if b.Recycle != nil {
 			b.Recycle()
 		}
 		return
+	}
+	if b.More {
+		c.gather = now.Add(c.cfg.Gather)
 	}
 	p := c.newPage(b)
 	c.pages = append(c.pages, p)
@@ -254,6 +260,13 @@ func (c *core) relieve(now time.Time) {
 	}
 }
 
+// gathers reports whether a stripe waits for what is being read of a backlog: a call has a cost of its own, to the
+// destination more than to us.
+func (c *core) gathers(now time.Time, s *stripe) bool {
+	return now.Before(c.gather) && len(s.queue) < c.cfg.CallGather && len(s.lanes) == 0 &&
+		(c.reading || c.mayRead()) && c.outage.failures == 0 && !c.draining
+}
+
 // publish fills a call for every stripe that has none in flight.
 func (c *core) publish(now time.Time, r *ready) {
 	o := &c.outage
@@ -262,7 +275,7 @@ func (c *core) publish(now time.Time, r *ready) {
 	}
 	for i := range c.stripes {
 		s := &c.stripes[i]
-		if s.inFlight != nil {
+		if s.inFlight != nil || c.gathers(now, s) {
 			continue
 		}
 		k := c.fill(now, i)
@@ -420,6 +433,9 @@ func (c *core) wake(now time.Time) time.Time {
 	}
 	if !c.working && !c.draining {
 		due(c.syncAt)
+	}
+	if now.Before(c.gather) {
+		due(c.gather)
 	}
 	// Once the pause is over, the probe is under way or there is nothing to probe with.
 	if c.outage.forbids(now) && !c.outage.probing {

@@ -102,6 +102,10 @@ var ErrLeaseLost = errors.New("relay: lease lost, another relay owns the shard g
 type Batch struct {
 	Deliveries []Delivery
 	Recycle    func()
+
+	// More says that Next has the next ones ready, or nearly: the relay may wait a moment for them, to publish
+	// in larger calls.
+	More bool
 }
 
 // Delivery is a message on its way to one destination.

@@ -61,6 +61,7 @@ func newSimDestination(s *simulation, i int) *simDestination {
 		simulation: s, name: fmt.Sprint("destination ", i+1),
 		cfg: coreConfig{
 			Stripes: 1 + rng.IntN(4), ReadMax: batch, CallMax: 1 + rng.IntN(8), CallBytes: 1 << 20,
+			CallGather: rng.IntN(8), Gather: time.Duration(rng.IntN(10)) * time.Millisecond,
 			MaxInFlight: batch * (2 + rng.IntN(4)), MaxInFlightBytes: 1 << 20, MaxHeldLanes: 3 + rng.IntN(20),
 			MaxLoaded: 1 + rng.IntN(6), HeldMax: 1 + rng.IntN(4), MaxAttempts: 1 + rng.IntN(5),
 			OnExhausted: policies[rng.IntN(len(policies))],
@@ -254,6 +255,7 @@ func (d *simDestination) doRead(r *simRelay, limit int) error {
 		batch.Deliveries[i] = *d.table[r.read+i]
 		batch.Deliveries[i].Attempts = 0
 	}
+	batch.More = n > 0 && d.rng.IntN(2) == 0
 	r.read += n
 	if n == 0 {
 		d.idle(r)

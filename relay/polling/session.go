@@ -216,6 +216,7 @@ func (s *snapshotSession) Next(ctx context.Context, limit int) (relay.Batch, err
 	if s.rest = s.rest[n:]; len(s.rest) > 0 {
 		s.page.users.Add(1)
 	}
+	batch.More = len(s.rest) > 0 || s.log != nil
 	return batch, nil
 }
 
