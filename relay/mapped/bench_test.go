@@ -49,16 +49,16 @@ func BenchmarkDrain(b *testing.B) {
 	const rows = 100_000
 	fill := func(b *testing.B) database {
 		db := newDatabase(b, servers.PostgresConfig{Fsync: true})
-		db.exec(benchTable + OffsetsDDL("outbox_offsets"))
-		conn := db.connect()
+		db.Exec(benchTable + OffsetsDDL("outbox_offsets"))
+		conn := db.Connect()
 		for range 100 { // transactions
 			if _, err := conn.Exec(b.Context(), `INSERT INTO m (topic, key, type, payload, headers)
 				SELECT 'orders', (n % 1000)::text, 'OrderPlaced', jsonb_build_object('n', n, 'text', repeat('x', 230)), '{}' FROM generate_series(1, $1) n`, rows/100); err != nil {
 				b.Fatal(err)
 			}
 		}
-		db.exec("VACUUM ANALYZE m")
-		db.exec("CHECKPOINT")
+		db.Exec("VACUUM ANALYZE m")
+		db.Exec("CHECKPOINT")
 		return db
 	}
 	mapping := schema.Mapping{Table: "m", ID: "id", Topic: "{topic}", Key: "{key}", EventType: "type", Payload: "payload", Headers: "headers", CreatedAt: "created_at",
@@ -78,7 +78,7 @@ func BenchmarkDrain(b *testing.B) {
 	for _, name := range []string{"skiplocked", "advisory", "lease", "xmin", "serial"} {
 		b.Run(name+"/literal", func(b *testing.B) {
 			for range b.N {
-				conn := fill(b).connect()
+				conn := fill(b).Connect()
 				began := time.Now()
 				literal(b, conn, name, rows)
 				report(b, time.Since(began))
@@ -87,7 +87,7 @@ func BenchmarkDrain(b *testing.B) {
 		b.Run(name+"/ours", func(b *testing.B) {
 			for range b.N {
 				db := fill(b)
-				source, err := ours[name](db.config())
+				source, err := ours[name](db.Config())
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -2,7 +2,6 @@ package mapped
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 	"github.com/pgoutbox/outbox/schema"
@@ -18,10 +18,7 @@ import (
 func TestMain(m *testing.M) { servers.Main(m) }
 
 // database is a fresh one with a table that has a column for everything.
-type database struct {
-	t   testing.TB
-	url string
-}
+type database struct{ testdb.DB }
 
 const eventsTable = `
 CREATE TABLE events (
@@ -60,56 +57,16 @@ func events() schema.Mapping {
 
 func newDatabase(t testing.TB, config ...servers.PostgresConfig) database {
 	t.Helper()
-	db := database{t, servers.TestDatabase(t, config...)}
-	db.exec(eventsTable)
+	db := database{testdb.New(t, config...)}
+	db.Exec(eventsTable)
 	return db
-}
-
-func (db database) config() *pgx.ConnConfig {
-	db.t.Helper()
-	cfg, err := pgx.ParseConfig(db.url)
-	if err != nil {
-		db.t.Fatal(err)
-	}
-	return cfg
-}
-
-func (db database) connect() *pgx.Conn {
-	db.t.Helper()
-	conn, err := pgx.Connect(db.t.Context(), db.url)
-	if err != nil {
-		db.t.Fatal(err)
-	}
-	db.t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
-// exec runs statements on a connection of their own.
-func (db database) exec(sql string, args ...any) {
-	db.t.Helper()
-	conn := db.connect()
-	defer hangUp(conn)
-	if _, err := conn.Exec(db.t.Context(), sql, args...); err != nil {
-		db.t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-func (db database) value(sql string, args ...any) string {
-	db.t.Helper()
-	conn := db.connect()
-	defer hangUp(conn)
-	var v any
-	if err := conn.QueryRow(db.t.Context(), sql, args...).Scan(&v); err != nil {
-		db.t.Fatalf("%s: %v", sql, err)
-	}
-	return fmt.Sprint(v)
 }
 
 // harness connects the suite with the table of events.
 func (db database) harness(open func(*pgx.ConnConfig, Config) (relay.Source, error)) relaytest.SourceHarness {
 	return relaytest.SourceHarness{
 		Open: func(t *testing.T, o relaytest.SourceOptions) relay.Source {
-			s, err := open(db.config(), Config{Name: o.Relay, Group: o.Group, Groups: o.Groups, Lease: o.Lease, PollIdle: 5 * time.Millisecond})
+			s, err := open(db.Config(), Config{Name: o.Relay, Group: o.Group, Groups: o.Groups, Lease: o.Lease, PollIdle: 5 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -117,7 +74,7 @@ func (db database) harness(open func(*pgx.ConnConfig, Config) (relay.Source, err
 		},
 		Begin: func(ctx context.Context) (relaytest.SourceTx, error) { return db.begin(ctx, "") },
 		DeadLetters: func(ctx context.Context, _ string) ([]relaytest.DeadLetter, error) {
-			rows, err := db.connect().Query(ctx, `SELECT message_id, convert_from(payload, 'UTF8'), attempts, reason, error FROM dead_events ORDER BY id`)
+			rows, err := db.Connect().Query(ctx, `SELECT message_id, convert_from(payload, 'UTF8'), attempts, reason, error FROM dead_events ORDER BY id`)
 			if err != nil {
 				return nil, err
 			}
@@ -132,88 +89,19 @@ func (db database) harness(open func(*pgx.ConnConfig, Config) (relay.Source, err
 	}
 }
 
-// writerTx is a writer's transaction on a connection of its own.
-type writerTx struct {
-	conn   *pgx.Conn
-	tx     pgx.Tx
-	before string // runs before each insert
-}
+const insertSQL = `INSERT INTO events
+	(message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at, part)
+	VALUES (coalesce($1::text::uuid, gen_random_uuid()), $2, $3, $4, $5, $6, $7, $8, $9, $10, abs(hashtext(coalesce($3, $5, ''))) % 4)`
 
-func (db database) begin(ctx context.Context, before string) (*writerTx, error) {
-	conn, err := pgx.ConnectConfig(ctx, db.config())
-	if err != nil {
-		return nil, err
-	}
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		hangUp(conn)
-		return nil, err
-	}
-	return &writerTx{conn, tx, before}, nil
-}
-
-func (w *writerTx) Insert(ctx context.Context, ms ...outbox.Message) error {
-	text := func(s string) *string {
-		if s == "" {
-			return nil
-		}
-		return &s
-	}
-	if w.before != "" {
-		if _, err := w.tx.Exec(ctx, w.before); err != nil {
-			return err
-		}
-	}
-	for i := range ms {
-		m := &ms[i]
-		var headers map[string]string
-		for _, h := range m.Headers {
-			if headers == nil {
-				headers = make(map[string]string)
+// begin starts a writer's transaction, in which before runs before each insert.
+func (db database) begin(ctx context.Context, before string) (relaytest.SourceTx, error) {
+	insert := testdb.InsertRows(insertSQL)
+	return db.Begin(ctx, func(ctx context.Context, tx pgx.Tx, ms []outbox.Message) error {
+		if before != "" {
+			if _, err := tx.Exec(ctx, before); err != nil {
+				return err
 			}
-			headers[h.Name] = h.Value
 		}
-		var id, deliverAt any
-		if !m.ID.IsZero() {
-			id = m.ID.String()
-		}
-		if !m.DeliverAt.IsZero() {
-			deliverAt = m.DeliverAt
-		}
-		_, err := w.tx.Exec(ctx, `INSERT INTO events
-			(message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at, part)
-			VALUES (coalesce($1::text::uuid, gen_random_uuid()), $2, $3, $4, $5, $6, $7, $8, $9, $10, abs(hashtext(coalesce($3, $5, ''))) % 4)`,
-			id, m.Topic, text(m.Key), text(m.AggregateType), text(m.AggregateID), text(m.EventType), m.Payload, text(m.ContentType), headers, deliverAt)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (w *writerTx) Savepoint(ctx context.Context, f func() error) error {
-	if _, err := w.tx.Exec(ctx, "SAVEPOINT s"); err != nil {
-		return err
-	}
-	if err := f(); err != nil {
-		return err
-	}
-	_, err := w.tx.Exec(ctx, "ROLLBACK TO SAVEPOINT s; RELEASE SAVEPOINT s")
-	return err
-}
-
-// Lock stands for the row that a service changes: held until the transaction ends.
-func (w *writerTx) Lock(ctx context.Context, key string) error {
-	_, err := w.tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 1))", key)
-	return err
-}
-
-func (w *writerTx) Commit(ctx context.Context) error {
-	defer hangUp(w.conn)
-	return w.tx.Commit(ctx)
-}
-
-func (w *writerTx) Rollback(ctx context.Context) error {
-	defer hangUp(w.conn)
-	return w.tx.Rollback(ctx)
+		return insert(ctx, tx, ms)
+	})
 }

@@ -45,10 +45,10 @@ func TestFailuresHoldUpTheirKeyAloneAndKeepItsOrder(t *testing.T) {
 			db := newDatabase(t)
 			const keys, each = 8, 30
 			for range each {
-				db.exec(`INSERT INTO events (topic, key, payload, part)
+				db.Exec(`INSERT INTO events (topic, key, payload, part)
 					SELECT 't', k::text, convert_to(k::text, 'UTF8'), k % 4 FROM generate_series(0, $1 - 1) k`, keys)
 			}
-			source, err := open(db.config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
+			source, err := open(db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -82,14 +82,14 @@ func TestFailuresHoldUpTheirKeyAloneAndKeepItsOrder(t *testing.T) {
 				}
 				last[m.Key] = m.Position
 			}
-			if got := db.value("SELECT string_agg(key || ' ' || reason, ', ' ORDER BY key) FROM dead_events"); got != "2 exhausted, 5 refused" {
+			if got := db.Value("SELECT string_agg(key || ' ' || reason, ', ' ORDER BY key) FROM dead_events"); got != "2 exhausted, 5 refused" {
 				t.Errorf("dead letters: %s", got)
 			}
 			left := "SELECT count(*) FROM events WHERE status <> 'done'"
 			if slices.Contains([]string{"xmin", "serial"}, name) {
 				left = `SELECT count(*) FROM events e WHERE NOT EXISTS (SELECT FROM offsets o WHERE o.topic = e.topic AND o.partition = e.part AND e.id <= o.last_processed_id)`
 			}
-			if got := db.value(left); got != "0" {
+			if got := db.Value(left); got != "0" {
 				t.Errorf("%s rows are not marked", got)
 			}
 		})
@@ -104,14 +104,14 @@ func TestSeveralRelaysShareATable(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
 			const total = 3000
-			db.exec(`INSERT INTO events (topic, key, payload) SELECT 't', (n % 50)::text, convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, total)
+			db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', (n % 50)::text, convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, total)
 			broker := relaytest.NewMemory()
 			broker.Delay(time.Millisecond)
 			ctx, stop := context.WithTimeout(t.Context(), 40*time.Second)
 			defer stop()
 			ended := make(chan error, 3)
 			for i := range 3 {
-				source, err := strategies()[name](db.config(), Config{Name: fmt.Sprint("relay ", i), PollIdle: 5 * time.Millisecond})
+				source, err := strategies()[name](db.Config(), Config{Name: fmt.Sprint("relay ", i), PollIdle: 5 * time.Millisecond})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -137,7 +137,7 @@ func TestSeveralRelaysShareATable(t *testing.T) {
 			if len(seen) != total || len(broker.Messages()) != total {
 				t.Errorf("%d messages came, %d different ones, want %d once each", len(broker.Messages()), len(seen), total)
 			}
-			if got := db.value("SELECT count(*) FROM events WHERE status <> 'done'"); got != "0" {
+			if got := db.Value("SELECT count(*) FROM events WHERE status <> 'done'"); got != "0" {
 				t.Errorf("%s rows are not marked", got)
 			}
 		})

@@ -13,12 +13,12 @@ import (
 func TestAPriorityIsTakenFirst(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.exec(`ALTER TABLE events ADD priority integer NOT NULL DEFAULT 0`)
-	db.exec(`INSERT INTO events (topic, key, payload, priority) VALUES
+	db.Exec(`ALTER TABLE events ADD priority integer NOT NULL DEFAULT 0`)
+	db.Exec(`INSERT INTO events (topic, key, payload, priority) VALUES
 		('t', 'a', 'bulk 1', 0), ('t', 'b', 'bulk 2', 0), ('t', 'c', 'urgent 1', 9), ('t', 'd', 'urgent 2', 9)`)
 	m := events()
 	m.Priority = "priority"
-	source, err := NewSkipLocked(db.config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
+	source, err := NewSkipLocked(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,13 +57,13 @@ func TestTypesAreTakenInTheirOrder(t *testing.T) {
 func TestATablePartitionedByDateIsDelivered(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.exec(`CREATE TABLE dated (LIKE events INCLUDING DEFAULTS INCLUDING IDENTITY, PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at)`)
-	db.exec(`CREATE TABLE dated_old PARTITION OF dated FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')`)
-	db.exec(`CREATE TABLE dated_new PARTITION OF dated FOR VALUES FROM ('2020-02-01') TO ('2020-03-01')`)
-	db.exec(`INSERT INTO dated (topic, key, payload, created_at) VALUES ('t', 'k', '1', '2020-01-31'), ('t', 'k', '2', '2020-02-01')`)
+	db.Exec(`CREATE TABLE dated (LIKE events INCLUDING DEFAULTS INCLUDING IDENTITY, PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at)`)
+	db.Exec(`CREATE TABLE dated_old PARTITION OF dated FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')`)
+	db.Exec(`CREATE TABLE dated_new PARTITION OF dated FOR VALUES FROM ('2020-02-01') TO ('2020-03-01')`)
+	db.Exec(`INSERT INTO dated (topic, key, payload, created_at) VALUES ('t', 'k', '1', '2020-01-31'), ('t', 'k', '2', '2020-02-01')`)
 	m := events()
 	m.Table = "dated"
-	source, err := NewSkipLocked(db.config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
+	source, err := NewSkipLocked(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,14 +75,14 @@ func TestATablePartitionedByDateIsDelivered(t *testing.T) {
 	if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[1], Delivered: 2}); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); db.value("SELECT count(*) FROM dated WHERE status = 'done'") != "2"; {
+	for deadline := time.Now().Add(20 * time.Second); db.Value("SELECT count(*) FROM dated WHERE status = 'done'") != "2"; {
 		if time.Now().After(deadline) {
 			t.Fatal("the rows are not marked")
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	db.exec(`DROP TABLE dated_old`)
-	db.exec(`INSERT INTO dated (topic, key, payload, created_at) VALUES ('t', 'k', '3', '2020-02-02')`)
+	db.Exec(`DROP TABLE dated_old`)
+	db.Exec(`INSERT INTO dated (topic, key, payload, created_at) VALUES ('t', 'k', '3', '2020-02-02')`)
 	if got := read(t, s, 1); string(got[0].Payload) != "3" {
 		t.Errorf("got %q after the partition was dropped", got[0].Payload)
 	}

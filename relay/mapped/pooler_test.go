@@ -30,7 +30,7 @@ func startPooler(t *testing.T, db database, size int) *pgx.ConnConfig {
 	t.Helper()
 	p := &pooler{t: t, servers: make(chan *pgconn.HijackedConn, size)}
 	for range size {
-		conn, err := pgconn.ConnectConfig(t.Context(), &db.config().Config)
+		conn, err := pgconn.ConnectConfig(t.Context(), &db.Config().Config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,7 +59,7 @@ func startPooler(t *testing.T, db database, size int) *pgx.ConnConfig {
 			}()
 		}
 	}()
-	cfg := db.config()
+	cfg := db.Config()
 	cfg.Host, cfg.Port = "127.0.0.1", uint16(listener.Addr().(*net.TCPAddr).Port)
 	cfg.TLSConfig, cfg.Fallbacks = nil, nil
 	return cfg
@@ -152,7 +152,7 @@ func TestLeasesWorkThroughAPoolerOfTransactions(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	const total = 500
-	db.exec(`INSERT INTO events (topic, key, payload) SELECT 't', (n % 9)::text, convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, total)
+	db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', (n % 9)::text, convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, total)
 	m := events()
 	m.Claim = schema.Claim{Until: "locked_until", Owner: "owner"}
 	source, err := NewLease(startPooler(t, db, 3), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
@@ -175,10 +175,10 @@ func TestLeasesWorkThroughAPoolerOfTransactions(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if got := db.value("SELECT count(*) FROM events WHERE status <> 'done'"); got != "0" || len(broker.Messages()) != total {
+	if got := db.Value("SELECT count(*) FROM events WHERE status <> 'done'"); got != "0" || len(broker.Messages()) != total {
 		t.Errorf("%s rows are not marked, %d messages came", got, len(broker.Messages()))
 	}
-	if got := db.value("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'outbox relay%'"); got != "0" {
+	if got := db.Value("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'outbox relay%'"); got != "0" {
 		t.Errorf("%s sessions of the server were changed for others", got)
 	}
 }

@@ -53,14 +53,14 @@ func TestTheBrokersPartitionIsWrittenBack(t *testing.T) {
 			t.Run(name+"/"+column, func(t *testing.T) {
 				t.Parallel()
 				db := newDatabase(t)
-				db.exec(`ALTER TABLE events ADD in_text varchar(255) DEFAULT 'none', ADD in_number smallint DEFAULT -1`)
-				db.exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1'), ('t', 'bb', '2'), ('t', 'ccc', 'later'), ('t', 'ccc', '3')`)
+				db.Exec(`ALTER TABLE events ADD in_text varchar(255) DEFAULT 'none', ADD in_number smallint DEFAULT -1`)
+				db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1'), ('t', 'bb', '2'), ('t', 'ccc', 'later'), ('t', 'ccc', '3')`)
 				m := events()
 				m.Done.Partition = column
 				if name == "lease" {
 					m.Claim.Until = "locked_until"
 				}
-				source, err := open(db.config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
+				source, err := open(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -72,7 +72,7 @@ func TestTheBrokersPartitionIsWrittenBack(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 				go func() { ended <- r.Run(ctx) }()
-				for deadline := time.Now().Add(20 * time.Second); db.value("SELECT count(*) FROM events WHERE status = 'done'") != "4"; {
+				for deadline := time.Now().Add(20 * time.Second); db.Value("SELECT count(*) FROM events WHERE status = 'done'") != "4"; {
 					if time.Now().After(deadline) {
 						t.Fatal("the rows are not marked")
 					}
@@ -82,7 +82,7 @@ func TestTheBrokersPartitionIsWrittenBack(t *testing.T) {
 				if err := <-ended; err != nil {
 					t.Fatal(err)
 				}
-				if wrong := db.value("SELECT count(*) FROM events WHERE " + column + "::text <> length(key)::text"); wrong != "0" {
+				if wrong := db.Value("SELECT count(*) FROM events WHERE " + column + "::text <> length(key)::text"); wrong != "0" {
 					t.Errorf("%s rows have another partition", wrong)
 				}
 				if left := source.left(); left != 0 {

@@ -42,8 +42,8 @@ func TestXMinGoesOnInTheMiddleOfATransaction(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	const total = 3000 // in one transaction, and more than a page
-	db.exec(`INSERT INTO events (topic, key, payload) SELECT 't', 'k', convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, total)
-	source, err := strategies()["xmin"](db.config(), Config{Name: "one"})
+	db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', 'k', convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, total)
+	source, err := strategies()["xmin"](db.Config(), Config{Name: "one"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,13 +70,13 @@ func TestRecoveryTakesNothingFromALiveRelay(t *testing.T) {
 	m := events()
 	m.Claim = schema.Claim{Status: "taken", Since: "locked_until"}
 	open := func(name string) *Lease {
-		s, err := NewLease(db.config(), m, Config{Name: name, Lease: 400 * time.Millisecond, PollIdle: 5 * time.Millisecond})
+		s, err := NewLease(db.Config(), m, Config{Name: name, Lease: 400 * time.Millisecond, PollIdle: 5 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s
 	}
-	db.exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
+	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
 	live := session(t, open("live"))
 	working := read(t, live, 1)
 	began := live.Expires()
@@ -85,7 +85,7 @@ func TestRecoveryTakesNothingFromALiveRelay(t *testing.T) {
 	for live.Expires().Sub(began) < time.Second {
 		time.Sleep(10 * time.Millisecond) // the reservation is renewed more than once
 	}
-	db.exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '2')`)
+	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '2')`)
 	if got := read(t, other, 1); string(got[0].Payload) != "2" {
 		t.Errorf("the other relay got %q, which the first one works on", got[0].Payload)
 	}
@@ -105,9 +105,9 @@ func TestPurgeDeletesWhatIsOldAndDelivered(t *testing.T) {
 	db := newDatabase(t)
 	m := events()
 	m.Done.At = "locked_until" // any column of a time will do
-	db.exec(`INSERT INTO events (topic, payload, status, locked_until)
+	db.Exec(`INSERT INTO events (topic, payload, status, locked_until)
 		SELECT 't', '', CASE n % 3 WHEN 0 THEN 'new' ELSE 'done' END, now() - n * interval '1 minute' FROM generate_series(1, 3000) n`)
-	p, err := NewPurge(db.config(), m, 100*time.Minute, time.Hour, nil)
+	p, err := NewPurge(db.Config(), m, 100*time.Minute, time.Hour, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,10 +115,10 @@ func TestPurgeDeletesWhatIsOldAndDelivered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left := db.value("SELECT count(*) FROM events WHERE status = 'done'"); left != "66" || n != 1934 {
+	if left := db.Value("SELECT count(*) FROM events WHERE status = 'done'"); left != "66" || n != 1934 {
 		t.Errorf("%d rows were deleted, %s delivered ones are left", n, left)
 	}
-	if left := db.value("SELECT count(*) FROM events WHERE status = 'new'"); left != "1000" {
+	if left := db.Value("SELECT count(*) FROM events WHERE status = 'new'"); left != "1000" {
 		t.Errorf("%s rows wait, want 1000", left)
 	}
 }
@@ -136,13 +136,13 @@ func TestALateRelayMarksNothingOfAnothers(t *testing.T) {
 			m := events()
 			m.Claim = claim
 			open := func(name string) *leaseSession {
-				s, err := NewLease(db.config(), m, Config{Name: name, Lease: 300 * time.Millisecond, PollIdle: 5 * time.Millisecond})
+				s, err := NewLease(db.Config(), m, Config{Name: name, Lease: 300 * time.Millisecond, PollIdle: 5 * time.Millisecond})
 				if err != nil {
 					t.Fatal(err)
 				}
 				return session(t, s).(*leaseSession)
 			}
-			db.exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
+			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
 			late := open("late")
 			old := read(t, late, 1)
 			late.link.stop() // it renews nothing any more, though its connections last
@@ -151,13 +151,13 @@ func TestALateRelayMarksNothingOfAnothers(t *testing.T) {
 			taken := read(t, other, 1)
 			// It may notice that its connection is gone, or mark nothing.
 			_ = late.Settle(t.Context(), relay.Settlement{Through: &old[0], Delivered: 1})
-			if got := db.value("SELECT count(*) FROM events WHERE status = 'done'"); got != "0" {
+			if got := db.Value("SELECT count(*) FROM events WHERE status = 'done'"); got != "0" {
 				t.Fatal("the late relay marked a row that another works on")
 			}
 			if err := other.Settle(t.Context(), relay.Settlement{Through: &taken[0], Delivered: 1}); err != nil {
 				t.Fatal(err)
 			}
-			if got := db.value("SELECT count(*) FROM events WHERE status = 'done'"); got != "1" {
+			if got := db.Value("SELECT count(*) FROM events WHERE status = 'done'"); got != "1" {
 				t.Error("the relay that works on it could not mark it")
 			}
 		})
@@ -170,16 +170,16 @@ func TestTwoSkipLockedRelaysInvertAKey(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	open := func(name string) relay.Session {
-		s, err := NewSkipLocked(db.config(), events(), Config{Name: name, PollIdle: 5 * time.Millisecond})
+		s, err := NewSkipLocked(db.Config(), events(), Config{Name: name, PollIdle: 5 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return session(t, s)
 	}
-	db.exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
+	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
 	slow, quick := open("slow"), open("quick")
 	first := read(t, slow, 1)
-	db.exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '2')`)
+	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '2')`)
 	second := read(t, quick, 1)
 	if string(first[0].Payload) != "1" || string(second[0].Payload) != "2" {
 		t.Fatalf("the relays got %q and %q", first[0].Payload, second[0].Payload)
@@ -190,7 +190,7 @@ func TestTwoSkipLockedRelaysInvertAKey(t *testing.T) {
 	if err := quick.Close(t.Context()); err != nil { // what it settled is committed by now
 		t.Fatal(err)
 	}
-	if done := db.value("SELECT convert_from(payload, 'UTF8') FROM events WHERE status = 'done'"); done != "2" {
+	if done := db.Value("SELECT convert_from(payload, 'UTF8') FROM events WHERE status = 'done'"); done != "2" {
 		t.Errorf("%q is marked while the first message waits, want 2", done)
 	}
 }
@@ -205,13 +205,13 @@ func TestARelayAloneTakesBackRowsOfAProgramThatItCannotSee(t *testing.T) {
 			db := newDatabase(t)
 			m := events()
 			m.Claim = schema.Claim{Status: "taken", Since: "locked_until", Owner: owner}
-			s, err := NewLease(db.config(), m, Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
+			s, err := NewLease(db.Config(), m, Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}
-			db.exec(`INSERT INTO events (topic, key, payload, status, locked_until, owner)
+			db.Exec(`INSERT INTO events (topic, key, payload, status, locked_until, owner)
 				VALUES ('t', 'theirs', 'theirs', 'taken', now(), 'their program')`)
-			db.exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'ours', 'ours')`)
+			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'ours', 'ours')`)
 			want := "theirs"
 			if owner != "" {
 				want = "ours"
@@ -230,11 +230,11 @@ func TestACrashRepeatsWhatWasSettledBehindAMessageThatWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[name](db.config(), Config{Name: "one", Lease: time.Second, PollIdle: 5 * time.Millisecond})
+			source, err := strategies()[name](db.Config(), Config{Name: "one", Lease: time.Second, PollIdle: 5 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}
-			db.exec(`INSERT INTO events (topic, key, payload) SELECT 't', n::text, convert_to(n::text, 'UTF8') FROM generate_series(1, 4) n`)
+			db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', n::text, convert_to(n::text, 'UTF8') FROM generate_series(1, 4) n`)
 			s := session(t, source)
 			ds := read(t, s, 4)
 			err = s.Settle(t.Context(), relay.Settlement{Through: &ds[3], Delivered: 3,

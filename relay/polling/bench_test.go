@@ -13,14 +13,14 @@ import (
 func BenchmarkBacklog(b *testing.B) {
 	const rows = 1_000_000
 	db := newDatabase(b)
-	db.exec(`CREATE PROCEDURE fill(n integer) LANGUAGE plpgsql AS $$ BEGIN FOR i IN 1..n LOOP
+	db.Exec(`CREATE PROCEDURE fill(n integer) LANGUAGE plpgsql AS $$ BEGIN FOR i IN 1..n LOOP
 		INSERT INTO outbox.messages (topic, key, event_type, content_type, payload, headers)
 		VALUES ('orders', 'order-' || i % 50000, 'order.placed', 'application/json', decode(repeat(md5(i::text), 16), 'hex'), '{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}');
 		IF i % 20 = 0 THEN COMMIT; END IF; END LOOP; END $$`)
-	db.exec(fmt.Sprintf(`CALL fill(%d)`, rows))
-	db.exec(`VACUUM ANALYZE outbox.messages`)
+	db.Exec(fmt.Sprintf(`CALL fill(%d)`, rows))
+	db.Exec(`VACUUM ANALYZE outbox.messages`)
 	for b.Loop() {
-		db.exec(`DELETE FROM outbox.cursors`)
+		db.Exec(`DELETE FROM outbox.cursors`)
 		s := acquire(b, db.source("bench", SnapshotConfig{}))
 		start := time.Now()
 		n := 0
@@ -61,7 +61,7 @@ func BenchmarkEmptyPoll(b *testing.B) {
 // BenchmarkSmallWindow is what a message costs that comes alone: a poll, a write of the cursor.
 func BenchmarkSmallWindow(b *testing.B) {
 	db := newDatabase(b)
-	writer := db.connect()
+	writer := db.Connect()
 	s := acquire(b, db.source("bench", SnapshotConfig{PollBusy: time.Microsecond}))
 	b.ReportAllocs()
 	for b.Loop() {

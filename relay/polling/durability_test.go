@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -20,11 +21,11 @@ func TestWhatIsHandedOutSurvivesTheServersDeathEvenOfAsynchronousCommits(t *test
 	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{
 		"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "autovacuum": "off", "checkpoint_timeout": "1h",
 	}})
-	db := database{t, pg.URL("postgres")}
-	db.install()
+	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
+	db.Install()
 	for round := range 3 {
 		s := acquire(t, db.source("d", SnapshotConfig{PollIdle: time.Millisecond}))
-		conn, err := pgx.Connect(t.Context(), db.url)
+		conn, err := pgx.Connect(t.Context(), db.URL)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +51,7 @@ func TestWhatIsHandedOutSurvivesTheServersDeathEvenOfAsynchronousCommits(t *test
 		if err := pg.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if n := db.value("SELECT count(*) FROM outbox.messages WHERE message_id = $1", id); n != "1" {
+		if n := db.Value("SELECT count(*) FROM outbox.messages WHERE message_id = $1", id); n != "1" {
 			t.Errorf("round %d: the message was handed out and does not exist any more", round)
 		}
 	}

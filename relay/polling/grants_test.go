@@ -15,10 +15,10 @@ import (
 func TestARelayNeedsNoMoreThanItsGrants(t *testing.T) {
 	t.Parallel()
 	owner := newDatabase(t)
-	role := "relay_" + owner.value("SELECT current_database()")
-	owner.exec("CREATE ROLE " + role + " LOGIN")
+	role := "relay_" + owner.Value("SELECT current_database()")
+	owner.Exec("CREATE ROLE " + role + " LOGIN")
 	t.Cleanup(func() {
-		conn, err := pgx.Connect(context.Background(), owner.url)
+		conn, err := pgx.Connect(context.Background(), owner.URL)
 		if err != nil {
 			t.Error(err)
 			return
@@ -28,13 +28,13 @@ func TestARelayNeedsNoMoreThanItsGrants(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	owner.exec(schema.Grants("", role, ""))
+	owner.Exec(schema.Grants("", role, ""))
 	past := owner.past()
 	for _, payload := range []string{"a", "b", "c"} {
 		owner.write(payload, past)
 	}
 
-	cfg := owner.config()
+	cfg := owner.Config()
 	cfg.User = role
 	registration, err := Register(t.Context(), cfg, "least", RegistrationConfig{Lease: time.Second})
 	if err != nil {

@@ -82,7 +82,7 @@ func TestAStandbyWhoseConnectionDiedTakesOverAllTheSame(t *testing.T) {
 
 	var bad line
 	standing := make(signal, 1)
-	standby, err := NewSnapshot(bad.through(db.config()), "d", SnapshotConfig{Lease: time.Second, Logger: slog.New(standing)})
+	standby, err := NewSnapshot(bad.through(db.Config()), "d", SnapshotConfig{Lease: time.Second, Logger: slog.New(standing)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,36 +12,37 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
 
 // dump copies what pg_dump would, into a database with the schema in it.
 func (db database) dump(to database) {
-	db.t.Helper()
+	db.T.Helper()
 	const messages = `xid, id, message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at, created_at, segment`
-	from, into := db.connect().PgConn(), to.connect().PgConn()
+	from, into := db.Connect().PgConn(), to.Connect().PgConn()
 	for _, table := range []struct{ name, columns string }{
 		{"messages", messages}, {"cursors", "*"}, {"holds", "*"}, {"dead_letters", "*"},
 	} {
 		var buf bytes.Buffer
-		if _, err := from.CopyTo(db.t.Context(), &buf, fmt.Sprintf("COPY (SELECT %s FROM outbox.%s) TO STDOUT", table.columns, table.name)); err != nil {
-			db.t.Fatal(err)
+		if _, err := from.CopyTo(db.T.Context(), &buf, fmt.Sprintf("COPY (SELECT %s FROM outbox.%s) TO STDOUT", table.columns, table.name)); err != nil {
+			db.T.Fatal(err)
 		}
 		columns := ""
 		if table.columns != "*" {
 			columns = "(" + table.columns + ")"
 		}
-		if _, err := into.CopyFrom(db.t.Context(), &buf, fmt.Sprintf("COPY outbox.%s %s FROM STDIN", table.name, columns)); err != nil {
-			db.t.Fatal(err)
+		if _, err := into.CopyFrom(db.T.Context(), &buf, fmt.Sprintf("COPY outbox.%s %s FROM STDIN", table.name, columns)); err != nil {
+			db.T.Fatal(err)
 		}
 	}
-	to.exec(`SELECT setval('outbox.messages_id_seq', $1::text::bigint)`, db.value(`SELECT last_value FROM outbox.messages_id_seq`))
+	to.Exec(`SELECT setval('outbox.messages_id_seq', $1::text::bigint)`, db.Value(`SELECT last_value FROM outbox.messages_id_seq`))
 }
 
 // numbered commits messages one by one, so that each takes a transaction id.
 func (db database) numbered(from, to int) {
-	db.t.Helper()
-	db.exec(fmt.Sprintf(`DO $$ BEGIN FOR i IN %d..%d LOOP
+	db.T.Helper()
+	db.Exec(fmt.Sprintf(`DO $$ BEGIN FOR i IN %d..%d LOOP
 		INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k' || i %% 7, i::text::bytea); COMMIT;
 	END LOOP; END $$`, from, to))
 }
@@ -92,12 +93,12 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		db := database{t, p.URL(name)}
-		db.install()
+		db := database{testdb.DB{T: t, URL: p.URL(name)}}
+		db.Install()
 		return db
 	}
 	// Far ahead of the other one, in transaction ids.
-	open(t, newer).exec(`DO $$ BEGIN FOR i IN 1..6000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$`)
+	open(t, newer).Exec(`DO $$ BEGIN FOR i IN 1..6000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$`)
 
 	for name, cluster := range map[string][2]*servers.Postgres{
 		"into a cluster that is behind": {newer, older},
@@ -130,10 +131,10 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 			if !errors.Is(err, ErrForeignCursor) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "outbox rebase --destination half") {
 				t.Fatalf("got %v", err)
 			}
-			if _, err := Rebase(t.Context(), db.connect(), "other", RebaseConfig{Actor: "me"}); err == nil {
+			if _, err := Rebase(t.Context(), db.Connect(), "other", RebaseConfig{Actor: "me"}); err == nil {
 				t.Error("a destination that is not there was rebased")
 			}
-			report, err := Rebase(t.Context(), db.connect(), "half", RebaseConfig{Actor: "me", Reason: "restored"})
+			report, err := Rebase(t.Context(), db.Connect(), "half", RebaseConfig{Actor: "me", Reason: "restored"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -141,17 +142,17 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 			if got := fmt.Sprint(report); got != want {
 				t.Errorf("report %s, want %s", got, want)
 			}
-			if _, err := Rebase(t.Context(), db.connect(), "half", RebaseConfig{Actor: "me"}); !errors.Is(err, ErrNothingToRebase) {
+			if _, err := Rebase(t.Context(), db.Connect(), "half", RebaseConfig{Actor: "me"}); !errors.Is(err, ErrNothingToRebase) {
 				t.Errorf("the second rebase: %v", err)
 			}
-			if got := db.value(`SELECT string_agg(destination, ' ' ORDER BY id) FROM outbox.audit WHERE actor = 'me' AND verb = 'rebase'`); got != "all fresh half" {
+			if got := db.Value(`SELECT string_agg(destination, ' ' ORDER BY id) FROM outbox.audit WHERE actor = 'me' AND verb = 'rebase'`); got != "all fresh half" {
 				t.Errorf("audit of %q", got)
 			}
 
 			db.numbered(before+lost+1, before+lost+after)
-			db.exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'end')`)
+			db.Exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'end')`)
 			// Past every transaction that the dump knows.
-			db.exec(`DO $$ BEGIN FOR i IN 1..8000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$`)
+			db.Exec(`DO $$ BEGIN FOR i IN 1..8000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$`)
 			for _, destination := range []string{"half", "all", "fresh"} {
 				s := acquire(t, db.source(destination, SnapshotConfig{}))
 				const total = before + lost + after
@@ -178,7 +179,7 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 				}
 			}
 			// The segments can be emptied again.
-			db.exec(`UPDATE outbox.messages SET segment = $1::text::smallint`, db.past())
+			db.Exec(`UPDATE outbox.messages SET segment = $1::text::smallint`, db.past())
 			if r := db.look(); len(r.Emptied) != 1 {
 				t.Errorf("retention: %+v", r)
 			}
@@ -189,12 +190,12 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 func TestMessagesOfAnotherClusterAreRefusedEvenWithoutACursor(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.exec(`INSERT INTO outbox.messages (xid, topic, payload) VALUES ('90000000', 't', 'old')`)
+	db.Exec(`INSERT INTO outbox.messages (xid, topic, payload) VALUES ('90000000', 't', 'old')`)
 	source := db.source("d", SnapshotConfig{})
 	if _, err := source.Acquire(t.Context()); !errors.Is(err, ErrForeignCursor) {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := Rebase(t.Context(), db.connect(), "d", RebaseConfig{Actor: "me"}); err != nil {
+	if _, err := Rebase(t.Context(), db.Connect(), "d", RebaseConfig{Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := drain(t, acquire(t, source), 1); !slices.Equal(got, []string{"old"}) {
@@ -206,8 +207,8 @@ func TestARebaseWaitsForNoRelayThatIsAtWork(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	acquire(t, db.source("working", SnapshotConfig{}))
-	db.exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier) VALUES ('restored', 0, 1, 1)`)
-	_, err := Rebase(t.Context(), db.connect(), "restored", RebaseConfig{Actor: "me"})
+	db.Exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier) VALUES ('restored', 0, 1, 1)`)
+	_, err := Rebase(t.Context(), db.Connect(), "restored", RebaseConfig{Actor: "me"})
 	if err == nil || !strings.Contains(err.Error(), "stop it first") {
 		t.Errorf("got %v", err)
 	}

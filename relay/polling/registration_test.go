@@ -12,12 +12,12 @@ import (
 )
 
 func (db database) register(name string, lease time.Duration) *Registration {
-	db.t.Helper()
-	r, err := Register(db.t.Context(), db.config(), name, RegistrationConfig{Lease: lease, Version: "test"})
+	db.T.Helper()
+	r, err := Register(db.T.Context(), db.Config(), name, RegistrationConfig{Lease: lease, Version: "test"})
 	if err != nil {
-		db.t.Fatal(err)
+		db.T.Fatal(err)
 	}
-	db.t.Cleanup(r.Close)
+	db.T.Cleanup(r.Close)
 	return r
 }
 
@@ -25,7 +25,7 @@ func TestALiveNamesakeIsNamed(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.register("a", 600*time.Millisecond)
-	_, err := Register(t.Context(), db.config(), "a", RegistrationConfig{Lease: time.Minute})
+	_, err := Register(t.Context(), db.Config(), "a", RegistrationConfig{Lease: time.Minute})
 	if !errors.Is(err, ErrNamesake) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "runs on host") {
 		t.Errorf("got %v", err)
 	}
@@ -35,15 +35,15 @@ func TestALiveNamesakeIsNamed(t *testing.T) {
 func TestANameIsFreeAfterClose(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	r, err := Register(t.Context(), db.config(), "a", RegistrationConfig{})
+	r, err := Register(t.Context(), db.Config(), "a", RegistrationConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := db.value("SELECT name || ' ' || version FROM outbox.relays"); got != "a unknown" {
+	if got := db.Value("SELECT name || ' ' || version FROM outbox.relays"); got != "a unknown" {
 		t.Errorf("registered as %q", got)
 	}
 	r.Close()
-	if got := db.value("SELECT count(*) FROM outbox.relays"); got != "0" {
+	if got := db.Value("SELECT count(*) FROM outbox.relays"); got != "0" {
 		t.Errorf("%s relays after the only one left", got)
 	}
 	db.register("a", time.Hour)
@@ -52,9 +52,9 @@ func TestANameIsFreeAfterClose(t *testing.T) {
 func TestARelayThatRestartsUnderItsNameHasItsLeaseBackAtOnce(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'a')`)
+	db.Exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'a')`)
 	const lease = time.Hour
-	first, err := Register(t.Context(), db.config(), "a", RegistrationConfig{Lease: lease})
+	first, err := Register(t.Context(), db.Config(), "a", RegistrationConfig{Lease: lease})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestARelayThatRestartsUnderItsNameHasItsLeaseBackAtOnce(t *testing.T) {
 	crash(old)
 	first.stop() // leaves as a killed one wouldn't, so put its row back
 	<-first.stopped
-	db.exec(`INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version)
+	db.Exec(`INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version)
 		VALUES ('a', gen_random_uuid(), 1, '2000-01-01', 'h', 1, 'v')`)
 
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -84,16 +84,16 @@ func TestASilentPredecessorIsReplacedAndMayNotGoOn(t *testing.T) {
 	db := newDatabase(t)
 	const lease = 300 * time.Millisecond
 	// A stopped process: its sessions live, and it says nothing.
-	frozen := db.connect()
+	frozen := db.Connect()
 	if _, err := frozen.Exec(t.Context(), `INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version)
 		SELECT 'a', gen_random_uuid(), pid, backend_start, 'h', 1, 'v' FROM pg_stat_activity WHERE pid = pg_backend_pid()`); err != nil {
 		t.Fatal(err)
 	}
 	r := db.register("a", lease)
 	// Now somebody takes it over in turn.
-	db.exec(`UPDATE outbox.relays SET instance = gen_random_uuid(), heartbeat_at = clock_timestamp()`)
+	db.Exec(`UPDATE outbox.relays SET instance = gen_random_uuid(), heartbeat_at = clock_timestamp()`)
 	alive, stop := context.WithCancel(t.Context())
-	conn := db.connect()
+	conn := db.Connect()
 	var usurper sync.WaitGroup
 	defer usurper.Wait()
 	defer stop()
@@ -125,10 +125,10 @@ func TestARegistrationSurvivesALostConnection(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	r := db.register("a", 300*time.Millisecond)
-	pid := db.value("SELECT backend_pid FROM outbox.relays")
-	db.exec("SELECT pg_terminate_backend(" + pid + ", 5000)")
+	pid := db.Value("SELECT backend_pid FROM outbox.relays")
+	db.Exec("SELECT pg_terminate_backend(" + pid + ", 5000)")
 	deadline := time.Now().Add(20 * time.Second)
-	for db.value("SELECT backend_pid FROM outbox.relays") == pid {
+	for db.Value("SELECT backend_pid FROM outbox.relays") == pid {
 		if time.Now().After(deadline) {
 			t.Fatal("it did not register again")
 		}

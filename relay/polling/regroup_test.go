@@ -62,8 +62,8 @@ func TestChangingTheNumberOfGroupsLosesDoublesAndInvertsNothing(t *testing.T) {
 	db := newDatabase(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	db.exec(`CREATE TABLE aggregates (id integer PRIMARY KEY, n bigint NOT NULL DEFAULT 0) WITH (fillfactor = 50)`)
-	db.exec(`INSERT INTO aggregates SELECT generate_series(0, $1::integer - 1)`, stressKeys)
+	db.Exec(`CREATE TABLE aggregates (id integer PRIMARY KEY, n bigint NOT NULL DEFAULT 0) WITH (fillfactor = 50)`)
+	db.Exec(`INSERT INTO aggregates SELECT generate_series(0, $1::integer - 1)`, stressKeys)
 	checker := check.New(check.Config{})
 	to := checker.Destination("default")
 	w := &stressWriter{db: db, checker: checker, rows: 12_000}
@@ -117,7 +117,7 @@ func TestChangingTheNumberOfGroupsLosesDoublesAndInvertsNothing(t *testing.T) {
 			})
 		}
 		await(fmt.Sprint(groups, " groups"), func() bool {
-			return db.value("SELECT count(*) || ' ' || max(shard_groups) FROM outbox.cursors WHERE owner IS NOT NULL") == fmt.Sprintf("%d %d", groups, groups)
+			return db.Value("SELECT count(*) || ' ' || max(shard_groups) FROM outbox.cursors WHERE owner IS NOT NULL") == fmt.Sprintf("%d %d", groups, groups)
 		})
 		if i == len(layouts)-1 {
 			<-written
@@ -133,7 +133,7 @@ func TestChangingTheNumberOfGroupsLosesDoublesAndInvertsNothing(t *testing.T) {
 	if !report.OK() || report.Duplicated != 0 {
 		t.Error(report)
 	}
-	if got := db.value("SELECT sum(delivered)::bigint FROM outbox.cursors"); got != fmt.Sprint(delivered.Load()) {
+	if got := db.Value("SELECT sum(delivered)::bigint FROM outbox.cursors"); got != fmt.Sprint(delivered.Load()) {
 		t.Errorf("the cursors count %s delivered, want %d", got, delivered.Load())
 	}
 }
@@ -186,7 +186,7 @@ func TestAChangeOfGroupsThatIsInterruptedGoesOn(t *testing.T) {
 		}
 	}
 	// What comes last, for both groups.
-	db.exec(`INSERT INTO outbox.messages (topic, key, payload) SELECT 't', g::text, 'end' FROM generate_series(1, 100) g`)
+	db.Exec(`INSERT INTO outbox.messages (topic, key, payload) SELECT 't', g::text, 'end' FROM generate_series(1, 100) g`)
 	for group := range 2 {
 		s := acquire(t, db.source("d", SnapshotConfig{Groups: 2, Group: group}))
 		for ended := false; !ended; {
@@ -227,7 +227,7 @@ func TestHoldsOfAllGroupsAreDeliveredWhileTheirNumberChanges(t *testing.T) {
 	if got := drain(t, s, held); len(got) != held {
 		t.Errorf("%d holds delivered, want %d", len(got), held)
 	}
-	if n := db.value("SELECT count(*) FROM outbox.holds"); n != "0" {
+	if n := db.Value("SELECT count(*) FROM outbox.holds"); n != "0" {
 		t.Errorf("%s holds left", n)
 	}
 	_, err := s.Next(t.Context(), 10)

@@ -16,32 +16,32 @@ import (
 
 // look lets retention look at the segments once.
 func (db database) look() RetentionReport {
-	db.t.Helper()
-	r, err := NewRetention(db.config(), RetentionConfig{})
+	db.T.Helper()
+	r, err := NewRetention(db.Config(), RetentionConfig{})
 	if err != nil {
-		db.t.Fatal(err)
+		db.T.Fatal(err)
 	}
-	conn, err := connect(db.t.Context(), db.config(), "retention", r.cfg.Logger)
+	conn, err := connect(db.T.Context(), db.Config(), "retention", r.cfg.Logger)
 	if err != nil {
-		db.t.Fatal(err)
+		db.T.Fatal(err)
 	}
 	defer hangUp(conn)
-	report, err := r.pass(db.t.Context(), conn)
+	report, err := r.pass(db.T.Context(), conn)
 	if err != nil {
-		db.t.Fatal(err)
+		db.T.Fatal(err)
 	}
 	return report
 }
 
 // past is a segment that isn't written to for half an hour or more, whatever the time is.
 func (db database) past() string {
-	db.t.Helper()
-	return db.value(`SELECT (date_part('epoch', clock_timestamp())::bigint / 600 + 4) % 8`)
+	db.T.Helper()
+	return db.Value(`SELECT (date_part('epoch', clock_timestamp())::bigint / 600 + 4) % 8`)
 }
 
 func (db database) write(payload, segment string) {
-	db.t.Helper()
-	db.exec(`INSERT INTO outbox.messages (topic, payload, segment) VALUES ('t', $1, $2::text::smallint)`, []byte(payload), segment)
+	db.T.Helper()
+	db.Exec(`INSERT INTO outbox.messages (topic, payload, segment) VALUES ('t', $1, $2::text::smallint)`, []byte(payload), segment)
 }
 
 func TestASegmentIsEmptiedWhenEveryCursorHasPassedIt(t *testing.T) {
@@ -64,7 +64,7 @@ func TestASegmentIsEmptiedWhenEveryCursorHasPassedIt(t *testing.T) {
 	if r := db.look(); len(r.Emptied) != 1 || r.Emptied[0] != table || len(r.Kept) != 0 {
 		t.Errorf("after all have settled: %+v", r)
 	}
-	if n := db.value("SELECT count(*) FROM outbox.messages"); n != "0" {
+	if n := db.Value("SELECT count(*) FROM outbox.messages"); n != "0" {
 		t.Errorf("%s messages left", n)
 	}
 }
@@ -72,7 +72,7 @@ func TestASegmentIsEmptiedWhenEveryCursorHasPassedIt(t *testing.T) {
 func TestTheCurrentSegmentIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.exec(`INSERT INTO outbox.messages (topic) VALUES ('t')`)
+	db.Exec(`INSERT INTO outbox.messages (topic) VALUES ('t')`)
 	s := acquire(t, db.source("a", SnapshotConfig{}))
 	ds := next(t, s, 10)
 	settle(t, s, &ds[0])
@@ -87,7 +87,7 @@ func TestALateWriterKeepsItsMessage(t *testing.T) {
 	past := db.past()
 	db.write("a", past)
 	s := acquire(t, db.source("d", SnapshotConfig{}))
-	late, err := db.connect().Begin(t.Context())
+	late, err := db.Connect().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestRetentionDoesNotWaitForAWriter(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	past := db.past()
-	late, err := db.connect().Begin(t.Context())
+	late, err := db.Connect().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,11 +128,11 @@ func TestRetentionDoesNotWaitForAWriter(t *testing.T) {
 		t.Fatal(err)
 	}
 	acquire(t, db.source("d", SnapshotConfig{}))
-	retention, err := NewRetention(db.config(), RetentionConfig{})
+	retention, err := NewRetention(db.Config(), RetentionConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := db.connect()
+	conn := db.Connect()
 	ended := make(chan error, 1)
 	go func() {
 		_, err := retention.truncate(t.Context(), conn, "outbox.messages_"+past)
@@ -169,11 +169,11 @@ func TestASegmentIsLookedAtAgainUnderTheLock(t *testing.T) {
 	past := db.past()
 	s := acquire(t, db.source("d", SnapshotConfig{}))
 	db.write("a", past)
-	retention, err := NewRetention(db.config(), RetentionConfig{})
+	retention, err := NewRetention(db.Config(), RetentionConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept, err := retention.truncate(t.Context(), db.connect(), "outbox.messages_"+past)
+	kept, err := retention.truncate(t.Context(), db.Connect(), "outbox.messages_"+past)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestACursorOfAnotherClusterKeepsEverything(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.write("a", db.past())
-	db.exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, prev, system_identifier) VALUES ('d', 0, 1, '900000:900000:', 1)`)
+	db.Exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, prev, system_identifier) VALUES ('d', 0, 1, '900000:900000:', 1)`)
 	if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || !strings.Contains(r.Kept[0].Reason, "outbox rebase --destination d") {
 		t.Errorf("got %+v", r)
 	}
@@ -202,7 +202,7 @@ func TestNothingIsLostWhileSegmentsAreEmptied(t *testing.T) {
 	const writers, each = 6, 1500
 	var wg sync.WaitGroup
 	for range writers {
-		conn := db.connect()
+		conn := db.Connect()
 		wg.Go(func() {
 			for i := 0; i < each; i += 3 {
 				err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
@@ -223,7 +223,7 @@ func TestNothingIsLostWhileSegmentsAreEmptied(t *testing.T) {
 	}
 	var mu sync.Mutex
 	emptied := 0
-	retention, err := NewRetention(db.config(), RetentionConfig{Interval: 5 * time.Millisecond, Observe: func(r RetentionReport) {
+	retention, err := NewRetention(db.Config(), RetentionConfig{Interval: 5 * time.Millisecond, Observe: func(r RetentionReport) {
 		mu.Lock()
 		defer mu.Unlock()
 		emptied += len(r.Emptied)

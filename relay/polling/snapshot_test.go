@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -23,7 +24,7 @@ func TestABacklogIsReadInOrderOfIDWhateverThePageSize(t *testing.T) {
 	// Three transactions at once, whose ids are interleaved, one of them larger than a chunk; then many small ones.
 	var txs []pgx.Tx
 	for range 3 {
-		tx, err := db.connect().Begin(t.Context())
+		tx, err := db.Connect().Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +42,7 @@ func TestABacklogIsReadInOrderOfIDWhateverThePageSize(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	db.exec(`DO $$ BEGIN FOR i IN 1..3000 LOOP INSERT INTO outbox.messages (topic) VALUES ('t'); COMMIT; END LOOP; END $$`)
+	db.Exec(`DO $$ BEGIN FOR i IN 1..3000 LOOP INSERT INTO outbox.messages (topic) VALUES ('t'); COMMIT; END LOOP; END $$`)
 	const total = 4*(4000+10+700) + 3000
 
 	for _, limit := range []int{7, 1000, 100_000} {
@@ -80,7 +81,7 @@ func TestABacklogIsReadInOrderOfIDWhateverThePageSize(t *testing.T) {
 func TestLargeMessagesComeInSmallBatches(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.exec(`INSERT INTO outbox.messages (topic, payload) SELECT 't', convert_to(repeat('x', 100000), 'UTF8') FROM generate_series(1, 500)`)
+	db.Exec(`INSERT INTO outbox.messages (topic, payload) SELECT 't', convert_to(repeat('x', 100000), 'UTF8') FROM generate_series(1, 500)`)
 	const pageBytes = 1 << 20
 	s := acquire(t, db.source("d", SnapshotConfig{PageBytes: pageBytes}))
 	n := 0
@@ -103,7 +104,7 @@ func TestLargeMessagesComeInSmallBatches(t *testing.T) {
 func TestARowThatIsNoMessageIsInvalidAndSaysWhy(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.exec(`INSERT INTO outbox.messages (topic, headers) VALUES
+	db.Exec(`INSERT INTO outbox.messages (topic, headers) VALUES
 		('', NULL), ('t', '[1]'), ('t', '"x"'), ('t', '{"": "x"}'), ('t', '{"a": "x\r\ny"}'), ('t', '{"a": 1, "b": null, "c": {"d": [true]}}')`)
 	s := acquire(t, db.source("d", SnapshotConfig{}))
 	ds := next(t, s, 10)
@@ -131,17 +132,17 @@ func TestARowThatIsNoMessageIsInvalidAndSaysWhy(t *testing.T) {
 func TestARoleWithOddDefaultsChangesNothing(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	role := "odd_" + db.value("SELECT current_database()")
-	db.exec(`CREATE ROLE ` + role + ` LOGIN SUPERUSER`)
+	role := "odd_" + db.Value("SELECT current_database()")
+	db.Exec(`CREATE ROLE ` + role + ` LOGIN SUPERUSER`)
 	for _, setting := range []string{
 		"default_transaction_isolation = 'serializable'", "default_transaction_read_only = on", "search_path = nowhere",
 		"synchronous_commit = off", "timezone = 'Asia/Kathmandu'", "datestyle = 'SQL, DMY'", "enable_indexscan = off",
 		"plan_cache_mode = force_custom_plan", "bytea_output = escape", "statement_timeout = '1h'",
 	} {
-		db.exec("ALTER ROLE " + role + " SET " + setting)
+		db.Exec("ALTER ROLE " + role + " SET " + setting)
 	}
-	db.exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'a')`)
-	cfg := db.config()
+	db.Exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'a')`)
+	cfg := db.Config()
 	cfg.User = role
 	source, err := NewSnapshot(cfg, "d", SnapshotConfig{})
 	if err != nil {
@@ -153,14 +154,14 @@ func TestARoleWithOddDefaultsChangesNothing(t *testing.T) {
 	} else {
 		settle(t, s, &ds[0])
 	}
-	db.exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'b')`)
+	db.Exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'b')`)
 	if ds := next(t, s, 10); payloads(ds) != "b" {
 		t.Fatalf("got %q", payloads(ds))
 	}
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	db.exec("DROP ROLE " + role)
+	db.Exec("DROP ROLE " + role)
 }
 
 func TestAHotStandbyIsRefused(t *testing.T) {
@@ -170,17 +171,17 @@ func TestAHotStandbyIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	database{t, primary.URL(name)}.install()
+	database{testdb.DB{T: t, URL: primary.URL(name)}}.Install()
 	standby := servers.OwnStandby(t, primary)
-	source := database{t, standby.URL(name)}.source("d", SnapshotConfig{})
+	source := database{testdb.DB{T: t, URL: standby.URL(name)}}.source("d", SnapshotConfig{})
 	_, err = source.Acquire(t.Context())
 	if !errors.Is(err, ErrStandby) || !outbox.IsPermanent(err) {
 		t.Errorf("got %v", err)
 	}
 
 	// Nor may the connection that reads end there, when an address leads to both.
-	cfg := database{t, primary.URL(name)}.config()
-	other := database{t, standby.URL(name)}.config()
+	cfg := database{testdb.DB{T: t, URL: primary.URL(name)}}.Config()
+	other := database{testdb.DB{T: t, URL: standby.URL(name)}}.Config()
 	var connections atomic.Int32
 	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if connections.Add(1) > 1 {
@@ -215,7 +216,7 @@ func TestAWakeUpEndsAPause(t *testing.T) {
 	for before == nothing {
 		before = session.position().prev
 	}
-	db.exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'a')`)
+	db.Exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'a')`)
 	wake <- struct{}{}
 	select {
 	case text := <-got:
@@ -233,7 +234,7 @@ func TestManyOpenWindowsWaitForASettlement(t *testing.T) {
 	s := acquire(t, db.source("d", SnapshotConfig{})).(*snapshotSession)
 	var open []relay.Delivery
 	for i := 0; !s.crowded(); i++ {
-		db.exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', $1)`, []byte(fmt.Sprint(i)))
+		db.Exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', $1)`, []byte(fmt.Sprint(i)))
 		ds := next(t, s, 10)
 		if payloads(ds) != fmt.Sprint(i) {
 			t.Fatalf("got %q, want %d", payloads(ds), i)
@@ -243,7 +244,7 @@ func TestManyOpenWindowsWaitForASettlement(t *testing.T) {
 	if len(open) < 2 {
 		t.Fatalf("crowded with %d windows", len(open))
 	}
-	db.exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'more'), ('t', 'and more')`)
+	db.Exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'more'), ('t', 'and more')`)
 	got := make(chan string)
 	go func() {
 		b, err := s.Next(t.Context(), 10)
@@ -257,7 +258,7 @@ func TestManyOpenWindowsWaitForASettlement(t *testing.T) {
 		t.Errorf("got %q", text)
 	}
 	// The new window may wait for a settlement to be stored.
-	if n := db.value("SELECT cardinality(windows) FROM outbox.cursors"); n != fmt.Sprint(len(open)-1) && n != fmt.Sprint(len(open)) {
+	if n := db.Value("SELECT cardinality(windows) FROM outbox.cursors"); n != fmt.Sprint(len(open)-1) && n != fmt.Sprint(len(open)) {
 		t.Errorf("%s windows stored, want %d or one more", n, len(open)-1)
 	}
 }
@@ -266,7 +267,7 @@ func TestAnIdleCursorIsStoredWithTheLease(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	s := acquire(t, db.source("d", SnapshotConfig{Lease: 150 * time.Millisecond}))
-	first := db.value("SELECT prev::text FROM outbox.cursors")
+	first := db.Value("SELECT prev::text FROM outbox.cursors")
 	ctx, cancel := context.WithCancel(t.Context())
 	idle := make(chan struct{})
 	go func() {
@@ -276,7 +277,7 @@ func TestAnIdleCursorIsStoredWithTheLease(t *testing.T) {
 	defer func() { <-idle }()
 	defer cancel()
 	deadline := time.Now().Add(30 * time.Second)
-	for db.value("SELECT prev::text FROM outbox.cursors") == first {
+	for db.Value("SELECT prev::text FROM outbox.cursors") == first {
 		if time.Now().After(deadline) {
 			t.Fatal("the cursor stays where it was")
 		}
@@ -292,7 +293,7 @@ func TestAConnectionThatBreaksEndsTheSessionAndNothingElse(t *testing.T) {
 	s := acquire(t, source).(*snapshotSession)
 	ds := next(t, s, 20)
 	settle(t, s, &ds[4])
-	db.exec("SELECT pg_terminate_backend($1, 10000)", int(s.lease.link.conn.PgConn().PID()))
+	db.Exec("SELECT pg_terminate_backend($1, 10000)", int(s.lease.link.conn.PgConn().PID()))
 	err := s.Settle(t.Context(), relay.Settlement{Through: &ds[9], Delivered: 5})
 	if err == nil || errors.Is(err, relay.ErrLeaseLost) || outbox.IsPermanent(err) {
 		t.Errorf("settle: %v, want an error that says that the connection broke", err)
@@ -319,11 +320,11 @@ func TestFaultsOfAConfigAreReportedTogether(t *testing.T) {
 func TestASettlementThatFailsChangesNothing(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.exec(`INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', 'a'), ('t', 'k', 'b')`)
+	db.Exec(`INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', 'a'), ('t', 'k', 'b')`)
 	source := db.source("d", SnapshotConfig{})
 	s := acquire(t, source)
 	ds := next(t, s, 10)
-	db.exec(`DELETE FROM outbox.messages WHERE id = $1`, ds[0].Position)
+	db.Exec(`DELETE FROM outbox.messages WHERE id = $1`, ds[0].Position)
 	err := s.Settle(t.Context(), relay.Settlement{Through: &ds[1], Hold: []relay.Hold{{Delivery: &ds[0]}}})
 	if err == nil {
 		t.Fatal("a message that is not there was held")

@@ -60,8 +60,8 @@ func TestTheOldestAndTheNewestPostgreSQLPassTheStress(t *testing.T) {
 func stress(t *testing.T, db database, rows int64) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute+time.Duration(rows)*3*time.Millisecond)
 	defer cancel()
-	db.exec(`CREATE TABLE aggregates (id integer PRIMARY KEY, n bigint NOT NULL DEFAULT 0) WITH (fillfactor = 50)`)
-	db.exec(`INSERT INTO aggregates SELECT generate_series(0, $1::integer - 1)`, stressKeys)
+	db.Exec(`CREATE TABLE aggregates (id integer PRIMARY KEY, n bigint NOT NULL DEFAULT 0) WITH (fillfactor = 50)`)
+	db.Exec(`INSERT INTO aggregates SELECT generate_series(0, $1::integer - 1)`, stressKeys)
 
 	checker := check.New(check.Config{Destinations: []check.DestinationConfig{{Name: "crashing"}, {Name: "steady"}, {Name: "split"}}})
 	w := &stressWriter{db: db, checker: checker, rows: rows}
@@ -104,7 +104,7 @@ func stress(t *testing.T, db database, rows int64) {
 	writers.Wait()
 	w.prepared.Wait()
 	// What commits now comes last for everybody: when a reader has seen its part of this, it has seen all.
-	db.exec(`INSERT INTO outbox.messages (topic, key) SELECT 'end', g::text FROM generate_series(1, 100) g`)
+	db.Exec(`INSERT INTO outbox.messages (topic, key) SELECT 'end', g::text FROM generate_series(1, 100) g`)
 	wrote := time.Since(start)
 	// A reader that has lost some of that would wait for ever.
 	patience := time.AfterFunc(30*time.Second+time.Duration(rows)*time.Millisecond, cancel)
@@ -139,7 +139,7 @@ type stressWriter struct {
 }
 
 func (w *stressWriter) run(ctx context.Context, number int) error {
-	conn, err := pgx.ConnectConfig(ctx, w.db.config())
+	conn, err := pgx.ConnectConfig(ctx, w.db.Config())
 	if err != nil {
 		return err
 	}
@@ -278,9 +278,9 @@ func (w *stressWriter) insert(ctx context.Context, tx pgx.Tx, key uint32) (seq u
 
 func (w *stressWriter) finishPrepared(ctx context.Context, name string) (committed bool) {
 	time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond)
-	conn, err := pgx.ConnectConfig(ctx, w.db.config())
+	conn, err := pgx.ConnectConfig(ctx, w.db.Config())
 	if err != nil {
-		w.db.t.Errorf("finish a prepared transaction: %v", err)
+		w.db.T.Errorf("finish a prepared transaction: %v", err)
 		return false
 	}
 	defer hangUp(conn)
@@ -289,7 +289,7 @@ func (w *stressWriter) finishPrepared(ctx context.Context, name string) (committ
 		verb = "ROLLBACK"
 	}
 	if _, err := conn.Exec(ctx, verb+" PREPARED '"+name+"'"); err != nil {
-		w.db.t.Errorf("finish a prepared transaction: %v", err)
+		w.db.T.Errorf("finish a prepared transaction: %v", err)
 		return false
 	}
 	return verb == "COMMIT"
@@ -312,10 +312,10 @@ type stressReader struct {
 
 // lastEnd finds the last of the messages that were written after everything else.
 func (r *stressReader) lastEnd() int64 {
-	end, err := strconv.ParseInt(r.db.value(`SELECT max(id) FROM outbox.messages WHERE topic = 'end' AND shard % $1 = $2`,
+	end, err := strconv.ParseInt(r.db.Value(`SELECT max(id) FROM outbox.messages WHERE topic = 'end' AND shard % $1 = $2`,
 		r.source.cfg.Groups, r.source.cfg.Group), 10, 64)
 	if err != nil {
-		r.db.t.Errorf("find the last message: %v", err)
+		r.db.T.Errorf("find the last message: %v", err)
 	}
 	return end
 }

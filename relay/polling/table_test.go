@@ -21,7 +21,7 @@ func TestTheTableIsNotReadUpToABoundaryBeforeAllOfItIsVisible(t *testing.T) {
 	if !ok {
 		t.Fatal("the session has no table's side")
 	}
-	conn := db.connect()
+	conn := db.Connect()
 	tx, err := conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestTheTableIsNotReadUpToABoundaryBeforeAllOfItIsVisible(t *testing.T) {
 	if err := table.StopAt(fmt.Sprintf("%d:%d:", xid+1, xid+1)); err != nil {
 		t.Fatal(err)
 	}
-	db.exec("INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'early')")
+	db.Exec("INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'early')")
 	read := func() (relay.Delivery, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
@@ -79,15 +79,15 @@ func TestTheTableIsReadBeyondABoundaryThatIsNotSettled(t *testing.T) {
 	db := newDatabase(t)
 	table, _ := TableOf(acquire(t, db.source("d", SnapshotConfig{})))
 	insert := "INSERT INTO outbox.messages (topic, payload) VALUES ('t', $1)"
-	db.exec(insert, "1")
+	db.Exec(insert, "1")
 	first := take(t, table, "1")
 	if err := table.StopAt("3:3:"); err != nil { // which the cursor is beyond
 		t.Fatal(err)
 	}
-	db.exec(insert, "2")
+	db.Exec(insert, "2")
 	second := take(t, table, "2")
 	settle(t, table, &first)
-	db.exec(insert, "3")
+	db.Exec(insert, "3")
 	third := take(t, table, "3")
 	settle(t, table, &second)
 	settle(t, table, &third)

@@ -20,7 +20,7 @@ func BenchmarkReadingTheLog(b *testing.B) {
 			if err := s.Close(b.Context()); err != nil {
 				b.Fatal(err)
 			}
-			conn := db.connect()
+			conn := db.Connect()
 			if _, err := conn.Exec(b.Context(), "SET synchronous_commit = off"); err != nil {
 				b.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -22,11 +23,11 @@ func TestTheTableMayChangeWhileTheLogIsRead(t *testing.T) {
 	s := acquire(t, source)
 	streaming(t, s)
 	db.insert("before")
-	db.exec("ALTER TABLE outbox.messages ADD COLUMN extra point DEFAULT '(1,2)'")
+	db.Exec("ALTER TABLE outbox.messages ADD COLUMN extra point DEFAULT '(1,2)'")
 	db.insert("with a column more")
-	db.exec("ALTER TABLE outbox.messages DROP COLUMN extra")
+	db.Exec("ALTER TABLE outbox.messages DROP COLUMN extra")
 	db.insert("with a column less")
-	db.exec("ALTER TABLE outbox.messages DROP COLUMN content_type; ALTER TABLE outbox.messages ADD COLUMN content_type varchar(50) DEFAULT 'x/y'")
+	db.Exec("ALTER TABLE outbox.messages DROP COLUMN content_type; ALTER TABLE outbox.messages ADD COLUMN content_type varchar(50) DEFAULT 'x/y'")
 	db.insert("with a column in another place")
 	ds := read(t, s, 4)
 	if got := strings.Join(texts(ds), ", "); got != "before, with a column more, with a column less, with a column in another place" {
@@ -45,10 +46,10 @@ func TestLargeValuesAndNullsArriveWhole(t *testing.T) {
 	s := acquire(t, source)
 	streaming(t, s)
 	// Out of line, compressed and not; and larger than any buffer.
-	db.exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', NULL), ('t', ''), ('t', convert_to(repeat('x', 900000), 'UTF8')),
+	db.Exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', NULL), ('t', ''), ('t', convert_to(repeat('x', 900000), 'UTF8')),
 		('t', (SELECT string_agg(sha256(i::text::bytea), '') FROM generate_series(1, 30000) i))`)
-	db.exec(`ALTER TABLE outbox.messages_0 ALTER COLUMN payload SET STORAGE EXTERNAL`)
-	db.exec(`INSERT INTO outbox.messages (topic, payload, segment) VALUES ('t', convert_to(repeat('y', 3000000), 'UTF8'), 0)`)
+	db.Exec(`ALTER TABLE outbox.messages_0 ALTER COLUMN payload SET STORAGE EXTERNAL`)
+	db.Exec(`INSERT INTO outbox.messages (topic, payload, segment) VALUES ('t', convert_to(repeat('y', 3000000), 'UTF8'), 0)`)
 	ds := read(t, s, 5)
 	if ds[0].Payload != nil || ds[1].Payload == nil || len(ds[1].Payload) != 0 {
 		t.Errorf("NULL came as %#v, empty as %#v", ds[0].Payload, ds[1].Payload)
@@ -65,7 +66,7 @@ func TestLargeValuesAndNullsArriveWhole(t *testing.T) {
 
 func TestShardsAreThoseOfTheTable(t *testing.T) {
 	t.Parallel()
-	conn := database{t, servers.TestDatabase(t)}.connect()
+	conn := database{testdb.New(t)}.Connect()
 	for i := range 40 {
 		name := strings.Repeat("ü/key-", i/5) + strconv.Itoa(i*i*i)
 		var want int
@@ -88,9 +89,9 @@ func TestAPublicationThatWasMadeAnewLosesNothing(t *testing.T) {
 	db.insert("1")
 	ds := read(t, s, 1)
 	settle(t, s, &ds[0])
-	db.exec("DROP PUBLICATION outbox")
+	db.Exec("DROP PUBLICATION outbox")
 	db.insert("2", "3")
-	db.exec(PublicationSQL("outbox"))
+	db.Exec(PublicationSQL("outbox"))
 	db.insert("4")
 	var got []string
 	for !strings.Contains(strings.Join(got, " "), "2 3 4") {
@@ -111,7 +112,7 @@ func TestAPublicationThatWasMadeAnewLosesNothing(t *testing.T) {
 			_ = s.Settle(t.Context(), relay.Settlement{Through: &b.Deliveries[n-1]}) // it may have lost its place
 		}
 	}
-	if cause := db.value("SELECT lost_reason FROM outbox.slots"); !strings.Contains(cause, "publication") {
+	if cause := db.Value("SELECT lost_reason FROM outbox.slots"); !strings.Contains(cause, "publication") {
 		t.Errorf("the state says %q", cause)
 	}
 }
@@ -120,26 +121,26 @@ func TestAPublicationThatWasMadeAnewLosesNothing(t *testing.T) {
 func TestAPipelineThatIsFullKeepsTheStreamAlive(t *testing.T) {
 	t.Parallel()
 	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"wal_sender_timeout": "600ms"}})
-	db := database{t, pg.URL("postgres")}
-	db.install()
+	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
+	db.Install()
 	source, _ := db.source("d", Config{})
 	s := acquire(t, source)
 	streaming(t, s)
 	slot := source.cfg.Slot
 	pid := func() string {
-		return db.value("SELECT coalesce(active_pid, 0) FROM pg_replication_slots WHERE slot_name = $1", slot)
+		return db.Value("SELECT coalesce(active_pid, 0) FROM pg_replication_slots WHERE slot_name = $1", slot)
 	}
 	before := pid()
-	db.exec(`INSERT INTO outbox.messages (topic, payload) SELECT 't', convert_to(repeat(md5(i::text), 100), 'UTF8') FROM generate_series(1, 5000) i`)
+	db.Exec(`INSERT INTO outbox.messages (topic, payload) SELECT 't', convert_to(repeat(md5(i::text), 100), 'UTF8') FROM generate_series(1, 5000) i`)
 	ds := read(t, s, 1)
-	began := db.value("SELECT clock_timestamp()::text")
+	began := db.Value("SELECT clock_timestamp()::text")
 	eventually(t, "several timeouts pass", func() bool {
 		return db.try("SELECT clock_timestamp() > $1::timestamptz + interval '3 s'", began)
 	})
 	if after := pid(); after != before || after == "0" {
 		t.Errorf("the stream of process %s was given up, now %s", before, after)
 	}
-	if n := db.value(`SELECT count(*) FROM pg_replication_slots s, outbox.slots p WHERE s.confirmed_flush_lsn > p.position`); n != "0" {
+	if n := db.Value(`SELECT count(*) FROM pg_replication_slots s, outbox.slots p WHERE s.confirmed_flush_lsn > p.position`); n != "0" {
 		t.Error("more is confirmed than is stored")
 	}
 	settle(t, s, &ds[0])
@@ -157,7 +158,7 @@ func TestAHugeTransactionTakesLittleMemory(t *testing.T) {
 	source, _ := db.source("d", Config{})
 	s := acquire(t, source)
 	streaming(t, s)
-	db.exec(`INSERT INTO outbox.messages (topic, key, payload) SELECT 't', (i % 100)::text, convert_to(i || repeat('x', 256), 'UTF8') FROM generate_series(1, $1::integer) i`, rows)
+	db.Exec(`INSERT INTO outbox.messages (topic, key, payload) SELECT 't', (i % 100)::text, convert_to(i || repeat('x', 256), 'UTF8') FROM generate_series(1, $1::integer) i`, rows)
 	var peak uint64
 	last := make(map[string]int)
 	for n := 0; n < rows; {
@@ -210,7 +211,7 @@ func TestAQuietLogIsKeptAliveByHeartbeats(t *testing.T) {
 	s := acquire(t, source)
 	streaming(t, s)
 	slot := source.cfg.Slot
-	from := db.value("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1", slot)
+	from := db.Value("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1", slot)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for !db.try("SELECT confirmed_flush_lsn > $2::pg_lsn FROM pg_replication_slots WHERE slot_name = $1", slot, from) {
@@ -226,9 +227,9 @@ func TestMessagesThatWereEmittedWrongAreNotDroppedInSilence(t *testing.T) {
 	source, _ := db.source("d", Config{})
 	s := acquire(t, source)
 	streaming(t, s)
-	db.exec("SELECT pg_logical_emit_message(true, 'outbox', 'garbage')")
-	db.exec("SELECT pg_logical_emit_message(true, 'other', 'not for us')")
-	conn := db.connect()
+	db.Exec("SELECT pg_logical_emit_message(true, 'outbox', 'garbage')")
+	db.Exec("SELECT pg_logical_emit_message(true, 'other', 'not for us')")
+	conn := db.Connect()
 	tx, err := conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -254,7 +255,7 @@ func TestMessagesThatWereEmittedWrongAreNotDroppedInSilence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := db.value("SELECT convert_from(payload, 'UTF8') FROM outbox.dead_letters"); got != "garbage" {
+	if got := db.Value("SELECT convert_from(payload, 'UTF8') FROM outbox.dead_letters"); got != "garbage" {
 		t.Errorf("the dead letter has %q", got)
 	}
 }

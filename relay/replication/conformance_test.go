@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
@@ -50,12 +51,12 @@ func TestTheLogIsASource(t *testing.T) {
 
 // stream makes a destination's slot, so that everything from here on comes by the log.
 func (db database) stream(destination string) {
-	db.t.Helper()
+	db.T.Helper()
 	source, _ := db.source(destination, Config{})
-	s := acquire(db.t, source)
-	streaming(db.t, s)
-	if err := s.Close(db.t.Context()); err != nil {
-		db.t.Fatal(err)
+	s := acquire(db.T, source)
+	streaming(db.T, s)
+	if err := s.Close(db.T.Context()); err != nil {
+		db.T.Fatal(err)
 	}
 }
 
@@ -65,7 +66,7 @@ func harness(db database, emit bool) relaytest.SourceHarness {
 	return relaytest.SourceHarness{
 		NoGroups: true,
 		Open: func(t *testing.T, o relaytest.SourceOptions) relay.Source {
-			db := database{t, db.url}
+			db := database{testdb.DB{T: t, URL: db.URL}}
 			cfg := Config{}
 			cfg.Table.Lease = o.Lease
 			s, l := db.source(o.Destination, cfg)
@@ -84,7 +85,7 @@ func harness(db database, emit bool) relaytest.SourceHarness {
 			crash(s, l)
 		},
 		DeadLetters: func(ctx context.Context, destination string) ([]relaytest.DeadLetter, error) {
-			rows, err := db.connect().Query(ctx, `SELECT message_id, convert_from(payload, 'UTF8'), attempts, reason, error
+			rows, err := db.Connect().Query(ctx, `SELECT message_id, convert_from(payload, 'UTF8'), attempts, reason, error
 				FROM outbox.dead_letters WHERE destination = $1 ORDER BY id`, destination)
 			if err != nil {
 				return nil, err
@@ -111,60 +112,17 @@ func (n noting) Acquire(ctx context.Context) (relay.Session, error) {
 	return session, err
 }
 
-// writerTx is a writer's transaction on a connection of its own.
-type writerTx struct {
-	conn *pgx.Conn
-	tx   pgx.Tx
-	emit bool
-}
-
+// begin starts transactions that write rows, or messages into the log alone.
 func (db database) begin(emit bool) func(ctx context.Context) (relaytest.SourceTx, error) {
 	return func(ctx context.Context) (relaytest.SourceTx, error) {
-		conn, err := pgx.ConnectConfig(ctx, db.config())
-		if err != nil {
-			return nil, err
-		}
-		tx, err := conn.Begin(ctx)
-		if err != nil {
-			hangUp(conn)
-			return nil, err
-		}
-		return &writerTx{conn, tx, emit}, nil
+		return db.Begin(ctx, func(ctx context.Context, tx pgx.Tx, ms []outbox.Message) error {
+			var writer outbox.Writer
+			write := writer.Write
+			if emit {
+				write = writer.Emit
+			}
+			_, err := write(ctx, tx, ms...)
+			return err
+		})
 	}
-}
-
-func (w *writerTx) Insert(ctx context.Context, ms ...outbox.Message) error {
-	var writer outbox.Writer
-	if w.emit {
-		_, err := writer.Emit(ctx, w.tx, ms...)
-		return err
-	}
-	_, err := writer.Write(ctx, w.tx, ms...)
-	return err
-}
-
-func (w *writerTx) Savepoint(ctx context.Context, f func() error) error {
-	if _, err := w.tx.Exec(ctx, "SAVEPOINT s"); err != nil {
-		return err
-	}
-	if err := f(); err != nil {
-		return err
-	}
-	_, err := w.tx.Exec(ctx, "ROLLBACK TO SAVEPOINT s; RELEASE SAVEPOINT s")
-	return err
-}
-
-func (w *writerTx) Lock(ctx context.Context, key string) error {
-	_, err := w.tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 1))", key)
-	return err
-}
-
-func (w *writerTx) Commit(ctx context.Context) error {
-	defer hangUp(w.conn)
-	return w.tx.Commit(ctx)
-}
-
-func (w *writerTx) Rollback(ctx context.Context) error {
-	defer hangUp(w.conn)
-	return w.tx.Rollback(ctx)
 }

@@ -2,7 +2,6 @@ package replication
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"strings"
@@ -13,41 +12,29 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 func TestMain(m *testing.M) { servers.Main(m) }
 
 // database is a fresh one with the outbox in it.
-type database struct {
-	t   testing.TB
-	url string
-}
+type database struct{ testdb.DB }
 
 func newDatabase(t testing.TB, config ...servers.PostgresConfig) database {
 	t.Helper()
-	db := database{t, servers.TestDatabase(t, config...)}
-	db.install()
+	db := database{testdb.New(t, config...)}
+	db.Install()
 	// The slots of a database keep it from being dropped.
 	t.Cleanup(func() { db.dropSlots() })
 	return db
-}
-
-func (db database) install() {
-	db.t.Helper()
-	conn := db.connect()
-	defer hangUp(conn)
-	if _, err := schema.Up(db.t.Context(), conn, schema.UpConfig{}); err != nil {
-		db.t.Fatal(err)
-	}
 }
 
 // dropSlots drops every slot of this database, and whoever streams from one.
 func (db database) dropSlots() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, db.url)
+	conn, err := pgx.Connect(ctx, db.URL)
 	if err != nil {
 		return // the server is gone, and its slots with it
 	}
@@ -64,49 +51,10 @@ func (db database) dropSlots() {
 	}
 }
 
-func (db database) config() *pgx.ConnConfig {
-	db.t.Helper()
-	cfg, err := pgx.ParseConfig(db.url)
-	if err != nil {
-		db.t.Fatal(err)
-	}
-	return cfg
-}
-
-func (db database) connect() *pgx.Conn {
-	db.t.Helper()
-	conn, err := pgx.Connect(db.t.Context(), db.url)
-	if err != nil {
-		db.t.Fatal(err)
-	}
-	db.t.Cleanup(func() { hangUp(conn) })
-	return conn
-}
-
-func (db database) exec(sql string, args ...any) {
-	db.t.Helper()
-	conn := db.connect()
-	defer hangUp(conn)
-	if _, err := conn.Exec(db.t.Context(), sql, args...); err != nil {
-		db.t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-func (db database) value(sql string, args ...any) string {
-	db.t.Helper()
-	conn := db.connect()
-	defer hangUp(conn)
-	var v any
-	if err := conn.QueryRow(db.t.Context(), sql, args...).Scan(&v); err != nil {
-		db.t.Fatalf("%s: %v", sql, err)
-	}
-	return fmt.Sprint(v)
-}
-
 func (db database) insert(texts ...string) {
-	db.t.Helper()
+	db.T.Helper()
 	for _, text := range texts {
-		db.exec(`INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', convert_to($1, 'UTF8'))`, text)
+		db.Exec(`INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', convert_to($1, 'UTF8'))`, text)
 	}
 }
 
@@ -138,23 +86,23 @@ func (l *lines) cut() {
 
 // source makes one whose connections can be cut.
 func (db database) source(destination string, cfg Config) (*Source, *lines) {
-	db.t.Helper()
+	db.T.Helper()
 	if cfg.Table.PollIdle == 0 {
 		cfg.Table.PollIdle = 5 * time.Millisecond
 	}
 	if cfg.Table.Logger == nil {
-		cfg.Table.Logger = slog.New(slog.NewTextHandler(testLog{db.t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		cfg.Table.Logger = slog.New(slog.NewTextHandler(testLog{db.T}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	if cfg.Slot == "" {
 		// The cluster is shared by databases, and slots are the cluster's.
-		cfg.Slot = SlotName(db.value("SELECT current_database()::text") + "_" + destination)
+		cfg.Slot = SlotName(db.Value("SELECT current_database()::text") + "_" + destination)
 	}
-	conn := db.config()
+	conn := db.Config()
 	l := &lines{}
 	conn.DialFunc = l.dial
 	s, err := New(conn, destination, cfg)
 	if err != nil {
-		db.t.Fatal(err)
+		db.T.Fatal(err)
 	}
 	return s, l
 }

@@ -18,15 +18,15 @@ func TestARelayOfTheTableIsRefusedWhileTheLogIsRead(t *testing.T) {
 	ds := read(t, s, 1)
 	settle(t, s, &ds[0])
 
-	table, err := polling.NewSnapshot(db.config(), "d", polling.SnapshotConfig{})
+	table, err := polling.NewSnapshot(db.Config(), "d", polling.SnapshotConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	guarded := Guard(db.config(), "d", table)
+	guarded := Guard(db.Config(), "d", table)
 	if _, err := guarded.Acquire(t.Context()); !errors.Is(err, ErrReadFromLog) || !outbox.IsPermanent(err) {
 		t.Fatalf("while the log is read: %v", err)
 	}
-	conn := db.connect()
+	conn := db.Connect()
 	abandon := HandoverConfig{Actor: "test", Abandon: true}
 	if err := Handover(t.Context(), conn, "d", ModeSnapshot, abandon); !errors.Is(err, ErrOwned) {
 		t.Fatalf("abandoned under its owner: %v", err)
@@ -47,7 +47,7 @@ func TestARelayOfTheTableIsRefusedWhileTheLogIsRead(t *testing.T) {
 	if err := Handover(t.Context(), conn, "d", ModeSnapshot, abandon); err != nil {
 		t.Fatal(err)
 	}
-	if n := db.value("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); n != "0" {
+	if n := db.Value("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); n != "0" {
 		t.Errorf("%s slots are left", n)
 	}
 	owned, err := guarded.Acquire(t.Context())
@@ -74,13 +74,13 @@ func TestARelayOfTheTableThatStoodByIsRefusedWhenTheLogIsRead(t *testing.T) {
 	logged, _ := db.source("d", Config{})
 	s := acquire(t, logged) // the table is read yet
 	cfg := polling.SnapshotConfig{}
-	table, err := polling.NewSnapshot(db.config(), "d", cfg)
+	table, err := polling.NewSnapshot(db.Config(), "d", cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	refusal := make(chan error, 1)
 	go func() {
-		owned, err := Guard(db.config(), "d", table).Acquire(t.Context())
+		owned, err := Guard(db.Config(), "d", table).Acquire(t.Context())
 		if err == nil {
 			_ = owned.Close(t.Context())
 		}

@@ -17,7 +17,7 @@ func TestAHandoverUnderLoadLosesRepeatsAndInvertsNothing(t *testing.T) {
 	eventually(t, "the log is read", db.streams)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	conn := db.connect()
+	conn := db.Connect()
 	for range rounds(t, 4) {
 		for _, to := range []Mode{ModeSnapshot, ModeReplication} {
 			if err := Handover(ctx, conn, "d", to, HandoverConfig{Actor: "test"}); err != nil {
@@ -41,7 +41,7 @@ func TestAHandoverUnderLoadLosesRepeatsAndInvertsNothing(t *testing.T) {
 	if n := l.repeated(); n > 0 {
 		t.Errorf("%d messages came twice", n)
 	}
-	if n := db.value("SELECT count(*) FROM outbox.audit WHERE verb = 'handover'"); n == "0" {
+	if n := db.Value("SELECT count(*) FROM outbox.audit WHERE verb = 'handover'"); n == "0" {
 		t.Error("the audit has no handover")
 	}
 	if len(c.log.all) > 0 {
@@ -52,7 +52,7 @@ func TestAHandoverUnderLoadLosesRepeatsAndInvertsNothing(t *testing.T) {
 func TestADestinationThatIsReadFromTheTableCanNotBeHandedOver(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	err := Handover(t.Context(), db.connect(), "d", ModeReplication, HandoverConfig{Actor: "test"})
+	err := Handover(t.Context(), db.Connect(), "d", ModeReplication, HandoverConfig{Actor: "test"})
 	if !errors.Is(err, ErrNotReplicated) {
 		t.Error(err)
 	}
@@ -66,7 +66,7 @@ func TestTheWayBackToTheTableWaitsForWhatWasDeliveredToBeVisible(t *testing.T) {
 	source, _ := db.source("d", Config{})
 	s := acquire(t, source)
 	streaming(t, s)
-	tx, err := db.connect().Begin(t.Context())
+	tx, err := db.Connect().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestTheWayBackToTheTableWaitsForWhatWasDeliveredToBeVisible(t *testing.T) {
 	s.mu.Lock()
 	s.unseen = append(s.unseen, uint64(xid)) // as if it had come by the log
 	s.mu.Unlock()
-	db.exec("UPDATE outbox.slots SET mode = 'snapshot'")
+	db.Exec("UPDATE outbox.slots SET mode = 'snapshot'")
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for s.makeAgain.IsZero() { // until it has given up for now

@@ -150,7 +150,7 @@ func (w *load) write(r *rand.Rand) {
 		}
 		if conn == nil || conn.IsClosed() {
 			var err error
-			if conn, err = pgx.Connect(context.Background(), w.db.url); err != nil {
+			if conn, err = pgx.Connect(context.Background(), w.db.URL); err != nil {
 				conn = nil
 				time.Sleep(20 * time.Millisecond) // its server is being killed
 				continue
@@ -329,7 +329,7 @@ func eventually(t *testing.T, what string, f func() bool) {
 func (db database) try(sql string, args ...any) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, db.url)
+	conn, err := pgx.Connect(ctx, db.URL)
 	if err != nil {
 		return false
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
 // ended stops the writers, waits until everything has come, and checks the ledger.
@@ -45,11 +46,11 @@ func TestASlotThatIsDroppedUnderLoadLosesNothing(t *testing.T) {
 	w := startLoad(db, l, 4)
 	c := consume(t, db, l, Config{})
 	eventually(t, "the log is read", db.streams)
-	slot := db.value("SELECT slot FROM outbox.slots")
+	slot := db.Value("SELECT slot FROM outbox.slots")
 	for range rounds(t, 3) {
 		l.flows(t, 30)
 		eventually(t, "the slot is dropped", func() bool {
-			conn := db.connect()
+			conn := db.Connect()
 			defer hangUp(conn)
 			_, _ = conn.Exec(t.Context(), "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1 AND active", slot)
 			_, err := conn.Exec(t.Context(), "SELECT pg_drop_replication_slot($1)", slot)
@@ -61,7 +62,7 @@ func TestASlotThatIsDroppedUnderLoadLosesNothing(t *testing.T) {
 	if !c.log.contains("is gone") {
 		t.Errorf("no alarm names the cause: %q", c.log.all)
 	}
-	if cause := db.value("SELECT lost_reason FROM outbox.slots WHERE lost_at IS NOT NULL"); !strings.Contains(cause, "is gone") {
+	if cause := db.Value("SELECT lost_reason FROM outbox.slots WHERE lost_at IS NOT NULL"); !strings.Contains(cause, "is gone") {
 		t.Errorf("the state says %q", cause)
 	}
 }
@@ -87,10 +88,10 @@ func TestASlotThatSomebodyElseHasMadeOrAdvancedIsNotTrusted(t *testing.T) {
 			})
 			db.insert("3")
 			if what == "advanced" {
-				db.exec("SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())", slot)
+				db.Exec("SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())", slot)
 			} else {
-				db.exec("SELECT pg_drop_replication_slot($1)", slot)
-				db.exec("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot)
+				db.Exec("SELECT pg_drop_replication_slot($1)", slot)
+				db.Exec("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot)
 			}
 			db.insert("4")
 			s = acquire(t, source)
@@ -99,7 +100,7 @@ func TestASlotThatSomebodyElseHasMadeOrAdvancedIsNotTrusted(t *testing.T) {
 			if got != "2 3 4" && got != "1 2 3" {
 				t.Errorf("read %q", got)
 			}
-			if cause := db.value("SELECT lost_reason FROM outbox.slots"); !strings.Contains(cause, "beyond") {
+			if cause := db.Value("SELECT lost_reason FROM outbox.slots"); !strings.Contains(cause, "beyond") {
 				t.Errorf("the state says %q", cause)
 			}
 		})
@@ -113,8 +114,8 @@ func TestASlotThatIsInvalidatedUnderLoadLosesNothing(t *testing.T) {
 			t.Parallel()
 			pg := servers.OwnPostgres(t, servers.PostgresConfig{Major: major, Settings: map[string]string{
 				"max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB", "min_wal_size": "32MB"}})
-			db := database{t, pg.URL("postgres")}
-			db.install()
+			db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
+			db.Install()
 			l := newLedger()
 			w := startLoad(db, l, 3)
 			c := consume(t, db, l, Config{})
@@ -123,9 +124,9 @@ func TestASlotThatIsInvalidatedUnderLoadLosesNothing(t *testing.T) {
 				l.flows(t, 30)
 				c.stop() // nobody reads, and the log goes on
 				eventually(t, "the slot is invalidated", func() bool {
-					db.exec("SELECT pg_switch_wal()")
-					db.exec("CREATE TABLE IF NOT EXISTS filler (x text); INSERT INTO filler SELECT repeat(md5(i::text), 50) FROM generate_series(1, 4000) i")
-					db.exec("CHECKPOINT")
+					db.Exec("SELECT pg_switch_wal()")
+					db.Exec("CREATE TABLE IF NOT EXISTS filler (x text); INSERT INTO filler SELECT repeat(md5(i::text), 50) FROM generate_series(1, 4000) i")
+					db.Exec("CHECKPOINT")
 					return db.try("SELECT wal_status = 'lost' FROM pg_replication_slots WHERE plugin = 'pgoutput'")
 				})
 				c = consume(t, db, l, Config{})
@@ -155,8 +156,8 @@ func TestAPromotedStandbyWithoutTheSlotLosesNothingThatItHas(t *testing.T) {
 
 func promotion(t *testing.T, major string) {
 	primary := servers.OwnPostgres(t, servers.PostgresConfig{Major: major})
-	db := database{t, primary.URL("postgres")}
-	db.install()
+	db := database{testdb.DB{T: t, URL: primary.URL("postgres")}}
+	db.Install()
 	standby := servers.OwnStandby(t, primary)
 	l := newLedger()
 	w := startLoad(db, l, 3)
@@ -164,9 +165,9 @@ func promotion(t *testing.T, major string) {
 	eventually(t, "the log is read", db.streams)
 	l.flows(t, 100)
 	// The standby falls behind what is delivered.
-	promoted := database{t, standby.URL("postgres")}
-	promoted.exec("ALTER SYSTEM SET primary_conninfo = ''")
-	promoted.exec("SELECT pg_reload_conf()")
+	promoted := database{testdb.DB{T: t, URL: standby.URL("postgres")}}
+	promoted.Exec("ALTER SYSTEM SET primary_conninfo = ''")
+	promoted.Exec("SELECT pg_reload_conf()")
 	eventually(t, "the standby receives nothing", func() bool { return promoted.try("SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)") })
 	l.flows(t, 100)
 	w.stop()
@@ -197,7 +198,7 @@ func promotion(t *testing.T, major string) {
 // delivered of them stays delivered, as of any message that the primary has lost.
 func survivors(t *testing.T, db database, l *ledger) {
 	t.Helper()
-	conn := db.connect()
+	conn := db.Connect()
 	defer hangUp(conn)
 	rows, err := conn.Query(t.Context(), "SELECT convert_from(payload, 'UTF8') FROM outbox.messages")
 	if err != nil {
@@ -232,21 +233,21 @@ func survivors(t *testing.T, db database, l *ledger) {
 func TestAFailoverSlotIsReadOnAfterAPromotion(t *testing.T) {
 	t.Parallel()
 	primary := servers.OwnPostgres(t, servers.PostgresConfig{Major: "18"})
-	db := database{t, primary.URL("postgres")}
-	db.install()
+	db := database{testdb.DB{T: t, URL: primary.URL("postgres")}}
+	db.Install()
 	standby := servers.OwnStandby(t, primary, servers.StandbyConfig{Settings: map[string]string{"sync_replication_slots": "on"}})
 	// What the log sends has reached the standby.
-	db.exec("ALTER SYSTEM SET synchronized_standby_slots = '" + standby.Slot() + "'")
-	db.exec("SELECT pg_reload_conf()")
+	db.Exec("ALTER SYSTEM SET synchronized_standby_slots = '" + standby.Slot() + "'")
+	db.Exec("SELECT pg_reload_conf()")
 	l := newLedger()
 	w := startLoad(db, l, 3)
 	c := consume(t, db, l, Config{})
 	eventually(t, "the log is read", db.streams)
 	l.flows(t, 100)
 	w.stop()
-	follower := database{t, standby.URL("postgres")}
+	follower := database{testdb.DB{T: t, URL: standby.URL("postgres")}}
 	eventually(t, "the slot is on the standby", func() bool {
-		db.exec("SELECT pg_log_standby_snapshot()") // by which the primary's slot advances
+		db.Exec("SELECT pg_log_standby_snapshot()") // by which the primary's slot advances
 		return follower.try("SELECT EXISTS (SELECT FROM pg_replication_slots WHERE plugin = 'pgoutput' AND to_jsonb(pg_replication_slots) ->> 'synced' = 'true' AND NOT temporary)")
 	})
 	again := startLoad(db, l, 0)
@@ -291,8 +292,8 @@ func TestAFailoverSlotIsReadOnAfterAPromotion(t *testing.T) {
 func TestAServerThatIsKilledUnderLoadLosesNothing(t *testing.T) {
 	t.Parallel()
 	pg := servers.OwnPostgres(t)
-	db := database{t, pg.URL("postgres")}
-	db.install()
+	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
+	db.Install()
 	l := newLedger()
 	w := startLoad(db, l, 3)
 	c := consume(t, db, l, Config{})
@@ -323,7 +324,7 @@ func TestAServerThatIsKilledUnderLoadLosesNothing(t *testing.T) {
 // committed adds what the database has.
 func committed(t *testing.T, db database, l *ledger) {
 	t.Helper()
-	conn := db.connect()
+	conn := db.Connect()
 	defer hangUp(conn)
 	rows, err := conn.Query(t.Context(), "SELECT convert_from(payload, 'UTF8') FROM outbox.messages")
 	if err != nil {
@@ -347,7 +348,7 @@ func TestARelayThatIsKilledAtAnyPointLosesAndRepeatsNothingThatWasSettled(t *tes
 	total := 0
 	var unsettled []string
 	for round := range 12 {
-		conn := db.connect()
+		conn := db.Connect()
 		for range 3 {
 			tx, err := conn.Begin(ctx)
 			if err != nil {
@@ -392,7 +393,7 @@ func TestARelayThatIsKilledAtAnyPointLosesAndRepeatsNothingThatWasSettled(t *tes
 		crash(s, lines)
 		s = acquire(t, source)
 		if !s.isStreaming() {
-			t.Fatalf("round %d: the log could be read on, and isn't: %s", round, db.value("SELECT lost_reason FROM outbox.slots"))
+			t.Fatalf("round %d: the log could be read on, and isn't: %s", round, db.Value("SELECT lost_reason FROM outbox.slots"))
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
 func TestAPoolerThatPassesNoReplicationConnectionOnIsRefused(t *testing.T) {
@@ -20,10 +21,10 @@ func TestAPoolerThatPassesNoReplicationConnectionOnIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			direct := db.config()
+			direct := db.Config()
 			pooler := servers.OwnPgBouncer(t, servers.PgBouncerConfig{
 				Server: net.JoinHostPort(direct.Host, strconv.Itoa(int(direct.Port))), Settings: settings})
-			s, _ := database{t, pooler.URL(direct.Database)}.source("d", Config{})
+			s, _ := database{testdb.DB{T: t, URL: pooler.URL(direct.Database)}}.source("d", Config{})
 			if passesReplication(t) && settings["ignore_startup_parameters"] == "" {
 				wal, err := s.connectWAL(t.Context())
 				if err != nil {
@@ -33,7 +34,7 @@ func TestAPoolerThatPassesNoReplicationConnectionOnIsRefused(t *testing.T) {
 				return
 			}
 			refused(t, s, ErrPooler, "the address of the server itself")
-			if n := db.value("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); n != "0" {
+			if n := db.Value("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); n != "0" {
 				t.Errorf("%s slots were left behind", n)
 			}
 		})

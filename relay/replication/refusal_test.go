@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay/polling"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -38,8 +39,8 @@ func refused(t *testing.T, s *Source, want error, words ...string) {
 func TestAServerThatDoesNotLogEnoughIsRefused(t *testing.T) {
 	t.Parallel()
 	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"wal_level": "replica"}})
-	db := database{t, pg.URL("postgres")}
-	db.install()
+	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
+	db.Install()
 	s, _ := db.source("d", Config{})
 	refused(t, s, ErrWALLevel, "ALTER SYSTEM SET wal_level = logical", "snapshot")
 }
@@ -47,12 +48,12 @@ func TestAServerThatDoesNotLogEnoughIsRefused(t *testing.T) {
 func TestAServerWithoutAFreeSlotIsRefused(t *testing.T) {
 	t.Parallel()
 	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"max_replication_slots": "1"}})
-	db := database{t, pg.URL("postgres")}
-	db.install()
-	db.exec("SELECT pg_create_physical_replication_slot('other')")
+	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
+	db.Install()
+	db.Exec("SELECT pg_create_physical_replication_slot('other')")
 	s, _ := db.source("d", Config{})
 	refused(t, s, ErrNoSlotFree, "max_replication_slots")
-	db.exec("SELECT pg_drop_replication_slot('other')")
+	db.Exec("SELECT pg_drop_replication_slot('other')")
 	streaming(t, acquire(t, s)) // nothing was left behind
 	db.dropSlots()
 }
@@ -60,27 +61,27 @@ func TestAServerWithoutAFreeSlotIsRefused(t *testing.T) {
 func TestAStandbyIsRefused(t *testing.T) {
 	t.Parallel()
 	primary := servers.OwnPostgres(t)
-	db := database{t, primary.URL("postgres")}
-	db.install()
+	db := database{testdb.DB{T: t, URL: primary.URL("postgres")}}
+	db.Install()
 	standby := servers.OwnStandby(t, primary)
-	s, _ := database{t, standby.URL("postgres")}.source("d", Config{})
+	s, _ := database{testdb.DB{T: t, URL: standby.URL("postgres")}}.source("d", Config{})
 	refused(t, s, polling.ErrStandby, "primary")
 }
 
 func TestARoleThatMayNotReplicateOrPublishIsRefused(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	role := "relay_" + db.value("SELECT current_database()::text")
-	db.exec("CREATE ROLE " + role + " LOGIN")
+	role := "relay_" + db.Value("SELECT current_database()::text")
+	db.Exec("CREATE ROLE " + role + " LOGIN")
 	t.Cleanup(func() {
-		conn, err := pgx.Connect(context.Background(), db.url)
+		conn, err := pgx.Connect(context.Background(), db.URL)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer hangUp(conn)
 		_, _ = conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role)
 	})
-	db.exec(schema.Grants("", role, ""))
+	db.Exec(schema.Grants("", role, ""))
 	source := func() *Source {
 		s, _ := db.source("d", Config{})
 		s.conn.User = role
@@ -92,9 +93,9 @@ func TestARoleThatMayNotReplicateOrPublishIsRefused(t *testing.T) {
 		return s
 	}
 	refused(t, source(), ErrNoReplication, "ALTER ROLE", role, "REPLICATION")
-	db.exec("ALTER ROLE " + role + " REPLICATION")
+	db.Exec("ALTER ROLE " + role + " REPLICATION")
 	refused(t, source(), ErrPublication, PublicationSQL("outbox"))
-	db.exec(PublicationSQL("outbox"))
+	db.Exec(PublicationSQL("outbox"))
 
 	// That is all it needs.
 	s := acquire(t, source())
@@ -118,7 +119,7 @@ func TestAPublicationThatWouldLeaveMessagesOutIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			db.exec("CREATE PUBLICATION mine " + with)
+			db.Exec("CREATE PUBLICATION mine " + with)
 			s, _ := db.source("d", Config{Publication: "mine"})
 			refused(t, s, ErrPublication, "CREATE PUBLICATION")
 		})
@@ -129,9 +130,9 @@ func TestASlotOfAnotherPluginIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	s, _ := db.source("d", Config{})
-	db.exec("SELECT pg_create_logical_replication_slot($1, 'test_decoding')", s.cfg.Slot)
+	db.Exec("SELECT pg_create_logical_replication_slot($1, 'test_decoding')", s.cfg.Slot)
 	refused(t, s, ErrSlotTaken, "test_decoding")
-	if n := db.value("SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", s.cfg.Slot); n != "1" {
+	if n := db.Value("SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", s.cfg.Slot); n != "1" {
 		t.Error("it was dropped")
 	}
 }

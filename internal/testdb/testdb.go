@@ -1,0 +1,79 @@
+// Package testdb is a fresh database for a test, with what the tests of strategies do with one.
+package testdb
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// DB is a database that is dropped at the end of its test. Its methods end the test when they fail.
+type DB struct {
+	T   testing.TB
+	URL string
+}
+
+// New makes an empty one, in the cluster that tests share unless config asks for another.
+func New(t testing.TB, config ...servers.PostgresConfig) DB {
+	t.Helper()
+	return DB{t, servers.TestDatabase(t, config...)}
+}
+
+// Install makes the outbox's tables.
+func (db DB) Install() {
+	db.T.Helper()
+	conn := db.Connect()
+	defer hangUp(conn)
+	if _, err := schema.Up(db.T.Context(), conn, schema.UpConfig{}); err != nil {
+		db.T.Fatal(err)
+	}
+}
+
+func (db DB) Config() *pgx.ConnConfig {
+	db.T.Helper()
+	cfg, err := pgx.ParseConfig(db.URL)
+	if err != nil {
+		db.T.Fatal(err)
+	}
+	return cfg
+}
+
+// Connect opens a connection for as long as the test runs.
+func (db DB) Connect() *pgx.Conn {
+	db.T.Helper()
+	conn, err := pgx.Connect(db.T.Context(), db.URL)
+	if err != nil {
+		db.T.Fatal(err)
+	}
+	db.T.Cleanup(func() { hangUp(conn) })
+	return conn
+}
+
+// Exec runs statements on a connection of their own.
+func (db DB) Exec(sql string, args ...any) {
+	db.T.Helper()
+	conn := db.Connect()
+	defer hangUp(conn)
+	if _, err := conn.Exec(db.T.Context(), sql, args...); err != nil {
+		db.T.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// Value is the only value that a query returns, as text.
+func (db DB) Value(sql string, args ...any) string {
+	db.T.Helper()
+	conn := db.Connect()
+	defer hangUp(conn)
+	var v any
+	if err := conn.QueryRow(db.T.Context(), sql, args...).Scan(&v); err != nil {
+		db.T.Fatalf("%s: %v", sql, err)
+	}
+	return fmt.Sprint(v)
+}
+
+func hangUp(conn *pgx.Conn) { _ = conn.Close(context.Background()) }
