@@ -20,7 +20,7 @@ type Config struct {
 	Select func(*outbox.Message) bool
 
 	// Batch is how many messages are read at once, and at most given to the broker in one call.
-	// Default 1500.
+	// Default 3,000.
 	Batch int
 
 	// MaxInFlight bounds the messages that are read and not settled, MaxInFlightBytes their size. At
@@ -30,7 +30,8 @@ type Config struct {
 	MaxInFlightBytes int
 
 	// Stripes is how many calls to the broker run at once. Keys are spread over them by shard, so a key
-	// is never in two calls. 1 to 64, default 4.
+	// is never in two calls. Few make large calls, which cost a broker least; where a call waits for its slowest
+	// message, as with HTTP, more of them keep a key that is slow from holding up the others. 1 to 64, default 2.
 	Stripes int
 
 	// MaxAttempts is how many failures of a message are counted before OnExhausted applies. Outages
@@ -111,10 +112,10 @@ func (c Config) withDefaults() (Config, error) {
 	if c.OnExhausted == "" {
 		c.OnExhausted = DeadLetter
 	}
-	def(&c.Batch, 1500)
+	def(&c.Batch, 3000)
 	def(&c.MaxInFlight, max(6000, 2*c.Batch))
 	def(&c.MaxInFlightBytes, 8<<20)
-	def(&c.Stripes, 4)
+	def(&c.Stripes, 2)
 	def(&c.MaxAttempts, 10)
 	def(&c.MaxHeldLanes, 10_000)
 	defD(&c.Backoff.Initial, 100*time.Millisecond)

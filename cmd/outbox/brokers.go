@@ -33,6 +33,15 @@ type brokerKind struct {
 	formats bool
 }
 
+// callsAtOnce is how many calls a relay has on their way: the relay's default, except where each message is a request of
+// its own and the slowest one holds up its call.
+func callsAtOnce(b config.Broker) int {
+	if b.Webhook != nil || b.GRPC != nil || b.SQS != nil || b.SNS != nil || b.PubSub != nil {
+		return 4
+	}
+	return 0
+}
+
 // brokerSetting is what brokers get beside their configuration.
 type brokerSetting struct {
 	stdout io.Writer

@@ -353,6 +353,7 @@ func (d *daemon) runPart(ctx context.Context, p part) error {
 		Batch:            delivery.Batch,
 		MaxInFlight:      delivery.MaxInFlight,
 		MaxInFlightBytes: int(c.Delivery.MaxInFlightBytes),
+		Stripes:          callsAtOnce(c.Broker),
 		MaxAttempts:      c.Delivery.MaxAttempts,
 		OnExhausted:      relay.Policy(c.Delivery.OnExhausted),
 		Backoff:          relay.Backoff{Initial: c.Delivery.Backoff.Initial, Max: c.Delivery.Backoff.Max},

@@ -33,13 +33,13 @@ func TestAPriorityIsTakenFirst(t *testing.T) {
 func TestTypesAreTakenInTheirOrder(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.exec(`INSERT INTO events (topic, key, payload, event_type) VALUES
+	db.Exec(`INSERT INTO events (topic, key, payload, event_type) VALUES
 		('t', 'a', 'other', 'audit'), ('t', 'b', 'order 1', 'order_create'), ('t', 'c', 'ad 1', 'ad_create'),
 		('t', 'd', 'order 2', 'order_create'), ('t', 'e', 'ad 2', 'ad_create')`)
 	m := events()
 	m.Types = []string{"ad_create", "order_create"}
 	m.Claim = schema.Claim{Status: "taken", Since: "locked_until", Counts: true}
-	source, err := NewLease(db.config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
+	source, err := NewLease(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

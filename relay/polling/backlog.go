@@ -18,11 +18,15 @@ type backlog struct {
 	open  []chunk // the others that are not read to their end
 	last  int64   // id of all
 	after int64   // everything up to here has been returned
+	asked int64   // and everything up to here has been asked for
 	step  int64   // ids that the next page spans
 
-	asked   *pageQuery // of the page after the last one that was returned
-	through int64      // where that ends
+	pages *pages // nil before the first page and after the last
 }
+
+// askedAhead is how many pages are asked for at a time: one that is being read, and one that the server has at hand
+// when that is done.
+const askedAhead = 2
 
 // chunk is a stretch of the index: these transactions have no message outside of these ids. A
 // transaction larger than a chunk is a chunk of its own, in which ids are found by the index.
@@ -39,7 +43,7 @@ const chunkSize = 2000
 
 // newBacklog measures what next sees and prev doesn't (and a little more, that next doesn't see), and will return what has an id greater than after.
 func newBacklog(ctx context.Context, r *reader, prev, next *txSnapshot, after int64) (*backlog, error) {
-	b := &backlog{next: *next, after: after}
+	b := &backlog{next: *next, after: after, asked: after}
 	var singles []xidRange
 	for _, within := range between(prev, next) {
 		if within.lo == within.hi {
@@ -85,59 +89,83 @@ func (b *backlog) done() bool {
 	return len(b.open)+len(b.ahead) == 0
 }
 
-// read returns the next page of at most limit messages, or nil after the last. It asks for the page that
-// follows, so that the server has it ready when it is wanted; life is the context for that.
+// read returns the next page of at most limit messages, or nil after the last. It asks for the pages that
+// follow, so that the server has them ready when they are wanted; life is the context for that.
 //
 // A page spans a stretch of ids, and ids are unique, so it reads no more than that many rows, however
 // many chunks share the stretch. Where ids are sparse (rolled back, or other shard groups') the
 // stretch is made longer.
 func (b *backlog) read(life context.Context, r *reader, limit, maxBytes int) (*page, error) {
 	for !b.done() {
-		if b.asked == nil {
-			b.ask(life, r, limit)
+		if b.pages == nil {
+			b.pages = r.pages(life)
 		}
-		asked := b.asked
-		b.asked = nil
-		pg, cut, err := r.readPage(asked, maxBytes)
+		if err := b.ask(limit); err != nil {
+			return nil, err
+		}
+		pg, q, cut, err := b.pages.read(maxBytes)
 		if err != nil {
 			return nil, err
 		}
 		n := len(pg.deliveries)
-		switch {
-		case cut:
+		if cut {
+			// What was asked for lies behind what is missing.
 			b.after = pg.deliveries[n-1].Position
+			b.asked = b.after
 			b.step /= 2
-		default:
-			b.after = b.through
-			if n < asked.limit/2+1 {
+			err = b.pages.discard()
+		} else {
+			b.after = q.through
+			if n < q.limit*2/5 {
 				b.step = min(2*b.step, 1<<40)
 			}
 		}
-		if n > 0 {
-			if !b.done() {
-				b.ask(life, r, limit)
-			}
-			return pg, nil
+		if err == nil && !b.done() {
+			err = b.ask(limit)
 		}
-		r.pool.put(pg)
+		if err != nil || n == 0 {
+			r.pool.put(pg)
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if b.done() {
+			err = b.close()
+		}
+		return pg, err
 	}
-	return nil, nil
+	return nil, b.close()
 }
 
-// ask asks for the page of at most limit messages after those that were returned.
-func (b *backlog) ask(life context.Context, r *reader, limit int) {
-	after := b.after
-	if len(b.open) == 0 {
-		after = max(after, b.ahead[0].ids.first-1)
+// close lets others use the connection.
+func (b *backlog) close() (err error) {
+	if b.pages != nil {
+		err = b.pages.close()
+		b.pages = nil
 	}
-	b.step = max(b.step, int64(limit))
-	b.through = min(b.last, after+b.step)
-	for len(b.ahead) > 0 && b.ahead[0].ids.first <= b.through {
-		b.open = append(b.open, b.ahead[0])
-		b.ahead = b.ahead[1:]
+	return err
+}
+
+// ask asks for pages of at most limit messages after those that were asked for.
+func (b *backlog) ask(limit int) error {
+	for len(b.pages.asked) < askedAhead && b.asked < b.last {
+		after := b.asked
+		if len(b.ahead) > 0 && !slices.ContainsFunc(b.open, func(c chunk) bool { return c.ids.last > after }) {
+			after = max(after, b.ahead[0].ids.first-1)
+		}
+		b.step = max(b.step, int64(limit))
+		b.asked = min(b.last, after+b.step)
+		for len(b.ahead) > 0 && b.ahead[0].ids.first <= b.asked {
+			b.open = append(b.open, b.ahead[0])
+			b.ahead = b.ahead[1:]
+		}
+		slices.SortFunc(b.open, func(x, y chunk) int { return cmp.Compare(x.xids.lo, y.xids.lo) })
+		if err := b.pages.ask(&b.next, b.ranges(after, b.asked), pageQuery{after, b.asked, limit}); err != nil {
+			return err
+		}
 	}
-	slices.SortFunc(b.open, func(x, y chunk) int { return cmp.Compare(x.xids.lo, y.xids.lo) })
-	b.asked = r.askPage(life, &b.next, b.ranges(after, b.through), after, b.through, limit)
+	return nil
 }
 
 // ranges lists the transactions of the chunks that share ids with after < id <= through. Neighbours are

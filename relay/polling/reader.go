@@ -246,49 +246,93 @@ func (r *reader) message(pg *page, row [][]byte) (*relay.Delivery, error) {
 	return d, err
 }
 
-// pageQuery is a page that was asked for. The server may work on it while the one before is published.
-type pageQuery struct {
-	rows  *pgconn.ResultReader
-	limit int
+// pages is a pipeline of pages that were asked for. The server works on them while those before are published. Nothing
+// else may use the connection until it is closed.
+type pages struct {
+	reader   *reader
+	pipeline *pgconn.Pipeline
+	asked    []pageQuery // in order
 }
 
-// askPage asks for at most limit messages of a window with after < id <= through. Nothing else may use the
-// connection until readPage has the answer.
-func (r *reader) askPage(ctx context.Context, next *txSnapshot, ranges []xidRange, after, through int64, limit int) *pageQuery {
+type pageQuery struct {
+	after, through int64
+	limit          int
+}
+
+func (r *reader) pages(ctx context.Context) *pages {
+	return &pages{reader: r, pipeline: r.conn.PgConn().StartPipeline(ctx)}
+}
+
+// ask asks for at most limit messages of a window with after < id <= through.
+func (p *pages) ask(next *txSnapshot, ranges []xidRange, q pageQuery) error {
+	r := p.reader
 	statement := r.page
 	lo, hi := arrays(ranges)
 	if len(ranges) == 1 {
 		statement = r.stretch
 		lo, hi = strconv.AppendUint(nil, ranges[0].lo, 10), strconv.AppendUint(nil, ranges[0].hi, 10)
 	}
-	return &pageQuery{limit: limit, rows: r.conn.PgConn().ExecStatement(ctx, statement, [][]byte{
+	p.asked = append(p.asked, q)
+	p.pipeline.SendQueryStatement(statement, [][]byte{
 		lo, hi, r.groups, r.group,
-		strconv.AppendInt(nil, after, 10), strconv.AppendInt(nil, through, 10),
-		[]byte(next.text), strconv.AppendInt(nil, int64(limit), 10),
-	}, textFormat, binaryFormat)}
+		strconv.AppendInt(nil, q.after, 10), strconv.AppendInt(nil, q.through, 10),
+		[]byte(next.text), strconv.AppendInt(nil, int64(q.limit), 10),
+	}, textFormat, binaryFormat)
+	p.pipeline.SendPipelineSync() // each page is a transaction of its own
+	if err := p.pipeline.Flush(); err != nil {
+		return fmt.Errorf("ask for a page: %w", err)
+	}
+	return nil
 }
 
-// readPage takes the answer. cut says that there were more messages than a page has room for, be it by
+// read takes the first answer that is due. cut says that there were more messages than a page has room for, be it by
 // their number or their bytes.
-func (r *reader) readPage(q *pageQuery, maxBytes int) (pg *page, cut bool, err error) {
-	pg = r.pool.get()
+func (p *pages) read(maxBytes int) (pg *page, q pageQuery, cut bool, err error) {
+	pg = p.reader.pool.get()
 	var decodeErr error
-	for q.rows.NextRow() {
-		// Rows come by id, so a page that is full of bytes ends here and the next one begins.
-		if cut = cut || pg.arena.bytes >= maxBytes && len(pg.deliveries) > 0; cut || decodeErr != nil {
-			continue
+	q, err = p.answer(func(rows *pgconn.ResultReader) {
+		for rows.NextRow() {
+			// Rows come by id, so a page that is full of bytes ends here and the next one begins.
+			if cut = cut || pg.arena.bytes >= maxBytes && len(pg.deliveries) > 0; cut || decodeErr != nil {
+				continue
+			}
+			_, decodeErr = p.reader.message(pg, rows.Values())
 		}
-		_, decodeErr = r.message(pg, q.rows.Values())
-	}
-	if _, err = q.rows.Close(); err == nil {
+	})
+	if err == nil {
 		err = decodeErr
 	}
 	if err != nil {
-		r.pool.put(pg)
-		return nil, false, fmt.Errorf("read a page: %w", err)
+		p.reader.pool.put(pg)
+		return nil, q, false, fmt.Errorf("read a page: %w", err)
 	}
-	return pg, cut || len(pg.deliveries) == q.limit, nil
+	if n := len(pg.deliveries); n == q.limit && pg.deliveries[n-1].Position < q.through {
+		cut = true
+	}
+	return pg, q, cut, nil
 }
+
+// discard lets go of all that was asked for.
+func (p *pages) discard() error {
+	for len(p.asked) > 0 {
+		if _, err := p.answer(func(*pgconn.ResultReader) {}); err != nil {
+			return fmt.Errorf("leave a page: %w", err)
+		}
+	}
+	return nil
+}
+
+func (p *pages) answer(read func(*pgconn.ResultReader)) (q pageQuery, err error) {
+	q = p.asked[0]
+	p.asked = append(p.asked[:0], p.asked[1:]...)
+	if err := results(p.pipeline, read); err != nil {
+		return q, err
+	}
+	_, err = p.pipeline.GetResults() // of the Sync
+	return q, err
+}
+
+func (p *pages) close() error { return p.pipeline.Close() }
 
 // span is what chunkSQL finds.
 type span struct {

@@ -28,7 +28,7 @@ func DefaultDestination() Destination {
 			HoldAfter:        time.Second,
 			MaxInFlight:      6000,
 			MaxInFlightBytes: 8 << 20,
-			Batch:            1500,
+			Batch:            3000,
 		},
 		Lease:        3 * time.Second,
 		Poll:         Poll{Busy: time.Millisecond, Idle: 100 * time.Millisecond},

@@ -25,7 +25,7 @@ func TestEveryDefaultIsAsDocumented(t *testing.T) {
 			MaxAttempts: 10, OnExhausted: "dead_letter",
 			Backoff:   config.Backoff{Initial: 100 * time.Millisecond, Max: time.Minute},
 			Outage:    config.Outage{Initial: 100 * time.Millisecond, Max: time.Second},
-			HoldAfter: time.Second, MaxInFlight: 6000, MaxInFlightBytes: 8388608, Batch: 1500,
+			HoldAfter: time.Second, MaxInFlight: 6000, MaxInFlightBytes: 8388608, Batch: 3000,
 		},
 		Lease: 3 * time.Second, Poll: config.Poll{Busy: time.Millisecond, Idle: 100 * time.Millisecond},
 		DrainTimeout: 10 * time.Second,
@@ -63,7 +63,7 @@ func TestAnInstanceNeedsNoFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := l.Config; c.Name != "relay" || len(c.Destinations) != 1 || c.Destinations[0].Broker.Stdout == nil || c.Destinations[0].Delivery.Batch != 1500 {
+	if c := l.Config; c.Name != "relay" || len(c.Destinations) != 1 || c.Destinations[0].Broker.Stdout == nil || c.Destinations[0].Delivery.Batch != 3000 {
 		t.Errorf("configuration %+v", c)
 	}
 }
@@ -190,7 +190,7 @@ destinations:
     broker: {stdout: {}}
     delivery: *patient
 `, config.Input{})
-	if got := l.Config.Destinations[1].Delivery; got.MaxAttempts != 99 || got.Batch != 1500 {
+	if got := l.Config.Destinations[1].Delivery; got.MaxAttempts != 99 || got.Batch != 3000 {
 		t.Errorf("aliased section %+v", got)
 	}
 }
