@@ -91,7 +91,7 @@ func NewExactlyOnce(cfg Config, exactly ExactlyOnceConfig) (*ExactlyOnce, error)
 		open: newUnsettled(), seats: make(chan *seat, ids)}
 	for n := range ids {
 		s := newSeat(b)
-		s.tx = &transactor{id: e.transactionalID(n), open: e.open}
+		s.tx = &transactor{id: e.transactionalID(e.group, n), open: e.open}
 		s.tx.record.Topic, s.tx.record.Key = e.topic, []byte(s.tx.id)
 		e.all = append(e.all, s)
 		e.seats <- s
@@ -99,12 +99,15 @@ func NewExactlyOnce(cfg Config, exactly ExactlyOnceConfig) (*ExactlyOnce, error)
 	return e, nil
 }
 
-func (e *ExactlyOnce) transactionalID(n int) string {
-	return e.id + "-" + strconv.Itoa(e.group) + "-" + strconv.Itoa(n)
+func (e *ExactlyOnce) transactionalID(group, n int) string {
+	return e.id + "-" + strconv.Itoa(group) + "-" + strconv.Itoa(n)
 }
 
+// markName ends the keys of marks, in place of an id's number.
+const markName = "mark"
+
 // markKey is the key of the record that says how far to read.
-func (e *ExactlyOnce) markKey() string { return e.id + "-" + strconv.Itoa(e.group) + "-mark" }
+func (e *ExactlyOnce) markKey() string { return e.id + "-" + strconv.Itoa(e.group) + "-" + markName }
 
 // Publish sends batch in one transaction, or several if a key changes its topic in between or the batch is large,
 // and returns when these have been committed. Errors are as those of Broker.Publish. It needs a session of Source, whose
@@ -234,36 +237,51 @@ func (e *ExactlyOnce) read(ctx context.Context) (map[string]*part, error) {
 		if len(strangers) == 0 {
 			return cursors, nil
 		}
-		for _, id := range strangers {
-			s := &seat{broker: e.broker, tx: &transactor{id: id}}
-			if err := s.produce(ctx); err != nil {
-				return nil, err
-			}
-			s.discard()
+		if err := e.fenceStrangers(ctx, strangers); err != nil {
+			return nil, err
 		}
 	}
 }
 
-// strangers are the ids of other shard groups among the keys of the topic.
-func (e *ExactlyOnce) strangers(cursors map[string]*part) (found []string) {
-	for id := range cursors {
-		group, n, ok := e.parseID(id)
-		if ok && (group != e.group || n >= ids) {
-			found = append(found, id)
+// strangers are the other shard groups that have begun: each has left a mark before anything else.
+func (e *ExactlyOnce) strangers(cursors map[string]*part) (groups []int) {
+	for key := range cursors {
+		if group, _, ok := e.parseKey(key); ok && group != e.group && !slices.Contains(groups, group) {
+			groups = append(groups, group)
 		}
 	}
-	return found
+	return groups
 }
 
-func (e *ExactlyOnce) parseID(id string) (group, n int, ok bool) {
-	rest, ok := strings.CutPrefix(id, e.id+"-")
+// fenceStrangers fences all ids of other shard groups, those too that have published nothing.
+func (e *ExactlyOnce) fenceStrangers(ctx context.Context, groups []int) error {
+	for _, group := range groups {
+		var all sync.WaitGroup
+		var errs [ids]error
+		for n := range ids {
+			s := &seat{broker: e.broker, tx: &transactor{id: e.transactionalID(group, n)}}
+			all.Go(func() {
+				errs[n] = s.produce(ctx)
+				s.discard()
+			})
+		}
+		all.Wait()
+		if err := errors.Join(errs[:]...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parseKey takes a key of the cursor topic apart. id is false for a mark.
+func (e *ExactlyOnce) parseKey(key string) (group int, id, ok bool) {
+	rest, ok := strings.CutPrefix(key, e.id+"-")
 	if !ok {
-		return 0, 0, false
+		return 0, false, false
 	}
 	first, second, ok := strings.Cut(rest, "-")
-	group, err1 := strconv.Atoi(first)
-	n, err2 := strconv.Atoi(second)
-	return group, n, ok && err1 == nil && err2 == nil
+	group, err := strconv.Atoi(first)
+	return group, second != markName, ok && err == nil
 }
 
 // inherit begins a session with what was published before it and isn't settled.
@@ -275,7 +293,7 @@ func (e *ExactlyOnce) inherit(ctx context.Context, cursors map[string]*part) err
 	}
 	held := map[string]map[name]bool{}
 	for id, p := range cursors {
-		if _, _, ok := e.parseID(id); !ok {
+		if _, isID, ok := e.parseKey(id); !ok || !isID {
 			continue
 		}
 		attempt := p.attempt

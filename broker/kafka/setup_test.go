@@ -61,6 +61,13 @@ func connect(t testing.TB, seeds ...string) *cluster {
 func (c *cluster) topic(partitions int, config ...string) string {
 	c.t.Helper()
 	name := "t-" + outbox.NewID().String()
+	c.create(name, partitions, config...)
+	return name
+}
+
+// create creates a topic and waits until it can be used.
+func (c *cluster) create(name string, partitions int, config ...string) {
+	c.t.Helper()
 	configs := map[string]*string{}
 	for i := 0; i < len(config); i += 2 {
 		configs[config[i]] = &config[i+1]
@@ -75,7 +82,6 @@ func (c *cluster) topic(partitions int, config ...string) string {
 		}
 		return err
 	})
-	return name
 }
 
 // await waits until a condition holds.
