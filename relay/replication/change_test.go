@@ -145,7 +145,7 @@ func TestAPipelineThatIsFullKeepsTheStreamAlive(t *testing.T) {
 	}
 	settle(t, s, &ds[0])
 	read(t, s, 4999)
-	db.dropSlots()
+	db.DropSlots()
 }
 
 // One transaction, larger than anything that is kept in memory. 1,000,000 rows with OUTBOX_REPLICATION_ROUNDS.

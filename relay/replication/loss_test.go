@@ -136,7 +136,7 @@ func TestASlotThatIsInvalidatedUnderLoadLosesNothing(t *testing.T) {
 				}
 			}
 			ended(t, db, w, c)
-			db.dropSlots()
+			db.DropSlots()
 		})
 	}
 }
@@ -191,7 +191,7 @@ func promotion(t *testing.T, major string) {
 	if !c.log.contains("promoted") {
 		t.Errorf("no alarm names the cause: %q", c.log.all)
 	}
-	promoted.dropSlots()
+	promoted.DropSlots()
 }
 
 // survivors makes the ledger forget the commits that an asynchronous standby had not received. What was
@@ -286,7 +286,7 @@ func TestAFailoverSlotIsReadOnAfterAPromotion(t *testing.T) {
 	if before == 0 {
 		t.Error("nothing came before")
 	}
-	follower.dropSlots()
+	follower.DropSlots()
 }
 
 func TestAServerThatIsKilledUnderLoadLosesNothing(t *testing.T) {
@@ -318,7 +318,7 @@ func TestAServerThatIsKilledUnderLoadLosesNothing(t *testing.T) {
 	if len(c.log.all) > 0 {
 		t.Errorf("alarms though the slot was there: %q", c.log.all)
 	}
-	db.dropSlots()
+	db.DropSlots()
 }
 
 // committed adds what the database has.

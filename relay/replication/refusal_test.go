@@ -55,7 +55,7 @@ func TestAServerWithoutAFreeSlotIsRefused(t *testing.T) {
 	refused(t, s, ErrNoSlotFree, "max_replication_slots")
 	db.Exec("SELECT pg_drop_replication_slot('other')")
 	streaming(t, acquire(t, s)) // nothing was left behind
-	db.dropSlots()
+	db.DropSlots()
 }
 
 func TestAStandbyIsRefused(t *testing.T) {
