@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
@@ -26,29 +24,8 @@ func newDatabase(t testing.TB, config ...servers.PostgresConfig) database {
 	db := database{testdb.New(t, config...)}
 	db.Install()
 	// The slots of a database keep it from being dropped.
-	t.Cleanup(func() { db.dropSlots() })
+	t.Cleanup(func() { db.DropSlots() })
 	return db
-}
-
-// dropSlots drops every slot of this database, and whoever streams from one.
-func (db database) dropSlots() {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, db.URL)
-	if err != nil {
-		return // the server is gone, and its slots with it
-	}
-	defer hangUp(conn)
-	for {
-		var left int
-		err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_replication_slots WHERE database = current_database()`).Scan(&left)
-		if err != nil || left == 0 || ctx.Err() != nil {
-			return
-		}
-		_, _ = conn.Exec(ctx, `SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = current_database() AND active`)
-		_, _ = conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database() AND NOT active`)
-		time.Sleep(5 * time.Millisecond) // a walsender takes a moment to end
-	}
 }
 
 func (db database) insert(texts ...string) {
