@@ -25,7 +25,7 @@ var directions = map[string][]string{
 	"schema":                          {},
 	"relay":                           {""},
 	"relay/polling":                   {"", "schema", "relay"},
-	"relay/mapped":                    {"", "schema", "relay"},
+	"relay/mapped":                    {"", "schema", "relay", "relay/replication"}, // the log over a table
 	"relay/replication":               {"", "schema", "relay", "relay/polling"},
 	"route":                           {""},
 	"format":                          {"", "route"},

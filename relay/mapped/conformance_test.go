@@ -18,11 +18,7 @@ import (
 // "15,16,17".
 func onMajors(t *testing.T, harness func(database) relaytest.SourceHarness) {
 	t.Parallel()
-	majors := []string{"14", "18"}
-	if more := os.Getenv("OUTBOX_TEST_MAJORS"); more != "" {
-		majors = strings.Split(more, ",")
-	}
-	for _, major := range majors {
+	for _, major := range majors() {
 		t.Run("PostgreSQL "+major, func(t *testing.T) {
 			t.Parallel()
 			relaytest.RunSource(t, func(t *testing.T) relaytest.SourceHarness {
@@ -30,6 +26,13 @@ func onMajors(t *testing.T, harness func(database) relaytest.SourceHarness) {
 			})
 		})
 	}
+}
+
+func majors() []string {
+	if more := os.Getenv("OUTBOX_TEST_MAJORS"); more != "" {
+		return strings.Split(more, ",")
+	}
+	return []string{"14", "18"}
 }
 
 func TestAdvisoryIsASource(t *testing.T) {

@@ -52,6 +52,10 @@ type SourceHarness struct {
 	// RepeatsBehindHolds says that after a crash everything comes again that was settled behind a message set
 	// aside, as of a strategy whose place can't pass one.
 	RepeatsBehindHolds bool
+
+	// WholeTransactions says that a successor begins with a whole transaction: of one that was settled in part,
+	// everything comes again.
+	WholeTransactions bool
 }
 
 // SourceOptions says which source is wanted.
@@ -107,6 +111,9 @@ func RunSource(t *testing.T, open func(t *testing.T) SourceHarness) {
 	t.Run("capabilities", func(t *testing.T) { h = open(t) })
 	if !h.RepeatsMoreAfter {
 		run("a crash behind a hold repeats what the strategy says, neither more nor less", (*sourceCase).crashBehindHold)
+	}
+	if h.WholeTransactions {
+		run("a transaction that was settled in part comes again as a whole", (*sourceCase).wholeTransactions)
 	}
 	if !h.WritersQueue {
 		run("a late commit of a lower id is not skipped", (*sourceCase).lateCommit)
@@ -192,8 +199,20 @@ func (c *sourceCase) begin() SourceTx {
 	return tx
 }
 
-// write commits messages in one transaction.
+// write commits messages in one transaction; each in one of its own, where a part of a transaction is none that can
+// be settled.
 func (c *sourceCase) write(ms ...outbox.Message) {
+	c.Helper()
+	if c.h.WholeTransactions {
+		for i := range ms {
+			c.writeTogether(ms[i])
+		}
+		return
+	}
+	c.writeTogether(ms...)
+}
+
+func (c *sourceCase) writeTogether(ms ...outbox.Message) {
 	c.Helper()
 	tx := c.begin()
 	c.check("insert", tx.Insert(c.ctx, ms...))
@@ -574,6 +593,31 @@ func (c *sourceCase) crashBehindHold() {
 			c.Errorf("after the crash %q came again, want no more than the message that waits", again)
 		}
 	}
+}
+
+func (c *sourceCase) wholeTransactions() {
+	source := c.open(SourceOptions{})
+	c.writeTogether(notes("k", 1, 2)...)
+	c.writeTogether(notes("k", 3, 5)...)
+	for _, crash := range []bool{false, true} {
+		s := c.acquire(source)
+		ds := s.expect("1", "2", "3", "4", "5")
+		s.through(&ds[0])
+		if crash {
+			s.crash()
+		} else {
+			s.close()
+		}
+	}
+	s := c.acquire(source)
+	ds := s.expect("1", "2", "3", "4", "5")
+	s.through(&ds[3])
+	s.close()
+	s = c.acquire(source)
+	ds = s.expect("3", "4", "5")
+	s.through(&ds[2])
+	s.close()
+	c.acquire(source).nothing()
 }
 
 func (c *sourceCase) interrupted() {

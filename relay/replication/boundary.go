@@ -155,13 +155,17 @@ func (s *session) tryDropSlot(ctx context.Context, conn *pgx.Conn) (done bool, e
 
 // evict ends the process that streams from the slot.
 func (s *session) evict(ctx context.Context, conn *pgx.Conn) error {
+	return evict(ctx, conn, s.source.cfg.Slot)
+}
+
+func evict(ctx context.Context, conn *pgx.Conn, slot string) error {
 	var pid int
 	var application string
 	var ended bool
 	err := conn.QueryRow(ctx, `SELECT a.pid, coalesce(a.application_name, ''),
 		CASE WHEN a.application_name LIKE $2 || '%' THEN pg_terminate_backend(a.pid) ELSE false END
 		FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = $1`,
-		s.source.cfg.Slot, applicationPrefix).Scan(&pid, &application, &ended)
+		slot, applicationPrefix).Scan(&pid, &application, &ended)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil // it has ended
@@ -169,7 +173,7 @@ func (s *session) evict(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("end the former stream: %w", err)
 	case !ended:
 		return fmt.Errorf("slot %q is read by process %d (%q), which is no relay of this outbox: stop that, or give the destination another slot name",
-			s.source.cfg.Slot, pid, application)
+			slot, pid, application)
 	}
 	return nil
 }

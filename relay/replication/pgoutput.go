@@ -51,6 +51,7 @@ type relation struct {
 	namespace string
 	name      string
 	columns   []column
+	list      []string // their names, when somebody has asked for them
 }
 
 type column struct {

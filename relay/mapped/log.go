@@ -1,0 +1,272 @@
+package mapped
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/replication"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// Log is the strategy of the write-ahead log: what is inserted into the table is delivered in the order of commits,
+// and no row is read or changed. One relay reads at a time, others stand by.
+//
+// The replication slot is all the memory that there is. It stands at a commit before everything that is not
+// settled, so a crash, and a stop too, repeat the rest: a transaction of which a part was settled as a whole, and what
+// was delivered behind a message that waits. A slot that is gone has lost what was committed meanwhile: Acquire says so
+// and makes no new one.
+type Log struct {
+	source
+	log LogConfig
+}
+
+// LogConfig names what the log is read through. Both have to be there: see replication.SlotSQL and
+// replication.TablePublicationSQL. All fields are required.
+type LogConfig struct {
+	Slot        string
+	Publication string
+}
+
+var (
+	_ relay.Source  = (*Log)(nil)
+	_ relay.Session = (*logSession)(nil)
+)
+
+// NewLog returns a source. It reports every fault of m and cfg at once and connects to nothing yet. conn must lead to
+// the primary itself, as a role with the attribute REPLICATION and SELECT on the table.
+func NewLog(conn *pgx.ConnConfig, m schema.Mapping, cfg Config, log LogConfig) (*Log, error) {
+	if log.Slot == "" || log.Publication == "" {
+		return nil, fmt.Errorf("mapped: the slot is %q and the publication %q, both have to be named", log.Slot, log.Publication)
+	}
+	s := &Log{log: log}
+	return s, s.init(conn, m, cfg)
+}
+
+// Acquire waits until no other relay reads the slot. Errors that waiting can't cure are marked by outbox.Permanent: a
+// mapping that doesn't fit the table, a standby, a pooler, and what replication.OpenTail refuses.
+func (s *Log) Acquire(ctx context.Context) (relay.Session, error) {
+	return s.acquire(ctx, func(ctx context.Context) (_ relay.Session, err error) {
+		var owning, other *pgx.Conn
+		t, err := s.open(ctx, &owning, &other)
+		if err != nil {
+			return nil, err
+		}
+		defer hangUp(other)
+		defer func() {
+			if err != nil {
+				hangUp(owning)
+			}
+		}()
+		if err := refusePooler(ctx, owning, other); err != nil {
+			return nil, err
+		}
+		var zone string
+		if err := other.QueryRow(ctx, "SELECT current_setting('TimeZone')").Scan(&zone); err != nil {
+			return nil, fmt.Errorf("ask for the time zone: %w", err)
+		}
+		if err := s.awaitLock(ctx, owning, t.nameLock("slot "+s.log.Slot), "another relay reads the log"); err != nil {
+			return nil, err
+		}
+		tail, err := replication.OpenTail(ctx, s.conn, replication.TailConfig{
+			Name: s.owner, Slot: s.log.Slot, Publication: s.log.Publication, Table: t.info.TableName(),
+		})
+		if err != nil {
+			return nil, err
+		}
+		return &logSession{source: &s.source, table: t, tail: tail, rows: newLogRows(t, zone), holds: newLogHolds(),
+			link: newLink(owning, s.cfg.Lease, ping)}, nil
+	})
+}
+
+// logSession owns a slot. Next runs in one goroutine, the rest in another.
+type logSession struct {
+	source *source
+	link   *link // whoever has its lock owns the slot
+	table  *table
+	tail   *replication.Tail
+	rows   *logRows // of Next
+	holds  *logHolds
+
+	mu      sync.Mutex
+	entries []*logEntry // not done with, or behind such a one, in order
+}
+
+// logEntry is a row on its way. Its texts are kept for the case that it becomes a dead letter: its author may have
+// deleted it from the table.
+type logEntry struct {
+	number     uint64
+	row        *logRow
+	done, held bool
+}
+
+// runAheadOfLog is how many messages are read behind one that waits. The slot keeps the log from there on.
+const runAheadOfLog = 100_000
+
+func (s *logSession) Next(ctx context.Context, limit int) (relay.Batch, error) {
+	if err := s.link.failure(); err != nil {
+		return relay.Batch{}, err
+	}
+	if s.full() {
+		return relay.Batch{}, pause(ctx, s.source.cfg.PollIdle)
+	}
+	var batch relay.Batch
+	_, err := s.tail.Read(ctx, limit, func(i *replication.Insert) error {
+		d, row, err := s.rows.read(i)
+		if err != nil {
+			return err
+		}
+		d.Ref, d.Position = i.Number, int64(i.Number)
+		if s.table.numbered() {
+			d.Position = number(row.id)
+		}
+		batch.Deliveries = append(batch.Deliveries, d)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.entries = append(s.entries, &logEntry{number: i.Number, row: row})
+		return nil
+	})
+	if failure := s.link.failure(); failure != nil {
+		err = failure // it has lost the right to the slot, and perhaps the stream for that reason
+	}
+	return batch, err
+}
+
+// full says that no more is read: too much is set aside, or stands behind what is.
+func (s *logSession) full() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.holds.size() >= s.source.maxHolds() || len(s.entries) >= runAheadOfLog && s.entries[0].held
+}
+
+// Settle stores dead letters, and then tells the server how far everything is settled. A crash between the two repeats
+// a dead letter, which is stored once.
+func (s *logSession) Settle(ctx context.Context, x relay.Settlement) error {
+	return s.link.do(func(conn *pgx.Conn) error {
+		if err := s.bury(ctx, conn, append(append([]relay.Dead(nil), x.Dead...), x.HeldDead...)); err != nil {
+			return err
+		}
+		through := s.note(&x)
+		for i := range x.Hold {
+			s.holds.add(&x.Hold[i])
+		}
+		for _, d := range x.HeldDelivered {
+			s.holds.remove(d)
+		}
+		for i := range x.HeldRetry {
+			s.holds.retry(&x.HeldRetry[i])
+		}
+		for i := range x.HeldDead {
+			s.holds.remove(x.HeldDead[i].Delivery)
+		}
+		if through == 0 {
+			return nil
+		}
+		if err := s.tail.Settled(through); err != nil {
+			return fmt.Errorf("%w: %w", relay.ErrLeaseLost, err)
+		}
+		return nil
+	})
+}
+
+// note marks what is done with and what is set aside, and returns up to where everything is done; 0 if that is
+// not further than before.
+func (s *logSession) note(x *relay.Settlement) (through uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range x.Hold {
+		if e := s.entry(x.Hold[i].Delivery.Ref); e != nil {
+			e.held = true
+		}
+	}
+	if x.Through != nil {
+		for _, e := range s.entries {
+			if e.number > x.Through.Ref {
+				break
+			}
+			s.finish(e, !e.held)
+		}
+	}
+	for _, d := range x.HeldDelivered {
+		s.finish(s.entry(d.Ref), true)
+	}
+	for i := range x.HeldDead {
+		s.finish(s.entry(x.HeldDead[i].Delivery.Ref), true)
+	}
+	for len(s.entries) > 0 && s.entries[0].done {
+		through = s.entries[0].number
+		s.entries = s.entries[1:]
+	}
+	return through
+}
+
+func (s *logSession) finish(e *logEntry, done bool) {
+	if e != nil && done {
+		e.done, e.row = true, nil
+	}
+}
+
+// entry finds a message: numbers follow one another.
+func (s *logSession) entry(ref uint64) *logEntry {
+	if len(s.entries) == 0 || ref < s.entries[0].number || ref-s.entries[0].number >= uint64(len(s.entries)) {
+		return nil
+	}
+	return s.entries[ref-s.entries[0].number]
+}
+
+// bury writes rows into the table for dead letters as they came by the log.
+func (s *logSession) bury(ctx context.Context, conn *pgx.Conn, dead []relay.Dead) error {
+	if len(dead) == 0 {
+		return nil
+	}
+	if s.table.dead == nil {
+		return outbox.Permanent(fmt.Errorf("%w (table %s: %w)", errNoPlace, s.table.name, dead[0].Err))
+	}
+	b := &pgx.Batch{}
+	for i := range dead {
+		s.mu.Lock()
+		e := s.entry(dead[i].Delivery.Ref)
+		s.mu.Unlock()
+		if e == nil || e.row == nil {
+			return errors.New("a dead letter is not among the messages that are under way")
+		}
+		sql, args := s.table.burySQL(e.row, &dead[i])
+		b.Queue(sql, args...)
+	}
+	if err := conn.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("keep dead letters: %w", explain(err))
+	}
+	return nil
+}
+
+func (s *logSession) Lanes(_ context.Context, limit int) ([]relay.HeldLane, error) {
+	return s.holds.heads(limit), s.link.failure()
+}
+
+func (s *logSession) Held(_ context.Context, lane string, limit int) ([]relay.Delivery, error) {
+	return s.holds.first(lane, limit), s.link.failure()
+}
+
+// Expires is until when the server surely keeps the session with the lock.
+func (s *logSession) Expires() time.Time { return s.link.expires() }
+
+// Close confirms what is settled and lets another relay read.
+func (s *logSession) Close(context.Context) error {
+	err := s.tail.Close()
+	if lost := s.link.failure(); lost != nil {
+		err = lost
+	} else if err != nil {
+		err = fmt.Errorf("%w: %w", relay.ErrLeaseLost, err)
+	}
+	if closeErr := s.link.close(nil); err == nil {
+		err = closeErr
+	}
+	s.source.active.Store(false)
+	return err
+}

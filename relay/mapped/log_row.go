@@ -1,0 +1,251 @@
+package mapped
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/replication"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// logRow is an inserted row, with the texts of its columns.
+type logRow struct {
+	id      string
+	columns map[string]int // shared by rows of one layout
+	values  []replication.Value
+}
+
+// text returns a column; nil for NULL.
+func (r *logRow) text(name string) []byte {
+	at, there := r.columns[name]
+	if !there || r.values[at].Null {
+		return nil
+	}
+	return r.values[at].Text
+}
+
+// logRows makes of inserts what decode reads, so that a message is the same whichever way it comes. One goroutine at
+// a time.
+type logRows struct {
+	table *table
+	zone  *time.Location // of columns without one
+	topic []schema.TemplatePart
+	key   []schema.TemplatePart
+
+	layout  []string // of the last insert
+	columns map[string]int
+	decoded [][]byte
+}
+
+func newLogRows(t *table, zone string) *logRows {
+	r := &logRows{table: t, zone: time.UTC, decoded: make([][]byte, columnCount+len(t.headers))}
+	if found, err := time.LoadLocation(zone); err == nil {
+		r.zone = found
+	}
+	r.topic, _ = schema.ParseTemplate(t.mapping.Topic) // they were validated
+	r.key, _ = schema.ParseTemplate(t.mapping.Key)
+	return r
+}
+
+// lay learns where the columns of a layout are.
+func (r *logRows) lay(columns []string) error {
+	r.layout, r.columns = columns, make(map[string]int, len(columns))
+	for i, name := range columns {
+		r.columns[name] = i
+	}
+	m := &r.table.mapping
+	want := []string{m.ID, m.MessageID, m.AggregateType, m.AggregateID, m.EventType, m.Payload, m.ContentType, m.Headers, m.CreatedAt, m.DeliverAt}
+	for _, p := range append(append([]schema.TemplatePart(nil), r.topic...), r.key...) {
+		want = append(want, p.Column)
+	}
+	for _, h := range m.HeaderColumns {
+		want = append(want, h.Column)
+	}
+	for _, name := range want {
+		if _, there := r.columns[name]; name != "" && !there {
+			return outbox.Permanent(fmt.Errorf("%w: the publication doesn't send the column %q of table %s, which the mapping names: it has a column list, the table was "+
+				"changed, or the column is a generated one, which only PostgreSQL 18 sends (publish_generated_columns)", schema.ErrMapping, name, r.table.name))
+		}
+	}
+	return nil
+}
+
+func (r *logRows) read(i *replication.Insert) (d relay.Delivery, kept *logRow, err error) {
+	if len(r.layout) != len(i.Columns) || len(i.Columns) > 0 && &r.layout[0] != &i.Columns[0] {
+		if err := r.lay(i.Columns); err != nil {
+			return d, nil, err
+		}
+	}
+	kept = &logRow{columns: r.columns, values: keep(i.Values)}
+	if err := r.fill(kept); err != nil {
+		return d, nil, err
+	}
+	var of row
+	if err := r.table.decode(&d, &of, r.decoded); err != nil {
+		return d, nil, err
+	}
+	kept.id = of.id
+	return d, kept, nil
+}
+
+// keep copies values into one piece of memory.
+func keep(values []replication.Value) []replication.Value {
+	size := 0
+	for i := range values {
+		size += len(values[i].Text)
+	}
+	buf := make([]byte, 0, size)
+	kept := make([]replication.Value, len(values))
+	for i := range values {
+		from := len(buf)
+		buf = append(buf, values[i].Text...)
+		kept[i] = replication.Value{Null: values[i].Null, Text: buf[from:len(buf):len(buf)]}
+	}
+	return kept
+}
+
+// fill puts the columns in the order and the formats in which selectList has them.
+func (r *logRows) fill(row *logRow) (err error) {
+	m, v := &r.table.mapping, r.decoded
+	var none [8]byte
+	v[colID], v[colBy], v[colAttempts] = r.asText(m.ID, row.text(m.ID)), none[:], none[:]
+	text := func(name string) []byte { return r.asText(name, row.text(name)) }
+	v[colMessageID] = text(m.MessageID)
+	if v[colTopic], err = r.template(r.topic, row); err != nil {
+		return err
+	}
+	if v[colKey], err = r.template(r.key, row); err != nil {
+		return err
+	}
+	v[colAggregateType], v[colAggregateID], v[colEventType] = text(m.AggregateType), text(m.AggregateID), text(m.EventType)
+	if v[colPayload], err = r.bytes(m.Payload, row); err != nil {
+		return err
+	}
+	v[colContentType], v[colHeaders] = text(m.ContentType), row.text(m.Headers)
+	v[colCreatedAt], v[colDeliverAt], v[colNextAttempt] = r.moment(row.text(m.CreatedAt)), r.moment(row.text(m.DeliverAt)), nil
+	for i, h := range m.HeaderColumns {
+		v[columnCount+i] = text(h.Column)
+	}
+	return nil
+}
+
+// bytes returns a payload or a key: of a bytea its bytes.
+func (r *logRows) bytes(name string, row *logRow) ([]byte, error) {
+	text := row.text(name)
+	if c := r.table.info.Column(name); text == nil || c == nil || c.Kind != schema.KindBytes {
+		return text, nil
+	}
+	digits, found := bytes.CutPrefix(text, []byte(`\x`))
+	if !found {
+		return nil, fmt.Errorf("column %q is a bytea and didn't come in hexadecimal digits", name)
+	}
+	raw := make([]byte, hex.DecodedLen(len(digits)))
+	if _, err := hex.Decode(raw, digits); err != nil {
+		return nil, fmt.Errorf("column %q: %w", name, err)
+	}
+	return raw, nil
+}
+
+// template is what table.template is in SQL.
+func (r *logRows) template(parts []schema.TemplatePart, row *logRow) ([]byte, error) {
+	if len(parts) == 1 && parts[0].Column != "" {
+		raw, err := r.bytes(parts[0].Column, row)
+		return r.asText(parts[0].Column, raw), err
+	}
+	var all []byte
+	for _, p := range parts {
+		if p.Column == "" {
+			all = append(all, p.Text...)
+			continue
+		}
+		text := row.text(p.Column)
+		if text == nil {
+			return nil, nil
+		}
+		if r.table.info.Column(p.Column).Kind == schema.KindBytes {
+			text = bytes.TrimPrefix(text, []byte(`\x`))
+		}
+		all = append(all, r.asText(p.Column, text)...)
+	}
+	return all, nil
+}
+
+// asText makes of what a type puts out what a cast to text makes of it, where that differs.
+func (r *logRows) asText(name string, text []byte) []byte {
+	c := r.table.info.Column(name)
+	switch {
+	case text == nil || c == nil:
+		return text
+	case c.Kind == schema.KindBoolean && string(text) == "t":
+		return []byte("true")
+	case c.Kind == schema.KindBoolean && string(text) == "f":
+		return []byte("false")
+	case strings.HasPrefix(c.Type, "character("):
+		return bytes.TrimRight(text, " ")
+	}
+	return text
+}
+
+// moment reads a time in ISO format into that of the server's binary output. What is no time of our calendar becomes
+// the end or NULL, as timestamp has it.
+func (r *logRows) moment(text []byte) []byte {
+	if text == nil {
+		return nil
+	}
+	const epoch = 946684800000000 // 2000-01-01
+	us := int64(math.MinInt64)
+	if string(text) == "infinity" {
+		us = math.MaxInt64
+	} else if at, err := parseMoment(string(text), r.zone); err == nil {
+		us = at.UnixMicro() - epoch
+	}
+	return binary.BigEndian.AppendUint64(nil, uint64(us))
+}
+
+func parseMoment(text string, zone *time.Location) (at time.Time, err error) {
+	for _, layout := range []string{"2006-01-02 15:04:05.999999", "2006-01-02 15:04:05.999999Z07", "2006-01-02 15:04:05.999999Z07:00", "2006-01-02 15:04:05.999999Z07:00:00"} {
+		if at, err = time.ParseInLocation(layout, text, zone); err == nil {
+			return at, nil
+		}
+	}
+	return at, err
+}
+
+// burySQL inserts a row as it came by the log into the table for dead letters: columns of the same names, and
+// over them what became of the message.
+func (t *table) burySQL(row *logRow, dead *relay.Dead) (sql string, args []any) {
+	outcome := map[string]any{"reason": string(dead.Reason), "error": errorText(dead.Err), "attempts": fmt.Sprint(dead.Delivery.Attempts)}
+	if name := t.mapping.Failure.Error; name != "" {
+		outcome[name] = outcome["error"]
+	}
+	if name := t.mapping.Failure.Attempts; name != "" {
+		outcome[name] = outcome["attempts"]
+	}
+	var names, values []string
+	for _, c := range t.dead.Columns {
+		value, there := outcome[c.Name]
+		if at, of := row.columns[c.Name]; of && !there {
+			value, there = nil, true
+			if v := row.values[at]; !v.Null {
+				value = string(v.Text)
+			}
+		}
+		switch {
+		case c.Generated:
+		case c.Name == "dead_at":
+			names, values = append(names, schema.QuoteIdentifier(c.Name)), append(values, "now()")
+		case there:
+			args = append(args, value)
+			names, values = append(names, schema.QuoteIdentifier(c.Name)), append(values, fmt.Sprintf("$%d::text::%s", len(args), c.Type))
+		}
+	}
+	return fmt.Sprintf("INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE VALUES (%s) ON CONFLICT DO NOTHING",
+		t.dead.TableName(), strings.Join(names, ", "), strings.Join(values, ", ")), args
+}

@@ -1,0 +1,221 @@
+package mapped
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/relaytest"
+	"github.com/pgoutbox/outbox/relay/replication"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// newLogDatabase has a slot, which has a name that no other database of the server uses.
+func newLogDatabase(t testing.TB, config ...servers.PostgresConfig) (database, LogConfig) {
+	t.Helper()
+	db := newDatabase(t, config...)
+	log := LogConfig{Slot: db.Value("SELECT 'mapped_' || oid::text FROM pg_database WHERE datname = current_database()"), Publication: "events_log"}
+	db.Exec(replication.TablePublicationSQL(log.Publication, schema.TableName{Schema: "public", Name: "events"}))
+	db.Exec(replication.SlotSQL(log.Slot))
+	t.Cleanup(db.DropSlots) // or the database couldn't be dropped
+	return db, log
+}
+
+// logged is the mapping of events where no row is marked.
+func logged() schema.Mapping {
+	m := events()
+	m.Done, m.Failure = schema.Done{}, schema.Failure{DeadTable: "dead_events"}
+	return m
+}
+
+func crashLog(s relay.Session) {
+	session := s.(*logSession)
+	session.tail.Abort()
+	crash(session.source, session.link)
+}
+
+func TestLogIsASource(t *testing.T) {
+	t.Parallel()
+	for _, major := range majors() {
+		t.Run("PostgreSQL "+major, func(t *testing.T) {
+			t.Parallel()
+			relaytest.RunSource(t, func(t *testing.T) relaytest.SourceHarness {
+				db, log := newLogDatabase(t, servers.PostgresConfig{Major: major})
+				h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewLog(conn, logged(), cfg, log) })
+				h.ConnectionOwns, h.RepeatsBehindHolds, h.WholeTransactions = true, true, true
+				h.Crash = crashLog
+				return h
+			})
+		})
+	}
+}
+
+func openLog(t *testing.T, db database, log LogConfig, m schema.Mapping) *Log {
+	t.Helper()
+	s, err := NewLog(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A message is the same by the log as by a query, whatever its columns are: so consumers recognise it when its
+// table is read the other way.
+func TestAMessageIsTheSameByTheLogAndByAQuery(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Exec(`CREATE TYPE mood AS ENUM ('fine', 'bad')`)
+	db.Exec(`CREATE TABLE odd (id bigserial PRIMARY KEY, kind mood, "by Key" bytea, fixed char(8), flag boolean, number smallint, amount numeric,
+		at timestamptz, wall timestamp, head json, body jsonb, uid uuid, gone text)`)
+	slot := db.Value("SELECT 'mapped_' || oid::text FROM pg_database WHERE datname = current_database()")
+	db.Exec(`CREATE PUBLICATION odd FOR TABLE odd WITH (publish = 'insert')`)
+	db.Exec(replication.SlotSQL(slot))
+	t.Cleanup(db.DropSlots)
+	db.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = ''Asia/Kolkata''', current_database()); END $$`)
+	db.Exec(`INSERT INTO odd (kind, "by Key", fixed, flag, number, amount, at, wall, head, body, uid, gone) VALUES
+		('fine', '\x00ff', 'ab', true, 7, 1.50, '2026-01-02 03:04:05.678901+00', '2026-01-02 03:04:05.5', '{"a": "ü", "n": 1}', '{"b": [1, 2]}', gen_random_uuid(), NULL),
+		('bad', 'key', 'abc', false, -7, 0, 'infinity', '0001-01-01 00:00:00', '{}', '"x"', gen_random_uuid(), 'x'),
+		('bad', NULL, '', NULL, NULL, NULL, '-infinity', NULL, NULL, NULL, NULL, '')`)
+	m := schema.Mapping{
+		Table: "odd", ID: "id", MessageID: "uid", Topic: "t.{kind}.{id}", Key: "{by Key}", AggregateType: "number", AggregateID: "fixed", EventType: "kind", Payload: "body",
+		Headers: "head", CreatedAt: "wall", DeliverAt: "at",
+		HeaderColumns: []schema.HeaderColumn{{Name: "flag", Column: "flag"}, {Name: "fixed", Column: "fixed"}, {Name: "amount", Column: "amount"},
+			{Name: "key", Column: "by Key"}, {Name: "at", Column: "at"}, {Name: "wall", Column: "wall"}, {Name: "gone", Column: "gone"}, {Name: "number", Column: "number"}},
+	}
+	byLog := read(t, session(t, openLog(t, db, LogConfig{Slot: slot, Publication: "odd"}, m)), 3)
+	m.Done.How = schema.DoneDelete
+	source, err := NewAdvisory(db.Config(), m, Config{Name: "two", PollIdle: 5 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range read(t, session(t, source), 3) {
+		byLog[i].Ref, byLog[i].Shard = d.Ref, d.Shard // these are the strategy's
+		if got, want := fmt.Sprintf("%+v", byLog[i]), fmt.Sprintf("%+v", d); got != want {
+			t.Errorf("by the log\n%s\nby a query\n%s", got, want)
+		}
+	}
+}
+
+// What its author does with rows that are delivered, or not yet, is nobody's message; nor are other tables of the
+// publication.
+func TestTheLogDeliversInsertsAloneAlsoOfRowsThatAreGone(t *testing.T) {
+	t.Parallel()
+	db, log := newLogDatabase(t)
+	db.Exec(`CREATE TABLE other (id int PRIMARY KEY)`)
+	db.Exec(`ALTER PUBLICATION events_log ADD TABLE other`)
+	db.Exec(`ALTER PUBLICATION events_log SET (publish = 'insert, update, delete, truncate')`)
+	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1'); INSERT INTO other VALUES (1)`)
+	db.Exec(`UPDATE events SET status = 'done', payload = 'changed'`)
+	db.Exec(`WITH d AS (INSERT INTO events (topic, key, payload) VALUES ('t', 'b', '2') RETURNING id) SELECT * FROM d; DELETE FROM events`)
+	db.Exec(`ALTER TABLE events ADD more text DEFAULT 'x', DROP COLUMN status`)
+	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'c', '3'); TRUNCATE events`)
+	s := session(t, openLog(t, db, log, logged()))
+	ds := read(t, s, 3)
+	for i, d := range ds {
+		if string(d.Payload) != fmt.Sprint(i+1) || d.Invalid != nil {
+			t.Errorf("message %d is %q, invalid: %v", i+1, d.Payload, d.Invalid)
+		}
+	}
+	// A dead letter has what the log had: there is no row to copy.
+	if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[2], Delivered: 2,
+		Dead: []relay.Dead{{Delivery: &ds[1], Reason: relay.ReasonRefused, Err: errors.New("no")}}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := db.Value(`SELECT concat_ws(' ', topic, key, convert_from(payload, 'UTF8'), status, attempts, reason, error, dead_at IS NOT NULL) FROM dead_events`); got != "t b 2 new 0 refused no t" {
+		t.Errorf("the dead letter is %q", got)
+	}
+}
+
+// A broker that fails: messages wait in memory, in order, and the slot with them.
+func TestTheLogWaitsForAMessageThatFails(t *testing.T) {
+	t.Parallel()
+	db, log := newLogDatabase(t)
+	const keys, each = 8, 30
+	for range each {
+		db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', k::text, convert_to(k::text, 'UTF8') FROM generate_series(0, $1 - 1) k`, keys)
+	}
+	db.Exec(`DELETE FROM events`) // its author's purge is early
+	broker := relaytest.NewMemory()
+	broker.Fail("1", 3, errors.New("not now"))
+	broker.Fail("2", 25, errors.New("for a long time"))
+	broker.Fail("5", 1, outbox.Permanent(errors.New("never")))
+	r, err := relay.New(openLog(t, db, log, logged()), broker, relay.Config{
+		Batch: 20, HoldAfter: 20 * time.Millisecond, MaxAttempts: 20, Backoff: relay.Backoff{Initial: 15 * time.Millisecond, Max: 60 * time.Millisecond},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 40*time.Second)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	const want = keys*each - 2 // one message of key 2 and one of key 5 are dead
+	if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= want }); err != nil {
+		t.Errorf("%d of %d messages came: %v", len(broker.Messages()), want, err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	last := make(map[string]int64)
+	for _, m := range broker.Messages() {
+		if m.Position <= last[m.Key] {
+			t.Errorf("key %s: %d after %d", m.Key, m.Position, last[m.Key])
+		}
+		last[m.Key] = m.Position
+	}
+	if got := db.Value("SELECT string_agg(key || ' ' || reason, ', ' ORDER BY key) FROM dead_events"); got != "2 exhausted, 5 refused" {
+		t.Errorf("dead letters: %s", got)
+	}
+	// Everything is settled, so the slot has passed it.
+	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'last')`)
+	if got := read(t, session(t, openLog(t, db, log, logged())), 1); string(got[0].Payload) != "last" {
+		t.Errorf("after everything was settled %q came", got[0].Payload)
+	}
+}
+
+// The log of a slot that isn't read is nobody's to guess: what is refused says why, and what to run.
+func TestTheLogIsRefusedWhereItCouldLeaveSomethingOut(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		before string
+		want   error
+		says   string
+	}{
+		"no slot":               {`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()`, replication.ErrNoSlot, "pg_create_logical_replication_slot("},
+		"no publication":        {`DROP PUBLICATION events_log`, replication.ErrPublication, `CREATE PUBLICATION "events_log" FOR TABLE "public"."events"`},
+		"another table's":       {`CREATE TABLE o (id int); ALTER PUBLICATION events_log SET TABLE o`, replication.ErrPublication, "doesn't send all inserts"},
+		"no inserts":            {`ALTER PUBLICATION events_log SET (publish = 'update')`, replication.ErrPublication, "doesn't send all inserts"},
+		"some rows":             {`ALTER PUBLICATION events_log SET TABLE events WHERE (id > 1)`, replication.ErrPublication, "doesn't send all inserts"},
+		"a column is left out":  {`ALTER PUBLICATION events_log SET TABLE events (id, topic)`, schema.ErrMapping, `doesn't send the column "message_id"`},
+		"a column that is gone": {`ALTER TABLE events DROP COLUMN payload`, schema.ErrMapping, `no column "payload"`},
+		"another plugin's":      {`SELECT pg_drop_replication_slot('SLOT'), pg_create_logical_replication_slot('SLOT', 'test_decoding')`, replication.ErrNoSlot, "test_decoding"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, log := newLogDatabase(t)
+			for _, sql := range strings.Split(strings.ReplaceAll(c.before, "SLOT", log.Slot), ";") {
+				db.Exec(sql)
+			}
+			s, err := openLog(t, db, log, logged()).Acquire(t.Context())
+			if err == nil {
+				t.Cleanup(func() { _ = s.Close(context.Background()) })
+				db.Exec(`INSERT INTO events (topic, key) VALUES ('t', 'k')`)
+				for err == nil {
+					_, err = s.Next(t.Context(), 10)
+				}
+			}
+			if !errors.Is(err, c.want) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v, want a permanent %v that says %q", err, c.want, c.says)
+			}
+		})
+	}
+}
