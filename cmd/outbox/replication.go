@@ -8,6 +8,7 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped"
 	"github.com/pgoutbox/outbox/relay/polling"
 	"github.com/pgoutbox/outbox/relay/replication"
 )
@@ -28,6 +29,18 @@ func (d *daemon) openReplication(c config.Destination, page int, logger *slog.Lo
 		WithoutFailover: !c.Replication.Failover,
 		Heartbeat:       c.Replication.Heartbeat,
 	})
+}
+
+// tableLog names the slot and the publication of a destination with a table of its own.
+func tableLog(c config.Destination) mapped.LogConfig {
+	names := config.DefaultReplication()
+	if c.Replication != nil {
+		names = *c.Replication
+	}
+	if names.Slot == "" {
+		names.Slot = replication.SlotName(c.Name)
+	}
+	return mapped.LogConfig{Slot: names.Slot, Publication: names.Publication}
 }
 
 // writeSlots shows how destinations read the write-ahead log.

@@ -54,7 +54,7 @@ func readsOutbox(cfg config.Config) bool {
 // openSource returns what a destination reads.
 func (d *daemon) openSource(c config.Destination, group int, logger *slog.Logger) (relay.Source, error) {
 	page := max(int(c.Delivery.MaxInFlightBytes)/4, 1)
-	if c.Replication != nil {
+	if c.Replication != nil && c.Source == nil {
 		return d.openReplication(c, page, logger)
 	}
 	if c.Source == nil {
@@ -75,6 +75,11 @@ func (d *daemon) openSource(c config.Destination, group int, logger *slog.Logger
 	}
 	strategy, mapping := c.Source.Resolve()
 	open := tableStrategies()[strategy]
+	if strategy == "replication" {
+		open = func(conn *pgx.ConnConfig, m schema.Mapping, cfg mapped.Config) (relay.Source, error) {
+			return mapped.NewLog(conn, m, cfg, tableLog(c))
+		}
+	}
 	if open == nil {
 		return nil, fmt.Errorf("there is no strategy %q for a table: %q", strategy, slices.Sorted(maps.Keys(tableStrategies())))
 	}

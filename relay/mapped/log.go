@@ -81,7 +81,7 @@ func (s *Log) Acquire(ctx context.Context) (relay.Session, error) {
 			return nil, err
 		}
 		return &logSession{source: &s.source, table: t, tail: tail, rows: newLogRows(t, zone), holds: newLogHolds(),
-			link: newLink(owning, s.cfg.Lease, ping)}, nil
+			link: newLink(owning, s.cfg.Lease, tail.Sound)}, nil
 	})
 }
 

@@ -219,3 +219,80 @@ func TestTheLogIsRefusedWhereItCouldLeaveSomethingOut(t *testing.T) {
 		})
 	}
 }
+
+// While there is no publication the server skips inserts without a word, so the relay stops and says it.
+func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
+	t.Parallel()
+	for name, sql := range map[string]string{
+		"made anew":  `DROP PUBLICATION events_log; CREATE PUBLICATION events_log FOR TABLE events`,
+		"no inserts": `ALTER PUBLICATION events_log SET (publish = 'update')`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, log := newLogDatabase(t)
+			source, err := NewLog(db.Config(), logged(), Config{Name: "one", Lease: 300 * time.Millisecond, PollIdle: 5 * time.Millisecond}, log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := session(t, source)
+			db.Exec(sql)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			for err == nil {
+				_, err = s.Next(ctx, 10)
+			}
+			if !errors.Is(err, replication.ErrPublication) || !outbox.IsPermanent(err) {
+				t.Errorf("got %v, want a permanent ErrPublication", err)
+			}
+		})
+	}
+}
+
+// Two relays: the second reads when the first is gone, and begins at what it has not settled.
+func TestAnotherRelayGoesOnInTheLog(t *testing.T) {
+	t.Parallel()
+	db, log := newLogDatabase(t)
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	broker := relaytest.NewMemory()
+	run := func(name string) (end func()) {
+		source, err := NewLog(db.Config(), logged(), Config{Name: name, Lease: time.Second, PollIdle: 5 * time.Millisecond}, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := relay.New(source, broker, relay.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		running, cancel := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(running) }()
+		return func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	write := func(n int) {
+		db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', convert_to($1::text, 'UTF8'))`, fmt.Sprint(n))
+		if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= n }); err != nil {
+			t.Fatalf("%d of %d messages came: %v", len(broker.Messages()), n, err)
+		}
+	}
+	one := run("one")
+	for n := 1; n <= 10; n++ {
+		write(n)
+	}
+	two := run("two")
+	one()
+	for n := 11; n <= 20; n++ {
+		write(n)
+	}
+	two()
+	for i, m := range broker.Messages() {
+		if string(m.Payload) != fmt.Sprint(i+1) {
+			t.Fatalf("message %d is %s", i+1, m.Payload)
+		}
+	}
+}

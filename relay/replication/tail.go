@@ -22,7 +22,8 @@ import (
 type Tail struct {
 	source    *Source
 	wire      *wire
-	table     schema.TableName
+	cfg       TailConfig
+	oid       uint32               // of the publication
 	relations map[uint32]*relation // nil: of another table
 	values    []Value
 
@@ -83,7 +84,7 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 		at.RuntimeParams = make(map[string]string)
 	}
 	at.RuntimeParams["client_encoding"], at.RuntimeParams["DateStyle"], at.RuntimeParams["bytea_output"] = "UTF8", "ISO", "hex"
-	t := &Tail{source: &Source{conn: at, destination: cfg.Name}, table: cfg.Table, relations: make(map[uint32]*relation), ended: make(chan struct{})}
+	t := &Tail{source: &Source{conn: at, destination: cfg.Name}, cfg: cfg, relations: make(map[uint32]*relation), ended: make(chan struct{})}
 	plain, err := t.source.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -92,7 +93,7 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 	if err := t.source.preflight(ctx, plain); err != nil {
 		return nil, err
 	}
-	if err := publishes(ctx, plain, cfg); err != nil {
+	if t.oid, err = publishes(ctx, plain, cfg); err != nil {
 		return nil, err
 	}
 	position, err := slotStands(ctx, plain, cfg)
@@ -113,23 +114,37 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 	return t, nil
 }
 
-// publishes refuses a publication that leaves inserts out.
-func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) error {
+// publishes returns the oid of the publication, and refuses one that leaves inserts out.
+func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (oid uint32, err error) {
 	var inserts, listed, filtered bool
-	err := conn.QueryRow(ctx, `SELECT pub.pubinsert, t.pubname IS NOT NULL, (to_jsonb(t) ->> 'rowfilter') IS NOT NULL
-		FROM pg_publication pub LEFT JOIN pg_publication_tables t ON t.pubname = pub.pubname AND t.schemaname = $2 AND t.tablename = $3
-		WHERE pub.pubname = $1`, cfg.Publication, cfg.Table.Schema, cfg.Table.Name).Scan(&inserts, &listed, &filtered)
+	err = conn.QueryRow(ctx, `SELECT pub.oid, pub.pubinsert, t.pubname IS NOT NULL, (to_jsonb(t) ->> 'rowfilter') IS NOT NULL
+		FROM pg_catalog.pg_publication pub LEFT JOIN pg_catalog.pg_publication_tables t ON t.pubname = pub.pubname AND t.schemaname = $2 AND t.tablename = $3
+		WHERE pub.pubname = $1`, cfg.Publication, cfg.Table.Schema, cfg.Table.Name).Scan(&oid, &inserts, &listed, &filtered)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return outbox.Permanent(fmt.Errorf("%w: there is no publication %q: let the owner of table %s run: %s Then make the slot anew, which looks for it: %s",
+		return 0, outbox.Permanent(fmt.Errorf("%w: there is no publication %q: let the owner of table %s run: %s Then make the slot anew, which looks for it: %s",
 			ErrPublication, cfg.Publication, cfg.Table, TablePublicationSQL(cfg.Publication, cfg.Table), SlotSQL(cfg.Slot)))
 	case err != nil:
-		return fmt.Errorf("look for the publication: %w", err)
+		return 0, fmt.Errorf("look for the publication: %w", err)
 	case !inserts || !listed || filtered:
-		return outbox.Permanent(fmt.Errorf("%w: publication %q doesn't send all inserts into table %s in its name: name another one (replication.publication) and run: %s",
+		return 0, outbox.Permanent(fmt.Errorf("%w: publication %q doesn't send all inserts into table %s in its name: name another one (replication.publication) and run: %s",
 			ErrPublication, cfg.Publication, cfg.Table, TablePublicationSQL(cfg.Publication, cfg.Table)))
 	}
-	return nil
+	return oid, nil
+}
+
+// Sound asks whether the publication still is the one through which the log is read. While it is away, or leaves
+// something out, the server skips inserts without a word. An error that is marked by outbox.Permanent says that this
+// may have happened. conn is an ordinary connection.
+func (t *Tail) Sound(ctx context.Context, conn *pgx.Conn) error {
+	oid, err := publishes(ctx, conn, t.cfg)
+	if err == nil && oid != t.oid {
+		err = outbox.Permanent(fmt.Errorf("%w: publication %q was made anew", ErrPublication, t.cfg.Publication))
+	}
+	if outbox.IsPermanent(err) {
+		return fmt.Errorf("the log was read while inserts may not have been sent; have a strategy that reads the table deliver what waits: %w", err)
+	}
+	return err
 }
 
 // slotStands returns up to where the slot was confirmed.
@@ -310,7 +325,7 @@ func (t *Tail) change(data []byte, each func(*Insert) error) (inserted bool, err
 			return false, err
 		}
 		t.relations[r.id] = nil
-		if r.namespace == t.table.Schema && r.name == t.table.Name {
+		if r.namespace == t.cfg.Table.Schema && r.name == t.cfg.Table.Name {
 			t.relations[r.id] = &r
 		}
 		return false, nil

@@ -5,7 +5,7 @@ import "time"
 // Replication reads the write-ahead log. See docs/replication.md.
 type Replication struct {
 	Slot        string        `json:"slot" jsonschema:"Name of the replication slot. Empty: outbox_ and the destination's name."`
-	Publication string        `json:"publication" jsonschema:"Name of the publication of outbox.messages, which destinations share."`
+	Publication string        `json:"publication" jsonschema:"Name of the publication of outbox.messages, which destinations share; with a source, of its table."`
 	Failover    bool          `json:"failover" jsonschema:"Whether the slot is one that PostgreSQL 17 and later copy to standbys."`
 	Heartbeat   time.Duration `json:"heartbeat" jsonschema:"Silence of the log after which a message is written to it that keeps the slot moving."`
 }
@@ -19,6 +19,11 @@ func (l *loader) replication(d *Destination, path string) {
 	if d.Replication == nil {
 		return
 	}
-	l.check(d.Source == nil, path+".replication", "given together with source; what is read is either a table or the outbox by its log")
+	if d.Source != nil {
+		strategy, _ := d.Source.Resolve()
+		l.check(strategy == logStrategy, path+".replication", "given together with source, whose strategy %s reads the table: to read that table by its log, give source.strategy: replication", strategy)
+		l.check(*d.Replication == Replication{Slot: d.Replication.Slot, Publication: d.Replication.Publication, Failover: true, Heartbeat: DefaultReplication().Heartbeat},
+			path+".replication", "failover and heartbeat have no effect together with source: the slot is made by you, and no row or message is written for it")
+	}
 	l.check(d.ShardGroups == 1, path+".shard_groups", "%d, but a replication slot can't be split: use one group, or leave out replication", d.ShardGroups)
 }

@@ -11,7 +11,7 @@ import (
 
 // Source reads a table that exists already, instead of outbox.messages. See docs/mapping.md.
 type Source struct {
-	Strategy string   `json:"strategy" enum:"auto,skiplocked,advisory,lease,xmin,serial" jsonschema:"How the table is read. auto is what fits the preset."`
+	Strategy string   `json:"strategy" enum:"auto,skiplocked,advisory,lease,xmin,serial,replication" jsonschema:"How the table is read. auto is what fits the preset; replication reads the write-ahead log instead."`
 	Preset   string   `json:"preset" jsonschema:"Mapping of a well-known table to begin with; what is given besides goes over it."`
 	Table    string   `json:"table" jsonschema:"The table, with its schema unless that is in the search path. Required without a preset."`
 	Columns  Columns  `json:"columns" jsonschema:"The table's columns by what they hold."`
@@ -148,11 +148,35 @@ func (s *Source) Resolve() (strategy string, m schema.Mapping) {
 			m.Lock = append(m.Lock, n)
 		}
 	}
+	if strategy == logStrategy {
+		m.Done, m.Claim, m.Offsets, m.Order, m.Priority, m.Types = schema.Done{}, schema.Claim{}, schema.Offsets{}, "", "", nil
+		m.Failure = schema.Failure{DeadTable: m.Failure.DeadTable}
+	}
 	return strategy, m
 }
 
+// logStrategy is the one that reads the write-ahead log, and neither reads nor changes a row.
+const logStrategy = "replication"
+
 // moves says that a strategy moves an offset, and marks no row.
 func moves(strategy string) bool { return strategy == "xmin" || strategy == "serial" }
+
+// unread says what is given that strategy replication has no use for.
+func (s *Source) unread() (names []string) {
+	for _, o := range []struct {
+		name  string
+		given bool
+	}{
+		{"done", s.Done != (Done{})}, {"claim", s.Claim != (Claim{})}, {"offsets", s.Offsets != (Offsets{})}, {"purge", s.Purge != nil},
+		{"order", s.Order != ""}, {"columns.priority", s.Columns.Priority != ""}, {"types", len(s.Types) > 0}, {"lock", len(s.Lock) > 0},
+		{"failure (but dead_table)", s.Failure != (Failure{DeadTable: s.Failure.DeadTable})},
+	} {
+		if o.given {
+			names = append(names, o.name)
+		}
+	}
+	return names
+}
 
 func (l *loader) source(d *Destination, path string) {
 	s := d.Source
@@ -181,17 +205,19 @@ func (l *loader) source(d *Destination, path string) {
 		l.check(name != "" && column != "", element(at+".columns.header_columns", i), "%q is not a pair such as sequence=sequence_number", pair)
 	}
 	strategy, m := s.Resolve()
-	l.check(strategy != "auto", at+".strategy", "auto needs a preset; name the strategy: skiplocked, advisory, lease, xmin or serial")
+	l.check(strategy != "auto", at+".strategy", "auto needs a preset; name the strategy: skiplocked, advisory, lease, xmin, serial or replication")
 	if err := m.Validate(); err != nil {
 		l.check(false, at, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
-	l.check(moves(strategy) || m.Done.How != "" || strategy == "auto", at+".done.how", "not given, but strategy %s marks rows: delete, timestamp, boolean or status", strategy)
+	logs := strategy == logStrategy
+	l.check(!logs || len(s.unread()) == 0, at, "strategy replication takes rows as they are committed and changes none, so it can't make use of: %s", strings.Join(s.unread(), ", "))
+	l.check(logs || moves(strategy) || m.Done.How != "" || strategy == "auto", at+".done.how", "not given, but strategy %s marks rows: delete, timestamp, boolean or status", strategy)
 	l.check(!moves(strategy) || m.Offsets.Table != "", at+".offsets.table", "not given, but strategy %s keeps offsets in a table", strategy)
 	l.check(strategy != "xmin" || m.Offsets.Transaction != "", at+".offsets.transaction", "not given, but strategy xmin reads by a column of type xid8")
 	l.check(strategy != "lease" || m.Claim.Until != "" || m.Claim.Status != "", at+".claim", "neither until nor status is given, but strategy lease reserves rows")
 	l.advise(s.Done.Partition == "" || d.Broker.Kafka != nil, at+".done.partition", "has no effect, since this broker doesn't tell of partitions")
 	l.check(d.ShardGroups == 1 || moves(strategy), path+".shard_groups", "%d, but strategy %s has no groups: run more relays instead", d.ShardGroups, strategy)
-	l.check(s.Purge == nil || !moves(strategy) && m.Done.How != schema.DoneDelete, at+".purge", "strategy %s leaves no row that is marked as delivered", strategy)
+	l.check(logs || s.Purge == nil || !moves(strategy) && m.Done.How != schema.DoneDelete, at+".purge", "strategy %s leaves no row that is marked as delivered", strategy)
 
 	// What can't be delivered must have somewhere to go; nothing is dropped in silence.
 	policy := path + ".delivery.on_exhausted"
@@ -210,7 +236,10 @@ func (l *loader) sources(c *Config) {
 		if d.Source == nil {
 			continue
 		}
-		_, m := d.Source.Resolve()
+		strategy, m := d.Source.Resolve()
+		if strategy == logStrategy {
+			continue // each has a slot of its own
+		}
 		first, twice := tables[m.Table]
 		l.check(!twice, path+".source.table", "%s reads %s as well; rows are marked or offsets moved once, so a table has one destination", first, m.Table)
 		tables[m.Table] = path

@@ -52,18 +52,27 @@ func TestFaultsOfASourceSayWhatIsMissing(t *testing.T) {
 	for source, want := range map[string]string{
 		`{preset: outbox_event5}`: `did you mean "outbox_events"?`,
 		`{table: t}`:              "auto needs a preset",
-		`{strategy: lease, table: t, columns: {id: id, topic: x, payload: p}, done: {how: delete}}`: "strategy lease reserves rows",
-		`{strategy: advisory, table: t, columns: {id: id, topic: x, payload: p}}`:                   "strategy advisory marks rows",
-		`{strategy: serial, table: t, columns: {id: id, topic: x, payload: p}}`:                     "strategy serial keeps offsets in a table",
-		`{preset: outbox, columns: {topic: "{"}}`:                                                   `"{" is not a template`,
-		`{preset: outbox, lock: [x]}`:                                                               `"x" is not a whole number`,
-		`{preset: outbox_messages, purge: {}}`:                                                      "leaves no row that is marked as delivered",
-		`{preset: outbox}, shard_groups: 2`:                                                         "has no groups",
+		`{strategy: lease, table: t, columns: {id: id, topic: x, payload: p}, done: {how: delete}}`:  "strategy lease reserves rows",
+		`{strategy: advisory, table: t, columns: {id: id, topic: x, payload: p}}`:                    "strategy advisory marks rows",
+		`{strategy: serial, table: t, columns: {id: id, topic: x, payload: p}}`:                      "strategy serial keeps offsets in a table",
+		`{preset: outbox, columns: {topic: "{"}}`:                                                    `"{" is not a template`,
+		`{preset: outbox, lock: [x]}`:                                                                `"x" is not a whole number`,
+		`{preset: outbox_messages, purge: {}}`:                                                       "leaves no row that is marked as delivered",
+		`{preset: outbox}, shard_groups: 2`:                                                          "has no groups",
+		`{preset: outbox, strategy: replication, done: {how: delete}, types: [a], purge: {}}`:        "can't make use of: done, purge, types",
+		`{preset: outbox, strategy: replication}, shard_groups: 2`:                                   "has no groups",
+		`{preset: outbox}, replication: {}`:                                                          "give source.strategy: replication",
+		`{preset: outbox, strategy: replication}, replication: {heartbeat: 1s}`:                      "have no effect together with source",
+		`{preset: transaction_outbox, strategy: replication}, delivery: {on_exhausted: dead_letter}`: "no place for dead letters",
 	} {
 		_, complaint := load(t, strings.Replace(withSource, "SOURCE", source, 1), config.Input{})
 		if !strings.Contains(complaint, want) {
 			t.Errorf("%s: %q, want %q", source, complaint, want)
 		}
+	}
+	beside := strings.Replace(withSource, "SOURCE", `{preset: outbox}`, 1) + `  - {name: b, broker: {stdout: {}}, source: {preset: outbox, strategy: replication}}`
+	if _, complaint := load(t, beside, config.Input{}); complaint != "" {
+		t.Errorf("a table that is read by its log too: %s", complaint)
 	}
 	twice := strings.Replace(withSource, "SOURCE", `{preset: outbox}`, 1) + `  - {name: b, broker: {stdout: {}}, source: {preset: outbox}}`
 	if _, complaint := load(t, twice, config.Input{}); !strings.Contains(complaint, "a table has one destination") {

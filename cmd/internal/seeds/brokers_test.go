@@ -16,6 +16,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay/replication"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // through is run with a broker between: a relay is killed in the middle, and another one goes on. arrived reads
@@ -161,31 +164,47 @@ func TestSeed3ThroughNATS(t *testing.T) {
 	}
 	s := seed3()
 	broker := fmt.Sprintf(`{nats: {url: %q, stream: SEED3, create_stream: true, stream_subjects: ["seed3.>"], subject: "seed3.{topic}.{key}"}}`, server.URL())
-	var all []line
+	all := []line(nil)
 	s.through(t, broker, func() []line {
-		stream, err := js.Stream(t.Context(), "SEED3")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for at := uint64(1); ; at++ {
-			m, err := stream.GetMsg(t.Context(), at)
-			if errors.Is(err, jetstream.ErrMsgNotFound) {
-				return all
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+		all = inStream(t, js, "SEED3", func(m *jetstream.RawStreamMsg) line {
 			topic, key, _ := strings.Cut(strings.TrimPrefix(m.Subject, "seed3."), ".key-")
-			l := line{ID: m.Header.Get(nats.MsgIdHdr), Topic: topic, Key: "key-" + key, Headers: map[string]string{"sequence_number": m.Header.Get("sequence_number")}}
-			if err := json.Unmarshal(m.Data, &l.Payload); err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, l)
-		}
+			return line{Topic: topic, Key: "key-" + key}
+		})
+		return all
 	})
 	if len(all) != rows {
 		t.Errorf("%d messages are in the stream, want each of %d once", len(all), rows)
 	}
+	inSequence(t, all)
+}
+
+// inStream reads a stream from the beginning; begin has what the subject says.
+func inStream(t *testing.T, js jetstream.JetStream, name string, begin func(*jetstream.RawStreamMsg) line) (all []line) {
+	t.Helper()
+	stream, err := js.Stream(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := uint64(1); ; at++ {
+		m, err := stream.GetMsg(t.Context(), at)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := begin(m)
+		l.ID, l.Headers = m.Header.Get(nats.MsgIdHdr), map[string]string{"sequence_number": m.Header.Get("sequence_number")}
+		if err := json.Unmarshal(m.Data, &l.Payload); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, l)
+	}
+}
+
+// inSequence fails unless the messages of each key have the numbers of its writer, in order.
+func inSequence(t *testing.T, all []line) {
+	t.Helper()
 	last := make(map[string]int)
 	for _, l := range all {
 		n, err := strconv.Atoi(l.Headers["sequence_number"])
@@ -196,5 +215,75 @@ func TestSeed3ThroughNATS(t *testing.T) {
 			t.Errorf("key %s: number %d comes after %d", l.Key, n, last[l.Key])
 		}
 		last[l.Key] = n
+	}
+}
+
+// The other way of the same article: the log is read, into the subjects that Debezium would use, no row is marked, and
+// the author's clean-up deletes rows when it likes.
+func TestSeed3FromTheLog(t *testing.T) {
+	t.Parallel()
+	server := servers.TestNATS(t)
+	conn, err := nats.Connect(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := seed3()
+	b := &bed{T: t, seed: s, url: servers.TestDatabase(t), program: outboxProgram(t), folder: t.TempDir(),
+		broker: fmt.Sprintf(`{nats: {url: %q, stream: DebeziumStream, create_stream: true, stream_subjects: [outbox, "outbox.>"], subject: "{topic}"}}`, server.URL())}
+	t.Cleanup(testdb.DB{T: t, URL: b.url}.DropSlots)
+	db := b.connect()
+	if _, err := db.Exec(t.Context(), s.ddl); err != nil {
+		t.Fatal(err)
+	}
+	// The statements that the relay asks for.
+	slot := fmt.Sprint("seed3_", time.Now().UnixNano())
+	b.source = "{preset: outbox, strategy: replication}\n    replication: {slot: " + slot + ", publication: seed3}"
+	for _, sql := range []string{replication.TablePublicationSQL("seed3", schema.TableName{Schema: "public", Name: "outbox"}), replication.SlotSQL(slot)} {
+		if _, err := db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stored := func() uint64 {
+		stream, err := js.Stream(t.Context(), "DebeziumStream")
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return 0
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream.CachedInfo().State.Msgs
+	}
+	killed := b.start("one", "1", perSecond)
+	b.writeAll(0)
+	if _, err := db.Exec(t.Context(), `DELETE FROM outbox WHERE id % 2 = 0`); err != nil {
+		t.Fatal(err)
+	}
+	b.until("some messages are delivered", func() bool { return stored() >= rows/4 })
+	killed.kill()
+	if before := stored(); before >= rows {
+		t.Fatalf("the relay had delivered all %d messages before it was killed", before)
+	}
+	again, beside := b.start("one", "2", 0), b.start("two", "3", 0)
+	b.until("every message is in the stream", func() bool { return stored() >= rows })
+	again.stop()
+	beside.stop()
+	keys := make(map[int]string)
+	for n := range rows {
+		keys[n] = fmt.Sprint("key-", n%20)
+	}
+	all := inStream(t, js, "DebeziumStream", func(m *jetstream.RawStreamMsg) line { return line{Topic: m.Subject} })
+	for i := range all {
+		all[i].Key = keys[all[i].Payload.N] // it isn't in the subject
+	}
+	b.check(all, 0, 0)
+	inSequence(t, all)
+	var marked int
+	if err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox WHERE processed_at IS NOT NULL`).Scan(&marked); err != nil || marked != 0 {
+		t.Errorf("%d rows are marked, %v", marked, err)
 	}
 }
