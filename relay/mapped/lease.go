@@ -137,7 +137,7 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 		}
 		set.set(until, "now() + "+duration)
 		free.set(until, "now()")
-		kept = fmt.Sprintf("%s < now() + %s * 2 / 3", mark, duration)
+		kept = fmt.Sprintf("%s - now() < %s * 2 / 3", mark, duration)
 	} else {
 		mark = column(m.Claim.Since)
 		processing := column(m.Done.Column) + " = " + schema.QuoteLiteral(m.Claim.Status)
@@ -145,12 +145,14 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 		set.set(m.Done.Column, schema.QuoteLiteral(m.Claim.Status))
 		set.set(m.Claim.Since, "now()")
 		free.set(m.Done.Column, schema.QuoteLiteral(m.Done.Waiting))
-		kept = fmt.Sprintf("%s < now() - %s / 3", mark, duration)
+		kept = fmt.Sprintf("%s - now() < - %s / 3", mark, duration)
 		c.all = fmt.Sprintf("UPDATE %s m SET %s WHERE %s", t.name, strings.Join(free, ", "), processing)
 		c.fence = processing + " AND "
 	}
 	kind := t.info.Column(unqualified(mark)).Type
-	c.fence += fmt.Sprintf("%s = (to_timestamp(0) + o.token * interval '1 microsecond')::%s", mark, kind)
+	// Neither this nor kept can use an index on the mark. All rows of a claim are equal in it, so finding one there
+	// costs as much as all, and the planner can't know that.
+	c.fence += fmt.Sprintf("%s IS NOT DISTINCT FROM (to_timestamp(0) + o.token * interval '1 microsecond')::%s", mark, kind)
 	renewed := strings.Join(set, ", ")
 	if m.Claim.Owner != "" {
 		set.set(m.Claim.Owner, schema.QuoteLiteral(owner))

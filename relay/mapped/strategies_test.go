@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
@@ -166,6 +169,54 @@ func TestALateRelayMarksNothingOfAnothers(t *testing.T) {
 
 // What docs/mapping.md says of two relays: the second message of a key is not locked while a relay publishes the
 // first one, so another relay takes it, and may be done before.
+// All rows of a claim have one time, so an index on it finds each of them only by looking at all.
+func TestARowIsMarkedByItsIDThoughItsClaimHasAnIndex(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Exec(`CREATE INDEX by_claim ON events (locked_until)`)
+	db.Exec(`INSERT INTO events (topic, key, payload, locked_until) SELECT 't', 'k', '', now() - n * interval '1 s' FROM generate_series(1, 20000) n`)
+	db.Exec(`ANALYZE events`)
+	source, err := strategies()["lease"](db.Config(), Config{Name: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := session(t, source).(*leaseSession)
+	var ids []string
+	var tokens []int64
+	for _, d := range read(t, s, 1000) {
+		ids, tokens = append(ids, fmt.Sprint(d.Position)), append(tokens, 1)
+	}
+	// With nothing else to choose from, a condition that can use the index does.
+	conn := db.Connect()
+	for _, sql := range []string{`SET enable_seqscan = off`, `ALTER TABLE events DROP CONSTRAINT events_pkey`, `DROP INDEX events_id_idx`} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, sql := range map[string]string{"delivered": s.marks.done, "waiting": s.marks.waiting, "renewed": s.claims.renew, "released": s.claims.release} {
+		rows, err := conn.Query(t.Context(), "EXPLAIN "+sql, arguments(name, ids, tokens)...)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if text := strings.Join(plan, "\n"); strings.Contains(text, "by_claim") {
+			t.Errorf("%s:\n%s", name, text)
+		}
+	}
+}
+
+func arguments(name string, ids []string, tokens []int64) []any {
+	all := []any{ids, tokens}
+	if name == "waiting" {
+		n := make([]int64, len(ids))
+		all = append(all, n, n, make([]bool, len(ids)), make([]string, len(ids)))
+	}
+	return all
+}
+
 func TestTwoSkipLockedRelaysInvertAKey(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
