@@ -22,11 +22,15 @@ type TableReport struct {
 	// Limits say what the table can't give with that strategy, Advice what to do.
 	Limits []Finding `json:"limits"`
 	Advice []Finding `json:"advice"`
+
+	// Log says how the table can be delivered by the write-ahead log instead. Its SQL makes a slot, which keeps the
+	// log from then on.
+	Log Finding `json:"log"`
 }
 
 // Finding is a fact with its consequence.
 type Finding struct {
-	About string `json:"about"` // order, parallelism, stalls, dead letters, retries, index, writer
+	About string `json:"about"` // order, parallelism, stalls, dead letters, retries, index, writer, log
 	Text  string `json:"text"`
 	SQL   string `json:"sql,omitempty"` // what would change it
 }
@@ -58,6 +62,9 @@ func Doctor(ctx context.Context, q schema.Querier, table string) (*TableReport, 
 		return nil, fmt.Errorf("doctor: look for statements of writers: %w", err)
 	}
 	r.Advice = append(r.Advice, writers...)
+	if r.Log, err = byLog(ctx, q, t, &r.Mapping); err != nil {
+		return nil, fmt.Errorf("doctor: look for what the log needs: %w", err)
+	}
 	return r, nil
 }
 

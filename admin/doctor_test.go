@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/relay/replication"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -119,5 +120,28 @@ func TestDoctorSaysThatATableIsNotThere(t *testing.T) {
 	t.Parallel()
 	if _, err := Doctor(t.Context(), tableOf(t, "SELECT 1"), "nowhere.outbox"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), `"nowhere"."outbox"`) {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestDoctorSaysWhatTheLogNeeds(t *testing.T) {
+	t.Parallel()
+	conn := tableOf(t, `CREATE TABLE "Out Box" (id bigserial PRIMARY KEY, aggregate_id text, aggregate_type text NOT NULL, payload jsonb NOT NULL,
+		topic text GENERATED ALWAYS AS ('outbox.' || aggregate_type) STORED)`)
+	r, err := Doctor(t.Context(), conn, `"Out Box"`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`column "topic" is a generated one`, "replication: {slot: outbox_out_box, publication: outbox_out_box}"} {
+		if !strings.Contains(r.Log.Text, want) {
+			t.Errorf("it doesn't say %q: %s", want, r.Log.Text)
+		}
+	}
+	// Its statements are those that the relay asks for, but for a name of this database's own: slots are the server's.
+	table := schema.TableName{Schema: "public", Name: "Out Box"}
+	if want := replication.TablePublicationSQL("outbox_out_box", table) + "\n" + replication.SlotSQL("outbox_out_box"); r.Log.SQL != want {
+		t.Errorf("got\n%s\nwant\n%s", r.Log.SQL, want)
+	}
+	if _, err := conn.Exec(t.Context(), strings.Split(r.Log.SQL, "\n")[0]); err != nil {
+		t.Error(err)
 	}
 }

@@ -72,6 +72,7 @@ func doctorText(r *admin.TableReport) string {
 	}
 	section("What this table can't give:", r.Limits)
 	section("What to do:", r.Advice)
+	section("Instead, by the write-ahead log:", []admin.Finding{r.Log})
 	return b.String()
 }
 

@@ -1,0 +1,65 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// byLog says what it takes to deliver a table by the write-ahead log, and what that gives and costs.
+func byLog(ctx context.Context, q schema.Querier, t *schema.Table, m *schema.Mapping) (Finding, error) {
+	var level string
+	if err := q.QueryRow(ctx, "SELECT current_setting('wal_level')").Scan(&level); err != nil {
+		return Finding{}, err
+	}
+	name := "outbox_" + strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' {
+			return c
+		}
+		return '_'
+	}, strings.ToLower(t.Name))
+	name = name[:min(len(name), 63)]
+	f := Finding{
+		About: "log",
+		Text: fmt.Sprintf("with strategy: replication and, beside source, replication: {slot: %s, publication: %s}, inserts come from the write-ahead log: in the order of commits, "+
+			"whatever the ids are, without a query or a write. No row is marked, so deleting them is up to you, and rows from before the slot don't come. "+
+			"A slot that nobody reads keeps the log until the disk is full; one that is lost has lost what was committed meanwhile. Once, run:", name, name),
+		SQL: "CREATE PUBLICATION " + schema.QuoteIdentifier(name) + " FOR TABLE " + t.TableName().String() + " WITH (publish = 'insert', publish_via_partition_root = true);\n" +
+			"SELECT pg_create_logical_replication_slot(" + schema.QuoteLiteral(name) + ", 'pgoutput');",
+	}
+	if level != "logical" {
+		f.Text = fmt.Sprintf("(not yet: wal_level is %s, and has to be logical, which takes a restart) ", level) + f.Text
+	}
+	for _, c := range t.Columns {
+		if c.Generated && uses(m, c.Name) {
+			f.Text = fmt.Sprintf("(not as it is: column %q is a generated one, which the log leaves out) ", c.Name) + f.Text
+			break
+		}
+	}
+	return f, nil
+}
+
+// uses reports whether a message needs a column.
+func uses(m *schema.Mapping, column string) bool {
+	for _, name := range []string{m.ID, m.MessageID, m.AggregateType, m.AggregateID, m.EventType, m.Payload, m.ContentType, m.Headers, m.CreatedAt, m.DeliverAt} {
+		if name == column {
+			return true
+		}
+	}
+	for _, text := range []string{m.Topic, m.Key} {
+		parts, _ := schema.ParseTemplate(text) // what doesn't parse is among the faults
+		for _, p := range parts {
+			if p.Column == column {
+				return true
+			}
+		}
+	}
+	for _, h := range m.HeaderColumns {
+		if h.Column == column {
+			return true
+		}
+	}
+	return false
+}
