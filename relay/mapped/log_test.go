@@ -296,3 +296,70 @@ func TestAnotherRelayGoesOnInTheLog(t *testing.T) {
 		}
 	}
 }
+
+// A relay that has lost its lock, and not its stream: the next one ends that stream, and the late one settles nothing.
+func TestALateRelayOfTheLogSettlesNothing(t *testing.T) {
+	t.Parallel()
+	db, log := newLogDatabase(t)
+	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
+	late := session(t, openLog(t, db, log, logged())).(*logSession)
+	ds := read(t, late, 1)
+	db.Exec(`SELECT pg_terminate_backend($1)`, late.link.conn.PgConn().PID())
+
+	other := session(t, openLog(t, db, log, logged()))
+	err := late.Settle(t.Context(), relay.Settlement{Through: &ds[0], Dead: []relay.Dead{{Delivery: &ds[0], Reason: relay.ReasonRefused, Err: errors.New("no")}}})
+	if !errors.Is(err, relay.ErrLeaseLost) {
+		t.Errorf("the late relay's Settle returned %v, want ErrLeaseLost", err)
+	}
+	if time.Now().Before(late.Expires()) {
+		t.Error("the late relay says that its lease lasts")
+	}
+	if err := late.tail.Settled(1); err == nil { // as if it had been under way
+		_ = late.tail.Close()
+	}
+	if got := read(t, other, 1); string(got[0].Payload) != "1" {
+		t.Errorf("got %q", got[0].Payload)
+	}
+	if n := db.Value(`SELECT count(*) FROM dead_events`); n != "0" {
+		t.Errorf("the late relay made %s dead letters", n)
+	}
+	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '2')`)
+	if got := read(t, other, 1); string(got[0].Payload) != "2" {
+		t.Errorf("the stream of the one that has the lock has ended: %q", got[0].Payload)
+	}
+}
+
+// Rows that are larger than what is received at once, and a transaction of many.
+func TestTheLogBringsLargeRowsAndLargeTransactions(t *testing.T) {
+	t.Parallel()
+	db, log := newLogDatabase(t)
+	const small = 20_000
+	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'large', decode(repeat('ab', 3000000), 'hex'))`)
+	db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', (n % 100)::text, convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, small)
+	broker := relaytest.NewMemory()
+	r, err := relay.New(openLog(t, db, log, logged()), broker, relay.Config{Batch: 100, MaxInFlight: 500})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= 1+small }); err != nil {
+		t.Errorf("%d messages came: %v", len(broker.Messages()), err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	last := make(map[string]int64)
+	for _, m := range broker.Messages() {
+		if m.Key == "large" && (len(m.Payload) != 3_000_000 || m.Payload[0] != 0xab) {
+			t.Errorf("the large message has %d bytes", len(m.Payload))
+		}
+		if m.Position <= last[m.Key] {
+			t.Fatalf("key %s: %d after %d", m.Key, m.Position, last[m.Key])
+		}
+		last[m.Key] = m.Position
+	}
+}
