@@ -75,7 +75,7 @@ func (s *Log) Acquire(ctx context.Context) (relay.Session, error) {
 			return nil, err
 		}
 		tail, err := replication.OpenTail(ctx, s.conn, replication.TailConfig{
-			Name: s.owner, Slot: s.log.Slot, Publication: s.log.Publication, Table: t.info.TableName(),
+			Name: s.owner, Slot: s.log.Slot, Publication: s.log.Publication, Table: t.info.TableName(), Logger: s.cfg.Logger,
 		})
 		if err != nil {
 			return nil, err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -182,72 +181,6 @@ func TestTheLogWaitsForAMessageThatFails(t *testing.T) {
 	}
 }
 
-// The log of a slot that isn't read is nobody's to guess: what is refused says why, and what to run.
-func TestTheLogIsRefusedWhereItCouldLeaveSomethingOut(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		before string
-		want   error
-		says   string
-	}{
-		"no slot":               {`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()`, replication.ErrNoSlot, "pg_create_logical_replication_slot("},
-		"no publication":        {`DROP PUBLICATION events_log`, replication.ErrPublication, `CREATE PUBLICATION "events_log" FOR TABLE "public"."events"`},
-		"another table's":       {`CREATE TABLE o (id int); ALTER PUBLICATION events_log SET TABLE o`, replication.ErrPublication, "doesn't send all inserts"},
-		"no inserts":            {`ALTER PUBLICATION events_log SET (publish = 'update')`, replication.ErrPublication, "doesn't send all inserts"},
-		"some rows":             {`ALTER PUBLICATION events_log SET TABLE events WHERE (id > 1)`, replication.ErrPublication, "doesn't send all inserts"},
-		"a column is left out":  {`ALTER PUBLICATION events_log SET TABLE events (id, topic)`, schema.ErrMapping, `doesn't send the column "message_id"`},
-		"a column that is gone": {`ALTER TABLE events DROP COLUMN payload`, schema.ErrMapping, `no column "payload"`},
-		"another plugin's":      {`SELECT pg_drop_replication_slot('SLOT'), pg_create_logical_replication_slot('SLOT', 'test_decoding')`, replication.ErrNoSlot, "test_decoding"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db, log := newLogDatabase(t)
-			for _, sql := range strings.Split(strings.ReplaceAll(c.before, "SLOT", log.Slot), ";") {
-				db.Exec(sql)
-			}
-			s, err := openLog(t, db, log, logged()).Acquire(t.Context())
-			if err == nil {
-				t.Cleanup(func() { _ = s.Close(context.Background()) })
-				db.Exec(`INSERT INTO events (topic, key) VALUES ('t', 'k')`)
-				for err == nil {
-					_, err = s.Next(t.Context(), 10)
-				}
-			}
-			if !errors.Is(err, c.want) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("got %v, want a permanent %v that says %q", err, c.want, c.says)
-			}
-		})
-	}
-}
-
-// While there is no publication the server skips inserts without a word, so the relay stops and says it.
-func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
-	t.Parallel()
-	for name, sql := range map[string]string{
-		"made anew":  `DROP PUBLICATION events_log; CREATE PUBLICATION events_log FOR TABLE events`,
-		"no inserts": `ALTER PUBLICATION events_log SET (publish = 'update')`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db, log := newLogDatabase(t)
-			source, err := NewLog(db.Config(), logged(), Config{Name: "one", Lease: 300 * time.Millisecond, PollIdle: 5 * time.Millisecond}, log)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := session(t, source)
-			db.Exec(sql)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
-			for err == nil {
-				_, err = s.Next(ctx, 10)
-			}
-			if !errors.Is(err, replication.ErrPublication) || !outbox.IsPermanent(err) {
-				t.Errorf("got %v, want a permanent ErrPublication", err)
-			}
-		})
-	}
-}
-
 // Two relays: the second reads when the first is gone, and begins at what it has not settled.
 func TestAnotherRelayGoesOnInTheLog(t *testing.T) {
 	t.Parallel()
@@ -361,5 +294,37 @@ func TestTheLogBringsLargeRowsAndLargeTransactions(t *testing.T) {
 			t.Fatalf("key %s: %d after %d", m.Key, m.Position, last[m.Key])
 		}
 		last[m.Key] = m.Position
+	}
+}
+
+// At the bound of what waits nothing new is read, and then it goes on.
+func TestTheLogIsReadNoFurtherWhenTooMuchWaits(t *testing.T) {
+	t.Parallel()
+	db, log := newLogDatabase(t)
+	source, err := NewLog(db.Config(), logged(), Config{Name: "one", PollIdle: 5 * time.Millisecond, MaxHolds: 1}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := session(t, source)
+	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
+	ds := read(t, s, 1)
+	if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[0], Hold: []relay.Hold{{Delivery: &ds[0], Blocked: true}}}); err != nil {
+		t.Fatal(err)
+	}
+	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'b', '2')`)
+	for range 3 {
+		if b, err := s.Next(t.Context(), 10); err != nil || len(b.Deliveries) > 0 {
+			t.Fatalf("read %d messages beyond the bound, %v", len(b.Deliveries), err)
+		}
+	}
+	held, err := s.Held(t.Context(), "a", 10)
+	if err != nil || len(held) != 1 || string(held[0].Payload) != "1" || !held[0].Blocked {
+		t.Fatalf("held %+v, %v", held, err)
+	}
+	if err := s.Settle(t.Context(), relay.Settlement{HeldDelivered: []*relay.Delivery{&held[0]}, Delivered: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, s, 1); string(got[0].Payload) != "2" {
+		t.Errorf("got %q", got[0].Payload)
 	}
 }

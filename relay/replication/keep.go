@@ -145,25 +145,28 @@ func (s *session) heartbeat() error {
 
 // watch warns of a slot that is about to be invalidated.
 func (s *session) watch() error {
-	var status string
-	var safe *int64
-	err := s.table.Read(func(conn *pgx.Conn) error {
+	return s.table.Read(func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(context.Background(), s.ttl())
 		defer cancel()
-		err := conn.QueryRow(ctx, "SELECT coalesce(wal_status, ''), safe_wal_size FROM pg_replication_slots WHERE slot_name = $1",
-			s.source.cfg.Slot).Scan(&status, &safe)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil // the stream will say so
-		}
-		return err
+		return warnOfStrain(ctx, conn, s.source.cfg.Slot, s.log())
 	})
+}
+
+// warnOfStrain says when a slot keeps more than the server means to keep.
+func warnOfStrain(ctx context.Context, conn *pgx.Conn, slot string, log *slog.Logger) error {
+	var status string
+	var safe *int64
+	err := conn.QueryRow(ctx, "SELECT coalesce(wal_status, ''), safe_wal_size FROM pg_replication_slots WHERE slot_name = $1", slot).Scan(&status, &safe)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil // the stream will say so
+	}
 	if err == nil && (status == "unreserved" || status == "extended" && safe != nil) {
 		left := int64(0)
 		if safe != nil {
 			left = *safe
 		}
-		s.log().Warn("the slot keeps much of the write-ahead log and may be invalidated: the destination is too slow, or stands still",
-			"slot", s.source.cfg.Slot, "wal_status", status, "bytes_left", left)
+		log.Warn("the slot keeps much of the write-ahead log and may be invalidated: the destination is too slow, or stands still",
+			"slot", slot, "wal_status", status, "bytes_left", left)
 	}
 	return err
 }

@@ -1,0 +1,154 @@
+package mapped
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay/replication"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// The log of a slot that isn't read is nobody's to guess: what is refused says why, and what to run.
+func TestTheLogIsRefusedWhereItCouldLeaveSomethingOut(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		before string
+		want   error
+		says   string
+	}{
+		"no slot":               {`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()`, replication.ErrNoSlot, "pg_create_logical_replication_slot("},
+		"no publication":        {`DROP PUBLICATION events_log`, replication.ErrPublication, `CREATE PUBLICATION "events_log" FOR TABLE "public"."events"`},
+		"another table's":       {`CREATE TABLE o (id int); ALTER PUBLICATION events_log SET TABLE o`, replication.ErrPublication, "doesn't send all inserts"},
+		"no inserts":            {`ALTER PUBLICATION events_log SET (publish = 'update')`, replication.ErrPublication, "doesn't send all inserts"},
+		"some rows":             {`ALTER PUBLICATION events_log SET TABLE events WHERE (id > 1)`, replication.ErrPublication, "doesn't send all inserts"},
+		"a column is left out":  {`ALTER PUBLICATION events_log SET TABLE events (id, topic)`, schema.ErrMapping, `doesn't send the column "message_id"`},
+		"a column that is gone": {`ALTER TABLE events DROP COLUMN payload`, schema.ErrMapping, `no column "payload"`},
+		"another plugin's":      {`SELECT pg_drop_replication_slot('SLOT'), pg_create_logical_replication_slot('SLOT', 'test_decoding')`, replication.ErrNoSlot, "test_decoding"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, log := newLogDatabase(t)
+			for _, sql := range strings.Split(strings.ReplaceAll(c.before, "SLOT", log.Slot), ";") {
+				db.Exec(sql)
+			}
+			s, err := openLog(t, db, log, logged()).Acquire(t.Context())
+			if err == nil {
+				t.Cleanup(func() { _ = s.Close(context.Background()) })
+				db.Exec(`INSERT INTO events (topic, key) VALUES ('t', 'k')`)
+				for err == nil {
+					_, err = s.Next(t.Context(), 10)
+				}
+			}
+			if !errors.Is(err, c.want) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v, want a permanent %v that says %q", err, c.want, c.says)
+			}
+		})
+	}
+}
+
+// While there is no publication the server skips inserts without a word, so the relay stops and says it.
+func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
+	t.Parallel()
+	for name, sql := range map[string]string{
+		"made anew":  `DROP PUBLICATION events_log; CREATE PUBLICATION events_log FOR TABLE events`,
+		"no inserts": `ALTER PUBLICATION events_log SET (publish = 'update')`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, log := newLogDatabase(t)
+			source, err := NewLog(db.Config(), logged(), Config{Name: "one", Lease: 300 * time.Millisecond, PollIdle: 5 * time.Millisecond}, log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := session(t, source)
+			db.Exec(sql)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			for err == nil {
+				_, err = s.Next(ctx, 10)
+			}
+			if !errors.Is(err, replication.ErrPublication) || !outbox.IsPermanent(err) {
+				t.Errorf("got %v, want a permanent ErrPublication", err)
+			}
+		})
+	}
+}
+
+// A slot that kept too much: the relay that reads it warns, and the one that comes when it is invalidated stops and
+// names the cause.
+func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {
+	t.Parallel()
+	// No checkpoint comes by itself: it would invalidate the slot too soon.
+	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"max_slot_wal_keep_size": "1MB", "max_wal_size": "1GB"}})
+	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
+	db.Exec(eventsTable)
+	log := LogConfig{Slot: "events_log", Publication: "events_log"}
+	db.Exec(replication.TablePublicationSQL(log.Publication, schema.TableName{Schema: "public", Name: "events"}))
+	db.Exec(replication.SlotSQL(log.Slot))
+	s := session(t, openLog(t, db, log, logged()))
+	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
+	read(t, s, 1) // and settle nothing
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var lines lines
+	source, err := NewLog(db.Config(), logged(), Config{Name: "one", Lease: 100 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&lines, nil))}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.Exec("CREATE TABLE filler (x text)")
+	fill := func() {
+		db.Exec("SELECT pg_switch_wal()")
+		db.Exec("INSERT INTO filler SELECT repeat(md5(i::text), 50) FROM generate_series(1, 4000) i")
+	}
+	fill()
+	s = session(t, source)
+	deadline := time.Now().Add(40 * time.Second)
+	for !strings.Contains(lines.String(), "may be invalidated") {
+		if time.Now().After(deadline) {
+			t.Fatalf("nobody is warned; the slot is %s; log: %s", db.Value("SELECT wal_status FROM pg_replication_slots"), lines.String())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for db.Value("SELECT wal_status FROM pg_replication_slots") != "lost" {
+		if time.Now().After(deadline) {
+			t.Fatal("the slot is not invalidated")
+		}
+		fill()
+		db.Exec("CHECKPOINT")
+	}
+	_, err = source.Acquire(t.Context())
+	if !errors.Is(err, replication.ErrNoSlot) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "was invalidated") {
+		t.Errorf("got %v, want a permanent ErrNoSlot that says what happened", err)
+	}
+	db.DropSlots()
+}
+
+// lines is a log. Safe for concurrent use.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}

@@ -1,0 +1,87 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// SlotSQL is the statement that makes a slot for a Tail. What commits from then on is read.
+func SlotSQL(slot string) string {
+	return "SELECT pg_create_logical_replication_slot(" + schema.QuoteLiteral(slot) + ", 'pgoutput');"
+}
+
+// TablePublicationSQL is the statement that makes a publication for a Tail.
+func TablePublicationSQL(publication string, table schema.TableName) string {
+	return "CREATE PUBLICATION " + pgx.Identifier{publication}.Sanitize() + " FOR TABLE " + table.String() +
+		" WITH (publish = 'insert', publish_via_partition_root = true);"
+}
+
+// ErrNoSlot says that a slot isn't there, or can't be read on.
+var ErrNoSlot = errors.New("the replication slot can't be read")
+
+// publishes returns the oid of the publication, and refuses one that leaves inserts out.
+func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (oid uint32, err error) {
+	var inserts, listed, filtered bool
+	err = conn.QueryRow(ctx, `SELECT pub.oid, pub.pubinsert, t.pubname IS NOT NULL, (to_jsonb(t) ->> 'rowfilter') IS NOT NULL
+		FROM pg_catalog.pg_publication pub LEFT JOIN pg_catalog.pg_publication_tables t ON t.pubname = pub.pubname AND t.schemaname = $2 AND t.tablename = $3
+		WHERE pub.pubname = $1`, cfg.Publication, cfg.Table.Schema, cfg.Table.Name).Scan(&oid, &inserts, &listed, &filtered)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return 0, outbox.Permanent(fmt.Errorf("%w: there is no publication %q: let the owner of table %s run: %s Then make the slot anew, which looks for it: %s",
+			ErrPublication, cfg.Publication, cfg.Table, TablePublicationSQL(cfg.Publication, cfg.Table), SlotSQL(cfg.Slot)))
+	case err != nil:
+		return 0, fmt.Errorf("look for the publication: %w", err)
+	case !inserts || !listed || filtered:
+		return 0, outbox.Permanent(fmt.Errorf("%w: publication %q doesn't send all inserts into table %s in its name: name another one (replication.publication) and run: %s",
+			ErrPublication, cfg.Publication, cfg.Table, TablePublicationSQL(cfg.Publication, cfg.Table)))
+	}
+	return oid, nil
+}
+
+// Sound asks whether the publication still is the one through which the log is read. While it is away, or leaves
+// something out, the server skips inserts without a word. An error that is marked by outbox.Permanent says that this
+// may have happened. Every few seconds it also looks at what the slot keeps, and warns. One goroutine asks; conn is an
+// ordinary connection.
+func (t *Tail) Sound(ctx context.Context, conn *pgx.Conn) error {
+	oid, err := publishes(ctx, conn, t.cfg)
+	if err == nil && oid != t.oid {
+		err = outbox.Permanent(fmt.Errorf("%w: publication %q was made anew", ErrPublication, t.cfg.Publication))
+	}
+	if outbox.IsPermanent(err) {
+		return fmt.Errorf("the log was read while inserts may not have been sent; have a strategy that reads the table deliver what waits: %w", err)
+	}
+	if err == nil && time.Since(t.watched) > watchEvery {
+		t.watched = time.Now()
+		err = warnOfStrain(ctx, conn, t.cfg.Slot, t.cfg.Logger)
+	}
+	return err
+}
+
+// slotStands returns up to where the slot was confirmed.
+func slotStands(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (LSN, error) {
+	const lost = "what was committed since it was last read doesn't come from the log any more: have a strategy that reads the table deliver it"
+	var plugin, confirmed, status, reason string
+	var here bool
+	err := conn.QueryRow(ctx, `SELECT coalesce(s.plugin, ''), coalesce(s.database = current_database(), false), coalesce(s.confirmed_flush_lsn, '0/0')::text,
+		coalesce(s.wal_status, ''), coalesce(to_jsonb(s) ->> 'invalidation_reason', '')
+		FROM pg_replication_slots s WHERE s.slot_name = $1`, cfg.Slot).Scan(&plugin, &here, &confirmed, &status, &reason)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return 0, outbox.Permanent(fmt.Errorf("%w: there is no slot %q. If there was one, %s. Otherwise, and then, run: %s",
+			ErrNoSlot, cfg.Slot, lost, SlotSQL(cfg.Slot)))
+	case err != nil:
+		return 0, fmt.Errorf("look for the slot: %w", err)
+	case plugin != "pgoutput" || !here:
+		return 0, outbox.Permanent(fmt.Errorf("%w: slot %q is of another database or has the plugin %q: name another one (replication.slot)", ErrNoSlot, cfg.Slot, plugin))
+	case status == "lost" || reason != "":
+		return 0, outbox.Permanent(fmt.Errorf("%w: slot %q was invalidated (%s), and %s. Then drop it and run: %s", ErrNoSlot, cfg.Slot, status+reason, lost, SlotSQL(cfg.Slot)))
+	}
+	return ParseLSN(confirmed)
+}
