@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -177,7 +178,7 @@ func (b *Broker) readCursors(ctx context.Context, topic, key string, mark uint64
 	for {
 		fetches := client.PollFetches(ctx)
 		if err := errors.Join(ctx.Err(), fetches.Err0()); err != nil {
-			return nil, fmt.Errorf("read the cursor topic %q: %w", topic, err)
+			return nil, fmt.Errorf("read the cursor topic %q: %w", topic, cmp.Or(b.hanging(ctx, topic), err))
 		}
 		for r := range fetches.RecordsAll() {
 			if string(r.Key) != key {
@@ -193,6 +194,33 @@ func (b *Broker) readCursors(ctx context.Context, topic, key string, mark uint64
 			}
 		}
 	}
+}
+
+// hanging says which transaction keeps the cursor topic from being read, nil if none does. Those of this group have
+// ended before the topic is read.
+func (b *Broker) hanging(ctx context.Context, topic string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	req := kmsg.NewPtrDescribeProducersRequest()
+	asked := kmsg.NewDescribeProducersRequestTopic()
+	asked.Topic, asked.Partitions = topic, []int32{0}
+	req.Topics = append(req.Topics, asked)
+	resp, err := req.RequestWith(ctx, b.control)
+	if err != nil {
+		return nil // it was no more than a hint
+	}
+	for _, t := range resp.Topics {
+		for _, p := range t.Partitions {
+			for _, a := range p.ActiveProducers {
+				if a.CurrentTxnStartOffset >= 0 {
+					return fmt.Errorf("the transaction of producer %d, epoch %d, that began at offset %d has not ended since %s; if that lasts, it hangs and everybody who reads "+
+						"committed records waits for it: docs/brokers/kafka.md says what to do", a.ProducerID, a.ProducerEpoch, a.CurrentTxnStartOffset,
+						time.UnixMilli(a.LastTimestamp).UTC().Format(time.RFC3339))
+				}
+			}
+		}
+	}
+	return nil
 }
 
 func parseCursors(topic string, values map[string][]byte) (map[string]*part, error) {

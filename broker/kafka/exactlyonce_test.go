@@ -60,21 +60,26 @@ func TestWhatWasPublishedAndNotSettledIsNotSentAgain(t *testing.T) {
 
 func TestAZombieCanNotCommit(t *testing.T) {
 	t.Parallel()
-	w := written(t, 30, 3)
-	zombie := w.relay()
-	rows := zombie.read(30)
-	zombie.deliver(rows[:10]) // another id than the next call's
-	reached := zombie.freeze(kmsg.EndTxn)
-	answer := make(chan []error, 1)
-	go func() { answer <- zombie.Publish(patient(t), messagesOf(rows[10:20])) }()
-	<-reached // all records are at the server, the commit isn't
+	for name, request := range map[string]kmsg.Key{"before it sends": kmsg.Produce, "before it commits": kmsg.EndTxn} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := written(t, 30, 3)
+			zombie := w.relay()
+			rows := zombie.read(30)
+			zombie.deliver(rows[:10]) // by another id than the next call's
+			reached := zombie.freeze(request)
+			answer := make(chan []error, 1)
+			go func() { answer <- zombie.Publish(patient(t), messagesOf(rows[10:20])) }()
+			<-reached
 
-	successor := w.relay()
-	successor.deliver(successor.read(30))
-	zombie.heal()
-	unavailable(t, <-answer, 10)
-	unavailable(t, zombie.Publish(patient(t), messagesOf(rows[20:])), 10)
-	w.once(30)
+			successor := w.relay()
+			successor.deliver(successor.read(30))
+			zombie.heal()
+			unavailable(t, <-answer, 10)
+			unavailable(t, zombie.Publish(patient(t), messagesOf(rows[20:])), 10)
+			w.once(30)
+		})
+	}
 }
 
 func TestAnAnswerComesAfterTheCommit(t *testing.T) {

@@ -179,6 +179,33 @@ func TestADestinationOfAnotherOutboxWithTheSameIDIsFoundOut(t *testing.T) {
 	})
 }
 
+func TestATransactionThatHangsInTheCursorTopicIsNamed(t *testing.T) {
+	t.Parallel()
+	w := written(t, 1, 1)
+	client, err := kgo.NewClient(kgo.SeedBrokers(w.seeds...), kgo.TransactionalID(w.id+"-foreign"), kgo.DisableClientMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.BeginTransaction(); err != nil {
+		t.Fatal(err)
+	}
+	record := &kgo.Record{Topic: w.id + "-cursor", Key: []byte("foreign")}
+	if err := client.ProduceSync(patient(t), record).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	r := w.relay() // which goes on trying
+	rows := r.read(1)
+	errs := r.Publish(patient(t), messagesOf(rows))
+	unavailable(t, errs, 1)
+	contains(t, errs[0], "cursor topic", "began at offset 0", "hangs", "docs/brokers/kafka.md")
+	if err := client.EndTransaction(patient(t), kgo.TryAbort); err != nil {
+		t.Fatal(err)
+	}
+	r.deliver(rows)
+	w.once(1)
+}
+
 func TestAllFaultsOfAnExactlyOnceConfigAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	_, err := kafka.NewExactlyOnce(kafka.Config{}, kafka.ExactlyOnceConfig{Group: -1, CursorTopic: "no topic"})
