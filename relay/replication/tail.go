@@ -104,6 +104,8 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 
 func (t *Tail) begin(ctx context.Context, plain *pgx.Conn, cfg TailConfig) error {
 	command := fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (proto_version '1', publication_names '%s')", cfg.Slot, t.confirmed, quoteList(cfg.Publication))
+	// A stream whose relay has died ends by itself, after the server has read what the relay had settled.
+	patience := time.Now().Add(time.Second)
 	for {
 		wal, err := t.source.connectWAL(ctx)
 		if err != nil {
@@ -120,8 +122,10 @@ func (t *Tail) begin(ctx context.Context, plain *pgx.Conn, cfg TailConfig) error
 		if sqlState(err) != "55006" { // not: it is active
 			return fmt.Errorf("start streaming from slot %q: %w", cfg.Slot, err)
 		}
-		if err := evict(ctx, plain, cfg.Slot); err != nil {
-			return err
+		if time.Now().After(patience) {
+			if err := evict(ctx, plain, cfg.Slot); err != nil {
+				return err
+			}
 		}
 		if err := pauseFor(ctx, 20*time.Millisecond); err != nil {
 			return err
@@ -357,6 +361,6 @@ func (t *Tail) Close() error {
 	<-t.ended
 	t.finish()
 	err := t.confirm()
-	t.wire.goodbye()
+	t.wire.part()
 	return err
 }

@@ -191,6 +191,23 @@ func (w *wire) status(received, confirmed LSN, answer bool) error {
 
 // goodbye ends the stream in good order.
 func (w *wire) goodbye() {
-	_ = w.send([]byte{'c', 0, 0, 0, 4, 'X', 0, 0, 0, 4}) // CopyDone, Terminate; it may be gone already
+	_ = w.send(copyDoneAndTerminate()) // it may be gone already
 	w.close()
 }
+
+// part is goodbye to a server that is to have read everything that was said before: whoever comes next ends the
+// stream without asking.
+func (w *wire) part() {
+	defer w.close()
+	until := time.Now().Add(hangUpTimeout)
+	if w.send(copyDoneAndTerminate()) != nil || w.conn.SetReadDeadline(until) != nil {
+		return
+	}
+	for {
+		if _, err := w.conn.Read(w.buf); err != nil {
+			return // the server has ended the connection
+		}
+	}
+}
+
+func copyDoneAndTerminate() []byte { return []byte{'c', 0, 0, 0, 4, 'X', 0, 0, 0, 4} }
