@@ -12,6 +12,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/replication"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -51,6 +52,42 @@ func TestTheLogIsRefusedWhereItCouldLeaveSomethingOut(t *testing.T) {
 				t.Errorf("got %v, want a permanent %v that says %q", err, c.want, c.says)
 			}
 		})
+	}
+}
+
+// It reads what the server sends, and so needs no right on the table.
+func TestARoleThatMayNotReadTheTableReadsItsLog(t *testing.T) {
+	t.Parallel()
+	db, log := newLogDatabase(t)
+	role := "reader_of_" + log.Slot
+	db.Exec(`CREATE ROLE ` + role + ` LOGIN REPLICATION`)
+	conn := db.Connect()
+	t.Cleanup(func() {
+		for _, sql := range []string{`DROP OWNED BY ` + role, `DROP ROLE ` + role} {
+			if _, err := conn.Exec(context.Background(), sql); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	db.Exec(`GRANT INSERT ON dead_events TO ` + role)
+	cfg := db.Config()
+	cfg.User = role
+	source, err := NewLog(cfg, logged(), Config{Name: "one", PollIdle: 5 * time.Millisecond}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := session(t, source)
+	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
+	ds := read(t, s, 1)
+	err = s.Settle(t.Context(), relay.Settlement{Through: &ds[0], Dead: []relay.Dead{{Delivery: &ds[0], Reason: relay.ReasonRefused, Err: errors.New("no")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := db.Value(`SELECT count(*) FROM dead_events`); n != "1" {
+		t.Errorf("%s dead letters", n)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
 
