@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -98,16 +96,6 @@ func NewExactlyOnce(cfg Config, exactly ExactlyOnceConfig) (*ExactlyOnce, error)
 	}
 	return e, nil
 }
-
-func (e *ExactlyOnce) transactionalID(group, n int) string {
-	return e.id + "-" + strconv.Itoa(group) + "-" + strconv.Itoa(n)
-}
-
-// markName ends the keys of marks, in place of an id's number.
-const markName = "mark"
-
-// markKey is the key of the record that says how far to read.
-func (e *ExactlyOnce) markKey() string { return e.id + "-" + strconv.Itoa(e.group) + "-" + markName }
 
 // Publish sends batch in one transaction, or several if a key changes its topic in between or the batch is large,
 // and returns when these have been committed. Errors are as those of Broker.Publish. It needs a session of Source, whose
@@ -243,47 +231,6 @@ func (e *ExactlyOnce) read(ctx context.Context) (map[string]*part, error) {
 	}
 }
 
-// strangers are the other shard groups that have begun: each has left a mark before anything else.
-func (e *ExactlyOnce) strangers(cursors map[string]*part) (groups []int) {
-	for key := range cursors {
-		if group, _, ok := e.parseKey(key); ok && group != e.group && !slices.Contains(groups, group) {
-			groups = append(groups, group)
-		}
-	}
-	return groups
-}
-
-// fenceStrangers fences all ids of other shard groups, those too that have published nothing.
-func (e *ExactlyOnce) fenceStrangers(ctx context.Context, groups []int) error {
-	for _, group := range groups {
-		var all sync.WaitGroup
-		var errs [ids]error
-		for n := range ids {
-			s := &seat{broker: e.broker, tx: &transactor{id: e.transactionalID(group, n)}}
-			all.Go(func() {
-				errs[n] = s.produce(ctx)
-				s.discard()
-			})
-		}
-		all.Wait()
-		if err := errors.Join(errs[:]...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// parseKey takes a key of the cursor topic apart. id is false for a mark.
-func (e *ExactlyOnce) parseKey(key string) (group int, id, ok bool) {
-	rest, ok := strings.CutPrefix(key, e.id+"-")
-	if !ok {
-		return 0, false, false
-	}
-	first, second, ok := strings.Cut(rest, "-")
-	group, err := strconv.Atoi(first)
-	return group, second != markName, ok && err == nil
-}
-
 // inherit begins a session with what was published before it and isn't settled.
 func (e *ExactlyOnce) inherit(ctx context.Context, cursors map[string]*part) error {
 	own := map[string]*transactor{}
@@ -353,6 +300,11 @@ func (e *ExactlyOnce) resolve(cursors map[string]*part) error {
 			last = p.attempt
 		}
 		switch {
+		case last == 0 && t.attempt != 0 && t.pending == nil:
+			t.attempt = 0 // the cursor topic was made anew; what the session has published it knows by itself
+		case last == 0 && t.attempt != 0:
+			return fmt.Errorf("kafka: the cursor topic %q was deleted while the outcome of a transaction was unknown, so nobody can tell any more whether %d messages were "+
+				"published; restart the relay, and they are sent again", e.topic, len(t.pending.entries))
 		case t.pending != nil && last == t.pending.attempt:
 			t.keep()
 		case last == t.attempt:
@@ -377,6 +329,8 @@ func (e *ExactlyOnce) explain(err error) error {
 			"(kafka-acls.sh --add --allow-principal ... --producer --transactional-id %s- --resource-pattern-type prefixed): %w", e.id, e.id, err))
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
 		return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q: not permitted; grant this user Describe, DescribeConfigs, Read and Write on it: %w", e.topic, err))
+	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
+		return fmt.Errorf("kafka: the cursor topic %q was deleted; create it again, and delivery goes on:\n  %s\n%w", e.topic, e.broker.createCommand(e.topic), err)
 	}
 	return e.broker.down(err)
 }

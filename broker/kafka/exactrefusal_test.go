@@ -206,6 +206,30 @@ func TestATransactionThatHangsInTheCursorTopicIsNamed(t *testing.T) {
 	w.once(1)
 }
 
+func TestACursorTopicThatIsDeletedIsMissedAndMayBeMadeAnew(t *testing.T) {
+	t.Parallel()
+	w := written(t, 40, 3)
+	r := w.relay()
+	rows := r.read(40)
+	for n := range 8 { // all ids know the topic
+		r.deliver(rows[2*n : 2*n+2])
+	}
+	if _, err := w.admin.DeleteTopics(patient(t), w.id+"-cursor"); err != nil {
+		t.Fatal(err)
+	}
+	w.await("the relay says that the topic is gone", func(ctx context.Context) error {
+		errs := r.Publish(ctx, messagesOf(rows[16:20]))
+		unavailable(t, errs, 4)
+		if text := errs[0].Error(); !strings.Contains(text, "was deleted; create it again") || !strings.Contains(text, "kafka-topics.sh") {
+			return errs[0]
+		}
+		return nil
+	})
+	w.create(w.id+"-cursor", 1, "cleanup.policy", "compact")
+	r.deliver(rows)
+	w.once(40)
+}
+
 func TestAllFaultsOfAnExactlyOnceConfigAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	_, err := kafka.NewExactlyOnce(kafka.Config{}, kafka.ExactlyOnceConfig{Group: -1, CursorTopic: "no topic"})
