@@ -145,3 +145,23 @@ func TestDoctorSaysWhatTheLogNeeds(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestDoctorSaysThatTheLogHasTooLittleInIt(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"wal_level": "replica"}})
+	conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	if _, err := conn.Exec(t.Context(), `CREATE TABLE events (id bigserial PRIMARY KEY, topic text NOT NULL, payload text)`); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Doctor(t.Context(), conn, "events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(r.Log.Text, "wal_level is replica") {
+		t.Errorf("got %s", r.Log.Text)
+	}
+}
