@@ -11,6 +11,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/replication"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -47,9 +48,12 @@ CREATE INDEX ON m (topic, partition, transaction_id, id);`
 //	go test ./relay/mapped -run - -bench Drain -benchtime 1x
 func BenchmarkDrain(b *testing.B) {
 	const rows = 100_000
-	fill := func(b *testing.B) database {
+	fill := func(b *testing.B, before ...string) database {
 		db := newDatabase(b, servers.PostgresConfig{Fsync: true})
 		db.Exec(benchTable + OffsetsDDL("outbox_offsets"))
+		for _, sql := range before {
+			db.Exec(sql)
+		}
 		conn := db.Connect()
 		for range 100 { // transactions
 			if _, err := conn.Exec(b.Context(), `INSERT INTO m (topic, key, type, payload, headers)
@@ -91,24 +95,43 @@ func BenchmarkDrain(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				broker := &drained{want: rows, done: make(chan struct{})}
-				r, err := relay.New(source, broker, relay.Config{})
-				if err != nil {
-					b.Fatal(err)
-				}
-				ctx, stop := context.WithCancel(b.Context())
-				ended := make(chan error, 1)
-				began := time.Now()
-				go func() { ended <- r.Run(ctx) }()
-				<-broker.done
-				stop() // what is left to settle is settled
-				if err := <-ended; err != nil {
-					b.Fatal(err)
-				}
-				report(b, time.Since(began))
+				report(b, drain(b, source, rows))
 			}
 		})
 	}
+	b.Run("log/ours", func(b *testing.B) { // it has no literal: nobody writes it by hand
+		for range b.N {
+			log := LogConfig{Slot: "bench", Publication: "bench"}
+			db := fill(b, replication.TablePublicationSQL(log.Publication, schema.TableName{Schema: "public", Name: "m"}), replication.SlotSQL(log.Slot))
+			b.Cleanup(db.DropSlots)
+			logged := mapping
+			logged.Done = schema.Done{}
+			source, err := NewLog(db.Config(), logged, Config{}, log)
+			if err != nil {
+				b.Fatal(err)
+			}
+			report(b, drain(b, source, rows))
+		}
+	})
+}
+
+// drain has a relay deliver want messages, and returns how long it took.
+func drain(b *testing.B, source relay.Source, want int64) time.Duration {
+	broker := &drained{want: want, done: make(chan struct{})}
+	r, err := relay.New(source, broker, relay.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(b.Context())
+	ended := make(chan error, 1)
+	began := time.Now()
+	go func() { ended <- r.Run(ctx) }()
+	<-broker.done
+	stop() // what is left to settle is settled
+	if err := <-ended; err != nil {
+		b.Fatal(err)
+	}
+	return time.Since(began)
 }
 
 // literal runs the statements of a strategy until rows have been read.
