@@ -54,35 +54,60 @@ func NewLog(conn *pgx.ConnConfig, m schema.Mapping, cfg Config, log LogConfig) (
 func (s *Log) Acquire(ctx context.Context) (relay.Session, error) {
 	return s.acquire(ctx, func(ctx context.Context) (_ relay.Session, err error) {
 		var owning, other *pgx.Conn
-		t, err := s.open(ctx, &owning, &other)
-		if err != nil {
-			return nil, err
-		}
-		defer hangUp(other)
 		defer func() {
+			hangUp(other)
 			if err != nil {
 				hangUp(owning)
 			}
 		}()
+		for _, c := range []**pgx.Conn{&owning, &other} {
+			if *c, err = s.dial(ctx); err != nil {
+				return nil, err
+			}
+		}
 		if err := refusePooler(ctx, owning, other); err != nil {
+			return nil, err
+		}
+		t, err := resolve(ctx, other, s.mapping)
+		if err != nil {
 			return nil, err
 		}
 		var zone string
 		if err := other.QueryRow(ctx, "SELECT current_setting('TimeZone')").Scan(&zone); err != nil {
 			return nil, fmt.Errorf("ask for the time zone: %w", err)
 		}
+		// From here on the server ends the connection when it is silent.
+		if err := s.prepare(ctx, owning); err != nil {
+			return nil, err
+		}
 		if err := s.awaitLock(ctx, owning, t.nameLock("slot "+s.log.Slot), "another relay reads the log"); err != nil {
 			return nil, err
 		}
+		session := &logSession{source: &s.source, table: t, rows: newLogRows(t, zone), holds: newLogHolds()}
+		session.link = newLink(owning, s.cfg.Lease, session.keep)
 		tail, err := replication.OpenTail(ctx, s.conn, replication.TailConfig{
 			Name: s.owner, Slot: s.log.Slot, Publication: s.log.Publication, Table: t.info.TableName(), Logger: s.cfg.Logger,
 		})
 		if err != nil {
+			_ = session.link.close(nil) // the error is the one to tell
 			return nil, err
 		}
-		return &logSession{source: &s.source, table: t, tail: tail, rows: newLogRows(t, zone), holds: newLogHolds(),
-			link: newLink(owning, s.cfg.Lease, tail.Sound)}, nil
+		session.mu.Lock()
+		defer session.mu.Unlock()
+		session.tail = tail
+		return session, nil
 	})
+}
+
+// keep says something on the connection that has the lock; once there is a stream, it asks whether that is sound.
+func (s *logSession) keep(ctx context.Context, conn *pgx.Conn) error {
+	s.mu.Lock()
+	tail := s.tail
+	s.mu.Unlock()
+	if tail == nil {
+		return ping(ctx, conn)
+	}
+	return tail.Sound(ctx, conn)
 }
 
 // logSession owns a slot. Next runs in one goroutine, the rest in another.

@@ -27,6 +27,7 @@ type Tail struct {
 	watched   time.Time            // of Sound: when the slot was looked at
 	relations map[uint32]*relation // nil: of another table
 	values    []Value
+	pace      pace
 
 	mu        sync.Mutex
 	progress  *progress
@@ -179,11 +180,25 @@ func (t *Tail) Settled(number uint64) error {
 // come, at most a second. An error of each ends the stream.
 func (t *Tail) Read(ctx context.Context, limit int, each func(*Insert) error) (n int, err error) {
 	until := time.Now().Add(tick)
+	gathered := false // under load, more than was there
 	for {
-		n, err := t.parse(limit, each)
-		if n > 0 || err != nil {
+		parsed, err := t.parse(limit-n, each)
+		if n += parsed; err != nil || n >= limit {
 			return n, err
 		}
+		if mark := t.pace.mark(time.Now()); mark > 0 && !gathered && t.wire.low.set(mark) {
+			gathered = true
+			parsed, err := t.gather(limit-n, each)
+			if n += parsed; err != nil {
+				return n, err
+			}
+			continue
+		}
+		if n > 0 {
+			t.pace.read(n, time.Now())
+			return n, nil
+		}
+		t.wire.low.set(1)
 		switch err := t.wire.fill(ctx, until); {
 		case errors.Is(err, errTick):
 			return 0, ctx.Err()
@@ -192,6 +207,28 @@ func (t *Tail) Read(ctx context.Context, limit int, each func(*Insert) error) (n
 				return 0, ctx.Err()
 			}
 			return 0, fmt.Errorf("read the write-ahead log: %w", err)
+		}
+	}
+}
+
+// gather reads for at most a moment, waking up only for as much as the mark says.
+func (t *Tail) gather(limit int, each func(*Insert) error) (n int, err error) {
+	until := time.Now().Add(t.pace.patience())
+	for {
+		err := t.wire.fill(context.Background(), until)
+		late := errors.Is(err, errTick)
+		if late {
+			// What has come is less than the mark, and can be read all the same.
+			if err = t.wire.fill(context.Background(), time.Now().Add(100*time.Microsecond)); errors.Is(err, errTick) {
+				return n, nil
+			}
+		}
+		if err != nil {
+			return n, fmt.Errorf("read the write-ahead log: %w", err)
+		}
+		parsed, err := t.parse(limit-n, each)
+		if n += parsed; err != nil || late || n >= limit {
+			return n, err
 		}
 	}
 }
