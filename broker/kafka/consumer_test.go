@@ -26,13 +26,17 @@ func TestAKafkaConsumerDoesWhatAConsumerMust(t *testing.T) {
 		return lanestest.Source{
 			Topic:   topic,
 			Publish: b.Publish,
-			Foreign: func(t *testing.T, key string) {
+			Foreign: func(t *testing.T, key, id string) {
 				client, err := kgo.NewClient(kgo.SeedBrokers(c.seeds...), kgo.DisableClientMetrics())
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer client.Close()
-				if err := client.ProduceSync(patient(t), &kgo.Record{Topic: topic, Key: []byte(key), Value: []byte("1")}).FirstErr(); err != nil {
+				r := &kgo.Record{Topic: topic, Key: []byte(key), Value: []byte("1")}
+				if id != "" {
+					r.Headers = []kgo.RecordHeader{{Key: "outbox-id", Value: []byte(id)}}
+				}
+				if err := client.ProduceSync(patient(t), r).FirstErr(); err != nil {
 					t.Fatal(err)
 				}
 			},

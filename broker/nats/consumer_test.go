@@ -21,10 +21,13 @@ func TestANATSConsumerDoesWhatAConsumerMust(t *testing.T) {
 		return lanestest.Source{
 			Topic:   "orders",
 			Publish: b.Publish,
-			Foreign: func(t *testing.T, key string) {
+			Foreign: func(t *testing.T, key, id string) {
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
 				msg := &natsgo.Msg{Subject: s.name + ".orders", Data: []byte("1"), Header: natsgo.Header{"Outbox-Key": {key}}}
+				if id != "" {
+					msg.Header.Set(natsgo.MsgIdHdr, id)
+				}
 				if _, err := s.js.PublishMsg(ctx, msg); err != nil {
 					t.Fatal(err)
 				}

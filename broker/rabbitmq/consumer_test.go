@@ -18,9 +18,10 @@ func TestARabbitMQConsumerDoesWhatAConsumerMust(t *testing.T) {
 		return lanestest.Source{
 			Topic:   q.name,
 			Publish: newBroker(t, url, rabbitmq.Config{}).Publish,
-			Foreign: func(t *testing.T, key string) {
+			Foreign: func(t *testing.T, key, id string) {
 				ask(t, url, func(ch *amqp091.Channel) error {
 					return ch.PublishWithContext(t.Context(), "", q.name, true, false, amqp091.Publishing{
+						MessageId:    id[:min(len(id), 255)], // AMQP allows no longer one
 						DeliveryMode: amqp091.Persistent, Headers: amqp091.Table{"outbox-key": key}, Body: []byte("1"),
 					})
 				})

@@ -1,9 +1,12 @@
 package sqs
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -12,7 +15,8 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/lanes"
 )
 
-// decode undoes what broker/internal/amazon encodes. queue is the queue's name without .fifo.
+// decode undoes what broker/internal/amazon encodes. queue is the queue's name without .fifo. With an error there is
+// everything else that could be read: a message that is no good still has its place in its key.
 func decode(queue string, got *types.Message) (m outbox.Message, err error) {
 	m = outbox.Message{Topic: queue, Payload: []byte(aws.ToString(got.Body))}
 	all := map[string]string{}
@@ -23,13 +27,14 @@ func decode(queue string, got *types.Message) (m outbox.Message, err error) {
 			return m, fmt.Errorf("attribute %s: %w", name, err)
 		}
 	}
-	err = lanes.ErrForeign
-	for name, value := range all {
+	foreign := true
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		var fault error
+		value := all[name]
 		switch name {
 		case "outbox-id":
 			m.ID, fault = outbox.ParseID(value)
-			err = nil
+			foreign = false
 		case "outbox-payload":
 			fault = payload(&m, value)
 		case "content-type":
@@ -49,12 +54,13 @@ func decode(queue string, got *types.Message) (m outbox.Message, err error) {
 		default:
 			m.Headers = append(m.Headers, outbox.Header{Name: name, Value: value})
 		}
-		if fault != nil {
-			return m, fmt.Errorf("attribute %s: %w", name, fault)
+		if fault != nil && err == nil {
+			err = fmt.Errorf("attribute %s: %w", name, fault)
 		}
 	}
-	if err != nil {
+	if foreign {
 		m.Key = groupOf(got)
+		err = cmp.Or(err, lanes.ErrForeign)
 	}
 	return m, err
 }

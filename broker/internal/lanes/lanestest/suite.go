@@ -29,6 +29,7 @@ func Run(t *testing.T, h Harness) {
 		{"stopping waits for the handlers that run", stops},
 		{"an effect whose acknowledgement was lost is not repeated", acknowledgementLost},
 		{"consumers come and go, and every effect happens once", comeAndGo},
+		{"bad input and bad handlers end in dead letters, and the consumer goes on", badInput},
 		{"hanging handlers end the consumer", hangs},
 		{"the observer is told of every message, every attempt, every outcome and the lag", observed},
 	} {
@@ -201,7 +202,7 @@ func parked(t *testing.T, h Harness) {
 		}
 		return e.apply(ctx, msg)
 	})
-	source.Foreign(t, "foreign")
+	source.Foreign(t, "foreign", "")
 	source.publish(t, numbered(source.Topic, 24, 6))
 	eventually(t, "five messages and one without id are parked", func() bool {
 		mu.Lock()

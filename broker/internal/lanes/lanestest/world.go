@@ -48,8 +48,8 @@ type Harness struct {
 type Source struct {
 	Topic   string
 	Publish func(ctx context.Context, msgs []*outbox.Message) []error
-	// Foreign sends a record that has a key and no id.
-	Foreign func(t *testing.T, key string)
+	// Foreign sends a record that has a key, and where a message has its id this text; none if it is "".
+	Foreign func(t *testing.T, key, id string)
 	// Open makes a consumer of the group.
 	Open func(t *testing.T, cfg consume.Config, handler consume.Handler) Consumer
 }
@@ -96,10 +96,12 @@ func newEffects(t *testing.T) *effects {
 
 // apply is a handler with an effect.
 func (e *effects) apply(ctx context.Context, msg *outbox.Message) error {
-	_, err := e.box.Handle(ctx, e.pool, msg, func(ctx context.Context, tx pgx.Tx, msg *outbox.Message) error {
-		_, err := tx.Exec(ctx, `INSERT INTO effects (message_id, key, n) VALUES ($1::text::uuid, $2, $3::text::int)`, msg.ID.String(), msg.Key, string(msg.Payload))
-		return err
-	})
+	_, err := e.box.Handle(ctx, e.pool, msg, insert)
+	return err
+}
+
+func insert(ctx context.Context, tx pgx.Tx, msg *outbox.Message) error {
+	_, err := tx.Exec(ctx, `INSERT INTO effects (message_id, key, n) VALUES ($1::text::uuid, $2, $3::text::int)`, msg.ID.String(), msg.Key, string(msg.Payload))
 	return err
 }
 
