@@ -27,6 +27,11 @@ func TestExactlyOnceSurvivesRelaysThatAreKilled(t *testing.T) {
 	w := newWorld(t, onKafkaExactlyOnce)
 	w.write(time.Millisecond)
 	r := w.relay("relay-1")
+	for range 3 { // before, in or after its very first transaction
+		time.Sleep(rand.N(500 * time.Millisecond))
+		w.must(r.Kill())
+		w.must(r.Start())
+	}
 	n := rounds(t, 8)
 	for range n {
 		w.flowing(30 * time.Second)
