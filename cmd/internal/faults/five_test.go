@@ -40,6 +40,9 @@ func TestOneOfFiveDestinationsIsAway(t *testing.T) {
 	listen := freeAddress(t)
 	r := w.start("relay-1", w.fiveYAML(listen, arrivals))
 	w.pass(5, time.Minute)
+	for _, a := range arrivals {
+		a.readsOn(t, w)
+	}
 	tell(arrivals) // the start is no measure
 	w.must(rig.Pause(t.Context(), min(away, time.Minute)/2))
 	t.Logf("all five there:\n%s", tell(arrivals))
@@ -147,12 +150,19 @@ func (a *arrival) take(payload []byte) {
 	a.took = append(a.took, took)
 }
 
-// judge demands what settle demands of a target, once the consumer has read on.
-func (a *arrival) judge(t *testing.T, w *world) {
+// readsOn waits until the consumer has as many messages as are committed now; what it lacks then, judge tells.
+func (a *arrival) readsOn(t *testing.T, w *world) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); a.count() < w.load.Committed() && time.Now().Before(deadline); {
+	want := w.load.Committed()
+	for deadline := time.Now().Add(30 * time.Second); a.count() < want && time.Now().Before(deadline); {
 		w.must(rig.Pause(t.Context(), 10*time.Millisecond))
 	}
+}
+
+// judge demands what settle demands of a target.
+func (a *arrival) judge(t *testing.T, w *world) {
+	t.Helper()
+	a.readsOn(t, w)
 	checker := check.New(check.Config{})
 	_, err := w.load.Tell(t.Context(), checker, rig.Losses{})
 	w.must(err)
