@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -113,8 +112,14 @@ func (c *Consumer) connected(ctx context.Context, url string) error {
 	}
 	s := &session{Consumer: c, group: c.engine.Group()}
 	err = s.receive(ctx, ch, deliveries, closed)
+	s.group.Stop()
+	// The consumer is not cancelled: the server would let the next one take what follows, while handlers of ours run. It
+	// ends with its connection, and what it was given and has not acknowledged goes back in order before anybody gets more.
+	behind.Go(func() {
+		for range deliveries { // until the connection ends
+		}
+	})
 	s.group.Drain()
-	s.giveBack()
 	return err
 }
 
@@ -138,13 +143,9 @@ func (c *Consumer) lag(ch *amqp091.Channel) error {
 type session struct {
 	*Consumer
 	group *lanes.Group
-
-	mu       sync.Mutex
-	returned []amqp091.Delivery
 }
 
-// receive takes messages until ctx ends; then it lets the server send no more, and takes those that are on
-// their way, to give them back.
+// receive takes messages until ctx ends.
 func (s *session) receive(ctx context.Context, ch *amqp091.Channel, deliveries <-chan amqp091.Delivery, closed <-chan *amqp091.Error) error {
 	look := time.NewTicker(lagEvery)
 	defer look.Stop()
@@ -152,7 +153,6 @@ func (s *session) receive(ctx context.Context, ch *amqp091.Channel, deliveries <
 		select {
 		case <-look.C:
 			if err := s.lag(ch); err != nil {
-				s.end(ch, deliveries)
 				return err
 			}
 		case d, ok := <-deliveries:
@@ -169,22 +169,10 @@ func (s *session) receive(ctx context.Context, ch *amqp091.Channel, deliveries <
 			s.take(d)
 			continue
 		case err := <-s.engine.Failed():
-			s.end(ch, deliveries)
 			return err
 		case <-ctx.Done():
-			s.end(ch, deliveries)
 			return ctx.Err()
 		}
-	}
-}
-
-func (s *session) end(ch *amqp091.Channel, deliveries <-chan amqp091.Delivery) {
-	s.group.Stop()
-	if err := ch.Cancel(s.conn.Name, false); err != nil {
-		return // the connection is lost
-	}
-	for d := range deliveries { // closed by Cancel
-		s.unhandled(d)
 	}
 }
 
@@ -199,29 +187,10 @@ func (s *session) take(from amqp091.Delivery) {
 			err = from.Ack(false)
 		case lanes.Rejected:
 			err = from.Nack(false, false)
-		default:
-			s.unhandled(from)
 		}
 		if err != nil {
 			s.logger.Debug("the server was not told about a message, and will deliver it again", "message_id", d.Message.ID.String(), "error", err)
 		}
 	}
 	s.group.Add(d)
-}
-
-func (s *session) unhandled(d amqp091.Delivery) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.returned = append(s.returned, d)
-}
-
-// giveBack requeues what was not handled, in the order in which it came: a quorum queue delivers what was
-// returned in the order of the returns, before all else.
-func (s *session) giveBack() {
-	slices.SortFunc(s.returned, func(a, b amqp091.Delivery) int { return cmp.Compare(a.DeliveryTag, b.DeliveryTag) })
-	for _, d := range s.returned {
-		if err := d.Nack(false, true); err != nil {
-			return // the connection is lost, and the server requeues all by itself
-		}
-	}
 }

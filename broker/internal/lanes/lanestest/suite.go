@@ -27,6 +27,7 @@ func Run(t *testing.T, h Harness) {
 		{"what can't be applied is parked, and its key goes on", parked},
 		{"what can't be applied blocks its key and no other", blocked},
 		{"stopping waits for the handlers that run", stops},
+		{"another consumer gets nothing of a key before a handler of the one that stops has ended", stopsInOrder},
 		{"an effect whose acknowledgement was lost is not repeated", acknowledgementLost},
 		{"consumers come and go, and every effect happens once", comeAndGo},
 		{"bad input and bad handlers end in dead letters, and the consumer goes on", badInput},
@@ -274,6 +275,36 @@ func stops(t *testing.T, h Harness) {
 		return e.apply(ctx, msg)
 	})
 	e.complete(20, true)
+}
+
+func stopsInOrder(t *testing.T, h Harness) {
+	if !h.Ordered {
+		t.Skip("consumers that share a source of this broker keep no order between them")
+	}
+	source, e := h.Source(t), newEffects(t)
+	began, release := make(chan struct{}, 10), make(chan struct{})
+	var released atomic.Bool
+	cfg := quick()
+	cfg.Parallel, cfg.MaxInFlight = 1, 1
+	first := source.start(t, cfg, func(ctx context.Context, msg *outbox.Message) error {
+		began <- struct{}{}
+		<-release
+		return e.apply(ctx, msg)
+	})
+	source.publish(t, numbered(source.Topic, 2, 1))
+	<-began
+	source.start(t, cfg, func(ctx context.Context, msg *outbox.Message) error {
+		if !released.Load() {
+			t.Errorf("%s/%s was handled meanwhile", msg.Key, msg.Payload)
+		}
+		return e.apply(ctx, msg)
+	})
+	first.cancel()
+	time.Sleep(time.Second) // in which the other could get it, and must not
+	released.Store(true)
+	close(release)
+	first.mustStop()
+	e.complete(2, true)
 }
 
 func acknowledgementLost(t *testing.T, h Harness) {
