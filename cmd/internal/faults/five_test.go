@@ -34,7 +34,9 @@ func TestOneOfFiveDestinationsIsAway(t *testing.T) {
 	arrivals := w.fiveArrivals(t)
 	w.prepare(10 * time.Millisecond)
 	for _, a := range arrivals {
+		a.mu.Lock() // consumers run already
 		a.load = w.load
+		a.mu.Unlock()
 	}
 	w.load.Start()
 	listen := freeAddress(t)
