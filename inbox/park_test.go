@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/admin"
 )
 
 func TestAParkedMessageIsADeadLetterOfTheConsumerOnce(t *testing.T) {
@@ -38,4 +39,43 @@ func TestAParkedMessageIsADeadLetterOfTheConsumerOnce(t *testing.T) {
 			t.Errorf("parked without id and source: %v", err)
 		}
 	})
+}
+
+// A consumer that waits in vain for what is missing parks the message. When the missing one has come after all, the
+// parked one is requeued, and applied once, whoever delivers it again.
+func TestAParkedMessageThatIsRequeuedIsAppliedOnce(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	b := newInbox(t, Config{Gaps: GapWait, Unordered: true})
+	first, second := note("k", "first"), note("k", "second")
+	first.Headers = []outbox.Header{{Name: outbox.SequenceHeader, Value: "1"}}
+	second.Headers = []outbox.Header{{Name: outbox.SequenceHeader, Value: "2"}}
+	handle := func(msg *outbox.Message) (Result, error) {
+		return b.Handle(t.Context(), w.pool, msg, noteEffect)
+	}
+	var gap *GapError
+	_, err := handle(second)
+	if !errors.As(err, &gap) {
+		t.Fatalf("the second before the first: %v", err)
+	}
+	if err := b.Park(t.Context(), w.pool, Parked{Message: second, Err: err, Attempts: 5, Source: "orders/0@7"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := handle(first); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := admin.Requeue(t.Context(), w.pool, admin.Selection{Destination: b.Destination()}, 10, admin.Action{Actor: "anna"}); err != nil {
+		t.Fatal(n, err)
+	}
+	defer w.work(b, noteEffect, WorkerConfig{})()
+	eventually(t, "the parked message to be applied", func() bool { return w.notes("k") == "first second" })
+	if result, err := handle(second); err != nil || result.Outcome != Duplicate {
+		t.Errorf("delivered again: %+v, %v", result, err)
+	}
+	if got := w.notes("k"); got != "first second" {
+		t.Errorf("applied: %s", got)
+	}
+	if n := w.int(`SELECT count(*) FROM outbox.dead_letters`); n != 0 {
+		t.Errorf("%d dead letters are left", n)
+	}
 }
