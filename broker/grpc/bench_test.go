@@ -11,6 +11,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/grpc"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
+	"github.com/pgoutbox/outbox/broker/internal/versus"
 	grpcgo "google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 )
@@ -32,21 +33,47 @@ func BenchmarkPublish(b *testing.B) {
 			})
 		}
 		b.Run("loop, "+round.name, func(b *testing.B) {
-			conn, err := grpcgo.NewClient(benchServer(b, round.delay), grpcgo.WithTransportCredentials(insecure.NewCredentials()))
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer conn.Close()
-			client := outboxpb.NewDeliveryClient(conn)
-			var batch []*outboxpb.DeliverRequest
-			for _, m := range benchBatch(size, 1000) {
-				batch = append(batch, &outboxpb.DeliverRequest{Messages: []*outboxpb.Message{{
-					Id: m.ID.String(), Topic: m.Topic, Key: m.Key, EventType: m.EventType, ContentType: m.ContentType, Payload: m.Payload,
-				}}})
-			}
+			client, batch := bareClient(b, benchServer(b, round.delay)), bareBatch(size)
 			measure(b, size, func() { loop(b, client, batch) })
 		})
 	}
+}
+
+func BenchmarkAgainstLoop(b *testing.B) {
+	const size, keys = 2500, 1000
+	b.Run("grpc", func(b *testing.B) {
+		versus.Run(b, versus.Contest{
+			Address: benchServer(b, 0),
+			Adapter: func(b *testing.B, address string) versus.Publish {
+				broker := newBroker(b, address, grpc.Config{})
+				batch := benchBatch(size, keys)
+				return func() int { accepted(b, broker.Publish(b.Context(), batch)); return size }
+			},
+			Loop: func(b *testing.B, address string) versus.Publish {
+				client, batch := bareClient(b, address), bareBatch(size)
+				return func() int { loop(b, client, batch); return size }
+			},
+		})
+	})
+}
+
+func bareClient(b *testing.B, address string) outboxpb.DeliveryClient {
+	b.Helper()
+	conn, err := grpcgo.NewClient(address, grpcgo.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { conn.Close() })
+	return outboxpb.NewDeliveryClient(conn)
+}
+
+func bareBatch(size int) (batch []*outboxpb.DeliverRequest) {
+	for _, m := range benchBatch(size, 1000) {
+		batch = append(batch, &outboxpb.DeliverRequest{Messages: []*outboxpb.Message{{
+			Id: m.ID.String(), Topic: m.Topic, Key: m.Key, EventType: m.EventType, ContentType: m.ContentType, Payload: m.Payload,
+		}}})
+	}
+	return batch
 }
 
 func loop(b *testing.B, client outboxpb.DeliveryClient, batch []*outboxpb.DeliverRequest) {

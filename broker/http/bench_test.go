@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	webhooks "github.com/pgoutbox/outbox/broker/http"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
+	"github.com/pgoutbox/outbox/broker/internal/versus"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
@@ -54,12 +56,41 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-func measure(b *testing.B, size int, publish func([]*outbox.Message)) {
+func BenchmarkAgainstLoop(b *testing.B) {
+	const size, parallel = 1000, 64
+	for _, h2 := range []bool{false, true} {
+		b.Run(map[bool]string{false: "http/1.1", true: "http/2"}[h2], func(b *testing.B) {
+			near, secured := benchServer(b, h2, 0)
+			scheme, address, _ := strings.Cut(near, "://")
+			versus.Run(b, versus.Contest{
+				Address: address,
+				Adapter: func(b *testing.B, address string) versus.Publish {
+					broker := newBroker(b, scheme+"://"+address, webhooks.Config{MaxInFlight: parallel, TLS: secured})
+					batch := benchBatch(size)
+					return func() int { accepted(b, broker.Publish(b.Context(), batch)); return size }
+				},
+				Loop: func(b *testing.B, address string) versus.Publish {
+					transport := &http.Transport{MaxIdleConnsPerHost: parallel, TLSClientConfig: secured, ForceAttemptHTTP2: h2}
+					b.Cleanup(transport.CloseIdleConnections)
+					batch := benchBatch(size)
+					return func() int { loop(b, transport, scheme+"://"+address, batch, parallel, false); return size }
+				},
+			})
+		})
+	}
+}
+
+func benchBatch(size int) []*outbox.Message {
 	batch := messages(size, 1000)
 	for _, m := range batch {
 		m.Payload = make([]byte, 256)
 		m.EventType, m.ContentType = "OrderCreated", "application/json"
 	}
+	return batch
+}
+
+func measure(b *testing.B, size int, publish func([]*outbox.Message)) {
+	batch := benchBatch(size)
 	publish(batch) // connections
 	before := cpu(b)
 	b.ReportAllocs()

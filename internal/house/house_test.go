@@ -53,6 +53,7 @@ var directions = map[string][]string{
 	"webhook":                         {""},
 	"broker/http":                     {"", "format", "webhook"},
 	"broker/grpc":                     {"", "format"},
+	"broker/internal/versus":          {"broker/internal/testnet"},
 	"cmd":                             {"", "schema", "relay", "relay/polling", "relay/mapped", "relay/replication", "admin", "inbox", "inbox/inboxtest", "broker", "internal", "outboxtest", "route", "format", "relay/around", "webhook"},
 }
 
