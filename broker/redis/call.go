@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -231,44 +231,29 @@ func (c *call) settle(i int, err error) {
 
 // arguments returns the command that runs the script for ch.
 func (c *call) arguments(ch *chunk) []any {
-	e := &encoder{
-		args:  make([]any, 0, 16+16*len(ch.messages)),
-		bytes: make([]byte, 0, ch.bytes),
-		ends:  make([]int, 0, 12*len(ch.messages)),
-		holes: make([]int32, 0, 12*len(ch.messages)),
-	}
 	index, _ := indexName(ch.stream)
 	cfg := &c.b.cfg
-	e.constant("EVAL")
-	e.constant(script)
-	e.constant("3")
-	e.text(ch.stream)
-	e.text(index + recentSuffix)
-	e.text(index + olderSuffix)
-	e.number(cfg.DedupWindow)
-	e.number(int(indexExpiry.Milliseconds()))
 	create := "0"
 	if cfg.CreateStreams {
 		create = "1"
 	}
-	e.constant(create)
+	trim, limit := "", int64(0)
 	switch {
 	case cfg.MaxLen > 0:
-		e.constant("MAXLEN")
-		e.text(strconv.FormatInt(cfg.MaxLen, 10))
+		trim, limit = "MAXLEN", cfg.MaxLen
 	case cfg.MaxAge > 0:
-		e.constant("MAXAGE")
-		e.text(strconv.FormatInt(cfg.MaxAge.Milliseconds(), 10))
-	default:
-		e.constant("")
-		e.constant("")
+		trim, limit = "MAXAGE", cfg.MaxAge.Milliseconds()
 	}
+	e := newEncoder(ch.bytes)
 	for _, i := range ch.messages {
-		if c.b.cfg.records != nil {
+		if cfg.records != nil {
 			e.record(c.batch[i], c.plan.of[i], &c.formatted.records[i])
 		} else {
 			e.message(c.batch[i], c.plan.of[i], ch.stream)
 		}
 	}
-	return e.done()
+	return []any{
+		"EVAL", script, 3, strings.Clone(ch.stream), index + recentSuffix, index + olderSuffix,
+		cfg.DedupWindow, indexExpiry.Milliseconds(), create, trim, limit, e.done(),
+	}
 }

@@ -52,15 +52,15 @@ func (c *call) format(i int, m *outbox.Message) (int, error) {
 func (e *encoder) record(m *outbox.Message, lane int, r *format.Record) {
 	count := e.begin(m, lane)
 	if r.Key != nil {
-		e.constant(keyField)
+		e.text(keyField)
 		e.copy(r.Key)
 	}
 	if r.Value != nil {
-		e.constant(valueField)
+		e.text(valueField)
 		e.copy(r.Value)
 	}
 	if r.ContentType != "" {
-		e.constant(contentTypeField)
+		e.text(contentTypeField)
 		e.text(r.ContentType)
 	}
 	for i := range r.Headers {

@@ -1,75 +1,97 @@
 package redis
 
 import (
+	"encoding/binary"
+	"math"
 	"strconv"
 	"time"
 
 	"github.com/pgoutbox/outbox"
 )
 
-// encoder turns messages into the arguments of a script. It copies all that it takes from a message, for a call that
-// was given up may still be writing when its messages belong to the caller again.
+// encoder packs messages for a script, as one MessagePack array of strings and numbers. A server takes one argument of
+// 100 KB much faster than a thousand small ones. It copies all that it takes from a message, for a call that was given
+// up may still be writing when its messages belong to the caller again.
 type encoder struct {
-	args  []any
-	bytes []byte  // the copies, one after the other
-	ends  []int   // of each copy in bytes
-	holes []int32 // the argument that each copy is
+	bytes []byte
+	items int
 }
 
-// constant appends an argument that lives as long as the program.
-func (e *encoder) constant(arg string) { e.args = append(e.args, arg) }
+// The MessagePack formats in use.
+const (
+	fixedString = 0xa0 // with the length in its low 5 bits
+	string8     = 0xd9
+	string16    = 0xda
+	string32    = 0xdb
+	number32    = 0xce
+	array32     = 0xdd
+)
 
-func (e *encoder) number(n int) { e.args = append(e.args, n) }
-
-// text appends a copy.
-func (e *encoder) text(arg string) {
-	e.bytes = append(e.bytes, arg...)
-	e.close()
+// newEncoder returns one with room for about size bytes.
+func newEncoder(size int) *encoder {
+	return &encoder{bytes: append(make([]byte, 0, size+64), array32, 0, 0, 0, 0)}
 }
 
-func (e *encoder) copy(arg []byte) {
-	e.bytes = append(e.bytes, arg...)
-	e.close()
+// done returns the array. e is of no use any more.
+func (e *encoder) done() []byte {
+	binary.BigEndian.PutUint32(e.bytes[1:], uint32(e.items))
+	return e.bytes
 }
 
-// close ends the copy that is being made, and makes it an argument.
-func (e *encoder) close() {
-	e.ends = append(e.ends, len(e.bytes))
-	e.holes = append(e.holes, int32(len(e.args)))
-	e.args = append(e.args, nil)
+func (e *encoder) number(n int) {
+	e.items++
+	e.bytes = binary.BigEndian.AppendUint32(append(e.bytes, number32), uint32(n))
 }
 
-// done returns the arguments. e is of no use any more.
-func (e *encoder) done() []any {
-	all := string(e.bytes)
-	texts := make([]string, len(e.ends))
-	start := 0
-	for i, end := range e.ends {
-		texts[i] = all[start:end]
-		e.args[e.holes[i]] = &texts[i]
-		start = end
+func (e *encoder) text(s string) {
+	e.length(len(s))
+	e.bytes = append(e.bytes, s...)
+}
+
+func (e *encoder) copy(b []byte) {
+	e.length(len(b))
+	e.bytes = append(e.bytes, b...)
+}
+
+// length begins a string of n bytes, which come next.
+func (e *encoder) length(n int) {
+	e.items++
+	switch {
+	case n < 32:
+		e.bytes = append(e.bytes, fixedString|byte(n))
+	case n <= math.MaxUint8:
+		e.bytes = append(e.bytes, string8, byte(n))
+	case n <= math.MaxUint16:
+		e.bytes = binary.BigEndian.AppendUint16(append(e.bytes, string16), uint16(n))
+	default:
+		e.bytes = binary.BigEndian.AppendUint32(append(e.bytes, string32), uint32(n))
 	}
-	return e.args
 }
 
-// begin appends lane and id, and room for the number of arguments that follow, whose place it returns.
-func (e *encoder) begin(m *outbox.Message, lane int) (count int) {
+// count is a number that is not known when its place comes.
+type count struct{ place, items int }
+
+// begin appends lane and id, and room for the number of arguments that follow.
+func (e *encoder) begin(m *outbox.Message, lane int) count {
 	e.number(lane)
 	e.copy(m.ID[:])
-	count = len(e.args)
 	e.number(0)
-	return count
+	return count{len(e.bytes) - 4, e.items}
 }
 
 // end fills in the number of arguments that came since begin.
-func (e *encoder) end(count int) { e.args[count] = len(e.args) - count - 1 }
+func (e *encoder) end(c count) {
+	binary.BigEndian.PutUint32(e.bytes[c.place:], uint32(e.items-c.items))
+}
+
+const headerPrefix = "header:"
 
 // message appends m in the given lane: lane, id, number of arguments, arguments.
 func (e *encoder) message(m *outbox.Message, lane int, stream string) {
 	count := e.begin(m, lane)
-	e.constant("id")
+	e.text("id")
+	e.length(36)
 	e.bytes, _ = m.ID.AppendText(e.bytes)
-	e.close()
 	if stream != m.Topic {
 		e.field("topic", m.Topic)
 	}
@@ -79,20 +101,20 @@ func (e *encoder) message(m *outbox.Message, lane int, stream string) {
 	e.field("aggregate_id", m.AggregateID)
 	e.field("content_type", m.ContentType)
 	if m.Position != 0 {
-		e.constant("position")
-		e.bytes = strconv.AppendInt(e.bytes, m.Position, 10)
-		e.close()
+		var digits [20]byte
+		e.text("position")
+		e.copy(strconv.AppendInt(digits[:0], m.Position, 10))
 	}
 	e.time("created_at", m.CreatedAt)
 	e.time("deliver_at", m.DeliverAt)
 	if m.Payload != nil {
-		e.constant("payload")
+		e.text("payload")
 		e.copy(m.Payload)
 	}
 	for i := range m.Headers {
 		h := &m.Headers[i]
-		e.bytes = append(e.bytes, "header:"...)
-		e.text(h.Name)
+		e.length(len(headerPrefix) + len(h.Name))
+		e.bytes = append(append(e.bytes, headerPrefix...), h.Name...)
 		e.text(h.Value)
 	}
 	e.end(count)
@@ -100,16 +122,16 @@ func (e *encoder) message(m *outbox.Message, lane int, stream string) {
 
 func (e *encoder) field(name, value string) {
 	if value != "" {
-		e.constant(name)
+		e.text(name)
 		e.text(value)
 	}
 }
 
 func (e *encoder) time(name string, t time.Time) {
 	if !t.IsZero() {
-		e.constant(name)
-		e.bytes = t.UTC().AppendFormat(e.bytes, time.RFC3339Nano)
-		e.close()
+		var digits [len(time.RFC3339Nano)]byte
+		e.text(name)
+		e.copy(t.UTC().AppendFormat(digits[:0], time.RFC3339Nano))
 	}
 }
 

@@ -8,7 +8,7 @@ package redis
 //
 //	KEYS  stream, set of the last ids, set of the ids before those
 //	ARGV  window, expiry of the sets in ms, 1 if the stream may be created, MAXLEN or MAXAGE or nothing, its value,
-//	      and of each message: lane (0 is none), id, number of arguments, arguments of XADD
+//	      and a MessagePack array that has of each message: lane (0 is none), id, number of arguments, arguments of XADD
 //
 // A set that has reached the window becomes the older one, which is dropped: so the last window ids are known at any
 // time, and at most twice as many.
@@ -17,11 +17,12 @@ local stream, recent, older = KEYS[1], KEYS[2], KEYS[3]
 local window = tonumber(ARGV[1])
 if ARGV[3] == '0' and redis.call('EXISTS', stream) == 0 then return 'missing' end
 local lanes, ids, first, last, n = {}, {}, {}, {}, 0
-local i, total = 6, #ARGV
+local items = cmsgpack.unpack(ARGV[6])
+local i, total = 1, #items
 while i <= total do
   n = n + 1
-  lanes[n], ids[n], first[n] = ARGV[i], ARGV[i+1], i + 3
-  i = i + 3 + ARGV[i+2]
+  lanes[n], ids[n], first[n] = items[i], items[i+1], i + 3
+  i = i + 3 + items[i+2]
   last[n] = i - 1
 end
 local known, before = {}, {}
@@ -33,11 +34,11 @@ local added, new, failed, errors = {}, {}, {}, {}
 for m = 1, n do
   local lane, id = lanes[m], ids[m]
   if not failed[lane] and known[m] ~= 1 and before[m] ~= 1 and not new[id] then
-    local answer = redis.pcall('XADD', stream, '*', unpack(ARGV, first[m], last[m]))
+    local answer = redis.pcall('XADD', stream, '*', unpack(items, first[m], last[m]))
     if type(answer) == 'table' then
       errors[#errors+1] = m
       errors[#errors+1] = answer.err
-      if lane ~= '0' then failed[lane] = true end
+      if lane ~= 0 then failed[lane] = true end
     elseif window > 0 then
       added[#added+1] = id
       new[id] = true
