@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"math"
+	"slices"
 	"time"
 	"unicode/utf8"
 	"unsafe"
@@ -70,6 +71,9 @@ func (t *table) collect(result *pgconn.ResultReader, extra func(d *relay.Deliver
 			if err = extra(&d, &r, values[width:]); err != nil {
 				continue
 			}
+		}
+		if n := len(ds); n == cap(ds) { // append alone would copy a page of thousands a dozen times
+			ds, rows = slices.Grow(ds, max(16, 3*n)), slices.Grow(rows, max(16, 3*n))
 		}
 		ds, rows = append(ds, d), append(rows, r)
 	}

@@ -1,6 +1,7 @@
 package mapped
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/pgoutbox/outbox/relay"
@@ -23,6 +24,9 @@ type entry struct {
 func (l *ledger) add(ds []relay.Delivery, rows []row, numbered bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if need := len(l.entries) + len(ds); need > cap(l.entries) {
+		l.entries = slices.Grow(l.entries, max(len(ds), need))
+	}
 	for i := range ds {
 		l.last++
 		ds[i].Ref = l.last
