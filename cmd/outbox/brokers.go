@@ -190,8 +190,8 @@ func openKafka(k *config.Kafka, s brokerSetting) (relay.Broker, error) {
 		Clients:      min(4*s.groups, 64), // a relay of each shard group makes four calls at once
 		Logger:       s.logger,
 	}
-	if k.SASL.Username != "" {
-		cfg.SASL = &kafka.SASL{Mechanism: strings.ToUpper(k.SASL.Mechanism), User: k.SASL.Username, Password: string(k.SASL.Password)}
+	if cfg.SASL, err = saslConfig(k.SASL, s.logger); err != nil {
+		return nil, err
 	}
 	if k.CreateTopics {
 		cfg.Partitions = int32(k.Partitions)

@@ -102,7 +102,7 @@ type Kafka struct {
 	Topic             string   `json:"topic" jsonschema:"Template of the topic, with the fields {topic}, {event_type} and {aggregate_type}."`
 	ClientID          string   `json:"client_id" jsonschema:"Name of the client in the cluster's logs and quotas."`
 	TLS               TLS      `json:"tls" jsonschema:"Transport security."`
-	SASL              SASL     `json:"sasl" jsonschema:"Authentication; used when a username is given."`
+	SASL              SASL     `json:"sasl" jsonschema:"Authentication; used when a username or oauth is given."`
 	Compression       string   `json:"compression" enum:"none,gzip,snappy,lz4,zstd" jsonschema:"Compression of batches."`
 	CreateTopics      bool     `json:"create_topics" jsonschema:"Whether missing topics are created."`
 	Partitions        int      `json:"partitions" min:"1" max:"100000" jsonschema:"Partitions of created topics."`
@@ -110,14 +110,6 @@ type Kafka struct {
 	ExactlyOnce       bool     `json:"exactly_once" jsonschema:"Publish in transactions, so that consumers with isolation.level=read_committed see every message once."`
 	TransactionalID   string   `json:"transactional_id" jsonschema:"What the transactional ids of an exactly-once destination begin with; no other destination of the cluster may have the same. Empty: outbox- and the destination's name."`
 	CursorTopic       string   `json:"cursor_topic" jsonschema:"Compacted topic of one partition for the records of an exactly-once destination. Empty: the transactional id and -cursor."`
-}
-
-// SASL authenticates with a name and a password.
-type SASL struct {
-	Mechanism    string `json:"mechanism" enum:"plain,scram-sha-256,scram-sha-512" jsonschema:"SASL mechanism."`
-	Username     string `json:"username" jsonschema:"User name. Empty: no authentication."`
-	Password     Secret `json:"password" jsonschema:"Password."`
-	PasswordFile string `json:"password_file" jsonschema:"File that holds the password, instead of password."`
 }
 
 // TLS configures transport security.

@@ -67,6 +67,8 @@ func newDefault(t reflect.Type) reflect.Value {
 		*p = DefaultDestination()
 	case *Kafka:
 		*p = DefaultKafka()
+	case *OAuth:
+		*p = DefaultOAuth()
 	case *NATS:
 		*p = DefaultNATS()
 	case *Replication:

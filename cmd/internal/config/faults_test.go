@@ -126,6 +126,12 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"kafka, mechanism", kafka("sasl: {mechanism: SCRAM-SHA-512, username: u, password: hidden}"), none},
 		{"kafka, no password", kafka("sasl: {username: u}"), none},
 		{"kafka, no username", kafka("sasl: {password: hidden}"), none},
+		{"kafka, oauth missing", kafka("sasl: {mechanism: oauthbearer}"), none},
+		{"kafka, oauth without its mechanism", kafka("sasl: {oauth: {token_url: \"https://l/t\", client_id: a, client_secret: hidden}}"), none},
+		{"kafka, oauth with a user", kafka("sasl: {mechanism: oauthbearer, username: u, password: hidden, oauth: {}}"), none},
+		{"kafka, oauth values", kafka("sasl: {mechanism: oauthbearer, oauth: {token_url: \"https://u:hidden@l\", client_id: a, client_secret_file: /does/not/exist, scopes: [\"a b\"], timeout: 0s, " +
+			"parameters: [{name: scope, value: x}], extensions: [{name: auth, value: x}, {name: a-b, value: x}, {name: c, value: }, {name: c, value: x}]}}"), none},
+		{"kafka, oauth without TLS", kafka("sasl: {mechanism: oauthbearer, oauth: {token_url: \"http://l/t\", client_id: a, client_secret: hidden, tls: {enabled: true}}}"), none},
 		{"kafka, password_file missing", kafka("sasl: {username: u, password_file: /does/not/exist}"), none},
 		{"kafka, partitions", kafka("create_topics: true, partitions: 0, replication_factor: -2"), none},
 		{"kafka, replicas", kafka("create_topics: true, replication_factor: 40000"), none},

@@ -230,14 +230,7 @@ func (l *loader) kafka(k *Kafka, path string) {
 	}
 	l.template(path+".topic", k.Topic, "topic", "event_type", "aggregate_type")
 	l.tls(k.TLS, path+".tls")
-	s, at := k.SASL, path+".sasl"
-	switch {
-	case s.Username == "":
-		l.check(s.Password == "", at+".username", "not given, but a password is")
-	default:
-		l.check(s.Password != "" || l.rejected[at+".password_file"], at+".password", "not given, but a username is; set it or password_file")
-		l.advise(s.Mechanism != "plain" || k.TLS.Enabled, at+".mechanism", "plain sends the password unencrypted, since tls.enabled is false")
-	}
+	l.sasl(k.SASL, k.TLS.Enabled, path+".sasl")
 	l.advise(k.ExactlyOnce || k.TransactionalID == "", path+".transactional_id", "has no effect, since exactly_once is false")
 	l.advise(k.ExactlyOnce || k.CursorTopic == "", path+".cursor_topic", "has no effect, since exactly_once is false")
 	standard := DefaultKafka()

@@ -16,13 +16,15 @@ func TestASecretNeverPrints(t *testing.T) {
 	t.Parallel()
 	kafka, nats := config.DefaultKafka(), config.DefaultNATS()
 	kafka.SASL.Password, nats.Password, nats.Token, nats.URL = "hidden", "hidden", "hidden", "nats://hidden@n"
+	tokens := config.DefaultOAuth()
+	tokens.ClientSecret, kafka.SASL.OAuth = "hidden", &tokens
 	secret := config.Secret("hidden")
 	value := config.Config{
 		Database:     config.Database{URL: "postgres://u:hidden@db/app"},
 		Destinations: []config.Destination{{Broker: config.Broker{Kafka: &kafka, NATS: &nats}}},
 	}
 	values := []any{
-		value, &value, secret, &secret, value.Database, value.Database.URL, kafka, &kafka, nats, []*config.NATS{&nats},
+		value, &value, secret, &secret, value.Database, value.Database.URL, kafka, &kafka, kafka.SASL, tokens, &tokens, nats, []*config.NATS{&nats},
 		[]config.Secret{secret}, map[string]config.Secret{"a": secret},
 	}
 	var out bytes.Buffer

@@ -1,0 +1,179 @@
+// Package oauth fetches access tokens with a client's credentials (RFC 6749, section 4.4) and keeps them until shortly
+// before they expire.
+package oauth
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"golang.org/x/oauth2"
+	"golang.org/x/oauth2/clientcredentials"
+)
+
+// Config says where tokens come from.
+type Config struct {
+	// TokenURL, ClientID and ClientSecret are required. The secret goes into the Authorization header; a server that
+	// doesn't take it there gets it in the body.
+	TokenURL     string
+	ClientID     string
+	ClientSecret string
+
+	// Scopes are asked for. None leaves it to the server.
+	Scopes []string
+
+	// Parameters are sent as well, such as the audience that some servers want.
+	Parameters map[string]string
+
+	// TLS is used for https URLs. nil: the authorities of the system.
+	TLS *tls.Config
+
+	// Timeout bounds a request as a whole. Default: 5 s.
+	Timeout time.Duration
+
+	// Logger gets what a caller doesn't see. nil: silent.
+	Logger *slog.Logger
+}
+
+const (
+	defaultTimeout = 5 * time.Second
+
+	// pause is how long a server that gave no token isn't asked again, however many connections want one.
+	pause = time.Second
+
+	// unlimited is how long a token is kept of which the server doesn't say when it expires.
+	unlimited = time.Minute
+
+	// mostMargin bounds the fifth of a token's life that is left when it is renewed.
+	mostMargin = 5 * time.Minute
+)
+
+// Source is a source of tokens. It may be used by several goroutines, and holds nothing that must be closed.
+type Source struct {
+	cfg    Config
+	grant  *clientcredentials.Config
+	client *http.Client
+	now    func() time.Time
+
+	asking chan struct{} // capacity 1: held by whoever asks the server
+
+	mu    sync.Mutex
+	known answer
+}
+
+// answer is what the server has said last.
+type answer struct {
+	token   string
+	renew   time.Time // from when on a new token is fetched
+	expires time.Time // until when this one may be used if there is no new one
+	err     error     // why there is no new one
+	until   time.Time // until when err is not looked into again
+}
+
+// New makes a Source. It connects to nothing. The error says what is missing.
+func New(cfg Config) (*Source, error) {
+	u, err := url.Parse(cfg.TokenURL)
+	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
+		return nil, errors.New("oauth: the token URL is none such as https://login.example.com/oauth2/token")
+	}
+	if cfg.ClientID == "" || cfg.ClientSecret == "" {
+		return nil, errors.New("oauth: a client id and a client secret are needed")
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = defaultTimeout
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	parameters := url.Values{}
+	for name, value := range cfg.Parameters {
+		parameters.Set(name, value)
+	}
+	return &Source{
+		cfg: cfg,
+		grant: &clientcredentials.Config{ClientID: cfg.ClientID, ClientSecret: cfg.ClientSecret, TokenURL: cfg.TokenURL,
+			Scopes: cfg.Scopes, EndpointParams: parameters},
+		client: &http.Client{
+			Transport: &http.Transport{
+				Proxy:             http.ProxyFromEnvironment,
+				TLSClientConfig:   cfg.TLS,
+				DisableKeepAlives: true, // requests are rare
+				ForceAttemptHTTP2: true,
+			},
+			// Following would take the secret to whoever is named there.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			Timeout:       cfg.Timeout,
+		},
+		now:    time.Now,
+		asking: make(chan struct{}, 1),
+	}, nil
+}
+
+// Token returns a token that is good for a while: a fifth of its life, or 5 minutes, before it expires, a new one is
+// fetched. If that fails, the old one is used until it expires. Every error is an unavailable one, since it says
+// nothing about a message, and stays for a second.
+func (s *Source) Token(ctx context.Context) (string, error) {
+	if token, err, ok := s.remembered(); ok {
+		return token, err
+	}
+	select {
+	case s.asking <- struct{}{}:
+		defer func() { <-s.asking }()
+	case <-ctx.Done():
+		return "", outbox.Unavailable(fmt.Errorf("oauth: the token server was not asked: %w", context.Cause(ctx)))
+	}
+	if token, err, ok := s.remembered(); ok { // somebody else has asked meanwhile
+		return token, err
+	}
+	token, err := s.grant.Token(context.WithValue(ctx, oauth2.HTTPClient, s.client))
+	if err != nil && ctx.Err() != nil {
+		// The caller has given up, which is no fault of the server.
+		return "", outbox.Unavailable(fmt.Errorf("oauth: gave up waiting for a token: %w", context.Cause(ctx)))
+	}
+	return s.remember(token, err)
+}
+
+// remembered returns what is known; false means that the server is to be asked.
+func (s *Source) remembered() (string, error, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	usable := s.known.token != "" && now.Before(s.known.expires)
+	switch {
+	case usable && now.Before(s.known.renew):
+		return s.known.token, nil, true
+	case s.known.err == nil || !now.Before(s.known.until):
+		return "", nil, false
+	case usable:
+		return s.known.token, nil, true
+	}
+	return "", s.known.err, true
+}
+
+func (s *Source) remember(token *oauth2.Token, err error) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	if err != nil {
+		s.known.err, s.known.until = outbox.Unavailable(s.fault(err)), now.Add(pause)
+		if s.known.token != "" && now.Before(s.known.expires) {
+			s.cfg.Logger.Warn("no new token; the old one is used until it expires", "expires", s.known.expires, "cause", s.known.err)
+			return s.known.token, nil
+		}
+		return "", s.known.err
+	}
+	s.known = answer{token: token.AccessToken, renew: now.Add(unlimited), expires: now.Add(unlimited)}
+	if !token.Expiry.IsZero() {
+		life := token.Expiry.Sub(now)
+		s.known.expires = token.Expiry
+		s.known.renew = token.Expiry.Add(-min(life/5, mostMargin))
+	}
+	return s.known.token, nil
+}
