@@ -10,7 +10,7 @@ SEEDS ?= 100000
 
 .PHONY: help
 help: ## This list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## Watch it work: a real PostgreSQL, an embedded NATS, faults at the press of a key
@@ -85,6 +85,11 @@ bench: build peers servers ## Measure, on a quiet machine (about two hours), and
 	$(STRATEGIES) --workload ours --for -1ns > $(BENCH_OUT)/strategies/strategies-ours.jsonl
 	bin/outbox bench report $(BENCH_OUT)/*.jsonl --plots docs/benchmarks --into docs/benchmarks.md
 	bin/outbox bench report $(BENCH_OUT)/strategies/*.jsonl --plots docs/benchmarks --into docs/strategies.md
+
+ROUNDS ?= 7
+.PHONY: bench-brokers
+bench-brokers: servers ## Each broker's adapter beside the barest loop on the same library (ROUNDS of 1.5 s each, two minutes in all)
+	$(GO) run ./cmd/internal/brokerbench -rounds $(ROUNDS) $(BROKERS)
 
 .PHONY: mutants
 mutants: ## Break one mechanism after the other, and show which test notices
