@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/redis/go-redis/v9"
@@ -18,6 +19,8 @@ type Broker struct {
 	cfg     Config
 	streams *template
 	client  redis.UniversalClient
+	name    outbox.ID // of this broker among all that write to a stream
+	calls   atomic.Int64
 
 	// background bounds what nobody waits for.
 	background context.Context
@@ -39,7 +42,7 @@ func New(addresses string, cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redis: %w", err)
 	}
-	b := &Broker{cfg: cfg, streams: streams, client: redis.NewUniversalClient(cfg.options(list))}
+	b := &Broker{cfg: cfg, streams: streams, client: redis.NewUniversalClient(cfg.options(list)), name: outbox.NewID()}
 	b.background, b.stop = context.WithCancel(context.Background())
 	return b, nil
 }

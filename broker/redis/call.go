@@ -25,6 +25,7 @@ type call struct {
 	errs  []error // nil while nothing has failed
 	plan  *plan
 	lost  map[int]bool // lanes of which a message has failed on a server
+	name  string       // no other call's: a script knows its call's messages from others by it
 	mu    sync.Mutex   // errs and lost, while several nodes are being asked
 
 	formatted formatted // empty without a format
@@ -66,6 +67,7 @@ func (c *call) prepare() {
 
 // run sends wave after wave.
 func (c *call) run(ctx context.Context) {
+	c.name = fmt.Sprintf("%s %d", c.b.name, c.b.calls.Add(1))
 	for _, wave := range c.plan.waves {
 		var asked sync.WaitGroup
 		for node, chunks := range c.byNode(ctx, wave) {
@@ -253,7 +255,7 @@ func (c *call) arguments(ch *chunk) []any {
 		}
 	}
 	return []any{
-		"EVAL", script, 3, strings.Clone(ch.stream), index + recentSuffix, index + olderSuffix,
-		cfg.DedupWindow, indexExpiry.Milliseconds(), create, trim, limit, e.done(),
+		"EVAL", script, 4, strings.Clone(ch.stream), index + recentSuffix, index + olderSuffix, index + knownSuffix,
+		cfg.DedupWindow, indexExpiry.Milliseconds(), create, trim, limit, c.name, e.done(),
 	}
 }

@@ -48,7 +48,7 @@ func (c *call) format(i int, m *outbox.Message) (int, error) {
 	return size, nil
 }
 
-// record appends the record of m in the given lane: lane, id, number of arguments, arguments.
+// record appends the record of m in the given lane: lane, id, stamp, number of arguments, arguments.
 func (e *encoder) record(m *outbox.Message, lane int, r *format.Record) {
 	count := e.begin(m, lane)
 	if r.Key != nil {

@@ -6,8 +6,8 @@ import (
 
 // A script holds a server up for as long as it runs: about a millisecond for this much.
 const (
-	chunkMessages = 256
-	chunkBytes    = 256 << 10
+	chunkMessages = 128
+	chunkBytes    = 128 << 10
 
 	// A key stays in its script beyond that, up to here.
 	fullMessages = 1024

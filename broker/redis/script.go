@@ -6,34 +6,67 @@ package redis
 // What a script does, Redis does as one: in memory, in its log and to its replicas. The ids are noted after the
 // entries, and no crash comes in between.
 //
-//	KEYS  stream, set of the last ids, set of the ids before those
+//	KEYS  stream, set of the last ids, set of the ids before those, what is known of the sets
 //	ARGV  window, expiry of the sets in ms, 1 if the stream may be created, MAXLEN or MAXAGE or nothing, its value,
-//	      and a MessagePack array that has of each message: lane (0 is none), id, number of arguments, arguments of XADD
+//	      call, and a MessagePack array that has of each message: lane (0 is none), id, its stamp, number of
+//	      arguments, arguments of XADD
 //
 // A set that has reached the window becomes the older one, which is dropped: so the last window ids are known at any
 // time, and at most twice as many.
+//
+// An id is looked up only if it can be in a set. Its stamp, the time in it, is compared with the highest of
+// all that were noted before this call began: what is above is new. (The ids that this call itself has noted are others: a
+// message goes into one script of a call, and that is sent once.) So in a stream of ids that grow hardly any is
+// looked up, ids without a time in them mostly are, and a zombie's are whenever another call came in between. Whoever
+// changed the sets and not what is known of them, is noticed by their sizes; then all are looked up, until sets
+// that are known have replaced these.
 const script = `if redis.replicate_commands then redis.replicate_commands() end
-local stream, recent, older = KEYS[1], KEYS[2], KEYS[3]
-local window = tonumber(ARGV[1])
+local stream, recent, older, known = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local window, call = tonumber(ARGV[1]), ARGV[6]
 if ARGV[3] == '0' and redis.call('EXISTS', stream) == 0 then return 'missing' end
-local lanes, ids, first, last, n = {}, {}, {}, {}, 0
-local items = cmsgpack.unpack(ARGV[6])
+local lanes, ids, stamps, first, last, n = {}, {}, {}, {}, {}, 0
+local items = cmsgpack.unpack(ARGV[7])
 local i, total = 1, #items
 while i <= total do
   n = n + 1
-  lanes[n], ids[n], first[n] = items[i], items[i+1], i + 3
-  i = i + 3 + items[i+2]
+  lanes[n], ids[n], stamps[n], first[n] = items[i], items[i+1], items[i+2], i + 4
+  i = i + 4 + items[i+3]
   last[n] = i - 1
 end
-local known, before = {}, {}
+local nothing, everything = -1, 2^53
+local base, top, oldtop, size, oldsize
+local repeated = {}
 if window > 0 then
-  known = redis.call('SMISMEMBER', recent, unpack(ids))
-  before = redis.call('SMISMEMBER', older, unpack(ids))
+  size, oldsize = redis.call('SCARD', recent), redis.call('SCARD', older)
+  local state = redis.call('GET', known)
+  local caller, callbase, was, oldwas
+  if state then caller, callbase, top, oldtop, was, oldwas = cmsgpack.unpack(state) end
+  if was ~= size or oldwas ~= oldsize then
+    caller = nil
+    top = size == 0 and nothing or everything
+    oldtop = oldsize == 0 and nothing or everything
+  end
+  base = math.max(top, oldtop)
+  if caller == call then base = callbase end
+  local suspects, numbers = {}, {}
+  for m = 1, n do
+    if stamps[m] <= base then
+      suspects[#suspects+1] = ids[m]
+      numbers[#numbers+1] = m
+    end
+  end
+  if #suspects > 0 then
+    local a = redis.call('SMISMEMBER', recent, unpack(suspects))
+    local b = redis.call('SMISMEMBER', older, unpack(suspects))
+    for k, m in ipairs(numbers) do
+      if a[k] == 1 or b[k] == 1 then repeated[m] = true end
+    end
+  end
 end
 local added, new, failed, errors = {}, {}, {}, {}
 for m = 1, n do
   local lane, id = lanes[m], ids[m]
-  if not failed[lane] and known[m] ~= 1 and before[m] ~= 1 and not new[id] then
+  if not failed[lane] and not repeated[m] and not new[id] then
     local answer = redis.pcall('XADD', stream, '*', unpack(items, first[m], last[m]))
     if type(answer) == 'table' then
       errors[#errors+1] = m
@@ -42,17 +75,20 @@ for m = 1, n do
     elseif window > 0 then
       added[#added+1] = id
       new[id] = true
+      if stamps[m] > top then top = stamps[m] end
     end
   end
 end
 if window > 0 then
-  if #added > 0 then redis.call('SADD', recent, unpack(added)) end
+  if #added > 0 then size = size + redis.call('SADD', recent, unpack(added)) end
   redis.call('PEXPIRE', recent, ARGV[2])
   redis.call('PEXPIRE', older, ARGV[2])
-  if redis.call('SCARD', recent) >= window then
+  if size >= window then
     redis.call('UNLINK', older)
     redis.call('RENAME', recent, older)
+    top, oldtop, size, oldsize = nothing, top, 0, size
   end
+  redis.call('SET', known, cmsgpack.pack(call, base, top, oldtop, size, oldsize), 'PX', ARGV[2])
 end
 if ARGV[4] == 'MAXLEN' then
   redis.call('XTRIM', stream, 'MAXLEN', '~', ARGV[5])

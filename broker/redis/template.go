@@ -83,16 +83,17 @@ func (t *template) stream(m *outbox.Message) (string, error) {
 	switch {
 	case name == "":
 		return "", outbox.Permanent(errors.New("redis: the stream's name is empty: the fields of the template are empty in this message"))
-	case strings.HasSuffix(name, recentSuffix), strings.HasSuffix(name, olderSuffix):
+	case strings.HasSuffix(name, recentSuffix), strings.HasSuffix(name, olderSuffix), strings.HasSuffix(name, knownSuffix):
 		return "", outbox.Permanent(fmt.Errorf("redis: stream %q has the name of an index of message ids; change the message's topic", name))
 	}
 	return name, nil
 }
 
-// The ids of a stream's messages are kept in two sets beside it.
+// The ids of a stream's messages are kept in two sets beside it, and what is known of the sets in a string.
 const (
 	recentSuffix = ":outbox:recent"
 	olderSuffix  = ":outbox:older"
+	knownSuffix  = ":outbox:known"
 )
 
 // indexName returns the beginning of the names of a stream's sets. In a cluster they must have the stream's slot, which
