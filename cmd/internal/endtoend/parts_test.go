@@ -44,7 +44,6 @@ const (
 	keys    = 40
 	writers = 4
 	perTx   = 10
-
 )
 
 // ahead is how far the writer may be before the consumer: it has to be there as long as processes are killed.
