@@ -57,7 +57,7 @@ type ExactlyOnceConfig struct {
 
 // ids is how many transactional ids there are: the engine's calls at once, twice, so that a transaction's end has
 // reached all partitions before its id is used again.
-const ids = 8
+const ids = 4
 
 // NewExactlyOnce makes an ExactlyOnce. It reports all faults together, and doesn't connect. Config.Clients is
 // not used.
