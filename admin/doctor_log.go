@@ -26,8 +26,7 @@ func byLog(ctx context.Context, q schema.Querier, t *schema.Table, m *schema.Map
 		Text: fmt.Sprintf("with strategy: replication and, beside source, replication: {slot: %s, publication: %s}, inserts come from the write-ahead log: in the order of commits, "+
 			"whatever the ids are, without a query or a write. No row is marked, so deleting them is up to you, and rows from before the slot don't come. "+
 			"A slot that nobody reads keeps the log until the disk is full; one that is lost has lost what was committed meanwhile. Once, run:", name, name),
-		SQL: "CREATE PUBLICATION " + schema.QuoteIdentifier(name) + " FOR TABLE " + t.TableName().String() + " WITH (publish = 'insert', publish_via_partition_root = true);\n" +
-			"SELECT pg_create_logical_replication_slot(" + schema.QuoteLiteral(name) + ", 'pgoutput');",
+		SQL: schema.CreatePublicationSQL(name, t.TableName()) + "\n" + schema.CreateSlotSQL(name),
 	}
 	if level != "logical" {
 		f.Text = fmt.Sprintf("(not yet: wal_level is %s, and has to be logical, which takes a restart) ", level) + f.Text

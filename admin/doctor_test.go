@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/relay/replication"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -138,7 +137,7 @@ func TestDoctorSaysWhatTheLogNeeds(t *testing.T) {
 	}
 	// Its statements are those that the relay asks for, but for a name of this database's own: slots are the server's.
 	table := schema.TableName{Schema: "public", Name: "Out Box"}
-	if want := replication.TablePublicationSQL("outbox_out_box", table) + "\n" + replication.SlotSQL("outbox_out_box"); r.Log.SQL != want {
+	if want := schema.CreatePublicationSQL("outbox_out_box", table) + "\n" + schema.CreateSlotSQL("outbox_out_box"); r.Log.SQL != want {
 		t.Errorf("got\n%s\nwant\n%s", r.Log.SQL, want)
 	}
 	if _, err := conn.Exec(t.Context(), strings.Split(r.Log.SQL, "\n")[0]); err != nil {

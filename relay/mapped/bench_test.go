@@ -11,7 +11,6 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/relay/replication"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -102,7 +101,7 @@ func BenchmarkDrain(b *testing.B) {
 	b.Run("log/ours", func(b *testing.B) { // it has no literal: nobody writes it by hand
 		for range b.N {
 			log := LogConfig{Slot: "bench", Publication: "bench"}
-			db := fill(b, replication.TablePublicationSQL(log.Publication, schema.TableName{Schema: "public", Name: "m"}), replication.SlotSQL(log.Slot))
+			db := fill(b, schema.CreatePublicationSQL(log.Publication, schema.TableName{Schema: "public", Name: "m"}), schema.CreateSlotSQL(log.Slot))
 			b.Cleanup(db.DropSlots)
 			logged := mapping
 			logged.Done = schema.Done{}

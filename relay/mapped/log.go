@@ -27,8 +27,8 @@ type Log struct {
 	log LogConfig
 }
 
-// LogConfig names what the log is read through. Both have to be there: see replication.SlotSQL and
-// replication.TablePublicationSQL. All fields are required.
+// LogConfig names what the log is read through. Both have to be there: see schema.CreateSlotSQL and
+// schema.CreatePublicationSQL. All fields are required.
 type LogConfig struct {
 	Slot        string
 	Publication string

@@ -128,8 +128,8 @@ func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {
 	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
 	db.Exec(eventsTable)
 	log := LogConfig{Slot: "events_log", Publication: "events_log"}
-	db.Exec(replication.TablePublicationSQL(log.Publication, schema.TableName{Schema: "public", Name: "events"}))
-	db.Exec(replication.SlotSQL(log.Slot))
+	db.Exec(schema.CreatePublicationSQL(log.Publication, schema.TableName{Schema: "public", Name: "events"}))
+	db.Exec(schema.CreateSlotSQL(log.Slot))
 	s := session(t, openLog(t, db, log, logged()))
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
 	read(t, s, 1) // and settle nothing

@@ -13,7 +13,6 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
-	"github.com/pgoutbox/outbox/relay/replication"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -22,8 +21,8 @@ func newLogDatabase(t testing.TB, config ...servers.PostgresConfig) (database, L
 	t.Helper()
 	db := newDatabase(t, config...)
 	log := LogConfig{Slot: db.Value("SELECT 'mapped_' || oid::text FROM pg_database WHERE datname = current_database()"), Publication: "events_log"}
-	db.Exec(replication.TablePublicationSQL(log.Publication, schema.TableName{Schema: "public", Name: "events"}))
-	db.Exec(replication.SlotSQL(log.Slot))
+	db.Exec(schema.CreatePublicationSQL(log.Publication, schema.TableName{Schema: "public", Name: "events"}))
+	db.Exec(schema.CreateSlotSQL(log.Slot))
 	t.Cleanup(db.DropSlots) // or the database couldn't be dropped
 	return db, log
 }
@@ -76,7 +75,7 @@ func TestAMessageIsTheSameByTheLogAndByAQuery(t *testing.T) {
 		at timestamptz, wall timestamp, head json, body jsonb, uid uuid, gone text)`)
 	slot := db.Value("SELECT 'mapped_' || oid::text FROM pg_database WHERE datname = current_database()")
 	db.Exec(`CREATE PUBLICATION odd FOR TABLE odd WITH (publish = 'insert')`)
-	db.Exec(replication.SlotSQL(slot))
+	db.Exec(schema.CreateSlotSQL(slot))
 	t.Cleanup(db.DropSlots)
 	db.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = ''Asia/Kolkata''', current_database()); END $$`)
 	db.Exec(`INSERT INTO odd (kind, "by Key", fixed, flag, number, amount, at, wall, head, body, uid, gone) VALUES

@@ -42,8 +42,8 @@ type Tail struct {
 // TailConfig says what a Tail reads. All fields are required.
 type TailConfig struct {
 	Name        string // of the stream, for people who look at pg_stat_activity
-	Slot        string // it is there already; see SlotSQL
-	Publication string // the same; see TablePublicationSQL
+	Slot        string // it is there already; see schema.CreateSlotSQL
+	Publication string // the same; see schema.CreatePublicationSQL
 	Table       schema.TableName
 	Logger      *slog.Logger // is warned when the slot keeps too much of the log
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
-	"github.com/pgoutbox/outbox/relay/replication"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -243,7 +242,7 @@ func TestSeed3FromTheLog(t *testing.T) {
 	// The statements that the relay asks for.
 	slot := fmt.Sprint("seed3_", time.Now().UnixNano())
 	b.source = "{preset: outbox, strategy: replication}\n    replication: {slot: " + slot + ", publication: seed3}"
-	for _, sql := range []string{replication.TablePublicationSQL("seed3", schema.TableName{Schema: "public", Name: "outbox"}), replication.SlotSQL(slot)} {
+	for _, sql := range []string{schema.CreatePublicationSQL("seed3", schema.TableName{Schema: "public", Name: "outbox"}), schema.CreateSlotSQL(slot)} {
 		if _, err := db.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
