@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/pgoutbox/outbox/schema"
@@ -31,34 +32,12 @@ func byLog(ctx context.Context, q schema.Querier, t *schema.Table, m *schema.Map
 	if level != "logical" {
 		f.Text = fmt.Sprintf("(not yet: wal_level is %s, and has to be logical, which takes a restart) ", level) + f.Text
 	}
+	used := m.MessageColumns()
 	for _, c := range t.Columns {
-		if c.Generated && uses(m, c.Name) {
+		if c.Generated && slices.Contains(used, c.Name) {
 			f.Text = fmt.Sprintf("(not as it is: column %q is a generated one, which the log leaves out) ", c.Name) + f.Text
 			break
 		}
 	}
 	return f, nil
-}
-
-// uses reports whether a message needs a column.
-func uses(m *schema.Mapping, column string) bool {
-	for _, name := range []string{m.ID, m.MessageID, m.AggregateType, m.AggregateID, m.EventType, m.Payload, m.ContentType, m.Headers, m.CreatedAt, m.DeliverAt} {
-		if name == column {
-			return true
-		}
-	}
-	for _, text := range []string{m.Topic, m.Key} {
-		parts, _ := schema.ParseTemplate(text) // what doesn't parse is among the faults
-		for _, p := range parts {
-			if p.Column == column {
-				return true
-			}
-		}
-	}
-	for _, h := range m.HeaderColumns {
-		if h.Column == column {
-			return true
-		}
-	}
-	return false
 }

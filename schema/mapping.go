@@ -58,6 +58,19 @@ type Mapping struct {
 	Lock []int64
 }
 
+// MessageColumns lists the columns that a message is made of, each once.
+func (m *Mapping) MessageColumns() []string {
+	columns := []string{m.ID, m.MessageID, m.AggregateType, m.AggregateID, m.EventType, m.Payload, m.ContentType, m.Headers, m.CreatedAt, m.DeliverAt}
+	columns = append(columns, templateColumns(m.Topic)...)
+	columns = append(columns, templateColumns(m.Key)...)
+	for _, h := range m.HeaderColumns {
+		columns = append(columns, h.Column)
+	}
+	slices.Sort(columns)
+	columns = slices.Compact(columns)
+	return slices.DeleteFunc(columns, func(c string) bool { return c == "" })
+}
+
 // HeaderColumn is a column that becomes a header.
 type HeaderColumn struct {
 	Name   string

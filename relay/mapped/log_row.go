@@ -60,16 +60,8 @@ func (r *logRows) lay(columns []string) error {
 	for i, name := range columns {
 		r.columns[name] = i
 	}
-	m := &r.table.mapping
-	want := []string{m.ID, m.MessageID, m.AggregateType, m.AggregateID, m.EventType, m.Payload, m.ContentType, m.Headers, m.CreatedAt, m.DeliverAt}
-	for _, p := range append(append([]schema.TemplatePart(nil), r.topic...), r.key...) {
-		want = append(want, p.Column)
-	}
-	for _, h := range m.HeaderColumns {
-		want = append(want, h.Column)
-	}
-	for _, name := range want {
-		if _, there := r.columns[name]; name != "" && !there {
+	for _, name := range r.table.mapping.MessageColumns() {
+		if _, there := r.columns[name]; !there {
 			return outbox.Permanent(fmt.Errorf("%w: the publication doesn't send the column %q of table %s, which the mapping names: it has a column list, the table was "+
 				"changed, or the column is a generated one, which only PostgreSQL 18 sends (publish_generated_columns)", schema.ErrMapping, name, r.table.name))
 		}
