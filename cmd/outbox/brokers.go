@@ -31,15 +31,10 @@ type brokerKind struct {
 
 	// formats says that open heeds brokerSetting.format.
 	formats bool
-}
 
-// callsAtOnce is how many calls a relay has on their way: the relay's default, except where each message is a request of
-// its own and the slowest one holds up its call.
-func callsAtOnce(b config.Broker) int {
-	if b.Webhook != nil || b.GRPC != nil || b.SQS != nil || b.SNS != nil || b.PubSub != nil {
-		return 4
-	}
-	return 0
+	// calls is how many calls a relay has on their way: more than its default (0) where each message is a request of its
+	// own, and the slowest one holds up its call.
+	calls int
 }
 
 // brokerSetting is what brokers get beside their configuration.
@@ -56,61 +51,64 @@ type brokerSetting struct {
 func brokerKinds() map[string]brokerKind {
 	return map[string]brokerKind{
 		"kafka": {
-			func(b config.Broker) bool { return b.Kafka != nil },
-			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openKafka(b.Kafka, s) },
-			true,
+			chosen:  func(b config.Broker) bool { return b.Kafka != nil },
+			open:    func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openKafka(b.Kafka, s) },
+			formats: true,
 		},
 		"nats": {
-			func(b config.Broker) bool { return b.NATS != nil },
-			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openNATS(b.NATS, s) },
-			true,
+			chosen:  func(b config.Broker) bool { return b.NATS != nil },
+			open:    func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openNATS(b.NATS, s) },
+			formats: true,
 		},
 		"sqs": {
-			func(b config.Broker) bool { return b.SQS != nil },
-			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openSQS(b.SQS, s) },
-			true,
+			chosen:  func(b config.Broker) bool { return b.SQS != nil },
+			open:    func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openSQS(b.SQS, s) },
+			formats: true,
+			calls:   4,
 		},
 		"sns": {
-			func(b config.Broker) bool { return b.SNS != nil },
-			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openSNS(b.SNS, s) },
-			true,
+			chosen:  func(b config.Broker) bool { return b.SNS != nil },
+			open:    func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openSNS(b.SNS, s) },
+			formats: true,
+			calls:   4,
 		},
 		"pubsub": {
-			func(b config.Broker) bool { return b.PubSub != nil },
-			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openPubSub(b.PubSub, s) },
-			true,
+			chosen:  func(b config.Broker) bool { return b.PubSub != nil },
+			open:    func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openPubSub(b.PubSub, s) },
+			formats: true,
+			calls:   4,
 		},
 		"redis": {
-			func(b config.Broker) bool { return b.Redis != nil },
-			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openRedis(b.Redis, s) },
-			true,
+			chosen:  func(b config.Broker) bool { return b.Redis != nil },
+			open:    func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openRedis(b.Redis, s) },
+			formats: true,
 		},
 		"rabbitmq": {
-			func(b config.Broker) bool { return b.RabbitMQ != nil },
-			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openRabbitMQ(b.RabbitMQ, s) },
-			true,
+			chosen:  func(b config.Broker) bool { return b.RabbitMQ != nil },
+			open:    func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openRabbitMQ(b.RabbitMQ, s) },
+			formats: true,
 		},
 		"stdout": {
-			func(b config.Broker) bool { return b.Stdout != nil },
-			func(_ config.Broker, s brokerSetting) (relay.Broker, error) { return jsonl.New(s.stdout), nil },
-			false,
+			chosen: func(b config.Broker) bool { return b.Stdout != nil },
+			open:   func(_ config.Broker, s brokerSetting) (relay.Broker, error) { return jsonl.New(s.stdout), nil },
 		},
 		"file": {
-			func(b config.Broker) bool { return b.File != nil },
-			func(b config.Broker, s brokerSetting) (relay.Broker, error) {
+			chosen: func(b config.Broker) bool { return b.File != nil },
+			open: func(b config.Broker, s brokerSetting) (relay.Broker, error) {
 				return &lazyFile{path: b.File.Path, logger: s.logger}, nil
 			},
-			false,
 		},
 		"http": {
-			func(b config.Broker) bool { return b.Webhook != nil },
-			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openHTTP(b.Webhook, s) },
-			true,
+			chosen:  func(b config.Broker) bool { return b.Webhook != nil },
+			open:    func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openHTTP(b.Webhook, s) },
+			formats: true,
+			calls:   4,
 		},
 		"grpc": {
-			func(b config.Broker) bool { return b.GRPC != nil },
-			func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openGRPC(b.GRPC, s) },
-			true,
+			chosen:  func(b config.Broker) bool { return b.GRPC != nil },
+			open:    func(b config.Broker, s brokerSetting) (relay.Broker, error) { return openGRPC(b.GRPC, s) },
+			formats: true,
+			calls:   4,
 		},
 	}
 }

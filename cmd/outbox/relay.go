@@ -156,6 +156,7 @@ type part struct {
 	broker      relay.Broker
 	coupled     coupling                   // nil: the broker doesn't care for the source
 	selects     func(*outbox.Message) bool // nil: everything
+	calls       int                        // at a time; 0: the relay's default
 }
 
 // assemble makes everything that can be wrong before anything runs.
@@ -193,10 +194,10 @@ func (d *daemon) assemble() error {
 			continue
 		}
 		var shared relay.Broker // by all groups, unless it is coupled to one
+		var kind string
 		for group := range destination.ShardGroups {
 			p := part{name: cursorName{destination.Name, group}, destination: destination, broker: shared, selects: d.selection.of(i, rules)}
 			if shared == nil {
-				var kind string
 				p.broker, p.coupled, kind, err = openCoupled(destination, brokerSetting{stdout: d.stdout, group: group,
 					logger: d.logger.With("destination", destination.Name)})
 				if err != nil {
@@ -211,6 +212,7 @@ func (d *daemon) assemble() error {
 					shared = p.broker
 				}
 			}
+			p.calls = brokerKinds()[kind].calls
 			d.parts = append(d.parts, p)
 		}
 	}
@@ -353,7 +355,7 @@ func (d *daemon) runPart(ctx context.Context, p part) error {
 		Batch:            delivery.Batch,
 		MaxInFlight:      delivery.MaxInFlight,
 		MaxInFlightBytes: int(c.Delivery.MaxInFlightBytes),
-		Stripes:          callsAtOnce(c.Broker),
+		Stripes:          p.calls,
 		MaxAttempts:      c.Delivery.MaxAttempts,
 		OnExhausted:      relay.Policy(c.Delivery.OnExhausted),
 		Backoff:          relay.Backoff{Initial: c.Delivery.Backoff.Initial, Max: c.Delivery.Backoff.Max},
