@@ -97,45 +97,52 @@ func (b *backlog) done() bool {
 // stretch is made longer.
 func (b *backlog) read(life context.Context, r *reader, limit, maxBytes int) (*page, error) {
 	for !b.done() {
-		if b.pages == nil {
-			b.pages = r.pages(life)
+		pg, err := b.answer(life, r, limit, maxBytes)
+		if err == nil && len(pg.deliveries) > 0 {
+			return pg, nil
 		}
-		if err := b.ask(limit); err != nil {
-			return nil, err
+		if pg != nil {
+			r.pool.put(pg)
 		}
-		pg, q, cut, err := b.pages.read(maxBytes)
 		if err != nil {
 			return nil, err
 		}
-		n := len(pg.deliveries)
-		if cut {
-			// What was asked for lies behind what is missing.
-			b.after = pg.deliveries[n-1].Position
-			b.asked = b.after
-			b.step /= 2
-			err = b.pages.discard()
-		} else {
-			b.after = q.through
-			if n < q.limit*2/5 {
-				b.step = min(2*b.step, 1<<40)
-			}
-		}
-		if err == nil && !b.done() {
-			err = b.ask(limit)
-		}
-		if err != nil || n == 0 {
-			r.pool.put(pg)
-			if err != nil {
-				return nil, err
-			}
-			continue
-		}
-		if b.done() {
-			err = b.close()
-		}
-		return pg, err
 	}
 	return nil, b.close()
+}
+
+// answer returns the next page, which may be empty, and asks for those after it. A page that comes with an error is
+// only to be put back.
+func (b *backlog) answer(life context.Context, r *reader, limit, maxBytes int) (*page, error) {
+	if b.pages == nil {
+		b.pages = r.pages(life)
+		if err := b.ask(limit); err != nil {
+			return nil, err
+		}
+	}
+	pg, q, cut, err := b.pages.read(maxBytes)
+	if err != nil {
+		return nil, err
+	}
+	n := len(pg.deliveries)
+	if cut {
+		// What was asked for lies behind what is missing.
+		b.after = pg.deliveries[n-1].Position
+		b.asked = b.after
+		b.step /= 2
+		if err := b.pages.discard(); err != nil {
+			return pg, err
+		}
+	} else {
+		b.after = q.through
+		if n < q.limit*2/5 {
+			b.step = min(2*b.step, 1<<40)
+		}
+	}
+	if b.done() {
+		return pg, b.close()
+	}
+	return pg, b.ask(limit)
 }
 
 // close lets others use the connection.

@@ -359,17 +359,21 @@ func (r *stressReader) session(ctx context.Context, s *snapshotSession, again ma
 		}
 		for i := range b.Deliveries {
 			d := &b.Deliveries[i]
-			if at := (place{d.Ref, d.Position}); again[at] {
-				delete(again, at)
-				r.repeats++
-			}
+			at := place{d.Ref, d.Position}
+			repeated := again[at]
+			delete(again, at)
 			if d.Topic == "end" {
 				if r.end == 0 {
 					r.end = r.lastEnd()
 				}
 				ended = d.Position == r.end
-			} else if _, err := r.to.Payload(d.Payload); err != nil {
-				return false, nil, err
+			} else {
+				if repeated {
+					r.repeats++
+				}
+				if _, err := r.to.Payload(d.Payload); err != nil {
+					return false, nil, err
+				}
 			}
 			open = append(open, relay.Delivery{Window: d.Window, Ref: d.Ref})
 			open[len(open)-1].Position = d.Position
