@@ -60,15 +60,20 @@ type Mapping struct {
 
 // MessageColumns lists the columns that a message is made of, each once.
 func (m *Mapping) MessageColumns() []string {
-	columns := []string{m.ID, m.MessageID, m.AggregateType, m.AggregateID, m.EventType, m.Payload, m.ContentType, m.Headers, m.CreatedAt, m.DeliverAt}
-	columns = append(columns, templateColumns(m.Topic)...)
-	columns = append(columns, templateColumns(m.Key)...)
+	named := slices.Concat(
+		[]string{m.ID, m.MessageID}, templateColumns(m.Topic), templateColumns(m.Key),
+		[]string{m.AggregateType, m.AggregateID, m.EventType, m.Payload, m.ContentType, m.Headers, m.CreatedAt, m.DeliverAt},
+	)
 	for _, h := range m.HeaderColumns {
-		columns = append(columns, h.Column)
+		named = append(named, h.Column)
 	}
-	slices.Sort(columns)
-	columns = slices.Compact(columns)
-	return slices.DeleteFunc(columns, func(c string) bool { return c == "" })
+	var columns []string
+	for _, c := range named {
+		if c != "" && !slices.Contains(columns, c) {
+			columns = append(columns, c)
+		}
+	}
+	return columns
 }
 
 // HeaderColumn is a column that becomes a header.

@@ -67,24 +67,12 @@ func (a *Advisory) Acquire(ctx context.Context) (relay.Session, error) {
 		if err := a.awaitLock(ctx, locked, t.lock(), "another relay holds the table's lock"); err != nil {
 			return nil, err
 		}
-		if err := talkative(ctx, reading); err != nil {
-			return nil, err
-		}
 		s := &advisorySession{source: &a.source, reader: newReader(t, reading, a.cfg.PageBytes, ""), marks: newStatements(t, false, "", &a.receipts), holds: newHolds()}
 		s.own = []uint32{locked.PgConn().PID(), reading.PgConn().PID()}
 		s.link = newLink(locked, a.cfg.Lease, ping)
 		s.pace = pace{cfg: &a.cfg, broken: s.link.broken}
 		return s, nil
 	})
-}
-
-// talkative lets a connection be silent for as long as it likes: nothing depends on it.
-func talkative(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, "SELECT set_config('idle_session_timeout', '0', false)")
-	if err != nil {
-		return fmt.Errorf("prepare the connection: %w", err)
-	}
-	return nil
 }
 
 // advisorySession owns the table. Next runs in one goroutine, the rest in another; they share the ledger

@@ -21,8 +21,8 @@ import (
 // are: columns without a zone mean what the role's, the database's or the server's setting makes of them,
 // as for the programs that write them.
 //
-// The server ends a session that is silent for as long as the lease ($1, milliseconds), so that what a
-// relay had locked is free although nobody has told the server that its machine is gone.
+// The server ends a transaction that is silent for as long as the lease ($1, milliseconds), so that what a
+// relay had locked is free although nobody has told the server that its machine is gone; awaitLock does the same for sessions.
 const sessionSettings = `SELECT
 	set_config('client_encoding', 'UTF8', false),
 	set_config('default_transaction_isolation', 'read committed', false),
@@ -32,7 +32,6 @@ const sessionSettings = `SELECT
 		WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false),
 	set_config('statement_timeout', '60s', false),
 	set_config('lock_timeout', '10s', false),
-	set_config('idle_session_timeout', $1::text, false),
 	set_config('idle_in_transaction_session_timeout', $1::text, false),
 	set_config('plan_cache_mode', 'force_custom_plan', false),
 	set_config('jit', 'off', false),
@@ -42,7 +41,7 @@ const sessionSettings = `SELECT
 	set_config('enable_mergejoin', 'off', false),
 	set_config('enable_bitmapscan', 'off', false)`
 
-// connect opens a connection that the server ends after a silence of the lease.
+// connect opens a connection with the settings of a session.
 func (s *source) connect(ctx context.Context) (*pgx.Conn, error) {
 	conn, err := s.dial(ctx)
 	if err != nil {
@@ -57,12 +56,14 @@ func (s *source) connect(ctx context.Context) (*pgx.Conn, error) {
 
 // prepare makes the settings of a session. They would be anybody's behind a pooler of transactions.
 func (s *source) prepare(ctx context.Context, conn *pgx.Conn) error {
-	silence := strconv.FormatInt(s.cfg.Lease.Milliseconds(), 10)
-	if _, err := conn.Exec(ctx, sessionSettings, silence); err != nil {
+	if _, err := conn.Exec(ctx, sessionSettings, s.silence()); err != nil {
 		return fmt.Errorf("prepare the connection: %w", err)
 	}
 	return nil
 }
+
+// silence is the lease as a setting has it.
+func (s *source) silence() string { return strconv.FormatInt(s.cfg.Lease.Milliseconds(), 10) }
 
 // dial opens a connection to a server that can be written to.
 func (s *source) dial(ctx context.Context) (*pgx.Conn, error) {

@@ -67,7 +67,7 @@ func (s *Lease) Acquire(ctx context.Context) (relay.Session, error) {
 			return nil, pooled
 		}
 		if pooled == nil {
-			if err := errors.Join(s.prepare(ctx, marking), s.prepare(ctx, reading), talkative(ctx, reading)); err != nil {
+			if err := errors.Join(s.prepare(ctx, marking), s.prepare(ctx, reading)); err != nil {
 				return nil, err
 			}
 		}

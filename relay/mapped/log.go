@@ -76,7 +76,6 @@ func (s *Log) Acquire(ctx context.Context) (relay.Session, error) {
 		if err := other.QueryRow(ctx, "SELECT current_setting('TimeZone')").Scan(&zone); err != nil {
 			return nil, fmt.Errorf("ask for the time zone: %w", err)
 		}
-		// From here on the server ends the connection when it is silent.
 		if err := s.prepare(ctx, owning); err != nil {
 			return nil, err
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -60,11 +61,15 @@ func (r *logRows) lay(columns []string) error {
 	for i, name := range columns {
 		r.columns[name] = i
 	}
+	var missing []string
 	for _, name := range r.table.mapping.MessageColumns() {
 		if _, there := r.columns[name]; !there {
-			return outbox.Permanent(fmt.Errorf("%w: the publication doesn't send the column %q of table %s, which the mapping names: it has a column list, the table was "+
-				"changed, or the column is a generated one, which only PostgreSQL 18 sends (publish_generated_columns)", schema.ErrMapping, name, r.table.name))
+			missing = append(missing, strconv.Quote(name))
 		}
+	}
+	if missing != nil {
+		return outbox.Permanent(fmt.Errorf("%w: of table %s the publication doesn't send what the mapping names, %s: it has a column list, the table was "+
+			"changed, or a column is a generated one, which only PostgreSQL 18 sends (publish_generated_columns)", schema.ErrMapping, r.table.name, strings.Join(missing, ", ")))
 	}
 	return nil
 }

@@ -85,7 +85,7 @@ func (s *offsetSource) Acquire(ctx context.Context) (relay.Session, error) {
 			return nil, pooled
 		}
 		if pooled == nil {
-			if err := errors.Join(s.prepare(ctx, settling), s.prepare(ctx, reading), talkative(ctx, reading)); err != nil {
+			if err := errors.Join(s.prepare(ctx, settling), s.prepare(ctx, reading)); err != nil {
 				return nil, err
 			}
 		}

@@ -90,8 +90,12 @@ func permanentMapping(err error) error {
 }
 
 // awaitLock takes an advisory lock for the session, and says so once if that takes a while. It asks again
-// and again: to wait in the server would hold up its vacuum.
+// and again: to wait in the server would hold up its vacuum. From here on the server ends the session when it is silent
+// for as long as the lease.
 func (s *source) awaitLock(ctx context.Context, conn *pgx.Conn, lock, what string) error {
+	if _, err := conn.Exec(ctx, "SELECT set_config('idle_session_timeout', $1, false)", s.silence()); err != nil {
+		return fmt.Errorf("prepare the connection: %w", err)
+	}
 	every := min(100*time.Millisecond, s.cfg.Lease/3)
 	for waited := false; ; waited = true {
 		var got bool
