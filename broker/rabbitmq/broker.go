@@ -14,7 +14,7 @@ import (
 // connects when first used, and again after each break when used next.
 type Broker struct {
 	cfg                  Config
-	urls                 []string
+	servers              []server
 	exchange, routingKey *template
 
 	calls sync.Pool // of *call
@@ -31,11 +31,11 @@ type Broker struct {
 // "amqp://user:password@a:5672/vhost,amqp://b". The first that answers is used. New checks cfg and does not connect; see
 // Ping.
 func New(servers string, cfg Config) (*Broker, error) {
-	cfg, urls, err := cfg.withDefaults(servers)
+	cfg, list, err := cfg.withDefaults(servers)
 	if err != nil {
 		return nil, fmt.Errorf("rabbitmq: %w", err)
 	}
-	b := &Broker{cfg: cfg, urls: urls, dialing: make(chan struct{}, 1)}
+	b := &Broker{cfg: cfg, servers: list, dialing: make(chan struct{}, 1)}
 	if b.exchange, err = parseTemplate("exchange", cfg.Exchange); err != nil {
 		return nil, fmt.Errorf("rabbitmq: %w", err)
 	}
@@ -148,14 +148,14 @@ func (b *Broker) link(ctx context.Context) (*link, error) {
 // connect tries the servers one after the other.
 func (b *Broker) connect(ctx context.Context) (*link, error) {
 	var faults []error
-	for i, url := range b.urls {
-		l, err := dial(ctx, url, &b.cfg, &b.links)
+	for i, s := range b.servers {
+		l, err := dial(ctx, s, &b.cfg, &b.links)
 		if err == nil {
 			version, _ := l.conn.Properties["version"].(string)
 			b.cfg.Logger.Info("connected to rabbitmq", "server", l.conn.RemoteAddr().String(), "version", version)
 			return l, nil
 		}
-		if len(b.urls) > 1 {
+		if len(b.servers) > 1 {
 			err = fmt.Errorf("server %d of the list: %w", i+1, err)
 		}
 		faults = append(faults, err)

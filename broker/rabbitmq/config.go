@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -44,7 +46,7 @@ type Config struct {
 	Password string
 	External bool
 
-	// TLS configures TLS, for URLs that begin with amqps://. nil means the system's certificate authorities.
+	// TLS configures TLS, and then every URL must begin with amqps://. nil means the system's certificate authorities.
 	TLS *tls.Config
 
 	// Heartbeat is the pause after which both sides say that they are alive; after two or three silent ones the
@@ -102,11 +104,11 @@ const (
 
 // withDefaults returns cfg completed, with all faults reported together. Errors do not repeat URLs, which may hold a
 // password.
-func (cfg Config) withDefaults(servers string) (Config, []string, error) {
+func (cfg Config) withDefaults(list string) (Config, []server, error) {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 
-	urls, err := parseServers(servers)
+	servers, err := parseServers(list)
 	if err != nil {
 		faults = append(faults, err)
 	}
@@ -157,10 +159,10 @@ func (cfg Config) withDefaults(servers string) (Config, []string, error) {
 	if cfg.Password != "" && cfg.User == "" {
 		fault("a password needs a user")
 	}
-	if cfg.External {
-		for i, url := range urls {
-			if !strings.HasPrefix(url, "amqps://") {
-				fault("server %d: External needs TLS, so its URL must begin with amqps://", i+1)
+	if cfg.External || cfg.TLS != nil {
+		for i, s := range servers {
+			if !s.encrypted {
+				fault("server %d: TLS, and External, need a URL that begins with amqps://", i+1)
 			}
 		}
 	}
@@ -172,7 +174,7 @@ func (cfg Config) withDefaults(servers string) (Config, []string, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return cfg, urls, errors.Join(faults...)
+	return cfg, servers, errors.Join(faults...)
 }
 
 func (cfg *Config) durations(fault func(string, ...any)) {
@@ -213,19 +215,42 @@ func (cfg *Config) numbers(fault func(string, ...any)) {
 	}
 }
 
+// server is one of the list.
+type server struct {
+	url       string // without TLS, which is put beneath the library
+	encrypted bool
+}
+
+// tls returns how to speak TLS to s, nil if it is spoken to without.
+func (s server) tls(cfg *Config) *tls.Config {
+	switch {
+	case !s.encrypted:
+		return nil
+	case cfg.TLS == nil:
+		return &tls.Config{}
+	}
+	return cfg.TLS
+}
+
 // parseServers splits a list of URLs.
-func parseServers(servers string) ([]string, error) {
-	var urls []string
-	for i, server := range strings.Split(servers, ",") {
-		server = strings.TrimSpace(server)
-		if server != "" && !strings.Contains(server, "://") {
-			server = "amqp://" + server
+func parseServers(list string) ([]server, error) {
+	var servers []server
+	for i, text := range strings.Split(list, ",") {
+		text = strings.TrimSpace(text)
+		if text != "" && !strings.Contains(text, "://") {
+			text = "amqp://" + text
 		}
-		uri, err := amqp091.ParseURI(server)
-		if err != nil || uri.Host == "" {
+		uri, err := amqp091.ParseURI(text)
+		parsed, parseErr := url.Parse(text)
+		if err != nil || parseErr != nil || uri.Host == "" {
 			return nil, fmt.Errorf("server %d of the list is not a URL such as amqp://127.0.0.1:5672/; special characters in a user name, password or virtual host must be percent-encoded", i+1)
 		}
-		urls = append(urls, server)
+		s := server{url: text, encrypted: uri.Scheme == "amqps"}
+		if s.encrypted {
+			parsed.Scheme, parsed.Host = "amqp", net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
+			s.url = parsed.String()
+		}
+		servers = append(servers, s)
 	}
-	return urls, nil
+	return servers, nil
 }

@@ -28,17 +28,17 @@ type ConsumerConfig struct {
 
 // Consumer hands the messages of a queue to a handler.
 type Consumer struct {
-	conn   Config
-	urls   []string
-	cfg    ConsumerConfig
-	engine *lanes.Engine
-	logger *slog.Logger
+	conn    Config
+	servers []server
+	cfg     ConsumerConfig
+	engine  *lanes.Engine
+	logger  *slog.Logger
 }
 
 // NewConsumer makes a Consumer. servers and conn say how to connect, as for New; what concerns publishing in
 // conn is ignored. All faults are reported together, and nothing is connected.
 func NewConsumer(servers string, conn Config, cfg ConsumerConfig, handler consume.Handler) (*Consumer, error) {
-	conn, urls, err := conn.withDefaults(servers)
+	conn, list, err := conn.withDefaults(servers)
 	faults := []error{err}
 	if cfg.Queue == "" {
 		faults = append(faults, errors.New("Queue must be named"))
@@ -53,7 +53,7 @@ func NewConsumer(servers string, conn Config, cfg ConsumerConfig, handler consum
 		return nil, fmt.Errorf("rabbitmq: consumer: %w", err)
 	}
 	cfg.Handling = engine.Config()
-	return &Consumer{conn: conn, urls: urls, cfg: cfg, engine: engine, logger: cfg.Handling.Logger}, nil
+	return &Consumer{conn: conn, servers: list, cfg: cfg, engine: engine, logger: cfg.Handling.Logger}, nil
 }
 
 // Run consumes until ctx ends; then it waits for the handlers that run, gives back what was not handled, and
@@ -65,7 +65,7 @@ func (c *Consumer) run(ctx context.Context) error {
 	failures := 0
 	for n := 0; ctx.Err() == nil; n++ {
 		began := time.Now()
-		err := c.connected(ctx, c.urls[n%len(c.urls)])
+		err := c.connected(ctx, c.servers[n%len(c.servers)])
 		if errors.Is(err, consume.ErrHung) {
 			return errors.Join(err, c.engine.Hung())
 		}
@@ -85,12 +85,12 @@ func (c *Consumer) run(ctx context.Context) error {
 }
 
 // connected consumes over one connection.
-func (c *Consumer) connected(ctx context.Context, url string) error {
+func (c *Consumer) connected(ctx context.Context, to server) error {
 	var behind sync.WaitGroup
 	defer behind.Wait()
-	l, err := dial(ctx, url, &c.conn, &behind)
+	l, err := dial(ctx, to, &c.conn, &behind)
 	if err != nil {
-		return fmt.Errorf("rabbitmq: connect: %w", err)
+		return connectFault(err)
 	}
 	defer func() {
 		_ = l.conn.CloseDeadline(time.Now().Add(c.conn.AckTimeout)) // it may be closed already

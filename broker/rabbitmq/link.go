@@ -2,13 +2,13 @@ package rabbitmq
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"sync"
 	"time"
 
+	"github.com/pgoutbox/outbox/broker/internal/secure"
 	"github.com/rabbitmq/amqp091-go"
 )
 
@@ -53,7 +53,7 @@ type refusal struct {
 const refusalTime = 5 * time.Second
 
 // dial connects to one server until ctx ends. Every error is for people to read and holds no secrets.
-func dial(ctx context.Context, url string, cfg *Config, behind *sync.WaitGroup) (*link, error) {
+func dial(ctx context.Context, s server, cfg *Config, behind *sync.WaitGroup) (*link, error) {
 	l := &link{
 		cfg:       cfg,
 		behind:    behind,
@@ -61,6 +61,7 @@ func dial(ctx context.Context, url string, cfg *Config, behind *sync.WaitGroup) 
 		exchanges: make(map[string]struct{}),
 		refused:   make(map[address]*refusal),
 	}
+	var greeted net.Conn
 	config := amqp091.Config{
 		Heartbeat:  cfg.Heartbeat,
 		Properties: amqp091.NewConnectionProperties(),
@@ -71,23 +72,30 @@ func dial(ctx context.Context, url string, cfg *Config, behind *sync.WaitGroup) 
 			if err != nil {
 				return nil, err
 			}
-			// For the handshake; the library takes it away then.
+			// For the greeting; the library takes it away then.
 			if err := conn.SetDeadline(time.Now().Add(cfg.ConnectTimeout)); err != nil {
 				conn.Close()
 				return nil, err
 			}
-			return timedWrites{conn, cfg.AckTimeout}, l.sock.hold(conn)
+			if err := l.sock.hold(conn); err != nil {
+				return nil, err
+			}
+			greeted, err = secure.Connect(ctx, timedWrites{conn, cfg.AckTimeout}, s.tls(cfg), addr)
+			return greeted, err
 		},
 	}
 	config.Properties.SetClientConnectionName(cfg.Name)
-	cfg.secure(&config)
+	cfg.authenticate(&config)
 
 	// The library knows no context: closing its socket ends what it does.
 	stop := context.AfterFunc(ctx, l.sock.close)
 	defer stop()
 	var err error
-	if l.conn, err = amqp091.DialConfig(url, config); err != nil {
+	if l.conn, err = amqp091.DialConfig(s.url, config); err != nil {
 		l.sock.close()
+		if fault := secure.Fault(greeted); fault != nil {
+			err = fault // of which the library keeps the text, if that
+		}
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
@@ -97,20 +105,13 @@ func dial(ctx context.Context, url string, cfg *Config, behind *sync.WaitGroup) 
 	return l, nil
 }
 
-// secure sets authentication and TLS. The library changes what it is given, so it gets copies.
-func (cfg *Config) secure(config *amqp091.Config) {
+// authenticate sets how. The library changes what it is given, so it gets a copy.
+func (cfg *Config) authenticate(config *amqp091.Config) {
 	switch {
 	case cfg.External:
 		config.SASL = []amqp091.Authentication{&amqp091.ExternalAuth{}}
 	case cfg.User != "":
 		config.SASL = []amqp091.Authentication{&amqp091.PlainAuth{Username: cfg.User, Password: cfg.Password}}
-	}
-	config.TLSClientConfig = &tls.Config{}
-	if cfg.TLS != nil {
-		config.TLSClientConfig = cfg.TLS.Clone()
-	}
-	if config.TLSClientConfig.MinVersion == 0 {
-		config.TLSClientConfig.MinVersion = tls.VersionTLS12
 	}
 }
 
@@ -279,8 +280,10 @@ func (l *link) close() {
 func connectFault(err error) error {
 	var said *amqp091.Error
 	switch {
+	case errors.Is(err, amqp091.ErrSASL):
+		return fmt.Errorf("rabbitmq: connect: the server doesn't offer this way to authenticate: %w; to authenticate by certificate it needs the plugin rabbitmq_auth_mechanism_ssl, and EXTERNAL among its auth_mechanisms", err)
 	case errors.Is(err, amqp091.ErrCredentials), errors.As(err, &said) && said.Code == amqp091.AccessRefused:
-		return fmt.Errorf("rabbitmq: connect: the server refused the credentials: %w; check user, password and virtual host (guest may connect from the server's own machine only)", err)
+		return fmt.Errorf("rabbitmq: connect: the server refused the credentials: %w; check user, password and virtual host (guest may connect from the server's own machine only; by a certificate one is the user of its name, who must be there)", err)
 	case errors.Is(err, amqp091.ErrVhost), errors.As(err, &said) && said.Code == amqp091.NotAllowed:
 		return fmt.Errorf("rabbitmq: connect: %w; check that the virtual host exists and that the user may enter it", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox/broker/internal/secure"
 	"github.com/pgoutbox/outbox/format"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -223,13 +224,6 @@ func parseAddresses(addresses string) ([]string, error) {
 
 // options returns cfg as the library wants it: it retries nothing, and knows no push messages.
 func (cfg *Config) options(addresses []string) *redis.UniversalOptions {
-	var secured *tls.Config
-	if cfg.TLS != nil {
-		secured = cfg.TLS.Clone()
-		if secured.MinVersion == 0 {
-			secured.MinVersion = tls.VersionTLS12
-		}
-	}
 	return &redis.UniversalOptions{
 		Addrs:            addresses,
 		ClientName:       cfg.Name,
@@ -242,8 +236,8 @@ func (cfg *Config) options(addresses []string) *redis.UniversalOptions {
 		MasterName:       cfg.SentinelMaster,
 		IsClusterMode:    cfg.Cluster,
 
-		Dialer:                cfg.dialer(secured),
-		TLSConfig:             secured,
+		Dialer:                cfg.dialer(),
+		TLSConfig:             secure.Config(cfg.TLS),
 		DialTimeout:           cfg.ConnectTimeout,
 		ReadTimeout:           cfg.AckTimeout,
 		WriteTimeout:          cfg.AckTimeout,
@@ -262,24 +256,14 @@ func (cfg *Config) options(addresses []string) *redis.UniversalOptions {
 }
 
 // dialer puts TLS on top of cfg.Dial, which the library doesn't do for a dialer that isn't its own.
-func (cfg *Config) dialer(secured *tls.Config) func(context.Context, string, string) (net.Conn, error) {
+func (cfg *Config) dialer() func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)
 		defer cancel()
 		conn, err := cfg.Dial(ctx, network, address)
-		if err != nil || secured == nil {
-			return conn, err
+		if err != nil {
+			return nil, err
 		}
-		own := secured
-		if own.ServerName == "" && !own.InsecureSkipVerify {
-			own = secured.Clone()
-			own.ServerName, _, _ = net.SplitHostPort(address)
-		}
-		client := tls.Client(conn, own)
-		if err := client.HandshakeContext(ctx); err != nil {
-			conn.Close()
-			return nil, fmt.Errorf("TLS: %w", err)
-		}
-		return client, nil
+		return secure.Connect(ctx, conn, cfg.TLS, address)
 	}
 }

@@ -21,6 +21,10 @@ const envRabbitMQ = "OUTBOX_TEST_RABBITMQ"
 
 // RabbitMQConfig says what kind of server is wanted. The zero value is one for tests.
 type RabbitMQConfig struct {
+	// TLS, if set, is for the address that TLSAddr returns. With it, clients may also authenticate by their certificate,
+	// as the user of its common name.
+	TLS *TLS
+
 	// Settings are lines of rabbitmq.conf, which win over what stands there.
 	Settings []string
 
@@ -29,12 +33,13 @@ type RabbitMQConfig struct {
 	Fsync bool
 }
 
-// RabbitMQ is a single node, with the user guest and without plugins, on 127.0.0.1.
+// RabbitMQ is a single node, with the user guest and without plugins but for that of certificates, on 127.0.0.1.
 type RabbitMQ struct {
 	Server
-	url   string // of a server from the environment
-	ports []int
-	epmd  *process // Erlang's register of nodes, which a node would otherwise start, and leave behind
+	url    string // of a server from the environment
+	secure string
+	ports  []int
+	epmd   *process // Erlang's register of nodes, which a node would otherwise start, and leave behind
 }
 
 // StartRabbitMQ starts a node and returns when it answers, after 4 to 8 s. The caller must Close it. The error wraps
@@ -62,7 +67,7 @@ func StartRabbitMQ(ctx context.Context, config RabbitMQConfig) (*RabbitMQ, error
 		}
 	}
 	r.ready = func(ctx context.Context) error { return rabbitAnswers(ctx, r.addr) }
-	err = r.startFirst(ctx, 3, func(ports []int) error {
+	err = r.startFirst(ctx, 4, func(ports []int) error {
 		r.ports = ports
 		if err := r.configure(config); err != nil {
 			return err
@@ -83,7 +88,12 @@ func (r *RabbitMQ) configure(config RabbitMQConfig) error {
 		"log.file = false",
 		"vm_memory_high_watermark.absolute = 1GB",
 		"disk_free_limit.absolute = 50MB",
-	}, config.Settings...)
+	}, r.secured(config.TLS)...)
+	settings = append(settings, config.Settings...)
+	plugins := "[].\n"
+	if config.TLS != nil {
+		plugins = "[rabbitmq_auth_mechanism_ssl].\n"
+	}
 	advanced := "[{ra, [{wal_sync_method, none}]}].\n"
 	if config.Fsync {
 		advanced = "[].\n"
@@ -91,7 +101,26 @@ func (r *RabbitMQ) configure(config RabbitMQConfig) error {
 	return errors.Join(
 		os.WriteFile(filepath.Join(r.folder, "advanced.config"), []byte(advanced), 0o644),
 		os.WriteFile(filepath.Join(r.folder, "rabbitmq.conf"), []byte(strings.Join(settings, "\n")+"\n"), 0o644),
-		os.WriteFile(filepath.Join(r.folder, "plugins"), []byte("[].\n"), 0o644))
+		os.WriteFile(filepath.Join(r.folder, "plugins"), []byte(plugins), 0o644))
+}
+
+// secured returns the settings of the listener with TLS, none without it.
+func (r *RabbitMQ) secured(config *TLS) []string {
+	if config == nil {
+		return nil
+	}
+	r.secure = loopback(r.ports[3])
+	return []string{
+		"listeners.ssl.default = " + r.secure,
+		"ssl_options.cacertfile = " + config.Authority,
+		"ssl_options.certfile = " + config.Certificate,
+		"ssl_options.keyfile = " + config.Key,
+		"ssl_options.verify = verify_peer",
+		"ssl_options.fail_if_no_peer_cert = " + strconv.FormatBool(config.DemandClient),
+		"ssl_cert_login_from = common_name",
+		"auth_mechanisms.1 = PLAIN",
+		"auth_mechanisms.2 = EXTERNAL",
+	}
 }
 
 // environment keeps everything of the node in its folder and on 127.0.0.1.
@@ -152,6 +181,9 @@ func (r *RabbitMQ) URL() string {
 	}
 	return (&url.URL{Scheme: "amqp", User: url.UserPassword("guest", "guest"), Host: r.addr}).String()
 }
+
+// TLSAddr returns host:port of the listener with TLS, "" without one.
+func (r *RabbitMQ) TLSAddr() string { return r.secure }
 
 // Control runs rabbitmqctl on the node.
 func (r *RabbitMQ) Control(ctx context.Context, args ...string) error {

@@ -25,6 +25,9 @@ type RedisConfig struct {
 	// Cluster makes it the node of a cluster that has no slots yet.
 	Cluster bool
 
+	// TLS, if set, is for the address that TLSAddr returns.
+	TLS *TLS
+
 	// Settings win over what a server has otherwise, as in redis.conf.
 	Settings map[string]string
 }
@@ -32,7 +35,8 @@ type RedisConfig struct {
 // Redis is a single server without authentication, on 127.0.0.1. It writes every change to disk before it answers.
 type Redis struct {
 	Server
-	url string // of a server from the environment
+	url    string // of a server from the environment
+	secure string
 }
 
 // StartRedis starts a server and returns when it answers. The caller must Close it. The error wraps [ErrNotFound] when
@@ -51,10 +55,6 @@ func StartRedis(ctx context.Context, config RedisConfig) (*Redis, error) {
 	if r.folder, err = newFolder("redis", 0); err != nil {
 		return nil, fmt.Errorf("start %s: %w", r.name, err)
 	}
-	ports := 1
-	if config.Cluster {
-		ports = 2
-	}
 	var free []int
 	r.command = func() command {
 		return command{
@@ -66,8 +66,11 @@ func StartRedis(ctx context.Context, config RedisConfig) (*Redis, error) {
 		}
 	}
 	r.ready = func(ctx context.Context) error { return redisAnswers(ctx, r.addr) }
-	err = r.startFirst(ctx, ports, func(ports []int) error {
+	err = r.startFirst(ctx, 3, func(ports []int) error {
 		free = ports
+		if config.TLS != nil {
+			r.secure = loopback(ports[2])
+		}
 		return nil
 	})
 	if err != nil {
@@ -91,6 +94,16 @@ func redisArgs(folder string, ports []int, config RedisConfig) []string {
 		settings["cluster-enabled"] = "yes"
 		settings["cluster-port"] = strconv.Itoa(ports[1])
 	}
+	if config.TLS != nil {
+		settings["tls-port"] = strconv.Itoa(ports[2])
+		settings["tls-cert-file"] = config.TLS.Certificate
+		settings["tls-key-file"] = config.TLS.Key
+		settings["tls-ca-cert-file"] = config.TLS.Authority
+		settings["tls-auth-clients"] = "no"
+		if config.TLS.DemandClient {
+			settings["tls-auth-clients"] = "yes"
+		}
+	}
 	maps.Copy(settings, config.Settings)
 	var args []string
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
@@ -106,6 +119,9 @@ func (r *Redis) URL() string {
 	}
 	return (&url.URL{Scheme: "redis", Host: r.addr}).String()
 }
+
+// TLSAddr returns host:port of the listener with TLS, "" without one.
+func (r *Redis) TLSAddr() string { return r.secure }
 
 // TestRedis returns a server that all tests of this binary share, started on first use. A test takes keys with names of
 // its own. The test is skipped, or fails where servers are required, if there is no redis-server.

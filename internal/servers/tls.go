@@ -1,0 +1,14 @@
+package servers
+
+// TLS has a server listen with TLS as well, on a port of its own. The files are PEM. New ones in their place take effect
+// when the server is told: Redis by CONFIG SET of their names, RabbitMQ by "rabbitmqctl eval ssl:clear_pem_cache().".
+type TLS struct {
+	// Certificate and Key are the server's own.
+	Certificate, Key string
+
+	// Authority is whose clients are known.
+	Authority string
+
+	// DemandClient refuses clients that show no certificate of the Authority.
+	DemandClient bool
+}
