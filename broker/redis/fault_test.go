@@ -262,12 +262,7 @@ func TestAKeyKeepsItsOrderInACluster(t *testing.T) {
 	t.Parallel()
 	server := servers.OwnRedis(t, servers.RedisConfig{Cluster: true})
 	c := client(t, server.Addr())
-	if err := c.ClusterAddSlotsRange(patient(t), 0, 16383).Err(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the cluster is up", func() bool {
-		return strings.Contains(c.ClusterInfo(patient(t)).Val(), "cluster_state:ok")
-	})
+	formCluster(t, c)
 	streams := []string{newStream(t, c), newStream(t, c), newStream(t, c)}
 	b := newBroker(t, server.Addr(), redis.Config{Cluster: true})
 	if err := b.Ping(patient(t)); err != nil {

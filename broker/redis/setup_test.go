@@ -73,6 +73,17 @@ func create(t testing.TB, c *goredis.Client, name string) {
 	})
 }
 
+// formCluster makes a single node a cluster.
+func formCluster(t testing.TB, node *goredis.Client) {
+	t.Helper()
+	if err := node.ClusterAddSlotsRange(patient(t), 0, 16383).Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the cluster is up", func() bool {
+		return strings.Contains(node.ClusterInfo(patient(t)).Val(), "cluster_state:ok")
+	})
+}
+
 func newBroker(t testing.TB, addresses string, cfg redis.Config) *redis.Broker {
 	t.Helper()
 	b, err := redis.New(addresses, cfg)

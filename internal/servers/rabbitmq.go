@@ -90,18 +90,19 @@ func (r *RabbitMQ) configure(config RabbitMQConfig) error {
 		"disk_free_limit.absolute = 50MB",
 	}, r.secured(config.TLS)...)
 	settings = append(settings, config.Settings...)
-	plugins := "[].\n"
-	if config.TLS != nil {
-		plugins = "[rabbitmq_auth_mechanism_ssl].\n"
+	var plugins string
+	var advanced []string
+	if !config.Fsync {
+		advanced = append(advanced, "{ra, [{wal_sync_method, none}]}")
 	}
-	advanced := "[{ra, [{wal_sync_method, none}]}].\n"
-	if config.Fsync {
-		advanced = "[].\n"
+	if config.TLS != nil {
+		plugins = "rabbitmq_auth_mechanism_ssl"
+		advanced = append(advanced, "{ssl, [{bypass_pem_cache, true}]}")
 	}
 	return errors.Join(
-		os.WriteFile(filepath.Join(r.folder, "advanced.config"), []byte(advanced), 0o644),
+		os.WriteFile(filepath.Join(r.folder, "advanced.config"), []byte("["+strings.Join(advanced, ", ")+"].\n"), 0o644),
 		os.WriteFile(filepath.Join(r.folder, "rabbitmq.conf"), []byte(strings.Join(settings, "\n")+"\n"), 0o644),
-		os.WriteFile(filepath.Join(r.folder, "plugins"), []byte(plugins), 0o644))
+		os.WriteFile(filepath.Join(r.folder, "plugins"), []byte("["+plugins+"].\n"), 0o644))
 }
 
 // secured returns the settings of the listener with TLS, none without it.

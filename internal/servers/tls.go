@@ -1,7 +1,7 @@
 package servers
 
 // TLS has a server listen with TLS as well, on a port of its own. The files are PEM. New ones in their place take effect
-// when the server is told: Redis by CONFIG SET of their names, RabbitMQ by "rabbitmqctl eval ssl:clear_pem_cache().".
+// for connections from then on: with RabbitMQ at once, with Redis when it is told, by CONFIG SET of a file's name.
 type TLS struct {
 	// Certificate and Key are the server's own.
 	Certificate, Key string

@@ -1,0 +1,150 @@
+package redis_test
+
+import (
+	"crypto/tls"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/testnet"
+	"github.com/pgoutbox/outbox/broker/redis"
+	"github.com/pgoutbox/outbox/internal/authority"
+	"github.com/pgoutbox/outbox/internal/servers"
+)
+
+// secured starts a server that listens with TLS as well, and shows the returned certificate.
+func secured(t *testing.T, by *authority.Authority, demandClient bool) (*servers.Redis, authority.Certificate) {
+	t.Helper()
+	shown := by.Server(t, "127.0.0.1")
+	return servers.OwnRedis(t, servers.RedisConfig{TLS: &servers.TLS{
+		Certificate: shown.File, Key: shown.KeyFile, Authority: by.File(), DemandClient: demandClient,
+	}}), shown
+}
+
+func TestMessagesArriveOverTLSAndEachFaultOfItSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	ours, theirs := authority.New(t), authority.New(t)
+	open, _ := secured(t, ours, false)
+	closed, _ := secured(t, ours, true)
+	own, stranger := ours.Client(t, "relay").Certificate, theirs.Client(t, "relay").Certificate
+	for name, c := range map[string]struct {
+		server  *servers.Redis
+		address string
+		tls     *tls.Config
+		want    []string // nothing: messages arrive
+	}{
+		"an authority of one's own":   {open, open.TLSAddr(), &tls.Config{RootCAs: ours.Pool()}, nil},
+		"with the client's":           {closed, closed.TLSAddr(), &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{own}}, nil},
+		"TLS 1.2 with the client's":   {closed, closed.TLSAddr(), &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{own}, MaxVersion: tls.VersionTLS12}, nil},
+		"an unknown authority":        {open, open.TLSAddr(), &tls.Config{RootCAs: theirs.Pool()}, []string{"not trusted", "ca_file"}},
+		"another name":                {open, open.TLSAddr(), &tls.Config{RootCAs: ours.Pool(), ServerName: "redis.example"}, []string{"another name", "redis.example", "server_name"}},
+		"no certificate":              {closed, closed.TLSAddr(), &tls.Config{RootCAs: ours.Pool()}, []string{"asked for a certificate and got none", "cert_file"}},
+		"no certificate in TLS 1.2":   {closed, closed.TLSAddr(), &tls.Config{RootCAs: ours.Pool(), MaxVersion: tls.VersionTLS12}, []string{"asked for a certificate and got none", "cert_file"}},
+		"a stranger's certificate":    {closed, closed.TLSAddr(), &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{stranger}}, []string{"had seen the client's certificate", "authority that it knows"}},
+		"the port for TLS without it": {open, open.TLSAddr(), nil, []string{"before it said anything", "turn TLS on"}},
+		"the port without TLS for it": {open, open.Addr(), &tls.Config{RootCAs: ours.Pool()}, []string{"doesn't answer", "its port for TLS"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			reader := client(t, c.server.Addr()) // without TLS
+			stream := newStream(t, reader)
+			b := newBroker(t, c.address, redis.Config{TLS: c.tls, ConnectTimeout: connectTimeout(c.want)})
+			batch := messages(stream, 10, 3)
+			errs := b.Publish(patient(t), batch)
+			if c.want == nil {
+				accepted(t, errs)
+				checkExactly(t, reader, stream, batch)
+				return
+			}
+			checkOutcomes(t, batch, errs)
+			for i, err := range errs[:3] { // the first of each key
+				if !outbox.IsUnavailable(err) {
+					t.Errorf("message %d: %v, want an outage", i, err)
+				}
+				contains(t, err, c.want...)
+			}
+			if err := b.Ping(patient(t)); !outbox.IsUnavailable(err) {
+				t.Errorf("ping: %v, want an outage", err)
+			} else {
+				contains(t, err, c.want...)
+			}
+		})
+	}
+}
+
+// connectTimeout is short for what is expected to fail: Redis doesn't answer a handshake at its other port.
+func connectTimeout(want []string) time.Duration {
+	if len(want) > 0 && want[0] == "doesn't answer" {
+		return 200 * time.Millisecond
+	}
+	return 0
+}
+
+func TestANewCertificateIsMetByConnectingAgain(t *testing.T) {
+	t.Parallel()
+	ours, theirs := authority.New(t), authority.New(t)
+	server, shown := secured(t, ours, false)
+	c := client(t, server.Addr())
+	stream := newStream(t, c)
+	p := testnet.New(t, server.TLSAddr())
+	var seen atomic.Value
+	b := newBroker(t, p.Addr(), redis.Config{TLS: &tls.Config{RootCAs: ours.Pool(), VerifyConnection: func(state tls.ConnectionState) error {
+		seen.Store(state.PeerCertificates[0].SerialNumber.String())
+		return nil
+	}}})
+	// install has the server show another certificate, and cuts its connections.
+	install := func(by authority.Certificate) {
+		t.Helper()
+		by.Install(t, shown)
+		if err := c.ConfigSet(patient(t), "tls-cert-file", shown.File).Err(); err != nil {
+			t.Fatal(err)
+		}
+		p.Cut()
+	}
+	all := messages(stream, 300, 10)
+	accepted(t, b.Publish(patient(t), all[:100]))
+	if seen.Load() != shown.Leaf.SerialNumber.String() {
+		t.Fatalf("certificate %v was shown, want %v", seen.Load(), shown.Leaf.SerialNumber)
+	}
+
+	renewed := ours.Server(t, "127.0.0.1")
+	install(renewed)
+	deliver(patient(t), t, b, all[100:200])
+	if seen.Load() != renewed.Leaf.SerialNumber.String() {
+		t.Errorf("certificate %v was shown, want %v", seen.Load(), renewed.Leaf.SerialNumber)
+	}
+
+	install(theirs.Server(t, "127.0.0.1"))
+	eventually(t, "the stranger is noticed", func() bool {
+		errs := b.Publish(patient(t), all[200:])
+		checkOutcomes(t, all[200:], errs)
+		if errs == nil || !outbox.IsUnavailable(errs[0]) {
+			t.Fatalf("outcomes %v, want an outage", errs)
+		}
+		return strings.Contains(errs[0].Error(), "not trusted") // at first it may be that the connection was cut
+	})
+
+	install(ours.Server(t, "127.0.0.1"))
+	deliver(patient(t), t, b, all[200:])
+	checkExactly(t, c, stream, all)
+}
+
+func TestAClusterIsSpokenToWithTLS(t *testing.T) {
+	t.Parallel()
+	ours := authority.New(t)
+	shown, own := ours.Server(t, "127.0.0.1"), ours.Client(t, "relay")
+	server := servers.OwnRedis(t, servers.RedisConfig{Cluster: true, Settings: map[string]string{"cluster-announce-ip": "127.0.0.1", "tls-cluster": "yes"}, TLS: &servers.TLS{
+		Certificate: shown.File, Key: shown.KeyFile, Authority: ours.File(), DemandClient: true,
+	}})
+	c := client(t, server.Addr())
+	formCluster(t, c)
+	stream := newStream(t, c)
+	b := newBroker(t, server.TLSAddr(), redis.Config{Cluster: true, TLS: &tls.Config{
+		RootCAs: ours.Pool(), Certificates: []tls.Certificate{own.Certificate},
+	}})
+	batch := messages(stream, 100, 10)
+	accepted(t, b.Publish(patient(t), batch))
+	checkExactly(t, c, stream, batch)
+}
