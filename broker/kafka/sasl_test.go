@@ -3,22 +3,16 @@ package kafka_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
-	"math/big"
-	"net"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/kafka"
+	"github.com/pgoutbox/outbox/internal/authority"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -106,9 +100,10 @@ func TestFaultsOfSASLAreReported(t *testing.T) {
 
 func TestACertificateAuthenticatesTheClient(t *testing.T) {
 	t.Parallel()
-	authority, server, client := certificates(t)
+	ours := authority.New(t)
+	server, client := ours.Server(t, "127.0.0.1").Certificate, ours.Client(t, "relay").Certificate
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"),
-		kfake.TLS(&tls.Config{Certificates: []tls.Certificate{server}, ClientCAs: authority, ClientAuth: tls.RequireAndVerifyClientCert}))
+		kfake.TLS(&tls.Config{Certificates: []tls.Certificate{server}, ClientCAs: ours.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,44 +116,10 @@ func TestACertificateAuthenticatesTheClient(t *testing.T) {
 		t.Cleanup(func() { b.Close() })
 		return b
 	}
-	accepted(t, open(&tls.Config{RootCAs: authority, Certificates: []tls.Certificate{client}}).Publish(patient(t), numbered("orders", 3, 2)))
-	for i, err := range open(&tls.Config{RootCAs: authority}).Publish(patient(t), numbered("orders", 3, 3)) {
+	accepted(t, open(&tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{client}}).Publish(patient(t), numbered("orders", 3, 2)))
+	for i, err := range open(&tls.Config{RootCAs: ours.Pool()}).Publish(patient(t), numbered("orders", 3, 3)) {
 		if !outbox.IsUnavailable(err) {
 			t.Errorf("without a certificate, message %d: %v, want an unavailable error", i, err)
 		}
 	}
-}
-
-// certificates returns an authority and certificates of a server and a client that it has signed.
-func certificates(t *testing.T) (authority *x509.CertPool, server, client tls.Certificate) {
-	t.Helper()
-	sign := func(template, parent *x509.Certificate, by *ecdsa.PrivateKey) (*x509.Certificate, tls.Certificate) {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-		if parent == nil {
-			parent, by = template, key
-		}
-		der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, by)
-		if err != nil {
-			t.Fatal(err)
-		}
-		signed, err := x509.ParseCertificate(der)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return signed, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-	}
-	root, own := sign(&x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true,
-		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, nil, nil)
-	by := own.PrivateKey.(*ecdsa.PrivateKey)
-	_, server = sign(&x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "server"},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, root, by)
-	_, client = sign(&x509.Certificate{SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "relay"},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, root, by)
-	authority = x509.NewCertPool()
-	authority.AddCert(root)
-	return authority, server, client
 }

@@ -3,19 +3,10 @@ package nats_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
-	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +19,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/nats"
+	"github.com/pgoutbox/outbox/internal/authority"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
@@ -326,50 +318,17 @@ func TestAServerThatAnnouncesItsShutdownGetsNoNewCalls(t *testing.T) {
 
 func TestTLSNeedsATrustedServer(t *testing.T) {
 	t.Parallel()
-	certificate, trusted := selfSigned(t)
-	url := startServer(t, fmt.Sprintf("jetstream { store_dir: \"$DIR/js\" }\ntls { cert_file: %q, key_file: %q }", certificate+".crt", certificate+".key"))
+	ours := authority.New(t)
+	shown := ours.Server(t, "127.0.0.1")
+	url := startServer(t, fmt.Sprintf("jetstream { store_dir: \"$DIR/js\" }\ntls { cert_file: %q, key_file: %q }", shown.File, shown.KeyFile))
 	b := newBroker(t, url, nats.Config{})
 	if err := b.Ping(patient(t)); !outbox.IsUnavailable(err) || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("ping without trust: %v", err)
 	}
 	b = newBroker(t, url, nats.Config{
-		TLS: &tls.Config{RootCAs: trusted}, Subject: "tls.{topic}", Stream: "TLS", CreateStream: &nats.StreamSettings{},
+		TLS: &tls.Config{RootCAs: ours.Pool()}, Subject: "tls.{topic}", Stream: "TLS", CreateStream: &nats.StreamSettings{},
 	})
 	accepted(t, b.Publish(patient(t), messages(200, 10)))
-}
-
-// selfSigned writes a certificate for 127.0.0.1 to the returned path with .crt, its key with .key.
-func selfSigned(t *testing.T) (path string, trusted *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path = filepath.Join(t.TempDir(), "server")
-	trusted = x509.NewCertPool()
-	for file, block := range map[string]*pem.Block{
-		path + ".crt": {Type: "CERTIFICATE", Bytes: certificate},
-		path + ".key": {Type: "PRIVATE KEY", Bytes: private},
-	} {
-		text := pem.EncodeToMemory(block)
-		trusted.AppendCertsFromPEM(text)
-		if err := os.WriteFile(file, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return path, trusted
 }
 
 func TestRiskyStreamsAreNamedInTheLog(t *testing.T) {
