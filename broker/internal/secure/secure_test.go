@@ -85,10 +85,10 @@ func TestEveryWayToFailSaysWhatToDo(t *testing.T) {
 	ours, theirs := authority.New(t), authority.New(t)
 	client, stranger := ours.Client(t, "relay").Certificate, theirs.Client(t, "relay").Certificate
 	always := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &stranger, nil }
-	good := tls.Config{Certificates: []tls.Certificate{ours.Server(t, "127.0.0.1").Certificate}}
-	demanding := good
+	good := &tls.Config{Certificates: []tls.Certificate{ours.Server(t, "127.0.0.1").Certificate}}
+	demanding := good.Clone()
 	demanding.ClientAuth, demanding.ClientCAs = tls.RequireAndVerifyClientCert, ours.Pool()
-	old := tls.Config{Certificates: []tls.Certificate{ours.Expired(t).Certificate}}
+	old := &tls.Config{Certificates: []tls.Certificate{ours.Expired(t).Certificate}}
 	trusting := &tls.Config{RootCAs: ours.Pool()}
 
 	for name, c := range map[string]struct {
@@ -96,15 +96,15 @@ func TestEveryWayToFailSaysWhatToDo(t *testing.T) {
 		client *tls.Config
 		want   []string // nothing: welcome
 	}{
-		"a trusted server":         {&good, trusting, nil},
-		"the right certificate":    {&demanding, &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{stranger, client}}, nil},
-		"a certificate unasked":    {&good, &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{stranger}}, nil},
-		"another authority":        {&good, &tls.Config{RootCAs: theirs.Pool()}, []string{"not trusted", "ca_file"}},
-		"another name":             {&good, &tls.Config{RootCAs: ours.Pool(), ServerName: "broker.example"}, []string{"another name", "broker.example", "server_name"}},
-		"an expired server":        {&old, trusting, []string{"out of date", "renew"}},
-		"no certificate":           {&demanding, trusting, []string{"got none", "cert_file"}},
-		"one that isn't asked for": {&demanding, &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{stranger}}, []string{"none that the client has", "cert_file"}},
-		"one of a stranger":        {&demanding, &tls.Config{RootCAs: ours.Pool(), GetClientCertificate: always}, []string{"had seen the client's certificate", "authority that it knows"}},
+		"a trusted server":         {good, trusting, nil},
+		"the right certificate":    {demanding, &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{stranger, client}}, nil},
+		"a certificate unasked":    {good, &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{stranger}}, nil},
+		"another authority":        {good, &tls.Config{RootCAs: theirs.Pool()}, []string{"not trusted", "ca_file"}},
+		"another name":             {good, &tls.Config{RootCAs: ours.Pool(), ServerName: "broker.example"}, []string{"another name", "broker.example", "server_name"}},
+		"an expired server":        {old, trusting, []string{"out of date", "renew"}},
+		"no certificate":           {demanding, trusting, []string{"got none", "cert_file"}},
+		"one that isn't asked for": {demanding, &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{stranger}}, []string{"none that the client has", "cert_file"}},
+		"one of a stranger":        {demanding, &tls.Config{RootCAs: ours.Pool(), GetClientCertificate: always}, []string{"had seen the client's certificate", "authority that it knows"}},
 	} {
 		for version, text := range map[uint16]string{tls.VersionTLS12: "TLS 1.2", tls.VersionTLS13: "TLS 1.3"} {
 			t.Run(name+" in "+text, func(t *testing.T) {
