@@ -1,11 +1,13 @@
 package polling
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -23,7 +25,7 @@ type reader struct {
 
 	group, groups []byte
 
-	keep, poll, page, stretch, chunk, single *pgconn.StatementDescription
+	keep, poll, flush, page, stretch, chunk, single *pgconn.StatementDescription
 }
 
 // keepSQL takes the snapshot that ends a window, and keeps it where the next statement of the transaction
@@ -57,6 +59,9 @@ SELECT (SELECT pg_current_wal_flush_lsn() >= current_setting('outbox.logged')::p
 	WHERE r.lo < r.hi OR pg_visible_in_snapshot(r.lo, (SELECT current_setting('outbox.next')::pg_snapshot))
 	LIMIT $5::bigint
 ) w ORDER BY w.id`
+
+// flushSQL says whether the log is on disk up to $1.
+const flushSQL = `SELECT pg_current_wal_flush_lsn() >= $1::pg_lsn`
 
 // pageSQL reads the messages of a window with $5 < id <= $6, of the ranges in $1 and $2, by id. The pairs
 // are compared as rows so that, within one transaction, the scan starts at $5 and ends at $6: a range
@@ -111,6 +116,7 @@ func newReader(ctx context.Context, conn *pgx.Conn, pool *pagePool, destination 
 	}{
 		{&r.keep, "outbox_keep", keepSQL},
 		{&r.poll, "outbox_poll", pollSQL},
+		{&r.flush, "outbox_flush", flushSQL},
 		{&r.page, "outbox_page", pageSQL},
 		{&r.stretch, "outbox_stretch", stretchSQL},
 		{&r.chunk, "outbox_chunk", chunkSQL},
@@ -138,6 +144,8 @@ var (
 	textFormat   = []int16{0}
 )
 
+const flushWithin = 3 * time.Millisecond
+
 // poll is what pollWindow found: the messages that next sees and the snapshot before doesn't, by id.
 type poll struct {
 	next txSnapshot
@@ -148,8 +156,9 @@ type poll struct {
 	large bool
 
 	// onDisk says that the server had flushed all commits that next sees. Those of writers with
-	// synchronous_commit = off may not be, and vanish if it crashes.
+	// synchronous_commit = off may not be, and vanish if it crashes. All are when the log is on disk up to logged.
 	onDisk bool
+	logged []byte
 }
 
 // pollWindow takes a snapshot and reads what it sees and prev doesn't.
@@ -183,7 +192,7 @@ func (r *reader) pollWindow(ctx context.Context, prev *txSnapshot, limit, maxByt
 	var text string
 	err = results(pipeline, func(rows *pgconn.ResultReader) {
 		for rows.NextRow() {
-			text = string(rows.Values()[0])
+			text, p.logged = string(rows.Values()[0]), bytes.Clone(rows.Values()[1])
 		}
 	})
 	if err != nil {
@@ -217,6 +226,22 @@ func (r *reader) pollWindow(ctx context.Context, prev *txSnapshot, limit, maxByt
 		return p, fmt.Errorf("poll: %w", err)
 	}
 	return p, nil
+}
+
+// flushed waits until the log is on disk up to end, for a moment: whoever commits flushes it, mostly within a
+// millisecond or two. It asks without a pause between, since the shortest that there is would be as long as that.
+func (r *reader) flushed(ctx context.Context, end []byte) (onDisk bool, err error) {
+	for giveUp := time.Now().Add(flushWithin); !onDisk && time.Now().Before(giveUp); {
+		rows := r.conn.PgConn().ExecStatement(ctx, r.flush, [][]byte{end}, textFormat, binaryFormat)
+		for rows.NextRow() {
+			v := rows.Values()[0]
+			onDisk = len(v) == 1 && v[0] == 1
+		}
+		if _, err := rows.Close(); err != nil {
+			return false, fmt.Errorf("ask how far the log is on disk: %w", err)
+		}
+	}
+	return onDisk, nil
 }
 
 // results hands the next statement's result to read.

@@ -39,14 +39,16 @@ type snapshotSession struct {
 	end  context.CancelFunc
 
 	// The rest belongs to Next.
-	page    *page            // of which rest remains to be returned
-	rest    []relay.Delivery // by id
-	log     *backlog         // of the window that is being read, if it is large
-	bytes   int              // of a message, by what was read lately; 0: nothing was
-	pause   time.Duration    // before the next poll
-	pollAt  time.Time
-	foundAt time.Time // when a poll last found something
-	timer   *time.Timer
+	page   *page            // of which rest remains to be returned
+	rest   []relay.Delivery // by id
+	log    *backlog         // of the window that is being read, if it is large
+	bytes  int              // of a message, by what was read lately; 0: nothing was
+	pause  time.Duration    // before the next poll
+	pollAt time.Time
+
+	flushAgain time.Time // not before is it of use to wait for a flush
+	foundAt    time.Time // when a poll last found something
+	timer      *time.Timer
 }
 
 // cursor is where a session stands. All that prev sees is settled; a window holds what its snapshot sees
@@ -309,6 +311,13 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 		return nil, nil
 	}
 
+	if pg != nil && !found.onDisk {
+		if found.onDisk, err = s.awaitFlush(ctx, found.logged); err != nil {
+			s.pool.put(pg)
+			return nil, err
+		}
+	}
+
 	var ordinal uint64
 	open := func() position {
 		s.mu.Lock()
@@ -335,6 +344,19 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 		stamp(pg, ordinal)
 	}
 	return pg, nil
+}
+
+// awaitFlush waits a moment for others to flush the log up to end. Where that is in vain, since writers don't wait for the
+// disk, it isn't tried again for a second.
+func (s *snapshotSession) awaitFlush(ctx context.Context, end []byte) (onDisk bool, err error) {
+	if time.Now().Before(s.flushAgain) {
+		return false, nil
+	}
+	onDisk, err = s.reader.flushed(ctx, end)
+	if err == nil && !onDisk {
+		s.flushAgain = time.Now().Add(time.Second)
+	}
+	return onDisk, err
 }
 
 var errDrained = errors.New("polling: everything up to the session's end is settled")

@@ -191,6 +191,13 @@ var mutants = []mutant{
 		pkg:   "./relay/polling", run: "TestWhatIsHandedOutSurvives",
 	},
 	{
+		name:  "a flush is awaited and the answer ignored",
+		file:  "relay/polling/reader.go",
+		old:   "			onDisk = len(v) == 1 && v[0] == 1\n",
+		wrong: "			onDisk = len(v) == 1\n",
+		pkg:   "./relay/polling", run: "TestWhatIsHandedOutSurvives",
+	},
+	{
 		name:  "a segment is emptied without another look under the lock",
 		file:  "relay/polling/retention.go",
 		old:   "		if kept, err = neededBy(ctx, tx, table); kept != nil || err != nil {\n			return err\n		}\n",
