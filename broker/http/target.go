@@ -7,13 +7,12 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/template"
 )
 
-// target is where requests go: a fixed URL, or a template
-// literals[0] fields[0] literals[1] fields[1] ... literals[n].
+// target is where requests go: a fixed URL, or a template.
 type target struct {
-	literals []string
-	values   []func(*outbox.Message) string
+	template *template.Template
 	query    []bool // the field stands behind the question mark
 
 	fixed    *url.URL // without fields, and without user
@@ -22,50 +21,25 @@ type target struct {
 	user     *url.Userinfo
 }
 
-// field returns the named field's value in a message, nil if there is no such field.
-func field(name string) func(*outbox.Message) string {
-	switch name {
-	case "topic":
-		return func(m *outbox.Message) string { return m.Topic }
-	case "key":
-		return (*outbox.Message).OrderingKey
-	case "event_type":
-		return func(m *outbox.Message) string { return m.EventType }
-	case "aggregate_type":
-		return func(m *outbox.Message) string { return m.AggregateType }
-	case "aggregate_id":
-		return func(m *outbox.Message) string { return m.AggregateID }
-	}
-	return nil
-}
-
 var errNotURL = errors.New("the address is not a URL such as https://example.com/hooks or https://example.com/hooks/{topic}")
 
 // parseTarget reads a URL in which fields may stand in path and query. They can't choose the server. Errors
 // do not repeat the URL, which may hold a secret.
 func parseTarget(text string) (*target, error) {
-	t := &target{}
-	rest := text
-	for {
-		literal, after, found := strings.Cut(rest, "{")
-		t.literals = append(t.literals, literal)
-		if !found {
-			break
-		}
-		name, behind, closed := strings.Cut(after, "}")
-		value := field(name)
-		if !closed || value == nil {
-			return nil, errors.New("the URL has a brace that does not belong to one of {topic}, {key}, {event_type}, {aggregate_type}, {aggregate_id}")
-		}
-		t.values = append(t.values, value)
-		t.query = append(t.query, strings.Contains(strings.Join(t.literals, ""), "?"))
-		rest = behind
+	parsed, err := template.Parse(text)
+	var fault *template.Fault
+	if errors.As(err, &fault) {
+		return nil, fmt.Errorf("the URL has a brace that does not belong to one of {%s}", strings.Join(fault.Expected, "}, {"))
 	}
-	first, err := url.Parse(t.literals[0])
+	t := &target{template: parsed}
+	for i := range parsed.Fields {
+		t.query = append(t.query, strings.Contains(strings.Join(parsed.Literals[:i+1], ""), "?"))
+	}
+	first, err := url.Parse(parsed.Literals[0])
 	if err != nil {
 		return nil, errNotURL
 	}
-	whole, err := url.Parse(strings.Join(t.literals, "x"))
+	whole, err := url.Parse(parsed.With("x"))
 	switch {
 	case err != nil || whole.Hostname() == "":
 		return nil, errNotURL
@@ -83,12 +57,12 @@ func parseTarget(text string) (*target, error) {
 	}
 	if first.User != nil {
 		first.User = nil
-		t.literals[0] = first.String()
+		parsed.Literals[0] = first.String()
 	}
 	return t, nil
 }
 
-func (t *target) fields() bool { return len(t.values) > 0 }
+func (t *target) fields() bool { return !t.template.Constant() }
 
 // url returns m's URL, or a permanent error if m has none.
 func (t *target) url(m *outbox.Message) (*url.URL, error) {
@@ -96,8 +70,8 @@ func (t *target) url(m *outbox.Message) (*url.URL, error) {
 		return t.fixed, nil
 	}
 	var b strings.Builder
-	b.WriteString(t.literals[0])
-	for i, field := range t.values {
+	b.WriteString(t.template.Literals[0])
+	for i, field := range t.template.Fields {
 		value := field(m)
 		if t.query[i] {
 			b.WriteString(url.QueryEscape(value))
@@ -107,7 +81,7 @@ func (t *target) url(m *outbox.Message) (*url.URL, error) {
 			}
 			b.WriteString(url.PathEscape(value))
 		}
-		b.WriteString(t.literals[i+1])
+		b.WriteString(t.template.Literals[i+1])
 	}
 	u, err := url.Parse(b.String())
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 // Broker publishes to one Kafka cluster. Its methods may be called from several goroutines.
 type Broker struct {
 	cfg     Config
-	topic   template
+	topic   topicName
 	options []kgo.Opt // of every client
 
 	control *kgo.Client // asks, and never produces

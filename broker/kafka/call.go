@@ -108,7 +108,7 @@ func (c *call) resolve() (several bool) {
 			c.plan.topics[i] = last
 			continue
 		}
-		name = c.broker.topic.expand(name[:0], m)
+		name = c.broker.topic.Append(name[:0], m)
 		t := known[string(name)]
 		if t == nil {
 			if !slices.Contains(missing, string(name)) && topicFault(string(name)) == "" {
@@ -126,7 +126,7 @@ func (c *call) resolve() (several bool) {
 		known = *c.broker.topics.Load()
 		for i, m := range c.batch {
 			if c.plan.topics[i] == nil {
-				c.plan.topics[i] = known[string(c.broker.topic.expand(name[:0], m))]
+				c.plan.topics[i] = known[string(c.broker.topic.Append(name[:0], m))]
 			}
 		}
 	}
@@ -173,7 +173,7 @@ func (c *call) unfit(i int32) error {
 		return c.formatted.records[i].err
 	}
 	if t == nil {
-		name := string(c.broker.topic.expand(nil, m))
+		name := string(c.broker.topic.Append(nil, m))
 		if fault := topicFault(name); fault != "" {
 			return outbox.Permanent(fmt.Errorf("kafka: topic %.60q: a topic %s; change the message's topic or the topic template %q", name, fault, c.broker.cfg.Topic))
 		}

@@ -80,7 +80,7 @@ const (
 )
 
 // withDefaults returns cfg completed, with all faults reported together.
-func (cfg Config) withDefaults() (Config, template, error) {
+func (cfg Config) withDefaults() (Config, topicName, error) {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 
@@ -98,7 +98,7 @@ func (cfg Config) withDefaults() (Config, template, error) {
 	if cfg.Topic == "" {
 		cfg.Topic = "{topic}"
 	}
-	topic, err := parseTemplate(cfg.Topic)
+	topic, err := parseTopic(cfg.Topic)
 	if err != nil {
 		faults = append(faults, err)
 	}

@@ -14,7 +14,7 @@ import (
 type Broker struct {
 	cfg     Config
 	urls    []string
-	subject *template
+	subject subject
 
 	calls sync.Pool // of *call
 

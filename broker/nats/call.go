@@ -33,7 +33,7 @@ type call struct {
 	unsettled       int
 
 	encoder *encoder
-	subject *template
+	subject subject
 
 	wake chan struct{} // capacity 1
 
@@ -59,7 +59,7 @@ type answer struct {
 	err   error
 }
 
-func newCall(subject *template, stream string, records format.Encoder) *call {
+func newCall(subject subject, stream string, records format.Encoder) *call {
 	return &call{
 		last:    make(map[string]int32),
 		encoder: newEncoder(subject, stream, records),
@@ -261,7 +261,7 @@ func (c *call) deny(subject string) {
 		if c.state[i] != inFlight {
 			continue
 		}
-		if own, err := c.subject.subject(m); err == nil && own == subject {
+		if own, err := c.subject.of(m); err == nil && own == subject {
 			c.answered(int32(i), fmt.Errorf("nats: the user may not publish to %q: allow it in the permissions of the user", subject))
 		}
 	}

@@ -119,7 +119,7 @@ const (
 )
 
 // withDefaults returns cfg completed, with all faults reported together.
-func (cfg Config) withDefaults(servers string) (Config, []string, *template, error) {
+func (cfg Config) withDefaults(servers string) (Config, []string, subject, error) {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 
@@ -133,7 +133,7 @@ func (cfg Config) withDefaults(servers string) (Config, []string, *template, err
 	if cfg.Subject == "" {
 		cfg.Subject = "{topic}"
 	}
-	subject, err := parseTemplate(cfg.Subject)
+	subject, err := parseSubject(cfg.Subject)
 	if err != nil {
 		faults = append(faults, err)
 	}
@@ -146,7 +146,7 @@ func (cfg Config) withDefaults(servers string) (Config, []string, *template, err
 		fault("stream %q: a stream's name can't contain spaces, dots, wildcards or slashes", cfg.Stream)
 	}
 	if cfg.InboxPrefix != "" {
-		if _, err := parseTemplate(cfg.InboxPrefix); err != nil || strings.Contains(cfg.InboxPrefix, "{") {
+		if _, err := parseSubject(cfg.InboxPrefix); err != nil || strings.Contains(cfg.InboxPrefix, "{") {
 			fault("inbox prefix %q is not a valid subject", cfg.InboxPrefix)
 		}
 	}
@@ -176,8 +176,8 @@ func (cfg Config) withDefaults(servers string) (Config, []string, *template, err
 		if cfg.Stream == "" {
 			fault("creating a stream needs its name: set Stream")
 		}
-		if len(create.Subjects) == 0 && subject != nil {
-			if create.Subjects = subject.streamSubjects(); create.Subjects == nil {
+		if len(create.Subjects) == 0 && subject.Template != nil {
+			if create.Subjects = subject.ofStream(); create.Subjects == nil {
 				fault("creating a stream for the subject template %q needs its subjects named, for example \"orders.>\"", cfg.Subject)
 			}
 		}

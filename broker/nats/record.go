@@ -9,95 +9,52 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/template"
 	"github.com/pgoutbox/outbox/format"
 )
 
-// template is a parsed Config.Subject: literals[0] fields[0] literals[1] fields[1] ... literals[n].
-type template struct {
-	literals []string
-	fields   []func(*outbox.Message) string
-	names    []string
-}
+// subject makes the subjects of messages.
+type subject struct{ *template.Template }
 
-// templateField returns the named field's value in a message, nil if there is no such field.
-func templateField(name string) func(*outbox.Message) string {
-	switch name {
-	case "topic":
-		return func(m *outbox.Message) string { return m.Topic }
-	case "key":
-		return (*outbox.Message).OrderingKey
-	case "event_type":
-		return func(m *outbox.Message) string { return m.EventType }
-	case "aggregate_type":
-		return func(m *outbox.Message) string { return m.AggregateType }
-	case "aggregate_id":
-		return func(m *outbox.Message) string { return m.AggregateID }
-	}
-	return nil
-}
-
-func parseTemplate(text string) (*template, error) {
-	t := &template{}
-	rest := text
-	for {
-		literal, field, found := strings.Cut(rest, "{")
-		t.literals = append(t.literals, literal)
-		if !found {
-			break
-		}
-		name, after, closed := strings.Cut(field, "}")
-		value := templateField(name)
-		if !closed || value == nil {
-			return nil, fmt.Errorf("subject template %q: expected one of {topic}, {key}, {event_type}, {aggregate_type}, {aggregate_id} at %q", text, "{"+field)
-		}
-		t.fields = append(t.fields, value)
-		t.names = append(t.names, name)
-		rest = after
+func parseSubject(text string) (subject, error) {
+	t, err := template.Parse(text)
+	if err != nil {
+		return subject{}, fmt.Errorf("subject template %q: %w", text, err)
 	}
 	if strings.HasPrefix(text, "$JS.") || strings.HasPrefix(text, "$SYS.") {
-		return nil, fmt.Errorf("subject template %q: these subjects command the server", text)
+		return subject{}, fmt.Errorf("subject template %q: these subjects command the server", text)
 	}
 	// With every field standing for a plain token, what is left is the template's own.
-	if fault := subjectFault(strings.Join(t.literals, "x")); fault != "" {
-		return nil, fmt.Errorf("subject template %q %s", text, fault)
+	if fault := subjectFault(t.With("x")); fault != "" {
+		return subject{}, fmt.Errorf("subject template %q %s", text, fault)
 	}
-	return t, nil
+	return subject{t}, nil
 }
 
-// subject returns m's subject, or a permanent error if m has none that NATS takes.
-func (t *template) subject(m *outbox.Message) (string, error) {
-	subject := m.Topic
-	if len(t.fields) != 1 || t.names[0] != "topic" || t.literals[0] != "" || t.literals[1] != "" {
-		var b strings.Builder
-		b.Grow(64)
-		b.WriteString(t.literals[0])
-		for i, field := range t.fields {
-			b.WriteString(field(m))
-			b.WriteString(t.literals[i+1])
-		}
-		subject = b.String()
-	}
+// of returns m's subject, or a permanent error if m has none that NATS takes.
+func (s subject) of(m *outbox.Message) (string, error) {
+	subject := s.Expand(m)
 	if fault := subjectFault(subject); fault != "" {
 		return "", outbox.Permanent(fmt.Errorf("nats: subject %q %s; change the message's topic or the subject template", shorten(subject), fault))
 	}
 	// A topic must not turn into a command such as $JS.API.STREAM.PURGE.ORDERS.
-	if subject[0] == '$' && !strings.HasPrefix(t.literals[0], "$") {
+	if subject[0] == '$' && !strings.HasPrefix(s.Literals[0], "$") {
 		return "", outbox.Permanent(fmt.Errorf("nats: subject %q begins with $, which is the server's own; change the message's topic", shorten(subject)))
 	}
 	return subject, nil
 }
 
-// streamSubjects returns what a stream must take for every subject of t, nil if that is everything.
-func (t *template) streamSubjects() []string {
-	if len(t.fields) == 0 {
-		return []string{t.literals[0]}
+// ofStream returns what a stream must take for every subject of s, nil if that is everything.
+func (s subject) ofStream() []string {
+	if s.Constant() {
+		return []string{s.Literals[0]}
 	}
 	// A literal that ends inside a token, as in "events.v1-{topic}", is cut back to whole tokens.
-	dot := strings.LastIndexByte(t.literals[0], '.')
+	dot := strings.LastIndexByte(s.Literals[0], '.')
 	if dot < 0 {
 		return nil
 	}
-	return []string{t.literals[0][:dot] + ".>"}
+	return []string{s.Literals[0][:dot] + ".>"}
 }
 
 // subjectFault says what makes subject unfit for publishing, "" if nothing does.
@@ -129,7 +86,7 @@ func subjectFault(subject string) string {
 
 // encoder turns messages into NATS messages, one at a time into the same memory.
 type encoder struct {
-	subject *template
+	subject subject
 	stream  string
 	records format.Encoder // nil: payloads as they are, with our own headers
 	record  format.Record
@@ -138,13 +95,13 @@ type encoder struct {
 	text    []byte // of the values of a formatted record
 }
 
-func newEncoder(subject *template, stream string, records format.Encoder) *encoder {
+func newEncoder(subject subject, stream string, records format.Encoder) *encoder {
 	return &encoder{subject: subject, stream: stream, records: records, msg: nats.Msg{Header: make(nats.Header, 8)}}
 }
 
 // encode returns m as a NATS message without reply subject, valid until the next call.
 func (e *encoder) encode(m *outbox.Message) (*nats.Msg, error) {
-	subject, err := e.subject.subject(m)
+	subject, err := e.subject.of(m)
 	if err != nil {
 		return nil, err
 	}

@@ -123,7 +123,7 @@ func (b *Broker) explain(ctx context.Context, l *link, c *call) {
 		if !errors.Is(err, errNoResponders) {
 			continue
 		}
-		subject, err := c.subject.subject(c.batch[i])
+		subject, err := c.subject.of(c.batch[i])
 		if err != nil {
 			continue // it was sent, so it has a subject
 		}

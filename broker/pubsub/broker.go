@@ -10,6 +10,7 @@ import (
 	pubsub "cloud.google.com/go/pubsub/v2/apiv1"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/template"
 	"google.golang.org/api/iterator"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -23,7 +24,7 @@ import (
 // It makes its client when first used.
 type Broker struct {
 	cfg   Config
-	topic template
+	topic *template.Template
 	slots chan struct{} // one for each request on its way
 
 	mu      sync.Mutex
@@ -66,8 +67,8 @@ func (b *Broker) Ping(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(b.topic.fields) == 0 {
-		id := b.topic.literals[0]
+	if b.topic.Constant() {
+		id := b.topic.Literals[0]
 		_, err := client.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: b.path(id)})
 		if err == nil || status.Code(err) == codes.PermissionDenied {
 			return nil

@@ -119,7 +119,7 @@ func (c *call) fill(indexes []int32) (request, error) {
 	size := 0
 	for _, i := range indexes {
 		m := c.batch[i]
-		topic, err := c.topic.topic(m)
+		topic, err := topicOf(c.topic, m)
 		var encoded *pubsubpb.PubsubMessage
 		bytes := 0
 		if err == nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox/broker/internal/template"
 	"github.com/pgoutbox/outbox/format"
 	"google.golang.org/api/option"
 )
@@ -68,7 +69,7 @@ const (
 )
 
 // withDefaults returns cfg completed, with all faults reported together.
-func (cfg Config) withDefaults() (Config, template, error) {
+func (cfg Config) withDefaults() (Config, *template.Template, error) {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 
@@ -78,7 +79,7 @@ func (cfg Config) withDefaults() (Config, template, error) {
 	if cfg.Topic == "" {
 		cfg.Topic = "{topic}"
 	}
-	topic, err := parseTemplate(cfg.Topic)
+	topic, err := parseTopic(cfg.Topic)
 	if err != nil {
 		faults = append(faults, err)
 	}

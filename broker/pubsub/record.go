@@ -7,6 +7,7 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/template"
 	"github.com/pgoutbox/outbox/format"
 	"google.golang.org/protobuf/proto"
 )
@@ -20,57 +21,21 @@ const (
 	maxKey        = 1024 // bytes
 )
 
-// template is a parsed Config.Topic: literals[0] fields[0] literals[1] ... literals[n].
-type template struct {
-	literals []string
-	fields   []func(*outbox.Message) string
-}
-
-func parseTemplate(text string) (template, error) {
-	var t template
-	rest := text
-	for {
-		literal, field, found := strings.Cut(rest, "{")
-		t.literals = append(t.literals, literal)
-		if !found {
-			break
-		}
-		name, after, closed := strings.Cut(field, "}")
-		value := templateField(name)
-		if !closed || value == nil {
-			return t, fmt.Errorf("topic template %q: expected {topic}, {aggregate_type} or {event_type} at %q", text, "{"+field)
-		}
-		t.fields = append(t.fields, value)
-		rest = after
+func parseTopic(text string) (*template.Template, error) {
+	t, err := template.Parse(text, "topic", "aggregate_type", "event_type")
+	if err != nil {
+		return nil, fmt.Errorf("topic template %q: %w", text, err)
 	}
 	// With every field standing for a plain name, what is left is the template's own.
-	if fault := topicFault(strings.Join(t.literals, "xxx")); fault != "" {
-		return t, fmt.Errorf("topic template %q %s", text, fault)
+	if fault := topicFault(t.With("xxx")); fault != "" {
+		return nil, fmt.Errorf("topic template %q %s", text, fault)
 	}
 	return t, nil
 }
 
-func templateField(name string) func(*outbox.Message) string {
-	switch name {
-	case "topic":
-		return func(m *outbox.Message) string { return m.Topic }
-	case "aggregate_type":
-		return func(m *outbox.Message) string { return m.AggregateType }
-	case "event_type":
-		return func(m *outbox.Message) string { return m.EventType }
-	}
-	return nil
-}
-
-// topic returns the id of m's topic, or a permanent error if it can't be one.
-func (t *template) topic(m *outbox.Message) (string, error) {
-	var b strings.Builder
-	b.WriteString(t.literals[0])
-	for i, field := range t.fields {
-		b.WriteString(field(m))
-		b.WriteString(t.literals[i+1])
-	}
-	id := b.String()
+// topicOf returns the id of m's topic, or a permanent error if it can't be one.
+func topicOf(t *template.Template, m *outbox.Message) (string, error) {
+	id := t.Expand(m)
 	if fault := topicFault(id); fault != "" {
 		return "", outbox.Permanent(fmt.Errorf("pubsub: topic %q %s", shorten(id), fault))
 	}

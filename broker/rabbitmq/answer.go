@@ -55,7 +55,7 @@ func (c *call) closed(l *link, ch *channel) error {
 		cause = fmt.Errorf("%w; allow the user to write to it", cause)
 		if topic := namesTopic.FindStringSubmatch(said.Reason); topic != nil {
 			l.refuse(address{exchange, topic[1]}, cause)
-		} else if !c.encoder.exchange.constant() {
+		} else if !c.encoder.exchange.Constant() {
 			l.refuse(address{exchange, ""}, cause)
 		}
 	}

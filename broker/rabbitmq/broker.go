@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/template"
 )
 
 // Broker publishes to RabbitMQ. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. It
@@ -15,7 +16,7 @@ import (
 type Broker struct {
 	cfg                  Config
 	servers              []server
-	exchange, routingKey *template
+	exchange, routingKey *template.Template
 
 	calls sync.Pool // of *call
 
@@ -87,7 +88,7 @@ func (b *Broker) Ping(ctx context.Context) error {
 		return outbox.Unavailable(err)
 	}
 	name := ""
-	if b.exchange.constant() {
+	if b.exchange.Constant() {
 		name = b.cfg.Exchange
 	}
 	if err := l.probe(ctx, name); err != nil {

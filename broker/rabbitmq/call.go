@@ -255,11 +255,11 @@ func (c *call) collect(l *link, ch *channel) bool {
 		case err != nil:
 			c.settle(f.index, err)
 		case !acked:
-			c.settle(f.index, outbox.Unavailable(fmt.Errorf("rabbitmq: a queue for routing key %q refused the message: it is full, or has an internal fault", shorten(c.encoder.routingKey.expand(c.batch[f.index])))))
+			c.settle(f.index, outbox.Unavailable(fmt.Errorf("rabbitmq: a queue for routing key %q refused the message: it is full, or has an internal fault", shorten(c.encoder.routingKey.Expand(c.batch[f.index])))))
 		default:
 			if c.alone {
 				m := c.batch[f.index]
-				l.allowed(c.encoder.exchange.expand(m), c.encoder.routingKey.expand(m))
+				l.allowed(c.encoder.exchange.Expand(m), c.encoder.routingKey.Expand(m))
 			}
 			c.settle(f.index, nil)
 		}

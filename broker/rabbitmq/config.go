@@ -130,7 +130,7 @@ func (cfg Config) withDefaults(list string) (Config, []server, error) {
 	if _, err := parseTemplate("routing key", cfg.RoutingKey); err != nil {
 		faults = append(faults, err)
 	}
-	if exchange != nil && (!exchange.constant() || cfg.Exchange == "") {
+	if exchange != nil && (!exchange.Constant() || cfg.Exchange == "") {
 		if cfg.CreateExchange != "" {
 			fault("an exchange can be created only if Exchange is its name, and has no fields")
 		}
@@ -138,7 +138,7 @@ func (cfg Config) withDefaults(list string) (Config, []server, error) {
 			fault("queues can be bound only if Exchange is the name of an exchange, and has no fields")
 		}
 	}
-	if exchange != nil && exchange.constant() && cfg.Exchange != "" {
+	if exchange != nil && exchange.Constant() && cfg.Exchange != "" {
 		for _, q := range cfg.CreateQueues {
 			if len(q.Bindings) == 0 {
 				fault("queue %q has no bindings: nothing of exchange %q would reach it", q.Name, cfg.Exchange)

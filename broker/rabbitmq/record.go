@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/template"
 	"github.com/pgoutbox/outbox/format"
 	"github.com/rabbitmq/amqp091-go"
 )
@@ -22,14 +23,14 @@ type record struct {
 
 // encoder turns messages into records, one at a time into the same memory.
 type encoder struct {
-	exchange, routingKey *template
+	exchange, routingKey *template.Template
 	mostBytes            int            // of the body
 	records              format.Encoder // nil: payloads as they are, with headers of ours
 	rec                  record
 	made                 format.Record // by records
 }
 
-func newEncoder(exchange, routingKey *template, cfg *Config) *encoder {
+func newEncoder(exchange, routingKey *template.Template, cfg *Config) *encoder {
 	e := &encoder{exchange: exchange, routingKey: routingKey, mostBytes: cfg.MaxMessageBytes, records: cfg.records}
 	e.rec.publishing.Headers = make(amqp091.Table, 8)
 	return e
@@ -48,8 +49,8 @@ func (e *encoder) release() {
 func (e *encoder) encode(m *outbox.Message, frameSize int) (*record, error) {
 	e.release()
 	r := &e.rec
-	r.exchange, r.routingKey = e.exchange.expand(m), e.routingKey.expand(m)
-	if r.exchange == "" && !e.exchange.constant() {
+	r.exchange, r.routingKey = e.exchange.Expand(m), e.routingKey.Expand(m)
+	if r.exchange == "" && !e.exchange.Constant() {
 		return nil, refuse("the exchange's name is empty: the fields of the template are empty in this message")
 	}
 	if r.exchange == "" && r.routingKey == "" {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/template"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 )
@@ -17,7 +18,7 @@ import (
 // use. It connects when first used, and again after each break when used next.
 type Broker struct {
 	cfg     Config
-	streams *template
+	streams *template.Template
 	client  redis.UniversalClient
 	name    outbox.ID // of this broker among all that write to a stream
 	calls   atomic.Int64

@@ -39,7 +39,7 @@ func (c *call) prepare() {
 			c.settle(i, outbox.ErrSkipped)
 			continue
 		}
-		stream, err := c.b.streams.stream(m)
+		stream, err := streamOf(c.b.streams, m)
 		size := 0
 		switch {
 		case err != nil:

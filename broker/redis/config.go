@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/broker/internal/secure"
+	"github.com/pgoutbox/outbox/broker/internal/template"
 	"github.com/pgoutbox/outbox/format"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -105,7 +106,7 @@ const (
 )
 
 // withDefaults returns cfg completed, with all faults reported together.
-func (cfg Config) withDefaults(addresses string) (Config, []string, *template, error) {
+func (cfg Config) withDefaults(addresses string) (Config, []string, *template.Template, error) {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 

@@ -20,8 +20,8 @@ func (b *Broker) Ping(ctx context.Context) error {
 	} else {
 		err = b.pingNode(ctx, node)
 	}
-	if err == nil && b.streams.constant() && !b.cfg.CreateStreams {
-		err = b.pingStream(ctx, b.streams.literals[0])
+	if err == nil && b.streams.Constant() && !b.cfg.CreateStreams {
+		err = b.pingStream(ctx, b.streams.Literals[0])
 	}
 	return outbox.Unavailable(err)
 }

@@ -6,35 +6,12 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/template"
 )
 
-// template is a parsed Config.Stream: literals[0] fields[0] literals[1] fields[1] ... literals[n].
-type template struct {
-	literals []string
-	fields   []func(*outbox.Message) string
-	plain    bool // the message's topic as it is
-}
-
-// templateField returns the named field's value in a message, nil if there is no such field.
-func templateField(name string) func(*outbox.Message) string {
-	switch name {
-	case "topic":
-		return func(m *outbox.Message) string { return m.Topic }
-	case "event_type":
-		return func(m *outbox.Message) string { return m.EventType }
-	case "aggregate_type":
-		return func(m *outbox.Message) string { return m.AggregateType }
-	case "aggregate_id":
-		return func(m *outbox.Message) string { return m.AggregateID }
-	case "key":
-		return (*outbox.Message).OrderingKey
-	}
-	return nil
-}
-
 // parseTemplate reads a template. A Redis Cluster's hash tag is written with doubled braces: "{{orders}}:{topic}".
-func parseTemplate(text string) (*template, error) {
-	t := &template{plain: text == "{topic}"}
+func parseTemplate(text string) (*template.Template, error) {
+	t := &template.Template{}
 	var literal strings.Builder
 	for rest := text; rest != ""; {
 		switch {
@@ -43,12 +20,12 @@ func parseTemplate(text string) (*template, error) {
 			rest = rest[2:]
 		case rest[0] == '{':
 			name, after, closed := strings.Cut(rest[1:], "}")
-			value := templateField(name)
-			if !closed || value == nil {
+			field := template.Named(name)
+			if !closed || field == nil {
 				return nil, fmt.Errorf("stream template %q: expected one of {topic}, {key}, {event_type}, {aggregate_type}, {aggregate_id} at %q; a brace itself is doubled", text, rest)
 			}
-			t.literals = append(t.literals, literal.String())
-			t.fields = append(t.fields, value)
+			t.Literals = append(t.Literals, literal.String())
+			t.Fields = append(t.Fields, field)
 			literal.Reset()
 			rest = after
 		case rest[0] == '}':
@@ -58,28 +35,16 @@ func parseTemplate(text string) (*template, error) {
 			rest = rest[1:]
 		}
 	}
-	t.literals = append(t.literals, literal.String())
+	t.Literals = append(t.Literals, literal.String())
 	if text == "" {
 		return nil, errors.New("the stream template is empty")
 	}
 	return t, nil
 }
 
-// constant reports whether all messages go to one stream.
-func (t *template) constant() bool { return len(t.fields) == 0 }
-
-// stream returns the name of m's stream, or a permanent error if it can't have one.
-func (t *template) stream(m *outbox.Message) (string, error) {
-	name := m.Topic
-	if !t.plain {
-		var b strings.Builder
-		b.WriteString(t.literals[0])
-		for i, field := range t.fields {
-			b.WriteString(field(m))
-			b.WriteString(t.literals[i+1])
-		}
-		name = b.String()
-	}
+// streamOf returns the name of m's stream, or a permanent error if it can't have one.
+func streamOf(t *template.Template, m *outbox.Message) (string, error) {
+	name := t.Expand(m)
 	switch {
 	case name == "":
 		return "", outbox.Permanent(errors.New("redis: the stream's name is empty: the fields of the template are empty in this message"))

@@ -7,20 +7,20 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/template"
 )
 
 // Names tells where a message goes: by a table of topics, else by a template.
 type Names struct {
 	table    map[string]string
-	literals []string // literals[0] fields[0] literals[1] ... literals[n]
-	fields   []func(*outbox.Message) string
+	template *template.Template
 	fault    func(name string) string
 }
 
 // NewNames returns the names of a table, by topic, and a template, with the fields {topic},
 // {aggregate_type} and {event_type}. fault says what is wrong with a name, "" for a right one. A dot in a
 // field becomes a hyphen, for no queue and no topic of Amazon's has one.
-func NewNames(template string, table map[string]string, fault func(name string) string) (*Names, []error) {
+func NewNames(text string, table map[string]string, fault func(name string) string) (*Names, []error) {
 	n := &Names{table: maps.Clone(table), fault: fault}
 	var faults []error
 	for _, topic := range slices.Sorted(maps.Keys(table)) {
@@ -28,38 +28,15 @@ func NewNames(template string, table map[string]string, fault func(name string) 
 			faults = append(faults, fmt.Errorf("%q, for the topic %q, %s", table[topic], topic, complaint))
 		}
 	}
-	rest := template
-	for {
-		literal, field, found := strings.Cut(rest, "{")
-		n.literals = append(n.literals, literal)
-		if !found {
-			break
-		}
-		name, after, closed := strings.Cut(field, "}")
-		value := templateField(name)
-		if !closed || value == nil {
-			return n, append(faults, fmt.Errorf("template %q: expected {topic}, {aggregate_type} or {event_type} at %q", template, "{"+field))
-		}
-		n.fields = append(n.fields, value)
-		rest = after
+	var err error
+	if n.template, err = template.Parse(text, "topic", "aggregate_type", "event_type"); err != nil {
+		return n, append(faults, fmt.Errorf("template %q: %w", text, err))
 	}
 	// With every field standing for a plain name, what is left is the template's own.
-	if complaint := fault(strings.Join(n.literals, "x")); complaint != "" {
-		faults = append(faults, fmt.Errorf("template %q %s", template, complaint))
+	if complaint := fault(n.template.With("x")); complaint != "" {
+		faults = append(faults, fmt.Errorf("template %q %s", text, complaint))
 	}
 	return n, faults
-}
-
-func templateField(name string) func(*outbox.Message) string {
-	switch name {
-	case "topic":
-		return func(m *outbox.Message) string { return m.Topic }
-	case "aggregate_type":
-		return func(m *outbox.Message) string { return m.AggregateType }
-	case "event_type":
-		return func(m *outbox.Message) string { return m.EventType }
-	}
-	return nil
 }
 
 // Name returns where m goes, or a permanent error if that can't be a name.
@@ -68,10 +45,10 @@ func (n *Names) Name(m *outbox.Message) (string, error) {
 		return name, nil
 	}
 	var b strings.Builder
-	b.WriteString(n.literals[0])
-	for i, field := range n.fields {
+	b.WriteString(n.template.Literals[0])
+	for i, field := range n.template.Fields {
 		b.WriteString(strings.ReplaceAll(field(m), ".", "-"))
-		b.WriteString(n.literals[i+1])
+		b.WriteString(n.template.Literals[i+1])
 	}
 	name := b.String()
 	if complaint := n.fault(name); complaint != "" {
@@ -84,8 +61,8 @@ func (n *Names) Name(m *outbox.Message) (string, error) {
 // no fields.
 func (n *Names) Fixed() []string {
 	names := slices.Collect(maps.Values(n.table))
-	if len(n.fields) == 0 {
-		names = append(names, n.literals[0])
+	if n.template.Constant() {
+		names = append(names, n.template.Literals[0])
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
@@ -93,5 +70,5 @@ func (n *Names) Fixed() []string {
 
 // All returns the names as they are written: those of the table, and the template with "x" for fields.
 func (n *Names) All() []string {
-	return append(slices.Collect(maps.Values(n.table)), strings.Join(n.literals, "x"))
+	return append(slices.Collect(maps.Values(n.table)), n.template.With("x"))
 }
