@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/socket"
 	"github.com/pgoutbox/outbox/format"
 )
 
@@ -121,9 +121,12 @@ func (c *call) signal() {
 	}
 }
 
+// grace is how long a call may take to notice that its context has ended.
+const grace = 250 * time.Millisecond
+
 // run publishes on l until every message is settled.
 func (c *call) run(ctx context.Context, l *link, cfg *Config) {
-	release := c.guard(ctx, l)
+	release := socket.Guard(ctx, grace, func(cause error) { l.sever(fmt.Errorf("nats: a write was stuck: %w", cause)) })
 	defer release()
 
 	silence := time.NewTimer(cfg.AckTimeout)
@@ -154,31 +157,6 @@ func (c *call) run(ctx context.Context, l *link, cfg *Config) {
 				continue
 			}
 			l.sever(fmt.Errorf("nats: no acknowledgement within %v: the server hangs, the stream has no quorum or can't write to its disk, or it is set not to acknowledge", cfg.AckTimeout))
-		}
-	}
-}
-
-// guard severs l when ctx ends while a write to it is stuck, which no context interrupts. The returned
-// function ends the watch.
-func (c *call) guard(ctx context.Context, l *link) (release func()) {
-	const grace = 250 * time.Millisecond
-	finished := make(chan struct{})
-	var watch sync.WaitGroup
-	watch.Add(1)
-	stop := context.AfterFunc(ctx, func() {
-		defer watch.Done()
-		timer := time.NewTimer(grace)
-		defer timer.Stop()
-		select {
-		case <-finished:
-		case <-timer.C:
-			l.sever(fmt.Errorf("nats: a write was stuck: %w", context.Cause(ctx)))
-		}
-	})
-	return func() {
-		close(finished)
-		if !stop() {
-			watch.Wait()
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/socket"
 )
 
 // link is one connection. It never reconnects: what breaks ends the link, and with it the calls on it.
@@ -23,7 +24,7 @@ import (
 type link struct {
 	nc   *nats.Conn
 	js   jetstream.JetStream
-	sock socket
+	sock socket.Socket
 
 	// inbox ends with a dot. The answer to message i of call c comes on inbox + c + "." + i.
 	inbox string
@@ -74,7 +75,7 @@ func connect(ctx context.Context, urls []string, cfg *Config, onStream func(stri
 			if err != nil {
 				return nil, err
 			}
-			return conn, l.sock.hold(conn)
+			return conn, l.sock.Hold(conn)
 		})),
 		nats.ErrorHandler(l.asyncError),
 		nats.LameDuckModeHandler(func(*nats.Conn) { l.retire() }),
@@ -88,7 +89,7 @@ func connect(ctx context.Context, urls []string, cfg *Config, onStream func(stri
 	}
 
 	// The library's Connect knows no context: closing its socket ends it.
-	stop := context.AfterFunc(ctx, l.sock.close)
+	stop := context.AfterFunc(ctx, l.sock.Close)
 	defer stop()
 	l.nc, err = nats.Connect(strings.Join(urls, ","), options...)
 	if err != nil {
@@ -285,7 +286,7 @@ func (l *link) sever(cause error) {
 	l.severed.Do(func() {
 		l.cause = cause
 		close(l.dead)
-		l.sock.close()
+		l.sock.Close()
 	})
 }
 
@@ -336,30 +337,3 @@ type dialFunc func(network, address string) (net.Conn, error)
 
 // Dial implements nats.CustomDialer.
 func (dial dialFunc) Dial(network, address string) (net.Conn, error) { return dial(network, address) }
-
-// socket is what lies beneath TLS and the library, to be closed at any moment.
-type socket struct {
-	mu     sync.Mutex
-	conn   net.Conn
-	closed bool
-}
-
-func (s *socket) hold(conn net.Conn) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		conn.Close()
-		return net.ErrClosed
-	}
-	s.conn = conn
-	return nil
-}
-
-func (s *socket) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	if s.conn != nil {
-		s.conn.Close()
-	}
-}

@@ -3,10 +3,10 @@ package rabbitmq
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/socket"
 	"github.com/rabbitmq/amqp091-go"
 )
 
@@ -99,9 +99,12 @@ func grow[T any](s []T, n int) []T {
 // clean reports whether nothing is left in flight that the channel could still report on.
 func (c *call) clean() bool { return c.landed == len(c.flight) }
 
+// grace is how long a call may take to notice that its context has ended.
+const grace = 250 * time.Millisecond
+
 // run publishes on ch until every message is settled.
 func (c *call) run(ctx context.Context, l *link, ch *channel, cfg *Config) {
-	release := c.guard(ctx, l)
+	release := socket.Guard(ctx, grace, func(cause error) { l.sever(fmt.Errorf("rabbitmq: a write was stuck: %w", cause)) })
 	defer release()
 
 	silence := time.NewTimer(cfg.AckTimeout)
@@ -155,31 +158,6 @@ func (c *call) run(ctx context.Context, l *link, ch *channel, cfg *Config) {
 
 func gaveUp(ctx context.Context) error {
 	return fmt.Errorf("rabbitmq: gave up waiting for confirmations: %w", context.Cause(ctx))
-}
-
-// guard severs l when ctx ends while a write to it is stuck, which no context interrupts. The returned function ends
-// the watch.
-func (c *call) guard(ctx context.Context, l *link) (release func()) {
-	const grace = 250 * time.Millisecond
-	finished := make(chan struct{})
-	var watch sync.WaitGroup
-	watch.Add(1)
-	stop := context.AfterFunc(ctx, func() {
-		defer watch.Done()
-		timer := time.NewTimer(grace)
-		defer timer.Stop()
-		select {
-		case <-finished:
-		case <-timer.C:
-			l.sever(fmt.Errorf("rabbitmq: a write was stuck: %w", context.Cause(ctx)))
-		}
-	})
-	return func() {
-		close(finished)
-		if !stop() {
-			watch.Wait()
-		}
-	}
 }
 
 // send publishes what is ready, as far as the window allows.

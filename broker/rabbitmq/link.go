@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/broker/internal/secure"
+	"github.com/pgoutbox/outbox/broker/internal/socket"
 	"github.com/rabbitmq/amqp091-go"
 )
 
@@ -18,7 +19,7 @@ import (
 type link struct {
 	conn   *amqp091.Connection
 	cfg    *Config
-	sock   socket
+	sock   socket.Socket
 	behind *sync.WaitGroup // of the broker
 
 	severed sync.Once
@@ -77,7 +78,7 @@ func dial(ctx context.Context, s server, cfg *Config, behind *sync.WaitGroup) (*
 				conn.Close()
 				return nil, err
 			}
-			if err := l.sock.hold(conn); err != nil {
+			if err := l.sock.Hold(conn); err != nil {
 				return nil, err
 			}
 			greeted, err = secure.Connect(ctx, timedWrites{conn, cfg.AckTimeout}, s.tls(cfg), addr)
@@ -88,11 +89,11 @@ func dial(ctx context.Context, s server, cfg *Config, behind *sync.WaitGroup) (*
 	cfg.authenticate(&config)
 
 	// The library knows no context: closing its socket ends what it does.
-	stop := context.AfterFunc(ctx, l.sock.close)
+	stop := context.AfterFunc(ctx, l.sock.Close)
 	defer stop()
 	var err error
 	if l.conn, err = amqp091.DialConfig(s.url, config); err != nil {
-		l.sock.close()
+		l.sock.Close()
 		if fault := secure.Fault(greeted); fault != nil {
 			err = fault // of which the library keeps the text, if that
 		}
@@ -263,7 +264,7 @@ func (l *link) sever(cause error) {
 	l.severed.Do(func() {
 		l.cause = cause
 		close(l.dead)
-		l.sock.close()
+		l.sock.Close()
 	})
 }
 
@@ -301,31 +302,4 @@ func (t timedWrites) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	return t.Conn.Write(p)
-}
-
-// socket is what lies beneath TLS and the library, to be closed at any moment.
-type socket struct {
-	mu     sync.Mutex
-	conn   net.Conn
-	closed bool
-}
-
-func (s *socket) hold(conn net.Conn) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		conn.Close()
-		return net.ErrClosed
-	}
-	s.conn = conn
-	return nil
-}
-
-func (s *socket) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	if s.conn != nil {
-		s.conn.Close()
-	}
 }
