@@ -85,13 +85,9 @@ func (s *regroupSession) acquire(ctx context.Context) (ok bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		sub, err := src.session(s.link, row, since)
+		sub, err := src.session(s.link, row, since, uint64(group)<<groupOrdinals)
 		if err != nil {
 			return false, err
-		}
-		sub.cursor.ordinals = uint64(group) << groupOrdinals
-		for i := range sub.cursor.windows {
-			sub.cursor.windows[i].ordinal += uint64(group) << groupOrdinals
 		}
 		s.groups = append(s.groups, sub)
 	}

@@ -72,13 +72,13 @@ type window struct {
 	settled  int64 // messages up to this id are settled
 }
 
-// newCursor is the cursor that at describes.
-func newCursor(at position) (cursor, error) {
+// newCursor is the cursor that at describes, with windows numbered from ordinals on.
+func newCursor(at position, ordinals uint64) (cursor, error) {
 	prev, err := parseTxSnapshot(at.prev)
 	if err != nil {
 		return cursor{}, err
 	}
-	c := cursor{prev: prev, base: prev}
+	c := cursor{prev: prev, base: prev, ordinals: ordinals}
 	for i, text := range at.windows {
 		end, err := parseTxSnapshot(text)
 		if err != nil {

@@ -164,7 +164,7 @@ func (s *Snapshot) letGo(ctx context.Context, conn *pgx.Conn) error {
 
 // start begins a session with a lease that was just taken.
 func (s *Snapshot) start(ctx context.Context, writing *link, row cursorRow, since time.Time) (*snapshotSession, error) {
-	session, err := s.session(writing, row, since)
+	session, err := s.session(writing, row, since, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -177,9 +177,9 @@ func (s *Snapshot) start(ctx context.Context, writing *link, row cursorRow, sinc
 	return session, nil
 }
 
-// session makes a session that can't read yet.
-func (s *Snapshot) session(writing *link, row cursorRow, since time.Time) (*snapshotSession, error) {
-	cursor, err := newCursor(row.position)
+// session makes a session that can't read yet, whose windows are numbered from ordinals on.
+func (s *Snapshot) session(writing *link, row cursorRow, since time.Time, ordinals uint64) (*snapshotSession, error) {
+	cursor, err := newCursor(row.position, ordinals)
 	if err != nil {
 		return nil, permanent("cursor of destination %q: %w", s.destination, err)
 	}
