@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox/broker/internal/secure"
 	"github.com/pgoutbox/outbox/format"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -142,11 +143,7 @@ func (cfg Config) withDefaults(target string) (Config, error) {
 func (cfg *Config) options() []grpc.DialOption {
 	secured := insecure.NewCredentials()
 	if cfg.TLS != nil {
-		c := cfg.TLS.Clone()
-		if c.MinVersion == 0 {
-			c.MinVersion = tls.VersionTLS12
-		}
-		secured = credentials.NewTLS(c)
+		secured = credentials.NewTLS(secure.Config(cfg.TLS))
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(secured),

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/secure"
 )
 
 // Broker sends webhooks. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. It
@@ -48,13 +50,7 @@ func New(address string, cfg Config) (*Broker, error) {
 }
 
 func newTransport(cfg *Config, proxy *url.URL) *http.Transport {
-	secured := &tls.Config{}
-	if cfg.TLS != nil {
-		secured = cfg.TLS.Clone()
-	}
-	if secured.MinVersion == 0 {
-		secured.MinVersion = tls.VersionTLS12
-	}
+	secured := secure.Config(cmp.Or(cfg.TLS, &tls.Config{}))
 	t := &http.Transport{
 		DialContext:            guard{cfg.AllowNetworks}.dialer(cfg, proxy),
 		TLSClientConfig:        secured,

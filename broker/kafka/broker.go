@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/secure"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -182,21 +182,13 @@ func (b *Broker) connect(ctx context.Context, network, address string) (net.Conn
 	if err != nil || b.cfg.TLS == nil {
 		return conn, err
 	}
-	config := b.cfg.TLS.Clone()
-	if config.ServerName == "" {
-		host, _, err := net.SplitHostPort(address)
-		if err != nil {
-			return nil, errors.Join(err, conn.Close())
-		}
-		config.ServerName = host
-	}
-	secure := tls.Client(conn, config)
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	if err := secure.HandshakeContext(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("TLS with %s: %w", address, err), conn.Close())
+	secured, err := secure.Connect(ctx, conn, b.cfg.TLS, address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", address, err)
 	}
-	return secure, nil
+	return secured, nil
 }
 
 // down describes why the cluster can't be reached.

@@ -121,5 +121,6 @@ func TestACertificateAuthenticatesTheClient(t *testing.T) {
 		if !outbox.IsUnavailable(err) {
 			t.Errorf("without a certificate, message %d: %v, want an unavailable error", i, err)
 		}
+		contains(t, err, "cert_file")
 	}
 }

@@ -2,7 +2,6 @@ package nats
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -15,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/secure"
 	"github.com/pgoutbox/outbox/broker/internal/socket"
 )
 
@@ -148,10 +148,7 @@ func (cfg *Config) authentication() ([]nats.Option, error) {
 	}
 	if cfg.TLS != nil {
 		options = append(options, func(o *nats.Options) error {
-			o.TLSConfig = cfg.TLS.Clone()
-			if o.TLSConfig.MinVersion == 0 {
-				o.TLSConfig.MinVersion = tls.VersionTLS12
-			}
+			o.TLSConfig = secure.Config(cfg.TLS)
 			return nil
 		})
 	}
@@ -166,7 +163,7 @@ func connectFault(err error) error {
 	case errors.Is(err, nats.ErrNoServers):
 		return fmt.Errorf("nats: connect: %w: no server of the list answered; check address and port", err)
 	}
-	return fmt.Errorf("nats: connect: %w", err)
+	return fmt.Errorf("nats: connect: %w", secure.Explain(err))
 }
 
 func connectionLost(err error) error {

@@ -39,12 +39,12 @@ var directions = map[string][]string{
 	"broker/consume":                  {""},
 	"broker/internal/lanes":           {"", "broker/consume"},
 	"broker/internal/lanes/lanestest": {"", "schema", "inbox", "internal", "broker/consume"},
-	"broker/kafka":                    {"", "relay", "format", "broker/consume", "broker/internal/lanes", "broker/internal/template"}, // relay for exactly-once, which sees what is settled
+	"broker/kafka":                    {"", "relay", "format", "broker/consume", "broker/internal/lanes", "broker/internal/template", "broker/internal/secure"}, // relay for exactly-once, which sees what is settled
 	"broker/internal/amazon":          {"", "format", "broker/internal/template"},
 	"broker/sqs":                      {"", "format", "broker/internal/amazon", "broker/consume", "broker/internal/lanes"},
 	"broker/sns":                      {"", "format", "broker/internal/amazon"},
 	"broker/pubsub":                   {"", "format", "broker/internal/template"},
-	"broker/nats":                     {"", "format", "broker/consume", "broker/internal/lanes", "broker/internal/template", "broker/internal/socket"},
+	"broker/nats":                     {"", "format", "broker/consume", "broker/internal/lanes", "broker/internal/template", "broker/internal/socket", "broker/internal/secure"},
 	"broker/internal/secure":          {},
 	"broker/internal/socket":          {},
 	"broker/internal/template":        {""},
@@ -54,8 +54,8 @@ var directions = map[string][]string{
 	"broker/registry":                 {"", "format", "route"},
 	"broker/jsonl":                    {""},
 	"webhook":                         {""},
-	"broker/http":                     {"", "format", "webhook", "broker/internal/template"},
-	"broker/grpc":                     {"", "format"},
+	"broker/http":                     {"", "format", "webhook", "broker/internal/template", "broker/internal/secure"},
+	"broker/grpc":                     {"", "format", "broker/internal/secure"},
 	"broker/internal/versus":          {"broker/internal/testnet"},
 	"cmd":                             {"", "schema", "relay", "relay/polling", "relay/mapped", "relay/replication", "admin", "inbox", "inbox/inboxtest", "broker", "internal", "outboxtest", "route", "format", "relay/around", "webhook"},
 }

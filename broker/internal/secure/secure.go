@@ -7,13 +7,15 @@ import (
 	"net"
 )
 
-// Config returns a copy of cfg that takes no version before TLS 1.2; nil for nil.
+// Config returns a copy of cfg that takes no version before TLS 1.2, unless cfg names one; nil for nil.
 func Config(cfg *tls.Config) *tls.Config {
 	if cfg == nil {
 		return nil
 	}
 	own := cfg.Clone()
-	own.MinVersion = max(own.MinVersion, tls.VersionTLS12)
+	if own.MinVersion == 0 {
+		own.MinVersion = tls.VersionTLS12
+	}
 	return own
 }
 

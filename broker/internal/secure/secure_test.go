@@ -216,16 +216,15 @@ func TestAConnectionWithoutTLSCanStillBeLookedAt(t *testing.T) {
 	}
 }
 
-func TestNoVersionBeforeTLS12IsTaken(t *testing.T) {
+func TestNoVersionBeforeTLS12IsTakenUnlessItIsNamed(t *testing.T) {
 	t.Parallel()
 	if secure.Config(nil) != nil {
 		t.Error("a config out of nothing")
 	}
-	given := &tls.Config{MinVersion: tls.VersionTLS10}
-	if got := secure.Config(given); got.MinVersion != tls.VersionTLS12 || given.MinVersion != tls.VersionTLS10 {
-		t.Errorf("versions from %x, and the given one was left at %x", got.MinVersion, given.MinVersion)
-	}
-	if got := secure.Config(&tls.Config{MinVersion: tls.VersionTLS13}); got.MinVersion != tls.VersionTLS13 {
-		t.Errorf("versions from %x where 1.3 was asked for", got.MinVersion)
+	for given, want := range map[uint16]uint16{0: tls.VersionTLS12, tls.VersionTLS10: tls.VersionTLS10, tls.VersionTLS13: tls.VersionTLS13} {
+		cfg := &tls.Config{MinVersion: given}
+		if got := secure.Config(cfg); got.MinVersion != want || cfg.MinVersion != given {
+			t.Errorf("from %x on is taken where %x was given, and that is now %x", got.MinVersion, given, cfg.MinVersion)
+		}
 	}
 }
