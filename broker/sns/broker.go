@@ -100,7 +100,7 @@ func (s service) Find(ctx context.Context, name string) (*amazon.Target, error) 
 	if err := s.usable(); err != nil {
 		return nil, err
 	}
-	isFIFO := strings.HasSuffix(name, fifo)
+	isFIFO := strings.HasSuffix(name, amazon.FIFO)
 	topic := &amazon.Target{Name: name, Address: name, FIFO: isFIFO, Limit: defaultLimit, Request: defaultLimit}
 	output, err := s.client.GetTopicAttributes(ctx, &sns.GetTopicAttributesInput{TopicArn: &name})
 	switch {
@@ -130,7 +130,7 @@ func (s service) Find(ctx context.Context, name string) (*amazon.Target, error) 
 
 func (s service) create(ctx context.Context, name string) error {
 	input := &sns.CreateTopicInput{Name: aws.String(bareName(name))}
-	if strings.HasSuffix(name, fifo) {
+	if strings.HasSuffix(name, amazon.FIFO) {
 		input.Attributes = map[string]string{"FifoTopic": "true"}
 	}
 	output, err := s.client.CreateTopic(ctx, input)

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -74,12 +73,6 @@ type Config struct {
 }
 
 const (
-	defaultRequests = 16
-	maxRequests     = 1000
-	defaultTimeout  = 10 * time.Second
-
-	fifo = ".fifo" // the end of every FIFO topic's name, and of no other's
-
 	defaultLimit = 256 << 10 // of a message and of a request, unless the topic says otherwise
 	largestLimit = 1 << 20
 )
@@ -102,31 +95,12 @@ func (cfg Config) withDefaults() (Config, *amazon.Names, aws.Config, *http.Trans
 	if parsed, err := arn.Parse(cfg.Topic); err == nil && cfg.Region == "" {
 		cfg.Region = parsed.Region
 	}
-	payload, err := amazon.Payload(cfg.Payload).Check()
-	if err != nil {
-		faults = append(faults, err)
-	}
-	cfg.Payload = string(payload)
-	if cfg.Format != nil {
-		if cfg.records, err = cfg.Format.Bind(format.SNS); err != nil {
-			faults = append(faults, err)
-		}
-	}
-	if cfg.Requests == 0 {
-		cfg.Requests = defaultRequests
-	}
-	if cfg.Requests < 1 || cfg.Requests > maxRequests {
-		fault("requests must be 1 to %d, not %d", maxRequests, cfg.Requests)
-	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = defaultTimeout
-	}
-	if cfg.Timeout < 0 {
-		fault("timeout must be positive, not %v", cfg.Timeout)
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	sending, wrong := amazon.Sending{
+		Payload: cfg.Payload, Format: cfg.Format, Requests: cfg.Requests, Timeout: cfg.Timeout, Logger: cfg.Logger,
+	}.Complete(format.SNS)
+	faults = append(faults, wrong...)
+	cfg.Payload, cfg.Requests, cfg.Timeout, cfg.Logger = sending.Payload, sending.Requests, sending.Timeout, sending.Logger
+	cfg.records = sending.Records
 	client := amazon.Client{Region: cfg.Region, Endpoint: cfg.Endpoint, AWS: cfg.AWS, TLS: cfg.TLS, Dial: cfg.Dial, Requests: cfg.Requests}
 	sdk, transport, wrong := client.Open()
 	return cfg, names, sdk, transport, errors.Join(append(faults, wrong...)...)
@@ -139,21 +113,5 @@ func (cfg *Config) nameFault(name string) string {
 	if err != nil || parsed.Service != "sns" || parsed.Region == "" || parsed.AccountID == "" {
 		return "is not the ARN of a topic, such as arn:aws:sns:eu-central-1:123456789012:orders.fifo"
 	}
-	bare, isFIFO := strings.CutSuffix(parsed.Resource, fifo)
-	switch {
-	case bare == "":
-		return "has no name of a topic in it"
-	case len(parsed.Resource) > most:
-		return fmt.Sprintf("is longer than the %d characters of a topic's name", most)
-	case !isFIFO && !cfg.Unordered:
-		return "is a standard topic, which keeps no order: end the name in .fifo, or allow it by Unordered"
-	}
-	for i := range len(bare) {
-		c := bare[i]
-		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
-		if !letter && (c < '0' || c > '9') && c != '_' && c != '-' {
-			return fmt.Sprintf("can't be a topic's ARN: a name takes letters, digits, hyphens and underscores, and this has %q", c)
-		}
-	}
-	return ""
+	return amazon.NameFault("topic", parsed.Resource, most, cfg.Unordered)
 }

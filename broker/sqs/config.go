@@ -86,13 +86,8 @@ type QueueSettings struct {
 }
 
 const (
-	defaultQueue    = "{topic}" + fifo
-	defaultRequests = 16
-	maxRequests     = 1000
-	defaultTimeout  = 10 * time.Second
-	maxRetention    = 14 * 24 * time.Hour
-
-	fifo = ".fifo" // the end of every FIFO queue's name, and of no other's
+	defaultQueue = "{topic}" + amazon.FIFO
+	maxRetention = 14 * 24 * time.Hour
 
 	requestBytes = 1 << 20 // of all messages of a request, and of any of them
 )
@@ -112,16 +107,12 @@ func (cfg Config) withDefaults() (Config, *amazon.Names, aws.Config, *http.Trans
 	if cfg.Account != "" && (len(cfg.Account) != 12 || strings.Trim(cfg.Account, "0123456789") != "") {
 		fault("account %q: an account's id has 12 digits", cfg.Account)
 	}
-	payload, err := amazon.Payload(cfg.Payload).Check()
-	if err != nil {
-		faults = append(faults, err)
-	}
-	cfg.Payload = string(payload)
-	if cfg.Format != nil {
-		if cfg.records, err = cfg.Format.Bind(format.SQS); err != nil {
-			faults = append(faults, err)
-		}
-	}
+	sending, wrong := amazon.Sending{
+		Payload: cfg.Payload, Format: cfg.Format, Requests: cfg.Requests, Timeout: cfg.Timeout, Logger: cfg.Logger,
+	}.Complete(format.SQS)
+	faults = append(faults, wrong...)
+	cfg.Payload, cfg.Requests, cfg.Timeout, cfg.Logger = sending.Payload, sending.Requests, sending.Timeout, sending.Logger
+	cfg.records = sending.Records
 	if cfg.CreateQueues != nil {
 		create := *cfg.CreateQueues
 		if create.Retention == 0 {
@@ -132,21 +123,6 @@ func (cfg Config) withDefaults() (Config, *amazon.Names, aws.Config, *http.Trans
 		}
 		cfg.CreateQueues = &create
 	}
-	if cfg.Requests == 0 {
-		cfg.Requests = defaultRequests
-	}
-	if cfg.Requests < 1 || cfg.Requests > maxRequests {
-		fault("requests must be 1 to %d, not %d", maxRequests, cfg.Requests)
-	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = defaultTimeout
-	}
-	if cfg.Timeout < 0 {
-		fault("timeout must be positive, not %v", cfg.Timeout)
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
 	client := amazon.Client{Region: cfg.Region, Endpoint: cfg.Endpoint, AWS: cfg.AWS, TLS: cfg.TLS, Dial: cfg.Dial, Requests: cfg.Requests}
 	sdk, transport, wrong := client.Open()
 	return cfg, names, sdk, transport, errors.Join(append(faults, wrong...)...)
@@ -155,21 +131,5 @@ func (cfg Config) withDefaults() (Config, *amazon.Names, aws.Config, *http.Trans
 // nameFault says why a queue can't be called so, or may not be used; "" if it may.
 func (cfg *Config) nameFault(name string) string {
 	const most = 80
-	bare, isFIFO := strings.CutSuffix(name, fifo)
-	switch {
-	case bare == "":
-		return "has no name of a queue in it"
-	case len(name) > most:
-		return fmt.Sprintf("is longer than the %d characters of a queue's name", most)
-	case !isFIFO && !cfg.Unordered:
-		return "is a standard queue, which keeps no order: end the name in .fifo, or allow it by Unordered"
-	}
-	for i := range len(bare) {
-		c := bare[i]
-		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
-		if !letter && (c < '0' || c > '9') && c != '_' && c != '-' {
-			return fmt.Sprintf("can't be a queue's name: it takes letters, digits, hyphens and underscores, and this has %q", c)
-		}
-	}
-	return ""
+	return amazon.NameFault("queue", name, most, cfg.Unordered)
 }

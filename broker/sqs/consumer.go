@@ -64,7 +64,7 @@ func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Con
 	cfg.Handling.MaxInFlight = cmp.Or(cfg.Handling.MaxInFlight, 100)
 	engine, err := lanes.New(cfg.Handling, handler, lanes.Abilities{Later: true, Reject: true})
 	faults = append(faults, err)
-	conn.Timeout = max(conn.Timeout, longPoll+defaultTimeout)
+	conn.Timeout = max(conn.Timeout, longPoll+amazon.DefaultTimeout)
 	broker, err := New(conn)
 	faults = append(faults, err)
 	if err := errors.Join(faults...); err != nil {
@@ -199,7 +199,7 @@ func (s *session) lag(ctx context.Context) {
 
 func (s *session) take(got *types.Message) {
 	d := &lanes.Delivery{Source: s.cfg.Queue + "@" + aws.ToString(got.MessageId)}
-	d.Message, d.Err = decode(strings.TrimSuffix(s.cfg.Queue, fifo), got)
+	d.Message, d.Err = decode(strings.TrimSuffix(s.cfg.Queue, amazon.FIFO), got)
 	if n, err := strconv.Atoi(got.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)]); err == nil {
 		d.Attempts = max(n-1, 0)
 	}

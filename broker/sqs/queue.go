@@ -22,7 +22,7 @@ func (s service) Find(ctx context.Context, name string) (*amazon.Target, error) 
 	if err != nil {
 		return nil, err
 	}
-	bare, isFIFO := strings.CutSuffix(name, fifo)
+	bare, isFIFO := strings.CutSuffix(name, amazon.FIFO)
 	queue := &amazon.Target{Name: name, Address: address, FIFO: isFIFO, Topic: bare, Limit: requestBytes, Request: requestBytes}
 	output, err := s.client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
 		QueueUrl:       &address,
@@ -56,7 +56,7 @@ func (s service) address(ctx context.Context, name string) (string, error) {
 		return "", amazon.Classify(fmt.Sprintf("sqs: look for queue %q", name), err)
 	case s.cfg.CreateQueues == nil:
 		how := ""
-		if strings.HasSuffix(name, fifo) {
+		if strings.HasSuffix(name, amazon.FIFO) {
 			how = " --attributes FifoQueue=true"
 		}
 		return "", amazon.Missing(fmt.Errorf("sqs: queue %q doesn't exist, or may not be seen: create it, for example by: aws sqs create-queue --queue-name %s%s", name, name, how))
@@ -69,7 +69,7 @@ func (s service) create(ctx context.Context, name string) (string, error) {
 	attributes := map[string]string{
 		string(types.QueueAttributeNameMessageRetentionPeriod): strconv.Itoa(int(settings.Retention / time.Second)),
 	}
-	if strings.HasSuffix(name, fifo) {
+	if strings.HasSuffix(name, amazon.FIFO) {
 		attributes[string(types.QueueAttributeNameFifoQueue)] = "true"
 		if !settings.SharedThroughput {
 			attributes[string(types.QueueAttributeNameDeduplicationScope)] = "messageGroup"

@@ -1,10 +1,12 @@
 package amazon
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/pgoutbox/outbox/format"
 )
 
 // Client says how to reach a service.
@@ -25,12 +28,54 @@ type Client struct {
 }
 
 const (
+	defaultRequests = 16
+	maxRequests     = 1000
+
 	dialTimeout = 5 * time.Second
 
 	// idle is shorter than Amazon keeps a connection: a request on one that was just closed at the other
 	// end would fail with an unknown outcome.
 	idle = 15 * time.Second
 )
+
+// DefaultTimeout is how long a request waits for its answer unless it is told otherwise.
+const DefaultTimeout = 10 * time.Second
+
+// Sending says how messages become requests, and those are sent.
+type Sending struct {
+	Payload  string
+	Format   format.Format
+	Requests int // under way at a time
+	Timeout  time.Duration
+	Logger   *slog.Logger
+
+	Records format.Encoder // of Format, nil without one
+}
+
+// Complete returns s with what isn't given, for that protocol, and all faults of what is.
+func (s Sending) Complete(to format.Binding) (Sending, []error) {
+	var faults []error
+	payload, err := Payload(s.Payload).Check()
+	if err != nil {
+		faults = append(faults, err)
+	}
+	s.Payload = string(payload)
+	if s.Format != nil {
+		if s.Records, err = s.Format.Bind(to); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	s.Requests = cmp.Or(s.Requests, defaultRequests)
+	if s.Requests < 1 || s.Requests > maxRequests {
+		faults = append(faults, fmt.Errorf("requests must be 1 to %d, not %d", maxRequests, s.Requests))
+	}
+	s.Timeout = cmp.Or(s.Timeout, DefaultTimeout)
+	if s.Timeout < 0 {
+		faults = append(faults, fmt.Errorf("timeout must be positive, not %v", s.Timeout))
+	}
+	s.Logger = cmp.Or(s.Logger, slog.New(slog.DiscardHandler))
+	return s, faults
+}
 
 // Open returns a configuration without retries, and what to close in the end. It connects to nothing.
 func (c Client) Open() (aws.Config, *http.Transport, []error) {

@@ -72,3 +72,28 @@ func (n *Names) Fixed() []string {
 func (n *Names) All() []string {
 	return append(slices.Collect(maps.Values(n.table)), n.template.With("x"))
 }
+
+// FIFO is the end of the name of every queue and topic that keeps an order, and of no other's.
+const FIFO = ".fifo"
+
+// NameFault says why something called kind, such as a queue, can't have this name of at most so many characters, or may
+// not be used; "" if it may.
+func NameFault(kind, name string, most int, unordered bool) string {
+	bare, isFIFO := strings.CutSuffix(name, FIFO)
+	switch {
+	case bare == "":
+		return "has no name of a " + kind + " in it"
+	case len(name) > most:
+		return fmt.Sprintf("is longer than the %d characters of a %s's name", most, kind)
+	case !isFIFO && !unordered:
+		return "is a standard " + kind + ", which keeps no order: end the name in .fifo, or allow it by Unordered"
+	}
+	for i := range len(bare) {
+		c := bare[i]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (c < '0' || c > '9') && c != '_' && c != '-' {
+			return fmt.Sprintf("can't be a %s's name: it takes letters, digits, hyphens and underscores, and this has %q", kind, c)
+		}
+	}
+	return ""
+}
