@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -119,9 +120,9 @@ func (a *account) read(ctx context.Context, queues ...string) ([]outbox.Message,
 		if err != nil {
 			return nil, err
 		}
-		for {
+		for wait := int32(0); ; {
 			got, err := a.client.ReceiveMessage(ctx, &sdk.ReceiveMessageInput{
-				QueueUrl: url.QueueUrl, MaxNumberOfMessages: 10,
+				QueueUrl: url.QueueUrl, MaxNumberOfMessages: 10, WaitTimeSeconds: wait,
 				MessageAttributeNames:       []string{"All"},
 				MessageSystemAttributeNames: []types.MessageSystemAttributeName{"All"},
 			})
@@ -129,6 +130,13 @@ func (a *account) read(ctx context.Context, queues ...string) ([]outbox.Message,
 				return nil, err
 			}
 			if len(got.Messages) == 0 {
+				// An answer that got lost on its way to the reader keeps its messages, and those behind them, out of sight.
+				if left, err := a.left(ctx, url.QueueUrl); err != nil {
+					return nil, err
+				} else if left > 0 {
+					wait = 1
+					continue
+				}
 				break
 			}
 			var done []types.DeleteMessageBatchRequestEntry
@@ -147,6 +155,23 @@ func (a *account) read(ctx context.Context, queues ...string) ([]outbox.Message,
 		all = append(all, a.received[name]...)
 	}
 	return all, nil
+}
+
+// left returns how many messages the queue has, also those that were received and not removed.
+func (a *account) left(ctx context.Context, url *string) (left int, err error) {
+	all := []types.QueueAttributeName{types.QueueAttributeNameApproximateNumberOfMessages, types.QueueAttributeNameApproximateNumberOfMessagesNotVisible}
+	got, err := a.client.GetQueueAttributes(ctx, &sdk.GetQueueAttributesInput{QueueUrl: url, AttributeNames: all})
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range all {
+		n, err := strconv.Atoi(got.Attributes[string(name)])
+		if err != nil {
+			return 0, fmt.Errorf("attribute %s: %w", name, err)
+		}
+		left += n
+	}
+	return left, nil
 }
 
 // message undoes the wire format, as a consumer would who follows its documentation.
