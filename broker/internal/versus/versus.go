@@ -3,6 +3,7 @@
 package versus
 
 import (
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -29,31 +30,36 @@ type Contest struct {
 	Adapter, Loop func(b *testing.B, address string) Publish
 }
 
-// contender is who publishes where, and how fast it was in each round.
+// contender is who publishes where, and what it did in each round.
 type contender struct {
 	publish Publish
 	rates   []float64 // messages a second
+	costs   []float64 // microseconds of this process's processor time a message
 }
 
 // Run measures c, one round for each iteration of b: -benchtime 7x makes seven. A round gives each contender a turn,
 // and begins with another one than the last. Ratios are taken within a round. Reported are the medians:
 //
 //	adapter-msg/s, loop-msg/s     messages a second, nearby
+//	adapter-µs/msg, loop-µs/msg   this process's processor time a message, nearby: also the server's, if it is in here
 //	ratio                         adapter by loop, nearby
+//	cpu-ratio                     loop by adapter in processor time, nearby: what ratio would be if nothing else ran
 //	far-ratio                     adapter by loop, both through a proxy that makes a round trip 1 ms longer
 //	kept                          adapter through that proxy, by adapter through a proxy that delays nothing
+//	loop-kept                     the same of the loop
 //
-// and of each ratio the lowest and the highest, with -low and -high behind its name.
+// and of each ratio the lowest and the highest, with -low and -high behind its name. What is about processor time is
+// left out where a system doesn't tell it.
 func Run(b *testing.B, c Contest) {
 	near, far := testnet.New(b, c.Address), testnet.New(b, c.Address)
 	far.Delay(distance)
 	adapter, loop := &contender{publish: c.Adapter(b, c.Address)}, &contender{publish: c.Loop(b, c.Address)}
 	adapterNear, adapterFar := &contender{publish: c.Adapter(b, near.Addr())}, &contender{publish: c.Adapter(b, far.Addr())}
-	loopFar := &contender{publish: c.Loop(b, far.Addr())}
-	all := []*contender{adapter, loop, adapterNear, adapterFar, loopFar}
+	loopNear, loopFar := &contender{publish: c.Loop(b, near.Addr())}, &contender{publish: c.Loop(b, far.Addr())}
+	all := []*contender{adapter, loop, adapterNear, adapterFar, loopFar, loopNear}
 	for _, one := range all {
 		one.turn() // connections are opened, and servers warm up
-		one.rates = nil
+		one.rates, one.costs = nil, nil
 	}
 	first := 0
 	for b.Loop() {
@@ -65,23 +71,32 @@ func Run(b *testing.B, c Contest) {
 	b.ReportMetric(0, "ns/op") // says nothing, and 0 leaves it out
 	b.ReportMetric(median(adapter.rates), "adapter-msg/s")
 	b.ReportMetric(median(loop.rates), "loop-msg/s")
-	report(b, "ratio", adapter, loop)
-	report(b, "far-ratio", adapterFar, loopFar)
-	report(b, "kept", adapterFar, adapterNear)
+	report(b, "ratio", adapter.rates, loop.rates)
+	if processorTime() > 0 {
+		b.ReportMetric(median(adapter.costs), "adapter-µs/msg")
+		b.ReportMetric(median(loop.costs), "loop-µs/msg")
+		report(b, "cpu-ratio", loop.costs, adapter.costs)
+	}
+	report(b, "far-ratio", adapterFar.rates, loopFar.rates)
+	report(b, "kept", adapterFar.rates, adapterNear.rates)
+	report(b, "loop-kept", loopFar.rates, loopNear.rates)
 }
 
+// turn begins with a collection, so that nobody pays for what another one has left behind.
 func (c *contender) turn() {
-	began, n := time.Now(), 0
+	runtime.GC()
+	began, before, n := time.Now(), processorTime(), 0
 	for time.Since(began) < turn {
 		n += c.publish()
 	}
 	c.rates = append(c.rates, float64(n)/time.Since(began).Seconds())
+	c.costs = append(c.costs, float64((processorTime()-before).Nanoseconds())/1000/float64(n))
 }
 
-func report(b *testing.B, name string, over, under *contender) {
-	ratios := make([]float64, len(over.rates))
+func report(b *testing.B, name string, over, under []float64) {
+	ratios := make([]float64, len(over))
 	for i := range ratios {
-		ratios[i] = over.rates[i] / under.rates[i]
+		ratios[i] = over[i] / under[i]
 	}
 	b.ReportMetric(median(ratios), name)
 	b.ReportMetric(slices.Min(ratios), name+"-low")
