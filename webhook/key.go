@@ -1,15 +1,18 @@
 package webhook
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"hash"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -34,6 +37,7 @@ var (
 // Key signs, verifies, or both. The zero Key is neither.
 type Key struct {
 	secret  []byte
+	macs    *sync.Pool // of *mac, for secret
 	private ed25519.PrivateKey
 	public  ed25519.PublicKey
 }
@@ -53,7 +57,7 @@ func ParseKey(text string) (Key, error) {
 	}
 	switch {
 	case kind == "whsec_" && len(raw) >= 24 && len(raw) <= 64:
-		return Key{secret: raw}, nil
+		return Key{secret: raw, macs: &sync.Pool{New: func() any { return &mac{Hash: hmac.New(sha256.New, raw)} }}}, nil
 	case kind == "whsk_" && len(raw) == ed25519.SeedSize:
 		return privateKey(ed25519.NewKeyFromSeed(raw)), nil
 	case kind == "whsk_" && len(raw) == ed25519.PrivateKeySize:
@@ -97,27 +101,29 @@ func (k Key) CanSign() bool { return k.secret != nil || k.private != nil }
 // signature of each key that can sign. While a secret is replaced both it and its successor sign, until
 // every receiver has the new one.
 func Sign(h http.Header, keys []Key, id string, at time.Time, body []byte) {
-	stamp := strconv.FormatInt(at.Unix(), 10)
-	signed := make([]byte, 0, 64*len(keys))
+	var room [256]byte // enough for a timestamp and two signatures
+	text := strconv.AppendInt(room[:0], at.Unix(), 10)
+	digits := len(text)
+	stamp := string(text)
 	for _, k := range keys {
 		if !k.CanSign() {
 			continue
 		}
-		if len(signed) > 0 {
-			signed = append(signed, ' ')
+		if len(text) > digits {
+			text = append(text, ' ')
 		}
 		if k.secret != nil {
-			signed = append(signed, "v1,"...)
-			signed = base64.StdEncoding.AppendEncode(signed, k.mac(id, stamp, body))
+			text = append(text, "v1,"...)
+			text = k.appendMAC(text, id, stamp, body)
 		} else {
-			signed = append(signed, "v1a,"...)
-			signed = base64.StdEncoding.AppendEncode(signed, ed25519.Sign(k.private, content(id, stamp, body)))
+			text = append(text, "v1a,"...)
+			text = base64.StdEncoding.AppendEncode(text, ed25519.Sign(k.private, content(id, stamp, body)))
 		}
 	}
-	h[HeaderID] = []string{id}
-	h[HeaderTimestamp] = []string{stamp}
-	if len(signed) > 0 {
-		h[HeaderSignature] = []string{string(signed)}
+	values := []string{id, stamp, string(text[digits:])}
+	h[HeaderID], h[HeaderTimestamp] = values[0:1:1], values[1:2:2]
+	if values[2] != "" {
+		h[HeaderSignature] = values[2:3:3]
 	}
 }
 
@@ -146,16 +152,18 @@ func Verify(h http.Header, keys []Key, body []byte, now time.Time, tolerance tim
 }
 
 func (k Key) verifies(signatures []string, id, stamp string, body []byte) bool {
-	var mac, signed []byte
+	var expected, signed []byte
 	for _, text := range signatures {
 		version, encoded, _ := strings.Cut(text, ",")
 		switch {
 		case version == "v1" && k.secret != nil:
 			signature, err := base64.StdEncoding.DecodeString(encoded)
-			if mac == nil {
-				mac = k.mac(id, stamp, body)
+			if expected == nil {
+				m := k.macs.Get().(*mac)
+				expected = bytes.Clone(m.sum(id, stamp, body))
+				k.macs.Put(m)
 			}
-			if err == nil && hmac.Equal(signature, mac) {
+			if err == nil && hmac.Equal(signature, expected) {
 				return true
 			}
 		case version == "v1a" && k.public != nil:
@@ -171,16 +179,35 @@ func (k Key) verifies(signatures []string, id, stamp string, body []byte) bool {
 	return false
 }
 
-func (k Key) mac(id, stamp string, body []byte) []byte {
-	h := hmac.New(sha256.New, k.secret)
-	h.Write(content(id, stamp, nil))
-	h.Write(body)
-	return h.Sum(nil)
+// mac computes authentication codes with one secret, one after the other: preparing the secret costs as much as a
+// short message.
+type mac struct {
+	hash.Hash
+	scratch []byte
+}
+
+// sum is valid until the next one.
+func (m *mac) sum(id, stamp string, body []byte) []byte {
+	m.Reset()
+	m.scratch = appendContent(m.scratch[:0], id, stamp)
+	m.Write(m.scratch)
+	m.Write(body)
+	m.scratch = m.Sum(m.scratch[:0])
+	return m.scratch
+}
+
+func (k Key) appendMAC(text []byte, id, stamp string, body []byte) []byte {
+	m := k.macs.Get().(*mac)
+	defer k.macs.Put(m)
+	return base64.StdEncoding.AppendEncode(text, m.sum(id, stamp, body))
 }
 
 func content(id, stamp string, body []byte) []byte {
-	b := make([]byte, 0, len(id)+len(stamp)+len(body)+2)
+	return append(appendContent(make([]byte, 0, len(id)+len(stamp)+len(body)+2), id, stamp), body...)
+}
+
+// appendContent appends what is signed before the body.
+func appendContent(b []byte, id, stamp string) []byte {
 	b = append(append(b, id...), '.')
-	b = append(append(b, stamp...), '.')
-	return append(b, body...)
+	return append(append(b, stamp...), '.')
 }

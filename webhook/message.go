@@ -17,57 +17,110 @@ import (
 // SetHeaders writes all of m but its id and payload into h. The values are copies. An error is permanent: it
 // names what HTTP can't carry.
 func SetHeaders(h http.Header, m *outbox.Message) error {
-	if err := setOwn(h, m.Headers, m.ContentType != ""); err != nil {
+	w := newHeaderWriter(h, m)
+	if err := w.own(m.Headers, m.ContentType != ""); err != nil {
 		return err
 	}
 	if m.ContentType != "" {
-		h["Content-Type"] = []string{escape(m.ContentType, false)}
+		w.set("Content-Type", m.ContentType, false)
 	}
-	set := func(name, value string) {
-		if value != "" {
-			h[name] = []string{escape(value, true)}
-		}
-	}
-	set("Outbox-Topic", m.Topic)
-	set("Outbox-Key", m.Key)
-	set("Outbox-Event-Type", m.EventType)
-	set("Outbox-Aggregate-Type", m.AggregateType)
-	set("Outbox-Aggregate-Id", m.AggregateID)
+	w.set("Outbox-Topic", m.Topic, true)
+	w.set("Outbox-Key", m.Key, true)
+	w.set("Outbox-Event-Type", m.EventType, true)
+	w.set("Outbox-Aggregate-Type", m.AggregateType, true)
+	w.set("Outbox-Aggregate-Id", m.AggregateID, true)
 	if m.Position != 0 {
-		h["Outbox-Position"] = []string{strconv.FormatInt(m.Position, 10)}
+		var digits [20]byte
+		w.text.Write(strconv.AppendInt(digits[:0], m.Position, 10))
+		w.end("Outbox-Position")
 	}
-	set("Outbox-Created-At", timestamp(m.CreatedAt))
-	set("Outbox-Deliver-At", timestamp(m.DeliverAt))
+	w.time("Outbox-Created-At", m.CreatedAt)
+	w.time("Outbox-Deliver-At", m.DeliverAt)
 	if m.Payload == nil {
-		h["Outbox-Payload"] = []string{"null"}
+		w.set("Outbox-Payload", "null", false)
 	}
 	return nil
 }
 
-// setOwn writes the message's own headers, and the list of their names. The message's content type, if it
+// headerWriter writes all values into one text and their slices into one array, so that a message costs two
+// allocations and not two for each header.
+type headerWriter struct {
+	h      http.Header
+	text   strings.Builder
+	begun  int // where in text the value begins that is being written
+	values []string
+}
+
+func newHeaderWriter(h http.Header, m *outbox.Message) *headerWriter {
+	const ours, numbers = 12, 20 + 2*len(time.RFC3339Nano) + len("null")
+	size := numbers + len(m.ContentType) + len(m.Topic) + len(m.Key) + len(m.EventType) + len(m.AggregateType) + len(m.AggregateID)
+	for i := range m.Headers {
+		size += 2*len(m.Headers[i].Name) + len(m.Headers[i].Value) + 1
+	}
+	w := &headerWriter{h: h, values: make([]string, 0, ours+len(m.Headers))}
+	w.text.Grow(size)
+	return w
+}
+
+// cut returns what was written since the last cut.
+func (w *headerWriter) cut() string {
+	text := w.text.String()[w.begun:]
+	w.begun = w.text.Len()
+	return text
+}
+
+// end makes what was written since the last cut the value of a header.
+func (w *headerWriter) end(name string) {
+	w.values = append(w.values, w.cut())
+	last := len(w.values)
+	w.h[name] = w.values[last-1 : last : last]
+}
+
+// set writes a header, unless value is empty. See escape.
+func (w *headerWriter) set(name, value string, all bool) {
+	if value != "" {
+		escape(&w.text, value, all)
+		w.end(name)
+	}
+}
+
+func (w *headerWriter) time(name string, t time.Time) {
+	if !t.IsZero() {
+		var text [len(time.RFC3339Nano)]byte
+		w.text.Write(t.UTC().AppendFormat(text[:0], time.RFC3339Nano))
+		w.end(name)
+	}
+}
+
+// own writes the message's own headers, and the list of their names. The message's content type, if it
 // is set, wins over a header of that name.
-func setOwn(h http.Header, own []outbox.Header, typed bool) error {
-	var names strings.Builder
+func (w *headerWriter) own(own []outbox.Header, typed bool) error {
+	var sent []string // names
 	for i := range own {
-		name, value := strings.Clone(own[i].Name), strings.Clone(own[i].Value)
-		if err := CheckHeader(name, value); err != nil {
+		w.text.WriteString(own[i].Name)
+		name := w.cut()
+		if err := CheckHeader(name, own[i].Value); err != nil {
 			return outbox.Permanent(fmt.Errorf("webhook: %w", err))
 		}
 		canonical := http.CanonicalHeaderKey(name)
 		if typed && canonical == "Content-Type" {
 			continue
 		}
-		if _, twice := h[canonical]; twice {
+		if _, twice := w.h[canonical]; twice {
 			return outbox.Permanent(fmt.Errorf("webhook: there are two headers %q, which HTTP doesn't tell apart; rename one", canonical))
 		}
-		h[canonical] = []string{value}
-		if names.Len() > 0 {
-			names.WriteByte(',')
-		}
-		names.WriteString(name)
+		w.text.WriteString(own[i].Value)
+		w.end(canonical)
+		sent = append(sent, name)
 	}
-	if names.Len() > 0 {
-		h["Outbox-Headers"] = []string{names.String()}
+	for i, name := range sent {
+		if i > 0 {
+			w.text.WriteByte(',')
+		}
+		w.text.WriteString(name)
+	}
+	if len(sent) > 0 {
+		w.end("Outbox-Headers")
 	}
 	return nil
 }
@@ -194,34 +247,21 @@ func idOf(text string) outbox.ID {
 	return id
 }
 
-func timestamp(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.UTC().Format(time.RFC3339Nano)
-}
-
-// escape percent-encodes what a header can't carry unchanged through every server; all also what would be
-// taken for an escape, and what is not ASCII. The result is a copy.
-func escape(s string, all bool) string {
-	first := 0
-	for first < len(s) && !mustEscape(s, first, all) {
-		first++
-	}
-	if first == len(s) {
-		return strings.Clone(s)
-	}
+// escape writes s and percent-encodes what a header can't carry unchanged through every server; all also what
+// would be taken for an escape, and what is not ASCII.
+func escape(b *strings.Builder, s string, all bool) {
 	const hex = "0123456789ABCDEF"
-	b := make([]byte, first, len(s)+32)
-	copy(b, s)
-	for i := first; i < len(s); i++ {
-		if c := s[i]; mustEscape(s, i, all) {
-			b = append(b, '%', hex[c>>4], hex[c&15])
-		} else {
-			b = append(b, c)
+	plain := 0 // where what is sent as it is begins
+	for i := 0; i < len(s); i++ {
+		if mustEscape(s, i, all) {
+			b.WriteString(s[plain:i])
+			b.WriteByte('%')
+			b.WriteByte(hex[s[i]>>4])
+			b.WriteByte(hex[s[i]&15])
+			plain = i + 1
 		}
 	}
-	return string(b)
+	b.WriteString(s[plain:])
 }
 
 func mustEscape(s string, i int, all bool) bool {
