@@ -38,19 +38,22 @@ type answer struct {
 	body       []byte // as much of it as is read
 }
 
+// resend, as a header, isn't sent; it tells the transport that a request may be sent again when a kept connection
+// turns out to have been closed. Receivers find the key in Webhook-Id.
+var resend = []string{}
+
 // post sends r. An error is unavailable, but for a timeout that only this request has met.
-func (b *Broker) post(ctx context.Context, r request) (answer, error) {
-	webhook.Sign(r.header, b.cfg.Keys, r.id, time.Now(), r.body)
+func (b *Broker) post(ctx context.Context, l *limit, r request) (answer, error) {
+	now := time.Now()
+	webhook.Sign(r.header, b.cfg.Keys, r.id, now, r.body)
 	maps.Copy(r.header, b.cfg.Header)
 	if r.header["Idempotency-Key"] == nil {
-		// Not sent; it tells the transport that the request may be sent again when a kept connection turns
-		// out to have been closed. Receivers find the key in Webhook-Id.
-		r.header["Idempotency-Key"] = []string{}
+		r.header["Idempotency-Key"] = resend
 	}
 
-	began := time.Since(b.started)
-	limited, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
-	defer cancel()
+	began := now.Sub(b.started)
+	limited := l.begin(ctx, b.cfg.Timeout)
+	defer l.end()
 	req := (&http.Request{Method: http.MethodPost, URL: r.url, Header: r.header, Body: http.NoBody}).WithContext(limited)
 	if len(r.body) > 0 {
 		req.ContentLength = int64(len(r.body))
@@ -62,15 +65,18 @@ func (b *Broker) post(ctx context.Context, r request) (answer, error) {
 		return answer{}, b.unanswered(ctx, limited, began, err)
 	}
 	defer resp.Body.Close()
-	a := answer{host: r.url.Host, status: resp.StatusCode, location: resp.Header.Get("Location")}
-	a.retryAfter = min(retryAfter(resp.Header.Get("Retry-After"), time.Now()), b.cfg.MaxRetryAfter)
+	a := answer{host: r.url.Host, status: resp.StatusCode}
 	if !gateway(a.status) {
 		b.noteAnswered(began)
+	}
+	if !success(a.status) {
+		a.location = resp.Header.Get("Location")
+		a.retryAfter = min(retryAfter(resp.Header.Get("Retry-After"), time.Now()), b.cfg.MaxRetryAfter)
 	}
 	if resp.ContentLength == 0 && r.results == 0 {
 		return a, nil
 	}
-	if a.body, err = readBody(resp.Body, cancel, r.results); err != nil && r.results > 0 && a.status == http.StatusMultiStatus {
+	if a.body, err = readBody(resp.Body, l, r.results); err != nil && r.results > 0 && a.status == http.StatusMultiStatus {
 		return answer{}, b.unanswered(ctx, limited, began, err)
 	}
 	return a, nil
@@ -78,11 +84,10 @@ func (b *Broker) post(ctx context.Context, r request) (answer, error) {
 
 // readBody reads what is needed of an answer's body. The status has been given, so a body that is endless or
 // comes in drops is just not read to its end, upon which its connection is closed.
-func readBody(body io.Reader, cancel context.CancelFunc, results int) ([]byte, error) {
+func readBody(body io.Reader, l *limit, results int) ([]byte, error) {
 	const excerpt, perResult = 4 << 10, 2 << 10
 	if results == 0 {
-		timer := time.AfterFunc(time.Second, cancel)
-		defer timer.Stop()
+		l.shorten(time.Second)
 	}
 	most := int64(excerpt + results*perResult)
 	read, err := io.ReadAll(io.LimitReader(body, most+1))
@@ -134,7 +139,7 @@ func connectionFault(err error) error {
 
 // judge turns an answer into an outcome; what names the request's content.
 func (b *Broker) judge(a answer, what string) error {
-	if a.status >= 200 && a.status < 300 {
+	if success(a.status) {
 		return nil
 	}
 	err := fmt.Errorf("http: %s answered %d %s%s; %s", a.host, a.status, http.StatusText(a.status), excerpt(a.body), what)
@@ -176,6 +181,8 @@ func (b *Broker) pause(a answer, err error) error {
 	return outbox.Unavailable(outbox.RetryAfter(err, a.retryAfter))
 }
 
+func success(status int) bool { return status >= 200 && status < 300 }
+
 // gateway reports whether a status means that nobody has seen the message: a proxy's words, or those of a
 // server that is overloaded or has no upstream.
 func gateway(status int) bool {
@@ -203,6 +210,9 @@ func (b *Broker) results(a answer, n int) []error {
 
 // retryAfter reads Retry-After, as seconds or as a date; 0 if there is none that can be read.
 func retryAfter(text string, now time.Time) time.Duration {
+	if text == "" {
+		return 0
+	}
 	if seconds, err := strconv.ParseInt(strings.TrimSpace(text), 10, 32); err == nil {
 		return max(time.Duration(seconds)*time.Second, 0)
 	}

@@ -32,7 +32,7 @@ type call struct {
 
 func newCall(b *Broker, batch []*outbox.Message) *call {
 	c := &call{broker: b, batch: batch, next: make([]int32, len(batch)), ready: make(chan int32, len(batch)), unsettled: len(batch)}
-	last := make(map[string]int32)
+	last := make(map[string]int32, len(batch))
 	for i, m := range batch {
 		c.next[i] = -1
 		key := m.OrderingKey()
@@ -51,6 +51,8 @@ func newCall(b *Broker, batch []*outbox.Message) *call {
 
 // work sends until every message of the call is settled.
 func (c *call) work(ctx context.Context) {
+	var l limit
+	defer l.close()
 	for i := range c.ready {
 		if err := c.mayNotSend(ctx); err != nil {
 			c.settle(i, err)
@@ -58,7 +60,7 @@ func (c *call) work(ctx context.Context) {
 		}
 		select {
 		case c.broker.slots <- struct{}{}:
-			c.deliver(ctx, c.gather(i))
+			c.deliver(ctx, &l, c.gather(i))
 			<-c.broker.slots
 		case <-ctx.Done():
 			c.settle(i, outbox.Unavailable(fmt.Errorf("http: not sent: %w", context.Cause(ctx))))
@@ -114,30 +116,36 @@ func (c *call) gather(i int32) []int32 {
 }
 
 // deliver sends the messages of group in one request and settles them.
-func (c *call) deliver(ctx context.Context, group []int32) {
+func (c *call) deliver(ctx context.Context, l *limit, group []int32) {
 	switch {
 	case len(group) == 0:
 	case c.broker.cfg.Batch == 1:
-		c.settle(group[0], c.single(ctx, c.batch[group[0]]))
+		c.settle(group[0], c.single(ctx, l, c.batch[group[0]]))
 	default:
-		c.conclude(group, c.several(ctx, group))
+		c.conclude(group, c.several(ctx, l, group))
 	}
 }
 
+// usualHeaders is as many as fill a map without a second table.
+const usualHeaders = 14
+
 // single sends m by itself.
-func (c *call) single(ctx context.Context, m *outbox.Message) error {
+func (c *call) single(ctx context.Context, l *limit, m *outbox.Message) error {
 	b := c.broker
 	u, err := b.target.url(m)
 	if err != nil {
 		return err
 	}
-	r := request{url: u, header: make(http.Header, 16), id: m.ID.String()}
+	r := request{url: u, header: make(http.Header, usualHeaders), id: m.ID.String()}
 	if err := b.cfg.fill(&r, m); err != nil {
 		return err
 	}
-	a, err := b.post(ctx, r)
+	a, err := b.post(ctx, l, r)
 	if err != nil {
 		return err
+	}
+	if success(a.status) {
+		return nil
 	}
 	return b.judge(a, "topic "+strconv.Quote(shorten(m.Topic)))
 }
@@ -145,7 +153,7 @@ func (c *call) single(ctx context.Context, m *outbox.Message) error {
 // several sends group in one request and returns an outcome for each message of it. When the receiver
 // refuses the request as a whole, for what may be the fault of one message, it is halved until it is known
 // of which.
-func (c *call) several(ctx context.Context, group []int32) []error {
+func (c *call) several(ctx context.Context, l *limit, group []int32) []error {
 	b := c.broker
 	batch := make([]*outbox.Message, len(group))
 	for n, i := range group {
@@ -155,7 +163,7 @@ func (c *call) several(ctx context.Context, group []int32) []error {
 	if err := webhook.WriteBatch(&body, batch); err != nil {
 		return repeat(outbox.Permanent(err), len(group))
 	}
-	a, err := b.post(ctx, request{
+	a, err := b.post(ctx, l, request{
 		url: b.target.fixed, header: http.Header{"Content-Type": {webhook.BatchType}}, id: webhook.BatchID(batch), body: body.Bytes(), results: len(group),
 	})
 	if err != nil {
@@ -169,14 +177,14 @@ func (c *call) several(ctx context.Context, group []int32) []error {
 		return repeat(err, len(group))
 	}
 	half := len(group) / 2
-	first := c.several(ctx, group[:half])
+	first := c.several(ctx, l, group[:half])
 	rest := c.withoutBroken(group, first)
 	outcomes := first
 	var second []error
 	if err := c.mayNotSend(ctx); err != nil {
 		second = repeat(err, len(rest))
 	} else if len(rest) > 0 {
-		second = c.several(ctx, rest)
+		second = c.several(ctx, l, rest)
 	}
 	for _, i := range group[half:] {
 		if n := slices.Index(rest, i); n >= 0 {
