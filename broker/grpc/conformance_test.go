@@ -2,7 +2,6 @@ package grpc_test
 
 import (
 	"context"
-	"syscall"
 	"testing"
 	"time"
 
@@ -61,7 +60,7 @@ func TestConformanceUnderFaults(t *testing.T) {
 					Read:   p.read,
 					Faults: &relaytest.BrokerFaults{
 						Kill: p.kill, Restart: p.start,
-						Freeze: p.signal(syscall.SIGSTOP), Thaw: p.signal(syscall.SIGCONT),
+						Freeze: p.freeze, Thaw: p.thaw,
 					},
 				}
 			})

@@ -122,9 +122,27 @@ func (p *process) kill() error {
 	return nil
 }
 
-func (p *process) signal(s syscall.Signal) func() error {
-	return func() error { return p.cmd.Process.Signal(s) }
+// freeze returns when the process has stopped: it runs for a while after the signal was sent.
+func (p *process) freeze() error {
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	var status syscall.WaitStatus
+	for {
+		_, err := syscall.Wait4(p.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+		switch {
+		case err == syscall.EINTR:
+		case err != nil:
+			return err
+		case !status.Stopped():
+			return fmt.Errorf("the server ended instead of stopping: %v", status)
+		default:
+			return nil
+		}
+	}
 }
+
+func (p *process) thaw() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
 func (p *process) read(context.Context) ([]outbox.Message, error) {
 	data, err := os.ReadFile(p.file)

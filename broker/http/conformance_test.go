@@ -3,7 +3,6 @@ package http_test
 import (
 	"context"
 	"net/http"
-	"syscall"
 	"testing"
 	"time"
 
@@ -65,7 +64,7 @@ func TestConformanceUnderFaults(t *testing.T) {
 					Slow:   batch == 1,
 					Faults: &relaytest.BrokerFaults{
 						Kill: p.kill, Restart: p.start,
-						Freeze: p.signal(syscall.SIGSTOP), Thaw: p.signal(syscall.SIGCONT),
+						Freeze: p.freeze, Thaw: p.thaw,
 					},
 				}
 			})
