@@ -60,7 +60,7 @@ func (c *call) work(ctx context.Context) {
 		}
 		select {
 		case c.broker.slots <- struct{}{}:
-			c.deliver(ctx, &l, c.gather(i))
+			c.deliver(ctx, &l, i)
 			<-c.broker.slots
 		case <-ctx.Done():
 			c.settle(i, outbox.Unavailable(fmt.Errorf("http: not sent: %w", context.Cause(ctx))))
@@ -82,8 +82,8 @@ func (c *call) mayNotSend(ctx context.Context) error {
 	return c.broker.refuses()
 }
 
-// gather returns what goes into one request that begins with message i: in batches what is ready, and what
-// follows it, as far as there is room. It settles what is not to be sent at all.
+// gather returns what goes into one batch that begins with message i: what is ready, and what follows it, as far as
+// there is room. It settles what is not to be sent at all.
 func (c *call) gather(i int32) []int32 {
 	cfg := &c.broker.cfg
 	var group []int32
@@ -115,13 +115,18 @@ func (c *call) gather(i int32) []int32 {
 	}
 }
 
-// deliver sends the messages of group in one request and settles them.
-func (c *call) deliver(ctx context.Context, l *limit, group []int32) {
-	switch {
-	case len(group) == 0:
-	case c.broker.cfg.Batch == 1:
-		c.settle(group[0], c.single(ctx, l, c.batch[group[0]]))
-	default:
+// deliver sends message i, in batches with what goes into the same request, and settles what it has sent.
+func (c *call) deliver(ctx context.Context, l *limit, i int32) {
+	cfg := &c.broker.cfg
+	if cfg.Batch == 1 {
+		err := cfg.tooLarge(c.batch[i])
+		if err == nil {
+			err = c.single(ctx, l, c.batch[i])
+		}
+		c.settle(i, err)
+		return
+	}
+	if group := c.gather(i); len(group) > 0 {
 		c.conclude(group, c.several(ctx, l, group))
 	}
 }
