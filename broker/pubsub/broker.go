@@ -132,6 +132,7 @@ func (b *Broker) discard(client *pubsub.TopicAdminClient) {
 
 func (b *Broker) options() []option.ClientOption {
 	options := []option.ClientOption{
+		option.WithGRPCConnectionPool((b.cfg.Requests + perConnection - 1) / perConnection),
 		option.WithGRPCDialOption(grpc.WithConnectParams(grpc.ConnectParams{
 			// An outage's end is to be noticed soon.
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},

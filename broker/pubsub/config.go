@@ -46,7 +46,8 @@ type Config struct {
 	// Options are further options of the client.
 	Options []option.ClientOption
 
-	// Requests bounds how many requests are on their way at a time, of all calls together. Default 64.
+	// Requests bounds how many requests are on their way at a time, of all calls together. There is a connection
+	// for each hundred of them, which is as many as the service takes on one. Default 256.
 	Requests int
 
 	// Timeout is how long a request waits for its answer. Then its outcome is unknown, and its connection
@@ -63,7 +64,8 @@ type Config struct {
 }
 
 const (
-	defaultRequests = 64
+	defaultRequests = 256 // a request has one key, most one message; the more are under way, the less distance costs
+	perConnection   = 100
 	maxRequests     = 1000
 	defaultTimeout  = 10 * time.Second
 )

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/pubsub"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -170,6 +173,50 @@ func TestAnOutageStopsTheCall(t *testing.T) {
 	if len(r.requests) > 8 || longest != 7*time.Second {
 		t.Errorf("%d requests were sent, a pause of %v was asked for", len(r.requests), longest)
 	}
+}
+
+// crowd answers when so many requests have come, over connections that carry a hundred at a time.
+type crowd struct {
+	pubsubpb.UnimplementedPublisherServer
+	want int64
+	come atomic.Int64
+	all  chan struct{}
+}
+
+func (c *crowd) Publish(ctx context.Context, r *pubsubpb.PublishRequest) (*pubsubpb.PublishResponse, error) {
+	if c.come.Add(1) == c.want {
+		close(c.all)
+	}
+	select {
+	case <-c.all:
+		return &pubsubpb.PublishResponse{MessageIds: make([]string, len(r.Messages))}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func TestMoreRequestsAreUnderWayThanAConnectionTakes(t *testing.T) {
+	t.Parallel()
+	c := &crowd{want: 250, all: make(chan struct{})}
+	server := grpc.NewServer(grpc.MaxConcurrentStreams(100))
+	pubsubpb.RegisterPublisherServer(server, c)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := server.Serve(listener); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		server.Stop()
+		serving.Wait()
+	})
+	b := open(t, listener.Addr().String(), pubsub.Config{Timeout: patience})
+	defer b.Close()
+	accepted(t, b.Publish(patient(t), numbered("crowded", int(c.want), int(c.want))))
 }
 
 func TestWhatPubSubRefusesIsRefusedBefore(t *testing.T) {

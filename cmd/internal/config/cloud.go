@@ -58,7 +58,7 @@ func DefaultSNS() SNS {
 
 // DefaultPubSub returns the settings of Pub/Sub that is only named.
 func DefaultPubSub() PubSub {
-	return PubSub{Topic: "{topic}", Requests: 64, Timeout: 10 * time.Second}
+	return PubSub{Topic: "{topic}", Requests: 256, Timeout: 10 * time.Second}
 }
 
 // defaultOfCloud sets v to its default if it is one of the types above, and reports whether it is.
