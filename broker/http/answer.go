@@ -23,7 +23,7 @@ import (
 // request is one POST.
 type request struct {
 	url     *url.URL
-	header  http.Header // becomes post's own
+	header  http.Header // of rounds
 	id      string
 	body    []byte // the transport may go on reading it when the request is over
 	results int    // how many the answer may have; 0 for a single message
@@ -43,7 +43,7 @@ type answer struct {
 var resend = []string{}
 
 // post sends r. An error is unavailable, but for a timeout that only this request has met.
-func (b *Broker) post(ctx context.Context, l *limit, r request) (answer, error) {
+func (b *Broker) post(ctx context.Context, at *rounds, r request) (answer, error) {
 	now := time.Now()
 	webhook.Sign(r.header, b.cfg.Keys, r.id, now, r.body)
 	maps.Copy(r.header, b.cfg.Header)
@@ -52,13 +52,13 @@ func (b *Broker) post(ctx context.Context, l *limit, r request) (answer, error) 
 	}
 
 	began := now.Sub(b.started)
-	limited := l.begin(ctx, b.cfg.Timeout)
-	defer l.end()
+	limited := at.begin(b.cfg.Timeout)
+	defer at.end()
 	req := (&http.Request{Method: http.MethodPost, URL: r.url, Header: r.header, Body: http.NoBody}).WithContext(limited)
-	if len(r.body) > 0 {
-		req.ContentLength = int64(len(r.body))
-		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(r.body)), nil }
-		req.Body = io.NopCloser(bytes.NewReader(r.body))
+	if body := r.body; len(body) > 0 {
+		req.ContentLength = int64(len(body))
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+		req.Body = io.NopCloser(bytes.NewReader(body))
 	}
 	resp, err := b.transport.RoundTrip(req)
 	if err != nil {
@@ -76,7 +76,7 @@ func (b *Broker) post(ctx context.Context, l *limit, r request) (answer, error) 
 	if resp.ContentLength == 0 && r.results == 0 {
 		return a, nil
 	}
-	if a.body, err = readBody(resp.Body, l, r.results); err != nil && r.results > 0 && a.status == http.StatusMultiStatus {
+	if a.body, err = readBody(resp.Body, at, r.results); err != nil && r.results > 0 && a.status == http.StatusMultiStatus {
 		return answer{}, b.unanswered(ctx, limited, began, err)
 	}
 	return a, nil
@@ -84,10 +84,10 @@ func (b *Broker) post(ctx context.Context, l *limit, r request) (answer, error) 
 
 // readBody reads what is needed of an answer's body. The status has been given, so a body that is endless or
 // comes in drops is just not read to its end, upon which its connection is closed.
-func readBody(body io.Reader, l *limit, results int) ([]byte, error) {
+func readBody(body io.Reader, at *rounds, results int) ([]byte, error) {
 	const excerpt, perResult = 4 << 10, 2 << 10
 	if results == 0 {
-		l.shorten(time.Second)
+		at.shorten(time.Second)
 	}
 	most := int64(excerpt + results*perResult)
 	read, err := io.ReadAll(io.LimitReader(body, most+1))

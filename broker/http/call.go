@@ -51,8 +51,8 @@ func newCall(b *Broker, batch []*outbox.Message) *call {
 
 // work sends until every message of the call is settled.
 func (c *call) work(ctx context.Context) {
-	var l limit
-	defer l.close()
+	var at rounds
+	defer at.close()
 	for i := range c.ready {
 		if err := c.mayNotSend(ctx); err != nil {
 			c.settle(i, err)
@@ -60,7 +60,7 @@ func (c *call) work(ctx context.Context) {
 		}
 		select {
 		case c.broker.slots <- struct{}{}:
-			c.deliver(ctx, &l, i)
+			c.deliver(ctx, &at, i)
 			<-c.broker.slots
 		case <-ctx.Done():
 			c.settle(i, outbox.Unavailable(fmt.Errorf("http: not sent: %w", context.Cause(ctx))))
@@ -116,36 +116,33 @@ func (c *call) gather(i int32) []int32 {
 }
 
 // deliver sends message i, in batches with what goes into the same request, and settles what it has sent.
-func (c *call) deliver(ctx context.Context, l *limit, i int32) {
+func (c *call) deliver(ctx context.Context, at *rounds, i int32) {
 	cfg := &c.broker.cfg
 	if cfg.Batch == 1 {
 		err := cfg.tooLarge(c.batch[i])
 		if err == nil {
-			err = c.single(ctx, l, c.batch[i])
+			err = c.single(ctx, at, c.batch[i])
 		}
 		c.settle(i, err)
 		return
 	}
 	if group := c.gather(i); len(group) > 0 {
-		c.conclude(group, c.several(ctx, l, group))
+		c.conclude(group, c.several(ctx, at, group))
 	}
 }
 
-// usualHeaders is as many as fill a map without a second table.
-const usualHeaders = 14
-
 // single sends m by itself.
-func (c *call) single(ctx context.Context, l *limit, m *outbox.Message) error {
+func (c *call) single(ctx context.Context, at *rounds, m *outbox.Message) error {
 	b := c.broker
 	u, err := b.target.url(m)
 	if err != nil {
 		return err
 	}
-	r := request{url: u, header: make(http.Header, usualHeaders), id: m.ID.String()}
+	r := request{url: u, header: at.header(ctx), id: m.ID.String()}
 	if err := b.cfg.fill(&r, m); err != nil {
 		return err
 	}
-	a, err := b.post(ctx, l, r)
+	a, err := b.post(ctx, at, r)
 	if err != nil {
 		return err
 	}
@@ -158,7 +155,7 @@ func (c *call) single(ctx context.Context, l *limit, m *outbox.Message) error {
 // several sends group in one request and returns an outcome for each message of it. When the receiver
 // refuses the request as a whole, for what may be the fault of one message, it is halved until it is known
 // of which.
-func (c *call) several(ctx context.Context, l *limit, group []int32) []error {
+func (c *call) several(ctx context.Context, at *rounds, group []int32) []error {
 	b := c.broker
 	batch := make([]*outbox.Message, len(group))
 	for n, i := range group {
@@ -168,8 +165,10 @@ func (c *call) several(ctx context.Context, l *limit, group []int32) []error {
 	if err := webhook.WriteBatch(&body, batch); err != nil {
 		return repeat(outbox.Permanent(err), len(group))
 	}
-	a, err := b.post(ctx, l, request{
-		url: b.target.fixed, header: http.Header{"Content-Type": {webhook.BatchType}}, id: webhook.BatchID(batch), body: body.Bytes(), results: len(group),
+	header := at.header(ctx)
+	header["Content-Type"] = []string{webhook.BatchType}
+	a, err := b.post(ctx, at, request{
+		url: b.target.fixed, header: header, id: webhook.BatchID(batch), body: body.Bytes(), results: len(group),
 	})
 	if err != nil {
 		return repeat(err, len(group))
@@ -182,14 +181,14 @@ func (c *call) several(ctx context.Context, l *limit, group []int32) []error {
 		return repeat(err, len(group))
 	}
 	half := len(group) / 2
-	first := c.several(ctx, l, group[:half])
+	first := c.several(ctx, at, group[:half])
 	rest := c.withoutBroken(group, first)
 	outcomes := first
 	var second []error
 	if err := c.mayNotSend(ctx); err != nil {
 		second = repeat(err, len(rest))
 	} else if len(rest) > 0 {
-		second = c.several(ctx, l, rest)
+		second = c.several(ctx, at, rest)
 	}
 	for _, i := range group[half:] {
 		if n := slices.Index(rest, i); n >= 0 {
