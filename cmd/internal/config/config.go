@@ -116,7 +116,7 @@ type Kafka struct {
 type TLS struct {
 	Enabled            bool   `json:"enabled" jsonschema:"Whether TLS is used."`
 	CAFile             string `json:"ca_file" jsonschema:"PEM file of the certificate authorities to trust. Empty: those of the system."`
-	CertFile           string `json:"cert_file" jsonschema:"PEM file of the client's certificate."`
+	CertFile           string `json:"cert_file" jsonschema:"PEM file of the client's certificate. It and key_file are read again for each connection, so they may be replaced."`
 	KeyFile            string `json:"key_file" jsonschema:"PEM file of the client's key."`
 	ServerName         string `json:"server_name" jsonschema:"Name that the server's certificate must have. Empty: the host that is connected to."`
 	InsecureSkipVerify bool   `json:"insecure_skip_verify" jsonschema:"Accept any certificate. For tests alone."`
