@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -33,17 +34,35 @@ type KafkaConfig struct {
 	Storage string
 }
 
-// Kafka is a single node, broker and controller in one, without authentication, on 127.0.0.1. Topics are created on
-// first use, with one partition, unless the Settings say otherwise.
+// Kafka is one node, without authentication, on 127.0.0.1: broker and controller in one, or a broker of a
+// [KafkaCluster]. Topics are created on first use, with one partition, unless the Settings say otherwise.
 type Kafka struct {
 	Server
+	node    kafkaNode
+	voter   string // the controller, id@host:port
 	behind  string
 	storage string
 }
 
+// kafkaNode is what a node is in its cluster.
+type kafkaNode struct {
+	id         int
+	role       string
+	controller *Kafka // nil: itself
+}
+
+const (
+	brokerRole     = "broker"
+	controllerRole = "controller"
+)
+
 // StartKafka starts a node and returns when it answers, after 2 to 4 s. The caller must Close it. The error wraps
 // [ErrNotFound] when Kafka or Java isn't installed.
 func StartKafka(ctx context.Context, config KafkaConfig) (*Kafka, error) {
+	return startKafka(ctx, config, kafkaNode{id: 1, role: brokerRole + "," + controllerRole})
+}
+
+func startKafka(ctx context.Context, config KafkaConfig, node kafkaNode) (*Kafka, error) {
 	if err := canStart(); err != nil {
 		return nil, err
 	}
@@ -51,7 +70,7 @@ func StartKafka(ctx context.Context, config KafkaConfig) (*Kafka, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Kafka{storage: config.Storage}
+	k := &Kafka{node: node, storage: config.Storage}
 	k.name = "Kafka " + KafkaVersion
 	k.stopSig = syscall.SIGTERM
 	if k.folder, err = newFolder("kafka", 0); err != nil {
@@ -66,11 +85,15 @@ func StartKafka(ctx context.Context, config KafkaConfig) (*Kafka, error) {
 			onDeath: syscall.SIGKILL,
 		}
 	}
-	k.ready = func(ctx context.Context) error { return kafkaAnswers(ctx, k.addr) }
+	k.ready = k.answersAsNode
 
 	err = os.WriteFile(filepath.Join(k.folder, "log4j2.xml"), []byte(log4j), 0o644)
 	if err == nil {
 		err = k.startFirst(ctx, 3, func(ports []int) error {
+			k.voter = fmt.Sprintf("%d@%s", node.id, loopback(ports[1]))
+			if node.controller != nil {
+				k.voter = node.controller.voter
+			}
 			if config.Front != "" {
 				k.behind = loopback(ports[2])
 			}
@@ -117,15 +140,26 @@ func javaArgs(folder, lib string, bench bool) []string {
 }
 
 func (k *Kafka) serverProperties(ports []int, config KafkaConfig) string {
-	broker, controller := loopback(ports[0]), loopback(ports[1])
+	var listeners, advertised []string
+	if k.node.role != controllerRole {
+		listeners = append(listeners, "PLAINTEXT://"+loopback(ports[0]))
+		advertised = listeners
+	}
+	if k.node.controller == nil {
+		listeners = append(listeners, "CONTROLLER://"+loopback(ports[1]))
+	}
+	if config.Front != "" {
+		listeners = append(listeners, "BEHIND://"+k.behind)
+		advertised = append(slices.Clip(advertised), "BEHIND://"+config.Front)
+	}
 	properties := map[string]string{
-		"process.roles":                                    "broker,controller",
-		"node.id":                                          "1",
-		"controller.quorum.voters":                         "1@" + controller,
+		"process.roles":                                    k.node.role,
+		"node.id":                                          strconv.Itoa(k.node.id),
+		"controller.quorum.voters":                         k.voter,
 		"controller.listener.names":                        "CONTROLLER",
-		"listeners":                                        "PLAINTEXT://" + broker + ",CONTROLLER://" + controller,
-		"advertised.listeners":                             "PLAINTEXT://" + broker,
-		"listener.security.protocol.map":                   "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+		"listeners":                                        strings.Join(listeners, ","),
+		"listener.security.protocol.map":                   "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,BEHIND:PLAINTEXT",
+		"inter.broker.listener.name":                       "PLAINTEXT",
 		"log.dirs":                                         k.data(),
 		"offsets.topic.replication.factor":                 "1",
 		"offsets.topic.num.partitions":                     "4",
@@ -140,11 +174,8 @@ func (k *Kafka) serverProperties(ports []int, config KafkaConfig) string {
 		"broker.session.timeout.ms":    "2000",
 		"broker.heartbeat.interval.ms": "400",
 	}
-	if config.Front != "" {
-		properties["listeners"] += ",BEHIND://" + k.behind
-		properties["advertised.listeners"] += ",BEHIND://" + config.Front
-		properties["listener.security.protocol.map"] += ",BEHIND:PLAINTEXT"
-		properties["inter.broker.listener.name"] = "PLAINTEXT"
+	if len(advertised) > 0 {
+		properties["advertised.listeners"] = strings.Join(advertised, ",")
 	}
 	maps.Copy(properties, config.Settings)
 	var lines strings.Builder
@@ -160,41 +191,71 @@ func (k *Kafka) format(ctx context.Context, java, lib string) error {
 	if _, err := os.Stat(k.data()); err == nil {
 		return nil
 	}
-	return fromTemplate("kafka-"+KafkaVersion, k.data(), 0, func() error {
+	name := "kafka-" + KafkaVersion
+	if k.node.id != 1 {
+		name += "-node-" + strconv.Itoa(k.node.id) // which has an identity of its own
+	}
+	return fromTemplate(name, k.data(), 0, func() error {
 		return runToEnd(ctx, java, slices.Concat(javaArgs(k.folder, lib, false),
 			[]string{"kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", k.properties()}), os.Environ(), 0)
 	})
 }
 
-// kafkaAnswers asks for the metadata of the cluster and returns nil if it has a broker and a controller.
-func kafkaAnswers(ctx context.Context, addr string) error {
-	const metadata, version = 3, 1
-	// Header: key, version, correlation id, client id. Body: an empty list of topics.
-	request := binary.BigEndian.AppendUint16(nil, metadata)
-	request = binary.BigEndian.AppendUint16(request, version)
-	request = binary.BigEndian.AppendUint32(request, 1)
-	request = binary.BigEndian.AppendUint16(request, uint16(len("servers")))
-	request = append(request, "servers"...)
-	request = binary.BigEndian.AppendUint32(request, 0)
-	response, err := kafkaCall(ctx, addr, request)
-	if err != nil {
+// answersAsNode returns nil if the cluster counts the node among its brokers; if it is no broker, when it listens.
+func (k *Kafka) answersAsNode(ctx context.Context) error {
+	if k.node.role == controllerRole {
+		_, controller, _ := strings.Cut(k.voter, "@")
+		const apiVersions = 18
+		_, err := kafkaCall(ctx, controller, kafkaRequest(apiVersions, 0))
 		return err
+	}
+	brokers, err := kafkaBrokers(ctx, k.addr)
+	if err == nil && !slices.Contains(brokers, int32(k.node.id)) {
+		err = fmt.Errorf("the brokers are %d, and it is %d", brokers, k.node.id)
+	}
+	return err
+}
+
+// kafkaAnswers returns nil if the cluster has a broker and a controller.
+func kafkaAnswers(ctx context.Context, addr string) error {
+	_, err := kafkaBrokers(ctx, addr)
+	return err
+}
+
+// kafkaBrokers asks for the metadata of the cluster and returns the ids of its brokers: one at least, and there is
+// a controller.
+func kafkaBrokers(ctx context.Context, addr string) ([]int32, error) {
+	const metadata, version = 3, 1
+	// Body: an empty list of topics.
+	response, err := kafkaCall(ctx, addr, binary.BigEndian.AppendUint32(kafkaRequest(metadata, version), 0))
+	if err != nil {
+		return nil, err
 	}
 	// Correlation id; brokers: a number, and of each id, host, port, rack; the controller's id.
 	r := kafkaReader{rest: response}
 	r.int32()
-	brokers := r.int32()
-	for i := int32(0); i < brokers && !r.short; i++ {
-		r.int32()
+	n := r.int32()
+	var brokers []int32
+	for i := int32(0); i < n && !r.short; i++ {
+		brokers = append(brokers, r.int32())
 		r.string()
 		r.int32()
 		r.string()
 	}
 	controller := r.int32()
-	if r.short || brokers < 1 || controller < 0 {
-		return fmt.Errorf("Kafka at %s has %d brokers and controller %d", addr, brokers, controller)
+	if r.short || n < 1 || controller < 0 {
+		return nil, fmt.Errorf("Kafka at %s has %d brokers and controller %d", addr, n, controller)
 	}
-	return nil
+	return brokers, nil
+}
+
+// kafkaRequest returns the header of a request: key, version, correlation id, client id.
+func kafkaRequest(key, version uint16) []byte {
+	request := binary.BigEndian.AppendUint16(nil, key)
+	request = binary.BigEndian.AppendUint16(request, version)
+	request = binary.BigEndian.AppendUint32(request, 1)
+	request = binary.BigEndian.AppendUint16(request, uint16(len("servers")))
+	return append(request, "servers"...)
 }
 
 // kafkaCall sends one request and returns the response, each without its length.

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -334,6 +335,29 @@ func TestKafkaAnswersAndComesBack(t *testing.T) {
 	eventually(t, "it is stopped", func() bool { return state(t, k.process.pid) == "T" })
 	must(t, k.Thaw())
 	must(t, kafkaAnswers(t.Context(), k.Addr()))
+}
+
+func TestAClusterOfKafkaGoesOnWithoutOneOfItsBrokers(t *testing.T) {
+	t.Parallel()
+	c := OwnKafkaCluster(t)
+	eventually(t, "it has all brokers", func() bool { return len(c.counted(t, 0)) == clusterBrokers })
+	must(t, c.Brokers[1].Kill9())
+	eventually(t, "the others miss it", func() bool { return len(c.counted(t, 0)) == clusterBrokers-1 })
+	must(t, c.Brokers[1].Restart(t.Context()))
+	if ids := c.counted(t, 1); !slices.Contains(ids, 2) {
+		t.Errorf("after its return the brokers are %d", ids)
+	}
+	if n := len(strings.Split(c.Addr(), ",")); n != clusterBrokers {
+		t.Errorf("%d addresses: %s", n, c.Addr())
+	}
+}
+
+// counted returns the brokers that one of them knows of.
+func (c *KafkaCluster) counted(t *testing.T, asked int) []int32 {
+	t.Helper()
+	ids, err := kafkaBrokers(t.Context(), c.Brokers[asked].Addr())
+	must(t, err)
+	return ids
 }
 
 // kafkaAPIVersions returns the highest version of each API, by key.

@@ -129,6 +129,15 @@ func OwnKafka(t testing.TB, config ...KafkaConfig) *Kafka {
 	return own(t, k, err)
 }
 
+// OwnKafkaCluster returns a cluster that is the test's alone. It is started even if the environment has an address. It is
+// closed at the end of the test. At most one config is given.
+func OwnKafkaCluster(t testing.TB, config ...KafkaConfig) *KafkaCluster {
+	t.Helper()
+	skipShort(t)
+	c, err := StartKafkaCluster(t.Context(), only(t, config))
+	return own(t, c, err)
+}
+
 // OwnNATS returns a server that is the test's alone, to be killed and frozen. It is started even if the environment has
 // an address. It is closed at the end of the test.
 func OwnNATS(t testing.TB) *NATS {

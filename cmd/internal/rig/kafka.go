@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -12,9 +13,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// KafkaTopic is a topic with three partitions.
+// KafkaTopic is a topic with three partitions, and as many replicas as the cluster's default says.
 type KafkaTopic struct {
-	Addr  string // of the broker itself
+	Addr  string // of the broker itself; several with commas
 	Topic string
 
 	// ExactlyOnce delivers in transactions, and reads what was committed.
@@ -26,14 +27,17 @@ var _ Target = KafkaTopic{}
 const partitions = 3
 
 func (t KafkaTopic) YAML(addr string) string {
+	brokers := `"` + strings.ReplaceAll(addr, ",", `", "`) + `"`
 	if t.ExactlyOnce {
-		return fmt.Sprintf("{kafka: {brokers: [%q], exactly_once: true, create_topics: true}}", addr)
+		return fmt.Sprintf("{kafka: {brokers: [%s], exactly_once: true, create_topics: true}}", brokers)
 	}
-	return fmt.Sprintf("{kafka: {brokers: [%q]}}", addr)
+	return fmt.Sprintf("{kafka: {brokers: [%s]}}", brokers)
 }
 
+func (t KafkaTopic) seeds() kgo.Opt { return kgo.SeedBrokers(strings.Split(t.Addr, ",")...) }
+
 func (t KafkaTopic) with(do func(*kadm.Client) error) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(t.Addr))
+	client, err := kgo.NewClient(t.seeds())
 	if err != nil {
 		return err
 	}
@@ -46,7 +50,7 @@ func (t KafkaTopic) Create(ctx context.Context) error {
 	limit := strconv.Itoa(MaxMessage)
 	return t.with(func(admin *kadm.Client) error {
 		for {
-			_, err := admin.CreateTopic(ctx, partitions, 1, map[string]*string{"max.message.bytes": &limit}, t.Topic)
+			_, err := admin.CreateTopic(ctx, partitions, -1, map[string]*string{"max.message.bytes": &limit}, t.Topic)
 			if !errors.Is(err, kerr.TopicAlreadyExists) && !errors.Is(err, kerr.NotController) {
 				return err
 			}
@@ -110,8 +114,24 @@ func (t KafkaTopic) Answers(ctx context.Context) error {
 	})
 }
 
+// InSync returns nil if every replica of every partition of the cluster, the server's own topics included, is in sync.
+func (t KafkaTopic) InSync(ctx context.Context) error {
+	return t.with(func(admin *kadm.Client) error {
+		topics, err := admin.ListTopicsWithInternal(ctx)
+		if err == nil {
+			err = topics.Error()
+		}
+		topics.EachPartition(func(p kadm.PartitionDetail) {
+			if len(p.ISR) < len(p.Replicas) || p.Leader < 0 {
+				err = errors.Join(err, fmt.Errorf("partition %d of %s: leader %d, replicas %d, in sync %d", p.Partition, p.Topic, p.Leader, p.Replicas, p.ISR))
+			}
+		})
+		return err
+	})
+}
+
 func (t KafkaTopic) Read(ctx context.Context) (Reader, error) {
-	options := []kgo.Opt{kgo.SeedBrokers(t.Addr), kgo.ConsumeTopics(t.Topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+	options := []kgo.Opt{t.seeds(), kgo.ConsumeTopics(t.Topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMaxWait(pollTime)}
 	if t.ExactlyOnce {
 		// The records that end transactions have offsets too, and the last one may be such.
