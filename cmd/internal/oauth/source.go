@@ -51,8 +51,11 @@ const (
 	// unlimited is how long a token is kept of which the server doesn't say when it expires.
 	unlimited = time.Minute
 
-	// mostMargin bounds the fifth of a token's life that is left when it is renewed.
-	mostMargin = 5 * time.Minute
+	// leastMargin and mostMargin bound the fifth of a token's life that is left when it is renewed. A session with Kafka is
+	// no longer than its token, the client library renews it a second before its end, and Kafka refuses to do that
+	// (ILLEGAL_SASL_STATE) within a second of the last time: so a session must have more than 2 s.
+	leastMargin = 3 * time.Second
+	mostMargin  = 5 * time.Minute
 )
 
 // Source is a source of tokens. It may be used by several goroutines, and holds nothing that must be closed.
@@ -116,8 +119,8 @@ func New(cfg Config) (*Source, error) {
 	}, nil
 }
 
-// Token returns a token that is good for a while: a fifth of its life, or 5 minutes, before it expires, a new one is
-// fetched. If that fails, the old one is used until it expires. Every error is an unavailable one, since it says
+// Token returns a token that is good for a while: a fifth of its life, but 3 s at least and 5 minutes at most, before it
+// expires, a new one is fetched. If that fails, the old one is used until it expires. Every error is an unavailable one, since it says
 // nothing about a message, and stays for a second.
 func (s *Source) Token(ctx context.Context) (string, error) {
 	if token, err, ok := s.remembered(); ok {
@@ -173,7 +176,8 @@ func (s *Source) remember(token *oauth2.Token, err error) (string, error) {
 	if !token.Expiry.IsZero() {
 		life := token.Expiry.Sub(now)
 		s.known.expires = token.Expiry
-		s.known.renew = token.Expiry.Add(-min(life/5, mostMargin))
+		margin := max(life/5, min(leastMargin, life/2))
+		s.known.renew = token.Expiry.Add(-min(margin, mostMargin))
 	}
 	return s.known.token, nil
 }

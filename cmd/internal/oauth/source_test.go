@@ -113,6 +113,17 @@ func TestATokenIsKeptAndRenewedBeforeItExpires(t *testing.T) {
 	wantToken(t, s, "token-2")
 }
 
+func TestATokenOfAShortLifeIsRenewedWhileASessionCanBegin(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t, (*httptest.Server).Start, grants(10))
+	s, c := newSource(t, a.URL, Config{})
+	wantToken(t, s, "token-1")
+	c.pass(6500 * time.Millisecond)
+	wantToken(t, s, "token-1")
+	c.pass(time.Second)
+	wantToken(t, s, "token-2")
+}
+
 func TestATokenWhoseLifeIsUnknownIsKeptForAMinute(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t, (*httptest.Server).Start, grants(0))
