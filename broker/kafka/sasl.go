@@ -23,7 +23,9 @@ type SASL struct {
 	Password string
 
 	// Token returns the token for OAUTHBEARER. It is called for every connection, and again before a
-	// session ends whose length the server limits, by several goroutines.
+	// session ends whose length the server limits, by several goroutines. A token should have 3 s to live or more:
+	// Kafka refuses sessions that have to be renewed within a second of their beginning (ILLEGAL_SASL_STATE), and a
+	// session is renewed a second before its token expires.
 	Token func(ctx context.Context) (string, error)
 
 	// Extensions are sent with the token, as some services ask for: logicalCluster, identityPoolId.
