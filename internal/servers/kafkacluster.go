@@ -31,6 +31,9 @@ func StartKafkaCluster(ctx context.Context, config KafkaConfig) (*KafkaCluster, 
 		"offsets.topic.replication.factor":         "3",
 		"transaction.state.log.replication.factor": "3",
 		"transaction.state.log.min.isr":            "2",
+		// A broker that is only slow, on a busy machine, must not be taken for a dead one: then all three may be.
+		"broker.session.timeout.ms":    "6000",
+		"broker.heartbeat.interval.ms": "1000",
 	}
 	maps.Copy(settings, config.Settings)
 	config.Settings = settings
