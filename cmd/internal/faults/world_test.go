@@ -93,7 +93,10 @@ func newWorld(t *testing.T, broker func(*testing.T) destination) *world {
 	if testing.Short() {
 		t.Skip("needs real servers: run make test")
 	}
-	return &world{t: t, pg: servers.OwnPostgres(t), broker: broker(t)}
+	w := &world{t: t, pg: servers.OwnPostgres(t), broker: broker(t)}
+	_, err := binary() // now: a build on a busy machine takes minutes, in which a load would pile up
+	w.must(err)
+	return w
 }
 
 // write begins a load of four writers, each with a pause between its transactions.
