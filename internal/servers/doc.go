@@ -1,5 +1,6 @@
 // Package servers runs real servers as child processes: PostgreSQL, Kafka and NATS, for tests, for the demo and for
-// benchmarks. Each may be stopped, killed, frozen and restarted on the same port with the same data.
+// benchmarks. Each may be stopped, killed, frozen and restarted on the same port with the same data. A Kafka is a single node, or
+// three brokers with a controller of their own (KafkaCluster).
 //
 // # Where a server comes from
 //
