@@ -98,7 +98,7 @@ bench-strategies: build peers servers ## Measure all strategies beside what the 
 
 ROUNDS ?= 7
 .PHONY: bench-brokers
-bench-brokers: servers ## Each broker's adapter beside the barest loop on the same library (ROUNDS of 1.8 s each, two minutes in all)
+bench-brokers: servers ## Each broker's adapter beside the barest loop on the same library (ROUNDS of 1.8 s each, three minutes in all)
 	$(GO) run ./cmd/internal/brokerbench -rounds $(ROUNDS) $(BROKERS)
 
 .PHONY: mutants
