@@ -28,7 +28,7 @@ type SnapshotConfig struct {
 	// Default 3 s.
 	Lease time.Duration
 
-	// PollBusy is the pause between polls while messages come and for ten such pauses after, PollIdle the
+	// PollBusy is the pause between polls while messages come and for 25 such pauses after, PollIdle the
 	// longest one: from then on each empty poll makes the pause a quarter longer. PollBusy is about what
 	// polling adds to a message's latency. Defaults 1 ms and 100 ms.
 	PollBusy time.Duration

@@ -414,7 +414,7 @@ func (s *snapshotSession) observe(messages, bytes int) {
 
 // busyFor is for how many pauses of PollBusy a session goes on looking that often after it found something:
 // messages that come a few milliseconds apart are worth it, and an idle database is left alone.
-const busyFor = 10
+const busyFor = 25
 
 // schedule sets the time of the next poll.
 func (s *snapshotSession) schedule(found bool) {
