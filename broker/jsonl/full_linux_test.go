@@ -17,7 +17,8 @@ func TestARealFullDiskIsUnavailableUntilThereIsRoom(t *testing.T) {
 		t.Skipf("mounting a small disk needs root: %v; TestAFullDiskLeavesTheFileAsItWas covers the logic", err)
 	}
 	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
+		// A process that another test is just starting has the file open for a moment.
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})
