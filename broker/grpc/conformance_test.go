@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc"
+	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
@@ -53,14 +54,14 @@ func TestConformanceUnderFaults(t *testing.T) {
 	for name, unary := range map[string]bool{"stream": false, "unary": true} {
 		t.Run(name, func(t *testing.T) {
 			relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
-				p := startProcess(t)
+				p := testnet.StartReceiver(t)
 				return relaytest.BrokerHarness{
-					Open:   open(p.address, grpc.Config{Unary: unary, AckTimeout: 2 * time.Second}),
+					Open:   open(p.Address, grpc.Config{Unary: unary, AckTimeout: 2 * time.Second}),
 					Topics: [2]string{"a", "b"},
-					Read:   p.read,
+					Read:   func(context.Context) ([]outbox.Message, error) { return received(p.File) },
 					Faults: &relaytest.BrokerFaults{
-						Kill: p.kill, Restart: p.start,
-						Freeze: p.freeze, Thaw: p.thaw,
+						Kill: p.Kill, Restart: p.Start,
+						Freeze: p.Freeze, Thaw: p.Thaw,
 					},
 				}
 			})

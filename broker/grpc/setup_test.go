@@ -9,29 +9,24 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"go.uber.org/goleak"
 	grpcgo "google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-// serve makes the test program a server of its own, which can be killed and frozen.
-const serve = "OUTBOX_TEST_RECEIVER"
-
 func TestMain(m *testing.M) {
-	if address := os.Getenv(serve); address != "" {
-		fmt.Fprintln(os.Stderr, runServer(address, os.Getenv(serve+"_FILE")))
+	if address, file, is := testnet.AsReceiver(); is {
+		fmt.Fprintln(os.Stderr, runServer(address, file))
 		os.Exit(1)
 	}
 	code := m.Run()
@@ -73,79 +68,9 @@ func runServer(address, path string) error {
 	return s.Serve(listener)
 }
 
-// process is a server in a process of its own.
-type process struct {
-	t       *testing.T
-	address string
-	file    string
-	cmd     *exec.Cmd
-}
-
-func startProcess(t *testing.T) *process {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &process{t: t, address: listener.Addr().String(), file: filepath.Join(t.TempDir(), "received")}
-	listener.Close()
-	if err := p.start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.kill() })
-	return p
-}
-
-func (p *process) start() error {
-	p.cmd = exec.Command(os.Args[0])
-	p.cmd.Env = append(os.Environ(), serve+"="+p.address, serve+"_FILE="+p.file)
-	p.cmd.Stderr = os.Stderr
-	if err := p.cmd.Start(); err != nil {
-		return err
-	}
-	deadline := time.Now().Add(patience)
-	for {
-		conn, err := net.Dial("tcp", p.address)
-		if err == nil {
-			return conn.Close()
-		}
-		if time.Now().After(deadline) {
-			return err
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
-func (p *process) kill() error {
-	_ = p.cmd.Process.Kill() // it may be dead already
-	_ = p.cmd.Wait()
-	return nil
-}
-
-// freeze returns when the process has stopped: it runs for a while after the signal was sent.
-func (p *process) freeze() error {
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		return err
-	}
-	var status syscall.WaitStatus
-	for {
-		_, err := syscall.Wait4(p.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
-		switch {
-		case err == syscall.EINTR:
-		case err != nil:
-			return err
-		case !status.Stopped():
-			return fmt.Errorf("the server ended instead of stopping: %v", status)
-		default:
-			return nil
-		}
-	}
-}
-
-func (p *process) thaw() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
-
-func (p *process) read(context.Context) ([]outbox.Message, error) {
-	data, err := os.ReadFile(p.file)
+// received returns what a receiver has written into its file.
+func received(file string) ([]outbox.Message, error) {
+	data, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	webhooks "github.com/pgoutbox/outbox/broker/http"
+	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 	"github.com/pgoutbox/outbox/webhook"
@@ -56,15 +57,15 @@ func TestConformanceUnderFaults(t *testing.T) {
 	for name, batch := range map[string]int{"single": 1, "batches": 50} {
 		t.Run(name, func(t *testing.T) {
 			relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
-				p := startProcess(t)
+				p := testnet.StartReceiver(t)
 				return relaytest.BrokerHarness{
-					Open:   open("http://"+p.address, webhooks.Config{Batch: batch, Timeout: 2 * time.Second}),
+					Open:   open("http://"+p.Address, webhooks.Config{Batch: batch, Timeout: 2 * time.Second}),
 					Topics: [2]string{"a", "b"},
-					Read:   p.read,
+					Read:   func(context.Context) ([]outbox.Message, error) { return received(p.File) },
 					Slow:   batch == 1,
 					Faults: &relaytest.BrokerFaults{
-						Kill: p.kill, Restart: p.start,
-						Freeze: p.freeze, Thaw: p.thaw,
+						Kill: p.Kill, Restart: p.Start,
+						Freeze: p.Freeze, Thaw: p.Thaw,
 					},
 				}
 			})

@@ -1,5 +1,5 @@
 // Package testnet is the network of the brokers' tests: a proxy between client and server that is far away, stands
-// still, loses answers, or breaks.
+// still, loses answers, or breaks; and receivers in processes of their own.
 package testnet
 
 import (
