@@ -3,63 +3,14 @@ package polling
 import (
 	"context"
 	"log/slog"
-	"net"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
-
-// deafConn is a connection that can die without a word: it stays open, and nothing arrives any more.
-type deafConn struct {
-	net.Conn
-	deaf atomic.Bool
-}
-
-func (c *deafConn) Read(b []byte) (int, error) {
-	for {
-		n, err := c.Conn.Read(b)
-		if err != nil || !c.deaf.Load() {
-			return n, err
-		}
-	}
-}
-
-// line makes connections that can die.
-type line struct {
-	mu    sync.Mutex
-	conns []*deafConn
-}
-
-func (l *line) through(cfg *pgx.ConnConfig) *pgx.ConnConfig {
-	dial := cfg.DialFunc
-	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dial(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		c := &deafConn{Conn: conn}
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.conns = append(l.conns, c)
-		return c, nil
-	}
-	return cfg
-}
-
-// die lets all connections die that there are, and returns how many.
-func (l *line) die() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range l.conns {
-		c.deaf.Store(true)
-	}
-	return len(l.conns)
-}
 
 // signal is a log whose first line is waited for.
 type signal chan struct{}
@@ -80,9 +31,9 @@ func TestAStandbyWhoseConnectionDiedTakesOverAllTheSame(t *testing.T) {
 	db := newDatabase(t)
 	owner := acquire(t, db.source("d", SnapshotConfig{Lease: time.Minute})) // so that it has it until it gives it back
 
-	var bad line
+	var bad testdb.Line
 	standing := make(signal, 1)
-	standby, err := NewSnapshot(bad.through(db.Config()), "d", SnapshotConfig{Lease: time.Second, Logger: slog.New(standing)})
+	standby, err := NewSnapshot(bad.Through(t, db.Config()), "d", SnapshotConfig{Lease: time.Second, Logger: slog.New(standing)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +52,7 @@ func TestAStandbyWhoseConnectionDiedTakesOverAllTheSame(t *testing.T) {
 		}
 	}()
 	<-standing
-	if bad.die() == 0 {
+	if bad.Die() == 0 {
 		t.Fatal("the standby has no connection that could die")
 	}
 	if err := owner.Close(t.Context()); err != nil {

@@ -1,0 +1,72 @@
+package testdb
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Line makes connections that can die without a word, as when the machine at their end vanishes: the server sees them
+// open, nothing is sent any more, not even that they are closed, and so nothing is answered.
+type Line struct {
+	mu    sync.Mutex
+	conns []*mortalConn
+}
+
+type mortalConn struct {
+	net.Conn
+	dead atomic.Bool
+}
+
+func (c *mortalConn) Write(b []byte) (int, error) {
+	if c.dead.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *mortalConn) Close() error {
+	if c.dead.Load() {
+		return c.SetReadDeadline(time.Unix(1, 0)) // for whoever reads here
+	}
+	return c.Conn.Close()
+}
+
+// Through has cfg connect by way of the line, and returns it. The connections are closed at the end of the test.
+func (l *Line) Through(t *testing.T, cfg *pgx.ConnConfig) *pgx.ConnConfig {
+	dial := cfg.DialFunc
+	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		c := &mortalConn{Conn: conn}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.conns = append(l.conns, c)
+		return c, nil
+	}
+	t.Cleanup(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, c := range l.conns {
+			_ = c.Conn.Close()
+		}
+	})
+	return cfg
+}
+
+// Die lets all connections die that there are, and returns how many.
+func (l *Line) Die() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.conns {
+		c.dead.Store(true)
+	}
+	return len(l.conns)
+}
