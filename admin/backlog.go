@@ -117,33 +117,36 @@ func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
 }
 
 // What is pending for a cursor: visible to this query, not in prev, and not at or before last_id in the
-// oldest window. Four disjoint parts, each a range of the index (xid, id); with no open window, prev
+// oldest window. Four disjoint parts, each a range of the index (xid, id, shard); with no open window, prev
 // stands for it and the first two are empty.
 //
-// $1 prev, $2 the oldest window, $3 last_id in it, $4 shard group, $5 shard groups.
+// $1 prev, $2 the oldest window, $3 last_id in it, $4 and $5 the first and last shard.
 const pendingParts = `
 	(SELECT xid, id, segment FROM outbox.messages -- of the window's range, not passed
 	 WHERE xid >= pg_snapshot_xmax($1::pg_snapshot) AND xid < pg_snapshot_xmax($2::pg_snapshot) AND id > $3::bigint
-	   AND ($5::int = 1 OR mod(shard, $5) = $4::int) %[1]s)
+	   AND shard BETWEEN $4::smallint AND $5::smallint %[1]s)
 	UNION ALL
 	(SELECT xid, id, segment FROM outbox.messages -- of its range, committed after it
 	 WHERE xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip($2::pg_snapshot) x WHERE x >= pg_snapshot_xmax($1::pg_snapshot)))
-	   AND id <= $3::bigint AND ($5::int = 1 OR mod(shard, $5) = $4::int) %[1]s)
+	   AND id <= $3::bigint AND shard BETWEEN $4::smallint AND $5::smallint %[1]s)
 	UNION ALL
 	(SELECT xid, id, segment FROM outbox.messages -- begun after it
-	 WHERE xid >= pg_snapshot_xmax($2::pg_snapshot) AND ($5::int = 1 OR mod(shard, $5) = $4::int) %[1]s)
+	 WHERE xid >= pg_snapshot_xmax($2::pg_snapshot) AND shard BETWEEN $4::smallint AND $5::smallint %[1]s)
 	UNION ALL
 	(SELECT xid, id, segment FROM outbox.messages -- open when prev was taken
 	 WHERE xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip($1::pg_snapshot) x))
 	   AND NOT (id <= $3::bigint AND pg_visible_in_snapshot(xid, $2::pg_snapshot))
-	   AND ($5::int = 1 OR mod(shard, $5) = $4::int) %[1]s)`
+	   AND shard BETWEEN $4::smallint AND $5::smallint %[1]s)`
 
 // reading is sql over the table that the cursor's destination reads.
 func (c *cursor) reading(sql string) string {
 	return strings.ReplaceAll(sql, schema.OutboxMessages, schema.MessagesOf(c.Destination))
 }
 
-func (c *cursor) args() []any { return []any{c.Prev, c.First, c.LastID, c.Group, c.Groups} }
+func (c *cursor) args() []any {
+	first, last := schema.Shards(c.Group, c.Groups)
+	return []any{c.Prev, c.First, c.LastID, first, last}
+}
 
 // backlog counts up to countLimit and estimates by ids beyond: rolled back transactions leave gaps, so
 // that the estimate is rather too high.

@@ -12,6 +12,16 @@ const (
 	InboxMessages  = "outbox.inbox_messages"
 )
 
+// ShardCount is how many shards there are: a message's is a number below.
+const ShardCount = 64
+
+// Shards returns the first and the last shard of a shard group. Groups are neighbouring shards, so that the index finds
+// them.
+func Shards(group, groups int) (first, last int) {
+	begin := func(group int) int { return (group*ShardCount + groups - 1) / groups }
+	return begin(group), begin(group+1) - 1
+}
+
 // MessagesOf returns the table that a destination reads.
 func MessagesOf(destination string) string {
 	if strings.HasPrefix(destination, InboxPrefix) {

@@ -20,6 +20,7 @@ type backlog struct {
 	after int64   // everything up to here has been returned
 	asked int64   // and everything up to here has been asked for
 	step  int64   // ids that the next page spans
+	byID  bool    // the next page was asked for before, and there was more than fits
 
 	pages *pages // nil before the first page and after the last
 }
@@ -124,25 +125,40 @@ func (b *backlog) answer(life context.Context, r *reader, limit, maxBytes int) (
 	if err != nil {
 		return nil, err
 	}
-	n := len(pg.deliveries)
+	switch {
+	case !cut:
+		b.after, b.byID = q.through, false
+		b.widen(q, len(pg.deliveries))
+	case q.byID:
+		b.after, b.byID = pg.deliveries[len(pg.deliveries)-1].Position, false
+		b.step /= 2
+	default:
+		// Any of them may be missing, so it is asked for again.
+		r.pool.put(pg)
+		pg, b.byID = r.pool.get(), true
+		b.after = q.after
+	}
 	if cut {
 		// What was asked for lies behind what is missing.
-		b.after = pg.deliveries[n-1].Position
 		b.asked = b.after
-		b.step /= 2
 		if err := b.pages.discard(); err != nil {
 			return pg, err
-		}
-	} else {
-		b.after = q.through
-		if n < q.limit*2/5 {
-			b.step = min(2*b.step, 1<<40)
 		}
 	}
 	if b.done() {
 		return pg, b.close()
 	}
 	return pg, b.ask(limit)
+}
+
+// widen makes the next pages span more ids if n messages are few for q.
+func (b *backlog) widen(q pageQuery, n int) {
+	want := q.limit * 4 / 5
+	if n >= want*3/4 {
+		return
+	}
+	span := (q.through - q.after) * int64(want) / int64(max(n, 1))
+	b.step = min(max(b.step, span), 2*b.step, 1<<40)
 }
 
 // close lets others use the connection.
@@ -156,7 +172,11 @@ func (b *backlog) close() (err error) {
 
 // ask asks for pages of at most limit messages after those that were asked for.
 func (b *backlog) ask(limit int) error {
-	for len(b.pages.asked) < askedAhead && b.asked < b.last {
+	ahead := askedAhead
+	if b.byID {
+		ahead = 1 // for where the next one begins depends on it
+	}
+	for len(b.pages.asked) < ahead && b.asked < b.last {
 		after := b.asked
 		if len(b.ahead) > 0 && !slices.ContainsFunc(b.open, func(c chunk) bool { return c.ids.last > after }) {
 			after = max(after, b.ahead[0].ids.first-1)
@@ -168,7 +188,7 @@ func (b *backlog) ask(limit int) error {
 			b.ahead = b.ahead[1:]
 		}
 		slices.SortFunc(b.open, func(x, y chunk) int { return cmp.Compare(x.xids.lo, y.xids.lo) })
-		if err := b.pages.ask(&b.next, b.ranges(after, b.asked), pageQuery{after, b.asked, limit}); err != nil {
+		if err := b.pages.ask(&b.next, b.ranges(after, b.asked), pageQuery{after, b.asked, limit, b.byID}); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // SnapshotConfig tunes a [Snapshot]. The zero value means the stated defaults.
@@ -50,9 +52,6 @@ const (
 	defaultLease = 3 * time.Second
 	minLease     = 100 * time.Millisecond
 
-	// maxShards is the number of virtual partitions that the schema spreads keys over.
-	maxShards = 64
-
 	// hangUpTimeout bounds the farewell on a connection that is closed.
 	hangUpTimeout = 2 * time.Second
 )
@@ -86,7 +85,7 @@ func (c SnapshotConfig) withDefaults(conn *pgx.ConnConfig, destination string) (
 	}
 	need(conn != nil, "there is no connection config")
 	need(destination != "", "the destination has no name")
-	need(c.Groups >= 1 && c.Groups <= maxShards, "Groups is %d, it must be 1 to %d", c.Groups, maxShards)
+	need(c.Groups >= 1 && c.Groups <= schema.ShardCount, "Groups is %d, it must be 1 to %d", c.Groups, schema.ShardCount)
 	need(c.Group >= 0 && c.Group < max(c.Groups, 1), "Group is %d, it must be 0 to %d", c.Group, c.Groups-1)
 	need(c.Lease >= minLease, "Lease is %v, it must be at least %v", c.Lease, minLease)
 	need(c.PollBusy > 0 && c.PollIdle >= c.PollBusy, "PollBusy is %v and PollIdle is %v, they must be positive and PollIdle not the shorter one", c.PollBusy, c.PollIdle)

@@ -31,7 +31,7 @@ WITH RECURSIVE heads AS (
 	) n
 )
 SELECT lane, shard::integer, ` + waitSQL + ` FROM heads
-WHERE shard % $3::integer = $2::integer LIMIT $4`
+WHERE shard BETWEEN $2::smallint AND $3::smallint LIMIT $4`
 
 // waitSQL is how long a hold has to wait, in microseconds, and whether it waits for an operator.
 const waitSQL = `CASE WHEN isfinite(retry_at) THEN (extract(epoch FROM retry_at - clock_timestamp()) * 1000000)::bigint END,
@@ -39,7 +39,8 @@ const waitSQL = `CASE WHEN isfinite(retry_at) THEN (extract(epoch FROM retry_at 
 
 func heldLanes(ctx context.Context, conn *pgx.Conn, destination string, group, groups, limit int) ([]relay.HeldLane, error) {
 	now := time.Now()
-	rows, err := conn.Query(ctx, heldLanesSQL, destination, group, groups, limit)
+	first, last := schema.Shards(group, groups)
+	rows, err := conn.Query(ctx, heldLanesSQL, destination, first, last, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list held lanes: %w", err)
 	}

@@ -1,10 +1,12 @@
 package polling
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +22,7 @@ type page struct {
 	deliveries []relay.Delivery
 	headers    []outbox.Header
 	arena      arena
+	moves      []move // of sort
 
 	users atomic.Int32 // batches that were not recycled, and one while there are more to come
 }
@@ -60,6 +63,37 @@ func (pg *page) reset() {
 	clear(pg.headers)
 	pg.deliveries, pg.headers = pg.deliveries[:0], pg.headers[:0]
 	pg.arena.reset()
+}
+
+// move says where the delivery with a position lies.
+type move struct {
+	position int64
+	from     int
+}
+
+// sort orders the deliveries by position. Numbers are sorted, and then each delivery is moved once: a delivery is as
+// large as twenty numbers, and holds pointers.
+func (pg *page) sort() {
+	ds := pg.deliveries
+	moves := slices.Grow(pg.moves[:0], len(ds))
+	for i := range ds {
+		moves = append(moves, move{ds[i].Position, i})
+	}
+	pg.moves = moves
+	slices.SortFunc(moves, func(a, b move) int { return cmp.Compare(a.position, b.position) })
+	// They form cycles, and each cycle needs one delivery aside.
+	for i := range moves {
+		if moves[i].from == i {
+			continue
+		}
+		aside, to := ds[i], i
+		for moves[to].from != i {
+			from := moves[to].from
+			ds[to], moves[to].from = ds[from], to
+			to = from
+		}
+		ds[to], moves[to].from = aside, to
+	}
 }
 
 // arena hands out bytes of a few large blocks. What it has handed out stays where it is until reset.

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
 )
 
 func TestAnArenaHandsOutBytesThatStayUntilItIsReset(t *testing.T) {
@@ -31,6 +34,32 @@ func TestAnArenaHandsOutBytesThatStayUntilItIsReset(t *testing.T) {
 		a.reset()
 		if a.bytes != 0 || len(a.block) != 0 || cap(a.block) > maxKept {
 			t.Fatalf("after reset: %d bytes, block %d of %d", a.bytes, len(a.block), cap(a.block))
+		}
+	}
+}
+
+func TestAPageIsSortedWhateverItsOrderWas(t *testing.T) {
+	t.Parallel()
+	var pg page
+	for n := range 200 {
+		pg.reset()
+		for _, i := range rand.Perm(n) {
+			pg.deliveries = append(pg.deliveries, relay.Delivery{Message: outbox.Message{Position: int64(10 * i), Key: fmt.Sprint(i)}})
+		}
+		switch n % 4 { // else at random
+		case 1: // as it is
+			slices.SortFunc(pg.deliveries, func(a, b relay.Delivery) int { return int(a.Position - b.Position) })
+		case 2: // all the other way round
+			slices.SortFunc(pg.deliveries, func(a, b relay.Delivery) int { return int(b.Position - a.Position) })
+		}
+		pg.sort()
+		for i := range pg.deliveries {
+			if d := &pg.deliveries[i]; d.Position != int64(10*i) || d.Key != fmt.Sprint(i) {
+				t.Fatalf("of %d, number %d has position %d and key %s", n, i, d.Position, d.Key)
+			}
+		}
+		if len(pg.deliveries) != n {
+			t.Fatalf("%d of %d", len(pg.deliveries), n)
 		}
 	}
 }

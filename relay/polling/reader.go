@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // reader runs the statements that read messages, each in a transaction of its own. Rows come in binary
@@ -23,10 +24,15 @@ type reader struct {
 	decoder decoder
 	pool    *pagePool
 
-	group, groups []byte
+	firstShard, lastShard []byte
 
-	keep, poll, flush, page, stretch, chunk, single *pgconn.StatementDescription
+	keep, poll, flush, chunk, single *pgconn.StatementDescription
+
+	page, stretch inOrderOrNot
 }
+
+// inOrderOrNot is a statement that returns rows as it finds them, and one that returns the first of them by id.
+type inOrderOrNot struct{ found, byID *pgconn.StatementDescription }
 
 // keepSQL takes the snapshot that ends a window, and keeps it where the next statement of the transaction
 // finds it. At read committed each statement sees what has committed before it, so the next one sees all that
@@ -53,7 +59,7 @@ SELECT (SELECT pg_current_wal_flush_lsn() >= current_setting('outbox.logged')::p
 		SELECT * FROM outbox.messages m
 		WHERE m.xid >= r.lo AND m.xid <= r.hi
 		AND pg_visible_in_snapshot(m.xid, (SELECT current_setting('outbox.next')::pg_snapshot))
-		AND m.shard % $3::integer = $4::integer
+		AND m.shard BETWEEN $3::smallint AND $4::smallint
 		OFFSET 0
 	) m
 	WHERE r.lo < r.hi OR pg_visible_in_snapshot(r.lo, (SELECT current_setting('outbox.next')::pg_snapshot))
@@ -63,9 +69,10 @@ SELECT (SELECT pg_current_wal_flush_lsn() >= current_setting('outbox.logged')::p
 // flushSQL says whether the log is on disk up to $1.
 const flushSQL = `SELECT pg_current_wal_flush_lsn() >= $1::pg_lsn`
 
-// pageSQL reads the messages of a window with $5 < id <= $6, of the ranges in $1 and $2, by id. The pairs
+// pageSQL reads the messages of a window with $5 < id <= $6, of the ranges in $1 and $2. The pairs
 // are compared as rows so that, within one transaction, the scan starts at $5 and ends at $6: a range
-// that is one large transaction costs what is read of it.
+// that is one large transaction costs what is read of it. The shard is a part of the index, so other shard groups'
+// rows are not looked at.
 const pageSQL = `
 SELECT m.xid, ` + messageColumns + `
 FROM unnest($1::xid8[], $2::xid8[]) r (lo, hi)
@@ -74,10 +81,9 @@ CROSS JOIN LATERAL (
 	WHERE (m.xid, m.id) > (r.lo, $5::bigint) AND (m.xid, m.id) <= (r.hi, $6::bigint)
 	AND m.id > $5::bigint AND m.id <= $6::bigint
 	AND pg_visible_in_snapshot(m.xid, $7::pg_snapshot)
-	AND m.shard % $3::integer = $4::integer
+	AND m.shard BETWEEN $3::smallint AND $4::smallint
 	OFFSET 0
-) m
-ORDER BY m.id LIMIT $8::bigint`
+) m`
 
 // stretchSQL is pageSQL for a single range, $1 to $2, as most pages of a backlog are: without the join,
 // which costs a tenth of a row.
@@ -87,10 +93,16 @@ FROM outbox.messages m
 WHERE (m.xid, m.id) > ($1::xid8, $5::bigint) AND (m.xid, m.id) <= ($2::xid8, $6::bigint)
 AND m.id > $5::bigint AND m.id <= $6::bigint
 AND pg_visible_in_snapshot(m.xid, $7::pg_snapshot)
-AND m.shard % $3::integer = $4::integer
-ORDER BY m.id LIMIT $8::bigint`
+AND m.shard BETWEEN $3::smallint AND $4::smallint`
 
-// chunkSQL looks at the next $3 messages of a window in the order of the index, and touches nothing else: how
+// What a page or a stretch ends with. To sort rows takes the server as long as to find them, so it is asked for
+// only where there are too many of them.
+const (
+	foundSQL = " LIMIT $8::bigint"
+	byIDSQL  = " ORDER BY m.id LIMIT $8::bigint"
+)
+
+// chunkSQL looks at the next $3 messages of a window in the order of the index, and at nothing else: how
 // many there are, their ids, their first transaction, and the last one if there are that many. What the
 // window's snapshot doesn't see is among them: a page leaves it out, and here it costs less than to ask.
 // (There is no max(xid8) before PostgreSQL 15.)
@@ -99,6 +111,7 @@ SELECT count(*), min(c.id), max(c.id), (array_agg(c.xid))[1], (array_agg(c.xid))
 FROM (
 	SELECT m.xid, m.id FROM outbox.messages m
 	WHERE m.xid >= $1::xid8 AND m.xid <= $2::xid8
+	AND m.shard BETWEEN $4::smallint AND $5::smallint
 	ORDER BY m.xid, m.id LIMIT $3::bigint
 ) c`
 
@@ -117,8 +130,10 @@ func newReader(ctx context.Context, conn *pgx.Conn, pool *pagePool, destination 
 		{&r.keep, "outbox_keep", keepSQL},
 		{&r.poll, "outbox_poll", pollSQL},
 		{&r.flush, "outbox_flush", flushSQL},
-		{&r.page, "outbox_page", pageSQL},
-		{&r.stretch, "outbox_stretch", stretchSQL},
+		{&r.page.found, "outbox_page", pageSQL + foundSQL},
+		{&r.page.byID, "outbox_page_by_id", pageSQL + byIDSQL},
+		{&r.stretch.found, "outbox_stretch", stretchSQL + foundSQL},
+		{&r.stretch.byID, "outbox_stretch_by_id", stretchSQL + byIDSQL},
 		{&r.chunk, "outbox_chunk", chunkSQL},
 		{&r.single, "outbox_single", singleSQL},
 	} {
@@ -134,7 +149,8 @@ func newReader(ctx context.Context, conn *pgx.Conn, pool *pagePool, destination 
 // of returns a reader of another shard group over the same connection.
 func (r *reader) of(group, groups int) *reader {
 	other := *r
-	other.group, other.groups = strconv.AppendInt(nil, int64(group), 10), strconv.AppendInt(nil, int64(groups), 10)
+	first, last := schema.Shards(group, groups)
+	other.firstShard, other.lastShard = strconv.AppendInt(nil, int64(first), 10), strconv.AppendInt(nil, int64(last), 10)
 	return &other
 }
 
@@ -183,7 +199,7 @@ func (r *reader) pollWindow(ctx context.Context, prev *txSnapshot, limit, maxByt
 		}
 	}()
 	pipeline.SendQueryStatement(r.keep, nil, nil, textFormat)
-	pipeline.SendQueryStatement(r.poll, [][]byte{lo, hi, r.groups, r.group, strconv.AppendInt(nil, int64(limit)+1, 10)}, textFormat, binaryFormat)
+	pipeline.SendQueryStatement(r.poll, [][]byte{lo, hi, r.firstShard, r.lastShard, strconv.AppendInt(nil, int64(limit)+1, 10)}, textFormat, binaryFormat)
 	pipeline.SendPipelineSync()
 	if err := pipeline.Flush(); err != nil {
 		return p, fmt.Errorf("poll: %w", err)
@@ -282,6 +298,7 @@ type pages struct {
 type pageQuery struct {
 	after, through int64
 	limit          int
+	byID           bool // if there are more, the first ones
 }
 
 func (r *reader) pages(ctx context.Context) *pages {
@@ -291,17 +308,21 @@ func (r *reader) pages(ctx context.Context) *pages {
 // ask asks for at most limit messages of a window with after < id <= through.
 func (p *pages) ask(next *txSnapshot, ranges []xidRange, q pageQuery) error {
 	r := p.reader
-	statement := r.page
+	statements := r.page
 	lo, hi := arrays(ranges)
 	if len(ranges) == 1 {
-		statement = r.stretch
+		statements = r.stretch
 		lo, hi = strconv.AppendUint(nil, ranges[0].lo, 10), strconv.AppendUint(nil, ranges[0].hi, 10)
+	}
+	statement := statements.found
+	if q.byID {
+		statement = statements.byID
 	}
 	p.asked = append(p.asked, q)
 	p.pipeline.SendQueryStatement(statement, [][]byte{
-		lo, hi, r.groups, r.group,
+		lo, hi, r.firstShard, r.lastShard,
 		strconv.AppendInt(nil, q.after, 10), strconv.AppendInt(nil, q.through, 10),
-		[]byte(next.text), strconv.AppendInt(nil, int64(q.limit), 10),
+		[]byte(next.text), strconv.AppendInt(nil, int64(q.limit)+1, 10),
 	}, textFormat, binaryFormat)
 	p.pipeline.SendPipelineSync() // each page is a transaction of its own
 	if err := p.pipeline.Flush(); err != nil {
@@ -311,14 +332,14 @@ func (p *pages) ask(next *txSnapshot, ranges []xidRange, q pageQuery) error {
 }
 
 // read takes the first answer that is due. cut says that there were more messages than a page has room for, be it by
-// their number or their bytes.
+// their number or their bytes. Then the page is only of use if they came by id.
 func (p *pages) read(maxBytes int) (pg *page, q pageQuery, cut bool, err error) {
-	pg = p.reader.pool.get()
+	pg, limit := p.reader.pool.get(), p.asked[0].limit
 	var decodeErr error
 	q, err = p.answer(func(rows *pgconn.ResultReader) {
 		for rows.NextRow() {
-			// Rows come by id, so a page that is full of bytes ends here and the next one begins.
-			if cut = cut || pg.arena.bytes >= maxBytes && len(pg.deliveries) > 0; cut || decodeErr != nil {
+			n := len(pg.deliveries)
+			if cut = cut || n == limit || n > 0 && pg.arena.bytes >= maxBytes; cut || decodeErr != nil {
 				continue
 			}
 			_, decodeErr = p.reader.message(pg, rows.Values())
@@ -331,8 +352,8 @@ func (p *pages) read(maxBytes int) (pg *page, q pageQuery, cut bool, err error) 
 		p.reader.pool.put(pg)
 		return nil, q, false, fmt.Errorf("read a page: %w", err)
 	}
-	if n := len(pg.deliveries); n == q.limit && pg.deliveries[n-1].Position < q.through {
-		cut = true
+	if !q.byID && !cut {
+		pg.sort()
 	}
 	return pg, q, cut, nil
 }
@@ -372,6 +393,7 @@ type idRange struct{ first, last int64 }
 func (r *reader) nextChunk(ctx context.Context, within xidRange, limit int) (span, error) {
 	rows := r.conn.PgConn().ExecStatement(ctx, r.chunk, [][]byte{
 		strconv.AppendUint(nil, within.lo, 10), strconv.AppendUint(nil, within.hi, 10), strconv.AppendInt(nil, int64(limit), 10),
+		r.firstShard, r.lastShard,
 	}, textFormat, binaryFormat)
 	var s span
 	for rows.NextRow() {

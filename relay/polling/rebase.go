@@ -179,7 +179,7 @@ const holdUndeliveredSQL = `
 INSERT INTO outbox.holds (destination, lane, id, ` + kept + `)
 SELECT $1, coalesce(nullif(m.key, ''), nullif(m.aggregate_id, ''), m.message_id::text), m.id, ` + kept + `
 FROM outbox.messages m
-WHERE m.shard % $3::integer = $2::integer AND CASE WHEN $6::boolean
+WHERE m.shard BETWEEN $3::smallint AND $9::smallint AND CASE WHEN $6::boolean
 	THEN m.created_at > (SELECT c.updated_at FROM outbox.cursors c WHERE c.destination = $1 AND c.shard_group = $2::integer)
 		OR NOT pg_visible_in_snapshot(m.xid, $4::text::pg_snapshot)
 			AND NOT (m.id <= $7::bigint AND pg_visible_in_snapshot(m.xid, $8::text::pg_snapshot))
@@ -192,7 +192,9 @@ func holdUndelivered(ctx context.Context, tx pgx.Tx, c *rebasedCursor, here stri
 	if len(c.position.windows) > 0 {
 		window = c.position.windows[0]
 	}
-	tag, err := tx.Exec(ctx, reading(c.destination, holdUndeliveredSQL), c.destination, c.group, c.groups, c.position.prev, here, c.foreign, c.position.lastID, window)
+	first, last := schema.Shards(c.group, c.groups)
+	tag, err := tx.Exec(ctx, reading(c.destination, holdUndeliveredSQL),
+		c.destination, c.group, first, c.position.prev, here, c.foreign, c.position.lastID, window, last)
 	if err != nil {
 		return 0, fmt.Errorf("hold what destination %q has not delivered: %w", c.destination, err)
 	}

@@ -101,6 +101,63 @@ func TestLargeMessagesComeInSmallBatches(t *testing.T) {
 	}
 }
 
+func TestMoreThanAPageHasRoomForComesInOrderToo(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		insert string // of two transactions by turns, as number $1
+		turns  int
+		cfg    SnapshotConfig
+	}{
+		"messages that are small at first": {`INSERT INTO outbox.messages (topic, payload)
+			SELECT 't', convert_to(repeat('x', CASE WHEN $1 < 200 THEN 1 ELSE 50000 END), 'UTF8') FROM generate_series(1, 3)`, 300, SnapshotConfig{PageBytes: 1 << 20}},
+		"ids that are sparse at first": {`INSERT INTO outbox.messages (topic, id)
+			SELECT 't', CASE WHEN $1 < 40 THEN 5000 * $1 + 50 * i ELSE 200000 + 100 * $1 + i END FROM generate_series(1, 100) i`, 240, SnapshotConfig{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			var txs [2]pgx.Tx
+			for i := range txs {
+				tx, err := db.Connect().Begin(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				txs[i] = tx
+			}
+			total := 0
+			for turn := range c.turns {
+				tag, err := txs[turn%2].Exec(t.Context(), c.insert, turn)
+				if err != nil {
+					t.Fatal(err)
+				}
+				total += int(tag.RowsAffected())
+			}
+			for _, tx := range txs {
+				if err := tx.Commit(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			source := db.source("d", c.cfg)
+			source.minPage = 1
+			s := acquire(t, source)
+			last, n := int64(0), 0
+			for n < total {
+				ds := next(t, s, 1000)
+				for i := range ds {
+					if ds[i].Position <= last {
+						t.Fatalf("id %d came after %d", ds[i].Position, last)
+					}
+					last = ds[i].Position
+				}
+				n += len(ds)
+			}
+			if n != total {
+				t.Errorf("%d messages, want %d", n, total)
+			}
+		})
+	}
+}
+
 func TestARowThatIsNoMessageIsInvalidAndSaysWhy(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

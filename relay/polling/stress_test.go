@@ -18,6 +18,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // The stress: writers do everything that PostgreSQL allows between taking an id and committing it, while
@@ -312,8 +313,9 @@ type stressReader struct {
 
 // lastEnd finds the last of the messages that were written after everything else.
 func (r *stressReader) lastEnd() int64 {
-	end, err := strconv.ParseInt(r.db.Value(`SELECT max(id) FROM outbox.messages WHERE topic = 'end' AND shard % $1 = $2`,
-		r.source.cfg.Groups, r.source.cfg.Group), 10, 64)
+	first, last := schema.Shards(r.source.cfg.Group, r.source.cfg.Groups)
+	end, err := strconv.ParseInt(r.db.Value(`SELECT max(id) FROM outbox.messages WHERE topic = 'end' AND shard BETWEEN $1 AND $2`,
+		first, last), 10, 64)
 	if err != nil {
 		r.db.T.Errorf("find the last message: %v", err)
 	}

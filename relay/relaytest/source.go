@@ -1063,7 +1063,7 @@ func (c *sourceCase) groups() {
 		reading.Wait()
 		close(results)
 	}()
-	seen := make(map[string]int)
+	seen, owners := make(map[string]int), make(map[int]int)
 	came := 0
 	for r := range results {
 		if r.err != nil {
@@ -1071,9 +1071,10 @@ func (c *sourceCase) groups() {
 			c.Errorf("next: %v", r.err)
 			continue
 		}
-		if r.d.Shard%groups != r.group {
-			c.Errorf("group %d of %d got shard %d", r.group, groups, r.d.Shard)
+		if owner, known := owners[r.d.Shard]; known && owner != r.group {
+			c.Errorf("shard %d came in group %d and in group %d", r.d.Shard, owner, r.group)
 		}
+		owners[r.d.Shard] = r.group
 		if string(r.d.Payload) != "sentinel" {
 			seen[string(r.d.Payload)]++
 		}

@@ -26,7 +26,8 @@ CREATE TABLE outbox.messages (
 
 ALTER SEQUENCE outbox.messages_id_seq OWNED BY outbox.messages.id;
 
-CREATE INDEX messages_xid_id ON outbox.messages (xid, id);
+-- Windows are read by xid and id. shard is there so that the relay of a shard group looks at no other's rows.
+CREATE INDEX messages_xid_id ON outbox.messages (xid, id, shard);
 
 -- Eight segments of ten minutes. The clock only chooses where a row lands; whether a segment may be
 -- emptied is decided by the cursors, under a lock.

@@ -285,7 +285,7 @@ ALTER TABLE outbox.inbox_messages ALTER COLUMN id SET DEFAULT nextval('outbox.in
 
 ALTER SEQUENCE outbox.inbox_messages_id_seq OWNED BY outbox.inbox_messages.id;
 
-CREATE INDEX inbox_messages_xid_id ON outbox.inbox_messages (xid, id);
+CREATE INDEX inbox_messages_xid_id ON outbox.inbox_messages (xid, id, shard);
 
 CREATE TABLE outbox.inbox_messages_0 PARTITION OF outbox.inbox_messages FOR VALUES IN (0);
 CREATE TABLE outbox.inbox_messages_1 PARTITION OF outbox.inbox_messages FOR VALUES IN (1);

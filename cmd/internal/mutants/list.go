@@ -149,6 +149,20 @@ var mutants = []mutant{
 		pkg:   "./relay/polling", run: stress,
 	},
 	{
+		name:  "a page of a backlog is taken as the server finds it",
+		file:  "relay/polling/reader.go",
+		old:   "		pg.sort()\n",
+		wrong: "",
+		pkg:   "./relay/polling", run: "TestABacklogIsReadInOrder",
+	},
+	{
+		name:  "what doesn't fit into a page is cut off in no order",
+		file:  "relay/polling/backlog.go",
+		old:   "	case q.byID:\n",
+		wrong: "	case cut:\n",
+		pkg:   "./relay/polling", run: "TestMoreThanAPageHasRoomFor",
+	},
+	{
 		name:  "late finishers are not looked for",
 		file:  "relay/polling/reader.go",
 		old:   "	for _, x := range prev.xip {\n		ranges = append(ranges, xidRange{x, x})\n	}\n",
