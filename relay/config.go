@@ -19,12 +19,12 @@ type Config struct {
 	// every message. It must be pure: it is called again after a crash.
 	Select func(*outbox.Message) bool
 
-	// Batch is how many messages are read at once, and at most given to the broker in one call.
-	// Default 3,000.
+	// Batch is how many messages are given to the broker in one call at most. Half as many are read at once, so
+	// that reading, delivering and settling go on at the same time. Default 3,000.
 	Batch int
 
 	// MaxInFlight bounds the messages that are read and not settled, MaxInFlightBytes their size. At
-	// the bound the relay stops reading. At least twice Batch. Defaults 6,000 and 8 MiB. One batch
+	// the bound the relay stops reading. At least twice Batch. Defaults 9,000 and 6 MiB. One batch
 	// may exceed the bytes.
 	MaxInFlight      int
 	MaxInFlightBytes int
@@ -113,8 +113,8 @@ func (c Config) withDefaults() (Config, error) {
 		c.OnExhausted = DeadLetter
 	}
 	def(&c.Batch, 3000)
-	def(&c.MaxInFlight, max(6000, 2*c.Batch))
-	def(&c.MaxInFlightBytes, 8<<20)
+	def(&c.MaxInFlight, max(9000, 2*c.Batch))
+	def(&c.MaxInFlightBytes, 6<<20)
 	def(&c.Stripes, 2)
 	def(&c.MaxAttempts, 10)
 	def(&c.MaxHeldLanes, 10_000)
@@ -161,7 +161,7 @@ func (c Config) withDefaults() (Config, error) {
 func (c Config) core() coreConfig {
 	return coreConfig{
 		Stripes:          c.Stripes,
-		ReadMax:          c.Batch,
+		ReadMax:          max(c.Batch/2, 1),
 		CallMax:          c.Batch,
 		CallBytes:        max(c.MaxInFlightBytes/c.Stripes, 1),
 		CallGather:       c.Batch / 2,

@@ -62,7 +62,7 @@ func TestSmallCallsOfABacklogWaitForWhatIsBeingRead(t *testing.T) {
 	})
 	t.Run("unless no more may be read", func(t *testing.T) {
 		c := reading(t)
-		c.cfg.MaxInFlight = 4
+		c.cfg.MaxInFlight = 2
 		c.onRead(start, batch(1, 1, true))
 		if r := c.next(start); len(r.Publish) != 1 || r.Read != 0 {
 			t.Fatalf("it is not published: %+v", r)

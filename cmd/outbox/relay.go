@@ -77,7 +77,7 @@ func (a *app) limitGarbage(cfg config.Config) {
 	if a.getenv("GOGC") != "" || a.getenv("GOMEMLIMIT") != "" {
 		return
 	}
-	limit := int64(28 << 20)
+	limit := int64(32 << 20)
 	for _, d := range cfg.Destinations {
 		limit += 2 * int64(d.Delivery.MaxInFlightBytes) * int64(d.ShardGroups)
 	}

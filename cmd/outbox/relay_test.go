@@ -226,7 +226,7 @@ func TestARelayThatIsToldToStopWhileItStartsHasNotFailed(t *testing.T) {
 func TestASecondSignalEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	// A reader that does not read keeps a call, and so the drain, from ending.
+	// A reader that stops reading keeps a call, and so the drain, from ending.
 	read, write, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -236,7 +236,9 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 	relay := d.relayTo(write, "http: {listen: ''}\ndestinations:\n  - name: all\n    drain_timeout: 10m\n    broker: {stdout: {}}\n")
 	d.exec(`INSERT INTO outbox.messages (topic, payload) SELECT 't', convert_to(repeat('x', 100000), 'UTF8') FROM generate_series(1, 20)`)
 	until(t, "the lease is taken", func() bool { return d.int(`SELECT count(*) FROM outbox.cursors WHERE lease_until > now()`) == 1 })
-	until(t, "it publishes", func() bool { return d.int(`SELECT count(*) FROM outbox.cursors WHERE cardinality(windows) > 0`) == 1 })
+	if _, err := read.Read(make([]byte, 1)); err != nil { // it publishes
+		t.Fatal(err)
+	}
 	for range 2 {
 		if err := relay.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)

@@ -158,7 +158,7 @@ type Delivery struct {
 	HoldAfter        time.Duration `json:"hold_after" jsonschema:"A key that must pause for longer is held in the database, so that other keys go on."`
 	MaxInFlight      int           `json:"max_in_flight" min:"2" max:"10000000" jsonschema:"Messages that are read and not settled yet, at most. At least twice batch."`
 	MaxInFlightBytes Size          `json:"max_in_flight_bytes" min:"1024" jsonschema:"Their size together, at most. One batch may exceed it."`
-	Batch            int           `json:"batch" min:"1" max:"1000000" jsonschema:"Messages that are read at once."`
+	Batch            int           `json:"batch" min:"1" max:"1000000" jsonschema:"Messages in one call to the broker, at most. Half as many are read at once."`
 }
 
 // Backoff is a pause that doubles from Initial to Max.
