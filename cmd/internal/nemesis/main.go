@@ -193,6 +193,9 @@ func (r result) String() string {
 		verdict = "BAD"
 	}
 	fmt.Fprintf(&b, "seed %d  %-5s  %s  %5.1fs  committed %d", r.seed, r.broker, verdict, r.took.Seconds(), r.truth.Committed)
+	if r.groups > 1 {
+		fmt.Fprintf(&b, " in %d shard groups", r.groups)
+	}
 	if r.truth.Erased > 0 {
 		fmt.Fprintf(&b, " (%d more erased by the promotion)", r.truth.Erased)
 	}

@@ -42,6 +42,7 @@ type run struct {
 	broker string
 	faults []fault
 	pooled bool // whether writers come by a pooler; one of the relays always does
+	groups int  // shard groups
 
 	database string
 	topic    string
@@ -64,6 +65,7 @@ type run struct {
 type result struct {
 	seed        uint64
 	broker      string
+	groups      int // shard groups
 	faults      []injected
 	truth       rig.Truth
 	report      check.Report
@@ -86,6 +88,7 @@ func newRun(seed uint64, kind string, s *site, binary, dir string) *run {
 	rng := rand.New(rand.NewPCG(seed, 0x6e656d65736973))
 	r := &run{seed: seed, site: s, binary: binary, dir: dir, rng: rng, checker: check.New(check.Config{}), began: time.Now()}
 	r.broker, r.pooled, r.faults = brokerOf(seed), seed%4 < 2, faultsOf(seed, s.can)
+	r.groups = groupsOf(seed)
 	if kind != "" {
 		alone := faults()[slices.IndexFunc(faults(), func(f fault) bool { return f.kind == kind })]
 		r.faults = slices.Repeat([]fault{alone}, faultsARun)
@@ -102,9 +105,18 @@ func brokerOf(seed uint64) string {
 	return "kafka"
 }
 
+// groupsOf is into how many shard groups the destination is split: every third time into several, of which each relay
+// may hold some.
+func groupsOf(seed uint64) int {
+	if seed%3 == 0 {
+		return 3
+	}
+	return 1
+}
+
 // do runs the history.
 func (r *run) do(ctx context.Context) (res result) {
-	res = result{seed: r.seed, broker: r.broker, dir: r.dir}
+	res = result{seed: r.seed, broker: r.broker, groups: r.groups, dir: r.dir}
 	defer func() {
 		if ctx.Err() != nil {
 			res.interrupted = true
@@ -130,7 +142,7 @@ func (r *run) do(ctx context.Context) (res result) {
 	for _, f := range r.faults {
 		recovery, err := r.inject(ctx, f)
 		res.faults = append(res.faults, injected{f.kind, f.repeats, recovery})
-		res.allowed += f.repeats * maxInFlight
+		res.allowed += f.repeats * maxInFlight * r.groups
 		if err != nil {
 			res.err = fmt.Errorf("%s: %w", f.kind, err)
 			return res
@@ -180,8 +192,9 @@ destinations:
   - name: events
     broker: %s
     lease: %s
+    shard_groups: %d
     delivery: {max_in_flight: %d, batch: %d, backoff: {initial: 20ms}}
-`, name, r.site.relayURL(r.database, i == 1), r.target.YAML(proxy.Addr()), lease, maxInFlight, maxInFlight/4))
+`, name, r.site.relayURL(r.database, i == 1), r.target.YAML(proxy.Addr()), lease, r.groups, maxInFlight, maxInFlight/4))
 		if err != nil {
 			return err
 		}
@@ -270,7 +283,7 @@ func (r *run) flows(ctx context.Context, within time.Duration) (time.Duration, e
 	return took, err
 }
 
-// owner returns the relay that holds the lease, and waits for one.
+// owner returns the relay that holds the lease, or one of those that hold some, and waits for one.
 func (r *run) owner(ctx context.Context, except string) (*rig.Relay, error) {
 	deadline := time.Now().Add(flowWithin)
 	for {

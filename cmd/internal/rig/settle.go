@@ -47,14 +47,16 @@ func (l *Load) Flows(ctx context.Context, within time.Duration) (time.Duration, 
 	}
 }
 
-// passed reports whether a cursor has passed the mark, and draws one if there is none.
+// passed reports whether a destination, with all its shard groups, has passed the mark, and draws one if there is none.
 func (l *Load) passed(ctx context.Context, mark *string) (passed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if *mark == "" {
 		return false, l.Pool().QueryRow(ctx, "SELECT pg_current_xact_id()::text").Scan(mark)
 	}
-	err = l.Pool().QueryRow(ctx, "SELECT coalesce(bool_or(pg_visible_in_snapshot($1::text::xid8, prev)), false) FROM outbox.cursors", *mark).Scan(&passed)
+	err = l.Pool().QueryRow(ctx, `SELECT coalesce(bool_or(d.passed), false) FROM (
+		SELECT bool_and(pg_visible_in_snapshot($1::text::xid8, prev)) AS passed FROM outbox.cursors GROUP BY destination
+	) d`, *mark).Scan(&passed)
 	return passed, err
 }
 
