@@ -24,7 +24,7 @@ type Config struct {
 	Batch int
 
 	// MaxInFlight bounds the messages that are read and not settled, MaxInFlightBytes their size. At
-	// the bound the relay stops reading. At least twice Batch. Defaults 9,000 and 6 MiB. One batch
+	// the bound the relay stops reading. At least twice Batch. Defaults 9,000 and 5 MiB. One batch
 	// may exceed the bytes.
 	MaxInFlight      int
 	MaxInFlightBytes int
@@ -114,7 +114,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	def(&c.Batch, 3000)
 	def(&c.MaxInFlight, max(9000, 2*c.Batch))
-	def(&c.MaxInFlightBytes, 6<<20)
+	def(&c.MaxInFlightBytes, 5<<20)
 	def(&c.Stripes, 2)
 	def(&c.MaxAttempts, 10)
 	def(&c.MaxHeldLanes, 10_000)

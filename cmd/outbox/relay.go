@@ -71,13 +71,13 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez, /readyz,
 
 // limitGarbage collects earlier than Go does by default: what a relay keeps is bounded by max_in_flight and
 // max_in_flight_bytes, it allocates little, and so memory costs more than the time of collecting. The limit is a soft
-// one: twice the bytes that may be in flight, 1 KiB for each message, and 23 MiB for everything else. With 8 less,
+// one: twice the bytes that may be in flight, 1 KiB for each message, and 25 MiB for everything else. With 8 less,
 // messages of 1,000 bytes reach it, and collecting costs more than all the rest. Whoever sets GOGC or GOMEMLIMIT knows better.
 func (a *app) limitGarbage(cfg config.Config) {
 	if a.getenv("GOGC") != "" || a.getenv("GOMEMLIMIT") != "" {
 		return
 	}
-	limit := int64(23 << 20)
+	limit := int64(25 << 20)
 	for _, d := range cfg.Destinations {
 		limit += (2*int64(d.Delivery.MaxInFlightBytes) + 1<<10*int64(d.Delivery.MaxInFlight)) * int64(d.ShardGroups)
 	}

@@ -27,7 +27,7 @@ func DefaultDestination() Destination {
 			Outage:           Outage{Initial: 100 * time.Millisecond, Max: time.Second},
 			HoldAfter:        time.Second,
 			MaxInFlight:      9000,
-			MaxInFlightBytes: 6 << 20,
+			MaxInFlightBytes: 5 << 20,
 			Batch:            3000,
 		},
 		Lease:        3 * time.Second,

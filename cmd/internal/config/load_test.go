@@ -25,7 +25,7 @@ func TestEveryDefaultIsAsDocumented(t *testing.T) {
 			MaxAttempts: 10, OnExhausted: "dead_letter",
 			Backoff:   config.Backoff{Initial: 100 * time.Millisecond, Max: time.Minute},
 			Outage:    config.Outage{Initial: 100 * time.Millisecond, Max: time.Second},
-			HoldAfter: time.Second, MaxInFlight: 9000, MaxInFlightBytes: 6291456, Batch: 3000,
+			HoldAfter: time.Second, MaxInFlight: 9000, MaxInFlightBytes: 5242880, Batch: 3000,
 		},
 		Lease: 3 * time.Second, Poll: config.Poll{Busy: time.Millisecond, Idle: 100 * time.Millisecond},
 		DrainTimeout: 10 * time.Second,
