@@ -79,7 +79,11 @@ func (a *app) limitGarbage(cfg config.Config) {
 	}
 	limit := int64(25 << 20)
 	for _, d := range cfg.Destinations {
-		limit += (2*int64(d.Delivery.MaxInFlightBytes) + 1<<10*int64(d.Delivery.MaxInFlight)) * int64(d.ShardGroups)
+		group := 2*int64(d.Delivery.MaxInFlightBytes) + 1<<10*int64(d.Delivery.MaxInFlight)
+		if kafka := d.Broker.Kafka; kafka != nil && kafka.ExactlyOnce {
+			group += 10 << 20 // it takes turns with four producers, which keep their buffers
+		}
+		limit += group * int64(d.ShardGroups)
 	}
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(limit)
