@@ -57,9 +57,6 @@ const (
 
 	// hangUpTimeout bounds the farewell on a connection that is closed.
 	hangUpTimeout = 2 * time.Second
-
-	// maxShards is over how many shards the engine spreads keys.
-	maxShards = 64
 )
 
 // withDefaults fills what is zero and reports all faults together.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // The places of what a row is read as. Columns of the mapping's headers stand behind.
@@ -187,9 +188,9 @@ func (t *table) messageID(s string) outbox.ID {
 func shardOf(d *relay.Delivery) int {
 	key := d.OrderingKey()
 	if key == "" {
-		return int(d.ID[15]) % maxShards
+		return int(d.ID[15]) % schema.ShardCount
 	}
-	return int(hash64(key) >> 32 % maxShards)
+	return int(hash64(key) >> 32 % schema.ShardCount)
 }
 
 // timestamp reads microseconds since 2000. NULL is the zero time; what lies beyond the calendar of

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 type execer interface {
@@ -236,7 +237,7 @@ func readPart(d *relay.Delivery, r *row, v [][]byte) error {
 	}
 	r.place = int64(binary.BigEndian.Uint64(v[0]))
 	r.token = string(v[2])
-	d.Shard = int(binary.BigEndian.Uint64(v[1]) & math.MaxInt64 % maxShards)
+	d.Shard = int(binary.BigEndian.Uint64(v[1]) & math.MaxInt64 % schema.ShardCount)
 	return nil
 }
 

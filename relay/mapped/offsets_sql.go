@@ -203,7 +203,7 @@ func shardSQL(t *table) string {
 	if t.mapping.AggregateID != "" {
 		key = "coalesce(" + key + ", " + text(column(t.mapping.AggregateID)) + ")"
 	}
-	return fmt.Sprintf("abs(hashtextextended(coalesce(%s, %s::text), 0) %% %d)", key, t.id, maxShards)
+	return fmt.Sprintf("abs(hashtextextended(coalesce(%s, %s::text), 0) %% %d)", key, t.id, schema.ShardCount)
 }
 
 // take waits until all offsets of the group are free and takes them.

@@ -153,13 +153,13 @@ func (b *backlog) answer(life context.Context, r *reader, limit, maxBytes int) (
 
 // widen makes the next pages span more ids if n messages are few for q.
 func (b *backlog) widen(q pageQuery, n int) {
-	want := max(q.limit*4/5, 1)
-	if n > 0 && n >= want*3/4 {
-		return
-	}
-	span := (q.through - q.after) * int64(want) / int64(max(n, 1))
-	if n == 0 {
-		span *= 2
+	span := 2 * (q.through - q.after)
+	if n > 0 {
+		want := q.limit * 4 / 5
+		if n >= want*3/4 {
+			return
+		}
+		span = (q.through - q.after) * int64(want) / int64(n)
 	}
 	b.step = min(max(b.step, span), 2*b.step, 1<<40)
 }

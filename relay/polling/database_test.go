@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
@@ -21,6 +23,29 @@ func newDatabase(t testing.TB, config ...servers.PostgresConfig) database {
 	db := database{testdb.New(t, config...)}
 	db.Install()
 	return db
+}
+
+// begin returns n transactions that run at the same time.
+func (db database) begin(n int) []pgx.Tx {
+	db.T.Helper()
+	var txs []pgx.Tx
+	for range n {
+		tx, err := db.Connect().Begin(db.T.Context())
+		if err != nil {
+			db.T.Fatal(err)
+		}
+		txs = append(txs, tx)
+	}
+	return txs
+}
+
+func (db database) commit(txs []pgx.Tx) {
+	db.T.Helper()
+	for _, tx := range txs {
+		if err := tx.Commit(db.T.Context()); err != nil {
+			db.T.Fatal(err)
+		}
+	}
 }
 
 func (db database) source(destination string, cfg SnapshotConfig) *Snapshot {

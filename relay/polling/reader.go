@@ -334,12 +334,12 @@ func (p *pages) ask(next *txSnapshot, ranges []xidRange, q pageQuery) error {
 // read takes the first answer that is due. cut says that there were more messages than a page has room for, be it by
 // their number or their bytes. Then the page is only of use if they came by id.
 func (p *pages) read(maxBytes int) (pg *page, q pageQuery, cut bool, err error) {
-	pg, limit := p.reader.pool.get(), p.asked[0].limit
+	pg, q = p.reader.pool.get(), p.asked[0]
 	var decodeErr error
-	q, err = p.answer(func(rows *pgconn.ResultReader) {
+	err = p.answer(func(rows *pgconn.ResultReader) {
 		for rows.NextRow() {
 			n := len(pg.deliveries)
-			if cut = cut || n == limit || n > 0 && pg.arena.bytes >= maxBytes; cut || decodeErr != nil {
+			if cut = cut || n == q.limit || n > 0 && pg.arena.bytes >= maxBytes; cut || decodeErr != nil {
 				continue
 			}
 			_, decodeErr = p.reader.message(pg, rows.Values())
@@ -361,21 +361,21 @@ func (p *pages) read(maxBytes int) (pg *page, q pageQuery, cut bool, err error) 
 // discard lets go of all that was asked for.
 func (p *pages) discard() error {
 	for len(p.asked) > 0 {
-		if _, err := p.answer(func(*pgconn.ResultReader) {}); err != nil {
+		if err := p.answer(func(*pgconn.ResultReader) {}); err != nil {
 			return fmt.Errorf("leave a page: %w", err)
 		}
 	}
 	return nil
 }
 
-func (p *pages) answer(read func(*pgconn.ResultReader)) (q pageQuery, err error) {
-	q = p.asked[0]
+// answer hands the answer to the first question that is open to read.
+func (p *pages) answer(read func(*pgconn.ResultReader)) error {
 	p.asked = append(p.asked[:0], p.asked[1:]...)
 	if err := results(p.pipeline, read); err != nil {
-		return q, err
+		return err
 	}
-	_, err = p.pipeline.GetResults() // of the Sync
-	return q, err
+	_, err := p.pipeline.GetResults() // of the Sync
+	return err
 }
 
 func (p *pages) close() error { return p.pipeline.Close() }

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
@@ -22,14 +20,7 @@ func TestABacklogIsReadInOrderOfIDWhateverThePageSize(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	// Three transactions at once, whose ids are interleaved, one of them larger than a chunk; then many small ones.
-	var txs []pgx.Tx
-	for range 3 {
-		tx, err := db.Connect().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		txs = append(txs, tx)
-	}
+	txs := db.begin(3)
 	for i := range 12 {
 		_, err := txs[i%3].Exec(t.Context(), `INSERT INTO outbox.messages (topic, key, payload)
 			SELECT 't', 'k', '' FROM generate_series(1, $1)`, []int{4000, 10, 700}[i%3])
@@ -37,11 +28,7 @@ func TestABacklogIsReadInOrderOfIDWhateverThePageSize(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, tx := range txs {
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	db.commit(txs)
 	db.Exec(`DO $$ BEGIN FOR i IN 1..3000 LOOP INSERT INTO outbox.messages (topic) VALUES ('t'); COMMIT; END LOOP; END $$`)
 	const total = 4*(4000+10+700) + 3000
 
@@ -116,14 +103,7 @@ func TestMoreThanAPageHasRoomForComesInOrderToo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			var txs [2]pgx.Tx
-			for i := range txs {
-				tx, err := db.Connect().Begin(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				txs[i] = tx
-			}
+			txs := db.begin(2)
 			total := 0
 			for turn := range c.turns {
 				tag, err := txs[turn%2].Exec(t.Context(), c.insert, turn)
@@ -132,11 +112,7 @@ func TestMoreThanAPageHasRoomForComesInOrderToo(t *testing.T) {
 				}
 				total += int(tag.RowsAffected())
 			}
-			for _, tx := range txs {
-				if err := tx.Commit(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-			}
+			db.commit(txs)
 			source := db.source("d", c.cfg)
 			source.minPage = 1
 			s := acquire(t, source)

@@ -55,14 +55,14 @@ func faultsOf(seed uint64, can func(fault) bool) []fault {
 func relayFaults() []fault {
 	return []fault{
 		{kind: "relay killed", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			owner, err := r.owner(ctx, "")
+			owner, err := r.owner(ctx)
 			if err != nil {
 				return nil, err
 			}
 			return func(ctx context.Context) error { return restart(ctx, owner) }, owner.Kill()
 		}},
 		{kind: "relay killed and restarted", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			owner, err := r.owner(ctx, "")
+			owner, err := r.owner(ctx)
 			if err != nil {
 				return nil, err
 			}
@@ -85,7 +85,7 @@ func relayFaults() []fault {
 			return nil, nil
 		}},
 		{kind: "relay frozen past its lease", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			owner, err := r.owner(ctx, "")
+			owner, err := r.owner(ctx)
 			if err != nil {
 				return nil, err
 			}
@@ -99,7 +99,7 @@ func relayFaults() []fault {
 			}, nil
 		}},
 		{kind: "relay stopped in good order", repeats: 0, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			owner, err := r.owner(ctx, "")
+			owner, err := r.owner(ctx)
 			if err != nil {
 				return nil, err
 			}
@@ -293,7 +293,7 @@ func clientFaults() []fault {
 			}
 		}},
 		{kind: "relay told to stop while it is frozen", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			owner, err := r.owner(ctx, "")
+			owner, err := r.owner(ctx)
 			if err != nil {
 				return nil, err
 			}

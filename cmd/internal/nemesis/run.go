@@ -284,15 +284,15 @@ func (r *run) flows(ctx context.Context, within time.Duration) (time.Duration, e
 }
 
 // owner returns the relay that holds the lease, or one of those that hold some, and waits for one.
-func (r *run) owner(ctx context.Context, except string) (*rig.Relay, error) {
+func (r *run) owner(ctx context.Context) (*rig.Relay, error) {
 	deadline := time.Now().Add(flowWithin)
 	for {
 		name, err := r.load.Owner(ctx)
-		if i := slices.IndexFunc(r.relays, func(relay *rig.Relay) bool { return relay.Name == name }); err == nil && i >= 0 && name != except {
+		if i := slices.IndexFunc(r.relays, func(relay *rig.Relay) bool { return relay.Name == name }); err == nil && i >= 0 {
 			return r.relays[i], nil
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("nobody but %q took the lease for %v: %w", except, flowWithin, err)
+			return nil, fmt.Errorf("nobody took the lease for %v: %w", flowWithin, err)
 		}
 		if err := rig.Pause(ctx, 5*time.Millisecond); err != nil {
 			return nil, err
