@@ -10,7 +10,7 @@ SEEDS ?= 100000
 
 .PHONY: help
 help: ## This list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## Watch it work: a real PostgreSQL, an embedded NATS, faults at the press of a key
@@ -104,6 +104,11 @@ bench-brokers: servers ## Each broker's adapter beside the barest loop on the sa
 .PHONY: mutants
 mutants: ## Break one mechanism after the other, and show which test notices
 	$(GO) run ./cmd/internal/mutants
+
+# Its database is on the network, so it is no part of make test.
+.PHONY: vulnerabilities
+vulnerabilities: ## Known vulnerabilities in what we call (needs the vulnerability database)
+	@for m in $(MODULES); do (cd $$m && $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...) || exit 1; done
 
 .PHONY: clean
 clean: ## Remove what was built here; the cache of servers stays
