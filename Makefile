@@ -10,7 +10,7 @@ SEEDS ?= 100000
 
 .PHONY: help
 help: ## This list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## Watch it work: a real PostgreSQL, an embedded NATS, faults at the press of a key
