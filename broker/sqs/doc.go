@@ -25,8 +25,9 @@
 //	outbox-aggregate-id      aggregate id
 //	outbox-created-at        creation time, RFC 3339 in UTC with microseconds
 //
-// Then come the message's own headers. SQS takes ten attributes, with values that are text and not empty: what has no
-// room or doesn't fit stands, names and values, as a JSON object in the attribute outbox-headers.
+// Beside them stand the message's own headers. SQS takes ten attributes, with values that are text and not empty. The
+// headers of a trace go first, outbox-created-at goes last; what has no room or doesn't fit stands, names and values,
+// as a JSON object in the attribute outbox-headers.
 //
 // docs/brokers/sqs.md describes queues, limits, permissions and the treatment of every error.
 package sqs

@@ -104,28 +104,33 @@ func (p Payload) plain(e *Entry, m *outbox.Message, t *Target) error {
 	if !m.CreatedAt.IsZero() {
 		created = m.CreatedAt.UTC().Format("2006-01-02T15:04:05.000000Z07:00")
 	}
+	// The first ten stand where libraries look for them: the trace, what a consumer can't do without, and what
+	// subscriptions filter by. The queue has a time of its own.
 	all := make([]Attribute, 0, maxAttributes+len(m.Headers))
-	for _, own := range [...]Attribute{
-		{"outbox-id", e.ID},
-		{attributePayload, form},
-		{contentType, m.ContentType},
-		{"outbox-topic", topic},
-		{"outbox-key", m.Key},
-		{"outbox-event-type", m.EventType},
-		{"outbox-aggregate-type", m.AggregateType},
-		{"outbox-aggregate-id", m.AggregateID},
-		{"outbox-created-at", created},
-	} {
-		if own.Value != "" {
-			all = append(all, own)
+	own := func(name, value string) {
+		if value != "" {
+			all = append(all, Attribute{name, value})
 		}
 	}
-	for i := range m.Headers {
-		h := &m.Headers[i]
-		if m.ContentType == "" || !strings.EqualFold(h.Name, contentType) {
-			all = append(all, Attribute{h.Name, h.Value})
+	headers := func(trace bool) {
+		for i := range m.Headers {
+			h := &m.Headers[i]
+			if isTrace(h.Name) == trace && (m.ContentType == "" || !strings.EqualFold(h.Name, contentType)) {
+				all = append(all, Attribute{h.Name, h.Value})
+			}
 		}
 	}
+	headers(true)
+	own("outbox-id", e.ID)
+	own(attributePayload, form)
+	own(contentType, m.ContentType)
+	own("outbox-event-type", m.EventType)
+	own("outbox-key", m.Key)
+	own("outbox-aggregate-type", m.AggregateType)
+	own("outbox-aggregate-id", m.AggregateID)
+	own("outbox-topic", topic)
+	headers(false)
+	own("outbox-created-at", created)
 	e.Attributes = arrange(all)
 	return nil
 }
@@ -133,6 +138,11 @@ func (p Payload) plain(e *Entry, m *outbox.Message, t *Target) error {
 // isOurs reports whether a header's name is of those that only we use.
 func isOurs(name string) bool {
 	return len(name) >= len(attributePrefix) && strings.EqualFold(name[:len(attributePrefix)], attributePrefix)
+}
+
+// isTrace reports whether a header's name is one of those by which the context of a trace travels.
+func isTrace(name string) bool {
+	return strings.EqualFold(name, "traceparent") || strings.EqualFold(name, "tracestate") || strings.EqualFold(name, "baggage")
 }
 
 func reserved(name string) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -166,6 +167,28 @@ func TestWhatHasNoRoomAmongTenAttributesStandsTogether(t *testing.T) {
 	m.Headers = []outbox.Header{{Name: "Outbox-Id", Value: "x"}}
 	if _, err := PayloadAuto.encode(m, target, nil); !outbox.IsPermanent(err) {
 		t.Errorf("a reserved name: %v", err)
+	}
+}
+
+func TestATraceStandsWhereLibrariesLookForIt(t *testing.T) {
+	t.Parallel()
+	m := numbered(1, 1)[0]
+	m.Topic, m.Key, m.EventType, m.AggregateType, m.AggregateID, m.ContentType = "t", "k", "e", "a", "7", "application/json"
+	m.CreatedAt = time.Unix(1, 0)
+	// As jsonb orders them: the trace comes behind the shorter names.
+	m.Headers = []outbox.Header{{Name: "tenant", Value: "7"}, {Name: "baggage", Value: "a=1"}, {Name: "tracestate", Value: "b=2"}, {Name: "traceparent", Value: "00-1"}}
+	e, err := PayloadAuto.encode(m, &Target{Name: "q", Topic: "another"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, a := range e.Attributes {
+		names = append(names, a.Name)
+	}
+	want := []string{"baggage", "tracestate", "traceparent", "outbox-id", "content-type", "outbox-event-type", "outbox-key", "outbox-aggregate-type",
+		"outbox-aggregate-id", "outbox-headers"}
+	if !slices.Equal(names, want) || !strings.Contains(e.Attributes[9].Value, `"tenant":"7"`) {
+		t.Errorf("the attributes are %q, want %q; the last is %s", names, want, e.Attributes[9].Value)
 	}
 }
 
