@@ -53,7 +53,9 @@ type Extension struct {
 }
 
 const (
-	structuredJSON = "application/cloudevents+json; charset=UTF-8"
+	// Without a charset, which JSON doesn't have: the SDK for JavaScript compares the whole text, and knows this one
+	// and one in lower case.
+	structuredJSON = "application/cloudevents+json"
 
 	// DefaultSource is the source of events for which none is configured.
 	DefaultSource = "/outbox"
