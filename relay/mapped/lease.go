@@ -131,9 +131,9 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 	var available, mark, kept string
 	if until := m.Claim.Until; until != "" {
 		mark = column(until)
-		available = fmt.Sprintf("%s AND (%s IS NULL OR %s < now())", t.waiting, mark, mark)
+		available = fmt.Sprintf("%s AND (%s IS NULL OR %s < (SELECT clock_timestamp()))", t.waiting, mark, mark)
 		if t.info.Column(until).NotNull {
-			available = fmt.Sprintf("%s AND %s < now()", t.waiting, mark)
+			available = fmt.Sprintf("%s AND %s < (SELECT clock_timestamp())", t.waiting, mark)
 		}
 		set.set(until, "now() + "+duration)
 		free.set(until, "now()")
@@ -141,7 +141,7 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 	} else {
 		mark = column(m.Claim.Since)
 		processing := column(m.Done.Column) + " = " + schema.QuoteLiteral(m.Claim.Status)
-		available = fmt.Sprintf("(%s OR %s AND (%s IS NULL OR %s < now() - %s))", t.waiting, processing, mark, mark, duration)
+		available = fmt.Sprintf("(%s OR %s AND (%s IS NULL OR %s < (SELECT clock_timestamp()) - %s))", t.waiting, processing, mark, mark, duration)
 		set.set(m.Done.Column, schema.QuoteLiteral(m.Claim.Status))
 		set.set(m.Claim.Since, "now()")
 		free.set(m.Done.Column, schema.QuoteLiteral(m.Done.Waiting))
