@@ -34,6 +34,9 @@ func startPooler(t *testing.T, db database, size int) *pgx.ConnConfig {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if err := conn.SyncConn(t.Context()); err != nil { // or pgx may still read in the background
+			t.Fatal(err)
+		}
 		server, err := conn.Hijack()
 		if err != nil {
 			t.Fatal(err)

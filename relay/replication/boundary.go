@@ -41,7 +41,7 @@ func (s *session) newSlot(ctx context.Context) (b boundary, err error) {
 		return b, err
 	}
 	defer hangUpWAL(wal)
-	return b, b.create(ctx, wal, conn, createSlot(s.source.cfg.Slot, conn, !s.source.cfg.WithoutFailover))
+	return b, b.create(ctx, wal.PgConn, conn, createSlot(s.source.cfg.Slot, conn, !s.source.cfg.WithoutFailover))
 }
 
 // createSlot is the command. Its options stand in parentheses since PostgreSQL 15.

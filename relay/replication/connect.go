@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/pgoutbox/outbox"
 )
@@ -46,14 +48,26 @@ func (s *Source) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
+// walConn is a connection that can stream, and what pgx reads it through.
+type walConn struct {
+	*pgconn.PgConn
+	in io.Reader
+}
+
 // connectWAL opens a connection that can stream. A pooler that doesn't pass on such a connection says so, or, where
 // it was told to ignore the parameter, gives an ordinary one, on which no command of replication is known.
-func (s *Source) connectWAL(ctx context.Context) (*pgconn.PgConn, error) {
+func (s *Source) connectWAL(ctx context.Context) (*walConn, error) {
 	cfg := s.conn.Config.Copy()
 	s.name(cfg)
 	cfg.RuntimeParams["replication"] = "database"
-	conn, err := pgconn.ConnectConfig(ctx, cfg)
-	if err != nil {
+	conn := &walConn{}
+	build := cfg.BuildFrontend
+	cfg.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
+		conn.in = r // of the last attempt, which is the one that succeeds
+		return build(r, w)
+	}
+	var err error
+	if conn.PgConn, err = pgconn.ConnectConfig(ctx, cfg); err != nil {
 		return nil, s.explainConnect(err)
 	}
 	if err := conn.Exec(ctx, "IDENTIFY_SYSTEM").Close(); err != nil {
@@ -134,7 +148,7 @@ func hangUp(conn *pgx.Conn) {
 	_ = conn.Close(ctx)
 }
 
-func hangUpWAL(conn *pgconn.PgConn) {
+func hangUpWAL(conn *walConn) {
 	ctx, cancel := context.WithTimeout(context.Background(), hangUpTimeout)
 	defer cancel()
 	_ = conn.Close(ctx)

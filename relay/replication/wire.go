@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -21,6 +22,7 @@ import (
 // One goroutine reads; any may write.
 type wire struct {
 	conn net.Conn
+	in   io.Reader // reads conn
 	low  lowWater
 
 	buf        []byte
@@ -40,13 +42,24 @@ var errTick = errors.New("nothing came")
 // errStreamEnded says that the server has closed the stream in good order, as when it is shut down.
 var errStreamEnded = errors.New("the server has ended the stream")
 
-// takeOver makes a wire of an idle connection.
-func takeOver(conn *pgconn.PgConn) (*wire, error) {
+// takeOver makes a wire of an idle connection. pgx reads in the background when a write was slow, and that reader
+// may still wait for bytes: it would have the answer to what is sent next. So the wire reads through it, which gives what it
+// has first, and it has ended with that.
+func takeOver(conn *walConn) (*wire, error) {
 	hijacked, err := conn.Hijack()
 	if err != nil {
 		return nil, err
 	}
-	w := &wire{conn: hijacked.Conn, buf: make([]byte, bufferSize)}
+	for hijacked.Frontend.ReadBufferLen() > 0 { // the server has said more than it was asked
+		message, err := hijacked.Frontend.Receive()
+		if err != nil {
+			return nil, err
+		}
+		if fault, ok := message.(*pgproto3.ErrorResponse); ok {
+			return nil, pgconn.ErrorResponseToPgError(fault)
+		}
+	}
+	w := &wire{conn: hijacked.Conn, in: conn.in, buf: make([]byte, bufferSize)}
 	under := w.conn
 	if secure, ok := under.(*tls.Conn); ok {
 		under = secure.NetConn()
@@ -84,7 +97,7 @@ func (w *wire) fill(ctx context.Context, deadline time.Time) error {
 		// After the deadline was set, which it moves to the past.
 		defer context.AfterFunc(ctx, func() { _ = w.conn.SetReadDeadline(time.Unix(1, 0)) })()
 	}
-	n, err := w.conn.Read(w.buf[w.end:])
+	n, err := w.in.Read(w.buf[w.end:])
 	w.end += n
 	if n > 0 {
 		return nil
@@ -204,7 +217,7 @@ func (w *wire) part() {
 		return
 	}
 	for {
-		if _, err := w.conn.Read(w.buf); err != nil {
+		if _, err := w.in.Read(w.buf); err != nil {
 			return // the server has ended the connection
 		}
 	}
