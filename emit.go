@@ -28,7 +28,7 @@ FROM (SELECT u.content FROM unnest($1::bytea[]) WITH ORDINALITY AS u (content, p
 )
 
 // Emit writes messages to the write-ahead log and to no table: they reach destinations that are read with the strategy
-// replication, and no other. There is nothing to query, to send again or to restore: a destination that
+// replication and its setting Emitted, and no other. There is nothing to query, to send again or to restore: a destination that
 // loses its replication slot loses those that it has not read. Otherwise it is as Write.
 func (w *Writer) Emit(ctx context.Context, tx pgx.Tx, msgs ...Message) ([]ID, error) {
 	if tx == nil {

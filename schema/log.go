@@ -1,5 +1,12 @@
 package schema
 
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
 // CreateSlotSQL is the statement that makes a slot from which a table's inserts can be read: those that commit from then on.
 func CreateSlotSQL(slot string) string {
 	return "SELECT pg_create_logical_replication_slot(" + QuoteLiteral(slot) + ", 'pgoutput');"
@@ -10,4 +17,33 @@ func CreateSlotSQL(slot string) string {
 func CreatePublicationSQL(publication string, table TableName) string {
 	return "CREATE PUBLICATION " + QuoteIdentifier(publication) + " FOR TABLE " + table.String() +
 		" WITH (publish = 'insert', publish_via_partition_root = true);"
+}
+
+// EmitsOpen reports whether every role of the database may write logical messages: PostgreSQL lets PUBLIC execute
+// pg_logical_emit_message unless somebody has revoked it. revoke is what a superuser runs against it, "" if nobody needs to.
+func EmitsOpen(ctx context.Context, q Querier) (revoke string, err error) {
+	err = q.QueryRow(ctx, `SELECT coalesce(string_agg(format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC;', p.oid::regprocedure), ' ' ORDER BY p.oid), '')
+FROM pg_catalog.pg_proc p
+WHERE p.proname = 'pg_logical_emit_message' AND p.pronamespace = 'pg_catalog'::regnamespace
+	AND EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a WHERE a.grantee = 0 AND a.privilege_type = 'EXECUTE')`).Scan(&revoke)
+	if err != nil {
+		return "", fmt.Errorf("ask who may write logical messages: %w", err)
+	}
+	return revoke, nil
+}
+
+// EmitterGrants prints the statements that let a role, and besides those named before no other, write messages to the log alone
+// (Writer.Emit of package outbox). A superuser runs them, for the function is the server's; they may be run again.
+func EmitterGrants(emitter string) string {
+	name := pgx.Identifier{emitter}.Sanitize()
+	// The function's arguments differ by the server's version.
+	body := `DECLARE f regprocedure;
+BEGIN
+	FOR f IN SELECT oid FROM pg_catalog.pg_proc WHERE proname = 'pg_logical_emit_message' AND pronamespace = 'pg_catalog'::regnamespace LOOP
+		EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', f);
+		EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', f, ` + QuoteLiteral(emitter) + `);
+	END LOOP;
+END`
+	return "-- Emitter: a service that writes messages to the write-ahead log alone. A superuser runs this.\n" +
+		"GRANT USAGE ON SCHEMA outbox TO " + name + ";\nGRANT USAGE ON SEQUENCE outbox.messages_id_seq TO " + name + ";\nDO " + QuoteLiteral(body) + ";\n\n"
 }

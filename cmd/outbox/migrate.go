@@ -150,21 +150,24 @@ func (a *app) migrateSQLCommand() *cobra.Command {
 }
 
 func (a *app) migrateGrantsCommand() *cobra.Command {
-	var writer, relay, viewer, consumer string
+	var writer, relay, viewer, consumer, emitter string
 	cmd := &cobra.Command{
 		Use:   "grants",
-		Short: "Print the least privileges of writers, relays, viewers and consumers",
-		Long: `Prints GRANT statements for the roles that are named. The schema's owner runs them; running them again is
-harmless.`,
+		Short: "Print the least privileges of writers, relays, viewers, consumers and emitters",
+		Long: `Prints GRANT statements for the roles that are named. The schema's owner runs them, and a superuser those of
+--emitter; running them again is harmless.`,
 		Example: `  outbox migrate grants --writer orders_service --relay outbox_relay --viewer grafana | psql orders`,
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if writer+relay+viewer+consumer == "" {
-				return usage("no role is named: give --writer, --relay, --viewer or --consumer")
+			if writer+relay+viewer+consumer+emitter == "" {
+				return usage("no role is named: give --writer, --relay, --viewer, --consumer or --emitter")
 			}
 			text := schema.Grants(writer, relay, viewer)
 			if consumer != "" {
 				text += schema.ConsumerGrants(consumer)
+			}
+			if emitter != "" {
+				text += schema.EmitterGrants(emitter)
 			}
 			_, err := fmt.Fprint(a.stdout, text)
 			return err
@@ -174,5 +177,6 @@ harmless.`,
 	cmd.Flags().StringVar(&relay, "relay", "", "role of relays, and of operators who act on dead letters")
 	cmd.Flags().StringVar(&viewer, "viewer", "", "role that reads everything except payloads")
 	cmd.Flags().StringVar(&consumer, "consumer", "", "role of services that apply messages with an inbox")
+	cmd.Flags().StringVar(&emitter, "emitter", "", "role of services that write messages to the log alone; takes that right from everybody else")
 	return cmd
 }

@@ -27,6 +27,7 @@ func (d *daemon) openReplication(c config.Destination, page int, logger *slog.Lo
 		Slot:            c.Replication.Slot,
 		Publication:     c.Replication.Publication,
 		WithoutFailover: !c.Replication.Failover,
+		Emitted:         c.Replication.Emitted,
 		Heartbeat:       c.Replication.Heartbeat,
 	})
 }

@@ -224,7 +224,7 @@ func TestAQuietLogIsKeptAliveByHeartbeats(t *testing.T) {
 func TestMessagesThatWereEmittedWrongAreNotDroppedInSilence(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	source, _ := db.source("d", Config{})
+	source, _ := db.source("d", Config{Emitted: true})
 	s := acquire(t, source)
 	streaming(t, s)
 	db.Exec("SELECT pg_logical_emit_message(true, 'outbox', 'garbage')")

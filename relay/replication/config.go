@@ -31,8 +31,13 @@ type Config struct {
 	// created with FAILOVER; that costs nothing without a standby that has sync_replication_slots.
 	WithoutFailover bool
 
-	// Heartbeat is how long the log may be silent before a logical message is written to it, which shows
-	// that the stream is alive and lets the slot advance. Default 10 s.
+	// Emitted has logical messages (outbox.Writer.Emit) delivered too. Whoever may execute
+	// pg_logical_emit_message can then publish, and PostgreSQL lets everybody: the relay warns at each start, with the
+	// REVOKE, until it is revoked. Default: rows alone.
+	Emitted bool
+
+	// Heartbeat is how long the log may be silent before the server is asked where it is, which lets the slot
+	// advance. Default 10 s.
 	Heartbeat time.Duration
 }
 

@@ -67,7 +67,7 @@ func harness(db database, emit bool) relaytest.SourceHarness {
 		NoGroups: true,
 		Open: func(t *testing.T, o relaytest.SourceOptions) relay.Source {
 			db := database{testdb.DB{T: t, URL: db.URL}}
-			cfg := Config{}
+			cfg := Config{Emitted: emit}
 			cfg.Table.Lease = o.Lease
 			s, l := db.source(o.Destination, cfg)
 			s.table.As(o.Relay) // what a registration under that name would give it

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Why a server or a role can't be used. Errors that wrap these are marked by outbox.Permanent.
@@ -121,6 +122,17 @@ func (s *Source) preflight(ctx context.Context, conn *pgx.Conn) error {
 	if level != "logical" {
 		return outbox.Permanent(fmt.Errorf("%w but %s: run ALTER SYSTEM SET wal_level = logical and restart the server, or use the strategy snapshot, which needs no setting",
 			ErrWALLevel, level))
+	}
+	if !s.cfg.Emitted {
+		return nil
+	}
+	revoke, err := schema.EmitsOpen(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if revoke != "" {
+		s.cfg.Table.Logger.Warn("every role of this database can publish: emitted messages are delivered, and PUBLIC may execute pg_logical_emit_message",
+			"destination", s.destination, "next", "a superuser runs, in this database: "+revoke+" and what outbox migrate grants --emitter prints for those who are to")
 	}
 	return nil
 }

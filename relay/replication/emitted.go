@@ -11,9 +11,6 @@ import (
 // Prefix is that of the logical messages that are outbox messages.
 const Prefix = outbox.EmitPrefix
 
-// heartbeatPrefix is that of the messages by which a quiet publication shows that it is alive.
-const heartbeatPrefix = Prefix + ".heartbeat"
-
 // emittedOrder is the order of the fields of a logical message behind its fixed part. docs/replication.md
 // documents it.
 func (c *columns) emittedOrder() []int {

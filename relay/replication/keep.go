@@ -16,8 +16,8 @@ func (s *session) log() *slog.Logger {
 }
 
 // keep starts the goroutine that looks after what moves without a settlement, until the session is closed: it stores
-// how far the log was read when nothing is in flight, tells the server what is stored, writes heartbeats, and
-// watches the slot and what the operator wants. It does so while nobody calls Next, too: a full pipeline must not
+// how far the log was read when nothing is in flight, tells the server what is stored, asks a silent one where
+// it is, watches the slot and what the operator wants. It does so while nobody calls Next, too: a full pipeline must not
 // look like a dead one to the server.
 func (s *session) keep() {
 	s.helpers.Go(func() {
@@ -65,7 +65,7 @@ func (s *session) tend(watch bool) error {
 	var due, silent bool
 	if streaming {
 		due = s.progress.position != s.stored.position || s.progress.partial != s.stored.partial
-		silent = time.Since(s.heardAt) > s.source.cfg.Heartbeat
+		silent = min(time.Since(s.heardAt), time.Since(s.asked)) > s.source.cfg.Heartbeat
 	}
 	s.mu.Unlock()
 	// Not the session's context: a write that Close interrupts would take the connection with it.
@@ -84,7 +84,7 @@ func (s *session) tend(watch bool) error {
 		return err
 	}
 	if silent {
-		if err := s.heartbeat(); err != nil {
+		if err := s.ask(w); err != nil {
 			return err
 		}
 	}
@@ -133,14 +133,13 @@ func (s *session) readMode() error {
 	return nil
 }
 
-// heartbeat writes a message that comes back by the log.
-func (s *session) heartbeat() error {
-	return s.table.Read(func(conn *pgx.Conn) error {
-		ctx, cancel := context.WithTimeout(context.Background(), s.ttl())
-		defer cancel()
-		_, err := conn.Exec(ctx, "SELECT pg_logical_emit_message(false, $1, $2)", heartbeatPrefix, s.source.destination)
-		return err
-	})
+// ask has the server say how far it has read the log.
+func (s *session) ask(w *wire) error {
+	s.mu.Lock()
+	received, confirmed := s.received, s.confirmed
+	s.asked = time.Now()
+	s.mu.Unlock()
+	return w.status(received, confirmed, true)
 }
 
 // watch warns of a slot that is about to be invalidated.

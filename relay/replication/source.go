@@ -224,6 +224,7 @@ type session struct {
 	progress    *progress
 	received    LSN
 	heardAt     time.Time
+	asked       time.Time
 
 	// stored is what the database knows, confirmed what the server was told; never beyond.
 	stored    progress

@@ -54,8 +54,8 @@ func (s *session) Next(ctx context.Context, limit int) (relay.Batch, error) {
 // stream sends START_REPLICATION. Whoever still streams is a session that has lost the lease, or its last
 // breath.
 func (s *session) stream(ctx context.Context, conn *pgx.Conn) error {
-	command := fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (proto_version '1', publication_names '%s', binary 'true', messages 'true')",
-		s.source.cfg.Slot, s.progress.position, quoteList(s.source.cfg.Publication))
+	command := fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (proto_version '1', publication_names '%s', binary 'true', messages '%t')",
+		s.source.cfg.Slot, s.progress.position, quoteList(s.source.cfg.Publication), s.source.cfg.Emitted)
 	for {
 		wal, err := s.source.connectWAL(ctx)
 		if err != nil {

@@ -174,10 +174,7 @@ func (s *session) takeSnapshot(ctx context.Context) error {
 	switch {
 	case visible:
 		s.leave.snapshot, s.leave.until = seen, until
-		// Something behind it in the log shows when that was read; the write also flushes it.
-		if err := s.heartbeat(); err != nil {
-			return err
-		}
+		// Something behind it in the log, and on disk, shows when that was read.
 		return s.store(context.WithoutCancel(ctx), nil)
 	case time.Since(s.leave.since) > maxPause:
 		s.leave, s.makeAgain = nil, time.Now().Add(retryAfter)
@@ -193,7 +190,10 @@ func (s *session) readOn(ctx context.Context) error {
 		typ, body, ok := s.wire.frame()
 		if !ok {
 			err := s.wire.fill(ctx, time.Now().Add(tick))
-			if err != nil && !errors.Is(err, errTick) {
+			if errors.Is(err, errTick) {
+				err = s.ask(s.wire)
+			}
+			if err != nil {
 				return fmt.Errorf("read the write-ahead log: %w", err)
 			}
 			if ctx.Err() != nil || s.table.Failure() != nil {

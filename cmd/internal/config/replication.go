@@ -7,7 +7,8 @@ type Replication struct {
 	Slot        string        `json:"slot" jsonschema:"Name of the replication slot. Empty: outbox_ and the destination's name."`
 	Publication string        `json:"publication" jsonschema:"Name of the publication of outbox.messages, which destinations share; with a source, of its table."`
 	Failover    bool          `json:"failover" jsonschema:"Whether the slot is one that PostgreSQL 17 and later copy to standbys."`
-	Heartbeat   time.Duration `json:"heartbeat" jsonschema:"Silence of the log after which a message is written to it that keeps the slot moving."`
+	Emitted     bool          `json:"emitted" jsonschema:"Whether messages that Writer.Emit writes to the log without a row are delivered. Whoever may execute pg_logical_emit_message can then publish; by default that is every role."`
+	Heartbeat   time.Duration `json:"heartbeat" jsonschema:"Silence of the log after which the server is asked where it is, which keeps the slot moving."`
 }
 
 // DefaultReplication returns the settings of replication that is only named.
@@ -23,7 +24,7 @@ func (l *loader) replication(d *Destination, path string) {
 		strategy, _ := d.Source.Resolve()
 		l.check(strategy == logStrategy, path+".replication", "given together with source, whose strategy %s reads the table: to read that table by its log, give source.strategy: replication", strategy)
 		l.check(*d.Replication == Replication{Slot: d.Replication.Slot, Publication: d.Replication.Publication, Failover: true, Heartbeat: DefaultReplication().Heartbeat},
-			path+".replication", "failover and heartbeat have no effect together with source: the slot is made by you, and no row or message is written for it")
+			path+".replication", "failover, emitted and heartbeat have no effect together with source: the slot is made by you, and of the log its table's rows are delivered alone")
 	}
 	l.check(d.ShardGroups == 1, path+".shard_groups", "%d, but a replication slot can't be split: use one group, or leave out replication", d.ShardGroups)
 }

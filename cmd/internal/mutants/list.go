@@ -128,6 +128,20 @@ var mutants = []mutant{
 		pkg:   "./relay/replication", run: "ASlotThatSomebodyElse",
 	},
 	{
+		name:  "the stream is read beside pgx's background reader",
+		file:  "relay/replication/wire.go",
+		old:   "in: conn.in,",
+		wrong: "in: hijacked.Conn,",
+		pkg:   "./relay/replication", run: "AConnectionThatIsReadInTheBackground",
+	},
+	{
+		name:  "logical messages come unasked",
+		file:  "relay/replication/stream.go",
+		old:   "quoteList(s.source.cfg.Publication), s.source.cfg.Emitted)",
+		wrong: "quoteList(s.source.cfg.Publication), true)",
+		pkg:   "./relay/replication", run: "ARoleWithoutRightsCanNotPublish",
+	},
+	{
 		name:  "the server is told what is not stored",
 		file:  "relay/replication/keep.go",
 		old:   "position := s.stored.position",
