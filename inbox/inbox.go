@@ -90,7 +90,7 @@ type GapError struct {
 }
 
 func (e *GapError) Error() string {
-	return fmt.Sprintf("message %d of key %q has to wait: %d to %d have not come", e.Sequence, e.Gap.Key, e.Gap.First, e.Gap.Last)
+	return fmt.Sprintf("message %d of key %.200q has to wait: %d to %d have not come", e.Sequence, e.Gap.Key, e.Gap.First, e.Gap.Last)
 }
 
 // TooEarly is true: delivering the message again helps only when others have come. The consumers of package

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // Event is what became of one message. Message is only valid during the call.
@@ -62,7 +63,7 @@ func (b *Inbox) log(ctx context.Context, msg *outbox.Message, result Result) {
 	if !b.cfg.Logger.Enabled(ctx, level) {
 		return
 	}
-	args := []any{"consumer", b.consumer, "message_id", msg.ID.String(), "topic", msg.Topic, "key", msg.OrderingKey(), "outcome", string(result.Outcome)}
+	args := []any{"consumer", b.consumer, "message_id", msg.ID.String(), "topic", msg.Topic, "key", printed.Key(msg.OrderingKey()), "outcome", string(result.Outcome)}
 	if gap := result.Missing; gap != nil {
 		args = append(args, "first_missing", gap.First, "last_missing", gap.Last)
 	}

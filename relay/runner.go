@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // Relay delivers from one source to one broker.
@@ -286,7 +287,7 @@ func (l *loop) logFailures(k *call, errs []error) {
 		}
 		m := k.Batch[i]
 		l.relay.cfg.Logger.Warn("message not accepted", "destination", l.relay.cfg.Name, "message_id", m.ID.String(),
-			"topic", m.Topic, "key", m.OrderingKey(), "attempt", k.items[i].d.Attempts+1, "error", err)
+			"topic", m.Topic, "key", printed.Key(m.OrderingKey()), "attempt", k.items[i].d.Attempts+1, "error", err)
 	}
 }
 
@@ -294,7 +295,7 @@ func (l *loop) logSettled(s *Settlement) {
 	log := func(dead []Dead) {
 		for _, d := range dead {
 			l.relay.cfg.Logger.Error("dead letter", "destination", l.relay.cfg.Name, "message_id", d.Delivery.ID.String(),
-				"topic", d.Delivery.Topic, "key", d.Delivery.OrderingKey(), "reason", string(d.Reason), "error", d.Err)
+				"topic", d.Delivery.Topic, "key", printed.Key(d.Delivery.OrderingKey()), "reason", string(d.Reason), "error", d.Err)
 		}
 	}
 	log(s.Dead)

@@ -28,6 +28,11 @@ type Mapping struct {
 	Topic string
 	Key   string
 
+	// RawKey hands over a key that is one column of type bytea as its bytes, for a broker whose keys are
+	// bytes, such as Kafka. Without it every key is text: a column of type bytea is its hexadecimal digits,
+	// whatever is in it.
+	RawKey bool
+
 	AggregateType string
 	AggregateID   string
 	EventType     string

@@ -4,14 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // format is how data is printed.
@@ -125,25 +125,8 @@ func clean(s string) string {
 	if s == "" {
 		return "-"
 	}
-	if utf8.ValidString(s) && !strings.ContainsFunc(s, unprintable) {
-		return s
-	}
-	var b strings.Builder
-	for len(s) > 0 {
-		r, size := utf8.DecodeRuneInString(s)
-		if r == utf8.RuneError && size == 1 {
-			fmt.Fprintf(&b, `\x%02x`, s[0])
-		} else if unprintable(r) {
-			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
-		} else {
-			b.WriteRune(r)
-		}
-		s = s[size:]
-	}
-	return b.String()
+	return printed.Text(s)
 }
-
-func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
 // short cuts s to n runes.
 func short(s string, n int) string {

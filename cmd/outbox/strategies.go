@@ -74,6 +74,7 @@ func (d *daemon) openSource(c config.Destination, group int, logger *slog.Logger
 		return replication.Guard(d.conn, c.Name, source), nil
 	}
 	strategy, mapping := c.Source.Resolve()
+	mapping.RawKey = c.RawKeys()
 	open := tableStrategies()[strategy]
 	if strategy == "replication" {
 		open = func(conn *pgx.ConnConfig, m schema.Mapping, cfg mapped.Config) (relay.Source, error) {

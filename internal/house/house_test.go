@@ -23,7 +23,8 @@ const module = "github.com/pgoutbox/outbox"
 var directions = map[string][]string{
 	"":                                {"schema"},
 	"schema":                          {},
-	"relay":                           {""},
+	"internal/printed":                {},
+	"relay":                           {"", "internal/printed"},
 	"relay/polling":                   {"", "schema", "relay"},
 	"relay/mapped":                    {"", "schema", "relay", "relay/replication"}, // the log over a table
 	"relay/replication":               {"", "schema", "relay", "relay/polling"},
@@ -32,12 +33,12 @@ var directions = map[string][]string{
 	"relay/around":                    {"", "relay", "route"},
 	"relay/relaytest":                 {"", "schema", "relay", "internal/check"},
 	"admin":                           {"", "schema"},
-	"inbox":                           {"", "schema", "relay"},
+	"inbox":                           {"", "schema", "relay", "internal/printed"},
 	"inbox/inboxtest":                 {"", "inbox"},
 	"outboxtest":                      {"", "schema"},
 	"internal":                        {"", "schema"},
 	"broker/consume":                  {""},
-	"broker/internal/lanes":           {"", "broker/consume"},
+	"broker/internal/lanes":           {"", "broker/consume", "internal/printed"},
 	"broker/internal/lanes/lanestest": {"", "schema", "inbox", "internal", "broker/consume"},
 	"broker/kafka":                    {"", "relay", "format", "broker/consume", "broker/internal/lanes", "broker/internal/template", "broker/internal/secure"}, // relay for exactly-once, which sees what is settled
 	"broker/internal/amazon":          {"", "format", "broker/internal/template"},
@@ -49,7 +50,7 @@ var directions = map[string][]string{
 	"broker/internal/socket":          {},
 	"broker/internal/template":        {""},
 	"broker/redis":                    {"", "format", "broker/internal/secure", "broker/internal/template"},
-	"broker/redis/once":               {"", "inbox"},
+	"broker/redis/once":               {"", "inbox", "internal/printed"},
 	"broker/rabbitmq":                 {"", "format", "broker/consume", "broker/internal/lanes", "broker/internal/secure", "broker/internal/template", "broker/internal/socket"},
 	"broker/registry":                 {"", "format", "route"},
 	"broker/jsonl":                    {""},
@@ -57,7 +58,7 @@ var directions = map[string][]string{
 	"broker/http":                     {"", "format", "webhook", "broker/internal/template", "broker/internal/secure"},
 	"broker/grpc":                     {"", "format", "broker/internal/secure"},
 	"broker/internal/versus":          {"broker/internal/testnet"},
-	"cmd":                             {"", "schema", "relay", "relay/polling", "relay/mapped", "relay/replication", "admin", "inbox", "inbox/inboxtest", "broker", "internal", "outboxtest", "route", "format", "relay/around", "webhook"},
+	"cmd":                             {"", "schema", "relay", "relay/polling", "relay/mapped", "relay/replication", "admin", "inbox", "inbox/inboxtest", "broker", "internal", "internal/printed", "outboxtest", "route", "format", "relay/around", "webhook"},
 }
 
 func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {

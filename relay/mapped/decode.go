@@ -3,12 +3,10 @@ package mapped
 import (
 	"crypto/sha1"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"math"
 	"slices"
 	"time"
-	"unicode/utf8"
 	"unsafe"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -112,9 +110,6 @@ func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
 	d.AggregateID = text(colAggregateID)
 	d.EventType = text(colEventType)
 	d.ContentType = text(colContentType)
-	if !utf8.ValidString(d.Key) {
-		d.Key = hex.EncodeToString([]byte(d.Key)) // it comes from a bytea
-	}
 	r.by = int64(binary.BigEndian.Uint64(v[colBy]))
 	if id := v[colMessageID]; id != nil {
 		d.ID = t.messageID(string(id))

@@ -18,6 +18,11 @@ import (
 
 // strategies opens each over the table of events.
 func strategies() map[string]func(*pgx.ConnConfig, Config) (relay.Source, error) {
+	return changed(func(*schema.Mapping) {})
+}
+
+// changed is strategies after a change of each mapping.
+func changed(change func(*schema.Mapping)) map[string]func(*pgx.ConnConfig, Config) (relay.Source, error) {
 	moved := events()
 	moved.Done, moved.Failure = schema.Done{}, schema.Failure{DeadTable: "dead_events"}
 	moved.Offsets = schema.Offsets{Table: "offsets", Topic: "topic", Partition: "part", Transaction: "xid"}
@@ -25,9 +30,13 @@ func strategies() map[string]func(*pgx.ConnConfig, Config) (relay.Source, error)
 	leased.Claim = schema.Claim{Until: "locked_until", Owner: "owner"}
 	counted := events()
 	counted.Claim = schema.Claim{Status: "taken", Since: "locked_until", Counts: true}
+	marked := events()
+	for _, m := range []*schema.Mapping{&moved, &leased, &counted, &marked} {
+		change(m)
+	}
 	return map[string]func(*pgx.ConnConfig, Config) (relay.Source, error){
-		"skiplocked":      func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewSkipLocked(c, events(), cfg) },
-		"advisory":        func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewAdvisory(c, events(), cfg) },
+		"skiplocked":      func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewSkipLocked(c, marked, cfg) },
+		"advisory":        func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewAdvisory(c, marked, cfg) },
 		"lease":           func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewLease(c, leased, cfg) },
 		"lease by status": func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewLease(c, counted, cfg) },
 		"xmin":            func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewXMin(c, moved, cfg) },

@@ -152,9 +152,8 @@ func (r *logRows) bytes(name string, row *logRow) ([]byte, error) {
 
 // template is what table.template is in SQL.
 func (r *logRows) template(parts []schema.TemplatePart, row *logRow) ([]byte, error) {
-	if len(parts) == 1 && parts[0].Column != "" {
-		raw, err := r.bytes(parts[0].Column, row)
-		return r.asText(parts[0].Column, raw), err
+	if r.table.rawKey(parts) {
+		return r.bytes(parts[0].Column, row)
 	}
 	var all []byte
 	for _, p := range parts {

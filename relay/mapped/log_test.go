@@ -69,6 +69,12 @@ func openLog(t *testing.T, db database, log LogConfig, m schema.Mapping) *Log {
 // table is read the other way.
 func TestAMessageIsTheSameByTheLogAndByAQuery(t *testing.T) {
 	t.Parallel()
+	for _, raw := range []bool{false, true} {
+		t.Run(fmt.Sprint("raw keys: ", raw), func(t *testing.T) { t.Parallel(); sameEitherWay(t, raw) })
+	}
+}
+
+func sameEitherWay(t *testing.T, raw bool) {
 	db := newDatabase(t)
 	db.Exec(`CREATE TYPE mood AS ENUM ('fine', 'bad')`)
 	db.Exec(`CREATE TABLE odd (id bigserial PRIMARY KEY, kind mood, "by Key" bytea, fixed char(8), flag boolean, number smallint, amount numeric,
@@ -83,7 +89,7 @@ func TestAMessageIsTheSameByTheLogAndByAQuery(t *testing.T) {
 		('bad', 'key', 'abc', false, -7, 0, 'infinity', '0001-01-01 00:00:00', '{}', '"x"', gen_random_uuid(), 'x'),
 		('bad', NULL, '', NULL, NULL, NULL, '-infinity', NULL, NULL, NULL, NULL, '')`)
 	m := schema.Mapping{
-		Table: "odd", ID: "id", MessageID: "uid", Topic: "t.{kind}.{id}", Key: "{by Key}", AggregateType: "number", AggregateID: "fixed", EventType: "kind", Payload: "body",
+		Table: "odd", ID: "id", MessageID: "uid", Topic: "t.{kind}.{id}", Key: "{by Key}", RawKey: raw, AggregateType: "number", AggregateID: "fixed", EventType: "kind", Payload: "body",
 		Headers: "head", CreatedAt: "wall", DeliverAt: "at",
 		HeaderColumns: []schema.HeaderColumn{{Name: "flag", Column: "flag"}, {Name: "fixed", Column: "fixed"}, {Name: "amount", Column: "amount"},
 			{Name: "key", Column: "by Key"}, {Name: "at", Column: "at"}, {Name: "wall", Column: "wall"}, {Name: "gone", Column: "gone"}, {Name: "number", Column: "number"}},

@@ -158,10 +158,15 @@ func (t *table) fromSQL() string {
 	return fmt.Sprintf("%s > $1::bigint", t.by)
 }
 
-// template is a template as an expression of type text, or of bytea if that is all there is.
+// rawKey says that a template is one column of type bytea, whose bytes are the key.
+func (t *table) rawKey(parts []schema.TemplatePart) bool {
+	return t.mapping.RawKey && len(parts) == 1 && parts[0].Column != "" && t.info.Column(parts[0].Column).Kind == schema.KindBytes
+}
+
+// template is a template as an expression of type text, or of bytea if it is a raw key.
 func (t *table) template(s string) string {
 	parts, _ := schema.ParseTemplate(s) // it was validated
-	if len(parts) == 1 && parts[0].Column != "" && t.info.Column(parts[0].Column).Kind == schema.KindBytes {
+	if t.rawKey(parts) {
 		return column(parts[0].Column)
 	}
 	var terms []string

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/consume"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // Outcome is what to tell the broker.
@@ -323,7 +324,7 @@ func (e *Engine) pause(n int) time.Duration {
 
 func (e *Engine) log(level slog.Level, text string, d *Delivery, err error, more ...any) {
 	m := &d.Message
-	args := append([]any{"message_id", m.ID.String(), "topic", m.Topic, "key", m.OrderingKey(), "source", d.Source, "error", err}, more...)
+	args := append([]any{"message_id", m.ID.String(), "topic", m.Topic, "key", printed.Key(m.OrderingKey()), "source", d.Source, "error", err}, more...)
 	e.cfg.Logger.Log(context.Background(), level, text, args...)
 }
 

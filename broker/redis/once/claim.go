@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // claim is the right to run the handler of a message. Its note in Redis holds a token that nobody else has, or "done".
@@ -147,5 +148,5 @@ func (c *claim) release(ctx context.Context) {
 }
 
 func (c *claim) log(text string, err error) {
-	c.cache.cfg.Logger.Warn(text, "consumer", c.cache.consumer, "message_id", c.msg.ID.String(), "topic", c.msg.Topic, "key", c.msg.OrderingKey(), "error", err)
+	c.cache.cfg.Logger.Warn(text, "consumer", c.cache.consumer, "message_id", c.msg.ID.String(), "topic", c.msg.Topic, "key", printed.Key(c.msg.OrderingKey()), "error", err)
 }

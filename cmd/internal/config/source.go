@@ -30,7 +30,7 @@ type Columns struct {
 	ID            string   `json:"id" jsonschema:"Unique number, UUID or text."`
 	MessageID     string   `json:"message_id" jsonschema:"What consumers deduplicate by. Empty: the id."`
 	Topic         string   `json:"topic" jsonschema:"Template of the topic, with columns in braces: {topic}."`
-	Key           string   `json:"key" jsonschema:"Template of the key, with columns in braces. Empty: aggregate_id."`
+	Key           string   `json:"key" jsonschema:"Template of the key, with columns in braces. Empty: aggregate_id. A column of type bytea is its bytes where keys are bytes (Kafka, Redis, without a format), else hexadecimal digits."`
 	AggregateType string   `json:"aggregate_type" jsonschema:"Type of the aggregate."`
 	AggregateID   string   `json:"aggregate_id" jsonschema:"Id of the aggregate."`
 	EventType     string   `json:"event_type" jsonschema:"Type of the event."`
@@ -153,6 +153,12 @@ func (s *Source) Resolve() (strategy string, m schema.Mapping) {
 		m.Failure = schema.Failure{DeadTable: m.Failure.DeadTable}
 	}
 	return strategy, m
+}
+
+// RawKeys says that the broker's keys are bytes, so that a column of type bytea can be one as it is. Everywhere else
+// keys are text, and formats write them into text.
+func (d *Destination) RawKeys() bool {
+	return (d.Broker.Kafka != nil || d.Broker.Redis != nil) && d.Format.Description() == nil
 }
 
 // logStrategy is the one that reads the write-ahead log, and neither reads nor changes a row.

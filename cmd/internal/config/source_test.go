@@ -79,3 +79,27 @@ func TestFaultsOfASourceSayWhatIsMissing(t *testing.T) {
 		t.Errorf("got %q", complaint)
 	}
 }
+
+// A column of bytes is a key as it is where keys are bytes; where they are text, or a format writes text, it has one
+// encoding for all rows.
+func TestKeysAreBytesWhereTheBrokersAre(t *testing.T) {
+	t.Parallel()
+	for broker, want := range map[string]bool{
+		`{kafka: {brokers: ["localhost:9092"]}}`:                            true,
+		`{redis: {addresses: ["localhost:6379"]}}`:                          true,
+		`{kafka: {brokers: ["localhost:9092"]}}, format: {cloudevents: {}}`: false,
+		`{kafka: {brokers: ["localhost:9092"]}}, format: {debezium: {}}`:    false,
+		`{nats: {url: "nats://localhost:4222", stream: events}}`:            false,
+		`{http: {url: "http://localhost/hook"}}`:                            false,
+		`{stdout: {}}`:                                                      false,
+	} {
+		l, complaint := load(t, strings.NewReplacer("{stdout: {}}", broker, "SOURCE", "{preset: outbox_event}").Replace(withSource), config.Input{})
+		if complaint != "" {
+			t.Errorf("%s: %s", broker, complaint)
+			continue
+		}
+		if got := l.Config.Destinations[0].RawKeys(); got != want {
+			t.Errorf("%s: raw keys are %v", broker, got)
+		}
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -183,7 +184,7 @@ func reasonOf(h *relay.Hold) relay.Reason {
 // describe copies: what a delivery refers to is used again.
 func describe(d *relay.Delivery, outcome string, reason relay.Reason, err error) Message {
 	return Message{
-		ID: d.ID.String(), Topic: strings.Clone(d.Topic), Key: strings.Clone(d.OrderingKey()), EventType: strings.Clone(d.EventType),
+		ID: d.ID.String(), Topic: strings.Clone(d.Topic), Key: printed.Key(strings.Clone(d.OrderingKey())), EventType: strings.Clone(d.EventType),
 		Outcome: outcome, Reason: string(reason), Attempts: d.Attempts, Error: line(err),
 	}
 }
