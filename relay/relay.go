@@ -151,8 +151,8 @@ type HeldLane struct {
 // Settlement is everything that a set of outcomes changes in the database.
 type Settlement struct {
 	// Through is the last delivery of the contiguous settled prefix, in the order in which Next returned
-	// them; nil leaves the cursor where it is. Delivered counts messages accepted by the broker since
-	// the last settlement.
+	// them; nil leaves the cursor where it is. Delivered counts the delivered messages that this settles: up to
+	// Through, and HeldDelivered. So each counts once, however often a crash has it published.
 	Through   *Delivery
 	Delivered int
 

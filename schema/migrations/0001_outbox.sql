@@ -43,7 +43,7 @@ CREATE TABLE outbox.messages_7 PARTITION OF outbox.messages FOR VALUES IN (7);
 -- A cursor per destination and shard group. Everything visible in prev is settled. windows are the open
 -- windows, oldest first: each holds what is visible in it and not in the one before. last_id is the last
 -- settled id of the oldest. Every write names the epoch of the lease that it was made under.
--- updated_at is written with the position only: a rebase after a restore goes by it.
+-- delivered counts messages, each when it is settled as delivered. updated_at is written with the position only: a rebase after a restore goes by it.
 CREATE TABLE outbox.cursors (
     destination       text          NOT NULL,
     shard_group       smallint      NOT NULL,
