@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Broker is where messages go. Adapters satisfy it without importing this package, and pass the suite
@@ -132,10 +133,10 @@ type Delivery struct {
 	Ref    uint64
 }
 
-// Lane names the lane of d: its ordering key, or its message id if it has none.
+// Lane names the lane of d: by its ordering key, as schema.Lane has it, or its message id if it has none.
 func (d *Delivery) Lane() string {
 	if key := d.OrderingKey(); key != "" {
-		return key
+		return schema.Lane(key)
 	}
 	return d.ID.String()
 }

@@ -79,8 +79,12 @@ CREATE TABLE outbox.relays (
 ) WITH (fillfactor = 20);
 
 -- Messages set aside for a later attempt: the head of a lane and those behind it. lane is the ordering
--- key, or the message id of a message without one. Only a head has a retry_at; 'infinity' blocks the
--- lane until an operator acts.
+-- key, or the message id of a message without one, and short enough for the index (relay.Delivery.Lane).
+-- Only a head has a retry_at; 'infinity' blocks the lane until an operator acts.
+--
+-- Here and in the dead letters id is a place in the order, and ids can repeat: sequences are set back, and
+-- are not carried by logical replication. A message is known by its message_id. A writer may give that to
+-- two messages, so a row is known by both, and no conflict can meet another message than the row's own.
 CREATE TABLE outbox.holds (
     destination    text        NOT NULL,
     lane           text        NOT NULL,
@@ -101,7 +105,7 @@ CREATE TABLE outbox.holds (
     retry_at       timestamptz,
     error          text,
     held_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (destination, lane, id)
+    PRIMARY KEY (destination, lane, id, message_id)
 );
 
 CREATE TABLE outbox.dead_letters (
@@ -124,7 +128,7 @@ CREATE TABLE outbox.dead_letters (
     reason         text        NOT NULL,
     error          text        NOT NULL,
     dead_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (destination, id)
+    PRIMARY KEY (destination, id, message_id)
 );
 
 CREATE INDEX dead_letters_message_id ON outbox.dead_letters (message_id);
