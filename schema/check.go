@@ -9,8 +9,8 @@ import (
 )
 
 // Check tells whether a relay can work with q's database, and if not, why and what to do: the error is
-// one of ErrUnsupportedServer, ErrMissing, ErrOutdated, ErrTooNew, ErrChanged and ErrForbidden, or the
-// connection's.
+// one of ErrUnsupportedServer, ErrMissing, ErrOutdated, ErrTooNew, ErrChanged, ErrForbidden, ErrHidden and ErrSegments, or
+// the connection's.
 func Check(ctx context.Context, q Querier) error {
 	if err := check(ctx, q, Migrations()); err != nil {
 		return fmt.Errorf("schema: %w", err)
@@ -34,7 +34,10 @@ func check(ctx context.Context, q Querier, known []Migration) error {
 	if err := unchanged(state, known); err != nil {
 		return err
 	}
-	return relayMay(ctx, q, state)
+	if err := relayMay(ctx, q, state); err != nil {
+		return err
+	}
+	return Intact(ctx, q)
 }
 
 // relayMay compares what the role may do with what Grants would give to a relay.

@@ -12,6 +12,11 @@ const (
 	InboxMessages  = "outbox.inbox_messages"
 )
 
+// Leased is the condition, in SQL, that somebody has the lease of a row of outbox.cursors. One that lasts longer than any is
+// given was given before the database's clock was set back: nobody renews it, or it would be of now. Twice as long is left to
+// clocks that are corrected by a little.
+const Leased = `lease_until > clock_timestamp() AND lease_until <= clock_timestamp() + 2 * lease`
+
 // ShardCount is how many shards there are: a message's is a number below.
 const ShardCount = 64
 

@@ -51,7 +51,7 @@ func needsDone(m schema.Mapping) error {
 func (a *Advisory) Acquire(ctx context.Context) (relay.Session, error) {
 	return a.acquire(ctx, func(ctx context.Context) (_ relay.Session, err error) {
 		var locked, reading *pgx.Conn
-		t, err := a.open(ctx, &locked, &reading)
+		t, pooled, err := a.open(ctx, &locked, &reading)
 		if err != nil {
 			return nil, err
 		}
@@ -61,13 +61,13 @@ func (a *Advisory) Acquire(ctx context.Context) (relay.Session, error) {
 				hangUp(reading)
 			}
 		}()
-		if err := refusePooler(ctx, locked, reading); err != nil {
-			return nil, err
+		if pooled != nil {
+			return nil, pooled
 		}
 		if err := a.awaitLock(ctx, locked, t.lock(), "another relay holds the table's lock"); err != nil {
 			return nil, err
 		}
-		s := &advisorySession{source: &a.source, reader: newReader(t, reading, a.cfg.PageBytes, t.scanSQL), marks: newStatements(t, false, "", &a.receipts), holds: newHolds()}
+		s := &advisorySession{source: &a.source, reader: newReader(t, reading, a.cfg.PageBytes, ""), marks: newStatements(t, false, "", &a.receipts), holds: newHolds()}
 		s.own = []uint32{locked.PgConn().PID(), reading.PgConn().PID()}
 		s.link = newLink(locked, a.cfg.Lease, ping)
 		s.pace = pace{cfg: &a.cfg, broken: s.link.broken}

@@ -53,31 +53,22 @@ func NewLog(conn *pgx.ConnConfig, m schema.Mapping, cfg Config, log LogConfig) (
 // mapping that doesn't fit the table, a standby, a pooler, and what replication.OpenTail refuses.
 func (s *Log) Acquire(ctx context.Context) (relay.Session, error) {
 	return s.acquire(ctx, func(ctx context.Context) (_ relay.Session, err error) {
-		var owning, other *pgx.Conn
+		var owning *pgx.Conn
 		defer func() {
-			hangUp(other)
 			if err != nil {
 				hangUp(owning)
 			}
 		}()
-		for _, c := range []**pgx.Conn{&owning, &other} {
-			if *c, err = s.dial(ctx); err != nil {
-				return nil, err
-			}
-		}
-		if err := refusePooler(ctx, owning, other); err != nil {
-			return nil, err
-		}
-		t, err := resolve(ctx, other, s.mapping)
+		t, pooled, err := s.open(ctx, &owning)
 		if err != nil {
 			return nil, err
 		}
-		var zone string
-		if err := other.QueryRow(ctx, "SELECT current_setting('TimeZone')").Scan(&zone); err != nil {
-			return nil, fmt.Errorf("ask for the time zone: %w", err)
+		if pooled != nil {
+			return nil, pooled
 		}
-		if err := s.prepare(ctx, owning); err != nil {
-			return nil, err
+		var zone string
+		if err := owning.QueryRow(ctx, "SELECT current_setting('TimeZone')").Scan(&zone); err != nil {
+			return nil, fmt.Errorf("ask for the time zone: %w", err)
 		}
 		if err := s.awaitLock(ctx, owning, t.nameLock("slot "+s.log.Slot), "another relay reads the log"); err != nil {
 			return nil, err

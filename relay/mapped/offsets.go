@@ -2,7 +2,6 @@ package mapped
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -75,21 +74,7 @@ func (s *offsetSource) Acquire(ctx context.Context) (relay.Session, error) {
 				hangUp(reading)
 			}
 		}()
-		for _, c := range []**pgx.Conn{&settling, &reading} {
-			if *c, err = s.dial(ctx); err != nil {
-				return nil, err
-			}
-		}
-		pooled := refusePooler(ctx, settling, reading)
-		if pooled != nil && !errors.Is(pooled, ErrTransactionPooler) {
-			return nil, pooled
-		}
-		if pooled == nil {
-			if err := errors.Join(s.prepare(ctx, settling), s.prepare(ctx, reading)); err != nil {
-				return nil, err
-			}
-		}
-		t, err := resolve(ctx, settling, s.mapping)
+		t, pooled, err := s.open(ctx, &settling, &reading)
 		if err != nil {
 			return nil, err
 		}

@@ -76,15 +76,12 @@ func (p *Purge) Run(ctx context.Context) error {
 
 // Once deletes everything that is old enough and returns how many rows those were.
 func (p *Purge) Once(ctx context.Context) (total int64, err error) {
-	conn, err := p.source.connect(ctx)
+	var conn *pgx.Conn
+	t, _, err := p.source.open(ctx, &conn)
 	if err != nil {
 		return 0, err
 	}
 	defer hangUp(conn)
-	t, err := resolve(ctx, conn, p.source.mapping)
-	if err != nil {
-		return 0, err
-	}
 	sql := purgeSQL(t)
 	for {
 		tag, err := conn.Exec(ctx, sql, p.keep.Microseconds(), purgeBatch)

@@ -15,7 +15,8 @@ import (
 
 // SkipLocked is the strategy of one transaction per batch: rows are locked FOR UPDATE SKIP LOCKED, published,
 // marked or deleted, and then the transaction commits. Any number of relays share a table. The messages of
-// a key keep their order on a table ordered by a sequence: what stands behind a locked row of its key waits.
+// a key keep their order with a single relay, on a table ordered by a sequence; two relays invert it, for
+// each takes what the other has left.
 //
 // Several such transactions are open at a time, so that one batch is read while others are published. A
 // transaction commits when all of its batch is settled: after a crash some of what was settled may come
@@ -44,16 +45,16 @@ func NewSkipLocked(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (*SkipLoc
 func (s *SkipLocked) Acquire(ctx context.Context) (relay.Session, error) {
 	return s.acquire(ctx, func(ctx context.Context) (relay.Session, error) {
 		var conn *pgx.Conn
-		t, err := s.open(ctx, &conn)
+		t, pooled, err := s.open(ctx, &conn)
 		if err != nil {
 			return nil, err
 		}
 		session := &skipLockedSession{
-			source: &s.source, table: t, marks: newStatements(t, false, "", &s.receipts), holds: newHolds(),
-			reader: newReader(t, nil, s.cfg.PageBytes, t.lockSQL),
+			source: &s.source, pooled: pooled, table: t, marks: newStatements(t, false, "", &s.receipts), holds: newHolds(),
+			reader: newReader(t, nil, s.cfg.PageBytes, "FOR UPDATE OF m SKIP LOCKED"),
 			freed:  make(chan struct{}, 1), broken: make(chan struct{}),
 		}
-		session.reader.least, session.reader.claims = minLockedPage, true
+		session.reader.least = minLockedPage
 		session.pace = pace{cfg: &s.cfg, broken: session.broken}
 		session.adopt(conn)
 		return session, nil
@@ -67,6 +68,7 @@ const holdTransactions = 2
 // mu is never held while a link is waited for.
 type skipLockedSession struct {
 	source *source
+	pooled error // why sessions of the server are not ours
 	table  *table
 	marks  *statements
 	ledger ledger
@@ -80,7 +82,6 @@ type skipLockedSession struct {
 	links []*link
 	idle  []*link
 	open  []*transaction // with batches, oldest first
-	over  []*transaction // that are being committed
 	loads map[string]*transaction
 
 	// The rest belongs to Next.
@@ -93,8 +94,7 @@ type skipLockedSession struct {
 type transaction struct {
 	link        *link
 	first, last uint64 // ordinals of a batch
-	rows        []row
-	left        int // rows that are not settled
+	left        int    // rows that are not settled
 	outcomes    outcomes
 }
 
@@ -131,7 +131,7 @@ func (s *skipLockedSession) take(ctx context.Context, forHolds bool) (*link, err
 			return l, nil
 		}
 		s.mu.Unlock()
-		conn, err := s.source.connect(ctx)
+		conn, err := s.source.connect(ctx, &s.pooled)
 		if err != nil {
 			return nil, err
 		}
@@ -217,7 +217,7 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]rel
 	if err != nil {
 		return nil, err
 	}
-	s.pace.polled(len(ds) > 0 || s.reader.news, len(ds) == size)
+	s.pace.polled(len(ds) > 0, len(ds) == size)
 	if len(ds) == 0 {
 		s.giveBack(l)
 		return nil, nil
@@ -225,7 +225,7 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]rel
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ledger.add(ds, rows, s.table.numbered())
-	s.open = append(s.open, &transaction{link: l, first: ds[0].Ref, last: ds[len(ds)-1].Ref, rows: rows, left: len(ds)})
+	s.open = append(s.open, &transaction{link: l, first: ds[0].Ref, last: ds[len(ds)-1].Ref, left: len(ds)})
 	return ds, nil
 }
 
@@ -238,22 +238,8 @@ func (s *skipLockedSession) pids() (pids []uint32) {
 	return pids
 }
 
-// known lists the rows behind from that wait for another attempt, and those that our own transactions have locked: they would
-// count as hidden.
-func (s *skipLockedSession) known(from int64) (ids []string) {
-	s.mu.Lock()
-	for _, list := range [][]*transaction{s.open, s.over} {
-		for _, t := range list {
-			for i := range t.rows {
-				if t.rows[i].by >= from {
-					ids = append(ids, t.rows[i].id)
-				}
-			}
-		}
-	}
-	s.mu.Unlock()
-	return s.holds.above(from, ids)
-}
+// known lists the rows behind from that wait for another attempt. Those in flight are locked.
+func (s *skipLockedSession) known(from int64) []string { return s.holds.above(from, nil) }
 
 // Settle notes what became of rows, and commits the transactions of which all rows are settled. Several
 // may commit, one after the other in the order in which they were read.
@@ -290,16 +276,12 @@ func (s *skipLockedSession) Settle(ctx context.Context, settlement relay.Settlem
 			delete(s.loads, lane)
 		}
 	}
-	s.over = over
 	s.mu.Unlock()
 	for _, t := range over {
 		if err := s.commit(ctx, t); err != nil {
 			return err
 		}
 	}
-	s.mu.Lock()
-	s.over = nil
-	s.mu.Unlock()
 	return nil
 }
 

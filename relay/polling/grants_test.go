@@ -72,7 +72,7 @@ func TestARelayNeedsNoMoreThanItsGrants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := connect(t.Context(), cfg, "retention", retention.cfg.Logger)
+	conn, err := connect(t.Context(), cfg, "retention")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Why a source refuses a database for good. Errors that wrap these are marked by outbox.Permanent.
@@ -62,7 +64,8 @@ type cursorRow struct {
 	position      position
 	epoch         int64
 	owner         string
-	held          bool // by owner, until its lease ends
+	held          bool   // by owner, until its lease ends
+	attached      string // the segments, when the lease was taken
 	cluster       int64
 
 	here struct {
@@ -73,7 +76,7 @@ type cursorRow struct {
 
 const cursorRowSQL = `
 SELECT c.shard_group, c.shard_groups, c.prev::text, c.windows::text[], c.last_id, c.epoch, coalesce(c.owner, ''),
-	c.lease_until > clock_timestamp(), c.system_identifier,
+	` + schema.Leased + `, c.system_identifier,
 	(SELECT s.system_identifier FROM pg_control_system() s), pg_snapshot_xmax(pg_current_snapshot())::text
 FROM outbox.cursors c WHERE c.destination = $1 ORDER BY c.shard_group`
 

@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // lease is the ownership of a shard group, on the connection that writes everything of a session. Every
@@ -20,6 +22,7 @@ type lease struct {
 	destination string
 	group       int
 	epoch       int64
+	attached    string // the segments: what is read comes from them alone
 	ttl         time.Duration
 
 	link *link
@@ -53,9 +56,9 @@ type position struct {
 
 // startLease renews a lease that was taken by a statement sent at since, with what current says, until
 // release.
-func startLease(link *link, destination string, group int, epoch int64, ttl time.Duration, since time.Time, current func() position) *lease {
+func startLease(link *link, destination string, row *cursorRow, ttl time.Duration, since time.Time, current func() position) *lease {
 	l := &lease{
-		destination: destination, group: group, epoch: epoch, ttl: ttl, link: link,
+		destination: destination, group: row.group, epoch: row.epoch, attached: row.attached, ttl: ttl, link: link,
 		broken: make(chan struct{}), renewed: make(chan struct{}),
 	}
 	l.extend(since)
@@ -129,12 +132,13 @@ func (l *lease) renew(ctx context.Context, current func() position) {
 }
 
 // writeCursorSQL moves the cursor and renews the lease, if the lease is still of this epoch. It is the only
-// statement that moves a cursor.
+// statement that moves a cursor over what was read, so it makes sure that nothing was out of sight meanwhile: no segment was
+// detached since the lease was taken, not even for a moment.
 const writeCursorSQL = `
 UPDATE outbox.cursors SET
 	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6, delivered = delivered + $7,
 	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = clock_timestamp()
-WHERE destination = $1 AND shard_group = $2 AND epoch = $3`
+WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $9 = ` + schema.Attached
 
 // write stores what current says, adds to the count of delivered messages and renews the lease; with
 // more, in one transaction with what that does. current is called when all earlier writes have ended.
@@ -151,8 +155,8 @@ func (l *lease) write(ctx context.Context, delivered int, current func() positio
 	defer cancel()
 	since := time.Now()
 	move := func(ctx context.Context, db execer) error {
-		tag, err := db.Exec(ctx, writeCursorSQL, l.destination, l.group, l.epoch,
-			at.prev, snapshotArray(at.windows), at.lastID, delivered, l.ttl.Microseconds())
+		tag, err := db.Exec(ctx, reading(l.destination, writeCursorSQL), l.destination, l.group, l.epoch,
+			at.prev, snapshotArray(at.windows), at.lastID, delivered, l.ttl.Microseconds(), l.attached)
 		switch {
 		case err != nil:
 			return fmt.Errorf("move the cursor: %w", err)
@@ -172,6 +176,9 @@ func (l *lease) write(ctx context.Context, delivered int, current func() positio
 			}
 			return more(ctx, tx)
 		})
+	}
+	if err == nil {
+		err = dial.Replicated(l.link.conn)
 	}
 	if err != nil {
 		return l.fail(err)
@@ -198,7 +205,7 @@ const releaseSQL = `
 UPDATE outbox.cursors SET
 	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6,
 	lease_until = '-infinity', updated_at = clock_timestamp()
-WHERE destination = $1 AND shard_group = $2 AND epoch = $3`
+WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $7 = ` + schema.Attached
 
 // release stops renewing and gives the lease back if it is still held.
 func (l *lease) release(ctx context.Context, current func() position) error {
@@ -210,7 +217,7 @@ func (l *lease) release(ctx context.Context, current func() position) error {
 		return err
 	}
 	at := current()
-	tag, err := l.link.conn.Exec(ctx, releaseSQL, l.destination, l.group, l.epoch, at.prev, snapshotArray(at.windows), at.lastID)
+	tag, err := l.link.conn.Exec(ctx, reading(l.destination, releaseSQL), l.destination, l.group, l.epoch, at.prev, snapshotArray(at.windows), at.lastID, l.attached)
 	if err == nil && tag.RowsAffected() == 0 {
 		err = relay.ErrLeaseLost
 	}

@@ -50,9 +50,9 @@ const keepSQL = `SELECT set_config('outbox.next', pg_current_snapshot()::text, t
 // no upper end (the snapshot is the end), the others are transactions that were in progress before; of
 // those that still are, nothing is read. LIMIT stands inside, so that a large window costs no more
 // than one row over it, and says by that row that it is large; what is returned then is no page. The first
-// column says whether all that the snapshot sees is on disk.
+// column says whether all that the snapshot sees is safe on disk.
 const pollSQL = `
-SELECT (SELECT pg_current_wal_flush_lsn() >= current_setting('outbox.logged')::pg_lsn), w.* FROM (
+SELECT (SELECT pg_current_wal_flush_lsn() >= current_setting('outbox.logged')::pg_lsn AND ` + nobodyElse + `), w.* FROM (
 	SELECT m.xid, ` + messageColumns + `
 	FROM unnest($1::xid8[], $2::xid8[]) r (lo, hi)
 	CROSS JOIN LATERAL (
@@ -66,8 +66,12 @@ SELECT (SELECT pg_current_wal_flush_lsn() >= current_setting('outbox.logged')::p
 	LIMIT $5::bigint
 ) w ORDER BY w.id`
 
-// flushSQL says whether the log is on disk up to $1.
-const flushSQL = `SELECT pg_current_wal_flush_lsn() >= $1::pg_lsn`
+// nobodyElse says that what is on this server's disk is safe. With synchronous standbys it may be taken back by a failover, and
+// what one of them has isn't for every role to see: then the cursor's commit, which waits for them, has to say it.
+const nobodyElse = `current_setting('synchronous_standby_names') = ''`
+
+// flushSQL says whether the log is safe up to $1.
+const flushSQL = `SELECT pg_current_wal_flush_lsn() >= $1::pg_lsn AND ` + nobodyElse
 
 // pageSQL reads the messages of a window with $5 < id <= $6, of the ranges in $1 and $2. The pairs
 // are compared as rows so that, within one transaction, the scan starts at $5 and ends at $6: a range

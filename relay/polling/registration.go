@@ -132,7 +132,7 @@ func (r *Registration) Close() {
 // register connects and takes the name: its row then names this connection, by which others tell whether
 // this process lives.
 func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
-	conn, err := connect(ctx, r.conn, r.name, r.cfg.Logger)
+	conn, err := connect(ctx, r.conn, r.name)
 	if err != nil {
 		return nil, err
 	}

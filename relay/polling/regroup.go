@@ -112,7 +112,7 @@ func (s *regroupSession) acquire(ctx context.Context) (ok bool, err error) {
 
 // take takes one lease on the connection that the leases taken before are renewed on.
 func (s *regroupSession) take(ctx context.Context, group, groups int) (row cursorRow, since time.Time, err error) {
-	conn, err := connect(ctx, s.source.conn, s.source.owner, s.source.cfg.Logger)
+	conn, err := connect(ctx, s.source.conn, s.source.owner)
 	if err != nil {
 		return row, since, err
 	}

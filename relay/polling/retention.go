@@ -52,6 +52,9 @@ type KeptSegment struct {
 	Destination string
 	Group       int
 	Reason      string
+
+	// Hidden says that there are messages in it which this role doesn't see.
+	Hidden bool
 }
 
 // NewRetention returns a Retention that connects to nothing yet. conn is copied.
@@ -81,7 +84,7 @@ func (r *Retention) Run(ctx context.Context) error {
 	for {
 		if conn == nil || conn.IsClosed() {
 			var err error
-			if conn, err = connect(ctx, r.conn, "retention", r.cfg.Logger); err == nil {
+			if conn, err = connect(ctx, r.conn, "retention"); err == nil {
 				if err = refuseStandby(ctx, conn); err != nil {
 					hangUp(conn)
 				}
@@ -113,7 +116,11 @@ func (r *Retention) report(ctx context.Context, report RetentionReport) {
 		r.cfg.Logger.Info("segment emptied", "segment", table)
 	}
 	for _, k := range report.Kept {
-		r.cfg.Logger.Debug("segment kept", "segment", k.Table, "reason", k.Reason)
+		level := slog.LevelDebug
+		if k.Hidden {
+			level = slog.LevelError
+		}
+		r.cfg.Logger.Log(ctx, level, "segment kept", "segment", k.Table, "reason", k.Reason)
 	}
 	r.cfg.Observe(report)
 }
@@ -143,7 +150,7 @@ func (r *Retention) pass(ctx context.Context, conn *pgx.Conn) (report RetentionR
 	for _, table := range tables {
 		kept, err := r.empty(ctx, conn, table)
 		if err != nil {
-			return report, fmt.Errorf("empty segment %s: %w", table, err)
+			return report, fmt.Errorf("empty segment %s: %w", table, schema.ExplainHidden(err))
 		}
 		if kept == nil {
 			report.Emptied = append(report.Emptied, table)
@@ -160,6 +167,9 @@ func (r *Retention) empty(ctx context.Context, conn *pgx.Conn, table string) (*K
 	if kept, err := neededBy(ctx, conn, table); kept != nil || err != nil {
 		return kept, err
 	}
+	if kept, err := outOfSight(ctx, conn, table); kept != nil || err != nil {
+		return kept, err
+	}
 	// Readers lock a segment for moments, long transactions that wrote to it for long.
 	const attempts = 10
 	for attempt := 1; ; attempt++ {
@@ -174,6 +184,35 @@ func (r *Retention) empty(ctx context.Context, conn *pgx.Conn, table string) (*K
 			return nil, err
 		}
 	}
+}
+
+// sightSQL compares what this role sees in a segment with what the server itself has counted there as committed, in which no
+// policy, no index and no row of the catalogue has a part. It looks at no more than 32 blocks, spread evenly, by their place on
+// disk and without an index. Rolled back rows leave blocks without a visible row, too, and aren't counted; the
+// count alone can be too high by what a session reports late.
+const sightSQL = `
+SELECT s.live, s.seen FROM (
+	SELECT pg_stat_get_live_tuples($1::text::regclass) AS live, count(*) FILTER (WHERE b.n = 0) AS blank, count(*) AS looked,
+		(sum(b.n) * max(t.blocks) / count(*))::bigint AS seen
+	FROM (SELECT pg_relation_size($1::text::regclass) / current_setting('block_size')::bigint AS blocks) t
+	CROSS JOIN LATERAL (SELECT i * t.blocks / least(t.blocks, 32) AS block FROM generate_series(0, least(t.blocks, 32) - 1) i) p
+	CROSS JOIN LATERAL (SELECT count(*) AS n FROM ONLY %s m
+		WHERE m.ctid >= format('(%%s,0)', p.block)::tid AND m.ctid < format('(%%s,0)', p.block + 1)::tid) b
+) s WHERE s.blank * 2 >= s.looked AND s.live > 2 * s.seen`
+
+// outOfSight keeps a segment that has rows of which this role sees next to nothing. Cursors have passed it, then, because
+// the relay saw nothing either.
+func outOfSight(ctx context.Context, conn *pgx.Conn, table string) (*KeptSegment, error) {
+	var live, seen int64
+	err := conn.QueryRow(ctx, fmt.Sprintf(sightSQL, table), table).Scan(&live, &seen)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("compare what is seen with what is there: %w", err)
+	}
+	return &KeptSegment{Table: table, Hidden: true, Reason: fmt.Sprintf("the server has counted %d messages in it and this role sees %d: find out what hides them; "+
+		"if the count is wrong, run: ANALYZE %s", live, seen, table)}, nil
 }
 
 const lockNotAvailable = "55P03"

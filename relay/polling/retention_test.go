@@ -21,7 +21,7 @@ func (db database) look() RetentionReport {
 	if err != nil {
 		db.T.Fatal(err)
 	}
-	conn, err := connect(db.T.Context(), db.Config(), "retention", r.cfg.Logger)
+	conn, err := connect(db.T.Context(), db.Config(), "retention")
 	if err != nil {
 		db.T.Fatal(err)
 	}

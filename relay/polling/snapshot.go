@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -113,7 +114,7 @@ func (s *Snapshot) released() {
 }
 
 func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
-	conn, err := connect(ctx, s.conn, s.owner, s.cfg.Logger)
+	conn, err := connect(ctx, s.conn, s.owner)
 	if err != nil {
 		return nil, err
 	}
@@ -189,14 +190,14 @@ func (s *Snapshot) session(writing *link, row cursorRow, since time.Time, ordina
 		source: s, group: row.group, groups: row.groups, pool: &pagePool{}, cursor: cursor,
 		settled: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
 	}
-	session.lease = startLease(writing, s.destination, row.group, row.epoch, s.cfg.Lease, since, session.position)
+	session.lease = startLease(writing, s.destination, &row, s.cfg.Lease, since, session.position)
 	return session, nil
 }
 
 // reader connects a reader, to the server that is written to: one address can lead to several, and a
 // standby's snapshots would lose messages.
 func (s *Snapshot) reader(ctx context.Context, writing *link, pool *pagePool, group, groups int) (_ *reader, err error) {
-	conn, err := connect(ctx, s.conn, s.owner, s.cfg.Logger)
+	conn, err := connect(ctx, s.conn, s.owner)
 	if err != nil {
 		return nil, err
 	}
@@ -260,9 +261,12 @@ func (s *Snapshot) create(ctx context.Context, conn *pgx.Conn) error {
 // checkSchema distinguishes what the database lacks, for which there is no use in waiting, from not
 // getting an answer.
 func checkSchema(ctx context.Context, conn *pgx.Conn) error {
-	err := schema.Check(ctx, conn)
+	return lacking(schema.Check(ctx, conn))
+}
+
+func lacking(err error) error {
 	for _, cure := range []error{schema.ErrMissing, schema.ErrOutdated, schema.ErrTooNew, schema.ErrChanged,
-		schema.ErrForbidden, schema.ErrUnsupportedServer} {
+		schema.ErrForbidden, schema.ErrUnsupportedServer, schema.ErrHidden, schema.ErrSegments} {
 		if errors.Is(err, cure) {
 			return permanent("%w", err)
 		}
@@ -288,12 +292,12 @@ WHERE NOT EXISTS (SELECT FROM outbox.cursors WHERE destination = $1)`
 // takeSQL takes the lease if it is free or this relay's own. The epoch grows, so whoever held it before
 // can write no more. The conditions that were checked before are repeated where they must hold.
 const takeSQL = `
-UPDATE outbox.cursors SET owner = $4, epoch = epoch + 1,
+UPDATE outbox.cursors SET owner = $4, epoch = epoch + 1, lease = $5::bigint * interval '1 microsecond',
 	lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond'
 WHERE destination = $1 AND shard_group = $2 AND shard_groups = $3
-	AND (lease_until <= clock_timestamp() OR owner = $4)
+	AND (NOT (` + schema.Leased + `) OR owner = $4)
 	AND system_identifier = (SELECT s.system_identifier FROM pg_control_system() s)
-RETURNING epoch, prev::text, windows::text[], last_id`
+RETURNING epoch, prev::text, windows::text[], last_id, ` + schema.Attached
 
 // errLayout says that a destination is split into another number of shard groups than was asked for.
 var errLayout = errors.New("polling: another number of shard groups")
@@ -342,8 +346,8 @@ func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn, group, groups in
 		return row, since, false, nil
 	}
 	since = time.Now()
-	err = conn.QueryRow(ctx, takeSQL, s.destination, group, groups, s.owner, s.cfg.Lease.Microseconds()).
-		Scan(&row.epoch, &row.position.prev, &row.position.windows, &row.position.lastID)
+	err = conn.QueryRow(ctx, reading(s.destination, takeSQL), s.destination, group, groups, s.owner, s.cfg.Lease.Microseconds()).
+		Scan(&row.epoch, &row.position.prev, &row.position.windows, &row.position.lastID, &row.attached)
 	if errors.Is(err, pgx.ErrNoRows) {
 		row.held = false // look again, at once
 		return row, since, false, nil
@@ -351,7 +355,11 @@ func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn, group, groups in
 	if err != nil {
 		return row, since, false, fmt.Errorf("take the lease: %w", err)
 	}
-	return row, since, true, nil
+	if err := dial.Replicated(conn); err != nil {
+		return row, since, false, err
+	}
+	// A segment may have been detached while this relay stood by. If one is from here on, nothing can be written.
+	return row, since, true, lacking(schema.Intact(ctx, conn))
 }
 
 // pauseFor waits for d, give or take a fifth, so that relays that started together don't stay in step.

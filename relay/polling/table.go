@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // Table is the table's side of a strategy that reads somewhere else most of the time: it has the lease,
@@ -175,6 +176,9 @@ func (t *Table) Write(ctx context.Context, f func(context.Context, *pgx.Conn) (b
 	owned, err := f(ctx, l.link.conn)
 	if err == nil && !owned {
 		err = relay.ErrLeaseLost
+	}
+	if err == nil {
+		err = dial.Replicated(l.link.conn)
 	}
 	if err != nil {
 		return l.fail(err)

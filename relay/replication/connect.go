@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -35,18 +36,7 @@ const hangUpTimeout = 2 * time.Second
 
 // connect opens an ordinary connection.
 func (s *Source) connect(ctx context.Context) (*pgx.Conn, error) {
-	cfg := s.conn.Copy()
-	s.name(&cfg.Config)
-	conn, err := pgx.ConnectConfig(ctx, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	// Not at the start of the connection, where a pooler would refuse it.
-	if err := conn.PgConn().Exec(ctx, "SET search_path = pg_catalog").Close(); err != nil {
-		hangUp(conn)
-		return nil, fmt.Errorf("prepare the connection: %w", err)
-	}
-	return conn, nil
+	return dial.Session(ctx, s.conn, applicationPrefix+s.destination, dial.Setting{Name: "search_path", Value: "pg_catalog"})
 }
 
 // walConn is a connection that can stream, and what pgx reads it through.
@@ -59,7 +49,10 @@ type walConn struct {
 // it was told to ignore the parameter, gives an ordinary one, on which no command of replication is known.
 func (s *Source) connectWAL(ctx context.Context) (*walConn, error) {
 	cfg := s.conn.Config.Copy()
-	s.name(cfg)
+	if cfg.RuntimeParams == nil {
+		cfg.RuntimeParams = make(map[string]string)
+	}
+	cfg.RuntimeParams["application_name"] = dial.ApplicationName(applicationPrefix + s.destination)
 	cfg.RuntimeParams["replication"] = "database"
 	conn := &walConn{}
 	build := cfg.BuildFrontend
@@ -76,22 +69,6 @@ func (s *Source) connectWAL(ctx context.Context) (*walConn, error) {
 		return nil, s.explainConnect(err)
 	}
 	return conn, nil
-}
-
-func (s *Source) name(cfg *pgconn.Config) {
-	params := make(map[string]string, len(cfg.RuntimeParams)+2)
-	for k, v := range cfg.RuntimeParams {
-		params[k] = v
-	}
-	name := applicationPrefix + s.destination
-	for i := range name {
-		if i > maxName-4 {
-			name = name[:i]
-			break
-		}
-	}
-	params["application_name"] = name
-	cfg.RuntimeParams = params
 }
 
 const applicationPrefix = "outbox stream "
@@ -151,14 +128,7 @@ func refuseFull(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-func hangUp(conn *pgx.Conn) {
-	if conn == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), hangUpTimeout)
-	defer cancel()
-	_ = conn.Close(ctx)
-}
+func hangUp(conn *pgx.Conn) { dial.HangUp(conn) }
 
 func hangUpWAL(conn *walConn) {
 	ctx, cancel := context.WithTimeout(context.Background(), hangUpTimeout)

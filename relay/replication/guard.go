@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // ErrReadFromLog says that a destination is read from the write-ahead log, and so not from the table alone.
@@ -51,9 +52,9 @@ func (g *guard) Acquire(ctx context.Context) (relay.Session, error) {
 }
 
 func (g *guard) check(ctx context.Context) error {
-	conn, err := pgx.ConnectConfig(ctx, g.conn)
+	conn, err := dial.Session(ctx, g.conn, applicationPrefix+g.destination)
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return err
 	}
 	defer hangUp(conn)
 	var slot string

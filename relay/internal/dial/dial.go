@@ -1,0 +1,197 @@
+// Package dial opens the database sessions of relays.
+package dial
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// ErrTransactionPooler says that a connection pooler hands out its server connections by transaction.
+var ErrTransactionPooler = errors.New("a pooler in transaction mode stands before the server")
+
+// Setting is a parameter of a session.
+type Setting struct{ Name, Value string }
+
+// settings are what statements of every relay rely on. Roles and databases can carry defaults of their own, and some of
+// them would make a reader wrong (serializable) or slow.
+//
+// Row-level security hides rows without a word. With row_security off the server makes that an error.
+//
+// A commit that waits for no standby is made one that does, where standbys are synchronous: it is what keeps a relay from
+// publishing what a failover takes back. Without such standbys it waits for the local disk.
+const settings = `
+	set_config('row_security', 'off', false),
+	set_config('client_encoding', 'UTF8', false),
+	set_config('default_transaction_isolation', 'read committed', false),
+	set_config('default_transaction_read_only', 'off', false),
+	set_config('default_transaction_deferrable', 'off', false),
+	set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
+		THEN 'on' ELSE current_setting('synchronous_commit') END, false),
+	set_config('statement_timeout', '60s', false),
+	set_config('lock_timeout', '10s', false),
+	set_config('jit', 'off', false),
+	set_config('max_parallel_workers_per_gather', '0', false)`
+
+// hangUpTimeout bounds the farewell on a connection that is closed.
+const hangUpTimeout = 2 * time.Second
+
+// Connect opens a connection and sets nothing on it. The name is what people see in pg_stat_activity.
+func Connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn, error) {
+	cfg := base.Copy()
+	if cfg.RuntimeParams == nil {
+		cfg.RuntimeParams = make(map[string]string)
+	}
+	cfg.RuntimeParams["application_name"] = ApplicationName(name)
+	// Pages are megabytes: a larger buffer saves most of the reads from the socket.
+	build := cfg.BuildFrontend
+	cfg.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
+		return build(bufio.NewReaderSize(r, 64<<10), w)
+	}
+	say := cfg.OnNotice
+	cfg.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
+		if n.Routine == "SyncRepWaitForLSN" { // its text is in the server's language
+			conn.CustomData()[notReplicated] = true
+		}
+		if say != nil {
+			say(conn, n)
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return conn, nil
+}
+
+const notReplicated = "outbox: a commit has not waited for the synchronous standby"
+
+// Replicated returns an error once a commit on conn has not waited for the synchronous standby to the end, because somebody
+// cancelled it. It has happened and nothing may be concluded from it.
+func Replicated(conn *pgx.Conn) error {
+	if conn.PgConn().CustomData()[notReplicated] == nil {
+		return nil
+	}
+	return errors.New("a commit was cancelled while it waited for the synchronous standby: what it says may be lost by a failover, so it is made again")
+}
+
+// Session opens a connection to a server process of its own, with the settings of all relays and more. Where a pooler
+// gives each transaction another process it returns ErrTransactionPooler, marked by outbox.Permanent, before anything is
+// set: the settings would stay with the sessions of other programs.
+func Session(ctx context.Context, base *pgx.ConnConfig, name string, more ...Setting) (_ *pgx.Conn, err error) {
+	conn, err := Connect(ctx, base, name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			HangUp(conn)
+		}
+	}()
+	// A process that answers under the number that was announced has no pooler before it that we know of.
+	at, err := pid(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	if at != conn.PgConn().PID() {
+		other, err := Connect(ctx, base, name)
+		if err != nil {
+			return nil, err
+		}
+		defer HangUp(other)
+		if err := RefusePooler(ctx, conn, other); err != nil {
+			return nil, err
+		}
+	}
+	if err := Prepare(ctx, conn, more...); err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+// Prepare makes the settings of all relays and more. The session must be the caller's own.
+func Prepare(ctx context.Context, conn *pgx.Conn, more ...Setting) error {
+	sql := "SELECT" + settings
+	for _, s := range more {
+		sql += fmt.Sprintf(",\n\tset_config('%s', '%s', false)", s.Name, s.Value)
+	}
+	if err := conn.PgConn().Exec(ctx, sql).Close(); err != nil {
+		return fmt.Errorf("prepare the connection: %w", err)
+	}
+	return nil
+}
+
+// RefusePooler returns ErrTransactionPooler, marked by outbox.Permanent, when two connections that are both open have the
+// same process of the server behind them, or one has another each time. What belongs to a session, as a lock, a setting or a
+// prepared statement, would then be anybody's. It leaves nothing behind in any of them.
+func RefusePooler(ctx context.Context, one, other *pgx.Conn) error {
+	seen := make(map[uint32]bool)
+	for range 3 {
+		for range 2 { // one after the other, for a pool that goes round
+			mine, err := pid(ctx, one)
+			if err != nil {
+				return err
+			}
+			seen[mine] = true
+		}
+		// A transaction takes a server connection for itself; the one last used is the first to be given.
+		tx, err := other.Begin(ctx)
+		if err != nil {
+			return fmt.Errorf("look for a pooler: %w", err)
+		}
+		theirs, err := pid(ctx, other)
+		var meanwhile uint32
+		if err == nil {
+			meanwhile, err = pid(ctx, one)
+		}
+		if rollbackErr := tx.Rollback(ctx); err == nil {
+			err = rollbackErr
+		}
+		if err != nil {
+			return fmt.Errorf("look for a pooler: %w", err)
+		}
+		seen[meanwhile] = true
+		if seen[theirs] || len(seen) > 1 {
+			return outbox.Permanent(fmt.Errorf("%w: statements of one session go to several server processes, and what a relay sets or locks in "+
+				"its session would stay with those of other programs: give it the address of PostgreSQL itself, or of a pool in session mode", ErrTransactionPooler))
+		}
+	}
+	return nil
+}
+
+// pid asks by the simple protocol: a prepared statement would stay with the session.
+func pid(ctx context.Context, conn *pgx.Conn) (n uint32, err error) {
+	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(&n); err != nil {
+		return 0, fmt.Errorf("look for a pooler: %w", err)
+	}
+	return n, nil
+}
+
+// ApplicationName fits what the server keeps, 63 bytes, so that it doesn't complain.
+func ApplicationName(name string) string {
+	for i := range name {
+		if i > 63-4 {
+			return name[:i]
+		}
+	}
+	return name
+}
+
+// HangUp closes a connection of which nothing is expected any more; nil is none.
+func HangUp(conn *pgx.Conn) {
+	if conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), hangUpTimeout)
+	defer cancel()
+	_ = conn.Close(ctx)
+}
