@@ -100,7 +100,7 @@ type cursor struct {
 
 func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT destination, shard_group, shard_groups, epoch, coalesce(owner, ''), lease_until > clock_timestamp(),
+		SELECT destination, shard_group, shard_groups, epoch, coalesce(owner, ''), `+schema.Leased+`,
 		       nullif(lease_until, '-infinity'), delivered, state, coalesce(last_error, ''), last_error_at, updated_at,
 		       system_identifier <> (SELECT s.system_identifier FROM pg_control_system() s)
 		       OR pg_snapshot_xmax(prev) > pg_snapshot_xmax(pg_current_snapshot()),

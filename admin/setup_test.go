@@ -65,8 +65,8 @@ func (d *database) int(sql string, args ...any) (n int64) {
 // cursor adds one whose lease has the given time left, such as "1 minute" or "-1 minute".
 func (d *database) cursor(destination, lease string) {
 	d.t.Helper()
-	d.exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier, owner, epoch, lease_until)
-		SELECT $1, 0, 1, system_identifier, 'relay-1', 3, clock_timestamp() + $2::text::interval FROM pg_control_system()`, destination, lease)
+	d.exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier, owner, epoch, lease_until, lease)
+		SELECT $1, 0, 1, system_identifier, 'relay-1', 3, clock_timestamp() + $2::text::interval, '1 hour' FROM pg_control_system()`, destination, lease)
 }
 
 func (d *database) write(n int) {

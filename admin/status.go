@@ -128,9 +128,9 @@ type OpenTransaction struct {
 	Query       string    `json:"query,omitempty"`
 }
 
-// liveness is how old a heartbeat may be. Relays send one every third of a lease, which lasts a few seconds;
-// one with longer leases is known by these.
-const liveness = "30 seconds"
+// liveness is how old a heartbeat may be, in seconds. Relays send one every third of a lease, which lasts a few seconds;
+// one with longer leases is known by these. One that is as much in the future was sent before the clock was set back.
+const liveness = "30"
 
 // Status reads the whole state in one snapshot. It needs the rights of a viewer; with pg_read_all_stats
 // it also tells what open transactions of other roles do.
@@ -274,8 +274,9 @@ func (r *Report) readDead(ctx context.Context, tx pgx.Tx) error {
 
 func (r *Report) readRelays(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `
-		SELECT name, host, pid, version, started_at, heartbeat_at, heartbeat_at > clock_timestamp() - interval '`+liveness+`'
-		       OR EXISTS (SELECT FROM outbox.cursors c WHERE c.owner = r.name AND c.lease_until > clock_timestamp())
+		SELECT name, host, pid, version, started_at, heartbeat_at,
+		       abs(extract(epoch FROM clock_timestamp() - heartbeat_at)) < `+liveness+`
+		       OR EXISTS (SELECT FROM outbox.cursors c WHERE c.owner = r.name AND `+schema.Leased+`)
 		FROM outbox.relays r ORDER BY name`)
 	if err == nil {
 		r.Relays, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Relay])

@@ -24,11 +24,6 @@ type Config struct {
 	// {event_type}. Default "{topic}".
 	Topic string
 
-	// InternalTopics lets messages go to topics whose names begin with "__", as the cluster's own do, or end
-	// with "-cursor", as those of exactly-once destinations do. Otherwise they are refused for good: who may write a
-	// message could write there by it.
-	InternalTopics bool
-
 	// Format makes the records. nil sends payloads as they are, with headers of the adapter's own.
 	Format format.Format
 
@@ -103,7 +98,7 @@ func (cfg Config) withDefaults() (Config, topicName, error) {
 	if cfg.Topic == "" {
 		cfg.Topic = "{topic}"
 	}
-	topic, err := parseTopic(cfg.Topic, cfg.InternalTopics)
+	topic, err := parseTopic(cfg.Topic)
 	if err != nil {
 		faults = append(faults, err)
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // HandoverConfig says who hands over, for the audit.
@@ -72,7 +74,7 @@ func Handover(ctx context.Context, conn *pgx.Conn, destination string, to Mode, 
 // that is only late from writing on. The slot is dropped at once, whatever becomes of the transaction: so last.
 func abandon(ctx context.Context, tx pgx.Tx, destination string) error {
 	tag, err := tx.Exec(ctx, `UPDATE outbox.cursors SET epoch = epoch + 1, updated_at = clock_timestamp()
-		WHERE destination = $1 AND shard_group = 0 AND lease_until <= clock_timestamp()`, destination)
+		WHERE destination = $1 AND shard_group = 0 AND NOT (`+schema.Leased+`)`, destination)
 	if err != nil {
 		return err
 	}
@@ -95,7 +97,7 @@ func awaitHandover(ctx context.Context, conn *pgx.Conn, destination string, to M
 	for {
 		var streams, slot, owned bool
 		var oldest *string
-		err := conn.QueryRow(ctx, `SELECT p.position IS NOT NULL, s.slot_name IS NOT NULL, c.lease_until > clock_timestamp(),
+		err := conn.QueryRow(ctx, `SELECT p.position IS NOT NULL, s.slot_name IS NOT NULL, `+schema.Leased+`,
 			(SELECT format('process %s has a transaction open since %s', a.pid, date_trunc('second', a.xact_start))
 				FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid() ORDER BY a.xact_start LIMIT 1)
 			FROM outbox.slots p

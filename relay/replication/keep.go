@@ -112,13 +112,17 @@ func (s *session) confirm(w *wire, last bool) error {
 	return w.status(received, confirmed, false)
 }
 
+// standbysSQL says whether commits wait for synchronous standbys. The log is sent before these have it.
+const standbysSQL = "current_setting('synchronous_standby_names') <> ''"
+
 // readMode asks what the operator wants.
 func (s *session) readMode() error {
 	var mode Mode
+	var standbys bool
 	err := s.table.Read(func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(context.Background(), s.ttl())
 		defer cancel()
-		err := conn.QueryRow(ctx, "SELECT mode FROM outbox.slots WHERE destination = $1", s.source.destination).Scan(&mode)
+		err := conn.QueryRow(ctx, "SELECT mode, "+standbysSQL+" FROM outbox.slots WHERE destination = $1", s.source.destination).Scan(&mode, &standbys)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return relay.ErrLeaseLost // the destination was dropped
 		}
@@ -129,7 +133,7 @@ func (s *session) readMode() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mode = mode
+	s.mode, s.standbys = mode, standbys
 	return nil
 }
 

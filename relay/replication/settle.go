@@ -30,7 +30,7 @@ WITH moved AS (
 UPDATE outbox.slots s SET position = $7::text::pg_lsn, partial_lsn = nullif($8::text, '0/0')::pg_lsn, partial_count = $9,
 	publication_oid = $6, fallback = $3::text::pg_snapshot, updated_at = clock_timestamp()
 FROM moved WHERE s.destination = moved.destination
-RETURNING pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, s.mode`
+RETURNING pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, s.mode, ` + standbysSQL
 
 var errPublicationGone = errors.New("the publication was dropped or changed while the log was read through it")
 
@@ -72,7 +72,7 @@ func (s *session) store(ctx context.Context, settlement *relay.Settlement) error
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.stored = at
-		s.mode = next.mode
+		s.mode, s.standbys = next.mode, next.standbys
 		s.unseen = slices.DeleteFunc(s.unseen, seen.Sees)
 		if s.fallback.snapshot == "" {
 			s.fallback.snapshot, s.fallback.after = next.snapshot, next.lsn
@@ -86,6 +86,7 @@ type moved struct {
 	snapshot string
 	lsn      LSN
 	mode     Mode
+	standbys bool
 }
 
 // move returns nil when the lease is another's.
@@ -111,7 +112,7 @@ func (s *session) moveRow(ctx context.Context, db queryRower, prev string, deliv
 	var next moved
 	var lsn string
 	err := db.QueryRow(ctx, moveSQL, s.source.destination, s.table.Epoch(), prev, delivered, s.ttl().Microseconds(), s.publication,
-		at.position.String(), at.partial.commit.String(), at.partial.count).Scan(&next.snapshot, &lsn, &next.mode)
+		at.position.String(), at.partial.commit.String(), at.partial.count).Scan(&next.snapshot, &lsn, &next.mode, &next.standbys)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, s.whyNotMoved(ctx, db)
 	}

@@ -133,7 +133,7 @@ func (s *Source) start(ctx context.Context, table *polling.Table) (*session, err
 // resume streams from the position on.
 func (s *session) resume(ctx context.Context, conn *pgx.Conn, p *place) error {
 	var now string
-	if err := conn.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&now); err != nil {
+	if err := conn.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text, "+standbysSQL).Scan(&now, &s.standbys); err != nil {
 		return fmt.Errorf("ask where the log is: %w", err)
 	}
 	end, err := ParseLSN(now)
@@ -218,6 +218,7 @@ type session struct {
 
 	mu          sync.Mutex
 	mode        Mode // what the operator wants
+	standbys    bool // commits wait for synchronous standbys
 	streaming   bool // the log is read, not the table
 	publication uint32
 	wire        *wire

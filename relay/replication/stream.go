@@ -132,12 +132,27 @@ func (s *session) readLog(ctx context.Context, limit int) (relay.Batch, error) {
 		return relay.Batch{}, err
 	}
 	s.pace.read(s.page.Len(), time.Now())
+	if err := s.awaitStandbys(ctx); err != nil {
+		return relay.Batch{}, err
+	}
 	batch := s.page.Batch()
 	if s.page.Full() {
 		s.page.Drop()
 		s.page = nil
 	}
 	return batch, nil
+}
+
+// awaitStandbys makes a commit behind all that was received, which waits until the synchronous standbys have the log up to
+// there. The server sends what only its own disk has, and a failover would take that back.
+func (s *session) awaitStandbys(ctx context.Context) error {
+	s.mu.Lock()
+	standbys := s.standbys
+	s.mu.Unlock()
+	if !standbys {
+		return nil
+	}
+	return s.store(context.WithoutCancel(ctx), nil)
 }
 
 func (s *session) collect(ctx context.Context, limit int) error {

@@ -105,6 +105,7 @@ func (s *session) enterLog(ctx context.Context) error {
 		defer s.mu.Unlock()
 		s.progress, s.stored, s.confirmed = start, *start, b.lsn
 		s.seen, s.seenUntil = seen, next.lsn
+		s.standbys = next.standbys
 		s.fallback.snapshot, s.fallback.after = next.snapshot, next.lsn
 		s.streaming = true
 		return true, nil
