@@ -206,6 +206,7 @@ func formatTime(t time.Time) string {
 // badText says why PostgreSQL can't store s, or a broker not carry it as a header.
 func badText(s string) string {
 	switch {
+	case plain(s, ' '):
 	case !utf8.ValidString(s):
 		return "is not valid UTF-8"
 	case strings.IndexByte(s, 0) >= 0:

@@ -14,7 +14,7 @@ const MaxTypeBytes = 1024
 
 // ValidationError says why a message can't be written.
 type ValidationError struct {
-	Index  int    // of the message among those of the call, from 0
+	Index  int    // of the message among those of the call, from 0; -1 from [Message.Validate]
 	Field  string // "Topic", or `Headers["name"]`
 	Reason string // what is wrong, with the limit and the actual size where there is a limit
 	Limit  int    // of the field, 0 if the fault isn't a size
@@ -22,6 +22,9 @@ type ValidationError struct {
 }
 
 func (e *ValidationError) Error() string {
+	if e.Index < 0 {
+		return e.Field + " " + e.Reason
+	}
 	return fmt.Sprintf("message %d: %s %s", e.Index, e.Field, e.Reason)
 }
 
@@ -62,13 +65,37 @@ func (w *Writer) validate(msgs []Message) error {
 	return found.err()
 }
 
-func (w *Writer) validateOne(f *faults, i int, m *Message) {
+// Validate reports, as ValidationErrors, every field of m that is beyond the limits of a message. The payload's size isn't
+// among them: what a writer may send is its WriterConfig's, what is delivered is the broker's.
+func (m *Message) Validate() error {
+	var found faults
+	found.fields(-1, m)
+	return found.err()
+}
+
+// plain reports whether s is of the printable characters of ASCII from least on, as nearly every field is.
+func plain(s string, least byte) bool {
+	for i := range len(s) {
+		if s[i] < least || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// fields looks at all fields whose limits are the same for everybody.
+func (f *faults) fields(i int, m *Message) {
 	f.topic(i, m.Topic)
 	f.text(i, "Key", m.Key, MaxKeyBytes)
 	f.text(i, "AggregateType", m.AggregateType, MaxTypeBytes)
 	f.text(i, "AggregateID", m.AggregateID, MaxKeyBytes)
 	f.text(i, "EventType", m.EventType, MaxTypeBytes)
 	f.text(i, "ContentType", m.ContentType, MaxTypeBytes)
+	f.headers(i, m.Headers)
+}
+
+func (w *Writer) validateOne(f *faults, i int, m *Message) {
+	f.fields(i, m)
 	limit := w.maxPayload
 	if limit == 0 {
 		limit = MaxPayloadBytes
@@ -76,7 +103,6 @@ func (w *Writer) validateOne(f *faults, i int, m *Message) {
 	if len(m.Payload) > limit {
 		f.tooLarge(i, "Payload", len(m.Payload), limit, "bytes")
 	}
-	f.headers(i, m.Headers)
 	if _, given := m.Header(SequenceHeader); given && w.sequences {
 		f.add(ValidationError{Index: i, Field: headerField(SequenceHeader), Reason: "is there, and the writer sets it (WriterConfig.Sequences)"})
 	}
@@ -93,6 +119,9 @@ func (f *faults) topic(i int, topic string) {
 	}
 	if len(topic) > MaxTopicBytes {
 		f.tooLarge(i, "Topic", len(topic), MaxTopicBytes, "bytes")
+	}
+	if plain(topic, '!') {
+		return
 	}
 	for at, r := range topic {
 		if unicode.IsControl(r) || unicode.IsSpace(r) {

@@ -202,7 +202,7 @@ func (c *core) exhaust(it *item, reason Reason) {
 	case c.cfg.OnExhausted == Stop:
 		// It stays where it is: nothing is published any more.
 		if c.stopped == nil {
-			c.stopped = fmt.Errorf("message %s (topic %q, key %.200q) can't be delivered after %d attempts and the policy is %q: %w",
+			c.stopped = fmt.Errorf("message %s (topic %.200q, key %.200q) can't be delivered after %d attempts and the policy is %q: %w",
 				it.d.ID, it.d.Topic, it.d.OrderingKey(), it.d.Attempts, Stop, it.err)
 		}
 	case c.cfg.OnExhausted == Block && it.held:

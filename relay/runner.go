@@ -287,7 +287,7 @@ func (l *loop) logFailures(k *call, errs []error) {
 		}
 		m := k.Batch[i]
 		l.relay.cfg.Logger.Warn("message not accepted", "destination", l.relay.cfg.Name, "message_id", m.ID.String(),
-			"topic", m.Topic, "key", printed.Key(m.OrderingKey()), "attempt", k.items[i].d.Attempts+1, "error", err)
+			"topic", printed.Key(m.Topic), "key", printed.Key(m.OrderingKey()), "attempt", k.items[i].d.Attempts+1, "error", err)
 	}
 }
 
@@ -295,7 +295,7 @@ func (l *loop) logSettled(s *Settlement) {
 	log := func(dead []Dead) {
 		for _, d := range dead {
 			l.relay.cfg.Logger.Error("dead letter", "destination", l.relay.cfg.Name, "message_id", d.Delivery.ID.String(),
-				"topic", d.Delivery.Topic, "key", printed.Key(d.Delivery.OrderingKey()), "reason", string(d.Reason), "error", d.Err)
+				"topic", printed.Key(d.Delivery.Topic), "key", printed.Key(d.Delivery.OrderingKey()), "reason", string(d.Reason), "error", d.Err)
 		}
 	}
 	log(s.Dead)

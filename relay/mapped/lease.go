@@ -305,7 +305,7 @@ func (s *leaseSession) Settle(ctx context.Context, settlement relay.Settlement) 
 		x.held(&o, s.holds)
 		x.behind(&o, s.holds)
 		b := &pgx.Batch{}
-		if err := s.marks.queue(b, &o); err != nil {
+		if err := s.marks.queue(conn, b, &o); err != nil {
 			return err
 		}
 		marked, err := affected(ctx, conn, b)

@@ -251,7 +251,7 @@ func (s *logSession) bury(ctx context.Context, conn *pgx.Conn, dead []relay.Dead
 		if e == nil || e.row == nil {
 			return errors.New("a dead letter is not among the messages that are under way")
 		}
-		sql, args := s.table.burySQL(e.row, &dead[i])
+		sql, args := s.table.burySQL(conn, e.row, &dead[i])
 		b.Queue(sql, args...)
 	}
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/replication"
@@ -216,8 +218,8 @@ func parseMoment(text string, zone *time.Location) (at time.Time, err error) {
 
 // burySQL inserts a row as it came by the log into the table for dead letters: columns of the same names, and
 // over them what became of the message.
-func (t *table) burySQL(row *logRow, dead *relay.Dead) (sql string, args []any) {
-	outcome := map[string]any{"reason": string(dead.Reason), "error": errorText(dead.Err), "attempts": fmt.Sprint(dead.Delivery.Attempts)}
+func (t *table) burySQL(conn *pgx.Conn, row *logRow, dead *relay.Dead) (sql string, args []any) {
+	outcome := map[string]any{"reason": string(dead.Reason), "error": schema.Note(conn, dead.Err), "attempts": fmt.Sprint(dead.Delivery.Attempts)}
 	if name := t.mapping.Failure.Error; name != "" {
 		outcome[name] = outcome["error"]
 	}

@@ -378,7 +378,7 @@ func (s *offsetSession) storeDead(ctx context.Context, conn *pgx.Conn, o *outcom
 		return err
 	}
 	b := &pgx.Batch{}
-	if err := s.marks.queue(b, o); err != nil {
+	if err := s.marks.queue(conn, b, o); err != nil {
 		return err
 	}
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {

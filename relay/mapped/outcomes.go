@@ -296,7 +296,7 @@ INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM g JOIN o ON g.%s = o.
 }
 
 // queue adds the statements that store o to a batch: one round trip, one transaction.
-func (s *statements) queue(b *pgx.Batch, o *outcomes) error {
+func (s *statements) queue(conn *pgx.Conn, b *pgx.Batch, o *outcomes) error {
 	if len(o.delivered) > 0 && s.done != "" {
 		c := newColumns(o.delivered)
 		args := []any{c.ids, c.tokens}
@@ -307,14 +307,14 @@ func (s *statements) queue(b *pgx.Batch, o *outcomes) error {
 	}
 	if len(o.waiting) > 0 && s.waiting != "" {
 		c := newColumns(o.waiting)
-		b.Queue(s.waiting, c.ids, c.tokens, c.attempts, c.waits, c.blocked, c.errors)
+		b.Queue(s.waiting, c.ids, c.tokens, c.attempts, c.waits, c.blocked, notes(conn, o.waiting))
 	}
 	if len(o.dead) > 0 {
 		if s.dead == "" {
 			return outbox.Permanent(fmt.Errorf("%w (table %s, id %s: %w)", errNoPlace, s.table.name, o.dead[0].id, o.dead[0].err))
 		}
 		c := newColumns(o.dead)
-		b.Queue(s.dead, c.ids, c.tokens, c.attempts, c.reasons, c.errors)
+		b.Queue(s.dead, c.ids, c.tokens, c.attempts, c.reasons, notes(conn, o.dead))
 	}
 	return nil
 }
@@ -322,7 +322,7 @@ func (s *statements) queue(b *pgx.Batch, o *outcomes) error {
 // store stores o in one transaction.
 func (s *statements) store(ctx context.Context, conn *pgx.Conn, o *outcomes) error {
 	b := &pgx.Batch{}
-	if err := s.queue(b, o); err != nil {
+	if err := s.queue(conn, b, o); err != nil {
 		return err
 	}
 	return send(ctx, conn, b)
@@ -362,7 +362,6 @@ type columns struct {
 	waits    []*int64
 	blocked  []bool
 	reasons  []string
-	errors   []*string
 }
 
 func newColumns(marks []mark) *columns {
@@ -384,21 +383,13 @@ func newColumns(marks []mark) *columns {
 		c.waits = append(c.waits, wait)
 		c.blocked = append(c.blocked, m.blocked)
 		c.reasons = append(c.reasons, string(m.reason))
-		c.errors = append(c.errors, errorText(m.err))
 	}
 	return c
 }
 
-// errorText makes an error fit for a text column: brokers answer whatever they like.
-func errorText(err error) *string {
-	if err == nil {
-		return nil
+func notes(conn *pgx.Conn, marks []mark) (all []*string) {
+	for i := range marks {
+		all = append(all, schema.Note(conn, marks[i].err))
 	}
-	const limit = 4 << 10
-	text := err.Error()
-	if len(text) > limit {
-		text = text[:limit] + "…"
-	}
-	text = strings.ReplaceAll(strings.ToValidUTF8(text, "�"), "\x00", "�")
-	return &text
+	return all
 }

@@ -322,7 +322,7 @@ func (x *settled) heldOutcomes(s *skipLockedSession) {
 func (s *skipLockedSession) commit(ctx context.Context, t *transaction) error {
 	err := t.link.do(func(conn *pgx.Conn) error {
 		b := &pgx.Batch{}
-		if err := s.marks.queue(b, &t.outcomes); err != nil {
+		if err := s.marks.queue(conn, b, &t.outcomes); err != nil {
 			return err
 		}
 		b.Queue("COMMIT")
@@ -492,7 +492,7 @@ func (s *skipLockedSession) Close(ctx context.Context) error {
 				return nil // the server rolls back
 			}
 			b := &pgx.Batch{}
-			if err := s.marks.queue(b, &t.outcomes); err != nil {
+			if err := s.marks.queue(conn, b, &t.outcomes); err != nil {
 				return err
 			}
 			b.Queue("COMMIT")

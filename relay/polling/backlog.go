@@ -3,7 +3,10 @@ package polling
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
+
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // backlog reads a window that is too large to be sorted at once: in order of id, in pages that each cost
@@ -122,6 +125,11 @@ func (b *backlog) answer(life context.Context, r *reader, limit, maxBytes int) (
 		}
 	}
 	pg, q, cut, err := b.pages.read(maxBytes)
+	if schema.IsDataError(err) {
+		_ = b.close() // with the same error
+		q.byID = true
+		pg, cut, err = r.piecemeal(life, &b.next, b.ranges(q.after, q.through), q, maxBytes)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -141,9 +149,18 @@ func (b *backlog) answer(life context.Context, r *reader, limit, maxBytes int) (
 	if cut {
 		// What was asked for lies behind what is missing.
 		b.asked = b.after
-		if err := b.pages.discard(); err != nil {
-			return pg, err
+		if b.pages != nil {
+			switch err := b.pages.discard(); {
+			case schema.IsDataError(err):
+				_ = b.close() // with the same error; it is met again when its page is due
+			case err != nil:
+				return pg, err
+			}
 		}
+	}
+	if b.pages == nil {
+		b.asked = b.after // what was asked for behind it was given up with it
+		return pg, nil
 	}
 	if b.done() {
 		return pg, b.close()
@@ -151,17 +168,20 @@ func (b *backlog) answer(life context.Context, r *reader, limit, maxBytes int) (
 	return pg, b.ask(limit)
 }
 
+// maxStep is the most ids that a page spans: a single one that was made by hand can lie far from all others.
+const maxStep = 1 << 60
+
 // widen makes the next pages span more ids if n messages are few for q.
 func (b *backlog) widen(q pageQuery, n int) {
-	span := 2 * (q.through - q.after)
+	span := int64(maxStep)
 	if n > 0 {
 		want := q.limit * 4 / 5
 		if n >= want*3/4 {
 			return
 		}
-		span = (q.through - q.after) * int64(want) / int64(n)
+		span = int64(float64(q.through-q.after) * float64(want) / float64(n))
 	}
-	b.step = min(max(b.step, span), 2*b.step, 1<<40)
+	b.step = min(max(b.step, span), 2*b.step, maxStep)
 }
 
 // close lets others use the connection.
@@ -182,10 +202,13 @@ func (b *backlog) ask(limit int) error {
 	for len(b.pages.asked) < ahead && b.asked < b.last {
 		after := b.asked
 		if len(b.ahead) > 0 && !slices.ContainsFunc(b.open, func(c chunk) bool { return c.ids.last > after }) {
-			after = max(after, b.ahead[0].ids.first-1)
+			after = max(after, max(b.ahead[0].ids.first, math.MinInt64+1)-1)
 		}
 		b.step = max(b.step, int64(limit))
-		b.asked = min(b.last, after+b.step)
+		b.asked = b.last
+		if after < math.MaxInt64-b.step {
+			b.asked = min(b.last, after+b.step)
+		}
 		for len(b.ahead) > 0 && b.ahead[0].ids.first <= b.asked {
 			b.open = append(b.open, b.ahead[0])
 			b.ahead = b.ahead[1:]

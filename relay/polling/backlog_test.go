@@ -17,7 +17,7 @@ func TestPagesSpanMoreWhereIDsAreSparse(t *testing.T) {
 		{"nothing", 1000, 0, 1000, 2000, 0, 1000},
 		{"nothing, of large messages that come one by one", 1, 0, 1, 2, 0, 1},
 		{"one of those", 1, 1, 2, 2, 0, 2},
-		{"nothing for ever", 1000, 0, 1 << 40, 1 << 40, 0, 1 << 40},
+		{"nothing for ever", 1000, 0, maxStep, maxStep, 0, maxStep},
 	} {
 		b := backlog{step: c.step}
 		b.widen(pageQuery{after: c.after, through: c.through, limit: c.limit}, c.n)

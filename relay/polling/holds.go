@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -66,49 +65,73 @@ func due(now time.Time, wait *int64) time.Time {
 // maxWait is the longest time.Duration, in microseconds.
 const maxWait = int64(1<<63-1) / 1000
 
-const heldSQL = `
-SELECT ` + messageColumns + `, m.attempts, ` + waitSQL + `
+// heldColumns stand behind those of a message.
+const heldColumns = `, m.attempts, ` + waitSQL
+
+const heldOfLane = `
 FROM outbox.holds m WHERE m.destination = $1 AND m.lane = $2 ORDER BY m.id LIMIT $3`
 
 // heldOf reads holds as messages are read, into memory that is not used again.
-func heldOf(ctx context.Context, conn *pgx.Conn, destination, lane string, limit int) ([]relay.Delivery, error) {
+func heldOf(ctx context.Context, conn *pgx.Conn, destination, lane string, limit int) (held []relay.Delivery, err error) {
+	var pg page
+	var d decoder
 	now := time.Now()
-	rows := conn.PgConn().ExecParams(ctx, heldSQL, [][]byte{[]byte(destination), []byte(lane), strconv.AppendInt(nil, int64(limit), 10)},
-		nil, textFormat, binaryFormat)
-	held, err := decodeHeld(rows, now)
+	args := [][]byte{[]byte(destination), []byte(lane), strconv.AppendInt(nil, int64(limit), 10)}
+	rows := conn.PgConn().ExecParams(ctx, "SELECT "+messageColumns+heldColumns+heldOfLane, args, nil, textFormat, binaryFormat)
+	for rows.NextRow() {
+		if err != nil {
+			continue // rows.Close wants them all read
+		}
+		var dl *relay.Delivery
+		if dl, err = d.decode(&pg, rows.Values()); err == nil {
+			readHold(dl, rows.Values(), now)
+		}
+	}
 	if _, closeErr := rows.Close(); closeErr != nil {
 		err = closeErr
+	}
+	if schema.IsDataError(err) {
+		pg.reset()
+		err = heldPiecemeal(ctx, conn, &pg, &d, args)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the holds of lane %q: %w", lane, err)
 	}
-	return held, nil
+	return pg.deliveries, nil
 }
 
-func decodeHeld(rows *pgconn.ResultReader, now time.Time) ([]relay.Delivery, error) {
-	var (
-		pg  page
-		d   decoder
-		err error
-	)
-	for rows.NextRow() {
-		row := rows.Values()
-		if err != nil {
-			continue // rows.Close wants them all read
-		}
-		var held *relay.Delivery
-		if held, err = d.decode(&pg, row); err != nil {
-			continue
-		}
-		attempts, wait, blocked := row[messageColumnCount], row[messageColumnCount+1], row[messageColumnCount+2]
-		held.Attempts = int(binary.BigEndian.Uint32(attempts))
-		if len(wait) == 8 {
-			w := int64(binary.BigEndian.Uint64(wait))
-			held.RetryAt = due(now, &w)
-		}
-		held.Blocked = len(blocked) == 1 && blocked[0] == 1
+// heldPiecemeal reads holds one by one.
+func heldPiecemeal(ctx context.Context, conn *pgx.Conn, pg *page, d *decoder, args [][]byte) error {
+	now := time.Now()
+	list := conn.PgConn().ExecParams(ctx, "SELECT m.id"+heldOfLane, args, nil, textFormat, binaryFormat).Read()
+	if list.Err != nil {
+		return list.Err
 	}
-	return pg.deliveries, err
+	for _, id := range list.Rows {
+		dl, row, err := d.one(ctx, conn, pg, rowQuery{
+			extra: heldColumns,
+			from:  " FROM outbox.holds m WHERE m.destination = $1 AND m.lane = $2 AND m.id = $3::bigint",
+			args:  [][]byte{args[0], args[1], strconv.AppendInt(nil, int64(int8Value(id[0])), 10)},
+		})
+		if err != nil {
+			return err
+		}
+		if dl != nil {
+			readHold(dl, row, now)
+		}
+	}
+	return nil
+}
+
+// readHold reads what stands behind the columns of a message.
+func readHold(held *relay.Delivery, row [][]byte, now time.Time) {
+	attempts, wait, blocked := row[messageColumnCount], row[messageColumnCount+1], row[messageColumnCount+2]
+	held.Attempts = int(binary.BigEndian.Uint32(attempts))
+	if len(wait) == 8 {
+		w := int64(binary.BigEndian.Uint64(wait))
+		held.RetryAt = due(now, &w)
+	}
+	held.Blocked = len(blocked) == 1 && blocked[0] == 1
 }
 
 // outcomes stores what became of messages that were not delivered, and of holds.
@@ -120,6 +143,10 @@ type outcomes struct {
 func (o outcomes) empty() bool {
 	s := o.settlement
 	return len(s.Hold)+len(s.Dead)+len(s.HeldDelivered)+len(s.HeldRetry)+len(s.HeldDead) == 0
+}
+
+func (s *Snapshot) storeOutcomes(ctx context.Context, tx pgx.Tx, settlement *relay.Settlement) error {
+	return outcomes{s.destination, settlement}.store(ctx, tx)
 }
 
 func (o outcomes) store(ctx context.Context, tx pgx.Tx) error {
@@ -161,7 +188,7 @@ ON CONFLICT (destination, lane, id) DO UPDATE SET
 const retryAtSQL = `CASE WHEN o.blocked THEN 'infinity' ELSE clock_timestamp() + o.wait * interval '1 microsecond' END`
 
 func (o outcomes) hold(ctx context.Context, tx pgx.Tx) error {
-	c := newOutcomeColumns(len(o.settlement.Hold))
+	c := newOutcomeColumns(tx, len(o.settlement.Hold))
 	now := time.Now()
 	for _, h := range o.settlement.Hold {
 		c.add(h.Delivery, h.Err)
@@ -184,7 +211,7 @@ const deadAgainSQL = `ON CONFLICT (destination, id) DO UPDATE SET
 	attempts = excluded.attempts, reason = excluded.reason, error = excluded.error, dead_at = excluded.dead_at`
 
 func (o outcomes) dead(ctx context.Context, tx pgx.Tx) error {
-	c := newOutcomeColumns(len(o.settlement.Dead))
+	c := newOutcomeColumns(tx, len(o.settlement.Dead))
 	for _, d := range o.settlement.Dead {
 		c.add(d.Delivery, d.Err)
 		c.reasons = append(c.reasons, string(d.Reason))
@@ -214,7 +241,7 @@ DELETE FROM outbox.holds h USING unnest($2::text[], $3::bigint[]) o (lane, id)
 WHERE h.destination = $1 AND h.lane = o.lane AND h.id = o.id`
 
 func (o outcomes) delivered(ctx context.Context, tx pgx.Tx) error {
-	c := newOutcomeColumns(len(o.settlement.HeldDelivered))
+	c := newOutcomeColumns(tx, len(o.settlement.HeldDelivered))
 	for _, d := range o.settlement.HeldDelivered {
 		c.add(d, nil)
 	}
@@ -229,7 +256,7 @@ FROM unnest($2::text[], $3::bigint[], $4::integer[], $5::bigint[], $6::boolean[]
 WHERE h.destination = $1 AND h.lane = o.lane AND h.id = o.id`
 
 func (o outcomes) retry(ctx context.Context, tx pgx.Tx) error {
-	c := newOutcomeColumns(len(o.settlement.HeldRetry))
+	c := newOutcomeColumns(tx, len(o.settlement.HeldRetry))
 	now := time.Now()
 	for _, h := range o.settlement.HeldRetry {
 		c.add(h.Delivery, h.Err)
@@ -251,7 +278,7 @@ SELECT destination, lane, id, ` + kept + `, tried, why, last_error FROM m
 ` + deadAgainSQL
 
 func (o outcomes) heldDead(ctx context.Context, tx pgx.Tx) error {
-	c := newOutcomeColumns(len(o.settlement.HeldDead))
+	c := newOutcomeColumns(tx, len(o.settlement.HeldDead))
 	for _, d := range o.settlement.HeldDead {
 		c.add(d.Delivery, d.Err)
 		c.reasons = append(c.reasons, string(d.Reason))
@@ -262,6 +289,7 @@ func (o outcomes) heldDead(ctx context.Context, tx pgx.Tx) error {
 
 // outcomeColumns are the columns of a set of outcomes, as the statements unnest them.
 type outcomeColumns struct {
+	conn     *pgx.Conn // that they go to
 	xids     []string
 	ids      []int64
 	lanes    []string
@@ -272,8 +300,8 @@ type outcomeColumns struct {
 	errors   []*string
 }
 
-func newOutcomeColumns(n int) *outcomeColumns {
-	return &outcomeColumns{xids: make([]string, 0, n), ids: make([]int64, 0, n), lanes: make([]string, 0, n)}
+func newOutcomeColumns(tx pgx.Tx, n int) *outcomeColumns {
+	return &outcomeColumns{conn: tx.Conn(), xids: make([]string, 0, n), ids: make([]int64, 0, n), lanes: make([]string, 0, n)}
 }
 
 func (c *outcomeColumns) add(d *relay.Delivery, err error) {
@@ -281,7 +309,7 @@ func (c *outcomeColumns) add(d *relay.Delivery, err error) {
 	c.ids = append(c.ids, d.Position)
 	c.lanes = append(c.lanes, d.Lane())
 	c.attempts = append(c.attempts, int32(min(d.Attempts, 1<<31-1)))
-	c.errors = append(c.errors, errorText(err))
+	c.errors = append(c.errors, schema.Note(c.conn, err))
 }
 
 func (c *outcomeColumns) addRetry(now time.Time, h *relay.Hold) {
@@ -292,18 +320,4 @@ func (c *outcomeColumns) addRetry(now time.Time, h *relay.Hold) {
 	}
 	c.waits = append(c.waits, wait)
 	c.blocked = append(c.blocked, h.Blocked)
-}
-
-// errorText makes an error fit for a text column: brokers answer whatever they like.
-func errorText(err error) *string {
-	if err == nil {
-		return nil
-	}
-	const limit = 4 << 10
-	text := err.Error()
-	if len(text) > limit {
-		text = text[:limit] + "…"
-	}
-	text = strings.ReplaceAll(strings.ToValidUTF8(text, "�"), "\x00", "�")
-	return &text
 }

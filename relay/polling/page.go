@@ -208,13 +208,14 @@ func (d *decoder) decode(pg *page, row [][]byte) (*relay.Delivery, error) {
 	}
 	dl.DeliverAt = timestamp(row[colDeliverAt])
 	dl.CreatedAt = timestamp(row[colCreatedAt])
-	if dl.Topic == "" {
-		dl.Invalid = errors.New("the topic is empty")
-	}
 	if h := row[colHeaders]; h != nil {
-		if err := d.headers(pg, dl, h); err != nil {
-			dl.Invalid = errors.Join(dl.Invalid, err)
-		}
+		dl.Invalid = d.headers(pg, dl, h)
+	}
+	if at := row[colDeliverAt]; len(at) == 8 && int64(binary.BigEndian.Uint64(at)) >= endOfCalendar {
+		dl.Invalid = errors.Join(dl.Invalid, errors.New("deliver_at is after the year 9999: the message would never be delivered"))
+	}
+	if err := dl.Validate(); err != nil {
+		dl.Invalid = errors.Join(dl.Invalid, err)
 	}
 	return dl, nil
 }
@@ -234,16 +235,19 @@ func (d *decoder) headers(pg *page, dl *relay.Delivery, b []byte) error {
 	return err
 }
 
+// endOfCalendar is the beginning of the year 10000, in microseconds since 2000.
+const endOfCalendar = 252455616000000000
+
 // timestamp reads microseconds since 2000. NULL is the zero time; what lies beyond the calendar of
 // brokers and JSON, infinity too, is the end of the year 9999 or the zero time.
 func timestamp(b []byte) time.Time {
 	if len(b) != 8 {
 		return time.Time{}
 	}
-	const epoch, end = 946684800000000, 252455615999999999 // 2000-01-01; 9999-12-31 after that, in microseconds
+	const epoch = 946684800000000 // 2000-01-01
 	switch us := int64(binary.BigEndian.Uint64(b)); {
-	case us >= end:
-		return time.UnixMicro(end + epoch).UTC()
+	case us >= endOfCalendar:
+		return time.UnixMicro(endOfCalendar - 1 + epoch).UTC()
 	case us == math.MinInt64 || us < -63082281600000000: // before the year 1
 		return time.Time{}
 	default:

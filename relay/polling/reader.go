@@ -24,6 +24,8 @@ type reader struct {
 	decoder decoder
 	pool    *pagePool
 
+	destination string
+
 	firstShard, lastShard []byte
 
 	keep, poll, flush, chunk, single *pgconn.StatementDescription
@@ -126,7 +128,7 @@ CROSS JOIN LATERAL (SELECT min(m.id), max(m.id) FROM outbox.messages m WHERE m.x
 WHERE s.first IS NOT NULL`
 
 func newReader(ctx context.Context, conn *pgx.Conn, pool *pagePool, destination string, group, groups int) (*reader, error) {
-	r := (&reader{conn: conn, pool: pool}).of(group, groups)
+	r := (&reader{conn: conn, pool: pool, destination: destination}).of(group, groups)
 	for _, s := range []struct {
 		to        **pgconn.StatementDescription
 		name, sql string
@@ -172,7 +174,7 @@ type poll struct {
 	page *page // nil: none
 
 	// large says that there are more messages than were asked for, or more bytes than a page may have: too
-	// much to be sorted at once. The page then has some of them, for their size.
+	// much to be sorted at once; or one that can't be sent. The page then has some of them, for their size.
 	large bool
 
 	// onDisk says that the server had flushed all commits that next sees. Those of writers with
@@ -194,7 +196,7 @@ func (r *reader) pollWindow(ctx context.Context, prev *txSnapshot, limit, maxByt
 	// the two together.
 	pipeline := r.conn.PgConn().StartPipeline(ctx)
 	defer func() {
-		if closeErr := pipeline.Close(); err == nil && closeErr != nil {
+		if closeErr := pipeline.Close(); err == nil && closeErr != nil && !schema.IsDataError(closeErr) {
 			err = fmt.Errorf("poll: %w", closeErr)
 		}
 		if err != nil && p.page != nil {
@@ -239,6 +241,10 @@ func (r *reader) pollWindow(ctx context.Context, prev *txSnapshot, limit, maxByt
 			_, decodeErr = r.message(p.page, row[1:])
 		}
 	})
+	if schema.IsDataError(err) {
+		// A row can't be sent. Page by page it is found, and the others go on.
+		p.large, err = true, nil
+	}
 	if err == nil {
 		err = decodeErr
 	}
@@ -323,16 +329,20 @@ func (p *pages) ask(next *txSnapshot, ranges []xidRange, q pageQuery) error {
 		statement = statements.byID
 	}
 	p.asked = append(p.asked, q)
-	p.pipeline.SendQueryStatement(statement, [][]byte{
-		lo, hi, r.firstShard, r.lastShard,
-		strconv.AppendInt(nil, q.after, 10), strconv.AppendInt(nil, q.through, 10),
-		[]byte(next.text), strconv.AppendInt(nil, int64(q.limit)+1, 10),
-	}, textFormat, binaryFormat)
+	p.pipeline.SendQueryStatement(statement, r.pageArguments(lo, hi, next, q), textFormat, binaryFormat)
 	p.pipeline.SendPipelineSync() // each page is a transaction of its own
 	if err := p.pipeline.Flush(); err != nil {
 		return fmt.Errorf("ask for a page: %w", err)
 	}
 	return nil
+}
+
+func (r *reader) pageArguments(lo, hi []byte, next *txSnapshot, q pageQuery) [][]byte {
+	return [][]byte{
+		lo, hi, r.firstShard, r.lastShard,
+		strconv.AppendInt(nil, q.after, 10), strconv.AppendInt(nil, q.through, 10),
+		[]byte(next.text), strconv.AppendInt(nil, int64(q.limit)+1, 10),
+	}
 }
 
 // read takes the first answer that is due. cut says that there were more messages than a page has room for, be it by

@@ -85,7 +85,7 @@ func newCursor(at position, ordinals uint64) (cursor, error) {
 			return cursor{}, err
 		}
 		w := c.open(end)
-		if i == 0 {
+		if i == 0 && at.lastID > 0 { // 0: nothing is settled, and ids that were made by hand can be below it
 			w.last, w.settled = at.lastID, at.lastID
 		}
 	}
@@ -299,8 +299,10 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 	}
 	if large {
 		// It is read by pages, from the window's start: what came is in no order.
-		s.pool.put(pg)
-		pg = nil
+		if pg != nil {
+			s.pool.put(pg)
+			pg = nil
+		}
 	}
 	s.schedule(pg != nil || large)
 	if pg == nil && !large {
@@ -482,14 +484,14 @@ func (s *snapshotSession) settle(ctx context.Context, settlement relay.Settlemen
 		return s.cursor.position()
 	}
 	var more func(context.Context, pgx.Tx) error
-	if o := (outcomes{s.source.destination, &settlement}); !o.empty() {
+	if !(outcomes{s.source.destination, &settlement}).empty() {
 		more = func(ctx context.Context, tx pgx.Tx) error {
 			if condition != nil {
 				if err := condition(ctx, tx); err != nil {
 					return err
 				}
 			}
-			return o.store(ctx, tx)
+			return Careful(ctx, tx, &settlement, s.source.storeOutcomes)
 		}
 	}
 	if err := s.lease.write(ctx, settlement.Delivered, move, more); err != nil {

@@ -142,11 +142,11 @@ func TestARowThatIsNoMessageIsInvalidAndSaysWhy(t *testing.T) {
 	s := acquire(t, db.source("d", SnapshotConfig{}))
 	ds := next(t, s, 10)
 	want := []string{
-		"the topic is empty",
+		"Topic is empty, and every message needs one",
 		"headers are a JSON array, they must be an object",
 		"headers are a JSON string, they must be an object",
-		"headers have an empty name",
-		`header "a" has CR, LF or NUL in its value`,
+		"Headers[0] has an empty name",
+		`Headers["a"] has a value that contains CR or LF`,
 		"<nil>",
 	}
 	if len(ds) != len(want) {

@@ -190,9 +190,9 @@ func (t *Table) Write(ctx context.Context, f func(context.Context, *pgx.Conn) (b
 // Read runs f on the same connection between writes. An error ends the session.
 func (t *Table) Read(f func(*pgx.Conn) error) error { return t.lease.query(f) }
 
-// StoreOutcomes stores the holds and dead letters of a settlement, whose messages are all in the table.
+// StoreOutcomes stores the holds and dead letters of a settlement, whose messages are all in the table. See [Careful].
 func (t *Table) StoreOutcomes(ctx context.Context, tx pgx.Tx, s *relay.Settlement) error {
-	return outcomes{t.source.destination, s}.store(ctx, tx)
+	return t.source.storeOutcomes(ctx, tx, s)
 }
 
 // MessageColumns names the columns that [Page.Add] takes, in their order.

@@ -3,21 +3,26 @@ package replication
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 func outcomesOf(s *relay.Settlement) bool {
 	return len(s.Hold)+len(s.Dead)+len(s.HeldDelivered)+len(s.HeldRetry)+len(s.HeldDead) > 0
 }
 
-// storeOutcomes stores holds and dead letters. Of a message that has a row, the row is copied; one that was
-// only emitted has none and is written as it came.
 func (s *session) storeOutcomes(ctx context.Context, tx pgx.Tx, settlement *relay.Settlement) error {
+	return polling.Careful(ctx, tx, settlement, s.storeAll)
+}
+
+// storeAll stores holds and dead letters. Of a message that has a row, the row is copied; one that was
+// only emitted has none and is written as it came.
+func (s *session) storeAll(ctx context.Context, tx pgx.Tx, settlement *relay.Settlement) error {
 	inTable := *settlement
 	inTable.Hold, inTable.Dead = nil, nil
 	for _, h := range settlement.Hold {
@@ -60,7 +65,7 @@ func (s *session) holdEmitted(ctx context.Context, tx pgx.Tx, h *relay.Hold) err
 		us := max(time.Until(h.RetryAt), 0).Microseconds()
 		wait = &us
 	}
-	_, err := tx.Exec(ctx, holdEmittedSQL, append(s.emittedArguments(h.Delivery), h.Blocked, wait, errorText(h.Err))...)
+	_, err := tx.Exec(ctx, holdEmittedSQL, append(s.emittedArguments(h.Delivery), h.Blocked, wait, schema.Note(tx.Conn(), h.Err))...)
 	return err
 }
 
@@ -68,7 +73,7 @@ const buryEmittedSQL = `INSERT INTO outbox.dead_letters ` + emittedColumns + `, 
 ON CONFLICT (destination, id) DO UPDATE SET attempts = excluded.attempts, reason = excluded.reason, error = excluded.error, dead_at = excluded.dead_at`
 
 func (s *session) buryEmitted(ctx context.Context, tx pgx.Tx, d *relay.Dead) error {
-	_, err := tx.Exec(ctx, buryEmittedSQL, append(s.emittedArguments(d.Delivery), string(d.Reason), errorText(d.Err))...)
+	_, err := tx.Exec(ctx, buryEmittedSQL, append(s.emittedArguments(d.Delivery), string(d.Reason), schema.Note(tx.Conn(), d.Err))...)
 	return err
 }
 
@@ -83,18 +88,4 @@ func (s *session) emittedArguments(d *relay.Delivery) []any {
 	}
 	return []any{s.source.destination, d.Lane(), d.Position, d.ID.String(), d.Topic, d.Key, d.Shard, d.AggregateType, d.AggregateID,
 		d.EventType, d.Payload, d.ContentType, names, values, deliverAt, d.CreatedAt, d.Attempts}
-}
-
-// errorText makes an error fit for a text column.
-func errorText(err error) *string {
-	if err == nil {
-		return nil
-	}
-	const limit = 4 << 10
-	text := err.Error()
-	if len(text) > limit {
-		text = text[:limit] + "…"
-	}
-	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
-	return &text
 }

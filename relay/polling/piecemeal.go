@@ -1,0 +1,125 @@
+package polling
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// One row that the server can't send spoils the whole answer: a text has no UTF-8 form (in a database of another
+// encoding), or the row is larger than a message of the protocol may be. Then rows are read one by one, and of such a row
+// each column alone. What can be read of it becomes a delivery that is invalid, and says why.
+
+// bareColumns are messageColumns without those that can't always be sent.
+var bareColumns = strings.NewReplacer("m.topic", "''::text", "m.key", "NULL::text", "m.aggregate_type", "NULL::text",
+	"m.aggregate_id", "NULL::text", "m.event_type", "NULL::text", "m.payload", "NULL::bytea", "m.content_type", "NULL::text",
+	"m.headers", "NULL::jsonb").Replace(messageColumns)
+
+// texts are the columns that bareColumns leaves out; but for the payload, which a message that isn't sent can do without.
+var texts = []int{colTopic, colKey, colAggregateType, colAggregateID, colEventType, colContentType, colHeaders}
+
+// rowQuery finds one row, m: what follows the columns of a SELECT. extra stands behind the columns of a message.
+type rowQuery struct {
+	extra, from string
+	args        [][]byte
+}
+
+// one reads the row of q into pg. It returns the row's values too, which last until the next use of the connection; nothing if
+// there is no such row.
+func (d *decoder) one(ctx context.Context, conn *pgx.Conn, pg *page, q rowQuery) (*relay.Delivery, [][]byte, error) {
+	row, err := q.read(ctx, conn, messageColumns+q.extra)
+	if err == nil && row != nil {
+		dl, err := d.decode(pg, row)
+		return dl, row, err
+	}
+	if !schema.IsDataError(err) {
+		return nil, nil, err
+	}
+	whole := err
+	if row, err = q.read(ctx, conn, bareColumns+q.extra); err != nil || row == nil {
+		return nil, nil, err
+	}
+	var faults []error
+	names := MessageColumns()
+	for _, column := range texts {
+		value, err := q.read(ctx, conn, "m."+names[column])
+		switch {
+		case schema.IsDataError(err):
+			faults = append(faults, fmt.Errorf("%s can't be read as UTF-8: %w", names[column], err))
+		case err != nil || value == nil:
+			return nil, nil, err
+		default:
+			row[column] = value[0]
+		}
+	}
+	if len(faults) == 0 {
+		faults = append(faults, fmt.Errorf("the row can't be read: %w", whole))
+	}
+	dl, err := d.decode(pg, row)
+	if err != nil {
+		return nil, nil, err
+	}
+	dl.Invalid = errors.Join(faults...)
+	if dl.Key == "" {
+		// Whether it was the key that could not be read or the other: it has no lane but its own.
+		dl.AggregateID = ""
+	}
+	return dl, row, nil
+}
+
+// read returns a copy of the row, nil if there is none. Of several, which only hands can have made, it is the last.
+func (q *rowQuery) read(ctx context.Context, conn *pgx.Conn, columns string) (row [][]byte, err error) {
+	rows := conn.PgConn().ExecParams(ctx, "SELECT "+columns+q.from, q.args, nil, textFormat, binaryFormat)
+	for rows.NextRow() {
+		row = row[:0]
+		for _, v := range rows.Values() {
+			row = append(row, bytes.Clone(v))
+		}
+	}
+	_, err = rows.Close()
+	return row, err
+}
+
+// piecemeal reads a page row by row. Its connection has nothing else to do.
+func (r *reader) piecemeal(ctx context.Context, next *txSnapshot, ranges []xidRange, q pageQuery, maxBytes int) (pg *page, cut bool, err error) {
+	lo, hi := arrays(ranges)
+	sql := reading(r.destination, strings.Replace(pageSQL, "m.xid, "+messageColumns, "m.xid, m.id", 1)+byIDSQL)
+	list := r.conn.PgConn().ExecParams(ctx, sql, r.pageArguments(lo, hi, next, q), nil, textFormat, binaryFormat)
+	type place struct{ xid, id uint64 }
+	var places []place
+	for list.NextRow() {
+		at := place{int8Value(list.Values()[0]), int8Value(list.Values()[1])}
+		if n := len(places); n == 0 || places[n-1] != at {
+			places = append(places, at)
+		}
+	}
+	if _, err := list.Close(); err != nil {
+		return nil, false, fmt.Errorf("list the rows of a page: %w", err)
+	}
+	pg = r.pool.get()
+	for _, at := range places {
+		if cut = len(pg.deliveries) == q.limit || len(pg.deliveries) > 0 && pg.arena.bytes >= maxBytes; cut {
+			break
+		}
+		dl, _, err := r.decoder.one(ctx, r.conn, pg, rowQuery{
+			from: reading(r.destination, " FROM outbox.messages m WHERE m.xid = $1::xid8 AND m.id = $2::bigint"),
+			args: [][]byte{strconv.AppendUint(nil, at.xid, 10), strconv.AppendInt(nil, int64(at.id), 10)},
+		})
+		if err != nil {
+			r.pool.put(pg)
+			return nil, false, fmt.Errorf("read a row: %w", err)
+		}
+		if dl != nil {
+			dl.Ref = at.xid
+		}
+	}
+	return pg, cut, nil
+}

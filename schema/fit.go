@@ -1,0 +1,70 @@
+package schema
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// IsDataError reports whether err is the server's answer about a value, not about itself or the statement: a text without
+// an equivalent in the client's encoding, a number out of range, a row too large for an index, a value that a constraint
+// refuses. The same statement over the same values fails again, however often.
+func IsDataError(err error) bool {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || len(pgErr.Code) != 5 {
+		return false
+	}
+	switch pgErr.Code[:2] {
+	case "22", "23", "54": // data exception, integrity constraint, program limit
+		return true
+	}
+	return false
+}
+
+// MaxNote bounds a text that Fit has made, in bytes.
+const MaxNote = 4 << 10
+
+// Fit makes a note, of which nothing is known (brokers answer whatever they like), fit for a column of type text in the
+// database of conn: its end is cut off if it is long, and what the database's encoding may lack is written as \u2192.
+func Fit(conn *pgx.Conn, text string) string {
+	if len(text) > MaxNote {
+		text = text[:MaxNote-len("…")] + "…"
+	}
+	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
+	return Storable(conn, text)
+}
+
+// Note is Fit of an error, nil for none.
+func Note(conn *pgx.Conn, err error) *string {
+	if err == nil {
+		return nil
+	}
+	text := Fit(conn, err.Error())
+	return &text
+}
+
+// Storable is text as the database of conn can store it, whatever its encoding: in one that isn't UTF-8, characters that are not ASCII
+// are written as \u2192. text is UTF-8 and has no NUL.
+func Storable(conn *pgx.Conn, text string) string {
+	switch conn.PgConn().ParameterStatus("server_encoding") {
+	case "UTF8", "SQL_ASCII":
+		return text
+	}
+	if strings.IndexFunc(text, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if r < utf8.RuneSelf {
+			b.WriteRune(r)
+			continue
+		}
+		quoted := strconv.QuoteRuneToASCII(r)
+		b.WriteString(quoted[1 : len(quoted)-1])
+	}
+	return b.String()
+}
