@@ -54,7 +54,7 @@ func Discard(ctx context.Context, db DB, s Selection, max int64, action Action) 
 	out, err := act(ctx, db, s, max, action, "discard", func(tx pgx.Tx, chosen selected) (int64, error) {
 		tag, err := tx.Exec(ctx, withSelected+`
 			DELETE FROM `+s.table()+` d USING selected s
-			WHERE d.destination = s.destination AND d.lane = s.lane AND d.id = s.id`, chosen.args()...)
+			WHERE d.destination = s.destination AND d.lane = s.lane AND d.id = s.id AND d.message_id = s.message_id`, chosen.args()...)
 		if err != nil || !s.Blocked {
 			return tag.RowsAffected(), err
 		}
@@ -99,17 +99,18 @@ func act(ctx context.Context, db DB, s Selection, max int64, action Action, verb
 	return out, err
 }
 
-// selected are the keys of locked rows; it is the first three arguments of statements that begin with
+// selected are the keys of locked rows; it is the first four arguments of statements that begin with
 // withSelected.
 type selected struct {
 	destinations []string
 	lanes        []string
 	ids          []int64
+	messages     []string
 }
 
-const withSelected = `WITH selected AS (SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[]) AS s (destination, lane, id))`
+const withSelected = `WITH selected AS (SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]::uuid[]) AS s (destination, lane, id, message_id))`
 
-func (c *selected) args() []any { return []any{c.destinations, c.lanes, c.ids} }
+func (c *selected) args() []any { return []any{c.destinations, c.lanes, c.ids, c.messages} }
 
 // lock locks what s selects, and counts it in groups, the largest first.
 func (s Selection) lock(ctx context.Context, tx pgx.Tx) (chosen selected, groups []OutcomeGroup, err error) {
@@ -118,19 +119,20 @@ func (s Selection) lock(ctx context.Context, tx pgx.Tx) (chosen selected, groups
 		reason = "'blocked'"
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT destination, lane, id, topic, `+reason+` FROM `+s.table()+`
+		SELECT destination, lane, id, message_id::text, topic, `+reason+` FROM `+s.table()+`
 		WHERE `+s.where()+` ORDER BY destination, id FOR UPDATE`, s.args()...)
 	if err != nil {
 		return chosen, nil, err
 	}
 	counts := map[OutcomeGroup]int64{}
 	var g OutcomeGroup
-	var lane string
+	var lane, message string
 	var id int64
-	_, err = pgx.ForEachRow(rows, []any{&g.Destination, &lane, &id, &g.Topic, &g.Reason}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&g.Destination, &lane, &id, &message, &g.Topic, &g.Reason}, func() error {
 		chosen.destinations = append(chosen.destinations, g.Destination)
 		chosen.lanes = append(chosen.lanes, lane)
 		chosen.ids = append(chosen.ids, id)
+		chosen.messages = append(chosen.messages, message)
 		counts[g]++
 		return nil
 	})
@@ -186,7 +188,8 @@ func requeue(ctx context.Context, tx pgx.Tx, chosen selected) (int64, error) {
 		return 0, err
 	}
 	tag, err := tx.Exec(ctx, withSelected+`, moved AS (
-			DELETE FROM outbox.dead_letters d USING selected s WHERE d.destination = s.destination AND d.id = s.id RETURNING d.*)
+			DELETE FROM outbox.dead_letters d USING selected s
+			WHERE d.destination = s.destination AND d.id = s.id AND d.message_id = s.message_id RETURNING d.*)
 		INSERT INTO outbox.holds (destination, lane, id, `+messageColumns+`, attempts)
 		SELECT destination, lane, id, `+messageColumns+`, 0 FROM moved`, chosen.args()...)
 	if err != nil {
@@ -203,7 +206,7 @@ func requeue(ctx context.Context, tx pgx.Tx, chosen selected) (int64, error) {
 func unblock(ctx context.Context, tx pgx.Tx, chosen selected) (int64, error) {
 	tag, err := tx.Exec(ctx, withSelected+`
 		UPDATE outbox.holds h SET retry_at = clock_timestamp(), attempts = 0
-		FROM selected s WHERE h.destination = s.destination AND h.lane = s.lane AND h.id = s.id`, chosen.args()...)
+		FROM selected s WHERE h.destination = s.destination AND h.lane = s.lane AND h.id = s.id AND h.message_id = s.message_id`, chosen.args()...)
 	return tag.RowsAffected(), err
 }
 

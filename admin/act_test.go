@@ -163,7 +163,7 @@ func TestPagesFollowEachOther(t *testing.T) {
 		}
 		for _, l := range list {
 			got = append(got, fmt.Sprint(l.Destination, l.Position))
-			page.AfterDestination, page.AfterPosition = l.Destination, l.Position
+			page.AfterDestination, page.AfterPosition, page.AfterMessageID = l.Destination, l.Position, l.MessageID
 		}
 	}
 	if want := []string{"kafka1", "kafka2", "kafka3", "nats1", "nats2"}; !slices.Equal(got, want) {

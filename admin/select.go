@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Selection names dead letters. Fields that are set must all match; one that selects nothing in
@@ -84,7 +85,7 @@ func (s Selection) args() []any {
 	if !s.Before.IsZero() {
 		before = s.Before
 	}
-	return []any{ids, positions, text(s.Destination), text(s.Topic), text(s.Key), text(s.Reason), before}
+	return []any{ids, positions, text(s.Destination), text(s.Topic), text(schema.Lane(s.Key)), text(s.Reason), before}
 }
 
 // detail describes s for the audit.
@@ -130,11 +131,13 @@ type DeadLetter struct {
 
 // Page bounds a list. The zero value is the first 100, without payloads.
 type Page struct {
-	// AfterDestination and AfterPosition are those of the last one of the page before.
+	// After are those of the last one of the page before.
 	AfterDestination string
 	AfterPosition    int64
-	Limit            int // default 100, at most 1000
-	Payload          bool
+	AfterMessageID   outbox.ID
+
+	Limit   int // default 100, at most 1000
+	Payload bool
 }
 
 // DeadLetters lists what s selects, by destination and position; an empty selection lists all.
@@ -162,8 +165,8 @@ func DeadLetters(ctx context.Context, db DB, s Selection, page Page) ([]DeadLett
 			       coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), coalesce(event_type, ''), coalesce(content_type, ''),
 			       headers::text, created_at, attempts, `+payload+`, `+last+`
 			FROM `+s.table()+` d
-			WHERE `+s.where()+` AND (destination, id) > ($8, $9) ORDER BY destination, id LIMIT $10`,
-			append(s.args(), page.AfterDestination, page.AfterPosition, page.Limit)...)
+			WHERE `+s.where()+` AND (destination, id, message_id) > ($8, $9, $10::text::uuid) ORDER BY destination, id, message_id LIMIT $11`,
+			append(s.args(), page.AfterDestination, page.AfterPosition, page.AfterMessageID.String(), page.Limit)...)
 		if err != nil {
 			return err
 		}

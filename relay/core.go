@@ -44,9 +44,8 @@ type core struct {
 	syncAt   time.Time // when to look for changed holds again
 	crowded  bool      // more held lanes than may be remembered: read nothing new
 
-	settleAt  time.Time // when what is settleable must be settled; zero if nothing is
-	delivered int
-	held      heldOutcomes
+	settleAt time.Time // when what is settleable must be settled; zero if nothing is
+	held     heldOutcomes
 
 	draining bool
 	stopped  error // the policy "stop" has fired
@@ -118,7 +117,8 @@ type itemState uint8
 const (
 	queued itemState = iota
 	inFlight
-	done   // delivered, or not selected
+	unselected
+	done   // delivered
 	toHold // becomes a hold when the prefix reaches it
 	toDead // becomes a dead letter when the prefix reaches it
 )
@@ -172,7 +172,7 @@ func (c *core) onRead(now time.Time, b Batch) {
 		it := &p.items[i]
 		c.bytes += it.size
 		if c.cfg.Select != nil && it.d.Invalid == nil && !c.cfg.Select(&it.d.Message) {
-			it.state = done
+			it.state = unselected
 			continue
 		}
 		s := &c.stripes[it.d.Shard%len(c.stripes)]

@@ -149,7 +149,6 @@ func (c *core) deliver(it *item) {
 		c.held.delivered = append(c.held.delivered, it.d)
 		c.held.count++
 	}
-	c.delivered++
 }
 
 // fail decides what a counted failure leads to: a retry, a hold, or the policy for exhausted messages.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Broker is where messages go. Adapters satisfy it without importing this package, and pass the suite
@@ -132,10 +133,10 @@ type Delivery struct {
 	Ref    uint64
 }
 
-// Lane names the lane of d: its ordering key, or its message id if it has none.
+// Lane names the lane of d: by its ordering key, as schema.Lane has it, or its message id if it has none.
 func (d *Delivery) Lane() string {
 	if key := d.OrderingKey(); key != "" {
-		return key
+		return schema.Lane(key)
 	}
 	return d.ID.String()
 }
@@ -151,8 +152,8 @@ type HeldLane struct {
 // Settlement is everything that a set of outcomes changes in the database.
 type Settlement struct {
 	// Through is the last delivery of the contiguous settled prefix, in the order in which Next returned
-	// them; nil leaves the cursor where it is. Delivered counts messages accepted by the broker since
-	// the last settlement.
+	// them; nil leaves the cursor where it is. Delivered counts the delivered messages that this settles: up to
+	// Through, and HeldDelivered. So each counts once, however often a crash has it published.
 	Through   *Delivery
 	Delivered int
 

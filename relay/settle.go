@@ -106,8 +106,8 @@ func (c *core) settledTo() prefix {
 func (c *core) advance(now time.Time) {
 	for c.prefix.page < len(c.pages) {
 		p := c.pages[c.prefix.page]
-		for c.prefix.item < len(p.items) && p.items[c.prefix.item].state >= done {
-			if p.items[c.prefix.item].state != done {
+		for c.prefix.item < len(p.items) && p.items[c.prefix.item].state >= unselected {
+			if p.items[c.prefix.item].state > done {
 				c.settleAt = now // holds and dead letters are not kept waiting
 			}
 			c.prefix.item++
@@ -128,7 +128,7 @@ func (c *core) advance(now time.Time) {
 // settle builds the settlement of everything decided, or nil if there is nothing.
 func (c *core) settle() *Settlement {
 	s := &Settlement{
-		Delivered:     c.delivered,
+		Delivered:     len(c.held.delivered),
 		HeldDelivered: c.held.delivered,
 		HeldRetry:     c.held.retry,
 		HeldDead:      c.held.dead,
@@ -143,6 +143,8 @@ func (c *core) settle() *Settlement {
 		for j := p.settled; j < end; j++ {
 			it := &p.items[j]
 			switch it.state {
+			case done:
+				s.Delivered++
 			case toHold:
 				s.Hold = append(s.Hold, Hold{Delivery: it.d, RetryAt: it.retryAt, Blocked: it.blocked, Err: it.err})
 			case toDead:
@@ -159,6 +161,5 @@ func (c *core) settle() *Settlement {
 	}
 	c.settling = &settlement{to: c.prefix, barriers: c.held.barriers}
 	c.held = heldOutcomes{}
-	c.delivered = 0
 	return s
 }

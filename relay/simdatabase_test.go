@@ -32,8 +32,13 @@ func stored(r *simRelay, at time.Time) time.Time {
 
 // apply makes one transaction of a settlement, and checks what it does to the cursor.
 func (d *simDestination) apply(r *simRelay, st *Settlement) error {
-	if err := d.move(st); err != nil {
+	delivered, err := d.move(st)
+	if err != nil {
 		return fmt.Errorf("%s: %w", d.name, err)
+	}
+	// Each message counts when it is settled, so a crash makes none count twice.
+	if want := delivered + len(st.HeldDelivered); st.Delivered != want {
+		return fmt.Errorf("%s: a settlement of %d delivered messages counts %d", d.name, want, st.Delivered)
 	}
 	for _, h := range st.Hold {
 		d.counts.Held++
@@ -69,17 +74,17 @@ func (d *simDestination) apply(r *simRelay, st *Settlement) error {
 	return nil
 }
 
-// move moves the cursor.
-func (d *simDestination) move(st *Settlement) error {
+// move moves the cursor, and returns how many delivered messages it passes.
+func (d *simDestination) move(st *Settlement) (delivered int, err error) {
 	if st.Through == nil {
 		if len(st.Hold)+len(st.Dead) > 0 {
-			return errors.New("messages set aside without moving the cursor past them")
+			return 0, errors.New("messages set aside without moving the cursor past them")
 		}
-		return nil
+		return 0, nil
 	}
 	through := int(st.Through.Position)
 	if through <= d.cursor {
-		return fmt.Errorf("cursor moves back from %d to %d", d.cursor, through)
+		return 0, fmt.Errorf("cursor moves back from %d to %d", d.cursor, through)
 	}
 	aside := map[int64]bool{}
 	for _, h := range st.Hold {
@@ -92,13 +97,16 @@ func (d *simDestination) move(st *Settlement) error {
 		switch {
 		case !d.wants(m):
 			d.counts.Deselect++
-		case d.seen[m.Position] == 0 && !aside[m.Position]:
-			return fmt.Errorf("cursor passes message %d, which is neither delivered nor set aside", m.Position)
+		case aside[m.Position]:
+		case d.seen[m.Position] == 0:
+			return 0, fmt.Errorf("cursor passes message %d, which is neither delivered nor set aside", m.Position)
+		default:
+			delivered++
 		}
 	}
 	d.cursor = through
 	d.trace("cursor at %d", through)
-	return nil
+	return delivered, nil
 }
 
 func (d *simDestination) hold(h simHold) {

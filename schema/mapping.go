@@ -48,7 +48,7 @@ type Mapping struct {
 	// Order is the column that rows are taken by, oldest first. Default: ID if it is a whole number,
 	// else CreatedAt, else ID. Priority goes before it, highest first, and Types before both: rows of
 	// the event types named first are taken first, and those not named last. Both give up the order of
-	// keys.
+	// keys. None of them is for strategies that move an offset.
 	Order    string
 	Priority string
 	Types    []string
@@ -179,6 +179,15 @@ func (m *Mapping) Validate() error {
 		}
 	}
 	need(len(m.Types) == 0 || m.EventType != "", "types are given in an order, but no column is named for the event type")
+	if m.Offsets.Table != "" && m.Done.How == "" {
+		for _, o := range []struct {
+			what  string
+			given bool
+		}{{"a priority", m.Priority != ""}, {"an order of types", len(m.Types) > 0}, {"a column for the order", m.Order != ""}} {
+			need(!o.given, "%s is given, but rows that an offset moves over are read in the order of their ids, and nothing can overtake: give what is urgent a topic or "+
+				"a partition of its own, which never waits behind another's rows, or a table of its own", o.what)
+		}
+	}
 	need(len(m.Lock) <= 2, "the lock has %d numbers, it must be one or two", len(m.Lock))
 	faults = append(faults, m.Done.validate()...)
 	need(m.Done.Partition == "" || m.Done.How != DoneDelete, "a column is named for the broker's partition, but delivered rows are deleted")

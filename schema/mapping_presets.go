@@ -44,9 +44,9 @@ func Presets() []Preset {
 
 	return []Preset{
 		{
-			Name: "outbox_events", Strategy: "skiplocked", About: "published_at marks, attempt counts, dedup_key travels as a header",
+			Name: "outbox_events", Strategy: "skiplocked", About: "published_at marks, attempt counts, dedup_key is what consumers deduplicate by",
 			Mapping: Mapping{
-				Table: "outbox_events", ID: "id", Topic: "{aggregate_type}", Key: "{aggregate_id}",
+				Table: "outbox_events", ID: "id", MessageID: "dedup_key", Topic: "{aggregate_type}", Key: "{aggregate_id}",
 				AggregateType: "aggregate_type", AggregateID: "aggregate_id", EventType: "event_type",
 				Payload: "payload", Headers: "headers", CreatedAt: "created_at",
 				HeaderColumns: []HeaderColumn{{"dedup_key", "dedup_key"}},
@@ -98,7 +98,7 @@ func Presets() []Preset {
 		{
 			Name: "transaction_outbox", Strategy: "lease", About: "status from pending over processing to processed or failed",
 			Mapping: Mapping{
-				Table: "p2p.transaction_outbox", ID: "id", Topic: "{transaction_type}", Key: "{transaction_ref_id}",
+				Table: "p2p.transaction_outbox", ID: "id", MessageID: "idempotency_key", Topic: "{transaction_type}", Key: "{transaction_ref_id}",
 				AggregateID: "transaction_ref_id", EventType: "transaction_type",
 				Payload: "payload", CreatedAt: "create_time",
 				HeaderColumns: []HeaderColumn{{"idempotency_key", "idempotency_key"}},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pgoutbox/outbox"
@@ -111,7 +112,7 @@ func (c *call) resolve() (several bool) {
 		name = c.broker.topic.Append(name[:0], m)
 		t := known[string(name)]
 		if t == nil {
-			if !slices.Contains(missing, string(name)) && topicFault(string(name)) == "" {
+			if !slices.Contains(missing, string(name)) && c.broker.topic.fault(string(name)) == "" {
 				missing = append(missing, string(name))
 			}
 			several = true // or it costs a moment
@@ -169,12 +170,19 @@ func (c *call) check(i int32) {
 func (c *call) unfit(i int32) error {
 	m, t := c.batch[i], c.plan.topics[i]
 	hasFormat := len(c.formatted.records) > 0
-	if hasFormat && c.formatted.records[i].err != nil {
-		return c.formatted.records[i].err
+	key := m.OrderingKey()
+	if hasFormat {
+		if err := c.formatted.records[i].err; err != nil {
+			return err
+		}
+		key = string(c.formatted.records[i].Key)
+	}
+	if strings.HasPrefix(key, cursorKey) {
+		return outbox.Permanent(fmt.Errorf("kafka: the key %.60q begins as those of cursor topics do, which relays write alone; change the message's key", key))
 	}
 	if t == nil {
 		name := string(c.broker.topic.Append(nil, m))
-		if fault := topicFault(name); fault != "" {
+		if fault := c.broker.topic.fault(name); fault != "" {
 			return outbox.Permanent(fmt.Errorf("kafka: topic %.60q: a topic %s; change the message's topic or the topic template %q", name, fault, c.broker.cfg.Topic))
 		}
 		if err := c.topicErrs[name]; err != nil {

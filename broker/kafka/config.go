@@ -24,6 +24,11 @@ type Config struct {
 	// {event_type}. Default "{topic}".
 	Topic string
 
+	// InternalTopics lets messages go to topics whose names begin with "__", as the cluster's own do, or end
+	// with "-cursor", as those of exactly-once destinations do. Otherwise they are refused for good: who may write a
+	// message could write there by it.
+	InternalTopics bool
+
 	// Format makes the records. nil sends payloads as they are, with headers of the adapter's own.
 	Format format.Format
 
@@ -98,7 +103,7 @@ func (cfg Config) withDefaults() (Config, topicName, error) {
 	if cfg.Topic == "" {
 		cfg.Topic = "{topic}"
 	}
-	topic, err := parseTopic(cfg.Topic)
+	topic, err := parseTopic(cfg.Topic, cfg.InternalTopics)
 	if err != nil {
 		faults = append(faults, err)
 	}

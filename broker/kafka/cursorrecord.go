@@ -7,10 +7,14 @@ import (
 )
 
 // A record of the cursor topic: a version, the transaction's own number, and a list of messages that the
-// transactional id, which is the record's key, has published and that may be unsettled. Of each message: position and ref,
+// transactional id, which stands in the record's key, has published and that may be unsettled. Of each message: position and ref,
 // both as differences from the one before, the id, and the lane if it was a hold.
 
 const cursorVersion = 1
+
+// cursorKey begins the keys of these records. No message has such a key: a text has no NUL in it, and what a format makes
+// is refused. So nobody who only writes messages can put a record in the place of one of these, in whatever topic they are.
+const cursorKey = "\x00outbox\x00"
 
 // appendCursor writes the record of a transaction: what is left of earlier ones, then its own part.
 func appendCursor(to []byte, attempt uint64, parts []*part, own *part) []byte {

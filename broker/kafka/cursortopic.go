@@ -144,7 +144,7 @@ func (s *seat) mark(ctx context.Context, key string) (attempt uint64, err error)
 	if err := s.begin(0); err != nil {
 		return 0, err
 	}
-	record := &kgo.Record{Topic: s.tx.record.Topic, Key: []byte(key), Value: appendCursor(nil, attempt, nil, nil)}
+	record := &kgo.Record{Topic: s.tx.record.Topic, Key: []byte(cursorKey + key), Value: appendCursor(nil, attempt, nil, nil)}
 	s.buffer(record)
 	err = s.awaitPlaced(ctx)
 	if err == nil {
@@ -163,7 +163,9 @@ func (s *seat) mark(ctx context.Context, key string) (attempt uint64, err error)
 	return 0, fmt.Errorf("write to the cursor topic %q: %w", record.Topic, err)
 }
 
-// readCursors returns the last committed record of each key of the cursor topic, up to the mark.
+// readCursors returns the last committed record of each key of the cursor topic, up to the mark. What is no relay's is left
+// out: records of other keys, and those outside of a transaction, which a relay never writes, damaged or not. Of a key that has
+// such a record the one before counts; if it was compacted away, nobody can tell any more what was published.
 func (b *Broker) readCursors(ctx context.Context, topic, key string, mark uint64) (map[string]*part, error) {
 	client, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}),
@@ -174,24 +176,39 @@ func (b *Broker) readCursors(ctx context.Context, topic, key string, mark uint64
 		return nil, err
 	}
 	defer client.Close()
-	values := map[string][]byte{}
+	values, spoilt := map[string][]byte{}, map[string]int64{}
 	for {
 		fetches := client.PollFetches(ctx)
 		if err := errors.Join(ctx.Err(), fetches.Err0()); err != nil {
 			return nil, fmt.Errorf("read the cursor topic %q: %w", topic, cmp.Or(b.hanging(ctx, topic), err))
 		}
 		for r := range fetches.RecordsAll() {
-			if string(r.Key) != key {
-				values[string(r.Key)] = r.Value
+			id, ours := strings.CutPrefix(string(r.Key), cursorKey)
+			switch {
+			case !ours:
+				continue
+			case !r.Attrs.IsTransactional():
+				spoilt[id] = r.Offset
+				continue
+			case id != key:
+				values[id] = r.Value
 				continue
 			}
 			p, err := parseCursor(r.Value)
 			if err != nil {
 				return nil, fmt.Errorf("read the cursor topic %q at offset %d: %w", topic, r.Offset, err)
 			}
-			if p.attempt == mark {
-				return parseCursors(topic, values)
+			if p.attempt != mark {
+				continue
 			}
+			for id, offset := range spoilt {
+				if _, known := values[id]; !known && id != key {
+					return nil, outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q, key %q: something that is no relay has written the record at offset %d, and none of a relay is "+
+						"left of this key, so nobody can tell what was published last: let nobody else write there, delete the topic while no relay runs and create it:\n  %s\n"+
+						"what was in flight is then sent again", topic, id, offset, b.createCommand(topic)))
+				}
+			}
+			return parseCursors(topic, values)
 		}
 	}
 }

@@ -74,7 +74,7 @@ func NewExactlyOnce(cfg Config, exactly ExactlyOnceConfig) (*ExactlyOnce, error)
 		faults = append(faults, fmt.Errorf("kafka: the shard group must not be negative, and is %d", exactly.Group))
 	}
 	if exactly.CursorTopic == "" {
-		exactly.CursorTopic = exactly.ID + "-cursor"
+		exactly.CursorTopic = exactly.ID + cursorSuffix
 	}
 	if fault := topicFault(exactly.CursorTopic); fault != "" {
 		faults = append(faults, fmt.Errorf("kafka: cursor topic %q: a topic %s", exactly.CursorTopic, fault))
@@ -85,12 +85,13 @@ func NewExactlyOnce(cfg Config, exactly ExactlyOnceConfig) (*ExactlyOnce, error)
 		}
 		return nil, errors.Join(faults...)
 	}
+	b.topic.cursors = exactly.CursorTopic
 	e := &ExactlyOnce{broker: b, id: exactly.ID, group: exactly.Group, topic: exactly.CursorTopic,
 		open: newUnsettled(), seats: make(chan *seat, ids)}
 	for n := range ids {
 		s := newSeat(b)
 		s.tx = &transactor{id: e.transactionalID(e.group, n), open: e.open}
-		s.tx.record.Topic, s.tx.record.Key = e.topic, []byte(s.tx.id)
+		s.tx.record.Topic, s.tx.record.Key = e.topic, []byte(cursorKey+s.tx.id)
 		e.all = append(e.all, s)
 		e.seats <- s
 	}

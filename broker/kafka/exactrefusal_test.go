@@ -48,14 +48,21 @@ func TestExactlyOnceRefusesWhatCanNotKeepItsPromise(t *testing.T) {
 		"a record that is damaged": {
 			func(w *exactWorld) {
 				w.create(w.id+"-cursor", 1, "cleanup.policy", "compact")
-				w.put(w.id+"-0-5", "nonsense")
+				w.put(true, cursorKey+w.id+"-0-5", "nonsense")
 			}, nil,
 			[]string{"-0-5", "damaged"},
+		},
+		"a record of somebody else where nothing of a relay is left": {
+			func(w *exactWorld) {
+				w.create(w.id+"-cursor", 1, "cleanup.policy", "compact")
+				w.put(false, cursorKey+w.id+"-0-3", "nonsense")
+			}, nil,
+			[]string{"-0-3", "no relay has written", "offset 0", "kafka-topics.sh", "sent again"},
 		},
 		"a record of a newer program": {
 			func(w *exactWorld) {
 				w.create(w.id+"-cursor", 1, "cleanup.policy", "compact")
-				w.put(w.id+"-0-5", "\x02 a newer record")
+				w.put(true, cursorKey+w.id+"-0-5", "\x02 a newer record")
 			}, nil,
 			[]string{"version 2", "newer program"},
 		},
@@ -77,17 +84,34 @@ func TestExactlyOnceRefusesWhatCanNotKeepItsPromise(t *testing.T) {
 	}
 }
 
-// put writes a record to the cursor topic.
-func (w *exactWorld) put(key, value string) {
+// cursorKey begins the keys that relays give their records.
+const cursorKey = "\x00outbox\x00"
+
+// put writes a record to the cursor topic, as a relay would in a transaction or not.
+func (w *exactWorld) put(transaction bool, key, value string) {
 	w.t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(w.seeds...), kgo.DisableClientMetrics())
+	options := []kgo.Opt{kgo.SeedBrokers(w.seeds...), kgo.DisableClientMetrics()}
+	if transaction {
+		options = append(options, kgo.TransactionalID(w.id+"-test"))
+	}
+	client, err := kgo.NewClient(options...)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	defer client.Close()
+	if transaction {
+		if err := client.BeginTransaction(); err != nil {
+			w.t.Fatal(err)
+		}
+	}
 	record := &kgo.Record{Topic: w.id + "-cursor", Key: []byte(key), Value: []byte(value)}
 	if err := client.ProduceSync(patient(w.t), record).FirstErr(); err != nil {
 		w.t.Fatal(err)
+	}
+	if transaction {
+		if err := client.EndTransaction(patient(w.t), kgo.TryCommit); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 }
 

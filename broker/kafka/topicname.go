@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/template"
@@ -11,19 +12,41 @@ import (
 type topicName struct {
 	*template.Template
 	plain bool // the message's topic as it is
+
+	internals bool   // messages may go to what is Kafka's own and to cursor topics
+	cursors   string // this destination's own cursor topic, "" if it has none: never
 }
 
-func parseTopic(text string) (topicName, error) {
+func parseTopic(text string, internals bool) (topicName, error) {
 	t, err := template.Parse(text, "topic", "aggregate_type", "event_type")
 	if err != nil {
 		return topicName{}, fmt.Errorf("topic template %q: %w", text, err)
 	}
+	name := topicName{Template: t, plain: text == "{topic}", internals: internals}
 	// With every field standing for a plain name, what is left is the template's own.
-	if fault := topicFault(t.With("x")); fault != "" {
+	if fault := name.fault(t.With("x")); fault != "" {
 		return topicName{}, fmt.Errorf("topic template %q: a topic %s", text, fault)
 	}
-	return topicName{t, text == "{topic}"}, nil
+	return name, nil
 }
+
+// fault says why no message may go to the topic of this name; "" if one may. Whoever may write a message names its topic, and
+// must not reach by a relay's rights what only the cluster and relays write.
+func (t topicName) fault(name string) string {
+	switch {
+	case name == t.cursors && name != "":
+		return "must not be the destination's cursor topic, where its relays write alone"
+	case t.internals:
+	case strings.HasPrefix(name, "__"):
+		return "must not begin with __, as the cluster's own do (internal_topics: true allows it)"
+	case strings.HasSuffix(name, cursorSuffix):
+		return "must not end with " + cursorSuffix + ", as those do that exactly-once relays keep their cursors in (internal_topics: true allows it)"
+	}
+	return topicFault(name)
+}
+
+// cursorSuffix ends the names of cursor topics, unless they are given.
+const cursorSuffix = "-cursor"
 
 // topicFault says why Kafka takes no topic of this name; "" if it does.
 func topicFault(name string) string {

@@ -175,11 +175,19 @@ func TestATopicCannotCommandTheServer(t *testing.T) {
 	t.Parallel()
 	url := servers.TestNATS(t).URL()
 	s := newStream(t, url)
-	b := newBroker(t, url, nats.Config{})
-	m := message("k", 1)
-	m.Topic = "$JS.API.STREAM.DELETE." + s.name
-	if errs := b.Publish(patient(t), []*outbox.Message{m}); len(errs) != 1 || !outbox.IsPermanent(errs[0]) {
-		t.Errorf("outcome %v", errs)
+	for template, topics := range map[string][]string{
+		"{topic}":        {"$JS.API.STREAM.DELETE." + s.name, "_INBOX.somebody.1", "_R_.x", "$KV.config.x"},
+		"${topic}":       {"JS.API.STREAM.DELETE." + s.name},
+		"$J{event_type}": {""}, // the message below has one
+	} {
+		b := newBroker(t, url, nats.Config{Subject: template})
+		for _, topic := range topics {
+			m := message("k", 1)
+			m.Topic, m.EventType = topic, "S.API.STREAM.DELETE."+s.name
+			if errs := b.Publish(patient(t), []*outbox.Message{m}); len(errs) != 1 || !outbox.IsPermanent(errs[0]) {
+				t.Errorf("template %s, topic %s: %v", template, topic, errs)
+			}
+		}
 	}
 	if _, err := s.js.Stream(patient(t), s.name); err != nil {
 		t.Error(err)

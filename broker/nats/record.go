@@ -37,11 +37,21 @@ func (s subject) of(m *outbox.Message) (string, error) {
 	if fault := subjectFault(subject); fault != "" {
 		return "", outbox.Permanent(fmt.Errorf("nats: subject %q %s; change the message's topic or the subject template", shorten(subject), fault))
 	}
-	// A topic must not turn into a command such as $JS.API.STREAM.PURGE.ORDERS.
-	if subject[0] == '$' && !strings.HasPrefix(s.Literals[0], "$") {
-		return "", outbox.Permanent(fmt.Errorf("nats: subject %q begins with $, which is the server's own; change the message's topic", shorten(subject)))
+	// A topic must not turn into a command such as $JS.API.STREAM.PURGE.ORDERS, or into the answer that somebody waits for.
+	first, _, _ := strings.Cut(subject, ".")
+	if (first[0] == '$' || slices.Contains(inboxes, first)) && !s.decides(first) {
+		return "", outbox.Permanent(fmt.Errorf("nats: subject %q begins with %s, which is the server's own or the clients'; change the message's topic", shorten(subject), first))
 	}
 	return subject, nil
+}
+
+// inboxes begin the subjects of answers, which belong to those who have asked.
+var inboxes = []string{"_INBOX", "_R_", "_GR_"}
+
+// decides reports whether the template itself has first as the first token, whatever the message is.
+func (s subject) decides(first string) bool {
+	rest, ok := strings.CutPrefix(s.Literals[0], first)
+	return ok && (s.Constant() || strings.HasPrefix(rest, "."))
 }
 
 // ofStream returns what a stream must take for every subject of s, nil if that is everything.

@@ -323,6 +323,8 @@ func TestWhatAMQPCantCarryIsRefusedBeforeItIsSent(t *testing.T) {
 		func(m *outbox.Message) { m.EventType = long },
 		func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: long}} },
 		func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: "CC", Value: "elsewhere"}} },
+		func(m *outbox.Message) { m.Topic = "amq.rabbitmq.reply-to.somebody" },
+		func(m *outbox.Message) { m.Topic = "amq.gen-somebody" },
 		func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: "Outbox-Key", Value: "x"}} },
 		func(m *outbox.Message) {
 			m.Headers = []outbox.Header{{Name: "large", Value: strings.Repeat("x", 140_000)}}

@@ -44,6 +44,11 @@ func (e *encoder) release() {
 	e.made.Reset()
 }
 
+// reserved reports whether a name is the server's own and no template says so.
+func reserved(name string, t *template.Template) bool {
+	return strings.HasPrefix(name, "amq.") && !strings.HasPrefix(t.Literals[0], "amq.")
+}
+
 // encode returns m as a record, or a permanent error if RabbitMQ would not take it. frameSize is the connection's
 // largest frame, which the properties and headers together must fit into, or 0.
 func (e *encoder) encode(m *outbox.Message, frameSize int) (*record, error) {
@@ -55,6 +60,10 @@ func (e *encoder) encode(m *outbox.Message, frameSize int) (*record, error) {
 	}
 	if r.exchange == "" && r.routingKey == "" {
 		return nil, refuse("the routing key, which names the queue, is empty: the fields of the template are empty in this message")
+	}
+	// What the server names itself: its exchanges, queues that are one connection's own, the answers of requests.
+	if reserved(r.exchange, e.exchange) || r.exchange == "" && reserved(r.routingKey, e.routingKey) {
+		return nil, refuse("exchange %q, routing key %.100q: names that begin with amq. are the server's own; change the message's topic", r.exchange, r.routingKey)
 	}
 	p := &r.publishing
 	p.DeliveryMode = amqp091.Persistent

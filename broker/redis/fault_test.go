@@ -298,3 +298,14 @@ func TestStreamsAreTrimmedAndCreatedOnlyWhenAsked(t *testing.T) {
 	fixed := newBroker(t, server.Addr(), redis.Config{Stream: "missing-" + stream})
 	contains(t, fixed.Ping(patient(t)), "does not exist", "XGROUP CREATE")
 }
+
+func TestATopicCanNotBeAnIndexOrANote(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, servers.TestRedis(t).Addr(), redis.Config{CreateStreams: true})
+	for _, topic := range []string{"{orders}:outbox:recent", "orders:outbox:known", "outbox:once:billing:id:" + outbox.NewID().String()} {
+		m := message(topic, "k", 0)
+		if errs := b.Publish(patient(t), []*outbox.Message{m}); len(errs) != 1 || !outbox.IsPermanent(errs[0]) {
+			t.Errorf("topic %s: %v, want an error for good", topic, errs)
+		}
+	}
+}

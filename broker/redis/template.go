@@ -50,6 +50,8 @@ func streamOf(t *template.Template, m *outbox.Message) (string, error) {
 		return "", outbox.Permanent(errors.New("redis: the stream's name is empty: the fields of the template are empty in this message"))
 	case strings.HasSuffix(name, recentSuffix), strings.HasSuffix(name, olderSuffix), strings.HasSuffix(name, knownSuffix):
 		return "", outbox.Permanent(fmt.Errorf("redis: stream %q has the name of an index of message ids; change the message's topic", name))
+	case strings.HasPrefix(name, oncePrefix) && !strings.HasPrefix(t.Literals[0], oncePrefix):
+		return "", outbox.Permanent(fmt.Errorf("redis: stream %q has the name of a note that an effect was made; change the message's topic", name))
 	}
 	return name, nil
 }
@@ -60,6 +62,9 @@ const (
 	olderSuffix  = ":outbox:older"
 	knownSuffix  = ":outbox:known"
 )
+
+// oncePrefix begins the keys of package once, unless it was given another.
+const oncePrefix = "outbox:once:"
 
 // indexName returns the beginning of the names of a stream's sets. In a cluster they must have the stream's slot, which
 // is decided by what stands between the first brace and the next closing one, unless that is nothing.

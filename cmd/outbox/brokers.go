@@ -176,15 +176,16 @@ func openKafka(k *config.Kafka, s brokerSetting) (relay.Broker, error) {
 		return nil, err
 	}
 	cfg := kafka.Config{
-		Brokers:      k.Brokers,
-		Topic:        k.Topic,
-		Format:       s.format,
-		ClientID:     k.ClientID,
-		TLS:          secured,
-		Compression:  k.Compression,
-		CreateTopics: k.CreateTopics,
-		Clients:      min(4*s.groups, 64), // a relay of each shard group makes four calls at once
-		Logger:       s.logger,
+		Brokers:        k.Brokers,
+		Topic:          k.Topic,
+		Format:         s.format,
+		ClientID:       k.ClientID,
+		TLS:            secured,
+		Compression:    k.Compression,
+		CreateTopics:   k.CreateTopics,
+		InternalTopics: k.InternalTopics,
+		Clients:        min(4*s.groups, 64), // a relay of each shard group makes four calls at once
+		Logger:         s.logger,
 	}
 	if cfg.SASL, err = saslConfig(k.SASL, s.logger); err != nil {
 		return nil, err

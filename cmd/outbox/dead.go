@@ -99,11 +99,9 @@ func (a *app) deadListCommand() *cobra.Command {
 				return usage("--limit is %d, it must be 1 to 1000", page.Limit)
 			}
 			if after != "" {
-				destination, position, _ := strings.Cut(after, ":")
-				if page.AfterPosition, err = strconv.ParseInt(position, 10, 64); err != nil {
-					return usage("--after is %q: want DESTINATION:POSITION, of the last line of the page before", after)
+				if err := parseAfter(after, &page); err != nil {
+					return usage("--after is %q: want DESTINATION:POSITION:MESSAGE_ID, of the last line of the page before", after)
 				}
-				page.AfterDestination = destination
 			}
 			return a.deadList(cmd.Context(), s, page, out)
 		},
@@ -111,9 +109,25 @@ func (a *app) deadListCommand() *cobra.Command {
 	f.flags(cmd)
 	formatFlag(cmd, &out, asTable, asJSON, asJSONL)
 	cmd.Flags().IntVar(&page.Limit, "limit", 100, "how many to list, 1 to 1000")
-	cmd.Flags().StringVar(&after, "after", "", "go on after this DESTINATION:POSITION")
+	cmd.Flags().StringVar(&after, "after", "", "go on after this DESTINATION:POSITION:MESSAGE_ID")
 	cmd.Flags().BoolVar(&page.Payload, "payload", false, "with payloads (JSON output only)")
 	return cmd
+}
+
+// parseAfter reads what follows the last line of a page. A destination may have colons in its name.
+func parseAfter(after string, page *admin.Page) (err error) {
+	rest, message := cutLast(after)
+	destination, position := cutLast(rest)
+	page.AfterDestination = destination
+	if page.AfterPosition, err = strconv.ParseInt(position, 10, 64); err == nil {
+		page.AfterMessageID, err = outbox.ParseID(message)
+	}
+	return err
+}
+
+func cutLast(s string) (before, after string) {
+	i := strings.LastIndexByte(s, ':')
+	return s[:max(i, 0)], s[i+1:]
 }
 
 func (a *app) deadList(ctx context.Context, s admin.Selection, page admin.Page, out format) error {
@@ -160,7 +174,7 @@ func (a *app) deadList(ctx context.Context, s admin.Selection, page admin.Page, 
 	}
 	if len(letters) == page.Limit {
 		last := letters[len(letters)-1]
-		fmt.Fprintf(a.stderr, "there may be more: add --after %s:%d\n", last.Destination, last.Position)
+		fmt.Fprintf(a.stderr, "there may be more: add --after %s:%d:%s\n", last.Destination, last.Position, last.MessageID)
 	}
 	return nil
 }

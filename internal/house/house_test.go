@@ -24,7 +24,7 @@ var directions = map[string][]string{
 	"":                                {"schema"},
 	"schema":                          {},
 	"internal/printed":                {},
-	"relay":                           {"", "internal/printed"},
+	"relay":                           {"", "schema", "internal/printed"},
 	"relay/polling":                   {"", "schema", "relay"},
 	"relay/mapped":                    {"", "schema", "relay", "relay/replication"}, // the log over a table
 	"relay/replication":               {"", "schema", "relay", "relay/polling"},

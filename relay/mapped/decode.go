@@ -49,7 +49,7 @@ type row struct {
 var errRow = errors.New("a row is not as the mapping has it")
 
 // collect reads all rows of a result. Its memory is not used again. Rows have extra columns behind those
-// of the table, for extra to read; it may be nil.
+// of the table, for extra to read; it may be nil. A row that is no message, without an id, is extra's alone.
 func (t *table) collect(result *pgconn.ResultReader, extra func(d *relay.Delivery, r *row, values [][]byte) error) (ds []relay.Delivery, rows []row, err error) {
 	width := columnCount + len(t.headers)
 	for result.NextRow() {
@@ -59,6 +59,10 @@ func (t *table) collect(result *pgconn.ResultReader, extra func(d *relay.Deliver
 		}
 		if len(values) < width {
 			err = errRow
+			continue
+		}
+		if values[colID] == nil && extra != nil {
+			err = extra(nil, nil, values[width:])
 			continue
 		}
 		var d relay.Delivery

@@ -2,6 +2,7 @@ package mapped
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,6 +27,34 @@ func TestAPriorityIsTakenFirst(t *testing.T) {
 		if want := []string{"urgent 1", "urgent 2", "bulk 1", "bulk 2"}[i]; string(d.Payload) != want {
 			t.Errorf("got %q in the place of %q", d.Payload, want)
 		}
+	}
+}
+
+// What an offset moves over can't be overtaken, so its priority is that of a partition: one's backlog is not before
+// another's rows. An order that nobody would keep is refused.
+func TestPartitionsDoNotWaitForOneAnother(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"xmin", "serial"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			db.Exec(`INSERT INTO events (topic, key, payload, part) SELECT 't', 'bulk', '', 0 FROM generate_series(1, 10000)`)
+			db.Exec(`INSERT INTO events (topic, key, payload, part) VALUES ('t', 'urgent', '1', 7), ('t', 'urgent', '2', 7)`)
+			source, err := strategies()[name](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ds := read(t, session(t, source), 1000)
+			if n := slices.IndexFunc(ds, func(d relay.Delivery) bool { return string(d.Payload) == "2" }); n < 0 {
+				t.Error("the urgent partition waits behind the backlog of another")
+			}
+			_, err = changed(func(m *schema.Mapping) { m.Priority, m.Types, m.Order = "part", []string{"a"}, "created_at" })[name](db.Config(), Config{})
+			for _, want := range []string{"a priority is given", "an order of types is given", "a column for the order is given"} {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%q is missing in: %v", want, err)
+				}
+			}
+		})
 	}
 }
 

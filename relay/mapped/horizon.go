@@ -47,22 +47,27 @@ func (h *horizon) from(now time.Time) (from int64, full bool) {
 }
 
 // scanned takes what a poll has come to. highest and writers were looked up before it: the highest
-// number, and who held the table's lock. last is the last number that was read, if any was, and complete
-// says that there was no more to read.
-func (h *horizon) scanned(now time.Time, full bool, took time.Duration, highest int64, writers []string, last int64, complete bool) {
+// number, and who held the table's lock.
+func (h *horizon) scanned(now time.Time, full bool, took time.Duration, highest int64, writers []string, seen sight) {
 	if full {
 		h.fullAt = now.Add(max(fullEvery, fullShare*took))
 	}
+	// What waits and could not be taken is read again, at once and before what follows it.
+	before := int64(math.MaxInt64)
+	if seen.hidden != math.MaxInt64 {
+		before = seen.hidden - 1
+	}
+	h.bound = min(h.bound, before)
 	switch h.along {
 	case alongNothing:
 		return
 	case alongTime:
-		h.bound = max(h.bound, last)
+		h.bound = max(h.bound, min(seen.last, before))
 		return
 	}
-	covered := last
-	if complete {
-		covered = math.MaxInt64
+	covered := min(seen.last, before)
+	if seen.complete {
+		covered = before
 	}
 	for _, w := range writers {
 		if h.writers[w] {

@@ -14,7 +14,8 @@ import (
 
 // Lease is the strategy of short transactions: one statement reserves rows for a while, another marks or
 // deletes them when they are delivered. Any number of relays share a table. The messages of a key keep
-// their order with a single relay, on a table ordered by a sequence.
+// their order on a table ordered by a sequence: what stands behind a row of its key that is reserved, or whose time has not
+// come, waits.
 //
 // A reservation is renewed while its relay lives. Every mark names the reservation that it rests on, so a
 // relay that was away for too long marks nothing that another has taken over meanwhile.
@@ -62,8 +63,8 @@ func (s *Lease) Acquire(ctx context.Context) (relay.Session, error) {
 		}
 		session := &leaseSession{source: &s.source, table: t, claims: newClaims(t, s.owner, s.cfg.Lease), holds: newHolds()}
 		session.marks = newStatements(t, false, session.claims.fence, &s.receipts)
-		session.reader = newReader(t, reading, s.cfg.PageBytes, "")
-		session.reader.scan, session.reader.scanAll, session.reader.claims = session.claims.take, session.claims.takeAll, true
+		session.reader = newReader(t, reading, s.cfg.PageBytes, session.claims.take)
+		session.reader.claims = true
 		session.own = []uint32{marking.PgConn().PID(), reading.PgConn().PID()}
 		if pooled != nil {
 			// The locks that tell whether a relay lives are a session's.
@@ -97,8 +98,7 @@ type leaseSession struct {
 
 // claims is the SQL of reservations.
 type claims struct {
-	take    string // as reader.scan
-	takeAll string
+	take    func(from string) string
 	again   string // $1 ids, $2 tokens: claim rows that were set aside
 	renew   string // $1 ids, $2 tokens
 	release string // $1 ids, $2 tokens
@@ -113,6 +113,7 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 	duration := fmt.Sprintf("interval '%d microseconds'", lease.Microseconds())
 
 	var set, free assignments
+	waits := t.waiting
 	var available, mark, kept string
 	if until := m.Claim.Until; until != "" {
 		mark = column(until)
@@ -126,6 +127,7 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 	} else {
 		mark = column(m.Claim.Since)
 		processing := column(m.Done.Column) + " = " + schema.QuoteLiteral(m.Claim.Status)
+		waits = fmt.Sprintf("(%s OR %s)", t.waiting, processing)
 		available = fmt.Sprintf("(%s OR %s AND (%s IS NULL OR %s < (SELECT clock_timestamp()) - %s))", t.waiting, processing, mark, mark, duration)
 		set.set(m.Done.Column, schema.QuoteLiteral(m.Claim.Status))
 		set.set(m.Claim.Since, "now()")
@@ -148,14 +150,7 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 		set.set(m.Failure.Attempts, "coalesce("+column(m.Failure.Attempts)+", 0) + 1")
 	}
 	token := fmt.Sprintf("(extract(epoch FROM %s::timestamptz) * 1000000)::bigint", mark)
-	take := func(from string) string {
-		return fmt.Sprintf(`WITH c AS MATERIALIZED (
-	SELECT %s AS claimed FROM %s m WHERE %s AND %s AND (%s = ANY($2::text[]::%s[])) IS NOT TRUE ORDER BY %s LIMIT $3::bigint FOR UPDATE OF m SKIP LOCKED
-), n AS MATERIALIZED (SELECT c.claimed, row_number() OVER () AS place FROM c)
-UPDATE %s m SET %s FROM n WHERE %s = n.claimed RETURNING %s, n.place, %s`,
-			t.id, t.name, available, from, t.id, t.idType, t.order, t.name, strings.Join(set, ", "), t.id, t.columns, token)
-	}
-	c.take, c.takeAll = take(t.fromSQL()), take(fromStart)
+	c.take = func(from string) string { return t.reserveSQL(set, token, waits, available, from) }
 	const rows = "unnest($1::text[], $2::bigint[]) o (id, token)"
 	same := fmt.Sprintf("%s = o.id::%s", t.id, t.idType)
 	// What waits for another attempt may have a time of its own until which nobody takes it.
@@ -165,7 +160,7 @@ UPDATE %s m SET %s FROM n WHERE %s = n.claimed RETURNING %s, n.place, %s`,
 	} else {
 		still = fmt.Sprintf("(%s OR %s)", t.waiting, c.fence)
 	}
-	c.again = fmt.Sprintf("UPDATE %s m SET %s FROM %s WHERE %s AND %s RETURNING %s, 0::bigint, %s", t.name, strings.Join(set, ", "), rows, same, still, t.columns, token)
+	c.again = fmt.Sprintf("UPDATE %s m SET %s FROM %s WHERE %s AND %s RETURNING %s, 0::bigint, %s, 0::bigint, NULL::bigint, NULL::bigint[]", t.name, strings.Join(set, ", "), rows, same, still, t.columns, token)
 	c.renew = fmt.Sprintf("UPDATE %s m SET %s FROM %s WHERE %s AND %s AND %s RETURNING %s::text, %s", t.name, renewed, rows, same, c.fence, kept, t.id, token)
 	c.release = fmt.Sprintf("UPDATE %s m SET %s FROM %s WHERE %s AND %s", t.name, strings.Join(free, ", "), rows, same, c.fence)
 	return c
@@ -250,7 +245,7 @@ func (s *leaseSession) Next(ctx context.Context, limit int) (relay.Batch, error)
 		if err != nil {
 			return relay.Batch{}, err
 		}
-		s.pace.polled(len(ds) > 0, len(ds) == size)
+		s.pace.polled(len(ds) > 0 || s.reader.news, len(ds) == size)
 		s.ledger.add(ds, rows, s.table.numbered())
 		s.rest = ds
 	}
@@ -436,7 +431,7 @@ func (s *leaseSession) claimAgain(ctx context.Context, conn *pgx.Conn, list []ho
 	}
 	c := newColumns(tokens(marks))
 	args := [][]byte{textArray(c.ids), tokenArray(marks)}
-	ds, rows, err := s.table.collect(conn.PgConn().ExecParams(ctx, s.claims.again, args, nil, nil, binaryFormat), readClaim)
+	ds, rows, err := s.table.collect(conn.PgConn().ExecParams(ctx, s.claims.again, args, nil, nil, binaryFormat), new(sight).read)
 	if err != nil {
 		return nil, nil, fmt.Errorf("claim rows again: %w", explain(err))
 	}

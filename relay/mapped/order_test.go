@@ -2,6 +2,8 @@ package mapped
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -75,5 +77,147 @@ func (db database) await(sql string, args ...any) {
 			db.T.Fatalf("in vain: %s", sql)
 		}
 		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+const insertEvent = `INSERT INTO events (topic, key, payload) VALUES ('t', $1, convert_to($2, 'UTF8'))`
+
+// payloads reads n messages and settles them.
+func payloads(t *testing.T, s relay.Session, n int) (all []string) {
+	t.Helper()
+	for _, d := range read(t, s, n) {
+		all = append(all, string(d.Payload))
+		if err := s.Settle(t.Context(), relay.Settlement{Through: &d, Delivered: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// sharing are the strategies whose claims pass rows by that they can't take.
+var sharing = []string{"skiplocked", "lease", "lease by status"}
+
+// Whatever hides a row from the relay, the next of its key waits for it, and other keys don't; and the row is found as soon as
+// it isn't hidden any more, though the numbers behind it have been read.
+func TestAMessageIsNotOvertakenWhileItsRowIsHidden(t *testing.T) {
+	t.Parallel()
+	hide := map[string]func(database) (show func()){
+		"by a writer's lock": func(db database) func() {
+			tx, err := db.Connect().Begin(t.Context())
+			if err == nil {
+				_, err = tx.Exec(t.Context(), `SELECT FROM events WHERE key = 'k' FOR UPDATE`)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return func() {
+				if err := tx.Commit(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+		"by its time": func(db database) func() {
+			db.Exec(`UPDATE events SET locked_until = now() + interval '1 hour' WHERE key = 'k'`)
+			return func() { db.Exec(`UPDATE events SET locked_until = now() WHERE key = 'k'`) }
+		},
+		"by a dead relay's reservation": func(db database) func() {
+			db.Exec(`UPDATE events SET locked_until = now(), status = 'taken', owner = 'dead' WHERE key = 'k'`)
+			return func() { db.Exec(`UPDATE events SET locked_until = now() - interval '1 day' WHERE key = 'k'`) }
+		},
+	}
+	for _, c := range []struct{ strategy, hidden string }{
+		{"skiplocked", "by a writer's lock"}, {"lease", "by a writer's lock"}, {"lease by status", "by a writer's lock"},
+		{"lease", "by its time"}, {"lease by status", "by a dead relay's reservation"},
+	} {
+		t.Run(c.strategy+", "+c.hidden, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			source, err := strategies()[c.strategy](db.Config(), Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := session(t, source) // before: alone, it would take back what is reserved
+			db.Exec(insertEvent, "k", "1")
+			show := hide[c.hidden](db)
+			db.Exec(insertEvent, "k", "2")
+			for i := range 3 {
+				db.Exec(insertEvent, "other", fmt.Sprint("other ", i))
+				if got := payloads(t, s, 1); got[0] != fmt.Sprint("other ", i) {
+					t.Fatalf("got %q while the first message of its key, or of another, is hidden", got)
+				}
+			}
+			show()
+			if got := payloads(t, s, 2); !slices.Equal(got, []string{"1", "2"}) {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}
+
+// A page may be full of messages that wait for one that is hidden: others are found behind them.
+func TestMessagesBehindAHiddenOneKeepNobodyElseWaiting(t *testing.T) {
+	t.Parallel()
+	for _, name := range sharing {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			source, err := strategies()[name](db.Config(), Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', 'k', convert_to(n::text, 'UTF8') FROM generate_series(1, 3000) n`)
+			db.Exec(insertEvent, "other", "other")
+			tx, err := db.Connect().Begin(t.Context())
+			if err == nil {
+				_, err = tx.Exec(t.Context(), `SELECT FROM events WHERE id = 1 FOR UPDATE`)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := session(t, source)
+			if got := payloads(t, s, 1); got[0] != "other" {
+				t.Fatalf("got %q", got)
+			}
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for i, got := range payloads(t, s, 3000) {
+				if got != fmt.Sprint(i+1) {
+					t.Fatalf("got %s in the place of %d", got, i+1)
+				}
+			}
+		})
+	}
+}
+
+// While a relay publishes a message the next of its key is nobody's.
+func TestTwoRelaysKeepTheOrderOfAKey(t *testing.T) {
+	t.Parallel()
+	for _, name := range sharing {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			open := func(relay string) relay.Session {
+				s, err := strategies()[name](db.Config(), Config{Name: relay, PollIdle: 5 * time.Millisecond})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return session(t, s)
+			}
+			slow, quick := open("slow"), open("quick")
+			db.Exec(insertEvent, "k", "1")
+			first := read(t, slow, 1)
+			db.Exec(insertEvent, "k", "2")
+			db.Exec(insertEvent, "other", "other")
+			if got := payloads(t, quick, 1); got[0] != "other" {
+				t.Fatalf("the other relay got %q while the first message of its key is on its way", got)
+			}
+			if err := slow.Settle(t.Context(), relay.Settlement{Through: &first[0], Delivered: 1}); err != nil {
+				t.Fatal(err)
+			}
+			if got := payloads(t, quick, 1); got[0] != "2" {
+				t.Errorf("got %q", got)
+			}
+		})
 	}
 }

@@ -15,8 +15,7 @@ import (
 
 // SkipLocked is the strategy of one transaction per batch: rows are locked FOR UPDATE SKIP LOCKED, published,
 // marked or deleted, and then the transaction commits. Any number of relays share a table. The messages of
-// a key keep their order with a single relay, on a table ordered by a sequence; two relays invert it, for
-// each takes what the other has left.
+// a key keep their order on a table ordered by a sequence: what stands behind a locked row of its key waits.
 //
 // Several such transactions are open at a time, so that one batch is read while others are published. A
 // transaction commits when all of its batch is settled: after a crash some of what was settled may come
@@ -51,10 +50,10 @@ func (s *SkipLocked) Acquire(ctx context.Context) (relay.Session, error) {
 		}
 		session := &skipLockedSession{
 			source: &s.source, pooled: pooled, table: t, marks: newStatements(t, false, "", &s.receipts), holds: newHolds(),
-			reader: newReader(t, nil, s.cfg.PageBytes, "FOR UPDATE OF m SKIP LOCKED"),
+			reader: newReader(t, nil, s.cfg.PageBytes, t.lockSQL),
 			freed:  make(chan struct{}, 1), broken: make(chan struct{}),
 		}
-		session.reader.least = minLockedPage
+		session.reader.least, session.reader.claims = minLockedPage, true
 		session.pace = pace{cfg: &s.cfg, broken: session.broken}
 		session.adopt(conn)
 		return session, nil
@@ -82,6 +81,7 @@ type skipLockedSession struct {
 	links []*link
 	idle  []*link
 	open  []*transaction // with batches, oldest first
+	over  []*transaction // that are being committed
 	loads map[string]*transaction
 
 	// The rest belongs to Next.
@@ -94,7 +94,8 @@ type skipLockedSession struct {
 type transaction struct {
 	link        *link
 	first, last uint64 // ordinals of a batch
-	left        int    // rows that are not settled
+	rows        []row
+	left        int // rows that are not settled
 	outcomes    outcomes
 }
 
@@ -217,7 +218,7 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]rel
 	if err != nil {
 		return nil, err
 	}
-	s.pace.polled(len(ds) > 0, len(ds) == size)
+	s.pace.polled(len(ds) > 0 || s.reader.news, len(ds) == size)
 	if len(ds) == 0 {
 		s.giveBack(l)
 		return nil, nil
@@ -225,7 +226,7 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]rel
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ledger.add(ds, rows, s.table.numbered())
-	s.open = append(s.open, &transaction{link: l, first: ds[0].Ref, last: ds[len(ds)-1].Ref, left: len(ds)})
+	s.open = append(s.open, &transaction{link: l, first: ds[0].Ref, last: ds[len(ds)-1].Ref, rows: rows, left: len(ds)})
 	return ds, nil
 }
 
@@ -238,8 +239,22 @@ func (s *skipLockedSession) pids() (pids []uint32) {
 	return pids
 }
 
-// known lists the rows behind from that wait for another attempt. Those in flight are locked.
-func (s *skipLockedSession) known(from int64) []string { return s.holds.above(from, nil) }
+// known lists the rows behind from that wait for another attempt, and those that our own transactions have locked: they would
+// count as hidden.
+func (s *skipLockedSession) known(from int64) (ids []string) {
+	s.mu.Lock()
+	for _, list := range [][]*transaction{s.open, s.over} {
+		for _, t := range list {
+			for i := range t.rows {
+				if t.rows[i].by >= from {
+					ids = append(ids, t.rows[i].id)
+				}
+			}
+		}
+	}
+	s.mu.Unlock()
+	return s.holds.above(from, ids)
+}
 
 // Settle notes what became of rows, and commits the transactions of which all rows are settled. Several
 // may commit, one after the other in the order in which they were read.
@@ -276,12 +291,16 @@ func (s *skipLockedSession) Settle(ctx context.Context, settlement relay.Settlem
 			delete(s.loads, lane)
 		}
 	}
+	s.over = over
 	s.mu.Unlock()
 	for _, t := range over {
 		if err := s.commit(ctx, t); err != nil {
 			return err
 		}
 	}
+	s.mu.Lock()
+	s.over = nil
+	s.mu.Unlock()
 	return nil
 }
 

@@ -3,7 +3,6 @@ package mapped
 import (
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -135,8 +134,11 @@ type reader struct {
 	scan    string // $1 from, $2 ids to leave out, $3 limit
 	scanAll string // the same, from the very beginning
 
-	// claims says that scan has two columns behind those of the table: a row's place and its token.
+	// claims says that the scans are those of claimSQL, and have $4: lanes to leave out.
 	claims bool
+	crowd  []int64 // what the next scan is to leave out
+	hidden int64   // what the last one has seen of it
+	news   bool    // that was not seen before: it is worth looking again soon
 
 	least     int // rows of a page
 	pageBytes int
@@ -174,18 +176,24 @@ func (r *reader) observe(ds []relay.Delivery) {
 	r.bytes = max(total/len(ds), r.bytes-r.bytes/4)
 }
 
-// newReader reads with clause, which follows the limit: a lock, or nothing.
-func newReader(t *table, conn *pgx.Conn, pageBytes int, clause string) *reader {
+// newReader reads by the statements that scan makes of where they begin.
+func newReader(t *table, conn *pgx.Conn, pageBytes int, scan func(from string) string) *reader {
 	r := &reader{conn: conn, table: t, horizon: newHorizon(t.along), least: minPage, pageBytes: pageBytes}
 	if t.along == alongSequence {
 		r.look = fmt.Sprintf(lookSQL, t.by, t.name, t.by, t.info.OID, t.info.OID)
 	}
-	scan := func(from string) string {
-		return fmt.Sprintf("SELECT %s FROM %s m WHERE %s AND %s AND (%s = ANY($2::text[]::%s[])) IS NOT TRUE ORDER BY %s LIMIT $3::bigint %s",
-			t.columns, t.name, t.waiting, from, t.id, t.idType, t.order, clause)
-	}
 	r.scan, r.scanAll = scan(t.fromSQL()), scan(fromStart)
 	return r
+}
+
+// scanSQL reads waiting rows without claiming them.
+func (t *table) scanSQL(from string) string {
+	return fmt.Sprintf("SELECT %s FROM %s m WHERE %s AND %s AND %s ORDER BY %s LIMIT $3::bigint", t.columns, t.name, t.waiting, from, t.unknown(), t.order)
+}
+
+// unknown is the condition that a row is none of the ids $2.
+func (t *table) unknown() string {
+	return fmt.Sprintf("(%s = ANY($2::text[]::%s[])) IS NOT TRUE", t.id, t.idType)
 }
 
 // poll returns the next waiting rows in order, at most limit. own are the processes whose locks are ours;
@@ -214,7 +222,11 @@ func (r *reader) poll(ctx context.Context, limit int, own []uint32, leave func(f
 	if full {
 		scan = r.scanAll
 	}
-	p.SendQueryParams(scan, [][]byte{text(from), ids, text(int64(limit))}, nil, nil, binaryFormat)
+	args := [][]byte{text(from), ids, text(int64(limit))}
+	if r.claims {
+		args = append(args, laneArray(r.crowd))
+	}
+	p.SendQueryParams(scan, args, nil, nil, binaryFormat)
 	if err := p.Sync(); err != nil {
 		return nil, nil, fmt.Errorf("poll: %w", err)
 	}
@@ -226,34 +238,34 @@ func (r *reader) poll(ctx context.Context, limit int, own []uint32, leave func(f
 	if r.look != "" {
 		highest, writers = results.look()
 	}
+	seen := sight{hidden: math.MaxInt64}
 	var extra func(*relay.Delivery, *row, [][]byte) error
 	if r.claims {
-		extra = readClaim
+		extra = seen.read
 	}
 	ds, rows, err = results.rows(r.table, extra)
-	if r.claims {
-		sort.Sort(byPlace{ds, rows}) // what an UPDATE returns is in no order
-	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("poll: %w", explain(err))
 	}
-	last := int64(math.MinInt64)
+	if r.claims {
+		sort.Sort(byPlace{ds, rows}) // what an UPDATE returns is in no order
+		r.crowd = nil
+		if seen.taken == limit {
+			r.crowd = seen.crowd
+		}
+		r.news = seen.hidden != math.MaxInt64 && seen.hidden != r.hidden || len(r.crowd) > 0
+		r.hidden = seen.hidden
+	} else {
+		seen.taken = len(rows)
+	}
+	seen.last = math.MinInt64
 	if len(rows) > 0 {
-		last = rows[len(rows)-1].by
+		seen.last = rows[len(rows)-1].by
 	}
+	seen.complete = seen.taken < limit
 	r.observe(ds)
-	r.horizon.scanned(time.Now(), full, time.Since(started), highest, writers, last, len(rows) < limit)
+	r.horizon.scanned(time.Now(), full, time.Since(started), highest, writers, seen)
 	return ds, rows, nil
-}
-
-// readClaim reads the two columns of a claim.
-func readClaim(_ *relay.Delivery, r *row, v [][]byte) error {
-	if len(v) != 2 || len(v[0]) != 8 || len(v[1]) != 8 {
-		return errRow
-	}
-	r.place = int64(binary.BigEndian.Uint64(v[0]))
-	r.token = strconv.FormatInt(int64(binary.BigEndian.Uint64(v[1])), 10)
-	return nil
 }
 
 type byPlace struct {
@@ -329,6 +341,14 @@ func (r *results) rows(t *table, extra func(*relay.Delivery, *row, [][]byte) err
 		return nil, nil, r.err
 	}
 	return t.collect(x, extra)
+}
+
+// laneArray writes the literal of a bigint[], or NULL if there is nothing in it: the planner leaves the condition out then.
+func laneArray(lanes []int64) []byte {
+	if len(lanes) == 0 {
+		return nil
+	}
+	return intArray(lanes)
 }
 
 // textArray writes the literal of a text[].

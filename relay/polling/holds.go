@@ -69,7 +69,7 @@ const maxWait = int64(1<<63-1) / 1000
 const heldColumns = `, m.attempts, ` + waitSQL
 
 const heldOfLane = `
-FROM outbox.holds m WHERE m.destination = $1 AND m.lane = $2 ORDER BY m.id LIMIT $3`
+FROM outbox.holds m WHERE m.destination = $1 AND m.lane = $2 ORDER BY m.id, m.message_id LIMIT $3`
 
 // heldOf reads holds as messages are read, into memory that is not used again.
 func heldOf(ctx context.Context, conn *pgx.Conn, destination, lane string, limit int) (held []relay.Delivery, err error) {
@@ -175,14 +175,14 @@ func (o outcomes) store(ctx context.Context, tx pgx.Tx) error {
 const kept = `message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at, created_at`
 
 // holdSQL copies messages, found by their place in the index, into the holds. The client names the lane,
-// for it has decided by that name who waits behind whom.
+// for it has decided by that name who waits behind whom. A conflict can only be with the message itself.
 const holdSQL = `
 INSERT INTO outbox.holds (destination, lane, id, ` + kept + `, attempts, retry_at, error)
 SELECT $1, o.lane, m.id, ` + kept + `, o.attempts, ` + retryAtSQL + `, o.error
-FROM unnest($2::text[]::xid8[], $3::bigint[], $4::text[], $5::integer[], $6::bigint[], $7::boolean[], $8::text[])
-	o (xid, id, lane, attempts, wait, blocked, error)
-JOIN LATERAL (SELECT * FROM outbox.messages m WHERE m.xid = o.xid AND m.id = o.id) m ON true
-ON CONFLICT (destination, lane, id) DO UPDATE SET
+FROM unnest($2::text[]::xid8[], $3::bigint[], $4::text[]::uuid[], $5::text[], $6::integer[], $7::bigint[], $8::boolean[], $9::text[])
+	o (xid, id, message, lane, attempts, wait, blocked, error)
+JOIN LATERAL (SELECT * FROM outbox.messages m WHERE m.xid = o.xid AND m.id = o.id AND m.message_id = o.message) m ON true
+ON CONFLICT (destination, lane, id, message_id) DO UPDATE SET
 	attempts = excluded.attempts, retry_at = excluded.retry_at, error = excluded.error`
 
 const retryAtSQL = `CASE WHEN o.blocked THEN 'infinity' ELSE clock_timestamp() + o.wait * interval '1 microsecond' END`
@@ -194,20 +194,20 @@ func (o outcomes) hold(ctx context.Context, tx pgx.Tx) error {
 		c.add(h.Delivery, h.Err)
 		c.addRetry(now, &h)
 	}
-	tag, err := tx.Exec(ctx, reading(o.destination, holdSQL), o.destination, c.xids, c.ids, c.lanes, c.attempts, c.waits, c.blocked, c.errors)
+	tag, err := tx.Exec(ctx, reading(o.destination, holdSQL), o.destination, c.xids, c.ids, c.messages, c.lanes, c.attempts, c.waits, c.blocked, c.errors)
 	return allThere(o.destination, tag, err, len(o.settlement.Hold))
 }
 
 const deadSQL = `
 INSERT INTO outbox.dead_letters (destination, lane, id, ` + kept + `, attempts, reason, error)
 SELECT $1, o.lane, m.id, ` + kept + `, o.attempts, o.reason, coalesce(o.error, '')
-FROM unnest($2::text[]::xid8[], $3::bigint[], $4::text[], $5::integer[], $6::text[], $7::text[])
-	o (xid, id, lane, attempts, reason, error)
-JOIN LATERAL (SELECT * FROM outbox.messages m WHERE m.xid = o.xid AND m.id = o.id) m ON true
+FROM unnest($2::text[]::xid8[], $3::bigint[], $4::text[]::uuid[], $5::text[], $6::integer[], $7::text[], $8::text[])
+	o (xid, id, message, lane, attempts, reason, error)
+JOIN LATERAL (SELECT * FROM outbox.messages m WHERE m.xid = o.xid AND m.id = o.id AND m.message_id = o.message) m ON true
 ` + deadAgainSQL
 
 // deadAgainSQL is for a message that was a dead letter, was sent again and failed again.
-const deadAgainSQL = `ON CONFLICT (destination, id) DO UPDATE SET
+const deadAgainSQL = `ON CONFLICT (destination, id, message_id) DO UPDATE SET
 	attempts = excluded.attempts, reason = excluded.reason, error = excluded.error, dead_at = excluded.dead_at`
 
 func (o outcomes) dead(ctx context.Context, tx pgx.Tx) error {
@@ -216,7 +216,7 @@ func (o outcomes) dead(ctx context.Context, tx pgx.Tx) error {
 		c.add(d.Delivery, d.Err)
 		c.reasons = append(c.reasons, string(d.Reason))
 	}
-	tag, err := tx.Exec(ctx, reading(o.destination, deadSQL), o.destination, c.xids, c.ids, c.lanes, c.attempts, c.reasons, c.errors)
+	tag, err := tx.Exec(ctx, reading(o.destination, deadSQL), o.destination, c.xids, c.ids, c.messages, c.lanes, c.attempts, c.reasons, c.errors)
 	return allThere(o.destination, tag, err, len(o.settlement.Dead))
 }
 
@@ -235,25 +235,26 @@ func allThere(destination string, tag pgconn.CommandTag, err error, want int) er
 
 // The following find holds by their primary key. An operator may have removed one meanwhile; what is gone
 // stays gone.
+const sameHoldSQL = `h.destination = $1 AND h.lane = o.lane AND h.id = o.id AND h.message_id = o.message_id`
 
 const heldDeliveredSQL = `
-DELETE FROM outbox.holds h USING unnest($2::text[], $3::bigint[]) o (lane, id)
-WHERE h.destination = $1 AND h.lane = o.lane AND h.id = o.id`
+DELETE FROM outbox.holds h USING unnest($2::text[], $3::bigint[], $4::text[]::uuid[]) o (lane, id, message_id)
+WHERE ` + sameHoldSQL
 
 func (o outcomes) delivered(ctx context.Context, tx pgx.Tx) error {
 	c := newOutcomeColumns(tx, len(o.settlement.HeldDelivered))
 	for _, d := range o.settlement.HeldDelivered {
 		c.add(d, nil)
 	}
-	_, err := tx.Exec(ctx, heldDeliveredSQL, o.destination, c.lanes, c.ids)
+	_, err := tx.Exec(ctx, heldDeliveredSQL, o.destination, c.lanes, c.ids, c.messages)
 	return err
 }
 
 const heldRetrySQL = `
 UPDATE outbox.holds h SET attempts = o.attempts, retry_at = ` + retryAtSQL + `, error = o.error
-FROM unnest($2::text[], $3::bigint[], $4::integer[], $5::bigint[], $6::boolean[], $7::text[])
-	o (lane, id, attempts, wait, blocked, error)
-WHERE h.destination = $1 AND h.lane = o.lane AND h.id = o.id`
+FROM unnest($2::text[], $3::bigint[], $4::text[]::uuid[], $5::integer[], $6::bigint[], $7::boolean[], $8::text[])
+	o (lane, id, message_id, attempts, wait, blocked, error)
+WHERE ` + sameHoldSQL
 
 func (o outcomes) retry(ctx context.Context, tx pgx.Tx) error {
 	c := newOutcomeColumns(tx, len(o.settlement.HeldRetry))
@@ -262,15 +263,16 @@ func (o outcomes) retry(ctx context.Context, tx pgx.Tx) error {
 		c.add(h.Delivery, h.Err)
 		c.addRetry(now, &h)
 	}
-	_, err := tx.Exec(ctx, heldRetrySQL, o.destination, c.lanes, c.ids, c.attempts, c.waits, c.blocked, c.errors)
+	_, err := tx.Exec(ctx, heldRetrySQL, o.destination, c.lanes, c.ids, c.messages, c.attempts, c.waits, c.blocked, c.errors)
 	return err
 }
 
 const heldDeadSQL = `
 WITH m AS (
 	DELETE FROM outbox.holds h
-	USING unnest($2::text[], $3::bigint[], $4::integer[], $5::text[], $6::text[]) o (lane, id, attempts, reason, error)
-	WHERE h.destination = $1 AND h.lane = o.lane AND h.id = o.id
+	USING unnest($2::text[], $3::bigint[], $4::text[]::uuid[], $5::integer[], $6::text[], $7::text[])
+		o (lane, id, message_id, attempts, reason, error)
+	WHERE ` + sameHoldSQL + `
 	RETURNING h.*, o.attempts AS tried, o.reason AS why, coalesce(o.error, '') AS last_error
 )
 INSERT INTO outbox.dead_letters (destination, lane, id, ` + kept + `, attempts, reason, error)
@@ -283,7 +285,7 @@ func (o outcomes) heldDead(ctx context.Context, tx pgx.Tx) error {
 		c.add(d.Delivery, d.Err)
 		c.reasons = append(c.reasons, string(d.Reason))
 	}
-	_, err := tx.Exec(ctx, heldDeadSQL, o.destination, c.lanes, c.ids, c.attempts, c.reasons, c.errors)
+	_, err := tx.Exec(ctx, heldDeadSQL, o.destination, c.lanes, c.ids, c.messages, c.attempts, c.reasons, c.errors)
 	return err
 }
 
@@ -292,6 +294,7 @@ type outcomeColumns struct {
 	conn     *pgx.Conn // that they go to
 	xids     []string
 	ids      []int64
+	messages []string
 	lanes    []string
 	attempts []int32
 	waits    []*int64
@@ -301,12 +304,13 @@ type outcomeColumns struct {
 }
 
 func newOutcomeColumns(tx pgx.Tx, n int) *outcomeColumns {
-	return &outcomeColumns{conn: tx.Conn(), xids: make([]string, 0, n), ids: make([]int64, 0, n), lanes: make([]string, 0, n)}
+	return &outcomeColumns{conn: tx.Conn(), xids: make([]string, 0, n), ids: make([]int64, 0, n), messages: make([]string, 0, n), lanes: make([]string, 0, n)}
 }
 
 func (c *outcomeColumns) add(d *relay.Delivery, err error) {
 	c.xids = append(c.xids, strconv.FormatUint(d.Ref, 10))
 	c.ids = append(c.ids, d.Position)
+	c.messages = append(c.messages, d.ID.String())
 	c.lanes = append(c.lanes, d.Lane())
 	c.attempts = append(c.attempts, int32(min(d.Attempts, 1<<31-1)))
 	c.errors = append(c.errors, schema.Note(c.conn, err))

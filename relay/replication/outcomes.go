@@ -57,7 +57,7 @@ const emittedValues = `VALUES ($1, $2, $3, $4::text::uuid, $5, nullif($6, ''), $
 
 const holdEmittedSQL = `INSERT INTO outbox.holds ` + emittedColumns + `, retry_at, error) ` + emittedValues + `,
 	CASE WHEN $18 THEN 'infinity' ELSE clock_timestamp() + $19::bigint * interval '1 microsecond' END, $20)
-ON CONFLICT (destination, lane, id) DO UPDATE SET attempts = excluded.attempts, retry_at = excluded.retry_at, error = excluded.error`
+ON CONFLICT (destination, lane, id, message_id) DO UPDATE SET attempts = excluded.attempts, retry_at = excluded.retry_at, error = excluded.error`
 
 func (s *session) holdEmitted(ctx context.Context, tx pgx.Tx, h *relay.Hold) error {
 	var wait *int64
@@ -70,7 +70,7 @@ func (s *session) holdEmitted(ctx context.Context, tx pgx.Tx, h *relay.Hold) err
 }
 
 const buryEmittedSQL = `INSERT INTO outbox.dead_letters ` + emittedColumns + `, reason, error) ` + emittedValues + `, $18, coalesce($19, ''))
-ON CONFLICT (destination, id) DO UPDATE SET attempts = excluded.attempts, reason = excluded.reason, error = excluded.error, dead_at = excluded.dead_at`
+ON CONFLICT (destination, id, message_id) DO UPDATE SET attempts = excluded.attempts, reason = excluded.reason, error = excluded.error, dead_at = excluded.dead_at`
 
 func (s *session) buryEmitted(ctx context.Context, tx pgx.Tx, d *relay.Dead) error {
 	_, err := tx.Exec(ctx, buryEmittedSQL, append(s.emittedArguments(d.Delivery), string(d.Reason), schema.Note(tx.Conn(), d.Err))...)

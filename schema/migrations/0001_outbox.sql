@@ -44,7 +44,7 @@ CREATE TABLE outbox.messages_7 PARTITION OF outbox.messages FOR VALUES IN (7);
 -- windows, oldest first: each holds what is visible in it and not in the one before. last_id is the last
 -- settled id of the oldest. Every write names the epoch of the lease that it was made under. lease is for how long it is
 -- given: one that lasts much longer was given before the clock was set back.
--- updated_at is written with the position only: a rebase after a restore goes by it.
+-- delivered counts messages, each when it is settled as delivered. updated_at is written with the position only: a rebase after a restore goes by it.
 CREATE TABLE outbox.cursors (
     destination       text          NOT NULL,
     shard_group       smallint      NOT NULL,
@@ -81,8 +81,12 @@ CREATE TABLE outbox.relays (
 ) WITH (fillfactor = 20);
 
 -- Messages set aside for a later attempt: the head of a lane and those behind it. lane is the ordering
--- key, or the message id of a message without one. Only a head has a retry_at; 'infinity' blocks the
--- lane until an operator acts.
+-- key, or the message id of a message without one, and short enough for the index (relay.Delivery.Lane).
+-- Only a head has a retry_at; 'infinity' blocks the lane until an operator acts.
+--
+-- Here and in the dead letters id is a place in the order, and ids can repeat: sequences are set back, and
+-- are not carried by logical replication. A message is known by its message_id. A writer may give that to
+-- two messages, so a row is known by both, and no conflict can meet another message than the row's own.
 CREATE TABLE outbox.holds (
     destination    text        NOT NULL,
     lane           text        NOT NULL,
@@ -103,7 +107,7 @@ CREATE TABLE outbox.holds (
     retry_at       timestamptz,
     error          text,
     held_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (destination, lane, id)
+    PRIMARY KEY (destination, lane, id, message_id)
 );
 
 CREATE TABLE outbox.dead_letters (
@@ -126,7 +130,7 @@ CREATE TABLE outbox.dead_letters (
     reason         text        NOT NULL,
     error          text        NOT NULL,
     dead_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (destination, id)
+    PRIMARY KEY (destination, id, message_id)
 );
 
 CREATE INDEX dead_letters_message_id ON outbox.dead_letters (message_id);

@@ -100,6 +100,7 @@ type Broker struct {
 type Kafka struct {
 	Brokers           []string `json:"brokers" jsonschema:"Addresses (host:port) to begin with. Required."`
 	Topic             string   `json:"topic" jsonschema:"Template of the topic, with the fields {topic}, {event_type} and {aggregate_type}."`
+	InternalTopics    bool     `json:"internal_topics" jsonschema:"Whether messages may go to topics that begin with __, as the cluster's own do, or end with -cursor, as those of exactly-once destinations do. Otherwise such a message is refused."`
 	ClientID          string   `json:"client_id" jsonschema:"Name of the client in the cluster's logs and quotas."`
 	TLS               TLS      `json:"tls" jsonschema:"Transport security."`
 	SASL              SASL     `json:"sasl" jsonschema:"Authentication; used when a username or oauth is given."`

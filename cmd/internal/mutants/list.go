@@ -324,6 +324,20 @@ var mutants = []mutant{
 		pkg:   "./broker/kafka", run: "TestARelayThatWasOvertaken",
 	},
 	{
+		name:  "exactly-once: what is not in a transaction counts",
+		file:  "broker/kafka/cursortopic.go",
+		old:   "			case !r.Attrs.IsTransactional():",
+		wrong: "			case false:",
+		pkg:   "./broker/kafka", run: "TestWhatSomebodyElseWrites",
+	},
+	{
+		name:  "a message reaches the cursor topic",
+		file:  "broker/kafka/topicname.go",
+		old:   "	case name == t.cursors && name != \"\":",
+		wrong: "	case false:",
+		pkg:   "./broker/kafka", run: "TestTheOwnCursorTopic",
+	},
+	{
 		name:  "exactly-once: an unknown end counts as aborted",
 		file:  "broker/kafka/exactlyonce.go",
 		old:   "		case t.pending != nil && last == t.pending.attempt:\n			t.keep()",
@@ -354,8 +368,8 @@ var mutants = []mutant{
 	{
 		name:  "exactly-once: a cursor is read before what is under way has ended",
 		file:  "broker/kafka/cursortopic.go",
-		old:   "			if p.attempt == mark {",
-		wrong: "			if p.attempt == mark || true {",
+		old:   "			if p.attempt != mark {",
+		wrong: "			if false {",
 		pkg:   "./broker/kafka", run: "TestWhatWasPublishedAndNotSettled|TestAHoldThatWasPublished",
 	},
 }

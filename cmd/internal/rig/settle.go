@@ -9,19 +9,19 @@ import (
 	"github.com/pgoutbox/outbox/internal/check"
 )
 
-// Delivered is how many messages the cursors count.
+// Delivered is how many messages the database knows to be delivered.
 func (l *Load) Delivered(ctx context.Context) (n int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	err = l.Pool().QueryRow(ctx, "SELECT coalesce(sum(delivered), 0)::bigint FROM outbox.cursors").Scan(&n)
+	err = l.Pool().QueryRow(ctx, l.cfg.Table.Delivered).Scan(&n)
 	return n, err
 }
 
-// Owner returns the name of the relay that holds a lease, "" while nobody does.
+// Owner returns the name of a relay that delivers, "" while nobody does.
 func (l *Load) Owner(ctx context.Context) (name string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	err = l.Pool().QueryRow(ctx, "SELECT coalesce(max(owner), '') FROM outbox.cursors WHERE lease_until > clock_timestamp()").Scan(&name)
+	err = l.Pool().QueryRow(ctx, l.cfg.Table.Owner).Scan(&name)
 	return name, err
 }
 
@@ -29,9 +29,9 @@ func (l *Load) Owner(ctx context.Context) (name string, err error) {
 // how long that took.
 func (l *Load) Flows(ctx context.Context, within time.Duration) (time.Duration, error) {
 	began := time.Now()
-	mark := "" // an xid that is drawn and committed now
+	mark, drawn := "", false
 	for {
-		passed, err := l.passed(ctx, &mark)
+		passed, err := l.passed(ctx, &mark, &drawn)
 		if passed {
 			return time.Since(began), nil
 		}
@@ -47,16 +47,16 @@ func (l *Load) Flows(ctx context.Context, within time.Duration) (time.Duration, 
 	}
 }
 
-// passed reports whether a destination, with all its shard groups, has passed the mark, and draws one if there is none.
-func (l *Load) passed(ctx context.Context, mark *string) (passed bool, err error) {
+// passed reports whether what was committed at the mark is settled, and takes the mark if there is none.
+func (l *Load) passed(ctx context.Context, mark *string, drawn *bool) (passed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if *mark == "" {
-		return false, l.Pool().QueryRow(ctx, "SELECT pg_current_xact_id()::text").Scan(mark)
+	if !*drawn {
+		err = l.Pool().QueryRow(ctx, l.cfg.Table.Mark).Scan(mark)
+		*drawn = err == nil
+		return false, err
 	}
-	err = l.Pool().QueryRow(ctx, `SELECT coalesce(bool_or(d.passed), false) FROM (
-		SELECT bool_and(pg_visible_in_snapshot($1::text::xid8, prev)) AS passed FROM outbox.cursors GROUP BY destination
-	) d`, *mark).Scan(&passed)
+	err = l.Pool().QueryRow(ctx, l.cfg.Table.Passed, *mark).Scan(&passed)
 	return passed, err
 }
 
@@ -65,6 +65,8 @@ type Verdict struct {
 	Truth  Truth
 	Report check.Report
 	Held   int // messages that are held although everything is over
+	// Delivered is how many messages the database says were delivered.
+	Delivered int64
 }
 
 // Judge ends the writers, waits until everything that they committed is at the target or a dead letter,
@@ -80,7 +82,7 @@ func (l *Load) Judge(ctx context.Context, target Target, checker *check.Checker,
 		return v, err
 	}
 	defer reader.Close()
-	each := func(payload []byte) { _, _ = destination.Payload(payload) } // what doesn't decode is counted
+	each := func(payload []byte) { _, _ = destination.Payload(Unwrap(payload)) } // what doesn't decode is counted
 	for deadline := time.Now().Add(within); time.Now().Before(deadline); {
 		if err := l.readDead(ctx, destination); err != nil {
 			return v, err
@@ -104,15 +106,19 @@ func (l *Load) Judge(ctx context.Context, target Target, checker *check.Checker,
 		return v, err
 	}
 	v.Report = checker.Report()
-	if err := l.Pool().QueryRow(ctx, "SELECT count(*) FROM outbox.holds").Scan(&v.Held); err != nil {
+	if err := l.Pool().QueryRow(ctx, l.cfg.Table.Held).Scan(&v.Held); err != nil {
 		return v, fmt.Errorf("count the holds: %w", err)
 	}
-	return v, nil
+	v.Delivered, err = l.Delivered(ctx)
+	return v, err
 }
 
 // readDead tells the checker of the dead letters, of which only messages that are too large may be.
 func (l *Load) readDead(ctx context.Context, to *check.Destination) error {
-	rows, err := l.Pool().Query(ctx, "SELECT payload, error FROM outbox.dead_letters")
+	if l.cfg.Table.Dead == "" {
+		return nil
+	}
+	rows, err := l.Pool().Query(ctx, l.cfg.Table.Dead)
 	if err != nil {
 		return fmt.Errorf("read the dead letters: %w", err)
 	}
@@ -123,7 +129,7 @@ func (l *Load) readDead(ctx context.Context, to *check.Destination) error {
 		if err := rows.Scan(&payload, &why); err != nil {
 			return fmt.Errorf("read the dead letters: %w", err)
 		}
-		name, err := check.Decode(payload)
+		name, err := check.Decode(Unwrap(payload))
 		if err != nil {
 			return fmt.Errorf("a dead letter: %w", err)
 		}

@@ -1,0 +1,118 @@
+package mapped
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// claimSQL begins a statement that claims rows: those that are available, in order, none of the ids $2 nor of the lanes
+// $4, at most $3, and locks them. selected is what the statement needs of them; waits is the condition that a row is not done,
+// available that it can be taken too.
+//
+// A row can wait and yet be hidden from the claim: its writer or another relay has locked it, another relay has reserved it, or its time
+// has not come. Then a later row of its key must not be taken before it, whoever has the first one. So the statement looks for
+// hidden rows (h) by the snapshot in which it has found the rows to claim (c): a row of c whose key has an earlier row that is neither in
+// c nor done finds that one in h. Such rows of c are kept back (k), and a later claim takes both in order. A row that was
+// done since the snapshot counts as hidden too, until the next poll. Writers of a key wait for each other, so an earlier row of a key that the snapshot
+// doesn't have doesn't exist.
+//
+// s has one row: how many rows were locked, the place of the first hidden one, and the lanes that fill the page if all of it
+// is kept back. The statement's rows have behind their columns those that sight.read reads.
+func (t *table) claimSQL(selected, waits, available, from string) string {
+	hidden := "SELECT NULL::bigint AS o_lane, NULL::bigint AS o_by WHERE false"
+	at := "NULL"
+	if t.along != alongNothing { // otherwise there is no order to keep
+		at = t.by
+		end := "9223372036854775807"
+		if c := t.info.Column(unqualified(t.by)); c.Kind == schema.KindTime {
+			end = "'infinity'::" + c.Type
+		}
+		hidden = fmt.Sprintf(`SELECT %s AS o_lane, min(%s) AS o_by FROM %s m
+	WHERE %s AND %s AND %s AND %s <= (SELECT CASE WHEN count(*) < $3::bigint THEN %s ELSE max(c.o_at) END FROM c) AND %s NOT IN (SELECT c.o_id FROM c) GROUP BY 1`,
+			t.laneSQL(), t.bySQL(), t.name, waits, from, t.unknown(), t.by, end, t.id)
+	}
+	return fmt.Sprintf(`WITH c AS MATERIALIZED (
+	SELECT %s%s AS o_id, %s AS o_lane, %s AS o_by, %s AS o_at FROM %s m
+	WHERE %s AND %s AND %s AND ($4::bigint[] IS NULL OR %s <> ALL($4::bigint[])) ORDER BY %s LIMIT $3::bigint FOR UPDATE OF m SKIP LOCKED
+), h AS MATERIALIZED (%s
+), k AS MATERIALIZED (
+	SELECT x.o_id, x.o_lane FROM (
+		SELECT y.*, min(y.hidden) OVER (PARTITION BY y.o_lane) AS first FROM (
+			SELECT c.o_id, c.o_lane, c.o_by, NULL::bigint AS hidden FROM c WHERE EXISTS (SELECT FROM h)
+			UNION ALL SELECT NULL, h.o_lane, h.o_by, h.o_by FROM h
+		) y
+	) x WHERE x.o_id IS NOT NULL AND x.first <= x.o_by
+), s AS (
+	SELECT c.n, (SELECT min(h.o_by) FROM h), CASE WHEN c.n = k.n THEN ARRAY(SELECT DISTINCT k.o_lane FROM k) END
+	FROM (SELECT count(*) AS n FROM c) c, (SELECT count(*) AS n FROM k) k
+)`, selected, t.id, t.laneSQL(), t.bySQL(), at, t.name, available, from, t.unknown(), t.laneSQL(), t.order, hidden)
+}
+
+// lockSQL claims rows by locking them for the rest of the transaction. Those that are kept back stay locked, too.
+func (t *table) lockSQL(from string) string {
+	return t.claimSQL(t.columns+", ", t.waiting, t.waiting, from) + `
+SELECT c.*, NULL::bigint, s.* FROM s LEFT JOIN (SELECT c.*, row_number() OVER () FROM c) c ON c.o_id NOT IN (SELECT k.o_id FROM k)`
+}
+
+// reserveSQL claims rows by set. token is what tells the claim from others.
+func (t *table) reserveSQL(set assignments, token, waits, available, from string) string {
+	return t.claimSQL("", waits, available, from) + fmt.Sprintf(`, n AS MATERIALIZED (
+	SELECT c.o_id, row_number() OVER () AS place FROM c WHERE c.o_id NOT IN (SELECT k.o_id FROM k)
+), u AS (
+	UPDATE %s m SET %s FROM n WHERE %s = n.o_id RETURNING %s, n.place, %s
+) SELECT u.*, s.* FROM s LEFT JOIN u ON true`, t.name, strings.Join(set, ", "), t.id, t.columns, token)
+}
+
+// laneSQL is a number that all rows of a lane have in common. It may be that of others, too.
+func (t *table) laneSQL() string {
+	text := func(expression string) string { return "nullif((" + expression + `)::text COLLATE "C", '')` }
+	terms := []string{text(t.template(t.mapping.Key))}
+	if t.mapping.AggregateID != "" {
+		terms = append(terms, text(column(t.mapping.AggregateID)))
+	}
+	return fmt.Sprintf("hashtextextended(coalesce(%s, %s::text), 0)", strings.Join(terms, ", "), t.id)
+}
+
+// sight is what a poll has seen.
+type sight struct {
+	last     int64   // the last number that was read, if any was
+	complete bool    // there is no more to read
+	taken    int     // rows that were locked
+	hidden   int64   // the first number of a row that waits and could not be taken; the largest there is: none
+	crowd    []int64 // lanes that fill the page and are kept back
+}
+
+// read reads the last columns of a claim: a row's place and its token, and those of s.
+func (s *sight) read(_ *relay.Delivery, r *row, v [][]byte) error {
+	if len(v) < 5 {
+		return errRow
+	}
+	v = v[len(v)-5:]
+	if r != nil {
+		if len(v[0]) != 8 {
+			return errRow
+		}
+		r.place = int64(binary.BigEndian.Uint64(v[0]))
+		if len(v[1]) == 8 {
+			r.token = strconv.FormatInt(int64(binary.BigEndian.Uint64(v[1])), 10)
+		}
+	}
+	if len(v[2]) != 8 {
+		return errRow
+	}
+	s.taken = int(binary.BigEndian.Uint64(v[2]))
+	if len(v[3]) == 8 {
+		s.hidden = int64(binary.BigEndian.Uint64(v[3]))
+	}
+	if r != nil || v[4] == nil {
+		return nil
+	}
+	return pgtype.NewMap().Scan(pgtype.Int8ArrayOID, pgtype.BinaryFormatCode, v[4], &s.crowd)
+}

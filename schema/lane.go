@@ -1,0 +1,37 @@
+package schema
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"strings"
+)
+
+// Lane names the lane of an ordering key that isn't empty, as columns "lane" have it: the key itself, unless it is
+// longer than a writer may make it. Holds are found by an index over lanes, which takes no row that is much
+// longer, so such a key is represented by its hash and its first characters. A key that looks like that is hashed
+// as well, so no two keys have the same lane.
+func Lane(key string) string {
+	if len(key) <= maxLane && !strings.HasPrefix(key, hashedLane) {
+		return key
+	}
+	end, n := len(key), 0
+	for i := range key {
+		if n == laneStart {
+			end = i
+			break
+		}
+		n++
+	}
+	return fmt.Sprintf("%s%x:%s", hashedLane, sha256.Sum256([]byte(key)), key[:end])
+}
+
+const (
+	maxLane    = 1024 // as outbox.MaxKeyBytes
+	hashedLane = "~sha256:"
+	laneStart  = 64
+)
+
+// LaneSQL is the lane of a row m, by the rule of [Lane] and of relay.Delivery.Lane.
+var LaneSQL = fmt.Sprintf(`(SELECT CASE WHEN octet_length(k.key) > %[1]d / 4 AND octet_length(convert_to(k.key, 'UTF8')) > %[1]d OR starts_with(k.key, '%[2]s')
+	THEN '%[2]s' || encode(sha256(convert_to(k.key, 'UTF8')), 'hex') || ':' || left(k.key, %[3]d) ELSE k.key END
+	FROM (SELECT coalesce(nullif(m.key, ''), nullif(m.aggregate_id, ''), m.message_id::text)) k (key))`, maxLane, hashedLane, laneStart)
