@@ -30,13 +30,14 @@ type TableReport struct {
 
 // Finding is a fact with its consequence.
 type Finding struct {
-	About string `json:"about"` // order, parallelism, stalls, dead letters, retries, index, writer, log
+	About string `json:"about"` // order, parallelism, stalls, dead letters, retries, archive, index, log
 	Text  string `json:"text"`
 	SQL   string `json:"sql,omitempty"` // what would change it
 }
 
 // Doctor reads what the catalogue knows of a table and proposes how a relay should deliver from it. It
-// changes nothing and reads no row of the table. A table that isn't there is ErrNotFound.
+// changes nothing and reads no row of the table. A table that isn't there, or has no messages but
+// offsets, is ErrNotFound.
 func Doctor(ctx context.Context, q schema.Querier, table string) (*TableReport, error) {
 	name, err := schema.ParseTableName(table)
 	if err != nil {
@@ -45,6 +46,9 @@ func Doctor(ctx context.Context, q schema.Querier, table string) (*TableReport, 
 	t, err := schema.ReadTable(ctx, q, name)
 	if err != nil {
 		return nil, fmt.Errorf("doctor: %w: %w", ErrNotFound, err)
+	}
+	if t.Column("last_processed_id") != nil && t.Column("available_after") != nil {
+		return nil, fmt.Errorf("doctor: %w: %s has the offsets of strategy xmin or serial, and no messages; name the table that it has the offsets of, for example outbox_messages", ErrNotFound, t.TableName())
 	}
 	r := &TableReport{Table: t.TableName().String()}
 	r.propose(t, table)
@@ -57,11 +61,6 @@ func Doctor(ctx context.Context, q schema.Querier, table string) (*TableReport, 
 		return err == nil
 	}
 	r.examine(t, offsets)
-	writers, err := writersThatLose(ctx, q, t)
-	if err != nil {
-		return nil, fmt.Errorf("doctor: look for statements of writers: %w", err)
-	}
-	r.Advice = append(r.Advice, writers...)
 	if r.Log, err = byLog(ctx, q, t, &r.Mapping); err != nil {
 		return nil, fmt.Errorf("doctor: look for what the log needs: %w", err)
 	}

@@ -59,7 +59,7 @@ func Presets() []Preset {
 			Mapping: xmin,
 		},
 		{
-			Name: "outbox_messages_serial", Strategy: "serial", About: "virtual partitions with offsets, writers take turns",
+			Name: "outbox_messages_serial", Strategy: "serial", About: "virtual partitions with offsets, by id",
 			Mapping: serial,
 		},
 		{

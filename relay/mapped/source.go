@@ -125,6 +125,10 @@ SELECT coalesce((SELECT max(%s) FROM %s m WHERE %s > $1::bigint), $1::bigint)::b
 	AND (l.pid = ANY($2::integer[])) IS NOT TRUE
 )::text[]`
 
+func (t *table) lookSQL() string {
+	return fmt.Sprintf(lookSQL, t.by, t.name, t.by, t.info.OID, t.info.OID)
+}
+
 // reader polls a table's waiting rows without changing them. One goroutine at a time.
 type reader struct {
 	conn    *pgx.Conn
@@ -180,7 +184,7 @@ func (r *reader) observe(ds []relay.Delivery) {
 func newReader(t *table, conn *pgx.Conn, pageBytes int, scan func(from string) string) *reader {
 	r := &reader{conn: conn, table: t, horizon: newHorizon(t.along), least: minPage, pageBytes: pageBytes}
 	if t.along == alongSequence {
-		r.look = fmt.Sprintf(lookSQL, t.by, t.name, t.by, t.info.OID, t.info.OID)
+		r.look = t.lookSQL()
 	}
 	r.scan, r.scanAll = scan(t.fromSQL()), scan(fromStart)
 	return r

@@ -87,6 +87,8 @@ type Offsets struct {
 type Purge struct {
 	Keep     time.Duration `json:"keep" jsonschema:"How long delivered rows are kept."`
 	Interval time.Duration `json:"interval" jsonschema:"Pause between two rounds."`
+
+	ArchiveTable string `json:"archive_table" jsonschema:"Table that rows move to, in the statement that deletes them. It has all columns of the table. Empty: they are deleted."`
 }
 
 // DefaultSource returns what a source has that only names a preset or a table.
@@ -224,6 +226,12 @@ func (l *loader) source(d *Destination, path string) {
 	l.advise(s.Done.Partition == "" || d.Broker.Kafka != nil, at+".done.partition", "has no effect, since this broker doesn't tell of partitions")
 	l.check(d.ShardGroups == 1 || moves(strategy), path+".shard_groups", "%d, but strategy %s has no groups: run more relays instead", d.ShardGroups, strategy)
 	l.check(logs || s.Purge == nil || !moves(strategy) && m.Done.How != schema.DoneDelete, at+".purge", "strategy %s leaves no row that is marked as delivered", strategy)
+
+	if s.Purge != nil && s.Purge.ArchiveTable != "" {
+		_, err := schema.ParseTableName(s.Purge.ArchiveTable)
+		l.check(err == nil, at+".purge.archive_table", "%v", err)
+		l.check(s.Purge.ArchiveTable != m.Table, at+".purge.archive_table", "%s is the table itself", m.Table)
+	}
 
 	// What can't be delivered must have somewhere to go; nothing is dropped in silence.
 	policy := path + ".delivery.on_exhausted"
