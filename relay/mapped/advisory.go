@@ -23,7 +23,7 @@ import (
 type Advisory struct{ source }
 
 var (
-	_ relay.Source  = (*Advisory)(nil)
+	_ relay.Noting  = (*Advisory)(nil)
 	_ relay.Session = (*advisorySession)(nil)
 )
 

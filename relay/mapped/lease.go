@@ -26,7 +26,7 @@ import (
 type Lease struct{ source }
 
 var (
-	_ relay.Source  = (*Lease)(nil)
+	_ relay.Noting  = (*Lease)(nil)
 	_ relay.Session = (*leaseSession)(nil)
 )
 

@@ -23,7 +23,7 @@ import (
 type SkipLocked struct{ source }
 
 var (
-	_ relay.Source  = (*SkipLocked)(nil)
+	_ relay.Noting  = (*SkipLocked)(nil)
 	_ relay.Session = (*skipLockedSession)(nil)
 )
 

@@ -44,6 +44,12 @@ func (s *source) init(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (err e
 	return nil
 }
 
+// NotesFailures reports whether the table has a column that every failure is to be seen in.
+func (s *source) NotesFailures() bool {
+	f, d := &s.mapping.Failure, &s.mapping.Done
+	return d.How != "" && (f.Attempts != "" || f.Error != "" || f.LastAttempt != "" || f.NextAttempt != "" || d.AckAt != "")
+}
+
 var errActive = errors.New("mapped: the source already has a session")
 
 // acquire runs start unless there is a session already.
