@@ -400,7 +400,7 @@ func (s *offsetSession) storeDead(ctx context.Context, conn *pgx.Conn, o *outcom
 		return err
 	}
 	b := &pgx.Batch{}
-	if err := s.marks.queue(conn, b, o); err != nil {
+	if err := s.marks.queue(conn, b, o, nil); err != nil {
 		return err
 	}
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
@@ -464,7 +464,7 @@ func (s *offsetSession) Held(ctx context.Context, lane string, limit int) (held 
 			if err != nil {
 				return err
 			}
-			held, missing = restore(list, ds, rows)
+			held, missing = restore(list, ds, rows, nil)
 			return nil
 		})
 		if err != nil {

@@ -406,6 +406,32 @@ func (t *table) reread(ctx context.Context, conn *pgx.Conn, list []hold, clause 
 	return ds, rows, nil
 }
 
+// untaken returns which of the listed rows wait though they could not be taken: taken has the others.
+func (t *table) untaken(ctx context.Context, conn *pgx.Conn, list []hold, taken []row, waits string) (map[string]bool, error) {
+	if len(taken) == len(list) {
+		return nil, nil
+	}
+	ids := make([]string, len(list))
+	for i := range list {
+		ids[i] = list[i].id
+	}
+	rows, err := conn.Query(ctx, fmt.Sprintf("SELECT %s::text FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND %s", t.id, t.name, t.id, t.idType, waits), ids)
+	if err != nil {
+		return nil, fmt.Errorf("read rows again: %w", explain(err))
+	}
+	if ids, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+		return nil, fmt.Errorf("read rows again: %w", explain(err))
+	}
+	untaken := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		untaken[id] = true
+	}
+	for i := range taken {
+		delete(untaken, taken[i].id)
+	}
+	return untaken, nil
+}
+
 // released returns the heads among blocked that somebody has changed: their attempts were set back, or
 // the time of the next one. That is how an operator lets a blocked lane go on; a row that is gone is found
 // when its lane is read.
