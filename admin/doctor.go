@@ -67,11 +67,14 @@ func Doctor(ctx context.Context, q schema.Querier, table string) (*TableReport, 
 	return r, nil
 }
 
-// propose finds the preset that fits, else guesses by the names of columns.
+// propose finds the preset that fits, else guesses by the names of columns. It never guesses that rows may be deleted.
 func (r *TableReport) propose(t *schema.Table, named string) {
 	for _, p := range schema.Presets() {
 		m := p.Mapping
 		m.Table = named
+		if m.Done.How == schema.DoneDelete && !m.CalledOutbox() {
+			continue // its rows may be something else
+		}
 		if m.Fit(t) == nil && explains(&m, t) {
 			r.Preset, r.Strategy, r.Mapping = p.Name, p.Strategy, m
 			return
@@ -85,6 +88,10 @@ func (r *TableReport) propose(t *schema.Table, named string) {
 		r.Faults = append(r.Faults, err.Error())
 	}
 	m := &r.Mapping
+	if m.Done.How == "" && m.Offsets.Transaction == "" {
+		r.Faults = append(r.Faults, "no column says that a row was delivered. If the rows are messages: add one (published_at timestamptz, NULL until then) and name it in done, "+
+			"or, if they are nothing else, have delivered rows deleted by done: {how: delete} and rows_may_be_deleted: true")
+	}
 	switch {
 	case m.Offsets.Transaction != "" && m.Done.How == "":
 		r.Strategy = "xmin"
@@ -99,7 +106,7 @@ func (r *TableReport) propose(t *schema.Table, named string) {
 // that a row is done, claimed or of a partition.
 func explains(m *schema.Mapping, t *schema.Table) bool {
 	g := guess(t, m.Table)
-	return (g.Done.How == "" || g.Done.How == schema.DoneDelete || m.Done.How == schema.DoneStatus || m.Done.How == g.Done.How) &&
+	return (g.Done.How == "" || m.Done.How == schema.DoneStatus || m.Done.How == g.Done.How) &&
 		(g.Offsets.Transaction == "" || m.Offsets.Transaction == g.Offsets.Transaction) &&
 		(g.Claim.Until == "" || m.Claim.Until == g.Claim.Until)
 }
@@ -174,8 +181,6 @@ func guess(t *schema.Table, named string) schema.Mapping {
 	case m.Offsets.Transaction != "":
 		m.Offsets.Table = "outbox_offsets"
 		m.Offsets.Partition = find(whole, "partition", "shard")
-	default:
-		m.Done.How = schema.DoneDelete
 	}
 	if m.Done.How != "" {
 		m.Offsets = schema.Offsets{}

@@ -42,7 +42,7 @@ func Presets() []Preset {
 	total := messages("outbox_messages")
 	total.Lock = []int64{-1613257171, -31457281}
 
-	return []Preset{
+	all := []Preset{
 		{
 			Name: "outbox_events", Strategy: "skiplocked", About: "published_at marks, attempt counts, dedup_key is what consumers deduplicate by",
 			Mapping: Mapping{
@@ -116,4 +116,8 @@ func Presets() []Preset {
 			},
 		},
 	}
+	for i := range all {
+		all[i].Mapping.RowsMayBeDeleted = true // these tables are outboxes
+	}
+	return all
 }

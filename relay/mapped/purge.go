@@ -45,6 +45,8 @@ func NewPurge(conn *pgx.ConnConfig, m schema.Mapping, cfg PurgeConfig) (*Purge, 
 	switch {
 	case cfg.Keep < 0 || cfg.Every <= 0:
 		return nil, fmt.Errorf("mapped: purge: rows are kept for %v and looked for every %v; the pause must be positive and the time not negative", cfg.Keep, cfg.Every)
+	case !m.RowsMayBeDeleted:
+		return nil, fmt.Errorf("mapped: purge: rows of table %q are to be deleted: if they are messages and nothing else, say so (rows_may_be_deleted: true)", m.Table)
 	case m.Done.How == "" || m.Done.How == schema.DoneDelete:
 		return nil, fmt.Errorf("mapped: purge: the mapping of table %q leaves no delivered row that could be known and deleted later", m.Table)
 	case deliveredAt(&m) == "":

@@ -109,6 +109,10 @@ func TestPurgeDeletesWhatIsOldAndDelivered(t *testing.T) {
 	db := newDatabase(t)
 	m := events()
 	m.Done.At = "locked_until" // any column of a time will do
+	if _, err := NewPurge(db.Config(), m, PurgeConfig{Keep: 100 * time.Minute, Every: time.Hour}); err == nil || !strings.Contains(err.Error(), "rows_may_be_deleted") {
+		t.Errorf("a table that nobody called an outbox: %v", err)
+	}
+	m.RowsMayBeDeleted = true
 	db.Exec(`INSERT INTO events (topic, payload, status, locked_until)
 		SELECT 't', '', CASE n % 3 WHEN 0 THEN 'new' ELSE 'done' END, now() - n * interval '1 minute' FROM generate_series(1, 3000) n`)
 	p, err := NewPurge(db.Config(), m, PurgeConfig{Keep: 100 * time.Minute, Every: time.Hour})
@@ -136,7 +140,7 @@ func TestPurgeMovesRowsToAnArchiveOrLeavesThem(t *testing.T) {
 	db.Exec(`ALTER TABLE dated ADD twice bigint GENERATED ALWAYS AS (part * 2) STORED`)
 	db.Exec(`INSERT INTO dated (topic, payload, status, locked_until, part) SELECT 't', '', 'done', now() - interval '1 day', n FROM generate_series(1, 2500) n`)
 	m := events()
-	m.Table, m.Done.At = "dated", "locked_until"
+	m.Table, m.Done.At, m.RowsMayBeDeleted = "dated", "locked_until", true
 	archive := "kept"
 	once := func() (int64, error) {
 		p, err := NewPurge(db.Config(), m, PurgeConfig{Keep: time.Hour, Every: time.Hour, Archive: archive})
