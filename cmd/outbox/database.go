@@ -63,6 +63,7 @@ func (a *app) parse(at address) (*pgx.ConnConfig, error) {
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = "outbox"
 	}
+	cfg.RuntimeParams["client_encoding"] = "UTF8" // otherwise it is the database's
 	return cfg, nil
 }
 

@@ -143,6 +143,9 @@ type FieldsRun struct {
 	// Open returns the source of a relay of that name.
 	Open func(relay string) relay.Source
 
+	// Settled, if not nil, waits until the strategy reads as it will from then on. It is called while the first relay runs.
+	Settled func()
+
 	// Dead finds the dead letters: message_id, reason, error.
 	Dead string
 
@@ -215,6 +218,9 @@ func (db DB) RunFields(run FieldsRun) {
 	write(fields[:third])
 	count(fields[:third])
 	relayed("first", func() {
+		if run.Settled != nil {
+			run.Settled()
+		}
 		write(fields[third : 2*third])
 		count(fields[third : 2*third])
 	})

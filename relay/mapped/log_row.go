@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -91,6 +92,11 @@ func (r *logRows) read(i *replication.Insert) (d relay.Delivery, kept *logRow, e
 		return d, nil, err
 	}
 	kept.id = of.id
+	for _, name := range r.table.mapping.MessageColumns() {
+		if fault := kept.values[r.columns[name]].Fault; fault != nil {
+			d.Invalid = errors.Join(d.Invalid, fmt.Errorf("%s can't be read as UTF-8: %w", name, fault))
+		}
+	}
 	return d, kept, nil
 }
 
@@ -105,7 +111,7 @@ func keep(values []replication.Value) []replication.Value {
 	for i := range values {
 		from := len(buf)
 		buf = append(buf, values[i].Text...)
-		kept[i] = replication.Value{Null: values[i].Null, Text: buf[from:len(buf):len(buf)]}
+		kept[i] = replication.Value{Null: values[i].Null, Text: buf[from:len(buf):len(buf)], Fault: values[i].Fault}
 	}
 	return kept
 }

@@ -40,10 +40,9 @@ func (r *receipts) take(marks []mark) []*string {
 	for i := range marks {
 		if partition, ok := r.partitions[marks[i].message]; ok {
 			text := strconv.Itoa(int(partition))
-			marks[i].partition = &text // it may be asked for again
+			list[i] = &text
 			delete(r.partitions, marks[i].message)
 		}
-		list[i] = marks[i].partition
 	}
 	return list
 }

@@ -55,6 +55,8 @@ type columns struct {
 	names                                             []string
 	id, messageID, topic, key, aggregateID, createdAt int
 	payload, headers, shard, deliverAt                int
+
+	texts []int // the headers are the last
 }
 
 func newColumns() columns {
@@ -62,7 +64,8 @@ func newColumns() columns {
 	at := func(name string) int { return slices.Index(names, name) }
 	return columns{names: names, id: at("id"), messageID: at("message_id"), topic: at("topic"), key: at("key"),
 		aggregateID: at("aggregate_id"), createdAt: at("created_at"), payload: at("payload"), headers: at("headers"),
-		shard: at("shard"), deliverAt: at("deliver_at")}
+		shard: at("shard"), deliverAt: at("deliver_at"),
+		texts: []int{at("topic"), at("key"), at("aggregate_type"), at("aggregate_id"), at("event_type"), at("content_type"), at("headers")}}
 }
 
 // ErrLayout says that the table lacks what a message needs, or has it in a type that can't become one.

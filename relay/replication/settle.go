@@ -204,6 +204,9 @@ func (s *session) Expires() time.Time { return s.table.Expires() }
 func (s *session) Close(ctx context.Context) error {
 	s.cancel()
 	s.helpers.Wait()
+	if s.charset != nil {
+		s.charset.close()
+	}
 	var err error
 	if s.isStreaming() {
 		if s.table.Failure() == nil {

@@ -18,6 +18,7 @@ type reader struct {
 	row     *row
 	order   []int              // of the fields of emitted messages
 	layouts map[uint32]*layout // of outbox.messages, by relation; nil for another table's
+	charset *charset
 
 	// Rows of transactions that seen sees were delivered from the table; past seenUntil there are none.
 	seen      *polling.Visibility
@@ -61,7 +62,11 @@ func (s *session) stream(ctx context.Context, conn *pgx.Conn) error {
 		if err != nil {
 			return err
 		}
-		w, err := takeOver(wal)
+		charset, err := s.source.asStored(ctx, wal)
+		var w *wire
+		if err == nil {
+			w, err = takeOver(wal)
+		}
 		if err != nil {
 			hangUpWAL(wal)
 			return err
@@ -69,7 +74,7 @@ func (s *session) stream(ctx context.Context, conn *pgx.Conn) error {
 		err = w.begin(ctx, command)
 		if err == nil {
 			s.mu.Lock()
-			s.wire, s.heardAt = w, time.Now()
+			s.wire, s.heardAt, s.charset = w, time.Now(), charset
 			s.received = s.progress.position
 			s.mu.Unlock()
 			return nil
@@ -329,7 +334,11 @@ func (s *session) insert(c *change) error {
 	if n := len(s.unseen); n == 0 || s.unseen[n-1] != s.row.xid {
 		s.unseen = append(s.unseen, s.row.xid)
 	}
-	return s.deliver(s.row.xid, nil)
+	invalid, err := s.row.utf8(s.ctx, s.charset)
+	if err != nil {
+		return err
+	}
+	return s.deliver(s.row.xid, invalid)
 }
 
 // fromTable reports whether the rows of the open transaction were delivered from the table.

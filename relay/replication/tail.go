@@ -27,6 +27,8 @@ type Tail struct {
 	watched   time.Time            // of Sound: when the slot was looked at
 	relations map[uint32]*relation // nil: of another table
 	values    []Value
+	texts     [][]byte // of values
+	charset   *charset
 	pace      pace
 
 	mu        sync.Mutex
@@ -35,6 +37,7 @@ type Tail struct {
 	confirmed LSN
 	err       error // of a status that could not be sent
 
+	life  context.Context
 	stop  context.CancelFunc
 	ended chan struct{}
 }
@@ -57,8 +60,9 @@ type Insert struct {
 
 // Value is a column as text, in the format of the server's output with the settings of the role.
 type Value struct {
-	Null bool
-	Text []byte
+	Null  bool
+	Text  []byte
+	Fault error // why the text has no UTF-8 form; Text is an escaped one then
 }
 
 // OpenTail begins to stream where the slot stands. A stream of a relay that is left over there is ended, so the
@@ -97,9 +101,8 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 	if err := t.begin(ctx, plain, cfg); err != nil {
 		return nil, err
 	}
-	keeping, stop := context.WithCancel(context.Background())
-	t.stop = stop
-	go t.keepAlive(keeping, max(min(time.Duration(timeout)*time.Millisecond/3, time.Second), 10*time.Millisecond))
+	t.life, t.stop = context.WithCancel(context.Background())
+	go t.keepAlive(t.life, max(min(time.Duration(timeout)*time.Millisecond/3, time.Second), 10*time.Millisecond))
 	return t, nil
 }
 
@@ -112,7 +115,10 @@ func (t *Tail) begin(ctx context.Context, plain *pgx.Conn, cfg TailConfig) error
 		if err != nil {
 			return err
 		}
-		if t.wire, err = takeOver(wal); err != nil {
+		if t.charset, err = t.source.asStored(ctx, wal); err == nil {
+			t.wire, err = takeOver(wal)
+		}
+		if err != nil {
 			hangUpWAL(wal)
 			return err
 		}
@@ -329,13 +335,20 @@ func (t *Tail) insert(r *relation, row tuple, each func(*Insert) error) error {
 	if row.columns != len(r.columns) {
 		return fmt.Errorf("a row has %d columns and its table %d", row.columns, len(r.columns))
 	}
-	t.values = t.values[:0]
+	t.values, t.texts = t.values[:0], t.texts[:0]
 	for range row.columns {
 		v, err := row.next()
 		if err != nil {
 			return err
 		}
-		t.values = append(t.values, Value{Null: v.format == formatNull, Text: v.data})
+		t.values, t.texts = append(t.values, Value{Null: v.format == formatNull}), append(t.texts, v.data)
+	}
+	faults, err := t.charset.convert(t.life, t.texts)
+	if err != nil {
+		return err
+	}
+	for i, text := range t.texts {
+		t.values[i].Text, t.values[i].Fault = text, faults[i]
 	}
 	t.mu.Lock()
 	t.progress.next()
@@ -390,6 +403,7 @@ func (t *Tail) Abort() {
 	t.stop()
 	<-t.ended
 	t.wire.close()
+	t.charset.close()
 }
 
 // Close confirms what is settled and ends the stream in good order. Nobody reads any more.
@@ -398,6 +412,7 @@ func (t *Tail) Close() error {
 	<-t.ended
 	t.finish()
 	err := t.confirm()
+	t.charset.close()
 	t.wire.part()
 	return err
 }

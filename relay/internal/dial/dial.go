@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -53,6 +52,7 @@ func Connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn,
 		cfg.RuntimeParams = make(map[string]string)
 	}
 	cfg.RuntimeParams["application_name"] = ApplicationName(name)
+	cfg.RuntimeParams["client_encoding"] = "UTF8" // otherwise it is the database's
 	// Pages are megabytes: a larger buffer saves most of the reads from the socket.
 	build := cfg.BuildFrontend
 	cfg.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
@@ -170,13 +170,11 @@ func RefusePooler(ctx context.Context, one, other *pgx.Conn) error {
 }
 
 // pid asks by the simple protocol: a prepared statement would stay with the session.
-func pid(ctx context.Context, conn *pgx.Conn) (uint32, error) {
-	results, err := conn.PgConn().Exec(ctx, "SELECT pg_backend_pid()").ReadAll()
-	if err != nil {
+func pid(ctx context.Context, conn *pgx.Conn) (n uint32, err error) {
+	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(&n); err != nil {
 		return 0, fmt.Errorf("look for a pooler: %w", err)
 	}
-	n, err := strconv.ParseUint(string(results[0].Rows[0][0]), 10, 32)
-	return uint32(n), err
+	return n, nil
 }
 
 // ApplicationName fits what the server keeps, 63 bytes, so that it doesn't complain.

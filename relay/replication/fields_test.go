@@ -1,0 +1,36 @@
+package replication
+
+import (
+	"testing"
+
+	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// Whatever a column holds, in whatever encoding, the row is delivered or becomes a dead letter, by the log as by the table.
+func TestNoFieldStopsTheStream(t *testing.T) {
+	t.Parallel()
+	for encoding, bad := range testdb.Encodings {
+		t.Run(encoding, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.New(t).NewEncoded(encoding)
+			db.Install()
+			t.Cleanup(func() { db.DropSlots() })
+			db.RunFields(testdb.FieldsRun{
+				Table: "outbox.messages", Bad: bad,
+				Open: func(name string) relay.Source {
+					s, _ := database{db}.source("d", Config{})
+					return s
+				},
+				Settled: func() {
+					for db.Value("SELECT count(position) FROM outbox.slots") == "0" {
+						if t.Context().Err() != nil {
+							t.Fatal("the log is not read")
+						}
+					}
+				},
+				Dead: "SELECT message_id::text, reason, error FROM outbox.dead_letters",
+			})
+		})
+	}
+}
