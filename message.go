@@ -35,8 +35,9 @@ type Message struct {
 	Payload     []byte
 	ContentType string
 
-	// Headers travel beside the payload. Names are unique, matched exactly and must not be empty; names
-	// and values must not contain CR, LF or NUL. "traceparent" and "tracestate" are filled from the
+	// Headers travel beside the payload. Names are unique and matched exactly; they have ASCII letters, digits and
+	// !#$%&'*+-.^_`|~, which is what every protocol can carry, and don't begin with ReservedPrefix. Values must not contain CR,
+	// LF or NUL. "traceparent" and "tracestate" are filled from the
 	// caller's trace context by a Writer that has a Trace function.
 	Headers []Header
 
@@ -51,6 +52,9 @@ type Message struct {
 	// it says nothing. Zero before delivery.
 	Position int64
 }
+
+// ReservedPrefix begins the names of headers that relays write beside those of a message, in any case of letters.
+const ReservedPrefix = "outbox-"
 
 // Header is one name with its value.
 type Header struct {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 	"unicode"
 )
@@ -153,6 +154,10 @@ func (f *faults) headers(i int, headers []Header) {
 			f.add(ValidationError{Index: i, Field: "Headers[" + strconv.Itoa(n) + "]", Reason: "has an empty name"})
 		case reason != "":
 			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a name that " + reason})
+		case ours(h.Name):
+			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a name that begins with " + ReservedPrefix + ", as only headers of the relay do; rename it"})
+		case !token(h.Name):
+			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a name that no protocol can carry: it has letters of ASCII, digits and " + tokenMarks})
 		case named(headers[:n], h.Name):
 			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "is there twice"})
 		}
@@ -168,6 +173,23 @@ func (f *faults) headers(i int, headers []Header) {
 	} else if size > MaxHeaderBytes {
 		f.tooLarge(i, "Headers", size, MaxHeaderBytes, "bytes")
 	}
+}
+
+// tokenMarks are the characters that names of headers may have beside letters and digits (RFC 9110, token).
+const tokenMarks = "!#$%&'*+-.^_`|~"
+
+func token(name string) bool {
+	for _, c := range []byte(name) {
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (c < '0' || c > '9') && strings.IndexByte(tokenMarks, c) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func ours(name string) bool {
+	return len(name) >= len(ReservedPrefix) && strings.EqualFold(name[:len(ReservedPrefix)], ReservedPrefix)
 }
 
 func headerField(name string) string {

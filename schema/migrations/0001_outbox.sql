@@ -214,6 +214,15 @@ BEGIN
                 RAISE EXCEPTION 'outbox.publish: header "%" has an empty name, or CR or LF in it', name
                     USING ERRCODE = 'invalid_parameter_value';
             END IF;
+            IF starts_with(lower(name COLLATE "C"), 'outbox-') THEN
+                RAISE EXCEPTION 'outbox.publish: header "%" has a name that begins with outbox-, as only headers of the relay do', name
+                    USING ERRCODE = 'invalid_parameter_value', HINT = 'Rename it.';
+            END IF;
+            -- Written out, because what a range of letters means depends on the database's locale.
+            IF translate(name, '0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ!#$%&''*+-.^_`|~', '') <> '' THEN
+                RAISE EXCEPTION 'outbox.publish: header "%" has a name that no protocol can carry: it has letters of ASCII, digits and %',
+                    name, '!#$%&''*+-.^_`|~' USING ERRCODE = 'invalid_parameter_value';
+            END IF;
             total := total + octet_length(name) + octet_length(value #>> '{}');
             pairs := pairs + 1;
         END LOOP;
