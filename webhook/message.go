@@ -92,14 +92,18 @@ func (w *headerWriter) time(name string, t time.Time) {
 	}
 }
 
-// own writes the message's own headers, and the list of their names. The message's content type, if it
-// is set, wins over a header of that name.
+// percentMark stands in the list of names behind that of a header whose value is percent-encoded. No name has it.
+const percentMark = ";percent"
+
+// own writes the message's own headers, and the list of their names. A value that every server passes on goes as it is,
+// with its percent signs, which baggage has a meaning for; any other is percent-encoded. The message's content type, if
+// it is set, wins over a header of that name.
 func (w *headerWriter) own(own []outbox.Header, typed bool) error {
 	var sent []string // names
 	for i := range own {
 		w.text.WriteString(own[i].Name)
 		name := w.cut()
-		if err := CheckHeader(name, own[i].Value); err != nil {
+		if err := CheckHeader(name, ""); err != nil {
 			return outbox.Permanent(fmt.Errorf("webhook: %w", err))
 		}
 		canonical := http.CanonicalHeaderKey(name)
@@ -109,8 +113,16 @@ func (w *headerWriter) own(own []outbox.Header, typed bool) error {
 		if _, twice := w.h[canonical]; twice {
 			return outbox.Permanent(fmt.Errorf("webhook: there are two headers %q, which HTTP doesn't tell apart; rename one", canonical))
 		}
-		w.text.WriteString(own[i].Value)
+		encoded := !plain(own[i].Value)
+		if encoded {
+			escape(&w.text, own[i].Value, true)
+		} else {
+			w.text.WriteString(own[i].Value)
+		}
 		w.end(canonical)
+		if encoded {
+			name += percentMark
+		}
 		sent = append(sent, name)
 	}
 	for i, name := range sent {
@@ -185,11 +197,15 @@ func ReadMessage(h http.Header, body []byte) (*outbox.Message, error) {
 	}
 	if names := h.Get("Outbox-Headers"); names != "" {
 		for name := range strings.SplitSeq(names, ",") {
-			name = strings.TrimSpace(name)
+			name, encoded := strings.CutSuffix(strings.TrimSpace(name), percentMark)
+			value := h.Get(name)
+			if encoded {
+				value = r.text(name)
+			}
 			if strings.EqualFold(name, "Content-Type") {
 				m.ContentType = "" // it was a header, and is read as one
 			}
-			m.Headers = append(m.Headers, outbox.Header{Name: name, Value: h.Get(name)})
+			m.Headers = append(m.Headers, outbox.Header{Name: name, Value: value})
 		}
 	}
 	return m, r.err
@@ -262,6 +278,16 @@ func escape(b *strings.Builder, s string, all bool) {
 		}
 	}
 	b.WriteString(s[plain:])
+}
+
+// plain reports whether a header can have the value s as it is: printable ASCII, without spaces at the ends.
+func plain(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] > 0x7e || mustEscape(s, i, false) {
+			return false
+		}
+	}
+	return true
 }
 
 func mustEscape(s string, i int, all bool) bool {

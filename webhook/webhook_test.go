@@ -179,6 +179,27 @@ func TestAMessageIsReadBackFromItsHeadersAndFromABatch(t *testing.T) {
 	}
 }
 
+func TestAHeaderOfAnyTextArrivesThroughAnyServer(t *testing.T) {
+	t.Parallel()
+	for value, wire := range map[string]string{
+		"acme": "acme", "a%20b=c": "a%20b=c", "": "", // as they are: baggage has its own escapes
+		"grüße €": "gr%C3%BC%C3%9Fe %E2%82%AC", "ü 50%": "%C3%BC 50%25", " x ": "%20x%20", "a\r\nb\x00\t": "a%0D%0Ab%00%09",
+	} {
+		h := http.Header{}
+		m := &outbox.Message{Topic: "t", Headers: []outbox.Header{{Name: "a", Value: "b"}, {Name: "note", Value: value}}}
+		if err := webhook.SetHeaders(h, m); err != nil {
+			t.Fatal(err)
+		}
+		if h.Get("Note") != wire {
+			t.Errorf("%q goes as %q, want %q", value, h.Get("Note"), wire)
+		}
+		got, err := webhook.ReadMessage(h, nil)
+		if err != nil || !reflect.DeepEqual(got.Headers, m.Headers) {
+			t.Errorf("read %q (%v), want %q", got.Headers, err, m.Headers)
+		}
+	}
+}
+
 func TestAnIDOfAnotherProductBecomesAUUIDThatRepeatsHave(t *testing.T) {
 	t.Parallel()
 	read := func(id string) outbox.ID {
@@ -330,7 +351,7 @@ func TestAHandlerNeedsKeysAndAFunction(t *testing.T) {
 func FuzzRequestsAreReadOrRefused(f *testing.F) {
 	f.Add("a b", "%zz", "12", []byte(`{"id":"0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f","topic":"t","payload":"AA=="}`))
 	f.Fuzz(func(t *testing.T, topic, created, position string, body []byte) {
-		h := http.Header{"Outbox-Topic": {topic}, "Outbox-Created-At": {created}, "Outbox-Position": {position}, "Outbox-Headers": {topic}}
+		h := http.Header{"Outbox-Topic": {topic}, "Outbox-Created-At": {created}, "Outbox-Position": {position}, "Outbox-Headers": {topic, created + ";percent"}}
 		if m, err := webhook.ReadMessage(h, body); err == nil && m == nil {
 			t.Error("neither a message nor an error")
 		}
