@@ -4,8 +4,8 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
-
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -36,7 +36,7 @@ type Message struct {
 	ContentType string
 
 	// Headers travel beside the payload. Names are unique and matched exactly; they have ASCII letters, digits and
-	// !#$%&'*+-.^_`|~, which is what every protocol can carry, and don't begin with ReservedPrefix. Values must not contain CR,
+	// !#$%&'*+-.^_`|~, which is what every protocol can carry, and are no ReservedHeader. Values must not contain CR,
 	// LF or NUL. "traceparent" and "tracestate" are filled from the
 	// caller's trace context by a Writer that has a Trace function.
 	Headers []Header
@@ -53,8 +53,12 @@ type Message struct {
 	Position int64
 }
 
-// ReservedPrefix begins the names of headers that relays write beside those of a message, in any case of letters.
-const ReservedPrefix = "outbox-"
+// ReservedHeader reports whether a header's name begins with "outbox-", in any case of letters, as those do that relays
+// write beside a message's own.
+func ReservedHeader(name string) bool {
+	const prefix = "outbox-"
+	return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix)
+}
 
 // Header is one name with its value.
 type Header struct {

@@ -173,7 +173,7 @@ func everyKindOfMessage() []outbox.Message {
 		{
 			ID: outbox.ID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, Topic: "full-ü漢", Key: "key" + awkward,
 			AggregateType: "type" + awkward, AggregateID: "id" + awkward, EventType: "event" + awkward, ContentType: "content" + awkward,
-			Payload: []byte(`{"a":1}`), Headers: []outbox.Header{{Name: "a" + awkward, Value: awkward}, {Name: "b", Value: ""}, {Name: "c", Value: "</&>"}},
+			Payload: []byte(`{"a":1}`), Headers: []outbox.Header{{Name: "a!#$%&'*+-.^_`|~Z0", Value: awkward}, {Name: "b", Value: ""}, {Name: "c", Value: "</&>"}},
 			DeliverAt: time.Date(2031, 2, 3, 4, 5, 6, 789012000, time.UTC),
 		},
 		{Topic: "early", DeliverAt: time.Date(1970, 1, 1, 0, 0, 0, 1000, time.UTC)},

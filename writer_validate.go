@@ -154,8 +154,8 @@ func (f *faults) headers(i int, headers []Header) {
 			f.add(ValidationError{Index: i, Field: "Headers[" + strconv.Itoa(n) + "]", Reason: "has an empty name"})
 		case reason != "":
 			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a name that " + reason})
-		case ours(h.Name):
-			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a name that begins with " + ReservedPrefix + ", as only headers of the relay do; rename it"})
+		case ReservedHeader(h.Name):
+			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a name that begins with outbox-, as only headers of the relay do; rename it"})
 		case !token(h.Name):
 			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a name that no protocol can carry: it has letters of ASCII, digits and " + tokenMarks})
 		case named(headers[:n], h.Name):
@@ -186,10 +186,6 @@ func token(name string) bool {
 		}
 	}
 	return true
-}
-
-func ours(name string) bool {
-	return len(name) >= len(ReservedPrefix) && strings.EqualFold(name[:len(ReservedPrefix)], ReservedPrefix)
 }
 
 func headerField(name string) string {

@@ -193,7 +193,10 @@ func (c *call) unfit(i int32) error {
 		}
 		return topicError(name, kerr.UnknownTopicOrPartition) // it went away while we looked
 	}
-	if t.compacted && m.OrderingKey() == "" {
+	if name := reserved(m); name != "" && !hasFormat {
+		return outbox.Permanent(fmt.Errorf("kafka: header %.100q can't be sent: names with the prefix outbox- are reserved; rename it", name))
+	}
+	if t.compacted && !c.keyed(i) {
 		return outbox.Permanent(fmt.Errorf("kafka: topic %q is compacted, and takes no message without a key; set the message's key, or the topic's cleanup.policy to delete", t.name))
 	}
 	if !hasFormat && atMost(m) <= t.limit {
@@ -209,6 +212,24 @@ func (c *call) unfit(i int32) error {
 		return outbox.Permanent(fmt.Errorf("kafka: the record has %d bytes and topic %q takes %d at most; raise the topic's max.message.bytes, or send less", bytes, t.name, t.limit))
 	}
 	return nil
+}
+
+// reserved returns the name of a header that would stand beside ours, if there is one.
+func reserved(m *outbox.Message) string {
+	for i := range m.Headers {
+		if outbox.ReservedHeader(m.Headers[i].Name) {
+			return m.Headers[i].Name
+		}
+	}
+	return ""
+}
+
+// keyed reports whether the record of message i has a key; one of a format may be empty.
+func (c *call) keyed(i int32) bool {
+	if len(c.formatted.records) > 0 {
+		return c.formatted.records[i].Key != nil
+	}
+	return c.batch[i].OrderingKey() != ""
 }
 
 // size returns what the server would compare with the limit. Two bytes are for libraryMargin.

@@ -135,6 +135,19 @@ func TestACompactedTopicTakesNoMessageWithoutAKey(t *testing.T) {
 	contains(t, errs[4], topic, "compacted", "key")
 }
 
+func TestAHeaderThatWouldStandBesideOursIsRefused(t *testing.T) {
+	t.Parallel()
+	c := realCluster(t)
+	topic := c.topic(1)
+	batch := numbered(topic, 2, 2)
+	batch[0].Headers = []outbox.Header{{Name: "Outbox-Id", Value: "x"}}
+	errs := c.broker(kafka.Config{}).Publish(patient(t), batch)
+	if len(errs) != 2 || !outbox.IsPermanent(errs[0]) || errs[1] != nil {
+		t.Fatalf("outcomes %v", errs)
+	}
+	contains(t, errs[0], "Outbox-Id", "reserved")
+}
+
 func TestTopicsAreCreatedWhenAskedFor(t *testing.T) {
 	t.Parallel()
 	c := realCluster(t)

@@ -219,7 +219,7 @@ func checkHeader[T string | []byte](name string, value T) error {
 	if !isHeaderName(name) {
 		return outbox.Permanent(fmt.Errorf("nats: header name %q can't be sent: NATS takes letters, digits and !#$%%&'*+-.^_`|~", shorten(name)))
 	}
-	if hasPrefixFold(name, "Nats-") || hasPrefixFold(name, "Outbox-") {
+	if hasPrefixFold(name, "Nats-") || outbox.ReservedHeader(name) {
 		return outbox.Permanent(fmt.Errorf("nats: header %q can't be sent: names with the prefixes Nats- and Outbox- are reserved; rename it", name))
 	}
 	for i := range len(value) {

@@ -166,8 +166,7 @@ func checkAttributes(attributes map[string]string) error {
 }
 
 func reserved(name string) bool {
-	lower := strings.ToLower(name)
-	return strings.HasPrefix(lower, "outbox-") || strings.HasPrefix(lower, "goog")
+	return outbox.ReservedHeader(name) || strings.HasPrefix(strings.ToLower(name), "goog")
 }
 
 func shorten(s string) string {

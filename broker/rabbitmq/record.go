@@ -154,7 +154,7 @@ func checkHeader(name string) error {
 		return refuse("the header name %q is %d bytes long, and AMQP takes 1 to %d", shorten(name), len(name), shortString)
 	case name == "CC" || name == "BCC":
 		return refuse("header %q can't be sent: RabbitMQ takes it for a command to route the message elsewhere as well; rename it", name)
-	case len(name) >= 7 && strings.EqualFold(name[:7], "outbox-"):
+	case outbox.ReservedHeader(name):
 		return refuse("header %q can't be sent: names with the prefix outbox- are reserved; rename it", name)
 	}
 	return nil

@@ -56,7 +56,6 @@ func (p Payload) Check() (Payload, error) {
 
 // The attributes that are ours; see the packages' documentation of the wire format.
 const (
-	attributePrefix  = "outbox-"
 	attributePayload = "outbox-payload"
 	attributeHeaders = "outbox-headers"
 	contentType      = "content-type"
@@ -92,7 +91,7 @@ func (p Payload) plain(e *Entry, m *outbox.Message, t *Target) error {
 	}
 	e.Body = body
 	for i := range m.Headers {
-		if name := m.Headers[i].Name; isOurs(name) {
+		if name := m.Headers[i].Name; outbox.ReservedHeader(name) {
 			return reserved(name)
 		}
 	}
@@ -135,18 +134,13 @@ func (p Payload) plain(e *Entry, m *outbox.Message, t *Target) error {
 	return nil
 }
 
-// isOurs reports whether a header's name is of those that only we use.
-func isOurs(name string) bool {
-	return len(name) >= len(attributePrefix) && strings.EqualFold(name[:len(attributePrefix)], attributePrefix)
-}
-
 // isTrace reports whether a header's name is one of those by which the context of a trace travels.
 func isTrace(name string) bool {
 	return strings.EqualFold(name, "traceparent") || strings.EqualFold(name, "tracestate") || strings.EqualFold(name, "baggage")
 }
 
 func reserved(name string) error {
-	return outbox.Permanent(fmt.Errorf("header %q can't be sent: names with the prefix %s are reserved; rename it", shorten(name), attributePrefix))
+	return outbox.Permanent(fmt.Errorf("header %q can't be sent: names with the prefix outbox- are reserved; rename it", shorten(name)))
 }
 
 // body returns the body of a payload, and what the consumer must know about it.

@@ -29,7 +29,7 @@ func (p Payload) formatted(e *Entry, m *outbox.Message, records format.Encoder) 
 	add(attributePayload, form)
 	add(contentType, record.ContentType)
 	for _, h := range record.Headers {
-		if isOurs(h.Name) {
+		if outbox.ReservedHeader(h.Name) {
 			return reserved(h.Name)
 		}
 		if err := checkAttribute(h.Name, string(h.Value)); err != nil {
