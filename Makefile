@@ -51,6 +51,11 @@ test: lint servers ## Everything: lint, then all tests on real servers with the 
 test-short: ## Seconds, with Go alone: no servers
 	$(GO) test -short ./... ./broker/... ./cmd/...
 
+.PHONY: test-debezium
+test-debezium: servers ## Run Debezium Server (fetched, 820 MB) and the relay on the same rows, and compare what they send
+	$(GO) run ./cmd/internal/fetch debezium
+	OUTBOX_REQUIRE_SERVERS=1 $(GO) test ./cmd/outbox -run TestTheRelaySendsWhatDebeziumServerSends -debezium . -count 1 -timeout 30m -v
+
 .PHONY: simulate
 simulate: ## Drive the engine through SEEDS schedules of faults
 	GOGC=800 $(GO) test ./relay -run TestEveryScheduleKeepsThePromises -sim.seeds=$(SEEDS) -timeout 2h -v

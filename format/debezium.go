@@ -9,7 +9,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/route"
 )
 
 // Debezium makes the records that Debezium's outbox event router makes of a row of its documented table
@@ -41,6 +40,11 @@ type Debezium struct {
 	// Schema is the name of the connector's value schema, "<topic.prefix>.<schema>.<table>.Value". It
 	// shows in envelopes with ConnectJSONSchema alone. Default "outbox.public.outboxevent.Value".
 	Schema string
+
+	// Compact is message.format=compact of Debezium Server's sink for Redis, its default: an entry has one field, which
+	// is called as the key and has the value; a null of either is the text "default". There are no headers, so consumers
+	// don't learn the message's id. Elsewhere it has no effect.
+	Compact bool
 }
 
 // DebeziumTopic is the event router's default topic as a template: route.topic.replacement
@@ -70,10 +74,15 @@ const (
 	PayloadBytes PayloadType = "bytea" // base64 with a JSON converter, the bytes themselves with ConnectString
 )
 
-// Placement puts a field of the message beside the payload.
+// Placement puts a field of the message beside the payload. A header that is placed isn't sent under its own name
+// besides.
 type Placement struct {
 	// Field is one of event_type, aggregate_type, aggregate_id, topic, key, content_type and header.NAME.
 	Field string
+	// Type is the type that the column has in PostgreSQL: smallint, integer, bigint, real, double precision,
+	// boolean, numeric(p,s), timestamptz, timestamp, date, uuid, jsonb or text. The field holds the column's text, and
+	// is sent as Debezium sends a value of that type: a number as a number, a time in its form. Default text.
+	Type string
 	// Envelope puts it into the value, else it is a header.
 	Envelope bool
 	// Alias is its name there. Default: Debezium's name of the column (type, aggregatetype, aggregateid),
@@ -131,6 +140,13 @@ func (d Debezium) Bind(b Binding) (Encoder, error) {
 	if e.payload == PayloadBytes && d.Expand {
 		fault("expand: a payload of %s is not expanded", PayloadBytes)
 	}
+	switch e.compact = d.Compact && b == Redis; b {
+	case Redis:
+		e.name = strings.ToUpper
+	case HTTP:
+		e.name = func(name string) string { return "X-DEBEZIUM-" + strings.ToUpper(name) }
+		e.base64, e.contentType = true, "application/json"
+	}
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
@@ -139,37 +155,91 @@ func (d Debezium) Bind(b Binding) (Encoder, error) {
 
 // column is a placed field.
 type column struct {
-	alias    string
-	optional bool // the column may be null
-	value    route.Template
+	field, alias string
+	header       string // that it is made of, if it is made of one
+	kind         columnType
+	schema       string // as JsonConverter writes it, without the closing brace
+	value        func(*outbox.Message) (text string, there bool)
+}
+
+// Name is Alias or, without one, its default.
+func (p Placement) Name() string {
+	switch {
+	case p.Alias != "":
+		return p.Alias
+	case p.Field == "event_type":
+		return "type"
+	case p.Field == "aggregate_type":
+		return "aggregatetype"
+	case p.Field == "aggregate_id":
+		return "aggregateid"
+	}
+	return strings.TrimPrefix(p.Field, "header.")
 }
 
 func place(p Placement) (column, error) {
-	c := column{alias: p.Alias}
-	value, err := route.ParseTemplate("{" + p.Field + "}")
-	if err != nil {
-		return c, fmt.Errorf("debezium place: %q is not a field of a message such as event_type, aggregate_id or header.NAME", p.Field)
+	c := column{field: p.Field, alias: p.Name()}
+	optional := false
+	always := func(value func(*outbox.Message) string) {
+		c.value = func(m *outbox.Message) (string, bool) { return value(m), true }
 	}
-	c.value = value
-	var name string
+	unlessEmpty := func(value func(*outbox.Message) string) {
+		optional = true
+		c.value = func(m *outbox.Message) (string, bool) { text := value(m); return text, text != "" }
+	}
 	switch p.Field {
 	case "event_type":
-		name = "type"
+		always(func(m *outbox.Message) string { return m.EventType })
 	case "aggregate_type":
-		name = "aggregatetype"
+		always(func(m *outbox.Message) string { return m.AggregateType })
 	case "aggregate_id":
-		name = "aggregateid"
+		always(func(m *outbox.Message) string { return m.AggregateID })
+	case "topic":
+		unlessEmpty(func(m *outbox.Message) string { return m.Topic })
+	case "key":
+		unlessEmpty((*outbox.Message).OrderingKey)
+	case "content_type":
+		unlessEmpty(func(m *outbox.Message) string { return m.ContentType })
 	default:
-		c.optional = true
-		name = strings.TrimPrefix(p.Field, "header.")
-	}
-	if c.alias == "" {
-		c.alias = name
+		name, found := strings.CutPrefix(p.Field, "header.")
+		if !found || name == "" {
+			return c, fmt.Errorf("debezium place: %q is not a field of a message such as event_type, aggregate_id or header.NAME", p.Field)
+		}
+		optional, c.header = true, name
+		c.value = func(m *outbox.Message) (string, bool) { return m.Header(c.header) }
 	}
 	if c.alias == "id" && !p.Envelope || c.alias == "payload" && p.Envelope {
 		return c, fmt.Errorf("debezium place: %q needs another alias, %q is taken", p.Field, c.alias)
 	}
+	if p.Type == "" {
+		p.Type = "text"
+	}
+	var err error
+	if c.kind, err = typeNamed(p.Type); err != nil {
+		return c, fmt.Errorf("debezium place: %q: type %w", p.Field, err)
+	}
+	c.schema = fmt.Sprintf(`{"type":"%s","optional":%t%s`, c.kind.base, optional, c.kind.named)
 	return c, nil
+}
+
+// append appends the value of the column; json says whether as JSON, which has a null. ok is false if it isn't one of
+// the column's type.
+func (c *column) append(b []byte, m *outbox.Message, json bool) (to []byte, ok bool) {
+	text, there := c.value(m)
+	switch {
+	case !there && json:
+		return append(b, "null"...), true
+	case !there:
+		return b, true
+	case c.kind.write == nil && json:
+		return appendString(b, text), true
+	case c.kind.write == nil:
+		return append(b, text...), true
+	case c.kind.quote && json:
+		b, ok = c.kind.write(append(b, '"'), text, json)
+		return append(b, '"'), ok
+	}
+	return c.kind.write(b, text, json)
 }
 
 type debezium struct {
@@ -178,6 +248,10 @@ type debezium struct {
 	tombstone, expand     bool
 	schema                string
 	placed, envelope      []column
+	name                  func(string) string // of a header, as the protocol's sink has it
+	base64                bool                // so are values of headers
+	contentType           string
+	compact               bool
 }
 
 // Schemas as JsonConverter writes them, without the closing brace. Members come in the order type, fields
@@ -192,26 +266,49 @@ const (
 
 // Encode implements Encoder.
 func (e *debezium) Encode(r *Record, m *outbox.Message) error {
+	if err := e.encode(r, m); err != nil || !e.compact {
+		return err
+	}
+	key, value := r.Key, r.Value
+	for _, part := range [...]*[]byte{&key, &value} {
+		if *part == nil {
+			*part = r.copy("default")
+		}
+	}
 	r.begin()
-	if key := m.OrderingKey(); key != "" {
+	r.header(string(key), value)
+	return nil
+}
+
+func (e *debezium) encode(r *Record, m *outbox.Message) error {
+	r.begin()
+	r.ContentType = e.contentType
+	// A row of Debezium's table has an aggregate, whose id may be the empty text: a key too.
+	if key := m.OrderingKey(); key != "" || m.AggregateType != "" {
 		r.Key = e.text(r, e.keys, schemaTextThere, key)
 	}
 	id, _ := m.ID.AppendText(r.scratch[:0]) // it has no error
 	r.scratch = id
-	r.header("id", e.text(r, e.headers, schemaUUID, string(id)))
+	e.header(r, "id", e.text(r, e.headers, schemaUUID, string(id)))
 	for i := range e.placed {
 		c := &e.placed[i]
-		r.scratch = c.value.Append(r.scratch[:0], m)
-		if value := e.column(r, e.headers, c); value != nil {
-			r.header(c.alias, value)
+		if _, there := c.value(m); there || e.headers.json() { // no other converter has bytes for null
+			value, err := e.column(r, c, m)
+			if err != nil {
+				return err
+			}
+			e.header(r, c.alias, value)
 		}
 	}
 	for i := range m.Headers {
 		h := &m.Headers[i]
-		if e.taken(h.Name) {
+		switch placed, taken := e.placement(h.Name); {
+		case placed:
+		case taken:
 			return refuse("header %q is written by the Debezium layout; rename or drop it by a header rule of the destination", h.Name)
+		default:
+			e.header(r, h.Name, e.text(r, e.headers, schemaTextThere, h.Value))
 		}
-		r.header(h.Name, e.text(r, e.headers, schemaTextThere, h.Value))
 	}
 	if e.tombstone && len(bytes.TrimFunc(m.Payload, javaSpace)) == 0 {
 		return nil
@@ -222,16 +319,32 @@ func (e *debezium) Encode(r *Record, m *outbox.Message) error {
 // javaSpace is what String.trim takes away.
 func javaSpace(c rune) bool { return c <= ' ' }
 
-func (e *debezium) taken(name string) bool {
-	if name == "id" {
-		return true
-	}
-	for i := range e.placed {
-		if e.placed[i].alias == name {
-			return true
+// placement says whether a header of the message was placed, and else whether its name is that of one that the layout
+// writes.
+func (e *debezium) placement(name string) (placed, taken bool) {
+	taken = name == "id"
+	for _, columns := range [...][]column{e.placed, e.envelope} {
+		for i := range columns {
+			placed = placed || columns[i].header == name
 		}
 	}
-	return false
+	for i := range e.placed {
+		taken = taken || e.placed[i].alias == name
+	}
+	return placed, taken
+}
+
+// header writes a header as the protocol's sink of Debezium Server does.
+func (e *debezium) header(r *Record, name string, value []byte) {
+	if e.name != nil {
+		name = e.name(name)
+	}
+	if e.base64 {
+		at := len(r.text)
+		r.text = base64.StdEncoding.AppendEncode(r.text, value)
+		value = r.from(at)
+	}
+	r.header(name, value)
 }
 
 // text writes a text by a converter, with the schema that it would have.
@@ -252,23 +365,24 @@ func (e *debezium) text(r *Record, c Converter, schema, text string) []byte {
 	return r.from(at)
 }
 
-// column writes a placed column, whose text is in r.scratch. An empty one is null, which no converter but
-// the JSON ones has bytes for.
-func (e *debezium) column(r *Record, c Converter, col *column) []byte {
-	schema := schemaTextThere
-	if col.optional {
-		schema = schemaText
+// column writes a placed column as a header.
+func (e *debezium) column(r *Record, c *column, m *outbox.Message) ([]byte, error) {
+	at := len(r.text)
+	if e.headers == ConnectJSONSchema {
+		r.text = append(append(append(r.text, `{"schema":`...), c.schema...), `},"payload":`...)
 	}
-	if len(r.scratch) > 0 {
-		return e.text(r, c, schema, string(r.scratch))
+	var ok bool
+	if r.text, ok = c.append(r.text, m, e.headers.json()); !ok {
+		return nil, c.refuse()
 	}
-	switch c {
-	case ConnectJSON:
-		return r.copy("null")
-	case ConnectJSONSchema:
-		return r.copy(`{"schema":` + schema + `},"payload":null}`)
+	if e.headers == ConnectJSONSchema {
+		r.text = append(r.text, '}')
 	}
-	return nil
+	return r.from(at), nil
+}
+
+func (c *column) refuse() error {
+	return refuse("%s doesn't hold a value of the type that its placement in the Debezium layout has; correct the type", c.field)
 }
 
 // value writes the value of the record.
@@ -300,10 +414,9 @@ func (e *debezium) value(r *Record, m *outbox.Message) error {
 			r.text = append(r.text, ',')
 			r.text = appendString(r.text, c.alias)
 			r.text = append(r.text, ':')
-			if r.scratch = c.value.Append(r.scratch[:0], m); len(r.scratch) > 0 {
-				r.text = appendString(r.text, r.scratch)
-			} else {
-				r.text = append(r.text, "null"...)
+			var ok bool
+			if r.text, ok = c.append(r.text, m, true); !ok {
+				return c.refuse()
 			}
 		}
 		r.text = append(r.text, '}')
@@ -355,11 +468,7 @@ func (e *debezium) valueSchema(r *Record, m *outbox.Message, expanded *node) {
 	for i := range e.envelope {
 		c := &e.envelope[i]
 		r.text = append(r.text, ',')
-		if c.optional {
-			r.text = append(r.text, schemaText...)
-		} else {
-			r.text = append(r.text, schemaTextThere...)
-		}
+		r.text = append(r.text, c.schema...)
 		r.text = append(r.text, `,"field":`...)
 		r.text = appendString(r.text, c.alias)
 		r.text = append(r.text, '}')

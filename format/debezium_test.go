@@ -2,6 +2,7 @@ package format_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -163,6 +164,87 @@ func TestHeadersOfTheMessageFollowThoseOfTheLayout(t *testing.T) {
 	}
 }
 
+func TestAPlacedHeaderIsNotSentUnderItsOwnNameBesides(t *testing.T) {
+	t.Parallel()
+	m := row()
+	m.Headers = []outbox.Header{{Name: "version", Value: "3"}, {Name: "tenant", Value: "acme"}, {Name: "price", Value: "19.90"}}
+	d := format.Debezium{Value: format.ConnectJSON, Header: format.ConnectJSON, Payload: format.PayloadText, Place: []format.Placement{
+		{Field: "header.version", Type: "integer"}, {Field: "header.price", Type: "numeric(10,2)", Alias: "cost"}, {Field: "header.tenant", Envelope: true}}}
+	m.Payload = []byte("x")
+	r := encode(t, d, format.Kafka, m)
+	var got []string
+	for _, h := range r.Headers[1:] {
+		got = append(got, h.Name, string(h.Value))
+	}
+	if want := []string{"version", "3", "cost", `"B8Y="`}; !slices.Equal(got, want) || string(r.Value) != `{"payload":"x","tenant":"acme"}` {
+		t.Errorf("headers %q, want %q; value %s", got, want, r.Value)
+	}
+	m.Headers = append(m.Headers, outbox.Header{Name: "cost", Value: "x"})
+	if err := bind(t, d, format.Kafka).Encode(new(format.Record), m); !outbox.IsPermanent(err) {
+		t.Errorf("a header stands beside a placed one of its name: %v", err)
+	}
+}
+
+func TestAColumnOfATypeIsWrittenAsDebeziumWritesIt(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ as, text, json, plain string }{ // json "": refused
+		{"smallint", "32768", "", ""},
+		{"integer", "-1", "-1", "-1"},
+		{"integer", "1.5", "", ""},
+		{"bigint", "9223372036854775807", "9223372036854775807", "9223372036854775807"},
+		{"boolean", "true", "true", "true"},
+		{"boolean", "yes", "", ""},
+		{"real", "1e20", "1.0E20", "1.0E20"},
+		{"double precision", "NaN", `"NaN"`, "NaN"},
+		{"double precision", "-Infinity", `"-Infinity"`, "-Infinity"},
+		{"numeric(10,2)", "-1.28", `"gA=="`, "-1.28"},
+		{"numeric(10,2)", "1.28", `"AIA="`, "1.28"},
+		{"numeric(5)", "0", `"AA=="`, "0"},
+		{"numeric(10,2)", "1.5", "", ""},
+		{"numeric(10,2)", "NaN", "", ""},
+		{"timestamptz", "2026-01-02 03:04:05+05:30", `"2026-01-01T21:34:05.000000Z"`, "2026-01-01T21:34:05.000000Z"},
+		{"timestamptz", "infinity", "", ""},
+		{"timestamp", "2026-01-02 03:04:05.5", "1767323045500000", "1767323045500000"},
+		{"date", "1969-12-30", "-2", "-2"},
+		{"date", "0044-03-15 BC", "", ""},
+		{"jsonb", `{"a": "b"}`, `"{\"a\": \"b\"}"`, `{"a": "b"}`},
+		{"text", "", `""`, ""},
+	} {
+		for _, c := range []struct {
+			converter format.Converter
+			want      string
+		}{{format.ConnectJSON, test.json}, {format.ConnectString, test.plain}} {
+			m := row()
+			m.Headers = []outbox.Header{{Name: "c", Value: test.text}}
+			var r format.Record
+			err := bind(t, format.Debezium{Header: c.converter, Place: []format.Placement{{Field: "header.c", Type: test.as}}}, format.Kafka).Encode(&r, m)
+			switch {
+			case test.json == "":
+				if !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "header.c") {
+					t.Errorf("%s %q: %v", test.as, test.text, err)
+				}
+			case err != nil || string(r.Headers[1].Value) != c.want:
+				t.Errorf("%s %q by %s is %q, want %q (%v)", test.as, test.text, c.converter, r.Headers[1:], c.want, err)
+			}
+		}
+	}
+}
+
+func TestAnAggregateWithoutAnIDHasAnEmptyKey(t *testing.T) {
+	t.Parallel()
+	m := row()
+	m.AggregateID = ""
+	for converter, want := range map[format.Converter]string{format.ConnectString: "", format.ConnectJSON: `""`} {
+		if r := encode(t, format.Debezium{Key: converter}, format.Kafka, m); r.Key == nil || string(r.Key) != want {
+			t.Errorf("%s: the key is %#v, want %q", converter, r.Key, want)
+		}
+	}
+	m.AggregateType = ""
+	if r := encode(t, format.Debezium{}, format.Kafka, m); r.Key != nil {
+		t.Errorf("without an aggregate the key is %q", r.Key)
+	}
+}
+
 func TestBytesThatAreNoTextNeedTheirColumn(t *testing.T) {
 	t.Parallel()
 	m := row()
@@ -179,11 +261,11 @@ func TestBytesThatAreNoTextNeedTheirColumn(t *testing.T) {
 func TestFaultsOfTheDebeziumLayoutAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	_, err := format.Debezium{Key: "x", Value: "string", Payload: "bytea", Expand: true, Place: []format.Placement{
-		{Field: "price"}, {Field: "event_type", Alias: "id"}, {Field: "event_type", Alias: "payload", Envelope: true}, {Field: "topic", Envelope: true}}}.Bind(format.Kafka)
+		{Field: "price"}, {Field: "event_type", Alias: "id"}, {Field: "event_type", Alias: "payload", Envelope: true}, {Field: "topic", Envelope: true}, {Field: "header.a", Type: "money"}}}.Bind(format.Kafka)
 	if err == nil {
 		t.Fatal("nothing is wrong")
 	}
-	for _, part := range []string{`"x"`, "expand: it takes", "bytea is not expanded", `"price"`, `"id" is taken`, `"payload" is taken`, "an envelope takes"} {
+	for _, part := range []string{`"x"`, "expand: it takes", "bytea is not expanded", `"price"`, `"id" is taken`, `"payload" is taken`, "an envelope takes", `"money" is no type`} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("nothing about %s in:\n%v", part, err)
 		}

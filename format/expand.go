@@ -276,7 +276,7 @@ func (n *node) number(text string) bool {
 		return ok
 	case "double":
 		f, _ := strconv.ParseFloat(text, 64) // too large a number is infinite, there and here
-		n.text = appendDouble(nil, f)
+		n.text = appendDouble(nil, f, 64)
 		return true
 	}
 	return false

@@ -70,6 +70,9 @@ func (r *Record) Reset() {
 func (r *Record) begin() {
 	r.Key, r.Value, r.ContentType, r.Headers = nil, nil, "", nil
 	r.first = len(r.pool)
+	if r.text == nil {
+		r.text = []byte{} // an empty key is not nil
+	}
 }
 
 // copy keeps s as bytes.

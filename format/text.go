@@ -93,9 +93,9 @@ func unhex(c byte) byte {
 	return 255
 }
 
-// appendDouble appends f as Java's Double.toString writes it (since JDK 19, the shortest digits that
-// give f back), and what isn't a number as Jackson does: in quotes.
-func appendDouble(b []byte, f float64) []byte {
+// appendDouble appends f, of 64 bits or 32, as Java's Double.toString or Float.toString writes it (since JDK 19, the
+// shortest digits that give f back), and what isn't a number as Jackson does: in quotes.
+func appendDouble(b []byte, f float64, bits int) []byte {
 	switch {
 	case math.IsInf(f, 1):
 		return append(b, `"Infinity"`...)
@@ -106,18 +106,18 @@ func appendDouble(b []byte, f float64) []byte {
 	}
 	if size := math.Abs(f); size == 0 || size >= 1e-3 && size < 1e7 {
 		from := len(b)
-		b = strconv.AppendFloat(b, f, 'f', -1, 64)
+		b = strconv.AppendFloat(b, f, 'f', -1, bits)
 		if !strings.Contains(string(b[from:]), ".") {
 			b = append(b, ".0"...)
 		}
 		return b
 	}
-	text := strconv.FormatFloat(f, 'e', -1, 64) // -d.ddde±xx
+	text := strconv.FormatFloat(f, 'e', -1, bits) // -d.ddde±xx
 	digits, exponent, _ := strings.Cut(text, "e")
 	if !strings.Contains(digits, ".") {
 		// Where one digit is enough Java takes the closest number of two, which is another one among the
 		// very smallest: 4.9E-324.
-		digits, exponent, _ = strings.Cut(strconv.FormatFloat(f, 'e', 1, 64), "e")
+		digits, exponent, _ = strings.Cut(strconv.FormatFloat(f, 'e', 1, bits), "e")
 	}
 	b = append(b, digits...)
 	n, _ := strconv.Atoi(exponent) // FormatFloat wrote it

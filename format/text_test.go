@@ -56,7 +56,7 @@ func FuzzDouble(f *testing.F) {
 	f.Add(1.0)
 	f.Add(math.SmallestNonzeroFloat64)
 	f.Fuzz(func(t *testing.T, x float64) {
-		text := string(appendDouble(nil, x))
+		text := string(appendDouble(nil, x, 64))
 		if math.IsInf(x, 0) || math.IsNaN(x) {
 			if !strings.HasPrefix(text, `"`) {
 				t.Fatalf("%v is %s", x, text)

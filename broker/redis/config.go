@@ -93,7 +93,6 @@ type Config struct {
 	Logger *slog.Logger
 
 	records format.Encoder // of Format, nil without one
-	shout   bool           // names of headers in upper case, as Debezium Server writes them
 }
 
 const (
@@ -121,7 +120,6 @@ func (cfg Config) withDefaults(addresses string) (Config, []string, *template.Te
 		if cfg.records, err = cfg.Format.Bind(format.Redis); err != nil {
 			faults = append(faults, err)
 		}
-		_, cfg.shout = cfg.Format.(format.Debezium)
 	}
 	list, err := parseAddresses(addresses)
 	if err != nil {

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/format"
@@ -35,11 +34,7 @@ func (c *call) format(i int, m *outbox.Message) (int, error) {
 	size := 300 + len(r.Key) + len(r.Value) + len(r.ContentType)
 	for k := range r.Headers {
 		h := &r.Headers[k]
-		if cfg.shout {
-			h.Name = strings.ToUpper(h.Name)
-		}
-		switch h.Name {
-		case keyField, valueField, contentTypeField:
+		if h.Name == keyField && r.Key != nil || h.Name == valueField && r.Value != nil || h.Name == contentTypeField && r.ContentType != "" {
 			return 0, outbox.Permanent(fmt.Errorf("redis: header %q can't be sent: it would be taken for the field of the record; rename it by a header rule of the destination", h.Name))
 		}
 		size += 30 + len(h.Name) + len(h.Value)

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox"
 	records "github.com/pgoutbox/outbox/format"
 	"github.com/pgoutbox/outbox/route"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // What a destination selects, under which topics and headers, and as what its messages are sent.
@@ -82,11 +85,13 @@ type Debezium struct {
 	Tombstone bool        `json:"tombstone" jsonschema:"route.tombstone.on.empty.payload: send empty payloads as null."`
 	Place     []Placement `json:"place" jsonschema:"table.fields.additional.placement."`
 	Schema    string      `json:"schema" jsonschema:"Name of the connector's value schema, for envelopes with json-schema."`
+	Compact   bool        `json:"compact" jsonschema:"To Redis: an entry has one field, the key, with the value, as the sink of Debezium Server has it without message.format=extended."`
 }
 
 // Placement puts a field beside the payload.
 type Placement struct {
-	Field    string `json:"field" jsonschema:"event_type, aggregate_type, aggregate_id, topic, key, content_type or header.NAME."`
+	Field    string `json:"field" jsonschema:"event_type, aggregate_type, aggregate_id, topic, key, content_type or header.NAME. A header that is placed isn't sent under its own name besides."`
+	Type     string `json:"type" jsonschema:"Type of the column: smallint, integer, bigint, real, double precision, boolean, numeric(p,s), timestamptz, timestamp, date, uuid, jsonb or text. Empty: text."`
 	Envelope bool   `json:"envelope" jsonschema:"Put it into the value, and not among the headers."`
 	Alias    string `json:"alias" jsonschema:"Its name there. Empty: Debezium's name of the column."`
 }
@@ -157,7 +162,7 @@ func (f Format) Description() records.Format {
 	case f.Debezium != nil:
 		c := f.Debezium
 		d := records.Debezium{Key: records.Converter(c.Key), Value: records.Converter(c.Value), Header: records.Converter(c.Header),
-			Payload: records.PayloadType(c.Payload), Expand: c.Expand, Tombstone: c.Tombstone, Schema: c.Schema}
+			Payload: records.PayloadType(c.Payload), Expand: c.Expand, Tombstone: c.Tombstone, Schema: c.Schema, Compact: c.Compact}
 		for _, p := range c.Place {
 			d.Place = append(d.Place, records.Placement(p))
 		}
@@ -178,6 +183,10 @@ func (l *loader) routing(d *Destination, path string) {
 		l.each(path+".format", err)
 		l.check(d.Broker.Stdout == nil && d.Broker.File == nil, path+".format", "lines of stdout and file have a format of their own; leave it out")
 	}
+	if f.Debezium != nil {
+		l.check(!f.Debezium.Compact || d.Broker.Redis != nil, path+".format.debezium.compact", "true, but the broker is not Redis; leave it out")
+		l.placements(d, path)
+	}
 	if r := d.SchemaRegistry; r != nil {
 		l.registry(r, path+".schema_registry")
 	}
@@ -186,6 +195,49 @@ func (l *loader) routing(d *Destination, path string) {
 	}
 	l.check(d.Delivery.Outage.Max >= d.Delivery.Outage.Initial, path+".delivery.outage.max",
 		"%s is shorter than outage.initial (%s)", duration(d.Delivery.Outage.Max), duration(d.Delivery.Outage.Initial))
+}
+
+// placements checks, by a message that has every header that can be known here, that a header which the Debezium layout
+// places is there when the header rules have been applied, and that no column becomes one which the layout writes itself.
+func (l *loader) placements(d *Destination, path string) {
+	rules, err := route.Table{Headers: d.Table().Headers}.Parse()
+	if err != nil {
+		return // reported already
+	}
+	var m schema.Mapping
+	if d.Source != nil {
+		_, m = d.Source.Resolve()
+	}
+	probe := outbox.Message{Topic: "t"}
+	add := func(name string) {
+		if _, there := probe.Header(name); !there {
+			probe.Headers = append(probe.Headers, outbox.Header{Name: name, Value: "v"})
+		}
+	}
+	for _, h := range m.HeaderColumns {
+		add(h.Name)
+	}
+	placed, written := map[string]bool{}, map[string]bool{"id": true}
+	for _, p := range d.Format.Debezium.Place {
+		if name, of := strings.CutPrefix(p.Field, "header."); of {
+			placed[name] = true
+			if d.Source == nil || m.Headers != "" {
+				add(name)
+			}
+		}
+		written[records.Placement(p).Name()] = written[records.Placement(p).Name()] || !p.Envelope
+	}
+	_ = rules.Apply(&probe) // a template that gives a topic to none is reported elsewhere
+	at := path + ".format.debezium.place"
+	for i, p := range d.Format.Debezium.Place {
+		name, of := strings.CutPrefix(p.Field, "header.")
+		_, there := probe.Header(name)
+		l.check(!of || there, element(at, i), "no message has a header %q when it is placed: a rule in route.headers takes it away before, or no column becomes it (source.columns.header_columns: [%s=COLUMN])", name, name)
+	}
+	for _, h := range m.HeaderColumns {
+		_, sent := probe.Header(h.Name)
+		l.check(!sent || placed[h.Name] || !written[h.Name], at, "the layout writes a header %q itself, which the column %q becomes too, so every message with a value would be refused: place header.%s, or rename it in route.headers", h.Name, h.Column, h.Name)
+	}
 }
 
 // each reports every error that err joins.

