@@ -11,10 +11,10 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// WriterLock has the writers of a table take turns, for the relay's strategy serial: ids are then drawn in
-// the order in which transactions commit. Call Take in the transaction right before the insert, after
-// everything else that locks something, and commit soon: until then every other writer waits. A table's
-// writers must all take the same lock.
+// WriterLock has the writers of a table take turns, so that ids are drawn in the order in which transactions commit: for a
+// reader of "id > last" that is not ours, and for the relay's strategy serial where ids are drawn before the INSERT. Call Take
+// in the transaction right before the id is drawn, after everything else that locks something, and commit soon: until then every
+// other writer waits. A table's writers must all take the same lock.
 type WriterLock struct {
 	// Key is the number of an advisory lock. It is used unless Table is given.
 	Key int64

@@ -165,7 +165,7 @@ func destinationsExist(ctx context.Context, tx pgx.Tx, chosen selected) error {
 		return err
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("nobody delivers to %s: no relay has a cursor for it: start one, or discard the dead letters", strings.Join(missing, ", "))
+		return fmt.Errorf("nobody delivers to %s: no relay has a cursor for it: start one. Or, if nobody needs these messages: outbox dead discard", strings.Join(missing, ", "))
 	}
 	return nil
 }

@@ -30,13 +30,14 @@ type TableReport struct {
 
 // Finding is a fact with its consequence.
 type Finding struct {
-	About string `json:"about"` // order, parallelism, stalls, dead letters, retries, index, writer, log
+	About string `json:"about"` // order, parallelism, stalls, dead letters, retries, archive, index, log
 	Text  string `json:"text"`
 	SQL   string `json:"sql,omitempty"` // what would change it
 }
 
 // Doctor reads what the catalogue knows of a table and proposes how a relay should deliver from it. It
-// changes nothing and reads no row of the table. A table that isn't there is ErrNotFound.
+// changes nothing and reads no row of the table. A table that isn't there, or has no messages but
+// offsets, is ErrNotFound.
 func Doctor(ctx context.Context, q schema.Querier, table string) (*TableReport, error) {
 	name, err := schema.ParseTableName(table)
 	if err != nil {
@@ -45,6 +46,9 @@ func Doctor(ctx context.Context, q schema.Querier, table string) (*TableReport, 
 	t, err := schema.ReadTable(ctx, q, name)
 	if err != nil {
 		return nil, fmt.Errorf("doctor: %w: %w", ErrNotFound, err)
+	}
+	if t.Column("last_processed_id") != nil && t.Column("available_after") != nil {
+		return nil, fmt.Errorf("doctor: %w: %s has the offsets of strategy xmin or serial, and no messages; name the table that it has the offsets of, for example outbox_messages", ErrNotFound, t.TableName())
 	}
 	r := &TableReport{Table: t.TableName().String()}
 	r.propose(t, table)
@@ -57,22 +61,20 @@ func Doctor(ctx context.Context, q schema.Querier, table string) (*TableReport, 
 		return err == nil
 	}
 	r.examine(t, offsets)
-	writers, err := writersThatLose(ctx, q, t)
-	if err != nil {
-		return nil, fmt.Errorf("doctor: look for statements of writers: %w", err)
-	}
-	r.Advice = append(r.Advice, writers...)
 	if r.Log, err = byLog(ctx, q, t, &r.Mapping); err != nil {
 		return nil, fmt.Errorf("doctor: look for what the log needs: %w", err)
 	}
 	return r, nil
 }
 
-// propose finds the preset that fits, else guesses by the names of columns.
+// propose finds the preset that fits, else guesses by the names of columns. It never guesses that rows may be deleted.
 func (r *TableReport) propose(t *schema.Table, named string) {
 	for _, p := range schema.Presets() {
 		m := p.Mapping
 		m.Table = named
+		if m.Done.How == schema.DoneDelete && !m.CalledOutbox() {
+			continue // its rows may be something else
+		}
 		if m.Fit(t) == nil && explains(&m, t) {
 			r.Preset, r.Strategy, r.Mapping = p.Name, p.Strategy, m
 			return
@@ -86,6 +88,10 @@ func (r *TableReport) propose(t *schema.Table, named string) {
 		r.Faults = append(r.Faults, err.Error())
 	}
 	m := &r.Mapping
+	if m.Done.How == "" && m.Offsets.Transaction == "" {
+		r.Faults = append(r.Faults, "no column says that a row was delivered. If the rows are messages: add one (published_at timestamptz, NULL until then) and name it in done, "+
+			"or, if they are nothing else, have delivered rows deleted by done: {how: delete} and rows_may_be_deleted: true")
+	}
 	switch {
 	case m.Offsets.Transaction != "" && m.Done.How == "":
 		r.Strategy = "xmin"
@@ -100,7 +106,7 @@ func (r *TableReport) propose(t *schema.Table, named string) {
 // that a row is done, claimed or of a partition.
 func explains(m *schema.Mapping, t *schema.Table) bool {
 	g := guess(t, m.Table)
-	return (g.Done.How == "" || g.Done.How == schema.DoneDelete || m.Done.How == schema.DoneStatus || m.Done.How == g.Done.How) &&
+	return (g.Done.How == "" || m.Done.How == schema.DoneStatus || m.Done.How == g.Done.How) &&
 		(g.Offsets.Transaction == "" || m.Offsets.Transaction == g.Offsets.Transaction) &&
 		(g.Claim.Until == "" || m.Claim.Until == g.Claim.Until)
 }
@@ -175,8 +181,6 @@ func guess(t *schema.Table, named string) schema.Mapping {
 	case m.Offsets.Transaction != "":
 		m.Offsets.Table = "outbox_offsets"
 		m.Offsets.Partition = find(whole, "partition", "shard")
-	default:
-		m.Done.How = schema.DoneDelete
 	}
 	if m.Done.How != "" {
 		m.Offsets = schema.Offsets{}

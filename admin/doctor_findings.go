@@ -1,13 +1,9 @@
 package admin
 
 import (
-	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -32,7 +28,7 @@ func (r *TableReport) examine(t *schema.Table, offsetsThere func() bool) {
 		limit("order", "rows are read by transaction id, and a transaction may take its id before it waits for another that writes the same key: such a pair is inverted")
 		limit("stalls", "any open transaction that writes, in any database of the cluster, holds up what commits after it")
 	case r.Strategy == "serial":
-		limit("stalls", "a transaction that has written a row and stays open stops every writer")
+		limit("stalls", "a transaction that has written to the table and stays open holds up what commits after it")
 	case id.Kind != schema.KindInteger || !id.Sequenced:
 		limit("order", "column %q is of type %s and comes from no sequence, so nothing tells in which order transactions took a key: messages of a key can be inverted", m.ID, id.Type)
 	case id.Cache > 1:
@@ -68,6 +64,11 @@ func (r *TableReport) examine(t *schema.Table, offsetsThere func() bool) {
 		advise("restarts", fmt.Sprintf("ALTER TABLE %s ADD COLUMN locked_by text;", r.Table),
 			"a relay that restarts waits until its own reservations end; with a column for the owner (claim.owner) it takes them back at once")
 	}
+	if m.Done.How != "" && m.Done.How != schema.DoneDelete && (m.Done.At != "" || m.Done.How == schema.DoneTimestamp) {
+		name := strings.TrimSuffix(r.Table, `"`) + `_archive"`
+		advise("archive", fmt.Sprintf("CREATE TABLE %s (LIKE %s);", name, r.Table),
+			"delivered rows stay until they are purged (purge: {keep: 720h}); to move them instead, create a table for them and name it in purge.archive_table")
+	}
 	r.index(t, advise)
 }
 
@@ -82,6 +83,10 @@ func (r *TableReport) offsetsName() string {
 // index proposes the index that a poll walks along, unless there is one.
 func (r *TableReport) index(t *schema.Table, advise func(about, sql, format string, args ...any)) {
 	m := &r.Mapping
+	create, hint := "CREATE INDEX CONCURRENTLY", ""
+	if t.Partitioned { // which PostgreSQL indexes in one go only
+		create, hint = "CREATE INDEX", ". Writers wait while it is made; if that is too long, make it ON ONLY the table, CONCURRENTLY on each partition, and attach these"
+	}
 	if r.Strategy == "xmin" || r.Strategy == "serial" {
 		var want []string
 		for _, c := range []string{m.Offsets.Topic, m.Offsets.Partition, m.Offsets.Transaction, m.ID} {
@@ -90,7 +95,7 @@ func (r *TableReport) index(t *schema.Table, advise func(about, sql, format stri
 			}
 		}
 		if !slices.ContainsFunc(t.Indexes, func(i schema.TableIndex) bool { return i.Predicate == "" && startsWith(i.Columns, want) }) {
-			advise("index", fmt.Sprintf("CREATE INDEX CONCURRENTLY ON %s (%s);", r.Table, quoted(want)), "no index leads from an offset to the rows behind it")
+			advise("index", fmt.Sprintf("%s ON %s (%s);", create, r.Table, quoted(want)), "no index leads from an offset to the rows behind it%s", hint)
 		}
 		return
 	}
@@ -127,11 +132,11 @@ func (r *TableReport) index(t *schema.Table, advise func(about, sql, format stri
 	if by != m.ID {
 		columns = append(columns, m.ID)
 	}
-	sql := fmt.Sprintf("CREATE INDEX CONCURRENTLY ON %s (%s)", r.Table, quoted(columns))
+	sql := fmt.Sprintf("%s ON %s (%s)", create, r.Table, quoted(columns))
 	if waiting != "" {
 		sql += " WHERE " + waiting
 	}
-	advise("index", sql+";", "no index has the waiting rows in the order in which they are read: every poll reads or sorts more than it needs")
+	advise("index", sql+";", "no index has the waiting rows in the order in which they are read: every poll reads or sorts more than it needs%s", hint)
 }
 
 func startsWith(columns, want []string) bool {
@@ -144,57 +149,4 @@ func quoted(columns []string) string {
 		all[i] = schema.QuoteIdentifier(c)
 	}
 	return strings.Join(all, ", ")
-}
-
-// statementsSQL reads the texts of statements that lock the table, of sessions that are open and of those
-// that pg_stat_statements remembers.
-const (
-	statementsSQL = `SELECT DISTINCT query FROM pg_catalog.pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid() AND query ~* 'lock\s+(table\s+)?(only\s+)?' AND position(lower($1) in lower(query)) > 0`
-	rememberedSQL = `SELECT DISTINCT query FROM %s WHERE query ~* 'lock\s+(table\s+)?(only\s+)?' AND position(lower($1) in lower(query)) > 0`
-	extensionSQL  = `SELECT n.nspname::text FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'pg_stat_statements'`
-)
-
-var weakLock = regexp.MustCompile(`(?i)lock\s+(?:table\s+)?(?:only\s+)?([^;]*?)\s+in\s+(row\s+(?:exclusive|share)|access\s+share)\s+mode`)
-
-// writersThatLose finds writers who believe that they take turns and don't: the lock that they take is one
-// that an INSERT takes anyway and that doesn't conflict with itself.
-func writersThatLose(ctx context.Context, q schema.Querier, t *schema.Table) ([]Finding, error) {
-	texts, err := collectTexts(ctx, q, statementsSQL, t.Name)
-	if err != nil {
-		return nil, err
-	}
-	extensions, err := collectTexts(ctx, q, extensionSQL)
-	if err != nil {
-		return nil, err
-	}
-	for _, where := range extensions {
-		// Its library may not be loaded, or its view not be readable: then there is nothing to be known.
-		view := schema.TableName{Schema: where, Name: "pg_stat_statements"}
-		if more, err := collectTexts(ctx, q, fmt.Sprintf(rememberedSQL, view), t.Name); err == nil {
-			texts = append(texts, more...)
-		}
-	}
-	for _, text := range texts {
-		found := weakLock.FindStringSubmatch(text)
-		if found == nil || !strings.Contains(strings.ToLower(found[1]), strings.ToLower(t.Name)) {
-			continue
-		}
-		mode := strings.ToUpper(strings.Join(strings.Fields(found[2]), " "))
-		return []Finding{{
-			About: "writer",
-			Text: fmt.Sprintf("a writer locks the table IN %s MODE, which doesn't conflict with itself: writers don't wait for each other, ids commit out of order, and a reader of "+
-				"\"id > last\" loses every row that commits after a higher one was read. Don't read this table by strategy serial until its writers take a lock that does", mode),
-			SQL: fmt.Sprintf("LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE; -- or SELECT pg_advisory_xact_lock(...), in every writer", t.TableName()),
-		}}, nil
-	}
-	return nil, nil
-}
-
-func collectTexts(ctx context.Context, q schema.Querier, sql string, args ...any) ([]string, error) {
-	rows, err := q.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
 }

@@ -108,6 +108,13 @@ func TestALargeBacklogIsEstimated(t *testing.T) {
 	}
 }
 
+// relays registers relays that live.
+func (d *database) relays(names ...string) {
+	d.t.Helper()
+	d.exec(`INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version)
+		SELECT name, gen_random_uuid(), 1, now(), 'h', 1, 'v' FROM unnest($1::text[]) AS name`, names)
+}
+
 func TestTheVerdictNamesStateCauseAndNextStep(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -120,11 +127,18 @@ func TestTheVerdictNamesStateCauseAndNextStep(t *testing.T) {
 		{"all is delivered", func(d *database) { d.cursor("kafka", "1 minute") }, StateIdle, "", ""},
 		{"messages come", func(d *database) { d.cursor("kafka", "1 minute"); d.write(3) }, StateFlowing, "", ""},
 		{"the relay died", func(d *database) { d.cursor("kafka", "-1 minute") }, StateNoRelay, "relay-1 vanished 1m", "outbox relay"},
+		{"the owner is seconds late", func(d *database) {
+			d.cursor("kafka", "-3 seconds")
+			d.relays("relay-1")
+		}, StateNoRelay, "relay-1 vanished 3s ago", "start relay-1 again: outbox relay"},
 		{"another destination's relay lives", func(d *database) {
-			d.cursor("kafka", "-1 minute")
-			d.exec(`INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version)
-				VALUES ('relay-2', gen_random_uuid(), 1, now(), 'h', 1, 'v')`)
-		}, StateNoRelay, "relay-2 run without", "outbox destinations drop kafka"},
+			d.cursor("kafka", "-59 minutes")
+			d.relays("relay-1", "relay-2")
+		}, StateNoRelay, "; relay-2 run without", "start relay-1 again: outbox relay, or add the destination to the configuration of a relay that runs"},
+		{"nobody has delivered for hours", func(d *database) {
+			d.cursor("kafka", "-61 minutes")
+			d.relays("relay-2")
+		}, StateNoRelay, "relay-2 run without", "given up by: outbox destinations drop kafka"},
 		{"the broker is down", func(d *database) {
 			d.cursor("kafka", "1 minute")
 			d.exec(`UPDATE outbox.cursors SET state = 'paused', last_error = 'connection refused'`)
@@ -170,6 +184,9 @@ func TestTheVerdictNamesStateCauseAndNextStep(t *testing.T) {
 			v := d.status().Verdict
 			if v.State != c.state || !strings.Contains(v.Cause, c.cause) || !strings.Contains(v.Next, c.next) {
 				t.Errorf("got %q", v)
+			}
+			if strings.Contains(v.Next, "drop") && !strings.Contains(c.next, "drop") {
+				t.Errorf("it proposes to drop: %q", v)
 			}
 			if v.State.OK() && v.Next != "" {
 				t.Errorf("%s asks for an action: %q", v.State, v.Next)

@@ -123,7 +123,7 @@ func (r *Report) judgeGroup(d *Destination, g *Group) Verdict {
 	case !g.Live && g.State == "stopped" && g.LastError != "":
 		return Verdict{StateStopped, "the relay gave up: " + g.LastError, "cure the cause, then start it again: outbox relay"}
 	case !g.Live:
-		return r.noRelay(name, g)
+		return r.noRelay(d, name, g)
 	case g.State == "paused":
 		return Verdict{StatePaused, "the broker does not answer: " + orElse(g.LastError, "unknown cause"),
 			"check the broker; delivery goes on by itself once it answers"}
@@ -137,26 +137,36 @@ func (r *Report) judgeGroup(d *Destination, g *Group) Verdict {
 	return Verdict{State: StateIdle}
 }
 
-func (r *Report) noRelay(name string, g *Group) Verdict {
-	cause := "no live relay"
-	switch {
-	case g.Owner == "":
-	case g.LeaseUntil.IsZero(): // given back
-		cause += fmt.Sprintf(": %s ended %v ago", g.Owner, r.At.Sub(g.UpdatedAt).Round(time.Second))
-	default:
-		cause += fmt.Sprintf(": %s vanished %v ago", g.Owner, r.At.Sub(g.LeaseUntil).Round(time.Second))
+// abandonedAfter is how long nobody has delivered to a destination that perhaps nobody needs: a relay that is late, restarted or
+// deployed is back long before.
+const abandonedAfter = time.Hour
+
+func (r *Report) noRelay(d *Destination, name string, g *Group) Verdict {
+	v := Verdict{StateNoRelay, "no live relay", "outbox relay"}
+	since, what := g.LeaseUntil, "vanished"
+	if since.IsZero() { // given back
+		since, what = g.UpdatedAt, "ended"
+	}
+	away := r.At.Sub(since)
+	if g.Owner != "" {
+		v.Cause += fmt.Sprintf(": %s %s %v ago", g.Owner, what, away.Round(time.Second))
+		v.Next = "start " + g.Owner + " again: outbox relay"
 	}
 	var others []string
 	for _, relay := range r.Relays {
-		if relay.Live {
+		if relay.Live && relay.Name != g.Owner {
 			others = append(others, relay.Name)
 		}
 	}
-	if len(others) > 0 {
-		return Verdict{StateNoRelay, cause + "; " + strings.Join(others, ", ") + " run without delivering to " + name,
-			"add the destination to the configuration of a relay, or, if nobody needs it: outbox destinations drop " + name}
+	if len(others) == 0 {
+		return v
 	}
-	return Verdict{StateNoRelay, cause, "outbox relay"}
+	v.Cause += "; " + strings.Join(others, ", ") + " run without delivering to " + name
+	v.Next += ", or add the destination to the configuration of a relay that runs"
+	if away > abandonedAfter {
+		v.Next += "; if nobody needs it any more, what it has not delivered is given up by: outbox destinations drop " + d.Name
+	}
+	return v
 }
 
 func plural(n int64, one, many string) string {

@@ -39,8 +39,12 @@ type VerifyConfig struct {
 
 // Verification is what Verify found. Its JSON is a stable contract.
 type Verification struct {
-	Committed int64 `json:"committed"` // messages in the range
+	Committed int64 `json:"committed"` // messages in the range; 0: nothing was compared
 	Applied   int64 `json:"applied"`   // of these, at least once
+
+	// Oldest is when the oldest message was written that is still in the outbox, in the range or not: nothing from
+	// before it was compared. nil: the outbox is empty.
+	Oldest *time.Time `json:"oldest"`
 
 	Missing  Findings[VerifiedMessage] `json:"missing"`  // committed and not applied
 	Doubled  Findings[VerifiedMessage] `json:"doubled"`  // applied more than once
@@ -48,7 +52,8 @@ type Verification struct {
 	Gaps     Findings[SequenceGap]     `json:"gaps"`     // numbers that the consumer has passed without a message
 }
 
-// OK reports whether everything that was committed was applied, once and in order.
+// OK reports whether everything that was compared was applied, once and in order. If nothing was compared, that says nothing: ask
+// Committed.
 func (v *Verification) OK() bool {
 	return v.Missing.N+v.Doubled.N+v.Inverted.N+v.Gaps.N == 0
 }
@@ -123,6 +128,9 @@ func Verify(ctx context.Context, source, target DB, cfg VerifyConfig) (*Verifica
 		}
 		if youngest := now.Add(-cfg.Settle); v.cfg.Until.IsZero() || v.cfg.Until.After(youngest) {
 			v.cfg.Until = youngest
+		}
+		if err := from.QueryRow(ctx, `SELECT min(created_at) FROM outbox.messages`).Scan(&v.result.Oldest); err != nil {
+			return fmt.Errorf("read the outbox: %w", err)
 		}
 		return read(ctx, target, func(to pgx.Tx) error {
 			if err := v.messages(ctx, from, to); err != nil {

@@ -64,6 +64,9 @@ func TestVerifyFindsNothingWhereEverythingWasAppliedInOrder(t *testing.T) {
 	if !v.OK() || told(v) != "" || v.Committed != 8 || v.Applied != 8 {
 		t.Errorf("%+v", v)
 	}
+	if age := time.Since(*v.Oldest).Round(time.Minute); age != time.Hour {
+		t.Errorf("the outbox reaches back %v, want an hour", age)
+	}
 }
 
 func TestVerifyNamesAGapADuplicateAndASwapMadeByHand(t *testing.T) {

@@ -49,7 +49,8 @@ type Config struct {
 	Outage Backoff
 
 	// HoldAfter is the longest pause for which a lane waits in memory and keeps the cursor from
-	// passing; for a longer one it is held in the database. Default 1 s.
+	// passing; for a longer one it is held in the database. What waits in memory is not counted: a relay that
+	// ends forgets these attempts. Default 1 s; a source that is Noting has every failure held.
 	HoldAfter time.Duration
 
 	// MaxHeldLanes bounds the lanes with holds, which are remembered so that nothing overtakes them.

@@ -52,6 +52,13 @@ type Source interface {
 	Acquire(ctx context.Context) (Session, error)
 }
 
+// Noting is a Source that can say that it keeps count of failures where people and other programs look: every failed attempt
+// is settled at once then, as a hold, however short the pause is.
+type Noting interface {
+	Source
+	NotesFailures() bool
+}
+
 // Session is the ownership of a shard group for as long as its lease lasts. Next is called by one
 // goroutine; Settle, Heads, Held and Lanes by another, one at a time; both at the same time.
 type Session interface {

@@ -86,11 +86,15 @@ func (e *ended) Error() string { return fmt.Sprint("relay ended: ", e.err) }
 func (r *Relay) serve(ctx context.Context, session Session, state *tracker) error {
 	// Work outlives ctx by the drain; stop ends it.
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	core := r.cfg.core()
+	if source, ok := r.source.(Noting); ok && source.NotesFailures() {
+		core.HoldAfter = 0
+	}
 	l := &loop{
 		relay:   r,
 		session: session,
 		state:   state,
-		core:    newCore(r.cfg.core(), rand.Float64),
+		core:    newCore(core, rand.Float64),
 		events:  make(chan func(), 16),
 		work:    work,
 	}

@@ -58,6 +58,10 @@ type Mapping struct {
 	Claim   Claim
 	Offsets Offsets
 
+	// RowsMayBeDeleted says that the rows are messages and nothing else. Without it no mapping has delivered rows
+	// deleted (Done.How delete, a purge): the rows of a table of the business would be gone.
+	RowsMayBeDeleted bool
+
 	// Lock is the advisory lock that strategies which need one take, as one number or two. Default: a
 	// hash of the table's name.
 	Lock []int64
@@ -79,6 +83,12 @@ func (m *Mapping) MessageColumns() []string {
 		}
 	}
 	return columns
+}
+
+// CalledOutbox reports whether the table's own name says that its rows are messages.
+func (m *Mapping) CalledOutbox() bool {
+	name, err := ParseTableName(m.Table)
+	return err == nil && strings.Contains(strings.ToLower(name.Name), "outbox")
 }
 
 // HeaderColumn is a column that becomes a header.
@@ -190,6 +200,8 @@ func (m *Mapping) Validate() error {
 	}
 	need(len(m.Lock) <= 2, "the lock has %d numbers, it must be one or two", len(m.Lock))
 	faults = append(faults, m.Done.validate()...)
+	need(m.Done.How != DoneDelete || m.RowsMayBeDeleted, "delivered rows are to be deleted: if the rows are messages and nothing else, say so (rows_may_be_deleted: true); "+
+		"otherwise mark them by a column (done: {how: timestamp, column: published_at})")
 	need(m.Done.Partition == "" || m.Done.How != DoneDelete, "a column is named for the broker's partition, but delivered rows are deleted")
 	need(m.Failure.FailedValue == "" || m.Done.How == DoneStatus, "a failed status is given, but rows are not done by status")
 	need(m.Claim.Until == "" || m.Claim.Status == "", "rows are claimed by a time and by a status; keep one of them")

@@ -39,7 +39,14 @@ func TestVerifyNamesFaultsAndSaysSoByItsExitCode(t *testing.T) {
 		v.Inverted.List[0].Position != 4 || v.Inverted.List[0].Before.Position != 3 {
 		t.Errorf("%+v, %v", v, err)
 	}
-	d.outbox("verify", "--consumer", "payments", "--from-id", "5", "--to-id", "6", "--target-url", d.url, "--until", "2000-01-01T00:00:00Z").want(exitOK, "0 committed")
+	nothing := []string{"verify", "--consumer", "payments", "--from-id", "5", "--to-id", "6", "--target-url", d.url, "--until", "2000-01-01T00:00:00Z"}
+	d.outbox(nothing...).want(exitNothing, "0 committed", "reaches back to", "nothing was compared", "--until", "--allow-empty").never("nothing is missing")
+	d.outbox(append(nothing, "--allow-empty")...).want(exitOK, "0 committed")
+	d.outbox("verify", "--consumer", "payments", "--topic", "misspelt").want(exitNothing, "none of the messages in the outbox is in the range", "--topic")
+	d.outbox("verify", "--consumer", "payments", "--topic", "misspelt", "--json").want(exitNothing, `"committed": 0`, `"oldest": "20`)
+	d.exec(`TRUNCATE outbox.messages`)
+	d.outbox("verify", "--consumer", "payments").want(exitNothing, "the outbox is empty", "retention")
+	d.outbox("verify", "--consumer", "payments", "--json").want(exitNothing, `"oldest": null`)
 	d.outbox("verify").want(exitUsage, "--consumer")
 	d.outbox("verify", "--consumer", "c", "--since", "yesterday").want(exitUsage, "2026-05-01T12:00:00Z")
 	d.outbox("verify", "--consumer", "c", "--target-url", "postgres://%zz").want(exitConfig, "--target-url")

@@ -23,6 +23,7 @@ const (
 	exitUsage    = 2
 	exitConfig   = 3
 	exitNotFound = 4
+	exitNothing  = 5
 )
 
 func main() {
@@ -85,7 +86,7 @@ A first run against a database of yours:
   outbox status                 # is it flowing?
 
 Data goes to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 wrong
-usage, 3 wrong configuration, 4 not found.`,
+usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		// Errors before this are those of the command line.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
@@ -55,6 +57,27 @@ func TestOnlyTheFirstDestinationCountsWhatNoneSelects(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "topic=lost"); n != 1 || strings.Contains(log.String(), "a.x") {
 		t.Errorf("the log is\n%s", &log)
+	}
+}
+
+func TestATopicOfAnyLengthIsAmongThoseThatNobodySelects(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	s := newSelection(config.Config{Name: "one", Destinations: []config.Destination{{Name: "a", Topics: []string{"a"}}}},
+		prometheus.NewCounter(prometheus.CounterOpts{Name: "x"}), slog.New(slog.DiscardHandler))
+	long := make([]byte, 5000)
+	for i := range long {
+		long[i] = byte('a' + rand.N(26)) // what repeats is compressed
+	}
+	selects := s.of(0, nil)
+	selects(&outbox.Message{Topic: string(long), EventType: string(long)})
+	selects(&outbox.Message{Topic: string(long[:2000]) + "another"})
+	selects(&outbox.Message{Topic: "short"})
+	if err := s.flush(t.Context(), func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, d.Config()) }); err != nil {
+		t.Fatal(err)
+	}
+	if n := d.int("SELECT sum(messages) FROM outbox.unselected WHERE topic = 'short' OR topic LIKE $1 || '%'", string(long[:900])); n != 3 {
+		t.Errorf("%d messages are listed, want 3", n)
 	}
 }
 

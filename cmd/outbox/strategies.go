@@ -99,7 +99,8 @@ func (d *daemon) openSource(c config.Destination, group int, logger *slog.Logger
 // purge deletes delivered rows of the tables that ask for it, until ctx ends.
 func (d *daemon) purge(ctx context.Context, c config.Destination) {
 	_, mapping := c.Source.Resolve()
-	p, err := mapped.NewPurge(d.conn, mapping, c.Source.Purge.Keep, c.Source.Purge.Interval, d.logger)
+	p, err := mapped.NewPurge(d.conn, mapping, mapped.PurgeConfig{
+		Keep: c.Source.Purge.Keep, Every: c.Source.Purge.Interval, Archive: c.Source.Purge.ArchiveTable, Logger: d.logger})
 	if err == nil {
 		err = p.Run(ctx)
 	}

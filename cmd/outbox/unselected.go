@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/route"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // selection says what each destination wants, and counts what none does.
@@ -59,8 +61,12 @@ func newSelection(cfg config.Config, counter prometheus.Counter, logger *slog.Lo
 	return s
 }
 
-// maxUnselectedTopics bounds the topics that are remembered.
-const maxUnselectedTopics = 1000
+// maxUnselectedTopics bounds the topics that are remembered, maxUnselectedTopic the bytes of one: an INSERT can write longer
+// ones than the list's index takes.
+const (
+	maxUnselectedTopics = 1000
+	maxUnselectedTopic  = 1000
+)
 
 // of returns what destination n selects, nil if that is everything.
 func (s *selection) of(n int, rules *route.Rules) func(*outbox.Message) bool {
@@ -127,13 +133,17 @@ func (s *selection) note(m *outbox.Message) {
 }
 
 func (s *selection) remember(m *outbox.Message) (first bool) {
-	if _, said := s.topics[m.Topic]; !said {
+	topic := m.Topic
+	if len(topic) > maxUnselectedTopic {
+		topic = strings.ToValidUTF8(topic[:maxUnselectedTopic], "") + "…"
+	}
+	if _, said := s.topics[topic]; !said {
 		if len(s.topics) == maxUnselectedTopics {
 			return false
 		}
 		first = true
 	}
-	topic := string([]byte(m.Topic))
+	topic = strings.Clone(topic)
 	s.topics[topic] = struct{}{}
 	p := s.pending[topic]
 	if p == nil {
@@ -141,7 +151,7 @@ func (s *selection) remember(m *outbox.Message) (first bool) {
 		s.pending[topic] = p
 	}
 	p.messages++
-	p.eventType, p.id = string([]byte(m.EventType)), m.ID
+	p.eventType, p.id = strings.Clone(m.EventType), m.ID
 	return first
 }
 
@@ -157,7 +167,7 @@ func (s *selection) run(ctx context.Context, connect func(context.Context) (*pgx
 		}
 		work, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		if err := s.flush(work, connect); err != nil {
-			s.logger.Debug("unselected topics not written", "error", err)
+			s.logger.Warn("topics that no destination selects could not be written to where \"outbox status\" reads them; they are counted on", "error", err)
 		}
 		cancel()
 		if last {
@@ -197,19 +207,21 @@ func (s *selection) flush(ctx context.Context, connect func(context.Context) (*p
 func (s *selection) write(ctx context.Context, connect func(context.Context) (*pgx.Conn, error), pending map[string]*unselectedTopic) error {
 	var topics, types, ids []string
 	var counts []int64
-	for topic, p := range pending {
-		topics, types, ids, counts = append(topics, topic), append(types, p.eventType), append(ids, p.id.String()), append(counts, p.messages)
-	}
 	conn, err := connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer disconnect(conn)
+	for topic, p := range pending {
+		topics, types = append(topics, schema.Fit(conn, topic)), append(types, schema.Fit(conn, p.eventType))
+		ids, counts = append(ids, p.id.String()), append(counts, p.messages)
+	}
 	_, err = conn.Exec(ctx, `
 		WITH forgotten AS (DELETE FROM outbox.unselected WHERE last_at < clock_timestamp() - interval '7 days' AND NOT topic = ANY ($2::text[]))
 		INSERT INTO outbox.unselected AS u (relay, topic, event_type, message_id, messages)
-		SELECT $1, x.topic, x.event_type, x.message_id, x.messages
-		FROM unnest($2::text[], $3::text[], $4::uuid[], $5::bigint[]) x (topic, event_type, message_id, messages)
+		SELECT $1, x.topic, max(x.event_type), max(x.message_id)::uuid, sum(x.messages)::bigint
+		FROM unnest($2::text[], $3::text[], $4::text[], $5::bigint[]) x (topic, event_type, message_id, messages)
+		GROUP BY x.topic -- in another encoding two may be one
 		ORDER BY x.topic -- so that relays don't wait for each other in a circle
 		ON CONFLICT (topic) DO UPDATE SET messages = u.messages + excluded.messages, event_type = excluded.event_type,
 		       message_id = excluded.message_id, relay = excluded.relay, last_at = clock_timestamp()`,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -15,16 +16,18 @@ import (
 func (a *app) verifyCommand() *cobra.Command {
 	var cfg admin.VerifyConfig
 	var out format
-	var asked bool // --json
+	var asked, allowEmpty bool // --json
 	var targetURL, since, until string
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Prove that what was committed was applied: name each missing, doubled and inverted message",
 		Long: `Compares the messages in the outbox with what a consumer has applied: its inbox, or the rows that a query of
 yours returns, in the same database or another. It sees what is still in the outbox; retention empties that
-once every destination has delivered it, after some ten minutes to an hour and a half.
+once every destination has delivered it, after some ten minutes to an hour and a half, on a busy outbox sooner. The report
+says how far back it reaches.
 
-Exit code 0: everything was applied, once and in order per key. 1: it was not, or could not be compared.`,
+Exit code 0: everything was applied, once and in order per key. 1: it was not, or could not be compared.
+5: nothing was compared.`,
 		Example: `  outbox verify --consumer payments --target-url "$PAYMENTS_DATABASE_URL" --topic orders
   outbox verify --consumer payments --since 2026-05-01T12:00:00Z --until 2026-05-01T13:00:00Z --json
   outbox verify --applied 'SELECT message_id, no FROM ledger'`,
@@ -60,8 +63,12 @@ Exit code 0: everything was applied, once and in order per key. 1: it was not, o
 			} else {
 				err = writeVerification(a.stdout, v)
 			}
-			if err == nil && !v.OK() {
+			switch {
+			case err != nil:
+			case !v.OK():
 				err = coded{fmt.Errorf("%d missing, %d doubled, %d inverted, %d gaps", v.Missing.N, v.Doubled.N, v.Inverted.N, v.Gaps.N), exitError}
+			case v.Committed == 0 && !allowEmpty:
+				err = coded{errors.New("nothing was compared: " + whyEmpty(v)), exitNothing}
 			}
 			return err
 		},
@@ -77,6 +84,7 @@ Exit code 0: everything was applied, once and in order per key. 1: it was not, o
 	flags.Int64Var(&cfg.LastID, "to-id", 0, "only messages up to this position")
 	flags.DurationVar(&cfg.Settle, "settle", 30*time.Second, "leave out messages younger than this: they may be on their way")
 	flags.IntVar(&cfg.Limit, "limit", 1000, "how many of each kind to name")
+	flags.BoolVar(&allowEmpty, "allow-empty", false, "succeed when there is nothing to compare, too")
 	flags.BoolVar(&asked, "json", false, "the same as -o json")
 	formatFlag(cmd, &out, asTable, asJSON)
 	return cmd
@@ -105,8 +113,25 @@ func (a *app) verify(ctx context.Context, targetURL string, cfg admin.VerifyConf
 	return admin.Verify(ctx, source, target, cfg)
 }
 
+// whyEmpty says why nothing could be compared, and what to do.
+func whyEmpty(v *admin.Verification) string {
+	if v.Oldest == nil {
+		return "the outbox is empty. What every destination has delivered is removed by retention within minutes: verify while messages are written, " +
+			"or say --allow-empty if there may be none"
+	}
+	return "none of the messages in the outbox is in the range. Look at --topic (names are compared whole), at --since, --until, --from-id and --to-id, and at --settle, " +
+		"which leaves the youngest out; what was written before " + v.Oldest.Local().Format(time.DateTime) + " has been removed. Say --allow-empty if there may be none"
+}
+
 func writeVerification(w io.Writer, v *admin.Verification) error {
-	fmt.Fprintf(w, "%d committed, %d applied\n", v.Committed, v.Applied)
+	reach := "the outbox is empty"
+	if v.Oldest != nil {
+		reach = "the outbox reaches back to " + v.Oldest.Local().Format(time.DateTime)
+	}
+	fmt.Fprintf(w, "%d committed, %d applied; %s\n", v.Committed, v.Applied, reach)
+	if v.Committed == 0 && v.OK() {
+		return nil
+	}
 	if v.OK() {
 		_, err := fmt.Fprintln(w, "nothing is missing, doubled or inverted")
 		return err

@@ -23,7 +23,7 @@ import (
 type Advisory struct{ source }
 
 var (
-	_ relay.Source  = (*Advisory)(nil)
+	_ relay.Noting  = (*Advisory)(nil)
 	_ relay.Session = (*advisorySession)(nil)
 )
 
@@ -67,7 +67,7 @@ func (a *Advisory) Acquire(ctx context.Context) (relay.Session, error) {
 		if err := a.awaitLock(ctx, locked, t.lock(), "another relay holds the table's lock"); err != nil {
 			return nil, err
 		}
-		s := &advisorySession{source: &a.source, reader: newReader(t, reading, a.cfg.PageBytes, t.scanSQL), marks: newStatements(t, false, "", &a.receipts), holds: newHolds()}
+		s := &advisorySession{source: &a.source, reader: newReader(t, reading, a.cfg.PageBytes, t.scanSQL), marks: newStatements(t, false, false, "", &a.receipts), holds: newHolds()}
 		s.own = []uint32{locked.PgConn().PID(), reading.PgConn().PID()}
 		s.link = newLink(locked, a.cfg.Lease, ping)
 		s.pace = pace{cfg: &a.cfg, broken: s.link.broken}
@@ -81,6 +81,7 @@ type advisorySession struct {
 	source *source
 	link   *link // has the lock
 	marks  *statements
+	later  later
 	ledger ledger
 	holds  *holds
 	own    []uint32
@@ -99,7 +100,10 @@ func (s *advisorySession) Next(ctx context.Context, limit int) (relay.Batch, err
 		if err := s.link.failure(); err != nil {
 			return relay.Batch{}, err
 		}
-		if s.holds.size() >= s.source.maxHolds() {
+		if err := s.storeLater(ctx); err != nil {
+			return relay.Batch{}, err
+		}
+		if s.holds.size()+len(s.later.all()) >= s.source.maxHolds() {
 			s.pace.polled(false, false)
 			continue
 		}
@@ -126,9 +130,20 @@ func slice(rest *[]relay.Delivery, limit int) relay.Batch {
 	return b
 }
 
-// known lists the rows behind from that are in flight or wait for another attempt.
+// known lists the rows behind from that are in flight, wait for another attempt, or are to be marked.
 func (s *advisorySession) known(from int64) []string {
-	return s.holds.above(from, s.ledger.above(from, nil))
+	return s.later.known(s.holds.above(from, s.ledger.above(from, nil)))
+}
+
+// storeLater marks rows that were locked when they should have been.
+func (s *advisorySession) storeLater(ctx context.Context) error {
+	if len(s.later.all()) == 0 {
+		return nil
+	}
+	return s.link.do(func(conn *pgx.Conn) error {
+		_, err := s.marks.store(context.WithoutCancel(ctx), conn, &outcomes{}, &s.later)
+		return err
+	})
 }
 
 func (s *advisorySession) Settle(ctx context.Context, settlement relay.Settlement) error {
@@ -136,7 +151,10 @@ func (s *advisorySession) Settle(ctx context.Context, settlement relay.Settlemen
 	var o outcomes
 	x.of(&o, x.entries, false)
 	x.held(&o, s.holds)
-	err := s.link.do(func(conn *pgx.Conn) error { return s.marks.store(ctx, conn, &o) })
+	err := s.link.do(func(conn *pgx.Conn) error {
+		_, err := s.marks.store(ctx, conn, &o, &s.later)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -175,7 +193,7 @@ func (s *advisorySession) Held(ctx context.Context, lane string, limit int) (hel
 				return err
 			}
 			var missing map[uint64]bool
-			held, missing = restore(list, ds, rows)
+			held, missing = restore(list, ds, rows, nil)
 			s.holds.gone(lane, missing)
 			return nil
 		})
@@ -195,6 +213,9 @@ func (s *advisorySession) Expires() time.Time { return s.link.expires() }
 func (s *advisorySession) Close(ctx context.Context) error {
 	hangUp(s.reader.conn)
 	err := s.link.close(func(conn *pgx.Conn) error {
+		if _, err := s.marks.store(ctx, conn, &outcomes{}, &s.later); err != nil {
+			return err
+		}
 		_, err := conn.Exec(ctx, "SELECT pg_advisory_unlock("+s.reader.table.lock()+")")
 		return err
 	})

@@ -65,7 +65,7 @@ func BenchmarkDrain(b *testing.B) {
 		return db
 	}
 	mapping := schema.Mapping{Table: "m", ID: "id", Topic: "{topic}", Key: "{key}", EventType: "type", Payload: "payload", Headers: "headers", CreatedAt: "created_at",
-		Done: schema.Done{How: schema.DoneDelete}}
+		Done: schema.Done{How: schema.DoneDelete}, RowsMayBeDeleted: true}
 	leased := mapping
 	leased.Claim = schema.Claim{Until: "available_after"}
 	moved := mapping

@@ -187,15 +187,18 @@ func (h *holds) gone(lane string, refs map[uint64]bool) {
 	}
 }
 
-// restore completes rows that were read again with what is remembered of them, in the lane's order. lost
-// has the others.
-func restore(list []hold, ds []relay.Delivery, rows []row) (held []relay.Delivery, lost map[uint64]bool) {
+// restore completes rows that were read again with what is remembered of them, in the lane's order, up to the first that waits
+// and could not be taken. lost has those that wait no more.
+func restore(list []hold, ds []relay.Delivery, rows []row, waits map[string]bool) (held []relay.Delivery, lost map[uint64]bool) {
 	byID := make(map[string]*relay.Delivery, len(ds))
 	for i := range ds {
 		byID[rows[i].id] = &ds[i]
 	}
 	for _, x := range list {
 		d := byID[x.id]
+		if d == nil && waits[x.id] {
+			break
+		}
 		if d == nil {
 			if lost == nil {
 				lost = make(map[uint64]bool)

@@ -26,7 +26,7 @@ import (
 type Lease struct{ source }
 
 var (
-	_ relay.Source  = (*Lease)(nil)
+	_ relay.Noting  = (*Lease)(nil)
 	_ relay.Session = (*leaseSession)(nil)
 )
 
@@ -62,7 +62,7 @@ func (s *Lease) Acquire(ctx context.Context) (relay.Session, error) {
 			return nil, err
 		}
 		session := &leaseSession{source: &s.source, table: t, claims: newClaims(t, s.owner, s.cfg.Lease), holds: newHolds()}
-		session.marks = newStatements(t, false, session.claims.fence, &s.receipts)
+		session.marks = newStatements(t, false, false, session.claims.fence, &s.receipts)
 		session.reader = newReader(t, reading, s.cfg.PageBytes, session.claims.take)
 		session.reader.claims = true
 		session.own = []uint32{marking.PgConn().PID(), reading.PgConn().PID()}
@@ -86,6 +86,7 @@ type leaseSession struct {
 	table  *table
 	claims *claims
 	marks  *statements
+	later  later
 	ledger ledger
 	holds  *holds
 	own    []uint32
@@ -105,6 +106,7 @@ type claims struct {
 	mine    string // release all that the owner has; empty: there is no column for the owner
 	all     string // release all that anybody has; empty: can't be told from rows that are to wait
 	fence   string // a row is still claimed by o.token
+	waits   string // a row is not done
 }
 
 func newClaims(t *table, owner string, lease time.Duration) *claims {
@@ -133,7 +135,7 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 		set.set(m.Claim.Since, "now()")
 		free.set(m.Done.Column, schema.QuoteLiteral(m.Done.Waiting))
 		kept = fmt.Sprintf("%s - now() < - %s / 3", mark, duration)
-		c.all = fmt.Sprintf("UPDATE %s m SET %s WHERE %s", t.name, strings.Join(free, ", "), processing)
+		c.all = takeBackSQL(t, free, processing)
 		c.fence = processing + " AND "
 	}
 	kind := t.info.Column(unqualified(mark)).Type
@@ -144,7 +146,7 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 	if m.Claim.Owner != "" {
 		set.set(m.Claim.Owner, schema.QuoteLiteral(owner))
 		free.set(m.Claim.Owner, "NULL")
-		c.mine = fmt.Sprintf("UPDATE %s m SET %s WHERE %s = %s", t.name, strings.Join(free, ", "), column(m.Claim.Owner), schema.QuoteLiteral(owner))
+		c.mine = takeBackSQL(t, free, column(m.Claim.Owner)+" = "+schema.QuoteLiteral(owner))
 	}
 	if m.Claim.Counts {
 		set.set(m.Failure.Attempts, "coalesce("+column(m.Failure.Attempts)+", 0) + 1")
@@ -160,10 +162,23 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 	} else {
 		still = fmt.Sprintf("(%s OR %s)", t.waiting, c.fence)
 	}
-	c.again = fmt.Sprintf("UPDATE %s m SET %s FROM %s WHERE %s AND %s RETURNING %s, 0::bigint, %s, 0::bigint, NULL::bigint, NULL::bigint[]", t.name, strings.Join(set, ", "), rows, same, still, t.columns, token)
-	c.renew = fmt.Sprintf("UPDATE %s m SET %s FROM %s WHERE %s AND %s AND %s RETURNING %s::text, %s", t.name, renewed, rows, same, c.fence, kept, t.id, token)
-	c.release = fmt.Sprintf("UPDATE %s m SET %s FROM %s WHERE %s AND %s", t.name, strings.Join(free, ", "), rows, same, c.fence)
+	// A row that can't be taken keeps back those behind it in the list.
+	c.again = fmt.Sprintf(`WITH o AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY o (id, token, place)), l AS MATERIALIZED (
+	SELECT %s AS o_id, o.place FROM o JOIN %s m ON %s AND %s FOR UPDATE OF m SKIP LOCKED
+), h AS (SELECT min(o.place) AS place FROM o JOIN %s m ON %s AND %s WHERE %s NOT IN (SELECT l.o_id FROM l))
+UPDATE %s m SET %s FROM l WHERE %s = l.o_id AND (l.place > (SELECT h.place FROM h)) IS NOT TRUE RETURNING %s, 0::bigint, %s, 0::bigint, NULL::bigint, NULL::bigint[]`,
+		t.id, t.name, same, still, t.name, same, waits, t.id, t.name, strings.Join(set, ", "), t.id, t.columns, token)
+	locked := t.id + " = l.o_id"
+	c.renew = lockFirst(t, rows, same+" AND "+c.fence+" AND "+kept) + fmt.Sprintf("UPDATE %s m SET %s FROM l WHERE %s RETURNING %s::text, %s", t.name, renewed, locked, t.id, token)
+	c.release = lockFirst(t, rows, same+" AND "+c.fence) + fmt.Sprintf("UPDATE %s m SET %s FROM l WHERE %s", t.name, strings.Join(free, ", "), locked)
+	c.waits = waits
 	return c
+}
+
+// takeBackSQL frees rows, but for those that somebody has locked: they wait until their reservation ends.
+func takeBackSQL(t *table, free assignments, condition string) string {
+	return fmt.Sprintf("WITH l AS MATERIALIZED (SELECT %s AS o_id FROM %s m WHERE %s FOR UPDATE SKIP LOCKED) UPDATE %s m SET %s FROM l WHERE %s = l.o_id",
+		t.id, t.name, condition, t.name, strings.Join(free, ", "), t.id)
 }
 
 // takeBack gives up the reservations of a relay that is no more.
@@ -235,7 +250,10 @@ func (s *leaseSession) Next(ctx context.Context, limit int) (relay.Batch, error)
 		if err := s.link.failure(); err != nil {
 			return relay.Batch{}, err
 		}
-		if s.holds.size() >= s.source.maxHolds() {
+		if err := s.storeLater(ctx); err != nil {
+			return relay.Batch{}, err
+		}
+		if s.holds.size()+len(s.later.all()) >= s.source.maxHolds() {
 			s.pace.polled(false, false)
 			continue
 		}
@@ -252,18 +270,34 @@ func (s *leaseSession) Next(ctx context.Context, limit int) (relay.Batch, error)
 	return slice(&s.rest, limit), nil
 }
 
-// known lists the rows behind from that are in flight or wait for another attempt.
+// known lists the rows behind from that are in flight, wait for another attempt, or are to be marked.
 func (s *leaseSession) known(from int64) []string {
-	return s.holds.above(from, s.ledger.above(from, nil))
+	return s.later.known(s.holds.above(from, s.ledger.above(from, nil)))
+}
+
+// storeLater marks rows that were locked when they should have been.
+func (s *leaseSession) storeLater(ctx context.Context) error {
+	if len(s.later.all()) == 0 {
+		return nil
+	}
+	return s.link.do(func(conn *pgx.Conn) error { return s.store(context.WithoutCancel(ctx), conn, &outcomes{}) })
+}
+
+func (s *leaseSession) store(ctx context.Context, conn *pgx.Conn, o *outcomes) error {
+	gone, err := s.marks.store(ctx, conn, o, &s.later)
+	if gone > 0 {
+		s.source.cfg.Logger.Warn("messages were marked or taken over by somebody else", "relay", s.source.owner, "table", s.table.name, "messages", gone)
+	}
+	return err
 }
 
 // renew prolongs what is reserved and in flight, if it has come to a third of its time.
 func (s *leaseSession) renew(ctx context.Context, conn *pgx.Conn) error {
-	entries := append(s.ledger.all(), s.holds.claimed()...)
-	if len(entries) == 0 {
+	marks := append(tokens(append(s.ledger.all(), s.holds.claimed()...)), s.later.all()...)
+	if len(marks) == 0 {
 		return ping(ctx, conn)
 	}
-	c := newColumns(tokens(entries))
+	c := newColumns(marks)
 	rows, err := conn.Query(ctx, s.claims.renew, c.ids, c.tokens)
 	if err != nil {
 		return fmt.Errorf("renew reservations: %w", explain(err))
@@ -280,6 +314,7 @@ func (s *leaseSession) renew(ctx context.Context, conn *pgx.Conn) error {
 	}
 	s.ledger.renew(renewed)
 	s.holds.claim("", renewed)
+	s.later.renew(renewed)
 	return nil
 }
 
@@ -299,38 +334,13 @@ func (s *leaseSession) Settle(ctx context.Context, settlement relay.Settlement) 
 		x.of(&o, x.entries, true)
 		x.held(&o, s.holds)
 		x.behind(&o, s.holds)
-		b := &pgx.Batch{}
-		if err := s.marks.queue(conn, b, &o); err != nil {
+		if err := s.store(ctx, conn, &o); err != nil {
 			return err
-		}
-		marked, err := affected(ctx, conn, b)
-		if err != nil {
-			return err
-		}
-		if n := int64(len(o.delivered) + len(o.waiting) + len(o.dead)); marked < n {
-			s.source.cfg.Logger.Warn("messages were marked or taken over by somebody else", "relay", s.source.owner, "table", s.table.name, "messages", n-marked)
 		}
 		x.remember(s.holds)
 		s.ledger.settle(len(x.entries))
 		return nil
 	})
-}
-
-// affected runs a batch as one transaction and counts the rows.
-func affected(ctx context.Context, conn *pgx.Conn, b *pgx.Batch) (rows int64, err error) {
-	results := conn.SendBatch(ctx, b)
-	for range b.Len() {
-		tag, err := results.Exec()
-		if err != nil {
-			_ = results.Close()
-			return 0, fmt.Errorf("mark rows: %w", explain(err))
-		}
-		rows += tag.RowsAffected()
-	}
-	if err := results.Close(); err != nil {
-		return 0, fmt.Errorf("mark rows: %w", explain(err))
-	}
-	return rows, nil
 }
 
 // behind has rows wait for as long as the head of their lane, so that nobody takes them before it; and
@@ -392,9 +402,11 @@ func (s *leaseSession) Lanes(ctx context.Context, limit int) ([]relay.HeldLane, 
 	return s.holds.heads(limit), s.link.failure()
 }
 
-// Held claims the first rows of a lane that are due. Those that another relay has taken are no longer
-// ours to think of.
+// Held claims the first rows of a lane that are due, up to one that another relay has taken or somebody has locked.
 func (s *leaseSession) Held(ctx context.Context, lane string, limit int) (held []relay.Delivery, err error) {
+	if err := s.storeLater(ctx); err != nil {
+		return nil, err
+	}
 	now := time.Now()
 	for {
 		list := s.holds.first(lane, limit)
@@ -421,6 +433,9 @@ func (s *leaseSession) Held(ctx context.Context, lane string, limit int) (held [
 		if err != nil || len(held) > 0 {
 			return held, err
 		}
+		if left := s.holds.first(lane, 1); len(left) > 0 && left[0].ref == list[0].ref {
+			return []relay.Delivery{{RetryAt: now.Add(5 * soon)}}, nil
+		}
 	}
 }
 
@@ -442,7 +457,11 @@ func (s *leaseSession) claimAgain(ctx context.Context, conn *pgx.Conn, list []ho
 			}
 		}
 	}
-	held, missing := restore(list, ds, rows)
+	waits, err := s.table.untaken(ctx, conn, list, rows, s.claims.waits)
+	if err != nil {
+		return nil, nil, err
+	}
+	held, missing := restore(list, ds, rows, waits)
 	return held, missing, nil
 }
 
@@ -476,6 +495,9 @@ func (s *leaseSession) Expires() time.Time { return s.link.expires() }
 func (s *leaseSession) Close(ctx context.Context) error {
 	hangUp(s.reader.conn)
 	err := s.link.close(func(conn *pgx.Conn) error {
+		if err := s.store(ctx, conn, &outcomes{}); err != nil {
+			return err
+		}
 		entries := append(s.ledger.all(), s.holds.claimed()...)
 		if len(entries) == 0 {
 			return nil

@@ -23,8 +23,9 @@ import (
 // again after a restart.
 type XMin struct{ offsetSource }
 
-// Serial is XMin for tables whose writers take turns, see outbox.WriterLock: rows are read by id alone, which
-// keeps the order of keys and waits for nobody but the writer that has the turn.
+// Serial is XMin by id alone, which keeps the order of keys. A row is read when whoever could still commit a lower id has
+// ended: whoever has written to the table, and nobody else. So its writers need no lock. Where ids don't come from a sequence, or
+// are drawn long before the INSERT, they have to take turns, see outbox.WriterLock.
 type Serial struct{ offsetSource }
 
 var (
@@ -63,6 +64,21 @@ func (s *offsetSource) begin(conn *pgx.ConnConfig, m schema.Mapping, cfg Config)
 	return s.init(conn, m, cfg)
 }
 
+// numbers says what is to be known about ids that are read in their order alone.
+func (s *offsetSource) numbers(t *table) error {
+	id := t.info.Column(t.mapping.ID)
+	switch {
+	case s.byTransaction || t.along == alongSequence:
+		return nil
+	case id.Sequenced:
+		return outbox.Permanent(fmt.Errorf("%w: the sequence of column %q of table %s has CACHE %d: sessions draw numbers ahead, and one that commits after a higher "+
+			"one was read would be lost, whatever lock its writer takes; run ALTER SEQUENCE … CACHE 1", schema.ErrMapping, t.mapping.ID, t.name, id.Cache))
+	}
+	s.cfg.Logger.Warn("ids come from no sequence: a row that commits after a higher id was read is lost, so every writer has to draw and insert under a lock that conflicts with itself",
+		"relay", s.owner, "table", s.mapping.Table, "column", t.mapping.ID)
+	return nil
+}
+
 // Acquire waits until the group's offsets are free. Errors that waiting can't cure are marked by
 // outbox.Permanent: tables that don't fit the mapping, a standby.
 func (s *offsetSource) Acquire(ctx context.Context) (relay.Session, error) {
@@ -82,6 +98,9 @@ func (s *offsetSource) Acquire(ctx context.Context) (relay.Session, error) {
 			return nil, outbox.Permanent(fmt.Errorf("%w: column %q of table %s is of type %s, but an offset has to be a whole number",
 				schema.ErrMapping, t.mapping.ID, t.name, t.idType))
 		}
+		if err := s.numbers(t); err != nil {
+			return nil, err
+		}
 		o, err := resolveOffsets(ctx, settling, t, s.byTransaction, s.owner, s.cfg)
 		if err != nil {
 			return nil, err
@@ -98,8 +117,12 @@ func (s *offsetSource) Acquire(ctx context.Context) (relay.Session, error) {
 		if err != nil {
 			return nil, err
 		}
-		session := &offsetSession{source: &s.source, table: t, offsets: o, marks: newStatements(t, true, "", nil), holds: newHolds(),
+		session := &offsetSession{source: &s.source, table: t, offsets: o, marks: newStatements(t, true, false, "", nil), holds: newHolds(),
 			token: token, renewed: since, parts: make(map[partName]*part), reading: reading, size: reader{least: minPage, pageBytes: s.cfg.PageBytes}}
+		session.horizon = newHorizon(t.along)
+		if pooled == nil {
+			session.own = []uint32{settling.PgConn().PID(), reading.PgConn().PID()}
+		}
 		session.link = newLink(settling, s.cfg.Lease, session.renew)
 		session.pace = pace{cfg: &s.cfg, broken: session.link.broken}
 		return session, nil

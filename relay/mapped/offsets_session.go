@@ -41,6 +41,8 @@ type offsetSession struct {
 	rest    []relay.Delivery // read and not returned yet
 	size    reader           // for what it knows of sizes
 	lookAt  time.Time        // for new topics and partitions
+	horizon horizon          // of ids, where they come from a sequence
+	own     []uint32         // processes of this session
 }
 
 type partName struct {
@@ -202,6 +204,10 @@ func (s *offsetSession) read(ctx context.Context, size int) error {
 		s.pace.polled(false, false)
 		return nil
 	}
+	highest, more, err := s.decided(ctx)
+	if err != nil {
+		return err
+	}
 	names := make([]partName, len(open))
 	transactions, ids := make([]string, len(open)), make([]int64, len(open))
 	for i, p := range open {
@@ -209,14 +215,14 @@ func (s *offsetSession) read(ctx context.Context, size int) error {
 	}
 	topics, partitions := split2(names)
 	each := max(size/len(open), min(size, 16))
-	args := [][]byte{textArray(topics), intArray(partitions), textArray(transactions), intArray(ids), fmt.Append(nil, each)}
+	args := [][]byte{textArray(topics), intArray(partitions), textArray(transactions), intArray(ids), fmt.Append(nil, each), fmt.Append(nil, highest)}
 	result := s.reading.PgConn().ExecParams(ctx, s.offsets.scan, args, nil, nil, binaryFormat)
 	ds, rows, err := s.table.collect(result, readPart)
 	if err != nil {
 		return fmt.Errorf("poll: %w", explain(err))
 	}
 	s.size.observe(ds)
-	s.pace.polled(len(ds) > 0, len(ds) >= each)
+	s.pace.polled(len(ds) > 0 || more, len(ds) >= each)
 	s.ledger.add(ds, rows, true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,6 +233,22 @@ func (s *offsetSession) read(ctx context.Context, size int) error {
 	}
 	s.rest = ds
 	return nil
+}
+
+// decided returns the highest id up to which every number is committed or never will be, and whether somebody has
+// drawn higher ones since the last time. Read up to there, ids are read once and in order, whether their writers take turns
+// or not: an INSERT locks the table before it draws its id, see horizon. The rows are read by a later statement.
+func (s *offsetSession) decided(ctx context.Context) (highest int64, more bool, err error) {
+	if s.offsets.look == "" {
+		return math.MaxInt64, false, nil
+	}
+	before := s.horizon.candidate
+	var writers []string
+	if err := s.reading.QueryRow(ctx, s.offsets.look, s.horizon.bound, s.own).Scan(&highest, &writers); err != nil {
+		return 0, false, fmt.Errorf("look for writers: %w", explain(err))
+	}
+	s.horizon.scanned(time.Now(), false, 0, highest, writers, sight{complete: true, hidden: math.MaxInt64})
+	return s.horizon.bound, s.horizon.candidate > before, nil
 }
 
 // readPart reads the columns of a scan behind those of the table: which of the parts a row is of, its
@@ -378,7 +400,7 @@ func (s *offsetSession) storeDead(ctx context.Context, conn *pgx.Conn, o *outcom
 		return err
 	}
 	b := &pgx.Batch{}
-	if err := s.marks.queue(conn, b, o); err != nil {
+	if err := s.marks.queue(conn, b, o, nil); err != nil {
 		return err
 	}
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
@@ -442,7 +464,7 @@ func (s *offsetSession) Held(ctx context.Context, lane string, limit int) (held 
 			if err != nil {
 				return err
 			}
-			held, missing = restore(list, ds, rows)
+			held, missing = restore(list, ds, rows, nil)
 			return nil
 		})
 		if err != nil {

@@ -32,7 +32,8 @@ type offsets struct {
 	load    string // $1 topics, $2 partitions, $3 token: where they stand
 	move    string // $1 topics, $2 partitions, $3 transactions, $4 ids, $5 token
 	check   string // $1 token: the row of the group, locked, if it is still ours
-	scan    string // $1 topics, $2 partitions, $3 transactions, $4 ids, $5 limit of each
+	scan    string // $1 topics, $2 partitions, $3 transactions, $4 ids, $5 limit of each, $6 highest id
+	look    string // lookSQL; empty: by transaction, or ids come from no sequence
 }
 
 // everyTopic stands for the topic in the offsets of a table that is not read by topic.
@@ -124,6 +125,9 @@ func newOffsets(t *table, info *schema.Table, byTransaction bool, owner string, 
 		"WHERE o.topic = p.topic AND o.partition = p.partition AND o.available_after = %s", name, moved, fmt.Sprintf(token, "$5"))
 	o.pairs = pairsSQL(t, cfg)
 	o.scan = scanSQL(t, m, byTransaction, cfg)
+	if !byTransaction && t.along == alongSequence {
+		o.look = t.lookSQL()
+	}
 	return o
 }
 
@@ -186,9 +190,9 @@ func scanSQL(t *table, m *schema.Offsets, byTransaction bool, cfg Config) string
 	if byTransaction {
 		x := column(m.Transaction)
 		order, transaction = x+", "+t.id, x+"::text"
-		where += fmt.Sprintf(" AND (%s) > (o.transaction::xid8, o.id) AND %s < pg_snapshot_xmin(pg_current_snapshot())", order, x)
+		where += fmt.Sprintf(" AND (%s) > (o.transaction::xid8, o.id) AND %s < pg_snapshot_xmin(pg_current_snapshot()) AND $6::bigint IS NOT NULL", order, x)
 	} else {
-		where += fmt.Sprintf(" AND %s > o.id AND o.transaction IS NOT NULL", t.id)
+		where += fmt.Sprintf(" AND %s > o.id AND %s <= $6::bigint AND o.transaction IS NOT NULL", t.id, t.id)
 	}
 	return fmt.Sprintf(`SELECT %s, o.n, %s, %s FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[]) WITH ORDINALITY o (topic, partition, transaction, id, n)
 CROSS JOIN LATERAL (SELECT * FROM %s m WHERE %s ORDER BY %s LIMIT $5::bigint) m`, t.columns, shard, transaction, t.name, where, order)

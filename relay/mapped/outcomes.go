@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -25,14 +27,15 @@ type outcomes struct {
 
 // mark is one row with what became of it.
 type mark struct {
-	id       string
-	token    string
-	message  outbox.ID // only of a delivered one
-	attempts int
-	wait     *time.Duration // until the next attempt; nil: none of its own, or blocked
-	blocked  bool
-	reason   relay.Reason
-	err      error
+	id        string
+	token     string
+	message   outbox.ID // this and partition only of a delivered one
+	partition *string   // where the broker has put it, once it was asked
+	attempts  int
+	wait      *time.Duration // until the next attempt; nil: none of its own, or blocked
+	blocked   bool
+	reason    relay.Reason
+	err       error
 }
 
 func (o *outcomes) empty() bool { return len(o.delivered)+len(o.waiting)+len(o.dead) == 0 }
@@ -138,7 +141,9 @@ type statements struct {
 	waiting string // $1 ids, $2 tokens, $3 attempts, $4 microseconds, $5 blocked, $6 errors; empty: nothing to write
 	dead    string // $1 ids, $2 tokens, $3 attempts, $4 reasons, $5 errors; empty: no place for dead letters
 
-	fence string // condition that a row is still claimed by o.token; empty: no other could have it
+	fence  string // condition that a row is still claimed by o.token; empty: no other could have it
+	locked bool   // the transaction has locked the rows before
+	still  string // $1 ids, $2 tokens: those that are to be marked as before
 }
 
 // errNoPlace is what becomes of a dead letter of a table that has no place for it.
@@ -148,8 +153,11 @@ var errNoPlace = errors.New("a message can't be delivered, and its table has no 
 // newStatements writes the statements of a table. copied says that rows are never changed, so a dead
 // letter is a copy. fence is a condition on the token o.token; empty, if there are no claims. r has the partitions
 // of delivered messages, if the table has a column for them.
-func newStatements(t *table, copied bool, fence string, r *receipts) *statements {
-	s := &statements{table: t, fence: fence}
+//
+// Rows that the transaction hasn't locked are locked first, but for those that somebody else has locked: a relay that waited for a
+// row while it has others would be one half of a deadlock, and the server might end the other half, a writer's transaction.
+func newStatements(t *table, copied, locked bool, fence string, r *receipts) *statements {
+	s := &statements{table: t, fence: fence, locked: locked}
 	if t.mapping.Done.Partition != "" && !copied {
 		r.reset()
 		s.receipts = r
@@ -159,6 +167,11 @@ func newStatements(t *table, copied bool, fence string, r *receipts) *statements
 		s.waiting = s.waitingSQL()
 	}
 	s.dead = s.deadSQL(copied)
+	waits := t.waiting
+	if fence != "" {
+		waits = "true"
+	}
+	s.still = fmt.Sprintf("SELECT o.id FROM %s m JOIN unnest($1::text[], $2::bigint[]) o (id, token) ON %s WHERE %s", t.name, s.same(), waits)
 	return s
 }
 
@@ -179,11 +192,8 @@ func (s *statements) doneSQL() string {
 	if s.receipts != nil {
 		rows = "unnest($1::text[], $2::bigint[], $3::text[]) o (id, token, partition)"
 	}
-	switch {
-	case m.Done.How == schema.DoneDelete && s.fence == "":
-		return fmt.Sprintf("DELETE FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND $2::bigint[] IS NOT NULL", t.name, t.id, t.idType)
-	case m.Done.How == schema.DoneDelete:
-		return fmt.Sprintf("DELETE FROM %s m USING %s WHERE %s", t.name, rows, s.same())
+	if m.Done.How == schema.DoneDelete {
+		return s.on(rows, "DELETE FROM %s m USING %s WHERE %s")
 	}
 	var set assignments
 	switch m.Done.How {
@@ -203,10 +213,25 @@ func (s *statements) doneSQL() string {
 		p := t.info.Column(m.Done.Partition)
 		set.set(p.Name, fmt.Sprintf("coalesce(o.partition::%s, %s)", p.Type, column(p.Name)))
 	}
-	if s.fence == "" && s.receipts == nil {
-		return fmt.Sprintf("UPDATE %s m SET %s WHERE %s = ANY($1::text[]::%s[]) AND $2::bigint[] IS NOT NULL", t.name, strings.Join(set, ", "), t.id, t.idType)
+	return s.on(rows, "UPDATE %s m SET "+verbatim(set)+" FROM %s WHERE %s")
+}
+
+// verbatim joins assignments for a format.
+func verbatim(set assignments) string { return strings.ReplaceAll(strings.Join(set, ", "), "%", "%%") }
+
+// on completes a statement that changes rows m by the list o, and returns their ids: its format gets the table, the list and
+// the condition.
+func (s *statements) on(list, format string) string {
+	t := s.table
+	if s.locked {
+		return fmt.Sprintf(format, t.name, list, s.same()) + " RETURNING o.id"
 	}
-	return fmt.Sprintf("UPDATE %s m SET %s FROM %s WHERE %s", t.name, strings.Join(set, ", "), rows, s.same())
+	return lockFirst(t, list, s.same()) + fmt.Sprintf(format, t.name, "l o", t.id+" = o.o_id") + " RETURNING o.id"
+}
+
+// lockFirst begins a statement with l: the rows m of a list o that fulfil a condition and that nobody else has locked.
+func lockFirst(t *table, list, condition string) string {
+	return fmt.Sprintf("WITH l AS MATERIALIZED (SELECT %s AS o_id, o.* FROM %s JOIN %s m ON %s FOR UPDATE OF m SKIP LOCKED) ", t.id, list, t.name, condition)
 }
 
 // same is the condition that m is the row o, and still ours.
@@ -219,7 +244,7 @@ func (s *statements) same() string {
 }
 
 func (s *statements) waitingSQL() string {
-	t, m := s.table, &s.table.mapping
+	m := &s.table.mapping
 	var set assignments
 	set.set(m.Failure.Attempts, "o.attempts")
 	set.set(m.Failure.Error, "coalesce(o.error, m."+schema.QuoteIdentifier(m.Failure.Error)+")")
@@ -238,9 +263,8 @@ func (s *statements) waitingSQL() string {
 	if len(set) == 0 {
 		return ""
 	}
-	return fmt.Sprintf(`UPDATE %s m SET %s
-FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::bigint[], $5::boolean[], $6::text[]) o (id, token, attempts, wait, blocked, error) WHERE %s`,
-		t.name, strings.Join(set, ", "), s.same())
+	return s.on("unnest($1::text[], $2::bigint[], $3::integer[], $4::bigint[], $5::boolean[], $6::text[]) o (id, token, attempts, wait, blocked, error)",
+		"UPDATE %s m SET "+verbatim(set)+" FROM %s WHERE %s")
 }
 
 func ptr(s string) *string { return &s }
@@ -267,7 +291,7 @@ func (s *statements) deadSQL(copied bool) string {
 		set.set(m.Done.AckAt, "now()")
 		set.set(m.Done.UpdatedAt, "now()")
 		set.set(m.Claim.Owner, "NULL")
-		return fmt.Sprintf("UPDATE %s m SET %s FROM %s WHERE %s", t.name, strings.Join(set, ", "), outcome, s.same())
+		return s.on(outcome, "UPDATE %s m SET "+verbatim(set)+" FROM %s WHERE %s")
 	case t.dead == nil:
 		return ""
 	}
@@ -286,46 +310,160 @@ func (s *statements) deadSQL(copied bool) string {
 			names, from = append(names, schema.QuoteIdentifier(c.Name)), append(from, value)
 		}
 	}
-	taken := fmt.Sprintf("DELETE FROM %s m USING o WHERE %s RETURNING m.*", t.name, s.same())
+	with, list := "WITH ", outcome
+	taken := "DELETE FROM %s m USING %s WHERE %s RETURNING m.*"
 	if copied {
-		taken = fmt.Sprintf("SELECT m.* FROM %s m JOIN o ON %s = o.id::%s", t.name, t.id, t.idType)
+		taken = "SELECT m.* FROM %s m JOIN %s ON %s"
 	}
-	return fmt.Sprintf(`WITH o AS MATERIALIZED (SELECT * FROM %s), g AS (%s)
-INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM g JOIN o ON g.%s = o.id::%s ON CONFLICT DO NOTHING`,
-		outcome, taken, t.dead.TableName(), strings.Join(names, ", "), strings.Join(from, ", "), schema.QuoteIdentifier(m.ID), t.idType)
+	condition := s.same()
+	if !copied && !s.locked {
+		with, list, condition = lockFirst(t, outcome, condition)+", ", "l o", t.id+" = o.o_id"
+	}
+	return fmt.Sprintf(`%so AS MATERIALIZED (SELECT * FROM %s), g AS (%s), d AS (
+INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM g JOIN o ON g.%s = o.id::%s ON CONFLICT DO NOTHING
+) SELECT g.%s::text FROM g`,
+		with, list, fmt.Sprintf(taken, t.name, "o", condition), t.dead.TableName(), strings.Join(names, ", "), strings.Join(from, ", "),
+		schema.QuoteIdentifier(m.ID), t.idType, schema.QuoteIdentifier(m.ID))
 }
 
-// queue adds the statements that store o to a batch: one round trip, one transaction.
-func (s *statements) queue(conn *pgx.Conn, b *pgx.Batch, o *outcomes) error {
+// queue adds the statements that store o to a batch: one round trip, one transaction. When it is closed, left has what could
+// not be stored; nil if nobody asks.
+func (s *statements) queue(conn *pgx.Conn, b *pgx.Batch, o, left *outcomes) error {
+	add := func(marks []mark, sql string, left *[]mark, args ...any) {
+		q := b.Queue(sql, args...)
+		if left == nil {
+			return
+		}
+		q.Query(func(rows pgx.Rows) error {
+			ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if len(ids) < len(marks) {
+				*left = only(marks, ids, false)
+			}
+			return err
+		})
+	}
+	if left == nil {
+		left = &outcomes{}
+	}
 	if len(o.delivered) > 0 && s.done != "" {
 		c := newColumns(o.delivered)
 		args := []any{c.ids, c.tokens}
 		if s.receipts != nil {
 			args = append(args, s.receipts.take(o.delivered))
 		}
-		b.Queue(s.done, args...)
+		add(o.delivered, s.done, &left.delivered, args...)
 	}
 	if len(o.waiting) > 0 && s.waiting != "" {
 		c := newColumns(o.waiting)
-		b.Queue(s.waiting, c.ids, c.tokens, c.attempts, c.waits, c.blocked, notes(conn, o.waiting))
+		add(o.waiting, s.waiting, &left.waiting, c.ids, c.tokens, c.attempts, c.waits, c.blocked, notes(conn, o.waiting))
 	}
 	if len(o.dead) > 0 {
 		if s.dead == "" {
 			return outbox.Permanent(fmt.Errorf("%w (table %s, id %s: %w)", errNoPlace, s.table.name, o.dead[0].id, o.dead[0].err))
 		}
 		c := newColumns(o.dead)
-		b.Queue(s.dead, c.ids, c.tokens, c.attempts, c.reasons, notes(conn, o.dead))
+		add(o.dead, s.dead, &left.dead, c.ids, c.tokens, c.attempts, c.reasons, notes(conn, o.dead))
 	}
 	return nil
 }
 
-// store stores o in one transaction.
-func (s *statements) store(ctx context.Context, conn *pgx.Conn, o *outcomes) error {
-	b := &pgx.Batch{}
-	if err := s.queue(conn, b, o); err != nil {
-		return err
+// only returns the marks whose ids are listed, or not.
+func only(marks []mark, ids []string, listed bool) (some []mark) {
+	list := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		list[id] = true
 	}
-	return send(ctx, conn, b)
+	for i := range marks {
+		if list[marks[i].id] == listed {
+			some = append(some, marks[i])
+		}
+	}
+	return some
+}
+
+// store stores o in one transaction, and before it what is left from earlier. Rows that somebody has locked are left for later; gone
+// is how many were marked by somebody else.
+func (s *statements) store(ctx context.Context, conn *pgx.Conn, o *outcomes, later *later) (gone int, err error) {
+	o = later.with(o)
+	b := &pgx.Batch{}
+	var left outcomes
+	if err := s.queue(conn, b, o, &left); err != nil {
+		return 0, err
+	}
+	if err := send(ctx, conn, b); err != nil {
+		return 0, err
+	}
+	all := slices.Concat(left.delivered, left.waiting, left.dead)
+	if len(all) > 0 {
+		c := newColumns(all)
+		rows, err := conn.Query(ctx, s.still, c.ids, c.tokens)
+		if err != nil {
+			return 0, fmt.Errorf("look for rows that are locked: %w", explain(err))
+		}
+		ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return 0, fmt.Errorf("look for rows that are locked: %w", explain(err))
+		}
+		gone = len(all) - len(ids)
+		left = outcomes{only(left.delivered, ids, true), only(left.waiting, ids, true), only(left.dead, ids, true)}
+	}
+	later.set(left)
+	return gone, nil
+}
+
+// later is what could not be stored because somebody, such as a writer, has locked the rows. It is stored with what follows, or by
+// the next poll. A crash has such rows come again. Safe for concurrent use; store runs once at a time.
+type later struct {
+	mu   sync.Mutex
+	left outcomes
+}
+
+// with returns o and what is left, but for rows that o has news of.
+func (l *later) with(o *outcomes) *outcomes {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.left.empty() {
+		return o
+	}
+	var ids []string
+	for _, m := range slices.Concat(o.delivered, o.waiting, o.dead) {
+		ids = append(ids, m.id)
+	}
+	return &outcomes{slices.Concat(only(l.left.delivered, ids, false), o.delivered), slices.Concat(only(l.left.waiting, ids, false), o.waiting),
+		slices.Concat(only(l.left.dead, ids, false), o.dead)}
+}
+
+func (l *later) set(left outcomes) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.left = left
+}
+
+func (l *later) all() []mark {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Concat(l.left.delivered, l.left.waiting, l.left.dead)
+}
+
+// renew notes new tokens of claims, by the ids of their rows.
+func (l *later) renew(tokens map[string]string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, list := range [][]mark{l.left.delivered, l.left.waiting, l.left.dead} {
+		for i := range list {
+			if token, ok := tokens[list[i].id]; ok {
+				list[i].token = token
+			}
+		}
+	}
+}
+
+// known adds the ids to those that a poll leaves out.
+func (l *later) known(ids []string) []string {
+	for _, m := range l.all() {
+		ids = append(ids, m.id)
+	}
+	return ids
 }
 
 // send runs a batch, whose statements are one transaction.

@@ -2,9 +2,9 @@ package mapped
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,28 +13,40 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Purge deletes delivered rows that are older than they are to be kept, a few at a time. Any number may run.
+// Purge deletes delivered rows that are older than they are to be kept, a few at a time, or moves them to an archive.
+// Any number may run.
 type Purge struct {
 	source source
-	keep   time.Duration
-	every  time.Duration
-	logger *slog.Logger
+	cfg    PurgeConfig
+}
+
+// PurgeConfig says what a Purge does.
+type PurgeConfig struct {
+	Keep  time.Duration // after which delivered rows go
+	Every time.Duration // pause between rounds
+
+	// Archive is a table that rows move to. It has all columns of the table, by their names. Each row is deleted by the
+	// transaction that has inserted it there. Empty: they are deleted.
+	Archive string
+
+	Logger *slog.Logger // nil is silent
 }
 
 // purgeBatch is how many rows one statement deletes: few enough to hold nobody up.
 const purgeBatch = 1000
 
-// NewPurge returns a Purge of the delivered rows of a table that are older than keep. every is the pause
-// between rounds. The mapping has to tell when a row was delivered.
-func NewPurge(conn *pgx.ConnConfig, m schema.Mapping, keep, every time.Duration, logger *slog.Logger) (*Purge, error) {
-	p := &Purge{keep: keep, every: every, logger: logger}
-	if err := p.source.init(conn, m, Config{Name: "purge", Logger: logger}); err != nil {
+// NewPurge returns a Purge of the delivered rows of a table. The mapping has to tell when a row was delivered.
+func NewPurge(conn *pgx.ConnConfig, m schema.Mapping, cfg PurgeConfig) (*Purge, error) {
+	p := &Purge{cfg: cfg}
+	if err := p.source.init(conn, m, Config{Name: "purge", Logger: cfg.Logger}); err != nil {
 		return nil, err
 	}
-	p.logger = p.source.cfg.Logger
+	p.cfg.Logger = p.source.cfg.Logger
 	switch {
-	case keep < 0 || every <= 0:
-		return nil, fmt.Errorf("mapped: purge: rows are kept for %v and looked for every %v; the pause must be positive and the time not negative", keep, every)
+	case cfg.Keep < 0 || cfg.Every <= 0:
+		return nil, fmt.Errorf("mapped: purge: rows are kept for %v and looked for every %v; the pause must be positive and the time not negative", cfg.Keep, cfg.Every)
+	case !m.RowsMayBeDeleted:
+		return nil, fmt.Errorf("mapped: purge: rows of table %q are to be deleted: if they are messages and nothing else, say so (rows_may_be_deleted: true)", m.Table)
 	case m.Done.How == "" || m.Done.How == schema.DoneDelete:
 		return nil, fmt.Errorf("mapped: purge: the mapping of table %q leaves no delivered row that could be known and deleted later", m.Table)
 	case deliveredAt(&m) == "":
@@ -64,11 +76,11 @@ func (p *Purge) Run(ctx context.Context) error {
 		case outbox.IsPermanent(err):
 			return err
 		case err != nil:
-			p.logger.Warn("delivered rows could not be deleted", "table", p.source.mapping.Table, "error", err)
+			p.cfg.Logger.Warn("delivered rows could not be deleted", "table", p.source.mapping.Table, "error", err)
 		case n > 0:
-			p.logger.Debug("delivered rows deleted", "table", p.source.mapping.Table, "messages", n)
+			p.cfg.Logger.Debug("delivered rows deleted", "table", p.source.mapping.Table, "messages", n)
 		}
-		if pause(ctx, p.every) != nil {
+		if pause(ctx, p.cfg.Every) != nil {
 			return nil
 		}
 	}
@@ -83,16 +95,71 @@ func (p *Purge) Once(ctx context.Context) (total int64, err error) {
 	}
 	defer hangUp(conn)
 	sql := purgeSQL(t)
-	for {
-		tag, err := conn.Exec(ctx, sql, p.keep.Microseconds(), purgeBatch)
-		if err != nil {
-			return total, errors.Join(fmt.Errorf("delete delivered rows: %w", explain(err)))
+	if p.cfg.Archive != "" {
+		if sql, err = p.archive(ctx, conn, t, sql); err != nil {
+			return 0, err
 		}
-		total += tag.RowsAffected()
-		if tag.RowsAffected() < purgeBatch {
+	}
+	for {
+		n, err := p.batch(ctx, conn, sql)
+		if err != nil {
+			return total, fmt.Errorf("delete delivered rows: %w", explain(err))
+		}
+		total += n
+		if n < purgeBatch {
 			return total, nil
 		}
 	}
+}
+
+// batch runs one statement. What is deleted and is not in the archive, since a trigger or a rule of that keeps it out, stays.
+func (p *Purge) batch(ctx context.Context, conn *pgx.Conn, sql string) (deleted int64, err error) {
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if p.cfg.Archive == "" {
+			tag, err := tx.Exec(ctx, sql, p.cfg.Keep.Microseconds(), purgeBatch)
+			deleted = tag.RowsAffected()
+			return err
+		}
+		var kept int64
+		if err := tx.QueryRow(ctx, sql, p.cfg.Keep.Microseconds(), purgeBatch).Scan(&deleted, &kept); err != nil {
+			return err
+		}
+		if kept != deleted {
+			return fmt.Errorf("the archive %s has taken %d of %d rows, so none is deleted: look for its triggers and rules", p.cfg.Archive, kept, deleted)
+		}
+		return nil
+	})
+	return deleted, err
+}
+
+// archive puts the rows that a DELETE returns into the archive, in the same statement.
+func (p *Purge) archive(ctx context.Context, conn *pgx.Conn, t *table, sql string) (string, error) {
+	name, err := schema.ParseTableName(p.cfg.Archive)
+	if err != nil {
+		return "", outbox.Permanent(err)
+	}
+	info, err := schema.ReadTable(ctx, conn, name)
+	if err != nil {
+		return "", permanentMapping(err)
+	}
+	if info.OID == t.info.OID {
+		return "", outbox.Permanent(fmt.Errorf("%w: table %s can't be its own archive", schema.ErrMapping, t.name))
+	}
+	var columns, missing []string
+	for _, c := range t.info.Columns {
+		switch kept := info.Column(c.Name); {
+		case kept == nil:
+			missing = append(missing, schema.QuoteIdentifier(c.Name))
+		case !kept.Generated:
+			columns = append(columns, schema.QuoteIdentifier(c.Name))
+		}
+	}
+	if missing != nil {
+		return "", outbox.Permanent(fmt.Errorf("%w: the archive %s lacks columns of table %s, which would be lost: %s", schema.ErrMapping, name, t.name, strings.Join(missing, ", ")))
+	}
+	list := strings.Join(columns, ", ")
+	return fmt.Sprintf(`WITH gone AS (%s RETURNING *), kept AS (INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM gone RETURNING 1)
+SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM kept)`, sql, info.TableName(), list, list), nil
 }
 
 // purgeSQL deletes the oldest delivered rows. What somebody else deletes at the moment is left to them.

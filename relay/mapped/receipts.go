@@ -40,9 +40,10 @@ func (r *receipts) take(marks []mark) []*string {
 	for i := range marks {
 		if partition, ok := r.partitions[marks[i].message]; ok {
 			text := strconv.Itoa(int(partition))
-			list[i] = &text
+			marks[i].partition = &text // it may be asked for again
 			delete(r.partitions, marks[i].message)
 		}
+		list[i] = marks[i].partition
 	}
 	return list
 }

@@ -23,7 +23,7 @@ import (
 type SkipLocked struct{ source }
 
 var (
-	_ relay.Source  = (*SkipLocked)(nil)
+	_ relay.Noting  = (*SkipLocked)(nil)
 	_ relay.Session = (*skipLockedSession)(nil)
 )
 
@@ -49,7 +49,7 @@ func (s *SkipLocked) Acquire(ctx context.Context) (relay.Session, error) {
 			return nil, err
 		}
 		session := &skipLockedSession{
-			source: &s.source, pooled: pooled, table: t, marks: newStatements(t, false, "", &s.receipts), holds: newHolds(),
+			source: &s.source, pooled: pooled, table: t, marks: newStatements(t, false, true, "", &s.receipts), holds: newHolds(),
 			reader: newReader(t, nil, s.cfg.PageBytes, t.lockSQL),
 			freed:  make(chan struct{}, 1), broken: make(chan struct{}),
 		}
@@ -341,7 +341,7 @@ func (x *settled) heldOutcomes(s *skipLockedSession) {
 func (s *skipLockedSession) commit(ctx context.Context, t *transaction) error {
 	err := t.link.do(func(conn *pgx.Conn) error {
 		b := &pgx.Batch{}
-		if err := s.marks.queue(conn, b, &t.outcomes); err != nil {
+		if err := s.marks.queue(conn, b, &t.outcomes, nil); err != nil {
 			return err
 		}
 		b.Queue("COMMIT")
@@ -385,7 +385,7 @@ func (s *skipLockedSession) Lanes(ctx context.Context, limit int) ([]relay.HeldL
 // soon is when a lane is asked for again whose rows can't be locked yet.
 const soon = 20 * time.Millisecond
 
-// Held locks the first rows of a lane in a transaction of their own.
+// Held locks the first rows of a lane in a transaction of their own, up to one that somebody else has locked.
 func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
 	if err := s.unload(ctx, lane); err != nil {
 		return nil, err
@@ -413,7 +413,11 @@ func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([
 		if err != nil {
 			return err
 		}
-		all, missing := restore(list, ds, rows)
+		waits, err := s.table.untaken(ctx, conn, list, rows, s.table.waiting)
+		if err != nil {
+			return err
+		}
+		all, missing := restore(list, ds, rows, waits)
 		s.holds.gone(lane, missing)
 		if held = all[:due(all)]; len(held) == 0 {
 			held = all[:min(len(all), 1)] // for the time at which it is due
@@ -511,7 +515,7 @@ func (s *skipLockedSession) Close(ctx context.Context) error {
 				return nil // the server rolls back
 			}
 			b := &pgx.Batch{}
-			if err := s.marks.queue(conn, b, &t.outcomes); err != nil {
+			if err := s.marks.queue(conn, b, &t.outcomes, nil); err != nil {
 				return err
 			}
 			b.Queue("COMMIT")

@@ -44,6 +44,12 @@ func (s *source) init(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (err e
 	return nil
 }
 
+// NotesFailures reports whether the table has a column that every failure is to be seen in.
+func (s *source) NotesFailures() bool {
+	f, d := &s.mapping.Failure, &s.mapping.Done
+	return d.How != "" && (f.Attempts != "" || f.Error != "" || f.LastAttempt != "" || f.NextAttempt != "" || d.AckAt != "")
+}
+
 var errActive = errors.New("mapped: the source already has a session")
 
 // acquire runs start unless there is a session already.
@@ -125,6 +131,10 @@ SELECT coalesce((SELECT max(%s) FROM %s m WHERE %s > $1::bigint), $1::bigint)::b
 	AND (l.pid = ANY($2::integer[])) IS NOT TRUE
 )::text[]`
 
+func (t *table) lookSQL() string {
+	return fmt.Sprintf(lookSQL, t.by, t.name, t.by, t.info.OID, t.info.OID)
+}
+
 // reader polls a table's waiting rows without changing them. One goroutine at a time.
 type reader struct {
 	conn    *pgx.Conn
@@ -180,7 +190,7 @@ func (r *reader) observe(ds []relay.Delivery) {
 func newReader(t *table, conn *pgx.Conn, pageBytes int, scan func(from string) string) *reader {
 	r := &reader{conn: conn, table: t, horizon: newHorizon(t.along), least: minPage, pageBytes: pageBytes}
 	if t.along == alongSequence {
-		r.look = fmt.Sprintf(lookSQL, t.by, t.name, t.by, t.info.OID, t.info.OID)
+		r.look = t.lookSQL()
 	}
 	r.scan, r.scanAll = scan(t.fromSQL()), scan(fromStart)
 	return r
@@ -394,6 +404,32 @@ func (t *table) reread(ctx context.Context, conn *pgx.Conn, list []hold, clause 
 		return nil, nil, fmt.Errorf("read rows again: %w", explain(err))
 	}
 	return ds, rows, nil
+}
+
+// untaken returns which of the listed rows wait though they could not be taken: taken has the others.
+func (t *table) untaken(ctx context.Context, conn *pgx.Conn, list []hold, taken []row, waits string) (map[string]bool, error) {
+	if len(taken) == len(list) {
+		return nil, nil
+	}
+	ids := make([]string, len(list))
+	for i := range list {
+		ids[i] = list[i].id
+	}
+	rows, err := conn.Query(ctx, fmt.Sprintf("SELECT %s::text FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND %s", t.id, t.name, t.id, t.idType, waits), ids)
+	if err != nil {
+		return nil, fmt.Errorf("read rows again: %w", explain(err))
+	}
+	if ids, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+		return nil, fmt.Errorf("read rows again: %w", explain(err))
+	}
+	untaken := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		untaken[id] = true
+	}
+	for i := range taken {
+		delete(untaken, taken[i].id)
+	}
+	return untaken, nil
 }
 
 // released returns the heads among blocked that somebody has changed: their attempts were set back, or

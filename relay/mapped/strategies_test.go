@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -108,9 +109,13 @@ func TestPurgeDeletesWhatIsOldAndDelivered(t *testing.T) {
 	db := newDatabase(t)
 	m := events()
 	m.Done.At = "locked_until" // any column of a time will do
+	if _, err := NewPurge(db.Config(), m, PurgeConfig{Keep: 100 * time.Minute, Every: time.Hour}); err == nil || !strings.Contains(err.Error(), "rows_may_be_deleted") {
+		t.Errorf("a table that nobody called an outbox: %v", err)
+	}
+	m.RowsMayBeDeleted = true
 	db.Exec(`INSERT INTO events (topic, payload, status, locked_until)
 		SELECT 't', '', CASE n % 3 WHEN 0 THEN 'new' ELSE 'done' END, now() - n * interval '1 minute' FROM generate_series(1, 3000) n`)
-	p, err := NewPurge(db.Config(), m, 100*time.Minute, time.Hour, nil)
+	p, err := NewPurge(db.Config(), m, PurgeConfig{Keep: 100 * time.Minute, Every: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,6 +128,51 @@ func TestPurgeDeletesWhatIsOldAndDelivered(t *testing.T) {
 	}
 	if left := db.Value("SELECT count(*) FROM events WHERE status = 'new'"); left != "1000" {
 		t.Errorf("%s rows wait, want 1000", left)
+	}
+}
+
+// What is purged is in the archive, or it is still in the table.
+func TestPurgeMovesRowsToAnArchiveOrLeavesThem(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Exec(`CREATE TABLE dated (LIKE events INCLUDING DEFAULTS INCLUDING IDENTITY, PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at)`)
+	db.Exec(`CREATE TABLE dated_all PARTITION OF dated DEFAULT`)
+	db.Exec(`ALTER TABLE dated ADD twice bigint GENERATED ALWAYS AS (part * 2) STORED`)
+	db.Exec(`INSERT INTO dated (topic, payload, status, locked_until, part) SELECT 't', '', 'done', now() - interval '1 day', n FROM generate_series(1, 2500) n`)
+	m := events()
+	m.Table, m.Done.At, m.RowsMayBeDeleted = "dated", "locked_until", true
+	archive := "kept"
+	once := func() (int64, error) {
+		p, err := NewPurge(db.Config(), m, PurgeConfig{Keep: time.Hour, Every: time.Hour, Archive: archive})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Once(t.Context())
+	}
+	db.Exec(`CREATE TABLE kept (LIKE dated); ALTER TABLE kept DROP error, DROP owner`)
+	if _, err := once(); !outbox.IsPermanent(err) || !strings.Contains(err.Error(), `"error", "owner"`) {
+		t.Errorf("an archive without columns: %v", err)
+	}
+	db.Exec(`ALTER TABLE kept ADD owner text, ADD error text, ADD archived_at timestamptz DEFAULT now(), ADD CONSTRAINT few CHECK (part < 2000)`)
+	if n, err := once(); err == nil || n != 1000 {
+		t.Errorf("%d rows were moved, and then: %v", n, err)
+	}
+	db.Exec(`ALTER TABLE kept DROP CONSTRAINT few; CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TRIGGER nothing BEFORE INSERT ON kept FOR EACH ROW WHEN (NEW.part = 2001) EXECUTE FUNCTION nothing()`)
+	if _, err := once(); err == nil || !strings.Contains(err.Error(), "has taken") {
+		t.Errorf("an archive that takes only some rows: %v", err)
+	}
+	const lost = `SELECT count(*) FROM generate_series(1, 2500) n WHERE (SELECT count(*) FROM (SELECT part, twice FROM dated UNION ALL SELECT part, twice FROM kept) a WHERE a.part = n AND a.twice = 2 * n) <> 1`
+	if got := db.Value(lost); got != "0" {
+		t.Errorf("%s rows are lost or double", got)
+	}
+	db.Exec(`DROP TRIGGER nothing ON kept`)
+	if n, err := once(); err != nil || db.Value("SELECT count(*) FROM kept") != "2500" || db.Value(lost) != "0" {
+		t.Errorf("%d rows were moved: %v", n, err)
+	}
+	archive = "dated"
+	if _, err := once(); err == nil || !strings.Contains(err.Error(), "own archive") {
+		t.Errorf("its own archive: %v", err)
 	}
 }
 

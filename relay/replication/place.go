@@ -129,7 +129,7 @@ func (p *place) lost(slot, publication string) error {
 // foreign refuses a slot of the name that can't be ours.
 func (p *place) foreign() error {
 	if p.there.slot && (p.there.plugin != "pgoutput" || !p.there.database) {
-		return outbox.Permanent(fmt.Errorf("%w: %q has the plugin %q and isn't for this destination: give the destination another slot name, or drop that slot",
+		return outbox.Permanent(fmt.Errorf("%w: %q has the plugin %q and isn't for this destination: give the destination another slot name, for that slot is somebody else's",
 			ErrSlotTaken, p.slot, p.there.plugin))
 	}
 	return nil

@@ -38,10 +38,10 @@ func ensurePublication(ctx context.Context, conn *pgx.Conn, name string) (oid ui
 		case err != nil:
 			return 0, fmt.Errorf("look for the publication: %w", err)
 		case !complete:
-			return 0, outbox.Permanent(fmt.Errorf("%w: %q doesn't send the inserts into outbox.messages in that table's name: drop it and run: %s",
+			return 0, outbox.Permanent(fmt.Errorf("%w: %q doesn't send the inserts into outbox.messages in that table's name. Name another publication in the destination, or, if nobody else reads this one, drop it and run: %s",
 				ErrPublication, name, PublicationSQL(name)))
 		case filtered:
-			return 0, outbox.Permanent(fmt.Errorf("%w: %q has a row filter or a column list, and would leave messages out: drop it and run: %s",
+			return 0, outbox.Permanent(fmt.Errorf("%w: %q has a row filter or a column list, and would leave messages out. Name another publication in the destination, or, if nobody else reads this one, drop it and run: %s",
 				ErrPublication, name, PublicationSQL(name)))
 		default:
 			return oid, nil

@@ -11,18 +11,19 @@ import (
 
 // Source reads a table that exists already, instead of outbox.messages. See docs/mapping.md.
 type Source struct {
-	Strategy string   `json:"strategy" enum:"auto,skiplocked,advisory,lease,xmin,serial,replication" jsonschema:"How the table is read. auto is what fits the preset; replication reads the write-ahead log instead."`
-	Preset   string   `json:"preset" jsonschema:"Mapping of a well-known table to begin with; what is given besides goes over it."`
-	Table    string   `json:"table" jsonschema:"The table, with its schema unless that is in the search path. Required without a preset."`
-	Columns  Columns  `json:"columns" jsonschema:"The table's columns by what they hold."`
-	Done     Done     `json:"done" jsonschema:"How a row is marked that was delivered."`
-	Failure  Failure  `json:"failure" jsonschema:"How a row is marked that was not delivered."`
-	Claim    Claim    `json:"claim" jsonschema:"How a row is marked that a relay is about to deliver; strategy lease."`
-	Offsets  Offsets  `json:"offsets" jsonschema:"Where offsets are kept; strategies xmin and serial."`
-	Order    string   `json:"order" jsonschema:"Column that rows are taken by. Empty: the id if it is a whole number, else created_at."`
-	Types    []string `json:"types" jsonschema:"Event types whose rows are taken first, in this order. Gives up the order of keys."`
-	Lock     []string `json:"lock" jsonschema:"Advisory lock of strategy advisory, one number or two. Empty: made from the table's name."`
-	Purge    *Purge   `json:"purge" jsonschema:"Deletes delivered rows when they are old."`
+	Strategy         string   `json:"strategy" enum:"auto,skiplocked,advisory,lease,xmin,serial,replication" jsonschema:"How the table is read. auto is what fits the preset; replication reads the write-ahead log instead."`
+	Preset           string   `json:"preset" jsonschema:"Mapping of a well-known table to begin with; what is given besides goes over it."`
+	Table            string   `json:"table" jsonschema:"The table, with its schema unless that is in the search path. Required without a preset."`
+	Columns          Columns  `json:"columns" jsonschema:"The table's columns by what they hold."`
+	Done             Done     `json:"done" jsonschema:"How a row is marked that was delivered."`
+	Failure          Failure  `json:"failure" jsonschema:"How a row is marked that was not delivered."`
+	Claim            Claim    `json:"claim" jsonschema:"How a row is marked that a relay is about to deliver; strategy lease."`
+	Offsets          Offsets  `json:"offsets" jsonschema:"Where offsets are kept; strategies xmin and serial."`
+	Order            string   `json:"order" jsonschema:"Column that rows are taken by. Empty: the id if it is a whole number, else created_at."`
+	Types            []string `json:"types" jsonschema:"Event types whose rows are taken first, in this order. Gives up the order of keys."`
+	Lock             []string `json:"lock" jsonschema:"Advisory lock of strategy advisory, one number or two. Empty: made from the table's name."`
+	RowsMayBeDeleted bool     `json:"rows_may_be_deleted" jsonschema:"Says that the rows are messages and nothing else, which done: {how: delete} and purge need. A preset says so of a table whose name has outbox in it."`
+	Purge            *Purge   `json:"purge" jsonschema:"Deletes delivered rows when they are old."`
 }
 
 // Columns names columns; topic and key are templates.
@@ -87,6 +88,8 @@ type Offsets struct {
 type Purge struct {
 	Keep     time.Duration `json:"keep" jsonschema:"How long delivered rows are kept."`
 	Interval time.Duration `json:"interval" jsonschema:"Pause between two rounds."`
+
+	ArchiveTable string `json:"archive_table" jsonschema:"Table that rows move to, in the statement that deletes them. It has all columns of the table. Empty: they are deleted."`
 }
 
 // DefaultSource returns what a source has that only names a preset or a table.
@@ -127,6 +130,7 @@ func (s *Source) Resolve() (strategy string, m schema.Mapping) {
 		over(o.to, o.with)
 	}
 	m.Claim.Counts = m.Claim.Counts || s.Claim.Counts
+	m.RowsMayBeDeleted = s.RowsMayBeDeleted || m.RowsMayBeDeleted && m.CalledOutbox()
 	if s.Done != (Done{}) { // as a whole: its parts depend on one another
 		m.Done = schema.Done{How: schema.DoneHow(s.Done.How), Column: s.Done.Column, Value: s.Done.Value, Waiting: s.Done.Waiting,
 			Flag: s.Done.Flag, At: s.Done.At, AckAt: s.Done.AckAt, UpdatedAt: s.Done.UpdatedAt, Partition: s.Done.Partition}
@@ -223,7 +227,14 @@ func (l *loader) source(d *Destination, path string) {
 	l.check(strategy != "lease" || m.Claim.Until != "" || m.Claim.Status != "", at+".claim", "neither until nor status is given, but strategy lease reserves rows")
 	l.advise(s.Done.Partition == "" || d.Broker.Kafka != nil, at+".done.partition", "has no effect, since this broker doesn't tell of partitions")
 	l.check(d.ShardGroups == 1 || moves(strategy), path+".shard_groups", "%d, but strategy %s has no groups: run more relays instead", d.ShardGroups, strategy)
+	l.check(s.Purge == nil || m.RowsMayBeDeleted, at+".purge", "deletes rows of table %s: if they are messages and nothing else, say so by rows_may_be_deleted: true", m.Table)
 	l.check(logs || s.Purge == nil || !moves(strategy) && m.Done.How != schema.DoneDelete, at+".purge", "strategy %s leaves no row that is marked as delivered", strategy)
+
+	if s.Purge != nil && s.Purge.ArchiveTable != "" {
+		_, err := schema.ParseTableName(s.Purge.ArchiveTable)
+		l.check(err == nil, at+".purge.archive_table", "%v", err)
+		l.check(s.Purge.ArchiveTable != m.Table, at+".purge.archive_table", "%s is the table itself", m.Table)
+	}
 
 	// What can't be delivered must have somewhere to go; nothing is dropped in silence.
 	policy := path + ".delivery.on_exhausted"

@@ -38,8 +38,8 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalText masks the secret in JSON and other encodings.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// URL is a connection string that prints without its password. Convert it to
-// string to use it.
+// URL is a connection string that prints without its password. Of a webhook's, whose receivers often put a secret into the
+// path, the server is printed alone. Convert it to string to use it.
 type URL string
 
 var (
@@ -49,6 +49,7 @@ var (
 	urlUser      = regexp.MustCompile(`^[\w.%-]*$`)
 	urlQuery     = regexp.MustCompile(`(?i)([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*`)
 	urlNext      = regexp.MustCompile(`,\s*(?:nats|tls|wss?|amqps?)://`)
+	urlPath      = regexp.MustCompile(`(?is)^(\s*https?://[^/?#]*)[/?#].+$`)
 	dsnStart     = regexp.MustCompile(`^\s*\w+\s*=`)
 	dsnPassword  = regexp.MustCompile(`(?is)(\w*(?:pass|secret|token)\w*\s*=\s*)(?:'(?:[^'\\]|\\.)*'?|(?:\\.|[^\s\\])*)`)
 )
@@ -78,6 +79,9 @@ func (u URL) String() string {
 			user += ":" + mask
 		}
 		s = s[:m[3]] + user + "@" + s[m[1]:]
+	}
+	if m := urlPath.FindStringSubmatch(s); m != nil {
+		return m[1] + "/" + mask
 	}
 	return urlQuery.ReplaceAllString(s, "${1}"+mask)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -170,11 +171,13 @@ func RefusePooler(ctx context.Context, one, other *pgx.Conn) error {
 }
 
 // pid asks by the simple protocol: a prepared statement would stay with the session.
-func pid(ctx context.Context, conn *pgx.Conn) (n uint32, err error) {
-	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(&n); err != nil {
+func pid(ctx context.Context, conn *pgx.Conn) (uint32, error) {
+	results, err := conn.PgConn().Exec(ctx, "SELECT pg_backend_pid()").ReadAll()
+	if err != nil {
 		return 0, fmt.Errorf("look for a pooler: %w", err)
 	}
-	return n, nil
+	n, err := strconv.ParseUint(string(results[0].Rows[0][0]), 10, 32)
+	return uint32(n), err
 }
 
 // ApplicationName fits what the server keeps, 63 bytes, so that it doesn't complain.

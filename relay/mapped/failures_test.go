@@ -1,0 +1,123 @@
+package mapped
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// failing fails the first so many calls, and tells of each.
+type failing struct {
+	first  int
+	failed chan int
+	n      int
+}
+
+func (b *failing) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	errs := make([]error, len(batch))
+	if b.n++; b.n > b.first {
+		return nil
+	}
+	select {
+	case b.failed <- b.n:
+	case <-ctx.Done():
+	}
+	for i := range errs {
+		errs[i] = errors.New("not now")
+	}
+	return errs
+}
+
+func (b *failing) Close() error { return nil }
+
+// noting are the strategies that have columns to count failures in.
+var noting = []string{"skiplocked", "advisory", "lease", "lease by status"}
+
+// Every failure stands in the table when the message is delivered, though its pauses were short.
+func TestEveryFailureIsNoted(t *testing.T) {
+	t.Parallel()
+	for _, name := range noting {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			db.Exec(insertEvent, "k", "1")
+			source, err := strategies()[name](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			broker := &failing{first: 3, failed: make(chan int, 3)}
+			r, err := relay.New(source, broker, relay.Config{Backoff: relay.Backoff{Initial: time.Millisecond, Max: time.Millisecond}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- r.Run(ctx) }()
+			db.await(`SELECT status = 'done' FROM events`)
+			stop()
+			if err := <-ended; err != nil {
+				t.Fatal(err)
+			}
+			want := "3 not now"
+			if name == "lease by status" {
+				want = "4 not now" // the mapping counts claims
+			}
+			if got := db.Value(`SELECT attempts || ' ' || error FROM events`); got != want {
+				t.Errorf("the table says %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// A relay that is killed again and again after a few failures goes on counting where it was.
+func TestACrashLoopEndsInADeadLetter(t *testing.T) {
+	t.Parallel()
+	for _, name := range noting {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			db.Exec(insertEvent, "k", "1")
+			for life := 1; db.Value(`SELECT count(*) FROM dead_events`) == "0"; life++ {
+				if life > 5 {
+					t.Fatalf("after %d lives with three failures each the table says %s", life-1, db.Value(`SELECT attempts::text FROM events`))
+				}
+				var line testdb.Line
+				source, err := strategies()[name](line.Through(t, db.Config()), Config{Name: "one", PollIdle: 5 * time.Millisecond})
+				if err != nil {
+					t.Fatal(err)
+				}
+				broker := &failing{first: 100, failed: make(chan int)}
+				r, err := relay.New(source, broker, relay.Config{MaxAttempts: 5, Backoff: relay.Backoff{Initial: time.Millisecond, Max: time.Millisecond}, DrainTimeout: time.Millisecond})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, kill := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- r.Run(ctx) }()
+				for alive := true; alive; {
+					select {
+					case n := <-broker.failed:
+						alive = n < 3
+					case <-time.After(100 * time.Millisecond):
+						alive = db.Value(`SELECT count(*) FROM dead_events`) == "0"
+					}
+				}
+				line.Die()
+				kill()
+				if err := <-ended; err != nil {
+					t.Fatal(err)
+				}
+				db.await(`SELECT count(*) = 0 FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'outbox relay%') gone`)
+			}
+			if got := db.Value(`SELECT reason || ' ' || attempts FROM dead_events`); got != fmt.Sprint("exhausted ", 5) {
+				t.Errorf("the dead letter says %q", got)
+			}
+		})
+	}
+}
