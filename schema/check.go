@@ -44,8 +44,8 @@ func check(ctx context.Context, q Querier, known []Migration) error {
 func relayMay(ctx context.Context, q Querier, state State) error {
 	var objects, rights []string
 	for _, p := range relayPrivileges() {
-		if p.kind != onTable {
-			continue // USAGE on the schema has been used already
+		if p.kind == onSchema {
+			continue // USAGE on it has been used already
 		}
 		for _, right := range p.rights {
 			objects, rights = append(objects, p.object), append(rights, right)

@@ -111,6 +111,8 @@ func relayPrivileges() []privilege {
 		{onTable, "outbox.migrations", []string{"SELECT"}},
 		{onTable, "outbox.messages", []string{"SELECT"}},
 		{onTable, "outbox.inbox_messages", []string{"SELECT"}},
+		{onSequence, "outbox.messages_id_seq", []string{"SELECT"}}, // to see that it isn't behind
+		{onSequence, "outbox.inbox_messages_id_seq", []string{"SELECT"}},
 	}
 	// TRUNCATE also lets it take the ACCESS EXCLUSIVE lock that retention decides under.
 	for i := range segments {

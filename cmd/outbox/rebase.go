@@ -23,6 +23,9 @@ that was promoted, pg_upgrade) these mean something else, and relays refuse the 
 was not delivered, to be delivered at once, and moves the cursors behind everything that is there. What was
 in flight is delivered again. All destinations that need it are rebased together.
 
+It also sets the sequences of the ids behind every id that is there: logical replication doesn't carry them, and
+TRUNCATE ... RESTART IDENTITY sets them back. What was written since comes behind what was there before.
+
 Stop all writers and relays first. Run it as the owner of the outbox's tables.`,
 		Example: `  outbox rebase --destination kafka --reason "restored the dump of Sunday"`,
 		Args:    cobra.NoArgs,

@@ -9,5 +9,9 @@ import (
 // reading is sql over the table that a destination reads: the outbox, or the stored inbox of the same
 // shape.
 func reading(destination, sql string) string {
-	return strings.ReplaceAll(sql, schema.OutboxMessages, schema.MessagesOf(destination))
+	return readingTable(schema.MessagesOf(destination), sql)
+}
+
+func readingTable(table, sql string) string {
+	return strings.ReplaceAll(sql, schema.OutboxMessages, table)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -68,7 +69,7 @@ func Rebase(ctx context.Context, conn *pgx.Conn, destination string, cfg RebaseC
 func rebase(ctx context.Context, tx pgx.Tx, destination string, cfg RebaseConfig) ([]Rebased, error) {
 	// Nobody writes a message or takes a lease from here on, and whoever did has ended.
 	_, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '10s'; SET LOCAL search_path = pg_catalog;
-		LOCK TABLE outbox.messages, outbox.inbox_messages, outbox.cursors IN SHARE ROW EXCLUSIVE MODE`)
+		LOCK TABLE outbox.messages, outbox.inbox_messages, outbox.cursors, outbox.holds, outbox.dead_letters IN SHARE ROW EXCLUSIVE MODE`)
 	if err != nil {
 		return nil, fmt.Errorf("keep writers and relays away: %w", err)
 	}
@@ -81,35 +82,63 @@ func rebase(ctx context.Context, tx pgx.Tx, destination string, cfg RebaseConfig
 	if err != nil {
 		return nil, err
 	}
-	strangers, err := foreignRows(ctx, tx)
+	foreign, err := foreignRows(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
-	if err := rebaseable(cursors, destination, strangers); err != nil {
-		return nil, err
-	}
-
-	var report []Rebased
-	for _, c := range cursors {
-		held, err := holdUndelivered(ctx, tx, &c, here)
+	foreign = foreign || slices.ContainsFunc(cursors, func(c rebasedCursor) bool { return c.foreign })
+	tables := make(map[string]*ids)
+	behind := false
+	for _, table := range []string{schema.OutboxMessages, schema.InboxMessages} {
+		i, err := tellApart(ctx, tx, table, foreign)
 		if err != nil {
 			return nil, err
 		}
-		if c.foreign {
+		tables[table] = &i
+		behind = behind || i.behind
+	}
+	if err := rebaseable(cursors, destination, foreign || behind); err != nil {
+		return nil, err
+	}
+
+	for _, i := range tables {
+		if err := i.moveKept(ctx, tx); err != nil {
+			return nil, err
+		}
+	}
+	var report []Rebased
+	for _, c := range cursors {
+		// Where ids move, the place that a cursor has among them means nothing any more.
+		i := tables[schema.MessagesOf(c.destination)]
+		c.moved = c.foreign || i.shift > 0
+		held, err := holdUndelivered(ctx, tx, &c, i, here)
+		if err != nil {
+			return nil, err
+		}
+		if c.moved {
 			if _, err := tx.Exec(ctx, standHereSQL, c.destination, c.group, here); err != nil {
 				return nil, fmt.Errorf("move the cursor of destination %q: %w", c.destination, err)
 			}
 		}
 		if n := len(report); n > 0 && report[n-1].Destination == c.destination {
 			report[n-1].Held += held
-		} else if c.foreign || held > 0 {
+		} else if c.moved || held > 0 || c.destination == destination {
 			report = append(report, Rebased{c.destination, held})
 		}
 	}
-	for _, table := range []string{schema.OutboxMessages, schema.InboxMessages} {
-		if _, err := tx.Exec(ctx, fmt.Sprintf(rewriteSQL, table), here); err != nil {
+	for _, i := range tables {
+		if err := i.move(ctx, tx); err != nil {
+			return nil, err
+		}
+		if _, err := tx.Exec(ctx, fmt.Sprintf(rewriteSQL, i.table), here); err != nil {
 			return nil, fmt.Errorf("rewrite transaction ids: %w", err)
 		}
+	}
+	if err := catchUp(ctx, tx, "outbox.inbox_applied_seq", `(SELECT max(applied) FROM outbox.inbox)`); err != nil {
+		return nil, err
+	}
+	if err := catchUp(ctx, tx, "outbox.audit_id_seq", `(SELECT max(id) FROM outbox.audit)`); err != nil {
+		return nil, err
 	}
 	for _, r := range report {
 		if _, err := tx.Exec(ctx, `INSERT INTO outbox.audit (actor, verb, destination, detail, reason)
@@ -123,6 +152,7 @@ func rebase(ctx context.Context, tx pgx.Tx, destination string, cfg RebaseConfig
 type rebasedCursor struct {
 	cursorRow
 	foreign bool
+	moved   bool // it is put behind everything, and what it has not delivered is held
 }
 
 func allCursors(ctx context.Context, tx pgx.Tx) (all []rebasedCursor, err error) {
@@ -144,19 +174,18 @@ func allCursors(ctx context.Context, tx pgx.Tx) (all []rebasedCursor, err error)
 			if err != nil && !errors.Is(err, ErrForeignCursor) {
 				return nil, err
 			}
-			all = append(all, rebasedCursor{row, err != nil})
+			all = append(all, rebasedCursor{cursorRow: row, foreign: err != nil})
 		}
 	}
 	return all, nil
 }
 
 // rebaseable makes sure that destination is there and needs it, and that nobody delivers.
-func rebaseable(cursors []rebasedCursor, destination string, strangers bool) error {
-	known, foreign := false, strangers
+func rebaseable(cursors []rebasedCursor, destination string, needed bool) error {
+	known := false
 	for _, c := range cursors {
 		if c.destination == destination {
 			known = true
-			foreign = foreign || c.foreign
 		}
 		// The lease of a foreign cursor came with the dump.
 		if c.held && !c.foreign {
@@ -166,35 +195,35 @@ func rebaseable(cursors []rebasedCursor, destination string, strangers bool) err
 	switch {
 	case !known:
 		return errors.New("there is no such destination")
-	case !foreign:
+	case !needed:
 		return ErrNothingToRebase
 	}
 	return nil
 }
 
-// holdUndeliveredSQL holds what a cursor has not delivered: of a foreign one ($6), what it doesn't see or
-// can't have seen; of another, what the cluster itself doesn't see yet. Its lanes are named as
-// relay.Delivery.Lane names them.
-const holdUndeliveredSQL = `
+// holdUndeliveredSQL holds what a cursor has not delivered, at the ids that the rows will have: of one that moves ($6), what it
+// doesn't see; of a foreign one ($7) what it can't have seen besides, since it was written here, or after the cursor; of
+// another, what the cluster itself doesn't see yet. A conflict can only be with the message itself, which is held already.
+var holdUndeliveredSQL = `
 INSERT INTO outbox.holds (destination, lane, id, ` + kept + `)
-SELECT $1, coalesce(nullif(m.key, ''), nullif(m.aggregate_id, ''), m.message_id::text), m.id, ` + kept + `
+SELECT $3, ` + schema.LaneSQL + `, m.id + CASE WHEN ` + newSQL + ` THEN $12::bigint ELSE 0 END, ` + kept + `
 FROM outbox.messages m
-WHERE m.shard BETWEEN $3::smallint AND $9::smallint AND CASE WHEN $6::boolean
-	THEN m.created_at > (SELECT c.updated_at FROM outbox.cursors c WHERE c.destination = $1 AND c.shard_group = $2::integer)
-		OR NOT pg_visible_in_snapshot(m.xid, $4::text::pg_snapshot)
-			AND NOT (m.id <= $7::bigint AND pg_visible_in_snapshot(m.xid, $8::text::pg_snapshot))
-	ELSE NOT pg_visible_in_snapshot(m.xid, $5::text::pg_snapshot)
+WHERE m.shard BETWEEN $4::smallint AND $5::smallint AND CASE WHEN $6::boolean
+	THEN NOT pg_visible_in_snapshot(m.xid, $8::text::pg_snapshot)
+			AND NOT (m.id <= $9::bigint AND pg_visible_in_snapshot(m.xid, $10::text::pg_snapshot))
+		OR $7::boolean AND (` + newSQL + ` OR m.created_at > (SELECT c.updated_at FROM outbox.cursors c WHERE c.destination = $3 AND c.shard_group = $13::integer))
+	ELSE NOT pg_visible_in_snapshot(m.xid, $11::text::pg_snapshot)
 END
-ON CONFLICT DO NOTHING`
+ON CONFLICT (destination, lane, id, message_id) DO NOTHING`
 
-func holdUndelivered(ctx context.Context, tx pgx.Tx, c *rebasedCursor, here string) (int64, error) {
+func holdUndelivered(ctx context.Context, tx pgx.Tx, c *rebasedCursor, i *ids, here string) (int64, error) {
 	window := nothing
 	if len(c.position.windows) > 0 {
 		window = c.position.windows[0]
 	}
 	first, last := schema.Shards(c.group, c.groups)
-	tag, err := tx.Exec(ctx, reading(c.destination, holdUndeliveredSQL),
-		c.destination, c.group, first, c.position.prev, here, c.foreign, c.position.lastID, window, last)
+	tag, err := tx.Exec(ctx, i.of(holdUndeliveredSQL), i.now, i.end, c.destination, first, last, c.moved, c.foreign,
+		c.position.prev, c.position.lastID, window, here, i.shift, c.group)
 	if err != nil {
 		return 0, fmt.Errorf("hold what destination %q has not delivered: %w", c.destination, err)
 	}

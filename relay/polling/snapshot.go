@@ -244,7 +244,10 @@ func (s *Snapshot) prepare(ctx context.Context, conn *pgx.Conn) error {
 	if strangers {
 		err = foreign(s.destination, "there are messages of transactions that this cluster has not come to")
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return refuseSequence(ctx, conn, s.destination)
 }
 
 // create makes the cursors of a destination, once, whoever comes first.
