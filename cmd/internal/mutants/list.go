@@ -67,8 +67,8 @@ var mutants = []mutant{
 	{
 		name:  "the cursor passes what waits for a retry",
 		file:  "relay/settle.go",
-		old:   "		for c.prefix.item < len(p.items) && p.items[c.prefix.item].state >= done {",
-		wrong: "		for c.prefix.item < len(p.items) && (p.items[c.prefix.item].state >= done || p.items[c.prefix.item].err != nil) {",
+		old:   "		for c.prefix.item < len(p.items) && p.items[c.prefix.item].state >= unselected {",
+		wrong: "		for c.prefix.item < len(p.items) && (p.items[c.prefix.item].state >= unselected || p.items[c.prefix.item].err != nil) {",
 		pkg:   "./relay", run: simulation,
 	},
 	{
