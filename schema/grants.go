@@ -79,9 +79,9 @@ func consumerPrivileges() []privilege {
 		{onFunction, "outbox.receive(text, uuid, text, boolean)", []string{"EXECUTE"}},
 		{onFunction, "outbox.try_receive(text, uuid, text)", []string{"EXECUTE"}},
 		{onFunction, "outbox.store(text, uuid, text, boolean, text, text, text, text, text, bytea, text, jsonb)", []string{"EXECUTE"}},
-		{onTable, "outbox.inbox_messages", []string{"INSERT"}},
+		{onTable, "outbox.inbox_messages", []string{"INSERT (message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers)"}},
 		{onSequence, "outbox.inbox_messages_id_seq", []string{"USAGE"}},
-		{onTable, "outbox.cursors", []string{"SELECT", "INSERT"}},
+		{onTable, "outbox.cursors", []string{"SELECT (destination)", "INSERT (destination, shard_group, shard_groups, system_identifier)"}},
 		{onTable, "outbox.dead_letters", []string{"SELECT (destination, message_id)", "INSERT"}},
 		{onFunction, "outbox.receive_in_order(text, uuid, text, boolean, text, text, bigint, text, boolean, bigint)", []string{"EXECUTE"}},
 	}

@@ -172,6 +172,9 @@ func TestAConsumerCanRecordAndForgetAndNoMore(t *testing.T) {
 			`BEGIN; LOCK TABLE outbox.inbox_0 IN SHARE MODE NOWAIT; COMMIT`,
 			`BEGIN; LOCK TABLE outbox.inbox_2 IN ACCESS EXCLUSIVE MODE NOWAIT; TRUNCATE outbox.inbox_2; ROLLBACK`,
 			`UPDATE outbox.inbox_rotation SET current = 1`,
+			`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier)
+			 SELECT 'inbox:c', 0, 1, s.system_identifier FROM pg_control_system() s
+			 WHERE NOT EXISTS (SELECT FROM outbox.cursors c WHERE c.destination = 'inbox:c') ON CONFLICT DO NOTHING`,
 		)
 		mayNot(t, "consumer", consumer,
 			`DELETE FROM outbox.inbox_0`,

@@ -155,7 +155,7 @@ func (a *app) migrateGrantsCommand() *cobra.Command {
 		Use:   "grants",
 		Short: "Print the least privileges of writers, relays, viewers, consumers and emitters",
 		Long: `Prints GRANT statements for the roles that are named. The schema's owner runs them, and a superuser those of
---emitter; running them again is harmless.`,
+--emitter; running them again is harmless. docs/trust.md says what each role can do then.`,
 		Example: `  outbox migrate grants --writer orders_service --relay outbox_relay --viewer grafana | psql orders`,
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
