@@ -36,10 +36,8 @@ func (r *TableReport) examine(t *schema.Table, offsetsThere func() bool) {
 	}
 	switch r.Strategy {
 	case "skiplocked":
-		limit("order", "one relay keeps the order of keys as far as the table has one; two invert it, for each takes what the other has left")
-		limit("stalls", "a transaction is open while its batch is published, and vacuum waits for it when the broker does not answer")
+		limit("stalls", "a transaction is open while its batch is published: when the broker does not answer, vacuum waits for it, and so do writers that lock rows of the table")
 	case "lease":
-		limit("order", "one relay keeps the order of keys as far as the table has one; two invert it")
 		limit("cost", "every row is written twice before it is gone: more WAL and twice the dead rows of the other strategies")
 	case "advisory":
 		limit("parallelism", "one relay reads the table at a time, others stand by; it holds a lock of its session, so a pooler in transaction mode is refused")

@@ -105,18 +105,18 @@ func TestFailuresHoldUpTheirKeyAloneAndKeepItsOrder(t *testing.T) {
 	}
 }
 
-// Three relays at once: nothing is lost, and without a fault nothing comes twice.
+// Three relays at once, and a writer that goes on: nothing is lost, without a fault nothing comes twice, and keys keep their order.
 func TestSeveralRelaysShareATable(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"skiplocked", "lease", "lease by status"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			const total = 3000
+			const total, more = 3000, 100
 			db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', (n % 50)::text, convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, total)
 			broker := relaytest.NewMemory()
 			broker.Delay(time.Millisecond)
-			ctx, stop := context.WithTimeout(t.Context(), 40*time.Second)
+			ctx, stop := context.WithTimeout(t.Context(), 60*time.Second)
 			defer stop()
 			ended := make(chan error, 3)
 			for i := range 3 {
@@ -130,8 +130,11 @@ func TestSeveralRelaysShareATable(t *testing.T) {
 				}
 				go func() { ended <- r.Run(ctx) }()
 			}
-			if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= total }); err != nil {
-				t.Errorf("%d of %d messages came: %v", len(broker.Messages()), total, err)
+			for n := total; n < total+more; n++ {
+				db.Exec(insertEvent, fmt.Sprint((n+1)%50), fmt.Sprint(n+1))
+			}
+			if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= total+more }); err != nil {
+				t.Errorf("%d of %d messages came: %v", len(broker.Messages()), total+more, err)
 			}
 			stop()
 			for range 3 {
@@ -140,11 +143,16 @@ func TestSeveralRelaysShareATable(t *testing.T) {
 				}
 			}
 			seen := make(map[string]int)
+			last := make(map[string]int64)
 			for _, m := range broker.Messages() {
 				seen[string(m.Payload)]++
+				if m.Position <= last[m.Key] {
+					t.Errorf("key %s: %d after %d", m.Key, m.Position, last[m.Key])
+				}
+				last[m.Key] = m.Position
 			}
-			if len(seen) != total || len(broker.Messages()) != total {
-				t.Errorf("%d messages came, %d different ones, want %d once each", len(broker.Messages()), len(seen), total)
+			if len(seen) != total+more || len(broker.Messages()) != total+more {
+				t.Errorf("%d messages came, %d different ones, want %d once each", len(broker.Messages()), len(seen), total+more)
 			}
 			if got := db.Value("SELECT count(*) FROM events WHERE status <> 'done'"); got != "0" {
 				t.Errorf("%s rows are not marked", got)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -141,17 +143,93 @@ func TestAMessageIsNotOvertakenWhileItsRowIsHidden(t *testing.T) {
 			show := hide[c.hidden](db)
 			db.Exec(insertEvent, "k", "2")
 			for i := range 3 {
+				db.Exec(insertEvent, "k", fmt.Sprint(i+3)) // when those before it have been read past
 				db.Exec(insertEvent, "other", fmt.Sprint("other ", i))
 				if got := payloads(t, s, 1); got[0] != fmt.Sprint("other ", i) {
 					t.Fatalf("got %q while the first message of its key, or of another, is hidden", got)
 				}
 			}
 			show()
-			if got := payloads(t, s, 2); !slices.Equal(got, []string{"1", "2"}) {
+			if got := payloads(t, s, 5); !slices.Equal(got, []string{"1", "2", "3", "4", "5"}) {
 				t.Errorf("got %q", got)
 			}
 		})
 	}
+}
+
+// The writer of an article, statement by statement: it locks what its aggregate has in the table before it inserts.
+func TestTheOrderHoldsBesideAWriterThatLocksTheKeysRows(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"skiplocked", "advisory"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			db.Exec(`CREATE TABLE outbox (id SERIAL PRIMARY KEY, aggregate_id TEXT NOT NULL, aggregate_type TEXT NOT NULL, payload JSONB NOT NULL,
+				sequence_number INTEGER DEFAULT 0, created_at TIMESTAMP WITHOUT TIME ZONE DEFAULT NOW(), processed_at TIMESTAMP WITHOUT TIME ZONE NULL,
+				UNIQUE (aggregate_id, sequence_number));
+				CREATE INDEX idx_outbox_unprocessed ON outbox (processed_at, created_at)
+				INCLUDE (id, aggregate_id, aggregate_type, sequence_number, payload) WHERE processed_at IS NULL`)
+			open := map[string]func() (relay.Source, error){
+				"skiplocked": func() (relay.Source, error) {
+					return NewSkipLocked(db.Config(), preset(t, "outbox", "outbox"), Config{Name: "one"})
+				},
+				"advisory": func() (relay.Source, error) {
+					return NewAdvisory(db.Config(), preset(t, "outbox", "outbox"), Config{Name: "one"})
+				},
+			}[name]
+			source, err := open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			const total = 400
+			written := make(chan error, 1)
+			conn := db.Connect()
+			go func() {
+				for range total {
+					if err := placeOrder(context.WithoutCancel(t.Context()), conn, "1"); err != nil {
+						written <- err
+						return
+					}
+				}
+				written <- nil
+			}()
+			s := session(t, source)
+			for want := 1; want <= total; {
+				batch := read(t, s, 1)
+				for ; len(batch) > 0; batch = batch[1:] {
+					if got, _ := batch[0].Header("sequence_number"); got != fmt.Sprint(want) {
+						t.Fatalf("number %s came in the place of %d", got, want)
+					}
+					want++
+					if err := s.Settle(t.Context(), relay.Settlement{Through: &batch[0], Delivered: 1}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if err := <-written; err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func placeOrder(ctx context.Context, conn *pgx.Conn, aggregate string) error {
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	if _, err := tx.Exec(ctx, `SELECT 1 FROM outbox WHERE aggregate_id = $1 FOR UPDATE`, aggregate); err != nil {
+		return err
+	}
+	var last int
+	if err := tx.QueryRow(ctx, `SELECT COALESCE(MAX(sequence_number), 0) AS max FROM outbox WHERE aggregate_id = $1`, aggregate).Scan(&last); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `INSERT INTO outbox (aggregate_id, aggregate_type, payload, sequence_number) VALUES ($1, 'order', '{}', $2)`, aggregate, last+1); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
 }
 
 // A page may be full of messages that wait for one that is hidden: others are found behind them.

@@ -372,4 +372,32 @@ var mutants = []mutant{
 		wrong: "			if false {",
 		pkg:   "./broker/kafka", run: "TestWhatWasPublishedAndNotSettled|TestAHoldThatWasPublished",
 	},
+	{
+		name:  "the bound of a poll passes a row that is hidden",
+		file:  "relay/mapped/horizon.go",
+		old:   "	if seen.hidden != math.MaxInt64 {\n",
+		wrong: "	if h.along == alongNothing {\n",
+		pkg:   "./relay/mapped", run: "TestAMessageIsNotOvertakenWhileItsRowIsHidden",
+	},
+	{
+		name:  "a claim takes what stands behind a hidden row of its key",
+		file:  "relay/mapped/claim.go",
+		old:   "x.o_id IS NOT NULL AND x.first <= x.o_by",
+		wrong: "x.o_id IS NOT NULL AND x.first > x.o_by",
+		pkg:   "./relay/mapped", run: "TestAMessageIsNotOvertakenWhileItsRowIsHidden",
+	},
+	{
+		name:  "a mark waits for a row that a writer has locked",
+		file:  "relay/mapped/outcomes.go",
+		old:   "FOR UPDATE OF m SKIP LOCKED) ",
+		wrong: "FOR UPDATE OF m) ",
+		pkg:   "./relay/mapped", run: "TestAWriterThatLocksRowsIsNeverAborted",
+	},
+	{
+		name:  "a failure with a short pause is not noted",
+		file:  "relay/runner.go",
+		old:   "		core.HoldAfter = 0\n",
+		wrong: "		core.HoldAfter += 0\n",
+		pkg:   "./relay/mapped", run: "TestEveryFailureIsNoted",
+	},
 }
