@@ -95,7 +95,8 @@ func all() []target {
 		target{"elasticmq", fetcher.elasticMQ},
 		target{"moto", fetcher.moto},
 		target{"redis", fetcher.redis},
-		target{"rabbitmq", fetcher.rabbitMQ})
+		target{"rabbitmq", fetcher.rabbitMQ},
+		target{"readers", fetcher.readers})
 }
 
 // extra lists what has to be named.
