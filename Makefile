@@ -56,6 +56,12 @@ test-debezium: servers ## Run Debezium Server (fetched, 820 MB) and the relay on
 	$(GO) run ./cmd/internal/fetch debezium
 	OUTBOX_REQUIRE_SERVERS=1 $(GO) test ./cmd/outbox -run TestTheRelaySendsWhatDebeziumServerSends -debezium . -count 1 -timeout 30m -v
 
+FUZZTIME ?= 2m
+.PHONY: fuzz
+fuzz: ## Run each fuzzer for FUZZTIME, one after the other
+	@grep -rn "^func Fuzz" --include=*_test.go . | sed -E 's/^(.*)\/[^/]*:[0-9]+:func (Fuzz[A-Za-z]*).*/\1 \2/' | while read -r dir name; do \
+	  (cd $$dir && $(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -parallel 1 .) || exit 1; done
+
 .PHONY: simulate
 simulate: ## Drive the engine through SEEDS schedules of faults
 	GOGC=800 $(GO) test ./relay -run TestEveryScheduleKeepsThePromises -sim.seeds=$(SEEDS) -timeout 2h -v
