@@ -253,6 +253,9 @@ func explain(err error) error {
 	case "42P01", "3F000", "42883":
 		return outbox.Unavailable(fmt.Errorf("%w, or too old, in this database: run: outbox migrate up: %w", schema.ErrMissing, err))
 	case "42501":
+		if hidden := schema.ExplainHidden(err); errors.Is(hidden, schema.ErrHidden) {
+			return outbox.Unavailable(fmt.Errorf("what was applied can't be told: %w", hidden))
+		}
 		return outbox.Unavailable(fmt.Errorf(`%w to record messages: run the statements that "outbox migrate grants" prints for a consumer: %w`, schema.ErrForbidden, err))
 	case "25P02":
 		return fmt.Errorf("an earlier statement of the transaction failed, so it can only be rolled back: %w", err)

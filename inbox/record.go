@@ -126,11 +126,12 @@ const (
 
 	// quickSQL does what outbox.receive does, for the table %[1]d that is expected to be the current one, if
 	// the one before, %[2]d, has no writer any more. It inserts nothing if that isn't so, or for a duplicate:
-	// then receive is asked. The locks on the tables are there before the statement's snapshot is taken, so
+	// then receive is asked. Nor if a policy hides records of the table before: receive then fails. The locks on the tables are there before the statement's snapshot is taken, so
 	// whoever closes a table (see Retention) waits for everybody who has seen it as the current one.
 	quickSQL = `INSERT INTO outbox.inbox_%[1]d (consumer, id, message_id, dedup_key)
 	SELECT $1::text, $2::text::uuid, nullif($3::text::uuid, $2::text::uuid), $4::text FROM outbox.inbox_rotation r
 	WHERE r.single AND r.current = %[1]d AND r.closed_at IS NOT NULL AND current_setting('transaction_isolation') LIKE 'read %%'
+	AND NOT row_security_active('outbox.inbox_%[2]d'::regclass)
 	AND NOT EXISTS (SELECT FROM outbox.inbox_%[2]d i WHERE i.consumer = $1::text AND i.id = $2::text::uuid)
 	ON CONFLICT DO NOTHING`
 )
