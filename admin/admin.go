@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // DB begins transactions: a *pgx.Conn or a *pgxpool.Pool.
@@ -73,6 +75,10 @@ func inTx(ctx context.Context, db DB, options pgx.TxOptions, f func(tx pgx.Tx) e
 	}
 	// After a commit this does nothing; ctx may have ended by now, and the connection must still be usable.
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	// What a policy hides is an error, and not nothing.
+	if _, err := tx.Exec(ctx, "SET LOCAL row_security = off"); err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
 	if err := f(tx); err != nil {
 		return explain(err)
 	}
@@ -90,6 +96,9 @@ func explain(err error) error {
 	}
 	switch pgErr.Code {
 	case "42501":
+		if hidden := schema.ExplainHidden(err); errors.Is(hidden, schema.ErrHidden) {
+			return hidden
+		}
 		return fmt.Errorf("%w: run the statements that \"outbox migrate grants\" prints for this role", err)
 	case "3F000", "42P01":
 		return fmt.Errorf("%w: the outbox schema is missing here: run: outbox migrate up", err)

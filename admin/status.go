@@ -3,8 +3,10 @@ package admin
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,6 +31,10 @@ type Report struct {
 	// Unselected lists topics with messages of the last day that no destination selected, as far as the
 	// relay knew that passed them over. Most messages first, at most 10.
 	Unselected []Unselected `json:"unselected,omitempty"`
+
+	// Altered says which tables are not what the migrations made, as a segment that is detached, and what to run. Relays
+	// refuse to work then.
+	Altered string `json:"altered,omitempty"`
 }
 
 // Unselected counts messages of a topic that nobody got.
@@ -141,6 +147,12 @@ func Status(ctx context.Context, db DB) (*Report, error) {
 			return err
 		}
 		if err := tx.QueryRow(ctx, `SELECT clock_timestamp(), current_database()::text`).Scan(&r.At, &r.Database); err != nil {
+			return err
+		}
+		err := schema.Intact(ctx, tx)
+		if errors.Is(err, schema.ErrSegments) {
+			r.Altered = err.Error()
+		} else if err != nil {
 			return err
 		}
 		cursors, err := readCursors(ctx, tx)
@@ -310,9 +322,10 @@ func (r *Report) readSegments(ctx context.Context, tx pgx.Tx, cursors []cursor) 
 			return err
 		}
 		for _, n := range needed {
-			at := n
-			if schema.MessagesOf(cursors[i].Destination) == schema.InboxMessages {
-				at += len(r.Segments) / 2
+			name := fmt.Sprintf("%s_%d", strings.TrimPrefix(schema.MessagesOf(cursors[i].Destination), "outbox."), n)
+			at := slices.IndexFunc(r.Segments, func(s Segment) bool { return s.Name == name })
+			if at < 0 {
+				continue
 			}
 			by := &r.Segments[at].NeededBy
 			if !slices.Contains(*by, cursors[i].Destination) {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // The backlog is compared with its definition while transactions begin, commit and roll back.
@@ -163,6 +166,14 @@ func TestTheVerdictNamesStateCauseAndNextStep(t *testing.T) {
 			d.cursor("kafka", "1 minute")
 			d.exec(`UPDATE outbox.cursors SET lease_until = '-infinity'`)
 		}, StateNoRelay, "relay-1 ended", "outbox relay"},
+		{"the clock was set back while the relay died", func(d *database) {
+			d.cursor("kafka", "3 hours")
+		}, StateNoRelay, "vanished, and then the clock was set back", "outbox relay"},
+		{"a segment is detached", func(d *database) {
+			d.cursor("kafka", "1 minute")
+			d.write(1)
+			d.exec(`ALTER TABLE outbox.messages DETACH PARTITION outbox.messages_3`)
+		}, StateBroken, "ATTACH PARTITION outbox.messages_3 FOR VALUES IN (3)", "outbox relay"},
 		{"a dump was restored", func(d *database) {
 			d.cursor("kafka", "-1 minute")
 			d.exec(`UPDATE outbox.cursors SET system_identifier = 1`)
@@ -290,5 +301,27 @@ func TestStatusNeedsOnlyTheRightsOfAViewer(t *testing.T) {
 	_, err := Discard(t.Context(), d.Conn, Selection{All: true}, 0, anna)
 	if err == nil || !strings.Contains(err.Error(), "outbox migrate grants") {
 		t.Errorf("a viewer discards: %v", err)
+	}
+}
+
+func TestStatusOfTablesThatAPolicyHidesIsAnError(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.exec(`ALTER TABLE outbox.holds ENABLE ROW LEVEL SECURITY`)
+	d.viewer()
+	if _, err := Status(t.Context(), d.Conn); !errors.Is(err, schema.ErrHidden) {
+		t.Errorf("%v, want ErrHidden", err)
+	}
+}
+
+func TestARelayWhoseHeartbeatIsInTheFutureIsNotLive(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.exec(`INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version, heartbeat_at)
+		VALUES ('dead', gen_random_uuid(), 1, now(), 'h', 1, 'v', clock_timestamp() + interval '1 hour'),
+		       ('live', gen_random_uuid(), 1, now(), 'h', 1, 'v', clock_timestamp())`)
+	r := d.status()
+	if len(r.Relays) != 2 || r.Relays[0].Live || !r.Relays[1].Live {
+		t.Errorf("%+v", r.Relays)
 	}
 }

@@ -117,6 +117,8 @@ func (r *Report) judgeGroup(d *Destination, g *Group) Verdict {
 		name = fmt.Sprintf("%s, shard group %d", d.Name, g.Group)
 	}
 	switch {
+	case r.Altered != "":
+		return Verdict{StateBroken, r.Altered, "run that, and then start the relay again: outbox relay"}
 	case g.Foreign:
 		return Verdict{StateBroken, "its cursor is from another cluster: a dump was restored here, or the cluster was upgraded",
 			"with all writers and relays stopped: outbox rebase --destination " + d.Name}
@@ -148,7 +150,11 @@ func (r *Report) noRelay(d *Destination, name string, g *Group) Verdict {
 		since, what = g.UpdatedAt, "ended"
 	}
 	away := r.At.Sub(since)
-	if g.Owner != "" {
+	switch {
+	case g.Owner != "" && away < 0:
+		v.Cause += fmt.Sprintf(": %s %s, and then the clock was set back", g.Owner, what)
+		v.Next = "start " + g.Owner + " again: outbox relay"
+	case g.Owner != "":
 		v.Cause += fmt.Sprintf(": %s %s %v ago", g.Owner, what, away.Round(time.Second))
 		v.Next = "start " + g.Owner + " again: outbox relay"
 	}

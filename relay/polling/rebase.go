@@ -68,7 +68,7 @@ func Rebase(ctx context.Context, conn *pgx.Conn, destination string, cfg RebaseC
 
 func rebase(ctx context.Context, tx pgx.Tx, destination string, cfg RebaseConfig) ([]Rebased, error) {
 	// Nobody writes a message or takes a lease from here on, and whoever did has ended.
-	_, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '10s'; SET LOCAL search_path = pg_catalog;
+	_, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '10s'; SET LOCAL search_path = pg_catalog; SET LOCAL row_security = off;
 		LOCK TABLE outbox.messages, outbox.inbox_messages, outbox.cursors, outbox.holds, outbox.dead_letters IN SHARE ROW EXCLUSIVE MODE`)
 	if err != nil {
 		return nil, fmt.Errorf("keep writers and relays away: %w", err)
