@@ -130,11 +130,13 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 		mark = column(m.Claim.Since)
 		processing := column(m.Done.Column) + " = " + schema.QuoteLiteral(m.Claim.Status)
 		waits = fmt.Sprintf("(%s OR %s)", t.waiting, processing)
-		available = fmt.Sprintf("(%s OR %s AND (%s IS NULL OR %s < (SELECT clock_timestamp()) - %s))", t.waiting, processing, mark, mark, duration)
+		// A time that is as far in the future was written before the clock was set back.
+		available = fmt.Sprintf("(%s OR %s AND (%s IS NULL OR %s NOT BETWEEN (SELECT clock_timestamp()) - %s AND (SELECT clock_timestamp()) + %s))",
+			t.waiting, processing, mark, mark, duration, duration)
 		set.set(m.Done.Column, schema.QuoteLiteral(m.Claim.Status))
 		set.set(m.Claim.Since, "now()")
 		free.set(m.Done.Column, schema.QuoteLiteral(m.Done.Waiting))
-		kept = fmt.Sprintf("%s - now() < - %s / 3", mark, duration)
+		kept = fmt.Sprintf("(%s - now() < - %s / 3 OR %s > now())", mark, duration, mark)
 		c.all = takeBackSQL(t, free, processing)
 		c.fence = processing + " AND "
 	}
@@ -294,8 +296,8 @@ func (s *leaseSession) store(ctx context.Context, conn *pgx.Conn, o *outcomes) e
 // renew prolongs what is reserved and in flight, if it has come to a third of its time.
 func (s *leaseSession) renew(ctx context.Context, conn *pgx.Conn) error {
 	marks := append(tokens(append(s.ledger.all(), s.holds.claimed()...)), s.later.all()...)
-	if len(marks) == 0 {
-		return ping(ctx, conn)
+	if err := seen(ctx, conn, s.table.name); err != nil || len(marks) == 0 {
+		return err
 	}
 	c := newColumns(marks)
 	rows, err := conn.Query(ctx, s.claims.renew, c.ids, c.tokens)

@@ -417,6 +417,9 @@ func (s *offsetSession) renew(ctx context.Context, conn *pgx.Conn) error {
 	s.mu.Lock()
 	token := s.token
 	s.mu.Unlock()
+	if err := seen(ctx, conn, s.table.name); err != nil {
+		return err
+	}
 	since := time.Now()
 	rows, err := conn.Query(ctx, s.offsets.renew, token, s.source.cfg.Lease.Microseconds())
 	if err != nil {

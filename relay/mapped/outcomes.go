@@ -485,6 +485,9 @@ func explain(err error) error {
 	}
 	switch pgErr.Code {
 	case "42501":
+		if hidden := schema.ExplainHidden(err); errors.Is(hidden, schema.ErrHidden) {
+			return outbox.Permanent(hidden)
+		}
 		return outbox.Permanent(fmt.Errorf("%w: grant this role what the statement needs: SELECT, and UPDATE or DELETE to mark rows", err))
 	case "42P01", "42703", "23502", "23514", "42804":
 		return outbox.Permanent(fmt.Errorf("%w: the mapping doesn't fit the tables", err))

@@ -101,7 +101,7 @@ type transaction struct {
 
 // adopt makes a link of a connection.
 func (s *skipLockedSession) adopt(conn *pgx.Conn) {
-	l := newLink(conn, s.source.cfg.Lease, ping)
+	l := newLink(conn, s.source.cfg.Lease, func(ctx context.Context, conn *pgx.Conn) error { return seen(ctx, conn, s.table.name) })
 	s.mu.Lock()
 	s.links, s.idle = append(s.links, l), append(s.idle, l)
 	s.mu.Unlock()

@@ -2,6 +2,7 @@ package mapped
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"slices"
@@ -64,10 +65,26 @@ func resolve(ctx context.Context, conn *pgx.Conn, m schema.Mapping) (*table, err
 			return nil, permanentMapping(err)
 		}
 	}
+	tables := []string{t.name}
+	if t.dead != nil {
+		tables = append(tables, t.dead.TableName().String())
+	}
+	if err := seen(ctx, conn, tables...); err != nil {
+		return nil, err
+	}
 	t.waiting = waiting(&m)
 	t.orderBy()
 	t.columns = t.selectList()
 	return t, nil
+}
+
+// seen refuses tables of which a policy hides rows from this role.
+func seen(ctx context.Context, conn *pgx.Conn, tables ...string) error {
+	err := schema.Seen(ctx, conn, tables...)
+	if errors.Is(err, schema.ErrHidden) {
+		err = outbox.Permanent(err)
+	}
+	return err
 }
 
 // column is a column of the message table as statements name it.
