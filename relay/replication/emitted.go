@@ -1,9 +1,11 @@
 package replication
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"unicode/utf8"
 
 	"github.com/pgoutbox/outbox"
 )
@@ -48,6 +50,9 @@ func (r *row) fillEmitted(order []int, content []byte) error {
 				if v == nil {
 					v = []byte{}
 				}
+				if binary := place == r.columns.messageID || place == r.columns.payload || place == r.columns.deliverAt; !binary && !isText(v, place == r.columns.headers) {
+					return fmt.Errorf("%w: its %s is not UTF-8, or has a NUL in it", errEmitted, r.columns.names[place])
+				}
 				r.values[place] = v
 			}
 		}
@@ -68,6 +73,21 @@ func (r *row) fillEmitted(order []int, content []byte) error {
 	}
 	r.fillShard()
 	return nil
+}
+
+// isText reports whether the database could keep v, which nobody has looked at before, as a text, or as jsonb.
+func isText(v []byte, isJSON bool) bool {
+	if !utf8.Valid(v) || bytes.IndexByte(v, 0) >= 0 {
+		return false
+	}
+	for i := 0; isJSON && i < len(v); i++ {
+		if v[i] == '\\' {
+			if i++; bytes.HasPrefix(v[i:], []byte("u0000")) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // fillBroken stands for a logical message that can't be read: it becomes an invalid delivery with the

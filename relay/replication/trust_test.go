@@ -3,9 +3,12 @@ package replication
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +18,8 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/relaytest"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -132,5 +137,93 @@ func TestWhoMayEmitIsForTheOwnerToSay(t *testing.T) {
 				t.Errorf("read %s", got)
 			}
 		})
+	}
+}
+
+// forged is a logical message in the encoding of an outbox message.
+func forged(id int64, key, payload string, others map[int]string) []byte {
+	b := binary.BigEndian.AppendUint64([]byte{outbox.EmitVersion}, uint64(id))
+	b = append(b, make([]byte, 8)...)
+	messageID := outbox.NewID()
+	fields := map[int]string{0: string(messageID[:]), 1: "t", 2: key, 6: payload}
+	maps.Copy(fields, others)
+	for place := range 10 {
+		field, given := fields[place]
+		if !given {
+			b = binary.BigEndian.AppendUint32(b, 1<<32-1)
+			continue
+		}
+		b = append(binary.BigEndian.AppendUint32(b, uint32(len(field))), field...)
+	}
+	return b
+}
+
+func TestNoForgedMessageStopsTheDestination(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	source, _ := db.source("d", Config{Emitted: true})
+	s := acquire(t, source) // from here on everything comes by the log
+	streaming(t, s)
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, nobody := db.login("nobody")
+	long := make([]byte, 10_000)
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range long {
+		long[i] = byte('a' + random.IntN(26))
+	}
+	later := string(binary.BigEndian.AppendUint64(nil, 1<<60)) // deliver_at: it has to be held
+	for _, content := range [][]byte{
+		nil, {}, {0}, {1}, []byte("garbage"), long, {2, 0, 0},
+		forged(1, string(long), "key", nil), forged(1, string(long), "key held", map[int]string{9: later}),
+		forged(-1, "k", "id", map[int]string{9: later}), forged(1<<63-1, "k", "id", map[int]string{9: later}), forged(0, "k", "same id", map[int]string{9: later}),
+		forged(0, "k", "same id", map[int]string{9: later}),
+		forged(2, "a\x00b", "NUL", map[int]string{9: later}), forged(2, "\xff\xfe", "no UTF-8", map[int]string{9: later}),
+		forged(3, "k", "headers", map[int]string{8: "[1"}), forged(3, "k", "headers", map[int]string{8: `{"a\u0000": "b"}`, 9: later}),
+		forged(4, "k", "topic", map[int]string{1: string(long)}), forged(4, "k", "topic", map[int]string{1: "a\x00b"}), forged(4, "k", "topic", map[int]string{1: ""}),
+		forged(5, "k", "moment", map[int]string{9: "\x80\x00\x00\x00\x00\x00\x00\x00"}), forged(5, "k", "moment", map[int]string{9: "short"}),
+		forged(6, "k", "message id", map[int]string{0: "short"}), forged(6, "k", "aggregate", map[int]string{4: string(long), 5: "\x00", 9: later}),
+	} {
+		if _, err := nobody.Exec(t.Context(), "SELECT pg_logical_emit_message(true, 'outbox', $1::bytea)", content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db.insert("good")
+
+	broker := relaytest.NewMemory()
+	r, err := relay.New(source, broker, relay.Config{Logger: slog.New(slog.NewTextHandler(testLog{t}, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	good := func() (n int) {
+		for _, m := range broker.Messages() {
+			if string(m.Payload) == "good" {
+				n++
+			}
+		}
+		return n
+	}
+	waiting, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := broker.Wait(waiting, func() bool { return good() > 0 }); err != nil {
+		t.Errorf("the message behind them did not come: %v", err)
+	}
+	// It is settled, so all before it are.
+	for !db.try("SELECT delivered > 0 AND last_error IS NULL FROM outbox.cursors") {
+		if waiting.Err() != nil {
+			t.Error("nothing is settled: " + db.Value("SELECT row_to_json(c)::text FROM outbox.cursors c"))
+			break
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if n := good(); n != 1 {
+		t.Errorf("the message behind them came %d times", n)
 	}
 }
