@@ -2,6 +2,7 @@ package mapped
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,7 +73,7 @@ func (db database) harness(open func(*pgx.ConnConfig, Config) (relay.Source, err
 			}
 			return s
 		},
-		Begin: func(ctx context.Context) (relaytest.SourceTx, error) { return db.begin(ctx, "") },
+		Begin: func(ctx context.Context) (relaytest.SourceTx, error) { return db.begin(ctx, lockKeySQL) },
 		DeadLetters: func(ctx context.Context, _ string) ([]relaytest.DeadLetter, error) {
 			rows, err := db.Connect().Query(ctx, `SELECT message_id, convert_from(payload, 'UTF8'), attempts, reason, error FROM dead_events ORDER BY id`)
 			if err != nil {
@@ -93,12 +94,22 @@ const insertSQL = `INSERT INTO events
 	(message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at, part)
 	VALUES (coalesce($1::text::uuid, gen_random_uuid()), $2, $3, $4, $5, $6, $7, $8, $9, $10, abs(hashtext(coalesce($3, $5, ''))) % 4)`
 
-// begin starts a writer's transaction, in which before runs before each insert.
+// lockKeySQL is what an article's writer runs before it inserts.
+const lockKeySQL = `SELECT 1 FROM events WHERE key = $1 FOR UPDATE`
+
+// begin starts a writer's transaction, in which before runs before each insert. $1 is the key, if there is a parameter.
 func (db database) begin(ctx context.Context, before string) (relaytest.SourceTx, error) {
 	insert := testdb.InsertRows(insertSQL)
 	return db.Begin(ctx, func(ctx context.Context, tx pgx.Tx, ms []outbox.Message) error {
-		if before != "" {
-			if _, err := tx.Exec(ctx, before); err != nil {
+		for i := range ms {
+			var args []any
+			if strings.Contains(before, "$1") {
+				args = append(args, ms[i].Key)
+			}
+			if before == "" {
+				break
+			}
+			if _, err := tx.Exec(ctx, before, args...); err != nil {
 				return err
 			}
 		}

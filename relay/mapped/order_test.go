@@ -268,6 +268,34 @@ func TestMessagesBehindAHiddenOneKeepNobodyElseWaiting(t *testing.T) {
 	}
 }
 
+// What a relay had reserved when it was killed waits until the reservation ends, where the table doesn't say whose it is; what is behind it
+// waits with it.
+func TestAKilledRelaysReservationsAreNotOvertaken(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Exec(messagesTable)
+	open := func() *leaseSession {
+		source, err := NewLease(db.Config(), preset(t, "outbox_messages_lease", "outbox_messages"), Config{Name: "one", Lease: 2 * time.Second, PollIdle: 5 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return session(t, source).(*leaseSession)
+	}
+	for n := 1; n <= 3; n++ {
+		db.Exec(insertMessage, "k", n)
+	}
+	killed := open()
+	read(t, killed, 3)
+	crash(killed.source, killed.link, killed.reader.conn)
+	db.Exec(insertMessage, "k", 4)
+	db.Exec(insertMessage, "k", 5)
+	for i, got := range payloads(t, open(), 5) {
+		if want := fmt.Sprintf(`{"n": %d}`, i+1); got != want {
+			t.Errorf("%s came in the place of %s", got, want)
+		}
+	}
+}
+
 // While a relay publishes a message the next of its key is nobody's.
 func TestTwoRelaysKeepTheOrderOfAKey(t *testing.T) {
 	t.Parallel()
