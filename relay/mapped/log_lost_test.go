@@ -69,7 +69,7 @@ func TestARoleThatMayNotReadTheTableReadsItsLog(t *testing.T) {
 			}
 		}
 	})
-	db.Exec(`GRANT INSERT ON dead_events TO ` + role)
+	db.Exec(`GRANT SELECT, INSERT ON dead_events TO ` + role)
 	cfg := db.Config()
 	cfg.User = role
 	source, err := NewLog(cfg, logged(), Config{Name: "one", PollIdle: 5 * time.Millisecond}, log)

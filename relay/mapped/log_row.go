@@ -233,9 +233,10 @@ func (t *table) burySQL(conn *pgx.Conn, row *logRow, dead *relay.Dead) (sql stri
 		outcome[name] = outcome["attempts"]
 	}
 	var names, values []string
+	of := make(map[string]string)
 	for _, c := range t.dead.Columns {
 		value, there := outcome[c.Name]
-		if at, of := row.columns[c.Name]; of && !there {
+		if at, sent := row.columns[c.Name]; sent && !there {
 			value, there = nil, true
 			if v := row.values[at]; !v.Null {
 				value = string(v.Text)
@@ -247,9 +248,10 @@ func (t *table) burySQL(conn *pgx.Conn, row *logRow, dead *relay.Dead) (sql stri
 			names, values = append(names, schema.QuoteIdentifier(c.Name)), append(values, "now()")
 		case there:
 			args = append(args, value)
-			names, values = append(names, schema.QuoteIdentifier(c.Name)), append(values, fmt.Sprintf("$%d::text::%s", len(args), c.Type))
+			of[c.Name] = fmt.Sprintf("$%d::text::%s", len(args), c.Type)
+			names, values = append(names, schema.QuoteIdentifier(c.Name)), append(values, of[c.Name])
 		}
 	}
-	return fmt.Sprintf("INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE VALUES (%s) ON CONFLICT DO NOTHING",
-		t.dead.TableName(), strings.Join(names, ", "), strings.Join(values, ", ")), args
+	return fmt.Sprintf("INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s WHERE %s", t.dead.TableName(), strings.Join(names, ", "),
+		strings.Join(values, ", "), t.notDeadYet(func(name string) string { return of[name] })), args
 }

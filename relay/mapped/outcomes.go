@@ -320,10 +320,31 @@ func (s *statements) deadSQL(copied bool) string {
 		with, list, condition = lockFirst(t, outcome, condition)+", ", "l o", t.id+" = o.o_id"
 	}
 	return fmt.Sprintf(`%so AS MATERIALIZED (SELECT * FROM %s), g AS (%s), d AS (
-INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM g JOIN o ON g.%s = o.id::%s ON CONFLICT DO NOTHING
+INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM g JOIN o ON g.%s = o.id::%s WHERE %s
 ) SELECT g.%s::text FROM g`,
 		with, list, fmt.Sprintf(taken, t.name, "o", condition), t.dead.TableName(), strings.Join(names, ", "), strings.Join(from, ", "),
-		schema.QuoteIdentifier(m.ID), t.idType, schema.QuoteIdentifier(m.ID))
+		schema.QuoteIdentifier(m.ID), t.idType, t.notDeadYet(func(name string) string { return values[name] }), schema.QuoteIdentifier(m.ID))
+}
+
+// notDeadYet is the condition that the table for dead letters hasn't got the message, which is known by all that names it and by its
+// payload: a crash can have it buried again. Another message of the same id is a conflict, and an error: ids repeat,
+// and a row that stands there is no reason to let go of this one. value is what goes into a column, "" for nothing.
+func (t *table) notDeadYet(value func(name string) string) string {
+	var same []string
+	for _, name := range []string{t.mapping.ID, t.mapping.MessageID, t.mapping.Payload} {
+		c, v := t.dead.Column(name), value(name)
+		switch {
+		case c == nil || v == "":
+		case name == t.mapping.ID:
+			same = append(same, fmt.Sprintf("d.%s = (%s)::%s", schema.QuoteIdentifier(name), v, c.Type))
+		default: // some types have no equality
+			same = append(same, fmt.Sprintf("d.%s::text IS NOT DISTINCT FROM (%s)::%s::text", schema.QuoteIdentifier(name), v, c.Type))
+		}
+	}
+	if same == nil {
+		return "true"
+	}
+	return fmt.Sprintf("NOT EXISTS (SELECT FROM %s d WHERE %s)", t.dead.TableName(), strings.Join(same, " AND "))
 }
 
 // queue adds the statements that store o to a batch: one round trip, one transaction. When it is closed, left has what could
@@ -489,6 +510,9 @@ func explain(err error) error {
 			return outbox.Permanent(hidden)
 		}
 		return outbox.Permanent(fmt.Errorf("%w: grant this role what the statement needs: SELECT, and UPDATE or DELETE to mark rows", err))
+	case "23505":
+		return outbox.Permanent(fmt.Errorf("%w: another message has this key already; if that is in the table for dead letters, ids were used twice: "+
+			"move its row away, or leave out the unique index there", err))
 	case "42P01", "42703", "23502", "23514", "42804":
 		return outbox.Permanent(fmt.Errorf("%w: the mapping doesn't fit the tables", err))
 	}

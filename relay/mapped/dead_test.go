@@ -1,0 +1,51 @@
+package mapped
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// A table for dead letters with a unique id, and ids that begin again.
+func TestADeadLetterIsNeverTakenForAnotherOfItsId(t *testing.T) {
+	t.Parallel()
+	for name, open := range strategies() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			db.Exec(`ALTER TABLE dead_events ADD PRIMARY KEY (id)`)
+			db.Exec(`INSERT INTO dead_events (id, message_id, topic, payload, created_at, status, attempts, part, xid)
+				VALUES (1, gen_random_uuid(), 't', 'other', now(), 'new', 1, 0, '1')`)
+			bury := func() error {
+				source, err := open(db.Config(), Config{Name: "one"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := session(t, source)
+				d := &read(t, s, 1)[0]
+				return errors.Join(s.Settle(t.Context(), relay.Settlement{Through: d, Dead: []relay.Dead{{Delivery: d, Reason: relay.ReasonRefused, Err: errors.New("no")}}}),
+					s.Close(t.Context()))
+			}
+			db.Exec(`INSERT INTO events (id, topic, key, payload) VALUES (1, 't', 'k', 'mine')`)
+			if err := bury(); !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "ids were used twice") {
+				t.Errorf("got %v", err)
+			}
+			if n := db.Value(`SELECT count(*) FROM events WHERE status = 'new' OR status = 'taken'`); n != "1" {
+				t.Errorf("%s rows wait", n)
+			}
+			db.Exec(`DELETE FROM dead_events`)
+			// The message itself is there: a crash, and it is buried again.
+			db.Exec(`INSERT INTO dead_events SELECT e.* FROM events e`)
+			db.Exec(`UPDATE events SET status = 'new', locked_until = NULL, owner = NULL`)
+			if err := bury(); err != nil {
+				t.Error(err)
+			}
+			if n := db.Value(`SELECT count(*) FROM dead_events`); n != "1" {
+				t.Errorf("%s dead letters", n)
+			}
+		})
+	}
+}
