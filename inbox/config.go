@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/pgoutbox/outbox"
@@ -13,6 +14,8 @@ import (
 const (
 	MaxConsumerBytes = 200
 	MaxDedupBytes    = 1024
+
+	storedSuffix = " (stored)" // of the name under which a stored inbox records; a name with it has room in MaxConsumerBytes
 )
 
 // Config tunes an [Inbox]. The zero value is fit for use.
@@ -99,6 +102,7 @@ func (c Config) withDefaults(consumer string) (Config, error) {
 		}
 	}
 	need(consumer != "", "the consumer has no name: give one that stays the same for ever, for its records are kept under it")
+	need(!strings.HasSuffix(consumer, storedSuffix), "the consumer's name ends with %q, which marks what is stored", storedSuffix)
 	need(len(consumer) <= MaxConsumerBytes, "the consumer's name has %d bytes, the limit is %d", len(consumer), MaxConsumerBytes)
 	need(storable(consumer), "the consumer's name is not valid UTF-8, or has a NUL in it")
 	need(c.Gaps == GapIgnore || c.Gaps == GapReport || c.Gaps == GapWait, "Gaps is %q: want %q, %q or nothing", c.Gaps, GapReport, GapWait)

@@ -3,6 +3,7 @@ package inbox
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,11 +26,12 @@ type Parked struct {
 	Message  *outbox.Message
 	Err      error
 	Attempts int
-	// Source names the message's place at its broker. A message without id is known by it.
+	// Source names the message's place at its broker. A message without id is known by it and its payload: places repeat
+	// where a topic is made anew.
 	Source string
 }
 
-// The cursor is what requeue asks for, as Store makes it. Nobody locks what is being inserted: two processes that
+// The cursor is what requeue asks for, as Store makes it: one that is there is what is wanted. Nobody locks what is being inserted: two processes that
 // park a message at the same moment leave two dead letters, of which requeuing applies one.
 const (
 	parkCursorSQL = `INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier)
@@ -79,7 +81,7 @@ func (b *Inbox) parked(p Parked) ([]any, error) {
 		if p.Source == "" {
 			return nil, errors.New("park: the message has neither an id nor a source that could stand for it")
 		}
-		m.ID = DedupID(p.Source)
+		m.ID = DedupID(fmt.Sprintf("%s %x", p.Source, sha256.Sum256(m.Payload)))
 	}
 	headers := map[string]string{}
 	for _, h := range m.Headers {

@@ -125,8 +125,8 @@ const (
 	$5::text, $6::text, $7::bigint, $8::text, $9::boolean, $10::bigint)`
 
 	// quickSQL does what outbox.receive does, for the table %[1]d that is expected to be the current one, if
-	// the one before, %[2]d, has no writer any more. It inserts nothing if that isn't so, or for a duplicate:
-	// then receive is asked. Nor if a policy hides records of the table before: receive then fails. The locks on the tables are there before the statement's snapshot is taken, so
+	// the one before, %[2]d, has no writer any more. It inserts nothing if that isn't so, or for a duplicate, which is
+	// the only conflict there can be: then receive is asked. Nor if a policy hides records of the table before: receive then fails. The locks on the tables are there before the statement's snapshot is taken, so
 	// whoever closes a table (see Retention) waits for everybody who has seen it as the current one.
 	quickSQL = `INSERT INTO outbox.inbox_%[1]d (consumer, id, message_id, dedup_key)
 	SELECT $1::text, $2::text::uuid, nullif($3::text::uuid, $2::text::uuid), $4::text FROM outbox.inbox_rotation r

@@ -64,7 +64,9 @@ CREATE TABLE outbox.inbox_gaps (
 );
 
 -- The last number that was given to a message of a topic and key. Its row is locked until the writer's
--- transaction ends: so numbers have no gaps, and their order is that of the commits.
+-- transaction ends: so numbers have no gaps, and their order is that of the commits. A conflict is with the last number, and
+-- counts on from it. Whoever replicates the outbox logically has to send this table too: a consumer takes a number that
+-- repeats for a repeat.
 CREATE TABLE outbox.sequences (
     topic text COLLATE "C" NOT NULL,
     key   text COLLATE "C" NOT NULL,
@@ -89,6 +91,7 @@ $$;
 --   applied    recorded: apply it now, in this transaction
 --   duplicate  it was recorded before: do nothing
 --   busy       another transaction is recording it (only with wait => false): come back later
+-- A conflict is with a record of the same consumer and message, or deduplication key, which is what is looked for.
 -- Two transactions with one message meet in a unique index, and the second waits for the first. They do so
 -- whichever table is current for each: until the table before has no writer any more (closed_at), a message is
 -- recorded there too; and once it has none, what it has is seen.
@@ -224,7 +227,7 @@ BEGIN
         WHERE p.consumer = receive_in_order.consumer AND p.topic = receive_in_order.topic AND p.key = receive_in_order.key FOR UPDATE;
         EXIT WHEN FOUND;
         INSERT INTO outbox.inbox_positions (consumer, topic, key)
-        VALUES (receive_in_order.consumer, receive_in_order.topic, receive_in_order.key) ON CONFLICT DO NOTHING;
+        VALUES (receive_in_order.consumer, receive_in_order.topic, receive_in_order.key) ON CONFLICT DO NOTHING; -- it is read next
     END LOOP;
 
     IF sequence IS NOT NULL THEN
@@ -305,14 +308,20 @@ CREATE FUNCTION outbox.store(
     aggregate_id text, event_type text, payload bytea, content_type text, headers jsonb
 ) RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog SET row_security = off SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    outcome text := outbox.receive(left(store.consumer, 190) || ' (stored)', store.message_id, store.dedup_key, store.wait);
+    outcome text;
 BEGIN
+    IF octet_length(store.consumer) > 191 THEN
+        RAISE EXCEPTION 'outbox.store: the consumer''s name has % bytes, the limit is 191', octet_length(store.consumer)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    outcome := outbox.receive(store.consumer || ' (stored)', store.message_id, store.dedup_key, store.wait);
     IF outcome <> 'applied' THEN
         RETURN outcome;
     END IF;
     IF NOT EXISTS (SELECT FROM outbox.cursors c WHERE c.destination = 'inbox:' || store.consumer) THEN
         INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier)
-        SELECT 'inbox:' || store.consumer, 0, 1, s.system_identifier FROM pg_control_system() s ON CONFLICT DO NOTHING;
+        SELECT 'inbox:' || store.consumer, 0, 1, s.system_identifier FROM pg_control_system() s
+        ON CONFLICT DO NOTHING; -- another has made it
     END IF;
     INSERT INTO outbox.inbox_messages (message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers)
     VALUES (coalesce(store.message_id, outbox.inbox_id(store.dedup_key)), store.topic, nullif(store.key, ''),
