@@ -203,7 +203,7 @@ func (s *selection) flush(ctx context.Context, connect func(context.Context) (*p
 	return err
 }
 
-// write adds to the counts, and forgets topics of which there was nothing for a week.
+// write adds to the counts, each in the row of its topic, and forgets topics of which there was nothing for a week.
 func (s *selection) write(ctx context.Context, connect func(context.Context) (*pgx.Conn, error), pending map[string]*unselectedTopic) error {
 	var topics, types, ids []string
 	var counts []int64

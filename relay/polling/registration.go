@@ -199,7 +199,7 @@ type predecessor struct {
 // all ended, the registration's and those that deliver (they have the name in their application_name):
 // then it can't be publishing what it would still believe to own. And it takes the name of instance $6 if
 // that has been silent since $7. Sessions of other roles show no start to those without
-// pg_read_all_stats: one with the same process id then counts as alive.
+// pg_read_all_stats: one with the same process id then counts as alive. A conflict is with the name's own row.
 const takeNameSQL = `
 INSERT INTO outbox.relays AS r (name, instance, backend_pid, backend_start, host, pid, version)
 SELECT $1, $2::text::uuid, a.pid, a.backend_start, $3, $4, $5 FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()

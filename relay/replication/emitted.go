@@ -2,9 +2,11 @@ package replication
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/pgoutbox/outbox"
@@ -92,15 +94,16 @@ func isText(v []byte, isJSON bool) bool {
 
 // fillBroken stands for a logical message that can't be read: it becomes an invalid delivery with the
 // bytes as its payload, so that it isn't dropped in silence. Its place in the log makes its id, a negative
-// one, which no row has.
+// one, which no row has. Places repeat in another cluster, so its message id is a hash that has the content as well.
 func (r *row) fillBroken(at LSN, content []byte) {
 	r.reset()
 	r.scratch = binary.BigEndian.AppendUint64(r.scratch, uint64(-int64(at)))
 	r.scratch = append(r.scratch, 0, 0, 0, 0, 0, 0, 0, 0)
-	r.scratch = binary.BigEndian.AppendUint64(r.scratch, uint64(at))
+	name := sha256.Sum256(binary.BigEndian.AppendUint64(slices.Clone(content), uint64(at)))
+	r.scratch = append(r.scratch, name[:16]...)
 	r.values[r.columns.id] = r.scratch[:8:8]
 	r.values[r.columns.createdAt] = r.scratch[8:16:16]
-	r.values[r.columns.messageID] = r.scratch[8:24:24]
+	r.values[r.columns.messageID] = r.scratch[16:32:32]
 	r.values[r.columns.topic] = []byte(Prefix)
 	r.values[r.columns.payload] = content
 	if content == nil {

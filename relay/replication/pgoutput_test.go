@@ -229,6 +229,7 @@ func TestAnEmittedMessageThatCanNotBeReadBecomesAnInvalidOne(t *testing.T) {
 	t.Parallel()
 	r := newRow()
 	order := r.columns.emittedOrder()
+	ids := make(map[string]bool)
 	for _, content := range []string{"", "\x02", "\x01short", "\x01" + strings.Repeat("\x00", 60), `{"json":"no"}`} {
 		if err := r.fillEmitted(order, []byte(content)); !errors.Is(err, errEmitted) {
 			t.Errorf("%q: %v", content, err)
@@ -237,6 +238,10 @@ func TestAnEmittedMessageThatCanNotBeReadBecomesAnInvalidOne(t *testing.T) {
 		if string(r.named("payload")) != content || int64(binary.BigEndian.Uint64(r.named("id"))) != -1234 || len(r.named("message_id")) != 16 {
 			t.Errorf("%q became %q", content, r.values)
 		}
+		ids[string(r.named("message_id"))] = true
+	}
+	if len(ids) != 5 {
+		t.Errorf("%d message ids for 5 messages: one could be taken for another", len(ids))
 	}
 }
 

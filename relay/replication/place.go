@@ -78,7 +78,7 @@ func readPlace(ctx context.Context, conn *pgx.Conn, destination string) (p place
 	return p, errors.Join(err1, err2, err3)
 }
 
-// makePlace makes the row of a destination that has none.
+// makePlace makes the row of a destination that has none. One that is there meanwhile is read as it is.
 func makePlace(ctx context.Context, conn *pgx.Conn, destination, slot, publication string) error {
 	_, err := conn.Exec(ctx, `INSERT INTO outbox.slots (destination, slot, publication) VALUES ($1, $2, $3)
 		ON CONFLICT DO NOTHING`, destination, slot, publication)
