@@ -67,7 +67,8 @@ func (w *Writer) validate(msgs []Message) error {
 }
 
 // Validate reports, as ValidationErrors, every field of m that is beyond the limits of a message. The payload's size isn't
-// among them: what a writer may send is its WriterConfig's, what is delivered is the broker's.
+// among them: what a writer may send is its WriterConfig's, what is delivered is the broker's. Nor are names of headers that a
+// writer refuses because some brokers can't carry them.
 func (m *Message) Validate() error {
 	var found faults
 	found.fields(-1, m)
@@ -154,6 +155,7 @@ func (f *faults) headers(i int, headers []Header) {
 			f.add(ValidationError{Index: i, Field: "Headers[" + strconv.Itoa(n) + "]", Reason: "has an empty name"})
 		case reason != "":
 			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a name that " + reason})
+		case i < 0: // what stands in a table already may have any other name: not every destination minds
 		case ReservedHeader(h.Name):
 			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a name that begins with outbox-, as only headers of the relay do; rename it"})
 		case !token(h.Name):

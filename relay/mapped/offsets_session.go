@@ -216,8 +216,13 @@ func (s *offsetSession) read(ctx context.Context, size int) error {
 	topics, partitions := split2(names)
 	each := max(size/len(open), min(size, 16))
 	args := [][]byte{textArray(topics), intArray(partitions), textArray(transactions), intArray(ids), fmt.Append(nil, each), fmt.Append(nil, highest)}
-	result := s.reading.PgConn().ExecParams(ctx, s.offsets.scan, args, nil, nil, binaryFormat)
-	ds, rows, err := s.table.collect(result, readPart)
+	ds, rows, err := s.table.collect(s.reading.PgConn().ExecParams(ctx, s.offsets.scan, args, nil, nil, binaryFormat), readPart)
+	if schema.IsDataError(err) {
+		ds, rows, err = s.table.collect(s.reading.PgConn().ExecParams(ctx, s.table.without(s.offsets.scan), args, nil, nil, binaryFormat), readPart)
+		if err == nil {
+			err = s.table.fill(ctx, s.reading, ds, rows, true)
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("poll: %w", explain(err))
 	}

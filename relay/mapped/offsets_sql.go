@@ -206,7 +206,7 @@ CROSS JOIN LATERAL (SELECT * FROM %s m WHERE %s ORDER BY %s LIMIT $5::bigint) m`
 // shardSQL spreads the rows of a table without a partition of its own, by their key.
 func shardSQL(t *table) string {
 	text := func(expression string) string {
-		return "nullif(convert_from(convert_to((" + expression + ")::text, 'UTF8'), 'UTF8'), '')"
+		return `nullif((` + expression + `)::text COLLATE "C", '')`
 	}
 	key := text(t.template(t.mapping.Key))
 	if t.mapping.AggregateID != "" {

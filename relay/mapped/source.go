@@ -210,6 +210,23 @@ func (t *table) unknown() string {
 // leave lists the ids of rows behind a bound that are known already. before runs in the same round trip
 // first, if it is not empty.
 func (r *reader) poll(ctx context.Context, limit int, own []uint32, leave func(from int64) []string, before string) (ds []relay.Delivery, rows []row, err error) {
+	ds, rows, err = r.pollFor(ctx, limit, own, leave, before, false)
+	if !schema.IsDataError(err) {
+		return ds, rows, err
+	}
+	if before != "" {
+		if _, err := r.conn.Exec(ctx, "ROLLBACK"); err != nil {
+			return nil, nil, fmt.Errorf("poll: %w", err)
+		}
+	}
+	if ds, rows, err = r.pollFor(ctx, limit, own, leave, before, true); err == nil {
+		err = r.table.fill(ctx, r.conn, ds, rows, false)
+	}
+	return ds, rows, err
+}
+
+// pollFor is poll; bare leaves out the texts of rows.
+func (r *reader) pollFor(ctx context.Context, limit int, own []uint32, leave func(from int64) []string, before string, bare bool) (ds []relay.Delivery, rows []row, err error) {
 	started := time.Now()
 	from, full := r.horizon.from(started)
 	floor := r.horizon.bound // looking up the highest number needn't begin at the beginning
@@ -231,6 +248,9 @@ func (r *reader) poll(ctx context.Context, limit int, own []uint32, leave func(f
 	scan := r.scan
 	if full {
 		scan = r.scanAll
+	}
+	if bare {
+		scan = r.table.without(scan)
 	}
 	args := [][]byte{text(from), ids, text(int64(limit))}
 	if r.claims {
@@ -398,8 +418,19 @@ func (t *table) reread(ctx context.Context, conn *pgx.Conn, list []hold, clause 
 		ids[i] = list[i].id
 	}
 	sql := fmt.Sprintf("SELECT %s FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND %s %s", t.columns, t.name, t.id, t.idType, t.waiting, clause)
-	result := conn.PgConn().ExecParams(ctx, sql, [][]byte{textArray(ids)}, nil, nil, binaryFormat)
-	ds, rows, err := t.collect(result, nil)
+	var ds []relay.Delivery
+	var rows []row
+	read := func() (err error) {
+		ds, rows, err = t.collect(conn.PgConn().ExecParams(ctx, sql, [][]byte{textArray(ids)}, nil, nil, binaryFormat), nil)
+		return err
+	}
+	err := t.attempt(ctx, conn, read)
+	if schema.IsDataError(err) {
+		sql = t.without(sql)
+		if err = read(); err == nil {
+			err = t.fill(ctx, conn, ds, rows, false)
+		}
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("read rows again: %w", explain(err))
 	}

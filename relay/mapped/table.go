@@ -23,6 +23,8 @@ type table struct {
 	id      string // m."id"
 	idType  string // to cast a text to
 	columns string // what decode reads
+	keyed   string // the same without texts, but for the key
+	bare    string // and without any
 	waiting string // a row that is not done
 	order   string // ORDER BY
 	along   along
@@ -74,7 +76,7 @@ func resolve(ctx context.Context, conn *pgx.Conn, m schema.Mapping) (*table, err
 	}
 	t.waiting = waiting(&m)
 	t.orderBy()
-	t.columns = t.selectList()
+	t.selectLists()
 	return t, nil
 }
 
@@ -203,8 +205,8 @@ func (t *table) template(s string) string {
 	return "(" + strings.Join(terms, " || ") + ")"
 }
 
-// selectList is what decode reads, in its order.
-func (t *table) selectList() string {
+// selectLists writes what decode reads, in its order.
+func (t *table) selectLists() {
 	m := &t.mapping
 	text := func(name string) string {
 		if name == "" {
@@ -248,7 +250,27 @@ func (t *table) selectList() string {
 		t.headers = append(t.headers, h.Name)
 		list = append(list, text(h.Column))
 	}
-	return strings.Join(list, ", ")
+	t.columns = strings.Join(list, ", ")
+
+	key, aggregateID := list[colKey], list[colAggregateID]
+	for i, c := range list {
+		switch i {
+		case colID, colBy, colDeliverAt, colNextAttempt, colCreatedAt, colAttempts:
+		case colMessageID:
+			if m.MessageID != "" && t.info.Column(m.MessageID).Kind == schema.KindText {
+				list[i] = "NULL::text"
+			}
+		case colPayload:
+			list[i] = "NULL::bytea"
+		default:
+			if !strings.HasPrefix(c, "NULL") {
+				list[i] = "NULL::text"
+			}
+		}
+	}
+	t.bare = strings.Join(list, ", ")
+	list[colKey], list[colAggregateID] = key, aggregateID
+	t.keyed = strings.Join(list, ", ")
 }
 
 // lock is the pair of numbers of the table's advisory lock.

@@ -1,0 +1,79 @@
+package mapped
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// One row that the server can't send, since a text of it has no UTF-8 form or it is too large for the protocol, spoils the whole
+// answer. Then rows are read without their texts, and each is read again by itself. One that can't be is invalid, and says so.
+
+// without is a statement that reads rows without their texts.
+func (t *table) without(sql string) string { return strings.ReplaceAll(sql, t.columns, t.bare) }
+
+// fill reads rows again that were read without their texts, each by itself. sharded says that their shards are known.
+func (t *table) fill(ctx context.Context, conn *pgx.Conn, ds []relay.Delivery, rows []row, sharded bool) error {
+	for i := range ds {
+		d, r := &ds[i], &rows[i]
+		known, cause := *d, error(nil)
+		for _, columns := range []string{t.columns, t.keyed, t.bare} {
+			found, as, err := t.single(ctx, conn, columns, r.id)
+			if schema.IsDataError(err) {
+				cause = err
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("read a row by itself: %w", err)
+			}
+			if len(found) > 0 {
+				*d, r.message = found[0], as[0].message
+			}
+			break
+		}
+		if sharded {
+			d.Shard = known.Shard
+		}
+		if cause != nil {
+			d.Invalid = fmt.Errorf("the row can't be read as UTF-8: %w", cause)
+		}
+	}
+	return nil
+}
+
+// single reads one row. In a transaction it can fail without ending that.
+func (t *table) single(ctx context.Context, conn *pgx.Conn, columns, id string) (ds []relay.Delivery, rows []row, err error) {
+	err = t.attempt(ctx, conn, func() error {
+		sql := fmt.Sprintf("SELECT %s FROM %s m WHERE %s = $1::text::%s", columns, t.name, t.id, t.idType)
+		ds, rows, err = t.collect(conn.PgConn().ExecParams(ctx, sql, [][]byte{[]byte(id)}, nil, nil, binaryFormat), nil)
+		return err
+	})
+	return ds, rows, err
+}
+
+// attempt runs f under a savepoint if the connection is in a transaction, so that a value that the server refuses doesn't end that.
+func (t *table) attempt(ctx context.Context, conn *pgx.Conn, f func() error) error {
+	if conn.PgConn().TxStatus() != 'T' {
+		return f()
+	}
+	if _, err := conn.Exec(ctx, "SAVEPOINT outbox_attempt"); err != nil {
+		return err
+	}
+	err := f()
+	if err != nil && !schema.IsDataError(err) {
+		return err
+	}
+	end := "RELEASE SAVEPOINT outbox_attempt"
+	if err != nil {
+		end = "ROLLBACK TO SAVEPOINT outbox_attempt; " + end
+	}
+	if endErr := conn.PgConn().Exec(ctx, end).Close(); endErr != nil {
+		return endErr
+	}
+	return err
+}
