@@ -37,7 +37,7 @@ var directions = map[string][]string{
 	"inbox/inboxtest":                 {"", "inbox"},
 	"outboxtest":                      {"", "schema"},
 	"internal":                        {"", "schema"},
-	"internal/testdb":                 {"", "schema", "internal", "relay"}, // drives strategies with an engine and the broker in memory
+	"internal/testdb":                 {"", "schema", "internal", "relay", "relay/relaytest"}, // drives strategies with an engine and the broker in memory
 	"broker/consume":                  {""},
 	"broker/internal/lanes":           {"", "broker/consume", "internal/printed"},
 	"broker/internal/lanes/lanestest": {"", "schema", "inbox", "internal", "broker/consume"},
