@@ -1,0 +1,84 @@
+package replication
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
+)
+
+// The server sends what only its own disk has, even of writers that wait for the standby. By the time a message is handed out, the
+// standby has it.
+func TestWhatTheLogHandsOutSurvivesAFailoverToASynchronousStandby(t *testing.T) {
+	t.Parallel()
+	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"wal_level": "logical"}})
+	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
+	db.Install()
+	standby, err := pg.Standby(t.Context(), servers.StandbyConfig{Name: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = standby.Close() })
+	db.Exec("ALTER SYSTEM SET synchronous_standby_names = 'one'")
+	db.Exec("SELECT pg_reload_conf()")
+	for db.Value("SELECT coalesce(max(sync_state), '') FROM pg_stat_replication") != "sync" {
+	}
+	source, _ := db.source("d", Config{})
+	s := acquire(t, source)
+	streaming(t, s)
+	if err := standby.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	conn := db.Connect()
+	if _, err := conn.Exec(t.Context(), "SET synchronous_commit = local; INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'x')"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	handedOut := make(chan bool, 1)
+	go func() {
+		for {
+			batch, err := s.Next(ctx, 100)
+			if err != nil || len(batch.Deliveries) > 0 {
+				handedOut <- len(batch.Deliveries) > 0
+				return
+			}
+		}
+	}()
+	var phantom bool
+	for waits, ended := "0", false; waits == "0" && !ended; {
+		select {
+		case phantom = <-handedOut:
+			ended = true
+		default:
+		}
+		waits = db.Value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%outbox.slots%'")
+	}
+	if err := pg.Kill9(); err != nil {
+		t.Fatal(err)
+	}
+	if !phantom {
+		phantom = <-handedOut
+	}
+	if err := standby.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := standby.Promote(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	after, err := pgx.Connect(t.Context(), standby.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hangUp(after)
+	var n int
+	if err := after.QueryRow(t.Context(), "SELECT count(*) FROM outbox.messages").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	if phantom && n == 0 {
+		t.Error("the message was handed out and does not exist any more")
+	}
+}
