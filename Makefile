@@ -68,8 +68,13 @@ simulate: ## Drive the engine through SEEDS schedules of faults
 
 RUNS ?= 30
 .PHONY: nemesis
-nemesis: servers ## Real relays on real servers, RUNS seeded schedules of faults (about 5 s each)
-	$(GO) run ./cmd/internal/nemesis -runs $(RUNS) $(if $(SEED),-seed $(SEED))
+nemesis: servers ## Real relays on real servers, RUNS seeded schedules of faults (about 5 s each); STRATEGY=lease, SEED=17
+	$(GO) run ./cmd/internal/nemesis -runs $(RUNS) $(if $(SEED),-seed $(SEED)) $(if $(STRATEGY),-strategy $(STRATEGY))
+
+MESSAGES ?= 100000
+.PHONY: order
+order: servers ## MESSAGES by every strategy on every table, at 100/s, at full speed, as a backlog: what was lost and out of order
+	$(GO) run ./cmd/internal/order -messages $(MESSAGES) $(if $(STRATEGY),-only $(STRATEGY))
 
 .PHONY: peers
 peers: ## Build bin/outbox-peers: other libraries, for the comparison of strategies

@@ -29,9 +29,9 @@ const partitions = 3
 func (t KafkaTopic) YAML(addr string) string {
 	brokers := `"` + strings.ReplaceAll(addr, ",", `", "`) + `"`
 	if t.ExactlyOnce {
-		return fmt.Sprintf("{kafka: {brokers: [%s], exactly_once: true, create_topics: true}}", brokers)
+		return fmt.Sprintf("{kafka: {brokers: [%s], topic: %q, exactly_once: true, create_topics: true}}", brokers, t.Topic)
 	}
-	return fmt.Sprintf("{kafka: {brokers: [%s]}}", brokers)
+	return fmt.Sprintf("{kafka: {brokers: [%s], topic: %q}}", brokers, t.Topic)
 }
 
 func (t KafkaTopic) seeds() kgo.Opt { return kgo.SeedBrokers(strings.Split(t.Addr, ",")...) }

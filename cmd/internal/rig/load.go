@@ -2,6 +2,7 @@ package rig
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -51,6 +52,7 @@ type Load struct {
 
 	accounts []account
 	written  atomic.Int64 // messages known to be committed
+	failed   atomic.Pointer[error]
 
 	stop    context.CancelFunc
 	writers sync.WaitGroup
@@ -162,6 +164,7 @@ func (l *Load) Start() {
 				l.pause.RUnlock()
 				pause := l.cfg.Pause
 				if err != nil {
+					l.failed.Store(&err)
 					pause += 20 * time.Millisecond // the server is away
 				}
 				select {
@@ -173,8 +176,26 @@ func (l *Load) Start() {
 	}
 }
 
-// Wait returns when the writers have written all that they are to write.
-func (l *Load) Wait() { l.writers.Wait() }
+// Wait returns when the writers have written all that they are to write, or an error if nothing is written for so long.
+func (l *Load) Wait(patience time.Duration) error {
+	done := make(chan struct{})
+	go func() { l.writers.Wait(); close(done) }()
+	for {
+		before := l.written.Load()
+		select {
+		case <-done:
+			return nil
+		case <-time.After(patience):
+		}
+		if l.written.Load() == before {
+			err := errors.New("the writers are stuck")
+			if failed := l.failed.Load(); failed != nil {
+				err = *failed
+			}
+			return fmt.Errorf("nothing was written for %v: %w", patience, err)
+		}
+	}
+}
 
 // Stop waits for the writers' last transactions.
 func (l *Load) Stop() {

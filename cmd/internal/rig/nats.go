@@ -26,9 +26,9 @@ var _ Target = NATSTopic{}
 
 func (t NATSTopic) YAML(addr string) string {
 	if t.Recall > 0 {
-		return fmt.Sprintf("{nats: {url: %q, stream: %s, recall: %d}}", "nats://"+addr, t.stream(), t.Recall)
+		return fmt.Sprintf("{nats: {url: %q, subject: %q, stream: %s, recall: %d}}", "nats://"+addr, t.Topic, t.stream(), t.Recall)
 	}
-	return fmt.Sprintf("{nats: {url: %q}}", "nats://"+addr)
+	return fmt.Sprintf("{nats: {url: %q, subject: %q}}", "nats://"+addr, t.Topic)
 }
 
 func (t NATSTopic) stream() string { return strings.ToUpper(t.Topic) }

@@ -42,9 +42,9 @@ type Message struct {
 func (m Message) KeyText() string { return "account-" + strconv.Itoa(m.Key) }
 
 // JSON is the payload for columns that take nothing else. [Unwrap] undoes it.
-func (m Message) JSON() []byte {
+func (m Message) JSON() string {
 	text, _ := json.Marshal(wrapped{m.Payload}) // of bytes
-	return text
+	return string(text)
 }
 
 type wrapped struct {
@@ -59,6 +59,9 @@ func Unwrap(payload []byte) []byte {
 	}
 	return w.Check
 }
+
+// Poison is the payload of messages that a test writes beside the load, and that are never to be delivered.
+const Poison = "poison"
 
 // DefaultTable is outbox.messages.
 func DefaultTable() *Table {
@@ -79,6 +82,6 @@ func DefaultTable() *Table {
 		Owner:     "SELECT coalesce(max(owner), '') FROM outbox.cursors WHERE lease_until > clock_timestamp()",
 		Delivered: "SELECT coalesce(sum(delivered), 0)::bigint FROM outbox.cursors",
 		Held:      "SELECT count(*) FROM outbox.holds",
-		Dead:      "SELECT payload, error FROM outbox.dead_letters",
+		Dead:      "SELECT payload, error FROM outbox.dead_letters WHERE payload <> '" + Poison + "'",
 	}
 }

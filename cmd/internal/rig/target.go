@@ -8,7 +8,8 @@ import (
 
 // Target is a topic of a real broker, to be delivered to and read back.
 type Target interface {
-	// YAML is the broker's part of a relay's configuration, when the broker is reached at an address.
+	// YAML is the broker's part of a relay's configuration, when the broker is reached at an address. All messages go
+	// to the target's topic, whatever theirs is.
 	YAML(addr string) string
 	// Create makes the topic, empty.
 	Create(ctx context.Context) error

@@ -2,315 +2,315 @@ package seeds
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"math/rand/v2"
+	"os/exec"
+	"slices"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/cmd/internal/rig"
+	"github.com/pgoutbox/outbox/internal/check"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
-// A published_at that marks, attempts that count, a dedup key with ON CONFLICT.
-func TestSeed0(t *testing.T) {
+// The doctor says of each table whose it is.
+func TestTheDoctorKnowsEveryTable(t *testing.T) {
 	t.Parallel()
-	seed{
-		ddl: `
-CREATE TABLE orders (id TEXT PRIMARY KEY, status TEXT NOT NULL, created_at TIMESTAMPTZ NOT NULL DEFAULT now());
-CREATE TABLE outbox_events (
-  id UUID PRIMARY KEY,
-  aggregate_type TEXT NOT NULL,
-  aggregate_id TEXT NOT NULL,
-  event_type TEXT NOT NULL,
-  payload JSONB NOT NULL,
-  headers JSONB NOT NULL DEFAULT '{}',
-  dedup_key TEXT NOT NULL,
-  created_at TIMESTAMPTZ NOT NULL DEFAULT now(),
-  published_at TIMESTAMPTZ NULL,
-  attempt SMALLINT NOT NULL DEFAULT 0
-);
-CREATE INDEX idx_outbox_pending ON outbox_events (published_at NULLS FIRST, created_at);
-CREATE INDEX idx_outbox_aggregate ON outbox_events (aggregate_type, aggregate_id);
-CREATE UNIQUE INDEX ux_outbox_dedup ON outbox_events (dedup_key);`,
-		source: `{preset: outbox_events}`, table: "outbox_events", presets: []string{"outbox_events"},
-		write: func(ctx context.Context, tx pgx.Tx, n int) error {
-			order := fmt.Sprint("order-", n)
-			if _, err := tx.Exec(ctx, `INSERT INTO orders(id, status) VALUES($1, 'created')`, order); err != nil {
-				return err
+	for _, s := range Systems() {
+		if s.Default() || s.Log {
+			continue
+		}
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.New(t)
+			if err := s.Load().Create(t.Context(), db.Connect()); err != nil {
+				t.Fatal(err)
 			}
-			for range 1 + rand.IntN(2) { // a retry of the caller writes nothing
-				_, err := tx.Exec(ctx, `
-INSERT INTO outbox_events(id, aggregate_type, aggregate_id, event_type, payload, headers, dedup_key)
-VALUES ($1, 'order', $2, 'order.created', $3, $4, $5)
-ON CONFLICT (dedup_key) DO NOTHING`, outbox.NewID().String(), order, fmt.Sprintf(`{"n": %d}`, n), `{"source": "orders-service"}`, order+":v1")
-				if err != nil {
-					return err
+			out, err := exec.Command(outboxProgram(t), "doctor", "--database-url", db.URL, "--table", s.Table, "-o", "json").CombinedOutput()
+			if err != nil {
+				t.Fatalf("doctor: %v: %s", err, out)
+			}
+			var report struct {
+				Preset string `json:"preset"`
+			}
+			if err := json.Unmarshal(out, &report); err != nil {
+				t.Fatalf("doctor: %v: %s", err, out)
+			}
+			if !slices.Contains(s.Presets, report.Preset) {
+				t.Errorf("the doctor takes table %s for %q, want one of %q", s.Table, report.Preset, s.Presets)
+			}
+		})
+	}
+}
+
+// run has a case happen on a database of its own, and demands what is promised.
+func (c Case) run(t *testing.T, db testdb.DB) Result {
+	t.Helper()
+	result, err := c.Run(t.Context(), outboxProgram(t), t.TempDir(), db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Broken(result); err != nil {
+		t.Errorf("%v\n%s", err, result.Log)
+	}
+	t.Log(result.Report)
+	return result
+}
+
+// Kafka's partition is written back, and the time of its acknowledgement.
+func TestSeed2ThroughKafka(t *testing.T) {
+	t.Parallel()
+	kafka, db := servers.TestKafka(t), testdb.New(t)
+	topic := rig.KafkaTopic{Addr: kafka.Addr(), Topic: fmt.Sprint("seed2-", time.Now().UnixNano())}
+	if err := topic.Create(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	Case{System: Find("outbox_event", "advisory"), Workload: Backlog, Messages: 600, Relays: 2, Kills: 1, Target: topic, Broker: kafka.Addr()}.run(t, db)
+
+	partitions := make(map[string]int32) // by id
+	client, err := kgo.NewClient(kgo.SeedBrokers(kafka.Addr()), kgo.ConsumeTopics(topic.Topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	written, err := db.Connect().Query(t.Context(), `SELECT id, partition_id, ack_time >= published_time AND ack_time <= localtimestamp FROM outbox_event`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type row struct {
+		ID        string
+		Partition *string
+		Acked     bool
+	}
+	rows, err := pgx.CollectRows(written, pgx.RowToStructByPos[row])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for len(partitions) < len(rows) {
+		fetches := client.PollFetches(t.Context())
+		if err := fetches.Err(); err != nil {
+			t.Fatal(err)
+		}
+		for r := range fetches.RecordsAll() {
+			id, err := check.Decode(r.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			partitions[fmt.Sprintf("event-%d-%d", id.Key, id.Seq)] = r.Partition
+		}
+	}
+	used := make(map[string]bool)
+	for _, r := range rows {
+		if r.Partition == nil || *r.Partition != fmt.Sprint(partitions[r.ID]) {
+			t.Errorf("row %s has partition %v, its message is in %d", r.ID, r.Partition, partitions[r.ID])
+			continue
+		}
+		used[*r.Partition] = true
+		if !r.Acked {
+			t.Errorf("row %s has no sensible time of its acknowledgement", r.ID)
+		}
+	}
+	if len(used) < 3 {
+		t.Errorf("everything is in partitions %v", used)
+	}
+}
+
+// Polling to NATS: what comes again after a crash is dropped by the stream.
+func TestSeed3ThroughNATS(t *testing.T) {
+	t.Parallel()
+	server := servers.TestNATS(t)
+	topic := rig.NATSTopic{URL: server.URL(), Topic: fmt.Sprint("seed3-", time.Now().UnixNano()), Window: time.Hour}
+	if err := topic.Create(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c := Case{System: Find("outbox", "advisory"), Workload: Backlog, Messages: 600, Relays: 2, Kills: 1, Target: topic, Broker: server.Addr()}
+	if again := c.run(t, testdb.New(t)).Report.Duplicated; again > 0 {
+		t.Errorf("%d messages are in the stream more than once", again)
+	}
+}
+
+// What a service refuses has its copy in a table for dead letters, and the offset goes on; a row that is inserted
+// from there once more is delivered like any other.
+func TestSeed1DeadLettersOfAnOffsetReader(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range []string{"xmin", "serial"} {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			const messages, every = 600, 10 // each tenth of a key
+			s := Find("outbox_offsets", strategy)
+			s.Source = fmt.Sprintf("{preset: outbox_messages_%s, failure: {dead_table: outbox_dead}}", strategy)
+			w := newWorld(t, s)
+			var accept atomic.Bool
+			w.sink.refuse = func(id check.ID) error {
+				if id.Seq%every == 0 && !accept.Load() {
+					return outbox.Permanent(errors.New("no such product"))
+				}
+				return nil
+			}
+			w.db.Exec(`CREATE TABLE outbox_dead (LIKE outbox_messages, reason text, error text, attempts integer, dead_at timestamptz, PRIMARY KEY (id))`)
+			for seq := range uint64(messages / 20) {
+				for key := range 20 {
+					w.write(key, seq+1)
 				}
 			}
-			return nil
-		},
-		unmarked: `SELECT count(*) FROM outbox_events WHERE published_at IS NULL OR attempt <> 0`,
-		topic:    "order", header: "dedup_key",
-	}.run(t)
-}
-
-const messagesTable = `
-CREATE TABLE outbox_messages (
-id int4 GENERATED BY DEFAULT AS IDENTITY NOT NULL,
-topic varchar(128) NOT NULL,
-key varchar(128) NULL,
-type varchar(128) NOT NULL,
-payload jsonb NOT NULL,
-headers jsonb NOT NULL,
-created_at timestamptz DEFAULT now() NOT NULL,
-CONSTRAINT pk_outbox_messages PRIMARY KEY (id)
-);`
-
-func writeMessage(ctx context.Context, tx pgx.Tx, n int) error {
-	_, err := tx.Exec(ctx, `INSERT INTO outbox_messages (topic, key, type, payload, headers) VALUES ($1, $2, $3, $4, $5)`,
-		"orders", fmt.Sprint("key-", n%20), "OrderPlaced", fmt.Sprintf(`{"n": %d}`, n), `{"tenant": "7"}`)
-	return err
-}
-
-// One transaction, SKIP LOCKED, delete.
-func TestSeed1Variant1(t *testing.T) {
-	t.Parallel()
-	seed{
-		ddl: messagesTable, source: `{preset: outbox_messages}`, table: "outbox_messages", presets: []string{"outbox_messages_advisory", "outbox_messages"}, write: writeMessage,
-		unmarked: `SELECT count(*) FROM outbox_messages`, topic: "orders", header: "tenant",
-	}.run(t)
-}
-
-// An advisory lock, one worker, total order.
-func TestSeed1Variant1Point1(t *testing.T) {
-	t.Parallel()
-	seed{
-		ddl: messagesTable, source: `{preset: outbox_messages_advisory}`, table: "outbox_messages", presets: []string{"outbox_messages_advisory", "outbox_messages"}, write: writeMessage,
-		unmarked: `SELECT count(*) FROM outbox_messages`, topic: "orders", header: "tenant", unsettledOnly: true,
-	}.run(t)
-}
-
-// Two short transactions, available_after.
-func TestSeed1Variant2(t *testing.T) {
-	t.Parallel()
-	seed{
-		ddl: `
-CREATE SCHEMA outbox;
-CREATE TABLE outbox.outbox_messages (
-id int4 GENERATED BY DEFAULT AS IDENTITY NOT NULL,
-topic varchar(128) NOT NULL,
-"key" varchar(128) NULL,
-"type" varchar(128) NOT NULL,
-payload jsonb NOT NULL,
-headers jsonb NOT NULL,
-created_at timestamptz DEFAULT now() NOT NULL,
-available_after timestamptz DEFAULT now() NOT NULL,
-CONSTRAINT pk_outbox_messages PRIMARY KEY (id)
-);
-CREATE INDEX ix_outbox_messages_available_after ON outbox.outbox_messages USING btree (available_after);`,
-		source: `{preset: outbox_messages_lease}`, table: "outbox.outbox_messages", presets: []string{"outbox_messages_lease"},
-		write: func(ctx context.Context, tx pgx.Tx, n int) error {
-			_, err := tx.Exec(ctx, `INSERT INTO outbox.outbox_messages (topic, "key", "type", payload, headers) VALUES ($1, $2, $3, $4, $5)`,
-				"orders", fmt.Sprint("key-", n%20), "OrderPlaced", fmt.Sprintf(`{"n": %d}`, n), `{"tenant": "7"}`)
-			return err
-		},
-		unmarked: `SELECT count(*) FROM outbox.outbox_messages`, topic: "orders", header: "tenant", unsettledOnly: true,
-	}.run(t)
-}
-
-const offsetsTable = `
-CREATE TABLE outbox_offsets (
-id int4 GENERATED BY DEFAULT AS IDENTITY NOT NULL,
-last_processed_id int4 NOT NULL,
-available_after timestamptz DEFAULT now() NOT NULL,
-last_processed_transaction_id xid8 NOT NULL,
-"partition" int4 NOT NULL,
-topic varchar(128) NOT NULL,
-CONSTRAINT pk_outbox_offsets PRIMARY KEY (id)
-);
-CREATE UNIQUE INDEX ix_outbox_offsets_topic_partition ON outbox_offsets USING btree (topic, partition);
-CREATE TABLE outbox_messages (
-id int4 GENERATED BY DEFAULT AS IDENTITY NOT NULL,
-topic varchar(128) NOT NULL,
-"key" varchar(128) NULL,
-"type" varchar(128) NOT NULL,
-payload jsonb NOT NULL,
-headers jsonb NOT NULL,
-created_at timestamptz DEFAULT now() NOT NULL,
-"partition" int4 DEFAULT 0 NOT NULL,
-transaction_id xid8 DEFAULT pg_current_xact_id() NOT NULL,
-CONSTRAINT pk_outbox_messages PRIMARY KEY (id)
-);
-CREATE INDEX ix_outbox_messages_topic_partition_transaction_id_id ON outbox_messages USING btree (topic, partition, transaction_id, id);`
-
-func writePartition(ctx context.Context, tx pgx.Tx, n int) error {
-	_, err := tx.Exec(ctx, `INSERT INTO outbox_messages (topic, partition, type, key, payload, headers) VALUES ($1, $2, $3, $4, $5, $6)`,
-		"orders", n%3, "OrderPlaced", fmt.Sprint("key-", n%21), fmt.Sprintf(`{"n": %d}`, n), `{"tenant": "7"}`)
-	return err
-}
-
-const behindOffsets = `
-SELECT count(*) FROM outbox_messages m WHERE NOT EXISTS (SELECT FROM outbox_offsets o
-WHERE o.topic = m.topic AND o.partition = m.partition AND `
-
-// Virtual partitions, offsets, xid8.
-func TestSeed1Variant3(t *testing.T) {
-	t.Parallel()
-	seed{
-		ddl: offsetsTable, source: `{preset: outbox_messages_xmin}`, table: "outbox_messages", presets: []string{"outbox_messages_xmin"}, write: writePartition, groups: 2,
-		unmarked: behindOffsets + `(m.transaction_id, m.id) <= (o.last_processed_transaction_id, o.last_processed_id))`,
-		topic:    "orders", header: "tenant", unsettledOnly: true,
-	}.run(t)
-}
-
-var writerLock = outbox.WriterLock{Key: 554738281823524}
-
-func writeInTurn(ctx context.Context, tx pgx.Tx, n int) error {
-	if err := writerLock.Take(ctx, tx); err != nil {
-		return err
-	}
-	return writePartition(ctx, tx, n)
-}
-
-// Writers that take turns.
-func TestSeed1Variant4(t *testing.T) {
-	t.Parallel()
-	seed{
-		ddl: offsetsTable, source: `{preset: outbox_messages_serial}`, table: "outbox_messages", presets: []string{"outbox_messages_xmin", "outbox_messages_serial"}, groups: 2,
-		write:    writeInTurn,
-		unmarked: behindOffsets + `m.id <= o.last_processed_id)`,
-		topic:    "orders", header: "tenant", unsettledOnly: true,
-	}.run(t)
-}
-
-// published, published_time, ack_time and the rest; one scheduled job.
-func TestSeed2(t *testing.T) {
-	t.Parallel()
-	seed2().run(t)
-}
-
-func seed2() seed {
-	return seed{
-		ddl: `
-CREATE TABLE outbox_event (
-  id VARCHAR(255) NOT NULL,
-  idempotency_key VARCHAR(255) NULL,
-  key bytea NULL,
-  payload bytea NOT NULL,
-  event_type VARCHAR(255) NULL,
-  root_entity_id VARCHAR(255) NULL,
-  root_entity_type VARCHAR(255) NULL,
-  published boolean NULL,
-  published_time timestamp NULL,
-  ack_time timestamp NULL,
-  retry_count int4 NULL,
-  partition_id VARCHAR(255) NULL,
-  topic VARCHAR(255) NOT NULL,
-  created_time timestamp NULL,
-  updated_time timestamp NULL,
-  CONSTRAINT outbox_event_pkey PRIMARY KEY (id)
-);`,
-		source: `{preset: outbox_event}`, table: "outbox_event", presets: []string{"outbox_event"},
-		write: func(ctx context.Context, tx pgx.Tx, n int) error {
-			_, err := tx.Exec(ctx, `INSERT INTO outbox_event
-(id, idempotency_key, key, payload, event_type, root_entity_id, root_entity_type, published, retry_count, topic, created_time)
-VALUES ($1, $2, $3, $4, 'OrderPlaced', $5, 'Order', false, 0, 'orders', now())`,
-				fmt.Sprint("event-", n), outbox.NewID().String(), fmt.Append(nil, "key-", n%20), fmt.Appendf(nil, `{"n": %d}`, n), fmt.Sprint("key-", n%20))
-			return err
-		},
-		unmarked: `SELECT count(*) FROM outbox_event WHERE published IS NOT TRUE OR published_time IS NULL OR ack_time IS NULL OR updated_time IS NULL OR retry_count <> 0`,
-		topic:    "orders", header: "idempotency_key", unsettledOnly: true,
-	}
-}
-
-// sequence_number per aggregate, a partial covering index.
-func TestSeed3(t *testing.T) {
-	t.Parallel()
-	seed3().run(t)
-}
-
-func seed3() seed {
-	return seed{
-		ddl: `
-CREATE TABLE orders (
-  id SERIAL PRIMARY KEY, product_id INTEGER NOT NULL, amount INTEGER NOT NULL, status TEXT NOT NULL DEFAULT 'pending'::TEXT,
-  created_at TIMESTAMP WITHOUT TIME ZONE DEFAULT NOW(), updated_at TIMESTAMP WITHOUT TIME ZONE DEFAULT NOW()
-);
-CREATE TABLE outbox (
-  id SERIAL PRIMARY KEY,
-  aggregate_id TEXT NOT NULL,
-  aggregate_type TEXT NOT NULL,
-  payload JSONB NOT NULL,
-  sequence_number INTEGER DEFAULT 0,
-  created_at TIMESTAMP WITHOUT TIME ZONE DEFAULT NOW(),
-  processed_at TIMESTAMP WITHOUT TIME ZONE NULL,
-  UNIQUE (aggregate_id, sequence_number)
-);
-CREATE INDEX idx_outbox_unprocessed ON outbox (processed_at, created_at)
-INCLUDE (id, aggregate_id, aggregate_type, sequence_number, payload) WHERE processed_at IS NULL;`,
-		source: `{preset: outbox}`, table: "outbox", presets: []string{"outbox"},
-		write: func(ctx context.Context, tx pgx.Tx, n int) error {
-			key := fmt.Sprint("key-", n%20)
-			number, err := outbox.KeySequence{Table: "outbox", Key: "aggregate_id", Sequence: "sequence_number"}.Next(ctx, tx, key)
-			if err != nil {
-				return err
+			relay := w.start()
+			w.untilSettled()
+			if got, want := w.delivered(), messages-messages/every; got != want {
+				t.Errorf("%d messages were accepted, want %d", got, want)
 			}
-			_, err = tx.Exec(ctx, `INSERT INTO outbox (aggregate_id, aggregate_type, payload, sequence_number) VALUES ($1, 'order', $2, $3)`,
-				key, fmt.Sprintf(`{"n": %d, "type": "ORDER_PLACED"}`, n), number)
-			return err
-		},
-		unmarked: `SELECT count(*) FROM outbox WHERE processed_at IS NULL`,
-		topic:    "outbox.event.order", header: "sequence_number",
+			dead := w.db.Value(`SELECT count(*) FROM outbox_dead WHERE reason = 'refused' AND error LIKE '%no such product%' AND attempts = 1 AND dead_at IS NOT NULL`)
+			if want := fmt.Sprint(messages / every); dead != want {
+				t.Errorf("%s dead letters are as they should be, want %s", dead, want)
+			}
+			accept.Store(true)
+			again := `WITH d AS (DELETE FROM outbox_dead RETURNING *)
+				INSERT INTO outbox_messages (topic, key, type, payload, headers, partition) SELECT topic, key, type, payload, headers, partition FROM d`
+			if err := pgx.BeginFunc(t.Context(), w.conn, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(554738281823524)`); err != nil {
+					return err
+				}
+				_, err := tx.Exec(t.Context(), again)
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			w.until("the dead letters are delivered", func() bool { return w.delivered() == messages })
+			w.untilSettled()
+			if err := relay.Stop(20 * time.Second); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }
 
-// pending, processing, processed, failed.
-func TestSeed4(t *testing.T) {
+// Tables whose order is a time that is taken when a transaction begins, or none at all, can't keep the order in which
+// transactions took a key's row: the documents promise none of them. Here the second one began first.
+func TestWhatHasNoOrderInvertsAKey(t *testing.T) {
 	t.Parallel()
-	seed4().run(t)
-}
-
-func seed4() seed {
-	return seed{
-		ddl: `
-CREATE SCHEMA p2p;
-CREATE TABLE p2p.transaction_outbox (
-    id uuid DEFAULT gen_random_uuid() NOT NULL PRIMARY KEY,
-    idempotency_key TEXT NOT NULL,
-    transaction_type TEXT NOT NULL,
-    transaction_ref_id TEXT NOT NULL,
-    status TEXT NOT NULL DEFAULT 'pending',
-    payload JSONB NOT NULL,
-    create_time TIMESTAMPTZ DEFAULT now(),
-    processed_time TIMESTAMPTZ,
-    last_attempt_time TIMESTAMPTZ,
-    retry_count INT DEFAULT 0,
-    error_message TEXT
-);`,
-		source: `{preset: transaction_outbox, types: [ad_create, order_create]}`, table: "p2p.transaction_outbox", presets: []string{"transaction_outbox"},
-		write: func(ctx context.Context, tx pgx.Tx, n int) error {
-			_, err := tx.Exec(ctx, `INSERT INTO p2p.transaction_outbox (idempotency_key, transaction_type, transaction_ref_id, payload) VALUES ($1, 'order_create', $2, $3)`,
-				fmt.Sprint("transaction-", n), fmt.Sprint("key-", n%20), fmt.Sprintf(`{"n": %d}`, n))
-			return err
-		},
-		unmarked: `SELECT count(*) FROM p2p.transaction_outbox WHERE status <> 'processed' OR processed_time IS NULL OR last_attempt_time IS NULL OR retry_count < 1 OR error_message IS NOT NULL`,
-		topic:    "order_create", header: "idempotency_key", unsettledOnly: true,
+	for _, s := range []System{Find("outbox_events", "skiplocked"), Find("outbox_event", "advisory"), Find("transaction_outbox", "lease"), Find("outbox_offsets", "xmin")} {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			if s.Ordered {
+				t.Fatal("an order is promised")
+			}
+			w := newWorld(t, s)
+			early, err := w.db.Connect().Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := early.Exec(t.Context(), "SELECT pg_current_xact_id()"); err != nil {
+				t.Fatal(err)
+			}
+			w.write(0, 1)
+			if err := s.Write(t.Context(), early, w.message(0, 2)); err != nil {
+				t.Fatal(err)
+			}
+			if err := early.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			relay := w.start()
+			w.untilSettled()
+			if err := relay.Stop(20 * time.Second); err != nil {
+				t.Fatal(err)
+			}
+			if got := w.checker.Report().Inverted; got != 1 {
+				t.Errorf("%d messages came after a later one of their key, want 1", got)
+			}
+		})
 	}
 }
 
-// Debezium's event router, by querying.
-func TestDebeziumsLayout(t *testing.T) {
-	t.Parallel()
-	seed{
-		ddl: `
-CREATE TABLE outboxevent (
-  id uuid NOT NULL PRIMARY KEY, aggregatetype varchar(255) NOT NULL, aggregateid varchar(255) NOT NULL, type varchar(255) NOT NULL, payload jsonb
-);`,
-		source: `{preset: debezium}`, table: "outboxevent", presets: []string{"debezium"},
-		write: func(ctx context.Context, tx pgx.Tx, n int) error {
-			_, err := tx.Exec(ctx, `INSERT INTO outboxevent VALUES ($1, 'Order', $2, 'OrderCreated', $3)`, outbox.NewID().String(), fmt.Sprint("key-", n%20), fmt.Sprintf(`{"n": %d}`, n))
-			return err
-		},
-		unmarked: `SELECT count(*) FROM outboxevent`, topic: "outbox.event.Order", unsettledOnly: true,
-	}.run(t)
+// world is a system with a writer, a service and relays, one thing after the other.
+type world struct {
+	t *testing.T
+	System
+	db      testdb.DB
+	conn    *pgx.Conn
+	checker *check.Checker
+	sink    *sink
+	dir     string
+	// delivery is the section of that name of the relays' configuration.
+	delivery string
+}
+
+func newWorld(t *testing.T, s System) *world {
+	t.Helper()
+	w := &world{t: t, System: s, db: testdb.New(t), checker: check.New(check.Config{}), dir: t.TempDir()}
+	w.conn = w.db.Connect()
+	if err := s.Load().Create(t.Context(), w.conn); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if w.sink, err = openSink(&sink{destination: w.checker.Destination("default"), topic: w.message(0, 1).Topic, system: s}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(w.sink.close(), w.sink.complaints()); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func (w *world) message(key int, seq uint64) rig.Message {
+	m := rig.Message{Topic: w.Topic, Key: key, Seq: seq, Payload: check.Encode(nil, uint32(key), seq, 100)}
+	if m.Topic == "" {
+		m.Topic = "events"
+	}
+	return m
+}
+
+// write commits a message.
+func (w *world) write(key int, seq uint64) {
+	w.t.Helper()
+	err := pgx.BeginFunc(w.t.Context(), w.conn, func(tx pgx.Tx) error { return w.Write(w.t.Context(), tx, w.message(key, seq)) })
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.checker.Committed(uint32(key), seq)
+}
+
+// start starts a relay, which ends with the test if not before.
+func (w *world) start() *rig.Relay {
+	w.t.Helper()
+	c := Case{System: w.System, Relays: 1, Kills: 1, Delivery: w.delivery}
+	r, err := c.start(outboxProgram(w.t), w.dir, w.db.URL, fmt.Sprintf("{grpc: {target: %q}}", w.sink.address), 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		if err := r.Kill(); err != nil {
+			w.t.Error(err)
+		}
+		if w.t.Failed() {
+			w.t.Log(r.Log())
+		}
+	})
+	return r
+}
+
+func (w *world) delivered() int { return int(w.checker.Counts().Delivered) }
+
+func (w *world) untilSettled() {
+	w.t.Helper()
+	w.until("every row is settled", func() bool { return w.db.Value("SELECT count(*) FROM ("+w.Pending+") p") == "0" })
+}
+
+func (w *world) until(what string, done func() bool) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
+	defer cancel()
+	for !done() {
+		if rig.Pause(ctx, 20*time.Millisecond) != nil {
+			w.t.Fatalf("waited for two minutes, and not: %s", what)
+		}
+	}
 }
