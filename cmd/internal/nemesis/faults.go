@@ -22,8 +22,9 @@ type fault struct {
 	// there is one, undoes what is still wrong.
 	inject func(ctx context.Context, r *run) (after func(context.Context) error, err error)
 	within time.Duration // default: flowWithin
-	// disk says that it needs a file system that can be filled up, pooler that it needs a PgBouncer.
-	disk, pooler bool
+	// disk says that it needs a file system that can be filled up, pooler that it needs a PgBouncer, heir that it needs a relay
+	// that goes on while another doesn't.
+	disk, pooler, heir bool
 }
 
 // faults is every kind there is.
@@ -37,12 +38,12 @@ func deckSeeds() uint64 {
 	return (n + faultsARun - 1) / faultsARun
 }
 
-// faultsOf deals the faults of a seed: consecutive seeds get different ones until all have had their turn,
-// and then in another order.
-func faultsOf(seed uint64, can func(fault) bool) []fault {
+// faultsOf deals the faults of a seed, out of those that can be: consecutive seeds get different ones until all have had their
+// turn, and then in another order.
+func faultsOf(seed uint64, n int, can func(fault) bool) []fault {
 	all := faults()
 	var mine []fault
-	for i := range uint64(faultsARun) {
+	for i := uint64(0); i < uint64(len(all)) && len(mine) < n; i++ {
 		round, card := seed/deckSeeds(), (seed%deckSeeds())*faultsARun+i
 		deck := rand.New(rand.NewPCG(round, 7)).Perm(len(all))
 		if f := all[deck[card%uint64(len(all))]]; can(f) {
@@ -54,7 +55,7 @@ func faultsOf(seed uint64, can func(fault) bool) []fault {
 
 func relayFaults() []fault {
 	return []fault{
-		{kind: "relay killed", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
+		{kind: "relay killed", repeats: 1, heir: true, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
 			owner, err := r.owner(ctx)
 			if err != nil {
 				return nil, err
@@ -84,7 +85,7 @@ func relayFaults() []fault {
 			}
 			return nil, nil
 		}},
-		{kind: "relay frozen past its lease", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
+		{kind: "relay frozen past its lease", repeats: 1, heir: true, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
 			owner, err := r.owner(ctx)
 			if err != nil {
 				return nil, err
@@ -98,7 +99,7 @@ func relayFaults() []fault {
 				return errors.Join(err, thaw(owner), rig.Pause(ctx, 300*time.Millisecond))
 			}, nil
 		}},
-		{kind: "relay stopped in good order", repeats: 0, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
+		{kind: "relay stopped in good order", repeats: 0, heir: true, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
 			owner, err := r.owner(ctx)
 			if err != nil {
 				return nil, err
@@ -178,7 +179,7 @@ func brokerFaults() []fault {
 			err := rig.Pause(ctx, time.Duration(300+r.rng.IntN(1200))*time.Millisecond)
 			return nil, errors.Join(err, r.target.Permit(ctx))
 		}},
-		{kind: "topic deleted", repeats: 1, within: 30 * time.Second, inject: deleteTopic},
+		{kind: topicDeleted, repeats: 1, within: 30 * time.Second, inject: deleteTopic},
 	}
 }
 
@@ -255,8 +256,9 @@ func databaseFaults() []fault {
 			r.note("PostgreSQL runs still: %v", r.site.pg.Running())
 			return nil, errors.Join(err, r.site.pgDisk.free(), r.site.reviveDatabase(ctx))
 		}},
-		{kind: "standby promoted", repeats: 1, inject: promote},
+		{kind: standbyPromoted, repeats: 1, inject: promote},
 		{kind: "schema changes and vacuum", repeats: 1, inject: changeSchema},
+		{kind: segmentDetached, repeats: 1, inject: detachSegment},
 	}
 }
 
@@ -272,7 +274,7 @@ func clientFaults() []fault {
 			}
 			return nil, nil
 		}},
-		{kind: "transaction held open", inject: holdTransaction},
+		{kind: heldTransaction, inject: holdTransaction},
 		{kind: oversizeMessages, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
 			// They come all the time; this waits for the first to be given up.
 			deadline := time.Now().Add(flowWithin)
@@ -292,7 +294,9 @@ func clientFaults() []fault {
 				}
 			}
 		}},
-		{kind: "relay told to stop while it is frozen", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
+		{kind: keyTooLong, inject: writeLongKey},
+		{kind: messageForged, inject: forgeMessages},
+		{kind: "relay told to stop while it is frozen", repeats: 1, heir: true, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
 			owner, err := r.owner(ctx)
 			if err != nil {
 				return nil, err
@@ -304,4 +308,12 @@ func clientFaults() []fault {
 	}
 }
 
-const oversizeMessages = "messages too large"
+const (
+	oversizeMessages = "messages too large"
+	heldTransaction  = "transaction held open"
+	standbyPromoted  = "standby promoted"
+	topicDeleted     = "topic deleted"
+	segmentDetached  = "segment detached and attached"
+	keyTooLong       = "key too long for any index"
+	messageForged    = "logical messages forged"
+)

@@ -135,21 +135,26 @@ func changeSchema(ctx context.Context, r *run) (func(context.Context) error, err
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	segment := r.rng.IntN(8)
-	statements := []string{
-		// Segments of two seconds: they are emptied while they are written to.
-		"ALTER TABLE outbox.messages ALTER COLUMN segment SET DEFAULT (date_part('epoch', now())::bigint / 2 % 8)::smallint",
-		"ALTER TABLE outbox.messages ADD COLUMN nemesis text",
-		"ALTER TABLE ONLY outbox.messages ALTER COLUMN nemesis SET DEFAULT 'x'",
-		fmt.Sprintf("CREATE INDEX CONCURRENTLY nemesis ON outbox.messages_%d (message_id)", segment),
-		"VACUUM (ANALYZE) outbox.messages",
-		fmt.Sprintf("VACUUM FULL outbox.messages_%d", segment),
-		"VACUUM FULL outbox.cursors",
-		fmt.Sprintf("REINDEX TABLE CONCURRENTLY outbox.messages_%d", segment),
-		"VACUUM (FREEZE) outbox.messages",
-		"ALTER TABLE accounts ADD COLUMN nemesis int",
-		"ALTER TABLE outbox.messages DROP COLUMN nemesis",
+	table, part, id := r.system.Table, r.system.Table, "id"
+	var statements []string
+	if r.system.Default() {
+		table, part, id = "outbox.messages", fmt.Sprintf("outbox.messages_%d", r.rng.IntN(8)), "message_id"
+		statements = []string{
+			// Segments of two seconds: they are emptied while they are written to.
+			"ALTER TABLE outbox.messages ALTER COLUMN segment SET DEFAULT (date_part('epoch', now())::bigint / 2 % 8)::smallint",
+			"VACUUM FULL outbox.cursors",
+		}
 	}
+	statements = append(statements,
+		fmt.Sprintf("ALTER TABLE %s ADD COLUMN nemesis text", table),
+		fmt.Sprintf("ALTER TABLE ONLY %s ALTER COLUMN nemesis SET DEFAULT 'x'", table),
+		fmt.Sprintf("CREATE INDEX CONCURRENTLY nemesis ON %s (%s)", part, id),
+		fmt.Sprintf("VACUUM (ANALYZE) %s", table),
+		fmt.Sprintf("VACUUM FULL %s", part),
+		fmt.Sprintf("REINDEX TABLE CONCURRENTLY %s", part),
+		fmt.Sprintf("VACUUM (FREEZE) %s", table),
+		"ALTER TABLE accounts ADD COLUMN nemesis int",
+		fmt.Sprintf("ALTER TABLE %s DROP COLUMN nemesis", table))
 	if _, err := conn.Exec(ctx, "SET lock_timeout = '300ms'; SET deadlock_timeout = '100ms'; SET statement_timeout = '5s'", pgx.QueryExecModeSimpleProtocol); err != nil {
 		return nil, err
 	}
@@ -183,7 +188,7 @@ func deleteTopic(ctx context.Context, r *run) (func(context.Context) error, erro
 	before := make(map[check.ID]bool)
 	destination := r.checker.Destination("default")
 	err := rig.ReadAll(ctx, r.target, func(payload []byte) {
-		if name, err := destination.Payload(payload); err == nil { // what doesn't decode is counted
+		if name, err := destination.Payload(rig.Unwrap(payload)); err == nil { // what doesn't decode is counted
 			before[name] = true
 		}
 	})
@@ -200,5 +205,53 @@ func deleteTopic(ctx context.Context, r *run) (func(context.Context) error, erro
 		return nil, err
 	}
 	r.losses.Before, r.losses.Emptied = before, time.Now()
+	return nil, nil
+}
+
+// detachSegment takes a segment away with what it has, and gives it back.
+func detachSegment(ctx context.Context, r *run) (func(context.Context) error, error) {
+	segment := r.rng.IntN(8)
+	if _, err := r.load.Pool().Exec(ctx, fmt.Sprintf("ALTER TABLE outbox.messages DETACH PARTITION outbox.messages_%d", segment)); err != nil {
+		return nil, err
+	}
+	err := rig.Pause(ctx, time.Duration(100+r.rng.IntN(1500))*time.Millisecond)
+	_, attachErr := r.load.Pool().Exec(ctx, fmt.Sprintf("ALTER TABLE outbox.messages ATTACH PARTITION outbox.messages_%[1]d FOR VALUES IN (%[1]d)", segment))
+	return nil, errors.Join(err, attachErr)
+}
+
+// writeLongKey commits a message whose key no writer of ours would take, and waits until it is given up.
+func writeLongKey(ctx context.Context, r *run) (func(context.Context) error, error) {
+	key := make([]byte, 2880)
+	for i := range key {
+		key[i] = byte('!' + r.rng.IntN(94)) // nothing that could be compressed into an index
+	}
+	_, err := r.load.Pool().Exec(ctx, "INSERT INTO outbox.messages (topic, key, payload, deliver_at) VALUES ($1, $2, $3, now() + interval '1 hour')",
+		r.topic, string(key), []byte(rig.Poison))
+	if err != nil {
+		return nil, err
+	}
+	for deadline := time.Now().Add(flowWithin); ; {
+		var dead bool
+		err := r.load.Pool().QueryRow(ctx, "SELECT EXISTS (SELECT FROM outbox.dead_letters WHERE payload = $1 AND key = $2)", []byte(rig.Poison), string(key)).Scan(&dead)
+		if err != nil || dead {
+			return nil, err
+		}
+		if time.Now().After(deadline) {
+			return nil, errors.New("a message whose key is too long did not become a dead letter")
+		}
+		if err := rig.Pause(ctx, 20*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// forgeMessages writes to the log what a relay might take for a message. Any role may.
+func forgeMessages(ctx context.Context, r *run) (func(context.Context) error, error) {
+	for range 5 {
+		_, err := r.load.Pool().Exec(ctx, "SELECT pg_logical_emit_message(true, 'outbox', $1::bytea)", check.Encode(nil, 0, 1<<40, 200))
+		if err != nil {
+			return nil, err
+		}
+	}
 	return nil, nil
 }

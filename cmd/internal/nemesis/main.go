@@ -43,6 +43,9 @@ type options struct {
 	sites int
 	keep  string
 	kind  string // of all faults; "": those of the seed
+	// strategy is part of the names of the systems that take turns; "": all.
+	strategy string
+	faults   int // a run
 }
 
 func command(ctx context.Context, args []string, out io.Writer) error {
@@ -53,14 +56,19 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&o.sites, "parallel", 2, "how many sets of servers to run them on at once")
 	flags.StringVar(&o.keep, "keep", os.TempDir(), "folder in which bad runs leave their logs")
 	flags.StringVar(&o.kind, "kind", "", "have this kind of fault alone, three times a run")
+	flags.StringVar(&o.strategy, "strategy", "", "run the systems with this in their names alone, as snapshot, lease, outbox_messages/advisory")
+	flags.IntVar(&o.faults, "faults", faultsARun, "how many faults a run has")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if flags.NArg() > 0 || o.runs < 0 || o.sites < 1 {
-		return fmt.Errorf("usage: nemesis [-seed n] [-runs n] [-parallel n] [-kind fault] [-keep folder]")
+	if flags.NArg() > 0 || o.runs < 0 || o.sites < 1 || o.faults < 1 {
+		return fmt.Errorf("usage: nemesis [-seed n] [-runs n] [-parallel n] [-strategy name] [-kind fault] [-faults n] [-keep folder]")
 	}
 	if o.kind != "" && !slices.ContainsFunc(faults(), func(f fault) bool { return f.kind == o.kind }) {
 		return fmt.Errorf("no fault is called %q; a run's last lines list all", o.kind)
+	}
+	if len(systems(o.strategy)) == 0 {
+		return fmt.Errorf("no system has %q in its name; these are: %v", o.strategy, systems(""))
 	}
 	if o.runs == 0 {
 		o.runs = 10
@@ -157,7 +165,7 @@ func runOn(ctx context.Context, binary, dir string, o options, next *atomic.Int6
 		if err := os.Mkdir(runDir, 0o700); err != nil {
 			return err
 		}
-		res := newRun(seed, o.kind, s, binary, runDir).do(ctx)
+		res := newRun(seed, o, s, binary, runDir).do(ctx)
 		if res.interrupted {
 			return nil // what it found may come of the interruption
 		}
@@ -192,7 +200,7 @@ func (r result) String() string {
 	if r.err != nil {
 		verdict = "BAD"
 	}
-	fmt.Fprintf(&b, "seed %d  %-5s  %s  %5.1fs  committed %d", r.seed, r.broker, verdict, r.took.Seconds(), r.truth.Committed)
+	fmt.Fprintf(&b, "seed %d  %-27s %d relays  %-5s  %s  %5.1fs  committed %d", r.seed, r.system, r.relays, r.broker, verdict, r.took.Seconds(), r.truth.Committed)
 	if r.groups > 1 {
 		fmt.Fprintf(&b, " in %d shard groups", r.groups)
 	}
@@ -203,11 +211,14 @@ func (r result) String() string {
 		fmt.Fprintf(&b, " (%d gone with the topic)", r.truth.Gone)
 	}
 	fmt.Fprintf(&b, "  duplicates %d of at most %d  ", r.report.Duplicated, r.allowed)
+	if !r.promised {
+		fmt.Fprintf(&b, "inverted %d (no order is promised)  ", r.report.Inverted)
+	}
 	for _, f := range r.faults {
 		fmt.Fprintf(&b, " [%s: %.1fs]", f.kind, f.recovery.Seconds())
 	}
 	if r.err != nil {
-		fmt.Fprintf(&b, "\n  %s\n  kept in %s; again: go run ./cmd/internal/nemesis -seed %d", strings.ReplaceAll(r.err.Error(), "\n", "\n  "), r.dir, r.seed)
+		fmt.Fprintf(&b, "\n  %s\n  kept in %s; again: go run ./cmd/internal/nemesis -seed %d -strategy %s", strings.ReplaceAll(r.err.Error(), "\n", "\n  "), r.dir, r.seed, r.system)
 	}
 	return b.String()
 }

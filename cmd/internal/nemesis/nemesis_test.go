@@ -17,7 +17,7 @@ func TestEveryKindOfFaultKeepsThePromises(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real servers: run make test")
 	}
-	results, err := runAll(t.Context(), options{seed: 1, runs: int(deckSeeds()), sites: 2, keep: os.TempDir()}, missing(t), func(r result) { t.Log(r) })
+	results, err := runAll(t.Context(), options{seed: 1, runs: int(deckSeeds()), sites: 2, keep: os.TempDir(), strategy: "snapshot", faults: faultsARun}, missing(t), func(r result) { t.Log(r) })
 	if errors.Is(err, servers.ErrNotFound) && !required() && os.Getenv("CI") == "" {
 		t.Skipf("%v: run make servers", err)
 	}
@@ -30,6 +30,44 @@ func TestEveryKindOfFaultKeepsThePromises(t *testing.T) {
 	for _, r := range results {
 		if r.err != nil {
 			t.Errorf("seed %d is bad", r.seed)
+		}
+	}
+}
+
+// Every other strategy, on every table that has it, with a fault each.
+func TestEveryStrategyKeepsThePromises(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs real servers: run make test")
+	}
+	n := len(systems(""))
+	results, err := runAll(t.Context(), options{seed: uint64(n), runs: n, sites: 2, keep: os.TempDir(), faults: 1}, missing(t), func(r result) { t.Log(r) })
+	if errors.Is(err, servers.ErrNotFound) && !required() && os.Getenv("CI") == "" {
+		t.Skipf("%v: run make servers", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(results) != n {
+		t.Errorf("%d of %d runs were made", len(results), n)
+	}
+	for _, r := range results {
+		if r.err != nil {
+			t.Errorf("seed %d is bad", r.seed)
+		}
+	}
+}
+
+// What is left out is what the list says, and every fault is tried with some system.
+func TestEveryFaultThatIsLeftOutHasItsReason(t *testing.T) {
+	t.Parallel()
+	for _, l := range leftOut() {
+		if !slices.ContainsFunc(faults(), func(f fault) bool { return f.kind == l.kind }) || l.why == "" || !slices.ContainsFunc(systems(""), l.of) {
+			t.Errorf("%q leaves nothing out", l.kind)
+		}
+	}
+	for _, f := range faults() {
+		if !slices.ContainsFunc(systems(""), func(s system) bool { return s.fits(f, 2) }) {
+			t.Errorf("%q fits no system", f.kind)
 		}
 	}
 }
@@ -52,7 +90,7 @@ func TestConsecutiveSeedsHaveEveryKindOfFaultOnBothBrokers(t *testing.T) {
 	all := func(fault) bool { return true }
 	met := map[string][]string{}
 	for seed := range 12 * deckSeeds() {
-		for _, f := range faultsOf(seed, all) {
+		for _, f := range faultsOf(seed, faultsARun, all) {
 			if broker := brokerOf(seed); !slices.Contains(met[f.kind], broker) {
 				met[f.kind] = append(met[f.kind], broker)
 			}
@@ -60,7 +98,7 @@ func TestConsecutiveSeedsHaveEveryKindOfFaultOnBothBrokers(t *testing.T) {
 	}
 	first := map[string]bool{}
 	for seed := range deckSeeds() {
-		for _, f := range faultsOf(seed, all) {
+		for _, f := range faultsOf(seed, faultsARun, all) {
 			first[f.kind] = true
 		}
 	}
@@ -90,7 +128,7 @@ func TestAnInterruptedRunLeavesNothingBehind(t *testing.T) {
 	t.Setenv("TMPDIR", tmp)
 	ctx, stop := context.WithTimeout(t.Context(), 8*time.Second)
 	defer stop()
-	_, err = runAll(ctx, options{seed: 1, runs: 100, sites: 1, keep: tmp}, missing(t), func(result) {})
+	_, err = runAll(ctx, options{seed: 1, runs: 100, sites: 1, keep: tmp, faults: faultsARun}, missing(t), func(result) {})
 	if errors.Is(err, servers.ErrNotFound) && !required() && os.Getenv("CI") == "" {
 		t.Skipf("%v: run make servers", err)
 	}

@@ -39,8 +39,10 @@ type run struct {
 	binary string
 	dir    string // artefacts
 	rng    *rand.Rand
+	system system
 	broker string
 	faults []fault
+	number int  // of relays
 	pooled bool // whether writers come by a pooler; one of the relays always does
 	groups int  // shard groups
 
@@ -64,10 +66,14 @@ type run struct {
 // result is what a run showed.
 type result struct {
 	seed        uint64
+	system      string
+	relays      int
+	promised    bool // the order of keys
 	broker      string
 	groups      int // shard groups
 	faults      []injected
 	truth       rig.Truth
+	delivered   int64 // as the database counts
 	report      check.Report
 	allowed     int // duplicates
 	took        time.Duration
@@ -84,14 +90,18 @@ type injected struct {
 }
 
 // newRun makes a run with the faults of its seed, or with one kind alone.
-func newRun(seed uint64, kind string, s *site, binary, dir string) *run {
+func newRun(seed uint64, o options, s *site, binary, dir string) *run {
 	rng := rand.New(rand.NewPCG(seed, 0x6e656d65736973))
 	r := &run{seed: seed, site: s, binary: binary, dir: dir, rng: rng, checker: check.New(check.Config{}), began: time.Now()}
-	r.broker, r.pooled, r.faults = brokerOf(seed), seed%4 < 2, faultsOf(seed, s.can)
-	r.groups = groupsOf(seed)
-	if kind != "" {
-		alone := faults()[slices.IndexFunc(faults(), func(f fault) bool { return f.kind == kind })]
-		r.faults = slices.Repeat([]fault{alone}, faultsARun)
+	r.system, r.number = systemOf(seed, o.strategy)
+	r.broker, r.pooled, r.groups = brokerOf(seed), seed%4 < 2, r.system.groupsOf(seed)
+	if r.system.exactlyOnce {
+		r.broker = "kafka"
+	}
+	r.faults = faultsOf(seed, o.faults, func(f fault) bool { return s.can(f) && r.system.fits(f, r.number) })
+	if o.kind != "" {
+		alone := faults()[slices.IndexFunc(faults(), func(f fault) bool { return f.kind == o.kind })]
+		r.faults = slices.Repeat([]fault{alone}, o.faults)
 	}
 	r.topic = fmt.Sprintf("events_%d_%d", seed, time.Now().UnixNano()%1e9)
 	return r
@@ -105,18 +115,10 @@ func brokerOf(seed uint64) string {
 	return "kafka"
 }
 
-// groupsOf is into how many shard groups the destination is split: every third time into several, of which each relay
-// may hold some.
-func groupsOf(seed uint64) int {
-	if seed%3 == 0 {
-		return 3
-	}
-	return 1
-}
-
 // do runs the history.
 func (r *run) do(ctx context.Context) (res result) {
-	res = result{seed: r.seed, broker: r.broker, groups: r.groups, dir: r.dir}
+	res = result{seed: r.seed, system: r.system.String(), relays: r.number, promised: r.system.Ordered,
+		broker: r.broker, groups: r.groups, dir: r.dir}
 	defer func() {
 		if ctx.Err() != nil {
 			res.interrupted = true
@@ -142,7 +144,7 @@ func (r *run) do(ctx context.Context) (res result) {
 	for _, f := range r.faults {
 		recovery, err := r.inject(ctx, f)
 		res.faults = append(res.faults, injected{f.kind, f.repeats, recovery})
-		res.allowed += f.repeats * maxInFlight * r.groups
+		res.allowed += f.repeats * r.system.repeats() * r.groups
 		if err != nil {
 			res.err = fmt.Errorf("%s: %w", f.kind, err)
 			return res
@@ -168,7 +170,7 @@ func (r *run) setUp(ctx context.Context) (err error) {
 	if r.broker == "nats" {
 		r.target, proxy = rig.NATSTopic{URL: r.site.nats.URL(), Topic: r.topic}, r.site.toNATS
 	} else {
-		r.target, proxy = rig.KafkaTopic{Addr: r.site.kafka.Addr(), Topic: r.topic}, r.site.toKafka
+		r.target, proxy = rig.KafkaTopic{Addr: r.site.kafka.Addr(), Topic: r.topic, ExactlyOnce: r.system.exactlyOnce}, r.site.toKafka
 	}
 	if err := r.target.Create(ctx); err != nil {
 		return err
@@ -178,23 +180,24 @@ func (r *run) setUp(ctx context.Context) (err error) {
 		oversize = 50
 	}
 	r.load, err = rig.NewLoad(ctx, rig.LoadConfig{URL: r.site.writerURL(r.database, r.pooled), Direct: r.site.pg.URL(r.database), Topic: r.topic, Keys: keys, Writers: 3, Pause: 2 * time.Millisecond,
-		Seed: r.seed, Big: rig.MaxMessage + 50_000, BigOneIn: oversize, Dies: 20})
+		Seed: r.seed, Big: rig.MaxMessage + 50_000, BigOneIn: oversize, Dies: 20, Table: r.system.Load()})
 	if err != nil {
 		return err
 	}
-	for i := range 2 {
+	for i := range r.number {
 		name := fmt.Sprint("relay-", i+1)
 		relay, err := rig.StartRelay(r.binary, r.dir, name, fmt.Sprintf(`name: %s
 database: {url: %q}
 http: {listen: ""}
 retention: {interval: 1s}
 destinations:
-  - name: events
+  - name: %s
     broker: %s
     lease: %s
     shard_groups: %d
-    delivery: {max_in_flight: %d, batch: %d, backoff: {initial: 20ms}}
-`, name, r.site.relayURL(r.database, i == 1), r.target.YAML(proxy.Addr()), lease, r.groups, maxInFlight, maxInFlight/4))
+%s    delivery: {max_in_flight: %d, batch: %d, backoff: {initial: 20ms}}
+`, name, r.site.relayURL(r.database, i == 1 && !r.system.Log), r.topic, r.target.YAML(proxy.Addr()), lease, r.groups,
+			r.system.Destination(r.database, "    "), maxInFlight, maxInFlight/4))
 		if err != nil {
 			return err
 		}
@@ -317,7 +320,7 @@ func (r *run) settle(ctx context.Context, res *result) error {
 	if err != nil {
 		return err
 	}
-	res.truth, res.report = verdict.Truth, verdict.Report
+	res.truth, res.report, res.delivered = verdict.Truth, verdict.Report, verdict.Delivered
 	res.allowed += r.extra
 	return judge(res, verdict.Held)
 }
@@ -340,6 +343,9 @@ func (r *run) stopRelays() error {
 func judge(res *result, held int) error {
 	var faults []error
 	report := res.report
+	if !res.promised {
+		report.Inverted = 0
+	}
 	if !report.OK() {
 		faults = append(faults, fmt.Errorf("the promises are broken: %v", report))
 	}
@@ -369,7 +375,7 @@ func (r *run) readKept(ctx context.Context) error {
 		return err
 	}
 	return rig.ReadAll(ctx, r.target, func(payload []byte) {
-		if name, err := check.Decode(payload); err == nil {
+		if name, err := check.Decode(rig.Unwrap(payload)); err == nil {
 			if first, ok := r.losses.Kept[name.Key]; !ok || name.Seq < first {
 				r.losses.Kept[name.Key] = name.Seq
 			}

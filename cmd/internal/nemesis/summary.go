@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 )
@@ -13,7 +14,8 @@ func summarise(out io.Writer, results []result) {
 		return
 	}
 	recoveries := make(map[string][]time.Duration)
-	var committed, delivered, duplicates, lost, phantom, inverted, erased, gone uint64
+	var committed, delivered, duplicates, lost, phantom, inverted, unpromised, erased, gone uint64
+	of := make(map[string][2]int) // runs and bad ones of each system
 	for _, r := range results {
 		for _, f := range r.faults {
 			recoveries[f.kind] = append(recoveries[f.kind], f.recovery)
@@ -25,7 +27,17 @@ func summarise(out io.Writer, results []result) {
 		duplicates += r.report.Duplicated
 		lost += r.report.Lost
 		phantom += r.report.Phantom
-		inverted += r.report.Inverted
+		if r.promised {
+			inverted += r.report.Inverted
+		} else {
+			unpromised += r.report.Inverted
+		}
+		n := of[r.system]
+		n[0]++
+		if r.err != nil {
+			n[1]++
+		}
+		of[r.system] = n
 	}
 	fmt.Fprintf(out, "\n%-42s %6s  %s\n", "fault", "times", "until all that was committed is delivered: median, longest")
 	for _, f := range faults() {
@@ -37,7 +49,11 @@ func summarise(out io.Writer, results []result) {
 		slices.Sort(times)
 		fmt.Fprintf(out, "%-42s %6d  %6.2fs %6.2fs\n", f.kind, len(times), times[len(times)/2].Seconds(), times[len(times)-1].Seconds())
 	}
-	fmt.Fprintf(out, "\n%d runs, %d bad: %d committed, %d delivered, %d lost, %d phantom, %d inverted, %d duplicates after faults\n",
-		len(results), badRuns(results), committed, delivered, lost, phantom, inverted, duplicates)
+	fmt.Fprintln(out)
+	for _, system := range slices.Sorted(maps.Keys(of)) {
+		fmt.Fprintf(out, "%-42s %6d  runs, %d bad\n", system, of[system][0], of[system][1])
+	}
+	fmt.Fprintf(out, "\n%d runs, %d bad: %d committed, %d delivered, %d lost, %d phantom, %d inverted where order is promised (%d elsewhere), %d duplicates after faults\n",
+		len(results), badRuns(results), committed, delivered, lost, phantom, inverted, unpromised, duplicates)
 	fmt.Fprintf(out, "lost by the servers themselves, and accounted for: %d commits by promotions of a lagging standby, %d messages with a deleted topic\n", erased, gone)
 }
