@@ -119,7 +119,7 @@ func (s Selection) lock(ctx context.Context, tx pgx.Tx) (chosen selected, groups
 		reason = "'blocked'"
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT destination, lane, id, message_id::text, topic, `+reason+` FROM `+s.table()+`
+		SELECT destination, lane, id, message_id::text, `+readable("topic")+`, `+reason+` FROM `+s.table()+`
 		WHERE `+s.where()+` ORDER BY destination, id FOR UPDATE`, s.args()...)
 	if err != nil {
 		return chosen, nil, err

@@ -112,7 +112,7 @@ func explain(err error) error {
 func audit(ctx context.Context, tx pgx.Tx, action Action, verb, destination string, detail map[string]any) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO outbox.audit (actor, verb, destination, detail, reason)
-		VALUES ($1, $2, nullif($3, ''), $4, nullif($5, ''))`, action.Actor, verb, destination, detail, action.Reason)
+		VALUES ($1, $2, nullif($3, ''), $4, nullif($5, ''))`, schema.Storable(tx.Conn(), action.Actor), verb, destination, detail, schema.Storable(tx.Conn(), action.Reason))
 	if err != nil {
 		return fmt.Errorf("write the audit: %w", err)
 	}

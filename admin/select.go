@@ -64,6 +64,13 @@ func (s Selection) where() string {
 	return common + ` AND ($6::text IS NULL OR reason = $6) AND ($7::timestamptz IS NULL OR dead_at < $7)`
 }
 
+// readable is a text as it can be sent whatever the database's encoding: unless that is UTF-8, one that isn't ASCII has its bytes in
+// octal. A dead letter may be one because of a text that has no UTF-8 form.
+func readable(text string) string {
+	return `CASE WHEN getdatabaseencoding() = 'UTF8' OR ` + text + ` !~ E'[^\\x01-\\x7f]' THEN ` + text + `
+		ELSE encode(decode(replace(` + text + `, E'\\', E'\\\\'), 'escape'), 'escape') END`
+}
+
 func (s Selection) args() []any {
 	text := func(v string) any {
 		if v == "" {
@@ -161,9 +168,10 @@ func DeadLetters(ctx context.Context, db DB, s Selection, page Page) ([]DeadLett
 	var list []DeadLetter
 	err := read(ctx, db, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
-			SELECT destination, id, message_id::text, topic, coalesce(nullif(key, ''), nullif(aggregate_id, ''), ''),
-			       coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), coalesce(event_type, ''), coalesce(content_type, ''),
-			       headers::text, created_at, attempts, `+payload+`, `+last+`
+			SELECT destination, id, message_id::text, `+readable("topic")+`, `+readable("coalesce(nullif(key, ''), nullif(aggregate_id, ''), '')")+`,
+			       `+readable("coalesce(aggregate_type, '')")+`, `+readable("coalesce(aggregate_id, '')")+`,
+			       `+readable("coalesce(event_type, '')")+`, `+readable("coalesce(content_type, '')")+`,
+			       CASE WHEN `+readable("headers::text")+` = headers::text THEN headers::text ELSE to_jsonb(`+readable("headers::text")+`)::text END, created_at, attempts, `+payload+`, `+last+`
 			FROM `+s.table()+` d
 			WHERE `+s.where()+` AND (destination, id, message_id) > ($8, $9, $10::text::uuid) ORDER BY destination, id, message_id LIMIT $11`,
 			append(s.args(), page.AfterDestination, page.AfterPosition, page.AfterMessageID.String(), page.Limit)...)
