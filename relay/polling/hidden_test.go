@@ -216,12 +216,14 @@ func TestADetachedSegmentIsNoticedAndLosesNothing(t *testing.T) {
 	attach := "ALTER TABLE outbox.messages ATTACH PARTITION outbox.messages_" + segment + " FOR VALUES IN (" + segment + ")"
 	detach := "ALTER TABLE outbox.messages DETACH PARTITION outbox.messages_" + segment
 	end := func(s relay.Session) (got int, err error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
 		for err == nil {
 			var batch relay.Batch
-			batch, err = s.Next(t.Context(), 100)
+			batch, err = s.Next(ctx, 100)
 			if n := len(batch.Deliveries); err == nil && n > 0 {
 				got += n
-				err = s.Settle(t.Context(), relay.Settlement{Through: &batch.Deliveries[n-1]})
+				err = s.Settle(ctx, relay.Settlement{Through: &batch.Deliveries[n-1]})
 			}
 		}
 		_ = s.Close(t.Context())

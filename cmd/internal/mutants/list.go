@@ -219,6 +219,27 @@ var mutants = []mutant{
 		pkg:   "./relay/polling", run: "TestWhatIsHandedOutSurvives",
 	},
 	{
+		name:  "what a synchronous standby lacks is published",
+		file:  "relay/polling/reader.go",
+		old:   "const nobodyElse = `current_setting('synchronous_standby_names') = ''`",
+		wrong: "const nobodyElse = `true`",
+		pkg:   "./relay/polling", run: "TestWhatIsHandedOutSurvivesAFailover",
+	},
+	{
+		name:  "a cursor moves though a segment was away",
+		file:  "relay/polling/lease.go",
+		old:   "epoch = $3 AND $9 = ` + schema.Attached",
+		wrong: "epoch = $3 AND $9 <> '' AND '' <> ` + schema.Attached",
+		pkg:   "./relay/polling", run: "TestADetachedSegment",
+	},
+	{
+		name:  "a pooler of transactions is taken for a server",
+		file:  "relay/internal/dial/dial.go",
+		old:   "	if at != conn.PgConn().PID() {",
+		wrong: "	if false {",
+		pkg:   "./relay/polling", run: "TestAPoolerOfTransactions",
+	},
+	{
 		name:  "a flush is awaited and the answer ignored",
 		file:  "relay/polling/reader.go",
 		old:   "			onDisk = len(v) == 1 && v[0] == 1\n",
