@@ -246,7 +246,7 @@ func (l *loader) exactlyOnce(d *Destination, path string) {
 	if k := d.Broker.Kafka; k == nil || !k.ExactlyOnce {
 		return
 	}
-	l.check(d.Source == nil, path+".broker.kafka.exactly_once", "not possible with a source of its own, which keeps no cursor that could tell what was delivered; leave one of the two out")
+	l.check(d.Source == nil, path+".broker.kafka.exactly_once", "not possible with a source of its own: no strategy for such a table notes everything that was delivered, offsets neither, which stay before a message that waits; leave one of the two out")
 	l.check(d.Delivery.MaxInFlight <= maxExactlyOnce, path+".delivery.max_in_flight",
 		"%d is too large with exactly_once; the most is %d", d.Delivery.MaxInFlight, maxExactlyOnce)
 }
