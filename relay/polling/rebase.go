@@ -202,7 +202,7 @@ func rebaseable(cursors []rebasedCursor, destination string, needed bool) error 
 }
 
 // holdUndeliveredSQL holds what a cursor has not delivered, at the ids that the rows will have: of one that moves ($6), what it
-// doesn't see; of a foreign one ($7) what it can't have seen besides, since it was written here, or after the cursor; of
+// doesn't see; of a foreign one ($7) what it can't have seen besides: written here after rows that came along, or later than the cursor; of
 // another, what the cluster itself doesn't see yet. A conflict can only be with the message itself, which is held already.
 var holdUndeliveredSQL = `
 INSERT INTO outbox.holds (destination, lane, id, ` + kept + `)
@@ -211,7 +211,7 @@ FROM outbox.messages m
 WHERE m.shard BETWEEN $4::smallint AND $5::smallint AND CASE WHEN $6::boolean
 	THEN NOT pg_visible_in_snapshot(m.xid, $8::text::pg_snapshot)
 			AND NOT (m.id <= $9::bigint AND pg_visible_in_snapshot(m.xid, $10::text::pg_snapshot))
-		OR $7::boolean AND (` + newSQL + ` OR m.created_at > (SELECT c.updated_at FROM outbox.cursors c WHERE c.destination = $3 AND c.shard_group = $13::integer))
+		OR $7::boolean AND ($2::bigint > 0 AND ` + newSQL + ` OR m.created_at > (SELECT c.updated_at FROM outbox.cursors c WHERE c.destination = $3 AND c.shard_group = $13::integer))
 	ELSE NOT pg_visible_in_snapshot(m.xid, $11::text::pg_snapshot)
 END
 ON CONFLICT (destination, lane, id, message_id) DO NOTHING`
