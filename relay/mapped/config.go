@@ -52,12 +52,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-const (
-	minLease = 100 * time.Millisecond
-
-	// hangUpTimeout bounds the farewell on a connection that is closed.
-	hangUpTimeout = 2 * time.Second
-)
+const minLease = 100 * time.Millisecond
 
 // withDefaults fills what is zero and reports all faults together.
 func (c Config) withDefaults(conn *pgx.ConnConfig, m schema.Mapping) (Config, error) {
