@@ -67,7 +67,7 @@ func (a *Advisory) Acquire(ctx context.Context) (relay.Session, error) {
 		if err := a.awaitLock(ctx, locked, t.lock(), "another relay holds the table's lock"); err != nil {
 			return nil, err
 		}
-		s := &advisorySession{source: &a.source, reader: newReader(t, reading, a.cfg.PageBytes, t.scanSQL), marks: newStatements(t, false, false, "", &a.receipts), holds: newHolds()}
+		s := &advisorySession{source: &a.source, reader: newReader(t, reading, a.cfg.PageBytes, t.scanSQL), marks: newStatements(t, false, false, "", &a.receipts, a.cfg.Logger), holds: newHolds()}
 		s.own = []uint32{locked.PgConn().PID(), reading.PgConn().PID()}
 		s.link = newLink(locked, a.cfg.Lease, ping)
 		s.pace = pace{cfg: &a.cfg, broken: s.link.broken}

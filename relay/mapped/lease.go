@@ -1,6 +1,7 @@
 package mapped
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -62,7 +63,7 @@ func (s *Lease) Acquire(ctx context.Context) (relay.Session, error) {
 			return nil, err
 		}
 		session := &leaseSession{source: &s.source, table: t, claims: newClaims(t, s.owner, s.cfg.Lease), holds: newHolds()}
-		session.marks = newStatements(t, false, false, session.claims.fence, &s.receipts)
+		session.marks = newStatements(t, false, false, session.claims.fence, &s.receipts, s.cfg.Logger)
 		session.reader = newReader(t, reading, s.cfg.PageBytes, session.claims.take)
 		session.reader.claims = true
 		session.own = []uint32{marking.PgConn().PID(), reading.PgConn().PID()}
@@ -151,7 +152,7 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 		c.mine = takeBackSQL(t, free, column(m.Claim.Owner)+" = "+schema.QuoteLiteral(owner))
 	}
 	if m.Claim.Counts {
-		set.set(m.Failure.Attempts, "coalesce("+column(m.Failure.Attempts)+", 0) + 1")
+		set.set(m.Failure.Attempts, "least(coalesce("+column(m.Failure.Attempts)+", 0), 32766) + 1") // a smallint may count them
 	}
 	token := fmt.Sprintf("(extract(epoch FROM %s::timestamptz) * 1000000)::bigint", mark)
 	c.take = func(from string) string { return t.reserveSQL(set, token, waits, available, from) }
@@ -442,9 +443,14 @@ func (s *leaseSession) Held(ctx context.Context, lane string, limit int) (held [
 }
 
 func (s *leaseSession) claimAgain(ctx context.Context, conn *pgx.Conn, list []hold) ([]relay.Delivery, map[uint64]bool, error) {
+	ours := make(map[string]string) // reservations that could not be taken off rows when they were to wait
+	for _, m := range s.later.all() {
+		ours[m.id] = m.token
+	}
 	marks := make([]entry, len(list))
 	for i := range list {
 		marks[i] = list[i].entry
+		marks[i].token = cmp.Or(marks[i].token, ours[marks[i].id])
 	}
 	c := newColumns(tokens(marks))
 	args := [][]byte{textArray(c.ids), tokenArray(marks)}
@@ -459,6 +465,11 @@ func (s *leaseSession) claimAgain(ctx context.Context, conn *pgx.Conn, list []ho
 			}
 		}
 	}
+	var taken outcomes
+	for i := range rows {
+		taken.waiting = append(taken.waiting, mark{id: rows[i].id})
+	}
+	s.later.set(&taken, outcomes{})
 	waits, err := s.table.untaken(ctx, conn, list, rows, s.claims.waits)
 	if err != nil {
 		return nil, nil, err

@@ -117,7 +117,7 @@ func (s *offsetSource) Acquire(ctx context.Context) (relay.Session, error) {
 		if err != nil {
 			return nil, err
 		}
-		session := &offsetSession{source: &s.source, table: t, offsets: o, marks: newStatements(t, true, false, "", nil), holds: newHolds(),
+		session := &offsetSession{source: &s.source, table: t, offsets: o, marks: newStatements(t, true, false, "", nil, s.cfg.Logger), holds: newHolds(),
 			token: token, renewed: since, parts: make(map[partName]*part), reading: reading, size: reader{least: minPage, pageBytes: s.cfg.PageBytes}}
 		session.horizon = newHorizon(t.along)
 		if pooled == nil {

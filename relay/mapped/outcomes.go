@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,9 +37,43 @@ type mark struct {
 	blocked   bool
 	reason    relay.Reason
 	err       error
+	again     time.Time // of a mark that the server has refused: not before
 }
 
 func (o *outcomes) empty() bool { return len(o.delivered)+len(o.waiting)+len(o.dead) == 0 }
+
+func (o *outcomes) all() []mark { return slices.Concat(o.delivered, o.waiting, o.dead) }
+
+func (o *outcomes) each(f func(*mark)) {
+	for _, list := range [][]mark{o.delivered, o.waiting, o.dead} {
+		for i := range list {
+			f(&list[i])
+		}
+	}
+}
+
+// among returns the marks whose ids are listed, or not.
+func (o *outcomes) among(ids []string, listed bool) outcomes {
+	return outcomes{only(o.delivered, ids, listed), only(o.waiting, ids, listed), only(o.dead, ids, listed)}
+}
+
+func (o *outcomes) and(other outcomes) outcomes {
+	return outcomes{slices.Concat(o.delivered, other.delivered), slices.Concat(o.waiting, other.waiting), slices.Concat(o.dead, other.dead)}
+}
+
+// singles splits o into marks that stand by themselves.
+func (o *outcomes) singles() (singles []outcomes) {
+	for _, m := range o.delivered {
+		singles = append(singles, outcomes{delivered: []mark{m}})
+	}
+	for _, m := range o.waiting {
+		singles = append(singles, outcomes{waiting: []mark{m}})
+	}
+	for _, m := range o.dead {
+		singles = append(singles, outcomes{dead: []mark{m}})
+	}
+	return singles
+}
 
 // settled is a settlement split up: the rows of the settled prefix by what became of them, and the holds.
 type settled struct {
@@ -136,6 +171,7 @@ func (x *settled) remember(h *holds) {
 type statements struct {
 	table    *table
 	receipts *receipts // nil: nobody wants them
+	logger   *slog.Logger
 
 	done    string // $1 ids, $2 tokens, with receipts $3 partitions
 	waiting string // $1 ids, $2 tokens, $3 attempts, $4 microseconds, $5 blocked, $6 errors; empty: nothing to write
@@ -156,8 +192,8 @@ var errNoPlace = errors.New("a message can't be delivered, and its table has no 
 //
 // Rows that the transaction hasn't locked are locked first, but for those that somebody else has locked: a relay that waited for a
 // row while it has others would be one half of a deadlock, and the server might end the other half, a writer's transaction.
-func newStatements(t *table, copied, locked bool, fence string, r *receipts) *statements {
-	s := &statements{table: t, fence: fence, locked: locked}
+func newStatements(t *table, copied, locked bool, fence string, r *receipts, logger *slog.Logger) *statements {
+	s := &statements{table: t, fence: fence, locked: locked, logger: logger}
 	if t.mapping.Done.Partition != "" && !copied {
 		r.reset()
 		s.receipts = r
@@ -247,7 +283,7 @@ func (s *statements) waitingSQL() string {
 	m := &s.table.mapping
 	var set assignments
 	set.set(m.Failure.Attempts, "o.attempts")
-	set.set(m.Failure.Error, "coalesce(o.error, m."+schema.QuoteIdentifier(m.Failure.Error)+")")
+	set.set(m.Failure.Error, "coalesce("+cut(s.table.info, m.Failure.Error)+", m."+schema.QuoteIdentifier(m.Failure.Error)+")")
 	set.set(m.Failure.LastAttempt, "now()")
 	set.set(m.Failure.NextAttempt, nextSQL(nil))
 	set.set(m.Done.Flag, "false")
@@ -278,6 +314,14 @@ func nextSQL(otherwise *string) string {
 	return next + " END"
 }
 
+// cut is the error of o in the length that a column has, which a cast takes and an assignment refuses.
+func cut(t *schema.Table, name string) string {
+	if c := t.Column(name); c != nil {
+		return "o.error::" + c.Type
+	}
+	return "o.error"
+}
+
 func (s *statements) deadSQL(copied bool) string {
 	t, m := s.table, &s.table.mapping
 	const outcome = `unnest($1::text[], $2::bigint[], $3::integer[], $4::text[], $5::text[]) o (id, token, attempts, reason, error)`
@@ -286,7 +330,7 @@ func (s *statements) deadSQL(copied bool) string {
 		var set assignments
 		set.set(m.Done.Column, schema.QuoteLiteral(m.Failure.FailedValue))
 		set.set(m.Failure.Attempts, "o.attempts")
-		set.set(m.Failure.Error, "o.error")
+		set.set(m.Failure.Error, cut(t.info, m.Failure.Error))
 		set.set(m.Failure.LastAttempt, "now()")
 		set.set(m.Done.AckAt, "now()")
 		set.set(m.Done.UpdatedAt, "now()")
@@ -300,8 +344,8 @@ func (s *statements) deadSQL(copied bool) string {
 	for _, c := range t.info.Columns {
 		values[c.Name] = "g." + schema.QuoteIdentifier(c.Name)
 	}
-	for name, value := range map[string]string{"reason": "o.reason", "error": "o.error", "attempts": "o.attempts", "dead_at": "now()",
-		m.Failure.Error: "o.error", m.Failure.Attempts: "o.attempts"} {
+	for name, value := range map[string]string{"reason": "o.reason", "error": cut(t.dead, "error"), "attempts": "o.attempts", "dead_at": "now()",
+		m.Failure.Error: cut(t.dead, m.Failure.Error), m.Failure.Attempts: "o.attempts"} {
 		values[name] = value
 	}
 	var names, from []string
@@ -404,18 +448,31 @@ func only(marks []mark, ids []string, listed bool) (some []mark) {
 
 // store stores o in one transaction, and before it what is left from earlier. Rows that somebody has locked are left for later; gone
 // is how many were marked by somebody else.
+//
+// If the server refuses a row, all are stored one by one, and those that it refuses are left for later too: otherwise the session
+// would end, and the next one would publish everything again and fail at the same row, for ever.
 func (s *statements) store(ctx context.Context, conn *pgx.Conn, o *outcomes, later *later) (gone int, err error) {
 	o = later.with(o)
-	b := &pgx.Batch{}
-	var left outcomes
-	if err := s.queue(conn, b, o, &left); err != nil {
+	var again []string
+	for _, m := range o.all() {
+		if !m.again.IsZero() {
+			again = append(again, m.id)
+		}
+	}
+	fresh, alone := o.among(again, false), o.among(again, true)
+	left, err := s.write(ctx, conn, &fresh)
+	if refuses(err) {
+		left, alone, err = outcomes{}, fresh.and(alone), nil
+	}
+	if err != nil {
 		return 0, err
 	}
-	if err := send(ctx, conn, b); err != nil {
+	locked, refused, err := s.singly(ctx, conn, &alone)
+	if err != nil {
 		return 0, err
 	}
-	all := slices.Concat(left.delivered, left.waiting, left.dead)
-	if len(all) > 0 {
+	left = left.and(locked)
+	if all := left.all(); len(all) > 0 {
 		c := newColumns(all)
 		rows, err := conn.Query(ctx, s.still, c.ids, c.tokens)
 		if err != nil {
@@ -426,14 +483,63 @@ func (s *statements) store(ctx context.Context, conn *pgx.Conn, o *outcomes, lat
 			return 0, fmt.Errorf("look for rows that are locked: %w", explain(err))
 		}
 		gone = len(all) - len(ids)
-		left = outcomes{only(left.delivered, ids, true), only(left.waiting, ids, true), only(left.dead, ids, true)}
+		left = left.among(ids, true)
 	}
-	later.set(left)
+	later.set(o, refused.and(left))
 	return gone, nil
 }
 
-// later is what could not be stored because somebody, such as a writer, has locked the rows. It is stored with what follows, or by
-// the next poll. A crash has such rows come again. Safe for concurrent use; store runs once at a time.
+func (s *statements) write(ctx context.Context, conn *pgx.Conn, o *outcomes) (left outcomes, err error) {
+	b := &pgx.Batch{}
+	if err := s.queue(conn, b, o, &left); err != nil {
+		return left, err
+	}
+	return left, send(ctx, conn, b)
+}
+
+// againAfter is when a mark is tried again that the server has refused: somebody has to repair something.
+const againAfter = 5 * time.Second
+
+// singly stores each mark by itself; in a transaction, under a savepoint. refused has those that the server refuses, and those that it
+// has refused lately.
+func (s *statements) singly(ctx context.Context, conn *pgx.Conn, o *outcomes) (left, refused outcomes, err error) {
+	for _, one := range o.singles() {
+		m := one.all()[0]
+		if time.Now().Before(m.again) {
+			refused = refused.and(one)
+			continue
+		}
+		var locked outcomes
+		err := s.table.attempt(ctx, conn, func() (err error) {
+			locked, err = s.write(ctx, conn, &one)
+			return err
+		})
+		switch {
+		case err == nil:
+			left = left.and(locked)
+		case !refuses(err):
+			return left, refused, err
+		default:
+			if m.again.IsZero() {
+				s.logger.Error("the database refuses to mark a row: it waits by itself, the others go on; repair what the error names, or the message comes again when the relay is started again",
+					"table", s.table.name, "id", m.id, "delivered", len(one.delivered) > 0, "error", err)
+			}
+			again := time.Now().Add(againAfter)
+			one.each(func(m *mark) { m.again = again })
+			refused = refused.and(one)
+		}
+	}
+	return left, refused, nil
+}
+
+// refuses reports whether an error is the server's answer about a row: its values, a constraint, or what the owner's trigger raises.
+func refuses(err error) bool {
+	var pgErr *pgconn.PgError
+	return schema.IsDataError(err) || errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "P0")
+}
+
+// later is what could not be stored because somebody, such as a writer, has locked the rows, or because the server refuses them. It is
+// stored with what follows, or by a later poll. A crash has such rows come again. Safe for concurrent use; store runs once at a time.
 type later struct {
 	mu   sync.Mutex
 	left outcomes
@@ -446,43 +552,45 @@ func (l *later) with(o *outcomes) *outcomes {
 	if l.left.empty() {
 		return o
 	}
-	var ids []string
-	for _, m := range slices.Concat(o.delivered, o.waiting, o.dead) {
-		ids = append(ids, m.id)
-	}
-	return &outcomes{slices.Concat(only(l.left.delivered, ids, false), o.delivered), slices.Concat(only(l.left.waiting, ids, false), o.waiting),
-		slices.Concat(only(l.left.dead, ids, false), o.dead)}
+	before := l.left.among(idsOf(o.all()), false)
+	all := before.and(*o)
+	return &all
 }
 
-func (l *later) set(left outcomes) {
+// set replaces what is left of the rows of o.
+func (l *later) set(o *outcomes, left outcomes) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !l.left.empty() {
+		others := l.left.among(idsOf(o.all()), false)
+		left = others.and(left)
+	}
 	l.left = left
 }
 
 func (l *later) all() []mark {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Concat(l.left.delivered, l.left.waiting, l.left.dead)
+	return l.left.all()
 }
 
 // renew notes new tokens of claims, by the ids of their rows.
 func (l *later) renew(tokens map[string]string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, list := range [][]mark{l.left.delivered, l.left.waiting, l.left.dead} {
-		for i := range list {
-			if token, ok := tokens[list[i].id]; ok {
-				list[i].token = token
-			}
+	l.left.each(func(m *mark) {
+		if token, ok := tokens[m.id]; ok {
+			m.token = token
 		}
-	}
+	})
 }
 
 // known adds the ids to those that a poll leaves out.
-func (l *later) known(ids []string) []string {
-	for _, m := range l.all() {
-		ids = append(ids, m.id)
+func (l *later) known(ids []string) []string { return append(ids, idsOf(l.all())...) }
+
+func idsOf(marks []mark) (ids []string) {
+	for i := range marks {
+		ids = append(ids, marks[i].id)
 	}
 	return ids
 }

@@ -65,7 +65,7 @@ func (t *table) attempt(ctx context.Context, conn *pgx.Conn, f func() error) err
 		return err
 	}
 	err := f()
-	if err != nil && !schema.IsDataError(err) {
+	if err != nil && !refuses(err) {
 		return err
 	}
 	end := "RELEASE SAVEPOINT outbox_attempt"

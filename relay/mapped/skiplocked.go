@@ -49,7 +49,8 @@ func (s *SkipLocked) Acquire(ctx context.Context) (relay.Session, error) {
 			return nil, err
 		}
 		session := &skipLockedSession{
-			source: &s.source, pooled: pooled, table: t, marks: newStatements(t, false, true, "", &s.receipts), holds: newHolds(),
+			source: &s.source, pooled: pooled, table: t, marks: newStatements(t, false, true, "", &s.receipts, s.cfg.Logger), holds: newHolds(),
+			alone:  newStatements(t, false, false, "", &s.receipts, s.cfg.Logger),
 			reader: newReader(t, nil, s.cfg.PageBytes, t.lockSQL),
 			freed:  make(chan struct{}, 1), broken: make(chan struct{}),
 		}
@@ -70,6 +71,8 @@ type skipLockedSession struct {
 	pooled error // why sessions of the server are not ours
 	table  *table
 	marks  *statements
+	later  later       // what the server has refused to store
+	alone  *statements // for that: of rows that are not locked
 	ledger ledger
 	holds  *holds
 
@@ -209,6 +212,11 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]rel
 		// Not the caller's context: a statement that it interrupts would take the connection with it, and the
 		// session what it has to settle.
 		ctx := context.WithoutCancel(ctx)
+		if len(s.later.all()) > 0 {
+			if _, err := s.alone.store(ctx, conn, &outcomes{}, &s.later); err != nil || s.holds.size()+len(s.later.all()) >= s.source.maxHolds() {
+				return err
+			}
+		}
 		ds, rows, err = s.reader.poll(ctx, size, s.pids(), s.known, "BEGIN")
 		if err == nil && len(ds) == 0 {
 			_, err = conn.Exec(ctx, "ROLLBACK")
@@ -239,7 +247,7 @@ func (s *skipLockedSession) pids() (pids []uint32) {
 	return pids
 }
 
-// known lists the rows behind from that wait for another attempt, and those that our own transactions have locked: they would
+// known lists the rows behind from that wait for another attempt or are to be marked, and those that our own transactions have locked: they would
 // count as hidden.
 func (s *skipLockedSession) known(from int64) (ids []string) {
 	s.mu.Lock()
@@ -253,7 +261,7 @@ func (s *skipLockedSession) known(from int64) (ids []string) {
 		}
 	}
 	s.mu.Unlock()
-	return s.holds.above(from, ids)
+	return s.later.known(s.holds.above(from, ids))
 }
 
 // Settle notes what became of rows, and commits the transactions of which all rows are settled. Several
@@ -339,18 +347,39 @@ func (x *settled) heldOutcomes(s *skipLockedSession) {
 
 // commit writes what is to be written and ends the transaction.
 func (s *skipLockedSession) commit(ctx context.Context, t *transaction) error {
-	err := t.link.do(func(conn *pgx.Conn) error {
-		b := &pgx.Batch{}
-		if err := s.marks.queue(conn, b, &t.outcomes, nil); err != nil {
-			return err
-		}
-		b.Queue("COMMIT")
-		return send(ctx, conn, b)
-	})
-	if err != nil {
+	if err := t.link.do(func(conn *pgx.Conn) error { return s.end(ctx, conn, &t.outcomes) }); err != nil {
 		return err
 	}
 	s.giveBack(t.link)
+	return nil
+}
+
+// end stores o and commits. What the server refuses is left for later, and the row is free for others: nobody's transaction stays
+// open for it. Constraints are immediate, since one that is checked by the commit would undo all.
+func (s *skipLockedSession) end(ctx context.Context, conn *pgx.Conn, o *outcomes) error {
+	b := &pgx.Batch{}
+	b.Queue("SAVEPOINT outbox_attempt")
+	if err := s.marks.queue(conn, b, o, nil); err != nil {
+		return err
+	}
+	b.Queue("SET CONSTRAINTS ALL IMMEDIATE")
+	b.Queue("COMMIT")
+	err := send(ctx, conn, b)
+	if !refuses(err) {
+		return err
+	}
+	if err := conn.PgConn().Exec(ctx, "ROLLBACK TO SAVEPOINT outbox_attempt; SET CONSTRAINTS ALL IMMEDIATE").Close(); err != nil {
+		return fmt.Errorf("mark rows: %w", err)
+	}
+	_, refused, err := s.marks.singly(ctx, conn, o)
+	if err != nil {
+		return err
+	}
+	refused.waiting = nil // they wait in memory, and what becomes of them is stored then
+	s.later.set(o, refused)
+	if _, err := conn.Exec(ctx, "COMMIT"); err != nil {
+		return fmt.Errorf("mark rows: %w", explain(err))
+	}
 	return nil
 }
 
@@ -514,12 +543,7 @@ func (s *skipLockedSession) Close(ctx context.Context) error {
 			if t == nil || t.outcomes.empty() {
 				return nil // the server rolls back
 			}
-			b := &pgx.Batch{}
-			if err := s.marks.queue(conn, b, &t.outcomes, nil); err != nil {
-				return err
-			}
-			b.Queue("COMMIT")
-			return send(ctx, conn, b)
+			return s.end(ctx, conn, &t.outcomes)
 		}))
 	}
 	s.source.active.Store(false)

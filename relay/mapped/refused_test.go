@@ -1,0 +1,142 @@
+package mapped
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/relaytest"
+)
+
+const raises = `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''not this one''; END';
+CREATE `
+
+// Whatever the table or that for dead letters refuses of one row, the relay runs on: the others are delivered once and in order, and
+// the row is marked once the table takes it.
+func TestARowThatCanNotBeMarkedStopsNothing(t *testing.T) {
+	t.Parallel()
+	never := outbox.Permanent(errors.New("never, and that is said at length"))
+	tests := map[string]struct {
+		prepare string
+		fails   int
+		err     error
+		waits   bool   // until it is repaired
+		repair  string // what makes the table take the mark
+		dead    string // key, reason and error in the end
+	}{
+		"short column for errors": {
+			prepare: `ALTER TABLE events ALTER error TYPE varchar(10)`,
+			fails:   2, err: errors.New("later, and that is said at length"),
+		},
+		"short column for errors of dead letters": {
+			prepare: `ALTER TABLE dead_events ALTER error TYPE varchar(10)`,
+			fails:   1, err: never, dead: "bad refused never, and",
+		},
+		"smallint that is full": {
+			prepare: `ALTER TABLE events ALTER attempts TYPE smallint;
+ALTER TABLE dead_events ALTER attempts TYPE smallint;
+				UPDATE events SET attempts = 32767 WHERE key = 'bad'`,
+			fails: 1, err: errors.New("later"), dead: "bad exhausted later",
+		},
+		"check of failures": {
+			prepare: `ALTER TABLE events ADD CHECK (error IS NULL)`,
+			fails:   2, err: errors.New("later"),
+		},
+		"check of dead letters": {
+			prepare: `ALTER TABLE dead_events ADD CONSTRAINT picky CHECK (key <> 'bad')`,
+			fails:   1, err: never, waits: true,
+			repair: `ALTER TABLE dead_events DROP CONSTRAINT picky`, dead: "bad refused never, and that is said at length",
+		},
+		"id of another dead letter": {
+			prepare: `ALTER TABLE dead_events ADD PRIMARY KEY (id);
+				INSERT INTO dead_events SELECT * FROM events WHERE key = 'bad' ORDER BY id LIMIT 1;
+UPDATE dead_events SET payload = 'other'`,
+			fails: 1, err: never, waits: true,
+			repair: `DELETE FROM dead_events WHERE payload = 'other'`, dead: "bad refused never, and that is said at length",
+		},
+		"check": {
+			prepare: `ALTER TABLE events ADD CONSTRAINT picky CHECK (status <> 'done' OR convert_from(payload, 'UTF8') <> '2')`, waits: true,
+			repair: `ALTER TABLE events DROP CONSTRAINT picky`,
+		},
+		"trigger": {
+			prepare: raises + `TRIGGER picky BEFORE UPDATE ON events FOR EACH ROW WHEN (NEW.status = 'done' AND NEW.payload = '2') EXECUTE FUNCTION refuse()`, waits: true,
+			repair: `DROP TRIGGER picky ON events`,
+		},
+		"constraint trigger": {
+			prepare: raises + `CONSTRAINT TRIGGER picky AFTER UPDATE ON events DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+				WHEN (NEW.status = 'done' AND NEW.payload = '2') EXECUTE FUNCTION refuse()`, waits: true,
+			repair: `DROP TRIGGER picky ON events`,
+		},
+	}
+	for name, test := range tests {
+		for _, strategy := range noting {
+			t.Run(name+" "+strategy, func(t *testing.T) {
+				t.Parallel()
+				db := newDatabase(t)
+				insert := func(from, to int) {
+					db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', CASE n % 3 WHEN 2 THEN 'bad' ELSE 'k' || n % 3 END, convert_to(n::text, 'UTF8')
+						FROM generate_series($1::int, $2::int) n`, from, to)
+				}
+				insert(1, 30)
+				for _, sql := range strings.Split(test.prepare, ";\n") {
+					db.Exec(sql)
+				}
+				source, err := strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond, Lease: 2 * time.Second})
+				if err != nil {
+					t.Fatal(err)
+				}
+				broker := relaytest.NewMemory()
+				broker.Fail("bad", test.fails, test.err)
+				r, err := relay.New(source, broker, relay.Config{Batch: 7, Backoff: relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+				defer stop()
+				ended := make(chan error, 1)
+				go func() { ended <- r.Run(ctx) }()
+				want := 30
+				if test.dead != "" {
+					want--
+				}
+				wait := func() {
+					t.Helper()
+					if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= want }); err != nil {
+						t.Fatalf("%d of %d messages came: %v", len(broker.Messages()), want, err)
+					}
+				}
+				wait()
+				insert(31, 60)
+				want += 30
+				wait()
+				left := `SELECT count(*) = 0 FROM events WHERE status <> 'done'`
+				if test.waits {
+					db.await(`SELECT string_agg(convert_from(payload, 'UTF8'), ',') = '2' FROM events WHERE status <> 'done'`)
+					db.Exec(test.repair)
+				}
+				db.await(left)
+				stop()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+				last, seen := make(map[string]int64), len(broker.Messages())
+				for _, m := range broker.Messages() {
+					if m.Position <= last[m.Key] {
+						t.Errorf("key %s: %d after %d", m.Key, m.Position, last[m.Key])
+					}
+					last[m.Key] = m.Position
+				}
+				if seen != want {
+					t.Errorf("%d messages came, want %d", seen, want)
+				}
+				if got := db.Value(`SELECT coalesce(string_agg(key || ' ' || reason || ' ' || error, ', '), '') FROM dead_events`); got != test.dead {
+					t.Errorf("dead letters: %q, want %q", got, test.dead)
+				}
+			})
+		}
+	}
+}
