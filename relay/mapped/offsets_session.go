@@ -430,16 +430,18 @@ func (s *offsetSession) renew(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return fmt.Errorf("renew the lease: %w", err)
 	}
-	tokens, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	var itself, ours bool
+	_, err = pgx.ForEachRow(rows, []any{&token, &itself}, func() error { ours = ours || itself; return nil })
 	if err != nil {
 		return fmt.Errorf("renew the lease: %w", err)
 	}
-	if len(tokens) == 0 {
+	// Another offset proves nothing: this session may have inserted it after a successor had taken the rest.
+	if !ours {
 		return errOffsetsLost
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.token, s.renewed = tokens[0], since
+	s.token, s.renewed = token, since
 	return nil
 }
 

@@ -24,7 +24,7 @@ type offsets struct {
 	all     string // $1 owner: the group's rows, locked, and whether each is free
 	begin   string // insert the row of the group
 	lease   string // $1 owner, $2 microseconds: take them all
-	renew   string // $1 token, $2 microseconds
+	renew   string // $1 token, $2 microseconds: prolong it, and whether a row is the group's own
 	release string // $1 token
 	pairs   string // topics and partitions that there are messages of
 	insert  string // $1 topics, $2 partitions, $3 token
@@ -86,6 +86,7 @@ func newOffsets(t *table, info *schema.Table, byTransaction bool, owner string, 
 	o := &offsets{owner: info.Column("owner") != nil}
 	transaction := info.Column("last_processed_transaction_id") != nil
 	group := fmt.Sprintf("o.partition %% %d = %d", cfg.Groups, cfg.Group)
+	itself := fmt.Sprintf("o.topic = '' AND o.partition = %d", cfg.Group) // other numbers of groups leave rows without a topic too
 	token := fmt.Sprintf("(to_timestamp(0) + %%s::bigint * interval '1 microsecond')::%s", info.Column("available_after").Type)
 	tokenOf := "(extract(epoch FROM o.available_after::timestamptz) * 1000000)::bigint"
 	now := "clock_timestamp()"
@@ -107,14 +108,14 @@ func newOffsets(t *table, info *schema.Table, byTransaction bool, owner string, 
 	}
 	o.begin = fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s) ON CONFLICT DO NOTHING", name, columns, fmt.Sprintf(values, "''", fmt.Sprint(cfg.Group), "'-infinity'"))
 	o.lease = fmt.Sprintf("UPDATE %s o SET available_after = now() + $2::bigint * interval '1 microsecond'%s WHERE %s AND $1::text IS NOT NULL RETURNING %s", name, setOwner, group, tokenOf)
-	o.renew = fmt.Sprintf("UPDATE %s o SET available_after = now() + $2::bigint * interval '1 microsecond' WHERE %s AND o.available_after = %s RETURNING %s",
-		name, group, fmt.Sprintf(token, "$1"), tokenOf)
+	o.renew = fmt.Sprintf("UPDATE %s o SET available_after = now() + $2::bigint * interval '1 microsecond' WHERE %s AND o.available_after = %s RETURNING %s, %s",
+		name, group, fmt.Sprintf(token, "$1"), tokenOf, itself)
 	o.release = fmt.Sprintf("UPDATE %s o SET available_after = now() WHERE %s AND o.available_after = %s", name, group, fmt.Sprintf(token, "$1"))
 	o.insert = fmt.Sprintf("INSERT INTO %s (%s) SELECT %s FROM unnest($1::text[], $2::bigint[]) p (topic, partition) ON CONFLICT DO NOTHING",
 		name, columns, fmt.Sprintf(values, "p.topic", "p.partition", fmt.Sprintf(token, "$3")))
 	pair := "FROM unnest($1::text[], $2::bigint[]) p (topic, partition) WHERE o.topic = p.topic AND o.partition = p.partition"
 	o.adopt = fmt.Sprintf("UPDATE %s o SET available_after = %s%s %s AND o.available_after < %s", name, fmt.Sprintf(token, "$3"), adopted, pair, now)
-	o.check = fmt.Sprintf("SELECT FROM %s o WHERE o.topic = '' AND %s AND o.available_after = %s FOR UPDATE", name, group, fmt.Sprintf(token, "$1"))
+	o.check = fmt.Sprintf("SELECT FROM %s o WHERE %s AND o.available_after = %s FOR UPDATE", name, itself, fmt.Sprintf(token, "$1"))
 	last := "'0'"
 	if transaction {
 		last = "o.last_processed_transaction_id::text"

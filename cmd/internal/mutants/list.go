@@ -421,4 +421,11 @@ var mutants = []mutant{
 		wrong: "		core.HoldAfter += 0\n",
 		pkg:   "./relay/mapped", run: "TestEveryFailureIsNoted",
 	},
+	{
+		name:  "any offset renews the lease of a group",
+		file:  "relay/mapped/offsets_session.go",
+		old:   "	if !ours {\n",
+		wrong: "	if !ours && token == 0 {\n",
+		pkg:   "./relay/mapped", run: "TestAnOffsetDoesNotRenewAGroupsLease",
+	},
 }

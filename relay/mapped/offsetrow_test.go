@@ -1,0 +1,66 @@
+package mapped
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// A table of offsets that more groups had before has a row of each of them.
+func TestADeadLetterIsKeptByFewerGroups(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"xmin", "serial"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			db.Exec(`INSERT INTO events (topic, key, payload, part) VALUES ('t', 'a', '1', 0)`)
+			open := func(group, groups int) relay.Session {
+				source, err := strategies()[name](db.Config(), Config{Name: "one", Group: group, Groups: groups, PollIdle: 5 * time.Millisecond})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return session(t, source)
+			}
+			for group := range 2 {
+				if err := open(group, 2).Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s := open(0, 1)
+			d := &read(t, s, 1)[0]
+			if err := s.Settle(t.Context(), relay.Settlement{Through: d, Dead: []relay.Dead{{Delivery: d, Reason: relay.ReasonRefused, Err: errors.New("no")}}}); err != nil {
+				t.Fatal(err)
+			}
+			if n := db.Value(`SELECT count(*) FROM dead_events`); n != "1" {
+				t.Errorf("%s dead letters", n)
+			}
+		})
+	}
+}
+
+// A session whose lease has run out inserts an offset, which its successor hasn't taken. That doesn't give it the others back.
+func TestAnOffsetDoesNotRenewAGroupsLease(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"xmin", "serial"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			source, err := strategies()[name](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := session(t, source).(*offsetSession)
+			db.Exec(`UPDATE offsets SET available_after = now() + interval '1 hour'`) // its successor's
+			if err := s.load(t.Context(), []partName{{"t", 7}}); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.link.do(func(conn *pgx.Conn) error { return s.renew(t.Context(), conn) }); !errors.Is(err, relay.ErrLeaseLost) {
+				t.Errorf("the lease is renewed: %v", err)
+			}
+		})
+	}
+}
