@@ -95,7 +95,7 @@ func sameEitherWay(t *testing.T, raw bool) {
 			{Name: "key", Column: "by Key"}, {Name: "at", Column: "at"}, {Name: "wall", Column: "wall"}, {Name: "gone", Column: "gone"}, {Name: "number", Column: "number"}},
 	}
 	byLog := read(t, session(t, openLog(t, db, LogConfig{Slot: slot, Publication: "odd"}, m)), 3)
-	m.Done.How = schema.DoneDelete
+	m.Done.How, m.RowsMayBeDeleted = schema.DoneDelete, true
 	source, err := NewAdvisory(db.Config(), m, Config{Name: "two", PollIdle: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)

@@ -774,7 +774,7 @@ func (c *sourceCase) concurrentWriters() {
 
 func (c *sourceCase) oneOwner() {
 	first := c.session(SourceOptions{Relay: "one"})
-	standby := c.open(SourceOptions{Relay: "two", Lease: time.Second})
+	standby := c.open(SourceOptions{Relay: "two"}) // the relays of a table have the same lease
 	waiting, cancel := context.WithTimeout(c.ctx, 500*time.Millisecond)
 	defer cancel()
 	if _, err := standby.Acquire(waiting); !errors.Is(err, context.DeadlineExceeded) {
