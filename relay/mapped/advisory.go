@@ -140,8 +140,10 @@ func (s *advisorySession) storeLater(ctx context.Context) error {
 	if len(s.later.all()) == 0 {
 		return nil
 	}
+	ctx, cancel := s.source.lasting(ctx)
+	defer cancel()
 	return s.link.do(func(conn *pgx.Conn) error {
-		_, err := s.marks.store(context.WithoutCancel(ctx), conn, &outcomes{}, &s.later)
+		_, err := s.marks.store(ctx, conn, &outcomes{}, &s.later)
 		return err
 	})
 }

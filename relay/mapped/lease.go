@@ -261,8 +261,10 @@ func (s *leaseSession) Next(ctx context.Context, limit int) (relay.Batch, error)
 			continue
 		}
 		size := s.reader.size(limit)
-		// Not ctx: what a statement has reserved that was interrupted, nobody would know of.
-		ds, rows, err := s.reader.poll(context.WithoutCancel(ctx), size, s.own, s.known, "")
+		// Nobody would know of what a statement has reserved that was interrupted.
+		polling, cancel := s.source.lasting(ctx)
+		ds, rows, err := s.reader.poll(polling, size, s.own, s.known, "")
+		cancel()
 		if err != nil {
 			return relay.Batch{}, err
 		}
@@ -283,7 +285,9 @@ func (s *leaseSession) storeLater(ctx context.Context) error {
 	if len(s.later.all()) == 0 {
 		return nil
 	}
-	return s.link.do(func(conn *pgx.Conn) error { return s.store(context.WithoutCancel(ctx), conn, &outcomes{}) })
+	ctx, cancel := s.source.lasting(ctx)
+	defer cancel()
+	return s.link.do(func(conn *pgx.Conn) error { return s.store(ctx, conn, &outcomes{}) })
 }
 
 func (s *leaseSession) store(ctx context.Context, conn *pgx.Conn, o *outcomes) error {

@@ -152,8 +152,9 @@ func (s *offsetSession) look(ctx context.Context) error {
 
 func (s *offsetSession) load(ctx context.Context, names []partName) error {
 	topics, partitions := split2(names)
+	ctx, cancel := s.source.lasting(ctx)
+	defer cancel()
 	return s.link.do(func(conn *pgx.Conn) error {
-		ctx := context.WithoutCancel(ctx) // the link would be lost with what is to be settled
 		s.mu.Lock()
 		token := s.token
 		s.mu.Unlock()

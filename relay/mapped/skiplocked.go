@@ -209,9 +209,8 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]rel
 	var rows []row
 	err := l.do(func(conn *pgx.Conn) (err error) {
 		s.reader.conn = conn
-		// Not the caller's context: a statement that it interrupts would take the connection with it, and the
-		// session what it has to settle.
-		ctx := context.WithoutCancel(ctx)
+		ctx, cancel := s.source.lasting(ctx)
+		defer cancel()
 		if len(s.later.all()) > 0 {
 			if _, err := s.alone.store(ctx, conn, &outcomes{}, &s.later); err != nil || s.holds.size()+len(s.later.all()) >= s.source.maxHolds() {
 				return err
