@@ -197,14 +197,13 @@ func (e *ExactlyOnce) resume(ctx context.Context) error {
 	return e.resolve(cursors)
 }
 
-// fence takes up all ids without a client; a new session, all ids.
+// fence takes up all ids, by new connections: what has lost one client may have made the connections of the others half-open,
+// and each of them would cost Config.Unanswered.
 func (e *ExactlyOnce) fence(ctx context.Context) error {
 	var all sync.WaitGroup
 	errs := make([]error, len(e.all))
 	for i, s := range e.all {
-		if e.fresh || s.client == nil {
-			all.Go(func() { errs[i] = s.produce(ctx) })
-		}
+		all.Go(func() { errs[i] = s.produce(ctx) })
 	}
 	all.Wait()
 	return errors.Join(errs...)

@@ -109,6 +109,26 @@ func TestATransactionWhoseEndIsUnknownIsLookedFor(t *testing.T) {
 	w.once(20)
 }
 
+// Only the first call finds out the hard way, and not one for each transactional id.
+func TestOneUnansweredCallIsEnoughToGiveUpAllConnections(t *testing.T) {
+	t.Parallel()
+	const calls = 6 // more than there are ids, which take turns
+	w := written(t, 2*calls, 3)
+	r := w.relay()
+	rows := r.read(2 * calls)
+	for i := range calls {
+		r.deliver(rows[i : i+1])
+	}
+	r.strand()
+	unavailable(t, r.Publish(patient(t), messagesOf(rows[calls:calls+1])), 1)
+	for i := range calls {
+		if errs := r.Publish(patient(t), messagesOf(rows[calls+i:calls+i+1])); errs != nil {
+			t.Fatalf("call %d after the one that was not answered: %v", i+1, errs)
+		}
+	}
+	w.once(2 * calls)
+}
+
 func TestWhatWasCommittedWithoutAnAnswerIsNotHeldAndNotDead(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]struct {

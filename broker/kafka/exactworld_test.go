@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -339,6 +340,15 @@ func (v *valve) watch(key kmsg.Key, late, frozen bool) <-chan struct{} {
 	return v.reached
 }
 
+// strand makes the connections that there are half-open: nothing passes any more, and nobody is told. New ones work.
+func (v *valve) strand() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for c := range v.open {
+		c.stranded.Store(true)
+	}
+}
+
 func (v *valve) heal() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -402,6 +412,8 @@ type valveConn struct {
 	awaited uint32 // the number of the request whose answer is to be lost, plus one; 0: none
 	head    []byte // length and number of the answer that comes, as far as they have come
 	rest    int    // of its bytes
+
+	stranded atomic.Bool
 }
 
 // Write gets one request at a time: its length, kind, version and number.
@@ -416,6 +428,9 @@ func (c *valveConn) Write(p []byte) (int, error) {
 		}
 	}
 	v.mu.Unlock()
+	if c.stranded.Load() {
+		return len(p), nil
+	}
 	if err := v.pass(); err != nil {
 		return 0, err
 	}
