@@ -71,7 +71,8 @@ func TestACrashLoopEndsInADeadLetter(t *testing.T) {
 				s.Source = fmt.Sprintf("%s, failure: {attempts: %s, dead_table: outbox_dead}}", s.Source[:len(s.Source)-1], s.attempts)
 			}
 			w := newWorld(t, s.System)
-			w.delivery = fmt.Sprintf("{max_attempts: %d, on_exhausted: dead_letter}", most)
+			// No life sees a second failure.
+			w.delivery = fmt.Sprintf("{max_attempts: %d, on_exhausted: dead_letter, backoff: {initial: 1h, max: 1h}}", most)
 			w.sink.refuse = func(check.ID) error { return errors.New("no stock") }
 			w.db.Exec(fmt.Sprintf("CREATE TABLE outbox_dead (LIKE %s, reason text, error text, attempts integer, dead_at timestamptz)", s.Table))
 			w.write(0, 1)

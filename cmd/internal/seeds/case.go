@@ -145,22 +145,14 @@ func (c Case) Run(ctx context.Context, binary, dir, url string) (_ Result, err e
 	}
 	var result Result
 	progress := func(done func(check.Counts) bool) error {
-		last, at := uint64(0), time.Now()
-		for {
+		err := await(ctx, func() (bool, uint64, error) {
 			counts := checker.Counts()
-			if done(counts) {
-				return nil
-			}
-			if counts.Delivered+counts.Duplicated != last {
-				last, at = counts.Delivered+counts.Duplicated, time.Now()
-			}
-			if time.Since(at) > patience {
-				return fmt.Errorf("nothing has come for %v: %v", patience, checker.Report())
-			}
-			if err := rig.Pause(ctx, 5*time.Millisecond); err != nil {
-				return err
-			}
+			return done(counts), counts.Delivered + counts.Duplicated, nil
+		})
+		if errors.Is(err, errStill) {
+			err = fmt.Errorf("what was committed does not come: %w: %v", err, checker.Report())
 		}
+		return err
 	}
 	for ; result.Killed < c.Kills; result.Killed++ {
 		at := uint64((result.Killed + 1) * c.Messages / (c.Kills + 1))
@@ -181,6 +173,15 @@ func (c Case) Run(ctx context.Context, binary, dir, url string) (_ Result, err e
 	if err := progress(func(n check.Counts) bool { return n.Outstanding == 0 }); err != nil {
 		return result, err
 	}
+	// What a relay that was killed had delivered and not settled, its successor finds in the table and delivers again.
+	if result.Killed > 0 {
+		if err := await(ctx, func() (bool, uint64, error) {
+			unlike, err := c.unlike(ctx, load)
+			return unlike == 0, unlike, err
+		}); err != nil {
+			return result, errors.Join(err, c.inspect(ctx, load))
+		}
+	}
 	for _, r := range relays { // in good order, so that what was accepted is settled
 		if err := r.Stop(20 * time.Second); err != nil {
 			return result, err
@@ -191,6 +192,29 @@ func (c Case) Run(ctx context.Context, binary, dir, url string) (_ Result, err e
 		result.Log += r.Name + ": " + r.Log() + "\n"
 	}
 	return result, errors.Join(sink.complaints(), c.inspect(ctx, load))
+}
+
+// errStill says that nothing has happened for too long.
+var errStill = fmt.Errorf("nothing has happened for %v", patience)
+
+// await waits until it is done, for as long as what is seen changes now and then.
+func await(ctx context.Context, look func() (done bool, seen uint64, err error)) error {
+	last, at := uint64(0), time.Now()
+	for {
+		done, seen, err := look()
+		if done || err != nil {
+			return err
+		}
+		if seen != last {
+			last, at = seen, time.Now()
+		}
+		if time.Since(at) > patience {
+			return errStill
+		}
+		if err := rig.Pause(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+	}
 }
 
 // follow tells a destination of what comes to a target, until stop is called.
@@ -245,18 +269,24 @@ destinations:
 
 // inspect looks at the rows, which are to be as their author's code would have left them.
 func (c Case) inspect(ctx context.Context, load *rig.Load) error {
-	query := c.Unlike
-	if c.Default() {
-		query = "SELECT (SELECT count(*) FROM outbox.holds) + (SELECT count(*) FROM outbox.dead_letters)"
-	} else if query == "" {
-		query = "SELECT count(*) FROM (" + c.Pending + ") p"
+	unlike, err := c.unlike(ctx, load)
+	if err == nil && unlike > 0 {
+		err = fmt.Errorf("%d rows are not as their author's code leaves them: %s", unlike, c.unlikeSQL())
 	}
-	var unlike int
-	if err := load.Pool().QueryRow(ctx, query).Scan(&unlike); err != nil {
-		return err
+	return err
+}
+
+func (c Case) unlike(ctx context.Context, load *rig.Load) (n uint64, err error) {
+	err = load.Pool().QueryRow(ctx, c.unlikeSQL()).Scan(&n)
+	return n, err
+}
+
+func (c Case) unlikeSQL() string {
+	switch {
+	case c.Default():
+		return "SELECT (SELECT count(*) FROM outbox.holds) + (SELECT count(*) FROM outbox.dead_letters)"
+	case c.Unlike == "":
+		return "SELECT count(*) FROM (" + c.Pending + ") p"
 	}
-	if unlike > 0 {
-		return fmt.Errorf("%d rows are not as their author's code leaves them: %s", unlike, query)
-	}
-	return nil
+	return c.Unlike
 }
