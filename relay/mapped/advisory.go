@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -68,7 +69,7 @@ func (a *Advisory) Acquire(ctx context.Context) (relay.Session, error) {
 			return nil, err
 		}
 		s := &advisorySession{source: &a.source, reader: newReader(t, reading, a.cfg.PageBytes, t.scanSQL), marks: newStatements(t, false, false, "", &a.receipts, a.cfg.Logger), holds: newHolds()}
-		s.own = []uint32{locked.PgConn().PID(), reading.PgConn().PID()}
+		s.own = []uint32{dial.PID(locked), dial.PID(reading)}
 		s.link = newLink(locked, a.cfg.Lease, ping)
 		s.pace = pace{cfg: &a.cfg, broken: s.link.broken}
 		return s, nil

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -66,7 +67,7 @@ func (s *Lease) Acquire(ctx context.Context) (relay.Session, error) {
 		session.marks = newStatements(t, false, false, session.claims.fence, &s.receipts, s.cfg.Logger)
 		session.reader = newReader(t, reading, s.cfg.PageBytes, session.claims.take)
 		session.reader.claims = true
-		session.own = []uint32{marking.PgConn().PID(), reading.PgConn().PID()}
+		session.own = []uint32{dial.PID(marking), dial.PID(reading)}
 		if pooled != nil {
 			// The locks that tell whether a relay lives are a session's.
 			s.cfg.Logger.Warn("a pooler in transaction mode stands before the server: what this relay had reserved before is not taken back, it waits until its lease ends",

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -121,7 +122,7 @@ func (s *offsetSource) Acquire(ctx context.Context) (relay.Session, error) {
 			token: token, renewed: since, parts: make(map[partName]*part), reading: reading, size: reader{least: minPage, pageBytes: s.cfg.PageBytes}}
 		session.horizon = newHorizon(t.along)
 		if pooled == nil {
-			session.own = []uint32{settling.PgConn().PID(), reading.PgConn().PID()}
+			session.own = []uint32{dial.PID(settling), dial.PID(reading)}
 		}
 		session.link = newLink(settling, s.cfg.Lease, session.renew)
 		session.pace = pace{cfg: &s.cfg, broken: session.link.broken}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strconv"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 	"github.com/pgoutbox/outbox/schema"
@@ -183,5 +185,41 @@ func TestLeasesWorkThroughAPoolerOfTransactions(t *testing.T) {
 	}
 	if got := db.Value("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'outbox relay%'"); got != "0" {
 		t.Errorf("%s sessions of the server were changed for others", got)
+	}
+}
+
+// A pooler announces a number of its own for the server's process, often one that is none.
+func TestRelaysReadThroughAPoolerOfSessions(t *testing.T) {
+	t.Parallel()
+	for name, newSource := range strategies() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			direct := db.Config()
+			b := servers.OwnPgBouncer(t, servers.PgBouncerConfig{Server: net.JoinHostPort(direct.Host, strconv.Itoa(int(direct.Port))),
+				Settings: map[string]string{"pool_mode": "session"}})
+			pooled, err := pgx.ParseConfig(b.URL(direct.Database))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range 3 {
+				db.Exec(`INSERT INTO events (topic, key, payload, part) VALUES ('t', 'a', $1, 0)`, strconv.Itoa(i))
+				source, err := newSource(pooled, Config{Name: "one", PollIdle: 5 * time.Millisecond})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := session(t, source)
+				ds := read(t, s, 1)
+				if got := string(ds[0].Payload); got != strconv.Itoa(i) {
+					t.Errorf("read %s, want %d", got, i)
+				}
+				if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[0]}); err != nil {
+					t.Fatal(err)
+				}
+				if err := s.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -241,7 +242,7 @@ func (s *skipLockedSession) pids() (pids []uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.links {
-		pids = append(pids, l.conn.PgConn().PID())
+		pids = append(pids, dial.PID(l.conn))
 	}
 	return pids
 }

@@ -128,7 +128,7 @@ SELECT coalesce((SELECT max(%s) FROM %s m WHERE %s > $1::bigint), $1::bigint)::b
 	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
 	AND l.relation = ANY(ARRAY(SELECT p.relid FROM pg_catalog.pg_partition_tree(%d) p UNION SELECT %d::regclass)::oid[]) AND l.granted
 	AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-	AND (l.pid = ANY($2::integer[])) IS NOT TRUE
+	AND (l.pid = ANY($2::bigint[])) IS NOT TRUE
 )::text[]`
 
 func (t *table) lookSQL() string {

@@ -112,6 +112,7 @@ func TestMoreThanAPageHasRoomForComesInOrderToo(t *testing.T) {
 				}
 				total += int(tag.RowsAffected())
 			}
+			db.Exec("SELECT setval('outbox.messages_id_seq', 1000000)") // beyond the ids that were given
 			db.commit(txs)
 			source := db.source("d", c.cfg)
 			source.minPage = 1

@@ -25,6 +25,13 @@ func (f fetcher) rabbitMQ(ctx context.Context) error {
 	})
 }
 
+func (f fetcher) pgBouncer(ctx context.Context) error {
+	return f.packaged(ctx, "PgBouncer", "pgbouncer", "pgbouncer", func() error {
+		_, err := servers.FindPgBouncer()
+		return err
+	})
+}
+
 // packaged installs a server that comes as a package of the system where that takes no more than a command, and says
 // what to do elsewhere. find tells whether it is there.
 func (f fetcher) packaged(ctx context.Context, what, deb, brew string, find func() error) error {

@@ -96,6 +96,7 @@ func all() []target {
 		target{"moto", fetcher.moto},
 		target{"redis", fetcher.redis},
 		target{"rabbitmq", fetcher.rabbitMQ},
+		target{"pgbouncer", fetcher.pgBouncer},
 		target{"readers", fetcher.readers})
 }
 

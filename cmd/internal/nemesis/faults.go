@@ -258,7 +258,7 @@ func databaseFaults() []fault {
 		}},
 		{kind: standbyPromoted, repeats: 1, inject: promote},
 		{kind: "schema changes and vacuum", repeats: 1, inject: changeSchema},
-		{kind: segmentDetached, repeats: 1, inject: detachSegment},
+		{kind: segmentDetached, repeats: 2, inject: detachSegment},
 	}
 }
 

@@ -216,7 +216,30 @@ func detachSegment(ctx context.Context, r *run) (func(context.Context) error, er
 	}
 	err := rig.Pause(ctx, time.Duration(100+r.rng.IntN(1500))*time.Millisecond)
 	_, attachErr := r.load.Pool().Exec(ctx, fmt.Sprintf("ALTER TABLE outbox.messages ATTACH PARTITION outbox.messages_%[1]d FOR VALUES IN (%[1]d)", segment))
-	return nil, errors.Join(err, attachErr)
+	if err := errors.Join(err, attachErr); err != nil {
+		return nil, err
+	}
+	// Relays that saw it end. Something starts them again, as an init system would.
+	for deadline := time.Now().Add(flowWithin); ; {
+		if err := startEnded(ctx, r); err != nil {
+			return nil, err
+		}
+		_, err := r.load.Flows(ctx, time.Second)
+		if err == nil || ctx.Err() != nil || time.Now().After(deadline) {
+			return func(ctx context.Context) error { return startEnded(ctx, r) }, err
+		}
+	}
+}
+
+func startEnded(ctx context.Context, r *run) error {
+	for _, relay := range r.relays {
+		if relay.Ended() {
+			if err := restart(ctx, relay); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // writeLongKey commits a message whose key no writer of ours would take, and waits until it is given up.

@@ -75,7 +75,18 @@ func Connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn,
 	return conn, nil
 }
 
-const notReplicated = "outbox: a commit has not waited for the synchronous standby"
+const (
+	notReplicated = "outbox: a commit has not waited for the synchronous standby"
+	serverProcess = "outbox: the process of the server"
+)
+
+// PID is the process of the server behind a connection, if [Session] has opened it: poolers announce numbers of their own.
+func PID(conn *pgx.Conn) uint32 {
+	if at, ok := conn.PgConn().CustomData()[serverProcess].(uint32); ok {
+		return at
+	}
+	return conn.PgConn().PID()
+}
 
 // Replicated returns an error once a commit on conn has not waited for the synchronous standby to the end, because somebody
 // cancelled it. It has happened and nothing may be concluded from it.
@@ -114,6 +125,7 @@ func Session(ctx context.Context, base *pgx.ConnConfig, name string, more ...Set
 			return nil, err
 		}
 	}
+	conn.PgConn().CustomData()[serverProcess] = at
 	if err := Prepare(ctx, conn, more...); err != nil {
 		return nil, err
 	}
