@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -43,7 +44,38 @@ func (s *session) storeAll(ctx context.Context, tx pgx.Tx, settlement *relay.Set
 		}
 		inTable.Dead = append(inTable.Dead, d)
 	}
+	if err := awaitVisible(ctx, tx, &inTable); err != nil {
+		return err
+	}
 	return s.table.StoreOutcomes(ctx, tx, &inTable)
+}
+
+// awaitVisible waits until the rows to be copied can be seen: the walsender sends a commit that is in the log, a moment before others
+// see it. Within its bound it gives up without an error; whoever copies finds out.
+func awaitVisible(ctx context.Context, tx pgx.Tx, s *relay.Settlement) error {
+	var xids []string
+	for _, h := range s.Hold {
+		xids = append(xids, strconv.FormatUint(h.Delivery.Ref, 10))
+	}
+	for _, d := range s.Dead {
+		xids = append(xids, strconv.FormatUint(d.Delivery.Ref, 10))
+	}
+	if len(xids) == 0 {
+		return nil
+	}
+	for range 200 {
+		var visible bool
+		err := tx.QueryRow(ctx, `SELECT bool_and(pg_visible_in_snapshot(x, pg_current_snapshot())) FROM unnest($1::text[]::xid8[]) x`, xids).Scan(&visible)
+		if err != nil || visible {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return nil
 }
 
 // emitted reports whether d has no row: every row has a transaction.
