@@ -69,10 +69,8 @@ func awaitVisible(ctx context.Context, tx pgx.Tx, s *relay.Settlement) error {
 		if err != nil || visible {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(5 * time.Millisecond):
+		if err := pauseFor(ctx, 5*time.Millisecond); err != nil {
+			return err
 		}
 	}
 	return nil
