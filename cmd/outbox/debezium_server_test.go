@@ -57,7 +57,7 @@ func (s *routerSetting) debezium(t *testing.T, d *database) string {
 	server := servers.OwnDebezium(t, strings.ReplaceAll(p.String(), "=\n", "\n"))
 	defer server.Close()
 	if s.sink != nil {
-		return s.sink.records(t, prefix)
+		return s.sink.records(t, prefix, 1)
 	}
 	client, err := kgo.NewClient(kgo.SeedBrokers(kafka.Addr()), kgo.ConsumeRegex(), kgo.ConsumeTopics("^"+strings.ReplaceAll(prefix, ".", `\.`)),
 		kgo.MetadataMinAge(100*time.Millisecond), kgo.MetadataMaxAge(200*time.Millisecond))

@@ -232,7 +232,8 @@ func TestADetachedSegmentIsNoticedAndLosesNothing(t *testing.T) {
 	}
 
 	// While it runs, with messages that it has not read.
-	s := acquire(t, db.source("d", SnapshotConfig{Lease: 300 * time.Millisecond}))
+	running := db.source("d", SnapshotConfig{Lease: 300 * time.Millisecond})
+	s := acquire(t, running)
 	conn := db.Connect()
 	tx, err := conn.Begin(t.Context())
 	if err != nil {
@@ -248,6 +249,9 @@ func TestADetachedSegmentIsNoticedAndLosesNothing(t *testing.T) {
 	if got, err := end(s); !errors.Is(err, relay.ErrLeaseLost) {
 		t.Errorf("a session of which a segment was detached: %d messages, %v; want ErrLeaseLost", got, err)
 	}
+	if _, err := running.Acquire(t.Context()); !errors.Is(err, schema.ErrSegments) || outbox.IsPermanent(err) || !strings.Contains(err.Error(), "run: "+attach) {
+		t.Errorf("acquire again: %v, want ErrSegments, which the relay waits out, and the command", err)
+	}
 	// At the start.
 	_, err = db.source("d", SnapshotConfig{}).Acquire(t.Context())
 	if !errors.Is(err, schema.ErrSegments) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "run: "+attach) {
@@ -255,7 +259,7 @@ func TestADetachedSegmentIsNoticedAndLosesNothing(t *testing.T) {
 	}
 
 	db.Exec(attach)
-	s = acquire(t, db.source("d", SnapshotConfig{Lease: 300 * time.Millisecond}))
+	s = acquire(t, running)
 	// For a moment only: what was read meanwhile is read again.
 	db.Exec(detach)
 	db.Exec(attach)

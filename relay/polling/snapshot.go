@@ -36,8 +36,9 @@ type Snapshot struct {
 	// minPage is how many messages are read at once at least.
 	minPage int
 
-	active  atomic.Bool
-	release func() // of the registration
+	active    atomic.Bool
+	release   func() // of the registration
+	delivered bool   // there was a session; of Acquire's goroutine
 }
 
 var (
@@ -75,7 +76,8 @@ var errActive = errors.New("polling: the source already has a session")
 // relays of the old number: until they end, nothing is delivered of the groups that are free already.
 //
 // Marked by outbox.Permanent, because waiting doesn't cure them, are ErrStandby, ErrForeignCursor,
-// ErrNamesake and the errors of schema.Check. Other errors are the connection's.
+// ErrNamesake and the errors of schema.Check, but schema.ErrSegments before the first session alone. Other
+// errors are the connection's.
 func (s *Snapshot) Acquire(ctx context.Context) (relay.Session, error) {
 	if !s.active.CompareAndSwap(false, true) {
 		return nil, errActive
@@ -191,6 +193,7 @@ func (s *Snapshot) session(writing *link, row cursorRow, since time.Time, ordina
 		settled: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
 	}
 	session.lease = startLease(writing, s.destination, &row, s.cfg.Lease, since, session.position)
+	s.delivered = true
 	return session, nil
 }
 
@@ -223,7 +226,7 @@ func (s *Snapshot) prepare(ctx context.Context, conn *pgx.Conn) error {
 	if err := refuseStandby(ctx, conn); err != nil {
 		return err
 	}
-	if err := checkSchema(ctx, conn); err != nil {
+	if err := s.refused(schema.Check(ctx, conn)); err != nil {
 		return err
 	}
 	rows, err := cursorRows(ctx, conn, s.destination)
@@ -275,6 +278,14 @@ func lacking(err error) error {
 		}
 	}
 	return err
+}
+
+// refused is lacking, but for a segment that was detached while this relay delivered: it can be attached again, so the relay waits.
+func (s *Snapshot) refused(err error) error {
+	if s.delivered && errors.Is(err, schema.ErrSegments) {
+		return err
+	}
+	return lacking(err)
 }
 
 // lockLayout keeps others from making or changing the set of cursors of a destination until tx ends.
@@ -362,7 +373,7 @@ func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn, group, groups in
 		return row, since, false, err
 	}
 	// A segment may have been detached while this relay stood by. If one is from here on, nothing can be written.
-	return row, since, true, lacking(schema.Intact(ctx, conn))
+	return row, since, true, s.refused(schema.Intact(ctx, conn))
 }
 
 // pauseFor waits for d, give or take a fifth, so that relays that started together don't stay in step.
