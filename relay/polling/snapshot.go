@@ -36,9 +36,9 @@ type Snapshot struct {
 	// minPage is how many messages are read at once at least.
 	minPage int
 
-	active    atomic.Bool
-	release   func() // of the registration
-	delivered bool   // there was a session; of Acquire's goroutine
+	active  atomic.Bool
+	release func() // of the registration
+	intact  bool   // the tables were once as they should be; of Acquire's goroutine
 }
 
 var (
@@ -76,8 +76,8 @@ var errActive = errors.New("polling: the source already has a session")
 // relays of the old number: until they end, nothing is delivered of the groups that are free already.
 //
 // Marked by outbox.Permanent, because waiting doesn't cure them, are ErrStandby, ErrForeignCursor,
-// ErrNamesake and the errors of schema.Check, but schema.ErrSegments before the first session alone. Other
-// errors are the connection's.
+// ErrNamesake and the errors of schema.Check, but schema.ErrSegments only until the schema has once been
+// found in order. Other errors are the connection's.
 func (s *Snapshot) Acquire(ctx context.Context) (relay.Session, error) {
 	if !s.active.CompareAndSwap(false, true) {
 		return nil, errActive
@@ -130,6 +130,7 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 	if err := s.prepare(preparing, conn); err != nil {
 		return nil, err
 	}
+	s.intact = true
 	if err := s.letGo(preparing, conn); err != nil {
 		return nil, err
 	}
@@ -193,7 +194,6 @@ func (s *Snapshot) session(writing *link, row cursorRow, since time.Time, ordina
 		settled: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
 	}
 	session.lease = startLease(writing, s.destination, &row, s.cfg.Lease, since, session.position)
-	s.delivered = true
 	return session, nil
 }
 
@@ -280,9 +280,9 @@ func lacking(err error) error {
 	return err
 }
 
-// refused is lacking, but for a segment that was detached while this relay delivered: it can be attached again, so the relay waits.
+// refused is lacking, but for a segment that was detached while this relay ran: it can be attached again, so the relay waits.
 func (s *Snapshot) refused(err error) error {
-	if s.delivered && errors.Is(err, schema.ErrSegments) {
+	if s.intact && errors.Is(err, schema.ErrSegments) {
 		return err
 	}
 	return lacking(err)
