@@ -1,7 +1,7 @@
 # Everything a contributor needs. `make help` lists it.
 SHELL := /bin/bash
 GO ?= go
-MODULES := . broker cmd
+MODULES := . broker cmd proof
 # PostgreSQL versions that the tests start; the first is the one that every suite uses.
 POSTGRES ?= 18.6.0 14.24.0 15.19.0 16.15.0 17.11.0
 SEEDS ?= 100000
@@ -22,7 +22,7 @@ build: ## Build bin/outbox
 
 .PHONY: servers
 servers: ## Fetch the real servers that the tests start (PostgreSQL, Kafka, NATS, ElasticMQ, moto, Redis, RabbitMQ, PgBouncer) and readers for Node and Python into a cache
-	$(GO) run ./cmd/internal/fetch $(addprefix postgres@,$(POSTGRES)) kafka nats elasticmq moto redis rabbitmq pgbouncer readers
+	$(GO) run ./proof/fetch $(addprefix postgres@,$(POSTGRES)) kafka nats elasticmq moto redis rabbitmq pgbouncer readers
 
 .PHONY: lint
 lint: ## Formatting, vet and staticcheck
@@ -37,7 +37,7 @@ fmt: ## Format the code
 .PHONY: tidy
 tidy: ## go mod tidy in every module; ours are not required by version while go.work ties them
 	GOWORK=off $(GO) mod tidy
-	@for m in broker cmd; do (cd $$m && \
+	@for m in broker cmd proof; do (cd $$m && \
 	  $(GO) mod edit -replace github.com/pgoutbox/outbox=.. -replace github.com/pgoutbox/outbox/broker=../broker && \
 	  GOWORK=off $(GO) mod tidy && \
 	  $(GO) mod edit -dropreplace github.com/pgoutbox/outbox -dropreplace github.com/pgoutbox/outbox/broker \
@@ -45,15 +45,15 @@ tidy: ## go mod tidy in every module; ours are not required by version while go.
 
 .PHONY: test
 test: lint servers ## Everything: lint, then all tests on real servers with the race detector
-	OUTBOX_REQUIRE_SERVERS=1 $(GO) test -race -timeout 20m -p 1 ./... ./broker/... ./cmd/...
+	OUTBOX_REQUIRE_SERVERS=1 $(GO) test -race -timeout 20m -p 1 ./... ./broker/... ./cmd/... ./proof/...
 
 .PHONY: test-short
 test-short: ## Seconds, with Go alone: no servers
-	$(GO) test -short ./... ./broker/... ./cmd/...
+	$(GO) test -short ./... ./broker/... ./cmd/... ./proof/...
 
 .PHONY: test-debezium
 test-debezium: servers ## Run Debezium Server (fetched, 820 MB) and the relay on the same rows, and compare what they send
-	$(GO) run ./cmd/internal/fetch debezium
+	$(GO) run ./proof/fetch debezium
 	OUTBOX_REQUIRE_SERVERS=1 $(GO) test ./cmd/outbox -run TestTheRelaySendsWhatDebeziumServerSends -debezium . -count 1 -timeout 30m -v
 
 FUZZTIME ?= 2m
@@ -69,25 +69,30 @@ simulate: ## Drive the engine through SEEDS schedules of faults
 RUNS ?= 30
 .PHONY: nemesis
 nemesis: servers ## Real relays on real servers, RUNS seeded schedules of faults (about 5 s each); STRATEGY=lease, SEED=17
-	$(GO) run ./cmd/internal/nemesis -runs $(RUNS) $(if $(SEED),-seed $(SEED)) $(if $(STRATEGY),-strategy $(STRATEGY))
+	$(GO) run ./proof/nemesis -runs $(RUNS) $(if $(SEED),-seed $(SEED)) $(if $(STRATEGY),-strategy $(STRATEGY))
 
 MESSAGES ?= 100000
 .PHONY: order
 order: servers ## MESSAGES by every strategy on every table, at 100/s, at full speed, as a backlog: what was lost and out of order
-	$(GO) run ./cmd/internal/order -messages $(MESSAGES) $(if $(STRATEGY),-only $(STRATEGY))
+	$(GO) run ./proof/order -messages $(MESSAGES) $(if $(STRATEGY),-only $(STRATEGY))
 
 .PHONY: peers
 peers: ## Build bin/outbox-peers: other libraries, for the comparison of strategies
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o bin/outbox-peers ./cmd/internal/bench/peers
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o bin/outbox-peers ./proof/bench/peers
+
+.PHONY: bench-program
+bench-program: ## Build bin/outbox-bench, which measures
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o bin/outbox-bench ./proof/bench
 
 BENCH_OUT ?= bin/bench
-DRAIN := bin/outbox bench drain --json
+MEASURED := --outbox bin/outbox
+DRAIN := bin/outbox-bench drain $(MEASURED) --json
 SWEEPS := batch=500,1500,3000,10000 bytes=100,256,1000,4000 keys=1,100,10000,100000 relays=1,2,4 rtt=0s,1ms held=off,on
 # In the order in which the page has them.
 RESULTS := drain-kafka drain-kafka-1000 drain-nats drain-nats-1000 drain-replication drain-exactly-once latency-kafka latency-nats write \
 	sweep-batch sweep-bytes sweep-backlog sweep-keys sweep-relays sweep-rtt sweep-held
 .PHONY: bench
-bench: build servers ## Measure, on a quiet machine (about 35 minutes), and write docs/benchmarks.md
+bench: build bench-program servers ## Measure, on a quiet machine (about 35 minutes), and write docs/benchmarks.md
 	@mkdir -p $(BENCH_OUT) docs/benchmarks
 	$(DRAIN) > $(BENCH_OUT)/drain-kafka.jsonl
 	$(DRAIN) --bytes 1000 > $(BENCH_OUT)/drain-kafka-1000.jsonl
@@ -97,29 +102,29 @@ bench: build servers ## Measure, on a quiet machine (about 35 minutes), and writ
 	$(DRAIN) --contenders relay,exactlyonce --messages 500000 > $(BENCH_OUT)/drain-exactly-once.jsonl
 	for s in $(SWEEPS); do $(DRAIN) --messages 300000 --rounds 1 --sweep $$s > $(BENCH_OUT)/sweep-$${s%%=*}.jsonl || exit 1; done
 	$(DRAIN) --rounds 1 --sweep backlog=1000000,10000000 > $(BENCH_OUT)/sweep-backlog.jsonl
-	bin/outbox bench latency --json > $(BENCH_OUT)/latency-kafka.jsonl
-	bin/outbox bench latency --broker nats --rounds 2 --json > $(BENCH_OUT)/latency-nats.jsonl
-	bin/outbox bench write --json > $(BENCH_OUT)/write.jsonl
-	bin/outbox bench report $(patsubst %,$(BENCH_OUT)/%.jsonl,$(RESULTS)) --plots docs/benchmarks --into docs/benchmarks.md
+	bin/outbox-bench latency $(MEASURED) --json > $(BENCH_OUT)/latency-kafka.jsonl
+	bin/outbox-bench latency $(MEASURED) --broker nats --rounds 2 --json > $(BENCH_OUT)/latency-nats.jsonl
+	bin/outbox-bench write $(MEASURED) --json > $(BENCH_OUT)/write.jsonl
+	bin/outbox-bench report $(patsubst %,$(BENCH_OUT)/%.jsonl,$(RESULTS)) --plots docs/benchmarks --into docs/benchmarks.md
 
-# Where there is a Debezium Server: the folder that "go run ./cmd/internal/fetch debezium" prints.
+# Where there is a Debezium Server: the folder that "go run ./proof/fetch debezium" prints.
 DEBEZIUM ?=
-STRATEGIES := bin/outbox bench strategies --rounds 1 --peers bin/outbox-peers $(if $(DEBEZIUM),--debezium $(DEBEZIUM)) --json
+STRATEGIES := bin/outbox-bench strategies $(MEASURED) --rounds 1 --peers bin/outbox-peers $(if $(DEBEZIUM),--debezium $(DEBEZIUM)) --json
 .PHONY: bench-strategies
-bench-strategies: build peers servers ## Measure all strategies beside what the articles print, and write docs/strategies.md
+bench-strategies: build bench-program peers servers ## Measure all strategies beside what the articles print, and write docs/strategies.md
 	@mkdir -p $(BENCH_OUT)/strategies docs/benchmarks
 	$(STRATEGIES) > $(BENCH_OUT)/strategies/strategies.jsonl
 	$(STRATEGIES) --workload ours --for -1ns > $(BENCH_OUT)/strategies/strategies-ours.jsonl
-	bin/outbox bench report $(BENCH_OUT)/strategies/*.jsonl --plots docs/benchmarks --into docs/strategies.md
+	bin/outbox-bench report $(BENCH_OUT)/strategies/*.jsonl --plots docs/benchmarks --into docs/strategies.md
 
 ROUNDS ?= 7
 .PHONY: bench-brokers
 bench-brokers: servers ## Each broker's adapter beside the barest loop on the same library (ROUNDS of 1.8 s each, three minutes in all)
-	$(GO) run ./cmd/internal/brokerbench -rounds $(ROUNDS) $(BROKERS)
+	$(GO) run ./proof/brokerbench -rounds $(ROUNDS) $(BROKERS)
 
 .PHONY: mutants
 mutants: ## Break one mechanism after the other, and show which test notices
-	$(GO) run ./cmd/internal/mutants
+	$(GO) run ./proof/mutants
 
 # Its database is on the network, so it is no part of make test.
 .PHONY: vulnerabilities

@@ -20,8 +20,8 @@ import (
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/oauth"
-	"github.com/pgoutbox/outbox/cmd/internal/rig"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testnet"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -50,7 +50,7 @@ func tokenServer(t *testing.T, life int) (url string, given *atomic.Int64) {
 // a while; 0: with its connection.
 func kafkaWithTokens(t *testing.T, session time.Duration) (k *servers.Kafka, guarded string) {
 	t.Helper()
-	proxy, err := rig.StartProxy()
+	proxy, err := testnet.StartProxy()
 	if err != nil {
 		t.Fatal(err)
 	}

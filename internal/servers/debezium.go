@@ -41,7 +41,7 @@ type Debezium struct {
 
 // OwnDebezium starts a Debezium Server with properties beside those that place it here, and returns when it works. It is
 // closed at the end of the test. The test is skipped, or fails where servers are required, if it isn't installed: "go run
-// ./cmd/internal/fetch debezium".
+// ./proof/fetch debezium".
 func OwnDebezium(t testing.TB, properties string) *Debezium {
 	t.Helper()
 	skipShort(t)

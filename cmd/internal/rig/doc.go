@@ -1,4 +1,0 @@
-// Package rig is what the tests that break real processes have in common: the binary's relays as child
-// processes, a workload that knows afterwards what it committed, brokers to read back, and a proxy that
-// does to connections what networks do.
-package rig

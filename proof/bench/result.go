@@ -1,0 +1,251 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/pgoutbox/outbox/internal/check"
+)
+
+// Result is one contender's run, or with Round 0 the summary of its runs: medians, the largest memory,
+// and the sum of what was wrong. Its form as JSON is a contract.
+type Result struct {
+	Bench      string `json:"bench"` // drain, latency, write or strategies
+	Contender  string `json:"contender"`
+	Broker     string `json:"broker"`
+	Sweep      string `json:"sweep,omitempty"` // the setting that is varied, and its value
+	Value      string `json:"value,omitempty"`
+	TargetRate int    `json:"target_rate,omitempty"` // of a latency, messages per second
+	Workload   string `json:"workload,omitempty"`    // of a comparison of strategies: one of Workloads
+
+	Messages int `json:"messages"`
+	Bytes    int `json:"bytes"`
+	Keys     int `json:"keys"`
+	Relays   int `json:"relays"`
+	Round    int `json:"round"`
+
+	Seconds float64 `json:"seconds"`
+	Rate    float64 `json:"rate"` // messages, or transactions, per second
+
+	// RatioToFloor is of the same round: of the rates, and in a latency of the p50s. 0 without a floor.
+	RatioToFloor float64 `json:"ratio_to_floor"`
+	P99Ratio     float64 `json:"p99_ratio_to_floor,omitempty"`
+
+	// Of a drain: how old messages were which were all due at its beginning. Of a latency: from the
+	// return of COMMIT to the consumer. Of writing: of a whole transaction.
+	P50 float64 `json:"p50_ms"`
+	P95 float64 `json:"p95_ms"`
+	P99 float64 `json:"p99_ms"`
+	Max float64 `json:"max_ms"`
+
+	// From the moment at which a message was due to the return of COMMIT: whether the load was kept.
+	WriteP50 float64 `json:"write_p50_ms,omitempty"`
+	WriteP99 float64 `json:"write_p99_ms,omitempty"`
+
+	RSSMB       float64 `json:"rss_mb"` // peak of the contender's process, MiB; of several, the largest
+	RelayCPU    float64 `json:"relay_cpu_s"`
+	DatabaseCPU float64 `json:"database_cpu_s"` // of the whole server, writers' part included
+
+	// Without load, as a share of one core.
+	IdleCPU         float64 `json:"idle_cpu,omitempty"`
+	IdleDatabaseCPU float64 `json:"idle_database_cpu,omitempty"`
+
+	// Of a comparison of strategies.
+	StartMS         float64 `json:"start_ms,omitempty"`          // from the start of its process until it reads
+	RatioToSnapshot float64 `json:"ratio_to_snapshot,omitempty"` // of the rates
+	WALMB           float64 `json:"wal_mb,omitempty"`            // written during the drain, MiB
+	DeadRows        int64   `json:"dead_rows,omitempty"`         // that the drain left
+	VacuumMS        float64 `json:"vacuum_ms,omitempty"`         // a VACUUM after it
+	StallMS         float64 `json:"stall_ms,omitempty"`          // longest gap between arrivals beside an open transaction
+
+	Lost       uint64 `json:"lost"`
+	Phantom    uint64 `json:"phantom"`
+	Duplicated uint64 `json:"duplicated"`
+	Inverted   uint64 `json:"inverted"`
+	Corrupted  uint64 `json:"corrupted"`
+
+	Spread *Spread `json:"spread,omitempty"` // of a summary
+
+	Settings map[string]string `json:"settings"`
+	Versions map[string]string `json:"versions"`
+	Machine  Machine           `json:"machine"`
+	Date     string            `json:"date"`
+}
+
+// Spread has the lowest and the highest of several rounds.
+type Spread struct {
+	Rate         [2]float64 `json:"rate"`
+	RatioToFloor [2]float64 `json:"ratio_to_floor"`
+	P50          [2]float64 `json:"p50_ms"`
+	P99          [2]float64 `json:"p99_ms"`
+}
+
+// checked takes over a verdict.
+func (r *Result) checked(report check.Report) {
+	r.Lost, r.Phantom, r.Duplicated = report.Lost, report.Phantom, report.Duplicated
+	r.Inverted, r.Corrupted = report.Inverted, report.Corrupted
+}
+
+// Broken says which promise the run did not keep, or "". A floor promises no order and no single
+// delivery, and the one that polls loses what commits late.
+func (r *Result) Broken() string {
+	if r.Bench == "strategies" {
+		return r.strategyBroken()
+	}
+	floor := r.Contender == Floor || r.Contender == Pgoutput
+	switch {
+	case r.Corrupted > 0 || r.Phantom > 0,
+		r.Lost > 0 && !(floor && r.Bench == "latency"),
+		r.Inverted+r.Duplicated > 0 && !floor:
+		return fmt.Sprintf("%d lost, %d phantom, %d corrupted, %d duplicated, %d inverted", r.Lost, r.Phantom, r.Corrupted, r.Duplicated, r.Inverted)
+	}
+	return ""
+}
+
+// compareAll compares with the floor; the reader of the log, and the relay with transactions, with one of their own if
+// that took part.
+func compareAll(round []Result) {
+	compare(round, Floor)
+	compareAmong(round, Pgoutput, Replication)
+	compareAmong(round, Relay, ExactlyOnce)
+}
+
+// compareAmong compares one contender with a floor of its own, if that took part.
+func compareAmong(round []Result, floor, contender string) {
+	var two []Result
+	for _, r := range round {
+		if r.Contender == floor || r.Contender == contender {
+			two = append(two, r)
+		}
+	}
+	compare(two, floor)
+	for i := range round {
+		for _, r := range two {
+			if round[i].Contender == r.Contender && (r.Contender == contender || round[i].RatioToFloor == 0) {
+				round[i] = r
+			}
+		}
+	}
+}
+
+// compare fills in the ratios of one round's results to its floor's.
+func compare(round []Result, floor string) {
+	i := slices.IndexFunc(round, func(r Result) bool { return r.Contender == floor })
+	if i < 0 {
+		return
+	}
+	base := round[i]
+	ratio := func(a, b float64) float64 {
+		if b == 0 {
+			return 0
+		}
+		return a / b
+	}
+	for i := range round {
+		if r := &round[i]; r.Bench == "latency" {
+			r.RatioToFloor, r.P99Ratio = ratio(r.P50, base.P50), ratio(r.P99, base.P99)
+		} else {
+			r.RatioToFloor = ratio(r.Rate, base.Rate)
+		}
+	}
+}
+
+// series names the runs that are summarised together.
+type series struct {
+	bench, broker, sweep, value string
+	workload                    string
+	bytes, keys, relays, target int
+	backlog                     int
+	contender                   string
+}
+
+func (r *Result) series() series {
+	s := series{r.Bench, r.Broker, r.Sweep, r.Value, r.Workload, r.Bytes, r.Keys, r.Relays, r.TargetRate, 0, r.Contender}
+	if r.Bench == "drain" || r.Bench == "strategies" {
+		s.backlog = r.Messages // elsewhere it differs from round to round
+	}
+	return s
+}
+
+// Summaries returns one result for each contender, and for each value and rate: the median of each
+// figure over the rounds, with the spread. The contenders are in the order of the first round.
+func Summaries(runs []Result) []Result {
+	var order []series
+	groups := make(map[series][]Result)
+	for _, r := range runs {
+		if r.Round == 0 {
+			continue
+		}
+		s := r.series()
+		if groups[s] == nil {
+			order = append(order, s)
+		}
+		groups[s] = append(groups[s], r)
+	}
+	// Rates take turns within a round; a reader wants them together.
+	slices.SortStableFunc(order, func(a, b series) int { return cmp.Compare(a.target, b.target) })
+	var out []Result
+	for _, s := range order {
+		out = append(out, summary(groups[s]))
+	}
+	return out
+}
+
+func summary(runs []Result) Result {
+	m := runs[0]
+	m.Round, m.Spread = 0, &Spread{}
+	for _, f := range []struct {
+		of     func(*Result) *float64
+		spread *[2]float64
+	}{
+		{func(r *Result) *float64 { return &r.Seconds }, nil},
+		{func(r *Result) *float64 { return &r.Rate }, &m.Spread.Rate},
+		{func(r *Result) *float64 { return &r.RatioToFloor }, &m.Spread.RatioToFloor},
+		{func(r *Result) *float64 { return &r.P99Ratio }, nil},
+		{func(r *Result) *float64 { return &r.P50 }, &m.Spread.P50},
+		{func(r *Result) *float64 { return &r.P95 }, nil},
+		{func(r *Result) *float64 { return &r.P99 }, &m.Spread.P99},
+		{func(r *Result) *float64 { return &r.Max }, nil},
+		{func(r *Result) *float64 { return &r.WriteP50 }, nil},
+		{func(r *Result) *float64 { return &r.WriteP99 }, nil},
+		{func(r *Result) *float64 { return &r.RelayCPU }, nil},
+		{func(r *Result) *float64 { return &r.DatabaseCPU }, nil},
+		{func(r *Result) *float64 { return &r.RatioToSnapshot }, nil},
+		{func(r *Result) *float64 { return &r.StartMS }, nil},
+		{func(r *Result) *float64 { return &r.WALMB }, nil},
+		{func(r *Result) *float64 { return &r.VacuumMS }, nil},
+		{func(r *Result) *float64 { return &r.StallMS }, nil},
+		{func(r *Result) *float64 { return &r.IdleCPU }, nil},
+		{func(r *Result) *float64 { return &r.IdleDatabaseCPU }, nil},
+	} {
+		var values []float64
+		for i := range runs {
+			values = append(values, *f.of(&runs[i]))
+		}
+		slices.Sort(values)
+		*f.of(&m) = median(values)
+		if f.spread != nil {
+			*f.spread = [2]float64{values[0], values[len(values)-1]}
+		}
+	}
+	for _, r := range runs[1:] {
+		m.RSSMB = max(m.RSSMB, r.RSSMB)
+		m.Lost += r.Lost
+		m.Phantom += r.Phantom
+		m.Duplicated += r.Duplicated
+		m.Inverted += r.Inverted
+		m.Corrupted += r.Corrupted
+		m.DeadRows = max(m.DeadRows, r.DeadRows)
+		if m.Bench != "drain" && m.Bench != "strategies" {
+			m.Messages += r.Messages
+		}
+	}
+	return m
+}
+
+// median is the middle of sorted values, or of an even number the mean of the two in the middle.
+func median(sorted []float64) float64 {
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}

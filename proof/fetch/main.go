@@ -1,0 +1,217 @@
+// Command fetch downloads the servers that tests, demo and benchmark run, into the cache folder where package servers
+// looks for them.
+//
+//	go run ./proof/fetch all
+//	go run ./proof/fetch postgres@18.6.0 kafka nats
+//	go run ./proof/fetch debezium
+//	go run ./proof/fetch -list
+//
+// Debezium Server, which only a comparison of strategies wants, is not among all.
+//
+// What is there already isn't fetched again, and what is there is complete: each server is unpacked beside its place
+// and moved there in one step.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/pgoutbox/outbox/internal/servers"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(os.Stderr, "fetch:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, out, progress io.Writer) error {
+	flags := flag.NewFlagSet("fetch", flag.ContinueOnError)
+	flags.SetOutput(progress)
+	list := flags.Bool("list", false, "show what there is and what would be fetched, and fetch nothing")
+	flags.Usage = func() {
+		fmt.Fprintf(progress, "usage: fetch [-list] %s\n", strings.Join(names(), "|")+"|all ...")
+		flags.PrintDefaults()
+	}
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	cache, err := servers.CacheDir()
+	if err != nil {
+		return err
+	}
+	if *list {
+		return show(out, cache)
+	}
+	if flags.NArg() == 0 {
+		flags.Usage()
+		return errors.New("nothing named to fetch")
+	}
+	wanted, err := parse(flags.Args())
+	if err != nil {
+		return err
+	}
+	f := fetcher{cache: cache, progress: progress}
+	var errs []error
+	for _, w := range wanted { // one that fails doesn't keep the others away
+		if err := w.fetch(f, ctx); err != nil {
+			errs = append(errs, err)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// target is something to fetch.
+type target struct {
+	name  string
+	fetch func(fetcher, context.Context) error
+}
+
+// all lists the targets of "all".
+func all() []target {
+	var targets []target
+	for _, version := range servers.PostgresVersions() {
+		targets = append(targets, postgres(version))
+	}
+	return append(targets,
+		target{"kafka", fetcher.kafka},
+		target{"nats", fetcher.nats},
+		target{"elasticmq", fetcher.elasticMQ},
+		target{"moto", fetcher.moto},
+		target{"redis", fetcher.redis},
+		target{"rabbitmq", fetcher.rabbitMQ},
+		target{"pgbouncer", fetcher.pgBouncer},
+		target{"readers", fetcher.readers})
+}
+
+// extra lists what has to be named.
+func extra() []target {
+	return []target{{"debezium", fetcher.debezium}}
+}
+
+func names() (names []string) {
+	for _, t := range slices.Concat(all(), extra()) {
+		names = append(names, t.name)
+	}
+	return names
+}
+
+// parse turns arguments into targets: names of all, postgres@VERSION or postgres@MAJOR, or all.
+func parse(args []string) ([]target, error) {
+	var targets []target
+	known := map[string]target{}
+	for _, t := range slices.Concat(all(), extra()) {
+		known[t.name] = t
+	}
+	for _, arg := range args {
+		t, ok := known[arg]
+		version, isPostgres := strings.CutPrefix(arg, "postgres@")
+		switch {
+		case arg == "all":
+			targets = append(targets, all()...)
+		case ok:
+			targets = append(targets, t)
+		case isPostgres && strings.Count(version, ".") == 2:
+			targets = append(targets, postgres(version))
+		case isPostgres && !strings.Contains(version, "."):
+			version, err := newest(version)
+			if err != nil {
+				return nil, err
+			}
+			targets = append(targets, postgres(version))
+		default:
+			return nil, fmt.Errorf("can't fetch %q: give %s, or all", arg, strings.Join(names(), ", "))
+		}
+	}
+	return targets, nil
+}
+
+// newest returns the version that is fetched for a major version.
+func newest(major string) (string, error) {
+	for _, version := range servers.PostgresVersions() {
+		if strings.HasPrefix(version, major+".") {
+			return version, nil
+		}
+	}
+	return "", fmt.Errorf("no PostgreSQL %s is known; give one of %s, or three numbers, as in postgres@18.6.0",
+		major, strings.Join(servers.PostgresVersions(), ", "))
+}
+
+// show prints what package servers finds, and what fetch would install.
+func show(out io.Writer, cache string) error {
+	fmt.Fprintf(out, "cache: %s\n", cache)
+	installed, err := servers.PostgresInstallations()
+	if err != nil {
+		return err
+	}
+	for _, i := range installed {
+		fmt.Fprintf(out, "PostgreSQL %s: %s\n", i.Version, i.BinDir)
+	}
+	for _, version := range servers.PostgresVersions() {
+		major, _, _ := strings.Cut(version, ".")
+		if _, _, err := servers.FindPostgres(major); errors.Is(err, servers.ErrNotFound) {
+			fmt.Fprintf(out, "PostgreSQL %s: not here, fetch postgres@%s\n", major, version)
+		} else if err != nil {
+			return err
+		}
+	}
+	if java, lib, err := servers.FindKafka(); errors.Is(err, servers.ErrNotFound) {
+		fmt.Fprintf(out, "Kafka %s: %v, fetch kafka\n", servers.KafkaVersion, err)
+	} else if err != nil {
+		return err
+	} else {
+		fmt.Fprintf(out, "Kafka %s: %s, run by %s\n", servers.KafkaVersion, lib, java)
+	}
+	if path, err := servers.FindNATS(); errors.Is(err, servers.ErrNotFound) {
+		fmt.Fprintf(out, "NATS: %v, fetch nats\n", err)
+	} else if err != nil {
+		return err
+	} else {
+		fmt.Fprintf(out, "NATS: %s\n", path)
+	}
+	if java, lib, err := servers.FindElasticMQ(); errors.Is(err, servers.ErrNotFound) {
+		fmt.Fprintf(out, "ElasticMQ %s: %v, fetch elasticmq\n", servers.ElasticMQVersion, err)
+	} else if err != nil {
+		return err
+	} else {
+		fmt.Fprintf(out, "ElasticMQ %s: %s, run by %s\n", servers.ElasticMQVersion, lib, java)
+	}
+	if python, site, err := servers.FindMoto(); errors.Is(err, servers.ErrNotFound) {
+		fmt.Fprintf(out, "moto %s: %v, fetch moto\n", servers.MotoVersion, err)
+	} else if err != nil {
+		return err
+	} else {
+		fmt.Fprintf(out, "moto %s: %s, run by %s\n", servers.MotoVersion, site, python)
+	}
+	if path, err := servers.FindRedis(); errors.Is(err, servers.ErrNotFound) {
+		fmt.Fprintf(out, "Redis: %v, fetch redis\n", err)
+	} else if err != nil {
+		return err
+	} else {
+		fmt.Fprintf(out, "Redis: %s\n", path)
+	}
+	if path, _, err := servers.FindRabbitMQ(); errors.Is(err, servers.ErrNotFound) {
+		fmt.Fprintf(out, "RabbitMQ: %v, fetch rabbitmq\n", err)
+	} else if err != nil {
+		return err
+	} else {
+		fmt.Fprintf(out, "RabbitMQ: %s\n", path)
+	}
+	return nil
+}

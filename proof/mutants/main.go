@@ -1,0 +1,149 @@
+// Command mutants shows that the checks catch errors: it breaks one mechanism after the other, by an
+// overlay that leaves the tree alone, and runs the tests that should notice.
+//
+//	go run ./proof/mutants [name ...]
+//
+// It ends with exit code 1 if a mutant survives, or if its text no longer fits the code.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// mutant is one wrong engine, reader or adapter.
+type mutant struct {
+	name string
+	// file, below the root, in which old becomes wrong. old stands there exactly once.
+	file, old, wrong string
+	// pkg and run are the tests within whose normal budget it must be caught.
+	pkg, run string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, names []string) error {
+	root, err := repository(ctx)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "outbox-mutants-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	var survived []string
+	tried := 0
+	for _, m := range mutants {
+		if len(names) > 0 && !slices.Contains(names, m.name) {
+			continue
+		}
+		tried++
+		began := time.Now()
+		caught, by, err := try(ctx, root, dir, m)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			survived, by = append(survived, m.name), "NOT TRIED: "+err.Error()
+		} else if !caught {
+			survived = append(survived, m.name)
+			by = "SURVIVED"
+		}
+		fmt.Printf("%-46s %6.1fs  %s\n", m.name, time.Since(began).Seconds(), by)
+	}
+	fmt.Printf("%d of %d mutants caught\n", tried-len(survived), tried)
+	switch {
+	case tried == 0:
+		return errors.New("no mutant has that name")
+	case len(survived) > 0:
+		return fmt.Errorf("survived: %s", strings.Join(survived, ", "))
+	}
+	return nil
+}
+
+// apply returns the file with the mistake in it.
+func (m mutant) apply(root string) (string, error) {
+	source, err := os.ReadFile(filepath.Join(root, m.file))
+	if err != nil {
+		return "", err
+	}
+	if n := strings.Count(string(source), m.old); n != 1 {
+		return "", fmt.Errorf("the text to break stands %d times in %s: the mutant has to follow the code", n, m.file)
+	}
+	return strings.Replace(string(source), m.old, m.wrong, 1), nil
+}
+
+// try runs the tests over the mutant and says which one failed first.
+func try(ctx context.Context, root, dir string, m mutant) (caught bool, by string, err error) {
+	path := filepath.Join(root, m.file)
+	text, err := m.apply(root)
+	if err != nil {
+		return false, "", err
+	}
+	broken := filepath.Join(dir, "mutant.go")
+	if err := os.WriteFile(broken, []byte(text), 0o600); err != nil {
+		return false, "", err
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{path: broken}})
+	if err != nil {
+		return false, "", err
+	}
+	overlayPath := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(overlayPath, overlay, 0o600); err != nil {
+		return false, "", err
+	}
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlayPath, "-count=1", "-failfast", "-timeout", "2m", "-run", m.run, m.pkg)
+	cmd.Dir = root
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return false, "", nil
+	}
+	if ctx.Err() != nil {
+		return false, "", ctx.Err()
+	}
+	if bytes.Contains(out, []byte("[build failed]")) || bytes.Contains(out, []byte("[setup failed]")) {
+		return false, "", fmt.Errorf("the mutant does not compile:\n%s", out)
+	}
+	if found := failure.FindSubmatch(out); found != nil {
+		return true, string(found[1]), nil
+	}
+	if hung := stuck.FindSubmatch(out); hung != nil {
+		return true, string(hung[1]) + ", which never ended", nil
+	}
+	if bytes.Contains(out, []byte("panic: ")) {
+		return true, "a panic", nil
+	}
+	return false, "", fmt.Errorf("the tests failed without saying which:\n%s", out)
+}
+
+var (
+	failure = regexp.MustCompile(`--- FAIL: (\S+)`)
+	stuck   = regexp.MustCompile(`running tests:\s+(\S+)`)
+)
+
+func repository(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/pgoutbox/outbox").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the module: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}

@@ -1,0 +1,281 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgoutbox/outbox/internal/check"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testnet"
+	"github.com/pgoutbox/outbox/proof/rig"
+)
+
+type slowable interface {
+	Slow(testnet.Slow)
+	Heal()
+}
+
+// slow makes a line bad, sees messages flow all the same, and repairs it.
+func slow(which func(*run) slowable) func(context.Context, *run) (func(context.Context) error, error) {
+	return func(_ context.Context, r *run) (func(context.Context) error, error) {
+		line := which(r)
+		s := testnet.Slow{Latency: time.Duration(1+r.rng.IntN(20)) * time.Millisecond, Bandwidth: 300_000 + r.rng.IntN(1_000_000), Slice: 500 + r.rng.IntN(4000)}
+		r.note("slow: %+v", s)
+		line.Slow(s)
+		return func(ctx context.Context) error {
+			err := rig.Pause(ctx, 500*time.Millisecond)
+			line.Heal()
+			return err
+		}, nil
+	}
+}
+
+// promote lets an asynchronous standby take over that lacks the latest commits.
+func promote(ctx context.Context, r *run) (func(context.Context) error, error) {
+	primary := r.site.pg
+	standby, err := primary.Standby(ctx, servers.StandbyConfig{})
+	if err != nil {
+		return nil, err
+	}
+	if err := detach(ctx, standby); err != nil {
+		return nil, errors.Join(err, standby.Close())
+	}
+	if err := rig.Pause(ctx, time.Duration(100+r.rng.IntN(700))*time.Millisecond); err != nil {
+		return nil, errors.Join(err, standby.Close())
+	}
+	before, err := r.load.Delivered(ctx)
+	if err != nil {
+		return nil, errors.Join(err, standby.Close())
+	}
+	if err := primary.Kill9(); err != nil {
+		return nil, errors.Join(err, standby.Close())
+	}
+	// Nobody reaches the new primary before it is known what it has.
+	release := r.load.Hold()
+	defer release()
+	r.site.toPG.Refuse(true)
+	r.site.fromPooler.Cut()
+	if err := r.site.promote(ctx, standby); err != nil {
+		return nil, errors.Join(err, standby.Close())
+	}
+	if err := r.load.Connect(ctx, r.site.writerURL(r.database, r.pooled), r.site.pg.URL(r.database)); err != nil {
+		return nil, err
+	}
+	after, err := r.load.Delivered(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// The new primary's cursor is behind; what it has forgotten is delivered again.
+	r.extra += int(max(before-after, 0))
+	r.losses.Promoted = time.Now()
+	r.note("promoted; the cursor went back by %d messages", before-after)
+	r.site.toPG.Heal()
+	return nil, nil
+}
+
+// exhaustLog has PostgreSQL begin segments of its log until it can't.
+func exhaustLog(ctx context.Context, pool *pgxpool.Pool) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for err := error(nil); err == nil; {
+		_, err = pool.Exec(ctx, "SELECT pg_logical_emit_message(false, 'nemesis', ''), pg_switch_wal()")
+	}
+}
+
+// detach lets a standby receive nothing any more, while the primary goes on.
+func detach(ctx context.Context, standby *servers.Postgres) error {
+	conn, err := pgx.Connect(ctx, standby.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for _, statement := range []string{"ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()"} {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("detach the standby: %w", err)
+		}
+	}
+	for deadline := time.Now().Add(flowWithin); ; {
+		var receives bool
+		if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_stat_wal_receiver)").Scan(&receives); err != nil || !receives {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return errors.New("the standby goes on receiving without a primary to receive from")
+		}
+		if err := rig.Pause(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// holdTransaction leaves a transaction with an xid open until the run is over.
+func holdTransaction(ctx context.Context, r *run) (func(context.Context) error, error) {
+	conn, err := pgx.Connect(ctx, r.site.pg.URL(r.database))
+	if err != nil {
+		return nil, err
+	}
+	r.cleanup = append(r.cleanup, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = conn.Close(ctx) // its server may have been killed
+	})
+	_, err = conn.Exec(ctx, "BEGIN; SELECT pg_current_xact_id()", pgx.QueryExecModeSimpleProtocol)
+	return nil, err
+}
+
+// changeSchema does what operators and autovacuum do while everything runs.
+func changeSchema(ctx context.Context, r *run) (func(context.Context) error, error) {
+	conn, err := pgx.Connect(ctx, r.site.pg.URL(r.database))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	table, part, id := r.system.Table, r.system.Table, "id"
+	var statements []string
+	if r.system.Default() {
+		table, part, id = "outbox.messages", fmt.Sprintf("outbox.messages_%d", r.rng.IntN(8)), "message_id"
+		statements = []string{
+			// Segments of two seconds: they are emptied while they are written to.
+			"ALTER TABLE outbox.messages ALTER COLUMN segment SET DEFAULT (date_part('epoch', now())::bigint / 2 % 8)::smallint",
+			"VACUUM FULL outbox.cursors",
+		}
+	}
+	statements = append(statements,
+		fmt.Sprintf("ALTER TABLE %s ADD COLUMN nemesis text", table),
+		fmt.Sprintf("ALTER TABLE ONLY %s ALTER COLUMN nemesis SET DEFAULT 'x'", table),
+		fmt.Sprintf("CREATE INDEX CONCURRENTLY nemesis ON %s (%s)", part, id),
+		fmt.Sprintf("VACUUM (ANALYZE) %s", table),
+		fmt.Sprintf("VACUUM FULL %s", part),
+		fmt.Sprintf("REINDEX TABLE CONCURRENTLY %s", part),
+		fmt.Sprintf("VACUUM (FREEZE) %s", table),
+		"ALTER TABLE accounts ADD COLUMN nemesis int",
+		fmt.Sprintf("ALTER TABLE %s DROP COLUMN nemesis", table))
+	if _, err := conn.Exec(ctx, "SET lock_timeout = '300ms'; SET deadlock_timeout = '100ms'; SET statement_timeout = '5s'", pgx.QueryExecModeSimpleProtocol); err != nil {
+		return nil, err
+	}
+	for _, i := range r.rng.Perm(len(statements)) {
+		var refused *pgconn.PgError
+		for attempt := 0; attempt < 3; attempt++ {
+			_, err := conn.Exec(ctx, statements[i])
+			if err == nil {
+				r.note("done: %s", statements[i])
+				break
+			}
+			if !errors.As(err, &refused) {
+				return nil, err
+			}
+			// Somebody holds the lock, or what it needs isn't there yet: all in a day's work.
+			r.note("%s: %v", statements[i], refused.Message)
+			if err := rig.Pause(ctx, 50*time.Millisecond); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return nil, nil
+}
+
+// deleteTopic deletes the topic with what it holds and makes it again. What went with it is no fault of
+// anybody's but the operator's, and is counted.
+func deleteTopic(ctx context.Context, r *run) (func(context.Context) error, error) {
+	if !r.losses.Emptied.IsZero() {
+		return nil, nil
+	}
+	before := make(map[check.ID]bool)
+	destination := r.checker.Destination("default")
+	err := rig.ReadAll(ctx, r.target, func(payload []byte) {
+		if name, err := destination.Payload(rig.Unwrap(payload)); err == nil { // what doesn't decode is counted
+			before[name] = true
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := r.target.Delete(ctx); err != nil {
+		return nil, err
+	}
+	if err := rig.Pause(ctx, time.Duration(r.rng.IntN(1500))*time.Millisecond); err != nil {
+		return nil, err
+	}
+	if err := r.target.Create(ctx); err != nil {
+		return nil, err
+	}
+	r.losses.Before, r.losses.Emptied = before, time.Now()
+	return nil, nil
+}
+
+// detachSegment takes a segment away with what it has, and gives it back.
+func detachSegment(ctx context.Context, r *run) (func(context.Context) error, error) {
+	segment := r.rng.IntN(8)
+	if _, err := r.load.Pool().Exec(ctx, fmt.Sprintf("ALTER TABLE outbox.messages DETACH PARTITION outbox.messages_%d", segment)); err != nil {
+		return nil, err
+	}
+	err := rig.Pause(ctx, time.Duration(100+r.rng.IntN(1500))*time.Millisecond)
+	_, attachErr := r.load.Pool().Exec(ctx, fmt.Sprintf("ALTER TABLE outbox.messages ATTACH PARTITION outbox.messages_%[1]d FOR VALUES IN (%[1]d)", segment))
+	if err := errors.Join(err, attachErr); err != nil {
+		return nil, err
+	}
+	// Relays that saw it end. Something starts them again, as an init system would.
+	for deadline := time.Now().Add(flowWithin); ; {
+		if err := startEnded(ctx, r); err != nil {
+			return nil, err
+		}
+		_, err := r.load.Flows(ctx, time.Second)
+		if err == nil || ctx.Err() != nil || time.Now().After(deadline) {
+			return func(ctx context.Context) error { return startEnded(ctx, r) }, err
+		}
+	}
+}
+
+func startEnded(ctx context.Context, r *run) error {
+	for _, relay := range r.relays {
+		if relay.Ended() {
+			if err := restart(ctx, relay); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// writeLongKey commits a message whose key no writer of ours would take, and waits until it is given up.
+func writeLongKey(ctx context.Context, r *run) (func(context.Context) error, error) {
+	key := make([]byte, 2880)
+	for i := range key {
+		key[i] = byte('!' + r.rng.IntN(94)) // nothing that could be compressed into an index
+	}
+	_, err := r.load.Pool().Exec(ctx, "INSERT INTO outbox.messages (topic, key, payload, deliver_at) VALUES ($1, $2, $3, now() + interval '1 hour')",
+		r.topic, string(key), []byte(rig.Poison))
+	if err != nil {
+		return nil, err
+	}
+	for deadline := time.Now().Add(flowWithin); ; {
+		var dead bool
+		err := r.load.Pool().QueryRow(ctx, "SELECT EXISTS (SELECT FROM outbox.dead_letters WHERE payload = $1 AND key = $2)", []byte(rig.Poison), string(key)).Scan(&dead)
+		if err != nil || dead {
+			return nil, err
+		}
+		if time.Now().After(deadline) {
+			return nil, errors.New("a message whose key is too long did not become a dead letter")
+		}
+		if err := rig.Pause(ctx, 20*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// forgeMessages writes to the log what a relay might take for a message. Any role may.
+func forgeMessages(ctx context.Context, r *run) (func(context.Context) error, error) {
+	for range 5 {
+		_, err := r.load.Pool().Exec(ctx, "SELECT pg_logical_emit_message(true, 'outbox', $1::bytea)", check.Encode(nil, 0, 1<<40, 200))
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
