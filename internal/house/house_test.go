@@ -61,6 +61,7 @@ var directions = map[string][]string{
 	"broker/internal/versus":          {"broker/internal/testnet"},
 	"cmd":                             {"", "schema", "relay", "relay/polling", "relay/mapped", "relay/replication", "admin", "inbox", "inbox/inboxtest", "broker", "internal", "internal/printed", "outboxtest", "route", "format", "relay/around", "webhook"},
 	"proof":                           {"", "schema", "relay", "relay/polling", "relay/mapped", "relay/replication", "inbox", "broker", "internal"},
+	"cmd/internal/demo":               {"", "schema", "internal", "proof/pgfetch"},
 }
 
 func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {
