@@ -7,18 +7,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CreateSlotSQL is the statement that makes a slot from which a table's inserts can be read: those that commit from then on.
-func CreateSlotSQL(slot string) string {
-	return "SELECT pg_create_logical_replication_slot(" + QuoteLiteral(slot) + ", 'pgoutput');"
-}
-
-// CreatePublicationSQL is the statement that makes the publication for it; the owner of the table runs it. Of a partitioned table,
-// inserts come in the table's own name.
-func CreatePublicationSQL(publication string, table TableName) string {
-	return "CREATE PUBLICATION " + QuoteIdentifier(publication) + " FOR TABLE " + table.String() +
-		" WITH (publish = 'insert', publish_via_partition_root = true);"
-}
-
 // EmitsOpen reports whether every role of the database may write logical messages: PostgreSQL lets PUBLIC execute
 // pg_logical_emit_message unless somebody has revoked it. revoke is what a superuser runs against it, "" if nobody needs to.
 func EmitsOpen(ctx context.Context, q Querier) (revoke string, err error) {

@@ -6,8 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pgoutbox/outbox/admin"
-	"github.com/pgoutbox/outbox/schema"
+	"github.com/pgoutbox/outbox/mapping"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -33,7 +32,7 @@ It changes nothing and reads no row. The role needs no right on the table but to
 				return err
 			}
 			defer disconnect(conn)
-			report, err := admin.Doctor(cmd.Context(), conn, table)
+			report, err := mapping.Doctor(cmd.Context(), conn, table)
 			if err != nil {
 				return err
 			}
@@ -49,7 +48,7 @@ It changes nothing and reads no row. The role needs no right on the table but to
 	return cmd
 }
 
-func doctorText(r *admin.TableReport) string {
+func doctorText(r *mapping.Report) string {
 	var b strings.Builder
 	if len(r.Faults) > 0 {
 		fmt.Fprintf(&b, "# %s: no mapping could be found that works. This is a beginning:\n", clean(r.Table))
@@ -58,7 +57,7 @@ func doctorText(r *admin.TableReport) string {
 		}
 	}
 	b.WriteString(sourceYAML(r))
-	section := func(title string, all []admin.Finding) {
+	section := func(title string, all []mapping.Finding) {
 		if len(all) == 0 {
 			return
 		}
@@ -72,12 +71,12 @@ func doctorText(r *admin.TableReport) string {
 	}
 	section("What this table can't give:", r.Limits)
 	section("What to do:", r.Advice)
-	section("Instead, by the write-ahead log:", []admin.Finding{r.Log})
+	section("Instead, by the write-ahead log:", []mapping.Finding{r.Log})
 	return b.String()
 }
 
 // sourceYAML is the section "source" of a destination.
-func sourceYAML(r *admin.TableReport) string {
+func sourceYAML(r *mapping.Report) string {
 	var b strings.Builder
 	b.WriteString("source:\n")
 	m := &r.Mapping
@@ -88,7 +87,7 @@ func sourceYAML(r *admin.TableReport) string {
 	}
 	if r.Preset != "" {
 		field(1, "preset", r.Preset)
-		if p, _ := schema.FindPreset(r.Preset); p.Mapping.Table != m.Table {
+		if p, _ := mapping.FindPreset(r.Preset); p.Mapping.Table != m.Table {
 			field(1, "table", m.Table)
 		}
 		return b.String()

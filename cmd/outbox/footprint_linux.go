@@ -34,15 +34,15 @@ func releaseProgram() error {
 	return nil
 }
 
-// mapping is a range of addresses.
-type mapping struct{ from, to uintptr }
+// addresses is a range of addresses.
+type addresses struct{ from, to uintptr }
 
 // unchangedMappings lists the mappings of a program's file that can't be written to and differ from the file in no page. A
 // loader may have relocated addresses in a part that is read-only since then, and a debugger may have set a breakpoint;
 // such a page is the process's own, counted as anonymous, and would be lost.
-func unchangedMappings(smaps io.Reader, program string) ([]mapping, error) {
-	var all []mapping
-	var last *mapping // whose fields are being read; nil: of no interest
+func unchangedMappings(smaps io.Reader, program string) ([]addresses, error) {
+	var all []addresses
+	var last *addresses // whose fields are being read; nil: of no interest
 	lines := bufio.NewScanner(smaps)
 	for lines.Scan() {
 		line := lines.Text()
@@ -57,7 +57,7 @@ func unchangedMappings(smaps io.Reader, program string) ([]mapping, error) {
 			if !strings.HasSuffix(line, " "+program) {
 				continue
 			}
-			var m mapping
+			var m addresses
 			var rights string
 			if _, err := fmt.Sscanf(line, "%x-%x %s", &m.from, &m.to, &rights); err != nil {
 				return nil, err

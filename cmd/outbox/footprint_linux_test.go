@@ -27,7 +27,7 @@ Anonymous:             0 kB
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []mapping{{0x400000, 0x2079000}}; !slices.Equal(got, want) {
+	if want := []addresses{{0x400000, 0x2079000}}; !slices.Equal(got, want) {
 		t.Errorf("%x, want %x", got, want)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/mapping"
 )
 
 // Exit codes, a contract for scripts.
@@ -162,7 +163,7 @@ func exitCode(err error) int {
 	switch {
 	case errors.As(err, &c):
 		return c.code
-	case errors.Is(err, admin.ErrNotFound):
+	case errors.Is(err, admin.ErrNotFound), errors.Is(err, mapping.ErrNotFound):
 		return exitNotFound
 	}
 	return exitError

@@ -13,29 +13,29 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/mapped"
 	"github.com/pgoutbox/outbox/relay/polling"
 	"github.com/pgoutbox/outbox/relay/replication"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // tableStrategies are those that read a table of a destination's own.
-func tableStrategies() map[string]func(*pgx.ConnConfig, schema.Mapping, mapped.Config) (relay.Source, error) {
-	return map[string]func(*pgx.ConnConfig, schema.Mapping, mapped.Config) (relay.Source, error){
-		"skiplocked": func(c *pgx.ConnConfig, m schema.Mapping, cfg mapped.Config) (relay.Source, error) {
+func tableStrategies() map[string]func(*pgx.ConnConfig, mapping.Mapping, mapped.Config) (relay.Source, error) {
+	return map[string]func(*pgx.ConnConfig, mapping.Mapping, mapped.Config) (relay.Source, error){
+		"skiplocked": func(c *pgx.ConnConfig, m mapping.Mapping, cfg mapped.Config) (relay.Source, error) {
 			return mapped.NewSkipLocked(c, m, cfg)
 		},
-		"advisory": func(c *pgx.ConnConfig, m schema.Mapping, cfg mapped.Config) (relay.Source, error) {
+		"advisory": func(c *pgx.ConnConfig, m mapping.Mapping, cfg mapped.Config) (relay.Source, error) {
 			return mapped.NewAdvisory(c, m, cfg)
 		},
-		"lease": func(c *pgx.ConnConfig, m schema.Mapping, cfg mapped.Config) (relay.Source, error) {
+		"lease": func(c *pgx.ConnConfig, m mapping.Mapping, cfg mapped.Config) (relay.Source, error) {
 			return mapped.NewLease(c, m, cfg)
 		},
-		"xmin": func(c *pgx.ConnConfig, m schema.Mapping, cfg mapped.Config) (relay.Source, error) {
+		"xmin": func(c *pgx.ConnConfig, m mapping.Mapping, cfg mapped.Config) (relay.Source, error) {
 			return mapped.NewXMin(c, m, cfg)
 		},
-		"serial": func(c *pgx.ConnConfig, m schema.Mapping, cfg mapped.Config) (relay.Source, error) {
+		"serial": func(c *pgx.ConnConfig, m mapping.Mapping, cfg mapped.Config) (relay.Source, error) {
 			return mapped.NewSerial(c, m, cfg)
 		},
 	}
@@ -73,18 +73,18 @@ func (d *daemon) openSource(c config.Destination, group int, logger *slog.Logger
 		}
 		return replication.Guard(d.conn, c.Name, source), nil
 	}
-	strategy, mapping := c.Source.Resolve()
-	mapping.RawKey = c.RawKeys()
+	strategy, m := c.Source.Resolve()
+	m.RawKey = c.RawKeys()
 	open := tableStrategies()[strategy]
 	if strategy == "replication" {
-		open = func(conn *pgx.ConnConfig, m schema.Mapping, cfg mapped.Config) (relay.Source, error) {
+		open = func(conn *pgx.ConnConfig, m mapping.Mapping, cfg mapped.Config) (relay.Source, error) {
 			return mapped.NewLog(conn, m, cfg, tableLog(c))
 		}
 	}
 	if open == nil {
 		return nil, fmt.Errorf("there is no strategy %q for a table: %q", strategy, slices.Sorted(maps.Keys(tableStrategies())))
 	}
-	return open(d.conn, mapping, mapped.Config{
+	return open(d.conn, m, mapped.Config{
 		Name:      d.cfg.Name + "/" + c.Name,
 		Groups:    c.ShardGroups,
 		Group:     group,
@@ -98,8 +98,8 @@ func (d *daemon) openSource(c config.Destination, group int, logger *slog.Logger
 
 // purge deletes delivered rows of the tables that ask for it, until ctx ends.
 func (d *daemon) purge(ctx context.Context, c config.Destination) {
-	_, mapping := c.Source.Resolve()
-	p, err := mapped.NewPurge(d.conn, mapping, mapped.PurgeConfig{
+	_, m := c.Source.Resolve()
+	p, err := mapped.NewPurge(d.conn, m, mapped.PurgeConfig{
 		Keep: c.Source.Purge.Keep, Every: c.Source.Purge.Interval, Archive: c.Source.Purge.ArchiveTable, Logger: d.logger})
 	if err == nil {
 		err = p.Run(ctx)

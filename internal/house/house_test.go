@@ -23,11 +23,12 @@ const module = "github.com/pgoutbox/outbox"
 var directions = map[string][]string{
 	"":                                {"schema"},
 	"schema":                          {},
+	"mapping":                         {"schema"},
 	"internal/printed":                {},
 	"relay":                           {"", "schema", "internal/printed"},
 	"relay/polling":                   {"", "schema", "relay"},
-	"relay/mapped":                    {"", "schema", "relay", "relay/replication"}, // the log over a table
-	"relay/replication":               {"", "schema", "relay", "relay/polling"},
+	"relay/mapped":                    {"", "schema", "mapping", "relay", "relay/replication"}, // the log over a table
+	"relay/replication":               {"", "schema", "mapping", "relay", "relay/polling"},
 	"route":                           {""},
 	"format":                          {"", "route"},
 	"relay/around":                    {"", "relay", "route"},
@@ -59,8 +60,8 @@ var directions = map[string][]string{
 	"broker/http":                     {"", "format", "webhook", "broker/internal/template", "broker/internal/secure"},
 	"broker/grpc":                     {"", "format", "broker/internal/secure"},
 	"broker/internal/versus":          {"broker/internal/testnet"},
-	"cmd":                             {"", "schema", "relay", "relay/polling", "relay/mapped", "relay/replication", "admin", "inbox", "inbox/inboxtest", "broker", "internal", "internal/printed", "outboxtest", "route", "format", "relay/around", "webhook"},
-	"proof":                           {"", "schema", "relay", "relay/polling", "relay/mapped", "relay/replication", "inbox", "broker", "internal"},
+	"cmd":                             {"", "schema", "mapping", "relay", "relay/polling", "relay/mapped", "relay/replication", "admin", "inbox", "inbox/inboxtest", "broker", "internal", "internal/printed", "outboxtest", "route", "format", "relay/around", "webhook"},
+	"proof":                           {"", "schema", "mapping", "relay", "relay/polling", "relay/mapped", "relay/replication", "inbox", "broker", "internal"},
 	"cmd/internal/demo":               {"", "schema", "internal", "proof/pgfetch"},
 }
 

@@ -11,9 +11,9 @@ import (
 	"github.com/pgoutbox/outbox/broker/sqs"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/mapped"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // Two rows of an author's table with one idempotency key are one message for a FIFO queue. The message behind them in
@@ -30,7 +30,7 @@ func TestRowsWithOneIdempotencyKeyAreOneMessageOfAFIFOQueue(t *testing.T) {
 	for i, key := range []string{"a", "a", "b"} {
 		db.Exec(`INSERT INTO p2p.transaction_outbox (idempotency_key, transaction_type, transaction_ref_id, payload) VALUES ($1, 'order_create', 'ref', to_jsonb($2::int))`, key, i+1)
 	}
-	preset, _ := schema.FindPreset("transaction_outbox")
+	preset, _ := mapping.FindPreset("transaction_outbox")
 	source, err := mapped.NewLease(db.Config(), preset.Mapping, mapped.Config{})
 	if err != nil {
 		t.Fatal(err)

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/proof/rig"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // System is an outbox: a table as an article lays it out, or our own, the statements of its writers, and what the relay is told of it.
@@ -425,7 +425,7 @@ func (s System) create(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	slot := s.slot(conn.Config().Database)
-	for _, sql := range []string{schema.CreatePublicationSQL(slot, schema.TableName{Schema: "public", Name: s.Table}), schema.CreateSlotSQL(slot)} {
+	for _, sql := range []string{mapping.CreatePublicationSQL(slot, mapping.TableName{Schema: "public", Name: s.Table}), mapping.CreateSlotSQL(slot)} {
 		if _, err := conn.Exec(ctx, sql); err != nil {
 			return err
 		}

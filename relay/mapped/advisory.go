@@ -7,9 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // Advisory is the strategy of one active relay: it holds an advisory lock for as long as it reads, the
@@ -29,7 +29,7 @@ var (
 )
 
 // NewAdvisory returns a source. It reports every fault of m and cfg at once and connects to nothing yet.
-func NewAdvisory(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (*Advisory, error) {
+func NewAdvisory(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (*Advisory, error) {
 	a := &Advisory{}
 	if err := a.init(conn, m, cfg); err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func NewAdvisory(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (*Advisory,
 	return a, nil
 }
 
-func needsDone(m schema.Mapping) error {
+func needsDone(m mapping.Mapping) error {
 	if m.Done.How == "" {
 		return fmt.Errorf("mapped: the mapping of table %q doesn't say how delivered rows are marked, which this strategy needs", m.Table)
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // drained is a broker that takes everything after a moment and counts.
@@ -64,15 +64,15 @@ func BenchmarkDrain(b *testing.B) {
 		db.Exec("CHECKPOINT")
 		return db
 	}
-	mapping := schema.Mapping{Table: "m", ID: "id", Topic: "{topic}", Key: "{key}", EventType: "type", Payload: "payload", Headers: "headers", CreatedAt: "created_at",
-		Done: schema.Done{How: schema.DoneDelete}, RowsMayBeDeleted: true}
-	leased := mapping
-	leased.Claim = schema.Claim{Until: "available_after"}
-	moved := mapping
-	moved.Done, moved.Offsets = schema.Done{}, schema.Offsets{Table: "outbox_offsets", Topic: "topic", Partition: "partition", Transaction: "transaction_id"}
+	m := mapping.Mapping{Table: "m", ID: "id", Topic: "{topic}", Key: "{key}", EventType: "type", Payload: "payload", Headers: "headers", CreatedAt: "created_at",
+		Done: mapping.Done{How: mapping.DoneDelete}, RowsMayBeDeleted: true}
+	leased := m
+	leased.Claim = mapping.Claim{Until: "available_after"}
+	moved := m
+	moved.Done, moved.Offsets = mapping.Done{}, mapping.Offsets{Table: "outbox_offsets", Topic: "topic", Partition: "partition", Transaction: "transaction_id"}
 	ours := map[string]func(*pgx.ConnConfig) (relay.Source, error){
-		"skiplocked": func(c *pgx.ConnConfig) (relay.Source, error) { return NewSkipLocked(c, mapping, Config{}) },
-		"advisory":   func(c *pgx.ConnConfig) (relay.Source, error) { return NewAdvisory(c, mapping, Config{}) },
+		"skiplocked": func(c *pgx.ConnConfig) (relay.Source, error) { return NewSkipLocked(c, m, Config{}) },
+		"advisory":   func(c *pgx.ConnConfig) (relay.Source, error) { return NewAdvisory(c, m, Config{}) },
 		"lease":      func(c *pgx.ConnConfig) (relay.Source, error) { return NewLease(c, leased, Config{}) },
 		"xmin":       func(c *pgx.ConnConfig) (relay.Source, error) { return NewXMin(c, moved, Config{}) },
 		"serial":     func(c *pgx.ConnConfig) (relay.Source, error) { return NewSerial(c, moved, Config{}) },
@@ -101,10 +101,10 @@ func BenchmarkDrain(b *testing.B) {
 	b.Run("log/ours", func(b *testing.B) { // it has no literal: nobody writes it by hand
 		for range b.N {
 			log := LogConfig{Slot: "bench", Publication: "bench"}
-			db := fill(b, schema.CreatePublicationSQL(log.Publication, schema.TableName{Schema: "public", Name: "m"}), schema.CreateSlotSQL(log.Slot))
+			db := fill(b, mapping.CreatePublicationSQL(log.Publication, mapping.TableName{Schema: "public", Name: "m"}), mapping.CreateSlotSQL(log.Slot))
 			b.Cleanup(db.DropSlots)
-			logged := mapping
-			logged.Done = schema.Done{}
+			logged := m
+			logged.Done = mapping.Done{}
 			source, err := NewLog(db.Config(), logged, Config{}, log)
 			if err != nil {
 				b.Fatal(err)

@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // claimSQL begins a statement that claims rows: those that are available, in order, none of the ids $2 nor of the lanes
@@ -31,7 +31,7 @@ func (t *table) claimSQL(selected, waits, available, from string) string {
 	if t.along != alongNothing { // otherwise there is no order to keep
 		at = t.by
 		end := "9223372036854775807"
-		if c := t.info.Column(unqualified(t.by)); c.Kind == schema.KindTime {
+		if c := t.info.Column(unqualified(t.by)); c.Kind == mapping.KindTime {
 			end = "'infinity'::" + c.Type
 		}
 		hidden = fmt.Sprintf(`SELECT %s AS o_lane, min(%s) AS o_by FROM %s m

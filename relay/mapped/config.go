@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox/schema"
+	"github.com/pgoutbox/outbox/mapping"
 )
 
 // Config tunes the sources of this package. The zero value means the stated defaults.
@@ -55,7 +55,7 @@ type Config struct {
 const minLease = 100 * time.Millisecond
 
 // withDefaults fills what is zero and reports all faults together.
-func (c Config) withDefaults(conn *pgx.ConnConfig, m schema.Mapping) (Config, error) {
+func (c Config) withDefaults(conn *pgx.ConnConfig, m mapping.Mapping) (Config, error) {
 	if c.Lease == 0 {
 		c.Lease = 10 * time.Second
 	}

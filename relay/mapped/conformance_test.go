@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // onMajors runs the suite on the oldest and the newest PostgreSQL; OUTBOX_TEST_MAJORS names others, such as
@@ -80,7 +80,7 @@ func TestLeaseIsASource(t *testing.T) {
 	onMajors(t, func(db database) relaytest.SourceHarness {
 		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
 			m := events()
-			m.Claim = schema.Claim{Until: "locked_until", Owner: "owner"}
+			m.Claim = mapping.Claim{Until: "locked_until", Owner: "owner"}
 			return NewLease(conn, m, cfg)
 		})
 		h.SharedOwnership = true
@@ -95,7 +95,7 @@ func TestLeaseByStatusIsASource(t *testing.T) {
 	onMajors(t, func(db database) relaytest.SourceHarness {
 		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
 			m := events()
-			m.Claim = schema.Claim{Status: "taken", Since: "locked_until", Counts: true}
+			m.Claim = mapping.Claim{Status: "taken", Since: "locked_until", Counts: true}
 			return NewLease(conn, m, cfg)
 		})
 		h.SharedOwnership = true
@@ -106,11 +106,11 @@ func TestLeaseByStatusIsASource(t *testing.T) {
 	})
 }
 
-func offsetHarness(db database, open func(*pgx.ConnConfig, schema.Mapping, Config) (relay.Source, error)) relaytest.SourceHarness {
+func offsetHarness(db database, open func(*pgx.ConnConfig, mapping.Mapping, Config) (relay.Source, error)) relaytest.SourceHarness {
 	h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
 		m := events()
-		m.Done, m.Failure = schema.Done{}, schema.Failure{DeadTable: "dead_events"}
-		m.Offsets = schema.Offsets{Table: "offsets", Topic: "topic", Partition: "part", Transaction: "xid"}
+		m.Done, m.Failure = mapping.Done{}, mapping.Failure{DeadTable: "dead_events"}
+		m.Offsets = mapping.Offsets{Table: "offsets", Topic: "topic", Partition: "part", Transaction: "xid"}
 		return open(conn, m, cfg)
 	})
 	h.NoGroups = false
@@ -127,7 +127,7 @@ func offsetHarness(db database, open func(*pgx.ConnConfig, schema.Mapping, Confi
 
 func TestXMinIsASource(t *testing.T) {
 	onMajors(t, func(db database) relaytest.SourceHarness {
-		h := offsetHarness(db, func(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (relay.Source, error) {
+		h := offsetHarness(db, func(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (relay.Source, error) {
 			return NewXMin(conn, m, cfg)
 		})
 		h.WaitsForWriters = true
@@ -138,7 +138,7 @@ func TestXMinIsASource(t *testing.T) {
 
 func TestSerialIsASource(t *testing.T) {
 	onMajors(t, func(db database) relaytest.SourceHarness {
-		h := offsetHarness(db, func(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (relay.Source, error) {
+		h := offsetHarness(db, func(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (relay.Source, error) {
 			return NewSerial(conn, m, cfg)
 		})
 		h.WritersQueue = true

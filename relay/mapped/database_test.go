@@ -11,9 +11,9 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 func TestMain(m *testing.M) { servers.Main(m) }
@@ -46,13 +46,13 @@ CREATE TABLE offsets (
 );`
 
 // events maps it.
-func events() schema.Mapping {
-	return schema.Mapping{
+func events() mapping.Mapping {
+	return mapping.Mapping{
 		Table: "events", ID: "id", MessageID: "message_id", Topic: "{topic}", Key: "{key}",
 		AggregateType: "aggregate_type", AggregateID: "aggregate_id", EventType: "event_type",
 		Payload: "payload", ContentType: "content_type", Headers: "headers", CreatedAt: "created_at", DeliverAt: "deliver_at",
-		Done:    schema.Done{How: schema.DoneStatus, Column: "status", Waiting: "new", Value: "done"},
-		Failure: schema.Failure{Attempts: "attempts", Error: "error", DeadTable: "dead_events"},
+		Done:    mapping.Done{How: mapping.DoneStatus, Column: "status", Waiting: "new", Value: "done"},
+		Failure: mapping.Failure{Attempts: "attempts", Error: "error", DeadTable: "dead_events"},
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package mapped holds the strategies that read an outbox table which exists already, described by a
-// schema.Mapping: [SkipLocked], [Advisory] and [Lease] mark or delete its rows, [XMin] and [Serial] move
+// mapping.Mapping: [SkipLocked], [Advisory] and [Lease] mark or delete its rows, [XMin] and [Serial] move
 // an offset. They need nothing of the schema "outbox".
 //
 // Such a table has one destination. A row waits for another attempt as it waited for the first: unmarked.

@@ -11,27 +11,27 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // strategies opens each over the table of events.
 func strategies() map[string]func(*pgx.ConnConfig, Config) (relay.Source, error) {
-	return changed(func(*schema.Mapping) {})
+	return changed(func(*mapping.Mapping) {})
 }
 
 // changed is strategies after a change of each mapping.
-func changed(change func(*schema.Mapping)) map[string]func(*pgx.ConnConfig, Config) (relay.Source, error) {
+func changed(change func(*mapping.Mapping)) map[string]func(*pgx.ConnConfig, Config) (relay.Source, error) {
 	moved := events()
-	moved.Done, moved.Failure = schema.Done{}, schema.Failure{DeadTable: "dead_events"}
-	moved.Offsets = schema.Offsets{Table: "offsets", Topic: "topic", Partition: "part", Transaction: "xid"}
+	moved.Done, moved.Failure = mapping.Done{}, mapping.Failure{DeadTable: "dead_events"}
+	moved.Offsets = mapping.Offsets{Table: "offsets", Topic: "topic", Partition: "part", Transaction: "xid"}
 	leased := events()
-	leased.Claim = schema.Claim{Until: "locked_until", Owner: "owner"}
+	leased.Claim = mapping.Claim{Until: "locked_until", Owner: "owner"}
 	counted := events()
-	counted.Claim = schema.Claim{Status: "taken", Since: "locked_until", Counts: true}
+	counted.Claim = mapping.Claim{Status: "taken", Since: "locked_until", Counts: true}
 	marked := events()
-	for _, m := range []*schema.Mapping{&moved, &leased, &counted, &marked} {
+	for _, m := range []*mapping.Mapping{&moved, &leased, &counted, &marked} {
 		change(m)
 	}
 	return map[string]func(*pgx.ConnConfig, Config) (relay.Source, error){

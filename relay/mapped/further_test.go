@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // What a priority promises: whatever waits with a higher one is taken first, and equals in the order of their ids.
@@ -48,7 +48,7 @@ func TestPartitionsDoNotWaitForOneAnother(t *testing.T) {
 			if n := slices.IndexFunc(ds, func(d relay.Delivery) bool { return string(d.Payload) == "2" }); n < 0 {
 				t.Error("the urgent partition waits behind the backlog of another")
 			}
-			_, err = changed(func(m *schema.Mapping) { m.Priority, m.Types, m.Order = "part", []string{"a"}, "created_at" })[name](db.Config(), Config{})
+			_, err = changed(func(m *mapping.Mapping) { m.Priority, m.Types, m.Order = "part", []string{"a"}, "created_at" })[name](db.Config(), Config{})
 			for _, want := range []string{"a priority is given", "an order of types is given", "a column for the order is given"} {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("%q is missing in: %v", want, err)
@@ -67,7 +67,7 @@ func TestTypesAreTakenInTheirOrder(t *testing.T) {
 		('t', 'd', 'order 2', 'order_create'), ('t', 'e', 'ad 2', 'ad_create')`)
 	m := events()
 	m.Types = []string{"ad_create", "order_create"}
-	m.Claim = schema.Claim{Status: "taken", Since: "locked_until", Counts: true}
+	m.Claim = mapping.Claim{Status: "taken", Since: "locked_until", Counts: true}
 	source, err := NewLease(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -23,9 +24,9 @@ func TestRowLevelSecurityOnTheTableIsAnError(t *testing.T) {
 	cfg := db.Config()
 	cfg.User = name
 	leased := events()
-	leased.Claim = schema.Claim{Until: "locked_until", Owner: "owner"}
+	leased.Claim = mapping.Claim{Until: "locked_until", Owner: "owner"}
 	numbered := events()
-	numbered.Done, numbered.Failure = schema.Done{}, schema.Failure{}
+	numbered.Done, numbered.Failure = mapping.Done{}, mapping.Failure{}
 	numbered.Offsets.Table = "offsets"
 	for what, open := range map[string]func() (relay.Source, error){
 		"skiplocked": func() (relay.Source, error) { return NewSkipLocked(cfg, events(), Config{}) },

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
@@ -33,7 +34,7 @@ var (
 )
 
 // NewLease returns a source. It reports every fault of m and cfg at once and connects to nothing yet.
-func NewLease(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (*Lease, error) {
+func NewLease(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (*Lease, error) {
 	s := &Lease{}
 	if err := s.init(conn, m, cfg); err != nil {
 		return nil, err

@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/replication"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // Log is the strategy of the write-ahead log: what is inserted into the table is delivered in the order of commits,
@@ -27,8 +27,8 @@ type Log struct {
 	log LogConfig
 }
 
-// LogConfig names what the log is read through. Both have to be there: see schema.CreateSlotSQL and
-// schema.CreatePublicationSQL. All fields are required.
+// LogConfig names what the log is read through. Both have to be there: see mapping.CreateSlotSQL and
+// mapping.CreatePublicationSQL. All fields are required.
 type LogConfig struct {
 	Slot        string
 	Publication string
@@ -41,7 +41,7 @@ var (
 
 // NewLog returns a source. It reports every fault of m and cfg at once and connects to nothing yet. conn must lead to
 // the primary itself, as a role with the attribute REPLICATION and SELECT on the table.
-func NewLog(conn *pgx.ConnConfig, m schema.Mapping, cfg Config, log LogConfig) (*Log, error) {
+func NewLog(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config, log LogConfig) (*Log, error) {
 	if log.Slot == "" || log.Publication == "" {
 		return nil, fmt.Errorf("mapped: the slot is %q and the publication %q, both have to be named", log.Slot, log.Publication)
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/replication"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // The log of a slot that isn't read is nobody's to guess: what is refused says why, and what to run.
@@ -30,8 +30,8 @@ func TestTheLogIsRefusedWhereItCouldLeaveSomethingOut(t *testing.T) {
 		"another table's":       {`CREATE TABLE o (id int); ALTER PUBLICATION events_log SET TABLE o`, replication.ErrPublication, "doesn't send all inserts"},
 		"no inserts":            {`ALTER PUBLICATION events_log SET (publish = 'update')`, replication.ErrPublication, "doesn't send all inserts"},
 		"some rows":             {`ALTER PUBLICATION events_log SET TABLE events WHERE (id > 1)`, replication.ErrPublication, "doesn't send all inserts"},
-		"a column is left out":  {`ALTER PUBLICATION events_log SET TABLE events (id, topic)`, schema.ErrMapping, `doesn't send what the mapping names, "message_id", `},
-		"a column that is gone": {`ALTER TABLE events DROP COLUMN payload`, schema.ErrMapping, `no column "payload"`},
+		"a column is left out":  {`ALTER PUBLICATION events_log SET TABLE events (id, topic)`, mapping.ErrMapping, `doesn't send what the mapping names, "message_id", `},
+		"a column that is gone": {`ALTER TABLE events DROP COLUMN payload`, mapping.ErrMapping, `no column "payload"`},
 		"another plugin's":      {`SELECT pg_drop_replication_slot('SLOT'), pg_create_logical_replication_slot('SLOT', 'test_decoding')`, replication.ErrNoSlot, "test_decoding"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -128,8 +128,8 @@ func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {
 	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
 	db.Exec(eventsTable)
 	log := LogConfig{Slot: "events_log", Publication: "events_log"}
-	db.Exec(schema.CreatePublicationSQL(log.Publication, schema.TableName{Schema: "public", Name: "events"}))
-	db.Exec(schema.CreateSlotSQL(log.Slot))
+	db.Exec(mapping.CreatePublicationSQL(log.Publication, mapping.TableName{Schema: "public", Name: "events"}))
+	db.Exec(mapping.CreateSlotSQL(log.Slot))
 	s := session(t, openLog(t, db, log, logged()))
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
 	read(t, s, 1) // and settle nothing

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/replication"
 	"github.com/pgoutbox/outbox/schema"
@@ -40,8 +41,8 @@ func (r *logRow) text(name string) []byte {
 type logRows struct {
 	table *table
 	zone  *time.Location // of columns without one
-	topic []schema.TemplatePart
-	key   []schema.TemplatePart
+	topic []mapping.TemplatePart
+	key   []mapping.TemplatePart
 
 	layout  []string // of the last insert
 	columns map[string]int
@@ -53,8 +54,8 @@ func newLogRows(t *table, zone string) *logRows {
 	if found, err := time.LoadLocation(zone); err == nil {
 		r.zone = found
 	}
-	r.topic, _ = schema.ParseTemplate(t.mapping.Topic) // they were validated
-	r.key, _ = schema.ParseTemplate(t.mapping.Key)
+	r.topic, _ = mapping.ParseTemplate(t.mapping.Topic) // they were validated
+	r.key, _ = mapping.ParseTemplate(t.mapping.Key)
 	return r
 }
 
@@ -72,7 +73,7 @@ func (r *logRows) lay(columns []string) error {
 	}
 	if missing != nil {
 		return outbox.Permanent(fmt.Errorf("%w: of table %s the publication doesn't send what the mapping names, %s: it has a column list, the table was "+
-			"changed, or a column is a generated one, which only PostgreSQL 18 sends (publish_generated_columns)", schema.ErrMapping, r.table.name, strings.Join(missing, ", ")))
+			"changed, or a column is a generated one, which only PostgreSQL 18 sends (publish_generated_columns)", mapping.ErrMapping, r.table.name, strings.Join(missing, ", ")))
 	}
 	return nil
 }
@@ -144,7 +145,7 @@ func (r *logRows) fill(row *logRow) (err error) {
 // bytes returns a payload or a key: of a bytea its bytes.
 func (r *logRows) bytes(name string, row *logRow) ([]byte, error) {
 	text := row.text(name)
-	if c := r.table.info.Column(name); text == nil || c == nil || c.Kind != schema.KindBytes {
+	if c := r.table.info.Column(name); text == nil || c == nil || c.Kind != mapping.KindBytes {
 		return text, nil
 	}
 	digits, found := bytes.CutPrefix(text, []byte(`\x`))
@@ -159,7 +160,7 @@ func (r *logRows) bytes(name string, row *logRow) ([]byte, error) {
 }
 
 // template is what table.template is in SQL.
-func (r *logRows) template(parts []schema.TemplatePart, row *logRow) ([]byte, error) {
+func (r *logRows) template(parts []mapping.TemplatePart, row *logRow) ([]byte, error) {
 	if r.table.rawKey(parts) {
 		return r.bytes(parts[0].Column, row)
 	}
@@ -173,7 +174,7 @@ func (r *logRows) template(parts []schema.TemplatePart, row *logRow) ([]byte, er
 		if text == nil {
 			return nil, nil
 		}
-		if r.table.info.Column(p.Column).Kind == schema.KindBytes {
+		if r.table.info.Column(p.Column).Kind == mapping.KindBytes {
 			text = bytes.TrimPrefix(text, []byte(`\x`))
 		}
 		all = append(all, r.asText(p.Column, text)...)
@@ -187,9 +188,9 @@ func (r *logRows) asText(name string, text []byte) []byte {
 	switch {
 	case text == nil || c == nil:
 		return text
-	case c.Kind == schema.KindBoolean && string(text) == "t":
+	case c.Kind == mapping.KindBoolean && string(text) == "t":
 		return []byte("true")
-	case c.Kind == schema.KindBoolean && string(text) == "f":
+	case c.Kind == mapping.KindBoolean && string(text) == "f":
 		return []byte("false")
 	case strings.HasPrefix(c.Type, "character("):
 		return bytes.TrimRight(text, " ")

@@ -11,9 +11,9 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // newLogDatabase has a slot, which has a name that no other database of the server uses.
@@ -21,16 +21,16 @@ func newLogDatabase(t testing.TB, config ...servers.PostgresConfig) (database, L
 	t.Helper()
 	db := newDatabase(t, config...)
 	log := LogConfig{Slot: db.Value("SELECT 'mapped_' || oid::text FROM pg_database WHERE datname = current_database()"), Publication: "events_log"}
-	db.Exec(schema.CreatePublicationSQL(log.Publication, schema.TableName{Schema: "public", Name: "events"}))
-	db.Exec(schema.CreateSlotSQL(log.Slot))
+	db.Exec(mapping.CreatePublicationSQL(log.Publication, mapping.TableName{Schema: "public", Name: "events"}))
+	db.Exec(mapping.CreateSlotSQL(log.Slot))
 	t.Cleanup(db.DropSlots) // or the database couldn't be dropped
 	return db, log
 }
 
 // logged is the mapping of events where no row is marked.
-func logged() schema.Mapping {
+func logged() mapping.Mapping {
 	m := events()
-	m.Done, m.Failure = schema.Done{}, schema.Failure{DeadTable: "dead_events"}
+	m.Done, m.Failure = mapping.Done{}, mapping.Failure{DeadTable: "dead_events"}
 	return m
 }
 
@@ -56,7 +56,7 @@ func TestLogIsASource(t *testing.T) {
 	}
 }
 
-func openLog(t *testing.T, db database, log LogConfig, m schema.Mapping) *Log {
+func openLog(t *testing.T, db database, log LogConfig, m mapping.Mapping) *Log {
 	t.Helper()
 	s, err := NewLog(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond}, log)
 	if err != nil {
@@ -81,21 +81,21 @@ func sameEitherWay(t *testing.T, raw bool) {
 		at timestamptz, wall timestamp, head json, body jsonb, uid uuid, gone text)`)
 	slot := db.Value("SELECT 'mapped_' || oid::text FROM pg_database WHERE datname = current_database()")
 	db.Exec(`CREATE PUBLICATION odd FOR TABLE odd WITH (publish = 'insert')`)
-	db.Exec(schema.CreateSlotSQL(slot))
+	db.Exec(mapping.CreateSlotSQL(slot))
 	t.Cleanup(db.DropSlots)
 	db.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = ''Asia/Kolkata''', current_database()); END $$`)
 	db.Exec(`INSERT INTO odd (kind, "by Key", fixed, flag, number, amount, at, wall, head, body, uid, gone) VALUES
 		('fine', '\x00ff', 'ab', true, 7, 1.50, '2026-01-02 03:04:05.678901+00', '2026-01-02 03:04:05.5', '{"a": "ü", "n": 1}', '{"b": [1, 2]}', gen_random_uuid(), NULL),
 		('bad', 'key', 'abc', false, -7, 0, 'infinity', '0001-01-01 00:00:00', '{}', '"x"', gen_random_uuid(), 'x'),
 		('bad', NULL, '', NULL, NULL, NULL, '-infinity', NULL, NULL, NULL, NULL, '')`)
-	m := schema.Mapping{
+	m := mapping.Mapping{
 		Table: "odd", ID: "id", MessageID: "uid", Topic: "t.{kind}.{id}", Key: "{by Key}", RawKey: raw, AggregateType: "number", AggregateID: "fixed", EventType: "kind", Payload: "body",
 		Headers: "head", CreatedAt: "wall", DeliverAt: "at",
-		HeaderColumns: []schema.HeaderColumn{{Name: "flag", Column: "flag"}, {Name: "fixed", Column: "fixed"}, {Name: "amount", Column: "amount"},
+		HeaderColumns: []mapping.HeaderColumn{{Name: "flag", Column: "flag"}, {Name: "fixed", Column: "fixed"}, {Name: "amount", Column: "amount"},
 			{Name: "key", Column: "by Key"}, {Name: "at", Column: "at"}, {Name: "wall", Column: "wall"}, {Name: "gone", Column: "gone"}, {Name: "number", Column: "number"}},
 	}
 	byLog := read(t, session(t, openLog(t, db, LogConfig{Slot: slot, Publication: "odd"}, m)), 3)
-	m.Done.How, m.RowsMayBeDeleted = schema.DoneDelete, true
+	m.Done.How, m.RowsMayBeDeleted = mapping.DoneDelete, true
 	source, err := NewAdvisory(db.Config(), m, Config{Name: "two", PollIdle: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)

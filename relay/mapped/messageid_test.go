@@ -7,12 +7,12 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/schema"
+	"github.com/pgoutbox/outbox/mapping"
 )
 
 func TestIDsOfMessagesComeFromTableAndRow(t *testing.T) {
 	t.Parallel()
-	tab := &table{info: &schema.Table{Schema: "public", Name: "outbox_messages"}}
+	tab := &table{info: &mapping.Table{Schema: "public", Name: "outbox_messages"}}
 	for _, id := range []string{"7", "", "not-a-uuid-but-thirty-six-letters-yes", strings.Repeat("x", 300)} {
 		want := sha1.Sum(fmt.Appendf(nil, "public\x00outbox_messages\x00%s", id))
 		want[6], want[8] = want[6]&0x0f|0x50, want[8]&0x3f|0x80
@@ -28,7 +28,7 @@ func TestIDsOfMessagesComeFromTableAndRow(t *testing.T) {
 
 // BenchmarkMessageID is what a row costs that has a number for an id.
 func BenchmarkMessageID(b *testing.B) {
-	tab := &table{info: &schema.Table{Schema: "public", Name: "outbox_messages"}}
+	tab := &table{info: &mapping.Table{Schema: "public", Name: "outbox_messages"}}
 	for b.Loop() {
 		tab.messageID("1234567")
 	}

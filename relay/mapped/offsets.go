@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // XMin is the strategy of virtual partitions with offsets: rows below the oldest transaction in progress are
@@ -26,7 +26,7 @@ type XMin struct{ offsetSource }
 
 // Serial is XMin by id alone, which keeps the order of keys. A row is read when whoever could still commit a lower id has
 // ended: whoever has written to the table, and nobody else. So its writers need no lock. Where ids don't come from a sequence, or
-// are drawn long before the INSERT, they have to take turns, see outbox.WriterLock.
+// are drawn long before the INSERT, they have to take turns, see mapping.WriterLock.
 type Serial struct{ offsetSource }
 
 var (
@@ -41,7 +41,7 @@ type offsetSource struct {
 }
 
 // NewXMin returns a source. It reports every fault of m and cfg at once and connects to nothing yet.
-func NewXMin(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (*XMin, error) {
+func NewXMin(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (*XMin, error) {
 	s := &XMin{offsetSource{byTransaction: true}}
 	if m.Offsets.Transaction == "" {
 		return nil, fmt.Errorf("mapped: the mapping of table %q names no column of type xid8 for the transaction, which this strategy needs", m.Table)
@@ -50,12 +50,12 @@ func NewXMin(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (*XMin, error) 
 }
 
 // NewSerial returns a source. It reports every fault of m and cfg at once and connects to nothing yet.
-func NewSerial(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (*Serial, error) {
+func NewSerial(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (*Serial, error) {
 	s := &Serial{}
 	return s, s.begin(conn, m, cfg)
 }
 
-func (s *offsetSource) begin(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) error {
+func (s *offsetSource) begin(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) error {
 	if m.Offsets.Table == "" {
 		return fmt.Errorf("mapped: the mapping of table %q names no table of offsets, which this strategy needs", m.Table)
 	}
@@ -73,7 +73,7 @@ func (s *offsetSource) numbers(t *table) error {
 		return nil
 	case id.Sequenced:
 		return outbox.Permanent(fmt.Errorf("%w: the sequence of column %q of table %s has CACHE %d: sessions draw numbers ahead, and one that commits after a higher "+
-			"one was read would be lost, whatever lock its writer takes; run ALTER SEQUENCE … CACHE 1", schema.ErrMapping, t.mapping.ID, t.name, id.Cache))
+			"one was read would be lost, whatever lock its writer takes; run ALTER SEQUENCE … CACHE 1", mapping.ErrMapping, t.mapping.ID, t.name, id.Cache))
 	}
 	s.cfg.Logger.Warn("ids come from no sequence: a row that commits after a higher id was read is lost, so every writer has to draw and insert under a lock that conflicts with itself",
 		"relay", s.owner, "table", s.mapping.Table, "column", t.mapping.ID)
@@ -95,9 +95,9 @@ func (s *offsetSource) Acquire(ctx context.Context) (relay.Session, error) {
 		if err != nil {
 			return nil, err
 		}
-		if t.info.Column(t.mapping.ID).Kind != schema.KindInteger {
+		if t.info.Column(t.mapping.ID).Kind != mapping.KindInteger {
 			return nil, outbox.Permanent(fmt.Errorf("%w: column %q of table %s is of type %s, but an offset has to be a whole number",
-				schema.ErrMapping, t.mapping.ID, t.name, t.idType))
+				mapping.ErrMapping, t.mapping.ID, t.name, t.idType))
 		}
 		if err := s.numbers(t); err != nil {
 			return nil, err

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -40,13 +41,13 @@ type offsets struct {
 const everyTopic = "*"
 
 func resolveOffsets(ctx context.Context, conn *pgx.Conn, t *table, byTransaction bool, owner string, cfg Config) (*offsets, error) {
-	name, err := schema.ParseTableName(t.mapping.Offsets.Table)
+	name, err := mapping.ParseTableName(t.mapping.Offsets.Table)
 	if err != nil {
 		return nil, outbox.Permanent(err)
 	}
-	info, err := schema.ReadTable(ctx, conn, name)
+	info, err := mapping.ReadTable(ctx, conn, name)
 	if err != nil {
-		if errors.Is(err, schema.ErrMapping) {
+		if errors.Is(err, mapping.ErrMapping) {
 			err = fmt.Errorf("%w: create it: %s", err, OffsetsDDL(name.String()))
 		}
 		return nil, permanentMapping(err)
@@ -60,7 +61,7 @@ func resolveOffsets(ctx context.Context, conn *pgx.Conn, t *table, byTransaction
 	}
 	for _, column := range needed {
 		if info.Column(column) == nil {
-			return nil, outbox.Permanent(fmt.Errorf("%w: table %s has no column %q, which this strategy needs", schema.ErrMapping, info.TableName(), column))
+			return nil, outbox.Permanent(fmt.Errorf("%w: table %s has no column %q, which this strategy needs", mapping.ErrMapping, info.TableName(), column))
 		}
 	}
 	return newOffsets(t, info, byTransaction, owner, cfg), nil
@@ -80,7 +81,7 @@ func OffsetsDDL(table string) string {
 );`
 }
 
-func newOffsets(t *table, info *schema.Table, byTransaction bool, owner string, cfg Config) *offsets {
+func newOffsets(t *table, info *mapping.Table, byTransaction bool, owner string, cfg Config) *offsets {
 	m := &t.mapping.Offsets
 	name := info.TableName().String()
 	o := &offsets{owner: info.Column("owner") != nil}
@@ -179,7 +180,7 @@ func pairsSQL(t *table, cfg Config) string {
 
 // scanSQL reads what stands behind the offset of each topic and partition. The pair of transaction and id is
 // compared as one value: a transaction that a page has cut is gone on with in its middle.
-func scanSQL(t *table, m *schema.Offsets, byTransaction bool, cfg Config) string {
+func scanSQL(t *table, m *mapping.Offsets, byTransaction bool, cfg Config) string {
 	// Where the session isn't ours, a policy would hide rows without an error, and the offset would pass them.
 	where := "NOT row_security_active(" + schema.QuoteLiteral(t.name) + "::regclass)"
 	if m.Topic != "" {

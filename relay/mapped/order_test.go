@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // messagesTable is the table of an article, with the times that its writers leave to the default.
@@ -25,9 +25,9 @@ CREATE TABLE outbox_messages (
 );
 CREATE INDEX ix_outbox_messages_available_after ON outbox_messages USING btree (available_after);`
 
-func preset(t *testing.T, name, table string) schema.Mapping {
+func preset(t *testing.T, name, table string) mapping.Mapping {
 	t.Helper()
-	p, ok := schema.FindPreset(name)
+	p, ok := mapping.FindPreset(name)
 	if !ok {
 		t.Fatalf("there is no preset %q", name)
 	}

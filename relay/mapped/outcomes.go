@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -228,16 +229,16 @@ func (s *statements) doneSQL() string {
 	if s.receipts != nil {
 		rows = "unnest($1::text[], $2::bigint[], $3::text[]) o (id, token, partition)"
 	}
-	if m.Done.How == schema.DoneDelete {
+	if m.Done.How == mapping.DoneDelete {
 		return s.on(rows, "DELETE FROM %s m USING %s WHERE %s")
 	}
 	var set assignments
 	switch m.Done.How {
-	case schema.DoneTimestamp:
+	case mapping.DoneTimestamp:
 		set.set(m.Done.Column, moment)
-	case schema.DoneBoolean:
+	case mapping.DoneBoolean:
 		set.set(m.Done.Column, "true")
-	case schema.DoneStatus:
+	case mapping.DoneStatus:
 		set.set(m.Done.Column, schema.QuoteLiteral(m.Done.Value))
 	}
 	set.set(m.Done.Flag, "true")
@@ -315,7 +316,7 @@ func nextSQL(otherwise *string) string {
 }
 
 // cut is the error of o in the length that a column has, which a cast takes and an assignment refuses.
-func cut(t *schema.Table, name string) string {
+func cut(t *mapping.Table, name string) string {
 	if c := t.Column(name); c != nil {
 		return "o.error::" + c.Type
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // pooler is a pool in transaction mode: a client has a server's connection until its transaction ends.
@@ -159,7 +159,7 @@ func TestLeasesWorkThroughAPoolerOfTransactions(t *testing.T) {
 	const total = 500
 	db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', (n % 9)::text, convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, total)
 	m := events()
-	m.Claim = schema.Claim{Until: "locked_until", Owner: "owner"}
+	m.Claim = mapping.Claim{Until: "locked_until", Owner: "owner"}
 	source, err := NewLease(startPooler(t, db, 3), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -36,7 +37,7 @@ type PurgeConfig struct {
 const purgeBatch = 1000
 
 // NewPurge returns a Purge of the delivered rows of a table. The mapping has to tell when a row was delivered.
-func NewPurge(conn *pgx.ConnConfig, m schema.Mapping, cfg PurgeConfig) (*Purge, error) {
+func NewPurge(conn *pgx.ConnConfig, m mapping.Mapping, cfg PurgeConfig) (*Purge, error) {
 	p := &Purge{cfg: cfg}
 	if err := p.source.init(conn, m, Config{Name: "purge", Logger: cfg.Logger}); err != nil {
 		return nil, err
@@ -47,7 +48,7 @@ func NewPurge(conn *pgx.ConnConfig, m schema.Mapping, cfg PurgeConfig) (*Purge, 
 		return nil, fmt.Errorf("mapped: purge: rows are kept for %v and looked for every %v; the pause must be positive and the time not negative", cfg.Keep, cfg.Every)
 	case !m.RowsMayBeDeleted:
 		return nil, fmt.Errorf("mapped: purge: rows of table %q are to be deleted: if they are messages and nothing else, say so (rows_may_be_deleted: true)", m.Table)
-	case m.Done.How == "" || m.Done.How == schema.DoneDelete:
+	case m.Done.How == "" || m.Done.How == mapping.DoneDelete:
 		return nil, fmt.Errorf("mapped: purge: the mapping of table %q leaves no delivered row that could be known and deleted later", m.Table)
 	case deliveredAt(&m) == "":
 		return nil, fmt.Errorf("mapped: purge: the mapping of table %q names no column for the time at which a row was delivered", m.Table)
@@ -56,11 +57,11 @@ func NewPurge(conn *pgx.ConnConfig, m schema.Mapping, cfg PurgeConfig) (*Purge, 
 }
 
 // deliveredAt is the column with the time at which a row was delivered.
-func deliveredAt(m *schema.Mapping) string {
+func deliveredAt(m *mapping.Mapping) string {
 	if m.Done.At != "" {
 		return m.Done.At
 	}
-	if m.Done.How == schema.DoneTimestamp {
+	if m.Done.How == mapping.DoneTimestamp {
 		return m.Done.Column
 	}
 	return ""
@@ -134,16 +135,16 @@ func (p *Purge) batch(ctx context.Context, conn *pgx.Conn, sql string) (deleted 
 
 // archive puts the rows that a DELETE returns into the archive, in the same statement.
 func (p *Purge) archive(ctx context.Context, conn *pgx.Conn, t *table, sql string) (string, error) {
-	name, err := schema.ParseTableName(p.cfg.Archive)
+	name, err := mapping.ParseTableName(p.cfg.Archive)
 	if err != nil {
 		return "", outbox.Permanent(err)
 	}
-	info, err := schema.ReadTable(ctx, conn, name)
+	info, err := mapping.ReadTable(ctx, conn, name)
 	if err != nil {
 		return "", permanentMapping(err)
 	}
 	if info.OID == t.info.OID {
-		return "", outbox.Permanent(fmt.Errorf("%w: table %s can't be its own archive", schema.ErrMapping, t.name))
+		return "", outbox.Permanent(fmt.Errorf("%w: table %s can't be its own archive", mapping.ErrMapping, t.name))
 	}
 	var columns, missing []string
 	for _, c := range t.info.Columns {
@@ -155,7 +156,7 @@ func (p *Purge) archive(ctx context.Context, conn *pgx.Conn, t *table, sql strin
 		}
 	}
 	if missing != nil {
-		return "", outbox.Permanent(fmt.Errorf("%w: the archive %s lacks columns of table %s, which would be lost: %s", schema.ErrMapping, name, t.name, strings.Join(missing, ", ")))
+		return "", outbox.Permanent(fmt.Errorf("%w: the archive %s lacks columns of table %s, which would be lost: %s", mapping.ErrMapping, name, t.name, strings.Join(missing, ", ")))
 	}
 	list := strings.Join(columns, ", ")
 	return fmt.Sprintf(`WITH gone AS (%s RETURNING *), kept AS (INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM gone RETURNING 1)
@@ -168,9 +169,9 @@ func purgeSQL(t *table) string {
 	at := column(deliveredAt(m))
 	var done string
 	switch m.Done.How {
-	case schema.DoneBoolean:
+	case mapping.DoneBoolean:
 		done = column(m.Done.Column) + " AND "
-	case schema.DoneStatus:
+	case mapping.DoneStatus:
 		done = column(m.Done.Column) + " = " + schema.QuoteLiteral(m.Done.Value) + " AND "
 	}
 	return fmt.Sprintf(`DELETE FROM %s WHERE %s IN (

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // What a bytea can hold: frames of Avro that are valid UTF-8 and ones that aren't, a NUL, and a text that looks like
@@ -39,7 +39,7 @@ func TestBinaryKeysHaveOneEncodingWhateverIsInThem(t *testing.T) {
 						db.Exec(`INSERT INTO events (topic, key, payload, part) VALUES ('t', $1, convert_to($2, 'UTF8'), $3)`, []byte(key), fmt.Sprint(n), i%4)
 					}
 				}
-				source, err := changed(func(m *schema.Mapping) { m.RawKey = raw })[name](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
+				source, err := changed(func(m *mapping.Mapping) { m.RawKey = raw })[name](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
 				if err != nil {
 					t.Fatal(err)
 				}

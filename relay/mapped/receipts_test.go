@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // telling is a broker that tells where it has put messages, and refuses the payload "later" once.
@@ -40,14 +40,16 @@ func (*telling) Close() error { return nil }
 
 func TestTheBrokersPartitionIsWrittenBack(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]func(*pgx.ConnConfig, schema.Mapping, Config) (partitioned, error){
-		"skiplocked": func(c *pgx.ConnConfig, m schema.Mapping, cfg Config) (partitioned, error) {
+	for name, open := range map[string]func(*pgx.ConnConfig, mapping.Mapping, Config) (partitioned, error){
+		"skiplocked": func(c *pgx.ConnConfig, m mapping.Mapping, cfg Config) (partitioned, error) {
 			return NewSkipLocked(c, m, cfg)
 		},
-		"advisory": func(c *pgx.ConnConfig, m schema.Mapping, cfg Config) (partitioned, error) {
+		"advisory": func(c *pgx.ConnConfig, m mapping.Mapping, cfg Config) (partitioned, error) {
 			return NewAdvisory(c, m, cfg)
 		},
-		"lease": func(c *pgx.ConnConfig, m schema.Mapping, cfg Config) (partitioned, error) { return NewLease(c, m, cfg) },
+		"lease": func(c *pgx.ConnConfig, m mapping.Mapping, cfg Config) (partitioned, error) {
+			return NewLease(c, m, cfg)
+		},
 	} {
 		for _, column := range []string{"in_text", "in_number"} {
 			t.Run(name+"/"+column, func(t *testing.T) {
@@ -118,7 +120,7 @@ func TestABrokerThatTellsNothingLeavesThePartitionAsItIs(t *testing.T) {
 	if b := (&telling{}); s.Broker(b) != relay.Broker(b) {
 		t.Error("the broker is asked though there is no column")
 	}
-	if !slices.ContainsFunc(schema.Presets(), func(p schema.Preset) bool { return p.Mapping.Done.Partition == "partition_id" }) {
+	if !slices.ContainsFunc(mapping.Presets(), func(p mapping.Preset) bool { return p.Mapping.Done.Partition == "partition_id" }) {
 		t.Error("no preset writes the partition back")
 	}
 }

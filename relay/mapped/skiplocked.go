@@ -9,9 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // SkipLocked is the strategy of one transaction per batch: rows are locked FOR UPDATE SKIP LOCKED, published,
@@ -29,7 +29,7 @@ var (
 )
 
 // NewSkipLocked returns a source. It reports every fault of m and cfg at once and connects to nothing yet.
-func NewSkipLocked(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (*SkipLocked, error) {
+func NewSkipLocked(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (*SkipLocked, error) {
 	s := &SkipLocked{}
 	if err := s.init(conn, m, cfg); err != nil {
 		return nil, err

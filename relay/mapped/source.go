@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -24,7 +25,7 @@ import (
 // source is what the strategies have in common.
 type source struct {
 	conn    *pgx.ConnConfig
-	mapping schema.Mapping
+	mapping mapping.Mapping
 	cfg     Config
 	owner   string
 	active  atomic.Bool
@@ -32,7 +33,7 @@ type source struct {
 	receipts receipts
 }
 
-func (s *source) init(conn *pgx.ConnConfig, m schema.Mapping, cfg Config) (err error) {
+func (s *source) init(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (err error) {
 	if s.cfg, err = cfg.withDefaults(conn, m); err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func (s *source) open(ctx context.Context, conns ...**pgx.Conn) (t *table, poole
 
 // permanentMapping marks what waiting doesn't cure.
 func permanentMapping(err error) error {
-	if errors.Is(err, schema.ErrMapping) {
+	if errors.Is(err, mapping.ErrMapping) {
 		return outbox.Permanent(err)
 	}
 	return err
@@ -494,7 +495,7 @@ func (t *table) released(ctx context.Context, conn *pgx.Conn, blocked []hold) (r
 }
 
 // numbered says that ids are whole numbers.
-func (t *table) numbered() bool { return t.info.Column(t.mapping.ID).Kind == schema.KindInteger }
+func (t *table) numbered() bool { return t.info.Column(t.mapping.ID).Kind == mapping.KindInteger }
 
 // maxHolds is how many rows may wait for another attempt.
 func (s *source) maxHolds() int {

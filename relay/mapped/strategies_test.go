@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 func session(t *testing.T, s relay.Source) relay.Session {
@@ -72,7 +72,7 @@ func TestRecoveryTakesNothingFromALiveRelay(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	m := events()
-	m.Claim = schema.Claim{Status: "taken", Since: "locked_until"}
+	m.Claim = mapping.Claim{Status: "taken", Since: "locked_until"}
 	open := func(name string) *Lease {
 		s, err := NewLease(db.Config(), m, Config{Name: name, Lease: 400 * time.Millisecond, PollIdle: 5 * time.Millisecond})
 		if err != nil {
@@ -179,7 +179,7 @@ func TestPurgeMovesRowsToAnArchiveOrLeavesThem(t *testing.T) {
 // A relay that was away for longer than its lease marks nothing that another works on.
 func TestALateRelayMarksNothingOfAnothers(t *testing.T) {
 	t.Parallel()
-	for name, claim := range map[string]schema.Claim{
+	for name, claim := range map[string]mapping.Claim{
 		"by time":   {Until: "locked_until"},
 		"by status": {Status: "taken", Since: "locked_until"},
 	} {
@@ -274,7 +274,7 @@ func TestARelayAloneTakesBackRowsOfAProgramThatItCannotSee(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
 			m := events()
-			m.Claim = schema.Claim{Status: "taken", Since: "locked_until", Owner: owner}
+			m.Claim = mapping.Claim{Status: "taken", Since: "locked_until", Owner: owner}
 			s, err := NewLease(db.Config(), m, Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)

@@ -11,13 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
 )
 
 // table is a mapping that fits a table, as pieces of SQL. The table is m in statements.
 type table struct {
-	mapping schema.Mapping
-	info    *schema.Table
+	mapping mapping.Mapping
+	info    *mapping.Table
 
 	name    string // quoted
 	id      string // m."id"
@@ -32,7 +33,7 @@ type table struct {
 	headers []string
 	jsonish bool // the payload is JSON and has no content type of its own
 
-	dead *schema.Table
+	dead *mapping.Table
 }
 
 // along says what the order of rows tells about rows that are yet to be committed.
@@ -45,12 +46,12 @@ const (
 )
 
 // resolve compares a mapping with the catalogue.
-func resolve(ctx context.Context, conn *pgx.Conn, m schema.Mapping) (*table, error) {
-	name, err := schema.ParseTableName(m.Table)
+func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping) (*table, error) {
+	name, err := mapping.ParseTableName(m.Table)
 	if err != nil {
 		return nil, outbox.Permanent(err)
 	}
-	info, err := schema.ReadTable(ctx, conn, name)
+	info, err := mapping.ReadTable(ctx, conn, name)
 	if err == nil {
 		err = m.Fit(info)
 	}
@@ -59,11 +60,11 @@ func resolve(ctx context.Context, conn *pgx.Conn, m schema.Mapping) (*table, err
 	}
 	t := &table{mapping: m, info: info, name: info.TableName().String(), id: column(m.ID), idType: info.Column(m.ID).Type}
 	if m.Failure.DeadTable != "" {
-		name, err := schema.ParseTableName(m.Failure.DeadTable)
+		name, err := mapping.ParseTableName(m.Failure.DeadTable)
 		if err != nil {
 			return nil, outbox.Permanent(err)
 		}
-		if t.dead, err = schema.ReadTable(ctx, conn, name); err != nil {
+		if t.dead, err = mapping.ReadTable(ctx, conn, name); err != nil {
 			return nil, permanentMapping(err)
 		}
 	}
@@ -93,13 +94,13 @@ func seen(ctx context.Context, conn *pgx.Conn, tables ...string) error {
 func column(name string) string { return "m." + schema.QuoteIdentifier(name) }
 
 // waiting is the condition that a row was not delivered and is no dead letter.
-func waiting(m *schema.Mapping) string {
+func waiting(m *mapping.Mapping) string {
 	switch m.Done.How {
-	case schema.DoneTimestamp:
+	case mapping.DoneTimestamp:
 		return column(m.Done.Column) + " IS NULL"
-	case schema.DoneBoolean:
+	case mapping.DoneBoolean:
 		return "(" + column(m.Done.Column) + " = false OR " + column(m.Done.Column) + " IS NULL)"
-	case schema.DoneStatus:
+	case mapping.DoneStatus:
 		return column(m.Done.Column) + " = " + schema.QuoteLiteral(m.Done.Waiting)
 	}
 	return "true"
@@ -112,16 +113,16 @@ func (t *table) orderBy() {
 	by := m.Order
 	if by == "" {
 		by = m.ID
-		if id.Kind != schema.KindInteger && m.CreatedAt != "" {
+		if id.Kind != mapping.KindInteger && m.CreatedAt != "" {
 			by = m.CreatedAt
 		}
 	}
 	c := t.info.Column(by)
 	terms := []string{column(by)}
 	switch {
-	case c.Kind == schema.KindInteger && c.Sequenced && c.Cache <= 1:
+	case c.Kind == mapping.KindInteger && c.Sequenced && c.Cache <= 1:
 		t.along = alongSequence
-	case c.Kind == schema.KindInteger, c.Kind == schema.KindTime:
+	case c.Kind == mapping.KindInteger, c.Kind == mapping.KindTime:
 		t.along = alongTime
 	}
 	t.by = column(by)
@@ -148,7 +149,7 @@ func (t *table) bySQL() string {
 	if t.along == alongNothing {
 		return "0::bigint"
 	}
-	if t.along == alongTime && t.info.Column(unqualified(t.by)).Kind == schema.KindTime {
+	if t.along == alongTime && t.info.Column(unqualified(t.by)).Kind == mapping.KindTime {
 		return "coalesce((extract(epoch FROM " + t.by + "::timestamptz) * 1000000)::bigint, 0)"
 	}
 	return t.by + "::bigint"
@@ -167,7 +168,7 @@ func (t *table) fromSQL() string {
 	switch {
 	case t.along == alongNothing:
 		return fromStart
-	case t.info.Column(unqualified(t.by)).Kind == schema.KindTime:
+	case t.info.Column(unqualified(t.by)).Kind == mapping.KindTime:
 		kind := "timestamptz"
 		if strings.HasSuffix(t.info.Column(unqualified(t.by)).Type, "without time zone") {
 			kind = "timestamp"
@@ -178,13 +179,13 @@ func (t *table) fromSQL() string {
 }
 
 // rawKey says that a template is one column of type bytea, whose bytes are the key.
-func (t *table) rawKey(parts []schema.TemplatePart) bool {
-	return t.mapping.RawKey && len(parts) == 1 && parts[0].Column != "" && t.info.Column(parts[0].Column).Kind == schema.KindBytes
+func (t *table) rawKey(parts []mapping.TemplatePart) bool {
+	return t.mapping.RawKey && len(parts) == 1 && parts[0].Column != "" && t.info.Column(parts[0].Column).Kind == mapping.KindBytes
 }
 
 // template is a template as an expression of type text, or of bytea if it is a raw key.
 func (t *table) template(s string) string {
-	parts, _ := schema.ParseTemplate(s) // it was validated
+	parts, _ := mapping.ParseTemplate(s) // it was validated
 	if t.rawKey(parts) {
 		return column(parts[0].Column)
 	}
@@ -193,7 +194,7 @@ func (t *table) template(s string) string {
 		switch {
 		case p.Column == "":
 			terms = append(terms, schema.QuoteLiteral(p.Text))
-		case t.info.Column(p.Column).Kind == schema.KindBytes:
+		case t.info.Column(p.Column).Kind == mapping.KindBytes:
 			terms = append(terms, "encode("+column(p.Column)+", 'hex')")
 		default:
 			terms = append(terms, column(p.Column)+"::text")
@@ -230,11 +231,11 @@ func (t *table) selectLists() {
 	list[colAggregateID] = text(m.AggregateID)
 	list[colEventType] = text(m.EventType)
 	list[colPayload] = column(m.Payload)
-	if t.info.Column(m.Payload).Kind != schema.KindBytes {
+	if t.info.Column(m.Payload).Kind != mapping.KindBytes {
 		list[colPayload] += "::text"
 	}
 	list[colContentType] = text(m.ContentType)
-	t.jsonish = m.ContentType == "" && t.info.Column(m.Payload).Kind == schema.KindJSON
+	t.jsonish = m.ContentType == "" && t.info.Column(m.Payload).Kind == mapping.KindJSON
 	list[colHeaders] = text(m.Headers)
 	list[colDeliverAt] = moment(m.DeliverAt)
 	list[colNextAttempt] = moment(m.Failure.NextAttempt)
@@ -257,7 +258,7 @@ func (t *table) selectLists() {
 		switch i {
 		case colID, colBy, colDeliverAt, colNextAttempt, colCreatedAt, colAttempts:
 		case colMessageID:
-			if m.MessageID != "" && t.info.Column(m.MessageID).Kind == schema.KindText {
+			if m.MessageID != "" && t.info.Column(m.MessageID).Kind == mapping.KindText {
 				list[i] = "NULL::text"
 			}
 		case colPayload:

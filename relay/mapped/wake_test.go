@@ -14,10 +14,10 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/mapped"
 	"github.com/pgoutbox/outbox/relay/relaytest"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // A service sends at once what it has committed: its commit wakes a relay in the same process. What the service
@@ -31,7 +31,7 @@ func ExampleConfig_wake() {
 	defer conn.Close(context.Background())
 
 	wake := relay.NewWaker()
-	preset, _ := schema.FindPreset("outbox_messages_advisory")
+	preset, _ := mapping.FindPreset("outbox_messages_advisory")
 	source, err := mapped.NewAdvisory(conn.Config(), preset.Mapping, mapped.Config{Name: "orders-1", Wake: wake})
 	if err != nil {
 		panic(err)
@@ -122,11 +122,11 @@ func TestACommitIsSentAtOnceAndTheTableIsTheFallback(t *testing.T) {
 	t.Parallel()
 	for strategy, open := range map[string]func(*pgx.ConnConfig, mapped.Config) (relay.Source, error){
 		"outbox_messages": func(c *pgx.ConnConfig, cfg mapped.Config) (relay.Source, error) {
-			p, _ := schema.FindPreset("outbox_messages")
+			p, _ := mapping.FindPreset("outbox_messages")
 			return mapped.NewSkipLocked(c, p.Mapping, cfg)
 		},
 		"outbox_messages_advisory": func(c *pgx.ConnConfig, cfg mapped.Config) (relay.Source, error) {
-			p, _ := schema.FindPreset("outbox_messages_advisory")
+			p, _ := mapping.FindPreset("outbox_messages_advisory")
 			return mapped.NewAdvisory(c, p.Mapping, cfg)
 		},
 	} {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox/schema"
+	"github.com/pgoutbox/outbox/mapping"
 )
 
 // Tail reads what is inserted into one table from the write-ahead log, in the order of commits. Its slot is all it
@@ -45,9 +45,9 @@ type Tail struct {
 // TailConfig says what a Tail reads. All fields are required.
 type TailConfig struct {
 	Name        string // of the stream, for people who look at pg_stat_activity
-	Slot        string // it is there already; see schema.CreateSlotSQL
-	Publication string // the same; see schema.CreatePublicationSQL
-	Table       schema.TableName
+	Slot        string // it is there already; see mapping.CreateSlotSQL
+	Publication string // the same; see mapping.CreatePublicationSQL
+	Table       mapping.TableName
 	Logger      *slog.Logger // is warned when the slot keeps too much of the log
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/schema"
+	"github.com/pgoutbox/outbox/mapping"
 )
 
 // ErrNoSlot says that a slot isn't there, or can't be read on.
@@ -24,12 +24,12 @@ func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (oid uint32,
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return 0, outbox.Permanent(fmt.Errorf("%w: there is no publication %q: let the owner of table %s run: %s Then make the slot anew, which looks for it: %s",
-			ErrPublication, cfg.Publication, cfg.Table, schema.CreatePublicationSQL(cfg.Publication, cfg.Table), schema.CreateSlotSQL(cfg.Slot)))
+			ErrPublication, cfg.Publication, cfg.Table, mapping.CreatePublicationSQL(cfg.Publication, cfg.Table), mapping.CreateSlotSQL(cfg.Slot)))
 	case err != nil:
 		return 0, fmt.Errorf("look for the publication: %w", err)
 	case !inserts || !listed || filtered:
 		return 0, outbox.Permanent(fmt.Errorf("%w: publication %q doesn't send all inserts into table %s in its name: name another one (replication.publication) and run: %s",
-			ErrPublication, cfg.Publication, cfg.Table, schema.CreatePublicationSQL(cfg.Publication, cfg.Table)))
+			ErrPublication, cfg.Publication, cfg.Table, mapping.CreatePublicationSQL(cfg.Publication, cfg.Table)))
 	}
 	return oid, nil
 }
@@ -64,13 +64,13 @@ func slotStands(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (LSN, error
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return 0, outbox.Permanent(fmt.Errorf("%w: there is no slot %q. If there was one, %s. Otherwise, and then, run: %s",
-			ErrNoSlot, cfg.Slot, lost, schema.CreateSlotSQL(cfg.Slot)))
+			ErrNoSlot, cfg.Slot, lost, mapping.CreateSlotSQL(cfg.Slot)))
 	case err != nil:
 		return 0, fmt.Errorf("look for the slot: %w", err)
 	case plugin != "pgoutput" || !here:
 		return 0, outbox.Permanent(fmt.Errorf("%w: slot %q is of another database or has the plugin %q: name another one (replication.slot)", ErrNoSlot, cfg.Slot, plugin))
 	case status == "lost" || reason != "":
-		return 0, outbox.Permanent(fmt.Errorf("%w: slot %q was invalidated (%s), and %s. Then drop it and run: %s", ErrNoSlot, cfg.Slot, status+reason, lost, schema.CreateSlotSQL(cfg.Slot)))
+		return 0, outbox.Permanent(fmt.Errorf("%w: slot %q was invalidated (%s), and %s. Then drop it and run: %s", ErrNoSlot, cfg.Slot, status+reason, lost, mapping.CreateSlotSQL(cfg.Slot)))
 	}
 	return ParseLSN(confirmed)
 }

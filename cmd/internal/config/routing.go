@@ -10,8 +10,8 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	records "github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/route"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // What a destination selects, under which topics and headers, and as what its messages are sent.
@@ -204,7 +204,7 @@ func (l *loader) placements(d *Destination, path string) {
 	if err != nil {
 		return // reported already
 	}
-	var m schema.Mapping
+	var m mapping.Mapping
 	if d.Source != nil {
 		_, m = d.Source.Resolve()
 	}

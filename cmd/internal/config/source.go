@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgoutbox/outbox/schema"
+	"github.com/pgoutbox/outbox/mapping"
 )
 
 // Source reads a table that exists already, instead of outbox.messages. See docs/mapping.md.
@@ -99,9 +99,9 @@ func DefaultSource() Source { return Source{Strategy: "auto"} }
 func DefaultPurge() Purge { return Purge{Keep: 30 * 24 * time.Hour, Interval: time.Minute} }
 
 // Resolve returns the strategy and the mapping that s describes.
-func (s *Source) Resolve() (strategy string, m schema.Mapping) {
+func (s *Source) Resolve() (strategy string, m mapping.Mapping) {
 	strategy = s.Strategy
-	if p, found := schema.FindPreset(s.Preset); found {
+	if p, found := mapping.FindPreset(s.Preset); found {
 		m = p.Mapping
 		if strategy == "auto" {
 			strategy = p.Strategy
@@ -132,14 +132,14 @@ func (s *Source) Resolve() (strategy string, m schema.Mapping) {
 	m.Claim.Counts = m.Claim.Counts || s.Claim.Counts
 	m.RowsMayBeDeleted = s.RowsMayBeDeleted || m.RowsMayBeDeleted && m.CalledOutbox()
 	if s.Done != (Done{}) { // as a whole: its parts depend on one another
-		m.Done = schema.Done{How: schema.DoneHow(s.Done.How), Column: s.Done.Column, Value: s.Done.Value, Waiting: s.Done.Waiting,
+		m.Done = mapping.Done{How: mapping.DoneHow(s.Done.How), Column: s.Done.Column, Value: s.Done.Value, Waiting: s.Done.Waiting,
 			Flag: s.Done.Flag, At: s.Done.At, AckAt: s.Done.AckAt, UpdatedAt: s.Done.UpdatedAt, Partition: s.Done.Partition}
 	}
 	if len(c.HeaderColumns) > 0 {
 		m.HeaderColumns = nil
 		for _, pair := range c.HeaderColumns {
 			name, column, _ := strings.Cut(pair, "=")
-			m.HeaderColumns = append(m.HeaderColumns, schema.HeaderColumn{Name: name, Column: column})
+			m.HeaderColumns = append(m.HeaderColumns, mapping.HeaderColumn{Name: name, Column: column})
 		}
 	}
 	if len(s.Types) > 0 {
@@ -153,8 +153,8 @@ func (s *Source) Resolve() (strategy string, m schema.Mapping) {
 		}
 	}
 	if strategy == logStrategy {
-		m.Done, m.Claim, m.Offsets, m.Order, m.Priority, m.Types = schema.Done{}, schema.Claim{}, schema.Offsets{}, "", "", nil
-		m.Failure = schema.Failure{DeadTable: m.Failure.DeadTable}
+		m.Done, m.Claim, m.Offsets, m.Order, m.Priority, m.Types = mapping.Done{}, mapping.Claim{}, mapping.Offsets{}, "", "", nil
+		m.Failure = mapping.Failure{DeadTable: m.Failure.DeadTable}
 	}
 	return strategy, m
 }
@@ -195,7 +195,7 @@ func (l *loader) source(d *Destination, path string) {
 	}
 	at := path + ".source"
 	var names []string
-	for _, p := range schema.Presets() {
+	for _, p := range mapping.Presets() {
 		names = append(names, p.Name)
 	}
 	hint := "; there are " + strings.Join(names, ", ")
@@ -228,10 +228,10 @@ func (l *loader) source(d *Destination, path string) {
 	l.advise(s.Done.Partition == "" || d.Broker.Kafka != nil, at+".done.partition", "has no effect, since this broker doesn't tell of partitions")
 	l.check(d.ShardGroups == 1 || moves(strategy), path+".shard_groups", "%d, but strategy %s has no groups: run more relays instead", d.ShardGroups, strategy)
 	l.check(s.Purge == nil || m.RowsMayBeDeleted, at+".purge", "deletes rows of table %s: if they are messages and nothing else, say so by rows_may_be_deleted: true", m.Table)
-	l.check(logs || s.Purge == nil || !moves(strategy) && m.Done.How != schema.DoneDelete, at+".purge", "strategy %s leaves no row that is marked as delivered", strategy)
+	l.check(logs || s.Purge == nil || !moves(strategy) && m.Done.How != mapping.DoneDelete, at+".purge", "strategy %s leaves no row that is marked as delivered", strategy)
 
 	if s.Purge != nil && s.Purge.ArchiveTable != "" {
-		_, err := schema.ParseTableName(s.Purge.ArchiveTable)
+		_, err := mapping.ParseTableName(s.Purge.ArchiveTable)
 		l.check(err == nil, at+".purge.archive_table", "%v", err)
 		l.check(s.Purge.ArchiveTable != m.Table, at+".purge.archive_table", "%s is the table itself", m.Table)
 	}

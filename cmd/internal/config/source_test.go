@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
-	"github.com/pgoutbox/outbox/schema"
+	"github.com/pgoutbox/outbox/mapping"
 )
 
 const withSource = `
@@ -24,7 +24,7 @@ func TestASourceGoesOverItsPreset(t *testing.T) {
 	d := l.Config.Destinations[0]
 	strategy, m := d.Source.Resolve()
 	if strategy != "advisory" || m.Table != "shop.outbox_events" || m.Key != "all" || m.Topic != "{aggregate_type}" || m.Failure.Attempts != "attempt" ||
-		m.Failure.DeadTable != "outbox_dead" || m.Done.Column != "published_at" || len(m.Lock) != 2 || m.Lock[0] != -1 || m.HeaderColumns[0] != (schema.HeaderColumn{Name: "dedup", Column: "dedup_key"}) {
+		m.Failure.DeadTable != "outbox_dead" || m.Done.Column != "published_at" || len(m.Lock) != 2 || m.Lock[0] != -1 || m.HeaderColumns[0] != (mapping.HeaderColumn{Name: "dedup", Column: "dedup_key"}) {
 		t.Errorf("strategy %s, mapping %+v", strategy, m)
 	}
 	if d.Delivery.OnExhausted != "dead_letter" {

@@ -1,10 +1,15 @@
-package schema
+// Package mapping describes outbox tables that exist already, so that package relay/mapped can deliver from them: which
+// column means what, presets of well-known tables, what the catalogue knows of a table and whether both fit, a doctor that
+// proposes a mapping, and what writers of such a table need to keep an order.
+package mapping
 
 import (
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Mapping describes an outbox table that exists already, so that a relay can deliver from it unchanged.
@@ -307,21 +312,9 @@ func identifier(s string) (name, after string, err error) {
 // String is the name as SQL has it, quoted.
 func (n TableName) String() string {
 	if n.Schema == "" {
-		return QuoteIdentifier(n.Name)
+		return schema.QuoteIdentifier(n.Name)
 	}
-	return QuoteIdentifier(n.Schema) + "." + QuoteIdentifier(n.Name)
-}
-
-// QuoteIdentifier writes a name as SQL has it.
-func QuoteIdentifier(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
-
-// QuoteLiteral writes a text as SQL has it, whatever standard_conforming_strings says.
-func QuoteLiteral(text string) string {
-	quoted := `'` + strings.ReplaceAll(text, `'`, `''`) + `'`
-	if strings.Contains(text, `\`) {
-		return ` E` + strings.ReplaceAll(quoted, `\`, `\\`)
-	}
-	return quoted
+	return schema.QuoteIdentifier(n.Schema) + "." + schema.QuoteIdentifier(n.Name)
 }
 
 // TemplatePart is a piece of text, or a column.

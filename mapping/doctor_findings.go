@@ -1,4 +1,4 @@
-package admin
+package mapping
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 )
 
 // examine says what the table can't give, and what is missing.
-func (r *TableReport) examine(t *schema.Table, offsetsThere func() bool) {
+func (r *Report) examine(t *Table, offsetsThere func() bool) {
 	limit := func(about, format string, args ...any) {
 		r.Limits = append(r.Limits, Finding{About: about, Text: fmt.Sprintf(format, args...)})
 	}
@@ -29,7 +29,7 @@ func (r *TableReport) examine(t *schema.Table, offsetsThere func() bool) {
 		limit("stalls", "any open transaction that writes, in any database of the cluster, holds up what commits after it")
 	case r.Strategy == "serial":
 		limit("stalls", "a transaction that has written to the table and stays open holds up what commits after it")
-	case id.Kind != schema.KindInteger || !id.Sequenced:
+	case id.Kind != KindInteger || !id.Sequenced:
 		limit("order", "column %q is of type %s and comes from no sequence, so nothing tells in which order transactions took a key: messages of a key can be inverted", m.ID, id.Type)
 	case id.Cache > 1:
 		limit("order", "the sequence of column %q has CACHE %d: sessions draw numbers ahead, and messages of a key can be inverted", m.ID, id.Cache)
@@ -62,7 +62,7 @@ func (r *TableReport) examine(t *schema.Table, offsetsThere func() bool) {
 		advise("restarts", fmt.Sprintf("ALTER TABLE %s ADD COLUMN locked_by text;", r.Table),
 			"a relay that restarts waits until its own reservations end; with a column for the owner (claim.owner) it takes them back at once")
 	}
-	if m.Done.How != "" && m.Done.How != schema.DoneDelete && (m.Done.At != "" || m.Done.How == schema.DoneTimestamp) {
+	if m.Done.How != "" && m.Done.How != DoneDelete && (m.Done.At != "" || m.Done.How == DoneTimestamp) {
 		name := strings.TrimSuffix(r.Table, `"`) + `_archive"`
 		advise("archive", fmt.Sprintf("CREATE TABLE %s (LIKE %s);", name, r.Table),
 			"delivered rows stay until they are purged (purge: {keep: 720h}); to move them instead, create a table for them and name it in purge.archive_table")
@@ -70,8 +70,8 @@ func (r *TableReport) examine(t *schema.Table, offsetsThere func() bool) {
 	r.index(t, advise)
 }
 
-func (r *TableReport) offsetsName() string {
-	name, err := schema.ParseTableName(r.Mapping.Offsets.Table)
+func (r *Report) offsetsName() string {
+	name, err := ParseTableName(r.Mapping.Offsets.Table)
 	if err != nil {
 		return `"outbox_offsets"`
 	}
@@ -79,7 +79,7 @@ func (r *TableReport) offsetsName() string {
 }
 
 // index proposes the index that a poll walks along, unless there is one.
-func (r *TableReport) index(t *schema.Table, advise func(about, sql, format string, args ...any)) {
+func (r *Report) index(t *Table, advise func(about, sql, format string, args ...any)) {
 	m := &r.Mapping
 	create, hint := "CREATE INDEX CONCURRENTLY", ""
 	if t.Partitioned { // which PostgreSQL indexes in one go only
@@ -92,7 +92,7 @@ func (r *TableReport) index(t *schema.Table, advise func(about, sql, format stri
 				want = append(want, c)
 			}
 		}
-		if !slices.ContainsFunc(t.Indexes, func(i schema.TableIndex) bool { return i.Predicate == "" && startsWith(i.Columns, want) }) {
+		if !slices.ContainsFunc(t.Indexes, func(i TableIndex) bool { return i.Predicate == "" && startsWith(i.Columns, want) }) {
 			advise("index", fmt.Sprintf("%s ON %s (%s);", create, r.Table, quoted(want)), "no index leads from an offset to the rows behind it%s", hint)
 		}
 		return
@@ -100,18 +100,18 @@ func (r *TableReport) index(t *schema.Table, advise func(about, sql, format stri
 	by := m.Order
 	if by == "" {
 		by = m.ID
-		if c := t.Column(m.ID); c.Kind != schema.KindInteger && m.CreatedAt != "" {
+		if c := t.Column(m.ID); c.Kind != KindInteger && m.CreatedAt != "" {
 			by = m.CreatedAt
 		}
 	}
 	waiting := ""
 	column := schema.QuoteIdentifier(m.Done.Column)
 	switch m.Done.How {
-	case schema.DoneTimestamp:
+	case DoneTimestamp:
 		waiting = column + " IS NULL"
-	case schema.DoneBoolean:
+	case DoneBoolean:
 		waiting = column + " = false OR " + column + " IS NULL"
-	case schema.DoneStatus:
+	case DoneStatus:
 		values := schema.QuoteLiteral(m.Done.Waiting)
 		if m.Claim.Status != "" {
 			values += ", " + schema.QuoteLiteral(m.Claim.Status)
@@ -122,7 +122,7 @@ func (r *TableReport) index(t *schema.Table, advise func(about, sql, format stri
 		all := waiting == "" && i.Predicate == ""
 		partial := waiting != "" && i.Predicate != "" && strings.Contains(i.Predicate, m.Done.Column)
 		if (all || partial) && startsWith(i.Columns, []string{by}) ||
-			m.Done.How == schema.DoneTimestamp && startsWith(i.Columns, []string{m.Done.Column, by}) {
+			m.Done.How == DoneTimestamp && startsWith(i.Columns, []string{m.Done.Column, by}) {
 			return
 		}
 	}

@@ -1,4 +1,4 @@
-package outbox
+package mapping
 
 import (
 	"context"
@@ -7,8 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // WriterLock has the writers of a table take turns, so that ids are drawn in the order in which transactions commit: for a
@@ -27,11 +25,13 @@ type WriterLock struct {
 
 // ErrWritersDeadlock says that a transaction waited for the writers' lock while another that has it waited
 // for something of this one.
-var ErrWritersDeadlock = errors.New("outbox: the writers' lock and another lock wait for each other")
+var ErrWritersDeadlock = errors.New("mapping: the writers' lock and another lock wait for each other")
 
 // ErrWritersTimeout says that the writers' lock didn't become free in time: another transaction has kept
 // it.
-var ErrWritersTimeout = errors.New("outbox: the writers' lock is held by another transaction for too long")
+var ErrWritersTimeout = errors.New("mapping: the writers' lock is held by another transaction for too long")
+
+var errNoTransaction = errors.New("mapping: tx is nil: begin a transaction and pass it, so that the lock is kept until it ends")
 
 // Take waits for the lock, which is tx's until it ends. After an error tx can only be rolled back; errors
 // wrap ErrWritersDeadlock and ErrWritersTimeout where that is the reason.
@@ -43,9 +43,9 @@ func (l WriterLock) Take(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::bigint)", l.Key)
 		return explainLock(err)
 	}
-	name, err := schema.ParseTableName(l.Table)
+	name, err := ParseTableName(l.Table)
 	if err != nil {
-		return fmt.Errorf("outbox: take the writers' lock: %w", err)
+		return fmt.Errorf("mapping: take the writers' lock: %w", err)
 	}
 	_, err = tx.Exec(ctx, "LOCK TABLE "+name.String()+" IN SHARE ROW EXCLUSIVE MODE")
 	return explainLock(err)
@@ -67,5 +67,5 @@ func explainLock(err error) error {
 				ErrWritersTimeout, err)
 		}
 	}
-	return fmt.Errorf("outbox: take the writers' lock: %w", err)
+	return fmt.Errorf("mapping: take the writers' lock: %w", err)
 }

@@ -1,4 +1,4 @@
-package outbox
+package mapping
 
 import (
 	"context"
@@ -21,7 +21,7 @@ type KeySequence struct {
 }
 
 // ErrIsolation says that a transaction can't see what has committed since it began.
-var ErrIsolation = errors.New("outbox: the transaction's isolation level is not read committed")
+var ErrIsolation = errors.New("mapping: the transaction's isolation level is not read committed")
 
 // Next returns the next number of a key. Other transactions that want one of the same key wait until tx
 // ends. It costs one round trip, and asks for the highest number of a key, for which there should be an
@@ -30,9 +30,9 @@ func (s KeySequence) Next(ctx context.Context, tx pgx.Tx, key string) (int64, er
 	if tx == nil {
 		return 0, errNoTransaction
 	}
-	name, err := schema.ParseTableName(s.Table)
+	name, err := ParseTableName(s.Table)
 	if err != nil {
-		return 0, fmt.Errorf("outbox: next number of a key: %w", err)
+		return 0, fmt.Errorf("mapping: next number of a key: %w", err)
 	}
 	// Two statements: the second sees what has committed until the lock was free.
 	b := &pgx.Batch{}
@@ -51,7 +51,7 @@ func (s KeySequence) Next(ctx context.Context, tx pgx.Tx, key string) (int64, er
 	}
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("outbox: next number of key %q: %w", key, explainLock(err))
+		return 0, fmt.Errorf("mapping: next number of key %q: %w", key, explainLock(err))
 	case isolation != "read committed" && isolation != "read uncommitted":
 		return 0, fmt.Errorf("%w but %s: it would draw a number that another transaction has drawn since it began", ErrIsolation, isolation)
 	}

@@ -1,4 +1,4 @@
-package admin
+package mapping
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // tableOf makes a table in a fresh database.
@@ -45,7 +44,7 @@ func TestDoctorGuessesTheColumnsOfATableThatNobodyKnows(t *testing.T) {
 	}
 	m := r.Mapping
 	if r.Preset != "" || r.Strategy != "advisory" || len(r.Faults) > 0 || m.Topic != "{subject}" || m.Key != "{AggregateId}" || m.Payload != "body" ||
-		m.Done != (schema.Done{How: schema.DoneTimestamp, Column: "SentAt"}) || m.Failure.Attempts != "tries" {
+		m.Done != (Done{How: DoneTimestamp, Column: "SentAt"}) || m.Failure.Attempts != "tries" {
 		t.Errorf("got %+v", r)
 	}
 	if got := about(r.Advice, "index"); !strings.Contains(got, `("id") WHERE "SentAt" IS NULL`) {
@@ -146,7 +145,7 @@ func TestDoctorProposesToDeleteNothingButAnOutbox(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if deletes := r.Mapping.Done.How == schema.DoneDelete || r.Mapping.RowsMayBeDeleted; deletes != test.deletes {
+			if deletes := r.Mapping.Done.How == DoneDelete || r.Mapping.RowsMayBeDeleted; deletes != test.deletes {
 				t.Errorf("it proposes %+v", r.Mapping)
 			}
 			if said := strings.Contains(strings.Join(r.Faults, " "), "no column says that a row was delivered"); said == test.deletes {
@@ -177,8 +176,8 @@ func TestDoctorSaysWhatTheLogNeeds(t *testing.T) {
 		}
 	}
 	// Its statements are those that the relay asks for, but for a name of this database's own: slots are the server's.
-	table := schema.TableName{Schema: "public", Name: "Out Box"}
-	if want := schema.CreatePublicationSQL("outbox_out_box", table) + "\n" + schema.CreateSlotSQL("outbox_out_box"); r.Log.SQL != want {
+	table := TableName{Schema: "public", Name: "Out Box"}
+	if want := CreatePublicationSQL("outbox_out_box", table) + "\n" + CreateSlotSQL("outbox_out_box"); r.Log.SQL != want {
 		t.Errorf("got\n%s\nwant\n%s", r.Log.SQL, want)
 	}
 	if _, err := conn.Exec(t.Context(), strings.Split(r.Log.SQL, "\n")[0]); err != nil {

@@ -1,4 +1,4 @@
-package admin
+package mapping
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 )
 
 // byLog says what it takes to deliver a table by the write-ahead log, and what that gives and costs.
-func byLog(ctx context.Context, q schema.Querier, t *schema.Table, m *schema.Mapping) (Finding, error) {
+func byLog(ctx context.Context, q schema.Querier, t *Table, m *Mapping) (Finding, error) {
 	var level string
 	if err := q.QueryRow(ctx, "SELECT current_setting('wal_level')").Scan(&level); err != nil {
 		return Finding{}, err
@@ -27,7 +27,7 @@ func byLog(ctx context.Context, q schema.Querier, t *schema.Table, m *schema.Map
 		Text: fmt.Sprintf("with strategy: replication and, beside source, replication: {slot: %s, publication: %s}, inserts come from the write-ahead log: in the order of commits, "+
 			"whatever the ids are, without a query or a write. No row is marked, so deleting them is up to you, and rows from before the slot don't come. "+
 			"A slot that nobody reads keeps the log until the disk is full; one that is lost has lost what was committed meanwhile. Once, run:", name, name),
-		SQL: schema.CreatePublicationSQL(name, t.TableName()) + "\n" + schema.CreateSlotSQL(name),
+		SQL: CreatePublicationSQL(name, t.TableName()) + "\n" + CreateSlotSQL(name),
 	}
 	if level != "logical" {
 		f.Text = fmt.Sprintf("(not yet: wal_level is %s, and has to be logical, which takes a restart) ", level) + f.Text
@@ -40,4 +40,16 @@ func byLog(ctx context.Context, q schema.Querier, t *schema.Table, m *schema.Map
 		}
 	}
 	return f, nil
+}
+
+// CreateSlotSQL is the statement that makes a slot from which a table's inserts can be read: those that commit from then on.
+func CreateSlotSQL(slot string) string {
+	return "SELECT pg_create_logical_replication_slot(" + schema.QuoteLiteral(slot) + ", 'pgoutput');"
+}
+
+// CreatePublicationSQL is the statement that makes the publication for it; the owner of the table runs it. Of a partitioned table,
+// inserts come in the table's own name.
+func CreatePublicationSQL(publication string, table TableName) string {
+	return "CREATE PUBLICATION " + schema.QuoteIdentifier(publication) + " FOR TABLE " + table.String() +
+		" WITH (publish = 'insert', publish_via_partition_root = true);"
 }

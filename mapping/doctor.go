@@ -1,7 +1,8 @@
-package admin
+package mapping
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,15 +10,18 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// TableReport is what Doctor finds out about an outbox table that exists.
-type TableReport struct {
+// ErrNotFound says that there is no table of messages under the name that Doctor was asked about.
+var ErrNotFound = errors.New("not found")
+
+// Report is what Doctor finds out about an outbox table that exists.
+type Report struct {
 	Table    string `json:"table"`
 	Preset   string `json:"preset,omitempty"` // that fits it; empty: the mapping was guessed by names
 	Strategy string `json:"strategy,omitempty"`
 
 	// Mapping is the proposal. Faults say why it is none yet.
-	Mapping schema.Mapping `json:"mapping"`
-	Faults  []string       `json:"faults,omitempty"`
+	Mapping Mapping  `json:"mapping"`
+	Faults  []string `json:"faults,omitempty"`
 
 	// Limits say what the table can't give with that strategy, Advice what to do.
 	Limits []Finding `json:"limits"`
@@ -38,26 +42,26 @@ type Finding struct {
 // Doctor reads what the catalogue knows of a table and proposes how a relay should deliver from it. It
 // changes nothing and reads no row of the table. A table that isn't there, or has no messages but
 // offsets, is ErrNotFound.
-func Doctor(ctx context.Context, q schema.Querier, table string) (*TableReport, error) {
-	name, err := schema.ParseTableName(table)
+func Doctor(ctx context.Context, q schema.Querier, table string) (*Report, error) {
+	name, err := ParseTableName(table)
 	if err != nil {
 		return nil, fmt.Errorf("doctor: %w", err)
 	}
-	t, err := schema.ReadTable(ctx, q, name)
+	t, err := ReadTable(ctx, q, name)
 	if err != nil {
 		return nil, fmt.Errorf("doctor: %w: %w", ErrNotFound, err)
 	}
 	if t.Column("last_processed_id") != nil && t.Column("available_after") != nil {
 		return nil, fmt.Errorf("doctor: %w: %s has the offsets of strategy xmin or serial, and no messages; name the table that it has the offsets of, for example outbox_messages", ErrNotFound, t.TableName())
 	}
-	r := &TableReport{Table: t.TableName().String()}
+	r := &Report{Table: t.TableName().String()}
 	r.propose(t, table)
 	offsets := func() bool {
-		o, err := schema.ParseTableName(r.Mapping.Offsets.Table)
+		o, err := ParseTableName(r.Mapping.Offsets.Table)
 		if err != nil {
 			return false
 		}
-		_, err = schema.ReadTable(ctx, q, o)
+		_, err = ReadTable(ctx, q, o)
 		return err == nil
 	}
 	r.examine(t, offsets)
@@ -68,11 +72,11 @@ func Doctor(ctx context.Context, q schema.Querier, table string) (*TableReport, 
 }
 
 // propose finds the preset that fits, else guesses by the names of columns. It never guesses that rows may be deleted.
-func (r *TableReport) propose(t *schema.Table, named string) {
-	for _, p := range schema.Presets() {
+func (r *Report) propose(t *Table, named string) {
+	for _, p := range Presets() {
 		m := p.Mapping
 		m.Table = named
-		if m.Done.How == schema.DoneDelete && !m.CalledOutbox() {
+		if m.Done.How == DoneDelete && !m.CalledOutbox() {
 			continue // its rows may be something else
 		}
 		if m.Fit(t) == nil && explains(&m, t) {
@@ -104,16 +108,16 @@ func (r *TableReport) propose(t *schema.Table, named string) {
 
 // explains reports whether a mapping leaves out no column that must be there for a reason: one that says
 // that a row is done, claimed or of a partition.
-func explains(m *schema.Mapping, t *schema.Table) bool {
+func explains(m *Mapping, t *Table) bool {
 	g := guess(t, m.Table)
-	return (g.Done.How == "" || m.Done.How == schema.DoneStatus || m.Done.How == g.Done.How) &&
+	return (g.Done.How == "" || m.Done.How == DoneStatus || m.Done.How == g.Done.How) &&
 		(g.Offsets.Transaction == "" || m.Offsets.Transaction == g.Offsets.Transaction) &&
 		(g.Claim.Until == "" || m.Claim.Until == g.Claim.Until)
 }
 
 // guess takes columns by their usual names, where their types allow it.
-func guess(t *schema.Table, named string) schema.Mapping {
-	find := func(kinds []schema.Kind, names ...string) string {
+func guess(t *Table, named string) Mapping {
+	find := func(kinds []Kind, names ...string) string {
 		for _, name := range names {
 			for i := range t.Columns {
 				c := &t.Columns[i]
@@ -130,19 +134,19 @@ func guess(t *schema.Table, named string) schema.Mapping {
 		}
 		return "{" + column + "}"
 	}
-	text := []schema.Kind{schema.KindText, schema.KindUUID, schema.KindInteger, schema.KindEnum}
-	moment := []schema.Kind{schema.KindTime}
-	whole := []schema.Kind{schema.KindInteger}
-	m := schema.Mapping{
+	text := []Kind{KindText, KindUUID, KindInteger, KindEnum}
+	moment := []Kind{KindTime}
+	whole := []Kind{KindInteger}
+	m := Mapping{
 		Table:         named,
-		ID:            find([]schema.Kind{schema.KindInteger, schema.KindUUID, schema.KindText}, "id", "seq", "sequence", "position", "offset", "eventid", "messageid", "outboxid"),
-		MessageID:     find([]schema.Kind{schema.KindUUID}, "messageid", "eventid", "uuid", "idempotencykey", "dedupkey"),
+		ID:            find([]Kind{KindInteger, KindUUID, KindText}, "id", "seq", "sequence", "position", "offset", "eventid", "messageid", "outboxid"),
+		MessageID:     find([]Kind{KindUUID}, "messageid", "eventid", "uuid", "idempotencykey", "dedupkey"),
 		AggregateType: find(text, "aggregatetype", "rootentitytype", "entitytype", "streamtype"),
 		AggregateID:   find(text, "aggregateid", "rootentityid", "entityid", "streamid", "transactionrefid"),
 		EventType:     find(text, "eventtype", "type", "messagetype", "eventname", "name", "transactiontype"),
-		Payload:       find([]schema.Kind{schema.KindBytes, schema.KindJSON, schema.KindText}, "payload", "data", "body", "content", "event", "message", "value"),
-		ContentType:   find([]schema.Kind{schema.KindText}, "contenttype"),
-		Headers:       find([]schema.Kind{schema.KindJSON, schema.KindText}, "headers", "metadata", "meta", "attributes"),
+		Payload:       find([]Kind{KindBytes, KindJSON, KindText}, "payload", "data", "body", "content", "event", "message", "value"),
+		ContentType:   find([]Kind{KindText}, "contenttype"),
+		Headers:       find([]Kind{KindJSON, KindText}, "headers", "metadata", "meta", "attributes"),
 		CreatedAt:     find(moment, "createdat", "createdtime", "createtime", "created", "insertedat", "occurredat", "occurredon", "timestamp"),
 		DeliverAt:     find(moment, "deliverat", "scheduledat", "sendat", "visibleat"),
 		Priority:      find(whole, "priority"),
@@ -154,36 +158,36 @@ func guess(t *schema.Table, named string) schema.Mapping {
 	if m.Topic == "" {
 		m.Topic = brace(m.AggregateType)
 	}
-	m.Key = brace(find(append(text, schema.KindBytes), "key", "partitionkey", "messagekey", "orderingkey"))
+	m.Key = brace(find(append(text, KindBytes), "key", "partitionkey", "messagekey", "orderingkey"))
 	if m.Key == "" {
 		m.Key = brace(m.AggregateID)
 	}
-	m.Failure = schema.Failure{
+	m.Failure = Failure{
 		Attempts:    find(whole, "attempts", "attempt", "retrycount", "retries", "tries", "attemptcount"),
-		Error:       find([]schema.Kind{schema.KindText}, "error", "lasterror", "errormessage"),
+		Error:       find([]Kind{KindText}, "error", "lasterror", "errormessage"),
 		LastAttempt: find(moment, "lastattemptat", "lastattempttime", "lastattempt"),
 		NextAttempt: find(moment, "nextattemptat", "nextretryat", "retryat", "nextattempt"),
 	}
-	m.Offsets.Transaction = find([]schema.Kind{schema.KindXID8}, "transactionid", "xid", "txid", "xact")
+	m.Offsets.Transaction = find([]Kind{KindXID8}, "transactionid", "xid", "txid", "xact")
 	m.Claim.Until = find(moment, "availableafter", "lockeduntil", "leaseuntil", "leaseduntil", "visibleafter", "lockexpiresat")
 	if m.Claim.Until != "" {
-		m.Claim.Owner = find([]schema.Kind{schema.KindText}, "lockedby", "owner", "claimedby", "leasedby")
+		m.Claim.Owner = find([]Kind{KindText}, "lockedby", "owner", "claimedby", "leasedby")
 	}
 	switch done, flag := find(moment, "processedat", "publishedat", "sentat", "deliveredat", "dispatchedat", "publishedtime", "processedtime", "senttime"),
-		find([]schema.Kind{schema.KindBoolean}, "published", "processed", "sent", "delivered", "dispatched"); {
-	case done == "" && flag == "" && find([]schema.Kind{schema.KindText, schema.KindEnum}, "status", "state") != "":
+		find([]Kind{KindBoolean}, "published", "processed", "sent", "delivered", "dispatched"); {
+	case done == "" && flag == "" && find([]Kind{KindText, KindEnum}, "status", "state") != "":
 		// Its values are in the rows; which of them mean what is for somebody to say who knows.
-		m.Done = schema.Done{How: schema.DoneStatus, Column: find([]schema.Kind{schema.KindText, schema.KindEnum}, "status", "state")}
+		m.Done = Done{How: DoneStatus, Column: find([]Kind{KindText, KindEnum}, "status", "state")}
 	case done != "":
-		m.Done = schema.Done{How: schema.DoneTimestamp, Column: done, Flag: flag}
+		m.Done = Done{How: DoneTimestamp, Column: done, Flag: flag}
 	case flag != "":
-		m.Done = schema.Done{How: schema.DoneBoolean, Column: flag}
+		m.Done = Done{How: DoneBoolean, Column: flag}
 	case m.Offsets.Transaction != "":
 		m.Offsets.Table = "outbox_offsets"
 		m.Offsets.Partition = find(whole, "partition", "shard")
 	}
 	if m.Done.How != "" {
-		m.Offsets = schema.Offsets{}
+		m.Offsets = Offsets{}
 	}
 	return m
 }

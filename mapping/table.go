@@ -1,4 +1,4 @@
-package schema
+package mapping
 
 import (
 	"context"
@@ -7,6 +7,9 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // ErrMapping says that a mapping and the table that it describes don't fit.
@@ -111,18 +114,18 @@ ORDER BY i.indisprimary DESC, c.relname`
 
 // ReadTable reads what the catalogue knows of a table. If there is none of that name, or its schema may
 // not be used, the error wraps ErrMapping.
-func ReadTable(ctx context.Context, q Querier, name TableName) (*Table, error) {
+func ReadTable(ctx context.Context, q schema.Querier, name TableName) (*Table, error) {
 	t, err := readTable(ctx, q, name)
 	if err != nil && !errors.Is(err, ErrMapping) {
-		return nil, fmt.Errorf("schema: read the catalogue of %s: %w", name, err)
+		return nil, fmt.Errorf("read the catalogue of %s: %w", name, err)
 	}
 	return t, err
 }
 
-func readTable(ctx context.Context, q Querier, name TableName) (*Table, error) {
+func readTable(ctx context.Context, q schema.Querier, name TableName) (*Table, error) {
 	t := &Table{}
 	err := q.QueryRow(ctx, tableSQL, name.String()).Scan(&t.OID, &t.Schema, &t.Name, &t.Partitioned)
-	if errors.Is(err, pgx.ErrNoRows) || sqlState(err) == "42501" {
+	if errors.Is(err, pgx.ErrNoRows) || forbidden(err) {
 		return nil, fmt.Errorf("%w: there is no table %s, or this role may not see it; name it with its schema if it is not in the search path", ErrMapping, name)
 	}
 	if err != nil {
@@ -149,6 +152,12 @@ func readTable(ctx context.Context, q Querier, name TableName) (*Table, error) {
 		return i, err
 	})
 	return t, err
+}
+
+// forbidden reports whether the role may not use the table's schema.
+func forbidden(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code == "42501"
 }
 
 func kindOf(base, class string) Kind {
