@@ -49,7 +49,7 @@ func BenchmarkDrain(b *testing.B) {
 	const rows = 100_000
 	fill := func(b *testing.B, before ...string) database {
 		db := newDatabase(b, servers.PostgresConfig{Fsync: true})
-		db.Exec(benchTable + OffsetsDDL("outbox_offsets"))
+		db.Exec(benchTable + mapping.OffsetsDDL(mapping.TableName{Name: "outbox_offsets"}))
 		for _, sql := range before {
 			db.Exec(sql)
 		}
