@@ -1,7 +1,7 @@
 # Everything a contributor needs. `make help` lists it.
 SHELL := /bin/bash
 GO ?= go
-MODULES := . broker cmd proof
+MODULES := . broker cmd demo proof
 # PostgreSQL versions that the tests start; the first is the one that every suite uses.
 POSTGRES ?= 18.6.0 14.24.0 15.19.0 16.15.0 17.11.0
 SEEDS ?= 100000
@@ -14,7 +14,7 @@ help: ## This list
 
 .PHONY: demo
 demo: ## Watch it work: a real PostgreSQL, an embedded NATS, faults at the press of a key
-	$(GO) run ./cmd/outbox demo
+	$(GO) run ./demo
 
 .PHONY: build
 build: ## Build bin/outbox
@@ -37,7 +37,7 @@ fmt: ## Format the code
 .PHONY: tidy
 tidy: ## go mod tidy in every module; ours are not required by version while go.work ties them
 	GOWORK=off $(GO) mod tidy
-	@for m in broker cmd proof; do (cd $$m && \
+	@for m in broker cmd demo proof; do (cd $$m && \
 	  $(GO) mod edit -replace github.com/pgoutbox/outbox=.. -replace github.com/pgoutbox/outbox/broker=../broker && \
 	  GOWORK=off $(GO) mod tidy && \
 	  $(GO) mod edit -dropreplace github.com/pgoutbox/outbox -dropreplace github.com/pgoutbox/outbox/broker \
@@ -45,11 +45,11 @@ tidy: ## go mod tidy in every module; ours are not required by version while go.
 
 .PHONY: test
 test: lint servers ## Everything: lint, then all tests on real servers with the race detector
-	OUTBOX_REQUIRE_SERVERS=1 $(GO) test -race -timeout 20m -p 1 ./... ./broker/... ./cmd/... ./proof/...
+	OUTBOX_REQUIRE_SERVERS=1 $(GO) test -race -timeout 20m -p 1 ./... ./broker/... ./cmd/... ./demo/... ./proof/...
 
 .PHONY: test-short
 test-short: ## Seconds, with Go alone: no servers
-	$(GO) test -short ./... ./broker/... ./cmd/... ./proof/...
+	$(GO) test -short ./... ./broker/... ./cmd/... ./demo/... ./proof/...
 
 .PHONY: test-debezium
 test-debezium: servers ## Run Debezium Server (fetched, 820 MB) and the relay on the same rows, and compare what they send

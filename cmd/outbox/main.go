@@ -109,7 +109,6 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 		a.handoverCommand(),
 		a.doctorCommand(),
 		a.configCommand(),
-		newDemoCmd(),
 		a.versionCommand(),
 	)
 }

@@ -61,8 +61,8 @@ var directions = map[string][]string{
 	"broker/grpc":                     {"", "format", "broker/internal/secure"},
 	"broker/internal/versus":          {"broker/internal/testnet"},
 	"cmd":                             {"", "schema", "mapping", "relay", "relay/polling", "relay/mapped", "relay/replication", "admin", "inbox", "inbox/inboxtest", "broker", "internal", "internal/printed", "outboxtest", "route", "format", "relay/around", "webhook"},
-	"proof":                           {"", "schema", "mapping", "relay", "relay/polling", "relay/mapped", "relay/replication", "inbox", "broker", "internal"},
-	"cmd/internal/demo":               {"", "schema", "internal", "proof/pgfetch"},
+	"proof":                           {"", "schema", "mapping", "relay", "relay/polling", "relay/mapped", "relay/replication", "inbox", "broker", "internal", "demo/pgfetch"},
+	"demo":                            {"", "schema", "relay", "relay/polling", "broker/kafka", "broker/nats", "internal"},
 }
 
 func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {
@@ -127,7 +127,7 @@ func TestTheLibraryNeedsPgxAlone(t *testing.T) {
 		t.Errorf("go.mod requires %v directly, want pgx alone", direct)
 	}
 	eachGoFile(t, filepath.Join("..", ".."), func(folder, path string, imports []string) {
-		if top, _, _ := strings.Cut(folder, "/"); slices.Contains([]string{"broker", "cmd", "proof"}, top) {
+		if top, _, _ := strings.Cut(folder, "/"); slices.Contains([]string{"broker", "cmd", "demo", "proof"}, top) {
 			return
 		}
 		for _, imp := range imports {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/proof/pgfetch"
+	"github.com/pgoutbox/outbox/demo/pgfetch"
 )
 
 // fetcher fetches into a cache folder.

@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgoutbox/outbox/demo/pgfetch"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// database is the PostgreSQL of the demo: a server of its own, or one that was given.
+type database struct {
+	url     string // for the relays
+	pool    *pgxpool.Pool
+	version string
+	note    string // what a person should know about it, besides the version
+
+	folder string // of a server of its own
+	undo   []func(context.Context) error
+}
+
+// openDatabase finds or starts a PostgreSQL and installs the outbox in it. Its lines of progress go to progress.
+func openDatabase(ctx context.Context, given string, keys int, progress io.Writer) (_ *database, err error) {
+	d := &database{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if given == "" {
+		err = d.startOwn(ctx, progress)
+	} else {
+		err = d.useGiven(ctx, given)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := d.install(ctx, keys); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// close undoes what was done, last first.
+func (d *database) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	if d.pool != nil {
+		d.pool.Close()
+	}
+	var errs []error
+	for i := len(d.undo) - 1; i >= 0; i-- {
+		errs = append(errs, d.undo[i](ctx))
+	}
+	d.undo = nil
+	return errors.Join(errs...)
+}
+
+func (d *database) later(undo func(context.Context) error) { d.undo = append(d.undo, undo) }
+
+// startOwn starts a server in a temporary folder. Commits wait for the disk there, as they should.
+func (d *database) startOwn(ctx context.Context, progress io.Writer) error {
+	major, err := installedMajor(ctx, progress)
+	if err != nil {
+		return err
+	}
+	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{Major: major, Fsync: true})
+	if err != nil {
+		return err
+	}
+	d.later(func(context.Context) error { return server.Close() })
+	d.url, d.version = server.URL("postgres"), server.Version()
+	d.folder = filepath.Dir(server.DataDir())
+	d.note = "started for this demo on port " + strconv.Itoa(server.Port()) + ", gone afterwards"
+	return nil
+}
+
+// installedMajor returns the newest major version on the machine. If there is none that will do, it is downloaded.
+func installedMajor(ctx context.Context, progress io.Writer) (string, error) {
+	_, version, err := servers.FindPostgres("")
+	if err == nil && majorOf(version) >= schema.MinServerVersion/10000 {
+		return strconv.Itoa(majorOf(version)), nil
+	}
+	if err != nil && !errors.Is(err, servers.ErrNotFound) {
+		return "", err
+	}
+	cache, err := servers.CacheDir()
+	if err != nil {
+		return "", err
+	}
+	versions := servers.PostgresVersions()
+	newest := versions[len(versions)-1]
+	fmt.Fprintf(progress, "No PostgreSQL %d or later on this machine: fetching one, once.\n", schema.MinServerVersion/10000)
+	if err := pgfetch.Fetch(ctx, newest, servers.PostgresDir(cache, newest), progress); err != nil {
+		if ctx.Err() != nil {
+			return "", ctx.Err()
+		}
+		return "", fmt.Errorf("there is no PostgreSQL on this machine, and it can't be downloaded: %w\n"+
+			"Install one (Debian, Ubuntu: apt install postgresql; Fedora: dnf install postgresql-server; macOS: brew install postgresql@18),\n"+
+			"or name one that runs: go run ./demo --database-url postgres://user@host/database", err)
+	}
+	return strconv.Itoa(majorOf(newest)), nil
+}
+
+func majorOf(version string) int {
+	major, _, _ := strings.Cut(version, ".")
+	n, _ := strconv.Atoi(major)
+	return n
+}
+
+// useGiven takes a database of its own on the given server, or, where the role may not create one, the given database if
+// nobody uses the outbox in it.
+func (d *database) useGiven(ctx context.Context, given string) error {
+	config, err := pgx.ParseConfig(given)
+	if err != nil {
+		return fmt.Errorf("--database-url: %w", err)
+	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = 10 * time.Second
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("the PostgreSQL of --database-url doesn't let the demo in: %w", err)
+	}
+	// It stays open as long as the demo runs: it holds the lock of a shared database.
+	d.later(conn.Close)
+
+	var number int
+	var standby, mayCreate bool
+	err = conn.QueryRow(ctx, `
+		SELECT current_setting('server_version'), current_setting('server_version_num')::int, pg_is_in_recovery(),
+		       (SELECT rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user)`).
+		Scan(&d.version, &number, &standby, &mayCreate)
+	if err != nil {
+		return fmt.Errorf("look at the server of --database-url: %w", err)
+	}
+	d.version, _, _ = strings.Cut(d.version, " ") // "15.13 (Debian 15.13-0+deb12u1)"
+	switch {
+	case number < schema.MinServerVersion:
+		return fmt.Errorf("the server of --database-url is PostgreSQL %s; the outbox needs %d or later", d.version, schema.MinServerVersion/10000)
+	case standby:
+		return errors.New("the server of --database-url is a hot standby, which can't be written to: name the primary")
+	case mayCreate:
+		return d.createDatabase(ctx, conn, given)
+	}
+	d.url = given
+	d.note = fmt.Sprintf("yours; the role may not create databases, so the demo uses %q and leaves it as it was", config.Database)
+	return d.borrow(ctx, conn, config.Database)
+}
+
+func (d *database) createDatabase(ctx context.Context, conn *pgx.Conn, given string) error {
+	name := "outbox_demo_" + randomHex()
+	// template0, because nobody can be connected to it, which would forbid the copy.
+	if _, err := conn.Exec(ctx, `CREATE DATABASE `+name+` TEMPLATE template0`); err != nil {
+		return fmt.Errorf("create the database %s on the server of --database-url: %w", name, err)
+	}
+	d.later(func(ctx context.Context) error {
+		if _, err := conn.Exec(ctx, `DROP DATABASE IF EXISTS `+name+` WITH (FORCE)`); err != nil {
+			return fmt.Errorf("drop the demo's database: %w; do it by hand: DROP DATABASE %s", err, name)
+		}
+		return nil
+	})
+	d.url = withDatabase(given, name)
+	d.note = "yours; the demo has made the database " + name + " in it, and drops it at the end"
+	return nil
+}
+
+// withDatabase returns the address of another database on the same server.
+func withDatabase(given, name string) string {
+	if u, err := url.Parse(given); err == nil && (u.Scheme == "postgres" || u.Scheme == "postgresql") {
+		query := u.Query()
+		query.Del("dbname")
+		query.Del("database")
+		u.Path, u.RawPath, u.RawQuery = "/"+name, "", query.Encode()
+		return u.String()
+	}
+	return given + " dbname=" + name // of two, the last one counts
+}
+
+// demoLock keeps two demos out of one database.
+const demoLock = `SELECT pg_try_advisory_lock(hashtextextended('outbox demo', 0))`
+
+// borrow uses a database that isn't the demo's own, after a look at whether anybody would mind.
+func (d *database) borrow(ctx context.Context, conn *pgx.Conn, name string) error {
+	var free bool
+	if err := conn.QueryRow(ctx, demoLock).Scan(&free); err != nil {
+		return fmt.Errorf("lock the database %q: %w", name, err)
+	}
+	if !free {
+		return fmt.Errorf("another demo runs in the database %q: name another one, or a role that may create databases", name)
+	}
+	var installed bool
+	if err := conn.QueryRow(ctx, `SELECT to_regnamespace('outbox') IS NOT NULL`).Scan(&installed); err != nil {
+		return fmt.Errorf("look for an outbox in the database %q: %w", name, err)
+	}
+	if installed {
+		if err := d.emptyOutbox(ctx, conn, name); err != nil {
+			return err
+		}
+		d.later(func(ctx context.Context) error {
+			_, err := conn.Exec(ctx, `TRUNCATE outbox.messages, outbox.cursors, outbox.holds, outbox.dead_letters, outbox.relays`)
+			return wrap("empty the outbox again", err)
+		})
+	} else {
+		d.later(func(ctx context.Context) error {
+			_, err := conn.Exec(ctx, `DROP SCHEMA IF EXISTS outbox CASCADE`)
+			return wrap("remove the outbox again", err)
+		})
+	}
+	// One of a demo that was killed may be there; the lock says that none is alive.
+	if _, err := conn.Exec(ctx, `DROP SCHEMA IF EXISTS `+ordersSchema+` CASCADE; CREATE SCHEMA `+ordersSchema); err != nil {
+		return fmt.Errorf("create a schema for the demo's orders in %q: %w; the role needs CREATE on the database, or CREATEDB", name, err)
+	}
+	d.later(func(ctx context.Context) error {
+		_, err := conn.Exec(ctx, `DROP SCHEMA `+ordersSchema+` CASCADE`)
+		return wrap("remove the demo's orders", err)
+	})
+	return nil
+}
+
+// ordersSchema holds the table orders where the database isn't the demo's own.
+const ordersSchema = "outbox_demo"
+
+// emptyOutbox refuses an outbox that somebody uses: the demo's relays would deliver its messages to the demo's broker.
+func (d *database) emptyOutbox(ctx context.Context, conn *pgx.Conn, name string) error {
+	var inUse bool
+	err := conn.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM outbox.messages) OR EXISTS (SELECT FROM outbox.cursors)
+		    OR EXISTS (SELECT FROM outbox.holds) OR EXISTS (SELECT FROM outbox.dead_letters)`).Scan(&inUse)
+	if err != nil {
+		return fmt.Errorf("look into the outbox of the database %q: %w", name, err)
+	}
+	if inUse {
+		return fmt.Errorf("the outbox of the database %q is in use: it has messages, or cursors of destinations. The demo would deliver "+
+			"those messages to its own broker, so it keeps away. Name an empty database, or a role that may create one (CREATEDB)", name)
+	}
+	return nil
+}
+
+// install makes the tables: the outbox's, by the migrations that everybody uses, and the orders.
+func (d *database) install(ctx context.Context, keys int) error {
+	config, err := pgxpool.ParseConfig(d.url)
+	if err != nil {
+		return fmt.Errorf("--database-url: %w", err)
+	}
+	config.MaxConns = writerCount + 6
+	config.ConnConfig.RuntimeParams["application_name"] = "outbox demo"
+	config.ConnConfig.RuntimeParams["search_path"] = ordersSchema + ",public"
+	if d.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	if _, err := schema.Up(ctx, d.pool, schema.UpConfig{}); err != nil {
+		return err
+	}
+	_, err = d.pool.Exec(ctx, `
+		CREATE TABLE orders (
+			id         bigint      PRIMARY KEY,
+			version    bigint      NOT NULL DEFAULT 0,
+			updated_at timestamptz NOT NULL DEFAULT now()
+		) WITH (fillfactor = 50);
+		INSERT INTO orders (id) SELECT generate_series(0, `+strconv.Itoa(keys-1)+`)`)
+	return wrap("create the table orders", err)
+}
+
+func wrap(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+func randomHex() string {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // it never fails, by its contract
+	return hex.EncodeToString(b[:])
+}

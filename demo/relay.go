@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/broker/kafka"
+	"github.com/pgoutbox/outbox/broker/nats"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/polling"
+)
+
+// relaySettings are what a relay is told. Everything else has its default.
+type relaySettings struct {
+	Name     string
+	Database string
+	Broker   target
+}
+
+// target is a broker: NATS, a URL, with a stream, or the addresses of a Kafka.
+type target struct {
+	NATS   string
+	Stream string
+	Kafka  []string
+}
+
+func (t target) open() (relay.Broker, error) {
+	if t.Kafka != nil {
+		return kafka.New(kafka.Config{Brokers: t.Kafka})
+	}
+	return nats.New(t.NATS, nats.Config{Stream: t.Stream})
+}
+
+// runRelay is a relay with the settings in a file, as a process of its own, until ctx ends.
+func runRelay(ctx context.Context, file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var s relaySettings
+	if err := json.Unmarshal(text, &s); err != nil {
+		return fmt.Errorf("read %s: %w", file, err)
+	}
+	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	conn, err := pgx.ParseConfig(s.Database)
+	if err != nil {
+		return err
+	}
+	registration, err := polling.Register(ctx, conn, s.Name, polling.RegistrationConfig{Version: "demo", Logger: logger})
+	if err != nil {
+		return err
+	}
+	defer registration.Close()
+	source, err := polling.NewSnapshot(conn, destination, polling.SnapshotConfig{Registration: registration, Logger: logger})
+	if err != nil {
+		return err
+	}
+	retention, err := polling.NewRetention(conn, polling.RetentionConfig{Logger: logger})
+	if err != nil {
+		return err
+	}
+	broker, err := s.Broker.open()
+	if err != nil {
+		return err
+	}
+	defer broker.Close()
+	r, err := relay.New(source, broker, relay.Config{Name: destination, Logger: logger})
+	if err != nil {
+		return err
+	}
+	aside, end := context.WithCancel(context.WithoutCancel(ctx))
+	var emptying sync.WaitGroup
+	emptying.Go(func() { _ = retention.Run(aside) }) // it ends with aside, and logs its errors
+	defer emptying.Wait()
+	defer end()
+	return r.Run(ctx)
+}

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminal is a pseudo terminal: the demo has one end, the test reads what it shows at the other.
+type terminal struct {
+	*os.File // the demo's end
+	person   *os.File
+
+	mu    sync.Mutex
+	shown strings.Builder
+}
+
+func newTerminal(t *testing.T, width, height uint16) *terminal {
+	t.Helper()
+	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { person.Close() })
+	if err := unix.IoctlSetPointerInt(int(person.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(person.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	demo, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { demo.Close() })
+	term := &terminal{File: demo, person: person}
+	term.resize(t, width, height)
+	go func() { // it ends when the test closes the terminal
+		buffer := make([]byte, 4096)
+		for {
+			n, err := person.Read(buffer)
+			if err != nil {
+				return
+			}
+			term.mu.Lock()
+			term.shown.Write(buffer[:n])
+			term.mu.Unlock()
+		}
+	}()
+	return term
+}
+
+func (term *terminal) resize(t *testing.T, width, height uint16) {
+	t.Helper()
+	if err := unix.IoctlSetWinsize(int(term.person.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: width, Row: height}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shows waits until the terminal has shown text, and returns all of it.
+func (term *terminal) shows(t *testing.T, text string) (all string) {
+	t.Helper()
+	waitFor(t, fmt.Sprintf("%q on the terminal", text), func() bool {
+		term.mu.Lock()
+		defer term.mu.Unlock()
+		all = term.shown.String()
+		return strings.Contains(all, text)
+	})
+	return all
+}
+
+func (term *terminal) forget() {
+	term.mu.Lock()
+	defer term.mu.Unlock()
+	term.shown.Reset()
+}
+
+// raw tells whether keys come one by one.
+func (term *terminal) raw(t *testing.T) bool {
+	t.Helper()
+	state, err := unix.IoctlGetTermios(int(term.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state.Lflag&unix.ICANON == 0
+}
+
+func newScreen(t *testing.T, term *terminal) *screen {
+	t.Helper()
+	o := newOutput(Config{Stdout: term.File, Stdin: term.File}, func(err error) { t.Error(err) })
+	s, ok := o.(*screen)
+	if !ok {
+		t.Fatalf("the output for a terminal is a %T", o)
+	}
+	return s
+}
+
+func TestTheScreenFollowsTheTerminalAndGivesItBack(t *testing.T) {
+	t.Setenv("TERM", "xterm")
+	term := newTerminal(t, 80, 24)
+	s := newScreen(t, term)
+	s.event(event{Text: "before"})
+	term.shows(t, "before")
+
+	if err := s.running(); err != nil {
+		t.Fatal(err)
+	}
+	term.shows(t, enterScreen)
+	if !term.raw(t) {
+		t.Error("keys wait for the end of a line")
+	}
+	term.forget()
+	s.sample(busyView())
+	if all := term.shows(t, reset+" help"); strings.Count(all, "\r\n") != 23 {
+		t.Errorf("a frame of %d lines on 24", strings.Count(all, "\r\n")+1)
+	}
+	term.forget()
+	term.resize(t, 100, 30)
+	s.sample(busyView())
+	if all := term.shows(t, reset+" help"); strings.Count(all, "\r\n") != 29 || !strings.Contains(all, "\x1b[2J") {
+		t.Errorf("after the resizing a frame of %d lines on 30", strings.Count(all, "\r\n")+1)
+	}
+
+	press := func(keys string) {
+		if _, err := term.person.WriteString(keys); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, pressed := range []struct{ keys, want string }{{"k", "k"}, {"B", "b"}, {"\x03", "\x03"}} {
+		press(pressed.keys)
+		if got := <-s.keys(); string(got) != pressed.want {
+			t.Errorf("pressed %q, got %q", pressed.keys, got)
+		}
+	}
+	press("\x1b[B") // an arrow is no key of ours
+	for got := byte(0); got == 0; {
+		press("+") // this one may be read together with the arrow, and is then passed over with it
+		select {
+		case got = <-s.keys():
+			if got != '+' {
+				t.Errorf("pressed an arrow and +, got %q", got)
+			}
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+
+	s.close()
+	s.close()
+	term.shows(t, leaveScreen)
+	if term.raw(t) {
+		t.Error("the terminal wasn't given back")
+	}
+	s.event(event{Text: "after"})
+	term.shows(t, "after")
+}
+
+func TestAPanicGivesTheTerminalBack(t *testing.T) {
+	t.Setenv("TERM", "xterm")
+	term := newTerminal(t, 80, 24)
+	d := &demo{out: newScreen(t, term)}
+	if err := d.out.running(); err != nil {
+		t.Fatal(err)
+	}
+	func() {
+		defer func() {
+			if r := recover(); r != "on purpose" {
+				t.Errorf("recovered %v", r)
+			}
+		}()
+		defer d.onPanic()
+		panic("on purpose")
+	}()
+	if term.raw(t) || !strings.Contains(term.shows(t, leaveScreen), enterScreen) {
+		t.Error("the terminal wasn't given back")
+	}
+}
+
+func TestADumbTerminalGetsLines(t *testing.T) {
+	t.Setenv("TERM", "dumb")
+	term := newTerminal(t, 80, 24)
+	o := newOutput(Config{Stdout: term.File, Stdin: term.File}, func(err error) { t.Error(err) })
+	if _, ok := o.(*lineOutput); !ok {
+		t.Fatalf("the output is a %T", o)
+	}
+	o.sample(busyView())
+	if all := term.shows(t, "duplicated 2"); strings.Contains(all, "\x1b") {
+		t.Errorf("escape sequences: %q", all)
+	}
+}
