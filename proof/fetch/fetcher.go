@@ -11,8 +11,8 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/demo/pgfetch"
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 // fetcher fetches into a cache folder.
