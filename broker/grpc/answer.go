@@ -47,7 +47,7 @@ func (cfg *Config) broken(err error) error {
 	case codes.Unimplemented:
 		hint = "; the server does not serve " + outboxpb.Delivery_ServiceDesc.ServiceName
 	}
-	marked := outbox.Unavailable(fmt.Errorf("grpc: %w%s (outcome unknown)", err, hint))
+	marked := outbox.Unavailable(fmt.Errorf("grpc: %w%s", err, hint))
 	for _, detail := range status.Convert(err).Details() {
 		if retry, ok := detail.(*errdetails.RetryInfo); ok {
 			return cfg.after(marked, retry.GetRetryDelay().AsDuration())
@@ -66,7 +66,7 @@ func ofOneMessage(err error) bool {
 	return false
 }
 
-var errUnanswered = errors.New("grpc: the server ended the call without an answer to this message (outcome unknown)")
+var errUnanswered = errors.New("grpc: the server ended the call without an answer to this message")
 
 // printable is the beginning of a text on one line.
 func printable(text string) string {

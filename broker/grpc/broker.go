@@ -1,6 +1,7 @@
 package grpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/broker/internal/inorder"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -21,6 +23,8 @@ type Broker struct {
 	target string
 	cfg    Config
 	unary  atomic.Bool
+
+	batches inorder.Pool
 
 	mu      sync.Mutex
 	current *link
@@ -51,13 +55,15 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	if len(batch) == 0 {
 		return nil
 	}
-	c := newCall(b, batch)
+	c := &call{broker: b, Batch: b.batches.Begin(batch), order: make([]int32, 0, len(batch))}
+	defer b.batches.End(c.Batch)
 	l, err := b.join()
-	if err != nil {
-		return c.finish(outbox.Unavailable(err))
+	if err == nil {
+		err = cmp.Or(c.run(ctx, l), errUnanswered)
+		b.leave(l)
 	}
-	defer b.leave(l)
-	return c.finish(c.run(ctx, l))
+	c.Abandon(err)
+	return c.Errs()
 }
 
 // Ping asks the server for its health (grpc.health.v1), and whether it serves outbox.v1.Delivery if it says so of

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/broker/internal/inorder"
 	"github.com/pgoutbox/outbox/format"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -19,28 +20,10 @@ import (
 // call is one Publish: usually one stream, on which a goroutine sends while another takes the answers.
 type call struct {
 	broker *Broker
-	batch  []*outbox.Message
 
-	mu     sync.Mutex
-	errs   []error
-	state  []state
-	broken map[string]bool // keys of which a message failed
-	order  []int32         // what was sent on the stream: the sequence is the index
-}
-
-type state uint8
-
-const (
-	unsent state = iota
-	sent
-	settled
-)
-
-func newCall(b *Broker, batch []*outbox.Message) *call {
-	return &call{
-		broker: b, batch: batch, errs: make([]error, len(batch)), state: make([]state, len(batch)),
-		broken: make(map[string]bool), order: make([]int32, 0, len(batch)),
-	}
+	mu sync.Mutex
+	*inorder.Batch
+	order []int32 // what was sent on the stream: the sequence is the index
 }
 
 // run delivers on l, and returns why messages are left without an outcome, nil if the server left them out.
@@ -124,51 +107,9 @@ func (c *call) answered(order []int32, outcomes []*outboxpb.Outcome) {
 	for _, o := range outcomes {
 		if n := o.GetSequence(); n >= 0 && n < int64(len(order)) {
 			i := order[n]
-			c.settle(i, c.broker.cfg.outcome(o, c.batch[i].Topic))
+			c.Settle(i, c.broker.cfg.outcome(o, c.Messages[i].Topic))
 		}
 	}
-}
-
-// settle notes the outcome of message i. c.mu is held.
-func (c *call) settle(i int32, err error) {
-	if c.state[i] == settled {
-		return
-	}
-	c.state[i], c.errs[i] = settled, err
-	if key := c.batch[i].OrderingKey(); err != nil && key != "" {
-		c.broken[key] = true
-	}
-}
-
-// finish gives the messages that have no outcome one, for the reason err, and returns the result of Publish.
-// What follows a failed message of its key was not accepted, or is not believed.
-func (c *call) finish(err error) []error {
-	unknown, notSent := err, err
-	if err == nil {
-		unknown = outbox.Unavailable(errUnanswered)
-		notSent = outbox.Unavailable(errors.New("grpc: not sent: the server ended the call"))
-	}
-	failed := make(map[string]bool)
-	anything := false
-	for i, m := range c.batch {
-		switch c.state[i] {
-		case sent:
-			c.errs[i] = unknown
-		case unsent:
-			c.errs[i] = notSent
-		}
-		key := m.OrderingKey()
-		switch {
-		case failed[key]:
-			c.errs[i] = outbox.ErrSkipped
-		case c.errs[i] != nil:
-			failed[key], anything = key != "", true
-		}
-	}
-	if !anything {
-		return nil
-	}
-	return c.errs
 }
 
 // requests delivers what has no outcome with the unary method, one request after another.
@@ -208,17 +149,17 @@ func (c *call) request(ctx context.Context, l *link, client outboxpb.DeliveryCli
 	if err := c.request(ctx, l, client, messages[:half], order[:half]); err != nil {
 		return err
 	}
-	messages, order = c.unbroken(messages[half:], order[half:])
+	messages, order = c.unsettled(messages[half:], order[half:])
 	if len(order) == 0 {
 		return nil
 	}
 	return c.request(ctx, l, client, messages, order)
 }
 
-// unbroken returns those messages whose key hasn't failed.
-func (c *call) unbroken(messages []*outboxpb.Message, order []int32) (left []*outboxpb.Message, at []int32) {
+// unsettled returns those messages before which none of their key has failed.
+func (c *call) unsettled(messages []*outboxpb.Message, order []int32) (left []*outboxpb.Message, at []int32) {
 	for n, i := range order {
-		if !c.broken[c.batch[i].OrderingKey()] {
+		if !c.Settled(i) {
 			left, at = append(left, messages[n]), append(at, i)
 		}
 	}
@@ -243,9 +184,8 @@ func (w *writer) next() *outboxpb.DeliverRequest {
 	w.req.Messages = w.req.Messages[:0]
 	w.record.Reset()
 	size := 0
-	for ; int(w.at) < len(c.batch) && len(w.req.Messages) < c.broker.cfg.RequestMessages && size < w.bytes; w.at++ {
-		m := c.batch[w.at]
-		if c.state[w.at] == settled || c.broken[m.OrderingKey()] {
+	for ; int(w.at) < len(c.Messages) && len(w.req.Messages) < c.broker.cfg.RequestMessages && size < w.bytes; w.at++ {
+		if c.Settled(w.at) {
 			continue
 		}
 		place := len(w.req.Messages)
@@ -253,13 +193,13 @@ func (w *writer) next() *outboxpb.DeliverRequest {
 			w.pool = append(w.pool, &outboxpb.Message{})
 		}
 		p := w.pool[place]
-		err := c.broker.cfg.encode(p, m, &w.record)
+		err := c.broker.cfg.encode(p, c.Messages[w.at], &w.record)
 		n := 0
 		if err == nil {
 			n, err = c.broker.cfg.size(p)
 		}
 		if err != nil {
-			c.settle(w.at, err)
+			c.Settle(w.at, err)
 			continue
 		}
 		if place > 0 && size+n > c.broker.cfg.MaxMessageBytes {
@@ -267,7 +207,7 @@ func (w *writer) next() *outboxpb.DeliverRequest {
 		}
 		size += n
 		w.req.Messages = append(w.req.Messages, p)
-		c.state[w.at] = sent
+		c.Take(w.at)
 		c.order = append(c.order, w.at)
 	}
 	if len(w.req.Messages) == 0 {

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -195,7 +196,8 @@ func (b *Broker) results(a answer, n int) []error {
 	if err == nil {
 		err = errors.New("the answer is too short")
 	}
-	outcomes := repeat(outbox.Unavailable(fmt.Errorf("http: %s gave no result for a message of a batch (outcome unknown): %w", a.host, err)), n)
+	unknown := outbox.Unavailable(fmt.Errorf("http: %s gave no result for a message of a batch (outcome unknown): %w", a.host, err))
+	outcomes := slices.Repeat([]error{unknown}, n)
 	for i, r := range list {
 		if r.Status == http.StatusFailedDependency {
 			// The receiver knows of an earlier failure of its key; if it is not in this batch, it says nothing.

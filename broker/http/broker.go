@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/inorder"
 	"github.com/pgoutbox/outbox/broker/internal/secure"
 )
 
@@ -22,6 +23,7 @@ type Broker struct {
 	target    *target
 	transport *http.Transport
 
+	batches  inorder.Pool
 	slots    chan struct{} // capacity MaxInFlight: held by requests under way
 	disabled atomic.Pointer[error]
 
@@ -79,12 +81,13 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 		return nil
 	}
 	c := newCall(b, batch)
+	defer b.batches.End(c.Batch)
 	var workers sync.WaitGroup
 	for range min(cap(b.slots), len(c.ready)) {
 		workers.Go(func() { c.work(ctx) })
 	}
 	workers.Wait()
-	return c.errs
+	return c.Errs()
 }
 
 // Ping reports whether the receiver's server answers, with whatever status but those that mean that nobody

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/inorder"
 )
 
 // Broker writes lines. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use.
@@ -110,21 +111,13 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 
 // outcomes says of a batch that its first messages were accepted and the rest met err.
 func outcomes(batch []*outbox.Message, accepted int, err error) []error {
-	err = outbox.Unavailable(err)
-	errs := make([]error, len(batch))
-	failed := make(map[string]struct{})
-	for i := accepted; i < len(batch); i++ {
-		key := batch[i].OrderingKey()
-		if _, behind := failed[key]; behind {
-			errs[i] = outbox.ErrSkipped
-			continue
-		}
-		errs[i] = err
-		if key != "" {
-			failed[key] = struct{}{}
-		}
+	var b inorder.Batch
+	b.Begin(batch)
+	for i := range accepted {
+		b.Settle(int32(i), nil)
 	}
-	return errs
+	b.Stop(outbox.Unavailable(err))
+	return b.Errs()
 }
 
 // Ping reports whether lines could be written: that no write is stuck, and that the file is there.

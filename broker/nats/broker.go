@@ -63,15 +63,15 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 
 	l, err := b.join(ctx, c)
 	if err != nil {
-		c.abandon(err)
-		return c.errs
+		c.Abandon(err)
+		return c.Errs()
 	}
 	c.run(ctx, l, &b.cfg)
 	l.leave(c)
-	if c.errs != nil {
+	if c.Errs() != nil {
 		b.explain(ctx, l, c)
 	}
-	return c.errs
+	return c.Errs()
 }
 
 // Ping reports whether the server answers and its JetStream is there, and if not, why. If a stream is

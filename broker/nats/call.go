@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/inorder"
 	"github.com/pgoutbox/outbox/broker/internal/socket"
 	"github.com/pgoutbox/outbox/format"
 )
@@ -19,18 +20,9 @@ import (
 // the order, because JetStream judges every message by itself: a stream at its limit refuses the first
 // and, a consumer having freed space, accepts the second.
 type call struct {
-	batch []*outbox.Message
-	errs  []error // nil while nothing has failed
-
-	next  []int32 // the next message of the same key, -1 at the end
-	state []state
-	last  map[string]int32 // the end of each key's chain, while chains are made
-
-	ready []int32 // may be sent, in this order, from sent on
-	sent  int
+	inorder.Batch
 
 	inFlight, bytes int
-	unsettled       int
 
 	encoder *encoder
 	subject subject
@@ -45,14 +37,6 @@ type call struct {
 	spare []answer
 }
 
-type state uint8
-
-const (
-	waiting state = iota
-	inFlight
-	settled
-)
-
 // answer is what the server said about a message; a nil err means accepted.
 type answer struct {
 	index int32
@@ -61,41 +45,21 @@ type answer struct {
 
 func newCall(subject subject, stream string, records format.Encoder) *call {
 	return &call{
-		last:    make(map[string]int32),
 		encoder: newEncoder(subject, stream, records),
 		subject: subject,
 		wake:    make(chan struct{}, 1),
 	}
 }
 
-// begin takes batch in and chains the messages of each key.
+// begin takes batch in.
 func (c *call) begin(batch []*outbox.Message) {
-	n := len(batch)
-	c.batch, c.errs, c.unsettled = batch, nil, n
-	c.sent, c.inFlight, c.bytes = 0, 0, 0
-	c.next = grow(c.next, n)
-	c.state = grow(c.state, n)
-	c.ready = grow(c.ready, n)[:0]
-	for i, m := range batch {
-		c.next[i], c.state[i] = -1, waiting
-		key := m.OrderingKey()
-		if key == "" {
-			c.ready = append(c.ready, int32(i))
-			continue
-		}
-		if before, follows := c.last[key]; follows {
-			c.next[before] = int32(i)
-		} else {
-			c.ready = append(c.ready, int32(i))
-		}
-		c.last[key] = int32(i)
-	}
-	clear(c.last)
+	c.Begin(batch)
+	c.inFlight, c.bytes = 0, 0
 }
 
 // release forgets all that belongs to the caller, and makes c ready for another begin.
 func (c *call) release() {
-	c.batch, c.errs = nil, nil
+	c.End()
 	c.encoder.release()
 	clear(c.answers)
 	clear(c.denied)
@@ -104,13 +68,6 @@ func (c *call) release() {
 	case <-c.wake:
 	default:
 	}
-}
-
-func grow[T any](s []T, n int) []T {
-	if cap(s) < n {
-		return make([]T, n)
-	}
-	return s[:n]
 }
 
 // signal tells the publishing goroutine that there is something to collect.
@@ -131,13 +88,13 @@ func (c *call) run(ctx context.Context, l *link, cfg *Config) {
 
 	silence := time.NewTimer(cfg.AckTimeout)
 	defer silence.Stop()
-	for c.unsettled > 0 {
+	for c.Left() > 0 {
 		if l.alive() && ctx.Err() == nil {
 			if err := c.send(ctx, l, cfg); err != nil {
 				l.sever(err)
 			}
 		}
-		if c.unsettled == 0 {
+		if c.Left() == 0 {
 			return
 		}
 		select {
@@ -147,10 +104,10 @@ func (c *call) run(ctx context.Context, l *link, cfg *Config) {
 			}
 		case <-l.dead:
 			c.collect(l)
-			c.abandon(l.cause)
+			c.Abandon(l.cause)
 		case <-ctx.Done():
 			c.collect(l)
-			c.abandon(fmt.Errorf("nats: gave up waiting for acknowledgements: %w", context.Cause(ctx)))
+			c.Abandon(fmt.Errorf("nats: gave up waiting for acknowledgements: %w", context.Cause(ctx)))
 		case <-silence.C:
 			if c.collect(l) {
 				silence.Reset(cfg.AckTimeout)
@@ -163,12 +120,12 @@ func (c *call) run(ctx context.Context, l *link, cfg *Config) {
 
 // send publishes what is ready, as far as the window allows. An error means that the link is broken.
 func (c *call) send(ctx context.Context, l *link, cfg *Config) error {
-	if c.sent == len(c.ready) {
-		return nil
-	}
 	messages, bytes := l.share(cfg.MaxInFlight), l.share(cfg.MaxInFlightBytes)
-	for n := 0; c.sent < len(c.ready); n++ {
-		i := c.ready[c.sent]
+	for n := 0; ; n++ {
+		i, ok := c.Next()
+		if !ok {
+			return nil
+		}
 		size := c.size(i)
 		if c.inFlight > 0 && (c.inFlight >= messages || c.bytes+size > bytes) {
 			return nil
@@ -176,42 +133,41 @@ func (c *call) send(ctx context.Context, l *link, cfg *Config) error {
 		if n%64 == 63 && ctx.Err() != nil {
 			return nil
 		}
-		c.sent++
-		if _, there := l.stored[c.batch[i].ID]; there {
-			c.settle(i, nil)
+		if _, there := l.stored[c.Messages[i].ID]; there {
+			c.Settle(i, nil)
 			continue
 		}
-		msg, err := c.encoder.encode(c.batch[i])
+		msg, err := c.encoder.encode(c.Messages[i])
 		if err != nil {
-			c.settle(i, err)
+			c.Settle(i, err)
 			continue
 		}
 		msg.Reply = l.reply(c.id, i)
 		switch err := l.nc.PublishMsg(msg); {
 		case err == nil:
-			c.state[i] = inFlight
-			c.inFlight++
-			c.bytes += size
+			c.take(i)
 		case errors.Is(err, nats.ErrMaxPayload):
-			c.settle(i, outbox.Permanent(fmt.Errorf("nats: payload of %d bytes and headers of %d exceed the server's max_payload of %d bytes",
+			c.Settle(i, outbox.Permanent(fmt.Errorf("nats: payload of %d bytes and headers of %d exceed the server's max_payload of %d bytes",
 				len(msg.Data), msg.Size()-len(msg.Data)-len(msg.Subject)-len(msg.Reply), l.nc.MaxPayload())))
 		case errors.Is(err, nats.ErrHeadersNotSupported):
-			c.settle(i, outbox.Unavailable(errors.New("nats: the server does not support headers; JetStream needs NATS 2.2 or later")))
+			c.Settle(i, outbox.Unavailable(errors.New("nats: the server does not support headers; JetStream needs NATS 2.2 or later")))
 		case errors.Is(err, nats.ErrBadHeaderMsg):
-			c.settle(i, outbox.Permanent(fmt.Errorf("nats: headers can't be sent: %w", err)))
+			c.Settle(i, outbox.Permanent(fmt.Errorf("nats: headers can't be sent: %w", err)))
 		default:
-			// Part of the message may be on its way.
-			c.state[i] = inFlight
-			c.inFlight++
-			c.bytes += size
+			c.take(i) // part of it may be on its way
 			return connectionLost(err)
 		}
 	}
-	return nil
+}
+
+func (c *call) take(i int32) {
+	c.Take(i)
+	c.inFlight++
+	c.bytes += c.size(i)
 }
 
 // size is what message i counts in the window.
-func (c *call) size(i int32) int { return len(c.batch[i].Payload) + 512 }
+func (c *call) size(i int32) int { return len(c.Messages[i].Payload) + 512 }
 
 // collect settles the messages that were answered. It reports whether there were any.
 func (c *call) collect(l *link) bool {
@@ -221,7 +177,7 @@ func (c *call) collect(l *link) bool {
 	l.mu.Unlock()
 	for _, a := range answers {
 		// A second answer to the same message, from whomever, changes nothing.
-		if int(a.index) < len(c.state) && c.state[a.index] == inFlight {
+		if c.Taken(a.index) {
 			c.answered(a.index, a.err)
 		}
 	}
@@ -235,8 +191,8 @@ func (c *call) collect(l *link) bool {
 
 // deny fails the messages in flight on a subject on which the user may not publish.
 func (c *call) deny(subject string) {
-	for i, m := range c.batch {
-		if c.state[i] != inFlight {
+	for i, m := range c.Messages {
+		if !c.Taken(int32(i)) {
 			continue
 		}
 		if own, err := c.subject.of(m); err == nil && own == subject {
@@ -248,47 +204,5 @@ func (c *call) deny(subject string) {
 func (c *call) answered(i int32, err error) {
 	c.inFlight--
 	c.bytes -= c.size(i)
-	c.settle(i, err)
-}
-
-// settle notes the outcome of message i. If it was accepted the next of its key may go, else those
-// behind it are skipped.
-func (c *call) settle(i int32, err error) {
-	c.state[i] = settled
-	c.unsettled--
-	next := c.next[i]
-	if err == nil {
-		if next >= 0 {
-			c.ready = append(c.ready, next)
-		}
-		return
-	}
-	c.fail(i, err)
-	for ; next >= 0; next = c.next[next] {
-		c.state[next] = settled
-		c.unsettled--
-		c.fail(next, outbox.ErrSkipped)
-	}
-}
-
-func (c *call) fail(i int32, err error) {
-	if c.errs == nil {
-		c.errs = make([]error, len(c.batch))
-	}
-	c.errs[i] = err
-}
-
-// abandon ends the call: what is in flight has an unknown outcome, the rest was not sent.
-func (c *call) abandon(cause error) {
-	unknown := outbox.Unavailable(fmt.Errorf("%w (outcome unknown)", cause))
-	unsent := outbox.Unavailable(fmt.Errorf("%w (not sent)", cause))
-	for i := range c.batch {
-		switch c.state[i] {
-		case inFlight:
-			c.answered(int32(i), unknown)
-		case waiting:
-			// The first of its key that is left; settle skips those behind it.
-			c.settle(int32(i), unsent)
-		}
-	}
+	c.Settle(i, err)
 }

@@ -119,11 +119,11 @@ func jetStreamFault(err error) error {
 func (b *Broker) explain(ctx context.Context, l *link, c *call) {
 	const questions = 8 // a batch of thousands of wrong topics must not ask about each
 	reasons := make(map[string]error)
-	for i, err := range c.errs {
+	for i, err := range c.Errs() {
 		if !errors.Is(err, errNoResponders) {
 			continue
 		}
-		subject, err := c.subject.of(c.batch[i])
+		subject, err := c.subject.of(c.Messages[i])
 		if err != nil {
 			continue // it was sent, so it has a subject
 		}
@@ -136,7 +136,7 @@ func (b *Broker) explain(ctx context.Context, l *link, c *call) {
 				reason = noStream(subject)
 			}
 		}
-		c.errs[i] = reason
+		c.Errs()[i] = reason
 	}
 }
 

@@ -75,8 +75,8 @@ func (ch *channel) reason() *amqp091.Error {
 // refuseLarger settles those in flight that the server won't ever take.
 func (c *call) refuseLarger(limit int) {
 	for _, f := range c.flight[c.landed:] {
-		if c.state[f.index] == inFlight && f.body > limit {
-			c.settle(f.index, overLimit(f.body, limit))
+		if c.Taken(f.index) && f.body > limit {
+			c.Settle(f.index, overLimit(f.body, limit))
 		}
 	}
 }

@@ -60,13 +60,13 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 
 	l, err := b.link(ctx)
 	if err != nil {
-		c.abandon(err)
-		return c.errs
+		c.Abandon(err)
+		return c.Errs()
 	}
 	ch, err := l.channel(ctx)
 	if err != nil {
-		c.abandon(err)
-		return c.errs
+		c.Abandon(err)
+		return c.Errs()
 	}
 	c.run(ctx, l, ch, &b.cfg)
 	if c.clean() {
@@ -74,7 +74,7 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	} else {
 		l.discard(ch)
 	}
-	return c.errs
+	return c.Errs()
 }
 
 // Ping reports whether the server answers and takes messages, and if not, why. If all messages go to one exchange it

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/inorder"
 	"github.com/pgoutbox/outbox/broker/internal/socket"
 	"github.com/rabbitmq/amqp091-go"
 )
@@ -16,33 +17,16 @@ import (
 // queue judges every message by itself, and one that is full refuses the first and, a consumer having made room,
 // takes the second. The same holds for a message that is returned because nothing is bound to its routing key yet.
 type call struct {
-	batch []*outbox.Message
-	errs  []error // nil while nothing has failed
+	inorder.Batch
 
-	next  []int32 // the next message of the same key, -1 at the end
-	state []state
-	last  map[string]int32 // the end of each key's chain, while chains are made
-
-	ready []int32 // may be sent, in this order, from sent on
-	sent  int
-
-	flight    []flying // sent and not settled, in the order of sending, from landed on
-	landed    int
-	bytes     int
-	unsettled int
-	alone     bool // what is in flight may close the channel: nothing goes beside it
+	flight []flying // sent and not settled, in the order of sending, from landed on
+	landed int
+	bytes  int
+	alone  bool // what is in flight may close the channel: nothing goes beside it
 
 	returned map[int32]error
 	encoder  *encoder
 }
-
-type state uint8
-
-const (
-	waiting state = iota
-	inFlight
-	settled
-)
 
 // flying is a message in flight.
 type flying struct {
@@ -52,48 +36,21 @@ type flying struct {
 }
 
 func newCall(e *encoder) *call {
-	return &call{last: make(map[string]int32), returned: make(map[int32]error), encoder: e}
+	return &call{returned: make(map[int32]error), encoder: e}
 }
 
-// begin takes batch in and chains the messages of each key.
+// begin takes batch in.
 func (c *call) begin(batch []*outbox.Message) {
-	n := len(batch)
-	c.batch, c.errs, c.unsettled = batch, nil, n
-	c.sent, c.landed, c.bytes, c.alone = 0, 0, 0, false
-	c.flight = c.flight[:0]
-	c.next = grow(c.next, n)
-	c.state = grow(c.state, n)
-	c.ready = grow(c.ready, n)[:0]
-	for i, m := range batch {
-		c.next[i], c.state[i] = -1, waiting
-		key := m.OrderingKey()
-		if key == "" {
-			c.ready = append(c.ready, int32(i))
-			continue
-		}
-		if before, follows := c.last[key]; follows {
-			c.next[before] = int32(i)
-		} else {
-			c.ready = append(c.ready, int32(i))
-		}
-		c.last[key] = int32(i)
-	}
-	clear(c.last)
+	c.Begin(batch)
+	c.flight, c.landed, c.bytes, c.alone = c.flight[:0], 0, 0, false
 }
 
 // release forgets all that belongs to the caller, and makes c ready for another begin.
 func (c *call) release() {
-	c.batch, c.errs = nil, nil
+	c.End()
 	clear(c.flight[:cap(c.flight)])
 	clear(c.returned)
 	c.encoder.release()
-}
-
-func grow[T any](s []T, n int) []T {
-	if cap(s) < n {
-		return make([]T, n)
-	}
-	return s[:n]
 }
 
 // clean reports whether nothing is left in flight that the channel could still report on.
@@ -109,25 +66,25 @@ func (c *call) run(ctx context.Context, l *link, ch *channel, cfg *Config) {
 
 	silence := time.NewTimer(cfg.AckTimeout)
 	defer silence.Stop()
-	for c.unsettled > 0 {
+	for c.Left() > 0 {
 		if l.alive() && ctx.Err() == nil {
 			c.send(ctx, l, ch, cfg)
 		}
-		if c.unsettled == 0 {
+		if c.Left() == 0 {
 			return
 		}
 		if c.landed == len(c.flight) { // nothing can be sent, or the last one has just failed
 			switch {
 			case !l.alive():
 				<-l.dead
-				c.abandon(l.cause)
+				c.Abandon(l.cause)
 			case ctx.Err() != nil:
-				c.abandon(gaveUp(ctx))
+				c.Abandon(gaveUp(ctx))
 			case ch.ch.IsClosed():
-				c.abandon(c.closed(l, ch))
+				c.Abandon(c.closed(l, ch))
 			default:
 				if err := l.blockedFault(); err != nil {
-					c.abandon(err)
+					c.Abandon(err)
 				}
 			}
 			continue
@@ -135,20 +92,20 @@ func (c *call) run(ctx context.Context, l *link, ch *channel, cfg *Config) {
 		select {
 		case <-c.flight[c.landed].confirmation.Done():
 			if !c.collect(l, ch) {
-				c.abandon(c.closed(l, ch))
+				c.Abandon(c.closed(l, ch))
 			}
 			silence.Reset(cfg.AckTimeout)
 		case <-l.dead:
 			c.collect(l, ch)
-			c.abandon(l.cause)
+			c.Abandon(l.cause)
 		case <-ctx.Done():
 			c.collect(l, ch)
-			c.abandon(gaveUp(ctx))
+			c.Abandon(gaveUp(ctx))
 		case <-silence.C:
 			if err := l.blockedFault(); err != nil {
 				// The connection stays: what was sent will be taken when the alarm is over, and sending more of it
 				// over a new one would only add repeats.
-				c.abandon(err)
+				c.Abandon(err)
 				continue
 			}
 			l.sever(fmt.Errorf("rabbitmq: no confirmation within %v: the server hangs, a queue has no quorum, or can't write to its disk", cfg.AckTimeout))
@@ -162,8 +119,11 @@ func gaveUp(ctx context.Context) error {
 
 // send publishes what is ready, as far as the window allows.
 func (c *call) send(ctx context.Context, l *link, ch *channel, cfg *Config) {
-	for n := 0; c.sent < len(c.ready); n++ {
-		i := c.ready[c.sent]
+	for n := 0; ; n++ {
+		i, ok := c.Next()
+		if !ok {
+			return
+		}
 		size := c.size(i)
 		sent := len(c.flight) - c.landed
 		if sent > 0 && (c.alone || sent >= cfg.MaxInFlight || c.bytes+size > cfg.MaxInFlightBytes) {
@@ -172,7 +132,7 @@ func (c *call) send(ctx context.Context, l *link, ch *channel, cfg *Config) {
 		if n%64 == 0 && (ctx.Err() != nil || l.blockedFault() != nil) {
 			return
 		}
-		r, err := c.encoder.encode(c.batch[i], l.conn.Config.FrameSize)
+		r, err := c.encoder.encode(c.Messages[i], l.conn.Config.FrameSize)
 		if err == nil {
 			err = l.tooLarge(len(r.publishing.Body))
 		}
@@ -188,9 +148,8 @@ func (c *call) send(ctx context.Context, l *link, ch *channel, cfg *Config) {
 				err = refused
 			}
 		}
-		c.sent++
 		if err != nil {
-			c.settle(i, err)
+			c.Settle(i, err)
 			continue
 		}
 		confirmation, err := ch.ch.PublishWithDeferredConfirm(r.exchange, r.routingKey, true, false, r.publishing)
@@ -199,17 +158,17 @@ func (c *call) send(ctx context.Context, l *link, ch *channel, cfg *Config) {
 			if !ch.ch.IsClosed() {
 				l.sever(fmt.Errorf("rabbitmq: connection lost: %w", err))
 			}
-			c.settle(i, unknown(err))
+			c.Settle(i, inorder.Unknown(err))
 			return
 		}
-		c.state[i] = inFlight
+		c.Take(i)
 		c.bytes += size
 		c.flight = append(c.flight, flying{index: i, body: len(r.publishing.Body), confirmation: confirmation})
 	}
 }
 
 // size is what message i counts in the window.
-func (c *call) size(i int32) int { return len(c.batch[i].Payload) + 512 }
+func (c *call) size(i int32) int { return len(c.Messages[i].Payload) + 512 }
 
 // collect settles the messages that were confirmed, oldest first. It reports false when the channel is closed: then no
 // confirmation means anything, for the library makes up those that are missing.
@@ -231,15 +190,15 @@ func (c *call) collect(l *link, ch *channel) bool {
 		c.bytes -= c.size(f.index)
 		switch err := c.returned[f.index]; {
 		case err != nil:
-			c.settle(f.index, err)
+			c.Settle(f.index, err)
 		case !acked:
-			c.settle(f.index, outbox.Unavailable(fmt.Errorf("rabbitmq: a queue for routing key %q refused the message: it is full, or has an internal fault", shorten(c.encoder.routingKey.Expand(c.batch[f.index])))))
+			c.Settle(f.index, outbox.Unavailable(fmt.Errorf("rabbitmq: a queue for routing key %q refused the message: it is full, or has an internal fault", shorten(c.encoder.routingKey.Expand(c.Messages[f.index])))))
 		default:
 			if c.alone {
-				m := c.batch[f.index]
+				m := c.Messages[f.index]
 				l.allowed(c.encoder.exchange.Expand(m), c.encoder.routingKey.Expand(m))
 			}
-			c.settle(f.index, nil)
+			c.Settle(f.index, nil)
 		}
 		if c.landed == len(c.flight) {
 			c.flight, c.landed = c.flight[:0], 0
@@ -260,56 +219,10 @@ func (c *call) noteReturns(ch *channel) {
 			continue // not one of ours
 		}
 		for _, f := range c.flight[c.landed:] {
-			if c.batch[f.index].ID == id && c.returned[f.index] == nil {
+			if c.Messages[f.index].ID == id && c.returned[f.index] == nil {
 				c.returned[f.index] = unroutable(&returned)
 				break
 			}
 		}
 	}
-}
-
-// settle notes the outcome of message i. If it was accepted the next of its key may go, else those behind it are
-// skipped.
-func (c *call) settle(i int32, err error) {
-	c.state[i] = settled
-	c.unsettled--
-	next := c.next[i]
-	if err == nil {
-		if next >= 0 {
-			c.ready = append(c.ready, next)
-		}
-		return
-	}
-	c.fail(i, err)
-	for ; next >= 0; next = c.next[next] {
-		c.state[next] = settled
-		c.unsettled--
-		c.fail(next, outbox.ErrSkipped)
-	}
-}
-
-func (c *call) fail(i int32, err error) {
-	if c.errs == nil {
-		c.errs = make([]error, len(c.batch))
-	}
-	c.errs[i] = err
-}
-
-// abandon ends the call: what is in flight has an unknown outcome, the rest was not sent.
-func (c *call) abandon(cause error) {
-	lost := unknown(cause)
-	unsent := outbox.Unavailable(fmt.Errorf("%w (not sent)", cause))
-	for i := range c.batch {
-		switch c.state[i] {
-		case inFlight:
-			c.settle(int32(i), lost)
-		case waiting:
-			// The first of its key that is left; settle skips those behind it.
-			c.settle(int32(i), unsent)
-		}
-	}
-}
-
-func unknown(cause error) error {
-	return outbox.Unavailable(fmt.Errorf("%w (outcome unknown)", cause))
 }

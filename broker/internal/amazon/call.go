@@ -1,29 +1,27 @@
 package amazon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/inorder"
 )
 
 // call is one Publish. It belongs to one goroutine; requests on their way report to done.
 type call struct {
 	*Publisher
-	batch []*outbox.Message
-	errs  []error // nil while nothing has failed
+	*inorder.Batch
 
 	names   []string         // of the target of each message
 	faults  map[int32]error  // of messages whose target has no name
 	missing map[string]error // of targets that weren't found, by name
-	next    []int32          // the next message of the same key, -1 at the end
 
-	backlogs  map[string]*backlog // by name
-	turns     []*backlog          // those with something ready, each once
-	unsettled int
-	done      chan request
-	stopped   error // why no more is sent
+	backlogs map[string]*backlog // by name
+	turns    []*backlog          // those with something ready, each once
+	done     chan request
 }
 
 // backlog is what is ready to be sent to one target, in this order.
@@ -40,39 +38,22 @@ type request struct {
 	errs    []error
 }
 
-// newCall takes batch in and chains the messages of each key.
 func newCall(p *Publisher, batch []*outbox.Message) *call {
-	n := len(batch)
-	c := &call{
+	return &call{
 		Publisher: p,
-		batch:     batch,
-		names:     make([]string, n),
-		next:      make([]int32, n),
+		Batch:     p.batches.Begin(batch),
+		names:     make([]string, len(batch)),
 		faults:    make(map[int32]error),
 		backlogs:  make(map[string]*backlog),
-		unsettled: n,
 		done:      make(chan request, cap(p.slots)),
 	}
-	last := make(map[string]int32)
-	for i, m := range batch {
-		c.next[i] = -1
-		key := m.OrderingKey()
-		if key == "" {
-			continue
-		}
-		if before, follows := last[key]; follows {
-			c.next[before] = int32(i)
-		}
-		last[key] = int32(i)
-	}
-	return c
 }
 
 // run publishes until every message is settled.
 func (c *call) run(ctx context.Context) {
 	c.address(ctx)
 	interrupt := ctx.Done()
-	for c.unsettled > 0 {
+	for c.Left() > 0 {
 		var slots chan<- struct{}
 		if len(c.turns) > 0 {
 			slots = c.slots
@@ -107,7 +88,7 @@ func (c *call) run(ctx context.Context) {
 // address finds the target of every message, and makes the first of each key ready.
 func (c *call) address(ctx context.Context) {
 	var names []string
-	for i, m := range c.batch {
+	for i, m := range c.Messages {
 		name, err := c.settings.Names.Name(m)
 		if err != nil {
 			c.faults[int32(i)] = err
@@ -124,33 +105,24 @@ func (c *call) address(ctx context.Context) {
 	for name, target := range found {
 		c.backlogs[name].target = target
 	}
-	follows := make([]bool, len(c.batch))
-	for _, next := range c.next {
-		if next >= 0 {
-			follows[next] = true
-		}
-	}
-	for i := range c.batch {
-		if !follows[i] {
-			c.enqueue(int32(i))
-		}
-	}
+	c.enqueue()
 }
 
-// enqueue makes message i ready, unless there is a reason not to send it.
-func (c *call) enqueue(i int32) {
-	name := c.names[i]
-	for _, reason := range []error{c.faults[i], c.missing[name], c.stopped} {
-		if reason != nil {
-			c.settle(i, reason)
-			return
+// enqueue adds what may be sent to the backlogs, unless there is a reason not to send it.
+func (c *call) enqueue() {
+	for i, ok := c.Next(); ok; i, ok = c.Next() {
+		c.Take(i)
+		name := c.names[i]
+		if reason := cmp.Or(c.faults[i], c.missing[name]); reason != nil {
+			c.Settle(i, reason)
+			continue
 		}
+		b := c.backlogs[name]
+		if len(b.ready) == 0 {
+			c.turns = append(c.turns, b)
+		}
+		b.ready = append(b.ready, i)
 	}
-	b := c.backlogs[name]
-	if len(b.ready) == 0 {
-		c.turns = append(c.turns, b)
-	}
-	b.ready = append(b.ready, i)
 }
 
 // fill makes a request of what is ready for the target whose turn it is. It may be empty.
@@ -163,7 +135,7 @@ func (c *call) fill() request {
 		if len(r.entries) == RequestEntries {
 			break
 		}
-		e, err := c.settings.Payload.encode(c.batch[i], b.target, c.settings.Records)
+		e, err := c.settings.Payload.encode(c.Messages[i], b.target, c.settings.Records)
 		if err == nil {
 			err = c.tooLarge(b.target, &e)
 		}
@@ -172,7 +144,7 @@ func (c *call) fill() request {
 		}
 		taken++
 		if err != nil {
-			c.settle(i, err)
+			c.Settle(i, err)
 			continue
 		}
 		bytes += e.Size
@@ -194,48 +166,22 @@ func (c *call) collect(r request) {
 		if outbox.IsUnavailable(err) {
 			stop = err
 		}
-		c.settle(i, err)
+		c.Settle(i, err)
 	}
 	if stop != nil {
 		c.abandon(stop)
 	}
-}
-
-// settle notes the outcome of message i. If it was accepted the next of its key may go, else those behind
-// it are skipped.
-func (c *call) settle(i int32, err error) {
-	c.unsettled--
-	next := c.next[i]
-	if err == nil {
-		if next >= 0 {
-			c.enqueue(next)
-		}
-		return
-	}
-	c.fail(i, err)
-	for ; next >= 0; next = c.next[next] {
-		c.unsettled--
-		c.fail(next, outbox.ErrSkipped)
-	}
-}
-
-func (c *call) fail(i int32, err error) {
-	if c.errs == nil {
-		c.errs = make([]error, len(c.batch))
-	}
-	c.errs[i] = err
+	c.enqueue()
 }
 
 // abandon settles what is ready, and whatever would become so. What is on its way is waited for: its
 // context ends it.
 func (c *call) abandon(reason error) {
-	if c.stopped != nil {
-		return
-	}
-	c.stopped = errNotSent(reason)
+	stopped := errNotSent(reason)
+	c.Stop(stopped)
 	for _, b := range c.turns {
 		for _, i := range b.ready {
-			c.settle(i, c.stopped)
+			c.Settle(i, stopped)
 		}
 	}
 	c.turns = nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/inorder"
 	"github.com/pgoutbox/outbox/format"
 )
 
@@ -52,6 +53,7 @@ type Settings struct {
 type Publisher struct {
 	service  Service
 	settings Settings
+	batches  inorder.Pool
 	slots    chan struct{} // one for each request on its way
 
 	mu      sync.Mutex
@@ -74,8 +76,9 @@ func (p *Publisher) Publish(ctx context.Context, batch []*outbox.Message) []erro
 		return nil
 	}
 	c := newCall(p, batch)
+	defer p.batches.End(c.Batch)
 	c.run(ctx)
-	return c.errs
+	return c.Errs()
 }
 
 // Targets finds the targets of all names, asking for those that aren't known yet. Each name gets a target

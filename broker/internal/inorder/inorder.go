@@ -1,0 +1,202 @@
+// Package inorder keeps what a call to a broker promises: of the messages of a key, none counts as accepted behind one
+// that has failed. The adapters send; a [Batch] tells them what may be sent, and has the outcomes.
+package inorder
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// Batch is the messages of one call. Those of a key form a chain, in their order; a message without a key is a chain by
+// itself. A Batch belongs to one goroutine at a time. The zero Batch is ready for Begin.
+type Batch struct {
+	Messages []*outbox.Message
+
+	errs    []error // nil while nothing has failed
+	links   []link
+	last    map[string]int32 // the end of each key's chain, while chains are made
+	queue   []int32          // messages whose turn has come, from queued on
+	queued  int
+	left    int
+	stopped error // the outcome of what has not been taken
+}
+
+// link is a message's place in its chain.
+type link struct {
+	next  int32 // the message behind it, -1 at the end
+	state state
+	turn  bool // all before it were accepted
+}
+
+type state uint8
+
+const (
+	unsent state = iota
+	taken
+	accepted
+	failed
+)
+
+// Begin takes the messages of a call in.
+func (b *Batch) Begin(messages []*outbox.Message) {
+	n := len(messages)
+	b.Messages, b.errs, b.stopped = messages, nil, nil
+	b.left, b.queued = n, 0
+	b.links = slices.Grow(b.links[:0], n)[:n]
+	b.queue = slices.Grow(b.queue[:0], n)
+	if b.last == nil {
+		b.last = make(map[string]int32)
+	}
+	for i, m := range messages {
+		b.links[i] = link{next: -1}
+		key := m.OrderingKey()
+		before, follows := int32(0), false
+		if key != "" {
+			before, follows = b.last[key]
+			b.last[key] = int32(i)
+		}
+		if follows {
+			b.links[before].next = int32(i)
+		} else {
+			b.give(int32(i))
+		}
+	}
+	clear(b.last)
+}
+
+// End forgets what belongs to the caller. The slice that Errs returned stays the caller's.
+func (b *Batch) End() { b.Messages, b.errs, b.stopped = nil, nil, nil }
+
+// give gives message i its turn.
+func (b *Batch) give(i int32) {
+	b.links[i].turn = true
+	b.queue = append(b.queue, i)
+}
+
+// Next returns the first message whose turn it is: all before it in its chain were accepted, and it was neither taken nor
+// settled. It returns the same message until it is taken or settled, and false if there is none now.
+func (b *Batch) Next() (i int32, ok bool) {
+	for ; b.queued < len(b.queue); b.queued++ {
+		if i := b.queue[b.queued]; b.links[i].state == unsent {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// Take notes that message i is on its way to the broker, from where it has to be settled. An adapter whose broker keeps the
+// order by itself may take a message before its turn.
+func (b *Batch) Take(i int32) {
+	if l := &b.links[i]; l.state == unsent {
+		l.state = taken
+	}
+}
+
+// After returns the message behind i in its chain, -1 for none. It may be called by several goroutines at once.
+func (b *Batch) After(i int32) int32 { return b.links[i].next }
+
+// Taken reports whether i is a message that was taken and isn't settled.
+func (b *Batch) Taken(i int32) bool {
+	return i >= 0 && int(i) < len(b.links) && b.links[i].state == taken
+}
+
+// Settled reports whether message i has an outcome: its own, or that of one before it in its chain.
+func (b *Batch) Settled(i int32) bool { return b.links[i].state >= accepted }
+
+// Left is how many messages are not settled.
+func (b *Batch) Left() int { return b.left }
+
+// Settle notes the outcome of message i, nil if the broker accepted it. Behind an accepted message the next of its chain
+// has its turn; all messages behind one that failed are skipped, whatever the broker says of them. The first outcome of a
+// message counts.
+func (b *Batch) Settle(i int32, err error) {
+	if b.Settled(i) {
+		return
+	}
+	b.left--
+	if err != nil {
+		b.links[i].state = failed
+		b.fail(i, err)
+		return
+	}
+	b.links[i].state = accepted
+	for n := i; b.links[n].turn && b.links[n].state == accepted; {
+		n = b.links[n].next
+		if n < 0 {
+			return
+		}
+		b.give(n)
+		if b.stopped != nil && b.links[n].state == unsent {
+			b.Settle(n, b.stopped)
+		}
+	}
+}
+
+// fail notes err, and skips what is behind message i.
+func (b *Batch) fail(i int32, err error) {
+	if b.errs == nil {
+		b.errs = make([]error, len(b.Messages))
+	}
+	b.errs[i] = err
+	for n := b.links[i].next; n >= 0; n = b.links[n].next {
+		if !b.Settled(n) {
+			b.left--
+		}
+		b.links[n].state = failed
+		b.errs[n] = outbox.ErrSkipped
+	}
+}
+
+// Stop settles what has not been taken with the error unsent, now or when its turn comes. What was taken is waited for. Of
+// several calls the first counts.
+func (b *Batch) Stop(unsent error) {
+	if b.stopped != nil {
+		return
+	}
+	b.stopped = unsent
+	for i, ok := b.Next(); ok; i, ok = b.Next() {
+		b.Settle(i, unsent)
+	}
+}
+
+// Abandon settles everything, because of cause: what was taken has an unknown outcome, the rest was not sent.
+func (b *Batch) Abandon(cause error) {
+	if b.left == 0 {
+		return
+	}
+	b.Stop(outbox.Unavailable(fmt.Errorf("%w (not sent)", cause)))
+	unknown := Unknown(cause)
+	for i := range b.links {
+		if b.Taken(int32(i)) {
+			b.Settle(int32(i), unknown)
+		}
+	}
+}
+
+// Unknown is the outcome of a message that may have been accepted or not.
+func Unknown(cause error) error { return outbox.Unavailable(fmt.Errorf("%w (outcome unknown)", cause)) }
+
+// Errs returns the outcomes in the order of Messages; nil if none failed.
+func (b *Batch) Errs() []error { return b.errs }
+
+// Pool keeps the memory of batches from call to call. The zero Pool is ready for use, by several goroutines at once.
+type Pool struct{ spare sync.Pool }
+
+// Begin returns a batch of these messages.
+func (p *Pool) Begin(messages []*outbox.Message) *Batch {
+	b, _ := p.spare.Get().(*Batch)
+	if b == nil {
+		b = &Batch{}
+	}
+	b.Begin(messages)
+	return b
+}
+
+// End ends b, which must not be used any more.
+func (p *Pool) End(b *Batch) {
+	b.End()
+	p.spare.Put(b)
+}
