@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	grpcgo "google.golang.org/grpc"
@@ -149,7 +150,7 @@ func TestMessagesWithoutAnAnswerHaveAnUnknownOutcome(t *testing.T) {
 // A server whose handler falls over one message ends the whole stream; the culprit is found, and only it counts.
 func TestAServerThatFailsOverOneMessageDeliversTheOthers(t *testing.T) {
 	t.Parallel()
-	var got seen
+	var got brokertest.Seen
 	poison := func(req *outboxpb.DeliverRequest) error {
 		for _, m := range req.GetMessages() {
 			if string(m.GetPayload()) == "poison" {
@@ -158,7 +159,7 @@ func TestAServerThatFailsOverOneMessageDeliversTheOthers(t *testing.T) {
 		}
 		return nil
 	}
-	s := newServer(t, func(m *outbox.Message) error { got.note(m); return nil }, func(inner outboxpb.DeliveryServer) outboxpb.DeliveryServer {
+	s := newServer(t, func(m *outbox.Message) error { got.Note(m); return nil }, func(inner outboxpb.DeliveryServer) outboxpb.DeliveryServer {
 		return scripted{
 			stream: func(s stream) error {
 				req, err := s.Recv()
@@ -193,7 +194,7 @@ func TestAServerThatFailsOverOneMessageDeliversTheOthers(t *testing.T) {
 			t.Errorf("message %d: %v, want %s", i, err, want)
 		}
 	}
-	got.check(t, rest)
+	got.Check(t, rest)
 	if n := s.unaries.Load(); n > 16 {
 		t.Errorf("%d requests", n)
 	}
@@ -236,7 +237,7 @@ func TestSilenceIsAnOutageAndEndsTheConnection(t *testing.T) {
 		t.Errorf("outcome %v", errs)
 	}
 	silent.Store(false)
-	deliver(t, b, messages(10, 2))
+	brokertest.Deliver(patient(t), t, b, messages(10, 2))
 	if n := p.Opened(); n < 2 {
 		t.Errorf("%d connections: the silent one is still used", n)
 	}
@@ -247,16 +248,16 @@ func TestFailuresLostAnswersAndCutsInvertNothing(t *testing.T) {
 	for _, unary := range []bool{false, true} {
 		t.Run(fmt.Sprint("unary ", unary), func(t *testing.T) {
 			t.Parallel()
-			var got seen
+			var got brokertest.Seen
 			var calls atomic.Int64
 			s := newServer(t, func(m *outbox.Message) error {
 				if n := calls.Add(1); n%53 == 0 {
 					return errors.New("not now")
 				} else if n%211 == 0 {
-					got.note(m)
+					got.Note(m)
 					return errors.New("accepted, and said otherwise")
 				}
-				got.note(m)
+				got.Note(m)
 				return nil
 			}, nil)
 			p := testnet.New(t, s.address)
@@ -275,10 +276,10 @@ func TestFailuresLostAnswersAndCutsInvertNothing(t *testing.T) {
 					}
 				}
 				if errs != nil {
-					deliver(t, b, left)
+					brokertest.Deliver(patient(t), t, b, left)
 				}
 			}
-			got.check(t, all)
+			got.Check(t, all)
 		})
 	}
 }

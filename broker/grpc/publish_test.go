@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/format"
 	grpcgo "google.golang.org/grpc"
@@ -27,41 +27,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
-
-// seen notes the order in which a server first saw the messages of each key.
-type seen struct {
-	mu    sync.Mutex
-	ids   map[outbox.ID]bool
-	order map[string][]outbox.ID
-}
-
-func (s *seen) note(m *outbox.Message) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ids == nil {
-		s.ids, s.order = map[outbox.ID]bool{}, map[string][]outbox.ID{}
-	}
-	if !s.ids[m.ID] {
-		s.ids[m.ID] = true
-		s.order[m.Key] = append(s.order[m.Key], m.ID)
-	}
-}
-
-// check verifies that all of batch was seen, in order per key.
-func (s *seen) check(t *testing.T, batch []*outbox.Message) {
-	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	want := map[string][]outbox.ID{}
-	for _, m := range batch {
-		want[m.Key] = append(want[m.Key], m.ID)
-	}
-	for key, ids := range want {
-		if !slices.Equal(s.order[key], ids) {
-			t.Errorf("key %q: %d of %d were seen, or out of order", key, len(s.order[key]), len(ids))
-		}
-	}
-}
 
 // certificate is one for 127.0.0.1, with who trusts it.
 func certificate(t *testing.T) (own tls.Certificate, trusting *tls.Config) {
@@ -150,14 +115,14 @@ func TestPingAsksForHealth(t *testing.T) {
 
 func TestMessagesOfAKeyAreUnderWayTogetherAndReceivedInOrder(t *testing.T) {
 	t.Parallel()
-	var got seen
-	s := newServer(t, func(m *outbox.Message) error { got.note(m); return nil }, nil)
+	var got brokertest.Seen
+	s := newServer(t, func(m *outbox.Message) error { got.Note(m); return nil }, nil)
 	p := testnet.New(t, s.address)
 	p.Delay(20 * time.Millisecond)
 	b := newBroker(t, p.Addr(), grpc.Config{RequestMessages: 1})
 	batch := messages(3000, 1) // a round trip for each would take a minute
 	accepted(t, b.Publish(patient(t), batch))
-	got.check(t, batch)
+	got.Check(t, batch)
 	if s.streams.Load() != 1 || s.unaries.Load() != 0 {
 		t.Errorf("%d streams and %d requests", s.streams.Load(), s.unaries.Load())
 	}

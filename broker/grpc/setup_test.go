@@ -12,13 +12,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
-	"go.uber.org/goleak"
 	grpcgo "google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -29,15 +28,21 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, runServer(address, file))
 		os.Exit(1)
 	}
-	code := m.Run()
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	os.Exit(brokertest.Leaks(m.Run()))
 }
+
+// What the tests of all brokers share.
+var (
+	patient  = brokertest.Patient
+	accepted = brokertest.Accepted
+	kind     = brokertest.Kind
+)
+
+// message returns a message of the topic "t" with n as payload.
+func message(key string, n int) *outbox.Message { return brokertest.Message("t", key, n) }
+
+// messages returns n messages of the topic "t" that go round over keys.
+func messages(n, keys int) []*outbox.Message { return brokertest.Messages("t", n, keys) }
 
 // runServer writes every message into a file before it accepts it.
 func runServer(address, path string) error {
@@ -177,96 +182,10 @@ func (s *server) messages() []*outbox.Message {
 	return append([]*outbox.Message(nil), s.received...)
 }
 
-// patience bounds what a test waits for. Nothing asserts that things are faster.
-const patience = 60 * time.Second
-
-func patient(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func newBroker(t testing.TB, target string, cfg grpc.Config) *grpc.Broker {
 	t.Helper()
 	b, err := grpc.New(target, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return b
-}
-
-// message returns a message of the topic "t" with n as payload.
-func message(key string, n int) *outbox.Message {
-	return &outbox.Message{ID: outbox.NewID(), Topic: "t", Key: key, Payload: fmt.Appendf(nil, "%d", n)}
-}
-
-// messages returns n messages that go round over keys.
-func messages(n, keys int) []*outbox.Message {
-	batch := make([]*outbox.Message, n)
-	for i := range batch {
-		batch[i] = message(fmt.Sprintf("k%d", i%keys), i/keys)
-	}
-	return batch
-}
-
-// accepted fails the test unless all were accepted.
-func accepted(t testing.TB, errs []error) {
-	t.Helper()
-	for i, err := range errs {
-		if err != nil {
-			t.Fatalf("message %d: %v", i, err)
-		}
-	}
-}
-
-func kind(err error) string {
-	switch {
-	case err == nil:
-		return "accepted"
-	case errors.Is(err, outbox.ErrSkipped):
-		return "skipped"
-	case outbox.IsPermanent(err):
-		return "refused"
-	case outbox.IsUnavailable(err):
-		return "unavailable"
-	}
-	return "retried"
-}
-
-// deliver does what the engine does: it publishes batch until all is accepted.
-func deliver(t testing.TB, b *grpc.Broker, batch []*outbox.Message) {
-	t.Helper()
-	ctx := patient(t)
-	var last error
-	for len(batch) > 0 {
-		var rest []*outbox.Message
-		for i, err := range b.Publish(ctx, batch) {
-			if err == nil {
-				continue
-			}
-			if outbox.IsPermanent(err) {
-				t.Fatalf("message %d: %v", i, err)
-			}
-			if !errors.Is(err, outbox.ErrSkipped) {
-				last = err
-			}
-			rest = append(rest, batch[i])
-		}
-		if batch = rest; len(batch) == 0 {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%d messages left: %v", len(batch), last)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
+	return brokertest.Opened(t, b, err)
 }
 
 var errUnknownTopic = status.Error(codes.NotFound, "no such topic")

@@ -12,21 +12,8 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	webhooks "github.com/pgoutbox/outbox/broker/http"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 )
-
-func kind(err error) string {
-	switch {
-	case err == nil:
-		return "accepted"
-	case errors.Is(err, outbox.ErrSkipped):
-		return "skipped"
-	case outbox.IsPermanent(err):
-		return "refused"
-	case outbox.IsUnavailable(err):
-		return "unavailable"
-	}
-	return "retried"
-}
 
 func TestEveryStatusHasItsKind(t *testing.T) {
 	t.Parallel()
@@ -148,7 +135,7 @@ func TestAfterAPauseTheReceiverIsAskedAgain(t *testing.T) {
 		}
 	})
 	b := newBroker(t, s.URL, webhooks.Config{MaxRetryAfter: 50 * time.Millisecond})
-	deliver(t, b, messages(3, 1))
+	brokertest.Deliver(patient(t), t, b, messages(3, 1))
 	if n := asked.Load(); n != 4 {
 		t.Errorf("the receiver was asked %d times", n)
 	}
@@ -167,35 +154,5 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 	if n := elsewhere.Load(); n != 0 {
 		t.Errorf("%d requests followed", n)
-	}
-}
-
-// deliver does what the engine does: it publishes batch until all is accepted.
-func deliver(t testing.TB, b *webhooks.Broker, batch []*outbox.Message) {
-	t.Helper()
-	ctx := patient(t)
-	var last error
-	for len(batch) > 0 {
-		var rest []*outbox.Message
-		for i, err := range b.Publish(ctx, batch) {
-			if err == nil {
-				continue
-			}
-			if outbox.IsPermanent(err) {
-				t.Fatalf("message %d: %v", i, err)
-			}
-			if !errors.Is(err, outbox.ErrSkipped) {
-				last = err
-			}
-			rest = append(rest, batch[i])
-		}
-		if batch = rest; len(batch) == 0 {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%d messages left: %v", len(batch), last)
-		case <-time.After(5 * time.Millisecond):
-		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	webhooks "github.com/pgoutbox/outbox/broker/http"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/webhook"
 )
@@ -122,53 +123,18 @@ func TestAnAnswerWithHugeHeadersIsRefused(t *testing.T) {
 	}
 }
 
-// seen notes the order in which a receiver first saw the messages of each key.
-type seen struct {
-	mu    sync.Mutex
-	ids   map[outbox.ID]bool
-	order map[string][]outbox.ID
-}
-
-func (s *seen) note(m *outbox.Message) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ids == nil {
-		s.ids, s.order = map[outbox.ID]bool{}, map[string][]outbox.ID{}
-	}
-	if !s.ids[m.ID] {
-		s.ids[m.ID] = true
-		s.order[m.Key] = append(s.order[m.Key], m.ID)
-	}
-}
-
-// check verifies that all of batch was seen, in order per key.
-func (s *seen) check(t *testing.T, batch []*outbox.Message) {
-	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	want := map[string][]outbox.ID{}
-	for _, m := range batch {
-		want[m.Key] = append(want[m.Key], m.ID)
-	}
-	for key, ids := range want {
-		if !slices.Equal(s.order[key], ids) {
-			t.Errorf("key %q: %d of %d were seen, or out of order", key, len(s.order[key]), len(ids))
-		}
-	}
-}
-
 func TestFailuresLostAnswersAndCutsInvertNothing(t *testing.T) {
 	t.Parallel()
 	for name, batched := range map[string]int{"single": 1, "batches": 20} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var got seen
+			var got brokertest.Seen
 			var requests atomic.Int64
 			r := newReceiver(t, webhook.Config{}, func(m *outbox.Message) error {
 				if m.ID[15]%16 == 0 && requests.Load()%3 == 0 {
 					return fmt.Errorf("not now")
 				}
-				got.note(m)
+				got.Note(m)
 				return nil
 			})
 			inner := r.Config.Handler
@@ -191,9 +157,9 @@ func TestFailuresLostAnswersAndCutsInvertNothing(t *testing.T) {
 			all := messages(3000, 60)
 			for part := range slices.Chunk(all, 500) {
 				p.CutAfter(40_000) // inside a request, most likely
-				deliver(t, b, part)
+				brokertest.Deliver(patient(t), t, b, part)
 			}
-			got.check(t, all)
+			got.Check(t, all)
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	webhooks "github.com/pgoutbox/outbox/broker/http"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/webhook"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
@@ -57,7 +58,7 @@ func TestTheOfficialLibraryVerifiesWhatIsSentWhileASecretIsReplaced(t *testing.T
 	b := newBroker(t, r.URL, webhooks.Config{Keys: rotating})
 	m := message("k", 1)
 	m.Payload = []byte(`{"test": 2432232314}`)
-	deliver(t, b, []*outbox.Message{m})
+	brokertest.Deliver(patient(t), t, b, []*outbox.Message{m})
 	if len(r.requests) != 2 {
 		t.Fatalf("%d requests", len(r.requests))
 	}
@@ -156,7 +157,7 @@ func TestCredentialsAndFixedHeadersAreSent(t *testing.T) {
 func TestABatchThatIsRefusedAsAWholeIsHalvedUntilTheCulpritIsKnown(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int64
-	var got seen
+	var got brokertest.Seen
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		requests.Add(1)
 		body, _ := io.ReadAll(req.Body)
@@ -171,7 +172,7 @@ func TestABatchThatIsRefusedAsAWholeIsHalvedUntilTheCulpritIsKnown(t *testing.T)
 			}
 		}
 		for _, m := range batch {
-			got.note(m)
+			got.Note(m)
 		}
 	}))
 	defer s.Close()
@@ -199,7 +200,7 @@ func TestABatchThatIsRefusedAsAWholeIsHalvedUntilTheCulpritIsKnown(t *testing.T)
 			rest = append(rest, m)
 		}
 	}
-	got.check(t, rest)
+	got.Check(t, rest)
 }
 
 func TestTheReceiversResultsDecideOverAMessageOfABatch(t *testing.T) {

@@ -14,13 +14,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/pgoutbox/outbox"
 	webhooks "github.com/pgoutbox/outbox/broker/http"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/webhook"
-	"go.uber.org/goleak"
 )
 
 const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYqr"
@@ -30,15 +29,21 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, runReceiver(address, file))
 		os.Exit(1)
 	}
-	code := m.Run()
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	os.Exit(brokertest.Leaks(m.Run()))
 }
+
+// What the tests of all brokers share.
+var (
+	patient  = brokertest.Patient
+	accepted = brokertest.Accepted
+	kind     = brokertest.Kind
+)
+
+// message returns a message of the topic "t" with n as payload.
+func message(key string, n int) *outbox.Message { return brokertest.Message("t", key, n) }
+
+// messages returns n messages of the topic "t" that go round over keys.
+func messages(n, keys int) []*outbox.Message { return brokertest.Messages("t", n, keys) }
 
 // runReceiver writes every message into a file before it answers.
 func runReceiver(address, path string) error {
@@ -139,16 +144,6 @@ func keys() []webhook.Key {
 
 var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 
-// patience bounds what a test waits for. Nothing asserts that things are faster.
-const patience = 60 * time.Second
-
-func patient(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // newBroker signs, and may connect to this machine.
 func newBroker(t testing.TB, url string, cfg webhooks.Config) *webhooks.Broker {
 	t.Helper()
@@ -159,15 +154,7 @@ func newBroker(t testing.TB, url string, cfg webhooks.Config) *webhooks.Broker {
 		cfg.AllowNetworks = loopback
 	}
 	b, err := webhooks.New(url, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return b
+	return brokertest.Opened(t, b, err)
 }
 
 // server answers with f.
@@ -179,28 +166,4 @@ func server(t testing.TB, f http.HandlerFunc) *httptest.Server {
 	}))
 	t.Cleanup(s.Close)
 	return s
-}
-
-// message returns a message of the topic "t" with n as payload.
-func message(key string, n int) *outbox.Message {
-	return &outbox.Message{ID: outbox.NewID(), Topic: "t", Key: key, Payload: fmt.Appendf(nil, "%d", n)}
-}
-
-// messages returns n messages that go round over keys.
-func messages(n, keys int) []*outbox.Message {
-	batch := make([]*outbox.Message, n)
-	for i := range batch {
-		batch[i] = message(fmt.Sprintf("k%d", i%keys), i/keys)
-	}
-	return batch
-}
-
-// accepted fails the test unless all were accepted.
-func accepted(t testing.TB, errs []error) {
-	t.Helper()
-	for i, err := range errs {
-		if err != nil {
-			t.Fatalf("message %d: %v", i, err)
-		}
-	}
 }

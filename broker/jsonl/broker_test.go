@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/jsonl"
 	"go.uber.org/goleak"
 )
@@ -27,31 +28,14 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func message(key string, n int) *outbox.Message {
-	return &outbox.Message{ID: outbox.NewID(), Topic: "t", Key: key, Payload: fmt.Appendf(nil, "%d", n)}
-}
+var accepted = brokertest.Accepted
+
+func message(key string, n int) *outbox.Message { return brokertest.Message("t", key, n) }
 
 func open(t testing.TB, path string) *jsonl.Broker {
 	t.Helper()
 	b, err := jsonl.Open(path, jsonl.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return b
-}
-
-func accepted(t testing.TB, errs []error) {
-	t.Helper()
-	for i, err := range errs {
-		if err != nil {
-			t.Fatalf("message %d: %v", i, err)
-		}
-	}
+	return brokertest.Opened(t, b, err)
 }
 
 func read(t testing.TB, path string) string {

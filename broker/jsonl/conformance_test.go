@@ -1,18 +1,17 @@
 package jsonl_test
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/jsonl"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -40,7 +39,7 @@ func TestFileConformance(t *testing.T) {
 			},
 			Topics: [2]string{"a", "b"},
 			Read:   func(context.Context) ([]outbox.Message, error) { return readFiles(dir, files) },
-			Forget: sortHeaders,
+			Forget: brokertest.SortHeaders,
 		}
 	})
 }
@@ -58,7 +57,7 @@ func TestWriterConformance(t *testing.T) {
 			Open:   func(t *testing.T) relay.Broker { return jsonl.New(f) },
 			Topics: [2]string{"a", "b"},
 			Read:   func(context.Context) ([]outbox.Message, error) { return readFiles(dir, 1) },
-			Forget: sortHeaders,
+			Forget: brokertest.SortHeaders,
 		}
 	})
 }
@@ -118,11 +117,6 @@ func decodeLine(line string) (outbox.Message, error) {
 	for name, value := range l.Headers {
 		m.Headers = append(m.Headers, outbox.Header{Name: name, Value: value})
 	}
-	sortHeaders(&m)
+	brokertest.SortHeaders(&m)
 	return m, nil
-}
-
-func sortHeaders(m *outbox.Message) {
-	m.Headers = slices.Clone(m.Headers)
-	slices.SortFunc(m.Headers, func(a, b outbox.Header) int { return cmp.Compare(a.Name, b.Name) })
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -21,7 +22,7 @@ func BenchmarkPublish(b *testing.B) {
 	server := servers.TestKafka(b)
 	for _, full := range []bool{false, true} {
 		batch := func(topic string, caller int) []*outbox.Message {
-			batch := numbered(topic, size, 1000)
+			batch := brokertest.Messages(topic, size, 1000)
 			for _, m := range batch {
 				m.Key = fmt.Sprintf("%d-%s", caller, m.Key)
 				m.Payload = make([]byte, 256)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/twmb/franz-go/pkg/kfake"
 )
@@ -49,7 +50,7 @@ func TestTheClientLibraryLogsToTheGivenLogger(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "orders"))
 	var text lockedBuilder
 	b := f.broker(kafka.Config{Logger: slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-	accepted(t, b.Publish(patient(t), numbered("orders", 1, 1)))
+	accepted(t, b.Publish(patient(t), brokertest.Messages("orders", 1, 1)))
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/consume"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/lanes/lanestest"
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -57,12 +58,12 @@ func TestAMemberThatHasLostItsPartitionsCutsItsHandlersOffAndCommitsNothing(t *t
 	t.Parallel()
 	c := connect(t, servers.TestKafka(t).Addr())
 	topic := c.topic(1)
-	accepted(t, c.broker(kafka.Config{}).Publish(patient(t), numbered(topic, 1, 1)))
+	accepted(t, c.broker(kafka.Config{}).Publish(patient(t), brokertest.Messages(topic, 1, 1)))
 	began, cut := make(chan struct{}, 10), make(chan struct{}, 10)
 	var calls atomic.Int64
 	consumer, err := kafka.NewConsumer(kafka.Config{Brokers: c.seeds}, kafka.ConsumerConfig{
 		Group: topic, Topics: []string{topic}, SessionTimeout: 6 * time.Second, CommitInterval: 20 * time.Millisecond,
-		Handling: consume.Config{DrainTimeout: patience},
+		Handling: consume.Config{DrainTimeout: brokertest.Patience},
 	}, func(ctx context.Context, _ *outbox.Message) error {
 		if calls.Add(1) > 1 {
 			return nil

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
@@ -23,7 +24,7 @@ var (
 func written(t *testing.T, rows, keys int) *exactWorld {
 	t.Helper()
 	w := newExactWorld(t)
-	w.write(numbered(w.topic, rows, keys))
+	w.write(brokertest.Messages(w.topic, rows, keys))
 	return w
 }
 
@@ -248,7 +249,7 @@ func TestOneShardGroupInheritsFromMany(t *testing.T) {
 func TestARefusedMessageStopsItsKeyAndTheRestIsCommittedOnce(t *testing.T) {
 	t.Parallel()
 	w := newExactWorld(t)
-	batch := numbered(w.topic, 12, 3)
+	batch := brokertest.Messages(w.topic, 12, 3)
 	batch[4].Topic = "t-unknown-" + outbox.NewID().String()
 	batch[5].Topic = "no topic"
 	w.write(batch)

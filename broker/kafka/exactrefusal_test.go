@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
@@ -145,7 +146,7 @@ func TestTheCursorTopicIsCreatedIfThatIsAllowed(t *testing.T) {
 	t.Parallel()
 	c := connect(t, servers.TestKafka(t).Addr())
 	w := &exactWorld{cluster: c, id: "x-" + outbox.NewID().String(), topic: c.topic(1)}
-	w.write(numbered(w.topic, 3, 1))
+	w.write(brokertest.Messages(w.topic, 3, 1))
 	e, err := kafka.NewExactlyOnce(kafka.Config{Brokers: w.seeds, CreateTopics: true}, kafka.ExactlyOnceConfig{ID: w.id})
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +191,7 @@ func TestADestinationOfAnotherOutboxWithTheSameIDIsFoundOut(t *testing.T) {
 	rows := r.read(20)
 	r.deliver(rows[:10])
 	foreign := &exactWorld{cluster: w.cluster, id: w.id, topic: w.topic}
-	foreign.write(numbered(w.topic, 10, 2))
+	foreign.write(brokertest.Messages(w.topic, 10, 2))
 	other := foreign.relay()
 	other.deliver(other.read(10))
 	w.await("the relay says that its ids were taken away", func(ctx context.Context) error {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -125,11 +126,11 @@ func TestABatchThatFailsForGoodStopsItsKeysAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := f.broker(kafka.Config{})
-	first := numbered(topic, 300, 12)
+	first := brokertest.Messages(topic, 300, 12)
 	accepted(t, b.Publish(patient(t), first))
 
 	f.Fault(kfake.Fault{Keys: produce, Topic: topic, Partitions: []int32{1}, Err: kerr.PolicyViolation, When: skip(2)})
-	second := numbered(topic, 600, 12)
+	second := brokertest.Messages(topic, 600, 12)
 	errs := b.Publish(patient(t), second)
 	failed, stored := map[string]error{}, 0
 	for i, err := range errs {
@@ -172,7 +173,7 @@ func TestAFailureStopsItsKeyInOtherTopics(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, kfake.SeedTopics(2, "a", "b"))
 	b := f.broker(kafka.Config{})
-	batch := numbered("a", 40, 4)
+	batch := brokertest.Messages("a", 40, 4)
 	for i := range batch {
 		if i >= 20 { // every key changes to b once
 			batch[i].Topic = "b"
@@ -198,7 +199,7 @@ func TestTheRecordThatAServerCallsInvalidIsFound(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, kfake.SeedTopics(1, "orders"))
 	b := f.broker(kafka.Config{})
-	batch := numbered("orders", 2000, 40)
+	batch := brokertest.Messages("orders", 2000, 40)
 	batch[700].Payload = []byte("poison")  // key k-20
 	batch[1501].Payload = []byte("poison") // key k-21
 	f.Fault(kfake.Fault{Keys: produce, Err: kerr.InvalidRecord, Count: -1, When: carrying("poison")})
@@ -228,7 +229,7 @@ func TestTheSearchForInvalidRecordsIsBounded(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, kfake.SeedTopics(1, "orders"))
 	b := f.broker(kafka.Config{})
-	batch := numbered("orders", 400, 400)
+	batch := brokertest.Messages("orders", 400, 400)
 	requests := f.Fault(kfake.Fault{Keys: produce, Err: kerr.InvalidRecord, Count: -1})
 	refused := 0
 	for i, err := range b.Publish(patient(t), batch) {
@@ -279,7 +280,7 @@ func TestNothingIsLostOrInvertedByRandomFaults(t *testing.T) {
 			var wg sync.WaitGroup
 			var sent [3][]*outbox.Message
 			for i := range sent {
-				for _, m := range numbered(topics[i%2], 1200, 8) {
+				for _, m := range brokertest.Messages(topics[i%2], 1200, 8) {
 					m.Key = fmt.Sprintf("%d-%s", i, m.Key)
 					sent[i] = append(sent[i], m)
 				}
@@ -335,9 +336,9 @@ func TestACallEndsWhenNothingIsAcknowledged(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, kfake.SeedTopics(1, "orders"))
 	b := f.broker(kafka.Config{Unanswered: time.Second})
-	accepted(t, b.Publish(patient(t), numbered("orders", 10, 2)))
+	accepted(t, b.Publish(patient(t), brokertest.Messages("orders", 10, 2)))
 	fault := f.Fault(kfake.Fault{Keys: produce, Err: kerr.NotEnoughReplicas, Count: -1})
-	batch := numbered("orders", 10, 2)
+	batch := brokertest.Messages("orders", 10, 2)
 	for i, err := range b.Publish(patient(t), batch) {
 		if !outbox.IsUnavailable(err) {
 			t.Errorf("message %d: %v", i, err)
@@ -352,9 +353,9 @@ func TestCallsBeyondTheNumberOfClientsWait(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, kfake.SeedTopics(1, "orders"))
 	b := f.broker(kafka.Config{Clients: 1})
-	accepted(t, b.Publish(patient(t), numbered("orders", 1, 1)))
+	accepted(t, b.Publish(patient(t), brokertest.Messages("orders", 1, 1)))
 	fault := f.Fault(kfake.Fault{Keys: produce, Err: kerr.NotEnoughReplicas, Count: -1})
-	first, second := numbered("orders", 5, 1), numbered("orders", 5, 1)
+	first, second := brokertest.Messages("orders", 5, 1), brokertest.Messages("orders", 5, 1)
 	done := make(chan []error, 1)
 	go func() { done <- b.Publish(patient(t), first) }()
 	if err := fault.Wait(patient(t), 1); err != nil {
@@ -380,7 +381,7 @@ func TestAClosedBrokerAnswersUnavailable(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if errs := b.Publish(patient(t), numbered("orders", 1, 1)); !outbox.IsUnavailable(errs[0]) {
+	if errs := b.Publish(patient(t), brokertest.Messages("orders", 1, 1)); !outbox.IsUnavailable(errs[0]) {
 		t.Errorf("result %v", errs)
 	}
 	if err := b.Ping(patient(t)); !outbox.IsUnavailable(err) {
@@ -398,7 +399,7 @@ func TestAnUnreachableClusterIsNamedWithTheCause(t *testing.T) {
 	free.Close()
 	b := connectionless(t, []string{address}, kafka.Config{Unanswered: 3 * time.Second})
 	defer b.Close()
-	errs := b.Publish(patient(t), numbered("orders", 2, 2))
+	errs := b.Publish(patient(t), brokertest.Messages("orders", 2, 2))
 	for _, err := range append(errs, b.Ping(patient(t))) {
 		if !outbox.IsUnavailable(err) {
 			t.Errorf("not unavailable: %v", err)
@@ -411,7 +412,7 @@ func TestATopicThatGoesAwayIsAnErrorUntilItIsBack(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, kfake.SeedTopics(2, "orders", "other"))
 	b := f.broker(kafka.Config{})
-	batch := append(numbered("orders", 10, 5), numbered("other", 10, 10)[5:]...)
+	batch := append(brokertest.Messages("orders", 10, 5), brokertest.Messages("other", 10, 10)[5:]...)
 	accepted(t, b.Publish(patient(t), batch))
 	if err := f.DeleteTopic("orders"); err != nil {
 		t.Fatal(err)
@@ -455,8 +456,8 @@ func TestMissingRightsAreNamed(t *testing.T) {
 	defer c.Close()
 	b := connectionless(t, c.ListenAddrs(), kafka.Config{SASL: &kafka.SASL{Mechanism: "plain", User: "relay", Password: "relay-password"}})
 	defer b.Close()
-	batch := append(numbered("mine", 4, 4), numbered("readonly", 8, 8)[4:]...)
-	batch = append(batch, numbered("secret", 12, 12)[8:]...)
+	batch := append(brokertest.Messages("mine", 4, 4), brokertest.Messages("readonly", 8, 8)[4:]...)
+	batch = append(batch, brokertest.Messages("secret", 12, 12)[8:]...)
 	for i, err := range b.Publish(patient(t), batch) {
 		switch topic := batch[i].Topic; {
 		case topic == "mine":
@@ -487,10 +488,10 @@ func TestCredentialsAreCheckedAndKeptSecret(t *testing.T) {
 			wrong := &kafka.SASL{Mechanism: mechanism, User: "relay", Password: "wr0ng-secret"}
 			good := connectionless(t, c.ListenAddrs(), kafka.Config{SASL: right})
 			defer good.Close()
-			accepted(t, good.Publish(patient(t), numbered("orders", 3, 1)))
+			accepted(t, good.Publish(patient(t), brokertest.Messages("orders", 3, 1)))
 			bad := connectionless(t, c.ListenAddrs(), kafka.Config{SASL: wrong, Unanswered: 3 * time.Second})
 			defer bad.Close()
-			for _, err := range append(bad.Publish(patient(t), numbered("orders", 3, 3)), bad.Ping(patient(t))) {
+			for _, err := range append(bad.Publish(patient(t), brokertest.Messages("orders", 3, 3)), bad.Ping(patient(t))) {
 				if !outbox.IsUnavailable(err) {
 					t.Errorf("not unavailable: %v", err)
 				}
@@ -524,7 +525,7 @@ func TestAServerThatRefusesCredentialsIsQuoted(t *testing.T) {
 	})
 	b := connectionless(t, c.ListenAddrs(), kafka.Config{SASL: &kafka.SASL{Mechanism: "PLAIN", User: "relay", Password: "wr0ng-secret"}, Unanswered: 10 * time.Second})
 	defer b.Close()
-	for _, err := range append(b.Publish(patient(t), numbered("orders", 3, 3)), b.Ping(patient(t))) {
+	for _, err := range append(b.Publish(patient(t), brokertest.Messages("orders", 3, 3)), b.Ping(patient(t))) {
 		if !outbox.IsUnavailable(err) {
 			t.Errorf("not unavailable: %v", err)
 		}
@@ -546,7 +547,7 @@ func TestTLSIsUsedWhenConfigured(t *testing.T) {
 	defer c.Close()
 	b := connectionless(t, c.ListenAddrs(), kafka.Config{TLS: &tls.Config{RootCAs: trusted}})
 	defer b.Close()
-	accepted(t, b.Publish(patient(t), numbered("orders", 3, 3)))
+	accepted(t, b.Publish(patient(t), brokertest.Messages("orders", 3, 3)))
 	for name, cfg := range map[string]kafka.Config{
 		"none at our side":    {},
 		"unknown certificate": {TLS: &tls.Config{}},
@@ -554,7 +555,7 @@ func TestTLSIsUsedWhenConfigured(t *testing.T) {
 		cfg.Unanswered = 3 * time.Second
 		b := connectionless(t, c.ListenAddrs(), cfg)
 		defer b.Close()
-		for _, err := range b.Publish(patient(t), numbered("orders", 3, 3)) {
+		for _, err := range b.Publish(patient(t), brokertest.Messages("orders", 3, 3)) {
 			if !outbox.IsUnavailable(err) {
 				t.Errorf("%s: %v", name, err)
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/cloudevents/sdk-go/v2/binding"
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/sdkread"
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/format"
@@ -89,7 +90,7 @@ func TestTheSDKReadsStructuredCloudEventsFromATopic(t *testing.T) {
 	c := realCluster(t)
 	topic := c.topic(2)
 	b := c.broker(kafka.Config{Format: cloudEvents(true)})
-	batch := numbered(topic, 100, 10)
+	batch := brokertest.Messages(topic, 100, 10)
 	for i, m := range batch {
 		m.EventType, m.ContentType, m.AggregateID, m.Payload = "Created", "application/json", "7 €", fmt.Appendf(nil, `{"i":%d}`, i)
 	}
@@ -152,7 +153,7 @@ func TestTheLimitIsAboutTheRecordOfTheFormat(t *testing.T) {
 	b := c.broker(kafka.Config{Format: cloudEvents(true)})
 	largest := 0
 	for bytes := 3000; bytes <= 3500; bytes++ {
-		m := numbered(topic, 1, 1)
+		m := brokertest.Messages(topic, 1, 1)
 		m[0].Payload, m[0].ContentType = make([]byte, bytes), "application/octet-stream" // as base64 it has a third more
 		errs := b.Publish(patient(t), m)
 		switch {
@@ -177,7 +178,7 @@ func TestAMessageThatTheFormatRefusesStopsItsKeyAlone(t *testing.T) {
 	c := realCluster(t)
 	topic := c.topic(1)
 	b := c.broker(kafka.Config{Format: cloudEvents(false)})
-	batch := numbered(topic, 9, 3)
+	batch := brokertest.Messages(topic, 9, 3)
 	batch[3].Headers = []outbox.Header{{Name: "ce_id", Value: "x"}}
 	errs := b.Publish(patient(t), batch)
 	for i, err := range errs {
@@ -203,7 +204,7 @@ func BenchmarkFormats(b *testing.B) {
 			c := realCluster(b)
 			topic := c.topic(2)
 			broker := c.broker(kafka.Config{Format: f})
-			batch := numbered(topic, 5000, 1000)
+			batch := brokertest.Messages(topic, 5000, 1000)
 			for _, m := range batch {
 				m.Payload = fmt.Appendf(nil, `{"text":"%0240d"}`, 7)
 				m.EventType, m.AggregateType, m.AggregateID = "OrderCreated", "order", m.Key

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -29,7 +30,7 @@ func TestTheLimitIsTheServersOwn(t *testing.T) {
 	// One call for each size: the server answers for single records, then for two in a batch.
 	largest := 0
 	for bytes := 4860; bytes <= 4960; bytes++ {
-		m := numbered(topic, 1, 1)
+		m := brokertest.Messages(topic, 1, 1)
 		m[0].Payload = make([]byte, bytes)
 		errs := b.Publish(patient(t), m)
 		switch {
@@ -62,7 +63,7 @@ func TestTheLimitIsTheServersOwn(t *testing.T) {
 		t.Errorf("the server takes %d bytes, and %d were the most that the adapter sent", largest+3, largest)
 	}
 	for first := 1; first < 400; first += 7 {
-		batch := numbered(topic, 2, 1)
+		batch := brokertest.Messages(topic, 2, 1)
 		batch[0].Payload = make([]byte, first)
 		batch[1].Payload = make([]byte, largest-first-60)
 		accepted(t, b.Publish(patient(t), batch))
@@ -74,9 +75,9 @@ func TestALimitThatWasLoweredIsNoticed(t *testing.T) {
 	c := realCluster(t)
 	topic := c.topic(1, "max.message.bytes", "200000")
 	b := c.broker(kafka.Config{})
-	accepted(t, b.Publish(patient(t), numbered(topic, 10, 2)))
+	accepted(t, b.Publish(patient(t), brokertest.Messages(topic, 10, 2)))
 	c.limit(topic, "20000")
-	batch := numbered(topic, 300, 30)
+	batch := brokertest.Messages(topic, 300, 30)
 	for i := range batch {
 		batch[i].Payload = bytes.Repeat([]byte{'x'}, 1000)
 	}
@@ -123,7 +124,7 @@ func TestACompactedTopicTakesNoMessageWithoutAKey(t *testing.T) {
 	t.Parallel()
 	c := realCluster(t)
 	topic := c.topic(1, "cleanup.policy", "compact")
-	batch := numbered(topic, 10, 2)
+	batch := brokertest.Messages(topic, 10, 2)
 	batch[4].Key = ""
 	batch[5].Payload = nil // a tombstone
 	errs := c.broker(kafka.Config{}).Publish(patient(t), batch)
@@ -139,7 +140,7 @@ func TestAHeaderThatWouldStandBesideOursIsRefused(t *testing.T) {
 	t.Parallel()
 	c := realCluster(t)
 	topic := c.topic(1)
-	batch := numbered(topic, 2, 2)
+	batch := brokertest.Messages(topic, 2, 2)
 	batch[0].Headers = []outbox.Header{{Name: "Outbox-Id", Value: "x"}}
 	errs := c.broker(kafka.Config{}).Publish(patient(t), batch)
 	if len(errs) != 2 || !outbox.IsPermanent(errs[0]) || errs[1] != nil {
@@ -153,7 +154,7 @@ func TestTopicsAreCreatedWhenAskedFor(t *testing.T) {
 	c := realCluster(t)
 	name := "t-" + outbox.NewID().String()
 	b := c.broker(kafka.Config{CreateTopics: true, Partitions: 5, ReplicationFactor: 1, Topic: "{topic}.v1"})
-	batch := numbered(name, 100, 20)
+	batch := brokertest.Messages(name, 100, 20)
 	accepted(t, b.Publish(patient(t), batch))
 	c.inOrder(t, batch, name+".v1")
 	details, err := c.admin.ListTopics(patient(t), name+".v1")
@@ -162,7 +163,7 @@ func TestTopicsAreCreatedWhenAskedFor(t *testing.T) {
 	}
 
 	b = c.broker(kafka.Config{CreateTopics: true, ReplicationFactor: 9})
-	errs := b.Publish(patient(t), append(numbered(name+".v1", 1, 1), numbered(name+".v2", 2, 2)[1]))
+	errs := b.Publish(patient(t), append(brokertest.Messages(name+".v1", 1, 1), brokertest.Messages(name+".v2", 2, 2)[1]))
 	if len(errs) != 2 || errs[0] != nil || outbox.IsPermanent(errs[1]) || outbox.IsUnavailable(errs[1]) {
 		t.Fatalf("result %v", errs)
 	}
@@ -173,7 +174,7 @@ func TestATopicThatCanHaveNoSuchNameIsRefusedForGood(t *testing.T) {
 	t.Parallel()
 	c := realCluster(t)
 	good := c.topic(1)
-	batch := numbered(good, 4, 4)
+	batch := brokertest.Messages(good, 4, 4)
 	batch[1].Topic, batch[2].Topic, batch[3].Topic = "a/b", "..", strings.Repeat("x", 250)
 	errs := c.broker(kafka.Config{}).Publish(patient(t), batch)
 	if errs[0] != nil {
@@ -241,7 +242,7 @@ func TestEveryCompressionArrives(t *testing.T) {
 	c := realCluster(t)
 	for _, compression := range []string{"none", "gzip", "snappy", "lz4", "zstd"} {
 		topic := c.topic(2)
-		batch := numbered(topic, 1000, 10)
+		batch := brokertest.Messages(topic, 1000, 10)
 		accepted(t, c.broker(kafka.Config{Compression: compression}).Publish(patient(t), batch))
 		c.inOrder(t, batch, topic)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/internal/authority"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -54,7 +55,7 @@ func TestATokenAuthenticatesEveryConnection(t *testing.T) {
 			return "right", nil
 		},
 	}})
-	accepted(t, b.Publish(patient(t), numbered("orders", 5, 2)))
+	accepted(t, b.Publish(patient(t), brokertest.Messages("orders", 5, 2)))
 	if seen.Load() == 0 || asked.Load() < seen.Load() {
 		t.Errorf("%d connections were authenticated, and the token was asked for %d times", seen.Load(), asked.Load())
 	}
@@ -71,7 +72,7 @@ func TestATokenThatIsRefusedOrCannotBeHadIsAnOutage(t *testing.T) {
 			f := newFake(t, kfake.SeedTopics(1, "orders"))
 			demandToken(f, "right")
 			b := f.broker(kafka.Config{Unanswered: time.Second, SASL: &kafka.SASL{Mechanism: "OAUTHBEARER", Token: token}})
-			for i, err := range b.Publish(patient(t), numbered("orders", 3, 3)) {
+			for i, err := range b.Publish(patient(t), brokertest.Messages("orders", 3, 3)) {
 				if !outbox.IsUnavailable(err) {
 					t.Errorf("message %d: %v, want an unavailable error", i, err)
 				}
@@ -116,8 +117,8 @@ func TestACertificateAuthenticatesTheClient(t *testing.T) {
 		t.Cleanup(func() { b.Close() })
 		return b
 	}
-	accepted(t, open(&tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{client}}).Publish(patient(t), numbered("orders", 3, 2)))
-	for i, err := range open(&tls.Config{RootCAs: ours.Pool()}).Publish(patient(t), numbered("orders", 3, 3)) {
+	accepted(t, open(&tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{client}}).Publish(patient(t), brokertest.Messages("orders", 3, 2)))
+	for i, err := range open(&tls.Config{RootCAs: ours.Pool()}).Publish(patient(t), brokertest.Messages("orders", 3, 3)) {
 		if !outbox.IsUnavailable(err) {
 			t.Errorf("without a certificate, message %d: %v, want an unavailable error", i, err)
 		}

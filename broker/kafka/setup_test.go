@@ -2,7 +2,6 @@ package kafka_test
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"strings"
 	"sync"
@@ -10,35 +9,23 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) {
-	code := servers.Run(m)
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(brokertest.Leaks(servers.Run(m))) }
 
-// patience bounds what a test waits for. Nothing asserts that things are faster.
-const patience = 2 * time.Minute
-
-func patient(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
+// What the tests of all brokers share.
+var (
+	patient  = brokertest.Patient
+	accepted = brokertest.Accepted
+	contains = brokertest.Contains
+)
 
 // cluster is a Kafka with an administrator's connection.
 type cluster struct {
@@ -163,28 +150,8 @@ func (c *cluster) records(ctx context.Context, topics ...string) ([]*kgo.Record,
 func message(r *kgo.Record) (outbox.Message, error) {
 	m := outbox.Message{Topic: r.Topic, Key: string(r.Key), Payload: r.Value}
 	for _, h := range r.Headers {
-		value := string(h.Value)
-		var err error
-		switch h.Key {
-		case "outbox-id":
-			m.ID, err = outbox.ParseID(value)
-		case "outbox-topic":
-			m.Topic = value
-		case "outbox-event-type":
-			m.EventType = value
-		case "outbox-aggregate-type":
-			m.AggregateType = value
-		case "outbox-aggregate-id":
-			m.AggregateID = value
-		case "outbox-created-at":
-			m.CreatedAt, err = time.Parse(time.RFC3339Nano, value)
-		case "content-type":
-			m.ContentType = value
-		default:
-			m.Headers = append(m.Headers, outbox.Header{Name: h.Key, Value: value})
-		}
-		if err != nil {
-			return m, fmt.Errorf("header %s: %w", h.Key, err)
+		if err := brokertest.Attribute(&m, h.Key, string(h.Value)); err != nil {
+			return m, err
 		}
 	}
 	return m, nil
@@ -226,41 +193,6 @@ func connectionless(t *testing.T, seeds []string, cfg kafka.Config) *kafka.Broke
 		t.Fatal(err)
 	}
 	return b
-}
-
-// numbered returns count messages to topic, dealt to keys in turn.
-func numbered(topic string, count, keys int) []*outbox.Message {
-	batch := make([]*outbox.Message, count)
-	for i := range batch {
-		batch[i] = &outbox.Message{
-			ID:      outbox.NewID(),
-			Topic:   topic,
-			Key:     fmt.Sprintf("k-%d", i%keys),
-			Payload: fmt.Appendf(nil, "%d", i/keys),
-		}
-	}
-	return batch
-}
-
-func accepted(t testing.TB, errs []error) {
-	t.Helper()
-	for i, err := range errs {
-		if err != nil {
-			t.Fatalf("message %d: %v", i, err)
-		}
-	}
-}
-
-func contains(t testing.TB, err error, parts ...string) {
-	t.Helper()
-	if err == nil {
-		t.Fatalf("no error, want one with %q", parts)
-	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("error lacks %q: %v", part, err)
-		}
-	}
 }
 
 // lockedBuilder is a strings.Builder for several goroutines.

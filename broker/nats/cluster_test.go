@@ -17,6 +17,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/nats"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
@@ -134,7 +135,7 @@ func TestAClusterThatLosesLeadersLosesAndDisordersNothing(t *testing.T) {
 	publisher.Go(func() {
 		defer close(delivered)
 		for part := range slices.Chunk(all, 300) {
-			deliver(ctx, t, b, part)
+			brokertest.Deliver(ctx, t, b, part)
 			delivered <- struct{}{}
 		}
 	})
@@ -188,7 +189,7 @@ func TestAClusterThatLosesLeadersLosesAndDisordersNothing(t *testing.T) {
 	batch := messages(10, 3)
 	for range 3 {
 		errs := b.Publish(patient(t), batch)
-		checkOutcomes(t, batch, errs)
+		brokertest.CheckOutcomes(t, batch, errs)
 		if len(errs) != len(batch) || !outbox.IsUnavailable(errs[0]) {
 			t.Fatalf("without a quorum: %v", errs)
 		}
@@ -204,5 +205,5 @@ func TestAClusterThatLosesLeadersLosesAndDisordersNothing(t *testing.T) {
 	for i := range 2 {
 		c.start(i)
 	}
-	deliver(patient(t), t, b, batch)
+	brokertest.Deliver(patient(t), t, b, batch)
 }

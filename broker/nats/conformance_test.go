@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/nats"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
@@ -58,7 +58,7 @@ func harness(t *testing.T, url string) relaytest.BrokerHarness {
 		},
 		Topics:       [2]string{s.name + ".a", s.name + ".b"},
 		Read:         s.read,
-		Forget:       func(m *outbox.Message) { sortHeaders(m) }, // the client's headers are a map
+		Forget:       func(m *outbox.Message) { brokertest.SortHeaders(m) }, // the client's headers are a map
 		TooLarge:     1<<20 + 1,
 		UnknownTopic: "unknown." + s.name,
 		Deduplicates: true,
@@ -141,11 +141,6 @@ func decode(msg jetstream.Msg) (m outbox.Message, err error) {
 			m.Headers = append(m.Headers, outbox.Header{Name: name, Value: values[0]})
 		}
 	}
-	sortHeaders(&m)
+	brokertest.SortHeaders(&m)
 	return m, nil
-}
-
-func sortHeaders(m *outbox.Message) {
-	m.Headers = slices.Clone(m.Headers)
-	slices.SortFunc(m.Headers, func(a, b outbox.Header) int { return cmp.Compare(a.Name, b.Name) })
 }

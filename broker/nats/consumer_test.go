@@ -7,6 +7,7 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/pgoutbox/outbox/broker/consume"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/lanes/lanestest"
 	"github.com/pgoutbox/outbox/broker/nats"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -22,7 +23,7 @@ func TestANATSConsumerDoesWhatAConsumerMust(t *testing.T) {
 			Topic:   "orders",
 			Publish: b.Publish,
 			Foreign: func(t *testing.T, key, id string) {
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				ctx, cancel := context.WithTimeout(t.Context(), brokertest.Patience)
 				defer cancel()
 				msg := &natsgo.Msg{Subject: s.name + ".orders", Data: []byte("1"), Header: natsgo.Header{"Outbox-Key": {key}}}
 				if id != "" {

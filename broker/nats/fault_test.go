@@ -17,6 +17,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/nats"
 	"github.com/pgoutbox/outbox/internal/authority"
@@ -36,7 +37,7 @@ func TestKillingTheServerLosesAndDisordersNothing(t *testing.T) {
 	publisher.Go(func() {
 		defer close(delivered)
 		for part := range slices.Chunk(all, 200) {
-			deliver(ctx, t, b, part)
+			brokertest.Deliver(ctx, t, b, part)
 			delivered <- len(part)
 		}
 	})
@@ -68,7 +69,7 @@ func TestAFrozenServerLeavesTheOutcomeUnknown(t *testing.T) {
 	batch := messages(50, 5)
 	for range 2 { // on the connection that was there, and without one
 		errs := b.Publish(patient(t), batch)
-		checkOutcomes(t, batch, errs)
+		brokertest.CheckOutcomes(t, batch, errs)
 		if len(errs) != len(batch) || !outbox.IsUnavailable(errs[0]) {
 			t.Fatalf("outcomes %v", errs)
 		}
@@ -79,7 +80,7 @@ func TestAFrozenServerLeavesTheOutcomeUnknown(t *testing.T) {
 	if err := server.Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	deliver(patient(t), t, b, batch)
+	brokertest.Deliver(patient(t), t, b, batch)
 	if got := len(s.storedIDs()); got != 60 {
 		t.Errorf("%d stored", got)
 	}
@@ -103,7 +104,7 @@ func TestTheEndOfTheContextInterruptsAWriteThatIsStuck(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	errs := b.Publish(ctx, batch)
-	checkOutcomes(t, batch, errs)
+	brokertest.CheckOutcomes(t, batch, errs)
 	for i, err := range errs {
 		if !outbox.IsUnavailable(err) {
 			t.Errorf("message %d: %v", i, err)
@@ -141,13 +142,13 @@ func TestLostAnswersLeaveTheOutcomeUnknownAndARepeatIsRecognised(t *testing.T) {
 
 	p.SwallowAnswers(true)
 	errs := b.Publish(patient(t), batch)
-	checkOutcomes(t, batch, errs)
+	brokertest.CheckOutcomes(t, batch, errs)
 	if len(errs) != len(batch) || !outbox.IsUnavailable(errs[0]) || !strings.Contains(errs[0].Error(), "no acknowledgement") {
 		t.Fatalf("outcomes %v", errs)
 	}
 	eventually(t, "the server has stored the first of each key", func() bool { return len(s.storedIDs()) == 11 })
 	p.SwallowAnswers(false)
-	deliver(patient(t), t, b, batch)
+	brokertest.Deliver(patient(t), t, b, batch)
 	checkOrder(t, batch, s.stored()[1:])
 }
 
@@ -162,12 +163,12 @@ func TestACutConnectionLeavesTheOutcomeUnknown(t *testing.T) {
 	for part := range slices.Chunk(all, 500) {
 		p.CutAfter(50_000) // inside a message, most likely
 		errs := b.Publish(patient(t), part)
-		checkOutcomes(t, part, errs)
+		brokertest.CheckOutcomes(t, part, errs)
 		if errs != nil {
 			cuts++
 		}
 		p.CutAfter(0)
-		deliver(patient(t), t, b, part)
+		brokertest.Deliver(patient(t), t, b, part)
 	}
 	if cuts == 0 {
 		t.Error("no call was cut, so this test shows nothing")
@@ -192,7 +193,7 @@ func TestNobodyListening(t *testing.T) {
 	b := newBroker(t, "nats://127.0.0.1:1", nats.Config{})
 	batch := messages(5, 2)
 	errs := b.Publish(patient(t), batch)
-	checkOutcomes(t, batch, errs)
+	brokertest.CheckOutcomes(t, batch, errs)
 	if len(errs) != 5 || !outbox.IsUnavailable(errs[0]) || !strings.Contains(errs[0].Error(), "check address and port") {
 		t.Errorf("outcomes %v", errs)
 	}
@@ -289,7 +290,7 @@ func TestAServerThatShutsDownPolitelyIsLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	more := messages(10, 2)
-	deliver(patient(t), t, b, more)
+	brokertest.Deliver(patient(t), t, b, more)
 	checkOrder(t, append(batch, more...), s.stored())
 }
 
@@ -305,7 +306,7 @@ func TestAServerThatAnnouncesItsShutdownGetsNoNewCalls(t *testing.T) {
 	eventually(t, "the broker leaves", func() bool {
 		batch := messages(10, 2)
 		errs := b.Publish(patient(t), batch)
-		checkOutcomes(t, batch, errs)
+		brokertest.CheckOutcomes(t, batch, errs)
 		for _, err := range errs {
 			// The shutdown may come in the middle of a call: what was accepted before it was accepted.
 			if err != nil && !errors.Is(err, outbox.ErrSkipped) && !outbox.IsUnavailable(err) {

@@ -13,6 +13,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/nats"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
@@ -149,7 +150,7 @@ func TestARefusedMessageStopsItsKeyAlone(t *testing.T) {
 		batch = append(batch, first, bad, last)
 	}
 	errs := b.Publish(patient(t), batch)
-	checkOutcomes(t, batch, errs)
+	brokertest.CheckOutcomes(t, batch, errs)
 	for i, m := range batch {
 		switch err := errs[i]; i % 3 {
 		case 0:
@@ -277,7 +278,7 @@ func TestAFullStreamKeepsTheOrderOfEachKey(t *testing.T) {
 	refused := 0
 	for rest := batch; len(rest) > 0; {
 		errs := b.Publish(ctx, rest)
-		checkOutcomes(t, rest, errs)
+		brokertest.CheckOutcomes(t, rest, errs)
 		var next []*outbox.Message
 		for i, err := range errs {
 			if err == nil {
@@ -363,7 +364,7 @@ func TestAClosedBrokerSendsNothing(t *testing.T) {
 	}
 	batch := messages(3, 2)
 	errs := b.Publish(patient(t), batch)
-	checkOutcomes(t, batch, errs)
+	brokertest.CheckOutcomes(t, batch, errs)
 	if len(errs) != 3 || !outbox.IsUnavailable(errs[0]) || b.Ping(patient(t)) == nil {
 		t.Errorf("outcomes %v", errs)
 	}

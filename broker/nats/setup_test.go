@@ -15,31 +15,25 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/nats"
 	"github.com/pgoutbox/outbox/internal/servers"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) {
-	code := servers.Run(m)
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(brokertest.Leaks(servers.Run(m))) }
 
-// patience bounds what a test waits for. Nothing asserts that things are faster.
-const patience = 60 * time.Second
+// What the tests of all brokers share.
+var (
+	patient    = brokertest.Patient
+	accepted   = brokertest.Accepted
+	eventually = brokertest.Eventually
+)
 
-func patient(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
+// message returns a message of the topic "t" with n as payload.
+func message(key string, n int) *outbox.Message { return brokertest.Message("t", key, n) }
+
+// messages returns n messages of the topic "t" that go round over keys.
+func messages(n, keys int) []*outbox.Message { return brokertest.Messages("t", n, keys) }
 
 // stream is a stream of a test's own, with the subjects "<name>.>".
 type stream struct {
@@ -96,15 +90,7 @@ func (s *stream) broker(url string, cfg nats.Config) *nats.Broker {
 func newBroker(t testing.TB, url string, cfg nats.Config) *nats.Broker {
 	t.Helper()
 	b, err := nats.New(url, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return b
+	return brokertest.Opened(t, b, err)
 }
 
 // stored returns everything in the stream, in order.
@@ -140,92 +126,12 @@ func (s *stream) storedIDs() []string {
 	return ids
 }
 
-// message returns a message of the topic "t" with n as payload.
-func message(key string, n int) *outbox.Message {
-	return &outbox.Message{ID: outbox.NewID(), Topic: "t", Key: key, Payload: fmt.Appendf(nil, "%d", n)}
-}
-
-// messages returns n messages that go round over keys.
-func messages(n, keys int) []*outbox.Message {
-	batch := make([]*outbox.Message, n)
-	for i := range batch {
-		batch[i] = message(fmt.Sprintf("k%d", i%keys), i/keys)
-	}
-	return batch
-}
-
 func ids(batch []*outbox.Message) []string {
 	var ids []string
 	for _, m := range batch {
 		ids = append(ids, m.ID.String())
 	}
 	return ids
-}
-
-// accepted fails the test unless all were accepted.
-func accepted(t testing.TB, errs []error) {
-	t.Helper()
-	for i, err := range errs {
-		if err != nil {
-			t.Fatalf("message %d: %v", i, err)
-		}
-	}
-}
-
-// checkOutcomes verifies what every call promises: after the first failure of a key nothing but ErrSkipped.
-func checkOutcomes(t testing.TB, batch []*outbox.Message, errs []error) {
-	t.Helper()
-	if errs == nil {
-		return
-	}
-	if len(errs) != len(batch) {
-		t.Fatalf("%d outcomes for %d messages", len(errs), len(batch))
-	}
-	failed := map[string]bool{}
-	for i, m := range batch {
-		key, err := m.OrderingKey(), errs[i]
-		if key == "" {
-			continue
-		}
-		if failed[key] != errors.Is(err, outbox.ErrSkipped) {
-			t.Fatalf("message %d of key %q: an earlier one failed: %v; outcome: %v", i, key, failed[key], err)
-		}
-		if err != nil {
-			failed[key] = true
-		}
-	}
-}
-
-// deliver does what the engine does: it publishes batch until all is accepted, and stops at ctx's end.
-func deliver(ctx context.Context, t testing.TB, b *nats.Broker, batch []*outbox.Message) {
-	t.Helper()
-	for len(batch) > 0 {
-		errs := b.Publish(ctx, batch)
-		checkOutcomes(t, batch, errs)
-		if errs == nil {
-			return
-		}
-		var rest []*outbox.Message
-		var last error
-		for i, err := range errs {
-			if err == nil {
-				continue
-			}
-			if outbox.IsPermanent(err) {
-				t.Fatalf("message %d: %v", i, err)
-			}
-			if !errors.Is(err, outbox.ErrSkipped) {
-				last = err
-			}
-			rest = append(rest, batch[i])
-		}
-		batch = rest
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%d messages left: %v", len(batch), last)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
 }
 
 // checkOrder verifies that of every key the messages were first stored in the order of batch, none is
@@ -291,15 +197,4 @@ func startProcess(t testing.TB, config string) (url string, process *os.Process)
 		return err == nil
 	})
 	return "nats://" + addr, cmd.Process
-}
-
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("gave up waiting until %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
 }

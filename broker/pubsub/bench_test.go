@@ -8,6 +8,7 @@ import (
 
 	library "cloud.google.com/go/pubsub/v2"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/versus"
 	"github.com/pgoutbox/outbox/broker/pubsub"
 	"google.golang.org/api/option"
@@ -76,7 +77,7 @@ func BenchmarkAgainstLoop(b *testing.B) {
 }
 
 func benchBatch(topic string, size, keys int) []*outbox.Message {
-	batch := numbered(topic, size, keys)
+	batch := brokertest.Messages(topic, size, keys)
 	for _, m := range batch {
 		m.Payload = []byte(strings.Repeat("x", 256))
 	}

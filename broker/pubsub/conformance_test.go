@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/pubsub"
 	"github.com/pgoutbox/outbox/relay"
@@ -46,7 +47,7 @@ func harness(f *fake, addr string) relaytest.BrokerHarness {
 		Open:         func(t *testing.T) relay.Broker { return open(t, addr, pubsub.Config{}) },
 		Topics:       topics,
 		Read:         func(context.Context) ([]outbox.Message, error) { return f.read(topics[:]...) },
-		Forget:       sortHeaders, // attributes have no order
+		Forget:       brokertest.SortHeaders, // attributes have no order
 		TooLarge:     10_000_000,
 		UnknownTopic: "t-unknown-" + outbox.NewID().String(),
 	}

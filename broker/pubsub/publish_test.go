@@ -14,6 +14,7 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"cloud.google.com/go/pubsub/v2/pstest"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/pubsub"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -63,7 +64,7 @@ func TestARequestHasOneKey(t *testing.T) {
 	t.Parallel()
 	f, r := scripted(t, nil)
 	topic := f.topic()
-	batch := numbered(topic, 100, 10)
+	batch := brokertest.Messages(topic, 100, 10)
 	for i := range 50 {
 		batch = append(batch, &outbox.Message{ID: outbox.NewID(), Topic: topic, Payload: fmt.Append(nil, i)})
 	}
@@ -89,7 +90,7 @@ func TestAMessageThatIsRefusedIsFoundAndStopsItsKeyAlone(t *testing.T) {
 		return nil
 	})
 	topic := f.topic()
-	batch := numbered(topic, 60, 3)
+	batch := brokertest.Messages(topic, 60, 3)
 	batch[31].Payload = []byte("bad") // k-1
 	for i := range 20 {
 		batch = append(batch, &outbox.Message{ID: outbox.NewID(), Topic: topic, Payload: fmt.Append(nil, i)})
@@ -128,7 +129,7 @@ func TestEveryAnswerHasItsKind(t *testing.T) {
 		t.Run(code.String(), func(t *testing.T) {
 			t.Parallel()
 			f, r := scripted(t, func(*pubsubpb.PublishRequest) error { return status.Error(code, "scripted") })
-			errs := f.broker(pubsub.Config{}).Publish(patient(t), numbered(f.topic(), 1, 1))
+			errs := f.broker(pubsub.Config{}).Publish(patient(t), brokertest.Messages(f.topic(), 1, 1))
 			if len(errs) != 1 {
 				t.Fatalf("outcomes %v", errs)
 			}
@@ -158,7 +159,7 @@ func TestAnOutageStopsTheCall(t *testing.T) {
 		}
 		return asked.Err()
 	})
-	batch := numbered(f.topic(), 2000, 1000)
+	batch := brokertest.Messages(f.topic(), 2000, 1000)
 	errs := f.broker(pubsub.Config{Requests: 4}).Publish(patient(t), batch)
 	if len(errs) != len(batch) {
 		t.Fatalf("%d outcomes", len(errs))
@@ -214,9 +215,9 @@ func TestMoreRequestsAreUnderWayThanAConnectionTakes(t *testing.T) {
 		server.Stop()
 		serving.Wait()
 	})
-	b := open(t, listener.Addr().String(), pubsub.Config{Timeout: patience})
+	b := open(t, listener.Addr().String(), pubsub.Config{Timeout: brokertest.Patience})
 	defer b.Close()
-	accepted(t, b.Publish(patient(t), numbered("crowded", int(c.want), int(c.want))))
+	accepted(t, b.Publish(patient(t), brokertest.Messages("crowded", int(c.want), int(c.want))))
 }
 
 func TestWhatPubSubRefusesIsRefusedBefore(t *testing.T) {
@@ -240,7 +241,7 @@ func TestWhatPubSubRefusesIsRefusedBefore(t *testing.T) {
 			}
 		},
 	} {
-		batch := numbered(topic, 2, 2)
+		batch := brokertest.Messages(topic, 2, 2)
 		spoil(batch[1])
 		errs := b.Publish(patient(t), batch)
 		if len(errs) != 2 || errs[0] != nil || !outbox.IsPermanent(errs[1]) {
@@ -253,7 +254,7 @@ func TestATopicIsCreatedWhenAsked(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	topic := "t-" + outbox.NewID().String()
-	batch := numbered(topic, 6, 2)
+	batch := brokertest.Messages(topic, 6, 2)
 	errs := f.broker(pubsub.Config{}).Publish(patient(t), batch)
 	if len(errs) != 6 || outbox.IsPermanent(errs[0]) || outbox.IsUnavailable(errs[0]) {
 		t.Fatalf("without: %v", errs)
@@ -279,8 +280,8 @@ func TestLostAnswersLeaveUnknownOutcomesAndNothingIsLostOrInverted(t *testing.T)
 	p := testnet.New(t, f.Addr)
 	b := open(t, p.Addr(), pubsub.Config{})
 	defer b.Close()
-	accepted(t, b.Publish(patient(t), numbered(topic, 1, 1)))
-	batch := numbered(topic, 100, 10)
+	accepted(t, b.Publish(patient(t), brokertest.Messages(topic, 1, 1)))
+	batch := brokertest.Messages(topic, 100, 10)
 	p.CutAnswers(true)
 	for i, err := range b.Publish(patient(t), batch) {
 		if !outbox.IsUnavailable(err) {
@@ -339,7 +340,7 @@ func TestAConnectionThatSwallowsRequestsIsGivenUp(t *testing.T) {
 	b := open(t, p.Addr(), pubsub.Config{Timeout: 300 * time.Millisecond})
 	defer b.Close()
 	p.Freeze()
-	batch := numbered(topic, 5, 5)
+	batch := brokertest.Messages(topic, 5, 5)
 	for i, err := range b.Publish(patient(t), batch) {
 		if !outbox.IsUnavailable(err) {
 			t.Errorf("message %d: %v", i, err)
@@ -366,11 +367,11 @@ func TestAClosedBrokerSendsNothing(t *testing.T) {
 	f := newFake(t)
 	b := f.broker(pubsub.Config{})
 	topic := f.topic()
-	accepted(t, b.Publish(patient(t), numbered(topic, 1, 1)))
+	accepted(t, b.Publish(patient(t), brokertest.Messages(topic, 1, 1)))
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if errs := b.Publish(patient(t), numbered(topic, 1, 1)); len(errs) != 1 || !outbox.IsUnavailable(errs[0]) || b.Ping(patient(t)) == nil {
+	if errs := b.Publish(patient(t), brokertest.Messages(topic, 1, 1)); len(errs) != 1 || !outbox.IsUnavailable(errs[0]) || b.Ping(patient(t)) == nil {
 		t.Errorf("outcomes %v", errs)
 	}
 }

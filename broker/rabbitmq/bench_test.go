@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/versus"
 	"github.com/pgoutbox/outbox/broker/rabbitmq"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -139,7 +140,7 @@ func confirming(b *testing.B, url string) *amqp091.Channel {
 }
 
 func benchBatch(topic string, size, keys int) []*outbox.Message {
-	batch := messages(topic, size, keys)
+	batch := brokertest.Messages(topic, size, keys)
 	for _, m := range batch {
 		m.Payload = make([]byte, 256)
 		m.EventType, m.ContentType = "OrderCreated", "application/json"

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/rabbitmq"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -66,9 +67,9 @@ func TestAReturnedMessageIsAFailureThoughItIsConfirmed(t *testing.T) {
 	server := servers.TestRabbitMQ(t)
 	q := newQueue(t, server.URL(), nil)
 	b := newBroker(t, server.URL(), rabbitmq.Config{})
-	batch := []*outbox.Message{message(q.name, "a", 0), message("nowhere", "b", 0), message(q.name, "b", 1), message(q.name, "a", 1)}
+	batch := []*outbox.Message{brokertest.Message(q.name, "a", 0), brokertest.Message("nowhere", "b", 0), brokertest.Message(q.name, "b", 1), brokertest.Message(q.name, "a", 1)}
 	errs := b.Publish(patient(t), batch)
-	checkOutcomes(t, batch, errs)
+	brokertest.CheckOutcomes(t, batch, errs)
 	if errs == nil || errs[1] == nil || outbox.IsPermanent(errs[1]) || outbox.IsUnavailable(errs[1]) || errs[0] != nil || errs[3] != nil {
 		t.Errorf("outcomes %v", errs)
 	}
@@ -80,14 +81,14 @@ func TestAFullQueueRefusesAndKeepsTheOrder(t *testing.T) {
 	server := servers.TestRabbitMQ(t)
 	q := newQueue(t, server.URL(), amqp091.Table{"x-max-length": 20, "x-overflow": "reject-publish"})
 	b := newBroker(t, server.URL(), rabbitmq.Config{})
-	all := messages(q.name, 300, 3)
+	all := brokertest.Messages(q.name, 300, 3)
 	left, refusals := all, 0
-	for deadline := time.Now().Add(patience); len(left) > 0; {
+	for deadline := time.Now().Add(brokertest.Patience); len(left) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d left", len(left))
 		}
 		errs := b.Publish(patient(t), left)
-		checkOutcomes(t, left, errs)
+		brokertest.CheckOutcomes(t, left, errs)
 		var rest []*outbox.Message
 		for i, err := range errs {
 			if err != nil {
@@ -143,16 +144,16 @@ func TestAnAlarmEndsCallsAndDeliveryGoesOnAfterIt(t *testing.T) {
 	server := servers.OwnRabbitMQ(t)
 	q := newQueue(t, server.URL(), nil)
 	b := newBroker(t, server.URL(), rabbitmq.Config{AckTimeout: time.Second})
-	before := messages(q.name, 10, 2)
+	before := brokertest.Messages(q.name, 10, 2)
 	accepted(t, b.Publish(patient(t), before))
 	if err := server.Control(patient(t), "set_vm_memory_high_watermark", "absolute", "1MB"); err != nil {
 		t.Fatal(err)
 	}
-	batch := messages(q.name, 500, 20)
+	batch := brokertest.Messages(q.name, 500, 20)
 	var errs []error
 	eventually(t, "the alarm is noticed", func() bool {
 		errs = b.Publish(patient(t), batch)
-		checkOutcomes(t, batch, errs)
+		brokertest.CheckOutcomes(t, batch, errs)
 		return errs != nil
 	})
 	if !outbox.IsUnavailable(errs[0]) {
@@ -168,7 +169,7 @@ func TestAnAlarmEndsCallsAndDeliveryGoesOnAfterIt(t *testing.T) {
 	if err := server.Control(patient(t), "set_vm_memory_high_watermark", "absolute", "1GB"); err != nil {
 		t.Fatal(err)
 	}
-	deliver(patient(t), t, b, batch)
+	brokertest.Deliver(patient(t), t, b, batch)
 	checkOrder(t, q, slices.Concat(before, batch))
 }
 
@@ -177,13 +178,13 @@ func TestWhatTheServerRefusesForItsSizeIsRefusedForGood(t *testing.T) {
 	server := servers.OwnRabbitMQ(t, servers.RabbitMQConfig{Settings: []string{"max_message_size = 100000"}})
 	q := newQueue(t, server.URL(), nil)
 	b := newBroker(t, server.URL(), rabbitmq.Config{})
-	batch := messages(q.name, 30, 3)
+	batch := brokertest.Messages(q.name, 30, 3)
 	batch[4].Payload = make([]byte, 200_000)
 	ctx := patient(t)
 	left, refused := batch, 0
 	for len(left) > 0 && ctx.Err() == nil {
 		errs := b.Publish(ctx, left)
-		checkOutcomes(t, left, errs)
+		brokertest.CheckOutcomes(t, left, errs)
 		var rest []*outbox.Message
 		for i, err := range errs {
 			switch {
@@ -216,11 +217,11 @@ func TestAMissingOrForbiddenExchangeIsTheFaultOfItsTopic(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBroker(t, server.URL(), rabbitmq.Config{Exchange: "{topic}", User: "relay", Password: "secret"})
-	batch := []*outbox.Message{message(good, "a", 0), message("missing", "b", 0), message(forbidden, "c", 0), message(good, "c", 1), message(good, "a", 1)}
+	batch := []*outbox.Message{brokertest.Message(good, "a", 0), brokertest.Message("missing", "b", 0), brokertest.Message(forbidden, "c", 0), brokertest.Message(good, "c", 1), brokertest.Message(good, "a", 1)}
 	var errs []error
 	eventually(t, "the forbidden exchange is known", func() bool {
 		errs = b.Publish(patient(t), batch)
-		checkOutcomes(t, batch, errs)
+		brokertest.CheckOutcomes(t, batch, errs)
 		return errs != nil && !outbox.IsUnavailable(errs[2])
 	})
 	if errs[0] != nil || errs[4] != nil {
@@ -244,9 +245,9 @@ func TestTopologyIsCreatedOnlyWhenAskedAndNeverChanged(t *testing.T) {
 	contains(t, newBroker(t, server.URL(), cfg).Ping(patient(t)), exchange, "does not exist")
 	cfg.CreateExchange = "topic"
 	cfg.CreateQueues = []rabbitmq.Queue{{Name: name, Bindings: []string{"orders.#"}, MaxLength: 1000}}
-	accepted(t, newBroker(t, server.URL(), cfg).Publish(patient(t), []*outbox.Message{message("orders.created", "k", 0)}))
+	accepted(t, newBroker(t, server.URL(), cfg).Publish(patient(t), []*outbox.Message{brokertest.Message("orders.created", "k", 0)}))
 	cfg.CreateExchange, cfg.CreateQueues[0].MaxLength = "fanout", 5 // it is there, and stays as it is
-	accepted(t, newBroker(t, server.URL(), cfg).Publish(patient(t), []*outbox.Message{message("orders.paid", "k", 1)}))
+	accepted(t, newBroker(t, server.URL(), cfg).Publish(patient(t), []*outbox.Message{brokertest.Message("orders.paid", "k", 1)}))
 	ask(t, server.URL(), func(ch *amqp091.Channel) error {
 		if n, err := ch.QueuePurge(name, false); err != nil || n != 2 {
 			t.Errorf("%d messages, %v", n, err)
@@ -262,12 +263,12 @@ func TestCutConnectionsLeaveTheOutcomeUnknown(t *testing.T) {
 	q := newQueue(t, server.URL(), nil)
 	p := testnet.New(t, server.Addr())
 	b := newBroker(t, through(server.URL(), server, p), rabbitmq.Config{AckTimeout: 5 * time.Second})
-	all := messages(q.name, 1500, 50)
+	all := brokertest.Messages(q.name, 1500, 50)
 	cuts := 0
 	for part := range slices.Chunk(all, 250) {
 		p.CutAfter(8000)
 		errs := b.Publish(patient(t), part)
-		checkOutcomes(t, part, errs)
+		brokertest.CheckOutcomes(t, part, errs)
 		var left []*outbox.Message
 		for i, err := range errs {
 			if err != nil {
@@ -281,7 +282,7 @@ func TestCutConnectionsLeaveTheOutcomeUnknown(t *testing.T) {
 			cuts++
 		}
 		p.CutAfter(0)
-		deliver(patient(t), t, b, left)
+		brokertest.Deliver(patient(t), t, b, left)
 	}
 	if cuts == 0 {
 		t.Error("no connection was cut")
@@ -295,17 +296,17 @@ func TestSilenceEndsACallAndItsConnection(t *testing.T) {
 	q := newQueue(t, server.URL(), nil)
 	p := testnet.New(t, server.Addr())
 	b := newBroker(t, through(server.URL(), server, p), rabbitmq.Config{AckTimeout: 500 * time.Millisecond})
-	batch := messages(q.name, 50, 5)
-	deliver(patient(t), t, b, batch[:1])
+	batch := brokertest.Messages(q.name, 50, 5)
+	brokertest.Deliver(patient(t), t, b, batch[:1])
 	p.SwallowAnswers(true)
 	errs := b.Publish(patient(t), batch[1:])
-	checkOutcomes(t, batch[1:], errs)
+	brokertest.CheckOutcomes(t, batch[1:], errs)
 	if errs == nil || !outbox.IsUnavailable(errs[0]) {
 		t.Fatalf("outcomes %v", errs)
 	}
 	contains(t, errs[0], "no confirmation within", "outcome unknown")
 	p.SwallowAnswers(false)
-	deliver(patient(t), t, b, batch[1:])
+	brokertest.Deliver(patient(t), t, b, batch[1:])
 	checkOrder(t, q, batch)
 }
 
@@ -315,7 +316,7 @@ func TestWhatAMQPCantCarryIsRefusedBeforeItIsSent(t *testing.T) {
 	q := newQueue(t, server.URL(), nil)
 	b := newBroker(t, server.URL(), rabbitmq.Config{})
 	long := strings.Repeat("x", 256)
-	batch := []*outbox.Message{message(q.name, "fine", 0)}
+	batch := []*outbox.Message{brokertest.Message(q.name, "fine", 0)}
 	for _, spoil := range []func(*outbox.Message){
 		func(m *outbox.Message) { m.Topic = long },
 		func(m *outbox.Message) { m.Topic = "" },
@@ -330,7 +331,7 @@ func TestWhatAMQPCantCarryIsRefusedBeforeItIsSent(t *testing.T) {
 			m.Headers = []outbox.Header{{Name: "large", Value: strings.Repeat("x", 140_000)}}
 		},
 	} {
-		m := message(q.name, "", len(batch))
+		m := brokertest.Message(q.name, "", len(batch))
 		spoil(m)
 		batch = append(batch, m)
 	}
@@ -351,19 +352,19 @@ func TestTheEndOfTheContextInterruptsAStuckWrite(t *testing.T) {
 	server := servers.OwnRabbitMQ(t)
 	q := newQueue(t, server.URL(), nil)
 	b := newBroker(t, server.URL(), rabbitmq.Config{AckTimeout: time.Minute, MaxInFlightBytes: 1 << 30})
-	accepted(t, b.Publish(patient(t), messages(q.name, 1, 1)))
+	accepted(t, b.Publish(patient(t), brokertest.Messages(q.name, 1, 1)))
 	if err := server.Freeze(); err != nil {
 		t.Fatal(err)
 	}
 	defer server.Thaw()
-	batch := messages(q.name, 100, 100)
+	batch := brokertest.Messages(q.name, 100, 100)
 	for _, m := range batch {
 		m.Payload = make([]byte, 900_000)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(200*time.Millisecond, cancel)
 	errs := b.Publish(ctx, batch)
-	checkOutcomes(t, batch, errs)
+	brokertest.CheckOutcomes(t, batch, errs)
 	for i, err := range errs {
 		if !outbox.IsUnavailable(err) {
 			t.Errorf("message %d: %v", i, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/cloudevents/sdk-go/v2/binding"
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/consume"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/sdkread"
 	"github.com/pgoutbox/outbox/broker/rabbitmq"
 	"github.com/pgoutbox/outbox/format"
@@ -107,7 +108,7 @@ func TestAMessageThatTheFormatRefusesStopsItsKeyAlone(t *testing.T) {
 	t.Parallel()
 	url := servers.TestRabbitMQ(t).URL()
 	q := newQueue(t, url, nil)
-	batch := messages(q.name, 6, 2)
+	batch := brokertest.Messages(q.name, 6, 2)
 	batch[2].Headers = []outbox.Header{{Name: "cloudEvents:id", Value: "x"}}
 	errs := newBroker(t, url, rabbitmq.Config{Format: format.CloudEvents{}}).Publish(patient(t), batch)
 	if len(errs) != 6 || errs[0] != nil || errs[1] != nil || errs[3] != nil || errs[5] != nil || !outbox.IsPermanent(errs[2]) || errs[4] != outbox.ErrSkipped {
@@ -118,7 +119,7 @@ func TestAMessageThatTheFormatRefusesStopsItsKeyAlone(t *testing.T) {
 func TestAReturnedMessageOfAFormatHasFailed(t *testing.T) {
 	t.Parallel()
 	url := servers.TestRabbitMQ(t).URL()
-	m := message("nowhere-"+newName(), "k", 0)
+	m := brokertest.Message("nowhere-"+newName(), "k", 0)
 	errs := newBroker(t, url, rabbitmq.Config{Format: format.CloudEvents{Structured: true}}).Publish(patient(t), []*outbox.Message{m})
 	if len(errs) != 1 || errs[0] == nil || outbox.IsUnavailable(errs[0]) || outbox.IsPermanent(errs[0]) {
 		t.Errorf("outcomes %v", errs)
@@ -129,7 +130,7 @@ func TestTheSizeOfTheBodyIsWhatCounts(t *testing.T) {
 	t.Parallel()
 	url := servers.TestRabbitMQ(t).URL()
 	q := newQueue(t, url, nil)
-	m := message(q.name, "k", 0)
+	m := brokertest.Message(q.name, "k", 0)
 	m.ContentType, m.Payload = "application/octet-stream", make([]byte, 900) // in base64 it is a third more
 	errs := newBroker(t, url, rabbitmq.Config{MaxMessageBytes: 1000, Format: format.CloudEvents{Structured: true}}).Publish(patient(t), []*outbox.Message{m})
 	if len(errs) != 1 || !outbox.IsPermanent(errs[0]) {

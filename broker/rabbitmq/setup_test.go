@@ -6,41 +6,29 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/rabbitmq"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 	"github.com/rabbitmq/amqp091-go"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) {
-	code := servers.Run(m)
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(brokertest.Leaks(servers.Run(m))) }
 
-// patience bounds what a test waits for. Nothing asserts that things are faster.
-const patience = 2 * time.Minute
-
-func patient(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
+// What the tests of all brokers share.
+var (
+	patient    = brokertest.Patient
+	accepted   = brokertest.Accepted
+	contains   = brokertest.Contains
+	eventually = brokertest.Eventually
+)
 
 var names atomic.Int64
 
@@ -188,27 +176,14 @@ func decode(d *amqp091.Delivery) (m outbox.Message, err error) {
 			m.Headers = append(m.Headers, outbox.Header{Name: name, Value: fmt.Sprint(value)})
 		}
 	}
-	sortHeaders(&m)
+	brokertest.SortHeaders(&m)
 	return m, nil
-}
-
-func sortHeaders(m *outbox.Message) {
-	m.Headers = slices.Clone(m.Headers)
-	slices.SortFunc(m.Headers, func(a, b outbox.Header) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 func newBroker(t testing.TB, servers string, cfg rabbitmq.Config) *rabbitmq.Broker {
 	t.Helper()
 	b, err := rabbitmq.New(servers, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return b
+	return brokertest.Opened(t, b, err)
 }
 
 // harness addresses two queues.
@@ -232,108 +207,8 @@ func harness(t *testing.T, url string, queues [2]*queue) relaytest.BrokerHarness
 			}
 			return all, nil
 		},
-		Forget:       func(m *outbox.Message) { sortHeaders(m) }, // headers are a map
+		Forget:       func(m *outbox.Message) { brokertest.SortHeaders(m) }, // headers are a map
 		TooLarge:     1<<20 + 1,
 		UnknownTopic: "unknown-" + queues[0].name,
-	}
-}
-
-// message returns a message with n as payload.
-func message(stream, key string, n int) *outbox.Message {
-	return &outbox.Message{ID: outbox.NewID(), Topic: stream, Key: key, Payload: fmt.Appendf(nil, "%d", n)}
-}
-
-// messages returns n messages that go round over keys.
-func messages(stream string, n, keys int) []*outbox.Message {
-	batch := make([]*outbox.Message, n)
-	for i := range batch {
-		batch[i] = message(stream, fmt.Sprintf("k%d", i%keys), i/keys)
-	}
-	return batch
-}
-
-// accepted fails the test unless all were accepted.
-func accepted(t testing.TB, errs []error) {
-	t.Helper()
-	for i, err := range errs {
-		if err != nil {
-			t.Fatalf("message %d: %v", i, err)
-		}
-	}
-}
-
-// checkOutcomes verifies what every call promises: after the first failure of a key nothing but ErrSkipped.
-func checkOutcomes(t testing.TB, batch []*outbox.Message, errs []error) {
-	t.Helper()
-	if errs == nil {
-		return
-	}
-	if len(errs) != len(batch) {
-		t.Fatalf("%d outcomes for %d messages", len(errs), len(batch))
-	}
-	failed := map[string]bool{}
-	for i, m := range batch {
-		key, err := m.OrderingKey(), errs[i]
-		if key == "" {
-			continue
-		}
-		if failed[key] != errors.Is(err, outbox.ErrSkipped) {
-			t.Fatalf("message %d of key %q: an earlier one failed: %v; outcome: %v", i, key, failed[key], err)
-		}
-		if err != nil {
-			failed[key] = true
-		}
-	}
-}
-
-// deliver does what the engine does: it publishes batch until all is accepted.
-func deliver(ctx context.Context, t testing.TB, b *rabbitmq.Broker, batch []*outbox.Message) {
-	t.Helper()
-	for len(batch) > 0 {
-		errs := b.Publish(ctx, batch)
-		checkOutcomes(t, batch, errs)
-		if errs == nil {
-			return
-		}
-		var rest []*outbox.Message
-		var last error
-		for i, err := range errs {
-			if err == nil {
-				continue
-			}
-			if outbox.IsPermanent(err) {
-				t.Fatalf("message %d: %v", i, err)
-			}
-			if !errors.Is(err, outbox.ErrSkipped) {
-				last = err
-			}
-			rest = append(rest, batch[i])
-		}
-		batch = rest
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%d messages left: %v", len(batch), last)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
-func contains(t testing.TB, err error, parts ...string) {
-	t.Helper()
-	for _, part := range parts {
-		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("error %v doesn't have %q", err, part)
-		}
-	}
-}
-
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("gave up waiting until %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/rabbitmq"
 	"github.com/pgoutbox/outbox/internal/authority"
@@ -62,9 +63,9 @@ func testFaultsOfTLS(t *testing.T, server *servers.RabbitMQ, ours, theirs *autho
 			t.Parallel()
 			q := newQueue(t, server.URL(), nil)
 			b := newBroker(t, c.url, rabbitmq.Config{TLS: c.tls})
-			batch := messages(q.name, 10, 3)
+			batch := brokertest.Messages(q.name, 10, 3)
 			errs := b.Publish(patient(t), batch)
-			checkOutcomes(t, batch, errs)
+			brokertest.CheckOutcomes(t, batch, errs)
 			if c.want == nil {
 				accepted(t, errs)
 				checkOrder(t, q, batch)
@@ -99,7 +100,7 @@ func testExternal(t *testing.T, server *servers.RabbitMQ, ours *authority.Author
 		t.Errorf("a user who is not there: %v, want an outage", err)
 	}
 	contains(t, err, "the user of its name")
-	batch := messages(q.name, 10, 3)
+	batch := brokertest.Messages(q.name, 10, 3)
 	accepted(t, newBroker(t, url, as(ours.Client(t, "guest").Certificate)).Publish(patient(t), batch))
 	checkOrder(t, q, batch)
 }
@@ -121,7 +122,7 @@ func testRenewal(t *testing.T, server *servers.RabbitMQ, shown authority.Certifi
 		by.Install(t, shown)
 		p.Cut()
 	}
-	all := messages(q.name, 300, 10)
+	all := brokertest.Messages(q.name, 300, 10)
 	accepted(t, b.Publish(patient(t), all[:100]))
 	if seen.Load() != shown.Leaf.SerialNumber.String() {
 		t.Fatalf("certificate %v was shown, want %v", seen.Load(), shown.Leaf.SerialNumber)
@@ -129,7 +130,7 @@ func testRenewal(t *testing.T, server *servers.RabbitMQ, shown authority.Certifi
 
 	renewed := ours.Server(t, "127.0.0.1")
 	install(renewed)
-	deliver(patient(t), t, b, all[100:200])
+	brokertest.Deliver(patient(t), t, b, all[100:200])
 	if seen.Load() != renewed.Leaf.SerialNumber.String() {
 		t.Errorf("certificate %v was shown, want %v", seen.Load(), renewed.Leaf.SerialNumber)
 	}
@@ -137,7 +138,7 @@ func testRenewal(t *testing.T, server *servers.RabbitMQ, shown authority.Certifi
 	install(theirs.Server(t, "127.0.0.1"))
 	eventually(t, "the stranger is noticed", func() bool {
 		errs := b.Publish(patient(t), all[200:])
-		checkOutcomes(t, all[200:], errs)
+		brokertest.CheckOutcomes(t, all[200:], errs)
 		if errs == nil || !outbox.IsUnavailable(errs[0]) {
 			t.Fatalf("outcomes %v, want an outage", errs)
 		}
@@ -145,7 +146,7 @@ func testRenewal(t *testing.T, server *servers.RabbitMQ, shown authority.Certifi
 	})
 
 	install(ours.Server(t, "127.0.0.1"))
-	deliver(patient(t), t, b, all[200:])
+	brokertest.Deliver(patient(t), t, b, all[200:])
 	checkOrder(t, q, all)
 }
 

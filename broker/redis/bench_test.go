@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/versus"
 	"github.com/pgoutbox/outbox/broker/redis"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -90,7 +91,7 @@ func BenchmarkAgainstLoop(b *testing.B) {
 }
 
 func benchBatch(stream string, size, keys int) []*outbox.Message {
-	batch := messages(stream, size, keys)
+	batch := brokertest.Messages(stream, size, keys)
 	for _, m := range batch {
 		m.Payload = make([]byte, 256)
 		m.EventType, m.ContentType = "OrderCreated", "application/json"

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/redis"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -26,7 +27,7 @@ func TestARelayThatDiesAgainAndAgainAddsNothingTwice(t *testing.T) {
 	c := client(t, server.Addr())
 	stream := newStream(t, c)
 	p := testnet.New(t, server.Addr())
-	all := messages(stream, 4000, 40)
+	all := brokertest.Messages(stream, 4000, 40)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for key := range 40 { // within a key they grow, between keys they don't
 		for i := key; i < len(all); i += 40 {
@@ -46,7 +47,7 @@ func TestARelayThatDiesAgainAndAgainAddsNothingTwice(t *testing.T) {
 		done := settled
 		for part := range slices.Chunk(all[settled:end], 100) {
 			errs := b.Publish(patient(t), part)
-			checkOutcomes(t, part, errs)
+			brokertest.CheckOutcomes(t, part, errs)
 			if errs != nil {
 				break
 			}
@@ -71,13 +72,13 @@ func TestKillingTheServerLosesRepeatsAndDisordersNothing(t *testing.T) {
 	stream := newStream(t, c)
 	b := newBroker(t, server.Addr(), redis.Config{AckTimeout: 2 * time.Second})
 	ctx := patient(t)
-	all := messages(stream, 8000, 50)
+	all := brokertest.Messages(stream, 8000, 50)
 	delivered := make(chan int, 100)
 	var publisher sync.WaitGroup
 	publisher.Go(func() {
 		defer close(delivered)
 		for part := range slices.Chunk(all, 200) {
-			deliver(ctx, t, b, part)
+			brokertest.Deliver(ctx, t, b, part)
 			delivered <- len(part)
 		}
 	})
@@ -103,14 +104,14 @@ func TestLostAnswersLeaveTheOutcomeUnknownAndARepeatIsRecognised(t *testing.T) {
 	stream := newStream(t, c)
 	p := testnet.New(t, server.Addr())
 	b := newBroker(t, p.Addr(), redis.Config{AckTimeout: 300 * time.Millisecond})
-	before := messages(stream, 1, 1)
+	before := brokertest.Messages(stream, 1, 1)
 	accepted(t, b.Publish(patient(t), before))
-	batch := messages(stream, 100, 10)
+	batch := brokertest.Messages(stream, 100, 10)
 	eventually(t, "the server has the messages", func() bool {
 		p.SwallowAnswers(true)
 		errs := b.Publish(patient(t), batch)
 		p.SwallowAnswers(false)
-		checkOutcomes(t, batch, errs)
+		brokertest.CheckOutcomes(t, batch, errs)
 		if len(errs) != len(batch) || !outbox.IsUnavailable(errs[0]) {
 			t.Fatalf("outcomes %v", errs)
 		}
@@ -118,10 +119,10 @@ func TestLostAnswersLeaveTheOutcomeUnknownAndARepeatIsRecognised(t *testing.T) {
 		if c.XLen(patient(t), stream).Val() == 101 {
 			return true
 		}
-		deliver(patient(t), t, b, before) // it was a connection's greeting that got lost; this makes one that is open
+		brokertest.Deliver(patient(t), t, b, before) // it was a connection's greeting that got lost; this makes one that is open
 		return false
 	})
-	deliver(patient(t), t, b, batch)
+	brokertest.Deliver(patient(t), t, b, batch)
 	stored, err := read(patient(t), c, stream)
 	if err != nil || len(stored) != 101 {
 		t.Errorf("%d stored, %v", len(stored), err)
@@ -134,7 +135,7 @@ func TestTheIndexKeepsTheLastMessagesAndNotMoreThanTwiceTheWindow(t *testing.T) 
 	c := client(t, server.Addr())
 	stream := newStream(t, c)
 	b := newBroker(t, server.Addr(), redis.Config{DedupWindow: 1000})
-	all := messages(stream, 5000, 10)
+	all := brokertest.Messages(stream, 5000, 10)
 	for part := range slices.Chunk(all, 100) {
 		accepted(t, b.Publish(patient(t), part))
 		recent, older := c.SCard(patient(t), "{"+stream+"}:outbox:recent").Val(), c.SCard(patient(t), "{"+stream+"}:outbox:older").Val()
@@ -158,16 +159,16 @@ func TestTheEndOfTheContextInterruptsAFrozenServer(t *testing.T) {
 	c := client(t, server.Addr())
 	stream := newStream(t, c)
 	b := newBroker(t, server.Addr(), redis.Config{AckTimeout: 20 * time.Second})
-	accepted(t, b.Publish(patient(t), messages(stream, 1, 1)))
+	accepted(t, b.Publish(patient(t), brokertest.Messages(stream, 1, 1)))
 	if err := server.Freeze(); err != nil {
 		t.Fatal(err)
 	}
 	defer server.Thaw()
 	ctx, cancel := context.WithCancel(t.Context()) // no deadline that a socket could be given
 	time.AfterFunc(100*time.Millisecond, cancel)
-	batch := messages(stream, 100, 10)
+	batch := brokertest.Messages(stream, 100, 10)
 	errs := b.Publish(ctx, batch)
-	checkOutcomes(t, batch, errs)
+	brokertest.CheckOutcomes(t, batch, errs)
 	if errs == nil || !errors.Is(errs[0], context.Canceled) || !outbox.IsUnavailable(errs[0]) {
 		t.Errorf("outcome %v", errs)
 	}
@@ -182,9 +183,9 @@ func TestAFullServerIsAnOutageAndKeepsTheOrder(t *testing.T) {
 	if err := c.ConfigSet(patient(t), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	batch := messages(stream, 2000, 3)
+	batch := brokertest.Messages(stream, 2000, 3)
 	errs := b.Publish(patient(t), batch)
-	checkOutcomes(t, batch, errs)
+	brokertest.CheckOutcomes(t, batch, errs)
 	if errs == nil || !outbox.IsUnavailable(errs[0]) {
 		t.Fatalf("outcomes %v", errs)
 	}
@@ -192,7 +193,7 @@ func TestAFullServerIsAnOutageAndKeepsTheOrder(t *testing.T) {
 	if err := c.ConfigSet(patient(t), "maxmemory", "0").Err(); err != nil {
 		t.Fatal(err)
 	}
-	deliver(patient(t), t, b, batch)
+	brokertest.Deliver(patient(t), t, b, batch)
 	checkExactly(t, c, stream, batch)
 }
 
@@ -202,10 +203,10 @@ func TestReplicasThatAreMissingLeaveTheOutcomeUnknown(t *testing.T) {
 	c := client(t, server.Addr())
 	stream := newStream(t, c)
 	b := newBroker(t, server.Addr(), redis.Config{Replicas: 1, WaitTimeout: 50 * time.Millisecond})
-	batch := messages(stream, 10, 2)
+	batch := brokertest.Messages(stream, 10, 2)
 	for range 2 { // the second is a repeat, and no less unconfirmed
 		errs := b.Publish(patient(t), batch)
-		checkOutcomes(t, batch, errs)
+		brokertest.CheckOutcomes(t, batch, errs)
 		if errs == nil || !outbox.IsUnavailable(errs[0]) {
 			t.Fatalf("outcomes %v", errs)
 		}
@@ -213,12 +214,12 @@ func TestReplicasThatAreMissingLeaveTheOutcomeUnknown(t *testing.T) {
 	}
 	host, port, _ := strings.Cut(server.Addr(), ":")
 	replica := servers.OwnRedis(t, servers.RedisConfig{Settings: map[string]string{"replicaof": host + " " + port, "repl-diskless-sync-delay": "0"}})
-	deliver(patient(t), t, b, batch)
+	brokertest.Deliver(patient(t), t, b, batch)
 	checkExactly(t, client(t, replica.Addr()), stream, batch)
 
 	// Messages that come to the replica itself are an outage, and Ping says why.
 	wrong := newBroker(t, replica.Addr(), redis.Config{})
-	errs := wrong.Publish(patient(t), messages(stream, 1, 1))
+	errs := wrong.Publish(patient(t), brokertest.Messages(stream, 1, 1))
 	if errs == nil || !outbox.IsUnavailable(errs[0]) {
 		t.Errorf("outcomes %v", errs)
 	}
@@ -239,9 +240,9 @@ func TestOneTopicsFaultLeavesOthersAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBroker(t, server.Addr(), redis.Config{User: "relay", Password: "secret"})
-	batch := []*outbox.Message{message(good, "a", 0), message(wrong, "b", 0), message(good, "b", 1), message(denied, "c", 0), message(good, "a", 1)}
+	batch := []*outbox.Message{brokertest.Message(good, "a", 0), brokertest.Message(wrong, "b", 0), brokertest.Message(good, "b", 1), brokertest.Message(denied, "c", 0), brokertest.Message(good, "a", 1)}
 	errs := b.Publish(patient(t), batch)
-	checkOutcomes(t, batch, errs)
+	brokertest.CheckOutcomes(t, batch, errs)
 	for i, part := range map[int]string{1: "WRONGTYPE", 3: "NOPERM"} {
 		if errs[i] == nil || outbox.IsUnavailable(errs[i]) || outbox.IsPermanent(errs[i]) {
 			t.Errorf("message %d: %v", i, errs[i])
@@ -270,13 +271,13 @@ func TestAKeyKeepsItsOrderInACluster(t *testing.T) {
 	}
 	var batch []*outbox.Message
 	for i := range 3000 {
-		batch = append(batch, message(streams[i%7%3], fmt.Sprintf("k%d", i%11), i))
+		batch = append(batch, brokertest.Message(streams[i%7%3], fmt.Sprintf("k%d", i%11), i))
 	}
 	accepted(t, b.Publish(patient(t), batch))
 	for _, stream := range streams {
 		checkExactly(t, c, stream, slices.DeleteFunc(slices.Clone(batch), func(m *outbox.Message) bool { return m.Topic != stream }))
 	}
-	odd := message("a}b", "k", 0)
+	odd := brokertest.Message("a}b", "k", 0)
 	if errs := b.Publish(patient(t), []*outbox.Message{odd}); errs == nil || !outbox.IsPermanent(errs[0]) {
 		t.Errorf("a stream whose index would be elsewhere: %v", errs)
 	}
@@ -290,7 +291,7 @@ func TestStreamsAreTrimmedAndCreatedOnlyWhenAsked(t *testing.T) {
 	stream := fmt.Sprintf("created-%d", time.Now().UnixNano())
 	t.Cleanup(func() { c.Del(context.Background(), stream) })
 	for range 20 {
-		accepted(t, b.Publish(patient(t), messages(stream, 200, 10)))
+		accepted(t, b.Publish(patient(t), brokertest.Messages(stream, 200, 10)))
 	}
 	if n := c.XLen(patient(t), stream).Val(); n < 500 || n > 1000 {
 		t.Errorf("%d entries", n)
@@ -303,7 +304,7 @@ func TestATopicCanNotBeAnIndexOrANote(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, servers.TestRedis(t).Addr(), redis.Config{CreateStreams: true})
 	for _, topic := range []string{"{orders}:outbox:recent", "orders:outbox:known", "outbox:once:billing:id:" + outbox.NewID().String()} {
-		m := message(topic, "k", 0)
+		m := brokertest.Message(topic, "k", 0)
 		if errs := b.Publish(patient(t), []*outbox.Message{m}); len(errs) != 1 || !outbox.IsPermanent(errs[0]) {
 			t.Errorf("topic %s: %v, want an error for good", topic, errs)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloudevents/sdk-go/v2/binding"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/sdkread"
 	"github.com/pgoutbox/outbox/broker/redis"
 	"github.com/pgoutbox/outbox/format"
@@ -94,7 +95,7 @@ func TestAMessageThatTheFormatRefusesStopsItsKeyAlone(t *testing.T) {
 	for name, wrong := range map[string]outbox.Header{"an attribute": {Name: "ce-id", Value: "x"}, "a field": {Name: "value", Value: "x"}} {
 		stream := newStream(t, c)
 		b := newBroker(t, server.Addr(), redis.Config{Format: format.CloudEvents{}})
-		batch := messages(stream, 6, 2)
+		batch := brokertest.Messages(stream, 6, 2)
 		batch[2].Headers = []outbox.Header{wrong}
 		errs := b.Publish(patient(t), batch)
 		if len(errs) != 6 || errs[0] != nil || errs[1] != nil || errs[3] != nil || errs[5] != nil || !outbox.IsPermanent(errs[2]) || errs[4] != outbox.ErrSkipped {
@@ -111,7 +112,7 @@ func TestTheSizeOfAFormattedEntryIsWhatCounts(t *testing.T) {
 	server := servers.TestRedis(t)
 	stream := newStream(t, client(t, server.Addr()))
 	b := newBroker(t, server.Addr(), redis.Config{MaxMessageBytes: 1500, Format: format.CloudEvents{Structured: true}})
-	m := message(stream, "k", 0)
+	m := brokertest.Message(stream, "k", 0)
 	m.ContentType, m.Payload = "application/octet-stream", make([]byte, 900) // with base64 it is a third more
 	if errs := b.Publish(patient(t), []*outbox.Message{m}); len(errs) != 1 || !outbox.IsPermanent(errs[0]) {
 		t.Errorf("outcomes %v", errs)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/redis"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -21,9 +22,9 @@ func TestAZombieInTheMiddleOfACallAddsNothingTwice(t *testing.T) {
 	stream := newStream(t, c)
 	p := testnet.New(t, server.Addr())
 	zombie := newBroker(t, p.Addr(), redis.Config{AckTimeout: 30 * time.Second})
-	accepted(t, zombie.Publish(patient(t), messages(stream, 1, 1)))
+	accepted(t, zombie.Publish(patient(t), brokertest.Messages(stream, 1, 1)))
 	p.Delay(400 * time.Millisecond) // between the two scripts of the key
-	batch := messages(stream, 1500, 1)
+	batch := brokertest.Messages(stream, 1500, 1)
 	ended := make(chan []error, 1)
 	go func() { ended <- zombie.Publish(patient(t), batch) }()
 	eventually(t, "the first script has run", func() bool { return c.XLen(patient(t), stream).Val() > 1 })
@@ -67,7 +68,7 @@ func TestRepeatsAreRecognisedWhateverTheirIdsAreLike(t *testing.T) {
 			t.Parallel()
 			stream := newStream(t, c)
 			b := newBroker(t, server.Addr(), redis.Config{DedupWindow: 1000})
-			all := messages(stream, 3000, 3000)
+			all := brokertest.Messages(stream, 3000, 3000)
 			change(all)
 			for part := range slices.Chunk(all, 300) {
 				accepted(t, b.Publish(patient(t), part))
@@ -108,9 +109,9 @@ func TestRepeatsAreRecognisedWhenWhatIsKnownOfTheIdsIsWrong(t *testing.T) {
 			t.Parallel()
 			stream := newStream(t, c)
 			b := newBroker(t, server.Addr(), redis.Config{})
-			batch := messages(stream, 100, 100)
+			batch := brokertest.Messages(stream, 100, 100)
 			accepted(t, b.Publish(patient(t), batch))
-			late := message(stream, "late", 0)
+			late := brokertest.Message(stream, "late", 0)
 			late.ID[0] = 0xff // above all that is known
 			wrong(t, "{"+stream+"}:outbox:", late)
 			accepted(t, b.Publish(patient(t), append(slices.Clone(batch), late)))

@@ -2,7 +2,6 @@ package redis_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -13,35 +12,26 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/redis"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 	goredis "github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
 	redis.SilenceClient() // for it is loud about servers that are gone
-	code := servers.Run(m)
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	os.Exit(brokertest.Leaks(servers.Run(m)))
 }
 
-// patience bounds what a test waits for. Nothing asserts that things are faster.
-const patience = 60 * time.Second
-
-func patient(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
+// What the tests of all brokers share.
+var (
+	patient    = brokertest.Patient
+	accepted   = brokertest.Accepted
+	contains   = brokertest.Contains
+	eventually = brokertest.Eventually
+)
 
 // client connects to the server by itself, without the broker.
 func client(t testing.TB, addr string) *goredis.Client {
@@ -87,15 +77,7 @@ func formCluster(t testing.TB, node *goredis.Client) {
 func newBroker(t testing.TB, addresses string, cfg redis.Config) *redis.Broker {
 	t.Helper()
 	b, err := redis.New(addresses, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return b
+	return brokertest.Opened(t, b, err)
 }
 
 // harness has two streams of its own.
@@ -194,86 +176,6 @@ func decode(stream string, fields []any) (m outbox.Message, err error) {
 	return m, nil
 }
 
-// message returns a message with n as payload.
-func message(stream, key string, n int) *outbox.Message {
-	return &outbox.Message{ID: outbox.NewID(), Topic: stream, Key: key, Payload: fmt.Appendf(nil, "%d", n)}
-}
-
-// messages returns n messages that go round over keys.
-func messages(stream string, n, keys int) []*outbox.Message {
-	batch := make([]*outbox.Message, n)
-	for i := range batch {
-		batch[i] = message(stream, fmt.Sprintf("k%d", i%keys), i/keys)
-	}
-	return batch
-}
-
-// accepted fails the test unless all were accepted.
-func accepted(t testing.TB, errs []error) {
-	t.Helper()
-	for i, err := range errs {
-		if err != nil {
-			t.Fatalf("message %d: %v", i, err)
-		}
-	}
-}
-
-// checkOutcomes verifies what every call promises: after the first failure of a key nothing but ErrSkipped.
-func checkOutcomes(t testing.TB, batch []*outbox.Message, errs []error) {
-	t.Helper()
-	if errs == nil {
-		return
-	}
-	if len(errs) != len(batch) {
-		t.Fatalf("%d outcomes for %d messages", len(errs), len(batch))
-	}
-	failed := map[string]bool{}
-	for i, m := range batch {
-		key, err := m.OrderingKey(), errs[i]
-		if key == "" {
-			continue
-		}
-		if failed[key] != errors.Is(err, outbox.ErrSkipped) {
-			t.Fatalf("message %d of key %q: an earlier one failed: %v; outcome: %v", i, key, failed[key], err)
-		}
-		if err != nil {
-			failed[key] = true
-		}
-	}
-}
-
-// deliver does what the engine does: it publishes batch until all is accepted.
-func deliver(ctx context.Context, t testing.TB, b *redis.Broker, batch []*outbox.Message) {
-	t.Helper()
-	for len(batch) > 0 {
-		errs := b.Publish(ctx, batch)
-		checkOutcomes(t, batch, errs)
-		if errs == nil {
-			return
-		}
-		var rest []*outbox.Message
-		var last error
-		for i, err := range errs {
-			if err == nil {
-				continue
-			}
-			if outbox.IsPermanent(err) {
-				t.Fatalf("message %d: %v", i, err)
-			}
-			if !errors.Is(err, outbox.ErrSkipped) {
-				last = err
-			}
-			rest = append(rest, batch[i])
-		}
-		batch = rest
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%d messages left: %v", len(batch), last)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
 // checkExactly verifies that the stream has every message once, and those of a key in the order of batch.
 func checkExactly(t testing.TB, c *goredis.Client, stream string, batch []*outbox.Message) {
 	t.Helper()
@@ -295,25 +197,5 @@ func checkExactly(t testing.TB, c *goredis.Client, stream string, batch []*outbo
 	}
 	if len(stored) != len(batch) {
 		t.Errorf("%d stored, %d published", len(stored), len(batch))
-	}
-}
-
-func contains(t testing.TB, err error, parts ...string) {
-	t.Helper()
-	for _, part := range parts {
-		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("error %v doesn't have %q", err, part)
-		}
-	}
-}
-
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("gave up waiting until %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/redis"
 	"github.com/pgoutbox/outbox/internal/authority"
@@ -51,14 +52,14 @@ func TestMessagesArriveOverTLSAndEachFaultOfItSaysWhatToDo(t *testing.T) {
 			reader := client(t, c.server.Addr()) // without TLS
 			stream := newStream(t, reader)
 			b := newBroker(t, c.address, redis.Config{TLS: c.tls, ConnectTimeout: connectTimeout(c.want)})
-			batch := messages(stream, 10, 3)
+			batch := brokertest.Messages(stream, 10, 3)
 			errs := b.Publish(patient(t), batch)
 			if c.want == nil {
 				accepted(t, errs)
 				checkExactly(t, reader, stream, batch)
 				return
 			}
-			checkOutcomes(t, batch, errs)
+			brokertest.CheckOutcomes(t, batch, errs)
 			for i, err := range errs[:3] { // the first of each key
 				if !outbox.IsUnavailable(err) {
 					t.Errorf("message %d: %v, want an outage", i, err)
@@ -103,7 +104,7 @@ func TestANewCertificateIsMetByConnectingAgain(t *testing.T) {
 		}
 		p.Cut()
 	}
-	all := messages(stream, 300, 10)
+	all := brokertest.Messages(stream, 300, 10)
 	accepted(t, b.Publish(patient(t), all[:100]))
 	if seen.Load() != shown.Leaf.SerialNumber.String() {
 		t.Fatalf("certificate %v was shown, want %v", seen.Load(), shown.Leaf.SerialNumber)
@@ -111,7 +112,7 @@ func TestANewCertificateIsMetByConnectingAgain(t *testing.T) {
 
 	renewed := ours.Server(t, "127.0.0.1")
 	install(renewed)
-	deliver(patient(t), t, b, all[100:200])
+	brokertest.Deliver(patient(t), t, b, all[100:200])
 	if seen.Load() != renewed.Leaf.SerialNumber.String() {
 		t.Errorf("certificate %v was shown, want %v", seen.Load(), renewed.Leaf.SerialNumber)
 	}
@@ -119,7 +120,7 @@ func TestANewCertificateIsMetByConnectingAgain(t *testing.T) {
 	install(theirs.Server(t, "127.0.0.1"))
 	eventually(t, "the stranger is noticed", func() bool {
 		errs := b.Publish(patient(t), all[200:])
-		checkOutcomes(t, all[200:], errs)
+		brokertest.CheckOutcomes(t, all[200:], errs)
 		if errs == nil || !outbox.IsUnavailable(errs[0]) {
 			t.Fatalf("outcomes %v, want an outage", errs)
 		}
@@ -127,7 +128,7 @@ func TestANewCertificateIsMetByConnectingAgain(t *testing.T) {
 	})
 
 	install(ours.Server(t, "127.0.0.1"))
-	deliver(patient(t), t, b, all[200:])
+	brokertest.Deliver(patient(t), t, b, all[200:])
 	checkExactly(t, c, stream, all)
 }
 
@@ -144,7 +145,7 @@ func TestAClusterIsSpokenToWithTLS(t *testing.T) {
 	b := newBroker(t, server.TLSAddr(), redis.Config{Cluster: true, TLS: &tls.Config{
 		RootCAs: ours.Pool(), Certificates: []tls.Certificate{own.Certificate},
 	}})
-	batch := messages(stream, 100, 10)
+	batch := brokertest.Messages(stream, 100, 10)
 	accepted(t, b.Publish(patient(t), batch))
 	checkExactly(t, c, stream, batch)
 }

@@ -11,6 +11,7 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sns/types"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/versus"
 	"github.com/pgoutbox/outbox/broker/sns"
 )
@@ -45,7 +46,7 @@ func BenchmarkAgainstLoop(b *testing.B) {
 }
 
 func benchBatch(topic string, size int) []*outbox.Message {
-	batch := numbered(topic, size, size)
+	batch := brokertest.Messages(topic, size, size)
 	for _, m := range batch {
 		m.Payload = []byte(strings.Repeat("x", 256))
 	}

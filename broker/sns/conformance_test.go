@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/sns"
 	"github.com/pgoutbox/outbox/relay"
@@ -44,7 +45,7 @@ func harness(f *fake, endpoint string) relaytest.BrokerHarness {
 		Open:         func(t *testing.T) relay.Broker { return open(t, endpoint, sns.Config{}) },
 		Topics:       topics,
 		Read:         f.readAll(topics),
-		Forget:       sortHeaders, // attributes have no order
+		Forget:       brokertest.SortHeaders, // attributes have no order
 		TooLarge:     256 << 10,
 		UnknownTopic: "t-unknown-" + outbox.NewID().String(),
 		Deduplicates: true,

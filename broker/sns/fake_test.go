@@ -16,6 +16,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/amazon/amazontest"
 )
 
 // fake imitates SNS as its documentation describes it: limits, FIFO topics, partial failures. The suites
@@ -143,7 +144,7 @@ func (f *fake) publish(w http.ResponseWriter, to *topic, form url.Values) {
 		}
 		if !to.seen[e.dedup] {
 			to.seen[e.dedup] = true
-			m, err := message(&types.Message{Body: &e.message, MessageAttributes: e.attributes})
+			m, err := amazontest.Message("", &types.Message{Body: &e.message, MessageAttributes: e.attributes})
 			if err != nil {
 				f.t.Error(err)
 			}

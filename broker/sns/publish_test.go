@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/amazon/amazontest"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/sns"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -20,7 +22,7 @@ func TestASubscribedQueueGetsEveryFieldInOrder(t *testing.T) {
 	topic := a.topic(".fifo")
 	c := a.consume(topic)
 	b := a.broker(sns.Config{})
-	batch := numbered(strings.TrimSuffix(topic, ".fifo"), 60, 7)
+	batch := brokertest.Messages(strings.TrimSuffix(topic, ".fifo"), 60, 7)
 	full := batch[30]
 	full.AggregateType, full.AggregateID, full.EventType, full.ContentType = "order", "4711", "OrderCreated", "application/json"
 	full.Headers = []outbox.Header{{Name: "empty"}, {Name: "traceparent", Value: "00-1"}, {Name: "x y", Value: "Größe"}, {Name: "z", Value: "a\tb\x01\uffff"}}
@@ -44,7 +46,7 @@ func TestASubscribedQueueGetsEveryFieldInOrder(t *testing.T) {
 		m := &got[i]
 		sent := *want[m.Key][next[m.Key]]
 		next[m.Key]++
-		sortHeaders(&sent)
+		brokertest.SortHeaders(&sent)
 		if g, w := asText(t, m), asText(t, &sent); g != w {
 			t.Errorf("received %s, want %s", g, w)
 		}
@@ -64,7 +66,7 @@ func TestATopicIsCreatedWhenAsked(t *testing.T) {
 	t.Parallel()
 	a := connect(t, servers.TestMoto(t).URL())
 	name := "t-" + outbox.NewID().String()
-	batch := numbered(name, 1, 1)
+	batch := brokertest.Messages(name, 1, 1)
 	errs := a.broker(sns.Config{}).Publish(patient(t), batch)
 	if len(errs) != 1 || outbox.IsPermanent(errs[0]) || outbox.IsUnavailable(errs[0]) {
 		t.Fatalf("without: %v", errs)
@@ -103,7 +105,7 @@ func TestARefusedEntryStopsItsKeyAlone(t *testing.T) {
 				return "", false
 			}
 			topic := f.topic(256 << 10)
-			batch := numbered(topic, 40, 10)
+			batch := brokertest.Messages(topic, 40, 10)
 			errs := f.account().broker(sns.Config{}).Publish(patient(t), batch)
 			if len(errs) != len(batch) {
 				t.Fatalf("outcomes %v", errs)
@@ -138,7 +140,7 @@ func TestTheServicesTroubleAndThrottlingPauseTheDestination(t *testing.T) {
 				return "", false
 			}
 			topic := f.topic(256 << 10)
-			errs := f.account().broker(sns.Config{Requests: 1}).Publish(patient(t), numbered(topic, 600, 200))
+			errs := f.account().broker(sns.Config{Requests: 1}).Publish(patient(t), brokertest.Messages(topic, 600, 200))
 			unavailable := 0
 			for i, err := range errs {
 				if outbox.IsUnavailable(err) {
@@ -164,7 +166,7 @@ func TestARequestThatIsRefusedAsAWholeIsDivided(t *testing.T) {
 		return "", false
 	}
 	topic := f.topic(256 << 10)
-	batch := numbered(topic, 20, 10)
+	batch := brokertest.Messages(topic, 20, 10)
 	for i, err := range f.account().broker(sns.Config{}).Publish(patient(t), batch) {
 		if wrong := i%10 == 4; wrong != (err != nil) {
 			t.Errorf("message %d: %v", i, err)
@@ -179,7 +181,7 @@ func TestARequestStaysWithinTheTopicsLimit(t *testing.T) {
 	t.Parallel()
 	f := newFake(t) // refuses larger requests
 	topic := f.topic(50_000)
-	batch := numbered(topic, 30, 30)
+	batch := brokertest.Messages(topic, 30, 30)
 	for _, m := range batch {
 		m.Payload = []byte(strings.Repeat("x", 20_000))
 	}
@@ -187,7 +189,7 @@ func TestARequestStaysWithinTheTopicsLimit(t *testing.T) {
 	if calls := f.requests(); calls != 15 {
 		t.Errorf("%d requests, want 15 of two messages each", calls)
 	}
-	batch = numbered(topic, 1, 1)
+	batch = brokertest.Messages(topic, 1, 1)
 	batch[0].Payload = []byte(strings.Repeat("x", 50_000))
 	if errs := f.account().broker(sns.Config{}).Publish(patient(t), batch); len(errs) != 1 || !outbox.IsPermanent(errs[0]) {
 		t.Errorf("a message larger than the limit: %v", errs)
@@ -201,8 +203,8 @@ func TestLostAnswersLeaveUnknownOutcomesAndNothingIsLostOrInverted(t *testing.T)
 	p := testnet.New(t, f.Listener.Addr().String())
 	b := open(t, "http://"+p.Addr(), sns.Config{Timeout: 5 * time.Second})
 	defer b.Close()
-	accepted(t, b.Publish(patient(t), numbered(topic, 1, 1))) // finds the topic
-	batch := numbered(topic, 100, 10)
+	accepted(t, b.Publish(patient(t), brokertest.Messages(topic, 1, 1))) // finds the topic
+	batch := brokertest.Messages(topic, 100, 10)
 	p.CutAnswers(true)
 	for i, err := range b.Publish(patient(t), batch) {
 		if !outbox.IsUnavailable(err) && !errors.Is(err, outbox.ErrSkipped) {
@@ -226,14 +228,14 @@ func TestLostAnswersLeaveUnknownOutcomesAndNothingIsLostOrInverted(t *testing.T)
 func TestFaultsOfTheConfigurationAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	_, err := sns.New(sns.Config{
-		Topic: prefix + "{topic}", Topics: map[string]string{"a": "orders"}, Payload: "xml", Requests: -1, Timeout: -1, Endpoint: "x", AWS: anyone(),
+		Topic: prefix + "{topic}", Topics: map[string]string{"a": "orders"}, Payload: "xml", Requests: -1, Timeout: -1, Endpoint: "x", AWS: amazontest.Anyone(),
 	})
 	contains(t, err, "standard topic", `"orders"`, "ARN", `"xml"`, "requests", "timeout", "endpoint")
-	_, err = sns.New(sns.Config{AWS: anyone()})
+	_, err = sns.New(sns.Config{AWS: amazontest.Anyone()})
 	contains(t, err, "no topic")
-	_, err = sns.New(sns.Config{AWS: anyone(), Topic: prefix + "{key}.fifo"})
+	_, err = sns.New(sns.Config{AWS: amazontest.Anyone(), Topic: prefix + "{key}.fifo"})
 	contains(t, err, "{key}")
-	if _, err := sns.New(sns.Config{AWS: anyone(), Topic: prefix + "{topic}", Unordered: true}); err != nil {
+	if _, err := sns.New(sns.Config{AWS: amazontest.Anyone(), Topic: prefix + "{topic}", Unordered: true}); err != nil {
 		t.Error(err)
 	}
 }
@@ -243,11 +245,11 @@ func TestAClosedBrokerSendsNothing(t *testing.T) {
 	f := newFake(t)
 	b := f.account().broker(sns.Config{})
 	topic := f.topic(256 << 10)
-	accepted(t, b.Publish(patient(t), numbered(topic, 1, 1)))
+	accepted(t, b.Publish(patient(t), brokertest.Messages(topic, 1, 1)))
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if errs := b.Publish(patient(t), numbered(topic, 1, 1)); len(errs) != 1 || !outbox.IsUnavailable(errs[0]) || b.Ping(patient(t)) == nil {
+	if errs := b.Publish(patient(t), brokertest.Messages(topic, 1, 1)); len(errs) != 1 || !outbox.IsUnavailable(errs[0]) || b.Ping(patient(t)) == nil {
 		t.Errorf("outcomes %v", errs)
 	}
 }

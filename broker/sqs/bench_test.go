@@ -13,6 +13,8 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/amazon/amazontest"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/versus"
 	"github.com/pgoutbox/outbox/broker/sqs"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -67,7 +69,7 @@ func BenchmarkAgainstLoop(b *testing.B) {
 }
 
 func benchBatch(topic string, size int) []*outbox.Message {
-	batch := numbered(topic, size, size)
+	batch := brokertest.Messages(topic, size, size)
 	for _, m := range batch {
 		m.Payload = []byte(strings.Repeat("x", 256))
 	}
@@ -83,7 +85,7 @@ type bare struct {
 
 func newLoop(b *testing.B, endpoint, queue string, requests int) *bare {
 	b.Helper()
-	cfg := anyone()
+	cfg := amazontest.Anyone()
 	cfg.BaseEndpoint = &endpoint
 	transport := &http.Transport{MaxIdleConnsPerHost: requests}
 	b.Cleanup(transport.CloseIdleConnections)

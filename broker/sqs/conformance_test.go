@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/sqs"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
@@ -61,7 +62,7 @@ func harness(a *account, queues []string) relaytest.BrokerHarness {
 		Open:         func(t *testing.T) relay.Broker { return open(t, a.url, sqs.Config{}) },
 		Topics:       topics,
 		Read:         func(ctx context.Context) ([]outbox.Message, error) { return a.read(ctx, queues...) },
-		Forget:       sortHeaders, // attributes have no order
+		Forget:       brokertest.SortHeaders, // attributes have no order
 		TooLarge:     1 << 20,
 		UnknownTopic: "t-unknown-" + outbox.NewID().String(),
 		Deduplicates: true,

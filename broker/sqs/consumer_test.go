@@ -14,6 +14,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/consume"
+	"github.com/pgoutbox/outbox/broker/internal/amazon/amazontest"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/lanes/lanestest"
 	"github.com/pgoutbox/outbox/broker/sqs"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -45,7 +47,7 @@ func TestAnSQSConsumerDoesWhatAConsumerMust(t *testing.T) {
 				}
 			},
 			Open: func(t *testing.T, cfg consume.Config, handler consume.Handler) lanestest.Consumer {
-				conn := sqs.Config{Endpoint: server.URL(), AWS: anyone()}
+				conn := sqs.Config{Endpoint: server.URL(), AWS: amazontest.Anyone()}
 				c, err := sqs.NewConsumer(conn, sqs.ConsumerConfig{Queue: name, Visibility: 3 * time.Second, Handling: cfg}, handler)
 				if err != nil {
 					t.Fatal(err)
@@ -79,12 +81,12 @@ func TestAConsumerOfAStandardQueueHandlesEverythingAndLeavesRejectedMessagesToTh
 		t.Fatal(err)
 	}
 	const count = 30
-	batch := numbered(name, count, 5)
+	batch := brokertest.Messages(name, count, 5)
 	accepted(t, a.broker(sqs.Config{Queue: "{topic}", Unordered: true}).Publish(patient(t), batch))
 	bad := batch[7].ID
 	var mu sync.Mutex
 	handled, tried := map[outbox.ID]bool{}, 0
-	conn := sqs.Config{Endpoint: server.URL(), AWS: anyone()}
+	conn := sqs.Config{Endpoint: server.URL(), AWS: amazontest.Anyone()}
 	c, err := sqs.NewConsumer(conn, sqs.ConsumerConfig{Queue: name, Visibility: time.Second, Handling: consume.Config{Policy: consume.Reject}},
 		func(_ context.Context, msg *outbox.Message) error {
 			mu.Lock()

@@ -11,6 +11,8 @@ import (
 	"github.com/cloudevents/sdk-go/v2/binding"
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/consume"
+	"github.com/pgoutbox/outbox/broker/internal/amazon/amazontest"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/sdkread"
 	"github.com/pgoutbox/outbox/broker/sqs"
 	"github.com/pgoutbox/outbox/format"
@@ -79,7 +81,7 @@ func TestAConsumerReadsFormatsBack(t *testing.T) {
 			ctx, done := context.WithCancelCause(patient(t))
 			var got outbox.Message
 			handled := errors.New("handled")
-			c, err := sqs.NewConsumer(sqs.Config{Endpoint: server.URL(), AWS: anyone()}, sqs.ConsumerConfig{Queue: queue, Handling: consume.Config{Decode: test.decode}},
+			c, err := sqs.NewConsumer(sqs.Config{Endpoint: server.URL(), AWS: amazontest.Anyone()}, sqs.ConsumerConfig{Queue: queue, Handling: consume.Config{Decode: test.decode}},
 				func(_ context.Context, m *outbox.Message) error {
 					got = *m
 					done(handled)
@@ -106,7 +108,7 @@ func TestAMessageWithTooManyAttributesStopsItsKeyAlone(t *testing.T) {
 	t.Parallel()
 	a := connect(t, servers.TestElasticMQ(t).URL())
 	queue := a.queue(".fifo")
-	batch := numbered(strings.TrimSuffix(queue, ".fifo"), 6, 2)
+	batch := brokertest.Messages(strings.TrimSuffix(queue, ".fifo"), 6, 2)
 	for _, name := range strings.Split("abcdef", "") {
 		batch[2].Headers = append(batch[2].Headers, outbox.Header{Name: name, Value: "v"})
 	}
@@ -119,6 +121,6 @@ func TestAMessageWithTooManyAttributesStopsItsKeyAlone(t *testing.T) {
 
 func TestAFormatsOwnFaultsAreFaultsOfTheConfiguration(t *testing.T) {
 	t.Parallel()
-	_, err := sqs.New(sqs.Config{AWS: anyone(), Format: format.CloudEvents{Source: "{"}, Requests: -1})
+	_, err := sqs.New(sqs.Config{AWS: amazontest.Anyone(), Format: format.CloudEvents{Source: "{"}, Requests: -1})
 	contains(t, err, "cloudevents source", "requests")
 }

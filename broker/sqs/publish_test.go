@@ -11,6 +11,8 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/amazon/amazontest"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/sqs"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -21,7 +23,7 @@ func TestWhatIsNoAttributeOfSQSArrivesAllTheSame(t *testing.T) {
 	t.Parallel()
 	a := connect(t, servers.TestElasticMQ(t).URL())
 	queue := a.queue(".fifo")
-	m := numbered(strings.TrimSuffix(queue, ".fifo"), 1, 1)[0]
+	m := brokertest.Messages(strings.TrimSuffix(queue, ".fifo"), 1, 1)[0]
 	m.Key, m.EventType, m.AggregateType, m.AggregateID = strings.Repeat("ключ ", 100), "Order\x02Created", "order", "4711"
 	m.ContentType, m.Payload = "text/plain", []byte("a\x00b")
 	m.Headers = []outbox.Header{{Name: "empty"}, {Name: "a b", Value: "1"}, {Name: ".dot", Value: "2"}, {Name: "AWS.x", Value: "3"}, {Name: "noncharacter", Value: "\ufffe \uffff"}}
@@ -33,7 +35,7 @@ func TestWhatIsNoAttributeOfSQSArrivesAllTheSame(t *testing.T) {
 	if err != nil || len(got) != 1 {
 		t.Fatalf("%d messages, %v", len(got), err)
 	}
-	sortHeaders(m)
+	brokertest.SortHeaders(m)
 	if g, w := fmt.Sprintf("%+v", got[0]), fmt.Sprintf("%+v", *m); g != w {
 		t.Errorf("received %s\nwant %s", g, w)
 	}
@@ -43,7 +45,7 @@ func TestGroupAndDeduplicationIdComeFromKeyAndId(t *testing.T) {
 	t.Parallel()
 	a := connect(t, servers.TestElasticMQ(t).URL())
 	queue := a.queue(".fifo")
-	batch := numbered(strings.TrimSuffix(queue, ".fifo"), 3, 3)
+	batch := brokertest.Messages(strings.TrimSuffix(queue, ".fifo"), 3, 3)
 	batch[0].Key = "order-4711"
 	batch[1].Key = strings.Repeat("x", 129)
 	batch[2].Key = ""
@@ -86,13 +88,13 @@ func TestPayloadsAreTextOrBase64AsConfigured(t *testing.T) {
 	a := connect(t, servers.TestElasticMQ(t).URL())
 	queue := a.queue(".fifo")
 	topic := strings.TrimSuffix(queue, ".fifo")
-	text := numbered(topic, 2, 2)
+	text := brokertest.Messages(topic, 2, 2)
 	text[1].Payload = []byte("\x01")
 	errs := a.broker(sqs.Config{Payload: "text"}).Publish(patient(t), text)
 	if len(errs) != 2 || errs[0] != nil || !outbox.IsPermanent(errs[1]) {
 		t.Errorf("text: %v", errs)
 	}
-	all := numbered(topic, 1, 1)
+	all := brokertest.Messages(topic, 1, 1)
 	accepted(t, a.broker(sqs.Config{Payload: "base64"}).Publish(patient(t), all))
 	got, err := a.read(patient(t), queue)
 	if err != nil || len(got) != 2 {
@@ -104,7 +106,7 @@ func TestAMessageTooLargeForItsQueueIsRefusedBeforeItIsSent(t *testing.T) {
 	t.Parallel()
 	a := connect(t, servers.TestElasticMQ(t, relaxed).URL()) // takes any size
 	queue := a.queue(".fifo")
-	batch := numbered(strings.TrimSuffix(queue, ".fifo"), 2, 2)
+	batch := brokertest.Messages(strings.TrimSuffix(queue, ".fifo"), 2, 2)
 	batch[1].Payload = []byte(strings.Repeat("x", 1<<20-50)) // with its attributes it is more
 	errs := a.broker(sqs.Config{}).Publish(patient(t), batch)
 	if len(errs) != 2 || errs[0] != nil || !outbox.IsPermanent(errs[1]) {
@@ -118,7 +120,7 @@ func TestARepeatIsDropped(t *testing.T) {
 	a := connect(t, servers.TestElasticMQ(t).URL())
 	queue := a.queue(".fifo")
 	b := a.broker(sqs.Config{})
-	batch := numbered(strings.TrimSuffix(queue, ".fifo"), 30, 3)
+	batch := brokertest.Messages(strings.TrimSuffix(queue, ".fifo"), 30, 3)
 	for range 3 {
 		accepted(t, b.Publish(patient(t), batch))
 	}
@@ -131,13 +133,13 @@ func TestStandardQueuesAreUsedWhenAllowed(t *testing.T) {
 	t.Parallel()
 	a := connect(t, servers.TestElasticMQ(t).URL())
 	queue := a.queue("")
-	if _, err := sqs.New(sqs.Config{Queue: "{topic}", AWS: anyone()}); err == nil {
+	if _, err := sqs.New(sqs.Config{Queue: "{topic}", AWS: amazontest.Anyone()}); err == nil {
 		t.Error("a template of standard queues was taken without Unordered")
 	} else {
 		contains(t, err, "Unordered", ".fifo")
 	}
 	b := a.broker(sqs.Config{Queue: "{topic}", Unordered: true})
-	batch := numbered(queue, 100, 5)
+	batch := brokertest.Messages(queue, 100, 5)
 	accepted(t, b.Publish(patient(t), batch))
 	if got, err := a.read(patient(t), queue); err != nil || len(got) != len(batch) {
 		t.Errorf("%d messages of %d, %v", len(got), len(batch), err)
@@ -149,7 +151,7 @@ func TestQueuesComeFromTheTableOrTheTemplate(t *testing.T) {
 	a := connect(t, servers.TestElasticMQ(t).URL())
 	tabled, dotted := a.queue(".fifo"), a.queue(".fifo")
 	b := a.broker(sqs.Config{Queues: map[string]string{"billing": tabled}})
-	batch := numbered("billing", 2, 2)
+	batch := brokertest.Messages("billing", 2, 2)
 	batch[1].Topic = strings.ReplaceAll(strings.TrimSuffix(dotted, ".fifo"), "-", ".") // a dot becomes a hyphen
 	accepted(t, b.Publish(patient(t), batch))
 	for i, queue := range []string{tabled, dotted} {
@@ -168,7 +170,7 @@ func TestAQueueIsCreatedWhenAsked(t *testing.T) {
 	t.Parallel()
 	a := connect(t, servers.TestElasticMQ(t).URL())
 	name := "t-" + outbox.NewID().String()
-	batch := numbered(name, 1, 1)
+	batch := brokertest.Messages(name, 1, 1)
 	errs := a.broker(sqs.Config{}).Publish(patient(t), batch)
 	if len(errs) != 1 || outbox.IsPermanent(errs[0]) || outbox.IsUnavailable(errs[0]) {
 		t.Fatalf("without: %v", errs)
@@ -186,7 +188,7 @@ func TestAQueueThatIsDeletedIsLookedForAgain(t *testing.T) {
 	queue := a.queue(".fifo")
 	b := a.broker(sqs.Config{CreateQueues: &sqs.QueueSettings{}})
 	topic := strings.TrimSuffix(queue, ".fifo")
-	accepted(t, b.Publish(patient(t), numbered(topic, 1, 1)))
+	accepted(t, b.Publish(patient(t), brokertest.Messages(topic, 1, 1)))
 	url, err := a.client.GetQueueUrl(patient(t), &sdk.GetQueueUrlInput{QueueName: &queue})
 	if err != nil {
 		t.Fatal(err)
@@ -194,7 +196,7 @@ func TestAQueueThatIsDeletedIsLookedForAgain(t *testing.T) {
 	if _, err := a.client.DeleteQueue(patient(t), &sdk.DeleteQueueInput{QueueUrl: url.QueueUrl}); err != nil {
 		t.Fatal(err)
 	}
-	batch := numbered(topic, 1, 1)
+	batch := brokertest.Messages(topic, 1, 1)
 	if errs := b.Publish(patient(t), batch); len(errs) != 1 || outbox.IsUnavailable(errs[0]) || outbox.IsPermanent(errs[0]) {
 		t.Fatalf("the queue is gone: %v", errs)
 	}
@@ -220,9 +222,9 @@ func TestLostAnswersLeaveUnknownOutcomesAndNothingIsLostOrInverted(t *testing.T)
 	p := testnet.New(t, server.Addr())
 	b := open(t, "http://"+p.Addr(), sqs.Config{Timeout: 5 * time.Second})
 	defer b.Close()
-	first := numbered(topic, 1, 1)
+	first := brokertest.Messages(topic, 1, 1)
 	accepted(t, b.Publish(patient(t), first)) // finds the queue
-	batch := numbered(topic, 100, 10)
+	batch := brokertest.Messages(topic, 100, 10)
 	p.CutAnswers(true)
 	for i, err := range b.Publish(patient(t), batch) {
 		if !outbox.IsUnavailable(err) && !errors.Is(err, outbox.ErrSkipped) {
@@ -256,7 +258,7 @@ func TestNoAnswerWithinTheTimeoutIsAnUnknownOutcome(t *testing.T) {
 	b := open(t, "http://"+p.Addr(), sqs.Config{Timeout: 300 * time.Millisecond})
 	defer b.Close()
 	p.Freeze()
-	for i, err := range b.Publish(patient(t), numbered(topic, 5, 5)) {
+	for i, err := range b.Publish(patient(t), brokertest.Messages(topic, 5, 5)) {
 		if !outbox.IsUnavailable(err) {
 			t.Errorf("message %d: %v", i, err)
 		}
@@ -271,7 +273,7 @@ func TestFaultsOfTheConfigurationAreReportedTogether(t *testing.T) {
 		Endpoint: "x", CreateQueues: &sqs.QueueSettings{Retention: time.Second}, AWS: &aws.Config{},
 	})
 	contains(t, err, "standard queue", `"b.c.fifo"`, "12 digits", `"xml"`, "requests", "timeout", "endpoint", "region", "keeps messages")
-	_, err = sqs.New(sqs.Config{Queue: "{key}.fifo", AWS: anyone()})
+	_, err = sqs.New(sqs.Config{Queue: "{key}.fifo", AWS: amazontest.Anyone()})
 	contains(t, err, "{key}")
 }
 
@@ -280,11 +282,11 @@ func TestAClosedBrokerSendsNothing(t *testing.T) {
 	a := connect(t, servers.TestElasticMQ(t).URL())
 	topic := strings.TrimSuffix(a.queue(".fifo"), ".fifo")
 	b := a.broker(sqs.Config{})
-	accepted(t, b.Publish(patient(t), numbered(topic, 1, 1)))
+	accepted(t, b.Publish(patient(t), brokertest.Messages(topic, 1, 1)))
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if errs := b.Publish(patient(t), numbered(topic, 1, 1)); len(errs) != 1 || !outbox.IsUnavailable(errs[0]) || b.Ping(patient(t)) == nil {
+	if errs := b.Publish(patient(t), brokertest.Messages(topic, 1, 1)); len(errs) != 1 || !outbox.IsUnavailable(errs[0]) || b.Ping(patient(t)) == nil {
 		t.Errorf("outcomes %v", errs)
 	}
 }

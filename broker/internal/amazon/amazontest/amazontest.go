@@ -1,0 +1,65 @@
+// Package amazontest has what the tests of SQS and SNS share: a way to their server, and a reader of their wire format.
+package amazontest
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+)
+
+// Anyone is the configuration of some user: the server asks nobody who they are.
+func Anyone() *aws.Config {
+	return &aws.Config{Region: "eu-central-1", Credentials: credentials.NewStaticCredentialsProvider("x", "x", "")}
+}
+
+// Client is a configuration for a test's own client of the server at url.
+func Client(t testing.TB, url string) aws.Config {
+	t.Helper()
+	cfg := Anyone()
+	cfg.BaseEndpoint = &url
+	transport := &http.Transport{MaxIdleConnsPerHost: 16}
+	t.Cleanup(transport.CloseIdleConnections)
+	cfg.HTTPClient = &http.Client{Transport: transport}
+	return *cfg
+}
+
+// Message undoes the wire format, as a consumer would who follows its documentation. topic is that of messages which don't
+// say theirs.
+func Message(topic string, got *types.Message) (m outbox.Message, err error) {
+	m.Topic = topic
+	m.Payload = []byte(aws.ToString(got.Body))
+	all := map[string]string{}
+	for name, value := range got.MessageAttributes {
+		if name != "outbox-headers" {
+			all[name] = aws.ToString(value.StringValue)
+		} else if err := json.Unmarshal([]byte(aws.ToString(value.StringValue)), &all); err != nil {
+			return m, err
+		}
+	}
+	for name, value := range all {
+		switch {
+		case name == "outbox-key":
+			m.Key = value
+		case name != "outbox-payload":
+			err = brokertest.Attribute(&m, name, value)
+		case value == "base64":
+			m.Payload, err = base64.StdEncoding.DecodeString(string(m.Payload))
+		case value == "empty":
+			m.Payload = []byte{}
+		case value == "null":
+			m.Payload = nil
+		}
+		if err != nil {
+			return m, err
+		}
+	}
+	brokertest.SortHeaders(&m)
+	return m, nil
+}

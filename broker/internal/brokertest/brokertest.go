@@ -1,0 +1,249 @@
+// Package brokertest has what the tests of all brokers need: messages, checks of outcomes, and a publisher that goes on
+// until everything is accepted, as the engine does.
+package brokertest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"go.uber.org/goleak"
+)
+
+// Leaks is for TestMain: it returns the code with which the tests have ended, or 1 if they leave goroutines behind.
+func Leaks(code int, known ...goleak.Option) int {
+	if code != 0 {
+		return code
+	}
+	if err := goleak.Find(known...); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// Patience bounds what a test waits for. Nothing asserts that things are faster.
+const Patience = 2 * time.Minute
+
+// Patient returns a context that ends with the test or its patience.
+func Patient(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Eventually waits for a condition.
+func Eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(Patience)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("gave up waiting until %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// Opened returns b, which is closed at the end of the test.
+func Opened[B io.Closer](t testing.TB, b B, err error) B {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// Message returns a message with n as payload.
+func Message(topic, key string, n int) *outbox.Message {
+	return &outbox.Message{ID: outbox.NewID(), Topic: topic, Key: key, Payload: fmt.Appendf(nil, "%d", n)}
+}
+
+// Messages returns n messages, dealt to the keys "k-0", "k-1" and so on in turn, with their number within the key as payload.
+func Messages(topic string, n, keys int) []*outbox.Message {
+	batch := make([]*outbox.Message, n)
+	for i := range batch {
+		batch[i] = Message(topic, fmt.Sprintf("k-%d", i%keys), i/keys)
+	}
+	return batch
+}
+
+// SortHeaders sorts by name, for brokers that have headers as a map.
+func SortHeaders(m *outbox.Message) {
+	m.Headers = slices.Clone(m.Headers)
+	slices.SortFunc(m.Headers, func(a, b outbox.Header) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// Attribute reads an attribute of the adapters' own wire format into m; others are headers.
+func Attribute(m *outbox.Message, name, value string) (err error) {
+	switch name {
+	case "outbox-id":
+		m.ID, err = outbox.ParseID(value)
+	case "outbox-topic":
+		m.Topic = value
+	case "outbox-event-type":
+		m.EventType = value
+	case "outbox-aggregate-type":
+		m.AggregateType = value
+	case "outbox-aggregate-id":
+		m.AggregateID = value
+	case "outbox-created-at":
+		m.CreatedAt, err = time.Parse(time.RFC3339Nano, value)
+	case "content-type":
+		m.ContentType = value
+	default:
+		m.Headers = append(m.Headers, outbox.Header{Name: name, Value: value})
+	}
+	if err != nil {
+		return fmt.Errorf("attribute %s: %w", name, err)
+	}
+	return nil
+}
+
+// Accepted fails the test unless all were accepted.
+func Accepted(t testing.TB, errs []error) {
+	t.Helper()
+	for i, err := range errs {
+		if err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+}
+
+// Contains requires an error whose text has all parts.
+func Contains(t testing.TB, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want one with %q", parts)
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error lacks %q: %v", part, err)
+		}
+	}
+}
+
+// Kind is what an outcome means to the engine.
+func Kind(err error) string {
+	switch {
+	case err == nil:
+		return "accepted"
+	case errors.Is(err, outbox.ErrSkipped):
+		return "skipped"
+	case outbox.IsPermanent(err):
+		return "refused"
+	case outbox.IsUnavailable(err):
+		return "unavailable"
+	}
+	return "retried"
+}
+
+// CheckOutcomes verifies what every call promises: after the first failure of a key nothing but ErrSkipped.
+func CheckOutcomes(t testing.TB, batch []*outbox.Message, errs []error) {
+	t.Helper()
+	if errs == nil {
+		return
+	}
+	if len(errs) != len(batch) {
+		t.Fatalf("%d outcomes for %d messages", len(errs), len(batch))
+	}
+	failed := map[string]bool{}
+	for i, m := range batch {
+		key, err := m.OrderingKey(), errs[i]
+		if key == "" {
+			continue
+		}
+		if failed[key] != errors.Is(err, outbox.ErrSkipped) {
+			t.Fatalf("message %d of key %q: an earlier one failed: %v; outcome: %v", i, key, failed[key], err)
+		}
+		if err != nil {
+			failed[key] = true
+		}
+	}
+}
+
+// Publisher is the part of a broker that Deliver needs.
+type Publisher interface {
+	Publish(ctx context.Context, batch []*outbox.Message) []error
+}
+
+// Deliver does what the engine does: it publishes batch until all is accepted.
+func Deliver(ctx context.Context, t testing.TB, b Publisher, batch []*outbox.Message) {
+	t.Helper()
+	for len(batch) > 0 {
+		errs := b.Publish(ctx, batch)
+		CheckOutcomes(t, batch, errs)
+		var rest []*outbox.Message
+		var last error
+		for i, err := range errs {
+			if err == nil {
+				continue
+			}
+			if outbox.IsPermanent(err) {
+				t.Fatalf("message %d: %v", i, err)
+			}
+			if !errors.Is(err, outbox.ErrSkipped) {
+				last = err
+			}
+			rest = append(rest, batch[i])
+		}
+		if batch = rest; len(batch) == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%d messages left: %v", len(batch), last)
+		case <-time.After(5 * time.Millisecond): // a pause between attempts
+		}
+	}
+}
+
+// Seen notes the order in which a receiver first saw the messages of each key. The zero value is ready for use.
+type Seen struct {
+	mu    sync.Mutex
+	ids   map[outbox.ID]bool
+	order map[string][]outbox.ID
+}
+
+// Note notes m.
+func (s *Seen) Note(m *outbox.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ids == nil {
+		s.ids, s.order = map[outbox.ID]bool{}, map[string][]outbox.ID{}
+	}
+	if !s.ids[m.ID] {
+		s.ids[m.ID] = true
+		s.order[m.Key] = append(s.order[m.Key], m.ID)
+	}
+}
+
+// Check verifies that all of batch was seen, in order per key.
+func (s *Seen) Check(t testing.TB, batch []*outbox.Message) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	want := map[string][]outbox.ID{}
+	for _, m := range batch {
+		want[m.Key] = append(want[m.Key], m.ID)
+	}
+	for key, ids := range want {
+		if !slices.Equal(s.order[key], ids) {
+			t.Errorf("key %q: %d of %d were seen, or out of order", key, len(s.order[key]), len(ids))
+		}
+	}
+}
