@@ -2,104 +2,69 @@ package sns
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
-	"sync/atomic"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sns/types"
-	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/amazon"
 )
 
-// Broker publishes to SNS. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use.
-type Broker struct {
-	cfg       Config
-	names     *amazon.Names
-	client    *sns.Client
-	transport *http.Transport
-	publisher *amazon.Publisher
-	closed    atomic.Bool
-}
+// Broker publishes to SNS. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. Its Publish answers as
+// the document docs/brokers/sns.md says, which tells which error has which kind, and why. Ping reports whether SNS answers and
+// takes the credentials, and whether the topics exist that the configuration names without a field, and if not, why. Close
+// closes idle connections, when no Publish runs any more, and may be called more than once.
+type Broker struct{ *amazon.Broker }
 
 // New returns a broker. It checks cfg and reports all its faults together. It doesn't connect: that is
 // what Ping is for, or the first Publish.
 func New(cfg Config) (*Broker, error) {
+	s, settings, err := cfg.open()
+	if err != nil {
+		return nil, err
+	}
+	return &Broker{amazon.NewBroker(s, settings)}, nil
+}
+
+// open returns SNS as cfg has it, and the settings of a broker.
+func (cfg Config) open() (*service, amazon.Settings, error) {
 	cfg, names, sdk, transport, err := cfg.withDefaults()
 	if err != nil {
-		return nil, fmt.Errorf("sns: %w", err)
+		return nil, amazon.Settings{}, fmt.Errorf("sns: %w", err)
 	}
-	b := &Broker{cfg: cfg, names: names, transport: transport}
-	b.client = sns.NewFromConfig(sdk)
-	b.publisher = amazon.NewPublisher(service{b}, amazon.Settings{
+	return &service{cfg: cfg, client: sns.NewFromConfig(sdk)}, amazon.Settings{
+		Service:      "sns",
+		Transport:    transport,
 		Names:        names,
 		Payload:      amazon.Payload(cfg.Payload),
 		Records:      cfg.records,
 		Requests:     cfg.Requests,
 		Timeout:      cfg.Timeout,
 		LargestLimit: largestLimit,
-	})
-	return b, nil
+	}, nil
 }
 
-// Publish sends batch as relay.Broker demands. The document docs/brokers/sns.md says which error has
-// which kind, and why.
-func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
-	return b.publisher.Publish(ctx, batch)
+// service is SNS as the broker sees it.
+type service struct {
+	cfg    Config
+	client *sns.Client
 }
 
-// Ping reports whether SNS answers and takes the credentials, and whether the topics exist that the
-// configuration names without a field, and if not, why.
-func (b *Broker) Ping(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
-	defer cancel()
-	if err := b.usable(); err != nil {
-		return err
-	}
-	fixed := b.names.Fixed()
-	for _, name := range fixed {
-		if _, err := (service{b}).Find(ctx, name); err != nil {
-			return outbox.Unavailable(err)
-		}
-	}
-	if len(fixed) > 0 {
+var _ amazon.Service = (*service)(nil)
+
+// List asks for the topics. Whoever may not ask was recognised.
+func (s *service) List(ctx context.Context) error {
+	_, err := s.client.ListTopics(ctx, &sns.ListTopicsInput{})
+	if amazon.IsDenied(err) {
 		return nil
 	}
-	_, err := b.client.ListTopics(ctx, &sns.ListTopicsInput{})
-	if err == nil || amazon.IsDenied(err) { // whoever may not ask was recognised
-		return nil
-	}
-	return outbox.Unavailable(amazon.Classify("sns: ask for the topics", err))
+	return amazon.Classify("sns: ask for the topics", err)
 }
-
-// Close closes idle connections. No Publish runs any more. It may be called more than once.
-func (b *Broker) Close() error {
-	b.closed.Store(true)
-	b.transport.CloseIdleConnections()
-	return nil
-}
-
-func (b *Broker) usable() error {
-	if b.closed.Load() {
-		return outbox.Unavailable(errors.New("sns: the broker is closed"))
-	}
-	return nil
-}
-
-// service is SNS as the publisher sees it.
-type service struct{ *Broker }
-
-var _ amazon.Service = service{}
 
 // Find returns the topic of that ARN, and creates it if it doesn't exist and that was asked for.
-func (s service) Find(ctx context.Context, name string) (*amazon.Target, error) {
-	if err := s.usable(); err != nil {
-		return nil, err
-	}
+func (s *service) Find(ctx context.Context, name string) (*amazon.Target, error) {
 	isFIFO := strings.HasSuffix(name, amazon.FIFO)
 	topic := &amazon.Target{Name: name, Address: name, FIFO: isFIFO, Limit: defaultLimit, Request: defaultLimit}
 	output, err := s.client.GetTopicAttributes(ctx, &sns.GetTopicAttributesInput{TopicArn: &name})
@@ -128,7 +93,7 @@ func (s service) Find(ctx context.Context, name string) (*amazon.Target, error) 
 	return topic, nil
 }
 
-func (s service) create(ctx context.Context, name string) error {
+func (s *service) create(ctx context.Context, name string) error {
 	input := &sns.CreateTopicInput{Name: aws.String(bareName(name))}
 	if strings.HasSuffix(name, amazon.FIFO) {
 		input.Attributes = map[string]string{"FifoTopic": "true"}
@@ -147,10 +112,7 @@ func (s service) create(ctx context.Context, name string) error {
 func bareName(name string) string { return name[strings.LastIndexByte(name, ':')+1:] }
 
 // Send sends a request.
-func (s service) Send(ctx context.Context, topic *amazon.Target, entries []amazon.Entry) ([]error, error) {
-	if err := s.usable(); err != nil {
-		return nil, err
-	}
+func (s *service) Send(ctx context.Context, topic *amazon.Target, entries []amazon.Entry) ([]error, error) {
 	input := &sns.PublishBatchInput{
 		TopicArn:                   &topic.Address,
 		PublishBatchRequestEntries: make([]types.PublishBatchRequestEntry, len(entries)),

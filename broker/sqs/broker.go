@@ -2,103 +2,68 @@ package sqs
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
-	"sync/atomic"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
-	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/amazon"
 )
 
-// Broker publishes to SQS. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use.
-type Broker struct {
-	cfg       Config
-	names     *amazon.Names
-	client    *sqs.Client
-	transport *http.Transport
-	publisher *amazon.Publisher
-	closed    atomic.Bool
-}
+// Broker publishes to SQS. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. Its Publish answers as
+// the document docs/brokers/sqs.md says, which tells which error has which kind, and why. Ping reports whether SQS answers and
+// takes the credentials, and whether the queues exist that the configuration names without a field, and if not, why. Close
+// closes idle connections, when no Publish runs any more, and may be called more than once.
+type Broker struct{ *amazon.Broker }
 
 // New returns a broker. It checks cfg and reports all its faults together. It doesn't connect: that is
 // what Ping is for, or the first Publish.
 func New(cfg Config) (*Broker, error) {
+	s, settings, err := cfg.open()
+	if err != nil {
+		return nil, err
+	}
+	return &Broker{amazon.NewBroker(s, settings)}, nil
+}
+
+// open returns SQS as cfg has it, and the settings of a broker.
+func (cfg Config) open() (*service, amazon.Settings, error) {
 	cfg, names, sdk, transport, err := cfg.withDefaults()
 	if err != nil {
-		return nil, fmt.Errorf("sqs: %w", err)
+		return nil, amazon.Settings{}, fmt.Errorf("sqs: %w", err)
 	}
-	b := &Broker{cfg: cfg, names: names, transport: transport}
-	b.client = sqs.NewFromConfig(sdk)
-	b.publisher = amazon.NewPublisher(service{b}, amazon.Settings{
+	return &service{cfg: cfg, client: sqs.NewFromConfig(sdk)}, amazon.Settings{
+		Service:      "sqs",
+		Transport:    transport,
 		Names:        names,
 		Payload:      amazon.Payload(cfg.Payload),
 		Records:      cfg.records,
 		Requests:     cfg.Requests,
 		Timeout:      cfg.Timeout,
 		LargestLimit: requestBytes,
-	})
-	return b, nil
+	}, nil
 }
 
-// Publish sends batch as relay.Broker demands. The document docs/brokers/sqs.md says which error has
-// which kind, and why.
-func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
-	return b.publisher.Publish(ctx, batch)
+// service is SQS as the broker sees it.
+type service struct {
+	cfg    Config
+	client *sqs.Client
 }
 
-// Ping reports whether SQS answers and takes the credentials, and whether the queues exist that the
-// configuration names without a field, and if not, why.
-func (b *Broker) Ping(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
-	defer cancel()
-	if err := b.usable(); err != nil {
-		return err
-	}
-	fixed := b.names.Fixed()
-	for _, name := range fixed {
-		if _, err := (service{b}).Find(ctx, name); err != nil {
-			return outbox.Unavailable(err)
-		}
-	}
-	if len(fixed) > 0 {
+var _ amazon.Service = (*service)(nil)
+
+// List asks for the queues. Whoever may not ask was recognised.
+func (s *service) List(ctx context.Context) error {
+	_, err := s.client.ListQueues(ctx, &sqs.ListQueuesInput{MaxResults: aws.Int32(1)})
+	if amazon.IsDenied(err) {
 		return nil
 	}
-	_, err := b.client.ListQueues(ctx, &sqs.ListQueuesInput{MaxResults: aws.Int32(1)})
-	if err == nil || amazon.IsDenied(err) { // whoever may not ask was recognised
-		return nil
-	}
-	return outbox.Unavailable(amazon.Classify("sqs: ask for the queues", err))
+	return amazon.Classify("sqs: ask for the queues", err)
 }
-
-// Close closes idle connections. No Publish runs any more. It may be called more than once.
-func (b *Broker) Close() error {
-	b.closed.Store(true)
-	b.transport.CloseIdleConnections()
-	return nil
-}
-
-func (b *Broker) usable() error {
-	if b.closed.Load() {
-		return outbox.Unavailable(errors.New("sqs: the broker is closed"))
-	}
-	return nil
-}
-
-// service is SQS as the publisher sees it.
-type service struct{ *Broker }
-
-var _ amazon.Service = service{}
 
 // Send sends a request.
-func (s service) Send(ctx context.Context, queue *amazon.Target, entries []amazon.Entry) ([]error, error) {
-	if err := s.usable(); err != nil {
-		return nil, err
-	}
+func (s *service) Send(ctx context.Context, queue *amazon.Target, entries []amazon.Entry) ([]error, error) {
 	input := &sqs.SendMessageBatchInput{
 		QueueUrl: &queue.Address,
 		Entries:  make([]types.SendMessageBatchRequestEntry, len(entries)),

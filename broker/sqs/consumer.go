@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,10 +38,11 @@ type ConsumerConfig struct {
 
 // Consumer hands the messages of a queue to a handler.
 type Consumer struct {
-	broker *Broker // for its client; it publishes nothing
-	cfg    ConsumerConfig
-	engine *lanes.Engine
-	logger *slog.Logger
+	service   *service
+	transport *http.Transport
+	cfg       ConsumerConfig
+	engine    *lanes.Engine
+	logger    *slog.Logger
 }
 
 const (
@@ -65,13 +67,13 @@ func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Con
 	engine, err := lanes.New(cfg.Handling, handler, lanes.Abilities{Later: true, Reject: true})
 	faults = append(faults, err)
 	conn.Timeout = max(conn.Timeout, longPoll+amazon.DefaultTimeout)
-	broker, err := New(conn)
+	service, settings, err := conn.open()
 	faults = append(faults, err)
 	if err := errors.Join(faults...); err != nil {
 		return nil, fmt.Errorf("sqs: consumer: %w", err)
 	}
 	cfg.Handling = engine.Config()
-	return &Consumer{broker: broker, cfg: cfg, engine: engine, logger: cfg.Handling.Logger}, nil
+	return &Consumer{service: service, transport: settings.Transport, cfg: cfg, engine: engine, logger: cfg.Handling.Logger}, nil
 }
 
 // Run consumes until ctx ends; then it waits for the handlers that run, gives back what was not handled, and
@@ -80,7 +82,7 @@ func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Con
 func (c *Consumer) Run(ctx context.Context) error { return c.engine.Run(ctx, c.run) }
 
 func (c *Consumer) run(ctx context.Context) error {
-	defer c.broker.Close()
+	defer c.transport.CloseIdleConnections()
 	s := &session{Consumer: c, group: c.engine.Group(), open: map[*lanes.Delivery]*string{}}
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var beat sync.WaitGroup
@@ -149,10 +151,10 @@ func (s *session) receive(ctx context.Context) error {
 // once asks for messages. A request isn't given up when ctx ends: what it takes out of the queue would be hidden
 // until Visibility is over. So the last one is awaited, as long as it may look for messages.
 func (s *session) once(ctx context.Context, free int) error {
-	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.broker.cfg.Timeout)
+	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.service.cfg.Timeout)
 	defer cancel()
 	if s.queue == "" {
-		url, err := (service{s.broker}).address(asking, s.cfg.Queue)
+		url, err := s.service.address(asking, s.cfg.Queue)
 		if err != nil {
 			return err
 		}
@@ -166,7 +168,7 @@ func (s *session) once(ctx context.Context, free int) error {
 	if s.group.Held() > 0 {
 		wait = time.Second
 	}
-	output, err := s.broker.client.ReceiveMessage(asking, &sqs.ReceiveMessageInput{
+	output, err := s.service.client.ReceiveMessage(asking, &sqs.ReceiveMessageInput{
 		QueueUrl: &s.queue, MaxNumberOfMessages: int32(min(free, mostAtOnce)), WaitTimeSeconds: int32(wait / time.Second),
 		VisibilityTimeout: int32(s.cfg.Visibility / time.Second), MessageAttributeNames: []string{"All"},
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{
@@ -185,7 +187,7 @@ func (s *session) once(ctx context.Context, free int) error {
 // lag tells the observer about how many messages nobody has received.
 func (s *session) lag(ctx context.Context) {
 	const waiting = types.QueueAttributeNameApproximateNumberOfMessages
-	output, err := s.broker.client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{QueueUrl: &s.queue, AttributeNames: []types.QueueAttributeName{waiting}})
+	output, err := s.service.client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{QueueUrl: &s.queue, AttributeNames: []types.QueueAttributeName{waiting}})
 	if err == nil {
 		var n int64
 		if n, err = strconv.ParseInt(output.Attributes[string(waiting)], 10, 64); err == nil {
@@ -211,12 +213,12 @@ func (s *session) take(got *types.Message) {
 		s.mu.Lock()
 		delete(s.open, d)
 		s.mu.Unlock()
-		ctx, cancel := context.WithTimeout(context.Background(), s.broker.cfg.Timeout)
+		ctx, cancel := context.WithTimeout(context.Background(), s.service.cfg.Timeout)
 		defer cancel()
 		var err error
 		switch o {
 		case lanes.Done:
-			_, err = s.broker.client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &s.queue, ReceiptHandle: got.ReceiptHandle})
+			_, err = s.service.client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &s.queue, ReceiptHandle: got.ReceiptHandle})
 		case lanes.Later:
 			err = s.visibility(ctx, got.ReceiptHandle, pause)
 		case lanes.Rejected: // the service counts what nobody deletes
@@ -237,7 +239,7 @@ func (s *session) take(got *types.Message) {
 
 // giveBack shows what was not handled to others again. A FIFO queue keeps its order by itself.
 func (s *session) giveBack(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, s.broker.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.service.cfg.Timeout)
 	defer cancel()
 	for _, handle := range s.returned {
 		if err := s.visibility(ctx, handle, 0); err != nil {
@@ -247,7 +249,7 @@ func (s *session) giveBack(ctx context.Context) {
 }
 
 func (s *session) visibility(ctx context.Context, handle *string, d time.Duration) error {
-	_, err := s.broker.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{
+	_, err := s.service.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{
 		QueueUrl: &s.queue, ReceiptHandle: handle, VisibilityTimeout: int32((d + time.Second - 1) / time.Second),
 	})
 	return err
@@ -280,7 +282,7 @@ func (s *session) prolong(ctx context.Context) {
 			}
 			handles = handles[n:]
 			asking, cancel := context.WithTimeout(ctx, s.cfg.Visibility*2/3)
-			_, err := s.broker.client.ChangeMessageVisibilityBatch(asking, &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &s.queue, Entries: entries})
+			_, err := s.service.client.ChangeMessageVisibilityBatch(asking, &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &s.queue, Entries: entries})
 			cancel()
 			if err != nil && ctx.Err() == nil {
 				s.logger.Debug("messages may be delivered to others as well", "queue", s.cfg.Queue, "error", err)

@@ -14,10 +14,7 @@ import (
 )
 
 // Find returns the queue of that name, and creates it if it doesn't exist and that was asked for.
-func (s service) Find(ctx context.Context, name string) (*amazon.Target, error) {
-	if err := s.usable(); err != nil {
-		return nil, err
-	}
+func (s *service) Find(ctx context.Context, name string) (*amazon.Target, error) {
 	address, err := s.address(ctx, name)
 	if err != nil {
 		return nil, err
@@ -43,7 +40,7 @@ func (s service) Find(ctx context.Context, name string) (*amazon.Target, error) 
 }
 
 // address returns the URL of a queue.
-func (s service) address(ctx context.Context, name string) (string, error) {
+func (s *service) address(ctx context.Context, name string) (string, error) {
 	input := &sqs.GetQueueUrlInput{QueueName: &name}
 	if s.cfg.Account != "" {
 		input.QueueOwnerAWSAccountId = &s.cfg.Account
@@ -64,7 +61,7 @@ func (s service) address(ctx context.Context, name string) (string, error) {
 	return s.create(ctx, name)
 }
 
-func (s service) create(ctx context.Context, name string) (string, error) {
+func (s *service) create(ctx context.Context, name string) (string, error) {
 	settings := s.cfg.CreateQueues
 	attributes := map[string]string{
 		string(types.QueueAttributeNameMessageRetentionPeriod): strconv.Itoa(int(settings.Retention / time.Second)),
@@ -85,7 +82,7 @@ func (s service) create(ctx context.Context, name string) (string, error) {
 }
 
 // warn tells of settings that endanger the guarantees.
-func (s service) warn(name string, isFIFO bool, attributes map[string]string) {
+func (s *service) warn(name string, isFIFO bool, attributes map[string]string) {
 	logger := s.cfg.Logger.With("queue", name)
 	if !isFIFO {
 		logger.Warn("standard queue: it keeps no order within a key, and drops no repeats")

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgoutbox/outbox"
@@ -16,6 +18,9 @@ import (
 
 // Service is SQS or SNS.
 type Service interface {
+	// List asks for something that needs no name. Errors have their kind.
+	List(ctx context.Context) error
+
 	// Find looks a target up by the name that Names gave, and creates it if that was asked for. Errors
 	// name it and have their kind.
 	Find(ctx context.Context, name string) (*Target, error)
@@ -38,8 +43,11 @@ type Target struct {
 	found time.Time
 }
 
-// Settings of a Publisher. All but Records are required.
+// Settings of a Broker. All but Records are required.
 type Settings struct {
+	Service   string // as errors name it: "sqs" or "sns"
+	Transport *http.Transport
+
 	Names   *Names
 	Payload Payload
 	Records format.Encoder // nil: payloads as they are, with attributes of ours
@@ -49,20 +57,21 @@ type Settings struct {
 	LargestLimit int           // no target's limit is higher
 }
 
-// Publisher publishes through a service. It is safe for concurrent use.
-type Publisher struct {
+// Broker publishes through a service. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use.
+type Broker struct {
 	service  Service
 	settings Settings
 	batches  inorder.Pool
 	slots    chan struct{} // one for each request on its way
+	closed   atomic.Bool
 
 	mu      sync.Mutex
 	targets map[string]*Target
 }
 
-// NewPublisher returns a publisher.
-func NewPublisher(service Service, settings Settings) *Publisher {
-	return &Publisher{
+// NewBroker returns a broker. It connects to nothing.
+func NewBroker(service Service, settings Settings) *Broker {
+	return &Broker{
 		service:  service,
 		settings: settings,
 		slots:    make(chan struct{}, settings.Requests),
@@ -71,30 +80,64 @@ func NewPublisher(service Service, settings Settings) *Publisher {
 }
 
 // Publish sends batch as relay.Broker demands.
-func (p *Publisher) Publish(ctx context.Context, batch []*outbox.Message) []error {
+func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	if len(batch) == 0 {
 		return nil
 	}
-	c := newCall(p, batch)
-	defer p.batches.End(c.Batch)
+	c := newCall(b, batch)
+	defer b.batches.End(c.Batch)
 	c.run(ctx)
 	return c.Errs()
 }
 
-// Targets finds the targets of all names, asking for those that aren't known yet. Each name gets a target
+// Ping reports whether the service answers and takes the credentials, and whether the targets exist that the configuration
+// names without a field, and if not, why.
+func (b *Broker) Ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, b.settings.Timeout)
+	defer cancel()
+	if err := b.usable(); err != nil {
+		return err
+	}
+	fixed := b.settings.Names.Fixed()
+	for _, name := range fixed {
+		if _, err := b.service.Find(ctx, name); err != nil {
+			return outbox.Unavailable(err)
+		}
+	}
+	if len(fixed) > 0 {
+		return nil
+	}
+	return outbox.Unavailable(b.service.List(ctx))
+}
+
+// Close closes idle connections. No Publish runs any more. It may be called more than once.
+func (b *Broker) Close() error {
+	b.closed.Store(true)
+	b.settings.Transport.CloseIdleConnections()
+	return nil
+}
+
+func (b *Broker) usable() error {
+	if b.closed.Load() {
+		return outbox.Unavailable(fmt.Errorf("%s: the broker is closed", b.settings.Service))
+	}
+	return nil
+}
+
+// find finds the targets of all names, asking for those that aren't known yet. Each name gets a target
 // or an error.
-func (p *Publisher) Targets(ctx context.Context, names []string) (map[string]*Target, map[string]error) {
+func (b *Broker) find(ctx context.Context, names []string) (map[string]*Target, map[string]error) {
 	found := make(map[string]*Target, len(names))
 	var unknown []string
-	p.mu.Lock()
+	b.mu.Lock()
 	for _, name := range names {
-		if t := p.targets[name]; t != nil {
+		if t := b.targets[name]; t != nil {
 			found[name] = t
 		} else {
 			unknown = append(unknown, name)
 		}
 	}
-	p.mu.Unlock()
+	b.mu.Unlock()
 	if len(unknown) == 0 {
 		return found, nil
 	}
@@ -106,7 +149,7 @@ func (p *Publisher) Targets(ctx context.Context, names []string) (map[string]*Ta
 	var asking sync.WaitGroup
 	for _, name := range unknown {
 		select {
-		case p.slots <- struct{}{}:
+		case b.slots <- struct{}{}:
 		case <-ctx.Done():
 			mu.Lock()
 			failed[name] = errNotSent(cause(ctx))
@@ -114,8 +157,8 @@ func (p *Publisher) Targets(ctx context.Context, names []string) (map[string]*Ta
 			continue
 		}
 		asking.Go(func() {
-			defer func() { <-p.slots }()
-			target, err := p.find(ctx, name)
+			defer func() { <-b.slots }()
+			target, err := b.findOne(ctx, name)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -149,26 +192,29 @@ func explain(failed map[string]error) map[string]error {
 	return failed
 }
 
-func (p *Publisher) find(ctx context.Context, name string) (*Target, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.settings.Timeout)
+func (b *Broker) findOne(ctx context.Context, name string) (*Target, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.settings.Timeout)
 	defer cancel()
-	target, err := p.service.Find(ctx, name)
+	if err := b.usable(); err != nil {
+		return nil, err
+	}
+	target, err := b.service.Find(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	target.found = time.Now()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.targets[name] = target
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.targets[name] = target
 	return target, nil
 }
 
-// Forget has a target found anew when it is needed next.
-func (p *Publisher) Forget(t *Target) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.targets[t.Name] == t {
-		delete(p.targets, t.Name)
+// forget has a target found anew when it is needed next.
+func (b *Broker) forget(t *Target) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.targets[t.Name] == t {
+		delete(b.targets, t.Name)
 	}
 }
 
@@ -176,22 +222,25 @@ func (p *Publisher) Forget(t *Target) {
 const limitHolds = time.Minute
 
 // tooLarge judges an entry by the target's limit.
-func (p *Publisher) tooLarge(t *Target, e *Entry) error {
+func (b *Broker) tooLarge(t *Target, e *Entry) error {
 	if e.Size <= t.Limit {
 		return nil
 	}
 	err := fmt.Errorf("%s takes messages of at most %d bytes with their attributes, and this one has %d", t.Name, t.Limit, e.Size)
-	if e.Size <= p.settings.LargestLimit && time.Since(t.found) > limitHolds {
-		p.Forget(t)
+	if e.Size <= b.settings.LargestLimit && time.Since(t.found) > limitHolds {
+		b.forget(t)
 		return fmt.Errorf("%w; the limit will be read again", err)
 	}
 	return outbox.Permanent(err)
 }
 
 // send sends a request, and divides it if it is refused as a whole.
-func (p *Publisher) send(ctx context.Context, target *Target, entries []Entry) []error {
-	request, cancel := context.WithTimeoutCause(ctx, p.settings.Timeout, fmt.Errorf("no answer within %v", p.settings.Timeout))
-	errs, whole := p.service.Send(request, target, entries)
+func (b *Broker) send(ctx context.Context, target *Target, entries []Entry) []error {
+	if err := b.usable(); err != nil {
+		return slices.Repeat([]error{err}, len(entries))
+	}
+	request, cancel := context.WithTimeoutCause(ctx, b.settings.Timeout, fmt.Errorf("no answer within %v", b.settings.Timeout))
+	errs, whole := b.service.Send(request, target, entries)
 	if whole != nil && context.Cause(request) != nil && ctx.Err() == nil {
 		whole = outbox.Unavailable(fmt.Errorf("%w (outcome unknown): %w", context.Cause(request), whole))
 	}
@@ -201,10 +250,10 @@ func (p *Publisher) send(ctx context.Context, target *Target, entries []Entry) [
 	}
 	if refused(whole) && len(entries) > 1 {
 		half := len(entries) / 2
-		return append(p.send(ctx, target, entries[:half]), p.send(ctx, target, entries[half:])...)
+		return append(b.send(ctx, target, entries[:half]), b.send(ctx, target, entries[half:])...)
 	}
 	if missing(whole) {
-		p.Forget(target)
+		b.forget(target)
 	}
 	return slices.Repeat([]error{whole}, len(entries))
 }

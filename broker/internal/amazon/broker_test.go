@@ -33,6 +33,8 @@ func (s *script) Find(_ context.Context, name string) (*Target, error) {
 	return &Target{Name: name, FIFO: true, Limit: 1 << 20, Request: 1 << 20}, nil
 }
 
+func (s *script) List(context.Context) error { return nil }
+
 func (s *script) Send(_ context.Context, _ *Target, entries []Entry) ([]error, error) {
 	s.mu.Lock()
 	s.sent = append(s.sent, entries)
@@ -43,13 +45,13 @@ func (s *script) Send(_ context.Context, _ *Target, entries []Entry) ([]error, e
 	return make([]error, len(entries)), nil
 }
 
-func publisher(t *testing.T, s *script) *Publisher {
+func publisher(t *testing.T, s *script) *Broker {
 	t.Helper()
 	names, faults := NewNames("{topic}", nil, func(string) string { return "" })
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	return NewPublisher(s, Settings{Names: names, Payload: PayloadAuto, Requests: 4, Timeout: time.Minute, LargestLimit: 1 << 20})
+	return NewBroker(s, Settings{Names: names, Payload: PayloadAuto, Requests: 4, Timeout: time.Minute, LargestLimit: 1 << 20})
 }
 
 func numbered(count, keys int) []*outbox.Message {

@@ -12,7 +12,7 @@ import (
 
 // call is one Publish. It belongs to one goroutine; requests on their way report to done.
 type call struct {
-	*Publisher
+	*Broker
 	*inorder.Batch
 
 	names   []string         // of the target of each message
@@ -38,14 +38,14 @@ type request struct {
 	errs    []error
 }
 
-func newCall(p *Publisher, batch []*outbox.Message) *call {
+func newCall(b *Broker, batch []*outbox.Message) *call {
 	return &call{
-		Publisher: p,
-		Batch:     p.batches.Begin(batch),
-		names:     make([]string, len(batch)),
-		faults:    make(map[int32]error),
-		backlogs:  make(map[string]*backlog),
-		done:      make(chan request, cap(p.slots)),
+		Broker:   b,
+		Batch:    b.batches.Begin(batch),
+		names:    make([]string, len(batch)),
+		faults:   make(map[int32]error),
+		backlogs: make(map[string]*backlog),
+		done:     make(chan request, cap(b.slots)),
 	}
 }
 
@@ -101,7 +101,7 @@ func (c *call) address(ctx context.Context) {
 		}
 	}
 	var found map[string]*Target
-	found, c.missing = c.Targets(ctx, names)
+	found, c.missing = c.find(ctx, names)
 	for name, target := range found {
 		c.backlogs[name].target = target
 	}
