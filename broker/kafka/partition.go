@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/broker/internal/lanes"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -75,8 +76,8 @@ func (p *partition) handle(r *kgo.Record) {
 	d := &lanes.Delivery{Source: fmt.Sprintf("%s/%d@%d", r.Topic, r.Partition, r.Offset)}
 	d.Message, d.Err = decode(r)
 	p.consumer.engine.Decode(d)
-	d.Settle = func(o lanes.Outcome, _ time.Duration) {
-		if o == lanes.Done {
+	d.Settle = func(o consume.Outcome, _ time.Duration) {
+		if o == consume.Done {
 			p.done(at)
 		}
 	}

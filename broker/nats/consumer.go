@@ -231,17 +231,17 @@ func (s *session) take(msg jetstream.Msg) {
 	if d.Message.OrderingKey() != "" {
 		d.Attempts = 0 // it is tried again here, and comes again for other reasons
 	}
-	d.Settle = func(o lanes.Outcome, pause time.Duration) {
+	d.Settle = func(o consume.Outcome, pause time.Duration) {
 		s.mu.Lock()
 		delete(s.messages, d)
 		s.mu.Unlock()
 		var err error
 		switch o {
-		case lanes.Done:
+		case consume.Done:
 			err = msg.Ack()
-		case lanes.Later:
+		case consume.Later:
 			err = msg.NakWithDelay(pause)
-		case lanes.Rejected:
+		case consume.Rejected:
 			err = msg.TermWithReason("its consumer can't apply it")
 		default:
 			s.unhandled(msg)

@@ -180,12 +180,12 @@ func (s *session) take(from amqp091.Delivery) {
 	d := &lanes.Delivery{Source: fmt.Sprintf("%s@%s", s.cfg.Queue, cmp.Or(from.MessageId, fmt.Sprintf("%d/%v", from.Timestamp.Unix(), from.RoutingKey)))}
 	d.Message, d.Err = decode(&from)
 	s.engine.Decode(d)
-	d.Settle = func(o lanes.Outcome, _ time.Duration) {
+	d.Settle = func(o consume.Outcome, _ time.Duration) {
 		var err error
 		switch o {
-		case lanes.Done:
+		case consume.Done:
 			err = from.Ack(false)
-		case lanes.Rejected:
+		case consume.Rejected:
 			err = from.Nack(false, false)
 		}
 		if err != nil {

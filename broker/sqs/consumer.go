@@ -209,7 +209,7 @@ func (s *session) take(got *types.Message) {
 	if d.Message.OrderingKey() != "" {
 		d.Attempts = 0 // it is tried again here, and comes again for other reasons
 	}
-	d.Settle = func(o lanes.Outcome, pause time.Duration) {
+	d.Settle = func(o consume.Outcome, pause time.Duration) {
 		s.mu.Lock()
 		delete(s.open, d)
 		s.mu.Unlock()
@@ -217,11 +217,11 @@ func (s *session) take(got *types.Message) {
 		defer cancel()
 		var err error
 		switch o {
-		case lanes.Done:
+		case consume.Done:
 			_, err = s.service.client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &s.queue, ReceiptHandle: got.ReceiptHandle})
-		case lanes.Later:
+		case consume.Later:
 			err = s.visibility(ctx, got.ReceiptHandle, pause)
-		case lanes.Rejected: // the service counts what nobody deletes
+		case consume.Rejected: // the service counts what nobody deletes
 		default:
 			s.mu.Lock()
 			s.returned = append(s.returned, got.ReceiptHandle)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/pgoutbox/outbox/broker/consume"
 )
 
 // Group holds the messages of one source, such as a partition or a queue, from their arrival until they
@@ -42,7 +44,7 @@ func (g *Group) Add(d *Delivery) {
 	g.mu.Lock()
 	if g.stopped {
 		g.mu.Unlock()
-		g.engine.settle(d, Returned, 0)
+		g.engine.settle(d, consume.Returned, 0)
 		return
 	}
 	g.held[d] = struct{}{}
@@ -127,7 +129,7 @@ func (g *Group) work(key string, l *lane) {
 		if d == nil {
 			return
 		}
-		outcome, pause := Returned, time.Duration(0)
+		outcome, pause := consume.Returned, time.Duration(0)
 		if !stopped {
 			outcome, pause = g.engine.process(g, d, key != "")
 		}

@@ -18,16 +18,6 @@ import (
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-// Outcome is what to tell the broker.
-type Outcome int
-
-const (
-	Done     Outcome = iota + 1 // acknowledge
-	Returned                    // give it back: it wasn't tried, or not to the end, and this process stops
-	Later                       // give it back, to come again after a pause
-	Rejected                    // leave it to the broker's own dead-lettering
-)
-
 // Delivery is a message as it came.
 type Delivery struct {
 	Message outbox.Message
@@ -37,10 +27,9 @@ type Delivery struct {
 	// Attempts is how often it has failed before, as far as the broker counts.
 	Attempts int
 
-	// Settle is called once, by some goroutine. pause is for Later.
-	Settle func(o Outcome, pause time.Duration)
-
-	parked bool // done by being parked
+	// Settle tells the broker: Done, also of a message that was parked, Returned, Later or Rejected. It is called once, by
+	// some goroutine. pause is for Later.
+	Settle func(o consume.Outcome, pause time.Duration)
 }
 
 // Abilities are what a broker can do with a message that isn't acknowledged.
@@ -164,13 +153,13 @@ func (e *Engine) Decode(d *Delivery) {
 var ErrForeign = errors.New("the record has no message id")
 
 // process tries a message until it is clear what to tell the broker.
-func (e *Engine) process(g *Group, d *Delivery, ordered bool) (Outcome, time.Duration) {
+func (e *Engine) process(g *Group, d *Delivery, ordered bool) (consume.Outcome, time.Duration) {
 	failures, pauses, tries := d.Attempts, 0, 0
 	for {
 		err := d.Err
 		if err == nil {
 			if !g.acquire(e.slots) {
-				return Returned, 0
+				return consume.Returned, 0
 			}
 			tries++
 			err = e.attempt(g, d, tries)
@@ -179,15 +168,15 @@ func (e *Engine) process(g *Group, d *Delivery, ordered bool) (Outcome, time.Dur
 		}
 		switch {
 		case err == nil:
-			return Done, 0
+			return consume.Done, 0
 		case g.hard.Err() != nil:
-			return Returned, 0 // it was cut off: not the message's fault
+			return consume.Returned, 0 // it was cut off: not the message's fault
 		}
 		var wait time.Duration
 		var early interface{ TooEarly() bool }
 		if e.can.Later && errors.As(err, &early) && early.TooEarly() {
 			// What it waits for comes after it, and would wait for it here. With the broker it is in nobody's way.
-			return Later, e.cfg.MaxBackoff / 10
+			return consume.Later, e.cfg.MaxBackoff / 10
 		}
 		if outbox.IsUnavailable(err) {
 			pauses++
@@ -198,8 +187,7 @@ func (e *Engine) process(g *Group, d *Delivery, ordered bool) (Outcome, time.Dur
 				failures++
 			}
 			if outbox.IsPermanent(err) || failures >= e.cfg.Attempts {
-				outcome, settled := e.poison(g, d, err, failures-d.Attempts)
-				if settled {
+				if outcome := e.poison(g, d, err, failures-d.Attempts); outcome != "" {
 					return outcome, 0
 				}
 				wait = e.cfg.MaxBackoff // it blocks its key
@@ -208,22 +196,22 @@ func (e *Engine) process(g *Group, d *Delivery, ordered bool) (Outcome, time.Dur
 				wait = max(e.pause(failures), min(outbox.RetryDelay(err), e.cfg.MaxBackoff))
 				e.log(slog.LevelWarn, "message failed", d, err, "attempt", failures, "pause", wait)
 				if !ordered && e.can.Later {
-					return Later, wait
+					return consume.Later, wait
 				}
 			}
 		}
 		if !g.wait(wait) {
-			return Returned, 0
+			return consume.Returned, 0
 		}
 	}
 }
 
-// poison does what the policy says; false if the message has to be tried again.
-func (e *Engine) poison(g *Group, d *Delivery, err error, attempts int) (Outcome, bool) {
+// poison does what the policy says; "" if the message has to be tried again.
+func (e *Engine) poison(g *Group, d *Delivery, err error, attempts int) consume.Outcome {
 	switch e.cfg.Policy {
 	case consume.Reject:
 		e.log(slog.LevelError, "message rejected", d, err, "attempt", attempts)
-		return Rejected, true
+		return consume.Rejected
 	case consume.Park:
 		for tries := 1; ; tries++ {
 			parkErr := guarded(func() error {
@@ -232,18 +220,17 @@ func (e *Engine) poison(g *Group, d *Delivery, err error, attempts int) (Outcome
 				return e.cfg.Park(ctx, consume.Poison{Message: &d.Message, Err: err, Attempts: attempts, Source: d.Source})
 			})
 			if parkErr == nil {
-				d.parked = true
 				e.log(slog.LevelError, "message parked", d, err, "attempt", attempts)
-				return Done, true
+				return consume.Parked
 			}
 			e.log(slog.LevelError, "message could not be parked", d, parkErr)
 			if !g.wait(e.pause(tries)) {
-				return Returned, true
+				return consume.Returned
 			}
 		}
 	}
 	e.log(slog.LevelError, "message blocks its key", d, err, "attempt", attempts, "pause", e.cfg.MaxBackoff)
-	return 0, false
+	return ""
 }
 
 // attempt runs the handler once, in a slot that it gives back.

@@ -8,23 +8,13 @@ import (
 )
 
 // settle tells the broker, and then the observer.
-func (e *Engine) settle(d *Delivery, o Outcome, pause time.Duration) {
-	d.Settle(o, pause)
-	e.cfg.Observer.Settled(&d.Message, d.told(o))
-}
-
-func (d *Delivery) told(o Outcome) consume.Outcome {
-	switch {
-	case d.parked:
-		return consume.Parked
-	case o == Done:
-		return consume.Done
-	case o == Later:
-		return consume.Later
-	case o == Rejected:
-		return consume.Rejected
+func (e *Engine) settle(d *Delivery, o consume.Outcome, pause time.Duration) {
+	told := o
+	if o == consume.Parked {
+		told = consume.Done
 	}
-	return consume.Returned
+	d.Settle(told, pause)
+	e.cfg.Observer.Settled(&d.Message, o)
 }
 
 // Observed reports whether somebody wants to know, so that it is worth asking the broker.
