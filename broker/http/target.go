@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/internal/template"
+	"github.com/pgoutbox/outbox/internal/template"
 )
 
 // target is where requests go: a fixed URL, or a template.

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/internal/template"
+	"github.com/pgoutbox/outbox/internal/template"
 )
 
 // topicName makes the names of topics.

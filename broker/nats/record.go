@@ -9,8 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/internal/template"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/template"
 )
 
 // subject makes the subjects of messages.

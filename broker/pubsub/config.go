@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgoutbox/outbox/broker/internal/template"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/template"
 	"google.golang.org/api/option"
 )
 

@@ -7,8 +7,8 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/internal/template"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/template"
 	"google.golang.org/protobuf/proto"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/internal/template"
+	"github.com/pgoutbox/outbox/internal/template"
 )
 
 // Broker publishes to RabbitMQ. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. It

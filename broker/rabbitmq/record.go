@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/internal/template"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/template"
 	"github.com/rabbitmq/amqp091-go"
 )
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/pgoutbox/outbox/broker/internal/template"
+	"github.com/pgoutbox/outbox/internal/template"
 )
 
 // parseTemplate reads Config.Exchange or Config.RoutingKey.

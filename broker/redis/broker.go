@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/internal/template"
+	"github.com/pgoutbox/outbox/internal/template"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 )

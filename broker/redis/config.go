@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/broker/internal/secure"
-	"github.com/pgoutbox/outbox/broker/internal/template"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/template"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/internal/template"
+	"github.com/pgoutbox/outbox/internal/template"
 )
 
 // parseTemplate reads a template. A Redis Cluster's hash tag is written with doubled braces: "{{orders}}:{topic}".

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/internal/template"
+	"github.com/pgoutbox/outbox/internal/template"
 )
 
 // Names tells where a message goes: by a table of topics, else by a template.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/internal/template"
+	"github.com/pgoutbox/outbox/internal/template"
 )
 
 func TestFieldsOfAMessageStandInTheText(t *testing.T) {
