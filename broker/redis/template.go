@@ -3,6 +3,7 @@ package redis
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/pgoutbox/outbox"
@@ -20,12 +21,11 @@ func parseTemplate(text string) (*template.Template, error) {
 			rest = rest[2:]
 		case rest[0] == '{':
 			name, after, closed := strings.Cut(rest[1:], "}")
-			field := template.Named(name)
-			if !closed || field == nil {
+			if !closed || !slices.Contains(template.Names(), name) {
 				return nil, fmt.Errorf("stream template %q: expected one of {topic}, {key}, {event_type}, {aggregate_type}, {aggregate_id} at %q; a brace itself is doubled", text, rest)
 			}
 			t.Literals = append(t.Literals, literal.String())
-			t.Fields = append(t.Fields, field)
+			t.Fields = append(t.Fields, template.Named(name))
 			literal.Reset()
 			rest = after
 		case rest[0] == '}':

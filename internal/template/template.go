@@ -1,5 +1,5 @@
-// Package template makes names out of messages: of topics, subjects, streams, queues and paths. A template is a text with
-// fields in it, such as "shop.{aggregate_type}"; what makes a name a good one, the adapters know.
+// Package template makes texts out of messages: names of topics, subjects, streams and queues, paths, values of headers. A
+// template is a text with fields in it, such as "shop.{aggregate_type}"; its users know what makes a name a good one.
 package template
 
 import (
@@ -13,13 +13,17 @@ import (
 // Field returns its value in a message.
 type Field func(*outbox.Message) string
 
-// every has the names of all fields.
-func every() []string {
+// Names has the names of the fields that may stand in a name: topic, key (the ordering key), event_type, aggregate_type and
+// aggregate_id.
+func Names() []string {
 	return []string{"topic", "key", "event_type", "aggregate_type", "aggregate_id"}
 }
 
-// Named returns the field of that name, nil if there is none: topic, key (the ordering key), event_type, aggregate_type
-// or aggregate_id.
+// AnyHeader stands for the fields header.NAME, with the name of any header.
+const AnyHeader = "header.NAME"
+
+// Named returns the field of that name, nil if there is none: one of Names, content_type, id, or header.NAME, which is
+// empty if the message has no such header.
 func Named(name string) Field {
 	switch name {
 	case "topic":
@@ -32,12 +36,19 @@ func Named(name string) Field {
 		return func(m *outbox.Message) string { return m.AggregateType }
 	case "aggregate_id":
 		return func(m *outbox.Message) string { return m.AggregateID }
+	case "content_type":
+		return func(m *outbox.Message) string { return m.ContentType }
+	case "id":
+		return func(m *outbox.Message) string { return m.ID.String() }
+	}
+	if header, ok := strings.CutPrefix(name, "header."); ok && header != "" {
+		return func(m *outbox.Message) string { value, _ := m.Header(header); return value }
 	}
 	return nil
 }
 
 // Template is a parsed text: Literals[0] Fields[0] Literals[1] Fields[1] ... Literals[n]. It may be used by several
-// goroutines at once.
+// goroutines at once. The zero Template is the empty text.
 type Template struct {
 	Literals []string
 	Fields   []Field
@@ -53,11 +64,11 @@ func (f *Fault) Error() string {
 	return fmt.Sprintf("expected one of {%s} at %q", strings.Join(f.Expected, "}, {"), f.At)
 }
 
-// Parse reads a text in which fields of these names may stand, or of any if none is given. A brace that closes none is a
+// Parse reads a text in which fields of these names may stand, or of Names if none is given. A brace that closes none is a
 // literal. The error is a *Fault.
 func Parse(text string, fields ...string) (*Template, error) {
 	if len(fields) == 0 {
-		fields = every()
+		fields = Names()
 	}
 	t := &Template{}
 	for rest := text; ; {
@@ -67,12 +78,17 @@ func Parse(text string, fields ...string) (*Template, error) {
 			return t, nil
 		}
 		name, after, closed := strings.Cut(field, "}")
-		if !closed || !slices.Contains(fields, name) {
+		value := Named(name)
+		if !closed || value == nil || !allowed(fields, name) {
 			return nil, &Fault{Expected: fields, At: "{" + field}
 		}
-		t.Fields = append(t.Fields, Named(name))
+		t.Fields = append(t.Fields, value)
 		rest = after
 	}
+}
+
+func allowed(fields []string, name string) bool {
+	return slices.Contains(fields, name) || strings.HasPrefix(name, "header.") && slices.Contains(fields, AnyHeader)
 }
 
 // Constant reports whether the text is the same for all messages: Literals[0].
@@ -83,6 +99,9 @@ func (t *Template) With(value string) string { return strings.Join(t.Literals, v
 
 // Append appends the text for m to b.
 func (t *Template) Append(b []byte, m *outbox.Message) []byte {
+	if len(t.Literals) == 0 {
+		return b
+	}
 	b = append(b, t.Literals[0]...)
 	for i, field := range t.Fields {
 		b = append(b, field(m)...)
@@ -95,7 +114,7 @@ func (t *Template) Append(b []byte, m *outbox.Message) []byte {
 func (t *Template) Expand(m *outbox.Message) string {
 	switch {
 	case t.Constant():
-		return t.Literals[0]
+		return t.With("")
 	case len(t.Fields) == 1 && t.Literals[0] == "" && t.Literals[1] == "":
 		return t.Fields[0](m)
 	}
