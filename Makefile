@@ -16,9 +16,10 @@ help: ## This list
 demo: ## Watch it work: a real PostgreSQL, an embedded NATS, faults at the press of a key
 	$(GO) run ./demo
 
+# grpcnotrace: gRPC's traces would keep every exported method in the binary, see proof/rig/binary_test.go.
 .PHONY: build
 build: ## Build bin/outbox
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o bin/outbox ./cmd/outbox
+	CGO_ENABLED=0 $(GO) build -tags grpcnotrace -trimpath -ldflags="-s -w" -o bin/outbox ./cmd/outbox
 
 .PHONY: servers
 servers: ## Fetch the real servers that the tests start (PostgreSQL, Kafka, NATS, ElasticMQ, moto, Redis, RabbitMQ, PgBouncer) and readers for Node and Python into a cache

@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// Build builds the binary into a folder and returns its path.
+// Build builds the binary as "make build" does, into a folder, and returns its path.
 func Build(ctx context.Context, dir string) (string, error) {
 	path := filepath.Join(dir, "outbox")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "github.com/pgoutbox/outbox/cmd/outbox")
+	cmd := exec.CommandContext(ctx, "go", "build", "-tags", "grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", path,
+		"github.com/pgoutbox/outbox/cmd/outbox")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it cleans up
 	cmd.WaitDelay = 10 * time.Second

@@ -1,0 +1,41 @@
+package rig
+
+import (
+	"debug/buildinfo"
+	"os"
+	"strings"
+	"testing"
+)
+
+// The linker keeps every exported method of every type once a function that looks up methods by name is reachable: text/template
+// does, and the gRPC client pulls it in for its traces unless the tag grpcnotrace is set. That made the binary 14 MB larger.
+// To find the next one: build with -ldflags=-dumpdep, and look for <ReflectMethod>.
+func TestTheReleasedBinaryIsSmallAndHasNothingOfTheWorkshop(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("it builds the binary")
+	}
+	path, err := Build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const limit = 40_000_000
+	if file.Size() > limit {
+		t.Errorf("the stripped binary has %d bytes, more than %d", file.Size(), limit)
+	}
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dep := range info.Deps {
+		for _, library := range []string{"nats-server", "embedded-postgres", "hdrhistogram", "watermill", "oagudo", "outbox/proof", "outbox/demo"} {
+			if strings.Contains(dep.Path, library) {
+				t.Errorf("the binary links %s", dep.Path)
+			}
+		}
+	}
+}
