@@ -183,6 +183,26 @@ func TestABatchIsUsedAgain(t *testing.T) {
 	}
 }
 
+func TestABatchThatIsUsedAgainAllocatesNothing(t *testing.T) {
+	keys := make([]string, 1000)
+	for i := range keys {
+		keys[i] = fmt.Sprint(i % 300)
+	}
+	messages := keyed(keys...)
+	var b inorder.Batch
+	n := testing.AllocsPerRun(20, func() {
+		b.Begin(messages)
+		for i, ok := b.Next(); ok; i, ok = b.Next() {
+			b.Take(i)
+			b.Settle(i, nil)
+		}
+		b.End()
+	})
+	if n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // A broker at random: whatever it answers in whatever order, the outcomes keep the promise.
 func TestNoKeyHasAnAcceptedMessageBehindAFailedOne(t *testing.T) {
 	t.Parallel()
