@@ -81,25 +81,7 @@ func NewConsumer(servers string, conn Config, cfg ConsumerConfig, handler consum
 func (c *Consumer) Run(ctx context.Context) error { return c.engine.Run(ctx, c.run) }
 
 func (c *Consumer) run(ctx context.Context) error {
-	for failures := 0; ctx.Err() == nil; {
-		began := time.Now()
-		err := c.connected(ctx)
-		if errors.Is(err, consume.ErrHung) || errors.Is(err, errUnfit) {
-			return errors.Join(err, c.engine.Hung())
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		c.logger.Warn("the connection of the consumer ended", "stream", c.cfg.Stream, "durable", c.cfg.Durable, "error", err)
-		if failures++; time.Since(began) > time.Minute {
-			failures = 0
-		}
-		select {
-		case <-time.After(min(100*time.Millisecond<<min(failures, 10), 5*time.Second)):
-		case <-ctx.Done():
-		}
-	}
-	return c.engine.Hung()
+	return c.engine.Reconnect(ctx, c.logger.With("stream", c.cfg.Stream, "durable", c.cfg.Durable), errUnfit, c.connected)
 }
 
 var errUnfit = errors.New("the JetStream consumer is not fit")

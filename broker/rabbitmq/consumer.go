@@ -62,26 +62,11 @@ func NewConsumer(servers string, conn Config, cfg ConsumerConfig, handler consum
 func (c *Consumer) Run(ctx context.Context) error { return c.engine.Run(ctx, c.run) }
 
 func (c *Consumer) run(ctx context.Context) error {
-	failures := 0
-	for n := 0; ctx.Err() == nil; n++ {
-		began := time.Now()
-		err := c.connected(ctx, c.servers[n%len(c.servers)])
-		if errors.Is(err, consume.ErrHung) {
-			return errors.Join(err, c.engine.Hung())
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		c.logger.Warn("the connection of the consumer ended", "queue", c.cfg.Queue, "error", err)
-		if failures++; time.Since(began) > time.Minute {
-			failures = 0
-		}
-		select {
-		case <-time.After(min(100*time.Millisecond<<min(failures, 10), 5*time.Second)):
-		case <-ctx.Done():
-		}
-	}
-	return c.engine.Hung()
+	next := -1
+	return c.engine.Reconnect(ctx, c.logger.With("queue", c.cfg.Queue), nil, func(ctx context.Context) error {
+		next = (next + 1) % len(c.servers)
+		return c.connected(ctx, c.servers[next])
+	})
 }
 
 // connected consumes over one connection.

@@ -324,3 +324,27 @@ func guarded(f func() error) (err error) {
 	}()
 	return f()
 }
+
+// Reconnect calls connected, which consumes over one connection until that ends, again and again until ctx ends, with pauses
+// that grow while connections are short. It returns Hung, and ends when connected returns ErrHung or, if that isn't nil, fatal.
+func (e *Engine) Reconnect(ctx context.Context, logger *slog.Logger, fatal error, connected func(context.Context) error) error {
+	for failures := 0; ctx.Err() == nil; {
+		began := time.Now()
+		err := connected(ctx)
+		if errors.Is(err, consume.ErrHung) || fatal != nil && errors.Is(err, fatal) {
+			return errors.Join(err, e.Hung())
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		logger.Warn("the connection of the consumer ended", "error", err)
+		if failures++; time.Since(began) > time.Minute {
+			failures = 0
+		}
+		select {
+		case <-time.After(min(100*time.Millisecond<<min(failures, 10), 5*time.Second)):
+		case <-ctx.Done():
+		}
+	}
+	return e.Hung()
+}
