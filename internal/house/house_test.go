@@ -28,8 +28,9 @@ var directions = map[string][]string{
 	"internal/template":               {""},
 	"relay":                           {"", "schema", "internal/printed"},
 	"relay/polling":                   {"", "schema", "relay"},
-	"relay/mapped":                    {"", "schema", "mapping", "relay", "relay/replication"}, // the log over a table
-	"relay/replication":               {"", "schema", "mapping", "relay", "relay/polling"},
+	"relay/internal/wal":              {"", "schema", "mapping", "relay"},
+	"relay/mapped":                    {"", "schema", "mapping", "relay", "relay/internal/wal"},
+	"relay/replication":               {"", "schema", "mapping", "relay", "relay/polling", "relay/internal/wal"},
 	"route":                           {"", "internal/template"},
 	"format":                          {"", "route"},
 	"relay/around":                    {"", "relay", "route"},

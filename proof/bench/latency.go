@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/check"
-	"github.com/pgoutbox/outbox/relay/replication"
+	"github.com/pgoutbox/outbox/mapping"
 )
 
 // LatencyConfig says what to measure. The zero value means the stated defaults.
@@ -111,7 +111,7 @@ func (c *LatencyConfig) once(ctx context.Context, b *bed, name string, rate int)
 		}
 	}
 	if name == Pgoutput {
-		if _, err := conn.Exec(ctx, replication.PublicationSQL("outbox")); err != nil {
+		if _, err := conn.Exec(ctx, mapping.CreatePublicationSQL("outbox", mapping.TableName{Schema: "outbox", Name: "messages"})); err != nil {
 			return r, err
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"github.com/pgoutbox/outbox/relay/replication"
+	"github.com/pgoutbox/outbox/mapping"
 )
 
 // logReaders are contenders that read the write-ahead log. They take part when they are named.
@@ -33,7 +33,7 @@ func (b *bed) prepareLog(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, replication.PublicationSQL("outbox")); err != nil {
+	if _, err := conn.Exec(ctx, mapping.CreatePublicationSQL("outbox", mapping.TableName{Schema: "outbox", Name: "messages"})); err != nil {
 		return fmt.Errorf("make a publication: %w", err)
 	}
 	if _, err := conn.Exec(ctx, "SELECT pg_create_logical_replication_slot($1, 'pgoutput')", b.slot("base")); err != nil {

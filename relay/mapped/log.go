@@ -12,7 +12,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/relay/replication"
+	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
 // Log is the strategy of the write-ahead log: what is inserted into the table is delivered in the order of commits,
@@ -50,7 +50,7 @@ func NewLog(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config, log LogConfig) 
 }
 
 // Acquire waits until no other relay reads the slot. Errors that waiting can't cure are marked by outbox.Permanent: a
-// mapping that doesn't fit the table, a standby, a pooler, and what replication.OpenTail refuses.
+// mapping that doesn't fit the table, a standby, a pooler, and what wal.OpenTail refuses.
 func (s *Log) Acquire(ctx context.Context) (relay.Session, error) {
 	return s.acquire(ctx, func(ctx context.Context) (_ relay.Session, err error) {
 		var owning *pgx.Conn
@@ -75,7 +75,7 @@ func (s *Log) Acquire(ctx context.Context) (relay.Session, error) {
 		}
 		session := &logSession{source: &s.source, table: t, rows: newLogRows(t, zone), holds: newLogHolds()}
 		session.link = newLink(owning, s.cfg.Lease, session.keep)
-		tail, err := replication.OpenTail(ctx, s.conn, replication.TailConfig{
+		tail, err := wal.OpenTail(ctx, s.conn, wal.TailConfig{
 			Name: s.owner, Slot: s.log.Slot, Publication: s.log.Publication, Table: t.info.TableName(), Logger: s.cfg.Logger,
 		})
 		if err != nil {
@@ -105,7 +105,7 @@ type logSession struct {
 	source *source
 	link   *link // whoever has its lock owns the slot
 	table  *table
-	tail   *replication.Tail
+	tail   *wal.Tail
 	rows   *logRows // of Next
 	holds  *logHolds
 
@@ -132,7 +132,7 @@ func (s *logSession) Next(ctx context.Context, limit int) (relay.Batch, error) {
 		return relay.Batch{}, pause(ctx, s.source.cfg.PollIdle)
 	}
 	var batch relay.Batch
-	_, err := s.tail.Read(ctx, limit, func(i *replication.Insert) error {
+	_, err := s.tail.Read(ctx, limit, func(i *wal.Insert) error {
 		d, row, err := s.rows.read(i)
 		if err != nil {
 			return err

@@ -16,7 +16,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/relay/replication"
+	"github.com/pgoutbox/outbox/relay/internal/wal"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -24,7 +24,7 @@ import (
 type logRow struct {
 	id      string
 	columns map[string]int // shared by rows of one layout
-	values  []replication.Value
+	values  []wal.Value
 }
 
 // text returns a column; nil for NULL.
@@ -78,7 +78,7 @@ func (r *logRows) lay(columns []string) error {
 	return nil
 }
 
-func (r *logRows) read(i *replication.Insert) (d relay.Delivery, kept *logRow, err error) {
+func (r *logRows) read(i *wal.Insert) (d relay.Delivery, kept *logRow, err error) {
 	if len(r.layout) != len(i.Columns) || len(i.Columns) > 0 && &r.layout[0] != &i.Columns[0] {
 		if err := r.lay(i.Columns); err != nil {
 			return d, nil, err
@@ -102,17 +102,17 @@ func (r *logRows) read(i *replication.Insert) (d relay.Delivery, kept *logRow, e
 }
 
 // keep copies values into one piece of memory.
-func keep(values []replication.Value) []replication.Value {
+func keep(values []wal.Value) []wal.Value {
 	size := 0
 	for i := range values {
 		size += len(values[i].Text)
 	}
 	buf := make([]byte, 0, size)
-	kept := make([]replication.Value, len(values))
+	kept := make([]wal.Value, len(values))
 	for i := range values {
 		from := len(buf)
 		buf = append(buf, values[i].Text...)
-		kept[i] = replication.Value{Null: values[i].Null, Text: buf[from:len(buf):len(buf)], Fault: values[i].Fault}
+		kept[i] = wal.Value{Null: values[i].Null, Text: buf[from:len(buf):len(buf)], Fault: values[i].Fault}
 	}
 	return kept
 }

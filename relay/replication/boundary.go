@@ -10,12 +10,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
 // boundary is a point that both ways of reading know: snapshot sees exactly what commits before lsn. A slot
 // begins at one.
 type boundary struct {
-	lsn      LSN
+	lsn      wal.LSN
 	snapshot string
 
 	publication uint32
@@ -25,23 +27,23 @@ type boundary struct {
 // newSlot makes the destination's slot anew and returns where it begins. It waits for transactions that
 // are open now: decoding begins where it has seen all of what it decodes.
 func (s *session) newSlot(ctx context.Context) (b boundary, err error) {
-	conn, err := s.source.connect(ctx)
+	conn, err := s.source.server().Connect(ctx)
 	if err != nil {
 		return b, err
 	}
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	if b.publication, err = ensurePublication(ctx, conn, s.source.cfg.Publication); err != nil {
 		return b, err
 	}
 	if err := s.dropSlot(ctx, conn); err != nil {
 		return b, err
 	}
-	wal, err := s.source.connectWAL(ctx)
+	stream, err := s.source.server().ConnectWAL(ctx)
 	if err != nil {
 		return b, err
 	}
-	defer hangUpWAL(wal)
-	return b, b.create(ctx, wal.PgConn, conn, createSlot(s.source.cfg.Slot, conn, !s.source.cfg.WithoutFailover))
+	defer stream.HangUp()
+	return b, b.create(ctx, stream.PgConn, conn, createSlot(s.source.cfg.Slot, conn, !s.source.cfg.WithoutFailover))
 }
 
 // createSlot is the command. Its options stand in parentheses since PostgreSQL 15.
@@ -62,9 +64,9 @@ func serverVersion(conn *pgx.Conn) (major int) {
 	return major
 }
 
-// create runs command and reads the snapshot that it exports, which lasts until wal's next command.
-func (b *boundary) create(ctx context.Context, wal *pgconn.PgConn, conn *pgx.Conn, command string) error {
-	results, err := wal.Exec(ctx, command).ReadAll()
+// create runs command and reads the snapshot that it exports, which lasts until the next command.
+func (b *boundary) create(ctx context.Context, stream *pgconn.PgConn, conn *pgx.Conn, command string) error {
+	results, err := stream.Exec(ctx, command).ReadAll()
 	if err != nil {
 		return fmt.Errorf("create the replication slot: %w", err)
 	}
@@ -72,7 +74,7 @@ func (b *boundary) create(ctx context.Context, wal *pgconn.PgConn, conn *pgx.Con
 		return fmt.Errorf("create the replication slot: an unexpected answer")
 	}
 	row := results[0].Rows[0]
-	if b.lsn, err = ParseLSN(string(row[1])); err != nil {
+	if b.lsn, err = wal.ParseLSN(string(row[1])); err != nil {
 		return err
 	}
 	return b.importSnapshot(ctx, conn, string(row[2]))
@@ -116,10 +118,10 @@ func (s *session) dropSlot(ctx context.Context, conn *pgx.Conn) error {
 		if done || err != nil {
 			return err
 		}
-		if err := s.evict(ctx, conn); err != nil {
+		if err := wal.Evict(ctx, conn, s.source.cfg.Slot); err != nil {
 			return err
 		}
-		if err := pauseFor(ctx, 50*time.Millisecond); err != nil {
+		if err := dial.Pause(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -143,9 +145,9 @@ func (s *session) tryDropSlot(ctx context.Context, conn *pgx.Conn) (done bool, e
 	switch {
 	case err == nil:
 		return true, nil
-	case sqlState(err) == "55006": // somebody streams from it
+	case dial.State(err) == "55006": // somebody streams from it
 		return false, nil
-	case sqlState(err) == "42704": // dropped meanwhile
+	case dial.State(err) == "42704": // dropped meanwhile
 		return false, nil
 	case errors.Is(err, relay.ErrLeaseLost):
 		return false, err
@@ -153,38 +155,16 @@ func (s *session) tryDropSlot(ctx context.Context, conn *pgx.Conn) (done bool, e
 	return false, fmt.Errorf("drop the replication slot: %w", err)
 }
 
-// evict ends the process that streams from the slot.
-func (s *session) evict(ctx context.Context, conn *pgx.Conn) error {
-	return evict(ctx, conn, s.source.cfg.Slot)
-}
-
-func evict(ctx context.Context, conn *pgx.Conn, slot string) error {
-	var pid int
-	var application string
-	var ended bool
-	err := conn.QueryRow(ctx, `SELECT a.pid, coalesce(a.application_name, ''),
-		CASE WHEN a.application_name LIKE $2 || '%' THEN pg_terminate_backend(a.pid) ELSE false END
-		FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = $1`,
-		slot, applicationPrefix).Scan(&pid, &application, &ended)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil // it has ended
-	case err != nil:
-		return fmt.Errorf("end the former stream: %w", err)
-	case !ended:
-		return fmt.Errorf("slot %q is read by process %d (%q), which is no relay of this outbox: stop that, or give the destination another slot name",
-			slot, pid, application)
+// refuseFull refuses a server where another slot can't be made.
+func refuseFull(ctx context.Context, conn *pgx.Conn) error {
+	var full bool
+	err := conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM pg_replication_slots) >= current_setting('max_replication_slots')::integer`).Scan(&full)
+	if err != nil {
+		return fmt.Errorf("count the replication slots: %w", err)
+	}
+	if full {
+		return dial.Permanent("all replication slots are in use: drop one that nobody needs (SELECT slot_name, active, wal_status " +
+			"FROM pg_replication_slots), or raise max_replication_slots and restart the server")
 	}
 	return nil
-}
-
-func pauseFor(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

@@ -10,10 +10,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
-// Prefix is that of the logical messages that are outbox messages.
-const Prefix = outbox.EmitPrefix
+// prefix is that of the logical messages that are outbox messages.
+const prefix = outbox.EmitPrefix
 
 // emittedOrder is the order of the fields of a logical message behind its fixed part. docs/replication.md
 // documents it.
@@ -30,25 +31,25 @@ func (c *columns) emittedOrder() []int {
 	return order
 }
 
-var errEmitted = errors.New("a logical message with the prefix " + Prefix + " is not in the encoding of an outbox message")
+var errEmitted = errors.New("a logical message with the prefix " + prefix + " is not in the encoding of an outbox message")
 
 // fillEmitted reads a logical message into r.
 func (r *row) fillEmitted(order []int, content []byte) error {
 	r.reset()
-	f := fields{data: content}
-	if version := f.uint8(); version != outbox.EmitVersion {
+	f := wal.Parser{Data: content}
+	if version := f.Uint8(); version != outbox.EmitVersion {
 		return fmt.Errorf("%w: its version is %d, this program knows %d", errEmitted, version, outbox.EmitVersion)
 	}
-	r.values[r.columns.id] = f.take(8)
-	r.values[r.columns.createdAt] = f.take(8)
+	r.values[r.columns.id] = f.Take(8)
+	r.values[r.columns.createdAt] = f.Take(8)
 	for _, place := range order {
-		n := int32(f.uint32())
+		n := int32(f.Uint32())
 		switch {
-		case f.fault:
+		case f.Fault:
 		case n < -1:
-			f.fault = true
+			f.Fault = true
 		case n >= 0:
-			if v := f.take(int(n)); !f.fault {
+			if v := f.Take(int(n)); !f.Fault {
 				if v == nil {
 					v = []byte{}
 				}
@@ -59,7 +60,7 @@ func (r *row) fillEmitted(order []int, content []byte) error {
 			}
 		}
 	}
-	if f.fault || len(f.data) > 0 {
+	if f.Fault || len(f.Data) > 0 {
 		return fmt.Errorf("%w: its fields don't fit its length", errEmitted)
 	}
 	if len(r.values[r.columns.messageID]) != 16 {
@@ -95,7 +96,7 @@ func isText(v []byte, isJSON bool) bool {
 // fillBroken stands for a logical message that can't be read: it becomes an invalid delivery with the
 // bytes as its payload, so that it isn't dropped in silence. Its place in the log makes its id, a negative
 // one, which no row has. Places repeat in another cluster, so its message id is a hash that has the content as well.
-func (r *row) fillBroken(at LSN, content []byte) {
+func (r *row) fillBroken(at wal.LSN, content []byte) {
 	r.reset()
 	r.scratch = binary.BigEndian.AppendUint64(r.scratch, uint64(-int64(at)))
 	r.scratch = append(r.scratch, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -104,7 +105,7 @@ func (r *row) fillBroken(at LSN, content []byte) {
 	r.values[r.columns.id] = r.scratch[:8:8]
 	r.values[r.columns.createdAt] = r.scratch[8:16:16]
 	r.values[r.columns.messageID] = r.scratch[16:32:32]
-	r.values[r.columns.topic] = []byte(Prefix)
+	r.values[r.columns.topic] = []byte(prefix)
 	r.values[r.columns.payload] = content
 	if content == nil {
 		r.values[r.columns.payload] = []byte{}

@@ -10,13 +10,11 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
-// ErrReadFromLog says that a destination is read from the write-ahead log, and so not from the table alone.
-var ErrReadFromLog = errors.New("the destination is read from the write-ahead log")
-
-// Guard returns source, of the strategy snapshot, with a refusal: Acquire returns ErrReadFromLog, marked by
-// outbox.Permanent, while the destination is read from the log. Its cursor could be read on, but nobody would read
+// Guard returns source, of the strategy snapshot, with a refusal: Acquire returns an error that is marked by
+// outbox.Permanent while the destination is read from the write-ahead log. Its cursor could be read on, but nobody would read
 // the slot, which keeps the log until the disk is full, and nobody would deliver what was emitted without a row.
 func Guard(conn *pgx.ConnConfig, destination string, source relay.Source) relay.Source {
 	return &guard{conn: conn.Copy(), destination: destination, source: source}
@@ -41,7 +39,7 @@ func (g *guard) Acquire(ctx context.Context) (relay.Session, error) {
 	}
 	// Others may have begun to read the log while this relay stood by. From here on only the lease's owner does.
 	if err := g.check(ctx); err != nil {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTimeout)
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), dial.HangUpTimeout)
 		defer cancel()
 		if closeErr := session.Close(closing); errors.Is(closeErr, relay.ErrLeaseLost) && !outbox.IsPermanent(err) {
 			return nil, relay.ErrLeaseLost
@@ -52,11 +50,11 @@ func (g *guard) Acquire(ctx context.Context) (relay.Session, error) {
 }
 
 func (g *guard) check(ctx context.Context) error {
-	conn, err := dial.Session(ctx, g.conn, applicationPrefix+g.destination)
+	conn, err := wal.Server{Conn: g.conn, Name: g.destination}.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	var slot string
 	err = conn.QueryRow(ctx, "SELECT slot FROM outbox.slots WHERE destination = $1 AND position IS NOT NULL", g.destination).Scan(&slot)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -65,7 +63,7 @@ func (g *guard) check(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask what the destination is read by: %w", err)
 	}
-	return outbox.Permanent(fmt.Errorf("%w, by slot %q: give destination %s replication: in the configuration of this relay too, "+
+	return dial.Permanent("the destination is read from the write-ahead log, by slot %q: give destination %s replication: in the configuration of this relay too, "+
 		"or run: outbox handover --destination %s --to snapshot (with --abandon if no relay can read the log any more)",
-		ErrReadFromLog, slot, g.destination, g.destination))
+		slot, g.destination, g.destination)
 }

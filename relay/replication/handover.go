@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -121,7 +122,7 @@ func awaitHandover(ctx context.Context, conn *pgx.Conn, destination string, to M
 				observe("messages in flight")
 			}
 		}
-		if err := pauseFor(ctx, 20*time.Millisecond); err != nil {
+		if err := dial.Pause(ctx, 20*time.Millisecond); err != nil {
 			return fmt.Errorf("wait for the handover of destination %q, which goes on: %w", destination, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
 func (s *session) log() *slog.Logger {
@@ -21,7 +22,7 @@ func (s *session) log() *slog.Logger {
 // look like a dead one to the server.
 func (s *session) keep() {
 	s.helpers.Go(func() {
-		ticker := time.NewTicker(min(s.ttl()/3, s.statusInterval(), time.Second))
+		ticker := time.NewTicker(min(s.ttl()/3, s.statusInterval, time.Second))
 		defer ticker.Stop()
 		watched := time.Now()
 		for {
@@ -29,16 +30,13 @@ func (s *session) keep() {
 			case <-s.ctx.Done():
 				return
 			case <-s.table.Failed():
-				s.mu.Lock()
-				w := s.wire
-				s.mu.Unlock()
-				if w != nil {
-					w.close() // wakes Next up
+				if w := s.reading(); w != nil {
+					w.Interrupt() // wakes Next up
 				}
 				return
 			case <-ticker.C:
 			}
-			watch := time.Since(watched) > watchEvery
+			watch := time.Since(watched) > wal.WatchEvery
 			if watch {
 				watched = time.Now()
 			}
@@ -49,28 +47,25 @@ func (s *session) keep() {
 	})
 }
 
-const watchEvery = 10 * time.Second
-
-// statusInterval is how often the server hears of a reader that has nothing to say.
-func (s *session) statusInterval() time.Duration {
-	if s.senderTimeout <= 0 {
-		return 10 * time.Second
-	}
-	return max(min(time.Duration(s.senderTimeout)*time.Millisecond/3, 10*time.Second), 10*time.Millisecond)
+// reading is the stream, nil while the table is read.
+func (s *session) reading() *wal.Stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wal
 }
 
 func (s *session) tend(watch bool) error {
 	s.mu.Lock()
-	streaming, w := s.streaming, s.wire
+	w := s.wal
 	var due, silent bool
-	if streaming {
-		due = s.progress.position != s.stored.position || s.progress.partial != s.stored.partial
-		silent = min(time.Since(s.heardAt), time.Since(s.asked)) > s.source.cfg.Heartbeat
+	if w != nil {
+		due = s.progress.Mark != s.stored
+		silent = w.Silent() > s.source.cfg.Heartbeat
 	}
 	s.mu.Unlock()
 	// Not the session's context: a write that Close interrupts would take the connection with it.
 	ctx := context.Background()
-	if !streaming || w == nil {
+	if w == nil {
 		return s.readMode()
 	}
 	if due {
@@ -84,7 +79,7 @@ func (s *session) tend(watch bool) error {
 		return err
 	}
 	if silent {
-		if err := s.ask(w); err != nil {
+		if err := w.Ask(); err != nil {
 			return err
 		}
 	}
@@ -96,20 +91,11 @@ func (s *session) tend(watch bool) error {
 
 // confirm tells the server what is stored, if it doesn't know or hasn't heard for long. It never says more
 // than the database has: so a slot that is beyond the stored position was moved by somebody else.
-func (s *session) confirm(w *wire, last bool) error {
+func (s *session) confirm(w *wal.Stream, last bool) error {
 	s.mu.Lock()
-	position := s.stored.position
-	news := position > s.confirmed
-	due := last || news || time.Since(s.told) > s.statusInterval()
-	if due {
-		s.confirmed, s.told = max(s.confirmed, position), time.Now()
-	}
-	received, confirmed := s.received, s.confirmed
+	position := s.stored.Position
 	s.mu.Unlock()
-	if !due {
-		return nil
-	}
-	return w.status(received, confirmed, false)
+	return w.Confirm(position, last)
 }
 
 // standbysSQL says whether commits wait for synchronous standbys. The log is sent before these have it.
@@ -137,39 +123,11 @@ func (s *session) readMode() error {
 	return nil
 }
 
-// ask has the server say how far it has read the log.
-func (s *session) ask(w *wire) error {
-	s.mu.Lock()
-	received, confirmed := s.received, s.confirmed
-	s.asked = time.Now()
-	s.mu.Unlock()
-	return w.status(received, confirmed, true)
-}
-
 // watch warns of a slot that is about to be invalidated.
 func (s *session) watch() error {
 	return s.table.Read(func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(context.Background(), s.ttl())
 		defer cancel()
-		return warnOfStrain(ctx, conn, s.source.cfg.Slot, s.log())
+		return wal.WarnOfStrain(ctx, conn, s.source.cfg.Slot, s.log())
 	})
-}
-
-// warnOfStrain says when a slot keeps more than the server means to keep.
-func warnOfStrain(ctx context.Context, conn *pgx.Conn, slot string, log *slog.Logger) error {
-	var status string
-	var safe *int64
-	err := conn.QueryRow(ctx, "SELECT coalesce(wal_status, ''), safe_wal_size FROM pg_replication_slots WHERE slot_name = $1", slot).Scan(&status, &safe)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil // the stream will say so
-	}
-	if err == nil && (status == "unreserved" || status == "extended" && safe != nil) {
-		left := int64(0)
-		if safe != nil {
-			left = *safe
-		}
-		log.Warn("the slot keeps much of the write-ahead log and may be invalidated: the destination is too slow, or stands still",
-			"slot", slot, "wal_status", status, "bytes_left", left)
-	}
-	return err
 }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/relay/internal/wal"
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
@@ -30,7 +32,7 @@ const (
 )
 
 // reading turns a value of the log into the binary format of the column of outbox.messages.
-type reading func(v value, scratch []byte) (converted, newScratch []byte, err error)
+type reading func(v wal.Field, scratch []byte) (converted, newScratch []byte, err error)
 
 // Types, by their ids in the catalogue.
 const (
@@ -68,29 +70,26 @@ func newColumns() columns {
 		texts: []int{at("topic"), at("key"), at("aggregate_type"), at("aggregate_id"), at("event_type"), at("content_type"), at("headers")}}
 }
 
-// ErrLayout says that the table lacks what a message needs, or has it in a type that can't become one.
-var ErrLayout = errors.New("outbox.messages is not as the schema has it")
-
 // newLayout finds the columns of a message by their names.
-func newLayout(r *relation, c *columns) (*layout, error) {
+func newLayout(r *wal.Relation, c *columns) (*layout, error) {
 	l := &layout{}
 	found := make(map[string]bool)
 	var faults []error
-	for _, col := range r.columns {
-		s := step{name: col.name, place: slices.Index(c.names, col.name)}
-		want := kindOf(col.name)
+	for _, col := range r.Columns {
+		s := step{name: col.Name, place: slices.Index(c.names, col.Name)}
+		want := kindOf(col.Name)
 		switch {
-		case col.name == "xid":
+		case col.Name == "xid":
 			s.place = transaction
-		case s.place < 0 || col.name == "shard":
+		case s.place < 0 || col.Name == "shard":
 			s.place = leaveOut
 		}
 		if s.place != leaveOut {
-			if s.read = readingOf(want, col.oid); s.read == nil {
-				faults = append(faults, fmt.Errorf("column %s has a type (oid %d) that can't be read as %s", col.name, col.oid, want))
+			if s.read = readingOf(want, col.OID); s.read == nil {
+				faults = append(faults, fmt.Errorf("column %s has a type (oid %d) that can't be read as %s", col.Name, col.OID, want))
 			}
 		}
-		found[col.name] = true
+		found[col.Name] = true
 		l.steps = append(l.steps, s)
 	}
 	for _, name := range []string{"xid", "id", "message_id", "topic", "created_at"} {
@@ -99,8 +98,8 @@ func newLayout(r *relation, c *columns) (*layout, error) {
 		}
 	}
 	if len(faults) > 0 {
-		return nil, outbox.Permanent(fmt.Errorf("%w: %w: look at the table and at the column list of the publication, and run: outbox check",
-			ErrLayout, errors.Join(faults...)))
+		return nil, dial.Permanent("outbox.messages is not as the schema has it: %w: look at the table and at the column list "+
+			"of the publication, and run: outbox check", errors.Join(faults...))
 	}
 	return l, nil
 }
@@ -168,46 +167,46 @@ func readingOf(want string, oid uint32) reading {
 
 var errFormat = errors.New("a value came in text format")
 
-func readBytes(v value, scratch []byte) ([]byte, []byte, error) { return v.data, scratch, nil }
+func readBytes(v wal.Field, scratch []byte) ([]byte, []byte, error) { return v.Data, scratch, nil }
 
-func readBinary(v value, scratch []byte) ([]byte, []byte, error) {
-	if v.format != formatBinary {
+func readBinary(v wal.Field, scratch []byte) ([]byte, []byte, error) {
+	if v.Format != wal.FormatBinary {
 		return nil, scratch, errFormat
 	}
-	return v.data, scratch, nil
+	return v.Data, scratch, nil
 }
 
 // readJSON makes a jsonb in binary format: a version and the text.
-func readJSON(v value, scratch []byte) ([]byte, []byte, error) {
+func readJSON(v wal.Field, scratch []byte) ([]byte, []byte, error) {
 	from := len(scratch)
-	scratch = append(append(scratch, 1), v.data...)
+	scratch = append(append(scratch, 1), v.Data...)
 	return scratch[from:], scratch, nil
 }
 
-func readJSONB(v value, scratch []byte) ([]byte, []byte, error) {
-	if v.format != formatBinary || len(v.data) == 0 {
+func readJSONB(v wal.Field, scratch []byte) ([]byte, []byte, error) {
+	if v.Format != wal.FormatBinary || len(v.Data) == 0 {
 		return nil, scratch, errFormat
 	}
-	return v.data[1:], scratch, nil
+	return v.Data[1:], scratch, nil
 }
 
-func integer(v value) (int64, error) {
-	if v.format == formatBinary {
-		switch len(v.data) {
+func integer(v wal.Field) (int64, error) {
+	if v.Format == wal.FormatBinary {
+		switch len(v.Data) {
 		case 8:
-			return int64(binary.BigEndian.Uint64(v.data)), nil
+			return int64(binary.BigEndian.Uint64(v.Data)), nil
 		case 4:
-			return int64(int32(binary.BigEndian.Uint32(v.data))), nil
+			return int64(int32(binary.BigEndian.Uint32(v.Data))), nil
 		case 2:
-			return int64(int16(binary.BigEndian.Uint16(v.data))), nil
+			return int64(int16(binary.BigEndian.Uint16(v.Data))), nil
 		}
 	}
 	return 0, errFormat
 }
 
-func readInteger(v value, scratch []byte) ([]byte, []byte, error) {
-	if len(v.data) == 8 && v.format == formatBinary {
-		return v.data, scratch, nil
+func readInteger(v wal.Field, scratch []byte) ([]byte, []byte, error) {
+	if len(v.Data) == 8 && v.Format == wal.FormatBinary {
+		return v.Data, scratch, nil
 	}
 	n, err := integer(v)
 	from := len(scratch)
@@ -215,19 +214,19 @@ func readInteger(v value, scratch []byte) ([]byte, []byte, error) {
 	return scratch[from:], scratch, err
 }
 
-func readIntegerText(v value, scratch []byte) ([]byte, []byte, error) {
+func readIntegerText(v wal.Field, scratch []byte) ([]byte, []byte, error) {
 	n, err := integer(v)
 	from := len(scratch)
 	scratch = strconv.AppendInt(scratch, n, 10)
 	return scratch[from:], scratch, err
 }
 
-func readUUIDText(v value, scratch []byte) ([]byte, []byte, error) {
-	if v.format != formatBinary || len(v.data) != 16 {
+func readUUIDText(v wal.Field, scratch []byte) ([]byte, []byte, error) {
+	if v.Format != wal.FormatBinary || len(v.Data) != 16 {
 		return nil, scratch, errFormat
 	}
 	from := len(scratch)
-	scratch, _ = outbox.ID(v.data).AppendText(scratch) // it never fails
+	scratch, _ = outbox.ID(v.Data).AppendText(scratch) // it never fails
 	return scratch[from:], scratch, nil
 }
 
@@ -251,21 +250,21 @@ func (r *row) reset() {
 }
 
 // fill reads a tuple into r.
-func (l *layout) fill(r *row, t tuple) error {
+func (l *layout) fill(r *row, t wal.Tuple) error {
 	r.reset()
-	if t.columns != len(l.steps) {
-		return fmt.Errorf("a row has %d columns and its table %d", t.columns, len(l.steps))
+	if t.Columns != len(l.steps) {
+		return fmt.Errorf("a row has %d columns and its table %d", t.Columns, len(l.steps))
 	}
 	for i := range l.steps {
 		s := &l.steps[i]
-		v, err := t.next()
+		v, err := t.Next()
 		if err != nil {
 			return err
 		}
-		if v.format == formatNull || s.place == leaveOut {
+		if v.Format == wal.FormatNull || s.place == leaveOut {
 			continue
 		}
-		if v.format == formatUnchanged {
+		if v.Format == wal.FormatUnchanged {
 			return fmt.Errorf("column %s of an insert was not sent", s.name)
 		}
 		var converted []byte

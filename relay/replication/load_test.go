@@ -16,6 +16,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // rounds is how often a test of a fault repeats it: few times in CI, as often as OUTBOX_REPLICATION_ROUNDS says otherwise.
@@ -141,7 +142,7 @@ func (w *load) stop() {
 
 func (w *load) write(r *rand.Rand) {
 	var conn *pgx.Conn
-	defer func() { hangUp(conn) }()
+	defer func() { dial.HangUp(conn) }()
 	for {
 		select {
 		case <-w.stopped:
@@ -258,7 +259,7 @@ func consume(t *testing.T, db database, l *ledger, cfg Config) *consumer {
 	c.running.Go(func() {
 		for ctx.Err() == nil {
 			if err := c.session(ctx); err != nil && ctx.Err() == nil {
-				_ = pauseFor(ctx, 20*time.Millisecond)
+				_ = dial.Pause(ctx, 20*time.Millisecond)
 				if outbox.IsPermanent(err) {
 					t.Errorf("the relay gives up: %v", err)
 					return
@@ -333,7 +334,7 @@ func (db database) try(sql string, args ...any) bool {
 	if err != nil {
 		return false
 	}
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	var yes bool
 	return conn.QueryRow(ctx, sql, args...).Scan(&yes) == nil && yes
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // ended stops the writers, waits until everything has come, and checks the ledger.
@@ -51,7 +52,7 @@ func TestASlotThatIsDroppedUnderLoadLosesNothing(t *testing.T) {
 		l.flows(t, 30)
 		eventually(t, "the slot is dropped", func() bool {
 			conn := db.Connect()
-			defer hangUp(conn)
+			defer dial.HangUp(conn)
 			_, _ = conn.Exec(t.Context(), "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1 AND active", slot)
 			_, err := conn.Exec(t.Context(), "SELECT pg_drop_replication_slot($1)", slot)
 			return err == nil
@@ -199,7 +200,7 @@ func promotion(t *testing.T, major string) {
 func survivors(t *testing.T, db database, l *ledger) {
 	t.Helper()
 	conn := db.Connect()
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	rows, err := conn.Query(t.Context(), "SELECT convert_from(payload, 'UTF8') FROM outbox.messages")
 	if err != nil {
 		t.Fatal(err)
@@ -325,7 +326,7 @@ func TestAServerThatIsKilledUnderLoadLosesNothing(t *testing.T) {
 func committed(t *testing.T, db database, l *ledger) {
 	t.Helper()
 	conn := db.Connect()
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	rows, err := conn.Query(t.Context(), "SELECT convert_from(payload, 'UTF8') FROM outbox.messages")
 	if err != nil {
 		t.Fatal(err)
@@ -366,7 +367,7 @@ func TestARelayThatIsKilledAtAnyPointLosesAndRepeatsNothingThatWasSettled(t *tes
 				t.Fatal(err)
 			}
 		}
-		hangUp(conn)
+		dial.HangUp(conn)
 		ds := read(t, s, len(unsettled))
 		if got, want := strings.Join(texts(ds), " "), strings.Join(unsettled, " "); got != want {
 			t.Fatalf("round %d: read %s, want %s", round, got, want)
@@ -380,7 +381,7 @@ func TestARelayThatIsKilledAtAnyPointLosesAndRepeatsNothingThatWasSettled(t *tes
 		case 2: // and told
 			settle(t, s, &ds[n])
 			unsettled = unsettled[n+1:]
-			if err := s.confirm(s.wire, true); err != nil {
+			if err := s.confirm(s.wal, true); err != nil {
 				t.Fatal(err)
 			}
 		case 3: // the position is stored without a settlement

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/relay/polling"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -69,7 +70,7 @@ func awaitVisible(ctx context.Context, tx pgx.Tx, s *relay.Settlement) error {
 		if err != nil || visible {
 			return err
 		}
-		if err := pauseFor(ctx, 5*time.Millisecond); err != nil {
+		if err := dial.Pause(ctx, 5*time.Millisecond); err != nil {
 			return err
 		}
 	}

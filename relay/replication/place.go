@@ -7,7 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
 // Mode is what an operator wants a destination to be read by; see [Handover].
@@ -25,17 +26,16 @@ type place struct {
 	slot        string
 	publication string
 
-	trusted  bool // there is a position
-	position LSN
-	partial  partial
-	moved    bool // the cursor isn't where this strategy has left it
-	oid      uint32
+	trusted bool // there is a position
+	stored  wal.Mark
+	moved   bool // the cursor isn't where this strategy has left it
+	oid     uint32
 
 	there struct {
 		slot      bool
 		plugin    string
 		database  bool // the slot is this database's
-		confirmed LSN
+		confirmed wal.LSN
 		status    string // wal_status
 		reason    string // invalidation_reason, of PostgreSQL 17 and later
 		active    int    // process that streams from it
@@ -66,15 +66,15 @@ const completeSQL = `pub.pubinsert AND pub.pubviaroot AND (pub.puballtables OR E
 func readPlace(ctx context.Context, conn *pgx.Conn, destination string) (p place, err error) {
 	var position, partialLSN, confirmed string
 	err = conn.QueryRow(ctx, placeSQL, destination).Scan(&p.mode, &p.slot, &p.publication, &p.trusted, &position,
-		&partialLSN, &p.partial.count, &p.moved, &p.oid, &p.there.slot, &p.there.plugin, &p.there.database,
+		&partialLSN, &p.stored.Partial.Count, &p.moved, &p.oid, &p.there.slot, &p.there.plugin, &p.there.database,
 		&confirmed, &p.there.status, &p.there.reason, &p.there.active, &p.there.publication)
 	if err != nil {
 		return p, fmt.Errorf("read the place in the log: %w", err)
 	}
 	var err1, err2, err3 error
-	p.position, err1 = ParseLSN(position)
-	p.partial.commit, err2 = ParseLSN(partialLSN)
-	p.there.confirmed, err3 = ParseLSN(confirmed)
+	p.stored.Position, err1 = wal.ParseLSN(position)
+	p.stored.Partial.Commit, err2 = wal.ParseLSN(partialLSN)
+	p.there.confirmed, err3 = wal.ParseLSN(confirmed)
 	return p, errors.Join(err1, err2, err3)
 }
 
@@ -88,15 +88,10 @@ func makePlace(ctx context.Context, conn *pgx.Conn, destination, slot, publicati
 	return nil
 }
 
-// Why a destination can't go on where it stood in the log.
-var (
-	errNew = errors.New("there was none yet")
+// errNew is why a destination that never stood in the log can't go on there.
+var errNew = errors.New("there was none yet")
 
-	// ErrSlotTaken says that the slot's name is another's.
-	ErrSlotTaken = errors.New("the replication slot belongs to something else")
-)
-
-// lost says why the log can't be read on from p.position, nil if it can. It never trusts a slot that could
+// lost says why the log can't be read on from p.stored, nil if it can. It never trusts a slot that could
 // have skipped something: the position is authoritative only if the slot is not beyond it, and the cursor
 // and the publication are those of then.
 func (p *place) lost(slot, publication string) error {
@@ -113,9 +108,9 @@ func (p *place) lost(slot, publication string) error {
 			reason = "it kept more of the log than max_slot_wal_keep_size allows"
 		}
 		return fmt.Errorf("slot %q was invalidated: %s", p.slot, reason)
-	case p.there.confirmed > p.position:
+	case p.there.confirmed > p.stored.Position:
 		return fmt.Errorf("slot %q stands at %s, beyond %s which is settled: somebody has advanced it, or has made it anew",
-			p.slot, p.there.confirmed, p.position)
+			p.slot, p.there.confirmed, p.stored.Position)
 	case p.moved:
 		return errors.New("the cursor was moved by another strategy, or by a rebase")
 	case p.there.publication == 0:
@@ -129,8 +124,8 @@ func (p *place) lost(slot, publication string) error {
 // foreign refuses a slot of the name that can't be ours.
 func (p *place) foreign() error {
 	if p.there.slot && (p.there.plugin != "pgoutput" || !p.there.database) {
-		return outbox.Permanent(fmt.Errorf("%w: %q has the plugin %q and isn't for this destination: give the destination another slot name, for that slot is somebody else's",
-			ErrSlotTaken, p.slot, p.there.plugin))
+		return dial.Permanent("the replication slot %q belongs to something else: it has the plugin %q and isn't for this destination: "+
+			"give the destination another slot name", p.slot, p.there.plugin)
 	}
 	return nil
 }

@@ -26,14 +26,14 @@ func TestAPoolerThatPassesNoReplicationConnectionOnIsRefused(t *testing.T) {
 				Server: net.JoinHostPort(direct.Host, strconv.Itoa(int(direct.Port))), Settings: settings})
 			s, _ := database{testdb.DB{T: t, URL: pooler.URL(direct.Database)}}.source("d", Config{})
 			if passesReplication(t) && settings["ignore_startup_parameters"] == "" {
-				wal, err := s.connectWAL(t.Context())
+				stream, err := s.server().ConnectWAL(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
-				hangUpWAL(wal)
+				stream.HangUp()
 				return
 			}
-			refused(t, s, ErrPooler, "the address of the server itself")
+			refused(t, s, "the address leads to a connection pooler", "the address of the server itself")
 			if n := db.Value("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); n != "0" {
 				t.Errorf("%s slots were left behind", n)
 			}

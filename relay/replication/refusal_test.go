@@ -2,7 +2,6 @@ package replication
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -12,12 +11,13 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/relay/polling"
 	"github.com/pgoutbox/outbox/schema"
 )
 
 // refused makes sure that a source says why, for good, and gives back what it had taken.
-func refused(t *testing.T, s *Source, want error, words ...string) {
+func refused(t *testing.T, s *Source, want string, words ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -26,8 +26,8 @@ func refused(t *testing.T, s *Source, want error, words ...string) {
 		_ = session.Close(ctx)
 		t.Fatal("it was acquired")
 	}
-	if !errors.Is(err, want) || !outbox.IsPermanent(err) {
-		t.Errorf("the error is %v, want a permanent one that is %v", err, want)
+	if !strings.Contains(err.Error(), want) || !outbox.IsPermanent(err) {
+		t.Errorf("the error is %v, want a permanent one that says %q", err, want)
 	}
 	for _, word := range words {
 		if !strings.Contains(err.Error(), word) {
@@ -42,7 +42,7 @@ func TestAServerThatDoesNotLogEnoughIsRefused(t *testing.T) {
 	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
 	db.Install()
 	s, _ := db.source("d", Config{})
-	refused(t, s, ErrWALLevel, "ALTER SYSTEM SET wal_level = logical", "snapshot")
+	refused(t, s, "wal_level is not logical", "ALTER SYSTEM SET wal_level = logical", "snapshot")
 }
 
 func TestAServerWithoutAFreeSlotIsRefused(t *testing.T) {
@@ -52,7 +52,7 @@ func TestAServerWithoutAFreeSlotIsRefused(t *testing.T) {
 	db.Install()
 	db.Exec("SELECT pg_create_physical_replication_slot('other')")
 	s, _ := db.source("d", Config{})
-	refused(t, s, ErrNoSlotFree, "max_replication_slots")
+	refused(t, s, "all replication slots are in use", "max_replication_slots")
 	db.Exec("SELECT pg_drop_replication_slot('other')")
 	streaming(t, acquire(t, s)) // nothing was left behind
 	db.DropSlots()
@@ -65,7 +65,7 @@ func TestAStandbyIsRefused(t *testing.T) {
 	db.Install()
 	standby := servers.OwnStandby(t, primary)
 	s, _ := database{testdb.DB{T: t, URL: standby.URL("postgres")}}.source("d", Config{})
-	refused(t, s, polling.ErrStandby, "primary")
+	refused(t, s, polling.ErrStandby.Error(), "primary")
 }
 
 func TestARoleThatMayNotReplicateOrPublishIsRefused(t *testing.T) {
@@ -78,7 +78,7 @@ func TestARoleThatMayNotReplicateOrPublishIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer hangUp(conn)
+		defer dial.HangUp(conn)
 		_, _ = conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role)
 	})
 	db.Exec(schema.Grants("", role, ""))
@@ -92,10 +92,10 @@ func TestARoleThatMayNotReplicateOrPublishIsRefused(t *testing.T) {
 		}
 		return s
 	}
-	refused(t, source(), ErrNoReplication, "ALTER ROLE", role, "REPLICATION")
+	refused(t, source(), "the role has no right to replicate", "ALTER ROLE", role, "REPLICATION")
 	db.Exec("ALTER ROLE " + role + " REPLICATION")
-	refused(t, source(), ErrPublication, PublicationSQL("outbox"))
-	db.Exec(PublicationSQL("outbox"))
+	refused(t, source(), "the publication ", publicationSQL("outbox"))
+	db.Exec(publicationSQL("outbox"))
 
 	// That is all it needs.
 	s := acquire(t, source())
@@ -121,7 +121,7 @@ func TestAPublicationThatWouldLeaveMessagesOutIsRefused(t *testing.T) {
 			db := newDatabase(t)
 			db.Exec("CREATE PUBLICATION mine " + with)
 			s, _ := db.source("d", Config{Publication: "mine"})
-			refused(t, s, ErrPublication, "CREATE PUBLICATION")
+			refused(t, s, "the publication ", "CREATE PUBLICATION")
 		})
 	}
 }
@@ -131,7 +131,7 @@ func TestASlotOfAnotherPluginIsLeftAlone(t *testing.T) {
 	db := newDatabase(t)
 	s, _ := db.source("d", Config{})
 	db.Exec("SELECT pg_create_logical_replication_slot($1, 'test_decoding')", s.cfg.Slot)
-	refused(t, s, ErrSlotTaken, "test_decoding")
+	refused(t, s, "belongs to something else", "test_decoding")
 	if n := db.Value("SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", s.cfg.Slot); n != "1" {
 		t.Error("it was dropped")
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/wal"
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
@@ -34,8 +35,7 @@ RETURNING pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, s.mode
 
 var errPublicationGone = errors.New("the publication was dropped or changed while the log was read through it")
 
-// store writes the progress, with what settlement changes besides; nil for nothing. change is called when all
-// earlier writes have ended.
+// store writes the progress, with what settlement changes besides; nil for nothing.
 func (s *session) store(ctx context.Context, settlement *relay.Settlement) error {
 	return s.table.Write(ctx, func(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		s.mu.Lock()
@@ -47,18 +47,17 @@ func (s *session) store(ctx context.Context, settlement *relay.Settlement) error
 		if settlement != nil {
 			delivered = settlement.Delivered
 			if settlement.Through != nil {
-				s.progress.settle(settlement.Through.Window)
+				s.progress.Settle(settlement.Through.Window)
 			}
 		}
-		at := *s.progress
-		at.runs = nil
+		at := s.progress.Mark
 		prev, _ := s.table.Prev()
-		if s.fallback.snapshot != "" && at.position >= s.fallback.after {
+		if s.fallback.snapshot != "" && at.Position >= s.fallback.after {
 			prev, s.fallback.snapshot = s.fallback.snapshot, ""
 		}
 		s.mu.Unlock()
 
-		next, err := s.move(ctx, conn, prev, delivered, &at, settlement)
+		next, err := s.move(ctx, conn, prev, delivered, at, settlement)
 		if err != nil || next == nil {
 			return false, err
 		}
@@ -84,13 +83,13 @@ func (s *session) store(ctx context.Context, settlement *relay.Settlement) error
 // moved is what moveSQL returns.
 type moved struct {
 	snapshot string
-	lsn      LSN
+	lsn      wal.LSN
 	mode     Mode
 	standbys bool
 }
 
 // move returns nil when the lease is another's.
-func (s *session) move(ctx context.Context, conn *pgx.Conn, prev string, delivered int, at *progress, settlement *relay.Settlement) (next *moved, err error) {
+func (s *session) move(ctx context.Context, conn *pgx.Conn, prev string, delivered int, at wal.Mark, settlement *relay.Settlement) (next *moved, err error) {
 	if settlement == nil || !outcomesOf(settlement) {
 		return s.moveRow(ctx, conn, prev, delivered, at)
 	}
@@ -108,16 +107,16 @@ type queryRower interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-func (s *session) moveRow(ctx context.Context, db queryRower, prev string, delivered int, at *progress) (*moved, error) {
+func (s *session) moveRow(ctx context.Context, db queryRower, prev string, delivered int, at wal.Mark) (*moved, error) {
 	var next moved
 	var lsn string
 	err := db.QueryRow(ctx, moveSQL, s.source.destination, s.table.Epoch(), prev, delivered, s.ttl().Microseconds(), s.publication,
-		at.position.String(), at.partial.commit.String(), at.partial.count).Scan(&next.snapshot, &lsn, &next.mode, &next.standbys)
+		at.Position.String(), at.Partial.Commit.String(), at.Partial.Count).Scan(&next.snapshot, &lsn, &next.mode, &next.standbys)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, s.whyNotMoved(ctx, db)
 	}
 	if err == nil {
-		next.lsn, err = ParseLSN(lsn)
+		next.lsn, err = wal.ParseLSN(lsn)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("move the position: %w", err)
@@ -204,20 +203,17 @@ func (s *session) Expires() time.Time { return s.table.Expires() }
 func (s *session) Close(ctx context.Context) error {
 	s.cancel()
 	s.helpers.Wait()
-	if s.charset != nil {
-		s.charset.close()
-	}
 	var err error
 	if s.isStreaming() {
 		if s.table.Failure() == nil {
 			err = s.store(ctx, nil)
 		}
-		if w := s.wire; w != nil {
-			if err == nil {
-				s.confirm(w, true)
-			}
-			w.goodbye()
+		if s.wal != nil && err == nil {
+			_ = s.confirm(s.wal, true) // the next session's stream begins at what is stored
 		}
+	}
+	if s.wal != nil {
+		s.wal.Goodbye()
 	}
 	return errors.Join(err, s.table.Close(ctx))
 }

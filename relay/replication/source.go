@@ -10,7 +10,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/relay/internal/wal"
 	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Source reads a destination's messages from the write-ahead log, in the order of commits: rows that are
@@ -47,8 +50,8 @@ func New(conn *pgx.ConnConfig, destination string, cfg Config) (*Source, error) 
 // Acquire waits until this relay has the destination's lease and returns a session that goes on where the last
 // owner durably stood: in the log if its slot can be trusted, else in the table, until a new slot is there.
 //
-// Marked by outbox.Permanent, because waiting doesn't cure them, are ErrWALLevel, ErrNoReplication, ErrPooler,
-// ErrNoSlotFree, ErrSlotTaken, ErrPublication, ErrLayout, and what the snapshot strategy refuses.
+// What waiting doesn't cure is marked by outbox.Permanent: a server or role that can't stream, a pooler, a slot or a
+// publication that is missing and can't be made, or is another's, and what the snapshot strategy refuses.
 func (s *Source) Acquire(ctx context.Context) (relay.Session, error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
@@ -63,7 +66,7 @@ func (s *Source) Acquire(ctx context.Context) (relay.Session, error) {
 	}
 	session, err := s.start(ctx, table)
 	if err != nil {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTimeout)
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), dial.HangUpTimeout)
 		defer cancel()
 		closeErr := table.Close(closing)
 		if ctx.Err() != nil {
@@ -77,29 +80,31 @@ func (s *Source) Acquire(ctx context.Context) (relay.Session, error) {
 	return session, nil
 }
 
-// ready refuses a server that can't be streamed from before there is a lease to wait for.
+func (s *Source) server() wal.Server { return wal.Server{Conn: s.conn, Name: s.destination} }
+
+// ready refuses, before it waits for the lease, a server that can't be streamed from.
 func (s *Source) ready(ctx context.Context) error {
-	wal, err := s.connectWAL(ctx)
+	stream, err := s.server().ConnectWAL(ctx)
 	if err != nil {
 		return err
 	}
-	hangUpWAL(wal)
-	conn, err := s.connect(ctx)
+	stream.HangUp()
+	conn, err := s.server().Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	return s.preflight(ctx, conn)
 }
 
 // start decides where to go on.
 func (s *Source) start(ctx context.Context, table *polling.Table) (*session, error) {
 	session := newSession(s, table)
-	conn, err := s.connect(ctx)
+	conn, err := s.server().Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	if err := makePlace(ctx, conn, s.destination, s.cfg.Slot, s.cfg.Publication); err != nil {
 		return nil, err
 	}
@@ -107,8 +112,8 @@ func (s *Source) start(ctx context.Context, table *polling.Table) (*session, err
 	if err != nil {
 		return nil, err
 	}
-	if err := conn.QueryRow(ctx, `SELECT coalesce((SELECT setting::bigint FROM pg_settings WHERE name = 'wal_sender_timeout'), 0)`).Scan(&session.senderTimeout); err != nil {
-		return nil, fmt.Errorf("ask for wal_sender_timeout: %w", err)
+	if session.statusInterval, err = wal.StatusInterval(ctx, conn); err != nil {
+		return nil, err
 	}
 	if p.slot != s.cfg.Slot {
 		session.formerSlot = p.slot
@@ -136,7 +141,7 @@ func (s *session) resume(ctx context.Context, conn *pgx.Conn, p *place) error {
 	if err := conn.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text, "+standbysSQL).Scan(&now, &s.standbys); err != nil {
 		return fmt.Errorf("ask where the log is: %w", err)
 	}
-	end, err := ParseLSN(now)
+	end, err := wal.ParseLSN(now)
 	if err != nil {
 		return err
 	}
@@ -146,14 +151,13 @@ func (s *session) resume(ctx context.Context, conn *pgx.Conn, p *place) error {
 		return err
 	}
 	s.publication = p.oid
-	s.progress = newProgress(p.position, p.partial)
-	s.stored, s.confirmed = *s.progress, p.position
+	s.progress, s.stored = wal.NewProgress(p.stored), p.stored
 	s.seen, s.seenUntil = seen, end
 	s.streaming = true
 	if err := s.stream(ctx, conn); err != nil {
 		return err
 	}
-	s.log().Info("reading the write-ahead log", "slot", p.slot, "position", p.position.String())
+	s.log().Info("reading the write-ahead log", "slot", p.slot, "position", p.stored.Position.String())
 	return nil
 }
 
@@ -176,7 +180,7 @@ func (s *session) fallBack(ctx context.Context, conn *pgx.Conn, p *place, cause 
 		reason = cause.Error()
 		s.log().Error("the replication slot can't be read on: the table is read from the cursor on until there is a new one. "+
 			"Messages that were emitted without a row and not read are lost; some others may come twice",
-			"slot", p.slot, "position", p.position.String(), "cause", reason)
+			"slot", p.slot, "position", p.stored.Position.String(), "cause", reason)
 	}
 	// From here on the old position is nobody's any more.
 	err := s.table.Write(ctx, func(ctx context.Context, conn *pgx.Conn) (bool, error) {
@@ -213,24 +217,17 @@ type session struct {
 	source *Source
 	table  *polling.Table
 
-	formerSlot    string
-	senderTimeout int64 // milliseconds, 0 for none
+	formerSlot     string
+	statusInterval time.Duration
 
 	mu          sync.Mutex
 	mode        Mode // what the operator wants
 	standbys    bool // commits wait for synchronous standbys
 	streaming   bool // the log is read, not the table
 	publication uint32
-	wire        *wire
-	progress    *progress
-	received    LSN
-	heardAt     time.Time
-	asked       time.Time
-
-	// stored is what the database knows, confirmed what the server was told; never beyond.
-	stored    progress
-	confirmed LSN
-	told      time.Time
+	wal         *wal.Stream
+	progress    *wal.Progress
+	stored      wal.Mark // what the database knows, and what the server is told
 
 	// unseen are transactions of which messages were delivered, and which no snapshot has seen yet.
 	unseen []uint64
@@ -238,7 +235,7 @@ type session struct {
 	// fallback is a snapshot that will be the cursor once everything up to its position is settled.
 	fallback struct {
 		snapshot string
-		after    LSN
+		after    wal.LSN
 	}
 
 	settled chan struct{}  // a settlement came
@@ -256,4 +253,23 @@ func newSession(source *Source, table *polling.Table) *session {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.reader.init()
 	return s
+}
+
+// preflight refuses what no waiting cures.
+func (s *Source) preflight(ctx context.Context, conn *pgx.Conn) error {
+	if err := wal.RefuseLevel(ctx, conn); err != nil {
+		return err
+	}
+	if !s.cfg.Emitted {
+		return nil
+	}
+	revoke, err := schema.EmitsOpen(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if revoke != "" {
+		s.cfg.Table.Logger.Warn("every role of this database can publish: emitted messages are delivered, and PUBLIC may execute pg_logical_emit_message",
+			"destination", s.destination, "next", "a superuser runs, in this database: "+revoke+" and what outbox migrate grants --emitter prints for those who are to")
+	}
+	return nil
 }

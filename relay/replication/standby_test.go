@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // The server sends what only its own disk has, even of writers that wait for the standby. By the time a message is handed out, the
@@ -73,7 +74,7 @@ func TestWhatTheLogHandsOutSurvivesAFailoverToASynchronousStandby(t *testing.T) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer hangUp(after)
+	defer dial.HangUp(after)
 	var n int
 	if err := after.QueryRow(t.Context(), "SELECT count(*) FROM outbox.messages").Scan(&n); err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package replication
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/relay/internal/wal"
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
@@ -93,17 +94,17 @@ func (s *session) enterLog(ctx context.Context) error {
 	}
 	// Not ctx: an interrupted write would take the connection with it.
 	err = s.table.Write(context.WithoutCancel(ctx), func(ctx context.Context, conn *pgx.Conn) (bool, error) {
-		start := newProgress(b.lsn, partial{})
+		start := wal.NewProgress(wal.Mark{Position: b.lsn})
 		s.mu.Lock()
 		s.publication = b.publication
 		s.mu.Unlock()
-		next, err := s.moveRow(ctx, conn, prev, 0, start)
+		next, err := s.moveRow(ctx, conn, prev, 0, start.Mark)
 		if err != nil || next == nil {
 			return false, err
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.progress, s.stored, s.confirmed = start, *start, b.lsn
+		s.progress, s.stored = start, start.Mark
 		s.seen, s.seenUntil = seen, next.lsn
 		s.standbys = next.standbys
 		s.fallback.snapshot, s.fallback.after = next.snapshot, next.lsn
@@ -114,11 +115,11 @@ func (s *session) enterLog(ctx context.Context) error {
 		return err
 	}
 	s.slotReady = nil
-	conn, err := s.source.connect(ctx)
+	conn, err := s.source.server().Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	if err := s.stream(ctx, conn); err != nil {
 		return err
 	}
@@ -130,7 +131,7 @@ func (s *session) enterLog(ctx context.Context) error {
 type leaving struct {
 	since    time.Time
 	snapshot *polling.Visibility // N
-	until    LSN                 // what N sees commits before
+	until    wal.LSN             // what N sees commits before
 	passed   bool                // the log was read up to there
 	unsent   []uint64            // U
 	emitted  int                 // messages without a row that are left behind
@@ -143,7 +144,7 @@ func (s *session) wantsToLeave() bool {
 	if s.leave == nil && s.mode == ModeSnapshot && time.Now().After(s.makeAgain) {
 		s.leave = &leaving{since: time.Now()}
 	}
-	return s.leave != nil && !s.progress.open
+	return s.leave != nil && !s.progress.Open
 }
 
 // maxPause is how long delivery may stand still for a commit that is in the log and not visible.
@@ -164,7 +165,7 @@ func (s *session) takeSnapshot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	until, err := ParseLSN(lsn)
+	until, err := wal.ParseLSN(lsn)
 	if err != nil {
 		return err
 	}
@@ -182,89 +183,61 @@ func (s *session) takeSnapshot(ctx context.Context) error {
 		s.log().Error("the handover to the table has to wait: a transaction is in the log and not visible; it waits for a synchronous standby")
 		return nil
 	}
-	return pauseFor(ctx, 2*time.Millisecond)
+	return dial.Pause(ctx, 2*time.Millisecond)
 }
 
 // readOn reads the log, without delivering, until everything has come that N may see.
 func (s *session) readOn(ctx context.Context) error {
 	for !s.leave.passed {
-		typ, body, ok := s.wire.frame()
-		if !ok {
-			err := s.wire.fill(ctx, time.Now().Add(tick))
-			if errors.Is(err, errTick) {
-				err = s.ask(s.wire)
-			}
-			if err != nil {
-				return fmt.Errorf("read the write-ahead log: %w", err)
-			}
-			if ctx.Err() != nil || s.table.Failure() != nil {
-				return errors.Join(ctx.Err(), s.table.Failure())
-			}
-			continue
+		_, err := s.wal.Read(ctx, (*leaver)(s))
+		if err == nil && !s.leave.passed {
+			err = s.wal.Ask()
 		}
-		switch typ {
-		case 'd':
-			if err := s.leaveBehind(body); err != nil {
-				return err
-			}
-		case 'E':
-			return serverError(body)
-		case 'c', 'C':
-			return errStreamEnded
+		if failure := s.table.Failure(); err != nil || failure != nil {
+			return errors.Join(err, failure)
 		}
 	}
 	return nil
 }
 
-// leaveBehind notes what is in a message that isn't delivered.
-func (s *session) leaveBehind(body []byte) error {
-	l := s.leave
-	if len(body) >= 18 && body[0] == 'k' {
-		l.passed = LSN(binary.BigEndian.Uint64(body[1:])) >= l.until && s.inTx == 0
-		return nil
+// leaver is a session that notes what is in the log and doesn't deliver it.
+type leaver session
+
+func (l *leaver) Full() bool { return l.leave.passed }
+
+func (l *leaver) Take(c *wal.Change) (message bool, err error) {
+	if l.Full() {
+		return false, wal.Later
 	}
-	if len(body) < 25 || body[0] != 'w' {
-		return nil
-	}
-	data := body[25:]
-	if len(data) > 0 && kind(data[0]) == kindRelation {
-		return s.relation(data)
-	}
-	c, err := decode(data)
-	if err != nil {
-		return err
-	}
-	switch c.kind {
-	case kindBegin:
-		s.inTx = c.lsn
-		l.passed = c.lsn >= l.until
-	case kindCommit:
+	s := (*session)(l)
+	at := s.leave
+	switch c.Kind {
+	case wal.KindRelation:
+		return false, s.relation(c.Table)
+	case wal.KindKeepalive:
+		at.passed = c.End >= at.until && s.inTx == 0
+	case wal.KindBegin:
+		s.inTx = c.LSN
+		at.passed = c.LSN >= at.until
+	case wal.KindCommit:
 		s.inTx = 0
-		l.passed = c.end >= l.until
-	case kindMessage:
-		if !c.transactional {
-			l.passed = c.lsn >= l.until
-		} else if string(c.prefix) == Prefix {
-			l.emitted++
+		at.passed = c.End >= at.until
+	case wal.KindMessage:
+		if !c.Transactional {
+			at.passed = c.LSN >= at.until
+		} else if string(c.Prefix) == prefix {
+			at.emitted++
 		}
-	case kindInsert:
-		layout, known := s.layouts[c.relation]
-		if !known {
-			return fmt.Errorf("an insert into relation %d came before its description", c.relation)
-		}
-		if layout == nil {
-			return nil
-		}
-		if err := layout.fill(s.row, c.tuple); err != nil {
-			return fmt.Errorf("read an insert into outbox.messages: %w", err)
+	case wal.KindInsert:
+		if ours, err := s.fill(c); !ours || err != nil {
+			return false, err
 		}
 		x := s.row.xid
-		if s.fromTable(x) || len(l.unsent) > 0 && l.unsent[len(l.unsent)-1] == x {
-			return nil
+		if n := len(at.unsent); !s.fromTable(x) && (n == 0 || at.unsent[n-1] != x) {
+			at.unsent = append(at.unsent, x)
 		}
-		l.unsent = append(l.unsent, x)
 	}
-	return nil
+	return false, nil
 }
 
 // leaveLogSQL makes a snapshot the cursor and forgets the position.
@@ -288,10 +261,10 @@ func (s *session) leaveLog(ctx context.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	idle := s.progress.idle()
+	idle := s.progress.Idle()
 	s.mu.Unlock()
 	if !idle {
-		timer := time.NewTimer(tick)
+		timer := time.NewTimer(time.Second)
 		defer timer.Stop()
 		select {
 		case <-ctx.Done():
@@ -314,11 +287,11 @@ func (s *session) leaveLog(ctx context.Context) error {
 		}
 		s.mu.Lock()
 		s.streaming = false
-		w := s.wire
-		s.wire = nil
+		w := s.wal
+		s.wal = nil
 		s.fallback.snapshot = ""
 		s.mu.Unlock()
-		w.goodbye()
+		w.Goodbye()
 		return true, s.table.Stand(cursor)
 	})
 	if err != nil {
@@ -335,10 +308,10 @@ func (s *session) leaveLog(ctx context.Context) error {
 
 // abandonSlot drops a slot that nobody reads any more, so that it keeps no log.
 func (s *session) abandonSlot(ctx context.Context) error {
-	conn, err := s.source.connect(ctx)
+	conn, err := s.source.server().Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	return s.dropSlot(ctx, conn)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -34,7 +35,7 @@ func (db database) login(name string) (role string, conn *pgx.Conn) {
 		if err != nil {
 			db.T.Fatal(err)
 		}
-		defer hangUp(conn)
+		defer dial.HangUp(conn)
 		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
 			db.T.Error(err)
 		}
@@ -45,7 +46,7 @@ func (db database) login(name string) (role string, conn *pgx.Conn) {
 	if err != nil {
 		db.T.Fatal(err)
 	}
-	db.T.Cleanup(func() { hangUp(conn) })
+	db.T.Cleanup(func() { dial.HangUp(conn) })
 	return role, conn
 }
 

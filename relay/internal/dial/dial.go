@@ -43,8 +43,8 @@ const settings = `
 	set_config('jit', 'off', false),
 	set_config('max_parallel_workers_per_gather', '0', false)`
 
-// hangUpTimeout bounds the farewell on a connection that is closed.
-const hangUpTimeout = 2 * time.Second
+// HangUpTimeout bounds the farewell on a connection that is closed.
+const HangUpTimeout = 2 * time.Second
 
 // Connect opens a connection and sets nothing on it. The name is what people see in pg_stat_activity.
 func Connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn, error) {
@@ -207,7 +207,33 @@ func HangUp(conn *pgx.Conn) {
 	if conn == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), hangUpTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), HangUpTimeout)
 	defer cancel()
 	_ = conn.Close(ctx)
+}
+
+// State is the SQLSTATE of an error of the server, "" of another one.
+func State(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code
+	}
+	return ""
+}
+
+// Permanent makes an error that no waiting cures, so that the relay ends and says so.
+func Permanent(format string, args ...any) error {
+	return outbox.Permanent(fmt.Errorf(format, args...))
+}
+
+// Pause waits for d, or returns the error of ctx when that ends.
+func Pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
 }

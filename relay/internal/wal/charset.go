@@ -1,9 +1,8 @@
-package replication
+package wal
 
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -18,20 +18,20 @@ import (
 // the first that has no UTF-8 form, at the same place every time. One goroutine at a time.
 type charset struct {
 	encoding string // of the database
-	source   *Source
+	server   Server
 	conn     *pgx.Conn // to ask for conversions; nil before the first one
 }
 
-// asStored makes a stream that begins on wal carry texts as they are stored.
-func (s *Source) asStored(ctx context.Context, wal *walConn) (*charset, error) {
-	if err := wal.Exec(ctx, "SET client_encoding = 'SQL_ASCII'").Close(); err != nil {
+// asStored makes a stream that begins on conn carry texts as they are stored.
+func (s Server) asStored(ctx context.Context, conn *Conn) (*charset, error) {
+	if err := conn.Exec(ctx, "SET client_encoding = 'SQL_ASCII'").Close(); err != nil {
 		return nil, fmt.Errorf("prepare the stream: %w", err)
 	}
-	return &charset{encoding: wal.ParameterStatus("server_encoding"), source: s}, nil
+	return &charset{encoding: conn.ParameterStatus("server_encoding"), server: s}, nil
 }
 
 func (c *charset) close() {
-	hangUp(c.conn)
+	dial.HangUp(c.conn)
 	c.conn = nil
 }
 
@@ -79,7 +79,7 @@ func (c *charset) convert(ctx context.Context, texts [][]byte) (faults map[int]e
 // ask has the server convert the texts at some places, or refuse one of them.
 func (c *charset) ask(ctx context.Context, texts [][]byte, places []int) (converted [][]byte, err error) {
 	if c.conn == nil {
-		if c.conn, err = c.source.connect(ctx); err != nil {
+		if c.conn, err = c.server.Connect(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -97,36 +97,4 @@ func (c *charset) ask(ctx context.Context, texts [][]byte, places []int) (conver
 		return nil, fmt.Errorf("convert a text to UTF-8: %w", err)
 	}
 	return converted, nil
-}
-
-// utf8 turns the texts of a row that was read from the log into UTF-8. An invalid row has what could be read of it, and no key if that
-// could not.
-func (r *row) utf8(ctx context.Context, c *charset) (invalid, err error) {
-	texts := make([][]byte, len(r.columns.texts))
-	for i, place := range r.columns.texts {
-		texts[i] = r.values[place]
-	}
-	headers := len(texts) - 1 // behind a byte for the version
-	if texts[headers] != nil {
-		texts[headers] = texts[headers][1:]
-	}
-	faults, err := c.convert(ctx, texts)
-	if err != nil {
-		return nil, err
-	}
-	var found []error
-	for i, place := range r.columns.texts {
-		switch fault := faults[i]; {
-		case fault == nil && i == headers && texts[i] != nil:
-			texts[i] = append([]byte{1}, texts[i]...)
-		case fault != nil:
-			texts[i] = nil
-			found = append(found, fmt.Errorf("%s can't be read as UTF-8: %w", r.columns.names[place], fault))
-		}
-		r.values[place] = texts[i]
-	}
-	if found != nil && r.values[r.columns.key] == nil {
-		r.values[r.columns.aggregateID] = nil // whichever of the two it was, it has no lane but its own
-	}
-	return errors.Join(found...), nil
 }

@@ -1,33 +1,38 @@
-package replication
+package wal
 
-// progress knows which of the deliveries that were handed out are settled, and therefore how far the
+// Progress knows which of the deliveries that were handed out are settled, and therefore how far the
 // position may move. It does no I/O.
 //
 // Positions are ends of commits, and what the server says to have sent (keepalives): never inside a
 // transaction. Where the settled prefix ends inside one, partial counts the settled messages of it; the
 // log repeats a transaction in the same order, so a successor leaves out as many.
-type progress struct {
+type Progress struct {
 	handedOut uint64 // number of the last delivery
 	settled   uint64 // all up to this number are
 
-	position LSN
-	partial  partial
+	Mark // of what is settled
 
 	// skip is what the predecessor has settled of a transaction that was not settled whole.
-	skip partial
+	skip Partial
 
-	open bool // between begin and commit
-	at   partial
+	Open bool // between begin and commit
+	at   Partial
 
 	// runs are the deliveries that are not settled, oldest first, cut where a transaction ends or leaves a
 	// message out. Of a transaction that delivered nothing, only the end is kept, with the run before it.
 	runs []run
 }
 
-// partial says that the first count messages of the transaction whose commit lies at commit are settled.
-type partial struct {
-	commit LSN
-	count  int64
+// Mark is up to where everything is settled.
+type Mark struct {
+	Position LSN
+	Partial  Partial
+}
+
+// Partial says that the first count messages of the transaction whose commit lies at commit are settled.
+type Partial struct {
+	Commit LSN
+	Count  int64
 }
 
 // run is a row of deliveries of one transaction.
@@ -39,40 +44,53 @@ type run struct {
 	end         LSN
 }
 
-func newProgress(position LSN, done partial) *progress {
-	return &progress{position: position, partial: done, skip: done}
+// NewProgress goes on where a predecessor stood.
+func NewProgress(from Mark) *Progress {
+	return &Progress{Mark: from, skip: from.Partial}
+}
+
+// Note takes what a change says about transactions.
+func (p *Progress) Note(c *Change) {
+	switch c.Kind {
+	case KindBegin:
+		p.begin(c.LSN)
+	case KindCommit:
+		p.commit(c.End)
+	case KindKeepalive:
+		p.passed(c.End)
+	}
 }
 
 // begin opens the transaction that commits at commit.
-func (p *progress) begin(commit LSN) {
-	p.open, p.at = true, partial{commit: commit}
+func (p *Progress) begin(commit LSN) {
+	p.Open, p.at = true, Partial{Commit: commit}
 }
 
-// next counts a message of the open transaction and reports whether it is to be delivered: not if it was
-// settled before. Then the caller says deliver, or leaves it out for a reason of its own.
-func (p *progress) next() bool {
-	p.at.count++
-	return p.at.commit != p.skip.commit || p.at.count > p.skip.count
+// Next counts a message of the open transaction and reports whether it is to be delivered: not if it was
+// settled before. Then the caller says Deliver, or leaves it out for a reason of its own.
+func (p *Progress) Next() bool {
+	p.at.Count++
+	return p.at.Commit != p.skip.Commit || p.at.Count > p.skip.Count
 }
 
-// deliver gives the message that next has counted its number.
-func (p *progress) deliver() uint64 {
+// Deliver gives the message that Next has counted its number.
+func (p *Progress) Deliver() uint64 {
 	p.handedOut++
-	index := p.at.count - 1
+	index := p.at.Count - 1
 	if n := len(p.runs); n > 0 {
 		r := &p.runs[n-1]
-		if !r.ended && r.commit == p.at.commit && r.index+int64(r.last-r.first)+1 == index {
+		if !r.ended && r.commit == p.at.Commit && r.index+int64(r.last-r.first)+1 == index {
 			r.last = p.handedOut
 			return p.handedOut
 		}
 	}
-	p.runs = append(p.runs, run{first: p.handedOut, last: p.handedOut, commit: p.at.commit, index: index})
+	p.runs = append(p.runs, run{first: p.handedOut, last: p.handedOut, commit: p.at.Commit, index: index})
 	return p.handedOut
 }
 
 // commit ends the open transaction.
-func (p *progress) commit(end LSN) {
-	p.open = false
+func (p *Progress) commit(end LSN) {
+	p.Open = false
 	if n := len(p.runs); n > 0 {
 		p.runs[n-1].ended = true // it is this transaction's, or has ended already
 	}
@@ -80,13 +98,13 @@ func (p *progress) commit(end LSN) {
 }
 
 // passed notes that everything that commits before end was received. Inside a transaction it says nothing.
-func (p *progress) passed(end LSN) {
-	if !p.open {
+func (p *Progress) passed(end LSN) {
+	if !p.Open {
 		p.pass(end)
 	}
 }
 
-func (p *progress) pass(end LSN) {
+func (p *Progress) pass(end LSN) {
 	if n := len(p.runs); n > 0 {
 		p.runs[n-1].end = max(p.runs[n-1].end, end)
 		p.advance()
@@ -96,20 +114,20 @@ func (p *progress) pass(end LSN) {
 }
 
 // move takes the position to end.
-func (p *progress) move(end LSN) {
-	p.position = max(p.position, end)
-	if p.partial.commit < p.position {
-		p.partial = partial{}
+func (p *Progress) move(end LSN) {
+	p.Position = max(p.Position, end)
+	if p.Partial.Commit < p.Position {
+		p.Partial = Partial{}
 	}
 }
 
-// settle notes that the delivery with this number and all before it are settled.
-func (p *progress) settle(number uint64) {
+// Settle notes that the delivery with this number and all before it are settled.
+func (p *Progress) Settle(number uint64) {
 	p.settled = max(p.settled, number)
 	p.advance()
 }
 
-func (p *progress) advance() {
+func (p *Progress) advance() {
 	n := 0
 	for ; n < len(p.runs); n++ {
 		r := &p.runs[n]
@@ -117,7 +135,7 @@ func (p *progress) advance() {
 			break
 		}
 		if done := min(r.last, p.settled); !r.ended || done < r.last {
-			p.partial = partial{r.commit, r.index + int64(done-r.first) + 1}
+			p.Partial = Partial{r.commit, r.index + int64(done-r.first) + 1}
 			if done < r.last || n == len(p.runs)-1 {
 				break // the last one is kept: its transaction may go on
 			}
@@ -128,5 +146,5 @@ func (p *progress) advance() {
 	p.runs = append(p.runs[:0], p.runs[n:]...)
 }
 
-// idle reports whether everything that was handed out is settled.
-func (p *progress) idle() bool { return p.settled == p.handedOut }
+// Idle reports whether everything that was handed out is settled.
+func (p *Progress) Idle() bool { return p.settled == p.handedOut }

@@ -1,4 +1,4 @@
-package replication
+package wal
 
 import (
 	"math/rand/v2"
@@ -7,65 +7,65 @@ import (
 
 func TestThePositionIsNeverInsideATransactionAndTheCountIs(t *testing.T) {
 	t.Parallel()
-	p := newProgress(10, partial{})
+	p := NewProgress(Mark{10, Partial{}})
 	p.begin(20)
 	for range 3 {
-		if !p.next() {
+		if !p.Next() {
 			t.Fatal("a message was left out")
 		}
-		p.deliver()
+		p.Deliver()
 	}
-	p.settle(2)
-	if p.position != 10 || p.partial != (partial{20, 2}) {
+	p.Settle(2)
+	if p.Position != 10 || p.Partial != (Partial{20, 2}) {
 		t.Errorf("%+v", p)
 	}
 	p.passed(30) // inside: says nothing
-	p.settle(3)
-	if p.position != 10 || p.partial != (partial{20, 3}) {
+	p.Settle(3)
+	if p.Position != 10 || p.Partial != (Partial{20, 3}) {
 		t.Errorf("settled before the commit was read: %+v", p)
 	}
 	p.commit(25)
-	if p.position != 25 || p.partial != (partial{}) {
+	if p.Position != 25 || p.Partial != (Partial{}) {
 		t.Errorf("%+v", p)
 	}
 	p.passed(40)
-	if p.position != 40 {
-		t.Errorf("nothing is in flight and the position is %d", p.position)
+	if p.Position != 40 {
+		t.Errorf("nothing is in flight and the position is %d", p.Position)
 	}
 }
 
 func TestWhatWasSettledOfATransactionIsLeftOutOfItsRepetition(t *testing.T) {
 	t.Parallel()
-	p := newProgress(10, partial{20, 2})
+	p := NewProgress(Mark{10, Partial{20, 2}})
 	p.begin(15) // another one before it
-	if !p.next() {
+	if !p.Next() {
 		t.Error("a message of another transaction was left out")
 	}
-	first := p.deliver()
+	first := p.Deliver()
 	p.commit(17)
 	p.begin(20)
 	var came []bool
 	for range 4 {
-		wanted := p.next()
+		wanted := p.Next()
 		came = append(came, wanted)
 		if wanted {
-			p.deliver()
+			p.Deliver()
 		}
 	}
 	if came[0] || came[1] || !came[2] || !came[3] {
 		t.Fatalf("delivered: %v", came)
 	}
 	p.commit(25)
-	p.settle(first)
-	if p.position != 17 || p.partial != (partial{20, 2}) {
+	p.Settle(first)
+	if p.Position != 17 || p.Partial != (Partial{20, 2}) {
 		t.Errorf("what was settled before is forgotten: %+v", p)
 	}
-	p.settle(first + 1)
-	if p.position != 17 || p.partial != (partial{20, 3}) {
+	p.Settle(first + 1)
+	if p.Position != 17 || p.Partial != (Partial{20, 3}) {
 		t.Errorf("%+v", p)
 	}
-	p.settle(first + 2)
-	if p.position != 25 || p.partial != (partial{}) {
+	p.Settle(first + 2)
+	if p.Position != 25 || p.Partial != (Partial{}) {
 		t.Errorf("%+v", p)
 	}
 }
@@ -96,15 +96,15 @@ func TestACrashAtAnyPointRepeatsExactlyWhatWasNotSettled(t *testing.T) {
 			}
 			log = append(log, x)
 		}
-		position, done := LSN(100), partial{}
+		position, done := LSN(100), Partial{}
 		settled := 0 // of the messages, in order
 		for range 20 {
-			p := newProgress(position, done)
+			p := NewProgress(Mark{position, done})
 			var out []int // what was handed out, in order
 			stop := r.IntN(30)
 			step := func() bool {
 				if len(out) > 0 && r.IntN(2) == 0 {
-					p.settle(uint64(1 + r.IntN(len(out))))
+					p.Settle(uint64(1 + r.IntN(len(out))))
 				}
 				stop--
 				return stop >= 0
@@ -122,8 +122,8 @@ func TestACrashAtAnyPointRepeatsExactlyWhatWasNotSettled(t *testing.T) {
 				}
 				p.begin(x.commit)
 				for _, m := range x.messages {
-					if p.next() && m >= 0 {
-						if n := p.deliver(); int(n) != len(out)+1 {
+					if p.Next() && m >= 0 {
+						if n := p.Deliver(); int(n) != len(out)+1 {
 							t.Fatalf("seed %d: delivery %d has the number %d", seed, len(out)+1, n)
 						}
 						out = append(out, m)
@@ -140,9 +140,9 @@ func TestACrashAtAnyPointRepeatsExactlyWhatWasNotSettled(t *testing.T) {
 				}
 			}
 			settled += int(p.settled)
-			position, done = p.position, p.partial
+			position, done = p.Position, p.Partial
 		}
-		p := newProgress(position, done)
+		p := NewProgress(Mark{position, done})
 		left := 0
 		for _, x := range log {
 			if x.commit < position {
@@ -150,7 +150,7 @@ func TestACrashAtAnyPointRepeatsExactlyWhatWasNotSettled(t *testing.T) {
 			}
 			p.begin(x.commit)
 			for _, m := range x.messages {
-				if p.next() && m >= 0 {
+				if p.Next() && m >= 0 {
 					left++
 				}
 			}

@@ -1,8 +1,8 @@
-package replication
+// Package wal reads the write-ahead log of a database, by logical decoding with the plugin pgoutput.
+package wal
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -12,49 +12,38 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
-	"github.com/pgoutbox/outbox/schema"
 )
 
-// Why a server or a role can't be used. Errors that wrap these are marked by outbox.Permanent.
-var (
-	// ErrWALLevel says that the server doesn't write what logical decoding needs.
-	ErrWALLevel = errors.New("wal_level is not logical")
-
-	// ErrNoReplication says that the role may not stream.
-	ErrNoReplication = errors.New("the role has no right to replicate")
-
-	// ErrPooler says that a pooler stands before the server that doesn't let replication connections pass.
-	ErrPooler = errors.New("the address leads to a connection pooler")
-
-	// ErrNoSlotFree says that max_replication_slots are in use.
-	ErrNoSlotFree = errors.New("all replication slots are in use")
-)
-
-const hangUpTimeout = 2 * time.Second
-
-// connect opens an ordinary connection.
-func (s *Source) connect(ctx context.Context) (*pgx.Conn, error) {
-	return dial.Session(ctx, s.conn, applicationPrefix+s.destination, dial.Setting{Name: "search_path", Value: "pg_catalog"})
+// Server is where a log is read, and the name under which people see it in pg_stat_activity.
+type Server struct {
+	Conn *pgx.ConnConfig
+	Name string
 }
 
-// walConn is a connection that can stream, and what pgx reads it through.
-type walConn struct {
+const applicationPrefix = "outbox stream "
+
+// Connect opens an ordinary connection.
+func (s Server) Connect(ctx context.Context) (*pgx.Conn, error) {
+	return dial.Session(ctx, s.Conn, applicationPrefix+s.Name, dial.Setting{Name: "search_path", Value: "pg_catalog"})
+}
+
+// Conn is a connection that can stream.
+type Conn struct {
 	*pgconn.PgConn
-	in io.Reader
+	in io.Reader // what pgx reads it through
 }
 
-// connectWAL opens a connection that can stream. A pooler that doesn't pass on such a connection says so, or, where
+// ConnectWAL opens a connection that can stream. A pooler that doesn't pass on such a connection says so, or, where
 // it was told to ignore the parameter, gives an ordinary one, on which no command of replication is known.
-func (s *Source) connectWAL(ctx context.Context) (*walConn, error) {
-	cfg := s.conn.Config.Copy()
+func (s Server) ConnectWAL(ctx context.Context) (*Conn, error) {
+	cfg := s.Conn.Config.Copy()
 	if cfg.RuntimeParams == nil {
 		cfg.RuntimeParams = make(map[string]string)
 	}
-	cfg.RuntimeParams["application_name"] = dial.ApplicationName(applicationPrefix + s.destination)
+	cfg.RuntimeParams["application_name"] = dial.ApplicationName(applicationPrefix + s.Name)
 	cfg.RuntimeParams["replication"] = "database"
-	conn := &walConn{}
+	conn := &Conn{}
 	build := cfg.BuildFrontend
 	cfg.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
 		conn.in = r // of the last attempt, which is the one that succeeds
@@ -62,76 +51,62 @@ func (s *Source) connectWAL(ctx context.Context) (*walConn, error) {
 	}
 	var err error
 	if conn.PgConn, err = pgconn.ConnectConfig(ctx, cfg); err != nil {
-		return nil, s.explainConnect(err)
+		return nil, s.explain(err)
 	}
 	if err := conn.Exec(ctx, "IDENTIFY_SYSTEM").Close(); err != nil {
-		hangUpWAL(conn)
-		return nil, s.explainConnect(err)
+		conn.HangUp()
+		return nil, s.explain(err)
 	}
 	return conn, nil
 }
 
-const applicationPrefix = "outbox stream "
+// HangUp closes a connection of which nothing is expected any more.
+func (c *Conn) HangUp() {
+	ctx, cancel := context.WithTimeout(context.Background(), dial.HangUpTimeout)
+	defer cancel()
+	_ = c.Close(ctx)
+}
 
-func (s *Source) explainConnect(err error) error {
-	switch state := sqlState(err); {
+func (s Server) explain(err error) error {
+	switch state := dial.State(err); {
 	case state == "42501":
-		return outbox.Permanent(fmt.Errorf("%w: as a superuser run: ALTER ROLE %s REPLICATION (managed services have a role to grant instead, as rds_replication): %w",
-			ErrNoReplication, pgx.Identifier{s.conn.User}.Sanitize(), err))
+		return dial.Permanent("the role has no right to replicate: as a superuser run: ALTER ROLE %s REPLICATION "+
+			"(managed services have a role to grant instead, as rds_replication): %w", pgx.Identifier{s.Conn.User}.Sanitize(), err)
 	case state == "53300":
 		return fmt.Errorf("no room for another stream: raise max_wal_senders: %w", err)
 	case strings.Contains(err.Error(), "unsupported startup parameter") || state == "42601":
-		return outbox.Permanent(fmt.Errorf("%w, which passes on no replication connection (PgBouncer does since 1.23): "+
-			"give this relay the address of the server itself: %w", ErrPooler, err))
+		return dial.Permanent("the address leads to a connection pooler, which passes on no replication connection (PgBouncer does since 1.23): "+
+			"give this relay the address of the server itself: %w", err)
 	case state == "28000":
-		return outbox.Permanent(fmt.Errorf("%w from this host: pg_hba.conf has to allow role %s a logical replication connection to database %s: %w",
-			ErrNoReplication, s.conn.User, s.conn.Database, err))
+		return dial.Permanent("the role has no right to replicate from this host: pg_hba.conf has to allow role %s a logical "+
+			"replication connection to database %s: %w", s.Conn.User, s.Conn.Database, err)
 	}
 	return fmt.Errorf("connect for replication: %w", err)
 }
 
-// preflight refuses what no waiting cures.
-func (s *Source) preflight(ctx context.Context, conn *pgx.Conn) error {
+// RefuseLevel returns an error, marked by outbox.Permanent, when the server doesn't write what logical decoding needs.
+func RefuseLevel(ctx context.Context, conn *pgx.Conn) error {
 	var level string
 	if err := conn.QueryRow(ctx, "SELECT current_setting('wal_level')").Scan(&level); err != nil {
 		return fmt.Errorf("ask for wal_level: %w", err)
 	}
 	if level != "logical" {
-		return outbox.Permanent(fmt.Errorf("%w but %s: run ALTER SYSTEM SET wal_level = logical and restart the server, or use the strategy snapshot, which needs no setting",
-			ErrWALLevel, level))
-	}
-	if !s.cfg.Emitted {
-		return nil
-	}
-	revoke, err := schema.EmitsOpen(ctx, conn)
-	if err != nil {
-		return err
-	}
-	if revoke != "" {
-		s.cfg.Table.Logger.Warn("every role of this database can publish: emitted messages are delivered, and PUBLIC may execute pg_logical_emit_message",
-			"destination", s.destination, "next", "a superuser runs, in this database: "+revoke+" and what outbox migrate grants --emitter prints for those who are to")
+		return dial.Permanent("wal_level is not logical but %s: run ALTER SYSTEM SET wal_level = logical and restart the server, "+
+			"or use a strategy that reads the table, as snapshot, which needs no setting", level)
 	}
 	return nil
 }
 
-// refuseFull returns ErrNoSlotFree when another slot can't be made.
-func refuseFull(ctx context.Context, conn *pgx.Conn) error {
-	var full bool
-	err := conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM pg_replication_slots) >= current_setting('max_replication_slots')::integer`).Scan(&full)
+// StatusInterval is how often the server has to hear of a reader that has nothing to say.
+func StatusInterval(ctx context.Context, conn *pgx.Conn) (time.Duration, error) {
+	const longest = 10 * time.Second
+	var timeout int64 // milliseconds, 0 for none
+	err := conn.QueryRow(ctx, `SELECT coalesce((SELECT setting::bigint FROM pg_settings WHERE name = 'wal_sender_timeout'), 0)`).Scan(&timeout)
 	if err != nil {
-		return fmt.Errorf("count the replication slots: %w", err)
+		return 0, fmt.Errorf("ask for wal_sender_timeout: %w", err)
 	}
-	if full {
-		return outbox.Permanent(fmt.Errorf("%w: drop one that nobody needs (SELECT slot_name, active, wal_status FROM pg_replication_slots), or raise max_replication_slots and restart the server",
-			ErrNoSlotFree))
+	if timeout <= 0 {
+		return longest, nil
 	}
-	return nil
-}
-
-func hangUp(conn *pgx.Conn) { dial.HangUp(conn) }
-
-func hangUpWAL(conn *walConn) {
-	ctx, cancel := context.WithTimeout(context.Background(), hangUpTimeout)
-	defer cancel()
-	_ = conn.Close(ctx)
+	return max(min(time.Duration(timeout)*time.Millisecond/3, longest), 10*time.Millisecond), nil
 }

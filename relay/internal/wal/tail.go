@@ -1,9 +1,7 @@
-package replication
+package wal
 
 import (
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -12,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // Tail reads what is inserted into one table from the write-ahead log, in the order of commits. Its slot is all it
@@ -20,22 +19,20 @@ import (
 //
 // One goroutine reads; any may call Settled and Close.
 type Tail struct {
-	source    *Source
-	wire      *wire
-	cfg       TailConfig
-	oid       uint32               // of the publication
-	watched   time.Time            // of Sound: when the slot was looked at
-	relations map[uint32]*relation // nil: of another table
-	values    []Value
-	texts     [][]byte // of values
-	charset   *charset
-	pace      pace
+	stream  *Stream
+	cfg     TailConfig
+	oid     uint32    // of the publication
+	watched time.Time // of Sound: when the slot was looked at
 
-	mu        sync.Mutex
-	progress  *progress
-	received  LSN
-	confirmed LSN
-	err       error // of a status that could not be sent
+	// Of the reader.
+	tables     map[uint32][]string // the columns, by relation; nil: another table
+	values     []Value
+	texts      [][]byte // of values
+	each       func(*Insert) error
+	read, most int // inserts, by this Read
+
+	mu       sync.Mutex
+	progress *Progress
 
 	life  context.Context
 	stop  context.CancelFunc
@@ -69,21 +66,21 @@ type Value struct {
 // caller has to know that no other relay reads the slot.
 //
 // It makes neither slot nor publication: a new slot would hide that the former is gone, and with it what was
-// committed meanwhile. Marked by outbox.Permanent, because waiting doesn't cure them, are ErrNoSlot,
-// ErrPublication, ErrWALLevel, ErrNoReplication and ErrPooler.
+// committed meanwhile. What waiting doesn't cure is marked by outbox.Permanent.
 func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail, error) {
 	at := conn.Copy()
 	if at.RuntimeParams == nil {
 		at.RuntimeParams = make(map[string]string)
 	}
 	at.RuntimeParams["client_encoding"], at.RuntimeParams["DateStyle"], at.RuntimeParams["bytea_output"] = "UTF8", "ISO", "hex"
-	t := &Tail{source: &Source{conn: at, destination: cfg.Name}, cfg: cfg, relations: make(map[uint32]*relation), ended: make(chan struct{})}
-	plain, err := t.source.connect(ctx)
+	t := &Tail{cfg: cfg, tables: make(map[uint32][]string), ended: make(chan struct{})}
+	server := Server{at, cfg.Name}
+	plain, err := server.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer hangUp(plain)
-	if err := t.source.preflight(ctx, plain); err != nil {
+	defer dial.HangUp(plain)
+	if err := RefuseLevel(ctx, plain); err != nil {
 		return nil, err
 	}
 	if t.oid, err = publishes(ctx, plain, cfg); err != nil {
@@ -93,326 +90,152 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 	if err != nil {
 		return nil, err
 	}
-	var timeout int64
-	if err := plain.QueryRow(ctx, `SELECT coalesce((SELECT setting::bigint FROM pg_settings WHERE name = 'wal_sender_timeout'), 0)`).Scan(&timeout); err != nil {
-		return nil, fmt.Errorf("ask for wal_sender_timeout: %w", err)
+	every, err := StatusInterval(ctx, plain)
+	if err != nil {
+		return nil, err
 	}
-	t.progress, t.received, t.confirmed = newProgress(position, partial{}), position, position
-	if err := t.begin(ctx, plain, cfg); err != nil {
+	t.progress = NewProgress(Mark{Position: position})
+	// A stream whose relay has died ends by itself, after the server has read what the relay had settled.
+	patience := time.Now().Add(time.Second)
+	t.stream, err = Open(ctx, server, Config{Slot: cfg.Slot, Publication: cfg.Publication, From: position, Lock: &t.mu, StatusInterval: every,
+		Busy: func(ctx context.Context) error {
+			if time.Now().Before(patience) {
+				return nil
+			}
+			return Evict(ctx, plain, cfg.Slot)
+		}})
+	if err != nil {
 		return nil, err
 	}
 	t.life, t.stop = context.WithCancel(context.Background())
-	go t.keepAlive(t.life, max(min(time.Duration(timeout)*time.Millisecond/3, time.Second), 10*time.Millisecond))
+	go t.keepAlive(min(every, time.Second))
 	return t, nil
 }
 
-func (t *Tail) begin(ctx context.Context, plain *pgx.Conn, cfg TailConfig) error {
-	command := fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (proto_version '1', publication_names '%s')", cfg.Slot, t.confirmed, quoteList(cfg.Publication))
-	// A stream whose relay has died ends by itself, after the server has read what the relay had settled.
-	patience := time.Now().Add(time.Second)
-	for {
-		wal, err := t.source.connectWAL(ctx)
-		if err != nil {
-			return err
-		}
-		if t.charset, err = t.source.asStored(ctx, wal); err == nil {
-			t.wire, err = takeOver(wal)
-		}
-		if err != nil {
-			hangUpWAL(wal)
-			return err
-		}
-		if err = t.wire.begin(ctx, command); err == nil {
-			return nil
-		}
-		t.wire.close()
-		if sqlState(err) != "55006" { // not: it is active
-			return fmt.Errorf("start streaming from slot %q: %w", cfg.Slot, err)
-		}
-		if time.Now().After(patience) {
-			if err := evict(ctx, plain, cfg.Slot); err != nil {
-				return err
-			}
-		}
-		if err := pauseFor(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
-
 // keepAlive tells the server that somebody is there, also while nobody reads.
-func (t *Tail) keepAlive(ctx context.Context, every time.Duration) {
+func (t *Tail) keepAlive(every time.Duration) {
 	defer close(t.ended)
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
 		select {
-		case <-ctx.Done():
+		case <-t.life.Done():
 			return
 		case <-ticker.C:
 		}
-		if t.confirm() != nil {
+		if t.confirm(true) != nil {
 			return
 		}
 	}
 }
 
 // confirm tells the server how far everything is settled.
-func (t *Tail) confirm() error {
+func (t *Tail) confirm(now bool) error {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.err == nil {
-		t.confirmed = max(t.confirmed, t.progress.position)
-		if err := t.wire.status(t.received, t.confirmed, false); err != nil {
-			t.err = fmt.Errorf("confirm the position: %w", err)
-		}
-	}
-	return t.err
+	position := t.progress.Position
+	t.mu.Unlock()
+	return t.stream.Confirm(position, now)
 }
 
 // Settled notes that the inserts up to number need not come again, and tells the server.
 func (t *Tail) Settled(number uint64) error {
 	t.mu.Lock()
-	t.progress.settle(number)
-	news := t.progress.position > t.confirmed
+	t.progress.Settle(number)
 	t.mu.Unlock()
-	if !news {
-		return nil
-	}
-	return t.confirm()
+	return t.confirm(false)
 }
 
 // Read calls each for the next inserts, at most limit, and returns how many there were. It waits until something has
 // come, at most a second. An error of each ends the stream.
 func (t *Tail) Read(ctx context.Context, limit int, each func(*Insert) error) (n int, err error) {
-	until := time.Now().Add(tick)
-	gathered := false // under load, more than was there
-	for {
-		parsed, err := t.parse(limit-n, each)
-		if n += parsed; err != nil || n >= limit {
-			return n, err
-		}
-		if mark := t.pace.mark(time.Now()); mark > 0 && !gathered && t.wire.low.set(mark) {
-			gathered = true
-			parsed, err := t.gather(limit-n, each)
-			if n += parsed; err != nil {
-				return n, err
-			}
-			continue
-		}
-		if n > 0 {
-			t.pace.read(n, time.Now())
-			return n, nil
-		}
-		t.wire.low.set(1)
-		switch err := t.wire.fill(ctx, until); {
-		case errors.Is(err, errTick):
-			return 0, ctx.Err()
-		case err != nil:
-			if ctx.Err() != nil {
-				return 0, ctx.Err()
-			}
-			return 0, fmt.Errorf("read the write-ahead log: %w", err)
-		}
-	}
+	t.each, t.read, t.most = each, 0, limit
+	return t.stream.Read(ctx, (*taker)(t))
 }
 
-// gather reads for at most a moment, waking up only for as much as the mark says.
-func (t *Tail) gather(limit int, each func(*Insert) error) (n int, err error) {
-	until := time.Now().Add(t.pace.patience())
-	for {
-		err := t.wire.fill(context.Background(), until)
-		late := errors.Is(err, errTick)
-		if late {
-			// What has come is less than the mark, and can be read all the same.
-			if err = t.wire.fill(context.Background(), time.Now().Add(100*time.Microsecond)); errors.Is(err, errTick) {
-				return n, nil
-			}
-		}
-		if err != nil {
-			return n, fmt.Errorf("read the write-ahead log: %w", err)
-		}
-		parsed, err := t.parse(limit-n, each)
-		if n += parsed; err != nil || late || n >= limit {
-			return n, err
-		}
-	}
-}
+// taker is a Tail that reads. Beyond the limit too, up to the next insert: the end of a transaction lets the position
+// go on.
+type taker Tail
 
-// parse reads what was received. Beyond the limit too, up to the next insert: the end of a transaction lets the
-// position go on.
-func (t *Tail) parse(limit int, each func(*Insert) error) (n int, err error) {
-	for {
-		at := t.wire.start
-		typ, body, ok := t.wire.frame()
-		if !ok {
-			return n, nil
-		}
-		if n >= limit && typ == 'd' && t.isInsert(body) {
-			t.wire.start = at
-			return n, nil
-		}
-		switch typ {
-		case 'd':
-			inserted, err := t.copyData(body, each)
-			if err != nil {
-				return n, fmt.Errorf("read the write-ahead log: %w", err)
+func (t *taker) Full() bool { return t.read >= t.most }
+
+func (t *taker) Take(c *Change) (inserted bool, err error) {
+	t.progress.Note(c)
+	switch c.Kind {
+	case KindRelation:
+		t.tables[c.Table.ID] = nil
+		if c.Table.Namespace == t.cfg.Table.Schema && c.Table.Name == t.cfg.Table.Name {
+			for _, column := range c.Table.Columns {
+				t.tables[c.Table.ID] = append(t.tables[c.Table.ID], column.Name)
 			}
-			if inserted {
-				n++
-			}
-		case 'E':
-			return n, fmt.Errorf("read the write-ahead log: %w", serverError(body))
-		case 'c', 'C':
-			return n, errStreamEnded
-		case 'N', 'S', 'Z':
+		}
+	case KindInsert: // what is updated and deleted is its author's affair
+		columns := t.tables[c.Relation]
+		switch {
+		case columns == nil:
+		case t.Full():
+			return false, Later
 		default:
-			return n, fmt.Errorf("the server sent an unexpected message %q", typ)
+			t.read++
+			return true, (*Tail)(t).insert(columns, c.Row)
 		}
 	}
+	return false, nil
 }
 
-// isInsert reports whether a frame is an insert into the table.
-func (t *Tail) isInsert(body []byte) bool {
-	return len(body) >= 30 && body[0] == 'w' && kind(body[25]) == kindInsert && t.relations[binary.BigEndian.Uint32(body[26:])] != nil
-}
-
-func (t *Tail) copyData(body []byte, each func(*Insert) error) (inserted bool, err error) {
-	switch {
-	case len(body) >= 25 && body[0] == 'w':
-		t.mu.Lock()
-		t.received = max(t.received, LSN(binary.BigEndian.Uint64(body[1:])))
-		t.mu.Unlock()
-		return t.change(body[25:], each)
-	case len(body) >= 18 && body[0] == 'k':
-		t.mu.Lock()
-		end := LSN(binary.BigEndian.Uint64(body[1:]))
-		t.received = max(t.received, end)
-		t.progress.passed(end)
-		t.mu.Unlock()
-		if body[17] != 0 {
-			return false, t.confirm()
-		}
-		return false, nil
-	}
-	return false, errCut
-}
-
-func (t *Tail) change(data []byte, each func(*Insert) error) (inserted bool, err error) {
-	if len(data) > 0 && kind(data[0]) == kindRelation {
-		r, err := decodeRelation(data)
-		if err != nil {
-			return false, err
-		}
-		t.relations[r.id] = nil
-		if r.namespace == t.cfg.Table.Schema && r.name == t.cfg.Table.Name {
-			t.relations[r.id] = &r
-		}
-		return false, nil
-	}
-	c, err := decode(data)
-	if err != nil {
-		return false, err
-	}
-	switch c.kind {
-	case kindBegin:
-		t.mu.Lock()
-		t.progress.begin(c.lsn)
-		t.mu.Unlock()
-	case kindCommit:
-		t.mu.Lock()
-		t.progress.commit(c.end)
-		t.mu.Unlock()
-	case kindInsert:
-		if r := t.relations[c.relation]; r != nil {
-			return true, t.insert(r, c.tuple, each)
-		}
-	}
-	return false, nil // what is updated and deleted is its author's affair
-}
-
-func (t *Tail) insert(r *relation, row tuple, each func(*Insert) error) error {
-	if row.columns != len(r.columns) {
-		return fmt.Errorf("a row has %d columns and its table %d", row.columns, len(r.columns))
+func (t *Tail) insert(columns []string, row Tuple) error {
+	if row.Columns != len(columns) {
+		return fmt.Errorf("a row has %d columns and its table %d", row.Columns, len(columns))
 	}
 	t.values, t.texts = t.values[:0], t.texts[:0]
-	for range row.columns {
-		v, err := row.next()
+	for range row.Columns {
+		v, err := row.Next()
 		if err != nil {
 			return err
 		}
-		t.values, t.texts = append(t.values, Value{Null: v.format == formatNull}), append(t.texts, v.data)
+		t.values, t.texts = append(t.values, Value{Null: v.Format == FormatNull}), append(t.texts, v.Data)
 	}
-	faults, err := t.charset.convert(t.life, t.texts)
+	faults, err := t.stream.UTF8(t.life, t.texts)
 	if err != nil {
 		return err
 	}
 	for i, text := range t.texts {
 		t.values[i].Text, t.values[i].Fault = text, faults[i]
 	}
-	t.mu.Lock()
-	t.progress.next()
-	number := t.progress.deliver()
-	t.mu.Unlock()
-	return each(&Insert{Number: number, Columns: r.names(), Values: t.values})
+	t.progress.Next()
+	return t.each(&Insert{Number: t.progress.Deliver(), Columns: columns, Values: t.values})
 }
 
-// names returns the names of the columns, always the same slice.
-func (r *relation) names() []string {
-	if r.list == nil {
-		r.list = make([]string, len(r.columns))
-		for i := range r.columns {
-			r.list[i] = r.columns[i].name
-		}
+// ending is a Tail that reads the end of a transaction of which everything is settled, or it would come again.
+type ending struct {
+	*taker
+	more bool // another insert: it comes again with the rest
+}
+
+func (e *ending) Full() bool { return e.more || !e.progress.Open || !e.progress.Idle() }
+
+func (e *ending) Take(c *Change) (bool, error) {
+	if e.Full() {
+		return false, Later
 	}
-	return r.list
-}
-
-// finish reads the end of a transaction of which everything is settled, or it would come again.
-func (t *Tail) finish() {
-	until := time.Now().Add(tick)
-	for t.unfinished() {
-		if _, err := t.parse(0, nil); err != nil || !t.unfinished() {
-			return
-		}
-		if t.waiting() {
-			return // another insert: it comes again with the rest
-		}
-		if t.wire.fill(context.Background(), until) != nil {
-			return
-		}
-	}
-}
-
-func (t *Tail) unfinished() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.progress.open && t.progress.idle()
-}
-
-// waiting reports whether there is a frame that was received and not read.
-func (t *Tail) waiting() bool {
-	at := t.wire.start
-	_, _, ok := t.wire.frame()
-	t.wire.start = at
-	return ok
+	_, err := e.taker.Take(c)
+	e.more = err != nil
+	return false, err
 }
 
 // Abort ends the connection as a crash does. For tests, and for a caller that has lost the right to the slot.
 func (t *Tail) Abort() {
 	t.stop()
 	<-t.ended
-	t.wire.close()
-	t.charset.close()
+	t.stream.Abort()
 }
 
 // Close confirms what is settled and ends the stream in good order. Nobody reads any more.
 func (t *Tail) Close() error {
 	t.stop()
 	<-t.ended
-	t.finish()
-	err := t.confirm()
-	t.charset.close()
-	t.wire.part()
+	t.most = 0
+	_, _ = t.stream.Read(context.Background(), &ending{taker: (*taker)(t)}) // without it the rest comes again
+	err := t.confirm(true)
+	t.stream.Part()
 	return err
 }

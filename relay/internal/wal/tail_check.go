@@ -1,19 +1,18 @@
-package replication
+package wal
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
-
-// ErrNoSlot says that a slot isn't there, or can't be read on.
-var ErrNoSlot = errors.New("the replication slot can't be read")
 
 // publishes returns the oid of the publication, and refuses one that leaves inserts out.
 func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (oid uint32, err error) {
@@ -23,13 +22,13 @@ func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (oid uint32,
 		WHERE pub.pubname = $1`, cfg.Publication, cfg.Table.Schema, cfg.Table.Name).Scan(&oid, &inserts, &listed, &filtered)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return 0, outbox.Permanent(fmt.Errorf("%w: there is no publication %q: let the owner of table %s run: %s Then make the slot anew, which looks for it: %s",
-			ErrPublication, cfg.Publication, cfg.Table, mapping.CreatePublicationSQL(cfg.Publication, cfg.Table), mapping.CreateSlotSQL(cfg.Slot)))
+		return 0, dial.Permanent("there is no publication %q: let the owner of table %s run: %s Then make the slot anew, which looks for it: %s",
+			cfg.Publication, cfg.Table, mapping.CreatePublicationSQL(cfg.Publication, cfg.Table), mapping.CreateSlotSQL(cfg.Slot))
 	case err != nil:
 		return 0, fmt.Errorf("look for the publication: %w", err)
 	case !inserts || !listed || filtered:
-		return 0, outbox.Permanent(fmt.Errorf("%w: publication %q doesn't send all inserts into table %s in its name: name another one (replication.publication) and run: %s",
-			ErrPublication, cfg.Publication, cfg.Table, mapping.CreatePublicationSQL(cfg.Publication, cfg.Table)))
+		return 0, dial.Permanent("publication %q doesn't send all inserts into table %s in its name: "+
+			"name another one (replication.publication) and run: %s", cfg.Publication, cfg.Table, mapping.CreatePublicationSQL(cfg.Publication, cfg.Table))
 	}
 	return oid, nil
 }
@@ -41,14 +40,14 @@ func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (oid uint32,
 func (t *Tail) Sound(ctx context.Context, conn *pgx.Conn) error {
 	oid, err := publishes(ctx, conn, t.cfg)
 	if err == nil && oid != t.oid {
-		err = outbox.Permanent(fmt.Errorf("%w: publication %q was made anew", ErrPublication, t.cfg.Publication))
+		err = dial.Permanent("publication %q was made anew", t.cfg.Publication)
 	}
 	if outbox.IsPermanent(err) {
 		return fmt.Errorf("the log was read while inserts may not have been sent; have a strategy that reads the table deliver what waits: %w", err)
 	}
-	if err == nil && time.Since(t.watched) > watchEvery {
+	if err == nil && time.Since(t.watched) > WatchEvery {
 		t.watched = time.Now()
-		err = warnOfStrain(ctx, conn, t.cfg.Slot, t.cfg.Logger)
+		err = WarnOfStrain(ctx, conn, t.cfg.Slot, t.cfg.Logger)
 	}
 	return err
 }
@@ -63,14 +62,38 @@ func slotStands(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (LSN, error
 		FROM pg_replication_slots s WHERE s.slot_name = $1`, cfg.Slot).Scan(&plugin, &here, &confirmed, &status, &reason)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return 0, outbox.Permanent(fmt.Errorf("%w: there is no slot %q. If there was one, %s. Otherwise, and then, run: %s",
-			ErrNoSlot, cfg.Slot, lost, mapping.CreateSlotSQL(cfg.Slot)))
+		return 0, dial.Permanent("there is no slot %q. If there was one, %s. Otherwise, and then, run: %s",
+			cfg.Slot, lost, mapping.CreateSlotSQL(cfg.Slot))
 	case err != nil:
 		return 0, fmt.Errorf("look for the slot: %w", err)
 	case plugin != "pgoutput" || !here:
-		return 0, outbox.Permanent(fmt.Errorf("%w: slot %q is of another database or has the plugin %q: name another one (replication.slot)", ErrNoSlot, cfg.Slot, plugin))
+		return 0, dial.Permanent("slot %q is of another database or has the plugin %q: name another one (replication.slot)",
+			cfg.Slot, plugin)
 	case status == "lost" || reason != "":
-		return 0, outbox.Permanent(fmt.Errorf("%w: slot %q was invalidated (%s), and %s. Then drop it and run: %s", ErrNoSlot, cfg.Slot, status+reason, lost, mapping.CreateSlotSQL(cfg.Slot)))
+		return 0, dial.Permanent("slot %q was invalidated (%s), and %s. Then drop it and run: %s",
+			cfg.Slot, status+reason, lost, mapping.CreateSlotSQL(cfg.Slot))
 	}
 	return ParseLSN(confirmed)
+}
+
+// WatchEvery is the pause between two looks at what a slot keeps.
+const WatchEvery = 10 * time.Second
+
+// WarnOfStrain says when a slot keeps more than the server means to keep.
+func WarnOfStrain(ctx context.Context, conn *pgx.Conn, slot string, log *slog.Logger) error {
+	var status string
+	var safe *int64
+	err := conn.QueryRow(ctx, "SELECT coalesce(wal_status, ''), safe_wal_size FROM pg_replication_slots WHERE slot_name = $1", slot).Scan(&status, &safe)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil // the stream will say so
+	}
+	if err == nil && (status == "unreserved" || status == "extended" && safe != nil) {
+		left := int64(0)
+		if safe != nil {
+			left = *safe
+		}
+		log.Warn("the slot keeps much of the write-ahead log and may be invalidated: the destination is too slow, or stands still",
+			"slot", slot, "wal_status", status, "bytes_left", left)
+	}
+	return err
 }

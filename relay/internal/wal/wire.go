@@ -1,4 +1,4 @@
-package replication
+package wal
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -19,7 +18,7 @@ import (
 // wire is a connection on which the server streams. Frames are parsed where they were received, so what
 // one points to lasts until the next fill.
 //
-// One goroutine reads; any may write.
+// One goroutine reads, and one at a time writes.
 type wire struct {
 	conn net.Conn
 	in   io.Reader // reads conn
@@ -27,13 +26,12 @@ type wire struct {
 
 	buf        []byte
 	start, end int // of what was received and not parsed
-
-	writing sync.Mutex
 }
 
 const (
 	bufferSize   = 256 << 10
 	writeTimeout = 10 * time.Second
+	partWithin   = 2 * time.Second
 )
 
 // errTick says that nothing came in time.
@@ -45,7 +43,7 @@ var errStreamEnded = errors.New("the server has ended the stream")
 // takeOver makes a wire of an idle connection. pgx reads in the background when a write was slow, and that reader
 // may still wait for bytes: it would have the answer to what is sent next. So the wire reads through it, which gives what it
 // has first, and it has ended with that.
-func takeOver(conn *walConn) (*wire, error) {
+func takeOver(conn *Conn) (*wire, error) {
 	hijacked, err := conn.Hijack()
 	if err != nil {
 		return nil, err
@@ -135,8 +133,6 @@ func (w *wire) makeRoom() error {
 }
 
 func (w *wire) send(message []byte) error {
-	w.writing.Lock()
-	defer w.writing.Unlock()
 	if err := w.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return err
 	}
@@ -185,8 +181,8 @@ func serverError(body []byte) error {
 	return pgconn.ErrorResponseToPgError(&response)
 }
 
-// status tells the server what was received and up to where nothing is needed any more. All three are said
-// explicitly: what is not said counts as not written, and a shutdown would wait for it.
+// status tells the server what was received and up to where nothing is needed any more. All three are said: what is
+// not said counts as not written, and a shutdown would wait for it.
 func (w *wire) status(received, confirmed LSN, answer bool) error {
 	var m [1 + 4 + 1 + 8*4 + 1]byte
 	m[0] = 'd'
@@ -212,7 +208,7 @@ func (w *wire) goodbye() {
 // stream without asking.
 func (w *wire) part() {
 	defer w.close()
-	until := time.Now().Add(hangUpTimeout)
+	until := time.Now().Add(partWithin)
 	if w.send(copyDoneAndTerminate()) != nil || w.conn.SetReadDeadline(until) != nil {
 		return
 	}

@@ -1,10 +1,12 @@
-package replication
+package wal
 
 import (
 	"context"
 	"net"
 	"testing"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
 // starved returns from its writes when the answer is there and was not read: as where the CPU is taken away between the
@@ -24,26 +26,29 @@ func (c *starved) Write(p []byte) (int, error) {
 
 func TestAConnectionThatIsReadInTheBackgroundCanBeTakenOver(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	s, _ := db.source("d", Config{})
+	db := testdb.New(t)
+	db.Exec(`CREATE TABLE events (id bigint)`)
+	slot := "wire_" + db.Value("SELECT current_database()::text")
+	t.Cleanup(func() { db.DropSlots() })
+	server := Server{db.Config(), "d"}
 	line := &starved{late: true}
-	s.conn.DialFunc = func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+	server.Conn.DialFunc = func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 		line.Conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
 		return line, err
 	}
-	wal, err := s.connectWAL(t.Context())
+	conn, err := server.ConnectWAL(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := takeOver(wal)
+	w, err := takeOver(conn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.close()
 	line.late = false
-	db.Exec(`CREATE PUBLICATION taken FOR TABLE outbox.messages`)
-	db.Exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, s.cfg.Slot)
-	if err := w.begin(t.Context(), "START_REPLICATION SLOT "+s.cfg.Slot+" LOGICAL 0/0 (proto_version '1', publication_names 'taken')"); err != nil {
+	db.Exec(`CREATE PUBLICATION taken FOR TABLE events`)
+	db.Exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, slot)
+	if err := w.begin(t.Context(), "START_REPLICATION SLOT "+slot+" LOGICAL 0/0 (proto_version '1', publication_names 'taken')"); err != nil {
 		t.Fatal(err)
 	}
 	// It streams, and a deadline that passes leaves it as it was.
@@ -51,7 +56,7 @@ func TestAConnectionThatIsReadInTheBackgroundCanBeTakenOver(t *testing.T) {
 		for _, _, ok := w.frame(); ok; _, _, ok = w.frame() {
 		}
 	}
-	db.insert("one")
+	db.Exec(`INSERT INTO events VALUES (1)`)
 	for {
 		typ, _, ok := w.frame()
 		if ok && typ == 'd' {

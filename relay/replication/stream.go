@@ -1,0 +1,256 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/wal"
+	"github.com/pgoutbox/outbox/relay/polling"
+)
+
+// reader is what Next has for itself.
+type reader struct {
+	row     *row
+	order   []int              // of the fields of emitted messages
+	layouts map[uint32]*layout // of outbox.messages, by relation; nil for another table's
+	limit   int                // of the batch that is being read
+
+	// Rows of transactions that seen sees were delivered from the table; past seenUntil there are none.
+	seen      *polling.Visibility
+	seenUntil wal.LSN
+	inTx      wal.LSN // where the open transaction commits
+
+	leave *leaving // the log is being left for the table
+
+	making     bool      // a boundary is being made
+	slotReady  *boundary // the slot is there, the table isn't read up to it yet
+	makeAgain  time.Time
+	page       *polling.Page
+	complained bool // about a message outside of any transaction
+}
+
+func (r *reader) init() {
+	r.row = newRow()
+	r.order = r.row.columns.emittedOrder()
+	r.layouts = make(map[uint32]*layout)
+}
+
+// Next waits for messages: of the table until the log takes over, and then of the log.
+func (s *session) Next(ctx context.Context, limit int) (relay.Batch, error) {
+	if limit < 1 {
+		return relay.Batch{}, fmt.Errorf("replication: Next was asked for %d messages", limit)
+	}
+	if s.isStreaming() {
+		return s.nextOfLog(ctx, limit)
+	}
+	return s.nextOfTable(ctx, limit)
+}
+
+// stream begins to stream. What still streams is a session that has lost the lease, or its last breath.
+func (s *session) stream(ctx context.Context, conn *pgx.Conn) error {
+	stream, err := wal.Open(ctx, s.source.server(), wal.Config{
+		Slot: s.source.cfg.Slot, Publication: s.source.cfg.Publication, From: s.progress.Position,
+		Options: fmt.Sprintf(", binary 'true', messages '%t'", s.source.cfg.Emitted),
+		Lock:    &s.mu, StatusInterval: s.statusInterval,
+		Busy: func(ctx context.Context) error {
+			if failure := s.table.Failure(); failure != nil {
+				return failure
+			}
+			return wal.Evict(ctx, conn, s.source.cfg.Slot)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wal = stream
+	return nil
+}
+
+func (s *session) nextOfLog(ctx context.Context, limit int) (relay.Batch, error) {
+	if s.wantsToLeave() {
+		return relay.Batch{}, s.leaveLog(ctx)
+	}
+	batch, err := s.readLog(ctx, limit)
+	if failure := s.table.Failure(); err != nil && failure != nil {
+		err = failure // it has closed the connection
+	}
+	return batch, err
+}
+
+// readLog collects what has come, and waits if nothing has.
+func (s *session) readLog(ctx context.Context, limit int) (relay.Batch, error) {
+	if s.page == nil {
+		s.page = s.table.NewPage()
+	}
+	s.limit = limit
+	if _, err := s.wal.Read(ctx, s); err != nil || s.page.Len() == 0 {
+		return relay.Batch{}, err
+	}
+	if err := s.awaitStandbys(ctx); err != nil {
+		return relay.Batch{}, err
+	}
+	batch := s.page.Batch()
+	if s.page.Full() {
+		s.page.Drop()
+		s.page = nil
+	}
+	return batch, nil
+}
+
+// awaitStandbys makes a commit behind all that was received, which waits until the synchronous standbys have the log up to
+// there. The server sends what only its own disk has, and a failover would take that back.
+func (s *session) awaitStandbys(ctx context.Context) error {
+	s.mu.Lock()
+	standbys := s.standbys
+	s.mu.Unlock()
+	if !standbys {
+		return nil
+	}
+	return s.store(context.WithoutCancel(ctx), nil)
+}
+
+// Full reports whether the batch has no room for more, or the log is not to be delivered further.
+func (s *session) Full() bool {
+	return s.leave != nil && !s.progress.Open || s.page.Len() >= s.limit || s.page.Bytes() >= s.source.cfg.Table.PageBytes
+}
+
+// Take adds a message to the page.
+func (s *session) Take(c *wal.Change) (message bool, err error) {
+	if s.Full() {
+		return false, wal.Later
+	}
+	s.progress.Note(c)
+	n := s.page.Len()
+	switch c.Kind {
+	case wal.KindRelation:
+		err = s.relation(c.Table)
+	case wal.KindBegin:
+		s.inTx = c.LSN
+	case wal.KindInsert:
+		err = s.insert(c)
+	case wal.KindMessage:
+		err = s.message(c)
+	}
+	return s.page.Len() > n, err
+}
+
+func (s *session) relation(r *wal.Relation) error {
+	if r.Namespace != "outbox" || r.Name != "messages" {
+		s.layouts[r.ID] = nil // another table of a publication that isn't ours alone
+		return nil
+	}
+	l, err := newLayout(r, &s.row.columns)
+	s.layouts[r.ID] = l
+	return err
+}
+
+// fill reads an insert into row. It returns false for one of another table.
+func (s *session) fill(c *wal.Change) (bool, error) {
+	l, known := s.layouts[c.Relation]
+	if !known {
+		return false, fmt.Errorf("an insert into relation %d came before its description", c.Relation)
+	}
+	if l == nil {
+		return false, nil
+	}
+	if err := l.fill(s.row, c.Row); err != nil {
+		return false, fmt.Errorf("read an insert into outbox.messages: %w", err)
+	}
+	return true, nil
+}
+
+func (s *session) insert(c *wal.Change) error {
+	if ours, err := s.fill(c); !ours || err != nil {
+		return err
+	}
+	wanted := s.progress.Next()
+	if !wanted || s.fromTable(s.row.xid) {
+		return nil
+	}
+	if n := len(s.unseen); n == 0 || s.unseen[n-1] != s.row.xid {
+		s.unseen = append(s.unseen, s.row.xid)
+	}
+	invalid, err := s.row.utf8(s.ctx, s.wal)
+	if err != nil {
+		return err
+	}
+	return s.deliver(s.row.xid, invalid)
+}
+
+// fromTable reports whether the rows of the open transaction were delivered from the table.
+func (s *session) fromTable(xid uint64) bool { return s.inTx < s.seenUntil && s.seen.Sees(xid) }
+
+func (s *session) message(c *wal.Change) error {
+	if string(c.Prefix) != prefix {
+		return nil
+	}
+	if !c.Transactional {
+		if !s.complained {
+			s.complained = true
+			s.log().Error("a logical message with the prefix "+prefix+" was written outside of its transaction and is not delivered: "+
+				"the first argument of pg_logical_emit_message must be true", "position", c.LSN.String())
+		}
+		return nil
+	}
+	if !s.progress.Next() {
+		return nil
+	}
+	invalid := s.row.fillEmitted(s.order, c.Content)
+	if invalid != nil {
+		s.row.fillBroken(c.LSN, c.Content)
+	}
+	return s.deliver(0, invalid)
+}
+
+// deliver adds what row holds to the page.
+func (s *session) deliver(xid uint64, invalid error) error {
+	d, err := s.page.Add(s.row.values)
+	if err != nil {
+		return err
+	}
+	d.Ref = xid
+	d.Window = s.progress.Deliver()
+	if invalid != nil {
+		d.Invalid = invalid
+	}
+	return nil
+}
+
+// utf8 turns the texts of a row that was read from the log into UTF-8. An invalid row has what could be read of it, and
+// no key if that could not.
+func (r *row) utf8(ctx context.Context, stream *wal.Stream) (invalid, err error) {
+	texts := make([][]byte, len(r.columns.texts))
+	for i, place := range r.columns.texts {
+		texts[i] = r.values[place]
+	}
+	headers := len(texts) - 1 // behind a byte for the version
+	if texts[headers] != nil {
+		texts[headers] = texts[headers][1:]
+	}
+	faults, err := stream.UTF8(ctx, texts)
+	if err != nil {
+		return nil, err
+	}
+	var found []error
+	for i, place := range r.columns.texts {
+		switch fault := faults[i]; {
+		case fault == nil && i == headers && texts[i] != nil:
+			texts[i] = append([]byte{1}, texts[i]...)
+		case fault != nil:
+			texts[i] = nil
+			found = append(found, fmt.Errorf("%s can't be read as UTF-8: %w", r.columns.names[place], fault))
+		}
+		r.values[place] = texts[i]
+	}
+	if found != nil && r.values[r.columns.key] == nil {
+		r.values[r.columns.aggregateID] = nil // whichever of the two it was, it has no lane but its own
+	}
+	return errors.Join(found...), nil
+}
