@@ -123,7 +123,7 @@ var mutants = []mutant{
 	{
 		name:  "a slot that somebody else has advanced is trusted",
 		file:  "relay/replication/place.go",
-		old:   "p.there.confirmed > p.position",
+		old:   "p.there.confirmed > p.stored.Position",
 		wrong: "false",
 		pkg:   "./relay/replication", run: "ASlotThatSomebodyElse",
 	},
@@ -151,7 +151,7 @@ var mutants = []mutant{
 	{
 		name:  "a snapshot is the cursor before its commits are settled",
 		file:  "relay/replication/settle.go",
-		old:   "s.fallback.snapshot != \"\" && at.position >= s.fallback.after",
+		old:   "s.fallback.snapshot != \"\" && at.Position >= s.fallback.after",
 		wrong: "s.fallback.snapshot != \"\"",
 		pkg:   "./relay/replication", run: "ASlotThatIsDropped",
 	},
