@@ -8,19 +8,17 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // RetentionDB is where Retention works: a *pgxpool.Pool or a *pgx.Conn.
 type RetentionDB interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
-	Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error)
 }
 
 // Retention forgets the records of what was applied long ago. They stand in three tables by turns, and
 // the oldest is emptied by TRUNCATE, so it costs the same however many there are.
 //
-// A record is found for at least the window (SetWindow; seven days unless told otherwise) after its
+// A record is found for at least the window (admin.SetInboxWindow; seven days unless told otherwise) after its
 // transaction has ended, and for about twice as long at most. A message that comes again after its record
 // is gone is applied again, unless its sequence number tells (Config.Gaps): so the window must be longer
 // than brokers keep what isn't acknowledged, and than operators go back in time.
@@ -69,18 +67,6 @@ func NewRetention(db RetentionDB, cfg RetentionConfig) (*Retention, error) {
 		return nil, fmt.Errorf("inbox: retention: Interval is %v, it must be positive", cfg.Interval)
 	}
 	return &Retention{db: db, cfg: cfg}, nil
-}
-
-// SetWindow says for how long the records of a database are kept at least. It concerns all its consumers.
-func SetWindow(ctx context.Context, db RetentionDB, window time.Duration) error {
-	if window < time.Second {
-		return fmt.Errorf("inbox: the window is %v, it must be at least 1s", window)
-	}
-	_, err := db.Exec(ctx, `UPDATE outbox.inbox_rotation SET keep = $1::bigint * interval '1 microsecond' WHERE single`, window.Microseconds())
-	if err != nil {
-		return fmt.Errorf("inbox: set the window: %w", explain(err))
-	}
-	return nil
 }
 
 // Run looks after the records until ctx ends and returns nil then.

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/admin"
 )
 
 func (w *world) retention() *Retention {
@@ -314,10 +315,10 @@ func TestATurnOutsideOfARepeatableReadIsNoWayAround(t *testing.T) {
 func TestRetentionRunsUntilItsContextEnds(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	if err := SetWindow(t.Context(), w.pool, time.Second); err != nil {
+	if err := admin.SetInboxWindow(t.Context(), w.pool, time.Second, admin.Action{Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := SetWindow(t.Context(), w.pool, time.Millisecond); err == nil {
+	if err := admin.SetInboxWindow(t.Context(), w.pool, time.Millisecond, admin.Action{Actor: "test"}); err == nil {
 		t.Error("a window of a millisecond was taken")
 	}
 	var turns atomic.Int32

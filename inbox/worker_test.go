@@ -361,7 +361,7 @@ func TestStoreRefusesWhatItCouldNotGiveBack(t *testing.T) {
 func TestWhatHasToBeLookedAfterRunsBesideTheWorkerAndEndsWithIt(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	if err := SetWindow(t.Context(), w.pool, time.Second); err != nil {
+	if err := admin.SetInboxWindow(t.Context(), w.pool, time.Second, admin.Action{Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	var turns atomic.Int32

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pgoutbox/outbox/relay/replication"
+	"github.com/pgoutbox/outbox/admin"
 )
 
 func (a *app) handoverCommand() *cobra.Command {
@@ -41,10 +41,10 @@ The command ends when it is done. If it ends earlier, the relay goes on with it 
 			if destination == "" {
 				return usage("no destination is named: give --destination; outbox status lists them")
 			}
-			if to != string(replication.ModeReplication) && to != string(replication.ModeSnapshot) {
+			if to != admin.ByLog && to != admin.ByTable {
 				return usage("--to is %q: it must be replication or snapshot", to)
 			}
-			if abandon && to != string(replication.ModeSnapshot) {
+			if abandon && to != admin.ByTable {
 				return usage("--abandon goes with --to snapshot")
 			}
 			conn, err := a.operate(cmd.Context())
@@ -52,7 +52,7 @@ The command ends when it is done. If it ends earlier, the relay goes on with it 
 				return err
 			}
 			defer disconnect(conn)
-			if to == string(replication.ModeSnapshot) {
+			if to == admin.ByTable {
 				err = a.confirm(c, "Stop reading the write-ahead log for "+clean(destination)+", and drop its slot?")
 				if err != nil {
 					return err
@@ -60,12 +60,10 @@ The command ends when it is done. If it ends earlier, the relay goes on with it 
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			action := a.action(c)
 			began := time.Now()
-			err = replication.Handover(ctx, conn, destination, replication.Mode(to), replication.HandoverConfig{
-				Actor: action.Actor, Reason: action.Reason, Abandon: abandon,
-				Observe: func(waitsFor string) { fmt.Fprintln(a.stderr, "waiting:", clean(waitsFor)) },
-			})
+			err = admin.Handover(ctx, conn, destination, to, admin.HandoverOptions{
+				Abandon: abandon, Observe: func(waitsFor string) { fmt.Fprintln(a.stderr, "waiting:", clean(waitsFor)) },
+			}, a.action(c))
 			if errors.Is(err, context.DeadlineExceeded) {
 				return fmt.Errorf("not done after %v: %w", timeout, err)
 			}

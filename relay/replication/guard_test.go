@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
@@ -28,11 +29,12 @@ func TestARelayOfTheTableIsRefusedWhileTheLogIsRead(t *testing.T) {
 		t.Fatalf("while the log is read: %v", err)
 	}
 	conn := db.Connect()
-	abandon := HandoverConfig{Actor: "test", Abandon: true}
-	if err := Handover(t.Context(), conn, "d", ModeSnapshot, abandon); !errors.Is(err, ErrOwned) {
+	abandon := admin.HandoverOptions{Abandon: true}
+	action := admin.Action{Actor: "test"}
+	if err := admin.Handover(t.Context(), conn, "d", admin.ByTable, abandon, action); !errors.Is(err, admin.ErrInUse) {
 		t.Fatalf("abandoned under its owner: %v", err)
 	}
-	if err := Handover(t.Context(), conn, "d", ModeReplication, abandon); err == nil {
+	if err := admin.Handover(t.Context(), conn, "d", admin.ByLog, abandon, action); err == nil {
 		t.Fatal("the table was abandoned")
 	}
 	if err := s.Close(t.Context()); err != nil {
@@ -45,7 +47,7 @@ func TestARelayOfTheTableIsRefusedWhileTheLogIsRead(t *testing.T) {
 	eventually(t, "the stream has ended", func() bool {
 		return db.try("SELECT NOT active FROM pg_replication_slots WHERE slot_name = $1", logged.cfg.Slot)
 	})
-	if err := Handover(t.Context(), conn, "d", ModeSnapshot, abandon); err != nil {
+	if err := admin.Handover(t.Context(), conn, "d", admin.ByTable, abandon, action); err != nil {
 		t.Fatal(err)
 	}
 	if n := db.Value("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); n != "0" {

@@ -2,9 +2,11 @@ package replication
 
 import (
 	"context"
-	"errors"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/pgoutbox/outbox/admin"
 )
 
 // A database of its own and a cluster of its own: a slot waits for every transaction of the cluster.
@@ -19,8 +21,8 @@ func TestAHandoverUnderLoadLosesRepeatsAndInvertsNothing(t *testing.T) {
 	defer cancel()
 	conn := db.Connect()
 	for range rounds(t, 4) {
-		for _, to := range []Mode{ModeSnapshot, ModeReplication} {
-			if err := Handover(ctx, conn, "d", to, HandoverConfig{Actor: "test"}); err != nil {
+		for _, to := range []string{admin.ByTable, admin.ByLog} {
+			if err := admin.Handover(ctx, conn, "d", to, admin.HandoverOptions{}, admin.Action{Actor: "test"}); err != nil {
 				t.Fatal(err)
 			}
 			// Some load on this side.
@@ -52,8 +54,8 @@ func TestAHandoverUnderLoadLosesRepeatsAndInvertsNothing(t *testing.T) {
 func TestADestinationThatIsReadFromTheTableCanNotBeHandedOver(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	err := Handover(t.Context(), db.Connect(), "d", ModeReplication, HandoverConfig{Actor: "test"})
-	if !errors.Is(err, ErrNotReplicated) {
+	err := admin.Handover(t.Context(), db.Connect(), "d", admin.ByLog, admin.HandoverOptions{}, admin.Action{Actor: "test"})
+	if err == nil || !strings.Contains(err.Error(), "strategy: replication") {
 		t.Error(err)
 	}
 }

@@ -103,12 +103,12 @@ const standbysSQL = "current_setting('synchronous_standby_names') <> ''"
 
 // readMode asks what the operator wants.
 func (s *session) readMode() error {
-	var mode Mode
+	var wanted mode
 	var standbys bool
 	err := s.table.Read(func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(context.Background(), s.ttl())
 		defer cancel()
-		err := conn.QueryRow(ctx, "SELECT mode, "+standbysSQL+" FROM outbox.slots WHERE destination = $1", s.source.destination).Scan(&mode, &standbys)
+		err := conn.QueryRow(ctx, "SELECT mode, "+standbysSQL+" FROM outbox.slots WHERE destination = $1", s.source.destination).Scan(&wanted, &standbys)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return relay.ErrLeaseLost // the destination was dropped
 		}
@@ -119,7 +119,7 @@ func (s *session) readMode() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mode, s.standbys = mode, standbys
+	s.mode, s.standbys = wanted, standbys
 	return nil
 }
 

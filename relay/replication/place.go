@@ -11,18 +11,18 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
-// Mode is what an operator wants a destination to be read by; see [Handover].
-type Mode string
+// mode is what an operator wants a destination to be read by; see admin.Handover.
+type mode string
 
 const (
-	ModeReplication Mode = "replication"
-	ModeSnapshot    Mode = "snapshot"
+	modeReplication mode = "replication"
+	modeSnapshot    mode = "snapshot"
 )
 
 // place is a destination's row of outbox.slots, with what the server knows about the slot and the
 // publication that it names.
 type place struct {
-	mode        Mode
+	mode        mode
 	slot        string
 	publication string
 

@@ -84,7 +84,7 @@ func (s *session) store(ctx context.Context, settlement *relay.Settlement) error
 type moved struct {
 	snapshot string
 	lsn      wal.LSN
-	mode     Mode
+	mode     mode
 	standbys bool
 }
 

@@ -163,7 +163,7 @@ func (s *session) resume(ctx context.Context, conn *pgx.Conn, p *place) error {
 
 // fallBack reads the table from the cursor on, until a new slot is there.
 func (s *session) fallBack(ctx context.Context, conn *pgx.Conn, p *place, cause error) error {
-	if s.mode == ModeReplication {
+	if s.mode == modeReplication {
 		if !p.there.slot {
 			if err := refuseFull(ctx, conn); err != nil {
 				return err
@@ -188,11 +188,11 @@ func (s *session) fallBack(ctx context.Context, conn *pgx.Conn, p *place, cause 
 			s.source.cfg.Slot, s.source.cfg.Publication, reason)
 		return tag.RowsAffected() == 1, err
 	})
-	if err == nil && s.mode == ModeSnapshot {
+	if err == nil && s.mode == modeSnapshot {
 		s.log().Warn("reading the table, to which the destination was handed over; for the log run: outbox handover --destination " +
 			s.source.destination + " --to replication")
 	}
-	if err == nil && s.mode == ModeSnapshot && p.there.slot {
+	if err == nil && s.mode == modeSnapshot && p.there.slot {
 		err = s.dropSlot(ctx, conn) // a predecessor that went over to the table had no time to
 	}
 	return err
@@ -221,7 +221,7 @@ type session struct {
 	statusInterval time.Duration
 
 	mu          sync.Mutex
-	mode        Mode // what the operator wants
+	mode        mode // what the operator wants
 	standbys    bool // commits wait for synchronous standbys
 	streaming   bool // the log is read, not the table
 	publication uint32

@@ -43,7 +43,7 @@ func (s *session) nextOfTable(ctx context.Context, limit int) (relay.Batch, erro
 	s.mu.Lock()
 	mode := s.mode
 	s.mu.Unlock()
-	if mode == ModeReplication && !s.making && s.slotReady == nil && !s.table.Behind() && time.Now().After(s.makeAgain) {
+	if mode == modeReplication && !s.making && s.slotReady == nil && !s.table.Behind() && time.Now().After(s.makeAgain) {
 		s.making = true
 		s.make(s.newSlot)
 	}
@@ -141,7 +141,7 @@ type leaving struct {
 func (s *session) wantsToLeave() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.leave == nil && s.mode == ModeSnapshot && time.Now().After(s.makeAgain) {
+	if s.leave == nil && s.mode == modeSnapshot && time.Now().After(s.makeAgain) {
 		s.leave = &leaving{since: time.Now()}
 	}
 	return s.leave != nil && !s.progress.Open
