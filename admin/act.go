@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Outcome is what an action on dead letters changed, or would change.
@@ -170,8 +172,6 @@ func destinationsExist(ctx context.Context, tx pgx.Tx, chosen selected) error {
 	return nil
 }
 
-const messageColumns = `message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at, created_at`
-
 // requeue moves dead letters to the holds. Only the head of a lane has a time of its own, so a requeued
 // message that comes before the head takes its place. A blocked head is not overtaken, and nothing that
 // is requeued in front of it may unblock it: such lanes are refused.
@@ -190,8 +190,8 @@ func requeue(ctx context.Context, tx pgx.Tx, chosen selected) (int64, error) {
 	tag, err := tx.Exec(ctx, withSelected+`, moved AS (
 			DELETE FROM outbox.dead_letters d USING selected s
 			WHERE d.destination = s.destination AND d.id = s.id AND d.message_id = s.message_id RETURNING d.*)
-		INSERT INTO outbox.holds (destination, lane, id, `+messageColumns+`, attempts)
-		SELECT destination, lane, id, `+messageColumns+`, 0 FROM moved`, chosen.args()...)
+		INSERT INTO outbox.holds (destination, lane, id, `+schema.MessageColumns+`, attempts)
+		SELECT destination, lane, id, `+schema.MessageColumns+`, 0 FROM moved`, chosen.args()...)
 	if err != nil {
 		return 0, err
 	}

@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -140,7 +139,7 @@ const pendingParts = `
 
 // reading is sql over the table that the cursor's destination reads.
 func (c *cursor) reading(sql string) string {
-	return strings.ReplaceAll(sql, schema.OutboxMessages, schema.MessagesOf(c.Destination))
+	return schema.Reading(schema.MessagesOf(c.Destination), sql)
 }
 
 func (c *cursor) args() []any {
@@ -179,9 +178,9 @@ func (c *cursor) backlog(ctx context.Context, tx pgx.Tx) (Backlog, error) {
 // waitsFor returns the segments that hold messages which the cursor has not passed.
 func (c *cursor) waitsFor(ctx context.Context, tx pgx.Tx) ([]int, error) {
 	rows, err := tx.Query(ctx, c.reading(`
-		SELECT s.n FROM generate_series(0, 7) AS s (n)
+		SELECT s.n FROM generate_series(0, $6::integer - 1) AS s (n)
 		WHERE EXISTS (SELECT FROM (`+fmt.Sprintf(pendingParts, "AND segment = s.n LIMIT 1")+`) p)
-		ORDER BY s.n`), c.args()...)
+		ORDER BY s.n`), append(c.args(), schema.SegmentCount)...)
 	if err != nil {
 		return nil, fmt.Errorf("look for the segments that %s needs: %w", c.Destination, err)
 	}

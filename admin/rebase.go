@@ -1,4 +1,4 @@
-package polling
+package admin
 
 import (
 	"context"
@@ -7,18 +7,14 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/schema"
 )
 
 // ErrNothingToRebase says that the destination's cursor and all rows are of this cluster.
 var ErrNothingToRebase = errors.New("cursor and messages are of this cluster: there is nothing to rebase")
-
-// RebaseConfig says who rebases, for the audit.
-type RebaseConfig struct {
-	Actor  string // required
-	Reason string
-}
 
 // Rebased is what Rebase did for a destination.
 type Rebased struct {
@@ -40,23 +36,21 @@ type Rebased struct {
 // not have seen. The result has those that it did something for, by name.
 //
 // Writers and relays must be stopped; Rebase holds off those that are not, and fails after ten seconds
-// if one has not ended. conn needs the rights of the tables' owner.
-func Rebase(ctx context.Context, conn *pgx.Conn, destination string, cfg RebaseConfig) ([]Rebased, error) {
-	if cfg.Actor == "" {
-		return nil, errors.New("polling: rebase: there is no actor for the audit")
-	}
-	if err := refuseStandby(ctx, conn); err != nil {
-		return nil, fmt.Errorf("rebase: %w", err)
-	}
-	if err := checkSchema(ctx, conn); err != nil {
-		return nil, fmt.Errorf("rebase: %w", err)
-	}
+// if one has not ended. It needs the rights of the tables' owner.
+func Rebase(ctx context.Context, db DB, destination string, action Action) ([]Rebased, error) {
 	var report []Rebased
-	err := inTransaction(ctx, conn, func(tx pgx.Tx) (err error) {
-		report, err = rebase(ctx, tx, destination, cfg)
+	err := write(ctx, db, action, func(tx pgx.Tx) (err error) {
+		if err := cursors.RefuseStandby(ctx, tx); err != nil {
+			return err
+		}
+		if err := schema.Check(ctx, tx); err != nil {
+			return err
+		}
+		report, err = rebase(ctx, tx, destination, action)
 		return err
 	})
-	if sqlState(err) == lockNotAvailable {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "55P03" {
 		err = fmt.Errorf("a writer or relay still holds a table: stop them, and find what is left with "+
 			"SELECT pid, state, query FROM pg_stat_activity: %w", err)
 	}
@@ -66,7 +60,7 @@ func Rebase(ctx context.Context, conn *pgx.Conn, destination string, cfg RebaseC
 	return report, nil
 }
 
-func rebase(ctx context.Context, tx pgx.Tx, destination string, cfg RebaseConfig) ([]Rebased, error) {
+func rebase(ctx context.Context, tx pgx.Tx, destination string, action Action) ([]Rebased, error) {
 	// Nobody writes a message or takes a lease from here on, and whoever did has ended.
 	_, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '10s'; SET LOCAL search_path = pg_catalog; SET LOCAL row_security = off;
 		LOCK TABLE outbox.messages, outbox.inbox_messages, outbox.cursors, outbox.holds, outbox.dead_letters IN SHARE ROW EXCLUSIVE MODE`)
@@ -78,15 +72,15 @@ func rebase(ctx context.Context, tx pgx.Tx, destination string, cfg RebaseConfig
 	if err := tx.QueryRow(ctx, "SELECT pg_current_snapshot()::text").Scan(&here); err != nil {
 		return nil, fmt.Errorf("take a snapshot: %w", err)
 	}
-	cursors, err := allCursors(ctx, tx)
+	all, err := allCursors(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
-	foreign, err := foreignRows(ctx, tx)
+	foreign, err := cursors.ForeignRows(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
-	foreign = foreign || slices.ContainsFunc(cursors, func(c rebasedCursor) bool { return c.foreign })
+	foreign = foreign || slices.ContainsFunc(all, func(c rebasedCursor) bool { return c.foreign })
 	tables := make(map[string]*ids)
 	behind := false
 	for _, table := range []string{schema.OutboxMessages, schema.InboxMessages} {
@@ -97,7 +91,7 @@ func rebase(ctx context.Context, tx pgx.Tx, destination string, cfg RebaseConfig
 		tables[table] = &i
 		behind = behind || i.behind
 	}
-	if err := rebaseable(cursors, destination, foreign || behind); err != nil {
+	if err := rebaseable(all, destination, foreign || behind); err != nil {
 		return nil, err
 	}
 
@@ -107,23 +101,23 @@ func rebase(ctx context.Context, tx pgx.Tx, destination string, cfg RebaseConfig
 		}
 	}
 	var report []Rebased
-	for _, c := range cursors {
+	for _, c := range all {
 		// Where ids move, the place that a cursor has among them means nothing any more.
-		i := tables[schema.MessagesOf(c.destination)]
+		i := tables[schema.MessagesOf(c.Destination)]
 		c.moved = c.foreign || i.shift > 0
 		held, err := holdUndelivered(ctx, tx, &c, i, here)
 		if err != nil {
 			return nil, err
 		}
 		if c.moved {
-			if _, err := tx.Exec(ctx, standHereSQL, c.destination, c.group, here); err != nil {
-				return nil, fmt.Errorf("move the cursor of destination %q: %w", c.destination, err)
+			if _, err := tx.Exec(ctx, standHereSQL, c.Destination, c.Group, here); err != nil {
+				return nil, fmt.Errorf("move the cursor of destination %q: %w", c.Destination, err)
 			}
 		}
-		if n := len(report); n > 0 && report[n-1].Destination == c.destination {
+		if n := len(report); n > 0 && report[n-1].Destination == c.Destination {
 			report[n-1].Held += held
-		} else if c.moved || held > 0 || c.destination == destination {
-			report = append(report, Rebased{c.destination, held})
+		} else if c.moved || held > 0 || c.Destination == destination {
+			report = append(report, Rebased{c.Destination, held})
 		}
 	}
 	for _, i := range tables {
@@ -141,16 +135,15 @@ func rebase(ctx context.Context, tx pgx.Tx, destination string, cfg RebaseConfig
 		return nil, err
 	}
 	for _, r := range report {
-		if _, err := tx.Exec(ctx, `INSERT INTO outbox.audit (actor, verb, destination, detail, reason)
-			VALUES ($1, 'rebase', $2, jsonb_build_object('held', $3::bigint), nullif($4, ''))`, cfg.Actor, r.Destination, r.Held, cfg.Reason); err != nil {
-			return nil, fmt.Errorf("write the audit: %w", err)
+		if err := audit(ctx, tx, action, "rebase", r.Destination, map[string]any{"held": r.Held}); err != nil {
+			return nil, err
 		}
 	}
 	return report, nil
 }
 
 type rebasedCursor struct {
-	cursorRow
+	cursors.Row
 	foreign bool
 	moved   bool // it is put behind everything, and what it has not delivered is held
 }
@@ -165,31 +158,31 @@ func allCursors(ctx context.Context, tx pgx.Tx) (all []rebasedCursor, err error)
 		return nil, fmt.Errorf("list destinations: %w", err)
 	}
 	for _, destination := range destinations {
-		rows, err := cursorRows(ctx, tx, destination)
+		rows, err := cursors.Rows(ctx, tx, destination)
 		if err != nil {
 			return nil, err
 		}
 		for _, row := range rows {
-			err := refuseForeign(&row)
-			if err != nil && !errors.Is(err, ErrForeignCursor) {
+			err := cursors.RefuseForeign(&row)
+			if err != nil && !errors.Is(err, cursors.ErrForeign) {
 				return nil, err
 			}
-			all = append(all, rebasedCursor{cursorRow: row, foreign: err != nil})
+			all = append(all, rebasedCursor{Row: row, foreign: err != nil})
 		}
 	}
 	return all, nil
 }
 
 // rebaseable makes sure that destination is there and needs it, and that nobody delivers.
-func rebaseable(cursors []rebasedCursor, destination string, needed bool) error {
+func rebaseable(all []rebasedCursor, destination string, needed bool) error {
 	known := false
-	for _, c := range cursors {
-		if c.destination == destination {
+	for _, c := range all {
+		if c.Destination == destination {
 			known = true
 		}
 		// The lease of a foreign cursor came with the dump.
-		if c.held && !c.foreign {
-			return fmt.Errorf("relay %q delivers to destination %q: stop it first", c.owner, c.destination)
+		if c.Held && !c.foreign {
+			return fmt.Errorf("relay %q delivers to destination %q: stop it first", c.Owner, c.Destination)
 		}
 	}
 	switch {
@@ -205,8 +198,8 @@ func rebaseable(cursors []rebasedCursor, destination string, needed bool) error 
 // doesn't see; of a foreign one ($7) what it can't have seen besides: written here after rows that came along, or later than the cursor; of
 // another, what the cluster itself doesn't see yet. A conflict can only be with the message itself, which is held already.
 var holdUndeliveredSQL = `
-INSERT INTO outbox.holds (destination, lane, id, ` + kept + `)
-SELECT $3, ` + schema.LaneSQL + `, m.id + CASE WHEN ` + newSQL + ` THEN $12::bigint ELSE 0 END, ` + kept + `
+INSERT INTO outbox.holds (destination, lane, id, ` + schema.MessageColumns + `)
+SELECT $3, ` + schema.LaneSQL + `, m.id + CASE WHEN ` + newSQL + ` THEN $12::bigint ELSE 0 END, ` + schema.MessageColumns + `
 FROM outbox.messages m
 WHERE m.shard BETWEEN $4::smallint AND $5::smallint AND CASE WHEN $6::boolean
 	THEN NOT pg_visible_in_snapshot(m.xid, $8::text::pg_snapshot)
@@ -217,15 +210,15 @@ END
 ON CONFLICT (destination, lane, id, message_id) DO NOTHING`
 
 func holdUndelivered(ctx context.Context, tx pgx.Tx, c *rebasedCursor, i *ids, here string) (int64, error) {
-	window := nothing
-	if len(c.position.windows) > 0 {
-		window = c.position.windows[0]
+	window := cursors.Nothing
+	if len(c.Position.Windows) > 0 {
+		window = c.Position.Windows[0]
 	}
-	first, last := schema.Shards(c.group, c.groups)
-	tag, err := tx.Exec(ctx, i.of(holdUndeliveredSQL), i.now, i.end, c.destination, first, last, c.moved, c.foreign,
-		c.position.prev, c.position.lastID, window, here, i.shift, c.group)
+	first, last := schema.Shards(c.Group, c.Groups)
+	tag, err := tx.Exec(ctx, i.of(holdUndeliveredSQL), i.now, i.end, c.Destination, first, last, c.moved, c.foreign,
+		c.Position.Prev, c.Position.LastID, window, here, i.shift, c.Group)
 	if err != nil {
-		return 0, fmt.Errorf("hold what destination %q has not delivered: %w", c.destination, err)
+		return 0, fmt.Errorf("hold what destination %q has not delivered: %w", c.Destination, err)
 	}
 	return tag.RowsAffected(), nil
 }

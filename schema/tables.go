@@ -34,3 +34,16 @@ func MessagesOf(destination string) string {
 	}
 	return OutboxMessages
 }
+
+// Reading is a statement over outbox.messages that reads another table of the same shape.
+func Reading(table, sql string) string { return strings.ReplaceAll(sql, OutboxMessages, table) }
+
+// MessageColumns are what holds and dead letters keep of a message, besides its id.
+const MessageColumns = `message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, payload, content_type, headers,
+	deliver_at, created_at`
+
+// Segments of the tables that destinations read: how many there are, and for how long one is written to.
+const (
+	SegmentCount   = 8
+	SegmentSeconds = 600
+)

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
-	"github.com/pgoutbox/outbox/relay/polling"
 )
 
 func (a *app) rebaseCommand() *cobra.Command {
@@ -49,11 +48,10 @@ Stop all writers and relays first. Run it as the owner of the outbox's tables.`,
 			if err := a.confirm(c, "Are all writers and relays stopped? Rebase destination "+clean(destination)+"?"); err != nil {
 				return err
 			}
-			action := a.action(c)
-			done, err := polling.Rebase(ctx, conn, destination, polling.RebaseConfig{Actor: action.Actor, Reason: action.Reason})
+			done, err := admin.Rebase(ctx, conn, destination, a.action(c))
 			var pgErr *pgconn.PgError
 			switch {
-			case errors.Is(err, polling.ErrNothingToRebase):
+			case errors.Is(err, admin.ErrNothingToRebase):
 				fmt.Fprintln(a.stderr, "nothing to do: the cursor is of this cluster")
 			case errors.As(err, &pgErr) && pgErr.Code == "42501":
 				return fmt.Errorf("%w: run it as the owner of the outbox's tables", err)
@@ -74,7 +72,7 @@ type rebased struct {
 	Held        int64  `json:"held"`
 }
 
-func (a *app) printRebased(out format, done []polling.Rebased) error {
+func (a *app) printRebased(out format, done []admin.Rebased) error {
 	list := make([]rebased, 0, len(done))
 	for _, d := range done {
 		list = append(list, rebased(d))

@@ -1,4 +1,4 @@
-package polling
+package cursors
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -15,16 +16,16 @@ var (
 	// ErrStandby says that the server is a hot standby.
 	ErrStandby = errors.New("the server is a hot standby")
 
-	// ErrForeignCursor says that a cursor or messages were written in another cluster, or in a history
+	// ErrForeign says that a cursor or messages were written in another cluster, or in a history
 	// of this one that has been undone. Transaction ids mean nothing across that.
-	ErrForeignCursor = errors.New("the outbox is from another cluster")
+	ErrForeign = errors.New("the outbox is from another cluster")
 )
 
-// refuseStandby returns ErrStandby on one: its snapshots don't list the transactions in progress, so a
+// RefuseStandby returns ErrStandby on one: its snapshots don't list the transactions in progress, so a
 // message that commits late would be taken for one that was read.
-func refuseStandby(ctx context.Context, conn *pgx.Conn) error {
+func RefuseStandby(ctx context.Context, db Querier) error {
 	var standby bool
-	if err := conn.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
+	if err := db.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
 		return fmt.Errorf("ask whether the server is a standby: %w", err)
 	}
 	if standby {
@@ -34,21 +35,19 @@ func refuseStandby(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// server names the running server that a connection has reached.
-func server(ctx context.Context, conn *pgx.Conn) (name string, err error) {
-	err = conn.QueryRow(ctx, `SELECT s.system_identifier || ' ' || pg_postmaster_start_time() FROM pg_control_system() s`).Scan(&name)
+// Server names the running server that a connection has reached.
+func Server(ctx context.Context, db Querier) (name string, err error) {
+	err = db.QueryRow(ctx, `SELECT s.system_identifier || ' ' || pg_postmaster_start_time() FROM pg_control_system() s`).Scan(&name)
 	if err != nil {
 		return "", fmt.Errorf("ask which server this is: %w", err)
 	}
 	return name, nil
 }
 
-// foreignRows reports whether there are messages of transactions that this cluster has not come to. A
+// ForeignRows reports whether there are messages of transactions that this cluster has not come to. A
 // statement sees no message of its own cluster that its own snapshot doesn't, so those came with a dump;
 // when the cluster has come to their transactions, they would turn up as new.
-func foreignRows(ctx context.Context, db interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}) (found bool, err error) {
+func ForeignRows(ctx context.Context, db Querier) (found bool, err error) {
 	err = db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.messages WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()))
 		OR EXISTS (SELECT FROM outbox.inbox_messages WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()))`).Scan(&found)
 	if err != nil {
@@ -57,15 +56,22 @@ func foreignRows(ctx context.Context, db interface {
 	return found, nil
 }
 
-// cursorRow is a row of outbox.cursors, with what the server knows about itself.
-type cursorRow struct {
-	destination   string
-	group, groups int
-	position      position
-	epoch         int64
-	owner         string
-	held          bool   // by owner, until its lease ends
-	attached      string // the segments, when the lease was taken
+// Position is what a cursor says about how far a destination is.
+type Position struct {
+	Prev    string   // everything that it sees is settled
+	Windows []string // the open windows, oldest first
+	LastID  int64    // the last settled id of the oldest
+}
+
+// Row is a row of outbox.cursors, with what the server knows about itself.
+type Row struct {
+	Destination   string
+	Group, Groups int
+	Position      Position
+	Epoch         int64
+	Owner         string
+	Held          bool   // by owner, until its lease ends
+	Attached      string // the segments, when the lease was taken
 	cluster       int64
 
 	here struct {
@@ -74,26 +80,29 @@ type cursorRow struct {
 	}
 }
 
-const cursorRowSQL = `
+const rowSQL = `
 SELECT c.shard_group, c.shard_groups, c.prev::text, c.windows::text[], c.last_id, c.epoch, coalesce(c.owner, ''),
 	` + schema.Leased + `, c.system_identifier,
 	(SELECT s.system_identifier FROM pg_control_system() s), pg_snapshot_xmax(pg_current_snapshot())::text
 FROM outbox.cursors c WHERE c.destination = $1 ORDER BY c.shard_group`
 
-type querier interface {
+// Querier asks the database: a connection or a transaction.
+type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-func cursorRows(ctx context.Context, db querier, destination string) ([]cursorRow, error) {
-	rows, err := db.Query(ctx, cursorRowSQL, destination)
+// Rows reads the cursors of a destination, by shard group.
+func Rows(ctx context.Context, db Querier, destination string) ([]Row, error) {
+	rows, err := db.Query(ctx, rowSQL, destination)
 	if err != nil {
 		return nil, fmt.Errorf("read the cursor: %w", err)
 	}
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (cursorRow, error) {
-		c := cursorRow{destination: destination}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Row, error) {
+		c := Row{Destination: destination}
 		var xmax string
-		err := row.Scan(&c.group, &c.groups, &c.position.prev, &c.position.windows, &c.position.lastID, &c.epoch, &c.owner,
-			&c.held, &c.cluster, &c.here.cluster, &xmax)
+		err := row.Scan(&c.Group, &c.Groups, &c.Position.Prev, &c.Position.Windows, &c.Position.LastID, &c.Epoch, &c.Owner,
+			&c.Held, &c.cluster, &c.here.cluster, &xmax)
 		if err == nil {
 			_, err = fmt.Sscan(xmax, &c.here.xmax)
 		}
@@ -105,32 +114,38 @@ func cursorRows(ctx context.Context, db querier, destination string) ([]cursorRo
 	return all, nil
 }
 
-// refuseForeign returns ErrForeignCursor unless c was written in this cluster's own past: after a restore
+// RefuseForeign returns ErrForeign unless c was written in this cluster's own past: after a restore
 // of a dump, rows with new transaction ids would be taken for read ones and skipped in silence.
-func refuseForeign(c *cursorRow) error {
+func RefuseForeign(c *Row) error {
 	why := ""
 	if c.cluster != c.here.cluster {
 		why = fmt.Sprintf("was written in cluster %d, and this is cluster %d", uint64(c.cluster), uint64(c.here.cluster))
 	} else {
-		end := c.position.prev
-		if n := len(c.position.windows); n > 0 {
-			end = c.position.windows[n-1]
+		end := c.Position.Prev
+		if n := len(c.Position.Windows); n > 0 {
+			end = c.Position.Windows[n-1]
 		}
-		s, err := parseTxSnapshot(end)
+		s, err := Parse(end)
 		if err != nil {
 			return err
 		}
-		if c.here.xmax < s.xmax {
-			why = fmt.Sprintf("has seen transaction %d, and this cluster has come to %d", s.xmax, c.here.xmax)
+		if c.here.xmax < s.Xmax {
+			why = fmt.Sprintf("has seen transaction %d, and this cluster has come to %d", s.Xmax, c.here.xmax)
 		}
 	}
 	if why == "" {
 		return nil
 	}
-	return foreign(c.destination, "the cursor "+why)
+	return Foreign(c.Destination, "the cursor "+why)
 }
 
-func foreign(destination, why string) error {
+// Foreign is ErrForeign, with what to do.
+func Foreign(destination, why string) error {
 	return permanent("%w: %s; a dump was restored here, or the cluster was upgraded. "+
-		"With all writers and relays stopped, run: outbox rebase --destination %s", ErrForeignCursor, why, destination)
+		"With all writers and relays stopped, run: outbox rebase --destination %s", ErrForeign, why, destination)
+}
+
+// permanent makes an error that no waiting cures.
+func permanent(format string, args ...any) error {
+	return outbox.Permanent(fmt.Errorf(format, args...))
 }

@@ -1,4 +1,6 @@
-package polling
+// Package cursors knows what the rows of outbox.cursors say: up to where a destination is delivered, and whether that
+// means anything in this cluster.
+package cursors
 
 import (
 	"fmt"
@@ -7,78 +9,119 @@ import (
 	"strings"
 )
 
-// txSnapshot is a pg_snapshot: which transactions had ended when it was taken. It is immutable.
-type txSnapshot struct {
-	text string   // as the server writes it: xmin:xmax:xip,…
-	xmin uint64   // every transaction below has ended
-	xmax uint64   // none from here on had
-	xip  []uint64 // between the two, those still in progress, ascending
+// Snapshot is a pg_snapshot: which transactions had ended when it was taken. It is immutable.
+type Snapshot struct {
+	Text string   // as the server writes it: xmin:xmax:xip,…
+	Xmin uint64   // every transaction below has ended
+	Xmax uint64   // none from here on had
+	Xip  []uint64 // between the two, those still in progress, ascending
 }
 
-// nothing is the cursor of a destination that has seen nothing.
-const nothing = "1:1:"
+// Nothing is the cursor of a destination that has seen nothing.
+const Nothing = "1:1:"
 
-func parseTxSnapshot(text string) (txSnapshot, error) {
-	s := txSnapshot{text: text}
+// Parse reads a pg_snapshot as the server writes it.
+func Parse(text string) (Snapshot, error) {
+	s := Snapshot{Text: text}
 	xmin, rest, ok1 := strings.Cut(text, ":")
 	xmax, xip, ok2 := strings.Cut(rest, ":")
 	var err1, err2 error
-	s.xmin, err1 = strconv.ParseUint(xmin, 10, 64)
-	s.xmax, err2 = strconv.ParseUint(xmax, 10, 64)
-	bad := !ok1 || !ok2 || err1 != nil || err2 != nil || s.xmin > s.xmax
+	s.Xmin, err1 = strconv.ParseUint(xmin, 10, 64)
+	s.Xmax, err2 = strconv.ParseUint(xmax, 10, 64)
+	bad := !ok1 || !ok2 || err1 != nil || err2 != nil || s.Xmin > s.Xmax
 	if !bad && xip != "" {
-		s.xip = make([]uint64, 0, strings.Count(xip, ",")+1)
+		s.Xip = make([]uint64, 0, strings.Count(xip, ",")+1)
 		for part := range strings.SplitSeq(xip, ",") {
 			x, err := strconv.ParseUint(part, 10, 64)
-			bad = bad || err != nil || len(s.xip) > 0 && x <= s.xip[len(s.xip)-1]
-			s.xip = append(s.xip, x)
+			bad = bad || err != nil || len(s.Xip) > 0 && x <= s.Xip[len(s.Xip)-1]
+			s.Xip = append(s.Xip, x)
 		}
 	}
 	if bad {
-		return txSnapshot{}, fmt.Errorf("%q is not a pg_snapshot", text)
+		return Snapshot{}, fmt.Errorf("%q is not a pg_snapshot", text)
 	}
 	return s, nil
 }
 
-// sees reports whether x had ended when s was taken.
-func (s *txSnapshot) sees(x uint64) bool {
-	if x < s.xmin {
+// Sees reports whether x had ended when s was taken.
+func (s *Snapshot) Sees(x uint64) bool {
+	if x < s.Xmin {
 		return true
 	}
-	if x >= s.xmax {
+	if x >= s.Xmax {
 		return false
 	}
-	_, inProgress := slices.BinarySearch(s.xip, x)
+	_, inProgress := slices.BinarySearch(s.Xip, x)
 	return !inProgress
 }
 
-// xidRange is lo ≤ xid ≤ hi.
-type xidRange struct{ lo, hi uint64 }
+// Range is Lo ≤ xid ≤ Hi.
+type Range struct{ Lo, Hi uint64 }
 
-// between lists the transaction ids that next may see and prev doesn't: those that began after prev, as
+// Between lists the transaction ids that next may see and prev doesn't: those that began after prev, as
 // one range, and each that was in progress then and has ended since. The bound is xmax(prev) and never
 // xmin(prev): behind a transaction that stays open for an hour lies an hour of settled rows.
-func between(prev, next *txSnapshot) []xidRange {
-	var ranges []xidRange
-	for _, x := range prev.xip {
-		if next.sees(x) {
-			ranges = append(ranges, xidRange{x, x})
+func Between(prev, next *Snapshot) []Range {
+	var ranges []Range
+	for _, x := range prev.Xip {
+		if next.Sees(x) {
+			ranges = append(ranges, Range{x, x})
 		}
 	}
-	if prev.xmax < next.xmax {
-		ranges = append(ranges, xidRange{prev.xmax, next.xmax - 1})
+	if prev.Xmax < next.Xmax {
+		ranges = append(ranges, Range{prev.Xmax, next.Xmax - 1})
 	}
 	return ranges
 }
 
-// arrays writes the bounds of ranges as two PostgreSQL array literals.
-func arrays(ranges []xidRange) (lo, hi []byte) {
+// Arrays writes the bounds of ranges as two PostgreSQL array literals.
+func Arrays(ranges []Range) (lo, hi []byte) {
 	lo, hi = append(lo, '{'), append(hi, '{')
 	for i, r := range ranges {
 		if i > 0 {
 			lo, hi = append(lo, ','), append(hi, ',')
 		}
-		lo, hi = strconv.AppendUint(lo, r.lo, 10), strconv.AppendUint(hi, r.hi, 10)
+		lo, hi = strconv.AppendUint(lo, r.Lo, 10), strconv.AppendUint(hi, r.Hi, 10)
 	}
 	return append(lo, '}'), append(hi, '}')
+}
+
+// Without is the pg_snapshot that sees what s sees but for some transactions.
+func (s *Snapshot) Without(xids []uint64) string {
+	xip, xmin := slices.Clone(s.Xip), s.Xmin
+	for _, x := range xids {
+		if s.Sees(x) {
+			xip = append(xip, x)
+			xmin = min(xmin, x)
+		}
+	}
+	slices.Sort(xip)
+	b := fmt.Appendf(nil, "%d:%d:", xmin, s.Xmax)
+	for i, x := range slices.Compact(xip) {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, x, 10)
+	}
+	return string(b)
+}
+
+// Covers reports whether s sees everything that other sees.
+func (s *Snapshot) Covers(other *Snapshot) bool {
+	for _, x := range s.Xip {
+		if other.Sees(x) {
+			return false
+		}
+	}
+	if s.Xmax >= other.Xmax {
+		return true
+	}
+	// Between the two ends it is enough that other sees none.
+	inProgress := 0
+	for _, x := range other.Xip {
+		if x >= s.Xmax {
+			inProgress++
+		}
+	}
+	return uint64(inProgress) == other.Xmax-s.Xmax
 }

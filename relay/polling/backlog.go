@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -16,7 +17,7 @@ import (
 // ids lie in each. A page is then read from just those chunks whose ids it may contain. Transactions
 // that ran at the same time share a stretch of ids, so a page usually takes one or two chunks.
 type backlog struct {
-	next  txSnapshot
+	next  cursors.Snapshot
 	ahead []chunk // of which no page has asked for anything, by their first ids
 	open  []chunk // the others that are not read to their end
 	last  int64   // id of all
@@ -35,26 +36,26 @@ const askedAhead = 2
 // chunk is a stretch of the index: these transactions have no message outside of these ids. A
 // transaction larger than a chunk is a chunk of its own, in which ids are found by the index.
 type chunk struct {
-	xids xidRange
+	xids cursors.Range
 	ids  idRange
 }
 
-func (c *chunk) single() bool { return c.xids.lo == c.xids.hi }
+func (c *chunk) single() bool { return c.xids.Lo == c.xids.Hi }
 
 // A page looks at all index entries of its chunks, so they are about as large as a page. More of them cost
 // memory, 32 bytes each, and a statement each when the backlog is measured.
 const chunkSize = 2000
 
 // newBacklog measures what next sees and prev doesn't (and a little more, that next doesn't see), and will return what has an id greater than after.
-func newBacklog(ctx context.Context, r *reader, prev, next *txSnapshot, after int64) (*backlog, error) {
+func newBacklog(ctx context.Context, r *reader, prev, next *cursors.Snapshot, after int64) (*backlog, error) {
 	b := &backlog{next: *next, after: after, asked: after}
-	var singles []xidRange
-	for _, within := range between(prev, next) {
-		if within.lo == within.hi {
+	var singles []cursors.Range
+	for _, within := range cursors.Between(prev, next) {
+		if within.Lo == within.Hi {
 			singles = append(singles, within)
 			continue
 		}
-		for within.lo <= within.hi {
+		for within.Lo <= within.Hi {
 			s, err := r.nextChunk(ctx, within, chunkSize)
 			if err != nil {
 				return nil, err
@@ -62,16 +63,16 @@ func newBacklog(ctx context.Context, r *reader, prev, next *txSnapshot, after in
 			switch {
 			case s.count < chunkSize:
 				if s.count > 0 {
-					b.ahead = append(b.ahead, chunk{xidRange{s.first, within.hi}, s.ids})
+					b.ahead = append(b.ahead, chunk{cursors.Range{Lo: s.first, Hi: within.Hi}, s.ids})
 				}
-				within.lo = within.hi + 1
+				within.Lo = within.Hi + 1
 			case s.first == s.last:
-				singles = append(singles, xidRange{s.first, s.first})
-				within.lo = s.first + 1
+				singles = append(singles, cursors.Range{Lo: s.first, Hi: s.first})
+				within.Lo = s.first + 1
 			default:
 				// The last transaction may go on behind the limit, so it is left to the next chunk.
-				b.ahead = append(b.ahead, chunk{xidRange{s.first, s.last - 1}, s.ids})
-				within.lo = s.last
+				b.ahead = append(b.ahead, chunk{cursors.Range{Lo: s.first, Hi: s.last - 1}, s.ids})
+				within.Lo = s.last
 			}
 		}
 	}
@@ -213,7 +214,7 @@ func (b *backlog) ask(limit int) error {
 			b.open = append(b.open, b.ahead[0])
 			b.ahead = b.ahead[1:]
 		}
-		slices.SortFunc(b.open, func(x, y chunk) int { return cmp.Compare(x.xids.lo, y.xids.lo) })
+		slices.SortFunc(b.open, func(x, y chunk) int { return cmp.Compare(x.xids.Lo, y.xids.Lo) })
 		if err := b.pages.ask(&b.next, b.ranges(after, b.asked), pageQuery{after, b.asked, limit, b.byID}); err != nil {
 			return err
 		}
@@ -223,16 +224,16 @@ func (b *backlog) ask(limit int) error {
 
 // ranges lists the transactions of the chunks that share ids with after < id <= through. Neighbours are
 // joined, except large transactions, in which the scan finds its ids by itself only if they are alone.
-func (b *backlog) ranges(after, through int64) []xidRange {
-	var ranges []xidRange
+func (b *backlog) ranges(after, through int64) []cursors.Range {
+	var ranges []cursors.Range
 	joined := false // the last range may be extended
 	for i := range b.open {
 		c := &b.open[i]
 		if c.ids.first > through || c.ids.last <= after {
 			continue
 		}
-		if n := len(ranges); joined && !c.single() && ranges[n-1].hi+1 == c.xids.lo {
-			ranges[n-1].hi = c.xids.hi
+		if n := len(ranges); joined && !c.single() && ranges[n-1].Hi+1 == c.xids.Lo {
+			ranges[n-1].Hi = c.xids.Hi
 			continue
 		}
 		ranges = append(ranges, c.xids)

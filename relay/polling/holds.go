@@ -172,7 +172,7 @@ func (o outcomes) store(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-const kept = `message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at, created_at`
+const kept = schema.MessageColumns
 
 // holdSQL copies messages, found by their place in the index, into the holds. The client names the lane,
 // for it has decided by that name who waits behind whom. A conflict can only be with the message itself.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
@@ -47,18 +48,11 @@ type link struct {
 	conn   *pgx.Conn
 }
 
-// position is what a cursor row says about how far a session is.
-type position struct {
-	prev    string   // everything that it sees is settled
-	windows []string // the open windows, oldest first
-	lastID  int64    // the last settled id of the oldest
-}
-
 // startLease renews a lease that was taken by a statement sent at since, with what current says, until
 // release.
-func startLease(link *link, destination string, row *cursorRow, ttl time.Duration, since time.Time, current func() position) *lease {
+func startLease(link *link, destination string, row *cursors.Row, ttl time.Duration, since time.Time, current func() cursors.Position) *lease {
 	l := &lease{
-		destination: destination, group: row.group, epoch: row.epoch, attached: row.attached, ttl: ttl, link: link,
+		destination: destination, group: row.Group, epoch: row.Epoch, attached: row.Attached, ttl: ttl, link: link,
 		broken: make(chan struct{}), renewed: make(chan struct{}),
 	}
 	l.extend(since)
@@ -104,7 +98,7 @@ func (l *lease) failure() error {
 	return l.state.err
 }
 
-func (l *lease) renew(ctx context.Context, current func() position) {
+func (l *lease) renew(ctx context.Context, current func() cursors.Position) {
 	defer close(l.renewed)
 	every := l.ttl / 3
 	timer := time.NewTimer(every)
@@ -144,7 +138,7 @@ WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $9 = ` + schema.A
 // more, in one transaction with what that does. current is called when all earlier writes have ended.
 // A write lasts no longer than the lease. After an error but relay.ErrLeaseLost its outcome is unknown;
 // after any error nothing more is written.
-func (l *lease) write(ctx context.Context, delivered int, current func() position, more func(context.Context, pgx.Tx) error) error {
+func (l *lease) write(ctx context.Context, delivered int, current func() cursors.Position, more func(context.Context, pgx.Tx) error) error {
 	l.link.mu.Lock()
 	defer l.link.mu.Unlock()
 	if err := l.failure(); err != nil {
@@ -156,7 +150,7 @@ func (l *lease) write(ctx context.Context, delivered int, current func() positio
 	since := time.Now()
 	move := func(ctx context.Context, db execer) error {
 		tag, err := db.Exec(ctx, reading(l.destination, writeCursorSQL), l.destination, l.group, l.epoch,
-			at.prev, snapshotArray(at.windows), at.lastID, delivered, l.ttl.Microseconds(), l.attached)
+			at.Prev, snapshotArray(at.Windows), at.LastID, delivered, l.ttl.Microseconds(), l.attached)
 		switch {
 		case err != nil:
 			return fmt.Errorf("move the cursor: %w", err)
@@ -208,7 +202,7 @@ UPDATE outbox.cursors SET
 WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $7 = ` + schema.Attached
 
 // release stops renewing and gives the lease back if it is still held.
-func (l *lease) release(ctx context.Context, current func() position) error {
+func (l *lease) release(ctx context.Context, current func() cursors.Position) error {
 	l.stop()
 	<-l.renewed
 	l.link.mu.Lock()
@@ -217,7 +211,7 @@ func (l *lease) release(ctx context.Context, current func() position) error {
 		return err
 	}
 	at := current()
-	tag, err := l.link.conn.Exec(ctx, reading(l.destination, releaseSQL), l.destination, l.group, l.epoch, at.prev, snapshotArray(at.windows), at.lastID, l.attached)
+	tag, err := l.link.conn.Exec(ctx, reading(l.destination, releaseSQL), l.destination, l.group, l.epoch, at.Prev, snapshotArray(at.Windows), at.LastID, l.attached)
 	if err == nil && tag.RowsAffected() == 0 {
 		err = relay.ErrLeaseLost
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -89,8 +90,8 @@ func (q *rowQuery) read(ctx context.Context, conn *pgx.Conn, columns string) (ro
 }
 
 // piecemeal reads a page row by row. Its connection has nothing else to do.
-func (r *reader) piecemeal(ctx context.Context, next *txSnapshot, ranges []xidRange, q pageQuery, maxBytes int) (pg *page, cut bool, err error) {
-	lo, hi := arrays(ranges)
+func (r *reader) piecemeal(ctx context.Context, next *cursors.Snapshot, ranges []cursors.Range, q pageQuery, maxBytes int) (pg *page, cut bool, err error) {
+	lo, hi := cursors.Arrays(ranges)
 	sql := reading(r.destination, strings.Replace(pageSQL, "m.xid, "+messageColumns, "m.xid, m.id", 1)+byIDSQL)
 	list := r.conn.PgConn().ExecParams(ctx, sql, r.pageArguments(lo, hi, next, q), nil, textFormat, binaryFormat)
 	type place struct{ xid, id uint64 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -170,7 +171,7 @@ const flushWithin = 3 * time.Millisecond
 
 // poll is what pollWindow found: the messages that next sees and the snapshot before doesn't, by id.
 type poll struct {
-	next txSnapshot
+	next cursors.Snapshot
 	page *page // nil: none
 
 	// large says that there are more messages than were asked for, or more bytes than a page may have: too
@@ -184,13 +185,13 @@ type poll struct {
 }
 
 // pollWindow takes a snapshot and reads what it sees and prev doesn't.
-func (r *reader) pollWindow(ctx context.Context, prev *txSnapshot, limit, maxBytes int) (p poll, err error) {
-	ranges := make([]xidRange, 1, 1+len(prev.xip))
-	ranges[0] = xidRange{prev.xmax, math.MaxUint64}
-	for _, x := range prev.xip {
-		ranges = append(ranges, xidRange{x, x})
+func (r *reader) pollWindow(ctx context.Context, prev *cursors.Snapshot, limit, maxBytes int) (p poll, err error) {
+	ranges := make([]cursors.Range, 1, 1+len(prev.Xip))
+	ranges[0] = cursors.Range{Lo: prev.Xmax, Hi: math.MaxUint64}
+	for _, x := range prev.Xip {
+		ranges = append(ranges, cursors.Range{Lo: x, Hi: x})
 	}
-	lo, hi := arrays(ranges)
+	lo, hi := cursors.Arrays(ranges)
 
 	// One round trip, and one transaction, which ends at the Sync: a transaction pooler, if there is one, keeps
 	// the two together.
@@ -220,9 +221,9 @@ func (r *reader) pollWindow(ctx context.Context, prev *txSnapshot, limit, maxByt
 	if err != nil {
 		return p, fmt.Errorf("take a snapshot: %w", err)
 	}
-	if text == prev.text {
+	if text == prev.Text {
 		p.next = *prev
-	} else if p.next, err = parseTxSnapshot(text); err != nil {
+	} else if p.next, err = cursors.Parse(text); err != nil {
 		return p, fmt.Errorf("take a snapshot: %w", err)
 	}
 
@@ -316,13 +317,13 @@ func (r *reader) pages(ctx context.Context) *pages {
 }
 
 // ask asks for at most limit messages of a window with after < id <= through.
-func (p *pages) ask(next *txSnapshot, ranges []xidRange, q pageQuery) error {
+func (p *pages) ask(next *cursors.Snapshot, ranges []cursors.Range, q pageQuery) error {
 	r := p.reader
 	statements := r.page
-	lo, hi := arrays(ranges)
+	lo, hi := cursors.Arrays(ranges)
 	if len(ranges) == 1 {
 		statements = r.stretch
-		lo, hi = strconv.AppendUint(nil, ranges[0].lo, 10), strconv.AppendUint(nil, ranges[0].hi, 10)
+		lo, hi = strconv.AppendUint(nil, ranges[0].Lo, 10), strconv.AppendUint(nil, ranges[0].Hi, 10)
 	}
 	statement := statements.found
 	if q.byID {
@@ -337,11 +338,11 @@ func (p *pages) ask(next *txSnapshot, ranges []xidRange, q pageQuery) error {
 	return nil
 }
 
-func (r *reader) pageArguments(lo, hi []byte, next *txSnapshot, q pageQuery) [][]byte {
+func (r *reader) pageArguments(lo, hi []byte, next *cursors.Snapshot, q pageQuery) [][]byte {
 	return [][]byte{
 		lo, hi, r.firstShard, r.lastShard,
 		strconv.AppendInt(nil, q.after, 10), strconv.AppendInt(nil, q.through, 10),
-		[]byte(next.text), strconv.AppendInt(nil, int64(q.limit)+1, 10),
+		[]byte(next.Text), strconv.AppendInt(nil, int64(q.limit)+1, 10),
 	}
 }
 
@@ -404,9 +405,9 @@ type span struct {
 
 type idRange struct{ first, last int64 }
 
-func (r *reader) nextChunk(ctx context.Context, within xidRange, limit int) (span, error) {
+func (r *reader) nextChunk(ctx context.Context, within cursors.Range, limit int) (span, error) {
 	rows := r.conn.PgConn().ExecStatement(ctx, r.chunk, [][]byte{
-		strconv.AppendUint(nil, within.lo, 10), strconv.AppendUint(nil, within.hi, 10), strconv.AppendInt(nil, int64(limit), 10),
+		strconv.AppendUint(nil, within.Lo, 10), strconv.AppendUint(nil, within.Hi, 10), strconv.AppendInt(nil, int64(limit), 10),
 		r.firstShard, r.lastShard,
 	}, textFormat, binaryFormat)
 	var s span
@@ -424,17 +425,17 @@ func (r *reader) nextChunk(ctx context.Context, within xidRange, limit int) (spa
 }
 
 // transactions finds the ids of whole transactions; those without messages are left out.
-func (r *reader) transactions(ctx context.Context, xids []xidRange) ([]chunk, error) {
+func (r *reader) transactions(ctx context.Context, xids []cursors.Range) ([]chunk, error) {
 	if len(xids) == 0 {
 		return nil, nil
 	}
-	lo, _ := arrays(xids)
+	lo, _ := cursors.Arrays(xids)
 	rows := r.conn.PgConn().ExecStatement(ctx, r.single, [][]byte{lo}, textFormat, binaryFormat)
 	var found []chunk
 	for rows.NextRow() {
 		v := rows.Values()
 		x := int8Value(v[0])
-		found = append(found, chunk{xids: xidRange{x, x}, ids: idRange{int64(int8Value(v[1])), int64(int8Value(v[2]))}})
+		found = append(found, chunk{xids: cursors.Range{Lo: x, Hi: x}, ids: idRange{int64(int8Value(v[1])), int64(int8Value(v[2]))}})
 	}
 	if _, err := rows.Close(); err != nil {
 		return nil, fmt.Errorf("measure a backlog: %w", err)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
@@ -128,21 +130,22 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 
 			source := db.source("half", SnapshotConfig{})
 			_, err := source.Acquire(t.Context())
-			if !errors.Is(err, ErrForeignCursor) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "outbox rebase --destination half") {
+			if !errors.Is(err, cursors.ErrForeign) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "outbox rebase --destination half") {
 				t.Fatalf("got %v", err)
 			}
-			if _, err := Rebase(t.Context(), db.Connect(), "other", RebaseConfig{Actor: "me"}); err == nil {
+			if _, err := admin.Rebase(t.Context(), db.Connect(), "other", admin.Action{Actor: "me"}); err == nil {
 				t.Error("a destination that is not there was rebased")
 			}
-			report, err := Rebase(t.Context(), db.Connect(), "half", RebaseConfig{Actor: "me", Reason: "restored"})
+			report, err := admin.Rebase(t.Context(), db.Connect(), "half", admin.Action{Actor: "me", Reason: "restored"})
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := fmt.Sprint([]Rebased{{"all", before/2 + lost}, {"fresh", before + lost}, {"half", before - 151 + lost}})
+			want := fmt.Sprint([]admin.Rebased{{Destination: "all", Held: before/2 + lost}, {Destination: "fresh", Held: before + lost},
+				{Destination: "half", Held: before - 151 + lost}})
 			if got := fmt.Sprint(report); got != want {
 				t.Errorf("report %s, want %s", got, want)
 			}
-			if _, err := Rebase(t.Context(), db.Connect(), "half", RebaseConfig{Actor: "me"}); !errors.Is(err, ErrNothingToRebase) {
+			if _, err := admin.Rebase(t.Context(), db.Connect(), "half", admin.Action{Actor: "me"}); !errors.Is(err, admin.ErrNothingToRebase) {
 				t.Errorf("the second rebase: %v", err)
 			}
 			if got := db.Value(`SELECT string_agg(destination, ' ' ORDER BY id) FROM outbox.audit WHERE actor = 'me' AND verb = 'rebase'`); got != "all fresh half" {
@@ -192,10 +195,10 @@ func TestMessagesOfAnotherClusterAreRefusedEvenWithoutACursor(t *testing.T) {
 	db := newDatabase(t)
 	db.Exec(`INSERT INTO outbox.messages (xid, topic, payload) VALUES ('90000000', 't', 'old')`)
 	source := db.source("d", SnapshotConfig{})
-	if _, err := source.Acquire(t.Context()); !errors.Is(err, ErrForeignCursor) {
+	if _, err := source.Acquire(t.Context()); !errors.Is(err, cursors.ErrForeign) {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := Rebase(t.Context(), db.Connect(), "d", RebaseConfig{Actor: "me"}); err != nil {
+	if _, err := admin.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := drain(t, acquire(t, source), 1); !slices.Equal(got, []string{"old"}) {
@@ -208,7 +211,7 @@ func TestARebaseWaitsForNoRelayThatIsAtWork(t *testing.T) {
 	db := newDatabase(t)
 	acquire(t, db.source("working", SnapshotConfig{}))
 	db.Exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier) VALUES ('restored', 0, 1, 1)`)
-	_, err := Rebase(t.Context(), db.Connect(), "restored", RebaseConfig{Actor: "me"})
+	_, err := admin.Rebase(t.Context(), db.Connect(), "restored", admin.Action{Actor: "me"})
 	if err == nil || !strings.Contains(err.Error(), "stop it first") {
 		t.Errorf("got %v", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/cursors"
 )
 
 // ErrNamesake says that another relay runs under the same name. Both would take each other's leases for
@@ -141,7 +142,7 @@ func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
 			hangUp(conn)
 		}
 	}()
-	if err := refuseStandby(ctx, conn); err != nil {
+	if err := cursors.RefuseStandby(ctx, conn); err != nil {
 		return nil, err
 	}
 	if err := checkSchema(ctx, conn); err != nil {

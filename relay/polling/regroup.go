@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -24,7 +25,7 @@ import (
 // acquires again, and finds the number that it wants.
 type regroupSession struct {
 	source *Snapshot
-	end    txSnapshot
+	end    cursors.Snapshot
 	groups []*snapshotSession // of the old number
 	link   *link
 	reader *reader
@@ -70,11 +71,11 @@ func (s *Snapshot) regroup(ctx context.Context, writing *link) (_ relay.Session,
 // it, and none waits for what another one waits with.
 func (s *regroupSession) acquire(ctx context.Context) (ok bool, err error) {
 	src := s.source
-	rows, err := cursorRows(ctx, s.link.conn, src.destination)
-	if err != nil || len(rows) == 0 || rows[0].groups == src.cfg.Groups {
+	rows, err := cursors.Rows(ctx, s.link.conn, src.destination)
+	if err != nil || len(rows) == 0 || rows[0].Groups == src.cfg.Groups {
 		return false, err
 	}
-	old := rows[0].groups
+	old := rows[0].Groups
 	src.cfg.Logger.Info("changing the number of shard groups when all are free",
 		"destination", src.destination, "from", old, "to", src.cfg.Groups)
 	for group := range old {
@@ -101,7 +102,7 @@ func (s *regroupSession) acquire(ctx context.Context) (ok bool, err error) {
 	if err := s.reader.conn.QueryRow(ctx, "SELECT pg_current_snapshot()::text").Scan(&text); err != nil {
 		return false, fmt.Errorf("take a snapshot: %w", err)
 	}
-	if s.end, err = parseTxSnapshot(text); err != nil {
+	if s.end, err = cursors.Parse(text); err != nil {
 		return false, fmt.Errorf("take a snapshot: %w", err)
 	}
 	for group, sub := range s.groups {
@@ -111,7 +112,7 @@ func (s *regroupSession) acquire(ctx context.Context) (ok bool, err error) {
 }
 
 // take takes one lease on the connection that the leases taken before are renewed on.
-func (s *regroupSession) take(ctx context.Context, group, groups int) (row cursorRow, since time.Time, err error) {
+func (s *regroupSession) take(ctx context.Context, group, groups int) (row cursors.Row, since time.Time, err error) {
 	conn, err := connect(ctx, s.source.conn, s.source.owner)
 	if err != nil {
 		return row, since, err
@@ -168,7 +169,7 @@ func (s *regroupSession) replace(ctx context.Context) error {
 		var epoch, delivered int64
 		for _, sub := range s.groups {
 			var n int64
-			err := tx.QueryRow(ctx, dropCursorSQL, s.source.destination, sub.group, sub.lease.epoch, s.end.text).Scan(&n)
+			err := tx.QueryRow(ctx, dropCursorSQL, s.source.destination, sub.group, sub.lease.epoch, s.end.Text).Scan(&n)
 			if errors.Is(err, pgx.ErrNoRows) {
 				return relay.ErrLeaseLost
 			}
@@ -177,7 +178,7 @@ func (s *regroupSession) replace(ctx context.Context) error {
 			}
 			epoch, delivered = max(epoch, sub.lease.epoch), delivered+n
 		}
-		_, err := tx.Exec(ctx, makeCursorsSQL, s.source.destination, s.source.cfg.Groups, s.end.text, epoch+1, delivered)
+		_, err := tx.Exec(ctx, makeCursorsSQL, s.source.destination, s.source.cfg.Groups, s.end.Text, epoch+1, delivered)
 		return err
 	})
 	// They are gone, or it is unknown whether they are.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -85,7 +86,7 @@ func (r *Retention) Run(ctx context.Context) error {
 		if conn == nil || conn.IsClosed() {
 			var err error
 			if conn, err = connect(ctx, r.conn, "retention"); err == nil {
-				if err = refuseStandby(ctx, conn); err != nil {
+				if err = cursors.RefuseStandby(ctx, conn); err != nil {
 					hangUp(conn)
 				}
 			}
@@ -132,14 +133,14 @@ SELECT s.oid::regclass::text FROM (
 	SELECT c.oid, substring(pg_get_expr(c.relpartbound, c.oid) FROM '^FOR VALUES IN \(''?(\d+)''?\)$')::bigint AS segment
 	FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
 	WHERE i.inhparent IN ('outbox.messages'::regclass, 'outbox.inbox_messages'::regclass) AND c.relkind = 'r'
-) s, (SELECT date_part('epoch', clock_timestamp())::bigint / 600 % 8 AS segment) now
-WHERE s.segment IS NOT NULL AND s.segment <> now.segment AND s.segment <> (now.segment + 1) % 8
+) s, (SELECT date_part('epoch', clock_timestamp())::bigint / $1 % $2 AS segment) now
+WHERE s.segment IS NOT NULL AND s.segment <> now.segment AND s.segment <> (now.segment + 1) % $2
 AND pg_relation_size(s.oid) > 0
 ORDER BY s.segment`
 
 // pass looks at each segment once.
 func (r *Retention) pass(ctx context.Context, conn *pgx.Conn) (report RetentionReport, err error) {
-	rows, err := conn.Query(ctx, segmentsSQL)
+	rows, err := conn.Query(ctx, segmentsSQL, schema.SegmentSeconds, schema.SegmentCount)
 	if err != nil {
 		return report, fmt.Errorf("list segments: %w", err)
 	}
@@ -252,7 +253,7 @@ UNION ALL
 SELECT '', -1, false WHERE NOT EXISTS (SELECT FROM outbox.cursors c WHERE (c.destination LIKE '%[2]s%%') = $1)
 ORDER BY 1, 2 LIMIT 1`
 
-func neededBy(ctx context.Context, db querier, table string) (*KeptSegment, error) {
+func neededBy(ctx context.Context, db cursors.Querier, table string) (*KeptSegment, error) {
 	rows, err := db.Query(ctx, fmt.Sprintf(neededSQL, table, schema.InboxPrefix), strings.HasPrefix(table, schema.InboxMessages))
 	if err != nil {
 		return nil, fmt.Errorf("ask who needs it: %w", err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -25,7 +26,7 @@ type snapshotSession struct {
 	pool          *pagePool
 
 	// until, if not nil, is the end: what it sees is read and settled, and then Next returns errDrained.
-	until *txSnapshot
+	until *cursors.Snapshot
 
 	mu     sync.Mutex
 	cursor cursor
@@ -54,46 +55,46 @@ type snapshotSession struct {
 // cursor is where a session stands. All that prev sees is settled; a window holds what its snapshot sees
 // and the one before doesn't.
 type cursor struct {
-	prev    txSnapshot
+	prev    cursors.Snapshot
 	windows []window // open, oldest first; all but the last are read to their end
 
 	// base is the end of what was read: everything that it sees is settled or in a window. Polls that
 	// found nothing move it past the last window.
-	base txSnapshot
+	base cursors.Snapshot
 
 	ordinals uint64
 }
 
 type window struct {
 	ordinal  uint64
-	end      txSnapshot
+	end      cursors.Snapshot
 	complete bool  // all its messages were read
 	last     int64 // the id of the last one read, at least settled
 	settled  int64 // messages up to this id are settled
 }
 
 // newCursor is the cursor that at describes, with windows numbered from ordinals on.
-func newCursor(at position, ordinals uint64) (cursor, error) {
-	prev, err := parseTxSnapshot(at.prev)
+func newCursor(at cursors.Position, ordinals uint64) (cursor, error) {
+	prev, err := cursors.Parse(at.Prev)
 	if err != nil {
 		return cursor{}, err
 	}
 	c := cursor{prev: prev, base: prev, ordinals: ordinals}
-	for i, text := range at.windows {
-		end, err := parseTxSnapshot(text)
+	for i, text := range at.Windows {
+		end, err := cursors.Parse(text)
 		if err != nil {
 			return cursor{}, err
 		}
 		w := c.open(end)
-		if i == 0 && at.lastID > 0 { // 0: nothing is settled, and ids that were made by hand can be below it
-			w.last, w.settled = at.lastID, at.lastID
+		if i == 0 && at.LastID > 0 { // 0: nothing is settled, and ids that were made by hand can be below it
+			w.last, w.settled = at.LastID, at.LastID
 		}
 	}
 	return c, nil
 }
 
 // open adds a window that ends at end.
-func (c *cursor) open(end txSnapshot) *window {
+func (c *cursor) open(end cursors.Snapshot) *window {
 	c.ordinals++
 	c.windows = append(c.windows, window{ordinal: c.ordinals, end: end, last: math.MinInt64, settled: math.MinInt64})
 	c.base = end
@@ -101,7 +102,7 @@ func (c *cursor) open(end txSnapshot) *window {
 }
 
 // unread returns the first window that has more to be returned, with the snapshot before it.
-func (c *cursor) unread() (w *window, before *txSnapshot) {
+func (c *cursor) unread() (w *window, before *cursors.Snapshot) {
 	before = &c.prev
 	for i := range c.windows {
 		if !c.windows[i].complete {
@@ -136,22 +137,22 @@ func (c *cursor) settle(d *relay.Delivery) {
 }
 
 // position closes the windows that are done with and returns what to store.
-func (c *cursor) position() position {
+func (c *cursor) position() cursors.Position {
 	n := 0
 	for n < len(c.windows) && c.windows[n].complete && c.windows[n].settled >= c.windows[n].last {
 		c.prev = c.windows[n].end
 		n++
 	}
 	c.windows = append(c.windows[:0], c.windows[n:]...)
-	at := position{}
+	at := cursors.Position{}
 	if len(c.windows) == 0 {
 		c.prev = c.base
 	} else {
-		at.lastID = max(c.windows[0].settled, 0)
+		at.LastID = max(c.windows[0].settled, 0)
 	}
-	at.prev = c.prev.text
+	at.Prev = c.prev.Text
 	for i := range c.windows {
-		at.windows = append(at.windows, c.windows[i].end.text)
+		at.Windows = append(at.Windows, c.windows[i].end.Text)
 	}
 	return at
 }
@@ -159,14 +160,14 @@ func (c *cursor) position() position {
 // passed reports whether a message is settled by its place: all that prev sees is, and of the oldest window what
 // stands before the position in it.
 func (c *cursor) passed(xid uint64, id int64) bool {
-	if c.prev.sees(xid) {
+	if c.prev.Sees(xid) {
 		return true
 	}
 	if len(c.windows) == 0 {
 		return false
 	}
 	w := &c.windows[0]
-	return w.end.sees(xid) && id <= w.settled
+	return w.end.Sees(xid) && id <= w.settled
 }
 
 // crowded reports whether another window must wait until one is closed. Small windows make for low
@@ -175,13 +176,13 @@ func (c *cursor) crowded() bool {
 	const maxWindows, maxText = 16, 32 << 10
 	text := 0
 	for i := range c.windows {
-		text += len(c.windows[i].end.text)
+		text += len(c.windows[i].end.Text)
 	}
 	return len(c.windows) >= maxWindows || text > maxText
 }
 
 // position is what lease writes.
-func (s *snapshotSession) position() position {
+func (s *snapshotSession) position() cursors.Position {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cursor.position()
@@ -321,7 +322,7 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 	}
 
 	var ordinal uint64
-	open := func() position {
+	open := func() cursors.Position {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		w := s.cursor.open(found.next)
@@ -366,10 +367,10 @@ var errDrained = errors.New("polling: everything up to the session's end is sett
 // drain opens the last window, and waits until all is settled.
 func (s *snapshotSession) drain(ctx context.Context) error {
 	s.mu.Lock()
-	opened := s.cursor.base.text == s.until.text
+	opened := s.cursor.base.Text == s.until.Text
 	s.mu.Unlock()
 	if !opened {
-		last := func() position {
+		last := func() cursors.Position {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.cursor.open(*s.until)
@@ -475,7 +476,7 @@ func (s *snapshotSession) Settle(ctx context.Context, settlement relay.Settlemen
 // settle is Settle with a condition: in the same transaction, where that has more to do than to move the
 // cursor.
 func (s *snapshotSession) settle(ctx context.Context, settlement relay.Settlement, condition func(context.Context, pgx.Tx) error) error {
-	move := func() position {
+	move := func() cursors.Position {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if settlement.Through != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
@@ -75,7 +76,7 @@ var errActive = errors.New("polling: the source already has a session")
 // and replaces them; its session covers all shards and then ends with relay.ErrLeaseLost. So stop the
 // relays of the old number: until they end, nothing is delivered of the groups that are free already.
 //
-// Marked by outbox.Permanent, because waiting doesn't cure them, are ErrStandby, ErrForeignCursor,
+// Marked by outbox.Permanent, because waiting doesn't cure them, are cursors.ErrStandby, cursors.ErrForeign,
 // ErrNamesake and the errors of schema.Check, but schema.ErrSegments only until the schema has once been
 // found in order. Other errors are the connection's.
 func (s *Snapshot) Acquire(ctx context.Context) (relay.Session, error) {
@@ -135,7 +136,7 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 		return nil, err
 	}
 	writing := &link{conn: conn}
-	if writing.server, err = server(preparing, conn); err != nil {
+	if writing.server, err = cursors.Server(preparing, conn); err != nil {
 		return nil, err
 	}
 	for {
@@ -167,12 +168,12 @@ func (s *Snapshot) letGo(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // start begins a session with a lease that was just taken.
-func (s *Snapshot) start(ctx context.Context, writing *link, row cursorRow, since time.Time) (*snapshotSession, error) {
+func (s *Snapshot) start(ctx context.Context, writing *link, row cursors.Row, since time.Time) (*snapshotSession, error) {
 	session, err := s.session(writing, row, since, 0)
 	if err != nil {
 		return nil, err
 	}
-	session.reader, err = s.reader(ctx, writing, session.pool, row.group, row.groups)
+	session.reader, err = s.reader(ctx, writing, session.pool, row.Group, row.Groups)
 	if err != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTimeout)
 		defer cancel()
@@ -182,15 +183,15 @@ func (s *Snapshot) start(ctx context.Context, writing *link, row cursorRow, sinc
 }
 
 // session makes a session that can't read yet, whose windows are numbered from ordinals on.
-func (s *Snapshot) session(writing *link, row cursorRow, since time.Time, ordinals uint64) (*snapshotSession, error) {
-	cursor, err := newCursor(row.position, ordinals)
+func (s *Snapshot) session(writing *link, row cursors.Row, since time.Time, ordinals uint64) (*snapshotSession, error) {
+	cursor, err := newCursor(row.Position, ordinals)
 	if err != nil {
 		return nil, permanent("cursor of destination %q: %w", s.destination, err)
 	}
 	life, end := context.WithCancel(context.Background())
 	session := &snapshotSession{
 		life: life, end: end,
-		source: s, group: row.group, groups: row.groups, pool: &pagePool{}, cursor: cursor,
+		source: s, group: row.Group, groups: row.Groups, pool: &pagePool{}, cursor: cursor,
 		settled: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
 	}
 	session.lease = startLease(writing, s.destination, &row, s.cfg.Lease, since, session.position)
@@ -209,7 +210,7 @@ func (s *Snapshot) reader(ctx context.Context, writing *link, pool *pagePool, gr
 			hangUp(conn)
 		}
 	}()
-	here, err := server(ctx, conn)
+	here, err := cursors.Server(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
@@ -223,13 +224,13 @@ func (s *Snapshot) reader(ctx context.Context, writing *link, pool *pagePool, gr
 // prepare verifies that the database can be worked with and makes the destination's cursor if there is
 // none.
 func (s *Snapshot) prepare(ctx context.Context, conn *pgx.Conn) error {
-	if err := refuseStandby(ctx, conn); err != nil {
+	if err := cursors.RefuseStandby(ctx, conn); err != nil {
 		return err
 	}
 	if err := s.refused(schema.Check(ctx, conn)); err != nil {
 		return err
 	}
-	rows, err := cursorRows(ctx, conn, s.destination)
+	rows, err := cursors.Rows(ctx, conn, s.destination)
 	if err != nil {
 		return err
 	}
@@ -239,18 +240,18 @@ func (s *Snapshot) prepare(ctx context.Context, conn *pgx.Conn) error {
 		}
 	}
 	for i := range rows {
-		if err := refuseForeign(&rows[i]); err != nil {
+		if err := cursors.RefuseForeign(&rows[i]); err != nil {
 			return err
 		}
 	}
-	strangers, err := foreignRows(ctx, conn)
+	strangers, err := cursors.ForeignRows(ctx, conn)
 	if strangers {
-		err = foreign(s.destination, "there are messages of transactions that this cluster has not come to")
+		err = cursors.Foreign(s.destination, "there are messages of transactions that this cluster has not come to")
 	}
 	if err != nil {
 		return err
 	}
-	return refuseSequence(ctx, conn, s.destination)
+	return cursors.RefuseSequence(ctx, conn, s.destination)
 }
 
 // create makes the cursors of a destination, once, whoever comes first.
@@ -318,7 +319,7 @@ var errLayout = errors.New("polling: another number of shard groups")
 
 // take waits for the lease of a shard group. since is when the statement that took it was sent. It returns
 // errLayout when the destination is split otherwise.
-func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int) (row cursorRow, since time.Time, err error) {
+func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int) (row cursors.Row, since time.Time, err error) {
 	waitingFor := ""
 	for {
 		var taken bool
@@ -326,13 +327,13 @@ func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int) 
 		if taken || err != nil {
 			return row, since, err
 		}
-		if !row.held {
+		if !row.Held {
 			continue // somebody was faster
 		}
-		if row.owner != waitingFor {
-			waitingFor = row.owner
+		if row.Owner != waitingFor {
+			waitingFor = row.Owner
 			s.cfg.Logger.Info("standing by, another relay owns the shard group",
-				"destination", s.destination, "shard_group", group, "shard_groups", groups, "owner", row.owner)
+				"destination", s.destination, "shard_group", group, "shard_groups", groups, "owner", row.Owner)
 		}
 		if err := pauseFor(ctx, s.cfg.Lease/3); err != nil {
 			return row, since, err
@@ -342,28 +343,28 @@ func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int) 
 
 // tryTake takes the lease if it is free or was this relay's. It asks no longer than answerWithin: who
 // stands by on a dead connection would never take over.
-func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn, group, groups int) (row cursorRow, since time.Time, taken bool, err error) {
+func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn, group, groups int) (row cursors.Row, since time.Time, taken bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	rows, err := cursorRows(ctx, conn, s.destination)
+	rows, err := cursors.Rows(ctx, conn, s.destination)
 	if err != nil {
 		return row, since, false, err
 	}
-	if len(rows) != groups || rows[0].groups != groups {
+	if len(rows) != groups || rows[0].Groups != groups {
 		return row, since, false, errLayout
 	}
 	row = rows[group]
-	if err := refuseForeign(&row); err != nil {
+	if err := cursors.RefuseForeign(&row); err != nil {
 		return row, since, false, err
 	}
-	if row.held && row.owner != s.owner {
+	if row.Held && row.Owner != s.owner {
 		return row, since, false, nil
 	}
 	since = time.Now()
 	err = conn.QueryRow(ctx, reading(s.destination, takeSQL), s.destination, group, groups, s.owner, s.cfg.Lease.Microseconds()).
-		Scan(&row.epoch, &row.position.prev, &row.position.windows, &row.position.lastID, &row.attached)
+		Scan(&row.Epoch, &row.Position.Prev, &row.Position.Windows, &row.Position.LastID, &row.Attached)
 	if errors.Is(err, pgx.ErrNoRows) {
-		row.held = false // look again, at once
+		row.Held = false // look again, at once
 		return row, since, false, nil
 	}
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
@@ -209,7 +210,7 @@ func TestAHotStandbyIsRefused(t *testing.T) {
 	standby := servers.OwnStandby(t, primary)
 	source := database{testdb.DB{T: t, URL: standby.URL(name)}}.source("d", SnapshotConfig{})
 	_, err = source.Acquire(t.Context())
-	if !errors.Is(err, ErrStandby) || !outbox.IsPermanent(err) {
+	if !errors.Is(err, cursors.ErrStandby) || !outbox.IsPermanent(err) {
 		t.Errorf("got %v", err)
 	}
 
@@ -246,9 +247,9 @@ func TestAWakeUpEndsAPause(t *testing.T) {
 	}()
 	session := s.(*snapshotSession)
 	// The first poll finds nothing, and the next one is an hour away.
-	before := session.position().prev
-	for before == nothing {
-		before = session.position().prev
+	before := session.position().Prev
+	for before == cursors.Nothing {
+		before = session.position().Prev
 	}
 	db.Exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'a')`)
 	wake <- struct{}{}

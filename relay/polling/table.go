@@ -3,14 +3,12 @@ package polling
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
@@ -24,7 +22,7 @@ type Table struct {
 	*snapshotSession
 
 	decoder  decoder
-	boundary *txSnapshot
+	boundary *cursors.Snapshot
 	pausedAt time.Time // reading paused last at the boundary
 }
 
@@ -85,7 +83,7 @@ func (t *Table) Behind() bool { return t.log != nil }
 // StopAt makes Next pause as soon as the windows that it has opened hold everything that snapshot sees, and
 // return ErrReached when they are settled. They may hold more: Prev says what.
 func (t *Table) StopAt(snapshot string) error {
-	s, err := parseTxSnapshot(snapshot)
+	s, err := cursors.Parse(snapshot)
 	if err != nil {
 		return err
 	}
@@ -99,7 +97,7 @@ func (t *Table) stopped() bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.cursor.base.covers(t.boundary)
+	return t.cursor.base.Covers(t.boundary)
 }
 
 func (t *Table) allSettled() bool {
@@ -134,13 +132,13 @@ func (t *Table) awaitSettlement(ctx context.Context, atMost time.Duration) error
 // Prev is the snapshot of which everything is settled, and whether nothing beyond it was read.
 func (t *Table) Prev() (snapshot string, alone bool) {
 	at := t.position()
-	return at.prev, len(at.windows) == 0
+	return at.Prev, len(at.Windows) == 0
 }
 
 // Stand moves the cursor to a snapshot of which everything is settled, by whatever way it was delivered.
 // It is stored by the next write, unless that was what Write has just done.
 func (t *Table) Stand(snapshot string) error {
-	s, err := parseTxSnapshot(snapshot)
+	s, err := cursors.Parse(snapshot)
 	if err != nil {
 		return err
 	}
@@ -244,63 +242,6 @@ func (p *Page) Full() bool { return p.pg.arena.bytes >= blockSize*3/4 || len(p.p
 
 // Drop ends the page. Its batches last until they are recycled.
 func (p *Page) Drop() { p.table.recycler(p.pg)() }
-
-// Visibility tells which transactions a pg_snapshot sees. It is immutable.
-type Visibility struct{ s txSnapshot }
-
-// ParseVisibility reads a pg_snapshot.
-func ParseVisibility(snapshot string) (*Visibility, error) {
-	s, err := parseTxSnapshot(snapshot)
-	return &Visibility{s}, err
-}
-
-// Without is the pg_snapshot that sees what v sees but for some transactions.
-func (v *Visibility) Without(xids []uint64) string {
-	s := v.s
-	xip := slices.Clone(s.xip)
-	for _, x := range xids {
-		if s.sees(x) {
-			xip = append(xip, x)
-			s.xmin = min(s.xmin, x)
-		}
-	}
-	slices.Sort(xip)
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d:%d:", s.xmin, s.xmax)
-	for i, x := range slices.Compact(xip) {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(strconv.FormatUint(x, 10))
-	}
-	return b.String()
-}
-
-// Sees reports whether transaction xid had ended.
-func (v *Visibility) Sees(xid uint64) bool { return v.s.sees(xid) }
-
-// Covers reports whether v sees everything that other sees.
-func (v *Visibility) Covers(other *Visibility) bool { return v.s.covers(&other.s) }
-
-// covers reports whether s sees everything that other sees.
-func (s *txSnapshot) covers(other *txSnapshot) bool {
-	for _, x := range s.xip {
-		if other.sees(x) {
-			return false
-		}
-	}
-	if s.xmax >= other.xmax {
-		return true
-	}
-	// Between the two ends it is enough that other sees none.
-	inProgress := 0
-	for _, x := range other.xip {
-		if x >= s.xmax {
-			inProgress++
-		}
-	}
-	return uint64(inProgress) == other.xmax-s.xmax
-}
 
 // As names the owner of a source that has no Registration, so that one that follows takes its lease back at
 // once. That no other uses the name at the same time is up to the caller.

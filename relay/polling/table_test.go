@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -68,8 +69,9 @@ func TestTheTableIsNotReadUpToABoundaryBeforeAllOfItIsVisible(t *testing.T) {
 	if _, err := read(); !errors.Is(err, ErrReached) {
 		t.Errorf("after all was settled: %v", err)
 	}
-	if prev, alone := table.Prev(); !alone || !mustSee(t, prev).Sees(xid) {
-		t.Errorf("the cursor is %s, with open windows: %v", prev, !alone)
+	prev, alone := table.Prev()
+	if seen, err := cursors.Parse(prev); err != nil || !alone || !seen.Sees(xid) {
+		t.Errorf("the cursor is %s, with open windows: %v, %v", prev, !alone, err)
 	}
 }
 
@@ -128,53 +130,6 @@ func TestWriteOfATableEndsWithItsLease(t *testing.T) {
 	err := table.Write(t.Context(), func(context.Context, *pgx.Conn) (bool, error) { return false, nil })
 	if !errors.Is(err, relay.ErrLeaseLost) || !errors.Is(table.Failure(), relay.ErrLeaseLost) {
 		t.Errorf("%v, and then %v", err, table.Failure())
-	}
-}
-
-func mustSee(t *testing.T, snapshot string) *Visibility {
-	t.Helper()
-	v, err := ParseVisibility(snapshot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
-func TestSnapshotsCoverOneAnother(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		outer, inner string
-		want         bool
-	}{
-		{"10:10:", "10:10:", true},
-		{"10:20:10,15", "10:20:10,15", true},
-		{"10:20:10,15", "10:20:10", false},
-		{"10:20:10", "10:20:10,15", true},
-		{"10:20:10", "5:9:7", true},
-		{"10:20:", "10:22:", false},
-		{"10:20:", "10:22:20,21", true},
-		{"10:20:", "10:22:21", false},
-		{"20:20:", "10:12:10", true},
-	} {
-		if got := mustSee(t, c.outer).Covers(mustSee(t, c.inner)); got != c.want {
-			t.Errorf("%s covers %s: %v", c.outer, c.inner, got)
-		}
-	}
-}
-
-func TestASnapshotWithoutSomeTransactions(t *testing.T) {
-	t.Parallel()
-	v := mustSee(t, "10:20:10,15")
-	for text, xids := range map[string][]uint64{
-		"10:20:10,15":       nil,
-		"10:20:10,12,15,19": {19, 12, 12, 15, 30},
-		"3:20:3,10,15":      {3},
-	} {
-		got := v.Without(xids)
-		if got != text {
-			t.Errorf("without %v: %s, want %s", xids, got, text)
-		}
-		mustSee(t, got)
 	}
 }
 

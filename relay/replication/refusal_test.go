@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
@@ -65,7 +66,7 @@ func TestAStandbyIsRefused(t *testing.T) {
 	db.Install()
 	standby := servers.OwnStandby(t, primary)
 	s, _ := database{testdb.DB{T: t, URL: standby.URL("postgres")}}.source("d", Config{})
-	refused(t, s, polling.ErrStandby.Error(), "primary")
+	refused(t, s, cursors.ErrStandby.Error(), "primary")
 }
 
 func TestARoleThatMayNotReplicateOrPublishIsRefused(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
-	"github.com/pgoutbox/outbox/relay/polling"
 )
 
 // moveSQL stores how far a destination is, if the lease is still of this epoch and the publication the one
@@ -64,7 +64,7 @@ func (s *session) store(ctx context.Context, settlement *relay.Settlement) error
 		if err := s.table.Stand(prev); err != nil {
 			return false, err
 		}
-		seen, err := polling.ParseVisibility(next.snapshot)
+		seen, err := cursors.Parse(next.snapshot)
 		if err != nil {
 			return false, err
 		}

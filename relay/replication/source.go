@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
@@ -146,13 +147,13 @@ func (s *session) resume(ctx context.Context, conn *pgx.Conn, p *place) error {
 		return err
 	}
 	prev, _ := s.table.Prev()
-	seen, err := polling.ParseVisibility(prev)
+	seen, err := cursors.Parse(prev)
 	if err != nil {
 		return err
 	}
 	s.publication = p.oid
 	s.progress, s.stored = wal.NewProgress(p.stored), p.stored
-	s.seen, s.seenUntil = seen, end
+	s.seen, s.seenUntil = &seen, end
 	s.streaming = true
 	if err := s.stream(ctx, conn); err != nil {
 		return err

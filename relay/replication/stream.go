@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 	"github.com/pgoutbox/outbox/relay/polling"
@@ -21,7 +22,7 @@ type reader struct {
 	limit   int                // of the batch that is being read
 
 	// Rows of transactions that seen sees were delivered from the table; past seenUntil there are none.
-	seen      *polling.Visibility
+	seen      *cursors.Snapshot
 	seenUntil wal.LSN
 	inTx      wal.LSN // where the open transaction commits
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
@@ -88,7 +89,7 @@ func (s *session) enterLog(ctx context.Context) error {
 	if !alone {
 		return errors.New("replication: the table has open windows though its boundary is reached")
 	}
-	seen, err := polling.ParseVisibility(prev)
+	seen, err := cursors.Parse(prev)
 	if err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ func (s *session) enterLog(ctx context.Context) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.progress, s.stored = start, start.Mark
-		s.seen, s.seenUntil = seen, next.lsn
+		s.seen, s.seenUntil = &seen, next.lsn
 		s.standbys = next.standbys
 		s.fallback.snapshot, s.fallback.after = next.snapshot, next.lsn
 		s.streaming = true
@@ -130,11 +131,11 @@ func (s *session) enterLog(ctx context.Context) error {
 // leaving is the way from the log to the table, once it has begun.
 type leaving struct {
 	since    time.Time
-	snapshot *polling.Visibility // N
-	until    wal.LSN             // what N sees commits before
-	passed   bool                // the log was read up to there
-	unsent   []uint64            // U
-	emitted  int                 // messages without a row that are left behind
+	snapshot *cursors.Snapshot // N
+	until    wal.LSN           // what N sees commits before
+	passed   bool              // the log was read up to there
+	unsent   []uint64          // U
+	emitted  int               // messages without a row that are left behind
 }
 
 // wantsToLeave reports whether the operator wants the table to be read.
@@ -161,7 +162,7 @@ func (s *session) takeSnapshot(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("take a snapshot: %w", err)
 	}
-	seen, err := polling.ParseVisibility(snapshot)
+	seen, err := cursors.Parse(snapshot)
 	if err != nil {
 		return err
 	}
@@ -175,7 +176,7 @@ func (s *session) takeSnapshot(ctx context.Context) error {
 	s.mu.Unlock()
 	switch {
 	case visible:
-		s.leave.snapshot, s.leave.until = seen, until
+		s.leave.snapshot, s.leave.until = &seen, until
 		// Something behind it in the log, and on disk, shows when that was read.
 		return s.store(context.WithoutCancel(ctx), nil)
 	case time.Since(s.leave.since) > maxPause:
