@@ -51,9 +51,6 @@ type SnapshotConfig struct {
 const (
 	defaultLease = 3 * time.Second
 	minLease     = 100 * time.Millisecond
-
-	// hangUpTimeout bounds the farewell on a connection that is closed.
-	hangUpTimeout = 2 * time.Second
 )
 
 // withDefaults fills what is zero and reports all faults together.

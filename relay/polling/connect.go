@@ -2,14 +2,10 @@ package polling
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
@@ -52,19 +48,4 @@ func connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn,
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
 	cfg.StatementCacheCapacity = max(cfg.StatementCacheCapacity, 64)
 	return dial.Session(ctx, cfg, "outbox relay "+name, sessionSettings...)
-}
-
-func hangUp(conn *pgx.Conn) { dial.HangUp(conn) }
-
-func sqlState(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		return pgErr.Code
-	}
-	return ""
-}
-
-// permanent marks an error that no waiting cures, so that the relay ends and says so.
-func permanent(format string, args ...any) error {
-	return outbox.Permanent(fmt.Errorf(format, args...))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -23,7 +24,7 @@ func TestARelayNeedsNoMoreThanItsGrants(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		defer hangUp(conn)
+		defer dial.HangUp(conn)
 		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
 			t.Error(err)
 		}
@@ -76,7 +77,7 @@ func TestARelayNeedsNoMoreThanItsGrants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	if report, err := retention.pass(t.Context(), conn); err != nil || len(report.Emptied) != 1 {
 		t.Errorf("retention: %+v, %v", report, err)
 	}

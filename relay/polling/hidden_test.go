@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -25,7 +26,7 @@ func (db database) asRelay() *pgx.ConnConfig {
 		if err != nil {
 			db.T.Fatal(err)
 		}
-		defer hangUp(conn)
+		defer dial.HangUp(conn)
 		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+name+"; DROP ROLE "+name); err != nil {
 			db.T.Error(err)
 		}
@@ -78,7 +79,7 @@ func TestRowLevelSecurityIsAnErrorAndNothingIsLost(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer hangUp(conn)
+				defer dial.HangUp(conn)
 				return r.pass(t.Context(), conn)
 			}
 			// A relay is working when it happens.
@@ -189,7 +190,7 @@ func TestToLookForHiddenRowsReadsAFewBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	var table string
 	if err := conn.QueryRow(t.Context(), segmentsSQL).Scan(&table); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/cursors"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // ErrNamesake says that another relay runs under the same name. Both would take each other's leases for
@@ -108,7 +109,7 @@ func (r *Registration) use(destination string, group int) (release func(), err e
 	}
 	what := fmt.Sprintf("%d %s", group, destination)
 	if r.inUse[what] {
-		return nil, permanent("%w: shard group %d of destination %q", errInUse, group, destination)
+		return nil, dial.Permanent("%w: shard group %d of destination %q", errInUse, group, destination)
 	}
 	r.inUse[what] = true
 	return func() {
@@ -139,7 +140,7 @@ func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
 	}
 	defer func() {
 		if err != nil {
-			hangUp(conn)
+			dial.HangUp(conn)
 		}
 	}()
 	if err := cursors.RefuseStandby(ctx, conn); err != nil {
@@ -171,7 +172,7 @@ func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
 		}
 		before = found
 		if before.heartbeat != before.first {
-			return nil, permanent("%w: %q runs on host %s (process %d); give this one another --name",
+			return nil, dial.Permanent("%w: %q runs on host %s (process %d); give this one another --name",
 				ErrNamesake, r.name, before.host, before.pid)
 		}
 		// Its database session lives. Either it does too, and says so within a lease, or it was
@@ -252,7 +253,7 @@ func (r *Registration) run(ctx context.Context, conn *pgx.Conn) {
 			r.leave(conn)
 			return
 		}
-		hangUp(conn)
+		dial.HangUp(conn)
 		r.set(err)
 		r.cfg.Logger.Warn("registration interrupted", "relay", r.name, "error", err)
 		for err != nil {
@@ -300,9 +301,9 @@ func (r *Registration) beat(ctx context.Context, conn *pgx.Conn) error {
 
 // leave removes the row if it is still this instance's.
 func (r *Registration) leave(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), hangUpTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), dial.HangUpTimeout)
 	defer cancel()
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	_, err := conn.Exec(ctx, `DELETE FROM outbox.relays WHERE name = $1 AND instance = $2::text::uuid`, r.name, r.instance)
 	if err != nil {
 		r.cfg.Logger.Debug("registration not removed", "relay", r.name, "error", err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // regroupSession changes the number of shard groups of a destination. It owns all groups of the old
@@ -57,7 +58,7 @@ func (s *Snapshot) regroup(ctx context.Context, writing *link) (_ relay.Session,
 	if err == nil && ok {
 		return session, nil
 	}
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTimeout)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), dial.HangUpTimeout)
 	defer cancel()
 	if releaseErr := session.release(closing); releaseErr != nil && !errors.Is(releaseErr, relay.ErrLeaseLost) {
 		err = errors.Join(err, releaseErr)
@@ -117,7 +118,7 @@ func (s *regroupSession) take(ctx context.Context, group, groups int) (row curso
 	if err != nil {
 		return row, since, err
 	}
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	return s.source.take(ctx, conn, group, groups)
 }
 
@@ -260,7 +261,7 @@ func (s *regroupSession) Expires() time.Time {
 
 func (s *regroupSession) Close(ctx context.Context) error {
 	err := s.release(ctx)
-	hangUp(s.link.conn)
+	dial.HangUp(s.link.conn)
 	s.source.released()
 	return err
 }
@@ -273,7 +274,7 @@ func (s *regroupSession) release(ctx context.Context) error {
 		errs = append(errs, sub.lease.release(ctx, sub.position))
 	}
 	if s.reader != nil {
-		hangUp(s.reader.conn)
+		dial.HangUp(s.reader.conn)
 	}
 	return errors.Join(errs...)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // follow delivers and settles until ctx ends, as a relay does.
@@ -176,7 +177,7 @@ func TestAChangeOfGroupsThatIsInterruptedGoesOn(t *testing.T) {
 					sub.lease.stop()
 					<-sub.lease.renewed
 				}
-				hangUp(session.(*regroupSession).link.conn)
+				dial.HangUp(session.(*regroupSession).link.conn)
 				break
 			}
 		}

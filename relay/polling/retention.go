@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/cursors"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -81,13 +82,13 @@ func NewRetention(conn *pgx.ConnConfig, cfg RetentionConfig) (*Retention, error)
 // Run looks after the segments until ctx ends and returns nil then. A lost connection is replaced.
 func (r *Retention) Run(ctx context.Context) error {
 	var conn *pgx.Conn
-	defer func() { hangUp(conn) }()
+	defer func() { dial.HangUp(conn) }()
 	for {
 		if conn == nil || conn.IsClosed() {
 			var err error
 			if conn, err = connect(ctx, r.conn, "retention"); err == nil {
 				if err = cursors.RefuseStandby(ctx, conn); err != nil {
-					hangUp(conn)
+					dial.HangUp(conn)
 				}
 			}
 			if err != nil {
@@ -175,7 +176,7 @@ func (r *Retention) empty(ctx context.Context, conn *pgx.Conn, table string) (*K
 	const attempts = 10
 	for attempt := 1; ; attempt++ {
 		kept, err := r.truncate(ctx, conn, table)
-		if sqlState(err) != lockNotAvailable {
+		if dial.State(err) != lockNotAvailable {
 			return kept, err
 		}
 		if attempt == attempts {

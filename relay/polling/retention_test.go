@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // look lets retention look at the segments once.
@@ -25,7 +26,7 @@ func (db database) look() RetentionReport {
 	if err != nil {
 		db.T.Fatal(err)
 	}
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	report, err := r.pass(db.T.Context(), conn)
 	if err != nil {
 		db.T.Fatal(err)

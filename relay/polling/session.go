@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // snapshotSession owns a shard group. It alone writes its cursor, so it keeps the truth in memory and
@@ -539,9 +540,9 @@ func (s *snapshotSession) Expires() time.Time { return s.lease.expires() }
 
 func (s *snapshotSession) Close(ctx context.Context) error {
 	s.end()
-	hangUp(s.reader.conn)
+	dial.HangUp(s.reader.conn)
 	err := s.lease.release(ctx, s.position)
-	hangUp(s.lease.link.conn)
+	dial.HangUp(s.lease.link.conn)
 	s.source.released()
 	return err
 }

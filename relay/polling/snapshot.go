@@ -123,7 +123,7 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 	}
 	defer func() {
 		if err != nil {
-			hangUp(conn)
+			dial.HangUp(conn)
 		}
 	}()
 	preparing, cancel := context.WithTimeout(ctx, prepareWithin)
@@ -175,7 +175,7 @@ func (s *Snapshot) start(ctx context.Context, writing *link, row cursors.Row, si
 	}
 	session.reader, err = s.reader(ctx, writing, session.pool, row.Group, row.Groups)
 	if err != nil {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTimeout)
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), dial.HangUpTimeout)
 		defer cancel()
 		return nil, errors.Join(err, session.lease.release(closing, session.position))
 	}
@@ -186,7 +186,7 @@ func (s *Snapshot) start(ctx context.Context, writing *link, row cursors.Row, si
 func (s *Snapshot) session(writing *link, row cursors.Row, since time.Time, ordinals uint64) (*snapshotSession, error) {
 	cursor, err := newCursor(row.Position, ordinals)
 	if err != nil {
-		return nil, permanent("cursor of destination %q: %w", s.destination, err)
+		return nil, dial.Permanent("cursor of destination %q: %w", s.destination, err)
 	}
 	life, end := context.WithCancel(context.Background())
 	session := &snapshotSession{
@@ -207,7 +207,7 @@ func (s *Snapshot) reader(ctx context.Context, writing *link, pool *pagePool, gr
 	}
 	defer func() {
 		if err != nil {
-			hangUp(conn)
+			dial.HangUp(conn)
 		}
 	}()
 	here, err := cursors.Server(ctx, conn)
@@ -275,7 +275,7 @@ func lacking(err error) error {
 	for _, cure := range []error{schema.ErrMissing, schema.ErrOutdated, schema.ErrTooNew, schema.ErrChanged,
 		schema.ErrForbidden, schema.ErrUnsupportedServer, schema.ErrHidden, schema.ErrSegments} {
 		if errors.Is(err, cure) {
-			return permanent("%w", err)
+			return dial.Permanent("%w", err)
 		}
 	}
 	return err
@@ -379,12 +379,5 @@ func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn, group, groups in
 
 // pauseFor waits for d, give or take a fifth, so that relays that started together don't stay in step.
 func pauseFor(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(time.Duration(float64(d) * (0.8 + 0.4*mathrand.Float64())))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
+	return dial.Pause(ctx, time.Duration(float64(d)*(0.8+0.4*mathrand.Float64())))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // A failover takes back what the synchronous standby doesn't have: a writer that doesn't wait for it is visible before.
@@ -75,7 +76,7 @@ func TestWhatIsHandedOutSurvivesAFailoverToASynchronousStandby(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer hangUp(after)
+			defer dial.HangUp(after)
 			if n := one(t, after, fmt.Sprintf("SELECT count(*)::text FROM outbox.messages WHERE message_id = '%s'", id)); phantom && n == "0" {
 				t.Error("the message was handed out and does not exist any more")
 			}

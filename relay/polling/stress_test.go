@@ -18,6 +18,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -144,7 +145,7 @@ func (w *stressWriter) run(ctx context.Context, number int) error {
 	if err != nil {
 		return err
 	}
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	random := rand.New(rand.NewPCG(rand.Uint64(), 2))
 	for i := 0; w.written.Load() < w.rows; i++ {
 		if err := w.transaction(ctx, conn, random, fmt.Sprintf("stress %d %d", number, i)); err != nil {
@@ -284,7 +285,7 @@ func (w *stressWriter) finishPrepared(ctx context.Context, name string) (committ
 		w.db.T.Errorf("finish a prepared transaction: %v", err)
 		return false
 	}
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	verb := "COMMIT"
 	if rand.IntN(4) == 0 {
 		verb = "ROLLBACK"
@@ -426,7 +427,7 @@ func (s *snapshotSession) crowded() bool {
 func crash(s *snapshotSession) {
 	s.lease.stop()
 	<-s.lease.renewed
-	hangUp(s.lease.link.conn)
-	hangUp(s.reader.conn)
+	dial.HangUp(s.lease.link.conn)
+	dial.HangUp(s.reader.conn)
 	s.source.released()
 }
