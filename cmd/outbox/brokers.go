@@ -209,7 +209,7 @@ func openNATS(n *config.NATS, s brokerSetting) (relay.Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	url := string(n.URL)
+	url := n.URL.Text()
 	if secured != nil {
 		// Enabled means that no connection goes without.
 		url = strings.ReplaceAll(url, "nats://", "tls://")
@@ -221,8 +221,8 @@ func openNATS(n *config.NATS, s brokerSetting) (relay.Broker, error) {
 		Recall:          n.Recall,
 		CredentialsFile: n.CredentialsFile,
 		User:            n.User,
-		Password:        string(n.Password),
-		Token:           string(n.Token),
+		Password:        n.Password.Text(),
+		Token:           n.Token.Text(),
 		TLS:             secured,
 		Logger:          s.logger,
 	}

@@ -70,7 +70,7 @@ func (a *app) configuredDatabase() (address, error) {
 	if err != nil {
 		return address{}, err
 	}
-	return address{string(loaded.Config.Database.URL), "database.url of " + orText(path, "the environment")}, nil
+	return address{loaded.Config.Database.URL.Text(), "database.url of " + orText(path, "the environment")}, nil
 }
 
 func orText(s, other string) string {

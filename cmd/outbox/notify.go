@@ -54,7 +54,7 @@ func newNotifications(cfg config.Config, m *metrics, logger *slog.Logger) *notif
 
 func channels(section *config.Notify) (list []notify.Channel) {
 	if w := section.Webhook; w != nil {
-		list = append(list, notify.NewWebhook(string(w.URL), w.Timeout))
+		list = append(list, notify.NewWebhook(w.URL.Text(), w.Timeout))
 	}
 	if c := section.Command; c != nil {
 		list = append(list, notify.NewCommand(c.Argv, c.Timeout))

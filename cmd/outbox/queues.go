@@ -27,10 +27,10 @@ func openRedis(r *config.Redis, s brokerSetting) (relay.Broker, error) {
 		Cluster:          r.Cluster,
 		SentinelMaster:   r.SentinelMaster,
 		SentinelUser:     r.SentinelUser,
-		SentinelPassword: string(r.SentinelPassword),
+		SentinelPassword: r.SentinelPassword.Text(),
 		Database:         r.Database,
 		User:             r.User,
-		Password:         string(r.Password),
+		Password:         r.Password.Text(),
 		TLS:              secured,
 		Connections:      max(16, 4*s.groups), // a relay of each shard group makes four calls at once
 		Logger:           s.logger,
@@ -48,7 +48,7 @@ func openRabbitMQ(r *config.RabbitMQ, s brokerSetting) (relay.Broker, error) {
 		Format:         s.format,
 		CreateExchange: r.CreateExchange,
 		User:           r.User,
-		Password:       string(r.Password),
+		Password:       r.Password.Text(),
 		External:       r.External,
 		TLS:            secured,
 		Logger:         s.logger,
@@ -56,5 +56,5 @@ func openRabbitMQ(r *config.RabbitMQ, s brokerSetting) (relay.Broker, error) {
 	for _, q := range r.CreateQueues {
 		cfg.CreateQueues = append(cfg.CreateQueues, rabbitmq.Queue{Name: q.Name, Bindings: q.Bindings, MaxLength: int64(q.MaxLength)})
 	}
-	return rabbitmq.New(string(r.URL), cfg)
+	return rabbitmq.New(r.URL.Text(), cfg)
 }

@@ -91,7 +91,7 @@ func (a *app) limitGarbage(cfg config.Config) {
 
 func (a *app) relay(ctx context.Context, cfg config.Config) error {
 	logger := a.newLogger(cfg.Log)
-	at := address{string(cfg.Database.URL), "database.url"}
+	at := address{cfg.Database.URL.Text(), "database.url"}
 	if path, _ := a.configPath(); a.databaseURL != "" {
 		at.origin = "--database-url"
 	} else if path == "" {

@@ -31,19 +31,19 @@ func openHTTP(w *config.Webhook, s brokerSetting) (*webhooks.Broker, error) {
 		MaxPayload:       int(w.MaxPayload),
 		Timeout:          w.Timeout,
 		MaxRetryAfter:    w.MaxRetryAfter,
-		Bearer:           string(w.BearerToken),
+		Bearer:           w.BearerToken.Text(),
 		User:             w.User,
-		Password:         string(w.Password),
+		Password:         w.Password.Text(),
 		AllowNetworks:    networks,
-		Proxy:            string(w.Proxy),
+		Proxy:            w.Proxy.Text(),
 		TLS:              secured,
 		UnencryptedHTTP2: w.HTTP2Cleartext,
 		Logger:           s.logger,
 	}
 	if w.APIKeyHeader != "" {
-		cfg.Header = http.Header{w.APIKeyHeader: {string(w.APIKey)}}
+		cfg.Header = http.Header{w.APIKeyHeader: {w.APIKey.Text()}}
 	}
-	return webhooks.New(string(w.URL), cfg)
+	return webhooks.New(w.URL.Text(), cfg)
 }
 
 func openGRPC(g *config.GRPC, s brokerSetting) (*grpc.Broker, error) {
@@ -53,7 +53,7 @@ func openGRPC(g *config.GRPC, s brokerSetting) (*grpc.Broker, error) {
 	}
 	return grpc.New(g.Target, grpc.Config{
 		TLS:             secured,
-		Token:           string(g.Token),
+		Token:           g.Token.Text(),
 		Format:          s.format,
 		Unary:           g.Unary,
 		RequestMessages: g.RequestMessages,

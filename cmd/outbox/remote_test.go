@@ -57,8 +57,8 @@ func TestMessagesReachTheServicesThatAreConfigured(t *testing.T) {
 	}()
 
 	single, remote := config.DefaultWebhook(), config.DefaultGRPC()
-	single.URL, single.Secret, single.AllowNetworks = config.URL(web.URL), secret, []string{"127.0.0.1"}
-	single.APIKeyHeader, single.APIKey = "X-Api-Key", "key"
+	single.URL, single.Secret, single.AllowNetworks = config.NewURL(web.URL), config.NewSecret(secret), []string{"127.0.0.1"}
+	single.APIKeyHeader, single.APIKey = "X-Api-Key", config.NewSecret("key")
 	several := single
 	several.RequestMessages = 100
 	remote.Target = listener.Addr().String()

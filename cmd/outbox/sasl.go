@@ -22,7 +22,7 @@ func saslConfig(s config.SASL, logger *slog.Logger) (*kafka.SASL, error) {
 		source, err := oauth.New(oauth.Config{
 			TokenURL:     s.OAuth.TokenURL,
 			ClientID:     s.OAuth.ClientID,
-			ClientSecret: string(s.OAuth.ClientSecret),
+			ClientSecret: s.OAuth.ClientSecret.Text(),
 			Scopes:       s.OAuth.Scopes,
 			Parameters:   byName(s.OAuth.Parameters),
 			TLS:          secured,
@@ -34,7 +34,7 @@ func saslConfig(s config.SASL, logger *slog.Logger) (*kafka.SASL, error) {
 		}
 		return &kafka.SASL{Mechanism: mechanism, Token: source.Token, Extensions: byName(s.OAuth.Extensions)}, nil
 	case s.Username != "":
-		return &kafka.SASL{Mechanism: mechanism, User: s.Username, Password: string(s.Password)}, nil
+		return &kafka.SASL{Mechanism: mechanism, User: s.Username, Password: s.Password.Text()}, nil
 	}
 	return nil, nil
 }

@@ -69,10 +69,10 @@ func TestARelayEntersKafkaWithTokens(t *testing.T) {
 	t.Parallel()
 	_, address := kafkaWithTokens(t, 0)
 	url, given := tokenServer(t, 3600)
-	open := func(secret config.Secret) func(context.Context) error {
+	open := func(secret string) func(context.Context) error {
 		k := config.DefaultKafka()
 		tokens := config.DefaultOAuth()
-		tokens.TokenURL, tokens.ClientID, tokens.ClientSecret = url, "relay", secret
+		tokens.TokenURL, tokens.ClientID, tokens.ClientSecret = url, "relay", config.NewSecret(secret)
 		k.CreateTopics = true
 		k.Brokers, k.SASL = []string{address}, config.SASL{Mechanism: "oauthbearer", OAuth: &tokens}
 		broker, _, err := openBroker(config.Broker{Kafka: &k}, brokerSetting{stdout: io.Discard, groups: 1, logger: slog.New(slog.DiscardHandler)})

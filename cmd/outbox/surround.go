@@ -47,7 +47,7 @@ func openRegistry(r *config.SchemaRegistry) (*registry.Framer, error) {
 		return nil, err
 	}
 	cfg := registry.Config{
-		URLs: r.URLs, Username: r.Username, Password: string(r.Password), Token: string(r.Token), TLS: secured,
+		URLs: r.URLs, Username: r.Username, Password: r.Password.Text(), Token: r.Token.Text(), TLS: secured,
 		Subject: r.Subject, IDHeader: r.IDHeader, IndexHeader: r.IndexHeader, Protobuf: r.Protobuf, Register: r.Register,
 		Refresh: r.Refresh, Timeout: r.Timeout,
 	}

@@ -51,7 +51,7 @@ func DefaultKafka() Kafka {
 // DefaultNATS returns the settings of a NATS broker that is only named.
 func DefaultNATS() NATS {
 	return NATS{
-		URL:      "nats://127.0.0.1:4222",
+		URL:      NewURL("nats://127.0.0.1:4222"),
 		Subject:  "{topic}",
 		Replicas: 1,
 	}

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"time"
 )
 
@@ -27,15 +26,9 @@ func DefaultGRPC() GRPC {
 	}
 }
 
-// Format is like that of [Kafka].
-func (g GRPC) Format(f fmt.State, _ rune) {
-	type fields GRPC
-	fmt.Fprintf(f, "%+v", fields(g))
-}
-
 func (l *loader) grpc(g *GRPC, path string) {
 	l.check(g.Target != "", path+".target", "not given; name the server, for example orders.internal:443")
-	l.check(g.Token == "" || g.TLS.Enabled, path+".tls.enabled", "false, but a token is given, which everybody on the way could read")
+	l.check(g.Token.Empty() || g.TLS.Enabled, path+".tls.enabled", "false, but a token is given, which everybody on the way could read")
 	l.check(g.Keepalive >= 10*time.Second, path+".keepalive", "%s is too short; the least is 10s", duration(g.Keepalive))
 	l.tls(g.TLS, path+".tls")
 }

@@ -124,7 +124,7 @@ func (l *loader) secretFiles() {
 			return
 		}
 		own, other := l.origins[s.path], l.origins[twin.path]
-		hasOwn, hasOther := s.value.String() != "" && own.Layer > FromDefault, twin.value.String() != ""
+		hasOwn, hasOther := textOf(s.value) != "" && own.Layer > FromDefault, twin.value.String() != ""
 		if l.rejected[s.path] || l.rejected[twin.path] {
 			return
 		}
@@ -151,7 +151,7 @@ func (l *loader) secretFiles() {
 			l.fault(other, twin.path, "the file %q is empty", twin.value.String())
 			l.rejected[s.path] = true
 		default:
-			s.value.SetString(secret)
+			setTextOf(s.value, secret)
 			l.origins[s.path] = other
 		}
 	})
@@ -221,12 +221,13 @@ func walkSetting(s setting, visit func(setting)) {
 		s.value = v
 	}
 	visit(s)
-	switch v.Kind() {
-	case reflect.Struct:
+	switch {
+	case isScalar(v.Type()):
+	case v.Kind() == reflect.Struct:
 		for _, f := range reflect.VisibleFields(v.Type()) {
 			walkSetting(setting{path: join(s.path, key(f)), value: v.FieldByIndex(f.Index), field: f, parent: v}, visit)
 		}
-	case reflect.Slice:
+	case v.Kind() == reflect.Slice:
 		for i := range v.Len() {
 			walkSetting(setting{path: element(s.path, i), value: v.Index(i)}, visit)
 		}
@@ -279,12 +280,13 @@ func unknown(t reflect.Type, name string) string {
 
 // elsewhere returns the sections that have a key of that name.
 func elsewhere(t reflect.Type, path, name string) []string {
-	switch t.Kind() {
-	case reflect.Pointer:
+	switch {
+	case isScalar(t):
+	case t.Kind() == reflect.Pointer:
 		return elsewhere(t.Elem(), path, name)
-	case reflect.Slice:
+	case t.Kind() == reflect.Slice:
 		return elsewhere(t.Elem(), path+"[]", name)
-	case reflect.Struct:
+	case t.Kind() == reflect.Struct:
 		var places []string
 		if slices.Contains(keys(t), name) {
 			if path == "" {

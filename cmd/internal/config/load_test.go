@@ -36,10 +36,10 @@ func TestEveryDefaultIsAsDocumented(t *testing.T) {
 		Brokers: []string{"k:9092"}, Topic: "{topic}", ClientID: "pgoutbox", SASL: config.SASL{Mechanism: "scram-sha-512"},
 		Compression: "none", Partitions: 1, ReplicationFactor: -1,
 	}
-	nats.Name, nats.Broker.NATS = "nats", &config.NATS{URL: "nats://127.0.0.1:4222", Subject: "{topic}", Replicas: 1}
+	nats.Name, nats.Broker.NATS = "nats", &config.NATS{URL: config.NewURL("nats://127.0.0.1:4222"), Subject: "{topic}", Replicas: 1}
 	want := config.Config{
 		Name:         "relay-7-example-com",
-		Database:     config.Database{URL: "postgres://app@db/app"},
+		Database:     config.Database{URL: config.NewURL("postgres://app@db/app")},
 		Log:          config.Log{Level: "info", Format: "auto"},
 		HTTP:         config.HTTP{Listen: "127.0.0.1:9187"},
 		Retention:    config.Retention{Enabled: true, Interval: 30 * time.Second},
@@ -102,7 +102,7 @@ func TestTheEnvironmentSetsEveryKindOfValue(t *testing.T) {
 		"topics":    reflect.DeepEqual(c.Destinations[0].Topics, []string{"orders.*", "!orders.internal"}),
 		"size":      c.Destinations[0].Delivery.MaxInFlightBytes == 1<<20,
 		"kafka":     kafka != nil && reflect.DeepEqual(kafka.Brokers, []string{"a:1", "b:2"}) && kafka.Topic == "{topic}",
-		"password":  kafka != nil && string(kafka.SASL.Password) == "${not} a: reference",
+		"password":  kafka != nil && kafka.SASL.Password.Text() == "${not} a: reference",
 		"stdout":    len(c.Destinations) == 3 && c.Destinations[2].Broker.Stdout != nil,
 	} {
 		if !ok {
@@ -146,7 +146,7 @@ destinations:
 	d := c.Destinations[0]
 	for what, ok := range map[string]bool{
 		"name":     c.Name == "from-default",
-		"url":      string(c.Database.URL) == "postgres://u:p:,$'@db/app?x=${y}",
+		"url":      c.Database.URL.Text() == "postgres://u:p:,$'@db/app?x=${y}",
 		"level":    c.Log.Level == "warn",
 		"raw":      d.Broker.Kafka.ClientID == "${USER}: [#",
 		"empty":    d.Name == "ab",
@@ -173,7 +173,7 @@ broker:
       a.{topic}
 `), config.Input{})
 	n := l.Config.Destinations[0].Broker.NATS
-	if n.User != "true" || string(n.Password) != "0123" || n.Stream != "1e3" || n.Subject != "a.{topic}" {
+	if n.User != "true" || n.Password.Text() != "0123" || n.Stream != "1e3" || n.Subject != "a.{topic}" {
 		t.Errorf("%#v", *n)
 	}
 }
@@ -213,10 +213,10 @@ destinations:
   - name: a
     broker: {kafka: {brokers: [a:1], sasl: {username: u, password: , password_file: `+password+`}}}
 `, config.Input{Environ: []string{"FILE=" + url}})
-	if got := string(l.Config.Database.URL); got != "postgres://file@db/app" {
+	if got := l.Config.Database.URL.Text(); got != "postgres://file@db/app" {
 		t.Errorf("url %q", got)
 	}
-	if got := string(l.Config.Destinations[0].Broker.Kafka.SASL.Password); got != "p w" {
+	if got := l.Config.Destinations[0].Broker.Kafka.SASL.Password.Text(); got != "p w" {
 		t.Errorf("password %q", got)
 	}
 }
@@ -237,7 +237,7 @@ func TestASecretOfAHigherLayerReplacesEitherForm(t *testing.T) {
 		{twin, "OTHER=", "postgres://file@db/app"},
 	} {
 		c := mustLoad(t, test.text+"\n"+rest, config.Input{Environ: []string{test.env}}).Config
-		if string(c.Database.URL) != test.want {
+		if c.Database.URL.Text() != test.want {
 			t.Errorf("%s with %s: %#v, want %s", test.text, test.env, c.Database, test.want)
 		}
 		if strings.HasPrefix(test.want, "postgres://env") && c.Database.URLFile != "" {

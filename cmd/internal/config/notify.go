@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"net/url"
 	"os/exec"
 	"time"
@@ -39,12 +38,6 @@ func DefaultNotifyWebhook() NotifyWebhook { return NotifyWebhook{Timeout: 10 * t
 // DefaultNotifyCommand returns the settings of a program that is only named.
 func DefaultNotifyCommand() NotifyCommand { return NotifyCommand{Timeout: 10 * time.Second} }
 
-// Format is like that of [Kafka].
-func (n NotifyWebhook) Format(f fmt.State, _ rune) {
-	type fields NotifyWebhook
-	fmt.Fprintf(f, "%+v", fields(n))
-}
-
 // Notification returns how a destination's notifications are sent: as it says, or else as all are; nil if
 // nobody is to be told.
 func (c *Config) Notification(d *Destination) *Notify {
@@ -61,7 +54,7 @@ func (l *loader) notify(n *Notify, path string) {
 	l.check(n.Webhook != nil || n.Command != nil, path, "neither webhook nor command is given, so nobody would be told")
 	if w := n.Webhook; w != nil {
 		at := path + ".webhook"
-		complaint := notifyURL(string(w.URL))
+		complaint := notifyURL(w.URL.Text())
 		l.check(complaint == "" || l.rejected[at+".url_file"], at+".url", "%s", complaint)
 	}
 	if c := n.Command; c != nil {

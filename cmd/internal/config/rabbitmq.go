@@ -31,7 +31,7 @@ type RabbitMQQueue struct {
 
 // DefaultRabbitMQ returns the settings of a RabbitMQ that is only named.
 func DefaultRabbitMQ() RabbitMQ {
-	return RabbitMQ{URL: "amqp://127.0.0.1:5672/", RoutingKey: "{topic}"}
+	return RabbitMQ{URL: NewURL("amqp://127.0.0.1:5672/"), RoutingKey: "{topic}"}
 }
 
 // defaultOfQueues sets v to its default if it is a Redis or a RabbitMQ, and reports whether it is.
@@ -50,7 +50,7 @@ func defaultOfQueues(v reflect.Value) bool {
 func (l *loader) rabbitmq(r *RabbitMQ, path string) {
 	fields := []string{"topic", "key", "event_type", "aggregate_type", "aggregate_id"}
 	secure := true
-	for i, server := range strings.Split(string(r.URL), ",") {
+	for i, server := range strings.Split(r.URL.Text(), ",") {
 		u, err := url.Parse(strings.TrimSpace(server))
 		l.check(err == nil && u.Hostname() != "" && slices.Contains([]string{"amqp", "amqps"}, u.Scheme), path+".url",
 			"server %d: not a valid URL such as amqp://127.0.0.1:5672/; special characters in a user name, password or virtual host must be percent-encoded", i+1)
@@ -68,7 +68,7 @@ func (l *loader) rabbitmq(r *RabbitMQ, path string) {
 		l.check(len(q.Bindings) == 0 || named, at+".bindings", "given, but exchange is not the name of one")
 		l.check(len(q.Bindings) > 0 || !named, at+".bindings", "none is given; nothing of exchange %q would reach the queue", r.Exchange)
 	}
-	l.check(r.Password == "" || r.User != "", path+".user", "not given, but a password is")
+	l.check(r.Password.Empty() || r.User != "", path+".user", "not given, but a password is")
 	l.check(!r.External || r.User == "", path+".user", "given, but external is true; keep one way to authenticate")
 	l.check(!r.External || secure, path+".external", "needs a client's certificate, so every URL must begin with amqps://")
 	l.check(!r.TLS.Enabled || secure, path+".tls.enabled", "true, but not every URL begins with amqps://")

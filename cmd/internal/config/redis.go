@@ -39,10 +39,10 @@ func (l *loader) redis(r *Redis, path string) {
 	l.check(len(r.Addresses) < 2 || r.Cluster || r.SentinelMaster != "", path+".addresses", "several are given; set cluster, or name the sentinel_master")
 	l.check(!r.Cluster || r.SentinelMaster == "", path+".cluster", "true, but a sentinel_master is named; leave out one of the two")
 	l.check(!r.Cluster || r.Database == 0, path+".database", "%d, but a cluster has database 0 alone", r.Database)
-	l.check(r.User == "" || r.Password != "" || l.rejected[path+".password_file"], path+".password", "not given, but a user is; set it or password_file")
-	l.check(r.SentinelMaster != "" || r.SentinelUser == "" && r.SentinelPassword == "", path+".sentinel_master", "not given, but credentials of sentinels are")
+	l.check(r.User == "" || !r.Password.Empty() || l.rejected[path+".password_file"], path+".password", "not given, but a user is; set it or password_file")
+	l.check(r.SentinelMaster != "" || r.SentinelUser == "" && r.SentinelPassword.Empty(), path+".sentinel_master", "not given, but credentials of sentinels are")
 	l.check(r.Stream != "", path+".stream", "empty; {topic} is the usual template")
 	l.check(r.MaxLen == 0 || r.MaxAge == 0, path+".max_age", "given, and max_len as well; keep one")
-	l.advise(r.Password == "" || r.TLS.Enabled, path+".password", "is sent unencrypted, since tls.enabled is false")
+	l.advise(r.Password.Empty() || r.TLS.Enabled, path+".password", "is sent unencrypted, since tls.enabled is false")
 	l.tls(r.TLS, path+".tls")
 }

@@ -257,8 +257,8 @@ func (l *loader) each(path string, err error) {
 
 func (l *loader) registry(r *SchemaRegistry, path string) {
 	l.check(len(r.URLs) > 0, path+".urls", "none is given; name one, for example [\"http://registry:8081\"]")
-	l.check(r.Username != "" || r.Password == "", path+".username", "not given, but a password is")
-	l.check(r.Username == "" || r.Token == "", path, "username and token are given; keep one way to authenticate")
+	l.check(r.Username != "" || r.Password.Empty(), path+".username", "not given, but a password is")
+	l.check(r.Username == "" || r.Token.Empty(), path, "username and token are given; keep one way to authenticate")
 	l.check(!r.Register || len(r.Schemas) > 0, path+".schemas", "none is given, but register is true")
 	for i, s := range r.Schemas {
 		at := element(path+".schemas", i)

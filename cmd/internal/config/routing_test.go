@@ -78,7 +78,7 @@ func TestRoutingIsReadAsThePackagesHaveIt(t *testing.T) {
 		t.Errorf("the format is %+v", got)
 	}
 	r := d.SchemaRegistry
-	if r == nil || string(r.Password) != "p" || r.Refresh != time.Minute || r.Subject != "{topic}-value" || !r.Register {
+	if r == nil || r.Password.Text() != "p" || r.Refresh != time.Minute || r.Subject != "{topic}-value" || !r.Register {
 		t.Fatalf("the registry is %+v", r)
 	}
 	if text, err := r.Schemas[0].Read(); err != nil || text != `syntax = "proto3";` {

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"net/netip"
 	"net/url"
 	"regexp"
@@ -40,12 +39,6 @@ type OAuthField struct {
 // DefaultOAuth returns the settings of a source of tokens that is only named.
 func DefaultOAuth() OAuth { return OAuth{Timeout: 5 * time.Second} }
 
-// Format is like that of [Kafka].
-func (o OAuth) Format(f fmt.State, _ rune) {
-	type fields OAuth
-	fmt.Fprintf(f, "%+v", fields(o))
-}
-
 const oauthBearer = "oauthbearer"
 
 func (l *loader) sasl(s SASL, secured bool, path string) {
@@ -54,17 +47,17 @@ func (l *loader) sasl(s SASL, secured bool, path string) {
 		return
 	}
 	if s.Username == "" {
-		l.check(s.Password == "", path+".username", "not given, but a password is")
+		l.check(s.Password.Empty(), path+".username", "not given, but a password is")
 		return
 	}
-	l.check(s.Password != "" || l.rejected[path+".password_file"], path+".password", "not given, but a username is; set it or password_file")
+	l.check(!s.Password.Empty() || l.rejected[path+".password_file"], path+".password", "not given, but a username is; set it or password_file")
 	l.advise(s.Mechanism != "plain" || secured, path+".mechanism", "plain sends the password unencrypted, since tls.enabled is false")
 }
 
 func (l *loader) tokens(s SASL, secured bool, path string) {
 	l.check(s.Mechanism == oauthBearer, path+".oauth", "given, but mechanism is %s; set mechanism: oauthbearer, or leave oauth out", s.Mechanism)
 	l.check(s.OAuth != nil, path+".oauth", "not given, but mechanism is oauthbearer; it needs token_url, client_id and client_secret")
-	l.check(s.Username == "" && s.Password == "", path+".username", "oauthbearer takes no username and no password; name client_id and client_secret in oauth")
+	l.check(s.Username == "" && s.Password.Empty(), path+".username", "oauthbearer takes no username and no password; name client_id and client_secret in oauth")
 	l.advise(secured, path+".mechanism", "oauthbearer sends tokens unencrypted, since tls.enabled is false")
 	if s.OAuth != nil {
 		l.oauth(*s.OAuth, path+".oauth")
@@ -88,7 +81,7 @@ func (l *loader) oauth(o OAuth, path string) {
 		l.check(!o.TLS.Enabled, path+".tls.enabled", "true, but token_url begins with http://, which is without TLS")
 	}
 	l.check(o.ClientID != "", path+".client_id", "not given")
-	l.check(o.ClientSecret != "" || l.rejected[path+".client_secret_file"], path+".client_secret", "not given; set it or client_secret_file")
+	l.check(!o.ClientSecret.Empty() || l.rejected[path+".client_secret_file"], path+".client_secret", "not given; set it or client_secret_file")
 	for i, scope := range o.Scopes {
 		l.check(scope != "" && !strings.ContainsAny(scope, " \t\r\n\"\\"), element(path+".scopes", i), "%q is not one scope; write each as an element of its own", scope)
 	}

@@ -21,6 +21,8 @@ func Schema() ([]byte, error) {
 			{Type: "integer", Minimum: jsonschema.Ptr(0.0)},
 			text(`^[0-9]+ *([kKMG]?B|[KMG]iB)?$|` + variable),
 		}},
+		secretType: text(""),
+		urlType:    text(""),
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("schema of the configuration: %w", err)
@@ -47,7 +49,7 @@ func annotate(schema *jsonschema.Schema, v reflect.Value, tag reflect.StructTag)
 		return
 	}
 	switch {
-	case t.Kind() == reflect.Struct:
+	case t.Kind() == reflect.Struct && !isSecret(t):
 		schema.Type, schema.Types, schema.Required = "", []string{"null", "object"}, nil
 		if t == reflect.TypeFor[Destination]() {
 			schema.Required = []string{"name", "broker"}
@@ -76,13 +78,13 @@ func annotate(schema *jsonschema.Schema, v reflect.Value, tag reflect.StructTag)
 		}
 		schema.Type, schema.Pattern, schema.AnyOf = "", "", append(one.AnyOf, &jsonschema.Schema{Type: "null"})
 		if one.Type != "" {
-			if len(one.Enum) > 0 || t.Kind() != reflect.String && t != durationType {
+			if len(one.Enum) > 0 || !isText(t) && t != durationType {
 				schema.AnyOf = append(schema.AnyOf, &jsonschema.Schema{Type: "string", Pattern: variable})
 			}
 			one.AnyOf = nil
 			schema.AnyOf = append([]*jsonschema.Schema{&one}, schema.AnyOf...)
 		}
-		if len(schema.AnyOf) == 2 && t.Kind() == reflect.String {
+		if len(schema.AnyOf) == 2 && isText(t) {
 			schema.AnyOf, schema.Types = nil, []string{"null", "string"}
 		}
 		if tag != "" && !v.IsZero() || t.Kind() == reflect.Bool {

@@ -105,7 +105,7 @@ func scalar(v reflect.Value) string {
 	case time.Duration:
 		return duration(x)
 	case fmt.Stringer: // Size, Secret, URL
-		if v.Kind() == reflect.String {
+		if isText(v.Type()) {
 			return quote(x.String())
 		}
 		return x.String()

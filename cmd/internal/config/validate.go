@@ -116,10 +116,10 @@ func limit(tag reflect.StructTag, name string) (int64, bool) {
 }
 
 func (l *loader) database(d Database) {
-	l.check(d.URL != "" || l.rejected["database.url_file"], "database.url",
+	l.check(!d.URL.Empty() || l.rejected["database.url_file"], "database.url",
 		"not given; set it, or database.url_file, or the environment variable OUTBOX_DATABASE_URL")
-	if d.URL != "" {
-		complaint := connectionString(string(d.URL))
+	if !d.URL.Empty() {
+		complaint := connectionString(d.URL.Text())
 		l.check(complaint == "", "database.url", "%s", complaint)
 	}
 }
@@ -252,7 +252,7 @@ func (l *loader) exactlyOnce(d *Destination, path string) {
 }
 
 func (l *loader) nats(n *NATS, path string) {
-	for i, server := range strings.Split(string(n.URL), ",") {
+	for i, server := range strings.Split(n.URL.Text(), ",") {
 		complaint := natsServer(strings.TrimSpace(server))
 		l.check(complaint == "", path+".url", "server %d: %s", i+1, complaint)
 	}
@@ -275,13 +275,13 @@ func (l *loader) nats(n *NATS, path string) {
 	for _, method := range []struct {
 		name  string
 		given bool
-	}{{"credentials_file", n.CredentialsFile != ""}, {"token", n.Token != ""}, {"user", n.User != ""}} {
+	}{{"credentials_file", n.CredentialsFile != ""}, {"token", !n.Token.Empty()}, {"user", n.User != ""}} {
 		if method.given {
 			methods = append(methods, method.name)
 		}
 	}
 	l.check(len(methods) < 2, path, "%s are given; keep one way to authenticate", strings.Join(methods, " and "))
-	l.check(n.Password == "" || n.User != "", path+".user", "not given, but a password is")
+	l.check(n.Password.Empty() || n.User != "", path+".user", "not given, but a password is")
 	l.readable(path+".credentials_file", n.CredentialsFile)
 	l.tls(n.TLS, path+".tls")
 }

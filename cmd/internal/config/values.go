@@ -14,33 +14,76 @@ import (
 // mask stands for what must not be seen.
 const mask = "***"
 
-// Secret is a text that doesn't print: fmt, slog and the encodings show a mask.
-// (Only %p and %w get past that, which vet refuses for a text.) Convert it to
-// string to use it.
-type Secret string
+// Secret is a text that doesn't print: fmt, slog and the encodings show a mask. Text returns it.
+type Secret = masked[all]
 
-func (s Secret) String() string {
+// URL is a connection string that prints without its password. Of a webhook's, whose receivers often put a secret into the
+// path, the server is printed alone. Text returns it.
+type URL = masked[credentials]
+
+// NewSecret returns a secret of this text.
+func NewSecret(text string) (s Secret) {
+	s.set(text)
+	return s
+}
+
+// NewURL returns a URL of this text.
+func NewURL(text string) (u URL) {
+	u.set(text)
+	return u
+}
+
+// masked is a text that prints as M masks it. The pointer is for fmt: where a verb fits the value around it badly, such as
+// %s for a pointer to a struct, fmt calls no methods and prints what it finds, here an address.
+type masked[M interface{ mask(string) string }] struct{ text *string }
+
+// Text is the text itself.
+func (m masked[M]) Text() string {
+	if m.text == nil {
+		return ""
+	}
+	return *m.text
+}
+
+// Empty reports whether there is no text.
+func (m masked[M]) Empty() bool { return m.Text() == "" }
+
+func (m *masked[M]) set(text string) {
+	m.text = nil
+	if text != "" {
+		m.text = &text
+	}
+}
+
+func (m masked[M]) String() string {
+	var how M
+	return how.mask(m.Text())
+}
+
+// GoString masks it for the %#v verb.
+func (m masked[M]) GoString() string { return strconv.Quote(m.String()) }
+
+// Format masks it for all other verbs, such as %x.
+func (m masked[M]) Format(f fmt.State, verb rune) {
+	fmt.Fprintf(f, fmt.FormatString(f, verb), m.String())
+}
+
+// LogValue masks it in logs.
+func (m masked[M]) LogValue() slog.Value { return slog.StringValue(m.String()) }
+
+// MarshalText masks it in JSON and other encodings.
+func (m masked[M]) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+type all struct{}
+
+func (all) mask(s string) string {
 	if s == "" {
 		return ""
 	}
 	return mask
 }
 
-// GoString keeps the %#v verb from printing the secret.
-func (s Secret) GoString() string { return strconv.Quote(s.String()) }
-
-// Format keeps all other verbs, such as %x, from printing it.
-func (s Secret) Format(f fmt.State, verb rune) { format(f, verb, s.String()) }
-
-// LogValue masks the secret in logs.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
-
-// MarshalText masks the secret in JSON and other encodings.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// URL is a connection string that prints without its password. Of a webhook's, whose receivers often put a secret into the
-// path, the server is printed alone. Convert it to string to use it.
-type URL string
+type credentials struct{}
 
 var (
 	// The greedy user information reaches to the last @, so that a password
@@ -54,17 +97,16 @@ var (
 	dsnPassword  = regexp.MustCompile(`(?is)(\w*(?:pass|secret|token)\w*\s*=\s*)(?:'(?:[^'\\]|\\.)*'?|(?:\\.|[^\s\\])*)`)
 )
 
-func (u URL) String() string {
-	s := string(u)
+func (c credentials) mask(s string) string {
 	if !strings.Contains(s, "://") {
 		if !dsnStart.MatchString(s) {
-			return Secret(s).String()
+			return all{}.mask(s)
 		}
 		return dsnPassword.ReplaceAllString(s, "${1}"+mask)
 	}
 	// A list of NATS or RabbitMQ servers may hold a password each.
 	if next := urlNext.FindStringIndex(s); next != nil {
-		return URL(s[:next[0]]).String() + "," + URL(s[next[0]+1:]).String()
+		return c.mask(s[:next[0]]) + "," + c.mask(s[next[0]+1:])
 	}
 	m := urlAuthority.FindStringSubmatchIndex(s)
 	if m == nil {
@@ -84,42 +126,6 @@ func (u URL) String() string {
 		return m[1] + "/" + mask
 	}
 	return urlQuery.ReplaceAllString(s, "${1}"+mask)
-}
-
-// GoString keeps the %#v verb from printing the password.
-func (u URL) GoString() string { return strconv.Quote(u.String()) }
-
-// Format keeps all other verbs, such as %x, from printing it.
-func (u URL) Format(f fmt.State, verb rune) { format(f, verb, u.String()) }
-
-// LogValue masks the password in logs.
-func (u URL) LogValue() slog.Value { return slog.StringValue(u.String()) }
-
-// MarshalText masks the password in JSON and other encodings.
-func (u URL) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
-
-func format(f fmt.State, verb rune, masked string) {
-	fmt.Fprintf(f, fmt.FormatString(f, verb), masked)
-}
-
-// Format prints the secrets of a broker masked. Without it, fmt would print what
-// the pointer in [Broker] refers to by itself for verbs that no pointer has,
-// such as %s, and call no methods of the values in it.
-func (k Kafka) Format(f fmt.State, _ rune) {
-	type fields Kafka
-	fmt.Fprintf(f, "%+v", fields(k))
-}
-
-// Format is like that of [Kafka].
-func (n NATS) Format(f fmt.State, _ rune) {
-	type fields NATS
-	fmt.Fprintf(f, "%+v", fields(n))
-}
-
-// Format is like that of [Kafka].
-func (r SchemaRegistry) Format(f fmt.State, _ rune) {
-	type fields SchemaRegistry
-	fmt.Fprintf(f, "%+v", fields(r))
 }
 
 // Size is a number of bytes, written as a number or with a unit: B, kB, MB and
@@ -175,10 +181,28 @@ func isScalar(t reflect.Type) bool {
 	case reflect.String, reflect.Bool, reflect.Int, reflect.Int64:
 		return true
 	}
-	return false
+	return isSecret(t)
 }
 
 func isSecret(t reflect.Type) bool { return t == secretType || t == urlType }
+
+func isText(t reflect.Type) bool { return t.Kind() == reflect.String || isSecret(t) }
+
+// textOf returns a text, a hidden one too.
+func textOf(v reflect.Value) string {
+	if h, ok := v.Interface().(interface{ Text() string }); ok {
+		return h.Text()
+	}
+	return v.String()
+}
+
+func setTextOf(v reflect.Value, text string) {
+	if h, ok := v.Addr().Interface().(interface{ set(string) }); ok {
+		h.set(text)
+		return
+	}
+	v.SetString(text)
+}
 
 // setText gives a scalar the value that the text stands for, or says what was
 // expected. The complaint never repeats a secret.
@@ -199,8 +223,8 @@ func setText(v reflect.Value, text string) (complaint string) {
 			return fmt.Sprintf("%q is not a size such as 16MiB, 500kB or 1048576", text)
 		}
 		v.SetInt(int64(s))
-	case v.Kind() == reflect.String:
-		v.SetString(text)
+	case isText(v.Type()):
+		setTextOf(v, text)
 	case v.Kind() == reflect.Bool:
 		if text != "true" && text != "false" {
 			return fmt.Sprintf("%q is neither true nor false", text)

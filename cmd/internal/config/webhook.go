@@ -43,18 +43,12 @@ func DefaultWebhook() Webhook {
 	return Webhook{RequestMessages: 1, MaxInFlight: 64, Timeout: 15 * time.Second, MaxRetryAfter: 10 * time.Minute}
 }
 
-// Format is like that of [Kafka].
-func (w Webhook) Format(f fmt.State, _ rune) {
-	type fields Webhook
-	fmt.Fprintf(f, "%+v", fields(w))
-}
-
 // Keys returns the keys to sign with.
 func (w Webhook) Keys() ([]webhook.Key, error) {
 	var texts []string
 	for _, secret := range []Secret{w.Secret, w.PreviousSecret} {
-		if secret != "" {
-			texts = append(texts, string(secret))
+		if !secret.Empty() {
+			texts = append(texts, secret.Text())
 		}
 	}
 	return webhook.ParseKeys(texts...)
@@ -85,25 +79,25 @@ func parseNetwork(text string) (netip.Prefix, error) {
 }
 
 func (l *loader) webhook(w *Webhook, path string) {
-	complaint := webhookURL(string(w.URL))
+	complaint := webhookURL(w.URL.Text())
 	l.check(complaint == "" || l.rejected[path+".url_file"], path+".url", "%s", complaint)
 	for _, secret := range []struct {
 		name  string
 		value Secret
 	}{{"secret", w.Secret}, {"previous_secret", w.PreviousSecret}} {
-		if secret.value == "" {
+		if secret.value.Empty() {
 			continue
 		}
-		key, err := webhook.ParseKey(string(secret.value))
+		key, err := webhook.ParseKey(secret.value.Text())
 		l.check(err == nil, path+"."+secret.name, "%v", err)
 		l.check(err != nil || key.CanSign(), path+"."+secret.name, "is a public key (whpk_), which only verifies; name its private key (whsk_) or a shared secret (whsec_)")
 	}
-	l.check(w.PreviousSecret == "" || w.Secret != "" || l.rejected[path+".secret_file"], path+".secret", "not given, but previous_secret is")
-	l.advise(w.Secret != "" || l.rejected[path+".secret_file"], path+".secret", "not given: requests are not signed, and receivers can't tell who sends them")
-	l.check(w.BearerToken == "" || w.User == "", path, "bearer_token and user are given; keep one way to authenticate")
-	l.check(w.Password == "" || w.User != "", path+".user", "not given, but a password is")
-	l.check(w.APIKey == "" || w.APIKeyHeader != "", path+".api_key_header", "not given, but an API key is")
-	l.check(w.APIKeyHeader == "" || w.APIKey != "" || l.rejected[path+".api_key_file"], path+".api_key", "not given, but api_key_header is")
+	l.check(w.PreviousSecret.Empty() || !w.Secret.Empty() || l.rejected[path+".secret_file"], path+".secret", "not given, but previous_secret is")
+	l.advise(!w.Secret.Empty() || l.rejected[path+".secret_file"], path+".secret", "not given: requests are not signed, and receivers can't tell who sends them")
+	l.check(w.BearerToken.Empty() || w.User == "", path, "bearer_token and user are given; keep one way to authenticate")
+	l.check(w.Password.Empty() || w.User != "", path+".user", "not given, but a password is")
+	l.check(w.APIKey.Empty() || w.APIKeyHeader != "", path+".api_key_header", "not given, but an API key is")
+	l.check(w.APIKeyHeader == "" || !w.APIKey.Empty() || l.rejected[path+".api_key_file"], path+".api_key", "not given, but api_key_header is")
 	if w.APIKeyHeader != "" {
 		err := webhook.CheckHeader(w.APIKeyHeader, "")
 		l.check(err == nil, path+".api_key_header", "%v", err)
@@ -113,7 +107,7 @@ func (l *loader) webhook(w *Webhook, path string) {
 		_, err := parseNetwork(text)
 		l.check(err == nil, element(path+".allow_networks", i), "%v", err)
 	}
-	plain := strings.HasPrefix(string(w.URL), "http://")
+	plain := strings.HasPrefix(w.URL.Text(), "http://")
 	l.check(!plain || !w.TLS.Enabled, path+".tls.enabled", "true, but the URL begins with http://, which is without TLS")
 	l.advise(!plain || len(w.AllowNetworks) > 0, path+".url", "http:// shows messages to everybody on the way; use https://")
 	l.advise(plain || !w.HTTP2Cleartext, path+".http2_cleartext", "has no effect, since the URL begins with https://")
