@@ -59,6 +59,14 @@ type Noting interface {
 	NotesFailures() bool
 }
 
+// Reporting is a Source that keeps the relay's state where people and other programs look for it.
+type Reporting interface {
+	Source
+	// Report follows every change of state; err is its cause, if it has one. It doesn't block, except for StateStopped, the
+	// last one, which Run waits for: it returns within a few seconds, when the state has been written or can't be.
+	Report(state State, err error)
+}
+
 // Session is the ownership of a shard group for as long as its lease lasts. Next is called by one
 // goroutine; Settle, Heads, Held and Lanes by another, one at a time; both at the same time.
 type Session interface {

@@ -37,9 +37,10 @@ func New(source Source, broker Broker, cfg Config) (*Relay, error) {
 //
 // A lost lease or database ends a session, not Run: it acquires again and goes on where the last
 // settlement stands.
-func (r *Relay) Run(ctx context.Context) error {
+func (r *Relay) Run(ctx context.Context) (err error) {
 	state := tracker{observer: r.cfg.Observer}
-	defer state.change(StateStopped, nil)
+	state.source, _ = r.source.(Reporting)
+	defer func() { state.change(StateStopped, err) }()
 	pause := Backoff{Initial: 100 * time.Millisecond, Max: 5 * time.Second}
 	for failures := 0; ; {
 		state.change(StateWaiting, nil)
@@ -309,6 +310,7 @@ func (l *loop) logSettled(s *Settlement) {
 // tracker reports changes of state, and only changes.
 type tracker struct {
 	observer Observer
+	source   Reporting // nil: it keeps no states
 	state    State
 	cause    string
 }
@@ -324,5 +326,8 @@ func (t *tracker) change(state State, err error) bool {
 	changed := t.state != state
 	t.state, t.cause = state, cause
 	t.observer.Changed(state, err)
+	if t.source != nil {
+		t.source.Report(state, err)
+	}
 	return changed
 }

@@ -19,6 +19,8 @@ type source struct {
 	inner   relay.Source
 }
 
+var _ relay.Reporting = (*source)(nil)
+
 func (s *source) Acquire(ctx context.Context) (relay.Session, error) {
 	inner, err := s.inner.Acquire(ctx)
 	if err != nil {
@@ -36,6 +38,13 @@ func (s *source) Acquire(ctx context.Context) (relay.Session, error) {
 		return nil, errors.Join(err, session.Close(context.WithoutCancel(ctx)))
 	}
 	return session, nil
+}
+
+// Report passes a state on to the inner source, if that keeps any.
+func (s *source) Report(state relay.State, err error) {
+	if r, ok := s.inner.(relay.Reporting); ok {
+		r.Report(state, err)
+	}
 }
 
 // begin makes s the session whose messages are published.

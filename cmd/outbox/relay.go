@@ -144,19 +144,18 @@ type daemon struct {
 	retention *polling.Retention // nil if this relay leaves it to others
 
 	metrics *metrics
-	states  *states
-	connect func(context.Context) (*pgx.Conn, error) // for what stands beside delivery
 	watch   *watch
 	brokers []relay.Broker
 	parts   []part
 
-	selection *selection
-	notify    *notifications
+	selection  *selection
+	unselected *polling.Unselected
+	notify     *notifications
 }
 
 // part is one shard group of one destination.
 type part struct {
-	name        cursorName
+	group       int
 	destination config.Destination
 	broker      relay.Broker
 	coupled     coupling                   // nil: the broker doesn't care for the source
@@ -176,7 +175,6 @@ func (d *daemon) assemble() error {
 		}
 	}
 	d.metrics = newMetrics()
-	d.states = newStates(d.cfg.Name, d.logger, connect)
 	d.watch = newWatch(names, d.metrics, d.logger, connect)
 
 	if d.cfg.Retention.Enabled && readsOutbox(d.cfg) {
@@ -189,8 +187,8 @@ func (d *daemon) assemble() error {
 	}
 
 	d.notify = newNotifications(d.cfg, d.metrics, d.logger)
-	d.selection = newSelection(d.cfg, d.metrics.unselected, d.logger)
-	d.connect = connect
+	d.unselected = polling.NewUnselected(d.conn, d.cfg.Name, d.logger)
+	d.selection = newSelection(d.cfg, d.metrics.unselected, d.unselected.Note, d.logger)
 	var faults []error
 	for i, destination := range d.cfg.Destinations {
 		rules, err := destination.Table().Parse()
@@ -201,7 +199,7 @@ func (d *daemon) assemble() error {
 		var shared relay.Broker // by all groups, unless it is coupled to one
 		var kind string
 		for group := range destination.ShardGroups {
-			p := part{name: cursorName{destination.Name, group}, destination: destination, broker: shared, selects: d.selection.of(i, rules)}
+			p := part{group: group, destination: destination, broker: shared, selects: d.selection.of(i, rules)}
 			if shared == nil {
 				p.broker, p.coupled, kind, err = openCoupled(destination, brokerSetting{stdout: d.stdout, group: group,
 					logger: d.logger.With("destination", destination.Name)})
@@ -237,7 +235,7 @@ func (d *daemon) closeBrokers() {
 }
 
 // run delivers until ctx ends or every part has given up. The order of its end: relays drain and give
-// their leases back; then health, metrics and states end; then the name is free again.
+// their leases back; then health and metrics end; then the name is free again.
 func (d *daemon) run(ctx context.Context) (err error) {
 	var listener net.Listener
 	if d.cfg.HTTP.Listen != "" {
@@ -270,10 +268,6 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	if listener != nil && fromOutbox {
 		besides.Go(func() { d.watch.run(aside) })
 	}
-	if fromOutbox {
-		besides.Go(func() { d.states.run(aside) })
-		besides.Go(func() { d.selection.run(aside, d.connect) })
-	}
 	besides.Go(func() { d.notify.run(aside) })
 	for _, c := range d.cfg.Destinations {
 		if c.Source != nil && c.Source.Purge != nil {
@@ -292,6 +286,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	announce := context.AfterFunc(ctx, func() { d.logger.Info("draining; a second signal ends at once", "relay", d.cfg.Name) })
 	defer announce()
 	err = d.deliver(ctx)
+	_ = d.unselected.Close() // it is in the log
 	d.logger.Info("relay stopped", "relay", d.cfg.Name)
 	return err
 }
@@ -324,12 +319,8 @@ func (d *daemon) deliver(ctx context.Context) error {
 				return
 			}
 			d.notify.stopped(p.destination.Name, errs[i])
-			if p.destination.Source != nil {
-				d.noteTable(p.destination.Name, relay.StateStopped, errs[i])
-			} else {
-				d.states.set(p.name, relay.StateStopped, errs[i].Error())
-			}
-			d.logger.Error("destination given up; others go on", "destination", p.name.destination, "shard_group", p.name.group, "error", errs[i])
+			d.note(p, relay.StateStopped, errs[i])
+			d.logger.Error("destination given up; others go on", "destination", p.destination.Name, "shard_group", p.group, "error", errs[i])
 		})
 	}
 	running.Wait()
@@ -341,9 +332,9 @@ func (d *daemon) runPart(ctx context.Context, p part) error {
 	delivery := paced(c)
 	logger := d.logger
 	if c.ShardGroups > 1 {
-		logger = logger.With("shard_group", p.name.group)
+		logger = logger.With("shard_group", p.group)
 	}
-	source, err := d.openSource(c, p.name.group, logger)
+	source, err := d.openSource(c, p.group, logger)
 	if err != nil {
 		return err
 	}
@@ -369,7 +360,7 @@ func (d *daemon) runPart(ctx context.Context, p part) error {
 		DrainTimeout:     c.DrainTimeout,
 		Logger:           logger,
 		Observer: d.notify.observer(c.Name,
-			d.metrics.observer(c.Name, p.name.group, func(state relay.State, err error) { d.note(p, state, err) })),
+			d.metrics.observer(c.Name, p.group, func(state relay.State, err error) { d.note(p, state, err) })),
 	})
 	if err != nil {
 		return err
@@ -377,19 +368,9 @@ func (d *daemon) runPart(ctx context.Context, p part) error {
 	return r.Run(ctx)
 }
 
-// note passes on what the owner of a cursor does. Who waits for the lease has nothing to say about it,
-// and whoever stops in good order leaves that to be seen by the lease.
+// note passes on what is done with a table of a destination's own. Those that read the outbox have it in their cursors.
 func (d *daemon) note(p part, state relay.State, err error) {
 	if p.destination.Source != nil {
 		d.noteTable(p.destination.Name, state, err)
-		return
 	}
-	if state == relay.StateWaiting || state == relay.StateStopped {
-		return
-	}
-	cause := ""
-	if err != nil {
-		cause = err.Error()
-	}
-	d.states.set(p.name, state, cause)
 }

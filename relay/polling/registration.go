@@ -15,6 +15,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/relay/internal/states"
 )
 
 // ErrNamesake says that another relay runs under the same name. Both would take each other's leases for
@@ -30,6 +31,7 @@ type Registration struct {
 	instance string
 	host     string
 	cfg      RegistrationConfig
+	states   *states.Writer // of all its sources
 
 	mu    sync.Mutex
 	err   error // why the name may not be used now; nil while registered
@@ -81,7 +83,7 @@ func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg Regist
 	var instance outbox.ID
 	_, _ = rand.Read(instance[:]) // it never fails
 	r := &Registration{conn: conn.Copy(), name: name, instance: instance.String(), host: host, cfg: cfg,
-		inUse: make(map[string]bool), stopped: make(chan struct{})}
+		states: states.New(conn, name, cfg.Logger), inUse: make(map[string]bool), stopped: make(chan struct{})}
 	first, err := r.register(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("register relay %q: %w", name, err)

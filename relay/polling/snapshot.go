@@ -16,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/relay/internal/states"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -33,6 +34,7 @@ type Snapshot struct {
 	destination string
 	owner       string
 	cfg         SnapshotConfig
+	states      *states.Writer
 
 	// minPage is how many messages are read at once at least.
 	minPage int
@@ -43,8 +45,8 @@ type Snapshot struct {
 }
 
 var (
-	_ relay.Source  = (*Snapshot)(nil)
-	_ relay.Coupled = (*snapshotSession)(nil)
+	_ relay.Reporting = (*Snapshot)(nil)
+	_ relay.Coupled   = (*snapshotSession)(nil)
 )
 
 // NewSnapshot returns a source for a destination. It reports every fault of cfg at once and connects to
@@ -57,12 +59,18 @@ func NewSnapshot(conn *pgx.ConnConfig, destination string, cfg SnapshotConfig) (
 	}
 	s := &Snapshot{conn: conn.Copy(), destination: destination, cfg: cfg, minPage: 1000}
 	if cfg.Registration != nil {
-		s.owner = cfg.Registration.Name()
+		s.owner, s.states = cfg.Registration.Name(), cfg.Registration.states
 	} else {
 		host, _ := os.Hostname() // only for people
 		s.owner = fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:8])
+		s.states = states.New(conn, s.owner, cfg.Logger)
 	}
 	return s, nil
+}
+
+// Report writes the relay's state to the cursor, where `outbox status` reads it from anywhere.
+func (s *Snapshot) Report(state relay.State, err error) {
+	s.states.Report(s.destination, s.cfg.Group, state, err)
 }
 
 var errActive = errors.New("polling: the source already has a session")

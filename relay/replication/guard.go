@@ -26,7 +26,14 @@ type guard struct {
 	source      relay.Source
 }
 
-var _ relay.Source = (*guard)(nil)
+var _ relay.Reporting = (*guard)(nil)
+
+// Report passes a state on to the source, if that keeps any.
+func (g *guard) Report(state relay.State, err error) {
+	if r, ok := g.source.(relay.Reporting); ok {
+		r.Report(state, err)
+	}
+}
 
 func (g *guard) Acquire(ctx context.Context) (relay.Session, error) {
 	// Before, so that it is said at the start and not when another relay ends.

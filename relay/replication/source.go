@@ -29,8 +29,8 @@ type Source struct {
 }
 
 var (
-	_ relay.Source  = (*Source)(nil)
-	_ relay.Coupled = (*session)(nil)
+	_ relay.Reporting = (*Source)(nil)
+	_ relay.Coupled   = (*session)(nil)
 )
 
 // New returns a source for a destination. It reports every fault of cfg at once and connects to nothing yet.
@@ -47,6 +47,9 @@ func New(conn *pgx.ConnConfig, destination string, cfg Config) (*Source, error) 
 	}
 	return &Source{conn: conn.Copy(), destination: destination, cfg: cfg, table: table}, nil
 }
+
+// Report writes the relay's state to the cursor.
+func (s *Source) Report(state relay.State, err error) { s.table.Report(state, err) }
 
 // Acquire waits until this relay has the destination's lease and returns a session that goes on where the last
 // owner durably stood: in the log if its slot can be trusted, else in the table, until a new slot is there.

@@ -1,0 +1,94 @@
+// Package later writes beside delivery what may come late: it gathers values under keys and writes them together.
+package later
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Writer gathers values and writes them soon. What can't be written is kept, and merged with what comes after it. It has
+// no goroutine while there is nothing to write. Its methods may be called at the same time.
+type Writer[K comparable, V any] struct {
+	pause time.Duration
+	merge func(earlier, next V) V
+	write func(context.Context, map[K]V) error
+
+	writing sync.Mutex // held during a write, before mu
+
+	mu      sync.Mutex
+	pending map[K]V
+	due     bool // a timer runs
+	last    time.Time
+}
+
+// writeWithin bounds one write.
+const writeWithin = 2 * time.Second
+
+// New returns a writer that leaves a pause between two writes.
+func New[K comparable, V any](pause time.Duration, merge func(earlier, next V) V, write func(context.Context, map[K]V) error) *Writer[K, V] {
+	return &Writer[K, V]{pause: pause, merge: merge, write: write, pending: make(map[K]V)}
+}
+
+// Note has a value written soon. It doesn't block.
+func (w *Writer[K, V]) Note(key K, value V) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.note(key, value)
+}
+
+func (w *Writer[K, V]) note(key K, value V) {
+	if earlier, found := w.pending[key]; found {
+		value = w.merge(earlier, value)
+	}
+	w.pending[key] = value
+	if !w.due {
+		w.due = true
+		time.AfterFunc(max(0, w.pause-time.Since(w.last)), func() { _ = w.Flush() }) // what fails is kept
+	}
+}
+
+// Flush writes what there is, now. After an error it is kept and will be tried again.
+func (w *Writer[K, V]) Flush() error {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	w.mu.Lock()
+	taken := w.pending
+	w.pending, w.due = make(map[K]V), false
+	w.mu.Unlock()
+	if len(taken) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), writeWithin)
+	defer cancel()
+	err := w.write(ctx, taken)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = time.Now()
+	if err == nil {
+		return nil
+	}
+	after := w.pending
+	w.pending = make(map[K]V)
+	for key, value := range taken {
+		w.note(key, value)
+	}
+	for key, value := range after {
+		w.note(key, value)
+	}
+	return err
+}
+
+// End is the last Flush for these keys, without any for all: what it can't write of them is given up.
+func (w *Writer[K, V]) End(keys ...K) error {
+	err := w.Flush()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(keys) == 0 {
+		clear(w.pending)
+	}
+	for _, key := range keys {
+		delete(w.pending, key)
+	}
+	return err
+}

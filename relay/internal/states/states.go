@@ -1,0 +1,89 @@
+// Package states writes what relays do to the rows of their cursors, where `outbox status` reads it.
+package states
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/relay/internal/later"
+)
+
+// Writer writes the states of the cursors that one owner holds. It does its best: a state that can't be written now is
+// written later, or a newer one instead of it.
+type Writer struct {
+	conn   *pgx.ConnConfig
+	owner  string
+	logger *slog.Logger
+	later  *later.Writer[cursor, change]
+}
+
+type cursor struct {
+	destination string
+	group       int
+}
+
+type change struct {
+	state relay.State
+	cause string
+	at    time.Time
+}
+
+// pause is the least time between two writes: a destination whose state changes all the time costs one a second.
+const pause = time.Second
+
+// New returns a writer that opens a connection, by conn, when there is something to write.
+func New(conn *pgx.ConnConfig, owner string, logger *slog.Logger) *Writer {
+	w := &Writer{conn: conn.Copy(), owner: owner, logger: logger}
+	newer := func(_, next change) change { return next }
+	w.later = later.New(pause, newer, w.write)
+	return w
+}
+
+// Report notes the state of a cursor's relay; err is its cause. A relay that waits for the lease has nothing to say
+// about a cursor, and the end of one that stops in good order is seen by the lease. With relay.StateStopped the call
+// returns when everything is written, or has failed once more.
+func (w *Writer) Report(destination string, group int, state relay.State, err error) {
+	at, c := cursor{destination, group}, change{state: state, at: time.Now()}
+	if err != nil {
+		c.cause = err.Error()
+	}
+	switch {
+	case state == relay.StateWaiting:
+	case state != relay.StateStopped:
+		w.later.Note(at, c)
+	default:
+		if err != nil {
+			w.later.Note(at, c)
+		}
+		_ = w.later.End(at) // it is in the log
+	}
+}
+
+func (w *Writer) write(ctx context.Context, changes map[cursor]change) error {
+	conn, err := dial.Connect(ctx, w.conn, "outbox states "+w.owner)
+	if err != nil {
+		w.logger.Debug("states of cursors are not written", "error", err)
+		return err
+	}
+	defer dial.HangUp(conn)
+	for at, c := range changes {
+		// last_error stays when the state is well again: it tells what the last trouble was.
+		_, err := conn.Exec(ctx, `
+			UPDATE outbox.cursors SET state = $4,
+			       last_error = CASE WHEN $5 = '' THEN last_error ELSE $5 END,
+			       last_error_at = CASE WHEN $5 = '' THEN last_error_at ELSE clock_timestamp() - $6::bigint * interval '1 microsecond' END
+			WHERE destination = $1 AND shard_group = $2 AND owner = $3`,
+			at.destination, at.group, w.owner, string(c.state), c.cause, time.Since(c.at).Microseconds())
+		if err != nil {
+			w.logger.Debug("the state of a cursor is not written", "destination", at.destination, "error", err)
+			return fmt.Errorf("write the state of destination %s: %w", at.destination, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package polling
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/relaytest"
+)
+
+// verdict waits until status sees a state of the destination whose cause has the text.
+func (db database) verdict(state admin.State, text string) {
+	db.T.Helper()
+	conn := db.Connect()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		report, err := admin.Status(db.T.Context(), conn)
+		if err != nil {
+			db.T.Fatal(err)
+		}
+		verdict, _ := report.On([]string{"orders"})
+		if verdict.State == state && strings.Contains(verdict.Cause, text) {
+			return
+		}
+		if time.Now().After(deadline) {
+			db.T.Fatalf("status says %s: %s; want %s: %s", verdict.State, verdict.Cause, state, text)
+		}
+		time.Sleep(10 * time.Millisecond) // between two looks at what another session writes
+	}
+}
+
+// embed runs a relay as a service does in its own process, with the library alone. end stops it and returns what Run did.
+func (db database) embed(source relay.Source, broker relay.Broker, cfg relay.Config) (end func() error) {
+	db.T.Helper()
+	cfg.Name = "orders"
+	r, err := relay.New(source, broker, cfg)
+	if err != nil {
+		db.T.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(db.T.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	return func() error {
+		cancel()
+		return <-ended
+	}
+}
+
+func TestStatusTellsTheTruthAboutARelayInAService(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	insert := func(key string) {
+		db.Exec("INSERT INTO outbox.messages (topic, key, payload) VALUES ('orders', $1, '1')", key)
+	}
+	t.Run("paused and well again", func(t *testing.T) {
+		db := db
+		db.T = t
+		broker := relaytest.NewMemory()
+		end := db.embed(db.source("orders", SnapshotConfig{}), broker, relay.Config{})
+		insert("a")
+		db.verdict(admin.StateIdle, "")
+		broker.Kill()
+		insert("b")
+		db.verdict(admin.StatePaused, "does not answer")
+		broker.Restart()
+		db.verdict(admin.StateIdle, "")
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("broken and well again", func(t *testing.T) {
+		db := db
+		db.T = t
+		end := db.embed(db.source("orders", SnapshotConfig{}), relaytest.NewMemory(), relay.Config{})
+		db.verdict(admin.StateIdle, "")
+		db.Exec("ALTER TABLE outbox.messages RENAME COLUMN payload TO gone")
+		db.verdict(admin.StateBroken, "payload")
+		db.Exec("ALTER TABLE outbox.messages RENAME COLUMN gone TO payload")
+		db.verdict(admin.StateIdle, "")
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("stopped", func(t *testing.T) {
+		db := db
+		db.T = t
+		broker := relaytest.NewMemory()
+		broker.Fail("bad", 100, outbox.Permanent(errors.New("no such account")))
+		end := db.embed(db.source("orders", SnapshotConfig{}), broker, relay.Config{OnExhausted: relay.Stop})
+		insert("bad")
+		db.verdict(admin.StateStopped, "no such account")
+		if err := end(); err == nil {
+			t.Error("the relay ended without an error")
+		}
+	})
+}
+
+func TestTheStateOfASharedRegistrationIsWritten(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	broker := relaytest.NewMemory()
+	source := db.source("orders", SnapshotConfig{Registration: db.register("service", time.Second)})
+	end := db.embed(source, broker, relay.Config{})
+	db.verdict(admin.StateIdle, "")
+	broker.Kill()
+	db.Exec("INSERT INTO outbox.messages (topic, key, payload) VALUES ('orders', 'a', '1')")
+	db.verdict(admin.StatePaused, "")
+	if got := db.Value("SELECT owner || ' ' || state FROM outbox.cursors"); got != "service paused" {
+		t.Errorf("the cursor says %q", got)
+	}
+	broker.Restart()
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestATopicOfAnyLengthIsAmongThoseThatNobodySelects(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	u := NewUnselected(db.Config(), "one", nil)
+	long := make([]byte, 5000)
+	for i := range long {
+		long[i] = byte('a' + rand.N(26)) // what repeats is compressed
+	}
+	for _, m := range []outbox.Message{{Topic: string(long), EventType: string(long)}, {Topic: string(long[:2000]) + "another"}, {Topic: "short"}, {Topic: "short"}} {
+		m.ID = outbox.NewID()
+		u.Note(&m)
+	}
+	if err := u.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := db.Value("SELECT sum(messages)::text FROM outbox.unselected WHERE topic = 'short' OR topic LIKE $1 || '%'", string(long[:900])); n != "4" {
+		t.Errorf("%s messages are listed, want 4", n)
+	}
+	if u.Note(&outbox.Message{Topic: "short"}) {
+		t.Error("a topic is new a second time")
+	}
+}
+
+func TestWhatCannotBeListedNowIsListedLater(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	u := NewUnselected(db.Config(), "one", nil)
+	db.Exec("ALTER TABLE outbox.unselected RENAME TO gone")
+	u.Note(&outbox.Message{ID: outbox.NewID(), Topic: "a"})
+	if err := u.later.Flush(); err == nil {
+		t.Fatal("it is written to a table that isn't there")
+	}
+	db.Exec("ALTER TABLE outbox.gone RENAME TO unselected")
+	u.Note(&outbox.Message{ID: outbox.NewID(), Topic: "a"})
+	if err := u.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := db.Value("SELECT sum(messages)::text FROM outbox.unselected WHERE topic = 'a'"); n != "2" {
+		t.Errorf("%s messages are counted, want 2", n)
+	}
+}

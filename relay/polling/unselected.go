@@ -1,0 +1,117 @@
+package polling
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/relay/internal/later"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// Unselected lists the topics of messages that no destination wants, where `outbox status` reads them. What Select of one
+// destination rejects, another may want, so a program says itself which messages these are, from the Select of one
+// destination that sees them all. Safe for concurrent use.
+type Unselected struct {
+	conn   *pgx.ConnConfig
+	relay  string
+	logger *slog.Logger
+	later  *later.Writer[string, unselectedTopic]
+
+	mu     sync.Mutex
+	topics map[string]struct{} // seen already
+}
+
+// unselectedTopic is what has not been written to the database yet.
+type unselectedTopic struct {
+	messages  int64
+	eventType string
+	id        outbox.ID
+}
+
+// maxUnselectedTopics bounds the topics that are remembered, maxUnselectedTopic the bytes of one: an INSERT can write longer
+// ones than the list's index takes. unselectedPause is the least time between two writes.
+const (
+	maxUnselectedTopics = 1000
+	maxUnselectedTopic  = 1000
+	unselectedPause     = 2 * time.Second
+)
+
+// NewUnselected returns a list for a process; relay is its name, for people. It opens a connection, by conn, when there is
+// something to write, and does its best: what can't be written now is written later. logger is told of that; nil is silent.
+func NewUnselected(conn *pgx.ConnConfig, relay string, logger *slog.Logger) *Unselected {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	u := &Unselected{conn: conn.Copy(), relay: relay, logger: logger, topics: make(map[string]struct{})}
+	u.later = later.New(unselectedPause, func(earlier, next unselectedTopic) unselectedTopic {
+		next.messages += earlier.messages
+		return next
+	}, u.write)
+	return u
+}
+
+// Note counts a message, of which it keeps nothing, and reports whether it is the first of its topic. It doesn't block.
+func (u *Unselected) Note(m *outbox.Message) (first bool) {
+	topic := m.Topic
+	if len(topic) > maxUnselectedTopic {
+		topic = strings.ToValidUTF8(topic[:maxUnselectedTopic], "") + "…"
+	}
+	topic = strings.Clone(topic)
+	u.mu.Lock()
+	_, seen := u.topics[topic]
+	full := !seen && len(u.topics) == maxUnselectedTopics
+	if !full {
+		u.topics[topic] = struct{}{}
+	}
+	u.mu.Unlock()
+	if full {
+		return false
+	}
+	u.later.Note(topic, unselectedTopic{messages: 1, eventType: strings.Clone(m.EventType), id: m.ID})
+	return !seen
+}
+
+// Close writes what is left, within a few seconds. Nothing is noted any more.
+func (u *Unselected) Close() error { return u.later.End() }
+
+// write adds to the counts, each in the row of its topic, and forgets topics of which there was nothing for a week.
+func (u *Unselected) write(ctx context.Context, pending map[string]unselectedTopic) (err error) {
+	defer func() {
+		if err != nil {
+			u.logger.Warn("topics that no destination selects could not be written to where \"outbox status\" reads them; they are counted on", "error", err)
+		}
+	}()
+	conn, err := dial.Connect(ctx, u.conn, "outbox unselected "+u.relay)
+	if err != nil {
+		return err
+	}
+	defer dial.HangUp(conn)
+	var topics, types, ids []string
+	var counts []int64
+	for topic, p := range pending {
+		topics, types = append(topics, schema.Fit(conn, topic)), append(types, schema.Fit(conn, p.eventType))
+		ids, counts = append(ids, p.id.String()), append(counts, p.messages)
+	}
+	_, err = conn.Exec(ctx, `
+		WITH forgotten AS (DELETE FROM outbox.unselected WHERE last_at < clock_timestamp() - interval '7 days' AND NOT topic = ANY ($2::text[]))
+		INSERT INTO outbox.unselected AS u (relay, topic, event_type, message_id, messages)
+		SELECT $1, x.topic, max(x.event_type), max(x.message_id)::uuid, sum(x.messages)::bigint
+		FROM unnest($2::text[], $3::text[], $4::text[], $5::bigint[]) x (topic, event_type, message_id, messages)
+		GROUP BY x.topic -- in another encoding two may be one
+		ORDER BY x.topic -- so that relays don't wait for each other in a circle
+		ON CONFLICT (topic) DO UPDATE SET messages = u.messages + excluded.messages, event_type = excluded.event_type,
+		       message_id = excluded.message_id, relay = excluded.relay, last_at = clock_timestamp()`,
+		u.relay, topics, types, ids, counts)
+	if err != nil {
+		return fmt.Errorf("write unselected topics: %w", err)
+	}
+	return nil
+}
