@@ -1,13 +1,13 @@
 package inbox
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Limits of what is recorded.
@@ -86,34 +86,27 @@ type VersionColumn struct {
 
 // withDefaults reports all faults together.
 func (c Config) withDefaults(consumer string) (Config, error) {
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = settings.Logger(c.Logger)
 	if c.Observer == nil {
 		c.Observer = nobody{}
 	}
 	if c.Tracer == nil {
 		c.Tracer = nobody{}
 	}
-	var faults []error
-	need := func(ok bool, format string, args ...any) {
-		if !ok {
-			faults = append(faults, fmt.Errorf(format, args...))
-		}
-	}
-	need(consumer != "", "the consumer has no name: give one that stays the same for ever, for its records are kept under it")
-	need(!strings.HasSuffix(consumer, storedSuffix), "the consumer's name ends with %q, which marks what is stored", storedSuffix)
-	need(len(consumer) <= MaxConsumerBytes, "the consumer's name has %d bytes, the limit is %d", len(consumer), MaxConsumerBytes)
-	need(storable(consumer), "the consumer's name is not valid UTF-8, or has a NUL in it")
-	need(c.Gaps == GapIgnore || c.Gaps == GapReport || c.Gaps == GapWait, "Gaps is %q: want %q, %q or nothing", c.Gaps, GapReport, GapWait)
-	need(!c.FromAnywhere || c.Gaps != GapIgnore, "FromAnywhere is set and Gaps is not: it says where sequence numbers begin")
-	need(c.Timeout >= 0, "Timeout is %v, it must be positive", c.Timeout)
+	var faults settings.Faults
+	faults.Need(consumer != "", "", "the consumer has no name: give one that never changes, because its records are kept under it")
+	faults.Need(!strings.HasSuffix(consumer, storedSuffix), "", "the consumer's name ends with %q, which marks what is stored", storedSuffix)
+	faults.Need(len(consumer) <= MaxConsumerBytes, "", "the consumer's name has %d bytes, the limit is %d", len(consumer), MaxConsumerBytes)
+	faults.Need(storable(consumer), "", "the consumer's name is not valid UTF-8, or has a NUL in it")
+	faults.Need(c.Gaps == GapIgnore || c.Gaps == GapReport || c.Gaps == GapWait, "Gaps", "%q, want %q, %q or nothing", c.Gaps, GapReport, GapWait)
+	faults.Need(!c.FromAnywhere || c.Gaps != GapIgnore, "FromAnywhere", "set, and Gaps is not: it says where sequence numbers begin")
+	faults.Need(c.Timeout >= 0, "Timeout", "%v, it must be positive", c.Timeout)
 	if v := c.Column; v != nil {
-		need(c.Version != nil, "Column is set and Version is not: it says what to compare the column with")
-		need(v.Table != "" && v.Key != "" && v.Version != "", "Column needs the names of a table and of two columns")
+		faults.Need(c.Version != nil, "Column", "set, and Version is not: it says what to compare the column with")
+		faults.Need(v.Table != "" && v.Key != "" && v.Version != "", "Column", "needs the names of a table and of two columns")
 	}
-	if len(faults) > 0 {
-		return c, fmt.Errorf("inbox: consumer %.40q: %w", consumer, errors.Join(faults...))
+	if err := faults.Err(); err != nil {
+		return c, fmt.Errorf("inbox: consumer %.40q: %w", consumer, err)
 	}
 	return c, nil
 }

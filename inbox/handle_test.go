@@ -593,7 +593,7 @@ func TestEveryQueryModeOfPgxWorks(t *testing.T) {
 func TestNewReportsEveryFaultAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := New("", Config{Gaps: "skip", Timeout: -1, Column: &VersionColumn{}})
-	for _, want := range []string{"no name", `Gaps is "skip"`, "Timeout is -1ns", "Version is not", "two columns"} {
+	for _, want := range []string{"no name", `Gaps: "skip"`, "Timeout: -1ns", "Version is not", "two columns"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q in %v", want, err)
 		}

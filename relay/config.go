@@ -1,12 +1,12 @@
 package relay
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Config tunes the relay of one destination. The zero value means the stated defaults, which are what
@@ -97,64 +97,30 @@ const (
 
 // withDefaults fills what is zero and reports all faults together.
 func (c Config) withDefaults() (Config, error) {
-	def := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	defD := func(v *time.Duration, d time.Duration) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	if c.Name == "" {
-		c.Name = "default"
-	}
-	if c.OnExhausted == "" {
-		c.OnExhausted = DeadLetter
-	}
-	def(&c.Batch, 3000)
-	def(&c.MaxInFlight, max(9000, 2*c.Batch))
-	def(&c.MaxInFlightBytes, 5<<20)
-	def(&c.Stripes, 2)
-	def(&c.MaxAttempts, 10)
-	def(&c.MaxHeldLanes, 10_000)
-	defD(&c.Backoff.Initial, 100*time.Millisecond)
-	defD(&c.Backoff.Max, time.Minute)
-	defD(&c.Outage.Initial, 100*time.Millisecond)
-	defD(&c.Outage.Max, time.Second)
-	defD(&c.HoldAfter, time.Second)
-	defD(&c.SettleDelay, 10*time.Millisecond)
-	defD(&c.DrainTimeout, 10*time.Second)
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	var faults settings.Faults
+	settings.Default(&c.Name, "default")
+	settings.Positive(&faults, "Batch", &c.Batch, 3000)
+	settings.Default(&c.MaxInFlight, max(9000, 2*c.Batch))
+	faults.Need(c.MaxInFlight >= 2*c.Batch, "MaxInFlight", "%d, it must be at least twice Batch (%d)", c.MaxInFlight, c.Batch)
+	settings.Positive(&faults, "MaxInFlightBytes", &c.MaxInFlightBytes, 5<<20)
+	settings.Within(&faults, "Stripes", &c.Stripes, 2, 1, 64)
+	settings.Positive(&faults, "MaxAttempts", &c.MaxAttempts, 10)
+	settings.Positive(&faults, "MaxHeldLanes", &c.MaxHeldLanes, 10_000)
+	settings.Positive(&faults, "Backoff.Initial", &c.Backoff.Initial, 100*time.Millisecond)
+	settings.AtLeast(&faults, "Backoff.Max", &c.Backoff.Max, time.Minute, c.Backoff.Initial)
+	settings.Positive(&faults, "Outage.Initial", &c.Outage.Initial, 100*time.Millisecond)
+	settings.AtLeast(&faults, "Outage.Max", &c.Outage.Max, time.Second, c.Outage.Initial)
+	settings.Positive(&faults, "HoldAfter", &c.HoldAfter, time.Second)
+	settings.Positive(&faults, "SettleDelay", &c.SettleDelay, 10*time.Millisecond)
+	settings.Positive(&faults, "DrainTimeout", &c.DrainTimeout, 10*time.Second)
+	settings.Default(&c.OnExhausted, DeadLetter)
+	faults.Add("OnExhausted", c.OnExhausted.validate())
+	c.Logger = settings.Logger(c.Logger)
 	if c.Observer == nil {
 		c.Observer = nobody{}
 	}
-
-	var faults []error
-	need := func(ok bool, format string, args ...any) {
-		if !ok {
-			faults = append(faults, fmt.Errorf(format, args...))
-		}
-	}
-	need(c.Batch > 0, "Batch is %d, it must be positive", c.Batch)
-	need(c.MaxInFlight >= 2*c.Batch, "MaxInFlight is %d, it must be at least twice Batch (%d)", c.MaxInFlight, c.Batch)
-	need(c.MaxInFlightBytes > 0, "MaxInFlightBytes is %d, it must be positive", c.MaxInFlightBytes)
-	need(c.Stripes >= 1 && c.Stripes <= 64, "Stripes is %d, it must be 1 to 64", c.Stripes)
-	need(c.MaxAttempts > 0, "MaxAttempts is %d, it must be positive", c.MaxAttempts)
-	need(c.MaxHeldLanes > 0, "MaxHeldLanes is %d, it must be positive", c.MaxHeldLanes)
-	need(c.Backoff.Initial > 0 && c.Backoff.Max >= c.Backoff.Initial, "Backoff is %v to %v, it must be positive and not fall", c.Backoff.Initial, c.Backoff.Max)
-	need(c.Outage.Initial > 0 && c.Outage.Max >= c.Outage.Initial, "Outage is %v to %v, it must be positive and not fall", c.Outage.Initial, c.Outage.Max)
-	need(c.HoldAfter > 0, "HoldAfter is %v, it must be positive", c.HoldAfter)
-	need(c.SettleDelay > 0, "SettleDelay is %v, it must be positive", c.SettleDelay)
-	need(c.DrainTimeout > 0, "DrainTimeout is %v, it must be positive", c.DrainTimeout)
-	if err := c.OnExhausted.validate(); err != nil {
-		faults = append(faults, fmt.Errorf("OnExhausted: %w", err))
-	}
-	if len(faults) > 0 {
-		return c, fmt.Errorf("relay %q: %w", c.Name, errors.Join(faults...))
+	if err := faults.Err(); err != nil {
+		return c, fmt.Errorf("relay %q: %w", c.Name, err)
 	}
 	return c, nil
 }

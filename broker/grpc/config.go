@@ -3,7 +3,6 @@ package grpc
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox/broker/internal/secure"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
@@ -86,57 +86,23 @@ const (
 
 // withDefaults returns cfg completed, with all faults reported together.
 func (cfg Config) withDefaults(target string) (Config, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if target == "" {
-		fault("the target is empty; expected an address such as dns:///orders.internal:443 or 127.0.0.1:50051")
-	}
-	for _, n := range []struct {
-		name     string
-		value    *int
-		standard int
-	}{{"messages in a request", &cfg.RequestMessages, defaultRequestMessages}, {"maximum message bytes", &cfg.MaxMessageBytes, defaultMessageBytes}} {
-		if *n.value < 0 {
-			fault("%s can't be negative, it is %d", n.name, *n.value)
-		}
-		if *n.value == 0 {
-			*n.value = n.standard
-		}
-	}
-	for _, d := range []struct {
-		name     string
-		value    *time.Duration
-		standard time.Duration
-	}{
-		{"ack timeout", &cfg.AckTimeout, defaultAckTimeout}, {"connect timeout", &cfg.ConnectTimeout, defaultConnectTimeout},
-		{"maximum pause", &cfg.MaxRetryAfter, defaultRetryAfter}, {"keepalive", &cfg.Keepalive, defaultKeepalive},
-	} {
-		if *d.value < 0 {
-			fault("%s can't be negative, it is %v", d.name, *d.value)
-		}
-		if *d.value == 0 {
-			*d.value = d.standard
-		}
-	}
-	if cfg.Keepalive > 0 && cfg.Keepalive < leastKeepalive {
-		fault("keepalive of %v is too short, the least is %v", cfg.Keepalive, leastKeepalive)
-	}
+	var faults settings.Faults
+	faults.Need(target != "", "Target", "not given; name an address such as dns:///orders.internal:443 or 127.0.0.1:50051")
+	settings.Positive(&faults, "RequestMessages", &cfg.RequestMessages, defaultRequestMessages)
+	settings.Positive(&faults, "MaxMessageBytes", &cfg.MaxMessageBytes, defaultMessageBytes)
+	settings.Positive(&faults, "AckTimeout", &cfg.AckTimeout, defaultAckTimeout)
+	settings.Positive(&faults, "ConnectTimeout", &cfg.ConnectTimeout, defaultConnectTimeout)
+	settings.Positive(&faults, "MaxRetryAfter", &cfg.MaxRetryAfter, defaultRetryAfter)
+	settings.AtLeast(&faults, "Keepalive", &cfg.Keepalive, defaultKeepalive, leastKeepalive)
 	if cfg.Format != nil {
 		var err error
-		if cfg.records, err = cfg.Format.Bind(format.GRPC); err != nil {
-			faults = append(faults, err)
-		}
+		cfg.records, err = cfg.Format.Bind(format.GRPC)
+		faults.Add("Format", err)
 	}
-	if cfg.Token != "" && cfg.TokenFile != "" {
-		fault("choose one of token and token file")
-	}
-	if (cfg.Token != "" || cfg.TokenFile != "") && cfg.TLS == nil {
-		fault("a token needs TLS: without it everybody on the way could read it")
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	return cfg, errors.Join(faults...)
+	faults.Need(cfg.Token == "" || cfg.TokenFile == "", "TokenFile", "given, and the token itself too; keep one of them")
+	faults.Need(cfg.Token == "" && cfg.TokenFile == "" || cfg.TLS != nil, "TLS", "not given, but a token is, which everybody on the way could read")
+	cfg.Logger = settings.Logger(cfg.Logger)
+	return cfg, faults.Err()
 }
 
 // options are those of a connection.

@@ -188,7 +188,7 @@ func TestConfigurationFaultsAreReportedTogether(t *testing.T) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"target is empty", "messages in a request can't be negative", "ack timeout can't be negative", "keepalive of 1s is too short", "one of token and token file", "needs TLS"} {
+	for _, want := range []string{"Target: not given", "RequestMessages: -1, it must be positive", "AckTimeout: -1ns, it must be positive", "Keepalive: 1s, it must be at least 10s", "TokenFile: given, and the token itself too", "TLS: not given, but a token is"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no word of %q in: %v", want, err)
 		}

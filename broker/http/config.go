@@ -16,6 +16,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
@@ -98,90 +99,44 @@ const (
 
 // withDefaults returns cfg completed, with all faults reported together.
 func (cfg Config) withDefaults(address string) (Config, *target, *url.URL, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-
+	var faults settings.Faults
 	to, err := parseTarget(address)
-	if err != nil {
-		faults = append(faults, err)
-	}
-	for _, n := range []struct {
-		name     string
-		value    *int
-		standard int
-	}{
-		{"batch", &cfg.Batch, 1}, {"batch bytes", &cfg.BatchBytes, defaultBatchBytes},
-		{"requests in flight", &cfg.MaxInFlight, defaultInFlight}, {"maximum payload", &cfg.MaxPayload, 0},
-	} {
-		if *n.value < 0 {
-			fault("%s can't be negative, it is %d", n.name, *n.value)
-		}
-		if *n.value == 0 {
-			*n.value = n.standard
-		}
-	}
-	for _, d := range []struct {
-		name     string
-		value    *time.Duration
-		standard time.Duration
-	}{
-		{"timeout", &cfg.Timeout, defaultTimeout}, {"connect timeout", &cfg.ConnectTimeout, defaultConnect},
-		{"maximum of Retry-After", &cfg.MaxRetryAfter, defaultRetryAfter},
-	} {
-		if *d.value < 0 {
-			fault("%s can't be negative, it is %v", d.name, *d.value)
-		}
-		if *d.value == 0 {
-			*d.value = d.standard
-		}
-	}
+	faults.Add("URL", err)
+	settings.Positive(&faults, "Batch", &cfg.Batch, 1)
+	settings.Positive(&faults, "BatchBytes", &cfg.BatchBytes, defaultBatchBytes)
+	settings.Positive(&faults, "MaxInFlight", &cfg.MaxInFlight, defaultInFlight)
+	faults.Need(cfg.MaxPayload >= 0, "MaxPayload", "%d is negative", cfg.MaxPayload)
+	settings.Positive(&faults, "Timeout", &cfg.Timeout, defaultTimeout)
+	settings.Positive(&faults, "ConnectTimeout", &cfg.ConnectTimeout, defaultConnect)
+	settings.Positive(&faults, "MaxRetryAfter", &cfg.MaxRetryAfter, defaultRetryAfter)
 	if cfg.Format != nil {
-		if cfg.records, err = cfg.Format.Bind(format.HTTP); err != nil {
-			faults = append(faults, err)
-		}
-		if cfg.Batch > 1 {
-			fault("a batch has a layout of its own: leave the format out, or send messages one by one")
-		}
+		cfg.records, err = cfg.Format.Bind(format.HTTP)
+		faults.Add("Format", err)
+		faults.Need(cfg.Batch <= 1, "Batch", "a batch has a layout of its own: leave the format out, or send messages one by one")
 	}
 	for i, key := range cfg.Keys {
-		if !key.CanSign() {
-			fault("key %d can't sign: a public key (whpk_) is for receivers, use its private key (whsk_) or a secret (whsec_)", i+1)
-		}
+		faults.Need(key.CanSign(), fmt.Sprintf("Keys[%d]", i),
+			"a public key (whpk_) only verifies, and is for receivers: use its private key (whsk_) or a shared secret (whsec_)")
 	}
 	if to != nil {
-		if cfg.Batch > 1 && to.fields() {
-			fault("a batch has one URL: leave the fields out of it, or send messages one by one")
-		}
-		if to.user != nil && (cfg.User != "" || cfg.Bearer != "") {
-			fault("the URL has a user: leave it out, or leave out user and bearer token")
-		}
+		faults.Need(cfg.Batch <= 1 || !to.fields(), "Batch", "a batch has one URL: leave the fields out of it, or send messages one by one")
+		faults.Need(to.user == nil || cfg.User == "" && cfg.Bearer == "", "URL", "the URL has a user: leave it out, or leave out user and bearer token")
 		if to.user != nil {
 			cfg.User = to.user.Username()
 			cfg.Password, _ = to.user.Password()
 		}
-		if ip, err := netip.ParseAddr(to.hostname); err == nil {
-			if err := (guard{cfg.AllowNetworks}).check(ip); err != nil && cfg.Proxy == "" {
-				faults = append(faults, err)
-			}
+		if ip, err := netip.ParseAddr(to.hostname); err == nil && cfg.Proxy == "" {
+			faults.Add("URL", guard{cfg.AllowNetworks}.check(ip))
 		}
 	}
-	if cfg.Bearer != "" && cfg.User != "" {
-		fault("choose one of bearer token and user")
-	}
-	if cfg.Password != "" && cfg.User == "" {
-		fault("a password needs a user")
-	}
-	if cfg.Header, err = cfg.fixedHeader(); err != nil {
-		faults = append(faults, err)
-	}
+	faults.Need(cfg.Bearer == "" || cfg.User == "", "User", "given, and a bearer token too; keep one way to authenticate")
+	faults.Need(cfg.Password == "" || cfg.User != "", "User", "not given, but a password is")
+	cfg.Header, err = cfg.fixedHeader()
+	faults.Add("Header", err)
 	proxy, err := parseProxy(cfg.Proxy)
-	if err != nil {
-		faults = append(faults, err)
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	return cfg, to, proxy, errors.Join(faults...)
+	faults.Add("Proxy", err)
+	cfg.Logger = settings.Logger(cfg.Logger)
+	return cfg, to, proxy, faults.Err()
 }
 
 // fixedHeader returns what every request has.

@@ -323,7 +323,7 @@ func TestConfigurationFaultsAreReportedTogetherAndShowNoSecrets(t *testing.T) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"key 1 can't sign", "one URL", "in flight can't be negative", "timeout can't be negative", "the URL has a user", "proxy is not a URL", "reserved"} {
+	for _, want := range []string{"Keys[0]: a public key", "one URL", "MaxInFlight: -1", "Timeout: -1ns", "the URL has a user", "proxy is not a URL", "reserved"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no word of %q in: %v", want, err)
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Config configures a Broker. Only Brokers is required.
@@ -86,74 +87,40 @@ const (
 
 // withDefaults returns cfg completed, with all faults reported together.
 func (cfg Config) withDefaults() (Config, topicName, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-
+	var faults settings.Faults
 	cfg.Brokers = slices.Clone(cfg.Brokers)
-	if len(cfg.Brokers) == 0 {
-		fault("no brokers: give at least one address, such as kafka-1:9092")
-	}
+	faults.Need(len(cfg.Brokers) > 0, "Brokers", "none is given; name at least one address, such as kafka-1:9092")
 	for i, address := range cfg.Brokers {
 		full, err := withPort(address)
-		if err != nil {
-			fault("broker %q: %w", address, err)
-		}
+		faults.Need(err == nil, fmt.Sprintf("Brokers[%d]", i), "%q: %w", address, err)
 		cfg.Brokers[i] = full
 	}
-	if cfg.Topic == "" {
-		cfg.Topic = "{topic}"
-	}
+	settings.Default(&cfg.Topic, "{topic}")
 	topic, err := parseTopic(cfg.Topic, cfg.InternalTopics)
-	if err != nil {
-		faults = append(faults, err)
-	}
+	faults.Add("Topic", err)
 	if cfg.Format != nil {
-		if cfg.records, err = cfg.Format.Bind(format.Kafka); err != nil {
-			faults = append(faults, err)
-		}
+		cfg.records, err = cfg.Format.Bind(format.Kafka)
+		faults.Add("Format", err)
 	}
-	if cfg.ClientID == "" {
-		cfg.ClientID = "outbox"
-	}
-	if cfg.Compression == "" {
-		cfg.Compression = "none"
-	}
-	if _, err := codec(cfg.Compression); err != nil {
-		faults = append(faults, err)
-	}
+	settings.Default(&cfg.ClientID, "outbox")
+	settings.Default(&cfg.Compression, "none")
+	_, err = codec(cfg.Compression)
+	faults.Add("Compression", err)
 	if cfg.SASL != nil {
-		if _, err := cfg.SASL.mechanism(); err != nil {
-			faults = append(faults, err)
-		}
+		_, err := cfg.SASL.mechanism()
+		faults.Add("SASL", err)
 	}
-	if cfg.Partitions < 0 || cfg.ReplicationFactor < 0 {
-		fault("partitions %d and replication factor %d must not be negative; 0 leaves them to the cluster", cfg.Partitions, cfg.ReplicationFactor)
-	}
-	if (cfg.Partitions != 0 || cfg.ReplicationFactor != 0) && !cfg.CreateTopics {
-		fault("partitions and replication factor are for topics that are created: set CreateTopics, or leave them out")
-	}
-	if cfg.Clients == 0 {
-		cfg.Clients = defaultClients
-	}
-	if cfg.Clients < 1 || cfg.Clients > maxClients {
-		fault("clients must be 1 to %d, not %d", maxClients, cfg.Clients)
-	}
-	if cfg.MaxRecordBytes == 0 {
-		cfg.MaxRecordBytes = defaultLimit
-	}
-	if cfg.MaxRecordBytes < smallestLimit || cfg.MaxRecordBytes > largestLimit {
-		fault("the largest record must be %d to %d bytes, not %d", smallestLimit, largestLimit, cfg.MaxRecordBytes)
-	}
-	if cfg.Unanswered == 0 {
-		cfg.Unanswered = defaultUnanswered
-	}
-	if cfg.Unanswered < 0 {
-		fault("unanswered must be positive, not %v", cfg.Unanswered)
-	}
+	faults.Need(cfg.Partitions >= 0 && cfg.ReplicationFactor >= 0, "Partitions",
+		"partitions %d and replication factor %d must not be negative; 0 leaves them to the cluster", cfg.Partitions, cfg.ReplicationFactor)
+	faults.Need(cfg.CreateTopics || cfg.Partitions == 0 && cfg.ReplicationFactor == 0, "Partitions",
+		"partitions and replication factor are for topics that are created: set CreateTopics, or leave them out")
+	settings.Within(&faults, "Clients", &cfg.Clients, defaultClients, 1, maxClients)
+	settings.Within(&faults, "MaxRecordBytes", &cfg.MaxRecordBytes, defaultLimit, smallestLimit, largestLimit)
+	settings.Positive(&faults, "Unanswered", &cfg.Unanswered, defaultUnanswered)
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
 	}
-	if err := errors.Join(faults...); err != nil {
+	if err := faults.Err(); err != nil {
 		return cfg, topic, fmt.Errorf("kafka: %w", err)
 	}
 	return cfg, topic, nil

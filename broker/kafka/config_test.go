@@ -23,12 +23,12 @@ func TestAllFaultsOfAConfigAreReportedTogether(t *testing.T) {
 		MaxRecordBytes: 10,
 		Unanswered:     -time.Second,
 	})
-	contains(t, err, `"kafka://one:9092"`, `":9092"`, `"a:b:c"`, `"{key}"`, `"GSSAPI"`, `"brotli"`, "CreateTopics", "clients", "largest record", "unanswered")
+	contains(t, err, `"kafka://one:9092"`, `":9092"`, `"a:b:c"`, `"{key}"`, `"GSSAPI"`, `"brotli"`, "CreateTopics", "Clients", "MaxRecordBytes", "Unanswered")
 	if strings.Contains(err.Error(), "secret") {
 		t.Errorf("the password is in the error: %v", err)
 	}
 	_, err = kafka.New(kafka.Config{Topic: "a b"})
-	contains(t, err, "no brokers", `"a b"`)
+	contains(t, err, "Brokers: none is given", `"a b"`)
 }
 
 func TestABrokerCanBeMadeWithoutACluster(t *testing.T) {

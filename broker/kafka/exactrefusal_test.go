@@ -258,7 +258,7 @@ func TestACursorTopicThatIsDeletedIsMissedAndMayBeMadeAnew(t *testing.T) {
 func TestAllFaultsOfAnExactlyOnceConfigAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	_, err := kafka.NewExactlyOnce(kafka.Config{}, kafka.ExactlyOnceConfig{Group: -1, CursorTopic: "no topic"})
-	contains(t, err, "no brokers", "transactional id", "shard group", "cursor topic")
+	contains(t, err, "Brokers: none is given", "transactional id", "shard group", "cursor topic")
 	if n := strings.Count(err.Error(), "\n"); n < 3 {
 		t.Errorf("%d lines: %v", n+1, err)
 	}

@@ -195,7 +195,7 @@ func TestAMessageThatTheFormatRefusesStopsItsKeyAlone(t *testing.T) {
 func TestAFormatIsCheckedAtTheStart(t *testing.T) {
 	t.Parallel()
 	_, err := kafka.New(kafka.Config{Format: format.CloudEvents{Source: "{x}"}})
-	contains(t, err, "cloudevents source", "no brokers")
+	contains(t, err, "cloudevents source", "Brokers: none is given")
 }
 
 func BenchmarkFormats(b *testing.B) {

@@ -3,7 +3,6 @@ package nats
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Config configures a Broker. The zero value is ready to use.
@@ -120,115 +120,64 @@ const (
 
 // withDefaults returns cfg completed, with all faults reported together.
 func (cfg Config) withDefaults(servers string) (Config, []string, subject, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-
+	var faults settings.Faults
 	urls, err := parseServers(servers)
-	if err != nil {
-		faults = append(faults, err)
-	}
-	if cfg.Name == "" {
-		cfg.Name = "outbox"
-	}
-	if cfg.Subject == "" {
-		cfg.Subject = "{topic}"
-	}
+	faults.Add("URL", err)
+	settings.Default(&cfg.Name, "outbox")
+	settings.Default(&cfg.Subject, "{topic}")
 	subject, err := parseSubject(cfg.Subject)
-	if err != nil {
-		faults = append(faults, err)
-	}
+	faults.Add("Subject", err)
 	if cfg.Format != nil {
-		if cfg.records, err = cfg.Format.Bind(format.NATS); err != nil {
-			faults = append(faults, err)
-		}
+		cfg.records, err = cfg.Format.Bind(format.NATS)
+		faults.Add("Format", err)
 	}
-	if strings.ContainsAny(cfg.Stream, " \t\r\n.*>/\\") {
-		fault("stream %q: a stream's name can't contain spaces, dots, wildcards or slashes", cfg.Stream)
-	}
+	faults.Need(!strings.ContainsAny(cfg.Stream, " \t\r\n.*>/\\"), "Stream",
+		"%q: a stream's name can't contain spaces, dots, wildcards or slashes", cfg.Stream)
 	if cfg.InboxPrefix != "" {
-		if _, err := parseSubject(cfg.InboxPrefix); err != nil || strings.Contains(cfg.InboxPrefix, "{") {
-			fault("inbox prefix %q is not a valid subject", cfg.InboxPrefix)
-		}
+		_, err := parseSubject(cfg.InboxPrefix)
+		faults.Need(err == nil && !strings.Contains(cfg.InboxPrefix, "{"), "InboxPrefix", "%q is not a valid subject", cfg.InboxPrefix)
 	}
-
 	methods := 0
-	for _, set := range []bool{cfg.CredentialsFile != "", cfg.NKeySeedFile != "", cfg.User != "", cfg.Token != ""} {
-		if set {
+	for _, text := range []string{cfg.CredentialsFile, cfg.NKeySeedFile, cfg.User, cfg.Token} {
+		if text != "" {
 			methods++
 		}
 	}
-	if methods > 1 {
-		fault("choose one of credentials file, nkey seed file, user and token")
-	}
-	if cfg.Password != "" && cfg.User == "" {
-		fault("a password needs a user")
-	}
-
-	if cfg.Recall != 0 && cfg.Stream == "" {
-		fault("to recall messages the name of their stream is needed: set Stream")
-	}
-	if cfg.Recall < 0 || cfg.Recall > mostRecalled {
-		fault("messages to recall must be 0 to %d, not %d", mostRecalled, cfg.Recall)
-	}
-
+	faults.Need(methods < 2, "", "choose one of credentials file, nkey seed file, user and token")
+	faults.Need(cfg.Password == "" || cfg.User != "", "User", "not given, but a password is")
+	faults.Need(cfg.Recall == 0 || cfg.Stream != "", "Stream", "not given, but messages of it are to be recalled")
+	faults.Need(cfg.Recall >= 0 && cfg.Recall <= mostRecalled, "Recall", "%d, it must be 0 to %d", cfg.Recall, mostRecalled)
 	if cfg.CreateStream != nil {
-		create := *cfg.CreateStream
-		if cfg.Stream == "" {
-			fault("creating a stream needs its name: set Stream")
-		}
-		if len(create.Subjects) == 0 && subject.Template != nil {
-			if create.Subjects = subject.ofStream(); create.Subjects == nil {
-				fault("creating a stream for the subject template %q needs its subjects named, for example \"orders.>\"", cfg.Subject)
-			}
-		}
-		if create.Replicas == 0 {
-			create.Replicas = 1
-		}
-		if create.Replicas < 1 || create.Replicas > 5 {
-			fault("replicas must be 1 to 5, not %d", create.Replicas)
-		}
-		if create.DuplicateWindow == 0 {
-			create.DuplicateWindow = defaultDuplicates
-		}
-		if create.MaxAge > 0 && create.DuplicateWindow > create.MaxAge {
-			fault("a duplicate window of %v can't be longer than the maximum age of %v", create.DuplicateWindow, create.MaxAge)
-		}
-		if create.DuplicateWindow < 0 || create.MaxAge < 0 || create.MaxBytes < 0 {
-			fault("duplicate window, maximum age and maximum bytes can't be negative")
-		}
-		cfg.CreateStream = &create
+		cfg.CreateStream = cfg.CreateStream.complete(&faults, cfg.Stream, subject)
 	}
-
-	for _, d := range []struct {
-		name  string
-		value *time.Duration
-	}{{"connect timeout", &cfg.ConnectTimeout}, {"ack timeout", &cfg.AckTimeout}} {
-		if *d.value < 0 {
-			fault("%s can't be negative, it is %v", d.name, *d.value)
-		}
-		if *d.value == 0 {
-			*d.value = defaultTimeout
-		}
-	}
-	for _, n := range []struct {
-		name     string
-		value    *int
-		standard int
-	}{{"messages in flight", &cfg.MaxInFlight, defaultInFlight}, {"bytes in flight", &cfg.MaxInFlightBytes, defaultBytes}} {
-		if *n.value < 0 {
-			fault("%s can't be negative, they are %d", n.name, *n.value)
-		}
-		if *n.value == 0 {
-			*n.value = n.standard
-		}
-	}
+	settings.Positive(&faults, "ConnectTimeout", &cfg.ConnectTimeout, defaultTimeout)
+	settings.Positive(&faults, "AckTimeout", &cfg.AckTimeout, defaultTimeout)
+	settings.Positive(&faults, "MaxInFlight", &cfg.MaxInFlight, defaultInFlight)
+	settings.Positive(&faults, "MaxInFlightBytes", &cfg.MaxInFlightBytes, defaultBytes)
 	if cfg.Dial == nil {
 		cfg.Dial = new(net.Dialer).DialContext
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+	cfg.Logger = settings.Logger(cfg.Logger)
+	return cfg, urls, subject, faults.Err()
+}
+
+func (s StreamSettings) complete(faults *settings.Faults, stream string, subject subject) *StreamSettings {
+	faults.Need(stream != "", "Stream", "not given, but it is to be created")
+	if len(s.Subjects) == 0 && subject.Template != nil {
+		s.Subjects = subject.ofStream()
+		faults.Need(s.Subjects != nil, "CreateStream.Subjects", "not given, and they don't follow from the template of the subject: name them, for example \"orders.>\"")
 	}
-	return cfg, urls, subject, errors.Join(faults...)
+	for i, name := range s.Subjects {
+		faults.Need(name != "" && !strings.ContainsAny(name, " \t\r\n{}"), fmt.Sprintf("CreateStream.Subjects[%d]", i),
+			"%q is not a subject such as orders.>", name)
+	}
+	settings.Within(faults, "CreateStream.Replicas", &s.Replicas, 1, 1, 5)
+	settings.Default(&s.DuplicateWindow, defaultDuplicates)
+	faults.Need(s.MaxAge <= 0 || s.DuplicateWindow <= s.MaxAge, "CreateStream.DuplicateWindow",
+		"a duplicate window of %v can't be longer than the maximum age of %v", s.DuplicateWindow, s.MaxAge)
+	faults.Need(s.DuplicateWindow >= 0 && s.MaxAge >= 0 && s.MaxBytes >= 0, "CreateStream.MaxAge",
+		"duplicate window, maximum age and maximum bytes can't be negative")
+	return &s
 }
 
 // parseServers splits a list of URLs. Errors do not repeat the URL, which may hold a password.

@@ -2,8 +2,6 @@ package pubsub
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"regexp"
@@ -11,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/internal/template"
 	"google.golang.org/api/option"
 )
@@ -72,51 +71,26 @@ const (
 
 // withDefaults returns cfg completed, with all faults reported together.
 func (cfg Config) withDefaults() (Config, *template.Template, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-
-	if !projectID.MatchString(cfg.Project) {
-		fault("project %q: give the id of a project, such as shop-4711", cfg.Project)
-	}
-	if cfg.Topic == "" {
-		cfg.Topic = "{topic}"
-	}
+	var faults settings.Faults
+	faults.Need(projectID.MatchString(cfg.Project), "Project", "%q: give the id of a project, such as shop-4711", cfg.Project)
+	settings.Default(&cfg.Topic, "{topic}")
 	topic, err := parseTopic(cfg.Topic)
-	if err != nil {
-		faults = append(faults, err)
-	}
+	faults.Add("Topic", err)
 	if cfg.Format != nil {
-		if cfg.records, err = cfg.Format.Bind(format.PubSub); err != nil {
-			faults = append(faults, err)
-		}
+		cfg.records, err = cfg.Format.Bind(format.PubSub)
+		faults.Add("Format", err)
 	}
 	if cfg.Endpoint != "" {
-		if _, _, err := net.SplitHostPort(cfg.Endpoint); err != nil || strings.Contains(cfg.Endpoint, "/") {
-			fault("endpoint %q is not host:port, such as europe-west1-pubsub.googleapis.com:443", cfg.Endpoint)
-		}
+		_, _, err := net.SplitHostPort(cfg.Endpoint)
+		faults.Need(err == nil && !strings.Contains(cfg.Endpoint, "/"), "Endpoint",
+			"%q is not host:port, such as europe-west1-pubsub.googleapis.com:443", cfg.Endpoint)
 	}
-	if cfg.Insecure && cfg.Endpoint == "" {
-		fault("insecure needs an endpoint: Google's takes TLS alone")
-	}
-	if cfg.Insecure && cfg.CredentialsFile != "" {
-		fault("credentials are never sent insecurely: leave out one of the two")
-	}
-	if cfg.Requests == 0 {
-		cfg.Requests = defaultRequests
-	}
-	if cfg.Requests < 1 || cfg.Requests > maxRequests {
-		fault("requests must be 1 to %d, not %d", maxRequests, cfg.Requests)
-	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = defaultTimeout
-	}
-	if cfg.Timeout < 0 {
-		fault("timeout must be positive, not %v", cfg.Timeout)
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	return cfg, topic, errors.Join(faults...)
+	faults.Need(!cfg.Insecure || cfg.Endpoint != "", "Endpoint", "not given, but insecure is, and Google's own takes TLS alone")
+	faults.Need(!cfg.Insecure || cfg.CredentialsFile == "", "CredentialsFile", "credentials are never sent insecurely; leave out one of the two")
+	settings.Within(&faults, "Requests", &cfg.Requests, defaultRequests, 1, maxRequests)
+	settings.Positive(&faults, "Timeout", &cfg.Timeout, defaultTimeout)
+	cfg.Logger = settings.Logger(cfg.Logger)
+	return cfg, topic, faults.Err()
 }
 
 // projectID takes ids of projects, with the domain that old ones begin with.

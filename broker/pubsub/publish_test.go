@@ -353,7 +353,7 @@ func TestAConnectionThatSwallowsRequestsIsGivenUp(t *testing.T) {
 func TestFaultsOfTheConfigurationAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	_, err := pubsub.New(pubsub.Config{Topic: "{key}", Endpoint: "https://x", Requests: -1, Timeout: -1, Insecure: true, CredentialsFile: "x"})
-	contains(t, err, "project", "{key}", "endpoint", "requests", "timeout", "insecurely")
+	contains(t, err, "Project", "{key}", "Endpoint", "Requests", "Timeout", "insecurely")
 	if _, err := pubsub.New(pubsub.Config{Project: project, Insecure: true}); err == nil {
 		t.Error("insecure without an endpoint was taken")
 	}

@@ -3,7 +3,6 @@ package rabbitmq
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/rabbitmq/amqp091-go"
 )
 
@@ -105,114 +105,51 @@ const (
 // withDefaults returns cfg completed, with all faults reported together. Errors do not repeat URLs, which may hold a
 // password.
 func (cfg Config) withDefaults(list string) (Config, []server, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-
+	var faults settings.Faults
 	servers, err := parseServers(list)
-	if err != nil {
-		faults = append(faults, err)
-	}
-	if cfg.Name == "" {
-		cfg.Name = "outbox"
-	}
-	if cfg.RoutingKey == "" {
-		cfg.RoutingKey = "{topic}"
-	}
+	faults.Add("URL", err)
+	settings.Default(&cfg.Name, "outbox")
+	settings.Default(&cfg.RoutingKey, "{topic}")
 	if cfg.Format != nil {
-		if cfg.records, err = cfg.Format.Bind(format.AMQP); err != nil {
-			faults = append(faults, err)
-		}
+		cfg.records, err = cfg.Format.Bind(format.AMQP)
+		faults.Add("Format", err)
 	}
 	exchange, err := parseTemplate("exchange", cfg.Exchange)
-	if err != nil {
-		faults = append(faults, err)
+	faults.Add("Exchange", err)
+	_, err = parseTemplate("routing key", cfg.RoutingKey)
+	faults.Add("RoutingKey", err)
+
+	named := exchange != nil && exchange.Constant() && cfg.Exchange != ""
+	faults.Need(cfg.CreateExchange == "" || named || exchange == nil, "CreateExchange",
+		"an exchange can be created only if the exchange given is its name, and has no fields")
+	for i, q := range cfg.CreateQueues {
+		field := fmt.Sprintf("CreateQueues[%d].", i)
+		faults.Need(len(q.Bindings) == 0 || named || exchange == nil, field+"Bindings",
+			"a queue can be bound only if the exchange given is the name of one, and has no fields")
+		faults.Need(len(q.Bindings) > 0 || !named, field+"Bindings",
+			"queue %q has no bindings: nothing of exchange %q would reach it", q.Name, cfg.Exchange)
+		faults.Need(q.Name != "" && len(q.Name) <= shortString && !strings.HasPrefix(q.Name, "amq."), field+"Name",
+			"queue %q: a queue's name has 1 to %d bytes and doesn't begin with amq.", q.Name, shortString)
+		faults.Need(q.MaxLength >= 0, field+"MaxLength", "queue %q: the maximum length can't be negative", q.Name)
 	}
-	if _, err := parseTemplate("routing key", cfg.RoutingKey); err != nil {
-		faults = append(faults, err)
+	faults.Need(!cfg.External || cfg.User == "", "User", "given, but external is chosen; keep one way to authenticate")
+	faults.Need(cfg.Password == "" || cfg.User != "", "User", "not given, but a password is")
+	if i := slices.IndexFunc(servers, func(s server) bool { return !s.encrypted }); i >= 0 {
+		faults.Need(!cfg.External, "External", "needs a client's certificate, so the URL of server %d must begin with amqps://", i+1)
+		faults.Need(cfg.TLS == nil, "TLS", "given, but the URL of server %d doesn't begin with amqps://", i+1)
 	}
-	if exchange != nil && (!exchange.Constant() || cfg.Exchange == "") {
-		if cfg.CreateExchange != "" {
-			fault("an exchange can be created only if Exchange is its name, and has no fields")
-		}
-		if slices.ContainsFunc(cfg.CreateQueues, func(q Queue) bool { return len(q.Bindings) > 0 }) {
-			fault("queues can be bound only if Exchange is the name of an exchange, and has no fields")
-		}
-	}
-	if exchange != nil && exchange.Constant() && cfg.Exchange != "" {
-		for _, q := range cfg.CreateQueues {
-			if len(q.Bindings) == 0 {
-				fault("queue %q has no bindings: nothing of exchange %q would reach it", q.Name, cfg.Exchange)
-			}
-		}
-	}
-	for _, q := range cfg.CreateQueues {
-		if q.Name == "" || len(q.Name) > shortString || strings.HasPrefix(q.Name, "amq.") {
-			fault("queue %q: a queue's name has 1 to %d bytes and doesn't begin with amq.", q.Name, shortString)
-		}
-		if q.MaxLength < 0 {
-			fault("queue %q: the maximum length can't be negative", q.Name)
-		}
-	}
-	if cfg.External && cfg.User != "" {
-		fault("choose one of External and User")
-	}
-	if cfg.Password != "" && cfg.User == "" {
-		fault("a password needs a user")
-	}
-	if cfg.External || cfg.TLS != nil {
-		for i, s := range servers {
-			if !s.encrypted {
-				fault("server %d: TLS, and External, need a URL that begins with amqps://", i+1)
-			}
-		}
-	}
-	cfg.durations(fault)
-	cfg.numbers(fault)
+
+	settings.AtLeast(&faults, "Heartbeat", &cfg.Heartbeat, defaultHeartbeat, time.Second)
+	settings.Positive(&faults, "ConnectTimeout", &cfg.ConnectTimeout, defaultTimeout)
+	settings.Positive(&faults, "AckTimeout", &cfg.AckTimeout, defaultTimeout)
+	settings.Within(&faults, "MaxInFlight", &cfg.MaxInFlight, defaultInFlight, 1, mostInFlight)
+	settings.Within(&faults, "MaxInFlightBytes", &cfg.MaxInFlightBytes, defaultBytes, 1, 1<<30)
+	settings.Within(&faults, "MaxMessageBytes", &cfg.MaxMessageBytes, defaultMessageBytes, 1, mostMessageBytes)
 	if cfg.Dial == nil {
 		cfg.Dial = new(net.Dialer).DialContext
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	return cfg, servers, errors.Join(faults...)
-}
-
-func (cfg *Config) durations(fault func(string, ...any)) {
-	for _, d := range []struct {
-		name            string
-		value           *time.Duration
-		standard, least time.Duration
-	}{
-		{"heartbeat", &cfg.Heartbeat, defaultHeartbeat, time.Second},
-		{"connect timeout", &cfg.ConnectTimeout, defaultTimeout, 0},
-		{"ack timeout", &cfg.AckTimeout, defaultTimeout, 0},
-	} {
-		if *d.value == 0 {
-			*d.value = d.standard
-		}
-		if *d.value < d.least {
-			fault("%s can't be less than %v, it is %v", d.name, d.least, *d.value)
-		}
-	}
-}
-
-func (cfg *Config) numbers(fault func(string, ...any)) {
-	for _, n := range []struct {
-		name           string
-		value          *int
-		standard, most int
-	}{
-		{"messages in flight", &cfg.MaxInFlight, defaultInFlight, mostInFlight},
-		{"bytes in flight", &cfg.MaxInFlightBytes, defaultBytes, 1 << 30},
-		{"bytes of a message", &cfg.MaxMessageBytes, defaultMessageBytes, mostMessageBytes},
-	} {
-		if *n.value == 0 {
-			*n.value = n.standard
-		}
-		if *n.value < 0 || *n.value > n.most {
-			fault("%s must be 1 to %d, not %d", n.name, n.most, *n.value)
-		}
-	}
+	cfg.Logger = settings.Logger(cfg.Logger)
+	return cfg, servers, faults.Err()
 }
 
 // server is one of the list.

@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox/broker/internal/secure"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/internal/template"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -106,104 +106,45 @@ const (
 
 // withDefaults returns cfg completed, with all faults reported together.
 func (cfg Config) withDefaults(addresses string) (Config, []string, *template.Template, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-
-	if cfg.Stream == "" {
-		cfg.Stream = "{topic}"
-	}
+	var faults settings.Faults
+	settings.Default(&cfg.Stream, "{topic}")
 	streams, err := parseTemplate(cfg.Stream)
-	if err != nil {
-		faults = append(faults, err)
-	}
+	faults.Add("Stream", err)
 	if cfg.Format != nil {
-		if cfg.records, err = cfg.Format.Bind(format.Redis); err != nil {
-			faults = append(faults, err)
-		}
+		cfg.records, err = cfg.Format.Bind(format.Redis)
+		faults.Add("Format", err)
 	}
 	list, err := parseAddresses(addresses)
-	if err != nil {
-		faults = append(faults, err)
-	}
-	if len(list) > 1 && !cfg.Cluster && cfg.SentinelMaster == "" {
-		fault("%d addresses are given: set Cluster, or name the SentinelMaster", len(list))
-	}
-	if cfg.Cluster && cfg.SentinelMaster != "" {
-		fault("choose one of Cluster and SentinelMaster")
-	}
-	if cfg.Cluster && cfg.Database != 0 {
-		fault("a cluster has no database but 0")
-	}
-	if cfg.Database < 0 {
-		fault("database %d is negative", cfg.Database)
-	}
-	if cfg.User != "" && cfg.Password == "" {
-		fault("user %q has no password", cfg.User)
-	}
-	if cfg.SentinelMaster == "" && (cfg.SentinelUser != "" || cfg.SentinelPassword != "") {
-		fault("credentials of sentinels need a SentinelMaster")
-	}
-	if cfg.MaxLen < 0 || cfg.MaxAge < 0 {
-		fault("maximum length and maximum age can't be negative")
-	}
-	if cfg.MaxLen > 0 && cfg.MaxAge > 0 {
-		fault("choose one of maximum length and maximum age")
-	}
-	if cfg.Replicas < 0 {
-		fault("replicas can't be negative, they are %d", cfg.Replicas)
-	}
-	if cfg.DedupWindow == 0 {
-		cfg.DedupWindow = defaultWindow
-	}
+	faults.Add("Addresses", err)
+	faults.Need(len(list) < 2 || cfg.Cluster || cfg.SentinelMaster != "", "Addresses",
+		"%d are given: say that they are a cluster's, or name the master that sentinels know", len(list))
+	faults.Need(!cfg.Cluster || cfg.SentinelMaster == "", "Cluster", "given, and the name of a sentinels' master too; leave out one of the two")
+	faults.Need(!cfg.Cluster || cfg.Database == 0, "Database", "%d, but a cluster has database 0 alone", cfg.Database)
+	faults.Need(cfg.Database >= 0, "Database", "%d is negative", cfg.Database)
+	faults.Need(cfg.User == "" || cfg.Password != "", "Password", "not given, but a user is")
+	faults.Need(cfg.SentinelMaster != "" || cfg.SentinelUser == "" && cfg.SentinelPassword == "", "SentinelMaster",
+		"not given, but credentials of sentinels are")
+	faults.Need(cfg.MaxLen >= 0, "MaxLen", "%d is negative", cfg.MaxLen)
+	faults.Need(cfg.MaxAge >= 0, "MaxAge", "%v is negative", cfg.MaxAge)
+	faults.Need(cfg.MaxLen <= 0 || cfg.MaxAge <= 0, "MaxAge", "given, and a maximum length too; keep one")
+	faults.Need(cfg.Replicas >= 0, "Replicas", "%d is negative", cfg.Replicas)
+	settings.Default(&cfg.DedupWindow, defaultWindow)
 	cfg.DedupWindow = max(cfg.DedupWindow, 0)
 
-	for _, d := range []struct {
-		name            string
-		value           *time.Duration
-		standard, least time.Duration
-	}{
-		{"connect timeout", &cfg.ConnectTimeout, defaultTimeout, 0},
-		{"ack timeout", &cfg.AckTimeout, defaultTimeout, 0},
-		{"wait timeout", &cfg.WaitTimeout, defaultWait, time.Millisecond},
-	} {
-		if *d.value == 0 {
-			*d.value = d.standard
-		}
-		if *d.value < d.least || *d.value < 0 {
-			fault("%s can't be %v", d.name, *d.value)
-		}
-	}
-	if (cfg.Replicas > 0 || cfg.Fsync) && cfg.WaitTimeout >= cfg.AckTimeout {
-		fault("the wait timeout of %v must be shorter than the ack timeout of %v, which bounds the whole answer", cfg.WaitTimeout, cfg.AckTimeout)
-	}
-	for _, n := range []struct {
-		name     string
-		value    *int
-		standard int
-	}{{"connections", &cfg.Connections, defaultConnections}, {"bytes of a message", &cfg.MaxMessageBytes, defaultMessageBytes}} {
-		if *n.value == 0 {
-			*n.value = n.standard
-		}
-		if *n.value < 0 {
-			fault("%s can't be negative, they are %d", n.name, *n.value)
-		}
-	}
-	if cfg.MaxMessageBytes > mostMessageBytes {
-		fault("a message of %d bytes is more than the %d that Redis takes", cfg.MaxMessageBytes, mostMessageBytes)
-	}
-	if cfg.Name == "" {
-		cfg.Name = "outbox"
-	}
-	if strings.ContainsAny(cfg.Name, " \r\n") {
-		fault("name %q: a client's name has no spaces or line breaks", cfg.Name)
-	}
+	settings.Positive(&faults, "ConnectTimeout", &cfg.ConnectTimeout, defaultTimeout)
+	settings.Positive(&faults, "AckTimeout", &cfg.AckTimeout, defaultTimeout)
+	settings.AtLeast(&faults, "WaitTimeout", &cfg.WaitTimeout, defaultWait, time.Millisecond)
+	faults.Need(cfg.Replicas <= 0 && !cfg.Fsync || cfg.WaitTimeout < cfg.AckTimeout, "WaitTimeout",
+		"%v, it must be shorter than the ack timeout of %v, which bounds the whole answer", cfg.WaitTimeout, cfg.AckTimeout)
+	settings.Positive(&faults, "Connections", &cfg.Connections, defaultConnections)
+	settings.Within(&faults, "MaxMessageBytes", &cfg.MaxMessageBytes, defaultMessageBytes, 1, mostMessageBytes)
+	settings.Default(&cfg.Name, "outbox")
+	faults.Need(!strings.ContainsAny(cfg.Name, " \r\n"), "Name", "%q: a client's name has no spaces or line breaks", cfg.Name)
 	if cfg.Dial == nil {
 		cfg.Dial = new(net.Dialer).DialContext
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	return cfg, list, streams, errors.Join(faults...)
+	cfg.Logger = settings.Logger(cfg.Logger)
+	return cfg, list, streams, faults.Err()
 }
 
 // parseAddresses splits a list of host:port.

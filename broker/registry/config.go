@@ -2,12 +2,12 @@ package registry
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net/url"
 	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/route"
 	"github.com/twmb/franz-go/pkg/sr"
 )
@@ -60,64 +60,34 @@ type Schema struct {
 }
 
 func (cfg Config) withDefaults() (Config, route.Template, map[string]sr.Schema, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if len(cfg.URLs) == 0 {
-		fault("no URL: give at least one, such as http://registry:8081")
-	}
+	var faults settings.Faults
+	faults.Need(len(cfg.URLs) > 0, "URLs", "none is given; name at least one, such as http://registry:8081")
 	for i, text := range cfg.URLs {
 		u, err := url.Parse(text)
-		switch {
-		case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-			fault("URL %d: it is not one such as http://registry:8081", i+1)
-		case u.User != nil:
-			fault("URL %d: it has credentials in it, which would show in errors; give a user name and password instead", i+1)
-		}
+		field, good := fmt.Sprintf("URLs[%d]", i), err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
+		faults.Need(good, field, "it is not a URL such as http://registry:8081")
+		faults.Need(!good || u.User == nil, field, "it has credentials in it, which would show in errors; give a user name and password instead")
 	}
-	if cfg.Username != "" && cfg.Token != "" {
-		fault("choose one of user name and token")
-	}
-	if cfg.Password != "" && cfg.Username == "" {
-		fault("a password needs a user name")
-	}
-	if cfg.Subject == "" {
-		cfg.Subject = "{topic}-value"
-	}
+	faults.Need(cfg.Username == "" || cfg.Token == "", "", "username and token are given; keep one way to authenticate")
+	faults.Need(cfg.Password == "" || cfg.Username != "", "Username", "not given, but a password is")
+	settings.Default(&cfg.Subject, "{topic}-value")
 	subject, err := route.ParseTemplate(cfg.Subject)
-	if err != nil {
-		fault("subject: %w", err)
-	}
-	if cfg.IDHeader == "" {
-		cfg.IDHeader = "schema-id"
-	}
-	if cfg.IndexHeader == "" {
-		cfg.IndexHeader = "schema-index"
-	}
+	faults.Add("Subject", err)
+	settings.Default(&cfg.IDHeader, "schema-id")
+	settings.Default(&cfg.IndexHeader, "schema-index")
 	schemas := make(map[string]sr.Schema)
 	for i, s := range cfg.Schemas {
 		var kind sr.SchemaType
-		if err := kind.UnmarshalText([]byte(strings.ToUpper(s.Type))); err != nil {
-			fault("schema %d: the type %q is not one of avro, json, protobuf", i+1, s.Type)
-		}
-		if _, twice := schemas[s.Subject]; twice || s.Subject == "" || strings.TrimSpace(s.Text) == "" {
-			fault("schema %d: it needs a text, and a subject of its own", i+1)
-		}
+		field := fmt.Sprintf("Schemas[%d].", i)
+		err := kind.UnmarshalText([]byte(strings.ToUpper(s.Type)))
+		faults.Need(err == nil, field+"Type", "%q is not one of avro, json, protobuf", s.Type)
+		_, twice := schemas[s.Subject]
+		faults.Need(s.Subject != "" && !twice, field+"Subject", "%q: each schema needs a subject of its own, such as orders-value", s.Subject)
+		faults.Need(strings.TrimSpace(s.Text) != "", field+"Text", "it is empty")
 		schemas[s.Subject] = sr.Schema{Schema: s.Text, Type: kind}
 	}
-	if cfg.Register && len(schemas) == 0 {
-		fault("there is nothing to register: give schemas")
-	}
-	for _, d := range []struct {
-		name     string
-		value    *time.Duration
-		standard time.Duration
-	}{{"refresh", &cfg.Refresh, 5 * time.Minute}, {"timeout", &cfg.Timeout, 5 * time.Second}} {
-		if *d.value < 0 {
-			fault("%s can't be negative, it is %v", d.name, *d.value)
-		}
-		if *d.value == 0 {
-			*d.value = d.standard
-		}
-	}
-	return cfg, subject, schemas, errors.Join(faults...)
+	faults.Need(!cfg.Register || len(schemas) > 0, "Schemas", "none is given, but they are to be registered")
+	settings.Positive(&faults, "Refresh", &cfg.Refresh, 5*time.Minute)
+	settings.Positive(&faults, "Timeout", &cfg.Timeout, 5*time.Second)
+	return cfg, subject, schemas, faults.Err()
 }

@@ -237,7 +237,7 @@ func TestFaultsAreReportedTogether(t *testing.T) {
 	if err == nil {
 		t.Fatal("nothing is wrong")
 	}
-	for _, part := range []string{"URL 1", "URL 2", "one of user name and token", "subject", "schema 1", "schema 2", "timeout"} {
+	for _, part := range []string{"URLs[0]", "URLs[1]", "keep one way to authenticate", "Subject", "Schemas[0].Type", "Schemas[1].Subject", "Schemas[1].Text", "Timeout"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("nothing about %s in:\n%v", part, err)
 		}
@@ -245,7 +245,7 @@ func TestFaultsAreReportedTogether(t *testing.T) {
 	if strings.Contains(err.Error(), "secret") {
 		t.Errorf("the password shows: %v", err)
 	}
-	if _, err := New(Config{Password: "p", Register: true}); err == nil || !strings.Contains(err.Error(), "no URL") || !strings.Contains(err.Error(), "nothing to register") {
+	if _, err := New(Config{Password: "p", Register: true}); err == nil || !strings.Contains(err.Error(), "URLs: none") || !strings.Contains(err.Error(), "they are to be registered") {
 		t.Errorf("%v", err)
 	}
 }

@@ -1,13 +1,13 @@
 package mapped
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/mapping"
 )
 
@@ -56,45 +56,20 @@ const minLease = 100 * time.Millisecond
 
 // withDefaults fills what is zero and reports all faults together.
 func (c Config) withDefaults(conn *pgx.ConnConfig, m mapping.Mapping) (Config, error) {
-	if c.Lease == 0 {
-		c.Lease = 10 * time.Second
-	}
-	if c.PollBusy == 0 {
-		c.PollBusy = time.Millisecond
-	}
-	if c.PollIdle == 0 {
-		c.PollIdle = max(100*time.Millisecond, c.PollBusy)
-	}
-	if c.PageBytes == 0 {
-		c.PageBytes = 2 << 20
-	}
-	if c.Transactions == 0 {
-		c.Transactions = 4
-	}
-	if c.Groups == 0 {
-		c.Groups = 1
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	var faults []error
-	need := func(ok bool, format string, args ...any) {
-		if !ok {
-			faults = append(faults, fmt.Errorf(format, args...))
-		}
-	}
-	need(conn != nil, "there is no connection config")
-	need(c.Lease >= minLease, "Lease is %v, it must be at least %v", c.Lease, minLease)
-	need(c.PollBusy > 0 && c.PollIdle >= c.PollBusy, "PollBusy is %v and PollIdle is %v, they must be positive and PollIdle not the shorter one", c.PollBusy, c.PollIdle)
-	need(c.PageBytes > 0, "PageBytes is %d, it must be positive", c.PageBytes)
-	need(c.Transactions > 0, "Transactions is %d, it must be positive", c.Transactions)
-	need(c.MaxHolds >= 0, "MaxHolds is %d, it must be positive", c.MaxHolds)
-	need(c.Groups >= 1 && c.Group >= 0 && c.Group < max(c.Groups, 1), "Group is %d of %d, it must be 0 to %d", c.Group, c.Groups, c.Groups-1)
-	if err := m.Validate(); err != nil {
-		faults = append(faults, err)
-	}
-	if len(faults) > 0 {
-		return c, fmt.Errorf("mapped: %w", errors.Join(faults...))
+	var faults settings.Faults
+	faults.Need(conn != nil, "", "there is no connection config")
+	settings.AtLeast(&faults, "Lease", &c.Lease, 10*time.Second, minLease)
+	settings.Positive(&faults, "PollBusy", &c.PollBusy, time.Millisecond)
+	settings.AtLeast(&faults, "PollIdle", &c.PollIdle, max(100*time.Millisecond, c.PollBusy), c.PollBusy)
+	settings.Positive(&faults, "PageBytes", &c.PageBytes, 2<<20)
+	settings.Positive(&faults, "Transactions", &c.Transactions, 4)
+	faults.Need(c.MaxHolds >= 0, "MaxHolds", "%d, it must be positive", c.MaxHolds)
+	settings.Positive(&faults, "Groups", &c.Groups, 1)
+	faults.Need(c.Group >= 0 && c.Group < max(c.Groups, 1), "Group", "%d of %d, it must be 0 to %d", c.Group, c.Groups, c.Groups-1)
+	faults.Add("", m.Validate())
+	c.Logger = settings.Logger(c.Logger)
+	if err := faults.Err(); err != nil {
+		return c, fmt.Errorf("mapped: %w", err)
 	}
 	return c, nil
 }

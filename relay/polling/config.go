@@ -1,13 +1,13 @@
 package polling
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -55,40 +55,18 @@ const (
 
 // withDefaults fills what is zero and reports all faults together.
 func (c SnapshotConfig) withDefaults(conn *pgx.ConnConfig, destination string) (SnapshotConfig, error) {
-	if c.Groups == 0 {
-		c.Groups = 1
-	}
-	if c.Lease == 0 {
-		c.Lease = defaultLease
-	}
-	if c.PollBusy == 0 {
-		c.PollBusy = time.Millisecond
-	}
-	if c.PollIdle == 0 {
-		c.PollIdle = max(100*time.Millisecond, c.PollBusy)
-	}
-	if c.PageBytes == 0 {
-		c.PageBytes = 2 << 20
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-
-	var faults []error
-	need := func(ok bool, format string, args ...any) {
-		if !ok {
-			faults = append(faults, fmt.Errorf(format, args...))
-		}
-	}
-	need(conn != nil, "there is no connection config")
-	need(destination != "", "the destination has no name")
-	need(c.Groups >= 1 && c.Groups <= schema.ShardCount, "Groups is %d, it must be 1 to %d", c.Groups, schema.ShardCount)
-	need(c.Group >= 0 && c.Group < max(c.Groups, 1), "Group is %d, it must be 0 to %d", c.Group, c.Groups-1)
-	need(c.Lease >= minLease, "Lease is %v, it must be at least %v", c.Lease, minLease)
-	need(c.PollBusy > 0 && c.PollIdle >= c.PollBusy, "PollBusy is %v and PollIdle is %v, they must be positive and PollIdle not the shorter one", c.PollBusy, c.PollIdle)
-	need(c.PageBytes > 0, "PageBytes is %d, it must be positive", c.PageBytes)
-	if len(faults) > 0 {
-		return c, fmt.Errorf("polling: destination %q: %w", destination, errors.Join(faults...))
+	var faults settings.Faults
+	faults.Need(conn != nil, "", "there is no connection config")
+	faults.Need(destination != "", "", "the destination has no name")
+	settings.Within(&faults, "Groups", &c.Groups, 1, 1, schema.ShardCount)
+	faults.Need(c.Group >= 0 && c.Group < max(c.Groups, 1), "Group", "%d, it must be 0 to %d", c.Group, c.Groups-1)
+	settings.AtLeast(&faults, "Lease", &c.Lease, defaultLease, minLease)
+	settings.Positive(&faults, "PollBusy", &c.PollBusy, time.Millisecond)
+	settings.AtLeast(&faults, "PollIdle", &c.PollIdle, max(100*time.Millisecond, c.PollBusy), c.PollBusy)
+	settings.Positive(&faults, "PageBytes", &c.PageBytes, 2<<20)
+	c.Logger = settings.Logger(c.Logger)
+	if err := faults.Err(); err != nil {
+		return c, fmt.Errorf("polling: destination %q: %w", destination, err)
 	}
 	return c, nil
 }

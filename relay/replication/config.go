@@ -1,15 +1,14 @@
 package replication
 
 import (
-	"errors"
 	"fmt"
-	"log/slog"
 	"regexp"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
@@ -62,42 +61,20 @@ func SlotName(destination string) string {
 
 // withDefaults fills what is zero and reports all faults together.
 func (c Config) withDefaults(conn *pgx.ConnConfig, destination string) (Config, error) {
-	if c.Slot == "" {
-		c.Slot = SlotName(destination)
-	}
-	if c.Publication == "" {
-		c.Publication = defaultPublication
-	}
-	if c.Heartbeat == 0 {
-		c.Heartbeat = defaultHeartbeat
-	}
-	if c.Table.Logger == nil {
-		c.Table.Logger = slog.New(slog.DiscardHandler)
-	}
-	if c.Table.Lease == 0 {
-		c.Table.Lease = 3 * time.Second
-	}
-	if c.Table.PageBytes == 0 {
-		c.Table.PageBytes = 2 << 20
-	}
-	var faults []error
-	if conn == nil {
-		faults = append(faults, errors.New("there is no connection config"))
-	}
-	if c.Table.Groups > 1 {
-		faults = append(faults, fmt.Errorf("%d shard groups: a replication slot can't be split, use one, or the strategy snapshot", c.Table.Groups))
-	}
-	if !slotName.MatchString(c.Slot) {
-		faults = append(faults, fmt.Errorf("Slot is %q: it must be 1 to %d lower-case letters, digits and underscores", c.Slot, maxName))
-	}
-	if len(c.Publication) > maxName || strings.ContainsAny(c.Publication, "\"\x00") {
-		faults = append(faults, fmt.Errorf("Publication is %q: it must be at most %d bytes, without quotes", c.Publication, maxName))
-	}
-	if c.Heartbeat < 0 {
-		faults = append(faults, fmt.Errorf("Heartbeat is %v, it must be positive", c.Heartbeat))
-	}
-	if len(faults) > 0 {
-		return c, fmt.Errorf("replication: destination %q: %w", destination, errors.Join(faults...))
+	var faults settings.Faults
+	faults.Need(conn != nil, "", "there is no connection config")
+	faults.Need(c.Table.Groups <= 1, "Table.Groups", "%d shard groups: a replication slot can't be split, use one, or the strategy snapshot", c.Table.Groups)
+	settings.Default(&c.Slot, SlotName(destination))
+	faults.Need(slotName.MatchString(c.Slot), "Slot", "%q, it must be 1 to %d lower-case letters, digits and underscores", c.Slot, maxName)
+	settings.Default(&c.Publication, defaultPublication)
+	faults.Need(len(c.Publication) <= maxName && !strings.ContainsAny(c.Publication, "\"\x00"), "Publication",
+		"%q, it must be at most %d bytes, without quotes", c.Publication, maxName)
+	settings.Positive(&faults, "Heartbeat", &c.Heartbeat, defaultHeartbeat)
+	settings.Default(&c.Table.Lease, 3*time.Second)
+	settings.Default(&c.Table.PageBytes, 2<<20)
+	c.Table.Logger = settings.Logger(c.Table.Logger)
+	if err := faults.Err(); err != nil {
+		return c, fmt.Errorf("replication: destination %q: %w", destination, err)
 	}
 	return c, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/internal/printed"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Delivery is a message as it came.
@@ -50,60 +51,31 @@ type Engine struct {
 
 // New checks cfg, and reports all its faults together.
 func New(cfg consume.Config, handler consume.Handler, can Abilities) (*Engine, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	number := func(name string, value *int, standard int) {
-		if *value == 0 {
-			*value = standard
-		}
-		if *value < 1 || *value > 100_000 {
-			fault("%s must be 1 to 100000, not %d", name, *value)
-		}
-	}
-	duration := func(name string, value *time.Duration, standard time.Duration) {
-		if *value == 0 {
-			*value = standard
-		}
-		if *value < 0 {
-			fault("%s must be positive, not %v", name, *value)
-		}
-	}
-	if handler == nil {
-		fault("there is no handler")
-	}
-	number("Parallel", &cfg.Parallel, 8)
-	number("MaxInFlight", &cfg.MaxInFlight, 500)
-	number("Attempts", &cfg.Attempts, 5)
-	duration("Timeout", &cfg.Timeout, time.Minute)
-	duration("Grace", &cfg.Grace, 10*time.Second)
-	duration("Backoff", &cfg.Backoff, 100*time.Millisecond)
-	duration("MaxBackoff", &cfg.MaxBackoff, 30*time.Second)
-	duration("DrainTimeout", &cfg.DrainTimeout, 20*time.Second)
-	if cfg.Backoff > cfg.MaxBackoff {
-		fault("Backoff is %v and MaxBackoff %v: it must not be more", cfg.Backoff, cfg.MaxBackoff)
-	}
+	var faults settings.Faults
+	faults.Need(handler != nil, "", "there is no handler")
+	settings.Within(&faults, "Parallel", &cfg.Parallel, 8, 1, 100_000)
+	settings.Within(&faults, "MaxInFlight", &cfg.MaxInFlight, 500, 1, 100_000)
+	settings.Within(&faults, "Attempts", &cfg.Attempts, 5, 1, 100_000)
+	settings.Positive(&faults, "Timeout", &cfg.Timeout, time.Minute)
+	settings.Positive(&faults, "Grace", &cfg.Grace, 10*time.Second)
+	settings.Positive(&faults, "Backoff", &cfg.Backoff, 100*time.Millisecond)
+	settings.AtLeast(&faults, "MaxBackoff", &cfg.MaxBackoff, 30*time.Second, cfg.Backoff)
+	settings.Positive(&faults, "DrainTimeout", &cfg.DrainTimeout, 20*time.Second)
+	settings.Default(&cfg.Policy, consume.Block)
 	switch cfg.Policy {
-	case "":
-		cfg.Policy = consume.Block
 	case consume.Block, consume.Park:
 	case consume.Reject:
-		if !can.Reject {
-			fault("policy reject: this broker can't dead-letter by itself; use %q or %q", consume.Park, consume.Block)
-		}
+		faults.Need(can.Reject, "Policy", "policy reject: this broker can't dead-letter by itself; use %q or %q", consume.Park, consume.Block)
 	default:
-		fault("policy %q: use %q, %q or %q", cfg.Policy, consume.Block, consume.Park, consume.Reject)
+		faults.Need(false, "Policy", "%q: use %q, %q or %q", cfg.Policy, consume.Block, consume.Park, consume.Reject)
 	}
-	if (cfg.Policy == consume.Park) != (cfg.Park != nil) {
-		fault("the policy park and the function Park need each other")
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	faults.Need((cfg.Policy == consume.Park) == (cfg.Park != nil), "Park", "the policy park and the function Park need each other")
+	cfg.Logger = settings.Logger(cfg.Logger)
 	if cfg.Observer == nil {
 		cfg.Observer = nobody{}
 	}
-	if len(faults) > 0 {
-		return nil, errors.Join(faults...)
+	if err := faults.Err(); err != nil {
+		return nil, err
 	}
 	return &Engine{cfg: cfg, handler: handler, can: can, slots: make(chan struct{}, cfg.Parallel), failed: make(chan error, 1)}, nil
 }

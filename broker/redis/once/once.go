@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/inbox"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Client is where the notes are kept: a *redis.Client, a *redis.ClusterClient or a failover client. Its timeouts
@@ -73,31 +74,17 @@ type Cache struct {
 // New returns the cache of a consumer: everything that makes its effects together, under any number of processes.
 // It reports every fault of cfg at once and connects to nothing. The client belongs to the caller.
 func New(consumer string, client Client, cfg Config) (*Cache, error) {
-	var faults []error
-	need := func(ok bool, format string, args ...any) {
-		if !ok {
-			faults = append(faults, fmt.Errorf(format, args...))
-		}
-	}
-	need(consumer != "" && len(consumer) <= inbox.MaxConsumerBytes, "the consumer's name must have 1 to %d bytes, not %d", inbox.MaxConsumerBytes, len(consumer))
-	need(client != nil, "there is no client of Redis")
-	if cfg.Window == 0 {
-		cfg.Window = 24 * time.Hour
-	}
-	if cfg.Lease == 0 {
-		cfg.Lease = 30 * time.Second
-	}
-	if cfg.Prefix == "" {
-		cfg.Prefix = "outbox:once:"
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	need(cfg.Window >= time.Millisecond, "Window is %v, it must be at least 1ms", cfg.Window)
-	need(cfg.Lease >= 100*time.Millisecond, "Lease is %v, it must be at least 100ms", cfg.Lease)
-	need(cfg.Timeout >= 0, "Timeout is %v, it must be positive", cfg.Timeout)
-	if len(faults) > 0 {
-		return nil, fmt.Errorf("once: consumer %.40q: %w", consumer, errors.Join(faults...))
+	var faults settings.Faults
+	faults.Need(consumer != "" && len(consumer) <= inbox.MaxConsumerBytes, "",
+		"the consumer's name must have 1 to %d bytes, not %d", inbox.MaxConsumerBytes, len(consumer))
+	faults.Need(client != nil, "", "there is no client of Redis")
+	settings.AtLeast(&faults, "Window", &cfg.Window, 24*time.Hour, time.Millisecond)
+	settings.AtLeast(&faults, "Lease", &cfg.Lease, 30*time.Second, 100*time.Millisecond)
+	settings.Default(&cfg.Prefix, "outbox:once:")
+	faults.Need(cfg.Timeout >= 0, "Timeout", "%v, it must be positive", cfg.Timeout)
+	cfg.Logger = settings.Logger(cfg.Logger)
+	if err := faults.Err(); err != nil {
+		return nil, fmt.Errorf("once: consumer %.40q: %w", consumer, err)
 	}
 	return &Cache{consumer: consumer, client: client, cfg: cfg}, nil
 }

@@ -1,0 +1,36 @@
+package settings_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox/internal/settings"
+)
+
+func TestDefaultsAreSetAndAllFaultsAreReportedWithTheirFields(t *testing.T) {
+	t.Parallel()
+	var faults settings.Faults
+	name, batch, lease, calls, pause := "", 0, time.Duration(0), 70, -time.Second
+	settings.Default(&name, "outbox")
+	settings.Positive(&faults, "Batch", &batch, 3000)
+	settings.AtLeast(&faults, "Lease", &lease, 3*time.Second, 100*time.Millisecond)
+	if err := faults.Err(); err != nil || name != "outbox" || batch != 3000 || lease != 3*time.Second {
+		t.Fatalf("%q, %d, %v: %v", name, batch, lease, err)
+	}
+	settings.Within(&faults, "Calls", &calls, 2, 1, 64)
+	settings.Positive(&faults, "Pause", &pause, time.Second)
+	faults.Need(false, "", "two ways to authenticate")
+	faults.Need(true, "Name", "is missing")
+	faults.Add("Topic", errors.New("no such field"))
+	faults.Add("Topic", nil)
+	err := faults.Err()
+	if want := "Calls: 70, it must be 1 to 64\nPause: -1s, it must be positive\ntwo ways to authenticate\nTopic: no such field"; err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+	var fault *settings.Fault
+	if !errors.As(err, &fault) || fault.Field != "Calls" || strings.Contains(fault.Err.Error(), "Calls") {
+		t.Errorf("the first fault is %+v", fault)
+	}
+}
