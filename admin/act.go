@@ -73,7 +73,7 @@ func act(ctx context.Context, db DB, s Selection, max int64, action Action, verb
 	if err := s.validate(); err != nil {
 		return out, err
 	}
-	if s.everything() && !s.All {
+	if s.Everything() && !s.All {
 		return out, errors.New("nothing is selected: name messages, a destination, a topic, a key or a reason, or say all")
 	}
 	err = write(ctx, db, action, func(tx pgx.Tx) error {

@@ -39,7 +39,8 @@ func (s Selection) validate() error {
 	return nil
 }
 
-func (s Selection) everything() bool {
+// Everything reports whether nothing is named: s selects all there is.
+func (s Selection) Everything() bool {
 	return len(s.MessageIDs) == 0 && len(s.Positions) == 0 && s.Destination == "" && s.Topic == "" && s.Key == "" &&
 		s.Reason == "" && s.Before.IsZero()
 }

@@ -95,6 +95,12 @@ const (
 	StateStopped State = "stopped" // Run has returned, or is about to
 )
 
+// Defaults returns the Config that the zero value stands for.
+func Defaults() Config {
+	cfg, _ := Config{}.withDefaults() // without what is required
+	return cfg
+}
+
 // withDefaults fills what is zero and reports all faults together.
 func (c Config) withDefaults() (Config, error) {
 	var faults settings.Faults

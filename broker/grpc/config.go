@@ -84,6 +84,12 @@ const (
 	streamWindow           = 4 << 20
 )
 
+// Defaults returns the Config that the zero value stands for.
+func Defaults() Config {
+	cfg, _ := Config{}.withDefaults("") // without what is required
+	return cfg
+}
+
 // withDefaults returns cfg completed, with all faults reported together.
 func (cfg Config) withDefaults(target string) (Config, error) {
 	var faults settings.Faults

@@ -97,6 +97,12 @@ const (
 	maxResponseHeaders = 64 << 10
 )
 
+// Defaults returns the Config that the zero value stands for.
+func Defaults() Config {
+	cfg, _, _, _ := Config{}.withDefaults("") // without what is required
+	return cfg
+}
+
 // withDefaults returns cfg completed, with all faults reported together.
 func (cfg Config) withDefaults(address string) (Config, *target, *url.URL, error) {
 	var faults settings.Faults

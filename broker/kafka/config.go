@@ -85,6 +85,12 @@ const (
 	maxClients        = 64
 )
 
+// Defaults returns the Config that the zero value stands for.
+func Defaults() Config {
+	cfg, _, _ := Config{}.withDefaults() // without what is required
+	return cfg
+}
+
 // withDefaults returns cfg completed, with all faults reported together.
 func (cfg Config) withDefaults() (Config, topicName, error) {
 	var faults settings.Faults

@@ -118,6 +118,12 @@ const (
 	longestNATSSubject = 2048 // well inside a server's default limit of 4096 for a control line
 )
 
+// Defaults returns the Config that the zero value stands for.
+func Defaults() Config {
+	cfg, _, _, _ := Config{}.withDefaults("") // without what is required
+	return cfg
+}
+
 // withDefaults returns cfg completed, with all faults reported together.
 func (cfg Config) withDefaults(servers string) (Config, []string, subject, error) {
 	var faults settings.Faults

@@ -69,6 +69,12 @@ const (
 	defaultTimeout  = 10 * time.Second
 )
 
+// Defaults returns the Config that the zero value stands for.
+func Defaults() Config {
+	cfg, _, _ := Config{}.withDefaults() // without what is required
+	return cfg
+}
+
 // withDefaults returns cfg completed, with all faults reported together.
 func (cfg Config) withDefaults() (Config, *template.Template, error) {
 	var faults settings.Faults

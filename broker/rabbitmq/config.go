@@ -102,6 +102,12 @@ const (
 	mostInFlight        = 65536
 )
 
+// Defaults returns the Config that the zero value stands for.
+func Defaults() Config {
+	cfg, _, _ := Config{}.withDefaults("") // without what is required
+	return cfg
+}
+
 // withDefaults returns cfg completed, with all faults reported together. Errors do not repeat URLs, which may hold a
 // password.
 func (cfg Config) withDefaults(list string) (Config, []server, error) {

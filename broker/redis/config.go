@@ -104,6 +104,12 @@ const (
 	mostMessageBytes    = 512 << 20 // what a server takes as one argument, unless told otherwise
 )
 
+// Defaults returns the Config that the zero value stands for.
+func Defaults() Config {
+	cfg, _, _, _ := Config{}.withDefaults("") // without what is required
+	return cfg
+}
+
 // withDefaults returns cfg completed, with all faults reported together.
 func (cfg Config) withDefaults(addresses string) (Config, []string, *template.Template, error) {
 	var faults settings.Faults

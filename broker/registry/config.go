@@ -59,6 +59,12 @@ type Schema struct {
 	Text    string
 }
 
+// Defaults returns the Config that the zero value stands for.
+func Defaults() Config {
+	cfg, _, _, _ := Config{}.withDefaults() // without what is required
+	return cfg
+}
+
 func (cfg Config) withDefaults() (Config, route.Template, map[string]sr.Schema, error) {
 	var faults settings.Faults
 	faults.Need(len(cfg.URLs) > 0, "URLs", "none is given; name at least one, such as http://registry:8081")

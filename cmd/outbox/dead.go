@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -297,8 +298,7 @@ What is selected is counted first, and you are asked. Without a terminal, say --
 			if limit < 1 {
 				return usage("--max is %d, it must be positive", limit)
 			}
-			nothing := admin.Selection{Blocked: s.Blocked}
-			if fmt.Sprint(s) == fmt.Sprint(nothing) {
+			if s.Everything() && !s.All {
 				return usage("nothing is selected: give ids, --destination, --topic, --key, --cause or --older-than, or --all")
 			}
 			ctx := cmd.Context()
@@ -430,5 +430,5 @@ func (a *app) confirm(c confirmation, question string) error {
 	case "y", "yes":
 		return nil
 	}
-	return coded{fmt.Errorf("not confirmed: nothing was changed"), exitError}
+	return coded{errors.New("not confirmed: nothing was changed"), exitError}
 }

@@ -40,7 +40,7 @@ func DefaultDestination() Destination {
 func DefaultKafka() Kafka {
 	return Kafka{
 		Topic:             "{topic}",
-		ClientID:          "pgoutbox",
+		ClientID:          "outbox",
 		SASL:              SASL{Mechanism: "scram-sha-512"},
 		Compression:       "none",
 		Partitions:        1,

@@ -33,7 +33,7 @@ func TestEveryDefaultIsAsDocumented(t *testing.T) {
 	orders, kafka, nats := rest, rest, rest
 	orders.Name, orders.Broker.Stdout = "orders", &config.Stdout{}
 	kafka.Name, kafka.Broker.Kafka = "kafka", &config.Kafka{
-		Brokers: []string{"k:9092"}, Topic: "{topic}", ClientID: "pgoutbox", SASL: config.SASL{Mechanism: "scram-sha-512"},
+		Brokers: []string{"k:9092"}, Topic: "{topic}", ClientID: "outbox", SASL: config.SASL{Mechanism: "scram-sha-512"},
 		Compression: "none", Partitions: 1, ReplicationFactor: -1,
 	}
 	nats.Name, nats.Broker.NATS = "nats", &config.NATS{URL: config.NewURL("nats://127.0.0.1:4222"), Subject: "{topic}", Replicas: 1}

@@ -278,6 +278,11 @@ func (s RegistrySchema) Read() (string, error) {
 	return string(text), nil
 }
 
+// DefaultSchemaRegistry returns the settings of a registry that is only named.
+func DefaultSchemaRegistry() SchemaRegistry {
+	return SchemaRegistry{Subject: "{topic}-value", IDHeader: "schema-id", IndexHeader: "schema-index", Refresh: 5 * time.Minute, Timeout: 5 * time.Second}
+}
+
 // defaultOfRouting sets the defaults of the types of this file.
 func defaultOfRouting(v reflect.Value) {
 	switch p := v.Addr().Interface().(type) {
@@ -286,7 +291,7 @@ func defaultOfRouting(v reflect.Value) {
 	case *Debezium:
 		*p = Debezium{Key: "string", Value: "string", Header: "string", Payload: "jsonb", Schema: "outbox.public.outboxevent.Value"}
 	case *SchemaRegistry:
-		*p = SchemaRegistry{Subject: "{topic}-value", IDHeader: "schema-id", IndexHeader: "schema-index", Refresh: 5 * time.Minute, Timeout: 5 * time.Second}
+		*p = DefaultSchemaRegistry()
 	case *RegistrySchema:
 		*p = RegistrySchema{Type: "avro"}
 	}
