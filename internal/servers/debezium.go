@@ -2,15 +2,11 @@ package servers
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"testing"
-	"time"
 )
 
 // DebeziumVersion is the version of Debezium Server that "fetch debezium" installs.
@@ -55,22 +51,8 @@ func startDebezium(ctx context.Context, properties string) (*Debezium, error) {
 		return nil, err
 	}
 	d := &Debezium{}
-	d.name = "Debezium Server " + DebeziumVersion
-	d.stopSig = syscall.SIGTERM
-	if d.folder, err = newFolder("debezium", 0); err != nil {
-		return nil, fmt.Errorf("start %s: %w", d.name, err)
-	}
-	d.command = func() command {
-		return command{
-			path:    java,
-			args:    []string{"-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", classpath, "io.debezium.server.Main"},
-			env:     os.Environ(),
-			dir:     d.folder, // it reads config/ there
-			onDeath: syscall.SIGKILL,
-		}
-	}
-	d.ready = func(ctx context.Context) error { return debeziumWorks(ctx, d.addr) }
-	err = d.startFirst(ctx, 1, func(ports []int) error {
+	d.ready = func(ctx context.Context) error { return pageAnswers(ctx, d.name, "http://"+d.addr+"/q/health/live") }
+	place := func(ports []int) error {
 		file := filepath.Join(d.folder, "config", "application.properties")
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			return err
@@ -78,29 +60,12 @@ func startDebezium(ctx context.Context, properties string) (*Debezium, error) {
 		return os.WriteFile(file, []byte("quarkus.http.host=127.0.0.1\nquarkus.http.port="+strconv.Itoa(ports[0])+
 			"\nquarkus.log.console.json=false\nquarkus.log.level=WARN\n"+
 			"debezium.source.offset.storage.file.filename="+filepath.Join(d.folder, "offsets")+"\n"+properties), 0o600)
+	}
+	err = d.launch(ctx, "Debezium Server "+DebeziumVersion, "debezium", 1, place, func() command {
+		return command{path: java, args: []string{"-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", classpath, "io.debezium.server.Main"}}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", d.name, errors.Join(err, d.Close()))
+		return nil, err
 	}
 	return d, nil
-}
-
-// debeziumWorks returns nil if the server says that its engine runs.
-func debeziumWorks(ctx context.Context, addr string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/q/health/live", nil)
-	if err != nil {
-		return err
-	}
-	request.Close = true
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("Debezium Server at %s: %s", addr, response.Status)
-	}
-	return nil
 }

@@ -2,7 +2,6 @@ package servers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -75,26 +73,13 @@ func StartElasticMQ(ctx context.Context, config ElasticMQConfig) (*ElasticMQ, er
 		return nil, err
 	}
 	e := &ElasticMQ{}
-	e.name = "ElasticMQ " + ElasticMQVersion
-	e.stopSig = syscall.SIGTERM
-	if e.folder, err = newFolder("elasticmq", 0); err != nil {
-		return nil, fmt.Errorf("start %s: %w", e.name, err)
-	}
-	e.command = func() command {
-		return command{
-			path:    java,
-			args:    e.arguments(lib, config.Bench),
-			env:     os.Environ(),
-			dir:     e.folder,
-			onDeath: syscall.SIGKILL,
-		}
-	}
 	e.ready = func(ctx context.Context) error { return awsAnswers(ctx, e.addr, "AmazonSQS.ListQueues") }
-	err = e.startFirst(ctx, 1, func([]int) error {
-		return os.WriteFile(e.configFile(), []byte(e.configuration(config)), 0o644)
+	configure := func([]int) error { return os.WriteFile(e.configFile(), []byte(e.configuration(config)), 0o644) }
+	err = e.launch(ctx, "ElasticMQ "+ElasticMQVersion, "elasticmq", 1, configure, func() command {
+		return command{path: java, args: e.arguments(lib, config.Bench)}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", e.name, errors.Join(err, e.Close()))
+		return nil, err
 	}
 	return e, nil
 }

@@ -2,16 +2,12 @@ package servers
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"testing"
-	"time"
 )
 
 // MotoVersion is the version that "make servers" installs.
@@ -54,49 +50,22 @@ func StartMoto(ctx context.Context) (*Moto, error) {
 		return nil, err
 	}
 	m := &Moto{}
-	m.name = "moto " + MotoVersion
-	m.stopSig = syscall.SIGTERM
-	if m.folder, err = newFolder("moto", 0); err != nil {
-		return nil, fmt.Errorf("start %s: %w", m.name, err)
-	}
-	m.command = func() command {
+	m.ready = func(ctx context.Context) error { return pageAnswers(ctx, m.name, m.URL()+"/moto-api/") }
+	err = m.launch(ctx, "moto "+MotoVersion, "moto", 1, func([]int) error { return nil }, func() command {
 		return command{
-			path:    python,
-			args:    []string{"-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", strconv.Itoa(m.Port())},
-			env:     append(os.Environ(), "PYTHONPATH="+site, "PYTHONDONTWRITEBYTECODE=1"),
-			dir:     m.folder,
-			onDeath: syscall.SIGKILL,
+			path: python,
+			args: []string{"-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", strconv.Itoa(m.Port())},
+			env:  append(os.Environ(), "PYTHONPATH="+site, "PYTHONDONTWRITEBYTECODE=1"),
 		}
-	}
-	m.ready = func(ctx context.Context) error { return motoAnswers(ctx, m.addr) }
-	if err := m.startFirst(ctx, 1, func([]int) error { return nil }); err != nil {
-		return nil, fmt.Errorf("start %s: %w", m.name, errors.Join(err, m.Close()))
+	})
+	if err != nil {
+		return nil, err
 	}
 	return m, nil
 }
 
 // URL returns the endpoint for a client: http://127.0.0.1:PORT.
 func (m *Moto) URL() string { return "http://" + m.addr }
-
-// motoAnswers returns nil if moto's own page is there.
-func motoAnswers(ctx context.Context, addr string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/moto-api/", nil)
-	if err != nil {
-		return err
-	}
-	request.Close = true
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s: not moto", addr, response.Status)
-	}
-	return nil
-}
 
 // TestMoto returns a server that all tests of this binary share, started on first use. A test takes names of its own.
 // The test is skipped, or fails where servers are required, if there is no moto.

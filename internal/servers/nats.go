@@ -4,15 +4,12 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -40,29 +37,18 @@ func StartNATS(ctx context.Context, config ...NATSConfig) (*NATS, error) {
 		return nil, err
 	}
 	n := &NATS{}
-	n.name = "nats-server"
-	n.stopSig = syscall.SIGTERM
-	if n.folder, err = newFolder("nats", 0); err != nil {
-		return nil, fmt.Errorf("start %s: %w", n.name, err)
-	}
-	data := filepath.Join(n.folder, "data")
-	for _, c := range config {
-		if c.Storage != "" {
-			data = filepath.Join(c.Storage, "data")
-		}
-	}
-	n.command = func() command {
-		return command{
-			path:    path,
-			args:    []string{"-a", "127.0.0.1", "-p", strconv.Itoa(n.Port()), "-js", "-sd", data},
-			env:     os.Environ(),
-			dir:     n.folder,
-			onDeath: syscall.SIGKILL,
-		}
-	}
 	n.ready = func(ctx context.Context) error { return natsAnswers(ctx, n.addr) }
-	if err := n.startFirst(ctx, 1, func([]int) error { return nil }); err != nil {
-		return nil, fmt.Errorf("start %s: %w", n.name, errors.Join(err, n.Close()))
+	err = n.launch(ctx, "nats-server", "nats", 1, func([]int) error { return nil }, func() command {
+		data := filepath.Join(n.folder, "data")
+		for _, c := range config {
+			if c.Storage != "" {
+				data = filepath.Join(c.Storage, "data")
+			}
+		}
+		return command{path: path, args: []string{"-a", "127.0.0.1", "-p", strconv.Itoa(n.Port()), "-js", "-sd", data}}
+	})
+	if err != nil {
+		return nil, err
 	}
 	return n, nil
 }

@@ -3,7 +3,6 @@ package servers
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -13,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -50,31 +48,18 @@ func StartRedis(ctx context.Context, config RedisConfig) (*Redis, error) {
 		return nil, err
 	}
 	r := &Redis{}
-	r.name = "Redis"
-	r.stopSig = syscall.SIGTERM
-	if r.folder, err = newFolder("redis", 0); err != nil {
-		return nil, fmt.Errorf("start %s: %w", r.name, err)
-	}
-	var free []int
-	r.command = func() command {
-		return command{
-			path:    path,
-			args:    redisArgs(r.folder, free, config),
-			env:     os.Environ(),
-			dir:     r.folder,
-			onDeath: syscall.SIGKILL,
-		}
-	}
 	r.ready = func(ctx context.Context) error { return redisAnswers(ctx, r.addr) }
-	err = r.startFirst(ctx, 3, func(ports []int) error {
+	var free []int
+	place := func(ports []int) error {
 		free = ports
 		if config.TLS != nil {
 			r.secure = loopback(ports[2])
 		}
 		return nil
-	})
+	}
+	err = r.launch(ctx, "Redis", "redis", 3, place, func() command { return command{path: path, args: redisArgs(r.folder, free, config)} })
 	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", r.name, errors.Join(err, r.Close()))
+		return nil, err
 	}
 	return r, nil
 }

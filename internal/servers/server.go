@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -256,6 +257,48 @@ func (s *Server) startFirst(ctx context.Context, ports int, prepare func(ports [
 			return err
 		}
 	}
+}
+
+// launch starts a new server of a kind in a folder of its own, as a process that ends by SIGTERM. run is what it runs, with
+// the environment of this process unless it has one. prepare, called before each attempt, gets the ports. After an error
+// nothing is left.
+func (s *Server) launch(ctx context.Context, name, kind string, ports int, prepare func(ports []int) error, run func() command) (err error) {
+	s.name, s.stopSig = name, syscall.SIGTERM
+	if s.folder, err = newFolder(kind, 0); err != nil {
+		return fmt.Errorf("start %s: %w", name, err)
+	}
+	s.command = func() command {
+		c := run()
+		c.dir, c.onDeath = s.folder, syscall.SIGKILL
+		if c.env == nil {
+			c.env = os.Environ()
+		}
+		return c
+	}
+	if err := s.startFirst(ctx, ports, prepare); err != nil {
+		return fmt.Errorf("start %s: %w", name, errors.Join(err, s.Close()))
+	}
+	return nil
+}
+
+// pageAnswers returns nil if there is a page at url, which only the server of that name has.
+func pageAnswers(ctx context.Context, name, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	request.Close = true
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s: not %s, or it doesn't work", url, response.Status, name)
+	}
+	return nil
 }
 
 func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
