@@ -237,6 +237,7 @@ type row struct {
 	values  [][]byte
 	xid     uint64
 	scratch []byte
+	texts   [][]byte // of utf8
 }
 
 func newRow() *row {

@@ -227,10 +227,11 @@ func (s *session) deliver(xid uint64, invalid error) error {
 // utf8 turns the texts of a row that was read from the log into UTF-8. An invalid row has what could be read of it, and
 // no key if that could not.
 func (r *row) utf8(ctx context.Context, stream *wal.Stream) (invalid, err error) {
-	texts := make([][]byte, len(r.columns.texts))
-	for i, place := range r.columns.texts {
-		texts[i] = r.values[place]
+	r.texts = r.texts[:0]
+	for _, place := range r.columns.texts {
+		r.texts = append(r.texts, r.values[place])
 	}
+	texts := r.texts
 	headers := len(texts) - 1 // behind a byte for the version
 	if texts[headers] != nil {
 		texts[headers] = texts[headers][1:]
