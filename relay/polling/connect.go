@@ -9,10 +9,6 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// ErrTransactionPooler says that a connection pooler hands out its server connections by transaction. It is marked by
-// outbox.Permanent, and nothing was set in the pool's sessions.
-var ErrTransactionPooler = dial.ErrTransactionPooler
-
 // sessionSettings are what this package's statements rely on besides what dial sets: some defaults of a role or a database would
 // make a reader slow (a plan made while a segment was empty, a bitmap of a whole backlog).
 var sessionSettings = []dial.Setting{

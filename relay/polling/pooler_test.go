@@ -12,6 +12,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // pooled returns the database by way of a PgBouncer of its own.
@@ -40,7 +41,7 @@ func TestAPoolerOfTransactionsIsRefusedBeforeAnythingIsSet(t *testing.T) {
 		_, registerErr := Register(t.Context(), pool.Config(), "one", RegistrationConfig{})
 		_, retentionErr := connect(t.Context(), retention.conn, "retention")
 		for what, err := range map[string]error{"acquire": acquireErr, "register": registerErr, "retention": retentionErr} {
-			if !errors.Is(err, ErrTransactionPooler) || !outbox.IsPermanent(err) {
+			if !errors.Is(err, dial.ErrTransactionPooler) || !outbox.IsPermanent(err) {
 				t.Errorf("%s, %v: %v, want ErrTransactionPooler for good", what, settings, err)
 			}
 		}
