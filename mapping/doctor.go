@@ -98,11 +98,11 @@ func (r *Report) propose(t *Table, named string) {
 	}
 	switch {
 	case m.Offsets.Transaction != "" && m.Done.How == "":
-		r.Strategy = "xmin"
+		r.Strategy = XMin
 	case m.Claim.Until != "" || m.Claim.Status != "":
-		r.Strategy = "lease"
+		r.Strategy = Lease
 	case m.Done.How != "":
-		r.Strategy = "advisory"
+		r.Strategy = Advisory
 	}
 }
 

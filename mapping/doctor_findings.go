@@ -21,13 +21,13 @@ func (r *Report) examine(t *Table, offsetsThere func() bool) {
 	if id == nil {
 		return // the faults say so
 	}
-	moves := r.Strategy == "xmin" || r.Strategy == "serial"
+	moves := r.Strategy == XMin || r.Strategy == Serial
 
 	switch {
-	case r.Strategy == "xmin":
+	case r.Strategy == XMin:
 		limit("order", "rows are read by transaction id, and a transaction may take its id before it waits for another that writes the same key: such a pair is inverted")
 		limit("stalls", "any open transaction that writes, in any database of the cluster, holds up what commits after it")
-	case r.Strategy == "serial":
+	case r.Strategy == Serial:
 		limit("stalls", "a transaction that has written to the table and stays open holds up what commits after it")
 	case id.Kind != KindInteger || !id.Sequenced:
 		limit("order", "column %q is of type %s and comes from no sequence, so nothing tells in which order transactions took a key: messages of a key can be inverted", m.ID, id.Type)
@@ -35,11 +35,11 @@ func (r *Report) examine(t *Table, offsetsThere func() bool) {
 		limit("order", "the sequence of column %q has CACHE %d: sessions draw numbers ahead, and messages of a key can be inverted", m.ID, id.Cache)
 	}
 	switch r.Strategy {
-	case "skiplocked":
+	case SkipLocked:
 		limit("stalls", "a transaction is open while its batch is published: when the broker does not answer, vacuum waits for it, and so do writers that lock rows of the table")
-	case "lease":
+	case Lease:
 		limit("cost", "every row is written twice before it is gone: more WAL and twice the dead rows of the other strategies")
-	case "advisory":
+	case Advisory:
 		limit("parallelism", "one relay reads the table at a time, others stand by; it holds a lock of its session, so a pooler in transaction mode is refused")
 	}
 	if moves {
@@ -56,7 +56,7 @@ func (r *Report) examine(t *Table, offsetsThere func() bool) {
 		advise("dead letters", fmt.Sprintf("CREATE TABLE %s (LIKE %s, reason text, error text, attempts integer, dead_at timestamptz);", name, r.Table),
 			"the table has no place for messages that can't be delivered: their keys stay blocked until somebody changes the row. Or create a table for them and name it in failure.dead_table")
 	}
-	if r.Strategy == "lease" && m.Claim.Owner == "" && m.Claim.Until != "" {
+	if r.Strategy == Lease && m.Claim.Owner == "" && m.Claim.Until != "" {
 		advise("restarts", fmt.Sprintf("ALTER TABLE %s ADD COLUMN locked_by text;", r.Table),
 			"a relay that restarts waits until its own reservations end; with a column for the owner (claim.owner) it takes them back at once")
 	}
@@ -83,10 +83,10 @@ func (r *Report) index(t *Table, advise func(about, sql, format string, args ...
 	if t.Partitioned { // which PostgreSQL indexes in one go only
 		create, hint = "CREATE INDEX", ". Writers wait while it is made; if that is too long, make it ON ONLY the table, CONCURRENTLY on each partition, and attach these"
 	}
-	if r.Strategy == "xmin" || r.Strategy == "serial" {
+	if r.Strategy == XMin || r.Strategy == Serial {
 		var want []string
 		for _, c := range []string{m.Offsets.Topic, m.Offsets.Partition, m.Offsets.Transaction, m.ID} {
-			if c != "" && (c != m.Offsets.Transaction || r.Strategy == "xmin") {
+			if c != "" && (c != m.Offsets.Transaction || r.Strategy == XMin) {
 				want = append(want, c)
 			}
 		}

@@ -44,7 +44,7 @@ func Presets() []Preset {
 
 	all := []Preset{
 		{
-			Name: "outbox_events", Strategy: "skiplocked", About: "published_at marks, attempt counts, dedup_key is what consumers deduplicate by",
+			Name: "outbox_events", Strategy: SkipLocked, About: "published_at marks, attempt counts, dedup_key is what consumers deduplicate by",
 			Mapping: Mapping{
 				Table: "outbox_events", ID: "id", MessageID: "dedup_key", Topic: "{aggregate_type}", Key: "{aggregate_id}",
 				AggregateType: "aggregate_type", AggregateID: "aggregate_id", EventType: "event_type",
@@ -55,27 +55,27 @@ func Presets() []Preset {
 			},
 		},
 		{
-			Name: "outbox_messages_xmin", Strategy: "xmin", About: "virtual partitions with offsets, transaction_id of type xid8",
+			Name: "outbox_messages_xmin", Strategy: XMin, About: "virtual partitions with offsets, transaction_id of type xid8",
 			Mapping: xmin,
 		},
 		{
-			Name: "outbox_messages_serial", Strategy: "serial", About: "virtual partitions with offsets, by id",
+			Name: "outbox_messages_serial", Strategy: Serial, About: "virtual partitions with offsets, by id",
 			Mapping: serial,
 		},
 		{
-			Name: "outbox_messages_lease", Strategy: "lease", About: "available_after reserves rows, delivered ones are deleted",
+			Name: "outbox_messages_lease", Strategy: Lease, About: "available_after reserves rows, delivered ones are deleted",
 			Mapping: lease,
 		},
 		{
-			Name: "outbox_messages_advisory", Strategy: "advisory", About: "one relay at a time by an advisory lock, delivered rows are deleted",
+			Name: "outbox_messages_advisory", Strategy: Advisory, About: "one relay at a time by an advisory lock, delivered rows are deleted",
 			Mapping: total,
 		},
 		{
-			Name: "outbox_messages", Strategy: "skiplocked", About: "delivered rows are deleted",
+			Name: "outbox_messages", Strategy: SkipLocked, About: "delivered rows are deleted",
 			Mapping: messages("outbox_messages"),
 		},
 		{
-			Name: "outbox_event", Strategy: "advisory", About: "published and published_time mark, retry_count counts",
+			Name: "outbox_event", Strategy: Advisory, About: "published and published_time mark, retry_count counts",
 			Mapping: Mapping{
 				Table: "outbox_event", ID: "id", MessageID: "idempotency_key", Topic: "{topic}", Key: "{key}",
 				AggregateType: "root_entity_type", AggregateID: "root_entity_id", EventType: "event_type",
@@ -86,7 +86,7 @@ func Presets() []Preset {
 			},
 		},
 		{
-			Name: "outbox", Strategy: "skiplocked", About: "processed_at marks, sequence_number counts per aggregate",
+			Name: "outbox", Strategy: SkipLocked, About: "processed_at marks, sequence_number counts per aggregate",
 			Mapping: Mapping{
 				Table: "outbox", ID: "id", Topic: "outbox.event.{aggregate_type}", Key: "{aggregate_id}",
 				AggregateType: "aggregate_type", AggregateID: "aggregate_id",
@@ -96,7 +96,7 @@ func Presets() []Preset {
 			},
 		},
 		{
-			Name: "transaction_outbox", Strategy: "lease", About: "status from pending over processing to processed or failed",
+			Name: "transaction_outbox", Strategy: Lease, About: "status from pending over processing to processed or failed",
 			Mapping: Mapping{
 				Table: "p2p.transaction_outbox", ID: "id", MessageID: "idempotency_key", Topic: "{transaction_type}", Key: "{transaction_ref_id}",
 				AggregateID: "transaction_ref_id", EventType: "transaction_type",
@@ -108,7 +108,7 @@ func Presets() []Preset {
 			},
 		},
 		{
-			Name: "debezium", Strategy: "advisory", About: "the layout of Debezium's event router; delivered rows are deleted",
+			Name: "debezium", Strategy: Advisory, About: "the layout of Debezium's event router; delivered rows are deleted",
 			Mapping: Mapping{
 				Table: "outboxevent", ID: "id", Topic: "outbox.event.{aggregatetype}", Key: "{aggregateid}",
 				AggregateType: "aggregatetype", AggregateID: "aggregateid", EventType: "type",

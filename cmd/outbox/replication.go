@@ -8,7 +8,6 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/relay/mapped"
 	"github.com/pgoutbox/outbox/relay/polling"
 	"github.com/pgoutbox/outbox/relay/replication"
 )
@@ -33,7 +32,7 @@ func (d *daemon) openReplication(c config.Destination, page int, logger *slog.Lo
 }
 
 // tableLog names the slot and the publication of a destination with a table of its own.
-func tableLog(c config.Destination) mapped.LogConfig {
+func tableLog(c config.Destination) (slot, publication string) {
 	names := config.DefaultReplication()
 	if c.Replication != nil {
 		names = *c.Replication
@@ -41,7 +40,7 @@ func tableLog(c config.Destination) mapped.LogConfig {
 	if names.Slot == "" {
 		names.Slot = replication.SlotName(c.Name)
 	}
-	return mapped.LogConfig{Slot: names.Slot, Publication: names.Publication}
+	return names.Slot, names.Publication
 }
 
 // writeSlots shows how destinations read the write-ahead log.

@@ -3,13 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
@@ -19,27 +16,6 @@ import (
 	"github.com/pgoutbox/outbox/relay/polling"
 	"github.com/pgoutbox/outbox/relay/replication"
 )
-
-// tableStrategies are those that read a table of a destination's own.
-func tableStrategies() map[string]func(*pgx.ConnConfig, mapping.Mapping, mapped.Config) (relay.Source, error) {
-	return map[string]func(*pgx.ConnConfig, mapping.Mapping, mapped.Config) (relay.Source, error){
-		"skiplocked": func(c *pgx.ConnConfig, m mapping.Mapping, cfg mapped.Config) (relay.Source, error) {
-			return mapped.NewSkipLocked(c, m, cfg)
-		},
-		"advisory": func(c *pgx.ConnConfig, m mapping.Mapping, cfg mapped.Config) (relay.Source, error) {
-			return mapped.NewAdvisory(c, m, cfg)
-		},
-		"lease": func(c *pgx.ConnConfig, m mapping.Mapping, cfg mapped.Config) (relay.Source, error) {
-			return mapped.NewLease(c, m, cfg)
-		},
-		"xmin": func(c *pgx.ConnConfig, m mapping.Mapping, cfg mapped.Config) (relay.Source, error) {
-			return mapped.NewXMin(c, m, cfg)
-		},
-		"serial": func(c *pgx.ConnConfig, m mapping.Mapping, cfg mapped.Config) (relay.Source, error) {
-			return mapped.NewSerial(c, m, cfg)
-		},
-	}
-}
 
 // partitioned is a source that wants to know in which partitions the broker puts messages.
 type partitioned interface {
@@ -75,16 +51,7 @@ func (d *daemon) openSource(c config.Destination, group int, logger *slog.Logger
 	}
 	strategy, m := c.Source.Resolve()
 	m.RawKey = c.RawKeys()
-	open := tableStrategies()[strategy]
-	if strategy == "replication" {
-		open = func(conn *pgx.ConnConfig, m mapping.Mapping, cfg mapped.Config) (relay.Source, error) {
-			return mapped.NewLog(conn, m, cfg, tableLog(c))
-		}
-	}
-	if open == nil {
-		return nil, fmt.Errorf("there is no strategy %q for a table: %q", strategy, slices.Sorted(maps.Keys(tableStrategies())))
-	}
-	return open(d.conn, m, mapped.Config{
+	cfg := mapped.Config{
 		Name:      d.cfg.Name + "/" + c.Name,
 		Groups:    c.ShardGroups,
 		Group:     group,
@@ -93,7 +60,11 @@ func (d *daemon) openSource(c config.Destination, group int, logger *slog.Logger
 		PollIdle:  c.Poll.Idle,
 		PageBytes: page,
 		Logger:    logger,
-	})
+	}
+	if strategy == mapping.Replication {
+		cfg.Slot, cfg.Publication = tableLog(c)
+	}
+	return mapped.Open(strategy, d.conn, m, cfg)
 }
 
 // purge deletes delivered rows of the tables that ask for it, until ctx ends.

@@ -31,7 +31,7 @@ func TestRowsWithOneIdempotencyKeyAreOneMessageOfAFIFOQueue(t *testing.T) {
 		db.Exec(`INSERT INTO p2p.transaction_outbox (idempotency_key, transaction_type, transaction_ref_id, payload) VALUES ($1, 'order_create', 'ref', to_jsonb($2::int))`, key, i+1)
 	}
 	preset, _ := mapping.FindPreset("transaction_outbox")
-	source, err := mapped.NewLease(db.Config(), preset.Mapping, mapped.Config{})
+	source, err := mapped.Open(mapping.Lease, db.Config(), preset.Mapping, mapped.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -423,7 +423,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "any offset renews the lease of a group",
-		file:  "relay/mapped/offsets_session.go",
+		file:  "relay/mapped/offsets.go",
 		old:   "	if !ours {\n",
 		wrong: "	if !ours && token == 0 {\n",
 		pkg:   "./relay/mapped", run: "TestAnOffsetDoesNotRenewAGroupsLease",

@@ -71,11 +71,11 @@ func BenchmarkDrain(b *testing.B) {
 	moved := m
 	moved.Done, moved.Offsets = mapping.Done{}, mapping.Offsets{Table: "outbox_offsets", Topic: "topic", Partition: "partition", Transaction: "transaction_id"}
 	ours := map[string]func(*pgx.ConnConfig) (relay.Source, error){
-		"skiplocked": func(c *pgx.ConnConfig) (relay.Source, error) { return NewSkipLocked(c, m, Config{}) },
-		"advisory":   func(c *pgx.ConnConfig) (relay.Source, error) { return NewAdvisory(c, m, Config{}) },
-		"lease":      func(c *pgx.ConnConfig) (relay.Source, error) { return NewLease(c, leased, Config{}) },
-		"xmin":       func(c *pgx.ConnConfig) (relay.Source, error) { return NewXMin(c, moved, Config{}) },
-		"serial":     func(c *pgx.ConnConfig) (relay.Source, error) { return NewSerial(c, moved, Config{}) },
+		"skiplocked": func(c *pgx.ConnConfig) (relay.Source, error) { return Open(mapping.SkipLocked, c, m, Config{}) },
+		"advisory":   func(c *pgx.ConnConfig) (relay.Source, error) { return Open(mapping.Advisory, c, m, Config{}) },
+		"lease":      func(c *pgx.ConnConfig) (relay.Source, error) { return Open(mapping.Lease, c, leased, Config{}) },
+		"xmin":       func(c *pgx.ConnConfig) (relay.Source, error) { return Open(mapping.XMin, c, moved, Config{}) },
+		"serial":     func(c *pgx.ConnConfig) (relay.Source, error) { return Open(mapping.Serial, c, moved, Config{}) },
 	}
 	report := func(b *testing.B, took time.Duration) { b.ReportMetric(rows/took.Seconds(), "messages/s") }
 	for _, name := range []string{"skiplocked", "advisory", "lease", "xmin", "serial"} {
@@ -100,12 +100,12 @@ func BenchmarkDrain(b *testing.B) {
 	}
 	b.Run("log/ours", func(b *testing.B) { // it has no literal: nobody writes it by hand
 		for range b.N {
-			log := LogConfig{Slot: "bench", Publication: "bench"}
+			log := logNames{Slot: "bench", Publication: "bench"}
 			db := fill(b, mapping.CreatePublicationSQL(log.Publication, mapping.TableName{Schema: "public", Name: "m"}), mapping.CreateSlotSQL(log.Slot))
 			b.Cleanup(db.DropSlots)
 			logged := m
 			logged.Done = mapping.Done{}
-			source, err := NewLog(db.Config(), logged, Config{}, log)
+			source, err := openLogOf(db.Config(), logged, Config{}, log)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -30,7 +30,7 @@ type Config struct {
 	// Default 2 MiB.
 	PageBytes int
 
-	// Transactions is how many transactions SkipLocked has open at once at most, each with a batch that
+	// Transactions is how many transactions mapping.SkipLocked has open at once at most, each with a batch that
 	// is being published. Default 4.
 	Transactions int
 
@@ -39,11 +39,16 @@ type Config struct {
 	// each partition, delivered ones behind a message set aside included.
 	MaxHolds int
 
-	// Group and Groups split the partitions of XMin and Serial between relays: this source reads those
+	// Group and Groups split the partitions of mapping.XMin and mapping.Serial between relays: this source reads those
 	// whose number modulo Groups is Group. Default: group 0 of 1, which is all. The other strategies
 	// have no groups, any number of relays may run.
 	Group  int
 	Groups int
+
+	// Slot and Publication are what mapping.Replication reads the log through. Both have to be there, and named: see
+	// mapping.CreateSlotSQL and mapping.CreatePublicationSQL. The other strategies have none.
+	Slot        string
+	Publication string
 
 	// Wake, if not nil, ends a pause at once when something is received from it.
 	Wake <-chan struct{}

@@ -37,7 +37,9 @@ func majors() []string {
 
 func TestAdvisoryIsASource(t *testing.T) {
 	onMajors(t, func(db database) relaytest.SourceHarness {
-		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewAdvisory(conn, events(), cfg) })
+		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
+			return Open(mapping.Advisory, conn, events(), cfg)
+		})
 		h.ConnectionOwns = true
 		h.Crash = func(s relay.Session) {
 			crash(s.(*advisorySession).source, s.(*advisorySession).link, s.(*advisorySession).reader.conn)
@@ -47,7 +49,7 @@ func TestAdvisoryIsASource(t *testing.T) {
 }
 
 // crash ends connections as a killed process does.
-func crash(s *source, l *link, conns ...*pgx.Conn) {
+func crash(s *Source, l *link, conns ...*pgx.Conn) {
 	l.stop()
 	<-l.ended
 	_ = l.conn.PgConn().Conn().Close()
@@ -60,7 +62,7 @@ func crash(s *source, l *link, conns ...*pgx.Conn) {
 func TestSkipLockedIsASource(t *testing.T) {
 	onMajors(t, func(db database) relaytest.SourceHarness {
 		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
-			return NewSkipLocked(conn, events(), cfg)
+			return Open(mapping.SkipLocked, conn, events(), cfg)
 		})
 		h.SharedOwnership = true
 		h.RepeatsMoreAfter = true
@@ -81,7 +83,7 @@ func TestLeaseIsASource(t *testing.T) {
 		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
 			m := events()
 			m.Claim = mapping.Claim{Until: "locked_until", Owner: "owner"}
-			return NewLease(conn, m, cfg)
+			return Open(mapping.Lease, conn, m, cfg)
 		})
 		h.SharedOwnership = true
 		h.Crash = func(s relay.Session) {
@@ -96,7 +98,7 @@ func TestLeaseByStatusIsASource(t *testing.T) {
 		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
 			m := events()
 			m.Claim = mapping.Claim{Status: "taken", Since: "locked_until", Counts: true}
-			return NewLease(conn, m, cfg)
+			return Open(mapping.Lease, conn, m, cfg)
 		})
 		h.SharedOwnership = true
 		h.Crash = func(s relay.Session) {
@@ -128,7 +130,7 @@ func offsetHarness(db database, open func(*pgx.ConnConfig, mapping.Mapping, Conf
 func TestXMinIsASource(t *testing.T) {
 	onMajors(t, func(db database) relaytest.SourceHarness {
 		h := offsetHarness(db, func(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (relay.Source, error) {
-			return NewXMin(conn, m, cfg)
+			return Open(mapping.XMin, conn, m, cfg)
 		})
 		h.WaitsForWriters = true
 		h.NoOrder = true
@@ -139,7 +141,7 @@ func TestXMinIsASource(t *testing.T) {
 func TestSerialIsASource(t *testing.T) {
 	onMajors(t, func(db database) relaytest.SourceHarness {
 		h := offsetHarness(db, func(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (relay.Source, error) {
-			return NewSerial(conn, m, cfg)
+			return Open(mapping.Serial, conn, m, cfg)
 		})
 		h.WritersQueue = true
 		h.Begin = func(ctx context.Context) (relaytest.SourceTx, error) {

@@ -24,7 +24,7 @@ var ErrTransactionPooler = dial.ErrTransactionPooler
 //
 // The server ends a transaction that is silent for as long as the lease, so that what a relay had locked is free although
 // nobody has told the server that its machine is gone; awaitLock does the same for sessions.
-func (s *source) settings() []dial.Setting {
+func (s *Source) settings() []dial.Setting {
 	return []dial.Setting{
 		{Name: "idle_in_transaction_session_timeout", Value: s.silence()},
 		{Name: "plan_cache_mode", Value: "force_custom_plan"},
@@ -36,11 +36,11 @@ func (s *source) settings() []dial.Setting {
 }
 
 // silence is the lease as a setting has it.
-func (s *source) silence() string { return strconv.FormatInt(s.cfg.Lease.Milliseconds(), 10) }
+func (s *Source) silence() string { return strconv.FormatInt(s.cfg.Lease.Milliseconds(), 10) }
 
 // connect opens a connection to a server that can be written to, with the settings of a session. Through a pooler of
 // transactions they would be anybody's: then nothing is set, and pooled is ErrTransactionPooler.
-func (s *source) connect(ctx context.Context, pooled *error) (conn *pgx.Conn, err error) {
+func (s *Source) connect(ctx context.Context, pooled *error) (conn *pgx.Conn, err error) {
 	cfg := s.conn.Copy()
 	// Named statements would not survive a pooler, and their plans would not be kept anyway.
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
@@ -66,13 +66,11 @@ func (s *source) connect(ctx context.Context, pooled *error) (conn *pgx.Conn, er
 			"(with several hosts in the address, add target_session_attrs=read-write)"))
 	}
 	if err != nil {
-		hangUp(conn)
+		dial.HangUp(conn)
 		return nil, err
 	}
 	return conn, nil
 }
-
-func hangUp(conn *pgx.Conn) { dial.HangUp(conn) }
 
 // pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {

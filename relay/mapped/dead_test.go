@@ -28,7 +28,7 @@ func TestADeadLetterIsNeverTakenForAnotherOfItsId(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s := session(t, source)
+				s := acquired(t, source)
 				d := &read(t, s, 1)[0]
 				return errors.Join(s.Settle(t.Context(), relay.Settlement{Through: d, Dead: []relay.Dead{{Delivery: d, Reason: relay.ReasonRefused, Err: errors.New("no")}}}),
 					s.Close(t.Context()))

@@ -1,6 +1,7 @@
 package mapped
 
 import (
+	"context"
 	"crypto/sha1"
 	"encoding/binary"
 	"errors"
@@ -9,7 +10,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
@@ -48,31 +49,39 @@ type row struct {
 
 var errRow = errors.New("a row is not as the mapping has it")
 
-// collect reads all rows of a result. Its memory is not used again. Rows have extra columns behind those
+// query runs a statement whose rows are those of selectLists, see collect.
+func (t *table) query(ctx context.Context, conn *pgx.Conn, extra readExtra, sql string, args ...any) ([]relay.Delivery, []row, error) {
+	answer, _ := conn.Query(ctx, sql, args...) // its error comes with the rows
+	return t.collect(answer, extra)
+}
+
+// readExtra reads columns behind those of the table. A row that is no message has no delivery.
+type readExtra func(d *relay.Delivery, r *row, values [][]byte) error
+
+// collect reads all rows of an answer. Its memory is not used again. Rows have extra columns behind those
 // of the table, for extra to read; it may be nil. A row that is no message, without an id, is extra's alone.
-func (t *table) collect(result *pgconn.ResultReader, extra func(d *relay.Delivery, r *row, values [][]byte) error) (ds []relay.Delivery, rows []row, err error) {
+func (t *table) collect(answer pgx.Rows, extra readExtra) (ds []relay.Delivery, rows []row, err error) {
+	defer answer.Close()
 	width := columnCount + len(t.headers)
-	for result.NextRow() {
-		values := result.Values()
-		if err != nil {
-			continue // the connection wants them all read
-		}
+	for answer.Next() {
+		values := answer.RawValues()
 		if len(values) < width {
-			err = errRow
-			continue
+			return nil, nil, errRow
 		}
 		if values[colID] == nil && extra != nil {
-			err = extra(nil, nil, values[width:])
+			if err := extra(nil, nil, values[width:]); err != nil {
+				return nil, nil, err
+			}
 			continue
 		}
 		var d relay.Delivery
 		var r row
-		if err = t.decode(&d, &r, values); err != nil {
-			continue
+		if err := t.decode(&d, &r, values); err != nil {
+			return nil, nil, err
 		}
 		if extra != nil {
-			if err = extra(&d, &r, values[width:]); err != nil {
-				continue
+			if err := extra(&d, &r, values[width:]); err != nil {
+				return nil, nil, err
 			}
 		}
 		if n := len(ds); n == cap(ds) { // append alone would copy a page of thousands a dozen times
@@ -80,10 +89,7 @@ func (t *table) collect(result *pgconn.ResultReader, extra func(d *relay.Deliver
 		}
 		ds, rows = append(ds, d), append(rows, r)
 	}
-	if _, closeErr := result.Close(); closeErr != nil {
-		err = closeErr
-	}
-	return ds, rows, err
+	return ds, rows, answer.Err()
 }
 
 // textColumns are read as text, in the order in which they are laid into memory.

@@ -35,12 +35,16 @@ func changed(change func(*mapping.Mapping)) map[string]func(*pgx.ConnConfig, Con
 		change(m)
 	}
 	return map[string]func(*pgx.ConnConfig, Config) (relay.Source, error){
-		"skiplocked":      func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewSkipLocked(c, marked, cfg) },
-		"advisory":        func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewAdvisory(c, marked, cfg) },
-		"lease":           func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewLease(c, leased, cfg) },
-		"lease by status": func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewLease(c, counted, cfg) },
-		"xmin":            func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewXMin(c, moved, cfg) },
-		"serial":          func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewSerial(c, moved, cfg) },
+		"skiplocked": func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) {
+			return Open(mapping.SkipLocked, c, marked, cfg)
+		},
+		"advisory": func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) {
+			return Open(mapping.Advisory, c, marked, cfg)
+		},
+		"lease":           func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return Open(mapping.Lease, c, leased, cfg) },
+		"lease by status": func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return Open(mapping.Lease, c, counted, cfg) },
+		"xmin":            func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return Open(mapping.XMin, c, moved, cfg) },
+		"serial":          func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return Open(mapping.Serial, c, moved, cfg) },
 	}
 }
 

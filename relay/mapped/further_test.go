@@ -19,11 +19,11 @@ func TestAPriorityIsTakenFirst(t *testing.T) {
 		('t', 'a', 'bulk 1', 0), ('t', 'b', 'bulk 2', 0), ('t', 'c', 'urgent 1', 9), ('t', 'd', 'urgent 2', 9)`)
 	m := events()
 	m.Priority = "priority"
-	source, err := NewSkipLocked(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
+	source, err := Open(mapping.SkipLocked, db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, d := range read(t, session(t, source), 4) {
+	for i, d := range read(t, acquired(t, source), 4) {
 		if want := []string{"urgent 1", "urgent 2", "bulk 1", "bulk 2"}[i]; string(d.Payload) != want {
 			t.Errorf("got %q in the place of %q", d.Payload, want)
 		}
@@ -44,7 +44,7 @@ func TestPartitionsDoNotWaitForOneAnother(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ds := read(t, session(t, source), 1000)
+			ds := read(t, acquired(t, source), 1000)
 			if n := slices.IndexFunc(ds, func(d relay.Delivery) bool { return string(d.Payload) == "2" }); n < 0 {
 				t.Error("the urgent partition waits behind the backlog of another")
 			}
@@ -68,12 +68,12 @@ func TestTypesAreTakenInTheirOrder(t *testing.T) {
 	m := events()
 	m.Types = []string{"ad_create", "order_create"}
 	m.Claim = mapping.Claim{Status: "taken", Since: "locked_until", Counts: true}
-	source, err := NewLease(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
+	source, err := Open(mapping.Lease, db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, d := range read(t, session(t, source), 5) {
+	for _, d := range read(t, acquired(t, source), 5) {
 		got = append(got, string(d.Payload))
 	}
 	if want := []string{"ad 1", "ad 2", "order 1", "order 2", "other"}; !slices.Equal(got, want) {
@@ -92,11 +92,11 @@ func TestATablePartitionedByDateIsDelivered(t *testing.T) {
 	db.Exec(`INSERT INTO dated (topic, key, payload, created_at) VALUES ('t', 'k', '1', '2020-01-31'), ('t', 'k', '2', '2020-02-01')`)
 	m := events()
 	m.Table = "dated"
-	source, err := NewSkipLocked(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
+	source, err := Open(mapping.SkipLocked, db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := session(t, source)
+	s := acquired(t, source)
 	ds := read(t, s, 2)
 	if string(ds[0].Payload) != "1" || string(ds[1].Payload) != "2" {
 		t.Fatalf("got %q and %q", ds[0].Payload, ds[1].Payload)

@@ -11,6 +11,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -29,10 +30,10 @@ func TestRowLevelSecurityOnTheTableIsAnError(t *testing.T) {
 	numbered.Done, numbered.Failure = mapping.Done{}, mapping.Failure{}
 	numbered.Offsets.Table = "offsets"
 	for what, open := range map[string]func() (relay.Source, error){
-		"skiplocked": func() (relay.Source, error) { return NewSkipLocked(cfg, events(), Config{}) },
-		"advisory":   func() (relay.Source, error) { return NewAdvisory(cfg, events(), Config{}) },
-		"lease":      func() (relay.Source, error) { return NewLease(cfg, leased, Config{}) },
-		"serial":     func() (relay.Source, error) { return NewSerial(cfg, numbered, Config{}) },
+		"skiplocked": func() (relay.Source, error) { return Open(mapping.SkipLocked, cfg, events(), Config{}) },
+		"advisory":   func() (relay.Source, error) { return Open(mapping.Advisory, cfg, events(), Config{}) },
+		"lease":      func() (relay.Source, error) { return Open(mapping.Lease, cfg, leased, Config{}) },
+		"serial":     func() (relay.Source, error) { return Open(mapping.Serial, cfg, numbered, Config{}) },
 	} {
 		s, err := open()
 		if err != nil {
@@ -44,7 +45,7 @@ func TestRowLevelSecurityOnTheTableIsAnError(t *testing.T) {
 	}
 	// While it runs.
 	db.Exec("ALTER TABLE events DISABLE ROW LEVEL SECURITY")
-	s, err := NewAdvisory(cfg, events(), Config{PollIdle: time.Millisecond})
+	s, err := Open(mapping.Advisory, cfg, events(), Config{PollIdle: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +70,7 @@ func (db database) drop(role string) {
 		db.T.Error(err)
 		return
 	}
-	defer hangUp(conn)
+	defer dial.HangUp(conn)
 	if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
 		db.T.Error(err)
 	}

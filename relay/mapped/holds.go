@@ -7,9 +7,12 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// holds remembers which rows of which lane wait for a later attempt. The rows themselves stay in their
-// table, unmarked, and are read again when they are due. Safe for concurrent use.
+// holds remembers which messages of which lane wait for a later attempt. Rows stay in their table, unmarked, and
+// are read again when they are due; messages that came by the log are kept whole, for their rows may be gone. Safe for
+// concurrent use.
 type holds struct {
+	whole bool
+
 	mu    sync.Mutex
 	lanes map[string]*heldLane
 	count int
@@ -26,6 +29,7 @@ type hold struct {
 	attempts int
 	due      time.Time // zero: behind its head
 	blocked  bool
+	kept     *relay.Delivery // the message, if it is kept whole
 }
 
 func newHolds() *holds { return &holds{lanes: make(map[string]*heldLane)} }
@@ -47,7 +51,12 @@ func (h *holds) add(e entry, x *relay.Hold) {
 		l = &heldLane{shard: d.Shard}
 		h.lanes[name] = l
 	}
-	l.list = append(l.list, hold{entry: e, position: d.Position, attempts: d.Attempts, due: x.RetryAt, blocked: x.Blocked})
+	added := hold{entry: e, position: d.Position, attempts: d.Attempts, due: x.RetryAt, blocked: x.Blocked}
+	if h.whole {
+		message := *d
+		added.kept = &message
+	}
+	l.list = append(l.list, added)
 	h.count++
 }
 
@@ -102,6 +111,19 @@ func (h *holds) retry(x *relay.Hold) {
 		for i := range l.list {
 			l.list[i].token = "" // what was loaded behind is forgotten, and claimed again with it
 		}
+	}
+}
+
+// tried takes over what a settlement says of messages that were tried again.
+func (h *holds) tried(s *relay.Settlement) {
+	for _, d := range s.HeldDelivered {
+		h.remove(d)
+	}
+	for i := range s.HeldRetry {
+		h.retry(&s.HeldRetry[i])
+	}
+	for i := range s.HeldDead {
+		h.remove(s.HeldDead[i].Delivery)
 	}
 }
 
@@ -187,9 +209,9 @@ func (h *holds) gone(lane string, refs map[uint64]bool) {
 	}
 }
 
-// restore completes rows that were read again with what is remembered of them, in the lane's order, up to the first that waits
-// and could not be taken. lost has those that wait no more.
-func restore(list []hold, ds []relay.Delivery, rows []row, waits map[string]bool) (held []relay.Delivery, lost map[uint64]bool) {
+// restore completes rows of a lane that were read again with what is remembered of them, in the lane's order, up to the first
+// that waits and could not be taken. lost has those that wait no more.
+func (h *holds) restore(lane string, list []hold, ds []relay.Delivery, rows []row, waits map[string]bool) (held []relay.Delivery, lost map[uint64]bool) {
 	byID := make(map[string]*relay.Delivery, len(ds))
 	for i := range ds {
 		byID[rows[i].id] = &ds[i]
@@ -206,11 +228,21 @@ func restore(list []hold, ds []relay.Delivery, rows []row, waits map[string]bool
 			lost[x.ref] = true
 			continue
 		}
-		d.Ref, d.Position = x.ref, x.position
+		d.Ref, d.Position, d.Shard = x.ref, x.position, h.shard(lane, d.Shard)
 		d.Attempts, d.RetryAt, d.Blocked = max(x.attempts, d.Attempts), x.due, x.blocked
 		held = append(held, *d)
 	}
 	return held, lost
+}
+
+// messages returns the first messages of a lane as they wait, at most limit, of those that are kept whole.
+func (h *holds) messages(lane string, limit int) (held []relay.Delivery) {
+	for _, x := range h.first(lane, limit) {
+		d := *x.kept
+		d.Attempts, d.RetryAt, d.Blocked = x.attempts, x.due, x.blocked
+		held = append(held, d)
+	}
+	return held
 }
 
 // claimed returns the rows that are claimed, to be tried again now.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // link is a connection that a session stands on: what it has locked is its own for as long as the
@@ -120,13 +121,6 @@ func (l *link) expires() time.Time {
 	return l.state.said.Add(l.lease)
 }
 
-// lasting returns a context for statements that the end of ctx must not interrupt: that would take the connection with it, and
-// with that what is to be settled. They last no longer than the lease. A connection that hasn't answered by then is lost anyhow, and
-// a half-open one never answers.
-func (s *source) lasting(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Lease)
-}
-
 var errClosed = errors.New("the session is closed")
 
 // close ends the keeping alive, runs farewell if the link still works, and closes the connection.
@@ -142,6 +136,6 @@ func (l *link) close(farewell func(*pgx.Conn) error) error {
 		}
 		_ = l.fail(errClosed)
 	}
-	hangUp(l.conn)
+	dial.HangUp(l.conn)
 	return err
 }

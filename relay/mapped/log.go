@@ -5,88 +5,59 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
-// Log is the strategy of the write-ahead log: what is inserted into the table is delivered in the order of commits,
-// and no row is read or changed. One relay reads at a time, others stand by.
+// logSession owns a slot: what is inserted into the table is delivered in the order of commits, and no row is read or
+// changed.
 //
 // The replication slot is all the memory that there is. It stands at a commit before everything that is not
 // settled, so a crash, and a stop too, repeat the rest: a transaction of which a part was settled as a whole, and what
-// was delivered behind a message that waits. A slot that is gone has lost what was committed meanwhile: Acquire says so
+// was delivered behind a message that waits. A slot that is gone has lost what was committed meanwhile: Acquire reports it
 // and makes no new one.
-type Log struct {
-	source
-	log LogConfig
+type logSession struct {
+	*session
+	tail *wal.Tail
+	rows *logRows // of Next
+
+	mu      sync.Mutex
+	entries []*logEntry // not done with, or behind such a one, in order
 }
 
-// LogConfig names what the log is read through. Both have to be there: see mapping.CreateSlotSQL and
-// mapping.CreatePublicationSQL. All fields are required.
-type LogConfig struct {
-	Slot        string
-	Publication string
-}
+var _ strategy = (*logSession)(nil)
 
-var (
-	_ relay.Source  = (*Log)(nil)
-	_ relay.Session = (*logSession)(nil)
-)
-
-// NewLog returns a source. It reports every fault of m and cfg at once and connects to nothing yet. conn must lead to
-// the primary itself, as a role with the attribute REPLICATION and SELECT on the table.
-func NewLog(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config, log LogConfig) (*Log, error) {
-	if log.Slot == "" || log.Publication == "" {
-		return nil, fmt.Errorf("mapped: the slot is %q and the publication %q, both have to be named", log.Slot, log.Publication)
+// newLog waits until the link has the lock of the slot: the session that has it owns the slot.
+func newLog(ctx context.Context, x *session) (relay.Session, error) {
+	src := x.source
+	if x.pooled != nil {
+		return nil, x.pooled
 	}
-	s := &Log{log: log}
-	return s, s.init(conn, m, cfg)
-}
-
-// Acquire waits until no other relay reads the slot. Errors that waiting can't cure are marked by outbox.Permanent: a
-// mapping that doesn't fit the table, a standby, a pooler, and what wal.OpenTail refuses.
-func (s *Log) Acquire(ctx context.Context) (relay.Session, error) {
-	return s.acquire(ctx, func(ctx context.Context) (_ relay.Session, err error) {
-		var owning *pgx.Conn
-		defer func() {
-			if err != nil {
-				hangUp(owning)
-			}
-		}()
-		t, pooled, err := s.open(ctx, &owning)
-		if err != nil {
-			return nil, err
-		}
-		if pooled != nil {
-			return nil, pooled
-		}
-		var zone string
-		if err := owning.QueryRow(ctx, "SELECT current_setting('TimeZone')").Scan(&zone); err != nil {
-			return nil, fmt.Errorf("ask for the time zone: %w", err)
-		}
-		if err := s.awaitLock(ctx, owning, t.nameLock("slot "+s.log.Slot), "another relay reads the log"); err != nil {
-			return nil, err
-		}
-		session := &logSession{source: &s.source, table: t, rows: newLogRows(t, zone), holds: newLogHolds()}
-		session.link = newLink(owning, s.cfg.Lease, session.keep)
-		tail, err := wal.OpenTail(ctx, s.conn, wal.TailConfig{
-			Name: s.owner, Slot: s.log.Slot, Publication: s.log.Publication, Table: t.info.TableName(), Logger: s.cfg.Logger,
-		})
-		if err != nil {
-			_ = session.link.close(nil) // the error is the one to tell
-			return nil, err
-		}
-		session.mu.Lock()
-		defer session.mu.Unlock()
-		session.tail = tail
-		return session, nil
+	var zone string
+	if err := x.conn.QueryRow(ctx, "SELECT current_setting('TimeZone')").Scan(&zone); err != nil {
+		return nil, fmt.Errorf("ask for the time zone: %w", err)
+	}
+	if err := src.awaitLock(ctx, x.conn, x.table.nameLock("slot "+src.cfg.Slot), "another relay reads the log"); err != nil {
+		return nil, err
+	}
+	s := &logSession{session: x, rows: newLogRows(x.table, zone)}
+	s.holds.whole = true
+	s.begin(s, s.keep)
+	tail, err := wal.OpenTail(ctx, src.conn, wal.TailConfig{
+		Name: src.owner, Slot: src.cfg.Slot, Publication: src.cfg.Publication, Table: x.table.info.TableName(), Logger: src.cfg.Logger,
 	})
+	if err != nil {
+		_ = s.link.close(nil) // the error is the one to tell
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tail = tail
+	return s, nil
 }
 
 // keep says something on the connection that has the lock; once there is a stream, it asks whether that is sound.
@@ -100,19 +71,6 @@ func (s *logSession) keep(ctx context.Context, conn *pgx.Conn) error {
 	return tail.Sound(ctx, conn)
 }
 
-// logSession owns a slot. Next runs in one goroutine, the rest in another.
-type logSession struct {
-	source *source
-	link   *link // whoever has its lock owns the slot
-	table  *table
-	tail   *wal.Tail
-	rows   *logRows // of Next
-	holds  *logHolds
-
-	mu      sync.Mutex
-	entries []*logEntry // not done with, or behind such a one, in order
-}
-
 // logEntry is a row on its way. Its texts are kept for the case that it becomes a dead letter: its author may have
 // deleted it from the table.
 type logEntry struct {
@@ -124,15 +82,11 @@ type logEntry struct {
 // runAheadOfLog is how many messages are read behind one that waits. The slot keeps the log from there on.
 const runAheadOfLog = 100_000
 
-func (s *logSession) Next(ctx context.Context, limit int) (relay.Batch, error) {
-	if err := s.link.failure(); err != nil {
-		return relay.Batch{}, err
-	}
+func (s *logSession) take(ctx context.Context, limit int) (ds []relay.Delivery, err error) {
 	if s.full() {
-		return relay.Batch{}, pause(ctx, s.source.cfg.PollIdle)
+		return nil, pause(ctx, s.source.cfg.PollIdle)
 	}
-	var batch relay.Batch
-	_, err := s.tail.Read(ctx, limit, func(i *wal.Insert) error {
+	_, err = s.tail.Read(ctx, limit, func(i *wal.Insert) error {
 		d, row, err := s.rows.read(i)
 		if err != nil {
 			return err
@@ -141,16 +95,16 @@ func (s *logSession) Next(ctx context.Context, limit int) (relay.Batch, error) {
 		if s.table.numbered() {
 			d.Position = number(row.id)
 		}
-		batch.Deliveries = append(batch.Deliveries, d)
+		ds = append(ds, d)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.entries = append(s.entries, &logEntry{number: i.Number, row: row})
 		return nil
 	})
-	if failure := s.link.failure(); failure != nil {
+	if failure := s.failure(); failure != nil {
 		err = failure // it has lost the right to the slot, and perhaps the stream for that reason
 	}
-	return batch, err
+	return ds, err
 }
 
 // full says that no more is read: too much is set aside, or stands behind what is.
@@ -169,17 +123,9 @@ func (s *logSession) Settle(ctx context.Context, x relay.Settlement) error {
 		}
 		through := s.note(&x)
 		for i := range x.Hold {
-			s.holds.add(&x.Hold[i])
+			s.holds.add(entry{ref: x.Hold[i].Delivery.Ref}, &x.Hold[i])
 		}
-		for _, d := range x.HeldDelivered {
-			s.holds.remove(d)
-		}
-		for i := range x.HeldRetry {
-			s.holds.retry(&x.HeldRetry[i])
-		}
-		for i := range x.HeldDead {
-			s.holds.remove(x.HeldDead[i].Delivery)
-		}
+		s.holds.tried(&x)
 		if through == 0 {
 			return nil
 		}
@@ -260,16 +206,14 @@ func (s *logSession) bury(ctx context.Context, conn *pgx.Conn, dead []relay.Dead
 	return nil
 }
 
+// Lanes lists lanes of messages that wait. Nothing in the table lets a blocked one go on.
 func (s *logSession) Lanes(_ context.Context, limit int) ([]relay.HeldLane, error) {
-	return s.holds.heads(limit), s.link.failure()
+	return s.holds.heads(limit), s.failure()
 }
 
 func (s *logSession) Held(_ context.Context, lane string, limit int) ([]relay.Delivery, error) {
-	return s.holds.first(lane, limit), s.link.failure()
+	return s.holds.messages(lane, limit), s.failure()
 }
-
-// Expires is until when the server surely keeps the session with the lock.
-func (s *logSession) Expires() time.Time { return s.link.expires() }
 
 // Close confirms what is settled and lets another relay read.
 func (s *logSession) Close(context.Context) error {
@@ -279,9 +223,8 @@ func (s *logSession) Close(context.Context) error {
 	} else if err != nil {
 		err = fmt.Errorf("%w: %w", relay.ErrLeaseLost, err)
 	}
-	if closeErr := s.link.close(nil); err == nil {
+	if closeErr := s.close(nil); err == nil {
 		err = closeErr
 	}
-	s.source.active.Store(false)
 	return err
 }

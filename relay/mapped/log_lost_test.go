@@ -71,11 +71,11 @@ func TestARoleThatMayNotReadTheTableReadsItsLog(t *testing.T) {
 	db.Exec(`GRANT SELECT, INSERT ON dead_events TO ` + role)
 	cfg := db.Config()
 	cfg.User = role
-	source, err := NewLog(cfg, logged(), Config{Name: "one", PollIdle: 5 * time.Millisecond}, log)
+	source, err := openLogOf(cfg, logged(), Config{Name: "one", PollIdle: 5 * time.Millisecond}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := session(t, source)
+	s := acquired(t, source)
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
 	ds := read(t, s, 1)
 	err = s.Settle(t.Context(), relay.Settlement{Through: &ds[0], Dead: []relay.Dead{{Delivery: &ds[0], Reason: relay.ReasonRefused, Err: errors.New("no")}}})
@@ -100,11 +100,11 @@ func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, log := newLogDatabase(t)
-			source, err := NewLog(db.Config(), logged(), Config{Name: "one", Lease: 300 * time.Millisecond, PollIdle: 5 * time.Millisecond}, log)
+			source, err := openLogOf(db.Config(), logged(), Config{Name: "one", Lease: 300 * time.Millisecond, PollIdle: 5 * time.Millisecond}, log)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := session(t, source)
+			s := acquired(t, source)
 			db.Exec(sql)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
@@ -126,17 +126,17 @@ func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {
 	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"max_slot_wal_keep_size": "1MB", "max_wal_size": "1GB"}})
 	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
 	db.Exec(eventsTable)
-	log := LogConfig{Slot: "events_log", Publication: "events_log"}
+	log := logNames{Slot: "events_log", Publication: "events_log"}
 	db.Exec(mapping.CreatePublicationSQL(log.Publication, mapping.TableName{Schema: "public", Name: "events"}))
 	db.Exec(mapping.CreateSlotSQL(log.Slot))
-	s := session(t, openLog(t, db, log, logged()))
+	s := acquired(t, openLog(t, db, log, logged()))
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
 	read(t, s, 1) // and settle nothing
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var lines lines
-	source, err := NewLog(db.Config(), logged(), Config{Name: "one", Lease: 100 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&lines, nil))}, log)
+	source, err := openLogOf(db.Config(), logged(), Config{Name: "one", Lease: 100 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&lines, nil))}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {
 		db.Exec("INSERT INTO filler SELECT repeat(md5(i::text), 50) FROM generate_series(1, 4000) i")
 	}
 	fill()
-	s = session(t, source)
+	s = acquired(t, source)
 	deadline := time.Now().Add(40 * time.Second)
 	for !strings.Contains(lines.String(), "may be invalidated") {
 		if time.Now().After(deadline) {

@@ -17,14 +17,22 @@ import (
 )
 
 // newLogDatabase has a slot, which has a name that no other database of the server uses.
-func newLogDatabase(t testing.TB, config ...servers.PostgresConfig) (database, LogConfig) {
+func newLogDatabase(t testing.TB, config ...servers.PostgresConfig) (database, logNames) {
 	t.Helper()
 	db := newDatabase(t, config...)
-	log := LogConfig{Slot: db.Value("SELECT 'mapped_' || oid::text FROM pg_database WHERE datname = current_database()"), Publication: "events_log"}
+	log := logNames{Slot: db.Value("SELECT 'mapped_' || oid::text FROM pg_database WHERE datname = current_database()"), Publication: "events_log"}
 	db.Exec(mapping.CreatePublicationSQL(log.Publication, mapping.TableName{Schema: "public", Name: "events"}))
 	db.Exec(mapping.CreateSlotSQL(log.Slot))
 	t.Cleanup(db.DropSlots) // or the database couldn't be dropped
 	return db, log
+}
+
+// logNames are what a log is read through.
+type logNames struct{ Slot, Publication string }
+
+func openLogOf(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config, log logNames) (*Source, error) {
+	cfg.Slot, cfg.Publication = log.Slot, log.Publication
+	return Open(mapping.Replication, conn, m, cfg)
 }
 
 // logged is the mapping of events where no row is marked.
@@ -47,7 +55,9 @@ func TestLogIsASource(t *testing.T) {
 			t.Parallel()
 			relaytest.RunSource(t, func(t *testing.T) relaytest.SourceHarness {
 				db, log := newLogDatabase(t, servers.PostgresConfig{Major: major})
-				h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) { return NewLog(conn, logged(), cfg, log) })
+				h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
+					return openLogOf(conn, logged(), cfg, log)
+				})
 				h.ConnectionOwns, h.RepeatsBehindHolds, h.WholeTransactions = true, true, true
 				h.Crash = crashLog
 				return h
@@ -56,9 +66,9 @@ func TestLogIsASource(t *testing.T) {
 	}
 }
 
-func openLog(t *testing.T, db database, log LogConfig, m mapping.Mapping) *Log {
+func openLog(t *testing.T, db database, log logNames, m mapping.Mapping) *Source {
 	t.Helper()
-	s, err := NewLog(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond}, log)
+	s, err := openLogOf(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,13 +104,13 @@ func sameEitherWay(t *testing.T, raw bool) {
 		HeaderColumns: []mapping.HeaderColumn{{Name: "flag", Column: "flag"}, {Name: "fixed", Column: "fixed"}, {Name: "amount", Column: "amount"},
 			{Name: "key", Column: "by Key"}, {Name: "at", Column: "at"}, {Name: "wall", Column: "wall"}, {Name: "gone", Column: "gone"}, {Name: "number", Column: "number"}},
 	}
-	byLog := read(t, session(t, openLog(t, db, LogConfig{Slot: slot, Publication: "odd"}, m)), 3)
+	byLog := read(t, acquired(t, openLog(t, db, logNames{Slot: slot, Publication: "odd"}, m)), 3)
 	m.Done.How, m.RowsMayBeDeleted = mapping.DoneDelete, true
-	source, err := NewAdvisory(db.Config(), m, Config{Name: "two", PollIdle: 5 * time.Millisecond})
+	source, err := Open(mapping.Advisory, db.Config(), m, Config{Name: "two", PollIdle: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, d := range read(t, session(t, source), 3) {
+	for i, d := range read(t, acquired(t, source), 3) {
 		byLog[i].Ref, byLog[i].Shard = d.Ref, d.Shard // these are the strategy's
 		if got, want := fmt.Sprintf("%+v", byLog[i]), fmt.Sprintf("%+v", d); got != want {
 			t.Errorf("by the log\n%s\nby a query\n%s", got, want)
@@ -121,7 +131,7 @@ func TestTheLogDeliversInsertsAloneAlsoOfRowsThatAreGone(t *testing.T) {
 	db.Exec(`WITH d AS (INSERT INTO events (topic, key, payload) VALUES ('t', 'b', '2') RETURNING id) SELECT * FROM d; DELETE FROM events`)
 	db.Exec(`ALTER TABLE events ADD more text DEFAULT 'x', DROP COLUMN status`)
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'c', '3'); TRUNCATE events`)
-	s := session(t, openLog(t, db, log, logged()))
+	s := acquired(t, openLog(t, db, log, logged()))
 	ds := read(t, s, 3)
 	for i, d := range ds {
 		if string(d.Payload) != fmt.Sprint(i+1) || d.Invalid != nil {
@@ -181,7 +191,7 @@ func TestTheLogWaitsForAMessageThatFails(t *testing.T) {
 	}
 	// Everything is settled, so the slot has passed it.
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'last')`)
-	if got := read(t, session(t, openLog(t, db, log, logged())), 1); string(got[0].Payload) != "last" {
+	if got := read(t, acquired(t, openLog(t, db, log, logged())), 1); string(got[0].Payload) != "last" {
 		t.Errorf("after everything was settled %q came", got[0].Payload)
 	}
 }
@@ -194,7 +204,7 @@ func TestAnotherRelayGoesOnInTheLog(t *testing.T) {
 	defer stop()
 	broker := relaytest.NewMemory()
 	run := func(name string) (end func()) {
-		source, err := NewLog(db.Config(), logged(), Config{Name: name, Lease: time.Second, PollIdle: 5 * time.Millisecond}, log)
+		source, err := openLogOf(db.Config(), logged(), Config{Name: name, Lease: time.Second, PollIdle: 5 * time.Millisecond}, log)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -240,11 +250,11 @@ func TestALateRelayOfTheLogSettlesNothing(t *testing.T) {
 	t.Parallel()
 	db, log := newLogDatabase(t)
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
-	late := session(t, openLog(t, db, log, logged())).(*logSession)
+	late := acquired(t, openLog(t, db, log, logged())).(*logSession)
 	ds := read(t, late, 1)
 	db.Exec(`SELECT pg_terminate_backend($1)`, late.link.conn.PgConn().PID())
 
-	other := session(t, openLog(t, db, log, logged()))
+	other := acquired(t, openLog(t, db, log, logged()))
 	err := late.Settle(t.Context(), relay.Settlement{Through: &ds[0], Dead: []relay.Dead{{Delivery: &ds[0], Reason: relay.ReasonRefused, Err: errors.New("no")}}})
 	if !errors.Is(err, relay.ErrLeaseLost) {
 		t.Errorf("the late relay's Settle returned %v, want ErrLeaseLost", err)
@@ -306,11 +316,11 @@ func TestTheLogBringsLargeRowsAndLargeTransactions(t *testing.T) {
 func TestTheLogIsReadNoFurtherWhenTooMuchWaits(t *testing.T) {
 	t.Parallel()
 	db, log := newLogDatabase(t)
-	source, err := NewLog(db.Config(), logged(), Config{Name: "one", PollIdle: 5 * time.Millisecond, MaxHolds: 1}, log)
+	source, err := openLogOf(db.Config(), logged(), Config{Name: "one", PollIdle: 5 * time.Millisecond, MaxHolds: 1}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := session(t, source)
+	s := acquired(t, source)
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
 	ds := read(t, s, 1)
 	if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[0], Hold: []relay.Hold{{Delivery: &ds[0], Blocked: true}}}); err != nil {

@@ -41,7 +41,7 @@ func TestAWriterThatLocksRowsIsNeverAborted(t *testing.T) {
 				for n := 1; n <= 2; n++ {
 					db.Exec(insertEvent, fmt.Sprint(n), fmt.Sprint(n))
 				}
-				s := session(t, source)
+				s := acquired(t, source)
 				ds := read(t, s, 2)
 				writer, err := db.Connect().Begin(t.Context())
 				if err != nil {
@@ -95,7 +95,7 @@ func TestALockedRowThatIsTriedAgainKeepsItsPlace(t *testing.T) {
 			for n := 1; n <= 3; n++ {
 				db.Exec(insertEvent, "k", fmt.Sprint(n))
 			}
-			s := session(t, source)
+			s := acquired(t, source)
 			ds := read(t, s, 3)
 			err = s.Settle(t.Context(), relay.Settlement{Through: &ds[2], Hold: []relay.Hold{
 				{Delivery: &ds[0], RetryAt: time.Now(), Err: errors.New("no")}, {Delivery: &ds[1]}, {Delivery: &ds[2]}}})

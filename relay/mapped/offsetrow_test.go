@@ -23,7 +23,7 @@ func TestADeadLetterIsKeptByFewerGroups(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				return session(t, source)
+				return acquired(t, source)
 			}
 			for group := range 2 {
 				if err := open(group, 2).Close(t.Context()); err != nil {
@@ -53,7 +53,7 @@ func TestAnOffsetDoesNotRenewAGroupsLease(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := session(t, source).(*offsetSession)
+			s := acquired(t, source).(*offsetSession)
 			db.Exec(`UPDATE offsets SET available_after = now() + interval '1 hour'`) // its successor's
 			if err := s.load(t.Context(), []partName{{"t", 7}}); err != nil {
 				t.Fatal(err)

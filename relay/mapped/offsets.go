@@ -2,74 +2,145 @@ package mapped
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"math"
+	"sort"
+	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/schema"
 )
 
-// XMin is the strategy of virtual partitions with offsets: rows below the oldest transaction in progress are
-// read by transaction id and id, and an offset for each topic and partition says how far they are
-// delivered. No row is changed. Relays share the partitions by Groups; a partition goes through one shard,
-// in order.
-//
-// Any open transaction that writes, anywhere in the cluster, holds up what commits after it; and a key's
-// messages are inverted when a transaction takes its id before it waits for another that writes the key.
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// offsetSession owns the offsets of a group. No row is changed.
 //
 // A row that is set aside holds its offset back: rows behind it are delivered, at most MaxHolds, and
 // again after a restart.
-type XMin struct{ offsetSource }
+type offsetSession struct {
+	*session
+	offsets *offsets
 
-// Serial is XMin by id alone, which keeps the order of keys. A row is read when whoever could still commit a lower id has
-// ended: whoever has written to the table, and nobody else. So its writers need no lock. Where ids don't come from a sequence, or
-// are drawn long before the INSERT, they have to take turns, see mapping.WriterLock.
-type Serial struct{ offsetSource }
+	mu      sync.Mutex
+	token   int64     // of the lease
+	renewed time.Time // when the lease was last prolonged
+	parts   map[partName]*part
 
-var (
-	_ relay.Source  = (*XMin)(nil)
-	_ relay.Source  = (*Serial)(nil)
-	_ relay.Session = (*offsetSession)(nil)
-)
-
-type offsetSource struct {
-	source
-	byTransaction bool
+	// The rest belongs to Next.
+	page    pageSize
+	lookAt  time.Time // for new topics and partitions
+	horizon horizon   // of ids, where they come from a sequence
 }
 
-// NewXMin returns a source. It reports every fault of m and cfg at once and connects to nothing yet.
-func NewXMin(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (*XMin, error) {
-	s := &XMin{offsetSource{byTransaction: true}}
-	if m.Offsets.Transaction == "" {
-		return nil, fmt.Errorf("mapped: the mapping of table %q names no column of type xid8 for the transaction, which this strategy needs", m.Table)
+var _ strategy = (*offsetSession)(nil)
+
+func newOffset(ctx context.Context, x *session) (relay.Session, error) {
+	src, t := x.source, x.table
+	cfg, byTransaction := &src.cfg, src.strategy == mapping.XMin
+	if t.info.Column(t.mapping.ID).Kind != mapping.KindInteger {
+		return nil, outbox.Permanent(fmt.Errorf("%w: column %q of table %s is of type %s, but an offset has to be a whole number",
+			mapping.ErrMapping, t.mapping.ID, t.name, t.idType))
 	}
-	return s, s.begin(conn, m, cfg)
+	if !byTransaction {
+		if err := numbers(src, t); err != nil {
+			return nil, err
+		}
+	}
+	o, err := resolveOffsets(ctx, x.conn, t, byTransaction, src.owner, *cfg)
+	if err != nil {
+		return nil, err
+	}
+	mayTakeBack := x.pooled == nil && o.owner
+	if mayTakeBack {
+		// Nobody else has this name while the lock is ours.
+		lock := t.nameLock(fmt.Sprintf("%s/%d/%d", src.owner, cfg.Group, cfg.Groups))
+		if err := src.awaitLock(ctx, x.conn, lock, "another relay of this name lives"); err != nil {
+			return nil, err
+		}
+	}
+	since, token, err := o.take(ctx, x.conn, src, mayTakeBack)
+	if err != nil {
+		return nil, err
+	}
+	s := &offsetSession{session: x, offsets: o, token: token, renewed: since, parts: make(map[partName]*part),
+		page: pageSize{least: minPage, pageBytes: cfg.PageBytes}, horizon: newHorizon(t.along)}
+	s.marks = newStatements(t, true, false, "", nil, cfg.Logger)
+	if x.pooled == nil {
+		s.locks()
+	}
+	s.begin(s, s.renew)
+	return s, nil
 }
 
-// NewSerial returns a source. It reports every fault of m and cfg at once and connects to nothing yet.
-func NewSerial(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (*Serial, error) {
-	s := &Serial{}
-	return s, s.begin(conn, m, cfg)
+type partName struct {
+	topic     string
+	partition int64
 }
 
-func (s *offsetSource) begin(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) error {
-	if m.Offsets.Table == "" {
-		return fmt.Errorf("mapped: the mapping of table %q names no table of offsets, which this strategy needs", m.Table)
+// part is how far a topic and partition is read, and what of it is not done with. The offset in the
+// database stays before the first such row.
+type part struct {
+	name    partName
+	read    place
+	settled place
+	entries []*partEntry // in order
+	moved   bool         // settled is not stored yet
+}
+
+type place struct {
+	transaction string
+	id          int64
+}
+
+type partEntry struct {
+	place place
+	ref   uint64
+	done  bool
+	held  bool
+}
+
+// advance moves the offset over what is done.
+func (p *part) advance() {
+	for len(p.entries) > 0 && p.entries[0].done {
+		p.settled, p.moved = p.entries[0].place, true
+		p.entries = p.entries[1:]
 	}
-	if m.Done.How != "" {
-		return fmt.Errorf("mapped: the mapping of table %q says that delivered rows are marked (%s), but this strategy moves an offset and changes no row", m.Table, m.Done.How)
+}
+
+// full says that no more is read: too much stands behind a row that is set aside.
+func (p *part) full(bound int) bool {
+	return len(p.entries) > 0 && p.entries[0].held && len(p.entries) >= bound
+}
+
+// runAhead is how many rows of a partition are read behind one that is set aside.
+func (s *offsetSession) runAhead() int {
+	if n := s.source.cfg.MaxHolds; n > 0 {
+		return n
 	}
-	return s.init(conn, m, cfg)
+	return 10_000
+}
+
+func (s *offsetSession) take(ctx context.Context, limit int) ([]relay.Delivery, error) {
+	if err := s.look(ctx); err != nil {
+		return nil, err
+	}
+	return s.read(ctx, s.page.rows(limit))
 }
 
 // numbers says what is to be known about ids that are read in their order alone.
-func (s *offsetSource) numbers(t *table) error {
+func numbers(s *Source, t *table) error {
 	id := t.info.Column(t.mapping.ID)
 	switch {
-	case s.byTransaction || t.along == alongSequence:
+	case t.along == alongSequence:
 		return nil
 	case id.Sequenced:
 		return outbox.Permanent(fmt.Errorf("%w: the sequence of column %q of table %s has CACHE %d: sessions draw numbers ahead, and one that commits after a higher "+
@@ -80,52 +151,362 @@ func (s *offsetSource) numbers(t *table) error {
 	return nil
 }
 
-// Acquire waits until the group's offsets are free. Errors that waiting can't cure are marked by
-// outbox.Permanent: tables that don't fit the mapping, a standby.
-func (s *offsetSource) Acquire(ctx context.Context) (relay.Session, error) {
-	return s.acquire(ctx, func(ctx context.Context) (_ relay.Session, err error) {
-		var settling, reading *pgx.Conn
-		defer func() {
-			if err != nil {
-				hangUp(settling)
-				hangUp(reading)
+const (
+	lookEvery = 10 * time.Millisecond
+
+	// lookShare is what part of the time looking for new topics may take.
+	lookShare = 50
+)
+
+// look finds topics and partitions that have messages for the first time, and loads their offsets.
+func (s *offsetSession) look(ctx context.Context) error {
+	started := time.Now()
+	if started.Before(s.lookAt) {
+		return nil
+	}
+	rows, err := s.reading.Query(ctx, s.offsets.pairs)
+	if err != nil {
+		return fmt.Errorf("look for topics: %w", explain(err))
+	}
+	var unknown []partName
+	var name partName
+	_, err = pgx.ForEachRow(rows, []any{&name.topic, &name.partition}, func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.parts[name] == nil {
+			unknown = append(unknown, name)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look for topics: %w", explain(err))
+	}
+	if len(unknown) > 0 {
+		if err := s.load(ctx, unknown); err != nil {
+			return err
+		}
+	}
+	s.lookAt = time.Now().Add(max(lookEvery, lookShare*time.Since(started)))
+	return nil
+}
+
+func (s *offsetSession) load(ctx context.Context, names []partName) error {
+	topics, partitions := split2(names)
+	ctx, cancel := s.source.lasting(ctx)
+	defer cancel()
+	return s.link.do(func(conn *pgx.Conn) error {
+		s.mu.Lock()
+		token := s.token
+		s.mu.Unlock()
+		for _, sql := range []string{s.offsets.insert, s.offsets.adopt} {
+			if _, err := conn.Exec(ctx, sql, topics, partitions, token); err != nil {
+				return fmt.Errorf("insert offsets: %w", explain(err))
 			}
-		}()
-		t, pooled, err := s.open(ctx, &settling, &reading)
+		}
+		rows, err := conn.Query(ctx, s.offsets.load, topics, partitions, token)
 		if err != nil {
-			return nil, err
+			return fmt.Errorf("read offsets: %w", explain(err))
 		}
-		if t.info.Column(t.mapping.ID).Kind != mapping.KindInteger {
-			return nil, outbox.Permanent(fmt.Errorf("%w: column %q of table %s is of type %s, but an offset has to be a whole number",
-				mapping.ErrMapping, t.mapping.ID, t.name, t.idType))
-		}
-		if err := s.numbers(t); err != nil {
-			return nil, err
-		}
-		o, err := resolveOffsets(ctx, settling, t, s.byTransaction, s.owner, s.cfg)
+		var name partName
+		var at place
+		_, err = pgx.ForEachRow(rows, []any{&name.topic, &name.partition, &at.transaction, &at.id}, func() error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.parts[name] = &part{name: name, read: at, settled: at}
+			return nil
+		})
 		if err != nil {
-			return nil, err
+			return fmt.Errorf("read offsets: %w", explain(err))
 		}
-		mayTakeBack := false
-		if pooled == nil && o.owner {
-			// Nobody else has this name while the lock is ours.
-			if err := s.awaitLock(ctx, settling, t.nameLock(fmt.Sprintf("%s/%d/%d", s.owner, s.cfg.Group, s.cfg.Groups)), "another relay of this name lives"); err != nil {
-				return nil, err
+		return nil
+	})
+}
+
+func split2(names []partName) (topics []string, partitions []int64) {
+	for _, n := range names {
+		topics, partitions = append(topics, n.topic), append(partitions, n.partition)
+	}
+	return topics, partitions
+}
+
+// read takes the next rows of every topic and partition, about size in all.
+func (s *offsetSession) read(ctx context.Context, size int) ([]relay.Delivery, error) {
+	s.mu.Lock()
+	var open []*part
+	for _, p := range s.parts {
+		if !p.full(s.runAhead()) {
+			open = append(open, p)
+		}
+	}
+	// What has least on its way is read first.
+	sort.Slice(open, func(i, j int) bool { return len(open[i].entries) < len(open[j].entries) })
+	s.mu.Unlock()
+	if len(open) == 0 {
+		s.pace.polled(false, false)
+		return nil, nil
+	}
+	highest, more, err := s.decided(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]partName, len(open))
+	transactions, ids := make([]string, len(open)), make([]int64, len(open))
+	for i, p := range open {
+		names[i], transactions[i], ids[i] = p.name, p.read.transaction, p.read.id
+	}
+	topics, partitions := split2(names)
+	each := max(size/len(open), min(size, 16))
+	args := []any{topics, partitions, transactions, ids, each, highest}
+	ds, rows, err := s.table.query(ctx, s.reading, readPart, s.offsets.scan, args...)
+	if schema.IsDataError(err) {
+		ds, rows, err = s.table.query(ctx, s.reading, readPart, s.table.without(s.offsets.scan), args...)
+		if err == nil {
+			err = s.table.fill(ctx, s.reading, ds, rows, true)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("poll: %w", explain(err))
+	}
+	s.page.observe(ds)
+	s.pace.polled(len(ds) > 0 || more, len(ds) >= each)
+	s.ledger.add(ds, rows, true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range ds {
+		p := open[rows[i].place-1]
+		p.read = place{rows[i].token, ds[i].Position}
+		p.entries = append(p.entries, &partEntry{place: p.read, ref: ds[i].Ref})
+	}
+	return ds, nil
+}
+
+// decided returns the highest id up to which every number is committed or never will be, and whether somebody has
+// drawn higher ones since the last time. Read up to there, ids are read once and in order, whether their writers take turns
+// or not: an INSERT locks the table before it draws its id, see horizon. The rows are read by a later statement.
+func (s *offsetSession) decided(ctx context.Context) (highest int64, more bool, err error) {
+	if s.offsets.look == "" {
+		return math.MaxInt64, false, nil
+	}
+	before := s.horizon.candidate
+	var writers []string
+	if err := s.reading.QueryRow(ctx, s.offsets.look, s.horizon.bound, s.own).Scan(&highest, &writers); err != nil {
+		return 0, false, fmt.Errorf("look for writers: %w", explain(err))
+	}
+	s.horizon.scanned(time.Now(), false, 0, highest, writers, sight{complete: true, hidden: math.MaxInt64})
+	return s.horizon.bound, s.horizon.candidate > before, nil
+}
+
+// readPart reads the columns of a scan behind those of the table: which of the parts a row is of, its
+// partition, its transaction.
+func readPart(d *relay.Delivery, r *row, v [][]byte) error {
+	if len(v) != 3 || len(v[0]) != 8 || len(v[1]) != 8 {
+		return errRow
+	}
+	r.place = int64(binary.BigEndian.Uint64(v[0]))
+	r.token = string(v[2])
+	d.Shard = int(binary.BigEndian.Uint64(v[1]) & math.MaxInt64 % schema.ShardCount)
+	return nil
+}
+
+// entry finds a row among those that are not done with.
+func (s *offsetSession) entry(ref uint64) (*part, *partEntry) {
+	for _, p := range s.parts {
+		i := sort.Search(len(p.entries), func(i int) bool { return p.entries[i].ref >= ref })
+		if i < len(p.entries) && p.entries[i].ref == ref {
+			return p, p.entries[i]
+		}
+	}
+	return nil, nil
+}
+
+func (s *offsetSession) Settle(ctx context.Context, settlement relay.Settlement) error {
+	return s.link.do(func(conn *pgx.Conn) error {
+		x := split(settlement, s.ledger.through(settlement.Through))
+		o := x.outcomes(s.holds, false)
+		o.delivered, o.waiting = nil, nil // no row is marked
+		s.note(x)
+		if err := s.store(ctx, conn, o); err != nil {
+			return err
+		}
+		s.remember(x)
+		return nil
+	})
+}
+
+// note records in the parts what is done with and what is set aside.
+func (s *offsetSession) note(x *settled) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	through := uint64(0)
+	if n := len(x.entries); n > 0 {
+		through = x.entries[n-1].ref
+	}
+	for _, p := range s.parts {
+		for _, e := range p.entries {
+			if e.ref > through {
+				break
 			}
-			mayTakeBack = true
+			if x.hold[e.ref] != nil {
+				e.held = true
+			} else if !e.held {
+				e.done = true
+			}
 		}
-		since, token, err := o.take(ctx, settling, &s.source, mayTakeBack)
+	}
+	finish := func(d *relay.Delivery) {
+		if _, e := s.entry(d.Ref); e != nil {
+			e.done = true
+		}
+	}
+	for _, d := range x.HeldDelivered {
+		finish(d)
+	}
+	for i := range x.HeldDead {
+		finish(x.HeldDead[i].Delivery)
+	}
+	for _, p := range s.parts {
+		p.advance()
+	}
+}
+
+// store moves the offsets and keeps dead letters, in one transaction, if the offsets are still ours.
+func (s *offsetSession) store(ctx context.Context, conn *pgx.Conn, o *outcomes) error {
+	s.mu.Lock()
+	token := s.token
+	var moved []*part
+	var names []partName
+	var transactions []string
+	var ids []int64
+	for _, p := range s.parts {
+		if p.moved {
+			moved, names = append(moved, p), append(names, p.name)
+			transactions, ids = append(transactions, p.settled.transaction), append(ids, p.settled.id)
+		}
+	}
+	s.mu.Unlock()
+	if len(moved) == 0 && o.empty() {
+		return nil
+	}
+	topics, partitions := split2(names)
+	move := func(db execer) error {
+		tag, err := db.Exec(ctx, s.offsets.move, topics, partitions, transactions, ids, token)
 		if err != nil {
-			return nil, err
+			return fmt.Errorf("move the offsets: %w", explain(err))
 		}
-		session := &offsetSession{source: &s.source, table: t, offsets: o, marks: newStatements(t, true, false, "", nil, s.cfg.Logger), holds: newHolds(),
-			token: token, renewed: since, parts: make(map[partName]*part), reading: reading, size: reader{least: minPage, pageBytes: s.cfg.PageBytes}}
-		session.horizon = newHorizon(t.along)
-		if pooled == nil {
-			session.own = []uint32{dial.PID(settling), dial.PID(reading)}
+		if tag.RowsAffected() != int64(len(names)) {
+			return errOffsetsLost
 		}
-		session.link = newLink(settling, s.cfg.Lease, session.renew)
-		session.pace = pace{cfg: &s.cfg, broken: session.link.broken}
-		return session, nil
+		return nil
+	}
+	if o.empty() {
+		if err := move(conn); err != nil {
+			return err
+		}
+	} else if err := s.storeDead(ctx, conn, o, token, move); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range moved {
+		p.moved = false
+	}
+	return nil
+}
+
+func (s *offsetSession) storeDead(ctx context.Context, conn *pgx.Conn, o *outcomes, token int64, move func(execer) error) error {
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("keep dead letters: %w", err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	// No offset may move past a row behind one that waits, so the lease is looked at by itself.
+	tag, err := tx.Exec(ctx, s.offsets.check, token)
+	if err != nil {
+		return fmt.Errorf("keep dead letters: %w", explain(err))
+	}
+	if tag.RowsAffected() != 1 {
+		return errOffsetsLost
+	}
+	if err := move(tx); err != nil {
+		return err
+	}
+	b := &pgx.Batch{}
+	if err := s.marks.queue(conn, b, o, nil); err != nil {
+		return err
+	}
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("keep dead letters: %w", explain(err))
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return fmt.Errorf("keep dead letters: %w", err)
+	}
+	return nil
+}
+
+// renew prolongs the lease of all offsets of the group.
+func (s *offsetSession) renew(ctx context.Context, conn *pgx.Conn) error {
+	s.mu.Lock()
+	token := s.token
+	s.mu.Unlock()
+	if err := seen(ctx, conn, s.table.name); err != nil {
+		return err
+	}
+	since := time.Now()
+	rows, err := conn.Query(ctx, s.offsets.renew, token, s.source.cfg.Lease.Microseconds())
+	if err != nil {
+		return fmt.Errorf("renew the lease: %w", err)
+	}
+	var itself, ours bool
+	_, err = pgx.ForEachRow(rows, []any{&token, &itself}, func() error { ours = ours || itself; return nil })
+	if err != nil {
+		return fmt.Errorf("renew the lease: %w", err)
+	}
+	// Another offset proves nothing: this session may have inserted it after a successor had taken the rest.
+	if !ours {
+		return errOffsetsLost
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.token, s.renewed = token, since
+	return nil
+}
+
+func (s *offsetSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
+	return s.reload(ctx, lane, limit, s.forget)
+}
+
+// forget counts rows that somebody has deleted as done with.
+func (s *offsetSession) forget(refs map[uint64]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ref := range refs {
+		if p, e := s.entry(ref); e != nil {
+			e.done = true
+			p.advance()
+		}
+	}
+}
+
+// Expires is until when nobody else can take the offsets.
+func (s *offsetSession) Expires() time.Time {
+	if s.link.failure() != nil {
+		return time.Time{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.renewed.Add(s.source.cfg.Lease)
+}
+
+// Close gives the offsets back.
+func (s *offsetSession) Close(ctx context.Context) error {
+	return s.close(func(conn *pgx.Conn) error {
+		tag, err := conn.Exec(ctx, s.offsets.release, s.token)
+		if err != nil {
+			return fmt.Errorf("give the offsets back: %w", err)
+		}
+		if tag.RowsAffected() == 0 {
+			return errOffsetsLost
+		}
+		return nil
 	})
 }

@@ -204,7 +204,7 @@ func shardSQL(t *table) string {
 }
 
 // take waits until all offsets of the group are free and takes them.
-func (o *offsets) take(ctx context.Context, conn *pgx.Conn, s *source, mayTakeBack bool) (since time.Time, token int64, err error) {
+func (o *offsets) take(ctx context.Context, conn *pgx.Conn, s *Source, mayTakeBack bool) (since time.Time, token int64, err error) {
 	owner := "" // of nobody
 	if mayTakeBack {
 		owner = s.owner
@@ -226,7 +226,7 @@ func (o *offsets) take(ctx context.Context, conn *pgx.Conn, s *source, mayTakeBa
 	}
 }
 
-func (o *offsets) tryTake(ctx context.Context, conn *pgx.Conn, owner string, s *source) (token int64, err error) {
+func (o *offsets) tryTake(ctx context.Context, conn *pgx.Conn, owner string, s *Source) (token int64, err error) {
 	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return 0, err

@@ -43,11 +43,11 @@ func TestLeaseTakesARowWhoseWriterBeganAfterThePoll(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Exec(messagesTable)
-	source, err := NewLease(db.Config(), preset(t, "outbox_messages_lease", "outbox_messages"), Config{Name: "one"})
+	source, err := Open(mapping.Lease, db.Config(), preset(t, "outbox_messages_lease", "outbox_messages"), Config{Name: "one"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := session(t, source).(*leaseSession)
+	s := acquired(t, source).(*leaseSession)
 	conn := db.Connect()
 	lock := func(call string) {
 		if _, err := conn.Exec(t.Context(), "SELECT "+call+"(1)"); err != nil {
@@ -138,7 +138,7 @@ func TestAMessageIsNotOvertakenWhileItsRowIsHidden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := session(t, source) // before: alone, it would take back what is reserved
+			s := acquired(t, source) // before: alone, it would take back what is reserved
 			db.Exec(insertEvent, "k", "1")
 			show := hide[c.hidden](db)
 			db.Exec(insertEvent, "k", "2")
@@ -171,10 +171,10 @@ func TestTheOrderHoldsBesideAWriterThatLocksTheKeysRows(t *testing.T) {
 				INCLUDE (id, aggregate_id, aggregate_type, sequence_number, payload) WHERE processed_at IS NULL`)
 			open := map[string]func() (relay.Source, error){
 				"skiplocked": func() (relay.Source, error) {
-					return NewSkipLocked(db.Config(), preset(t, "outbox", "outbox"), Config{Name: "one"})
+					return Open(mapping.SkipLocked, db.Config(), preset(t, "outbox", "outbox"), Config{Name: "one"})
 				},
 				"advisory": func() (relay.Source, error) {
-					return NewAdvisory(db.Config(), preset(t, "outbox", "outbox"), Config{Name: "one"})
+					return Open(mapping.Advisory, db.Config(), preset(t, "outbox", "outbox"), Config{Name: "one"})
 				},
 			}[name]
 			source, err := open()
@@ -193,7 +193,7 @@ func TestTheOrderHoldsBesideAWriterThatLocksTheKeysRows(t *testing.T) {
 				}
 				written <- nil
 			}()
-			s := session(t, source)
+			s := acquired(t, source)
 			for want := 1; want <= total; {
 				batch := read(t, s, 1)
 				for ; len(batch) > 0; batch = batch[1:] {
@@ -252,7 +252,7 @@ func TestMessagesBehindAHiddenOneKeepNobodyElseWaiting(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := session(t, source)
+			s := acquired(t, source)
 			if got := payloads(t, s, 1); got[0] != "other" {
 				t.Fatalf("got %q", got)
 			}
@@ -275,11 +275,11 @@ func TestAKilledRelaysReservationsAreNotOvertaken(t *testing.T) {
 	db := newDatabase(t)
 	db.Exec(messagesTable)
 	open := func() *leaseSession {
-		source, err := NewLease(db.Config(), preset(t, "outbox_messages_lease", "outbox_messages"), Config{Name: "one", Lease: 2 * time.Second, PollIdle: 5 * time.Millisecond})
+		source, err := Open(mapping.Lease, db.Config(), preset(t, "outbox_messages_lease", "outbox_messages"), Config{Name: "one", Lease: 2 * time.Second, PollIdle: 5 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return session(t, source).(*leaseSession)
+		return acquired(t, source).(*leaseSession)
 	}
 	for n := 1; n <= 3; n++ {
 		db.Exec(insertMessage, "k", n)
@@ -308,7 +308,7 @@ func TestTwoRelaysKeepTheOrderOfAKey(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				return session(t, s)
+				return acquired(t, s)
 			}
 			slow, quick := open("slow"), open("quick")
 			db.Exec(insertEvent, "k", "1")

@@ -116,6 +116,14 @@ func (x *settled) of(o *outcomes, entries []entry, always bool) {
 	}
 }
 
+// outcomes sorts all of a settlement, see of.
+func (x *settled) outcomes(h *holds, always bool) *outcomes {
+	var o outcomes
+	x.of(&o, x.entries, always)
+	x.held(&o, h)
+	return &o
+}
+
 // held adds what became of rows that were set aside before.
 func (x *settled) held(o *outcomes, h *holds) {
 	for _, d := range x.HeldDelivered {
@@ -156,15 +164,7 @@ func (x *settled) remember(h *holds) {
 			h.add(e, hold)
 		}
 	}
-	for _, d := range x.HeldDelivered {
-		h.remove(d)
-	}
-	for i := range x.HeldRetry {
-		h.retry(&x.HeldRetry[i])
-	}
-	for i := range x.HeldDead {
-		h.remove(x.HeldDead[i].Delivery)
-	}
+	h.tried(&x.Settlement)
 }
 
 // statements are what marks rows of a table. Each takes arrays, so their number doesn't grow with that of
@@ -447,12 +447,12 @@ func only(marks []mark, ids []string, listed bool) (some []mark) {
 	return some
 }
 
-// store stores o in one transaction, and before it what is left from earlier. Rows that somebody has locked are left for later; gone
-// is how many were marked by somebody else.
+// store stores o in one transaction, and before it what is left from earlier. Rows that somebody has locked are left for later;
+// those that somebody else has marked are done with.
 //
 // If the server refuses a row, all are stored one by one, and those that it refuses are left for later too: otherwise the session
 // would end, and the next one would publish everything again and fail at the same row, for ever.
-func (s *statements) store(ctx context.Context, conn *pgx.Conn, o *outcomes, later *later) (gone int, err error) {
+func (s *statements) store(ctx context.Context, conn *pgx.Conn, o *outcomes, later *later) error {
 	o = later.with(o)
 	var again []string
 	for _, m := range o.all() {
@@ -466,28 +466,30 @@ func (s *statements) store(ctx context.Context, conn *pgx.Conn, o *outcomes, lat
 		left, alone, err = outcomes{}, fresh.and(alone), nil
 	}
 	if err != nil {
-		return 0, err
+		return err
 	}
 	locked, refused, err := s.singly(ctx, conn, &alone)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	left = left.and(locked)
 	if all := left.all(); len(all) > 0 {
 		c := newColumns(all)
 		rows, err := conn.Query(ctx, s.still, c.ids, c.tokens)
 		if err != nil {
-			return 0, fmt.Errorf("look for rows that are locked: %w", explain(err))
+			return fmt.Errorf("look for rows that are locked: %w", explain(err))
 		}
 		ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
-			return 0, fmt.Errorf("look for rows that are locked: %w", explain(err))
+			return fmt.Errorf("look for rows that are locked: %w", explain(err))
 		}
-		gone = len(all) - len(ids)
+		if gone := len(all) - len(ids); gone > 0 && s.fence != "" {
+			s.logger.Warn("messages were marked or taken over by somebody else", "table", s.table.name, "messages", gone)
+		}
 		left = left.among(ids, true)
 	}
 	later.set(o, refused.and(left))
-	return gone, nil
+	return nil
 }
 
 func (s *statements) write(ctx context.Context, conn *pgx.Conn, o *outcomes) (left outcomes, err error) {

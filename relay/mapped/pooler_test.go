@@ -139,7 +139,7 @@ func TestAnAdvisoryLockIsNotHeldThroughAPoolerOfTransactions(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{1, 2, 5} {
 		db := newDatabase(t)
-		source, err := NewAdvisory(startPooler(t, db, size), events(), Config{Name: "one"})
+		source, err := Open(mapping.Advisory, startPooler(t, db, size), events(), Config{Name: "one"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +160,7 @@ func TestLeasesWorkThroughAPoolerOfTransactions(t *testing.T) {
 	db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', (n % 9)::text, convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, total)
 	m := events()
 	m.Claim = mapping.Claim{Until: "locked_until", Owner: "owner"}
-	source, err := NewLease(startPooler(t, db, 3), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
+	source, err := Open(mapping.Lease, startPooler(t, db, 3), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +208,7 @@ func TestRelaysReadThroughAPoolerOfSessions(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s := session(t, source)
+				s := acquired(t, source)
 				ds := read(t, s, 1)
 				if got := string(ds[0].Payload); got != strconv.Itoa(i) {
 					t.Errorf("read %s, want %d", got, i)

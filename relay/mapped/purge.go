@@ -11,13 +11,14 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
 // Purge deletes delivered rows that are older than they are to be kept, a few at a time, or moves them to an archive.
 // Any number may run.
 type Purge struct {
-	source source
+	source Source
 	cfg    PurgeConfig
 }
 
@@ -90,11 +91,11 @@ func (p *Purge) Run(ctx context.Context) error {
 // Once deletes everything that is old enough and returns how many rows those were.
 func (p *Purge) Once(ctx context.Context) (total int64, err error) {
 	var conn *pgx.Conn
+	defer func() { dial.HangUp(conn) }()
 	t, _, err := p.source.open(ctx, &conn)
 	if err != nil {
 		return 0, err
 	}
-	defer hangUp(conn)
 	sql := purgeSQL(t)
 	if p.cfg.Archive != "" {
 		if sql, err = p.archive(ctx, conn, t, sql); err != nil {

@@ -50,7 +50,7 @@ func (r *receipts) take(marks []mark) []*string {
 
 // Broker returns b as the relay of this source has to have it: if the mapping names a column for the partition
 // (Done.Partition), b is asked where it has put messages. It is called once, before the relay is made.
-func (s *source) Broker(b relay.Broker) relay.Broker {
+func (s *Source) Broker(b relay.Broker) relay.Broker {
 	if s.mapping.Done.Partition == "" {
 		return b
 	}

@@ -42,13 +42,13 @@ func TestTheBrokersPartitionIsWrittenBack(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*pgx.ConnConfig, mapping.Mapping, Config) (partitioned, error){
 		"skiplocked": func(c *pgx.ConnConfig, m mapping.Mapping, cfg Config) (partitioned, error) {
-			return NewSkipLocked(c, m, cfg)
+			return Open(mapping.SkipLocked, c, m, cfg)
 		},
 		"advisory": func(c *pgx.ConnConfig, m mapping.Mapping, cfg Config) (partitioned, error) {
-			return NewAdvisory(c, m, cfg)
+			return Open(mapping.Advisory, c, m, cfg)
 		},
 		"lease": func(c *pgx.ConnConfig, m mapping.Mapping, cfg Config) (partitioned, error) {
-			return NewLease(c, m, cfg)
+			return Open(mapping.Lease, c, m, cfg)
 		},
 	} {
 		for _, column := range []string{"in_text", "in_number"} {
@@ -101,7 +101,7 @@ type partitioned interface {
 	left() int
 }
 
-func (s *source) left() int {
+func (s *Source) left() int {
 	s.receipts.mu.Lock()
 	defer s.receipts.mu.Unlock()
 	return len(s.receipts.partitions)
@@ -116,7 +116,7 @@ func TestABrokerThatTellsNothingLeavesThePartitionAsItIs(t *testing.T) {
 	if got[0] != nil || got[1] == nil || *got[1] != "7" {
 		t.Errorf("got %v", got)
 	}
-	var s source
+	var s Source
 	if b := (&telling{}); s.Broker(b) != relay.Broker(b) {
 		t.Error("the broker is asked though there is no column")
 	}

@@ -33,16 +33,17 @@ func TestSerialWaitsForLowerIdsWhateverLockTheirWritersTake(t *testing.T) {
 			if _, err := second.Exec(t.Context(), "BEGIN; "+lock+fmt.Sprintf(insert, 2)+"; COMMIT"); err != nil {
 				t.Fatal(err)
 			}
-			s := session(t, source).(*offsetSession)
+			s := acquired(t, source).(*offsetSession)
 			for range 3 { // polls of the session, one after the other
 				if err := s.look(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				if err := s.read(t.Context(), 10); err != nil {
+				ds, err := s.read(t.Context(), 10)
+				if err != nil {
 					t.Fatal(err)
 				}
-				if len(s.rest) > 0 {
-					t.Fatalf("%q is read before 1 is committed", s.rest[0].Payload)
+				if len(ds) > 0 {
+					t.Fatalf("%q is read before 1 is committed", ds[0].Payload)
 				}
 			}
 			if _, err := first.Exec(t.Context(), "COMMIT"); err != nil {

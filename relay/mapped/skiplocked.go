@@ -9,73 +9,22 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// SkipLocked is the strategy of one transaction per batch: rows are locked FOR UPDATE SKIP LOCKED, published,
-// marked or deleted, and then the transaction commits. Any number of relays share a table. The messages of
-// a key keep their order on a table ordered by a sequence: what stands behind a locked row of its key waits.
+// holdTransactions is how many lanes that were set aside can be tried again at a time.
+const holdTransactions = 2
+
+// skipLockedSession shares the table with others: rows are locked FOR UPDATE SKIP LOCKED, published, marked or deleted, and
+// then the transaction commits. Locks: mu is never held while a link is waited for.
 //
 // Several such transactions are open at a time, so that one batch is read while others are published. A
 // transaction commits when all of its batch is settled: after a crash some of what was settled may come
 // again too. While nothing answers at the broker its transactions stay open, and vacuum waits for them.
-type SkipLocked struct{ source }
-
-var (
-	_ relay.Noting  = (*SkipLocked)(nil)
-	_ relay.Session = (*skipLockedSession)(nil)
-)
-
-// NewSkipLocked returns a source. It reports every fault of m and cfg at once and connects to nothing yet.
-func NewSkipLocked(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (*SkipLocked, error) {
-	s := &SkipLocked{}
-	if err := s.init(conn, m, cfg); err != nil {
-		return nil, err
-	}
-	if err := needsDone(m); err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-// Acquire connects; it waits for nobody. Errors that waiting can't cure are marked by outbox.Permanent: a
-// mapping that doesn't fit the table, a standby.
-func (s *SkipLocked) Acquire(ctx context.Context) (relay.Session, error) {
-	return s.acquire(ctx, func(ctx context.Context) (relay.Session, error) {
-		var conn *pgx.Conn
-		t, pooled, err := s.open(ctx, &conn)
-		if err != nil {
-			return nil, err
-		}
-		session := &skipLockedSession{
-			source: &s.source, pooled: pooled, table: t, marks: newStatements(t, false, true, "", &s.receipts, s.cfg.Logger), holds: newHolds(),
-			alone:  newStatements(t, false, false, "", &s.receipts, s.cfg.Logger),
-			reader: newReader(t, nil, s.cfg.PageBytes, t.lockSQL),
-			freed:  make(chan struct{}, 1), broken: make(chan struct{}),
-		}
-		session.reader.least, session.reader.claims = minLockedPage, true
-		session.pace = pace{cfg: &s.cfg, broken: session.broken}
-		session.adopt(conn)
-		return session, nil
-	})
-}
-
-// holdTransactions is how many lanes that were set aside can be tried again at a time.
-const holdTransactions = 2
-
-// skipLockedSession shares the table with others. Next runs in one goroutine, the rest in another. Locks:
-// mu is never held while a link is waited for.
 type skipLockedSession struct {
-	source *source
-	pooled error // why sessions of the server are not ours
-	table  *table
-	marks  *statements
-	later  later       // what the server has refused to store
-	alone  *statements // for that: of rows that are not locked
-	ledger ledger
-	holds  *holds
+	*session
+	alone *statements // for what the server has refused to store: of rows that are not locked
 
 	broken    chan struct{} // closed when a connection has ended
 	breakOnce sync.Once
@@ -87,11 +36,21 @@ type skipLockedSession struct {
 	open  []*transaction // with batches, oldest first
 	over  []*transaction // that are being committed
 	loads map[string]*transaction
+}
 
-	// The rest belongs to Next.
-	reader *reader
-	pace   pace
-	rest   []relay.Delivery // read and not returned yet
+var _ strategy = (*skipLockedSession)(nil)
+
+func newSkipLocked(x *session) relay.Session {
+	cfg := &x.source.cfg
+	s := &skipLockedSession{session: x, freed: make(chan struct{}, 1), broken: make(chan struct{})}
+	s.strategy = s
+	s.marks = newStatements(s.table, false, true, "", &s.source.receipts, cfg.Logger)
+	s.alone = newStatements(s.table, false, false, "", &s.source.receipts, cfg.Logger)
+	s.reader = newReader(s.table, nil, cfg.PageBytes, s.table.lockSQL)
+	s.reader.page.least, s.reader.claims = minLockedPage, true
+	s.pace = pace{cfg: cfg, broken: s.broken}
+	s.adopt(s.conn)
+	return s
 }
 
 // transaction is an open one, and what is to be written in it before it commits.
@@ -115,9 +74,9 @@ func (s *skipLockedSession) adopt(conn *pgx.Conn) {
 	}()
 }
 
-// take returns an idle link, connecting another one if there may be more. It returns nil when there may
+// idleLink returns a link that is free, connecting another one if there may be more. It returns nil when there may
 // not.
-func (s *skipLockedSession) take(ctx context.Context, forHolds bool) (*link, error) {
+func (s *skipLockedSession) idleLink(ctx context.Context, forHolds bool) (*link, error) {
 	for {
 		s.mu.Lock()
 		mayHave := len(s.open) < s.source.cfg.Transactions
@@ -166,32 +125,31 @@ func (s *skipLockedSession) failure() error {
 	return nil
 }
 
-func (s *skipLockedSession) Next(ctx context.Context, limit int) (relay.Batch, error) {
-	for len(s.rest) == 0 {
-		if err := s.pace.await(ctx); err != nil {
-			return relay.Batch{}, err
-		}
-		if err := s.failure(); err != nil {
-			return relay.Batch{}, err
-		}
-		l, err := s.takeForBatch(ctx)
-		if err != nil {
-			return relay.Batch{}, err
-		}
-		if l == nil {
-			continue
-		}
-		if s.rest, err = s.claim(ctx, l, s.reader.size(limit)); err != nil {
-			return relay.Batch{}, err
-		}
+func (s *skipLockedSession) take(ctx context.Context, limit int) ([]relay.Delivery, error) {
+	l, err := s.takeForBatch(ctx)
+	if l == nil || err != nil {
+		return nil, err
 	}
-	return slice(&s.rest, limit), nil
+	return s.claim(ctx, l, s.reader.page.rows(limit))
+}
+
+// do runs f on a link that is free, if there is one.
+func (s *skipLockedSession) do(ctx context.Context, f func(*pgx.Conn) error) error {
+	l, err := s.idleLink(ctx, true)
+	if l == nil || err != nil {
+		return err
+	}
+	if err := l.do(f); err != nil {
+		return err
+	}
+	s.giveBack(l)
+	return nil
 }
 
 // takeForBatch waits until another transaction may be opened.
 func (s *skipLockedSession) takeForBatch(ctx context.Context) (*link, error) {
 	if s.holds.size() < s.source.maxHolds() {
-		if l, err := s.take(ctx, false); l != nil || err != nil {
+		if l, err := s.idleLink(ctx, false); l != nil || err != nil {
 			return l, err
 		}
 	}
@@ -213,7 +171,7 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]rel
 		ctx, cancel := s.source.lasting(ctx)
 		defer cancel()
 		if len(s.later.all()) > 0 {
-			if _, err := s.alone.store(ctx, conn, &outcomes{}, &s.later); err != nil || s.holds.size()+len(s.later.all()) >= s.source.maxHolds() {
+			if err := s.alone.store(ctx, conn, &outcomes{}, &s.later); err != nil || s.holds.size()+len(s.later.all()) >= s.source.maxHolds() {
 				return err
 			}
 		}
@@ -272,8 +230,7 @@ func (s *skipLockedSession) Settle(ctx context.Context, settlement relay.Settlem
 	}
 	x := split(settlement, s.ledger.through(settlement.Through))
 	x.heldOutcomes(s)
-	x.remember(s.holds)
-	s.ledger.settle(len(x.entries))
+	s.remember(x)
 
 	s.mu.Lock()
 	entries := x.entries
@@ -383,37 +340,6 @@ func (s *skipLockedSession) end(ctx context.Context, conn *pgx.Conn, o *outcomes
 	return nil
 }
 
-// Lanes lists the lanes with rows that wait in this relay. What another one has taken of them meanwhile is
-// found when they are due.
-func (s *skipLockedSession) Lanes(ctx context.Context, limit int) ([]relay.HeldLane, error) {
-	if err := s.failure(); err != nil {
-		return nil, err
-	}
-	if blocked := s.holds.blocked(); len(blocked) > 0 {
-		l, err := s.take(ctx, true)
-		if err != nil {
-			return nil, err
-		}
-		if l != nil {
-			err := l.do(func(conn *pgx.Conn) error {
-				refs, err := s.table.released(ctx, conn, blocked)
-				for _, ref := range refs {
-					s.holds.unblock(ref)
-				}
-				return err
-			})
-			if err != nil {
-				return nil, err
-			}
-			s.giveBack(l)
-		}
-	}
-	return s.holds.heads(limit), nil
-}
-
-// soon is when a lane is asked for again whose rows can't be locked yet.
-const soon = 20 * time.Millisecond
-
 // Held locks the first rows of a lane in a transaction of their own, up to one that somebody else has locked.
 func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
 	if err := s.unload(ctx, lane); err != nil {
@@ -426,7 +352,7 @@ func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([
 	if list = s.free(list); len(list) == 0 {
 		return []relay.Delivery{{RetryAt: time.Now().Add(soon)}}, nil
 	}
-	l, err := s.take(ctx, true)
+	l, err := s.idleLink(ctx, true)
 	if err != nil {
 		return nil, err
 	}
@@ -446,7 +372,7 @@ func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([
 		if err != nil {
 			return err
 		}
-		all, missing := restore(list, ds, rows, waits)
+		all, missing := s.holds.restore(lane, list, ds, rows, waits)
 		s.holds.gone(lane, missing)
 		if held = all[:due(all)]; len(held) == 0 {
 			held = all[:min(len(all), 1)] // for the time at which it is due

@@ -15,7 +15,7 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-func session(t *testing.T, s relay.Source) relay.Session {
+func acquired(t *testing.T, s relay.Source) relay.Session {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -51,7 +51,7 @@ func TestXMinGoesOnInTheMiddleOfATransaction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := session(t, source)
+	s := acquired(t, source)
 	ds := read(t, s, total/2)
 	if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[total/2-1], Delivered: total / 2}); err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestXMinGoesOnInTheMiddleOfATransaction(t *testing.T) {
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	ds = append(ds, read(t, session(t, source), total/2)...)
+	ds = append(ds, read(t, acquired(t, source), total/2)...)
 	for i := range ds {
 		if want := fmt.Sprint(i + 1); string(ds[i].Payload) != want {
 			t.Fatalf("message %s came in the place of %s", ds[i].Payload, want)
@@ -73,19 +73,19 @@ func TestRecoveryTakesNothingFromALiveRelay(t *testing.T) {
 	db := newDatabase(t)
 	m := events()
 	m.Claim = mapping.Claim{Status: "taken", Since: "locked_until"}
-	open := func(name string) *Lease {
-		s, err := NewLease(db.Config(), m, Config{Name: name, Lease: 400 * time.Millisecond, PollIdle: 5 * time.Millisecond})
+	open := func(name string) *Source {
+		s, err := Open(mapping.Lease, db.Config(), m, Config{Name: name, Lease: 400 * time.Millisecond, PollIdle: 5 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s
 	}
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
-	live := session(t, open("live"))
+	live := acquired(t, open("live"))
 	working := read(t, live, 1)
 	began := live.Expires()
 
-	other := session(t, open("other")) // as after a restart
+	other := acquired(t, open("other")) // as after a restart
 	for live.Expires().Sub(began) < time.Second {
 		time.Sleep(10 * time.Millisecond) // the reservation is renewed more than once
 	}
@@ -189,11 +189,11 @@ func TestALateRelayMarksNothingOfAnothers(t *testing.T) {
 			m := events()
 			m.Claim = claim
 			open := func(name string) *leaseSession {
-				s, err := NewLease(db.Config(), m, Config{Name: name, Lease: 300 * time.Millisecond, PollIdle: 5 * time.Millisecond})
+				s, err := Open(mapping.Lease, db.Config(), m, Config{Name: name, Lease: 300 * time.Millisecond, PollIdle: 5 * time.Millisecond})
 				if err != nil {
 					t.Fatal(err)
 				}
-				return session(t, s).(*leaseSession)
+				return acquired(t, s).(*leaseSession)
 			}
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
 			late := open("late")
@@ -228,7 +228,7 @@ func TestARowIsMarkedByItsIDThoughItsClaimHasAnIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := session(t, source).(*leaseSession)
+	s := acquired(t, source).(*leaseSession)
 	var ids []string
 	var tokens []int64
 	for _, d := range read(t, s, 1000) {
@@ -275,7 +275,7 @@ func TestARelayAloneTakesBackRowsOfAProgramThatItCannotSee(t *testing.T) {
 			db := newDatabase(t)
 			m := events()
 			m.Claim = mapping.Claim{Status: "taken", Since: "locked_until", Owner: owner}
-			s, err := NewLease(db.Config(), m, Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
+			s, err := Open(mapping.Lease, db.Config(), m, Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -286,7 +286,7 @@ func TestARelayAloneTakesBackRowsOfAProgramThatItCannotSee(t *testing.T) {
 			if owner != "" {
 				want = "ours"
 			}
-			if got := read(t, session(t, s), 1); string(got[0].Payload) != want {
+			if got := read(t, acquired(t, s), 1); string(got[0].Payload) != want {
 				t.Errorf("got %q first, want %q", got[0].Payload, want)
 			}
 		})
@@ -305,7 +305,7 @@ func TestACrashRepeatsWhatWasSettledBehindAMessageThatWaits(t *testing.T) {
 				t.Fatal(err)
 			}
 			db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', n::text, convert_to(n::text, 'UTF8') FROM generate_series(1, 4) n`)
-			s := session(t, source)
+			s := acquired(t, source)
 			ds := read(t, s, 4)
 			err = s.Settle(t.Context(), relay.Settlement{Through: &ds[3], Delivered: 3,
 				Hold: []relay.Hold{{Delivery: &ds[1], RetryAt: time.Now().Add(time.Hour), Err: errors.New("not now")}}})
@@ -314,7 +314,7 @@ func TestACrashRepeatsWhatWasSettledBehindAMessageThatWaits(t *testing.T) {
 			}
 			o := s.(*offsetSession)
 			crash(o.source, o.link, o.reading)
-			for i, d := range read(t, session(t, source), 3) {
+			for i, d := range read(t, acquired(t, source), 3) {
 				if want := fmt.Sprint(i + 2); string(d.Payload) != want {
 					t.Errorf("message %s came again in the place of %s", d.Payload, want)
 				}

@@ -295,3 +295,6 @@ func hash64(s string) uint64 {
 	_, _ = h.Write([]byte(s)) // it never fails
 	return h.Sum64()
 }
+
+// numbered reports whether ids are whole numbers.
+func (t *table) numbered() bool { return t.info.Column(t.mapping.ID).Kind == mapping.KindInteger }

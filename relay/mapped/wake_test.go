@@ -32,7 +32,7 @@ func ExampleConfig_wake() {
 
 	wake := relay.NewWaker()
 	preset, _ := mapping.FindPreset("outbox_messages_advisory")
-	source, err := mapped.NewAdvisory(conn.Config(), preset.Mapping, mapped.Config{Name: "orders-1", Wake: wake})
+	source, err := mapped.Open(mapping.Advisory, conn.Config(), preset.Mapping, mapped.Config{Name: "orders-1", Wake: wake})
 	if err != nil {
 		panic(err)
 	}
@@ -123,11 +123,11 @@ func TestACommitIsSentAtOnceAndTheTableIsTheFallback(t *testing.T) {
 	for strategy, open := range map[string]func(*pgx.ConnConfig, mapped.Config) (relay.Source, error){
 		"outbox_messages": func(c *pgx.ConnConfig, cfg mapped.Config) (relay.Source, error) {
 			p, _ := mapping.FindPreset("outbox_messages")
-			return mapped.NewSkipLocked(c, p.Mapping, cfg)
+			return mapped.Open(mapping.SkipLocked, c, p.Mapping, cfg)
 		},
 		"outbox_messages_advisory": func(c *pgx.ConnConfig, cfg mapped.Config) (relay.Source, error) {
 			p, _ := mapping.FindPreset("outbox_messages_advisory")
-			return mapped.NewAdvisory(c, p.Mapping, cfg)
+			return mapped.Open(mapping.Advisory, c, p.Mapping, cfg)
 		},
 	} {
 		t.Run(strategy, func(t *testing.T) {

@@ -1,0 +1,168 @@
+package mapped
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sort"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// lookSQL is looked up before each poll of a table that is ordered by a sequence: see horizon. Our own
+// connections don't count. It must be a statement before the one that reads.
+const lookSQL = `
+SELECT coalesce((SELECT max(%s) FROM %s m WHERE %s > $1::bigint), $1::bigint)::bigint, ARRAY(
+	SELECT l.virtualtransaction FROM pg_catalog.pg_locks l
+	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
+	AND l.relation = ANY(ARRAY(SELECT p.relid FROM pg_catalog.pg_partition_tree(%d) p UNION SELECT %d::regclass)::oid[]) AND l.granted
+	AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+	AND (l.pid = ANY($2::bigint[])) IS NOT TRUE
+)::text[]`
+
+func (t *table) lookSQL() string {
+	return fmt.Sprintf(lookSQL, t.by, t.name, t.by, t.info.OID, t.info.OID)
+}
+
+// reader polls a table's waiting rows without changing them. One goroutine at a time.
+type reader struct {
+	conn    *pgx.Conn
+	table   *table
+	horizon horizon
+	look    string // empty: the order tells nothing
+	scan    string // $1 from, $2 ids to leave out, $3 limit
+	scanAll string // the same, from the very beginning
+
+	// claims says that the scans are those of claimSQL, and have $4: lanes to leave out.
+	claims bool
+	crowd  []int64 // what the next scan is to leave out
+	hidden int64   // what the last one has seen of it
+	news   bool    // that was not seen before: it is worth looking again soon
+
+	page pageSize
+}
+
+// newReader reads by the statements that scan makes of where they begin.
+func newReader(t *table, conn *pgx.Conn, pageBytes int, scan func(from string) string) *reader {
+	r := &reader{conn: conn, table: t, horizon: newHorizon(t.along), page: pageSize{least: minPage, pageBytes: pageBytes}}
+	if t.along == alongSequence {
+		r.look = t.lookSQL()
+	}
+	r.scan, r.scanAll = scan(t.fromSQL()), scan(fromStart)
+	return r
+}
+
+// scanSQL reads waiting rows without claiming them.
+func (t *table) scanSQL(from string) string {
+	return fmt.Sprintf("SELECT %s FROM %s m WHERE %s AND %s AND %s ORDER BY %s LIMIT $3::bigint", t.columns, t.name, t.waiting, from, t.unknown(), t.order)
+}
+
+// unknown is the condition that a row is none of the ids $2.
+func (t *table) unknown() string {
+	return fmt.Sprintf("(%s = ANY($2::text[]::%s[])) IS NOT TRUE", t.id, t.idType)
+}
+
+// poll returns the next waiting rows in order, at most limit. own are the processes whose locks are ours;
+// leave lists the ids of rows behind a bound that are known already. before runs in the same round trip
+// first, if it is not empty.
+func (r *reader) poll(ctx context.Context, limit int, own []uint32, leave func(from int64) []string, before string) (ds []relay.Delivery, rows []row, err error) {
+	ds, rows, err = r.pollFor(ctx, limit, own, leave, before, false)
+	if !schema.IsDataError(err) {
+		return ds, rows, err
+	}
+	if before != "" {
+		if _, err := r.conn.Exec(ctx, "ROLLBACK"); err != nil {
+			return nil, nil, fmt.Errorf("poll: %w", err)
+		}
+	}
+	if ds, rows, err = r.pollFor(ctx, limit, own, leave, before, true); err == nil {
+		err = r.table.fill(ctx, r.conn, ds, rows, false)
+	}
+	return ds, rows, err
+}
+
+// pollFor is poll; bare leaves out the texts of rows.
+func (r *reader) pollFor(ctx context.Context, limit int, own []uint32, leave func(from int64) []string, before string, bare bool) (ds []relay.Delivery, rows []row, err error) {
+	started := time.Now()
+	from, full := r.horizon.from(started)
+	floor := r.horizon.bound // looking up the highest number needn't begin at the beginning
+
+	scan := r.scan
+	if full {
+		scan = r.scanAll
+	}
+	if bare {
+		scan = r.table.without(scan)
+	}
+	args := []any{from, leave(from), limit}
+	if r.claims {
+		args = append(args, r.crowd)
+	}
+	b := &pgx.Batch{}
+	if before != "" {
+		b.Queue(before)
+	}
+	if r.look != "" {
+		b.Queue(r.look, floor, own)
+	}
+	b.Queue(scan, args...)
+
+	highest, writers := int64(math.MinInt64), []string(nil)
+	seen := sight{hidden: math.MaxInt64}
+	var extra readExtra
+	if r.claims {
+		extra = seen.read
+	}
+	results := r.conn.SendBatch(ctx, b)
+	if before != "" {
+		_, err = results.Exec()
+	}
+	if err == nil && r.look != "" {
+		err = results.QueryRow().Scan(&highest, &writers)
+	}
+	if err == nil {
+		answer, _ := results.Query() // its error comes with the rows
+		ds, rows, err = r.table.collect(answer, extra)
+	}
+	if closeErr := results.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("poll: %w", explain(err))
+	}
+	if r.claims {
+		sort.Sort(byPlace{ds, rows}) // what an UPDATE returns is in no order
+		r.crowd = nil
+		if seen.taken == limit {
+			r.crowd = seen.crowd
+		}
+		r.news = seen.hidden != math.MaxInt64 && seen.hidden != r.hidden || len(r.crowd) > 0
+		r.hidden = seen.hidden
+	} else {
+		seen.taken = len(rows)
+	}
+	seen.last = math.MinInt64
+	if len(rows) > 0 {
+		seen.last = rows[len(rows)-1].by
+	}
+	seen.complete = seen.taken < limit
+	r.page.observe(ds)
+	r.horizon.scanned(time.Now(), full, time.Since(started), highest, writers, seen)
+	return ds, rows, nil
+}
+
+type byPlace struct {
+	ds   []relay.Delivery
+	rows []row
+}
+
+func (b byPlace) Len() int           { return len(b.rows) }
+func (b byPlace) Less(i, j int) bool { return b.rows[i].place < b.rows[j].place }
+func (b byPlace) Swap(i, j int) {
+	b.ds[i], b.ds[j] = b.ds[j], b.ds[i]
+	b.rows[i], b.rows[j] = b.rows[j], b.rows[i]
+}

@@ -1,0 +1,95 @@
+package mapped
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// reread reads rows by their ids if they still wait, in no order. clause follows, to lock them.
+func (t *table) reread(ctx context.Context, conn *pgx.Conn, list []hold, clause string) ([]relay.Delivery, []row, error) {
+	sql := fmt.Sprintf("SELECT %s FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND %s %s", t.columns, t.name, t.id, t.idType, t.waiting, clause)
+	var ds []relay.Delivery
+	var rows []row
+	read := func() (err error) {
+		ds, rows, err = t.query(ctx, conn, nil, sql, holdIDs(list))
+		return err
+	}
+	err := t.attempt(ctx, conn, read)
+	if schema.IsDataError(err) {
+		sql = t.without(sql)
+		if err = read(); err == nil {
+			err = t.fill(ctx, conn, ds, rows, false)
+		}
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("read rows again: %w", explain(err))
+	}
+	return ds, rows, nil
+}
+
+// untaken returns which of the listed rows wait though they could not be taken: taken has the others.
+func (t *table) untaken(ctx context.Context, conn *pgx.Conn, list []hold, taken []row, waits string) (map[string]bool, error) {
+	if len(taken) == len(list) {
+		return nil, nil
+	}
+	rows, err := conn.Query(ctx, fmt.Sprintf("SELECT %s::text FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND %s", t.id, t.name, t.id, t.idType, waits), holdIDs(list))
+	if err != nil {
+		return nil, fmt.Errorf("read rows again: %w", explain(err))
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("read rows again: %w", explain(err))
+	}
+	untaken := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		untaken[id] = true
+	}
+	for i := range taken {
+		delete(untaken, taken[i].id)
+	}
+	return untaken, nil
+}
+
+// released returns the heads among blocked that somebody has changed: their attempts were set back, or
+// the time of the next one. That is how an operator lets a blocked lane go on; a row that is gone is found
+// when its lane is read.
+func (t *table) released(ctx context.Context, conn *pgx.Conn, blocked []hold) (refs []uint64, err error) {
+	if len(blocked) == 0 {
+		return nil, nil
+	}
+	ds, rows, err := t.reread(ctx, conn, blocked, "")
+	if err != nil {
+		return nil, err
+	}
+	there := make(map[string]*relay.Delivery, len(ds))
+	for i := range ds {
+		there[rows[i].id] = &ds[i]
+	}
+	for _, b := range blocked {
+		d := there[b.id]
+		attempts := b.attempts
+		if t.mapping.Claim.Counts {
+			attempts-- // the row was not claimed, and is read as if it was
+		}
+		counted := t.mapping.Failure.Attempts != "" && d != nil && d.Attempts < attempts
+		timed := t.mapping.Failure.NextAttempt != "" && d != nil && d.DeliverAt.Before(time.Now().AddDate(1000, 0, 0))
+		if d == nil || counted || timed {
+			refs = append(refs, b.ref)
+		}
+	}
+	return refs, nil
+}
+
+func holdIDs(list []hold) []string {
+	ids := make([]string, len(list))
+	for i := range list {
+		ids[i] = list[i].id
+	}
+	return ids
+}

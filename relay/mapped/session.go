@@ -1,0 +1,198 @@
+package mapped
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
+)
+
+// strategy is what distinguishes the ways of reading a table. Each embeds a session, which does the rest.
+type strategy interface {
+	relay.Session
+
+	// take reads what comes next, about limit messages; none if there are none now.
+	take(ctx context.Context, limit int) ([]relay.Delivery, error)
+
+	// do runs f on a connection that has nothing else to do. It may leave that out when there is none.
+	do(ctx context.Context, f func(*pgx.Conn) error) error
+
+	// failure returns why the session is over, or nil.
+	failure() error
+}
+
+// soon is when a lane is asked for again whose rows can't be had yet.
+const soon = 20 * time.Millisecond
+
+// session is what the strategies have in common. Next runs in one goroutine, the rest in another; they share the ledger
+// and the holds.
+type session struct {
+	strategy strategy
+	source   *Source
+	table    *table
+	pooled   error // why sessions of the server are not ours
+	conn     *pgx.Conn
+	link     *link // conn, once it is kept alive: what the session stands on
+	marks    *statements
+	later    later // what is still to be stored
+	ledger   ledger
+	holds    *holds
+	own      []uint32 // processes whose locks are ours
+
+	// The rest belongs to Next.
+	reading *pgx.Conn
+	reader  *reader
+	pace    pace
+	rest    []relay.Delivery // read and not returned yet
+}
+
+// begin keeps the session alive by keep, for the strategy that it is of.
+func (s *session) begin(of strategy, keep func(ctx context.Context, conn *pgx.Conn) error) {
+	s.strategy = of
+	s.link = newLink(s.conn, s.source.cfg.Lease, keep)
+	s.pace = pace{cfg: &s.source.cfg, broken: s.link.broken}
+}
+
+// locks notes the processes of the session's own connections.
+func (s *session) locks() { s.own = []uint32{dial.PID(s.conn), dial.PID(s.reading)} }
+
+func (s *session) Next(ctx context.Context, limit int) (relay.Batch, error) {
+	for len(s.rest) == 0 {
+		if err := s.pace.await(ctx); err != nil {
+			return relay.Batch{}, err
+		}
+		if err := s.strategy.failure(); err != nil {
+			return relay.Batch{}, err
+		}
+		var err error
+		if s.rest, err = s.strategy.take(ctx, limit); err != nil {
+			return relay.Batch{}, err
+		}
+	}
+	n := min(limit, len(s.rest))
+	b := relay.Batch{Deliveries: s.rest[:n:n]}
+	s.rest = s.rest[n:]
+	return b, nil
+}
+
+// Lanes lists the lanes with messages that wait in this relay. What another one has taken of them meanwhile is found when
+// they are due.
+func (s *session) Lanes(ctx context.Context, limit int) ([]relay.HeldLane, error) {
+	if blocked := s.holds.blocked(); len(blocked) > 0 {
+		err := s.strategy.do(ctx, func(conn *pgx.Conn) error {
+			refs, err := s.table.released(ctx, conn, blocked)
+			for _, ref := range refs {
+				s.holds.unblock(ref)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return s.holds.heads(limit), s.strategy.failure()
+}
+
+// What follows serves the strategies that stand on one link.
+
+func (s *session) do(_ context.Context, f func(*pgx.Conn) error) error { return s.link.do(f) }
+
+func (s *session) failure() error { return s.link.failure() }
+
+// Expires is until when the server surely keeps what the session has locked.
+func (s *session) Expires() time.Time { return s.link.expires() }
+
+// poll reads the next rows that nothing is known of. lasting says that the statement changes rows, and must not be interrupted:
+// what it has taken would be unknown.
+func (s *session) poll(ctx context.Context, limit int, lasting bool) ([]relay.Delivery, []row, error) {
+	if err := s.storeLater(ctx); err != nil {
+		return nil, nil, err
+	}
+	if s.holds.size()+len(s.later.all()) >= s.source.maxHolds() {
+		s.pace.polled(false, false)
+		return nil, nil, nil
+	}
+	if lasting {
+		var cancel context.CancelFunc
+		ctx, cancel = s.source.lasting(ctx)
+		defer cancel()
+	}
+	size := s.reader.page.rows(limit)
+	ds, rows, err := s.reader.poll(ctx, size, s.own, s.known, "")
+	if err == nil {
+		s.pace.polled(len(ds) > 0 || s.reader.news, len(ds) == size)
+	}
+	return ds, rows, err
+}
+
+// known lists the rows behind from that are in flight, wait for another attempt, or are to be marked.
+func (s *session) known(from int64) []string {
+	return s.later.known(s.holds.above(from, s.ledger.above(from, nil)))
+}
+
+// storeLater marks rows that were locked when they should have been.
+func (s *session) storeLater(ctx context.Context) error {
+	if len(s.later.all()) == 0 {
+		return nil
+	}
+	ctx, cancel := s.source.lasting(ctx)
+	defer cancel()
+	return s.link.do(func(conn *pgx.Conn) error { return s.marks.store(ctx, conn, &outcomes{}, &s.later) })
+}
+
+// settle stores the outcomes that sort makes of a settlement.
+func (s *session) settle(ctx context.Context, settlement relay.Settlement, sort func(*settled) *outcomes) error {
+	return s.link.do(func(conn *pgx.Conn) error {
+		// Inside, or the tokens of claims could be renewed meanwhile.
+		x := split(settlement, s.ledger.through(settlement.Through))
+		if err := s.marks.store(ctx, conn, sort(x), &s.later); err != nil {
+			return err
+		}
+		s.remember(x)
+		return nil
+	})
+}
+
+// remember takes over what is stored. What is set aside is remembered before it leaves the ledger: Next must know of it at
+// any time.
+func (s *session) remember(x *settled) {
+	x.remember(s.holds)
+	s.ledger.settle(len(x.entries))
+}
+
+// reload reads the first rows of a lane again. gone, if not nil, gets those that are in the table no more.
+func (s *session) reload(ctx context.Context, lane string, limit int, gone func(refs map[uint64]bool)) (held []relay.Delivery, err error) {
+	for {
+		list := s.holds.first(lane, limit)
+		if len(list) == 0 {
+			return nil, s.link.failure()
+		}
+		err := s.link.do(func(conn *pgx.Conn) error {
+			ds, rows, err := s.table.reread(ctx, conn, list, "")
+			if err != nil {
+				return err
+			}
+			var missing map[uint64]bool
+			held, missing = s.holds.restore(lane, list, ds, rows, nil)
+			if gone != nil {
+				gone(missing)
+			}
+			s.holds.gone(lane, missing)
+			return nil
+		})
+		if err != nil || len(held) > 0 {
+			return held, err
+		}
+	}
+}
+
+// close lets another session begin, after farewell on the link.
+func (s *session) close(farewell func(*pgx.Conn) error) error {
+	dial.HangUp(s.reading)
+	err := s.link.close(farewell)
+	s.source.active.Store(false)
+	return err
+}
