@@ -147,7 +147,7 @@ func (s *leaseSession) Held(ctx context.Context, lane string, limit int) (held [
 	for {
 		list := s.holds.first(lane, limit)
 		if len(list) == 0 {
-			return nil, s.link.failure()
+			return nil, s.failure()
 		}
 		if list[0].blocked || list[0].due.After(now) {
 			return []relay.Delivery{{RetryAt: list[0].due, Blocked: list[0].blocked}}, nil
@@ -156,14 +156,8 @@ func (s *leaseSession) Held(ctx context.Context, lane string, limit int) (held [
 		for n < len(list) && !list[n].blocked && !list[n].due.After(now) {
 			n++
 		}
-		list = list[:n]
-		err := s.link.do(func(conn *pgx.Conn) error {
-			var missing map[uint64]bool
-			held, missing, err = s.claimAgain(ctx, conn, lane, list)
-			if err == nil {
-				s.claimed(lane, held, list)
-				s.holds.gone(lane, missing)
-			}
+		err := s.link.do(func(conn *pgx.Conn) (err error) {
+			held, err = s.claimAgain(ctx, conn, lane, list[:n])
 			return err
 		})
 		if err != nil || len(held) > 0 {
@@ -175,48 +169,35 @@ func (s *leaseSession) Held(ctx context.Context, lane string, limit int) (held [
 	}
 }
 
-func (s *leaseSession) claimAgain(ctx context.Context, conn *pgx.Conn, lane string, list []hold) ([]relay.Delivery, map[uint64]bool, error) {
+func (s *leaseSession) claimAgain(ctx context.Context, conn *pgx.Conn, lane string, list []hold) ([]relay.Delivery, error) {
 	ours := make(map[string]string) // reservations that could not be taken off rows when they were to wait
 	for _, m := range s.later.all() {
 		ours[m.id] = m.token
 	}
-	marks := make([]entry, len(list))
+	marks := make([]mark, len(list))
 	for i := range list {
-		marks[i] = list[i].entry
-		marks[i].token = cmp.Or(marks[i].token, ours[marks[i].id])
+		marks[i] = mark{id: list[i].id, token: cmp.Or(list[i].token, ours[list[i].id])}
 	}
-	c := newColumns(tokens(marks))
+	c := newColumns(marks)
 	ds, rows, err := s.table.query(ctx, conn, new(sight).read, s.claims.again, c.ids, c.tokens)
 	if err != nil {
-		return nil, nil, fmt.Errorf("claim rows again: %w", explain(err))
-	}
-	for i := range rows {
-		for j := range list {
-			if list[j].id == rows[i].id {
-				list[j].token = rows[i].token
-			}
-		}
+		return nil, fmt.Errorf("claim rows again: %w", explain(err))
 	}
 	var taken outcomes
+	claimed := make(map[string]string, len(rows))
 	for i := range rows {
 		taken.waiting = append(taken.waiting, mark{id: rows[i].id})
+		claimed[rows[i].id] = rows[i].token
 	}
 	s.later.set(&taken, outcomes{})
 	waits, err := s.table.untaken(ctx, conn, list, rows, s.claims.waits)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	held, missing := s.holds.restore(lane, list, ds, rows, waits)
-	return held, missing, nil
-}
-
-// claimed notes the tokens that list has now.
-func (s *leaseSession) claimed(lane string, held []relay.Delivery, list []hold) {
-	renewed := make(map[string]string, len(held))
-	for i := range list {
-		renewed[list[i].id] = list[i].token
-	}
-	s.holds.claim(lane, renewed)
+	s.holds.claim(lane, claimed)
+	s.holds.gone(lane, missing)
+	return held, nil
 }
 
 // Close gives up what is reserved and not settled.

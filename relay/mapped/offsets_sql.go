@@ -46,11 +46,11 @@ func resolveOffsets(ctx context.Context, conn *pgx.Conn, t *table, byTransaction
 		return nil, outbox.Permanent(err)
 	}
 	info, err := mapping.ReadTable(ctx, conn, name)
+	if errors.Is(err, mapping.ErrMapping) {
+		err = outbox.Permanent(fmt.Errorf("%w: create it: %s", err, mapping.OffsetsDDL(name)))
+	}
 	if err != nil {
-		if errors.Is(err, mapping.ErrMapping) {
-			err = fmt.Errorf("%w: create it: %s", err, mapping.OffsetsDDL(name))
-		}
-		return nil, permanentMapping(err)
+		return nil, err
 	}
 	if err := seen(ctx, conn, name.String()); err != nil {
 		return nil, err

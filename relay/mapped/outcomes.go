@@ -120,24 +120,30 @@ func (x *settled) of(o *outcomes, entries []entry, always bool) {
 func (x *settled) outcomes(h *holds, always bool) *outcomes {
 	var o outcomes
 	x.of(&o, x.entries, always)
-	x.held(&o, h)
+	x.held(h, func(string) *outcomes { return &o })
 	return &o
 }
 
-// held adds what became of rows that were set aside before.
-func (x *settled) held(o *outcomes, h *holds) {
-	for _, d := range x.HeldDelivered {
+// held adds what became of rows that were set aside before to what of returns for their lanes; nil leaves a row out.
+func (x *settled) held(h *holds, of func(lane string) *outcomes) {
+	find := func(d *relay.Delivery) (hold, *outcomes) {
 		if was, ok := h.find(d); ok {
+			return was, of(d.Lane())
+		}
+		return hold{}, nil
+	}
+	for _, d := range x.HeldDelivered {
+		if was, o := find(d); o != nil {
 			o.delivered = append(o.delivered, mark{id: was.id, token: was.token, message: was.message})
 		}
 	}
 	for i := range x.HeldRetry {
-		if was, ok := h.find(x.HeldRetry[i].Delivery); ok {
+		if was, o := find(x.HeldRetry[i].Delivery); o != nil {
 			o.waiting = append(o.waiting, holdMark(was.entry, &x.HeldRetry[i]))
 		}
 	}
 	for i := range x.HeldDead {
-		if was, ok := h.find(x.HeldDead[i].Delivery); ok {
+		if was, o := find(x.HeldDead[i].Delivery); o != nil {
 			o.dead = append(o.dead, deadMark(was.entry, &x.HeldDead[i]))
 		}
 	}

@@ -136,13 +136,9 @@ func (p *Purge) batch(ctx context.Context, conn *pgx.Conn, sql string) (deleted 
 
 // archive puts the rows that a DELETE returns into the archive, in the same statement.
 func (p *Purge) archive(ctx context.Context, conn *pgx.Conn, t *table, sql string) (string, error) {
-	name, err := mapping.ParseTableName(p.cfg.Archive)
+	info, err := readTable(ctx, conn, p.cfg.Archive)
 	if err != nil {
-		return "", outbox.Permanent(err)
-	}
-	info, err := mapping.ReadTable(ctx, conn, name)
-	if err != nil {
-		return "", permanentMapping(err)
+		return "", err
 	}
 	if info.OID == t.info.OID {
 		return "", outbox.Permanent(fmt.Errorf("%w: table %s can't be its own archive", mapping.ErrMapping, t.name))
@@ -157,7 +153,7 @@ func (p *Purge) archive(ctx context.Context, conn *pgx.Conn, t *table, sql strin
 		}
 	}
 	if missing != nil {
-		return "", outbox.Permanent(fmt.Errorf("%w: the archive %s lacks columns of table %s, which would be lost: %s", mapping.ErrMapping, name, t.name, strings.Join(missing, ", ")))
+		return "", outbox.Permanent(fmt.Errorf("%w: the archive %s lacks columns of table %s, which would be lost: %s", mapping.ErrMapping, info.TableName(), t.name, strings.Join(missing, ", ")))
 	}
 	list := strings.Join(columns, ", ")
 	return fmt.Sprintf(`WITH gone AS (%s RETURNING *), kept AS (INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM gone RETURNING 1)

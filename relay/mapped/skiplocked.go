@@ -229,7 +229,7 @@ func (s *skipLockedSession) Settle(ctx context.Context, settlement relay.Settlem
 		return err
 	}
 	x := split(settlement, s.ledger.through(settlement.Through))
-	x.heldOutcomes(s)
+	s.noteHeld(x)
 	s.remember(x)
 
 	s.mu.Lock()
@@ -269,34 +269,21 @@ func (s *skipLockedSession) Settle(ctx context.Context, settlement relay.Settlem
 	return nil
 }
 
-// heldOutcomes adds what became of rows that were tried again to their transactions. A failure ends its
+// noteHeld adds what became of rows that were tried again to the transactions of their lanes. A failure ends its
 // lane's: the engine forgets what it has loaded behind.
-func (x *settled) heldOutcomes(s *skipLockedSession) {
+func (s *skipLockedSession) noteHeld(x *settled) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	each := func(d *relay.Delivery, add func(o *outcomes, was hold)) *transaction {
-		t := s.loads[d.Lane()]
-		was, ok := s.holds.find(d)
-		if t == nil || !ok {
+	x.held(s.holds, func(lane string) *outcomes {
+		t := s.loads[lane]
+		if t == nil {
 			return nil
 		}
-		add(&t.outcomes, was)
 		t.left--
-		return t
-	}
-	for _, d := range x.HeldDelivered {
-		each(d, func(o *outcomes, was hold) {
-			o.delivered = append(o.delivered, mark{id: was.id, message: was.message})
-		})
-	}
-	for i := range x.HeldDead {
-		dead := &x.HeldDead[i]
-		each(dead.Delivery, func(o *outcomes, was hold) { o.dead = append(o.dead, deadMark(was.entry, dead)) })
-	}
+		return &t.outcomes
+	})
 	for i := range x.HeldRetry {
-		retry := &x.HeldRetry[i]
-		t := each(retry.Delivery, func(o *outcomes, was hold) { o.waiting = append(o.waiting, holdMark(was.entry, retry)) })
-		if t != nil {
+		if t := s.loads[x.HeldRetry[i].Delivery.Lane()]; t != nil {
 			t.left = 0
 		}
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
@@ -153,14 +152,6 @@ func (s *Source) open(ctx context.Context, conns ...**pgx.Conn) (t *table, poole
 	}
 	t, err = resolve(ctx, *conns[0], s.mapping)
 	return t, pooled, err
-}
-
-// permanentMapping marks what waiting doesn't cure.
-func permanentMapping(err error) error {
-	if errors.Is(err, mapping.ErrMapping) {
-		return outbox.Permanent(err)
-	}
-	return err
 }
 
 // awaitLock takes an advisory lock for the session, and says so once if that takes a while. It asks again

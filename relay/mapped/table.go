@@ -47,25 +47,17 @@ const (
 
 // resolve compares a mapping with the catalogue.
 func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping) (*table, error) {
-	name, err := mapping.ParseTableName(m.Table)
-	if err != nil {
-		return nil, outbox.Permanent(err)
-	}
-	info, err := mapping.ReadTable(ctx, conn, name)
+	info, err := readTable(ctx, conn, m.Table)
 	if err == nil {
-		err = m.Fit(info)
+		err = permanentMapping(m.Fit(info))
 	}
 	if err != nil {
-		return nil, permanentMapping(err)
+		return nil, err
 	}
 	t := &table{mapping: m, info: info, name: info.TableName().String(), id: column(m.ID), idType: info.Column(m.ID).Type}
 	if m.Failure.DeadTable != "" {
-		name, err := mapping.ParseTableName(m.Failure.DeadTable)
-		if err != nil {
-			return nil, outbox.Permanent(err)
-		}
-		if t.dead, err = mapping.ReadTable(ctx, conn, name); err != nil {
-			return nil, permanentMapping(err)
+		if t.dead, err = readTable(ctx, conn, m.Failure.DeadTable); err != nil {
+			return nil, err
 		}
 	}
 	tables := []string{t.name}
@@ -79,6 +71,24 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping) (*table, er
 	t.orderBy()
 	t.selectLists()
 	return t, nil
+}
+
+// readTable reads what the catalogue knows of a table.
+func readTable(ctx context.Context, conn *pgx.Conn, table string) (*mapping.Table, error) {
+	name, err := mapping.ParseTableName(table)
+	if err != nil {
+		return nil, outbox.Permanent(err)
+	}
+	info, err := mapping.ReadTable(ctx, conn, name)
+	return info, permanentMapping(err)
+}
+
+// permanentMapping marks what waiting doesn't cure.
+func permanentMapping(err error) error {
+	if errors.Is(err, mapping.ErrMapping) {
+		return outbox.Permanent(err)
+	}
+	return err
 }
 
 // seen refuses tables of which a policy hides rows from this role.
