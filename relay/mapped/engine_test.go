@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -30,21 +31,47 @@ func changed(change func(*mapping.Mapping)) map[string]func(*pgx.ConnConfig, Con
 	leased.Claim = mapping.Claim{Until: "locked_until", Owner: "owner"}
 	counted := events()
 	counted.Claim = mapping.Claim{Status: "taken", Since: "locked_until", Counts: true}
-	marked := events()
-	for _, m := range []*mapping.Mapping{&moved, &leased, &counted, &marked} {
-		change(m)
+	opens := make(map[string]func(*pgx.ConnConfig, Config) (relay.Source, error))
+	for name, s := range map[string]struct {
+		strategy string
+		mapping  mapping.Mapping
+	}{
+		"skiplocked": {mapping.SkipLocked, events()}, "advisory": {mapping.Advisory, events()},
+		"lease": {mapping.Lease, leased}, "lease by status": {mapping.Lease, counted},
+		"xmin": {mapping.XMin, moved}, "serial": {mapping.Serial, moved},
+	} {
+		change(&s.mapping)
+		opens[name] = func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return Open(s.strategy, c, s.mapping, cfg) }
 	}
-	return map[string]func(*pgx.ConnConfig, Config) (relay.Source, error){
-		"skiplocked": func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) {
-			return Open(mapping.SkipLocked, c, marked, cfg)
-		},
-		"advisory": func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) {
-			return Open(mapping.Advisory, c, marked, cfg)
-		},
-		"lease":           func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return Open(mapping.Lease, c, leased, cfg) },
-		"lease by status": func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return Open(mapping.Lease, c, counted, cfg) },
-		"xmin":            func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return Open(mapping.XMin, c, moved, cfg) },
-		"serial":          func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return Open(mapping.Serial, c, moved, cfg) },
+	return opens
+}
+
+// deliverAll delivers messages of each key by a broker that fails some of them, and wants what the others are in the order of
+// their keys and those beyond hope as dead letters.
+func deliverAll(t *testing.T, db database, source relay.Source, keys, each int) {
+	t.Helper()
+	broker := relaytest.NewMemory()
+	broker.Fail("1", 3, errors.New("not now"))
+	broker.Fail("2", 25, errors.New("for a long time"))
+	broker.Fail("5", 1, outbox.Permanent(errors.New("never")))
+	ctx, stop := testdb.Run(t, source, broker, relay.Config{
+		Batch: 20, HoldAfter: 20 * time.Millisecond, MaxAttempts: 20,
+		Backoff: relay.Backoff{Initial: 15 * time.Millisecond, Max: 60 * time.Millisecond},
+	})
+	want := keys*each - 2 // one message of key 2 and one of key 5 are dead
+	if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= want }); err != nil {
+		t.Errorf("%d of %d messages came: %v", len(broker.Messages()), want, err)
+	}
+	stop()
+	last := make(map[string]int64)
+	for _, m := range broker.Messages() {
+		if m.Position <= last[m.Key] {
+			t.Errorf("key %s: %d after %d", m.Key, m.Position, last[m.Key])
+		}
+		last[m.Key] = m.Position
+	}
+	if got := db.Value("SELECT string_agg(key || ' ' || reason, ', ' ORDER BY key) FROM dead_events"); got != "2 exhausted, 5 refused" {
+		t.Errorf("dead letters: %s", got)
 	}
 }
 
@@ -65,39 +92,7 @@ func TestFailuresHoldUpTheirKeyAloneAndKeepItsOrder(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			broker := relaytest.NewMemory()
-			broker.Fail("1", 3, errors.New("not now"))
-			broker.Fail("2", 25, errors.New("for a long time"))
-			broker.Fail("5", 1, outbox.Permanent(errors.New("never")))
-			r, err := relay.New(source, broker, relay.Config{
-				Batch: 20, HoldAfter: 20 * time.Millisecond, MaxAttempts: 20,
-				Backoff: relay.Backoff{Initial: 15 * time.Millisecond, Max: 60 * time.Millisecond},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, stop := context.WithTimeout(t.Context(), 40*time.Second)
-			defer stop()
-			ended := make(chan error, 1)
-			go func() { ended <- r.Run(ctx) }()
-			const want = keys*each - 2 // one message of key 2 and one of key 5 are dead
-			if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= want }); err != nil {
-				t.Errorf("%d of %d messages came: %v", len(broker.Messages()), want, err)
-			}
-			stop()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-			last := make(map[string]int64)
-			for _, m := range broker.Messages() {
-				if m.Position <= last[m.Key] {
-					t.Errorf("key %s: %d after %d", m.Key, m.Position, last[m.Key])
-				}
-				last[m.Key] = m.Position
-			}
-			if got := db.Value("SELECT string_agg(key || ' ' || reason, ', ' ORDER BY key) FROM dead_events"); got != "2 exhausted, 5 refused" {
-				t.Errorf("dead letters: %s", got)
-			}
+			deliverAll(t, db, source, keys, each)
 			if got := db.Value(unsettled(name)); got != "0" {
 				t.Errorf("%s rows are not marked", got)
 			}

@@ -52,18 +52,9 @@ func TestEveryFailureIsNoted(t *testing.T) {
 				t.Fatal(err)
 			}
 			broker := &failing{first: 3, failed: make(chan int, 3)}
-			r, err := relay.New(source, broker, relay.Config{Backoff: relay.Backoff{Initial: time.Millisecond, Max: time.Millisecond}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, stop := context.WithCancel(t.Context())
-			ended := make(chan error, 1)
-			go func() { ended <- r.Run(ctx) }()
+			_, stop := testdb.Run(t, source, broker, relay.Config{Backoff: relay.Backoff{Initial: time.Millisecond, Max: time.Millisecond}})
 			db.await(`SELECT status = 'done' FROM events`)
 			stop()
-			if err := <-ended; err != nil {
-				t.Fatal(err)
-			}
 			want := "3 not now"
 			if name == "lease by status" {
 				want = "4 not now" // the mapping counts claims

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
@@ -76,14 +77,7 @@ func TestConnectionsThatAreHalfOpenAreGivenUp(t *testing.T) {
 				t.Fatal(err)
 			}
 			broker := relaytest.NewMemory()
-			r, err := relay.New(source, broker, relay.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-			defer stop()
-			ended := make(chan error, 1)
-			go func() { ended <- r.Run(ctx) }()
+			ctx, stop := testdb.Run(t, source, broker, relay.Config{})
 			for i, payload := range []string{"1", "2"} {
 				if i > 0 { // while it does nothing but ask for rows
 					db.await("SELECT (" + unsettled(name) + ") = 0")
@@ -99,9 +93,6 @@ func TestConnectionsThatAreHalfOpenAreGivenUp(t *testing.T) {
 				}
 			}
 			stop()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
 		})
 	}
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -157,38 +157,7 @@ func TestTheLogWaitsForAMessageThatFails(t *testing.T) {
 		db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', k::text, convert_to(k::text, 'UTF8') FROM generate_series(0, $1 - 1) k`, keys)
 	}
 	db.Exec(`DELETE FROM events`) // its author's purge is early
-	broker := relaytest.NewMemory()
-	broker.Fail("1", 3, errors.New("not now"))
-	broker.Fail("2", 25, errors.New("for a long time"))
-	broker.Fail("5", 1, outbox.Permanent(errors.New("never")))
-	r, err := relay.New(openLog(t, db, log, logged()), broker, relay.Config{
-		Batch: 20, HoldAfter: 20 * time.Millisecond, MaxAttempts: 20, Backoff: relay.Backoff{Initial: 15 * time.Millisecond, Max: 60 * time.Millisecond},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithTimeout(t.Context(), 40*time.Second)
-	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	const want = keys*each - 2 // one message of key 2 and one of key 5 are dead
-	if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= want }); err != nil {
-		t.Errorf("%d of %d messages came: %v", len(broker.Messages()), want, err)
-	}
-	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-	last := make(map[string]int64)
-	for _, m := range broker.Messages() {
-		if m.Position <= last[m.Key] {
-			t.Errorf("key %s: %d after %d", m.Key, m.Position, last[m.Key])
-		}
-		last[m.Key] = m.Position
-	}
-	if got := db.Value("SELECT string_agg(key || ' ' || reason, ', ' ORDER BY key) FROM dead_events"); got != "2 exhausted, 5 refused" {
-		t.Errorf("dead letters: %s", got)
-	}
+	deliverAll(t, db, openLog(t, db, log, logged()), keys, each)
 	// Everything is settled, so the slot has passed it.
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'last')`)
 	if got := read(t, acquired(t, openLog(t, db, log, logged())), 1); string(got[0].Payload) != "last" {
@@ -208,19 +177,8 @@ func TestAnotherRelayGoesOnInTheLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := relay.New(source, broker, relay.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		running, cancel := context.WithCancel(ctx)
-		ended := make(chan error, 1)
-		go func() { ended <- r.Run(running) }()
-		return func() {
-			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		}
+		_, end = testdb.Run(t, source, broker, relay.Config{})
+		return end
 	}
 	write := func(n int) {
 		db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', convert_to($1::text, 'UTF8'))`, fmt.Sprint(n))
@@ -285,21 +243,11 @@ func TestTheLogBringsLargeRowsAndLargeTransactions(t *testing.T) {
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'large', decode(repeat('ab', 3000000), 'hex'))`)
 	db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', (n % 100)::text, convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, small)
 	broker := relaytest.NewMemory()
-	r, err := relay.New(openLog(t, db, log, logged()), broker, relay.Config{Batch: 100, MaxInFlight: 500})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
+	ctx, stop := testdb.Run(t, openLog(t, db, log, logged()), broker, relay.Config{Batch: 100, MaxInFlight: 500})
 	if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= 1+small }); err != nil {
 		t.Errorf("%d messages came: %v", len(broker.Messages()), err)
 	}
 	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
 	last := make(map[string]int64)
 	for _, m := range broker.Messages() {
 		if m.Key == "large" && (len(m.Payload) != 3_000_000 || m.Payload[0] != 0xab) {

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -165,21 +166,11 @@ func TestLeasesWorkThroughAPoolerOfTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	broker := relaytest.NewMemory()
-	r, err := relay.New(source, broker, relay.Config{Batch: 50})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
-	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
+	ctx, stop := testdb.Run(t, source, broker, relay.Config{Batch: 50})
 	if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= total }); err != nil {
 		t.Errorf("%d of %d messages came: %v", len(broker.Messages()), total, err)
 	}
 	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
 	if got := db.Value("SELECT count(*) FROM events WHERE status <> 'done'"); got != "0" || len(broker.Messages()) != total {
 		t.Errorf("%s rows are not marked, %d messages came", got, len(broker.Messages()))
 	}

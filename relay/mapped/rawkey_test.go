@@ -1,7 +1,6 @@
 package mapped
 
 import (
-	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -46,22 +46,12 @@ func TestBinaryKeysHaveOneEncodingWhateverIsInThem(t *testing.T) {
 				broker := relaytest.NewMemory()
 				broker.Fail(encoded(binaryKeys[1]), 4, errors.New("not now"))
 				broker.Fail(encoded(binaryKeys[2]), 1, outbox.Permanent(errors.New("never")))
-				r, err := relay.New(source, broker, relay.Config{HoldAfter: time.Millisecond, Backoff: relay.Backoff{Initial: 5 * time.Millisecond, Max: 10 * time.Millisecond}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				ctx, stop := context.WithTimeout(t.Context(), 40*time.Second)
-				defer stop()
-				ended := make(chan error, 1)
-				go func() { ended <- r.Run(ctx) }()
+				ctx, stop := testdb.Run(t, source, broker, relay.Config{HoldAfter: time.Millisecond, Backoff: relay.Backoff{Initial: 5 * time.Millisecond, Max: 10 * time.Millisecond}})
 				want := len(binaryKeys)*each - 1
 				if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= want }); err != nil {
 					t.Errorf("%d of %d messages came: %v", len(broker.Messages()), want, err)
 				}
 				stop()
-				if err := <-ended; err != nil {
-					t.Error(err)
-				}
 				came := make(map[string][]string)
 				for _, m := range broker.Messages() {
 					came[m.Key] = append(came[m.Key], string(m.Payload))

@@ -8,9 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -40,71 +39,40 @@ func (*telling) Close() error { return nil }
 
 func TestTheBrokersPartitionIsWrittenBack(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]func(*pgx.ConnConfig, mapping.Mapping, Config) (partitioned, error){
-		"skiplocked": func(c *pgx.ConnConfig, m mapping.Mapping, cfg Config) (partitioned, error) {
-			return Open(mapping.SkipLocked, c, m, cfg)
-		},
-		"advisory": func(c *pgx.ConnConfig, m mapping.Mapping, cfg Config) (partitioned, error) {
-			return Open(mapping.Advisory, c, m, cfg)
-		},
-		"lease": func(c *pgx.ConnConfig, m mapping.Mapping, cfg Config) (partitioned, error) {
-			return Open(mapping.Lease, c, m, cfg)
-		},
-	} {
+	for _, strategy := range []string{mapping.SkipLocked, mapping.Advisory, mapping.Lease} {
 		for _, column := range []string{"in_text", "in_number"} {
-			t.Run(name+"/"+column, func(t *testing.T) {
+			t.Run(strategy+"/"+column, func(t *testing.T) {
 				t.Parallel()
 				db := newDatabase(t)
 				db.Exec(`ALTER TABLE events ADD in_text varchar(255) DEFAULT 'none', ADD in_number smallint DEFAULT -1`)
 				db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1'), ('t', 'bb', '2'), ('t', 'ccc', 'later'), ('t', 'ccc', '3')`)
 				m := events()
 				m.Done.Partition = column
-				if name == "lease" {
+				if strategy == mapping.Lease {
 					m.Claim.Until = "locked_until"
 				}
-				source, err := open(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
+				source, err := Open(strategy, db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
 				if err != nil {
 					t.Fatal(err)
 				}
-				r, err := relay.New(source, source.Broker(&telling{}), relay.Config{
+				_, stop := testdb.Run(t, source, source.Broker(&telling{}), relay.Config{
 					Backoff: relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}, HoldAfter: time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
-				ctx, cancel := context.WithCancel(t.Context())
-				ended := make(chan error, 1)
-				go func() { ended <- r.Run(ctx) }()
 				for deadline := time.Now().Add(20 * time.Second); db.Value("SELECT count(*) FROM events WHERE status = 'done'") != "4"; {
 					if time.Now().After(deadline) {
 						t.Fatal("the rows are not marked")
 					}
 					time.Sleep(5 * time.Millisecond)
 				}
-				cancel()
-				if err := <-ended; err != nil {
-					t.Fatal(err)
-				}
+				stop()
 				if wrong := db.Value("SELECT count(*) FROM events WHERE " + column + "::text <> length(key)::text"); wrong != "0" {
 					t.Errorf("%s rows have another partition", wrong)
 				}
-				if left := source.left(); left != 0 {
+				if left := len(source.receipts.partitions); left != 0 {
 					t.Errorf("%d receipts are still remembered", left)
 				}
 			})
 		}
 	}
-}
-
-type partitioned interface {
-	relay.Source
-	Broker(relay.Broker) relay.Broker
-	left() int
-}
-
-func (s *Source) left() int {
-	s.receipts.mu.Lock()
-	defer s.receipts.mu.Unlock()
-	return len(s.receipts.partitions)
 }
 
 // Who doesn't tell leaves the column as it is, and who isn't asked is called as ever.

@@ -1,13 +1,13 @@
 package mapped
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
@@ -91,14 +91,7 @@ UPDATE dead_events SET payload = 'other'`,
 				}
 				broker := relaytest.NewMemory()
 				broker.Fail("bad", test.fails, test.err)
-				r, err := relay.New(source, broker, relay.Config{Batch: 7, Backoff: relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-				defer stop()
-				ended := make(chan error, 1)
-				go func() { ended <- r.Run(ctx) }()
+				ctx, stop := testdb.Run(t, source, broker, relay.Config{Batch: 7, Backoff: relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}})
 				want := 30
 				if test.dead != "" {
 					want--
@@ -120,9 +113,6 @@ UPDATE dead_events SET payload = 'other'`,
 				}
 				db.await(left)
 				stop()
-				if err := <-ended; err != nil {
-					t.Error(err)
-				}
 				last, seen := make(map[string]int64), len(broker.Messages())
 				for _, m := range broker.Messages() {
 					if m.Position <= last[m.Key] {

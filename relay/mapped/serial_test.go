@@ -1,7 +1,6 @@
 package mapped
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -9,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
@@ -65,14 +65,7 @@ func TestSerialLosesNothingOfWritersUnderRowExclusive(t *testing.T) {
 		t.Fatal(err)
 	}
 	broker := relaytest.NewMemory()
-	r, err := relay.New(source, broker, relay.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
+	ctx, stop := testdb.Run(t, source, broker, relay.Config{})
 	var wg sync.WaitGroup
 	const writers, each = 8, 60
 	var mu sync.Mutex
@@ -110,9 +103,6 @@ func TestSerialLosesNothingOfWritersUnderRowExclusive(t *testing.T) {
 		t.Errorf("%d of %d messages came: %v", len(broker.Messages()), len(committed), err)
 	}
 	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
 	last := make(map[string]int64)
 	for _, m := range broker.Messages() {
 		if !committed[string(m.Payload)] {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/mapped"
@@ -120,40 +121,21 @@ func TestTheExampleOfAWakeUpRuns(t *testing.T) {
 // with its process leaves its rows to the next one.
 func TestACommitIsSentAtOnceAndTheTableIsTheFallback(t *testing.T) {
 	t.Parallel()
-	for strategy, open := range map[string]func(*pgx.ConnConfig, mapped.Config) (relay.Source, error){
-		"outbox_messages": func(c *pgx.ConnConfig, cfg mapped.Config) (relay.Source, error) {
-			p, _ := mapping.FindPreset("outbox_messages")
-			return mapped.Open(mapping.SkipLocked, c, p.Mapping, cfg)
-		},
-		"outbox_messages_advisory": func(c *pgx.ConnConfig, cfg mapped.Config) (relay.Source, error) {
-			p, _ := mapping.FindPreset("outbox_messages_advisory")
-			return mapped.Open(mapping.Advisory, c, p.Mapping, cfg)
-		},
-	} {
-		t.Run(strategy, func(t *testing.T) {
+	for _, preset := range []string{"outbox_messages", "outbox_messages_advisory"} {
+		t.Run(preset, func(t *testing.T) {
 			t.Parallel()
 			conn, _ := messages(t)
 			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 			defer stop()
 			broker, wake := relaytest.NewMemory(), relay.NewWaker()
 			run := func(name string, wake <-chan struct{}) (stop func()) {
-				source, err := open(conn.Config(), mapped.Config{Name: name, PollBusy: time.Hour, PollIdle: time.Hour, Wake: wake})
+				p, _ := mapping.FindPreset(preset)
+				source, err := mapped.Open(p.Strategy, conn.Config(), p.Mapping, mapped.Config{Name: name, PollBusy: time.Hour, PollIdle: time.Hour, Wake: wake})
 				if err != nil {
 					t.Fatal(err)
 				}
-				r, err := relay.New(source, broker, relay.Config{HoldAfter: time.Hour})
-				if err != nil {
-					t.Fatal(err)
-				}
-				running, cancel := context.WithCancel(ctx)
-				ended := make(chan error, 1)
-				go func() { ended <- r.Run(running) }()
-				return func() {
-					cancel()
-					if err := <-ended; err != nil {
-						t.Error(err)
-					}
-				}
+				_, stop = testdb.Run(t, source, broker, relay.Config{HoldAfter: time.Hour})
+				return stop
 			}
 			commit := func(n int) {
 				payload, err := json.Marshal(map[string]int{"n": n})
