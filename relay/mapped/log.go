@@ -82,6 +82,15 @@ type logEntry struct {
 // runAheadOfLog is how many messages are read behind one that waits. The slot keeps the log from there on.
 const runAheadOfLog = 100_000
 
+// Next returns without messages, after a while, when no more is to be read.
+func (s *logSession) Next(ctx context.Context, limit int) (relay.Batch, error) {
+	if err := s.failure(); err != nil {
+		return relay.Batch{}, err
+	}
+	ds, err := s.take(ctx, limit)
+	return relay.Batch{Deliveries: ds}, err
+}
+
 func (s *logSession) take(ctx context.Context, limit int) (ds []relay.Delivery, err error) {
 	if s.full() {
 		return nil, pause(ctx, s.source.cfg.PollIdle)
