@@ -35,14 +35,14 @@ lint: ## Formatting, vet and staticcheck
 fmt: ## Format the code
 	gofmt -w .
 
+OURS := github.com/pgoutbox/outbox $(addprefix github.com/pgoutbox/outbox/,broker demo)
 .PHONY: tidy
 tidy: ## go mod tidy in every module; ours are not required by version while go.work ties them
 	GOWORK=off $(GO) mod tidy
 	@for m in broker cmd demo proof; do (cd $$m && \
-	  $(GO) mod edit -replace github.com/pgoutbox/outbox=.. -replace github.com/pgoutbox/outbox/broker=../broker && \
+	  $(GO) mod edit $(foreach o,$(OURS),-replace $(o)=..$(patsubst github.com/pgoutbox/outbox%,%,$(o))) && \
 	  GOWORK=off $(GO) mod tidy && \
-	  $(GO) mod edit -dropreplace github.com/pgoutbox/outbox -dropreplace github.com/pgoutbox/outbox/broker \
-	    -droprequire github.com/pgoutbox/outbox -droprequire github.com/pgoutbox/outbox/broker) || exit 1; done
+	  $(GO) mod edit $(foreach o,$(OURS),-dropreplace $(o) -droprequire $(o))) || exit 1; done
 
 .PHONY: test
 test: lint servers ## Everything: lint, then all tests on real servers with the race detector
