@@ -226,7 +226,7 @@ func (c *DrainConfig) rounds(ctx context.Context, b *bed, load *loaded, results 
 			c.say("round %d of %d: %s, %.0f messages/s", r.Round, c.Rounds, name, r.Rate)
 			results = append(results, r)
 		}
-		compareAll(results[first:])
+		compare(results[first:])
 	}
 	return results, nil
 }

@@ -83,7 +83,7 @@ func Latency(ctx context.Context, cfg LatencyConfig) ([]Result, error) {
 				cfg.say("round %d of %d, %d messages/s: %s, p50 %.2f ms, p99 %.2f ms", r.Round, cfg.Rounds, rate, name, r.P50, r.P99)
 				results = append(results, r)
 			}
-			compareAll(results[first:])
+			compare(results[first:])
 		}
 	}
 	return results, nil

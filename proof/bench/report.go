@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -84,8 +85,11 @@ func reportFile(section *strings.Builder, file, plots, page string) error {
 	}
 	first := all[0]
 	fmt.Fprintf(section, "### %s\n%s\n\n![%s](%s)\n\n", c.title, provenance(first, runs), c.title, filepath.ToSlash(link))
-	markdown(section, all)
-	markdownRatios(section, Ratios(runs))
+	tableOf(all, "round").markdown(section) // it is "median" in each row
+	if ratios := Ratios(runs); len(ratios) > 0 {
+		section.WriteString("\nRatios to the originals:\n\n")
+		ratioTable(ratios).markdown(section)
+	}
 	section.WriteString("\n")
 	return nil
 }
@@ -96,12 +100,11 @@ func provenance(r Result, runs []Result) string {
 	for _, one := range runs {
 		rounds = max(rounds, one.Round)
 	}
-	var versions []string
-	for _, name := range sortedKeys(r.Versions) {
+	var versions, settings []string
+	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
 		versions = append(versions, name+" "+r.Versions[name])
 	}
-	var settings []string
-	for _, name := range sortedKeys(r.Settings) {
+	for _, name := range slices.Sorted(maps.Keys(r.Settings)) {
 		settings = append(settings, "`"+name+"="+r.Settings[name]+"`")
 	}
 	plural := "rounds"
@@ -109,15 +112,6 @@ func provenance(r Result, runs []Result) string {
 		plural = "round"
 	}
 	return fmt.Sprintf("%s; %s; %s; %d %s. Settings: %s.", r.Date, r.Machine, strings.Join(versions, ", "), rounds, plural, strings.Join(settings, ", "))
-}
-
-func sortedKeys(m map[string]string) []string {
-	var keys []string
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // replace puts text between the markers of a page.

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/pgoutbox/outbox/internal/check"
@@ -103,52 +104,54 @@ func (r *Result) Broken() string {
 	return ""
 }
 
-// compareAll compares with the floor; the reader of the log, and the relay with transactions, with one of their own if
-// that took part.
-func compareAll(round []Result) {
-	compare(round, Floor)
-	compareAmong(round, Pgoutput, Replication)
-	compareAmong(round, Relay, ExactlyOnce)
-}
-
-// compareAmong compares one contender with a floor of its own, if that took part.
-func compareAmong(round []Result, floor, contender string) {
-	var two []Result
-	for _, r := range round {
-		if r.Contender == floor || r.Contender == contender {
-			two = append(two, r)
-		}
-	}
-	compare(two, floor)
+// compare fills in the ratios of one round's results: to the floor, and in a comparison of strategies to the default
+// one with as many workers. The reader of the log, and the relay with transactions, have floors of their own, which
+// count if they took part.
+func compare(round []Result) {
 	for i := range round {
-		for _, r := range two {
-			if round[i].Contender == r.Contender && (r.Contender == contender || round[i].RatioToFloor == 0) {
-				round[i] = r
-			}
+		r := &round[i]
+		floors := []string{Floor, Insert}
+		switch r.Contender {
+		case Replication:
+			floors = []string{Pgoutput, Floor}
+		case ExactlyOnce:
+			floors = []string{Relay, Floor}
+		case Pgoutput, Relay:
+			floors = []string{Floor, r.Contender}
 		}
-	}
-}
-
-// compare fills in the ratios of one round's results to its floor's.
-func compare(round []Result, floor string) {
-	i := slices.IndexFunc(round, func(r Result) bool { return r.Contender == floor })
-	if i < 0 {
-		return
-	}
-	base := round[i]
-	ratio := func(a, b float64) float64 {
-		if b == 0 {
-			return 0
-		}
-		return a / b
-	}
-	for i := range round {
-		if r := &round[i]; r.Bench == "latency" {
+		if base := find(round, func(b *Result) bool { return b.TargetRate == r.TargetRate }, floors...); base == nil {
+			continue
+		} else if r.Bench == "latency" {
 			r.RatioToFloor, r.P99Ratio = ratio(r.P50, base.P50), ratio(r.P99, base.P99)
 		} else {
 			r.RatioToFloor = ratio(r.Rate, base.Rate)
 		}
 	}
+	for i := range round {
+		r := &round[i]
+		if base := find(round, func(b *Result) bool { return b.Relays == r.Relays }, Snapshot); base != nil {
+			r.RatioToSnapshot = ratio(r.Rate, base.Rate)
+		}
+	}
+}
+
+// find returns the result of the first of some contenders that has one.
+func find(round []Result, where func(*Result) bool, contenders ...string) *Result {
+	for _, name := range contenders {
+		for i := range round {
+			if round[i].Contender == name && where(&round[i]) {
+				return &round[i]
+			}
+		}
+	}
+	return nil
+}
+
+func ratio(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
 }
 
 // series names the runs that are summarised together.
@@ -194,48 +197,28 @@ func Summaries(runs []Result) []Result {
 
 func summary(runs []Result) Result {
 	m := runs[0]
-	m.Round, m.Spread = 0, &Spread{}
-	for _, f := range []struct {
-		of     func(*Result) *float64
-		spread *[2]float64
-	}{
-		{func(r *Result) *float64 { return &r.Seconds }, nil},
-		{func(r *Result) *float64 { return &r.Rate }, &m.Spread.Rate},
-		{func(r *Result) *float64 { return &r.RatioToFloor }, &m.Spread.RatioToFloor},
-		{func(r *Result) *float64 { return &r.P99Ratio }, nil},
-		{func(r *Result) *float64 { return &r.P50 }, &m.Spread.P50},
-		{func(r *Result) *float64 { return &r.P95 }, nil},
-		{func(r *Result) *float64 { return &r.P99 }, &m.Spread.P99},
-		{func(r *Result) *float64 { return &r.Max }, nil},
-		{func(r *Result) *float64 { return &r.WriteP50 }, nil},
-		{func(r *Result) *float64 { return &r.WriteP99 }, nil},
-		{func(r *Result) *float64 { return &r.RelayCPU }, nil},
-		{func(r *Result) *float64 { return &r.DatabaseCPU }, nil},
-		{func(r *Result) *float64 { return &r.RatioToSnapshot }, nil},
-		{func(r *Result) *float64 { return &r.StartMS }, nil},
-		{func(r *Result) *float64 { return &r.WALMB }, nil},
-		{func(r *Result) *float64 { return &r.VacuumMS }, nil},
-		{func(r *Result) *float64 { return &r.StallMS }, nil},
-		{func(r *Result) *float64 { return &r.IdleCPU }, nil},
-		{func(r *Result) *float64 { return &r.IdleDatabaseCPU }, nil},
-	} {
-		var values []float64
-		for i := range runs {
-			values = append(values, *f.of(&runs[i]))
-		}
-		slices.Sort(values)
-		*f.of(&m) = median(values)
-		if f.spread != nil {
-			*f.spread = [2]float64{values[0], values[len(values)-1]}
+	m.Round = 0
+	field := func(r *Result, i int) reflect.Value { return reflect.ValueOf(r).Elem().Field(i) }
+	lowHigh := make(map[string][2]float64)
+	for i := range reflect.TypeFor[Result]().NumField() {
+		switch field(&m, i).Kind() {
+		case reflect.Float64:
+			var values []float64
+			for r := range runs {
+				values = append(values, field(&runs[r], i).Float())
+			}
+			slices.Sort(values)
+			field(&m, i).SetFloat(median(values))
+			lowHigh[reflect.TypeFor[Result]().Field(i).Name] = [2]float64{values[0], values[len(values)-1]}
+		case reflect.Uint64: // what was wrong
+			for r := range runs[1:] {
+				field(&m, i).SetUint(field(&m, i).Uint() + field(&runs[r+1], i).Uint())
+			}
 		}
 	}
+	m.RSSMB = lowHigh["RSSMB"][1]
+	m.Spread = &Spread{lowHigh["Rate"], lowHigh["RatioToFloor"], lowHigh["P50"], lowHigh["P99"]}
 	for _, r := range runs[1:] {
-		m.RSSMB = max(m.RSSMB, r.RSSMB)
-		m.Lost += r.Lost
-		m.Phantom += r.Phantom
-		m.Duplicated += r.Duplicated
-		m.Inverted += r.Inverted
-		m.Corrupted += r.Corrupted
 		m.DeadRows = max(m.DeadRows, r.DeadRows)
 		if m.Bench != "drain" && m.Bench != "strategies" {
 			m.Messages += r.Messages

@@ -24,7 +24,7 @@ func TestSummariesAreMediansWithTheirSpread(t *testing.T) {
 		if round == 1 {
 			slices.Reverse(pair)
 		}
-		compare(pair, Floor)
+		compare(pair)
 		runs = append(runs, pair...)
 	}
 	got := Summaries(append(runs, Result{Contender: "an old summary"}))
@@ -61,12 +61,12 @@ func TestTheMedianOfAnEvenNumberIsBetween(t *testing.T) {
 func TestALatencyIsComparedByItsQuantiles(t *testing.T) {
 	t.Parallel()
 	round := []Result{{Bench: "latency", Contender: Relay, P50: 3, P99: 8}, {Bench: "latency", Contender: Floor, P50: 2, P99: 4}}
-	compare(round, Floor)
+	compare(round)
 	if round[0].RatioToFloor != 1.5 || round[0].P99Ratio != 2 {
 		t.Errorf("%+v", round[0])
 	}
 	alone := []Result{{Bench: "drain", Contender: Relay, Rate: 3}}
-	compare(alone, Floor)
+	compare(alone)
 	if alone[0].RatioToFloor != 0 {
 		t.Error("there is a ratio without a floor")
 	}
@@ -128,7 +128,7 @@ func examples() map[string][]Result {
 				pair[i].Versions = map[string]string{"kafka": "4.3.1", "outbox": "<dev> & co"}
 				pair[i].Settings, pair[i].Date = map[string]string{"partitions": "2"}, "2026-11-21"
 			}
-			compare(pair, Floor)
+			compare(pair)
 			all = append(all, pair...)
 		}
 		return all

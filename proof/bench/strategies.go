@@ -96,7 +96,6 @@ func Strategies(ctx context.Context, cfg StrategiesConfig) ([]Result, error) {
 	for round := range cfg.Rounds {
 		begins := len(results)
 		for _, workers := range cfg.Workers {
-			first := len(results)
 			for _, name := range cfg.order(round) {
 				s := findStrategy(name)
 				if s.single && workers > 1 {
@@ -105,31 +104,17 @@ func Strategies(ctx context.Context, cfg StrategiesConfig) ([]Result, error) {
 				run := strategyRun{StrategiesConfig: &cfg, strategy: s, bed: b, to: to, workers: workers, work: work, layout: layouts(to.names, work.partitions)[s.layout]}
 				r, err := run.once(ctx)
 				if err != nil {
-					compareSnapshot(results[first:])
-					compare(results[begins:], Floor)
+					compare(results[begins:])
 					return results, fmt.Errorf("%s, %d workers, round %d: %w", name, workers, round+1, err)
 				}
 				r.Round = round + 1
 				cfg.say("round %d of %d, %d workers: %s, %.0f messages/s", r.Round, cfg.Rounds, workers, name, r.Rate)
 				results = append(results, r)
 			}
-			compareSnapshot(results[first:])
 		}
-		compare(results[begins:], Floor) // which runs with one worker only
+		compare(results[begins:])
 	}
 	return results, nil
-}
-
-// compareSnapshot fills in the ratios to the default strategy.
-func compareSnapshot(round []Result) {
-	i := slices.IndexFunc(round, func(r Result) bool { return r.Contender == "snapshot" })
-	if i < 0 || round[i].Rate == 0 {
-		return
-	}
-	base := round[i].Rate
-	for i := range round {
-		round[i].RatioToSnapshot = round[i].Rate / base
-	}
 }
 
 // strategyRun is a contender on a database of its own.

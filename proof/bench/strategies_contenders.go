@@ -6,8 +6,11 @@ import (
 	"github.com/pgoutbox/outbox/proof/bench/originals"
 )
 
-// Debezium is Debezium Server, as a contender of a comparison of strategies.
-const Debezium = "debezium"
+// Names of contenders of a comparison of strategies.
+const (
+	Snapshot = "snapshot" // the default
+	Debezium = "debezium" // Debezium Server
+)
 
 // strategy is a contender of a comparison.
 type strategy struct {
@@ -33,7 +36,7 @@ func alone(workers int) bool { return workers == 1 }
 func strategies() []strategy {
 	return []strategy{
 		{name: Floor, layout: "default", single: true, order: never},
-		{name: "snapshot", layout: "default", groups: true, order: always},
+		{name: Snapshot, layout: "default", groups: true, order: always},
 		{name: Replication, layout: "default", log: true, single: true, order: always},
 		{name: "skiplocked", layout: "queue", source: "outbox_messages", order: alone},
 		{name: "advisory", layout: "queue", source: "outbox_messages_advisory", order: always},

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
-	"text/tabwriter"
 )
 
 // Ratio compares the rates of one of ours with what stands for the same: the median of the rounds.
@@ -86,45 +84,27 @@ func Ratios(runs []Result) []Ratio {
 	return out
 }
 
-// cells are those of a row: workers, ours, the original, the ratio, its spread, the goal.
-func (r Ratio) cells() []string {
-	spread, goal := "", ""
-	if r.Low < r.High {
-		spread = fmt.Sprintf("%.1f–%.1f", r.Low, r.High)
+// ratioTable shows ratios.
+func ratioTable(ratios []Ratio) table {
+	t := table{texts: []bool{false, true, true, false, false, false}}
+	if len(ratios) > 0 {
+		t.rows = [][]string{{"workers", "strategy", "original", "times as fast", "from–to", "goal"}}
 	}
-	if r.Goal > 0 {
-		goal = fmt.Sprintf("%.0f, missed", r.Goal)
-		if r.Times >= r.Goal {
-			goal = fmt.Sprintf("%.0f", r.Goal)
+	for _, r := range ratios {
+		spread, goal := "", ""
+		if r.Low < r.High {
+			spread = fmt.Sprintf("%.1f–%.1f", r.Low, r.High)
 		}
+		if r.Goal > 0 {
+			goal = fmt.Sprintf("%.0f, missed", r.Goal)
+			if r.Times >= r.Goal {
+				goal = fmt.Sprintf("%.0f", r.Goal)
+			}
+		}
+		t.rows = append(t.rows, []string{fmt.Sprint(r.Workers), r.Ours, r.Original, fmt.Sprintf("%.1f", r.Times), spread, goal})
 	}
-	return []string{fmt.Sprint(r.Workers), r.Ours, r.Original, fmt.Sprintf("%.1f", r.Times), spread, goal}
-}
-
-func ratioColumns() []string {
-	return []string{"workers", "strategy", "original", "times as fast", "from–to", "goal"}
+	return t
 }
 
 // RatioTable writes ratios for people.
-func RatioTable(w io.Writer, ratios []Ratio) error {
-	if len(ratios) == 0 {
-		return nil
-	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, strings.Join(ratioColumns(), "\t")+"\t")
-	for _, r := range ratios {
-		fmt.Fprintln(tw, strings.Join(r.cells(), "\t")+"\t")
-	}
-	return tw.Flush()
-}
-
-// markdownRatios writes ratios as a table for a page.
-func markdownRatios(b *strings.Builder, ratios []Ratio) {
-	if len(ratios) == 0 {
-		return
-	}
-	fmt.Fprintf(b, "\nRatios to the originals:\n\n| %s |\n|--:|---|---|--:|--:|--:|\n", strings.Join(ratioColumns(), " | "))
-	for _, r := range ratios {
-		fmt.Fprintf(b, "| %s |\n", strings.Join(r.cells(), " | "))
-	}
-}
+func RatioTable(w io.Writer, ratios []Ratio) error { return ratioTable(ratios).write(w) }

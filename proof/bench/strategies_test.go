@@ -199,7 +199,7 @@ func TestAComparisonHasATableAndAPlot(t *testing.T) {
 		{Bench: "strategies", Contender: "snapshot", Relays: 1, Round: 1, Messages: 10, Rate: 200},
 		{Bench: "strategies", Contender: "seed0", Relays: 1, Round: 1, Messages: 10, Rate: 50, Duplicated: 3},
 	}
-	compareSnapshot(runs)
+	compare(runs)
 	if math.Abs(runs[1].RatioToSnapshot-0.25) > 1e-9 {
 		t.Errorf("the ratio is %v", runs[1].RatioToSnapshot)
 	}

@@ -22,6 +22,7 @@ type chart struct {
 
 type line struct {
 	name   string
+	of     func(Result) point
 	points []point // one for each category
 }
 
@@ -42,24 +43,37 @@ func Plot(w io.Writer, summaries []Result) error {
 
 // chartOf decides what is worth seeing.
 func chartOf(results []Result) *chart {
+	const whiskers = "medians, whiskers from lowest to highest"
 	first := results[0]
+	c := &chart{unit: "messages/s", subtitle: whiskers}
+	byContender := func(r Result) string { return r.Contender }
 	switch {
 	case first.Bench == "latency":
-		return latencyChart(results)
+		c.title, c.unit = "From COMMIT to the consumer, through "+brokerName(first.Broker), "ms"
+		c.subtitle = fmt.Sprintf("%d B; %s", first.Bytes, whiskers)
+		c.add(results, func(r Result) string { return fmt.Sprintf("%s, %s/s", r.Contender, thousands(r.TargetRate)) },
+			line{name: "p50", of: func(r Result) point { return r.point("%.2f", r.P50, func(s *Spread) [2]float64 { return s.P50 }) }},
+			line{name: "p99", of: func(r Result) point { return r.point("%.2f", r.P99, func(s *Spread) [2]float64 { return s.P99 }) }})
 	case first.Bench == "write":
-		c := &chart{title: "A transaction with a business row and a message", unit: "transactions/s",
-			subtitle: fmt.Sprintf("%s connections, %d B; medians, whiskers from lowest to highest", first.Settings["writers"], first.Bytes)}
-		return c.bars(results)
+		c.title, c.unit = "A transaction with a business row and a message", "transactions/s"
+		c.subtitle = fmt.Sprintf("%s connections, %d B; %s", first.Settings["writers"], first.Bytes, whiskers)
+		c.add(results, byContender, line{of: Result.ratePoint})
 	case first.Bench == "strategies":
-		return strategiesChart(results)
+		c.title = "Strategies and the articles' algorithms, into Kafka"
+		c.subtitle = fmt.Sprintf("%d B, workload %q; in brackets: the share of the floor", first.Bytes, first.Workload)
+		c.add(results, func(r Result) string { return fmt.Sprintf("%s ×%d", r.Contender, r.Relays) }, line{of: Result.ratePoint})
 	case first.Sweep != "":
-		c := &chart{title: "Drain into " + brokerName(first.Broker) + ", by " + first.Sweep, unit: "messages/s", axis: first.Sweep, lines: true}
-		c.subtitle = "medians, whiskers from lowest to highest"
-		return c.rates(results)
+		c.title, c.axis, c.lines = "Drain into "+brokerName(first.Broker)+", by "+first.Sweep, first.Sweep, true
+		for _, r := range results { // in the order of the first value
+			if !slices.ContainsFunc(c.series, func(l line) bool { return l.name == r.Contender }) {
+				c.add(results, func(r Result) string { return r.Value }, line{name: r.Contender, of: Result.ratePoint})
+			}
+		}
+	default:
+		c.title = fmt.Sprintf("Drain of %s × %d B into %s", thousands(first.Messages), first.Bytes, brokerName(first.Broker))
+		c.add(results, byContender, line{of: Result.ratePoint})
 	}
-	c := &chart{title: fmt.Sprintf("Drain of %s × %d B into %s", thousands(first.Messages), first.Bytes, brokerName(first.Broker)), unit: "messages/s"}
-	c.subtitle = "medians, whiskers from lowest to highest"
-	return c.bars(results)
+	return c
 }
 
 func brokerName(broker string) string {
@@ -69,72 +83,46 @@ func brokerName(broker string) string {
 	return "Kafka"
 }
 
-// bars is one bar for each contender.
-func (c *chart) bars(results []Result) *chart {
-	for _, r := range results {
-		c.categories = append(c.categories, r.Contender)
+// add adds series with a point for each category. In a picture of lines, a series is one contender's.
+func (c *chart) add(results []Result, category func(Result) string, series ...line) {
+	at := make([]int, len(results))
+	for i, r := range results {
+		name := category(r)
+		if at[i] = slices.Index(c.categories, name); at[i] < 0 || !c.lines {
+			at[i] = len(c.categories)
+			c.categories = append(c.categories, name)
+		}
 	}
-	l := line{}
-	for _, r := range results {
-		l.points = append(l.points, ratePoint(r))
+	for _, l := range series {
+		l.points = make([]point, len(c.categories))
+		for i := range l.points {
+			l.points[i].missing = true
+		}
+		for i, r := range results {
+			if !c.lines || r.Contender == l.name {
+				l.points[at[i]] = l.of(r)
+			}
+		}
+		c.series = append(c.series, l)
 	}
-	c.series = []line{l}
-	return c
 }
 
-func ratePoint(r Result) point {
-	p := point{value: r.Rate, low: r.Rate, high: r.Rate, label: thousands(int(math.Round(r.Rate)))}
+func (r Result) point(format string, value float64, spread func(*Spread) [2]float64) point {
+	p := point{value: value, low: value, high: value, label: fmt.Sprintf(format, value)}
 	if r.Spread != nil {
-		p.low, p.high = r.Spread.Rate[0], r.Spread.Rate[1]
-	}
-	if r.RatioToFloor > 0 && r.RatioToFloor != 1 {
-		p.label += fmt.Sprintf(" (%.2f)", r.RatioToFloor)
+		s := spread(r.Spread)
+		p.low, p.high = s[0], s[1]
 	}
 	return p
 }
 
-// rates is a line for each contender over the values of a sweep.
-func (c *chart) rates(results []Result) *chart {
-	for _, r := range results {
-		if !slices.Contains(c.categories, r.Value) {
-			c.categories = append(c.categories, r.Value)
-		}
+func (r Result) ratePoint() point {
+	p := r.point("", r.Rate, func(s *Spread) [2]float64 { return s.Rate })
+	p.label = thousands(int(math.Round(r.Rate)))
+	if r.RatioToFloor > 0 && r.RatioToFloor != 1 {
+		p.label += fmt.Sprintf(" (%.2f)", r.RatioToFloor)
 	}
-	for _, r := range results {
-		i := slices.IndexFunc(c.series, func(l line) bool { return l.name == r.Contender })
-		if i < 0 {
-			i = len(c.series)
-			points := make([]point, len(c.categories))
-			for p := range points {
-				points[p].missing = true
-			}
-			c.series = append(c.series, line{r.Contender, points})
-		}
-		c.series[i].points[slices.Index(c.categories, r.Value)] = ratePoint(r)
-	}
-	return c
-}
-
-// latencyChart has p50 and p99 of each contender at each rate.
-func latencyChart(results []Result) *chart {
-	c := &chart{title: "From COMMIT to the consumer, through " + brokerName(results[0].Broker), unit: "ms",
-		subtitle: fmt.Sprintf("%d B; medians, whiskers from lowest to highest", results[0].Bytes)}
-	p50, p99 := line{name: "p50"}, line{name: "p99"}
-	for _, r := range results {
-		c.categories = append(c.categories, fmt.Sprintf("%s, %s/s", r.Contender, thousands(r.TargetRate)))
-		at := func(value float64, spread func(*Spread) [2]float64) point {
-			p := point{value: value, low: value, high: value, label: fmt.Sprintf("%.2f", value)}
-			if r.Spread != nil {
-				s := spread(r.Spread)
-				p.low, p.high = s[0], s[1]
-			}
-			return p
-		}
-		p50.points = append(p50.points, at(r.P50, func(s *Spread) [2]float64 { return s.P50 }))
-		p99.points = append(p99.points, at(r.P99, func(s *Spread) [2]float64 { return s.P99 }))
-	}
-	c.series = []line{p50, p99}
-	return c
+	return p
 }
 
 // style gives the picture a ground of its own, so that it is legible whatever the page around it.

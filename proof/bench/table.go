@@ -13,11 +13,37 @@ type column struct {
 	cell func(*Result) string
 }
 
+func number(name, format string, of func(*Result) float64) column {
+	return column{name, func(r *Result) string { return fmt.Sprintf(format, of(r)) }}
+}
+
+// known is a number that is a dash where it was not measured.
+func known(name, format string, of func(*Result) float64) column {
+	return column{name, func(r *Result) string {
+		if of(r) == 0 {
+			return "–"
+		}
+		return fmt.Sprintf(format, of(r))
+	}}
+}
+
+func spread(name, format string, of func(*Spread) [2]float64) column {
+	return column{name, func(r *Result) string {
+		if r.Spread == nil {
+			return ""
+		}
+		s := of(r.Spread)
+		return fmt.Sprintf(format+"–"+format, s[0], s[1])
+	}}
+}
+
+// each is a figure for one message, in millionths.
+func each(of func(*Result) float64) func(*Result) float64 {
+	return func(r *Result) float64 { return of(r) / float64(r.Messages) * 1e6 }
+}
+
 // columns of a table of one kind of benchmark.
 func columns(bench string) []column {
-	number := func(name, format string, of func(*Result) float64) column {
-		return column{name, func(r *Result) string { return fmt.Sprintf(format, of(r)) }}
-	}
 	count := func(name string, of func(*Result) uint64) column {
 		return column{name, func(r *Result) string { return fmt.Sprint(of(r)) }}
 	}
@@ -29,23 +55,6 @@ func columns(bench string) []column {
 			}
 			return fmt.Sprint(r.Round)
 		}},
-	}
-	ratio := func(name string, of func(*Result) float64) column {
-		return column{name, func(r *Result) string {
-			if of(r) == 0 {
-				return "–"
-			}
-			return fmt.Sprintf("%.2f", of(r))
-		}}
-	}
-	spread := func(name, format string, of func(*Spread) [2]float64) column {
-		return column{name, func(r *Result) string {
-			if r.Spread == nil {
-				return ""
-			}
-			s := of(r.Spread)
-			return fmt.Sprintf(format+"–"+format, s[0], s[1])
-		}}
 	}
 	verdict := []column{
 		count("lost", func(r *Result) uint64 { return r.Lost }),
@@ -63,8 +72,8 @@ func columns(bench string) []column {
 			number("max ms", "%.1f", func(r *Result) float64 { return r.Max }),
 			spread("p50 from–to", "%.2f", func(s *Spread) [2]float64 { return s.P50 }),
 			spread("p99 from–to", "%.2f", func(s *Spread) [2]float64 { return s.P99 }),
-			ratio("p50 ÷ floor", func(r *Result) float64 { return r.RatioToFloor }),
-			ratio("p99 ÷ floor", func(r *Result) float64 { return r.P99Ratio }),
+			known("p50 ÷ floor", "%.2f", func(r *Result) float64 { return r.RatioToFloor }),
+			known("p99 ÷ floor", "%.2f", func(r *Result) float64 { return r.P99Ratio }),
 			number("cores", "%.3f", func(r *Result) float64 { return r.RelayCPU / r.Seconds }),
 			number("database cores", "%.3f", func(r *Result) float64 { return r.DatabaseCPU / r.Seconds }),
 			number("idle cores", "%.4f", func(r *Result) float64 { return r.IdleCPU }),
@@ -76,90 +85,101 @@ func columns(bench string) []column {
 		all = append(all,
 			number("transactions/s", "%.0f", func(r *Result) float64 { return r.Rate }),
 			spread("from–to", "%.0f", func(s *Spread) [2]float64 { return s.Rate }),
-			ratio("÷ insert", func(r *Result) float64 { return r.RatioToFloor }),
+			known("÷ insert", "%.2f", func(r *Result) float64 { return r.RatioToFloor }),
 			number("p50 ms", "%.2f", func(r *Result) float64 { return r.P50 }),
 			number("p99 ms", "%.2f", func(r *Result) float64 { return r.P99 }),
 			number("database CPU µs each", "%.0f", func(r *Result) float64 { return r.DatabaseCPU / (r.Rate * r.Seconds) * 1e6 }),
 		)
 		verdict = verdict[:2]
 	case "strategies":
-		all = append(all, strategyColumns()...)
+		all = append(all,
+			column{"workers", func(r *Result) string { return fmt.Sprint(r.Relays) }},
+			column{"messages", func(r *Result) string { return thousands(r.Messages) }},
+			known("seconds", "%.2f", func(r *Result) float64 { return r.Seconds }),
+			known("messages/s", "%.0f", func(r *Result) float64 { return r.Rate }),
+			known("÷ snapshot", "%.3f", func(r *Result) float64 { return r.RatioToSnapshot }),
+			known("÷ floor", "%.3f", func(r *Result) float64 { return r.RatioToFloor }),
+			known("CPU µs each", "%.1f", each(func(r *Result) float64 { return r.RelayCPU })),
+			known("database CPU µs each", "%.1f", each(func(r *Result) float64 { return r.DatabaseCPU })),
+			known("WAL bytes each", "%.0f", func(r *Result) float64 { return r.WALMB * (1 << 20) / float64(r.Messages) }),
+			known("dead rows each", "%.2f", func(r *Result) float64 { return float64(r.DeadRows) / float64(r.Messages) }),
+			known("VACUUM µs each", "%.2f", func(r *Result) float64 { return r.VacuumMS * 1000 / float64(r.Messages) }),
+			known("start ms", "%.0f", func(r *Result) float64 { return r.StartMS }),
+			known("RSS MiB", "%.0f", func(r *Result) float64 { return r.RSSMB }),
+			known("latency p50 ms", "%.1f", func(r *Result) float64 { return r.P50 }),
+			known("p99 ms", "%.1f", func(r *Result) float64 { return r.P99 }),
+			known("longest gap ms", "%.0f", func(r *Result) float64 { return r.StallMS }),
+		)
 	default:
-		perMessage := func(of func(*Result) float64) func(*Result) float64 {
-			return func(r *Result) float64 { return of(r) / float64(r.Messages) * 1e6 }
-		}
 		all = append(all,
 			number("seconds", "%.2f", func(r *Result) float64 { return r.Seconds }),
 			number("messages/s", "%.0f", func(r *Result) float64 { return r.Rate }),
 			spread("from–to", "%.0f", func(s *Spread) [2]float64 { return s.Rate }),
-			ratio("÷ floor", func(r *Result) float64 { return r.RatioToFloor }),
+			known("÷ floor", "%.2f", func(r *Result) float64 { return r.RatioToFloor }),
 			spread("from–to", "%.2f", func(s *Spread) [2]float64 { return s.RatioToFloor }),
 			number("half after ms", "%.0f", func(r *Result) float64 { return r.P50 }),
-			number("CPU µs each", "%.2f", perMessage(func(r *Result) float64 { return r.RelayCPU })),
-			number("database CPU µs each", "%.2f", perMessage(func(r *Result) float64 { return r.DatabaseCPU })),
+			number("CPU µs each", "%.2f", each(func(r *Result) float64 { return r.RelayCPU })),
+			number("database CPU µs each", "%.2f", each(func(r *Result) float64 { return r.DatabaseCPU })),
 			number("RSS MiB", "%.0f", func(r *Result) float64 { return r.RSSMB }),
 		)
 	}
 	return append(all, verdict...)
 }
 
-// tableOf returns the columns that results, all of one kind, need: that of a sweep, and spreads, only
-// where there are any.
-func tableOf(results []Result) []column {
+// table is rows of cells, the names of the columns first. texts says which columns stand to the left.
+type table struct {
+	rows  [][]string
+	texts []bool
+}
+
+// tableOf shows results, all of one kind: the column of a sweep, and spreads, only where there are any.
+func tableOf(results []Result, without string) (t table) {
+	if len(results) == 0 {
+		return t
+	}
 	all := columns(results[0].Bench)
 	if sweep := results[0].Sweep; sweep != "" {
 		all = append([]column{{sweep, func(r *Result) string { return r.Value }}}, all...)
 	}
-	var used []column
+	t.rows = make([][]string, 1+len(results))
 	for _, c := range all {
+		cells := []string{c.name}
 		for i := range results {
-			if c.cell(&results[i]) != "" {
-				used = append(used, c)
-				break
-			}
+			cells = append(cells, c.cell(&results[i]))
 		}
+		if c.name == without || strings.Join(cells[1:], "") == "" {
+			continue
+		}
+		for i, cell := range cells {
+			t.rows[i] = append(t.rows[i], cell)
+		}
+		t.texts = append(t.texts, len(t.texts) == 0)
 	}
-	return used
+	return t
 }
 
-// Table writes results of one kind for people.
-func Table(w io.Writer, results []Result) error {
-	if len(results) == 0 {
-		return nil
-	}
-	cols := tableOf(results)
+// write writes a table for people.
+func (t table) write(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	line := func(cell func(column) string) {
-		for _, c := range cols {
-			fmt.Fprint(tw, cell(c), "\t")
-		}
-		fmt.Fprintln(tw)
-	}
-	line(func(c column) string { return c.name })
-	for i := range results {
-		line(func(c column) string { return c.cell(&results[i]) })
+	for _, row := range t.rows {
+		fmt.Fprintln(tw, strings.Join(row, "\t")+"\t")
 	}
 	return tw.Flush()
 }
 
-// markdown writes results of one kind as a table for a page.
-func markdown(b *strings.Builder, results []Result) {
-	var cols []column
-	for _, c := range tableOf(results) {
-		if c.name != "round" { // it says "median" everywhere
-			cols = append(cols, c)
+// markdown writes a table for a page.
+func (t table) markdown(b *strings.Builder) {
+	for i, row := range t.rows {
+		fmt.Fprintf(b, "| %s |\n", strings.Join(row, " | "))
+		if i > 0 {
+			continue
 		}
-	}
-	for _, c := range cols {
-		fmt.Fprintf(b, "| %s ", c.name)
-	}
-	b.WriteString("|\n|---")
-	b.WriteString(strings.Repeat("|--:", len(cols)-1))
-	b.WriteString("|\n")
-	for i := range results {
-		for _, c := range cols {
-			fmt.Fprintf(b, "| %s ", c.cell(&results[i]))
+		for _, text := range t.texts {
+			b.WriteString(map[bool]string{true: "|---", false: "|--:"}[text])
 		}
 		b.WriteString("|\n")
 	}
 }
+
+// Table writes results of one kind for people.
+func Table(w io.Writer, results []Result) error { return tableOf(results, "").write(w) }

@@ -67,7 +67,7 @@ func Write(ctx context.Context, cfg WriteConfig) ([]Result, error) {
 			cfg.say("round %d of %d: %s, %.0f transactions/s", r.Round, cfg.Rounds, name, r.Rate)
 			results = append(results, r)
 		}
-		compare(results[first:], Insert)
+		compare(results[first:])
 	}
 	return results, nil
 }
