@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
 	"strings"
 	"time"
@@ -20,41 +19,36 @@ import (
 // bed is what contenders run on: the servers, a topic, and a database of this run's own, which is dropped
 // at the end.
 type bed struct {
-	common   *Common
-	server   string // URL of the PostgreSQL server, in whichever database
-	topic    string
-	to       target
-	proxy    *delay // before the broker; nil where none was asked for
-	versions map[string]string
-	settings map[string]string
+	cfg            *Config
+	server         string // URL of the PostgreSQL server, in whichever database
+	topics         []string
+	to             target
+	proxy          *delay // before the broker; nil where none was asked for
+	versions       map[string]string
+	serverSettings map[string]string
 
-	name string // of the database; "" while there is none
-	url  string
+	database string // its name; "" while there is none
+	url      string
+	loaded   *loaded // what is in it; nil while there is nothing
 
 	closers []func()
 }
 
-// deliveringTo is the bed with another target.
-func (b *bed) deliveringTo(to target) *bed {
-	other := *b
-	other.to = to
-	return &other
-}
-
-// serverSettings are those of a PostgreSQL that a benchmark starts. Commits wait for the disk, as they
+// postgresSettings are those of a PostgreSQL that a benchmark starts. Commits wait for the disk, as they
 // should; what would start at some moment or other, and fall on one contender alone, is out of the way.
-func serverSettings() map[string]string {
+func postgresSettings() map[string]string {
 	return map[string]string{
 		"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off",
 	}
 }
 
-// openBed gets the servers. withBroker false leaves the broker out, proxied puts a proxy before it that
-// can make it distant.
-func openBed(ctx context.Context, common *Common, withBroker, proxied bool) (_ *bed, err error) {
-	b := &bed{
-		common: common, server: common.Postgres, topic: "outbox-bench-" + strings.ToLower(rand.Text()[:8]),
-		versions: map[string]string{"outbox": common.Version, "go": runtime.Version()}, settings: map[string]string{},
+// openBed gets the servers. proxied puts a proxy before the broker that can make it distant.
+func openBed(ctx context.Context, cfg *Config, proxied bool) (_ *bed, err error) {
+	topic := "outbox-bench-" + strings.ToLower(rand.Text()[:8])
+	b := &bed{cfg: cfg, server: cfg.Postgres,
+		versions: map[string]string{"outbox": cfg.Version, "go": runtime.Version()}, serverSettings: map[string]string{}}
+	for i := range cfg.work().topics {
+		b.topics = append(b.topics, fmt.Sprintf("%s-%d", topic, i))
 	}
 	defer func() {
 		if err != nil {
@@ -62,21 +56,21 @@ func openBed(ctx context.Context, common *Common, withBroker, proxied bool) (_ *
 		}
 	}()
 	if b.server == "" {
-		common.say("starting PostgreSQL")
-		pg, err := servers.StartPostgres(ctx, servers.PostgresConfig{Fsync: true, Settings: serverSettings()})
+		cfg.say("starting PostgreSQL")
+		pg, err := servers.StartPostgres(ctx, servers.PostgresConfig{Fsync: true, Settings: postgresSettings()})
 		if err != nil {
 			return nil, missing(err, "name a server with --database-url")
 		}
 		b.closers = append(b.closers, func() { _ = pg.Close() }) // best effort: this process's death ends it too
 		b.server = pg.URL("postgres")
-		for name, value := range serverSettings() {
-			b.settings["postgres."+name] = value
+		for name, value := range postgresSettings() {
+			b.serverSettings["postgres."+name] = value
 		}
 	}
 	if err := b.askPostgres(ctx); err != nil {
 		return nil, fmt.Errorf("PostgreSQL: %w", err)
 	}
-	if !withBroker {
+	if cfg.Broker == "" {
 		return b, nil
 	}
 	if proxied {
@@ -85,19 +79,19 @@ func openBed(ctx context.Context, common *Common, withBroker, proxied bool) (_ *
 		}
 		b.closers = append(b.closers, b.proxy.close)
 	}
-	if common.Address == "" {
-		common.say("starting %s", common.Broker)
+	if cfg.Address == "" {
+		cfg.say("starting %s", cfg.Broker)
 	}
-	if b.to, err = openTarget(ctx, common, b.topic, b.proxy); err != nil {
+	if b.to, err = openTarget(ctx, cfg, b.topics, b.proxy); err != nil {
 		return nil, err
 	}
 	b.closers = append(b.closers, b.to.close)
-	if b.versions[common.Broker], err = b.to.version(ctx); err != nil {
+	if b.versions[cfg.Broker], err = b.to.version(ctx); err != nil {
 		return nil, err
 	}
-	if common.Address == "" {
+	if cfg.Address == "" {
 		if err := b.warmUp(ctx, warmUpMessages); err != nil {
-			return nil, fmt.Errorf("warm up %s: %w", common.Broker, err)
+			return nil, fmt.Errorf("warm up %s: %w", cfg.Broker, err)
 		}
 	}
 	return b, nil
@@ -109,12 +103,12 @@ const warmUpMessages = 300_000
 // warmUp sends messages through the broker and takes them out again, so that the first contender doesn't
 // meet another broker than the last.
 func (b *bed) warmUp(ctx context.Context, messages int) error {
-	b.common.say("warming up %s", b.common.Broker)
+	b.cfg.say("warming up %s", b.cfg.Broker)
 	if err := b.to.fresh(ctx); err != nil {
 		return err
 	}
 	free := freePages(pages)
-	out, err := openPipe(b.common.Broker, b.to.address(), b.topic, free, 2*time.Millisecond)
+	out, err := openPipe(b.cfg.Broker, b.to.address(), b.topics[0], free, 2*time.Millisecond)
 	if err != nil {
 		return err
 	}
@@ -122,11 +116,7 @@ func (b *bed) warmUp(ctx context.Context, messages int) error {
 	if err := errors.Join(err, out.flush(ctx)); err != nil {
 		return err
 	}
-	left := messages
-	return b.to.consume(ctx, func([]byte) bool {
-		left--
-		return left > 0
-	})
+	return b.to.readAll(ctx, func([]byte) {})
 }
 
 // fill sends messages of no meaning.
@@ -163,7 +153,7 @@ func (b *bed) askPostgres(ctx context.Context) error {
 		return err
 	}
 	b.versions["postgres"], _, _ = strings.Cut(version, " ")
-	b.settings["postgres.fsync"], b.settings["postgres.synchronous_commit"] = fsync, commit
+	b.serverSettings["postgres.fsync"], b.serverSettings["postgres.synchronous_commit"] = fsync, commit
 	return nil
 }
 
@@ -181,7 +171,7 @@ func (b *bed) freshDatabase(ctx context.Context) error {
 	if _, err := conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()); err != nil {
 		return fmt.Errorf("create a database for the benchmark: %w", err)
 	}
-	b.name = name
+	b.database = name
 	if b.url, err = inDatabase(b.server, name); err != nil {
 		return err
 	}
@@ -194,8 +184,17 @@ func (b *bed) freshDatabase(ctx context.Context) error {
 	return err
 }
 
+// release ends what a backlog holds open.
+func (b *bed) release() {
+	if b.loaded != nil {
+		b.loaded.release()
+		b.loaded = nil
+	}
+}
+
 func (b *bed) dropDatabase(ctx context.Context) error {
-	if b.name == "" {
+	b.release()
+	if b.database == "" {
 		return nil
 	}
 	conn, err := pgx.Connect(ctx, b.server)
@@ -206,10 +205,10 @@ func (b *bed) dropDatabase(ctx context.Context) error {
 	if err := b.leaveNoSlots(ctx); err != nil {
 		return err
 	}
-	if _, err = conn.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{b.name}.Sanitize()+" WITH (FORCE)"); err != nil {
+	if _, err = conn.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{b.database}.Sanitize()+" WITH (FORCE)"); err != nil {
 		return fmt.Errorf("drop the benchmark's database: %w", err)
 	}
-	b.name = ""
+	b.database = ""
 	return nil
 }
 
@@ -217,22 +216,15 @@ func (b *bed) dropDatabase(ctx context.Context) error {
 func (b *bed) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), hangUp)
 	defer cancel()
-	if b.server != "" && b.common.Postgres != "" {
+	b.release()
+	if b.server != "" && b.cfg.Postgres != "" {
 		if err := b.dropDatabase(ctx); err != nil {
-			b.common.say("%v", err)
+			b.cfg.say("%v", err)
 		}
 	}
 	for i := len(b.closers) - 1; i >= 0; i-- {
 		b.closers[i]()
 	}
-}
-
-// describe fills in what a result says about its bed.
-func (b *bed) describe(r *Result) {
-	r.Versions, r.Machine, r.Date = b.versions, thisMachine(), time.Now().UTC().Format(time.DateOnly)
-	settings := maps.Clone(b.settings)
-	maps.Copy(settings, r.Settings)
-	r.Settings = settings
 }
 
 // inDatabase is the address of another database of the same server.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -20,9 +19,9 @@ func TestADrainDeliversEverythingByEveryContender(t *testing.T) {
 	for _, broker := range []string{"kafka", "nats"} {
 		t.Run(broker, func(t *testing.T) {
 			t.Parallel()
-			cfg := DrainConfig{Common: common(t, broker), Messages: 3000, Bytes: 200, Keys: 50, Sweep: "relays", Values: []string{"1", "3"}}
-			cfg.Rounds = 2
-			results, err := Drain(t.Context(), cfg)
+			cfg := config(t, "drain", broker)
+			cfg.Messages, cfg.Bytes, cfg.Keys, cfg.Sweep, cfg.Rounds = 3000, 200, 50, "relays=1,3", 2
+			results, err := Run(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -49,15 +48,15 @@ func TestADrainDeliversEverythingByEveryContender(t *testing.T) {
 
 func TestReadersOfTheLogTakePartWhenTheyAreNamed(t *testing.T) {
 	t.Parallel()
-	drain := DrainConfig{Common: common(t, "kafka"), Messages: 2000, Keys: 50}
-	drain.Contenders = []string{Pgoutput, Replication}
-	results, err := Drain(t.Context(), drain)
+	drain := config(t, "drain", "kafka")
+	drain.Messages, drain.Keys, drain.Contenders = 2000, 50, []string{Pgoutput, Replication}
+	results, err := Run(t.Context(), drain)
 	if err != nil {
 		t.Fatal(err)
 	}
-	latency := LatencyConfig{Common: common(t, "kafka"), Rates: []int{300}, For: time.Second, WarmUp: 300 * time.Millisecond, Idle: 100 * time.Millisecond}
+	latency := latencyConfig(t, "kafka")
 	latency.Contenders = []string{Pgoutput, Replication}
-	more, err := Latency(t.Context(), latency)
+	more, err := Run(t.Context(), latency)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,9 +72,9 @@ func TestReadersOfTheLogTakePartWhenTheyAreNamed(t *testing.T) {
 
 func TestExactlyOnceIsMeasuredBesideTheRelayWithoutIt(t *testing.T) {
 	t.Parallel()
-	cfg := DrainConfig{Common: common(t, "kafka"), Messages: 3000, Keys: 50}
-	cfg.Rounds, cfg.Contenders = 2, []string{Relay, ExactlyOnce}
-	results, err := Drain(t.Context(), cfg)
+	cfg := config(t, "drain", "kafka")
+	cfg.Messages, cfg.Keys, cfg.Rounds, cfg.Contenders = 3000, 50, 2, []string{Relay, ExactlyOnce}
+	results, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,9 +97,9 @@ func TestExactlyOnceIsMeasuredBesideTheRelayWithoutIt(t *testing.T) {
 
 func TestTheFloorDeliversMessagesLargerThanItsPages(t *testing.T) {
 	t.Parallel()
-	cfg := DrainConfig{Common: common(t, "kafka"), Messages: 40, Bytes: 400_000, Keys: 1}
-	cfg.Contenders = []string{Floor}
-	results, err := Drain(t.Context(), cfg)
+	cfg := config(t, "drain", "kafka")
+	cfg.Messages, cfg.Bytes, cfg.Keys, cfg.Contenders = 40, 400_000, 1, []string{Floor}
+	results, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,8 +110,9 @@ func TestTheFloorDeliversMessagesLargerThanItsPages(t *testing.T) {
 
 func TestADrainGoesThroughADistanceAndBesideHeldTransactions(t *testing.T) {
 	t.Parallel()
-	cfg := DrainConfig{Common: common(t, "nats"), Messages: 500, Keys: 7, Held: true, Sweep: "rtt", Values: []string{"0s", "1ms"}}
-	results, err := Drain(t.Context(), cfg)
+	cfg := config(t, "drain", "nats")
+	cfg.Messages, cfg.Keys, cfg.Held, cfg.Sweep = 500, 7, true, "rtt=0s,1ms"
+	results, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestADrainGoesThroughADistanceAndBesideHeldTransactions(t *testing.T) {
 		if broken := r.Broken(); broken != "" {
 			t.Errorf("%s at %s: %s", r.Contender, r.Value, broken)
 		}
-		if want := cfg.Values[i/2]; r.Settings["rtt"] != want || r.Settings["held"] != "on" {
+		if want := []string{"0s", "1ms"}[i/2]; r.Settings["rtt"] != want || r.Settings["held"] != "on" {
 			t.Errorf("the settings of %s=%s are %v", r.Sweep, r.Value, r.Settings)
 		}
 	}
@@ -134,8 +134,7 @@ func TestALatencyIsMeasuredForEveryContender(t *testing.T) {
 	for _, broker := range []string{"kafka", "nats"} {
 		t.Run(broker, func(t *testing.T) {
 			t.Parallel()
-			cfg := LatencyConfig{Common: common(t, broker), Rates: []int{300}, For: time.Second, WarmUp: 300 * time.Millisecond, Idle: 100 * time.Millisecond}
-			results, err := Latency(t.Context(), cfg)
+			results, err := Run(t.Context(), latencyConfig(t, broker))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -161,7 +160,9 @@ func TestALatencyIsMeasuredForEveryContender(t *testing.T) {
 
 func TestWritingCountsWhatIsInTheTables(t *testing.T) {
 	t.Parallel()
-	results, err := Write(t.Context(), WriteConfig{Common: common(t, ""), For: 300 * time.Millisecond, Writers: 2})
+	cfg := config(t, "write", "")
+	cfg.For, cfg.Writers = 300*time.Millisecond, 2
+	results, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,8 +199,8 @@ func TestAResultHasTheDocumentedKeys(t *testing.T) {
 func TestAnInterruptedRunLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	pg := servers.OwnPostgres(t)
-	cfg := DrainConfig{Common: common(t, "nats"), Messages: 2000, Keys: 10}
-	cfg.Postgres, cfg.Rounds = pg.URL("postgres"), 1000
+	cfg := config(t, "drain", "nats")
+	cfg.Messages, cfg.Keys, cfg.Postgres, cfg.Rounds = 2000, 10, pg.URL("postgres"), 1000
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	cfg.Progress = writerFunc(func(line []byte) (int, error) {
@@ -208,9 +209,9 @@ func TestAnInterruptedRunLeavesNothingBehind(t *testing.T) {
 		}
 		return len(line), nil
 	})
-	results, err := Drain(ctx, cfg)
+	results, err := Run(ctx, cfg)
 	if !errors.Is(err, context.Canceled) {
-		t.Fatalf("Drain returned %v after it was interrupted", err)
+		t.Fatalf("Run returned %v after it was interrupted", err)
 	}
 	if len(results) < 2 {
 		t.Errorf("what was measured is lost: %d results", len(results))
@@ -239,15 +240,7 @@ func TestABrokerIsWarmedUpByMessagesThatArrive(t *testing.T) {
 	for _, broker := range []string{"kafka", "nats"} {
 		t.Run(broker, func(t *testing.T) {
 			t.Parallel()
-			common := common(t, broker)
-			if errs := common.defaults(Floor); len(errs) > 0 {
-				t.Fatal(errs)
-			}
-			b, err := openBed(t.Context(), &common, true, false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(b.close)
+			b := openedBed(t, broker)
 			const messages = 12_000 // more than a page
 			if err := b.warmUp(t.Context(), messages); err != nil {
 				t.Fatal(err)
@@ -261,27 +254,19 @@ func TestABrokerIsWarmedUpByMessagesThatArrive(t *testing.T) {
 
 func TestAPartEndsWithWhoeverStartedIt(t *testing.T) {
 	t.Parallel()
-	common := common(t, "nats")
-	if errs := common.defaults(Floor); len(errs) > 0 {
-		t.Fatal(errs)
-	}
-	b, err := openBed(t.Context(), &common, true, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.close)
+	b := openedBed(t, "nats")
 	if err := b.freshDatabase(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.to.fresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p, err := startPart(order{Part: partCopy, Database: b.url, Broker: "nats", Address: b.to.address(), Topic: b.topic})
+	p, err := startPart(order{Part: partCopy, Database: b.url, Broker: "nats", Address: b.to.address(), Topic: b.topics[0]})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.stop()
-	if _, err := p.begun(t.Context()); err != nil {
+	if _, err := (team{p}).begun(t.Context(), false, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.in.Close(); err != nil {
@@ -296,25 +281,30 @@ func TestAPartEndsWithWhoeverStartedIt(t *testing.T) {
 
 func TestARunThatCannotSucceedSaysWhy(t *testing.T) {
 	t.Parallel()
-	good := Common{Binary: "outbox", Progress: io.Discard}
+	good := func(bench string, with Config) func() error {
+		with.Bench, with.Binary = bench, "outbox"
+		return with.Validate
+	}
 	for name, test := range map[string]struct {
 		validate func() error
 		want     []string
 	}{
 		"all faults together": {
-			DrainConfig{Common: Common{Broker: "carrier pigeon", Contenders: []string{"nobody"}, Rounds: -1}, Bytes: 3}.Validate,
-			[]string{`broker "carrier pigeon": want kafka or nats`, `contender "nobody": want some of floor, relay`, "-1 rounds", "3 bytes", "binary is missing"},
+			Config{Bench: "drain", Broker: "carrier pigeon", Contenders: []string{"nobody"}, Rounds: -1, Bytes: 3}.Validate,
+			[]string{`broker "carrier pigeon": want kafka or nats`, `contender "nobody": want some of floor, relay`, "rounds -1: want at least 1", "bytes 3", "binary is missing"},
 		},
-		"unknown sweep":      {DrainConfig{Common: good, Sweep: "colour", Values: []string{"red"}}.Validate, []string{`sweep "colour": want one of [batch bytes backlog keys relays rtt held]`}},
-		"sweep without":      {DrainConfig{Common: good, Sweep: "keys"}.Validate, []string{"sweep keys has no values"}},
-		"bad number":         {DrainConfig{Common: good, Sweep: "keys", Values: []string{"many"}}.Validate, []string{"sweep keys=many: want a positive number"}},
-		"bad duration":       {DrainConfig{Common: good, Sweep: "rtt", Values: []string{"1"}}.Validate, []string{"sweep rtt=1: want a duration"}},
-		"bad switch":         {DrainConfig{Common: good, Sweep: "held", Values: []string{"yes"}}.Validate, []string{"sweep held=yes: want on or off"}},
-		"value out of range": {DrainConfig{Common: good, Sweep: "relays", Values: []string{"1", "65"}}.Validate, []string{"65 relays: want 1 to 64"}},
-		"distant Kafka":      {DrainConfig{Common: Common{Binary: "outbox", Address: "localhost:9092"}, RTT: 1}.Validate, []string{"leave out its address"}},
-		"twice":              {LatencyConfig{Common: Common{Binary: "outbox", Contenders: []string{Relay, Relay}}}.Validate, []string{`contender "relay" is named twice`}},
-		"rate":               {LatencyConfig{Common: good, Rates: []int{0}}.Validate, []string{"a rate of 0"}},
-		"writers":            {WriteConfig{Writers: -1}.Validate, []string{"-1 writers"}},
+		"unknown sweep":      {good("drain", Config{Sweep: "colour=red"}), []string{`sweep "colour": want one of [batch bytes backlog keys relays rtt held]`}},
+		"sweep without":      {good("drain", Config{Sweep: "keys"}), []string{"sweep keys has no values"}},
+		"bad number":         {good("drain", Config{Sweep: "keys=many"}), []string{"sweep keys=many: want a number"}},
+		"no batch":           {good("drain", Config{Sweep: "batch=0"}), []string{"sweep batch=0: want a positive number"}},
+		"bad duration":       {good("drain", Config{Sweep: "rtt=1"}), []string{"sweep rtt=1: want a duration"}},
+		"bad switch":         {good("drain", Config{Sweep: "held=yes"}), []string{"sweep held=yes: want on or off"}},
+		"value out of range": {good("drain", Config{Sweep: "relays=1,65"}), []string{"relays 65: want 1 to 64"}},
+		"distant Kafka":      {good("drain", Config{Address: "localhost:9092", RTT: 1}), []string{"leave out its address"}},
+		"negative distance":  {good("drain", Config{RTT: -1}), []string{"rtt -1ns"}},
+		"twice":              {good("latency", Config{Contenders: []string{Relay, Relay}}), []string{`contender "relay" is named twice`}},
+		"rate":               {good("latency", Config{Rates: []int{0}}), []string{"rate 0"}},
+		"writers":            {good("write", Config{Writers: -1}), []string{"writers -1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -326,9 +316,9 @@ func TestARunThatCannotSucceedSaysWhy(t *testing.T) {
 			}
 		})
 	}
-	for _, valid := range []error{DrainConfig{Common: good}.Validate(), LatencyConfig{Common: good}.Validate(), WriteConfig{}.Validate()} {
-		if valid != nil {
-			t.Errorf("defaults are refused: %v", valid)
+	for _, bench := range []string{"drain", "latency", "write", "strategies"} {
+		if err := good(bench, Config{})(); err != nil {
+			t.Errorf("defaults of %s are refused: %v", bench, err)
 		}
 	}
 }

@@ -20,16 +20,18 @@ type shelf struct{ payloads [][]byte }
 var _ target = (*shelf)(nil)
 
 func (s *shelf) address() string                         { return "" }
-func (s *shelf) yaml() string                            { return "" }
+func (s *shelf) yaml(string) string                      { return "" }
 func (s *shelf) version(context.Context) (string, error) { return "", nil }
 func (s *shelf) fresh(context.Context) error             { return nil }
 func (s *shelf) count(context.Context) (int, error)      { return len(s.payloads), nil }
 func (s *shelf) close()                                  {}
-func (s *shelf) consume(_ context.Context, visit func([]byte) bool) error {
+func (s *shelf) consume(ctx context.Context, visit func([]byte)) error {
+	return s.readAll(ctx, visit)
+}
+
+func (s *shelf) readAll(_ context.Context, visit func([]byte)) error {
 	for _, p := range s.payloads {
-		if !visit(p) {
-			return nil
-		}
+		visit(p)
 	}
 	return nil
 }
@@ -99,9 +101,9 @@ func TestALatencyCountsWhatIsMeasuredAndChecksAll(t *testing.T) {
 		arrive(3, 9*time.Second), // a duplicate is none later
 		{bad: true},
 	}
-	cfg := LatencyConfig{WarmUp: 5 * time.Millisecond, For: time.Second}
+	of := run{Config: &Config{WarmUp: 5 * time.Millisecond, For: time.Second}}
 	r := Result{Bench: "latency", Contender: Relay}
-	cfg.evaluate(&r, all, come)
+	of.evaluate(&r, all, come)
 	if r.Messages != 3 || r.Lost != 1 || r.Duplicated != 1 || r.Corrupted != 1 || r.Inverted+r.Phantom != 0 {
 		t.Errorf("%d messages, %s", r.Messages, r.Broken())
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -44,17 +45,22 @@ Exit code 1 if a contender lost, invented, doubled or reordered anything that it
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	cmd.AddCommand(newBenchDrainCmd(), newBenchLatencyCmd(), newBenchWriteCmd(), newBenchStrategiesCmd(), newBenchReportCmd(), newBenchPartCmd())
+	cmd.AddCommand(newBenchReportCmd(), newBenchPartCmd())
+	for _, one := range benchmarks() {
+		cmd.AddCommand(newMeasureCmd(one))
+	}
 	return cmd
 }
 
-func newBenchDrainCmd() *cobra.Command {
-	var cfg DrainConfig
-	var sweep string
-	cmd := &cobra.Command{
-		Use:   "drain",
-		Short: "Deliver a backlog, beside the barest COPY-to-produce pipe",
-		Long: `Write a backlog, then let each contender deliver it as a process of its own, several rounds.
+// benchmarks are the commands that measure.
+func benchmarks() []*cobra.Command {
+	return []*cobra.Command{
+		{Use: "drain", Short: "Deliver a backlog, beside the barest COPY-to-produce pipe", Example: `  go run ./proof/bench drain
+  go run ./proof/bench drain --broker nats --messages 500000 --bytes 1000 --json
+  go run ./proof/bench drain --sweep batch=1000,5000,20000 --svg batch.svg
+  go run ./proof/bench drain --sweep rtt=0s,1ms
+  go run ./proof/bench drain --sweep held=off,on
+  go run ./proof/bench drain --contenders relay,exactlyonce`, Long: `Write a backlog, then let each contender deliver it as a process of its own, several rounds.
 
   floor   one COPY of the table into the broker's own client: no cursor, no order, no retries
   relay   "outbox relay" with default settings; with --relays N, N relays on N shard groups
@@ -67,46 +73,9 @@ And, if they are named by --contenders:
 
 --sweep repeats all of it for several values of one setting: ` + strings.Join(SweepNames(), ", ") + `.
 A round trip (rtt) is made longer by a proxy in this process, which stands before every contender, also at
-0s. Held transactions are open in another database and in the outbox, from before the backlog is written.`,
-		Example: `  go run ./proof/bench drain
-  go run ./proof/bench drain --broker nats --messages 500000 --bytes 1000 --json
-  go run ./proof/bench drain --sweep batch=1000,5000,20000 --svg batch.svg
-  go run ./proof/bench drain --sweep rtt=0s,1ms
-  go run ./proof/bench drain --sweep held=off,on
-  go run ./proof/bench drain --contenders relay,exactlyonce`,
-		Args: cobra.NoArgs,
-	}
-	flags := cmd.Flags()
-	flags.IntVar(&cfg.Messages, "messages", 1_000_000, "how many messages")
-	flags.IntVar(&cfg.Bytes, "bytes", 256, "payload of each")
-	flags.IntVar(&cfg.Keys, "keys", 10_000, "how many keys they are spread over")
-	flags.IntVar(&cfg.Relays, "relays", 1, "relays, each with a shard group of its own")
-	flags.IntVar(&cfg.Batch, "batch", 0, "the relay's batch (default: its own default)")
-	flags.DurationVar(&cfg.RTT, "rtt", 0, "make each round trip to the broker longer by this")
-	flags.BoolVar(&cfg.Held, "held", false, "keep transactions open elsewhere meanwhile")
-	flags.StringVar(&sweep, "sweep", "", "`name=value,value,…`: repeat for several values of one setting")
-	benchFlags(cmd, &cfg.Common, true, func() ([]Result, error) {
-		if sweep != "" {
-			name, values, found := strings.Cut(sweep, "=")
-			if !found || values == "" {
-				return nil, fmt.Errorf("--sweep %s: want name=value,value,…", sweep)
-			}
-			cfg.Sweep, cfg.Values = name, strings.Split(values, ",")
-		}
-		if err := cfg.Validate(); err != nil {
-			return nil, err
-		}
-		return Drain(cmd.Context(), cfg)
-	})
-	return cmd
-}
-
-func newBenchLatencyCmd() *cobra.Command {
-	var cfg LatencyConfig
-	cmd := &cobra.Command{
-		Use:   "latency",
-		Short: "Measure from COMMIT to the consumer, beside the barest poll",
-		Long: `Write at a steady rate, at times that are fixed beforehand, and measure from the return of COMMIT until a
+0s. Held transactions are open in another database and in the outbox, from before the backlog is written.`},
+		{Use: "latency", Short: "Measure from COMMIT to the consumer, beside the barest poll", Example: `  go run ./proof/bench latency
+  go run ./proof/bench latency --broker nats --rate 200 --for 30s --svg latency.svg`, Long: `Write at a steady rate, at times that are fixed beforehand, and measure from the return of COMMIT until a
 consumer has the message.
 
   floor       every millisecond: SELECT … WHERE id > last ORDER BY id, into the broker's own client; it keeps
@@ -114,58 +83,15 @@ consumer has the message.
   relay       "outbox relay" with default settings
   inprocess   writers and relay in one process: a commit wakes the relay
 
-And, if they are named by --contenders: pgoutput and replication, as of "bench drain".`,
-		Example: `  go run ./proof/bench latency
-  go run ./proof/bench latency --broker nats --rate 200 --for 30s --svg latency.svg`,
-		Args: cobra.NoArgs,
-	}
-	flags := cmd.Flags()
-	flags.IntSliceVar(&cfg.Rates, "rate", []int{200, 1000}, "messages per second")
-	flags.DurationVar(&cfg.For, "for", 0, "how long load is measured (default 10s)")
-	flags.DurationVar(&cfg.WarmUp, "warm-up", 0, "how long there is load before that (default 2s)")
-	flags.DurationVar(&cfg.Idle, "idle", 0, "how long there is none before that (default 5s)")
-	flags.IntVar(&cfg.Bytes, "bytes", 256, "payload of each message")
-	benchFlags(cmd, &cfg.Common, true, func() ([]Result, error) {
-		if err := cfg.Validate(); err != nil {
-			return nil, err
-		}
-		return Latency(cmd.Context(), cfg)
-	})
-	return cmd
-}
-
-func newBenchWriteCmd() *cobra.Command {
-	var cfg WriteConfig
-	cmd := &cobra.Command{
-		Use:   "write",
-		Short: "Measure what the writer adds to a transaction, beside a bare INSERT",
-		Long: `Run transactions that insert a business row and a message, as fast as they go.
+And, if they are named by --contenders: pgoutput and replication, as of "bench drain".`},
+		{Use: "write", Short: "Measure what the writer adds to a transaction, beside a bare INSERT", Example: `  go run ./proof/bench write --writers 8`, Long: `Run transactions that insert a business row and a message, as fast as they go.
 
   insert    the message by a bare INSERT
   writer    the message by outbox.Writer
-  without   no message`,
-		Example: `  go run ./proof/bench write --writers 8`,
-		Args:    cobra.NoArgs,
-	}
-	flags := cmd.Flags()
-	flags.DurationVar(&cfg.For, "for", 0, "how long each run takes (default 5s)")
-	flags.IntVar(&cfg.Writers, "writers", 4, "connections that write at once")
-	flags.IntVar(&cfg.Bytes, "bytes", 256, "payload of each message")
-	benchFlags(cmd, &cfg.Common, false, func() ([]Result, error) {
-		if err := cfg.Validate(); err != nil {
-			return nil, err
-		}
-		return Write(cmd.Context(), cfg)
-	})
-	return cmd
-}
-
-func newBenchStrategiesCmd() *cobra.Command {
-	var cfg StrategiesConfig
-	cmd := &cobra.Command{
-		Use:   "strategies",
-		Short: "Compare all strategies, and well-known articles' algorithms as they are written there",
-		Long: `Give each contender a database of its own with the same backlog in its table, two topics of one partition in
+  without   no message`},
+		{Use: "strategies", Short: "Compare all strategies, and well-known articles' algorithms as they are written there", Example: `  go run ./proof/bench strategies --messages 100000
+  go run ./proof/bench strategies --contenders snapshot,skiplocked,seed1-v1 --workers 1 --json
+  go run ./proof/bench strategies --peers bin/outbox-peers --workload ours --rounds 1`, Long: `Give each contender a database of its own with the same backlog in its table, two topics of one partition in
 Kafka, and measure the drain: time, CPU, write-ahead log, dead rows, the VACUUM afterwards. Then, with one
 worker, the latency at a steady rate, and the longest gap between arrivals while a transaction with an id is
 open in another database. Everything that arrives is checked.
@@ -180,65 +106,39 @@ open in another database. Everything that arrives is checked.
   watermill-queue, oagudo
   debezium                Debezium Server, if --debezium names the folder of its distribution. It needs Java 21
 
-docs/strategies.md is the page to choose by.`,
-		Example: `  go run ./proof/bench strategies --messages 100000
-  go run ./proof/bench strategies --contenders snapshot,skiplocked,seed1-v1 --workers 1 --json
-  go run ./proof/bench strategies --peers bin/outbox-peers --workload ours --rounds 1`,
-		Args: cobra.NoArgs,
+docs/strategies.md is the page to choose by.`},
 	}
-	flags := cmd.Flags()
-	flags.IntVar(&cfg.Messages, "messages", 1_000_000, "how many messages")
-	flags.IntVar(&cfg.Bytes, "bytes", 256, "payload of each")
-	flags.IntVar(&cfg.Keys, "keys", 10_000, "how many keys they are spread over")
-	flags.IntSliceVar(&cfg.Workers, "workers", []int{1, 2}, "how many of each contender work at once, a run each")
-	flags.IntVar(&cfg.Batch, "batch", 0, "rows of a batch of the articles' algorithms; ours keep their defaults (default 100, with --workload ours 1000)")
-	flags.StringVar(&cfg.Workload, "workload", Seed, "seed: two topics of one partition, small transactions; ours: one topic of two partitions, 100 rows a transaction")
-	flags.StringVar(&cfg.Peers, "peers", "", "`file` of the program with other libraries")
-	flags.StringVar(&cfg.Debezium, "debezium", "", "`folder` of Debezium Server's distribution")
-	flags.IntVar(&cfg.Rate, "rate", 100, "messages per second while latency is measured")
-	flags.DurationVar(&cfg.For, "for", 0, "how long latency is measured; negative: not at all (default 5s)")
-	flags.DurationVar(&cfg.Held, "held", 0, "how long a transaction is open elsewhere (default 10s)")
-	benchFlags(cmd, &cfg.Common, true, func() ([]Result, error) {
-		if err := cfg.Validate(); err != nil {
-			return nil, err
-		}
-		return Strategies(cmd.Context(), cfg)
-	})
-	return cmd
 }
 
-// benchFlags adds what all benchmarks have in common, and runs one.
-func benchFlags(cmd *cobra.Command, common *Common, broker bool, run func() ([]Result, error)) {
+// newMeasureCmd adds the flags of a benchmark, and what runs it.
+func newMeasureCmd(cmd *cobra.Command) *cobra.Command {
+	cfg := Config{Bench: cmd.Name()}
 	var asJSON bool
 	var svg string
 	flags := cmd.Flags()
-	if broker {
-		flags.StringVar(&common.Broker, "broker", "kafka", "kafka or nats")
-		flags.StringVar(&common.Address, "address", "", "address of the broker (default: start one)")
+	for _, s := range cfg.settings() {
+		flags.AddGoFlag(&flag.Flag{Name: s.name, Usage: s.help, Value: s, DefValue: s.standard})
 	}
-	flags.StringVar(&common.Postgres, "database-url", "", "URL of a role that may create databases (default: start a PostgreSQL)")
-	flags.IntVar(&common.Rounds, "rounds", 3, "how often each contender runs")
-	flags.StringSliceVar(&common.Contenders, "contenders", nil, "who takes part (default: all)")
 	flags.BoolVar(&asJSON, "json", false, "one JSON object a line instead of a table: every run, then the medians")
 	flags.StringVar(&svg, "svg", "", "write a plot of the medians to this `file`")
-	flags.StringVar(&common.Binary, "outbox", "", "the outbox that is measured, a `file` (default: build it)")
+	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if common.Binary == "" {
+		if cfg.Binary == "" {
 			folder, err := os.MkdirTemp("", "pgoutbox-bench-")
 			if err != nil {
 				return err
 			}
 			defer os.RemoveAll(folder)
-			if common.Binary, err = rig.Build(cmd.Context(), folder); err != nil {
+			if cfg.Binary, err = rig.Build(cmd.Context(), folder); err != nil {
 				return err
 			}
 		}
 		var err error
-		if common.Version, err = versionOf(cmd.Context(), common.Binary); err != nil {
+		if cfg.Version, err = versionOf(cmd.Context(), cfg.Binary); err != nil {
 			return err
 		}
-		common.Progress = cmd.ErrOrStderr()
-		runs, err := run()
+		cfg.Progress = cmd.ErrOrStderr()
+		runs, err := Run(cmd.Context(), cfg)
 		if cmd.Context().Err() != nil {
 			err = errors.New("interrupted")
 		}
@@ -248,6 +148,7 @@ func benchFlags(cmd *cobra.Command, common *Common, broker bool, run func() ([]R
 		// After an error or Ctrl-C too: what was measured was measured.
 		return errors.Join(err, showResults(cmd.OutOrStdout(), runs, asJSON, svg))
 	}
+	return cmd
 }
 
 // versionOf asks the outbox that is measured for its version.

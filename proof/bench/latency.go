@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"maps"
 	"sync"
 	"time"
 
@@ -15,211 +15,115 @@ import (
 	"github.com/pgoutbox/outbox/mapping"
 )
 
-// LatencyConfig says what to measure. The zero value means the stated defaults.
-type LatencyConfig struct {
-	Common
-	Rates  []int         // messages per second. Default 200 and 1,000
-	For    time.Duration // of load that is measured. Default 10 s
-	WarmUp time.Duration // of load before that. Default 2 s
-	Idle   time.Duration // without load, before it. Default 5 s
-	Bytes  int           // payload of each. Default 256
-}
-
 const (
 	latencyWriters = 8
 	latencyKeys    = 64 // of each writer
 )
 
-func (c *LatencyConfig) prepare() error {
-	faults := c.Common.choose([]string{Floor, Relay, InProcess}, logReaders())
-	if c.Rates == nil {
-		c.Rates = []int{200, 1000}
+// latency measures the time from the return of COMMIT until a consumer has the message: a phase without load, a phase
+// of load, and a check of everything.
+func (r *run) latency(ctx context.Context) (Result, error) {
+	result := r.result(map[string]any{"writers": latencyWriters, "warm_up": r.WarmUp, "idle": r.Idle})
+	result.Keys, result.TargetRate = latencyWriters*latencyKeys, r.Rates[0]
+	if err := r.freshDatabase(ctx); err != nil {
+		return result, err
 	}
-	setDefault(&c.For, 10*time.Second)
-	setDefault(&c.WarmUp, 2*time.Second)
-	setDefault(&c.Idle, 5*time.Second)
-	setDefault(&c.Bytes, 256)
-	need := func(ok bool, format string, args ...any) {
-		if !ok {
-			faults = append(faults, fmt.Errorf(format, args...))
-		}
-	}
-	need(len(c.Rates) > 0, "no rate is given")
-	for _, rate := range c.Rates {
-		need(rate >= 1 && rate <= 100_000, "a rate of %d: want 1 to 100,000 messages a second", rate)
-	}
-	need(c.For > 0 && c.WarmUp >= 0 && c.Idle >= 0, "durations of %v, %v and %v: they must be positive", c.For, c.WarmUp, c.Idle)
-	need(c.Bytes >= minBytes && c.Bytes <= maxBytes, "%d bytes: want %d to %d", c.Bytes, minBytes, maxBytes)
-	need(c.Binary != "", "the path of the binary is missing")
-	return errors.Join(faults...)
-}
-
-// Validate reports everything that is wrong with c at once.
-func (c LatencyConfig) Validate() error {
-	return c.prepare()
-}
-
-// Latency measures, for each rate, the time from the return of COMMIT until a consumer has the message.
-// With an error it returns the results until then.
-func Latency(ctx context.Context, cfg LatencyConfig) ([]Result, error) {
-	if err := cfg.prepare(); err != nil {
-		return nil, err
-	}
-	b, err := openBed(ctx, &cfg.Common, true, false)
+	conn, hangUp, err := r.connect(ctx)
 	if err != nil {
-		return nil, err
+		return result, err
 	}
-	defer b.close()
-	var results []Result
-	for round := range cfg.Rounds {
-		for _, rate := range cfg.Rates {
-			first := len(results)
-			for _, name := range cfg.order(round) {
-				r, err := cfg.once(ctx, b, name, rate)
-				if err != nil {
-					return results, fmt.Errorf("%s at %d messages/s, round %d: %w", name, rate, round+1, err)
-				}
-				r.Round = round + 1
-				cfg.say("round %d of %d, %d messages/s: %s, p50 %.2f ms, p99 %.2f ms", r.Round, cfg.Rounds, rate, name, r.P50, r.P99)
-				results = append(results, r)
-			}
-			compare(results[first:])
+	defer hangUp()
+	if sql := map[string]string{Floor: plainSQL, Pgoutput: mapping.CreatePublicationSQL("outbox", mapping.TableName{Schema: "outbox", Name: "messages"})}[r.name]; sql != "" {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return result, err
 		}
 	}
-	return results, nil
-}
-
-// once measures one contender: a phase without load, a phase of load, and a check of everything.
-func (c *LatencyConfig) once(ctx context.Context, b *bed, name string, rate int) (Result, error) {
-	r := Result{Bench: "latency", Contender: name, Broker: c.Broker, Bytes: c.Bytes, Keys: latencyWriters * latencyKeys, Relays: 1, TargetRate: rate,
-		Settings: map[string]string{"writers": strconv.Itoa(latencyWriters), "warm_up": c.WarmUp.String(), "idle": c.Idle.String()}}
-	if c.Broker == "kafka" {
-		r.Settings["partitions"] = strconv.Itoa(partitions)
+	if err := r.to.fresh(ctx); err != nil {
+		return result, err
 	}
-	b.describe(&r)
-	if err := b.freshDatabase(ctx); err != nil {
-		return r, err
-	}
-	conn, err := pgx.Connect(ctx, b.url)
+	all, err := r.startBoth()
+	defer all.stop()
 	if err != nil {
-		return r, err
+		return result, err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	if name == Floor {
-		if _, err := conn.Exec(ctx, plainSQL); err != nil {
-			return r, err
-		}
+	contender, writers := all[0], all[len(all)-1]
+	if _, err := all.begun(ctx, false, nil); err != nil {
+		return result, err
 	}
-	if name == Pgoutput {
-		if _, err := conn.Exec(ctx, mapping.CreatePublicationSQL("outbox", mapping.TableName{Schema: "outbox", Name: "messages"})); err != nil {
-			return r, err
-		}
-	}
-	if err := b.to.fresh(ctx); err != nil {
-		return r, err
-	}
-
-	writers, contender, err := c.start(b, name, rate)
-	all := team{contender}
-	if writers != contender {
-		all = append(all, writers)
-	}
-	defer all.present().stop()
-	if err != nil {
-		return r, err
-	}
-	if _, err := all.begun(ctx); err != nil {
-		return r, err
-	}
-	if name == Replication {
+	if r.name == Replication {
 		if err := streams(ctx, conn, contender); err != nil {
-			return r, err
+			return result, err
 		}
 	}
-	consumer := follow(ctx, b.to)
+	consumer := follow(ctx, r.to)
 	defer consumer.stop()
 
 	backend := conn.PgConn().PID()
-	if c.Idle > 0 {
+	// spent is what contender and database use for a while.
+	spent := func(during time.Duration) (relay, database, seconds float64, err error) {
+		relayBefore, databaseBefore, since := contender.cpuNow(), databaseCPU(backend), time.Now()
+		err = pause(ctx, during)
+		return contender.cpuNow() - relayBefore, databaseCPU(backend) - databaseBefore, time.Since(since).Seconds(), err
+	}
+	if r.Idle > 0 {
 		// What connecting has stirred up settles first.
-		if err := pause(ctx, min(c.Idle, time.Second)); err != nil {
-			return r, err
+		if err := pause(ctx, min(r.Idle, time.Second)); err != nil {
+			return result, err
 		}
-		relayBefore, databaseBefore := contender.cpuNow(), databaseCPU(backend)
-		if err := pause(ctx, c.Idle); err != nil {
-			return r, err
+		relay, database, _, err := spent(r.Idle)
+		if err != nil {
+			return result, err
 		}
-		r.IdleCPU = (contender.cpuNow() - relayBefore) / c.Idle.Seconds()
-		r.IdleDatabaseCPU = (databaseCPU(backend) - databaseBefore) / c.Idle.Seconds()
+		result.IdleCPU, result.IdleDatabaseCPU = relay/r.Idle.Seconds(), database/r.Idle.Seconds()
 	}
-
-	if _, err := writers.goOn(); err != nil {
-		return r, err
+	if err := writers.goOn(); err != nil {
+		return result, err
 	}
-	if err := pause(ctx, c.WarmUp); err != nil {
-		return r, err
+	if err := pause(ctx, r.WarmUp); err != nil {
+		return result, err
 	}
-	relayBefore, databaseBefore, since := contender.cpuNow(), databaseCPU(backend), time.Now()
-	if err := pause(ctx, c.For); err != nil {
-		return r, err
+	if result.RelayCPU, result.DatabaseCPU, result.Seconds, err = spent(r.For); err != nil {
+		return result, err
 	}
-	r.RelayCPU, r.DatabaseCPU = contender.cpuNow()-relayBefore, databaseCPU(backend)-databaseBefore
-	r.Seconds = time.Since(since).Seconds()
-
 	var load loadResult
 	if err := writers.hear(ctx, &load); err != nil {
-		return r, err
+		return result, err
 	}
-	if err := load.check(); err != nil {
-		return r, err
+	if load.Err != "" {
+		return result, errors.New(load.Err)
 	}
-	if err := consumer.await(ctx, len(load.Written), contender); err != nil {
-		return r, err
+	if err := consumer.await(ctx, all, quiet, len(load.Written), consumer.count); err != nil {
+		return result, err
 	}
-	r.RSSMB = peakRSS(contender.pid)
+	result.RSSMB = peakRSS(contender.pid)
 	all.stop()
 	received, err := consumer.stop()
 	if err != nil {
-		return r, fmt.Errorf("consume: %w", err)
+		return result, fmt.Errorf("consume: %w", err)
 	}
-	c.evaluate(&r, load.Written, received)
-	return r, nil
+	r.evaluate(&result, load.Written, received)
+	return result, nil
 }
 
-// start returns the process that writes and the one that is measured; in one process, they are the same.
-func (c *LatencyConfig) start(b *bed, name string, rate int) (writers, contender *process, err error) {
-	o := order{Database: b.url, Broker: c.Broker, Address: b.to.address(), Topic: b.topic}
-	switch name {
-	case Floor:
-		o.Part = partPoll
-		contender, err = startPart(o)
-	case Relay:
-		contender, err = startRelay(b, 0)
-	case Replication:
-		contender, err = startRelayWith(b, 0, "    replication: {slot: "+b.slot(name)+"}\n")
-	case Pgoutput:
-		o.Part = partWAL
-		contender, err = startPart(o)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	o.Part = partLoad
-	o.Load = &paced{Rate: rate, For: c.WarmUp + c.For, Writers: latencyWriters, Keys: latencyKeys, Bytes: c.Bytes, Seed: 1, Plain: name == Floor}
-	if name != InProcess {
+// startBoth starts the process that is measured and then the one that writes; in one process, they are the same.
+func (r *run) startBoth() (all team, err error) {
+	o := r.order(partLoad)
+	o.Load = &paced{Rate: r.Rates[0], For: r.WarmUp + r.For, Writers: latencyWriters, Keys: latencyKeys, Bytes: r.Bytes, Seed: 1, Plain: r.name == Floor}
+	if r.name != InProcess {
+		if all, err = r.launch(); err != nil {
+			return all, err
+		}
 		o.Broker = "" // a relay is there already
 	}
-	if writers, err = startPart(o); err != nil {
-		return contender, contender, err
+	writers, err := startPart(o)
+	if err == nil {
+		all = append(all, writers)
 	}
-	if name == InProcess {
-		contender = writers
-	}
-	return writers, contender, nil
+	return all, err
 }
 
 // evaluate compares what was written with what was received.
-func (c *LatencyConfig) evaluate(r *Result, all []written, received []received) {
+func (r *run) evaluate(result *Result, all []written, received []received) {
 	checker := check.New(check.Config{})
 	at := checker.Destination("default")
 	committed := make(map[check.ID]written, len(all))
@@ -227,29 +131,121 @@ func (c *LatencyConfig) evaluate(r *Result, all []written, received []received) 
 	for _, w := range all {
 		checker.Committed(w.Key, w.Seq)
 		committed[check.ID{Key: w.Key, Seq: w.Seq}] = w
-		if w.Due >= c.WarmUp {
-			r.Messages++
+		if w.Due >= r.WarmUp {
+			result.Messages++
 			record(writing, time.Duration(w.Committed-w.Began)-w.Due)
 		}
 	}
+	corrupted := uint64(0)
 	for _, m := range received {
 		if m.bad {
-			r.Corrupted++
+			corrupted++
 			continue
 		}
 		at.Delivered(m.id.Key, m.id.Seq)
-		if w, ours := committed[m.id]; ours && w.Due >= c.WarmUp {
+		if w, ours := committed[m.id]; ours && w.Due >= r.WarmUp {
 			record(delivering, time.Duration(m.at-w.Committed))
 			delete(committed, m.id) // a duplicate is no later delivery
 		}
 	}
-	r.Rate = float64(r.Messages) / c.For.Seconds()
-	r.P50, r.P95, r.P99, r.Max = quantiles(delivering)
-	_, _, r.WriteP99, _ = quantiles(writing)
-	r.WriteP50 = float64(writing.ValueAtQuantile(50)) / 1000
-	corrupted := r.Corrupted
-	r.checked(checker.Report())
-	r.Corrupted += corrupted
+	result.Rate = float64(result.Messages) / r.For.Seconds()
+	result.P50, result.P95, result.P99, result.Max = quantiles(delivering)
+	result.WriteP50, _, result.WriteP99, _ = quantiles(writing)
+	result.checked(checker.Report())
+	result.Corrupted += corrupted
+}
+
+// live measures latency under a steady load behind a drain, and then the longest gap between arrivals while a
+// transaction is open in another database of the server.
+func (r *run) live(ctx context.Context, l *loaded, result *Result) error {
+	before, err := r.to.count(ctx)
+	if err != nil {
+		return err
+	}
+	drained := 0
+	for _, last := range l.last {
+		drained += int(last)
+	}
+	consumer := follow(ctx, r.to)
+	defer consumer.stop()
+	// What was drained comes first.
+	if err := consumer.await(ctx, r.team, 2*quiet, min(before, drained), consumer.distinct); err != nil {
+		return err
+	}
+	conn, hangUp, err := r.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer hangUp()
+	committed := make(map[check.ID]int64)
+	if err := r.commit(ctx, conn, l, r.For, committed); err != nil {
+		return err
+	}
+	measured := maps.Clone(committed)
+	from := time.Now()
+	release, err := r.hold(ctx, r.server)
+	if err != nil {
+		return err
+	}
+	err = r.commit(ctx, conn, l, r.HeldFor, committed)
+	release()
+	if err != nil {
+		return err
+	}
+	arrived := func() (n int) {
+		for id := range committed {
+			if consumer.arrival(id) != 0 {
+				n++
+			}
+		}
+		return n
+	}
+	if err := consumer.await(ctx, r.team, 4*quiet, len(committed), arrived); err != nil {
+		return err
+	}
+	received, err := consumer.stop()
+	if err != nil {
+		return fmt.Errorf("consume: %w", err)
+	}
+	h := newHistogram()
+	for id, at := range measured {
+		if came := consumer.arrival(id); came != 0 {
+			record(h, time.Duration(came-at))
+		}
+	}
+	result.P50, result.P95, result.P99, result.Max = quantiles(h)
+	result.StallMS = milliseconds(consumer.longestGap(received, from.UnixNano()))
+	return nil
+}
+
+// commit writes messages at a steady rate and notes when COMMIT returned.
+func (r *run) commit(ctx context.Context, conn *pgx.Conn, l *loaded, during time.Duration, committed map[check.ID]int64) error {
+	began := time.Now()
+	for i := 0; ; i++ {
+		due := began.Add(time.Duration(i) * time.Second / time.Duration(r.Rates[0]))
+		if due.Sub(began) >= during {
+			return nil
+		}
+		if err := pause(ctx, time.Until(due)); err != nil {
+			return err
+		}
+		key := scatter(i) % r.Keys
+		l.last[key]++
+		row := r.layout.row(r.numbered(key, l.last[key]))
+		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			if r.layout.live != "" {
+				if _, err := tx.Exec(ctx, r.layout.live); err != nil {
+					return err
+				}
+			}
+			_, err := tx.CopyFrom(ctx, r.layout.table, r.layout.columns, pgx.CopyFromRows([][]any{row}))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		committed[check.ID{Key: uint32(key), Seq: l.last[key]}] = time.Now().UnixNano()
+	}
 }
 
 // newHistogram counts microseconds up to ten minutes, to three digits.
@@ -279,28 +275,31 @@ type received struct {
 	bad bool  // it was none of ours
 }
 
-// consumer follows a topic and notes when what comes.
+// consumer follows the topics and notes what comes, and when.
 type consumer struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error // to be read after done
 
-	mu  sync.Mutex
-	all []received
+	mu    sync.Mutex
+	all   []received
+	first map[check.ID]int64 // when each message came first
 }
 
 func follow(ctx context.Context, to target) *consumer {
 	ctx, cancel := context.WithCancel(ctx)
-	c := &consumer{cancel: cancel, done: make(chan struct{})}
+	c := &consumer{cancel: cancel, done: make(chan struct{}), first: make(map[check.ID]int64)}
 	go func() {
 		defer close(c.done)
-		err := to.consume(ctx, func(payload []byte) bool {
+		err := to.consume(ctx, func(payload []byte) {
 			at := time.Now().UnixNano()
 			id, err := check.Decode(payload)
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.all = append(c.all, received{id, at, err != nil})
-			return true
+			if c.first[id] == 0 && err == nil {
+				c.first[id] = at
+			}
 		})
 		if ctx.Err() == nil {
 			c.err = err
@@ -315,21 +314,43 @@ func (c *consumer) count() int {
 	return len(c.all)
 }
 
+// distinct is how many messages have come, however often.
+func (c *consumer) distinct() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.first)
+}
+
+// arrival is when a message came first, or 0.
+func (c *consumer) arrival(id check.ID) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.first[id]
+}
+
+// longestGap is the longest time without a first arrival since from.
+func (c *consumer) longestGap(all []received, from int64) time.Duration {
+	longest, last := int64(0), from
+	for _, m := range all {
+		if !m.bad && m.at >= from && c.first[m.id] == m.at {
+			longest, last = max(longest, m.at-last), m.at
+		}
+	}
+	return time.Duration(longest)
+}
+
 // quiet is how long nothing must come until what is missing counts as lost. The lease of a relay that
 // hangs is shorter.
 const quiet = 5 * time.Second
 
-// await waits until n messages have come, or until nothing comes any more.
-func (c *consumer) await(ctx context.Context, n int, contender *process) error {
+// await waits until n messages have come, by come, or until nothing comes any more.
+func (c *consumer) await(ctx context.Context, contender team, patience time.Duration, n int, come func() int) error {
 	for last, since := -1, time.Now(); ; {
-		count := c.count()
-		if count >= n {
-			return nil
-		}
+		count := come()
 		if count > last {
 			last, since = count, time.Now()
 		}
-		if time.Since(since) > quiet {
+		if count >= n || time.Since(since) > patience {
 			return nil // the check counts what is lost
 		}
 		if err := contender.ended(); err != nil {

@@ -6,129 +6,139 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
-
-	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/internal/check"
-)
-
-// backlog describes the messages that a drain finds.
-type backlog struct {
-	messages, bytes, keys int
-	held                  bool // transactions elsewhere are open all the while
-}
-
-const (
-	// rowsPerTransaction is how a backlog came about.
-	rowsPerTransaction = 100
-
-	// backlogWriters have written it, each with its own keys.
-	backlogWriters = 4
 )
 
 // loaded is a backlog in the database.
 type loaded struct {
-	backlog
+	messages, bytes, keys int
+	held                  bool // transactions elsewhere are open all the while
+
 	last    []uint64 // by key: how many messages it has
 	release func()   // ends the transactions that are held open
 }
 
-// load fills the outbox from several writers at once.
-func (b *bed) load(ctx context.Context, what backlog) (_ *loaded, err error) {
-	l := &loaded{backlog: what, last: make([]uint64, what.keys), release: func() {}}
-	if what.held {
-		if l.release, err = b.hold(ctx); err != nil {
-			return nil, fmt.Errorf("hold transactions open: %w", err)
-		}
-		defer func() {
-			if err != nil {
-				l.release()
-			}
-		}()
-	}
-	b.common.say("writing %d messages of %d bytes over %d keys", what.messages, what.bytes, what.keys)
-	writers := min(backlogWriters, what.keys)
-	group, loading := errgroup.WithContext(ctx)
-	for w := range writers {
-		group.Go(func() error { return l.fill(loading, b, w, writers) })
-	}
-	if err := group.Wait(); err != nil {
-		return nil, fmt.Errorf("load the outbox: %w", err)
-	}
-	conn, err := pgx.Connect(ctx, b.url)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	// What a drain meets in production: statistics and a visibility map that are not brand new. The count
-	// reads everything once, so that the first contender finds what the others do.
-	for _, sql := range []string{"VACUUM ANALYZE outbox.messages", "SELECT count(payload) FROM outbox.messages"} {
-		if _, err = conn.Exec(ctx, sql); err != nil {
-			return nil, err
-		}
-	}
-	if _, err := conn.Exec(ctx, "CHECKPOINT"); err != nil {
-		b.common.say("no checkpoint before the measurement: %v", err) // it takes a right that not every role has
-	}
-	return l, nil
-}
+const (
+	// rowsPerTransaction is how a backlog comes about, except an article's.
+	rowsPerTransaction = 100
 
-// fill is one writer. Its keys are no other's: their numbers are given out in the order of its commits.
-func (l *loaded) fill(ctx context.Context, b *bed, w, writers int) error {
-	conn, err := pgx.Connect(ctx, b.url)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	// The load is not what is measured.
-	if _, err := conn.Exec(ctx, "SET synchronous_commit = off"); err != nil {
-		return err
-	}
-	var writer outbox.Writer
-	payload := make([]byte, 0, l.bytes)
-	mine := (l.keys - w + writers - 1) / writers // keys w, w+writers, …
-	for at := w * rowsPerTransaction; at < l.messages; at += writers * rowsPerTransaction {
-		rows := func(yield func(outbox.Message, error) bool) {
-			for i := at; i < min(at+rowsPerTransaction, l.messages); i++ {
-				key := scatter(i)%mine*writers + w
-				l.last[key]++
-				payload = check.Encode(payload[:0], uint32(key), l.last[key], l.bytes)
-				if !yield(outbox.Message{Topic: b.topic, Key: keyName(key), EventType: eventType, Payload: payload}, nil) {
-					return
-				}
-			}
-		}
-		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-			_, err := writer.Copy(ctx, tx, rows)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
+	// backlogWriters write it, each with its own keys.
+	backlogWriters = 4
 
-const eventType = "bench.happened"
+	eventType = "bench.happened"
+)
 
 func keyName(key int) string { return fmt.Sprintf("key-%d", key) }
 
 // scatter spreads consecutive numbers, by Knuth's multiplicative hash.
 func scatter(i int) int { return int(uint32(i)*2654435761) >> 4 }
 
-// checker knows what was committed.
-func (l *loaded) checker() *check.Checker {
-	c := check.New(check.Config{})
-	for key, last := range l.last {
-		for seq := uint64(1); seq <= last; seq++ {
-			c.Committed(uint32(key), seq)
+// backlog fills a new database, unless the one that is there has the same backlog and may be used again.
+func (r *run) backlog(ctx context.Context, messages int, anew bool) (_ *loaded, err error) {
+	if l := r.loaded; !anew && l != nil && l.messages == messages && l.bytes == r.Bytes && l.keys == r.Keys && l.held == r.Held {
+		return l, nil
+	}
+	if err := r.freshDatabase(ctx); err != nil {
+		return nil, err
+	}
+	conn, hangUp, err := r.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer hangUp()
+	if _, err := conn.Exec(ctx, r.layout.ddl); err != nil {
+		return nil, fmt.Errorf("create its table: %w", err)
+	}
+	if r.readsLog() {
+		if err := r.prepareLog(ctx, conn); err != nil {
+			return nil, err
 		}
 	}
-	return c
+	if r.name == Debezium {
+		if err := r.prepareDebezium(ctx, conn); err != nil {
+			return nil, err
+		}
+	}
+	l := &loaded{messages: messages, bytes: r.Bytes, keys: r.Keys, held: r.Held, last: make([]uint64, r.Keys), release: func() {}}
+	if r.Held {
+		if l.release, err = r.hold(ctx, r.server, r.url); err != nil {
+			return nil, fmt.Errorf("hold transactions open: %w", err)
+		}
+	}
+	r.bed.loaded = l // which releases it
+	r.say("writing %d messages of %d bytes over %d keys", messages, r.Bytes, r.Keys)
+	writers := min(backlogWriters, r.Keys)
+	group, loading := errgroup.WithContext(ctx)
+	for w := range writers {
+		group.Go(func() error { return r.fill(loading, l, w, writers) })
+	}
+	if err := group.Wait(); err != nil {
+		return nil, fmt.Errorf("load its table: %w", err)
+	}
+	// What a drain meets in production: statistics and a visibility map that are not brand new. The count
+	// reads everything once, so that the first contender finds what the others do.
+	table := r.layout.table.Sanitize()
+	for _, sql := range []string{r.layout.after, "VACUUM ANALYZE " + table, "SELECT count(payload) FROM " + table} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return nil, fmt.Errorf("load its table: %w", err)
+		}
+	}
+	if _, err := conn.Exec(ctx, "CHECKPOINT"); err != nil {
+		r.say("no checkpoint before the measurement: %v", err) // it takes a right that not every role has
+	}
+	return l, nil
 }
 
-// hold opens transactions that stay open, each with a transaction id: one in another database and one that
-// has written into the outbox.
-func (b *bed) hold(ctx context.Context) (release func(), err error) {
+// readsLog reports whether the backlog is read from the log, by this contender or another that it is loaded for.
+func (r *run) readsLog() bool {
+	if r.Bench == "strategies" {
+		return r.log
+	}
+	for _, name := range r.Contenders {
+		if c, _ := findContender(r.Bench, name); c.log {
+			return true
+		}
+	}
+	return false
+}
+
+// fill is one writer. Its keys are no other's: their numbers are given out in the order of its commits.
+func (r *run) fill(ctx context.Context, l *loaded, w, writers int) error {
+	conn, hangUp, err := r.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer hangUp()
+	// The load is not what is measured.
+	if _, err := conn.Exec(ctx, "SET synchronous_commit = off"); err != nil {
+		return err
+	}
+	mine := (l.keys - w + writers - 1) / writers // keys w, w+writers, …
+	block := r.work.block()
+	for begin := w * block; begin < l.messages; begin += writers * block {
+		at := begin
+		for _, n := range r.work.rows {
+			n = max(min(n, l.messages-at), 0)
+			rows := pgx.CopyFromSlice(n, func(i int) ([]any, error) {
+				key := scatter(at+i)%mine*writers + w
+				l.last[key]++
+				return r.layout.row(r.numbered(key, l.last[key])), nil
+			})
+			err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+				_, err := tx.CopyFrom(ctx, r.layout.table, r.layout.columns, rows)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			at += n
+		}
+	}
+	return nil
+}
+
+// hold opens transactions that stay open, each with a transaction id: in another database of the server and, if its URL
+// is given, one that has written into the outbox.
+func (b *bed) hold(ctx context.Context, urls ...string) (release func(), err error) {
 	var held []*pgx.Conn
 	release = func() {
 		farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUp)
@@ -137,16 +147,11 @@ func (b *bed) hold(ctx context.Context) (release func(), err error) {
 			_ = conn.Close(farewell) // rolls back
 		}
 	}
-	for url, sql := range map[string]string{
-		b.server: "SELECT pg_current_xact_id()",
-		b.url:    "INSERT INTO outbox.messages (topic, payload) VALUES ('never', '')",
-	} {
+	for i, url := range urls {
+		sql := [2]string{"BEGIN; SELECT pg_current_xact_id()", "BEGIN; INSERT INTO outbox.messages (topic, payload) VALUES ('never', '')"}[i]
 		conn, err := pgx.Connect(ctx, url)
 		if err == nil {
 			held = append(held, conn)
-			_, err = conn.Exec(ctx, "BEGIN")
-		}
-		if err == nil {
 			_, err = conn.Exec(ctx, sql)
 		}
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/pgoutbox/outbox/internal/servers"
 )
@@ -47,10 +48,10 @@ func builtProgram(t *testing.T) string {
 	return filepath.Join(program.folder, "outbox")
 }
 
-// common is what a benchmark of a test runs on: the shared servers.
-func common(t *testing.T, broker string) Common {
+// config is of one round on the shared servers.
+func config(t *testing.T, bench, broker string) Config {
 	t.Helper()
-	c := Common{Broker: broker, Rounds: 1, Postgres: servers.TestPostgres(t).URL("postgres"), Version: "test", Progress: t.Output()}
+	c := Config{Bench: bench, Broker: broker, Rounds: 1, Postgres: servers.TestPostgres(t).URL("postgres"), Version: "test", Progress: t.Output()}
 	switch broker {
 	case "kafka":
 		c.Address = servers.TestKafka(t).Addr()
@@ -59,4 +60,23 @@ func common(t *testing.T, broker string) Common {
 	}
 	c.Binary = builtProgram(t)
 	return c
+}
+
+func latencyConfig(t *testing.T, broker string) Config {
+	t.Helper()
+	c := config(t, "latency", broker)
+	c.Rates, c.For, c.WarmUp, c.Idle = []int{300}, time.Second, 300*time.Millisecond, 100*time.Millisecond
+	return c
+}
+
+// openedBed is what a drain's contenders run on.
+func openedBed(t *testing.T, broker string) *bed {
+	t.Helper()
+	cfg := config(t, "drain", broker)
+	b, err := openBed(t.Context(), &cfg, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.close)
+	return b
 }

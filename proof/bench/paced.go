@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -169,12 +168,4 @@ func (l *paced) put(conn *pgx.Conn, writer *outbox.Writer, topic string) func(ct
 			return err
 		})
 	}
-}
-
-// check says whether the load was what it should be.
-func (r *loadResult) check() error {
-	if r.Err != "" {
-		return errors.New(r.Err)
-	}
-	return nil
 }

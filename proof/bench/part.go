@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -165,11 +164,10 @@ func (p *process) hear(ctx context.Context, v any) error {
 	}
 }
 
-// goOn tells a load to begin, and returns when.
-func (p *process) goOn() (time.Time, error) {
-	now := time.Now()
+// goOn tells a load to begin.
+func (p *process) goOn() error {
 	if _, err := io.WriteString(p.in, "\n"); err != nil {
-		return now, p.failure(fmt.Errorf("tell it to begin: %w", err))
+		return p.failure(fmt.Errorf("tell it to begin: %w", err))
 	}
-	return now, nil
+	return nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"encoding/gob"
 	"encoding/json"
 	"errors"
@@ -31,7 +30,6 @@ type process struct {
 	exited chan struct{}  // closed once it has been reaped
 	err    error          // how it ended; to be read after exited
 	end    sync.Once
-	cpu    float64 // once it has ended
 
 	mu    sync.Mutex
 	lines []string // the end of its log
@@ -69,9 +67,6 @@ func startProcess(name, program string, args ...string) (*process, error) {
 		started <- nil
 		p.watch(log)
 		p.err = cmd.Wait()
-		if s := cmd.ProcessState; s != nil {
-			p.cpu = (s.UserTime() + s.SystemTime()).Seconds()
-		}
 		close(p.exited)
 	}()
 	if err := <-started; err != nil {
@@ -110,20 +105,6 @@ func (p *process) watch(log io.Reader) {
 	}
 }
 
-// begun waits until the process works and returns since when.
-func (p *process) begun(ctx context.Context) (time.Time, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 30*time.Second, errors.New("it did nothing for 30 s"))
-	defer cancel()
-	select {
-	case at := <-p.ready:
-		return at, nil
-	case <-p.exited:
-		return time.Time{}, p.failure(errors.New("it ended at once"))
-	case <-ctx.Done():
-		return time.Time{}, p.failure(context.Cause(ctx))
-	}
-}
-
 // ended returns an error if the process has ended by itself.
 func (p *process) ended() error {
 	select {
@@ -150,8 +131,8 @@ func (p *process) cpuNow() float64 {
 	return seconds
 }
 
-// stop ends the process in good order, or otherwise if that takes long, and returns its CPU seconds.
-func (p *process) stop() float64 {
+// stop ends the process in good order, or otherwise if that takes long.
+func (p *process) stop() {
 	p.end.Do(func() {
 		terminate(p.proc)
 		patience := time.AfterFunc(20*time.Second, func() { _ = p.proc.Kill() })
@@ -161,5 +142,4 @@ func (p *process) stop() float64 {
 			_ = os.RemoveAll(p.dir) // a small file in the temporary folder
 		}
 	})
-	return p.cpu
 }

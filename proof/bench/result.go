@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"reflect"
 	"slices"
 
@@ -88,38 +87,22 @@ func (r *Result) checked(report check.Report) {
 	r.Inverted, r.Corrupted = report.Inverted, report.Corrupted
 }
 
-// Broken says which promise the run did not keep, or "". A floor promises no order and no single
-// delivery, and the one that polls loses what commits late.
-func (r *Result) Broken() string {
-	if r.Bench == "strategies" {
-		return r.strategyBroken()
-	}
-	floor := r.Contender == Floor || r.Contender == Pgoutput
-	switch {
-	case r.Corrupted > 0 || r.Phantom > 0,
-		r.Lost > 0 && !(floor && r.Bench == "latency"),
-		r.Inverted+r.Duplicated > 0 && !floor:
-		return fmt.Sprintf("%d lost, %d phantom, %d corrupted, %d duplicated, %d inverted", r.Lost, r.Phantom, r.Corrupted, r.Duplicated, r.Inverted)
-	}
-	return ""
-}
-
 // compare fills in the ratios of one round's results: to the floor, and in a comparison of strategies to the default
 // one with as many workers. The reader of the log, and the relay with transactions, have floors of their own, which
 // count if they took part.
 func compare(round []Result) {
 	for i := range round {
 		r := &round[i]
+		same := func(b *Result) bool { return b.TargetRate == r.TargetRate }
 		floors := []string{Floor, Insert}
-		switch r.Contender {
-		case Replication:
-			floors = []string{Pgoutput, Floor}
-		case ExactlyOnce:
-			floors = []string{Relay, Floor}
-		case Pgoutput, Relay:
-			floors = []string{Floor, r.Contender}
+		for floor, contender := range map[string]string{Pgoutput: Replication, Relay: ExactlyOnce} {
+			if r.Contender == contender {
+				floors = []string{floor, Floor}
+			} else if r.Contender == floor && find(round, same, contender) != nil {
+				floors = []string{Floor, floor}
+			}
 		}
-		if base := find(round, func(b *Result) bool { return b.TargetRate == r.TargetRate }, floors...); base == nil {
+		if base := find(round, same, floors...); base == nil {
 			continue
 		} else if r.Bench == "latency" {
 			r.RatioToFloor, r.P99Ratio = ratio(r.P50, base.P50), ratio(r.P99, base.P99)

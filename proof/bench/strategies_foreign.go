@@ -78,10 +78,10 @@ CREATE INDEX idx_outbox_scheduled_at ON outbox (scheduled_at)`,
 const debeziumPublication = "dbz_outbox"
 
 // prepareDebezium makes the slot and the publication that Debezium Server reads, before there is a backlog.
-func (s *strategyRun) prepareDebezium(ctx context.Context, conn *pgx.Conn) error {
+func (r *run) prepareDebezium(ctx context.Context, conn *pgx.Conn) error {
 	for _, sql := range []string{
 		"CREATE PUBLICATION " + debeziumPublication + " FOR TABLE outbox WITH (publish = 'insert')",
-		"SELECT pg_create_logical_replication_slot('" + s.slot(Debezium) + "', 'pgoutput')",
+		"SELECT pg_create_logical_replication_slot('" + r.slot(Debezium) + "', 'pgoutput')",
 	} {
 		if _, err := conn.Exec(ctx, sql); err != nil {
 			return fmt.Errorf("prepare Debezium's slot: %w", err)
@@ -90,28 +90,23 @@ func (s *strategyRun) prepareDebezium(ctx context.Context, conn *pgx.Conn) error
 	return nil
 }
 
-func (s *strategyRun) debeziumStreams(ctx context.Context, conn *pgx.Conn) (yes bool, err error) {
-	err = conn.QueryRow(ctx, "SELECT active FROM pg_replication_slots WHERE slot_name = $1", s.slot(Debezium)).Scan(&yes)
-	return yes, err
-}
-
 // startDebezium runs the server from its distribution with a configuration of its own. Its log goes to
 // standard error. The Java is that beside the distribution, of JAVA_HOME, or on PATH.
-func (s *strategyRun) startDebezium() (*process, error) {
-	cfg, err := pgx.ParseConfig(s.url)
+func (r *run) startDebezium() (*process, error) {
+	cfg, err := pgx.ParseConfig(r.url)
 	if err != nil {
 		return nil, err
 	}
-	runners, err := filepath.Glob(filepath.Join(s.Debezium, "debezium-server-*runner.jar"))
+	runners, err := filepath.Glob(filepath.Join(r.Debezium, "debezium-server-*runner.jar"))
 	if err != nil || len(runners) == 0 {
-		return nil, fmt.Errorf("%s is no folder of Debezium Server: there is no debezium-server-*runner.jar in it", s.Debezium)
+		return nil, fmt.Errorf("%s is no folder of Debezium Server: there is no debezium-server-*runner.jar in it", r.Debezium)
 	}
 	dir, err := os.MkdirTemp("", "pgoutbox-bench-")
 	if err != nil {
 		return nil, err
 	}
 	text := strings.NewReplacer("HOST", cfg.Host, "PORT", fmt.Sprint(cfg.Port), "USER", cfg.User, "PASSWORD", cfg.Password, "DATABASE", cfg.Database,
-		"SLOT", s.slot(Debezium), "PUBLICATION", debeziumPublication, "OFFSETS", filepath.Join(dir, "offsets"), "BROKER", s.to.address()).Replace(debeziumProperties)
+		"SLOT", r.slot(Debezium), "PUBLICATION", debeziumPublication, "OFFSETS", filepath.Join(dir, "offsets"), "BROKER", r.to.address()).Replace(debeziumProperties)
 	path := filepath.Join(dir, "config", "application.properties")
 	if err = os.Mkdir(filepath.Dir(path), 0o700); err == nil {
 		err = os.WriteFile(path, []byte(text), 0o600)
@@ -119,8 +114,8 @@ func (s *strategyRun) startDebezium() (*process, error) {
 	var p *process
 	if err == nil {
 		// In its folder, because it reads config/ there.
-		p, err = startProcess(Debezium, "/bin/sh", "-c", `cd "$1" && shift && exec "$@" >&2`, "sh", dir, javaFor(s.Debezium),
-			"-Xms256m", "-Xmx1g", "-XX:+UseParallelGC", "-cp", runners[0]+":"+filepath.Join(s.Debezium, "lib", "*"), "io.debezium.server.Main")
+		p, err = startProcess(Debezium, "/bin/sh", "-c", `cd "$1" && shift && exec "$@" >&2`, "sh", dir, javaFor(r.Debezium),
+			"-Xms256m", "-Xmx1g", "-XX:+UseParallelGC", "-cp", runners[0]+":"+filepath.Join(r.Debezium, "lib", "*"), "io.debezium.server.Main")
 	}
 	if err != nil {
 		_ = os.RemoveAll(dir) // a small file in the temporary folder

@@ -9,8 +9,8 @@ import (
 
 func TestAFolderWithoutDebeziumIsRefused(t *testing.T) {
 	t.Parallel()
-	s := strategyRun{StrategiesConfig: &StrategiesConfig{Debezium: t.TempDir()}, bed: &bed{url: "postgres://localhost/x"}}
-	if _, err := s.startDebezium(); err == nil || !strings.Contains(err.Error(), "runner.jar") {
+	r := run{Config: &Config{Debezium: t.TempDir()}, bed: &bed{url: "postgres://localhost/x"}}
+	if _, err := r.startDebezium(); err == nil || !strings.Contains(err.Error(), "runner.jar") {
 		t.Errorf("%v", err)
 	}
 }
@@ -41,9 +41,10 @@ func TestDebeziumServerTakesPart(t *testing.T) {
 	if dir == "" {
 		t.Skip("it is large and starts in seconds: OUTBOX_TEST_DEBEZIUM names its folder, that go run ./proof/fetch debezium prints")
 	}
-	cfg := StrategiesConfig{Common: common(t, "kafka"), Messages: 300, Keys: 40, Workers: []int{1}, For: -1, Debezium: dir}
+	cfg := config(t, "strategies", "kafka")
+	cfg.Messages, cfg.Keys, cfg.Workers, cfg.For, cfg.Debezium = 300, 40, []int{1}, -1, dir
 	cfg.Contenders = []string{Debezium}
-	results, err := Strategies(t.Context(), cfg)
+	results, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,10 +61,10 @@ func TestTheVirtualPartitionsOfAWorkloadHaveOffsets(t *testing.T) {
 	if got := Workloads()[Seed].transactions(); got != "3 to 17" {
 		t.Error(got)
 	}
-	s := strategyRun{StrategiesConfig: &StrategiesConfig{Bytes: 256}, work: Workloads()[Ours], to: &topics{names: []string{"a"}}}
+	r := run{Config: &Config{Bench: "strategies", Bytes: 256}, work: Workloads()[Ours], bed: &bed{topics: []string{"a"}}}
 	seen := make(map[int]bool)
 	for key := range 4 * backlogWriters {
-		m := s.numbered(0, key, 1)
+		m := r.numbered(key, 1)
 		if m.topic != "a" {
 			t.Errorf("key %d is of topic %s", key, m.topic)
 		}

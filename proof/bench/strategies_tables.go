@@ -24,9 +24,8 @@ type layout struct {
 	live    string // whether writers take turns: what they call before each insert; or ""
 }
 
-// seedMessage is what all layouts can hold. Payloads are JSON, which most articles demand.
+// seedMessage is what all layouts can hold. In a comparison, payloads are JSON, which most articles demand.
 type seedMessage struct {
-	n       int // of the whole run
 	topic   string
 	topicNo int
 

@@ -15,11 +15,12 @@ import (
 
 func TestEveryStrategyAndEveryArticleDelivers(t *testing.T) {
 	t.Parallel()
-	cfg := StrategiesConfig{Common: common(t, "kafka"), Messages: 1000, Keys: 40, Workers: []int{2}, For: -1}
+	cfg := config(t, "strategies", "kafka")
+	cfg.Messages, cfg.Keys, cfg.Workers, cfg.For = 1000, 40, []int{2}, -1
 	cfg.Contenders = slices.DeleteFunc(StrategyNames(), func(name string) bool {
 		return name == "seed3" || name == "seed4" // ten messages a second
 	})
-	results, err := Strategies(t.Context(), cfg)
+	results, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,9 +42,10 @@ func TestEveryStrategyAndEveryArticleDelivers(t *testing.T) {
 
 func TestWhatAnArticlesPartitionsLoseIsSeen(t *testing.T) {
 	t.Parallel()
-	cfg := StrategiesConfig{Common: common(t, "kafka"), Messages: 2000, Keys: 40, Workers: []int{1}, For: -1}
+	cfg := config(t, "strategies", "kafka")
+	cfg.Messages, cfg.Keys, cfg.Workers, cfg.For = 2000, 40, []int{1}, -1
 	cfg.Contenders = []string{"seed1-v3", "seed1-v3-repaired", "xmin"}
-	results, err := Strategies(t.Context(), cfg)
+	results, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,9 +62,10 @@ func TestOtherLibrariesTakePart(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./peers").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	cfg := StrategiesConfig{Common: common(t, "kafka"), Messages: 300, Keys: 40, Workers: []int{1}, For: -1, Peers: program}
+	cfg := config(t, "strategies", "kafka")
+	cfg.Messages, cfg.Keys, cfg.Workers, cfg.For, cfg.Peers = 300, 40, []int{1}, -1, program
 	cfg.Contenders = []string{"watermill-offsets", "watermill-queue", "oagudo"}
-	results, err := Strategies(t.Context(), cfg)
+	results, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,9 +81,10 @@ func TestOtherLibrariesTakePart(t *testing.T) {
 
 func TestOurWorkloadHasOneTopicOfTwoPartitions(t *testing.T) {
 	t.Parallel()
-	cfg := StrategiesConfig{Common: common(t, "kafka"), Messages: 1000, Keys: 40, Workers: []int{2}, For: -1, Workload: Ours}
+	cfg := config(t, "strategies", "kafka")
+	cfg.Messages, cfg.Keys, cfg.Workers, cfg.For, cfg.Workload = 1000, 40, []int{2}, -1, Ours
 	cfg.Contenders = []string{"snapshot", "xmin", "serial", "seed1-v3", "seed1-v4", "skiplocked"}
-	results, err := Strategies(t.Context(), cfg)
+	results, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,9 +123,10 @@ func TestRatiosAreOfTheSameRoundAndMeasuredAgainstTheirGoal(t *testing.T) {
 
 func TestLatencyAndStallAreMeasuredUnderLoad(t *testing.T) {
 	t.Parallel()
-	cfg := StrategiesConfig{Common: common(t, "kafka"), Messages: 100, Keys: 40, Workers: []int{1}, For: time.Second, Held: 2 * time.Second}
+	cfg := config(t, "strategies", "kafka")
+	cfg.Messages, cfg.Keys, cfg.Workers, cfg.For, cfg.HeldFor = 100, 40, []int{1}, time.Second, 2*time.Second
 	cfg.Contenders = []string{"skiplocked", "xmin"}
-	results, err := Strategies(t.Context(), cfg)
+	results, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,11 +146,12 @@ func TestLatencyAndStallAreMeasuredUnderLoad(t *testing.T) {
 
 func TestAComparisonIsRefusedWithAllReasons(t *testing.T) {
 	t.Parallel()
-	err := StrategiesConfig{Common: Common{Broker: "nats", Contenders: []string{"nobody", "oagudo", Debezium}}, Bytes: 3, Workers: []int{0}, Keys: 2, Workload: "theirs"}.Validate()
+	err := Config{Bench: "strategies", Broker: "nats", Contenders: []string{"nobody", "oagudo", Debezium}, Bytes: 3, Workers: []int{0}, Keys: 2,
+		Workload: "theirs"}.Validate()
 	if err == nil {
 		t.Fatal("it was accepted")
 	}
-	for _, want := range []string{"nats", "nobody", "3 bytes", "0 workers", "2 keys", "binary", "--peers", "--debezium", "theirs"} {
+	for _, want := range []string{"nats", "nobody", "bytes 3", "workers 0", "keys 2", "binary", "--peers", "--debezium", "theirs"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("nothing about %q in %v", want, err)
 		}

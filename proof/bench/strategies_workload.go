@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/pgoutbox/outbox/internal/check"
 )
 
 // Names of workloads.
@@ -49,10 +51,23 @@ func (w Workload) transactions() string {
 	return fmt.Sprintf("%d to %d", low, high)
 }
 
+// work is the workload of a benchmark.
+func (c *Config) work() Workload {
+	if c.Bench == "strategies" {
+		return Workloads()[c.Workload]
+	}
+	return Workloads()[Ours]
+}
+
 // numbered is a message for a key: keys are of one topic and one virtual partition each, by turns.
-func (s *strategyRun) numbered(n, key int, seq uint64) seedMessage {
+func (r *run) numbered(key int, seq uint64) seedMessage {
 	turn := key / backlogWriters // so that a writer's transactions have messages of all
-	topic := turn % s.work.topics
-	return seedMessage{n: n, topic: s.to.names[topic], topicNo: topic, partition: turn / s.work.topics % s.work.partitions,
-		key: keyName(key), seq: int(seq), payload: encodeJSON(uint32(key), seq, s.Bytes)}
+	topic := turn % r.work.topics
+	m := seedMessage{topic: r.topics[topic], topicNo: topic, partition: turn / r.work.topics % r.work.partitions, key: keyName(key), seq: int(seq)}
+	if r.Bench == "strategies" {
+		m.payload = encodeJSON(uint32(key), seq, r.Bytes)
+	} else {
+		m.payload = check.Encode(nil, uint32(key), seq, r.Bytes)
+	}
+	return m
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -17,21 +18,23 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
-// target is the broker that is delivered to, and the one topic there.
+// target is the broker that is delivered to, and the topics there.
 type target interface {
 	// address is where contenders find it.
 	address() string
-	// yaml is the broker's part of a relay's configuration.
-	yaml() string
+	// yaml is the broker's part of a relay's configuration, which delivers in transactions of that id if it isn't "".
+	yaml(transactions string) string
 	version(ctx context.Context) (string, error)
-	// fresh makes the topic, empty.
+	// fresh makes the topics, empty.
 	fresh(ctx context.Context) error
-	// count is how many messages stand in the topic.
+	// count is how far the topics have grown, in messages and records that end transactions.
 	count(ctx context.Context) (int, error)
-	// consume shows the payloads in the topic to visit, from its beginning and as they come, until visit
-	// returns false or ctx ends, whose error it then returns.
-	consume(ctx context.Context, visit func(payload []byte) bool) error
-	// close removes the topic and hangs up.
+	// consume shows the payloads in the topics to visit, from their beginning and as they come, until ctx ends, whose
+	// error it then returns.
+	consume(ctx context.Context, visit func(payload []byte)) error
+	// readAll shows what stands in the topics now.
+	readAll(ctx context.Context, visit func(payload []byte)) error
+	// close removes the topics and hangs up.
 	close()
 }
 
@@ -41,23 +44,30 @@ const hangUp = 10 * time.Second
 // partitions of the topic, where it has such.
 const partitions = 2
 
-func openTarget(ctx context.Context, common *Common, topic string, proxy *delay) (target, error) {
-	if common.Broker == "nats" {
-		return openNATS(ctx, common.Address, topic, proxy)
+func openTarget(ctx context.Context, cfg *Config, topics []string, proxy *delay) (target, error) {
+	if cfg.Broker == "nats" {
+		return openNATS(ctx, cfg.Address, topics[0], proxy)
 	}
-	return openKafka(ctx, common.Address, topic, proxy)
+	decode := func(payload []byte) []byte { return payload }
+	if cfg.Bench == "strategies" {
+		decode = decodeJSON
+	}
+	return openKafka(ctx, cfg.Address, topics, cfg.work().partitions, decode, proxy)
 }
 
 type kafkaTarget struct {
-	server *servers.Kafka
-	addr   string
-	topic  string
-	client *kgo.Client
-	admin  *kadm.Client
+	server     *servers.Kafka
+	addr       string
+	topics     []string
+	partitions int32 // of each
+	decode     func([]byte) []byte
+	cursors    []string // topics in which relays keep cursors beside transactions
+	client     *kgo.Client
+	admin      *kadm.Client
 }
 
-func openKafka(ctx context.Context, addr, topic string, proxy *delay) (target, error) {
-	t := &kafkaTarget{addr: addr, topic: topic}
+func openKafka(ctx context.Context, addr string, topics []string, partitions int, decode func([]byte) []byte, proxy *delay) (target, error) {
+	t := &kafkaTarget{addr: addr, topics: topics, partitions: int32(partitions), decode: decode}
 	if addr == "" {
 		cfg := servers.KafkaConfig{Bench: true}
 		if proxy != nil {
@@ -73,16 +83,13 @@ func openKafka(ctx context.Context, addr, topic string, proxy *delay) (target, e
 			proxy.forward(server.Addr())
 			t.addr = proxy.address()
 		}
-	} else if proxy != nil {
-		return nil, errors.New("the round trip to a Kafka can only be made longer where the benchmark starts it: leave out --address")
 	}
 	client, err := kgo.NewClient(kgo.SeedBrokers(t.addr))
-	if err != nil {
-		t.close()
-		return nil, fmt.Errorf("Kafka at %s: %w", t.addr, err)
+	if err == nil {
+		t.client, t.admin = client, kadm.NewClient(client)
+		err = client.Ping(ctx)
 	}
-	t.client, t.admin = client, kadm.NewClient(client)
-	if err := client.Ping(ctx); err != nil {
+	if err != nil {
 		t.close()
 		return nil, fmt.Errorf("Kafka at %s: %w", t.addr, err)
 	}
@@ -90,7 +97,14 @@ func openKafka(ctx context.Context, addr, topic string, proxy *delay) (target, e
 }
 
 func (t *kafkaTarget) address() string { return t.addr }
-func (t *kafkaTarget) yaml() string    { return fmt.Sprintf("{kafka: {brokers: [%q]}}", t.addr) }
+
+func (t *kafkaTarget) yaml(transactions string) string {
+	if transactions == "" {
+		return fmt.Sprintf("{kafka: {brokers: [%q]}}", t.addr)
+	}
+	t.cursors = append(t.cursors, transactions+"-cursor")
+	return fmt.Sprintf("{kafka: {brokers: [%q], exactly_once: true, create_topics: true, transactional_id: %s}}", t.addr, transactions)
+}
 
 func (t *kafkaTarget) version(ctx context.Context) (string, error) {
 	if t.server != nil {
@@ -106,23 +120,31 @@ func (t *kafkaTarget) version(ctx context.Context) (string, error) {
 }
 
 func (t *kafkaTarget) fresh(ctx context.Context) error {
-	if _, err := t.admin.DeleteTopic(ctx, t.topic); err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
+	responses, err := t.admin.DeleteTopics(ctx, slices.Concat(t.topics, t.cursors)...)
+	if err != nil {
 		return err
 	}
-	soon := "1000" // otherwise a minute's worth of topics is on the disk
-	for {
-		_, err := t.admin.CreateTopic(ctx, partitions, 1, map[string]*string{"file.delete.delay.ms": &soon}, t.topic)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, kerr.TopicAlreadyExists) {
-			return fmt.Errorf("create the topic: %w", err)
-		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil { // deletion takes a moment
-			return err
+	for _, r := range responses {
+		if r.Err != nil && !errors.Is(r.Err, kerr.UnknownTopicOrPartition) {
+			return r.Err
 		}
 	}
-	// Ready when every partition has a leader: nobody's time should go into waiting for that.
+	soon := "1000" // otherwise a minute's worth of topics is on the disk
+	for _, topic := range t.topics {
+		for {
+			_, err := t.admin.CreateTopic(ctx, t.partitions, 1, map[string]*string{"file.delete.delay.ms": &soon}, topic)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, kerr.TopicAlreadyExists) {
+				return fmt.Errorf("create the topic: %w", err)
+			}
+			if err := pause(ctx, 100*time.Millisecond); err != nil { // deletion takes a moment
+				return err
+			}
+		}
+	}
+	// Ready when every partition has a leader: no contender's time should go into waiting for that.
 	for {
 		n, err := t.count(ctx)
 		if err == nil && n == 0 {
@@ -135,7 +157,7 @@ func (t *kafkaTarget) fresh(ctx context.Context) error {
 }
 
 func (t *kafkaTarget) count(ctx context.Context) (int, error) {
-	ends, err := t.admin.ListEndOffsets(ctx, t.topic)
+	ends, err := t.admin.ListEndOffsets(ctx, t.topics...)
 	if err != nil {
 		return 0, err
 	}
@@ -144,8 +166,44 @@ func (t *kafkaTarget) count(ctx context.Context) (int, error) {
 	return int(n), ends.Error()
 }
 
-func (t *kafkaTarget) consume(ctx context.Context, visit func([]byte) bool) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(t.addr), kgo.ConsumeTopics(t.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+func (t *kafkaTarget) consume(ctx context.Context, visit func([]byte)) error {
+	return t.records(ctx, visit, func(*kgo.Record) bool { return true })
+}
+
+func (t *kafkaTarget) readAll(ctx context.Context, visit func([]byte)) error {
+	ends, err := t.admin.ListEndOffsets(ctx, t.topics...)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return err
+	}
+	type part struct {
+		topic string
+		no    int32
+	}
+	left := map[part]int64{} // what was aborted leaves gaps
+	ends.Each(func(o kadm.ListedOffset) {
+		if o.Offset > 0 {
+			left[part{o.Topic, o.Partition}] = o.Offset
+		}
+	})
+	if len(left) == 0 {
+		return nil
+	}
+	return t.records(ctx, visit, func(r *kgo.Record) bool {
+		if p := (part{r.Topic, r.Partition}); r.Offset+1 >= left[p] {
+			delete(left, p)
+		}
+		return len(left) > 0
+	})
+}
+
+// records shows what was committed to visit, until more says of a record, those that end transactions included, that it
+// was the last.
+func (t *kafkaTarget) records(ctx context.Context, visit func([]byte), more func(*kgo.Record) bool) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(t.addr), kgo.ConsumeTopics(t.topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
 	if err != nil {
 		return err
 	}
@@ -156,7 +214,10 @@ func (t *kafkaTarget) consume(ctx context.Context, visit func([]byte) bool) erro
 			return err
 		}
 		for r := range fetches.RecordsAll() {
-			if !visit(r.Value) {
+			if !r.Attrs.IsControl() {
+				visit(t.decode(r.Value))
+			}
+			if !more(r) {
 				return nil
 			}
 		}
@@ -168,7 +229,7 @@ func (t *kafkaTarget) close() {
 	defer cancel()
 	if t.client != nil {
 		if t.server == nil {
-			_, _ = t.admin.DeleteTopic(ctx, t.topic) // best effort, as all of this
+			_, _ = t.admin.DeleteTopics(ctx, slices.Concat(t.topics, t.cursors)...) // best effort, as all of this
 		}
 		t.client.Close()
 	}
@@ -217,8 +278,8 @@ func openNATS(ctx context.Context, url, topic string, proxy *delay) (target, err
 	return t, nil
 }
 
-func (t *natsTarget) address() string { return t.url }
-func (t *natsTarget) yaml() string    { return fmt.Sprintf("{nats: {url: %q}}", t.url) }
+func (t *natsTarget) address() string    { return t.url }
+func (t *natsTarget) yaml(string) string { return fmt.Sprintf("{nats: {url: %q}}", t.url) }
 
 func (t *natsTarget) version(context.Context) (string, error) {
 	return t.conn.ConnectedServerVersion(), nil
@@ -242,7 +303,19 @@ func (t *natsTarget) count(ctx context.Context) (int, error) {
 	return int(s.CachedInfo().State.Msgs), nil
 }
 
-func (t *natsTarget) consume(ctx context.Context, visit func([]byte) bool) error {
+func (t *natsTarget) consume(ctx context.Context, visit func([]byte)) error {
+	return t.messages(ctx, func(payload []byte) bool { visit(payload); return true })
+}
+
+func (t *natsTarget) readAll(ctx context.Context, visit func([]byte)) error {
+	left, err := t.count(ctx)
+	if err != nil || left == 0 {
+		return err
+	}
+	return t.messages(ctx, func(payload []byte) bool { visit(payload); left--; return left > 0 })
+}
+
+func (t *natsTarget) messages(ctx context.Context, visit func([]byte) bool) error {
 	consumer, err := t.js.OrderedConsumer(ctx, t.topic, jetstream.OrderedConsumerConfig{})
 	if err != nil {
 		return err

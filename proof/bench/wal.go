@@ -16,23 +16,11 @@ import (
 	"github.com/pgoutbox/outbox/mapping"
 )
 
-// logReaders are contenders that read the write-ahead log. They take part when they are named.
-func logReaders() []string { return []string{Replication, Pgoutput} }
-
-func (c *Common) readsLog() bool {
-	return slices.ContainsFunc(c.Contenders, func(name string) bool { return slices.Contains(logReaders(), name) })
-}
-
-// slot is the name of one of this run's slots: a database's name is nobody else's.
-func (b *bed) slot(of string) string { return b.name + "_" + of }
+// slot is the name of one of this run's slots: no other run has a database of that name.
+func (b *bed) slot(of string) string { return b.database + "_" + of }
 
 // prepareLog makes a slot that stands before what is written from now on. Contenders get copies of it.
-func (b *bed) prepareLog(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, b.url)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
+func (b *bed) prepareLog(ctx context.Context, conn *pgx.Conn) error {
 	if _, err := conn.Exec(ctx, mapping.CreatePublicationSQL("outbox", mapping.TableName{Schema: "outbox", Name: "messages"})); err != nil {
 		return fmt.Errorf("make a publication: %w", err)
 	}
@@ -92,7 +80,7 @@ func (b *bed) leaveNoSlots(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	return b.dropSlots(ctx, conn, b.name)
+	return b.dropSlots(ctx, conn, b.database)
 }
 
 // streams waits until the relay reads the log.
