@@ -269,11 +269,11 @@ func TestAPartEndsWithWhoeverStartedIt(t *testing.T) {
 	if _, err := (team{p}).begun(t.Context(), false, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.in.Close(); err != nil {
+	if err := p.In.Close(); err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case <-p.exited:
+	case <-p.Exited():
 	case <-time.After(20 * time.Second):
 		t.Error("its standard input has ended, and it goes on")
 	}

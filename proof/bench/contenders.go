@@ -170,7 +170,11 @@ func (r *run) launchOne(i int) (*process, error) {
 		o.Part, o.Original, o.Topics = partOriginal, r.original, [2]string{r.topics[0], r.topics[len(r.topics)-1]}
 		return startPart(o)
 	case r.peer != "":
-		return startProcess(r.peer, r.Peers, "-library", r.peer, "-database", r.url, "-broker", r.to.address(), "-batch", fmt.Sprint(peerBatch))
+		dir, err := ownFolder(nil)
+		if err != nil {
+			return nil, err
+		}
+		return startProcess(r.peer, dir, r.Peers, "-library", r.peer, "-database", r.url, "-broker", r.to.address(), "-batch", fmt.Sprint(peerBatch))
 	case r.name == Debezium:
 		return r.startDebezium()
 	case r.Bench == "drain" && r.workers > 1:

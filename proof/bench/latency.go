@@ -95,7 +95,7 @@ func (r *run) latency(ctx context.Context) (Result, error) {
 	if err := consumer.await(ctx, all, quiet, len(load.Written), consumer.count); err != nil {
 		return result, err
 	}
-	result.RSSMB = peakRSS(contender.pid)
+	result.RSSMB = peakRSS(contender.PID())
 	all.stop()
 	received, err := consumer.stop()
 	if err != nil {

@@ -102,11 +102,15 @@ func startPart(o order) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := startProcess(o.Part, self, "part")
+	dir, err := ownFolder(nil)
 	if err != nil {
 		return nil, err
 	}
-	if err := json.NewEncoder(p.in).Encode(o); err != nil {
+	p, err := startProcess(o.Part, dir, self, "part")
+	if err != nil {
+		return nil, err
+	}
+	if err := json.NewEncoder(p.In).Encode(o); err != nil {
 		p.stop()
 		return nil, p.failure(fmt.Errorf("tell it what to do: %w", err))
 	}
@@ -155,7 +159,7 @@ func (p *process) hear(ctx context.Context, v any) error {
 	select {
 	case err := <-heard:
 		if err != nil {
-			<-p.exited
+			<-p.Exited()
 			return p.failure(errors.New("it ended without a result"))
 		}
 		return nil
@@ -166,7 +170,7 @@ func (p *process) hear(ctx context.Context, v any) error {
 
 // goOn tells a load to begin.
 func (p *process) goOn() error {
-	if _, err := io.WriteString(p.in, "\n"); err != nil {
+	if _, err := io.WriteString(p.In, "\n"); err != nil {
 		return p.failure(fmt.Errorf("tell it to begin: %w", err))
 	}
 	return nil

@@ -1,145 +1,92 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
-	"runtime"
-	"slices"
-	"strings"
+	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/pgoutbox/outbox/proof/rig"
 )
 
-// process is a contender, or the load, as a process of its own. It ends with this one.
+// process is a contender, or the load. What it writes to standard error is taken for a log of JSON lines.
 type process struct {
-	name string
-	pid  int
-	dir  string // of its own, removed when it is stopped; or ""
-	proc *os.Process
-
-	in  io.WriteCloser
+	rig.Child
 	out *gob.Decoder
-
-	ready  chan time.Time // gets when it began to work, by its log
-	exited chan struct{}  // closed once it has been reaped
-	err    error          // how it ended; to be read after exited
-	end    sync.Once
-
-	mu    sync.Mutex
-	lines []string // the end of its log
+	dir string // of its own, removed when it is stopped
+	end sync.Once
 }
 
-// begun are the messages in a log that say that work begins.
-func begun(message string) bool { return message == "lease acquired" || message == "started" }
-
-// startProcess starts a program. What it writes to standard error is taken for a log of JSON lines.
-func startProcess(name, program string, args ...string) (*process, error) {
-	p := &process{name: name, ready: make(chan time.Time, 1), exited: make(chan struct{})}
-	started := make(chan error)
-	go func() {
-		// Linux kills the child when the *thread* that started it ends: this one is kept till then.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		cmd := exec.Command(program, args...)
-		cmd.Env = environment(os.Environ())
-		cmd.SysProcAttr = attributes()
-		var pipes [3]error
-		var out, log io.ReadCloser
-		p.in, pipes[0] = cmd.StdinPipe()
-		out, pipes[1] = cmd.StdoutPipe()
-		log, pipes[2] = cmd.StderrPipe()
-		err := errors.Join(pipes[:]...)
-		if err == nil {
-			p.out = gob.NewDecoder(out)
-			err = cmd.Start()
-		}
-		if err != nil {
-			started <- fmt.Errorf("start %s: %w", name, err)
-			return
-		}
-		p.pid, p.proc = cmd.Process.Pid, cmd.Process
-		started <- nil
-		p.watch(log)
-		p.err = cmd.Wait()
-		close(p.exited)
-	}()
-	if err := <-started; err != nil {
-		return nil, err
+// startProcess starts a program. The folder that has its log, and that it may have files in, becomes its own.
+func startProcess(name, dir, program string, args ...string) (*process, error) {
+	p := &process{dir: dir, Child: rig.Child{Name: name, Program: program, Args: args, LogFile: filepath.Join(dir, "log"), Piped: true}}
+	if err := p.Start(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
+	p.out = gob.NewDecoder(p.Out)
 	return p, nil
 }
 
-// environment leaves out what would win over what a contender is told: a person who measures may have an
-// outbox of their own.
-func environment(environ []string) []string {
-	return slices.DeleteFunc(environ, func(variable string) bool {
-		return strings.HasPrefix(variable, "OUTBOX_") || strings.HasPrefix(variable, "DATABASE_URL=")
-	})
+// ownFolder is a folder for a process, with files in it: their contents by their names.
+func ownFolder(files map[string]string) (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "pgoutbox-bench-"); err != nil {
+		return "", err
+	}
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
+			err = os.WriteFile(path, []byte(text), 0o600)
+		}
+		if err != nil {
+			return "", errors.Join(err, os.RemoveAll(dir))
+		}
+	}
+	return dir, nil
 }
 
-// watch reads the log to its end.
-func (p *process) watch(log io.Reader) {
-	const kept = 20
-	for lines := bufio.NewScanner(log); lines.Scan(); {
-		var line struct {
+// began reports when the process began to work, by its log, and whether it has.
+func (p *process) began() (time.Time, bool) {
+	text, _ := p.Life() // what can't be read has nothing in it yet
+	for line := range bytes.Lines(text) {
+		var record struct {
 			Msg  string    `json:"msg"`
 			Time time.Time `json:"time"`
 		}
-		if json.Unmarshal(lines.Bytes(), &line) == nil && begun(line.Msg) {
-			select {
-			case p.ready <- line.Time:
-			default:
-			}
+		if json.Unmarshal(line, &record) == nil && (record.Msg == "lease acquired" || record.Msg == "started") {
+			return record.Time, true
 		}
-		p.mu.Lock()
-		if p.lines = append(p.lines, lines.Text()); len(p.lines) > kept {
-			p.lines = p.lines[1:]
-		}
-		p.mu.Unlock()
 	}
+	return time.Time{}, false
 }
 
 // ended returns an error if the process has ended by itself.
 func (p *process) ended() error {
-	select {
-	case <-p.exited:
+	if p.Ended() {
 		return p.failure(errors.New("it ended too early"))
-	default:
-		return nil
 	}
+	return nil
 }
 
 // failure adds the end of the log to an error.
 func (p *process) failure(err error) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.lines) == 0 {
-		return fmt.Errorf("%s: %w", p.name, err)
-	}
-	return fmt.Errorf("%s: %w; its log ends with:\n%s", p.name, err, strings.Join(p.lines, "\n"))
+	return fmt.Errorf("%s: %w; its log ends with:\n%s", p.Name, err, p.Log())
 }
 
 // cpuNow is the CPU time that the process has used so far, in seconds.
 func (p *process) cpuNow() float64 {
-	_, seconds := processStat(p.pid)
+	_, seconds := processStat(p.PID())
 	return seconds
 }
 
 // stop ends the process in good order, or otherwise if that takes long.
 func (p *process) stop() {
 	p.end.Do(func() {
-		terminate(p.proc)
-		patience := time.AfterFunc(20*time.Second, func() { _ = p.proc.Kill() })
-		defer patience.Stop()
-		<-p.exited
-		if p.dir != "" {
-			_ = os.RemoveAll(p.dir) // a small file in the temporary folder
-		}
+		_ = p.Stop(20 * time.Second) // what it delivered is checked
+		_ = os.RemoveAll(p.dir)      // small files in the temporary folder
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -137,25 +136,16 @@ func (r *run) result(settings map[string]any) Result {
 // startRelay starts "outbox relay" with everything left at its default but where to read and write, and what must not
 // happen meanwhile: that what was delivered is removed. more is lines of its destination.
 func (r *run) startRelay(name string, batch int, more string) (*process, error) {
-	dir, err := os.MkdirTemp("", "pgoutbox-bench-")
-	if err != nil {
-		return nil, err
-	}
 	text := fmt.Sprintf("name: %s\ndatabase: {url: %q}\nhttp: {listen: \"\"}\nlog: {format: json}\nretention: {enabled: false}\n"+
 		"destinations:\n  - name: %s\n    broker: %s\n%s", name, r.url, destination, r.to.yaml(r.transactions), more)
 	if batch > 0 {
 		text += fmt.Sprintf("    delivery: {batch: %d, max_in_flight: %d}\n", batch, max(20_000, 2*batch))
 	}
-	path := filepath.Join(dir, "outbox.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	p, err := startProcess(Relay, r.Binary, "relay", "--config", path)
+	dir, err := ownFolder(map[string]string{"outbox.yaml": text})
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, err
 	}
-	p.dir = dir
-	return p, nil
+	return startProcess(Relay, dir, r.Binary, "relay", "--config", filepath.Join(dir, "outbox.yaml"))
 }
 
 // team is the processes of one contender.
@@ -174,12 +164,10 @@ func (t team) begun(ctx context.Context, one bool, also func() (bool, error)) (f
 			}
 		}
 		for _, p := range t {
-			select {
-			case at := <-p.ready:
+			if at, yes := p.began(); yes {
 				if working[p] = true; first.IsZero() || at.Before(first) {
 					first = at
 				}
-			default:
 			}
 		}
 		if len(working) == len(t) || one && len(working) > 0 {
@@ -188,7 +176,7 @@ func (t team) begun(ctx context.Context, one bool, also func() (bool, error)) (f
 		if err := t.ended(); err != nil {
 			return first, err
 		}
-		if pause(ctx, time.Millisecond) != nil {
+		if pause(ctx, 2*time.Millisecond) != nil {
 			return first, t[0].failure(context.Cause(ctx))
 		}
 	}
@@ -205,7 +193,7 @@ func (t team) ended() error {
 // peakRSS is that of the largest.
 func (t team) peakRSS() (peak float64) {
 	for _, p := range t {
-		peak = max(peak, peakRSS(p.pid))
+		peak = max(peak, peakRSS(p.PID()))
 	}
 	return peak
 }

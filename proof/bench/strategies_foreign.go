@@ -101,28 +101,15 @@ func (r *run) startDebezium() (*process, error) {
 	if err != nil || len(runners) == 0 {
 		return nil, fmt.Errorf("%s is no folder of Debezium Server: there is no debezium-server-*runner.jar in it", r.Debezium)
 	}
-	dir, err := os.MkdirTemp("", "pgoutbox-bench-")
-	if err != nil {
-		return nil, err
-	}
 	text := strings.NewReplacer("HOST", cfg.Host, "PORT", fmt.Sprint(cfg.Port), "USER", cfg.User, "PASSWORD", cfg.Password, "DATABASE", cfg.Database,
-		"SLOT", r.slot(Debezium), "PUBLICATION", debeziumPublication, "OFFSETS", filepath.Join(dir, "offsets"), "BROKER", r.to.address()).Replace(debeziumProperties)
-	path := filepath.Join(dir, "config", "application.properties")
-	if err = os.Mkdir(filepath.Dir(path), 0o700); err == nil {
-		err = os.WriteFile(path, []byte(text), 0o600)
-	}
-	var p *process
-	if err == nil {
-		// In its folder, because it reads config/ there.
-		p, err = startProcess(Debezium, "/bin/sh", "-c", `cd "$1" && shift && exec "$@" >&2`, "sh", dir, javaFor(r.Debezium),
-			"-Xms256m", "-Xmx1g", "-XX:+UseParallelGC", "-cp", runners[0]+":"+filepath.Join(r.Debezium, "lib", "*"), "io.debezium.server.Main")
-	}
+		"SLOT", r.slot(Debezium), "PUBLICATION", debeziumPublication, "BROKER", r.to.address()).Replace(debeziumProperties)
+	dir, err := ownFolder(map[string]string{"config/application.properties": text})
 	if err != nil {
-		_ = os.RemoveAll(dir) // a small file in the temporary folder
 		return nil, err
 	}
-	p.dir = dir
-	return p, nil
+	// In its folder, because it reads config/ there.
+	return startProcess(Debezium, dir, "/bin/sh", "-c", `cd "$1" && shift && exec "$@" >&2`, "sh", dir, javaFor(r.Debezium),
+		"-Xms256m", "-Xmx1g", "-XX:+UseParallelGC", "-cp", runners[0]+":"+filepath.Join(r.Debezium, "lib", "*"), "io.debezium.server.Main")
 }
 
 func javaFor(distribution string) string {
@@ -157,7 +144,7 @@ debezium.source.table.include.list=public.outbox
 debezium.source.snapshot.mode=no_data
 debezium.source.skipped.operations=u,d,t
 debezium.source.extended.headers.enabled=false
-debezium.source.offset.storage.file.filename=OFFSETS
+debezium.source.offset.storage.file.filename=offsets
 debezium.source.offset.flush.interval.ms=1000
 debezium.source.max.batch.size=4096
 debezium.source.max.queue.size=16384
