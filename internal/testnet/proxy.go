@@ -3,6 +3,7 @@ package testnet
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ type Proxy struct {
 	listener net.Listener
 	target   atomic.Pointer[string]
 	slow     atomic.Pointer[Slow]
+	later    atomic.Int64 // nanoseconds
 
 	mu      sync.Mutex
 	conns   map[*joint]struct{}
@@ -59,6 +61,10 @@ func (p *Proxy) Forward(target string) { p.target.Store(&target) }
 
 // Slow makes the line as bad as it says, for all connections.
 func (p *Proxy) Slow(s Slow) { p.slow.Store(&s) }
+
+// Distance has everything arrive later by half of a round trip, however much is under way, on the connections that are
+// made from now on. It limits no bandwidth that matters.
+func (p *Proxy) Distance(roundTrip time.Duration) { p.later.Store(int64(roundTrip / 2)) }
 
 // LoseAnswers swallows what the server says on the connections that there are, while requests go on to
 // reach it.
@@ -172,9 +178,14 @@ func (p *Proxy) open() bool {
 
 // carry passes on what from sends until one side hangs up. The side that hears nothing more is told, unless
 // it is not to hear anything.
-func (p *Proxy) carry(j *joint, from, to *net.TCPConn, swallow *atomic.Bool) {
+func (p *Proxy) carry(j *joint, from, conn *net.TCPConn, swallow *atomic.Bool) {
 	const size = 32 << 10
 	buffer := make([]byte, size)
+	to, arrived := io.Writer(conn), func() {}
+	if later := time.Duration(p.later.Load()); later > 0 {
+		far := newFar(conn, later)
+		to, arrived = far, far.close
+	}
 	for {
 		slow := p.slow.Load()
 		piece := buffer
@@ -191,11 +202,13 @@ func (p *Proxy) carry(j *joint, from, to *net.TCPConn, swallow *atomic.Bool) {
 				time.Sleep(pause)
 			}
 			if _, werr := to.Write(piece[:n]); werr != nil {
+				arrived()
 				j.reset()
 				return
 			}
 		}
 		if err != nil {
+			arrived()
 			if swallow.Load() {
 				return // a half-open connection: the other side is to find out by itself
 			}
@@ -203,4 +216,59 @@ func (p *Proxy) carry(j *joint, from, to *net.TCPConn, swallow *atomic.Bool) {
 			return
 		}
 	}
+}
+
+// far is a connection to somewhere distant: what is written arrives later.
+type far struct {
+	later    time.Duration
+	parcels  chan parcel
+	spare    chan []byte
+	failed   atomic.Pointer[error]
+	delivery sync.WaitGroup
+}
+
+// parcel is what one Write was given.
+type parcel struct {
+	data []byte
+	due  time.Time
+}
+
+func newFar(to io.Writer, later time.Duration) *far {
+	const waiting = 256
+	f := &far{later: later, parcels: make(chan parcel, waiting), spare: make(chan []byte, waiting)}
+	f.delivery.Go(func() {
+		for p := range f.parcels {
+			if f.failed.Load() == nil {
+				time.Sleep(time.Until(p.due))
+				if _, err := to.Write(p.data); err != nil {
+					f.failed.Store(&err) // what is still waiting goes nowhere
+				}
+			}
+			select {
+			case f.spare <- p.data:
+			default:
+			}
+		}
+	})
+	return f
+}
+
+// Write keeps a copy of data, and returns an error if something before it couldn't be written.
+func (f *far) Write(data []byte) (int, error) {
+	if err := f.failed.Load(); err != nil {
+		return 0, *err
+	}
+	var buffer []byte
+	select {
+	case buffer = <-f.spare:
+	default:
+	}
+	f.parcels <- parcel{append(buffer[:0], data...), time.Now().Add(f.later)}
+	return len(data), nil
+}
+
+// close returns when everything has arrived.
+func (f *far) close() {
+	close(f.parcels)
+	f.delivery.Wait()
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/url"
 	"runtime"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testnet"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -23,7 +25,7 @@ type bed struct {
 	server         string // URL of the PostgreSQL server, in whichever database
 	topics         []string
 	to             target
-	proxy          *delay // before the broker; nil where none was asked for
+	proxy          *testnet.Proxy // before the broker; nil where none was asked for
 	versions       map[string]string
 	serverSettings map[string]string
 
@@ -74,10 +76,10 @@ func openBed(ctx context.Context, cfg *Config, proxied bool) (_ *bed, err error)
 		return b, nil
 	}
 	if proxied {
-		if b.proxy, err = startDelay(); err != nil {
+		if b.proxy, err = testnet.StartProxy(); err != nil {
 			return nil, err
 		}
-		b.closers = append(b.closers, b.proxy.close)
+		b.closers = append(b.closers, b.proxy.Close)
 	}
 	if cfg.Address == "" {
 		cfg.say("starting %s", cfg.Broker)
@@ -250,4 +252,13 @@ func missing(err error, otherwise string) error {
 		return fmt.Errorf(`%w: run "make servers", or %s`, err, otherwise)
 	}
 	return err
+}
+
+// parseURL is url.Parse without the URL, and so the password, in its error.
+func parseURL(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, errors.New("it is not a URL")
+	}
+	return u, nil
 }

@@ -42,7 +42,7 @@ func Run(ctx context.Context, cfg Config) (results []Result, err error) {
 			cfg.say("%s = %s", point.swept, point.value)
 		}
 		if b.proxy != nil {
-			b.proxy.set(point.RTT)
+			b.proxy.Distance(point.RTT)
 		}
 		for round := range cfg.Rounds {
 			first := len(results)
