@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -117,7 +116,9 @@ func newMeasureCmd(cmd *cobra.Command) *cobra.Command {
 	var svg string
 	flags := cmd.Flags()
 	for _, s := range cfg.settings() {
-		flags.AddGoFlag(&flag.Flag{Name: s.name, Usage: s.help, Value: s, DefValue: s.standard})
+		if f := flags.VarPF(s, s.name, "", s.help); s.Type() == "bool" {
+			f.NoOptDefVal = "true"
+		}
 	}
 	flags.BoolVar(&asJSON, "json", false, "one JSON object a line instead of a table: every run, then the medians")
 	flags.StringVar(&svg, "svg", "", "write a plot of the medians to this `file`")

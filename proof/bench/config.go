@@ -48,7 +48,7 @@ type Config struct {
 	proxied      bool
 }
 
-// setting is a field that a person can set: its value is a pointer. It is a [flag.Value].
+// setting is a field that a person can set: its value is a pointer. It is the value of a flag.
 type setting struct {
 	name, standard string
 	value          any
@@ -116,8 +116,10 @@ func (c *Config) settings() []setting {
 // String is the default, before anything is set.
 func (s setting) String() string { return s.standard }
 
-// IsBoolFlag reports whether the flag needs no value.
-func (s setting) IsBoolFlag() bool { _, is := s.value.(*bool); return is }
+// Type is what the help calls the value.
+func (s setting) Type() string {
+	return strings.NewReplacer("*", "", "[]", "list of ", "time.D", "d").Replace(fmt.Sprintf("%T", s.value))
+}
 
 // Set reads the value from a text.
 func (s setting) Set(text string) (err error) {

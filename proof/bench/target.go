@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 // target is the broker that is delivered to, and the topics there.
@@ -44,7 +45,7 @@ const hangUp = 10 * time.Second
 // partitions of the topic, where it has such.
 const partitions = 2
 
-func openTarget(ctx context.Context, cfg *Config, topics []string, proxy *delay) (target, error) {
+func openTarget(ctx context.Context, cfg *Config, topics []string, proxy *testnet.Proxy) (target, error) {
 	if cfg.Broker == "nats" {
 		return openNATS(ctx, cfg.Address, topics[0], proxy)
 	}
@@ -66,13 +67,13 @@ type kafkaTarget struct {
 	admin      *kadm.Client
 }
 
-func openKafka(ctx context.Context, addr string, topics []string, partitions int, decode func([]byte) []byte, proxy *delay) (target, error) {
+func openKafka(ctx context.Context, addr string, topics []string, partitions int, decode func([]byte) []byte, proxy *testnet.Proxy) (target, error) {
 	t := &kafkaTarget{addr: addr, topics: topics, partitions: int32(partitions), decode: decode}
 	if addr == "" {
 		cfg := servers.KafkaConfig{Bench: true}
 		if proxy != nil {
 			// Clients go where the cluster tells them to.
-			cfg.Settings = map[string]string{"advertised.listeners": "PLAINTEXT://" + proxy.address()}
+			cfg.Settings = map[string]string{"advertised.listeners": "PLAINTEXT://" + proxy.Addr()}
 		}
 		server, err := servers.StartKafka(ctx, cfg)
 		if err != nil {
@@ -80,8 +81,8 @@ func openKafka(ctx context.Context, addr string, topics []string, partitions int
 		}
 		t.server, t.addr = server, server.Addr()
 		if proxy != nil {
-			proxy.forward(server.Addr())
-			t.addr = proxy.address()
+			proxy.Forward(server.Addr())
+			t.addr = proxy.Addr()
 		}
 	}
 	client, err := kgo.NewClient(kgo.SeedBrokers(t.addr))
@@ -156,14 +157,26 @@ func (t *kafkaTarget) fresh(ctx context.Context) error {
 	}
 }
 
-func (t *kafkaTarget) count(ctx context.Context) (int, error) {
-	ends, err := t.admin.ListEndOffsets(ctx, t.topics...)
-	if err != nil {
-		return 0, err
+func (t *kafkaTarget) count(ctx context.Context) (n int, err error) {
+	ends, err := t.ends(ctx)
+	ends.Each(func(o kadm.ListedOffset) { n += int(max(o.Offset, 0)) })
+	return n, err
+}
+
+// ends are where the topics end. A broker that is kept from work for long has no leaders for a moment.
+func (t *kafkaTarget) ends(ctx context.Context) (kadm.ListedOffsets, error) {
+	for began := time.Now(); ; {
+		ends, err := t.admin.ListEndOffsets(ctx, t.topics...)
+		if err == nil {
+			err = ends.Error()
+		}
+		if err == nil || !kerr.IsRetriable(err) || time.Since(began) > stalled {
+			return ends, err
+		}
+		if err := pause(ctx, 5*time.Millisecond); err != nil {
+			return nil, err
+		}
 	}
-	n := int64(0)
-	ends.Each(func(o kadm.ListedOffset) { n += max(o.Offset, 0) })
-	return int(n), ends.Error()
 }
 
 func (t *kafkaTarget) consume(ctx context.Context, visit func([]byte)) error {
@@ -171,10 +184,7 @@ func (t *kafkaTarget) consume(ctx context.Context, visit func([]byte)) error {
 }
 
 func (t *kafkaTarget) readAll(ctx context.Context, visit func([]byte)) error {
-	ends, err := t.admin.ListEndOffsets(ctx, t.topics...)
-	if err == nil {
-		err = ends.Error()
-	}
+	ends, err := t.ends(ctx)
 	if err != nil {
 		return err
 	}
@@ -246,7 +256,7 @@ type natsTarget struct {
 	js     jetstream.JetStream
 }
 
-func openNATS(ctx context.Context, url, topic string, proxy *delay) (target, error) {
+func openNATS(ctx context.Context, url, topic string, proxy *testnet.Proxy) (target, error) {
 	t := &natsTarget{url: url, topic: topic}
 	if url == "" {
 		server, err := servers.StartNATS(ctx)
@@ -271,8 +281,8 @@ func openNATS(ctx context.Context, url, topic string, proxy *delay) (target, err
 		}
 		port := behind.Port()
 		setDefault(&port, strconv.Itoa(nats.DefaultPort))
-		proxy.forward(net.JoinHostPort(behind.Hostname(), port))
-		behind.Host = proxy.address()
+		proxy.Forward(net.JoinHostPort(behind.Hostname(), port))
+		behind.Host = proxy.Addr()
 		t.url = behind.String()
 	}
 	return t, nil
