@@ -79,6 +79,24 @@ func take(ctx context.Context, free <-chan *page) (*page, error) {
 // pages that may be on their way: with 256 bytes a row, about the 20,000 records that measured best.
 const pages = 6
 
+// runFloor is what the barest contenders have in common: a pipe to the broker, a word when they begin, and a farewell.
+// One that is told to end has not failed.
+func runFloor(ctx context.Context, o order, linger time.Duration, started func(), move func(pipe, chan *page) error) error {
+	free := freePages(pages)
+	out, err := openPipe(o.Broker, o.Address, o.Topic, free, linger)
+	if err != nil {
+		return err
+	}
+	started()
+	if err = move(out, free); ctx.Err() != nil {
+		err = nil
+		farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUp)
+		defer cancel()
+		ctx = farewell
+	}
+	return errors.Join(err, out.flush(ctx))
+}
+
 // runCopy is the floor of a drain: one COPY of the whole table, decoded, into the pipe. It keeps no
 // cursor, no order beyond the client's, and stops at the first error.
 func runCopy(ctx context.Context, o order, started func()) error {
@@ -87,18 +105,14 @@ func runCopy(ctx context.Context, o order, started func()) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	free := freePages(pages)
-	out, err := openPipe(o.Broker, o.Address, o.Topic, free, 2*time.Millisecond)
-	if err != nil {
+	return runFloor(ctx, o, 2*time.Millisecond, started, func(out pipe, free chan *page) error {
+		c := &copier{ctx: ctx, free: free, out: out}
+		_, err := conn.PgConn().CopyTo(ctx, c, "COPY (SELECT message_id, key, payload FROM outbox.messages) TO STDOUT (FORMAT binary)")
+		if err == nil {
+			err = c.finish()
+		}
 		return err
-	}
-	started()
-	c := &copier{ctx: ctx, free: free, out: out}
-	_, err = conn.PgConn().CopyTo(ctx, c, "COPY (SELECT message_id, key, payload FROM outbox.messages) TO STDOUT (FORMAT binary)")
-	if err == nil {
-		err = c.finish()
-	}
-	return errors.Join(err, out.flush(ctx))
+	})
 }
 
 // copier decodes the binary COPY format: a header, then rows of length-prefixed fields. The connection

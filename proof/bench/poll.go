@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,19 +29,7 @@ func runPoll(ctx context.Context, o order, started func()) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	free := freePages(pages)
-	out, err := openPipe(o.Broker, o.Address, o.Topic, free, 0)
-	if err != nil {
-		return err
-	}
-	started()
-	err = poll(ctx, conn, out, free)
-	if ctx.Err() != nil {
-		err = nil // it was told to end
-	}
-	farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUp)
-	defer cancel()
-	return errors.Join(err, out.flush(farewell))
+	return runFloor(ctx, o, 0, started, func(out pipe, free chan *page) error { return poll(ctx, conn, out, free) })
 }
 
 func poll(ctx context.Context, conn *pgx.Conn, out pipe, free chan *page) error {

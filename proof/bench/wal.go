@@ -119,20 +119,10 @@ func runWAL(ctx context.Context, o order, started func()) error {
 			return err
 		}
 	}
-	free := freePages(pages)
-	out, err := openPipe(o.Broker, o.Address, o.Topic, free, 0)
-	if err != nil {
-		return err
-	}
-	w := &walReader{ctx: ctx, conn: conn, free: free, out: out}
-	started()
-	err = w.run("START_REPLICATION SLOT " + o.Slot + " LOGICAL 0/0 (proto_version '1', publication_names 'outbox', binary 'true')")
-	if ctx.Err() != nil {
-		err = nil // it was told to end
-	}
-	farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUp)
-	defer cancel()
-	return errors.Join(err, out.flush(farewell))
+	return runFloor(ctx, o, 0, started, func(out pipe, free chan *page) error {
+		w := &walReader{ctx: ctx, conn: conn, free: free, out: out}
+		return w.run("START_REPLICATION SLOT " + o.Slot + " LOGICAL 0/0 (proto_version '1', publication_names 'outbox', binary 'true')")
+	})
 }
 
 type walReader struct {

@@ -48,11 +48,8 @@ func (w *worker) repaired(ctx context.Context) (time.Duration, error) {
 
 func (w *worker) byTransaction(ctx context.Context, printed string) (time.Duration, error) {
 	o, found, err := w.takePartition(ctx, true)
-	if err != nil {
-		return 0, err
-	}
-	if !found {
-		return nothing, nil
+	if err != nil || !found {
+		return nothing, err
 	}
 	batch, err := read(ctx, w.conn, true, `
 SELECT id, topic, key, payload, transaction_id FROM outbox_messages
@@ -64,8 +61,7 @@ ORDER BY transaction_id, id LIMIT $5`, o.topic, o.partition, o.transaction, o.la
 		return 0, err
 	}
 	if len(batch) == 0 {
-		_, err := w.conn.Exec(ctx, "UPDATE outbox_offsets SET available_after = $2 WHERE id = $1", o.id, time.Now().Add(nothing))
-		return 0, err
+		return 0, w.rest(ctx, o)
 	}
 	if err := w.publishInTransaction(ctx, batch); err != nil {
 		return 0, err
@@ -74,6 +70,12 @@ ORDER BY transaction_id, id LIMIT $5`, o.topic, o.partition, o.transaction, o.la
 	_, err = w.conn.Exec(ctx, `
 UPDATE outbox_offsets SET available_after = now(), last_processed_transaction_id = $2, last_processed_id = $3 WHERE id = $1`, o.id, last.tx, last.id)
 	return 0, err
+}
+
+// rest keeps workers from a partition without messages for a while.
+func (w *worker) rest(ctx context.Context, o offset) error {
+	_, err := w.conn.Exec(ctx, "UPDATE outbox_offsets SET available_after = $2 WHERE id = $1", o.id, time.Now().Add(nothing))
+	return err
 }
 
 // publishInTransaction publishes all of a batch or, for those who read what is committed, nothing.
@@ -90,11 +92,8 @@ func (w *worker) publishInTransaction(ctx context.Context, batch []message) erro
 // serialWrites relies on writers that take turns.
 func (w *worker) serialWrites(ctx context.Context) (time.Duration, error) {
 	o, found, err := w.takePartition(ctx, false)
-	if err != nil {
-		return 0, err
-	}
-	if !found {
-		return nothing, nil
+	if err != nil || !found {
+		return nothing, err
 	}
 	batch, err := read(ctx, w.conn, false, `
 SELECT id, topic, key, payload FROM outbox_messages WHERE topic = $1 AND "partition" = $2 AND id > $3 ORDER BY id LIMIT $4`,
@@ -103,8 +102,7 @@ SELECT id, topic, key, payload FROM outbox_messages WHERE topic = $1 AND "partit
 		return 0, err
 	}
 	if len(batch) == 0 {
-		_, err := w.conn.Exec(ctx, "UPDATE outbox_offsets SET available_after = $2 WHERE id = $1", o.id, time.Now().Add(nothing))
-		return 0, err
+		return 0, w.rest(ctx, o)
 	}
 	if _, err := w.publish(ctx, batch...); err != nil {
 		return 0, err
