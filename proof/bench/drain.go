@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox/internal/check"
+	"github.com/pgoutbox/outbox/proof/rig"
 )
 
 // drain lets the contender deliver a backlog, as a process or several, and checks what arrived. In a comparison, it has
@@ -190,7 +191,7 @@ func (r *run) arrive(ctx context.Context, conn *pgx.Conn, began time.Time, messa
 		if now.Sub(since) > stalled {
 			return nil, r.team[0].failure(fmt.Errorf("nothing has come for %v after %d of %d messages", stalled, n, messages))
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := rig.Pause(ctx, wait); err != nil {
 			return nil, err
 		}
 	}

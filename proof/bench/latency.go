@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/check"
-	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/proof/rig"
 )
 
 const (
@@ -33,7 +33,7 @@ func (r *run) latency(ctx context.Context) (Result, error) {
 		return result, err
 	}
 	defer hangUp()
-	if sql := map[string]string{Floor: plainSQL, Pgoutput: mapping.CreatePublicationSQL("outbox", mapping.TableName{Schema: "outbox", Name: "messages"})}[r.name]; sql != "" {
+	if sql := map[string]string{Floor: plainSQL, Pgoutput: publicationSQL()}[r.name]; sql != "" {
 		if _, err := conn.Exec(ctx, sql); err != nil {
 			return result, err
 		}
@@ -62,12 +62,12 @@ func (r *run) latency(ctx context.Context) (Result, error) {
 	// spent is what contender and database use for a while.
 	spent := func(during time.Duration) (relay, database, seconds float64, err error) {
 		relayBefore, databaseBefore, since := contender.cpuNow(), databaseCPU(backend), time.Now()
-		err = pause(ctx, during)
+		err = rig.Pause(ctx, during)
 		return contender.cpuNow() - relayBefore, databaseCPU(backend) - databaseBefore, time.Since(since).Seconds(), err
 	}
 	if r.Idle > 0 {
 		// What connecting has stirred up settles first.
-		if err := pause(ctx, min(r.Idle, time.Second)); err != nil {
+		if err := rig.Pause(ctx, min(r.Idle, time.Second)); err != nil {
 			return result, err
 		}
 		relay, database, _, err := spent(r.Idle)
@@ -79,7 +79,7 @@ func (r *run) latency(ctx context.Context) (Result, error) {
 	if err := writers.goOn(); err != nil {
 		return result, err
 	}
-	if err := pause(ctx, r.WarmUp); err != nil {
+	if err := rig.Pause(ctx, r.WarmUp); err != nil {
 		return result, err
 	}
 	if result.RelayCPU, result.DatabaseCPU, result.Seconds, err = spent(r.For); err != nil {
@@ -226,7 +226,7 @@ func (r *run) commit(ctx context.Context, conn *pgx.Conn, l *loaded, during time
 		if due.Sub(began) >= during {
 			return nil
 		}
-		if err := pause(ctx, time.Until(due)); err != nil {
+		if err := rig.Pause(ctx, time.Until(due)); err != nil {
 			return err
 		}
 		key := scatter(i) % r.Keys
@@ -361,7 +361,7 @@ func (c *consumer) await(ctx context.Context, contender team, patience time.Dura
 			return fmt.Errorf("consume: %w", c.err)
 		default:
 		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
+		if err := rig.Pause(ctx, 5*time.Millisecond); err != nil {
 			return err
 		}
 	}

@@ -1,15 +1,15 @@
 package main
 
 import (
-	"fmt"
+	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/proof/rig"
 )
 
 func TestMain(m *testing.M) {
@@ -37,10 +37,7 @@ func builtProgram(t *testing.T) string {
 		if program.folder, program.err = os.MkdirTemp("", "pgoutbox-bench-test-"); program.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-o", filepath.Join(program.folder, "outbox"), "github.com/pgoutbox/outbox/cmd/outbox")
-		if out, err := build.CombinedOutput(); err != nil {
-			program.err = fmt.Errorf("build the program: %w\n%s", err, out)
-		}
+		_, program.err = rig.Build(context.Background(), program.folder)
 	})
 	if program.err != nil {
 		t.Fatal(program.err)

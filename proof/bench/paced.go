@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/check"
+	"github.com/pgoutbox/outbox/proof/rig"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -135,7 +136,7 @@ func (l *paced) write(ctx context.Context, conns []*pgx.Conn, writer *outbox.Wri
 		})
 	}
 	for _, at := range times {
-		if pause(ctx, time.Until(began.Add(at))) != nil {
+		if rig.Pause(ctx, time.Until(began.Add(at))) != nil {
 			break
 		}
 		due <- at

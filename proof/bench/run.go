@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/proof/rig"
 )
 
 // run is one contender's turn: a config with one rate or number of workers, on servers that are shared.
@@ -176,7 +178,7 @@ func (t team) begun(ctx context.Context, one bool, also func() (bool, error)) (f
 		if err := t.ended(); err != nil {
 			return first, err
 		}
-		if pause(ctx, 2*time.Millisecond) != nil {
+		if rig.Pause(ctx, 2*time.Millisecond) != nil {
 			return first, t[0].failure(context.Cause(ctx))
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testnet"
+	"github.com/pgoutbox/outbox/proof/rig"
 )
 
 // target is the broker that is delivered to, and the topics there.
@@ -140,7 +141,7 @@ func (t *kafkaTarget) fresh(ctx context.Context) error {
 			if !errors.Is(err, kerr.TopicAlreadyExists) {
 				return fmt.Errorf("create the topic: %w", err)
 			}
-			if err := pause(ctx, 100*time.Millisecond); err != nil { // deletion takes a moment
+			if err := rig.Pause(ctx, 100*time.Millisecond); err != nil { // deletion takes a moment
 				return err
 			}
 		}
@@ -151,7 +152,7 @@ func (t *kafkaTarget) fresh(ctx context.Context) error {
 		if err == nil && n == 0 {
 			return nil
 		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := rig.Pause(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -173,7 +174,7 @@ func (t *kafkaTarget) ends(ctx context.Context) (kadm.ListedOffsets, error) {
 		if err == nil || !kerr.IsRetriable(err) || time.Since(began) > stalled {
 			return ends, err
 		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
+		if err := rig.Pause(ctx, 5*time.Millisecond); err != nil {
 			return nil, err
 		}
 	}
@@ -361,17 +362,5 @@ func (t *natsTarget) close() {
 	}
 	if t.server != nil {
 		_ = t.server.Close()
-	}
-}
-
-// pause waits for d, or returns ctx's error.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
 	}
 }

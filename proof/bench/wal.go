@@ -14,14 +14,20 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/proof/rig"
 )
 
 // slot is the name of one of this run's slots: no other run has a database of that name.
 func (b *bed) slot(of string) string { return b.database + "_" + of }
 
+// publicationSQL makes the publication that readers of the log read.
+func publicationSQL() string {
+	return mapping.CreatePublicationSQL("outbox", mapping.TableName{Schema: "outbox", Name: "messages"})
+}
+
 // prepareLog makes a slot that stands before what is written from now on. Contenders get copies of it.
 func (b *bed) prepareLog(ctx context.Context, conn *pgx.Conn) error {
-	if _, err := conn.Exec(ctx, mapping.CreatePublicationSQL("outbox", mapping.TableName{Schema: "outbox", Name: "messages"})); err != nil {
+	if _, err := conn.Exec(ctx, publicationSQL()); err != nil {
 		return fmt.Errorf("make a publication: %w", err)
 	}
 	if _, err := conn.Exec(ctx, "SELECT pg_create_logical_replication_slot($1, 'pgoutput')", b.slot("base")); err != nil {
@@ -67,7 +73,7 @@ func (b *bed) dropSlots(ctx context.Context, conn *pgx.Conn, prefix string) erro
 		if err == nil || !errors.As(err, &busy) || busy.Code != "55006" {
 			return err
 		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := rig.Pause(ctx, 20*time.Millisecond); err != nil {
 			return fmt.Errorf("drop a replication slot: %w", busy)
 		}
 	}
@@ -94,7 +100,7 @@ func streams(ctx context.Context, conn *pgx.Conn, p *process) error {
 		if err := p.ended(); err != nil {
 			return err
 		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
+		if err := rig.Pause(ctx, 5*time.Millisecond); err != nil {
 			return err
 		}
 	}
