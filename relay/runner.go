@@ -45,7 +45,8 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 	for failures := 0; ; {
 		state.change(StateWaiting, nil)
 		session, err := r.source.Acquire(ctx)
-		if err == nil {
+		acquired := err == nil
+		if acquired {
 			r.cfg.Logger.Info("lease acquired", "destination", r.cfg.Name)
 			started := time.Now()
 			err = r.serve(ctx, session, &state)
@@ -58,6 +59,9 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 		case errors.As(err, &end):
 			return end.err
 		case ctx.Err() != nil:
+			if acquired {
+				r.cfg.Logger.Warn("session ended while it drained; what was in flight will be delivered again", "destination", r.cfg.Name, "error", err)
+			}
 			return nil
 		case outbox.IsPermanent(err):
 			return fmt.Errorf("destination %s: %w", r.cfg.Name, err)

@@ -1,9 +1,11 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -214,6 +216,24 @@ func TestADrainGivesUpOnABrokerThatDoesNotAnswer(t *testing.T) {
 		}
 		if source.done() != 0 {
 			t.Error("settled what nobody accepted")
+		}
+	})
+}
+
+func TestADrainThatBreaksIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		source, broker := newTable(20), &wire{latency: 3 * time.Second}
+		stop := start(t, source, broker, Config{Batch: 20, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		time.Sleep(time.Second)
+		source.mu.Lock()
+		source.sessions[0].settle = errors.New("connection reset")
+		source.mu.Unlock()
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(log.String(), "will be delivered again") || !strings.Contains(log.String(), "connection reset") {
+			t.Errorf("nothing tells why what was delivered is not settled:\n%s", &log)
 		}
 	})
 }
