@@ -35,14 +35,20 @@ lint: ## Formatting, vet and staticcheck
 fmt: ## Format the code
 	gofmt -w .
 
-OURS := github.com/pgoutbox/outbox $(addprefix github.com/pgoutbox/outbox/,broker demo)
+# What the modules require of each other: the version that is released next. go.work ties them until then.
+RELEASE := v0.1.0
+OURS := github.com/pgoutbox/outbox
 .PHONY: tidy
-tidy: ## go mod tidy in every module; ours are not required by version while go.work ties them
+tidy: ## go mod tidy in every module
 	GOWORK=off $(GO) mod tidy
 	@for m in broker cmd demo proof; do (cd $$m && \
-	  $(GO) mod edit $(foreach o,$(OURS),-replace $(o)=..$(patsubst github.com/pgoutbox/outbox%,%,$(o))) && \
-	  GOWORK=off $(GO) mod tidy && \
-	  $(GO) mod edit $(foreach o,$(OURS),-dropreplace $(o) -droprequire $(o))) || exit 1; done
+	  for o in "" /broker /demo; do $(GO) mod edit -require $(OURS)$$o@$(RELEASE) -replace $(OURS)$$o=..$$o; done && \
+	  $(GO) mod edit -dropreplace $(OURS)/$$m -droprequire $(OURS)/$$m && GOWORK=off $(GO) mod tidy && \
+	  for o in "" /broker /demo; do $(GO) mod edit -dropreplace $(OURS)$$o; done) || exit 1; done
+
+.PHONY: release-check
+release-check: ## Publish the committed modules into a proxy in a folder, and do in empty folders what the documents tell users to do
+	$(GO) run ./proof/releasecheck
 
 .PHONY: test
 test: lint servers ## Everything: lint, then all tests on real servers with the race detector

@@ -34,6 +34,8 @@ require (
 	github.com/nats-io/jwt/v2 v2.8.2 // indirect
 	github.com/nats-io/nkeys v0.4.16 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
+	github.com/pgoutbox/outbox v0.1.0
+	github.com/pgoutbox/outbox/broker v0.1.0
 	github.com/pierrec/lz4/v4 v4.1.33 // indirect
 	github.com/xi2/xz v0.0.0-20171230120015-48954b6210f8 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
