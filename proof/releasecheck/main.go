@@ -54,8 +54,12 @@ func check(ctx context.Context, tree string, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	clone := filepath.Join(dir, "clone") // what is committed, and nothing else
+	if text, err := exec.CommandContext(ctx, "git", "clone", "--quiet", tree, clone).CombinedOutput(); err != nil {
+		return fmt.Errorf("clone the tree: %w\n%s", err, text)
+	}
 	for _, folder := range released {
-		if err := publish(filepath.Join(dir, "proxy"), tree, folder, version); err != nil {
+		if err := publish(filepath.Join(dir, "proxy"), clone, folder, version); err != nil {
 			return fmt.Errorf("publish %s: %w", modulePath(folder), err)
 		}
 	}
@@ -120,7 +124,7 @@ func nextVersion(tree string) (string, error) {
 }
 
 // publish writes a module into a proxy, as git tag and the proxy of the world would.
-func publish(proxy, tree, folder, version string) error {
+func publish(proxy, clone, folder, version string) error {
 	m := module.Version{Path: modulePath(folder), Version: version}
 	at := filepath.Join(proxy, filepath.FromSlash(m.Path), "@v")
 	if err := os.MkdirAll(at, 0o755); err != nil {
@@ -130,10 +134,10 @@ func publish(proxy, tree, folder, version string) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(zip.CreateFromVCS(archive, m, tree, "HEAD", folder), archive.Close()); err != nil {
+	if err := errors.Join(zip.CreateFromVCS(archive, m, clone, "HEAD", folder), archive.Close()); err != nil {
 		return err
 	}
-	mod, err := exec.Command("git", "-C", tree, "show", "HEAD:"+filepath.ToSlash(filepath.Join(folder, "go.mod"))).Output()
+	mod, err := os.ReadFile(filepath.Join(clone, folder, "go.mod"))
 	return errors.Join(err,
 		os.WriteFile(filepath.Join(at, version+".mod"), mod, 0o644),
 		os.WriteFile(filepath.Join(at, version+".info"), []byte(fmt.Sprintf(`{"Version":%q}`, version)), 0o644),
