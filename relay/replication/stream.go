@@ -125,7 +125,7 @@ func (s *session) Full() bool {
 // Take adds a message to the page.
 func (s *session) Take(c *wal.Change) (message bool, err error) {
 	if s.Full() {
-		return false, wal.Later
+		return false, wal.ErrFull
 	}
 	s.progress.Note(c)
 	n := s.page.Len()

@@ -208,7 +208,7 @@ func (l *leaver) Full() bool { return l.leave.passed }
 
 func (l *leaver) Take(c *wal.Change) (message bool, err error) {
 	if l.Full() {
-		return false, wal.Later
+		return false, wal.ErrFull
 	}
 	s := (*session)(l)
 	at := s.leave

@@ -106,15 +106,15 @@ func Evict(ctx context.Context, conn *pgx.Conn, slot string) error {
 // Taker takes the changes of a stream, in its goroutine.
 type Taker interface {
 	// Take takes a change, which lasts until it returns, and reports whether that was a message. The lock is held.
-	// After Later the change is taken first by the next Read; after another error the stream is of no use any more.
+	// After ErrFull the change is taken first by the next Read; after another error the stream is of no use any more.
 	Take(c *Change) (message bool, err error)
 
-	// Full reports whether Take would return Later for whatever comes.
+	// Full reports whether Take would return ErrFull for whatever comes.
 	Full() bool
 }
 
-// Later is returned for a change that there is no room for.
-var Later = errors.New("later")
+// ErrFull is returned for a change that there is no room for.
+var ErrFull = errors.New("there is no room for the change now")
 
 // tick is how long Read waits.
 const tick = time.Second
@@ -208,7 +208,7 @@ func (s *Stream) frames(t Taker) (n int, answer bool, err error) {
 		switch typ {
 		case 'd':
 			asked, message, err := s.copyData(body, t)
-			if errors.Is(err, Later) {
+			if errors.Is(err, ErrFull) {
 				s.wire.start = at
 				return n, answer, nil
 			}

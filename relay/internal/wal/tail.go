@@ -173,7 +173,7 @@ func (t *taker) Take(c *Change) (inserted bool, err error) {
 		switch {
 		case columns == nil:
 		case t.Full():
-			return false, Later
+			return false, ErrFull
 		default:
 			t.read++
 			return true, (*Tail)(t).insert(columns, c.Row)
@@ -215,7 +215,7 @@ func (e *ending) Full() bool { return e.more || !e.progress.Open || !e.progress.
 
 func (e *ending) Take(c *Change) (bool, error) {
 	if e.Full() {
-		return false, Later
+		return false, ErrFull
 	}
 	_, err := e.taker.Take(c)
 	e.more = err != nil
