@@ -374,7 +374,7 @@ func TestConfigReportsAllItsFaultsTogether(t *testing.T) {
 	if err != nil {
 		text = err.Error()
 	}
-	for _, want := range []string{"MaxInFlight is 5", "Stripes is 65", `"ignore"`} {
+	for _, want := range []string{"MaxInFlight: 5", "Stripes: 65", `"ignore"`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("error %q does not mention %s", text, want)
 		}
