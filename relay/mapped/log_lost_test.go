@@ -136,7 +136,7 @@ func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	var lines lines
-	source, err := openLogOf(db.Config(), logged(), Config{Name: "one", Lease: 100 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&lines, nil))}, log)
+	source, err := openLogOf(db.Config(), logged(), Config{Name: "one", Lease: 3 * time.Second, Logger: slog.New(slog.NewTextHandler(&lines, nil))}, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -301,7 +301,7 @@ func TestManyOpenWindowsWaitForASettlement(t *testing.T) {
 func TestAnIdleCursorIsStoredWithTheLease(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	s := acquire(t, db.source("d", SnapshotConfig{Lease: 150 * time.Millisecond}))
+	s := acquire(t, db.source("d", SnapshotConfig{Lease: 2 * time.Second}))
 	first := db.Value("SELECT prev::text FROM outbox.cursors")
 	ctx, cancel := context.WithCancel(t.Context())
 	idle := make(chan struct{})
