@@ -192,7 +192,7 @@ func TestToLookForHiddenRowsReadsAFewBlocks(t *testing.T) {
 	}
 	defer dial.HangUp(conn)
 	var table string
-	if err := conn.QueryRow(t.Context(), segmentsSQL).Scan(&table); err != nil {
+	if err := conn.QueryRow(t.Context(), segmentsSQL, schema.SegmentSeconds, schema.SegmentCount).Scan(&table); err != nil {
 		t.Fatal(err)
 	}
 	sql := strings.ReplaceAll(fmt.Sprintf(sightSQL, table), "$1", "'"+table+"'")
