@@ -25,7 +25,7 @@ func (e *kindError) Unwrap() error { return e.err }
 // invalid). The destination's policy decides what follows. Permanent(nil) is nil.
 func Permanent(err error) error { return withKind(err, kindPermanent) }
 
-// Unavailable marks err as one that says nothing about the message: nobody answered, the connection
+// Unavailable marks err as one that says nothing about the message: no answer came, the connection
 // broke, or the outcome is unknown. The engine pauses the destination, sends the message again later
 // and counts no attempt. Unavailable(nil) is nil.
 func Unavailable(err error) error { return withKind(err, kindUnavailable) }

@@ -14,7 +14,7 @@ import (
 // A writer sets Topic and Payload, nearly always Key or AggregateID, and whatever else its consumers
 // need. A relay delivers every field unchanged. Strings are UTF-8.
 type Message struct {
-	// ID identifies the message for ever: every repeat of a delivery carries the same one, so consumers
+	// ID identifies the message forever: every repeat of a delivery carries the same one, so consumers
 	// deduplicate by it. The zero ID asks the writer for a new UUIDv7.
 	ID ID
 

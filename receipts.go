@@ -17,7 +17,7 @@ func WithReceipts(ctx context.Context, accepted func(id ID, r Receipt)) context.
 	return context.WithValue(ctx, receiptsKey{}, accepted)
 }
 
-// ReceiptsWanted returns what WithReceipts was given, for a broker to call; nil if nobody asks.
+// ReceiptsWanted returns what WithReceipts was given, for a broker to call; nil if it is not wanted.
 func ReceiptsWanted(ctx context.Context) func(id ID, r Receipt) {
 	accepted, _ := ctx.Value(receiptsKey{}).(func(ID, Receipt))
 	return accepted

@@ -203,7 +203,7 @@ func formatTime(t time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05.999999Z07:00")
 }
 
-// badText says why PostgreSQL can't store s, or a broker not carry it as a header.
+// badText tells why PostgreSQL can't store s, or a broker not carry it as a header.
 func badText(s string) string {
 	switch {
 	case plain(s, ' '):

@@ -13,7 +13,7 @@ import (
 // a key, because it can stand for one.
 const MaxTypeBytes = 1024
 
-// ValidationError says why a message can't be written.
+// ValidationError tells why a message can't be written.
 type ValidationError struct {
 	Index  int    // of the message among those of the call, from 0; -1 from [Message.Validate]
 	Field  string // "Topic", or `Headers["name"]`

@@ -33,7 +33,7 @@ type OutcomeGroup struct {
 // stays delivered: consumers that need order see it late.
 //
 // More than max messages (if max is positive) are an ErrTooMany, none of those that s names an
-// ErrNotFound, and a destination without a cursor is refused, as nobody would deliver to it.
+// ErrNotFound, and a destination without a cursor is refused, as no relay would deliver to it.
 func Requeue(ctx context.Context, db DB, s Selection, max int64, action Action) (Outcome, error) {
 	out, err := act(ctx, db, s, max, action, "requeue", func(tx pgx.Tx, chosen selected) (int64, error) {
 		if s.Blocked {
@@ -50,7 +50,7 @@ func Requeue(ctx context.Context, db DB, s Selection, max int64, action Action) 
 	return out, nil
 }
 
-// Discard deletes what s selects for ever. Behind a blocked message the rest of its lane goes on.
+// Discard deletes what s selects forever. Behind a blocked message the rest of its lane goes on.
 // Errors are those of Requeue.
 func Discard(ctx context.Context, db DB, s Selection, max int64, action Action) (Outcome, error) {
 	out, err := act(ctx, db, s, max, action, "discard", func(tx pgx.Tx, chosen selected) (int64, error) {

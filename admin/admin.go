@@ -23,11 +23,11 @@ type DB interface {
 
 // What a caller may want to tell apart. Functions of this package wrap these; use errors.Is.
 var (
-	// ErrNotFound says that nothing has the name or id that was asked for.
+	// ErrNotFound means that nothing has the name or id that was asked for.
 	ErrNotFound = errors.New("not found")
-	// ErrTooMany says that a selection is larger than the given maximum. Nothing was changed.
+	// ErrTooMany means that a selection is larger than the given maximum. Nothing was changed.
 	ErrTooMany = errors.New("more messages than allowed")
-	// ErrInUse says that a live relay works on what was to be removed. Nothing was changed.
+	// ErrInUse means that a live relay works on what was to be removed. Nothing was changed.
 	ErrInUse = errors.New("in use")
 )
 

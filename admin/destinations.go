@@ -19,8 +19,8 @@ type Dropped struct {
 	Slot string `json:"slot,omitempty"`
 }
 
-// DropDestination removes a destination that nobody needs any more: its cursors, which would keep
-// segments from being emptied for ever, its holds and its dead letters. It is an ErrInUse while a relay
+// DropDestination removes a destination that is no longer needed: its cursors, which would keep
+// segments from being emptied forever, its holds and its dead letters. It is an ErrInUse while a relay
 // holds its lease and an ErrNotFound if there is nothing of that name. A destination that comes back
 // under the name later begins with everything that is still in the outbox.
 func DropDestination(ctx context.Context, db DB, name string, action Action) (Dropped, error) {

@@ -19,7 +19,7 @@ const (
 
 // HandoverOptions tune a [Handover].
 type HandoverOptions struct {
-	// Abandon goes over to the table without a relay: for a destination that nobody owns, because the log can't be
+	// Abandon goes over to the table without a relay: for a destination without an owner, because the log can't be
 	// read any more. What was delivered in the last moments comes twice, and messages that were emitted without a row and
 	// not read are lost.
 	Abandon bool

@@ -13,7 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// ErrNothingToRebase says that the destination's cursor and all rows are of this cluster.
+// ErrNothingToRebase means that the destination's cursor and all rows are of this cluster.
 var ErrNothingToRebase = errors.New("cursor and messages are of this cluster: there is nothing to rebase")
 
 // Rebased is what Rebase did for a destination.
@@ -173,7 +173,7 @@ func allCursors(ctx context.Context, tx pgx.Tx) (all []rebasedCursor, err error)
 	return all, nil
 }
 
-// rebaseable makes sure that destination is there and needs it, and that nobody delivers.
+// rebaseable makes sure that destination is there and needs it, and that no relay delivers.
 func rebaseable(all []rebasedCursor, destination string, needed bool) error {
 	known := false
 	for _, c := range all {

@@ -16,7 +16,7 @@ import (
 // Rows of another cluster come before those that are written here. Some show it: their id is one that the sequence has not
 // come to, or their xid one that this cluster hadn't come to. Everything that came before the last of these is old.
 // A row that was written here has its own transaction's xid, or came by a subtransaction of that, which is younger. One
-// that doesn't, and whose xid is older than the end of the old, is old as well, since nobody has written here before.
+// that doesn't, and whose xid is older than the end of the old, is old as well, since nothing was written here before.
 type ids struct {
 	table  string
 	now    int64 // the next transaction of this cluster
@@ -58,7 +58,7 @@ WITH kept AS (
 )
 SELECT old > ` + cursors.LastSQL + `, CASE WHEN new <= old AND (repeat OR old > ` + cursors.LastSQL + `) THEN old ELSE 0 END FROM span`
 
-// tellApart looks at a table. foreign says that there are cursors or messages of another cluster. Nobody writes meanwhile.
+// tellApart looks at a table. foreign means that there are cursors or messages of another cluster. Nobody writes meanwhile.
 func tellApart(ctx context.Context, tx pgx.Tx, table string, foreign bool) (ids, error) {
 	i := ids{table: table}
 	err := tx.QueryRow(ctx, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").Scan(&i.now)
@@ -106,7 +106,7 @@ func (i *ids) move(ctx context.Context, tx pgx.Tx) error {
 	return catchUp(ctx, tx, i.table+"_id_seq", i.of(greatest), i.table == schema.InboxMessages)
 }
 
-// catchUp sets a sequence to the number that sql finds, if it is behind. That stays if the transaction fails, and harms nobody.
+// catchUp sets a sequence to the number that sql finds, if it is behind. That stays if the transaction fails, and does no harm.
 func catchUp(ctx context.Context, tx pgx.Tx, sequence, sql string, args ...any) error {
 	_, err := tx.Exec(ctx, fmt.Sprintf(`SELECT setval('%s', g.n) FROM %s g (n), %[1]s s WHERE g.n >= s.last_value`, sequence, sql), args...)
 	if err != nil {

@@ -48,7 +48,7 @@ func (r *Report) readSlots(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// dropSlot drops a destination's slot, which would keep the log for ever, and its row. A slot is dropped at
+// dropSlot drops a destination's slot, which would keep the log forever, and its row. A slot is dropped at
 // once, whatever becomes of the transaction: so it comes last.
 func dropSlot(ctx context.Context, tx pgx.Tx, destination string, action Action) (slot string, err error) {
 	err = tx.QueryRow(ctx, `DELETE FROM outbox.slots WHERE destination = $1 RETURNING slot`, destination).Scan(&slot)

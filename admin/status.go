@@ -37,7 +37,7 @@ type Report struct {
 	Altered string `json:"altered,omitempty"`
 }
 
-// Unselected counts messages of a topic that nobody got.
+// Unselected counts messages of a topic that no destination selects.
 type Unselected struct {
 	Topic string `json:"topic"`
 	// Messages counts since First; a crash of the relay may count some twice.
@@ -78,7 +78,7 @@ type Group struct {
 	LastError   string    `json:"last_error,omitempty"`
 	LastErrorAt time.Time `json:"last_error_at,omitzero"`
 	UpdatedAt   time.Time `json:"updated_at"`
-	// Foreign says that the cursor was written in another cluster, before a dump was restored here: its
+	// Foreign means that the cursor was written in another cluster, before a dump was restored here: its
 	// backlog can't be told, and relays refuse it.
 	Foreign bool      `json:"foreign,omitempty"`
 	Pending Count     `json:"pending"`

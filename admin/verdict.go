@@ -23,7 +23,7 @@ const (
 // severity orders states; the verdict on all is that on the worst.
 var severity = []State{StateIdle, StateFlowing, StateBlocked, StatePaused, StateBroken, StateNoRelay, StateStopped}
 
-// OK reports whether nobody needs to act.
+// OK reports whether all is well.
 func (s State) OK() bool { return s == StateIdle || s == StateFlowing }
 
 // Delivers reports whether messages flow, be it that some lanes don't.

@@ -163,7 +163,7 @@ func (s *service) event(key uint32, seq uint64, size int) outbox.Message {
 
 func orderName(key uint32) string { return "order-" + strconv.Itoa(int(key)) }
 
-// pacer lets through a number of events a second, whoever asks.
+// pacer lets through a number of events a second, for all callers together.
 type pacer struct {
 	mu   sync.Mutex
 	rate int

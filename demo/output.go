@@ -23,7 +23,7 @@ type output interface {
 	// sample is called every interval.
 	sample(*view)
 	interval() time.Duration
-	// keys are those that a person presses. A nil channel for nobody.
+	// keys are those that a person presses. A nil channel if there is none.
 	keys() <-chan byte
 	// close gives the terminal back, and may be called by anybody and more than once. Then comes the verdict, if there is
 	// one.

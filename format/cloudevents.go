@@ -281,7 +281,7 @@ func appendData(b, payload []byte, contentType string) []byte {
 	return append(b, '"')
 }
 
-// isJSON says whether data of the content type is written as a JSON value. An event without one is JSON by
+// isJSON reports whether data of the content type is written as a JSON value. An event without one is JSON by
 // the specification. Other types of JSON, such as application/vnd.shop+json, go as base64, which the
 // specification allows for any data: the SDK for Go does not read them otherwise (its issue 1273).
 func isJSON(contentType string) bool {

@@ -222,7 +222,7 @@ func place(p Placement) (column, error) {
 	return c, nil
 }
 
-// append appends the value of the column; json says whether as JSON, which has a null. ok is false if it isn't one of
+// append appends the value of the column; json reports whether as JSON, which has a null. ok is false if it isn't one of
 // the column's type.
 func (c *column) append(b []byte, m *outbox.Message, json bool) (to []byte, ok bool) {
 	text, there := c.value(m)
@@ -319,7 +319,7 @@ func (e *debezium) encode(r *Record, m *outbox.Message) error {
 // javaSpace is what String.trim takes away.
 func javaSpace(c rune) bool { return c <= ' ' }
 
-// placement says whether a header of the message was placed, and else whether its name is that of one that the layout
+// placement reports whether a header of the message was placed, and else whether its name is that of one that the layout
 // writes.
 func (e *debezium) placement(name string) (placed, taken bool) {
 	taken = name == "id"

@@ -11,7 +11,7 @@
 // and copies key, value, content type and headers of the record to where the protocol has them. An
 // adapter without a format sends the payload as it is, with headers of its own.
 //
-// Everything here is pure: no I/O, no clock, the same record for the same message for ever.
+// Everything here is pure: no I/O, no clock, the same record for the same message forever.
 package format
 
 import (
@@ -119,7 +119,7 @@ func (b Binding) prefix() string {
 	return "ce-"
 }
 
-// percent says that values of CloudEvents attributes are percent-encoded.
+// percent means that values of CloudEvents attributes are percent-encoded.
 func (b Binding) percent() bool { return b == NATS || b == HTTP || b == SQS || b == SNS }
 
 func (b Binding) valid() error {

@@ -31,7 +31,7 @@ func AppendFrame(b []byte, id uint32, index []int) []byte {
 // maxIndex bounds the nesting of a Protobuf message.
 const maxIndex = 100
 
-// ParseFrame reads the header of the wire format and returns what follows it. protobuf says that there is
+// ParseFrame reads the header of the wire format and returns what follows it. protobuf means that there is
 // an index.
 func ParseFrame(b []byte, protobuf bool) (id uint32, index []int, data []byte, err error) {
 	if len(b) < 5 || b[0] != 0 {

@@ -56,7 +56,7 @@ type Config struct {
 	// Logger gets gaps and, at level Debug, what was not applied; nil is silent.
 	Logger *slog.Logger
 
-	// Observer is told of every message; nil for nobody.
+	// Observer is told of every message. Default: none.
 	Observer Observer
 
 	// Tracer wraps every message in a span; nil for none.

@@ -208,7 +208,7 @@ func (b *Inbox) limit(ctx context.Context) (context.Context, context.CancelFunc)
 }
 
 // run calls the handler. A panic is an error, so that one bad message doesn't end the consumer. An effect
-// that came too late isn't committed: whoever gave the deadline has turned to something else.
+// that came too late isn't committed: the caller that set the deadline has gone on.
 func run(ctx context.Context, fn func() error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {

@@ -47,7 +47,7 @@ type Result struct {
 	Missing *Gap
 }
 
-// Outcome says whether a message was applied. With every one of them the message may be acknowledged; what
+// Outcome reports whether a message was applied. With every one of them the message may be acknowledged; what
 // may not is an error.
 type Outcome string
 
@@ -65,25 +65,25 @@ type Gap struct {
 
 // What Handle returns when a message was not applied. The message must not be acknowledged.
 var (
-	// ErrBusy says that another transaction is applying the message right now, with Config.ComeBack. It
+	// ErrBusy means that another transaction is applying the message right now, with Config.ComeBack. It
 	// is marked by outbox.Unavailable: deliver again, and count no attempt.
 	ErrBusy = errors.New("another transaction is applying the message: deliver it again in a moment")
 
-	// ErrNoID says that a message can't be told from others. It is marked by outbox.Permanent.
+	// ErrNoID means that a message can't be told from others. It is marked by outbox.Permanent.
 	ErrNoID = errors.New("the message has neither an id nor a deduplication key, so a repeat of it can't be recognised: " +
 		"let its sender give it an id, or make a key of its content with Config.DedupKey")
 
-	// ErrAborted says that a statement of the handler failed and the handler returned nil: its effect can't
+	// ErrAborted means that a statement of the handler failed and the handler returned nil: its effect can't
 	// be committed. A handler that goes on after a failed statement puts that into a savepoint (tx.Begin).
 	ErrAborted = errors.New("a statement of the handler failed and the handler hid it, so the transaction can't be committed: " +
 		"return the error, or run the statement in a savepoint (tx.Begin)")
 
-	// ErrEnded says that the handler ended the transaction by a statement of its own. What it committed
+	// ErrEnded means that the handler ended the transaction by a statement of its own. What it committed
 	// has happened, without the protection of the inbox.
 	ErrEnded = errors.New("the handler ended the transaction that it was given: leave COMMIT and ROLLBACK to the inbox")
 )
 
-// GapError says that messages of the key are missing before this one, with GapWait.
+// GapError means that messages of the key are missing before this one, with GapWait.
 type GapError struct {
 	Gap      Gap
 	Sequence int64 // of the message that has to wait

@@ -18,7 +18,7 @@ type Event struct {
 	Took     time.Duration
 }
 
-// Observer is told of every message. Its method is called by whoever calls Handle, sometimes at once, and
+// Observer is told of every message. Its method is called by the caller of Handle, sometimes at once, and
 // must not block.
 type Observer interface {
 	Handled(Event)

@@ -48,7 +48,7 @@ const (
 
 // Park records a message that can't be applied as a dead letter of the consumer, so that it can be acknowledged:
 // durably, when it returns nil. "outbox inbox dead" shows it, "outbox inbox requeue" hands it to the consumer's
-// [Worker], which applies it in the place of whoever has parked it. It is for the loops of package broker/consume.
+// [Worker], which applies it in the place of the consumer that parked it. It is for the loops of package broker/consume.
 //
 // What the database can't hold of a message (text that isn't UTF-8, a NUL, a header twice) is changed; the
 // error text says so. A message that is parked already is left as it is.

@@ -84,7 +84,7 @@ func (r *Retention) Run(ctx context.Context) error {
 	}
 }
 
-// Look does once what Run does every Interval, for whoever has a clock of his own, such as cron. Looks at the same
+// Look does once what Run does every Interval, for callers with a clock of their own, such as cron. Looks at the same
 // moment, by any number of processes, wait for each other, and what one has done isn't done again.
 func (r *Retention) Look(ctx context.Context) RetentionReport {
 	report := r.look(ctx)
@@ -132,7 +132,7 @@ type rotation struct {
 	emptied bool
 }
 
-// locked runs f with the rotation, which nobody else changes meanwhile.
+// locked runs f with the rotation, which no other process changes meanwhile.
 func (r *Retention) locked(ctx context.Context, f func(pgx.Tx, rotation) error) error {
 	return pgx.BeginFunc(ctx, r.db, func(tx pgx.Tx) error {
 		// Whoever waits for a table is in the way of transactions that come after, so not for long.
@@ -149,7 +149,7 @@ func (r *Retention) locked(ctx context.Context, f func(pgx.Tx, rotation) error) 
 	})
 }
 
-// close notes that nobody writes to the table before any more: with the lock, every transaction that has
+// close notes that the table before is no longer written: with the lock, every transaction that has
 // recorded something in it has ended. One that took it for the current table and hasn't written yet will find
 // that the turn has gone on, and record in the current one (quickSQL, outbox.receive).
 func (r *Retention) close(ctx context.Context, _ *RetentionReport) error {
@@ -181,7 +181,7 @@ func (r *Retention) turn(ctx context.Context, report *RetentionReport) error {
 	return wrap("pass on the turn", err)
 }
 
-// empty truncates the table that nobody looks into any more. What still does is a transaction from before
+// empty truncates the table that is no longer read. What still does is a transaction from before
 // the turn, and the lock waits for its end.
 func (r *Retention) empty(ctx context.Context, report *RetentionReport) error {
 	err := r.locked(ctx, func(tx pgx.Tx, s rotation) error {

@@ -126,7 +126,7 @@ func (b *Inbox) stored(msg *outbox.Message) ([]any, error) {
 }
 
 // fits says what of a message can't be stored. What is longer than the outbox would take, but no error for
-// PostgreSQL, is taken: it has been received, and there is nobody to refuse it to.
+// PostgreSQL, is taken: it has been received, and no sender is left to refuse it to.
 func fits(msg *outbox.Message) error {
 	if msg.Topic == "" {
 		return errors.New("it has no topic")

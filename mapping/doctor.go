@@ -10,7 +10,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// ErrNotFound says that there is no table of messages under the name that Doctor was asked about.
+// ErrNotFound means that there is no table of messages under the name that Doctor was asked about.
 var ErrNotFound = errors.New("not found")
 
 // Report is what Doctor finds out about an outbox table that exists.

@@ -20,7 +20,7 @@ type KeySequence struct {
 	Sequence string // its column with the number
 }
 
-// ErrIsolation says that a transaction can't see what has committed since it began.
+// ErrIsolation means that a transaction can't see what has committed since it began.
 var ErrIsolation = errors.New("mapping: the transaction's isolation level is not read committed")
 
 // Next returns the next number of a key. Other transactions that want one of the same key wait until tx

@@ -63,7 +63,7 @@ type Mapping struct {
 	Claim   Claim
 	Offsets Offsets
 
-	// RowsMayBeDeleted says that the rows are messages and nothing else. Without it no mapping has delivered rows
+	// RowsMayBeDeleted means that the rows are messages and nothing else. Without it no mapping has delivered rows
 	// deleted (Done.How delete, a purge): the rows of a table of the business would be gone.
 	RowsMayBeDeleted bool
 
@@ -146,7 +146,7 @@ type Failure struct {
 	DeadTable   string
 }
 
-// Place says whether dead letters have somewhere to go.
+// Place reports whether dead letters have somewhere to go.
 func (f Failure) Place() bool { return f.FailedValue != "" || f.DeadTable != "" }
 
 // Claim says how a row is marked that a relay is about to deliver: by a time until which it is
@@ -156,7 +156,7 @@ type Claim struct {
 	Status string // a value of Done.Column, such as "processing"
 	Since  string
 
-	// Counts says that taking a row counts as an attempt already, not only failing.
+	// Counts means that taking a row counts as an attempt already, not only failing.
 	Counts bool
 
 	// Owner is a text, and gets the relay's name: a relay that restarts under its name takes its rows

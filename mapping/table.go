@@ -12,7 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// ErrMapping says that a mapping and the table that it describes don't fit.
+// ErrMapping means that a mapping and the table that it describes don't fit.
 var ErrMapping = errors.New("the mapping doesn't fit the table")
 
 // Kind is what a column's type amounts to.
@@ -51,7 +51,7 @@ type TableColumn struct {
 
 	Generated bool // always, from other columns
 
-	// Sequenced says that values come from a sequence, Cache how many of them a session draws at once:
+	// Sequenced means that values come from a sequence, Cache how many of them a session draws at once:
 	// more than one, and ids don't ascend with time.
 	Sequenced bool
 	Cache     int64

@@ -23,11 +23,11 @@ type WriterLock struct {
 	Table string
 }
 
-// ErrWritersDeadlock says that a transaction waited for the writers' lock while another that has it waited
+// ErrWritersDeadlock means that a transaction waited for the writers' lock while another that has it waited
 // for something of this one.
 var ErrWritersDeadlock = errors.New("mapping: the writers' lock and another lock wait for each other")
 
-// ErrWritersTimeout says that the writers' lock didn't become free in time: another transaction has kept
+// ErrWritersTimeout means that the writers' lock didn't become free in time: another transaction has kept
 // it.
 var ErrWritersTimeout = errors.New("mapping: the writers' lock is held by another transaction for too long")
 

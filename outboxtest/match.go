@@ -49,7 +49,7 @@ func fitsAny(matches []Match, m *outbox.Message) bool {
 	return false
 }
 
-// differences says why m doesn't fit, nothing if it does.
+// differences tells why m doesn't fit, nothing if it does.
 func (w *Match) differences(m *outbox.Message) []string {
 	var found []string
 	if !w.ID.IsZero() && w.ID != m.ID {

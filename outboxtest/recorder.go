@@ -17,7 +17,7 @@ import (
 type Recorder struct {
 	mu       sync.Mutex
 	accepted []outbox.Message
-	changed  chan struct{} // closed when accepted grows; nil while nobody waits
+	changed  chan struct{} // closed when accepted grows; nil while there is no waiter
 }
 
 // Publish keeps copies of batch.

@@ -68,7 +68,7 @@ type Config struct {
 	// Logger gets state changes and per-message trouble; nil is silent.
 	Logger *slog.Logger
 
-	// Observer is told what happens; nil for nobody.
+	// Observer is told what happens. Default: none.
 	Observer Observer
 }
 

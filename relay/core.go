@@ -86,7 +86,7 @@ type ready struct {
 
 	// Wake is when next must be called again if nothing else happens; zero: never.
 	Wake time.Time
-	// Drained says that everything that can be settled is. Only after drain.
+	// Drained means that everything that can be settled is. Only after drain.
 	Drained bool
 	// Err is the reason why the policy "stop" ends this relay, once everything before is settled.
 	Err error

@@ -11,7 +11,7 @@ import (
 
 // What the broker answered, and what follows from it: done, a retry, a hold, a dead letter, an outage.
 
-// outage is the state of a destination where nobody answers.
+// outage is the state of a destination where no answer comes.
 type outage struct {
 	failures int // 0: no outage
 	until    time.Time

@@ -27,7 +27,7 @@ type Broker interface {
 	// never share a key, and a key's next call starts after its previous one has returned.
 	//
 	// Publish does not retry what the broker refused. It marks errors with outbox.Permanent (this
-	// message was refused) and outbox.Unavailable (nobody answered, or the outcome is unknown). When ctx
+	// message was refused) and outbox.Unavailable (no answer came, or the outcome is unknown). When ctx
 	// ends it returns soon, with unavailable errors for what is unknown.
 	//
 	// The messages and all they point to belong to the caller and are reused after the return: nothing
@@ -97,7 +97,7 @@ type Session interface {
 type Coupled interface {
 	Session
 
-	// Confirm asks the database: nil says that the lease was still this session's after the call began, and so
+	// Confirm asks the database: nil means that the lease was still this session's after the call began, and so
 	// that no other session had read the cursor by then. Otherwise it is ErrLeaseLost, or another error.
 	Confirm(ctx context.Context) error
 
@@ -109,7 +109,7 @@ type Coupled interface {
 	Whole() bool
 }
 
-// ErrLeaseLost says that another relay owns the shard group: the session is over, and nothing that it
+// ErrLeaseLost means that another relay owns the shard group: the session is over, and nothing that it
 // would still settle counts.
 var ErrLeaseLost = errors.New("relay: lease lost, another relay owns the shard group")
 
@@ -119,7 +119,7 @@ type Batch struct {
 	Deliveries []Delivery
 	Recycle    func()
 
-	// More says that Next has the next ones ready, or nearly: the relay may wait a moment for them, to publish
+	// More means that Next has the next ones ready, or nearly: the relay may wait a moment for them, to publish
 	// in larger calls.
 	More bool
 }
@@ -139,7 +139,7 @@ type Delivery struct {
 	RetryAt time.Time
 	Blocked bool
 
-	// Invalid says why the row can't be a message at all (headers that are not an object, an empty
+	// Invalid tells why the row can't be a message at all (headers that are not an object, an empty
 	// topic). It is never published; the policy for refused messages applies.
 	Invalid error
 

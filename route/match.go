@@ -22,7 +22,7 @@ type Match struct {
 	HeaderValue string
 }
 
-// Matches says whether m meets the condition.
+// Matches reports whether m meets the condition.
 func (x *Match) Matches(m *outbox.Message) bool {
 	if x.Topic != "" && !Glob(x.Topic, m.Topic) || x.EventType != "" && !Glob(x.EventType, m.EventType) ||
 		x.AggregateType != "" && !Glob(x.AggregateType, m.AggregateType) || x.ContentType != "" && !Glob(x.ContentType, m.ContentType) {
@@ -66,7 +66,7 @@ func (f *Filter) Check() error {
 	return errors.Join(faults...)
 }
 
-// Wants says whether m passes.
+// Wants reports whether m passes.
 func (f *Filter) Wants(m *outbox.Message) bool {
 	if !f.wantsTopic(m.Topic) {
 		return false

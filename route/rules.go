@@ -122,13 +122,13 @@ func (t Table) Parse() (*Rules, error) {
 	return r, errors.Join(faults...)
 }
 
-// Idle says that the rules change nothing.
+// Idle means that the rules change nothing.
 func (r *Rules) Idle() bool { return len(r.rules) == 0 && r.same && len(r.headers) == 0 }
 
-// Dropping says whether any rule leaves messages out.
+// Dropping reports whether any rule leaves messages out.
 func (r *Rules) Dropping() bool { return r.drops }
 
-// Drops says whether a rule leaves m out.
+// Drops reports whether a rule leaves m out.
 func (r *Rules) Drops(m *outbox.Message) bool {
 	if !r.drops {
 		return false
@@ -147,7 +147,7 @@ func (r *Rules) find(m *outbox.Message) *rule {
 	return nil
 }
 
-// ErrDropped says that a rule leaves a message out.
+// ErrDropped means that a rule leaves a message out.
 var ErrDropped = errors.New("route: a rule drops the message")
 
 // Apply gives m the topic and headers that the rules have for it. m is the caller's own copy, whose Headers

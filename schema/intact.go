@@ -12,10 +12,10 @@ import (
 
 // Why rows that are there are not seen. No waiting cures either.
 var (
-	// ErrHidden says that row-level security hides rows from the role.
+	// ErrHidden means that row-level security hides rows from the role.
 	ErrHidden = errors.New("row-level security hides rows")
 
-	// ErrSegments says that a table isn't what the migrations made: a segment is detached, another is attached, or
+	// ErrSegments means that a table isn't what the migrations made: a segment is detached, another is attached, or
 	// a rule or a view stands in its place.
 	ErrSegments = errors.New("the outbox's tables were changed")
 )

@@ -35,7 +35,7 @@ func (c UpConfig) withDefaults() (UpConfig, error) {
 	if c.Wait == 0 {
 		c.Wait = time.Minute
 	}
-	// PostgreSQL counts milliseconds, and takes 0 for "wait for ever".
+	// PostgreSQL counts milliseconds, and takes 0 for "wait forever".
 	if c.LockTimeout < time.Millisecond || c.Wait < time.Millisecond {
 		return c, fmt.Errorf("LockTimeout is %v and Wait is %v: both must be at least 1ms", c.LockTimeout, c.Wait)
 	}

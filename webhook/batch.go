@@ -39,7 +39,7 @@ type Result struct {
 	// Status is what the message would have been answered with by itself, as a status of HTTP. 424 means
 	// that it was not looked at because an earlier message of its key failed.
 	Status int `json:"status"`
-	// Error says why it was not accepted.
+	// Error tells why it was not accepted.
 	Error string `json:"error,omitempty"`
 	// RetryAfter is the number of seconds for which the receiver wants not to be asked again.
 	RetryAfter int `json:"retry_after,omitempty"`

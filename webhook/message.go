@@ -143,7 +143,7 @@ var reserved = []string{
 	"Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
-// CheckHeader says why a request can't have a header with this name and value beside those that are defined here;
+// CheckHeader tells why a request can't have a header with this name and value beside those that are defined here;
 // nil if it can.
 func CheckHeader(name, value string) error {
 	if !isToken(name) {

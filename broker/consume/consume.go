@@ -79,7 +79,7 @@ type Config struct {
 	// Logger gets failures of messages, and the connection's; nil is silent. Payloads are never logged.
 	Logger *slog.Logger
 
-	// Observer is told what happens, for metrics; nil for nobody.
+	// Observer is told what happens, for metrics. Default: none.
 	Observer Observer
 
 	// Beside are run while the consumer runs, for what has to be looked after in its database, such as the Run of

@@ -22,7 +22,7 @@ type Observer interface {
 
 	// Lag is told, as often as the broker says so without being burdened, how many messages of a source are
 	// behind what this consumer has done: of a partition "orders/3", or a stream or queue as a whole.
-	// RabbitMQ and SQS say how many nobody has yet, SQS about.
+	// RabbitMQ and SQS say how many no consumer has yet, SQS about.
 	Lag(source string, messages int64)
 }
 

@@ -150,7 +150,7 @@ func (b *Broker) leave(l *link) {
 	}
 }
 
-// retire keeps new calls away from a connection on which nobody answers. Its own calls end by themselves.
+// retire keeps new calls away from a connection on which no answer comes. Its own calls end by themselves.
 func (b *Broker) retire(l *link) {
 	b.mu.Lock()
 	current := b.current == l

@@ -214,7 +214,7 @@ func (s *session) outcomes() func(yield func([]*outboxpb.Outcome) bool) {
 
 func (r *Receiver) accept(ctx context.Context, p *outboxpb.Message) error {
 	if ctx.Err() != nil {
-		return outbox.Unavailable(ctx.Err()) // nobody waits for it any more
+		return outbox.Unavailable(ctx.Err()) // its caller has stopped waiting
 	}
 	m, err := decode(p)
 	if err != nil {

@@ -62,7 +62,7 @@ func newTransport(cfg *Config, proxy *url.URL) *http.Transport {
 		MaxResponseHeaderBytes: maxResponseHeaders,
 		DisableCompression:     true, // a small answer must not unpack into a large one
 		Protocols:              new(http.Protocols),
-		// Without it requests would go on being sent into a connection behind which nobody is any more.
+		// Without it requests would go on being sent into a connection whose other end is gone.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: cfg.Timeout / 3, PingTimeout: cfg.Timeout / 3},
 	}
 	t.Protocols.SetHTTP2(true)

@@ -81,7 +81,7 @@ func backoff(tries int) time.Duration {
 // wait for one of these to end.
 //
 // Permanent: a record larger than its topic takes, a name that can't be a topic's, a record that the
-// server calls invalid, no key in a compacted topic. Unavailable: nobody answered for Config.Unanswered,
+// server calls invalid, no key in a compacted topic. Unavailable: no answer came for Config.Unanswered,
 // ctx ended, credentials were refused. Everything else concerns one topic and can be cured: it doesn't
 // exist, permissions are missing.
 func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {

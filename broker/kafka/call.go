@@ -19,7 +19,7 @@ type call struct {
 	ctx   context.Context
 	batch []*outbox.Message
 
-	accepted func(outbox.ID, outbox.Receipt) // nil: nobody asks
+	accepted func(outbox.ID, outbox.Receipt) // nil: not wanted
 
 	errs      []error          // nil as long as everything is accepted
 	failed    map[string]int32 // the first failed message of a key
@@ -97,7 +97,7 @@ func (c *call) stop(err error) {
 	}
 }
 
-// resolve fills plan.topics, asking for what isn't known, and says whether there are several. Messages
+// resolve fills plan.topics, asking for what isn't known, and reports whether there are several. Messages
 // whose topic is not to be had are left without.
 func (c *call) resolve() (several bool) {
 	var missing []string
@@ -150,7 +150,7 @@ func (c *call) lookup(names []string) {
 	}
 }
 
-// check plans message i to be sent, or says why it can't be.
+// check plans message i to be sent, or tells why it can't be.
 func (c *call) check(i int32) {
 	if c.tx != nil && c.tx.open.produced(c.batch[i]) {
 		return // accepted, in a transaction of before
@@ -166,7 +166,7 @@ func (c *call) check(i int32) {
 	c.bytes += len(c.value(i))
 }
 
-// unfit says why message i must not be sent.
+// unfit tells why message i must not be sent.
 func (c *call) unfit(i int32) error {
 	m, t := c.batch[i], c.plan.topics[i]
 	hasFormat := len(c.formatted.records) > 0

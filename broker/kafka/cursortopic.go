@@ -165,7 +165,7 @@ func (s *seat) mark(ctx context.Context, key string) (attempt uint64, err error)
 
 // readCursors returns the last committed record of each key of the cursor topic, up to the mark. What is no relay's is left
 // out: records of other keys, and those outside of a transaction, which a relay never writes, damaged or not. Of a key that has
-// such a record the one before counts; if it was compacted away, nobody can tell any more what was published.
+// such a record the one before counts; if it was compacted away, what was published can no longer be told.
 func (b *Broker) readCursors(ctx context.Context, topic, key string, mark uint64) (map[string]*part, error) {
 	client, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}),

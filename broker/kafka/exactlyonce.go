@@ -164,8 +164,8 @@ func (e *ExactlyOnce) takeUp(ctx context.Context) error {
 	return nil
 }
 
-// resume finds out what was published, when nobody publishes. The order of its steps is what makes it safe: fence,
-// so that nobody else can commit any more; then read what was committed; then ask the database whether this is still the one
+// resume finds out what was published, while no call publishes. The order of its steps is what makes it safe: fence,
+// so that no other owner can commit any more; then read what was committed; then ask the database whether this is still the one
 // session, since otherwise somebody else may have published and settled what this session is about to publish.
 func (e *ExactlyOnce) resume(ctx context.Context) error {
 	if time.Now().After(e.session.Expires()) {

@@ -100,7 +100,7 @@ func (p *partition) done(f *fetched) {
 	p.advance()
 }
 
-// leave ends the handling, and tells the observer no more: whoever has the partition next does.
+// leave ends the handling, and tells the observer no more: the next owner of the partition does.
 func (p *partition) leave(end func()) {
 	end()
 	p.mu.Lock()

@@ -101,7 +101,7 @@ func (s *seat) discard() {
 // errUnsent is the outcome of records that were not sent because others of the part can't be.
 var errUnsent = errors.New("not sent")
 
-// errUnanswered says that Config.Unanswered has passed.
+// errUnanswered means that Config.Unanswered has passed.
 var errUnanswered = errors.New("nothing was acknowledged")
 
 // begin makes ready for buffering n records.
@@ -137,7 +137,7 @@ func (s *seat) buffer(r *kgo.Record) {
 
 // send sends what is buffered, which must be as many records as begin was told, and returns when every
 // one has an outcome. Then the library has let go of them. failures has the errors of those that were
-// not accepted; if there are any, the client is gone. The returned error says why send has given up
+// not accepted; if there are any, the client is gone. The returned error tells why send has given up
 // before the cluster had answered, and is errUnsent if some records failed before any had left.
 func (s *seat) send(ctx context.Context) error {
 	if s.tx != nil {

@@ -30,7 +30,7 @@ type topics map[string]*topic
 const freshFor = 30 * time.Second
 
 // lookup asks the cluster about topics and remembers those that can be published to. The errors are of
-// single topics; down says that nobody answered.
+// single topics; down means that no answer came.
 func (b *Broker) lookup(ctx context.Context, names []string) (errs map[string]error, down error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.Unanswered)
 	defer cancel()

@@ -30,7 +30,7 @@ func parseTopic(text string, internals bool) (topicName, error) {
 	return name, nil
 }
 
-// fault says why no message may go to the topic of this name; "" if one may. Whoever may write a message names its topic, and
+// fault tells why no message may go to the topic of this name; "" if one may. Whoever may write a message names its topic, and
 // must not reach by a relay's rights what only the cluster and relays write.
 func (t topicName) fault(name string) string {
 	switch {
@@ -48,7 +48,7 @@ func (t topicName) fault(name string) string {
 // cursorSuffix ends the names of cursor topics, unless they are given.
 const cursorSuffix = "-cursor"
 
-// topicFault says why Kafka takes no topic of this name; "" if it does.
+// topicFault tells why Kafka takes no topic of this name; "" if it does.
 func topicFault(name string) string {
 	switch {
 	case name == "":

@@ -38,7 +38,7 @@ var (
 // maxCursorRecord bounds a record of the cursor topic, whose max.message.bytes is 1 MiB by default.
 const maxCursorRecord = 1_000_000
 
-// produce makes the client of a seat with transactions, and fences whoever had its transactional id: what they
+// produce makes the client of a seat with transactions, and fences the last owner of its transactional id: what they
 // left behind is committed or aborted when it returns.
 func (s *seat) produce(ctx context.Context) error {
 	s.discard()
@@ -113,7 +113,7 @@ func (s *seat) transact(ctx context.Context) error {
 		}
 	}
 	s.end()
-	t.giveBack() // nobody has asked for its commit
+	t.giveBack() // its commit was not asked for
 	return err
 }
 

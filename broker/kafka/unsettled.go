@@ -187,7 +187,7 @@ func (u *unsettled) live(parts []*part) []*part {
 }
 
 // amend returns s without what a transaction has taken meanwhile: it is delivered, not held and not dead. The
-// engine doesn't know, because a transaction's outcome was unknown. unknown says that it still is.
+// engine doesn't know, because a transaction's outcome was unknown. unknown means that it still is.
 func (u *unsettled) amend(s relay.Settlement) (_ relay.Settlement, unknown bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

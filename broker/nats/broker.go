@@ -18,12 +18,12 @@ type Broker struct {
 
 	calls sync.Pool // of *call
 
-	// background bounds the questions about streams that nobody waits for.
+	// background bounds the questions about streams that no caller waits for.
 	background context.Context
 	stop       context.CancelFunc
 	inspecting sync.WaitGroup
 
-	dialing chan struct{} // capacity 1: held by whoever connects
+	dialing chan struct{} // capacity 1: held while connecting
 
 	mu        sync.Mutex
 	current   *link

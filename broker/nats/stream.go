@@ -171,7 +171,7 @@ func (b *Broker) inspect(stream string) {
 	}
 }
 
-// inspectLater warns, once per stream, about settings that endanger the guarantees. Nobody waits for it,
+// inspectLater warns, once per stream, about settings that endanger the guarantees. No caller waits for it,
 // and a user who may not ask misses nothing else.
 func (b *Broker) inspectLater(l *link, name string) {
 	b.mu.Lock()

@@ -76,7 +76,7 @@ func (b *Broker) Ping(ctx context.Context) error {
 		return outbox.Unavailable(b.classify(id, err))
 	}
 	_, err = client.ListTopics(ctx, &pubsubpb.ListTopicsRequest{Project: "projects/" + b.cfg.Project, PageSize: 1}).Next()
-	if err == nil || errors.Is(err, iterator.Done) || status.Code(err) == codes.PermissionDenied { // whoever may not ask was recognised
+	if err == nil || errors.Is(err, iterator.Done) || status.Code(err) == codes.PermissionDenied { // a user without the right to ask was recognised
 		return nil
 	}
 	return outbox.Unavailable(fmt.Errorf("pubsub: ask for the topics of project %q: %w", b.cfg.Project, err))

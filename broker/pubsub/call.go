@@ -113,7 +113,7 @@ func (c *call) work(ctx context.Context, l lane) error {
 	return nil
 }
 
-// fill makes a request of the first of indexes, as many as fit, or says why the very first can't be sent.
+// fill makes a request of the first of indexes, as many as fit, or tells why the very first can't be sent.
 func (c *call) fill(indexes []int32) (request, error) {
 	var r request
 	size := 0

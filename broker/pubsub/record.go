@@ -42,7 +42,7 @@ func topicOf(t *template.Template, m *outbox.Message) (string, error) {
 	return id, nil
 }
 
-// topicFault says why a topic can't have this id; "" if it can.
+// topicFault tells why a topic can't have this id; "" if it can.
 func topicFault(id string) string {
 	if len(id) < 3 || len(id) > 255 {
 		return "can't be the id of a topic, which has 3 to 255 characters"

@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// unroutable says why a message came back.
+// unroutable tells why a message came back.
 func unroutable(r *amqp091.Return) error {
 	if r.Exchange == "" {
 		return fmt.Errorf("rabbitmq: queue %q does not exist: create it, as a durable quorum queue", shorten(r.RoutingKey))

@@ -20,7 +20,7 @@ type Broker struct {
 
 	calls sync.Pool // of *call
 
-	dialing chan struct{} // capacity 1: held by whoever connects
+	dialing chan struct{} // capacity 1: held while connecting
 
 	mu      sync.Mutex
 	current *link

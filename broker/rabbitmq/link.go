@@ -44,7 +44,7 @@ type channel struct {
 // address is where a message is published; a routing key of "" stands for all.
 type address struct{ exchange, routingKey string }
 
-// refusal says that publishing to an address was refused, and until when that is taken for granted.
+// refusal means that publishing to an address was refused, and until when that is taken for granted.
 type refusal struct {
 	err   error
 	until time.Time
@@ -148,7 +148,7 @@ func (l *link) watch() {
 	})
 }
 
-// blockedFault says why the server takes no messages, nil if it does as far as is known.
+// blockedFault tells why the server takes no messages, nil if it does as far as is known.
 func (l *link) blockedFault() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,7 +218,7 @@ func (l *link) put(ch *channel) {
 	l.free = append(l.free, ch)
 }
 
-// discard closes a channel on which something may be in flight. Nobody waits for it.
+// discard closes a channel on which something may be in flight. No caller waits for it.
 func (l *link) discard(ch *channel) {
 	if ch.ch.IsClosed() {
 		return
@@ -291,7 +291,7 @@ func connectFault(err error) error {
 	return fmt.Errorf("rabbitmq: connect: %w", err)
 }
 
-// timedWrites is a connection on which no write is stuck for ever: a server that has blocked it stops reading.
+// timedWrites is a connection on which no write is stuck forever: a server that has blocked it stops reading.
 type timedWrites struct {
 	net.Conn
 	timeout time.Duration

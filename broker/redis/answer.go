@@ -70,7 +70,7 @@ func codeOf(text string) string {
 	return code
 }
 
-// errGivenUp says that a call's context ended while a server was being asked.
+// errGivenUp means that a call's context ended while a server was being asked.
 var errGivenUp = errors.New("redis: gave up waiting for an answer")
 
 func noAnswer(err error) error {

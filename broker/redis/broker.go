@@ -23,7 +23,7 @@ type Broker struct {
 	name    outbox.ID // of this broker among all that write to a stream
 	calls   atomic.Int64
 
-	// background bounds what nobody waits for.
+	// background bounds what no caller waits for.
 	background context.Context
 	stop       context.CancelFunc
 	running    sync.WaitGroup

@@ -50,7 +50,7 @@ type Config struct {
 	Fsync       bool
 	WaitTimeout time.Duration
 
-	// Cluster says that the addresses are of a Redis Cluster's nodes.
+	// Cluster means that the addresses are of a Redis Cluster's nodes.
 	Cluster bool
 
 	// SentinelMaster, if set, names the master that the sentinels at the addresses know. SentinelUser and

@@ -217,7 +217,7 @@ func TestReplicasThatAreMissingLeaveTheOutcomeUnknown(t *testing.T) {
 	brokertest.Deliver(patient(t), t, b, batch)
 	checkExactly(t, client(t, replica.Addr()), stream, batch)
 
-	// Messages that come to the replica itself are an outage, and Ping says why.
+	// Messages that come to the replica itself are an outage, and Ping tells why.
 	wrong := newBroker(t, replica.Addr(), redis.Config{})
 	errs := wrong.Publish(patient(t), brokertest.Messages(stream, 1, 1))
 	if errs == nil || !outbox.IsUnavailable(errs[0]) {

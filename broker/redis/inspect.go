@@ -63,7 +63,7 @@ func missing(stream string) error {
 	return fmt.Errorf("redis: stream %q does not exist: create it, for example by: XGROUP CREATE '%s' mygroup $ MKSTREAM, or set CreateStreams", stream, stream)
 }
 
-// inspectOnce warns about settings that endanger the guarantees. Nobody waits for it, and a user who may not ask
+// inspectOnce warns about settings that endanger the guarantees. No caller waits for it, and a user who may not ask
 // misses nothing else.
 func (b *Broker) inspectOnce() {
 	b.mu.Lock()

@@ -33,7 +33,7 @@ type Config struct {
 	// published. Defaults "schema-id" and "schema-index".
 	IDHeader, IndexHeader string
 
-	// Protobuf says that ids in headers are those of Protobuf schemas. What the registry is asked for needs
+	// Protobuf means that ids in headers are those of Protobuf schemas. What the registry is asked for needs
 	// no such hint.
 	Protobuf bool
 
@@ -45,7 +45,7 @@ type Config struct {
 	Register bool
 
 	// Refresh is how long the id of the latest version of a subject is kept. Default 5 min. Ids of Schemas
-	// are kept for ever: they don't change.
+	// are kept forever: they don't change.
 	Refresh time.Duration
 
 	// Timeout bounds a request to one server. Default 5 s.

@@ -33,7 +33,7 @@ type Framer struct {
 	schemas map[string]sr.Schema
 	now     func() time.Time
 
-	asking chan struct{} // capacity 1: held by whoever asks the registry
+	asking chan struct{} // capacity 1: held while the registry is asked
 
 	mu    sync.RWMutex
 	known map[string]answer // by subject
@@ -44,7 +44,7 @@ type answer struct {
 	id       uint32
 	protobuf bool
 	err      error
-	until    time.Time // zero: for ever
+	until    time.Time // zero: forever
 }
 
 // missingFor is how long a subject that isn't there is not asked for again.
@@ -77,7 +77,7 @@ func New(cfg Config) (*Framer, error) {
 // Frame replaces m's payload by its framed form and takes the headers about the schema away. A nil payload
 // stays nil: a tombstone has no schema. It is a step for around.Steps: m is a copy of the caller's own.
 //
-// Permanent: a header that is no id. Unavailable: nobody answered, or the credentials are refused. Anything
+// Permanent: a header that is no id. Unavailable: no answer came, or the credentials are refused. Anything
 // else concerns a subject that can be cured, by registering its schema.
 func (f *Framer) Frame(ctx context.Context, m *outbox.Message) error {
 	if m.Payload == nil {

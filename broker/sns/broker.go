@@ -54,7 +54,7 @@ type service struct {
 
 var _ amazon.Service = (*service)(nil)
 
-// List asks for the topics. Whoever may not ask was recognised.
+// List asks for the topics. A user without the right to ask was recognised.
 func (s *service) List(ctx context.Context) error {
 	_, err := s.client.ListTopics(ctx, &sns.ListTopicsInput{})
 	if amazon.IsDenied(err) {

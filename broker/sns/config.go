@@ -106,7 +106,7 @@ func (cfg Config) withDefaults() (Config, *amazon.Names, aws.Config, *http.Trans
 	return cfg, names, sdk, transport, errors.Join(append(faults, wrong...)...)
 }
 
-// nameFault says why a topic can't have this ARN, or may not be used; "" if it may.
+// nameFault tells why a topic can't have this ARN, or may not be used; "" if it may.
 func (cfg *Config) nameFault(name string) string {
 	const most = 256
 	parsed, err := arn.Parse(name)

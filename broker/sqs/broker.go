@@ -53,7 +53,7 @@ type service struct {
 
 var _ amazon.Service = (*service)(nil)
 
-// List asks for the queues. Whoever may not ask was recognised.
+// List asks for the queues. A user without the right to ask was recognised.
 func (s *service) List(ctx context.Context) error {
 	_, err := s.client.ListQueues(ctx, &sqs.ListQueuesInput{MaxResults: aws.Int32(1)})
 	if amazon.IsDenied(err) {

@@ -128,7 +128,7 @@ func (cfg Config) withDefaults() (Config, *amazon.Names, aws.Config, *http.Trans
 	return cfg, names, sdk, transport, errors.Join(append(faults, wrong...)...)
 }
 
-// nameFault says why a queue can't be called so, or may not be used; "" if it may.
+// nameFault tells why a queue can't be called so, or may not be used; "" if it may.
 func (cfg *Config) nameFault(name string) string {
 	const most = 80
 	return amazon.NameFault("queue", name, most, cfg.Unordered)

@@ -32,7 +32,7 @@ type ConsumerConfig struct {
 
 	// Handling says how messages are handled. MaxInFlight is 100 by default: all that is here and not deleted has to
 	// be kept hidden, by a request for every ten of them three times in Visibility. What is rejected comes again
-	// when Visibility is over, until the queue's redrive policy moves it; without one, for ever.
+	// when Visibility is over, until the queue's redrive policy moves it; without one, forever.
 	Handling consume.Config
 }
 
@@ -184,7 +184,7 @@ func (s *session) once(ctx context.Context, free int) error {
 	return nil
 }
 
-// lag tells the observer about how many messages nobody has received.
+// lag tells the observer about how many messages no consumer has received.
 func (s *session) lag(ctx context.Context) {
 	const waiting = types.QueueAttributeNameApproximateNumberOfMessages
 	output, err := s.service.client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{QueueUrl: &s.queue, AttributeNames: []types.QueueAttributeName{waiting}})
@@ -221,7 +221,7 @@ func (s *session) take(got *types.Message) {
 			_, err = s.service.client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &s.queue, ReceiptHandle: got.ReceiptHandle})
 		case consume.Later:
 			err = s.visibility(ctx, got.ReceiptHandle, pause)
-		case consume.Rejected: // the service counts what nobody deletes
+		case consume.Rejected: // the service counts what is not deleted
 		default:
 			s.mu.Lock()
 			s.returned = append(s.returned, got.ReceiptHandle)

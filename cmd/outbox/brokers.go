@@ -27,7 +27,7 @@ type brokerKind struct {
 	chosen func(config.Broker) bool
 	open   func(config.Broker, brokerSetting) (relay.Broker, error)
 
-	// formats says that open heeds brokerSetting.format.
+	// formats means that open heeds brokerSetting.format.
 	formats bool
 
 	// calls is how many calls a relay has on their way: more than its default (0) where each message is a request of its

@@ -167,7 +167,7 @@ func unlike(one, other string) string {
 	return strings.Join(slices.DeleteFunc(strings.Split(one, "\n\n"), func(r string) bool { return slices.Contains(others, r) }), "\n\n")
 }
 
-// live says whether Debezium Server is run.
+// live reports whether Debezium Server is run.
 func (s *routerSetting) live() bool {
 	return *besideDebezium != "" && regexp.MustCompile(*besideDebezium).MatchString(s.name)
 }

@@ -42,7 +42,7 @@ func serveHTTP(ctx context.Context, l net.Listener, name string, w *watch, m *me
 		if !r.State.Delivers() {
 			rw.WriteHeader(http.StatusServiceUnavailable)
 		}
-		_ = printJSON(rw, r) // whoever asked has gone
+		_ = printJSON(rw, r) // the client has gone
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
 	server := &http.Server{

@@ -19,7 +19,7 @@ type notifications struct {
 	lost *prometheus.CounterVec
 
 	all map[*config.Notify]*notify.Notifier
-	of  map[string]*notify.Notifier // by destination; those of which nobody is told are not there
+	of  map[string]*notify.Notifier // by destination; those without one are not there
 }
 
 func newNotifications(cfg config.Config, m *metrics, logger *slog.Logger) *notifications {

@@ -251,7 +251,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	if fromOutbox {
 		if d.registration, err = d.register(ctx); err != nil {
 			if listener != nil {
-				_ = listener.Close() // nobody has been served
+				_ = listener.Close() // no request has been served
 			}
 			return err
 		}

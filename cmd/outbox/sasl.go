@@ -10,7 +10,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/oauth"
 )
 
-// saslConfig is nil when nobody authenticates.
+// saslConfig is nil without authentication.
 func saslConfig(s config.SASL, logger *slog.Logger) (*kafka.SASL, error) {
 	mechanism := strings.ToUpper(s.Mechanism)
 	switch {

@@ -227,7 +227,7 @@ func writeOpen(w io.Writer, r *admin.Report) error {
 	return t.flush()
 }
 
-// writeUnselected names what nobody gets, and what to do about it.
+// writeUnselected names what no destination selects, and what to do about it.
 func writeUnselected(w io.Writer, r *admin.Report) error {
 	t := newTable(w, "SELECTED BY NO DESTINATION", "MESSAGES", "LATEST", "EVENT TYPE", "SEEN BY")
 	for _, u := range r.Unselected {

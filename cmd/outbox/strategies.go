@@ -100,7 +100,7 @@ func (d *daemon) noteTable(name string, state relay.State, err error) {
 	d.watch.note(name, v, readsOutbox(d.cfg))
 }
 
-// note keeps the verdict on a destination with a table of its own. others says that there are destinations
+// note keeps the verdict on a destination with a table of its own. others means that there are destinations
 // which have theirs from the outbox.
 func (w *watch) note(name string, v admin.Verdict, others bool) {
 	w.mu.Lock()

@@ -65,7 +65,7 @@ func (s *selection) of(n int, rules *route.Rules) func(*outbox.Message) bool {
 	}
 }
 
-// counts says that destination n counts what no destination of the outbox selects: it is the first, and
+// counts means that destination n counts what no destination of the outbox selects: it is the first, and
 // there may be such messages.
 func (s *selection) counts(n int) bool {
 	if s.destinations[n].table != "" {
@@ -80,7 +80,7 @@ func (s *selection) counts(n int) bool {
 	return true
 }
 
-// wanted says whether a destination of the outbox wants m.
+// wanted reports whether a destination of the outbox wants m.
 func (s *selection) wanted(m *outbox.Message) bool {
 	for i := range s.destinations {
 		if d := &s.destinations[i]; d.table == "" && d.Wants(m) {

@@ -113,7 +113,7 @@ func (a *app) verify(ctx context.Context, targetURL string, cfg admin.VerifyConf
 	return admin.Verify(ctx, source, target, cfg)
 }
 
-// whyEmpty says why nothing could be compared, and what to do.
+// whyEmpty tells why nothing could be compared, and what to do.
 func whyEmpty(v *admin.Verification) string {
 	if v.Oldest == nil {
 		return "the outbox is empty. What every destination has delivered is removed by retention within minutes: verify while messages are written, " +

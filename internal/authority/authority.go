@@ -1,4 +1,4 @@
-// Package authority signs certificates for tests: of servers, of clients, and of those whom nobody trusts.
+// Package authority signs certificates for tests: of servers, of clients, and of those that are not trusted.
 package authority
 
 import (
@@ -24,7 +24,7 @@ type Authority struct {
 	folder      string
 }
 
-// New returns an authority that nobody has heard of.
+// New returns an authority that no system trusts.
 func New(t testing.TB) *Authority {
 	t.Helper()
 	a := &Authority{folder: t.TempDir()}

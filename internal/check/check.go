@@ -54,7 +54,7 @@ type Config struct {
 type DestinationConfig struct {
 	// Name identifies the destination in reports; it must be unique.
 	Name string
-	// Selects says whether the destination's filter lets the messages of a key
+	// Selects reports whether the destination's filter lets the messages of a key
 	// through. It is called once for each key. Default: every key.
 	Selects func(key uint32) bool
 }
@@ -258,7 +258,7 @@ func (d *Destination) DeadLettered(key uint32, seq uint64) {
 }
 
 // Payload decodes a payload made by [Encode] and reports its delivery. A
-// payload that doesn't decode counts as corrupted, and the error says why.
+// payload that doesn't decode counts as corrupted, and the error tells why.
 func (d *Destination) Payload(payload []byte) (ID, error) {
 	id, err := Decode(payload)
 	if err != nil {

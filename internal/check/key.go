@@ -248,7 +248,7 @@ func (p *page) settle(selected uint64, destinations int) bool {
 	return true
 }
 
-// complete says whether each of 64 numbers is either committed and delivered
+// complete reports whether each of 64 numbers is either committed and delivered
 // everywhere, or rolled back and seen nowhere.
 func complete(word []uint64, selected uint64) bool {
 	if word[committed-1]|word[rolledBack-1] != ^uint64(0) {

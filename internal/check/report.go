@@ -249,7 +249,7 @@ func (k *key) unsettled() iter.Seq2[uint64, number] {
 	}
 }
 
-// OK says that nothing was lost, invented, inverted, misrouted or corrupted.
+// OK means that nothing was lost, invented, inverted, misrouted or corrupted.
 // Duplicates, dead letters and unknown outcomes are no faults by themselves.
 func (r Report) OK() bool {
 	return r.Lost == 0 && r.Phantom == 0 && r.Inverted == 0 && r.Misrouted == 0 && r.Corrupted == 0

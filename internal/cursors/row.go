@@ -13,10 +13,10 @@ import (
 
 // Why a source refuses a database for good. Errors that wrap these are marked by outbox.Permanent.
 var (
-	// ErrStandby says that the server is a hot standby.
+	// ErrStandby means that the server is a hot standby.
 	ErrStandby = errors.New("the server is a hot standby")
 
-	// ErrForeign says that a cursor or messages were written in another cluster, or in a history
+	// ErrForeign means that a cursor or messages were written in another cluster, or in a history
 	// of this one that has been undone. Transaction ids mean nothing across that.
 	ErrForeign = errors.New("the outbox is from another cluster")
 )

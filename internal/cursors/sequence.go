@@ -8,7 +8,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// ErrSequence says that the sequence of the ids gives no order: it is behind ids that were drawn, or is set to draw
+// ErrSequence means that the sequence of the ids gives no order: it is behind ids that were drawn, or is set to draw
 // them in another one. Errors that wrap it are marked by outbox.Permanent.
 var ErrSequence = errors.New("the sequence of the ids gives no order")
 

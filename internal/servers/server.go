@@ -303,7 +303,7 @@ func pageAnswers(ctx context.Context, name, url string) error {
 
 func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
-// freePorts returns ports that nobody listens on. They are below those that the system hands out by itself, for a
+// freePorts returns ports that are free. They are below those that the system hands out by itself, for a
 // connection that leaves from a server's port while the server is down would keep it from coming back.
 func freePorts(n int) ([]int, error) {
 	const first, past = 20000, 32000

@@ -157,13 +157,13 @@ func leaveOut(rel string, dir bool) bool {
 	return !dir && strings.HasPrefix(rel, "pg_wal/")
 }
 
-// dropSlot drops a standby's slot, which would keep the primary's WAL for ever.
+// dropSlot drops a standby's slot, which would keep the primary's WAL forever.
 func (p *Postgres) dropSlot() {
 	if p.slot == "" || !p.primary.Running() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	// The primary may be frozen or promoted-over: then the slot is nobody's concern.
+	// The primary may be frozen or promoted-over: then the slot no longer matters.
 	_ = p.primary.query(ctx, "postgres", "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", nil, p.slot)
 }

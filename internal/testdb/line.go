@@ -32,7 +32,7 @@ func (c *mortalConn) Write(b []byte) (int, error) {
 
 func (c *mortalConn) Close() error {
 	if c.dead.Load() {
-		return c.SetReadDeadline(time.Unix(1, 0)) // for whoever reads here
+		return c.SetReadDeadline(time.Unix(1, 0)) // for a goroutine that reads here
 	}
 	return c.Conn.Close()
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// DropSlots drops every slot of this database, and whoever streams from one.
+// DropSlots drops every slot of this database, and ends what streams from one.
 func (db DB) DropSlots() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()

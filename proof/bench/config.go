@@ -172,7 +172,7 @@ func (s setting) fill() {
 	}
 }
 
-// fault says whether a number is out of its range.
+// fault reports whether a number is out of its range.
 func (s setting) fault() error {
 	var low, high any = s.low, s.high
 	var values []int

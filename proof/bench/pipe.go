@@ -41,7 +41,7 @@ const (
 	pageBytes = 1 << 20
 )
 
-// add appends a row, or says that the page is full.
+// add appends a row, or means that the page is full.
 func (p *page) add(id, key, payload []byte) bool {
 	need := len(key) + len(payload)
 	if len(p.rows) == pageRows || len(p.rows) > 0 && len(p.text)+need > cap(p.text) {

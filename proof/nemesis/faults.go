@@ -22,7 +22,7 @@ type fault struct {
 	// there is one, undoes what is still wrong.
 	inject func(ctx context.Context, r *run) (after func(context.Context) error, err error)
 	within time.Duration // default: flowWithin
-	// disk says that it needs a file system that can be filled up, pooler that it needs a PgBouncer, heir that it needs a relay
+	// disk means that it needs a file system that can be filled up, pooler that it needs a PgBouncer, heir that it needs a relay
 	// that goes on while another doesn't.
 	disk, pooler, heir bool
 }

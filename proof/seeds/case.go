@@ -194,7 +194,7 @@ func (c Case) Run(ctx context.Context, binary, dir, url string) (_ Result, err e
 	return result, errors.Join(sink.complaints(), c.inspect(ctx, load))
 }
 
-// errStill says that nothing has happened for too long.
+// errStill means that nothing has happened for too long.
 var errStill = fmt.Errorf("nothing has happened for %v", patience)
 
 // await waits until it is done, for as long as what is seen changes now and then.

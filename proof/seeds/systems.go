@@ -24,7 +24,7 @@ type System struct {
 	Groups  int      // shard groups that two relays share; 0: one
 	Log     bool     // read by the log, so it needs a publication and a slot
 
-	// Ordered says that the documents promise the order of keys, with any number of relays.
+	// Ordered means that the documents promise the order of keys, with any number of relays.
 	Ordered bool
 	// Write writes a message with its author's statements. The business row is locked already.
 	Write func(context.Context, pgx.Tx, rig.Message) error
@@ -34,9 +34,9 @@ type System struct {
 	Unlike string
 	// Topic is that of all messages, empty where the writer says it, and Header one that each of them has.
 	Topic, Header string
-	// Digits says that the key is of type bytea, so that a service whose keys are text gets its hexadecimal digits.
+	// Digits means that the key is of type bytea, so that a service whose keys are text gets its hexadecimal digits.
 	Digits bool
-	// WholeTransactions says that a crash repeats what was settled in open transactions, too.
+	// WholeTransactions means that a crash repeats what was settled in open transactions, too.
 	WholeTransactions bool
 }
 

@@ -41,7 +41,7 @@ func (b *breaker) Publish(ctx context.Context, batch []*outbox.Message) []error 
 	return errs
 }
 
-// open takes the outcome of a call and says whether its failures are an outage.
+// open takes the outcome of a call and reports whether its failures are an outage.
 func (b *breaker) open(batch []*outbox.Message, errs []error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,7 +65,7 @@ func (b *breaker) open(batch []*outbox.Message, errs []error) bool {
 	return len(b.failing) >= b.threshold
 }
 
-// counts says whether an error is one that a retry may cure and that an attempt is counted for.
+// counts reports whether an error is one that a retry may cure and that an attempt is counted for.
 func counts(err error) bool {
 	return err != nil && !outbox.IsPermanent(err) && !outbox.IsUnavailable(err) && !errors.Is(err, outbox.ErrSkipped)
 }

@@ -62,7 +62,7 @@ func (o *outcomes) fail(i, n int, m *outbox.Message, err error) {
 	}
 }
 
-// skips says whether an earlier message of m's key has failed.
+// skips reports whether an earlier message of m's key has failed.
 func (o *outcomes) skips(m *outbox.Message) bool {
 	return len(o.failed) > 0 && o.failed[m.OrderingKey()]
 }

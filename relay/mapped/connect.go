@@ -13,7 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// ErrTransactionPooler says that a connection pooler hands out its server connections by transaction.
+// ErrTransactionPooler means that a connection pooler hands out its server connections by transaction.
 var ErrTransactionPooler = dial.ErrTransactionPooler
 
 // settings are what statements rely on besides what dial sets. Rows are found one by one by their ids: to join a batch with

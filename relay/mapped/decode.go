@@ -145,7 +145,7 @@ func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
 	return nil
 }
 
-// check says why a row can't be a message, and reads its headers.
+// check tells why a row can't be a message, and reads its headers.
 func (t *table) check(d *relay.Delivery, v [][]byte) {
 	if d.Topic == "" {
 		d.Invalid = errors.New("the topic is empty")

@@ -116,7 +116,7 @@ func (s *logSession) take(ctx context.Context, limit int) (ds []relay.Delivery, 
 	return ds, err
 }
 
-// full says that no more is read: too much is set aside, or stands behind what is.
+// full means that no more is read: too much is set aside, or stands behind what is.
 func (s *logSession) full() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

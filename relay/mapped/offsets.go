@@ -116,7 +116,7 @@ func (p *part) advance() {
 	}
 }
 
-// full says that no more is read: too much stands behind a row that is set aside.
+// full means that no more is read: too much stands behind a row that is set aside.
 func (p *part) full(bound int) bool {
 	return len(p.entries) > 0 && p.entries[0].held && len(p.entries) >= bound
 }

@@ -258,5 +258,5 @@ func (o *offsets) tryTake(ctx context.Context, conn *pgx.Conn, owner string, s *
 	return tokens[0], tx.Commit(ctx)
 }
 
-// errOffsetsLost says that somebody else has taken the offsets.
+// errOffsetsLost means that somebody else has taken the offsets.
 var errOffsetsLost = fmt.Errorf("%w: the offsets are not this session's any more", relay.ErrLeaseLost)

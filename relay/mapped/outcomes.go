@@ -193,7 +193,7 @@ type statements struct {
 var errNoPlace = errors.New("a message can't be delivered, and its table has no place for dead letters: name a dead-letter table or a status for " +
 	"failed rows in the mapping, or set the policy for such messages to block or stop")
 
-// newStatements writes the statements of a table. copied says that rows are never changed, so a dead
+// newStatements writes the statements of a table. copied means that rows are never changed, so a dead
 // letter is a copy. fence is a condition on the token o.token; empty, if there are no claims. r has the partitions
 // of delivered messages, if the table has a column for them.
 //
@@ -272,7 +272,7 @@ func (s *statements) on(list, format string) string {
 	return lockFirst(t, list, s.same()) + fmt.Sprintf(format, t.name, "l o", t.id+" = o.o_id") + " RETURNING o.id"
 }
 
-// lockFirst begins a statement with l: the rows m of a list o that fulfil a condition and that nobody else has locked.
+// lockFirst begins a statement with l: the rows m of a list o that fulfil a condition and that no other consumer has locked.
 func lockFirst(t *table, list, condition string) string {
 	return fmt.Sprintf("WITH l AS MATERIALIZED (SELECT %s AS o_id, o.* FROM %s JOIN %s m ON %s FOR UPDATE OF m SKIP LOCKED) ", t.id, list, t.name, condition)
 }
@@ -399,7 +399,7 @@ func (t *table) notDeadYet(value func(name string) string) string {
 }
 
 // queue adds the statements that store o to a batch: one round trip, one transaction. When it is closed, left has what could
-// not be stored; nil if nobody asks.
+// not be stored; nil if it is not wanted.
 func (s *statements) queue(conn *pgx.Conn, b *pgx.Batch, o, left *outcomes) error {
 	add := func(marks []mark, sql string, left *[]mark, args ...any) {
 		q := b.Queue(sql, args...)
@@ -457,7 +457,7 @@ func only(marks []mark, ids []string, listed bool) (some []mark) {
 // those that somebody else has marked are done with.
 //
 // If the server refuses a row, all are stored one by one, and those that it refuses are left for later too: otherwise the session
-// would end, and the next one would publish everything again and fail at the same row, for ever.
+// would end, and the next one would publish everything again and fail at the same row, forever.
 func (s *statements) store(ctx context.Context, conn *pgx.Conn, o *outcomes, later *later) error {
 	o = later.with(o)
 	var again []string

@@ -17,7 +17,7 @@ import (
 // without is a statement that reads rows without their texts.
 func (t *table) without(sql string) string { return strings.ReplaceAll(sql, t.columns, t.bare) }
 
-// fill reads rows again that were read without their texts, each by itself. sharded says that their shards are known.
+// fill reads rows again that were read without their texts, each by itself. sharded means that their shards are known.
 func (t *table) fill(ctx context.Context, conn *pgx.Conn, ds []relay.Delivery, rows []row, sharded bool) error {
 	for i := range ds {
 		d, r := &ds[i], &rows[i]

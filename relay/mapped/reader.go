@@ -37,7 +37,7 @@ type reader struct {
 	scan    string // $1 from, $2 ids to leave out, $3 limit
 	scanAll string // the same, from the very beginning
 
-	// claims says that the scans are those of claimSQL, and have $4: lanes to leave out.
+	// claims means that the scans are those of claimSQL, and have $4: lanes to leave out.
 	claims bool
 	crowd  []int64 // what the next scan is to leave out
 	hidden int64   // what the last one has seen of it

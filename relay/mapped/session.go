@@ -105,7 +105,7 @@ func (s *session) failure() error { return s.link.failure() }
 // Expires is until when the server surely keeps what the session has locked.
 func (s *session) Expires() time.Time { return s.link.expires() }
 
-// poll reads the next rows that nothing is known of. lasting says that the statement changes rows, and must not be interrupted:
+// poll reads the next rows that nothing is known of. lasting means that the statement changes rows, and must not be interrupted:
 // what it has taken would be unknown.
 func (s *session) poll(ctx context.Context, limit int, lasting bool) ([]relay.Delivery, []row, error) {
 	if err := s.storeLater(ctx); err != nil {

@@ -188,7 +188,7 @@ func (t *table) fromSQL() string {
 	return fmt.Sprintf("%s > $1::bigint", t.by)
 }
 
-// rawKey says that a template is one column of type bytea, whose bytes are the key.
+// rawKey means that a template is one column of type bytea, whose bytes are the key.
 func (t *table) rawKey(parts []mapping.TemplatePart) bool {
 	return t.mapping.RawKey && len(parts) == 1 && parts[0].Column != "" && t.info.Column(parts[0].Column).Kind == mapping.KindBytes
 }

@@ -13,7 +13,7 @@ import (
 
 // Careful stores the outcomes of s by store, in tx. If the server refuses a value, they are stored one by one, and the one that can't be
 // becomes a dead letter that says so. Otherwise the session would end, and the next one would publish everything again and
-// fail at the same place, for ever.
+// fail at the same place, forever.
 func Careful(ctx context.Context, tx pgx.Tx, s *relay.Settlement, store func(context.Context, pgx.Tx, *relay.Settlement) error) error {
 	try := func(s *relay.Settlement) error {
 		return pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return store(ctx, tx, s) }) // a savepoint

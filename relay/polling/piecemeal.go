@@ -17,7 +17,7 @@ import (
 
 // One row that the server can't send spoils the whole answer: a text has no UTF-8 form (in a database of another
 // encoding), or the row is larger than a message of the protocol may be. Then rows are read one by one, and of such a row
-// each column alone. What can be read of it becomes a delivery that is invalid, and says why.
+// each column alone. What can be read of it becomes a delivery that is invalid, and tells why.
 
 // bareColumns are messageColumns without those that can't always be sent.
 var bareColumns = strings.NewReplacer("m.topic", "''::text", "m.key", "NULL::text", "m.aggregate_type", "NULL::text",

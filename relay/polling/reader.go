@@ -53,7 +53,7 @@ const keepSQL = `SELECT set_config('outbox.next', pg_current_snapshot()::text, t
 // no upper end (the snapshot is the end), the others are transactions that were in progress before; of
 // those that still are, nothing is read. LIMIT stands inside, so that a large window costs no more
 // than one row over it, and says by that row that it is large; what is returned then is no page. The first
-// column says whether all that the snapshot sees is safe on disk.
+// column reports whether all that the snapshot sees is safe on disk.
 const pollSQL = `
 SELECT (SELECT pg_current_wal_flush_lsn() >= current_setting('outbox.logged')::pg_lsn AND ` + nobodyElse + `), w.* FROM (
 	SELECT m.xid, ` + messageColumns + `
@@ -69,11 +69,11 @@ SELECT (SELECT pg_current_wal_flush_lsn() >= current_setting('outbox.logged')::p
 	LIMIT $5::bigint
 ) w ORDER BY w.id`
 
-// nobodyElse says that what is on this server's disk is safe. With synchronous standbys it may be taken back by a failover, and
+// nobodyElse means that what is on this server's disk is safe. With synchronous standbys it may be taken back by a failover, and
 // what one of them has isn't for every role to see: then the cursor's commit, which waits for them, has to say it.
 const nobodyElse = `current_setting('synchronous_standby_names') = ''`
 
-// flushSQL says whether the log is safe up to $1.
+// flushSQL reports whether the log is safe up to $1.
 const flushSQL = `SELECT pg_current_wal_flush_lsn() >= $1::pg_lsn AND ` + nobodyElse
 
 // pageSQL reads the messages of a window with $5 < id <= $6, of the ranges in $1 and $2. The pairs
@@ -174,11 +174,11 @@ type poll struct {
 	next cursors.Snapshot
 	page *page // nil: none
 
-	// large says that there are more messages than were asked for, or more bytes than a page may have: too
+	// large means that there are more messages than were asked for, or more bytes than a page may have: too
 	// much to be sorted at once; or one that can't be sent. The page then has some of them, for their size.
 	large bool
 
-	// onDisk says that the server had flushed all commits that next sees. Those of writers with
+	// onDisk means that the server had flushed all commits that next sees. Those of writers with
 	// synchronous_commit = off may not be, and vanish if it crashes. All are when the log is on disk up to logged.
 	onDisk bool
 	logged []byte
@@ -346,7 +346,7 @@ func (r *reader) pageArguments(lo, hi []byte, next *cursors.Snapshot, q pageQuer
 	}
 }
 
-// read takes the first answer that is due. cut says that there were more messages than a page has room for, be it by
+// read takes the first answer that is due. cut means that there were more messages than a page has room for, be it by
 // their number or their bytes. Then the page is only of use if they came by id.
 func (p *pages) read(maxBytes int) (pg *page, q pageQuery, cut bool, err error) {
 	pg, q = p.reader.pool.get(), p.asked[0]

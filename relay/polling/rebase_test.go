@@ -50,7 +50,7 @@ func (db database) numbered(from, to int) {
 }
 
 // drain delivers: first the holds, lane by lane, then what comes until there are as many as wanted or a
-// message says that it is the end.
+// message means that it is the end.
 func drain(t *testing.T, s relay.Session, want int) (got []string) {
 	t.Helper()
 	lanes, err := s.Lanes(t.Context(), 1000)

@@ -18,7 +18,7 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/states"
 )
 
-// ErrNamesake says that another relay runs under the same name. Both would take each other's leases for
+// ErrNamesake means that another relay runs under the same name. Both would take each other's leases for
 // their own.
 var ErrNamesake = errors.New("another relay has this name")
 
@@ -47,7 +47,7 @@ type RegistrationConfig struct {
 	Version string
 
 	// Lease is how long a relay whose database session lives may be silent before its name is taken
-	// over; it says that it is alive every third of that. Best the same as that of the sources. At
+	// over; it means that it is alive every third of that. Best the same as that of the sources. At
 	// least 100 ms. Default 3 s.
 	Lease time.Duration
 
@@ -246,7 +246,7 @@ func (r *Registration) find(ctx context.Context, conn *pgx.Conn) (*predecessor, 
 	return &p, nil
 }
 
-// run says that the relay is alive until ctx ends, over a new connection when one breaks.
+// run means that the relay is alive until ctx ends, over a new connection when one breaks.
 func (r *Registration) run(ctx context.Context, conn *pgx.Conn) {
 	defer close(r.stopped)
 	for {

@@ -55,7 +55,7 @@ type KeptSegment struct {
 	Group       int
 	Reason      string
 
-	// Hidden says that there are messages in it which this role doesn't see.
+	// Hidden means that there are messages in it which this role doesn't see.
 	Hidden bool
 }
 

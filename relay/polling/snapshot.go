@@ -322,7 +322,7 @@ WHERE destination = $1 AND shard_group = $2 AND shard_groups = $3
 	AND system_identifier = (SELECT s.system_identifier FROM pg_control_system() s)
 RETURNING epoch, prev::text, windows::text[], last_id, ` + schema.Attached
 
-// errLayout says that a destination is split into another number of shard groups than was asked for.
+// errLayout means that a destination is split into another number of shard groups than was asked for.
 var errLayout = errors.New("polling: another number of shard groups")
 
 // take waits for the lease of a shard group. since is when the statement that took it was sent. It returns

@@ -108,7 +108,7 @@ func stress(t *testing.T, db database, rows int64) {
 	// What commits now comes last for everybody: when a reader has seen its part of this, it has seen all.
 	db.Exec(`INSERT INTO outbox.messages (topic, key) SELECT 'end', g::text FROM generate_series(1, 100) g`)
 	wrote := time.Since(start)
-	// A reader that has lost some of that would wait for ever.
+	// A reader that has lost some of that would wait forever.
 	patience := time.AfterFunc(30*time.Second+time.Duration(rows)*time.Millisecond, cancel)
 	defer patience.Stop()
 	readers.Wait()

@@ -34,7 +34,7 @@ const (
 	stopEvery = 2 * time.Second
 )
 
-// ErrReached says that everything up to the snapshot that StopAt named is settled.
+// ErrReached means that everything up to the snapshot that StopAt named is settled.
 var ErrReached = errors.New("polling: everything up to the boundary is settled")
 
 // TableOf returns the table's side of a session of [Snapshot]; false while the destination is being split
@@ -152,7 +152,7 @@ func (t *Table) Stand(snapshot string) error {
 // Epoch is the lease's, which every statement that writes has to name.
 func (t *Table) Epoch() int64 { return t.lease.epoch }
 
-// Failed is closed when nothing can be written any more; Failure says why.
+// Failed is closed when nothing can be written any more; Failure tells why.
 func (t *Table) Failed() <-chan struct{} { return t.lease.broken }
 
 // Failure is nil while the session can write.

@@ -44,10 +44,10 @@ type BrokerHarness struct {
 	// thing.
 	UnknownTopic string
 
-	// Deduplicates says that a message published twice is seen once.
+	// Deduplicates means that a message published twice is seen once.
 	Deduplicates bool
 
-	// Slow says that a call costs a round trip for each message of a key: the cases that are about many
+	// Slow means that a call costs a round trip for each message of a key: the cases that are about many
 	// messages, and not about a certain number, then send a tenth of them.
 	Slow bool
 
@@ -58,9 +58,9 @@ type BrokerHarness struct {
 // BrokerFaults break the server of a harness. Each returns when the state is reached. What was accepted
 // survives all of them.
 type BrokerFaults struct {
-	Kill    func() error // kill -9: connections break, nobody answers
+	Kill    func() error // kill -9: connections break, no answer comes
 	Restart func() error // after Kill: up again, with its data, at the same address
-	Freeze  func() error // connections stay, nobody answers
+	Freeze  func() error // connections stay, no answer comes
 	Thaw    func() error
 }
 
@@ -693,7 +693,7 @@ func (c *brokerCase) fault(name string, do func() error) {
 	}
 }
 
-// unavailable publishes batch for a short while and requires that nobody answers.
+// unavailable publishes batch for a short while and requires that no answer comes.
 func (c *brokerCase) unavailable(b relay.Broker, batch []outbox.Message) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), 500*time.Millisecond)

@@ -32,7 +32,7 @@ type Memory struct {
 }
 
 type scriptedFailure struct {
-	left int // negative: for ever
+	left int // negative: forever
 	err  error
 }
 
@@ -247,7 +247,7 @@ func (m *Memory) admit(ctx context.Context) error {
 	}
 }
 
-// accept stores a copy of message, or says why not.
+// accept stores a copy of message, or tells why not.
 func (m *Memory) accept(message *outbox.Message) error {
 	if m.unknown[message.Topic] {
 		return fmt.Errorf("memory broker: topic %q doesn't exist", message.Topic)
@@ -263,7 +263,7 @@ func (m *Memory) accept(message *outbox.Message) error {
 	return nil
 }
 
-// Ping says whether the broker would answer.
+// Ping reports whether the broker would answer.
 func (m *Memory) Ping(ctx context.Context) error {
 	m.mu.Lock()
 	frozen, down, closed := m.frozen, m.down, m.closed

@@ -49,11 +49,11 @@ type SourceHarness struct {
 	ConnectionOwns   bool // what a session owns is its connection's: nobody can take it over while that lasts
 	WritersQueue     bool // a writer waits until the one before it has ended
 
-	// RepeatsBehindHolds says that after a crash everything comes again that was settled behind a message set
+	// RepeatsBehindHolds means that after a crash everything comes again that was settled behind a message set
 	// aside, as of a strategy whose place can't pass one.
 	RepeatsBehindHolds bool
 
-	// WholeTransactions says that a successor begins with a whole transaction: of one that was settled in part,
+	// WholeTransactions means that a successor begins with a whole transaction: of one that was settled in part,
 	// everything comes again.
 	WholeTransactions bool
 }

@@ -98,7 +98,7 @@ func (s *session) confirm(w *wal.Stream, last bool) error {
 	return w.Confirm(position, last)
 }
 
-// standbysSQL says whether commits wait for synchronous standbys. The log is sent before these have it.
+// standbysSQL reports whether commits wait for synchronous standbys. The log is sent before these have it.
 const standbysSQL = "current_setting('synchronous_standby_names') <> ''"
 
 // readMode asks what the operator wants.

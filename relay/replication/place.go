@@ -91,7 +91,7 @@ func makePlace(ctx context.Context, conn *pgx.Conn, destination, slot, publicati
 // errNew is why a destination that never stood in the log can't go on there.
 var errNew = errors.New("there was none yet")
 
-// lost says why the log can't be read on from p.stored, nil if it can. It never trusts a slot that could
+// lost tells why the log can't be read on from p.stored, nil if it can. It never trusts a slot that could
 // have skipped something: the position is authoritative only if the slot is not beyond it, and the cursor
 // and the publication are those of then.
 func (p *place) lost(slot, publication string) error {

@@ -17,7 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// refused makes sure that a source says why, for good, and gives back what it had taken.
+// refused makes sure that a source tells why, for good, and gives back what it had taken.
 func refused(t *testing.T, s *Source, want string, words ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

@@ -157,7 +157,7 @@ func (c *call) fill() request {
 	return r
 }
 
-// collect settles the messages of a request. When nobody answered, or the service wants less, nothing
+// collect settles the messages of a request. When no answer came, or the service wants less, nothing
 // more is sent.
 func (c *call) collect(r request) {
 	var stop error

@@ -76,7 +76,7 @@ func (n *Names) All() []string {
 // FIFO is the end of the name of every queue and topic that keeps an order, and of no other's.
 const FIFO = ".fifo"
 
-// NameFault says why something called kind, such as a queue, can't have this name of at most so many characters, or may
+// NameFault tells why something called kind, such as a queue, can't have this name of at most so many characters, or may
 // not be used; "" if it may.
 func NameFault(kind, name string, most int, unordered bool) string {
 	bare, isFIFO := strings.CutSuffix(name, FIFO)

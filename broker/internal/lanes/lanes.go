@@ -121,7 +121,7 @@ func (e *Engine) Decode(d *Delivery) {
 	}
 }
 
-// ErrForeign says that a record has no id of ours: somebody else has written it, or it has a format.
+// ErrForeign means that a record has no id of ours: somebody else has written it, or it has a format.
 var ErrForeign = errors.New("the record has no message id")
 
 // process tries a message until it is clear what to tell the broker.
@@ -147,7 +147,7 @@ func (e *Engine) process(g *Group, d *Delivery, ordered bool) (consume.Outcome, 
 		var wait time.Duration
 		var early interface{ TooEarly() bool }
 		if e.can.Later && errors.As(err, &early) && early.TooEarly() {
-			// What it waits for comes after it, and would wait for it here. With the broker it is in nobody's way.
+			// What it waits for comes after it, and would wait for it here. With the broker it is in the way of none.
 			return consume.Later, e.cfg.MaxBackoff / 10
 		}
 		if outbox.IsUnavailable(err) {

@@ -58,7 +58,7 @@ func (g *greeting) Read(p []byte) (int, error) {
 	}
 	if n > 0 {
 		if g.plain && isAlert(p[:n]) {
-			return 0, g.note(errSpeaksTLS) // the rest of the alert is for nobody
+			return 0, g.note(errSpeaksTLS) // the rest of the alert is not read
 		}
 		g.heard.Store(true)
 		return n, err

@@ -82,7 +82,7 @@ func Run(b *testing.B, c Contest) {
 	report(b, "loop-kept", loopFar.rates, loopNear.rates)
 }
 
-// turn begins with a collection, so that nobody pays for what another one has left behind.
+// turn begins with a collection, so that no contender pays for what another has left behind.
 func (c *contender) turn() {
 	runtime.GC()
 	began, before, n := time.Now(), processorTime(), 0

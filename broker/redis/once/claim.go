@@ -13,7 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-// claim is the right to run the handler of a message. Its note in Redis holds a token that nobody else has, or "done".
+// claim is the right to run the handler of a message. Its note in Redis holds a token that no other consumer has, or "done".
 type claim struct {
 	cache *Cache
 	key   string

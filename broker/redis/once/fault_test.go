@@ -60,7 +60,7 @@ func TestAProcessThatDiesBetweenEffectAndMarkDelaysTheMessageAndDoesntSkipIt(t *
 	if n, err := w.client.Get(t.Context(), "effects:"+msg.ID.String()).Int(); err != nil || n != 1 {
 		t.Fatalf("%d effects, %v", n, err)
 	}
-	// The weaker guarantee: after the lease, and not for ever, the message has its effect again.
+	// The weaker guarantee: after the lease, and not forever, the message has its effect again.
 	if outcome := w.eventually(msg); outcome != inbox.Applied || w.runs.Load() != 1 {
 		t.Errorf("%q after %d runs, want it applied once more", outcome, w.runs.Load())
 	}

@@ -55,11 +55,11 @@ type Handler func(ctx context.Context, msg *outbox.Message) error
 
 // What Handle returns when a message has not had its effect. The message must not be acknowledged.
 var (
-	// ErrBusy says that another process has claimed the message, or had when it died. It is marked by
+	// ErrBusy means that another process has claimed the message, or had when it died. It is marked by
 	// outbox.Unavailable: deliver again later, and count no attempt.
 	ErrBusy = errors.New("another process has claimed the message: deliver it again in a moment; if that process has died, its claim expires")
 
-	// ErrLost says that the handler was cut off: its claim could not be kept, and another process may run it. It is
+	// ErrLost means that the handler was cut off: its claim could not be kept, and another process may run it. It is
 	// marked by outbox.Unavailable.
 	ErrLost = errors.New("the claim of the message was lost while its handler ran: another process may be at it")
 )

@@ -25,7 +25,7 @@ type place struct {
 	broker           string
 	say              func(format string, args ...any)
 
-	// meddle stands between broker and handlers, for tests; nil for nobody.
+	// meddle stands between broker and handlers, for tests. Default: none.
 	meddle func(consume.Handler) consume.Handler
 }
 

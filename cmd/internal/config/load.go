@@ -263,7 +263,7 @@ func join(path, name string) string {
 
 func element(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
-// unknown says that a section has no such key, and which one may be meant.
+// unknown means that a section has no such key, and which one may be meant.
 func unknown(t reflect.Type, name string) string {
 	names := keys(t)
 	if near, found := nearest(name, names); found {

@@ -39,7 +39,7 @@ func DefaultNotifyWebhook() NotifyWebhook { return NotifyWebhook{Timeout: 10 * t
 func DefaultNotifyCommand() NotifyCommand { return NotifyCommand{Timeout: 10 * time.Second} }
 
 // Notification returns how a destination's notifications are sent: as it says, or else as all are; nil if
-// nobody is to be told.
+// there is none.
 func (c *Config) Notification(d *Destination) *Notify {
 	if d.Notify != nil {
 		return d.Notify

@@ -159,7 +159,7 @@ func (s *Source) Resolve() (strategy string, m mapping.Mapping) {
 	return strategy, m
 }
 
-// RawKeys says that the broker's keys are bytes, so that a column of type bytea can be one as it is. Everywhere else
+// RawKeys means that the broker's keys are bytes, so that a column of type bytea can be one as it is. Everywhere else
 // keys are text, and formats write them into text.
 func (d *Destination) RawKeys() bool {
 	return (d.Broker.Kafka != nil || d.Broker.Redis != nil) && d.Format.Description() == nil
@@ -168,7 +168,7 @@ func (d *Destination) RawKeys() bool {
 // logStrategy is the one that reads the write-ahead log, and neither reads nor changes a row.
 const logStrategy = "replication"
 
-// moves says that a strategy moves an offset, and marks no row.
+// moves means that a strategy moves an offset, and marks no row.
 func moves(strategy string) bool { return strategy == "xmin" || strategy == "serial" }
 
 // unread says what is given that strategy replication has no use for.

@@ -69,7 +69,7 @@ type Config struct {
 	// Next says what a person can do about messages of a destination; nil: nothing is said.
 	Next func(destination string) string
 
-	// Observe is told of every notification that was sent or given up; nil for nobody.
+	// Observe is told of every notification that was sent or given up. Default: none.
 	Observe func(Outcome)
 
 	// Logger gets what failed; nil is silent.

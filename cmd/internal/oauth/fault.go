@@ -10,7 +10,7 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// fault says why there is no token, and what to do about it.
+// fault tells why there is no token, and what to do about it.
 func (s *Source) fault(err error) error {
 	var answered *oauth2.RetrieveError
 	var certificate *tls.CertificateVerificationError

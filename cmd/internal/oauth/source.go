@@ -65,7 +65,7 @@ type Source struct {
 	client *http.Client
 	now    func() time.Time
 
-	asking chan struct{} // capacity 1: held by whoever asks the server
+	asking chan struct{} // capacity 1: held while the server is asked
 
 	mu    sync.Mutex
 	known answer
@@ -110,7 +110,7 @@ func New(cfg Config) (*Source, error) {
 				DisableKeepAlives: true, // requests are rare
 				ForceAttemptHTTP2: true,
 			},
-			// Following would take the secret to whoever is named there.
+			// Following would take the secret to the server that is named there.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 			Timeout:       cfg.Timeout,
 		},

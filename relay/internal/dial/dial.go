@@ -17,7 +17,7 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// ErrTransactionPooler says that a connection pooler hands out its server connections by transaction.
+// ErrTransactionPooler means that a connection pooler hands out its server connections by transaction.
 var ErrTransactionPooler = errors.New("a pooler in transaction mode stands before the server")
 
 // Setting is a parameter of a session.

@@ -29,7 +29,7 @@ type Mark struct {
 	Partial  Partial
 }
 
-// Partial says that the first count messages of the transaction whose commit lies at commit are settled.
+// Partial means that the first count messages of the transaction whose commit lies at commit are settled.
 type Partial struct {
 	Commit LSN
 	Count  int64

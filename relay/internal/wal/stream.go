@@ -230,7 +230,7 @@ func (s *Stream) frames(t Taker) (n int, answer bool, err error) {
 	}
 }
 
-// copyData has t take what is in a frame. asked says that the server wants an answer.
+// copyData has t take what is in a frame. asked means that the server wants an answer.
 func (s *Stream) copyData(body []byte, t Taker) (asked, message bool, err error) {
 	var end LSN
 	switch {

@@ -34,10 +34,10 @@ const (
 	partWithin   = 2 * time.Second
 )
 
-// errTick says that nothing came in time.
+// errTick means that nothing came in time.
 var errTick = errors.New("nothing came")
 
-// errStreamEnded says that the server has closed the stream in good order, as when it is shut down.
+// errStreamEnded means that the server has closed the stream in good order, as when it is shut down.
 var errStreamEnded = errors.New("the server has ended the stream")
 
 // takeOver makes a wire of an idle connection. pgx reads in the background when a write was slow, and that reader

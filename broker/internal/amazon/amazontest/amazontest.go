@@ -14,7 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 )
 
-// Anyone is the configuration of some user: the server asks nobody who they are.
+// Anyone is the configuration of some user: the server checks no identity.
 func Anyone() *aws.Config {
 	return &aws.Config{Region: "eu-central-1", Credentials: credentials.NewStaticCredentialsProvider("x", "x", "")}
 }

@@ -26,10 +26,10 @@ type Consumer interface {
 type Harness struct {
 	Source func(t *testing.T) Source
 
-	// Ordered says that the broker keeps the order of a key when several consumers share a source.
+	// Ordered means that the broker keeps the order of a key when several consumers share a source.
 	Ordered bool
 
-	// Prefix says that the broker remembers how far a consumer is instead of single messages: what was
+	// Prefix means that the broker remembers how far a consumer is instead of single messages: what was
 	// handled behind one that was not comes again.
 	Prefix bool
 
@@ -37,10 +37,10 @@ type Harness struct {
 	// it looks at connections or members instead of messages.
 	Patience time.Duration
 
-	// Reject says that the broker can dead-letter.
+	// Reject means that the broker can dead-letter.
 	Reject bool
 
-	// LagByAsking says that the broker doesn't tell the lag by itself, and is asked rarely.
+	// LagByAsking means that the broker doesn't tell the lag by itself, and is asked rarely.
 	LagByAsking bool
 }
 
