@@ -31,9 +31,13 @@ type Parked struct {
 	Source string
 }
 
-// The cursor is what requeue asks for, as Store makes it: one that is there is what is wanted. Nobody locks what is being inserted: two processes that
-// park a message at the same moment leave two dead letters, of which requeuing applies one.
+// The cursor is what requeue asks for, as Store makes it: one that is there is what is wanted.
+//
+// A second Park of a message, sent because the answer to the first was lost, waits by parkTurnSQL until the first has committed, and
+// finds it in the statement behind. The lock ends with the transaction of the batch.
 const (
+	parkTurnSQL = `SELECT pg_advisory_xact_lock(hashtextextended('outbox.park ' || $1 || ' ' || $2, 0))`
+
 	parkCursorSQL = `INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier)
 	SELECT $1, 0, 1, s.system_identifier FROM pg_control_system() s
 	WHERE NOT EXISTS (SELECT FROM outbox.cursors c WHERE c.destination = $1) ON CONFLICT DO NOTHING`
@@ -62,6 +66,7 @@ func (b *Inbox) Park(ctx context.Context, db DB, p Parked) error {
 	}
 	batch := &pgx.Batch{}
 	batch.Queue(parkCursorSQL, b.Destination())
+	batch.Queue(parkTurnSQL, args[0], args[1])
 	batch.Queue(parkSQL, args...)
 	if err := db.SendBatch(ctx, batch).Close(); err != nil {
 		return b.failed(p.Message, fmt.Errorf("park: %w", explain(err)))

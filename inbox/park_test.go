@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -50,6 +51,43 @@ func TestAParkedMessageIsADeadLetterOfTheConsumerOnce(t *testing.T) {
 
 // A consumer that waits in vain for what is missing parks the message. When the missing one has come after all, the
 // parked one is requeued, and applied once, whoever delivers it again.
+// A consumer that gave up waiting for the answer parks the message again while the first statement still runs.
+func TestAMessageThatIsParkedTwiceAtOnceIsOneDeadLetter(t *testing.T) {
+	t.Parallel()
+	onOldestAndNewest(t, func(t *testing.T, w *world) {
+		parkTwiceAtOnce(t, w, newInbox(t, Config{}))
+	})
+}
+
+func parkTwiceAtOnce(t *testing.T, w *world, b *Inbox) {
+	msg := Parked{Message: &outbox.Message{ID: outbox.NewID(), Topic: "orders", Key: "k"}, Err: errors.New("no")}
+	if err := b.Park(t.Context(), w.pool, Parked{Message: &outbox.Message{ID: outbox.NewID(), Topic: "orders"}, Err: errors.New("no")}); err != nil {
+		t.Fatal(err) // the cursor is there: the two do not meet at it
+	}
+	first, err := w.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = first.Rollback(context.Background()) }()
+	if err := b.Park(t.Context(), first, msg); err != nil {
+		t.Fatal(err)
+	}
+	second := make(chan error, 1)
+	go func() { second <- b.Park(t.Context(), w.pool, msg) }()
+	eventually(t, "the second waits, or has ended", func() bool {
+		return len(second) > 0 || w.int(`SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) > 0
+	})
+	if err := first.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-second; err != nil {
+		t.Fatal(err)
+	}
+	if n := w.int(`SELECT count(*) FROM outbox.dead_letters WHERE lane = 'k'`); n != 1 {
+		t.Errorf("%d dead letters of one message", n)
+	}
+}
+
 func TestAParkedMessageThatIsRequeuedIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
