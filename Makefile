@@ -50,9 +50,14 @@ tidy: ## go mod tidy in every module
 release-check: ## Publish the committed modules into a proxy in a folder, and do in empty folders what the documents tell users to do
 	$(GO) run ./proof/releasecheck
 
+GOTEST := OUTBOX_REQUIRE_SERVERS=1 $(GO) test -race -timeout 20m -p 1
 .PHONY: test
-test: lint servers ## Everything: lint, then all tests on real servers with the race detector
-	OUTBOX_REQUIRE_SERVERS=1 $(GO) test -race -timeout 20m -p 1 ./... ./broker/... ./cmd/... ./demo/... ./proof/...
+test: lint servers ## Lint, then the tests of library, brokers, binary and demo on real servers with the race detector
+	$(GOTEST) ./... ./broker/... ./cmd/... ./demo/...
+
+.PHONY: test-long
+test-long: servers ## The workshop's: faults on real processes, nemesis, acceptance of the articles' systems, benchmarks
+	$(GOTEST) ./proof/...
 
 .PHONY: test-short
 test-short: ## Seconds, with Go alone: no servers
