@@ -15,9 +15,9 @@ type Losses struct {
 	Promoted time.Time
 
 	// Emptied is when the topic was there again after it had been deleted, and Before has what was read
-	// from it until shortly before; Kept says for each key with which number the new topic begins. What is
-	// in neither, stands before the first number kept and was committed by then, went with the topic. Zero:
-	// the topic has everything.
+	// from it until shortly before; Kept has for each key the number with which the new topic begins, where
+	// keys have an order. What is in neither, stands before the first number kept and was committed by then,
+	// may have gone with the topic. Zero: the topic has everything.
 	Emptied time.Time
 	Before  map[check.ID]bool
 	Kept    map[uint32]uint64
