@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // RetentionDB is where Retention works: a *pgxpool.Pool or a *pgx.Conn.
@@ -57,9 +59,7 @@ func NewRetention(db RetentionDB, cfg RetentionConfig) (*Retention, error) {
 	if cfg.Observe == nil {
 		cfg.Observe = func(RetentionReport) {}
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = settings.Logger(cfg.Logger)
 	if db == nil {
 		return nil, errors.New("inbox: retention: there is no database")
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Config configures a handler. The zero value means the stated defaults.
@@ -47,9 +48,7 @@ func Handler(keys []Key, receive func(context.Context, *outbox.Message) error, c
 	if h.cfg.MaxBody == 0 {
 		h.cfg.MaxBody = 16 << 20
 	}
-	if h.cfg.Logger == nil {
-		h.cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	h.cfg.Logger = settings.Logger(h.cfg.Logger)
 	var faults []error
 	if receive == nil {
 		faults = append(faults, errors.New("a function that receives is needed"))

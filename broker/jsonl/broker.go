@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/inorder"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Broker writes lines. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use.
@@ -53,9 +54,7 @@ func New(w io.Writer) *Broker { return newBroker(&stream{w: w}) }
 //
 // A file that is renamed or removed meanwhile, as by log rotation, is created anew by the next Publish.
 func Open(path string, cfg Config) (*Broker, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = settings.Logger(cfg.Logger)
 	f := &file{path: path, logger: cfg.Logger}
 	if err := f.open(); err != nil {
 		return nil, err

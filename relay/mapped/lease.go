@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // leaseSession shares the table with others. One statement reserves rows for a while, another marks or deletes them when
@@ -268,7 +269,7 @@ func (s *Source) awaitPresence(ctx context.Context, conn *pgx.Conn, lock string)
 		if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock_shared("+lock+")").Scan(&got); err != nil || got {
 			return err
 		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := dial.Pause(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}

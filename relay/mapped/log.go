@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
@@ -93,7 +94,7 @@ func (s *logSession) Next(ctx context.Context, limit int) (relay.Batch, error) {
 
 func (s *logSession) take(ctx context.Context, limit int) (ds []relay.Delivery, err error) {
 	if s.full() {
-		return nil, pause(ctx, s.source.cfg.PollIdle)
+		return nil, dial.Pause(ctx, s.source.cfg.PollIdle)
 	}
 	_, err = s.tail.Read(ctx, limit, func(i *wal.Insert) error {
 		d, row, err := s.rows.read(i)

@@ -11,6 +11,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -220,7 +221,7 @@ func (o *offsets) take(ctx context.Context, conn *pgx.Conn, s *Source, mayTakeBa
 		if !waited {
 			s.cfg.Logger.Info("waiting: another relay owns the offsets", "relay", s.owner, "table", s.mapping.Table, "group", s.cfg.Group)
 		}
-		if err := pause(ctx, min(100*time.Millisecond, s.cfg.Lease/3)); err != nil {
+		if err := dial.Pause(ctx, min(100*time.Millisecond, s.cfg.Lease/3)); err != nil {
 			return since, 0, err
 		}
 	}

@@ -82,7 +82,7 @@ func (p *Purge) Run(ctx context.Context) error {
 		case n > 0:
 			p.cfg.Logger.Debug("delivered rows deleted", "table", p.source.mapping.Table, "messages", n)
 		}
-		if pause(ctx, p.cfg.Every) != nil {
+		if dial.Pause(ctx, p.cfg.Every) != nil {
 			return nil
 		}
 	}

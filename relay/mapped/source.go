@@ -173,7 +173,7 @@ func (s *Source) awaitLock(ctx context.Context, conn *pgx.Conn, lock, what strin
 		if !waited {
 			s.cfg.Logger.Info("waiting: "+what, "relay", s.owner, "table", s.mapping.Table)
 		}
-		if err := pause(ctx, every); err != nil {
+		if err := dial.Pause(ctx, every); err != nil {
 			return err
 		}
 	}

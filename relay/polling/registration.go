@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/cursors"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/relay/internal/states"
 )
@@ -65,9 +66,7 @@ func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg Regist
 	if cfg.Lease == 0 {
 		cfg.Lease = defaultLease
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = settings.Logger(cfg.Logger)
 	switch {
 	case conn == nil:
 		return nil, errors.New("polling: register: there is no connection config")

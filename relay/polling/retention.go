@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/cursors"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -67,9 +68,7 @@ func NewRetention(conn *pgx.ConnConfig, cfg RetentionConfig) (*Retention, error)
 	if cfg.Observe == nil {
 		cfg.Observe = func(RetentionReport) {}
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = settings.Logger(cfg.Logger)
 	if conn == nil {
 		return nil, errors.New("polling: retention: there is no connection config")
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/relay/internal/later"
 	"github.com/pgoutbox/outbox/schema"
@@ -47,10 +48,7 @@ const (
 // NewUnselected returns a list for a process; relay is its name, for people. It opens a connection, by conn, when there is
 // something to write, and does its best: what can't be written now is written later. logger is told of that; nil is silent.
 func NewUnselected(conn *pgx.ConnConfig, relay string, logger *slog.Logger) *Unselected {
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
-	u := &Unselected{conn: conn.Copy(), relay: relay, logger: logger, topics: make(map[string]struct{})}
+	u := &Unselected{conn: conn.Copy(), relay: relay, logger: settings.Logger(logger), topics: make(map[string]struct{})}
 	u.later = later.New(unselectedPause, func(earlier, next unselectedTopic) unselectedTopic {
 		next.messages += earlier.messages
 		return next

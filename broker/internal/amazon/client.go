@@ -15,6 +15,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Client says how to reach a service.
@@ -73,7 +74,7 @@ func (s Sending) Complete(to format.Binding) (Sending, []error) {
 	if s.Timeout < 0 {
 		faults = append(faults, fmt.Errorf("timeout must be positive, not %v", s.Timeout))
 	}
-	s.Logger = cmp.Or(s.Logger, slog.New(slog.DiscardHandler))
+	s.Logger = settings.Logger(s.Logger)
 	return s, faults
 }
 

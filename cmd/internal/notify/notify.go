@@ -18,6 +18,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/printed"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -102,9 +103,7 @@ func New(cfg Config, channels ...Channel) *Notifier {
 	if cfg.Retry == (relay.Backoff{}) {
 		cfg.Retry = relay.Backoff{Initial: time.Second, Max: 30 * time.Second}
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = settings.Logger(cfg.Logger)
 	n := &Notifier{cfg: cfg}
 	for _, c := range channels {
 		n.senders = append(n.senders, newSender(&n.cfg, c))

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/clientcredentials"
 )
@@ -92,9 +93,7 @@ func New(cfg Config) (*Source, error) {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = defaultTimeout
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = settings.Logger(cfg.Logger)
 	parameters := url.Values{}
 	for name, value := range cfg.Parameters {
 		parameters.Set(name, value)
