@@ -209,7 +209,7 @@ func deleteTopic(ctx context.Context, r *run) (func(context.Context) error, erro
 	return nil, nil
 }
 
-// detachSegment takes a segment away with what it has, and gives it back.
+// detachSegment takes a segment away with what it has, and gives it back. The relays wait for that: one that ended would be missed.
 func detachSegment(ctx context.Context, r *run) (func(context.Context) error, error) {
 	segment := r.rng.IntN(8)
 	if _, err := r.load.Pool().Exec(ctx, fmt.Sprintf("ALTER TABLE outbox.messages DETACH PARTITION outbox.messages_%d", segment)); err != nil {
@@ -217,30 +217,7 @@ func detachSegment(ctx context.Context, r *run) (func(context.Context) error, er
 	}
 	err := rig.Pause(ctx, time.Duration(100+r.rng.IntN(1500))*time.Millisecond)
 	_, attachErr := r.load.Pool().Exec(ctx, fmt.Sprintf("ALTER TABLE outbox.messages ATTACH PARTITION outbox.messages_%[1]d FOR VALUES IN (%[1]d)", segment))
-	if err := errors.Join(err, attachErr); err != nil {
-		return nil, err
-	}
-	// Relays that saw it end. Something starts them again, as an init system would.
-	for deadline := time.Now().Add(flowWithin); ; {
-		if err := startEnded(ctx, r); err != nil {
-			return nil, err
-		}
-		_, err := r.load.Flows(ctx, time.Second)
-		if err == nil || ctx.Err() != nil || time.Now().After(deadline) {
-			return func(ctx context.Context) error { return startEnded(ctx, r) }, err
-		}
-	}
-}
-
-func startEnded(ctx context.Context, r *run) error {
-	for _, relay := range r.relays {
-		if relay.Ended() {
-			if err := restart(ctx, relay); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return nil, errors.Join(err, attachErr)
 }
 
 // writeLongKey commits a message whose key no writer of ours would take, and waits until it is given up.
