@@ -19,23 +19,15 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/proof/command"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		if !errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(os.Stderr, "fetch:", err)
-		}
-		os.Exit(1)
-	}
+	command.Main("fetch", func(ctx context.Context, args []string, out io.Writer) error { return run(ctx, args, out, os.Stderr) })
 }
 
 func run(ctx context.Context, args []string, out, progress io.Writer) error {

@@ -15,26 +15,18 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
+	"github.com/pgoutbox/outbox/proof/command"
 	"github.com/pgoutbox/outbox/proof/rig"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := command(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "nemesis:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("nemesis", nemesis) }
 
 // options say what to run.
 type options struct {
@@ -48,7 +40,7 @@ type options struct {
 	faults   int // a run
 }
 
-func command(ctx context.Context, args []string, out io.Writer) error {
+func nemesis(ctx context.Context, args []string, out io.Writer) error {
 	var o options
 	flags := flag.NewFlagSet("nemesis", flag.ContinueOnError)
 	flags.Uint64Var(&o.seed, "seed", 0, "first seed; without -runs, the only one (default: by the clock)")

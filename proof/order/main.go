@@ -15,25 +15,17 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/proof/command"
 	"github.com/pgoutbox/outbox/proof/rig"
 	"github.com/pgoutbox/outbox/proof/seeds"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := command(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "order:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("order", order) }
 
 type options struct {
 	messages, rate, kills int
@@ -42,7 +34,7 @@ type options struct {
 	binary                string
 }
 
-func command(ctx context.Context, args []string, out io.Writer) (err error) {
+func order(ctx context.Context, args []string, out io.Writer) (err error) {
 	var o options
 	flags := flag.NewFlagSet("order", flag.ContinueOnError)
 	flags.IntVar(&o.messages, "messages", 100_000, "how many messages a case has")

@@ -16,16 +16,16 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 
 	"golang.org/x/mod/modfile"
 	"golang.org/x/mod/module"
 	"golang.org/x/mod/zip"
+
+	"github.com/pgoutbox/outbox/proof/command"
 )
 
 const root = "github.com/pgoutbox/outbox"
@@ -33,18 +33,15 @@ const root = "github.com/pgoutbox/outbox"
 // released are the modules that users require, by their folders.
 var released = []string{"", "broker", "cmd"}
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	tree := flag.String("tree", ".", "the checkout, of which what is committed counts")
-	flag.Parse()
-	if err := check(ctx, *tree, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "releasecheck:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("releasecheck", check) }
 
-func check(ctx context.Context, tree string, out io.Writer) (err error) {
+func check(ctx context.Context, args []string, out io.Writer) (err error) {
+	flags := flag.NewFlagSet("releasecheck", flag.ContinueOnError)
+	checkout := flags.String("tree", ".", "the checkout, of which what is committed counts")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	tree := *checkout
 	version, err := nextVersion(tree)
 	if err != nil {
 		return err
@@ -94,7 +91,7 @@ func modulePath(folder string) string { return strings.TrimSuffix(root+"/"+folde
 
 // nextVersion is the version that the modules require of each other. All of them must name the same.
 func nextVersion(tree string) (string, error) {
-	versions := map[string][]string{}
+	var versions []string
 	for _, folder := range released {
 		name := filepath.Join(tree, folder, "go.mod")
 		text, err := os.ReadFile(name)
@@ -109,18 +106,15 @@ func nextVersion(tree string) (string, error) {
 			return "", fmt.Errorf("%s replaces a module: nobody could install from it", name)
 		}
 		for _, r := range mod.Require {
-			if r.Mod.Path == root || strings.HasPrefix(r.Mod.Path, root+"/") {
-				versions[r.Mod.Version] = append(versions[r.Mod.Version], folder)
+			if (r.Mod.Path == root || strings.HasPrefix(r.Mod.Path, root+"/")) && !slices.Contains(versions, r.Mod.Version) {
+				versions = append(versions, r.Mod.Version)
 			}
 		}
 	}
 	if len(versions) != 1 {
-		return "", fmt.Errorf("the modules require these versions of each other, and it should be one: %v", versions)
+		return "", fmt.Errorf("the modules require these versions of each other, and it should be one: %q", versions)
 	}
-	for version := range versions {
-		return version, nil
-	}
-	panic("unreachable")
+	return versions[0], nil
 }
 
 // publish writes a module into a proxy, as git tag and the proxy of the world would.
