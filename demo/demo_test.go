@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -101,6 +102,9 @@ func checkRun(t *testing.T, err error, out, progress string) {
 	for _, f := range v.Faults {
 		if !f.Done || f.Outcome == "" {
 			t.Errorf("fault not done: %+v", f)
+		}
+		if f.Fault == "broker" && !regexp.MustCompile(`^[1-9].* events waited`).MatchString(f.Outcome) {
+			t.Errorf("while the broker was down, relays delivered: %s", f.Outcome)
 		}
 		done = append(done, f.Fault)
 	}
@@ -351,7 +355,7 @@ func TestAKafkaThatDoesntAnswerIsNamed(t *testing.T) {
 	t.Parallel()
 	needPostgres(t)
 	err := Run(t.Context(), Config{Kafka: "127.0.0.1:1", Relay: []string{"unused"}, Stdout: io.Discard})
-	if err == nil || !strings.Contains(err.Error(), "nobody answers at 127.0.0.1:1 (--kafka)") || !strings.Contains(err.Error(), "refused") {
+	if err == nil || !strings.Contains(err.Error(), "no Kafka answers at 127.0.0.1:1 (--kafka)") || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("got %v", err)
 	}
 }

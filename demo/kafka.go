@@ -5,25 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 const kafkaPartitions = 6
 
-// givenKafka is somebody's Kafka. The demo has a topic of its own in it. The relays go through a proxy, so that the broker
-// can be away for them alone.
+// givenKafka is a Kafka that runs already. The demo has a topic of its own in it. The relays go through proxies, so that
+// the brokers can be away for them alone.
 type givenKafka struct {
 	given   string
 	version string
 	name    string // of the topic
+	made    bool   // there is the topic
 	client  *kgo.Client
 	admin   *kadm.Client
-	proxy   *kafkaProxy
+	proxies map[string]*testnet.Proxy // by the broker's address
 
 	mu   sync.Mutex
 	next map[int32]int64 // by partition, the offset that the consumer expects
@@ -33,77 +37,101 @@ var _ broker = (*givenKafka)(nil)
 
 // openKafka looks whether a Kafka answers there, and creates the topic.
 func openKafka(ctx context.Context, given string) (*givenKafka, error) {
-	k := &givenKafka{given: given, name: "outbox-demo-" + randomHex(), next: make(map[int32]int64)}
-	seeds := strings.Split(given, ",")
+	k := &givenKafka{given: given, name: "outbox-demo-" + randomHex(), proxies: map[string]*testnet.Proxy{}, next: map[int32]int64{}}
 	var err error
 	k.client, err = kgo.NewClient(
-		kgo.SeedBrokers(seeds...), kgo.ClientID("outbox demo"),
+		kgo.SeedBrokers(strings.Split(given, ",")...), kgo.ClientID("outbox demo"),
 		kgo.ConsumeTopics(k.name), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMaxWait(100*time.Millisecond), kgo.MetadataMinAge(250*time.Millisecond), kgo.UnknownTopicRetries(-1))
 	if err != nil {
 		return nil, fmt.Errorf("--kafka %s: %w", given, err)
 	}
 	k.admin = kadm.NewClient(k.client)
-	if err := k.prepare(ctx, seeds); err != nil {
+	if err := k.prepare(ctx); err != nil {
 		return nil, errors.Join(err, k.close())
 	}
 	return k, nil
 }
 
-func (k *givenKafka) prepare(ctx context.Context, seeds []string) error {
+func (k *givenKafka) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if err := reachable(ctx, seeds); err != nil {
-		return fmt.Errorf("nobody answers at %s (--kafka): %w", k.given, err)
+	if err := k.client.Ping(ctx); err != nil {
+		return fmt.Errorf("no Kafka answers at %s (--kafka): %w; is it host:port of a plaintext listener?", k.given, err)
 	}
 	versions, err := k.admin.ApiVersions(ctx)
 	if err != nil {
-		return fmt.Errorf("no Kafka answers at %s (--kafka): %w; is it host:port of a plaintext listener?", k.given, err)
+		return fmt.Errorf("ask the Kafka at %s for its version: %w", k.given, err)
 	}
 	for _, v := range versions.Sorted() {
 		k.version = strings.TrimPrefix(v.VersionGuess(), "v")
 		break
 	}
 	// A topic that takes no more than that, so that there is something to refuse.
-	limit := fmt.Sprint(maxMessage)
+	limit := strconv.Itoa(maxMessage)
 	created, err := k.admin.CreateTopic(ctx, kafkaPartitions, -1, map[string]*string{"max.message.bytes": &limit}, k.name)
 	if err = errors.Join(err, created.Err); err != nil {
-		k.name = ""
 		return fmt.Errorf("create the demo's topic in the Kafka at %s: %w", k.given, err)
 	}
-	k.proxy, err = startKafkaProxy(seeds)
-	return err
+	k.made = true
+	return k.startProxies(ctx)
 }
 
-// reachable tells whether somebody listens at one of the addresses. The client would try for long, and not say why.
-func reachable(ctx context.Context, seeds []string) error {
-	var errs []error
-	for _, seed := range seeds {
-		conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", withPort(seed))
-		if err == nil {
-			return conn.Close()
+// startProxies starts one for each broker, under the addresses that were given and those that the brokers tell clients.
+func (k *givenKafka) startProxies(ctx context.Context) error {
+	brokers, err := k.admin.ListBrokers(ctx)
+	if err != nil {
+		return fmt.Errorf("ask the Kafka at %s for its brokers: %w", k.given, err)
+	}
+	addresses := k.seeds()
+	for _, b := range brokers {
+		addresses = append(addresses, net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port))))
+	}
+	for _, address := range addresses {
+		if k.proxies[address] != nil {
+			continue
 		}
-		errs = append(errs, err)
+		proxy, err := testnet.StartProxy()
+		if err != nil {
+			return err
+		}
+		proxy.Forward(address)
+		k.proxies[address] = proxy
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
-// withPort adds Kafka's usual port where there is none.
-func withPort(seed string) string {
-	if _, _, err := net.SplitHostPort(seed); err != nil {
-		return net.JoinHostPort(seed, "9092")
+// seeds are the given addresses, with Kafka's usual port where there is none.
+func (k *givenKafka) seeds() []string {
+	seeds := strings.Split(k.given, ",")
+	for i, seed := range seeds {
+		if _, _, err := net.SplitHostPort(seed); err != nil {
+			seeds[i] = net.JoinHostPort(seed, "9092")
+		}
 	}
-	return seed
+	return seeds
 }
 
 func (k *givenKafka) describe() string { return "Kafka " + k.version }
 func (k *givenKafka) address() string  { return k.given + ", topic " + k.name }
 func (k *givenKafka) topic() string    { return k.name }
 
-func (k *givenKafka) target() target { return target{Kafka: k.proxy.seeds()} }
+func (k *givenKafka) target() target {
+	t := target{Kafka: k.seeds(), Proxies: map[string]string{}}
+	for address, proxy := range k.proxies {
+		t.Proxies[address] = proxy.Addr()
+	}
+	return t
+}
 
-func (k *givenKafka) takeDown() error               { return k.proxy.takeDown() }
-func (k *givenKafka) bringUp(context.Context) error { return k.proxy.bringUp() }
+func (k *givenKafka) takeDown() error               { k.refuse(true); return nil }
+func (k *givenKafka) bringUp(context.Context) error { k.refuse(false); return nil }
+
+func (k *givenKafka) refuse(refuse bool) {
+	for _, proxy := range k.proxies {
+		proxy.Refuse(refuse)
+	}
+}
 
 func (k *givenKafka) consume(ctx context.Context, received func(payload []byte)) error {
 	for {
@@ -138,15 +166,14 @@ func (k *givenKafka) caughtUp(ctx context.Context) (bool, error) {
 
 func (k *givenKafka) close() error {
 	defer k.client.Close()
-	var errs []error
-	if k.proxy != nil {
-		errs = append(errs, k.proxy.close())
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		deleted, err := k.admin.DeleteTopic(ctx, k.name)
-		if err = errors.Join(err, deleted.Err); err != nil {
-			errs = append(errs, fmt.Errorf("delete the demo's topic %s: %w", k.name, err))
-		}
+	for _, proxy := range k.proxies {
+		proxy.Close()
 	}
-	return errors.Join(errs...)
+	if !k.made {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	deleted, err := k.admin.DeleteTopic(ctx, k.name)
+	return wrap("delete the demo's topic "+k.name, errors.Join(err, deleted.Err))
 }

@@ -3,12 +3,9 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/pgoutbox/outbox/internal/check"
 )
@@ -24,58 +21,6 @@ func TestAnotherDatabaseOfAServer(t *testing.T) {
 		if got := withDatabase(test.given, "x"); got != test.want {
 			t.Errorf("withDatabase(%s) = %s, want %s", test.given, got, test.want)
 		}
-	}
-}
-
-func TestTheKafkaProxyPutsItselfIntoEveryAddress(t *testing.T) {
-	t.Parallel()
-	p, err := startKafkaProxy([]string{"127.0.0.1:9092"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.close()
-
-	metadata := kmsg.NewPtrMetadataResponse()
-	for _, port := range []int32{9092, 9093} {
-		broker := kmsg.NewMetadataResponseBroker()
-		broker.NodeID, broker.Host, broker.Port = port, "kafka.example", port
-		metadata.Brokers = append(metadata.Brokers, broker)
-	}
-	for _, version := range []int16{0, 4, 9, 12} {
-		metadata.SetVersion(version)
-		frame := []byte{0, 0, 0, 17}
-		if metadata.IsFlexible() {
-			frame = append(frame, 0)
-		}
-		header := len(frame)
-		changed, err := p.translate(metadata.AppendTo(frame), &question{key: metadata.Key(), version: version})
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := kmsg.NewPtrMetadataResponse()
-		got.SetVersion(version)
-		if err := got.ReadFrom(changed[header:]); err != nil {
-			t.Fatal(err)
-		}
-		if len(got.Brokers) != 2 || got.Brokers[0].Port == got.Brokers[1].Port {
-			t.Fatalf("version %d: %+v", version, got.Brokers)
-		}
-		for _, b := range got.Brokers {
-			if b.Host != "127.0.0.1" || b.Port == b.NodeID {
-				t.Errorf("version %d still names %s:%d", version, b.Host, b.Port)
-			}
-		}
-		if changed[3] != 17 {
-			t.Errorf("version %d: the correlation id is gone", version)
-		}
-	}
-
-	if _, err := p.translate([]byte{0, 0, 0, 1, 0xff, 0xff}, &question{key: metadata.Key(), version: 12}); err == nil {
-		t.Error("garbage was translated")
-	}
-	plain := []byte{0, 0, 0, 2, 1, 2, 3}
-	if got, err := p.translate(plain, nil); err != nil || !slices.Equal(got, plain) {
-		t.Errorf("a response without addresses became %v, %v", got, err)
 	}
 }
 

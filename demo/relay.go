@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -28,13 +30,21 @@ type target struct {
 	NATS   string
 	Stream string
 	Kafka  []string
+	// Proxies stand before the brokers of a Kafka, by their addresses: those that they tell clients among them.
+	Proxies map[string]string
 }
 
 func (t target) open() (relay.Broker, error) {
-	if t.Kafka != nil {
-		return kafka.New(kafka.Config{Brokers: t.Kafka})
+	if t.Kafka == nil {
+		return nats.New(t.NATS, nats.Config{Stream: t.Stream})
 	}
-	return nats.New(t.NATS, nats.Config{Stream: t.Stream})
+	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	return kafka.New(kafka.Config{Brokers: t.Kafka, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if proxy, found := t.Proxies[address]; found {
+			address = proxy
+		}
+		return dialer.DialContext(ctx, network, address)
+	}})
 }
 
 // runRelay is a relay with the settings in a file, as a process of its own, until ctx ends.
