@@ -10,6 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sns/types"
 	"github.com/pgoutbox/outbox/broker/internal/amazon"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Broker publishes to SNS. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. Its Publish answers as
@@ -21,29 +22,23 @@ type Broker struct{ *amazon.Broker }
 // New returns a broker. It checks cfg and reports all its faults together. It doesn't connect: that is
 // what Ping is for, or the first Publish.
 func New(cfg Config) (*Broker, error) {
-	s, settings, err := cfg.open()
+	s, of, err := cfg.open()
 	if err != nil {
 		return nil, err
 	}
-	return &Broker{amazon.NewBroker(s, settings)}, nil
+	return &Broker{amazon.NewBroker(s, of)}, nil
 }
 
 // open returns SNS as cfg has it, and the settings of a broker.
 func (cfg Config) open() (*service, amazon.Settings, error) {
-	cfg, names, sdk, transport, err := cfg.withDefaults()
-	if err != nil {
+	var faults settings.Faults
+	cfg, common, names := cfg.complete(&faults)
+	sdk, transport := common.Open(&faults)
+	if err := faults.Err(); err != nil {
 		return nil, amazon.Settings{}, fmt.Errorf("sns: %w", err)
 	}
-	return &service{cfg: cfg, client: sns.NewFromConfig(sdk)}, amazon.Settings{
-		Service:      "sns",
-		Transport:    transport,
-		Names:        names,
-		Payload:      amazon.Payload(cfg.Payload),
-		Records:      cfg.records,
-		Requests:     cfg.Requests,
-		Timeout:      cfg.Timeout,
-		LargestLimit: largestLimit,
-	}, nil
+	return &service{cfg: cfg, client: sns.NewFromConfig(sdk)},
+		amazon.Settings{Common: common, Service: "sns", Transport: transport, Names: names, LargestLimit: largestLimit}, nil
 }
 
 // service is SNS as the broker sees it.

@@ -3,17 +3,15 @@ package sns
 import (
 	"context"
 	"crypto/tls"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/arn"
 	"github.com/pgoutbox/outbox/broker/internal/amazon"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Config configures a Broker. Topic is required.
@@ -68,8 +66,6 @@ type Config struct {
 
 	// Logger tells about topics that are created or endanger the guarantees. nil is silent.
 	Logger *slog.Logger
-
-	records format.Encoder // of Format, nil without one
 }
 
 const (
@@ -77,33 +73,35 @@ const (
 	largestLimit = 1 << 20
 )
 
-// withDefaults returns cfg completed, with all faults reported together, and what is made of it.
-func (cfg Config) withDefaults() (Config, *amazon.Names, aws.Config, *http.Transport, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+// Defaults returns the Config that the zero value stands for.
+func Defaults() Config {
+	cfg, _, _ := Config{}.complete(new(settings.Faults)) // without what is required
+	return cfg
+}
 
+// complete returns cfg completed, and the names of its topics.
+func (cfg Config) complete(faults *settings.Faults) (Config, amazon.Common, *amazon.Names) {
 	var names *amazon.Names
-	if cfg.Topic == "" {
-		fault("no topic: give a template such as arn:aws:sns:eu-central-1:123456789012:{topic}.fifo")
-	} else {
-		var wrong []error
-		names, wrong = amazon.NewNames(cfg.Topic, cfg.Topics, cfg.nameFault)
-		for _, err := range wrong {
-			fault("topic: %w", err)
-		}
+	faults.Need(cfg.Topic != "", "Topic", "not given; set a template such as arn:aws:sns:eu-central-1:123456789012:{topic}.fifo")
+	if cfg.Topic != "" {
+		names = amazon.NewNames(faults, "Topic", cfg.Topic, cfg.Topics, cfg.nameFault)
 	}
-	if parsed, err := arn.Parse(cfg.Topic); err == nil && cfg.Region == "" {
-		cfg.Region = parsed.Region
+	if parsed, err := arn.Parse(cfg.Topic); err == nil {
+		settings.Default(&cfg.Region, parsed.Region)
 	}
-	sending, wrong := amazon.Sending{
-		Payload: cfg.Payload, Format: cfg.Format, Requests: cfg.Requests, Timeout: cfg.Timeout, Logger: cfg.Logger,
-	}.Complete(format.SNS)
-	faults = append(faults, wrong...)
-	cfg.Payload, cfg.Requests, cfg.Timeout, cfg.Logger = sending.Payload, sending.Requests, sending.Timeout, sending.Logger
-	cfg.records = sending.Records
-	client := amazon.Client{Region: cfg.Region, Endpoint: cfg.Endpoint, AWS: cfg.AWS, TLS: cfg.TLS, Dial: cfg.Dial, Requests: cfg.Requests}
-	sdk, transport, wrong := client.Open()
-	return cfg, names, sdk, transport, errors.Join(append(faults, wrong...)...)
+	common := cfg.common(faults)
+	return cfg, common, names
+}
+
+// common is what cfg shares with the other service of Amazon's, completed, which completes cfg.
+func (cfg *Config) common(faults *settings.Faults) amazon.Common {
+	c := amazon.Common{
+		Payload: amazon.Payload(cfg.Payload), Format: cfg.Format, Region: cfg.Region, Endpoint: cfg.Endpoint, AWS: cfg.AWS, TLS: cfg.TLS,
+		Requests: cfg.Requests, Timeout: cfg.Timeout, Dial: cfg.Dial, Logger: cfg.Logger,
+	}
+	c.Complete(faults, format.SNS)
+	cfg.Payload, cfg.Requests, cfg.Timeout, cfg.Logger = string(c.Payload), c.Requests, c.Timeout, c.Logger
+	return c
 }
 
 // nameFault tells why a topic can't have this ARN, or may not be used; "" if it may.

@@ -230,9 +230,9 @@ func TestFaultsOfTheConfigurationAreReportedTogether(t *testing.T) {
 	_, err := sns.New(sns.Config{
 		Topic: prefix + "{topic}", Topics: map[string]string{"a": "orders"}, Payload: "xml", Requests: -1, Timeout: -1, Endpoint: "x", AWS: amazontest.Anyone(),
 	})
-	contains(t, err, "standard topic", `"orders"`, "ARN", `"xml"`, "requests", "timeout", "endpoint")
+	contains(t, err, "standard topic", `"orders"`, "ARN", `"xml"`, "Requests: ", "Timeout: ", "Endpoint: ")
 	_, err = sns.New(sns.Config{AWS: amazontest.Anyone()})
-	contains(t, err, "no topic")
+	contains(t, err, "Topic: not given")
 	_, err = sns.New(sns.Config{AWS: amazontest.Anyone(), Topic: prefix + "{key}.fifo"})
 	contains(t, err, "{key}")
 	if _, err := sns.New(sns.Config{AWS: amazontest.Anyone(), Topic: prefix + "{topic}", Unordered: true}); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/pgoutbox/outbox/broker/internal/amazon"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Broker publishes to SQS. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. Its Publish answers as
@@ -20,29 +21,23 @@ type Broker struct{ *amazon.Broker }
 // New returns a broker. It checks cfg and reports all its faults together. It doesn't connect: that is
 // what Ping is for, or the first Publish.
 func New(cfg Config) (*Broker, error) {
-	s, settings, err := cfg.open()
+	s, of, err := cfg.open()
 	if err != nil {
 		return nil, err
 	}
-	return &Broker{amazon.NewBroker(s, settings)}, nil
+	return &Broker{amazon.NewBroker(s, of)}, nil
 }
 
 // open returns SQS as cfg has it, and the settings of a broker.
 func (cfg Config) open() (*service, amazon.Settings, error) {
-	cfg, names, sdk, transport, err := cfg.withDefaults()
-	if err != nil {
+	var faults settings.Faults
+	cfg, common, names := cfg.complete(&faults)
+	sdk, transport := common.Open(&faults)
+	if err := faults.Err(); err != nil {
 		return nil, amazon.Settings{}, fmt.Errorf("sqs: %w", err)
 	}
-	return &service{cfg: cfg, client: sqs.NewFromConfig(sdk)}, amazon.Settings{
-		Service:      "sqs",
-		Transport:    transport,
-		Names:        names,
-		Payload:      amazon.Payload(cfg.Payload),
-		Records:      cfg.records,
-		Requests:     cfg.Requests,
-		Timeout:      cfg.Timeout,
-		LargestLimit: requestBytes,
-	}, nil
+	return &service{cfg: cfg, client: sqs.NewFromConfig(sdk)},
+		amazon.Settings{Common: common, Service: "sqs", Transport: transport, Names: names, LargestLimit: requestBytes}, nil
 }
 
 // service is SQS as the broker sees it.

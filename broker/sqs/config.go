@@ -3,17 +3,15 @@ package sqs
 import (
 	"context"
 	"crypto/tls"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/pgoutbox/outbox/broker/internal/amazon"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Config configures a Broker. The zero value is ready to use where the environment gives a region.
@@ -71,8 +69,6 @@ type Config struct {
 
 	// Logger tells about queues that are created or endanger the guarantees. nil is silent.
 	Logger *slog.Logger
-
-	records format.Encoder // of Format, nil without one
 }
 
 // QueueSettings describe queues to be created. What isn't named here has the service's default.
@@ -86,46 +82,41 @@ type QueueSettings struct {
 }
 
 const (
-	defaultQueue = "{topic}" + amazon.FIFO
 	maxRetention = 14 * 24 * time.Hour
 
 	requestBytes = 1 << 20 // of all messages of a request, and of any of them
 )
 
-// withDefaults returns cfg completed, with all faults reported together, and what is made of it.
-func (cfg Config) withDefaults() (Config, *amazon.Names, aws.Config, *http.Transport, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+// Defaults returns the Config that the zero value stands for.
+func Defaults() Config {
+	cfg, _, _ := Config{}.complete(new(settings.Faults)) // without what is required
+	return cfg
+}
 
-	if cfg.Queue == "" {
-		cfg.Queue = defaultQueue
-	}
-	names, wrong := amazon.NewNames(cfg.Queue, cfg.Queues, cfg.nameFault)
-	for _, err := range wrong {
-		fault("queue: %w", err)
-	}
-	if cfg.Account != "" && (len(cfg.Account) != 12 || strings.Trim(cfg.Account, "0123456789") != "") {
-		fault("account %q: an account's id has 12 digits", cfg.Account)
-	}
-	sending, wrong := amazon.Sending{
-		Payload: cfg.Payload, Format: cfg.Format, Requests: cfg.Requests, Timeout: cfg.Timeout, Logger: cfg.Logger,
-	}.Complete(format.SQS)
-	faults = append(faults, wrong...)
-	cfg.Payload, cfg.Requests, cfg.Timeout, cfg.Logger = sending.Payload, sending.Requests, sending.Timeout, sending.Logger
-	cfg.records = sending.Records
+// complete returns cfg completed, and the names of its queues.
+func (cfg Config) complete(faults *settings.Faults) (Config, amazon.Common, *amazon.Names) {
+	settings.Default(&cfg.Queue, "{topic}"+amazon.FIFO)
+	names := amazon.NewNames(faults, "Queue", cfg.Queue, cfg.Queues, cfg.nameFault)
+	faults.Need(cfg.Account == "" || len(cfg.Account) == 12 && strings.Trim(cfg.Account, "0123456789") == "", "Account",
+		"%q: an account's id has 12 digits", cfg.Account)
 	if cfg.CreateQueues != nil {
 		create := *cfg.CreateQueues
-		if create.Retention == 0 {
-			create.Retention = maxRetention
-		}
-		if create.Retention < time.Minute || create.Retention > maxRetention {
-			fault("a queue keeps messages for 1m to %v, not %v", maxRetention, create.Retention)
-		}
+		settings.Within(faults, "CreateQueues.Retention", &create.Retention, maxRetention, time.Minute, maxRetention)
 		cfg.CreateQueues = &create
 	}
-	client := amazon.Client{Region: cfg.Region, Endpoint: cfg.Endpoint, AWS: cfg.AWS, TLS: cfg.TLS, Dial: cfg.Dial, Requests: cfg.Requests}
-	sdk, transport, wrong := client.Open()
-	return cfg, names, sdk, transport, errors.Join(append(faults, wrong...)...)
+	common := cfg.common(faults)
+	return cfg, common, names
+}
+
+// common is what cfg shares with the other service of Amazon's, completed, which completes cfg.
+func (cfg *Config) common(faults *settings.Faults) amazon.Common {
+	c := amazon.Common{
+		Payload: amazon.Payload(cfg.Payload), Format: cfg.Format, Region: cfg.Region, Endpoint: cfg.Endpoint, AWS: cfg.AWS, TLS: cfg.TLS,
+		Requests: cfg.Requests, Timeout: cfg.Timeout, Dial: cfg.Dial, Logger: cfg.Logger,
+	}
+	c.Complete(faults, format.SQS)
+	cfg.Payload, cfg.Requests, cfg.Timeout, cfg.Logger = string(c.Payload), c.Requests, c.Timeout, c.Logger
+	return c
 }
 
 // nameFault tells why a queue can't be called so, or may not be used; "" if it may.

@@ -18,6 +18,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/broker/internal/amazon"
 	"github.com/pgoutbox/outbox/broker/internal/lanes"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // ConsumerConfig says what a Consumer reads. Queue is required.
@@ -54,26 +55,21 @@ const (
 // NewConsumer makes a Consumer. conn says how to connect; what concerns publishing in it is ignored. All
 // faults are reported together, and nothing is connected.
 func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Consumer, error) {
-	var faults []error
-	if cfg.Queue == "" {
-		faults = append(faults, errors.New("Queue must be named"))
-	}
-	cfg.Visibility = cmp.Or(cfg.Visibility, 30*time.Second)
-	if cfg.Visibility < time.Second || cfg.Visibility > 12*time.Hour {
-		faults = append(faults, fmt.Errorf("Visibility must be 1s to 12h, not %v", cfg.Visibility))
-	}
+	var faults settings.Faults
+	faults.Need(cfg.Queue != "", "Queue", "not given; name the queue")
+	settings.Within(&faults, "Visibility", &cfg.Visibility, 30*time.Second, time.Second, 12*time.Hour)
 	cfg.Handling.Logger = cmp.Or(cfg.Handling.Logger, conn.Logger)
-	cfg.Handling.MaxInFlight = cmp.Or(cfg.Handling.MaxInFlight, 100)
+	settings.Default(&cfg.Handling.MaxInFlight, 100)
 	engine, err := lanes.New(cfg.Handling, handler, lanes.Abilities{Later: true, Reject: true})
-	faults = append(faults, err)
+	faults.Add("Handling", err)
 	conn.Timeout = max(conn.Timeout, longPoll+amazon.DefaultTimeout)
-	service, settings, err := conn.open()
-	faults = append(faults, err)
-	if err := errors.Join(faults...); err != nil {
+	service, of, err := conn.open()
+	faults.Add("", err)
+	if err := faults.Err(); err != nil {
 		return nil, fmt.Errorf("sqs: consumer: %w", err)
 	}
 	cfg.Handling = engine.Config()
-	return &Consumer{service: service, transport: settings.Transport, cfg: cfg, engine: engine, logger: cfg.Handling.Logger}, nil
+	return &Consumer{service: service, transport: of.Transport, cfg: cfg, engine: engine, logger: cfg.Handling.Logger}, nil
 }
 
 // Run consumes until ctx ends; then it waits for the handlers that run, gives back what was not handled, and

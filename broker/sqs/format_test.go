@@ -122,5 +122,5 @@ func TestAMessageWithTooManyAttributesStopsItsKeyAlone(t *testing.T) {
 func TestAFormatsOwnFaultsAreFaultsOfTheConfiguration(t *testing.T) {
 	t.Parallel()
 	_, err := sqs.New(sqs.Config{AWS: amazontest.Anyone(), Format: format.CloudEvents{Source: "{"}, Requests: -1})
-	contains(t, err, "cloudevents source", "requests")
+	contains(t, err, "cloudevents source", "Requests: ")
 }

@@ -136,7 +136,7 @@ func TestStandardQueuesAreUsedWhenAllowed(t *testing.T) {
 	if _, err := sqs.New(sqs.Config{Queue: "{topic}", AWS: amazontest.Anyone()}); err == nil {
 		t.Error("a template of standard queues was taken without Unordered")
 	} else {
-		contains(t, err, "Unordered", ".fifo")
+		contains(t, err, "unordered", ".fifo")
 	}
 	b := a.broker(sqs.Config{Queue: "{topic}", Unordered: true})
 	batch := brokertest.Messages(queue, 100, 5)
@@ -272,7 +272,7 @@ func TestFaultsOfTheConfigurationAreReportedTogether(t *testing.T) {
 		Queue: "{topic}", Queues: map[string]string{"a": "b.c.fifo"}, Account: "me", Payload: "xml", Requests: -1, Timeout: -1,
 		Endpoint: "x", CreateQueues: &sqs.QueueSettings{Retention: time.Second}, AWS: &aws.Config{},
 	})
-	contains(t, err, "standard queue", `"b.c.fifo"`, "12 digits", `"xml"`, "requests", "timeout", "endpoint", "region", "keeps messages")
+	contains(t, err, "standard queue", `"b.c.fifo"`, "12 digits", `"xml"`, "Requests: ", "Timeout: ", "Endpoint: ", "Region: ", "CreateQueues.Retention: ")
 	_, err = sqs.New(sqs.Config{Queue: "{key}.fifo", AWS: amazontest.Anyone()})
 	contains(t, err, "{key}")
 }

@@ -41,6 +41,14 @@ func (f *Fault) Error() string {
 
 func (f *Fault) Unwrap() error { return f.Err }
 
+// within returns f as a fault of the Config that is the field's value.
+func (f *Fault) within(field string) *Fault {
+	if field != "" && f.Field != "" && f.Field[0] != '[' {
+		field += "."
+	}
+	return &Fault{field + f.Field, f.Err}
+}
+
 // Faults gathers faults. The zero value has none.
 type Faults struct{ list []error }
 
@@ -51,15 +59,37 @@ func (f *Faults) Need(ok bool, field, format string, args ...any) {
 	}
 }
 
-// Add notes an error, if it is one, as the fault of a field.
+// Add notes an error, if it is one, as the fault of a field. The faults of a Config that is the field's value are noted one
+// by one.
 func (f *Faults) Add(field string, err error) {
-	if err != nil {
-		f.list = append(f.list, &Fault{field, err})
+	for _, fault := range List(err) {
+		f.list = append(f.list, fault.within(field))
 	}
 }
 
 // Err joins all faults; nil if there are none.
 func (f *Faults) Err() error { return errors.Join(f.list...) }
+
+// List returns the faults that err tells of, without words in front of them all. An error that is no fault is one without a
+// field.
+func List(err error) []*Fault {
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		if fault, ok := e.(*Fault); ok {
+			return []*Fault{fault}
+		}
+		if joined, ok := e.(interface{ Unwrap() []error }); ok && e.Error() == errors.Join(joined.Unwrap()...).Error() {
+			var list []*Fault
+			for _, each := range joined.Unwrap() {
+				list = append(list, List(each)...)
+			}
+			return list
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	return []*Fault{{Err: err}}
+}
 
 // Within sets a value that is zero to its default, and notes a fault unless it is least to most.
 func Within[T cmp.Ordered](f *Faults, field string, v *T, standard, least, most T) {

@@ -2,6 +2,8 @@ package settings_test
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,5 +34,26 @@ func TestDefaultsAreSetAndAllFaultsAreReportedWithTheirFields(t *testing.T) {
 	var fault *settings.Fault
 	if !errors.As(err, &fault) || fault.Field != "Calls" || strings.Contains(fault.Err.Error(), "Calls") {
 		t.Errorf("the first fault is %+v", fault)
+	}
+}
+
+func TestFaultsOfWhatIsInAConfigHaveTheNamesOfBothFields(t *testing.T) {
+	t.Parallel()
+	var inner, outer settings.Faults
+	inner.Need(false, "CAFile", "is missing")
+	inner.Need(false, "", "two ways")
+	inner.Add("Names", errors.Join(errors.New("first"), errors.New("second")))
+	outer.Add("TLS", fmt.Errorf("tls: %w", inner.Err()))
+	outer.Add("Topic", fmt.Errorf("%w, %w", errors.New("left"), errors.New("right")))
+	var got []string
+	for _, fault := range settings.List(fmt.Errorf("broker: %w", outer.Err())) {
+		got = append(got, fault.Error())
+	}
+	want := []string{"TLS.CAFile: is missing", "TLS: two ways", "TLS.Names: first", "TLS.Names: second", "Topic: left, right"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := settings.List(errors.New("plain")); len(got) != 1 || got[0].Error() != "plain" || settings.List(nil) != nil {
+		t.Errorf("got %v", got)
 	}
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/inorder"
-	"github.com/pgoutbox/outbox/format"
 )
 
 // Service is SQS or SNS.
@@ -43,18 +42,14 @@ type Target struct {
 	found time.Time
 }
 
-// Settings of a Broker. All but Records are required.
+// Settings of a Broker. All are required.
 type Settings struct {
+	Common           // completed
 	Service   string // as errors name it: "sqs" or "sns"
 	Transport *http.Transport
+	Names     *Names
 
-	Names   *Names
-	Payload Payload
-	Records format.Encoder // nil: payloads as they are, with attributes of ours
-
-	Requests     int           // on their way at a time, of all calls together
-	Timeout      time.Duration // of a request
-	LargestLimit int           // no target's limit is higher
+	LargestLimit int // no target's limit is higher
 }
 
 // Broker publishes through a service. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // script is a service that does what a test tells it to.
@@ -47,11 +48,12 @@ func (s *script) Send(_ context.Context, _ *Target, entries []Entry) ([]error, e
 
 func publisher(t *testing.T, s *script) *Broker {
 	t.Helper()
-	names, faults := NewNames("{topic}", nil, func(string) string { return "" })
-	if len(faults) > 0 {
-		t.Fatal(faults)
+	var faults settings.Faults
+	names := NewNames(&faults, "", "{topic}", nil, func(string) string { return "" })
+	if err := faults.Err(); err != nil {
+		t.Fatal(err)
 	}
-	return NewBroker(s, Settings{Names: names, Payload: PayloadAuto, Requests: 4, Timeout: time.Minute, LargestLimit: 1 << 20})
+	return NewBroker(s, Settings{Names: names, Common: Common{Payload: PayloadAuto, Requests: 4, Timeout: time.Minute}, LargestLimit: 1 << 20})
 }
 
 func numbered(count, keys int) []*outbox.Message {

@@ -1,11 +1,8 @@
 package amazon
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -18,14 +15,20 @@ import (
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
-// Client says how to reach a service.
-type Client struct {
+// Common is what the configurations of SQS and SNS have in common.
+type Common struct {
+	Payload  Payload
+	Format   format.Format
 	Region   string
 	Endpoint string // "" for Amazon's of the region
 	AWS      *aws.Config
 	TLS      *tls.Config
+	Requests int // under way at a time, and connections that are kept
+	Timeout  time.Duration
 	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
-	Requests int // connections that are kept
+	Logger   *slog.Logger
+
+	Records format.Encoder // of Format, nil without one: payloads as they are, with attributes of ours
 }
 
 const (
@@ -42,53 +45,31 @@ const (
 // DefaultTimeout is how long a request waits for its answer unless it is told otherwise.
 const DefaultTimeout = 10 * time.Second
 
-// Sending says how messages become requests, and those are sent.
-type Sending struct {
-	Payload  string
-	Format   format.Format
-	Requests int // under way at a time
-	Timeout  time.Duration
-	Logger   *slog.Logger
-
-	Records format.Encoder // of Format, nil without one
-}
-
-// Complete returns s with what isn't given, for that protocol, and all faults of what is.
-func (s Sending) Complete(to format.Binding) (Sending, []error) {
-	var faults []error
-	payload, err := Payload(s.Payload).Check()
-	if err != nil {
-		faults = append(faults, err)
+// Complete sets what isn't given, for that protocol, and notes all faults of what is.
+func (c *Common) Complete(faults *settings.Faults, to format.Binding) {
+	settings.Default(&c.Payload, PayloadAuto)
+	faults.Add("Payload", c.Payload.check())
+	if c.Format != nil {
+		var err error
+		c.Records, err = c.Format.Bind(to)
+		faults.Add("Format", err)
 	}
-	s.Payload = string(payload)
-	if s.Format != nil {
-		if s.Records, err = s.Format.Bind(to); err != nil {
-			faults = append(faults, err)
-		}
-	}
-	s.Requests = cmp.Or(s.Requests, defaultRequests)
-	if s.Requests < 1 || s.Requests > maxRequests {
-		faults = append(faults, fmt.Errorf("requests must be 1 to %d, not %d", maxRequests, s.Requests))
-	}
-	s.Timeout = cmp.Or(s.Timeout, DefaultTimeout)
-	if s.Timeout < 0 {
-		faults = append(faults, fmt.Errorf("timeout must be positive, not %v", s.Timeout))
-	}
-	s.Logger = settings.Logger(s.Logger)
-	return s, faults
-}
-
-// Open returns a configuration without retries, and what to close in the end. It connects to nothing.
-func (c Client) Open() (aws.Config, *http.Transport, []error) {
-	var faults []error
+	settings.Within(faults, "Requests", &c.Requests, defaultRequests, 1, maxRequests)
+	settings.Positive(faults, "Timeout", &c.Timeout, DefaultTimeout)
 	if c.Endpoint != "" {
-		if u, err := url.Parse(c.Endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			faults = append(faults, fmt.Errorf("endpoint %q is not a URL such as https://host:443", c.Endpoint))
-		}
+		u, err := url.Parse(c.Endpoint)
+		faults.Need(err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https"), "Endpoint",
+			"%q is not a URL such as https://vpce-1.sqs.eu-central-1.vpce.amazonaws.com", c.Endpoint)
+		faults.Need(err != nil || u.Scheme != "http" || c.TLS == nil, "TLS", "given, but the endpoint begins with http://")
 	}
 	if c.Dial == nil {
 		c.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
 	}
+	c.Logger = settings.Logger(c.Logger)
+}
+
+// Open returns a configuration without retries, and what to close in the end. It connects to nothing.
+func (c *Common) Open(faults *settings.Faults) (aws.Config, *http.Transport) {
 	transport := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           c.Dial,
@@ -104,21 +85,18 @@ func (c Client) Open() (aws.Config, *http.Transport, []error) {
 		cfg = c.AWS.Copy()
 	} else {
 		var err error
-		if cfg, err = config.LoadDefaultConfig(context.Background()); err != nil {
-			faults = append(faults, fmt.Errorf("read the configuration of the AWS SDK: %w", err))
-		}
+		cfg, err = config.LoadDefaultConfig(context.Background())
+		faults.Need(err == nil, "", "read the configuration of the AWS SDK: %w", err)
 	}
 	if c.Region != "" {
 		cfg.Region = c.Region
 	}
-	if cfg.Region == "" {
-		faults = append(faults, errors.New("no region: set one, such as eu-central-1, or the environment variable AWS_REGION"))
-	}
+	faults.Need(cfg.Region != "", "Region", "not given: set one, such as eu-central-1, or the environment variable AWS_REGION")
 	if c.Endpoint != "" {
 		cfg.BaseEndpoint = aws.String(c.Endpoint)
 	}
 	cfg.HTTPClient = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	cfg.Retryer = func() aws.Retryer { return aws.NopRetryer{} }
 	cfg.RetryMaxAttempts = 0
-	return cfg, transport, faults
+	return cfg, transport
 }

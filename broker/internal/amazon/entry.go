@@ -43,15 +43,12 @@ const (
 	PayloadBase64 Payload = "base64" // everything in base64
 )
 
-// Check returns p, or the default for none, or an error for what it is not.
-func (p Payload) Check() (Payload, error) {
+func (p Payload) check() error {
 	switch p {
-	case "":
-		return PayloadAuto, nil
 	case PayloadAuto, PayloadText, PayloadBase64:
-		return p, nil
+		return nil
 	}
-	return p, fmt.Errorf("payload %q: use auto, text or base64", string(p))
+	return fmt.Errorf("%q: use auto, text or base64", string(p))
 }
 
 // The attributes that are ours; see the packages' documentation of the wire format.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/internal/template"
 )
 
@@ -19,24 +20,23 @@ type Names struct {
 
 // NewNames returns the names of a table, by topic, and a template, with the fields {topic},
 // {aggregate_type} and {event_type}. fault says what is wrong with a name, "" for a right one. A dot in a
-// field becomes a hyphen, for no queue and no topic of Amazon's has one.
-func NewNames(text string, table map[string]string, fault func(name string) string) (*Names, []error) {
+// field becomes a hyphen, for no queue and no topic of Amazon's has one. Faults are noted of the field with the
+// template, and of the one with the table, which has an s more.
+func NewNames(faults *settings.Faults, field, text string, table map[string]string, fault func(name string) string) *Names {
 	n := &Names{table: maps.Clone(table), fault: fault}
-	var faults []error
 	for _, topic := range slices.Sorted(maps.Keys(table)) {
-		if complaint := fault(table[topic]); complaint != "" {
-			faults = append(faults, fmt.Errorf("%q, for the topic %q, %s", table[topic], topic, complaint))
-		}
+		complaint := fault(table[topic])
+		faults.Need(complaint == "", field+"s", "%q, for the topic %q, %s", table[topic], topic, complaint)
 	}
 	var err error
 	if n.template, err = template.Parse(text, "topic", "aggregate_type", "event_type"); err != nil {
-		return n, append(faults, fmt.Errorf("template %q: %w", text, err))
+		faults.Need(false, field, "template %q: %w", text, err)
+		return n
 	}
 	// With every field standing for a plain name, what is left is the template's own.
-	if complaint := fault(n.template.With("x")); complaint != "" {
-		faults = append(faults, fmt.Errorf("template %q %s", text, complaint))
-	}
-	return n, faults
+	complaint := fault(n.template.With("x"))
+	faults.Need(complaint == "", field, "template %q %s", text, complaint)
+	return n
 }
 
 // Name returns where m goes, or a permanent error if that can't be a name.
@@ -86,7 +86,7 @@ func NameFault(kind, name string, most int, unordered bool) string {
 	case len(name) > most:
 		return fmt.Sprintf("is longer than the %d characters of a %s's name", most, kind)
 	case !isFIFO && !unordered:
-		return "is a standard " + kind + ", which keeps no order: end the name in .fifo, or allow it by Unordered"
+		return "is a standard " + kind + ", which keeps no order: end the name in .fifo, or set unordered"
 	}
 	for i := range len(bare) {
 		c := bare[i]
