@@ -2,7 +2,6 @@ package inbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -53,19 +52,16 @@ type RetentionReport struct {
 
 // NewRetention returns a Retention that works on db.
 func NewRetention(db RetentionDB, cfg RetentionConfig) (*Retention, error) {
-	if cfg.Interval == 0 {
-		cfg.Interval = time.Minute
+	var faults settings.Faults
+	faults.Need(db != nil, "", "there is no database")
+	settings.Positive(&faults, "Interval", &cfg.Interval, time.Minute)
+	if err := faults.Err(); err != nil {
+		return nil, fmt.Errorf("inbox: retention: %w", err)
 	}
 	if cfg.Observe == nil {
 		cfg.Observe = func(RetentionReport) {}
 	}
 	cfg.Logger = settings.Logger(cfg.Logger)
-	if db == nil {
-		return nil, errors.New("inbox: retention: there is no database")
-	}
-	if cfg.Interval < 0 {
-		return nil, fmt.Errorf("inbox: retention: Interval is %v, it must be positive", cfg.Interval)
-	}
 	return &Retention{db: db, cfg: cfg}, nil
 }
 

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // DB begins transactions: a *pgx.Conn or a *pgxpool.Pool.
@@ -29,17 +31,11 @@ type UpConfig struct {
 }
 
 func (c UpConfig) withDefaults() (UpConfig, error) {
-	if c.LockTimeout == 0 {
-		c.LockTimeout = 5 * time.Second
-	}
-	if c.Wait == 0 {
-		c.Wait = time.Minute
-	}
+	var faults settings.Faults
 	// PostgreSQL counts milliseconds, and takes 0 for "wait forever".
-	if c.LockTimeout < time.Millisecond || c.Wait < time.Millisecond {
-		return c, fmt.Errorf("LockTimeout is %v and Wait is %v: both must be at least 1ms", c.LockTimeout, c.Wait)
-	}
-	return c, nil
+	settings.AtLeast(&faults, "LockTimeout", &c.LockTimeout, 5*time.Second, time.Millisecond)
+	settings.AtLeast(&faults, "Wait", &c.Wait, time.Minute, time.Millisecond)
+	return c, faults.Err()
 }
 
 // errStandby is not exported: which server to write to is nothing that a program decides by itself.

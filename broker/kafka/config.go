@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -145,6 +146,9 @@ func withPort(address string) (string, error) {
 	}
 	if host == "" {
 		return "", errors.New("an address is host:port, and the host is missing")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return "", errors.New("an address is host:port, and this is no port")
 	}
 	return net.JoinHostPort(host, port), nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/broker/internal/lanes"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -75,35 +76,28 @@ const fetchWait = 250 * time.Millisecond
 // NewConsumer makes a Consumer. conn says how to connect; what concerns publishing in it is ignored. All
 // faults are reported together, and nothing is connected.
 func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Consumer, error) {
-	var faults []error
-	need := func(ok bool, text string) {
-		if !ok {
-			faults = append(faults, errors.New("kafka: consumer: "+text))
-		}
-	}
-	need(cfg.Group != "", "no group: name what consumes, such as payments; it is what the offsets are kept under")
-	need(len(cfg.Topics) > 0, "no topics")
-	need(cfg.SessionTimeout >= 0 && cfg.RebalanceTimeout >= 0 && cfg.CommitInterval >= 0, "durations must not be negative")
+	var faults settings.Faults
+	faults.Need(cfg.Group != "", "Group", "not given: name what consumes, such as payments; it is what the offsets are kept under")
+	faults.Need(len(cfg.Topics) > 0, "Topics", "none is given")
+	settings.Positive(&faults, "SessionTimeout", &cfg.SessionTimeout, 45*time.Second)
+	settings.Positive(&faults, "CommitInterval", &cfg.CommitInterval, 500*time.Millisecond)
 	cfg.Handling.Logger = cmp.Or(cfg.Handling.Logger, conn.Logger)
 	engine, err := lanes.New(cfg.Handling, handler, lanes.Abilities{})
-	if err != nil {
-		faults = append(faults, fmt.Errorf("kafka: consumer: %w", err))
-	} else {
+	faults.Add("Handling", err)
+	if err == nil {
 		cfg.Handling = engine.Config()
 		letGo := cfg.Handling.DrainTimeout + cfg.Handling.Grace
-		cfg.RebalanceTimeout = cmp.Or(cfg.RebalanceTimeout, letGo+15*time.Second)
-		need(cfg.RebalanceTimeout > letGo, "RebalanceTimeout must be longer than DrainTimeout and Grace together, or partitions are lost while handlers end")
+		settings.Default(&cfg.RebalanceTimeout, letGo+15*time.Second)
+		faults.Need(cfg.RebalanceTimeout > letGo, "RebalanceTimeout",
+			"%v, it must be longer than DrainTimeout and Grace together, or partitions are lost while handlers end", cfg.RebalanceTimeout)
 	}
-	cfg.SessionTimeout = cmp.Or(cfg.SessionTimeout, 45*time.Second)
-	cfg.CommitInterval = cmp.Or(cfg.CommitInterval, 500*time.Millisecond)
 	broker, err := New(conn)
-	if err != nil {
-		faults = append(faults, err)
-	} else {
+	faults.Add("", err)
+	if err == nil {
 		_ = broker.Close() // of what it has connected: nothing
 	}
-	if len(faults) > 0 {
-		return nil, errors.Join(faults...)
+	if err := faults.Err(); err != nil {
+		return nil, fmt.Errorf("kafka: consumer: %w", err)
 	}
 	return &Consumer{broker: broker, cfg: cfg, engine: engine, logger: cfg.Handling.Logger, partitions: map[place]*partition{}}, nil
 }

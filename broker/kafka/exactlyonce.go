@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/twmb/franz-go/pkg/kerr"
 )
@@ -62,28 +63,19 @@ const ids = 4
 // NewExactlyOnce makes an ExactlyOnce. It reports all faults together, and doesn't connect. Config.Clients is
 // not used.
 func NewExactlyOnce(cfg Config, exactly ExactlyOnceConfig) (*ExactlyOnce, error) {
-	var faults []error
+	var faults settings.Faults
 	b, err := New(cfg)
-	if err != nil {
-		faults = append(faults, err)
-	}
-	if exactly.ID == "" {
-		faults = append(faults, errors.New("kafka: exactly-once needs a transactional id"))
-	}
-	if exactly.Group < 0 {
-		faults = append(faults, fmt.Errorf("kafka: the shard group must not be negative, and is %d", exactly.Group))
-	}
-	if exactly.CursorTopic == "" {
-		exactly.CursorTopic = exactly.ID + cursorSuffix
-	}
-	if fault := topicFault(exactly.CursorTopic); fault != "" {
-		faults = append(faults, fmt.Errorf("kafka: cursor topic %q: a topic %s", exactly.CursorTopic, fault))
-	}
-	if len(faults) > 0 {
+	faults.Add("", err)
+	faults.Need(exactly.ID != "", "ID", "not given; exactly-once needs a transactional id")
+	faults.Need(exactly.Group >= 0, "Group", "%d, it must not be negative", exactly.Group)
+	settings.Default(&exactly.CursorTopic, exactly.ID+cursorSuffix)
+	fault := topicFault(exactly.CursorTopic)
+	faults.Need(fault == "", "CursorTopic", "%q: a topic %s", exactly.CursorTopic, fault)
+	if err := faults.Err(); err != nil {
 		if b != nil {
-			faults = append(faults, b.Close())
+			err = errors.Join(err, b.Close())
 		}
-		return nil, errors.Join(faults...)
+		return nil, fmt.Errorf("kafka: %w", err)
 	}
 	b.topic.cursors = exactly.CursorTopic
 	e := &ExactlyOnce{broker: b, id: exactly.ID, group: exactly.Group, topic: exactly.CursorTopic,

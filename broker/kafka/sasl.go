@@ -2,11 +2,11 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/twmb/franz-go/pkg/sasl"
 	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
@@ -46,32 +46,35 @@ func (s SASL) LogValue() slog.Value { return slog.StringValue(s.String()) }
 const oauthBearer = "OAUTHBEARER"
 
 func (s SASL) mechanism() (sasl.Mechanism, error) {
+	var faults settings.Faults
 	name := strings.ToUpper(s.Mechanism)
-	switch {
-	case name == oauthBearer && s.Token == nil:
-		return nil, errors.New("sasl mechanism OAUTHBEARER needs a Token function")
-	case name == oauthBearer && (s.User != "" || s.Password != ""):
-		return nil, errors.New("sasl mechanism OAUTHBEARER takes a token, and no user and password")
-	case name != oauthBearer && (s.Token != nil || len(s.Extensions) > 0):
-		return nil, fmt.Errorf("sasl mechanism %q takes no token and no extensions", s.Mechanism)
-	case name != oauthBearer && (s.User == "" || s.Password == ""):
-		return nil, errors.New("sasl needs a user and a password")
+	if name == oauthBearer {
+		faults.Need(s.Token != nil, "Token", "not given, but the mechanism is OAUTHBEARER")
+		faults.Need(s.User == "" && s.Password == "", "User", "given, or a password is, but OAUTHBEARER takes a token alone")
+	} else {
+		faults.Need(s.Token == nil && len(s.Extensions) == 0, "Token",
+			"given, or extensions are, but the mechanism is %s; choose OAUTHBEARER, or leave them out", s.Mechanism)
+		faults.Need(s.User != "" || s.Token != nil, "User", "not given")
+		faults.Need(s.Password != "" || s.Token != nil, "Password", "not given")
 	}
+	var made sasl.Mechanism
 	switch name {
 	case "PLAIN":
-		return plain.Auth{User: s.User, Pass: s.Password}.AsMechanism(), nil
+		made = plain.Auth{User: s.User, Pass: s.Password}.AsMechanism()
 	case "SCRAM-SHA-256":
-		return scram.Auth{User: s.User, Pass: s.Password}.AsSha256Mechanism(), nil
+		made = scram.Auth{User: s.User, Pass: s.Password}.AsSha256Mechanism()
 	case "SCRAM-SHA-512":
-		return scram.Auth{User: s.User, Pass: s.Password}.AsSha512Mechanism(), nil
+		made = scram.Auth{User: s.User, Pass: s.Password}.AsSha512Mechanism()
 	case oauthBearer:
-		return oauth.Oauth(func(ctx context.Context) (oauth.Auth, error) {
+		made = oauth.Oauth(func(ctx context.Context) (oauth.Auth, error) {
 			token, err := s.Token(ctx)
 			if err != nil {
 				return oauth.Auth{}, fmt.Errorf("get a token: %w", err)
 			}
 			return oauth.Auth{Token: token, Extensions: s.Extensions}, nil
-		}), nil
+		})
+	default:
+		faults.Need(false, "Mechanism", "%q: use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER", s.Mechanism)
 	}
-	return nil, fmt.Errorf("sasl mechanism %q: use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER", s.Mechanism)
+	return made, faults.Err()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/broker/internal/lanes"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // ConsumerConfig says what a Consumer reads. Stream and Durable are required.
@@ -57,18 +58,15 @@ const fetchWait = time.Second
 // conn is ignored. All faults are reported together, and nothing is connected.
 func NewConsumer(servers string, conn Config, cfg ConsumerConfig, handler consume.Handler) (*Consumer, error) {
 	conn, urls, _, err := conn.withDefaults(servers)
-	faults := []error{err}
-	if cfg.Stream == "" || cfg.Durable == "" {
-		faults = append(faults, errors.New("Stream and Durable must be named"))
-	}
-	if cfg.AckWait < 0 || cfg.AckWait > 0 && cfg.AckWait < time.Second {
-		faults = append(faults, fmt.Errorf("AckWait must be at least 1s, not %v", cfg.AckWait))
-	}
-	cfg.AckWait = cmp.Or(cfg.AckWait, 30*time.Second)
+	var faults settings.Faults
+	faults.Add("", err)
+	faults.Need(cfg.Stream != "", "Stream", "not given; name the stream")
+	faults.Need(cfg.Durable != "", "Durable", "not given; name the durable consumer")
+	settings.AtLeast(&faults, "AckWait", &cfg.AckWait, 30*time.Second, time.Second)
 	cfg.Handling.Logger = cmp.Or(cfg.Handling.Logger, conn.Logger)
 	engine, err := lanes.New(cfg.Handling, handler, lanes.Abilities{Later: true, Reject: true})
-	faults = append(faults, err)
-	if err := errors.Join(faults...); err != nil {
+	faults.Add("Handling", err)
+	if err := faults.Err(); err != nil {
 		return nil, fmt.Errorf("nats: consumer: %w", err)
 	}
 	cfg.Handling = engine.Config()

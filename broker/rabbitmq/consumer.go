@@ -3,7 +3,6 @@ package rabbitmq
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/broker/internal/lanes"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/rabbitmq/amqp091-go"
 )
 
@@ -39,17 +39,15 @@ type Consumer struct {
 // conn is ignored. All faults are reported together, and nothing is connected.
 func NewConsumer(servers string, conn Config, cfg ConsumerConfig, handler consume.Handler) (*Consumer, error) {
 	conn, list, err := conn.withDefaults(servers)
-	faults := []error{err}
-	if cfg.Queue == "" {
-		faults = append(faults, errors.New("Queue must be named"))
-	}
-	if cfg.Handling.MaxInFlight > mostInFlight-1 {
-		faults = append(faults, fmt.Errorf("MaxInFlight is %d: a prefetch count is at most %d", cfg.Handling.MaxInFlight, mostInFlight-1))
-	}
+	var faults settings.Faults
+	faults.Add("", err)
+	faults.Need(cfg.Queue != "", "Queue", "not given; name the queue")
+	faults.Need(cfg.Handling.MaxInFlight < mostInFlight, "Handling.MaxInFlight",
+		"%d, but a prefetch count is at most %d", cfg.Handling.MaxInFlight, mostInFlight-1)
 	cfg.Handling.Logger = cmp.Or(cfg.Handling.Logger, conn.Logger)
 	engine, err := lanes.New(cfg.Handling, handler, lanes.Abilities{Reject: true})
-	faults = append(faults, err)
-	if err := errors.Join(faults...); err != nil {
+	faults.Add("Handling", err)
+	if err := faults.Err(); err != nil {
 		return nil, fmt.Errorf("rabbitmq: consumer: %w", err)
 	}
 	cfg.Handling = engine.Config()

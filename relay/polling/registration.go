@@ -60,21 +60,15 @@ type RegistrationConfig struct {
 // live namesake: ErrNamesake, marked by outbox.Permanent, names the host and process of that. It keeps a
 // connection of its own until Close.
 func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg RegistrationConfig) (*Registration, error) {
-	if cfg.Version == "" {
-		cfg.Version = "unknown"
-	}
-	if cfg.Lease == 0 {
-		cfg.Lease = defaultLease
+	var faults settings.Faults
+	faults.Need(conn != nil, "", "there is no connection config")
+	faults.Need(name != "", "", "the relay has no name")
+	settings.Default(&cfg.Version, "unknown")
+	settings.AtLeast(&faults, "Lease", &cfg.Lease, defaultLease, minLease)
+	if err := faults.Err(); err != nil {
+		return nil, fmt.Errorf("polling: register: %w", err)
 	}
 	cfg.Logger = settings.Logger(cfg.Logger)
-	switch {
-	case conn == nil:
-		return nil, errors.New("polling: register: there is no connection config")
-	case name == "":
-		return nil, errors.New("polling: register: the relay has no name")
-	case cfg.Lease < minLease:
-		return nil, fmt.Errorf("polling: register: Lease is %v, it must be at least %v", cfg.Lease, minLease)
-	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"

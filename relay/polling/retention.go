@@ -62,19 +62,16 @@ type KeptSegment struct {
 
 // NewRetention returns a Retention that connects to nothing yet. conn is copied.
 func NewRetention(conn *pgx.ConnConfig, cfg RetentionConfig) (*Retention, error) {
-	if cfg.Interval == 0 {
-		cfg.Interval = 10 * time.Second
+	var faults settings.Faults
+	faults.Need(conn != nil, "", "there is no connection config")
+	settings.Positive(&faults, "Interval", &cfg.Interval, 10*time.Second)
+	if err := faults.Err(); err != nil {
+		return nil, fmt.Errorf("polling: retention: %w", err)
 	}
 	if cfg.Observe == nil {
 		cfg.Observe = func(RetentionReport) {}
 	}
 	cfg.Logger = settings.Logger(cfg.Logger)
-	if conn == nil {
-		return nil, errors.New("polling: retention: there is no connection config")
-	}
-	if cfg.Interval < 0 {
-		return nil, fmt.Errorf("polling: retention: Interval is %v, it must be positive", cfg.Interval)
-	}
 	return &Retention{conn: conn.Copy(), cfg: cfg}, nil
 }
 
