@@ -85,10 +85,10 @@ func TestFaultsOfSASLAreReported(t *testing.T) {
 	t.Parallel()
 	token := func(context.Context) (string, error) { return "secret", nil }
 	for want, s := range map[string]kafka.SASL{
-		"SASL.Token: not given":            {Mechanism: "OAUTHBEARER"},
-		"SASL.User: given":     {Mechanism: "OAUTHBEARER", Token: token, User: "u", Password: "secret"},
-		"SASL.Token: given":           {Mechanism: "PLAIN", User: "u", Password: "secret", Token: token},
-		"SASL.User: not given":             {Mechanism: "PLAIN"},
+		"SASL.Token: not given":    {Mechanism: "OAUTHBEARER"},
+		"SASL.User: given":         {Mechanism: "OAUTHBEARER", Token: token, User: "u", Password: "secret"},
+		"SASL.Token: given":        {Mechanism: "PLAIN", User: "u", Password: "secret", Token: token},
+		"SASL.User: not given":     {Mechanism: "PLAIN"},
 		"SCRAM-SHA-512 or OAUTHBE": {Mechanism: "GSSAPI", User: "u", Password: "secret"},
 	} {
 		_, err := kafka.New(kafka.Config{Brokers: []string{"k"}, SASL: &s})
