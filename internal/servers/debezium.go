@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
 
 // DebeziumVersion is the version of Debezium Server that "fetch debezium" installs.
@@ -61,8 +63,8 @@ func startDebezium(ctx context.Context, properties string) (*Debezium, error) {
 			"\nquarkus.log.console.json=false\nquarkus.log.level=WARN\n"+
 			"debezium.source.offset.storage.file.filename="+filepath.Join(d.folder, "offsets")+"\n"+properties), 0o600)
 	}
-	err = d.launch(ctx, "Debezium Server "+DebeziumVersion, "debezium", 1, place, func() command {
-		return command{path: java, args: []string{"-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", classpath, "io.debezium.server.Main"}}
+	err = d.launch(ctx, "Debezium Server "+DebeziumVersion, "debezium", 1, place, func() child.Command {
+		return child.Command{Path: java, Args: []string{"-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", classpath, "io.debezium.server.Main"}}
 	})
 	if err != nil {
 		return nil, err

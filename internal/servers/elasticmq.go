@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
 
 const envElasticMQ = "OUTBOX_TEST_ELASTICMQ"
@@ -75,8 +77,8 @@ func StartElasticMQ(ctx context.Context, config ElasticMQConfig) (*ElasticMQ, er
 	e := &ElasticMQ{}
 	e.ready = func(ctx context.Context) error { return awsAnswers(ctx, e.addr, "AmazonSQS.ListQueues") }
 	configure := func([]int) error { return os.WriteFile(e.configFile(), []byte(e.configuration(config)), 0o644) }
-	err = e.launch(ctx, "ElasticMQ "+ElasticMQVersion, "elasticmq", 1, configure, func() command {
-		return command{path: java, args: e.arguments(lib, config.Bench)}
+	err = e.launch(ctx, "ElasticMQ "+ElasticMQVersion, "elasticmq", 1, configure, func() child.Command {
+		return child.Command{Path: java, Args: e.arguments(lib, config.Bench)}
 	})
 	if err != nil {
 		return nil, err

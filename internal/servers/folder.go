@@ -7,11 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
 
 const folderPrefix = "pgoutbox-servers-"
+
+// nobody is the user and the group that root's PostgreSQL runs as.
+const nobody = 65534
 
 // newFolder makes a folder for one server, with this process's id in its name, and removes those of processes that
 // have died. uid, unless 0, owns it.
@@ -19,11 +22,7 @@ func newFolder(name string, uid int) (string, error) { return newFolderIn("", na
 
 // newFolderIn is newFolder in a folder other than that for temporary files, which "" means.
 func newFolderIn(base, name string, uid int) (string, error) {
-	if base == "" {
-		base = os.TempDir()
-	}
-	sweep(base, folderPrefix)
-	folder, err := os.MkdirTemp(base, folderPrefix+strconv.Itoa(os.Getpid())+"-"+name+"-")
+	folder, err := child.Folder(base, folderPrefix, name+"-")
 	if err != nil {
 		return "", err
 	}
@@ -35,24 +34,6 @@ func newFolderIn(base, name string, uid int) (string, error) {
 		}
 	}
 	return folder, nil
-}
-
-// sweep removes the folders of dead processes: those in base whose names begin with prefix and a process id.
-func sweep(base, prefix string) {
-	entries, err := os.ReadDir(base)
-	if err != nil {
-		return
-	}
-	for _, entry := range entries {
-		rest, ours := strings.CutPrefix(entry.Name(), prefix)
-		if !ours {
-			continue
-		}
-		owner, _, _ := strings.Cut(rest, "-")
-		if pid, err := strconv.Atoi(owner); err == nil && !alive(pid) {
-			os.RemoveAll(filepath.Join(base, entry.Name()))
-		}
-	}
 }
 
 // enterable returns an error unless every user may enter the folder and what it lies in. Only root needs to ask.

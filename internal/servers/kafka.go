@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
 
 // KafkaConfig says what kind of broker is wanted. The zero value is one for tests.
@@ -76,13 +78,11 @@ func startKafka(ctx context.Context, config KafkaConfig, node kafkaNode) (*Kafka
 	if k.folder, err = newFolder("kafka", 0); err != nil {
 		return nil, fmt.Errorf("start %s: %w", k.name, err)
 	}
-	k.command = func() command {
-		return command{
-			path:    java,
-			args:    slices.Concat(javaArgs(k.folder, lib, config.Bench), []string{"kafka.Kafka", k.properties()}),
-			env:     os.Environ(),
-			dir:     k.folder,
-			onDeath: syscall.SIGKILL,
+	k.command = func() child.Command {
+		return child.Command{
+			Path: java,
+			Args: slices.Concat(javaArgs(k.folder, lib, config.Bench), []string{"kafka.Kafka", k.properties()}),
+			Dir:  k.folder,
 		}
 	}
 	k.ready = k.answersAsNode
@@ -196,8 +196,8 @@ func (k *Kafka) format(ctx context.Context, java, lib string) error {
 		name += "-node-" + strconv.Itoa(k.node.id) // which has an identity of its own
 	}
 	return fromTemplate(name, k.data(), 0, func() error {
-		return runToEnd(ctx, java, slices.Concat(javaArgs(k.folder, lib, false),
-			[]string{"kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", k.properties()}), os.Environ(), 0)
+		return child.Run(ctx, child.Command{Path: java, Dir: k.folder, Args: slices.Concat(javaArgs(k.folder, lib, false),
+			[]string{"kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", k.properties()})})
 	})
 }
 

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
 
 // MotoVersion is the version that "make servers" installs.
@@ -51,11 +53,11 @@ func StartMoto(ctx context.Context) (*Moto, error) {
 	}
 	m := &Moto{}
 	m.ready = func(ctx context.Context) error { return pageAnswers(ctx, m.name, m.URL()+"/moto-api/") }
-	err = m.launch(ctx, "moto "+MotoVersion, "moto", 1, func([]int) error { return nil }, func() command {
-		return command{
-			path: python,
-			args: []string{"-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", strconv.Itoa(m.Port())},
-			env:  append(os.Environ(), "PYTHONPATH="+site, "PYTHONDONTWRITEBYTECODE=1"),
+	err = m.launch(ctx, "moto "+MotoVersion, "moto", 1, func([]int) error { return nil }, func() child.Command {
+		return child.Command{
+			Path: python,
+			Args: []string{"-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", strconv.Itoa(m.Port())},
+			Env:  append(os.Environ(), "PYTHONPATH="+site, "PYTHONDONTWRITEBYTECODE=1"),
 		}
 	})
 	if err != nil {

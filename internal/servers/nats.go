@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
 
 // NATSConfig says what kind of server is wanted. The zero value is one for tests.
@@ -38,14 +40,14 @@ func StartNATS(ctx context.Context, config ...NATSConfig) (*NATS, error) {
 	}
 	n := &NATS{}
 	n.ready = func(ctx context.Context) error { return natsAnswers(ctx, n.addr) }
-	err = n.launch(ctx, "nats-server", "nats", 1, func([]int) error { return nil }, func() command {
+	err = n.launch(ctx, "nats-server", "nats", 1, func([]int) error { return nil }, func() child.Command {
 		data := filepath.Join(n.folder, "data")
 		for _, c := range config {
 			if c.Storage != "" {
 				data = filepath.Join(c.Storage, "data")
 			}
 		}
-		return command{path: path, args: []string{"-a", "127.0.0.1", "-p", strconv.Itoa(n.Port()), "-js", "-sd", data}}
+		return child.Command{Path: path, Args: []string{"-a", "127.0.0.1", "-p", strconv.Itoa(n.Port()), "-js", "-sd", data}}
 	})
 	if err != nil {
 		return nil, err

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
 
 // PgBouncerConfig says what kind of pooler is wanted.
@@ -52,8 +54,8 @@ func StartPgBouncer(ctx context.Context, config PgBouncerConfig) (*PgBouncer, er
 		return nil, fmt.Errorf("start %s: %w", b.name, err)
 	}
 	file := filepath.Join(b.folder, "pgbouncer.ini")
-	b.command = func() command {
-		return command{path: path, args: []string{file}, env: os.Environ(), dir: b.folder, uid: uid, onDeath: syscall.SIGKILL}
+	b.command = func() child.Command {
+		return child.Command{Path: path, Args: []string{file}, Dir: b.folder, UID: uid}
 	}
 	b.ready = func(ctx context.Context) error {
 		conn, err := net.DialTimeout("tcp", b.addr, time.Second)

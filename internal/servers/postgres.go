@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
 
 // PostgresConfig says what kind of cluster is wanted. The zero value is one for tests.
@@ -100,14 +102,14 @@ func newPostgres(bin, version, storage string) (*Postgres, error) {
 	p.name = "PostgreSQL " + version
 	p.folder = folder
 	p.stopSig = syscall.SIGINT // fast shutdown
-	p.command = func() command {
-		return command{
-			path:    executable(bin, "postgres"),
-			args:    []string{"-D", p.DataDir()},
-			env:     []string{"LC_ALL=C"},
-			dir:     folder,
-			uid:     uid,
-			onDeath: syscall.SIGQUIT, // immediate shutdown, of the children too
+	p.command = func() child.Command {
+		return child.Command{
+			Path:    executable(bin, "postgres"),
+			Args:    []string{"-D", p.DataDir()},
+			Env:     []string{"LC_ALL=C"},
+			Dir:     folder,
+			UID:     uid,
+			OnDeath: syscall.SIGQUIT, // immediate shutdown, of the children too
 		}
 	}
 	p.ready = func(ctx context.Context) error {
@@ -169,7 +171,7 @@ func (p *Postgres) Crash() error {
 func (p *Postgres) Close() error {
 	return p.close(func() error {
 		var err error
-		if p.process != nil && p.process.running() {
+		if p.process != nil && p.process.Running() {
 			err = p.stop(syscall.SIGQUIT)
 		}
 		p.dropSlot()
@@ -187,15 +189,23 @@ func (p *Postgres) freeSharedMemory() {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	// It fails for a standby or a broken cluster, but has done its work by then.
-	_ = runToEnd(ctx, executable(p.bin, "postgres"), []string{"--single", "-D", p.DataDir(), "postgres"}, []string{"LC_ALL=C"}, postgresUID())
+	_ = p.run(ctx, "postgres", "--single", "-D", p.DataDir(), "postgres")
 }
 
 // initdb creates a cluster in a folder that doesn't exist.
 func (p *Postgres) initdb(ctx context.Context, data string) error {
-	return runToEnd(ctx, executable(p.bin, "initdb"),
-		[]string{"-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"},
-		[]string{"LC_ALL=C"}, // a LANG that the machine doesn't have makes initdb fail
-		postgresUID())
+	return p.run(ctx, "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+}
+
+// run runs one of PostgreSQL's programs to its end.
+func (p *Postgres) run(ctx context.Context, program string, args ...string) error {
+	return child.Run(ctx, child.Command{
+		Path: executable(p.bin, program),
+		Args: args,
+		Env:  []string{"LC_ALL=C"}, // a LANG that the machine doesn't have makes initdb fail
+		Dir:  os.TempDir(),         // the current folder may be closed to that user
+		UID:  postgresUID(),
+	})
 }
 
 // copyTemplate copies a cluster as initdb left it, which takes a tenth of the time.

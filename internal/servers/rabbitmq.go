@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
 
 const envRabbitMQ = "OUTBOX_TEST_RABBITMQ"
@@ -39,7 +41,7 @@ type RabbitMQ struct {
 	url    string // of a server from the environment
 	secure string
 	ports  []int
-	epmd   *process // Erlang's register of nodes, which a node would otherwise start, and leave behind
+	epmd   *child.Process // Erlang's register of nodes, which a node would otherwise start, and leave behind
 }
 
 // StartRabbitMQ starts a node and returns when it answers, after 4 to 8 s. The caller must Close it. The error wraps
@@ -58,12 +60,12 @@ func StartRabbitMQ(ctx context.Context, config RabbitMQConfig) (*RabbitMQ, error
 	if r.folder, err = newFolder("rabbitmq", 0); err != nil {
 		return nil, fmt.Errorf("start %s: %w", r.name, err)
 	}
-	r.command = func() command {
-		return command{
-			path:    path,
-			env:     append(os.Environ(), r.environment()...),
-			dir:     r.folder,
-			onDeath: syscall.SIGTERM, // which the script that starts Erlang passes on
+	r.command = func() child.Command {
+		return child.Command{
+			Path:    path,
+			Env:     append(os.Environ(), r.environment()...),
+			Dir:     r.folder,
+			OnDeath: syscall.SIGTERM, // which the script that starts Erlang passes on
 		}
 	}
 	r.ready = func(ctx context.Context) error { return rabbitAnswers(ctx, r.addr) }
@@ -154,13 +156,11 @@ func (r *RabbitMQ) startEpmd(path string) error {
 		return err
 	}
 	var err error
-	r.epmd, err = begin(command{
-		path:    path,
-		args:    []string{"-port", strconv.Itoa(r.ports[2]), "-address", "127.0.0.1"},
-		env:     os.Environ(),
-		dir:     r.folder,
-		log:     filepath.Join(r.folder, "epmd.log"),
-		onDeath: syscall.SIGKILL,
+	r.epmd, err = child.Start(child.Command{
+		Path:    path,
+		Args:    []string{"-port", strconv.Itoa(r.ports[2]), "-address", "127.0.0.1"},
+		Dir:     r.folder,
+		LogFile: filepath.Join(r.folder, "epmd.log"),
 	})
 	return err
 }
@@ -169,7 +169,7 @@ func (r *RabbitMQ) stopEpmd() error {
 	if r.epmd == nil {
 		return nil
 	}
-	return r.epmd.kill()
+	return r.epmd.Kill()
 }
 
 // Close ends the server and removes its data. A server from the environment is left alone. A second Close does nothing.
@@ -196,7 +196,13 @@ func (r *RabbitMQ) Control(ctx context.Context, args ...string) error {
 		return err
 	}
 	args = append([]string{"-n", r.node()}, args...)
-	if err := runToEnd(ctx, filepath.Join(filepath.Dir(path), "rabbitmqctl"), args, append(os.Environ(), r.environment()...), 0); err != nil {
+	err = child.Run(ctx, child.Command{
+		Path: filepath.Join(filepath.Dir(path), "rabbitmqctl"),
+		Args: args,
+		Env:  append(os.Environ(), r.environment()...),
+		Dir:  r.folder,
+	})
+	if err != nil {
 		return fmt.Errorf("control %s: %w", r.name, err)
 	}
 	return nil

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
 
 const envRedis = "OUTBOX_TEST_REDIS"
@@ -57,7 +59,7 @@ func StartRedis(ctx context.Context, config RedisConfig) (*Redis, error) {
 		}
 		return nil
 	}
-	err = r.launch(ctx, "Redis", "redis", 3, place, func() command { return command{path: path, args: redisArgs(r.folder, free, config)} })
+	err = r.launch(ctx, "Redis", "redis", 3, place, func() child.Command { return child.Command{Path: path, Args: redisArgs(r.folder, free, config)} })
 	if err != nil {
 		return nil, err
 	}

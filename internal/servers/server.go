@@ -9,10 +9,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
 
 // Server is what [Postgres], [Kafka] and [NATS] have in common. Its methods may be called from several goroutines; they
@@ -23,14 +26,22 @@ type Server struct {
 	given string // the environment variable that the address comes from: there is nothing to start or kill then
 
 	folder  string // log and data
-	command func() command
+	command func() child.Command
 	ready   func(context.Context) error // one attempt
 	stopSig syscall.Signal              // ends it in an orderly way
 
 	mu      sync.Mutex
-	process *process // nil until started and after Close
-	frozen  []int
+	process *child.Process // nil until started and after Close
 	closed  bool
+}
+
+// canStart is nil where servers can be started.
+func canStart() error {
+	if child.Signals {
+		return nil
+	}
+	return errors.New("servers can't be started on " + runtime.GOOS + ": run them yourself and give their addresses in " +
+		envPostgres + ", " + envKafka + " and " + envNATS)
 }
 
 // startTimeout is how long a server may take until it answers. Kafka needs 12 s after a kill on a busy machine.
@@ -57,7 +68,7 @@ func (s *Server) Log() string {
 	if s.given != "" {
 		return ""
 	}
-	return tail(s.logFile())
+	return child.Tail(s.logFile())
 }
 
 func (s *Server) logFile() string { return filepath.Join(s.folder, "server.log") }
@@ -66,7 +77,7 @@ func (s *Server) logFile() string { return filepath.Join(s.folder, "server.log")
 func (s *Server) Running() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.process != nil && s.process.running()
+	return s.process != nil && s.process.Running()
 }
 
 // Stop ends the server in an orderly way, without waiting for its clients. The data stays for Restart. A server that
@@ -89,7 +100,7 @@ func (s *Server) Kill9() error {
 		return err
 	}
 	defer s.mu.Unlock()
-	if err := s.kill(); err != nil {
+	if err := s.process.Kill(); err != nil {
 		return fmt.Errorf("kill %s: %w", s.name, err)
 	}
 	return nil
@@ -118,14 +129,9 @@ func (s *Server) Freeze() error {
 		return err
 	}
 	defer s.mu.Unlock()
-	if s.frozen != nil {
-		return nil
+	if err := s.process.Freeze(); err != nil {
+		return fmt.Errorf("freeze %s: %w", s.name, err)
 	}
-	frozen, err := s.process.freeze()
-	if err != nil {
-		return fmt.Errorf("freeze %s: %w", s.name, errors.Join(err, thaw(frozen)))
-	}
-	s.frozen = frozen
 	return nil
 }
 
@@ -135,7 +141,7 @@ func (s *Server) Thaw() error {
 		return err
 	}
 	defer s.mu.Unlock()
-	if err := s.thaw(); err != nil {
+	if err := s.process.Thaw(); err != nil {
 		return fmt.Errorf("thaw %s: %w", s.name, err)
 	}
 	return nil
@@ -180,30 +186,18 @@ func (s *Server) lock(verb string) error {
 }
 
 func (s *Server) stop(sig syscall.Signal) error {
-	if err := s.thaw(); err != nil {
+	byItself, err := s.process.Stop(sig, stopTimeout)
+	if err != nil || byItself {
 		return err
 	}
-	if err := s.process.signal(sig); err != nil {
-		return err
-	}
-	if !s.process.wait(stopTimeout) {
-		return errors.Join(fmt.Errorf("%s after %v it still ran, and has been killed; its log ends with:\n%s", stopTimeout, sig, tail(s.logFile())), s.kill())
-	}
-	return nil
+	return fmt.Errorf("%s after %v it still ran, and has been killed; its log ends with:\n%s", stopTimeout, sig, s.process.Log())
 }
 
 func (s *Server) kill() error {
-	s.frozen = nil
 	if s.process == nil {
 		return nil
 	}
-	return s.process.kill()
-}
-
-func (s *Server) thaw() error {
-	err := thaw(s.frozen)
-	s.frozen = nil
-	return err
+	return s.process.Kill()
 }
 
 // start starts the process and waits until it answers. If that fails, nothing runs.
@@ -211,12 +205,12 @@ func (s *Server) start(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	c := s.command()
-	c.log = s.logFile()
-	if s.process, err = begin(c); err != nil {
+	c.LogFile = s.logFile()
+	if s.process, err = child.Start(c); err != nil {
 		return err
 	}
 	if err := s.answers(ctx); err != nil {
-		return errors.Join(fmt.Errorf("%w; its log ends with:\n%s", err, tail(s.logFile())), s.kill())
+		return errors.Join(fmt.Errorf("%w; its log ends with:\n%s", err, s.process.Log()), s.kill())
 	}
 	return nil
 }
@@ -229,7 +223,7 @@ func (s *Server) answers(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-s.process.exited:
+		case <-s.process.Exited():
 			return errors.New("it ended while it started")
 		case <-ctx.Done():
 			return fmt.Errorf("it doesn't answer: %w (%w)", ctx.Err(), err)
@@ -262,17 +256,14 @@ func (s *Server) startFirst(ctx context.Context, ports int, prepare func(ports [
 // launch starts a new server of a kind in a folder of its own, as a process that ends by SIGTERM. run is what it runs, with
 // the environment of this process unless it has one. prepare, called before each attempt, gets the ports. After an error
 // nothing is left.
-func (s *Server) launch(ctx context.Context, name, kind string, ports int, prepare func(ports []int) error, run func() command) (err error) {
+func (s *Server) launch(ctx context.Context, name, kind string, ports int, prepare func(ports []int) error, run func() child.Command) (err error) {
 	s.name, s.stopSig = name, syscall.SIGTERM
 	if s.folder, err = newFolder(kind, 0); err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
-	s.command = func() command {
+	s.command = func() child.Command {
 		c := run()
-		c.dir, c.onDeath = s.folder, syscall.SIGKILL
-		if c.env == nil {
-			c.env = os.Environ()
-		}
+		c.Dir = s.folder
 		return c
 	}
 	if err := s.startFirst(ctx, ports, prepare); err != nil {

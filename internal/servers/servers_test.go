@@ -14,11 +14,12 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
 
 // envVictim makes this test binary start servers and wait to be killed.
@@ -164,13 +165,13 @@ func TestPostgresKeepsCommittedRowsThroughEveryEnd(t *testing.T) {
 		exec1(t, url, "CREATE TABLE t (how text)")
 		for how, end := range map[string]func() error{"stop": p.Stop, "crash": p.Crash, "kill": p.Kill9} {
 			exec1(t, url, "INSERT INTO t VALUES ($1)", how)
-			backends := tree(t, p.process.pid)
+			backends := tree(t, p.process.PID())
 			must(t, end())
 			if p.Running() {
 				t.Fatalf("%s: it runs", how)
 			}
 			for _, pid := range backends {
-				if alive(pid) {
+				if child.Alive(pid) {
 					t.Errorf("%s: process %d lives", how, pid)
 				}
 			}
@@ -185,7 +186,7 @@ func TestPostgresKeepsCommittedRowsThroughEveryEnd(t *testing.T) {
 
 func tree(t *testing.T, pid int) []int {
 	t.Helper()
-	below, err := descendants(pid)
+	below, err := child.Descendants(pid)
 	must(t, err)
 	if len(below) == 0 {
 		t.Fatal("PostgreSQL has no child: the test looks at the wrong process")
@@ -202,7 +203,7 @@ func TestAFrozenPostgresDoesNotAnswerAndGoesOnAfterThaw(t *testing.T) {
 
 	must(t, p.Freeze())
 	must(t, p.Freeze())
-	for _, pid := range tree(t, p.process.pid) {
+	for _, pid := range tree(t, p.process.PID()) {
 		// One that had just ended stays a zombie, since its parent is stopped too.
 		eventually(t, "every process is stopped", func() bool { s := state(t, pid); return s == "T" || s == "Z" })
 	}
@@ -332,7 +333,7 @@ func TestKafkaAnswersAndComesBack(t *testing.T) {
 		must(t, kafkaAnswers(t.Context(), k.Addr()))
 	}
 	must(t, k.Freeze())
-	eventually(t, "it is stopped", func() bool { return state(t, k.process.pid) == "T" })
+	eventually(t, "it is stopped", func() bool { return state(t, k.process.PID()) == "T" })
 	must(t, k.Thaw())
 	must(t, kafkaAnswers(t.Context(), k.Addr()))
 }
@@ -432,11 +433,11 @@ func victim() error {
 		if err != nil {
 			return err
 		}
-		below, err := descendants(p.process.pid)
+		below, err := child.Descendants(p.process.PID())
 		if err != nil {
 			return err
 		}
-		r.Servers = append(r.Servers, p.process.pid)
+		r.Servers = append(r.Servers, p.process.PID())
 		r.Below = append(r.Below, below...)
 		r.Folders = append(r.Folders, p.folder)
 		if frozen {
@@ -453,7 +454,7 @@ func victim() error {
 	if err != nil {
 		return err
 	}
-	r.Servers = append(r.Servers, n.process.pid, k.process.pid)
+	r.Servers = append(r.Servers, n.process.PID(), k.process.PID())
 	r.Folders = append(r.Folders, n.folder, k.folder)
 	if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
 		return err
@@ -495,7 +496,7 @@ func TestNothingOutlivesAKilledTest(t *testing.T) {
 		t.Errorf("the victim's PostgreSQL servers have only the children %v", r.Below)
 	}
 	for _, pid := range r.Servers {
-		if !alive(pid) {
+		if !child.Alive(pid) {
 			t.Errorf("process %d was never there", pid)
 		}
 	}
@@ -505,9 +506,9 @@ func TestNothingOutlivesAKilledTest(t *testing.T) {
 	}
 
 	for _, pid := range append(r.Servers, r.Below...) {
-		eventually(t, fmt.Sprintf("process %d is gone", pid), func() bool { return !alive(pid) })
+		eventually(t, fmt.Sprintf("process %d is gone", pid), func() bool { return !child.Alive(pid) })
 	}
-	sweep(os.TempDir(), folderPrefix)
+	child.Sweep(os.TempDir(), folderPrefix)
 	for _, folder := range r.Folders {
 		if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is left", folder)
@@ -518,35 +519,6 @@ func TestNothingOutlivesAKilledTest(t *testing.T) {
 	}
 }
 
-func TestTheWatchingShellSignalsWhenItsPipeCloses(t *testing.T) {
-	t.Parallel()
-	child := exec.Command("sleep", "1000")
-	must(t, child.Start())
-	unwatch, err := watch(child.Process.Pid, syscall.SIGTERM)
-	must(t, err)
-	unwatch()
-	if !alive(child.Process.Pid) {
-		t.Fatal("the end of the watch ended the child")
-	}
-
-	// This process's end of the pipe closes when this process dies; here the one who holds it is a shell.
-	holder := exec.Command("/bin/sh", "-c", "exec sleep 1000")
-	in, out, err := os.Pipe()
-	must(t, err)
-	holder.ExtraFiles = []*os.File{out}
-	must(t, holder.Start())
-	must(t, out.Close())
-	shell, err := startWatcher(in, child.Process.Pid, syscall.SIGTERM)
-	must(t, err)
-	must(t, in.Close())
-	must(t, holder.Process.Kill())
-	_ = holder.Wait()
-	if err := child.Wait(); err == nil || !strings.Contains(err.Error(), "terminated") {
-		t.Errorf("the child ended with %v, want terminated", err)
-	}
-	_ = shell.Wait()
-}
-
 func TestAKilledClusterLeavesNoSharedMemoryOnceClosed(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -555,7 +527,7 @@ func TestAKilledClusterLeavesNoSharedMemoryOnceClosed(t *testing.T) {
 	primary := OwnPostgres(t)
 	standby := OwnStandby(t, primary)
 	for _, p := range []*Postgres{standby, primary} {
-		segments := sharedMemory(t, p.process.pid)
+		segments := sharedMemory(t, p.process.PID())
 		must(t, p.Kill9())
 		for _, segment := range segments {
 			if !segment.exists(t) {

@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"syscall"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
 
 // fromTemplate makes a data folder: by create, the first time, and later by copying what create left then, which is
@@ -34,9 +35,7 @@ func keep(data, templates, template string, uid int) error {
 	if err := os.MkdirAll(templates, 0o755); err != nil {
 		return err
 	}
-	const prefix = ".new-"
-	sweep(templates, prefix)
-	work, err := os.MkdirTemp(templates, prefix+strconv.Itoa(os.Getpid())+"-")
+	work, err := child.Folder(templates, ".new-", "")
 	if err != nil {
 		return err
 	}

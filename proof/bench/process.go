@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/child"
 	"github.com/pgoutbox/outbox/proof/rig"
 )
 
@@ -24,7 +25,8 @@ type process struct {
 
 // startProcess starts a program. The folder that has its log, and that it may have files in, becomes its own.
 func startProcess(name, dir, program string, args ...string) (*process, error) {
-	p := &process{dir: dir, Child: rig.Child{Name: name, Program: program, Args: args, LogFile: filepath.Join(dir, "log"), Piped: true}}
+	command := child.Command{Path: program, Args: args, LogFile: filepath.Join(dir, "log"), Piped: true}
+	p := &process{dir: dir, Child: rig.Child{Name: name, Command: command}}
 	if err := p.Start(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -66,7 +68,7 @@ func (p *process) began() (time.Time, bool) {
 
 // ended returns an error if the process has ended by itself.
 func (p *process) ended() error {
-	if p.Ended() {
+	if !p.Running() {
 		return p.failure(errors.New("it ended too early"))
 	}
 	return nil

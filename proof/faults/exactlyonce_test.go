@@ -2,7 +2,6 @@ package faults
 
 import (
 	"math/rand/v2"
-	"syscall"
 	"testing"
 	"time"
 
@@ -53,10 +52,10 @@ func TestExactlyOnceSurvivesZombies(t *testing.T) {
 		w.flowing(30 * time.Second)
 		first := w.owner()
 		time.Sleep(rand.N(50 * time.Millisecond))
-		w.must(relays[first].Signal(syscall.SIGSTOP))
+		w.must(relays[first].Freeze())
 		w.takenOver(first)
 		w.flowing(30 * time.Second)
-		w.must(relays[first].Signal(syscall.SIGCONT))
+		w.must(relays[first].Thaw())
 	}
 	w.flowing(30 * time.Second)
 	t.Logf("%d faults, of which none excuses a duplicate", n)

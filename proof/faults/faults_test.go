@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -49,10 +48,10 @@ func TestARelayThatFreezesPastItsLeaseIsReplacedAndCanDoNoHarm(t *testing.T) {
 		for range n {
 			w.flowing(15 * time.Second)
 			first := w.owner()
-			w.must(relays[first].Signal(syscall.SIGSTOP))
+			w.must(relays[first].Freeze())
 			w.takenOver(first)
 			w.flowing(15 * time.Second)
-			w.must(relays[first].Signal(syscall.SIGCONT))
+			w.must(relays[first].Thaw())
 		}
 		w.flowing(15 * time.Second)
 		w.settle(n)

@@ -225,7 +225,7 @@ func (w *world) stop() error {
 		return nil
 	}
 	for _, r := range w.relays {
-		if r.Ended() {
+		if !r.Running() {
 			return fmt.Errorf("%s has ended by itself:\n%s", r.Name, r.Log())
 		}
 		if err := r.Stop(20 * time.Second); err != nil {

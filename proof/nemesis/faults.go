@@ -90,13 +90,13 @@ func relayFaults() []fault {
 			if err != nil {
 				return nil, err
 			}
-			if err := freeze(owner); err != nil {
+			if err := owner.Freeze(); err != nil {
 				return nil, err
 			}
 			return func(ctx context.Context) error {
 				// It wakes up as a zombie while the other one is at work.
 				err := rig.Pause(ctx, time.Duration(r.rng.IntN(500))*time.Millisecond)
-				return errors.Join(err, thaw(owner), rig.Pause(ctx, 300*time.Millisecond))
+				return errors.Join(err, owner.Thaw(), rig.Pause(ctx, 300*time.Millisecond))
 			}, nil
 		}},
 		{kind: "relay stopped in good order", repeats: 0, heir: true, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
@@ -302,8 +302,8 @@ func clientFaults() []fault {
 				return nil, err
 			}
 			return func(ctx context.Context) error {
-				return errors.Join(thaw(owner), owner.Wait(20*time.Second), restart(ctx, owner))
-			}, errors.Join(freeze(owner), owner.Signal(syscall.SIGTERM))
+				return errors.Join(owner.Thaw(), owner.Wait(20*time.Second), restart(ctx, owner))
+			}, errors.Join(owner.Freeze(), owner.Signal(syscall.SIGTERM))
 		}},
 	}
 }

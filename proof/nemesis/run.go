@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/pgoutbox/outbox/internal/check"
@@ -280,7 +279,7 @@ func (r *run) flows(ctx context.Context, within time.Duration) (time.Duration, e
 		return took, err
 	}
 	for _, relay := range r.relays {
-		if relay.Ended() {
+		if !relay.Running() {
 			err = fmt.Errorf("%w\nrelay %s does not run; its log ends with:\n%s", err, relay.Name, relay.Log())
 		}
 	}
@@ -331,7 +330,7 @@ func (r *run) stopRelays() error {
 	r.note("the relays are told to stop")
 	var errs []error
 	for _, relay := range r.relays {
-		if relay.Ended() {
+		if !relay.Running() {
 			errs = append(errs, fmt.Errorf("relay %s has ended by itself; its log ends with:\n%s", relay.Name, relay.Log()))
 			continue
 		}
@@ -441,12 +440,6 @@ func (r *run) note(format string, args ...any) {
 	defer r.mu.Unlock()
 	fmt.Fprintf(r.story, "%8.3fs  %s\n", time.Since(r.began).Seconds(), fmt.Sprintf(format, args...))
 }
-
-// freeze halts a relay.
-func freeze(relay *rig.Relay) error { return relay.Signal(syscall.SIGSTOP) }
-
-// thaw lets it go on.
-func thaw(relay *rig.Relay) error { return relay.Signal(syscall.SIGCONT) }
 
 // restart starts a relay that has ended.
 func restart(ctx context.Context, relay *rig.Relay) error {

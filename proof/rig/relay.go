@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
 
 // Relay is an "outbox relay" as a process of its own.
@@ -18,7 +20,7 @@ func StartRelay(binary, dir, name, config string) (*Relay, error) {
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	r := &Relay{Child{Name: name, Program: binary, Args: []string{"relay", "--config", path}, LogFile: path + ".log"}}
+	r := &Relay{Child{Name: name, Command: child.Command{Path: binary, Args: []string{"relay", "--config", path}, LogFile: path + ".log"}}}
 	return r, r.Start()
 }
 
@@ -35,7 +37,7 @@ func (r *Relay) Up(ctx context.Context, within time.Duration) error {
 		if err := Pause(ctx, 5*time.Millisecond); err != nil {
 			return err
 		}
-		if r.Ended() {
+		if !r.Running() {
 			if err := r.Start(); err != nil {
 				return err
 			}
