@@ -10,16 +10,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/grpc"
-	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
-	"github.com/pgoutbox/outbox/broker/internal/brokertest"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	grpcgo "google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/grpc"
+	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 type stream = grpcgo.BidiStreamingServer[outboxpb.DeliverRequest, outboxpb.DeliverResponse]

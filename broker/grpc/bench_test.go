@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
+	grpcgo "google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/internal/versus"
-	grpcgo "google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 // The figure to compare with is a stream on which the library sends each message by itself, as a protobuf
@@ -136,7 +137,7 @@ func benchServer(b *testing.B, delay time.Duration) (address string) {
 	address = start(b, receiver)
 	if delay > 0 {
 		p := testnet.New(b, address)
-		p.Delay(delay)
+		p.Distance(delay)
 		address = p.Addr()
 	}
 	return address

@@ -7,7 +7,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
@@ -54,7 +54,7 @@ func TestConformanceUnderFaults(t *testing.T) {
 	for name, unary := range map[string]bool{"stream": false, "unary": true} {
 		t.Run(name, func(t *testing.T) {
 			relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
-				p := testnet.StartReceiver(t)
+				p := brokertest.StartReceiver(t)
 				return relaytest.BrokerHarness{
 					Open:   open(p.Address, grpc.Config{Unary: unary, AckTimeout: 2 * time.Second}),
 					Topics: [2]string{"a", "b"},

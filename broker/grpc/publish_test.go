@@ -13,12 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/grpc"
-	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
-	"github.com/pgoutbox/outbox/broker/internal/brokertest"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
-	"github.com/pgoutbox/outbox/format"
 	grpcgo "google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -26,6 +20,13 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/grpc"
+	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 // certificate is one for 127.0.0.1, with who trusts it.
@@ -118,7 +119,7 @@ func TestMessagesOfAKeyAreUnderWayTogetherAndReceivedInOrder(t *testing.T) {
 	var got brokertest.Seen
 	s := newServer(t, func(m *outbox.Message) error { got.Note(m); return nil }, nil)
 	p := testnet.New(t, s.address)
-	p.Delay(20 * time.Millisecond)
+	p.Distance(20 * time.Millisecond)
 	b := newBroker(t, p.Addr(), grpc.Config{RequestMessages: 1})
 	batch := messages(3000, 1) // a round trip for each would take a minute
 	accepted(t, b.Publish(patient(t), batch))

@@ -13,18 +13,18 @@ import (
 	"sync/atomic"
 	"testing"
 
+	grpcgo "google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
-	grpcgo "google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 func TestMain(m *testing.M) {
-	if address, file, is := testnet.AsReceiver(); is {
+	if address, file, is := brokertest.AsReceiver(); is {
 		fmt.Fprintln(os.Stderr, runServer(address, file))
 		os.Exit(1)
 	}

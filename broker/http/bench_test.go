@@ -16,8 +16,8 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	webhooks "github.com/pgoutbox/outbox/broker/http"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/internal/versus"
+	"github.com/pgoutbox/outbox/internal/testnet"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
@@ -197,7 +197,7 @@ func benchServer(b *testing.B, h2 bool, delay time.Duration) (url string, secure
 	url = s.URL
 	if delay > 0 {
 		p := testnet.New(b, s.Listener.Addr().String())
-		p.Delay(delay)
+		p.Distance(delay)
 		url = fmt.Sprintf("%s://%s", map[bool]string{false: "http", true: "https"}[h2], p.Addr())
 	}
 	return url, secured

@@ -8,7 +8,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	webhooks "github.com/pgoutbox/outbox/broker/http"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 	"github.com/pgoutbox/outbox/webhook"
@@ -57,7 +57,7 @@ func TestConformanceUnderFaults(t *testing.T) {
 	for name, batch := range map[string]int{"single": 1, "batches": 50} {
 		t.Run(name, func(t *testing.T) {
 			relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
-				p := testnet.StartReceiver(t)
+				p := brokertest.StartReceiver(t)
 				return relaytest.BrokerHarness{
 					Open:   open("http://"+p.Address, webhooks.Config{Batch: batch, Timeout: 2 * time.Second}),
 					Topics: [2]string{"a", "b"},

@@ -15,7 +15,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	webhooks "github.com/pgoutbox/outbox/broker/http"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
+	"github.com/pgoutbox/outbox/internal/testnet"
 	"github.com/pgoutbox/outbox/webhook"
 )
 

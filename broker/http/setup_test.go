@@ -18,14 +18,13 @@ import (
 	"github.com/pgoutbox/outbox"
 	webhooks "github.com/pgoutbox/outbox/broker/http"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
 const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYqr"
 
 func TestMain(m *testing.M) {
-	if address, file, is := testnet.AsReceiver(); is {
+	if address, file, is := brokertest.AsReceiver(); is {
 		fmt.Fprintln(os.Stderr, runReceiver(address, file))
 		os.Exit(1)
 	}

@@ -16,12 +16,13 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/nats"
 	"github.com/pgoutbox/outbox/internal/authority"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 func TestKillingTheServerLosesAndDisordersNothing(t *testing.T) {
@@ -120,7 +121,7 @@ func TestTheEndOfTheContextLeavesOtherCallsAlone(t *testing.T) {
 	b := s.broker("nats://"+p.Addr(), nats.Config{AckTimeout: time.Hour})
 	accepted(t, b.Publish(patient(t), messages(1, 1)))
 
-	p.Delay(200 * time.Millisecond)
+	p.Distance(200 * time.Millisecond)
 	other := make(chan []error)
 	go func() { other <- b.Publish(patient(t), messages(1, 1)) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -181,7 +182,7 @@ func TestASlowNetworkIsNoFault(t *testing.T) {
 	server := servers.TestNATS(t)
 	s := newStream(t, server.URL())
 	p := testnet.New(t, server.Addr())
-	p.Delay(20 * time.Millisecond)
+	p.Distance(20 * time.Millisecond)
 	b := s.broker("nats://"+p.Addr(), nats.Config{MaxInFlight: 16})
 	batch := messages(200, 40)
 	accepted(t, b.Publish(patient(t), batch))

@@ -13,15 +13,16 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"cloud.google.com/go/pubsub/v2/pstest"
-	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/internal/brokertest"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
-	"github.com/pgoutbox/outbox/broker/pubsub"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+	"github.com/pgoutbox/outbox/broker/pubsub"
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 // reaction scripts the answers to Publish: nil lets a request through.

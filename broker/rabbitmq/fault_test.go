@@ -8,12 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rabbitmq/amqp091-go"
+
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/rabbitmq"
 	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/rabbitmq/amqp091-go"
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 // through returns the server's URL by way of p.

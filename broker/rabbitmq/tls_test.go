@@ -10,10 +10,10 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/rabbitmq"
 	"github.com/pgoutbox/outbox/internal/authority"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 // TestTLS has one server for all, which demands a certificate of its clients: RabbitMQ takes seconds to start.

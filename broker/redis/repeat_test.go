@@ -8,9 +8,9 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/redis"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 // A relay stands still between two scripts of a call, and goes on when its successor has sent everything. Its later
@@ -23,7 +23,7 @@ func TestAZombieInTheMiddleOfACallAddsNothingTwice(t *testing.T) {
 	p := testnet.New(t, server.Addr())
 	zombie := newBroker(t, p.Addr(), redis.Config{AckTimeout: 30 * time.Second})
 	accepted(t, zombie.Publish(patient(t), brokertest.Messages(stream, 1, 1)))
-	p.Delay(400 * time.Millisecond) // between the two scripts of the key
+	p.Distance(400 * time.Millisecond) // between the two scripts of the key
 	batch := brokertest.Messages(stream, 1500, 1)
 	ended := make(chan []error, 1)
 	go func() { ended <- zombie.Publish(patient(t), batch) }()

@@ -9,10 +9,10 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/redis"
 	"github.com/pgoutbox/outbox/internal/authority"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 // secured starts a server that listens with TLS as well, and shows the returned certificate.

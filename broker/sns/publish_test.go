@@ -11,9 +11,9 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/amazon/amazontest"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/sns"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 func TestASubscribedQueueGetsEveryFieldInOrder(t *testing.T) {

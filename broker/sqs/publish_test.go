@@ -10,12 +10,13 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	sdk "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/amazon/amazontest"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
 	"github.com/pgoutbox/outbox/broker/sqs"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 // The strict server refuses attributes that are empty, more than ten, or have forbidden characters.

@@ -1,27 +1,36 @@
-// Package testnet is the network of tests that break it: a proxy that does to connections what networks do.
+// Package testnet is the network of tests that break it: a proxy between client and server that does to connections
+// what networks do.
 package testnet
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 )
 
-// Proxy stands before a server and does to its connections what networks do.
+// Proxy passes TCP connections on to a server, and does to them what it is told. Unless a method says otherwise, that
+// concerns all connections, those that are open too. Its methods may be called from several goroutines.
 type Proxy struct {
-	listener net.Listener
-	target   atomic.Pointer[string]
-	slow     atomic.Pointer[Slow]
-	later    atomic.Int64 // nanoseconds
+	addr string
+	work sync.WaitGroup
 
-	mu      sync.Mutex
-	conns   map[*joint]struct{}
-	refuses bool
-	closed  bool
-	work    sync.WaitGroup
+	target     atomic.Pointer[string]
+	slow       atomic.Pointer[Slow]
+	later      atomic.Int64 // nanoseconds
+	swallow    atomic.Bool
+	cutAnswers atomic.Bool
+	cutAt      atomic.Int64 // bytes from clients at which a connection is cut; 0 is never
+	sent       atomic.Int64 // bytes from clients that were passed on
+	opened     atomic.Int64
+
+	mu       sync.Mutex
+	listener net.Listener // nil while the proxy is down
+	links    map[*link]struct{}
+	refuses  bool
+	thawed   chan struct{} // closed by Thaw; nil while nothing is frozen
 }
 
 // Slow is a bad line. The zero value is a good one.
@@ -31,53 +40,95 @@ type Slow struct {
 	Slice     int           // largest piece, in bytes; 0: 32 KiB
 }
 
-// joint is one connection of a client, joined to one to the server.
-type joint struct {
-	client, server *net.TCPConn
-	// mute swallows what the server says, deaf what the client says.
-	mute, deaf atomic.Bool
-}
-
-// StartProxy listens on 127.0.0.1. Connections are refused until Forward has named a server.
+// StartProxy listens on 127.0.0.1 until Close. Connections are refused until Forward has named a server.
 func StartProxy() (*Proxy, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	p := &Proxy{addr: "127.0.0.1:0", links: make(map[*link]struct{})}
+	p.slow.Store(&Slow{})
+	if err := p.Up(); err != nil {
 		return nil, fmt.Errorf("start a proxy: %w", err)
 	}
-	p := &Proxy{listener: listener, conns: make(map[*joint]struct{})}
-	p.slow.Store(&Slow{})
-	p.work.Go(p.accept)
+	p.addr = p.listener.Addr().String()
 	return p, nil
 }
 
-// Addr returns host:port.
-func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+// New returns a proxy that listens until the test ends. The server at target, a host with a port, need not be there
+// yet.
+func New(t testing.TB, target string) *Proxy {
+	t.Helper()
+	p, err := StartProxy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	p.Forward(target)
+	return p
+}
 
-// Port returns the port of Addr.
-func (p *Proxy) Port() int { return p.listener.Addr().(*net.TCPAddr).Port }
+// Addr returns host:port. It stays the same through Down and Up.
+func (p *Proxy) Addr() string { return p.addr }
 
 // Forward sends connections that are made from now on to another server.
 func (p *Proxy) Forward(target string) { p.target.Store(&target) }
 
-// Slow makes the line as bad as it says, for all connections.
+// Opened returns how many connections clients have opened.
+func (p *Proxy) Opened() int { return int(p.opened.Load()) }
+
+// Slow makes the line as bad as it says.
 func (p *Proxy) Slow(s Slow) { p.slow.Store(&s) }
 
-// Distance has everything arrive later by half of a round trip, however much is under way, on the connections that are
-// made from now on. It limits no bandwidth that matters.
+// Distance moves the server away: a round trip takes so much longer. It limits no bandwidth that matters, since much
+// can be under way at once.
 func (p *Proxy) Distance(roundTrip time.Duration) { p.later.Store(int64(roundTrip / 2)) }
 
 // LoseAnswers swallows what the server says on the connections that there are, while requests go on to
 // reach it.
-func (p *Proxy) LoseAnswers() { p.each(func(j *joint) { j.mute.Store(true) }) }
+func (p *Proxy) LoseAnswers() { p.each(func(l *link) { l.mute.Store(true) }) }
 
 // HalfOpen swallows everything on the connections that there are, in both directions, and leaves them
 // open. New ones work.
 func (p *Proxy) HalfOpen() {
-	p.each(func(j *joint) { j.mute.Store(true); j.deaf.Store(true) })
+	p.each(func(l *link) { l.mute.Store(true); l.deaf.Store(true) })
 }
 
-// Cut resets all connections and returns how many there were.
-func (p *Proxy) Cut() int { return p.each((*joint).reset) }
+// SwallowAnswers loses what the server says, on new connections too, without a sign.
+func (p *Proxy) SwallowAnswers(on bool) { p.swallow.Store(on) }
+
+// CutAnswers breaks a connection when the server says something on it, and loses that.
+func (p *Proxy) CutAnswers(on bool) { p.cutAnswers.Store(on) }
+
+// CutAfter breaks one connection: that on which clients have sent the last of the next n bytes. They are passed on. 0
+// takes the order back.
+func (p *Proxy) CutAfter(n int) {
+	if n > 0 {
+		n += int(p.sent.Load())
+	}
+	p.cutAt.Store(int64(n))
+}
+
+// Freeze stops all traffic, and Thaw lets it go on. Connections stay open. Neither fails; they are shaped for
+// relaytest.BrokerFaults.
+func (p *Proxy) Freeze() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.thawed == nil {
+		p.thawed = make(chan struct{})
+	}
+	return nil
+}
+
+// Thaw ends Freeze.
+func (p *Proxy) Thaw() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.thawed != nil {
+		close(p.thawed)
+		p.thawed = nil
+	}
+	return nil
+}
+
+// Cut resets all connections. New ones are taken.
+func (p *Proxy) Cut() { p.each((*link).reset) }
 
 // Refuse resets connections as soon as they are made, until told otherwise.
 func (p *Proxy) Refuse(refuse bool) {
@@ -89,186 +140,106 @@ func (p *Proxy) Refuse(refuse bool) {
 	}
 }
 
-// Heal undoes everything. Connections that have swallowed something are reset: nothing good can come of
-// them any more.
+// Heal undoes Slow, Refuse, LoseAnswers and HalfOpen. Connections that have swallowed something are reset: nothing good
+// can come of them any more.
 func (p *Proxy) Heal() {
 	p.Slow(Slow{})
 	p.Refuse(false)
-	p.each(func(j *joint) {
-		if j.mute.Load() || j.deaf.Load() {
-			j.reset()
+	p.each(func(l *link) {
+		if l.mute.Load() || l.deaf.Load() {
+			l.reset()
 		}
 	})
 }
 
-// Close resets all connections, stops listening and waits for what is under way.
-func (p *Proxy) Close() {
-	_ = p.listener.Close() // it can't fail in a way that matters
+// Down resets all connections and stops listening, as a server that is gone.
+func (p *Proxy) Down() error {
 	p.mu.Lock()
-	p.closed = true
+	listener := p.listener
+	p.listener = nil
 	p.mu.Unlock()
 	p.Cut()
+	if listener == nil {
+		return nil
+	}
+	return listener.Close()
+}
+
+// Up ends Down.
+func (p *Proxy) Up() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil {
+		return nil
+	}
+	listener, err := net.Listen("tcp", p.addr)
+	if err != nil {
+		return err
+	}
+	p.listener = listener
+	p.work.Go(func() { p.accept(listener) })
+	return nil
+}
+
+// Close resets all connections, stops listening and waits for what is under way. There is no Up afterwards.
+func (p *Proxy) Close() {
+	_ = p.Down() // it can't fail in a way that matters
 	p.work.Wait()
 }
 
-func (p *Proxy) each(do func(*joint)) int {
+func (p *Proxy) each(do func(*link)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for j := range p.conns {
-		do(j)
-	}
-	return len(p.conns)
-}
-
-// reset closes both sides with a RST, so that nothing that is still in a buffer arrives.
-func (j *joint) reset() {
-	for _, c := range []*net.TCPConn{j.client, j.server} {
-		_ = c.SetLinger(0) // the connection may have ended by itself
-		_ = c.Close()
+	for l := range p.links {
+		do(l)
 	}
 }
 
-func (p *Proxy) accept() {
+func (p *Proxy) accept(listener net.Listener) {
 	for {
-		client, err := p.listener.Accept()
+		client, err := listener.Accept()
 		if err != nil {
 			return
 		}
-		p.work.Go(func() { p.join(client.(*net.TCPConn)) })
+		p.opened.Add(1)
+		p.work.Go(func() { p.join(listener, client.(*net.TCPConn)) })
 	}
 }
 
-func (p *Proxy) join(client *net.TCPConn) {
-	j := &joint{client: client, server: &net.TCPConn{}}
+// join joins the connection of a client to one to the server, unless there is to be none.
+func (p *Proxy) join(listener net.Listener, client *net.TCPConn) {
+	l := &link{client: client, server: &net.TCPConn{}, closed: make(chan struct{})}
+	defer l.reset()
 	target := p.target.Load()
-	if target == nil || !p.open() {
-		j.reset()
+	if target == nil || !p.takes(listener, nil) {
 		return
 	}
 	server, err := net.DialTimeout("tcp", *target, 5*time.Second)
 	if err != nil {
-		j.reset()
 		return
 	}
-	j.server = server.(*net.TCPConn)
-	p.mu.Lock()
-	if p.refuses || p.closed {
-		p.mu.Unlock()
-		j.reset()
+	l.server = server.(*net.TCPConn)
+	if !p.takes(listener, l) {
 		return
 	}
-	p.conns[j] = struct{}{}
-	p.mu.Unlock()
-
 	var both sync.WaitGroup
-	both.Go(func() { p.carry(j, j.client, j.server, &j.deaf) })
-	both.Go(func() { p.carry(j, j.server, j.client, &j.mute) })
+	both.Go(func() { p.pass(l, l.client, p.toServer, &l.deaf) })
+	both.Go(func() { p.pass(l, l.server, p.toClient, &l.mute) })
 	both.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.conns, j)
-	j.reset()
+	delete(p.links, l)
 }
 
-func (p *Proxy) open() bool {
+// takes reports whether connections are taken, and notes one.
+func (p *Proxy) takes(listener net.Listener, l *link) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.refuses && !p.closed
-}
-
-// carry passes on what from sends until one side hangs up. The side that hears nothing more is told, unless
-// it is not to hear anything.
-func (p *Proxy) carry(j *joint, from, conn *net.TCPConn, swallow *atomic.Bool) {
-	const size = 32 << 10
-	buffer := make([]byte, size)
-	to, arrived := io.Writer(conn), func() {}
-	if later := time.Duration(p.later.Load()); later > 0 {
-		far := newFar(conn, later)
-		to, arrived = far, far.close
+	if p.refuses || p.listener != listener {
+		return false
 	}
-	for {
-		slow := p.slow.Load()
-		piece := buffer
-		if slow.Slice > 0 {
-			piece = buffer[:min(slow.Slice, size)]
-		}
-		n, err := from.Read(piece)
-		if n > 0 && !swallow.Load() {
-			pause := slow.Latency
-			if slow.Bandwidth > 0 {
-				pause += time.Duration(n) * time.Second / time.Duration(slow.Bandwidth)
-			}
-			if pause > 0 {
-				time.Sleep(pause)
-			}
-			if _, werr := to.Write(piece[:n]); werr != nil {
-				arrived()
-				j.reset()
-				return
-			}
-		}
-		if err != nil {
-			arrived()
-			if swallow.Load() {
-				return // a half-open connection: the other side is to find out by itself
-			}
-			j.reset()
-			return
-		}
+	if l != nil {
+		p.links[l] = struct{}{}
 	}
-}
-
-// far is a connection to somewhere distant: what is written arrives later.
-type far struct {
-	later    time.Duration
-	parcels  chan parcel
-	spare    chan []byte
-	failed   atomic.Pointer[error]
-	delivery sync.WaitGroup
-}
-
-// parcel is what one Write was given.
-type parcel struct {
-	data []byte
-	due  time.Time
-}
-
-func newFar(to io.Writer, later time.Duration) *far {
-	const waiting = 256
-	f := &far{later: later, parcels: make(chan parcel, waiting), spare: make(chan []byte, waiting)}
-	f.delivery.Go(func() {
-		for p := range f.parcels {
-			if f.failed.Load() == nil {
-				time.Sleep(time.Until(p.due))
-				if _, err := to.Write(p.data); err != nil {
-					f.failed.Store(&err) // what is still waiting goes nowhere
-				}
-			}
-			select {
-			case f.spare <- p.data:
-			default:
-			}
-		}
-	})
-	return f
-}
-
-// Write keeps a copy of data, and returns an error if something before it couldn't be written.
-func (f *far) Write(data []byte) (int, error) {
-	if err := f.failed.Load(); err != nil {
-		return 0, *err
-	}
-	var buffer []byte
-	select {
-	case buffer = <-f.spare:
-	default:
-	}
-	f.parcels <- parcel{append(buffer[:0], data...), time.Now().Add(f.later)}
-	return len(data), nil
-}
-
-// close returns when everything has arrived.
-func (f *far) close() {
-	close(f.parcels)
-	f.delivery.Wait()
+	return true
 }

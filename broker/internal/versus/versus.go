@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgoutbox/outbox/broker/internal/testnet"
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 // turn is how long a contender publishes until it is the next one's turn.
@@ -52,7 +52,7 @@ type contender struct {
 // left out where a system doesn't tell it.
 func Run(b *testing.B, c Contest) {
 	near, far := testnet.New(b, c.Address), testnet.New(b, c.Address)
-	far.Delay(distance)
+	far.Distance(distance)
 	adapter, loop := &contender{publish: c.Adapter(b, c.Address)}, &contender{publish: c.Loop(b, c.Address)}
 	adapterNear, adapterFar := &contender{publish: c.Adapter(b, near.Addr())}, &contender{publish: c.Adapter(b, far.Addr())}
 	loopNear, loopFar := &contender{publish: c.Loop(b, near.Addr())}, &contender{publish: c.Loop(b, far.Addr())}

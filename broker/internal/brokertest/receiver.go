@@ -1,16 +1,13 @@
-//go:build unix
-
-package testnet
+package brokertest
 
 import (
-	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
 
 // receiverVariable makes a test program a receiver, at the address that is its value; with _FILE, the file for what it
@@ -28,7 +25,8 @@ func AsReceiver() (address, file string, is bool) {
 type Receiver struct {
 	Address string
 	File    string
-	cmd     *exec.Cmd
+	command child.Command
+	now     *child.Process
 }
 
 // StartReceiver returns a receiver that listens. It is killed at the end of the test.
@@ -38,22 +36,30 @@ func StartReceiver(t *testing.T) *Receiver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Receiver{Address: listener.Addr().String(), File: filepath.Join(t.TempDir(), "received")}
+	dir := t.TempDir()
+	r := &Receiver{Address: listener.Addr().String(), File: filepath.Join(dir, "received")}
+	r.command = child.Command{
+		Path:    os.Args[0],
+		Env:     append(os.Environ(), receiverVariable+"="+r.Address, receiverVariable+"_FILE="+r.File),
+		LogFile: filepath.Join(dir, "log"),
+	}
 	listener.Close()
 	if err := r.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = r.Kill() })
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the receiver's log ends with:\n%s", r.now.Log())
+		}
+		_ = r.Kill() // it may be dead already
+	})
 	return r
 }
 
 // Start starts it at its address, after Kill once more, and returns when it listens.
-func (r *Receiver) Start() error {
+func (r *Receiver) Start() (err error) {
 	const patience = 60 * time.Second
-	r.cmd = exec.Command(os.Args[0])
-	r.cmd.Env = append(os.Environ(), receiverVariable+"="+r.Address, receiverVariable+"_FILE="+r.File)
-	r.cmd.Stderr = os.Stderr
-	if err := r.cmd.Start(); err != nil {
+	if r.now, err = child.Start(r.command); err != nil {
 		return err
 	}
 	deadline := time.Now().Add(patience)
@@ -70,31 +76,10 @@ func (r *Receiver) Start() error {
 }
 
 // Kill ends it by SIGKILL.
-func (r *Receiver) Kill() error {
-	_ = r.cmd.Process.Kill() // it may be dead already
-	_ = r.cmd.Wait()
-	return nil
-}
+func (r *Receiver) Kill() error { return r.now.Kill() }
 
-// Freeze returns when the process has stopped: it runs for a while after the signal was sent.
-func (r *Receiver) Freeze() error {
-	if err := r.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		return err
-	}
-	var status syscall.WaitStatus
-	for {
-		_, err := syscall.Wait4(r.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
-		switch {
-		case err == syscall.EINTR:
-		case err != nil:
-			return err
-		case !status.Stopped():
-			return fmt.Errorf("the receiver ended instead of stopping: %v", status)
-		default:
-			return nil
-		}
-	}
-}
+// Freeze returns when the process has halted.
+func (r *Receiver) Freeze() error { return r.now.Freeze() }
 
 // Thaw lets it go on.
-func (r *Receiver) Thaw() error { return r.cmd.Process.Signal(syscall.SIGCONT) }
+func (r *Receiver) Thaw() error { return r.now.Thaw() }
