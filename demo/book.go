@@ -1,24 +1,19 @@
 package main
 
 import (
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/pgoutbox/outbox/internal/check"
 )
 
-// book remembers the events under way: when each was committed, and which have been overtaken. The checker judges; the
-// book is there for what a person wants to see meanwhile.
-type book []*page
-
-// page is one order's.
-type page struct {
+// book numbers the events of each order, and remembers those under way: when each was committed, and which have been
+// overtaken. The checker judges; the book is there for what a person wants to see meanwhile.
+type book struct {
 	mu       sync.Mutex
-	seq      uint64 // last one drawn
-	highest  uint64 // delivered
-	underway map[uint64]departure
-	awaited  []awaited
+	drawn    []uint64 // by order, the last number
+	highest  []uint64 // by order, of what has arrived
+	underway map[check.ID]departure
 }
 
 // departure is an event on its way.
@@ -27,105 +22,81 @@ type departure struct {
 	calm   bool // committed while nothing was broken
 	poison bool // the broker will refuse it
 
-	arrived func(took time.Duration) // may be nil
+	fate chan<- fate // gets what becomes of it, and has room for that; may be nil
 }
 
-// awaited is somebody who waits for the order's first event after a number.
-type awaited struct {
-	after uint64
-	then  func()
+// fate is what becomes of an event: it arrives, so long after its commit, or it is a dead letter.
+type fate struct {
+	took   time.Duration
+	letter deadLetter
 }
 
-func newBook(keys int) book {
-	b := make(book, keys)
-	for i := range b {
-		b[i] = &page{underway: make(map[uint64]departure)}
-	}
-	return b
+func newBook(orders int) *book {
+	return &book{drawn: make([]uint64, orders), highest: make([]uint64, orders), underway: make(map[check.ID]departure)}
 }
 
-// draw returns the next number of an order.
-func (b book) draw(key uint32) uint64 {
-	p := b[key]
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.seq++
-	return p.seq
+// draw returns the identity of an order's next event.
+func (b *book) draw(order uint32) check.ID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.drawn[order]++
+	return check.ID{Key: order, Seq: b.drawn[order]}
 }
 
 // depart records an event whose COMMIT is about to be sent.
-func (b book) depart(id check.ID, d departure) {
-	p := b[id.Key]
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.underway[id.Seq] = d
+func (b *book) depart(id check.ID, d departure) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.underway[id] = d
 }
 
-// cancel forgets an event that won't arrive, or has become a dead letter.
-func (b book) cancel(id check.ID) {
-	p := b.page(id)
-	if p == nil {
-		return
+// settle forgets an event that won't arrive: there is no commit, or it has become a dead letter. It returns whether the
+// broker was expected to refuse the event.
+func (b *book) settle(id check.ID, letter *deadLetter) (poison bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	d := b.underway[id]
+	delete(b.underway, id)
+	if d.fate != nil && letter != nil {
+		d.fate <- fate{letter: *letter}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.underway, id.Seq)
+	return d.poison
 }
 
-// arrive records a delivery. It returns the departure, and false for an event that isn't under way.
-func (b book) arrive(id check.ID) (departure, bool) {
-	p := b.page(id)
-	if p == nil {
-		return departure{}, false
+// arrive records a delivery. It returns the departure, and false for an event that isn't under way. Others may write to
+// the broker too, so id may be one that was never drawn.
+func (b *book) arrive(id check.ID, now time.Time) (departure, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if int(id.Key) < len(b.highest) {
+		b.highest[id.Key] = max(b.highest[id.Key], id.Seq)
 	}
-	p.mu.Lock()
-	p.highest = max(p.highest, id.Seq)
-	d, found := p.underway[id.Seq]
-	delete(p.underway, id.Seq)
-	var due []func()
-	p.awaited = slices.DeleteFunc(p.awaited, func(a awaited) bool {
-		if a.after < id.Seq {
-			due = append(due, a.then)
-			return true
-		}
-		return false
-	})
-	p.mu.Unlock()
-	for _, then := range due {
-		then()
+	d, found := b.underway[id]
+	delete(b.underway, id)
+	if d.fate != nil {
+		d.fate <- fate{took: now.Sub(d.at)}
 	}
 	return d, found
 }
 
-// await calls then when an event of id's order arrives that is later than id.
-func (b book) await(id check.ID, then func()) {
-	p := b[id.Key]
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.awaited = append(p.awaited, awaited{after: id.Seq, then: then})
+// passed is whether a later event of its order has arrived.
+func (b *book) passed(id check.ID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.highest[id.Key] > id.Seq
 }
 
 // overtaken counts the events that a later one of their order has overtaken, and that were committed longer than grace
 // ago: when none is a dead letter, they are lost or will arrive out of order. Those of the last moment may be of writers
-// that haven't had the time yet to say that they rolled back.
-func (b book) overtaken(now time.Time, grace time.Duration) int {
+// that haven't had the time yet to report that they rolled back.
+func (b *book) overtaken(now time.Time, grace time.Duration) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	n := 0
-	for _, p := range b {
-		p.mu.Lock()
-		for seq, d := range p.underway {
-			if seq < p.highest && !d.poison && now.Sub(d.at) > grace {
-				n++
-			}
+	for id, d := range b.underway {
+		if id.Seq < b.highest[id.Key] && !d.poison && now.Sub(d.at) > grace {
+			n++
 		}
-		p.mu.Unlock()
 	}
 	return n
-}
-
-// page returns nil for an identity that the demo never gave out: payloads come from a broker that others may write to.
-func (b book) page(id check.ID) *page {
-	if int(id.Key) >= len(b) {
-		return nil
-	}
-	return b[id.Key]
 }

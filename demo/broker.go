@@ -8,19 +8,17 @@ const topic = "orders"
 // maxMessage is the largest message that the demo's stream or topic takes. The poison message is larger.
 const maxMessage = 64 << 10
 
+// place is a broker as the others know it.
+type place struct {
+	name    string // with its version
+	address string // where a person finds it
+	topic   string // what the orders service writes into Message.Topic
+	relays  target // what the relays are told of it
+}
+
 // broker is what the relays deliver to and the consumer reads from. One goroutine calls takeDown and bringUp at a time.
 type broker interface {
-	// describe names the broker with its version.
-	describe() string
-
-	// address is where relays find it.
-	address() string
-
-	// topic is what the orders service writes into Message.Topic.
-	topic() string
-
-	// target is what the relays are told of the broker.
-	target() target
+	place() place
 
 	// takeDown makes the broker unreachable for the relays, bringUp reachable again at the same address.
 	takeDown() error

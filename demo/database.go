@@ -2,11 +2,10 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/url"
 	"path/filepath"
 	"strconv"
@@ -29,96 +28,72 @@ type database struct {
 	note    string // what a person should know about it, besides the version
 
 	folder string // of a server of its own
-	undo   []func(context.Context) error
+	undo   undo
 }
 
 // openDatabase finds or starts a PostgreSQL and installs the outbox in it. Its lines of progress go to progress.
-func openDatabase(ctx context.Context, given string, keys int, progress io.Writer) (_ *database, err error) {
+func openDatabase(ctx context.Context, given string, orders int, progress io.Writer) (*database, error) {
 	d := &database{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, d.close(context.WithoutCancel(ctx)))
+	open := func() error {
+		if given == "" {
+			return d.startOwn(ctx, progress)
 		}
-	}()
-	if given == "" {
-		err = d.startOwn(ctx, progress)
-	} else {
-		err = d.useGiven(ctx, given)
+		return d.useGiven(ctx, given)
+	}
+	err := open()
+	if err == nil {
+		err = d.install(ctx, orders)
 	}
 	if err != nil {
-		return nil, err
-	}
-	if err := d.install(ctx, keys); err != nil {
-		return nil, err
+		return nil, errors.Join(err, d.close(context.WithoutCancel(ctx)))
 	}
 	return d, nil
 }
 
-// close undoes what was done, last first.
-func (d *database) close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	if d.pool != nil {
-		d.pool.Close()
-	}
-	var errs []error
-	for i := len(d.undo) - 1; i >= 0; i-- {
-		errs = append(errs, d.undo[i](ctx))
-	}
-	d.undo = nil
-	return errors.Join(errs...)
-}
-
-func (d *database) later(undo func(context.Context) error) { d.undo = append(d.undo, undo) }
+func (d *database) close(ctx context.Context) error { return d.undo.all(ctx) }
 
 // startOwn starts a server in a temporary folder. Commits wait for the disk there, as they should.
 func (d *database) startOwn(ctx context.Context, progress io.Writer) error {
-	major, err := installedMajor(ctx, progress)
+	if err := fetchMissing(ctx, progress); err != nil {
+		return err
+	}
+	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{Fsync: true})
 	if err != nil {
 		return err
 	}
-	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{Major: major, Fsync: true})
-	if err != nil {
-		return err
-	}
-	d.later(func(context.Context) error { return server.Close() })
+	d.undo.add(func(context.Context) error { return server.Close() })
 	d.url, d.version = server.URL("postgres"), server.Version()
 	d.folder = filepath.Dir(server.DataDir())
 	d.note = "started for this demo on port " + strconv.Itoa(server.Port()) + ", gone afterwards"
 	return nil
 }
 
-// installedMajor returns the newest major version on the machine. If there is none that will do, it is downloaded.
-func installedMajor(ctx context.Context, progress io.Writer) (string, error) {
-	_, version, err := servers.FindPostgres("")
-	if err == nil && majorOf(version) >= schema.MinServerVersion/10000 {
-		return strconv.Itoa(majorOf(version)), nil
-	}
+const minMajor = schema.MinServerVersion / 10000
+
+// fetchMissing downloads a PostgreSQL into the cache if there is none on the machine that will do.
+func fetchMissing(ctx context.Context, progress io.Writer) error {
+	_, found, err := servers.FindPostgres("")
 	if err != nil && !errors.Is(err, servers.ErrNotFound) {
-		return "", err
+		return err
+	}
+	major, _, _ := strings.Cut(found, ".")
+	if n, _ := strconv.Atoi(major); n >= minMajor {
+		return nil
 	}
 	cache, err := servers.CacheDir()
 	if err != nil {
-		return "", err
+		return err
 	}
 	versions := servers.PostgresVersions()
 	newest := versions[len(versions)-1]
-	fmt.Fprintf(progress, "No PostgreSQL %d or later on this machine: fetching one, once.\n", schema.MinServerVersion/10000)
-	if err := pgfetch.Fetch(ctx, newest, servers.PostgresDir(cache, newest), progress); err != nil {
-		if ctx.Err() != nil {
-			return "", ctx.Err()
-		}
-		return "", fmt.Errorf("there is no PostgreSQL on this machine, and it can't be downloaded: %w\n"+
+	fmt.Fprintf(progress, "No PostgreSQL %d or later on this machine: fetching one, once.\n", minMajor)
+	err = pgfetch.Fetch(ctx, newest, servers.PostgresDir(cache, newest), progress)
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("there is no PostgreSQL on this machine, and it can't be downloaded: %w\n"+
 			"Install one (Debian, Ubuntu: apt install postgresql; Fedora: dnf install postgresql-server; macOS: brew install postgresql@18),\n"+
 			"or name one that runs: go run ./demo --database-url postgres://user@host/database", err)
 	}
-	return strconv.Itoa(majorOf(newest)), nil
-}
-
-func majorOf(version string) int {
-	major, _, _ := strings.Cut(version, ".")
-	n, _ := strconv.Atoi(major)
-	return n
+	return err
 }
 
 // useGiven takes a database of its own on the given server, or, where the role may not create one, the given database if
@@ -136,7 +111,7 @@ func (d *database) useGiven(ctx context.Context, given string) error {
 		return fmt.Errorf("the PostgreSQL of --database-url doesn't let the demo in: %w", err)
 	}
 	// It stays open as long as the demo runs: it holds the lock of a shared database.
-	d.later(conn.Close)
+	d.undo.add(conn.Close)
 
 	var number int
 	var standby, mayCreate bool
@@ -150,7 +125,7 @@ func (d *database) useGiven(ctx context.Context, given string) error {
 	d.version, _, _ = strings.Cut(d.version, " ") // "15.13 (Debian 15.13-0+deb12u1)"
 	switch {
 	case number < schema.MinServerVersion:
-		return fmt.Errorf("the server of --database-url is PostgreSQL %s; the outbox needs %d or later", d.version, schema.MinServerVersion/10000)
+		return fmt.Errorf("the server of --database-url is PostgreSQL %s; the outbox needs %d or later", d.version, minMajor)
 	case standby:
 		return errors.New("the server of --database-url is a hot standby, which can't be written to: name the primary")
 	case mayCreate:
@@ -167,12 +142,7 @@ func (d *database) createDatabase(ctx context.Context, conn *pgx.Conn, given str
 	if _, err := conn.Exec(ctx, `CREATE DATABASE `+name+` TEMPLATE template0`); err != nil {
 		return fmt.Errorf("create the database %s on the server of --database-url: %w", name, err)
 	}
-	d.later(func(ctx context.Context) error {
-		if _, err := conn.Exec(ctx, `DROP DATABASE IF EXISTS `+name+` WITH (FORCE)`); err != nil {
-			return fmt.Errorf("drop the demo's database: %w; do it by hand: DROP DATABASE %s", err, name)
-		}
-		return nil
-	})
+	d.undoBy(conn, "drop the demo's database, as DROP DATABASE "+name+" does by hand", `DROP DATABASE IF EXISTS `+name+` WITH (FORCE)`)
 	d.url = withDatabase(given, name)
 	d.note = "yours; the demo has made the database " + name + " in it, and drops it at the end"
 	return nil
@@ -190,45 +160,40 @@ func withDatabase(given, name string) string {
 	return given + " dbname=" + name // of two, the last one counts
 }
 
-// demoLock keeps two demos out of one database.
-const demoLock = `SELECT pg_try_advisory_lock(hashtextextended('outbox demo', 0))`
+// demoLock keeps two demos out of one database. It also returns whether there is an outbox.
+const demoLock = `SELECT pg_try_advisory_lock(hashtextextended('outbox demo', 0)), to_regnamespace('outbox') IS NOT NULL`
 
 // borrow uses a database that isn't the demo's own, after a look at whether anybody would mind.
 func (d *database) borrow(ctx context.Context, conn *pgx.Conn, name string) error {
-	var free bool
-	if err := conn.QueryRow(ctx, demoLock).Scan(&free); err != nil {
-		return fmt.Errorf("lock the database %q: %w", name, err)
-	}
-	if !free {
-		return fmt.Errorf("another demo runs in the database %q: name another one, or a role that may create databases", name)
-	}
-	var installed bool
-	if err := conn.QueryRow(ctx, `SELECT to_regnamespace('outbox') IS NOT NULL`).Scan(&installed); err != nil {
+	var free, installed bool
+	err := conn.QueryRow(ctx, demoLock).Scan(&free, &installed)
+	switch {
+	case err != nil:
 		return fmt.Errorf("look for an outbox in the database %q: %w", name, err)
-	}
-	if installed {
+	case !free:
+		return fmt.Errorf("another demo runs in the database %q: name another one, or a role that may create databases", name)
+	case installed:
 		if err := d.emptyOutbox(ctx, conn, name); err != nil {
 			return err
 		}
-		d.later(func(ctx context.Context) error {
-			_, err := conn.Exec(ctx, `TRUNCATE outbox.messages, outbox.cursors, outbox.holds, outbox.dead_letters, outbox.relays`)
-			return wrap("empty the outbox again", err)
-		})
-	} else {
-		d.later(func(ctx context.Context) error {
-			_, err := conn.Exec(ctx, `DROP SCHEMA IF EXISTS outbox CASCADE`)
-			return wrap("remove the outbox again", err)
-		})
+		d.undoBy(conn, "empty the outbox again", `TRUNCATE outbox.messages, outbox.cursors, outbox.holds, outbox.dead_letters, outbox.relays`)
+	default:
+		d.undoBy(conn, "remove the outbox again", `DROP SCHEMA IF EXISTS outbox CASCADE`)
 	}
-	// One of a demo that was killed may be there; the lock says that none is alive.
+	// One of a demo that was killed may be there; the lock proves that none is alive.
 	if _, err := conn.Exec(ctx, `DROP SCHEMA IF EXISTS `+ordersSchema+` CASCADE; CREATE SCHEMA `+ordersSchema); err != nil {
 		return fmt.Errorf("create a schema for the demo's orders in %q: %w; the role needs CREATE on the database, or CREATEDB", name, err)
 	}
-	d.later(func(ctx context.Context) error {
-		_, err := conn.Exec(ctx, `DROP SCHEMA `+ordersSchema+` CASCADE`)
-		return wrap("remove the demo's orders", err)
-	})
+	d.undoBy(conn, "remove the demo's orders", `DROP SCHEMA `+ordersSchema+` CASCADE`)
 	return nil
+}
+
+// undoBy undoes something by a statement.
+func (d *database) undoBy(conn *pgx.Conn, doing, sql string) {
+	d.undo.add(func(ctx context.Context) error {
+		_, err := conn.Exec(ctx, sql)
+		return wrap(doing, err)
+	})
 }
 
 // ordersSchema holds the table orders where the database isn't the demo's own.
@@ -251,7 +216,7 @@ func (d *database) emptyOutbox(ctx context.Context, conn *pgx.Conn, name string)
 }
 
 // install makes the tables: the outbox's, by the migrations that everybody uses, and the orders.
-func (d *database) install(ctx context.Context, keys int) error {
+func (d *database) install(ctx context.Context, orders int) error {
 	config, err := pgxpool.ParseConfig(d.url)
 	if err != nil {
 		return fmt.Errorf("--database-url: %w", err)
@@ -262,6 +227,7 @@ func (d *database) install(ctx context.Context, keys int) error {
 	if d.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
+	d.undo.add(func(context.Context) error { d.pool.Close(); return nil })
 	if _, err := schema.Up(ctx, d.pool, schema.UpConfig{}); err != nil {
 		return err
 	}
@@ -271,7 +237,7 @@ func (d *database) install(ctx context.Context, keys int) error {
 			version    bigint      NOT NULL DEFAULT 0,
 			updated_at timestamptz NOT NULL DEFAULT now()
 		) WITH (fillfactor = 50);
-		INSERT INTO orders (id) SELECT generate_series(0, `+strconv.Itoa(keys-1)+`)`)
+		INSERT INTO orders (id) SELECT generate_series(0, `+strconv.Itoa(orders-1)+`)`)
 	return wrap("create the table orders", err)
 }
 
@@ -282,8 +248,5 @@ func wrap(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-func randomHex() string {
-	var b [4]byte
-	_, _ = rand.Read(b[:]) // it never fails, by its contract
-	return hex.EncodeToString(b[:])
-}
+// randomHex returns eight digits for a name.
+func randomHex() string { return fmt.Sprintf("%08x", rand.Uint32()) }

@@ -8,12 +8,17 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+
 	"github.com/pgoutbox/outbox/internal/check"
+	"github.com/pgoutbox/outbox/internal/child"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Config says what kind of demo is wanted.
@@ -59,46 +64,24 @@ const (
 )
 
 func (c Config) withDefaults() (Config, error) {
-	if c.Rate == 0 {
-		c.Rate = 500
-	}
-	if c.Keys == 0 {
-		c.Keys = 100
-	}
-	if c.Seed == 0 {
-		c.Seed = rand.Uint64()
-	}
-	if c.Stdin == nil {
-		c.Stdin = os.Stdin
-	}
-	if c.Stdout == nil {
-		c.Stdout = os.Stdout
-	}
-	if c.Stderr == nil {
-		c.Stderr = os.Stderr
-	}
-	var faults []error
+	var faults settings.Faults
+	settings.Within(&faults, "--rate", &c.Rate, 500, 1, MaxRate)
+	settings.Within(&faults, "--keys", &c.Keys, 100, 1, MaxKeys)
+	faults.Need(c.For == 0 || c.For >= MinFor, "--for", "%v, all the faults need at least %v", c.For, MinFor)
+	settings.Default(&c.Seed, rand.Uint64())
+	settings.Default(&c.Stdin, os.Stdin)
+	settings.Default[io.Writer](&c.Stdout, os.Stdout)
+	settings.Default[io.Writer](&c.Stderr, os.Stderr)
 	if c.Relay == nil {
 		self, err := os.Executable()
-		if err != nil {
-			faults = append(faults, fmt.Errorf("find this program, to run relays with it: %w", err))
-		}
+		faults.Add("find this program, to run relays with it", err)
 		c.Relay = []string{self, "relay"}
 	}
-	if c.For != 0 && c.For < MinFor {
-		faults = append(faults, fmt.Errorf("--for is %v: all the faults need at least %v", c.For, MinFor))
-	}
-	if c.Rate < 1 || c.Rate > MaxRate {
-		faults = append(faults, fmt.Errorf("--rate is %d: it must be 1 to %d events a second", c.Rate, MaxRate))
-	}
-	if c.Keys < 1 || c.Keys > MaxKeys {
-		faults = append(faults, fmt.Errorf("--keys is %d: it must be 1 to %d", c.Keys, MaxKeys))
-	}
-	return c, errors.Join(faults...)
+	return c, faults.Err()
 }
 
-// longKeys are orders of their own for long transactions, which would keep the writers of other orders waiting.
-const longKeys = 16
+// longOrders are orders of their own for long transactions, which would keep the writers of other orders waiting.
+const longOrders = 16
 
 // ErrInterrupted is the end of a demo that was told to end before its verdict.
 var ErrInterrupted = errors.New("interrupted before the verdict")
@@ -111,33 +94,31 @@ var ErrNotOK = errors.New("the verdict is not OK")
 // error when it couldn't run.
 //
 // Run handles SIGINT, SIGTERM and SIGHUP itself while it runs.
-func Run(ctx context.Context, cfg Config) error {
-	cfg, err := cfg.withDefaults()
+func Run(ctx context.Context, cfg Config) (err error) {
+	cfg, err = cfg.withDefaults()
 	if err != nil {
 		return err
 	}
-	ctx, signals := watchSignals(ctx, cfg.For == 0)
-	defer signals.stop()
-
 	d := &demo{
-		cfg:       cfg,
-		signals:   signals,
-		latency:   newLatency(),
-		failed:    make(chan error, 1),
-		first:     make(chan struct{}),
-		performed: make(chan struct{}),
+		cfg:     cfg,
+		latency: newLatency(),
+		failed:  make(chan error, 1),
+		first:   make(chan struct{}),
 	}
+	d.phase.Store(phaseStarting)
+	d.lead.Store(lead{})
 	d.story.started = time.Now()
 	d.out = newOutput(cfg, d.fail)
 	d.story.tell = d.out.event
-	return d.run(ctx)
+	ctx, wanted, stop := watchSignals(ctx, cfg.For == 0)
+	defer stop()
+	return d.run(ctx, wanted)
 }
 
 // demo is one run. Its parts, in the direction in which events go: service, database, relays, broker, consumer.
 type demo struct {
 	cfg     Config
-	signals *signals
-	out     output
+	out     *output
 	story   story
 	latency *latency
 
@@ -151,83 +132,73 @@ type demo struct {
 	faults  *faults
 	sampler sampler
 
-	phase     atomic.Value // phase
-	leader    atomic.Value // string: the name of the relay that leads, "" while none does
-	dead      deadLetters
-	failed    chan error    // why the demo can't go on
+	phase     atomic.Value  // phase
+	lead      atomic.Value  // lead
+	firstLead sync.Once     // is told
 	first     chan struct{} // closed when the first event has been delivered: a run of a given length begins
-	ends      time.Time     // of that run; only the loop knows
-	performed chan struct{} // closed when it has broken everything
-	help      bool          // is shown; only the loop knows
-	troubles  throttle
+	firstAt   time.Time     // to be read after first
+	performed atomic.Bool   // everything has been broken
+	failed    chan error    // why the demo can't go on
+	troubles  rate.Sometimes
+	dead      []deadLetter // of the monitor
+	help      bool         // is shown; of the loop
 
-	stopWriters context.CancelFunc
-	writers     sync.WaitGroup
-	others      sync.WaitGroup
+	writers sync.WaitGroup
+	others  sync.WaitGroup
 }
 
-// run sets up, shows until the end, and takes down in the opposite order.
-func (d *demo) run(ctx context.Context) (err error) {
-	d.phase.Store(phaseStarting)
-	d.leader.Store("")
+// run sets up, shows until the end, judges, and takes down in the opposite order. wanted is closed when somebody wants
+// the verdict.
+func (d *demo) run(ctx context.Context, wanted <-chan struct{}) (err error) {
+	var undo undo
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = ErrInterrupted // instead of the many errors that follow an interruption
+		}
+		err = errors.Join(err, wrap("clean up", undo.all(context.WithoutCancel(ctx))))
+	}()
 	defer d.out.close()
 	if !d.cfg.JSON {
-		fmt.Fprintf(d.out.progress(), "%s\n\n", strings.Join(intro[:], "\n"))
+		fmt.Fprintf(d.out.progress(), "%s\n\n", intro)
 	}
 
-	// What is set up here is taken down by the deferred calls, in the opposite order, also when the setting up fails.
-	var cleanup []func() error
-	defer func() {
-		for i := len(cleanup) - 1; i >= 0; i-- {
-			if cleanupErr := cleanup[i](); cleanupErr != nil {
-				err = errors.Join(err, fmt.Errorf("clean up: %w", cleanupErr))
-			}
-		}
-	}()
-	if d.folder, err = newFolder(); err != nil {
+	if err := d.open(ctx, &undo); err != nil {
 		return err
 	}
-	cleanup = append(cleanup, func() error { return os.RemoveAll(d.folder) })
-
-	if err := d.open(ctx); err != nil {
-		return d.unlessInterrupted(ctx, err)
-	}
-	cleanup = append(cleanup, func() error { return d.db.close(context.WithoutCancel(ctx)) }, d.broker.close)
-	unguard, err := removeOnDeath(d.folders()...)
-	if err != nil {
-		return err
-	}
-	cleanup = append(cleanup, func() error { unguard(); return nil })
-
-	work, cancel := context.WithCancel(ctx)
-	cleanup = append(cleanup, func() error {
-		cancel()
-		d.writers.Wait()
-		d.others.Wait()
-		return nil
-	})
 	d.prepare()
 	d.story.add("postgres", "PostgreSQL "+d.db.version+" is ready: "+d.db.note)
-	d.story.add("broker", d.broker.describe()+" is ready: "+d.broker.address())
-	cleanup = append(cleanup, func() error {
-		hurry, cancel := context.WithCancel(context.Background())
-		cancel()
-		return d.relays.stop(hurry)
-	})
-	if err := startRelays(d.relays, d.folder, d.db.url, d.broker); err != nil {
+	d.story.add("broker", d.broker.place().name+" is ready: "+d.broker.place().address)
+	undo.add(func(context.Context) error { return d.relays.stop(0) })
+	if err := d.relays.start(d.folder, d.db.url, d.broker); err != nil {
 		return err
 	}
-	d.begin(work)
+
+	work, stop := context.WithCancel(ctx)
+	stopAll := func() {
+		stop()
+		d.writers.Wait()
+		d.others.Wait()
+	}
+	defer stopAll()
+	writing, stopWriting := context.WithCancel(work)
+	defer stopWriting()
+	d.begin(work, writing)
 	if err := d.out.running(); err != nil {
 		return err
 	}
-
-	end, err := d.loop(ctx)
+	end, err := d.untilEnd(work, wanted)
 	if err == nil && end != endNow {
-		err = d.drain(ctx)
+		stopWriting()
+		err = d.drain(work)
 	}
 	if err != nil {
-		return d.unlessInterrupted(ctx, err)
+		return err
+	}
+	stopAll() // what is judged must not change any more
+	if end != endNow {
+		if err := d.look(ctx); err != nil { // for the last dead letters
+			return err
+		}
 	}
 	verdict := d.verdict(end)
 	d.out.close()
@@ -240,96 +211,90 @@ func (d *demo) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// unlessInterrupted replaces the many errors that follow an interruption.
-func (d *demo) unlessInterrupted(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return ErrInterrupted
+// undo is what has to be undone.
+type undo []func(context.Context) error
+
+func (u *undo) add(do func(context.Context) error) { *u = append(*u, do) }
+
+// all undoes everything, the last first.
+func (u *undo) all(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	for _, do := range slices.Backward(*u) {
+		err = errors.Join(err, do(ctx))
 	}
+	*u = nil
 	return err
 }
 
 // open starts the database and the broker, at the same time. When one fails, the other isn't waited for.
-func (d *demo) open(ctx context.Context) error {
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	var opening sync.WaitGroup
-	opening.Go(func() {
-		defer d.onPanic()
-		db, err := openDatabase(ctx, d.cfg.DatabaseURL, d.cfg.Keys+longKeys, d.out.progress())
-		if err != nil {
-			fail(err)
-			return
-		}
-		d.db = db
-	})
-	opening.Go(func() {
-		defer d.onPanic()
-		b, err := d.openBroker(ctx)
-		if err != nil {
-			fail(err)
-			return
-		}
-		d.broker = b
-	})
-	opening.Wait()
-	err := context.Cause(ctx)
-	if err == nil {
-		return nil
+func (d *demo) open(ctx context.Context, undo *undo) (err error) {
+	// Only its owner may enter it: there is a database's address in it.
+	if d.folder, err = child.Folder("", "pgoutbox-demo-", ""); err != nil {
+		return err
 	}
+	undo.add(func(context.Context) error { return os.RemoveAll(d.folder) })
+	opening, opened := errgroup.WithContext(ctx)
+	opening.Go(func() (err error) {
+		d.db, err = openDatabase(opened, d.cfg.DatabaseURL, d.cfg.Keys+longOrders, d.out.progress())
+		return err
+	})
+	opening.Go(func() (err error) {
+		if d.cfg.Kafka != "" {
+			d.broker, err = openKafka(opened, d.cfg.Kafka)
+		} else {
+			d.broker, err = startNATS(opened, filepath.Join(d.folder, "nats"))
+		}
+		return err
+	})
+	err = opening.Wait()
+	folders := []string{d.folder}
 	if d.db != nil {
-		err = errors.Join(err, d.db.close(context.WithoutCancel(ctx)))
+		undo.add(d.db.close)
+		folders = append(folders, d.db.folder)
 	}
 	if d.broker != nil {
-		err = errors.Join(err, d.broker.close())
+		undo.add(func(context.Context) error { return d.broker.close() })
 	}
-	return err
-}
-
-func (d *demo) openBroker(ctx context.Context) (broker, error) {
-	if d.cfg.Kafka != "" {
-		return openKafka(ctx, d.cfg.Kafka)
+	if err != nil {
+		return err
 	}
-	return startNATS(ctx, filepath.Join(d.folder, "nats"))
-}
-
-// folders are what must go when this process is killed.
-func (d *demo) folders() []string {
-	all := []string{d.folder}
-	if d.db.folder != "" {
-		all = append(all, d.db.folder)
+	// The servers in the folders need a moment to die as well.
+	unguard, err := child.OnDeath(`for i in 1 2 3 4 5; do sleep 1; rm -rf -- "$@" && break; done`, folders...)
+	if err != nil {
+		return err
 	}
-	return all
+	undo.add(func(context.Context) error { unguard(); return nil })
+	return nil
 }
 
 // prepare makes the parts that need no starting.
 func (d *demo) prepare() {
 	d.checker = check.New(check.Config{Destinations: []check.DestinationConfig{{Name: destination}}})
 	d.arrived = d.checker.Destination(destination)
+	d.faults = &faults{demo: d, ended: make(chan struct{})}
 	d.service = &service{
 		pool:    d.db.pool,
 		checker: d.checker,
-		topic:   d.broker.topic(),
-		book:    newBook(d.cfg.Keys + longKeys),
+		topic:   d.broker.place().topic,
+		book:    newBook(d.cfg.Keys + longOrders),
+		pace:    rate.NewLimiter(0, 0),
+		calm:    &d.faults.calm,
 		trouble: d.trouble,
 	}
-	d.service.pace.set(d.cfg.Rate)
-	d.relays = &relays{command: d.cfg.Relay, story: &d.story, failed: d.fail}
-	d.faults = &faults{demo: d}
-	d.service.calm = d.faults.calm
+	d.service.setRate(d.cfg.Rate)
+	d.relays = &relays{command: d.cfg.Relay, story: &d.story, failed: d.fail, quit: make(chan struct{})}
 }
 
 // begin starts what runs beside the loop.
-func (d *demo) begin(ctx context.Context) {
+func (d *demo) begin(work, writing context.Context) {
 	d.spawn(func() {
-		if err := d.broker.consume(ctx, d.received); err != nil {
+		if err := d.broker.consume(work, d.received); err != nil {
 			d.fail(fmt.Errorf("consume: %w", err))
 		}
 	})
-	d.spawn(func() { d.monitor(ctx) })
-
+	d.spawn(func() { d.monitor(work) })
 	d.sampler.take(d.arrived.Counts(), time.Now()) // the rates of the first second need a count before it
-	writing, stop := context.WithCancel(ctx)
-	d.stopWriters = stop
 	for i := range writerCount {
 		d.writers.Go(func() {
 			defer d.onPanic()
@@ -340,7 +305,7 @@ func (d *demo) begin(ctx context.Context) {
 		d.spawn(func() {
 			select {
 			case <-d.first:
-				d.faults.perform(writing, d.cfg.For)
+				d.performed.Store(d.faults.perform(work, writing, d.cfg.For))
 			case <-writing.Done():
 			}
 		})
@@ -373,26 +338,7 @@ func (d *demo) fail(err error) {
 
 // trouble reports an error of the database, not more often than a person can read.
 func (d *demo) trouble(err error) {
-	if d.troubles.allow(time.Second) {
-		d.story.fault("database_error", "PostgreSQL: "+err.Error())
-	}
-}
-
-// throttle lets something happen now and then.
-type throttle struct {
-	mu   sync.Mutex
-	last time.Time
-}
-
-func (t *throttle) allow(pause time.Duration) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := time.Now()
-	if now.Sub(t.last) < pause {
-		return false
-	}
-	t.last = now
-	return true
+	d.troubles.Do(func() { d.story.fault("database_error", "PostgreSQL: "+err.Error()) })
 }
 
 // received is the consumer.
@@ -403,157 +349,163 @@ func (d *demo) received(payload []byte) {
 		d.story.fault("corrupted", err.Error())
 		return
 	}
-	departure, found := d.service.book.arrive(id)
-	if found {
-		took := now.Sub(departure.at)
-		d.latency.record(took, departure.calm && d.faults.calm())
-		if departure.arrived != nil {
-			departure.arrived(took)
-		}
+	if departure, found := d.service.book.arrive(id, now); found {
+		d.latency.record(now.Sub(departure.at), departure.calm && d.faults.calm.Load())
 	}
 	if d.phase.CompareAndSwap(phaseStarting, phaseRunning) {
 		d.story.add("first_delivered", "first event delivered "+duration(now.Sub(d.story.started))+" after the start")
+		d.firstAt = now
 		close(d.first)
 	}
 }
 
-// end is how the loop ended.
+// end is why the demo ends.
 type end int
 
 const (
-	endNow    end = iota // without waiting for what is under way
-	endDrain             // with a verdict
-	endScript            // with a verdict, after all the faults
+	endNow    end = iota // somebody doesn't want to wait for what is under way
+	endDrain             // somebody wants the verdict
+	endScript            // everything has been broken
 )
 
-// firstPatience is how long the first event may take.
-const firstPatience = time.Minute
+const (
+	// firstPatience is how long the first event may take.
+	firstPatience = time.Minute
+	// performPatience is how much longer than it should a run with all the faults may take.
+	performPatience = time.Minute
+	// drainPatience is how long the drain goes on without any event's arrival, drainLimit how long at all.
+	drainPatience = 30 * time.Second
+	drainLimit    = 5 * time.Minute
+	// readPatience is how long the consumer may take for what the broker has.
+	readPatience = 10 * time.Second
+)
 
-// performPatience is how much longer than it should a run with all the faults may take.
-const performPatience = time.Minute
+// untilEnd shows what happens and does what the keyboard says, until the end.
+func (d *demo) untilEnd(ctx context.Context, wanted <-chan struct{}) (end end, err error) {
+	began := time.Now()
+	err = d.show(ctx, func(key byte) (bool, error) {
+		switch key {
+		case 'q', ctrlC:
+			end = endNow
+			return true, nil
+		case 'd':
+			end = endDrain
+			return true, nil
+		case '?', 'h':
+			d.help = !d.help
+		default:
+			d.faults.press(ctx, key)
+		}
+		return false, nil
+	}, func() (bool, error) {
+		switch now := time.Now(); {
+		case closed(wanted):
+			end = endDrain
+			return true, nil
+		case !closed(d.first) && now.Sub(began) > firstPatience:
+			return false, fmt.Errorf("no event was delivered within %s; the relays' logs end with:\n%s", duration(firstPatience), d.relays.logs())
+		case d.left(now) > 0 || !closed(d.first) || d.cfg.For == 0:
+			return false, nil
+		default: // what was not performed is for the verdict
+			end = endScript
+			return d.performed.Load() || d.left(now) < -performPatience, nil
+		}
+	})
+	return end, err
+}
 
-// loop shows what happens and does what the keyboard says, until the end.
-func (d *demo) loop(ctx context.Context) (end, error) {
+// left is the time to the verdict, of a run that ends by itself and has begun.
+func (d *demo) left(now time.Time) time.Duration {
+	if d.cfg.For == 0 || !closed(d.first) {
+		return 0
+	}
+	return d.firstAt.Add(d.cfg.For).Sub(now)
+}
+
+// drain ends the load, mends what is broken and waits until everything committed has arrived or is a dead letter. What
+// doesn't arrive in time is for the verdict.
+func (d *demo) drain(ctx context.Context) error {
+	d.phase.Store(phaseDraining)
+	d.story.add("drain", "no more load: "+number(d.checker.Outstanding())+" events are under way")
+	d.writers.Wait()
+	d.faults.end()
+
+	interrupt := func(key byte) (bool, error) {
+		if key == 'q' || key == ctrlC {
+			return true, ErrInterrupted
+		}
+		return false, nil
+	}
+	began := time.Now()
+	progress, since := uint64(0), began
+	err := d.show(ctx, interrupt, func() (bool, error) {
+		counts, now := d.arrived.Counts(), time.Now()
+		switch settled := counts.Delivered + counts.DeadLettered; {
+		case now.Sub(began) > drainLimit:
+			d.story.fault("drain", "not drained after "+duration(drainLimit)+": giving up")
+			return true, nil
+		case !d.faults.over() || settled != progress:
+			progress, since = settled, now
+		case counts.Outstanding == 0:
+			return true, nil
+		case now.Sub(since) > drainPatience:
+			d.story.fault("drain", fmt.Sprintf("nothing has arrived for %s, and %s events are missing: giving up",
+				duration(drainPatience), number(counts.Outstanding)))
+			return true, nil
+		}
+		return false, nil
+	})
+	if err != nil {
+		return err
+	}
+	// Relays that have ended can't send anything any more: what the broker has now is all.
+	if err := d.relays.stop(15 * time.Second); err != nil {
+		d.story.fault("relay_stop", err.Error())
+	}
+	limited, cancel := context.WithTimeout(ctx, readPatience)
+	defer cancel()
+	return d.show(ctx, interrupt, func() (bool, error) {
+		up, err := d.broker.caughtUp(limited)
+		if limited.Err() != nil {
+			d.story.fault("drain", "the consumer has not seen all that the broker has")
+		}
+		return limited.Err() != nil || err == nil && up, nil
+	})
+}
+
+// show shows what happens until press, which gets the keys, or done returns true or an error.
+func (d *demo) show(ctx context.Context, press func(key byte) (bool, error), done func() (bool, error)) error {
 	frames := time.NewTicker(d.out.interval())
 	defer frames.Stop()
-	first := d.first
-	var performed <-chan struct{} // once the time is over
-	over := time.NewTimer(firstPatience)
-	defer over.Stop()
-	for {
+	looks := time.NewTicker(20 * time.Millisecond)
+	defer looks.Stop()
+	for ended := false; !ended; {
+		var err error
 		select {
 		case <-ctx.Done():
-			return endNow, ctx.Err()
+			return ctx.Err()
 		case err := <-d.failed:
-			return endNow, err
-		case <-first:
-			first = nil
-			over.Stop()
-			if d.cfg.For > 0 {
-				d.ends = time.Now().Add(d.cfg.For)
-				over.Reset(d.cfg.For)
-			}
-		case <-over.C:
-			switch {
-			case first != nil:
-				return endNow, fmt.Errorf("no event was delivered within %s; the relays' logs end with:\n%s", duration(firstPatience), d.relays.logs())
-			case performed != nil:
-				return endScript, nil // the verdict will say what is missing
-			}
-			performed = d.performed
-			over.Reset(performPatience)
-		case <-performed:
-			return endScript, nil
-		case <-d.signals.drain:
-			return endDrain, nil
-		case <-frames.C:
-			d.show()
+			return err
+		case <-looks.C:
+			ended, err = done()
 		case key := <-d.out.keys():
-			switch key {
-			case 'd':
-				return endDrain, nil
-			case 'q', ctrlC:
-				return endNow, nil
-			case '?', 'h':
-				d.help = !d.help
-			default:
-				d.faults.press(ctx, key)
-			}
-			d.show()
+			ended, err = press(key)
+			d.out.sample(d.view())
+		case <-frames.C:
+			d.out.sample(d.view())
+		}
+		if err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
-// show shows what is to be seen now.
-func (d *demo) show() {
-	// Frames come at parts of a second; the last of a second may come a little early.
-	if now := time.Now(); d.sampler.due(now) {
-		d.latency.turn()
-		d.sampler.take(d.arrived.Counts(), now)
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
-	d.out.sample(d.view())
-}
-
-// sampler makes rates from counts, once a second. Only one goroutine uses it.
-type sampler struct {
-	at       time.Time
-	previous check.Counts
-	in, out  rate
-}
-
-const history = 240 // seconds
-
-func (s *sampler) due(now time.Time) bool { return now.Sub(s.at) > 950*time.Millisecond }
-
-func (s *sampler) take(now check.Counts, at time.Time) {
-	if !s.at.IsZero() {
-		took := at.Sub(s.at).Seconds()
-		s.in.add(float64(now.Committed-s.previous.Committed) / took)
-		s.out.add(float64(now.Delivered-s.previous.Delivered) / took)
-	}
-	s.at, s.previous = at, now
-}
-
-func (r *rate) add(perSecond float64) {
-	r.Now = int(perSecond + 0.5)
-	r.History = append(r.History, r.Now)
-	if len(r.History) > history {
-		r.History = append(r.History[:0], r.History[1:]...)
-	}
-}
-
-// view is what is to be seen now.
-func (d *demo) view() *view {
-	now := time.Now()
-	v := &view{
-		Elapsed:  now.Sub(d.story.started),
-		Phase:    d.phase.Load().(phase),
-		Postgres: "PostgreSQL " + d.db.version,
-		Broker:   d.broker.describe(),
-		Address:  d.broker.address(),
-		BrokerUp: d.faults.brokerUp(),
-		Wanted:   d.service.pace.get(),
-		Counts:   d.arrived.Counts(),
-		Lost:     d.service.book.overtaken(now, 2*time.Second),
-		Latency:  d.latency.last(),
-		Long:     d.faults.longFor(now),
-		Events:   d.story.latest(),
-		Help:     d.help,
-	}
-	if !d.ends.IsZero() {
-		v.Left = max(0, d.ends.Sub(now))
-	}
-	v.In, v.Out = d.sampler.in, d.sampler.out
-	leader := d.leader.Load().(string)
-	for _, r := range d.relays.states() {
-		shown := relayView{Name: r.Name, PID: r.PID, Role: standby}
-		switch {
-		case r.PID == 0:
-			shown.Role = down
-		case r.Name == leader:
-			shown.Role = leads
-		}
-		v.Relays = append(v.Relays, shown)
-	}
-	return v
 }

@@ -344,7 +344,7 @@ func TestARelayThatCantRunEndsTheDemoWithItsLog(t *testing.T) {
 func TestConfigFaultsAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	err := Run(t.Context(), Config{Rate: -1, Keys: MaxKeys + 1, For: time.Second, Stdout: io.Discard})
-	for _, wanted := range []string{"--rate is -1", "--keys is 100001", "--for is 1s"} {
+	for _, wanted := range []string{"--rate: -1", "--keys: 100001", "--for: 1s"} {
 		if err == nil || !strings.Contains(err.Error(), wanted) {
 			t.Errorf("%v doesn't say %q", err, wanted)
 		}

@@ -2,79 +2,101 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
 
-// intro says what one sees, in three lines.
-var intro = [3]string{
-	"An orders service changes rows and writes an event about each change, in one",
-	"transaction. Two relays deliver to the broker; a consumer checks every event.",
-	"Break something! Lost, phantom and out of order stay 0, whatever you do.",
-}
+// intro tells what one sees.
+const intro = `An orders service changes rows and writes an event about each change, in one
+transaction. Two relays deliver to the broker; a consumer checks every event.
+Break something! Lost, phantom and out of order stay 0, whatever you do.`
 
 // frame draws v as lines for a terminal of that size: at most height of them, none wider than width.
 func (v *view) frame(width, height int, s style) []string {
-	top := v.top(width, s)
-	bottom := v.bottom(s)
+	top, bottom := v.top(width, s), v.bottom(s)
 	// A low terminal loses the introduction first, then the empty lines, then the log. Help needs its place as well.
-	if height < 22 || v.Help && height < 36 {
-		top = append(top[:1:1], top[1+len(intro):]...)
+	if height >= 22 && (!v.Help || height >= 36) {
+		var lines []string
+		for line := range strings.Lines(intro) {
+			lines = append(lines, " "+s.paint(dim, strings.TrimSpace(line)))
+		}
+		top = slices.Insert(top, 1, lines...)
 	}
 	if len(top)+len(bottom)+2 > height || v.Help && height < 30 {
-		top = withoutEmpty(top)
+		top = slices.DeleteFunc(top, func(line string) bool { return line == "" })
 	}
 	room := max(0, height-len(top)-len(bottom))
 	middle := v.log(width, room, s)
 	if v.Help {
 		middle = helpText(width, room, s)
 	}
-	lines := append(top, middle...)
-	for len(lines)+len(bottom) < height {
-		lines = append(lines, "")
-	}
-	lines = append(lines, bottom...)
-	lines = lines[:min(len(lines), height)]
+	blank := make([]string, room-len(middle))
+	lines := slices.Concat(top, middle, blank, bottom)[:height]
 	for i := range lines {
 		lines[i] = cut(lines[i], width)
 	}
 	return lines
 }
 
+// top is what stands above the log, but for the introduction.
 func (v *view) top(width int, s style) []string {
-	lines := []string{v.title(width, s)}
-	for _, line := range intro {
-		lines = append(lines, " "+s.dim(line))
-	}
-	lines = append(lines, "")
-
 	wanted := "load " + number(v.Wanted) + "/s"
 	if v.Phase == phaseDraining {
 		wanted = "no more load"
 	}
-	underway := "under way " + number(v.Counts.Outstanding)
-	spark := min(60, max(0, width-56))
-	lines = append(lines,
-		fmt.Sprintf(" committed  %s  %7s/s  %s  %s", s.bold(right(number(v.Counts.Committed), 11)), number(v.In.Now), s.blue(sparkline(v.In, v.Out, spark)), wanted),
-		fmt.Sprintf(" delivered  %s  %7s/s  %s  %s", s.bold(right(number(v.Counts.Delivered), 11)), number(v.Out.Now), s.blue(sparkline(v.Out, v.In, spark)), underway),
-		" commit to consumer   "+v.latencyText(s),
-		"",
-		" "+strings.Join([]string{
-			s.verdict("lost", uint64(v.Lost)),
-			s.verdict("phantom", v.Counts.Phantom),
-			s.verdict("out of order", v.Counts.Inverted),
-			s.verdict("corrupted", v.Counts.Corrupted),
-			s.tolerated("duplicated", v.Counts.Duplicated),
-		}, "    "),
-		fmt.Sprintf(" %s rolled back, %s        %s", number(v.Counts.RolledBack), neverSeen(v.Counts.Phantom), v.deadText(s)),
-		"",
-	)
-	for _, r := range v.Relays {
-		lines = append(lines, r.text(s))
+	room := min(60, max(0, width-56))
+	flow := func(name string, count uint64, now, other rates, note string) string {
+		return fmt.Sprintf(" %s  %s  %7s/s  %s  %s", name, s.paint(bold, fmt.Sprintf("%11s", number(count))), number(now.Now),
+			s.paint(blue, sparkline(now, other, room)), note)
 	}
-	lines = append(lines, v.brokerText(s))
+	latency := s.paint(dim, "no event arrived in the last 5 s")
+	if l := v.Latency; l.Count > 0 {
+		at := func(name string, took string) string { return name + " " + s.paint(bold, pad(took, 9)) }
+		latency = strings.Join([]string{at("p50", duration(l.P50)), at("p95", duration(l.P95)), at("p99", duration(l.P99)), s.paint(dim, "last 5 s")}, " ")
+	}
+	phantom := "none"
+	if v.Counts.Phantom > 0 {
+		phantom = number(v.Counts.Phantom)
+	}
+	dead := plural(v.Counts.DeadLettered, "dead letter")
+	if v.Counts.DeadLettered > 0 {
+		dead = s.paint(yellow, dead)
+	}
+	lines := []string{
+		v.title(width, s),
+		"",
+		flow("committed", v.Counts.Committed, v.In, v.Out, wanted),
+		flow("delivered", v.Counts.Delivered, v.Out, v.In, "under way "+number(v.Counts.Outstanding)),
+		" commit to consumer   " + latency,
+		"",
+		" " + strings.Join([]string{
+			s.count("lost", uint64(v.Lost), red),
+			s.count("phantom", v.Counts.Phantom, red),
+			s.count("out of order", v.Counts.Inverted, red),
+			s.count("corrupted", v.Counts.Corrupted, red),
+			s.count("duplicated", v.Counts.Duplicated, yellow),
+		}, "    "),
+		fmt.Sprintf(" %s rolled back, %s of them delivered        %s", number(v.Counts.RolledBack), phantom, dead),
+		"",
+	}
+	part := func(name, state, color, note string) {
+		lines = append(lines, " "+pad(name, 10)+" "+s.paint(color, pad(state, 11))+" "+note)
+	}
+	for _, r := range v.Relays {
+		process := fmt.Sprintf("process %d", r.PID)
+		if r.PID == 0 {
+			process = "no process"
+		}
+		part(r.Name, string(r.Role), map[role]string{leads: green, down: red}[r.Role], process)
+	}
+	if v.BrokerUp {
+		part("broker", "up", green, v.Address)
+	} else {
+		part("broker", "down", red, v.Address)
+	}
 	if v.Long > 0 {
-		lines = append(lines, " long       "+s.yellow("open for "+duration(v.Long))+", a transaction that holds up nothing")
+		lines = append(lines, " long       "+s.paint(yellow, "open for "+duration(v.Long))+", a transaction that holds up nothing")
 	}
 	return append(lines, "")
 }
@@ -82,185 +104,102 @@ func (v *view) top(width int, s style) []string {
 func (v *view) title(width int, s style) string {
 	left := " outbox demo: " + v.Postgres + " > relays > " + v.Broker
 	time := clock(v.Elapsed)
-	if v.Left > 0 {
+	switch {
+	case v.Phase != phaseRunning:
+		time = string(v.Phase)
+	case v.Left > 0:
 		time = "verdict in " + clock(v.Left)
 	}
-	switch v.Phase {
-	case phaseStarting:
-		time = "starting"
-	case phaseDraining:
-		time = "draining"
-	}
 	gap := max(1, width-1-utf8.RuneCountInString(left)-len(time))
-	return s.inverse(left + strings.Repeat(" ", gap) + time + " ")
-}
-
-func (v *view) latencyText(s style) string {
-	if v.Latency.Count == 0 {
-		return s.dim("no event arrived in the last 5 s")
-	}
-	return fmt.Sprintf("p50 %s p95 %s p99 %s %s", s.bold(pad(duration(v.Latency.P50), 9)), s.bold(pad(duration(v.Latency.P95), 9)),
-		s.bold(pad(duration(v.Latency.P99), 9)), s.dim("last 5 s"))
-}
-
-func neverSeen(phantom uint64) string {
-	if phantom == 0 {
-		return "none of them delivered"
-	}
-	return number(phantom) + " of them delivered"
-}
-
-func (v *view) deadText(s style) string {
-	text := plural(v.Counts.DeadLettered, "dead letter")
-	if v.Counts.DeadLettered > 0 {
-		return s.yellow(text)
-	}
-	return text
-}
-
-func (r relayView) text(s style) string {
-	role := pad(string(r.Role), 11)
-	switch r.Role {
-	case leads:
-		role = s.green(role)
-	case down:
-		role = s.red(role)
-	}
-	process := "no process"
-	if r.PID != 0 {
-		process = fmt.Sprintf("process %d", r.PID)
-	}
-	return fmt.Sprintf(" %s    %s %s", r.Name, role, process)
-}
-
-func (v *view) brokerText(s style) string {
-	state := s.green(pad("up", 11))
-	if !v.BrokerUp {
-		state = s.red(pad("down", 11))
-	}
-	return " broker     " + state + " " + v.Address
+	return s.paint(inverse, left+strings.Repeat(" ", gap)+time+" ")
 }
 
 func (v *view) bottom(s style) []string {
 	if !v.Keys {
-		return []string{"", " " + s.dim("Ctrl-C ends it")}
+		return []string{"", " " + s.paint(dim, "Ctrl-C ends it")}
 	}
-	key := func(k, what string) string { return s.bold(k) + " " + what }
-	brokerKey := "broker down"
-	if !v.BrokerUp {
-		brokerKey = "broker up"
+	var breaking []string
+	for _, fault := range faultTable {
+		label := fault.label
+		if fault.name == "broker" && !v.BrokerUp {
+			label = "broker up"
+		}
+		breaking = append(breaking, s.paint(bold, string(fault.key))+" "+label)
 	}
-	return []string{
-		"",
-		" " + strings.Join([]string{key("b", brokerKey), key("k", "kill a relay"), key("l", "long transaction"), key("r", "roll-backs"), key("p", "poison")}, "   "),
-		" " + strings.Join([]string{key("+ -", "load"), key("d", "drain & verdict"), key("q", "quit"), key("?", "help")}, "   "),
+	var others []string
+	for _, key := range [][2]string{{"+ -", "load"}, {"d", "drain & verdict"}, {"q", "quit"}, {"?", "help"}} {
+		others = append(others, s.paint(bold, key[0])+" "+key[1])
 	}
+	return []string{"", " " + strings.Join(breaking, "   "), " " + strings.Join(others, "   ")}
 }
 
 // log shows the latest events that fit, the last one at the end.
-func (v *view) log(width, room int, s style) []string {
-	var lines []string
-	for i := len(v.Events) - 1; i >= 0; i-- {
-		e := v.Events[i]
-		text := wrapText(e.Text, max(20, width-9))
-		if len(lines) >= room {
-			break
-		}
-		text = text[:min(len(text), room-len(lines))] // the oldest one may end early
-		var block []string
-		for j, line := range text {
-			if e.Bad {
-				line = s.red(line)
-			}
+func (v *view) log(width, room int, s style) (lines []string) {
+	for _, e := range slices.Backward(v.Events) {
+		block := wrapText(e.Text, max(20, width-9))
+		block = block[:min(len(block), room-len(lines))] // the oldest one may end early
+		for i, line := range block {
 			stamp := "      "
-			if j == 0 {
-				stamp = s.dim(pad(clock(e.At), 6))
+			if i == 0 {
+				stamp = s.paint(dim, pad(clock(e.At), 6))
 			}
-			block = append(block, " "+stamp+" "+line)
+			if e.Bad {
+				line = s.paint(red, line)
+			}
+			block[i] = " " + stamp + " " + line
 		}
 		lines = append(block, lines...)
 	}
 	return lines
 }
 
-func helpText(width, room int, s style) []string {
-	var lines []string
-	for _, h := range [][2]string{
-		{"b", "The broker goes away. Commits go on, events wait in PostgreSQL; no attempt is counted. Again: it is back."},
-		{"k", "SIGKILL for the relay that leads. The other takes over when the lease ends, and repeats what wasn't settled."},
-		{"l", "A transaction stays open for 10 s after writing its event. Others are delivered as before."},
-		{"r", "The next transactions write their event and roll back. None may reach the consumer."},
-		{"p", "An event too large for the broker. It becomes a dead letter, and its order goes on."},
-		{"d", "No more load; everything committed is delivered, then the verdict."},
-	} {
-		for i, line := range wrapText(h[1], max(20, width-5)) {
+func helpText(width, room int, s style) (lines []string) {
+	add := func(key, help string) {
+		for i, line := range wrapText(help, max(20, width-5)) {
 			label := " "
 			if i == 0 {
-				label = s.bold(h[0])
+				label = s.paint(bold, key)
 			}
 			lines = append(lines, " "+label+"  "+line)
 		}
 	}
+	for _, fault := range faultTable {
+		add(string(fault.key), fault.help)
+	}
+	add("d", "No more load; everything committed is delivered, then the verdict.")
 	return lines[:min(len(lines), room)]
 }
 
-func withoutEmpty(lines []string) []string {
-	var kept []string
-	for _, line := range lines {
-		if line != "" {
-			kept = append(kept, line)
-		}
-	}
-	return kept
-}
-
 // sparkline draws the latest values on the scale of both lines.
-func sparkline(r, other rate, width int) string {
-	const levels = "▁▂▃▄▅▆▇█"
-	top := 1
-	for _, n := range append(append([]int{}, latest(r.History, width)...), latest(other.History, width)...) {
-		top = max(top, n)
-	}
+func sparkline(r, other rates, width int) string {
+	levels := []rune("▁▂▃▄▅▆▇█")
+	latest := func(history []int) []int { return history[max(0, len(history)-width):] }
+	top := slices.Max(slices.Concat([]int{1}, latest(r.History), latest(other.History)))
 	var b strings.Builder
-	for _, n := range latest(r.History, width) {
-		level := 0
-		if n > 0 {
-			level = min(7, (n*8-1)/top)
-		}
-		b.WriteRune([]rune(levels)[level])
+	for _, n := range latest(r.History) {
+		b.WriteRune(levels[min(7, max(0, (n*8-1)/top))])
 	}
 	return pad(b.String(), width)
 }
 
-func latest(history []int, n int) []int { return history[max(0, len(history)-n):] }
-
 // pad fills up with blanks. It counts characters; escape sequences must not be in text yet.
-func pad(text string, width int) string {
-	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
-}
-
-// right is pad with the blanks before the text.
-func right(text string, width int) string {
-	return strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text))) + text
-}
+func pad(text string, width int) string { return fmt.Sprintf("%-*s", width, text) }
 
 // wrapText breaks text into lines between words.
 func wrapText(text string, width int) []string {
-	var lines []string
-	line, length := "", 0
+	lines := []string{""}
 	for _, word := range strings.Fields(text) {
-		n := utf8.RuneCountInString(word)
+		last := &lines[len(lines)-1]
 		switch {
-		case length == 0:
-			line, length = word, n
-		case length+1+n > width:
-			lines = append(lines, line)
-			line, length = word, n
+		case *last == "":
+			*last = word
+		case utf8.RuneCountInString(*last)+1+utf8.RuneCountInString(word) > width:
+			lines = append(lines, word)
 		default:
-			line, length = line+" "+word, length+1+n
+			*last += " " + word
 		}
 	}
-	return append(lines, line)
+	return lines
 }
 
 // cut shortens a line to width characters, leaving escape sequences whole.
@@ -272,14 +211,12 @@ func cut(line string, width int) string {
 			inEscape = r != 'm'
 		case r == '\x1b':
 			inEscape = true
-		default:
-			if shown == width {
-				if strings.Contains(line, "\x1b") {
-					return line[:i] + reset
-				}
-				return line[:i]
-			}
+		case shown < width:
 			shown++
+		case strings.Contains(line, "\x1b"):
+			return line[:i] + reset
+		default:
+			return line[:i]
 		}
 	}
 	return line
@@ -288,37 +225,30 @@ func cut(line string, width int) string {
 // style colours text, or doesn't.
 type style struct{ color bool }
 
-const reset = "\x1b[0m"
+// What style paints with.
+const (
+	bold      = "1"
+	dim       = "2"
+	inverse   = "7"
+	red       = "1;31"
+	green     = "32"
+	boldGreen = "1;32"
+	yellow    = "33"
+	blue      = "34"
+	reset     = "\x1b[0m"
+)
 
-func (s style) wrap(code, text string) string {
-	if !s.color || text == "" {
+func (s style) paint(code, text string) string {
+	if !s.color || code == "" || text == "" {
 		return text
 	}
 	return "\x1b[" + code + "m" + text + reset
 }
 
-func (s style) bold(text string) string    { return s.wrap("1", text) }
-func (s style) dim(text string) string     { return s.wrap("2", text) }
-func (s style) inverse(text string) string { return s.wrap("7", text) }
-func (s style) red(text string) string     { return s.wrap("1;31", text) }
-func (s style) green(text string) string   { return s.wrap("32", text) }
-func (s style) yellow(text string) string  { return s.wrap("33", text) }
-func (s style) blue(text string) string    { return s.wrap("34", text) }
-
-// verdict shows a count that must be 0.
-func (s style) verdict(name string, n uint64) string {
-	text := name + " " + number(n)
+// count shows a count that must, or should, be 0; bad is the colour of others.
+func (s style) count(name string, n uint64, bad string) string {
 	if n == 0 {
-		return s.wrap("1;32", text)
+		bad = boldGreen
 	}
-	return s.red(text)
-}
-
-// tolerated shows a count that should be 0.
-func (s style) tolerated(name string, n uint64) string {
-	text := name + " " + number(n)
-	if n == 0 {
-		return s.wrap("1;32", text)
-	}
-	return s.yellow(text)
+	return s.paint(bad, name+" "+number(n))
 }

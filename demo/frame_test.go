@@ -164,7 +164,7 @@ func TestTheKeysStayVisibleOnALowTerminal(t *testing.T) {
 
 func TestCutKeepsEscapeSequencesWhole(t *testing.T) {
 	t.Parallel()
-	line := style{color: true}.red("0123456789") + "abc"
+	line := style{color: true}.paint(red, "0123456789") + "abc"
 	for width := range 15 {
 		got := cut(line, width)
 		if n := visible(got); n != min(width, 13) {
@@ -203,7 +203,7 @@ func TestFormatsOfNumbersAndTimes(t *testing.T) {
 
 func TestSparklinesShareOneScale(t *testing.T) {
 	t.Parallel()
-	in, out := rate{History: []int{0, 50, 100}}, rate{History: []int{0, 100, 800}}
+	in, out := rates{History: []int{0, 50, 100}}, rates{History: []int{0, 100, 800}}
 	if got := fmt.Sprintf("%s|%s", sparkline(in, out, 3), sparkline(out, in, 3)); got != "▁▁▁|▁▁█" {
 		t.Errorf("got %s", got)
 	}

@@ -36,7 +36,7 @@ type givenKafka struct {
 var _ broker = (*givenKafka)(nil)
 
 // openKafka looks whether a Kafka answers there, and creates the topic.
-func openKafka(ctx context.Context, given string) (*givenKafka, error) {
+func openKafka(ctx context.Context, given string) (broker, error) {
 	k := &givenKafka{given: given, name: "outbox-demo-" + randomHex(), proxies: map[string]*testnet.Proxy{}, next: map[int32]int64{}}
 	var err error
 	k.client, err = kgo.NewClient(
@@ -112,16 +112,12 @@ func (k *givenKafka) seeds() []string {
 	return seeds
 }
 
-func (k *givenKafka) describe() string { return "Kafka " + k.version }
-func (k *givenKafka) address() string  { return k.given + ", topic " + k.name }
-func (k *givenKafka) topic() string    { return k.name }
-
-func (k *givenKafka) target() target {
-	t := target{Kafka: k.seeds(), Proxies: map[string]string{}}
+func (k *givenKafka) place() place {
+	proxies := map[string]string{}
 	for address, proxy := range k.proxies {
-		t.Proxies[address] = proxy.Addr()
+		proxies[address] = proxy.Addr()
 	}
-	return t
+	return place{"Kafka " + k.version, k.given + ", topic " + k.name, k.name, target{Kafka: k.seeds(), Proxies: proxies}}
 }
 
 func (k *givenKafka) takeDown() error               { k.refuse(true); return nil }

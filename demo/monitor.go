@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,14 +13,7 @@ import (
 
 // monitor reads from the database, ten times a second, who leads and what has become a dead letter, as an operator would.
 func (d *demo) monitor(ctx context.Context) {
-	ticks := time.NewTicker(100 * time.Millisecond)
-	defer ticks.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks.C:
-		}
+	for sleep(ctx, 100*time.Millisecond) {
 		if err := d.look(ctx); err != nil && ctx.Err() == nil {
 			d.trouble(err)
 		}
@@ -42,22 +33,27 @@ func (d *demo) look(ctx context.Context) error {
 	return nil
 }
 
+// lead is a relay's hold of the lease. No relay leads when it has no name.
+type lead struct {
+	name  string
+	epoch int64
+}
+
+func (d *demo) leader() lead { return d.lead.Load().(lead) }
+
 func (d *demo) lookForLeader(ctx context.Context) error {
-	var name string
-	var epoch int64
+	var now lead
 	err := d.db.pool.QueryRow(ctx, `
 		SELECT coalesce(r.name, c.owner, ''), c.epoch
 		FROM outbox.cursors c LEFT JOIN outbox.relays r ON c.owner IN (r.name, r.instance::text)
-		WHERE c.destination = $1 AND c.lease_until > clock_timestamp()`, destination).Scan(&name, &epoch)
-	if errors.Is(err, pgx.ErrNoRows) {
-		d.leader.Store("")
-		return nil
-	}
-	if err != nil {
+		WHERE c.destination = $1 AND c.lease_until > clock_timestamp()`, destination).Scan(&now.name, &now.epoch)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
-	d.leader.Store(name)
-	d.faults.leads(name, epoch)
+	d.lead.Store(now)
+	if now.name != "" {
+		d.firstLead.Do(func() { d.story.add("leader", now.name+" has the lease and delivers, the other one stands by") })
+	}
 	return nil
 }
 
@@ -67,48 +63,36 @@ type deadLetter struct {
 	Reason   string `json:"reason"`
 	Error    string `json:"error"`
 	Expected bool   `json:"expected"` // it is a poison message of the demo's
-}
 
-// deadLetters are those that have been seen.
-type deadLetters struct {
-	mu   sync.Mutex
-	seen []int64 // ids of rows
-	all  []deadLetter
-}
-
-func (d *demo) deadLetters() []deadLetter {
-	d.dead.mu.Lock()
-	defer d.dead.mu.Unlock()
-	return slices.Clone(d.dead.all)
+	id int64 // of the row
 }
 
 func (d *demo) lookForDeadLetters(ctx context.Context) error {
-	d.dead.mu.Lock()
-	defer d.dead.mu.Unlock()
+	seen := []int64{} // nil would be NULL
+	for _, letter := range d.dead {
+		seen = append(seen, letter.id)
+	}
 	rows, err := d.db.pool.Query(ctx, `
 		SELECT id, coalesce(key, ''), payload, reason, error FROM outbox.dead_letters
-		WHERE destination = $1 AND NOT id = ANY ($2::bigint[]) ORDER BY id LIMIT 500`, destination, append([]int64{}, d.dead.seen...)) // nil would be NULL
+		WHERE destination = $1 AND NOT id = ANY ($2::bigint[]) ORDER BY id LIMIT 500`, destination, seen)
 	if err != nil {
 		return err
 	}
-	var id int64
-	var payload []byte
 	var letter deadLetter
-	_, err = pgx.ForEachRow(rows, []any{&id, &letter.Order, &payload, &letter.Reason, &letter.Error}, func() error {
-		d.dead.seen = append(d.dead.seen, id)
+	var payload []byte
+	_, err = pgx.ForEachRow(rows, []any{&letter.id, &letter.Order, &payload, &letter.Reason, &letter.Error}, func() error {
+		letter.Expected = false
 		event, err := check.Decode(payload)
 		if err != nil {
-			letter.Expected = false
 			d.story.fault("dead_letter", fmt.Sprintf("a dead letter that the demo didn't write: %v", err))
 		} else {
-			letter.Expected = d.faults.died(event, letter)
-			d.service.book.cancel(event)
+			letter.Expected = d.service.book.settle(event, &letter)
 			d.arrived.DeadLettered(event.Key, event.Seq)
 			if !letter.Expected {
 				d.story.fault("dead_letter", fmt.Sprintf("an event of %s is a dead letter (%s): %s", letter.Order, letter.Reason, letter.Error))
 			}
 		}
-		d.dead.all = append(d.dead.all, letter)
+		d.dead = append(d.dead, letter)
 		return nil
 	})
 	return err

@@ -35,7 +35,7 @@ type embeddedNATS struct {
 var _ broker = (*embeddedNATS)(nil)
 
 // startNATS starts a server with its data in dir, and creates the stream.
-func startNATS(ctx context.Context, dir string) (*embeddedNATS, error) {
+func startNATS(ctx context.Context, dir string) (broker, error) {
 	n := &embeddedNATS{dir: dir}
 	if err := n.startAnywhere(ctx); err != nil {
 		return nil, fmt.Errorf("start NATS: %w", err)
@@ -60,7 +60,7 @@ func (n *embeddedNATS) startAnywhere(ctx context.Context) error {
 }
 
 func (n *embeddedNATS) prepare(ctx context.Context) error {
-	conn, err := nats.Connect(n.address(),
+	conn, err := nats.Connect(n.url(),
 		nats.Name("outbox demo: consumer"),
 		nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.ReconnectJitter(0, 0))
 	if err != nil {
@@ -78,13 +78,13 @@ func (n *embeddedNATS) prepare(ctx context.Context) error {
 	return err
 }
 
-func (n *embeddedNATS) describe() string { return "NATS JetStream " + server.VERSION }
-func (n *embeddedNATS) topic() string    { return topic }
-func (n *embeddedNATS) address() string {
+func (n *embeddedNATS) url() string {
 	return "nats://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(n.port))
 }
 
-func (n *embeddedNATS) target() target { return target{NATS: n.address(), Stream: natsStream} }
+func (n *embeddedNATS) place() place {
+	return place{"NATS JetStream " + server.VERSION, n.url(), topic, target{NATS: n.url(), Stream: natsStream}}
+}
 
 func (n *embeddedNATS) takeDown() error {
 	n.mu.Lock()

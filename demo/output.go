@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,220 +13,202 @@ import (
 	"golang.org/x/term"
 )
 
-// output is how the demo shows itself: on a screen, as lines, or as JSON. event may be called at any time and from
-// anywhere, the others by one goroutine.
-type output interface {
-	// progress gets lines while the demo is set up.
-	progress() io.Writer
-	// running is called when all is set up.
-	running() error
-	event(event)
-	// sample is called every interval.
-	sample(*view)
-	interval() time.Duration
-	// keys are those that a person presses. A nil channel if there is none.
-	keys() <-chan byte
-	// close gives the terminal back, and may be called by anybody and more than once. Then comes the verdict, if there is
-	// one.
-	close()
-	verdict(verdict) error
-}
+const ctrlC = 3
 
-func newOutput(cfg Config, failed func(error)) output {
-	if cfg.JSON {
-		return &jsonOutput{out: json.NewEncoder(cfg.Stdout), log: cfg.Stderr, failed: failed}
-	}
-	lines := &lineOutput{out: cfg.Stdout, failed: failed}
-	stdout, ok := cfg.Stdout.(*os.File)
-	if !ok || !term.IsTerminal(int(stdout.Fd())) {
-		return lines
-	}
-	lines.style = style{color: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
-	if os.Getenv("TERM") == "dumb" {
-		return lines
-	}
-	return &screen{lineOutput: lines, out: stdout, in: cfg.Stdin}
-}
+// What a terminal is told. The alternate screen leaves what was there before untouched.
+const (
+	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[2J"
+	leaveScreen = "\x1b[?25h\x1b[?1049l"
+	clearScreen = "\x1b[2J"
+	home        = "\x1b[H"
+	clearLine   = "\x1b[2K"
+)
 
-// lineOutput writes a line a second.
-type lineOutput struct {
+// output is how the demo shows itself: drawn on a terminal, as a line a second, or as JSON. On a terminal it writes lines
+// before and after it draws: what was set up stays readable above the verdict. Its methods may be called from several
+// goroutines.
+type output struct {
+	cfg    Config
 	style  style
 	failed func(error)
+	screen *os.File // nil where nothing is drawn
 
-	mu  sync.Mutex
-	out io.Writer
+	mu            sync.Mutex
+	drawing       bool
+	saved         *term.State // nil where there is no keyboard
+	pressed       chan byte
+	width, height int
 }
 
-func (o *lineOutput) write(text string) {
+func newOutput(cfg Config, failed func(error)) *output {
+	o := &output{cfg: cfg, failed: failed}
+	stdout, ok := cfg.Stdout.(*os.File)
+	if ok && !cfg.JSON && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(stdout.Fd())) {
+		o.screen = stdout
+		o.style.color = os.Getenv("NO_COLOR") == ""
+	}
+	return o
+}
+
+// Write writes lines of progress.
+func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if _, err := io.WriteString(o.out, text); err != nil {
-		o.failed(fmt.Errorf("write to standard output: %w", err))
-	}
-}
-
-// Write is for lines of progress.
-func (o *lineOutput) Write(p []byte) (int, error) {
-	o.write(string(p))
+	o.tell(string(p))
 	return len(p), nil
 }
 
-func (o *lineOutput) progress() io.Writer     { return o }
-func (o *lineOutput) running() error          { return nil }
-func (o *lineOutput) interval() time.Duration { return time.Second }
-func (o *lineOutput) keys() <-chan byte       { return nil }
-func (o *lineOutput) close()                  {}
-
-func (o *lineOutput) event(e event) { o.write(eventLine(e, o.style)) }
-
-func eventLine(e event, s style) string {
-	mark, text := "*", e.Text
-	if e.Bad {
-		mark, text = "!", s.red(text)
+// progress gets lines while the demo is set up.
+func (o *output) progress() io.Writer {
+	if o.cfg.JSON {
+		return o.cfg.Stderr
 	}
-	return fmt.Sprintf("%6s  %s %s\n", clock(e.At), s.bold(mark), text)
+	return o
 }
 
-func (o *lineOutput) sample(v *view) { o.write(v.line(o.style)) }
-
-// line is v as one line of text.
-func (v *view) line(s style) string {
-	leader := "no relay"
-	for _, r := range v.Relays {
-		if r.Role == leads {
-			leader = r.Name
-		}
-	}
-	brokerState := "up"
-	if !v.BrokerUp {
-		brokerState = "down"
-	}
-	latency := "no event arrived"
-	if v.Latency.Count > 0 {
-		latency = "p99 " + duration(v.Latency.P99)
-	}
-	return fmt.Sprintf("%6s  in %s/s, out %s/s, %s under way, %s, %s, broker %s; %s\n", clock(v.Elapsed),
-		number(v.In.Now), number(v.Out.Now), number(v.Counts.Outstanding), latency, leader, brokerState,
-		strings.Join([]string{
-			s.verdict("lost", uint64(v.Lost)), s.verdict("phantom", v.Counts.Phantom), s.verdict("out of order", v.Counts.Inverted),
-			s.tolerated("duplicated", v.Counts.Duplicated),
-		}, ", "))
-}
-
-func (o *lineOutput) verdict(v verdict) error {
-	_, err := io.WriteString(o.out, v.text(o.style)+next(o.style))
-	return err
-}
-
-// jsonOutput writes an object a line: its "type" is event, sample or verdict. The last one is the verdict.
-type jsonOutput struct {
-	failed func(error)
-	log    io.Writer
-
-	mu  sync.Mutex
-	out *json.Encoder
-}
-
-func (o *jsonOutput) write(object any) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.out.Encode(object)
-}
-
-func (o *jsonOutput) tell(object any) {
-	if err := o.write(object); err != nil {
+// tell writes at once, so that no frame is seen half drawn. The caller holds the lock.
+func (o *output) tell(text string) {
+	if _, err := io.WriteString(o.cfg.Stdout, text); err != nil && !errors.Is(err, os.ErrClosed) {
 		o.failed(fmt.Errorf("write to standard output: %w", err))
 	}
 }
 
-func (o *jsonOutput) progress() io.Writer     { return o.log }
-func (o *jsonOutput) running() error          { return nil }
-func (o *jsonOutput) interval() time.Duration { return time.Second }
-func (o *jsonOutput) keys() <-chan byte       { return nil }
-func (o *jsonOutput) close()                  {}
-
-func (o *jsonOutput) event(e event) {
-	o.tell(struct {
-		Type  string  `json:"type"`
-		At    seconds `json:"at_seconds"`
-		Event string  `json:"event"`
-		Text  string  `json:"text"`
-		Bad   bool    `json:"bad,omitempty"`
-	}{"event", seconds(e.At), e.Kind, e.Text, e.Bad})
-}
-
-func (o *jsonOutput) sample(v *view) {
-	relays := make(map[string]relayJSON, len(v.Relays))
-	for _, r := range v.Relays {
-		relays[r.Name] = relayJSON{r.PID, r.Role}
+// encode writes an object a line: its "type" is event, sample or verdict. The last one is the verdict.
+func (o *output) encode(object any) {
+	text, err := json.Marshal(object)
+	if err != nil {
+		o.failed(err)
 	}
-	o.tell(struct {
-		Type       string               `json:"type"`
-		At         seconds              `json:"at_seconds"`
-		Phase      phase                `json:"phase"`
-		In         int                  `json:"committed_per_second"`
-		Out        int                  `json:"delivered_per_second"`
-		Committed  uint64               `json:"committed"`
-		RolledBack uint64               `json:"rolled_back"`
-		Delivered  uint64               `json:"delivered"`
-		UnderWay   uint64               `json:"under_way"`
-		Dead       uint64               `json:"dead_lettered"`
-		Lost       int                  `json:"lost"`
-		Phantom    uint64               `json:"phantom"`
-		Inverted   uint64               `json:"inverted"`
-		Corrupted  uint64               `json:"corrupted"`
-		Duplicated uint64               `json:"duplicated"`
-		Latency    latencyJSON          `json:"latency_ms"`
-		BrokerUp   bool                 `json:"broker_up"`
-		Relays     map[string]relayJSON `json:"relays"`
-	}{
-		"sample", seconds(v.Elapsed), v.Phase, v.In.Now, v.Out.Now, v.Counts.Committed, v.Counts.RolledBack, v.Counts.Delivered,
-		v.Counts.Outstanding, v.Counts.DeadLettered, v.Lost, v.Counts.Phantom, v.Counts.Inverted, v.Counts.Corrupted,
-		v.Counts.Duplicated, v.Latency.json(), v.BrokerUp, relays,
-	})
+	o.tell(string(text) + "\n")
 }
 
-func (o *jsonOutput) verdict(v verdict) error {
-	faults, dead := v.Faults, v.Dead
-	if faults == nil {
-		faults = []result{}
+// running is called when all is set up: it takes the terminal over.
+func (o *output) running() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.screen == nil {
+		return nil
 	}
-	if dead == nil {
-		dead = []deadLetter{}
+	if keyboard := int(o.cfg.Stdin.Fd()); term.IsTerminal(keyboard) {
+		saved, err := term.MakeRaw(keyboard)
+		if err != nil {
+			return fmt.Errorf("take over the terminal: %w", err)
+		}
+		o.saved = saved
+		o.pressed = make(chan byte)
+		// Nothing can interrupt a read from a terminal: this goroutine ends with the process, which is soon after close.
+		go o.read()
 	}
-	return o.write(struct {
-		Type     string       `json:"type"`
-		OK       bool         `json:"ok"`
-		Reasons  []string     `json:"reasons,omitempty"`
-		Took     seconds      `json:"took_seconds"`
-		Report   any          `json:"report"`
-		Pending  uint64       `json:"under_way"`
-		Latency  latencyJSON  `json:"latency_ms"`
-		Calm     latencyJSON  `json:"undisturbed_latency_ms"`
-		Faults   []result     `json:"faults"`
-		Dead     []deadLetter `json:"dead_letters"`
-		Postgres string       `json:"postgres"`
-		Broker   string       `json:"broker"`
-		Seed     uint64       `json:"seed"`
-	}{"verdict", v.OK, v.Reasons, seconds(v.Took), v.Report, v.Pending, v.Latency.json(), v.Calm.json(), faults, dead, v.Postgres, v.Broker, v.Seed})
+	o.drawing = true
+	o.tell(enterScreen)
+	return nil
 }
 
-type relayJSON struct {
-	PID  int  `json:"pid,omitempty"`
-	Role role `json:"role"`
+// read sends what is pressed. A chunk that begins with ESC is a key like an arrow, and none of ours.
+func (o *output) read() {
+	buffer := make([]byte, 64)
+	for {
+		n, err := o.cfg.Stdin.Read(buffer)
+		if err != nil {
+			return
+		}
+		if buffer[0] == '\x1b' {
+			continue
+		}
+		for _, key := range buffer[:n] {
+			if key >= 'A' && key <= 'Z' {
+				key += 'a' - 'A'
+			}
+			o.pressed <- key
+		}
+	}
 }
 
-type latencyJSON struct {
-	Count int64   `json:"count"`
-	P50   float64 `json:"p50"`
-	P95   float64 `json:"p95"`
-	P99   float64 `json:"p99"`
-	Max   float64 `json:"max"`
+// keys are those that a person presses. A nil channel if there is no keyboard.
+func (o *output) keys() <-chan byte {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.pressed
 }
 
-func (l latencies) json() latencyJSON {
-	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	return latencyJSON{l.Count, ms(l.P50), ms(l.P95), ms(l.P99), ms(l.Max)}
+// close gives the terminal back, and may be called more than once.
+func (o *output) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.drawing {
+		return
+	}
+	o.drawing = false
+	o.tell(leaveScreen)
+	if o.saved != nil {
+		if err := term.Restore(int(o.cfg.Stdin.Fd()), o.saved); err != nil {
+			o.failed(fmt.Errorf("give the terminal back: %w", err))
+		}
+	}
+}
+
+// event shows what happens. While the screen is drawn, the next frame does.
+func (o *output) event(e event) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.cfg.JSON:
+		o.encode(struct {
+			Type string  `json:"type"`
+			At   seconds `json:"at_seconds"`
+			event
+		}{"event", seconds(e.At), e})
+	case !o.drawing:
+		o.tell(e.line(o.style))
+	}
+}
+
+// interval is how often sample is called.
+func (o *output) interval() time.Duration {
+	if o.screen != nil {
+		return 200 * time.Millisecond
+	}
+	return time.Second
+}
+
+// sample shows what is to be seen now.
+func (o *output) sample(v *view) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.cfg.JSON:
+		o.encode(v.json())
+	case o.drawing:
+		o.draw(v)
+	case o.screen == nil:
+		o.tell(v.line(o.style))
+	}
+}
+
+func (o *output) draw(v *view) {
+	width, height, err := term.GetSize(int(o.screen.Fd()))
+	if err != nil || width <= 0 || height <= 0 {
+		width, height = 80, 24
+	}
+	v.Keys = o.saved != nil
+	var b strings.Builder
+	if width != o.width || height != o.height {
+		b.WriteString(clearScreen) // what the terminal has made of the old frame
+		o.width, o.height = width, height
+	}
+	b.WriteString(home + clearLine + strings.Join(v.frame(width, height, o.style), "\r\n"+clearLine))
+	o.tell(b.String())
+}
+
+// verdict comes after close.
+func (o *output) verdict(v verdict) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.cfg.JSON {
+		return json.NewEncoder(o.cfg.Stdout).Encode(v.json())
+	}
+	_, err := io.WriteString(o.cfg.Stdout, v.text(o.style)+next(o.style))
+	return err
 }
 
 // seconds is a duration in JSON.

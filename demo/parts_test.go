@@ -1,9 +1,6 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -28,19 +25,24 @@ func TestTheBookKnowsWhatWasOvertaken(t *testing.T) {
 	t.Parallel()
 	b := newBook(2)
 	now := time.Now()
+	fates := make(chan fate, 4)
 	var ids []check.ID
 	for range 4 {
-		id := check.ID{Key: 1, Seq: b.draw(1)}
-		b.depart(id, departure{at: now.Add(-time.Minute), poison: id.Seq == 2})
+		id := b.draw(1)
+		b.depart(id, departure{at: now.Add(-time.Minute), poison: id.Seq == 2, fate: fates})
 		ids = append(ids, id)
 	}
 	if n := b.overtaken(now, time.Second); n != 0 {
 		t.Errorf("%d overtaken while nothing has arrived", n)
 	}
-	passed := 0
-	b.await(ids[1], func() { passed++ })
-	if _, found := b.arrive(ids[2]); !found {
+	if b.passed(ids[1]) {
+		t.Error("the order has gone on before anything has arrived")
+	}
+	if _, found := b.arrive(ids[2], now); !found {
 		t.Error("the third wasn't under way")
+	}
+	if got := <-fates; got.took != time.Minute {
+		t.Errorf("the third took %v", got.took)
 	}
 	if n := b.overtaken(now, time.Second); n != 1 {
 		t.Errorf("%d overtaken, want the first; the second is poison", n)
@@ -48,43 +50,27 @@ func TestTheBookKnowsWhatWasOvertaken(t *testing.T) {
 	if n := b.overtaken(now, time.Hour); n != 0 {
 		t.Errorf("%d overtaken for an hour", n)
 	}
-	b.arrive(ids[3])
-	if passed != 1 {
-		t.Errorf("told %d times that the order goes on", passed)
+	if !b.passed(ids[1]) || b.passed(ids[2]) {
+		t.Error("the order goes on behind the second, and not yet behind the third")
 	}
-	b.cancel(ids[0])
+	if !b.settle(ids[1], &deadLetter{Reason: "refused"}) {
+		t.Error("the second isn't known as poison")
+	}
+	if got := <-fates; got.letter.Reason != "refused" {
+		t.Errorf("the second became %+v", got)
+	}
+	b.arrive(ids[3], now)
+	if b.settle(ids[0], nil) {
+		t.Error("the first is taken for poison")
+	}
 	if n := b.overtaken(now, time.Second); n != 0 {
-		t.Errorf("%d overtaken after the first was cancelled", n)
+		t.Errorf("%d overtaken after the first was settled", n)
 	}
-	if _, found := b.arrive(ids[3]); found {
+	if _, found := b.arrive(ids[3], now); found {
 		t.Error("the fourth arrived for the first time twice")
 	}
-	if _, found := b.arrive(check.ID{Key: 99, Seq: 1}); found {
+	if _, found := b.arrive(check.ID{Key: 99, Seq: 1}, now); found {
 		t.Error("an order that isn't there has an event under way")
-	}
-}
-
-func TestThePacerKeepsTheRateAndMakesNothingUp(t *testing.T) {
-	t.Parallel()
-	var p pacer
-	p.set(1000)
-	began := time.Now()
-	for range 50 {
-		if !p.wait(t.Context()) {
-			t.Fatal("it gave up")
-		}
-	}
-	if took := time.Since(began); took < 45*time.Millisecond {
-		t.Errorf("50 events at 1,000 a second took %v", took)
-	}
-	p.mu.Lock()
-	p.next = time.Now().Add(-time.Hour)
-	p.mu.Unlock()
-	p.wait(t.Context())
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if time.Until(p.next) < -time.Second {
-		t.Error("an hour of events would be made up for")
 	}
 }
 
@@ -106,30 +92,5 @@ func TestLatenciesAreOfTheLastSeconds(t *testing.T) {
 	all, calm := l.total()
 	if all.Count != latencySeconds || calm.Count != latencySeconds-1 || all.Max < 990*time.Millisecond || calm.Max > 2*time.Millisecond {
 		t.Errorf("all %+v, calm %+v", all, calm)
-	}
-}
-
-func TestOldFoldersOfDeadDemosAreRemoved(t *testing.T) {
-	base := t.TempDir()
-	t.Setenv("TMPDIR", base)
-	dead := filepath.Join(base, folderPrefix+"999999999-x")
-	if err := os.Mkdir(dead, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	folder, err := newFolder()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(dead); err == nil {
-		t.Error("a dead demo's folder is still there")
-	}
-	if !strings.HasPrefix(folder, base) {
-		t.Errorf("the folder is %s", folder)
-	}
-	if again, err := newFolder(); err != nil || again == folder {
-		t.Errorf("a second folder: %s, %v", again, err)
-	}
-	if _, err := os.Stat(folder); err != nil {
-		t.Error("a living demo's folder was removed")
 	}
 }

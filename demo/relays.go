@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,7 +8,10 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
 
 // destination is the name of the relays' only destination.
@@ -19,104 +21,84 @@ const destination = "demo"
 type relays struct {
 	command []string // without the file of its settings
 	story   *story
-	// failed is told when the relays can't work at all.
-	failed func(error)
+	failed  func(error)   // is told when the relays can't work at all
+	quit    chan struct{} // closed when none is started again
 
-	mu       sync.Mutex
-	stopping bool
-	members  []*member
-	restarts sync.WaitGroup
-	quit     chan struct{} // closed when stopping
+	mu      sync.Mutex
+	members []*member
+	keepers sync.WaitGroup
 }
 
 type member struct {
 	name    string
-	config  string // file
-	log     string // file
-	child   *child
-	started time.Time
-	killed  bool // by the demo
-	quick   int  // ends soon after the start, in a row
+	command child.Command
+	process *child.Process // the latest one
+	killed  bool           // by the demo
 }
 
-// startRelays writes a configuration for each relay into dir and starts them.
-func startRelays(r *relays, dir, databaseURL string, b broker) error {
-	r.quit = make(chan struct{})
-	for _, name := range []string{"relay-1", "relay-2"} {
-		m := &member{name: name, config: filepath.Join(dir, name+".json"), log: filepath.Join(dir, name+".log")}
-		text, err := json.Marshal(relaySettings{Name: name, Database: databaseURL, Broker: b.target()})
-		if err != nil {
-			return fmt.Errorf("configure %s: %w", name, err)
-		}
-		if err := os.WriteFile(m.config, text, 0o600); err != nil {
-			return err
-		}
-		r.members = append(r.members, m)
-	}
+// start writes the settings of each relay into dir and starts them.
+func (r *relays) start(dir, databaseURL string, b broker) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, m := range r.members {
-		if err := r.start(m); err != nil {
-			return err
+	for _, name := range []string{"relay-1", "relay-2"} {
+		file := filepath.Join(dir, name+".json")
+		text, err := json.Marshal(relaySettings{Name: name, Database: databaseURL, Broker: b.place().relays})
+		if err = errors.Join(err, os.WriteFile(file, text, 0o600)); err != nil {
+			return fmt.Errorf("configure %s: %w", name, err)
 		}
+		args := append(r.command[1:len(r.command):len(r.command)], file)
+		m := &member{name: name, command: child.Command{Path: r.command[0], Args: args, LogFile: filepath.Join(dir, name+".log")}}
+		if m.process, err = child.Start(m.command); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		r.members = append(r.members, m)
+		r.keepers.Go(func() { r.keep(m) })
 	}
-	return nil
-}
-
-// start starts a relay and watches over it. The caller holds the lock.
-func (r *relays) start(m *member) error {
-	c, err := startChild(append(r.command[:len(r.command):len(r.command)], m.config), m.log)
-	if err != nil {
-		return fmt.Errorf("%s: %w", m.name, err)
-	}
-	m.child, m.started, m.killed = c, time.Now(), false
-	r.restarts.Go(func() { r.watch(m, c) })
 	return nil
 }
 
 // restartPause is how long a relay stays away: as long as a supervisor would need to bring it back.
 const restartPause = 4 * time.Second
 
-// watch starts a relay again when it has ended.
-func (r *relays) watch(m *member, c *child) {
-	select {
-	case <-c.exited:
-	case <-r.quit:
-		return
-	}
-	r.mu.Lock()
-	pause := restartPause
-	if !m.killed && !r.stopping {
-		pause = time.Second
-		if m.quick++; time.Since(m.started) > 10*time.Second {
-			m.quick = 0
-		}
-		if m.quick >= 3 {
-			r.mu.Unlock()
-			r.failed(fmt.Errorf("%s ends each time it is started (%v); its log ends with:\n%s", m.name, c.err, lastLines(m.log, 12)))
+// keep starts a relay again each time that it has ended.
+func (r *relays) keep(m *member) {
+	process, quick := m.process, 0 // ends soon after the start, in a row
+	for started := time.Now(); ; started = time.Now() {
+		select {
+		case <-process.Exited():
+		case <-r.quit:
 			return
 		}
-		r.story.fault("relay_ended", fmt.Sprintf("%s ended by itself (%v): %s", m.name, c.err, lastLines(m.log, 1)))
+		r.mu.Lock()
+		killed := m.killed
+		r.mu.Unlock()
+		pause := restartPause
+		if !killed {
+			pause = time.Second
+			if quick++; time.Since(started) > 10*time.Second {
+				quick = 0
+			}
+			if quick >= 3 {
+				r.failed(fmt.Errorf("%s ends each time it is started (%v); its log ends with:\n%s", m.name, process.Err(), m.log(12)))
+				return
+			}
+			r.story.fault("relay_ended", fmt.Sprintf("%s ended by itself (%v): %s", m.name, process.Err(), m.log(1)))
+		}
+		select {
+		case <-time.After(pause):
+		case <-r.quit:
+			return
+		}
+		var err error
+		if process, err = child.Start(m.command); err != nil {
+			r.failed(err)
+			return
+		}
+		r.mu.Lock()
+		m.process, m.killed = process, false
+		r.mu.Unlock()
+		r.story.add("relay_started", fmt.Sprintf("%s is back as process %d and stands by", m.name, process.PID()))
 	}
-	r.mu.Unlock()
-
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-r.quit:
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.stopping {
-		return
-	}
-	if err := r.start(m); err != nil {
-		r.failed(err)
-		return
-	}
-	r.story.add("relay_started", fmt.Sprintf("%s is back as process %d and stands by", m.name, m.child.pid))
 }
 
 // kill sends SIGKILL to the named relay and returns its process id, 0 if it doesn't run.
@@ -124,74 +106,65 @@ func (r *relays) kill(name string) (pid int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, m := range r.members {
-		if m.name == name && m.child.running() && !m.killed {
+		if m.name == name && m.process.Running() && !m.killed {
 			m.killed = true
-			return m.child.pid, m.child.kill()
+			return m.process.PID(), m.process.Kill()
 		}
 	}
 	return 0, nil
 }
 
-// relayState is what a person wants to know about a relay.
-type relayState struct {
-	Name    string
-	PID     int // 0 while it doesn't run
-	Started time.Time
-}
-
-func (r *relays) states() []relayState {
+// view shows the relays, of which leader leads.
+func (r *relays) view(leader string) (all []relayView) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var all []relayState
 	for _, m := range r.members {
-		s := relayState{Name: m.name}
-		if m.child.running() {
-			s.PID, s.Started = m.child.pid, m.started
+		switch {
+		case !m.process.Running():
+			all = append(all, relayView{m.name, 0, down})
+		case m.name == leader:
+			all = append(all, relayView{m.name, m.process.PID(), leads})
+		default:
+			all = append(all, relayView{m.name, m.process.PID(), standby})
 		}
-		all = append(all, s)
 	}
 	return all
+}
+
+// log returns the last lines of a relay's log.
+func (m *member) log(n int) string {
+	lines := strings.Split(strings.TrimSpace(child.Tail(m.command.LogFile)), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
 // logs returns the ends of the relays' logs.
 func (r *relays) logs() string {
 	var b strings.Builder
 	for _, m := range r.members {
-		fmt.Fprintf(&b, "%s:\n%s\n", m.name, lastLines(m.log, 5))
+		fmt.Fprintf(&b, "%s:\n%s\n", m.name, m.log(5))
 	}
 	return strings.TrimSpace(b.String())
 }
 
-// stop ends the relays: in an orderly way, unless ctx has ended or they take long. When it returns, none runs.
-func (r *relays) stop(ctx context.Context) error {
-	r.mu.Lock()
-	if r.stopping || r.quit == nil {
-		r.mu.Unlock()
+// stop ends the relays: in an orderly way, unless that takes longer than patience. When it returns, none runs. A second
+// call does nothing.
+func (r *relays) stop(patience time.Duration) error {
+	if closed(r.quit) {
 		return nil
 	}
-	r.stopping = true
 	close(r.quit)
-	r.mu.Unlock()
-	r.restarts.Wait()
-
-	patience := 15 * time.Second
-	if ctx.Err() != nil {
-		patience = 0
-	}
-	var wait sync.WaitGroup
+	r.keepers.Wait()
+	var stopping sync.WaitGroup
 	errs := make([]error, len(r.members))
 	for i, m := range r.members {
-		if m.child == nil || !m.child.running() {
-			continue
-		}
-		wait.Go(func() {
-			orderly, err := m.child.stop(patience)
+		stopping.Go(func() {
+			orderly, err := m.process.Stop(syscall.SIGTERM, patience)
 			if !orderly && patience > 0 {
 				err = errors.Join(fmt.Errorf("%s did not end within %v of SIGTERM", m.name, patience), err)
 			}
 			errs[i] = err
 		})
 	}
-	wait.Wait()
+	stopping.Wait()
 	return errors.Join(errs...)
 }

@@ -91,14 +91,13 @@ func (term *terminal) raw(t *testing.T) bool {
 	return state.Lflag&unix.ICANON == 0
 }
 
-func newScreen(t *testing.T, term *terminal) *screen {
+func newScreen(t *testing.T, term *terminal) *output {
 	t.Helper()
 	o := newOutput(Config{Stdout: term.File, Stdin: term.File}, func(err error) { t.Error(err) })
-	s, ok := o.(*screen)
-	if !ok {
-		t.Fatalf("the output for a terminal is a %T", o)
+	if o.screen == nil {
+		t.Fatal("nothing would be drawn on a terminal")
 	}
-	return s
+	return o
 }
 
 func TestTheScreenFollowsTheTerminalAndGivesItBack(t *testing.T) {
@@ -185,8 +184,8 @@ func TestADumbTerminalGetsLines(t *testing.T) {
 	t.Setenv("TERM", "dumb")
 	term := newTerminal(t, 80, 24)
 	o := newOutput(Config{Stdout: term.File, Stdin: term.File}, func(err error) { t.Error(err) })
-	if _, ok := o.(*lineOutput); !ok {
-		t.Fatalf("the output is a %T", o)
+	if o.screen != nil {
+		t.Fatal("the output would be drawn")
 	}
 	o.sample(busyView())
 	if all := term.shows(t, "duplicated 2"); strings.Contains(all, "\x1b") {

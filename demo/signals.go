@@ -8,19 +8,14 @@ import (
 	"syscall"
 )
 
-// signals ends the demo from outside.
-type signals struct {
-	drain chan struct{} // closed when the verdict is wanted now
-	stop  func()
-}
-
-// watchSignals returns a context that ends with SIGINT, SIGTERM and SIGHUP. Where patient, the first SIGINT only asks for
-// the verdict. SIGPIPE is taken so that a reader who has gone away is an error of writing and not the end of the process.
-func watchSignals(ctx context.Context, patient bool) (context.Context, *signals) {
+// watchSignals returns a context that ends with SIGINT, SIGTERM and SIGHUP. Where patient, the first SIGINT only closes
+// wanted, which asks for the verdict. SIGPIPE is taken so that a reader who has gone away is an error of writing and not
+// the end of the process.
+func watchSignals(ctx context.Context, patient bool) (_ context.Context, wanted <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	incoming := make(chan os.Signal, 4)
 	signal.Notify(incoming, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	s := &signals{drain: make(chan struct{})}
+	verdict := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		for {
@@ -32,17 +27,16 @@ func watchSignals(ctx context.Context, patient bool) (context.Context, *signals)
 				case got == syscall.SIGPIPE:
 				case got == os.Interrupt && patient:
 					patient = false
-					close(s.drain)
+					close(verdict)
 				default:
 					cancel()
 				}
 			}
 		}
 	})
-	s.stop = func() {
+	return ctx, verdict, func() {
 		signal.Stop(incoming)
 		cancel()
 		watching.Wait()
 	}
-	return ctx, s
 }

@@ -1,15 +1,23 @@
 package main
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
 
+// event is something that happened.
+type event struct {
+	At   time.Duration `json:"-"`
+	Kind string        `json:"event"` // for machines: broker_down, relay_killed, ...
+	Text string        `json:"text"`
+	Bad  bool          `json:"bad,omitempty"` // it shouldn't have happened
+}
+
 // story is what has happened so far.
 type story struct {
 	started time.Time
-	// tell is told of each event as it happens, one at a time. It may be nil.
-	tell func(event)
+	tell    func(event) // is told of each event as it happens, one at a time
 
 	mu     sync.Mutex
 	events []event
@@ -28,16 +36,12 @@ func (s *story) append(e event) {
 	defer s.mu.Unlock()
 	e.At = time.Since(s.started)
 	s.events = append(s.events, e)
-	if len(s.events) > remembered {
-		s.events = append(s.events[:0], s.events[1:]...)
-	}
-	if s.tell != nil {
-		s.tell(e)
-	}
+	s.events = s.events[max(0, len(s.events)-remembered):]
+	s.tell(e)
 }
 
 func (s *story) latest() []event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]event(nil), s.events...)
+	return slices.Clone(s.events)
 }

@@ -30,7 +30,7 @@ func goodVerdict() verdict {
 func TestTheVerdictReadsAsItShould(t *testing.T) {
 	t.Parallel()
 	good := goodVerdict()
-	good.judge(endScript, 0)
+	good.judge(endScript)
 	golden(t, "verdict-good", good.text(style{})+next(style{}))
 
 	bad := goodVerdict()
@@ -38,19 +38,19 @@ func TestTheVerdictReadsAsItShould(t *testing.T) {
 	bad.Report.Examples.Lost = []check.Example{{Key: 7, Seq: 42}, {Key: 7, Seq: 43}}
 	bad.Faults[2].Done = false
 	bad.Dead = append(bad.Dead, deadLetter{Order: "order-7", Reason: "exhausted", Error: "no."})
-	bad.judge(endScript, 0)
+	bad.judge(endScript)
 	golden(t, "verdict-bad", bad.text(style{}))
 
 	early := goodVerdict()
 	early.Pending, early.Faults, early.Dead, early.Report.DeadLettered = 12, nil, nil, 0
-	early.judge(endNow, 0)
+	early.judge(endNow)
 	golden(t, "verdict-early", early.text(style{}))
 }
 
 func TestAGoodVerdictFitsATerminalOf80(t *testing.T) {
 	t.Parallel()
 	v := goodVerdict()
-	v.judge(endScript, 0)
+	v.judge(endScript)
 	for line := range strings.Lines(v.text(style{color: true}) + next(style{color: true})) {
 		if n := visible(strings.TrimRight(line, "\n")); n > 80 {
 			t.Errorf("%d wide: %s", n, line)
@@ -61,31 +61,30 @@ func TestAGoodVerdictFitsATerminalOf80(t *testing.T) {
 func TestTheVerdictIsGoodOnlyIfEverythingIs(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		spoil          func(*verdict)
-		how            end
-		missingPoisons int
-		want           string // in the reasons; "" for a good verdict
+		spoil func(*verdict)
+		how   end
+		want  string // in the reasons; "" for a good verdict
 	}{
-		"nothing wrong":                    {func(*verdict) {}, endScript, 0, ""},
-		"duplicates":                       {func(v *verdict) { v.Report.Duplicated = 9 }, endScript, 0, ""},
-		"lost":                             {func(v *verdict) { v.Report.Lost = 1 }, endDrain, 0, "lost"},
-		"phantom":                          {func(v *verdict) { v.Report.Phantom = 1 }, endNow, 0, "phantom"},
-		"inverted":                         {func(v *verdict) { v.Report.Inverted = 1 }, endNow, 0, "out of order"},
-		"corrupted":                        {func(v *verdict) { v.Report.Corrupted = 1 }, endNow, 0, "corrupted"},
-		"misrouted":                        {func(v *verdict) { v.Report.Misrouted = 1 }, endNow, 0, "belong"},
-		"a dead letter that wasn't poison": {func(v *verdict) { v.Dead[0].Expected = false }, endDrain, 0, "nobody poisoned"},
-		"poison that isn't a dead letter":  {func(*verdict) {}, endDrain, 1, "should be dead letters"},
-		"poison, and no time to see it":    {func(*verdict) {}, endNow, 1, ""},
-		"nothing delivered":                {func(v *verdict) { v.Report.Delivered = 0 }, endDrain, 0, "nothing was delivered"},
-		"a fault not done":                 {func(v *verdict) { v.Faults[4].Done = false }, endScript, 0, `"broker"`},
-		"a fault not tried":                {func(v *verdict) { v.Faults = v.Faults[:4] }, endScript, 0, `"broker"`},
-		"faults are a person's choice":     {func(v *verdict) { v.Faults = nil }, endDrain, 0, ""},
+		"nothing wrong":                    {func(*verdict) {}, endScript, ""},
+		"duplicates":                       {func(v *verdict) { v.Report.Duplicated = 9 }, endScript, ""},
+		"lost":                             {func(v *verdict) { v.Report.Lost = 1 }, endDrain, "lost"},
+		"phantom":                          {func(v *verdict) { v.Report.Phantom = 1 }, endNow, "phantom"},
+		"inverted":                         {func(v *verdict) { v.Report.Inverted = 1 }, endNow, "out of order"},
+		"corrupted":                        {func(v *verdict) { v.Report.Corrupted = 1 }, endNow, "corrupted"},
+		"misrouted":                        {func(v *verdict) { v.Report.Misrouted = 1 }, endNow, "belong"},
+		"a dead letter that wasn't poison": {func(v *verdict) { v.Dead[0].Expected = false }, endDrain, "nobody poisoned"},
+		"poison that isn't a dead letter":  {func(v *verdict) { v.Faults[1].Done = false }, endDrain, "should be dead letters"},
+		"poison, and no time to see it":    {func(v *verdict) { v.Faults[1].Done = false }, endNow, ""},
+		"nothing delivered":                {func(v *verdict) { v.Report.Delivered = 0 }, endDrain, "nothing was delivered"},
+		"a fault not done":                 {func(v *verdict) { v.Faults[4].Done = false }, endScript, `"broker"`},
+		"a fault not tried":                {func(v *verdict) { v.Faults = v.Faults[:4] }, endScript, `"broker"`},
+		"faults are a person's choice":     {func(v *verdict) { v.Faults = nil }, endDrain, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			v := goodVerdict()
 			test.spoil(&v)
-			v.judge(test.how, test.missingPoisons)
+			v.judge(test.how)
 			reasons := strings.Join(v.Reasons, "\n")
 			if v.OK != (test.want == "") || !strings.Contains(reasons, test.want) {
 				t.Errorf("OK is %v because of %q, want %q in it", v.OK, reasons, test.want)

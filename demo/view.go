@@ -9,7 +9,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/check"
 )
 
-// view is all that is shown at one moment. How it is shown is for frame, plain and the JSON.
+// view is all that is shown at one moment: as a frame, a line or JSON.
 type view struct {
 	Elapsed time.Duration
 	Left    time.Duration // to the verdict, of a run that ends by itself, else 0
@@ -21,7 +21,7 @@ type view struct {
 	BrokerUp bool
 
 	Wanted  int // events a second
-	In, Out rate
+	In, Out rates
 	Counts  check.Counts
 	// Lost counts events that a later one of their order has overtaken: while the demo runs, the others are on their way.
 	Lost    int
@@ -45,9 +45,9 @@ const (
 
 // relayView is a relay as a person sees it.
 type relayView struct {
-	Name string
-	PID  int // 0 while it doesn't run
-	Role role
+	Name string `json:"-"`
+	PID  int    `json:"pid,omitempty"` // 0 while it doesn't run
+	Role role   `json:"role"`
 }
 
 type role string
@@ -58,38 +58,134 @@ const (
 	down    role = "is gone"
 )
 
-// rate is a figure per second, now and before.
-type rate struct {
+// rates are events per second, now and before.
+type rates struct {
 	Now     int
 	History []int // oldest first
 }
 
-// event is something that happened.
-type event struct {
-	At   time.Duration
-	Kind string // for machines: broker_down, relay_killed, ...
-	Text string
-	Bad  bool // it shouldn't have happened
+const history = 240 // seconds
+
+func (r *rates) add(events uint64, took time.Duration) {
+	r.Now = int(float64(events)/took.Seconds() + 0.5)
+	r.History = append(r.History, r.Now)
+	r.History = r.History[max(0, len(r.History)-history):]
 }
 
-// latencies are percentiles of the time from commit to consumer. Count is how many events they are of.
-type latencies struct {
-	Count         int64
-	P50, P95, P99 time.Duration
-	Max           time.Duration
+// sampler makes rates from counts, once a second. Only one goroutine uses it.
+type sampler struct {
+	at       time.Time
+	previous check.Counts
+	in, out  rates
+}
+
+// due is whether a second is over. Frames come at parts of a second; the last of a second may come a little early.
+func (s *sampler) due(now time.Time) bool { return now.Sub(s.at) > 950*time.Millisecond }
+
+func (s *sampler) take(now check.Counts, at time.Time) {
+	if !s.at.IsZero() {
+		s.in.add(now.Committed-s.previous.Committed, at.Sub(s.at))
+		s.out.add(now.Delivered-s.previous.Delivered, at.Sub(s.at))
+	}
+	s.at, s.previous = at, now
+}
+
+// view is what is to be seen now.
+func (d *demo) view() *view {
+	now := time.Now()
+	if d.sampler.due(now) {
+		d.latency.turn()
+		d.sampler.take(d.arrived.Counts(), now)
+	}
+	place := d.broker.place()
+	return &view{
+		Elapsed:  now.Sub(d.story.started),
+		Left:     max(0, d.left(now)),
+		Phase:    d.phase.Load().(phase),
+		Postgres: "PostgreSQL " + d.db.version,
+		Broker:   place.name,
+		Address:  place.address,
+		BrokerUp: d.faults.brokerUp(),
+		Wanted:   d.service.rate(),
+		In:       d.sampler.in,
+		Out:      d.sampler.out,
+		Counts:   d.arrived.Counts(),
+		Lost:     d.service.book.overtaken(now, 2*time.Second),
+		Latency:  d.latency.last(),
+		Relays:   d.relays.view(d.leader().name),
+		Long:     d.faults.longFor(now),
+		Events:   d.story.latest(),
+		Help:     d.help,
+	}
+}
+
+func (v *view) json() any {
+	relays := make(map[string]relayView)
+	for _, r := range v.Relays {
+		relays[r.Name] = r
+	}
+	return struct {
+		Type       string               `json:"type"`
+		At         seconds              `json:"at_seconds"`
+		Phase      phase                `json:"phase"`
+		In         int                  `json:"committed_per_second"`
+		Out        int                  `json:"delivered_per_second"`
+		Committed  uint64               `json:"committed"`
+		RolledBack uint64               `json:"rolled_back"`
+		Delivered  uint64               `json:"delivered"`
+		UnderWay   uint64               `json:"under_way"`
+		Dead       uint64               `json:"dead_lettered"`
+		Lost       int                  `json:"lost"`
+		Phantom    uint64               `json:"phantom"`
+		Inverted   uint64               `json:"inverted"`
+		Corrupted  uint64               `json:"corrupted"`
+		Duplicated uint64               `json:"duplicated"`
+		Latency    latencies            `json:"latency_ms"`
+		BrokerUp   bool                 `json:"broker_up"`
+		Relays     map[string]relayView `json:"relays"`
+	}{
+		"sample", seconds(v.Elapsed), v.Phase, v.In.Now, v.Out.Now, v.Counts.Committed, v.Counts.RolledBack, v.Counts.Delivered,
+		v.Counts.Outstanding, v.Counts.DeadLettered, v.Lost, v.Counts.Phantom, v.Counts.Inverted, v.Counts.Corrupted,
+		v.Counts.Duplicated, v.Latency, v.BrokerUp, relays,
+	}
+}
+
+// line is v as one line of text.
+func (v *view) line(s style) string {
+	leader, broker, latency := "no relay", "up", "no event arrived"
+	for _, r := range v.Relays {
+		if r.Role == leads {
+			leader = r.Name
+		}
+	}
+	if !v.BrokerUp {
+		broker = "down"
+	}
+	if v.Latency.Count > 0 {
+		latency = "p99 " + duration(v.Latency.P99)
+	}
+	return fmt.Sprintf("%6s  in %s/s, out %s/s, %s under way, %s, %s, broker %s; %s\n", clock(v.Elapsed), number(v.In.Now), number(v.Out.Now),
+		number(v.Counts.Outstanding), latency, leader, broker, strings.Join([]string{
+			s.count("lost", uint64(v.Lost), red), s.count("phantom", v.Counts.Phantom, red), s.count("out of order", v.Counts.Inverted, red),
+			s.count("duplicated", v.Counts.Duplicated, yellow),
+		}, ", "))
+}
+
+func (e event) line(s style) string {
+	mark, text := "*", e.Text
+	if e.Bad {
+		mark, text = "!", s.paint(red, text)
+	}
+	return fmt.Sprintf("%6s  %s %s\n", clock(e.At), s.paint(bold, mark), text)
 }
 
 // number formats with thousands separated: 21,034.
 func number[N int | int64 | uint64](n N) string {
 	digits := strconv.FormatInt(int64(n), 10)
-	var b strings.Builder
-	for i, digit := range digits {
-		if i > 0 && (len(digits)-i)%3 == 0 && digits[i-1] != '-' {
-			b.WriteByte(',')
-		}
-		b.WriteRune(digit)
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
 	}
-	return b.String()
+	return digits
 }
 
 // duration formats with the precision that a person wants: 2.1 ms, 38 ms, 2.35 s, 1:15.
