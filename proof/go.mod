@@ -20,7 +20,6 @@ require (
 )
 
 require (
-	github.com/fergusstrange/embedded-postgres v1.34.0 // indirect
 	github.com/twmb/franz-go/pkg/kmsg v1.15.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	google.golang.org/appengine v1.6.8 // indirect

@@ -2,36 +2,58 @@
 package pgfetch
 
 import (
+	"archive/tar"
 	"archive/zip"
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"strings"
-	"time"
 
-	embedded "github.com/fergusstrange/embedded-postgres"
+	"github.com/xi2/xz"
+
+	"github.com/pgoutbox/outbox/internal/child"
 )
+
+// Install has fill put files into the folder out of a work folder, and moves that to dir in one step: dir either doesn't
+// exist or is complete, whatever interrupts it and however many processes install the same at once. What interrupted ones
+// have left is removed.
+func Install(dir string, fill func(work string) error) error {
+	parent := filepath.Dir(dir)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return err
+	}
+	work, err := child.Folder(parent, ".fetch-", "")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	if err := fill(work); err != nil {
+		return err
+	}
+	if err := os.Rename(filepath.Join(work, "out"), dir); err != nil {
+		if entries, readErr := os.ReadDir(dir); readErr == nil && len(entries) > 0 {
+			return nil // another process was faster
+		}
+		return err
+	}
+	return nil
+}
 
 var wellFormed = regexp.MustCompile(`^\d+\.\d+\.\d+$`)
 
-// Fetch puts the PostgreSQL of the given version ("18.6.0": three numbers, the last one 0) into dir, so that dir/bin
-// holds postgres and initdb. About 15 MB are downloaded, 60 MB unpacked. A line of progress goes to progress, which may
-// be nil, at each step.
-//
-// It does nothing when dir has the server already, and it is atomic: dir either doesn't exist or is complete, whatever
-// interrupts it and however many processes fetch the same version at once. Everything in dir may be read by every user
-// of the machine, because a server started by root runs as another user.
-//
-// When ctx ends, Fetch returns at once; a download under way is abandoned to the end of the process, for the library
-// that does it takes no context.
+// Fetch puts the PostgreSQL of the given version ("18.6.0": three numbers, the last one 0) into dir, as [Install] does, so
+// that dir/bin holds postgres and initdb. About 15 MB are downloaded, 60 MB unpacked. A line of progress goes to progress,
+// which may be nil, at each step. It does nothing when dir has the server already. Everything in dir may be read by every
+// user of the machine, because a server started by root runs as another user.
 func Fetch(ctx context.Context, version, dir string, progress io.Writer) error {
 	if progress == nil {
 		progress = io.Discard
@@ -39,157 +61,37 @@ func Fetch(ctx context.Context, version, dir string, progress io.Writer) error {
 	if !wellFormed.MatchString(version) {
 		return fmt.Errorf("fetch PostgreSQL %q: a version has three numbers, as in 18.6.0", version)
 	}
-	if present(dir) {
+	if servers, _ := filepath.Glob(filepath.Join(dir, "bin", "postgres*")); servers != nil {
 		return nil
 	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("fetch PostgreSQL %s: %w", version, err)
-	}
-	parent := filepath.Dir(dir)
-	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return fmt.Errorf("fetch PostgreSQL %s: %w", version, err)
-	}
-	sweep(parent)
-	work, err := os.MkdirTemp(parent, workPrefix)
-	if err != nil {
-		return fmt.Errorf("fetch PostgreSQL %s: %w", version, err)
-	}
-
-	done := make(chan error, 1)
-	go func() {
-		defer os.RemoveAll(work)
-		done <- fetch(ctx, version, work, dir, progress)
-	}()
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	if err != nil {
-		return fmt.Errorf("fetch PostgreSQL %s: %w", version, err)
-	}
-	return nil
-}
-
-const workPrefix = ".fetch-postgres-"
-
-// sweep removes what interrupted fetches have left. None takes an hour.
-func sweep(parent string) {
-	old, _ := filepath.Glob(filepath.Join(parent, workPrefix+"*"))
-	for _, dir := range old {
-		if info, err := os.Stat(dir); err == nil && time.Since(info.ModTime()) > time.Hour {
-			os.RemoveAll(dir)
+	err := Install(dir, func(work string) error {
+		fmt.Fprintf(progress, "PostgreSQL %s: downloading 15 MB\n", version)
+		artifact := "embedded-postgres-binaries-" + platform()
+		jar, err := download(ctx, central+artifact+"/"+version+"/"+artifact+"-"+version+".jar")
+		if err != nil && ctx.Err() == nil {
+			fmt.Fprintf(progress, "PostgreSQL %s: %v; trying Maven\n", version, err)
+			var mvnErr error
+			jar, mvnErr = downloadByMaven(ctx, artifact, version, work)
+			if err = errors.Join(err, mvnErr); mvnErr == nil {
+				err = nil
+			}
 		}
-	}
-}
-
-func present(dir string) bool {
-	for _, name := range []string{"postgres", "initdb"} {
-		if runtime.GOOS == "windows" {
-			name += ".exe"
-		}
-		if _, err := os.Stat(filepath.Join(dir, "bin", name)); err != nil {
-			return false
-		}
-	}
-	return true
-}
-
-func fetch(ctx context.Context, version, work, dir string, progress io.Writer) error {
-	fmt.Fprintf(progress, "PostgreSQL %s: downloading 15 MB\n", version)
-	tree, err := unpack(version, work)
-	if err != nil {
-		// The same archive by another client, which knows the mirrors and proxies of this machine.
-		mvn, lookErr := exec.LookPath("mvn")
-		if lookErr != nil {
-			return fmt.Errorf("%w; check the network and the version, or install Maven (mvn) if only that is set up for your mirror", err)
-		}
-		fmt.Fprintf(progress, "PostgreSQL %s: %v; trying Maven\n", version, err)
-		if mvnErr := downloadByMaven(ctx, mvn, version, work); mvnErr != nil {
-			return errors.Join(err, mvnErr)
-		}
-		if tree, err = unpack(version, work); err != nil {
+		if err != nil {
 			return err
 		}
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if err := readableByAll(tree); err != nil {
-		return err
-	}
-	if err := os.Rename(tree, dir); err != nil && !present(dir) {
-		return err
+		return unpack(jar, filepath.Join(work, "out"))
+	})
+	if err != nil {
+		return fmt.Errorf("fetch PostgreSQL %s: %w", version, err)
 	}
 	fmt.Fprintf(progress, "PostgreSQL %s: installed in %s\n", version, dir)
 	return nil
 }
 
-// unpack downloads the archive, unless work/archive has it, and unpacks it into the folder that it returns.
-//
-// The library has no call for that alone, its Start goes on to create and run a cluster. A data folder whose name ends
-// in a dot makes it stop in between: [os.RemoveAll] refuses such a name, and clearing the data folder is the first thing
-// that Start does after unpacking. So no server is started, and it is the same for root and other users.
-func unpack(version, work string) (tree string, err error) {
-	tree = filepath.Join(work, "tree")
-	before := emptyLogs()
-	err = embedded.NewDatabase(embedded.DefaultConfig().
-		Version(embedded.PostgresVersion(version)).
-		Port(0).
-		CachePath(archiveDir(work)).
-		BinariesPath(tree).
-		RuntimePath(filepath.Join(work, "runtime")).
-		DataPath(filepath.Join(work, "none") + string(filepath.Separator) + ".").
-		Logger(io.Discard)).Start()
-	for _, name := range emptyLogs() { // Start leaves one behind
-		if !slices.Contains(before, name) {
-			os.Remove(name)
-		}
-	}
-	if present(tree) {
-		return tree, nil
-	}
-	if err == nil {
-		err = errors.New("the archive holds no server")
-	}
-	return "", err
-}
+// central has the archives of github.com/zonkyio/embedded-postgres-binaries.
+const central = "https://repo1.maven.org/maven2/io/zonky/test/postgres/"
 
-func archiveDir(work string) string { return filepath.Join(work, "archive") }
-
-// emptyLogs lists the empty log files of the library.
-func emptyLogs() []string {
-	names, _ := filepath.Glob(filepath.Join(os.TempDir(), "embedded_postgres_log*"))
-	return slices.DeleteFunc(names, func(name string) bool {
-		info, err := os.Stat(name)
-		return err != nil || info.Size() > 0
-	})
-}
-
-// downloadByMaven puts the archive where unpack finds it.
-func downloadByMaven(ctx context.Context, mvn, version, work string) error {
-	artifact := "embedded-postgres-binaries-" + platform()
-	jars := filepath.Join(work, "jar")
-	cmd := exec.CommandContext(ctx, mvn, "-q", "-B", "-Dstyle.color=never", "dependency:copy",
-		"-Dartifact=io.zonky.test.postgres:"+artifact+":"+version+":jar", "-DoutputDirectory="+jars)
-	cmd.Dir = work // not into a project that happens to be here
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("mvn dependency:copy of %s: %w: %s", artifact, err, firstLine(out))
-	}
-	jar, err := zip.OpenReader(filepath.Join(jars, artifact+"-"+version+".jar"))
-	if err != nil {
-		return err
-	}
-	defer jar.Close()
-	for _, file := range jar.File {
-		if strings.HasSuffix(file.Name, ".txz") {
-			return extract(file, filepath.Join(archiveDir(work), artifact+"-"+version+".txz"))
-		}
-	}
-	return fmt.Errorf("%s has no .txz in it", artifact)
-}
-
-// platform is this machine in the names of the archives, as the library spells it for 64 bits.
+// platform is this machine in the names of the archives.
 func platform() string {
 	arch := runtime.GOARCH
 	if arch == "arm64" && runtime.GOOS != "windows" {
@@ -201,45 +103,131 @@ func platform() string {
 	return runtime.GOOS + "-" + arch
 }
 
-func extract(file *zip.File, to string) error {
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		return err
+// download gets an archive and compares it with its checksum, which lies beside it.
+func download(ctx context.Context, url string) ([]byte, error) {
+	archive, err := get(ctx, url)
+	if err != nil {
+		return nil, err
 	}
-	in, err := file.Open()
+	sum, err := get(ctx, url+".sha256")
+	if err != nil {
+		return nil, err
+	}
+	if got := fmt.Sprintf("%x", sha256.Sum256(archive)); got != strings.TrimSpace(string(sum)) {
+		return nil, fmt.Errorf("%s has the checksum %s, and %s says %s", url, got, filepath.Base(url)+".sha256", sum)
+	}
+	return archive, nil
+}
+
+func get(ctx context.Context, url string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", url, response.Status)
+	}
+	return io.ReadAll(response.Body)
+}
+
+// downloadByMaven gets the same archive by a client that knows the mirrors and proxies of this machine.
+func downloadByMaven(ctx context.Context, artifact, version, work string) ([]byte, error) {
+	mvn, err := exec.LookPath("mvn")
+	if err != nil {
+		return nil, errors.New("check the network and the version, or install Maven (mvn) if only that is set up for your mirror")
+	}
+	cmd := exec.CommandContext(ctx, mvn, "-q", "-B", "-Dstyle.color=never", "dependency:copy",
+		"-Dartifact=io.zonky.test.postgres:"+artifact+":"+version+":jar", "-DoutputDirectory="+work)
+	cmd.Dir = work // not into a project that happens to be here
+	if out, err := cmd.CombinedOutput(); err != nil {
+		line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+		return nil, fmt.Errorf("mvn dependency:copy of %s: %w: %s", artifact, err, line)
+	}
+	return os.ReadFile(filepath.Join(work, artifact+"-"+version+".jar"))
+}
+
+// unpack unpacks the .txz that is in an archive.
+func unpack(archive []byte, to string) error {
+	jar, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
 	if err != nil {
 		return err
 	}
-	defer in.Close()
-	out, err := os.Create(to)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
-}
-
-func firstLine(out []byte) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	return line
-}
-
-// readableByAll undoes a strict umask.
-func readableByAll(tree string) error {
-	return filepath.WalkDir(tree, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.Type()&fs.ModeSymlink != 0 {
-			return err
+	for _, file := range jar.File {
+		if !strings.HasSuffix(file.Name, ".txz") {
+			continue
 		}
-		info, err := entry.Info()
+		txz, err := file.Open()
 		if err != nil {
 			return err
 		}
-		mode := info.Mode().Perm() | 0o444
-		if entry.IsDir() || mode&0o100 != 0 {
-			mode |= 0o111
+		defer txz.Close()
+		plain, err := xz.NewReader(txz, 0)
+		if err != nil {
+			return err
 		}
-		if mode == info.Mode().Perm() {
+		return untar(tar.NewReader(plain), to)
+	}
+	return errors.New("the archive holds no server")
+}
+
+// untar lets everyone read everything, whatever the umask is.
+func untar(archive *tar.Reader, to string) error {
+	if err := errors.Join(os.Mkdir(to, 0o755), os.Chmod(to, 0o755)); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(to)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for {
+		entry, err := archive.Next()
+		if err == io.EOF {
 			return nil
 		}
-		return os.Chmod(path, mode)
-	})
+		if err != nil {
+			return err
+		}
+		name := filepath.Clean(entry.Name)
+		if err := mkdir(root, filepath.Dir(name)); err != nil {
+			return err
+		}
+		switch entry.Typeflag {
+		case tar.TypeDir:
+			err = mkdir(root, name)
+		case tar.TypeSymlink:
+			err = root.Symlink(entry.Linkname, name)
+		case tar.TypeReg:
+			mode := os.FileMode(0o644)
+			if entry.Mode&0o100 != 0 {
+				mode = 0o755
+			}
+			err = write(root, name, mode, archive)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// mkdir makes a folder with those that it lies in, where they aren't there.
+func mkdir(root *os.Root, name string) error {
+	if _, err := root.Stat(name); err == nil {
+		return nil
+	}
+	return errors.Join(mkdir(root, filepath.Dir(name)), root.Mkdir(name, 0o755), root.Chmod(name, 0o755))
+}
+
+func write(root *os.Root, name string, mode os.FileMode, from io.Reader) error {
+	file, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, from)
+	return errors.Join(err, file.Chmod(mode), file.Close())
 }

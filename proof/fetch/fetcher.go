@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"time"
 
 	"github.com/pgoutbox/outbox/demo/pgfetch"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -105,44 +104,11 @@ func (f fetcher) nats(ctx context.Context) error {
 
 // install has fill put files into the folder out of a work folder, and moves that to dir in one step.
 func (f fetcher) install(what, dir string, fill func(work string) error) error {
-	err := func() error {
-		if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-			return err
-		}
-		f.sweep()
-		work, err := os.MkdirTemp(f.cache, workPrefix)
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(work)
-		if err := fill(work); err != nil {
-			return err
-		}
-		if err := os.Rename(filepath.Join(work, "out"), dir); err != nil {
-			if entries, readErr := os.ReadDir(dir); readErr == nil && len(entries) > 0 {
-				return nil // another fetch was faster
-			}
-			return err
-		}
-		return nil
-	}()
-	if err != nil {
+	if err := pgfetch.Install(dir, fill); err != nil {
 		return fmt.Errorf("fetch %s: %w", what, err)
 	}
 	fmt.Fprintf(f.progress, "%s: installed in %s\n", what, dir)
 	return nil
-}
-
-const workPrefix = ".fetch-server-"
-
-// sweep removes what interrupted fetches have left. None takes an hour.
-func (f fetcher) sweep() {
-	old, _ := filepath.Glob(filepath.Join(f.cache, workPrefix+"*"))
-	for _, dir := range old {
-		if info, err := os.Stat(dir); err == nil && time.Since(info.ModTime()) > time.Hour {
-			os.RemoveAll(dir)
-		}
-	}
 }
 
 // run runs a program; what it writes is progress.

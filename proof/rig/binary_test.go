@@ -32,7 +32,7 @@ func TestTheReleasedBinaryIsSmallAndHasNothingOfTheWorkshop(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dep := range info.Deps {
-		for _, library := range []string{"nats-server", "embedded-postgres", "hdrhistogram", "watermill", "oagudo", "outbox/proof", "outbox/demo"} {
+		for _, library := range []string{"nats-server", "xi2/xz", "hdrhistogram", "watermill", "oagudo", "outbox/proof", "outbox/demo"} {
 			if strings.Contains(dep.Path, library) {
 				t.Errorf("the binary links %s", dep.Path)
 			}
