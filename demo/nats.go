@@ -4,27 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
-	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 const natsStream = "ORDERS"
 
 // embeddedNATS is a NATS server with JetStream in this process: the real one, for nats-server is a Go library. Its stream
-// lies in files, so that it survives takeDown.
+// lies in files, so that it survives takeDown. A proxy keeps its address meanwhile.
 type embeddedNATS struct {
-	dir  string
-	port int
-
-	mu     sync.Mutex
+	dir    string
+	proxy  *testnet.Proxy
 	server *server.Server // nil while down
 
 	conn *nats.Conn
@@ -37,37 +33,26 @@ var _ broker = (*embeddedNATS)(nil)
 // startNATS starts a server with its data in dir, and creates the stream.
 func startNATS(ctx context.Context, dir string) (broker, error) {
 	n := &embeddedNATS{dir: dir}
-	if err := n.startAnywhere(ctx); err != nil {
-		return nil, fmt.Errorf("start NATS: %w", err)
-	}
 	if err := n.prepare(ctx); err != nil {
-		return nil, fmt.Errorf("prepare NATS: %w", errors.Join(err, n.close()))
+		return nil, fmt.Errorf("start NATS: %w", errors.Join(err, n.close()))
 	}
 	return n, nil
 }
 
-// startAnywhere finds a free port. It lies below those that the system hands out by itself, for a connection that leaves
-// from the server's port while it is down would keep it from coming back.
-func (n *embeddedNATS) startAnywhere(ctx context.Context) error {
-	var err error
-	for range 20 {
-		n.port = 20000 + rand.IntN(12000)
-		if err = n.bringUp(ctx); err == nil {
-			return nil
-		}
+func (n *embeddedNATS) prepare(ctx context.Context) (err error) {
+	if n.proxy, err = testnet.StartProxy(); err != nil {
+		return err
 	}
-	return err
-}
-
-func (n *embeddedNATS) prepare(ctx context.Context) error {
-	conn, err := nats.Connect(n.url(),
+	if err := n.bringUp(ctx); err != nil {
+		return err
+	}
+	n.conn, err = nats.Connect(n.place().address,
 		nats.Name("outbox demo: consumer"),
 		nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.ReconnectJitter(0, 0))
 	if err != nil {
 		return err
 	}
-	n.conn = conn
-	if n.js, err = jetstream.New(conn); err != nil {
+	if n.js, err = jetstream.New(n.conn); err != nil {
 		return err
 	}
 	_, err = n.js.CreateStream(ctx, jetstream.StreamConfig{
@@ -78,66 +63,46 @@ func (n *embeddedNATS) prepare(ctx context.Context) error {
 	return err
 }
 
-func (n *embeddedNATS) url() string {
-	return "nats://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(n.port))
-}
-
 func (n *embeddedNATS) place() place {
-	return place{"NATS JetStream " + server.VERSION, n.url(), topic, target{NATS: n.url(), Stream: natsStream}}
+	url := "nats://" + n.proxy.Addr()
+	return place{"NATS JetStream " + server.VERSION, url, topic, target{NATS: url, Stream: natsStream}}
 }
 
 func (n *embeddedNATS) takeDown() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	if n.server != nil {
 		n.server.Shutdown()
 		n.server.WaitForShutdown()
 		n.server = nil
+		n.proxy.Refuse(true)
 	}
 	return nil
 }
 
 func (n *embeddedNATS) bringUp(ctx context.Context) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.server != nil {
-		return nil
-	}
-	// The server reports a port in use by ending the process, so look before.
-	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(n.port)))
-	if err != nil {
-		return fmt.Errorf("NATS needs port %d of 127.0.0.1 again, which something else has taken: %w", n.port, err)
-	}
-	if err := listener.Close(); err != nil {
-		return err
-	}
 	s, err := server.NewServer(&server.Options{
-		ServerName: "outbox-demo", Host: "127.0.0.1", Port: n.port,
+		ServerName: "outbox-demo", Host: "127.0.0.1", Port: server.RANDOM_PORT,
 		JetStream: true, StoreDir: n.dir, NoSigs: true, NoLog: true,
 	})
 	if err != nil {
 		return err
 	}
 	s.Start()
+	n.server = s
 	for !s.ReadyForConnections(100 * time.Millisecond) {
 		if err := ctx.Err(); err != nil {
-			s.Shutdown()
 			return err
 		}
 	}
-	n.server = s
+	n.proxy.Forward(s.Addr().String())
+	n.proxy.Refuse(false)
 	return nil
 }
 
 // consume reads the stream by a chain of ordered consumers: after each trouble a new one begins behind the last message.
 func (n *embeddedNATS) consume(ctx context.Context, received func(payload []byte)) error {
-	for ctx.Err() == nil {
-		// Its errors say that the server is down, which the demo knows: it took it down.
+	// Errors come while the server is down, which the demo knows: it took it down.
+	for ok := true; ok; ok = sleep(ctx, 20*time.Millisecond) {
 		_ = n.consumeUntilTrouble(ctx, received)
-		select {
-		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond):
-		}
 	}
 	return nil
 }
@@ -186,6 +151,9 @@ func (n *embeddedNATS) caughtUp(ctx context.Context) (bool, error) {
 func (n *embeddedNATS) close() error {
 	if n.conn != nil {
 		n.conn.Close()
+	}
+	if n.proxy != nil {
+		n.proxy.Close()
 	}
 	return n.takeDown()
 }
