@@ -101,13 +101,19 @@ func Defaults() Config {
 	return cfg
 }
 
+// Check reports all faults together, for who configures a relay before there is one.
+func (c Config) Check() error {
+	_, err := c.withDefaults()
+	return err
+}
+
 // withDefaults fills what is zero and reports all faults together.
 func (c Config) withDefaults() (Config, error) {
 	var faults settings.Faults
 	settings.Default(&c.Name, "default")
 	settings.Positive(&faults, "Batch", &c.Batch, 3000)
 	settings.Default(&c.MaxInFlight, max(9000, 2*c.Batch))
-	faults.Need(c.MaxInFlight >= 2*c.Batch, "MaxInFlight", "%d, it must be at least twice Batch (%d)", c.MaxInFlight, c.Batch)
+	faults.Need(c.MaxInFlight >= 2*c.Batch, "MaxInFlight", "%d, it must be at least twice the batch (%d)", c.MaxInFlight, c.Batch)
 	settings.Positive(&faults, "MaxInFlightBytes", &c.MaxInFlightBytes, 5<<20)
 	settings.Within(&faults, "Stripes", &c.Stripes, 2, 1, 64)
 	settings.Positive(&faults, "MaxAttempts", &c.MaxAttempts, 10)

@@ -127,6 +127,7 @@ func (cfg Config) withDefaults(address string) (Config, *target, *url.URL, error
 	if to != nil {
 		faults.Need(cfg.Batch <= 1 || !to.fields(), "Batch", "a batch has one URL: leave the fields out of it, or send messages one by one")
 		faults.Need(to.user == nil || cfg.User == "" && cfg.Bearer == "", "URL", "the URL has a user: leave it out, or leave out user and bearer token")
+		faults.Need(cfg.TLS == nil || to.origin.Scheme == "https", "TLS", "given, but the URL begins with http://, which is without TLS")
 		if to.user != nil {
 			cfg.User = to.user.Username()
 			cfg.Password, _ = to.user.Password()

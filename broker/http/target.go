@@ -26,6 +26,9 @@ var errNotURL = errors.New("the address is not a URL such as https://example.com
 // parseTarget reads a URL in which fields may stand in path and query. They can't choose the server. Errors
 // do not repeat the URL, which may hold a secret.
 func parseTarget(text string) (*target, error) {
+	if text == "" {
+		return nil, errors.New("not given")
+	}
 	parsed, err := template.Parse(text)
 	var fault *template.Fault
 	if errors.As(err, &fault) {

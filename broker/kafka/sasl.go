@@ -54,8 +54,8 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 	} else {
 		faults.Need(s.Token == nil && len(s.Extensions) == 0, "Token",
 			"given, or extensions are, but the mechanism is %s; choose OAUTHBEARER, or leave them out", s.Mechanism)
-		faults.Need(s.User != "" || s.Token != nil, "User", "not given")
-		faults.Need(s.Password != "" || s.Token != nil, "Password", "not given")
+		faults.Need(s.User != "" || s.Token != nil, "User", "not given; PLAIN and SCRAM take a user and a password")
+		faults.Need(s.Password != "" || s.Token != nil, "Password", "not given; PLAIN and SCRAM take a user and a password")
 	}
 	var made sasl.Mechanism
 	switch name {

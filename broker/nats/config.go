@@ -143,13 +143,15 @@ func (cfg Config) withDefaults(servers string) (Config, []string, subject, error
 		_, err := parseSubject(cfg.InboxPrefix)
 		faults.Need(err == nil && !strings.Contains(cfg.InboxPrefix, "{"), "InboxPrefix", "%q is not a valid subject", cfg.InboxPrefix)
 	}
-	methods := 0
-	for _, text := range []string{cfg.CredentialsFile, cfg.NKeySeedFile, cfg.User, cfg.Token} {
-		if text != "" {
-			methods++
+	var methods []string
+	for _, method := range [][2]string{
+		{"credentials file", cfg.CredentialsFile}, {"nkey seed file", cfg.NKeySeedFile}, {"token", cfg.Token}, {"user", cfg.User},
+	} {
+		if method[1] != "" {
+			methods = append(methods, method[0])
 		}
 	}
-	faults.Need(methods < 2, "", "choose one of credentials file, nkey seed file, user and token")
+	faults.Need(len(methods) < 2, "", "%s are given; keep one way to authenticate", strings.Join(methods, " and "))
 	faults.Need(cfg.Password == "" || cfg.User != "", "User", "not given, but a password is")
 	faults.Need(cfg.Recall == 0 || cfg.Stream != "", "Stream", "not given, but messages of it are to be recalled")
 	faults.Need(cfg.Recall >= 0 && cfg.Recall <= mostRecalled, "Recall", "%d, it must be 0 to %d", cfg.Recall, mostRecalled)
@@ -199,7 +201,7 @@ func parseServers(servers string) ([]string, error) {
 		}
 		u, err := url.Parse(server)
 		if err != nil || u.Hostname() == "" {
-			return nil, fmt.Errorf("server %d of the list is not a URL such as nats://127.0.0.1:4222", i+1)
+			return nil, fmt.Errorf("server %d of the list is not a URL such as nats://127.0.0.1:4222; special characters in a user name or password must be percent-encoded", i+1)
 		}
 		switch u.Scheme {
 		case "nats", "tls", "ws", "wss":

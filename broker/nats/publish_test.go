@@ -403,7 +403,7 @@ func TestFaultsOfTheConfigurationAreReportedTogether(t *testing.T) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"scheme", "{nonsense}", `"a b"`, "choose one", "AckTimeout", "MaxInFlight", "Replicas"} {
+	for _, want := range []string{"scheme", "{nonsense}", `"a b"`, "token and user are given", "AckTimeout", "MaxInFlight", "Replicas"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("nothing about %s in: %v", want, err)
 		}

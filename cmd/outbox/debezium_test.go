@@ -212,10 +212,10 @@ destinations:
 	var broker relay.Broker
 	if into, ok := to.(*captured); ok {
 		if into.encoder, err = c.Format.Description().Bind(records.Kafka); err == nil {
-			broker, err = surround(into, c)
+			broker, err = c.Surround(into)
 		}
 	} else {
-		broker, _, err = openDestination(c, brokerSetting{logger: logger})
+		broker, err = c.Open(config.Opening{Logger: logger})
 	}
 	if err != nil {
 		t.Fatal(err)

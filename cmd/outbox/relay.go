@@ -52,7 +52,7 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez, /readyz,
 			if name != "" {
 				sets = append(sets, "name="+name)
 			}
-			loaded, err := a.load(sets)
+			loaded, err := a.load(config.Input{}, sets)
 			if err != nil {
 				return err
 			}
@@ -157,10 +157,8 @@ type daemon struct {
 type part struct {
 	group       int
 	destination config.Destination
-	broker      relay.Broker
-	coupled     coupling                   // nil: the broker doesn't care for the source
+	broker      *config.Opened
 	selects     func(*outbox.Message) bool // nil: everything
-	calls       int                        // at a time; 0: the relay's default
 }
 
 // assemble makes everything that can be wrong before anything runs.
@@ -196,26 +194,23 @@ func (d *daemon) assemble() error {
 			faults = append(faults, fmt.Errorf("destination %s: route: %w", destination.Name, err))
 			continue
 		}
-		var shared relay.Broker // by all groups, unless it is coupled to one
-		var kind string
+		var shared *config.Opened // by all groups, unless it is coupled to one
 		for group := range destination.ShardGroups {
 			p := part{group: group, destination: destination, broker: shared, selects: d.selection.of(i, rules)}
 			if shared == nil {
-				p.broker, p.coupled, kind, err = openCoupled(destination, brokerSetting{stdout: d.stdout, group: group,
-					logger: d.logger.With("destination", destination.Name)})
+				p.broker, err = destination.Open(config.Opening{Stdout: d.stdout, Group: group, Logger: d.logger.With("destination", destination.Name)})
 				if err != nil {
 					faults = append(faults, fmt.Errorf("destination %s: %w", destination.Name, err))
 					break
 				}
-				if kind == "stdout" {
+				if destination.Broker.Stdout != nil {
 					signal.Ignore(syscall.SIGPIPE) // a reader that goes away is an outage, not the end
 				}
 				d.brokers = append(d.brokers, p.broker)
-				if p.coupled == nil {
+				if p.broker.Coupled == nil {
 					shared = p.broker
 				}
 			}
-			p.calls = brokerKinds()[kind].calls
 			d.parts = append(d.parts, p)
 		}
 	}
@@ -329,7 +324,6 @@ func (d *daemon) deliver(ctx context.Context) error {
 
 func (d *daemon) runPart(ctx context.Context, p part) error {
 	c := p.destination
-	delivery := paced(c)
 	logger := d.logger
 	if c.ShardGroups > 1 {
 		logger = logger.With("shard_group", p.group)
@@ -338,30 +332,18 @@ func (d *daemon) runPart(ctx context.Context, p part) error {
 	if err != nil {
 		return err
 	}
-	if p.coupled != nil {
-		source = p.coupled.Source(source)
+	if p.broker.Coupled != nil {
+		source = p.broker.Coupled.Source(source)
 	}
-	broker := p.broker
+	broker := p.broker.Broker
 	if s, ok := source.(partitioned); ok {
 		broker = s.Broker(broker)
 	}
-	r, err := relay.New(source, broker, relay.Config{
-		Name:             c.Name,
-		Select:           p.selects,
-		Batch:            delivery.Batch,
-		MaxInFlight:      delivery.MaxInFlight,
-		MaxInFlightBytes: int(c.Delivery.MaxInFlightBytes),
-		Stripes:          p.calls,
-		MaxAttempts:      c.Delivery.MaxAttempts,
-		OnExhausted:      relay.Policy(c.Delivery.OnExhausted),
-		Backoff:          relay.Backoff{Initial: c.Delivery.Backoff.Initial, Max: c.Delivery.Backoff.Max},
-		Outage:           relay.Backoff{Initial: c.Delivery.Outage.Initial, Max: c.Delivery.Outage.Max},
-		HoldAfter:        c.Delivery.HoldAfter,
-		DrainTimeout:     c.DrainTimeout,
-		Logger:           logger,
-		Observer: d.notify.observer(c.Name,
-			d.metrics.observer(c.Name, p.group, func(state relay.State, err error) { d.note(p, state, err) })),
-	})
+	engine := paced(c)
+	engine.Select, engine.Stripes, engine.Logger = p.selects, p.broker.Calls, logger
+	engine.Observer = d.notify.observer(c.Name,
+		d.metrics.observer(c.Name, p.group, func(state relay.State, err error) { d.note(p, state, err) }))
+	r, err := relay.New(source, broker, engine)
 	if err != nil {
 		return err
 	}

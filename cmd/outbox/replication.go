@@ -33,7 +33,7 @@ func (d *daemon) openReplication(c config.Destination, page int, logger *slog.Lo
 
 // tableLog names the slot and the publication of a destination with a table of its own.
 func tableLog(c config.Destination) (slot, publication string) {
-	names := config.DefaultReplication()
+	names := config.Standard[config.Replication]()
 	if c.Replication != nil {
 		names = *c.Replication
 	}

@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -115,8 +115,8 @@ func TestADestinationWithATableOfItsOwnCountsForItself(t *testing.T) {
 
 func TestADestinationWithARateReadsNoMoreThanItSendsBeforeTheEnd(t *testing.T) {
 	t.Parallel()
-	d := config.DefaultDestination()
-	if c := paced(d); c != d.Delivery {
+	d := config.Standard[config.Destination]()
+	if c := paced(d); !reflect.DeepEqual(c, d.Engine()) {
 		t.Errorf("without a rate: %+v", c)
 	}
 	all := d.Delivery
@@ -129,23 +129,6 @@ func TestADestinationWithARateReadsNoMoreThanItSendsBeforeTheEnd(t *testing.T) {
 	d.DrainTimeout, d.Rate = time.Second, 100
 	if c := paced(d); c.MaxInFlight != 50 {
 		t.Errorf("with a second to drain: %d in flight", c.MaxInFlight)
-	}
-}
-
-func TestAFormatThatABrokerCantTakeIsAFault(t *testing.T) {
-	t.Parallel()
-	d := config.DefaultDestination()
-	d.Broker.Stdout = &config.Stdout{}
-	cloudEvents := config.CloudEvents{Source: "/x"}
-	d.Format.CloudEvents = &cloudEvents
-	_, _, err := openDestination(d, brokerSetting{stdout: io.Discard, logger: slog.New(slog.DiscardHandler)})
-	if err == nil || !strings.Contains(err.Error(), "leave format out") {
-		t.Errorf("the error is %v", err)
-	}
-	d.Format.CloudEvents = nil
-	d.SchemaRegistry = &config.SchemaRegistry{URLs: []string{"registry"}, Schemas: []config.RegistrySchema{{Subject: "a", Type: "avro", File: "/no/such"}}}
-	if _, _, err := openDestination(d, brokerSetting{stdout: io.Discard, logger: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "/no/such") {
-		t.Errorf("the error is %v", err)
 	}
 }
 

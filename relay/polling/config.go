@@ -53,6 +53,12 @@ const (
 	minLease     = 100 * time.Millisecond
 )
 
+// Defaults returns the SnapshotConfig that the zero value stands for.
+func Defaults() SnapshotConfig {
+	cfg, _ := SnapshotConfig{}.withDefaults(nil, "") // without what is required
+	return cfg
+}
+
 // withDefaults fills what is zero and reports all faults together.
 func (c SnapshotConfig) withDefaults(conn *pgx.ConnConfig, destination string) (SnapshotConfig, error) {
 	var faults settings.Faults

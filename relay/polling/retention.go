@@ -31,7 +31,7 @@ type Retention struct {
 // RetentionConfig tunes a [Retention]. The zero value means the stated defaults.
 type RetentionConfig struct {
 	// Interval is the pause between two looks at the segments. A segment of the schema's is written to
-	// for ten minutes, so there is no hurry. Default 10 s.
+	// for ten minutes, so there is no hurry. Default 30 s.
 	Interval time.Duration
 
 	// Observe, if not nil, is told what each look led to. It must not block.
@@ -60,18 +60,29 @@ type KeptSegment struct {
 	Hidden bool
 }
 
-// NewRetention returns a Retention that connects to nothing yet. conn is copied.
-func NewRetention(conn *pgx.ConnConfig, cfg RetentionConfig) (*Retention, error) {
+// RetentionDefaults returns the RetentionConfig that the zero value stands for.
+func RetentionDefaults() RetentionConfig {
+	cfg, _ := RetentionConfig{}.withDefaults(nil) // without what is required
+	return cfg
+}
+
+func (cfg RetentionConfig) withDefaults(conn *pgx.ConnConfig) (RetentionConfig, error) {
 	var faults settings.Faults
 	faults.Need(conn != nil, "", "there is no connection config")
-	settings.Positive(&faults, "Interval", &cfg.Interval, 10*time.Second)
-	if err := faults.Err(); err != nil {
-		return nil, fmt.Errorf("polling: retention: %w", err)
-	}
+	settings.Positive(&faults, "Interval", &cfg.Interval, 30*time.Second)
 	if cfg.Observe == nil {
 		cfg.Observe = func(RetentionReport) {}
 	}
 	cfg.Logger = settings.Logger(cfg.Logger)
+	return cfg, faults.Err()
+}
+
+// NewRetention returns a Retention that connects to nothing yet. conn is copied.
+func NewRetention(conn *pgx.ConnConfig, cfg RetentionConfig) (*Retention, error) {
+	cfg, err := cfg.withDefaults(conn)
+	if err != nil {
+		return nil, fmt.Errorf("polling: retention: %w", err)
+	}
 	return &Retention{conn: conn.Copy(), cfg: cfg}, nil
 }
 

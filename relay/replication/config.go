@@ -59,6 +59,12 @@ func SlotName(destination string) string {
 	return string(name[:min(len(name), maxName)])
 }
 
+// Defaults returns the Config that the zero value stands for.
+func Defaults() Config {
+	cfg, _ := Config{}.withDefaults(nil, "") // without what is required
+	return cfg
+}
+
 // withDefaults fills what is zero and reports all faults together.
 func (c Config) withDefaults(conn *pgx.ConnConfig, destination string) (Config, error) {
 	var faults settings.Faults

@@ -19,7 +19,11 @@
 // layer, whichever of the two forms they have.
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/pgoutbox/outbox/relay"
+)
 
 // The tags of the fields below are the one description of the format: json has
 // the key, jsonschema what it means; enum, min and max (inclusive) constrain
@@ -79,77 +83,6 @@ type Destination struct {
 	DrainTimeout   time.Duration   `json:"drain_timeout" jsonschema:"How long the relay waits on shutdown for what is in flight."`
 }
 
-// Broker has exactly one member that is not nil.
-type Broker struct {
-	Kafka  *Kafka  `json:"kafka" jsonschema:"Apache Kafka."`
-	NATS   *NATS   `json:"nats" jsonschema:"NATS JetStream."`
-	SQS    *SQS    `json:"sqs" jsonschema:"Amazon SQS."`
-	SNS    *SNS    `json:"sns" jsonschema:"Amazon SNS."`
-	PubSub *PubSub `json:"pubsub" jsonschema:"Google Cloud Pub/Sub."`
-	Stdout *Stdout `json:"stdout" jsonschema:"JSON lines on standard output."`
-	File   *File   `json:"file" jsonschema:"JSON lines in a file."`
-
-	Webhook *Webhook `json:"http" jsonschema:"Webhooks, by the rules of Standard Webhooks."`
-	GRPC    *GRPC    `json:"grpc" jsonschema:"A server of the gRPC service outbox.v1.Delivery."`
-
-	Redis    *Redis    `json:"redis" jsonschema:"Redis streams."`
-	RabbitMQ *RabbitMQ `json:"rabbitmq" jsonschema:"RabbitMQ, over AMQP 0.9.1."`
-}
-
-// Kafka configures a Kafka cluster.
-type Kafka struct {
-	Brokers           []string `json:"brokers" jsonschema:"Addresses (host:port) to begin with. Required."`
-	Topic             string   `json:"topic" jsonschema:"Template of the topic, with the fields {topic}, {event_type} and {aggregate_type}."`
-	InternalTopics    bool     `json:"internal_topics" jsonschema:"Whether messages may go to topics that begin with __, as the cluster's own do, or end with -cursor, as those of exactly-once destinations do. Otherwise such a message is refused."`
-	ClientID          string   `json:"client_id" jsonschema:"Name of the client in the cluster's logs and quotas."`
-	TLS               TLS      `json:"tls" jsonschema:"Transport security."`
-	SASL              SASL     `json:"sasl" jsonschema:"Authentication; used when a username or oauth is given."`
-	Compression       string   `json:"compression" enum:"none,gzip,snappy,lz4,zstd" jsonschema:"Compression of batches."`
-	CreateTopics      bool     `json:"create_topics" jsonschema:"Whether missing topics are created."`
-	Partitions        int      `json:"partitions" min:"1" max:"100000" jsonschema:"Partitions of created topics."`
-	ReplicationFactor int      `json:"replication_factor" min:"-1" max:"32767" jsonschema:"Replicas of created topics; -1 leaves it to the cluster."`
-	ExactlyOnce       bool     `json:"exactly_once" jsonschema:"Publish in transactions, so that consumers with isolation.level=read_committed see every message once."`
-	TransactionalID   string   `json:"transactional_id" jsonschema:"What the transactional ids of an exactly-once destination begin with; no other destination of the cluster may have the same. Empty: outbox- and the destination's name."`
-	CursorTopic       string   `json:"cursor_topic" jsonschema:"Compacted topic of one partition for the records of an exactly-once destination. Empty: the transactional id and -cursor."`
-}
-
-// TLS configures transport security.
-type TLS struct {
-	Enabled            bool   `json:"enabled" jsonschema:"Whether TLS is used."`
-	CAFile             string `json:"ca_file" jsonschema:"PEM file of the certificate authorities to trust. Empty: those of the system."`
-	CertFile           string `json:"cert_file" jsonschema:"PEM file of the client's certificate. It and key_file are read again for each connection, so they may be replaced."`
-	KeyFile            string `json:"key_file" jsonschema:"PEM file of the client's key."`
-	ServerName         string `json:"server_name" jsonschema:"Name that the server's certificate must have. Empty: the host that is connected to."`
-	InsecureSkipVerify bool   `json:"insecure_skip_verify" jsonschema:"Accept any certificate. For tests alone."`
-}
-
-// NATS configures a NATS server with JetStream.
-type NATS struct {
-	URL             URL      `json:"url" jsonschema:"Server URL, or several separated by commas."`
-	URLFile         string   `json:"url_file" jsonschema:"File that holds the URL, instead of url."`
-	Stream          string   `json:"stream" jsonschema:"The only stream that may take the messages. Empty: whichever has the subject."`
-	Subject         string   `json:"subject" jsonschema:"Template of the subject, with the fields {topic}, {key}, {event_type}, {aggregate_type} and {aggregate_id}."`
-	Recall          int      `json:"recall" min:"0" max:"10000000" jsonschema:"How many of the stream's last messages are read on connecting, so that none of them is stored twice, however long ago it was. Needs stream. 0: only the stream's own duplicate window."`
-	CreateStream    bool     `json:"create_stream" jsonschema:"Whether the stream is created when it is missing."`
-	StreamSubjects  []string `json:"stream_subjects" jsonschema:"Subjects of a created stream. Empty: the template with everything from its first field on replaced by >."`
-	Replicas        int      `json:"replicas" min:"1" max:"5" jsonschema:"Replicas of a created stream."`
-	CredentialsFile string   `json:"credentials_file" jsonschema:"File with a user's JWT and seed."`
-	Token           Secret   `json:"token" jsonschema:"Token to authenticate with."`
-	TokenFile       string   `json:"token_file" jsonschema:"File that holds the token, instead of token."`
-	User            string   `json:"user" jsonschema:"User to authenticate as."`
-	Password        Secret   `json:"password" jsonschema:"The user's password."`
-	PasswordFile    string   `json:"password_file" jsonschema:"File that holds the password, instead of password."`
-	TLS             TLS      `json:"tls" jsonschema:"Transport security."`
-}
-
-// Stdout has no settings.
-type Stdout struct{}
-
-// File configures a file of JSON lines.
-type File struct {
-	Path string `json:"path" jsonschema:"The file; it is created if it is missing. Required."`
-}
-
 // Delivery configures retries and bounds.
 type Delivery struct {
 	MaxAttempts      int           `json:"max_attempts" min:"1" max:"1000000" jsonschema:"Failures of a message before on_exhausted applies. Outages don't count."`
@@ -179,4 +112,21 @@ type Outage struct {
 type Poll struct {
 	Busy time.Duration `json:"busy" jsonschema:"Pause while messages keep coming."`
 	Idle time.Duration `json:"idle" jsonschema:"Pause when there have been none for a while."`
+}
+
+// Engine returns what the destination configures of the relay's engine.
+func (d Destination) Engine() relay.Config {
+	c := d.Delivery
+	return relay.Config{
+		Name:             d.Name,
+		Batch:            c.Batch,
+		MaxInFlight:      c.MaxInFlight,
+		MaxInFlightBytes: int(c.MaxInFlightBytes),
+		MaxAttempts:      c.MaxAttempts,
+		OnExhausted:      relay.Policy(c.OnExhausted),
+		Backoff:          relay.Backoff{Initial: c.Backoff.Initial, Max: c.Backoff.Max},
+		Outage:           relay.Backoff{Initial: c.Outage.Initial, Max: c.Outage.Max},
+		HoldAfter:        c.HoldAfter,
+		DrainTimeout:     d.DrainTimeout,
+	}
 }

@@ -2,95 +2,63 @@ package config
 
 import (
 	"reflect"
-	"time"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/polling"
 )
 
-// Default returns the configuration of an empty file. It isn't valid: a
-// database and a destination must be given. Name is set by [Load], from the
-// host's name.
-func Default() Config {
-	return Config{
-		Log:       Log{Level: "info", Format: "auto"},
-		HTTP:      HTTP{Listen: "127.0.0.1:9187"},
-		Retention: Retention{Enabled: true, Interval: 30 * time.Second},
-	}
+// A section that configures a package of the library has that package's defaults, so that there is one place for each.
+
+// standard gives the settings of an empty file. They aren't valid: a database and a destination must be given. Name is set by
+// [Load], from the host's name.
+func (c *Config) standard() {
+	c.Log = Log{Level: "info", Format: "auto"}
+	c.HTTP = HTTP{Listen: "127.0.0.1:9187"}
+	c.Retention = Retention{Enabled: true, Interval: polling.RetentionDefaults().Interval}
 }
 
-// DefaultDestination returns what a destination has unless told otherwise.
-func DefaultDestination() Destination {
-	return Destination{
-		ShardGroups: 1,
-		Delivery: Delivery{
-			MaxAttempts:      10,
-			OnExhausted:      "dead_letter",
-			Backoff:          Backoff{Initial: 100 * time.Millisecond, Max: time.Minute},
-			Outage:           Outage{Initial: 100 * time.Millisecond, Max: time.Second},
-			HoldAfter:        time.Second,
-			MaxInFlight:      9000,
-			MaxInFlightBytes: 5 << 20,
-			Batch:            3000,
-		},
-		Lease:        3 * time.Second,
-		Poll:         Poll{Busy: time.Millisecond, Idle: 100 * time.Millisecond},
-		DrainTimeout: 10 * time.Second,
-	}
+// standard gives what a destination has unless told otherwise.
+func (d *Destination) standard() {
+	engine, table := relay.Defaults(), polling.Defaults()
+	adopt(&d.Delivery, engine)
+	d.DrainTimeout, d.ShardGroups, d.Lease = engine.DrainTimeout, table.Groups, table.Lease
+	d.Poll = Poll{Busy: table.PollBusy, Idle: table.PollIdle}
 }
 
-// DefaultKafka returns the settings of a Kafka broker that is only named.
-func DefaultKafka() Kafka {
-	return Kafka{
-		Topic:             "{topic}",
-		ClientID:          "outbox",
-		SASL:              SASL{Mechanism: "scram-sha-512"},
-		Compression:       "none",
-		Partitions:        1,
-		ReplicationFactor: -1,
-	}
-}
-
-// DefaultNATS returns the settings of a NATS broker that is only named.
-func DefaultNATS() NATS {
-	return NATS{
-		URL:      NewURL("nats://127.0.0.1:4222"),
-		Subject:  "{topic}",
-		Replicas: 1,
-	}
-}
+// Standard returns a section of the type T with its defaults.
+func Standard[T any]() T { return newDefault(reflect.TypeFor[T]()).Interface().(T) }
 
 // newDefault returns a value of a type, with its defaults, that can be set.
 func newDefault(t reflect.Type) reflect.Value {
-	v := reflect.New(t).Elem()
-	switch p := v.Addr().Interface().(type) {
-	case *Config:
-		*p = Default()
-	case *Destination:
-		*p = DefaultDestination()
-	case *Kafka:
-		*p = DefaultKafka()
-	case *OAuth:
-		*p = DefaultOAuth()
-	case *NATS:
-		*p = DefaultNATS()
-	case *Replication:
-		*p = DefaultReplication()
-	case *Source:
-		*p = DefaultSource()
-	case *Purge:
-		*p = DefaultPurge()
-	case *Notify:
-		*p = DefaultNotify()
-	case *NotifyWebhook:
-		*p = DefaultNotifyWebhook()
-	case *NotifyCommand:
-		*p = DefaultNotifyCommand()
-	case *Webhook:
-		*p = DefaultWebhook()
-	case *GRPC:
-		*p = DefaultGRPC()
-	default:
-		if !defaultOfCloud(v) && !defaultOfQueues(v) {
-			defaultOfRouting(v)
+	v := reflect.New(t)
+	if s, ok := v.Interface().(interface{ standard() }); ok {
+		s.standard()
+	}
+	return v.Elem()
+}
+
+// adopt gives the scalars of a section the values that the fields of the same names have in library.
+func adopt(section, library any) {
+	adoptValue(reflect.ValueOf(section).Elem(), reflect.ValueOf(library))
+}
+
+func adoptValue(section, library reflect.Value) {
+	for field, v := range section.Fields() {
+		theirs := library.FieldByName(nameOf(field))
+		switch {
+		case !theirs.IsValid():
+		case isScalar(v.Type()) && theirs.CanConvert(v.Type()) && (v.Kind() == reflect.String) == (theirs.Kind() == reflect.String):
+			v.Set(theirs.Convert(v.Type()))
+		case v.Kind() == reflect.Struct && theirs.Kind() == reflect.Struct && !isSecret(v.Type()):
+			adoptValue(v, theirs)
 		}
 	}
-	return v
+}
+
+// nameOf is the name that a setting has in what the section configures.
+func nameOf(f reflect.StructField) string {
+	if name := f.Tag.Get("field"); name != "" {
+		return name
+	}
+	return f.Name
 }

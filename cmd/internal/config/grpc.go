@@ -2,6 +2,10 @@ package config
 
 import (
 	"time"
+
+	"github.com/pgoutbox/outbox/broker/grpc"
+	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/relay"
 )
 
 // GRPC configures a server of outbox.v1.Delivery.
@@ -18,17 +22,21 @@ type GRPC struct {
 	Keepalive       time.Duration `json:"keepalive" jsonschema:"Pause after which a silent connection is asked for a sign of life. Servers refuse what comes more often than they allow, by default every 5 minutes."`
 }
 
-// DefaultGRPC returns the settings of a server that is only named.
-func DefaultGRPC() GRPC {
-	return GRPC{
-		RequestMessages: 100, MaxMessageBytes: 4 << 20,
-		AckTimeout: 15 * time.Second, MaxRetryAfter: 10 * time.Minute, Keepalive: 10 * time.Minute,
-	}
-}
+func (g *GRPC) standard() { adopt(g, grpc.Defaults()) }
 
-func (l *loader) grpc(g *GRPC, path string) {
-	l.check(g.Target != "", path+".target", "not given; name the server, for example orders.internal:443")
-	l.check(g.Token.Empty() || g.TLS.Enabled, path+".tls.enabled", "false, but a token is given, which everybody on the way could read")
-	l.check(g.Keepalive >= 10*time.Second, path+".keepalive", "%s is too short; the least is 10s", duration(g.Keepalive))
-	l.tls(g.TLS, path+".tls")
+func (g *GRPC) open(o Opening) (relay.Broker, error) {
+	var faults settings.Faults
+	broker, err := grpc.New(g.Target, grpc.Config{
+		TLS:             g.TLS.config(&faults),
+		Token:           g.Token.Text(),
+		Format:          o.format,
+		Unary:           g.Unary,
+		RequestMessages: g.RequestMessages,
+		MaxMessageBytes: int(g.MaxMessageBytes),
+		AckTimeout:      g.AckTimeout,
+		MaxRetryAfter:   g.MaxRetryAfter,
+		Keepalive:       g.Keepalive,
+		Logger:          o.Logger,
+	})
+	return made(broker, err, &faults)
 }

@@ -22,6 +22,9 @@ type Input struct {
 	// "destinations.0.delivery.batch". They stem from flags. A list of texts is
 	// separated by commas or is a YAML list; a section is YAML, such as {}.
 	Overrides map[string]string
+	// Unopened leaves the brokers unopened, so that what only their adapters find isn't found: for commands that need
+	// nothing but the database.
+	Unopened bool
 	// Hostname is what Name is derived from by default. Empty: os.Hostname.
 	Hostname string
 }
@@ -43,6 +46,7 @@ func Load(in Input) (*Loaded, error) {
 		origins:  make(map[string]Origin),
 		rejected: make(map[string]bool),
 		environ:  make(map[string]string),
+		unopened: in.Unopened,
 	}
 	for _, pair := range in.Environ {
 		if name, value, found := strings.Cut(pair, "="); found {
@@ -78,6 +82,7 @@ type loader struct {
 	environ  map[string]string
 	faults   Faults
 	warnings []string
+	unopened bool
 	// unreadable is set when the file, or YAML elsewhere, could not be parsed.
 	unreadable bool
 }

@@ -311,13 +311,13 @@ func TestTheExampleIsValid(t *testing.T) {
 	}
 	// What it calls a default is one.
 	d := l.Config.Destinations[0]
-	if standard := config.DefaultDestination(); !reflect.DeepEqual(d.Delivery, standard.Delivery) || d.Poll != standard.Poll || d.Lease != standard.Lease || d.DrainTimeout != standard.DrainTimeout {
+	if standard := config.Standard[config.Destination](); !reflect.DeepEqual(d.Delivery, standard.Delivery) || d.Poll != standard.Poll || d.Lease != standard.Lease || d.DrainTimeout != standard.DrainTimeout {
 		t.Errorf("the example's destination %+v has other values than %+v", d, standard)
 	}
 	kafka := *d.Broker.Kafka
 	kafka.Brokers = nil
-	if !reflect.DeepEqual(kafka, config.DefaultKafka()) {
-		t.Errorf("the example's broker %+v has other values than %+v", kafka, config.DefaultKafka())
+	if !reflect.DeepEqual(kafka, config.Standard[config.Kafka]()) {
+		t.Errorf("the example's broker %+v has other values than %+v", kafka, config.Standard[config.Kafka]())
 	}
 }
 

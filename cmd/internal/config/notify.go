@@ -4,6 +4,8 @@ import (
 	"net/url"
 	"os/exec"
 	"time"
+
+	"github.com/pgoutbox/outbox/cmd/internal/notify"
 )
 
 // Notify tells people of messages that will not be tried again. See docs/notify.md.
@@ -27,16 +29,9 @@ type NotifyCommand struct {
 	Timeout time.Duration `json:"timeout" jsonschema:"After it the program is killed."`
 }
 
-// DefaultNotify returns the settings of notifications that are only named.
-func DefaultNotify() Notify {
-	return Notify{Collect: 2 * time.Second, Every: time.Minute}
-}
-
-// DefaultNotifyWebhook returns the settings of a receiver that is only named.
-func DefaultNotifyWebhook() NotifyWebhook { return NotifyWebhook{Timeout: 10 * time.Second} }
-
-// DefaultNotifyCommand returns the settings of a program that is only named.
-func DefaultNotifyCommand() NotifyCommand { return NotifyCommand{Timeout: 10 * time.Second} }
+func (n *Notify) standard()        { adopt(n, notify.Defaults()) }
+func (w *NotifyWebhook) standard() { w.Timeout = 10 * time.Second }
+func (c *NotifyCommand) standard() { c.Timeout = 10 * time.Second }
 
 // Notification returns how a destination's notifications are sent: as it says, or else as all are; nil if
 // there is none.

@@ -1,10 +1,9 @@
 package config
 
 import (
-	"net/url"
-	"reflect"
-	"slices"
-	"strings"
+	"github.com/pgoutbox/outbox/broker/rabbitmq"
+	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/relay"
 )
 
 // RabbitMQ configures RabbitMQ.
@@ -29,48 +28,27 @@ type RabbitMQQueue struct {
 	MaxLength int      `json:"max_length" min:"0" jsonschema:"Messages from which on it refuses more, so that the relay waits. 0: no limit."`
 }
 
-// DefaultRabbitMQ returns the settings of a RabbitMQ that is only named.
-func DefaultRabbitMQ() RabbitMQ {
-	return RabbitMQ{URL: NewURL("amqp://127.0.0.1:5672/"), RoutingKey: "{topic}"}
+func (r *RabbitMQ) standard() {
+	adopt(r, rabbitmq.Defaults())
+	r.URL = NewURL("amqp://127.0.0.1:5672/")
 }
 
-// defaultOfQueues sets v to its default if it is a Redis or a RabbitMQ, and reports whether it is.
-func defaultOfQueues(v reflect.Value) bool {
-	switch p := v.Addr().Interface().(type) {
-	case *Redis:
-		*p = DefaultRedis()
-	case *RabbitMQ:
-		*p = DefaultRabbitMQ()
-	default:
-		return false
+func (r *RabbitMQ) open(o Opening) (relay.Broker, error) {
+	var faults settings.Faults
+	cfg := rabbitmq.Config{
+		Exchange:       r.Exchange,
+		RoutingKey:     r.RoutingKey,
+		Format:         o.format,
+		CreateExchange: r.CreateExchange,
+		User:           r.User,
+		Password:       r.Password.Text(),
+		External:       r.External,
+		TLS:            r.TLS.config(&faults),
+		Logger:         o.Logger,
 	}
-	return true
-}
-
-func (l *loader) rabbitmq(r *RabbitMQ, path string) {
-	fields := []string{"topic", "key", "event_type", "aggregate_type", "aggregate_id"}
-	secure := true
-	for i, server := range strings.Split(r.URL.Text(), ",") {
-		u, err := url.Parse(strings.TrimSpace(server))
-		l.check(err == nil && u.Hostname() != "" && slices.Contains([]string{"amqp", "amqps"}, u.Scheme), path+".url",
-			"server %d: not a valid URL such as amqp://127.0.0.1:5672/; special characters in a user name, password or virtual host must be percent-encoded", i+1)
-		secure = secure && strings.HasPrefix(strings.TrimSpace(server), "amqps:")
+	for _, q := range r.CreateQueues {
+		cfg.CreateQueues = append(cfg.CreateQueues, rabbitmq.Queue{Name: q.Name, Bindings: q.Bindings, MaxLength: int64(q.MaxLength)})
 	}
-	if r.Exchange != "" {
-		l.template(path+".exchange", r.Exchange, fields...)
-	}
-	l.template(path+".routing_key", r.RoutingKey, fields...)
-	named := r.Exchange != "" && !strings.Contains(r.Exchange, "{")
-	l.check(r.CreateExchange == "" || named, path+".create_exchange", "given, but exchange is not the name of one")
-	for i, q := range r.CreateQueues {
-		at := element(path+".create_queues", i)
-		l.check(q.Name != "", at+".name", "not given")
-		l.check(len(q.Bindings) == 0 || named, at+".bindings", "given, but exchange is not the name of one")
-		l.check(len(q.Bindings) > 0 || !named, at+".bindings", "none is given; nothing of exchange %q would reach the queue", r.Exchange)
-	}
-	l.check(r.Password.Empty() || r.User != "", path+".user", "not given, but a password is")
-	l.check(!r.External || r.User == "", path+".user", "given, but external is true; keep one way to authenticate")
-	l.check(!r.External || secure, path+".external", "needs a client's certificate, so every URL must begin with amqps://")
-	l.check(!r.TLS.Enabled || secure, path+".tls.enabled", "true, but not every URL begins with amqps://")
-	l.tls(r.TLS, path+".tls")
+	broker, err := rabbitmq.New(r.URL.Text(), cfg)
+	return made(broker, err, &faults)
 }

@@ -1,7 +1,12 @@
 package config
 
 import (
+	"strings"
 	"time"
+
+	"github.com/pgoutbox/outbox/broker/redis"
+	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/relay"
 )
 
 // Redis configures Redis, by itself, behind sentinels or as a cluster.
@@ -26,23 +31,34 @@ type Redis struct {
 	Fsync                bool          `json:"fsync" jsonschema:"Whether a message must be on disk before it counts as delivered. Needs Redis 7.2."`
 }
 
-// DefaultRedis returns the settings of a Redis that is only named.
-func DefaultRedis() Redis {
-	return Redis{Stream: "{topic}", DedupWindow: 50_000}
+func (r *Redis) standard() { adopt(r, redis.Defaults()) }
+
+func (r *Redis) open(o Opening) (relay.Broker, error) {
+	var faults settings.Faults
+	redis.SilenceClient()
+	broker, err := redis.New(strings.Join(r.Addresses, ","), redis.Config{
+		Stream:           r.Stream,
+		Format:           o.format,
+		CreateStreams:    r.CreateStreams,
+		DedupWindow:      r.DedupWindow,
+		MaxLen:           int64(r.MaxLen),
+		MaxAge:           r.MaxAge,
+		Replicas:         r.Replicas,
+		Fsync:            r.Fsync,
+		Cluster:          r.Cluster,
+		SentinelMaster:   r.SentinelMaster,
+		SentinelUser:     r.SentinelUser,
+		SentinelPassword: r.SentinelPassword.Text(),
+		Database:         r.Database,
+		User:             r.User,
+		Password:         r.Password.Text(),
+		TLS:              r.TLS.config(&faults),
+		Connections:      max(16, 4*o.groups), // a relay of each shard group makes four calls at once
+		Logger:           o.Logger,
+	})
+	return made(broker, err, &faults)
 }
 
-func (l *loader) redis(r *Redis, path string) {
-	l.check(len(r.Addresses) > 0, path+".addresses", "none is given; name one or more, for example [\"127.0.0.1:6379\"]")
-	for i, address := range r.Addresses {
-		l.address(element(path+".addresses", i), address, "127.0.0.1:6379")
-	}
-	l.check(len(r.Addresses) < 2 || r.Cluster || r.SentinelMaster != "", path+".addresses", "several are given; set cluster, or name the sentinel_master")
-	l.check(!r.Cluster || r.SentinelMaster == "", path+".cluster", "true, but a sentinel_master is named; leave out one of the two")
-	l.check(!r.Cluster || r.Database == 0, path+".database", "%d, but a cluster has database 0 alone", r.Database)
-	l.check(r.User == "" || !r.Password.Empty() || l.rejected[path+".password_file"], path+".password", "not given, but a user is; set it or password_file")
-	l.check(r.SentinelMaster != "" || r.SentinelUser == "" && r.SentinelPassword.Empty(), path+".sentinel_master", "not given, but credentials of sentinels are")
-	l.check(r.Stream != "", path+".stream", "empty; {topic} is the usual template")
-	l.check(r.MaxLen == 0 || r.MaxAge == 0, path+".max_age", "given, and max_len as well; keep one")
+func (r *Redis) advise(l *loader, path string) {
 	l.advise(r.Password.Empty() || r.TLS.Enabled, path+".password", "is sent unencrypted, since tls.enabled is false")
-	l.tls(r.TLS, path+".tls")
 }

@@ -1,6 +1,10 @@
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/pgoutbox/outbox/relay/replication"
+)
 
 // Replication reads the write-ahead log. See docs/replication.md.
 type Replication struct {
@@ -11,9 +15,9 @@ type Replication struct {
 	Heartbeat   time.Duration `json:"heartbeat" jsonschema:"Silence of the log after which the server is asked where it is, which keeps the slot moving."`
 }
 
-// DefaultReplication returns the settings of replication that is only named.
-func DefaultReplication() Replication {
-	return Replication{Publication: "outbox", Failover: true, Heartbeat: 10 * time.Second}
+func (r *Replication) standard() {
+	adopt(r, replication.Defaults())
+	r.Slot, r.Failover = "", true
 }
 
 func (l *loader) replication(d *Destination, path string) {
@@ -23,7 +27,7 @@ func (l *loader) replication(d *Destination, path string) {
 	if d.Source != nil {
 		strategy, _ := d.Source.Resolve()
 		l.check(strategy == logStrategy, path+".replication", "given together with source, whose strategy %s reads the table: to read that table by its log, give source.strategy: replication", strategy)
-		l.check(*d.Replication == Replication{Slot: d.Replication.Slot, Publication: d.Replication.Publication, Failover: true, Heartbeat: DefaultReplication().Heartbeat},
+		l.check(*d.Replication == Replication{Slot: d.Replication.Slot, Publication: d.Replication.Publication, Failover: true, Heartbeat: Standard[Replication]().Heartbeat},
 			path+".replication", "failover, emitted and heartbeat have no effect together with source: the slot is made by you, and of the log its table's rows are delivered alone")
 	}
 	l.check(d.ShardGroups == 1, path+".shard_groups", "%d, but a replication slot can't be split: use one group, or leave out replication", d.ShardGroups)

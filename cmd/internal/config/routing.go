@@ -1,15 +1,15 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"reflect"
 	"strings"
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/registry"
 	records "github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/route"
 )
@@ -119,7 +119,7 @@ type SchemaRegistry struct {
 type RegistrySchema struct {
 	Subject string `json:"subject" jsonschema:"The subject. Required."`
 	Type    string `json:"type" enum:"avro,json,protobuf" jsonschema:"Type of the schema."`
-	File    string `json:"file" jsonschema:"File that holds the schema. Required."`
+	File    string `json:"file" field:"Text" jsonschema:"File that holds the schema. Required."`
 }
 
 // Selection says which messages the destination wants.
@@ -173,28 +173,17 @@ func (f Format) Description() records.Format {
 
 // routing checks what the packages route and format have to say about a destination.
 func (l *loader) routing(d *Destination, path string) {
-	l.each(path+".filter", func() error { f := d.Selection(); f.Topics = nil; return f.Check() }())
-	_, err := d.Table().Parse()
-	l.each(path+".route", err)
+	selection := d.Selection()
+	selection.Topics = nil // checked already
+	for _, fault := range settings.List(selection.Check()) {
+		l.fault(l.originOf(path+".filter"), path+".filter", "%v", fault)
+	}
 	f := d.Format
 	l.check(f.CloudEvents == nil || f.Debezium == nil, path+".format", "cloudevents and debezium are given; keep one, or make a destination of each")
-	if described := f.Description(); described != nil {
-		_, err := described.Bind(records.Kafka)
-		l.each(path+".format", err)
-		l.check(d.Broker.Stdout == nil && d.Broker.File == nil, path+".format", "lines of stdout and file have a format of their own; leave it out")
-	}
 	if f.Debezium != nil {
 		l.check(!f.Debezium.Compact || d.Broker.Redis != nil, path+".format.debezium.compact", "true, but the broker is not Redis; leave it out")
 		l.placements(d, path)
 	}
-	if r := d.SchemaRegistry; r != nil {
-		l.registry(r, path+".schema_registry")
-	}
-	if _, given := l.origins[path+".delivery.outage.max"]; !given {
-		d.Delivery.Outage.Max = max(d.Delivery.Outage.Max, d.Delivery.Outage.Initial)
-	}
-	l.check(d.Delivery.Outage.Max >= d.Delivery.Outage.Initial, path+".delivery.outage.max",
-		"%s is shorter than outage.initial (%s)", duration(d.Delivery.Outage.Max), duration(d.Delivery.Outage.Initial))
 }
 
 // placements checks, by a message that has every header that can be known here, that a header which the Debezium layout
@@ -240,59 +229,41 @@ func (l *loader) placements(d *Destination, path string) {
 	}
 }
 
-// each reports every error that err joins.
-func (l *loader) each(path string, err error) {
-	if err == nil {
-		return
-	}
-	var joined interface{ Unwrap() []error }
-	if errors.As(err, &joined) {
-		for _, e := range joined.Unwrap() {
-			l.fault(l.originOf(path), path, "%v", e)
-		}
-		return
-	}
-	l.fault(l.originOf(path), path, "%v", err)
+func (r *SchemaRegistry) standard() { adopt(r, registry.Defaults()) }
+
+func (r *RegistrySchema) standard() { r.Type = "avro" }
+
+func (c *CloudEvents) standard() {
+	c.Mode, c.Source, c.Subject = "binary", records.DefaultSource, "{aggregate_id}"
 }
 
-func (l *loader) registry(r *SchemaRegistry, path string) {
-	l.check(len(r.URLs) > 0, path+".urls", "none is given; name one, for example [\"http://registry:8081\"]")
-	l.check(r.Username != "" || r.Password.Empty(), path+".username", "not given, but a password is")
-	l.check(r.Username == "" || r.Token.Empty(), path, "username and token are given; keep one way to authenticate")
-	l.check(!r.Register || len(r.Schemas) > 0, path+".schemas", "none is given, but register is true")
+func (d *Debezium) standard() {
+	*d = Debezium{Key: "string", Value: "string", Header: "string", Payload: "jsonb", Schema: "outbox.public.outboxevent.Value"}
+}
+
+// open makes what frames payloads, or reports all faults together.
+func (r *SchemaRegistry) open() (*registry.Framer, error) {
+	var faults settings.Faults
+	cfg := registry.Config{
+		URLs: r.URLs, Username: r.Username, Password: r.Password.Text(), Token: r.Token.Text(), TLS: r.TLS.config(&faults),
+		Subject: r.Subject, IDHeader: r.IDHeader, IndexHeader: r.IndexHeader, Protobuf: r.Protobuf, Register: r.Register,
+		Refresh: r.Refresh, Timeout: r.Timeout,
+	}
 	for i, s := range r.Schemas {
-		at := element(path+".schemas", i)
-		l.check(s.Subject != "", at+".subject", "not given; it is that of the messages' topics, such as orders-value")
-		l.check(s.File != "", at+".file", "not given; name the file that holds the schema")
-		l.readable(at+".file", s.File)
+		text, field := []byte(nil), fmt.Sprintf("Schemas[%d].Text", i)
+		if s.File == "" {
+			faults.Need(false, field, "not given; name the file that holds the schema")
+		} else {
+			var err error
+			text, err = os.ReadFile(s.File)
+			faults.Add(field, unreadable(s.File, err))
+			if err != nil {
+				text = []byte(s.File) // so that it isn't called empty too
+			}
+		}
+		cfg.Schemas = append(cfg.Schemas, registry.Schema{Subject: s.Subject, Type: s.Type, Text: string(text)})
 	}
-	l.tls(r.TLS, path+".tls")
-}
-
-// Read returns the schema's text.
-func (s RegistrySchema) Read() (string, error) {
-	text, err := os.ReadFile(s.File)
-	if err != nil {
-		return "", fmt.Errorf("read the schema of %s: %w", s.Subject, err)
-	}
-	return string(text), nil
-}
-
-// DefaultSchemaRegistry returns the settings of a registry that is only named.
-func DefaultSchemaRegistry() SchemaRegistry {
-	return SchemaRegistry{Subject: "{topic}-value", IDHeader: "schema-id", IndexHeader: "schema-index", Refresh: 5 * time.Minute, Timeout: 5 * time.Second}
-}
-
-// defaultOfRouting sets the defaults of the types of this file.
-func defaultOfRouting(v reflect.Value) {
-	switch p := v.Addr().Interface().(type) {
-	case *CloudEvents:
-		*p = CloudEvents{Mode: "binary", Source: records.DefaultSource, Subject: "{aggregate_id}"}
-	case *Debezium:
-		*p = Debezium{Key: "string", Value: "string", Header: "string", Payload: "jsonb", Schema: "outbox.public.outboxevent.Value"}
-	case *SchemaRegistry:
-		*p = DefaultSchemaRegistry()
-	case *RegistrySchema:
-		*p = RegistrySchema{Type: "avro"}
-	}
+	framer, err := registry.New(cfg)
+	faults.Add("", err)
+	return framer, faults.Err()
 }

@@ -19,7 +19,7 @@ destinations:
     broker:
       kafka:
         brokers: [a:9092, "b:9092"]
-        topic: "$${topic} #"
+        client_id: "$${topic} #"
         sasl: {username: "1", password: hidden}
     delivery: {backoff: {max: 1h}, max_in_flight_bytes: 1000000}
   - name: events
@@ -57,7 +57,7 @@ func TestShowGivesEachValueWithItsOriginAndNoSecret(t *testing.T) {
 func TestWhatIsShownLoadsAsTheSame(t *testing.T) {
 	t.Parallel()
 	text := strings.NewReplacer(":hidden@", "@", "?sslpassword=hidden", "", "nats://hidden@", "nats://",
-		"sasl: {username: \"1\", password: hidden}", "client_id: \"1\"", "        password_file: PASSWORD\n", "").Replace(shown)
+		"sasl: {username: \"1\", password: hidden}", "topic: \"1\"", "        password_file: PASSWORD\n", "").Replace(shown)
 	first := mustLoad(t, text, config.Input{})
 	if strings.Contains(first.Show(), "***") {
 		t.Fatalf("the test is to have no secrets:\n%s", first.Show())

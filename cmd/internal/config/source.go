@@ -92,11 +92,9 @@ type Purge struct {
 	ArchiveTable string `json:"archive_table" jsonschema:"Table that rows move to, in the statement that deletes them. It has all columns of the table. Empty: they are deleted."`
 }
 
-// DefaultSource returns what a source has that only names a preset or a table.
-func DefaultSource() Source { return Source{Strategy: "auto"} }
+func (s *Source) standard() { s.Strategy = "auto" }
 
-// DefaultPurge returns the settings of a purge that is only named.
-func DefaultPurge() Purge { return Purge{Keep: 30 * 24 * time.Hour, Interval: time.Minute} }
+func (p *Purge) standard() { p.Keep, p.Interval = 30*24*time.Hour, time.Minute }
 
 // Resolve returns the strategy and the mapping that s describes.
 func (s *Source) Resolve() (strategy string, m mapping.Mapping) {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -26,15 +25,19 @@ var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
 // check adds a fault at the setting unless the condition holds, or the setting
 // or what it is part of is at fault already.
 func (l *loader) check(ok bool, path, format string, args ...any) {
-	if ok {
-		return
+	if !ok && !l.faulty(path) {
+		l.fault(l.originOf(path), path, format, args...)
 	}
+}
+
+// faulty reports whether a setting, or what it is part of, is at fault.
+func (l *loader) faulty(path string) bool {
 	for p := path; p != ""; p = parent(p) {
 		if l.rejected[p] {
-			return
+			return true
 		}
 	}
-	l.fault(l.originOf(path), path, format, args...)
+	return false
 }
 
 // advise warns about the setting unless the condition holds.
@@ -61,6 +64,11 @@ func parent(path string) string {
 
 func (l *loader) validate(c *Config) {
 	walk(l.config, "", l.constraints)
+	walk(l.config, "", func(s setting) {
+		if a, ok := s.value.Addr().Interface().(interface{ advise(*loader, string) }); ok {
+			a.advise(l, s.path)
+		}
+	})
 	l.check(namePattern.MatchString(c.Name), "name", "%q is no name; %s", c.Name, nameRule)
 	l.database(c.Database)
 	if c.HTTP.Listen != "" {
@@ -107,6 +115,15 @@ func (l *loader) constraints(s setting) {
 	}
 	if most, found := limit(tag, "max"); found {
 		l.check(s.value.Int() <= most, s.path, "%v is too large; the most is %d", s.value.Interface(), most)
+	}
+	l.meant(s)
+}
+
+// meant reports a zero that a broker's adapter would take for its default.
+func (l *loader) meant(s setting) {
+	if s.parent.IsValid() && isScalar(s.value.Type()) && s.value.Kind() != reflect.Bool && s.value.IsZero() && strings.Contains(s.path, ".broker.") {
+		standard := newDefault(s.parent.Type()).FieldByIndex(s.field.Index)
+		l.check(standard.IsZero(), s.path, "%s would mean the default, %s: leave it out, or give another", scalar(s.value), scalar(standard))
 	}
 }
 
@@ -166,76 +183,17 @@ func (l *loader) destination(d *Destination, path string) {
 	if _, given := l.origins[path+".delivery.max_in_flight"]; !given {
 		d.Delivery.MaxInFlight = max(d.Delivery.MaxInFlight, 2*d.Delivery.Batch)
 	}
-	l.check(d.Delivery.MaxInFlight >= 2*d.Delivery.Batch, path+".delivery.max_in_flight",
-		"%d is less than twice delivery.batch (%d)", d.Delivery.MaxInFlight, d.Delivery.Batch)
-	l.check(d.Delivery.Backoff.Max >= d.Delivery.Backoff.Initial, path+".delivery.backoff.max",
-		"%s is shorter than backoff.initial (%s)", duration(d.Delivery.Backoff.Max), duration(d.Delivery.Backoff.Initial))
+	if _, given := l.origins[path+".delivery.outage.max"]; !given {
+		d.Delivery.Outage.Max = max(d.Delivery.Outage.Max, d.Delivery.Outage.Initial)
+	}
 	l.check(d.Poll.Idle >= d.Poll.Busy, path+".poll.idle", "%s is shorter than poll.busy (%s)", duration(d.Poll.Idle), duration(d.Poll.Busy))
 	l.check(d.Lease >= minLease, path+".lease", "%v is too short; the least is %v", d.Lease, minLease)
 
 	l.source(d, path)
 	l.replication(d, path)
-	l.broker(&d.Broker, path+".broker")
 	l.exactlyOnce(d, path)
 	l.routing(d, path)
-}
-
-func (l *loader) broker(b *Broker, path string) {
-	var chosen []string
-	v := reflect.ValueOf(b).Elem()
-	for _, f := range reflect.VisibleFields(v.Type()) {
-		if !v.FieldByIndex(f.Index).IsNil() {
-			chosen = append(chosen, key(f))
-		}
-	}
-	possible := strings.Join(keys(v.Type()), ", ")
-	l.check(len(chosen) > 0, path, "none is given; name one of %s", possible)
-	l.check(len(chosen) < 2, path, "%s are given; keep one, or make a destination of each", strings.Join(chosen, " and "))
-	if b.Kafka != nil {
-		l.kafka(b.Kafka, path+".kafka")
-	}
-	if b.NATS != nil {
-		l.nats(b.NATS, path+".nats")
-	}
-	if b.SQS != nil {
-		l.sqs(b.SQS, path+".sqs")
-	}
-	if b.SNS != nil {
-		l.sns(b.SNS, path+".sns")
-	}
-	if b.PubSub != nil {
-		l.pubsub(b.PubSub, path+".pubsub")
-	}
-	if b.File != nil {
-		l.check(b.File.Path != "", path+".file.path", "not given; name the file")
-	}
-	if b.Webhook != nil {
-		l.webhook(b.Webhook, path+".http")
-	}
-	if b.Redis != nil {
-		l.redis(b.Redis, path+".redis")
-	}
-	if b.RabbitMQ != nil {
-		l.rabbitmq(b.RabbitMQ, path+".rabbitmq")
-	}
-	if b.GRPC != nil {
-		l.grpc(b.GRPC, path+".grpc")
-	}
-}
-
-func (l *loader) kafka(k *Kafka, path string) {
-	l.check(len(k.Brokers) > 0, path+".brokers", "none is given; name one broker or more, for example [\"127.0.0.1:9092\"]")
-	for i, broker := range k.Brokers {
-		l.address(element(path+".brokers", i), broker, "127.0.0.1:9092")
-	}
-	l.template(path+".topic", k.Topic, "topic", "event_type", "aggregate_type")
-	l.tls(k.TLS, path+".tls")
-	l.sasl(k.SASL, k.TLS.Enabled, path+".sasl")
-	l.advise(k.ExactlyOnce || k.TransactionalID == "", path+".transactional_id", "has no effect, since exactly_once is false")
-	l.advise(k.ExactlyOnce || k.CursorTopic == "", path+".cursor_topic", "has no effect, since exactly_once is false")
-	standard := DefaultKafka()
-	l.advise(k.CreateTopics || k.Partitions == standard.Partitions, path+".partitions", "has no effect, since create_topics is false")
-	l.advise(k.CreateTopics || k.ReplicationFactor == standard.ReplicationFactor, path+".replication_factor", "has no effect, since create_topics is false")
+	l.adapters(d, path)
 }
 
 // maxExactlyOnce bounds what an exactly-once destination has in flight: each transaction names what isn't settled,
@@ -251,105 +209,8 @@ func (l *loader) exactlyOnce(d *Destination, path string) {
 		"%d is too large with exactly_once; the most is %d", d.Delivery.MaxInFlight, maxExactlyOnce)
 }
 
-func (l *loader) nats(n *NATS, path string) {
-	for i, server := range strings.Split(n.URL.Text(), ",") {
-		complaint := natsServer(strings.TrimSpace(server))
-		l.check(complaint == "", path+".url", "server %d: %s", i+1, complaint)
-	}
-	l.template(path+".subject", n.Subject, "topic", "key", "event_type", "aggregate_type", "aggregate_id")
-	l.check(!strings.ContainsAny(n.Subject, " \t\r\n*>"), path+".subject", "%q has spaces or wildcards in it", n.Subject)
-	l.check(!strings.ContainsAny(n.Stream, " \t\r\n.*>/\\"), path+".stream", "%q can't be the name of a stream; leave out spaces, dots, wildcards and slashes", n.Stream)
-	l.check(n.Recall == 0 || n.Stream != "", path+".stream", "not given, but recall is")
-	l.check(!n.CreateStream || n.Stream != "", path+".stream", "not given, but create_stream is true")
-	if n.CreateStream {
-		l.check(len(n.StreamSubjects) > 0 || !strings.HasPrefix(n.Subject, "{"), path+".stream_subjects",
-			"not given, and they don't follow from the subject %q; name them, for example [\"orders.>\"]", n.Subject)
-	}
-	for i, s := range n.StreamSubjects {
-		l.check(s != "" && !strings.ContainsAny(s, " \t\r\n{}"), element(path+".stream_subjects", i), "%q is not a subject such as orders.>", s)
-	}
-	l.advise(n.CreateStream || len(n.StreamSubjects) == 0, path+".stream_subjects", "has no effect, since create_stream is false")
-	l.advise(n.CreateStream || n.Replicas == DefaultNATS().Replicas, path+".replicas", "has no effect, since create_stream is false")
-
-	var methods []string
-	for _, method := range []struct {
-		name  string
-		given bool
-	}{{"credentials_file", n.CredentialsFile != ""}, {"token", !n.Token.Empty()}, {"user", n.User != ""}} {
-		if method.given {
-			methods = append(methods, method.name)
-		}
-	}
-	l.check(len(methods) < 2, path, "%s are given; keep one way to authenticate", strings.Join(methods, " and "))
-	l.check(n.Password.Empty() || n.User != "", path+".user", "not given, but a password is")
-	l.readable(path+".credentials_file", n.CredentialsFile)
-	l.tls(n.TLS, path+".tls")
-}
-
-// natsServer checks one URL. The complaint never repeats any of it.
-func natsServer(s string) string {
-	if s == "" {
-		return "empty; expected a URL such as nats://127.0.0.1:4222"
-	}
-	if !strings.Contains(s, "://") {
-		s = "nats://" + s
-	}
-	u, err := url.Parse(s)
-	if err != nil || u.Hostname() == "" {
-		return "not a valid URL such as nats://127.0.0.1:4222; special characters in a user name or password must be percent-encoded"
-	}
-	if !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
-		return "the URL begins with none of nats://, tls://, ws:// and wss://"
-	}
-	return ""
-}
-
-func (l *loader) tls(t TLS, path string) {
-	l.check(t.CertFile != "" || t.KeyFile == "", path+".cert_file", "not given, but key_file is")
-	l.check(t.KeyFile != "" || t.CertFile == "", path+".key_file", "not given, but cert_file is")
-	off := t
-	off.Enabled = false
-	if !t.Enabled {
-		l.advise(off == TLS{}, path, "has no effect, since tls.enabled is false")
-		return
-	}
-	l.advise(!t.InsecureSkipVerify, path+".insecure_skip_verify", "any server is trusted, whatever its certificate")
-	l.readable(path+".ca_file", t.CAFile)
-	l.readable(path+".cert_file", t.CertFile)
-	l.readable(path+".key_file", t.KeyFile)
-}
-
-func (l *loader) readable(path, file string) {
-	if file == "" {
-		return
-	}
-	f, err := os.Open(file)
-	if err == nil {
-		_ = f.Close()
-	}
-	l.check(err == nil, path, "can't read %q: %v", file, cause(err))
-}
-
 func (l *loader) address(path, address, example string) {
 	host, port, err := net.SplitHostPort(address)
-	number, portErr := strconv.ParseUint(port, 10, 16)
+	_, portErr := strconv.ParseUint(port, 10, 16)
 	l.check(err == nil && portErr == nil && !strings.ContainsAny(host, "/@ "), path, "%q is not an address such as %s", address, example)
-	if !strings.HasSuffix(path, ".listen") {
-		l.check(host != "" && number > 0, path, "%q lacks a host or a port, as in %s", address, example)
-	}
-}
-
-var templateField = regexp.MustCompile(`\{([^{}]*)\}`)
-
-// template checks that the text has no braces but those of the fields.
-func (l *loader) template(path, text string, fields ...string) {
-	l.check(text != "", path, "empty; {topic} is the usual template")
-	for _, m := range templateField.FindAllStringSubmatch(text, -1) {
-		hint := "possible are {" + strings.Join(fields, "}, {") + "}"
-		if near, found := nearest(m[1], fields); found {
-			hint = "did you mean {" + near + "}?"
-		}
-		l.check(slices.Contains(fields, m[1]), path, "%q has no field {%s}; %s", text, m[1], hint)
-	}
-	l.check(!strings.ContainsAny(templateField.ReplaceAllString(text, ""), "{}"), path, "%q has a brace without its counterpart", text)
 }

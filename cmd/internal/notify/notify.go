@@ -92,19 +92,20 @@ type Notifier struct {
 	senders []*sender
 }
 
+// Defaults returns the Config that the zero value stands for.
+func Defaults() Config { return Config{}.withDefaults() }
+
+func (cfg Config) withDefaults() Config {
+	settings.Default(&cfg.Collect, 2*time.Second)
+	settings.Default(&cfg.Every, time.Minute)
+	settings.Default(&cfg.Retry, relay.Backoff{Initial: time.Second, Max: 30 * time.Second})
+	cfg.Logger = settings.Logger(cfg.Logger)
+	return cfg
+}
+
 // New returns a notifier whose Run has to be called. All channels are told of everything, each at its own pace.
 func New(cfg Config, channels ...Channel) *Notifier {
-	if cfg.Collect == 0 {
-		cfg.Collect = 2 * time.Second
-	}
-	if cfg.Every == 0 {
-		cfg.Every = time.Minute
-	}
-	if cfg.Retry == (relay.Backoff{}) {
-		cfg.Retry = relay.Backoff{Initial: time.Second, Max: 30 * time.Second}
-	}
-	cfg.Logger = settings.Logger(cfg.Logger)
-	n := &Notifier{cfg: cfg}
+	n := &Notifier{cfg: cfg.withDefaults()}
 	for _, c := range channels {
 		n.senders = append(n.senders, newSender(&n.cfg, c))
 	}

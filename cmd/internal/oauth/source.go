@@ -5,11 +5,11 @@ package oauth
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -81,19 +81,37 @@ type answer struct {
 	until   time.Time // until when err is not looked into again
 }
 
-// New makes a Source. It connects to nothing. The error says what is missing.
-func New(cfg Config) (*Source, error) {
+// Defaults returns the Config that the zero value stands for.
+func Defaults() Config {
+	cfg, _ := Config{}.withDefaults() // without what is required
+	return cfg
+}
+
+// withDefaults returns cfg completed, with all faults reported together. Errors do not repeat the URL, which may have a secret in
+// it.
+func (cfg Config) withDefaults() (Config, error) {
+	var faults settings.Faults
 	u, err := url.Parse(cfg.TokenURL)
-	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return nil, errors.New("oauth: the token URL is none such as https://login.example.com/oauth2/token")
+	good := err == nil && u.Hostname() != "" && u.User == nil && (u.Scheme == "https" || u.Scheme == "http")
+	faults.Need(good, "TokenURL", "not a URL such as https://login.example.com/oauth2/token, without user and password")
+	faults.Need(!good || u.Scheme == "https" || cfg.TLS == nil, "TLS", "given, but the token URL begins with http://, which is without TLS")
+	faults.Need(cfg.ClientID != "", "ClientID", "not given")
+	faults.Need(cfg.ClientSecret != "", "ClientSecret", "not given")
+	for i, scope := range cfg.Scopes {
+		faults.Need(scope != "" && !strings.ContainsAny(scope, " \t\r\n\"\\"), fmt.Sprintf("Scopes[%d]", i),
+			"%q is not one scope; write each as an element of its own", scope)
 	}
-	if cfg.ClientID == "" || cfg.ClientSecret == "" {
-		return nil, errors.New("oauth: a client id and a client secret are needed")
-	}
-	if cfg.Timeout <= 0 {
-		cfg.Timeout = defaultTimeout
-	}
+	settings.Positive(&faults, "Timeout", &cfg.Timeout, defaultTimeout)
 	cfg.Logger = settings.Logger(cfg.Logger)
+	return cfg, faults.Err()
+}
+
+// New makes a Source. It connects to nothing. The error has all faults together.
+func New(cfg Config) (*Source, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("oauth: %w", err)
+	}
 	parameters := url.Values{}
 	for name, value := range cfg.Parameters {
 		parameters.Set(name, value)

@@ -1,10 +1,9 @@
-package main
+package config
 
 import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -14,9 +13,9 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/internal/authority"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // publishAs loads a file with this broker, opens the destination as a relay does, and publishes one message.
@@ -27,11 +26,11 @@ func publishAs(t *testing.T, broker string) error {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	loaded, err := config.Load(config.Input{File: file})
+	loaded, err := Load(Input{File: file})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, _, err := openDestination(loaded.Config.Destinations[0], brokerSetting{stdout: io.Discard, logger: slog.New(slog.DiscardHandler)})
+	b, err := loaded.Config.Destinations[0].Open(Opening{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +93,7 @@ func TestACertificateThatWasReplacedIsShownFromTheNextConnectionOn(t *testing.T)
 	signer := authority.New(t)
 	first, second := signer.Client(t, "first"), signer.Client(t, "second")
 	folder := t.TempDir()
-	files := config.TLS{Enabled: true, CertFile: filepath.Join(folder, "cert.pem"), KeyFile: filepath.Join(folder, "key.pem")}
+	files := TLS{Enabled: true, CertFile: filepath.Join(folder, "cert.pem"), KeyFile: filepath.Join(folder, "key.pem")}
 	replace := func(from, to string) {
 		text, err := os.ReadFile(from)
 		if err == nil {
@@ -106,8 +105,9 @@ func TestACertificateThatWasReplacedIsShownFromTheNextConnectionOn(t *testing.T)
 	}
 	replace(first.File, files.CertFile)
 	replace(first.KeyFile, files.KeyFile)
-	client, err := tlsConfig(files)
-	if err != nil {
+	var faults settings.Faults
+	client := files.config(&faults)
+	if err := faults.Err(); err != nil {
 		t.Fatal(err)
 	}
 	client.RootCAs = signer.Pool()

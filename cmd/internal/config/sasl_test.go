@@ -1,10 +1,9 @@
-package main
+package config_test
 
 import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -70,12 +69,12 @@ func TestARelayEntersKafkaWithTokens(t *testing.T) {
 	_, address := kafkaWithTokens(t, 0)
 	url, given := tokenServer(t, 3600)
 	open := func(secret string) func(context.Context) error {
-		k := config.DefaultKafka()
-		tokens := config.DefaultOAuth()
+		k := config.Standard[config.Kafka]()
+		tokens := config.Standard[config.OAuth]()
 		tokens.TokenURL, tokens.ClientID, tokens.ClientSecret = url, "relay", config.NewSecret(secret)
 		k.CreateTopics = true
 		k.Brokers, k.SASL = []string{address}, config.SASL{Mechanism: "oauthbearer", OAuth: &tokens}
-		broker, _, err := openBroker(config.Broker{Kafka: &k}, brokerSetting{stdout: io.Discard, groups: 1, logger: slog.New(slog.DiscardHandler)})
+		broker, err := config.Destination{ShardGroups: 1, Broker: config.Broker{Kafka: &k}}.Open(config.Opening{Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,97 @@
+package config
+
+import (
+	"io"
+	"log/slog"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/pgoutbox/outbox/internal/settings"
+)
+
+// adapters reports what the packages have to say that a destination configures. Its broker is opened and closed: it has
+// connected to nothing.
+func (l *loader) adapters(d *Destination, path string) {
+	var faults settings.Faults
+	faults.Add("Delivery", d.Engine().Check())
+	if !l.unopened {
+		opened, err := d.Open(Opening{Stdout: io.Discard, Logger: slog.New(slog.DiscardHandler)})
+		faults.Add("", err)
+		if err == nil {
+			faults.Add("Broker", opened.Close())
+		}
+	}
+	var found []Fault
+	for _, fault := range settings.List(faults.Err()) {
+		at, unknown := place(reflect.TypeOf(d).Elem(), path, fault.Field)
+		if l.faulty(at) {
+			continue // what the file says already is likely to be the cause
+		}
+		message := fault.Err.Error()
+		if unknown != "" {
+			message = unknown + ": " + message
+		}
+		found = append(found, Fault{Path: at, Message: message})
+	}
+	for _, f := range found {
+		l.fault(l.originOf(f.Path), f.Path, "%s", f.Message)
+	}
+}
+
+// place returns the path of what a package of the library calls field. A field that its section lacks is looked for in
+// the sections around it; rest is what is in none.
+func place(t reflect.Type, path, field string) (at, rest string) {
+	type level struct {
+		reflect.Type
+		path string
+	}
+	around := []level{{t, path}}
+	for field != "" {
+		i := len(around) - 1
+		found, after := reflect.StructField{}, ""
+		for ; i >= 0 && found.Type == nil; i-- {
+			found, after = named(around[i].Type, field)
+		}
+		if found.Type == nil {
+			break
+		}
+		around = around[:i+2]
+		inner := level{found.Type, join(around[i+1].path, key(found))}
+		if n, end, ok := index(after); ok && inner.Kind() == reflect.Slice {
+			inner, after = level{inner.Elem(), element(inner.path, n)}, end
+		}
+		if inner.Kind() == reflect.Pointer {
+			inner.Type = inner.Elem()
+		}
+		around, field = append(around, inner), strings.TrimPrefix(after, ".")
+		if inner.Kind() != reflect.Struct || isScalar(inner.Type) {
+			return inner.path, ""
+		}
+	}
+	return around[len(around)-1].path, field
+}
+
+// named returns the field of a section that goes by the beginning of a name, and the rest of the name. The longest fits best.
+func named(t reflect.Type, name string) (found reflect.StructField, rest string) {
+	longest := 0
+	for f := range t.Fields() {
+		own := nameOf(f)
+		after, ok := strings.CutPrefix(name, own)
+		if ok && len(own) > longest && (after == "" || after[0] == '.' || after[0] == '[') {
+			found, rest, longest = f, after, len(own)
+		}
+	}
+	return found, rest
+}
+
+// index takes apart [3].Name.
+func index(text string) (n int, rest string, ok bool) {
+	inner, ok := strings.CutPrefix(text, "[")
+	if !ok {
+		return 0, text, false
+	}
+	number, rest, _ := strings.Cut(inner, "]")
+	n, err := strconv.Atoi(number)
+	return n, rest, err == nil
+}

@@ -1,0 +1,65 @@
+package config
+
+import (
+	"strings"
+
+	"github.com/pgoutbox/outbox/broker/nats"
+	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// NATS configures a NATS server with JetStream.
+type NATS struct {
+	URL             URL      `json:"url" jsonschema:"Server URL, or several separated by commas."`
+	URLFile         string   `json:"url_file" jsonschema:"File that holds the URL, instead of url."`
+	Stream          string   `json:"stream" jsonschema:"The only stream that may take the messages. Empty: whichever has the subject."`
+	Subject         string   `json:"subject" jsonschema:"Template of the subject, with the fields {topic}, {key}, {event_type}, {aggregate_type} and {aggregate_id}."`
+	Recall          int      `json:"recall" min:"0" max:"10000000" jsonschema:"How many of the stream's last messages are read on connecting, so that none of them is stored twice, however long ago it was. Needs stream. 0: only the stream's own duplicate window."`
+	CreateStream    bool     `json:"create_stream" jsonschema:"Whether the stream is created when it is missing."`
+	StreamSubjects  []string `json:"stream_subjects" field:"CreateStream.Subjects" jsonschema:"Subjects of a created stream. Empty: the template with everything from its first field on replaced by >."`
+	Replicas        int      `json:"replicas" field:"CreateStream.Replicas" min:"1" max:"5" jsonschema:"Replicas of a created stream."`
+	CredentialsFile string   `json:"credentials_file" jsonschema:"File with a user's JWT and seed."`
+	Token           Secret   `json:"token" jsonschema:"Token to authenticate with."`
+	TokenFile       string   `json:"token_file" jsonschema:"File that holds the token, instead of token."`
+	User            string   `json:"user" jsonschema:"User to authenticate as."`
+	Password        Secret   `json:"password" jsonschema:"The user's password."`
+	PasswordFile    string   `json:"password_file" jsonschema:"File that holds the password, instead of password."`
+	TLS             TLS      `json:"tls" jsonschema:"Transport security."`
+}
+
+func (n *NATS) standard() {
+	adopt(n, nats.Defaults())
+	n.URL, n.Replicas = NewURL("nats://127.0.0.1:4222"), 1
+}
+
+func (n *NATS) open(o Opening) (relay.Broker, error) {
+	var faults settings.Faults
+	cfg := nats.Config{
+		Subject:         n.Subject,
+		Format:          o.format,
+		Stream:          n.Stream,
+		Recall:          n.Recall,
+		CredentialsFile: n.CredentialsFile,
+		User:            n.User,
+		Password:        n.Password.Text(),
+		Token:           n.Token.Text(),
+		TLS:             n.TLS.config(&faults),
+		Logger:          o.Logger,
+	}
+	faults.Add("CredentialsFile", readable(n.CredentialsFile))
+	if n.CreateStream {
+		cfg.CreateStream = &nats.StreamSettings{Subjects: n.StreamSubjects, Replicas: n.Replicas}
+	}
+	url := n.URL.Text()
+	if n.TLS.Enabled {
+		// No connection goes without.
+		url = strings.ReplaceAll(url, "nats://", "tls://")
+	}
+	broker, err := nats.New(url, cfg)
+	return made(broker, err, &faults)
+}
+
+func (n *NATS) advise(l *loader, path string) {
+	l.advise(n.CreateStream || len(n.StreamSubjects) == 0, path+".stream_subjects", "has no effect, since create_stream is false")
+	l.advise(n.CreateStream || n.Replicas == Standard[NATS]().Replicas, path+".replicas", "has no effect, since create_stream is false")
+}

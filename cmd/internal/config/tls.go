@@ -1,0 +1,107 @@
+package config
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/pgoutbox/outbox/internal/settings"
+)
+
+// TLS configures transport security.
+type TLS struct {
+	Enabled            bool   `json:"enabled" jsonschema:"Whether TLS is used."`
+	CAFile             string `json:"ca_file" jsonschema:"PEM file of the certificate authorities to trust. Empty: those of the system."`
+	CertFile           string `json:"cert_file" jsonschema:"PEM file of the client's certificate. It and key_file are read again for each connection, so they may be replaced."`
+	KeyFile            string `json:"key_file" jsonschema:"PEM file of the client's key."`
+	ServerName         string `json:"server_name" jsonschema:"Name that the server's certificate must have. Empty: the host that is connected to."`
+	InsecureSkipVerify bool   `json:"insecure_skip_verify" jsonschema:"Accept any certificate. For tests alone."`
+}
+
+// config is nil when TLS is not enabled. Faults are of the field TLS.
+func (t TLS) config(faults *settings.Faults) *tls.Config {
+	if !t.Enabled {
+		return nil
+	}
+	cfg := &tls.Config{ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify, MinVersion: tls.VersionTLS12}
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		faults.Add("TLS.CAFile", unreadable(t.CAFile, err))
+		cfg.RootCAs = x509.NewCertPool()
+		faults.Need(cfg.RootCAs.AppendCertsFromPEM(pem) || err != nil, "TLS.CAFile", "%s has no certificate in PEM form", t.CAFile)
+	}
+	faults.Need(t.CertFile != "" || t.KeyFile == "", "TLS.CertFile", "not given, but key_file is")
+	faults.Need(t.KeyFile != "" || t.CertFile == "", "TLS.KeyFile", "not given, but cert_file is")
+	if t.CertFile != "" && t.KeyFile != "" {
+		own := &ownCertificate{certFile: t.CertFile, keyFile: t.KeyFile}
+		certErr, keyErr := readable(t.CertFile), readable(t.KeyFile)
+		faults.Add("TLS.CertFile", certErr)
+		faults.Add("TLS.KeyFile", keyErr)
+		if errors.Join(certErr, keyErr) == nil {
+			faults.Add("TLS.CertFile", own.read())
+		}
+		cfg.GetClientCertificate = own.choose
+	}
+	return cfg
+}
+
+func (t TLS) advise(l *loader, path string) {
+	off := t
+	off.Enabled = false
+	l.advise(t.Enabled || off == TLS{}, path, "has no effect, since tls.enabled is false")
+	l.advise(!t.Enabled || !t.InsecureSkipVerify, path+".insecure_skip_verify", "any server is trusted, whatever its certificate")
+}
+
+// readable tells why a file can't be read; "" is none.
+func readable(path string) error {
+	if path == "" {
+		return nil
+	}
+	f, err := os.Open(path)
+	if err == nil {
+		_ = f.Close()
+	}
+	return unreadable(path, err)
+}
+
+func unreadable(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("can't read %q: %w", path, cause(err))
+}
+
+// ownCertificate is what the relay shows of itself. Files are read again for each connection, because certificates that
+// live for hours are replaced while the relay runs.
+type ownCertificate struct {
+	certFile, keyFile string
+
+	mu   sync.Mutex
+	pair tls.Certificate
+}
+
+func (c *ownCertificate) read() error {
+	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pair = pair
+	return nil
+}
+
+// choose is for tls.Config.GetClientCertificate. As crypto/tls does, it shows nothing that the server says it wouldn't accept.
+func (c *ownCertificate) choose(request *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	_ = c.read() // half replaced, the two files don't fit each other: the pair before them may still be good
+	c.mu.Lock()
+	pair := c.pair
+	c.mu.Unlock()
+	if request.SupportsCertificate(&pair) != nil {
+		return new(tls.Certificate), nil
+	}
+	return &pair, nil
+}
