@@ -177,7 +177,7 @@ func TestConfigurationFaultsAreReportedTogether(t *testing.T) {
 		command(t, folder, env, args...).want(exitConfig, "outbox.yaml:2", "outbox.yaml:3", `did you mean "broker"`, `did you mean "delivery"`).never("hunter22")
 	}
 	write("destinations:\n  - name: all\n    broker: {kafka: {brokers: ['http://x:1']}}\n")
-	command(t, folder, env, "config", "validate").want(exitConfig, "is not an address such as")
+	command(t, folder, env, "config", "validate").want(exitConfig, "an address is host:port")
 	write("database: {schema: other}\ndestinations:\n  - name: all\n    broker: {stdout: {}}\n")
 	command(t, folder, env, "config", "validate").want(exitConfig, "schema")
 

@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -77,43 +76,7 @@ func (a *app) connect(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dial(ctx, cfg, at.origin)
-}
-
-func dial(ctx context.Context, cfg *pgx.ConnConfig, origin string) (*pgx.Conn, error) {
-	conn, err := pgx.ConnectConfig(ctx, cfg)
-	if err != nil {
-		return nil, explainConnect(err, cfg, origin)
-	}
-	return conn, nil
-}
-
-// explainConnect turns the usual failures to connect into what to do about them.
-func explainConnect(err error, cfg *pgx.ConnConfig, origin string) error {
-	where := fmt.Sprintf("%s:%d", cfg.Host, cfg.Port)
-	if strings.HasPrefix(cfg.Host, "/") {
-		where = cfg.Host
-	}
-	var pgErr *pgconn.PgError
-	var dns *net.DNSError
-	switch {
-	case errors.As(err, &pgErr) && (pgErr.Code == "28P01" || pgErr.Code == "28000"):
-		return fmt.Errorf("PostgreSQL at %s refuses user %q: %s: check user and password in %s, and the server's pg_hba.conf",
-			where, cfg.User, pgErr.Message, origin)
-	case errors.As(err, &pgErr) && pgErr.Code == "3D000":
-		return fmt.Errorf("PostgreSQL at %s has no database %q: create it, or correct %s", where, cfg.Database, origin)
-	case errors.As(err, &pgErr) && pgErr.Code == "53300":
-		return fmt.Errorf("PostgreSQL at %s has no free connection: %s: raise max_connections or close some", where, pgErr.Message)
-	case errors.As(err, &pgErr):
-		return fmt.Errorf("connect to PostgreSQL at %s: %w", where, pgErr)
-	case errors.As(err, &dns):
-		return fmt.Errorf("the host %q of %s is not known: %w", cfg.Host, origin, dns)
-	case errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT):
-		return fmt.Errorf("no PostgreSQL listens at %s: start it, or correct %s", where, origin)
-	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("PostgreSQL at %s does not answer: check the address in %s and firewalls on the way: %w", where, origin, context.DeadlineExceeded)
-	}
-	return fmt.Errorf("connect to PostgreSQL at %s, from %s: %w", where, origin, err)
+	return connect.Open(ctx, cfg, at.origin)
 }
 
 // operate connects for an operator's command and makes sure that the schema is there.
@@ -136,14 +99,8 @@ func (a *app) operate(ctx context.Context) (*pgx.Conn, error) {
 	default:
 		return conn, nil
 	}
-	disconnect(conn)
+	connect.Close(conn)
 	return nil, err
-}
-
-func disconnect(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = conn.Close(ctx) // nothing is left that it could lose
 }
 
 var passwords = regexp.MustCompile(`(://[^:/@\s"]*):[^@\s"]*@|((?i:password|passwd|pwd)\s*=\s*)('[^']*'|[^\s"'}]+)`)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
 )
 
 func (a *app) deadCommand() *cobra.Command {
@@ -139,7 +140,7 @@ func (a *app) deadList(ctx context.Context, s admin.Selection, page admin.Page, 
 	if err != nil {
 		return err
 	}
-	defer disconnect(conn)
+	defer connect.Close(conn)
 	letters, err := admin.DeadLetters(ctx, conn, s, page)
 	if err != nil {
 		return err
@@ -199,7 +200,7 @@ func (a *app) deadShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer disconnect(conn)
+			defer connect.Close(conn)
 			letters, err := admin.DeadLetters(cmd.Context(), conn, s, admin.Page{Limit: 1000, Payload: payload})
 			if err != nil {
 				return err
@@ -306,7 +307,7 @@ What is selected is counted first, and you are asked. Without a terminal, say --
 			if err != nil {
 				return err
 			}
-			defer disconnect(conn)
+			defer connect.Close(conn)
 			action := a.action(c)
 			action.DryRun = true
 			preview, err := act(ctx, conn, s, limit, action)

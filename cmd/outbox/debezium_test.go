@@ -21,6 +21,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	records "github.com/pgoutbox/outbox/format"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
@@ -221,7 +222,7 @@ destinations:
 		t.Fatal(err)
 	}
 	defer broker.Close()
-	source, err := (&daemon{cfg: loaded.Config, conn: d.Config()}).openSource(c, 0, logger)
+	source, err := daemon.OpenSource(d.Config(), loaded.Config.Name, nil, c, 0, logger)
 	if err != nil {
 		t.Fatal(err)
 	}

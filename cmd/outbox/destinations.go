@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
 )
 
 func (a *app) destinationsCommand() *cobra.Command {
@@ -27,7 +28,7 @@ func (a *app) destinationsListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer disconnect(conn)
+			defer connect.Close(conn)
 			r, err := admin.Status(cmd.Context(), conn)
 			if err != nil {
 				return err
@@ -71,7 +72,7 @@ A destination that comes back under the name later begins with everything that i
 			if err != nil {
 				return err
 			}
-			defer disconnect(conn)
+			defer connect.Close(conn)
 			action := a.action(c)
 			action.DryRun = true
 			preview, err := admin.DropDestination(ctx, conn, args[0], action)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/mapping"
 )
 
@@ -31,7 +32,7 @@ It changes nothing and reads no row. The role needs no right on the table but to
 			if err != nil {
 				return err
 			}
-			defer disconnect(conn)
+			defer connect.Close(conn)
 			report, err := mapping.Doctor(cmd.Context(), conn, table)
 			if err != nil {
 				return err

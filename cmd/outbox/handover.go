@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
 )
 
 func (a *app) handoverCommand() *cobra.Command {
@@ -51,7 +52,7 @@ The command ends when it is done. If it ends earlier, the relay goes on with it 
 			if err != nil {
 				return err
 			}
-			defer disconnect(conn)
+			defer connect.Close(conn)
 			if to == admin.ByTable {
 				err = a.confirm(c, "Stop reading the write-ahead log for "+clean(destination)+", and drop its slot?")
 				if err != nil {

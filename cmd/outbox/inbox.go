@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/inbox"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -64,7 +65,7 @@ func (a *app) inboxStatusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer disconnect(conn)
+			defer connect.Close(conn)
 			i, err := admin.InboxStatus(cmd.Context(), conn)
 			if err != nil {
 				return err
@@ -122,7 +123,7 @@ func (a *app) retain(ctx context.Context, out format) error {
 	if err != nil {
 		return err
 	}
-	defer disconnect(conn)
+	defer connect.Close(conn)
 	retention, err := inbox.NewRetention(conn, inbox.RetentionConfig{})
 	if err != nil {
 		return err
@@ -198,7 +199,7 @@ acknowledged, and than anybody goes back in a topic. The tables hold up to two w
 			if err != nil {
 				return err
 			}
-			defer disconnect(conn)
+			defer connect.Close(conn)
 			if err := a.confirm(c, fmt.Sprintf("Keep records for %s?", span(window))); err != nil {
 				return err
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -32,7 +33,7 @@ at once. Run it as the owner of the database, or of a schema named outbox.`,
 			if err != nil {
 				return err
 			}
-			defer disconnect(conn)
+			defer connect.Close(conn)
 			applied, err := schema.Up(ctx, conn, cfg)
 			verb := "applied"
 			if cfg.DryRun {
@@ -76,7 +77,7 @@ func (a *app) migrateStatusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer disconnect(conn)
+			defer connect.Close(conn)
 			state, err := schema.Status(ctx, conn)
 			if err != nil {
 				return err

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
 )
 
 func (a *app) rebaseCommand() *cobra.Command {
@@ -37,7 +38,7 @@ Stop all writers and relays first. Run it as the owner of the outbox's tables.`,
 			if err != nil {
 				return err
 			}
-			defer disconnect(conn)
+			defer connect.Close(conn)
 			report, err := admin.Status(ctx, conn)
 			if err != nil {
 				return err

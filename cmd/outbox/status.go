@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -50,7 +51,7 @@ func (a *app) status(ctx context.Context, out format, watch, strict bool, interv
 	if err != nil {
 		return err
 	}
-	defer func() { disconnect(conn) }()
+	defer func() { connect.Close(conn) }()
 	for {
 		report, err := admin.Status(ctx, conn)
 		if watch && ctx.Err() != nil {
@@ -238,4 +239,24 @@ func writeUnselected(w io.Writer, r *admin.Report) error {
 	}
 	_, err := fmt.Fprintln(w, "add these topics to a destination's topics or filter, or drop them by a rule to say that this is meant")
 	return err
+}
+
+// writeSlots shows how destinations read the write-ahead log.
+func writeSlots(w io.Writer, r *admin.Report) error {
+	t := newTable(w, "DESTINATION", "READ BY", "SLOT", "POSITION", "WAL", "KEPT", "LOST")
+	for _, d := range r.Destinations {
+		s := d.Slot
+		if s == nil {
+			continue
+		}
+		by, lost := "the log", ""
+		if s.Position == "" {
+			by = "the table"
+		}
+		if !s.LostAt.IsZero() {
+			lost = fmt.Sprintf("%s ago: %s", ago(r.At, s.LostAt), s.LostReason)
+		}
+		t.row(d.Name, by, s.Name, s.Position, s.Status, bytesText(s.Kept), lost)
+	}
+	return t.flush()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
 )
 
 func (a *app) verifyCommand() *cobra.Command {
@@ -95,7 +96,7 @@ func (a *app) verify(ctx context.Context, targetURL string, cfg admin.VerifyConf
 	if err != nil {
 		return nil, err
 	}
-	defer disconnect(source)
+	defer connect.Close(source)
 	var target *pgx.Conn
 	if targetURL == "" {
 		target, err = a.connect(ctx)
@@ -103,13 +104,13 @@ func (a *app) verify(ctx context.Context, targetURL string, cfg admin.VerifyConf
 		at := address{targetURL, "--target-url"}
 		var parsed *pgx.ConnConfig
 		if parsed, err = a.parse(at); err == nil {
-			target, err = dial(ctx, parsed, at.origin)
+			target, err = connect.Open(ctx, parsed, at.origin)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer disconnect(target)
+	defer connect.Close(target)
 	return admin.Verify(ctx, source, target, cfg)
 }
 

@@ -1,15 +1,19 @@
-package main
+package daemon
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/relay"
 )
 
 // watch looks at the database every few seconds, for metrics and /readyz: scrapes and probes cost it
@@ -38,7 +42,7 @@ func (w *watch) run(ctx context.Context) {
 	var conn *pgx.Conn
 	defer func() {
 		if conn != nil {
-			disconnect(conn)
+			connect.Close(conn)
 		}
 	}()
 	for pause := time.Second; ctx.Err() == nil; pause = watchPause {
@@ -66,7 +70,7 @@ func (w *watch) look(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
 	}
 	if err != nil {
 		if conn != nil {
-			disconnect(conn)
+			connect.Close(conn)
 		}
 		w.logger.Debug("the database could not be looked at", "error", err)
 		w.set(time.Now(), admin.Verdict{State: admin.StateBroken, Cause: err.Error(), Next: "check the database"}, nil)
@@ -106,4 +110,52 @@ func (w *watch) readiness(relay string) readiness {
 		verdict = worst(bad)
 	}
 	return readiness{verdict, w.at, relay, each}
+}
+
+// noteTable passes on the state of a destination with a table of its own, which has no cursor to be asked
+// for it.
+func (d *Daemon) noteTable(name string, state relay.State, err error) {
+	v := admin.Verdict{State: admin.StateFlowing}
+	switch state {
+	case relay.StateWaiting:
+		v = admin.Verdict{State: admin.StateIdle, Cause: "another relay reads the table"}
+	case relay.StatePaused:
+		v.State = admin.StatePaused
+	case relay.StateBroken:
+		v.State = admin.StateBroken
+	case relay.StateStopped:
+		v.State = admin.StateStopped
+	}
+	if err != nil {
+		v.Cause = err.Error()
+	}
+	d.watch.note(name, v, readsOutbox(d.cfg))
+}
+
+// note keeps the verdict on a destination with a table of its own. others means that there are destinations
+// which have theirs from the outbox.
+func (w *watch) note(name string, v admin.Verdict, others bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.tables == nil {
+		w.tables = make(map[string]admin.Verdict)
+	}
+	w.tables[name] = v
+	if !others {
+		w.at, w.verdict = time.Now(), worst(w.tables)
+	}
+}
+
+// worst is the verdict on all: the one that delivers least.
+func worst(all map[string]admin.Verdict) admin.Verdict {
+	list := slices.Collect(maps.Values(all))
+	return slices.MinFunc(list, func(a, b admin.Verdict) int {
+		rank := func(v admin.Verdict) int {
+			if v.State.Delivers() {
+				return 1
+			}
+			return 0
+		}
+		return cmp.Compare(rank(a), rank(b))
+	})
 }

@@ -1,7 +1,8 @@
-package main
+package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -42,7 +43,10 @@ func serveHTTP(ctx context.Context, l net.Listener, name string, w *watch, m *me
 		if !r.State.Delivers() {
 			rw.WriteHeader(http.StatusServiceUnavailable)
 		}
-		_ = printJSON(rw, r) // the client has gone
+		e := json.NewEncoder(rw)
+		e.SetEscapeHTML(false)
+		e.SetIndent("", "  ")
+		_ = e.Encode(r) // the client has gone
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
 	server := &http.Server{

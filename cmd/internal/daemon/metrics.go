@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // metrics are what /metrics serves, in a registry of their own.
@@ -44,7 +45,7 @@ type metrics struct {
 	kept       prometheus.Gauge
 }
 
-func newMetrics() *metrics {
+func newMetrics(o Options) *metrics {
 	destination := []string{"destination"}
 	group := []string{"destination", "shard_group"}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -83,9 +84,8 @@ func newMetrics() *metrics {
 		kept:       single("segments_kept", "Segments that are not written to any more and could not be emptied."),
 		sampled:    single("backlog_read_timestamp_seconds", "When the backlog was last read from the database."),
 	}
-	b := thisBuild()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "outbox_build_info", Help: "1, with this program's build as labels.",
-		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": runtime.Version(), "schema": strconv.Itoa(b.Schema)}})
+		ConstLabels: prometheus.Labels{"version": o.Version, "revision": o.Revision, "goversion": runtime.Version(), "schema": strconv.Itoa(schema.Latest())}})
 	info.Set(1)
 	m.registry.MustRegister(m.published, m.failures, m.latency, m.calls, m.settled, m.deadTotal, m.holdsTotal, m.leaseHeld,
 		m.paused, m.pending, m.oldest, m.held, m.blocked, m.dead, m.relays, m.segments, m.sampled, m.emptied, m.unselected, m.kept, info,

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package main
+package daemon
 
 // releaseProgram does nothing where a program's pages are not counted to it.
 func releaseProgram() error { return nil }

@@ -1,0 +1,91 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
+
+// lines is a standard output that tells of each line.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	came chan struct{}
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case l.came <- struct{}{}:
+	default:
+	}
+	return l.text.Write(b)
+}
+
+func TestTwoDaemonsServeTwoDatabasesInOneProcess(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var running sync.WaitGroup
+	defer running.Wait()
+	both, stop := context.WithCancel(ctx)
+	defer stop()
+	for _, topic := range []string{"orders", "invoices"} {
+		conn, err := pgx.Connect(ctx, servers.TestDatabase(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(context.Background())
+		if _, err := schema.Up(ctx, conn, schema.UpConfig{}); err != nil {
+			t.Fatal(err)
+		}
+		writer, err := outbox.NewWriter(outbox.WriterConfig{})
+		if err == nil {
+			err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+				_, err := writer.Write(ctx, tx, outbox.Message{Topic: topic, Payload: []byte("{}")})
+				return err
+			})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := config.Standard[config.Config]()
+		cfg.Name, cfg.HTTP.Listen = "relay", "127.0.0.1:0"
+		to := config.Standard[config.Destination]()
+		to.Name, to.Broker.Stdout = "all", &config.Stdout{}
+		cfg.Destinations = []config.Destination{to}
+		out := &lines{came: make(chan struct{}, 1)}
+		d, err := New(conn.Config(), cfg, Options{Origin: "the test", Stdout: out, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() {
+			if err := d.Run(both); err != nil {
+				t.Errorf("%s: %v", topic, err)
+			}
+			if text := out.text.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, topic) {
+				t.Errorf("%s: printed %q", topic, text)
+			}
+		})
+		select {
+		case <-out.came:
+		case <-ctx.Done():
+			t.Fatalf("%s: nothing came", topic)
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped"
+	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/relay/replication"
+)
+
+// partitioned is a source that wants to know in which partitions the broker puts messages.
+type partitioned interface {
+	Broker(relay.Broker) relay.Broker
+}
+
+// readsOutbox reports whether any destination reads the outbox, whose schema has to be installed then.
+func readsOutbox(cfg config.Config) bool {
+	return slices.ContainsFunc(cfg.Destinations, func(d config.Destination) bool { return d.Source == nil })
+}
+
+// OpenSource returns what a shard group of a destination reads. name is the relay's, and registration keeps it where the outbox is
+// read; it is nil elsewhere.
+func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registration, c config.Destination, group int, logger *slog.Logger) (relay.Source, error) {
+	page := max(int(c.Delivery.MaxInFlightBytes)/4, 1)
+	if c.Source == nil {
+		table := polling.SnapshotConfig{
+			Registration: registration,
+			Groups:       c.ShardGroups,
+			Group:        group,
+			Lease:        c.Lease,
+			PollBusy:     c.Poll.Busy,
+			PollIdle:     c.Poll.Idle,
+			PageBytes:    page,
+			Logger:       logger,
+		}
+		if r := c.Replication; r != nil {
+			return replication.New(conn, c.Name, replication.Config{Table: table, Slot: r.Slot, Publication: r.Publication,
+				WithoutFailover: !r.Failover, Emitted: r.Emitted, Heartbeat: r.Heartbeat})
+		}
+		source, err := polling.NewSnapshot(conn, c.Name, table)
+		if err != nil {
+			return nil, err
+		}
+		return replication.Guard(conn, c.Name, source), nil
+	}
+	strategy, m := c.Source.Resolve()
+	m.RawKey = c.RawKeys()
+	cfg := mapped.Config{
+		Name:      name + "/" + c.Name,
+		Groups:    c.ShardGroups,
+		Group:     group,
+		Lease:     c.Lease,
+		PollBusy:  c.Poll.Busy,
+		PollIdle:  c.Poll.Idle,
+		PageBytes: page,
+		Logger:    logger,
+	}
+	if strategy == mapping.Replication {
+		cfg.Slot, cfg.Publication = tableLog(c)
+	}
+	return mapped.Open(strategy, conn, m, cfg)
+}
+
+// tableLog names the slot and the publication of a destination with a table of its own.
+func tableLog(c config.Destination) (slot, publication string) {
+	names := config.Standard[config.Replication]()
+	if c.Replication != nil {
+		names = *c.Replication
+	}
+	if names.Slot == "" {
+		names.Slot = replication.SlotName(c.Name)
+	}
+	return names.Slot, names.Publication
+}
+
+// purge deletes delivered rows of the tables that ask for it, until ctx ends.
+func (d *Daemon) purge(ctx context.Context, c config.Destination) {
+	_, m := c.Source.Resolve()
+	p, err := mapped.NewPurge(d.conn, m, mapped.PurgeConfig{
+		Keep: c.Source.Purge.Keep, Every: c.Source.Purge.Interval, Archive: c.Source.Purge.ArchiveTable, Logger: d.logger})
+	if err == nil {
+		err = p.Run(ctx)
+	}
+	if err != nil {
+		d.logger.Error("delivered rows are not deleted", "destination", c.Name, "error", err)
+	}
+}
