@@ -1,19 +1,25 @@
 package main
 
 import (
+	"encoding/json"
 	"sync"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/pgoutbox/outbox/internal/check"
 )
 
-// book numbers the events of each order, and remembers those under way: when each was committed, and which have been
-// overtaken. The checker judges; the book is there for what a person wants to see meanwhile.
+// book numbers the events of each order, and follows those under way from COMMIT to the consumer: how long they took, and
+// which have been overtaken. The checker judges; the book is there for what a person wants to see meanwhile.
 type book struct {
 	mu       sync.Mutex
 	drawn    []uint64 // by order, the last number
 	highest  []uint64 // by order, of what has arrived
 	underway map[check.ID]departure
+
+	recent    *hdrhistogram.WindowedHistogram // of a section a second
+	all, calm *hdrhistogram.Histogram         // calm: of what was committed and arrived while nothing was broken
 }
 
 // departure is an event on its way.
@@ -31,8 +37,19 @@ type fate struct {
 	letter deadLetter
 }
 
+const latencySeconds = 5
+
 func newBook(orders int) *book {
-	return &book{drawn: make([]uint64, orders), highest: make([]uint64, orders), underway: make(map[check.ID]departure)}
+	// Microseconds up to an hour are counted, to 1 %.
+	const longest, digits = int64(time.Hour / time.Microsecond), 2
+	return &book{
+		drawn:    make([]uint64, orders),
+		highest:  make([]uint64, orders),
+		underway: make(map[check.ID]departure),
+		recent:   hdrhistogram.NewWindowed(latencySeconds, 1, longest, digits),
+		all:      hdrhistogram.New(1, longest, digits),
+		calm:     hdrhistogram.New(1, longest, digits),
+	}
 }
 
 // draw returns the identity of an order's next event.
@@ -63,20 +80,29 @@ func (b *book) settle(id check.ID, letter *deadLetter) (poison bool) {
 	return d.poison
 }
 
-// arrive records a delivery. It returns the departure, and false for an event that isn't under way. Others may write to
-// the broker too, so id may be one that was never drawn.
-func (b *book) arrive(id check.ID, now time.Time) (departure, bool) {
+// arrive records a delivery; calm is whether nothing is broken. Others may write to the broker too, so id may be one that
+// was never drawn.
+func (b *book) arrive(id check.ID, now time.Time, calm bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if int(id.Key) < len(b.highest) {
 		b.highest[id.Key] = max(b.highest[id.Key], id.Seq)
 	}
 	d, found := b.underway[id]
-	delete(b.underway, id)
-	if d.fate != nil {
-		d.fate <- fate{took: now.Sub(d.at)}
+	if !found {
+		return
 	}
-	return d, found
+	delete(b.underway, id)
+	took := now.Sub(d.at)
+	us := min(max(took.Microseconds(), b.all.LowestTrackableValue()), b.all.HighestTrackableValue())
+	_ = b.recent.Current.RecordValue(us) // it is within the bounds
+	_ = b.all.RecordValue(us)
+	if calm && d.calm {
+		_ = b.calm.RecordValue(us)
+	}
+	if d.fate != nil {
+		d.fate <- fate{took: took}
+	}
 }
 
 // passed is whether a later event of its order has arrived.
@@ -89,14 +115,50 @@ func (b *book) passed(id check.ID) bool {
 // overtaken counts the events that a later one of their order has overtaken, and that were committed longer than grace
 // ago: when none is a dead letter, they are lost or will arrive out of order. Those of the last moment may be of writers
 // that haven't had the time yet to report that they rolled back.
-func (b *book) overtaken(now time.Time, grace time.Duration) int {
+func (b *book) overtaken(now time.Time, grace time.Duration) (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := 0
 	for id, d := range b.underway {
 		if id.Seq < b.highest[id.Key] && !d.poison && now.Sub(d.at) > grace {
 			n++
 		}
 	}
 	return n
+}
+
+// turn is called every second.
+func (b *book) turn() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.recent.Rotate()
+}
+
+// latencies returns the percentiles of the last seconds, of everything, and of what happened in calm.
+func (b *book) latencies() (recent, all, calm latencies) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return percentiles(b.recent.Merge()), percentiles(b.all), percentiles(b.calm)
+}
+
+// latencies are percentiles of the time from commit to consumer. Count is how many events they are of.
+type latencies struct {
+	Count              int64
+	P50, P95, P99, Max time.Duration
+}
+
+func percentiles(h *hdrhistogram.Histogram) latencies {
+	at := func(q float64) time.Duration { return time.Duration(h.ValueAtQuantile(q)) * time.Microsecond }
+	return latencies{h.TotalCount(), at(50), at(95), at(99), time.Duration(h.Max()) * time.Microsecond}
+}
+
+// MarshalJSON writes milliseconds.
+func (l latencies) MarshalJSON() ([]byte, error) {
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	return json.Marshal(struct {
+		Count int64   `json:"count"`
+		P50   float64 `json:"p50"`
+		P95   float64 `json:"p95"`
+		P99   float64 `json:"p99"`
+		Max   float64 `json:"max"`
+	}{l.Count, ms(l.P50), ms(l.P95), ms(l.P99), ms(l.Max)})
 }

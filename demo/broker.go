@@ -30,7 +30,4 @@ type broker interface {
 
 	// caughtUp tells whether consume has seen all that the broker has.
 	caughtUp(ctx context.Context) (bool, error)
-
-	// close removes what the demo has made.
-	close() error
 }

@@ -28,29 +28,23 @@ type database struct {
 	note    string // what a person should know about it, besides the version
 
 	folder string // of a server of its own
-	undo   undo
+	undo   *undo
 }
 
-// openDatabase finds or starts a PostgreSQL and installs the outbox in it. Its lines of progress go to progress.
-func openDatabase(ctx context.Context, given string, orders int, progress io.Writer) (*database, error) {
-	d := &database{}
-	open := func() error {
-		if given == "" {
-			return d.startOwn(ctx, progress)
-		}
-		return d.useGiven(ctx, given)
-	}
-	err := open()
-	if err == nil {
-		err = d.install(ctx, orders)
+// openDatabase finds or starts a PostgreSQL and installs the outbox in it, until undo. Its lines of progress go to
+// progress.
+func openDatabase(ctx context.Context, undo *undo, given string, orders int, progress io.Writer) (d *database, err error) {
+	d = &database{undo: undo}
+	if given == "" {
+		err = d.startOwn(ctx, progress)
+	} else {
+		err = d.useGiven(ctx, given)
 	}
 	if err != nil {
-		return nil, errors.Join(err, d.close(context.WithoutCancel(ctx)))
+		return nil, err
 	}
-	return d, nil
+	return d, d.install(ctx, orders)
 }
-
-func (d *database) close(ctx context.Context) error { return d.undo.all(ctx) }
 
 // startOwn starts a server in a temporary folder. Commits wait for the disk there, as they should.
 func (d *database) startOwn(ctx context.Context, progress io.Writer) error {

@@ -100,16 +100,13 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	d := &demo{
-		cfg:     cfg,
-		latency: newLatency(),
-		failed:  make(chan error, 1),
-		first:   make(chan struct{}),
+		cfg:    cfg,
+		failed: make(chan error, 1),
+		first:  make(chan struct{}),
 	}
 	d.phase.Store(phaseStarting)
 	d.lead.Store(lead{})
-	d.story.started = time.Now()
 	d.out = newOutput(cfg, d.fail)
-	d.story.tell = d.out.event
 	ctx, wanted, stop := watchSignals(ctx, cfg.For == 0)
 	defer stop()
 	return d.run(ctx, wanted)
@@ -117,10 +114,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 
 // demo is one run. Its parts, in the direction in which events go: service, database, relays, broker, consumer.
 type demo struct {
-	cfg     Config
-	out     *output
-	story   story
-	latency *latency
+	cfg Config
+	out *output
 
 	folder  string
 	db      *database
@@ -155,7 +150,7 @@ func (d *demo) run(ctx context.Context, wanted <-chan struct{}) (err error) {
 		if err != nil && ctx.Err() != nil {
 			err = ErrInterrupted // instead of the many errors that follow an interruption
 		}
-		err = errors.Join(err, wrap("clean up", undo.all(context.WithoutCancel(ctx))))
+		err = errors.Join(err, wrap("clean up", undo.do(context.WithoutCancel(ctx))))
 	}()
 	defer d.out.close()
 	if !d.cfg.JSON {
@@ -166,8 +161,8 @@ func (d *demo) run(ctx context.Context, wanted <-chan struct{}) (err error) {
 		return err
 	}
 	d.prepare()
-	d.story.add("postgres", "PostgreSQL "+d.db.version+" is ready: "+d.db.note)
-	d.story.add("broker", d.broker.place().name+" is ready: "+d.broker.place().address)
+	d.out.note("postgres", "PostgreSQL "+d.db.version+" is ready: "+d.db.note)
+	d.out.note("broker", d.broker.place().name+" is ready: "+d.broker.place().address)
 	undo.add(func(context.Context) error { return d.relays.stop(0) })
 	if err := d.relays.start(d.folder, d.db.url, d.broker); err != nil {
 		return err
@@ -211,19 +206,26 @@ func (d *demo) run(ctx context.Context, wanted <-chan struct{}) (err error) {
 	return nil
 }
 
-// undo is what has to be undone.
-type undo []func(context.Context) error
+// undo is what has to be undone. Several goroutines may add to it.
+type undo struct {
+	mu  sync.Mutex
+	all []func(context.Context) error
+}
 
-func (u *undo) add(do func(context.Context) error) { *u = append(*u, do) }
+func (u *undo) add(do func(context.Context) error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.all = append(u.all, do)
+}
 
-// all undoes everything, the last first.
-func (u *undo) all(ctx context.Context) (err error) {
+// do undoes everything, the last first.
+func (u *undo) do(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	for _, do := range slices.Backward(*u) {
-		err = errors.Join(err, do(ctx))
+	for _, undo := range slices.Backward(u.all) {
+		err = errors.Join(err, undo(ctx))
 	}
-	*u = nil
+	u.all = nil
 	return err
 }
 
@@ -236,31 +238,22 @@ func (d *demo) open(ctx context.Context, undo *undo) (err error) {
 	undo.add(func(context.Context) error { return os.RemoveAll(d.folder) })
 	opening, opened := errgroup.WithContext(ctx)
 	opening.Go(func() (err error) {
-		d.db, err = openDatabase(opened, d.cfg.DatabaseURL, d.cfg.Keys+longOrders, d.out.progress())
+		d.db, err = openDatabase(opened, undo, d.cfg.DatabaseURL, d.cfg.Keys+longOrders, d.out.progress())
 		return err
 	})
 	opening.Go(func() (err error) {
 		if d.cfg.Kafka != "" {
-			d.broker, err = openKafka(opened, d.cfg.Kafka)
+			d.broker, err = openKafka(opened, undo, d.cfg.Kafka)
 		} else {
-			d.broker, err = startNATS(opened, filepath.Join(d.folder, "nats"))
+			d.broker, err = startNATS(opened, undo, filepath.Join(d.folder, "nats"))
 		}
 		return err
 	})
-	err = opening.Wait()
-	folders := []string{d.folder}
-	if d.db != nil {
-		undo.add(d.db.close)
-		folders = append(folders, d.db.folder)
-	}
-	if d.broker != nil {
-		undo.add(func(context.Context) error { return d.broker.close() })
-	}
-	if err != nil {
+	if err := opening.Wait(); err != nil {
 		return err
 	}
 	// The servers in the folders need a moment to die as well.
-	unguard, err := child.OnDeath(`for i in 1 2 3 4 5; do sleep 1; rm -rf -- "$@" && break; done`, folders...)
+	unguard, err := child.OnDeath(`for i in 1 2 3 4 5; do sleep 1; rm -rf -- "$@" && break; done`, d.folder, d.db.folder)
 	if err != nil {
 		return err
 	}
@@ -283,7 +276,7 @@ func (d *demo) prepare() {
 		trouble: d.trouble,
 	}
 	d.service.setRate(d.cfg.Rate)
-	d.relays = &relays{command: d.cfg.Relay, story: &d.story, failed: d.fail, quit: make(chan struct{})}
+	d.relays = &relays{command: d.cfg.Relay, out: d.out, failed: d.fail, quit: make(chan struct{})}
 }
 
 // begin starts what runs beside the loop.
@@ -338,7 +331,7 @@ func (d *demo) fail(err error) {
 
 // trouble reports an error of the database, not more often than a person can read.
 func (d *demo) trouble(err error) {
-	d.troubles.Do(func() { d.story.fault("database_error", "PostgreSQL: "+err.Error()) })
+	d.troubles.Do(func() { d.out.fault("database_error", "PostgreSQL: "+err.Error()) })
 }
 
 // received is the consumer.
@@ -346,14 +339,12 @@ func (d *demo) received(payload []byte) {
 	now := time.Now()
 	id, err := d.arrived.Payload(payload)
 	if err != nil {
-		d.story.fault("corrupted", err.Error())
+		d.out.fault("corrupted", err.Error())
 		return
 	}
-	if departure, found := d.service.book.arrive(id, now); found {
-		d.latency.record(now.Sub(departure.at), departure.calm && d.faults.calm.Load())
-	}
+	d.service.book.arrive(id, now, d.faults.calm.Load())
 	if d.phase.CompareAndSwap(phaseStarting, phaseRunning) {
-		d.story.add("first_delivered", "first event delivered "+duration(now.Sub(d.story.started))+" after the start")
+		d.out.note("first_delivered", "first event delivered "+duration(now.Sub(d.out.started))+" after the start")
 		d.firstAt = now
 		close(d.first)
 	}
@@ -426,7 +417,7 @@ func (d *demo) left(now time.Time) time.Duration {
 // doesn't arrive in time is for the verdict.
 func (d *demo) drain(ctx context.Context) error {
 	d.phase.Store(phaseDraining)
-	d.story.add("drain", "no more load: "+number(d.checker.Outstanding())+" events are under way")
+	d.out.note("drain", "no more load: "+number(d.checker.Outstanding())+" events are under way")
 	d.writers.Wait()
 	d.faults.end()
 
@@ -442,14 +433,14 @@ func (d *demo) drain(ctx context.Context) error {
 		counts, now := d.arrived.Counts(), time.Now()
 		switch settled := counts.Delivered + counts.DeadLettered; {
 		case now.Sub(began) > drainLimit:
-			d.story.fault("drain", "not drained after "+duration(drainLimit)+": giving up")
+			d.out.fault("drain", "not drained after "+duration(drainLimit)+": giving up")
 			return true, nil
 		case !d.faults.over() || settled != progress:
 			progress, since = settled, now
 		case counts.Outstanding == 0:
 			return true, nil
 		case now.Sub(since) > drainPatience:
-			d.story.fault("drain", fmt.Sprintf("nothing has arrived for %s, and %s events are missing: giving up",
+			d.out.fault("drain", fmt.Sprintf("nothing has arrived for %s, and %s events are missing: giving up",
 				duration(drainPatience), number(counts.Outstanding)))
 			return true, nil
 		}
@@ -460,14 +451,14 @@ func (d *demo) drain(ctx context.Context) error {
 	}
 	// Relays that have ended can't send anything any more: what the broker has now is all.
 	if err := d.relays.stop(15 * time.Second); err != nil {
-		d.story.fault("relay_stop", err.Error())
+		d.out.fault("relay_stop", err.Error())
 	}
 	limited, cancel := context.WithTimeout(ctx, readPatience)
 	defer cancel()
 	return d.show(ctx, interrupt, func() (bool, error) {
 		up, err := d.broker.caughtUp(limited)
 		if limited.Err() != nil {
-			d.story.fault("drain", "the consumer has not seen all that the broker has")
+			d.out.fault("drain", "the consumer has not seen all that the broker has")
 		}
 		return limited.Err() != nil || err == nil && up, nil
 	})

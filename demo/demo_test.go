@@ -360,10 +360,22 @@ func TestAKafkaThatDoesntAnswerIsNamed(t *testing.T) {
 	}
 }
 
+// undoAfter undoes at the end of the test what hasn't been undone.
+func undoAfter(t *testing.T) *undo {
+	undo := &undo{}
+	t.Cleanup(func() {
+		if err := undo.do(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return undo
+}
+
 func TestAGivenServerGetsADatabaseOfTheDemosOwn(t *testing.T) {
 	t.Parallel()
 	given := servers.TestDatabase(t)
-	d, err := openDatabase(t.Context(), given, 10, io.Discard)
+	undo := undoAfter(t)
+	d, err := openDatabase(t.Context(), undo, given, 10, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -378,7 +390,7 @@ func TestAGivenServerGetsADatabaseOfTheDemosOwn(t *testing.T) {
 	if n := one[int](t, given, `SELECT count(*) FROM pg_namespace WHERE nspname IN ('outbox', 'outbox_demo')`); n != 0 {
 		t.Error("the given database was changed")
 	}
-	if err := d.close(t.Context()); err != nil {
+	if err := undo.do(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := one[int](t, given, `SELECT count(*) FROM pg_database WHERE datname = '`+name+`'`); n != 0 {
@@ -433,17 +445,17 @@ func TestARoleThatMayCreateNothingLendsItsDatabase(t *testing.T) {
 	t.Parallel()
 	given := asOwner(t, servers.TestDatabase(t))
 
-	d, err := openDatabase(t.Context(), given, 10, io.Discard)
-	if err != nil {
+	undo := undoAfter(t)
+	if _, err := openDatabase(t.Context(), undo, given, 10, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	if n := one[int](t, given, `SELECT count(*) FROM outbox_demo.orders`); n != 10 {
 		t.Errorf("%d orders", n)
 	}
-	if _, err := openDatabase(t.Context(), given, 10, io.Discard); err == nil || !strings.Contains(err.Error(), "another demo runs") {
+	if _, err := openDatabase(t.Context(), undoAfter(t), given, 10, io.Discard); err == nil || !strings.Contains(err.Error(), "another demo runs") {
 		t.Errorf("a second demo in the database: %v", err)
 	}
-	if err := d.close(t.Context()); err != nil {
+	if err := undo.do(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := one[int](t, given, `SELECT count(*) FROM pg_namespace WHERE nspname IN ('outbox', 'outbox_demo')`); n != 0 {
@@ -454,22 +466,22 @@ func TestARoleThatMayCreateNothingLendsItsDatabase(t *testing.T) {
 func TestAnOutboxInUseIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	given := asOwner(t, servers.TestDatabase(t))
-	d := &database{url: given}
+	undo := undoAfter(t)
+	d := &database{url: given, undo: undo}
 	if err := d.install(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	d.pool.Close()
 
 	// An empty one will do, and is empty afterwards.
 	execute(t, given, `DROP TABLE orders`)
-	d, err := openDatabase(t.Context(), given, 10, io.Discard)
+	d, err := openDatabase(t.Context(), undo, given, 10, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.pool.Exec(t.Context(), `INSERT INTO outbox.messages (topic) VALUES ('orders')`); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.close(t.Context()); err != nil {
+	if err := undo.do(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := one[int](t, given, `SELECT count(*) FROM outbox.messages`); n != 0 {
@@ -477,7 +489,7 @@ func TestAnOutboxInUseIsLeftAlone(t *testing.T) {
 	}
 
 	execute(t, given, `INSERT INTO outbox.messages (topic) VALUES ('invoices')`)
-	if _, err := openDatabase(t.Context(), given, 10, io.Discard); err == nil || !strings.Contains(err.Error(), "is in use") {
+	if _, err := openDatabase(t.Context(), undoAfter(t), given, 10, io.Discard); err == nil || !strings.Contains(err.Error(), "is in use") {
 		t.Errorf("an outbox in use: %v", err)
 	}
 	if n := one[int](t, given, `SELECT count(*) FROM outbox.messages`); n != 1 {

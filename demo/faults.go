@@ -106,7 +106,7 @@ func (f *faults) press(ctx context.Context, key byte) {
 	}
 	if rate != before {
 		f.demo.service.setRate(rate)
-		f.demo.story.add("load", "load: "+number(rate)+" events a second")
+		f.demo.out.note("load", "load: "+number(rate)+" events a second")
 	}
 }
 
@@ -172,7 +172,7 @@ func (f *faults) takeBrokerDown(ctx context.Context, length time.Duration) {
 	f.calm.Store(false)
 	f.mu.Unlock()
 	r := f.begin("broker", "broker down")
-	d.story.add("broker_down", "broker down: commits go on, their events wait in PostgreSQL")
+	d.out.note("broker_down", "broker down: commits go on, their events wait in PostgreSQL")
 	if err := d.broker.takeDown(); err != nil {
 		d.fail(fmt.Errorf("take the broker down: %w", err))
 		return
@@ -188,7 +188,7 @@ func (f *faults) takeBrokerDown(ctx context.Context, length time.Duration) {
 	}
 	took := duration(time.Since(r.began))
 	f.done(r, "broker down for "+took, waiting+" events waited in PostgreSQL meanwhile")
-	d.story.add("broker_up", "broker up again after "+took+": "+waiting+" events have waited")
+	d.out.note("broker_up", "broker up again after "+took+": "+waiting+" events have waited")
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mend = nil
@@ -198,7 +198,7 @@ func (f *faults) takeBrokerDown(ctx context.Context, length time.Duration) {
 func (f *faults) killLeader(ctx context.Context) {
 	d, victim := f.demo, f.demo.leader()
 	if victim.name == "" || !f.killing.CompareAndSwap(false, true) {
-		d.story.add("note", "no relay leads at the moment: nothing to kill")
+		d.out.note("note", "no relay leads at the moment: nothing to kill")
 		return
 	}
 	defer f.killing.Store(false)
@@ -210,11 +210,11 @@ func (f *faults) killLeader(ctx context.Context) {
 		return
 	}
 	if pid == 0 {
-		d.story.add("note", victim.name+" isn't running: nothing to kill")
+		d.out.note("note", victim.name+" isn't running: nothing to kill")
 		return
 	}
 	r := f.begin("kill", victim.name+" killed (SIGKILL)")
-	d.story.add("relay_killed", fmt.Sprintf("%s killed (SIGKILL, process %d): its lease must run out first", victim.name, pid))
+	d.out.note("relay_killed", fmt.Sprintf("%s killed (SIGKILL, process %d): its lease must run out first", victim.name, pid))
 	if !until(ctx, func() bool { now := d.leader(); return now.name != "" && now.epoch != victim.epoch }) {
 		return
 	}
@@ -223,7 +223,7 @@ func (f *faults) killLeader(ctx context.Context) {
 		outcome = victim.name + " came back and went on after " + duration(time.Since(began))
 	}
 	f.done(r, r.What, outcome)
-	d.story.add("takeover", outcome+"; "+number(d.checker.Outstanding())+" events have waited")
+	d.out.note("takeover", outcome+"; "+number(d.checker.Outstanding())+" events have waited")
 }
 
 // rollBack has the next n transactions roll back.
@@ -231,10 +231,10 @@ func (f *faults) rollBack(ctx context.Context, n int) {
 	d, what := f.demo, plural(n, "transaction")
 	r := f.begin("rollbacks", what+" rolled back")
 	d.service.rollbacks.Add(int64(n))
-	d.story.add("rollbacks", "the next "+what+" write their event and roll back: none may arrive")
+	d.out.note("rollbacks", "the next "+what+" write their event and roll back: none may arrive")
 	if until(ctx, func() bool { return d.service.rollbacks.Load() <= 0 }) {
 		f.done(r, r.What, "none of their events was delivered")
-		d.story.add("rollbacks_done", fmt.Sprintf("%s, phantom %d", r.What, d.arrived.Counts().Phantom))
+		d.out.note("rollbacks_done", fmt.Sprintf("%s, phantom %d", r.What, d.arrived.Counts().Phantom))
 	}
 }
 
@@ -251,17 +251,17 @@ func (f *faults) poison(ctx context.Context) {
 		f.results = slices.DeleteFunc(f.results, func(other *result) bool { return other == r })
 		return
 	}
-	d.story.add("poison", fmt.Sprintf("poison: %s has an event of %d KiB, the broker takes %d", name, poisonSize>>10, maxMessage>>10))
+	d.out.note("poison", fmt.Sprintf("poison: %s has an event of %d KiB, the broker takes %d", name, poisonSize>>10, maxMessage>>10))
 	if !until(ctx, func() bool { return len(fate) > 0 }) {
 		return
 	}
 	letter := (<-fate).letter
 	outcome := "dead letter (" + letter.Reason + ")"
 	f.done(r, r.What, outcome)
-	d.story.add("dead_letter", fmt.Sprintf("the poison of %s is a dead letter (%s): %s", name, letter.Reason, letter.Error))
+	d.out.note("dead_letter", fmt.Sprintf("the poison of %s is a dead letter (%s): %s", name, letter.Reason, letter.Error))
 	if until(ctx, func() bool { return d.service.book.passed(id) }) {
 		f.done(r, r.What, outcome+", "+name+" went on")
-		d.story.add("order_goes_on", name+" goes on: its next event has arrived")
+		d.out.note("order_goes_on", name+" goes on: its next event has arrived")
 	}
 }
 
@@ -271,7 +271,7 @@ func (f *faults) longTransaction(ctx context.Context, length time.Duration) {
 	f.mu.Lock()
 	if closed(f.ended) || len(f.longs) == longOrders {
 		f.mu.Unlock()
-		d.story.add("note", "enough long transactions are open")
+		d.out.note("note", "enough long transactions are open")
 		return
 	}
 	began := time.Now()
@@ -281,7 +281,7 @@ func (f *faults) longTransaction(ctx context.Context, length time.Duration) {
 	f.opened++
 	f.mu.Unlock()
 	r := f.begin("long", "long transaction, "+duration(length))
-	d.story.add("long_begin", "a transaction has written its event and stays open for "+duration(length)+": others must not wait for it")
+	d.out.note("long_begin", "a transaction has written its event and stays open for "+duration(length)+": others must not wait for it")
 
 	before := d.arrived.Counts().Delivered
 	var took, meanwhile string
@@ -303,7 +303,7 @@ func (f *faults) longTransaction(ctx context.Context, length time.Duration) {
 	if until(ctx, func() bool { return len(fate) > 0 }) {
 		delay := duration((<-fate).took)
 		f.done(r, "long transaction, "+took, meanwhile+" delivered meanwhile, itself after "+delay)
-		d.story.add("long_end", fmt.Sprintf("the long transaction has committed after %s, its event came %s later; meanwhile %s others were delivered",
+		d.out.note("long_end", fmt.Sprintf("the long transaction has committed after %s, its event came %s later; meanwhile %s others were delivered",
 			took, delay, meanwhile))
 	}
 }

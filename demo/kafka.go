@@ -24,7 +24,6 @@ type givenKafka struct {
 	given   string
 	version string
 	name    string // of the topic
-	made    bool   // there is the topic
 	client  *kgo.Client
 	admin   *kadm.Client
 	proxies map[string]*testnet.Proxy // by the broker's address
@@ -35,8 +34,8 @@ type givenKafka struct {
 
 var _ broker = (*givenKafka)(nil)
 
-// openKafka looks whether a Kafka answers there, and creates the topic.
-func openKafka(ctx context.Context, given string) (broker, error) {
+// openKafka looks whether a Kafka answers there, and creates the topic, until undo.
+func openKafka(ctx context.Context, undo *undo, given string) (broker, error) {
 	k := &givenKafka{given: given, name: "outbox-demo-" + randomHex(), proxies: map[string]*testnet.Proxy{}, next: map[int32]int64{}}
 	var err error
 	k.client, err = kgo.NewClient(
@@ -46,14 +45,15 @@ func openKafka(ctx context.Context, given string) (broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--kafka %s: %w", given, err)
 	}
+	undo.add(func(context.Context) error { k.client.Close(); return nil })
 	k.admin = kadm.NewClient(k.client)
-	if err := k.prepare(ctx); err != nil {
-		return nil, errors.Join(err, k.close())
+	if err := k.prepare(ctx, undo); err != nil {
+		return nil, err
 	}
 	return k, nil
 }
 
-func (k *givenKafka) prepare(ctx context.Context) error {
+func (k *givenKafka) prepare(ctx context.Context, undo *undo) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := k.client.Ping(ctx); err != nil {
@@ -73,12 +73,15 @@ func (k *givenKafka) prepare(ctx context.Context) error {
 	if err = errors.Join(err, created.Err); err != nil {
 		return fmt.Errorf("create the demo's topic in the Kafka at %s: %w", k.given, err)
 	}
-	k.made = true
-	return k.startProxies(ctx)
+	undo.add(func(ctx context.Context) error {
+		deleted, err := k.admin.DeleteTopic(ctx, k.name)
+		return wrap("delete the demo's topic "+k.name, errors.Join(err, deleted.Err))
+	})
+	return k.startProxies(ctx, undo)
 }
 
 // startProxies starts one for each broker, under the addresses that were given and those that the brokers tell clients.
-func (k *givenKafka) startProxies(ctx context.Context) error {
+func (k *givenKafka) startProxies(ctx context.Context, undo *undo) error {
 	brokers, err := k.admin.ListBrokers(ctx)
 	if err != nil {
 		return fmt.Errorf("ask the Kafka at %s for its brokers: %w", k.given, err)
@@ -95,6 +98,7 @@ func (k *givenKafka) startProxies(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		undo.add(func(context.Context) error { proxy.Close(); return nil })
 		proxy.Forward(address)
 		k.proxies[address] = proxy
 	}
@@ -158,18 +162,4 @@ func (k *givenKafka) caughtUp(ctx context.Context) (bool, error) {
 	up := true
 	ends.Each(func(end kadm.ListedOffset) { up = up && k.next[end.Partition] >= end.Offset })
 	return up, nil
-}
-
-func (k *givenKafka) close() error {
-	defer k.client.Close()
-	for _, proxy := range k.proxies {
-		proxy.Close()
-	}
-	if !k.made {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	deleted, err := k.admin.DeleteTopic(ctx, k.name)
-	return wrap("delete the demo's topic "+k.name, errors.Join(err, deleted.Err))
 }

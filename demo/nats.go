@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -22,37 +21,37 @@ type embeddedNATS struct {
 	dir    string
 	proxy  *testnet.Proxy
 	server *server.Server // nil while down
-
-	conn *nats.Conn
-	js   jetstream.JetStream
-	last atomic.Uint64 // position in the stream of the last message received
+	js     jetstream.JetStream
+	last   atomic.Uint64 // position in the stream of the last message received
 }
 
 var _ broker = (*embeddedNATS)(nil)
 
-// startNATS starts a server with its data in dir, and creates the stream.
-func startNATS(ctx context.Context, dir string) (broker, error) {
+// startNATS starts a server with its data in dir, until undo, and creates the stream.
+func startNATS(ctx context.Context, undo *undo, dir string) (broker, error) {
 	n := &embeddedNATS{dir: dir}
-	if err := n.prepare(ctx); err != nil {
-		return nil, fmt.Errorf("start NATS: %w", errors.Join(err, n.close()))
+	if err := n.start(ctx, undo); err != nil {
+		return nil, fmt.Errorf("start NATS: %w", err)
 	}
 	return n, nil
 }
 
-func (n *embeddedNATS) prepare(ctx context.Context) (err error) {
+func (n *embeddedNATS) start(ctx context.Context, undo *undo) (err error) {
 	if n.proxy, err = testnet.StartProxy(); err != nil {
 		return err
 	}
+	undo.add(func(context.Context) error { n.proxy.Close(); return n.takeDown() })
 	if err := n.bringUp(ctx); err != nil {
 		return err
 	}
-	n.conn, err = nats.Connect(n.place().address,
+	conn, err := nats.Connect(n.place().address,
 		nats.Name("outbox demo: consumer"),
 		nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.ReconnectJitter(0, 0))
 	if err != nil {
 		return err
 	}
-	if n.js, err = jetstream.New(n.conn); err != nil {
+	undo.add(func(context.Context) error { conn.Close(); return nil })
+	if n.js, err = jetstream.New(conn); err != nil {
 		return err
 	}
 	_, err = n.js.CreateStream(ctx, jetstream.StreamConfig{
@@ -146,14 +145,4 @@ func (n *embeddedNATS) caughtUp(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("ask NATS for its last message: %w", err)
 	}
 	return n.last.Load() >= stream.CachedInfo().State.LastSeq, nil
-}
-
-func (n *embeddedNATS) close() error {
-	if n.conn != nil {
-		n.conn.Close()
-	}
-	if n.proxy != nil {
-		n.proxy.Close()
-	}
-	return n.takeDown()
 }

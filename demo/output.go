@@ -28,12 +28,14 @@ const (
 // before and after it draws: what was set up stays readable above the verdict. Its methods may be called from several
 // goroutines.
 type output struct {
-	cfg    Config
-	style  style
-	failed func(error)
-	screen *os.File // nil where nothing is drawn
+	cfg     Config
+	style   style
+	failed  func(error)
+	screen  *os.File // nil where nothing is drawn
+	started time.Time
 
 	mu            sync.Mutex
+	events        []event // the latest, the last one at the end
 	drawing       bool
 	saved         *term.State // nil where there is no keyboard
 	pressed       chan byte
@@ -41,7 +43,7 @@ type output struct {
 }
 
 func newOutput(cfg Config, failed func(error)) *output {
-	o := &output{cfg: cfg, failed: failed}
+	o := &output{cfg: cfg, failed: failed, started: time.Now()}
 	stdout, ok := cfg.Stdout.(*os.File)
 	if ok && !cfg.JSON && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(stdout.Fd())) {
 		o.screen = stdout
@@ -147,10 +149,27 @@ func (o *output) close() {
 	}
 }
 
-// event shows what happens. While the screen is drawn, the next frame does.
+// event is something that happened.
+type event struct {
+	At   time.Duration `json:"-"`     // since the start
+	Kind string        `json:"event"` // for machines: broker_down, relay_killed, ...
+	Text string        `json:"text"`
+	Bad  bool          `json:"bad,omitempty"` // it shouldn't have happened
+}
+
+// remembered is how many events a frame may show.
+const remembered = 200
+
+// note tells what happens, fault what shouldn't. While the screen is drawn, the next frame shows it.
+func (o *output) note(kind, text string)  { o.event(event{Kind: kind, Text: text}) }
+func (o *output) fault(kind, text string) { o.event(event{Kind: kind, Text: text, Bad: true}) }
+
 func (o *output) event(e event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	e.At = time.Since(o.started)
+	o.events = append(o.events, e)
+	o.events = o.events[max(0, len(o.events)-remembered):]
 	switch {
 	case o.cfg.JSON:
 		o.encode(struct {
@@ -159,7 +178,11 @@ func (o *output) event(e event) {
 			event
 		}{"event", seconds(e.At), e})
 	case !o.drawing:
-		o.tell(e.line(o.style))
+		mark, text := "*", e.Text
+		if e.Bad {
+			mark, text = "!", o.style.paint(red, text)
+		}
+		o.tell(fmt.Sprintf("%6s  %s %s\n", clock(e.At), o.style.paint(bold, mark), text))
 	}
 }
 
@@ -190,7 +213,7 @@ func (o *output) draw(v *view) {
 	if err != nil || width <= 0 || height <= 0 {
 		width, height = 80, 24
 	}
-	v.Keys = o.saved != nil
+	v.Keys, v.Events = o.saved != nil, o.events
 	var b strings.Builder
 	if width != o.width || height != o.height {
 		b.WriteString(clearScreen) // what the terminal has made of the old frame

@@ -20,7 +20,7 @@ const destination = "demo"
 // relays are two relays of one destination, as processes of their own: one delivers, the other stands by.
 type relays struct {
 	command []string // without the file of its settings
-	story   *story
+	out     *output
 	failed  func(error)   // is told when the relays can't work at all
 	quit    chan struct{} // closed when none is started again
 
@@ -82,7 +82,7 @@ func (r *relays) keep(m *member) {
 				r.failed(fmt.Errorf("%s ends each time it is started (%v); its log ends with:\n%s", m.name, process.Err(), m.log(12)))
 				return
 			}
-			r.story.fault("relay_ended", fmt.Sprintf("%s ended by itself (%v): %s", m.name, process.Err(), m.log(1)))
+			r.out.fault("relay_ended", fmt.Sprintf("%s ended by itself (%v): %s", m.name, process.Err(), m.log(1)))
 		}
 		select {
 		case <-time.After(pause):
@@ -97,7 +97,7 @@ func (r *relays) keep(m *member) {
 		r.mu.Lock()
 		m.process, m.killed = process, false
 		r.mu.Unlock()
-		r.story.add("relay_started", fmt.Sprintf("%s is back as process %d and stands by", m.name, process.PID()))
+		r.out.note("relay_started", fmt.Sprintf("%s is back as process %d and stands by", m.name, process.PID()))
 	}
 }
 

@@ -104,7 +104,7 @@ func TestTheScreenFollowsTheTerminalAndGivesItBack(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	term := newTerminal(t, 80, 24)
 	s := newScreen(t, term)
-	s.event(event{Text: "before"})
+	s.note("note", "before")
 	term.shows(t, "before")
 
 	if err := s.running(); err != nil {
@@ -155,7 +155,7 @@ func TestTheScreenFollowsTheTerminalAndGivesItBack(t *testing.T) {
 	if term.raw(t) {
 		t.Error("the terminal wasn't given back")
 	}
-	s.event(event{Text: "after"})
+	s.note("note", "after")
 	term.shows(t, "after")
 }
 

@@ -37,7 +37,7 @@ func (v *verdict) json() any {
 // verdict judges what has happened.
 func (d *demo) verdict(how end) verdict {
 	v := verdict{
-		Took:     time.Since(d.story.started),
+		Took:     time.Since(d.out.started),
 		Report:   d.checker.Report(),
 		Faults:   d.faults.all(),
 		Dead:     append([]deadLetter{}, d.dead...),
@@ -45,7 +45,7 @@ func (d *demo) verdict(how end) verdict {
 		Broker:   d.broker.place().name,
 		Seed:     d.cfg.Seed,
 	}
-	v.Latency, v.Calm = d.latency.total()
+	_, v.Latency, v.Calm = d.service.book.latencies()
 	if how == endNow {
 		// What is under way is not lost, and whose commit isn't known yet no phantom.
 		counts := d.arrived.Counts()

@@ -94,12 +94,13 @@ func (s *sampler) take(now check.Counts, at time.Time) {
 func (d *demo) view() *view {
 	now := time.Now()
 	if d.sampler.due(now) {
-		d.latency.turn()
+		d.service.book.turn()
 		d.sampler.take(d.arrived.Counts(), now)
 	}
 	place := d.broker.place()
+	latency, _, _ := d.service.book.latencies()
 	return &view{
-		Elapsed:  now.Sub(d.story.started),
+		Elapsed:  now.Sub(d.out.started),
 		Left:     max(0, d.left(now)),
 		Phase:    d.phase.Load().(phase),
 		Postgres: "PostgreSQL " + d.db.version,
@@ -111,10 +112,9 @@ func (d *demo) view() *view {
 		Out:      d.sampler.out,
 		Counts:   d.arrived.Counts(),
 		Lost:     d.service.book.overtaken(now, 2*time.Second),
-		Latency:  d.latency.last(),
+		Latency:  latency,
 		Relays:   d.relays.view(d.leader().name),
 		Long:     d.faults.longFor(now),
-		Events:   d.story.latest(),
 		Help:     d.help,
 	}
 }
@@ -169,14 +169,6 @@ func (v *view) line(s style) string {
 			s.count("lost", uint64(v.Lost), red), s.count("phantom", v.Counts.Phantom, red), s.count("out of order", v.Counts.Inverted, red),
 			s.count("duplicated", v.Counts.Duplicated, yellow),
 		}, ", "))
-}
-
-func (e event) line(s style) string {
-	mark, text := "*", e.Text
-	if e.Bad {
-		mark, text = "!", s.paint(red, text)
-	}
-	return fmt.Sprintf("%6s  %s %s\n", clock(e.At), s.paint(bold, mark), text)
 }
 
 // number formats with thousands separated: 21,034.
