@@ -3,6 +3,7 @@ package servers
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -42,32 +43,28 @@ type Debezium struct {
 // ./proof/fetch debezium".
 func OwnDebezium(t testing.TB, properties string) *Debezium {
 	t.Helper()
-	skipShort(t)
-	d, err := startDebezium(t.Context(), properties)
-	return own(t, d, err)
+	return own(t, startDebezium, []string{properties})
 }
 
 func startDebezium(ctx context.Context, properties string) (*Debezium, error) {
 	java, classpath, err := FindDebezium()
-	if err != nil {
-		return nil, err
-	}
 	d := &Debezium{}
-	d.ready = func(ctx context.Context) error { return pageAnswers(ctx, d.name, "http://"+d.addr+"/q/health/live") }
-	place := func(ports []int) error {
-		file := filepath.Join(d.folder, "config", "application.properties")
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			return err
-		}
-		return os.WriteFile(file, []byte("quarkus.http.host=127.0.0.1\nquarkus.http.port="+strconv.Itoa(ports[0])+
-			"\nquarkus.log.console.json=false\nquarkus.log.level=WARN\n"+
-			"debezium.source.offset.storage.file.filename="+filepath.Join(d.folder, "offsets")+"\n"+properties), 0o600)
-	}
-	err = d.launch(ctx, "Debezium Server "+DebeziumVersion, "debezium", 1, place, func() child.Command {
-		return child.Command{Path: java, Args: []string{"-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", classpath, "io.debezium.server.Main"}}
-	})
-	if err != nil {
-		return nil, err
-	}
-	return d, nil
+	return orNone(d, d.launch(ctx, err, kind{
+		name: "Debezium Server " + DebeziumVersion,
+		place: func() error {
+			file := filepath.Join(d.folder, "config", "application.properties")
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+				return err
+			}
+			return os.WriteFile(file, []byte("quarkus.http.host=127.0.0.1\nquarkus.http.port="+strconv.Itoa(d.Port())+
+				"\nquarkus.log.console.json=false\nquarkus.log.level=WARN\n"+
+				"debezium.source.offset.storage.file.filename="+filepath.Join(d.folder, "offsets")+"\n"+properties), 0o600)
+		},
+		command: func() child.Command {
+			return child.Command{Path: java, Args: []string{"-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", classpath, "io.debezium.server.Main"}}
+		},
+		ready: func(ctx context.Context, addr string) error {
+			return answersHTTP(ctx, http.MethodGet, "http://"+addr+"/q/health/live", "", nil)
+		},
+	}))
 }

@@ -20,6 +20,9 @@ const (
 	envPostgres      = "OUTBOX_TEST_POSTGRES"
 	envKafka         = "OUTBOX_TEST_KAFKA"
 	envNATS          = "OUTBOX_TEST_NATS"
+	envRedis         = "OUTBOX_TEST_REDIS"
+	envRabbitMQ      = "OUTBOX_TEST_RABBITMQ"
+	envElasticMQ     = "OUTBOX_TEST_ELASTICMQ"
 	envPostgresMajor = "OUTBOX_TEST_POSTGRES_MAJOR"
 	envCache         = "OUTBOX_CACHE"
 	envRequire       = "OUTBOX_REQUIRE_SERVERS"
@@ -149,16 +152,32 @@ func PostgresInstallations() ([]PostgresInstallation, error) {
 // FindKafka returns a Java and the folder of Kafka's jars. The error wraps [ErrNotFound] when one of them is missing,
 // and says which.
 func FindKafka() (java, lib string, err error) {
+	return findJars("Kafka", KafkaDir, "kafka_*.jar")
+}
+
+// findJars returns a Java and the cache's folder of a program's jars.
+func findJars(program string, dir func(cache string) string, pattern string) (java, lib string, err error) {
 	cache, err := CacheDir()
 	if err != nil {
 		return "", "", err
 	}
-	lib = KafkaDir(cache)
-	if jars, _ := filepath.Glob(filepath.Join(lib, "kafka_*.jar")); len(jars) == 0 {
-		return "", "", fmt.Errorf("Kafka is %w", ErrNotFound)
+	lib = dir(cache)
+	if jars, _ := filepath.Glob(filepath.Join(lib, pattern)); len(jars) == 0 {
+		return "", "", fmt.Errorf("%s is %w", program, ErrNotFound)
 	}
 	java, err = FindJava()
 	return java, lib, err
+}
+
+// javaArgs are what Java is told, up to the main class. most is the memory that it may take. bench lets Java compile to
+// the full and gives it 512 MB.
+func javaArgs(folder, lib, most string, bench bool) []string {
+	args := []string{"-Xms64m", "-Xmx" + most, "-XX:TieredStopAtLevel=1"}
+	if bench {
+		args = []string{"-Xms512m", "-Xmx512m"}
+	}
+	// What Java unpacks and counts goes with the folder, even when the server is killed.
+	return append(args, "-XX:+UseSerialGC", "-Djava.io.tmpdir="+folder, "-XX:-UsePerfData", "-cp", filepath.Join(lib, "*"))
 }
 
 // FindJava returns a Java of [MinJava] or later. The error wraps [ErrNotFound] when there is none.
@@ -247,6 +266,16 @@ func compareVersions(a, b string) int {
 		return all
 	}
 	return slices.Compare(numbers(a), numbers(b))
+}
+
+// lookUp returns the path of the first of these programs that is there, "" if none is.
+func lookUp(names ...string) string {
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	return ""
 }
 
 func executable(dir, name string) string {

@@ -17,11 +17,8 @@ const folderPrefix = "pgoutbox-servers-"
 const nobody = 65534
 
 // newFolder makes a folder for one server, with this process's id in its name, and removes those of processes that
-// have died. uid, unless 0, owns it.
-func newFolder(name string, uid int) (string, error) { return newFolderIn("", name, uid) }
-
-// newFolderIn is newFolder in a folder other than that for temporary files, which "" means.
-func newFolderIn(base, name string, uid int) (string, error) {
+// have died. base is where, "" among temporary files. uid, unless 0, owns it.
+func newFolder(base, name string, uid int) (string, error) {
 	folder, err := child.Folder(base, folderPrefix, name+"-")
 	if err != nil {
 		return "", err

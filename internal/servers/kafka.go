@@ -6,15 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
+	"testing"
 
 	"github.com/pgoutbox/outbox/internal/child"
 )
@@ -65,48 +62,46 @@ func StartKafka(ctx context.Context, config KafkaConfig) (*Kafka, error) {
 }
 
 func startKafka(ctx context.Context, config KafkaConfig, node kafkaNode) (*Kafka, error) {
-	if err := canStart(); err != nil {
-		return nil, err
-	}
 	java, lib, err := FindKafka()
-	if err != nil {
-		return nil, err
-	}
 	k := &Kafka{node: node, storage: config.Storage}
-	k.name = "Kafka " + KafkaVersion
-	k.stopSig = syscall.SIGTERM
-	if k.folder, err = newFolder("kafka", 0); err != nil {
-		return nil, fmt.Errorf("start %s: %w", k.name, err)
-	}
-	k.command = func() child.Command {
-		return child.Command{
-			Path: java,
-			Args: slices.Concat(javaArgs(k.folder, lib, config.Bench), []string{"kafka.Kafka", k.properties()}),
-			Dir:  k.folder,
-		}
-	}
-	k.ready = k.answersAsNode
-
-	err = os.WriteFile(filepath.Join(k.folder, "log4j2.xml"), []byte(log4j), 0o644)
-	if err == nil {
-		err = k.startFirst(ctx, 3, func(ports []int) error {
-			k.voter = fmt.Sprintf("%d@%s", node.id, loopback(ports[1]))
+	return orNone(k, k.launch(ctx, err, kind{
+		name: "Kafka " + KafkaVersion,
+		free: 3,
+		place: func() error {
+			k.voter = fmt.Sprintf("%d@%s", node.id, loopback(k.ports[1]))
 			if node.controller != nil {
 				k.voter = node.controller.voter
 			}
 			if config.Front != "" {
-				k.behind = loopback(ports[2])
+				k.behind = loopback(k.ports[2])
 			}
-			if err := os.WriteFile(k.properties(), []byte(k.serverProperties(ports, config)), 0o644); err != nil {
+			err := errors.Join(
+				os.WriteFile(filepath.Join(k.folder, "log4j2.xml"), []byte(log4j), 0o644),
+				os.WriteFile(k.properties(), []byte(k.serverProperties(config)), 0o644))
+			if err != nil {
 				return err
 			}
 			return k.format(ctx, java, lib)
-		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", k.name, errors.Join(err, k.Close()))
-	}
-	return k, nil
+		},
+		command: func() child.Command {
+			return child.Command{Path: java, Args: append(k.javaArgs(lib, config.Bench), "kafka.Kafka", k.properties())}
+		},
+		ready: k.answersAsNode,
+	}))
+}
+
+// TestKafka returns a broker that all tests of this binary share, started on first use. A test takes topics with names
+// of its own. The test is skipped, or fails where servers are required, if there is no Kafka.
+func TestKafka(t testing.TB) *Kafka {
+	t.Helper()
+	return shareGiven(t, &Kafka{}, givenKafka, StartKafka, nil)
+}
+
+// OwnKafka returns a broker that is the test's alone, to be killed and frozen. It is started even if the environment has
+// an address. It is closed at the end of the test. At most one config is given.
+func OwnKafka(t testing.TB, config ...KafkaConfig) *Kafka {
+	t.Helper()
+	return own(t, StartKafka, config)
 }
 
 func (k *Kafka) properties() string { return filepath.Join(k.folder, "server.properties") }
@@ -127,26 +122,18 @@ const log4j = `<Configuration status="error">
 </Configuration>
 `
 
-func javaArgs(folder, lib string, bench bool) []string {
-	args := []string{"-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"}
-	if bench {
-		args = []string{"-Xms512m", "-Xmx512m", "-XX:+UseSerialGC"}
-	}
-	return append(args,
-		"-Dlog4j2.configurationFile="+filepath.Join(folder, "log4j2.xml"),
-		// What Java unpacks and counts goes with the folder, even when the server is killed.
-		"-Djava.io.tmpdir="+folder, "-XX:-UsePerfData",
-		"-cp", filepath.Join(lib, "*"))
+func (k *Kafka) javaArgs(lib string, bench bool) []string {
+	return append(javaArgs(k.folder, lib, "256m", bench), "-Dlog4j2.configurationFile="+filepath.Join(k.folder, "log4j2.xml"))
 }
 
-func (k *Kafka) serverProperties(ports []int, config KafkaConfig) string {
+func (k *Kafka) serverProperties(config KafkaConfig) string {
 	var listeners, advertised []string
 	if k.node.role != controllerRole {
-		listeners = append(listeners, "PLAINTEXT://"+loopback(ports[0]))
+		listeners = append(listeners, "PLAINTEXT://"+loopback(k.ports[0]))
 		advertised = listeners
 	}
 	if k.node.controller == nil {
-		listeners = append(listeners, "CONTROLLER://"+loopback(ports[1]))
+		listeners = append(listeners, "CONTROLLER://"+loopback(k.ports[1]))
 	}
 	if config.Front != "" {
 		listeners = append(listeners, "BEHIND://"+k.behind)
@@ -177,12 +164,7 @@ func (k *Kafka) serverProperties(ports []int, config KafkaConfig) string {
 	if len(advertised) > 0 {
 		properties["advertised.listeners"] = strings.Join(advertised, ",")
 	}
-	maps.Copy(properties, config.Settings)
-	var lines strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(properties)) {
-		fmt.Fprintf(&lines, "%s=%s\n", name, properties[name])
-	}
-	return lines.String()
+	return settings("%s=%s", properties, config.Settings)
 }
 
 // format makes the data folder. Formatting takes a second, therefore a formatted folder is kept and copied: there is
@@ -196,20 +178,20 @@ func (k *Kafka) format(ctx context.Context, java, lib string) error {
 		name += "-node-" + strconv.Itoa(k.node.id) // which has an identity of its own
 	}
 	return fromTemplate(name, k.data(), 0, func() error {
-		return child.Run(ctx, child.Command{Path: java, Dir: k.folder, Args: slices.Concat(javaArgs(k.folder, lib, false),
-			[]string{"kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", k.properties()})})
+		return child.Run(ctx, child.Command{Path: java, Dir: k.folder, Args: append(k.javaArgs(lib, false),
+			"kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", k.properties())})
 	})
 }
 
 // answersAsNode returns nil if the cluster counts the node among its brokers; if it is no broker, when it listens.
-func (k *Kafka) answersAsNode(ctx context.Context) error {
+func (k *Kafka) answersAsNode(ctx context.Context, addr string) error {
 	if k.node.role == controllerRole {
 		_, controller, _ := strings.Cut(k.voter, "@")
 		const apiVersions = 18
 		_, err := kafkaCall(ctx, controller, kafkaRequest(apiVersions, 0))
 		return err
 	}
-	brokers, err := kafkaBrokers(ctx, k.addr)
+	brokers, err := kafkaBrokers(ctx, addr)
 	if err == nil && !slices.Contains(brokers, int32(k.node.id)) {
 		err = fmt.Errorf("the brokers are %d, and it is %d", brokers, k.node.id)
 	}
@@ -260,15 +242,11 @@ func kafkaRequest(key, version uint16) []byte {
 
 // kafkaCall sends one request and returns the response, each without its length.
 func kafkaCall(ctx context.Context, addr string, request []byte) ([]byte, error) {
-	dialer := net.Dialer{Timeout: time.Second}
-	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	conn, err := dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return nil, err
-	}
 	if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(request))), request...)); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"testing"
 )
 
 // KafkaCluster is three brokers and a controller of their own, as people run Kafka: each partition, those of the
@@ -55,6 +56,13 @@ func StartKafkaCluster(ctx context.Context, config KafkaConfig) (*KafkaCluster, 
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
+}
+
+// OwnKafkaCluster returns a cluster that is the test's alone. It is started even if the environment has an address. It is
+// closed at the end of the test. At most one config is given.
+func OwnKafkaCluster(t testing.TB, config ...KafkaConfig) *KafkaCluster {
+	t.Helper()
+	return own(t, StartKafkaCluster, config)
 }
 
 // Addr returns host:port of all brokers, with commas.

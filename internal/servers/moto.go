@@ -3,6 +3,7 @@ package servers
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,29 +42,22 @@ type Moto struct {
 	Server
 }
 
-// StartMoto starts a server and returns when it answers, after about a second. The caller must Close it. The error wraps
-// [ErrNotFound] when moto or Python isn't installed.
-func StartMoto(ctx context.Context) (*Moto, error) {
-	if err := canStart(); err != nil {
-		return nil, err
-	}
+func startMoto(ctx context.Context, _ struct{}) (*Moto, error) {
 	python, site, err := FindMoto()
-	if err != nil {
-		return nil, err
-	}
 	m := &Moto{}
-	m.ready = func(ctx context.Context) error { return pageAnswers(ctx, m.name, m.URL()+"/moto-api/") }
-	err = m.launch(ctx, "moto "+MotoVersion, "moto", 1, func([]int) error { return nil }, func() child.Command {
-		return child.Command{
-			Path: python,
-			Args: []string{"-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", strconv.Itoa(m.Port())},
-			Env:  append(os.Environ(), "PYTHONPATH="+site, "PYTHONDONTWRITEBYTECODE=1"),
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
+	return orNone(m, m.launch(ctx, err, kind{
+		name: "moto " + MotoVersion,
+		command: func() child.Command {
+			return child.Command{
+				Path: python,
+				Args: []string{"-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", strconv.Itoa(m.Port())},
+				Env:  append(os.Environ(), "PYTHONPATH="+site, "PYTHONDONTWRITEBYTECODE=1"),
+			}
+		},
+		ready: func(ctx context.Context, addr string) error { // a page that only moto has
+			return answersHTTP(ctx, http.MethodGet, "http://"+addr+"/moto-api/", "", nil)
+		},
+	}))
 }
 
 // URL returns the endpoint for a client: http://127.0.0.1:PORT.
@@ -73,15 +67,5 @@ func (m *Moto) URL() string { return "http://" + m.addr }
 // The test is skipped, or fails where servers are required, if there is no moto.
 func TestMoto(t testing.TB) *Moto {
 	t.Helper()
-	return share(t, "moto", func() (*Moto, error) {
-		return StartMoto(context.Background()) // it outlives the test that needs it first
-	})
-}
-
-// OwnMoto returns a server that is the test's alone, to be killed and frozen. It is closed at the end of the test.
-func OwnMoto(t testing.TB) *Moto {
-	t.Helper()
-	skipShort(t)
-	m, err := StartMoto(t.Context())
-	return own(t, m, err)
+	return shareGiven(t, &Moto{}, given{}, startMoto, nil)
 }

@@ -2,15 +2,14 @@ package servers
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
-	"net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
+	"testing"
 
 	"github.com/pgoutbox/outbox/internal/child"
 )
@@ -25,55 +24,47 @@ type NATSConfig struct {
 // NATS is a server with JetStream, stored in files, without authentication, on 127.0.0.1.
 type NATS struct {
 	Server
-	url string // of a server from the environment
 }
 
 // StartNATS starts a server and returns when it answers. The caller must Close it. The error wraps [ErrNotFound] when
-// nats-server isn't installed. At most one config is given.
-func StartNATS(ctx context.Context, config ...NATSConfig) (*NATS, error) {
-	if err := canStart(); err != nil {
-		return nil, err
-	}
+// nats-server isn't installed.
+func StartNATS(ctx context.Context, config NATSConfig) (*NATS, error) {
 	path, err := FindNATS()
-	if err != nil {
-		return nil, err
-	}
 	n := &NATS{}
-	n.ready = func(ctx context.Context) error { return natsAnswers(ctx, n.addr) }
-	err = n.launch(ctx, "nats-server", "nats", 1, func([]int) error { return nil }, func() child.Command {
-		data := filepath.Join(n.folder, "data")
-		for _, c := range config {
-			if c.Storage != "" {
-				data = filepath.Join(c.Storage, "data")
-			}
-		}
-		return child.Command{Path: path, Args: []string{"-a", "127.0.0.1", "-p", strconv.Itoa(n.Port()), "-js", "-sd", data}}
-	})
-	if err != nil {
-		return nil, err
-	}
-	return n, nil
+	return orNone(n, n.launch(ctx, err, kind{
+		name: "nats-server",
+		command: func() child.Command {
+			data := filepath.Join(cmp.Or(config.Storage, n.folder), "data")
+			return child.Command{Path: path, Args: []string{"-a", "127.0.0.1", "-p", strconv.Itoa(n.Port()), "-js", "-sd", data}}
+		},
+		ready: natsAnswers,
+	}))
+}
+
+// TestNATS returns a server that all tests of this binary share, started on first use. A test takes streams and subjects
+// with names of its own. The test is skipped, or fails where servers are required, if there is no nats-server.
+func TestNATS(t testing.TB) *NATS {
+	t.Helper()
+	return shareGiven(t, &NATS{}, givenNATS, StartNATS, nil)
+}
+
+// OwnNATS returns a server that is the test's alone, to be killed and frozen. It is started even if the environment has
+// an address. It is closed at the end of the test. At most one config is given.
+func OwnNATS(t testing.TB, config ...NATSConfig) *NATS {
+	t.Helper()
+	return own(t, StartNATS, config)
 }
 
 // URL returns the address for a client: nats://127.0.0.1:PORT.
-func (n *NATS) URL() string {
-	if n.url != "" {
-		return n.url
-	}
-	return (&url.URL{Scheme: "nats", Host: n.addr}).String()
-}
+func (n *NATS) URL() string { return cmp.Or(n.url, "nats://"+n.addr) }
 
 // natsAnswers says PING and returns nil after the PONG of a server with JetStream.
 func natsAnswers(ctx context.Context, addr string) error {
-	dialer := net.Dialer{Timeout: time.Second}
-	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	conn, err := dial(ctx, addr)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return err
-	}
 	lines := bufio.NewReader(conn)
 	line, err := lines.ReadString('\n')
 	if err != nil {

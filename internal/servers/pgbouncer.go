@@ -4,17 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
-	"syscall"
-	"time"
+	"testing"
 
 	"github.com/jackc/pgx/v5"
 
@@ -39,55 +34,44 @@ type PgBouncer struct {
 // StartPgBouncer starts a pooler and returns when it takes connections; the server behind it need not be
 // there. The caller must Close it. The error wraps [ErrNotFound] when PgBouncer isn't installed.
 func StartPgBouncer(ctx context.Context, config PgBouncerConfig) (*PgBouncer, error) {
-	if err := canStart(); err != nil {
-		return nil, err
-	}
 	path, err := FindPgBouncer()
-	if err != nil {
-		return nil, err
-	}
 	b := &PgBouncer{}
-	b.name = "PgBouncer"
-	b.stopSig = syscall.SIGTERM
-	uid := postgresUID() // it refuses to run as root, as PostgreSQL does
-	if b.folder, err = newFolder("pgbouncer", uid); err != nil {
-		return nil, fmt.Errorf("start %s: %w", b.name, err)
-	}
-	file := filepath.Join(b.folder, "pgbouncer.ini")
-	b.command = func() child.Command {
-		return child.Command{Path: path, Args: []string{file}, Dir: b.folder, UID: uid}
-	}
-	b.ready = func(ctx context.Context) error {
-		conn, err := net.DialTimeout("tcp", b.addr, time.Second)
-		if err != nil {
-			return err
-		}
-		return conn.Close()
-	}
-	err = b.startFirst(ctx, 1, func(ports []int) error {
-		text, err := pgBouncerINI(ports[0], config)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			return err
-		}
-		return give(file, uid)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", b.name, errors.Join(err, b.Close()))
-	}
-	return b, nil
+	file := func() string { return filepath.Join(b.folder, "pgbouncer.ini") }
+	return orNone(b, b.launch(ctx, err, kind{
+		name: "PgBouncer",
+		uid:  postgresUID(), // it refuses to run as root, as PostgreSQL does
+		place: func() error {
+			text, err := b.ini(config)
+			if err != nil {
+				return err
+			}
+			return errors.Join(os.WriteFile(file(), []byte(text), 0o600), give(file(), b.uid))
+		},
+		command: func() child.Command { return child.Command{Path: path, Args: []string{file()}} },
+		ready: func(ctx context.Context, addr string) error {
+			conn, err := dial(ctx, addr)
+			if err != nil {
+				return err
+			}
+			return conn.Close()
+		},
+	}))
 }
 
-func pgBouncerINI(port int, config PgBouncerConfig) (string, error) {
-	host, serverPort, err := net.SplitHostPort(config.Server)
+// OwnPgBouncer returns a pooler that is the test's alone, closed at its end.
+func OwnPgBouncer(t testing.TB, config PgBouncerConfig) *PgBouncer {
+	t.Helper()
+	return own(t, StartPgBouncer, []PgBouncerConfig{config})
+}
+
+func (b *PgBouncer) ini(config PgBouncerConfig) (string, error) {
+	host, port, err := net.SplitHostPort(config.Server)
 	if err != nil {
 		return "", fmt.Errorf("the server behind it: %w", err)
 	}
-	settings := map[string]string{
+	return fmt.Sprintf("[databases]\n* = host=%s port=%s user=postgres\n[pgbouncer]\n", host, port) + settings("%s = %s", map[string]string{
 		"listen_addr":               "127.0.0.1",
-		"listen_port":               strconv.Itoa(port),
+		"listen_port":               strconv.Itoa(b.Port()),
 		"unix_socket_dir":           "",
 		"auth_type":                 "any",
 		"pool_mode":                 "transaction",
@@ -96,14 +80,7 @@ func pgBouncerINI(port int, config PgBouncerConfig) (string, error) {
 		"ignore_startup_parameters": "extra_float_digits",
 		// After a failure to connect it makes everybody wait for 15 s by default.
 		"server_login_retry": "1",
-	}
-	maps.Copy(settings, config.Settings)
-	var text strings.Builder
-	fmt.Fprintf(&text, "[databases]\n* = host=%s port=%s user=postgres\n[pgbouncer]\n", host, serverPort)
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		fmt.Fprintf(&text, "%s = %s\n", name, settings[name])
-	}
-	return text.String(), nil
+	}, config.Settings), nil
 }
 
 // URL returns the address of a database by way of the pooler, for the superuser. Transaction mode and older
@@ -116,10 +93,8 @@ func (b *PgBouncer) URL(database string) string {
 
 // FindPgBouncer returns the path of the newest PgBouncer that is at hand.
 func FindPgBouncer() (string, error) {
-	for _, name := range []string{"pgbouncer", "/usr/sbin/pgbouncer", "/opt/homebrew/bin/pgbouncer"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path, nil
-		}
+	if path := lookUp("pgbouncer", "/usr/sbin/pgbouncer", "/opt/homebrew/bin/pgbouncer"); path != "" {
+		return path, nil
 	}
 	return "", fmt.Errorf("pgbouncer is %w; on Debian and Ubuntu: sudo apt-get install pgbouncer", ErrNotFound)
 }

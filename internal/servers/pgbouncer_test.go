@@ -8,10 +8,7 @@ import (
 )
 
 func TestPgBouncerPoolsTransactionsAndComesBackAfterAKill(t *testing.T) {
-	skipShort(t)
-	pg := TestPostgres(t)
-	b, err := StartPgBouncer(t.Context(), PgBouncerConfig{Server: pg.Addr()})
-	b = own(t, b, err)
+	b := OwnPgBouncer(t, PgBouncerConfig{Server: TestPostgres(t).Addr()})
 	ask := func() error {
 		conn, err := pgx.Connect(t.Context(), b.URL("postgres"))
 		if err != nil {

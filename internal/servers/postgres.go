@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -47,7 +46,6 @@ type Postgres struct {
 	Server
 	version string
 	bin     string
-	storage string
 	base    *url.URL // of a server from the environment
 
 	primary *Postgres // of a standby
@@ -57,65 +55,35 @@ type Postgres struct {
 // StartPostgres starts a cluster and returns when it answers. The caller must Close it. The error wraps [ErrNotFound]
 // when no such version is installed.
 func StartPostgres(ctx context.Context, config PostgresConfig) (*Postgres, error) {
-	if err := canStart(); err != nil {
-		return nil, err
-	}
 	bin, version, err := FindPostgres(config.Major)
-	if err != nil {
-		return nil, err
-	}
-	p, err := newPostgres(bin, version, config.Storage)
-	if err != nil {
-		return nil, fmt.Errorf("start PostgreSQL %s: %w", version, err)
-	}
-	if config.OwnIdentity {
-		err = p.initdb(ctx, p.DataDir())
-	} else {
-		err = p.copyTemplate(ctx)
-	}
-	if err == nil {
-		err = p.startFirst(ctx, 1, func(ports []int) error {
-			settings := config.settings()
-			settings["port"] = strconv.Itoa(ports[0])
-			return p.appendSettings(settings)
-		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", p.name, errors.Join(err, p.Close()))
-	}
-	return p, nil
+	p := &Postgres{version: version, bin: bin}
+	return orNone(p, p.launch(ctx, err, p.kindOf("PostgreSQL "+version, config.Storage, func() error {
+		if err := p.create(ctx, config.OwnIdentity); err != nil {
+			return err
+		}
+		return p.appendSettings(config.settings())
+	})))
 }
 
-// newPostgres makes the folder of a cluster, without data, in storage or, if that is "", where temporary files are.
-func newPostgres(bin, version, storage string) (*Postgres, error) {
-	uid := postgresUID()
-	if uid != 0 {
-		if err := enterable(bin); err != nil {
-			return nil, err
-		}
+// kindOf describes a cluster in storage, made by place.
+func (p *Postgres) kindOf(name, storage string, place func() error) kind {
+	return kind{
+		name:    name,
+		uid:     postgresUID(),
+		storage: storage,
+		place:   place,
+		command: func() child.Command {
+			return child.Command{
+				Path:    executable(p.bin, "postgres"),
+				Args:    []string{"-D", p.DataDir()},
+				Env:     []string{"LC_ALL=C"},
+				OnDeath: syscall.SIGQUIT, // immediate shutdown, of the children too
+			}
+		},
+		ready:   func(ctx context.Context, _ string) error { return p.query(ctx, "postgres", "SELECT 1", nil) },
+		stopSig: syscall.SIGINT, // fast shutdown
+		closing: p.leave,
 	}
-	folder, err := newFolderIn(storage, "postgres", uid)
-	if err != nil {
-		return nil, err
-	}
-	p := &Postgres{version: version, bin: bin, storage: storage}
-	p.name = "PostgreSQL " + version
-	p.folder = folder
-	p.stopSig = syscall.SIGINT // fast shutdown
-	p.command = func() child.Command {
-		return child.Command{
-			Path:    executable(bin, "postgres"),
-			Args:    []string{"-D", p.DataDir()},
-			Env:     []string{"LC_ALL=C"},
-			Dir:     folder,
-			UID:     uid,
-			OnDeath: syscall.SIGQUIT, // immediate shutdown, of the children too
-		}
-	}
-	p.ready = func(ctx context.Context) error {
-		return p.query(ctx, "postgres", "SELECT 1", nil)
-	}
-	return p, nil
 }
 
 // postgresUID returns the user that PostgreSQL must run as, 0 for this process's.
@@ -156,28 +124,19 @@ func (p *Postgres) URL(database string) string {
 
 // Crash shuts the server down at once, by SIGQUIT: no checkpoint, clients are told, and Restart recovers.
 func (p *Postgres) Crash() error {
-	if err := p.lock("crash"); err != nil {
-		return err
-	}
-	defer p.mu.Unlock()
-	if err := p.stop(syscall.SIGQUIT); err != nil {
-		return fmt.Errorf("crash %s: %w", p.name, err)
-	}
-	return nil
+	return p.do("crash", func() error { return p.stop(syscall.SIGQUIT) })
 }
 
-// Close ends the server and removes its data; a standby's replication slot too, if its primary answers. A server from
-// the environment is left alone. A second Close does nothing.
-func (p *Postgres) Close() error {
-	return p.close(func() error {
-		var err error
-		if p.process != nil && p.process.Running() {
-			err = p.stop(syscall.SIGQUIT)
-		}
-		p.dropSlot()
-		p.freeSharedMemory()
-		return err
-	})
+// leave ends a server that is to be closed, and removes what that would leave: a standby's replication slot, if its
+// primary answers, and shared memory.
+func (p *Postgres) leave() error {
+	var err error
+	if p.process != nil && p.process.Running() {
+		err = p.stop(syscall.SIGQUIT)
+	}
+	p.dropSlot()
+	p.freeSharedMemory()
+	return err
 }
 
 // freeSharedMemory removes what a killed server has left in shared memory, which no process's end frees: as the next
@@ -192,9 +151,26 @@ func (p *Postgres) freeSharedMemory() {
 	_ = p.run(ctx, "postgres", "--single", "-D", p.DataDir(), "postgres")
 }
 
-// initdb creates a cluster in a folder that doesn't exist.
-func (p *Postgres) initdb(ctx context.Context, data string) error {
-	return p.run(ctx, "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+// create makes the data of a cluster, unless it is there: a copy of one as initdb left it, which takes a tenth of the
+// time, or one with an identity of its own.
+func (p *Postgres) create(ctx context.Context, ownIdentity bool) error {
+	if _, err := os.Stat(p.DataDir()); err == nil {
+		return nil
+	}
+	initdb := func() error {
+		return p.run(ctx, "initdb", "-D", p.DataDir(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	}
+	if p.uid != 0 {
+		if err := enterable(p.bin); err != nil {
+			return err
+		}
+	}
+	if ownIdentity {
+		return initdb()
+	}
+	place := fnv.New32a() // the same version from another place may have been built otherwise
+	place.Write([]byte(p.bin))
+	return fromTemplate(fmt.Sprintf("postgres-%s-%08x", p.version, place.Sum32()), p.DataDir(), p.uid, initdb)
 }
 
 // run runs one of PostgreSQL's programs to its end.
@@ -204,16 +180,8 @@ func (p *Postgres) run(ctx context.Context, program string, args ...string) erro
 		Args: args,
 		Env:  []string{"LC_ALL=C"}, // a LANG that the machine doesn't have makes initdb fail
 		Dir:  os.TempDir(),         // the current folder may be closed to that user
-		UID:  postgresUID(),
+		UID:  p.uid,
 	})
-}
-
-// copyTemplate copies a cluster as initdb left it, which takes a tenth of the time.
-func (p *Postgres) copyTemplate(ctx context.Context) error {
-	place := fnv.New32a() // the same version from another place may have been built otherwise
-	place.Write([]byte(p.bin))
-	name := fmt.Sprintf("postgres-%s-%08x", p.version, place.Sum32())
-	return fromTemplate(name, p.DataDir(), postgresUID(), func() error { return p.initdb(ctx, p.DataDir()) })
 }
 
 // settings returns what a new cluster's postgresql.conf gets.
@@ -236,18 +204,20 @@ func (config PostgresConfig) settings() map[string]string {
 	return settings
 }
 
-// appendSettings appends to postgresql.conf, where the last one of a name counts. Unlike arguments, what stands there
-// can be changed by ALTER SYSTEM.
-func (p *Postgres) appendSettings(settings map[string]string) error {
-	var lines strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		fmt.Fprintf(&lines, "%s = '%s'\n", name, strings.ReplaceAll(settings[name], "'", "''"))
+// appendSettings appends to postgresql.conf, where the last one of a name counts, with the port. Unlike arguments, what
+// stands there can be changed by ALTER SYSTEM.
+func (p *Postgres) appendSettings(all ...map[string]string) error {
+	quoted := map[string]string{"port": strconv.Itoa(p.Port())}
+	for _, more := range all {
+		for name, value := range more {
+			quoted[name] = strings.ReplaceAll(value, "'", "''")
+		}
 	}
 	file, err := os.OpenFile(filepath.Join(p.DataDir(), "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	_, err = file.WriteString("\n" + lines.String())
+	_, err = file.WriteString("\n" + settings("%s = '%s'", quoted))
 	return errors.Join(err, file.Close())
 }
 

@@ -1,12 +1,11 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,12 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/pgoutbox/outbox/internal/child"
 )
-
-const envRabbitMQ = "OUTBOX_TEST_RABBITMQ"
 
 // RabbitMQConfig says what kind of server is wanted. The zero value is one for tests.
 type RabbitMQConfig struct {
@@ -38,48 +34,29 @@ type RabbitMQConfig struct {
 // RabbitMQ is a single node, with the user guest and without plugins but for that of certificates, on 127.0.0.1.
 type RabbitMQ struct {
 	Server
-	url    string // of a server from the environment
-	secure string
-	ports  []int
-	epmd   *child.Process // Erlang's register of nodes, which a node would otherwise start, and leave behind
+	secured
+	epmd *child.Process // Erlang's register of nodes, which a node would otherwise start, and leave behind
 }
 
-// StartRabbitMQ starts a node and returns when it answers, after 4 to 8 s. The caller must Close it. The error wraps
-// [ErrNotFound] when RabbitMQ or Erlang isn't installed.
-func StartRabbitMQ(ctx context.Context, config RabbitMQConfig) (*RabbitMQ, error) {
-	if err := canStart(); err != nil {
-		return nil, err
-	}
+// startRabbitMQ starts a node and returns when it answers, after 4 to 8 s. The error wraps [ErrNotFound] when RabbitMQ or
+// Erlang isn't installed.
+func startRabbitMQ(ctx context.Context, config RabbitMQConfig) (*RabbitMQ, error) {
 	path, epmd, err := FindRabbitMQ()
-	if err != nil {
-		return nil, err
-	}
 	r := &RabbitMQ{}
-	r.name = "RabbitMQ"
-	r.stopSig = syscall.SIGTERM
-	if r.folder, err = newFolder("rabbitmq", 0); err != nil {
-		return nil, fmt.Errorf("start %s: %w", r.name, err)
-	}
-	r.command = func() child.Command {
-		return child.Command{
-			Path:    path,
-			Env:     append(os.Environ(), r.environment()...),
-			Dir:     r.folder,
-			OnDeath: syscall.SIGTERM, // which the script that starts Erlang passes on
-		}
-	}
-	r.ready = func(ctx context.Context) error { return rabbitAnswers(ctx, r.addr) }
-	err = r.startFirst(ctx, 4, func(ports []int) error {
-		r.ports = ports
-		if err := r.configure(config); err != nil {
-			return err
-		}
-		return r.startEpmd(epmd)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", r.name, errors.Join(err, r.Close()))
-	}
-	return r, nil
+	return orNone(r, r.launch(ctx, err, kind{
+		name:  "RabbitMQ",
+		free:  4,
+		place: func() error { return errors.Join(r.configure(config), r.startEpmd(epmd)) },
+		command: func() child.Command {
+			return child.Command{
+				Path:    path,
+				Env:     append(os.Environ(), r.environment()...),
+				OnDeath: syscall.SIGTERM, // which the script that starts Erlang passes on
+			}
+		},
+		ready:   rabbitAnswers,
+		closing: r.stopEpmd,
+	}))
 }
 
 // configure writes the files that the node reads.
@@ -90,7 +67,7 @@ func (r *RabbitMQ) configure(config RabbitMQConfig) error {
 		"log.file = false",
 		"vm_memory_high_watermark.absolute = 1GB",
 		"disk_free_limit.absolute = 50MB",
-	}, r.secured(config.TLS)...)
+	}, r.securedBy(config.TLS)...)
 	settings = append(settings, config.Settings...)
 	var plugins string
 	var advanced []string
@@ -107,12 +84,12 @@ func (r *RabbitMQ) configure(config RabbitMQConfig) error {
 		os.WriteFile(filepath.Join(r.folder, "plugins"), []byte("["+plugins+"].\n"), 0o644))
 }
 
-// secured returns the settings of the listener with TLS, none without it.
-func (r *RabbitMQ) secured(config *TLS) []string {
+// securedBy returns the settings of the listener with TLS, none without it.
+func (r *RabbitMQ) securedBy(config *TLS) []string {
+	r.secureBy(config, r.ports[3])
 	if config == nil {
 		return nil
 	}
-	r.secure = loopback(r.ports[3])
 	return []string{
 		"listeners.ssl.default = " + r.secure,
 		"ssl_options.cacertfile = " + config.Authority,
@@ -172,19 +149,8 @@ func (r *RabbitMQ) stopEpmd() error {
 	return r.epmd.Kill()
 }
 
-// Close ends the server and removes its data. A server from the environment is left alone. A second Close does nothing.
-func (r *RabbitMQ) Close() error { return errors.Join(r.Server.Close(), r.stopEpmd()) }
-
 // URL returns the address for a client: amqp://guest:guest@127.0.0.1:PORT.
-func (r *RabbitMQ) URL() string {
-	if r.url != "" {
-		return r.url
-	}
-	return (&url.URL{Scheme: "amqp", User: url.UserPassword("guest", "guest"), Host: r.addr}).String()
-}
-
-// TLSAddr returns host:port of the listener with TLS, "" without one.
-func (r *RabbitMQ) TLSAddr() string { return r.secure }
+func (r *RabbitMQ) URL() string { return cmp.Or(r.url, "amqp://guest:guest@"+r.addr) }
 
 // Control runs rabbitmqctl on the node.
 func (r *RabbitMQ) Control(ctx context.Context, args ...string) error {
@@ -212,56 +178,26 @@ func (r *RabbitMQ) Control(ctx context.Context, args ...string) error {
 // queues with names of its own. The test is skipped, or fails where servers are required, if there is no RabbitMQ.
 func TestRabbitMQ(t testing.TB) *RabbitMQ {
 	t.Helper()
-	return share(t, "rabbitmq", func() (*RabbitMQ, error) {
-		ctx := context.Background()
-		if given, err := givenRabbitMQ(ctx); given != nil || err != nil {
-			return given, err
-		}
-		return StartRabbitMQ(ctx, RabbitMQConfig{})
-	})
+	return shareGiven(t, &RabbitMQ{}, givenRabbitMQ, startRabbitMQ, nil)
 }
 
 // OwnRabbitMQ returns a node that is the test's alone, to be killed and frozen. It is started even if the environment
 // has an address. It is closed at the end of the test. At most one config is given.
 func OwnRabbitMQ(t testing.TB, config ...RabbitMQConfig) *RabbitMQ {
 	t.Helper()
-	skipShort(t)
-	r, err := StartRabbitMQ(t.Context(), only(t, config))
-	return own(t, r, err)
-}
-
-// givenRabbitMQ returns the server of the environment, nil if there is none.
-func givenRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
-	address := os.Getenv(envRabbitMQ)
-	if address == "" {
-		return nil, nil
-	}
-	u, err := url.Parse(address)
-	if err != nil || u.Port() == "" {
-		return nil, fmt.Errorf("use the RabbitMQ of %s: it must be like amqp://user:password@host:5672", envRabbitMQ)
-	}
-	if u.Scheme == "amqp" {
-		if err := rabbitAnswers(ctx, u.Host); err != nil {
-			return nil, fmt.Errorf("use the RabbitMQ of %s: %w", envRabbitMQ, err)
-		}
-	}
-	return &RabbitMQ{Server: Server{name: "RabbitMQ at " + u.Host, addr: u.Host, given: envRabbitMQ}, url: address}, nil
+	return own(t, startRabbitMQ, config)
 }
 
 // FindRabbitMQ returns the paths of rabbitmq-server, as it is without the wrapper that insists on a user of its own, and
 // of Erlang's epmd. The error wraps [ErrNotFound] when one of them is missing.
 func FindRabbitMQ() (server, epmd string, err error) {
-	for _, name := range []string{
+	server = lookUp(
 		"/usr/lib/rabbitmq/bin/rabbitmq-server",   // Debian, Ubuntu, Red Hat
 		"/opt/homebrew/sbin/rabbitmq-server",      // macOS on Arm
 		"/usr/local/sbin/rabbitmq-server",         // macOS on Intel
 		"/opt/rabbitmq/sbin/rabbitmq-server",      // unpacked, as the official images have it
 		"/usr/local/opt/rabbitmq/rabbitmq-server", // unpacked
-	} {
-		if server, err = exec.LookPath(name); err == nil {
-			break
-		}
-	}
+	)
 	if server == "" {
 		return "", "", fmt.Errorf("RabbitMQ is %w", ErrNotFound)
 	}
@@ -273,15 +209,11 @@ func FindRabbitMQ() (server, epmd string, err error) {
 
 // rabbitAnswers offers AMQP 0.9.1 and returns nil when the answer is a method, which is Connection.Start.
 func rabbitAnswers(ctx context.Context, addr string) error {
-	dialer := net.Dialer{Timeout: time.Second}
-	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	conn, err := dial(ctx, addr)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return err
-	}
 	if _, err := conn.Write([]byte("AMQP\x00\x00\x09\x01")); err != nil {
 		return err
 	}

@@ -1,16 +1,21 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -21,31 +26,35 @@ import (
 // Server is what [Postgres], [Kafka] and [NATS] have in common. Its methods may be called from several goroutines; they
 // wait for each other.
 type Server struct {
-	name  string // PostgreSQL 18.6
+	kind
 	addr  string
+	ports []int  // the first is that of addr
 	given string // the environment variable that the address comes from: there is nothing to start or kill then
+	url   string // as it stands in the environment
 
-	folder  string // log and data
-	command func() child.Command
-	ready   func(context.Context) error // one attempt
-	stopSig syscall.Signal              // ends it in an orderly way
+	folder string // log and data
 
 	mu      sync.Mutex
 	process *child.Process // nil until started and after Close
 	closed  bool
 }
 
-// canStart is nil where servers can be started.
-func canStart() error {
-	if child.Signals {
-		return nil
-	}
-	return errors.New("servers can't be started on " + runtime.GOOS + ": run them yourself and give their addresses in " +
-		envPostgres + ", " + envKafka + " and " + envNATS)
+// kind describes servers of a kind: what they run, and how they are asked.
+type kind struct {
+	name    string                                       // PostgreSQL 18.6
+	free    int                                          // how many ports it needs. Default: 1
+	uid     int                                          // the user that it runs as, and that owns its folder. Default: this process's
+	storage string                                       // where its folder is. Default: where temporary files are
+	place   func() error                                 // writes what the server reads, before each attempt to start it at other ports
+	command func() child.Command                         // in its folder, as its user
+	ready   func(ctx context.Context, addr string) error // one attempt to be answered
+	stopSig syscall.Signal                               // ends it in an orderly way. Default: SIGTERM
+	closing func() error                                 // done before it is killed for good
 }
 
-// startTimeout is how long a server may take until it answers. Kafka needs 12 s after a kill on a busy machine.
-const startTimeout = 90 * time.Second
+// startTimeout is how long a server may take to start, and startQuiet how long it may write nothing meanwhile without
+// answering: on a busy machine it takes its time, and Kafka needs 12 s after a kill.
+const startTimeout, startQuiet = 6 * time.Minute, 90 * time.Second
 
 // stopTimeout is how long a server may take to stop in an orderly way.
 const stopTimeout = 30 * time.Second
@@ -83,104 +92,77 @@ func (s *Server) Running() bool {
 // Stop ends the server in an orderly way, without waiting for its clients. The data stays for Restart. A server that
 // has ended already is fine.
 func (s *Server) Stop() error {
-	if err := s.lock("stop"); err != nil {
-		return err
-	}
-	defer s.mu.Unlock()
-	if err := s.stop(s.stopSig); err != nil {
-		return fmt.Errorf("stop %s: %w", s.name, err)
-	}
-	return nil
+	return s.do("stop", func() error { return s.stop(s.stopSig) })
 }
 
 // Kill9 ends the server and all its children by SIGKILL, as when memory runs out, and returns when they are gone. The
 // data stays for Restart.
 func (s *Server) Kill9() error {
-	if err := s.lock("kill"); err != nil {
-		return err
-	}
-	defer s.mu.Unlock()
-	if err := s.process.Kill(); err != nil {
-		return fmt.Errorf("kill %s: %w", s.name, err)
-	}
-	return nil
+	return s.do("kill", func() error { return s.process.Kill() })
 }
 
 // Restart starts the server on the same port with the same data and returns when it answers. One that runs is stopped
 // first, as by Stop.
 func (s *Server) Restart(ctx context.Context) error {
-	if err := s.lock("restart"); err != nil {
-		return err
-	}
-	defer s.mu.Unlock()
-	if err := s.stop(s.stopSig); err != nil {
-		return fmt.Errorf("restart %s: stop: %w", s.name, err)
-	}
-	if err := s.start(ctx); err != nil {
-		return fmt.Errorf("restart %s: %w", s.name, err)
-	}
-	return nil
+	return s.do("restart", func() error {
+		if err := s.stop(s.stopSig); err != nil {
+			return fmt.Errorf("stop: %w", err)
+		}
+		return s.start(ctx)
+	})
 }
 
 // Freeze halts the server with all its children, by SIGSTOP: its connections stay open and nothing answers, as when
 // the network swallows packets or the machine swaps.
 func (s *Server) Freeze() error {
-	if err := s.lock("freeze"); err != nil {
-		return err
-	}
-	defer s.mu.Unlock()
-	if err := s.process.Freeze(); err != nil {
-		return fmt.Errorf("freeze %s: %w", s.name, err)
-	}
-	return nil
+	return s.do("freeze", func() error { return s.process.Freeze() })
 }
 
 // Thaw lets a frozen server go on.
 func (s *Server) Thaw() error {
-	if err := s.lock("thaw"); err != nil {
-		return err
-	}
-	defer s.mu.Unlock()
-	if err := s.process.Thaw(); err != nil {
-		return fmt.Errorf("thaw %s: %w", s.name, err)
-	}
-	return nil
+	return s.do("thaw", func() error { return s.process.Thaw() })
 }
 
 // Close ends the server and removes its data. A server from the environment is left alone. A second Close does nothing.
 func (s *Server) Close() error {
-	return s.close(func() error { return nil })
-}
-
-// close is Close, with something to do before the process is killed.
-func (s *Server) close(before func() error) error {
 	if s.given != "" {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed || s.folder == "" {
 		return nil
 	}
 	s.closed = true
 	// The data goes away, so there is nothing to be orderly about.
-	err := errors.Join(before(), s.kill(), os.RemoveAll(s.folder))
+	var errs []error
+	if s.closing != nil {
+		errs = append(errs, s.closing())
+	}
+	if s.process != nil {
+		errs = append(errs, s.process.Kill())
+	}
 	s.process = nil
-	if err != nil {
+	if err := errors.Join(append(errs, os.RemoveAll(s.folder))...); err != nil {
 		return fmt.Errorf("close %s: %w", s.name, err)
 	}
 	return nil
 }
 
-// lock locks s.mu if there is a process to do something to.
-func (s *Server) lock(verb string) error {
+func (s *Server) server() *Server { return s }
+
+// do does something to the process, if there is one.
+func (s *Server) do(verb string, something func() error) error {
 	if s.given != "" {
 		return fmt.Errorf("can't %s %s: it was given by %s; unset that, or have the test use a server of its own", verb, s.name, s.given)
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.closed || s.process == nil {
-		s.mu.Unlock()
 		return fmt.Errorf("can't %s %s: it has been closed", verb, s.name)
+	}
+	if err := something(); err != nil {
+		return fmt.Errorf("%s %s: %w", verb, s.name, err)
 	}
 	return nil
 }
@@ -193,11 +175,53 @@ func (s *Server) stop(sig syscall.Signal) error {
 	return fmt.Errorf("%s after %v it still ran, and has been killed; its log ends with:\n%s", stopTimeout, sig, s.process.Log())
 }
 
-func (s *Server) kill() error {
-	if s.process == nil {
-		return nil
+// launch starts a server of a kind, in a folder of its own, and returns when it answers. found is the error of looking
+// for what it runs. After an error nothing is left.
+func (s *Server) launch(ctx context.Context, found error, k kind) (err error) {
+	if !child.Signals {
+		return errors.New("servers can't be started on " + runtime.GOOS + ": run them yourself and give their addresses in " +
+			envPostgres + ", " + envKafka + " and " + envNATS)
 	}
-	return s.process.Kill()
+	if found != nil {
+		return found
+	}
+	k.free, k.stopSig = max(k.free, 1), cmp.Or(k.stopSig, syscall.SIGTERM)
+	s.kind = k
+	word, _, _ := strings.Cut(strings.ToLower(k.name), " ")
+	if s.folder, err = newFolder(k.storage, word, k.uid); err == nil {
+		err = s.startAnywhere(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("start %s: %w", s.name, errors.Join(err, s.Close()))
+	}
+	return nil
+}
+
+// orNone returns a server that was launched, none after an error.
+func orNone[S any](server *S, err error) (*S, error) {
+	if err != nil {
+		return nil, err
+	}
+	return server, nil
+}
+
+// startAnywhere starts a new server. Between the choice of a free port and its use, somebody else may take it: then again
+// with another one.
+func (s *Server) startAnywhere(ctx context.Context) (err error) {
+	for attempt := 1; ; attempt++ {
+		if s.ports, err = freePorts(s.free); err != nil {
+			return err
+		}
+		s.addr = loopback(s.ports[0])
+		if s.place != nil {
+			if err := s.place(); err != nil {
+				return err
+			}
+		}
+		if err = s.start(ctx); err == nil || attempt == 3 || ctx.Err() != nil || allFree(s.ports) {
+			return err
+		}
+	}
 }
 
 // start starts the process and waits until it answers. If that fails, nothing runs.
@@ -205,22 +229,29 @@ func (s *Server) start(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	c := s.command()
-	c.LogFile = s.logFile()
+	c.LogFile, c.Dir, c.UID = s.logFile(), s.folder, s.uid
 	if s.process, err = child.Start(c); err != nil {
 		return err
 	}
 	if err := s.answers(ctx); err != nil {
-		return errors.Join(fmt.Errorf("%w; its log ends with:\n%s", err, s.process.Log()), s.kill())
+		return errors.Join(fmt.Errorf("%w; its log ends with:\n%s", err, s.process.Log()), s.process.Kill())
 	}
 	return nil
 }
 
-// answers waits until ready succeeds.
+// answers waits until the server answers, as long as it lives and writes something now and then.
 func (s *Server) answers(ctx context.Context) error {
+	written, since := int64(0), time.Now()
 	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		err := s.ready(ctx)
+		err := s.ready(ctx, s.addr)
 		if err == nil {
 			return nil
+		}
+		if log, err := os.Stat(s.logFile()); err == nil && log.Size() > written {
+			written, since = log.Size(), time.Now()
+		}
+		if time.Since(since) > startQuiet {
+			return fmt.Errorf("it doesn't answer, and has written nothing for %v: %w", startQuiet, err)
 		}
 		select {
 		case <-s.process.Exited():
@@ -232,54 +263,28 @@ func (s *Server) answers(ctx context.Context) error {
 	}
 }
 
-// startFirst is start for a new server. Between the choice of a free port and its use, somebody else may take it:
-// then again with another one. prepare, called before each attempt, gets the ports.
-func (s *Server) startFirst(ctx context.Context, ports int, prepare func(ports []int) error) error {
-	for attempt := 1; ; attempt++ {
-		free, err := freePorts(ports)
-		if err != nil {
-			return err
-		}
-		s.addr = loopback(free[0])
-		if err := prepare(free); err != nil {
-			return err
-		}
-		if err = s.start(ctx); err == nil {
-			return nil
-		}
-		if attempt == 3 || ctx.Err() != nil || allFree(free) {
-			return err
-		}
+// askWithin is how long one attempt to be answered may take.
+const askWithin = 5 * time.Second
+
+// dial opens a connection on which a server is to answer.
+func dial(ctx context.Context, addr string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: time.Second}
+	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
 	}
+	return conn, conn.SetDeadline(time.Now().Add(askWithin))
 }
 
-// launch starts a new server of a kind in a folder of its own, as a process that ends by SIGTERM. run is what it runs, with
-// the environment of this process unless it has one. prepare, called before each attempt, gets the ports. After an error
-// nothing is left.
-func (s *Server) launch(ctx context.Context, name, kind string, ports int, prepare func(ports []int) error, run func() child.Command) (err error) {
-	s.name, s.stopSig = name, syscall.SIGTERM
-	if s.folder, err = newFolder(kind, 0); err != nil {
-		return fmt.Errorf("start %s: %w", name, err)
-	}
-	s.command = func() child.Command {
-		c := run()
-		c.Dir = s.folder
-		return c
-	}
-	if err := s.startFirst(ctx, ports, prepare); err != nil {
-		return fmt.Errorf("start %s: %w", name, errors.Join(err, s.Close()))
-	}
-	return nil
-}
-
-// pageAnswers returns nil if there is a page at url, which only the server of that name has.
-func pageAnswers(ctx context.Context, name, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+// answersHTTP returns nil if a request succeeds.
+func answersHTTP(ctx context.Context, method, url, body string, header http.Header) error {
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	request, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		return err
 	}
+	maps.Copy(request.Header, header)
 	request.Close = true
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
@@ -287,9 +292,23 @@ func pageAnswers(ctx context.Context, name, url string) error {
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s: not %s, or it doesn't work", url, response.Status, name)
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 200))
+		return fmt.Errorf("%s answers with %s: %s", url, response.Status, text)
 	}
 	return nil
+}
+
+// settings returns a line for each setting, sorted. The later map wins.
+func settings(format string, all ...map[string]string) string {
+	merged := map[string]string{}
+	for _, more := range all {
+		maps.Copy(merged, more)
+	}
+	var lines strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(merged)) {
+		fmt.Fprintf(&lines, format+"\n", name, merged[name])
+	}
+	return lines.String()
 }
 
 func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }

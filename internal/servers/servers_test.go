@@ -446,7 +446,7 @@ func victim() error {
 			}
 		}
 	}
-	n, err := StartNATS(ctx)
+	n, err := StartNATS(ctx, NATSConfig{})
 	if err != nil {
 		return err
 	}
@@ -659,10 +659,14 @@ func TestBrokersFromTheEnvironmentAreUsedAndNotKilled(t *testing.T) {
 	k, n := OwnKafka(t, KafkaConfig{Bench: true, Settings: map[string]string{"num.partitions": "3"}}), OwnNATS(t)
 	t.Setenv(envKafka, k.Addr())
 	t.Setenv(envNATS, n.URL())
-	givenK, err := givenKafka(t.Context())
-	must(t, err)
-	givenN, err := givenNATS(t.Context())
-	must(t, err)
+	givenK, givenN := &Kafka{}, &NATS{}
+	for s, from := range map[*Server]given{&givenK.Server: givenKafka, &givenN.Server: givenNATS} {
+		is, err := from.take(t.Context(), s)
+		must(t, err)
+		if !is {
+			t.Fatalf("%s isn't there", from.what)
+		}
+	}
 	if givenK.Addr() != k.Addr() || givenN.URL() != n.URL() || givenN.Port() != n.Port() {
 		t.Errorf("given %s and %s, want %s and %s", givenK.Addr(), givenN.URL(), k.Addr(), n.URL())
 	}
@@ -678,12 +682,12 @@ func TestBrokersFromTheEnvironmentAreUsedAndNotKilled(t *testing.T) {
 	}
 
 	t.Setenv(envKafka, n.Addr()) // something answers, but not Kafka
-	if _, err := givenKafka(t.Context()); err == nil || !strings.Contains(err.Error(), envKafka) {
+	if _, err := givenKafka.take(t.Context(), &Server{}); err == nil || !strings.Contains(err.Error(), envKafka) {
 		t.Errorf("NATS taken for Kafka: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := givenNATS(ctx); err == nil || !strings.Contains(err.Error(), envNATS) {
+	if _, err := givenNATS.take(ctx, &Server{}); err == nil || !strings.Contains(err.Error(), envNATS) {
 		t.Errorf("NATS that can't be reached: %v", err)
 	}
 }
@@ -698,7 +702,7 @@ func TestAServerThatIsNotInstalledIsNotFound(t *testing.T) {
 	if _, err := StartKafka(t.Context(), KafkaConfig{}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("Kafka: %v", err)
 	}
-	if _, err := StartNATS(t.Context()); !errors.Is(err, ErrNotFound) {
+	if _, err := StartNATS(t.Context(), NATSConfig{}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("NATS: %v", err)
 	}
 	if _, err := FindJava(); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "17") {

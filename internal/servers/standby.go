@@ -1,10 +1,10 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -31,16 +31,16 @@ func (p *Postgres) Standby(ctx context.Context, config StandbyConfig) (*Postgres
 		return nil, fmt.Errorf("can't make a standby of %s: it was given by %s, and its data folder isn't at hand; "+
 			"unset that, or have the test use a server of its own", p.name, p.given)
 	}
-	s, err := newPostgres(p.bin, p.version, p.storage)
-	if err != nil {
-		return nil, fmt.Errorf("start a standby of %s: %w", p.name, err)
+	s := &Postgres{version: p.version, bin: p.bin, primary: p}
+	name := func() string { return cmp.Or(config.Name, "standby_"+strconv.Itoa(s.Port())) }
+	err := s.launch(ctx, nil, s.kindOf("standby of "+p.name, p.storage, func() error { return s.follow(ctx, name(), config.Settings) }))
+	if err == nil {
+		// One that answers may still be catching up.
+		if err = s.streams(ctx, name()); err != nil {
+			err = fmt.Errorf("start %s: %w", s.name, errors.Join(err, s.Close()))
+		}
 	}
-	s.name = "standby of " + p.name
-	s.primary = p
-	if err := s.follow(ctx, config); err != nil {
-		return nil, fmt.Errorf("start %s: %w", s.name, errors.Join(err, s.Close()))
-	}
-	return s, nil
+	return orNone(s, err)
 }
 
 // Slot returns the name of the physical slot on the primary that a standby streams from; "" for a primary.
@@ -61,37 +61,24 @@ func (p *Postgres) Promote(ctx context.Context) error {
 	return nil
 }
 
-func (p *Postgres) follow(ctx context.Context, config StandbyConfig) error {
-	name := config.Name
-	err := p.startFirst(ctx, 1, func(ports []int) error {
-		if config.Name == "" {
-			name = "standby_" + strconv.Itoa(ports[0])
+// follow makes the data of a standby, unless it is there, and tells it whom to follow by which name.
+func (p *Postgres) follow(ctx context.Context, name string, settings map[string]string) error {
+	if p.slot == "" {
+		slot := "standby_" + strconv.Itoa(p.Port())
+		if err := p.primary.query(ctx, "postgres", "SELECT pg_create_physical_replication_slot($1, true)", nil, slot); err != nil {
+			return fmt.Errorf("create its slot: %w", err)
 		}
-		if p.slot == "" {
-			slot := "standby_" + strconv.Itoa(ports[0])
-			if err := p.primary.query(ctx, "postgres", "SELECT pg_create_physical_replication_slot($1, true)", nil, slot); err != nil {
-				return fmt.Errorf("create its slot: %w", err)
-			}
-			p.slot = slot // from now on it keeps WAL, and Close drops it
-			if err := p.copyPrimary(ctx); err != nil {
-				return fmt.Errorf("copy the primary: %w", err)
-			}
+		p.slot = slot // from now on it keeps WAL, and Close drops it
+		if err := p.copyPrimary(ctx); err != nil {
+			return fmt.Errorf("copy the primary: %w", err)
 		}
-		settings := map[string]string{
-			"primary_conninfo":     fmt.Sprintf("host=127.0.0.1 port=%d user=postgres dbname=postgres application_name=%s", p.primary.Port(), name),
-			"primary_slot_name":    p.slot,
-			"hot_standby":          "on",
-			"hot_standby_feedback": "on",
-		}
-		maps.Copy(settings, config.Settings)
-		settings["port"] = strconv.Itoa(ports[0])
-		return p.appendSettings(settings)
-	})
-	if err != nil {
-		return err
 	}
-	// One that answers may still be catching up.
-	return p.streams(ctx, name)
+	return p.appendSettings(map[string]string{
+		"primary_conninfo":     fmt.Sprintf("host=127.0.0.1 port=%d user=postgres dbname=postgres application_name=%s", p.primary.Port(), name),
+		"primary_slot_name":    p.slot,
+		"hot_standby":          "on",
+		"hot_standby_feedback": "on",
+	}, settings)
 }
 
 // streams returns nil once the primary sees the standby streaming.
@@ -127,7 +114,7 @@ func (p *Postgres) copyPrimary(ctx context.Context) error {
 		if _, err := conn.Exec(ctx, begin); err != nil {
 			return err
 		}
-		if err := copyTree(p.primary.DataDir(), p.DataDir(), postgresUID(), leaveOut); err != nil {
+		if err := copyTree(p.primary.DataDir(), p.DataDir(), p.uid, leaveOut); err != nil {
 			return err
 		}
 		return conn.QueryRow(ctx, end).Scan(&label) // on the same connection
@@ -140,7 +127,7 @@ func (p *Postgres) copyPrimary(ctx context.Context) error {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			return err
 		}
-		if err := give(path, postgresUID()); err != nil {
+		if err := give(path, p.uid); err != nil {
 			return err
 		}
 	}

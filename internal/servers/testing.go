@@ -38,8 +38,7 @@ func Run(m *testing.M) int {
 func TestPostgres(t testing.TB, config ...PostgresConfig) *Postgres {
 	t.Helper()
 	want := wanted(t, config)
-	return share(t, fmt.Sprintf("postgres %+v", want), func() (*Postgres, error) {
-		ctx := context.Background() // it outlives the test that needs it first
+	return share(t, fmt.Sprintf("postgres %+v", want), func(ctx context.Context) (*Postgres, error) {
 		given, err := givenPostgres(ctx)
 		if err != nil {
 			return nil, err
@@ -69,82 +68,17 @@ func TestDatabase(t testing.TB, config ...PostgresConfig) string {
 	return p.URL(name)
 }
 
-// TestKafka returns a broker that all tests of this binary share, started on first use. A test takes topics with names
-// of its own. The test is skipped, or fails where servers are required, if there is no Kafka.
-func TestKafka(t testing.TB) *Kafka {
-	t.Helper()
-	return share(t, "kafka", func() (*Kafka, error) {
-		ctx := context.Background()
-		if given, err := givenKafka(ctx); given != nil || err != nil {
-			return given, err
-		}
-		return StartKafka(ctx, KafkaConfig{})
-	})
-}
-
-// TestNATS returns a server that all tests of this binary share, started on first use. A test takes streams and subjects
-// with names of its own. The test is skipped, or fails where servers are required, if there is no nats-server.
-func TestNATS(t testing.TB) *NATS {
-	t.Helper()
-	return share(t, "nats", func() (*NATS, error) {
-		ctx := context.Background()
-		if given, err := givenNATS(ctx); given != nil || err != nil {
-			return given, err
-		}
-		return StartNATS(ctx)
-	})
-}
-
 // OwnPostgres returns a cluster that is the test's alone, to be killed, frozen and promoted. It is started even if the
 // environment has an address. It is closed at the end of the test. At most one config is given.
 func OwnPostgres(t testing.TB, config ...PostgresConfig) *Postgres {
 	t.Helper()
-	skipShort(t)
-	p, err := StartPostgres(t.Context(), wanted(t, config))
-	return own(t, p, err)
+	return own(t, StartPostgres, []PostgresConfig{wanted(t, config)})
 }
 
 // OwnStandby returns a standby of a cluster, closed at the end of the test.
 func OwnStandby(t testing.TB, primary *Postgres, config ...StandbyConfig) *Postgres {
 	t.Helper()
-	skipShort(t)
-	p, err := primary.Standby(t.Context(), only(t, config))
-	return own(t, p, err)
-}
-
-// OwnPgBouncer returns a pooler that is the test's alone, closed at its end.
-func OwnPgBouncer(t testing.TB, config PgBouncerConfig) *PgBouncer {
-	t.Helper()
-	skipShort(t)
-	b, err := StartPgBouncer(t.Context(), config)
-	return own(t, b, err)
-}
-
-// OwnKafka returns a broker that is the test's alone, to be killed and frozen. It is started even if the environment has
-// an address. It is closed at the end of the test. At most one config is given.
-func OwnKafka(t testing.TB, config ...KafkaConfig) *Kafka {
-	t.Helper()
-	skipShort(t)
-	k, err := StartKafka(t.Context(), only(t, config))
-	return own(t, k, err)
-}
-
-// OwnKafkaCluster returns a cluster that is the test's alone. It is started even if the environment has an address. It is
-// closed at the end of the test. At most one config is given.
-func OwnKafkaCluster(t testing.TB, config ...KafkaConfig) *KafkaCluster {
-	t.Helper()
-	skipShort(t)
-	c, err := StartKafkaCluster(t.Context(), only(t, config))
-	return own(t, c, err)
-}
-
-// OwnNATS returns a server that is the test's alone, to be killed and frozen. It is started even if the environment has
-// an address. It is closed at the end of the test.
-func OwnNATS(t testing.TB) *NATS {
-	t.Helper()
-	skipShort(t)
-	n, err := StartNATS(t.Context())
-	return own(t, n, err)
+	return own(t, primary.Standby, config)
 }
 
 // CreateDatabase creates a database with a fresh name and returns that.
@@ -232,35 +166,48 @@ func givenPostgres(ctx context.Context) (*Postgres, error) {
 	return p, nil
 }
 
-// givenKafka returns the broker of the environment, nil if there is none.
-func givenKafka(ctx context.Context) (*Kafka, error) {
-	addr := os.Getenv(envKafka)
-	if addr == "" {
-		return nil, nil
-	}
-	first, _, _ := strings.Cut(addr, ",")
-	if err := kafkaAnswers(ctx, first); err != nil {
-		return nil, fmt.Errorf("use the Kafka of %s: %w", envKafka, err)
-	}
-	return &Kafka{Server: Server{name: "Kafka at " + addr, addr: addr, given: envKafka}}, nil
+// given is how an address in the environment is used.
+type given struct {
+	env     string
+	what    string // is there
+	like    string // what the address looks like: host:port, several with commas, or a URL
+	answers func(ctx context.Context, addr string) error
 }
 
-// givenNATS returns the server of the environment, nil if there is none.
-func givenNATS(ctx context.Context) (*NATS, error) {
-	address := os.Getenv(envNATS)
+// The addresses that the environment may give, beside that of a PostgreSQL.
+var (
+	givenKafka     = given{envKafka, "Kafka", "host:9092", kafkaAnswers}
+	givenNATS      = given{envNATS, "NATS", "nats://host:4222", natsAnswers}
+	givenRedis     = given{envRedis, "Redis", "redis://host:6379", redisAnswers}
+	givenRabbitMQ  = given{envRabbitMQ, "RabbitMQ", "amqp://user:password@host:5672", rabbitAnswers}
+	givenElasticMQ = given{envElasticMQ, "ElasticMQ", "host:9324", elasticAnswers}
+)
+
+// take makes s the server of the environment, and returns whether there is one.
+func (g given) take(ctx context.Context, s *Server) (bool, error) {
+	address := os.Getenv(g.env)
 	if address == "" {
-		return nil, nil
+		return false, nil
 	}
-	u, err := url.Parse(address)
-	if err != nil || u.Port() == "" {
-		return nil, fmt.Errorf("use the NATS of %s: it must be like nats://host:4222", envNATS)
-	}
-	if u.Scheme != "tls" { // that one wants a handshake after its greeting
-		if err := natsAnswers(ctx, u.Host); err != nil {
-			return nil, fmt.Errorf("use the NATS of %s: %w", envNATS, err)
+	s.addr = address
+	ask, _, _ := strings.Cut(address, ",")
+	if scheme, _, isURL := strings.Cut(g.like, "://"); isURL {
+		u, err := url.Parse(address)
+		if err != nil || u.Port() == "" {
+			return false, fmt.Errorf("use the %s of %s: it must be like %s", g.what, g.env, g.like)
+		}
+		s.addr, s.url, ask = u.Host, address, u.Host
+		if u.Scheme != scheme {
+			ask = "" // one with TLS wants a handshake first
 		}
 	}
-	return &NATS{Server: Server{name: "NATS at " + u.Host, addr: u.Host, given: envNATS}, url: address}, nil
+	if ask != "" {
+		if err := g.answers(ctx, ask); err != nil {
+			return false, fmt.Errorf("use the %s of %s: %w", g.what, g.env, err)
+		}
+	}
+	s.name, s.given = g.what+" at "+s.addr, g.env
+	return true, nil
 }
 
 // wanted returns the config that a test asks for.
@@ -289,9 +236,11 @@ type closer interface {
 	Log() string
 }
 
-// own hands a server to a test that was started for it.
-func own[S closer](t testing.TB, server S, err error) S {
+// own starts a server for a test.
+func own[S closer, C any](t testing.TB, start func(context.Context, C) (S, error), config []C) S {
 	t.Helper()
+	skipShort(t)
+	server, err := start(t.Context(), only(t, config))
 	if err != nil {
 		missing(t, err)
 	}
@@ -362,7 +311,7 @@ func (p *pool) close() error {
 	p.opened = false
 	var errs []error
 	for _, e := range p.entries {
-		if server, ok := e.server.(interface{ Close() error }); ok {
+		if server, ok := e.server.(closer); ok {
 			errs = append(errs, server.Close())
 		}
 	}
@@ -383,8 +332,24 @@ func (p *pool) entry(key string) (*entry, bool) {
 	return e, true
 }
 
+// shareGiven returns the server that all tests share which want the same: empty, made that of the environment, or one that
+// is started.
+func shareGiven[S interface {
+	closer
+	server() *Server
+}, C any](t testing.TB, empty S, from given, start func(context.Context, C) (S, error), config []C) S {
+	t.Helper()
+	want := only(t, config)
+	return share(t, fmt.Sprintf("%T %+v", empty, want), func(ctx context.Context) (S, error) {
+		if is, err := from.take(ctx, empty.server()); is || err != nil {
+			return empty, err
+		}
+		return start(ctx, want)
+	})
+}
+
 // share returns the server of that key, after starting it if it is the first to ask.
-func share[S closer](t testing.TB, key string, start func() (S, error)) S {
+func share[S closer](t testing.TB, key string, start func(context.Context) (S, error)) S {
 	t.Helper()
 	skipShort(t)
 	e, open := shared.entry(key)
@@ -393,7 +358,7 @@ func share[S closer](t testing.TB, key string, start func() (S, error)) S {
 	}
 	e.start.Do(func() {
 		var server S
-		if server, e.err = start(); e.err == nil {
+		if server, e.err = start(context.Background()); e.err == nil { // it outlives the test that needs it first
 			e.server = server
 		}
 	})

@@ -12,3 +12,15 @@ type TLS struct {
 	// DemandClient refuses clients that show no certificate of the Authority.
 	DemandClient bool
 }
+
+// secured is a server with such a listener.
+type secured struct{ secure string }
+
+// TLSAddr returns host:port of the listener with TLS, "" without one.
+func (s *secured) TLSAddr() string { return s.secure }
+
+func (s *secured) secureBy(config *TLS, port int) {
+	if config != nil {
+		s.secure = loopback(port)
+	}
+}

@@ -260,7 +260,7 @@ type natsTarget struct {
 func openNATS(ctx context.Context, url, topic string, proxy *testnet.Proxy) (target, error) {
 	t := &natsTarget{url: url, topic: topic}
 	if url == "" {
-		server, err := servers.StartNATS(ctx)
+		server, err := servers.StartNATS(ctx, servers.NATSConfig{})
 		if err != nil {
 			return nil, missing(err, "name a server with --address")
 		}

@@ -45,7 +45,7 @@ func run(ctx context.Context, out io.Writer, count int) (err error) {
 		return fmt.Errorf("start PostgreSQL (make servers installs it): %w", err)
 	}
 	defer func() { err = errors.Join(err, postgres.Close()) }()
-	broker, err := servers.StartNATS(ctx)
+	broker, err := servers.StartNATS(ctx, servers.NATSConfig{})
 	if err != nil {
 		return fmt.Errorf("start NATS (make servers installs it): %w", err)
 	}
