@@ -94,34 +94,33 @@ var ErrNotOK = errors.New("the verdict is not OK")
 // error when it couldn't run.
 //
 // Run handles SIGINT, SIGTERM and SIGHUP itself while it runs.
-func Run(ctx context.Context, cfg Config) (err error) {
-	cfg, err = cfg.withDefaults()
+func Run(ctx context.Context, cfg Config) error {
+	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return err
 	}
-	d := &demo{
-		cfg:    cfg,
-		failed: make(chan error, 1),
-		first:  make(chan struct{}),
-	}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	d := &demo{cfg: cfg, fail: fail, first: make(chan struct{}), scripted: make(chan struct{}), wanted: make(chan struct{})}
 	d.phase.Store(phaseStarting)
 	d.lead.Store(lead{})
-	d.out = newOutput(cfg, d.fail)
-	ctx, wanted, stop := watchSignals(ctx, cfg.For == 0)
-	defer stop()
-	return d.run(ctx, wanted)
+	d.out = newOutput(cfg, fail)
+	defer d.watchSignals(ctx)()
+	return d.run(ctx)
 }
 
 // demo is one run. Its parts, in the direction in which events go: service, database, relays, broker, consumer.
 type demo struct {
-	cfg Config
-	out *output
+	cfg  Config
+	out  *output
+	fail func(error) // ends the demo; the first reason stands
 
 	folder  string
-	db      *database
-	broker  broker
 	service *service
+	db      *database
 	relays  *relays
+	broker  broker
+	place   place
 	checker *check.Checker
 	arrived *check.Destination
 	faults  *faults
@@ -132,8 +131,8 @@ type demo struct {
 	firstLead sync.Once     // is told
 	first     chan struct{} // closed when the first event has been delivered: a run of a given length begins
 	firstAt   time.Time     // to be read after first
-	performed atomic.Bool   // everything has been broken
-	failed    chan error    // why the demo can't go on
+	scripted  chan struct{} // closed when a run of a given length is over
+	wanted    chan struct{} // closed when a signal has asked for the verdict
 	troubles  rate.Sometimes
 	dead      []deadLetter // of the monitor
 	help      bool         // is shown; of the loop
@@ -142,13 +141,15 @@ type demo struct {
 	others  sync.WaitGroup
 }
 
-// run sets up, shows until the end, judges, and takes down in the opposite order. wanted is closed when somebody wants
-// the verdict.
-func (d *demo) run(ctx context.Context, wanted <-chan struct{}) (err error) {
+// run sets up, shows until the end, judges, and takes down in the opposite order.
+func (d *demo) run(ctx context.Context) (err error) {
 	var undo undo
 	defer func() {
 		if err != nil && ctx.Err() != nil {
-			err = ErrInterrupted // instead of the many errors that follow an interruption
+			err = context.Cause(ctx) // instead of the many errors that follow
+		}
+		if errors.Is(err, context.Canceled) {
+			err = ErrInterrupted
 		}
 		err = errors.Join(err, wrap("clean up", undo.do(context.WithoutCancel(ctx))))
 	}()
@@ -156,15 +157,14 @@ func (d *demo) run(ctx context.Context, wanted <-chan struct{}) (err error) {
 	if !d.cfg.JSON {
 		fmt.Fprintf(d.out.progress(), "%s\n\n", intro)
 	}
-
 	if err := d.open(ctx, &undo); err != nil {
 		return err
 	}
 	d.prepare()
 	d.out.note("postgres", "PostgreSQL "+d.db.version+" is ready: "+d.db.note)
-	d.out.note("broker", d.broker.place().name+" is ready: "+d.broker.place().address)
+	d.out.note("broker", d.place.name+" is ready: "+d.place.address)
 	undo.add(func(context.Context) error { return d.relays.stop(0) })
-	if err := d.relays.start(d.folder, d.db.url, d.broker); err != nil {
+	if err := d.relays.start(); err != nil {
 		return err
 	}
 
@@ -181,7 +181,7 @@ func (d *demo) run(ctx context.Context, wanted <-chan struct{}) (err error) {
 	if err := d.out.running(); err != nil {
 		return err
 	}
-	end, err := d.untilEnd(work, wanted)
+	end, err := d.untilEnd(work)
 	if err == nil && end != endNow {
 		stopWriting()
 		err = d.drain(work)
@@ -265,18 +265,11 @@ func (d *demo) open(ctx context.Context, undo *undo) (err error) {
 func (d *demo) prepare() {
 	d.checker = check.New(check.Config{Destinations: []check.DestinationConfig{{Name: destination}}})
 	d.arrived = d.checker.Destination(destination)
+	d.place = d.broker.place()
 	d.faults = &faults{demo: d, ended: make(chan struct{})}
-	d.service = &service{
-		pool:    d.db.pool,
-		checker: d.checker,
-		topic:   d.broker.place().topic,
-		book:    newBook(d.cfg.Keys + longOrders),
-		pace:    rate.NewLimiter(0, 0),
-		calm:    &d.faults.calm,
-		trouble: d.trouble,
-	}
+	d.service = &service{demo: d, book: newBook(d.cfg.Keys + longOrders), pace: rate.NewLimiter(0, 0)}
 	d.service.setRate(d.cfg.Rate)
-	d.relays = &relays{command: d.cfg.Relay, out: d.out, failed: d.fail, quit: make(chan struct{})}
+	d.relays = &relays{demo: d, quit: make(chan struct{})}
 }
 
 // begin starts what runs beside the loop.
@@ -295,14 +288,28 @@ func (d *demo) begin(work, writing context.Context) {
 		})
 	}
 	if d.cfg.For > 0 {
-		d.spawn(func() {
-			select {
-			case <-d.first:
-				d.performed.Store(d.faults.perform(work, writing, d.cfg.For))
-			case <-writing.Done():
-			}
-		})
+		d.spawn(func() { d.script(work, writing) })
 	}
+}
+
+// script breaks everything, in a run of a given length, which begins with the first event.
+func (d *demo) script(work, writing context.Context) {
+	select {
+	case <-d.first:
+	case <-writing.Done():
+		return
+	}
+	performed := make(chan struct{})
+	d.spawn(func() {
+		defer close(performed)
+		d.faults.perform(work, writing, d.cfg.For)
+	})
+	sleep(writing, d.left(time.Now()))
+	select {
+	case <-performed:
+	case <-time.After(performPatience): // what is missing is for the verdict
+	}
+	close(d.scripted)
 }
 
 // spawn runs f beside the loop; run waits for it.
@@ -318,14 +325,6 @@ func (d *demo) onPanic() {
 	if r := recover(); r != nil {
 		d.out.close()
 		panic(r)
-	}
-}
-
-// fail ends the demo.
-func (d *demo) fail(err error) {
-	select {
-	case d.failed <- err:
-	default: // an earlier reason stands
 	}
 }
 
@@ -372,7 +371,7 @@ const (
 )
 
 // untilEnd shows what happens and does what the keyboard says, until the end.
-func (d *demo) untilEnd(ctx context.Context, wanted <-chan struct{}) (end end, err error) {
+func (d *demo) untilEnd(ctx context.Context) (end end, err error) {
 	began := time.Now()
 	err = d.show(ctx, func(key byte) (bool, error) {
 		switch key {
@@ -389,18 +388,15 @@ func (d *demo) untilEnd(ctx context.Context, wanted <-chan struct{}) (end end, e
 		}
 		return false, nil
 	}, func() (bool, error) {
-		switch now := time.Now(); {
-		case closed(wanted):
+		switch {
+		case closed(d.wanted):
 			end = endDrain
-			return true, nil
-		case !closed(d.first) && now.Sub(began) > firstPatience:
-			return false, fmt.Errorf("no event was delivered within %s; the relays' logs end with:\n%s", duration(firstPatience), d.relays.logs())
-		case d.left(now) > 0 || !closed(d.first) || d.cfg.For == 0:
-			return false, nil
-		default: // what was not performed is for the verdict
+		case closed(d.scripted):
 			end = endScript
-			return d.performed.Load() || d.left(now) < -performPatience, nil
+		case !closed(d.first) && time.Since(began) > firstPatience:
+			return true, fmt.Errorf("no event was delivered within %s; the relays' logs end with:\n%s", duration(firstPatience), d.relays.logs())
 		}
+		return end != endNow, nil
 	})
 	return end, err
 }
@@ -410,7 +406,7 @@ func (d *demo) left(now time.Time) time.Duration {
 	if d.cfg.For == 0 || !closed(d.first) {
 		return 0
 	}
-	return d.firstAt.Add(d.cfg.For).Sub(now)
+	return max(0, d.firstAt.Add(d.cfg.For).Sub(now))
 }
 
 // drain ends the load, mends what is broken and waits until everything committed has arrived or is a dead letter. What
@@ -475,8 +471,6 @@ func (d *demo) show(ctx context.Context, press func(key byte) (bool, error), don
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case err := <-d.failed:
-			return err
 		case <-looks.C:
 			ended, err = done()
 		case key := <-d.out.keys():

@@ -111,9 +111,9 @@ func (f *faults) press(ctx context.Context, key byte) {
 }
 
 // perform breaks everything once, in a fixed order, spread over a run of that length. What one fault has broken is whole
-// before the next, so that each shows by itself; a run that is too short for that becomes longer. It returns false when
-// writing, the context of the load, ends first.
-func (f *faults) perform(ctx, writing context.Context, length time.Duration) bool {
+// before the next, so that each shows by itself; a run that is too short for that becomes longer. It returns early when
+// writing ends.
+func (f *faults) perform(ctx, writing context.Context, length time.Duration) {
 	started := time.Now()
 	part := func(share float64) time.Duration { return time.Duration(share * float64(length)) }
 	for _, step := range []struct {
@@ -128,11 +128,10 @@ func (f *faults) perform(ctx, writing context.Context, length time.Duration) boo
 		{0.80, f.calm.Load, func() { f.takeBrokerDown(ctx, part(0.10)) }},
 	} {
 		if !sleep(writing, time.Until(started.Add(part(step.at)))) || step.ready != nil && !until(writing, step.ready) {
-			return false
+			return
 		}
 		step.do()
 	}
-	return true
 }
 
 func (f *faults) toggleBroker(ctx context.Context) {
@@ -183,7 +182,9 @@ func (f *faults) takeBrokerDown(ctx context.Context, length time.Duration) {
 	}
 	waiting := number(d.checker.Outstanding())
 	if err := d.broker.bringUp(ctx); err != nil {
-		d.fail(fmt.Errorf("bring the broker up again: %w", err))
+		if ctx.Err() == nil {
+			d.fail(fmt.Errorf("bring the broker up again: %w", err))
+		}
 		return
 	}
 	took := duration(time.Since(r.began))

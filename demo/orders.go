@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/time/rate"
 
 	"github.com/pgoutbox/outbox"
@@ -33,19 +32,13 @@ const (
 // service is the orders service: a table with a row for each order, and writers that change an order and write an event
 // about it in one transaction.
 type service struct {
-	pool    *pgxpool.Pool
-	writer  outbox.Writer
-	checker *check.Checker
-	topic   string
-	book    *book
-	pace    *rate.Limiter // of all writers together
+	demo   *demo
+	writer outbox.Writer
+	book   *book
+	pace   *rate.Limiter // of all writers together
 
 	// rollbacks is how many of the next transactions roll back.
 	rollbacks atomic.Int64
-	// calm is whether the latency of what is committed now counts as undisturbed.
-	calm *atomic.Bool
-	// trouble is told of errors of the database.
-	trouble func(error)
 }
 
 // setRate sets how many events are written a second. What the database couldn't do in time is made up for by a tenth of a
@@ -67,7 +60,7 @@ func (s *service) run(ctx context.Context, orders int, random *rand.Rand) {
 			rollback = true
 		}
 		if _, err := s.change(ctx, order, change{size: payloadSize, rollback: rollback}); err != nil {
-			s.trouble(err)
+			s.demo.trouble(err)
 			sleep(ctx, 200*time.Millisecond)
 		}
 	}
@@ -93,7 +86,7 @@ func (s *service) change(ctx context.Context, order uint32, c change) (id check.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	committing := false
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, s.demo.db.pool, func(tx pgx.Tx) error {
 		// The row is locked first: from here to the end of the transaction no other one writes about this order.
 		if _, err := tx.Exec(ctx, `UPDATE orders SET version = version + 1, updated_at = now() WHERE id = $1`, int64(order)); err != nil {
 			return fmt.Errorf("update order %d: %w", order, err)
@@ -101,7 +94,7 @@ func (s *service) change(ctx context.Context, order uint32, c change) (id check.
 		// Numbers are drawn under that lock and never used twice, as the checker wants them.
 		id = s.book.draw(order)
 		_, err := s.writer.Write(ctx, tx, outbox.Message{
-			Topic:         s.topic,
+			Topic:         s.demo.place.topic,
 			Key:           orderName(order),
 			AggregateType: "order",
 			AggregateID:   strconv.Itoa(int(order)),
@@ -119,21 +112,21 @@ func (s *service) change(ctx context.Context, order uint32, c change) (id check.
 			return errRollback
 		}
 		// The clock of the latency starts here, and so includes the flush of the commit.
-		s.book.depart(id, departure{at: time.Now(), calm: s.calm.Load(), poison: c.poison, fate: c.fate})
+		s.book.depart(id, departure{at: time.Now(), calm: s.demo.faults.calm.Load(), poison: c.poison, fate: c.fate})
 		committing = true
 		return nil
 	})
 	var refused *pgconn.PgError
 	switch {
 	case err == nil:
-		s.checker.Committed(order, id.Seq)
+		s.demo.checker.Committed(order, id.Seq)
 		return id, nil
 	case id.Seq == 0:
 		return id, err // there is no event
 	case !committing, errors.As(err, &refused), errors.Is(err, pgx.ErrTxCommitRollback):
-		s.checker.RolledBack(order, id.Seq)
+		s.demo.checker.RolledBack(order, id.Seq)
 	default:
-		s.checker.Unknown(order, id.Seq)
+		s.demo.checker.Unknown(order, id.Seq)
 	}
 	s.book.settle(id, nil)
 	if errors.Is(err, errRollback) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,10 +20,8 @@ const destination = "demo"
 
 // relays are two relays of one destination, as processes of their own: one delivers, the other stands by.
 type relays struct {
-	command []string // without the file of its settings
-	out     *output
-	failed  func(error)   // is told when the relays can't work at all
-	quit    chan struct{} // closed when none is started again
+	demo *demo
+	quit chan struct{} // closed when none is started again
 
 	mu      sync.Mutex
 	members []*member
@@ -36,18 +35,19 @@ type member struct {
 	killed  bool           // by the demo
 }
 
-// start writes the settings of each relay into dir and starts them.
-func (r *relays) start(dir, databaseURL string, b broker) error {
+// start writes the settings of each relay into a file and starts them.
+func (r *relays) start() error {
+	dir, command := r.demo.folder, r.demo.cfg.Relay
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, name := range []string{"relay-1", "relay-2"} {
 		file := filepath.Join(dir, name+".json")
-		text, err := json.Marshal(relaySettings{Name: name, Database: databaseURL, Broker: b.place().relays})
+		text, err := json.Marshal(relaySettings{Name: name, Database: r.demo.db.url, Broker: r.demo.place.relays})
 		if err = errors.Join(err, os.WriteFile(file, text, 0o600)); err != nil {
 			return fmt.Errorf("configure %s: %w", name, err)
 		}
-		args := append(r.command[1:len(r.command):len(r.command)], file)
-		m := &member{name: name, command: child.Command{Path: r.command[0], Args: args, LogFile: filepath.Join(dir, name+".log")}}
+		args := append(slices.Clone(command[1:]), file)
+		m := &member{name: name, command: child.Command{Path: command[0], Args: args, LogFile: filepath.Join(dir, name+".log")}}
 		if m.process, err = child.Start(m.command); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -79,10 +79,10 @@ func (r *relays) keep(m *member) {
 				quick = 0
 			}
 			if quick >= 3 {
-				r.failed(fmt.Errorf("%s ends each time it is started (%v); its log ends with:\n%s", m.name, process.Err(), m.log(12)))
+				r.demo.fail(fmt.Errorf("%s ends each time it is started (%v); its log ends with:\n%s", m.name, process.Err(), m.log(12)))
 				return
 			}
-			r.out.fault("relay_ended", fmt.Sprintf("%s ended by itself (%v): %s", m.name, process.Err(), m.log(1)))
+			r.demo.out.fault("relay_ended", fmt.Sprintf("%s ended by itself (%v): %s", m.name, process.Err(), m.log(1)))
 		}
 		select {
 		case <-time.After(pause):
@@ -91,13 +91,13 @@ func (r *relays) keep(m *member) {
 		}
 		var err error
 		if process, err = child.Start(m.command); err != nil {
-			r.failed(err)
+			r.demo.fail(err)
 			return
 		}
 		r.mu.Lock()
 		m.process, m.killed = process, false
 		r.mu.Unlock()
-		r.out.note("relay_started", fmt.Sprintf("%s is back as process %d and stands by", m.name, process.PID()))
+		r.demo.out.note("relay_started", fmt.Sprintf("%s is back as process %d and stands by", m.name, process.PID()))
 	}
 }
 

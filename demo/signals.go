@@ -8,14 +8,13 @@ import (
 	"syscall"
 )
 
-// watchSignals returns a context that ends with SIGINT, SIGTERM and SIGHUP. Where patient, the first SIGINT only closes
-// wanted, which asks for the verdict. SIGPIPE is taken so that a reader who has gone away is an error of writing and not
-// the end of the process.
-func watchSignals(ctx context.Context, patient bool) (_ context.Context, wanted <-chan struct{}, stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
+// watchSignals ends the demo with SIGINT, SIGTERM and SIGHUP, until stop. Where no time is given, the first SIGINT only asks
+// for the verdict. SIGPIPE is taken so that a reader who has gone away is an error of writing and not the end of the
+// process.
+func (d *demo) watchSignals(ctx context.Context) (stop func()) {
 	incoming := make(chan os.Signal, 4)
 	signal.Notify(incoming, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	verdict := make(chan struct{})
+	ctx, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		for {
@@ -25,16 +24,15 @@ func watchSignals(ctx context.Context, patient bool) (_ context.Context, wanted 
 			case got := <-incoming:
 				switch {
 				case got == syscall.SIGPIPE:
-				case got == os.Interrupt && patient:
-					patient = false
-					close(verdict)
+				case got == os.Interrupt && d.cfg.For == 0 && !closed(d.wanted):
+					close(d.wanted)
 				default:
-					cancel()
+					d.fail(ErrInterrupted)
 				}
 			}
 		}
 	})
-	return ctx, verdict, func() {
+	return func() {
 		signal.Stop(incoming)
 		cancel()
 		watching.Wait()

@@ -42,7 +42,7 @@ func (d *demo) verdict(how end) verdict {
 		Faults:   d.faults.all(),
 		Dead:     append([]deadLetter{}, d.dead...),
 		Postgres: "PostgreSQL " + d.db.version,
-		Broker:   d.broker.place().name,
+		Broker:   d.place.name,
 		Seed:     d.cfg.Seed,
 	}
 	_, v.Latency, v.Calm = d.service.book.latencies()

@@ -97,15 +97,14 @@ func (d *demo) view() *view {
 		d.service.book.turn()
 		d.sampler.take(d.arrived.Counts(), now)
 	}
-	place := d.broker.place()
 	latency, _, _ := d.service.book.latencies()
 	return &view{
 		Elapsed:  now.Sub(d.out.started),
-		Left:     max(0, d.left(now)),
+		Left:     d.left(now),
 		Phase:    d.phase.Load().(phase),
 		Postgres: "PostgreSQL " + d.db.version,
-		Broker:   place.name,
-		Address:  place.address,
+		Broker:   d.place.name,
+		Address:  d.place.address,
 		BrokerUp: d.faults.brokerUp(),
 		Wanted:   d.service.rate(),
 		In:       d.sampler.in,
