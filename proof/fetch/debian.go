@@ -39,25 +39,39 @@ func (f fetcher) packaged(ctx context.Context, what, deb, brew string, find func
 	if missing == nil || !errors.Is(missing, servers.ErrNotFound) {
 		return missing
 	}
-	apt, err := exec.LookPath("apt-get")
-	if err != nil || os.Geteuid() != 0 {
-		advice := "on Debian and Ubuntu: sudo apt-get install " + deb + ", and disable the service that comes with it if you don't want it"
-		if runtime.GOOS == "darwin" {
-			advice = "brew install " + brew
-		}
-		return fmt.Errorf("fetch %s: %w; %s", what, missing, advice)
-	}
-	fmt.Fprintf(f.progress, "%s: installing %s with apt-get\n", what, deb)
-	lift, err := forbidServices(policyFile)
+	install, err := f.apt(missing, deb+", and disable the service that comes with it if you don't want it", brew)
 	if err != nil {
 		return fmt.Errorf("fetch %s: %w", what, err)
 	}
-	quiet := append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-	err = f.run(ctx, "", quiet, apt, "install", "-y", "-q", "--no-install-recommends", deb)
-	if err = errors.Join(err, lift()); err != nil {
-		return fmt.Errorf("fetch %s: %w; if no such package was found, run apt-get update first", what, err)
+	fmt.Fprintf(f.progress, "%s: installing %s with apt-get\n", what, deb)
+	lift, err := forbidServices(policyFile)
+	if err == nil {
+		err = errors.Join(install(ctx, "--no-install-recommends", deb), lift())
+	}
+	if err != nil {
+		return fmt.Errorf("fetch %s: %w", what, err)
 	}
 	return find()
+}
+
+// apt returns how packages of the system are installed where that takes no more than a command. Elsewhere it returns an
+// error: that something is missing, and what to do on Debian and with Homebrew.
+func (f fetcher) apt(missing error, deb, brew string) (install func(ctx context.Context, args ...string) error, err error) {
+	apt, err := exec.LookPath("apt-get")
+	if err != nil || os.Geteuid() != 0 {
+		advice := "on Debian and Ubuntu: sudo apt-get install " + deb
+		if runtime.GOOS == "darwin" {
+			advice = "brew install " + brew
+		}
+		return nil, fmt.Errorf("%w; %s", missing, advice)
+	}
+	return func(ctx context.Context, args ...string) error {
+		quiet := append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		if err := f.run(ctx, "", quiet, apt, append([]string{"install", "-y", "-q"}, args...)...); err != nil {
+			return fmt.Errorf("%w; if no such package was found, run apt-get update first", err)
+		}
+		return nil
+	}, nil
 }
 
 // policyFile is what Debian's packages ask before they start a service.

@@ -8,7 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
+	"strings"
 
 	"github.com/pgoutbox/outbox/demo/pgfetch"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -26,64 +26,62 @@ func postgres(version string) target {
 	}}
 }
 
-// kafkaProject is a Maven project of which only the dependencies are wanted. Without log4j-slf4j-impl, Kafka logs
-// nothing.
-const kafkaProject = `<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
- <groupId>pgoutbox</groupId><artifactId>kafka</artifactId><version>1</version><packaging>pom</packaging>
- <dependencies>
-  <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>` + servers.KafkaVersion + `</version></dependency>
-  <dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>2.25.4</version></dependency>
- </dependencies>
-</project>
-`
-
 func (f fetcher) kafka(ctx context.Context) error {
-	lib := servers.KafkaDir(f.cache)
-	jars, err := filepath.Glob(filepath.Join(lib, "kafka_*.jar"))
+	// Without log4j-slf4j-impl, Kafka logs nothing.
+	return f.jars(ctx, "Kafka", servers.KafkaVersion, servers.KafkaDir(f.cache), "kafka_*.jar", 44,
+		"org.apache.kafka:kafka_2.13:"+servers.KafkaVersion, "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4")
+}
+
+func (f fetcher) elasticMQ(ctx context.Context) error {
+	return f.jars(ctx, "ElasticMQ", servers.ElasticMQVersion, servers.ElasticMQDir(f.cache), "elasticmq-server_*.jar", 43,
+		"org.elasticmq:elasticmq-server_3:"+servers.ElasticMQVersion)
+}
+
+// jars installs Maven's artifacts with what they need, and Java if there is none. It tells by a pattern whether they are
+// there. size is in MB.
+func (f fetcher) jars(ctx context.Context, what, version, lib, pattern string, size int, artifacts ...string) error {
+	jars, err := filepath.Glob(filepath.Join(lib, pattern))
 	if err != nil {
 		return err
 	}
 	_, noJava := servers.FindJava()
-	if len(jars) > 0 && noJava == nil {
-		return nil
-	}
 	_, noMaven := exec.LookPath("mvn")
-	if len(jars) > 0 {
-		noMaven = nil // not needed any more
-	}
-	if noJava != nil || noMaven != nil {
+	if noJava != nil || noMaven != nil && len(jars) == 0 {
 		if err := f.installJava(ctx); err != nil {
-			return fmt.Errorf("fetch Kafka: %w", err)
+			return fmt.Errorf("fetch %s: %w", what, err)
 		}
 	}
 	if len(jars) > 0 {
 		return nil
 	}
-	return f.install("Kafka "+servers.KafkaVersion, lib, func(work string) error {
-		project := filepath.Join(work, "pom.xml")
-		if err := os.WriteFile(project, []byte(kafkaProject), 0o644); err != nil {
+	return f.install(what+" "+version, lib, func(work string) error {
+		// A project of which only the dependencies are wanted.
+		project := `<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+ <groupId>pgoutbox</groupId><artifactId>fetched</artifactId><version>1</version><packaging>pom</packaging><dependencies>
+`
+		for _, artifact := range artifacts {
+			of := strings.Split(artifact, ":")
+			project += fmt.Sprintf("<dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version></dependency>\n", of[0], of[1], of[2])
+		}
+		if err := os.WriteFile(filepath.Join(work, "pom.xml"), []byte(project+"</dependencies></project>\n"), 0o644); err != nil {
 			return err
 		}
-		fmt.Fprintf(f.progress, "Kafka %s: downloading 44 MB\n", servers.KafkaVersion)
-		return f.run(ctx, work, nil, "mvn", "-q", "-B", "-Dstyle.color=never", "dependency:copy-dependencies",
-			"-DincludeScope=runtime", "-DoutputDirectory="+filepath.Join(work, "out"))
+		fmt.Fprintf(f.progress, "%s %s: downloading %d MB\n", what, version, size)
+		return f.maven(ctx, work, "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory="+filepath.Join(work, "out"))
 	})
 }
 
 // installJava installs Java and Maven where that takes no more than a command, and says what to do elsewhere.
 func (f fetcher) installJava(ctx context.Context) error {
-	apt, err := exec.LookPath("apt-get")
-	if err != nil || os.Geteuid() != 0 {
-		advice := "on Debian and Ubuntu: sudo apt-get install maven openjdk-17-jre-headless"
-		if runtime.GOOS == "darwin" {
-			advice = "brew install maven openjdk, and set JAVA_HOME to $(brew --prefix openjdk)"
-		}
-		return fmt.Errorf("it takes Maven (mvn) and Java %d or later; %s", servers.MinJava, advice)
+	const maven, java = "maven", "openjdk-17-jre-headless"
+	missing := fmt.Errorf("it takes Maven (mvn) and Java %d or later", servers.MinJava)
+	install, err := f.apt(missing, maven+" "+java, "maven openjdk, and set JAVA_HOME to $(brew --prefix openjdk)")
+	if err != nil {
+		return err
 	}
-	fmt.Fprintln(f.progress, "Kafka: installing Maven and Java with apt-get")
-	quiet := append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-	if err := f.run(ctx, "", quiet, apt, "install", "-y", "-q", "maven", "openjdk-17-jre-headless"); err != nil {
-		return fmt.Errorf("%w; if no such package was found, run apt-get update first", err)
+	fmt.Fprintln(f.progress, "installing Maven and Java with apt-get")
+	if err := install(ctx, maven, java); err != nil {
+		return err
 	}
 	_, err = servers.FindJava()
 	return err
@@ -100,6 +98,58 @@ func (f fetcher) nats(ctx context.Context) error {
 		env := append(os.Environ(), "GOBIN="+filepath.Join(work, "out"), "GOWORK=off", "GOFLAGS=", "GOOS=", "GOARCH=")
 		return f.run(ctx, work, env, "go", "install", "-trimpath", "github.com/nats-io/nats-server/v2@v"+servers.NATSVersion)
 	})
+}
+
+// moto installs moto with what its SNS and SQS need; with moto[server] it would be four times as large.
+func (f fetcher) moto(ctx context.Context) error {
+	if _, _, err := servers.FindMoto(); err == nil {
+		return nil
+	}
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		return fmt.Errorf("fetch moto: it takes python3 with pip: %w", err)
+	}
+	return f.install("moto "+servers.MotoVersion, servers.MotoDir(f.cache), func(work string) error {
+		fmt.Fprintf(f.progress, "moto %s: downloading 30 MB\n", servers.MotoVersion)
+		return f.pip(ctx, python, filepath.Join(work, "out"), "moto=="+servers.MotoVersion, "flask==3.1.3", "flask-cors==6.0.5")
+	})
+}
+
+// readers installs official libraries for Node and Python, by which tests read what is sent.
+func (f fetcher) readers(ctx context.Context) error {
+	if _, err := servers.FindReaders(); err == nil {
+		return nil
+	}
+	npm, noNode := exec.LookPath("npm")
+	python, noPython := exec.LookPath("python3")
+	if noNode != nil || noPython != nil {
+		return fmt.Errorf("fetch readers: it takes Node (npm) and python3 with pip; on Debian and Ubuntu: sudo apt-get install npm python3-pip")
+	}
+	return f.install("readers", servers.ReadersDir(f.cache), func(work string) error {
+		fmt.Fprintln(f.progress, "readers: downloading 30 MB")
+		out := filepath.Join(work, "out")
+		if err := os.Mkdir(out, 0o755); err != nil {
+			return err
+		}
+		err := f.run(ctx, out, nil, npm, "install", "--no-audit", "--no-fund", "--no-save", "--no-package-lock", "--ignore-scripts", "--silent",
+			"cloudevents@"+servers.CloudEventsNode, "standardwebhooks@"+servers.StandardWebhooksNode)
+		if err != nil {
+			return err
+		}
+		return f.pip(ctx, python, filepath.Join(out, "python"),
+			"cloudevents=="+servers.CloudEventsPython, "standardwebhooks=="+servers.StandardWebhooksPython)
+	})
+}
+
+// pip installs Python's packages into a folder.
+func (f fetcher) pip(ctx context.Context, python, into string, packages ...string) error {
+	return f.run(ctx, "", nil, python, append([]string{"-m", "pip", "install", "--quiet", "--no-compile", "--only-binary", ":all:",
+		"--disable-pip-version-check", "--root-user-action", "ignore", "--target", into}, packages...)...)
+}
+
+// maven runs one of Maven's goals.
+func (f fetcher) maven(ctx context.Context, dir string, args ...string) error {
+	return f.run(ctx, dir, nil, "mvn", append([]string{"-q", "-B", "-Dstyle.color=never"}, args...)...)
 }
 
 // install has fill put files into the folder out of a work folder, and moves that to dir in one step.

@@ -163,47 +163,27 @@ func show(out io.Writer, cache string) error {
 			return err
 		}
 	}
-	if java, lib, err := servers.FindKafka(); errors.Is(err, servers.ErrNotFound) {
-		fmt.Fprintf(out, "Kafka %s: %v, fetch kafka\n", servers.KafkaVersion, err)
-	} else if err != nil {
-		return err
-	} else {
-		fmt.Fprintf(out, "Kafka %s: %s, run by %s\n", servers.KafkaVersion, lib, java)
-	}
-	if path, err := servers.FindNATS(); errors.Is(err, servers.ErrNotFound) {
-		fmt.Fprintf(out, "NATS: %v, fetch nats\n", err)
-	} else if err != nil {
-		return err
-	} else {
-		fmt.Fprintf(out, "NATS: %s\n", path)
-	}
-	if java, lib, err := servers.FindElasticMQ(); errors.Is(err, servers.ErrNotFound) {
-		fmt.Fprintf(out, "ElasticMQ %s: %v, fetch elasticmq\n", servers.ElasticMQVersion, err)
-	} else if err != nil {
-		return err
-	} else {
-		fmt.Fprintf(out, "ElasticMQ %s: %s, run by %s\n", servers.ElasticMQVersion, lib, java)
-	}
-	if python, site, err := servers.FindMoto(); errors.Is(err, servers.ErrNotFound) {
-		fmt.Fprintf(out, "moto %s: %v, fetch moto\n", servers.MotoVersion, err)
-	} else if err != nil {
-		return err
-	} else {
-		fmt.Fprintf(out, "moto %s: %s, run by %s\n", servers.MotoVersion, site, python)
-	}
-	if path, err := servers.FindRedis(); errors.Is(err, servers.ErrNotFound) {
-		fmt.Fprintf(out, "Redis: %v, fetch redis\n", err)
-	} else if err != nil {
-		return err
-	} else {
-		fmt.Fprintf(out, "Redis: %s\n", path)
-	}
-	if path, _, err := servers.FindRabbitMQ(); errors.Is(err, servers.ErrNotFound) {
-		fmt.Fprintf(out, "RabbitMQ: %v, fetch rabbitmq\n", err)
-	} else if err != nil {
-		return err
-	} else {
-		fmt.Fprintf(out, "RabbitMQ: %s\n", path)
+	runBy := func(by, what string, err error) (string, error) { return what + ", run by " + by, err }
+	for _, server := range []struct {
+		title, target string
+		find          func() (where string, err error)
+	}{
+		{"Kafka " + servers.KafkaVersion, "kafka", func() (string, error) { return runBy(servers.FindKafka()) }},
+		{"NATS", "nats", servers.FindNATS},
+		{"ElasticMQ " + servers.ElasticMQVersion, "elasticmq", func() (string, error) { return runBy(servers.FindElasticMQ()) }},
+		{"moto " + servers.MotoVersion, "moto", func() (string, error) { return runBy(servers.FindMoto()) }},
+		{"Redis", "redis", servers.FindRedis},
+		{"RabbitMQ", "rabbitmq", func() (string, error) { path, _, err := servers.FindRabbitMQ(); return path, err }},
+		{"PgBouncer", "pgbouncer", servers.FindPgBouncer},
+	} {
+		switch where, err := server.find(); {
+		case errors.Is(err, servers.ErrNotFound):
+			fmt.Fprintf(out, "%s: %v, fetch %s\n", server.title, err, server.target)
+		case err != nil:
+			return err
+		default:
+			fmt.Fprintf(out, "%s: %s\n", server.title, where)
+		}
 	}
 	return nil
 }
