@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -23,6 +22,7 @@ import (
 // database is the PostgreSQL of the demo: a server of its own, or one that was given.
 type database struct {
 	url     string // for the relays
+	name    string // of the database, in place of that in url
 	pool    *pgxpool.Pool
 	version string
 	note    string // what a person should know about it, besides the version
@@ -56,7 +56,7 @@ func (d *database) startOwn(ctx context.Context, progress io.Writer) error {
 		return err
 	}
 	d.undo.add(func(context.Context) error { return server.Close() })
-	d.url, d.version = server.URL("postgres"), server.Version()
+	d.url, d.name, d.version = server.URL("postgres"), "postgres", server.Version()
 	d.folder = filepath.Dir(server.DataDir())
 	d.note = "started for this demo on port " + strconv.Itoa(server.Port()) + ", gone afterwards"
 	return nil
@@ -106,6 +106,7 @@ func (d *database) useGiven(ctx context.Context, given string) error {
 	}
 	// It stays open as long as the demo runs: it holds the lock of a shared database.
 	d.undo.add(conn.Close)
+	d.url, d.name = given, config.Database
 
 	var number int
 	var standby, mayCreate bool
@@ -123,35 +124,22 @@ func (d *database) useGiven(ctx context.Context, given string) error {
 	case standby:
 		return errors.New("the server of --database-url is a hot standby, which can't be written to: name the primary")
 	case mayCreate:
-		return d.createDatabase(ctx, conn, given)
+		return d.createDatabase(ctx, conn)
 	}
-	d.url = given
 	d.note = fmt.Sprintf("yours; the role may not create databases, so the demo uses %q and leaves it as it was", config.Database)
 	return d.borrow(ctx, conn, config.Database)
 }
 
-func (d *database) createDatabase(ctx context.Context, conn *pgx.Conn, given string) error {
+func (d *database) createDatabase(ctx context.Context, conn *pgx.Conn) error {
 	name := "outbox_demo_" + randomHex()
 	// template0, because nobody can be connected to it, which would forbid the copy.
 	if _, err := conn.Exec(ctx, `CREATE DATABASE `+name+` TEMPLATE template0`); err != nil {
 		return fmt.Errorf("create the database %s on the server of --database-url: %w", name, err)
 	}
 	d.undoBy(conn, "drop the demo's database, as DROP DATABASE "+name+" does by hand", `DROP DATABASE IF EXISTS `+name+` WITH (FORCE)`)
-	d.url = withDatabase(given, name)
+	d.name = name
 	d.note = "yours; the demo has made the database " + name + " in it, and drops it at the end"
 	return nil
-}
-
-// withDatabase returns the address of another database on the same server.
-func withDatabase(given, name string) string {
-	if u, err := url.Parse(given); err == nil && (u.Scheme == "postgres" || u.Scheme == "postgresql") {
-		query := u.Query()
-		query.Del("dbname")
-		query.Del("database")
-		u.Path, u.RawPath, u.RawQuery = "/"+name, "", query.Encode()
-		return u.String()
-	}
-	return given + " dbname=" + name // of two, the last one counts
 }
 
 // demoLock keeps two demos out of one database. It also returns whether there is an outbox.
@@ -216,6 +204,7 @@ func (d *database) install(ctx context.Context, orders int) error {
 		return fmt.Errorf("--database-url: %w", err)
 	}
 	config.MaxConns = writerCount + 6
+	config.ConnConfig.Database = d.name
 	config.ConnConfig.RuntimeParams["application_name"] = "outbox demo"
 	config.ConnConfig.RuntimeParams["search_path"] = ordersSchema + ",public"
 	if d.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {

@@ -379,11 +379,10 @@ func TestAGivenServerGetsADatabaseOfTheDemosOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u, err := url.Parse(d.url)
-	if err != nil {
-		t.Fatal(err)
+	name := d.name
+	if got := one[string](t, given, `SELECT current_database()`); got == name {
+		t.Errorf("the demo uses the given database %s", got)
 	}
-	name := strings.TrimPrefix(u.Path, "/")
 	if !strings.HasPrefix(name, "outbox_demo_") || !strings.Contains(d.note, name) {
 		t.Errorf("the database is %q, the note says %q", name, d.note)
 	}
@@ -467,7 +466,7 @@ func TestAnOutboxInUseIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	given := asOwner(t, servers.TestDatabase(t))
 	undo := undoAfter(t)
-	d := &database{url: given, undo: undo}
+	d := &database{url: given, name: one[string](t, given, `SELECT current_database()`), undo: undo}
 	if err := d.install(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}

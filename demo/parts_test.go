@@ -7,20 +7,6 @@ import (
 	"github.com/pgoutbox/outbox/internal/check"
 )
 
-func TestAnotherDatabaseOfAServer(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct{ given, want string }{
-		{"postgres://me:p%40ss@host:5433/orders?sslmode=disable", "postgres://me:p%40ss@host:5433/x?sslmode=disable"},
-		{"postgresql://host", "postgresql://host/x"},
-		{"postgres://host/a?dbname=b&application_name=c", "postgres://host/x?application_name=c"},
-		{"host=h user=me dbname=orders", "host=h user=me dbname=orders dbname=x"},
-	} {
-		if got := withDatabase(test.given, "x"); got != test.want {
-			t.Errorf("withDatabase(%s) = %s, want %s", test.given, got, test.want)
-		}
-	}
-}
-
 func TestTheBookKnowsWhatWasOvertaken(t *testing.T) {
 	t.Parallel()
 	b := newBook(2)

@@ -20,9 +20,10 @@ import (
 
 // relaySettings are what a relay is told. Everything else has its default.
 type relaySettings struct {
-	Name     string
-	Database string
-	Broker   target
+	Name        string
+	DatabaseURL string
+	Database    string // in place of that in DatabaseURL
+	Broker      target
 }
 
 // target is a broker: NATS, a URL, with a stream, or the addresses of a Kafka.
@@ -58,10 +59,11 @@ func runRelay(ctx context.Context, file string) error {
 		return fmt.Errorf("read %s: %w", file, err)
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	conn, err := pgx.ParseConfig(s.Database)
+	conn, err := pgx.ParseConfig(s.DatabaseURL)
 	if err != nil {
 		return err
 	}
+	conn.Database = s.Database
 	registration, err := polling.Register(ctx, conn, s.Name, polling.RegistrationConfig{Version: "demo", Logger: logger})
 	if err != nil {
 		return err

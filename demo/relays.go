@@ -42,7 +42,7 @@ func (r *relays) start() error {
 	defer r.mu.Unlock()
 	for _, name := range []string{"relay-1", "relay-2"} {
 		file := filepath.Join(dir, name+".json")
-		text, err := json.Marshal(relaySettings{Name: name, Database: r.demo.db.url, Broker: r.demo.place.relays})
+		text, err := json.Marshal(relaySettings{Name: name, DatabaseURL: r.demo.db.url, Database: r.demo.db.name, Broker: r.demo.place.relays})
 		if err = errors.Join(err, os.WriteFile(file, text, 0o600)); err != nil {
 			return fmt.Errorf("configure %s: %w", name, err)
 		}
