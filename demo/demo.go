@@ -102,6 +102,7 @@ func Run(ctx context.Context, cfg Config) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	d := &demo{cfg: cfg, fail: fail, first: make(chan struct{}), scripted: make(chan struct{}), wanted: make(chan struct{})}
+	d.want = sync.OnceFunc(func() { close(d.wanted) })
 	d.phase.Store(phaseStarting)
 	d.lead.Store(lead{})
 	d.out = newOutput(cfg, fail)
@@ -132,7 +133,8 @@ type demo struct {
 	first     chan struct{} // closed when the first event has been delivered: a run of a given length begins
 	firstAt   time.Time     // to be read after first
 	scripted  chan struct{} // closed when a run of a given length is over
-	wanted    chan struct{} // closed when a signal has asked for the verdict
+	wanted    chan struct{} // closed when a person wants the verdict
+	want      func()        // closes wanted
 	troubles  rate.Sometimes
 	dead      []deadLetter // of the monitor
 	help      bool         // is shown; of the loop
@@ -373,31 +375,20 @@ const (
 // untilEnd shows what happens and does what the keyboard says, until the end.
 func (d *demo) untilEnd(ctx context.Context) (end end, err error) {
 	began := time.Now()
-	err = d.show(ctx, func(key byte) (bool, error) {
-		switch key {
-		case 'q', ctrlC:
-			end = endNow
-			return true, nil
-		case 'd':
-			end = endDrain
-			return true, nil
-		case '?', 'h':
-			d.help = !d.help
-		default:
-			d.faults.press(ctx, key)
-		}
-		return false, nil
-	}, func() (bool, error) {
+	err = d.show(ctx, func() bool {
 		switch {
 		case closed(d.wanted):
 			end = endDrain
 		case closed(d.scripted):
 			end = endScript
 		case !closed(d.first) && time.Since(began) > firstPatience:
-			return true, fmt.Errorf("no event was delivered within %s; the relays' logs end with:\n%s", duration(firstPatience), d.relays.logs())
+			d.fail(fmt.Errorf("no event was delivered within %s; the relays' logs end with:\n%s", duration(firstPatience), d.relays.logs()))
 		}
-		return end != endNow, nil
+		return end != endNow
 	})
+	if errors.Is(err, ErrInterrupted) {
+		return endNow, nil
+	}
 	return end, err
 }
 
@@ -417,30 +408,24 @@ func (d *demo) drain(ctx context.Context) error {
 	d.writers.Wait()
 	d.faults.end()
 
-	interrupt := func(key byte) (bool, error) {
-		if key == 'q' || key == ctrlC {
-			return true, ErrInterrupted
-		}
-		return false, nil
-	}
 	began := time.Now()
 	progress, since := uint64(0), began
-	err := d.show(ctx, interrupt, func() (bool, error) {
+	err := d.show(ctx, func() bool {
 		counts, now := d.arrived.Counts(), time.Now()
 		switch settled := counts.Delivered + counts.DeadLettered; {
 		case now.Sub(began) > drainLimit:
 			d.out.fault("drain", "not drained after "+duration(drainLimit)+": giving up")
-			return true, nil
+			return true
 		case !d.faults.over() || settled != progress:
 			progress, since = settled, now
 		case counts.Outstanding == 0:
-			return true, nil
+			return true
 		case now.Sub(since) > drainPatience:
 			d.out.fault("drain", fmt.Sprintf("nothing has arrived for %s, and %s events are missing: giving up",
 				duration(drainPatience), number(counts.Outstanding)))
-			return true, nil
+			return true
 		}
-		return false, nil
+		return false
 	})
 	if err != nil {
 		return err
@@ -451,39 +436,45 @@ func (d *demo) drain(ctx context.Context) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, readPatience)
 	defer cancel()
-	return d.show(ctx, interrupt, func() (bool, error) {
+	return d.show(ctx, func() bool {
 		up, err := d.broker.caughtUp(limited)
 		if limited.Err() != nil {
 			d.out.fault("drain", "the consumer has not seen all that the broker has")
 		}
-		return limited.Err() != nil || err == nil && up, nil
+		return limited.Err() != nil || err == nil && up
 	})
 }
 
-// show shows what happens until press, which gets the keys, or done returns true or an error.
-func (d *demo) show(ctx context.Context, press func(key byte) (bool, error), done func() (bool, error)) error {
+// show shows what happens, and does what the keyboard says, until done. It returns ErrInterrupted for the key q.
+func (d *demo) show(ctx context.Context, done func() bool) error {
 	frames := time.NewTicker(d.out.interval())
 	defer frames.Stop()
 	looks := time.NewTicker(20 * time.Millisecond)
 	defer looks.Stop()
-	for ended := false; !ended; {
-		var err error
+	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-looks.C:
-			ended, err = done()
-		case key := <-d.out.keys():
-			ended, err = press(key)
-			d.out.sample(d.view())
+			if done() {
+				return nil
+			}
+			continue
 		case <-frames.C:
-			d.out.sample(d.view())
+		case key := <-d.out.keys():
+			switch key {
+			case 'q', ctrlC:
+				return ErrInterrupted
+			case 'd':
+				d.want()
+			case '?', 'h':
+				d.help = !d.help
+			default:
+				d.faults.press(ctx, key)
+			}
 		}
-		if err != nil {
-			return err
-		}
+		d.out.sample(d.view())
 	}
-	return nil
 }
 
 func closed(c <-chan struct{}) bool {

@@ -89,8 +89,11 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// press does what a key stands for.
+// press does what a key stands for, while there is load.
 func (f *faults) press(ctx context.Context, key byte) {
+	if closed(f.ended) {
+		return
+	}
 	for _, fault := range faultTable {
 		if fault.key == key {
 			f.demo.spawn(func() { fault.do(f, ctx) })

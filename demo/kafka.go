@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,7 +27,8 @@ type givenKafka struct {
 	name    string // of the topic
 	client  *kgo.Client
 	admin   *kadm.Client
-	proxies map[string]*testnet.Proxy // by the broker's address
+	proxies []*testnet.Proxy
+	relays  target
 
 	mu   sync.Mutex
 	next map[int32]int64 // by partition, the offset that the consumer expects
@@ -36,7 +38,7 @@ var _ broker = (*givenKafka)(nil)
 
 // openKafka looks whether a Kafka answers there, and creates the topic, until undo.
 func openKafka(ctx context.Context, undo *undo, given string) (broker, error) {
-	k := &givenKafka{given: given, name: "outbox-demo-" + randomHex(), proxies: map[string]*testnet.Proxy{}, next: map[int32]int64{}}
+	k := &givenKafka{given: given, name: "outbox-demo-" + randomHex(), next: map[int32]int64{}}
 	var err error
 	k.client, err = kgo.NewClient(
 		kgo.SeedBrokers(strings.Split(given, ",")...), kgo.ClientID("outbox demo"),
@@ -86,42 +88,32 @@ func (k *givenKafka) startProxies(ctx context.Context, undo *undo) error {
 	if err != nil {
 		return fmt.Errorf("ask the Kafka at %s for its brokers: %w", k.given, err)
 	}
-	addresses := k.seeds()
+	k.relays = target{Kafka: strings.Split(k.given, ","), Proxies: map[string]string{}}
+	for i, seed := range k.relays.Kafka {
+		if _, _, err := net.SplitHostPort(seed); err != nil {
+			k.relays.Kafka[i] = net.JoinHostPort(seed, "9092") // Kafka's usual port
+		}
+	}
+	addresses := slices.Clone(k.relays.Kafka)
 	for _, b := range brokers {
 		addresses = append(addresses, net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port))))
 	}
-	for _, address := range addresses {
-		if k.proxies[address] != nil {
-			continue
-		}
+	slices.Sort(addresses)
+	for _, address := range slices.Compact(addresses) {
 		proxy, err := testnet.StartProxy()
 		if err != nil {
 			return err
 		}
 		undo.add(func(context.Context) error { proxy.Close(); return nil })
 		proxy.Forward(address)
-		k.proxies[address] = proxy
+		k.proxies = append(k.proxies, proxy)
+		k.relays.Proxies[address] = proxy.Addr()
 	}
 	return nil
 }
 
-// seeds are the given addresses, with Kafka's usual port where there is none.
-func (k *givenKafka) seeds() []string {
-	seeds := strings.Split(k.given, ",")
-	for i, seed := range seeds {
-		if _, _, err := net.SplitHostPort(seed); err != nil {
-			seeds[i] = net.JoinHostPort(seed, "9092")
-		}
-	}
-	return seeds
-}
-
 func (k *givenKafka) place() place {
-	proxies := map[string]string{}
-	for address, proxy := range k.proxies {
-		proxies[address] = proxy.Addr()
-	}
-	return place{"Kafka " + k.version, k.given + ", topic " + k.name, k.name, target{Kafka: k.seeds(), Proxies: proxies}}
+	return place{"Kafka " + k.version, k.given + ", topic " + k.name, k.name, k.relays}
 }
 
 func (k *givenKafka) takeDown() error               { k.refuse(true); return nil }

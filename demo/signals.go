@@ -25,7 +25,7 @@ func (d *demo) watchSignals(ctx context.Context) (stop func()) {
 				switch {
 				case got == syscall.SIGPIPE:
 				case got == os.Interrupt && d.cfg.For == 0 && !closed(d.wanted):
-					close(d.wanted)
+					d.want()
 				default:
 					d.fail(ErrInterrupted)
 				}
