@@ -21,30 +21,15 @@ import (
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
-// Config says what kind of demo is wanted.
+// Config is what kind of demo is wanted.
 type Config struct {
-	// DatabaseURL names a PostgreSQL to use. Default: one is started, and downloaded if there is none.
-	DatabaseURL string
-
-	// Kafka is the address of a Kafka to deliver to: host:port, several with commas. Default: a NATS server with
-	// JetStream inside this process.
-	Kafka string
-
-	// For runs through all faults by itself in that time and ends with the verdict. At least MinFor. Default: the demo
-	// runs until somebody ends it.
-	For time.Duration
-
-	// JSON writes an object a line to Stdout instead of text.
-	JSON bool
-
-	// Rate is how many events are written a second, 1 to MaxRate. Default 500.
-	Rate int
-
-	// Keys is how many orders there are, 1 to MaxKeys. Default 100.
-	Keys int
-
-	// Seed makes the choice of orders and roll-backs repeatable. Default: another one each time.
-	Seed uint64
+	DatabaseURL string        // of a PostgreSQL to use. Default: one is started, and downloaded if there is none
+	Kafka       string        // host:port, several with commas. Default: a NATS server with JetStream in this process
+	For         time.Duration // runs through all faults in that time, at least MinFor. Default: until somebody ends it
+	JSON        bool          // writes an object a line to Stdout instead of text
+	Rate        int           // events a second, 1 to MaxRate. Default 500
+	Keys        int           // orders, 1 to MaxKeys. Default 100
+	Seed        uint64        // makes the choice of orders and roll-backs repeatable. Default: another one each time
 
 	// Relay is the command that runs a relay; a file with its settings is added to it. Default: "relay" of this program.
 	Relay []string

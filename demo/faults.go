@@ -137,30 +137,19 @@ func (f *faults) perform(ctx, writing context.Context, length time.Duration) {
 	}
 }
 
+// toggleBroker takes the broker down until it is called again.
 func (f *faults) toggleBroker(ctx context.Context) {
-	if f.brokerUp() {
-		f.takeBrokerDown(ctx, 24*time.Hour)
+	f.mu.Lock()
+	mend := f.mend
+	f.mu.Unlock()
+	if mend != nil {
+		mend()
 	} else {
-		f.bringBrokerUp()
+		f.takeBrokerDown(ctx, 24*time.Hour)
 	}
 }
 
-func (f *faults) brokerUp() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.mend == nil
-}
-
-// bringBrokerUp ends what takeBrokerDown does.
-func (f *faults) bringBrokerUp() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.mend != nil {
-		f.mend()
-	}
-}
-
-// takeBrokerDown takes the broker down for so long, or until bringBrokerUp is called.
+// takeBrokerDown takes the broker down for so long, or until somebody mends it or the load ends.
 func (f *faults) takeBrokerDown(ctx context.Context, length time.Duration) {
 	d := f.demo
 	f.mu.Lock()
@@ -179,15 +168,16 @@ func (f *faults) takeBrokerDown(ctx context.Context, length time.Duration) {
 		d.fail(fmt.Errorf("take the broker down: %w", err))
 		return
 	}
-	<-outage.Done()
+	select {
+	case <-outage.Done():
+	case <-f.ended:
+	}
 	if ctx.Err() != nil {
 		return
 	}
 	waiting := number(d.checker.Outstanding())
 	if err := d.broker.bringUp(ctx); err != nil {
-		if ctx.Err() == nil {
-			d.fail(fmt.Errorf("bring the broker up again: %w", err))
-		}
+		d.fail(fmt.Errorf("bring the broker up again: %w", err))
 		return
 	}
 	took := duration(time.Since(r.began))
@@ -246,15 +236,12 @@ func (f *faults) rollBack(ctx context.Context, n int) {
 func (f *faults) poison(ctx context.Context) {
 	const order = 0 // the busiest one, so that what follows is soon seen
 	d, name, fate := f.demo, orderName(order), make(chan fate, 1)
-	r := f.begin("poison", fmt.Sprintf("poison message of %d KiB", poisonSize>>10))
 	id, err := d.service.change(ctx, order, change{size: poisonSize, poison: true, fate: fate})
 	if err != nil {
 		d.trouble(err)
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.results = slices.DeleteFunc(f.results, func(other *result) bool { return other == r })
 		return
 	}
+	r := f.begin("poison", fmt.Sprintf("poison message of %d KiB", poisonSize>>10))
 	d.out.note("poison", fmt.Sprintf("poison: %s has an event of %d KiB, the broker takes %d", name, poisonSize>>10, maxMessage>>10))
 	if !until(ctx, func() bool { return len(fate) > 0 }) {
 		return
@@ -330,22 +317,21 @@ func (f *faults) settle(outstanding uint64) {
 	f.calm.Store(closed(f.demo.first) && f.mend == nil && !f.killing.Load() && outstanding < backlog)
 }
 
-// end undoes what is still broken when the load has ended: long transactions end, and the broker comes back.
+// end has long transactions end and the broker come back, when the load has ended.
 func (f *faults) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	close(f.ended)
-	if f.mend != nil {
-		f.mend()
-	}
+}
+
+func (f *faults) brokerUp() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mend == nil
 }
 
 // over is whether nothing is broken that would keep events from arriving.
-func (f *faults) over() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.mend == nil && len(f.longs) == 0
-}
+func (f *faults) over() bool { return f.brokerUp() && f.longFor(time.Now()) == 0 }
 
 // all returns what has been done and what came of it.
 func (f *faults) all() []result {
