@@ -126,7 +126,7 @@ func (c *core) onHeld(now time.Time, name string, list []Delivery) {
 		l.blocked = true
 		return
 	}
-	if list[0].RetryAt.After(now) {
+	if list[0].notYet || list[0].RetryAt.After(now) {
 		l.due = list[0].RetryAt
 		return
 	}

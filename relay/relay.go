@@ -81,7 +81,8 @@ type Session interface {
 	// Lanes lists the lanes that have holds, with the time at which each head is due: at most limit.
 	Lanes(ctx context.Context, limit int) ([]HeldLane, error)
 
-	// Held returns the first holds of a lane in order, at most limit.
+	// Held returns the first holds of a lane in order, at most limit; [NotYet] if the first of them can't be had now, and nothing if
+	// the lane has no holds any more.
 	Held(ctx context.Context, lane string, limit int) ([]Delivery, error)
 
 	// Expires returns the time until which the lease surely lasts, by this process's clock.
@@ -146,6 +147,14 @@ type Delivery struct {
 	// Window and Ref are the strategy's own, to find its way back from a delivery to its place.
 	Window uint64
 	Ref    uint64
+
+	notYet bool // it is no message, see NotYet
+}
+
+// NotYet is what Session.Held returns for a lane whose first hold can't be had now: it is asked for again when it is due, or,
+// if it is blocked, when an operator has acted.
+func NotYet(due time.Time, blocked bool) []Delivery {
+	return []Delivery{{RetryAt: due, Blocked: blocked, notYet: true}}
 }
 
 // Lane names the lane of d: by its ordering key, as schema.Lane has it, or its message id if it has none.

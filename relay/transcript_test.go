@@ -27,6 +27,7 @@ var update = flag.Bool("update", false, "rewrite the transcripts' answers")
 //	> settled              the settlement succeeded
 //	> lanes a:1s b:blocked the lanes that have holds and when they are due
 //	> held a a3*2 a5^      the holds of lane a; "*2" two attempts so far, "^" blocked
+//	> held a notyet:1s     they can't be had for 1 s
 //	> +100ms               time passes
 //	> drain
 func TestTranscripts(t *testing.T) {
@@ -154,6 +155,9 @@ func (p *player) tell(words []string) {
 			list = append(list, h)
 		}
 		p.core.onLanes(p.now, list)
+	case verb == "held" && len(args) == 2 && strings.HasPrefix(args[1], "notyet"):
+		_, due, _ := strings.Cut(args[1], ":")
+		p.core.onHeld(p.now, args[0], NotYet(p.now.Add(p.duration(due)), false))
 	case verb == "held":
 		var list []Delivery
 		for _, a := range args[1:] {

@@ -151,7 +151,7 @@ func (s *leaseSession) Held(ctx context.Context, lane string, limit int) (held [
 			return nil, s.failure()
 		}
 		if list[0].blocked || list[0].due.After(now) {
-			return []relay.Delivery{{RetryAt: list[0].due, Blocked: list[0].blocked}}, nil
+			return relay.NotYet(list[0].due, list[0].blocked), nil
 		}
 		n := 1
 		for n < len(list) && !list[n].blocked && !list[n].due.After(now) {
@@ -165,7 +165,7 @@ func (s *leaseSession) Held(ctx context.Context, lane string, limit int) (held [
 			return held, err
 		}
 		if left := s.holds.first(lane, 1); len(left) > 0 && left[0].ref == list[0].ref {
-			return []relay.Delivery{{RetryAt: now.Add(5 * soon)}}, nil
+			return relay.NotYet(now.Add(5*soon), false), nil
 		}
 	}
 }

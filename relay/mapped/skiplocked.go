@@ -337,14 +337,14 @@ func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([
 		return nil, nil
 	}
 	if list = s.free(list); len(list) == 0 {
-		return []relay.Delivery{{RetryAt: time.Now().Add(soon)}}, nil
+		return relay.NotYet(time.Now().Add(soon), false), nil
 	}
 	l, err := s.idleLink(ctx, true)
 	if err != nil {
 		return nil, err
 	}
 	if l == nil {
-		return []relay.Delivery{{RetryAt: time.Now().Add(soon)}}, nil
+		return relay.NotYet(time.Now().Add(soon), false), nil
 	}
 	var held []relay.Delivery
 	err = l.do(func(conn *pgx.Conn) error {
@@ -373,7 +373,7 @@ func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([
 	if due(held) == 0 {
 		s.giveBack(l)
 		if len(held) == 0 && len(s.holds.first(lane, 1)) > 0 {
-			return []relay.Delivery{{RetryAt: time.Now().Add(soon)}}, nil
+			return relay.NotYet(time.Now().Add(soon), false), nil
 		}
 		return held, nil
 	}
