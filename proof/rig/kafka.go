@@ -29,10 +29,12 @@ const partitions = 3
 func (t KafkaTopic) YAML(addr string) string {
 	brokers := `"` + strings.ReplaceAll(addr, ",", `", "`) + `"`
 	if t.ExactlyOnce {
-		return fmt.Sprintf("{kafka: {brokers: [%s], topic: %q, exactly_once: true, create_topics: true}}", brokers, t.Topic)
+		return fmt.Sprintf("{kafka: {brokers: [%s], topic: %q, exactly_once: true, cursor_topic: %q}}", brokers, t.Topic, t.cursorTopic())
 	}
 	return fmt.Sprintf("{kafka: {brokers: [%s], topic: %q}}", brokers, t.Topic)
 }
+
+func (t KafkaTopic) cursorTopic() string { return t.Topic + "-cursor" }
 
 func (t KafkaTopic) seeds() kgo.Opt { return kgo.SeedBrokers(strings.Split(t.Addr, ",")...) }
 
@@ -45,10 +47,16 @@ func (t KafkaTopic) with(do func(*kadm.Client) error) error {
 	return do(kadm.NewClient(client))
 }
 
-// Create waits while a topic of that name is being deleted still.
+// Create waits while a topic of that name is being deleted still. Relays create none: one that did would come before it.
 func (t KafkaTopic) Create(ctx context.Context) error {
-	limit := strconv.Itoa(MaxMessage)
+	limit, compact := strconv.Itoa(MaxMessage), "compact"
 	return t.with(func(admin *kadm.Client) error {
+		if t.ExactlyOnce {
+			_, err := admin.CreateTopic(ctx, 1, -1, map[string]*string{"cleanup.policy": &compact}, t.cursorTopic())
+			if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
+				return err
+			}
+		}
 		for {
 			_, err := admin.CreateTopic(ctx, partitions, -1, map[string]*string{"max.message.bytes": &limit}, t.Topic)
 			if !errors.Is(err, kerr.TopicAlreadyExists) && !errors.Is(err, kerr.NotController) {
