@@ -16,6 +16,7 @@ type errorKind uint8
 const (
 	kindPermanent errorKind = iota + 1
 	kindUnavailable
+	kindTopicUnavailable
 )
 
 func (e *kindError) Error() string { return e.err.Error() }
@@ -30,19 +31,27 @@ func Permanent(err error) error { return withKind(err, kindPermanent) }
 // and counts no attempt. Unavailable(nil) is nil.
 func Unavailable(err error) error { return withKind(err, kindUnavailable) }
 
+// TopicUnavailable marks err as one that says nothing about the message, and nothing about messages that go elsewhere: the
+// topic, stream, queue or exchange that it is published to doesn't exist, or may not be written to. The engine sets aside
+// what goes the same way, asks again with one message at a time and counts no attempt. TopicUnavailable(nil) is nil.
+func TopicUnavailable(err error) error { return withKind(err, kindTopicUnavailable) }
+
 // IsPermanent reports whether err, or an error it wraps, was marked by Permanent.
 func IsPermanent(err error) bool { return hasKind(err, kindPermanent) }
 
 // IsUnavailable reports whether err, or an error it wraps, was marked by Unavailable.
 func IsUnavailable(err error) bool { return hasKind(err, kindUnavailable) }
 
+// IsTopicUnavailable reports whether err, or an error it wraps, was marked by TopicUnavailable.
+func IsTopicUnavailable(err error) bool { return hasKind(err, kindTopicUnavailable) }
+
 // ErrSkipped is a broker's answer for a message that it did not send because an earlier message of the
 // same key in the same batch failed. No attempt is counted.
 var ErrSkipped = errors.New("outbox: not sent because an earlier message of its key failed")
 
 // RetryAfter marks err as one that came with a request not to try again before d has passed: for an
-// unavailable error the engine pauses the destination for at least d, for any other the message's key. It
-// changes nothing else of err. A broker bounds what it passes on. RetryAfter(nil, d) is nil.
+// unavailable error the engine pauses the destination for at least d, for an unavailable topic what goes
+// there, for any other error the message's key. It changes nothing else of err. A broker bounds what it passes on. RetryAfter(nil, d) is nil.
 func RetryAfter(err error, d time.Duration) error {
 	if err == nil {
 		return nil

@@ -95,6 +95,9 @@ type Held struct {
 	// NextRetry is when the next lane is due; zero if none is.
 	NextRetry time.Time `json:"next_retry,omitzero"`
 	LastError string    `json:"last_error,omitempty"`
+
+	// FailingSince is when the oldest of those that have failed, and will be tried again, was set aside; zero if none has.
+	FailingSince time.Time `json:"failing_since,omitzero"`
 }
 
 // Dead counts dead letters.
@@ -228,7 +231,8 @@ const sampleLimit = 100_000
 func (r *Report) readHeld(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, fmt.Sprintf(`
 		SELECT destination, count(*), count(DISTINCT lane), count(*) FILTER (WHERE retry_at = 'infinity'),
-		       min(nullif(retry_at, 'infinity')), (array_agg(error ORDER BY held_at DESC) FILTER (WHERE error IS NOT NULL))[1]
+		       min(nullif(retry_at, 'infinity')), (array_agg(error ORDER BY held_at DESC) FILTER (WHERE error IS NOT NULL))[1],
+		       min(held_at) FILTER (WHERE error IS NOT NULL AND retry_at <> 'infinity')
 		FROM (SELECT destination, lane, retry_at, held_at, error FROM outbox.holds LIMIT %d) h GROUP BY destination`, sampleLimit))
 	if err != nil {
 		return fmt.Errorf("count holds: %w", err)
@@ -237,12 +241,12 @@ func (r *Report) readHeld(ctx context.Context, tx pgx.Tx) error {
 	for rows.Next() {
 		var name string
 		var h Held
-		var next *time.Time
+		var next, failing *time.Time
 		var lastError *string
-		if err := rows.Scan(&name, &h.Messages.N, &h.Lanes, &h.Blocked, &next, &lastError); err != nil {
+		if err := rows.Scan(&name, &h.Messages.N, &h.Lanes, &h.Blocked, &next, &lastError, &failing); err != nil {
 			return fmt.Errorf("count holds: %w", err)
 		}
-		h.NextRetry, h.LastError = value(next), value(lastError)
+		h.NextRetry, h.LastError, h.FailingSince = value(next), value(lastError), value(failing)
 		total += h.Messages.N
 		r.destination(name).Held = h
 	}

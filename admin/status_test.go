@@ -146,6 +146,17 @@ func TestTheVerdictNamesStateCauseAndNextStep(t *testing.T) {
 			d.cursor("kafka", "1 minute")
 			d.exec(`UPDATE outbox.cursors SET state = 'paused', last_error = 'connection refused'`)
 		}, StatePaused, "kafka: the broker does not answer: connection refused", "check the broker"},
+		{"a topic is missing", func(d *database) {
+			d.cursor("kafka", "1 minute")
+			d.held("kafka", "k", 7, "2000-01-01")
+			d.exec(`UPDATE outbox.cursors SET state = 'failing', last_error = 'topic "t" doesn''t exist; create it'`)
+		}, StateFailing, `kafka: topic "t" doesn't exist; create it`, "delivered by itself"},
+		{"messages fail again and again", func(d *database) {
+			d.cursor("kafka", "1 minute")
+			d.write(1)
+			d.held("kafka", "k", 7, "2100-01-01")
+			d.exec(`UPDATE outbox.holds SET held_at = now() - interval '31 seconds'`)
+		}, StateFailing, "1 held in 1 lane, tried again since 31s ago; last error: refused: too large", "cure the cause"},
 		{"the relay gave up", func(d *database) {
 			d.cursor("kafka", "-1 minute")
 			d.exec(`UPDATE outbox.cursors SET state = 'stopped', last_error = 'message refused'`)

@@ -14,6 +14,7 @@ const (
 	StateIdle    State = "idle"     // all is delivered
 	StateFlowing State = "flowing"  // messages are on their way
 	StateBlocked State = "blocked"  // lanes wait for an operator; the others flow
+	StateFailing State = "failing"  // what a topic is published to doesn't exist or may not be written to; the others flow
 	StatePaused  State = "paused"   // the broker does not answer
 	StateBroken  State = "broken"   // the relay can't work with the database
 	StateNoRelay State = "no_relay" // nobody delivers
@@ -21,13 +22,13 @@ const (
 )
 
 // severity orders states; the verdict on all is that on the worst.
-var severity = []State{StateIdle, StateFlowing, StateBlocked, StatePaused, StateBroken, StateNoRelay, StateStopped}
+var severity = []State{StateIdle, StateFlowing, StateBlocked, StateFailing, StatePaused, StateBroken, StateNoRelay, StateStopped}
 
 // OK reports whether all is well.
 func (s State) OK() bool { return s == StateIdle || s == StateFlowing }
 
-// Delivers reports whether messages flow, be it that some lanes don't.
-func (s State) Delivers() bool { return s.OK() || s == StateBlocked }
+// Delivers reports whether messages flow, be it that some lanes or topics don't.
+func (s State) Delivers() bool { return s.OK() || s == StateBlocked || s == StateFailing }
 
 func (s State) worseThan(t State) bool { return slices.Index(severity, s) > slices.Index(severity, t) }
 
@@ -49,6 +50,9 @@ func (v Verdict) String() string {
 	}
 	return text
 }
+
+// failingAfter is how long messages may be tried again before the verdict is that the destination fails.
+const failingAfter = 30 * time.Second
 
 // behindAfter is how long a message may be pending before the verdict speaks of it.
 const behindAfter = time.Minute
@@ -105,6 +109,10 @@ func (r *Report) judgeDestination(d *Destination) Verdict {
 		return Verdict{StateBlocked, fmt.Sprintf("%s until an operator acts; last error: %s", plural(d.Held.Blocked, "lane is held", "lanes are held"),
 			orElse(d.Held.LastError, "unknown")), "outbox dead ls --blocked --destination " + d.Name}
 	}
+	if since := d.Held.FailingSince; !since.IsZero() && r.At.Sub(since) > failingAfter {
+		return Verdict{StateFailing, fmt.Sprintf("%v held in %s, tried again since %v ago; last error: %s", d.Held.Messages, plural(d.Held.Lanes, "lane", "lanes"),
+			r.At.Sub(since).Round(time.Second), orElse(d.Held.LastError, "unknown")), "cure the cause; they are tried again by themselves, and become dead letters after the last attempt"}
+	}
 	if d.Held.Messages.N > 0 && worst.Cause == "" {
 		worst.Cause = fmt.Sprintf("%v held in %s", d.Held.Messages, plural(d.Held.Lanes, "lane", "lanes"))
 	}
@@ -129,6 +137,9 @@ func (r *Report) judgeGroup(d *Destination, g *Group) Verdict {
 	case g.State == "paused":
 		return Verdict{StatePaused, "the broker does not answer: " + orElse(g.LastError, "unknown cause"),
 			"check the broker; delivery goes on by itself once it answers"}
+	case g.State == "failing":
+		return Verdict{StateFailing, orElse(g.LastError, "unknown cause"),
+			"do what it says; what waits is delivered by itself then, and no attempt is counted"}
 	case g.State == "broken":
 		return Verdict{StateBroken, orElse(g.LastError, "unknown cause"), "check the database and the relay's log"}
 	case g.Pending.N > 0 && r.At.Sub(g.Oldest) > behindAfter:

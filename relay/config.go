@@ -44,7 +44,7 @@ type Config struct {
 	// Backoff is the pause before a failed message is tried again. Default 100 ms doubling to 1 min.
 	Backoff Backoff
 
-	// Outage is the pause before a destination that does not answer is asked again. Default 100 ms
+	// Outage is the pause before a destination that does not answer, or a topic that is unavailable, is asked again. Default 100 ms
 	// doubling to 1 s.
 	Outage Backoff
 
@@ -90,6 +90,7 @@ type State string
 const (
 	StateWaiting State = "waiting" // another relay owns the shard group
 	StateFlowing State = "flowing"
+	StateFailing State = "failing" // the broker answers, and what a topic is published to doesn't exist or may not be written to
 	StatePaused  State = "paused"  // the broker does not answer
 	StateBroken  State = "broken"  // the database does not answer or refuses
 	StateStopped State = "stopped" // Run has returned, or is about to

@@ -35,6 +35,7 @@ type core struct {
 	toLoad   []*lane   // held lanes that are due, longest first
 
 	outage outage
+	closed map[route]*closed
 
 	reading  bool
 	gather   time.Time // until when small calls wait for what is being read; zero: they don't
@@ -99,6 +100,9 @@ type call struct {
 	stripe int
 	items  []*item
 	probe  bool
+
+	lanes   map[string]bool // of the first counted items, see has
+	counted int
 }
 
 type heldQuery struct {
@@ -149,6 +153,7 @@ func newCore(cfg coreConfig, rand func() float64) *core {
 		rand:    rand,
 		stripes: make([]stripe, cfg.Stripes),
 		lanes:   make(map[string]*lane),
+		closed:  make(map[route]*closed),
 	}
 }
 
@@ -301,6 +306,7 @@ func (c *core) fill(now time.Time, stripe int) *call {
 	bytes := 0
 	room := func() bool { return len(k.items) < c.cfg.CallMax && bytes < c.cfg.CallBytes }
 	take := func(it *item) {
+		c.probe(now, it)
 		it.state = inFlight
 		bytes += it.size
 		k.items = append(k.items, it)
@@ -309,23 +315,24 @@ func (c *core) fill(now time.Time, stripe int) *call {
 	for len(s.lanes) > 0 && room() {
 		l := s.lanes[0]
 		s.lanes = s.lanes[1:]
-		for len(l.queue) > 0 && publishable(l.queue[0], now) && room() {
+		l.closed = nil
+		for len(l.queue) > 0 && c.publishable(now, l.queue[0]) && room() {
 			it := l.queue[0]
 			l.queue = l.queue[1:]
 			it.lane = l
 			l.flying++
 			take(it)
 		}
-		if l.flying == 0 && len(l.queue) > 0 && !publishable(l.queue[0], now) {
+		if l.flying == 0 && len(l.queue) > 0 && !c.publishable(now, l.queue[0]) {
 			c.setAside(now, l.queue[0])
 			c.advance(now)
 		}
 	}
 	n := 0
-	for n < len(s.queue) && room() {
+	for n < len(s.queue) && room() && c.stopped == nil {
 		it := s.queue[n]
-		if len(k.items) > 0 && !publishable(it, now) {
-			break // an earlier message of its key may be in this very call
+		if !c.publishable(now, it) && k.has(it.d.Lane()) {
+			break // what becomes of it is decided when the earlier message of its key is
 		}
 		n++
 		if !c.divert(now, it) {
@@ -360,6 +367,17 @@ func (c *core) freeCall(k *call) {
 	c.calls = append(c.calls, k)
 }
 
+// has reports whether a call carries a message of the lane.
+func (k *call) has(lane string) bool {
+	if k.lanes == nil {
+		k.lanes = make(map[string]bool)
+	}
+	for ; k.counted < len(k.items); k.counted++ {
+		k.lanes[k.items[k.counted].d.Lane()] = true
+	}
+	return k.lanes[lane]
+}
+
 // divert sends an item that is not to be published now where it belongs.
 func (c *core) divert(now time.Time, it *item) bool {
 	if l := c.laneOf(it); l != nil {
@@ -371,7 +389,7 @@ func (c *core) divert(now time.Time, it *item) bool {
 		}
 		return true
 	}
-	if publishable(it, now) {
+	if c.publishable(now, it) {
 		return false
 	}
 	l := c.openLane(it)
@@ -380,9 +398,9 @@ func (c *core) divert(now time.Time, it *item) bool {
 	return true
 }
 
-// publishable reports whether a message may go out now, as far as it is up to the message.
-func publishable(it *item, now time.Time) bool {
-	return it.d.Invalid == nil && !it.d.DeliverAt.After(now)
+// publishable reports whether a message may go out now, as far as it is up to the message and its topic.
+func (c *core) publishable(now time.Time, it *item) bool {
+	return it.d.Invalid == nil && !it.d.DeliverAt.After(now) && c.closedTo(now, it) == nil
 }
 
 // maintain starts at most one of: a settlement, a list of held lanes, a look into a lane.

@@ -29,8 +29,10 @@ type lane struct {
 	pending []*item // laneHeld: toHold, not settled yet, in order
 	barrier *item
 	due     time.Time
-	blocked bool // laneHeld: waits for an operator
-	flying  int  // items in the stripe's call
+	closed  *closed // the outage that its head waits for; nil: none
+	opened  bool    // that outage has ended, by another message
+	blocked bool    // laneHeld: waits for an operator
+	flying  int     // items in the stripe's call
 }
 
 // laneOf returns the lane that it has to go through, or nil.
@@ -182,9 +184,9 @@ func (c *core) scan(now time.Time) {
 		loadable := l.mode == laneHeld && len(l.queue) == 0 && l.flying == 0 && l.barrier == nil && !headPending(l)
 		switch {
 		case l.blocked || !publishable && !loadable:
-		case l.due.After(now):
-			if c.lanesDue.IsZero() || l.due.Before(c.lanesDue) {
-				c.lanesDue = l.due
+		case l.dueAt().After(now):
+			if at := l.dueAt(); c.lanesDue.IsZero() || at.Before(c.lanesDue) {
+				c.lanesDue = at
 			}
 		case publishable:
 			c.stripes[l.stripe].lanes = append(c.stripes[l.stripe].lanes, l)
@@ -209,11 +211,15 @@ func (c *core) holdAll() {
 	}
 }
 
-// setAside puts the unpublishable head of a lane aside: for good, or until its time has come.
+// setAside puts the unpublishable head of a lane aside: for good, or until its time has come or its topic is open.
 func (c *core) setAside(now time.Time, it *item) {
 	if it.d.Invalid != nil {
 		it.err = it.d.Invalid
 		c.fail(now, it)
+		return
+	}
+	if o := c.closedTo(now, it); o != nil {
+		c.await(now, it, o)
 		return
 	}
 	c.retry(now, it, it.d.DeliverAt)

@@ -75,7 +75,9 @@ func (c *core) outcomes(k *call, errs []error) (failed []*item, answered bool, u
 			continue
 		}
 		answered = true
-		it.d.Attempts++
+		if !outbox.IsTopicUnavailable(err) {
+			it.d.Attempts++
+		}
 		it.err = err
 		c.openLane(it)
 		failed = append(failed, it)
@@ -144,6 +146,10 @@ func (c *core) judge(now time.Time, k *call, answered bool, unanswered error) {
 // deliver records that the broker has it.
 func (c *core) deliver(it *item) {
 	it.state = done
+	if it.lane != nil {
+		it.lane.opened = false
+	}
+	c.open(it)
 	if it.held {
 		c.loaded--
 		c.held.delivered = append(c.held.delivered, it.d)
@@ -151,12 +157,14 @@ func (c *core) deliver(it *item) {
 	}
 }
 
-// fail decides what a counted failure leads to: a retry, a hold, or the policy for exhausted messages.
+// fail decides what a refusal leads to: a retry, a hold, the outage of a topic, or the policy for exhausted messages.
 // it is the head of its lane, with err and d.Attempts set.
 func (c *core) fail(now time.Time, it *item) {
 	switch {
 	case it.d.Invalid != nil:
 		c.exhaust(it, ReasonInvalid)
+	case outbox.IsTopicUnavailable(it.err) && !c.wronged(it):
+		c.shut(now, it)
 	case outbox.IsPermanent(it.err):
 		c.exhaust(it, ReasonRefused)
 	case it.d.Attempts >= c.cfg.MaxAttempts:
@@ -187,6 +195,11 @@ func (c *core) retryHeld(l *lane, it *item, due time.Time, blocked bool) {
 	c.held.retry = append(c.held.retry, Hold{Delivery: it.d, RetryAt: due, Blocked: blocked, Err: it.err})
 	c.held.count++
 	l.due, l.blocked = due, blocked
+	c.unload(l)
+}
+
+// unload forgets what was loaded of a lane: its holds are in the database.
+func (c *core) unload(l *lane) {
 	c.loaded -= len(l.queue)
 	l.queue = nil
 	c.dirty = true

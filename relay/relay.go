@@ -27,8 +27,9 @@ type Broker interface {
 	// never share a key, and a key's next call starts after its previous one has returned.
 	//
 	// Publish does not retry what the broker refused. It marks errors with outbox.Permanent (this
-	// message was refused) and outbox.Unavailable (no answer came, or the outcome is unknown). When ctx
-	// ends it returns soon, with unavailable errors for what is unknown.
+	// message was refused), outbox.TopicUnavailable (what it is published to doesn't exist or may not be
+	// written to) and outbox.Unavailable (no answer came, or the outcome is unknown). When ctx ends it
+	// returns soon, with unavailable errors for what is unknown.
 	//
 	// The messages and all they point to belong to the caller and are reused after the return: nothing
 	// of them may be kept. Publish is called from several goroutines at once.

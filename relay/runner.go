@@ -275,11 +275,17 @@ func (l *loop) publish(k *call) func() {
 	}
 }
 
-// watchOutage tells the state when the destination stops or starts answering.
+// watchOutage tells the state when the destination, or a topic of it, stops or starts taking messages.
 func (l *loop) watchOutage() {
 	if cause := l.core.outage.cause; l.core.outage.failures > 0 {
 		if l.state.change(StatePaused, cause) {
 			l.relay.cfg.Logger.Warn("destination paused, it does not answer", "destination", l.relay.cfg.Name, "error", cause)
+		}
+		return
+	}
+	if o := l.core.oldestClosed(); o != nil {
+		if l.state.change(StateFailing, o.cause) {
+			l.relay.cfg.Logger.Warn("topic unavailable, what goes there waits", "destination", l.relay.cfg.Name, "error", o.cause)
 		}
 		return
 	}
@@ -288,10 +294,10 @@ func (l *loop) watchOutage() {
 	}
 }
 
-// logFailures names the messages that the broker refused; outages are logged by watchOutage.
+// logFailures names the messages that the broker refused; outages, of topics too, are logged by watchOutage.
 func (l *loop) logFailures(k *call, errs []error) {
 	for i, err := range errs {
-		if err == nil || outbox.IsUnavailable(err) || errors.Is(err, outbox.ErrSkipped) {
+		if err == nil || outbox.IsUnavailable(err) || outbox.IsTopicUnavailable(err) || errors.Is(err, outbox.ErrSkipped) {
 			continue
 		}
 		m := k.Batch[i]

@@ -24,8 +24,10 @@ type simDestination struct {
 
 	// the broker
 	down     bool
-	poison   map[int64]int // message → how many more failures it causes; -1: always
+	closed   map[string]bool // topics
+	poison   map[int64]int   // message → how many more failures it causes; -1: always
 	refused  map[int64]bool
+	astray   map[int64]bool // messages whose key leads nowhere
 	failures map[int64]int  // counted failures told to a core
 	seen     map[int64]int  // acceptances
 	seenBy   map[int64]int  // who had it accepted last, by epoch
@@ -62,7 +64,7 @@ func newSimDestination(s *simulation, i int) *simDestination {
 		cfg: coreConfig{
 			Stripes: 1 + rng.IntN(4), ReadMax: batch, CallMax: 1 + rng.IntN(8), CallBytes: 1 << 20,
 			CallGather: rng.IntN(8), Gather: time.Duration(rng.IntN(10)) * time.Millisecond,
-			MaxInFlight: batch * (2 + rng.IntN(4)), MaxInFlightBytes: 1 << 20, MaxHeldLanes: 3 + rng.IntN(20),
+			MaxInFlight: batch * (2 + rng.IntN(4)), MaxInFlightBytes: 1 << 20, MaxHeldLanes: []int{3 + rng.IntN(20), 10_000}[rng.IntN(2)],
 			MaxLoaded: 1 + rng.IntN(6), HeldMax: 1 + rng.IntN(4), MaxAttempts: 1 + rng.IntN(5),
 			OnExhausted: policies[rng.IntN(len(policies))],
 			Backoff:     Backoff{Initial: 100 * time.Millisecond, Max: 10 * time.Second},
@@ -70,7 +72,7 @@ func newSimDestination(s *simulation, i int) *simDestination {
 			HoldAfter:   time.Duration(rng.IntN(1000)) * time.Millisecond,
 			SettleDelay: time.Duration(rng.IntN(20)) * time.Millisecond, Resync: 5 * time.Second,
 		},
-		holds: map[string][]simHold{}, dead: map[int64]bool{}, poison: map[int64]int{}, refused: map[int64]bool{},
+		closed: map[string]bool{}, holds: map[string][]simHold{}, dead: map[int64]bool{}, poison: map[int64]int{}, refused: map[int64]bool{}, astray: map[int64]bool{},
 		failures: map[int64]int{}, seen: map[int64]int{}, seenBy: map[int64]int{}, excused: map[int64]bool{},
 	}
 	if rng.IntN(4) == 0 {
@@ -94,6 +96,8 @@ func (d *simDestination) curse(id int64) {
 		d.poison[id] = -1
 	case 3:
 		d.refused[id] = true
+	case 4:
+		d.astray[id] = true
 	}
 }
 
@@ -118,6 +122,15 @@ func (d *simDestination) start() {
 }
 
 func (d *simDestination) owner() *simRelay { return d.relays[len(d.relays)-1] }
+
+// close closes a topic, or opens it again.
+func (d *simDestination) close(topic string) {
+	d.closed[topic] = !d.closed[topic]
+	if d.closed[topic] {
+		d.counts.Closed++
+	}
+	d.trace("topic %s closed: %v", topic, d.closed[topic])
+}
 
 // jump sets a relay's clock forward or back, by up to an hour.
 func (d *simDestination) jump() {
@@ -306,6 +319,10 @@ func (d *simDestination) doPublish(r *simRelay, asked time.Time, k *call) error 
 			errs[i] = outbox.ErrSkipped
 		case d.down || i >= cut:
 			errs[i] = outbox.Unavailable(errors.New("nobody answers"))
+			broken[lane] = true
+		case d.closed[m.Topic], d.astray[id]:
+			d.failures[id]++
+			errs[i] = outbox.TopicUnavailable(errors.New("no such topic"))
 			broken[lane] = true
 		case d.refused[id]:
 			d.failures[id]++

@@ -76,6 +76,8 @@ type simCounts struct {
 	Delivered, Duplicates, Dead, Held, Crashes, Zombies, Outages, Requeued, Stops int
 	Jumps                                                                         int // of a clock
 	Deselect                                                                      int // messages that a destination did not want
+	Closed                                                                        int // topics
+	Parted                                                                        int // topics that stayed closed while the others finished
 	Outlived                                                                      int // destinations that were away while all others finished
 }
 
@@ -84,6 +86,7 @@ func (c *simCounts) faults() map[string]*int {
 	return map[string]*int{
 		"deliveries": &c.Delivered, "duplicates": &c.Duplicates, "dead letters": &c.Dead, "holds": &c.Held, "crashes": &c.Crashes,
 		"zombies": &c.Zombies, "outages": &c.Outages, "operators": &c.Requeued, "stops": &c.Stops, "clocks that jump": &c.Jumps,
+		"closed topics": &c.Closed, "a topic that is closed to the end": &c.Parted,
 		"filters": &c.Deselect, "a destination that is away to the end": &c.Outlived,
 	}
 }
@@ -144,7 +147,7 @@ func (s *simulation) write(n int) {
 	keys := 1 + s.rng.IntN(12)
 	for range n {
 		id := int64(len(s.table) + 1)
-		m := &Delivery{Message: outbox.Message{Topic: "t", Position: id}, Window: 1, Ref: uint64(id)}
+		m := &Delivery{Message: outbox.Message{Topic: simTopics[s.rng.IntN(len(simTopics))], Position: id}, Window: 1, Ref: uint64(id)}
 		m.ID[0], m.ID[1] = byte(id>>8), byte(id)
 		if k := s.rng.IntN(keys + 1); k > 0 {
 			m.Key = fmt.Sprint("k", k)
@@ -219,8 +222,12 @@ func (s *simulation) fault(d *simDestination) {
 		d.stopping = true
 	case 8:
 		d.jump()
+	case 9:
+		d.close(simTopics[s.rng.IntN(len(simTopics))])
 	}
 }
+
+var simTopics = []string{"t", "t", "t", "u", "v"}
 
 // finish heals the world and expects everything to arrive: at first at all destinations but one, whose
 // broker stays away, if there are several.
@@ -229,8 +236,21 @@ func (s *simulation) finish() error {
 	for _, d := range s.destinations {
 		d.down = false
 		clear(d.poison)
+		clear(d.closed)
+		clear(d.astray)
 	}
 	s.trace("the world heals")
+	if parted := s.destinations[s.rng.IntN(len(s.destinations))]; parted.cfg.MaxHeldLanes > len(s.table) {
+		parted.close("u")
+		parted.relays = nil // one whose clock is behind would wait an hour, while the topic is asked for every second
+		parted.start()
+		parted.owner().skew = 0
+		if err := s.finishAll((*simDestination).finishedApart); err != nil {
+			return fmt.Errorf("while topic u is closed at %s: %w", parted.name, err)
+		}
+		s.counts.Parted++
+		parted.close("u")
+	}
 	if len(s.destinations) > 1 {
 		away := s.destinations[s.rng.IntN(len(s.destinations))]
 		away.down = true

@@ -21,9 +21,9 @@ var update = flag.Bool("update", false, "rewrite the transcripts' answers")
 //
 //	> start
 //	> read a1 b2 a3        a batch arrived; a letter is a key, a number the position; "-4" has no key;
-//	                       suffixes: "!" invalid, "+2s" deliver in 2 s
-//	> done 0 ok fail skip  the call of stripe 0 ended: ok, fail, refused, down, skip per message; "fail+5s" and
-//	                       "down+5s" ask for a pause
+//	                       suffixes: "!" invalid, "+2s" deliver in 2 s, "@u" of topic u instead of t
+//	> done 0 ok fail skip  the call of stripe 0 ended: ok, fail, refused, gone (its topic is), down, skip per message;
+//	                       "fail+5s", "gone+5s" and "down+5s" ask for a pause
 //	> settled              the settlement succeeded
 //	> lanes a:1s b:blocked the lanes that have holds and when they are due
 //	> held a a3*2 a5^      the holds of lane a; "*2" two attempts so far, "^" blocked
@@ -182,6 +182,10 @@ func (p *player) duration(s string) time.Duration {
 
 func (p *player) delivery(word string) Delivery {
 	d := Delivery{Message: outbox.Message{Topic: "t"}, Window: 1}
+	word, topic, other := strings.Cut(word, "@")
+	if other {
+		d.Topic = topic
+	}
 	word, blocked := strings.CutSuffix(word, "^")
 	d.Blocked = blocked
 	word, invalid := strings.CutSuffix(word, "!")
@@ -225,6 +229,8 @@ func (p *player) outcomes(words []string, n int) []error {
 			errs[i] = errors.New("failed")
 		case "refused":
 			errs[i] = outbox.Permanent(errors.New("refused"))
+		case "gone":
+			errs[i] = outbox.TopicUnavailable(errors.New("no such topic"))
 		case "down":
 			errs[i] = outbox.Unavailable(errors.New("nobody answers"))
 		case "skip":

@@ -178,7 +178,8 @@ func (b *Broker) create(ctx context.Context, names []string, errs map[string]err
 		if topic.ErrorMessage != nil {
 			reason += ": " + *topic.ErrorMessage
 		}
-		errs[topic.Topic] = fmt.Errorf("kafka: topic %q doesn't exist and can't be created, so create it by hand (kafka-topics.sh --create --topic %s): %s", topic.Topic, topic.Topic, reason)
+		errs[topic.Topic] = outbox.TopicUnavailable(fmt.Errorf("kafka: topic %q doesn't exist and can't be created, so create it by hand (kafka-topics.sh --create --topic %s): %s",
+			topic.Topic, topic.Topic, reason))
 	}
 	return nil
 }
@@ -220,11 +221,13 @@ func (b *Broker) batchLimit(name string) int32 {
 func topicError(name string, err error) error {
 	switch {
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
-		return fmt.Errorf("kafka: topic %q doesn't exist; create it (kafka-topics.sh --create --topic %s), or have topics created by the adapter's option", name, name)
+		err = fmt.Errorf("kafka: topic %q doesn't exist; create it (kafka-topics.sh --create --topic %s), or have topics created by the adapter's option", name, name)
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
-		return fmt.Errorf("kafka: topic %q: not permitted; grant this user Write and Describe on the topic: %w", name, err)
+		err = fmt.Errorf("kafka: topic %q: not permitted; grant this user Write and Describe on the topic: %w", name, err)
 	case errors.Is(err, kerr.InvalidTopicException):
 		return outbox.Permanent(fmt.Errorf("kafka: topic %q: the cluster takes no topic of this name: %w", name, err))
+	default:
+		err = fmt.Errorf("kafka: topic %q: %w", name, err)
 	}
-	return fmt.Errorf("kafka: topic %q: %w", name, err)
+	return outbox.TopicUnavailable(err)
 }

@@ -7,49 +7,40 @@ import (
 	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
-	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 )
 
 func TestEveryRefusalHasItsKind(t *testing.T) {
 	t.Parallel()
-	const retryable, permanent, unavailable = "retryable", "permanent", "unavailable"
+	const retried, refused, unavailable = "retried", "refused", "unavailable"
 	for _, c := range []struct {
 		answer string
 		want   string
 	}{
-		{`{"error":{"code":400,"err_code":10054,"description":"message size exceeds maximum allowed"},"stream":"S","seq":0}`, permanent},
-		{`{"error":{"code":400,"err_code":10097,"description":"header size exceeds maximum allowed of 64k"},"stream":"S","seq":0}`, permanent},
-		{`{"error":{"code":503,"err_code":10077,"description":"message too large"},"stream":"S","seq":0}`, permanent},
+		{`{"error":{"code":400,"err_code":10054,"description":"message size exceeds maximum allowed"},"stream":"S","seq":0}`, refused},
+		{`{"error":{"code":400,"err_code":10097,"description":"header size exceeds maximum allowed of 64k"},"stream":"S","seq":0}`, refused},
+		{`{"error":{"code":503,"err_code":10077,"description":"message too large"},"stream":"S","seq":0}`, refused},
 		{`{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"},"stream":"S","seq":0}`, unavailable},
 		{`{"error":{"code":503,"err_code":10077,"description":"maximum bytes exceeded"},"stream":"S","seq":0}`, unavailable},
 		{`{"error":{"code":503,"err_code":10077,"description":"store is closed"},"stream":"S","seq":0}`, unavailable},
-		{`{"error":{"code":503,"err_code":10077,"description":"maximum messages per subject exceeded"},"stream":"S","seq":0}`, retryable},
+		{`{"error":{"code":503,"err_code":10077,"description":"maximum messages per subject exceeded"},"stream":"S","seq":0}`, retried},
 		{`{"error":{"code":503,"err_code":10023,"description":"insufficient resources"},"stream":"S","seq":0}`, unavailable},
 		{`{"error":{"code":400,"err_code":10002,"description":"resource limits exceeded for account"},"stream":"S","seq":0}`, unavailable},
 		{`{"error":{"code":500,"err_code":10009,"description":"JetStream cluster can not handle request"},"stream":"S","seq":0}`, unavailable},
 		{`{"error":{"code":429,"err_code":10167,"description":"too many requests"},"stream":"S","seq":0}`, unavailable},
 		{`{"error":{"code":409,"err_code":10158,"description":"duplicate message id is in process"},"stream":"S","seq":0}`, unavailable},
-		{`{"error":{"code":400,"err_code":10060,"description":"expected stream does not match"},"stream":"S","seq":0}`, retryable},
-		{`{"error":{"code":400,"err_code":10109,"description":"invalid operation on sealed stream"},"stream":"S","seq":0}`, retryable},
-		{`{"stream":"S","seq":0}`, retryable},
-		{`{"stream":"","seq":7}`, retryable},
-		{`{"seq":7}`, retryable},
-		{`{}`, retryable},
-		{`hello`, retryable},
-		{``, retryable},
-		{`{"stream":"S","seq":7`, retryable},
+		{`{"error":{"code":400,"err_code":10060,"description":"expected stream does not match"},"stream":"S","seq":0}`, retried},
+		{`{"error":{"code":400,"err_code":10109,"description":"invalid operation on sealed stream"},"stream":"S","seq":0}`, retried},
+		{`{"stream":"S","seq":0}`, retried},
+		{`{"stream":"","seq":7}`, retried},
+		{`{"seq":7}`, retried},
+		{`{}`, retried},
+		{`hello`, retried},
+		{``, retried},
+		{`{"stream":"S","seq":7`, retried},
 	} {
 		_, err := parseAck(&nats.Msg{Data: []byte(c.answer)})
-		got := retryable
-		switch {
-		case err == nil:
-			got = "accepted"
-		case outbox.IsPermanent(err):
-			got = permanent
-		case outbox.IsUnavailable(err):
-			got = unavailable
-		}
-		if got != c.want {
+		if got := brokertest.Kind(err); got != c.want {
 			t.Errorf("%s is %s, want %s: %v", c.answer, got, c.want, err)
 		}
 	}

@@ -196,7 +196,7 @@ func (c *call) deny(subject string) {
 			continue
 		}
 		if own, err := c.subject.of(m); err == nil && own == subject {
-			c.answered(int32(i), fmt.Errorf("nats: the user may not publish to %q: allow it in the permissions of the user", subject))
+			c.answered(int32(i), outbox.TopicUnavailable(fmt.Errorf("nats: the user may not publish to %q: allow it in the permissions of the user", subject)))
 		}
 	}
 }

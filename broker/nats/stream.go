@@ -114,8 +114,8 @@ func jetStreamFault(err error) error {
 	return err
 }
 
-// explain replaces the bare "no responders" of c's messages by its reason. No stream at all is the
-// message's fault and retried like any other; a stream without a leader is an outage.
+// explain replaces the bare "no responders" of c's messages by its reason. No stream at all is an
+// outage of the subject, a stream without a leader one of the destination.
 func (b *Broker) explain(ctx context.Context, l *link, c *call) {
 	const questions = 8 // a batch of thousands of wrong topics must not ask about each
 	reasons := make(map[string]error)
@@ -158,7 +158,7 @@ func (b *Broker) whyNoResponders(ctx context.Context, l *link, subject string) e
 }
 
 func noStream(subject string) error {
-	return fmt.Errorf("nats: no stream takes subject %q: create one, for example by: nats stream add ORDERS --subjects '%s' --storage file --replicas 3", subject, subject)
+	return outbox.TopicUnavailable(fmt.Errorf("nats: no stream takes subject %q: create one, for example by: nats stream add ORDERS --subjects '%s' --storage file --replicas 3", subject, subject))
 }
 
 // inspect is called once per link for every stream that acknowledges.

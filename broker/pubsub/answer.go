@@ -28,9 +28,11 @@ func (b *Broker) classify(topic string, err error) error {
 	case codes.InvalidArgument:
 		return outbox.Permanent(said)
 	case codes.NotFound:
-		return fmt.Errorf("pubsub: topic %q doesn't exist in project %q: create it, for example by: gcloud pubsub topics create %s --project %s (%w)",
-			topic, b.cfg.Project, topic, b.cfg.Project, err)
-	case codes.PermissionDenied, codes.FailedPrecondition, codes.AlreadyExists, codes.OutOfRange, codes.Unimplemented:
+		return outbox.TopicUnavailable(fmt.Errorf("pubsub: topic %q doesn't exist in project %q: create it, for example by: gcloud pubsub topics create %s --project %s (%w)",
+			topic, b.cfg.Project, topic, b.cfg.Project, err))
+	case codes.PermissionDenied, codes.FailedPrecondition:
+		return outbox.TopicUnavailable(said)
+	case codes.AlreadyExists, codes.OutOfRange, codes.Unimplemented:
 		return said
 	case codes.Unauthenticated:
 		return outbox.Unavailable(fmt.Errorf("%w; see that the credentials are right", said))

@@ -123,7 +123,7 @@ func TestAMessageThatIsRefusedIsFoundAndStopsItsKeyAlone(t *testing.T) {
 func TestEveryAnswerHasItsKind(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[codes.Code]string{
-		codes.InvalidArgument: "permanent", codes.NotFound: "retryable", codes.PermissionDenied: "retryable", codes.FailedPrecondition: "retryable",
+		codes.InvalidArgument: "refused", codes.NotFound: "topic unavailable", codes.PermissionDenied: "topic unavailable", codes.FailedPrecondition: "topic unavailable",
 		codes.Unauthenticated: "unavailable", codes.ResourceExhausted: "unavailable", codes.Unavailable: "unavailable", codes.Internal: "unavailable",
 		codes.Unknown: "unavailable", codes.Aborted: "unavailable", codes.DeadlineExceeded: "unavailable", codes.Canceled: "unavailable",
 	} {
@@ -134,14 +134,7 @@ func TestEveryAnswerHasItsKind(t *testing.T) {
 			if len(errs) != 1 {
 				t.Fatalf("outcomes %v", errs)
 			}
-			got := "retryable"
-			switch {
-			case outbox.IsPermanent(errs[0]):
-				got = "permanent"
-			case outbox.IsUnavailable(errs[0]):
-				got = "unavailable"
-			}
-			if got != want {
+			if got := brokertest.Kind(errs[0]); got != want {
 				t.Errorf("%v is %s, want %s", errs[0], got, want)
 			}
 			if len(r.requests) != 1 {
@@ -257,7 +250,7 @@ func TestATopicIsCreatedWhenAsked(t *testing.T) {
 	topic := "t-" + outbox.NewID().String()
 	batch := brokertest.Messages(topic, 6, 2)
 	errs := f.broker(pubsub.Config{}).Publish(patient(t), batch)
-	if len(errs) != 6 || outbox.IsPermanent(errs[0]) || outbox.IsUnavailable(errs[0]) {
+	if len(errs) != 6 || !outbox.IsTopicUnavailable(errs[0]) {
 		t.Fatalf("without: %v", errs)
 	}
 	contains(t, errs[0], topic, "gcloud pubsub topics create")

@@ -7,15 +7,16 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/rabbitmq/amqp091-go"
 )
 
 // unroutable tells why a message came back.
 func unroutable(r *amqp091.Return) error {
 	if r.Exchange == "" {
-		return fmt.Errorf("rabbitmq: queue %q does not exist: create it, as a durable quorum queue", shorten(r.RoutingKey))
+		return outbox.TopicUnavailable(fmt.Errorf("rabbitmq: queue %q does not exist: create it, as a durable quorum queue", shorten(r.RoutingKey)))
 	}
-	return fmt.Errorf("rabbitmq: no queue is bound to exchange %q for routing key %q (%s): bind one", r.Exchange, shorten(r.RoutingKey), r.ReplyText)
+	return outbox.TopicUnavailable(fmt.Errorf("rabbitmq: no queue is bound to exchange %q for routing key %q (%s): bind one", r.Exchange, shorten(r.RoutingKey), r.ReplyText))
 }
 
 // What the server says when it closes a channel. The words are its own, and the same from RabbitMQ 3.8 to 4.
@@ -54,9 +55,9 @@ func (c *call) closed(l *link, ch *channel) error {
 	case amqp091.AccessRefused:
 		cause = fmt.Errorf("%w; allow the user to write to it", cause)
 		if topic := namesTopic.FindStringSubmatch(said.Reason); topic != nil {
-			l.refuse(address{exchange, topic[1]}, cause)
+			l.refuse(address{exchange, topic[1]}, outbox.TopicUnavailable(cause))
 		} else if !c.encoder.exchange.Constant() {
-			l.refuse(address{exchange, ""}, cause)
+			l.refuse(address{exchange, ""}, outbox.TopicUnavailable(cause))
 		}
 	}
 	return cause

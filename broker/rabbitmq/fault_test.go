@@ -63,7 +63,7 @@ func checkAll(t testing.TB, deliveries []amqp091.Delivery, batch []*outbox.Messa
 	return repeats
 }
 
-func TestAReturnedMessageIsAFailureThoughItIsConfirmed(t *testing.T) {
+func TestAReturnedMessageIsAFailureOfItsTopicThoughItIsConfirmed(t *testing.T) {
 	t.Parallel()
 	server := servers.TestRabbitMQ(t)
 	q := newQueue(t, server.URL(), nil)
@@ -71,7 +71,7 @@ func TestAReturnedMessageIsAFailureThoughItIsConfirmed(t *testing.T) {
 	batch := []*outbox.Message{brokertest.Message(q.name, "a", 0), brokertest.Message("nowhere", "b", 0), brokertest.Message(q.name, "b", 1), brokertest.Message(q.name, "a", 1)}
 	errs := b.Publish(patient(t), batch)
 	brokertest.CheckOutcomes(t, batch, errs)
-	if errs == nil || errs[1] == nil || outbox.IsPermanent(errs[1]) || outbox.IsUnavailable(errs[1]) || errs[0] != nil || errs[3] != nil {
+	if errs == nil || !outbox.IsTopicUnavailable(errs[1]) || errs[0] != nil || errs[3] != nil {
 		t.Errorf("outcomes %v", errs)
 	}
 	contains(t, errs[1], "nowhere", "does not exist")
@@ -230,7 +230,7 @@ func TestAMissingOrForbiddenExchangeIsTheFaultOfItsTopic(t *testing.T) {
 	}
 	for i, part := range map[int]string{1: "does not exist", 2: "ACCESS_REFUSED"} {
 		contains(t, errs[i], part)
-		if outbox.IsPermanent(errs[i]) || outbox.IsUnavailable(errs[i]) {
+		if !outbox.IsTopicUnavailable(errs[i]) {
 			t.Errorf("message %d: %v", i, errs[i])
 		}
 	}

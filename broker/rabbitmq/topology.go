@@ -129,10 +129,12 @@ func (l *link) find(ctx context.Context, exchange string) error {
 	switch {
 	case err == nil:
 		l.exists(exchange)
-	case !isCode(err, amqp091.NotFound):
+	case isCode(err, amqp091.NotFound):
+		return outbox.TopicUnavailable(err)
+	default:
 		return outbox.Unavailable(err)
 	}
-	return err
+	return nil
 }
 
 func (l *link) exists(exchange string) {

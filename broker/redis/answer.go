@@ -32,12 +32,12 @@ func classify(err error, stream string) error {
 	wrapped := fmt.Errorf("redis: stream %q: %s", stream, text)
 	switch code {
 	case "WRONGTYPE":
-		return fmt.Errorf("redis: stream %q: a key of that name, or of its index, holds something that is not a stream or set: %s", stream, text)
+		return outbox.TopicUnavailable(fmt.Errorf("redis: stream %q: a key of that name, or of its index, holds something that is not a stream or set: %s", stream, text))
 	case "NOPERM":
 		if strings.Contains(text, "command") {
 			return outbox.Unavailable(fmt.Errorf("%w; allow the user the commands that docs/brokers/redis.md lists", wrapped))
 		}
-		return fmt.Errorf("%w; allow the user the keys ~%s and ~{%s}:outbox:*", wrapped, stream, stream)
+		return outbox.TopicUnavailable(fmt.Errorf("%w; allow the user the keys ~%s and ~{%s}:outbox:*", wrapped, stream, stream))
 	case "OOM":
 		return outbox.Unavailable(fmt.Errorf("%w; raise maxmemory, or have streams trimmed", wrapped))
 	case "NOAUTH", "WRONGPASS":

@@ -60,7 +60,7 @@ func (b *Broker) pingStream(ctx context.Context, stream string) error {
 }
 
 func missing(stream string) error {
-	return fmt.Errorf("redis: stream %q does not exist: create it, for example by: XGROUP CREATE '%s' mygroup $ MKSTREAM, or set CreateStreams", stream, stream)
+	return outbox.TopicUnavailable(fmt.Errorf("redis: stream %q does not exist: create it, for example by: XGROUP CREATE '%s' mygroup $ MKSTREAM, or set CreateStreams", stream, stream))
 }
 
 // inspectOnce warns about settings that endanger the guarantees. No caller waits for it, and a user who may not ask

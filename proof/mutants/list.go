@@ -1,8 +1,9 @@
 package main
 
 const (
-	simulation = "TestEveryScheduleKeepsThePromises"
-	stress     = "TestNothingIsLostDoubledOrOvertakenUnderAdversarialWriters"
+	simulation  = "TestEveryScheduleKeepsThePromises"
+	transcripts = "TestTranscripts"
+	stress      = "TestNothingIsLostDoubledOrOvertakenUnderAdversarialWriters"
 )
 
 // mutants is every wrong turn that a check must notice.
@@ -51,6 +52,48 @@ var mutants = []mutant{
 		pkg:   "./relay", run: simulation,
 	},
 	{
+		name:  "a missing topic spends attempts",
+		file:  "relay/outcomes.go",
+		old:   "		if !outbox.IsTopicUnavailable(err) {\n",
+		wrong: "		if true {\n",
+		pkg:   "./relay", run: transcripts,
+	},
+	{
+		name:  "what goes to a missing topic asks all at once",
+		file:  "relay/core.go",
+		old:   "		c.probe(now, it)\n",
+		wrong: "",
+		pkg:   "./relay", run: transcripts,
+	},
+	{
+		name:  "lanes wait on when their topic is there",
+		file:  "relay/topics.go",
+		old:   "		l.closed, l.opened = nil, true\n",
+		wrong: "		l.opened = true\n",
+		pkg:   "./relay", run: transcripts,
+	},
+	{
+		name:  "a message that leads nowhere is never at fault",
+		file:  "relay/topics.go",
+		old:   "	l.opened = false\n	it.d.Attempts++\n	return true\n",
+		wrong: "	return false\n",
+		pkg:   "./relay", run: transcripts,
+	},
+	{
+		name:  "a message for a missing topic leaves a call that carries its key",
+		file:  "relay/core.go",
+		old:   "		if !c.publishable(now, it) && k.has(it.d.Lane()) {\n",
+		wrong: "		if false {\n",
+		pkg:   "./relay", run: simulation,
+	},
+	{
+		name:  "what stands for a hold that can't be had is published",
+		file:  "relay/lanes.go",
+		old:   "	if list[0].notYet || list[0].RetryAt.After(now) {\n",
+		wrong: "	if list[0].RetryAt.After(now) {\n",
+		pkg:   "./relay", run: transcripts,
+	},
+	{
 		name:  "holds are forgotten on restart",
 		file:  "relay/core.go",
 		old:   "	return !c.reading && !c.draining && c.stopped == nil && c.synced && !c.crowded &&",
@@ -81,8 +124,8 @@ var mutants = []mutant{
 	{
 		name:  "a delayed message goes out at once",
 		file:  "relay/core.go",
-		old:   "	return it.d.Invalid == nil && !it.d.DeliverAt.After(now)\n",
-		wrong: "	return it.d.Invalid == nil\n",
+		old:   "	return it.d.Invalid == nil && !it.d.DeliverAt.After(now) && c.closedTo",
+		wrong: "	return it.d.Invalid == nil && c.closedTo",
 		pkg:   "./relay", run: simulation,
 	},
 	{

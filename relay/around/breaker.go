@@ -67,5 +67,5 @@ func (b *breaker) open(batch []*outbox.Message, errs []error) bool {
 
 // counts reports whether an error is one that a retry may cure and that an attempt is counted for.
 func counts(err error) bool {
-	return err != nil && !outbox.IsPermanent(err) && !outbox.IsUnavailable(err) && !errors.Is(err, outbox.ErrSkipped)
+	return err != nil && !outbox.IsPermanent(err) && !outbox.IsUnavailable(err) && !outbox.IsTopicUnavailable(err) && !errors.Is(err, outbox.ErrSkipped)
 }

@@ -33,7 +33,7 @@ type gone struct{ error }
 func (g gone) Unwrap() error { return g.error }
 
 // Missing marks err as one that says that a target doesn't exist: it will be looked for again.
-func Missing(err error) error { return gone{err} }
+func Missing(err error) error { return gone{outbox.TopicUnavailable(err)} }
 
 func missing(err error) bool {
 	var g gone
@@ -75,7 +75,7 @@ func Classify(doing string, err error) error {
 	case IsMissing(err):
 		return Missing(said)
 	case isDenied(code), isKey(code), is(code, "InvalidSecurity", "InvalidAddress"):
-		return said
+		return outbox.TopicUnavailable(said)
 	case isContent(code):
 		return refusal{outbox.Permanent(said), true}
 	case serverFault(err, api):
@@ -91,7 +91,7 @@ func EntryError(target, code, message string, senderFault bool) error {
 	case isThrottle(code), isIdentity(code):
 		return outbox.Unavailable(err)
 	case isDenied(code), isKey(code):
-		return err
+		return outbox.TopicUnavailable(err)
 	case senderFault, isContent(code):
 		return outbox.Permanent(err)
 	}

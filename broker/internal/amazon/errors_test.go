@@ -11,22 +11,13 @@ import (
 	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 )
 
 func answered(status int, err error) error {
 	return &awshttp.ResponseError{ResponseError: &smithyhttp.ResponseError{
 		Response: &smithyhttp.Response{Response: &http.Response{StatusCode: status}}, Err: err,
 	}}
-}
-
-func kindOf(err error) string {
-	switch {
-	case outbox.IsPermanent(err):
-		return "permanent"
-	case outbox.IsUnavailable(err):
-		return "unavailable"
-	}
-	return "retryable"
 }
 
 func TestEveryAnswerToARequestHasItsKind(t *testing.T) {
@@ -36,14 +27,14 @@ func TestEveryAnswerToARequestHasItsKind(t *testing.T) {
 		code, want string
 		divide     bool
 	}{
-		{400, "AWS.SimpleQueueService.NonExistentQueue", "retryable", false},
-		{400, "com.amazonaws.sqs#QueueDoesNotExist", "retryable", false},
-		{404, "NotFound", "retryable", false},
-		{403, "AccessDenied", "retryable", false},
-		{403, "AccessDeniedException", "retryable", false},
-		{403, "AuthorizationError", "retryable", false},
-		{400, "KmsDisabled", "retryable", false},
-		{400, "KMSAccessDenied", "retryable", false},
+		{400, "AWS.SimpleQueueService.NonExistentQueue", "topic unavailable", false},
+		{400, "com.amazonaws.sqs#QueueDoesNotExist", "topic unavailable", false},
+		{404, "NotFound", "topic unavailable", false},
+		{403, "AccessDenied", "topic unavailable", false},
+		{403, "AccessDeniedException", "topic unavailable", false},
+		{403, "AuthorizationError", "topic unavailable", false},
+		{400, "KmsDisabled", "topic unavailable", false},
+		{400, "KMSAccessDenied", "topic unavailable", false},
 		{400, "KmsThrottled", "unavailable", false},
 		{400, "KMSThrottlingException", "unavailable", false},
 		{403, "RequestThrottled", "unavailable", false},
@@ -54,21 +45,21 @@ func TestEveryAnswerToARequestHasItsKind(t *testing.T) {
 		{403, "SignatureDoesNotMatch", "unavailable", false},
 		{500, "InternalFailure", "unavailable", false},
 		{503, "ServiceUnavailable", "unavailable", false},
-		{400, "AWS.SimpleQueueService.BatchRequestTooLong", "permanent", true},
-		{400, "InvalidMessageContents", "permanent", true},
-		{400, "InvalidParameterValue", "retryable", true},
-		{400, "SomethingNew", "retryable", true},
+		{400, "AWS.SimpleQueueService.BatchRequestTooLong", "refused", true},
+		{400, "InvalidMessageContents", "refused", true},
+		{400, "InvalidParameterValue", "retried", true},
+		{400, "SomethingNew", "retried", true},
 	} {
 		err := Classify("do", answered(c.status, &smithy.GenericAPIError{Code: c.code, Message: "text"}))
-		if got := kindOf(err); got != c.want || refused(err) != c.divide {
+		if got := brokertest.Kind(err); got != c.want || refused(err) != c.divide {
 			t.Errorf("%d %s is %s, divided: %t; want %s, %t", c.status, c.code, got, refused(err), c.want, c.divide)
 		}
 	}
 	for _, err := range []error{
 		errors.New("connection reset"), context.DeadlineExceeded, fmt.Errorf("no credentials"), answered(502, errors.New("html")), answered(301, errors.New("html")),
 	} {
-		if got := Classify("do", err); kindOf(got) != "unavailable" {
-			t.Errorf("%v is %s", err, kindOf(got))
+		if got := Classify("do", err); brokertest.Kind(got) != "unavailable" {
+			t.Errorf("%v is %s", err, brokertest.Kind(got))
 		}
 	}
 }
@@ -80,17 +71,17 @@ func TestEveryRefusalOfAnEntryHasItsKind(t *testing.T) {
 		senderFault bool
 		want        string
 	}{
-		{"InvalidMessageContents", true, "permanent"},
-		{"InvalidParameterValue", true, "permanent"},
-		{"SomethingNew", true, "permanent"},
-		{"AccessDenied", true, "retryable"},
-		{"KMS.DisabledException", true, "retryable"},
+		{"InvalidMessageContents", true, "refused"},
+		{"InvalidParameterValue", true, "refused"},
+		{"SomethingNew", true, "refused"},
+		{"AccessDenied", true, "topic unavailable"},
+		{"KMS.DisabledException", true, "topic unavailable"},
 		{"RequestThrottled", true, "unavailable"},
 		{"ThrottlingException", false, "unavailable"},
 		{"InternalError", false, "unavailable"},
 		{"SomethingNew", false, "unavailable"},
 	} {
-		if got := kindOf(EntryError("queue", c.code, "text", c.senderFault)); got != c.want {
+		if got := brokertest.Kind(EntryError("queue", c.code, "text", c.senderFault)); got != c.want {
 			t.Errorf("%s, the sender's fault: %t, is %s; want %s", c.code, c.senderFault, got, c.want)
 		}
 	}

@@ -148,6 +148,8 @@ func Kind(err error) string {
 		return "refused"
 	case outbox.IsUnavailable(err):
 		return "unavailable"
+	case outbox.IsTopicUnavailable(err):
+		return "topic unavailable"
 	}
 	return "retried"
 }

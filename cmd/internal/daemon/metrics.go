@@ -30,6 +30,7 @@ type metrics struct {
 
 	leaseHeld *prometheus.GaugeVec
 	paused    *prometheus.GaugeVec
+	failing   *prometheus.GaugeVec
 
 	pending  *prometheus.GaugeVec
 	oldest   *prometheus.GaugeVec
@@ -72,6 +73,7 @@ func newMetrics(o Options) *metrics {
 		holdsTotal: counter("held_total", "Messages that were set aside for a later attempt.", "destination"),
 		leaseHeld:  gauge("lease_held", "1 while this relay owns the shard group.", group),
 		paused:     gauge("relay_paused", "1 while the broker does not answer.", group),
+		failing:    gauge("relay_failing", "1 while what a topic is published to doesn't exist or may not be written to.", group),
 		pending:    gauge("pending_messages", "Committed messages that are not settled, estimated beyond 10,000.", destination),
 		oldest:     gauge("oldest_pending_timestamp_seconds", "When the oldest pending message was inserted; the time of the look if there is none.", destination),
 		held:       gauge("held_messages", "Messages that wait for a later attempt, or behind one.", destination),
@@ -88,7 +90,7 @@ func newMetrics(o Options) *metrics {
 		ConstLabels: prometheus.Labels{"version": o.Version, "revision": o.Revision, "goversion": runtime.Version(), "schema": strconv.Itoa(schema.Latest())}})
 	info.Set(1)
 	m.registry.MustRegister(m.published, m.failures, m.latency, m.calls, m.settled, m.deadTotal, m.holdsTotal, m.leaseHeld,
-		m.paused, m.pending, m.oldest, m.held, m.blocked, m.dead, m.relays, m.segments, m.sampled, m.emptied, m.unselected, m.kept, info,
+		m.paused, m.failing, m.pending, m.oldest, m.held, m.blocked, m.dead, m.relays, m.segments, m.sampled, m.emptied, m.unselected, m.kept, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -138,7 +140,7 @@ type observer struct {
 	published, settled, holds    prometheus.Counter
 	refused, unavailable, failed prometheus.Counter
 	latency, calls               prometheus.Observer
-	leaseHeld, paused            prometheus.Gauge
+	leaseHeld, paused, failing   prometheus.Gauge
 	dead                         map[relay.Reason]prometheus.Counter
 	changed                      func(relay.State, error)
 }
@@ -158,6 +160,7 @@ func (m *metrics) observer(destination string, group int, changed func(relay.Sta
 		calls:       m.calls.WithLabelValues(destination),
 		leaseHeld:   m.leaseHeld.WithLabelValues(destination, g),
 		paused:      m.paused.WithLabelValues(destination, g),
+		failing:     m.failing.WithLabelValues(destination, g),
 		dead:        map[relay.Reason]prometheus.Counter{},
 		changed:     changed,
 	}
@@ -207,7 +210,8 @@ func (o *observer) Settled(s *relay.Settlement) {
 }
 
 func (o *observer) Changed(state relay.State, err error) {
-	o.leaseHeld.Set(truth(state == relay.StateFlowing || state == relay.StatePaused))
+	o.leaseHeld.Set(truth(state == relay.StateFlowing || state == relay.StateFailing || state == relay.StatePaused))
+	o.failing.Set(truth(state == relay.StateFailing))
 	o.paused.Set(truth(state == relay.StatePaused))
 	o.changed(state, err)
 }

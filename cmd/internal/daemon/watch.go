@@ -119,6 +119,8 @@ func (d *Daemon) noteTable(name string, state relay.State, err error) {
 	switch state {
 	case relay.StateWaiting:
 		v = admin.Verdict{State: admin.StateIdle, Cause: "another relay reads the table"}
+	case relay.StateFailing:
+		v.State = admin.StateFailing
 	case relay.StatePaused:
 		v.State = admin.StatePaused
 	case relay.StateBroken:

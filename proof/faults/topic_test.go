@@ -1,0 +1,91 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/proof/rig"
+)
+
+// A topic that doesn't exist is an outage of that topic: what goes there waits and no attempt is counted, the others flow, the
+// verdict names the topic, and once it is created everything arrives, in order.
+func TestAMissingTopicHoldsUpNothingElseAndLosesNothing(t *testing.T) {
+	w := newWorld(t, onKafka)
+	w.write(2 * time.Millisecond)
+	broker := w.broker.Target.(rig.KafkaTopic)
+	later := rig.KafkaTopic{Addr: broker.Addr, Topic: "later"}
+	w.start("relay-1", fmt.Sprintf("name: relay-1\ndatabase: {url: %q}\nhttp: {listen: \"\"}\ndestinations:\n  - name: events\n    broker: {kafka: {brokers: [%q]}}\n",
+		w.pg.URL("postgres"), broker.Addr))
+	w.flowing(20 * time.Second)
+	const messages, keys = 2000, 100
+	for n := range 4 { // some before it is known that the topic is missing, some after
+		_, err := w.load.Pool().Exec(t.Context(), `SELECT outbox.publish('later', to_jsonb(n), key => 'later-' || n % $3)
+			FROM generate_series($1::int, $2::int) n`, n*messages/4, (n+1)*messages/4-1, keys)
+		w.must(err)
+		w.flowing(10 * time.Second)
+	}
+	verdict := func() admin.Verdict {
+		conn, err := w.load.Pool().Acquire(t.Context())
+		w.must(err)
+		defer conn.Release()
+		report, err := admin.Status(t.Context(), conn.Conn())
+		w.must(err)
+		return report.Verdict
+	}
+	w.eventually("the verdict names the topic", func() bool {
+		v := verdict()
+		return v.State == admin.StateFailing && strings.Contains(v.Cause, `topic "later" doesn't exist; create it`)
+	})
+	w.eventually("the messages are held", func() bool { return w.count("FROM outbox.holds WHERE topic = 'later'") == messages })
+	w.flowing(10 * time.Second)
+	if n := w.count("FROM outbox.holds WHERE topic = 'later' AND attempts > 0"); n > 0 {
+		t.Errorf("%d messages have attempts counted", n)
+	}
+	if n := w.count("FROM outbox.holds WHERE topic <> 'later'"); n > 0 {
+		t.Errorf("%d messages of the other topic are held", n)
+	}
+	w.must(later.Create(t.Context()))
+	w.eventually("the holds are gone", func() bool { return w.count("FROM outbox.holds") == 0 })
+	w.eventually("the verdict is right again", func() bool { return verdict().State.OK() })
+	if n := w.count("FROM outbox.dead_letters"); n > 0 {
+		t.Errorf("%d dead letters", n)
+	}
+	last, seen := map[int]int{}, 0
+	w.must(rig.ReadAll(t.Context(), later, func(payload []byte) {
+		var n int
+		if _, err := fmt.Sscan(string(payload), &n); err != nil {
+			t.Fatalf("payload %q: %v", payload, err)
+		}
+		seen++
+		if before, any := last[n%keys]; any && before >= n {
+			t.Errorf("key later-%d: %d came behind %d", n%keys, n, before)
+		}
+		last[n%keys] = n
+	}))
+	if seen != messages {
+		t.Errorf("%d messages came, want %d", seen, messages)
+	}
+}
+
+// count is the number of rows of a query, which begins with its FROM.
+func (w *world) count(from string) (n int) {
+	w.t.Helper()
+	w.must(w.load.Pool().QueryRow(w.t.Context(), "SELECT count(*) "+from).Scan(&n))
+	return n
+}
+
+// eventually waits until something is so, as long as a busy machine may take.
+func (w *world) eventually(what string, so func() bool) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	for !so() {
+		if rig.Pause(ctx, 50*time.Millisecond) != nil {
+			w.t.Fatalf("never: %s", what)
+		}
+	}
+}
