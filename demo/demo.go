@@ -142,7 +142,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}()
 	defer d.out.close()
 	if !d.cfg.JSON {
-		fmt.Fprintf(d.out.progress(), "%s\n\n", intro)
+		fmt.Fprintf(d.out.progress, "%s\n\n", intro)
 	}
 	if err := d.open(ctx, &undo); err != nil {
 		return err
@@ -225,7 +225,7 @@ func (d *demo) open(ctx context.Context, undo *undo) (err error) {
 	undo.add(func(context.Context) error { return os.RemoveAll(d.folder) })
 	opening, opened := errgroup.WithContext(ctx)
 	opening.Go(func() (err error) {
-		d.db, err = openDatabase(opened, undo, d.cfg.DatabaseURL, d.cfg.Keys+longOrders, d.out.progress())
+		d.db, err = openDatabase(opened, undo, d.cfg.DatabaseURL, d.cfg.Keys+longOrders, d.out.progress)
 		return err
 	})
 	opening.Go(func() (err error) {

@@ -7,7 +7,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -48,19 +47,11 @@ Flags:
 `
 
 func main() {
-	err := command(os.Args[1:])
-	switch {
-	case err == nil || errors.Is(err, flag.ErrHelp):
-	case errors.Is(err, errUsage):
-		os.Exit(2)
-	default:
+	if err := command(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
 }
-
-// errUsage is a wrong command line, about which the package flag has written already.
-var errUsage = errors.New("wrong usage")
 
 func command(args []string) error {
 	if len(args) == 2 && args[0] == "relay" {
@@ -69,7 +60,7 @@ func command(args []string) error {
 		return runRelay(ctx, args[1])
 	}
 	var cfg Config
-	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	flags := flag.NewFlagSet("demo", flag.ExitOnError)
 	flags.StringVar(&cfg.DatabaseURL, "database-url", "", "use this PostgreSQL (default: start one)")
 	flags.StringVar(&cfg.Kafka, "kafka", "", "deliver to the Kafka at this `address`, host:port (default: NATS in this process)")
 	flags.DurationVar(&cfg.For, "for", 0, "break everything by itself within this time, then give the verdict")
@@ -81,15 +72,10 @@ func command(args []string) error {
 		fmt.Fprint(flags.Output(), help)
 		flags.PrintDefaults()
 	}
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return err
-		}
-		return errUsage
-	}
+	_ = flags.Parse(args) // it exits, with code 2 for a wrong flag
 	if flags.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "demo: unknown argument %q; see --help\n", flags.Arg(0))
-		return errUsage
+		os.Exit(2)
 	}
 	// The demo minds signals itself: the first Ctrl-C may ask for the verdict.
 	return Run(context.Background(), cfg)

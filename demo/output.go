@@ -28,11 +28,12 @@ const (
 // before and after it draws: what was set up stays readable above the verdict. Its methods may be called from several
 // goroutines.
 type output struct {
-	cfg     Config
-	style   style
-	failed  func(error)
-	screen  *os.File // nil where nothing is drawn
-	started time.Time
+	cfg      Config
+	style    style
+	failed   func(error)
+	progress io.Writer // gets lines while the demo is set up
+	screen   *os.File  // nil where nothing is drawn
+	started  time.Time
 
 	mu            sync.Mutex
 	events        []event // the latest, the last one at the end
@@ -44,6 +45,10 @@ type output struct {
 
 func newOutput(cfg Config, failed func(error)) *output {
 	o := &output{cfg: cfg, failed: failed, started: time.Now()}
+	o.progress = o
+	if cfg.JSON {
+		o.progress = cfg.Stderr
+	}
 	stdout, ok := cfg.Stdout.(*os.File)
 	if ok && !cfg.JSON && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(stdout.Fd())) {
 		o.screen = stdout
@@ -60,14 +65,6 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// progress gets lines while the demo is set up.
-func (o *output) progress() io.Writer {
-	if o.cfg.JSON {
-		return o.cfg.Stderr
-	}
-	return o
-}
-
 // tell writes at once, so that no frame is seen half drawn. The caller holds the lock.
 func (o *output) tell(text string) {
 	if _, err := io.WriteString(o.cfg.Stdout, text); err != nil && !errors.Is(err, os.ErrClosed) {
@@ -75,13 +72,13 @@ func (o *output) tell(text string) {
 	}
 }
 
-// encode writes an object a line: its "type" is event, sample or verdict. The last one is the verdict.
-func (o *output) encode(object any) {
+// encode returns an object as a line: its "type" is event, sample or verdict.
+func encode(object any) string {
 	text, err := json.Marshal(object)
 	if err != nil {
-		o.failed(err)
+		panic(err) // of types of the demo's own
 	}
-	o.tell(string(text) + "\n")
+	return string(text) + "\n"
 }
 
 // running is called when all is set up: it takes the terminal over.
@@ -172,11 +169,11 @@ func (o *output) event(e event) {
 	o.events = o.events[max(0, len(o.events)-remembered):]
 	switch {
 	case o.cfg.JSON:
-		o.encode(struct {
+		o.tell(encode(struct {
 			Type string  `json:"type"`
 			At   seconds `json:"at_seconds"`
 			event
-		}{"event", seconds(e.At), e})
+		}{"event", seconds(e.At), e}))
 	case !o.drawing:
 		mark, text := "*", e.Text
 		if e.Bad {
@@ -200,7 +197,7 @@ func (o *output) sample(v *view) {
 	defer o.mu.Unlock()
 	switch {
 	case o.cfg.JSON:
-		o.encode(v.json())
+		o.tell(encode(v.json()))
 	case o.drawing:
 		o.draw(v)
 	case o.screen == nil:
@@ -225,12 +222,13 @@ func (o *output) draw(v *view) {
 
 // verdict comes after close.
 func (o *output) verdict(v verdict) error {
+	text := v.text(o.style) + next(o.style)
+	if o.cfg.JSON {
+		text = encode(v.json())
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.cfg.JSON {
-		return json.NewEncoder(o.cfg.Stdout).Encode(v.json())
-	}
-	_, err := io.WriteString(o.cfg.Stdout, v.text(o.style)+next(o.style))
+	_, err := io.WriteString(o.cfg.Stdout, text)
 	return err
 }
 
