@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -190,69 +191,76 @@ func OffsetsDDL(table TableName) string {
 
 // Validate reports everything in m that no table could fit.
 func (m *Mapping) Validate() error {
-	var faults []error
-	need := func(ok bool, format string, args ...any) {
-		if !ok {
-			faults = append(faults, fmt.Errorf(format, args...))
-		}
-	}
-	if _, err := ParseTableName(m.Table); err != nil {
-		faults = append(faults, err)
-	}
-	need(m.ID != "", "no column is named for the id")
-	need(m.Payload != "", "no column is named for the payload")
-	need(m.Topic != "", "no topic is given: name a column as {column}, or give a constant")
+	var faults settings.Faults
+	_, err := ParseTableName(m.Table)
+	faults.Add("Table", err)
+	faults.Need(m.ID != "", "", "no column is named for the id")
+	faults.Need(m.Payload != "", "", "no column is named for the payload")
+	faults.Need(m.Topic != "", "", "no topic is given: name a column as {column}, or give a constant")
 	for _, t := range []struct{ what, text string }{{"topic", m.Topic}, {"key", m.Key}} {
-		if _, err := ParseTemplate(t.text); err != nil {
-			faults = append(faults, fmt.Errorf("%s: %w", t.what, err))
-		}
+		_, err := ParseTemplate(t.text)
+		faults.Need(err == nil, "", "%s: %w", t.what, err)
 	}
-	need(len(m.Types) == 0 || m.EventType != "", "types are given in an order, but no column is named for the event type")
+	faults.Need(len(m.Types) == 0 || m.EventType != "", "Types", "given in an order, but no column is named for the event type")
 	if m.Offsets.Table != "" && m.Done.How == "" {
 		for _, o := range []struct {
 			what  string
 			given bool
 		}{{"a priority", m.Priority != ""}, {"an order of types", len(m.Types) > 0}, {"a column for the order", m.Order != ""}} {
-			need(!o.given, "%s is given, but rows that an offset moves over are read in the order of their ids, and nothing can overtake: give what is urgent a topic or "+
-				"a partition of its own, which never waits behind another's rows, or a table of its own", o.what)
+			faults.Need(!o.given, "", "%s is given, but rows that an offset moves over are read in the order of their ids, and nothing can overtake: "+
+				"give what is urgent a topic or a partition of its own, which never waits behind another's rows, or a table of its own", o.what)
 		}
 	}
-	need(len(m.Lock) <= 2, "the lock has %d numbers, it must be one or two", len(m.Lock))
-	faults = append(faults, m.Done.validate()...)
-	need(m.Done.How != DoneDelete || m.RowsMayBeDeleted, "delivered rows are to be deleted: if the rows are messages and nothing else, say so (rows_may_be_deleted: true); "+
-		"otherwise mark them by a column (done: {how: timestamp, column: published_at})")
-	need(m.Done.Partition == "" || m.Done.How != DoneDelete, "a column is named for the broker's partition, but delivered rows are deleted")
-	need(m.Failure.FailedValue == "" || m.Done.How == DoneStatus, "a failed status is given, but rows are not done by status")
-	need(m.Claim.Until == "" || m.Claim.Status == "", "rows are claimed by a time and by a status; keep one of them")
-	need(m.Claim.Status == "" || m.Claim.Since != "", "rows are claimed by the status %q, but no column is named for the time since when", m.Claim.Status)
-	need(m.Claim.Status == "" || m.Done.How == DoneStatus, "rows are claimed by a status, but they are not done by status")
+	faults.Need(len(m.Lock) <= 2, "Lock", "%d numbers, it must be one or two", len(m.Lock))
+	m.Done.validate(&faults)
+	faults.Need(m.Done.How != DoneDelete || m.RowsMayBeDeleted, "Done.How", "delivered rows are to be deleted: if the rows are messages and "+
+		"nothing else, say so (rows_may_be_deleted: true); otherwise mark them by a column (done: {how: timestamp, column: published_at})")
+	faults.Need(m.Done.Partition == "" || m.Done.How != DoneDelete, "Done.Partition", "given, but delivered rows are deleted")
+	faults.Need(m.Failure.FailedValue == "" || m.Done.How == DoneStatus, "Failure.FailedValue", "given, but rows are not done by status")
+	faults.Need(m.Claim.Until == "" || m.Claim.Status == "", "Claim", "rows are claimed by a time and by a status; keep one of them")
+	faults.Need(m.Claim.Status == "" || m.Claim.Since != "", "Claim.Since", "rows are claimed by the status %q, but no column is named for the time since when", m.Claim.Status)
+	faults.Need(m.Claim.Status == "" || m.Done.How == DoneStatus, "Claim.Status", "rows are claimed by a status, but they are not done by status")
 	for _, h := range m.HeaderColumns {
-		need(h.Name != "" && h.Column != "", "a header column has no name or no column")
+		faults.Need(h.Name != "" && h.Column != "", "", "a header column has no name or no column")
 	}
-	if len(faults) > 0 {
-		return fmt.Errorf("mapping of table %q: %w", m.Table, errors.Join(faults...))
+	if err := faults.Err(); err != nil {
+		return fmt.Errorf("mapping of table %q: %w", m.Table, err)
 	}
 	return nil
 }
 
-func (d Done) validate() (faults []error) {
+// Suits reports what a strategy lacks in the mapping, or has no use for, all faults together.
+func (m *Mapping) Suits(strategy string) error {
+	var faults settings.Faults
+	switch strategy {
+	case Replication: // it marks nothing
+	case XMin, Serial:
+		faults.Need(strategy != XMin || m.Offsets.Transaction != "", "Offsets.Transaction", "no column of type xid8 is named, but strategy %s reads by it", strategy)
+		faults.Need(m.Offsets.Table != "", "Offsets.Table", "not given, but strategy %s keeps offsets in a table", strategy)
+		faults.Need(m.Done.How == "", "Done.How", "delivered rows are marked (%s), but strategy %s moves an offset and changes no row", m.Done.How, strategy)
+	default:
+		faults.Need(m.Done.How != "", "Done.How", "not given, but strategy %s marks rows: delete, timestamp, boolean or status", strategy)
+		faults.Need(strategy != Lease || m.Claim.Until != "" || m.Claim.Status != "", "Claim", "not given, but strategy %s reserves rows: "+
+			"by a time until which they are, or by a status and the time since which they are", strategy)
+	}
+	if err := faults.Err(); err != nil {
+		return fmt.Errorf("mapping of table %q: %w", m.Table, err)
+	}
+	return nil
+}
+
+func (d Done) validate(faults *settings.Faults) {
 	switch d.How {
 	case "":
 	case DoneDelete:
-		if d.Column != "" {
-			faults = append(faults, fmt.Errorf("delivered rows are deleted, so the column %q can't say that they are done", d.Column))
-		}
+		faults.Need(d.Column == "", "Done.Column", "delivered rows are deleted, so the column %q can't say that they are done", d.Column)
 	case DoneTimestamp, DoneBoolean, DoneStatus:
-		if d.Column == "" {
-			faults = append(faults, fmt.Errorf("rows are done by %s, but no column is named for it", d.How))
-		}
+		faults.Need(d.Column != "", "Done.Column", "rows are done by %s, but no column is named for it", d.How)
 	default:
-		faults = append(faults, fmt.Errorf("rows are done by %q: want %q, %q, %q or %q", d.How, DoneDelete, DoneTimestamp, DoneBoolean, DoneStatus))
+		faults.Need(false, "Done.How", "%q: want %q, %q, %q or %q", d.How, DoneDelete, DoneTimestamp, DoneBoolean, DoneStatus)
 	}
-	if d.How == DoneStatus && (d.Value == "" || d.Waiting == "") {
-		faults = append(faults, errors.New("rows are done by status, but not both its values are given, of a waiting row and of a done one"))
-	}
-	return faults
+	faults.Need(d.How != DoneStatus || d.Value != "" && d.Waiting != "", "Done.Value",
+		"rows are done by status, but not both its values are given, of a waiting row and of a done one")
 }
 
 // TableName is a table's name, with its schema if that was given.

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
@@ -44,17 +45,28 @@ func NewPurge(conn *pgx.ConnConfig, m mapping.Mapping, cfg PurgeConfig) (*Purge,
 		return nil, err
 	}
 	p.cfg.Logger = p.source.cfg.Logger
-	switch {
-	case cfg.Keep < 0 || cfg.Every <= 0:
-		return nil, fmt.Errorf("mapped: purge: rows are kept for %v and looked for every %v; the pause must be positive and the time not negative", cfg.Keep, cfg.Every)
-	case !m.RowsMayBeDeleted:
-		return nil, fmt.Errorf("mapped: purge: rows of table %q are to be deleted: if they are messages and nothing else, say so (rows_may_be_deleted: true)", m.Table)
-	case m.Done.How == "" || m.Done.How == mapping.DoneDelete:
-		return nil, fmt.Errorf("mapped: purge: the mapping of table %q leaves no delivered row that could be known and deleted later", m.Table)
-	case deliveredAt(&m) == "":
-		return nil, fmt.Errorf("mapped: purge: the mapping of table %q names no column for the time at which a row was delivered", m.Table)
+	if err := cfg.Check(m); err != nil {
+		return nil, fmt.Errorf("mapped: purge: %w", err)
 	}
 	return p, nil
+}
+
+// Check reports all faults together, what the mapping lacks for it among them.
+func (cfg PurgeConfig) Check(m mapping.Mapping) error {
+	var faults settings.Faults
+	faults.Need(cfg.Keep >= 0, "Keep", "%v, it must not be negative", cfg.Keep)
+	faults.Need(cfg.Every > 0, "Every", "%v, it must be positive", cfg.Every)
+	faults.Need(m.RowsMayBeDeleted, "RowsMayBeDeleted",
+		"not given, but rows of table %q are to be deleted: if they are messages and nothing else, say so (rows_may_be_deleted: true)", m.Table)
+	marked := m.Done.How != "" && m.Done.How != mapping.DoneDelete
+	faults.Need(marked, "", "the mapping of table %q leaves no row that is marked as delivered and could be deleted later", m.Table)
+	faults.Need(!marked || deliveredAt(&m) != "", "", "the mapping of table %q names no column for the time at which a row was delivered", m.Table)
+	if cfg.Archive != "" {
+		_, err := mapping.ParseTableName(cfg.Archive)
+		faults.Add("Archive", err)
+		faults.Need(cfg.Archive != m.Table, "Archive", "%s is the table itself", m.Table)
+	}
+	return faults.Err()
 }
 
 // deliveredAt is the column with the time at which a row was delivered.

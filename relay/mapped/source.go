@@ -44,8 +44,11 @@ func Open(strategy string, conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) 
 	if !slices.Contains(mapping.Strategies(), strategy) {
 		return nil, fmt.Errorf("mapped: there is no strategy %q for a table: %q", strategy, mapping.Strategies())
 	}
-	if err := s.suits(); err != nil {
-		return nil, fmt.Errorf("mapped: the mapping of table %q %w", m.Table, err)
+	if err := m.Suits(strategy); err != nil {
+		return nil, fmt.Errorf("mapped: %w", err)
+	}
+	if strategy == mapping.Replication && (cfg.Slot == "" || cfg.Publication == "") {
+		return nil, fmt.Errorf("mapped: table %q is read by the log, but the slot is %q and the publication %q: both have to be named", m.Table, cfg.Slot, cfg.Publication)
 	}
 	return s, nil
 }
@@ -58,36 +61,6 @@ func (s *Source) init(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (err 
 	if s.owner == "" {
 		host, _ := os.Hostname() // only for people
 		s.owner = fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:8])
-	}
-	return nil
-}
-
-// suits reports what the strategy lacks in the mapping.
-func (s *Source) suits() error {
-	m := &s.mapping
-	switch s.strategy {
-	case mapping.Replication:
-		if s.cfg.Slot == "" || s.cfg.Publication == "" {
-			return fmt.Errorf("is read by the log, but the slot is %q and the publication %q: both have to be named", s.cfg.Slot, s.cfg.Publication)
-		}
-		return nil
-	case mapping.XMin, mapping.Serial:
-		switch {
-		case s.strategy == mapping.XMin && m.Offsets.Transaction == "":
-			return errors.New("names no column of type xid8 for the transaction, which this strategy needs")
-		case m.Offsets.Table == "":
-			return errors.New("names no table of offsets, which this strategy needs")
-		case m.Done.How != "":
-			return fmt.Errorf("says that delivered rows are marked (%s), but this strategy moves an offset and changes no row", m.Done.How)
-		}
-		return nil
-	}
-	if m.Done.How == "" {
-		return errors.New("doesn't say how delivered rows are marked, which this strategy needs")
-	}
-	if s.strategy == mapping.Lease && m.Claim.Until == "" && m.Claim.Status == "" {
-		return errors.New("doesn't say how rows are claimed, which this strategy needs: " +
-			"by a time until which they are, or by a status and the time since which they are")
 	}
 	return nil
 }

@@ -15,6 +15,9 @@ import (
 func (l *loader) adapters(d *Destination, path string) {
 	var faults settings.Faults
 	faults.Add("Delivery", d.Engine().Check())
+	if d.Source != nil {
+		faults.Add("Source", d.Source.check())
+	}
 	if !l.unopened {
 		opened, err := d.Open(Opening{Stdout: io.Discard, Logger: slog.New(slog.DiscardHandler)})
 		faults.Add("", err)

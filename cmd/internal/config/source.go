@@ -6,7 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/relay/mapped"
 )
 
 // Source reads a table that exists already, instead of outbox.messages. See docs/mapping.md.
@@ -87,14 +89,19 @@ type Offsets struct {
 // Purge deletes delivered rows.
 type Purge struct {
 	Keep     time.Duration `json:"keep" jsonschema:"How long delivered rows are kept."`
-	Interval time.Duration `json:"interval" jsonschema:"Pause between two rounds."`
+	Interval time.Duration `json:"interval" field:"Every" jsonschema:"Pause between two rounds."`
 
-	ArchiveTable string `json:"archive_table" jsonschema:"Table that rows move to, in the statement that deletes them. It has all columns of the table. Empty: they are deleted."`
+	ArchiveTable string `json:"archive_table" field:"Archive" jsonschema:"Table that rows move to, in the statement that deletes them. It has all columns of the table. Empty: they are deleted."`
 }
 
 func (s *Source) standard() { s.Strategy = "auto" }
 
 func (p *Purge) standard() { p.Keep, p.Interval = 30*24*time.Hour, time.Minute }
+
+// Config is the purge as its package has it.
+func (p *Purge) Config() mapped.PurgeConfig {
+	return mapped.PurgeConfig{Keep: p.Keep, Every: p.Interval, Archive: p.ArchiveTable}
+}
 
 // Resolve returns the strategy and the mapping that s describes.
 func (s *Source) Resolve() (strategy string, m mapping.Mapping) {
@@ -202,6 +209,7 @@ func (l *loader) source(d *Destination, path string) {
 	}
 	if s.Preset != "" && !slices.Contains(names, s.Preset) {
 		l.check(false, at+".preset", "%q is no preset%s", s.Preset, hint)
+		l.rejected[at] = true // what it lacks is the preset's
 		return
 	}
 	for i, text := range s.Lock {
@@ -214,25 +222,10 @@ func (l *loader) source(d *Destination, path string) {
 	}
 	strategy, m := s.Resolve()
 	l.check(strategy != "auto", at+".strategy", "auto needs a preset; name the strategy: skiplocked, advisory, lease, xmin, serial or replication")
-	if err := m.Validate(); err != nil {
-		l.check(false, at, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
-	}
 	logs := strategy == logStrategy
 	l.check(!logs || len(s.unread()) == 0, at, "strategy replication takes rows as they are committed and changes none, so it can't make use of: %s", strings.Join(s.unread(), ", "))
-	l.check(logs || moves(strategy) || m.Done.How != "" || strategy == "auto", at+".done.how", "not given, but strategy %s marks rows: delete, timestamp, boolean or status", strategy)
-	l.check(!moves(strategy) || m.Offsets.Table != "", at+".offsets.table", "not given, but strategy %s keeps offsets in a table", strategy)
-	l.check(strategy != "xmin" || m.Offsets.Transaction != "", at+".offsets.transaction", "not given, but strategy xmin reads by a column of type xid8")
-	l.check(strategy != "lease" || m.Claim.Until != "" || m.Claim.Status != "", at+".claim", "neither until nor status is given, but strategy lease reserves rows")
 	l.advise(s.Done.Partition == "" || d.Broker.Kafka != nil, at+".done.partition", "has no effect, since this broker doesn't tell of partitions")
 	l.check(d.ShardGroups == 1 || moves(strategy), path+".shard_groups", "%d, but strategy %s has no groups: run more relays instead", d.ShardGroups, strategy)
-	l.check(s.Purge == nil || m.RowsMayBeDeleted, at+".purge", "deletes rows of table %s: if they are messages and nothing else, say so by rows_may_be_deleted: true", m.Table)
-	l.check(logs || s.Purge == nil || !moves(strategy) && m.Done.How != mapping.DoneDelete, at+".purge", "strategy %s leaves no row that is marked as delivered", strategy)
-
-	if s.Purge != nil && s.Purge.ArchiveTable != "" {
-		_, err := mapping.ParseTableName(s.Purge.ArchiveTable)
-		l.check(err == nil, at+".purge.archive_table", "%v", err)
-		l.check(s.Purge.ArchiveTable != m.Table, at+".purge.archive_table", "%s is the table itself", m.Table)
-	}
 
 	// What can't be delivered must have somewhere to go; nothing is dropped in silence.
 	policy := path + ".delivery.on_exhausted"
@@ -241,6 +234,20 @@ func (l *loader) source(d *Destination, path string) {
 	}
 	l.check(d.Delivery.OnExhausted != "dead_letter" || m.Failure.Place(), policy,
 		"dead_letter, but the table has no place for dead letters: name source.failure.dead_table or failed_value, or use block or stop")
+}
+
+// check reports what the packages mapping and mapped have to say, by the names of fields of theirs.
+func (s *Source) check() error {
+	var faults settings.Faults
+	strategy, m := s.Resolve()
+	faults.Add("", m.Validate())
+	if strategy != "auto" {
+		faults.Add("", m.Suits(strategy))
+	}
+	if p := s.Purge; p != nil && strategy != mapping.Replication {
+		faults.Add("Purge", p.Config().Check(m))
+	}
+	return faults.Err()
 }
 
 // sources checks what destinations with tables of their own have to do with one another.

@@ -83,8 +83,9 @@ func tableLog(c config.Destination) (slot, publication string) {
 // purge deletes delivered rows of the tables that ask for it, until ctx ends.
 func (d *Daemon) purge(ctx context.Context, c config.Destination) {
 	_, m := c.Source.Resolve()
-	p, err := mapped.NewPurge(d.conn, m, mapped.PurgeConfig{
-		Keep: c.Source.Purge.Keep, Every: c.Source.Purge.Interval, Archive: c.Source.Purge.ArchiveTable, Logger: d.logger})
+	cfg := c.Source.Purge.Config()
+	cfg.Logger = d.logger
+	p, err := mapped.NewPurge(d.conn, m, cfg)
 	if err == nil {
 		err = p.Run(ctx)
 	}
