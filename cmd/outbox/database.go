@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/schema"
@@ -77,6 +78,18 @@ func (a *app) connect(ctx context.Context) (*pgx.Conn, error) {
 		return nil, err
 	}
 	return connect.Open(ctx, cfg, at.origin)
+}
+
+// on makes what a command does on a database what cobra runs: open connects, and the connection is closed in the end.
+func (a *app) on(open func(context.Context) (*pgx.Conn, error), do func(context.Context, *pgx.Conn, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		conn, err := open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer connect.Close(conn)
+		return do(cmd.Context(), conn, args)
+	}
 }
 
 // operate connects for an operator's command and makes sure that the schema is there.

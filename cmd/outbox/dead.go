@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox"
@@ -145,28 +146,23 @@ func (a *app) deadList(ctx context.Context, s admin.Selection, page admin.Page, 
 	if err != nil {
 		return err
 	}
-	switch out {
-	case asJSON:
-		if letters == nil {
-			letters = []admin.DeadLetter{}
-		}
-		return printJSON(a.stdout, letters)
-	case asJSONL:
-		return printJSONL(a.stdout, letters)
-	}
+	return printList(a, out, letters, func() error { return a.writeLetters(letters, s.Blocked, page.Limit) })
+}
+
+func (a *app) writeLetters(letters []admin.DeadLetter, blocked bool, limit int) error {
 	if len(letters) == 0 {
 		fmt.Fprintln(a.stderr, "none")
 		return nil
 	}
 	columns := []string{"MESSAGE ID", "POSITION", "DESTINATION", "TOPIC", "KEY", "CAUSE", "ATTEMPTS", "AGE", "ERROR"}
-	if s.Blocked {
+	if blocked {
 		columns[5] = "BEHIND"
 	}
 	t := newTable(a.stdout, columns...)
 	now := time.Now()
 	for _, l := range letters {
 		cause := l.Reason
-		if s.Blocked {
+		if blocked {
 			cause = fmt.Sprint(l.Behind)
 		}
 		t.row(l.MessageID, l.Position, l.Destination, l.Topic, short(l.Key, 40), cause, l.Attempts, ago(now, l.At), short(l.Error, 80))
@@ -174,7 +170,7 @@ func (a *app) deadList(ctx context.Context, s admin.Selection, page admin.Page, 
 	if err := t.flush(); err != nil {
 		return err
 	}
-	if len(letters) == page.Limit {
+	if len(letters) == limit {
 		last := letters[len(letters)-1]
 		fmt.Fprintf(a.stderr, "there may be more: add --after %s:%d:%s\n", last.Destination, last.Position, last.MessageID)
 	}
@@ -185,23 +181,19 @@ func (a *app) deadShowCommand() *cobra.Command {
 	var f filter
 	var out format
 	var payload bool
+	var s admin.Selection
 	cmd := &cobra.Command{
 		Use:   "show ID...",
 		Short: "Show dead letters in full",
 		Example: `  outbox dead show 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f
   outbox dead show --payload 1234`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, ids []string) error {
-			s, err := f.selection(ids)
-			if err != nil {
-				return err
-			}
-			conn, err := a.operate(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer connect.Close(conn)
-			letters, err := admin.DeadLetters(cmd.Context(), conn, s, admin.Page{Limit: 1000, Payload: payload})
+		PreRunE: func(_ *cobra.Command, ids []string) (err error) {
+			s, err = f.selection(ids)
+			return err
+		},
+		RunE: a.on(a.operate, func(ctx context.Context, conn *pgx.Conn, ids []string) error {
+			letters, err := admin.DeadLetters(ctx, conn, s, admin.Page{Limit: 1000, Payload: payload})
 			if err != nil {
 				return err
 			}
@@ -212,22 +204,18 @@ func (a *app) deadShowCommand() *cobra.Command {
 				}
 				return fmt.Errorf("%w: no %s has the id %s: list them with: outbox dead ls", admin.ErrNotFound, kind, strings.Join(ids, ", "))
 			}
-			switch out {
-			case asJSON:
-				return printJSON(a.stdout, letters)
-			case asJSONL:
-				return printJSONL(a.stdout, letters)
-			}
-			for i, l := range letters {
-				if i > 0 {
-					fmt.Fprintln(a.stdout)
+			return printList(a, out, letters, func() error {
+				for i, l := range letters {
+					if i > 0 {
+						fmt.Fprintln(a.stdout)
+					}
+					if err := writeLetter(a.stdout, l, payload); err != nil {
+						return err
+					}
 				}
-				if err := writeLetter(a.stdout, l, payload); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
+				return nil
+			})
+		}),
 	}
 	f.flags(cmd)
 	formatFlag(cmd, &out, asTable, asJSON, asJSONL)

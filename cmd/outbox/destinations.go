@@ -1,12 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
-	"github.com/pgoutbox/outbox/cmd/internal/connect"
 )
 
 func (a *app) destinationsCommand() *cobra.Command {
@@ -23,31 +24,19 @@ func (a *app) destinationsListCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List destinations with their cursors",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			conn, err := a.operate(cmd.Context())
+		RunE: a.on(a.operate, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
+			r, err := admin.Status(ctx, conn)
 			if err != nil {
 				return err
 			}
-			defer connect.Close(conn)
-			r, err := admin.Status(cmd.Context(), conn)
-			if err != nil {
-				return err
-			}
-			switch out {
-			case asJSON:
-				if r.Destinations == nil {
-					r.Destinations = []admin.Destination{}
+			return printList(a, out, r.Destinations, func() error {
+				if len(r.Destinations) == 0 {
+					fmt.Fprintln(a.stderr, "none: a destination appears when a relay first delivers to it")
+					return nil
 				}
-				return printJSON(a.stdout, r.Destinations)
-			case asJSONL:
-				return printJSONL(a.stdout, r.Destinations)
-			}
-			if len(r.Destinations) == 0 {
-				fmt.Fprintln(a.stderr, "none: a destination appears when a relay first delivers to it")
-				return nil
-			}
-			return writeDestinations(a.stdout, r)
-		},
+				return writeDestinations(a.stdout, r)
+			})
+		}),
 	}
 	formatFlag(cmd, &out, asTable, asJSON, asJSONL)
 	return cmd
@@ -66,13 +55,7 @@ A destination that comes back under the name later begins with everything that i
 		Example: `  outbox destinations drop old-kafka --dry-run
   outbox destinations drop old-kafka --reason "moved to the new cluster"`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			conn, err := a.operate(ctx)
-			if err != nil {
-				return err
-			}
-			defer connect.Close(conn)
+		RunE: a.on(a.operate, func(ctx context.Context, conn *pgx.Conn, args []string) error {
 			action := a.action(c)
 			action.DryRun = true
 			preview, err := admin.DropDestination(ctx, conn, args[0], action)
@@ -103,7 +86,7 @@ A destination that comes back under the name later begins with everything that i
 				fmt.Fprintf(a.stdout, "dropped %s\n", clean(done.Destination))
 			}
 			return nil
-		},
+		}),
 	}
 	c.flags(cmd)
 	c.dryRunFlag(cmd)

@@ -1,12 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/mapping"
 )
 
@@ -24,16 +25,14 @@ It changes nothing and reads no row. The role needs no right on the table but to
 		Example: `  outbox doctor --table outbox_events
   outbox doctor --table p2p.transaction_outbox -o json`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		PreRunE: func(*cobra.Command, []string) error {
 			if table == "" {
 				return usage("no table is named: give --table, with its schema unless that is in the search path")
 			}
-			conn, err := a.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer connect.Close(conn)
-			report, err := mapping.Doctor(cmd.Context(), conn, table)
+			return nil
+		},
+		RunE: a.on(a.connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
+			report, err := mapping.Doctor(ctx, conn, table)
 			if err != nil {
 				return err
 			}
@@ -42,7 +41,7 @@ It changes nothing and reads no row. The role needs no right on the table but to
 			}
 			_, err = fmt.Fprint(a.stdout, doctorText(report))
 			return err
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&table, "table", "", "the table to look at")
 	formatFlag(cmd, &out, asTable, asJSON)

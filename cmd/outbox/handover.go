@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
-	"github.com/pgoutbox/outbox/cmd/internal/connect"
 )
 
 func (a *app) handoverCommand() *cobra.Command {
@@ -38,7 +38,7 @@ The command ends when it is done. If it ends earlier, the relay goes on with it 
 		Example: `  outbox handover --destination kafka --to snapshot --reason "upgrade of PostgreSQL"
   outbox handover --destination kafka --to replication`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		PreRunE: func(*cobra.Command, []string) error {
 			if destination == "" {
 				return usage("no destination is named: give --destination; outbox status lists them")
 			}
@@ -48,21 +48,18 @@ The command ends when it is done. If it ends earlier, the relay goes on with it 
 			if abandon && to != admin.ByTable {
 				return usage("--abandon goes with --to snapshot")
 			}
-			conn, err := a.operate(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer connect.Close(conn)
+			return nil
+		},
+		RunE: a.on(a.operate, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
 			if to == admin.ByTable {
-				err = a.confirm(c, "Stop reading the write-ahead log for "+clean(destination)+", and drop its slot?")
-				if err != nil {
+				if err := a.confirm(c, "Stop reading the write-ahead log for "+clean(destination)+", and drop its slot?"); err != nil {
 					return err
 				}
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
 			began := time.Now()
-			err = admin.Handover(ctx, conn, destination, to, admin.HandoverOptions{
+			err := admin.Handover(ctx, conn, destination, to, admin.HandoverOptions{
 				Abandon: abandon, Observe: func(waitsFor string) { fmt.Fprintln(a.stderr, "waiting:", clean(waitsFor)) },
 			}, a.action(c))
 			if errors.Is(err, context.DeadlineExceeded) {
@@ -76,7 +73,7 @@ The command ends when it is done. If it ends earlier, the relay goes on with it 
 			}
 			fmt.Fprintf(a.stdout, "%s is read by %s\n", clean(destination), to)
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&destination, "destination", "", "destination to hand over")
 	cmd.Flags().StringVar(&to, "to", "", "what to read it by: replication or snapshot")

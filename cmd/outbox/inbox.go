@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
@@ -60,13 +61,8 @@ func (a *app) inboxStatusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show for how long records are kept, and every consumer with what waits for it",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			conn, err := a.operate(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer connect.Close(conn)
-			i, err := admin.InboxStatus(cmd.Context(), conn)
+		RunE: a.on(a.operate, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
+			i, err := admin.InboxStatus(ctx, conn)
 			if err != nil {
 				return err
 			}
@@ -74,7 +70,7 @@ func (a *app) inboxStatusCommand() *cobra.Command {
 				return printJSON(a.stdout, i)
 			}
 			return writeInbox(a.stdout, i)
-		},
+		}),
 	}
 	formatFlag(cmd, &out, asTable, asJSON)
 	return cmd
@@ -183,6 +179,7 @@ func writeInbox(w io.Writer, i *admin.Inbox) error {
 
 func (a *app) inboxWindowCommand() *cobra.Command {
 	var c confirmation
+	var window time.Duration
 	cmd := &cobra.Command{
 		Use:   "window DURATION",
 		Short: "Say for how long records are kept at least",
@@ -190,28 +187,25 @@ func (a *app) inboxWindowCommand() *cobra.Command {
 acknowledged, and than anybody goes back in a topic. The tables hold up to two windows.`,
 		Example: `  outbox inbox window 336h --reason "topics are kept for ten days"`,
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			window, err := time.ParseDuration(args[0])
-			if err != nil {
+		PreRunE: func(_ *cobra.Command, args []string) (err error) {
+			if window, err = time.ParseDuration(args[0]); err != nil {
 				return usage("%q is no duration such as 168h", args[0])
 			}
-			conn, err := a.operate(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer connect.Close(conn)
+			return nil
+		},
+		RunE: a.on(a.operate, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
 			if err := a.confirm(c, fmt.Sprintf("Keep records for %s?", span(window))); err != nil {
 				return err
 			}
-			if err := admin.SetInboxWindow(cmd.Context(), conn, window, a.action(c)); err != nil {
+			if err := admin.SetInboxWindow(ctx, conn, window, a.action(c)); err != nil {
 				return err
 			}
 			if c.out == asJSON {
 				return printJSON(a.stdout, map[string]any{"window_ns": window})
 			}
-			_, err = fmt.Fprintf(a.stdout, "records are kept for at least %s\n", span(window))
+			_, err := fmt.Fprintf(a.stdout, "records are kept for at least %s\n", span(window))
 			return err
-		},
+		}),
 	}
 	c.flags(cmd)
 	return cmd

@@ -1,12 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -27,13 +28,7 @@ at once. Run it as the owner of the database, or of a schema named outbox.`,
 		Example: `  outbox migrate up --database-url postgres://owner@localhost/orders
   outbox migrate up --dry-run`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx := cmd.Context()
-			conn, err := a.connect(ctx)
-			if err != nil {
-				return err
-			}
-			defer connect.Close(conn)
+		RunE: a.on(a.connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
 			applied, err := schema.Up(ctx, conn, cfg)
 			verb := "applied"
 			if cfg.DryRun {
@@ -49,7 +44,7 @@ at once. Run it as the owner of the database, or of a schema named outbox.`,
 				fmt.Fprintf(a.stdout, "nothing to do: database %q has version %d\n", conn.Config().Database, schema.Latest())
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&cfg.DryRun, "dry-run", false, "print what would be applied, and change nothing")
 	cmd.Flags().DurationVar(&cfg.LockTimeout, "lock-timeout", 5*time.Second, "how long to wait for a lock on a table, while its users wait behind")
@@ -71,13 +66,7 @@ func (a *app) migrateStatusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show which migrations the database has",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx := cmd.Context()
-			conn, err := a.connect(ctx)
-			if err != nil {
-				return err
-			}
-			defer connect.Close(conn)
+		RunE: a.on(a.connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
 			state, err := schema.Status(ctx, conn)
 			if err != nil {
 				return err
@@ -96,7 +85,7 @@ func (a *app) migrateStatusCommand() *cobra.Command {
 				return fmt.Errorf("%w: %d migrations are pending: run: outbox migrate up", schema.ErrOutdated, len(state.Pending))
 			}
 			return nil
-		},
+		}),
 	}
 	formatFlag(cmd, &out, asTable, asJSON, asJSONL)
 	cmd.Flags().BoolVar(&strict, "exit-code", false, "exit with 1 if migrations are pending")

@@ -1,15 +1,16 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
-	"github.com/pgoutbox/outbox/cmd/internal/connect"
 )
 
 func (a *app) rebaseCommand() *cobra.Command {
@@ -29,16 +30,13 @@ TRUNCATE ... RESTART IDENTITY sets them back. What was written since comes behin
 Stop all writers and relays first. Run it as the owner of the outbox's tables.`,
 		Example: `  outbox rebase --destination kafka --reason "restored the dump of Sunday"`,
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		PreRunE: func(*cobra.Command, []string) error {
 			if destination == "" {
 				return usage("no destination is named: give --destination; outbox status lists them")
 			}
-			ctx := cmd.Context()
-			conn, err := a.operate(ctx)
-			if err != nil {
-				return err
-			}
-			defer connect.Close(conn)
+			return nil
+		},
+		RunE: a.on(a.operate, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
 			report, err := admin.Status(ctx, conn)
 			if err != nil {
 				return err
@@ -60,7 +58,7 @@ Stop all writers and relays first. Run it as the owner of the outbox's tables.`,
 				return err
 			}
 			return a.printRebased(c.out, done)
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&destination, "destination", "", "destination to rebase")
 	c.flags(cmd)
