@@ -170,7 +170,10 @@ func TestPurgeMovesRowsToAnArchiveOrLeavesThem(t *testing.T) {
 	if n, err := once(); err != nil || db.Value("SELECT count(*) FROM kept") != "2500" || db.Value(lost) != "0" {
 		t.Errorf("%d rows were moved: %v", n, err)
 	}
-	archive = "dated"
+	if _, err := NewPurge(db.Config(), m, PurgeConfig{Keep: time.Hour, Every: time.Hour, Archive: "dated"}); err == nil || !strings.Contains(err.Error(), "the table itself") {
+		t.Errorf("its own archive, by its name: %v", err)
+	}
+	archive = "public.dated"
 	if _, err := once(); err == nil || !strings.Contains(err.Error(), "own archive") {
 		t.Errorf("its own archive: %v", err)
 	}
