@@ -8,9 +8,9 @@ import (
 	"iter"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -275,16 +275,7 @@ func explain(err error) error {
 	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sql.ErrTxDone) {
 		return fmt.Errorf("the transaction was already committed or rolled back: write before its end: %w", err)
 	}
-	// Every driver's error has this method or is pgx's.
-	var state string
-	var pgErr *pgconn.PgError
-	var other interface{ SQLState() string }
-	if errors.As(err, &pgErr) {
-		state = pgErr.Code
-	} else if errors.As(err, &other) {
-		state = other.SQLState()
-	}
-	switch state {
+	switch sqlstate.Of(err) {
 	case "42P01", "3F000":
 		return fmt.Errorf("%w in this database: run: outbox migrate up: %w", schema.ErrMissing, err)
 	case "42501":

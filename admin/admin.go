@@ -11,8 +11,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -90,11 +90,7 @@ func inTx(ctx context.Context, db DB, options pgx.TxOptions, f func(tx pgx.Tx) e
 
 // explain adds the next step to what the server says.
 func explain(err error) error {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return err
-	}
-	switch pgErr.Code {
+	switch sqlstate.Of(err) {
 	case "42501":
 		if hidden := schema.ExplainHidden(err); errors.Is(hidden, schema.ErrHidden) {
 			return hidden

@@ -7,9 +7,9 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox/internal/cursors"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -49,8 +49,7 @@ func Rebase(ctx context.Context, db DB, destination string, action Action) ([]Re
 		report, err = rebase(ctx, tx, destination, action)
 		return err
 	})
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "55P03" {
+	if sqlstate.Of(err) == "55P03" {
 		err = fmt.Errorf("a writer or relay still holds a table: stop them, and find what is left with "+
 			"SELECT pid, state, query FROM pg_stat_activity: %w", err)
 	}

@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 // Slot is how a destination reads the write-ahead log.
@@ -61,8 +62,7 @@ func dropSlot(ctx context.Context, tx pgx.Tx, destination string, action Action)
 	// One of another database or plugin only has the same name.
 	_, err = tx.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
 		WHERE slot_name = $1 AND plugin = 'pgoutput' AND database = current_database()`, slot)
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) && refused.Code == "42501" {
+	if sqlstate.Of(err) == "42501" {
 		return slot, fmt.Errorf("its replication slot can only be dropped by a role that may replicate: run this as one, "+
 			"or SELECT pg_drop_replication_slot('%s') first: %w", slot, err)
 	}

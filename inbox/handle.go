@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -240,7 +241,7 @@ func explainCommit(err error) error {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return outbox.Permanent(ErrAborted)
 	}
-	if sqlState(err) != "" {
+	if sqlstate.Of(err) != "" {
 		return fmt.Errorf("commit: %w", err)
 	}
 	return outbox.Unavailable(fmt.Errorf("commit: it is not known whether it has happened; the next delivery of the message will tell: %w", err))
@@ -249,7 +250,7 @@ func explainCommit(err error) error {
 // explain adds the next step to errors that a person meets while setting up, and marks those that are not
 // the message's fault.
 func explain(err error) error {
-	switch state := sqlState(err); state {
+	switch state := sqlstate.Of(err); state {
 	case "42P01", "3F000", "42883":
 		return outbox.Unavailable(fmt.Errorf("%w, or too old, in this database: run: outbox migrate up: %w", schema.ErrMissing, err))
 	case "42501":
@@ -267,17 +268,4 @@ func explain(err error) error {
 		return outbox.Unavailable(fmt.Errorf("record the message: %w", err))
 	}
 	return fmt.Errorf("record the message: %w", err)
-}
-
-// sqlState returns the server's code for an error of any driver, "" if it isn't the server's.
-func sqlState(err error) string {
-	var pgErr *pgconn.PgError
-	var other interface{ SQLState() string }
-	if errors.As(err, &pgErr) {
-		return pgErr.Code
-	}
-	if errors.As(err, &other) {
-		return other.SQLState()
-	}
-	return ""
 }

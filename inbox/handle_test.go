@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 // way is one of the four ways to apply a message: with pgx or database/sql, in a transaction of the
@@ -96,7 +97,7 @@ func TestAfterAnErrorOfTheHandlerThereIsNeitherRecordNorEffect(t *testing.T) {
 		b, msg := newInbox(t, Config{}), message("k")
 		before := w.recorded()
 		_, err := way.handle(t.Context(), w, b, msg, `WITH e AS (INSERT INTO effects (message_id, note) VALUES ($1::text::uuid, $2) RETURNING no) SELECT 1 / (no - no) FROM e`)
-		if sqlState(err) != "22012" || !strings.Contains(err.Error(), msg.ID.String()) {
+		if sqlstate.Of(err) != "22012" || !strings.Contains(err.Error(), msg.ID.String()) {
 			t.Errorf("%s: %v", way.name, err)
 		}
 		w.requireEffects(msg, 0)
@@ -539,7 +540,7 @@ func TestSessionsOfEveryIsolationApplyAMessageOnce(t *testing.T) {
 				group.Go(func() {
 					for {
 						result, err := b.Handle(t.Context(), w.pool, msg, effect)
-						if sqlState(err) == "40001" {
+						if sqlstate.Of(err) == "40001" {
 							continue // as any serialization failure
 						}
 						if err != nil {

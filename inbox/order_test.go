@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 func numbered(key string, n int64) *outbox.Message {
@@ -204,7 +205,7 @@ func TestAMissingVersionColumnIsAnError(t *testing.T) {
 	w := setup(t)
 	b := newInbox(t, Config{Version: func(*outbox.Message) (int64, error) { return 1, nil }, Column: &VersionColumn{Table: "effects", Key: "key", Version: "rev"}})
 	_, err := b.HandleSQL(t.Context(), w.db, message("k"), func(context.Context, *sql.Tx, *outbox.Message) error { return nil })
-	if sqlState(err) != "42703" {
+	if sqlstate.Of(err) != "42703" {
 		t.Error(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 // RetentionDB is where Retention works: a *pgxpool.Pool or a *pgx.Conn.
@@ -109,7 +110,7 @@ func (r *Retention) report(report RetentionReport) {
 func (r *Retention) look(ctx context.Context) (report RetentionReport) {
 	for _, step := range []func(context.Context, *RetentionReport) error{r.close, r.turn, r.close, r.empty} {
 		if err := step(ctx, &report); err != nil {
-			if sqlState(err) == "55P03" {
+			if sqlstate.Of(err) == "55P03" {
 				report.Held = "a transaction that has applied messages is still open"
 				continue
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 func (w *world) retention() *Retention {
@@ -306,7 +307,7 @@ func TestATurnOutsideOfARepeatableReadIsNoWayAround(t *testing.T) {
 	if _, err := b.Handle(t.Context(), w.pool, msg, effect); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.HandleTx(t.Context(), tx, msg, effect); sqlState(err) != "40001" {
+	if _, err := b.HandleTx(t.Context(), tx, msg, effect); sqlstate.Of(err) != "40001" {
 		t.Errorf("a message that another has applied since the snapshot: %v", err)
 	}
 	w.requireEffects(msg, 1)

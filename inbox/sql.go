@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 // SQLHandler is a Handler for database/sql. It leaves tx open.
@@ -79,7 +80,7 @@ func (b *Inbox) HandleSQLTx(ctx context.Context, tx *sql.Tx, msg *outbox.Message
 			}
 		}
 		if _, err := tx.ExecContext(ctx, releaseSQL); err != nil {
-			if sqlState(err) == "25P02" {
+			if sqlstate.Of(err) == "25P02" {
 				return Result{}, outbox.Permanent(ErrAborted)
 			}
 			return Result{}, fmt.Errorf("release the savepoint: %w", err)
@@ -141,9 +142,9 @@ func explainSQLCommit(err error) error {
 	switch {
 	case errors.Is(err, sql.ErrTxDone):
 		return outbox.Permanent(ErrEnded)
-	case errors.Is(err, pgx.ErrTxCommitRollback), sqlState(err) == "25P02":
+	case errors.Is(err, pgx.ErrTxCommitRollback), sqlstate.Of(err) == "25P02":
 		return outbox.Permanent(ErrAborted)
-	case sqlState(err) != "":
+	case sqlstate.Of(err) != "":
 		return fmt.Errorf("commit: %w", err)
 	}
 	return outbox.Unavailable(fmt.Errorf("commit: it is not known whether it has happened; the next delivery of the message will tell: %w", err))

@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -125,7 +125,7 @@ func ReadTable(ctx context.Context, q schema.Querier, name TableName) (*Table, e
 func readTable(ctx context.Context, q schema.Querier, name TableName) (*Table, error) {
 	t := &Table{}
 	err := q.QueryRow(ctx, tableSQL, name.String()).Scan(&t.OID, &t.Schema, &t.Name, &t.Partitioned)
-	if errors.Is(err, pgx.ErrNoRows) || forbidden(err) {
+	if errors.Is(err, pgx.ErrNoRows) || sqlstate.Of(err) == "42501" {
 		return nil, fmt.Errorf("%w: there is no table %s, or this role may not see it; name it with its schema if it is not in the search path", ErrMapping, name)
 	}
 	if err != nil {
@@ -152,12 +152,6 @@ func readTable(ctx context.Context, q schema.Querier, name TableName) (*Table, e
 		return i, err
 	})
 	return t, err
-}
-
-// forbidden reports whether the role may not use the table's schema.
-func forbidden(err error) bool {
-	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && pgErr.Code == "42501"
 }
 
 func kindOf(base, class string) Kind {

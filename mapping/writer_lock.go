@@ -6,7 +6,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 // WriterLock has the writers of a table take turns, so that ids are drawn in the order in which transactions commit: for a
@@ -56,16 +57,13 @@ func explainLock(err error) error {
 	if err == nil {
 		return nil
 	}
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		switch pgErr.Code {
-		case "40P01":
-			return fmt.Errorf("%w: roll back and try again; to avoid it, take the lock after everything else that the transaction locks, right before the insert: %w",
-				ErrWritersDeadlock, err)
-		case "55P03", "57014":
-			return fmt.Errorf("%w: roll back and try again; to find it, look for the oldest xact_start in pg_stat_activity among the holders in pg_locks: %w",
-				ErrWritersTimeout, err)
-		}
+	switch sqlstate.Of(err) {
+	case "40P01":
+		return fmt.Errorf("%w: roll back and try again; to avoid it, take the lock after everything else that the transaction locks, right before the insert: %w",
+			ErrWritersDeadlock, err)
+	case "55P03", "57014":
+		return fmt.Errorf("%w: roll back and try again; to find it, look for the oldest xact_start in pg_stat_activity among the holders in pg_locks: %w",
+			ErrWritersTimeout, err)
 	}
 	return fmt.Errorf("mapping: take the writers' lock: %w", err)
 }

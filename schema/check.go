@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 // Check tells whether a relay can work with q's database, and if not, why and what to do: the error is
@@ -60,7 +62,7 @@ func relayMay(ctx context.Context, q Querier, state State) error {
 		missing, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
 	switch {
-	case sqlState(err) == "42P01":
+	case sqlstate.Of(err) == "42P01":
 		return fmt.Errorf("%w in part from database %q, though its migrations are recorded: "+
 			"restore what was dropped, or install into a new database: %w", ErrMissing, state.Database, err)
 	case err != nil:

@@ -1,28 +1,23 @@
 package schema
 
 import (
-	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 // IsDataError reports whether err is the server's answer about a value, not about itself or the statement: a text without
 // an equivalent in the client's encoding, a number out of range, a row too large for an index, a value that a constraint
 // refuses. The same statement over the same values fails again, however often.
 func IsDataError(err error) bool {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) || len(pgErr.Code) != 5 {
-		return false
-	}
-	switch pgErr.Code[:2] {
-	case "22", "23", "54": // data exception, integrity constraint, program limit
-		return true
-	}
-	return false
+	code := sqlstate.Of(err)
+	// Data exception, integrity constraint, program limit.
+	return len(code) == 5 && slices.Contains([]string{"22", "23", "54"}, code[:2])
 }
 
 // MaxNote bounds a text that Fit has made, in bytes.

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 // roles creates three roles with names that need quotes and gives them what Grants prints. It returns
@@ -200,7 +201,7 @@ func may(t *testing.T, who string, conn *pgx.Conn, statements ...string) {
 func mayNot(t *testing.T, who string, conn *pgx.Conn, statements ...string) {
 	t.Helper()
 	for _, sql := range statements {
-		if _, err := conn.Exec(t.Context(), sql); sqlState(err) != "42501" {
+		if _, err := conn.Exec(t.Context(), sql); sqlstate.Of(err) != "42501" {
 			t.Errorf("%s may %s: %v", who, sql, err)
 		}
 	}

@@ -2,12 +2,10 @@ package schema
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // State is what a database has.
@@ -129,13 +127,4 @@ func unchanged(state State, known []Migration) error {
 func tooNew(state State) error {
 	return fmt.Errorf("%w: database %q has version %d, and this program knows versions up to %d: use a newer program",
 		ErrTooNew, state.Database, state.Version, state.Latest)
-}
-
-// sqlState returns the five characters of PostgreSQL's error code, "" for other errors.
-func sqlState(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		return pgErr.Code
-	}
-	return ""
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 // trustLine is a line of docs/trust.md: role, what, statement, whether it may.
@@ -61,7 +63,7 @@ func TestEachRoleCanDoWhatThePageOnTrustSays(t *testing.T) {
 				}
 				_, err = tx.Exec(t.Context(), line[3])
 				_ = tx.Rollback(context.WithoutCancel(t.Context())) // it may have failed
-				switch state := sqlState(err); {
+				switch state := sqlstate.Of(err); {
 				case line[4] == "yes" && err != nil && state != "42704": // of a slot that isn't there
 					t.Errorf("%s may not %s: %v", line[1], line[2], err)
 				case line[4] == "no" && state != "42501":

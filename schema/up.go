@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 // DB begins transactions: a *pgx.Conn or a *pgxpool.Pool.
@@ -81,7 +82,7 @@ func step(ctx context.Context, db DB, cfg UpConfig, known []Migration) (pending 
 	}
 	tx, err := db.BeginTx(ctx, options)
 	if err != nil {
-		if code := sqlState(err); code == "0A000" || code == "25006" {
+		if code := sqlstate.Of(err); code == "0A000" || code == "25006" {
 			return nil, errStandby // a standby refuses READ WRITE
 		}
 		return nil, fmt.Errorf("begin: %w", err)
@@ -124,7 +125,7 @@ const turn = `SELECT pg_advisory_xact_lock(hashtextextended('outbox.migrations',
 func takeTurn(ctx context.Context, tx pgx.Tx, wait time.Duration) error {
 	_, err := tx.Exec(ctx, setLockTimeout(wait)+turn)
 	switch {
-	case sqlState(err) == "55P03":
+	case sqlstate.Of(err) == "55P03":
 		return fmt.Errorf("another instance has been migrating this database for %v: "+
 			"look for its session in pg_locks (locktype advisory), or wait longer: %w", wait, err)
 	case err != nil:
@@ -170,7 +171,7 @@ END $$;
 
 // explain turns the failure of a migration into what to do about it.
 func explain(err error, m Migration, state State, cfg UpConfig) error {
-	switch sqlState(err) {
+	switch sqlstate.Of(err) {
 	case "55P03":
 		return fmt.Errorf("apply %s: another session held a lock on the table for %v, and nothing was changed: find it with "+
 			"SELECT pid, state, query FROM pg_stat_activity, and run this again, or allow a longer lock timeout: %w", m, cfg.LockTimeout, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 // withOneMore is the program's migrations and one more, as a later release would have.
@@ -135,7 +136,7 @@ func TestAMigrationDoesNotWaitLongForALockedTable(t *testing.T) {
 	exec(t, other, `BEGIN; LOCK TABLE outbox.messages IN ROW EXCLUSIVE MODE`)
 	known := withOneMore(t, `ALTER TABLE outbox.messages ADD COLUMN extra text;`)
 	_, err := up(t.Context(), conn, UpConfig{LockTimeout: 20 * time.Millisecond}, known)
-	if sqlState(err) != "55P03" || !strings.Contains(err.Error(), "another session held a lock on the table for 20ms") {
+	if sqlstate.Of(err) != "55P03" || !strings.Contains(err.Error(), "another session held a lock on the table for 20ms") {
 		t.Fatalf("want a lock timeout with its cause, got %v", err)
 	}
 	exec(t, other, `ROLLBACK`)

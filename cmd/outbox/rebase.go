@@ -7,10 +7,10 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 func (a *app) rebaseCommand() *cobra.Command {
@@ -48,11 +48,10 @@ Stop all writers and relays first. Run it as the owner of the outbox's tables.`,
 				return err
 			}
 			done, err := admin.Rebase(ctx, conn, destination, a.action(c))
-			var pgErr *pgconn.PgError
 			switch {
 			case errors.Is(err, admin.ErrNothingToRebase):
 				fmt.Fprintln(a.stderr, "nothing to do: the cursor is of this cluster")
-			case errors.As(err, &pgErr) && pgErr.Code == "42501":
+			case sqlstate.Of(err) == "42501":
 				return fmt.Errorf("%w: run it as the owner of the outbox's tables", err)
 			case err != nil:
 				return err

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
@@ -543,8 +543,7 @@ func (s *statements) singly(ctx context.Context, conn *pgx.Conn, o *outcomes) (l
 
 // refuses reports whether an error is the server's answer about a row: its values, a constraint, or what the owner's trigger raises.
 func refuses(err error) bool {
-	var pgErr *pgconn.PgError
-	return schema.IsDataError(err) || errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "P0")
+	return schema.IsDataError(err) || strings.HasPrefix(sqlstate.Of(err), "P0")
 }
 
 // later is what could not be stored because somebody, such as a writer, has locked the rows, or because the server refuses them. It is
@@ -617,11 +616,7 @@ func send(ctx context.Context, conn *pgx.Conn, b *pgx.Batch) error {
 
 // explain adds to an error of the server what to do about it.
 func explain(err error) error {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return err
-	}
-	switch pgErr.Code {
+	switch sqlstate.Of(err) {
 	case "42501":
 		if hidden := schema.ExplainHidden(err); errors.Is(hidden, schema.ErrHidden) {
 			return outbox.Permanent(hidden)

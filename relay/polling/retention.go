@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -183,7 +184,7 @@ func (r *Retention) empty(ctx context.Context, conn *pgx.Conn, table string) (*K
 	const attempts = 10
 	for attempt := 1; ; attempt++ {
 		kept, err := r.truncate(ctx, conn, table)
-		if dial.State(err) != lockNotAvailable {
+		if sqlstate.Of(err) != lockNotAvailable {
 			return kept, err
 		}
 		if attempt == attempts {

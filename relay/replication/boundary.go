@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
@@ -145,9 +146,9 @@ func (s *session) tryDropSlot(ctx context.Context, conn *pgx.Conn) (done bool, e
 	switch {
 	case err == nil:
 		return true, nil
-	case dial.State(err) == "55006": // somebody streams from it
+	case sqlstate.Of(err) == "55006": // somebody streams from it
 		return false, nil
-	case dial.State(err) == "42704": // dropped meanwhile
+	case sqlstate.Of(err) == "42704": // dropped meanwhile
 		return false, nil
 	case errors.Is(err, relay.ErrLeaseLost):
 		return false, err

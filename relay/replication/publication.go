@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
@@ -43,7 +44,7 @@ func ensurePublication(ctx context.Context, conn *pgx.Conn, name string) (oid ui
 			return oid, nil
 		}
 		_, err = conn.Exec(ctx, publicationSQL(name))
-		switch state := dial.State(err); {
+		switch state := sqlstate.Of(err); {
 		case err == nil || state == "42710" || state == "23505": // another relay was faster
 		case state == "42501":
 			return 0, dial.Permanent("the publication is missing, and this role may not make it: let the owner of the outbox run: %s: %w",

@@ -212,15 +212,6 @@ func HangUp(conn *pgx.Conn) {
 	_ = conn.Close(ctx)
 }
 
-// State is the SQLSTATE of an error of the server, "" of another one.
-func State(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		return pgErr.Code
-	}
-	return ""
-}
-
 // Permanent makes an error that no waiting cures, so that the relay ends and says so.
 func Permanent(format string, args ...any) error {
 	return outbox.Permanent(fmt.Errorf(format, args...))

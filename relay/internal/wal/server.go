@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
@@ -68,7 +69,7 @@ func (c *Conn) HangUp() {
 }
 
 func (s Server) explain(err error) error {
-	switch state := dial.State(err); {
+	switch state := sqlstate.Of(err); {
 	case state == "42501":
 		return dial.Permanent("the role has no right to replicate: as a superuser run: ALTER ROLE %s REPLICATION "+
 			"(managed services have a role to grant instead, as rds_replication): %w", pgx.Identifier{s.Conn.User}.Sanitize(), err)

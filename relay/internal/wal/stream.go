@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
@@ -70,7 +71,7 @@ func Open(ctx context.Context, server Server, cfg Config) (*Stream, error) {
 			return s, nil
 		}
 		s.wire.close()
-		if dial.State(err) != "55006" { // not: it is active
+		if sqlstate.Of(err) != "55006" { // not: it is active
 			return nil, fmt.Errorf("start streaming from slot %q at %s: %w", cfg.Slot, cfg.From, err)
 		}
 		if err := cfg.Busy(ctx); err != nil {
