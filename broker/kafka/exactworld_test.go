@@ -410,7 +410,7 @@ type valveConn struct {
 	net.Conn
 	valve   *valve
 	awaited uint32 // the number of the request whose answer is to be lost, plus one; 0: none
-	head    []byte // length and number of the answer that comes, as far as they have come
+	head    []byte // length, number, tags, throttle time and error of the answer that comes, as far as they have come
 	rest    int    // of its bytes
 
 	stranded atomic.Bool
@@ -452,7 +452,8 @@ func (c *valveConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// brings reports whether the awaited answer begins in p.
+// brings reports whether the awaited answer begins in p. A transaction that could not be ended yet is asked to end again: that
+// answer isn't the one to lose.
 func (c *valveConn) brings(p []byte) (found bool) {
 	for len(p) > 0 {
 		if c.rest > 0 {
@@ -460,13 +461,19 @@ func (c *valveConn) brings(p []byte) (found bool) {
 			p, c.rest = p[n:], c.rest-n
 			continue
 		}
-		n := min(8-len(c.head), len(p))
-		c.head, p = append(c.head, p[:n]...), p[n:]
-		if len(c.head) == 8 {
-			found = found || c.awaited > 0 && binary.BigEndian.Uint32(c.head[4:])+1 == c.awaited
-			c.rest = int(binary.BigEndian.Uint32(c.head)) - 4
-			c.head = c.head[:0]
+		long := 8
+		if len(c.head) >= 4 {
+			long = min(15, 4+int(binary.BigEndian.Uint32(c.head)))
 		}
+		n := min(max(long, 8)-len(c.head), len(p))
+		c.head, p = append(c.head, p[:n]...), p[n:]
+		if len(c.head) < 8 || len(c.head) < min(15, 4+int(binary.BigEndian.Uint32(c.head))) {
+			continue
+		}
+		refused := c.valve.watched == kmsg.EndTxn && len(c.head) == 15 && binary.BigEndian.Uint16(c.head[13:]) != 0
+		found = found || c.awaited > 0 && binary.BigEndian.Uint32(c.head[4:])+1 == c.awaited && !refused
+		c.rest = 4 + int(binary.BigEndian.Uint32(c.head)) - len(c.head)
+		c.head = c.head[:0]
 	}
 	return found
 }
