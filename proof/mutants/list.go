@@ -433,7 +433,7 @@ var mutants = []mutant{
 		name:  "exactly-once: a cursor is read before what is under way has ended",
 		file:  "broker/kafka/cursortopic.go",
 		old:   "			if p.attempt != mark {",
-		wrong: "			if false {",
+		wrong: "			if p == nil {",
 		pkg:   "./broker/kafka", run: "TestWhatWasPublishedAndNotSettled|TestAHoldThatWasPublished",
 	},
 	{
