@@ -90,11 +90,7 @@ func (v *view) top(width int, s style) []string {
 		}
 		part(r.Name, string(r.Role), map[role]string{leads: green, down: red}[r.Role], process)
 	}
-	if v.BrokerUp {
-		part("broker", "up", green, v.Address)
-	} else {
-		part("broker", "down", red, v.Address)
-	}
+	part("broker", v.brokerState(), map[bool]string{true: green, false: red}[v.BrokerUp], v.Address)
 	if v.Long > 0 {
 		lines = append(lines, " long       "+s.paint(yellow, "open for "+duration(v.Long))+", a transaction that holds up nothing")
 	}

@@ -57,9 +57,6 @@ func (r *relays) start() error {
 	return nil
 }
 
-// restartPause is how long a relay stays away: as long as a supervisor would need to bring it back.
-const restartPause = 4 * time.Second
-
 // keep starts a relay again each time that it has ended.
 func (r *relays) keep(m *member) {
 	process, quick := m.process, 0 // ends soon after the start, in a row
@@ -72,7 +69,7 @@ func (r *relays) keep(m *member) {
 		r.mu.Lock()
 		killed := m.killed
 		r.mu.Unlock()
-		pause := restartPause
+		pause := 4 * time.Second // as long as a supervisor would need to bring it back
 		if !killed {
 			pause = time.Second
 			if quick++; time.Since(started) > 10*time.Second {

@@ -149,22 +149,26 @@ func (v *view) json() any {
 	}
 }
 
+func (v *view) brokerState() string {
+	if v.BrokerUp {
+		return "up"
+	}
+	return "down"
+}
+
 // line is v as one line of text.
 func (v *view) line(s style) string {
-	leader, broker, latency := "no relay", "up", "no event arrived"
+	leader, latency := "no relay", "no event arrived"
 	for _, r := range v.Relays {
 		if r.Role == leads {
 			leader = r.Name
 		}
 	}
-	if !v.BrokerUp {
-		broker = "down"
-	}
 	if v.Latency.Count > 0 {
 		latency = "p99 " + duration(v.Latency.P99)
 	}
 	return fmt.Sprintf("%6s  in %s/s, out %s/s, %s under way, %s, %s, broker %s; %s\n", clock(v.Elapsed), number(v.In.Now), number(v.Out.Now),
-		number(v.Counts.Outstanding), latency, leader, broker, strings.Join([]string{
+		number(v.Counts.Outstanding), latency, leader, v.brokerState(), strings.Join([]string{
 			s.count("lost", uint64(v.Lost), red), s.count("phantom", v.Counts.Phantom, red), s.count("out of order", v.Counts.Inverted, red),
 			s.count("duplicated", v.Counts.Duplicated, yellow),
 		}, ", "))
