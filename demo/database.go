@@ -91,7 +91,7 @@ func fetchMissing(ctx context.Context, progress io.Writer) error {
 }
 
 // useGiven takes a database of its own on the given server, or, where the role may not create one, the given database if
-// nobody uses the outbox in it.
+// the outbox in it isn't used.
 func (d *database) useGiven(ctx context.Context, given string) error {
 	config, err := pgx.ParseConfig(given)
 	if err != nil {
@@ -132,7 +132,7 @@ func (d *database) useGiven(ctx context.Context, given string) error {
 
 func (d *database) createDatabase(ctx context.Context, conn *pgx.Conn) error {
 	name := "outbox_demo_" + randomHex()
-	// template0, because nobody can be connected to it, which would forbid the copy.
+	// template0, because it takes no connections, which would forbid the copy.
 	if _, err := conn.Exec(ctx, `CREATE DATABASE `+name+` TEMPLATE template0`); err != nil {
 		return fmt.Errorf("create the database %s on the server of --database-url: %w", name, err)
 	}
@@ -145,7 +145,7 @@ func (d *database) createDatabase(ctx context.Context, conn *pgx.Conn) error {
 // demoLock keeps two demos out of one database. It also returns whether there is an outbox.
 const demoLock = `SELECT pg_try_advisory_lock(hashtextextended('outbox demo', 0)), to_regnamespace('outbox') IS NOT NULL`
 
-// borrow uses a database that isn't the demo's own, after a look at whether anybody would mind.
+// borrow uses a database that isn't the demo's own, after a look at whether it is used.
 func (d *database) borrow(ctx context.Context, conn *pgx.Conn, name string) error {
 	var free, installed bool
 	err := conn.QueryRow(ctx, demoLock).Scan(&free, &installed)
@@ -181,7 +181,7 @@ func (d *database) undoBy(conn *pgx.Conn, doing, sql string) {
 // ordersSchema holds the table orders where the database isn't the demo's own.
 const ordersSchema = "outbox_demo"
 
-// emptyOutbox refuses an outbox that somebody uses: the demo's relays would deliver its messages to the demo's broker.
+// emptyOutbox refuses an outbox that is used: the demo's relays would deliver its messages to the demo's broker.
 func (d *database) emptyOutbox(ctx context.Context, conn *pgx.Conn, name string) error {
 	var inUse bool
 	err := conn.QueryRow(ctx, `
@@ -197,7 +197,7 @@ func (d *database) emptyOutbox(ctx context.Context, conn *pgx.Conn, name string)
 	return nil
 }
 
-// install makes the tables: the outbox's, by the migrations that everybody uses, and the orders.
+// install makes the tables: the outbox's, by its migrations, and the orders.
 func (d *database) install(ctx context.Context, orders int) error {
 	config, err := pgxpool.ParseConfig(d.url)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 type Config struct {
 	DatabaseURL string        // of a PostgreSQL to use. Default: one is started, and downloaded if there is none
 	Kafka       string        // host:port, several with commas. Default: a NATS server with JetStream in this process
-	For         time.Duration // runs through all faults in that time, at least MinFor. Default: until somebody ends it
+	For         time.Duration // runs through all faults in that time, at least MinFor. Default: until it is ended
 	JSON        bool          // writes an object a line to Stdout instead of text
 	Rate        int           // events a second, 1 to MaxRate. Default 500
 	Keys        int           // orders, 1 to MaxKeys. Default 100
@@ -148,8 +148,8 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	d.prepare()
-	d.out.note("postgres", "PostgreSQL "+d.db.version+" is ready: "+d.db.note)
-	d.out.note("broker", d.place.name+" is ready: "+d.place.address)
+	d.out.note("postgres", "PostgreSQL %s is ready: %s", d.db.version, d.db.note)
+	d.out.note("broker", "%s is ready: %s", d.place.name, d.place.address)
 	undo.add(func(context.Context) error { return d.relays.stop(0) })
 	if err := d.relays.start(); err != nil {
 		return err
@@ -218,7 +218,7 @@ func (u *undo) do(ctx context.Context) (err error) {
 
 // open starts the database and the broker, at the same time. When one fails, the other isn't waited for.
 func (d *demo) open(ctx context.Context, undo *undo) (err error) {
-	// Only its owner may enter it: there is a database's address in it.
+	// Only its owner may enter it: a database's address is in it.
 	if d.folder, err = child.Folder("", "pgoutbox-demo-", ""); err != nil {
 		return err
 	}
@@ -317,7 +317,7 @@ func (d *demo) onPanic() {
 
 // trouble reports an error of the database, not more often than a person can read.
 func (d *demo) trouble(err error) {
-	d.troubles.Do(func() { d.out.fault("database_error", "PostgreSQL: "+err.Error()) })
+	d.troubles.Do(func() { d.out.fault("database_error", "PostgreSQL: %v", err) })
 }
 
 // received is the consumer.
@@ -325,12 +325,12 @@ func (d *demo) received(payload []byte) {
 	now := time.Now()
 	id, err := d.arrived.Payload(payload)
 	if err != nil {
-		d.out.fault("corrupted", err.Error())
+		d.out.fault("corrupted", "%v", err)
 		return
 	}
 	d.service.book.arrive(id, now, d.faults.calm.Load())
 	if d.phase.CompareAndSwap(phaseStarting, phaseRunning) {
-		d.out.note("first_delivered", "first event delivered "+duration(now.Sub(d.out.started))+" after the start")
+		d.out.note("first_delivered", "first event delivered %s after the start", duration(now.Sub(d.out.started)))
 		d.firstAt = now
 		close(d.first)
 	}
@@ -340,8 +340,8 @@ func (d *demo) received(payload []byte) {
 type end int
 
 const (
-	endNow    end = iota // somebody doesn't want to wait for what is under way
-	endDrain             // somebody wants the verdict
+	endNow    end = iota // a person doesn't want to wait for what is under way
+	endDrain             // a person wants the verdict
 	endScript            // everything has been broken
 )
 
@@ -357,7 +357,7 @@ const (
 	readPatience = 10 * time.Second
 )
 
-// untilEnd shows what happens and does what the keyboard says, until the end.
+// untilEnd shows what happens and obeys the keyboard, until the end.
 func (d *demo) untilEnd(ctx context.Context) (end end, err error) {
 	began := time.Now()
 	err = d.show(ctx, func() bool {
@@ -367,7 +367,8 @@ func (d *demo) untilEnd(ctx context.Context) (end end, err error) {
 		case closed(d.scripted):
 			end = endScript
 		case !closed(d.first) && time.Since(began) > firstPatience:
-			d.fail(fmt.Errorf("no event was delivered within %s; the relays' logs end with:\n%s", duration(firstPatience), d.relays.logs()))
+			d.fail(fmt.Errorf("no event was delivered within %s; the relays' logs end with:\n%s",
+				duration(firstPatience), d.relays.logs()))
 		}
 		return end != endNow
 	})
@@ -389,7 +390,7 @@ func (d *demo) left(now time.Time) time.Duration {
 // doesn't arrive in time is for the verdict.
 func (d *demo) drain(ctx context.Context) error {
 	d.phase.Store(phaseDraining)
-	d.out.note("drain", "no more load: "+number(d.checker.Outstanding())+" events are under way")
+	d.out.note("drain", "no more load: %s events are under way", number(d.checker.Outstanding()))
 	d.writers.Wait()
 	d.faults.end()
 
@@ -399,15 +400,15 @@ func (d *demo) drain(ctx context.Context) error {
 		counts, now := d.arrived.Counts(), time.Now()
 		switch settled := counts.Delivered + counts.DeadLettered; {
 		case now.Sub(began) > drainLimit:
-			d.out.fault("drain", "not drained after "+duration(drainLimit)+": giving up")
+			d.out.fault("drain", "not drained after %s: giving up", duration(drainLimit))
 			return true
 		case !d.faults.over() || settled != progress:
 			progress, since = settled, now
 		case counts.Outstanding == 0:
 			return true
 		case now.Sub(since) > drainPatience:
-			d.out.fault("drain", fmt.Sprintf("nothing has arrived for %s, and %s events are missing: giving up",
-				duration(drainPatience), number(counts.Outstanding)))
+			d.out.fault("drain", "nothing has arrived for %s, and %s events are missing: giving up",
+				duration(drainPatience), number(counts.Outstanding))
 			return true
 		}
 		return false
@@ -417,7 +418,7 @@ func (d *demo) drain(ctx context.Context) error {
 	}
 	// Relays that have ended can't send anything any more: what the broker has now is all.
 	if err := d.relays.stop(15 * time.Second); err != nil {
-		d.out.fault("relay_stop", err.Error())
+		d.out.fault("relay_stop", "%v", err)
 	}
 	limited, cancel := context.WithTimeout(ctx, readPatience)
 	defer cancel()
@@ -430,7 +431,7 @@ func (d *demo) drain(ctx context.Context) error {
 	})
 }
 
-// show shows what happens, and does what the keyboard says, until done. It returns ErrInterrupted for the key q.
+// show shows what happens and obeys the keyboard, until done. It returns ErrInterrupted for the key q.
 func (d *demo) show(ctx context.Context, done func() bool) error {
 	frames := time.NewTicker(d.out.interval())
 	defer frames.Stop()

@@ -17,15 +17,20 @@ var faultTable = []struct {
 	help  string
 	do    func(*faults, context.Context)
 }{
-	{'b', "broker", "broker down", "The broker goes away. Commits go on, events wait in PostgreSQL; no attempt is counted. Again: it is back.",
+	{'b', "broker", "broker down",
+		"The broker goes away. Commits go on, events wait in PostgreSQL; no attempt is counted. Again: it is back.",
 		(*faults).toggleBroker},
-	{'k', "kill", "kill a relay", "SIGKILL for the relay that leads. The other takes over when the lease ends, and repeats what wasn't settled.",
+	{'k', "kill", "kill a relay",
+		"SIGKILL for the relay that leads. The other takes over when the lease ends, and repeats what wasn't settled.",
 		(*faults).killLeader},
-	{'l', "long", "long transaction", "A transaction stays open for 10 s after writing its event. Others are delivered as before.",
+	{'l', "long", "long transaction",
+		"A transaction stays open for 10 s after writing its event. Others are delivered as before.",
 		func(f *faults, ctx context.Context) { f.longTransaction(ctx, 10*time.Second) }},
-	{'r', "rollbacks", "roll-backs", "The next transactions write their event and roll back. None may reach the consumer.",
+	{'r', "rollbacks", "roll-backs",
+		"The next transactions write their event and roll back. None may reach the consumer.",
 		func(f *faults, ctx context.Context) { f.rollBack(ctx, max(50, f.demo.service.rate())) }},
-	{'p', "poison", "poison", "An event too large for the broker. It becomes a dead letter, and its order goes on.",
+	{'p', "poison", "poison",
+		"An event too large for the broker. It becomes a dead letter, and its order goes on.",
 		(*faults).poison},
 }
 
@@ -109,7 +114,7 @@ func (f *faults) press(ctx context.Context, key byte) {
 	}
 	if rate != before {
 		f.demo.service.setRate(rate)
-		f.demo.out.note("load", "load: "+number(rate)+" events a second")
+		f.demo.out.note("load", "load: %s events a second", number(rate))
 	}
 }
 
@@ -149,7 +154,7 @@ func (f *faults) toggleBroker(ctx context.Context) {
 	}
 }
 
-// takeBrokerDown takes the broker down for so long, or until somebody mends it or the load ends.
+// takeBrokerDown takes the broker down for so long, or until it is mended or the load ends.
 func (f *faults) takeBrokerDown(ctx context.Context, length time.Duration) {
 	d := f.demo
 	f.mu.Lock()
@@ -182,7 +187,7 @@ func (f *faults) takeBrokerDown(ctx context.Context, length time.Duration) {
 	}
 	took := duration(time.Since(r.began))
 	f.done(r, "broker down for "+took, waiting+" events waited in PostgreSQL meanwhile")
-	d.out.note("broker_up", "broker up again after "+took+": "+waiting+" events have waited")
+	d.out.note("broker_up", "broker up again after %s: %s events have waited", took, waiting)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mend = nil
@@ -204,11 +209,11 @@ func (f *faults) killLeader(ctx context.Context) {
 		return
 	}
 	if pid == 0 {
-		d.out.note("note", victim.name+" isn't running: nothing to kill")
+		d.out.note("note", "%s isn't running: nothing to kill", victim.name)
 		return
 	}
 	r := f.begin("kill", victim.name+" killed (SIGKILL)")
-	d.out.note("relay_killed", fmt.Sprintf("%s killed (SIGKILL, process %d): its lease must run out first", victim.name, pid))
+	d.out.note("relay_killed", "%s killed (SIGKILL, process %d): its lease must run out first", victim.name, pid)
 	if !until(ctx, func() bool { now := d.leader(); return now.name != "" && now.epoch != victim.epoch }) {
 		return
 	}
@@ -217,7 +222,7 @@ func (f *faults) killLeader(ctx context.Context) {
 		outcome = victim.name + " came back and went on after " + duration(time.Since(began))
 	}
 	f.done(r, r.What, outcome)
-	d.out.note("takeover", outcome+"; "+number(d.checker.Outstanding())+" events have waited")
+	d.out.note("takeover", "%s; %s events have waited", outcome, number(d.checker.Outstanding()))
 }
 
 // rollBack has the next n transactions roll back.
@@ -225,10 +230,10 @@ func (f *faults) rollBack(ctx context.Context, n int) {
 	d, what := f.demo, plural(n, "transaction")
 	r := f.begin("rollbacks", what+" rolled back")
 	d.service.rollbacks.Add(int64(n))
-	d.out.note("rollbacks", "the next "+what+" write their event and roll back: none may arrive")
+	d.out.note("rollbacks", "the next %s write their event and roll back: none may arrive", what)
 	if until(ctx, func() bool { return d.service.rollbacks.Load() <= 0 }) {
 		f.done(r, r.What, "none of their events was delivered")
-		d.out.note("rollbacks_done", fmt.Sprintf("%s, phantom %d", r.What, d.arrived.Counts().Phantom))
+		d.out.note("rollbacks_done", "%s, phantom %d", r.What, d.arrived.Counts().Phantom)
 	}
 }
 
@@ -242,17 +247,17 @@ func (f *faults) poison(ctx context.Context) {
 		return
 	}
 	r := f.begin("poison", fmt.Sprintf("poison message of %d KiB", poisonSize>>10))
-	d.out.note("poison", fmt.Sprintf("poison: %s has an event of %d KiB, the broker takes %d", name, poisonSize>>10, maxMessage>>10))
+	d.out.note("poison", "poison: %s has an event of %d KiB, the broker takes %d", name, poisonSize>>10, maxMessage>>10)
 	if !until(ctx, func() bool { return len(fate) > 0 }) {
 		return
 	}
 	letter := (<-fate).letter
 	outcome := "dead letter (" + letter.Reason + ")"
 	f.done(r, r.What, outcome)
-	d.out.note("dead_letter", fmt.Sprintf("the poison of %s is a dead letter (%s): %s", name, letter.Reason, letter.Error))
+	d.out.note("dead_letter", "the poison of %s is a dead letter (%s): %s", name, letter.Reason, letter.Error)
 	if until(ctx, func() bool { return d.service.book.passed(id) }) {
 		f.done(r, r.What, outcome+", "+name+" went on")
-		d.out.note("order_goes_on", name+" goes on: its next event has arrived")
+		d.out.note("order_goes_on", "%s goes on: its next event has arrived", name)
 	}
 }
 
@@ -272,7 +277,8 @@ func (f *faults) longTransaction(ctx context.Context, length time.Duration) {
 	f.opened++
 	f.mu.Unlock()
 	r := f.begin("long", "long transaction, "+duration(length))
-	d.out.note("long_begin", "a transaction has written its event and stays open for "+duration(length)+": others must not wait for it")
+	d.out.note("long_begin", "a transaction has written its event and stays open for %s: others must not wait for it",
+		duration(length))
 
 	before := d.arrived.Counts().Delivered
 	var took, meanwhile string
@@ -294,8 +300,8 @@ func (f *faults) longTransaction(ctx context.Context, length time.Duration) {
 	if until(ctx, func() bool { return len(fate) > 0 }) {
 		delay := duration((<-fate).took)
 		f.done(r, "long transaction, "+took, meanwhile+" delivered meanwhile, itself after "+delay)
-		d.out.note("long_end", fmt.Sprintf("the long transaction has committed after %s, its event came %s later; meanwhile %s others were delivered",
-			took, delay, meanwhile))
+		d.out.note("long_end", "the long transaction has committed after %s, its event came %s later; meanwhile %s others were delivered",
+			took, delay, meanwhile)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -52,8 +53,8 @@ func (v *view) top(width int, s style) []string {
 	}
 	latency := s.paint(dim, "no event arrived in the last 5 s")
 	if l := v.Latency; l.Count > 0 {
-		at := func(name string, took string) string { return name + " " + s.paint(bold, pad(took, 9)) }
-		latency = strings.Join([]string{at("p50", duration(l.P50)), at("p95", duration(l.P95)), at("p99", duration(l.P99)), s.paint(dim, "last 5 s")}, " ")
+		at := func(took time.Duration) string { return s.paint(bold, pad(duration(took), 9)) }
+		latency = "p50 " + at(l.P50) + " p95 " + at(l.P95) + " p99 " + at(l.P99) + " " + s.paint(dim, "last 5 s")
 	}
 	phantom := "none"
 	if v.Counts.Phantom > 0 {

@@ -52,7 +52,7 @@ func (d *demo) lookForLeader(ctx context.Context) error {
 	}
 	d.lead.Store(now)
 	if now.name != "" {
-		d.firstLead.Do(func() { d.out.note("leader", now.name+" has the lease and delivers, the other one stands by") })
+		d.firstLead.Do(func() { d.out.note("leader", "%s has the lease and delivers, the other one stands by", now.name) })
 	}
 	return nil
 }
@@ -84,12 +84,12 @@ func (d *demo) lookForDeadLetters(ctx context.Context) error {
 		letter.Expected = false
 		event, err := check.Decode(payload)
 		if err != nil {
-			d.out.fault("dead_letter", fmt.Sprintf("a dead letter that the demo didn't write: %v", err))
+			d.out.fault("dead_letter", "a dead letter that the demo didn't write: %v", err)
 		} else {
 			letter.Expected = d.service.book.settle(event, &letter)
 			d.arrived.DeadLettered(event.Key, event.Seq)
 			if !letter.Expected {
-				d.out.fault("dead_letter", fmt.Sprintf("an event of %s is a dead letter (%s): %s", letter.Order, letter.Reason, letter.Error))
+				d.out.fault("dead_letter", "an event of %s is a dead letter (%s): %s", letter.Order, letter.Reason, letter.Error)
 			}
 		}
 		d.dead = append(d.dead, letter)

@@ -88,12 +88,13 @@ func (s *service) change(ctx context.Context, order uint32, c change) (id check.
 	committing := false
 	err = pgx.BeginFunc(ctx, s.demo.db.pool, func(tx pgx.Tx) error {
 		// The row is locked first: from here to the end of the transaction no other one writes about this order.
-		if _, err := tx.Exec(ctx, `UPDATE orders SET version = version + 1, updated_at = now() WHERE id = $1`, int64(order)); err != nil {
+		_, err := tx.Exec(ctx, `UPDATE orders SET version = version + 1, updated_at = now() WHERE id = $1`, int64(order))
+		if err != nil {
 			return fmt.Errorf("update order %d: %w", order, err)
 		}
 		// Numbers are drawn under that lock and never used twice, as the checker wants them.
 		id = s.book.draw(order)
-		_, err := s.writer.Write(ctx, tx, outbox.Message{
+		_, err = s.writer.Write(ctx, tx, outbox.Message{
 			Topic:         s.demo.place.topic,
 			Key:           orderName(order),
 			AggregateType: "order",

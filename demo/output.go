@@ -158,13 +158,13 @@ type event struct {
 const remembered = 200
 
 // note tells what happens, fault what shouldn't. While the screen is drawn, the next frame shows it.
-func (o *output) note(kind, text string)  { o.event(event{Kind: kind, Text: text}) }
-func (o *output) fault(kind, text string) { o.event(event{Kind: kind, Text: text, Bad: true}) }
+func (o *output) note(kind, format string, args ...any)  { o.event(false, kind, format, args...) }
+func (o *output) fault(kind, format string, args ...any) { o.event(true, kind, format, args...) }
 
-func (o *output) event(e event) {
+func (o *output) event(bad bool, kind, format string, args ...any) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	e.At = time.Since(o.started)
+	e := event{At: time.Since(o.started), Kind: kind, Text: fmt.Sprintf(format, args...), Bad: bad}
 	o.events = append(o.events, e)
 	o.events = o.events[max(0, len(o.events)-remembered):]
 	switch {

@@ -42,7 +42,8 @@ func (r *relays) start() error {
 	defer r.mu.Unlock()
 	for _, name := range []string{"relay-1", "relay-2"} {
 		file := filepath.Join(dir, name+".json")
-		text, err := json.Marshal(relaySettings{Name: name, DatabaseURL: r.demo.db.url, Database: r.demo.db.name, Broker: r.demo.place.relays})
+		db := r.demo.db
+		text, err := json.Marshal(relaySettings{Name: name, DatabaseURL: db.url, Database: db.name, Broker: r.demo.place.relays})
 		if err = errors.Join(err, os.WriteFile(file, text, 0o600)); err != nil {
 			return fmt.Errorf("configure %s: %w", name, err)
 		}
@@ -79,7 +80,7 @@ func (r *relays) keep(m *member) {
 				r.demo.fail(fmt.Errorf("%s ends each time it is started (%v); its log ends with:\n%s", m.name, process.Err(), m.log(12)))
 				return
 			}
-			r.demo.out.fault("relay_ended", fmt.Sprintf("%s ended by itself (%v): %s", m.name, process.Err(), m.log(1)))
+			r.demo.out.fault("relay_ended", "%s ended by itself (%v): %s", m.name, process.Err(), m.log(1))
 		}
 		select {
 		case <-time.After(pause):
@@ -94,7 +95,7 @@ func (r *relays) keep(m *member) {
 		r.mu.Lock()
 		m.process, m.killed = process, false
 		r.mu.Unlock()
-		r.demo.out.note("relay_started", fmt.Sprintf("%s is back as process %d and stands by", m.name, process.PID()))
+		r.demo.out.note("relay_started", "%s is back as process %d and stands by", m.name, process.PID())
 	}
 }
 
