@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"syscall"
 	"time"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testnet"
 	"github.com/pgoutbox/outbox/proof/rig"
 )
 
@@ -20,11 +22,90 @@ type fault struct {
 	repeats int
 	// inject breaks something. Messages must flow within some time after it has returned; then after, if
 	// there is one, undoes what is still wrong.
-	inject func(ctx context.Context, r *run) (after func(context.Context) error, err error)
+	inject injection
 	within time.Duration // default: flowWithin
 	// disk means that it needs a file system that can be filled up, pooler that it needs a PgBouncer, heir that it needs a relay
 	// that goes on while another doesn't.
 	disk, pooler, heir bool
+}
+
+type injection = func(ctx context.Context, r *run) (after undo, err error)
+
+type undo = func(context.Context) error
+
+// step is one thing that happens in a run.
+type step = func(context.Context, *run) error
+
+// passing has something go wrong for some milliseconds, least and up to more.
+func passing(wrong step, least, more int, right step) injection {
+	return func(ctx context.Context, r *run) (undo, error) {
+		if err := wrong(ctx, r); err != nil {
+			return nil, err
+		}
+		return nil, errors.Join(r.while(ctx, least, more), right(ctx, r))
+	}
+}
+
+// often has something go wrong five times, up to some milliseconds apart.
+func often(apart int, wrong step) injection {
+	return func(ctx context.Context, r *run) (undo, error) {
+		for range 5 {
+			if err := errors.Join(wrong(ctx, r), r.while(ctx, 0, apart)); err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
+	}
+}
+
+// toOwner does something to the relay that delivers.
+func toOwner(wrong func(context.Context, *run, *rig.Relay) (undo, error)) injection {
+	return func(ctx context.Context, r *run) (undo, error) {
+		owner, err := r.owner(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return wrong(ctx, r, owner)
+	}
+}
+
+// while waits for some milliseconds, least and up to more.
+func (r *run) while(ctx context.Context, least, more int) error {
+	return rig.Pause(ctx, time.Duration(least+r.rng.IntN(more))*time.Millisecond)
+}
+
+// line is a connection of the relays.
+type line func(*run) *testnet.Proxy
+
+func toBroker(r *run) *testnet.Proxy {
+	_, proxy := r.brokerServer()
+	return proxy
+}
+
+func toDatabase(r *run) *testnet.Proxy { return r.site.toPG }
+
+// does is a fault of a line that nothing can go wrong with.
+func (l line) does(what func(*testnet.Proxy)) step {
+	return func(_ context.Context, r *run) error { what(l(r)); return nil }
+}
+
+// halfOpen leaves the connections open and swallows what is said on them.
+func (l line) halfOpen(_ context.Context, r *run) (undo, error) {
+	l(r).HalfOpen()
+	return func(context.Context) error { l(r).Heal(); return nil }, nil
+}
+
+// slow makes the line bad, sees messages flow all the same, and repairs it.
+func (l line) slow(_ context.Context, r *run) (undo, error) {
+	latency := time.Duration(1+r.rng.IntN(20)) * time.Millisecond
+	s := testnet.Slow{Latency: latency, Bandwidth: 300_000 + r.rng.IntN(1_000_000), Slice: 500 + r.rng.IntN(4000)}
+	r.note("slow: %+v", s)
+	l(r).Slow(s)
+	return func(ctx context.Context) error {
+		err := rig.Pause(ctx, 500*time.Millisecond)
+		l(r).Heal()
+		return err
+	}, nil
 }
 
 // faults is every kind there is.
@@ -55,207 +136,125 @@ func faultsOf(seed uint64, n int, can func(fault) bool) []fault {
 
 func relayFaults() []fault {
 	return []fault{
-		{kind: "relay killed", repeats: 1, heir: true, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			owner, err := r.owner(ctx)
-			if err != nil {
-				return nil, err
-			}
-			return func(ctx context.Context) error { return restart(ctx, owner) }, owner.Kill()
-		}},
-		{kind: "relay killed and restarted", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			owner, err := r.owner(ctx)
-			if err != nil {
-				return nil, err
-			}
-			return nil, errors.Join(owner.Kill(), restart(ctx, owner))
-		}},
-		{kind: "all relays killed", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
+		{kind: "relay killed", repeats: 1, heir: true,
+			inject: toOwner(func(ctx context.Context, r *run, owner *rig.Relay) (undo, error) {
+				return func(ctx context.Context) error { return restart(ctx, owner) }, owner.Kill()
+			})},
+		{kind: "relay killed and restarted", repeats: 1,
+			inject: toOwner(func(ctx context.Context, r *run, owner *rig.Relay) (undo, error) {
+				return nil, errors.Join(owner.Kill(), restart(ctx, owner))
+			})},
+		{kind: "all relays killed", repeats: 1, inject: passing(func(_ context.Context, r *run) (err error) {
 			for _, relay := range r.relays {
-				if err := relay.Kill(); err != nil {
-					return nil, err
-				}
+				err = errors.Join(err, relay.Kill())
 			}
-			if err := rig.Pause(ctx, time.Duration(r.rng.IntN(1500))*time.Millisecond); err != nil {
-				return nil, err
-			}
+			return err
+		}, 0, 1500, func(ctx context.Context, r *run) error {
 			for _, relay := range r.relays {
 				if err := restart(ctx, relay); err != nil {
-					return nil, err
+					return err
 				}
 			}
-			return nil, nil
-		}},
-		{kind: "relay frozen past its lease", repeats: 1, heir: true, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			owner, err := r.owner(ctx)
-			if err != nil {
-				return nil, err
-			}
-			if err := owner.Freeze(); err != nil {
-				return nil, err
-			}
-			return func(ctx context.Context) error {
-				// It wakes up as a zombie while the other one is at work.
-				err := rig.Pause(ctx, time.Duration(r.rng.IntN(500))*time.Millisecond)
-				return errors.Join(err, owner.Thaw(), rig.Pause(ctx, 300*time.Millisecond))
-			}, nil
-		}},
-		{kind: "relay stopped in good order", repeats: 0, heir: true, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			owner, err := r.owner(ctx)
-			if err != nil {
-				return nil, err
-			}
-			return func(ctx context.Context) error { return restart(ctx, owner) }, owner.Stop(20 * time.Second)
-		}},
+			return nil
+		})},
+		{kind: "relay frozen past its lease", repeats: 1, heir: true,
+			inject: toOwner(func(ctx context.Context, r *run, owner *rig.Relay) (undo, error) {
+				return func(ctx context.Context) error {
+					// It wakes up as a zombie while the other one is at work.
+					return errors.Join(r.while(ctx, 0, 500), owner.Thaw(), rig.Pause(ctx, 300*time.Millisecond))
+				}, owner.Freeze()
+			})},
+		{kind: "relay stopped in good order", repeats: 0, heir: true,
+			inject: toOwner(func(ctx context.Context, r *run, owner *rig.Relay) (undo, error) {
+				return func(ctx context.Context) error { return restart(ctx, owner) }, owner.Stop(20 * time.Second)
+			})},
 	}
 }
 
 func brokerFaults() []fault {
+	server := func(do func(*servers.Server) error) step {
+		return func(_ context.Context, r *run) error {
+			server, _ := r.brokerServer()
+			return do(server)
+		}
+	}
+	revive := func(ctx context.Context, r *run) error {
+		server, _ := r.brokerServer()
+		return errors.Join(server.Restart(ctx), r.target.Answers(ctx))
+	}
+	fillDisk := func(_ context.Context, r *run) error { return r.site.storage.fill() }
+	broker, heal := line(toBroker), line(toBroker).does((*testnet.Proxy).Heal)
 	return []fault{
-		{kind: "broker killed", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			server, _ := r.brokerServer()
-			if err := server.Kill9(); err != nil {
-				return nil, err
-			}
-			if err := rig.Pause(ctx, time.Duration(r.rng.IntN(1500))*time.Millisecond); err != nil {
-				return nil, err
-			}
-			return nil, errors.Join(server.Restart(ctx), r.target.Answers(ctx))
-		}},
-		{kind: "broker frozen", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			server, _ := r.brokerServer()
-			if err := server.Freeze(); err != nil {
-				return nil, err
-			}
-			// Less than relays wait for an answer: what they have sent is in the sockets and arrives.
-			err := rig.Pause(ctx, time.Duration(1000+r.rng.IntN(3000))*time.Millisecond)
-			return nil, errors.Join(err, server.Thaw())
-		}},
-		{kind: "answers of the broker lost", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			_, proxy := r.brokerServer()
-			proxy.LoseAnswers()
-			err := rig.Pause(ctx, time.Duration(50+r.rng.IntN(500))*time.Millisecond)
-			proxy.Heal()
-			return nil, err
-		}},
-		{kind: "connection to the broker half-open", repeats: 1, within: 30 * time.Second, inject: func(_ context.Context, r *run) (func(context.Context) error, error) {
-			_, proxy := r.brokerServer()
-			proxy.HalfOpen()
-			return func(context.Context) error { proxy.Heal(); return nil }, nil
-		}},
-		{kind: "connection to the broker cut", repeats: 5, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			_, proxy := r.brokerServer()
-			for range 5 {
-				proxy.Cut()
-				if err := rig.Pause(ctx, time.Duration(r.rng.IntN(200))*time.Millisecond); err != nil {
-					return nil, err
-				}
-			}
-			return nil, nil
-		}},
-		{kind: "broker unreachable", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			_, proxy := r.brokerServer()
-			proxy.Refuse(true)
-			err := rig.Pause(ctx, time.Duration(500+r.rng.IntN(2000))*time.Millisecond)
-			proxy.Heal()
-			return nil, err
-		}},
-		{kind: "connection to the broker slow", repeats: 1, within: 30 * time.Second, inject: slow(func(r *run) slowable { _, proxy := r.brokerServer(); return proxy })},
-		{kind: "disk of the broker full", repeats: 2, disk: true, within: 30 * time.Second, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			server, _ := r.brokerServer()
-			if err := r.site.storage.fill(); err != nil {
-				return nil, err
-			}
-			if err := rig.Pause(ctx, time.Duration(1000+r.rng.IntN(1000))*time.Millisecond); err != nil {
-				return nil, err
-			}
-			// Both brokers give up; an operator makes room and starts them again.
-			return nil, errors.Join(server.Kill9(), r.site.storage.free(), server.Restart(ctx), r.target.Answers(ctx))
-		}},
-		{kind: "writing not permitted", repeats: 2, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			if err := r.target.Forbid(ctx); err != nil {
-				return nil, err
-			}
-			// Short enough that no message runs out of attempts.
-			err := rig.Pause(ctx, time.Duration(300+r.rng.IntN(1200))*time.Millisecond)
-			return nil, errors.Join(err, r.target.Permit(ctx))
-		}},
+		{kind: "broker killed", repeats: 1, inject: passing(server((*servers.Server).Kill9), 0, 1500, revive)},
+		// Shorter than relays wait for an answer: what they have sent is in the sockets and arrives.
+		{kind: "broker frozen", repeats: 1,
+			inject: passing(server((*servers.Server).Freeze), 1000, 3000, server((*servers.Server).Thaw))},
+		{kind: "answers of the broker lost", repeats: 1,
+			inject: passing(broker.does((*testnet.Proxy).LoseAnswers), 50, 500, heal)},
+		{kind: "connection to the broker half-open", repeats: 1, within: 30 * time.Second, inject: broker.halfOpen},
+		{kind: "connection to the broker cut", repeats: 5, inject: often(200, broker.does((*testnet.Proxy).Cut))},
+		{kind: "broker unreachable", repeats: 1,
+			inject: passing(broker.does(func(p *testnet.Proxy) { p.Refuse(true) }), 500, 2000, heal)},
+		{kind: "connection to the broker slow", repeats: 1, within: 30 * time.Second, inject: broker.slow},
+		{kind: "disk of the broker full", repeats: 2, disk: true, within: 30 * time.Second,
+			inject: passing(fillDisk, 1000, 1000, func(ctx context.Context, r *run) error {
+				// Both brokers give up; an operator makes room and starts them again.
+				server, _ := r.brokerServer()
+				return errors.Join(server.Kill9(), r.site.storage.free(), revive(ctx, r))
+			})},
+		// Short enough that no message runs out of attempts.
+		{kind: "writing not permitted", repeats: 2,
+			inject: passing(func(ctx context.Context, r *run) error { return r.target.Forbid(ctx) }, 300, 1200,
+				func(ctx context.Context, r *run) error { return r.target.Permit(ctx) })},
 		{kind: topicDeleted, repeats: 1, within: 30 * time.Second, inject: deleteTopic},
 	}
 }
 
 func databaseFaults() []fault {
+	database, heal := line(toDatabase), line(toDatabase).does((*testnet.Proxy).Heal)
 	return []fault{
-		{kind: "database killed", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			if err := r.site.pg.Kill9(); err != nil {
-				return nil, err
-			}
-			err := rig.Pause(ctx, time.Duration(r.rng.IntN(1000))*time.Millisecond)
-			return nil, errors.Join(err, r.site.pg.Restart(ctx))
-		}},
-		{kind: "database crashed", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
+		{kind: "database killed", repeats: 1,
+			inject: passing(func(_ context.Context, r *run) error { return r.site.pg.Kill9() }, 0, 1000,
+				func(ctx context.Context, r *run) error { return r.site.pg.Restart(ctx) })},
+		{kind: "database crashed", repeats: 1, inject: func(ctx context.Context, r *run) (undo, error) {
 			return nil, errors.Join(r.site.pg.Crash(), r.site.pg.Restart(ctx))
 		}},
-		{kind: "database frozen", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			if err := r.site.pg.Freeze(); err != nil {
-				return nil, err
-			}
-			err := rig.Pause(ctx, time.Duration(500+r.rng.IntN(2500))*time.Millisecond)
-			return nil, errors.Join(err, r.site.pg.Thaw())
-		}},
-		{kind: "sessions terminated", repeats: 5, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			for range 5 {
-				_, err := r.load.Pool().Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-					WHERE datname = current_database() AND application_name LIKE 'outbox%'`)
-				if err != nil {
-					return nil, err
-				}
-				if err := rig.Pause(ctx, time.Duration(r.rng.IntN(300))*time.Millisecond); err != nil {
-					return nil, err
-				}
-			}
-			return nil, nil
-		}},
-		{kind: "answers of the database lost", repeats: 1, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			// Among them that to a COMMIT, so that a relay doesn't know whether it has settled.
-			r.site.toPG.LoseAnswers()
-			err := rig.Pause(ctx, time.Duration(20+r.rng.IntN(300))*time.Millisecond)
-			r.site.toPG.Heal()
-			return nil, err
-		}},
-		{kind: "connection to the database half-open", repeats: 1, within: 30 * time.Second, inject: func(_ context.Context, r *run) (func(context.Context) error, error) {
-			r.site.toPG.HalfOpen()
-			return func(context.Context) error { r.site.toPG.Heal(); return nil }, nil
-		}},
-		{kind: "connection to the database cut", repeats: 5, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			for range 5 {
-				r.site.toPG.Cut()
-				if err := rig.Pause(ctx, time.Duration(r.rng.IntN(300))*time.Millisecond); err != nil {
-					return nil, err
-				}
-			}
-			return nil, nil
-		}},
-		{kind: "connection to the database slow", repeats: 1, within: 30 * time.Second, inject: slow(func(r *run) slowable { return r.site.toPG })},
-		{kind: "poolers killed", repeats: 1, pooler: true, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
+		{kind: "database frozen", repeats: 1,
+			inject: passing(func(_ context.Context, r *run) error { return r.site.pg.Freeze() }, 500, 2500,
+				func(_ context.Context, r *run) error { return r.site.pg.Thaw() })},
+		{kind: "sessions terminated", repeats: 5, inject: often(300, func(ctx context.Context, r *run) error {
+			_, err := r.load.Pool().Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+				WHERE datname = current_database() AND application_name LIKE 'outbox%'`)
+			return err
+		})},
+		// Among them that to a COMMIT, so that a relay doesn't know whether it has settled.
+		{kind: "answers of the database lost", repeats: 1,
+			inject: passing(database.does((*testnet.Proxy).LoseAnswers), 20, 300, heal)},
+		{kind: "connection to the database half-open", repeats: 1, within: 30 * time.Second, inject: database.halfOpen},
+		{kind: "connection to the database cut", repeats: 5, inject: often(300, database.does((*testnet.Proxy).Cut))},
+		{kind: "connection to the database slow", repeats: 1, within: 30 * time.Second, inject: database.slow},
+		{kind: "poolers killed", repeats: 1, pooler: true, inject: func(ctx context.Context, r *run) (undo, error) {
 			for _, pooler := range []*servers.PgBouncer{r.site.transactions, r.site.sessions} {
-				if err := errors.Join(pooler.Kill9(), rig.Pause(ctx, time.Duration(r.rng.IntN(300))*time.Millisecond), pooler.Restart(ctx)); err != nil {
+				if err := errors.Join(pooler.Kill9(), r.while(ctx, 0, 300), pooler.Restart(ctx)); err != nil {
 					return nil, err
 				}
 			}
 			return nil, nil
 		}},
-		{kind: "disk of the database full", repeats: 2, disk: true, within: 30 * time.Second, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			// Writers fail first, and then, when it needs another segment of its log, PostgreSQL.
-			if err := r.site.pgDisk.fill(); err != nil {
-				return nil, err
-			}
-			if r.rng.IntN(2) == 0 {
-				exhaustLog(ctx, r.load.Pool())
-			}
-			err := rig.Pause(ctx, time.Duration(500+r.rng.IntN(2000))*time.Millisecond)
-			r.note("PostgreSQL runs still: %v", r.site.pg.Running())
-			return nil, errors.Join(err, r.site.pgDisk.free(), r.site.reviveDatabase(ctx))
-		}},
+		{kind: "disk of the database full", repeats: 2, disk: true, within: 30 * time.Second,
+			inject: passing(func(ctx context.Context, r *run) error {
+				// Writers fail first, and then, when it needs another segment of its log, PostgreSQL.
+				if err := r.site.pgDisk.fill(); err != nil {
+					return err
+				}
+				if r.rng.IntN(2) == 0 {
+					exhaustLog(ctx, r.load.Pool())
+				}
+				return nil
+			}, 500, 2000, func(ctx context.Context, r *run) error {
+				r.note("PostgreSQL runs still: %v", r.site.pg.Running())
+				return errors.Join(r.site.pgDisk.free(), r.site.reviveDatabase(ctx))
+			})},
 		{kind: standbyPromoted, repeats: 1, inject: promote},
 		{kind: "schema changes and vacuum", repeats: 1, inject: changeSchema},
 		{kind: segmentDetached, repeats: 2, inject: detachSegment},
@@ -264,7 +263,7 @@ func databaseFaults() []fault {
 
 func clientFaults() []fault {
 	return []fault{
-		{kind: "late writers", inject: func(_ context.Context, r *run) (func(context.Context) error, error) {
+		{kind: "late writers", inject: func(_ context.Context, r *run) (undo, error) {
 			for range 6 {
 				seed, sleep := r.rng.Uint64(), time.Duration(200+r.rng.IntN(1500))*time.Millisecond
 				r.background.Go(func() {
@@ -275,36 +274,34 @@ func clientFaults() []fault {
 			return nil, nil
 		}},
 		{kind: heldTransaction, inject: holdTransaction},
-		{kind: oversizeMessages, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
+		{kind: oversizeMessages, inject: func(ctx context.Context, r *run) (undo, error) {
 			// They come all the time; this waits for the first to be given up.
-			deadline := time.Now().Add(flowWithin)
-			for {
-				var dead int
-				if err := r.load.Pool().QueryRow(ctx, "SELECT count(*) FROM outbox.dead_letters").Scan(&dead); err != nil {
-					return nil, err
-				}
-				if dead > 0 {
-					return nil, nil
-				}
-				if time.Now().After(deadline) {
-					return nil, errors.New("no message that is too large became a dead letter")
-				}
-				if err := rig.Pause(ctx, 20*time.Millisecond); err != nil {
-					return nil, err
-				}
-			}
+			return nil, r.givesUp(ctx, "a message that is too large", "SELECT EXISTS (SELECT FROM outbox.dead_letters)")
 		}},
 		{kind: keyTooLong, inject: writeLongKey},
 		{kind: messageForged, inject: forgeMessages},
-		{kind: "relay told to stop while it is frozen", repeats: 1, heir: true, inject: func(ctx context.Context, r *run) (func(context.Context) error, error) {
-			owner, err := r.owner(ctx)
-			if err != nil {
-				return nil, err
-			}
-			return func(ctx context.Context) error {
-				return errors.Join(owner.Thaw(), owner.Wait(20*time.Second), restart(ctx, owner))
-			}, errors.Join(owner.Freeze(), owner.Signal(syscall.SIGTERM))
-		}},
+		{kind: "relay told to stop while it is frozen", repeats: 1, heir: true,
+			inject: toOwner(func(ctx context.Context, r *run, owner *rig.Relay) (undo, error) {
+				return func(ctx context.Context) error {
+					return errors.Join(owner.Thaw(), owner.Wait(20*time.Second), restart(ctx, owner))
+				}, errors.Join(owner.Freeze(), owner.Signal(syscall.SIGTERM))
+			})},
+	}
+}
+
+// givesUp waits until a message has become a dead letter, by a query.
+func (r *run) givesUp(ctx context.Context, what, query string, args ...any) error {
+	for deadline := time.Now().Add(flowWithin); ; {
+		var dead bool
+		if err := r.load.Pool().QueryRow(ctx, query, args...).Scan(&dead); err != nil || dead {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s did not become a dead letter", what)
+		}
+		if err := rig.Pause(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
 	}
 }
 

@@ -12,32 +12,11 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/internal/testnet"
 	"github.com/pgoutbox/outbox/proof/rig"
 )
 
-type slowable interface {
-	Slow(testnet.Slow)
-	Heal()
-}
-
-// slow makes a line bad, sees messages flow all the same, and repairs it.
-func slow(which func(*run) slowable) func(context.Context, *run) (func(context.Context) error, error) {
-	return func(_ context.Context, r *run) (func(context.Context) error, error) {
-		line := which(r)
-		s := testnet.Slow{Latency: time.Duration(1+r.rng.IntN(20)) * time.Millisecond, Bandwidth: 300_000 + r.rng.IntN(1_000_000), Slice: 500 + r.rng.IntN(4000)}
-		r.note("slow: %+v", s)
-		line.Slow(s)
-		return func(ctx context.Context) error {
-			err := rig.Pause(ctx, 500*time.Millisecond)
-			line.Heal()
-			return err
-		}, nil
-	}
-}
-
 // promote lets an asynchronous standby take over that lacks the latest commits.
-func promote(ctx context.Context, r *run) (func(context.Context) error, error) {
+func promote(ctx context.Context, r *run) (undo, error) {
 	primary := r.site.pg
 	standby, err := primary.Standby(ctx, servers.StandbyConfig{})
 	if err != nil {
@@ -46,7 +25,7 @@ func promote(ctx context.Context, r *run) (func(context.Context) error, error) {
 	if err := detach(ctx, standby); err != nil {
 		return nil, errors.Join(err, standby.Close())
 	}
-	if err := rig.Pause(ctx, time.Duration(100+r.rng.IntN(700))*time.Millisecond); err != nil {
+	if err := r.while(ctx, 100, 700); err != nil {
 		return nil, errors.Join(err, standby.Close())
 	}
 	before, err := r.load.Delivered(ctx)
@@ -115,7 +94,7 @@ func detach(ctx context.Context, standby *servers.Postgres) error {
 }
 
 // holdTransaction leaves a transaction with an xid open until the run is over.
-func holdTransaction(ctx context.Context, r *run) (func(context.Context) error, error) {
+func holdTransaction(ctx context.Context, r *run) (undo, error) {
 	conn, err := pgx.Connect(ctx, r.site.pg.URL(r.database))
 	if err != nil {
 		return nil, err
@@ -130,7 +109,7 @@ func holdTransaction(ctx context.Context, r *run) (func(context.Context) error, 
 }
 
 // changeSchema does what operators and autovacuum do while everything runs.
-func changeSchema(ctx context.Context, r *run) (func(context.Context) error, error) {
+func changeSchema(ctx context.Context, r *run) (undo, error) {
 	conn, err := pgx.Connect(ctx, r.site.pg.URL(r.database))
 	if err != nil {
 		return nil, err
@@ -182,7 +161,7 @@ func changeSchema(ctx context.Context, r *run) (func(context.Context) error, err
 
 // deleteTopic deletes the topic with what it holds and makes it again. What went with it is no fault of
 // anybody's but the operator's, and is counted.
-func deleteTopic(ctx context.Context, r *run) (func(context.Context) error, error) {
+func deleteTopic(ctx context.Context, r *run) (undo, error) {
 	if !r.losses.Emptied.IsZero() {
 		return nil, nil
 	}
@@ -199,7 +178,7 @@ func deleteTopic(ctx context.Context, r *run) (func(context.Context) error, erro
 	if err := r.target.Delete(ctx); err != nil {
 		return nil, err
 	}
-	if err := rig.Pause(ctx, time.Duration(r.rng.IntN(1500))*time.Millisecond); err != nil {
+	if err := r.while(ctx, 0, 1500); err != nil {
 		return nil, err
 	}
 	if err := r.target.Create(ctx); err != nil {
@@ -210,18 +189,18 @@ func deleteTopic(ctx context.Context, r *run) (func(context.Context) error, erro
 }
 
 // detachSegment takes a segment away with what it has, and gives it back. The relays wait for that: one that ended would be missed.
-func detachSegment(ctx context.Context, r *run) (func(context.Context) error, error) {
+func detachSegment(ctx context.Context, r *run) (undo, error) {
 	segment := r.rng.IntN(8)
 	if _, err := r.load.Pool().Exec(ctx, fmt.Sprintf("ALTER TABLE outbox.messages DETACH PARTITION outbox.messages_%d", segment)); err != nil {
 		return nil, err
 	}
-	err := rig.Pause(ctx, time.Duration(100+r.rng.IntN(1500))*time.Millisecond)
+	err := r.while(ctx, 100, 1500)
 	_, attachErr := r.load.Pool().Exec(ctx, fmt.Sprintf("ALTER TABLE outbox.messages ATTACH PARTITION outbox.messages_%[1]d FOR VALUES IN (%[1]d)", segment))
 	return nil, errors.Join(err, attachErr)
 }
 
 // writeLongKey commits a message whose key no writer of ours would take, and waits until it is given up.
-func writeLongKey(ctx context.Context, r *run) (func(context.Context) error, error) {
+func writeLongKey(ctx context.Context, r *run) (undo, error) {
 	key := make([]byte, 2880)
 	for i := range key {
 		key[i] = byte('!' + r.rng.IntN(94)) // nothing that could be compressed into an index
@@ -231,23 +210,12 @@ func writeLongKey(ctx context.Context, r *run) (func(context.Context) error, err
 	if err != nil {
 		return nil, err
 	}
-	for deadline := time.Now().Add(flowWithin); ; {
-		var dead bool
-		err := r.load.Pool().QueryRow(ctx, "SELECT EXISTS (SELECT FROM outbox.dead_letters WHERE payload = $1 AND key = $2)", []byte(rig.Poison), string(key)).Scan(&dead)
-		if err != nil || dead {
-			return nil, err
-		}
-		if time.Now().After(deadline) {
-			return nil, errors.New("a message whose key is too long did not become a dead letter")
-		}
-		if err := rig.Pause(ctx, 20*time.Millisecond); err != nil {
-			return nil, err
-		}
-	}
+	return nil, r.givesUp(ctx, "a message whose key is too long",
+		"SELECT EXISTS (SELECT FROM outbox.dead_letters WHERE payload = $1 AND key = $2)", []byte(rig.Poison), string(key))
 }
 
 // forgeMessages writes to the log what a relay might take for a message. Any role may.
-func forgeMessages(ctx context.Context, r *run) (func(context.Context) error, error) {
+func forgeMessages(ctx context.Context, r *run) (undo, error) {
 	for range 5 {
 		_, err := r.load.Pool().Exec(ctx, "SELECT pg_logical_emit_message(true, 'outbox', $1::bytea)", check.Encode(nil, 0, 1<<40, 200))
 		if err != nil {

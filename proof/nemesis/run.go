@@ -246,7 +246,7 @@ func (r *run) brokerServer() (*servers.Server, *testnet.Proxy) {
 // inject lets one fault happen and waits until messages flow again.
 func (r *run) inject(ctx context.Context, f fault) (time.Duration, error) {
 	// Each in the middle of something.
-	if err := rig.Pause(ctx, time.Duration(100+r.rng.IntN(400))*time.Millisecond); err != nil {
+	if err := r.while(ctx, 100, 400); err != nil {
 		return 0, err
 	}
 	r.note("fault: %s", f.kind)
