@@ -61,7 +61,8 @@ func startDebezium(ctx context.Context, properties string) (*Debezium, error) {
 				"debezium.source.offset.storage.file.filename="+filepath.Join(d.folder, "offsets")+"\n"+properties), 0o600)
 		},
 		command: func() child.Command {
-			return child.Command{Path: java, Args: []string{"-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", classpath, "io.debezium.server.Main"}}
+			args := []string{"-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", classpath, "io.debezium.server.Main"}
+			return child.Command{Path: java, Args: args}
 		},
 		ready: func(ctx context.Context, addr string) error {
 			return answersHTTP(ctx, http.MethodGet, "http://"+addr+"/q/health/live", "", nil)

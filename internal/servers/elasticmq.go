@@ -58,7 +58,8 @@ func startElasticMQ(ctx context.Context, config ElasticMQConfig) (*ElasticMQ, er
 		name:  "ElasticMQ " + ElasticMQVersion,
 		place: func() error { return os.WriteFile(file(), []byte(e.configuration(config)), 0o644) },
 		command: func() child.Command {
-			return child.Command{Path: java, Args: append(javaArgs(e.folder, lib, "192m", config.Bench), "-Dconfig.file="+file(), "org.elasticmq.server.Main")}
+			args := javaArgs(e.folder, lib, "192m", config.Bench)
+			return child.Command{Path: java, Args: append(args, "-Dconfig.file="+file(), "org.elasticmq.server.Main")}
 		},
 		ready: elasticAnswers,
 	}))

@@ -35,7 +35,8 @@ func StartNATS(ctx context.Context, config NATSConfig) (*NATS, error) {
 		name: "nats-server",
 		command: func() child.Command {
 			data := filepath.Join(cmp.Or(config.Storage, n.folder), "data")
-			return child.Command{Path: path, Args: []string{"-a", "127.0.0.1", "-p", strconv.Itoa(n.Port()), "-js", "-sd", data}}
+			args := []string{"-a", "127.0.0.1", "-p", strconv.Itoa(n.Port()), "-js", "-sd", data}
+			return child.Command{Path: path, Args: args}
 		},
 		ready: natsAnswers,
 	}))

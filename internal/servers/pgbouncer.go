@@ -69,7 +69,8 @@ func (b *PgBouncer) ini(config PgBouncerConfig) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("the server behind it: %w", err)
 	}
-	return fmt.Sprintf("[databases]\n* = host=%s port=%s user=postgres\n[pgbouncer]\n", host, port) + settings("%s = %s", map[string]string{
+	head := fmt.Sprintf("[databases]\n* = host=%s port=%s user=postgres\n[pgbouncer]\n", host, port)
+	return head + settings("%s = %s", map[string]string{
 		"listen_addr":               "127.0.0.1",
 		"listen_port":               strconv.Itoa(b.Port()),
 		"unix_socket_dir":           "",

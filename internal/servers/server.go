@@ -41,15 +41,21 @@ type Server struct {
 
 // kind describes servers of a kind: what they run, and how they are asked.
 type kind struct {
-	name    string                                       // PostgreSQL 18.6
-	free    int                                          // how many ports it needs. Default: 1
-	uid     int                                          // the user that it runs as, and that owns its folder. Default: this process's
-	storage string                                       // where its folder is. Default: where temporary files are
-	place   func() error                                 // writes what the server reads, before each attempt to start it at other ports
-	command func() child.Command                         // in its folder, as its user
-	ready   func(ctx context.Context, addr string) error // one attempt to be answered
-	stopSig syscall.Signal                               // ends it in an orderly way. Default: SIGTERM
-	closing func() error                                 // done before it is killed for good
+	name    string // PostgreSQL 18.6
+	free    int    // how many ports it needs. Default: 1
+	uid     int    // the user that it runs as, and that owns its folder. Default: this process's
+	storage string // where its folder is. Default: where temporary files are
+
+	// place writes what the server reads, before each attempt to start it at other ports. Default: nothing.
+	place func() error
+	// command is run in the server's folder, as its user.
+	command func() child.Command
+	// ready is one attempt to be answered.
+	ready func(ctx context.Context, addr string) error
+	// stopSig ends it in an orderly way. Default: SIGTERM.
+	stopSig syscall.Signal
+	// closing is done before it is killed for good. Default: nothing.
+	closing func() error
 }
 
 // startTimeout is how long a server may take to start, and startQuiet how long it may write nothing meanwhile without
