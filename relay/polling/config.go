@@ -55,8 +55,16 @@ const (
 
 // Defaults returns the SnapshotConfig that the zero value stands for.
 func Defaults() SnapshotConfig {
-	cfg, _ := SnapshotConfig{}.withDefaults(nil, "") // without what is required
-	return cfg
+	var c SnapshotConfig
+	c.complete(new(settings.Faults))
+	return c
+}
+
+// Check reports all faults together, for who configures a source before there is one.
+func (c SnapshotConfig) Check() error {
+	var faults settings.Faults
+	c.complete(&faults)
+	return faults.Err()
 }
 
 // withDefaults fills what is zero and reports all faults together.
@@ -64,15 +72,20 @@ func (c SnapshotConfig) withDefaults(conn *pgx.ConnConfig, destination string) (
 	var faults settings.Faults
 	faults.Need(conn != nil, "", "there is no connection config")
 	faults.Need(destination != "", "", "the destination has no name")
-	settings.Within(&faults, "Groups", &c.Groups, 1, 1, schema.ShardCount)
-	faults.Need(c.Group >= 0 && c.Group < max(c.Groups, 1), "Group", "%d, it must be 0 to %d", c.Group, c.Groups-1)
-	settings.AtLeast(&faults, "Lease", &c.Lease, defaultLease, minLease)
-	settings.Positive(&faults, "PollBusy", &c.PollBusy, time.Millisecond)
-	settings.AtLeast(&faults, "PollIdle", &c.PollIdle, max(100*time.Millisecond, c.PollBusy), c.PollBusy)
-	settings.Positive(&faults, "PageBytes", &c.PageBytes, 2<<20)
-	c.Logger = settings.Logger(c.Logger)
+	c.complete(&faults)
 	if err := faults.Err(); err != nil {
 		return c, fmt.Errorf("polling: destination %q: %w", destination, err)
 	}
 	return c, nil
+}
+
+// complete fills what is zero, and notes faults.
+func (c *SnapshotConfig) complete(faults *settings.Faults) {
+	settings.Within(faults, "Groups", &c.Groups, 1, 1, schema.ShardCount)
+	faults.Need(c.Group >= 0 && c.Group < max(c.Groups, 1), "Group", "%d, it must be 0 to %d", c.Group, c.Groups-1)
+	settings.AtLeast(faults, "Lease", &c.Lease, defaultLease, minLease)
+	settings.Positive(faults, "PollBusy", &c.PollBusy, time.Millisecond)
+	settings.AtLeast(faults, "PollIdle", &c.PollIdle, max(100*time.Millisecond, c.PollBusy), c.PollBusy)
+	settings.Positive(faults, "PageBytes", &c.PageBytes, 2<<20)
+	c.Logger = settings.Logger(c.Logger)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/relay/polling"
 )
 
 // adapters reports what the packages have to say that a destination configures. Its broker is opened and closed: it has
@@ -15,6 +16,7 @@ import (
 func (l *loader) adapters(d *Destination, path string) {
 	var faults settings.Faults
 	faults.Add("Delivery", d.Engine().Check())
+	faults.Add("", polling.SnapshotConfig{Groups: d.ShardGroups, Lease: d.Lease, PollBusy: d.Poll.Busy, PollIdle: d.Poll.Idle}.Check())
 	if d.Source != nil {
 		faults.Add("Source", d.Source.check())
 	}
@@ -76,12 +78,17 @@ func place(t reflect.Type, path, field string) (at, rest string) {
 }
 
 // named returns the field of a section that goes by the beginning of a name, and the rest of the name. The longest fits best.
+// PollIdle is Idle of the section Poll.
 func named(t reflect.Type, name string) (found reflect.StructField, rest string) {
 	longest := 0
 	for f := range t.Fields() {
 		own := nameOf(f)
 		after, ok := strings.CutPrefix(name, own)
-		if ok && len(own) > longest && (after == "" || after[0] == '.' || after[0] == '[') {
+		fits := after == "" || after[0] == '.' || after[0] == '['
+		if !fits && f.Type.Kind() == reflect.Struct {
+			_, fits = f.Type.FieldByName(after)
+		}
+		if ok && fits && len(own) > longest {
 			found, rest, longest = f, after, len(own)
 		}
 	}

@@ -72,7 +72,7 @@ type Destination struct {
 	Format         Format          `json:"format" jsonschema:"What messages are sent as. None: payloads as they are."`
 	SchemaRegistry *SchemaRegistry `json:"schema_registry" jsonschema:"Puts payloads into the wire format of schema registries."`
 	Rate           int             `json:"rate" min:"0" max:"1000000" jsonschema:"Messages a second that this relay sends at most. 0: no limit."`
-	ShardGroups    int             `json:"shard_groups" min:"1" max:"64" jsonschema:"Number of parts that relays may share among them."`
+	ShardGroups    int             `json:"shard_groups" field:"Groups" min:"1" max:"64" jsonschema:"Number of parts that relays may share among them."`
 	Source         *Source         `json:"source" jsonschema:"A table that exists already, to be read instead of the outbox. None: the outbox."`
 	Replication    *Replication    `json:"replication" jsonschema:"Reads the write-ahead log instead of polling the outbox. None: the outbox is polled."`
 	Broker         Broker          `json:"broker" jsonschema:"Exactly one broker."`

@@ -15,7 +15,6 @@ import (
 
 const (
 	maxName    = 63
-	minLease   = 100 * time.Millisecond
 	nameRule   = "use 1 to 63 of a-z, 0-9, - and _, with a letter or digit first"
 	maxPattern = 255
 )
@@ -186,8 +185,6 @@ func (l *loader) destination(d *Destination, path string) {
 	if _, given := l.origins[path+".delivery.outage.max"]; !given {
 		d.Delivery.Outage.Max = max(d.Delivery.Outage.Max, d.Delivery.Outage.Initial)
 	}
-	l.check(d.Poll.Idle >= d.Poll.Busy, path+".poll.idle", "%s is shorter than poll.busy (%s)", duration(d.Poll.Idle), duration(d.Poll.Busy))
-	l.check(d.Lease >= minLease, path+".lease", "%v is too short; the least is %v", d.Lease, minLease)
 
 	l.source(d, path)
 	l.replication(d, path)

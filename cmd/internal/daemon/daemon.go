@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -235,7 +234,7 @@ func (d *Daemon) deliver(ctx context.Context) error {
 		})
 	}
 	running.Wait()
-	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return err == nil })...)
+	return errors.Join(errs...)
 }
 
 func (d *Daemon) runPart(ctx context.Context, p part) error {
