@@ -355,31 +355,54 @@ func TestAHotStandbyIsRefused(t *testing.T) {
 	command(t, folder, nil, "status", "--database-url", standby.URL("postgres")).want(exitOK, "NO RELAY")
 }
 
-func TestAnUnknownTopicIsADeadLetterThatCanBeRequeued(t *testing.T) {
+// toKafka is an outbox.yaml whose only destination gives up soon; more is about Kafka.
+func toKafka(t *testing.T, more string) string {
+	return "http: {listen: ''}\ndestinations:\n  - name: kafka\n    lease: 1s\n" +
+		"    delivery: {max_attempts: 2, backoff: {initial: 10ms, max: 10ms}}\n" +
+		"    broker: {kafka: {brokers: ['" + servers.TestKafka(t).Addr() + "']" + more + "}}\n"
+}
+
+func TestWhatARelayMayNotSendIsADeadLetterThatCanBeRequeued(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	topic := "missing-" + d.Config().Database
-	yaml := func(more string) string {
-		return "http: {listen: ''}\ndestinations:\n  - name: kafka\n    lease: 1s\n" +
-			"    delivery: {max_attempts: 2, backoff: {initial: 10ms, max: 10ms}}\n" +
-			"    broker: {kafka: {brokers: ['" + servers.TestKafka(t).Addr() + "']" + more + "}}\n"
-	}
-	relay := d.relay(yaml(""))
+	topic := "__internal-" + d.Config().Database
+	relay := d.relay(toKafka(t, ""))
 	d.publish(topic, 1)
 	until(t, "the dead letters are there", func() bool { return d.int(`SELECT count(*) FROM outbox.dead_letters`) == 10 })
-	d.outbox("dead", "ls").want(exitOK, topic, "exhausted", "key-9")
+	d.outbox("dead", "ls").want(exitOK, topic, "refused", "key-9")
 	d.outbox("status").want(exitOK, "DEAD")
 	if code := relay.stop(); code != exitOK {
 		t.Errorf("exit code %d", code)
 	}
 
-	d.relay(yaml(", create_topics: true"))
-	d.outbox("dead", "requeue", "--topic", topic, "--yes", "--reason", "topics may be created now").want(exitOK, "requeued 10 messages")
+	d.relay(toKafka(t, ", internal_topics: true, create_topics: true"))
+	d.outbox("dead", "requeue", "--topic", topic, "--yes", "--reason", "internal topics are allowed now").want(exitOK, "requeued 10 messages")
 	until(t, "they are delivered", func() bool {
 		return d.int(`SELECT count(*) FROM outbox.holds`) == 0 && d.int(`SELECT delivered FROM outbox.cursors`) == 10
 	})
 	if n := d.int(`SELECT count(*) FROM outbox.dead_letters`); n != 0 {
 		t.Errorf("%d dead letters are left", n)
+	}
+}
+
+func TestWhatGoesToAnUnknownTopicWaitsUntilThereIsOne(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	topic := "missing-" + d.Config().Database
+	relay := d.relay(toKafka(t, ""))
+	d.publish(topic, 1)
+	until(t, "all wait", func() bool { return d.int(`SELECT count(*) FROM outbox.holds`) == 10 })
+	d.outbox("status").want(exitOK, topic, "doesn't exist")
+	if code := relay.stop(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+
+	d.relay(toKafka(t, ", create_topics: true"))
+	until(t, "they are delivered", func() bool {
+		return d.int(`SELECT count(*) FROM outbox.holds`) == 0 && d.int(`SELECT delivered FROM outbox.cursors`) == 10
+	})
+	if n := d.int(`SELECT count(*) FROM outbox.dead_letters`); n != 0 {
+		t.Errorf("%d messages became dead letters", n)
 	}
 }
 
