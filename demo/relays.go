@@ -137,11 +137,11 @@ func (m *member) log(n int) string {
 
 // logs returns the ends of the relays' logs.
 func (r *relays) logs() string {
-	var b strings.Builder
+	var logs []string
 	for _, m := range r.members {
-		fmt.Fprintf(&b, "%s:\n%s\n", m.name, m.log(5))
+		logs = append(logs, m.name+":\n"+m.log(5))
 	}
-	return strings.TrimSpace(b.String())
+	return strings.Join(logs, "\n")
 }
 
 // stop ends the relays: in an orderly way, unless that takes longer than patience. When it returns, none runs. A second
@@ -157,7 +157,7 @@ func (r *relays) stop(patience time.Duration) error {
 	for i, m := range r.members {
 		stopping.Go(func() {
 			orderly, err := m.process.Stop(syscall.SIGTERM, patience)
-			if !orderly && patience > 0 {
+			if !orderly && patience > 0 && child.Signals {
 				err = errors.Join(fmt.Errorf("%s did not end within %v of SIGTERM", m.name, patience), err)
 			}
 			errs[i] = err
