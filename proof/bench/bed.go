@@ -24,7 +24,7 @@ type bed struct {
 	cfg            *Config
 	server         string // URL of the PostgreSQL server, in whichever database
 	topics         []string
-	to             target
+	to             *target
 	proxy          *testnet.Proxy // before the broker; nil where none was asked for
 	versions       map[string]string
 	serverSettings map[string]string
@@ -88,9 +88,7 @@ func openBed(ctx context.Context, cfg *Config, proxied bool) (_ *bed, err error)
 		return nil, err
 	}
 	b.closers = append(b.closers, b.to.close)
-	if b.versions[cfg.Broker], err = b.to.version(ctx); err != nil {
-		return nil, err
-	}
+	b.versions[cfg.Broker] = b.to.version
 	if cfg.Address == "" {
 		if err := b.warmUp(ctx, warmUpMessages); err != nil {
 			return nil, fmt.Errorf("warm up %s: %w", cfg.Broker, err)
@@ -110,7 +108,7 @@ func (b *bed) warmUp(ctx context.Context, messages int) error {
 		return err
 	}
 	free := freePages(pages)
-	out, err := openPipe(b.cfg.Broker, b.to.address(), b.topics[0], free, 2*time.Millisecond)
+	out, err := openPipe(b.cfg.Broker, b.to.address, b.topics[0], free, 2*time.Millisecond)
 	if err != nil {
 		return err
 	}

@@ -261,7 +261,7 @@ func TestAPartEndsWithWhoeverStartedIt(t *testing.T) {
 	if err := b.to.fresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p, err := startPart(order{Part: partCopy, Database: b.url, Broker: "nats", Address: b.to.address(), Topic: b.topics[0]})
+	p, err := startPart(order{Part: partCopy, Database: b.url, Broker: "nats", Address: b.to.address, Topic: b.topics[0]})
 	if err != nil {
 		t.Fatal(err)
 	}

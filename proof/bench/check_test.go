@@ -15,18 +15,6 @@ import (
 // shelf is a topic in memory.
 type shelf struct{ payloads [][]byte }
 
-var _ target = (*shelf)(nil)
-
-func (s *shelf) address() string                         { return "" }
-func (s *shelf) yaml(string) string                      { return "" }
-func (s *shelf) version(context.Context) (string, error) { return "", nil }
-func (s *shelf) fresh(context.Context) error             { return nil }
-func (s *shelf) count(context.Context) (int, error)      { return len(s.payloads), nil }
-func (s *shelf) close()                                  {}
-func (s *shelf) consume(ctx context.Context, visit func([]byte)) error {
-	return s.readAll(ctx, visit)
-}
-
 func (s *shelf) readAll(_ context.Context, visit func([]byte)) error {
 	for _, p := range s.payloads {
 		visit(p)

@@ -174,7 +174,7 @@ func (r *run) launchOne(i int) (*process, error) {
 		if err != nil {
 			return nil, err
 		}
-		return startProcess(r.peer, dir, r.Peers, "-library", r.peer, "-database", r.url, "-broker", r.to.address(), "-batch", fmt.Sprint(peerBatch))
+		return startProcess(r.peer, dir, r.Peers, "-library", r.peer, "-database", r.url, "-broker", r.to.address, "-batch", fmt.Sprint(peerBatch))
 	case r.name == Debezium:
 		return r.startDebezium()
 	case r.Bench == "drain" && r.workers > 1:
@@ -202,5 +202,5 @@ func (r *run) launchOne(i int) (*process, error) {
 
 // order says what a part is to do on the run's servers.
 func (r *run) order(part string) order {
-	return order{Part: part, Database: r.url, Broker: r.Broker, Address: r.to.address(), Topic: r.topics[0], Batch: r.Batch}
+	return order{Part: part, Database: r.url, Broker: r.Broker, Address: r.to.address, Topic: r.topics[0], Batch: r.Batch}
 }

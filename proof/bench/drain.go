@@ -207,8 +207,13 @@ func (r *run) delivered(ctx context.Context, conn *pgx.Conn) (n int, err error) 
 	return n, err
 }
 
+// readable is a [target] that is read to its end.
+type readable interface {
+	readAll(ctx context.Context, visit func(payload []byte)) error
+}
+
 // readBack checks all that arrived against what was committed. The contenders have ended: nothing comes any more.
-func readBack(ctx context.Context, to target, load *loaded, r *Result) error {
+func readBack(ctx context.Context, to readable, load *loaded, r *Result) error {
 	checker := check.New(check.Config{})
 	for key, last := range load.last {
 		for seq := uint64(1); seq <= last; seq++ {

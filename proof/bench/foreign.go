@@ -102,7 +102,7 @@ func (r *run) startDebezium() (*process, error) {
 		return nil, fmt.Errorf("%s is no folder of Debezium Server: there is no debezium-server-*runner.jar in it", r.Debezium)
 	}
 	text := strings.NewReplacer("HOST", cfg.Host, "PORT", fmt.Sprint(cfg.Port), "USER", cfg.User, "PASSWORD", cfg.Password, "DATABASE", cfg.Database,
-		"SLOT", r.slot(Debezium), "PUBLICATION", debeziumPublication, "BROKER", r.to.address()).Replace(debeziumProperties)
+		"SLOT", r.slot(Debezium), "PUBLICATION", debeziumPublication, "BROKER", r.to.address).Replace(debeziumProperties)
 	dir, err := ownFolder(map[string]string{"config/application.properties": text})
 	if err != nil {
 		return nil, err

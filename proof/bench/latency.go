@@ -286,7 +286,7 @@ type consumer struct {
 	first map[check.ID]int64 // when each message came first
 }
 
-func follow(ctx context.Context, to target) *consumer {
+func follow(ctx context.Context, to *target) *consumer {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &consumer{cancel: cancel, done: make(chan struct{}), first: make(map[check.ID]int64)}
 	go func() {

@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,8 +14,12 @@ import (
 
 // NATSTopic is a stream with one subject.
 type NATSTopic struct {
-	URL   string // of the server itself
-	Topic string
+	URL     string // of the server itself
+	Topic   string
+	Largest int // message, in bytes. Default: MaxMessage
+
+	// Conn, if set, is what all calls but Read use. Otherwise each has one of its own.
+	Conn *nats.Conn
 
 	// Window is how long the stream recognises repeats. Default 100 ms, too short to help: what is tested then is
 	// the relay. Recall is how many of the last messages the relay recognises by itself.
@@ -36,16 +41,20 @@ func (t NATSTopic) stream() string { return strings.ToUpper(t.Topic) }
 // Config is that of the stream.
 func (t NATSTopic) Config() jetstream.StreamConfig {
 	window := max(t.Window, 100*time.Millisecond)
-	return jetstream.StreamConfig{Name: t.stream(), Subjects: []string{t.Topic}, Duplicates: window, MaxMsgSize: MaxMessage}
+	return jetstream.StreamConfig{Name: t.stream(), Subjects: []string{t.Topic}, Duplicates: window,
+		MaxMsgSize: int32(cmp.Or(t.Largest, MaxMessage))}
 }
 
 // With runs do with a connection of its own.
 func (t NATSTopic) With(ctx context.Context, do func(jetstream.JetStream) error) error {
-	nc, err := nats.Connect(t.URL)
-	if err != nil {
-		return err
+	nc := t.Conn
+	if nc == nil {
+		var err error
+		if nc, err = nats.Connect(t.URL); err != nil {
+			return err
+		}
+		defer nc.Close()
 	}
-	defer nc.Close()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return err
@@ -94,6 +103,17 @@ func (t NATSTopic) Answers(ctx context.Context) error {
 	})
 }
 
+func (t NATSTopic) Grown(ctx context.Context) (n int, err error) {
+	err = t.With(ctx, func(js jetstream.JetStream) error {
+		stream, err := js.Stream(ctx, t.stream())
+		if err == nil {
+			n = int(stream.CachedInfo().State.Msgs)
+		}
+		return err
+	})
+	return n, err
+}
+
 func (t NATSTopic) Read(ctx context.Context) (Reader, error) {
 	nc, err := nats.Connect(t.URL)
 	if err != nil {
@@ -104,8 +124,13 @@ func (t NATSTopic) Read(ctx context.Context) (Reader, error) {
 	if err == nil {
 		r.stream, err = js.Stream(ctx, t.stream())
 	}
+	var consumer jetstream.Consumer
 	if err == nil {
-		r.consumer, err = r.stream.CreateConsumer(ctx, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true})
+		consumer, err = r.stream.CreateConsumer(ctx, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true})
+	}
+	if err == nil {
+		// A machine that is busy for long is no error.
+		r.messages, err = consumer.Messages(jetstream.PullMaxMessages(5000), jetstream.WithMessagesErrOnMissingHeartbeat(false))
 	}
 	if err != nil {
 		nc.Close()
@@ -117,31 +142,27 @@ func (t NATSTopic) Read(ctx context.Context) (Reader, error) {
 type natsReader struct {
 	nc       *nats.Conn
 	stream   jetstream.Stream
-	consumer jetstream.Consumer
+	messages jetstream.MessagesContext
 	last     uint64
 }
 
 func (r *natsReader) Next(ctx context.Context) ([][]byte, error) {
-	batch, err := r.consumer.Fetch(2000, jetstream.FetchMaxWait(pollTime))
+	m, err := r.messages.Next(jetstream.NextMaxWait(pollTime))
+	if errors.Is(err, nats.ErrTimeout) {
+		return nil, ctx.Err()
+	}
 	if err != nil {
 		return nil, err
 	}
-	var payloads [][]byte
-	for m := range batch.Messages() {
-		meta, err := m.Metadata()
-		if err != nil {
-			return nil, err
-		}
-		if seq := meta.Sequence.Stream; seq != r.last+1 {
-			return nil, fmt.Errorf("message %d of the stream came after message %d", seq, r.last)
-		}
-		r.last++
-		payloads = append(payloads, m.Data())
-	}
-	if err := batch.Error(); err != nil && !errors.Is(err, nats.ErrTimeout) {
+	meta, err := m.Metadata()
+	if err != nil {
 		return nil, err
 	}
-	return payloads, ctx.Err()
+	if seq := meta.Sequence.Stream; seq != r.last+1 {
+		return nil, fmt.Errorf("message %d of the stream came after message %d", seq, r.last)
+	}
+	r.last++
+	return [][]byte{m.Data()}, ctx.Err()
 }
 
 func (r *natsReader) AtEnd(ctx context.Context) (bool, error) {
@@ -152,4 +173,7 @@ func (r *natsReader) AtEnd(ctx context.Context) (bool, error) {
 	return info.State.LastSeq == r.last, nil
 }
 
-func (r *natsReader) Close() { r.nc.Close() }
+func (r *natsReader) Close() {
+	r.messages.Stop()
+	r.nc.Close()
+}

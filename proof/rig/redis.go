@@ -55,6 +55,15 @@ func (s RedisStream) Answers(ctx context.Context) error {
 	})
 }
 
+func (s RedisStream) Grown(ctx context.Context) (n int, err error) {
+	err = s.with(func(client *redis.Client) error {
+		length, err := client.XLen(ctx, s.Topic).Result()
+		n = int(length)
+		return err
+	})
+	return n, err
+}
+
 func (s RedisStream) Read(context.Context) (Reader, error) {
 	return &redisReader{stream: s, client: s.client(), last: "0-0"}, nil
 }

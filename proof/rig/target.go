@@ -21,6 +21,8 @@ type Target interface {
 	// Answers returns once whoever asks anew is told by the broker where the topic ends: its process may run
 	// long before that. It writes nothing.
 	Answers(ctx context.Context) error
+	// Grown is how far the topic has grown, in messages and records that end transactions.
+	Grown(ctx context.Context) (int, error)
 	// Read begins at the beginning of the topic.
 	Read(ctx context.Context) (Reader, error)
 }
@@ -67,10 +69,13 @@ func ReadAll(ctx context.Context, target Target, each func(payload []byte)) erro
 
 // ReadOn passes on what the topic has beyond what was read before.
 func ReadOn(ctx context.Context, reader Reader, each func(payload []byte)) error {
-	for {
-		end, err := reader.AtEnd(ctx)
-		if err != nil || end {
-			return err
+	const often = 1000 // payloads until the end is asked for again
+	for unasked := often; ; {
+		if unasked >= often {
+			if end, err := reader.AtEnd(ctx); err != nil || end {
+				return err
+			}
+			unasked = 0
 		}
 		payloads, err := reader.Next(ctx)
 		if err != nil {
@@ -78,6 +83,9 @@ func ReadOn(ctx context.Context, reader Reader, each func(payload []byte)) error
 		}
 		for _, p := range payloads {
 			each(p)
+		}
+		if unasked += len(payloads); len(payloads) == 0 {
+			unasked = often
 		}
 	}
 }
