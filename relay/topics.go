@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"maps"
 	"strings"
 	"time"
 
@@ -53,11 +54,11 @@ func (c *core) shut(now time.Time, it *item) {
 	r := routeOf(&it.d.Message)
 	o := c.closed[r]
 	if o == nil {
-		o = &closed{since: now, until: now.Add(c.cfg.Outage.delay(1, c.rand())), failures: 1}
+		o = &closed{since: now, failures: 1}
 		c.closed[r.clone()] = o
 	}
 	o.cause = it.err
-	if !now.Before(o.until) { // the answer took longer than the pause
+	if !now.Before(o.until) { // it has just begun, or the answer took longer than the pause
 		o.until = now.Add(c.cfg.Outage.delay(o.failures, c.rand()))
 	}
 	if asked := now.Add(outbox.RetryDelay(it.err)); asked.After(o.until) {
@@ -122,6 +123,18 @@ func (c *core) await(now time.Time, it *item, o *closed) {
 		l.due = o.until
 	}
 	l.closed = o
+}
+
+// forgetClosed ends outages that nothing waits for, as when an operator has discarded it: no probe would end them.
+func (c *core) forgetClosed(now time.Time) {
+	if len(c.closed) == 0 {
+		return
+	}
+	waiting := make(map[*closed]bool)
+	for _, l := range c.lanes {
+		waiting[l.closed] = true
+	}
+	maps.DeleteFunc(c.closed, func(_ route, o *closed) bool { return !waiting[o] && !now.Before(o.until) })
 }
 
 // dueAt is when the next message of a lane may be published.

@@ -312,3 +312,33 @@ func name(d *Delivery) string {
 	}
 	return fmt.Sprint(key, d.Position)
 }
+
+// What an operator has discarded waits for nothing any more, and no probe would tell that its topic is there.
+func TestTheOutageOfATopicEndsWithTheLastMessageThatWaitsForIt(t *testing.T) {
+	t.Parallel()
+	p := &player{t: t, now: time.Unix(1_700_000_000, 0), calls: map[int]*call{}}
+	p.core = newCore(coreConfig{
+		Stripes: 1, ReadMax: 4, CallMax: 4, CallBytes: 1 << 20, MaxInFlight: 16, MaxInFlightBytes: 1 << 20, MaxHeldLanes: 100, MaxLoaded: 10, HeldMax: 4,
+		MaxAttempts: 3, Outage: Backoff{Initial: time.Second, Max: time.Second}, HoldAfter: time.Millisecond, Resync: 5 * time.Second,
+	}, func() float64 { return 0 })
+	for _, step := range []string{"start", "lanes", "read a1@u b2@u", "done 0 gone gone", "settled", "lanes a:1s b:1s"} {
+		p.tell(strings.Fields(step))
+		p.answer(new(strings.Builder))
+	}
+	if p.core.oldestClosed() == nil {
+		t.Fatal("it has ended while messages wait")
+	}
+	for _, step := range []string{"+5s", "lanes a:0s"} {
+		p.tell(strings.Fields(step))
+	}
+	if p.core.oldestClosed() == nil {
+		t.Error("it has ended while a message waits")
+	}
+	p.answer(new(strings.Builder))
+	for _, step := range []string{"held a", "lanes"} {
+		p.tell(strings.Fields(step))
+	}
+	if o := p.core.oldestClosed(); o != nil {
+		t.Errorf("it goes on although nothing waits: %v", o.cause)
+	}
+}
