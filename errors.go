@@ -51,7 +51,8 @@ var ErrSkipped = errors.New("outbox: not sent because an earlier message of its 
 
 // RetryAfter marks err as one that came with a request not to try again before d has passed: for an
 // unavailable error the engine pauses the destination for at least d, for an unavailable topic what goes
-// there, for any other error the message's key. It changes nothing else of err. A broker bounds what it passes on. RetryAfter(nil, d) is nil.
+// there, for any other error the message's key. It changes nothing else of err. A broker bounds what it
+// passes on. RetryAfter(nil, d) is nil.
 func RetryAfter(err error, d time.Duration) error {
 	if err == nil {
 		return nil

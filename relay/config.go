@@ -44,8 +44,8 @@ type Config struct {
 	// Backoff is the pause before a failed message is tried again. Default 100 ms doubling to 1 min.
 	Backoff Backoff
 
-	// Outage is the pause before a destination that does not answer, or a topic that is unavailable, is asked again. Default 100 ms
-	// doubling to 1 s.
+	// Outage is the pause before a destination that does not answer, or a topic that is unavailable, is
+	// asked again. Default 100 ms doubling to 1 s.
 	Outage Backoff
 
 	// HoldAfter is the longest pause for which a lane waits in memory and keeps the cursor from

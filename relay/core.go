@@ -364,6 +364,7 @@ func (c *core) newCall(stripe int) *call {
 func (c *core) freeCall(k *call) {
 	clear(k.Batch)
 	clear(k.items)
+	k.lanes = nil
 	c.calls = append(c.calls, k)
 }
 

@@ -101,13 +101,14 @@ func (c *core) onLanes(now time.Time, list []HeldLane) {
 			c.release(l)
 		}
 	}
+	c.forgetClosed(now)
 	c.advance(now)
 }
 
 // carries reports whether a message of the lane is in flight.
 func (c *core) carries(h HeldLane) bool {
 	k := c.stripes[h.Shard%len(c.stripes)].inFlight
-	return k != nil && slices.ContainsFunc(k.items, func(it *item) bool { return it.d.Lane() == h.Lane })
+	return k != nil && k.has(h.Lane)
 }
 
 // headPending reports whether the head of a held lane still waits in memory with a time of its own.

@@ -461,18 +461,18 @@ func (c *valveConn) brings(p []byte) (found bool) {
 			p, c.rest = p[n:], c.rest-n
 			continue
 		}
-		long := 8
+		length := 4 // the length's own
 		if len(c.head) >= 4 {
-			long = min(15, 4+int(binary.BigEndian.Uint32(c.head)))
+			length += int(binary.BigEndian.Uint32(c.head))
 		}
-		n := min(max(long, 8)-len(c.head), len(p))
+		n := min(min(length, 15)-len(c.head), len(p))
 		c.head, p = append(c.head, p[:n]...), p[n:]
-		if len(c.head) < 8 || len(c.head) < min(15, 4+int(binary.BigEndian.Uint32(c.head))) {
+		if length == 4 || len(c.head) < min(length, 15) {
 			continue
 		}
 		refused := c.valve.watched == kmsg.EndTxn && len(c.head) == 15 && binary.BigEndian.Uint16(c.head[13:]) != 0
 		found = found || c.awaited > 0 && binary.BigEndian.Uint32(c.head[4:])+1 == c.awaited && !refused
-		c.rest = 4 + int(binary.BigEndian.Uint32(c.head)) - len(c.head)
+		c.rest = length - len(c.head)
 		c.head = c.head[:0]
 	}
 	return found

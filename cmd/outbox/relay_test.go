@@ -362,6 +362,17 @@ func toKafka(t *testing.T, more string) string {
 		"    broker: {kafka: {brokers: ['" + servers.TestKafka(t).Addr() + "']" + more + "}}\n"
 }
 
+// settled waits until that many messages are delivered and none is held, and requires that none is dead.
+func (d *database) settled(n int) {
+	d.t.Helper()
+	until(d.t, "they are delivered", func() bool {
+		return d.int(`SELECT count(*) FROM outbox.holds`) == 0 && d.int(`SELECT delivered FROM outbox.cursors`) == n
+	})
+	if dead := d.int(`SELECT count(*) FROM outbox.dead_letters`); dead != 0 {
+		d.t.Errorf("%d dead letters", dead)
+	}
+}
+
 func TestWhatARelayMayNotSendIsADeadLetterThatCanBeRequeued(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
@@ -377,12 +388,7 @@ func TestWhatARelayMayNotSendIsADeadLetterThatCanBeRequeued(t *testing.T) {
 
 	d.relay(toKafka(t, ", internal_topics: true, create_topics: true"))
 	d.outbox("dead", "requeue", "--topic", topic, "--yes", "--reason", "internal topics are allowed now").want(exitOK, "requeued 10 messages")
-	until(t, "they are delivered", func() bool {
-		return d.int(`SELECT count(*) FROM outbox.holds`) == 0 && d.int(`SELECT delivered FROM outbox.cursors`) == 10
-	})
-	if n := d.int(`SELECT count(*) FROM outbox.dead_letters`); n != 0 {
-		t.Errorf("%d dead letters are left", n)
-	}
+	d.settled(10)
 }
 
 func TestWhatGoesToAnUnknownTopicWaitsUntilThereIsOne(t *testing.T) {
@@ -398,12 +404,7 @@ func TestWhatGoesToAnUnknownTopicWaitsUntilThereIsOne(t *testing.T) {
 	}
 
 	d.relay(toKafka(t, ", create_topics: true"))
-	until(t, "they are delivered", func() bool {
-		return d.int(`SELECT count(*) FROM outbox.holds`) == 0 && d.int(`SELECT delivered FROM outbox.cursors`) == 10
-	})
-	if n := d.int(`SELECT count(*) FROM outbox.dead_letters`); n != 0 {
-		t.Errorf("%d messages became dead letters", n)
-	}
+	d.settled(10)
 }
 
 func TestStatusWatchesUntilInterrupted(t *testing.T) {

@@ -115,18 +115,9 @@ func (w *watch) readiness(relay string) readiness {
 // noteTable passes on the state of a destination with a table of its own, which has no cursor to be asked
 // for it.
 func (d *Daemon) noteTable(name string, state relay.State, err error) {
-	v := admin.Verdict{State: admin.StateFlowing}
-	switch state {
-	case relay.StateWaiting:
+	v := admin.Verdict{State: admin.State(state)} // both have the same words
+	if state == relay.StateWaiting {
 		v = admin.Verdict{State: admin.StateIdle, Cause: "another relay reads the table"}
-	case relay.StateFailing:
-		v.State = admin.StateFailing
-	case relay.StatePaused:
-		v.State = admin.StatePaused
-	case relay.StateBroken:
-		v.State = admin.StateBroken
-	case relay.StateStopped:
-		v.State = admin.StateStopped
 	}
 	if err != nil {
 		v.Cause = err.Error()
