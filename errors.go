@@ -27,7 +27,7 @@ func (e *kindError) Unwrap() error { return e.err }
 func Permanent(err error) error { return withKind(err, kindPermanent) }
 
 // Unavailable marks err as one that says nothing about the message: no answer came, the connection
-// broke, or the outcome is unknown. The engine pauses the destination, sends the message again later
+// broke, or the outcome is unknown. The engine stalls the destination, sends the message again later
 // and counts no attempt. Unavailable(nil) is nil.
 func Unavailable(err error) error { return withKind(err, kindUnavailable) }
 
@@ -50,7 +50,7 @@ func IsTopicUnavailable(err error) bool { return hasKind(err, kindTopicUnavailab
 var ErrSkipped = errors.New("outbox: not sent because an earlier message of its key failed")
 
 // RetryAfter marks err as one that came with a request not to try again before d has passed: for an
-// unavailable error the engine pauses the destination for at least d, for an unavailable topic what goes
+// unavailable error the engine stalls the destination for at least d, for an unavailable topic what goes
 // there, for any other error the message's key. It changes nothing else of err. A broker bounds what it
 // passes on. RetryAfter(nil, d) is nil.
 func RetryAfter(err error, d time.Duration) error {

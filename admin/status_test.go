@@ -144,8 +144,8 @@ func TestTheVerdictNamesStateCauseAndNextStep(t *testing.T) {
 		}, StateNoRelay, "relay-2 run without", "given up by: outbox destinations drop kafka"},
 		{"the broker is down", func(d *database) {
 			d.cursor("kafka", "1 minute")
-			d.exec(`UPDATE outbox.cursors SET state = 'paused', last_error = 'connection refused'`)
-		}, StatePaused, "kafka: the broker does not answer: connection refused", "check the broker"},
+			d.exec(`UPDATE outbox.cursors SET state = 'stalled', last_error = 'connection refused'`)
+		}, StateStalled, "kafka: the broker does not answer: connection refused", "check the broker"},
 		{"a topic is missing", func(d *database) {
 			d.cursor("kafka", "1 minute")
 			d.held("kafka", "k", 7, "2000-01-01")

@@ -15,14 +15,14 @@ const (
 	StateFlowing State = "flowing"  // messages are on their way
 	StateBlocked State = "blocked"  // lanes wait for an operator; the others flow
 	StateFailing State = "failing"  // what a topic is published to doesn't exist or may not be written to; the others flow
-	StatePaused  State = "paused"   // the broker does not answer
+	StateStalled State = "stalled"  // the broker does not answer
 	StateBroken  State = "broken"   // the relay can't work with the database
 	StateNoRelay State = "no_relay" // nobody delivers
 	StateStopped State = "stopped"  // a relay gave up for good
 )
 
 // severity orders states; the verdict on all is that on the worst.
-var severity = []State{StateIdle, StateFlowing, StateBlocked, StateFailing, StatePaused, StateBroken, StateNoRelay, StateStopped}
+var severity = []State{StateIdle, StateFlowing, StateBlocked, StateFailing, StateStalled, StateBroken, StateNoRelay, StateStopped}
 
 // OK reports whether all is well.
 func (s State) OK() bool { return s == StateIdle || s == StateFlowing }
@@ -134,8 +134,8 @@ func (r *Report) judgeGroup(d *Destination, g *Group) Verdict {
 		return Verdict{StateStopped, "the relay gave up: " + g.LastError, "cure the cause, then start it again: outbox relay"}
 	case !g.Live:
 		return r.noRelay(d, name, g)
-	case g.State == "paused":
-		return Verdict{StatePaused, "the broker does not answer: " + orElse(g.LastError, "unknown cause"),
+	case g.State == "stalled":
+		return Verdict{StateStalled, "the broker does not answer: " + orElse(g.LastError, "unknown cause"),
 			"check the broker; delivery goes on by itself once it answers"}
 	case g.State == "failing":
 		return Verdict{StateFailing, orElse(g.LastError, "unknown cause"),

@@ -91,7 +91,7 @@ const (
 	StateWaiting State = "waiting" // another relay owns the shard group
 	StateFlowing State = "flowing"
 	StateFailing State = "failing" // the broker answers, and what a topic is published to doesn't exist or may not be written to
-	StatePaused  State = "paused"  // the broker does not answer
+	StateStalled State = "stalled" // the broker does not answer
 	StateBroken  State = "broken"  // the database does not answer or refuses
 	StateStopped State = "stopped" // Run has returned, or is about to
 )

@@ -40,7 +40,7 @@ type Broker interface {
 }
 
 // Pinger is a Broker that can say whether it is reachable. The relay asks when the destination is
-// paused and when a call takes long, to name the cause.
+// stalled and when a call takes long, to name the cause.
 type Pinger interface {
 	Ping(ctx context.Context) error
 }

@@ -278,8 +278,8 @@ func (l *loop) publish(k *call) func() {
 // watchOutage tells the state when the destination, or a topic of it, stops or starts taking messages.
 func (l *loop) watchOutage() {
 	if cause := l.core.outage.cause; l.core.outage.failures > 0 {
-		if l.state.change(StatePaused, cause) {
-			l.relay.cfg.Logger.Warn("destination paused, it does not answer", "destination", l.relay.cfg.Name, "error", cause)
+		if l.state.change(StateStalled, cause) {
+			l.relay.cfg.Logger.Warn("destination stalled, it does not answer", "destination", l.relay.cfg.Name, "error", cause)
 		}
 		return
 	}

@@ -310,7 +310,7 @@ func TestAnOutageSpendsNoAttemptAndTheDestinationFlowsAgain(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
-		if want := []State{StateWaiting, StateFlowing, StatePaused, StateFlowing, StateStopped}; !slices.Equal(seen.list, want) {
+		if want := []State{StateWaiting, StateFlowing, StateStalled, StateFlowing, StateStopped}; !slices.Equal(seen.list, want) {
 			t.Errorf("states %v, want %v", seen.list, want)
 		}
 	})

@@ -110,7 +110,7 @@ func (b *Broker) noteAnswered(began time.Duration) {
 
 // unanswered says what an error of a request means: no answer comes, unless it is the request's own timeout
 // and a later request has been answered well within that time. Then it is about the message, and counts:
-// otherwise one that the receiver can't cope with would pause the destination forever.
+// otherwise one that the receiver can't cope with would stall the destination forever.
 func (b *Broker) unanswered(ctx, limited context.Context, began time.Duration, err error) error {
 	if ctx.Err() == nil && limited.Err() != nil {
 		err = fmt.Errorf("http: no answer within %v (outcome unknown)", b.cfg.Timeout)

@@ -127,7 +127,7 @@ func TestARefusedEntryStopsItsKeyAlone(t *testing.T) {
 	}
 }
 
-func TestTheServicesTroubleAndThrottlingPauseTheDestination(t *testing.T) {
+func TestTheServicesTroubleAndThrottlingStallTheDestination(t *testing.T) {
 	t.Parallel()
 	for _, code := range []string{"InternalError", "Throttled"} {
 		t.Run(code, func(t *testing.T) {

@@ -39,16 +39,16 @@ func TestStatusSaysWhatToDo(t *testing.T) {
 	d := setup(t)
 	d.outbox("status").want(exitOK, "NO RELAY", "next: outbox relay")
 	d.exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier, owner, epoch, lease, lease_until, state, last_error, last_error_at)
-		SELECT 'kafka', 0, 1, system_identifier, 'relay-1', 3, '1 hour', now() + interval '1 hour', 'paused', E'refused\x1b[31m', now() FROM pg_control_system()`)
+		SELECT 'kafka', 0, 1, system_identifier, 'relay-1', 3, '1 hour', now() + interval '1 hour', 'stalled', E'refused\x1b[31m', now() FROM pg_control_system()`)
 	d.exec(`INSERT INTO outbox.messages (topic) VALUES ('orders')`)
-	d.outbox("status").want(exitOK, "PAUSED", "relay-1", "check the broker", `refused\x1b[31m`).never("\x1b")
+	d.outbox("status").want(exitOK, "STALLED", "relay-1", "check the broker", `refused\x1b[31m`).never("\x1b")
 	d.outbox("status", "--exit-code").want(exitError, "not flowing")
 	var report admin.Report
 	r := d.outbox("status", "-o", "json").want(exitOK)
-	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil || report.Verdict.State != admin.StatePaused || report.Destinations[0].Pending.N != 1 {
+	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil || report.Verdict.State != admin.StateStalled || report.Destinations[0].Pending.N != 1 {
 		t.Errorf("%+v: %v", report, err)
 	}
-	d.outbox("destinations", "ls").want(exitOK, "kafka", "paused")
+	d.outbox("destinations", "ls").want(exitOK, "kafka", "stalled")
 	d.outbox("destinations", "drop", "kafka", "--yes").want(exitError, "in use", "relay-1")
 	d.outbox("destinations", "drop", "kafka-2", "--yes").want(exitNotFound, "no such destination")
 	d.exec(`UPDATE outbox.cursors SET lease_until = now()`)

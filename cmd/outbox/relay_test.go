@@ -143,11 +143,11 @@ func TestADestinationThatIsDownHoldsUpNoOther(t *testing.T) {
 	until(t, "the file has all", func() bool { return d.count() == 50 })
 	until(t, "status tells of the outage", func() bool {
 		r := d.outbox("status")
-		return strings.Contains(r.stdout, "PAUSED") && strings.Contains(r.stdout, "nats: the broker does not answer") && !strings.Contains(r.stdout, "hunter22")
+		return strings.Contains(r.stdout, "STALLED") && strings.Contains(r.stdout, "nats: the broker does not answer") && !strings.Contains(r.stdout, "hunter22")
 	})
 	until(t, "/readyz tells of it", func() bool {
 		code, body := get(t, "http://"+address+"/readyz")
-		return code == http.StatusServiceUnavailable && strings.Contains(body, `"paused"`) && strings.Contains(body, "check the broker")
+		return code == http.StatusServiceUnavailable && strings.Contains(body, `"stalled"`) && strings.Contains(body, "check the broker")
 	})
 	if n := d.int(`SELECT count(*) FROM outbox.dead_letters`) + d.int(`SELECT coalesce(max(attempts), 0) FROM outbox.holds`); n != 0 {
 		t.Errorf("the outage spent attempts")

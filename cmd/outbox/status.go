@@ -25,7 +25,7 @@ func (a *app) statusCommand() *cobra.Command {
 messages and dead letters, the running relays, the segments of the table with who keeps them from being
 emptied, and open transactions whose messages are still to come.
 
-States: idle, flowing; blocked (some keys wait for an operator); failing (a topic is missing or forbidden, the others flow); paused (the broker does not answer),
+States: idle, flowing; blocked (some keys wait for an operator); failing (a topic is missing or forbidden, the others flow); stalled (the broker does not answer),
 broken (the relay can't work with the database), no_relay, stopped (a relay gave up).`,
 		Example: `  outbox status
   outbox status --watch

@@ -12,7 +12,7 @@ import (
 
 // Breaker returns a broker that takes a row of failures for an outage: once messages of threshold
 // different ids have failed since inner last accepted one, failures are answered as unavailable. The relay
-// then pauses the destination, probes it with one call at a time, and spends no attempts. What is accepted
+// then stalls the destination, probes it with one call at a time, and spends no attempts. What is accepted
 // ends it. Refusals (permanent errors) don't count and are passed on: they are about one message. Neither
 // is a single message that keeps failing taken for an outage. threshold must be positive. Closing it closes
 // inner.

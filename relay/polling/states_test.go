@@ -58,7 +58,7 @@ func TestStatusTellsTheTruthAboutARelayInAService(t *testing.T) {
 	insert := func(key string) {
 		db.Exec("INSERT INTO outbox.messages (topic, key, payload) VALUES ('orders', $1, '1')", key)
 	}
-	t.Run("paused and well again", func(t *testing.T) {
+	t.Run("stalled and well again", func(t *testing.T) {
 		db := db
 		db.T = t
 		broker := relaytest.NewMemory()
@@ -67,7 +67,7 @@ func TestStatusTellsTheTruthAboutARelayInAService(t *testing.T) {
 		db.verdict(admin.StateIdle, "")
 		broker.Kill()
 		insert("b")
-		db.verdict(admin.StatePaused, "does not answer")
+		db.verdict(admin.StateStalled, "does not answer")
 		broker.Restart()
 		db.verdict(admin.StateIdle, "")
 		if err := end(); err != nil {
@@ -110,8 +110,8 @@ func TestTheStateOfASharedRegistrationIsWritten(t *testing.T) {
 	db.verdict(admin.StateIdle, "")
 	broker.Kill()
 	db.Exec("INSERT INTO outbox.messages (topic, key, payload) VALUES ('orders', 'a', '1')")
-	db.verdict(admin.StatePaused, "")
-	if got := db.Value("SELECT owner || ' ' || state FROM outbox.cursors"); got != "service paused" {
+	db.verdict(admin.StateStalled, "")
+	if got := db.Value("SELECT owner || ' ' || state FROM outbox.cursors"); got != "service stalled" {
 		t.Errorf("the cursor says %q", got)
 	}
 	broker.Restart()

@@ -29,7 +29,7 @@ type metrics struct {
 	holdsTotal *prometheus.CounterVec
 
 	leaseHeld *prometheus.GaugeVec
-	paused    *prometheus.GaugeVec
+	stalled   *prometheus.GaugeVec
 	failing   *prometheus.GaugeVec
 
 	pending  *prometheus.GaugeVec
@@ -72,7 +72,7 @@ func newMetrics(o Options) *metrics {
 		deadTotal:  counter("dead_lettered_total", "Messages that became dead letters: invalid, refused or exhausted.", "destination", "reason"),
 		holdsTotal: counter("held_total", "Messages that were set aside for a later attempt.", "destination"),
 		leaseHeld:  gauge("lease_held", "1 while this relay owns the shard group.", group),
-		paused:     gauge("relay_paused", "1 while the broker does not answer.", group),
+		stalled:    gauge("relay_stalled", "1 while the broker does not answer.", group),
 		failing:    gauge("relay_failing", "1 while what a topic is published to doesn't exist or may not be written to.", group),
 		pending:    gauge("pending_messages", "Committed messages that are not settled, estimated beyond 10,000.", destination),
 		oldest:     gauge("oldest_pending_timestamp_seconds", "When the oldest pending message was inserted; the time of the look if there is none.", destination),
@@ -90,7 +90,7 @@ func newMetrics(o Options) *metrics {
 		ConstLabels: prometheus.Labels{"version": o.Version, "revision": o.Revision, "goversion": runtime.Version(), "schema": strconv.Itoa(schema.Latest())}})
 	info.Set(1)
 	m.registry.MustRegister(m.published, m.failures, m.latency, m.calls, m.settled, m.deadTotal, m.holdsTotal, m.leaseHeld,
-		m.paused, m.failing, m.pending, m.oldest, m.held, m.blocked, m.dead, m.relays, m.segments, m.sampled, m.emptied, m.unselected, m.kept, info,
+		m.stalled, m.failing, m.pending, m.oldest, m.held, m.blocked, m.dead, m.relays, m.segments, m.sampled, m.emptied, m.unselected, m.kept, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -140,7 +140,7 @@ type observer struct {
 	published, settled, holds    prometheus.Counter
 	refused, unavailable, failed prometheus.Counter
 	latency, calls               prometheus.Observer
-	leaseHeld, paused, failing   prometheus.Gauge
+	leaseHeld, stalled, failing  prometheus.Gauge
 	dead                         map[relay.Reason]prometheus.Counter
 	changed                      func(relay.State, error)
 }
@@ -159,7 +159,7 @@ func (m *metrics) observer(destination string, group int, changed func(relay.Sta
 		latency:     m.latency.WithLabelValues(destination),
 		calls:       m.calls.WithLabelValues(destination),
 		leaseHeld:   m.leaseHeld.WithLabelValues(destination, g),
-		paused:      m.paused.WithLabelValues(destination, g),
+		stalled:     m.stalled.WithLabelValues(destination, g),
 		failing:     m.failing.WithLabelValues(destination, g),
 		dead:        map[relay.Reason]prometheus.Counter{},
 		changed:     changed,
@@ -210,9 +210,9 @@ func (o *observer) Settled(s *relay.Settlement) {
 }
 
 func (o *observer) Changed(state relay.State, err error) {
-	o.leaseHeld.Set(truth(state == relay.StateFlowing || state == relay.StateFailing || state == relay.StatePaused))
+	o.leaseHeld.Set(truth(state == relay.StateFlowing || state == relay.StateFailing || state == relay.StateStalled))
 	o.failing.Set(truth(state == relay.StateFailing))
-	o.paused.Set(truth(state == relay.StatePaused))
+	o.stalled.Set(truth(state == relay.StateStalled))
 	o.changed(state, err)
 }
 
