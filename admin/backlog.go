@@ -87,6 +87,7 @@ type cursor struct {
 	LeaseUntil  *time.Time // nil: never leased
 	Delivered   int64
 	State       string
+	StateSince  time.Time
 	LastError   string
 	LastErrorAt *time.Time
 	UpdatedAt   time.Time
@@ -100,7 +101,7 @@ type cursor struct {
 func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT destination, shard_group, shard_groups, epoch, coalesce(owner, ''), `+schema.Leased+`,
-		       nullif(lease_until, '-infinity'), delivered, state, coalesce(last_error, ''), last_error_at, updated_at,
+		       nullif(lease_until, '-infinity'), delivered, state, state_since, coalesce(last_error, ''), last_error_at, updated_at,
 		       system_identifier <> (SELECT s.system_identifier FROM pg_control_system() s)
 		       OR pg_snapshot_xmax(prev) > pg_snapshot_xmax(pg_current_snapshot()),
 		       prev::text, coalesce(windows[1], prev)::text, CASE WHEN cardinality(windows) = 0 THEN 0 ELSE last_id END

@@ -54,8 +54,9 @@ type Destination struct {
 	Name    string  `json:"name"`
 	Verdict Verdict `json:"verdict"`
 
-	Groups    []Group   `json:"shard_groups"`
-	Pending   Count     `json:"pending"`
+	Groups  []Group `json:"shard_groups"`
+	Pending Count   `json:"pending"`
+	// Oldest is when the oldest message was inserted that is pending, held or blocked, or from when on it may be delivered.
 	Oldest    time.Time `json:"oldest_pending,omitzero"`
 	Delivered int64     `json:"delivered"`
 
@@ -75,6 +76,7 @@ type Group struct {
 	LeaseUntil  time.Time `json:"lease_until,omitzero"`
 	Epoch       int64     `json:"epoch"`
 	State       string    `json:"state"`
+	StateSince  time.Time `json:"state_since"`
 	LastError   string    `json:"last_error,omitempty"`
 	LastErrorAt time.Time `json:"last_error_at,omitzero"`
 	UpdatedAt   time.Time `json:"updated_at"`
@@ -95,6 +97,14 @@ type Held struct {
 	// NextRetry is when the next lane is due; zero if none is.
 	NextRetry time.Time `json:"next_retry,omitzero"`
 	LastError string    `json:"last_error,omitempty"`
+
+	// Oldest is when the oldest was inserted, or from when on it might be delivered; zero if there is none. A lane that
+	// waits for such a time doesn't count.
+	Oldest  time.Time `json:"oldest,omitzero"`
+	waiting time.Time // the same without blocked lanes
+
+	// BlockedSince is when the first lane was blocked; zero if none is.
+	BlockedSince time.Time `json:"blocked_since,omitzero"`
 
 	// FailingSince is when the oldest of those that have failed, and will be tried again, was set aside; zero if none has.
 	FailingSince time.Time `json:"failing_since,omitzero"`
@@ -179,7 +189,7 @@ func Status(ctx context.Context, db DB) (*Report, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the outbox's state: %w", err)
 	}
-	r.judge()
+	r.judge(allRules)
 	return r, nil
 }
 
@@ -193,14 +203,12 @@ func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []curs
 		d := r.destination(c.Destination)
 		d.Groups = append(d.Groups, Group{
 			Group: c.Group, Groups: c.Groups, Owner: c.Owner, Live: c.Live, LeaseUntil: value(c.LeaseUntil), Epoch: c.Epoch,
-			State: c.State, LastError: c.LastError, LastErrorAt: value(c.LastErrorAt), UpdatedAt: c.UpdatedAt, Foreign: c.Foreign,
+			State: c.State, StateSince: c.StateSince, LastError: c.LastError, LastErrorAt: value(c.LastErrorAt), UpdatedAt: c.UpdatedAt, Foreign: c.Foreign,
 			Pending: b.Pending, Oldest: b.Oldest,
 		})
 		d.Pending = d.Pending.plus(b.Pending)
 		d.Delivered += c.Delivered
-		if !b.Oldest.IsZero() && (d.Oldest.IsZero() || b.Oldest.Before(d.Oldest)) {
-			d.Oldest = b.Oldest
-		}
+		d.Oldest = earliest(d.Oldest, b.Oldest)
 	}
 	if err := r.readHeld(ctx, tx); err != nil {
 		return err
@@ -231,29 +239,38 @@ const sampleLimit = 100_000
 func (r *Report) readHeld(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, fmt.Sprintf(`
 		SELECT destination, count(*), count(DISTINCT lane), count(*) FILTER (WHERE retry_at = 'infinity'),
-		       min(nullif(retry_at, 'infinity')), (array_agg(error ORDER BY held_at DESC) FILTER (WHERE error IS NOT NULL))[1],
-		       min(held_at) FILTER (WHERE error IS NOT NULL AND retry_at <> 'infinity')
-		FROM (SELECT destination, lane, retry_at, held_at, error FROM outbox.holds LIMIT %d) h GROUP BY destination`, sampleLimit))
+		       min(nullif(retry_at, 'infinity')), coalesce((array_agg(error ORDER BY held_at DESC) FILTER (WHERE error IS NOT NULL))[1], ''),
+		       min(held_at) FILTER (WHERE error IS NOT NULL AND retry_at <> 'infinity'), min(held_at) FILTER (WHERE retry_at = 'infinity'),
+		       min(due) FILTER (WHERE NOT delayed), min(due) FILTER (WHERE NOT delayed AND NOT blocked)
+		FROM (SELECT destination, lane, retry_at, held_at, error, greatest(created_at, deliver_at) AS due,
+		             coalesce(bool_or(error IS NULL AND deliver_at > clock_timestamp()) OVER its_lane, false) AS delayed,
+		             coalesce(bool_or(retry_at = 'infinity') OVER its_lane, false) AS blocked
+		      FROM (SELECT destination, lane, created_at, deliver_at, retry_at, held_at, error FROM outbox.holds LIMIT %d) s
+		      WINDOW its_lane AS (PARTITION BY destination, lane)) h
+		GROUP BY destination`, sampleLimit))
 	if err != nil {
 		return fmt.Errorf("count holds: %w", err)
 	}
 	var total int64
-	for rows.Next() {
-		var name string
-		var h Held
-		var next, failing *time.Time
-		var lastError *string
-		if err := rows.Scan(&name, &h.Messages.N, &h.Lanes, &h.Blocked, &next, &lastError, &failing); err != nil {
-			return fmt.Errorf("count holds: %w", err)
-		}
-		h.NextRetry, h.LastError, h.FailingSince = value(next), value(lastError), value(failing)
-		total += h.Messages.N
-		r.destination(name).Held = h
+	var name string
+	var h Held
+	var next, failing, blocked, oldest, waiting *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&name, &h.Messages.N, &h.Lanes, &h.Blocked, &next, &h.LastError, &failing, &blocked, &oldest, &waiting}, func() error {
+		held := h
+		held.NextRetry, held.FailingSince, held.BlockedSince = value(next), value(failing), value(blocked)
+		held.Oldest, held.waiting = value(oldest), value(waiting)
+		total += held.Messages.N
+		d := r.destination(name)
+		d.Held, d.Oldest = held, earliest(d.Oldest, held.Oldest)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("count holds: %w", err)
 	}
 	for i := range r.Destinations {
 		r.Destinations[i].Held.Messages.Estimated = total >= sampleLimit
 	}
-	return rows.Err()
+	return nil
 }
 
 func (r *Report) readDead(ctx context.Context, tx pgx.Tx) error {
@@ -386,6 +403,14 @@ func (r *Report) readOpen(ctx context.Context, tx pgx.Tx) error {
 	slices.SortStableFunc(r.Open, func(a, b OpenTransaction) int { return a.Since.Compare(b.Since) })
 	r.Open = r.Open[:min(len(r.Open), 10)]
 	return nil
+}
+
+// earliest is the first of both times; zero is none.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // value is what p points to, or the zero value.

@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -14,176 +16,172 @@ const (
 	StateIdle    State = "idle"     // all is delivered
 	StateFlowing State = "flowing"  // messages are on their way
 	StateBlocked State = "blocked"  // lanes wait for an operator; the others flow
-	StateFailing State = "failing"  // what a topic is published to doesn't exist or may not be written to; the others flow
+	StateFailing State = "failing"  // the broker answers no: to messages, or to all that goes to a topic
 	StateStalled State = "stalled"  // the broker does not answer
 	StateBroken  State = "broken"   // the relay can't work with the database
-	StateNoRelay State = "no_relay" // nobody delivers
+	StateNoRelay State = "no_relay" // no relay delivers
 	StateStopped State = "stopped"  // a relay gave up for good
 )
 
-// severity orders states; the verdict on all is that on the worst.
-var severity = []State{StateIdle, StateFlowing, StateBlocked, StateFailing, StateStalled, StateBroken, StateNoRelay, StateStopped}
-
-// OK reports whether all is well.
-func (s State) OK() bool { return s == StateIdle || s == StateFlowing }
-
-// Delivers reports whether messages flow, be it that some lanes or topics don't.
-func (s State) Delivers() bool { return s.OK() || s == StateBlocked || s == StateFailing }
-
-func (s State) worseThan(t State) bool { return slices.Index(severity, s) > slices.Index(severity, t) }
-
-// Verdict is the answer, why it is so, and what to do about it.
-type Verdict struct {
-	State State  `json:"state"`
-	Cause string `json:"cause,omitempty"`
-	// Next is what to do: a command where there is one.
-	Next string `json:"next,omitempty"`
+// States lists all states, from the best to the worst.
+func States() []State {
+	return []State{StateIdle, StateFlowing, StateBlocked, StateFailing, StateStalled, StateBroken, StateNoRelay, StateStopped}
 }
 
-func (v Verdict) String() string {
-	text := string(v.State)
+// Tone is how much a state asks for a person.
+type Tone string
+
+const (
+	Calm      Tone = "calm"
+	Attention Tone = "attention" // somebody should look at it; what can flow does
+	Alarm     Tone = "alarm"     // it does not flow
+)
+
+// Tone returns that of the state.
+func (s State) Tone() Tone {
+	switch {
+	case s == StateIdle || s == StateFlowing:
+		return Calm
+	case StateFailing.worseThan(s):
+		return Attention
+	}
+	return Alarm
+}
+
+// OK reports whether all is well.
+func (s State) OK() bool { return s.Tone() == Calm }
+
+// Delivers reports whether messages flow, be it that some lanes don't, or late.
+func (s State) Delivers() bool { return s.Tone() != Alarm }
+
+// Word is the state as people read it.
+func (s State) Word() string { return strings.ReplaceAll(string(s), "_", " ") }
+
+func (s State) worseThan(t State) bool { return compare(s, t) > 0 }
+
+// compare is negative if a is better than b.
+func compare(a, b State) int {
+	return cmp.Compare(slices.Index(States(), a), slices.Index(States(), b))
+}
+
+// Finding is one thing that is to be said of a destination.
+type Finding struct {
+	State State `json:"state"`
+
+	// Destination is empty if the finding is about none in particular.
+	Destination string `json:"destination,omitempty"`
+
+	// Since is when it began, as far as the database tells; zero if it doesn't.
+	Since time.Time `json:"since,omitzero"`
+	Cause string    `json:"cause,omitempty"`
+
+	// Advice is what to do. Next is the command that does it, or helps with it, to be typed as it stands; it deletes
+	// nothing, but where the advice says so.
+	Advice string `json:"advice,omitempty"`
+	Next   string `json:"next,omitempty"`
+}
+
+// Verdict is the worst finding, and what else there is. Its JSON is a stable contract.
+type Verdict struct {
+	Finding
+
+	// Also are the other findings that are not calm, worst first.
+	Also []Finding `json:"also,omitempty"`
+
+	// At is when the database was looked at.
+	At time.Time `json:"at,omitzero"`
+}
+
+// verdictOn puts findings in order. calm is the verdict if there are none.
+func verdictOn(at time.Time, findings []Finding, calm Finding) Verdict {
+	if len(findings) == 0 {
+		return Verdict{Finding: calm, At: at}
+	}
+	sorted := slices.SortedStableFunc(slices.Values(findings), func(a, b Finding) int { return compare(b.State, a.State) })
+	return Verdict{Finding: sorted[0], Also: sorted[1:], At: at}
+}
+
+// Sentence is the verdict in words, as everything prints it: state, since when, where, cause, and which other states there are.
+func (v Verdict) Sentence() string {
+	text := v.State.Word()
+	if since := v.At.Sub(v.Since).Round(time.Second); !v.Since.IsZero() && since > 0 {
+		text += " for " + since.String()
+	}
+	if v.Destination != "" && v.Cause != "" {
+		text += ": " + v.Destination
+	}
 	if v.Cause != "" {
 		text += ": " + v.Cause
 	}
-	if v.Next != "" {
-		text += ". Next: " + v.Next
+	for i, state := range v.others() {
+		if text += ", "; i == 0 {
+			text += "also "
+		}
+		text += state
 	}
 	return text
 }
 
-// failingAfter is how long messages may be tried again before the verdict is that the destination fails.
-const failingAfter = 30 * time.Second
-
-// behindAfter is how long a message may be pending before the verdict speaks of it.
-const behindAfter = time.Minute
-
-func (r *Report) judge() {
-	r.Verdict = Verdict{StateNoRelay, "no relay has ever worked on this database", "outbox relay"}
-	for i := range r.Destinations {
-		d := &r.Destinations[i]
-		d.Verdict = r.judgeDestination(d)
-		if i == 0 || d.Verdict.State.worseThan(r.Verdict.State) {
-			r.Verdict = d.Verdict
-			if r.Verdict.Cause != "" {
-				r.Verdict.Cause = d.Name + ": " + r.Verdict.Cause
+// others are the states of the other findings, with the other destinations that are in them.
+func (v Verdict) others() (list []string) {
+	for rest := v.Also; len(rest) > 0; {
+		n := slices.IndexFunc(rest, func(f Finding) bool { return f.State != rest[0].State })
+		if n < 0 {
+			n = len(rest)
+		}
+		var names []string
+		for _, f := range rest[:n] {
+			if f.Destination != v.Destination {
+				names = append(names, f.Destination)
 			}
 		}
+		text := rest[0].State.Word()
+		if more := len(names) - 3; more > 0 {
+			names = append(names[:3], fmt.Sprintf("%d more", more))
+		}
+		if len(names) > 0 {
+			text += " (" + strings.Join(names, ", ") + ")"
+		}
+		list, rest = append(list, text), rest[n:]
 	}
+	return list
 }
 
-// On returns the verdict on some destinations, and that on each of them: what one relay answers for. A
-// destination that has no cursor yet counts as StateNoRelay.
-func (r *Report) On(names []string) (Verdict, map[string]Verdict) {
-	worst := Verdict{State: StateIdle}
-	each := make(map[string]Verdict, len(names))
-	for _, name := range names {
-		v := Verdict{StateNoRelay, "no relay has worked on it yet", "outbox relay"}
-		if i := slices.IndexFunc(r.Destinations, func(d Destination) bool { return d.Name == name }); i >= 0 {
-			v = r.Destinations[i].Verdict
-		}
-		each[name] = v
-		if v.State.worseThan(worst.State) {
-			worst = v
-			if v.Cause != "" {
-				worst.Cause = name + ": " + v.Cause
-			}
+// Words are the state and those of the other findings, for a table.
+func (v Verdict) Words() string {
+	words := []string{v.State.Word()}
+	for _, f := range v.Also {
+		if !slices.Contains(words, f.State.Word()) {
+			words = append(words, f.State.Word())
 		}
 	}
-	return worst, each
+	return strings.Join(words, ", ")
 }
 
-func (r *Report) judgeDestination(d *Destination) Verdict {
-	if len(d.Groups) == 0 {
-		return Verdict{StateNoRelay, "it has no cursor, but messages were set aside for it", "outbox destinations ls"}
+// Remedy is what to do, in words and as a command; empty if nothing is to be done.
+func (f Finding) Remedy() string {
+	if f.Advice == "" || f.Next == "" {
+		return f.Advice + f.Next
 	}
-	worst := Verdict{State: StateIdle}
-	for i := range d.Groups {
-		if v := r.judgeGroup(d, &d.Groups[i]); v.State.worseThan(worst.State) {
-			worst = v
-		}
-	}
-	if !StateBlocked.worseThan(worst.State) {
-		return worst
-	}
-	if d.Held.Blocked > 0 {
-		return Verdict{StateBlocked, fmt.Sprintf("%s until an operator acts; last error: %s", plural(d.Held.Blocked, "lane is held", "lanes are held"),
-			orElse(d.Held.LastError, "unknown")), "outbox dead ls --blocked --destination " + d.Name}
-	}
-	if since := d.Held.FailingSince; !since.IsZero() && r.At.Sub(since) > failingAfter {
-		return Verdict{StateFailing, fmt.Sprintf("%v held in %s, tried again since %v ago; last error: %s", d.Held.Messages, plural(d.Held.Lanes, "lane", "lanes"),
-			r.At.Sub(since).Round(time.Second), orElse(d.Held.LastError, "unknown")), "cure the cause; they are tried again by themselves, and become dead letters after the last attempt"}
-	}
-	if d.Held.Messages.N > 0 && worst.Cause == "" {
-		worst.Cause = fmt.Sprintf("%v held in %s", d.Held.Messages, plural(d.Held.Lanes, "lane", "lanes"))
-	}
-	return worst
+	return f.Advice + ": " + f.Next
 }
 
-func (r *Report) judgeGroup(d *Destination, g *Group) Verdict {
-	name := d.Name
-	if g.Groups > 1 {
-		name = fmt.Sprintf("%s, shard group %d", d.Name, g.Group)
+// String is the sentence and the remedy.
+func (v Verdict) String() string {
+	if v.Remedy() == "" {
+		return v.Sentence()
 	}
-	switch {
-	case r.Altered != "":
-		return Verdict{StateBroken, r.Altered, "run that, and then start the relay again: outbox relay"}
-	case g.Foreign:
-		return Verdict{StateBroken, "its cursor is from another cluster: a dump was restored here, or the cluster was upgraded",
-			"with all writers and relays stopped: outbox rebase --destination " + d.Name}
-	case !g.Live && g.State == "stopped" && g.LastError != "":
-		return Verdict{StateStopped, "the relay gave up: " + g.LastError, "cure the cause, then start it again: outbox relay"}
-	case !g.Live:
-		return r.noRelay(d, name, g)
-	case g.State == "stalled":
-		return Verdict{StateStalled, "the broker does not answer: " + orElse(g.LastError, "unknown cause"),
-			"check the broker; delivery goes on by itself once it answers"}
-	case g.State == "failing":
-		return Verdict{StateFailing, orElse(g.LastError, "unknown cause"),
-			"do what it says; what waits is delivered by itself then, and no attempt is counted"}
-	case g.State == "broken":
-		return Verdict{StateBroken, orElse(g.LastError, "unknown cause"), "check the database and the relay's log"}
-	case g.Pending.N > 0 && r.At.Sub(g.Oldest) > behindAfter:
-		return Verdict{State: StateFlowing, Cause: fmt.Sprintf("%v pending, the oldest for %v", g.Pending, r.At.Sub(g.Oldest).Round(time.Second))}
-	case g.Pending.N > 0:
-		return Verdict{State: StateFlowing}
-	}
-	return Verdict{State: StateIdle}
+	return v.Sentence() + ". Next: " + v.Remedy()
 }
 
-// abandonedAfter is how long nobody has delivered to a destination that perhaps nobody needs: a relay that is late, restarted or
-// deployed is back long before.
-const abandonedAfter = time.Hour
+var plain = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=,-]+$`)
 
-func (r *Report) noRelay(d *Destination, name string, g *Group) Verdict {
-	v := Verdict{StateNoRelay, "no live relay", "outbox relay"}
-	since, what := g.LeaseUntil, "vanished"
-	if since.IsZero() { // given back
-		since, what = g.UpdatedAt, "ended"
+// argument is s as a shell takes it for one word.
+func argument(s string) string {
+	if plain.MatchString(s) {
+		return s
 	}
-	away := r.At.Sub(since)
-	switch {
-	case g.Owner != "" && away < 0:
-		v.Cause += fmt.Sprintf(": %s %s, and then the clock was set back", g.Owner, what)
-		v.Next = "start " + g.Owner + " again: outbox relay"
-	case g.Owner != "":
-		v.Cause += fmt.Sprintf(": %s %s %v ago", g.Owner, what, away.Round(time.Second))
-		v.Next = "start " + g.Owner + " again: outbox relay"
-	}
-	var others []string
-	for _, relay := range r.Relays {
-		if relay.Live && relay.Name != g.Owner {
-			others = append(others, relay.Name)
-		}
-	}
-	if len(others) == 0 {
-		return v
-	}
-	v.Cause += "; " + strings.Join(others, ", ") + " run without delivering to " + name
-	v.Next += ", or add the destination to the configuration of a relay that runs"
-	if away > abandonedAfter {
-		v.Next += "; if nobody needs it any more, what it has not delivered is given up by: outbox destinations drop " + d.Name
-	}
-	return v
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 func plural(n int64, one, many string) string {

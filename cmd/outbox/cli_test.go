@@ -42,7 +42,7 @@ func TestStatusSaysWhatToDo(t *testing.T) {
 		SELECT 'kafka', 0, 1, system_identifier, 'relay-1', 3, '1 hour', now() + interval '1 hour', 'stalled', E'refused\x1b[31m', now() FROM pg_control_system()`)
 	d.exec(`INSERT INTO outbox.messages (topic) VALUES ('orders')`)
 	d.outbox("status").want(exitOK, "STALLED", "relay-1", "check the broker", `refused\x1b[31m`).never("\x1b")
-	d.outbox("status", "--exit-code").want(exitError, "not flowing")
+	d.outbox("status", "--exit-code").want(exitError, "outbox: stalled")
 	var report admin.Report
 	r := d.outbox("status", "-o", "json").want(exitOK)
 	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil || report.Verdict.State != admin.StateStalled || report.Destinations[0].Pending.N != 1 {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -25,8 +26,9 @@ func (a *app) statusCommand() *cobra.Command {
 messages and dead letters, the running relays, the segments of the table with who keeps them from being
 emptied, and open transactions whose messages are still to come.
 
-States: idle, flowing; blocked (some keys wait for an operator); failing (a topic is missing or forbidden, the others flow); stalled (the broker does not answer),
-broken (the relay can't work with the database), no_relay, stopped (a relay gave up).`,
+States, from best to worst: idle, flowing; blocked (some keys wait for an operator); failing (the broker refuses
+messages again and again, or all that goes to a topic), stalled (the broker does not answer), broken (the relay
+can't work with the database), no relay, stopped (a relay gave up). The verdict is the worst, and names the others.`,
 		Example: `  outbox status
   outbox status --watch
   outbox status -o json | jq .verdict
@@ -42,7 +44,7 @@ broken (the relay can't work with the database), no_relay, stopped (a relay gave
 	formatFlag(cmd, &out, asTable, asJSON)
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "repeat until interrupted")
 	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "pause between two looks with --watch")
-	cmd.Flags().BoolVar(&strict, "exit-code", false, "exit with 1 unless messages flow")
+	cmd.Flags().BoolVar(&strict, "exit-code", false, "exit with 1 unless it is idle or flowing")
 	return cmd
 }
 
@@ -64,8 +66,8 @@ func (a *app) status(ctx context.Context, out format, watch, strict bool, interv
 			return err
 		}
 		if !watch {
-			if s := report.Verdict.State; strict && (!s.Delivers() || s == admin.StateFailing) {
-				return fmt.Errorf("it is not flowing: %s", report.Verdict)
+			if strict && !report.Verdict.State.OK() {
+				return coded{errors.New(report.Verdict.String()), exitError}
 			}
 			return nil
 		}
@@ -97,17 +99,14 @@ func (a *app) printStatus(out format, watch bool, r *admin.Report) error {
 }
 
 func writeReport(w io.Writer, r *admin.Report, colours bool) error {
-	verdict := strings.ToUpper(strings.ReplaceAll(string(r.Verdict.State), "_", " "))
+	word := r.Verdict.State.Word()
+	verdict := strings.ToUpper(word)
 	if colours {
 		verdict = colourOf(r.Verdict.State) + verdict + "\x1b[0m"
 	}
-	fmt.Fprint(w, verdict)
-	if r.Verdict.Cause != "" {
-		fmt.Fprint(w, "  ", clean(r.Verdict.Cause))
-	}
-	fmt.Fprintln(w)
-	if r.Verdict.Next != "" {
-		fmt.Fprintln(w, "next:", clean(r.Verdict.Next))
+	fmt.Fprintln(w, verdict+clean(strings.TrimPrefix(r.Verdict.Sentence(), word)))
+	if remedy := r.Verdict.Remedy(); remedy != "" {
+		fmt.Fprintln(w, "next:", clean(remedy))
 	}
 	fmt.Fprintf(w, "database %s at %s\n", clean(r.Database), r.At.Local().Format(time.DateTime))
 
@@ -135,10 +134,10 @@ func writeReport(w io.Writer, r *admin.Report, colours bool) error {
 }
 
 func colourOf(s admin.State) string {
-	switch {
-	case s.OK():
+	switch s.Tone() {
+	case admin.Calm:
 		return "\x1b[1;32m"
-	case s.Delivers():
+	case admin.Attention:
 		return "\x1b[1;33m"
 	}
 	return "\x1b[1;31m"
@@ -148,9 +147,9 @@ func writeDestinations(w io.Writer, r *admin.Report) error {
 	t := newTable(w, "DESTINATION", "STATE", "OWNER", "EPOCH", "LEASE", "PENDING", "OLDEST", "HELD", "BLOCKED", "DEAD", "DELIVERED")
 	for _, d := range r.Destinations {
 		for i, g := range d.Groups {
-			name := d.Name
+			name, oldest := d.Name, d.Oldest
 			if g.Groups > 1 {
-				name = fmt.Sprintf("%s %d/%d", d.Name, g.Group, g.Groups)
+				name, oldest = fmt.Sprintf("%s %d/%d", d.Name, g.Group, g.Groups), g.Oldest
 			}
 			lease := "none"
 			if g.Live {
@@ -162,22 +161,25 @@ func writeDestinations(w io.Writer, r *admin.Report) error {
 				held, blocked = d.Held.Messages.String(), fmt.Sprint(d.Held.Blocked)
 				dead, delivered = d.Dead.Messages.String(), fmt.Sprint(d.Delivered)
 			}
-			t.row(name, d.Verdict.State, g.Owner, g.Epoch, lease, g.Pending, ago(r.At, g.Oldest), held, blocked, dead, delivered)
+			t.row(name, d.Verdict.Words(), g.Owner, g.Epoch, lease, g.Pending, ago(r.At, oldest), held, blocked, dead, delivered)
 		}
 		if len(d.Groups) == 0 {
-			t.row(d.Name, d.Verdict.State, "", "", "none", "", "", d.Held.Messages, d.Held.Blocked, d.Dead.Messages, "")
+			t.row(d.Name, d.Verdict.Words(), "", "", "none", "", ago(r.At, d.Oldest), d.Held.Messages, d.Held.Blocked, d.Dead.Messages, "")
 		}
 	}
 	if err := t.flush(); err != nil {
 		return err
 	}
-	// What the verdict on all says already isn't said again.
+	// What has been said isn't said again.
 	said := []string{r.Verdict.Cause}
 	say := func(text, because string) {
 		if because != "" && !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, because) }) {
 			said = append(said, text)
 			fmt.Fprintln(w, clean(text))
 		}
+	}
+	for _, f := range r.Verdict.Also {
+		say(admin.Verdict{Finding: f, At: r.At}.String(), f.Destination+": "+f.Cause)
 	}
 	for _, d := range r.Destinations {
 		say(d.Name+": "+d.Verdict.Cause, d.Verdict.Cause)

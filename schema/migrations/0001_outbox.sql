@@ -59,6 +59,7 @@ CREATE TABLE outbox.cursors (
     system_identifier bigint        NOT NULL,
     delivered         bigint        NOT NULL DEFAULT 0,
     state             text          NOT NULL DEFAULT 'flowing',
+    state_since       timestamptz   NOT NULL DEFAULT clock_timestamp(),
     last_error        text,
     last_error_at     timestamptz,
     updated_at        timestamptz   NOT NULL DEFAULT clock_timestamp(),

@@ -35,7 +35,7 @@ const watchPause = 5 * time.Second
 
 func newWatch(destinations []string, m *metrics, logger *slog.Logger, conn func(context.Context) (*pgx.Conn, error)) *watch {
 	return &watch{conn: conn, destinations: destinations, metrics: m, logger: logger,
-		verdict: admin.Verdict{State: admin.StateBroken, Cause: "the relay has just started"}}
+		verdict: admin.Verdict{Finding: admin.Finding{State: admin.StateBroken, Cause: "the relay has just started"}}}
 }
 
 func (w *watch) run(ctx context.Context) {
@@ -73,7 +73,7 @@ func (w *watch) look(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
 			connect.Close(conn)
 		}
 		w.logger.Debug("the database could not be looked at", "error", err)
-		w.set(time.Now(), admin.Verdict{State: admin.StateBroken, Cause: err.Error(), Next: "check the database"}, nil)
+		w.set(time.Now(), admin.Verdict{Finding: admin.Finding{State: admin.StateBroken, Cause: err.Error(), Advice: "check the database"}}, nil)
 		return nil
 	}
 	verdict, each := report.On(w.destinations)
@@ -91,7 +91,6 @@ func (w *watch) set(at time.Time, verdict admin.Verdict, each map[string]admin.V
 // readiness is the body of /readyz.
 type readiness struct {
 	admin.Verdict
-	At           time.Time                `json:"at,omitzero"`
 	Relay        string                   `json:"relay"`
 	Destinations map[string]admin.Verdict `json:"destinations,omitempty"`
 }
@@ -109,15 +108,16 @@ func (w *watch) readiness(relay string) readiness {
 	if bad := w.tables; verdict.State.Delivers() && len(bad) > 0 && !worst(bad).State.Delivers() {
 		verdict = worst(bad)
 	}
-	return readiness{verdict, w.at, relay, each}
+	verdict.At = w.at
+	return readiness{verdict, relay, each}
 }
 
 // noteTable passes on the state of a destination with a table of its own, which has no cursor to be asked
 // for it.
 func (d *Daemon) noteTable(name string, state relay.State, err error) {
-	v := admin.Verdict{State: admin.State(state)} // both have the same words
+	v := admin.Verdict{Finding: admin.Finding{State: admin.State(state)}} // both have the same words
 	if state == relay.StateWaiting {
-		v = admin.Verdict{State: admin.StateIdle, Cause: "another relay reads the table"}
+		v = admin.Verdict{Finding: admin.Finding{State: admin.StateIdle, Cause: "another relay reads the table"}}
 	}
 	if err != nil {
 		v.Cause = err.Error()

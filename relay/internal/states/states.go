@@ -76,6 +76,7 @@ func (w *Writer) write(ctx context.Context, changes map[cursor]change) error {
 		// last_error stays when the state is well again: it tells what the last trouble was.
 		_, err := conn.Exec(ctx, `
 			UPDATE outbox.cursors SET state = $4,
+			       state_since = CASE WHEN state = $4 THEN state_since ELSE clock_timestamp() - $6::bigint * interval '1 microsecond' END,
 			       last_error = CASE WHEN $5 = '' THEN last_error ELSE $5 END,
 			       last_error_at = CASE WHEN $5 = '' THEN last_error_at ELSE clock_timestamp() - $6::bigint * interval '1 microsecond' END
 			WHERE destination = $1 AND shard_group = $2 AND owner = $3`,

@@ -1,0 +1,229 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// rules are what a verdict rests on.
+type rules struct {
+	// group rules say whether a group is worked on. The first that finds something is right: what comes after it would tell
+	// of a relay that isn't there.
+	group []groupRule
+	// destination rules say what waits, and for what. Each speaks for itself.
+	destination []destinationRule
+}
+
+// groupRule finds what is to be said of a shard group; ok is false if it is nothing.
+type groupRule struct {
+	name string
+	find func(r *Report, d *Destination, g *Group) (f Finding, ok bool)
+}
+
+// destinationRule is the same for a destination as a whole.
+type destinationRule struct {
+	name string
+	find func(r *Report, d *Destination) (f Finding, ok bool)
+}
+
+var allRules = rules{
+	group: []groupRule{
+		{"the tables are not those of the migrations", altered},
+		{"the cursor is from another cluster", foreign},
+		{"the relay gave up", stopped},
+		{"no relay has the lease", unowned},
+		{"the broker does not answer", stalled},
+		{"a topic takes nothing", closed},
+		{"the relay can't work with the database", broken},
+	},
+	destination: []destinationRule{
+		{"there is no cursor", orphaned},
+		{"messages are refused again and again", refused},
+		{"lanes wait for an operator", blocked},
+	},
+}
+
+// judge gives each destination its verdict, and the report the one on all.
+func (r *Report) judge(by rules) {
+	for i := range r.Destinations {
+		r.Destinations[i].Verdict = r.judgeDestination(&r.Destinations[i], by)
+	}
+	r.Verdict = r.on(r.Destinations)
+}
+
+// on is the verdict on some destinations together.
+func (r *Report) on(destinations []Destination) Verdict {
+	if len(destinations) == 0 {
+		return verdictOn(r.At, nil, Finding{State: StateNoRelay, Cause: "no relay has ever worked on this database", Next: "outbox relay"})
+	}
+	calm := Finding{State: StateIdle}
+	var findings []Finding
+	for i := range destinations {
+		v := &destinations[i].Verdict
+		if v.State.OK() {
+			if v.State.worseThan(calm.State) || v.State == calm.State && calm.Cause == "" {
+				calm = v.Finding
+			}
+			continue
+		}
+		findings = append(append(findings, v.Finding), v.Also...)
+	}
+	return verdictOn(r.At, findings, calm)
+}
+
+// On returns the verdict on some destinations, and that on each of them: what one relay answers for. A
+// destination that has no cursor yet counts as StateNoRelay.
+func (r *Report) On(names []string) (Verdict, map[string]Verdict) {
+	each := make(map[string]Verdict, len(names))
+	var list []Destination
+	for _, name := range names {
+		d := Destination{Name: name, Verdict: Verdict{Finding: Finding{State: StateNoRelay, Destination: name,
+			Cause: "no relay has worked on it yet", Next: "outbox relay"}, At: r.At}}
+		if i := slices.IndexFunc(r.Destinations, func(d Destination) bool { return d.Name == name }); i >= 0 {
+			d = r.Destinations[i]
+		}
+		each[name] = d.Verdict
+		list = append(list, d)
+	}
+	return r.on(list), each
+}
+
+func (r *Report) judgeDestination(d *Destination, by rules) Verdict {
+	var findings []Finding
+	add := func(f Finding) {
+		f.Destination = d.Name
+		at := slices.IndexFunc(findings, func(g Finding) bool { return g.State == f.State })
+		if at < 0 {
+			findings = append(findings, f)
+		} else {
+			findings[at].Since = earliest(findings[at].Since, f.Since)
+		}
+	}
+	for i := range d.Groups {
+		for _, rule := range by.group {
+			if f, ok := rule.find(r, d, &d.Groups[i]); ok {
+				add(f)
+				break
+			}
+		}
+	}
+	for _, rule := range by.destination {
+		if f, ok := rule.find(r, d); ok {
+			add(f)
+		}
+	}
+	return verdictOn(r.At, findings, calm(d))
+}
+
+// calm is what is said of a destination of which nothing else is.
+func calm(d *Destination) Finding {
+	f := Finding{State: StateIdle, Destination: d.Name}
+	if d.Pending.N > 0 {
+		f.State = StateFlowing
+		f.Cause = fmt.Sprintf("%v pending", d.Pending)
+	}
+	if d.Held.Messages.N > 0 {
+		f.Cause = strings.TrimPrefix(f.Cause+", "+heldText(d), ", ")
+	}
+	return f
+}
+
+func heldText(d *Destination) string {
+	return fmt.Sprintf("%v held in %s", d.Held.Messages, plural(d.Held.Lanes, "lane", "lanes"))
+}
+
+func altered(r *Report, _ *Destination, _ *Group) (Finding, bool) {
+	return Finding{State: StateBroken, Cause: r.Altered, Advice: "run that, and then start the relay again", Next: "outbox relay"}, r.Altered != ""
+}
+
+func foreign(_ *Report, d *Destination, g *Group) (Finding, bool) {
+	return Finding{State: StateBroken, Since: g.UpdatedAt, Cause: "its cursor is from another cluster: a dump was restored here, or the cluster was upgraded",
+		Advice: "with all writers and relays stopped", Next: "outbox rebase --destination " + argument(d.Name)}, g.Foreign
+}
+
+func stopped(_ *Report, _ *Destination, g *Group) (Finding, bool) {
+	return Finding{State: StateStopped, Since: g.LastErrorAt, Cause: "the relay gave up: " + g.LastError,
+		Advice: "cure the cause, then start it again", Next: "outbox relay"}, !g.Live && g.State == "stopped" && g.LastError != ""
+}
+
+// abandonedAfter is how long nobody has delivered to a destination that perhaps nobody needs: a relay that is late, restarted or
+// deployed is back long before.
+const abandonedAfter = time.Hour
+
+func unowned(r *Report, d *Destination, g *Group) (Finding, bool) {
+	if g.Live {
+		return Finding{}, false
+	}
+	f := Finding{State: StateNoRelay, Since: g.LeaseUntil, Cause: "no live relay", Next: "outbox relay"}
+	what := "vanished"
+	if f.Since.IsZero() { // given back
+		f.Since, what = g.UpdatedAt, "ended"
+	}
+	away := r.At.Sub(f.Since)
+	switch {
+	case g.Owner != "" && away < 0:
+		f.Since = time.Time{}
+		f.Cause += fmt.Sprintf(": %s %s, and then the clock was set back", g.Owner, what)
+	case g.Owner != "":
+		f.Cause += fmt.Sprintf(": %s %s %v ago", g.Owner, what, away.Round(time.Second))
+	}
+	if g.Owner != "" {
+		f.Advice = "start " + g.Owner + " again"
+	}
+	var others []string
+	for _, relay := range r.Relays {
+		if relay.Live && relay.Name != g.Owner {
+			others = append(others, relay.Name)
+		}
+	}
+	if len(others) == 0 {
+		return f, true
+	}
+	name := d.Name
+	if g.Groups > 1 {
+		name = fmt.Sprintf("%s, shard group %d", d.Name, g.Group)
+	}
+	f.Cause += "; " + strings.Join(others, ", ") + " run without delivering to " + name
+	f.Advice = strings.TrimPrefix(f.Advice+", or add the destination to the configuration of a relay that runs", ", or ")
+	if away > abandonedAfter {
+		f.Advice += "; if nobody needs it any more, what it has not delivered is given up by: outbox destinations drop " + argument(d.Name) + "; otherwise"
+	}
+	return f, true
+}
+
+func stalled(_ *Report, _ *Destination, g *Group) (Finding, bool) {
+	return Finding{State: StateStalled, Since: g.StateSince, Cause: "the broker does not answer: " + orElse(g.LastError, "unknown cause"),
+		Advice: "check the broker; delivery goes on by itself once it answers"}, g.State == "stalled"
+}
+
+func closed(_ *Report, _ *Destination, g *Group) (Finding, bool) {
+	return Finding{State: StateFailing, Since: g.StateSince, Cause: orElse(g.LastError, "unknown cause"),
+		Advice: "do what it says; what waits is delivered by itself then, and no attempt is counted"}, g.State == "failing"
+}
+
+func broken(_ *Report, _ *Destination, g *Group) (Finding, bool) {
+	return Finding{State: StateBroken, Since: g.StateSince, Cause: orElse(g.LastError, "unknown cause"),
+		Advice: "check the database and the relay's log"}, g.State == "broken"
+}
+
+func orphaned(_ *Report, d *Destination) (Finding, bool) {
+	return Finding{State: StateNoRelay, Cause: "it has no cursor, but messages were set aside for it", Next: "outbox destinations ls"}, len(d.Groups) == 0
+}
+
+// failingAfter is how long ago a message must have been set aside for the verdict to be that the destination fails. A message is set
+// aside when its next attempt is a second away, so it has failed several times by then.
+const failingAfter = 2 * time.Second
+
+func refused(r *Report, d *Destination) (Finding, bool) {
+	since := d.Held.FailingSince
+	return Finding{State: StateFailing, Since: since, Cause: heldText(d) + ", tried again; last error: " + orElse(d.Held.LastError, "unknown"),
+		Advice: "cure the cause; they are tried again by themselves, and become dead letters after the last attempt"}, !since.IsZero() && r.At.Sub(since) > failingAfter
+}
+
+func blocked(_ *Report, d *Destination) (Finding, bool) {
+	return Finding{State: StateBlocked, Since: d.Held.BlockedSince, Cause: fmt.Sprintf("%s until an operator acts; last error: %s",
+		plural(d.Held.Blocked, "lane is held", "lanes are held"), orElse(d.Held.LastError, "unknown")),
+		Advice: "cure the cause, and have them tried again", Next: "outbox dead requeue --blocked --destination " + argument(d.Name)}, d.Held.Blocked > 0
+}

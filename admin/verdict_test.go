@@ -1,0 +1,199 @@
+package admin
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// verdictCase arranges a database. rule names the one rule that the verdict is due to; without it the state isn't found.
+type verdictCase struct {
+	name        string
+	rule        string
+	arrange     func(d *database)
+	state       State
+	cause, next string
+}
+
+var verdictCases = []verdictCase{
+	{"nothing has ever run", "", func(d *database) {}, StateNoRelay, "no relay has ever", "outbox relay"},
+	{"all is delivered", "", func(d *database) { d.cursor("kafka", "1 minute") }, StateIdle, "", ""},
+	{"messages come", "", func(d *database) { d.cursor("kafka", "1 minute"); d.write(3) }, StateFlowing, "", ""},
+	{"the relay died", "no relay has the lease", func(d *database) { d.cursor("kafka", "-1 minute") },
+		StateNoRelay, "no relay for 1m0s: kafka: no live relay: relay-1 vanished 1m", "outbox relay"},
+	{"the owner is seconds late", "no relay has the lease", func(d *database) {
+		d.cursor("kafka", "-3 seconds")
+		d.relays("relay-1")
+	}, StateNoRelay, "relay-1 vanished 3s ago", "start relay-1 again: outbox relay"},
+	{"another destination's relay lives", "no relay has the lease", func(d *database) {
+		d.cursor("kafka", "-59 minutes")
+		d.relays("relay-1", "relay-2")
+	}, StateNoRelay, "; relay-2 run without", "start relay-1 again, or add the destination to the configuration of a relay that runs: outbox relay"},
+	{"nobody has delivered for hours", "no relay has the lease", func(d *database) {
+		d.cursor("kafka", "-61 minutes")
+		d.relays("relay-2")
+	}, StateNoRelay, "relay-2 run without", "given up by: outbox destinations drop kafka"},
+	{"the broker is down", "the broker does not answer", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.exec(`UPDATE outbox.cursors SET state = 'stalled', state_since = now() - interval '5 minutes', last_error = 'connection refused'`)
+	}, StateStalled, "stalled for 5m0s: kafka: the broker does not answer: connection refused", "check the broker"},
+	{"a topic is missing", "a topic takes nothing", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.held("kafka", "k", 7, "2000-01-01")
+		d.exec(`UPDATE outbox.cursors SET state = 'failing', last_error = 'topic "t" doesn''t exist; create it'`)
+	}, StateFailing, `kafka: topic "t" doesn't exist; create it`, "delivered by itself"},
+	{"the database refuses", "the relay can't work with the database", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.exec(`UPDATE outbox.cursors SET state = 'broken', last_error = 'permission denied'`)
+	}, StateBroken, "kafka: permission denied", "check the database"},
+	{"messages fail again and again", "messages are refused again and again", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.write(1)
+		d.held("kafka", "k", 7, "2100-01-01")
+		d.exec(`UPDATE outbox.holds SET held_at = now() - interval '31 seconds'`)
+	}, StateFailing, "failing for 31s: kafka: 1 held in 1 lane, tried again; last error: refused: too large", "cure the cause"},
+	{"the relay gave up", "the relay gave up", func(d *database) {
+		d.cursor("kafka", "-1 minute")
+		d.exec(`UPDATE outbox.cursors SET state = 'stopped', last_error = 'message refused', last_error_at = now() - interval '1 hour'`)
+	}, StateStopped, "stopped for 1h0m0s: kafka: the relay gave up: message refused", "outbox relay"},
+	{"a lane is blocked", "lanes wait for an operator", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.held("kafka", "k", 7, "infinity")
+	}, StateBlocked, "1 lane is held until an operator acts; last error: refused: too large", "outbox dead requeue --blocked --destination kafka"},
+	{"a lane waits for a retry", "", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.held("kafka", "k", 7, "2100-01-01")
+	}, StateIdle, "1 held in 1 lane", ""},
+	{"it is far behind", "", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.exec(`INSERT INTO outbox.messages (topic, created_at) VALUES ('t', now() - interval '1 hour')`)
+	}, StateFlowing, "1 pending", ""},
+	{"the relay was stopped", "no relay has the lease", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.exec(`UPDATE outbox.cursors SET lease_until = '-infinity'`)
+	}, StateNoRelay, "relay-1 ended", "outbox relay"},
+	{"the clock was set back while the relay died", "no relay has the lease", func(d *database) {
+		d.cursor("kafka", "3 hours")
+	}, StateNoRelay, "vanished, and then the clock was set back", "outbox relay"},
+	{"a segment is detached", "the tables are not those of the migrations", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.write(1)
+		d.exec(`ALTER TABLE outbox.messages DETACH PARTITION outbox.messages_3`)
+	}, StateBroken, "ATTACH PARTITION outbox.messages_3 FOR VALUES IN (3)", "outbox relay"},
+	{"a dump was restored", "the cursor is from another cluster", func(d *database) {
+		d.cursor("kafka", "-1 minute")
+		d.exec(`UPDATE outbox.cursors SET system_identifier = 1`)
+	}, StateBroken, "from another cluster", "outbox rebase --destination kafka"},
+	{"the cursor is ahead of the cluster", "the cursor is from another cluster", func(d *database) {
+		d.cursor("kafka", "-1 minute")
+		d.exec(`UPDATE outbox.cursors SET prev = '1000000:1000000:'`)
+	}, StateBroken, "from another cluster", "outbox rebase --destination kafka"},
+	{"what was set aside has outlived its cursor", "there is no cursor", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.held("gone", "k", 7, "2100-01-01")
+	}, StateNoRelay, "gone: it has no cursor", "outbox destinations ls"},
+	{"one of two destinations is bad", "no relay has the lease", func(d *database) {
+		d.cursor("a", "1 minute")
+		d.cursor("b", "-1 minute")
+		d.cursor("c", "1 minute")
+	}, StateNoRelay, "b: no live relay", ""},
+}
+
+func TestTheVerdictNamesStateCauseAndNextStep(t *testing.T) {
+	t.Parallel()
+	for _, c := range verdictCases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			d := setup(t)
+			c.arrange(d)
+			r := d.status()
+			v := r.Verdict
+			if v.State != c.state || !strings.Contains(v.Sentence(), c.cause) || !strings.Contains(v.Remedy(), c.next) {
+				t.Errorf("got %q", v)
+			}
+			if strings.Contains(v.Remedy(), "drop") && !strings.Contains(c.next, "drop") {
+				t.Errorf("it proposes to drop: %q", v)
+			}
+			if v.State.OK() && v.Remedy() != "" {
+				t.Errorf("%s asks for an action: %q", v.State, v.Remedy())
+			}
+			if c.rule == "" {
+				return
+			}
+			if r.judge(allRules.without(c.rule)); strings.Contains(r.Verdict.Sentence(), v.Cause) {
+				t.Errorf("without the rule that %s it is still %q", c.rule, r.Verdict)
+			}
+		})
+	}
+}
+
+func (r rules) without(name string) rules {
+	return rules{
+		slices.DeleteFunc(slices.Clone(r.group), func(g groupRule) bool { return g.name == name }),
+		slices.DeleteFunc(slices.Clone(r.destination), func(d destinationRule) bool { return d.name == name }),
+	}
+}
+
+func TestEachRuleOfTheVerdictHasACaseThatNeedsIt(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for _, rule := range allRules.group {
+		names = append(names, rule.name)
+	}
+	for _, rule := range allRules.destination {
+		names = append(names, rule.name)
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(verdictCases, func(c verdictCase) bool { return c.rule == name }) {
+			t.Errorf("no case needs the rule %q", name)
+		}
+	}
+	for _, c := range verdictCases {
+		if c.rule != "" && !slices.Contains(names, c.rule) {
+			t.Errorf("%s: there is no rule %q", c.name, c.rule)
+		}
+	}
+}
+
+func TestTheWorstStateHidesNoOther(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	for _, name := range []string{"a", "b", "c"} {
+		d.cursor(name, "1 minute")
+	}
+	d.exec(`UPDATE outbox.cursors SET state = 'stalled', last_error = 'refused' WHERE destination = 'b'`)
+	d.held("b", "k", 1, "infinity")
+	d.held("c", "k", 2, "infinity")
+	r := d.status()
+	if got := r.Verdict.Sentence(); !strings.HasSuffix(got, ": b: the broker does not answer: refused, also blocked (c)") {
+		t.Errorf("the verdict is %q", got)
+	}
+	if got := r.Destinations[1].Verdict.Words(); got != "stalled, blocked" {
+		t.Errorf("the states of b are %q", got)
+	}
+}
+
+func TestTheOldestMessageIsPendingHeldOrBlocked(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.cursor("kafka", "1 minute")
+	age := func(sql string) {
+		t.Helper()
+		d.exec(sql)
+		r := d.status()
+		if got := r.At.Sub(r.Destinations[0].Oldest).Round(time.Hour); got != time.Hour {
+			t.Errorf("after %s the oldest has waited for %v", sql, got)
+		}
+	}
+	const held = `INSERT INTO outbox.holds (destination, lane, id, message_id, topic, shard, created_at, retry_at, deliver_at, error)
+		VALUES ('kafka', 'k', 1, gen_random_uuid(), 't', 1, now() - interval '1 hour', `
+	age(held + `'infinity', NULL, 'no')`)
+	age(`DELETE FROM outbox.holds; ` + held + `'2100-01-01', NULL, 'no')`)
+	age(`UPDATE outbox.holds SET created_at = now() - interval '2 hours', deliver_at = now() - interval '1 hour'`)
+	d.exec(`UPDATE outbox.holds SET error = NULL, deliver_at = retry_at`)
+	if r := d.status(); !r.Destinations[0].Oldest.IsZero() {
+		t.Errorf("a message for later is the oldest: %v", r.Destinations[0].Oldest)
+	}
+	age(`INSERT INTO outbox.messages (topic, created_at) VALUES ('t', now() - interval '1 hour')`)
+}
