@@ -18,8 +18,8 @@ var ErrNothingToRebase = errors.New("cursor and messages are of this cluster: th
 
 // Rebased is what Rebase did for a destination.
 type Rebased struct {
-	Destination string
-	Held        int64 // messages that became holds, to be delivered at once
+	Destination string `json:"destination"`
+	Held        int64  `json:"held"` // messages that became holds, to be delivered at once
 }
 
 // Rebase makes the cursors of a database usable that was restored from a dump, or replicated logically:

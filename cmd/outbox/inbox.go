@@ -3,44 +3,39 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
+	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/inbox"
 	"github.com/pgoutbox/outbox/schema"
 )
 
-func (a *app) inboxCommand() *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "inbox",
-		Short: "Look after what consumers record and store in a database",
-		Long: `Consumers that use package inbox record what they have applied, and may store messages to be applied later.
-Messages of a stored inbox that can't be applied become dead letters of the destination "inbox:CONSUMER".`,
-	},
-		a.inboxStatusCommand(),
-		a.inboxWindowCommand(),
-		a.inboxRetainCommand(),
-		ofConsumer(a.deadListCommand(), "dead", cobra.ExactArgs(1)),
-		ofConsumer(a.deadActCommand("requeue"), "requeue", cobra.MinimumNArgs(1)),
-		ofConsumer(a.deadActCommand("discard"), "discard", cobra.MinimumNArgs(1)),
-	)
+// inboxDead are the verbs about dead letters once more, for those of one stored inbox.
+func (a *app) inboxDead() (list []*cobra.Command) {
+	for _, v := range verbs.All() {
+		switch v.Name {
+		case "dead ls":
+			v.Short = "List messages of a stored inbox that could not be applied"
+			list = append(list, ofConsumer(a.verb(v, views()[v.Name]), "dead", cobra.ExactArgs(1)))
+		case "dead requeue", "dead discard":
+			list = append(list, ofConsumer(a.verb(v, views()[v.Name]), lastWord(v.Name), cobra.MinimumNArgs(1)))
+		}
+	}
+	return list
 }
 
 // ofConsumer makes a command about dead letters one about those of a stored inbox.
-func ofConsumer(cmd *cobra.Command, verb string, args cobra.PositionalArgs) *cobra.Command {
+func ofConsumer(cmd *cobra.Command, name string, args cobra.PositionalArgs) *cobra.Command {
 	run := cmd.RunE
-	ids := " [ID...]"
-	if verb == "dead" {
-		cmd.Short, ids = "List messages of a stored inbox that could not be applied", ""
-	}
-	cmd.Use = verb + " CONSUMER" + ids
+	_, ids, _ := strings.Cut(cmd.Use, " ")
+	cmd.Use = strings.TrimSpace(name + " CONSUMER " + ids)
 	cmd.Aliases = nil
-	cmd.Example = fmt.Sprintf("  outbox inbox %s payments --cause exhausted", verb)
+	cmd.Example = fmt.Sprintf("  outbox inbox %s payments --cause exhausted", name)
 	cmd.Args = args
 	_ = cmd.Flags().MarkHidden("destination")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -52,27 +47,6 @@ func ofConsumer(cmd *cobra.Command, verb string, args cobra.PositionalArgs) *cob
 		}
 		return run(cmd, args[1:])
 	}
-	return cmd
-}
-
-func (a *app) inboxStatusCommand() *cobra.Command {
-	var out format
-	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show for how long records are kept, and every consumer with what waits for it",
-		Args:  cobra.NoArgs,
-		RunE: a.on(a.operate, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
-			i, err := admin.InboxStatus(ctx, conn)
-			if err != nil {
-				return err
-			}
-			if out == asJSON {
-				return printJSON(a.stdout, i)
-			}
-			return writeInbox(a.stdout, i)
-		}),
-	}
-	formatFlag(cmd, &out, asTable, asJSON)
 	return cmd
 }
 
@@ -144,7 +118,8 @@ func (a *app) retain(ctx context.Context, out format) error {
 	return err
 }
 
-func writeInbox(w io.Writer, i *admin.Inbox) error {
+func writeInbox(a *app, _ *struct{}, i *admin.Inbox) error {
+	w := a.stdout
 	now := time.Now()
 	state := "closed " + ago(now, i.Closed) + " ago"
 	if i.Closed.IsZero() {
@@ -177,36 +152,11 @@ func writeInbox(w io.Writer, i *admin.Inbox) error {
 	return t.flush()
 }
 
-func (a *app) inboxWindowCommand() *cobra.Command {
-	var c confirmation
-	var window time.Duration
-	cmd := &cobra.Command{
-		Use:   "window DURATION",
-		Short: "Say for how long records are kept at least",
-		Long: `A message that comes again within the window has no effect. Make it longer than brokers keep what isn't
-acknowledged, and than anybody goes back in a topic. The tables hold up to two windows.`,
-		Example: `  outbox inbox window 336h --reason "topics are kept for ten days"`,
-		Args:    cobra.ExactArgs(1),
-		PreRunE: func(_ *cobra.Command, args []string) (err error) {
-			if window, err = time.ParseDuration(args[0]); err != nil {
-				return usage("%q is no duration such as 168h", args[0])
-			}
-			return nil
-		},
-		RunE: a.on(a.operate, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
-			if err := a.confirm(c, fmt.Sprintf("Keep records for %s?", span(window))); err != nil {
-				return err
-			}
-			if err := admin.SetInboxWindow(ctx, conn, window, a.action(c)); err != nil {
-				return err
-			}
-			if c.out == asJSON {
-				return printJSON(a.stdout, map[string]any{"window_ns": window})
-			}
-			_, err := fmt.Fprintf(a.stdout, "records are kept for at least %s\n", span(window))
-			return err
-		}),
-	}
-	c.flags(cmd)
-	return cmd
+func inboxWindow() view {
+	return asks(shows(func(a *app, _ *verbs.InboxWindow, w verbs.Window) error {
+		_, err := fmt.Fprintf(a.stdout, "records are kept for at least %s\n", span(w.Window))
+		return err
+	}), nil, func(p *verbs.InboxWindow, _ verbs.Window) (string, bool) {
+		return fmt.Sprintf("Keep records for %s?", span(time.Duration(p.Window))), true
+	})
 }

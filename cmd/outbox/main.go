@@ -8,12 +8,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/mapping"
 )
 
@@ -97,20 +99,62 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 	root.PersistentFlags().StringVar(&a.databaseURL, "database-url", "",
 		"database (default $OUTBOX_DATABASE_URL, then $DATABASE_URL, then the configuration file)")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
-	return group(root,
-		a.relayCommand(),
-		a.migrateCommand(),
-		a.statusCommand(),
-		a.deadCommand(),
-		a.destinationsCommand(),
-		a.inboxCommand(),
-		a.verifyCommand(),
-		a.rebaseCommand(),
-		a.handoverCommand(),
-		a.doctorCommand(),
-		a.configCommand(),
-		a.versionCommand(),
-	)
+	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.verifyCommand(), a.doctorCommand(), a.configCommand(), a.versionCommand())
+	groups := a.groups()
+	for _, g := range groups {
+		root.AddCommand(g)
+	}
+	shown := views()
+	for _, v := range verbs.All() {
+		parent, show := root, shown[v.Name]
+		if first, _, below := strings.Cut(v.Name, " "); below {
+			parent = groups[first]
+		}
+		if show.command != nil {
+			parent.AddCommand(show.command(a, v))
+			continue
+		}
+		parent.AddCommand(a.verb(v, show))
+	}
+	return group(root)
+}
+
+// groups are the commands that only have others below them: verbs, and what makes sense on this machine alone.
+func (a *app) groups() map[string]*cobra.Command {
+	return map[string]*cobra.Command{
+		"dead": group(&cobra.Command{
+			Use:   "dead",
+			Short: "Look at, requeue and discard messages that could not be delivered",
+			Long: `A message becomes a dead letter when the broker refuses it for good or max_attempts have failed; its key goes
+on without it. Under the policy "block" it keeps its key held instead: --blocked shows and acts on those.`,
+		}),
+		"destinations": group(&cobra.Command{
+			Use:   "destinations",
+			Short: "List destinations, and drop those that nobody needs any more",
+		}),
+		"inbox": group(&cobra.Command{
+			Use:   "inbox",
+			Short: "Look after what consumers record and store in a database",
+			Long: `Consumers that use package inbox record what they have applied, and may store messages to be applied later.
+Messages of a stored inbox that can't be applied become dead letters of the destination "inbox:CONSUMER".`,
+		}, append(a.inboxDead(), a.inboxRetainCommand())...),
+	}
+}
+
+// views says how the results of verbs are shown to a person.
+func views() map[string]view {
+	return map[string]view{
+		"dead ls":           listLetters(),
+		"dead show":         shows(showLetters),
+		"dead requeue":      actOnDead("requeue"),
+		"dead discard":      actOnDead("discard"),
+		"destinations ls":   shows(listDestinations, "list"),
+		"destinations drop": dropDestination(),
+		"inbox status":      shows(writeInbox),
+		"inbox window":      inboxWindow(),
+		"rebase":            rebased(),
+		"handover":          handedOver(),
+	}
 }
 
 // group makes cmd one that only has others below it: alone it prints its help, and what is not below it is

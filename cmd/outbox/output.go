@@ -91,17 +91,6 @@ func printJSONL[T any](w io.Writer, values []T) error {
 	return nil
 }
 
-// printList prints a list that a command found: as JSON, as a line of JSON for each, or as write does.
-func printList[T any](a *app, out format, list []T, write func() error) error {
-	switch out {
-	case asJSON:
-		return printJSON(a.stdout, append([]T{}, list...)) // [] for none, not null
-	case asJSONL:
-		return printJSONL(a.stdout, list)
-	}
-	return write()
-}
-
 // table aligns columns.
 type table struct{ w *tabwriter.Writer }
 

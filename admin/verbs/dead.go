@@ -1,0 +1,185 @@
+package verbs
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/admin"
+)
+
+// Filter are the parameters that select dead letters. Those that are given must all match.
+type Filter struct {
+	Blocked     bool     `json:"blocked,omitempty" help:"messages that keep their keys held, instead of dead letters"`
+	Destination string   `json:"destination,omitempty" help:"of this destination"`
+	Topic       string   `json:"topic,omitempty" help:"of this topic"`
+	Key         string   `json:"key,omitempty" help:"with this ordering key"`
+	Cause       string   `json:"cause,omitempty" enum:"invalid,refused,exhausted" help:"set aside as invalid, refused or exhausted"`
+	OlderThan   Duration `json:"older_than,omitempty" help:"set aside longer ago than this"`
+}
+
+// selection adds the ids to the filter.
+func (f Filter) selection(ids []string) (admin.Selection, error) {
+	s := admin.Selection{Blocked: f.Blocked, Destination: f.Destination, Topic: f.Topic, Key: f.Key, Reason: f.Cause}
+	if s.Blocked && s.Reason != "" {
+		return s, fault("cause", "and blocked exclude each other: blocked messages are no dead letters yet")
+	}
+	if f.OlderThan > 0 {
+		s.Before = time.Now().Add(-time.Duration(f.OlderThan))
+	}
+	for _, text := range ids {
+		if position, err := strconv.ParseInt(text, 10, 64); err == nil {
+			s.Positions = append(s.Positions, position)
+			continue
+		}
+		id, err := outbox.ParseID(text)
+		if err != nil {
+			return s, fault("ids", "has %q, which is neither a message id such as 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f nor a position such as 1234", text)
+		}
+		s.MessageIDs = append(s.MessageIDs, id)
+	}
+	if len(s.Positions) > 0 && len(s.MessageIDs) > 0 {
+		return s, fault("ids", "has both message ids and positions: give either")
+	}
+	return s, nil
+}
+
+// DeadList are the parameters of "dead ls".
+type DeadList struct {
+	Filter
+	Limit   int    `json:"limit,omitempty" default:"100" min:"1" max:"1000" help:"how many to list, 1 to 1000"`
+	After   string `json:"after,omitempty" help:"go on after this DESTINATION:POSITION:MESSAGE_ID"`
+	Payload bool   `json:"payload,omitempty" role:"operator" help:"with payloads"`
+}
+
+func (p *DeadList) check() error {
+	_, err := p.selection(nil)
+	if err == nil {
+		_, err = p.page()
+	}
+	return err
+}
+
+// page reads what follows the last line of a page. A destination may have colons in its name.
+func (p *DeadList) page() (admin.Page, error) {
+	page := admin.Page{Limit: p.Limit, Payload: p.Payload}
+	if p.After == "" {
+		return page, nil
+	}
+	rest, message := cutLast(p.After)
+	destination, position := cutLast(rest)
+	var err error
+	if page.AfterPosition, err = strconv.ParseInt(position, 10, 64); err == nil {
+		page.AfterMessageID, err = outbox.ParseID(message)
+	}
+	if page.AfterDestination = destination; err != nil {
+		return page, fault("after", "is %q: want DESTINATION:POSITION:MESSAGE_ID, of the last line of the page before", p.After)
+	}
+	return page, nil
+}
+
+func cutLast(s string) (before, after string) {
+	i := strings.LastIndexByte(s, ':')
+	return s[:max(i, 0)], s[i+1:]
+}
+
+func deadList() Verb {
+	return reads(Verb{
+		Name:  "dead ls",
+		Short: "List dead letters",
+		Example: `  outbox dead ls --destination kafka --cause refused
+  outbox dead ls --blocked
+  outbox dead ls -o jsonl --payload | jq .error`,
+	}, func(ctx context.Context, db admin.DB, p DeadList) ([]admin.DeadLetter, error) {
+		s, _ := p.selection(nil) // checked
+		page, _ := p.page()
+		return admin.DeadLetters(ctx, db, s, page)
+	})
+}
+
+// DeadShow are the parameters of "dead show".
+type DeadShow struct {
+	IDs []string `json:"ids" arg:"ID" required:"true" help:"message ids, or positions"`
+	Filter
+	Payload bool `json:"payload,omitempty" role:"operator" help:"with the payload"`
+}
+
+func (p *DeadShow) check() error {
+	_, err := p.selection(p.IDs)
+	return err
+}
+
+func deadShow() Verb {
+	return reads(Verb{
+		Name:  "dead show",
+		Short: "Show dead letters in full",
+		Example: `  outbox dead show 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f
+  outbox dead show --payload 1234`,
+	}, func(ctx context.Context, db admin.DB, p DeadShow) ([]admin.DeadLetter, error) {
+		s, _ := p.selection(p.IDs) // checked
+		letters, err := admin.DeadLetters(ctx, db, s, admin.Page{Limit: 1000, Payload: p.Payload})
+		if err == nil && len(letters) == 0 {
+			kind := "dead letter"
+			if s.Blocked {
+				kind = "blocked message"
+			}
+			err = fmt.Errorf("%w: no %s has the id %s: list them with: outbox dead ls", admin.ErrNotFound, kind, strings.Join(p.IDs, ", "))
+		}
+		return letters, err
+	})
+}
+
+// DeadAct are the parameters of the verbs that act on dead letters.
+type DeadAct struct {
+	IDs []string `json:"ids,omitempty" arg:"ID" help:"message ids, or positions"`
+	Filter
+	All bool  `json:"all,omitempty" help:"all of them"`
+	Max int64 `json:"max,omitempty" default:"1000" min:"1" help:"refuse to act on more"`
+	Intent
+}
+
+func (p *DeadAct) check() error {
+	s, err := p.selection(p.IDs)
+	if err == nil && s.Everything() && !p.All {
+		err = fault("", "nothing is selected: give ids, a destination, a topic, a key, a cause or an age, or say all")
+	}
+	return err
+}
+
+// actOnDead completes a verb that acts on dead letters.
+func actOnDead(v Verb, act func(context.Context, admin.DB, admin.Selection, int64, admin.Action) (admin.Outcome, error)) Verb {
+	v.Long += `
+
+What is selected is counted first, and you are asked. Without a terminal, say --yes.`
+	v.Example = strings.ReplaceAll(`  outbox VERB 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f --reason "topic exists now"
+  outbox VERB --destination kafka --cause refused --dry-run
+  outbox VERB --blocked --key order-42
+  outbox VERB --all --max 5000 --yes`, "VERB", v.Name)
+	return changes(v, func(ctx context.Context, db admin.DB, action admin.Action, p DeadAct) (admin.Outcome, error) {
+		s, _ := p.selection(p.IDs) // checked
+		s.All = p.All
+		return act(ctx, db, s, p.Max, action)
+	})
+}
+
+func deadRequeue() Verb {
+	return actOnDead(Verb{
+		Name:  "dead requeue",
+		Short: "Deliver dead letters again",
+		Long: `Dead letters are sent again, in order among themselves, with no attempt counted. What was delivered after
+them stays delivered: consumers that need a key's order see them late. With --blocked, messages that keep
+their keys held are tried again, and what waits behind them follows.`,
+	}, admin.Requeue)
+}
+
+func deadDiscard() Verb {
+	return actOnDead(Verb{
+		Name:  "dead discard",
+		Short: "Delete dead letters for ever",
+		Long: `Dead letters are deleted. With --blocked, messages that keep their keys held are, and what waits behind
+them is delivered.`,
+	}, admin.Discard)
+}

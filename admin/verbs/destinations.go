@@ -1,0 +1,42 @@
+package verbs
+
+import (
+	"context"
+
+	"github.com/pgoutbox/outbox/admin"
+)
+
+func destinationsList() Verb {
+	return reads(Verb{
+		Name:  "destinations ls",
+		Short: "List destinations with their cursors",
+	}, func(ctx context.Context, db admin.DB, _ struct{}) ([]admin.Destination, error) {
+		r, err := admin.Status(ctx, db)
+		if err != nil {
+			return nil, err
+		}
+		return r.Destinations, nil
+	})
+}
+
+// DestinationsDrop are the parameters of "destinations drop".
+type DestinationsDrop struct {
+	Destination string `json:"destination" arg:"NAME" required:"true" help:"the destination to drop"`
+	Intent
+}
+
+func destinationsDrop() Verb {
+	return changes(Verb{
+		Name:  "destinations drop",
+		Short: "Remove a destination with its cursor, held messages and dead letters",
+		Long: `A destination that no relay serves any more keeps the outbox from being emptied. Dropping it removes its
+cursor, its held messages and its dead letters; what it has not delivered, it never will. It is refused
+while a relay delivers to it.
+
+A destination that comes back under the name later begins with everything that is still in the outbox.`,
+		Example: `  outbox destinations drop old-kafka --dry-run
+  outbox destinations drop old-kafka --reason "moved to the new cluster"`,
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p DestinationsDrop) (admin.Dropped, error) {
+		return admin.DropDestination(ctx, db, p.Destination, action)
+	})
+}

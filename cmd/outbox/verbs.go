@@ -1,0 +1,303 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
+)
+
+// view shows a verb of the table to a person. A verb without one prints JSON.
+type view struct {
+	aliases []string
+
+	// command makes the command where it is more than the table says.
+	command func(a *app, v verbs.Verb) *cobra.Command
+
+	// prepare refuses what can't be printed, and completes the parameters by what only this process can give.
+	prepare func(a *app, params any, out format) error
+
+	// write prints the result.
+	write func(a *app, params, result any) error
+
+	// preview prints what a dry run found, and question asks whether to do it: not proceed if nothing is to be done. Without
+	// a preview the question comes first, and found is nil.
+	preview  func(a *app, params, found any) error
+	question func(params, found any) (text string, proceed bool)
+}
+
+// shows makes a view of a verb with parameters P and the result R.
+func shows[P, R any](write func(a *app, p *P, r R) error, aliases ...string) view {
+	return view{aliases: aliases, write: func(a *app, params, result any) error { return write(a, params.(*P), result.(R)) }}
+}
+
+// asks adds to a view what is shown and asked before something is changed.
+func asks[P, R any](v view, preview func(a *app, p *P, found R) error, question func(p *P, found R) (string, bool)) view {
+	if preview != nil {
+		v.preview = func(a *app, params, found any) error { return preview(a, params.(*P), found.(R)) }
+	}
+	v.question = func(params, found any) (string, bool) {
+		r, _ := found.(R)
+		return question(params.(*P), r)
+	}
+	return v
+}
+
+// verb makes the command of a verb in the table.
+func (a *app) verb(v verbs.Verb, show view) *cobra.Command {
+	params := v.New()
+	var out format
+	c := confirmation{}
+	cmd := &cobra.Command{Use: lastWord(v.Name), Aliases: show.aliases, Short: v.Short, Long: v.Long, Example: v.Example}
+	least, most := 0, 0
+	for _, p := range v.Params {
+		switch {
+		case p.Arg == "":
+			addFlag(cmd, p, params)
+			if p.Required {
+				cmd.Use += " --" + flagName(p.Name) + " " + placeholder(p)
+			}
+			continue
+		case p.Repeats():
+			most = 1 << 20
+		default:
+			most++
+		}
+		name := p.Arg
+		if p.Repeats() {
+			name += "..."
+		}
+		if p.Required {
+			least++
+		} else {
+			name = "[" + name + "]"
+		}
+		cmd.Use += " " + name
+	}
+	cmd.Args = cobra.RangeArgs(least, most)
+	if most == 0 {
+		cmd.Args = cobra.NoArgs
+	}
+	if v.Role == verbs.Operator {
+		c.flags(cmd)
+	}
+	choices := []format{asTable, asJSON, asJSONL}
+	if v.Result().Kind() != reflect.Slice {
+		choices = choices[:2]
+	}
+	if show.write == nil {
+		choices = choices[1:]
+	}
+	formatFlag(cmd, &out, choices...)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := arguments(v, params, args)
+		if err == nil {
+			err = v.Check(params)
+		}
+		if err == nil {
+			err = a.run(cmd.Context(), v, show, params, c, out)
+		}
+		return asUsage(v, err)
+	}
+	return cmd
+}
+
+// placeholder stands for a value in the usage.
+func placeholder(p verbs.Param) string {
+	if len(p.Enum) > 0 {
+		return strings.Join(p.Enum, "|")
+	}
+	return strings.ToUpper(p.Name)
+}
+
+// asUsage names the flag that a fault is about.
+func asUsage(v verbs.Verb, err error) error {
+	var fault *verbs.Fault
+	if !errors.As(err, &fault) {
+		return err
+	}
+	if i := slices.IndexFunc(v.Params, func(p verbs.Param) bool { return p.Name == fault.Field }); i < 0 || v.Params[i].Arg != "" {
+		return usage("%w", err)
+	}
+	return usage("--%s %s", flagName(fault.Field), fault.Text)
+}
+
+func lastWord(name string) string { return name[strings.LastIndexByte(name, ' ')+1:] }
+
+func flagName(name string) string { return strings.ReplaceAll(name, "_", "-") }
+
+// arguments gives the parameters that stand behind the command their values.
+func arguments(v verbs.Verb, params any, args []string) error {
+	for _, p := range v.Params {
+		for p.Arg != "" && len(args) > 0 {
+			if err := p.Set(params, args[0]); err != nil {
+				return err
+			}
+			if args = args[1:]; !p.Repeats() {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// addFlag makes a flag of a parameter.
+func addFlag(cmd *cobra.Command, p verbs.Param, params any) {
+	value := &paramFlag{p, params}
+	f := cmd.Flags().VarPF(value, flagName(p.Name), "", p.Help)
+	if p.Type.Kind() == reflect.Bool {
+		f.NoOptDefVal = "true"
+	}
+	if len(p.Enum) > 0 {
+		_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(p.Enum, cobra.ShellCompDirectiveNoFileComp))
+	}
+}
+
+// paramFlag is a parameter as a flag.
+type paramFlag struct {
+	param  verbs.Param
+	params any
+}
+
+func (f *paramFlag) String() string { return strings.Join(f.param.Texts(f.params), ",") }
+func (f *paramFlag) Set(text string) error {
+	err := f.param.Set(f.params, text)
+	var fault *verbs.Fault
+	if errors.As(err, &fault) {
+		err = errors.New(fault.Text) // the library names the flag
+	}
+	return err
+}
+
+func (f *paramFlag) Type() string { return strings.ToLower(f.param.Type.Name()) }
+
+// run runs a verb, and prints what comes of it. What an operator changes is shown and confirmed before.
+func (a *app) run(ctx context.Context, v verbs.Verb, show view, params any, c confirmation, out format) error {
+	if show.prepare != nil {
+		if err := show.prepare(a, params, out); err != nil {
+			return err
+		}
+	}
+	conn, err := a.operate(ctx)
+	if err != nil {
+		return err
+	}
+	defer connect.Close(conn)
+	run := func() (any, error) { return v.Run(ctx, conn, a.actor(c), params) }
+	if v.Role == verbs.Operator {
+		if proceed, err := a.before(v, show, params, c, out, run); !proceed || err != nil {
+			return err
+		}
+	}
+	result, err := run()
+	if err != nil {
+		return err
+	}
+	return a.print(show, out, params, result)
+}
+
+// before shows what would be changed, and asks. It tells whether to go on.
+func (a *app) before(v verbs.Verb, show view, params any, c confirmation, out format, run func() (any, error)) (proceed bool, err error) {
+	intent := verbs.IntentOf(params)
+	var found any
+	if dry := intent.DryRun; dry || show.preview != nil {
+		intent.DryRun = true
+		if found, err = run(); err != nil {
+			return false, err
+		}
+		intent.DryRun = false
+		if show.preview != nil && out == asTable {
+			if err := show.preview(a, params, found); err != nil {
+				return false, err
+			}
+		} else if dry {
+			return false, a.print(show, out, params, found)
+		}
+		if dry {
+			return false, nil
+		}
+	}
+	question, proceed := title(v.Name)+"?", true
+	if show.question != nil {
+		question, proceed = show.question(params, found)
+	}
+	switch {
+	case !proceed && out != asTable:
+		return false, a.print(show, out, params, found)
+	case !proceed || question == "":
+		return proceed, nil
+	}
+	return true, a.confirm(c, question)
+}
+
+// print prints what a verb found or did.
+func (a *app) print(show view, out format, params, result any) error {
+	switch out {
+	case asJSON:
+		return printJSON(a.stdout, result)
+	case asJSONL:
+		list := reflect.ValueOf(result)
+		for i := range list.Len() {
+			if err := printJSONL(a.stdout, []any{list.Index(i).Interface()}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return show.write(a, params, result)
+}
+
+func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
+// confirmation are the flags of commands that change what can't be brought back, beside the verb's parameters.
+type confirmation struct {
+	yes   bool
+	actor string
+}
+
+func (c *confirmation) flags(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "don't ask")
+	cmd.Flags().StringVar(&c.actor, "actor", "", "who, for the audit (default: you, at this host)")
+}
+
+func (a *app) actor(c confirmation) string {
+	if c.actor != "" {
+		return c.actor
+	}
+	name := a.getenv("USER")
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, _ := os.Hostname()
+	if actor := strings.Trim(name+"@"+host, "@"); actor != "" {
+		return actor
+	}
+	return "unknown"
+}
+
+// confirm asks, unless told not to.
+func (a *app) confirm(c confirmation, question string) error {
+	if c.yes {
+		return nil
+	}
+	if !isTerminal(a.stdin) {
+		return usage("this is not a terminal, so you can't be asked: add --yes")
+	}
+	fmt.Fprintf(a.stderr, "%s [y/N] ", question)
+	answer, _ := bufio.NewReader(a.stdin).ReadString('\n')
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return coded{errors.New("not confirmed: nothing was changed"), exitError}
+}
