@@ -24,7 +24,7 @@
 //   - OUTBOX_CACHE: the cache folder.
 //   - OUTBOX_TEST_POSTGRES_MAJOR: the major version for tests that don't ask for one, such as 14.
 //   - OUTBOX_REQUIRE_SERVERS=1, or CI with any value: a test fails where it would be skipped for want of a server.
-//   - TMPDIR: where data goes. In memory (/dev/shm) a cluster starts in a third of the time.
+//   - TMPDIR: where data goes. Without it, the clusters of tests are in memory, in /dev/shm, where Linux has 4 GiB to spare.
 //
 // # What is left behind
 //

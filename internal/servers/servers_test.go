@@ -615,6 +615,26 @@ func TestCloseRemovesEverythingAndMayBeRepeated(t *testing.T) {
 	}
 }
 
+func TestTheClustersOfTestsAreInMemoryUnlessTMPDIRNamesAFolder(t *testing.T) {
+	named := t.TempDir()
+	must(t, os.Chmod(filepath.Dir(named), 0o755)) // for the user that runs root's PostgreSQL
+	t.Setenv("TMPDIR", named)
+	if p := OwnPostgres(t); !strings.HasPrefix(p.DataDir(), named) {
+		t.Errorf("the data is in %s and not in %s", p.DataDir(), named)
+	}
+	t.Setenv("TMPDIR", "")
+	where := memory()
+	if where == "" {
+		t.Skip("no room in memory")
+	}
+	if p := OwnPostgres(t); !strings.HasPrefix(p.DataDir(), where) {
+		t.Errorf("the data is in %s and not in memory", p.DataDir())
+	}
+	if p := OwnPostgres(t, PostgresConfig{Fsync: true}); strings.HasPrefix(p.DataDir(), where) {
+		t.Error("commits that wait for the disk don't reach one")
+	}
+}
+
 func TestAFaultySettingFailsWithTheLogOfTheServer(t *testing.T) {
 	t.Parallel()
 	skipShort(t)

@@ -47,7 +47,7 @@ func TestPostgres(t testing.TB, config ...PostgresConfig) *Postgres {
 		if given != nil && (want.Major == "" || want.Major == majorOf(given.version)) && len(want.Settings) == 0 && !want.Fsync && !want.OwnIdentity {
 			return given, nil
 		}
-		return StartPostgres(ctx, want)
+		return startInMemory(ctx, want)
 	})
 }
 
@@ -72,7 +72,15 @@ func TestDatabase(t testing.TB, config ...PostgresConfig) string {
 // environment has an address. It is closed at the end of the test. At most one config is given.
 func OwnPostgres(t testing.TB, config ...PostgresConfig) *Postgres {
 	t.Helper()
-	return own(t, StartPostgres, []PostgresConfig{wanted(t, config)})
+	return own(t, startInMemory, []PostgresConfig{wanted(t, config)})
+}
+
+// startInMemory starts a cluster of tests: in memory where that is possible, unless the test is about the disk.
+func startInMemory(ctx context.Context, config PostgresConfig) (*Postgres, error) {
+	if config.Storage == "" && !config.Fsync {
+		config.Storage = memory()
+	}
+	return StartPostgres(ctx, config)
 }
 
 // OwnStandby returns a standby of a cluster, closed at the end of the test.

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package servers
+
+// memory is [os.TempDir]'s place elsewhere.
+func memory() string { return "" }
