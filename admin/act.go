@@ -68,6 +68,23 @@ func Discard(ctx context.Context, db DB, s Selection, max int64, action Action) 
 	return out, nil
 }
 
+// Acknowledge notes that the actor knows of the dead letters that s selects: the verdict speaks of them no more. They stay
+// where they are, and one that dies again is new again. Errors are those of Requeue; blocked messages can't be acknowledged.
+func Acknowledge(ctx context.Context, db DB, s Selection, max int64, action Action) (Outcome, error) {
+	s.New = true
+	out, err := act(ctx, db, s, max, action, "acknowledge", func(tx pgx.Tx, chosen selected) (int64, error) {
+		tag, err := tx.Exec(ctx, withSelected+`
+			UPDATE outbox.dead_letters d SET acknowledged_at = clock_timestamp(), acknowledged_by = $5 FROM selected s
+			WHERE d.destination = s.destination AND d.id = s.id AND d.message_id = s.message_id`,
+			append(chosen.args(), schema.Storable(tx.Conn(), action.Actor))...)
+		return tag.RowsAffected(), err
+	})
+	if err != nil {
+		return Outcome{}, fmt.Errorf("acknowledge: %w", err)
+	}
+	return out, nil
+}
+
 // act locks what s selects, lets change do its work on it, and writes the audit.
 func act(ctx context.Context, db DB, s Selection, max int64, action Action, verb string, change func(tx pgx.Tx, chosen selected) (int64, error)) (out Outcome, err error) {
 	if err := s.validate(); err != nil {
@@ -151,6 +168,9 @@ func (s Selection) lock(ctx context.Context, tx pgx.Tx) (chosen selected, groups
 func (s Selection) kind() string {
 	if s.Blocked {
 		return "blocked message"
+	}
+	if s.New {
+		return "dead letter that is new"
 	}
 	return "dead letter"
 }

@@ -108,6 +108,47 @@ func TestABlockedLaneGoesOnAfterRequeueOrDiscard(t *testing.T) {
 	}
 }
 
+func TestDeadLettersAreSpokenOfUntilTheyAreAcknowledged(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.cursor("kafka", "1 minute")
+	d.dead("kafka", "a", 1, 2)
+	state := func(want State) {
+		t.Helper()
+		if v := d.status().Verdict; v.State != want {
+			t.Errorf("the verdict is %q, want %s", v, want)
+		}
+	}
+	dry := anna
+	dry.DryRun = true
+	for _, action := range []Action{dry, anna} {
+		state(StateDead)
+		out, err := Acknowledge(t.Context(), d.Conn, Selection{Destination: "kafka"}, 2, action)
+		if err != nil || out.Changed != 2 || out.Groups[0] != (OutcomeGroup{"kafka", "orders", "exhausted", 2}) {
+			t.Fatalf("%+v, %v", out, err)
+		}
+	}
+	state(StateIdle)
+	list, err := DeadLetters(t.Context(), d.Conn, Selection{}, Page{})
+	if err != nil || len(list) != 2 || list[0].AcknowledgedBy != anna.Actor || list[0].AcknowledgedAt.IsZero() {
+		t.Errorf("%+v, %v", list, err)
+	}
+	d.dead("kafka", "a", 3)
+	state(StateDead)
+	if list, err := DeadLetters(t.Context(), d.Conn, Selection{New: true}, Page{}); err != nil || len(list) != 1 || list[0].Position != 3 {
+		t.Errorf("new are %+v, %v", list, err)
+	}
+	if _, err := Acknowledge(t.Context(), d.Conn, Selection{Positions: []int64{1}}, 0, anna); !errors.Is(err, ErrNotFound) {
+		t.Errorf("one that is known already: %v", err)
+	}
+	if _, err := Acknowledge(t.Context(), d.Conn, Selection{Blocked: true, All: true}, 0, anna); err == nil {
+		t.Error("a blocked message is acknowledged")
+	}
+	if n := d.int(`SELECT count(*) FROM outbox.audit WHERE verb = 'acknowledge' AND (detail ->> 'messages')::int = 2`); n != 1 {
+		t.Errorf("%d audit rows", n)
+	}
+}
+
 func TestSelectionsSelect(t *testing.T) {
 	t.Parallel()
 	d := setup(t)

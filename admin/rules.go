@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // rules are what a verdict rests on.
@@ -42,6 +44,7 @@ var allRules = rules{
 		{"there is no cursor", orphaned},
 		{"messages are refused again and again", refused},
 		{"lanes wait for an operator", blocked},
+		{"there are new dead letters", dead},
 	},
 }
 
@@ -157,6 +160,10 @@ func unowned(r *Report, d *Destination, g *Group) (Finding, bool) {
 		return Finding{}, false
 	}
 	f := Finding{State: StateNoRelay, Since: g.LeaseUntil, Cause: "no live relay", Next: "outbox relay"}
+	if strings.HasPrefix(d.Name, schema.InboxPrefix) {
+		f.Advice, f.Next = "start the service that runs its worker", ""
+		return f, true
+	}
 	what := "vanished"
 	if f.Since.IsZero() { // given back
 		f.Since, what = g.UpdatedAt, "ended"
@@ -226,4 +233,16 @@ func blocked(_ *Report, d *Destination) (Finding, bool) {
 	return Finding{State: StateBlocked, Since: d.Held.BlockedSince, Cause: fmt.Sprintf("%s until an operator acts; last error: %s",
 		plural(d.Held.Blocked, "lane is held", "lanes are held"), orElse(d.Held.LastError, "unknown")),
 		Advice: "cure the cause, and have them tried again", Next: "outbox dead requeue --blocked --destination " + argument(d.Name)}, d.Held.Blocked > 0
+}
+
+func dead(_ *Report, d *Destination) (Finding, bool) {
+	n := d.Dead.New
+	text := fmt.Sprintf("%v new dead letters", n)
+	if n.N == 1 {
+		text = "1 new dead letter"
+	}
+	name := " --destination " + argument(d.Name)
+	return Finding{State: StateDead, Since: d.Dead.Since, Cause: text + "; last error: " + orElse(d.Dead.LastError, "unknown"),
+		Advice: "cure the cause and have them delivered, or say that you know of them (outbox dead ack" + name + ")",
+		Next:   "outbox dead requeue" + name}, n.N > 0
 }

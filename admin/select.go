@@ -28,6 +28,9 @@ type Selection struct {
 	Reason      string // "invalid", "refused", "exhausted"; not with Blocked
 	Before      time.Time
 
+	// New selects those that no operator has acknowledged; not with Blocked.
+	New bool
+
 	// All allows a selection without any of the above.
 	All bool
 }
@@ -35,6 +38,9 @@ type Selection struct {
 func (s Selection) validate() error {
 	if s.Blocked && s.Reason != "" {
 		return errors.New("blocked messages have no reason to select by: leave the reason out")
+	}
+	if s.Blocked && s.New {
+		return errors.New("blocked messages can't be acknowledged: requeue or discard them")
 	}
 	return nil
 }
@@ -61,6 +67,9 @@ func (s Selection) where() string {
 		AND ($3::text IS NULL OR destination = $3) AND ($4::text IS NULL OR topic = $4) AND ($5::text IS NULL OR lane = $5)`
 	if s.Blocked {
 		return common + ` AND retry_at = 'infinity' AND $6::text IS NULL AND ($7::timestamptz IS NULL OR held_at < $7)`
+	}
+	if s.New {
+		return common + ` AND ($6::text IS NULL OR reason = $6) AND ($7::timestamptz IS NULL OR dead_at < $7) AND acknowledged_at IS NULL`
 	}
 	return common + ` AND ($6::text IS NULL OR reason = $6) AND ($7::timestamptz IS NULL OR dead_at < $7)`
 }
@@ -112,6 +121,7 @@ func (s Selection) detail() map[string]any {
 	set("key", s.Key, s.Key != "")
 	set("reason", s.Reason, s.Reason != "")
 	set("before", s.Before, !s.Before.IsZero())
+	set("new", true, s.New)
 	set("all", true, s.All)
 	return map[string]any{"selection": d}
 }
@@ -132,9 +142,14 @@ type DeadLetter struct {
 	Attempts      int             `json:"attempts"`
 	Reason        string          `json:"reason"` // "invalid", "refused", "exhausted" or "blocked"
 	Error         string          `json:"error"`
-	At            time.Time       `json:"at"`                // when it was set aside
-	Behind        int64           `json:"behind,omitempty"`  // messages that wait behind a blocked one
-	Payload       []byte          `json:"payload,omitempty"` // only if asked for; base64 in JSON
+	At            time.Time       `json:"at"`               // when it was set aside
+	Behind        int64           `json:"behind,omitempty"` // messages that wait behind a blocked one
+
+	// When an operator acknowledged it, and who; zero if it is new.
+	AcknowledgedAt time.Time `json:"acknowledged_at,omitzero"`
+	AcknowledgedBy string    `json:"acknowledged_by,omitempty"`
+
+	Payload []byte `json:"payload,omitempty"` // only if asked for; base64 in JSON
 }
 
 // Page bounds a list. The zero value is the first 100, without payloads.
@@ -161,10 +176,10 @@ func DeadLetters(ctx context.Context, db DB, s Selection, page Page) ([]DeadLett
 	if page.Payload {
 		payload = "payload"
 	}
-	last := "reason, error, dead_at, 0::bigint"
+	last := "reason, error, dead_at, 0::bigint, acknowledged_at, coalesce(acknowledged_by, '')"
 	if s.Blocked {
 		last = `'blocked', coalesce(error, ''), held_at,
-			(SELECT count(*) - 1 FROM outbox.holds b WHERE b.destination = d.destination AND b.lane = d.lane)`
+			(SELECT count(*) - 1 FROM outbox.holds b WHERE b.destination = d.destination AND b.lane = d.lane), NULL::timestamptz, ''`
 	}
 	var list []DeadLetter
 	err := read(ctx, db, func(tx pgx.Tx) error {
@@ -183,11 +198,13 @@ func DeadLetters(ctx context.Context, db DB, s Selection, page Page) ([]DeadLett
 			var d DeadLetter
 			var id string
 			var headers *string
+			var acknowledged *time.Time
 			err := row.Scan(&d.Destination, &d.Position, &id, &d.Topic, &d.Key, &d.AggregateType, &d.AggregateID, &d.EventType,
-				&d.ContentType, &headers, &d.CreatedAt, &d.Attempts, &d.Payload, &d.Reason, &d.Error, &d.At, &d.Behind)
+				&d.ContentType, &headers, &d.CreatedAt, &d.Attempts, &d.Payload, &d.Reason, &d.Error, &d.At, &d.Behind, &acknowledged, &d.AcknowledgedBy)
 			if err != nil {
 				return d, err
 			}
+			d.AcknowledgedAt = value(acknowledged)
 			if headers != nil {
 				d.Headers = json.RawMessage(*headers)
 			}

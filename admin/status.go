@@ -115,6 +115,11 @@ type Dead struct {
 	Messages Count            `json:"messages"`
 	Reasons  map[string]int64 `json:"reasons,omitempty"`
 	Newest   time.Time        `json:"newest,omitzero"`
+
+	// New counts those that no operator has acknowledged, Since is when the oldest of them died, and LastError is that of the newest.
+	New       Count     `json:"new"`
+	Since     time.Time `json:"since,omitzero"`
+	LastError string    `json:"last_error,omitempty"`
 }
 
 // Relay is a running instance, or one that went without a word.
@@ -302,7 +307,33 @@ func (r *Report) readDead(ctx context.Context, tx pgx.Tx) error {
 	for i := range r.Destinations {
 		r.Destinations[i].Dead.Messages.Estimated = total >= sampleLimit
 	}
-	return rows.Err()
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("count dead letters: %w", err)
+	}
+	return r.readNewDead(ctx, tx)
+}
+
+// readNewDead goes by an index that has what is not acknowledged: however much is, a new death is seen.
+func (r *Report) readNewDead(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, fmt.Sprintf(`
+		SELECT n.destination, n.letters, n.since, n.letters >= %d,
+		       (SELECT d.error FROM outbox.dead_letters d WHERE d.destination = n.destination AND d.acknowledged_at IS NULL ORDER BY d.dead_at DESC LIMIT 1)
+		FROM (SELECT destination, count(*) AS letters, min(dead_at) AS since
+		      FROM (SELECT destination, dead_at FROM outbox.dead_letters WHERE acknowledged_at IS NULL LIMIT %[1]d) s GROUP BY destination) n`, sampleLimit))
+	if err != nil {
+		return fmt.Errorf("count new dead letters: %w", err)
+	}
+	var name string
+	var d Dead
+	_, err = pgx.ForEachRow(rows, []any{&name, &d.New.N, &d.Since, &d.New.Estimated, &d.LastError}, func() error {
+		dead := &r.destination(name).Dead
+		dead.New, dead.Since, dead.LastError = d.New, d.Since, d.LastError
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("count new dead letters: %w", err)
+	}
+	return nil
 }
 
 func (r *Report) readRelays(ctx context.Context, tx pgx.Tx) error {

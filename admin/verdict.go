@@ -16,6 +16,7 @@ const (
 	StateIdle    State = "idle"     // all is delivered
 	StateFlowing State = "flowing"  // messages are on their way
 	StateBlocked State = "blocked"  // lanes wait for an operator; the others flow
+	StateDead    State = "dead"     // there are dead letters that no operator has acknowledged
 	StateFailing State = "failing"  // the broker answers no: to messages, or to all that goes to a topic
 	StateStalled State = "stalled"  // the broker does not answer
 	StateBroken  State = "broken"   // the relay can't work with the database
@@ -25,7 +26,7 @@ const (
 
 // States lists all states, from the best to the worst.
 func States() []State {
-	return []State{StateIdle, StateFlowing, StateBlocked, StateFailing, StateStalled, StateBroken, StateNoRelay, StateStopped}
+	return []State{StateIdle, StateFlowing, StateBlocked, StateDead, StateFailing, StateStalled, StateBroken, StateNoRelay, StateStopped}
 }
 
 // Tone is how much a state asks for a person.

@@ -61,6 +61,21 @@ var verdictCases = []verdictCase{
 		d.cursor("kafka", "1 minute")
 		d.held("kafka", "k", 7, "infinity")
 	}, StateBlocked, "1 lane is held until an operator acts; last error: refused: too large", "outbox dead requeue --blocked --destination kafka"},
+	{"messages died", "there are new dead letters", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.dead("kafka", "a", 1, 2, 3)
+		d.exec(`UPDATE outbox.dead_letters SET dead_at = now() - id * interval '1 hour', error = 'no ' || id`)
+		d.exec(`UPDATE outbox.dead_letters SET acknowledged_at = now() WHERE id = 3`)
+	}, StateDead, "dead for 2h0m0s: kafka: 2 new dead letters; last error: no 1", "outbox dead requeue --destination kafka"},
+	{"the dead are known", "", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.dead("kafka", "a", 1)
+		d.exec(`UPDATE outbox.dead_letters SET acknowledged_at = now()`)
+	}, StateIdle, "", ""},
+	{"a consumer's worker is away", "no relay has the lease", func(d *database) {
+		d.cursor("inbox:it's", "-1 minute")
+		d.dead("inbox:it's", "a", 1)
+	}, StateNoRelay, "inbox:it's: no live relay, also dead", "the service that runs its worker"},
 	{"a lane waits for a retry", "", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.held("kafka", "k", 7, "2100-01-01")

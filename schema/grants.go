@@ -136,6 +136,6 @@ func viewerPrivileges() []privilege {
 		privilege{onTable, "outbox.messages", []string{"SELECT (xid, id, segment, " + common + ")"}},
 		privilege{onTable, "outbox.inbox_messages", []string{"SELECT (xid, id, segment, " + common + ")"}},
 		privilege{onTable, "outbox.holds", []string{"SELECT (" + kept + ", retry_at, held_at)"}},
-		privilege{onTable, "outbox.dead_letters", []string{"SELECT (" + kept + ", reason, dead_at)"}},
+		privilege{onTable, "outbox.dead_letters", []string{"SELECT (" + kept + ", reason, dead_at, acknowledged_at, acknowledged_by)"}},
 	)
 }

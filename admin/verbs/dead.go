@@ -18,14 +18,18 @@ type Filter struct {
 	Topic       string   `json:"topic,omitempty" help:"of this topic"`
 	Key         string   `json:"key,omitempty" help:"with this ordering key"`
 	Cause       string   `json:"cause,omitempty" enum:"invalid,refused,exhausted" help:"set aside as invalid, refused or exhausted"`
+	New         bool     `json:"new,omitempty" help:"not acknowledged"`
 	OlderThan   Duration `json:"older_than,omitempty" help:"set aside longer ago than this"`
 }
 
 // selection adds the ids to the filter.
 func (f Filter) selection(ids []string) (admin.Selection, error) {
-	s := admin.Selection{Blocked: f.Blocked, Destination: f.Destination, Topic: f.Topic, Key: f.Key, Reason: f.Cause}
+	s := admin.Selection{Blocked: f.Blocked, Destination: f.Destination, Topic: f.Topic, Key: f.Key, Reason: f.Cause, New: f.New}
 	if s.Blocked && s.Reason != "" {
 		return s, fault("cause", "and blocked exclude each other: blocked messages are no dead letters yet")
+	}
+	if s.Blocked && s.New {
+		return s, fault("new", "and blocked exclude each other: blocked messages are no dead letters yet")
 	}
 	if f.OlderThan > 0 {
 		s.Before = time.Now().Add(-time.Duration(f.OlderThan))
@@ -154,15 +158,23 @@ func actOnDead(v Verb, act func(context.Context, admin.DB, admin.Selection, int6
 	v.Long += `
 
 What is selected is counted first, and you are asked. Without a terminal, say --yes.`
-	v.Example = strings.ReplaceAll(`  outbox VERB 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f --reason "topic exists now"
+	v.Example += strings.ReplaceAll(`  outbox VERB 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f --reason "topic exists now"
   outbox VERB --destination kafka --cause refused --dry-run
-  outbox VERB --blocked --key order-42
   outbox VERB --all --max 5000 --yes`, "VERB", v.Name)
 	return changes(v, func(ctx context.Context, db admin.DB, action admin.Action, p DeadAct) (admin.Outcome, error) {
 		s, _ := p.selection(p.IDs) // checked
 		s.All = p.All
 		return act(ctx, db, s, p.Max, action)
 	})
+}
+
+func deadAck() Verb {
+	return actOnDead(Verb{
+		Name:  "dead ack",
+		Short: "Say that you know of dead letters",
+		Long: `outbox status speaks of dead letters until they are acknowledged. Acknowledged ones stay where they are, to be
+requeued or discarded later; one that dies again is new again.`,
+	}, admin.Acknowledge)
 }
 
 func deadRequeue() Verb {
@@ -172,6 +184,7 @@ func deadRequeue() Verb {
 		Long: `Dead letters are sent again, in order among themselves, with no attempt counted. What was delivered after
 them stays delivered: consumers that need a key's order see them late. With --blocked, messages that keep
 their keys held are tried again, and what waits behind them follows.`,
+		Example: "  outbox dead requeue --blocked --key order-42\n",
 	}, admin.Requeue)
 }
 
@@ -181,5 +194,6 @@ func deadDiscard() Verb {
 		Short: "Delete dead letters for ever",
 		Long: `Dead letters are deleted. With --blocked, messages that keep their keys held are, and what waits behind
 them is delivered.`,
+		Example: "  outbox dead discard --blocked --key order-42\n",
 	}, admin.Discard)
 }

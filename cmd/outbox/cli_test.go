@@ -106,17 +106,24 @@ func TestDestructiveCommandsPreviewAndAsk(t *testing.T) {
 	d := setup(t)
 	d.letters()
 	left := func() int { return d.int(`SELECT count(*) FROM outbox.dead_letters`) }
-	for _, verb := range []string{"requeue", "discard"} {
+	for _, verb := range []string{"requeue", "discard", "ack"} {
 		d.outbox("dead", verb).want(exitUsage, "nothing is selected")
 		d.outbox("dead", verb, "--all").want(exitUsage, "MESSAGES", "--yes")
 		d.outbox("dead", verb, "--all", "--dry-run").want(exitOK, "MESSAGES", "exhausted")
 		d.outbox("dead", verb, "--all", "--yes", "--max", "2").want(exitError, "3 are selected, at most 2")
-		d.outbox("dead", verb, "9", "--yes").want(exitNotFound, "no dead letter has such an id")
+		d.outbox("dead", verb, "9", "--yes").want(exitNotFound, "no dead letter", "has such an id")
 		d.outbox("dead", verb, "--topic", "carts", "--yes").want(exitOK, "nothing matches")
 	}
 	if n := left(); n != 3 {
 		t.Fatalf("%d are left of 3", n)
 	}
+	d.outbox("dead", "ack", "1", "--yes", "--actor", "anna").want(exitOK, "acknowledged 1 message")
+	d.outbox("dead", "ls").want(exitOK, "KNOWN TO", "anna")
+	d.outbox("dead", "ls", "--new").want(exitOK, "no 2").never("no 1")
+	d.outbox("dead", "ls", "--new", "--blocked").want(exitUsage, "exclude each other")
+	d.outbox("dead", "show", "1").want(exitOK, "acknowledged", "by anna")
+	d.outbox("dead", "ack", "--all", "--blocked", "--yes").want(exitError, "blocked messages can't be acknowledged")
+	d.outbox("status", "--exit-code").want(exitError, "2 new dead letters", "outbox dead ack --destination kafka")
 	d.outbox("dead", "requeue", "1", "--yes", "--reason", "mended").want(exitOK, "requeued 1 message")
 	d.outbox("dead", "discard", "00000000-0000-7000-8000-000000000002", "--yes").want(exitOK, "discarded 1 message")
 	r := d.outbox("dead", "discard", "--cause", "refused", "--yes", "-o", "json").want(exitOK)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -30,6 +31,8 @@ func writeLetters(a *app, p *verbs.DeadList, letters []admin.DeadLetter) error {
 	columns := []string{"MESSAGE ID", "POSITION", "DESTINATION", "TOPIC", "KEY", "CAUSE", "ATTEMPTS", "AGE", "ERROR"}
 	if p.Blocked {
 		columns[5] = "BEHIND"
+	} else {
+		columns = slices.Insert(columns, 8, "KNOWN TO")
 	}
 	t := newTable(a.stdout, columns...)
 	now := time.Now()
@@ -38,7 +41,11 @@ func writeLetters(a *app, p *verbs.DeadList, letters []admin.DeadLetter) error {
 		if p.Blocked {
 			cause = fmt.Sprint(l.Behind)
 		}
-		t.row(l.MessageID, l.Position, l.Destination, l.Topic, short(l.Key, 40), cause, l.Attempts, ago(now, l.At), short(l.Error, 80))
+		row := []any{l.MessageID, l.Position, l.Destination, l.Topic, short(l.Key, 40), cause, l.Attempts, ago(now, l.At), short(l.Error, 80)}
+		if !p.Blocked {
+			row = slices.Insert(row, 8, any(l.AcknowledgedBy))
+		}
+		t.row(row...)
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -77,6 +84,9 @@ func writeLetter(w io.Writer, l admin.DeadLetter, payload bool) error {
 	t.row("attempts", l.Attempts)
 	t.row("set aside at", l.At.Local().Format(time.RFC3339Nano))
 	t.row("error", l.Error)
+	if !l.AcknowledgedAt.IsZero() {
+		t.row("acknowledged", fmt.Sprintf("%s by %s", l.AcknowledgedAt.Local().Format(time.RFC3339), l.AcknowledgedBy))
+	}
 	if l.Reason == "blocked" {
 		t.row("behind it", l.Behind)
 	}
@@ -98,9 +108,9 @@ func payloadText(p []byte) string {
 }
 
 // actOnDead is the view of a verb that acts on dead letters.
-func actOnDead(verb string) view {
+func actOnDead(verb, done string) view {
 	return asks(shows(func(a *app, _ *verbs.DeadAct, o admin.Outcome) error {
-		_, err := fmt.Fprintf(a.stdout, "%sed %s\n", strings.TrimSuffix(verb, "e"), messages(o.Changed))
+		_, err := fmt.Fprintf(a.stdout, "%s %s\n", done, messages(o.Changed))
 		return err
 	}), previewOutcome, func(p *verbs.DeadAct, found admin.Outcome) (string, bool) {
 		p.Max = found.Changed // not more than was shown

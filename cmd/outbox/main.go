@@ -124,7 +124,7 @@ func (a *app) groups() map[string]*cobra.Command {
 	return map[string]*cobra.Command{
 		"dead": group(&cobra.Command{
 			Use:   "dead",
-			Short: "Look at, requeue and discard messages that could not be delivered",
+			Short: "Look at, acknowledge, requeue and discard messages that could not be delivered",
 			Long: `A message becomes a dead letter when the broker refuses it for good or max_attempts have failed; its key goes
 on without it. Under the policy "block" it keeps its key held instead: --blocked shows and acts on those.`,
 		}),
@@ -146,8 +146,9 @@ func views() map[string]view {
 	return map[string]view{
 		"dead ls":           listLetters(),
 		"dead show":         shows(showLetters),
-		"dead requeue":      actOnDead("requeue"),
-		"dead discard":      actOnDead("discard"),
+		"dead requeue":      actOnDead("requeue", "requeued"),
+		"dead ack":          actOnDead("acknowledge", "acknowledged"),
+		"dead discard":      actOnDead("discard", "discarded"),
 		"destinations ls":   shows(listDestinations, "list"),
 		"destinations drop": dropDestination(),
 		"inbox status":      shows(writeInbox),

@@ -208,7 +208,8 @@ JOIN LATERAL (SELECT * FROM outbox.messages m WHERE m.xid = o.xid AND m.id = o.i
 
 // deadAgainSQL is for a message that was a dead letter, was sent again and failed again.
 const deadAgainSQL = `ON CONFLICT (destination, id, message_id) DO UPDATE SET
-	attempts = excluded.attempts, reason = excluded.reason, error = excluded.error, dead_at = excluded.dead_at`
+	attempts = excluded.attempts, reason = excluded.reason, error = excluded.error, dead_at = excluded.dead_at,
+	acknowledged_at = NULL, acknowledged_by = NULL`
 
 func (o outcomes) dead(ctx context.Context, tx pgx.Tx) error {
 	c := newOutcomeColumns(tx, len(o.settlement.Dead))

@@ -120,6 +120,21 @@ func TestTheStateOfASharedRegistrationIsWritten(t *testing.T) {
 	}
 }
 
+func TestAKnownDeadLetterThatDiesAgainIsNew(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Exec("INSERT INTO outbox.messages (topic, key, payload) VALUES ('orders', 'bad', '1')")
+	db.Exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, shard, created_at, attempts, reason, error, acknowledged_at)
+		SELECT 'orders', key, id, message_id, topic, shard, created_at, 1, 'refused', 'no', now() FROM outbox.messages`)
+	broker := relaytest.NewMemory()
+	broker.Fail("bad", 100, outbox.Permanent(errors.New("no such account")))
+	end := db.embed(db.source("orders", SnapshotConfig{}), broker, relay.Config{})
+	db.verdict(admin.StateDead, "1 new dead letter; last error: no such account")
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestATopicOfAnyLengthIsAmongThoseThatNobodySelects(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

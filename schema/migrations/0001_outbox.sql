@@ -131,10 +131,13 @@ CREATE TABLE outbox.dead_letters (
     reason         text        NOT NULL,
     error          text        NOT NULL,
     dead_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    acknowledged_at timestamptz, -- when an operator said that they know of it, and who
+    acknowledged_by text,
     PRIMARY KEY (destination, id, message_id)
 );
 
 CREATE INDEX dead_letters_message_id ON outbox.dead_letters (message_id);
+CREATE INDEX dead_letters_new ON outbox.dead_letters (destination, dead_at) WHERE acknowledged_at IS NULL;
 
 -- What operators did: who, when, why.
 CREATE TABLE outbox.audit (
