@@ -20,6 +20,7 @@ import (
 // All returns the table.
 func All() []Verb {
 	return []Verb{
+		Status(),
 		deadList(), deadShow(), deadAck(), deadRequeue(), deadDiscard(),
 		destinationsList(), destinationsDrop(),
 		inboxStatus(), inboxWindow(),

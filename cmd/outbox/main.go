@@ -99,7 +99,7 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 	root.PersistentFlags().StringVar(&a.databaseURL, "database-url", "",
 		"database (default $OUTBOX_DATABASE_URL, then $DATABASE_URL, then the configuration file)")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
-	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.verifyCommand(), a.doctorCommand(), a.configCommand(), a.versionCommand())
+	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.verifyCommand(), a.doctorCommand(), a.configCommand(), a.versionCommand())
 	groups := a.groups()
 	for _, g := range groups {
 		root.AddCommand(g)
@@ -144,6 +144,7 @@ Messages of a stored inbox that can't be applied become dead letters of the dest
 // views says how the results of verbs are shown to a person.
 func views() map[string]view {
 	return map[string]view{
+		"status":            {command: (*app).statusCommand},
 		"dead ls":           listLetters(),
 		"dead show":         shows(showLetters),
 		"dead requeue":      actOnDead("requeue", "requeued"),

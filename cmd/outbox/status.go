@@ -12,57 +12,41 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
-	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/admin/verbs"
 )
 
-func (a *app) statusCommand() *cobra.Command {
-	var out format
+// statusCommand is the verb, once or again and again, with an exit code.
+func (a *app) statusCommand(v verbs.Verb) *cobra.Command {
 	var watch, strict bool
 	var interval time.Duration
-	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Is it flowing? And if not, why, and what to do",
-		Long: `Shows one verdict with its cause and the next step, then every destination with its lease, backlog, held
-messages and dead letters, the running relays, the segments of the table with who keeps them from being
-emptied, and open transactions whose messages are still to come.
-
-States, from best to worst: idle, flowing; blocked (some keys wait for an operator), dead (there are dead
-letters that no operator has acknowledged: outbox dead ack); failing (the broker refuses messages again and again, or
-all that goes to a topic), stalled (the broker does not answer), broken (the relay can't work with the database), no
-relay, stopped (a relay gave up). The verdict is the worst, and names the others.`,
-		Example: `  outbox status
-  outbox status --watch
-  outbox status -o json | jq .verdict
-  outbox status --exit-code && deploy`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if interval < 100*time.Millisecond {
-				return usage("--interval is %v, it must be at least 100ms", interval)
-			}
-			return a.status(cmd.Context(), out, watch, strict, interval)
-		},
+	cmd := a.verb(v, view{write: func(*app, any, any) error { return nil }})
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if interval < 100*time.Millisecond {
+			return usage("--interval is %v, it must be at least 100ms", interval)
+		}
+		return a.status(cmd.Context(), v, format(cmd.Flag("output").Value.String()), watch, strict, interval)
 	}
-	formatFlag(cmd, &out, asTable, asJSON)
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "repeat until interrupted")
 	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "pause between two looks with --watch")
 	cmd.Flags().BoolVar(&strict, "exit-code", false, "exit with 1 unless it is idle or flowing")
 	return cmd
 }
 
-func (a *app) status(ctx context.Context, out format, watch, strict bool, interval time.Duration) error {
-	conn, err := a.operate(ctx)
+func (a *app) status(ctx context.Context, v verbs.Verb, out format, watch, strict bool, interval time.Duration) error {
+	at, err := a.seat(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { connect.Close(conn) }()
+	defer at.close()
 	for {
-		report, err := admin.Status(ctx, conn)
+		result, err := at.run(ctx, v, "", v.New())
 		if watch && ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
+		report := result.(*admin.Report)
 		if err := a.printStatus(out, watch, report); err != nil {
 			return err
 		}

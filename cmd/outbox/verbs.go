@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin/verbs"
@@ -188,12 +189,12 @@ func (a *app) run(ctx context.Context, v verbs.Verb, show view, params any, c co
 			return err
 		}
 	}
-	conn, err := a.operate(ctx)
+	at, err := a.seat(ctx)
 	if err != nil {
 		return err
 	}
-	defer connect.Close(conn)
-	run := func() (any, error) { return v.Run(ctx, conn, a.actor(c), params) }
+	defer at.close()
+	run := func() (any, error) { return at.run(ctx, v, a.actor(c), params) }
 	if v.Role == verbs.Operator {
 		if proceed, err := a.before(v, show, params, c, out, run); !proceed || err != nil {
 			return err
@@ -205,6 +206,30 @@ func (a *app) run(ctx context.Context, v verbs.Verb, show view, params any, c co
 	}
 	return a.print(show, out, params, result)
 }
+
+// seat is where verbs are run.
+type seat interface {
+	run(ctx context.Context, v verbs.Verb, actor string, params any) (any, error)
+	close()
+}
+
+// seat connects to the place that the flags and the environment name.
+func (a *app) seat(ctx context.Context) (seat, error) {
+	conn, err := a.operate(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return direct{conn}, nil
+}
+
+// direct is a seat at the database itself.
+type direct struct{ conn *pgx.Conn }
+
+func (d direct) run(ctx context.Context, v verbs.Verb, actor string, params any) (any, error) {
+	return v.Run(ctx, d.conn, actor, params)
+}
+
+func (d direct) close() { connect.Close(d.conn) }
 
 // before shows what would be changed, and asks. It tells whether to go on.
 func (a *app) before(v verbs.Verb, show view, params any, c confirmation, out format, run func() (any, error)) (proceed bool, err error) {

@@ -1,0 +1,27 @@
+package verbs
+
+import (
+	"context"
+
+	"github.com/pgoutbox/outbox/admin"
+)
+
+// Status is the verb "status", which is streamed as well.
+func Status() Verb {
+	return reads(Verb{
+		Name:  "status",
+		Short: "Is it flowing? And if not, why, and what to do",
+		Long: `Shows one verdict with its cause and the next step, then every destination with its lease, backlog, held
+messages and dead letters, the running relays, the segments of the table with who keeps them from being
+emptied, and open transactions whose messages are still to come.
+
+States, from best to worst: idle, flowing; blocked (some keys wait for an operator), dead (there are dead
+letters that no operator has acknowledged: outbox dead ack); failing (the broker refuses messages again and again, or
+all that goes to a topic), stalled (the broker does not answer), broken (the relay can't work with the database), no
+relay, stopped (a relay gave up). The verdict is the worst, and names the others.`,
+		Example: `  outbox status
+  outbox status --watch
+  outbox status -o json | jq .verdict
+  outbox status --exit-code && deploy`,
+	}, func(ctx context.Context, db admin.DB, _ struct{}) (*admin.Report, error) { return admin.Status(ctx, db) })
+}
