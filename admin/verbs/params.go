@@ -2,8 +2,11 @@ package verbs
 
 import (
 	"encoding"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -84,26 +87,25 @@ func (p Param) set(params reflect.Value, text string) error {
 	v := params.FieldByIndex(p.index)
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		if u.UnmarshalText([]byte(text)) != nil {
-			if p.Type == reflect.TypeFor[time.Time]() {
-				return fault(p.Name, "is %q, which is no time such as 2026-05-01T12:00:00Z", text)
-			}
-			return fault(p.Name, "is %q, which is no duration such as 1h30m", text)
+			return fault(p.Name, "is %q: want %s", text, p.want())
 		}
 		return nil
 	}
 	switch v.Kind() {
 	case reflect.String:
+		if text == "" && len(p.Enum) > 0 {
+			return fault(p.Name, "is empty: want %s", or(p.Enum))
+		}
 		v.SetString(text)
 	case reflect.Bool:
-		b, err := strconv.ParseBool(text)
-		if err != nil {
-			return fault(p.Name, "is %q: want true or false", text)
+		if text != "true" && text != "false" {
+			return fault(p.Name, "is %q: want %s", text, p.want())
 		}
-		v.SetBool(b)
+		v.SetBool(text == "true")
 	case reflect.Int, reflect.Int64:
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return fault(p.Name, "is %q: want a whole number", text)
+			return fault(p.Name, "is %q: want %s", text, p.want())
 		}
 		v.SetInt(n)
 	case reflect.Slice:
@@ -112,6 +114,52 @@ func (p Param) set(params reflect.Value, text string) error {
 		panic(fmt.Sprintf("verbs: no parameter may be a %v", p.Type)) // the first use of the verb
 	}
 	return nil
+}
+
+// Decode gives the parameter the value that is written as JSON. Numbers, texts and lists are not converted into each other.
+func (p Param) Decode(params any, value []byte) error {
+	v := reflect.ValueOf(params).Elem().FieldByIndex(p.index)
+	v.SetZero()
+	err := json.Unmarshal(value, v.Addr().Interface())
+	if err == nil && p.Repeats() { // package json takes null for ""
+		err = json.Unmarshal(value, &[]notNull{})
+	}
+	if err != nil || string(value) == "null" || !utf8.Valid(value) {
+		return fault(p.Name, "is not what it must be: %s", p.want())
+	}
+	if len(p.Enum) > 0 && v.IsZero() {
+		return fault(p.Name, "is empty: want %s", or(p.Enum))
+	}
+	return nil
+}
+
+// notNull is a value of JSON that isn't null.
+type notNull struct{}
+
+func (*notNull) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		return errors.New("null")
+	}
+	return nil
+}
+
+// want says what values there are.
+func (p Param) want() string {
+	switch p.Type {
+	case reflect.TypeFor[time.Time]():
+		return "a time such as 2026-05-01T12:00:00Z"
+	case reflect.TypeFor[Duration]():
+		return "a duration such as 1h30m"
+	}
+	switch p.Type.Kind() {
+	case reflect.String:
+		return "a text"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list of texts"
+	}
+	return "a whole number"
 }
 
 // Texts returns the parameter's values as Set takes them; none if it has the zero value.
@@ -126,10 +174,26 @@ func (p Param) Texts(params any) []string {
 		}
 		return nil
 	}
-	if v.IsZero() {
+	if v.IsZero() && p.Default == "" {
 		return nil
 	}
 	return []string{fmt.Sprint(v.Interface())}
+}
+
+// Given returns the parameters that don't have their defaults.
+func (v Verb) Given(params any) (given []Param) {
+	standard := v.New()
+	for _, p := range v.Params {
+		if !slices.Equal(p.Texts(params), p.Texts(standard)) {
+			given = append(given, p)
+		}
+	}
+	return given
+}
+
+// Value returns the parameter's value.
+func (p Param) Value(params any) any {
+	return reflect.ValueOf(params).Elem().FieldByIndex(p.index).Interface()
 }
 
 // check reports what the tags forbid.

@@ -23,5 +23,7 @@ relay, stopped (a relay gave up). The verdict is the worst, and names the others
   outbox status --watch
   outbox status -o json | jq .verdict
   outbox status --exit-code && deploy`,
-	}, func(ctx context.Context, db admin.DB, _ struct{}) (*admin.Report, error) { return admin.Status(ctx, db) })
+	}, func(ctx context.Context, db admin.DB, _ struct{}) (*admin.Report, error) {
+		return admin.Status(ctx, db)
+	})
 }

@@ -46,7 +46,7 @@ type Verb struct {
 	Short, Long, Example string
 	// Wide says that the verb acts on other destinations, too, than the one that is named.
 	Wide bool
-	// Timeout bounds each statement in the database; the verb as a whole gets a little more. Default 30 seconds.
+	// Timeout bounds each statement in the database; the verb as a whole gets a quarter more. Default 30 seconds.
 	Timeout time.Duration
 	// Params are the fields of what New returns.
 	Params []Param
@@ -145,7 +145,7 @@ func (v Verb) Run(ctx context.Context, db admin.DB, actor string, params any) (a
 		return nil, err
 	}
 	// A server that doesn't answer at all doesn't end a statement either.
-	ctx, cancel := context.WithTimeout(ctx, v.Timeout+5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, v.Timeout+v.Timeout/4)
 	defer cancel()
 	action := admin.Action{Actor: actor}
 	if v.Role == Operator {

@@ -71,7 +71,7 @@ func TestTheInboxIsShownAndItsDeadLettersComeBack(t *testing.T) {
 	d.outbox("inbox", "discard", "payments", "1", "--yes").want(exitOK, "discarded 1 message")
 	d.outbox("inbox", "window", "36h").want(exitUsage, "--yes")
 	d.outbox("inbox", "window", "36h", "--yes").want(exitOK, "36h")
-	d.outbox("inbox", "window", "long", "--yes").want(exitUsage, "no duration")
+	d.outbox("inbox", "window", "long", "--yes").want(exitUsage, "a duration such as")
 	var i admin.Inbox
 	if err := json.Unmarshal([]byte(d.outbox("inbox", "status", "-o", "json").want(exitOK).stdout), &i); err != nil || i.Window.Hours() != 36 || len(i.Consumers) != 1 {
 		t.Errorf("%+v, %v", i, err)

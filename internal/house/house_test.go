@@ -39,7 +39,8 @@ var directions = map[string][]string{
 	"relay/around":                    {"", "relay", "route"},
 	"relay/relaytest":                 {"", "schema", "relay", "internal/check"},
 	"admin":                           {"", "schema", "internal/cursors"},
-	"admin/verbs":                     {"", "admin", "mapping"},
+	"admin/verbs":                     {"", "admin"},
+	"admin/rest":                      {"schema", "admin", "admin/verbs"},
 	"inbox":                           {"", "schema", "relay", "internal/printed"},
 	"inbox/inboxtest":                 {"", "inbox"},
 	"outboxtest":                      {"", "schema"},
@@ -67,7 +68,7 @@ var directions = map[string][]string{
 	"broker/http":                     {"", "format", "webhook", "internal/template", "broker/internal/secure", "broker/internal/inorder"},
 	"broker/grpc":                     {"", "format", "broker/internal/secure", "broker/internal/inorder"},
 	"broker/internal/versus":          {"internal"},
-	"cmd":                             {"", "schema", "mapping", "relay", "relay/polling", "relay/mapped", "relay/replication", "admin", "admin/verbs", "inbox", "inbox/inboxtest", "broker", "internal", "internal/printed", "outboxtest", "route", "format", "relay/around", "webhook"},
+	"cmd":                             {"", "schema", "mapping", "relay", "relay/polling", "relay/mapped", "relay/replication", "admin", "admin/verbs", "admin/rest", "inbox", "inbox/inboxtest", "broker", "internal", "internal/printed", "outboxtest", "route", "format", "relay/around", "webhook"},
 	"proof":                           {"", "schema", "mapping", "relay", "relay/polling", "relay/mapped", "relay/replication", "inbox", "broker", "internal", "demo/pgfetch"},
 	"demo":                            {"", "schema", "relay", "relay/polling", "broker/kafka", "broker/nats", "internal"},
 }

@@ -1,0 +1,377 @@
+// Package rest is the API of an operator: the verbs of package verbs over HTTP, with their description and a stream of the
+// status. A viewer's verb is a GET with a query, an operator's a POST with a body of JSON; errors are problems of RFC 9457.
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/verbs"
+)
+
+// Options is what the API needs. DB and Access are required.
+type Options struct {
+	// DB is where verbs run.
+	DB admin.DB
+	// ViewerDB, if not nil, is where the verbs of viewers run: connections of a database role that can't read payloads.
+	ViewerDB admin.DB
+	// Access tells who asks. Its error is answered with 401 and Challenge.
+	Access func(*http.Request) (Caller, error)
+	// Challenge is the header WWW-Authenticate of such an answer.
+	Challenge string
+	// Mask hides parts of payloads from everybody. nil: nothing is hidden.
+	Mask func(payload []byte) []byte
+	// Logger is told who changed what, and of what went wrong. nil is silent.
+	Logger *slog.Logger
+}
+
+// Caller is who asks.
+type Caller struct {
+	// Name is the actor in the audit.
+	Name string
+	// Role is what it may do.
+	Role verbs.Role
+	// Destinations, if any, are those on which an operator may act; elsewhere it is a viewer.
+	Destinations []string
+}
+
+// may reports whether the caller has the role for a verb with these parameters.
+func (c Caller) may(role verbs.Role, v verbs.Verb, params any) bool {
+	if role == verbs.Viewer || c.Role != verbs.Operator {
+		return c.Role == role || c.Role == verbs.Operator
+	}
+	if len(c.Destinations) == 0 {
+		return true
+	}
+	for _, p := range v.Params {
+		if p.Name == "destination" && !v.Wide {
+			named := p.Texts(params)
+			return len(named) == 1 && slices.Contains(c.Destinations, named[0])
+		}
+	}
+	return false
+}
+
+const (
+	maxBody    = 1 << 20
+	maxRunning = 32 // verbs at once
+)
+
+// API is the handler. It is safe for concurrent use.
+type API struct {
+	options Options
+	handler http.Handler
+	stream  *stream
+	running chan struct{}
+}
+
+var _ http.Handler = (*API)(nil)
+
+// New makes the API.
+func New(options Options) (*API, error) { return newAPI(options, verbs.All()) }
+
+func newAPI(options Options, table []verbs.Verb) (*API, error) {
+	if options.DB == nil || options.Access == nil {
+		return nil, errors.New("rest: DB and Access are required")
+	}
+	if options.ViewerDB == nil {
+		options.ViewerDB = options.DB
+	}
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	a := &API{options: options, stream: newStream(options.ViewerDB), running: make(chan struct{}, maxRunning)}
+	mux, protection := http.NewServeMux(), http.NewCrossOriginProtection()
+	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		refuse(w, refusal{http.StatusForbidden, "the request comes from another site"})
+	}))
+	a.handler = protection.Handler(mux)
+	description, err := encode(Describe(table))
+	if err != nil {
+		return nil, fmt.Errorf("rest: describe the API: %w", err)
+	}
+	methods := map[string]string{"/api/v1/openapi.json": http.MethodGet, "/api/v1/status/stream": http.MethodGet}
+	mux.HandleFunc("GET /api/v1/openapi.json", a.known(func(w http.ResponseWriter, _ *http.Request, _ Caller) {
+		write(w, http.StatusOK, "application/json", json.RawMessage(description))
+	}))
+	mux.HandleFunc("GET /api/v1/status/stream", a.known(a.stream.serve))
+	for _, v := range table {
+		methods[v.Path()] = v.Method()
+		mux.HandleFunc(v.Method()+" "+v.Path(), a.known(func(w http.ResponseWriter, r *http.Request, c Caller) { a.verb(w, r, c, v) }))
+	}
+	mux.HandleFunc("/", a.known(func(w http.ResponseWriter, r *http.Request, _ Caller) {
+		if allowed := methods[r.URL.Path]; allowed != "" {
+			if allowed == http.MethodGet {
+				allowed += ", HEAD"
+			}
+			w.Header().Set("Allow", allowed)
+			refuse(w, refusal{http.StatusMethodNotAllowed, fmt.Sprintf("%s is not for %s, but for %s", r.URL.Path, r.Method, allowed)})
+			return
+		}
+		refuse(w, refusal{http.StatusNotFound, "there is no such path: GET /api/v1/openapi.json describes those that are"})
+	}))
+	return a, nil
+}
+
+// Close ends the streams, so that a server can be shut down.
+func (a *API) Close() { a.stream.close() }
+
+// ServeHTTP refuses what comes from another site in a browser, and serves the rest.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.Contains(r.URL.Path, "//") || strings.Contains(r.URL.Path, "/.") { // otherwise the router would redirect
+		refuse(w, refusal{http.StatusNotFound, "there is no such path"})
+		return
+	}
+	a.handler.ServeHTTP(w, r)
+}
+
+// known serves a request of somebody who is known.
+func (a *API) known(serve func(http.ResponseWriter, *http.Request, Caller)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		caller, err := a.options.Access(r)
+		if err != nil {
+			if a.options.Challenge != "" {
+				w.Header().Set("WWW-Authenticate", a.options.Challenge)
+			}
+			refuse(w, refusal{http.StatusUnauthorized, err.Error()})
+			return
+		}
+		serve(w, r, caller)
+	}
+}
+
+func (a *API) verb(w http.ResponseWriter, r *http.Request, c Caller, v verbs.Verb) {
+	// Without the right nothing is told about the parameters, and no body is read.
+	if v.Role == verbs.Operator && c.Role != verbs.Operator {
+		refuse(w, forbidden(c, v))
+		return
+	}
+	params := v.New()
+	err := read(w, r, v, params)
+	if err == nil {
+		err = a.allowed(c, v, params)
+	}
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	select {
+	case a.running <- struct{}{}:
+		defer func() { <-a.running }()
+	default:
+		w.Header().Set("Retry-After", "1")
+		refuse(w, refusal{http.StatusTooManyRequests, fmt.Sprintf("%d verbs are running: try again", maxRunning)})
+		return
+	}
+	// A verb may last longer than a server gives an answer by default.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(2 * v.Timeout))
+	db := a.options.DB
+	if c.Role == verbs.Viewer {
+		db = a.options.ViewerDB
+	}
+	result, err := v.Run(r.Context(), db, c.Name, params)
+	if v.Role == verbs.Operator {
+		a.options.Logger.Info("verb", "verb", v.Name, "actor", c.Name, "dry_run", verbs.IntentOf(params).DryRun, "error", err)
+	}
+	if err != nil {
+		if statusOf(err) >= http.StatusInternalServerError {
+			a.options.Logger.Warn("verb failed", "verb", v.Name, "error", err)
+		}
+		refuse(w, err)
+		return
+	}
+	write(w, http.StatusOK, "application/json", a.masked(result))
+}
+
+func forbidden(c Caller, v verbs.Verb) error {
+	if c.Role == verbs.Operator {
+		return refusal{http.StatusForbidden, fmt.Sprintf("%s may act on %s alone: name one of these", c.Name, strings.Join(c.Destinations, ", "))}
+	}
+	return refusal{http.StatusForbidden, fmt.Sprintf("%q is for operators, and %s is a viewer", v.Name, c.Name)}
+}
+
+// allowed reports what of the verb and its parameters the caller may not use.
+func (a *API) allowed(c Caller, v verbs.Verb, params any) error {
+	if !c.may(v.Role, v, params) {
+		return forbidden(c, v)
+	}
+	for _, p := range v.Params {
+		if p.Role == verbs.Operator && len(p.Texts(params)) > 0 && !c.may(verbs.Operator, v, params) {
+			return refusal{http.StatusForbidden, fmt.Sprintf("%q of %q is for operators", p.Name, v.Name)}
+		}
+	}
+	return nil
+}
+
+// read reads the parameters from the query or the body.
+func read(w http.ResponseWriter, r *http.Request, v verbs.Verb, params any) error {
+	if v.Method() == http.MethodGet {
+		return readQuery(r.URL.RawQuery, v, params)
+	}
+	if r.URL.RawQuery != "" {
+		return &verbs.Fault{Text: "the parameters of a POST stand in its body, not in a query"}
+	}
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return refusal{http.StatusUnsupportedMediaType, "the body must be of Content-Type application/json"}
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes", maxBody)}
+	case err != nil:
+		return refusal{http.StatusBadRequest, "the body ended too early"}
+	}
+	return readJSON(body, v, params)
+}
+
+func readQuery(raw string, v verbs.Verb, params any) error {
+	values, err := url.ParseQuery(raw)
+	if err != nil {
+		return &verbs.Fault{Text: "the query is not well-formed"}
+	}
+	for name, texts := range values {
+		p, err := paramOf(v, name)
+		if err != nil {
+			return err
+		}
+		if len(texts) > 1 && !p.Repeats() {
+			return &verbs.Fault{Field: name, Text: "is given more than once"}
+		}
+		for _, text := range texts {
+			if err := p.Set(params, text); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// readJSON reads by the exact names, unlike package json.
+func readJSON(body []byte, v verbs.Verb, params any) error {
+	d := json.NewDecoder(strings.NewReader(string(body)))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return &verbs.Fault{Text: "the body is not an object of JSON"}
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		t, err := d.Token()
+		name, _ := t.(string)
+		if err != nil {
+			break
+		}
+		p, err := paramOf(v, name)
+		if err != nil {
+			return err
+		}
+		if seen[name] {
+			return &verbs.Fault{Field: name, Text: "is given more than once"}
+		}
+		seen[name] = true
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			break
+		}
+		if err := p.Decode(params, value); err != nil {
+			return err
+		}
+	}
+	if t, err := d.Token(); err != nil || t != json.Delim('}') {
+		return &verbs.Fault{Text: "the body is not well-formed JSON"}
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return &verbs.Fault{Text: "something follows the object in the body"}
+	}
+	return nil
+}
+
+func paramOf(v verbs.Verb, name string) (verbs.Param, error) {
+	if i := slices.IndexFunc(v.Params, func(p verbs.Param) bool { return p.Name == name }); i >= 0 {
+		return v.Params[i], nil
+	}
+	return verbs.Param{}, &verbs.Fault{Field: name, Text: fmt.Sprintf("is no parameter of %q", v.Name)}
+}
+
+// masked hides in payloads what is configured.
+func (a *API) masked(result any) any {
+	letters, ok := result.([]admin.DeadLetter)
+	if !ok || a.options.Mask == nil {
+		return result
+	}
+	for i := range letters {
+		if letters[i].Payload != nil {
+			letters[i].Payload = a.options.Mask(letters[i].Payload)
+		}
+	}
+	return letters
+}
+
+// Request makes the request for a verb, for a server at base. The parameters that have their defaults are left out.
+func Request(ctx context.Context, base *url.URL, v verbs.Verb, params any) (*http.Request, error) {
+	at := base.JoinPath(v.Path())
+	if v.Method() == http.MethodGet {
+		query := url.Values{}
+		for _, p := range v.Given(params) {
+			query[p.Name] = p.Texts(params)
+		}
+		at.RawQuery = query.Encode()
+		return http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	}
+	given := map[string]any{}
+	for _, p := range v.Given(params) {
+		given[p.Name] = p.Value(params)
+	}
+	body, err := encode(given)
+	if err != nil {
+		return nil, err
+	}
+	r, err := http.NewRequestWithContext(ctx, v.Method(), at.String(), strings.NewReader(string(body)))
+	if err == nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	return r, err
+}
+
+// Result reads the answer to a request for a verb. Its errors tell apart what Run's do: a [*verbs.Fault], [admin.ErrNotFound].
+func Result(v verbs.Verb, answer *http.Response) (any, error) {
+	if answer.StatusCode != http.StatusOK {
+		var p Problem
+		body, _ := io.ReadAll(io.LimitReader(answer.Body, maxBody))
+		if kind, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")); kind != problemType || json.Unmarshal(body, &p) != nil {
+			return nil, fmt.Errorf("the server answers %s, which is no answer of this API", answer.Status)
+		}
+		switch p.Status {
+		case http.StatusBadRequest:
+			return nil, &verbs.Fault{Field: p.Field, Text: strings.TrimPrefix(p.Detail, p.Field+" ")}
+		case http.StatusNotFound:
+			return nil, remote{p.Detail, admin.ErrNotFound}
+		}
+		return nil, errors.New(p.Detail)
+	}
+	result := reflect.New(v.Result())
+	if err := json.NewDecoder(answer.Body).Decode(result.Interface()); err != nil {
+		return nil, fmt.Errorf("read the server's answer: %w", err)
+	}
+	return result.Elem().Interface(), nil
+}
+
+// remote is an error with the server's text.
+type remote struct {
+	text string
+	kind error
+}
+
+func (r remote) Error() string { return r.text }
+func (r remote) Unwrap() error { return r.kind }
