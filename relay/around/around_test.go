@@ -123,7 +123,8 @@ func batch(names ...string) (list []*outbox.Message) {
 func TestStepsChangeCopies(t *testing.T) {
 	t.Parallel()
 	r := &recorder{}
-	rules := parse(t, route.Table{Default: "to-{event_type}", Headers: []route.HeaderRule{{Name: "h", Rename: "g"}, {Name: "n", Value: "{event_type}"}}})
+	rules := parse(t,
+		route.Table{Default: "to-{event_type}", Headers: []route.HeaderRule{{Name: "h", Rename: "g"}, {Name: "n", Value: "{event_type}"}}})
 	b := around.Steps(r, rules.Headers(), around.Routing(rules))
 	in := batch("a", "b", "c")
 	for range 2 { // the second call has the memory of the first
@@ -293,7 +294,8 @@ func TestAPacedCallHoldsBackWhatStandsBehindAFailure(t *testing.T) {
 		if got := r.ids(); !slices.Equal(got, []string{"1", "bad", "3", "5", "down", "6"}) {
 			t.Errorf("%v was sent", got)
 		}
-		if errs[1] == nil || errs[2] != outbox.ErrSkipped || errs[4] != outbox.ErrSkipped || errs[6] != down || errs[3] != nil || errs[7] != nil || !outbox.IsUnavailable(errs[8]) {
+		if errs[1] == nil || errs[2] != outbox.ErrSkipped ||
+			errs[4] != outbox.ErrSkipped || errs[6] != down || errs[3] != nil || errs[7] != nil || !outbox.IsUnavailable(errs[8]) {
 			t.Errorf("answers are %v", errs)
 		}
 	})

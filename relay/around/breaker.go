@@ -10,12 +10,11 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// Breaker returns a broker that takes a row of failures for an outage: once messages of threshold
-// different ids have failed since inner last accepted one, failures are answered as unavailable. The relay
-// then stalls the destination, probes it with one call at a time, and spends no attempts. What is accepted
-// ends it. Refusals (permanent errors) don't count and are passed on: they are about one message. Neither
-// is a single message that keeps failing taken for an outage. threshold must be positive. Closing it closes
-// inner.
+// Breaker returns a broker that treats a series of failures as an outage: once messages of threshold different ids have
+// failed since inner last accepted one, failures are answered as unavailable. The relay then stalls the destination,
+// probes it with one call at a time, and spends no attempts. The first accepted message ends the outage. Refusals
+// (permanent errors) don't count and are passed on, because each is about one message. A single message that keeps
+// failing is no outage either. threshold must be positive. Closing the broker closes inner.
 func Breaker(inner relay.Broker, threshold int) relay.Broker {
 	return wrap(&breaker{inner: inner, threshold: threshold, failing: map[outbox.ID]struct{}{}}, inner)
 }
@@ -25,7 +24,7 @@ type breaker struct {
 	threshold int
 
 	mu      sync.Mutex
-	failing map[outbox.ID]struct{} // since the last acceptance; at most threshold
+	failing map[outbox.ID]struct{} // ids that failed since the last acceptance; at most threshold
 }
 
 func (b *breaker) Publish(ctx context.Context, batch []*outbox.Message) []error {
@@ -35,13 +34,14 @@ func (b *breaker) Publish(ctx context.Context, batch []*outbox.Message) []error 
 	}
 	for i, err := range errs {
 		if counts(err) {
-			errs[i] = outbox.Unavailable(fmt.Errorf("%d different messages in a row have failed, so the destination counts as down: %w", b.threshold, err))
+			errs[i] = outbox.Unavailable(fmt.Errorf("%d different messages in a row have failed, so the destination counts as down: %w",
+				b.threshold, err))
 		}
 	}
 	return errs
 }
 
-// open takes the outcome of a call and reports whether its failures are an outage.
+// open takes the outcome of a call and reports whether its failures count as an outage.
 func (b *breaker) open(batch []*outbox.Message, errs []error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,7 +65,8 @@ func (b *breaker) open(batch []*outbox.Message, errs []error) bool {
 	return len(b.failing) >= b.threshold
 }
 
-// counts reports whether an error is one that a retry may cure and that an attempt is counted for.
+// counts reports whether an error is one that a retry may cure and that counts as an attempt.
 func counts(err error) bool {
-	return err != nil && !outbox.IsPermanent(err) && !outbox.IsUnavailable(err) && !outbox.IsTopicUnavailable(err) && !errors.Is(err, outbox.ErrSkipped)
+	return err != nil && !outbox.IsPermanent(err) && !outbox.IsUnavailable(err) &&
+		!outbox.IsTopicUnavailable(err) && !errors.Is(err, outbox.ErrSkipped)
 }

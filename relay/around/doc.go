@@ -1,6 +1,6 @@
-// Package around has brokers that stand around another one and change what passes: its topic and headers
-// ([Steps]), its pace ([Pace]), what counts as an outage ([Breaker]). Each keeps the promises of
-// [relay.Broker] if the broker within does: the order within a key, an answer per message, nothing kept.
+// Package around has brokers that wrap another broker: [Steps] changes topics and headers, [Pace] limits the rate,
+// [Breaker] decides what counts as an outage. Each keeps the promises of [relay.Broker] if the inner broker does: the
+// order within a key, an answer per message, nothing retained.
 package around
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// publisher is what a wrapper of this package has to do by itself.
+// publisher is the part of a wrapper that this package doesn't supply.
 type publisher interface {
 	Publish(ctx context.Context, batch []*outbox.Message) []error
 }
@@ -44,7 +44,7 @@ var (
 	_ relay.Pinger = pinging{}
 )
 
-// outcomes are the errors of a call, nil while there are none, with the keys that must not go on.
+// outcomes are the errors of a call, nil while there are none, and the keys that have failed.
 type outcomes struct {
 	errs   []error
 	failed map[string]bool

@@ -11,10 +11,10 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// Pace returns a broker that publishes at most rate messages a second to inner, over all its calls: never
-// more than a tenth of a second's worth at once, or one. A call with more messages is made in parts, one
-// after the other; a message behind a failed one of its key is not sent with a later part. When ctx ends,
-// what has not been sent is answered as unavailable. rate must be positive. Closing it closes inner.
+// Pace returns a broker that publishes at most rate messages a second to inner, over all its calls, and at once never
+// more than a tenth of a second's worth, or one. It splits a call with more messages into parts, one after the other; a
+// message behind a failed one of its key is not sent with a later part. When ctx ends, messages that have not been sent
+// are answered as unavailable. rate must be positive. Closing the broker closes inner.
 func Pace(inner relay.Broker, rate int) relay.Broker {
 	return wrap(newPacing(inner, rate, time.Now, sleep), inner)
 }
@@ -34,7 +34,7 @@ type pacing struct {
 	sleep    func(context.Context, time.Duration) error
 
 	mu   sync.Mutex
-	next time.Time // when the message after those that were let through would be due
+	next time.Time // when the message after those already let through is due
 }
 
 func (p *pacing) Publish(ctx context.Context, batch []*outbox.Message) []error {
@@ -77,7 +77,7 @@ func (p *pacing) inParts(ctx context.Context, batch []*outbox.Message) []error {
 			}
 		}
 		if down != nil {
-			o.failRest(i, batch, outbox.Unavailable(fmt.Errorf("not sent, since what was sent before it got no answer: %w", down)))
+			o.failRest(i, batch, outbox.Unavailable(fmt.Errorf("not sent, because an earlier message of the call got no answer: %w", down)))
 			break
 		}
 	}
@@ -85,11 +85,11 @@ func (p *pacing) inParts(ctx context.Context, batch []*outbox.Message) []error {
 }
 
 func (p *pacing) held(err error) error {
-	return outbox.Unavailable(fmt.Errorf("not sent: the call ended while the rate limit of %d messages a second held it back: %w", p.rate, err))
+	return outbox.Unavailable(fmt.Errorf("not sent: the call ended while the rate limit of %d messages a second held it back: %w",
+		p.rate, err))
 }
 
-// wait returns when n messages may go. Calls that wait are served in turn; one that gives up returns what
-// it had asked for.
+// wait returns when n messages may be sent. Waiting calls are served in turn. A call that gives up returns its share.
 func (p *pacing) wait(ctx context.Context, n int) error {
 	cost := time.Duration(n) * p.interval
 	p.mu.Lock()

@@ -11,12 +11,12 @@ import (
 	"github.com/pgoutbox/outbox/route"
 )
 
-// Step changes one message on its way: m is a copy, whose strings, payload and headers may be replaced
-// but not written to. The header list is m's own, with room for as many more as Steps was told.
+// Step changes one message on its way. m is a copy: its strings, payload and headers may be replaced, but not written
+// to. The header list is m's own, with room for as many more headers as Steps was told.
 //
-// An error is the answer for the message, marked as a broker would; route.ErrDropped answers it as accepted.
-// After an unavailable error no other message of the call is tried: it is that one's answer too.
-// Steps are called from several goroutines at once.
+// An error is the answer for the message, marked as a broker would mark it; route.ErrDropped makes the answer accepted.
+// After an unavailable error, no other message of the call is tried; they all get that answer. Steps are called from
+// several goroutines at once.
 type Step func(ctx context.Context, m *outbox.Message) error
 
 // Routing is the step that applies rules.
@@ -24,9 +24,9 @@ func Routing(rules *route.Rules) Step {
 	return func(_ context.Context, m *outbox.Message) error { return rules.Apply(m) }
 }
 
-// Steps returns a broker that takes every message through steps, in order, and publishes what comes out
-// to inner. The caller's messages are left as they are. headers is how many headers the steps add to a
-// message at most without allocating. Closing it closes inner.
+// Steps returns a broker that passes every message through steps, in order, and publishes the results to inner. It
+// doesn't change the caller's messages. headers is the most headers that the steps add to a message without allocating.
+// Closing the broker closes inner.
 func Steps(inner relay.Broker, headers int, steps ...Step) relay.Broker {
 	return wrap(&stepping{inner: inner, steps: steps, room: headers}, inner)
 }
@@ -44,7 +44,7 @@ type passage struct {
 	copies  []outbox.Message
 	headers []outbox.Header
 	batch   []*outbox.Message
-	from    []int // of each message of batch, its place in the caller's
+	from    []int // for each message of batch, its index in the caller's
 }
 
 func (s *stepping) Publish(ctx context.Context, batch []*outbox.Message) []error {
@@ -79,7 +79,7 @@ func (s *stepping) Publish(ctx context.Context, batch []*outbox.Message) []error
 	return p.errs
 }
 
-// pass copies m and takes the copy through the steps.
+// pass copies m and applies the steps to the copy.
 func (s *stepping) pass(ctx context.Context, p *passage, m *outbox.Message) (dropped bool, err error) {
 	p.copies = append(p.copies, *m)
 	c := &p.copies[len(p.copies)-1]
@@ -113,7 +113,8 @@ func (s *stepping) publish(ctx context.Context, p *passage, batch []*outbox.Mess
 		return
 	}
 	if len(errs) != len(p.batch) {
-		errs = slices.Repeat([]error{outbox.Unavailable(errors.New("the adapter breaks its contract: it has not answered for every message"))}, len(p.batch))
+		errs = slices.Repeat(
+			[]error{outbox.Unavailable(errors.New("the adapter breaks its contract: it didn't answer for every message"))}, len(p.batch))
 	}
 	for k, err := range errs {
 		if i := p.from[k]; err != nil {
@@ -122,7 +123,7 @@ func (s *stepping) publish(ctx context.Context, p *passage, batch []*outbox.Mess
 	}
 }
 
-// prepare makes room, so that copies and headers stay where they are.
+// prepare makes room beforehand, so that copies and headers don't move.
 func (p *passage) prepare(batch []*outbox.Message, room int) {
 	headers := 0
 	for _, m := range batch {
@@ -134,7 +135,7 @@ func (p *passage) prepare(batch []*outbox.Message, room int) {
 	p.from = slices.Grow(p.from[:0], len(batch))
 }
 
-// release lets go of what is the caller's. The errors are the caller's now.
+// release drops references to the caller's data. The errors now belong to the caller.
 func (p *passage) release() {
 	clear(p.copies)
 	clear(p.headers)

@@ -8,9 +8,10 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// advisorySession owns the table: one relay reads at a time, and holds an advisory lock for as long as it does.
+// advisorySession owns the table: one relay reads at a time, and holds an advisory lock while it does.
 //
-// The lock is a session's, and so is what Settle writes: a relay that has lost it marks nothing any more.
+// The lock belongs to the connection, and Settle writes on that connection: a relay that has lost the lock can't mark
+// anything.
 type advisorySession struct{ *session }
 
 var _ strategy = (*advisorySession)(nil)
@@ -30,7 +31,7 @@ func newAdvisory(ctx context.Context, x *session) (relay.Session, error) {
 	return s, nil
 }
 
-// take puts all messages into one shard, so that calls to the broker follow one another in the order of the table.
+// take puts all messages into one shard, so the calls to the broker keep the order of the table.
 func (s *advisorySession) take(ctx context.Context, limit int) ([]relay.Delivery, error) {
 	ds, rows, err := s.poll(ctx, limit, false)
 	for i := range ds {

@@ -64,12 +64,14 @@ func BenchmarkDrain(b *testing.B) {
 		db.Exec("CHECKPOINT")
 		return db
 	}
-	m := mapping.Mapping{Table: "m", ID: "id", Topic: "{topic}", Key: "{key}", EventType: "type", Payload: "payload", Headers: "headers", CreatedAt: "created_at",
+	m := mapping.Mapping{Table: "m", ID: "id", Topic: "{topic}",
+		Key: "{key}", EventType: "type", Payload: "payload", Headers: "headers", CreatedAt: "created_at",
 		Done: mapping.Done{How: mapping.DoneDelete}, RowsMayBeDeleted: true}
 	leased := m
 	leased.Claim = mapping.Claim{Until: "available_after"}
 	moved := m
-	moved.Done, moved.Offsets = mapping.Done{}, mapping.Offsets{Table: "outbox_offsets", Topic: "topic", Partition: "partition", Transaction: "transaction_id"}
+	moved.Done, moved.Offsets = mapping.Done{}, mapping.Offsets{Table: "outbox_offsets",
+		Topic: "topic", Partition: "partition", Transaction: "transaction_id"}
 	ours := map[string]func(*pgx.ConnConfig) (relay.Source, error){
 		"skiplocked": func(c *pgx.ConnConfig) (relay.Source, error) { return Open(mapping.SkipLocked, c, m, Config{}) },
 		"advisory":   func(c *pgx.ConnConfig) (relay.Source, error) { return Open(mapping.Advisory, c, m, Config{}) },
@@ -101,7 +103,8 @@ func BenchmarkDrain(b *testing.B) {
 	b.Run("log/ours", func(b *testing.B) { // it has no literal: nobody writes it by hand
 		for range b.N {
 			log := logNames{Slot: "bench", Publication: "bench"}
-			db := fill(b, mapping.CreatePublicationSQL(log.Publication, mapping.TableName{Schema: "public", Name: "m"}), mapping.CreateSlotSQL(log.Slot))
+			db := fill(b, mapping.CreatePublicationSQL(log.Publication, mapping.TableName{Schema: "public", Name: "m"}),
+				mapping.CreateSlotSQL(log.Slot))
 			b.Cleanup(db.DropSlots)
 			logged := m
 			logged.Done = mapping.Done{}
@@ -200,7 +203,8 @@ func literal(b *testing.B, conn *pgx.Conn, strategy string, rows int) {
 				ON CONFLICT (topic, partition) DO UPDATE SET last_processed_id = excluded.last_processed_id`, last, lastTransaction)
 		case "serial":
 			exec(conn, `UPDATE outbox_offsets SET available_after = now() + interval '30 s'`)
-			ids, _ = read(conn, `SELECT `+columns+` FROM m WHERE topic = 'orders' AND partition = 0 AND id > $1 ORDER BY id LIMIT $2`, last, batch)
+			ids, _ = read(conn, `SELECT `+columns+
+				` FROM m WHERE topic = 'orders' AND partition = 0 AND id > $1 ORDER BY id LIMIT $2`, last, batch)
 			last = ids[len(ids)-1]
 			exec(conn, `INSERT INTO outbox_offsets (topic, partition, last_processed_id, last_processed_transaction_id) VALUES ('orders', 0, $1, '0')
 				ON CONFLICT (topic, partition) DO UPDATE SET last_processed_id = excluded.last_processed_id`, last)

@@ -12,23 +12,23 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// claimSQL begins a statement that claims rows: those that are available, in order, none of the ids $2 nor of the lanes
-// $4, at most $3, and locks them. selected is what the statement needs of them; waits is the condition that a row is not done,
-// available that it can be taken too.
+// claimSQL begins a statement that claims rows: it selects at most $3 available rows in order, leaves out the ids $2
+// and the lanes $4, and locks the rest. selected lists the columns that the statement needs. waits is the condition
+// that a row is not done, available the condition that it can also be taken.
 //
-// A row can wait and yet be hidden from the claim: its writer or another relay has locked it, another relay has reserved it, or its time
-// has not come. Then a later row of its key must not be taken before it, whoever has the first one. So the statement looks for
-// hidden rows (h) by the snapshot in which it has found the rows to claim (c): a row of c whose key has an earlier row that is neither in
-// c nor done finds that one in h. Such rows of c are kept back (k), and a later claim takes both in order. A row that was
-// done since the snapshot counts as hidden too, until the next poll. Writers of a key wait for each other, so an earlier row of a key that the snapshot
-// doesn't have doesn't exist.
+// A waiting row can be hidden from the claim: its writer or another relay has locked it, another relay has reserved it,
+// or it is not yet due. Then no later row of its key may be taken before it, whichever relay takes it. So the statement
+// looks for hidden rows (h) in the snapshot in which it has found the rows to claim (c). If a row of c has an earlier
+// row of its key that is neither in c nor done, that earlier row is in h. Such rows of c are kept back (k), and a later
+// claim takes both in order. A row that became done after the snapshot counts as hidden too, until the next poll.
+// Writers of a key wait for each other, so an earlier row of a key that is not in the snapshot doesn't exist.
 //
-// s has one row: how many rows were locked, the place of the first hidden one, and the lanes that fill the page if all of it
-// is kept back. The statement's rows have behind their columns those that sight.read reads.
+// s has one row: the number of locked rows, the position of the first hidden row, and the lanes that fill the page if
+// the whole page is kept back. The statement's rows end with the columns that sight.read reads.
 func (t *table) claimSQL(selected, waits, available, from string) string {
 	hidden := "SELECT NULL::bigint AS o_lane, NULL::bigint AS o_by WHERE false"
 	at := "NULL"
-	if t.along != alongNothing { // otherwise there is no order to keep
+	if t.along != alongNothing { // otherwise no order has to be kept
 		at = t.by
 		end := "9223372036854775807"
 		if c := t.info.Column(unqualified(t.by)); c.Kind == mapping.KindTime {
@@ -55,13 +55,13 @@ func (t *table) claimSQL(selected, waits, available, from string) string {
 )`, selected, t.id, t.laneSQL(), t.bySQL(), at, t.name, available, from, t.unknown(), t.laneSQL(), t.order, hidden)
 }
 
-// lockSQL claims rows by locking them for the rest of the transaction. Those that are kept back stay locked, too.
+// lockSQL claims rows by locking them until the transaction ends. Rows that are kept back stay locked too.
 func (t *table) lockSQL(from string) string {
 	return t.claimSQL(t.columns+", ", t.waiting, t.waiting, from) + `
 SELECT c.*, NULL::bigint, s.* FROM s LEFT JOIN (SELECT c.*, row_number() OVER () FROM c) c ON c.o_id NOT IN (SELECT k.o_id FROM k)`
 }
 
-// reserveSQL claims rows by set. token is what tells the claim from others.
+// reserveSQL claims rows by the assignments of set. token tells the claim from others.
 func (t *table) reserveSQL(set assignments, token, waits, available, from string) string {
 	return t.claimSQL("", waits, available, from) + fmt.Sprintf(`, n AS MATERIALIZED (
 	SELECT c.o_id, row_number() OVER () AS place FROM c WHERE c.o_id NOT IN (SELECT k.o_id FROM k)
@@ -70,7 +70,7 @@ func (t *table) reserveSQL(set assignments, token, waits, available, from string
 ) SELECT u.*, s.* FROM s LEFT JOIN u ON true`, t.name, strings.Join(set, ", "), t.id, t.columns, token)
 }
 
-// laneSQL is a number that all rows of a lane have in common. It may be that of others, too.
+// laneSQL is a number that all rows of a lane share. Other lanes can have the same number.
 func (t *table) laneSQL() string {
 	text := func(expression string) string { return "nullif((" + expression + `)::text COLLATE "C", '')` }
 	terms := []string{text(t.template(t.mapping.Key))}
@@ -82,14 +82,14 @@ func (t *table) laneSQL() string {
 
 // sight is what a poll has seen.
 type sight struct {
-	last     int64   // the last number that was read, if any was
-	complete bool    // there is no more to read
+	last     int64   // the last number that was read, if any
+	complete bool    // there are no more rows to read
 	taken    int     // rows that were locked
-	hidden   int64   // the first number of a row that waits and could not be taken; the largest there is: none
-	crowd    []int64 // lanes that fill the page and are kept back
+	hidden   int64   // the lowest number of a waiting row that could not be taken; the largest number there is if none
+	crowd    []int64 // the lanes that fill a page that is kept back
 }
 
-// read reads the last columns of a claim: a row's place and its token, and those of s.
+// read reads the last columns of a claim: the position of a row, its token, and the columns of s.
 func (s *sight) read(_ *relay.Delivery, r *row, v [][]byte) error {
 	if len(v) < 5 {
 		return errRow

@@ -13,53 +13,52 @@ import (
 
 // Config tunes the sources of this package. The zero value means the stated defaults.
 type Config struct {
-	// Name of the relay. One that restarts under its name takes over at once what it had reserved, and
-	// of two that run under one name the second waits. Default: a name that nothing comes back to.
+	// Name of the relay. A relay that restarts under its name takes over at once what it had reserved. If two run under
+	// one name, the second waits. Default: a random name.
 	Name string
 
-	// Lease is how long rows, offsets and locks stay with a relay that has stopped answering. At least
-	// 100 ms. Default 10 s.
+	// Lease is how long a relay that has stopped answering keeps its rows, offsets and locks. At least 100 ms. Default
+	// 10 s.
 	Lease time.Duration
 
-	// PollBusy is the pause between polls while messages come, PollIdle the longest one: each empty poll
-	// makes the pause a quarter longer. Defaults 1 ms and 100 ms.
+	// PollBusy is the pause between polls while messages come, PollIdle the longest pause: each empty poll makes the
+	// pause a quarter longer. Defaults 1 ms and 100 ms.
 	PollBusy time.Duration
 	PollIdle time.Duration
 
-	// PageBytes is about how much payload is read at once at most. A single message may exceed it.
-	// Default 2 MiB.
+	// PageBytes limits, approximately, how much payload is read at once. A single message may exceed it. Default 2 MiB.
 	PageBytes int
 
-	// Transactions is how many transactions mapping.SkipLocked has open at once at most, each with a batch that
-	// is being published. Default 4.
+	// Transactions is the most transactions that mapping.SkipLocked has open at once, each with a batch that is being
+	// published. Default 4.
 	Transactions int
 
-	// MaxHolds bounds the messages that are set aside for a later attempt. At the bound nothing new is
-	// read until some are delivered. Default 100,000; for the strategies that move an offset 10,000 of
-	// each partition, delivered ones behind a message set aside included.
+	// MaxHolds bounds the messages that are set aside for a later attempt. At the bound nothing new is read until some
+	// are delivered. Default 100,000. For the strategies that move an offset it is 10,000 of each partition, and the
+	// delivered messages behind one that is set aside count too.
 	MaxHolds int
 
 	// Group and Groups split the partitions of mapping.XMin and mapping.Serial between relays: this source reads those
-	// whose number modulo Groups is Group. Default: group 0 of 1, which is all. The other strategies
-	// have no groups, any number of relays may run.
+	// whose number modulo Groups is Group. Default: group 0 of 1, which is all. The other strategies have no groups;
+	// any number of relays may run.
 	Group  int
 	Groups int
 
-	// Slot and Publication are what mapping.Replication reads the log through. Both have to be there, and named: see
-	// mapping.CreateSlotSQL and mapping.CreatePublicationSQL. The other strategies have none.
+	// Slot and Publication are what mapping.Replication reads the log through. Both must exist and be named: see
+	// mapping.CreateSlotSQL and mapping.CreatePublicationSQL. The other strategies use neither.
 	Slot        string
 	Publication string
 
-	// Wake, if not nil, ends a pause at once when something is received from it.
+	// Wake, if not nil, ends a pause when a value is received from it.
 	Wake <-chan struct{}
 
-	// Logger gets changes of ownership; nil is silent.
+	// Logger reports changes of ownership; nil is silent.
 	Logger *slog.Logger
 }
 
 const minLease = 100 * time.Millisecond
 
-// withDefaults fills what is zero and reports all faults together.
+// withDefaults replaces zero values by the defaults and reports all faults together.
 func (c Config) withDefaults(conn *pgx.ConnConfig, m mapping.Mapping) (Config, error) {
 	var faults settings.Faults
 	faults.Need(conn != nil, "", "there is no connection config")

@@ -15,14 +15,14 @@ import (
 // ErrTransactionPooler means that a connection pooler hands out its server connections by transaction.
 var ErrTransactionPooler = dial.ErrTransactionPooler
 
-// settings are what statements rely on besides what dial sets. Rows are found one by one by their ids: to join a batch with
-// all of a table costs more the longer the backlog is. Plans are made for the values at hand, because a list of ids
-// is searched quickly only when the planner knows it. The time zone and the search path are left as they
-// are: columns without a zone mean what the role's, the database's or the server's setting makes of them,
-// as for the programs that write them.
+// settings are the settings that statements rely on besides those of package dial. Rows are looked up one by one by
+// their ids, because joining a batch with the whole table costs more the longer the backlog is. Plans are made for the
+// actual values, because the planner chooses an index for a list of ids only if it knows the list. The time zone and
+// the search path stay as the role, the database or the server sets them, so a column without a time zone means the
+// same here as in the programs that write it.
 //
-// The server ends a transaction that is silent for as long as the lease, so that what a relay had locked is free although
-// nobody has told the server that its machine is gone; awaitLock does the same for sessions.
+// The server ends a transaction that is silent for as long as the lease. So the locks of a relay whose machine is gone
+// become free although the server was not told. awaitLock does the same for sessions.
 func (s *Source) settings() []dial.Setting {
 	return []dial.Setting{
 		{Name: "idle_in_transaction_session_timeout", Value: s.silence()},
@@ -34,14 +34,14 @@ func (s *Source) settings() []dial.Setting {
 	}
 }
 
-// silence is the lease as a setting has it.
+// silence is the lease as the value of a setting.
 func (s *Source) silence() string { return strconv.FormatInt(s.cfg.Lease.Milliseconds(), 10) }
 
-// connect opens a connection to a server that can be written to, with the settings of a session. Through a pooler of
-// transactions they would be anybody's: then nothing is set, and pooled is ErrTransactionPooler.
+// connect opens a connection to a server that can be written to, with the settings of a session. A pooler in
+// transaction mode would pass the settings on to other clients. Then none is set, and pooled is ErrTransactionPooler.
 func (s *Source) connect(ctx context.Context, pooled *error) (conn *pgx.Conn, err error) {
 	cfg := s.conn.Copy()
-	// Named statements would not survive a pooler, and their plans would not be kept anyway.
+	// Named statements don't survive a pooler, and their plans would not be kept anyway.
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	name := "outbox relay " + s.owner
 	if *pooled == nil {

@@ -67,7 +67,8 @@ func newDatabase(t testing.TB, config ...servers.PostgresConfig) database {
 func (db database) harness(open func(*pgx.ConnConfig, Config) (relay.Source, error)) relaytest.SourceHarness {
 	return relaytest.SourceHarness{
 		Open: func(t *testing.T, o relaytest.SourceOptions) relay.Source {
-			s, err := open(db.Config(), Config{Name: o.Relay, Group: o.Group, Groups: o.Groups, Lease: o.Lease, PollIdle: 5 * time.Millisecond})
+			s, err := open(db.Config(),
+				Config{Name: o.Relay, Group: o.Group, Groups: o.Groups, Lease: o.Lease, PollIdle: 5 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}

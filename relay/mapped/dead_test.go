@@ -30,7 +30,8 @@ func TestADeadLetterIsNeverTakenForAnotherOfItsId(t *testing.T) {
 				}
 				s := acquired(t, source)
 				d := &read(t, s, 1)[0]
-				return errors.Join(s.Settle(t.Context(), relay.Settlement{Through: d, Dead: []relay.Dead{{Delivery: d, Reason: relay.ReasonRefused, Err: errors.New("no")}}}),
+				return errors.Join(s.Settle(t.Context(),
+					relay.Settlement{Through: d, Dead: []relay.Dead{{Delivery: d, Reason: relay.ReasonRefused, Err: errors.New("no")}}}),
 					s.Close(t.Context()))
 			}
 			db.Exec(`INSERT INTO events (id, topic, key, payload) VALUES (1, 't', 'k', 'mine')`)

@@ -17,7 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// The places of what a row is read as. Columns of the mapping's headers stand behind.
+// The positions of the columns that make up a row. The columns of the mapping's headers follow them.
 const (
 	colID = iota
 	colBy
@@ -37,29 +37,29 @@ const (
 	columnCount
 )
 
-// row is a message that was read, and what its table knows it by.
+// row is a message that was read, with what identifies it in its table.
 type row struct {
 	id    string
-	by    int64  // what the table is ordered by, as a number
-	place int64  // among those that were claimed by one statement
-	token string // of the claim; strategies without claims have none
+	by    int64  // the order of the table, as a number
+	place int64  // its position among the rows that one statement claimed
+	token string // of the claim; empty in strategies without claims
 
 	message outbox.ID
 }
 
-var errRow = errors.New("a row is not as the mapping has it")
+var errRow = errors.New("a row doesn't match the mapping")
 
 // query runs a statement whose rows are those of selectLists, see collect.
 func (t *table) query(ctx context.Context, conn *pgx.Conn, extra readExtra, sql string, args ...any) ([]relay.Delivery, []row, error) {
-	answer, _ := conn.Query(ctx, sql, args...) // its error comes with the rows
+	answer, _ := conn.Query(ctx, sql, args...) // its error is returned with the rows
 	return t.collect(answer, extra)
 }
 
-// readExtra reads columns behind those of the table. A row that is no message has no delivery.
+// readExtra reads the columns after those of the table. A row that is not a message has no delivery.
 type readExtra func(d *relay.Delivery, r *row, values [][]byte) error
 
-// collect reads all rows of an answer. Its memory is not used again. Rows have extra columns behind those
-// of the table, for extra to read; it may be nil. A row that is no message, without an id, is extra's alone.
+// collect reads all rows of an answer. It doesn't reuse the answer's memory. If extra is not nil, it reads the columns
+// after those of the table. A row without an id is not a message, and only extra sees it.
 func (t *table) collect(answer pgx.Rows, extra readExtra) (ds []relay.Delivery, rows []row, err error) {
 	defer answer.Close()
 	width := columnCount + len(t.headers)
@@ -92,14 +92,15 @@ func (t *table) collect(answer pgx.Rows, extra readExtra) (ds []relay.Delivery, 
 	return ds, rows, answer.Err()
 }
 
-// textColumns are read as text, in the order in which they are laid into memory.
+// textColumns are read as text, in the order in which they are laid out in memory.
 var textColumns = [...]int{colID, colTopic, colKey, colAggregateType, colAggregateID, colEventType, colContentType}
 
 func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
 	if len(v[colBy]) != 8 || len(v[colAttempts]) != 8 || v[colID] == nil {
 		return errRow
 	}
-	// One allocation for all texts of a row. The payload is apart: whoever keeps an id must not keep that.
+	// One allocation holds all texts of a row. The payload has its own, so that a caller that keeps an id doesn't keep
+	// the payload.
 	size := 0
 	for _, c := range textColumns {
 		size += len(v[c])
@@ -108,7 +109,7 @@ func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
 	for _, c := range textColumns {
 		buf = append(buf, v[c]...)
 	}
-	rest := unsafe.String(unsafe.SliceData(buf), len(buf)) // nothing writes there any more
+	rest := unsafe.String(unsafe.SliceData(buf), len(buf)) // nothing writes to buf any more
 	text := func(c int) (s string) {
 		s, rest = rest[:len(v[c])], rest[len(v[c]):]
 		return s
@@ -135,7 +136,7 @@ func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
 	}
 	d.CreatedAt = timestamp(v[colCreatedAt])
 	d.DeliverAt = timestamp(v[colDeliverAt])
-	// A row that is to wait is not to be overtaken by the next of its key: the engine sets them aside.
+	// The next row of the same key must not overtake a row that waits, so the engine sets both aside.
 	if next := timestamp(v[colNextAttempt]); next.After(d.DeliverAt) && next.After(time.Now()) {
 		d.DeliverAt = next
 	}
@@ -145,7 +146,7 @@ func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
 	return nil
 }
 
-// check tells why a row can't be a message, and reads its headers.
+// check records why a row can't be a message, and reads its headers.
 func (t *table) check(d *relay.Delivery, v [][]byte) {
 	if d.Topic == "" {
 		d.Invalid = errors.New("the topic is empty")
@@ -172,10 +173,10 @@ func (t *table) check(d *relay.Delivery, v [][]byte) {
 	}
 }
 
-// messageID makes a UUID of what is none: version 5 of RFC 9562, of the table's name and the text. It is
-// the same for every repeat and every relay.
+// messageID turns a text that is not a UUID into one: version 5 of RFC 9562, of the table's name and the text. Every
+// repeat and every relay gets the same one.
 func (t *table) messageID(s string) outbox.ID {
-	if len(s) == 36 { // the error of any other would cost more than the rest
+	if len(s) == 36 { // building the error for another length would cost more than the rest
 		if id, err := outbox.ParseID(s); err == nil {
 			return id
 		}
@@ -198,8 +199,8 @@ func shardOf(d *relay.Delivery) int {
 	return int(hash64(key) >> 32 % schema.ShardCount)
 }
 
-// timestamp reads microseconds since 2000. NULL is the zero time; what lies beyond the calendar of
-// brokers and JSON, infinity too, is the end of the year 9999 or the zero time.
+// timestamp reads microseconds since 2000. NULL is the zero time. A time beyond the calendar of brokers and JSON,
+// including infinity, becomes the end of the year 9999 or the zero time.
 func timestamp(b []byte) time.Time {
 	if len(b) != 8 {
 		return time.Time{}

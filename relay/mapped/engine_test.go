@@ -46,8 +46,8 @@ func changed(change func(*mapping.Mapping)) map[string]func(*pgx.ConnConfig, Con
 	return opens
 }
 
-// deliverAll delivers messages of each key by a broker that fails some of them, and wants what the others are in the order of
-// their keys and those beyond hope as dead letters.
+// deliverAll delivers messages of each key by a broker that fails some of them, and wants what the others are in the
+// order of their keys and those beyond hope as dead letters.
 func deliverAll(t *testing.T, db database, source relay.Source, keys, each int) {
 	t.Helper()
 	broker := relaytest.NewMemory()
@@ -108,7 +108,8 @@ func unsettled(name string) string {
 	return "SELECT count(*) FROM events WHERE status <> 'done'"
 }
 
-// Three relays at once, and a writer that goes on: nothing is lost, without a fault nothing comes twice, and keys keep their order.
+// Three relays at once, and a writer that goes on: nothing is lost, without a fault nothing comes twice, and keys keep
+// their order.
 func TestSeveralRelaysShareATable(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"skiplocked", "lease", "lease by status"} {

@@ -76,7 +76,8 @@ func TestACrashLoopEndsInADeadLetter(t *testing.T) {
 			db.Exec(insertEvent, "k", "1")
 			for life := 1; db.Value(`SELECT count(*) FROM dead_events`) == "0"; life++ {
 				if life > 5 {
-					t.Fatalf("after %d lives with three failures each the table says %s", life-1, db.Value(`SELECT attempts::text FROM events`))
+					t.Fatalf("after %d lives with three failures each the table says %s",
+						life-1, db.Value(`SELECT attempts::text FROM events`))
 				}
 				var line testdb.Line
 				source, err := strategies()[name](line.Through(t, db.Config()), Config{Name: "one", PollIdle: 5 * time.Millisecond})
@@ -84,7 +85,8 @@ func TestACrashLoopEndsInADeadLetter(t *testing.T) {
 					t.Fatal(err)
 				}
 				broker := &failing{first: 100, failed: make(chan int)}
-				r, err := relay.New(source, broker, relay.Config{MaxAttempts: 5, Backoff: relay.Backoff{Initial: time.Millisecond, Max: time.Millisecond}, DrainTimeout: time.Millisecond})
+				r, err := relay.New(source, broker, relay.Config{MaxAttempts: 5,
+					Backoff: relay.Backoff{Initial: time.Millisecond, Max: time.Millisecond}, DrainTimeout: time.Millisecond})
 				if err != nil {
 					t.Fatal(err)
 				}

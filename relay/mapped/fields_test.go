@@ -9,8 +9,8 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// Whatever a column holds, in whatever encoding, the row is delivered, or is a dead letter if it can't be a message or can't be read. The
-// limits of other people's tables are their own: a long key is delivered.
+// Whatever a column holds, in whatever encoding, the row is delivered, or is a dead letter if it can't be a message or
+// can't be read. The limits of other people's tables are their own: a long key is delivered.
 func TestNoFieldStopsAMappedTable(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"advisory", "skiplocked", "lease"} {
@@ -33,7 +33,8 @@ func TestNoFieldStopsAMappedTable(t *testing.T) {
 						switch {
 						case strings.Contains(f.Dead, "can't be read as UTF-8"):
 							f.Dead = "can't be read as UTF-8"
-						case strings.Contains(f.Dead, "the limit is"), strings.HasPrefix(f.Dead, "Topic contains"), strings.Contains(f.Name, "with a line") && f.Column != "headers":
+						case strings.Contains(f.Dead, "the limit is"), strings.HasPrefix(f.Dead,
+							"Topic contains"), strings.Contains(f.Name, "with a line") && f.Column != "headers":
 							f.Dead = ""
 						case f.Column == "headers" && f.Dead != "", f.Column == "deliver_at", f.Name == "empty topic":
 							f.Name = "" // what the tests of decode say

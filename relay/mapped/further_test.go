@@ -48,7 +48,9 @@ func TestPartitionsDoNotWaitForOneAnother(t *testing.T) {
 			if n := slices.IndexFunc(ds, func(d relay.Delivery) bool { return string(d.Payload) == "2" }); n < 0 {
 				t.Error("the urgent partition waits behind the backlog of another")
 			}
-			_, err = changed(func(m *mapping.Mapping) { m.Priority, m.Types, m.Order = "part", []string{"a"}, "created_at" })[name](db.Config(), Config{})
+			_, err = changed(func(m *mapping.Mapping) {
+				m.Priority, m.Types, m.Order = "part", []string{"a"}, "created_at"
+			})[name](db.Config(), Config{})
 			for _, want := range []string{"a priority is given", "an order of types is given", "a column for the order is given"} {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("%q is missing in: %v", want, err)

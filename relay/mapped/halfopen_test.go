@@ -13,8 +13,8 @@ import (
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
-// wires are connections that can all go dead at once: nothing passes any more, and neither side hears of it, nor that the other
-// has hung up. Those that are made later work.
+// wires are connections that can all go dead at once: nothing passes any more, and neither side hears of it, nor that
+// the other has hung up. Those that are made later work.
 type wires struct{ generation atomic.Int64 }
 
 func (w *wires) dial(ctx context.Context, network, address string) (net.Conn, error) {

@@ -9,34 +9,34 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// parseHeaders reads an object of JSON. Values that are not strings become their JSON text. Of a name that
-// comes twice, which json allows and jsonb doesn't, the last value counts.
+// parseHeaders reads a JSON object. Values that are not strings become their JSON text. If a name comes twice, which
+// json allows and jsonb doesn't, the last value counts.
 func parseHeaders(text []byte) ([]outbox.Header, error) {
 	text = bytes.TrimSpace(text)
 	if len(text) == 0 || string(text) == "{}" || string(text) == "null" {
 		return nil, nil
 	}
 	if text[0] != '{' {
-		return nil, fmt.Errorf("headers are no JSON object")
+		return nil, fmt.Errorf("headers are not a JSON object")
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	if _, err := d.Token(); err != nil {
-		return nil, fmt.Errorf("headers are no valid JSON: %w", err)
+		return nil, fmt.Errorf("headers are not valid JSON: %w", err)
 	}
 	var all []outbox.Header
 	for d.More() {
 		name, err := d.Token()
 		if err != nil {
-			return nil, fmt.Errorf("headers are no valid JSON: %w", err)
+			return nil, fmt.Errorf("headers are not valid JSON: %w", err)
 		}
 		var raw json.RawMessage
 		if err := d.Decode(&raw); err != nil {
-			return nil, fmt.Errorf("headers are no valid JSON: %w", err)
+			return nil, fmt.Errorf("headers are not valid JSON: %w", err)
 		}
 		h := outbox.Header{Name: name.(string), Value: string(raw)} // the names of an object are strings
 		if raw[0] == '"' {
 			if err := json.Unmarshal(raw, &h.Value); err != nil {
-				return nil, fmt.Errorf("headers are no valid JSON: %w", err)
+				return nil, fmt.Errorf("headers are not valid JSON: %w", err)
 			}
 		}
 		if err := checkHeader(h); err != nil {
@@ -45,7 +45,7 @@ func parseHeaders(text []byte) ([]outbox.Header, error) {
 		all = setHeader(all, h)
 	}
 	if _, err := d.Token(); err != nil {
-		return nil, fmt.Errorf("headers are no valid JSON: %w", err)
+		return nil, fmt.Errorf("headers are not valid JSON: %w", err)
 	}
 	return all, nil
 }
@@ -60,7 +60,7 @@ func setHeader(all []outbox.Header, h outbox.Header) []outbox.Header {
 	return append(all, h)
 }
 
-// checkHeader keeps out what would let a header forge others on its way.
+// checkHeader refuses headers that could forge other headers at the broker or on the way to it.
 func checkHeader(h outbox.Header) error {
 	switch {
 	case h.Name == "":

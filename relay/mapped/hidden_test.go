@@ -20,7 +20,8 @@ func TestRowLevelSecurityOnTheTableIsAnError(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	name := "relay_of_" + db.Config().Database
-	db.Exec("CREATE ROLE " + name + " LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO " + name + "; ALTER TABLE events ENABLE ROW LEVEL SECURITY")
+	db.Exec("CREATE ROLE " + name + " LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO " +
+		name + "; ALTER TABLE events ENABLE ROW LEVEL SECURITY")
 	t.Cleanup(func() { db.drop(name) })
 	cfg := db.Config()
 	cfg.User = name

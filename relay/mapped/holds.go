@@ -7,9 +7,9 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// holds remembers which messages of which lane wait for a later attempt. Rows stay in their table, unmarked, and
-// are read again when they are due; messages that came by the log are kept whole, for their rows may be gone. Safe for
-// concurrent use.
+// holds remembers which messages of which lane wait for a later attempt. Rows stay in their table, unmarked, and are
+// read again when they are due. Messages that came by the log are kept in memory, because their rows may be gone. Safe
+// for concurrent use.
 type holds struct {
 	whole bool
 
@@ -27,9 +27,9 @@ type hold struct {
 	entry
 	position int64
 	attempts int
-	due      time.Time // zero: behind its head
+	due      time.Time // zero: it waits behind its head
 	blocked  bool
-	kept     *relay.Delivery // the message, if it is kept whole
+	kept     *relay.Delivery // the message, if it is kept in memory
 }
 
 func newHolds() *holds { return &holds{lanes: make(map[string]*heldLane)} }
@@ -40,7 +40,7 @@ func (h *holds) size() int {
 	return h.count
 }
 
-// add sets a row aside, behind those of its lane.
+// add sets a row aside, behind the others of its lane.
 func (h *holds) add(e entry, x *relay.Hold) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,7 +60,7 @@ func (h *holds) add(e entry, x *relay.Hold) {
 	h.count++
 }
 
-// find returns what is known of a row that was read as a hold.
+// find returns what is known of a row that is held.
 func (h *holds) find(d *relay.Delivery) (hold, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -83,7 +83,7 @@ func (h *holds) at(d *relay.Delivery) (*heldLane, int) {
 	return nil, 0
 }
 
-// remove forgets a row that waits no more.
+// remove forgets a row that no longer waits.
 func (h *holds) remove(d *relay.Delivery) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -109,12 +109,12 @@ func (h *holds) retry(x *relay.Hold) {
 	if l, i := h.at(x.Delivery); l != nil {
 		l.list[i].attempts, l.list[i].due, l.list[i].blocked = x.Delivery.Attempts, x.RetryAt, x.Blocked
 		for i := range l.list {
-			l.list[i].token = "" // what was loaded behind is forgotten, and claimed again with it
+			l.list[i].token = "" // the rows behind it are claimed again together with it
 		}
 	}
 }
 
-// tried takes over what a settlement says of messages that were tried again.
+// tried applies the outcomes of held messages that were tried again.
 func (h *holds) tried(s *relay.Settlement) {
 	for _, d := range s.HeldDelivered {
 		h.remove(d)
@@ -167,7 +167,7 @@ func (h *holds) blocked() (heads []hold) {
 	return heads
 }
 
-// unblock lets the lane of a row go on.
+// unblock lets the lane of a row continue.
 func (h *holds) unblock(ref uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -189,7 +189,7 @@ func (h *holds) first(lane string, limit int) []hold {
 	return append([]hold(nil), l.list[:min(limit, len(l.list))]...)
 }
 
-// gone forgets rows of a lane that are not in the table any more, or were done by somebody else.
+// gone forgets those rows of a lane that were deleted, or done by another program.
 func (h *holds) gone(lane string, refs map[uint64]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -209,9 +209,10 @@ func (h *holds) gone(lane string, refs map[uint64]bool) {
 	}
 }
 
-// restore completes rows of a lane that were read again with what is remembered of them, in the lane's order, up to the first
-// that waits and could not be taken. lost has those that wait no more.
-func (h *holds) restore(lane string, list []hold, ds []relay.Delivery, rows []row, waits map[string]bool) (held []relay.Delivery, lost map[uint64]bool) {
+// restore completes rows of a lane that were read again with what is remembered of them. It keeps the lane's order, and
+// ends at the first row that waits and could not be taken. lost has the rows that no longer wait.
+func (h *holds) restore(lane string, list []hold, ds []relay.Delivery,
+	rows []row, waits map[string]bool) (held []relay.Delivery, lost map[uint64]bool) {
 	byID := make(map[string]*relay.Delivery, len(ds))
 	for i := range ds {
 		byID[rows[i].id] = &ds[i]
@@ -235,7 +236,7 @@ func (h *holds) restore(lane string, list []hold, ds []relay.Delivery, rows []ro
 	return held, lost
 }
 
-// messages returns the first messages of a lane as they wait, at most limit, of those that are kept whole.
+// messages returns the first messages of a lane, at most limit, whose content is kept in memory.
 func (h *holds) messages(lane string, limit int) (held []relay.Delivery) {
 	for _, x := range h.first(lane, limit) {
 		d := *x.kept
@@ -259,8 +260,8 @@ func (h *holds) claimed() (all []entry) {
 	return all
 }
 
-// claim notes the tokens of rows of a lane, or of all if it is empty, by their ids. An empty token is of a
-// row that is claimed no more.
+// claim notes, by their ids, the tokens of a lane's rows, or of all rows if lane is empty. An empty token means that
+// the row is no longer claimed.
 func (h *holds) claim(lane string, tokens map[string]string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -276,7 +277,7 @@ func (h *holds) claim(lane string, tokens map[string]string) {
 	}
 }
 
-// shard returns that of a lane, or other if it has no holds.
+// shard returns the shard of a lane, or other if the lane has no holds.
 func (h *holds) shard(lane string, other int) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -5,22 +5,21 @@ import (
 	"time"
 )
 
-// horizon is a lower bound of what is yet to be read. Without one each poll would walk along all the rows
-// that were done with and not vacuumed, and along those in flight.
+// horizon is a lower bound of the rows still to be read. Without it each poll would walk along all rows that are done
+// and not vacuumed, and along those in flight.
 //
-// Where rows are ordered by a sequence, the bound never passes a row that is yet to be committed, or the
-// row would be overtaken by a later one of its key: whoever has drawn a number holds the table's lock until
-// its transaction ends, since an INSERT locks the table before it draws. So a number that was the highest
-// at some time is passed when everybody who held the lock at that time has let it go. A program that
-// draws numbers beforehand can come behind the bound nevertheless; like rows in an order of time, that the
-// bound follows at once, its rows are found by polls without a bound, which come every second, and
-// more seldom where they are expensive.
+// Where a sequence orders the rows, the bound never passes a row that is still to be committed; otherwise a later row
+// of its key would overtake it. An INSERT locks the table before it draws a number, so a transaction that has drawn one
+// holds the table's lock until it ends. So the bound moves to the number that was the highest at some moment once all
+// transactions that held the lock at that moment have released it. A program that draws numbers in advance can still
+// insert behind the bound. Polls without a bound find its rows. The same goes for rows in an order of time, where the
+// bound follows at once. Polls without a bound run every second, and less often where they are expensive.
 type horizon struct {
 	along along
 
 	bound int64
 
-	// candidate becomes the bound when all writers are gone.
+	// candidate becomes the bound when all of writers have ended.
 	candidate int64
 	writers   map[string]bool
 
@@ -30,7 +29,7 @@ type horizon struct {
 const (
 	fullEvery = time.Second
 
-	// fullShare is what part of the time polls without a bound may take.
+	// fullShare limits polls without a bound to one part in this many of the time.
 	fullShare = 20
 )
 
@@ -38,7 +37,7 @@ func newHorizon(along along) horizon {
 	return horizon{along: along, bound: math.MinInt64, candidate: math.MinInt64}
 }
 
-// from returns where the next poll begins, and whether that is the very beginning.
+// from returns where the next poll begins, and whether it begins without a bound.
 func (h *horizon) from(now time.Time) (from int64, full bool) {
 	if h.along == alongNothing || !now.Before(h.fullAt) {
 		return math.MinInt64, true
@@ -46,8 +45,8 @@ func (h *horizon) from(now time.Time) (from int64, full bool) {
 	return h.bound, false
 }
 
-// scanned takes what a poll has come to. highest and writers were looked up before it: the highest
-// number, and who held the table's lock.
+// scanned takes the result of a poll. highest and writers were looked up before the poll: the highest number, and the
+// holders of the table's lock.
 func (h *horizon) scanned(now time.Time, full bool, took time.Duration, highest int64, writers []string, seen sight) {
 	if full {
 		h.fullAt = now.Add(max(fullEvery, fullShare*took))

@@ -12,15 +12,15 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// leaseSession shares the table with others. One statement reserves rows for a while, another marks or deletes them when
-// they are delivered.
+// leaseSession shares the table with other relays. One statement reserves rows for a time, another marks or deletes
+// them when they are delivered.
 //
-// A reservation is renewed while its relay lives. Every mark names the reservation that it rests on, so a
-// relay that was away for too long marks nothing that another has taken over meanwhile.
+// The relay renews its reservations while it lives. Every mark names the reservation that it rests on. So a relay that
+// was away for too long marks no row that another relay has taken over.
 //
-// A relay that restarts takes back at once what it had reserved: by its name if the mapping has a column
-// for the owner, else, by a status, if it finds itself the only relay of the table. Otherwise rows wait
-// until their reservation ends.
+// A relay that restarts takes back at once what it had reserved: by its name if the mapping has a column for the owner;
+// else, by a status, if it finds itself the only relay of the table. Otherwise the rows wait until their reservation
+// ends.
 type leaseSession struct {
 	*session
 	claims *claims
@@ -37,8 +37,9 @@ func newLease(ctx context.Context, x *session) (relay.Session, error) {
 	s.reader.claims = true
 	s.locks()
 	if s.pooled != nil {
-		// The locks that tell whether a relay lives are a session's.
-		logger.Warn("a pooler in transaction mode stands before the server: what this relay had reserved before is not taken back, it waits until its lease ends",
+		// The locks that tell whether a relay lives belong to a server session, which a pooler doesn't give us.
+		logger.Warn("a pooler in transaction mode stands before the server: rows that this relay had reserved before it "+
+			"restarted wait until their reservation ends",
 			"table", s.table.name)
 	} else if err := s.takeBack(ctx, s.conn); err != nil {
 		return nil, err
@@ -61,7 +62,7 @@ func (s *leaseSession) Settle(ctx context.Context, settlement relay.Settlement) 
 	})
 }
 
-// renew prolongs what is reserved and in flight, if it has come to a third of its time.
+// renew extends the reservations of rows in flight when a third of their time has passed.
 func (s *leaseSession) renew(ctx context.Context, conn *pgx.Conn) error {
 	marks := append(tokens(append(s.ledger.all(), s.holds.claimed()...)), s.later.all()...)
 	if err := seen(ctx, conn, s.table.name); err != nil || len(marks) == 0 {
@@ -96,8 +97,8 @@ func tokens(entries []entry) []mark {
 	return marks
 }
 
-// behind has rows wait for as long as the head of their lane, so that nobody takes them before it; and
-// gives up what was claimed together with a head that failed again.
+// behind makes rows wait as long as the head of their lane, so that no other relay takes them before it. It also gives
+// up the rows that were claimed together with a head that has failed again.
 func (x *settled) behind(o *outcomes, h *holds) {
 	waits := make(map[string]*mark) // by lane
 	ids := make(map[string]*mark)
@@ -126,7 +127,8 @@ func (x *settled) behind(o *outcomes, h *holds) {
 		head := holdMark(entry{}, retry)
 		for _, other := range h.first(retry.Delivery.Lane(), h.size()) {
 			if other.token != "" && other.ref != retry.Delivery.Ref {
-				o.waiting = append(o.waiting, mark{id: other.id, token: other.token, attempts: other.attempts, wait: head.wait, blocked: head.blocked})
+				o.waiting = append(o.waiting,
+					mark{id: other.id, token: other.token, attempts: other.attempts, wait: head.wait, blocked: head.blocked})
 			}
 		}
 	}
@@ -139,7 +141,8 @@ func entryID(entries []entry, ref uint64) string {
 	return entries[ref-entries[0].ref].id // ordinals follow one another
 }
 
-// Held claims the first rows of a lane that are due, up to one that another relay has taken or somebody has locked.
+// Held claims the first due rows of a lane, up to the first that another relay has taken or another transaction has
+// locked.
 func (s *leaseSession) Held(ctx context.Context, lane string, limit int) (held []relay.Delivery, err error) {
 	if err := s.storeLater(ctx); err != nil {
 		return nil, err
@@ -171,7 +174,7 @@ func (s *leaseSession) Held(ctx context.Context, lane string, limit int) (held [
 }
 
 func (s *leaseSession) claimAgain(ctx context.Context, conn *pgx.Conn, lane string, list []hold) ([]relay.Delivery, error) {
-	ours := make(map[string]string) // reservations that could not be taken off rows when they were to wait
+	ours := make(map[string]string) // reservations that could not be removed from rows that then had to wait
 	for _, m := range s.later.all() {
 		ours[m.id] = m.token
 	}
@@ -201,7 +204,7 @@ func (s *leaseSession) claimAgain(ctx context.Context, conn *pgx.Conn, lane stri
 	return held, nil
 }
 
-// Close gives up what is reserved and not settled.
+// Close gives up the rows that are reserved and not settled.
 func (s *leaseSession) Close(ctx context.Context) error {
 	return s.close(func(conn *pgx.Conn) error {
 		if err := s.marks.store(ctx, conn, &outcomes{}, &s.later); err != nil {
@@ -219,7 +222,7 @@ func (s *leaseSession) Close(ctx context.Context) error {
 	})
 }
 
-// takeBack gives up the reservations of a relay that is no more.
+// takeBack gives up the reservations of the relay's earlier run.
 func (s *leaseSession) takeBack(ctx context.Context, conn *pgx.Conn) error {
 	if err := s.source.awaitLock(ctx, conn, s.table.nameLock(s.source.owner), "another relay of this name lives"); err != nil {
 		return err
@@ -252,8 +255,8 @@ func (s *leaseSession) takeBack(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// alone reports whether no other relay reads the table with this strategy; none begins to, until the lock
-// is let go of.
+// alone reports whether no other relay reads the table with this strategy. No other can begin to until the lock is
+// released.
 func (s *leaseSession) alone(ctx context.Context, conn *pgx.Conn) (alone bool, err error) {
 	err = conn.QueryRow(ctx, "SELECT pg_try_advisory_lock("+s.table.presence()+")").Scan(&alone)
 	if err != nil {
@@ -262,7 +265,7 @@ func (s *leaseSession) alone(ctx context.Context, conn *pgx.Conn) (alone bool, e
 	return alone, nil
 }
 
-// awaitPresence takes the lock that every relay of the table shares.
+// awaitPresence takes the lock that all relays of the table share.
 func (s *Source) awaitPresence(ctx context.Context, conn *pgx.Conn, lock string) error {
 	for {
 		var got bool
@@ -275,7 +278,7 @@ func (s *Source) awaitPresence(ctx context.Context, conn *pgx.Conn, lock string)
 	}
 }
 
-// presence is the advisory lock that tells a relay whether there are others.
+// presence is the advisory lock by which a relay finds out whether there are others.
 func (t *table) presence() string {
 	return fmt.Sprintf("%d::bigint", int64(hash64("pgoutbox lease\x00"+t.info.Schema+"\x00"+t.info.Name)))
 }

@@ -14,8 +14,8 @@ type claims struct {
 	again   string // $1 ids, $2 tokens: claim rows that were set aside
 	renew   string // $1 ids, $2 tokens
 	release string // $1 ids, $2 tokens
-	mine    string // release all that the owner has; empty: there is no column for the owner
-	all     string // release all that anybody has; empty: can't be told from rows that are to wait
+	mine    string // release all rows of the owner; empty: there is no column for the owner
+	all     string // release the rows of all owners; empty: they can't be told from rows that wait
 	fence   string // a row is still claimed by o.token
 	waits   string // a row is not done
 }
@@ -41,8 +41,9 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 		mark = column(m.Claim.Since)
 		processing := column(m.Done.Column) + " = " + schema.QuoteLiteral(m.Claim.Status)
 		waits = fmt.Sprintf("(%s OR %s)", t.waiting, processing)
-		// A time that is as far in the future was written before the clock was set back.
-		available = fmt.Sprintf("(%s OR %s AND (%s IS NULL OR %s NOT BETWEEN (SELECT clock_timestamp()) - %s AND (SELECT clock_timestamp()) + %s))",
+		// A time that far in the future was written before the clock was set back.
+		available = fmt.Sprintf("(%s OR %s AND (%s IS NULL OR %s NOT BETWEEN (SELECT clock_timestamp()) - %s AND "+
+			"(SELECT clock_timestamp()) + %s))",
 			t.waiting, processing, mark, mark, duration, duration)
 		set.set(m.Done.Column, schema.QuoteLiteral(m.Claim.Status))
 		set.set(m.Claim.Since, "now()")
@@ -52,8 +53,8 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 		c.fence = processing + " AND "
 	}
 	kind := t.info.Column(unqualified(mark)).Type
-	// Neither this nor kept can use an index on the mark. All rows of a claim are equal in it, so finding one there
-	// costs as much as all, and the planner can't know that.
+	// Neither this condition nor kept can use an index on the mark. All rows of a claim have the same mark, so an index
+	// would find all of them for each row, and the planner can't know that.
 	c.fence += fmt.Sprintf("%s IS NOT DISTINCT FROM (to_timestamp(0) + o.token * interval '1 microsecond')::%s", mark, kind)
 	renewed := strings.Join(set, ", ")
 	if m.Claim.Owner != "" {
@@ -62,34 +63,38 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 		c.mine = takeBackSQL(t, free, column(m.Claim.Owner)+" = "+schema.QuoteLiteral(owner))
 	}
 	if m.Claim.Counts {
-		set.set(m.Failure.Attempts, "least(coalesce("+column(m.Failure.Attempts)+", 0), 32766) + 1") // a smallint may count them
+		set.set(m.Failure.Attempts, "least(coalesce("+column(m.Failure.Attempts)+", 0), 32766) + 1") // the column may be a smallint
 	}
 	token := fmt.Sprintf("(extract(epoch FROM %s::timestamptz) * 1000000)::bigint", mark)
 	c.take = func(from string) string { return t.reserveSQL(set, token, waits, available, from) }
 	const rows = "unnest($1::text[], $2::bigint[]) o (id, token)"
 	same := fmt.Sprintf("%s = o.id::%s", t.id, t.idType)
-	// What waits for another attempt may have a time of its own until which nobody takes it.
+	// A row that waits for another attempt may have a time of its own before which no relay takes it.
 	var still string
 	if m.Claim.Until != "" {
-		still = fmt.Sprintf("%s AND (%s)", t.waiting, strings.Join([]string{mark + " IS NULL", mark + " < now() + interval '100 milliseconds'", c.fence}, " OR "))
+		still = fmt.Sprintf("%s AND (%s)", t.waiting,
+			strings.Join([]string{mark + " IS NULL", mark + " < now() + interval '100 milliseconds'", c.fence}, " OR "))
 	} else {
 		still = fmt.Sprintf("(%s OR %s)", t.waiting, c.fence)
 	}
-	// A row that can't be taken keeps back those behind it in the list.
+	// A row that can't be taken keeps back the rows behind it in the list.
 	c.again = fmt.Sprintf(`WITH o AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY o (id, token, place)), l AS MATERIALIZED (
 	SELECT %s AS o_id, o.place FROM o JOIN %s m ON %s AND %s FOR UPDATE OF m SKIP LOCKED
 ), h AS (SELECT min(o.place) AS place FROM o JOIN %s m ON %s AND %s WHERE %s NOT IN (SELECT l.o_id FROM l))
 UPDATE %s m SET %s FROM l WHERE %s = l.o_id AND (l.place > (SELECT h.place FROM h)) IS NOT TRUE RETURNING %s, 0::bigint, %s, 0::bigint, NULL::bigint, NULL::bigint[]`,
 		t.id, t.name, same, still, t.name, same, waits, t.id, t.name, strings.Join(set, ", "), t.id, t.columns, token)
 	locked := t.id + " = l.o_id"
-	c.renew = lockFirst(t, rows, same+" AND "+c.fence+" AND "+kept) + fmt.Sprintf("UPDATE %s m SET %s FROM l WHERE %s RETURNING %s::text, %s", t.name, renewed, locked, t.id, token)
-	c.release = lockFirst(t, rows, same+" AND "+c.fence) + fmt.Sprintf("UPDATE %s m SET %s FROM l WHERE %s", t.name, strings.Join(free, ", "), locked)
+	c.renew = lockFirst(t, rows, same+" AND "+c.fence+" AND "+kept) +
+		fmt.Sprintf("UPDATE %s m SET %s FROM l WHERE %s RETURNING %s::text, %s", t.name, renewed, locked, t.id, token)
+	c.release = lockFirst(t, rows, same+" AND "+c.fence) +
+		fmt.Sprintf("UPDATE %s m SET %s FROM l WHERE %s", t.name, strings.Join(free, ", "), locked)
 	c.waits = waits
 	return c
 }
 
-// takeBackSQL frees rows, but for those that somebody has locked: they wait until their reservation ends.
+// takeBackSQL frees rows, except those that another transaction has locked: they wait until their reservation ends.
 func takeBackSQL(t *table, free assignments, condition string) string {
-	return fmt.Sprintf("WITH l AS MATERIALIZED (SELECT %s AS o_id FROM %s m WHERE %s FOR UPDATE SKIP LOCKED) UPDATE %s m SET %s FROM l WHERE %s = l.o_id",
+	return fmt.Sprintf("WITH l AS MATERIALIZED (SELECT %s AS o_id FROM %s m WHERE %s FOR UPDATE SKIP LOCKED) UPDATE %s "+
+		"m SET %s FROM l WHERE %s = l.o_id",
 		t.id, t.name, condition, t.name, strings.Join(free, ", "), t.id)
 }

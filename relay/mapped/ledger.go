@@ -7,11 +7,11 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// ledger lists what was handed out and is not settled, in the order in which it was. Its memory is bounded
-// by what the engine lets be in flight. Safe for concurrent use.
+// ledger lists the rows that were handed out and are not settled, in the order in which they were handed out. The
+// engine's limit on messages in flight bounds its memory. Safe for concurrent use.
 type ledger struct {
 	mu      sync.Mutex
-	last    uint64 // ordinal
+	last    uint64 // the last ordinal
 	entries []entry
 }
 
@@ -20,7 +20,7 @@ type entry struct {
 	row
 }
 
-// add hands out deliveries: they get their ordinals, and for a place that or their id, if it is a number.
+// add hands out deliveries. Each gets its ordinal; its place is the ordinal, or its id if that is a number.
 func (l *ledger) add(ds []relay.Delivery, rows []row, numbered bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,7 +52,7 @@ func number(id string) (n int64) {
 	return n
 }
 
-// through returns what was handed out up to d and is not settled.
+// through returns the rows up to d that were handed out and are not settled.
 func (l *ledger) through(d *relay.Delivery) []entry {
 	if d == nil {
 		return nil
@@ -66,7 +66,7 @@ func (l *ledger) through(d *relay.Delivery) []entry {
 	return l.entries[:n:n]
 }
 
-// settle forgets the first n.
+// settle forgets the first n rows.
 func (l *ledger) settle(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,7 +76,7 @@ func (l *ledger) settle(n int) {
 	}
 }
 
-// above returns the ids of all rows behind from, so that they aren't read again.
+// above returns the ids of all rows behind from, so that polls don't read them again.
 func (l *ledger) above(from int64, ids []string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,7 +88,7 @@ func (l *ledger) above(from int64, ids []string) []string {
 	return ids
 }
 
-// all returns a copy of what is not settled.
+// all returns a copy of the rows that are not settled.
 func (l *ledger) all() []entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()

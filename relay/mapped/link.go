@@ -14,9 +14,9 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// link is a connection that a session stands on: what it has locked is its own for as long as the
-// connection lasts. The server ends it after a silence of the lease, so something is said every third of
-// that, and what can't be said ends the session.
+// link is the connection that a session depends on: what the session has locked is its own as long as the connection
+// lasts. The server ends the connection when it is silent for as long as the lease. So the link sends a statement every
+// third of that time, and a statement that fails ends the session.
 type link struct {
 	lease time.Duration
 
@@ -25,7 +25,7 @@ type link struct {
 
 	state struct {
 		sync.Mutex
-		said time.Time // when the last answered statement was sent
+		said time.Time // when the last statement that was answered had been sent
 		err  error
 	}
 	broken chan struct{} // closed when err is set
@@ -34,7 +34,7 @@ type link struct {
 	ended chan struct{}
 }
 
-// newLink keeps a connection alive until close, by keep every third of the lease.
+// newLink keeps a connection alive until close, by calling keep every third of the lease.
 func newLink(conn *pgx.Conn, lease time.Duration, keep func(ctx context.Context, conn *pgx.Conn) error) *link {
 	l := &link{conn: conn, lease: lease, broken: make(chan struct{}), ended: make(chan struct{})}
 	l.state.said = time.Now()
@@ -56,8 +56,8 @@ func (l *link) keepAlive(ctx context.Context, keep func(ctx context.Context, con
 			return
 		case <-tick.C:
 		}
-		// Not ctx: a statement that close interrupts would take the connection with it. One that isn't
-		// answered within the lease has lost it.
+		// This doesn't use ctx: close would interrupt a statement and lose the connection with it. A statement that
+		// isn't answered within the lease has lost the connection anyway.
 		saying, cancel := context.WithTimeout(context.Background(), l.lease)
 		err := l.do(func(conn *pgx.Conn) error { return keep(saying, conn) })
 		cancel()
@@ -67,14 +67,14 @@ func (l *link) keepAlive(ctx context.Context, keep func(ctx context.Context, con
 	}
 }
 
-// ping says something.
+// ping sends an empty statement.
 func ping(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, "SELECT 1")
 	return err
 }
 
-// do runs f on the connection between other statements. An error ends the use of the link: its outcome
-// is unknown.
+// do runs f on the connection between other statements. An error makes the link unusable, because its outcome is
+// unknown.
 func (l *link) do(f func(*pgx.Conn) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,14 +104,14 @@ func (l *link) fail(err error) error {
 	return err
 }
 
-// failure returns why the link can't be used any more, or nil.
+// failure returns why the link is unusable, or nil.
 func (l *link) failure() error {
 	l.state.Lock()
 	defer l.state.Unlock()
 	return l.state.err
 }
 
-// expires is until when the server surely keeps the session.
+// expires is until when the server certainly keeps the session.
 func (l *link) expires() time.Time {
 	l.state.Lock()
 	defer l.state.Unlock()
@@ -123,7 +123,7 @@ func (l *link) expires() time.Time {
 
 var errClosed = errors.New("the session is closed")
 
-// close ends the keeping alive, runs farewell if the link still works, and closes the connection.
+// close stops keep, runs farewell if the link still works, and closes the connection.
 func (l *link) close(farewell func(*pgx.Conn) error) error {
 	l.stop()
 	<-l.ended

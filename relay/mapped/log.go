@@ -14,25 +14,25 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
-// logSession owns a slot: what is inserted into the table is delivered in the order of commits, and no row is read or
-// changed.
+// logSession owns a slot. It delivers what is inserted into the table in the order of commits, and reads or changes no
+// row.
 //
-// The replication slot is all the memory that there is. It stands at a commit before everything that is not
-// settled, so a crash, and a stop too, repeat the rest: a transaction of which a part was settled as a whole, and what
-// was delivered behind a message that waits. A slot that is gone has lost what was committed meanwhile: Acquire reports it
-// and makes no new one.
+// The replication slot is the only state that lasts. It stands at a commit before everything that is not settled. So a
+// crash repeats the rest, and a stop does too: a transaction of which a part was settled comes again as a whole, and so
+// does what was delivered behind a message that waits. If the slot is gone, what was committed since is lost: Acquire
+// reports that and creates no new slot.
 type logSession struct {
 	*session
 	tail *wal.Tail
 	rows *logRows // of Next
 
 	mu      sync.Mutex
-	entries []*logEntry // not done with, or behind such a one, in order
+	entries []*logEntry // not done, or behind one that is not done; in order
 }
 
 var _ strategy = (*logSession)(nil)
 
-// newLog waits until the link has the lock of the slot: the session that has it owns the slot.
+// newLog waits until the link has the lock of the slot. The session with that lock owns the slot.
 func newLog(ctx context.Context, x *session) (relay.Session, error) {
 	src := x.source
 	if x.pooled != nil {
@@ -52,7 +52,7 @@ func newLog(ctx context.Context, x *session) (relay.Session, error) {
 		Name: src.owner, Slot: src.cfg.Slot, Publication: src.cfg.Publication, Table: x.table.info.TableName(), Logger: src.cfg.Logger,
 	})
 	if err != nil {
-		_ = s.link.close(nil) // the error is the one to tell
+		_ = s.link.close(nil) // err is the one to report
 		return nil, err
 	}
 	s.mu.Lock()
@@ -61,7 +61,8 @@ func newLog(ctx context.Context, x *session) (relay.Session, error) {
 	return s, nil
 }
 
-// keep says something on the connection that has the lock; once there is a stream, it asks whether that is sound.
+// keep sends a statement on the connection that has the lock. If there is a stream, the statement checks that the
+// stream is sound.
 func (s *logSession) keep(ctx context.Context, conn *pgx.Conn) error {
 	s.mu.Lock()
 	tail := s.tail
@@ -72,18 +73,18 @@ func (s *logSession) keep(ctx context.Context, conn *pgx.Conn) error {
 	return tail.Sound(ctx, conn)
 }
 
-// logEntry is a row on its way. Its texts are kept for the case that it becomes a dead letter: its author may have
-// deleted it from the table.
+// logEntry is a row on its way. It keeps the row's texts for a dead letter, because the writer may have deleted the row
+// from the table.
 type logEntry struct {
 	number     uint64
 	row        *logRow
 	done, held bool
 }
 
-// runAheadOfLog is how many messages are read behind one that waits. The slot keeps the log from there on.
+// runAheadOfLog is how many messages are read behind one that waits. The slot retains the log from there on.
 const runAheadOfLog = 100_000
 
-// Next returns without messages, after a while, when no more is to be read.
+// Next returns without messages, after a while, when no more may be read.
 func (s *logSession) Next(ctx context.Context, limit int) (relay.Batch, error) {
 	if err := s.failure(); err != nil {
 		return relay.Batch{}, err
@@ -112,20 +113,20 @@ func (s *logSession) take(ctx context.Context, limit int) (ds []relay.Delivery, 
 		return nil
 	})
 	if failure := s.failure(); failure != nil {
-		err = failure // it has lost the right to the slot, and perhaps the stream for that reason
+		err = failure // the link has lost the right to the slot, which may also have ended the stream
 	}
 	return ds, err
 }
 
-// full means that no more is read: too much is set aside, or stands behind what is.
+// full means that no more may be read: too many messages are set aside, or wait behind those.
 func (s *logSession) full() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.holds.size() >= s.source.maxHolds() || len(s.entries) >= runAheadOfLog && s.entries[0].held
 }
 
-// Settle stores dead letters, and then tells the server how far everything is settled. A crash between the two repeats
-// a dead letter, which is stored once.
+// Settle stores dead letters, and then tells the server up to where everything is settled. A crash between the two
+// repeats a dead letter; it is stored only once.
 func (s *logSession) Settle(ctx context.Context, x relay.Settlement) error {
 	return s.link.do(func(conn *pgx.Conn) error {
 		if err := s.bury(ctx, conn, append(append([]relay.Dead(nil), x.Dead...), x.HeldDead...)); err != nil {
@@ -146,8 +147,8 @@ func (s *logSession) Settle(ctx context.Context, x relay.Settlement) error {
 	})
 }
 
-// note marks what is done with and what is set aside, and returns up to where everything is done; 0 if that is
-// not further than before.
+// note records which messages are done and which are set aside. It returns up to where everything is done, or 0 if that
+// has not moved.
 func (s *logSession) note(x *relay.Settlement) (through uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +184,7 @@ func (s *logSession) finish(e *logEntry, done bool) {
 	}
 }
 
-// entry finds a message: numbers follow one another.
+// entry finds a message by its number; numbers are consecutive.
 func (s *logSession) entry(ref uint64) *logEntry {
 	if len(s.entries) == 0 || ref < s.entries[0].number || ref-s.entries[0].number >= uint64(len(s.entries)) {
 		return nil
@@ -191,7 +192,7 @@ func (s *logSession) entry(ref uint64) *logEntry {
 	return s.entries[ref-s.entries[0].number]
 }
 
-// bury writes rows into the table for dead letters as they came by the log.
+// bury writes rows into the dead-letter table as they came by the log.
 func (s *logSession) bury(ctx context.Context, conn *pgx.Conn, dead []relay.Dead) error {
 	if len(dead) == 0 {
 		return nil
@@ -205,7 +206,7 @@ func (s *logSession) bury(ctx context.Context, conn *pgx.Conn, dead []relay.Dead
 		e := s.entry(dead[i].Delivery.Ref)
 		s.mu.Unlock()
 		if e == nil || e.row == nil {
-			return errors.New("a dead letter is not among the messages that are under way")
+			return errors.New("a dead letter is not among the messages in flight")
 		}
 		sql, args := s.table.burySQL(conn, e.row, &dead[i])
 		b.Queue(sql, args...)
@@ -216,7 +217,8 @@ func (s *logSession) bury(ctx context.Context, conn *pgx.Conn, dead []relay.Dead
 	return nil
 }
 
-// Lanes lists lanes of messages that wait. Nothing in the table lets a blocked one go on.
+// Lanes lists the lanes of messages that wait. The table has no column by which an operator could release a blocked
+// lane.
 func (s *logSession) Lanes(_ context.Context, limit int) ([]relay.HeldLane, error) {
 	return s.holds.heads(limit), s.failure()
 }
@@ -225,7 +227,7 @@ func (s *logSession) Held(_ context.Context, lane string, limit int) ([]relay.De
 	return s.holds.messages(lane, limit), s.failure()
 }
 
-// Close confirms what is settled and lets another relay read.
+// Close confirms what is settled and releases the slot to other relays.
 func (s *logSession) Close(context.Context) error {
 	err := s.tail.Close()
 	if lost := s.link.failure(); lost != nil {

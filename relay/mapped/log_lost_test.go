@@ -24,12 +24,13 @@ func TestTheLogIsRefusedWhereItCouldLeaveSomethingOut(t *testing.T) {
 		want   error
 		says   string
 	}{
-		"no slot":               {`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()`, nil, "pg_create_logical_replication_slot("},
-		"no publication":        {`DROP PUBLICATION events_log`, nil, `CREATE PUBLICATION "events_log" FOR TABLE "public"."events"`},
-		"another table's":       {`CREATE TABLE o (id int); ALTER PUBLICATION events_log SET TABLE o`, nil, "doesn't send all inserts"},
-		"no inserts":            {`ALTER PUBLICATION events_log SET (publish = 'update')`, nil, "doesn't send all inserts"},
-		"some rows":             {`ALTER PUBLICATION events_log SET TABLE events WHERE (id > 1)`, nil, "doesn't send all inserts"},
-		"a column is left out":  {`ALTER PUBLICATION events_log SET TABLE events (id, topic)`, mapping.ErrMapping, `doesn't send what the mapping names, "message_id", `},
+		"no slot":         {`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()`, nil, "pg_create_logical_replication_slot("},
+		"no publication":  {`DROP PUBLICATION events_log`, nil, `CREATE PUBLICATION "events_log" FOR TABLE "public"."events"`},
+		"another table's": {`CREATE TABLE o (id int); ALTER PUBLICATION events_log SET TABLE o`, nil, "doesn't send all inserts"},
+		"no inserts":      {`ALTER PUBLICATION events_log SET (publish = 'update')`, nil, "doesn't send all inserts"},
+		"some rows":       {`ALTER PUBLICATION events_log SET TABLE events WHERE (id > 1)`, nil, "doesn't send all inserts"},
+		"a column is left out": {`ALTER PUBLICATION events_log SET TABLE events (id, topic)`,
+			mapping.ErrMapping, `doesn't send what the mapping names, "message_id", `},
 		"a column that is gone": {`ALTER TABLE events DROP COLUMN payload`, mapping.ErrMapping, `no column "payload"`},
 		"another plugin's":      {`SELECT pg_drop_replication_slot('SLOT'), pg_create_logical_replication_slot('SLOT', 'test_decoding')`, nil, "test_decoding"},
 	} {
@@ -78,7 +79,8 @@ func TestARoleThatMayNotReadTheTableReadsItsLog(t *testing.T) {
 	s := acquired(t, source)
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
 	ds := read(t, s, 1)
-	err = s.Settle(t.Context(), relay.Settlement{Through: &ds[0], Dead: []relay.Dead{{Delivery: &ds[0], Reason: relay.ReasonRefused, Err: errors.New("no")}}})
+	err = s.Settle(t.Context(),
+		relay.Settlement{Through: &ds[0], Dead: []relay.Dead{{Delivery: &ds[0], Reason: relay.ReasonRefused, Err: errors.New("no")}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +102,8 @@ func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, log := newLogDatabase(t)
-			source, err := openLogOf(db.Config(), logged(), Config{Name: "one", Lease: 300 * time.Millisecond, PollIdle: 5 * time.Millisecond}, log)
+			source, err := openLogOf(db.Config(), logged(),
+				Config{Name: "one", Lease: 300 * time.Millisecond, PollIdle: 5 * time.Millisecond}, log)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -123,7 +126,8 @@ func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
 func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {
 	t.Parallel()
 	// No checkpoint comes by itself: it would invalidate the slot too soon.
-	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"max_slot_wal_keep_size": "1MB", "max_wal_size": "1GB"}})
+	pg := servers.OwnPostgres(t,
+		servers.PostgresConfig{Settings: map[string]string{"max_slot_wal_keep_size": "1MB", "max_wal_size": "1GB"}})
 	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
 	db.Exec(eventsTable)
 	log := logNames{Slot: "events_log", Publication: "events_log"}
@@ -136,7 +140,8 @@ func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	var lines lines
-	source, err := openLogOf(db.Config(), logged(), Config{Name: "one", Lease: 3 * time.Second, Logger: slog.New(slog.NewTextHandler(&lines, nil))}, log)
+	source, err := openLogOf(db.Config(), logged(),
+		Config{Name: "one", Lease: 3 * time.Second, Logger: slog.New(slog.NewTextHandler(&lines, nil))}, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,11 +23,11 @@ import (
 // logRow is an inserted row, with the texts of its columns.
 type logRow struct {
 	id      string
-	columns map[string]int // shared by rows of one layout
+	columns map[string]int // shared by all rows of one layout
 	values  []wal.Value
 }
 
-// text returns a column; nil for NULL.
+// text returns a column's text; nil for NULL.
 func (r *logRow) text(name string) []byte {
 	at, there := r.columns[name]
 	if !there || r.values[at].Null {
@@ -36,11 +36,11 @@ func (r *logRow) text(name string) []byte {
 	return r.values[at].Text
 }
 
-// logRows makes of inserts what decode reads, so that a message is the same whichever way it comes. One goroutine at
-// a time.
+// logRows turns inserts into the columns that decode reads, so that a message is the same whether it comes by the log
+// or from the table. One goroutine at a time.
 type logRows struct {
 	table *table
-	zone  *time.Location // of columns without one
+	zone  *time.Location // of columns without a time zone
 	topic []mapping.TemplatePart
 	key   []mapping.TemplatePart
 
@@ -54,12 +54,12 @@ func newLogRows(t *table, zone string) *logRows {
 	if found, err := time.LoadLocation(zone); err == nil {
 		r.zone = found
 	}
-	r.topic, _ = mapping.ParseTemplate(t.mapping.Topic) // they were validated
+	r.topic, _ = mapping.ParseTemplate(t.mapping.Topic) // the template was validated
 	r.key, _ = mapping.ParseTemplate(t.mapping.Key)
 	return r
 }
 
-// lay learns where the columns of a layout are.
+// lay finds the columns of a layout.
 func (r *logRows) lay(columns []string) error {
 	r.layout, r.columns = columns, make(map[string]int, len(columns))
 	for i, name := range columns {
@@ -72,8 +72,10 @@ func (r *logRows) lay(columns []string) error {
 		}
 	}
 	if missing != nil {
-		return outbox.Permanent(fmt.Errorf("%w: of table %s the publication doesn't send what the mapping names, %s: it has a column list, the table was "+
-			"changed, or a column is a generated one, which only PostgreSQL 18 sends (publish_generated_columns)", mapping.ErrMapping, r.table.name, strings.Join(missing, ", ")))
+		return outbox.Permanent(fmt.Errorf("%w: of table %s the publication doesn't send what the mapping names, %s: "+
+			"it has a column list, the table was changed, or a column is a generated one, which only PostgreSQL 18 "+
+			"sends (publish_generated_columns)",
+			mapping.ErrMapping, r.table.name, strings.Join(missing, ", ")))
 	}
 	return nil
 }
@@ -101,7 +103,7 @@ func (r *logRows) read(i *wal.Insert) (d relay.Delivery, kept *logRow, err error
 	return d, kept, nil
 }
 
-// keep copies values into one piece of memory.
+// keep copies values into one allocation.
 func keep(values []wal.Value) []wal.Value {
 	size := 0
 	for i := range values {
@@ -117,7 +119,7 @@ func keep(values []wal.Value) []wal.Value {
 	return kept
 }
 
-// fill puts the columns in the order and the formats in which selectList has them.
+// fill puts the columns into the order and formats of selectList.
 func (r *logRows) fill(row *logRow) (err error) {
 	m, v := &r.table.mapping, r.decoded
 	var none [8]byte
@@ -142,7 +144,7 @@ func (r *logRows) fill(row *logRow) (err error) {
 	return nil
 }
 
-// bytes returns a payload or a key: of a bytea its bytes.
+// bytes returns a payload or a key; for a bytea, its bytes.
 func (r *logRows) bytes(name string, row *logRow) ([]byte, error) {
 	text := row.text(name)
 	if c := r.table.info.Column(name); text == nil || c == nil || c.Kind != mapping.KindBytes {
@@ -159,7 +161,7 @@ func (r *logRows) bytes(name string, row *logRow) ([]byte, error) {
 	return raw, nil
 }
 
-// template is what table.template is in SQL.
+// template evaluates a template as table.template does in SQL.
 func (r *logRows) template(parts []mapping.TemplatePart, row *logRow) ([]byte, error) {
 	if r.table.rawKey(parts) {
 		return r.bytes(parts[0].Column, row)
@@ -182,7 +184,7 @@ func (r *logRows) template(parts []mapping.TemplatePart, row *logRow) ([]byte, e
 	return all, nil
 }
 
-// asText makes of what a type puts out what a cast to text makes of it, where that differs.
+// asText converts a type's output to what a cast to text makes of the value, where the two differ.
 func (r *logRows) asText(name string, text []byte) []byte {
 	c := r.table.info.Column(name)
 	switch {
@@ -198,8 +200,8 @@ func (r *logRows) asText(name string, text []byte) []byte {
 	return text
 }
 
-// moment reads a time in ISO format into that of the server's binary output. What is no time of our calendar becomes
-// the end or NULL, as timestamp has it.
+// moment converts a time in ISO format to the server's binary output. A time outside our calendar becomes the end of it
+// or NULL, as in timestamp.
 func (r *logRows) moment(text []byte) []byte {
 	if text == nil {
 		return nil
@@ -215,7 +217,8 @@ func (r *logRows) moment(text []byte) []byte {
 }
 
 func parseMoment(text string, zone *time.Location) (at time.Time, err error) {
-	for _, layout := range []string{"2006-01-02 15:04:05.999999", "2006-01-02 15:04:05.999999Z07", "2006-01-02 15:04:05.999999Z07:00", "2006-01-02 15:04:05.999999Z07:00:00"} {
+	for _, layout := range []string{"2006-01-02 15:04:05.999999",
+		"2006-01-02 15:04:05.999999Z07", "2006-01-02 15:04:05.999999Z07:00", "2006-01-02 15:04:05.999999Z07:00:00"} {
 		if at, err = time.ParseInLocation(layout, text, zone); err == nil {
 			return at, nil
 		}
@@ -223,10 +226,11 @@ func parseMoment(text string, zone *time.Location) (at time.Time, err error) {
 	return at, err
 }
 
-// burySQL inserts a row as it came by the log into the table for dead letters: columns of the same names, and
-// over them what became of the message.
+// burySQL inserts a row, as it came by the log, into the dead-letter table: it fills the columns of the same names, and
+// overwrites those that describe the failure.
 func (t *table) burySQL(conn *pgx.Conn, row *logRow, dead *relay.Dead) (sql string, args []any) {
-	outcome := map[string]any{"reason": string(dead.Reason), "error": schema.Note(conn, dead.Err), "attempts": fmt.Sprint(dead.Delivery.Attempts)}
+	outcome := map[string]any{"reason": string(dead.Reason),
+		"error": schema.Note(conn, dead.Err), "attempts": fmt.Sprint(dead.Delivery.Attempts)}
 	if name := t.mapping.Failure.Error; name != "" {
 		outcome[name] = outcome["error"]
 	}

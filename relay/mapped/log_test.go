@@ -20,7 +20,8 @@ import (
 func newLogDatabase(t testing.TB, config ...servers.PostgresConfig) (database, logNames) {
 	t.Helper()
 	db := newDatabase(t, config...)
-	log := logNames{Slot: db.Value("SELECT 'mapped_' || oid::text FROM pg_database WHERE datname = current_database()"), Publication: "events_log"}
+	log := logNames{Slot: db.Value("SELECT 'mapped_' || oid::text FROM pg_database WHERE datname = current_database()"),
+		Publication: "events_log"}
 	db.Exec(mapping.CreatePublicationSQL(log.Publication, mapping.TableName{Schema: "public", Name: "events"}))
 	db.Exec(mapping.CreateSlotSQL(log.Slot))
 	t.Cleanup(db.DropSlots) // or the database couldn't be dropped
@@ -99,10 +100,13 @@ func sameEitherWay(t *testing.T, raw bool) {
 		('bad', 'key', 'abc', false, -7, 0, 'infinity', '0001-01-01 00:00:00', '{}', '"x"', gen_random_uuid(), 'x'),
 		('bad', NULL, '', NULL, NULL, NULL, '-infinity', NULL, NULL, NULL, NULL, '')`)
 	m := mapping.Mapping{
-		Table: "odd", ID: "id", MessageID: "uid", Topic: "t.{kind}.{id}", Key: "{by Key}", RawKey: raw, AggregateType: "number", AggregateID: "fixed", EventType: "kind", Payload: "body",
+		Table: "odd", ID: "id", MessageID: "uid", Topic: "t.{kind}.{id}",
+		Key: "{by Key}", RawKey: raw, AggregateType: "number", AggregateID: "fixed", EventType: "kind", Payload: "body",
 		Headers: "head", CreatedAt: "wall", DeliverAt: "at",
-		HeaderColumns: []mapping.HeaderColumn{{Name: "flag", Column: "flag"}, {Name: "fixed", Column: "fixed"}, {Name: "amount", Column: "amount"},
-			{Name: "key", Column: "by Key"}, {Name: "at", Column: "at"}, {Name: "wall", Column: "wall"}, {Name: "gone", Column: "gone"}, {Name: "number", Column: "number"}},
+		HeaderColumns: []mapping.HeaderColumn{{Name: "flag", Column: "flag"},
+			{Name: "fixed", Column: "fixed"}, {Name: "amount", Column: "amount"},
+			{Name: "key", Column: "by Key"}, {Name: "at", Column: "at"}, {Name: "wall",
+				Column: "wall"}, {Name: "gone", Column: "gone"}, {Name: "number", Column: "number"}},
 	}
 	byLog := read(t, acquired(t, openLog(t, db, logNames{Slot: slot, Publication: "odd"}, m)), 3)
 	m.Done.How, m.RowsMayBeDeleted = mapping.DoneDelete, true
@@ -213,7 +217,8 @@ func TestALateRelayOfTheLogSettlesNothing(t *testing.T) {
 	db.Exec(`SELECT pg_terminate_backend($1)`, late.link.conn.PgConn().PID())
 
 	other := acquired(t, openLog(t, db, log, logged()))
-	err := late.Settle(t.Context(), relay.Settlement{Through: &ds[0], Dead: []relay.Dead{{Delivery: &ds[0], Reason: relay.ReasonRefused, Err: errors.New("no")}}})
+	err := late.Settle(t.Context(),
+		relay.Settlement{Through: &ds[0], Dead: []relay.Dead{{Delivery: &ds[0], Reason: relay.ReasonRefused, Err: errors.New("no")}}})
 	if !errors.Is(err, relay.ErrLeaseLost) {
 		t.Errorf("the late relay's Settle returned %v, want ErrLeaseLost", err)
 	}

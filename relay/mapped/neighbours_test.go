@@ -9,8 +9,8 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// A writer locks the rows of an aggregate, one after the other, while the relay marks them. Whoever waits for the other, the writer's
-// transaction goes through; the rows are marked when it has ended.
+// A writer locks the rows of an aggregate, one after the other, while the relay marks them. Whoever waits for the
+// other, the writer's transaction goes through; the rows are marked when it has ended.
 func TestAWriterThatLocksRowsIsNeverAborted(t *testing.T) {
 	t.Parallel()
 	outcomes := map[string]struct {
@@ -23,10 +23,12 @@ func TestAWriterThatLocksRowsIsNeverAborted(t *testing.T) {
 		"set aside": {func(ds []relay.Delivery) relay.Settlement {
 			ds[0].Attempts, ds[1].Attempts = 7, 7
 			again := time.Now().Add(time.Hour)
-			return relay.Settlement{Through: &ds[1], Hold: []relay.Hold{{Delivery: &ds[0], RetryAt: again, Err: errors.New("no")}, {Delivery: &ds[1], RetryAt: again, Err: errors.New("no")}}}
+			return relay.Settlement{Through: &ds[1], Hold: []relay.Hold{{Delivery: &ds[0], RetryAt: again, Err: errors.New("no")},
+				{Delivery: &ds[1], RetryAt: again, Err: errors.New("no")}}}
 		}, `SELECT count(*) = 2 FROM events WHERE attempts >= 7 AND error = 'no' AND status = 'new'`},
 		"dead": {func(ds []relay.Delivery) relay.Settlement {
-			return relay.Settlement{Through: &ds[1], Dead: []relay.Dead{{Delivery: &ds[0], Err: errors.New("no")}, {Delivery: &ds[1], Err: errors.New("no")}}}
+			return relay.Settlement{Through: &ds[1],
+				Dead: []relay.Dead{{Delivery: &ds[0], Err: errors.New("no")}, {Delivery: &ds[1], Err: errors.New("no")}}}
 		}, `SELECT (SELECT count(*) = 2 FROM dead_events) AND NOT EXISTS (SELECT FROM events WHERE key IN ('1', '2'))`},
 	}
 	for _, name := range []string{"advisory", "lease", "lease by status"} {

@@ -19,7 +19,8 @@ func TestADeadLetterIsKeptByFewerGroups(t *testing.T) {
 			db := newDatabase(t)
 			db.Exec(`INSERT INTO events (topic, key, payload, part) VALUES ('t', 'a', '1', 0)`)
 			open := func(group, groups int) relay.Session {
-				source, err := strategies()[name](db.Config(), Config{Name: "one", Group: group, Groups: groups, PollIdle: 5 * time.Millisecond})
+				source, err := strategies()[name](db.Config(),
+					Config{Name: "one", Group: group, Groups: groups, PollIdle: 5 * time.Millisecond})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -32,7 +33,8 @@ func TestADeadLetterIsKeptByFewerGroups(t *testing.T) {
 			}
 			s := open(0, 1)
 			d := &read(t, s, 1)[0]
-			if err := s.Settle(t.Context(), relay.Settlement{Through: d, Dead: []relay.Dead{{Delivery: d, Reason: relay.ReasonRefused, Err: errors.New("no")}}}); err != nil {
+			if err := s.Settle(t.Context(), relay.Settlement{Through: d,
+				Dead: []relay.Dead{{Delivery: d, Reason: relay.ReasonRefused, Err: errors.New("no")}}}); err != nil {
 				t.Fatal(err)
 			}
 			if n := db.Value(`SELECT count(*) FROM dead_events`); n != "1" {
@@ -42,7 +44,8 @@ func TestADeadLetterIsKeptByFewerGroups(t *testing.T) {
 	}
 }
 
-// A session whose lease has run out inserts an offset, which its successor hasn't taken. That doesn't give it the others back.
+// A session whose lease has run out inserts an offset, which its successor hasn't taken. That doesn't give it the
+// others back.
 func TestAnOffsetDoesNotRenewAGroupsLease(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"xmin", "serial"} {

@@ -22,23 +22,23 @@ type execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// offsetSession owns the offsets of a group. No row is changed.
+// offsetSession owns the offsets of a group. It changes no row.
 //
-// A row that is set aside holds its offset back: rows behind it are delivered, at most MaxHolds, and
-// again after a restart.
+// A row that is set aside keeps its offset back. At most MaxHolds rows behind it are delivered, and they come again
+// after a restart.
 type offsetSession struct {
 	*session
 	offsets *offsets
 
 	mu      sync.Mutex
 	token   int64     // of the lease
-	renewed time.Time // when the lease was last prolonged
+	renewed time.Time // when the lease was last extended
 	parts   map[partName]*part
 
 	// The rest belongs to Next.
 	page    pageSize
-	lookAt  time.Time // for new topics and partitions
-	horizon horizon   // of ids, where they come from a sequence
+	lookAt  time.Time // when to look for new topics and partitions
+	horizon horizon   // of ids that come from a sequence
 }
 
 var _ strategy = (*offsetSession)(nil)
@@ -61,7 +61,7 @@ func newOffset(ctx context.Context, x *session) (relay.Session, error) {
 	}
 	mayTakeBack := x.pooled == nil && o.owner
 	if mayTakeBack {
-		// Nobody else has this name while the lock is ours.
+		// No other relay has this name while we hold the lock.
 		lock := t.nameLock(fmt.Sprintf("%s/%d/%d", src.owner, cfg.Group, cfg.Groups))
 		if err := src.awaitLock(ctx, x.conn, lock, "another relay of this name lives"); err != nil {
 			return nil, err
@@ -86,14 +86,14 @@ type partName struct {
 	partition int64
 }
 
-// part is how far a topic and partition is read, and what of it is not done with. The offset in the
-// database stays before the first such row.
+// part is the state of a topic and partition: how far it is read, and which of its rows are not done. The offset in the
+// database stays before the first of these.
 type part struct {
 	name    partName
 	read    place
 	settled place
 	entries []*partEntry // in order
-	moved   bool         // settled is not stored yet
+	moved   bool         // settled is not yet stored
 }
 
 type place struct {
@@ -108,7 +108,7 @@ type partEntry struct {
 	held  bool
 }
 
-// advance moves the offset over what is done.
+// advance moves the offset over rows that are done.
 func (p *part) advance() {
 	for len(p.entries) > 0 && p.entries[0].done {
 		p.settled, p.moved = p.entries[0].place, true
@@ -116,7 +116,7 @@ func (p *part) advance() {
 	}
 }
 
-// full means that no more is read: too much stands behind a row that is set aside.
+// full means that no more may be read: too many rows wait behind one that is set aside.
 func (p *part) full(bound int) bool {
 	return len(p.entries) > 0 && p.entries[0].held && len(p.entries) >= bound
 }
@@ -136,17 +136,20 @@ func (s *offsetSession) take(ctx context.Context, limit int) ([]relay.Delivery, 
 	return s.read(ctx, s.page.rows(limit))
 }
 
-// numbers says what is to be known about ids that are read in their order alone.
+// numbers checks, or warns about, where ids come from when they alone give the order.
 func numbers(s *Source, t *table) error {
 	id := t.info.Column(t.mapping.ID)
 	switch {
 	case t.along == alongSequence:
 		return nil
 	case id.Sequenced:
-		return outbox.Permanent(fmt.Errorf("%w: the sequence of column %q of table %s has CACHE %d: sessions draw numbers ahead, and one that commits after a higher "+
-			"one was read would be lost, whatever lock its writer takes; run ALTER SEQUENCE … CACHE 1", mapping.ErrMapping, t.mapping.ID, t.name, id.Cache))
+		return outbox.Permanent(fmt.Errorf("%w: the sequence of column %q of table %s has CACHE %d: sessions draw "+
+			"numbers ahead, and one that commits after a higher one was read would be lost, whatever lock its writer "+
+			"takes; run ALTER SEQUENCE … CACHE 1",
+			mapping.ErrMapping, t.mapping.ID, t.name, id.Cache))
 	}
-	s.cfg.Logger.Warn("ids come from no sequence: a row that commits after a higher id was read is lost, so every writer has to draw and insert under a lock that conflicts with itself",
+	s.cfg.Logger.Warn("ids don't come from a sequence: a row that commits after a higher id was read is lost, so every "+
+		"writer must draw its id and insert under a lock that conflicts with itself",
 		"relay", s.owner, "table", s.mapping.Table, "column", t.mapping.ID)
 	return nil
 }
@@ -154,11 +157,11 @@ func numbers(s *Source, t *table) error {
 const (
 	lookEvery = 10 * time.Millisecond
 
-	// lookShare is what part of the time looking for new topics may take.
+	// lookShare limits the search for new topics to one part in this many of the time.
 	lookShare = 50
 )
 
-// look finds topics and partitions that have messages for the first time, and loads their offsets.
+// look finds topics and partitions that have their first messages, and loads their offsets.
 func (s *offsetSession) look(ctx context.Context) error {
 	started := time.Now()
 	if started.Before(s.lookAt) {
@@ -229,7 +232,7 @@ func split2(names []partName) (topics []string, partitions []int64) {
 	return topics, partitions
 }
 
-// read takes the next rows of every topic and partition, about size in all.
+// read takes the next rows of every topic and partition, about size in total.
 func (s *offsetSession) read(ctx context.Context, size int) ([]relay.Delivery, error) {
 	s.mu.Lock()
 	var open []*part
@@ -238,7 +241,7 @@ func (s *offsetSession) read(ctx context.Context, size int) ([]relay.Delivery, e
 			open = append(open, p)
 		}
 	}
-	// What has least on its way is read first.
+	// The parts with the fewest messages on their way are read first.
 	sort.Slice(open, func(i, j int) bool { return len(open[i].entries) < len(open[j].entries) })
 	s.mu.Unlock()
 	if len(open) == 0 {
@@ -280,9 +283,9 @@ func (s *offsetSession) read(ctx context.Context, size int) ([]relay.Delivery, e
 	return ds, nil
 }
 
-// decided returns the highest id up to which every number is committed or never will be, and whether somebody has
-// drawn higher ones since the last time. Read up to there, ids are read once and in order, whether their writers take turns
-// or not: an INSERT locks the table before it draws its id, see horizon. The rows are read by a later statement.
+// decided returns the highest id up to which every number is committed or never will be, and whether higher ones were
+// drawn since the last call. Up to that id, ids are read once and in order, whether or not their writers take turns: an
+// INSERT locks the table before it draws its id (see horizon). A later statement reads the rows.
 func (s *offsetSession) decided(ctx context.Context) (highest int64, more bool, err error) {
 	if s.offsets.look == "" {
 		return math.MaxInt64, false, nil
@@ -296,8 +299,8 @@ func (s *offsetSession) decided(ctx context.Context) (highest int64, more bool, 
 	return s.horizon.bound, s.horizon.candidate > before, nil
 }
 
-// readPart reads the columns of a scan behind those of the table: which of the parts a row is of, its
-// partition, its transaction.
+// readPart reads the columns of a scan after those of the table: the number of the row's part, its partition, its
+// transaction.
 func readPart(d *relay.Delivery, r *row, v [][]byte) error {
 	if len(v) != 3 || len(v[0]) != 8 || len(v[1]) != 8 {
 		return errRow
@@ -308,7 +311,7 @@ func readPart(d *relay.Delivery, r *row, v [][]byte) error {
 	return nil
 }
 
-// entry finds a row among those that are not done with.
+// entry finds a row among those that are not done.
 func (s *offsetSession) entry(ref uint64) (*part, *partEntry) {
 	for _, p := range s.parts {
 		i := sort.Search(len(p.entries), func(i int) bool { return p.entries[i].ref >= ref })
@@ -323,7 +326,7 @@ func (s *offsetSession) Settle(ctx context.Context, settlement relay.Settlement)
 	return s.link.do(func(conn *pgx.Conn) error {
 		x := split(settlement, s.ledger.through(settlement.Through))
 		o := x.outcomes(s.holds, false)
-		o.delivered, o.waiting = nil, nil // no row is marked
+		o.delivered, o.waiting = nil, nil // this strategy marks no row
 		s.note(x)
 		if err := s.store(ctx, conn, o); err != nil {
 			return err
@@ -333,7 +336,7 @@ func (s *offsetSession) Settle(ctx context.Context, settlement relay.Settlement)
 	})
 }
 
-// note records in the parts what is done with and what is set aside.
+// note records in the parts which rows are done and which are set aside.
 func (s *offsetSession) note(x *settled) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -369,7 +372,7 @@ func (s *offsetSession) note(x *settled) {
 	}
 }
 
-// store moves the offsets and keeps dead letters, in one transaction, if the offsets are still ours.
+// store moves the offsets and writes dead letters in one transaction, if this session still has the offsets.
 func (s *offsetSession) store(ctx context.Context, conn *pgx.Conn, o *outcomes) error {
 	s.mu.Lock()
 	token := s.token
@@ -419,7 +422,7 @@ func (s *offsetSession) storeDead(ctx context.Context, conn *pgx.Conn, o *outcom
 		return fmt.Errorf("keep dead letters: %w", err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	// No offset may move past a row behind one that waits, so the lease is looked at by itself.
+	// If a row waits, no offset moves, and the update of offsets doesn't check the lease. So this statement does.
 	tag, err := tx.Exec(ctx, s.offsets.check, token)
 	if err != nil {
 		return fmt.Errorf("keep dead letters: %w", explain(err))
@@ -443,7 +446,7 @@ func (s *offsetSession) storeDead(ctx context.Context, conn *pgx.Conn, o *outcom
 	return nil
 }
 
-// renew prolongs the lease of all offsets of the group.
+// renew extends the lease of all offsets of the group.
 func (s *offsetSession) renew(ctx context.Context, conn *pgx.Conn) error {
 	s.mu.Lock()
 	token := s.token
@@ -461,7 +464,7 @@ func (s *offsetSession) renew(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return fmt.Errorf("renew the lease: %w", err)
 	}
-	// Another offset proves nothing: this session may have inserted it after a successor had taken the rest.
+	// The offsets of topics prove nothing: this session may have inserted one after a successor had taken the rest.
 	if !ours {
 		return errOffsetsLost
 	}
@@ -475,7 +478,7 @@ func (s *offsetSession) Held(ctx context.Context, lane string, limit int) ([]rel
 	return s.reload(ctx, lane, limit, s.forget)
 }
 
-// forget counts rows that somebody has deleted as done with.
+// forget counts rows that were deleted by another program as done.
 func (s *offsetSession) forget(refs map[uint64]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -487,7 +490,7 @@ func (s *offsetSession) forget(refs map[uint64]bool) {
 	}
 }
 
-// Expires is until when nobody else can take the offsets.
+// Expires is the time before which no other relay can take the offsets.
 func (s *offsetSession) Expires() time.Time {
 	if s.link.failure() != nil {
 		return time.Time{}
@@ -497,7 +500,7 @@ func (s *offsetSession) Expires() time.Time {
 	return s.renewed.Add(s.source.cfg.Lease)
 }
 
-// Close gives the offsets back.
+// Close releases the offsets.
 func (s *offsetSession) Close(ctx context.Context) error {
 	return s.close(func(conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, s.offsets.release, s.token)

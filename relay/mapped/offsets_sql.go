@@ -17,20 +17,20 @@ import (
 
 // offsets is the SQL of a table of offsets.
 //
-// The rows of a group have the same available_after while a session owns them: that is the session's lease,
-// and every write names it. A row with an empty topic stands for the group itself, so that a group without
-// any message can be owned too.
+// All rows of a group have the same available_after while a session owns them. That is the session's lease, and every
+// write names it. A row with an empty topic stands for the group itself, so that a group without messages can be owned
+// too.
 type offsets struct {
-	owner bool // there is a column for it
+	owner bool // the table has a column for the owner
 
-	all     string // $1 owner: the group's rows, locked, and whether each is free
+	all     string // $1 owner: lock the group's rows and return whether each is free
 	begin   string // insert the row of the group
 	lease   string // $1 owner, $2 microseconds: take them all
-	renew   string // $1 token, $2 microseconds: prolong it, and whether a row is the group's own
+	renew   string // $1 token, $2 microseconds: extend it; returns whether a row is the group's own
 	release string // $1 token
-	pairs   string // topics and partitions that there are messages of
+	pairs   string // the topics and partitions that have messages
 	insert  string // $1 topics, $2 partitions, $3 token
-	adopt   string // the same: take over rows that somebody else has inserted
+	adopt   string // the same: take over rows that another program has inserted
 	load    string // $1 topics, $2 partitions, $3 token: where they stand
 	move    string // $1 topics, $2 partitions, $3 transactions, $4 ids, $5 token
 	check   string // $1 token: the row of the group, locked, if it is still ours
@@ -38,7 +38,7 @@ type offsets struct {
 	look    string // lookSQL; empty: by transaction, or ids come from no sequence
 }
 
-// everyTopic stands for the topic in the offsets of a table that is not read by topic.
+// everyTopic stands for the topic in the offsets of a table that is not read per topic.
 const everyTopic = "*"
 
 func resolveOffsets(ctx context.Context, conn *pgx.Conn, t *table, byTransaction bool, owner string, cfg Config) (*offsets, error) {
@@ -62,7 +62,8 @@ func resolveOffsets(ctx context.Context, conn *pgx.Conn, t *table, byTransaction
 	}
 	for _, column := range needed {
 		if info.Column(column) == nil {
-			return nil, outbox.Permanent(fmt.Errorf("%w: table %s has no column %q, which this strategy needs", mapping.ErrMapping, info.TableName(), column))
+			return nil, outbox.Permanent(fmt.Errorf("%w: table %s has no column %q, which this strategy needs",
+				mapping.ErrMapping, info.TableName(), column))
 		}
 	}
 	return newOffsets(t, info, byTransaction, owner, cfg), nil
@@ -74,13 +75,16 @@ func newOffsets(t *table, info *mapping.Table, byTransaction bool, owner string,
 	o := &offsets{owner: info.Column("owner") != nil}
 	transaction := info.Column("last_processed_transaction_id") != nil
 	group := fmt.Sprintf("o.partition %% %d = %d", cfg.Groups, cfg.Group)
-	itself := fmt.Sprintf("o.topic = '' AND o.partition = %d", cfg.Group) // other numbers of groups leave rows without a topic too
+	// groups of an earlier number have left rows without a topic as well
+	itself := fmt.Sprintf("o.topic = '' AND o.partition = %d", cfg.Group)
 	token := fmt.Sprintf("(to_timestamp(0) + %%s::bigint * interval '1 microsecond')::%s", info.Column("available_after").Type)
 	tokenOf := "(extract(epoch FROM o.available_after::timestamptz) * 1000000)::bigint"
 	now := "clock_timestamp()"
 
-	// A lease that lasts longer than two was given before the clock was set back: the relays of a table have the same.
-	free, setOwner := fmt.Sprintf("(o.available_after < %[1]s OR o.available_after > %[1]s + interval '%[2]d microseconds')", now, 2*cfg.Lease.Microseconds()), ""
+	// All relays of a table have leases of the same length. A longer remaining time than twice that was written before
+	// the clock was set back.
+	free, setOwner := fmt.Sprintf("(o.available_after < %[1]s OR o.available_after > %[1]s + interval '%[2]d microseconds')",
+		now, 2*cfg.Lease.Microseconds()), ""
 	if o.owner {
 		free, setOwner = "("+free+" OR o.owner = $1)", ", owner = $1"
 	}
@@ -94,28 +98,36 @@ func newOffsets(t *table, info *mapping.Table, byTransaction bool, owner string,
 		columns, values = columns+", owner", values+", "+schema.QuoteLiteral(owner)
 		adopted = ", owner = " + schema.QuoteLiteral(owner)
 	}
-	o.begin = fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s) ON CONFLICT DO NOTHING", name, columns, fmt.Sprintf(values, "''", fmt.Sprint(cfg.Group), "'-infinity'"))
-	o.lease = fmt.Sprintf("UPDATE %s o SET available_after = now() + $2::bigint * interval '1 microsecond'%s WHERE %s AND $1::text IS NOT NULL RETURNING %s", name, setOwner, group, tokenOf)
-	o.renew = fmt.Sprintf("UPDATE %s o SET available_after = now() + $2::bigint * interval '1 microsecond' WHERE %s AND o.available_after = %s RETURNING %s, %s",
+	o.begin = fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s) ON CONFLICT DO NOTHING",
+		name, columns, fmt.Sprintf(values, "''", fmt.Sprint(cfg.Group), "'-infinity'"))
+	o.lease = fmt.Sprintf("UPDATE %s o SET available_after = now() + $2::bigint * interval '1 microsecond'%s WHERE %s "+
+		"AND $1::text IS NOT NULL RETURNING %s", name, setOwner, group, tokenOf)
+	o.renew = fmt.Sprintf("UPDATE %s o SET available_after = now() + $2::bigint * interval '1 microsecond' WHERE %s AND "+
+		"o.available_after = %s RETURNING %s, %s",
 		name, group, fmt.Sprintf(token, "$1"), tokenOf, itself)
-	o.release = fmt.Sprintf("UPDATE %s o SET available_after = now() WHERE %s AND o.available_after = %s", name, group, fmt.Sprintf(token, "$1"))
-	o.insert = fmt.Sprintf("INSERT INTO %s (%s) SELECT %s FROM unnest($1::text[], $2::bigint[]) p (topic, partition) ON CONFLICT DO NOTHING",
+	o.release = fmt.Sprintf("UPDATE %s o SET available_after = now() WHERE %s AND o.available_after = %s",
+		name, group, fmt.Sprintf(token, "$1"))
+	o.insert = fmt.Sprintf(
+		"INSERT INTO %s (%s) SELECT %s FROM unnest($1::text[], $2::bigint[]) p (topic, partition) ON CONFLICT DO NOTHING",
 		name, columns, fmt.Sprintf(values, "p.topic", "p.partition", fmt.Sprintf(token, "$3")))
 	pair := "FROM unnest($1::text[], $2::bigint[]) p (topic, partition) WHERE o.topic = p.topic AND o.partition = p.partition"
-	o.adopt = fmt.Sprintf("UPDATE %s o SET available_after = %s%s %s AND o.available_after < %s", name, fmt.Sprintf(token, "$3"), adopted, pair, now)
+	o.adopt = fmt.Sprintf("UPDATE %s o SET available_after = %s%s %s AND o.available_after < %s",
+		name, fmt.Sprintf(token, "$3"), adopted, pair, now)
 	o.check = fmt.Sprintf("SELECT FROM %s o WHERE %s AND o.available_after = %s FOR UPDATE", name, itself, fmt.Sprintf(token, "$1"))
 	last := "'0'"
 	if transaction {
 		last = "o.last_processed_transaction_id::text"
 	}
-	o.load = fmt.Sprintf("SELECT o.topic::text, o.partition::bigint, %s, o.last_processed_id::bigint FROM %s o, unnest($1::text[], $2::bigint[]) p (topic, partition) "+
-		"WHERE o.topic = p.topic AND o.partition = p.partition AND o.available_after = %s", last, name, fmt.Sprintf(token, "$3"))
+	o.load = fmt.Sprintf("SELECT o.topic::text, o.partition::bigint, %s, o.last_processed_id::bigint FROM %s o, "+
+		"unnest($1::text[], $2::bigint[]) p (topic, partition) WHERE o.topic = p.topic AND o.partition = p.partition "+
+		"AND o.available_after = %s", last, name, fmt.Sprintf(token, "$3"))
 	moved := "last_processed_id = p.id"
 	if transaction && byTransaction {
 		moved += ", last_processed_transaction_id = p.transaction::xid8"
 	}
-	o.move = fmt.Sprintf("UPDATE %s o SET %s FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[]) p (topic, partition, transaction, id) "+
-		"WHERE o.topic = p.topic AND o.partition = p.partition AND o.available_after = %s", name, moved, fmt.Sprintf(token, "$5"))
+	o.move = fmt.Sprintf("UPDATE %s o SET %s FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[]) p "+
+		"(topic, partition, transaction, id) WHERE o.topic = p.topic AND o.partition = p.partition AND "+
+		"o.available_after = %s", name, moved, fmt.Sprintf(token, "$5"))
 	o.pairs = pairsSQL(t, cfg)
 	o.scan = scanSQL(t, m, byTransaction, cfg)
 	if !byTransaction && t.along == alongSequence {
@@ -165,10 +177,10 @@ func pairsSQL(t *table, cfg Config) string {
 ) SELECT %s, %s FROM p WHERE %s`, columns, t.name, order, columns, t.name, after, order, topic, partition, group)
 }
 
-// scanSQL reads what stands behind the offset of each topic and partition. The pair of transaction and id is
-// compared as one value: a transaction that a page has cut is gone on with in its middle.
+// scanSQL reads the rows behind the offset of each topic and partition. It compares the pair of transaction and id as
+// one value, so it continues in the middle of a transaction that a page has cut.
 func scanSQL(t *table, m *mapping.Offsets, byTransaction bool, cfg Config) string {
-	// Where the session isn't ours, a policy would hide rows without an error, and the offset would pass them.
+	// In a session that isn't ours, a policy would hide rows without an error, and the offset would pass them.
 	where := "NOT row_security_active(" + schema.QuoteLiteral(t.name) + "::regclass)"
 	if m.Topic != "" {
 		where += " AND " + column(m.Topic) + " = o.topic"
@@ -184,7 +196,8 @@ func scanSQL(t *table, m *mapping.Offsets, byTransaction bool, cfg Config) strin
 	if byTransaction {
 		x := column(m.Transaction)
 		order, transaction = x+", "+t.id, x+"::text"
-		where += fmt.Sprintf(" AND (%s) > (o.transaction::xid8, o.id) AND %s < pg_snapshot_xmin(pg_current_snapshot()) AND $6::bigint IS NOT NULL", order, x)
+		where += fmt.Sprintf(" AND (%s) > (o.transaction::xid8, o.id) AND %s < pg_snapshot_xmin(pg_current_snapshot()) "+
+			"AND $6::bigint IS NOT NULL", order, x)
 	} else {
 		where += fmt.Sprintf(" AND %s > o.id AND %s <= $6::bigint AND o.transaction IS NOT NULL", t.id, t.id)
 	}
@@ -192,7 +205,7 @@ func scanSQL(t *table, m *mapping.Offsets, byTransaction bool, cfg Config) strin
 CROSS JOIN LATERAL (SELECT * FROM %s m WHERE %s ORDER BY %s LIMIT $5::bigint) m`, t.columns, shard, transaction, t.name, where, order)
 }
 
-// shardSQL spreads the rows of a table without a partition of its own, by their key.
+// shardSQL spreads the rows of a table without a partition column, by their key.
 func shardSQL(t *table) string {
 	text := func(expression string) string {
 		return `nullif((` + expression + `)::text COLLATE "C", '')`
@@ -206,7 +219,7 @@ func shardSQL(t *table) string {
 
 // take waits until all offsets of the group are free and takes them.
 func (o *offsets) take(ctx context.Context, conn *pgx.Conn, s *Source, mayTakeBack bool) (since time.Time, token int64, err error) {
-	owner := "" // of nobody
+	owner := "" // no owner
 	if mayTakeBack {
 		owner = s.owner
 	}
@@ -259,5 +272,5 @@ func (o *offsets) tryTake(ctx context.Context, conn *pgx.Conn, owner string, s *
 	return tokens[0], tx.Commit(ctx)
 }
 
-// errOffsetsLost means that somebody else has taken the offsets.
+// errOffsetsLost means that another relay has taken the offsets.
 var errOffsetsLost = fmt.Errorf("%w: the offsets are not this session's any more", relay.ErrLeaseLost)

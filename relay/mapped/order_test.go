@@ -37,8 +37,8 @@ func preset(t *testing.T, name, table string) mapping.Mapping {
 
 const insertMessage = `INSERT INTO outbox_messages (topic, key, type, payload, headers) VALUES ('t', $1, 'T', jsonb_build_object('n', $2::int), '{}')`
 
-// A row has the time at which its writer began. That is later than the beginning of a poll's transaction, if the writer came
-// between that and the poll's statement.
+// A row has the time at which its writer began. That is later than the beginning of a poll's transaction, if the writer
+// came between that and the poll's statement.
 func TestLeaseTakesARowWhoseWriterBeganAfterThePoll(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -57,7 +57,8 @@ func TestLeaseTakesARowWhoseWriterBeganAfterThePoll(t *testing.T) {
 	lock("pg_advisory_lock")
 	polled := make(chan []relay.Delivery, 1)
 	go func() {
-		ds, _, err := s.reader.poll(context.WithoutCancel(t.Context()), 10, s.own, s.known, "SELECT pg_advisory_lock(1), pg_advisory_unlock(1)")
+		ds, _, err := s.reader.poll(context.WithoutCancel(t.Context()),
+			10, s.own, s.known, "SELECT pg_advisory_lock(1), pg_advisory_unlock(1)")
 		if err != nil {
 			t.Error(err)
 		}
@@ -99,8 +100,8 @@ func payloads(t *testing.T, s relay.Session, n int) (all []string) {
 // sharing are the strategies whose claims pass rows by that they can't take.
 var sharing = []string{"skiplocked", "lease", "lease by status"}
 
-// Whatever hides a row from the relay, the next of its key waits for it, and other keys don't; and the row is found as soon as
-// it isn't hidden any more, though the numbers behind it have been read.
+// Whatever hides a row from the relay, the next of its key waits for it, and other keys don't; and the row is found as
+// soon as it isn't hidden any more, though the numbers behind it have been read.
 func TestAMessageIsNotOvertakenWhileItsRowIsHidden(t *testing.T) {
 	t.Parallel()
 	hide := map[string]func(database) (show func()){
@@ -223,7 +224,8 @@ func placeOrder(ctx context.Context, conn *pgx.Conn, aggregate string) error {
 		return err
 	}
 	var last int
-	if err := tx.QueryRow(ctx, `SELECT COALESCE(MAX(sequence_number), 0) AS max FROM outbox WHERE aggregate_id = $1`, aggregate).Scan(&last); err != nil {
+	if err := tx.QueryRow(ctx, `SELECT COALESCE(MAX(sequence_number), 0) AS max FROM outbox WHERE aggregate_id = $1`,
+		aggregate).Scan(&last); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, `INSERT INTO outbox (aggregate_id, aggregate_type, payload, sequence_number) VALUES ($1, 'order', '{}', $2)`, aggregate, last+1); err != nil {
@@ -268,14 +270,15 @@ func TestMessagesBehindAHiddenOneKeepNobodyElseWaiting(t *testing.T) {
 	}
 }
 
-// What a relay had reserved when it was killed waits until the reservation ends, where the table doesn't say whose it is; what is behind it
-// waits with it.
+// What a relay had reserved when it was killed waits until the reservation ends, where the table doesn't say whose it
+// is; what is behind it waits with it.
 func TestAKilledRelaysReservationsAreNotOvertaken(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Exec(messagesTable)
 	open := func() *leaseSession {
-		source, err := Open(mapping.Lease, db.Config(), preset(t, "outbox_messages_lease", "outbox_messages"), Config{Name: "one", Lease: 2 * time.Second, PollIdle: 5 * time.Millisecond})
+		source, err := Open(mapping.Lease, db.Config(), preset(t, "outbox_messages_lease", "outbox_messages"),
+			Config{Name: "one", Lease: 2 * time.Second, PollIdle: 5 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,22 +23,22 @@ import (
 // outcomes is what a settlement changes in the table.
 type outcomes struct {
 	delivered []mark
-	waiting   []mark // not delivered, another attempt follows
+	waiting   []mark // not delivered; another attempt follows
 	dead      []mark
 }
 
-// mark is one row with what became of it.
+// mark is one row and its outcome.
 type mark struct {
 	id        string
 	token     string
-	message   outbox.ID // this and partition only of a delivered one
-	partition *string   // where the broker has put it, once it was asked
+	message   outbox.ID // message and partition are set only for a delivered row
+	partition *string   // the partition that the broker has reported
 	attempts  int
-	wait      *time.Duration // until the next attempt; nil: none of its own, or blocked
+	wait      *time.Duration // until the next attempt; nil: no time of its own, or blocked
 	blocked   bool
 	reason    relay.Reason
 	err       error
-	again     time.Time // of a mark that the server has refused: not before
+	again     time.Time // of a mark that the server has refused: the earliest time of the next try
 }
 
 func (o *outcomes) empty() bool { return len(o.delivered)+len(o.waiting)+len(o.dead) == 0 }
@@ -53,7 +53,7 @@ func (o *outcomes) each(f func(*mark)) {
 	}
 }
 
-// among returns the marks whose ids are listed, or not.
+// among returns the marks whose ids are in the list, or those whose are not.
 func (o *outcomes) among(ids []string, listed bool) outcomes {
 	return outcomes{only(o.delivered, ids, listed), only(o.waiting, ids, listed), only(o.dead, ids, listed)}
 }
@@ -62,7 +62,7 @@ func (o *outcomes) and(other outcomes) outcomes {
 	return outcomes{slices.Concat(o.delivered, other.delivered), slices.Concat(o.waiting, other.waiting), slices.Concat(o.dead, other.dead)}
 }
 
-// singles splits o into marks that stand by themselves.
+// singles splits o into outcomes of one mark each.
 func (o *outcomes) singles() (singles []outcomes) {
 	for _, m := range o.delivered {
 		singles = append(singles, outcomes{delivered: []mark{m}})
@@ -76,7 +76,7 @@ func (o *outcomes) singles() (singles []outcomes) {
 	return singles
 }
 
-// settled is a settlement split up: the rows of the settled prefix by what became of them, and the holds.
+// settled is a settlement split up: the rows of the settled prefix by their outcome, and the holds.
 type settled struct {
 	relay.Settlement
 	entries []entry
@@ -98,8 +98,8 @@ func split(s relay.Settlement, entries []entry) *settled {
 	return x
 }
 
-// of sorts entries of the prefix into o. Held ones are no longer in flight and need a mark only if they
-// failed; always, if that takes a reservation off them.
+// of sorts entries of the prefix into o. Held rows are no longer in flight. They need a mark only if they failed, or,
+// with always, to remove their reservation.
 func (x *settled) of(o *outcomes, entries []entry, always bool) {
 	for _, e := range entries {
 		if h := x.hold[e.ref]; h != nil {
@@ -116,7 +116,7 @@ func (x *settled) of(o *outcomes, entries []entry, always bool) {
 	}
 }
 
-// outcomes sorts all of a settlement, see of.
+// outcomes sorts a whole settlement, see of.
 func (x *settled) outcomes(h *holds, always bool) *outcomes {
 	var o outcomes
 	x.of(&o, x.entries, always)
@@ -124,7 +124,8 @@ func (x *settled) outcomes(h *holds, always bool) *outcomes {
 	return &o
 }
 
-// held adds what became of rows that were set aside before to what of returns for their lanes; nil leaves a row out.
+// held adds the outcomes of rows that had been set aside to the outcomes that of returns for their lanes; nil leaves a
+// row out.
 func (x *settled) held(h *holds, of func(lane string) *outcomes) {
 	find := func(d *relay.Delivery) (hold, *outcomes) {
 		if was, ok := h.find(d); ok {
@@ -162,43 +163,45 @@ func deadMark(e entry, d *relay.Dead) mark {
 	return mark{id: e.id, token: e.token, attempts: d.Delivery.Attempts, reason: d.Reason, err: d.Err}
 }
 
-// remember takes over into the memory of holds what a settlement has stored.
+// remember records in holds what a settlement has stored.
 func (x *settled) remember(h *holds) {
 	for _, e := range x.entries {
 		if hold := x.hold[e.ref]; hold != nil {
-			e.token = "" // it is nobody's while it waits
+			e.token = "" // no relay has it while it waits
 			h.add(e, hold)
 		}
 	}
 	h.tried(&x.Settlement)
 }
 
-// statements are what marks rows of a table. Each takes arrays, so their number doesn't grow with that of
-// the rows.
+// statements are the SQL that marks rows of a table. Each statement takes arrays, so the number of statements doesn't
+// grow with the number of rows.
 type statements struct {
 	table    *table
-	receipts *receipts // nil: nobody wants them
+	receipts *receipts // nil: the mapping has no column for them
 	logger   *slog.Logger
 
 	done    string // $1 ids, $2 tokens, with receipts $3 partitions
 	waiting string // $1 ids, $2 tokens, $3 attempts, $4 microseconds, $5 blocked, $6 errors; empty: nothing to write
-	dead    string // $1 ids, $2 tokens, $3 attempts, $4 reasons, $5 errors; empty: no place for dead letters
+	dead    string // $1 ids, $2 tokens, $3 attempts, $4 reasons, $5 errors; empty: the table has no place for dead letters
 
-	fence  string // condition that a row is still claimed by o.token; empty: no other could have it
-	locked bool   // the transaction has locked the rows before
-	still  string // $1 ids, $2 tokens: those that are to be marked as before
+	fence  string // condition that a row is still claimed by o.token; empty: the strategy has no claims
+	locked bool   // the transaction has already locked the rows
+	still  string // $1 ids, $2 tokens: those that still have to be marked
 }
 
-// errNoPlace is what becomes of a dead letter of a table that has no place for it.
-var errNoPlace = errors.New("a message can't be delivered, and its table has no place for dead letters: name a dead-letter table or a status for " +
-	"failed rows in the mapping, or set the policy for such messages to block or stop")
+// errNoPlace is the error of a dead letter whose table has no place for it.
+var errNoPlace = errors.New("a message can't be delivered, and its table has no place for dead letters: name a " +
+	"dead-letter table or a status for failed rows in the mapping, or set the policy for such messages to block or " +
+	"stop")
 
-// newStatements writes the statements of a table. copied means that rows are never changed, so a dead
-// letter is a copy. fence is a condition on the token o.token; empty, if there are no claims. r has the partitions
-// of delivered messages, if the table has a column for them.
+// newStatements builds the statements of a table. copied means that rows are never changed, so a dead letter is a copy.
+// fence is a condition on the token o.token; it is empty if there are no claims. r has the partitions of delivered
+// messages, if the table has a column for them.
 //
-// Rows that the transaction hasn't locked are locked first, but for those that somebody else has locked: a relay that waited for a
-// row while it has others would be one half of a deadlock, and the server might end the other half, a writer's transaction.
+// Rows that the transaction hasn't locked are locked first, except those that another transaction has locked. If a
+// relay waited for a row while it has locked others, it would be one half of a deadlock, and the server might end the
+// other half, a writer's transaction.
 func newStatements(t *table, copied, locked bool, fence string, r *receipts, logger *slog.Logger) *statements {
 	s := &statements{table: t, fence: fence, locked: locked, logger: logger}
 	if t.mapping.Done.Partition != "" && !copied {
@@ -214,7 +217,8 @@ func newStatements(t *table, copied, locked bool, fence string, r *receipts, log
 	if fence != "" {
 		waits = "true"
 	}
-	s.still = fmt.Sprintf("SELECT o.id FROM %s m JOIN unnest($1::text[], $2::bigint[]) o (id, token) ON %s WHERE %s", t.name, s.same(), waits)
+	s.still = fmt.Sprintf("SELECT o.id FROM %s m JOIN unnest($1::text[], $2::bigint[]) o (id, token) ON %s WHERE %s",
+		t.name, s.same(), waits)
 	return s
 }
 
@@ -226,7 +230,7 @@ func (a *assignments) set(name, value string) {
 	}
 }
 
-// moment is when a row is marked. The transaction may have begun before the message was published.
+// moment is the time that a mark gets. The transaction may have begun before the message was published.
 const moment = "clock_timestamp()"
 
 func (s *statements) doneSQL() string {
@@ -259,11 +263,11 @@ func (s *statements) doneSQL() string {
 	return s.on(rows, "UPDATE %s m SET "+verbatim(set)+" FROM %s WHERE %s")
 }
 
-// verbatim joins assignments for a format.
+// verbatim joins assignments for use in a format.
 func verbatim(set assignments) string { return strings.ReplaceAll(strings.Join(set, ", "), "%", "%%") }
 
-// on completes a statement that changes rows m by the list o, and returns their ids: its format gets the table, the list and
-// the condition.
+// on completes a statement that changes the rows m of the list o and returns their ids. format gets the table, the list
+// and the condition.
 func (s *statements) on(list, format string) string {
 	t := s.table
 	if s.locked {
@@ -272,12 +276,14 @@ func (s *statements) on(list, format string) string {
 	return lockFirst(t, list, s.same()) + fmt.Sprintf(format, t.name, "l o", t.id+" = o.o_id") + " RETURNING o.id"
 }
 
-// lockFirst begins a statement with l: the rows m of a list o that fulfil a condition and that no other consumer has locked.
+// lockFirst begins a statement with l: the rows m of a list o that fulfil a condition and that no other transaction has
+// locked.
 func lockFirst(t *table, list, condition string) string {
-	return fmt.Sprintf("WITH l AS MATERIALIZED (SELECT %s AS o_id, o.* FROM %s JOIN %s m ON %s FOR UPDATE OF m SKIP LOCKED) ", t.id, list, t.name, condition)
+	return fmt.Sprintf("WITH l AS MATERIALIZED (SELECT %s AS o_id, o.* FROM %s JOIN %s m ON %s FOR UPDATE OF m SKIP LOCKED) ",
+		t.id, list, t.name, condition)
 }
 
-// same is the condition that m is the row o, and still ours.
+// same is the condition that m is the row o, and is still ours.
 func (s *statements) same() string {
 	same := fmt.Sprintf("%s = o.id::%s", s.table.id, s.table.idType)
 	if s.fence != "" {
@@ -306,13 +312,14 @@ func (s *statements) waitingSQL() string {
 	if len(set) == 0 {
 		return ""
 	}
-	return s.on("unnest($1::text[], $2::bigint[], $3::integer[], $4::bigint[], $5::boolean[], $6::text[]) o (id, token, attempts, wait, blocked, error)",
+	return s.on("unnest($1::text[], $2::bigint[], $3::integer[], $4::bigint[], $5::boolean[], $6::text[]) o (id, token, "+
+		"attempts, wait, blocked, error)",
 		"UPDATE %s m SET "+verbatim(set)+" FROM %s WHERE %s")
 }
 
 func ptr(s string) *string { return &s }
 
-// nextSQL is when the next attempt is due; otherwise, for a row that waits behind another.
+// nextSQL is the time of the next attempt; for a row that waits behind another, it is otherwise.
 func nextSQL(otherwise *string) string {
 	next := "CASE WHEN o.blocked THEN 'infinity'::timestamptz WHEN o.wait IS NOT NULL THEN now() + o.wait * interval '1 microsecond'"
 	if otherwise != nil {
@@ -321,7 +328,8 @@ func nextSQL(otherwise *string) string {
 	return next + " END"
 }
 
-// cut is the error of o in the length that a column has, which a cast takes and an assignment refuses.
+// cut is the error of o, cut to the length of its column. A cast cuts a text that is too long, an assignment refuses
+// it.
 func cut(t *mapping.Table, name string) string {
 	if c := t.Column(name); c != nil {
 		return "o.error::" + c.Type
@@ -346,12 +354,13 @@ func (s *statements) deadSQL(copied bool) string {
 	case t.dead == nil:
 		return ""
 	}
-	// What the dead row says of its last attempt goes over what the row said.
+	// The description of the last attempt in the dead letter replaces the row's own.
 	values := make(map[string]string)
 	for _, c := range t.info.Columns {
 		values[c.Name] = "g." + schema.QuoteIdentifier(c.Name)
 	}
-	for name, value := range map[string]string{"reason": "o.reason", "error": cut(t.dead, "error"), "attempts": "o.attempts", "dead_at": "now()",
+	for name, value := range map[string]string{"reason": "o.reason",
+		"error": cut(t.dead, "error"), "attempts": "o.attempts", "dead_at": "now()",
 		m.Failure.Error: cut(t.dead, m.Failure.Error), m.Failure.Attempts: "o.attempts"} {
 		values[name] = value
 	}
@@ -374,12 +383,15 @@ func (s *statements) deadSQL(copied bool) string {
 INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM g JOIN o ON g.%s = o.id::%s WHERE %s
 ) SELECT g.%s::text FROM g`,
 		with, list, fmt.Sprintf(taken, t.name, "o", condition), t.dead.TableName(), strings.Join(names, ", "), strings.Join(from, ", "),
-		schema.QuoteIdentifier(m.ID), t.idType, t.notDeadYet(func(name string) string { return values[name] }), schema.QuoteIdentifier(m.ID))
+		schema.QuoteIdentifier(m.ID), t.idType, t.notDeadYet(func(name string) string {
+			return values[name]
+		}), schema.QuoteIdentifier(m.ID))
 }
 
-// notDeadYet is the condition that the table for dead letters hasn't got the message, which is known by all that names it and by its
-// payload: a crash can have it buried again. Another message of the same id is a conflict, and an error: ids repeat,
-// and a row that stands there is no reason to let go of this one. value is what goes into a column, "" for nothing.
+// notDeadYet is the condition that the dead-letter table doesn't have the message yet: after a crash the message can be
+// buried again. A message is recognized by all identifying columns and by its payload. If another message has the same
+// id, the insert conflicts and fails: ids repeat, and an existing row is no reason to drop this one. value returns what
+// goes into a column, "" for nothing.
 func (t *table) notDeadYet(value func(name string) string) string {
 	var same []string
 	for _, name := range []string{t.mapping.ID, t.mapping.MessageID, t.mapping.Payload} {
@@ -388,7 +400,7 @@ func (t *table) notDeadYet(value func(name string) string) string {
 		case c == nil || v == "":
 		case name == t.mapping.ID:
 			same = append(same, fmt.Sprintf("d.%s = (%s)::%s", schema.QuoteIdentifier(name), v, c.Type))
-		default: // some types have no equality
+		default: // some types have no equality operator
 			same = append(same, fmt.Sprintf("d.%s::text IS NOT DISTINCT FROM (%s)::%s::text", schema.QuoteIdentifier(name), v, c.Type))
 		}
 	}
@@ -398,8 +410,8 @@ func (t *table) notDeadYet(value func(name string) string) string {
 	return fmt.Sprintf("NOT EXISTS (SELECT FROM %s d WHERE %s)", t.dead.TableName(), strings.Join(same, " AND "))
 }
 
-// queue adds the statements that store o to a batch: one round trip, one transaction. When it is closed, left has what could
-// not be stored; nil if it is not wanted.
+// queue adds the statements that store o to a batch: one round trip, one transaction. When the batch is closed, left
+// has what could not be stored. left may be nil.
 func (s *statements) queue(conn *pgx.Conn, b *pgx.Batch, o, left *outcomes) error {
 	add := func(marks []mark, sql string, left *[]mark, args ...any) {
 		q := b.Queue(sql, args...)
@@ -439,7 +451,7 @@ func (s *statements) queue(conn *pgx.Conn, b *pgx.Batch, o, left *outcomes) erro
 	return nil
 }
 
-// only returns the marks whose ids are listed, or not.
+// only returns the marks whose ids are in the list, or those whose are not.
 func only(marks []mark, ids []string, listed bool) (some []mark) {
 	list := make(map[string]bool, len(ids))
 	for _, id := range ids {
@@ -453,11 +465,11 @@ func only(marks []mark, ids []string, listed bool) (some []mark) {
 	return some
 }
 
-// store stores o in one transaction, and before it what is left from earlier. Rows that somebody has locked are left for later;
-// those that somebody else has marked are done with.
+// store stores o in one transaction, and before it what is left from earlier calls. Rows that another transaction has
+// locked are left for later. Rows that another program has marked are done.
 //
-// If the server refuses a row, all are stored one by one, and those that it refuses are left for later too: otherwise the session
-// would end, and the next one would publish everything again and fail at the same row, forever.
+// If the server refuses a row, all rows are stored one by one, and the refused ones are left for later too. Otherwise
+// the session would end, and every later session would publish everything again and fail at the same row.
 func (s *statements) store(ctx context.Context, conn *pgx.Conn, o *outcomes, later *later) error {
 	o = later.with(o)
 	var again []string
@@ -490,7 +502,7 @@ func (s *statements) store(ctx context.Context, conn *pgx.Conn, o *outcomes, lat
 			return fmt.Errorf("look for rows that are locked: %w", explain(err))
 		}
 		if gone := len(all) - len(ids); gone > 0 && s.fence != "" {
-			s.logger.Warn("messages were marked or taken over by somebody else", "table", s.table.name, "messages", gone)
+			s.logger.Warn("messages were marked or taken over by another program", "table", s.table.name, "messages", gone)
 		}
 		left = left.among(ids, true)
 	}
@@ -506,11 +518,11 @@ func (s *statements) write(ctx context.Context, conn *pgx.Conn, o *outcomes) (le
 	return left, send(ctx, conn, b)
 }
 
-// againAfter is when a mark is tried again that the server has refused: somebody has to repair something.
+// againAfter is the pause before a refused mark is tried again: a person has to repair something first.
 const againAfter = 5 * time.Second
 
-// singly stores each mark by itself; in a transaction, under a savepoint. refused has those that the server refuses, and those that it
-// has refused lately.
+// singly stores each mark by itself; in a transaction, under a savepoint. refused has the marks that the server
+// refuses, and those that it has refused recently.
 func (s *statements) singly(ctx context.Context, conn *pgx.Conn, o *outcomes) (left, refused outcomes, err error) {
 	for _, one := range o.singles() {
 		m := one.all()[0]
@@ -530,7 +542,8 @@ func (s *statements) singly(ctx context.Context, conn *pgx.Conn, o *outcomes) (l
 			return left, refused, err
 		default:
 			if m.again.IsZero() {
-				s.logger.Error("the database refuses to mark a row: it waits by itself, the others go on; repair what the error names, or the message comes again when the relay is started again",
+				s.logger.Error("the database refuses to mark a row: the row waits and the others continue; repair what "+
+					"the error names, otherwise the message is sent again when the relay restarts",
 					"table", s.table.name, "id", m.id, "delivered", len(one.delivered) > 0, "error", err)
 			}
 			again := time.Now().Add(againAfter)
@@ -541,19 +554,21 @@ func (s *statements) singly(ctx context.Context, conn *pgx.Conn, o *outcomes) (l
 	return left, refused, nil
 }
 
-// refuses reports whether an error is the server's answer about a row: its values, a constraint, or what the owner's trigger raises.
+// refuses reports whether an error is the server's answer about a row: about its values, a constraint, or an error
+// raised by a trigger of the table's owner.
 func refuses(err error) bool {
 	return schema.IsDataError(err) || strings.HasPrefix(sqlstate.Of(err), "P0")
 }
 
-// later is what could not be stored because somebody, such as a writer, has locked the rows, or because the server refuses them. It is
-// stored with what follows, or by a later poll. A crash has such rows come again. Safe for concurrent use; store runs once at a time.
+// later is what could not be stored because another transaction, such as a writer's, has locked the rows, or because
+// the server refuses them. The next settlement or a later poll stores it. After a crash such rows come again. Safe for
+// concurrent use; store runs once at a time.
 type later struct {
 	mu   sync.Mutex
 	left outcomes
 }
 
-// with returns o and what is left, but for rows that o has news of.
+// with returns o and what is left, without the rows for which o has a newer outcome.
 func (l *later) with(o *outcomes) *outcomes {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -614,7 +629,7 @@ func send(ctx context.Context, conn *pgx.Conn, b *pgx.Batch) error {
 	return nil
 }
 
-// explain adds to an error of the server what to do about it.
+// explain adds to a server's error what to do about it.
 func explain(err error) error {
 	switch sqlstate.Of(err) {
 	case "42501":
@@ -623,8 +638,8 @@ func explain(err error) error {
 		}
 		return outbox.Permanent(fmt.Errorf("%w: grant this role what the statement needs: SELECT, and UPDATE or DELETE to mark rows", err))
 	case "23505":
-		return outbox.Permanent(fmt.Errorf("%w: another message has this key already; if that is in the table for dead letters, ids were used twice: "+
-			"move its row away, or leave out the unique index there", err))
+		return outbox.Permanent(fmt.Errorf("%w: another message has this key already; if that is in the table for "+
+			"dead letters, ids were used twice: move its row away, or leave out the unique index there", err))
 	case "42P01", "42703", "23502", "23514", "42804":
 		return outbox.Permanent(fmt.Errorf("%w: the mapping doesn't fit the tables", err))
 	}
@@ -651,7 +666,7 @@ func newColumns(marks []mark) *columns {
 			token = &n
 		}
 		c.tokens = append(c.tokens, token)
-		c.attempts = append(c.attempts, int32(min(m.attempts, 1<<15-1))) // a smallint may count them
+		c.attempts = append(c.attempts, int32(min(m.attempts, 1<<15-1))) // the column may be a smallint
 		var wait *int64
 		if m.wait != nil {
 			us := m.wait.Microseconds()

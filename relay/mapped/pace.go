@@ -14,7 +14,7 @@ type pace struct {
 	found  time.Time // when a poll last found something
 }
 
-// busyFor is for how many pauses of PollBusy to go on looking that often after something was found.
+// busyFor is how many pauses of PollBusy to continue at that pace after something was found.
 const busyFor = 10
 
 // polled sets the time of the next poll: at once after a full page.
@@ -33,7 +33,7 @@ func (p *pace) polled(found, full bool) {
 	p.next = now.Add(p.pause)
 }
 
-// await waits until the next poll is due, a wake-up comes or the session is over.
+// await waits until the next poll is due, a wake-up comes, or the session has ended.
 func (p *pace) await(ctx context.Context) error {
 	wait := time.Until(p.next)
 	if wait <= 0 {
@@ -47,7 +47,7 @@ func (p *pace) await(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-p.broken:
-			return nil // the caller finds out why
+			return nil // the caller looks up the reason
 		case <-timer.C:
 			return nil
 		case _, open := <-wake:

@@ -6,19 +6,19 @@ import "github.com/pgoutbox/outbox/relay"
 type pageSize struct {
 	least     int // rows of a page
 	pageBytes int
-	bytes     int // of a message, by what was read lately; 0: nothing was
+	bytes     int // of a message, by recent rows; 0: none was read
 }
 
-// minPage is how many rows are read at once at least, where they are not large: a page has a cost of its
-// own, so a small batch is a part of one. Of rows that are locked it is less: what a transaction has settled
-// comes again if it is cut off before it commits.
+// minPage is the least number of rows in a page, unless they are large: each page has a fixed cost, so a small batch is
+// a part of a page. The minimum for locked rows is smaller: if a transaction is cut off before it commits, everything
+// that it has settled comes again.
 const (
 	minPage       = 1000
 	minLockedPage = 200
 )
 
-// rows is how many rows to read so that they have about pageBytes. What is read beyond the bytes is
-// memory, so a session begins with few.
+// rows is how many rows to read so that they have about pageBytes in total. Rows beyond the bytes cost memory, so a
+// session begins with few.
 func (p *pageSize) rows(limit int) int {
 	const unknown = 256
 	limit = max(limit, p.least)
@@ -28,7 +28,7 @@ func (p *pageSize) rows(limit int) int {
 	return min(limit, 1+p.pageBytes/p.bytes)
 }
 
-// observe learns how large messages are: quickly when they grow, slowly when they shrink.
+// observe learns the size of messages: quickly when they grow, slowly when they shrink.
 func (p *pageSize) observe(ds []relay.Delivery) {
 	if len(ds) == 0 {
 		return

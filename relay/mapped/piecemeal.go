@@ -11,13 +11,15 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// One row that the server can't send, since a text of it has no UTF-8 form or it is too large for the protocol, spoils the whole
-// answer. Then rows are read without their texts, and each is read again by itself. One that can't be is invalid, and says so.
+// One row that the server can't send spoils the whole answer: one of its texts has no UTF-8 form, or the row is too
+// large for the protocol. Then rows are read without their texts, and each is completed by a query of its own. A row
+// that still can't be read becomes an invalid message that states the reason.
 
-// without is a statement that reads rows without their texts.
+// without turns a statement into one that reads rows without their texts.
 func (t *table) without(sql string) string { return strings.ReplaceAll(sql, t.columns, t.bare) }
 
-// fill reads rows again that were read without their texts, each by itself. sharded means that their shards are known.
+// fill completes rows that were read without their texts, each by a query of its own. sharded means that their shards
+// are known.
 func (t *table) fill(ctx context.Context, conn *pgx.Conn, ds []relay.Delivery, rows []row, sharded bool) error {
 	for i := range ds {
 		d, r := &ds[i], &rows[i]
@@ -46,7 +48,7 @@ func (t *table) fill(ctx context.Context, conn *pgx.Conn, ds []relay.Delivery, r
 	return nil
 }
 
-// single reads one row. In a transaction it can fail without ending that.
+// single reads one row. In a transaction it can fail without ending the transaction.
 func (t *table) single(ctx context.Context, conn *pgx.Conn, columns, id string) (ds []relay.Delivery, rows []row, err error) {
 	err = t.attempt(ctx, conn, func() error {
 		sql := fmt.Sprintf("SELECT %s FROM %s m WHERE %s = $1::text::%s", columns, t.name, t.id, t.idType)
@@ -56,7 +58,8 @@ func (t *table) single(ctx context.Context, conn *pgx.Conn, columns, id string) 
 	return ds, rows, err
 }
 
-// attempt runs f under a savepoint if the connection is in a transaction, so that a value that the server refuses doesn't end that.
+// attempt runs f under a savepoint if the connection is in a transaction, so that a value that the server refuses
+// doesn't end the transaction.
 func (t *table) attempt(ctx context.Context, conn *pgx.Conn, f func() error) error {
 	if conn.PgConn().TxStatus() != 'T' {
 		return f()

@@ -174,7 +174,8 @@ func TestLeasesWorkThroughAPoolerOfTransactions(t *testing.T) {
 	if got := db.Value("SELECT count(*) FROM events WHERE status <> 'done'"); got != "0" || len(broker.Messages()) != total {
 		t.Errorf("%s rows are not marked, %d messages came", got, len(broker.Messages()))
 	}
-	if got := db.Value("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'outbox relay%'"); got != "0" {
+	if got := db.Value(
+		"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'outbox relay%'"); got != "0" {
 		t.Errorf("%s sessions of the server were changed for others", got)
 	}
 }

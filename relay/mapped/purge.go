@@ -16,29 +16,29 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Purge deletes delivered rows that are older than they are to be kept, a few at a time, or moves them to an archive.
+// Purge deletes delivered rows that are older than they are to be kept, or moves them to an archive, in small batches.
 // Any number may run.
 type Purge struct {
 	source Source
 	cfg    PurgeConfig
 }
 
-// PurgeConfig says what a Purge does.
+// PurgeConfig configures a Purge.
 type PurgeConfig struct {
-	Keep  time.Duration // after which delivered rows go
+	Keep  time.Duration // the age at which delivered rows are deleted
 	Every time.Duration // pause between rounds
 
-	// Archive is a table that rows move to. It has all columns of the table, by their names. Each row is deleted by the
-	// transaction that has inserted it there. Empty: they are deleted.
+	// Archive is a table that rows are moved to. It must have all columns of the table, by their names. The transaction
+	// that inserts a row there also deletes it here. Empty: rows are deleted.
 	Archive string
 
 	Logger *slog.Logger // nil is silent
 }
 
-// purgeBatch is how many rows one statement deletes: few enough to hold nobody up.
+// purgeBatch is how many rows one statement deletes: few enough that no other transaction waits long.
 const purgeBatch = 1000
 
-// NewPurge returns a Purge of the delivered rows of a table. The mapping has to tell when a row was delivered.
+// NewPurge returns a Purge of the delivered rows of a table. The mapping must have a column with the time of delivery.
 func NewPurge(conn *pgx.ConnConfig, m mapping.Mapping, cfg PurgeConfig) (*Purge, error) {
 	p := &Purge{cfg: cfg}
 	if err := p.source.init(conn, m, Config{Name: "purge", Logger: cfg.Logger}); err != nil {
@@ -51,16 +51,18 @@ func NewPurge(conn *pgx.ConnConfig, m mapping.Mapping, cfg PurgeConfig) (*Purge,
 	return p, nil
 }
 
-// Check reports all faults together, what the mapping lacks for it among them.
+// Check reports all faults together, including what the mapping lacks for a purge.
 func (cfg PurgeConfig) Check(m mapping.Mapping) error {
 	var faults settings.Faults
 	faults.Need(cfg.Keep >= 0, "Keep", "%v, it must not be negative", cfg.Keep)
 	faults.Need(cfg.Every > 0, "Every", "%v, it must be positive", cfg.Every)
 	faults.Need(m.RowsMayBeDeleted, "RowsMayBeDeleted",
-		"not given, but rows of table %q are to be deleted: if they are messages and nothing else, say so (rows_may_be_deleted: true)", m.Table)
+		"not given, but rows of table %q are to be deleted: if they are messages and nothing else, say so (rows_may_be_deleted: true)",
+		m.Table)
 	marked := m.Done.How != "" && m.Done.How != mapping.DoneDelete
 	faults.Need(marked, "", "the mapping of table %q leaves no row that is marked as delivered and could be deleted later", m.Table)
-	faults.Need(!marked || deliveredAt(&m) != "", "", "the mapping of table %q names no column for the time at which a row was delivered", m.Table)
+	faults.Need(!marked || deliveredAt(&m) != "", "",
+		"the mapping of table %q names no column for the time at which a row was delivered", m.Table)
 	if cfg.Archive != "" {
 		_, err := mapping.ParseTableName(cfg.Archive)
 		faults.Add("Archive", err)
@@ -80,7 +82,7 @@ func deliveredAt(m *mapping.Mapping) string {
 	return ""
 }
 
-// Run deletes until ctx ends. It returns an error that waiting can't cure; others are logged.
+// Run deletes until ctx ends. It returns an error that waiting can't cure, and logs others.
 func (p *Purge) Run(ctx context.Context) error {
 	for {
 		n, err := p.Once(ctx)
@@ -100,7 +102,7 @@ func (p *Purge) Run(ctx context.Context) error {
 	}
 }
 
-// Once deletes everything that is old enough and returns how many rows those were.
+// Once deletes all rows that are old enough and returns their number.
 func (p *Purge) Once(ctx context.Context) (total int64, err error) {
 	var conn *pgx.Conn
 	defer func() { dial.HangUp(conn) }()
@@ -126,7 +128,8 @@ func (p *Purge) Once(ctx context.Context) (total int64, err error) {
 	}
 }
 
-// batch runs one statement. What is deleted and is not in the archive, since a trigger or a rule of that keeps it out, stays.
+// batch runs one statement. A row that is deleted here and missing from the archive, because a trigger or a rule of the
+// archive keeps it out, is kept.
 func (p *Purge) batch(ctx context.Context, conn *pgx.Conn, sql string) (deleted int64, err error) {
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if p.cfg.Archive == "" {
@@ -139,14 +142,15 @@ func (p *Purge) batch(ctx context.Context, conn *pgx.Conn, sql string) (deleted 
 			return err
 		}
 		if kept != deleted {
-			return fmt.Errorf("the archive %s has taken %d of %d rows, so none is deleted: look for its triggers and rules", p.cfg.Archive, kept, deleted)
+			return fmt.Errorf("the archive %s has taken %d of %d rows, so none is deleted: check its triggers and rules",
+				p.cfg.Archive, kept, deleted)
 		}
 		return nil
 	})
 	return deleted, err
 }
 
-// archive puts the rows that a DELETE returns into the archive, in the same statement.
+// archive makes a DELETE insert the rows that it returns into the archive, in the same statement.
 func (p *Purge) archive(ctx context.Context, conn *pgx.Conn, t *table, sql string) (string, error) {
 	info, err := readTable(ctx, conn, p.cfg.Archive)
 	if err != nil {
@@ -165,14 +169,15 @@ func (p *Purge) archive(ctx context.Context, conn *pgx.Conn, t *table, sql strin
 		}
 	}
 	if missing != nil {
-		return "", outbox.Permanent(fmt.Errorf("%w: the archive %s lacks columns of table %s, which would be lost: %s", mapping.ErrMapping, info.TableName(), t.name, strings.Join(missing, ", ")))
+		return "", outbox.Permanent(fmt.Errorf("%w: the archive %s lacks columns of table %s, which would be lost: %s",
+			mapping.ErrMapping, info.TableName(), t.name, strings.Join(missing, ", ")))
 	}
 	list := strings.Join(columns, ", ")
 	return fmt.Sprintf(`WITH gone AS (%s RETURNING *), kept AS (INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM gone RETURNING 1)
 SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM kept)`, sql, info.TableName(), list, list), nil
 }
 
-// purgeSQL deletes the oldest delivered rows. What somebody else deletes at the moment is left to them.
+// purgeSQL deletes the oldest delivered rows. It skips rows that other transactions have locked.
 func purgeSQL(t *table) string {
 	m := &t.mapping
 	at := column(deliveredAt(m))

@@ -39,14 +39,16 @@ func TestBinaryKeysHaveOneEncodingWhateverIsInThem(t *testing.T) {
 						db.Exec(`INSERT INTO events (topic, key, payload, part) VALUES ('t', $1, convert_to($2, 'UTF8'), $3)`, []byte(key), fmt.Sprint(n), i%4)
 					}
 				}
-				source, err := changed(func(m *mapping.Mapping) { m.RawKey = raw })[name](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
+				source, err := changed(func(m *mapping.Mapping) { m.RawKey = raw })[name](db.Config(),
+					Config{Name: "one", PollIdle: 5 * time.Millisecond})
 				if err != nil {
 					t.Fatal(err)
 				}
 				broker := relaytest.NewMemory()
 				broker.Fail(encoded(binaryKeys[1]), 4, errors.New("not now"))
 				broker.Fail(encoded(binaryKeys[2]), 1, outbox.Permanent(errors.New("never")))
-				ctx, stop := testdb.Run(t, source, broker, relay.Config{HoldAfter: time.Millisecond, Backoff: relay.Backoff{Initial: 5 * time.Millisecond, Max: 10 * time.Millisecond}})
+				ctx, stop := testdb.Run(t, source, broker, relay.Config{HoldAfter: time.Millisecond,
+					Backoff: relay.Backoff{Initial: 5 * time.Millisecond, Max: 10 * time.Millisecond}})
 				want := len(binaryKeys)*each - 1
 				if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= want }); err != nil {
 					t.Errorf("%d of %d messages came: %v", len(broker.Messages()), want, err)

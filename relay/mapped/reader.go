@@ -13,8 +13,8 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// lookSQL is looked up before each poll of a table that is ordered by a sequence: see horizon. Our own
-// connections don't count. It must be a statement before the one that reads.
+// lookSQL runs before each poll of a table that is ordered by a sequence: see horizon. It leaves out our own
+// connections. It must be an earlier statement than the one that reads.
 const lookSQL = `
 SELECT coalesce((SELECT max(%s) FROM %s m WHERE %s > $1::bigint), $1::bigint)::bigint, ARRAY(
 	SELECT l.virtualtransaction FROM pg_catalog.pg_locks l
@@ -33,20 +33,20 @@ type reader struct {
 	conn    *pgx.Conn
 	table   *table
 	horizon horizon
-	look    string // empty: the order tells nothing
+	look    string // empty: the order says nothing about uncommitted rows
 	scan    string // $1 from, $2 ids to leave out, $3 limit
-	scanAll string // the same, from the very beginning
+	scanAll string // the same, without a bound
 
 	// claims means that the scans are those of claimSQL, and have $4: lanes to leave out.
 	claims bool
-	crowd  []int64 // what the next scan is to leave out
-	hidden int64   // what the last one has seen of it
-	news   bool    // that was not seen before: it is worth looking again soon
+	crowd  []int64 // lanes that the next scan leaves out
+	hidden int64   // the first hidden row that the last scan saw
+	news   bool    // it had not been seen before, so polling again soon is worth it
 
 	page pageSize
 }
 
-// newReader reads by the statements that scan makes of where they begin.
+// newReader uses the statements that scan returns for a beginning.
 func newReader(t *table, conn *pgx.Conn, pageBytes int, scan func(from string) string) *reader {
 	r := &reader{conn: conn, table: t, horizon: newHorizon(t.along), page: pageSize{least: minPage, pageBytes: pageBytes}}
 	if t.along == alongSequence {
@@ -58,7 +58,8 @@ func newReader(t *table, conn *pgx.Conn, pageBytes int, scan func(from string) s
 
 // scanSQL reads waiting rows without claiming them.
 func (t *table) scanSQL(from string) string {
-	return fmt.Sprintf("SELECT %s FROM %s m WHERE %s AND %s AND %s ORDER BY %s LIMIT $3::bigint", t.columns, t.name, t.waiting, from, t.unknown(), t.order)
+	return fmt.Sprintf("SELECT %s FROM %s m WHERE %s AND %s AND %s ORDER BY %s LIMIT $3::bigint",
+		t.columns, t.name, t.waiting, from, t.unknown(), t.order)
 }
 
 // unknown is the condition that a row is none of the ids $2.
@@ -66,10 +67,10 @@ func (t *table) unknown() string {
 	return fmt.Sprintf("(%s = ANY($2::text[]::%s[])) IS NOT TRUE", t.id, t.idType)
 }
 
-// poll returns the next waiting rows in order, at most limit. own are the processes whose locks are ours;
-// leave lists the ids of rows behind a bound that are known already. before runs in the same round trip
-// first, if it is not empty.
-func (r *reader) poll(ctx context.Context, limit int, own []uint32, leave func(from int64) []string, before string) (ds []relay.Delivery, rows []row, err error) {
+// poll returns the next waiting rows in order, at most limit. own are the processes that hold our locks. leave lists
+// the ids of rows behind a bound that are already known. before, if not empty, runs first in the same round trip.
+func (r *reader) poll(ctx context.Context, limit int, own []uint32,
+	leave func(from int64) []string, before string) (ds []relay.Delivery, rows []row, err error) {
 	ds, rows, err = r.pollFor(ctx, limit, own, leave, before, false)
 	if !schema.IsDataError(err) {
 		return ds, rows, err
@@ -85,11 +86,12 @@ func (r *reader) poll(ctx context.Context, limit int, own []uint32, leave func(f
 	return ds, rows, err
 }
 
-// pollFor is poll; bare leaves out the texts of rows.
-func (r *reader) pollFor(ctx context.Context, limit int, own []uint32, leave func(from int64) []string, before string, bare bool) (ds []relay.Delivery, rows []row, err error) {
+// pollFor does the work of poll; bare leaves out the texts of rows.
+func (r *reader) pollFor(ctx context.Context, limit int, own []uint32,
+	leave func(from int64) []string, before string, bare bool) (ds []relay.Delivery, rows []row, err error) {
 	started := time.Now()
 	from, full := r.horizon.from(started)
-	floor := r.horizon.bound // looking up the highest number needn't begin at the beginning
+	floor := r.horizon.bound // the search for the highest number can begin at the bound
 
 	scan := r.scan
 	if full {
@@ -125,7 +127,7 @@ func (r *reader) pollFor(ctx context.Context, limit int, own []uint32, leave fun
 		err = results.QueryRow().Scan(&highest, &writers)
 	}
 	if err == nil {
-		answer, _ := results.Query() // its error comes with the rows
+		answer, _ := results.Query() // its error is returned with the rows
 		ds, rows, err = r.table.collect(answer, extra)
 	}
 	if closeErr := results.Close(); err == nil {
@@ -135,7 +137,7 @@ func (r *reader) pollFor(ctx context.Context, limit int, own []uint32, leave fun
 		return nil, nil, fmt.Errorf("poll: %w", explain(err))
 	}
 	if r.claims {
-		sort.Sort(byPlace{ds, rows}) // what an UPDATE returns is in no order
+		sort.Sort(byPlace{ds, rows}) // UPDATE … RETURNING returns rows in no order
 		r.crowd = nil
 		if seen.taken == limit {
 			r.crowd = seen.crowd

@@ -9,8 +9,8 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// receipts remembers in which partition the broker has put messages that are not settled yet. Its memory is bounded
-// by what the engine lets be in flight. Safe for concurrent use.
+// receipts remembers the partition into which the broker has put each message that is not settled yet. The engine's
+// limit on messages in flight bounds its memory. Safe for concurrent use.
 type receipts struct {
 	mu         sync.Mutex
 	partitions map[outbox.ID]int32
@@ -25,14 +25,14 @@ func (r *receipts) accepted(id outbox.ID, place outbox.Receipt) {
 	r.partitions[id] = place.Partition
 }
 
-// reset forgets what a session that is over has not settled.
+// reset forgets the messages that an ended session has not settled.
 func (r *receipts) reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.partitions)
 }
 
-// take returns the partition of each message that was delivered and forgets it; nil where the broker has told none.
+// take returns the partition of each delivered message and forgets it; nil if the broker has reported none.
 func (r *receipts) take(marks []mark) []*string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,7 +40,7 @@ func (r *receipts) take(marks []mark) []*string {
 	for i := range marks {
 		if partition, ok := r.partitions[marks[i].message]; ok {
 			text := strconv.Itoa(int(partition))
-			marks[i].partition = &text // it may be asked for again
+			marks[i].partition = &text // take may be called again for this mark
 			delete(r.partitions, marks[i].message)
 		}
 		list[i] = marks[i].partition
@@ -48,8 +48,8 @@ func (r *receipts) take(marks []mark) []*string {
 	return list
 }
 
-// Broker returns b as the relay of this source has to have it: if the mapping names a column for the partition
-// (Done.Partition), b is asked where it has put messages. It is called once, before the relay is made.
+// Broker wraps b for the relay of this source: if the mapping names a column for the partition (Done.Partition), b is
+// asked to report partitions. Call it once, before relay.New.
 func (s *Source) Broker(b relay.Broker) relay.Broker {
 	if s.mapping.Done.Partition == "" {
 		return b

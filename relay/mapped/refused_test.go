@@ -15,8 +15,8 @@ import (
 const raises = `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''not this one''; END';
 CREATE `
 
-// Whatever the table or that for dead letters refuses of one row, the relay runs on: the others are delivered once and in order, and
-// the row is marked once the table takes it.
+// Whatever the table or that for dead letters refuses of one row, the relay runs on: the others are delivered once and
+// in order, and the row is marked once the table takes it.
 func TestARowThatCanNotBeMarkedStopsNothing(t *testing.T) {
 	t.Parallel()
 	never := outbox.Permanent(errors.New("never, and that is said at length"))
@@ -85,13 +85,15 @@ UPDATE dead_events SET payload = 'other'`,
 				for _, sql := range strings.Split(test.prepare, ";\n") {
 					db.Exec(sql)
 				}
-				source, err := strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond, Lease: 2 * time.Second})
+				source, err := strategies()[strategy](db.Config(),
+					Config{Name: "one", PollIdle: 5 * time.Millisecond, Lease: 2 * time.Second})
 				if err != nil {
 					t.Fatal(err)
 				}
 				broker := relaytest.NewMemory()
 				broker.Fail("bad", test.fails, test.err)
-				ctx, stop := testdb.Run(t, source, broker, relay.Config{Batch: 7, Backoff: relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}})
+				ctx, stop := testdb.Run(t, source, broker,
+					relay.Config{Batch: 7, Backoff: relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}})
 				want := 30
 				if test.dead != "" {
 					want--

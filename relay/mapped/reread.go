@@ -11,9 +11,10 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// reread reads rows by their ids if they still wait, in no order. clause follows, to lock them.
+// reread reads rows by their ids if they still wait, in no order. clause is appended, to lock them.
 func (t *table) reread(ctx context.Context, conn *pgx.Conn, list []hold, clause string) ([]relay.Delivery, []row, error) {
-	sql := fmt.Sprintf("SELECT %s FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND %s %s", t.columns, t.name, t.id, t.idType, t.waiting, clause)
+	sql := fmt.Sprintf("SELECT %s FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND %s %s",
+		t.columns, t.name, t.id, t.idType, t.waiting, clause)
 	var ds []relay.Delivery
 	var rows []row
 	read := func() (err error) {
@@ -33,12 +34,13 @@ func (t *table) reread(ctx context.Context, conn *pgx.Conn, list []hold, clause 
 	return ds, rows, nil
 }
 
-// untaken returns which of the listed rows wait though they could not be taken: taken has the others.
+// untaken returns which of the listed rows wait and could not be taken; taken has the others.
 func (t *table) untaken(ctx context.Context, conn *pgx.Conn, list []hold, taken []row, waits string) (map[string]bool, error) {
 	if len(taken) == len(list) {
 		return nil, nil
 	}
-	rows, err := conn.Query(ctx, fmt.Sprintf("SELECT %s::text FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND %s", t.id, t.name, t.id, t.idType, waits), holdIDs(list))
+	rows, err := conn.Query(ctx, fmt.Sprintf("SELECT %s::text FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND %s",
+		t.id, t.name, t.id, t.idType, waits), holdIDs(list))
 	if err != nil {
 		return nil, fmt.Errorf("read rows again: %w", explain(err))
 	}
@@ -56,9 +58,9 @@ func (t *table) untaken(ctx context.Context, conn *pgx.Conn, list []hold, taken 
 	return untaken, nil
 }
 
-// released returns the heads among blocked that somebody has changed: their attempts were set back, or
-// the time of the next one. That is how an operator lets a blocked lane go on; a row that is gone is found
-// when its lane is read.
+// released returns the blocked heads that an operator has changed: their attempts were reset, or the time of the next
+// attempt was changed. That is how an operator releases a blocked lane. A row that is gone is noticed when its lane is
+// read.
 func (t *table) released(ctx context.Context, conn *pgx.Conn, blocked []hold) (refs []uint64, err error) {
 	if len(blocked) == 0 {
 		return nil, nil
@@ -75,7 +77,7 @@ func (t *table) released(ctx context.Context, conn *pgx.Conn, blocked []hold) (r
 		d := there[b.id]
 		attempts := b.attempts
 		if t.mapping.Claim.Counts {
-			attempts-- // the row was not claimed, and is read as if it was
+			attempts-- // this row was not claimed, and was read as if it had been
 		}
 		counted := t.mapping.Failure.Attempts != "" && d != nil && d.Attempts < attempts
 		timed := t.mapping.Failure.NextAttempt != "" && d != nil && d.DeliverAt.Before(time.Now().AddDate(1000, 0, 0))

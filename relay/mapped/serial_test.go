@@ -13,8 +13,8 @@ import (
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
-// A row is not read while one with a lower id may still be committed: it would be lost with the offset, for writers whose
-// lock doesn't conflict with itself, or who take none, commit out of order.
+// A row is not read while one with a lower id may still be committed: it would be lost with the offset, for writers
+// whose lock doesn't conflict with itself, or who take none, commit out of order.
 func TestSerialWaitsForLowerIdsWhateverLockTheirWritersTake(t *testing.T) {
 	t.Parallel()
 	for _, lock := range []string{"SELECT 1", "LOCK TABLE events IN ROW EXCLUSIVE MODE"} {
@@ -82,8 +82,10 @@ func TestSerialLosesNothingOfWritersUnderRowExclusive(t *testing.T) {
 				if n%5 == 4 {
 					end = "ROLLBACK"
 				}
-				_, err := conn.Exec(ctx, "BEGIN; LOCK TABLE events IN ROW EXCLUSIVE MODE; INSERT INTO events (topic, key, payload, part) VALUES ('t', 'k"+
-					fmt.Sprint(w)+"', '"+strings.Join(rows, fmt.Sprintf("', 0), ('t', 'k%d', '", w))+"', 0); SELECT pg_sleep(random() * 0.004); "+end)
+				_, err := conn.Exec(ctx,
+					"BEGIN; LOCK TABLE events IN ROW EXCLUSIVE MODE; INSERT INTO events (topic, key, payload, part) VALUES ('t', 'k"+
+						fmt.Sprint(w)+"', '"+strings.Join(rows, fmt.Sprintf("', 0), ('t', 'k%d', '", w))+
+						"', 0); SELECT pg_sleep(random() * 0.004); "+end)
 				if err != nil {
 					t.Error(err)
 					return

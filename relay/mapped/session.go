@@ -10,46 +10,46 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// strategy is what distinguishes the ways of reading a table. Each embeds a session, which does the rest.
+// strategy is one way of reading a table. Each strategy embeds a session, which does the rest.
 type strategy interface {
 	relay.Session
 
-	// take reads what comes next, about limit messages; none if there are none now.
+	// take reads the next messages, about limit; none if there are none at present.
 	take(ctx context.Context, limit int) ([]relay.Delivery, error)
 
-	// do runs f on a connection that has nothing else to do. It may leave that out when there is none.
+	// do runs f on a connection that is otherwise idle. It may skip f when no connection is idle.
 	do(ctx context.Context, f func(*pgx.Conn) error) error
 
-	// failure returns why the session is over, or nil.
+	// failure returns why the session has ended, or nil.
 	failure() error
 }
 
-// soon is when a lane is asked for again whose rows can't be had yet.
+// soon is the pause before a lane is tried again whose rows can't be read yet.
 const soon = 20 * time.Millisecond
 
-// session is what the strategies have in common. Next runs in one goroutine, the rest in another; they share the ledger
+// session is what the strategies share. Next runs in one goroutine, the other methods in another; they share the ledger
 // and the holds.
 type session struct {
 	strategy strategy
 	source   *Source
 	table    *table
-	pooled   error // why sessions of the server are not ours
+	pooled   error // why server sessions are not ours, if a pooler is in between
 	conn     *pgx.Conn
-	link     *link // conn, once it is kept alive: what the session stands on
+	link     *link // conn, once it is kept alive; the session lasts as long as it
 	marks    *statements
 	later    later // what is still to be stored
 	ledger   ledger
 	holds    *holds
-	own      []uint32 // processes whose locks are ours
+	own      []uint32 // the server processes that hold our locks
 
-	// The rest belongs to Next.
+	// Only Next uses the rest.
 	reading *pgx.Conn
 	reader  *reader
 	pace    pace
 	rest    []relay.Delivery // read and not returned yet
 }
 
-// begin keeps the session alive by keep, for the strategy that it is of.
+// begin keeps the session's connection alive by keep, for the strategy that embeds it.
 func (s *session) begin(of strategy, keep func(ctx context.Context, conn *pgx.Conn) error) {
 	s.strategy = of
 	s.link = newLink(s.conn, s.source.cfg.Lease, keep)
@@ -78,7 +78,7 @@ func (s *session) Next(ctx context.Context, limit int) (relay.Batch, error) {
 	return b, nil
 }
 
-// Lanes lists the lanes with messages that wait in this relay. What another one has taken of them meanwhile is found when
+// Lanes lists the lanes with messages that wait in this relay. Rows that another relay has taken since are noticed when
 // they are due.
 func (s *session) Lanes(ctx context.Context, limit int) ([]relay.HeldLane, error) {
 	if blocked := s.holds.blocked(); len(blocked) > 0 {
@@ -96,17 +96,17 @@ func (s *session) Lanes(ctx context.Context, limit int) ([]relay.HeldLane, error
 	return s.holds.heads(limit), s.strategy.failure()
 }
 
-// What follows serves the strategies that stand on one link.
+// The following methods serve the strategies that use one link.
 
 func (s *session) do(_ context.Context, f func(*pgx.Conn) error) error { return s.link.do(f) }
 
 func (s *session) failure() error { return s.link.failure() }
 
-// Expires is until when the server surely keeps what the session has locked.
+// Expires is until when the server certainly keeps the session's locks.
 func (s *session) Expires() time.Time { return s.link.expires() }
 
-// poll reads the next rows that nothing is known of. lasting means that the statement changes rows, and must not be interrupted:
-// what it has taken would be unknown.
+// poll reads the next rows that are not yet known. lasting means that the statement changes rows and must not be
+// interrupted: otherwise it would be unknown which rows it has taken.
 func (s *session) poll(ctx context.Context, limit int, lasting bool) ([]relay.Delivery, []row, error) {
 	if err := s.storeLater(ctx); err != nil {
 		return nil, nil, err
@@ -133,7 +133,7 @@ func (s *session) known(from int64) []string {
 	return s.later.known(s.holds.above(from, s.ledger.above(from, nil)))
 }
 
-// storeLater marks rows that were locked when they should have been.
+// storeLater marks rows that were locked when they should have been marked.
 func (s *session) storeLater(ctx context.Context) error {
 	if len(s.later.all()) == 0 {
 		return nil
@@ -146,7 +146,7 @@ func (s *session) storeLater(ctx context.Context) error {
 // settle stores the outcomes that sort makes of a settlement.
 func (s *session) settle(ctx context.Context, settlement relay.Settlement, sort func(*settled) *outcomes) error {
 	return s.link.do(func(conn *pgx.Conn) error {
-		// Inside, or the tokens of claims could be renewed meanwhile.
+		// This split happens inside do; otherwise the tokens of claims could be renewed in between.
 		x := split(settlement, s.ledger.through(settlement.Through))
 		if err := s.marks.store(ctx, conn, sort(x), &s.later); err != nil {
 			return err
@@ -156,14 +156,14 @@ func (s *session) settle(ctx context.Context, settlement relay.Settlement, sort 
 	})
 }
 
-// remember takes over what is stored. What is set aside is remembered before it leaves the ledger: Next must know of it at
-// any time.
+// remember records what is stored. Rows that are set aside enter the holds before they leave the ledger, because Next
+// must know of them at any time.
 func (s *session) remember(x *settled) {
 	x.remember(s.holds)
 	s.ledger.settle(len(x.entries))
 }
 
-// reload reads the first rows of a lane again. gone, if not nil, gets those that are in the table no more.
+// reload reads the first rows of a lane again. gone, if not nil, gets those that are no longer in the table.
 func (s *session) reload(ctx context.Context, lane string, limit int, gone func(refs map[uint64]bool)) (held []relay.Delivery, err error) {
 	for {
 		list := s.holds.first(lane, limit)
@@ -189,7 +189,7 @@ func (s *session) reload(ctx context.Context, lane string, limit int, gone func(
 	}
 }
 
-// close lets another session begin, after farewell on the link.
+// close runs farewell on the link and lets another session begin.
 func (s *session) close(farewell func(*pgx.Conn) error) error {
 	dial.HangUp(s.reading)
 	err := s.link.close(farewell)

@@ -13,28 +13,28 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// holdTransactions is how many lanes that were set aside can be tried again at a time.
+// holdTransactions is how many lanes that were set aside can be tried again at the same time.
 const holdTransactions = 2
 
-// skipLockedSession shares the table with others: rows are locked FOR UPDATE SKIP LOCKED, published, marked or deleted, and
-// then the transaction commits. Locks: mu is never held while a link is waited for.
+// skipLockedSession shares the table with other relays: it locks rows FOR UPDATE SKIP LOCKED, publishes them, marks or
+// deletes them, and then commits. Locks: no goroutine waits for a link while it holds mu.
 //
-// Several such transactions are open at a time, so that one batch is read while others are published. A
-// transaction commits when all of its batch is settled: after a crash some of what was settled may come
-// again too. While nothing answers at the broker its transactions stay open, and vacuum waits for them.
+// Several such transactions are open at the same time, so that one batch is read while others are published. A
+// transaction commits when its whole batch is settled. So after a crash, some messages that were settled may come again
+// too. While the broker doesn't answer, its transactions stay open, and vacuum waits for them.
 type skipLockedSession struct {
 	*session
-	alone *statements // for what the server has refused to store: of rows that are not locked
+	alone *statements // stores outcomes that the server has refused, of rows that are not locked
 
 	broken    chan struct{} // closed when a connection has ended
 	breakOnce sync.Once
-	freed     chan struct{} // Settle has ended a transaction
+	freed     chan struct{} // signalled when Settle has ended a transaction
 
 	mu    sync.Mutex
 	links []*link
 	idle  []*link
-	open  []*transaction // with batches, oldest first
-	over  []*transaction // that are being committed
+	open  []*transaction // those with batches, oldest first
+	over  []*transaction // those that are being committed
 	loads map[string]*transaction
 }
 
@@ -53,12 +53,12 @@ func newSkipLocked(x *session) relay.Session {
 	return s
 }
 
-// transaction is an open one, and what is to be written in it before it commits.
+// transaction is an open transaction and the outcomes that are written in it before it commits.
 type transaction struct {
 	link        *link
-	first, last uint64 // ordinals of a batch
+	first, last uint64 // ordinals of its batch
 	rows        []row
-	left        int // rows that are not settled
+	left        int // how many rows are not settled
 	outcomes    outcomes
 }
 
@@ -74,8 +74,7 @@ func (s *skipLockedSession) adopt(conn *pgx.Conn) {
 	}()
 }
 
-// idleLink returns a link that is free, connecting another one if there may be more. It returns nil when there may
-// not.
+// idleLink returns an idle link, and opens a new one if the limit allows. Otherwise it returns nil.
 func (s *skipLockedSession) idleLink(ctx context.Context, forHolds bool) (*link, error) {
 	for {
 		s.mu.Lock()
@@ -113,7 +112,7 @@ func (s *skipLockedSession) giveBack(l *link) {
 	}
 }
 
-// failure returns why the session is over, or nil.
+// failure returns why the session has ended, or nil.
 func (s *skipLockedSession) failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +132,7 @@ func (s *skipLockedSession) take(ctx context.Context, limit int) ([]relay.Delive
 	return s.claim(ctx, l, s.reader.page.rows(limit))
 }
 
-// do runs f on a link that is free, if there is one.
+// do runs f on an idle link, if there is one.
 func (s *skipLockedSession) do(ctx context.Context, f func(*pgx.Conn) error) error {
 	l, err := s.idleLink(ctx, true)
 	if l == nil || err != nil {
@@ -171,7 +170,8 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]rel
 		ctx, cancel := s.source.lasting(ctx)
 		defer cancel()
 		if len(s.later.all()) > 0 {
-			if err := s.alone.store(ctx, conn, &outcomes{}, &s.later); err != nil || s.holds.size()+len(s.later.all()) >= s.source.maxHolds() {
+			if err := s.alone.store(ctx, conn, &outcomes{}, &s.later); err != nil ||
+				s.holds.size()+len(s.later.all()) >= s.source.maxHolds() {
 				return err
 			}
 		}
@@ -205,8 +205,8 @@ func (s *skipLockedSession) pids() (pids []uint32) {
 	return pids
 }
 
-// known lists the rows behind from that wait for another attempt or are to be marked, and those that our own transactions have locked: they would
-// count as hidden.
+// known lists the rows behind from that wait for another attempt or are to be marked, and those that our own
+// transactions have locked: they would count as hidden.
 func (s *skipLockedSession) known(from int64) (ids []string) {
 	s.mu.Lock()
 	for _, list := range [][]*transaction{s.open, s.over} {
@@ -222,8 +222,8 @@ func (s *skipLockedSession) known(from int64) (ids []string) {
 	return s.later.known(s.holds.above(from, ids))
 }
 
-// Settle notes what became of rows, and commits the transactions of which all rows are settled. Several
-// may commit, one after the other in the order in which they were read.
+// Settle records the outcomes of rows, and commits the transactions whose rows are all settled. Several may commit, one
+// after the other, in the order in which they were read.
 func (s *skipLockedSession) Settle(ctx context.Context, settlement relay.Settlement) error {
 	if err := s.failure(); err != nil {
 		return err
@@ -269,8 +269,8 @@ func (s *skipLockedSession) Settle(ctx context.Context, settlement relay.Settlem
 	return nil
 }
 
-// noteHeld adds what became of rows that were tried again to the transactions of their lanes. A failure ends its
-// lane's: the engine forgets what it has loaded behind.
+// noteHeld adds the outcomes of rows that were tried again to the transactions of their lanes. A failure ends the
+// transaction of its lane: the engine forgets what it has loaded behind.
 func (s *skipLockedSession) noteHeld(x *settled) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,7 +289,7 @@ func (s *skipLockedSession) noteHeld(x *settled) {
 	}
 }
 
-// commit writes what is to be written and ends the transaction.
+// commit writes the transaction's outcomes and ends it.
 func (s *skipLockedSession) commit(ctx context.Context, t *transaction) error {
 	if err := t.link.do(func(conn *pgx.Conn) error { return s.end(ctx, conn, &t.outcomes) }); err != nil {
 		return err
@@ -298,8 +298,8 @@ func (s *skipLockedSession) commit(ctx context.Context, t *transaction) error {
 	return nil
 }
 
-// end stores o and commits. What the server refuses is left for later, and the row is free for others: nobody's transaction stays
-// open for it. Constraints are immediate, since one that is checked by the commit would undo all.
+// end stores o and commits. Rows that the server refuses are left for later and become free, so that no transaction
+// stays open for them. Constraints are made immediate: one that is checked at the commit would undo everything.
 func (s *skipLockedSession) end(ctx context.Context, conn *pgx.Conn, o *outcomes) error {
 	b := &pgx.Batch{}
 	b.Queue("SAVEPOINT outbox_attempt")
@@ -319,7 +319,7 @@ func (s *skipLockedSession) end(ctx context.Context, conn *pgx.Conn, o *outcomes
 	if err != nil {
 		return err
 	}
-	refused.waiting = nil // they wait in memory, and what becomes of them is stored then
+	refused.waiting = nil // they wait in memory; their outcome is stored later
 	s.later.set(o, refused)
 	if _, err := conn.Exec(ctx, "COMMIT"); err != nil {
 		return fmt.Errorf("mark rows: %w", explain(err))
@@ -327,7 +327,8 @@ func (s *skipLockedSession) end(ctx context.Context, conn *pgx.Conn, o *outcomes
 	return nil
 }
 
-// Held locks the first rows of a lane in a transaction of their own, up to one that somebody else has locked.
+// Held locks the first rows of a lane in a transaction of their own, up to the first that another transaction has
+// locked.
 func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
 	if err := s.unload(ctx, lane); err != nil {
 		return nil, err
@@ -362,7 +363,7 @@ func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([
 		all, missing := s.holds.restore(lane, list, ds, rows, waits)
 		s.holds.gone(lane, missing)
 		if held = all[:due(all)]; len(held) == 0 {
-			held = all[:min(len(all), 1)] // for the time at which it is due
+			held = all[:min(len(all), 1)] // returned for the time at which it is due
 			_, err = conn.Exec(ctx, "ROLLBACK")
 		}
 		return err
@@ -386,7 +387,7 @@ func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([
 	return held, nil
 }
 
-// due returns how many of a lane's rows the engine will publish at once, or settle otherwise.
+// due returns how many of a lane's rows the engine will publish at once, or settle in another way.
 func due(held []relay.Delivery) int {
 	now := time.Now()
 	for i := range held {
@@ -398,7 +399,7 @@ func due(held []relay.Delivery) int {
 	return len(held)
 }
 
-// unload ends the transaction of a lane of which the engine asks for more.
+// unload ends the transaction of a lane when the engine asks for more of that lane.
 func (s *skipLockedSession) unload(ctx context.Context, lane string) error {
 	s.mu.Lock()
 	t := s.loads[lane]
@@ -410,7 +411,7 @@ func (s *skipLockedSession) unload(ctx context.Context, lane string) error {
 	return s.commit(ctx, t)
 }
 
-// free returns the first rows of list that are not locked by a batch of our own, which is still open.
+// free returns the first rows of list, up to one that an open batch of our own has locked.
 func (s *skipLockedSession) free(list []hold) []hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -424,7 +425,7 @@ func (s *skipLockedSession) free(list []hold) []hold {
 	return list
 }
 
-// Expires is when the first of the connections would be given up by the server.
+// Expires is when the server would give up the first of the connections.
 func (s *skipLockedSession) Expires() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -437,7 +438,7 @@ func (s *skipLockedSession) Expires() time.Time {
 	return first
 }
 
-// Close commits what is settled and lets go of the rest.
+// Close commits what is settled and rolls back the rest.
 func (s *skipLockedSession) Close(ctx context.Context) error {
 	s.mu.Lock()
 	marked := make(map[*link]*transaction)
@@ -454,7 +455,7 @@ func (s *skipLockedSession) Close(ctx context.Context) error {
 		t := marked[l]
 		errs = append(errs, l.close(func(conn *pgx.Conn) error {
 			if t == nil || t.outcomes.empty() {
-				return nil // the server rolls back
+				return nil // the server rolls back when the connection closes
 			}
 			return s.end(ctx, conn, &t.outcomes)
 		}))

@@ -17,7 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// Source reads a table that exists, by one of the strategies of package mapping.
+// Source reads an existing table by one of the strategies of package mapping.
 type Source struct {
 	strategy string
 	conn     *pgx.ConnConfig
@@ -34,21 +34,22 @@ var (
 	_ relay.Noting = (*Source)(nil)
 )
 
-// Open returns a source that reads the table of m by a strategy: mapping.SkipLocked and so on. It reports every fault of
-// m and cfg at once and connects to nothing yet.
+// Open returns a source that reads the table of m by a strategy, such as mapping.SkipLocked. It reports all faults of m
+// and cfg together, and doesn't connect yet.
 func Open(strategy string, conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (*Source, error) {
 	s := &Source{strategy: strategy}
 	if err := s.init(conn, m, cfg); err != nil {
 		return nil, err
 	}
 	if !slices.Contains(mapping.Strategies(), strategy) {
-		return nil, fmt.Errorf("mapped: there is no strategy %q for a table: %q", strategy, mapping.Strategies())
+		return nil, fmt.Errorf("mapped: unknown strategy %q for a table: choose one of %q", strategy, mapping.Strategies())
 	}
 	if err := m.Suits(strategy); err != nil {
 		return nil, fmt.Errorf("mapped: %w", err)
 	}
 	if strategy == mapping.Replication && (cfg.Slot == "" || cfg.Publication == "") {
-		return nil, fmt.Errorf("mapped: table %q is read by the log, but the slot is %q and the publication %q: both have to be named", m.Table, cfg.Slot, cfg.Publication)
+		return nil, fmt.Errorf("mapped: table %q is read by the log, but the slot is %q and the publication %q: both must be named",
+			m.Table, cfg.Slot, cfg.Publication)
 	}
 	return s, nil
 }
@@ -59,13 +60,13 @@ func (s *Source) init(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (err 
 	}
 	s.conn, s.mapping, s.owner = conn.Copy(), m, cfg.Name
 	if s.owner == "" {
-		host, _ := os.Hostname() // only for people
+		host, _ := os.Hostname() // only shown to people
 		s.owner = fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:8])
 	}
 	return nil
 }
 
-// NotesFailures reports whether the table has a column that every failure is to be seen in.
+// NotesFailures reports whether the table has a column that records every failure.
 func (s *Source) NotesFailures() bool {
 	f, d := &s.mapping.Failure, &s.mapping.Done
 	return d.How != "" && (f.Attempts != "" || f.Error != "" || f.LastAttempt != "" || f.NextAttempt != "" || d.AckAt != "")
@@ -74,9 +75,10 @@ func (s *Source) NotesFailures() bool {
 var errActive = errors.New("mapped: the source already has a session")
 
 // Acquire waits until the session may begin: for the table's lock (mapping.Advisory), for the offsets of the group
-// (mapping.XMin, mapping.Serial), for the slot (mapping.Replication), for another relay of the same name (mapping.Lease), and with
-// mapping.SkipLocked for nothing. Errors that waiting can't cure are marked by outbox.Permanent: a mapping that doesn't fit
-// the table, a standby, a pooler in transaction mode where the strategy needs a session of its own, and what wal.OpenTail refuses.
+// (mapping.XMin, mapping.Serial), for the slot (mapping.Replication), or for another relay of the same name
+// (mapping.Lease). mapping.SkipLocked waits for nothing. Errors that waiting can't cure are marked by outbox.Permanent:
+// a mapping that doesn't fit the table, a standby, a pooler in transaction mode where the strategy needs a server
+// session of its own, and whatever wal.OpenTail refuses.
 func (s *Source) Acquire(ctx context.Context) (_ relay.Session, err error) {
 	if !s.active.CompareAndSwap(false, true) {
 		return nil, errActive
@@ -115,8 +117,8 @@ func (s *Source) Acquire(ctx context.Context) (_ relay.Session, err error) {
 	return newOffset(ctx, x)
 }
 
-// open connects as many times as there are places in conns, which get the connections, and resolves the mapping.
-// pooled is ErrTransactionPooler where their sessions are not ours.
+// open resolves the mapping and opens a connection for each pointer of conns. pooled is ErrTransactionPooler if the
+// server sessions are not ours.
 func (s *Source) open(ctx context.Context, conns ...**pgx.Conn) (t *table, pooled, err error) {
 	for _, c := range conns {
 		if *c, err = s.connect(ctx, &pooled); err != nil {
@@ -127,9 +129,9 @@ func (s *Source) open(ctx context.Context, conns ...**pgx.Conn) (t *table, poole
 	return t, pooled, err
 }
 
-// awaitLock takes an advisory lock for the session, and says so once if that takes a while. It asks again
-// and again: to wait in the server would hold up its vacuum. From here on the server ends the session when it is silent
-// for as long as the lease.
+// awaitLock takes an advisory lock for the session, and logs once if that takes a while. It asks repeatedly, because
+// waiting in the server would hold up vacuum. Once the session has the lock, the server ends it when it is silent for
+// as long as the lease.
 func (s *Source) awaitLock(ctx context.Context, conn *pgx.Conn, lock, what string) error {
 	if _, err := conn.Exec(ctx, "SELECT set_config('idle_session_timeout', $1, false)", s.silence()); err != nil {
 		return fmt.Errorf("prepare the connection: %w", err)
@@ -152,9 +154,9 @@ func (s *Source) awaitLock(ctx context.Context, conn *pgx.Conn, lock, what strin
 	}
 }
 
-// lasting returns a context for statements that the end of ctx must not interrupt: that would take the connection with it, and
-// with that what is to be settled. They last no longer than the lease. A connection that hasn't answered by then is lost anyhow, and
-// a half-open one never answers.
+// lasting returns a context for statements that the end of ctx must not interrupt: an interruption would close the
+// connection and lose the outcomes that are still to be stored. Such a statement lasts no longer than the lease. By
+// then a connection that hasn't answered is lost anyway; a half-open one never answers.
 func (s *Source) lasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Lease)
 }

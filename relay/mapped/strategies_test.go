@@ -109,7 +109,8 @@ func TestPurgeDeletesWhatIsOldAndDelivered(t *testing.T) {
 	db := newDatabase(t)
 	m := events()
 	m.Done.At = "locked_until" // any column of a time will do
-	if _, err := NewPurge(db.Config(), m, PurgeConfig{Keep: 100 * time.Minute, Every: time.Hour}); err == nil || !strings.Contains(err.Error(), "rows_may_be_deleted") {
+	if _, err := NewPurge(db.Config(), m, PurgeConfig{Keep: 100 * time.Minute, Every: time.Hour}); err == nil ||
+		!strings.Contains(err.Error(), "rows_may_be_deleted") {
 		t.Errorf("a table that nobody called an outbox: %v", err)
 	}
 	m.RowsMayBeDeleted = true
@@ -170,7 +171,8 @@ func TestPurgeMovesRowsToAnArchiveOrLeavesThem(t *testing.T) {
 	if n, err := once(); err != nil || db.Value("SELECT count(*) FROM kept") != "2500" || db.Value(lost) != "0" {
 		t.Errorf("%d rows were moved: %v", n, err)
 	}
-	if _, err := NewPurge(db.Config(), m, PurgeConfig{Keep: time.Hour, Every: time.Hour, Archive: "dated"}); err == nil || !strings.Contains(err.Error(), "the table itself") {
+	if _, err := NewPurge(db.Config(), m, PurgeConfig{Keep: time.Hour, Every: time.Hour, Archive: "dated"}); err == nil ||
+		!strings.Contains(err.Error(), "the table itself") {
 		t.Errorf("its own archive, by its name: %v", err)
 	}
 	archive = "public.dated"
@@ -192,7 +194,8 @@ func TestALateRelayMarksNothingOfAnothers(t *testing.T) {
 			m := events()
 			m.Claim = claim
 			open := func(name string) *leaseSession {
-				s, err := Open(mapping.Lease, db.Config(), m, Config{Name: name, Lease: 300 * time.Millisecond, PollIdle: 5 * time.Millisecond})
+				s, err := Open(mapping.Lease, db.Config(), m,
+					Config{Name: name, Lease: 300 * time.Millisecond, PollIdle: 5 * time.Millisecond})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -244,7 +247,8 @@ func TestARowIsMarkedByItsIDThoughItsClaimHasAnIndex(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, sql := range map[string]string{"delivered": s.marks.done, "waiting": s.marks.waiting, "renewed": s.claims.renew, "released": s.claims.release} {
+	for name, sql := range map[string]string{"delivered": s.marks.done,
+		"waiting": s.marks.waiting, "renewed": s.claims.renew, "released": s.claims.release} {
 		rows, err := conn.Query(t.Context(), "EXPLAIN "+sql, arguments(name, ids, tokens)...)
 		if err != nil {
 			t.Fatal(name, err)

@@ -15,34 +15,34 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// table is a mapping that fits a table, as pieces of SQL. The table is m in statements.
+// table is a mapping that fits a table, as pieces of SQL. In statements the table is m.
 type table struct {
 	mapping mapping.Mapping
 	info    *mapping.Table
 
 	name    string // quoted
 	id      string // m."id"
-	idType  string // to cast a text to
+	idType  string // to cast a text to the type of id
 	columns string // what decode reads
-	keyed   string // the same without texts, but for the key
-	bare    string // and without any
+	keyed   string // the same without texts, except the key
+	bare    string // the same without any text
 	waiting string // a row that is not done
 	order   string // ORDER BY
 	along   along
-	by      string // m."column" that order follows, if it can be bounded
+	by      string // the column m."column" that order follows, if it can be bounded
 	headers []string
-	jsonish bool // the payload is JSON and has no content type of its own
+	jsonish bool // the payload is JSON and has no column for its content type
 
 	dead *mapping.Table
 }
 
-// along says what the order of rows tells about rows that are yet to be committed.
+// along is what the order of rows says about rows that are still to be committed.
 type along uint8
 
 const (
-	alongNothing  along = iota // they can come anywhere
-	alongTime                  // they come late, as their transactions began
-	alongSequence              // they come behind, but for those of transactions under way
+	alongNothing  along = iota // they can appear anywhere
+	alongTime                  // they appear late, in the order in which their transactions began
+	alongSequence              // they appear at the end, except those of open transactions
 )
 
 // resolve compares a mapping with the catalogue.
@@ -73,7 +73,7 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping) (*table, er
 	return t, nil
 }
 
-// readTable reads what the catalogue knows of a table.
+// readTable reads a table's description from the catalogue.
 func readTable(ctx context.Context, conn *pgx.Conn, table string) (*mapping.Table, error) {
 	name, err := mapping.ParseTableName(table)
 	if err != nil {
@@ -83,7 +83,7 @@ func readTable(ctx context.Context, conn *pgx.Conn, table string) (*mapping.Tabl
 	return info, permanentMapping(err)
 }
 
-// permanentMapping marks what waiting doesn't cure.
+// permanentMapping marks errors that waiting doesn't cure.
 func permanentMapping(err error) error {
 	if errors.Is(err, mapping.ErrMapping) {
 		return outbox.Permanent(err)
@@ -91,7 +91,7 @@ func permanentMapping(err error) error {
 	return err
 }
 
-// seen refuses tables of which a policy hides rows from this role.
+// seen refuses tables whose policies hide rows from this role.
 func seen(ctx context.Context, conn *pgx.Conn, tables ...string) error {
 	err := schema.Seen(ctx, conn, tables...)
 	if errors.Is(err, schema.ErrHidden) {
@@ -116,7 +116,7 @@ func waiting(m *mapping.Mapping) string {
 	return "true"
 }
 
-// orderBy decides what rows are ordered by, and what can be concluded from it.
+// orderBy chooses the order of rows, and what follows from it for uncommitted rows.
 func (t *table) orderBy() {
 	m := &t.mapping
 	id := t.info.Column(m.ID)
@@ -169,11 +169,11 @@ func unqualified(column string) string {
 	return strings.ReplaceAll(strings.TrimSuffix(strings.TrimPrefix(column, `m."`), `"`), `""`, `"`)
 }
 
-// fromStart is fromSQL without a bound: a row may have a NULL there.
+// fromStart replaces fromSQL in a poll without a bound: the column of a row may be NULL.
 const fromStart = "$1::bigint IS NOT NULL"
 
-// fromSQL bounds the order column from below by $1. Rows of the bound itself are read again where
-// several can have it.
+// fromSQL bounds the order column from below by $1. Rows at the bound itself are read again if several rows can have
+// the same value.
 func (t *table) fromSQL() string {
 	switch {
 	case t.along == alongNothing:
@@ -195,7 +195,7 @@ func (t *table) rawKey(parts []mapping.TemplatePart) bool {
 
 // template is a template as an expression of type text, or of bytea if it is a raw key.
 func (t *table) template(s string) string {
-	parts, _ := mapping.ParseTemplate(s) // it was validated
+	parts, _ := mapping.ParseTemplate(s) // the template was validated
 	if t.rawKey(parts) {
 		return column(parts[0].Column)
 	}
@@ -216,7 +216,7 @@ func (t *table) template(s string) string {
 	return "(" + strings.Join(terms, " || ") + ")"
 }
 
-// selectLists writes what decode reads, in its order.
+// selectLists builds the lists of columns that decode reads, in its order.
 func (t *table) selectLists() {
 	m := &t.mapping
 	text := func(name string) string {
@@ -254,7 +254,8 @@ func (t *table) selectLists() {
 	if m.Failure.Attempts != "" {
 		list[colAttempts] = "coalesce(" + column(m.Failure.Attempts) + ", 0)::bigint"
 		if m.Claim.Counts {
-			list[colAttempts] = "greatest(coalesce(" + column(m.Failure.Attempts) + ", 0) - 1, 0)::bigint" // it was claimed
+			// the claim has counted this attempt
+			list[colAttempts] = "greatest(coalesce(" + column(m.Failure.Attempts) + ", 0) - 1, 0)::bigint"
 		}
 	}
 	for _, h := range m.HeaderColumns {

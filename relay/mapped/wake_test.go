@@ -130,7 +130,8 @@ func TestACommitIsSentAtOnceAndTheTableIsTheFallback(t *testing.T) {
 			broker, wake := relaytest.NewMemory(), relay.NewWaker()
 			run := func(name string, wake <-chan struct{}) (stop func()) {
 				p, _ := mapping.FindPreset(preset)
-				source, err := mapped.Open(p.Strategy, conn.Config(), p.Mapping, mapped.Config{Name: name, PollBusy: time.Hour, PollIdle: time.Hour, Wake: wake})
+				source, err := mapped.Open(p.Strategy, conn.Config(),
+					p.Mapping, mapped.Config{Name: name, PollBusy: time.Hour, PollIdle: time.Hour, Wake: wake})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -10,31 +10,31 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// backlog reads a window that is too large to be sorted at once: in order of id, in pages that each cost
-// about the same however large it is, in little memory and without a long transaction.
+// backlog reads a window that is too large to be sorted at once. It returns pages in the order of ids. Each page costs
+// about the same, however large the window is; it needs little memory and no long transaction.
 //
-// One pass over the index, in its own order of (xid, id), cuts the window into chunks and notes which
-// ids lie in each. A page is then read from just those chunks whose ids it may contain. Transactions
-// that ran at the same time share a stretch of ids, so a page usually takes one or two chunks.
+// One pass over the index, in the index's order of (xid, id), cuts the window into chunks and notes the range of ids in
+// each. A page is then read only from the chunks whose ids overlap it. Transactions that ran at the same time share a
+// range of ids, so a page usually needs one or two chunks.
 type backlog struct {
 	next  cursors.Snapshot
-	ahead []chunk // of which no page has asked for anything, by their first ids
-	open  []chunk // the others that are not read to their end
-	last  int64   // id of all
-	after int64   // everything up to here has been returned
-	asked int64   // and everything up to here has been asked for
-	step  int64   // ids that the next page spans
-	byID  bool    // the next page was asked for before, and there was more than fits
+	ahead []chunk // chunks that no page has needed yet, by their first ids
+	open  []chunk // the other chunks that are not read to their end
+	last  int64   // the highest id
+	after int64   // everything up to this id has been returned
+	asked int64   // everything up to this id has been requested
+	step  int64   // the range of ids of the next page
+	byID  bool    // the next page was requested before, and had more rows than fit
 
 	pages *pages // nil before the first page and after the last
 }
 
-// askedAhead is how many pages are asked for at a time: one that is being read, and one that the server has at hand
-// when that is done.
+// askedAhead is how many pages are requested at a time: one that is being read, and one that the server has ready after
+// it.
 const askedAhead = 2
 
-// chunk is a stretch of the index: these transactions have no message outside of these ids. A
-// transaction larger than a chunk is a chunk of its own, in which ids are found by the index.
+// chunk is a range of the index: its transactions have no messages outside these ids. A transaction larger than a chunk
+// is a chunk of its own; the index finds ids within it.
 type chunk struct {
 	xids cursors.Range
 	ids  idRange
@@ -42,11 +42,12 @@ type chunk struct {
 
 func (c *chunk) single() bool { return c.xids.Lo == c.xids.Hi }
 
-// A page looks at all index entries of its chunks, so they are about as large as a page. More of them cost
-// memory, 32 bytes each, and a statement each when the backlog is measured.
+// A page looks at all index entries of its chunks, so a chunk is about as large as a page. Smaller chunks cost more
+// memory, 32 bytes each, and one statement each when the backlog is measured.
 const chunkSize = 2000
 
-// newBacklog measures what next sees and prev doesn't (and a little more, that next doesn't see), and will return what has an id greater than after.
+// newBacklog measures what next sees and prev doesn't (and a little more, which next doesn't see). It will return the
+// messages with ids greater than after.
 func newBacklog(ctx context.Context, r *reader, prev, next *cursors.Snapshot, after int64) (*backlog, error) {
 	b := &backlog{next: *next, after: after, asked: after}
 	var singles []cursors.Range
@@ -70,7 +71,7 @@ func newBacklog(ctx context.Context, r *reader, prev, next *cursors.Snapshot, af
 				singles = append(singles, cursors.Range{Lo: s.first, Hi: s.first})
 				within.Lo = s.first + 1
 			default:
-				// The last transaction may go on behind the limit, so it is left to the next chunk.
+				// The last transaction may continue beyond the limit, so the next chunk covers it.
 				b.ahead = append(b.ahead, chunk{cursors.Range{Lo: s.first, Hi: s.last - 1}, s.ids})
 				within.Lo = s.last
 			}
@@ -94,12 +95,11 @@ func (b *backlog) done() bool {
 	return len(b.open)+len(b.ahead) == 0
 }
 
-// read returns the next page of at most limit messages, or nil after the last. It asks for the pages that
-// follow, so that the server has them ready when they are wanted; life is the context for that.
+// read returns the next page of at most limit messages, or nil after the last. It also requests the pages after that,
+// so that the server has them ready; life is their context.
 //
-// A page spans a stretch of ids, and ids are unique, so it reads no more than that many rows, however
-// many chunks share the stretch. Where ids are sparse (rolled back, or other shard groups') the
-// stretch is made longer.
+// A page covers a range of ids. Ids are unique, so the page reads no more rows than that, however many chunks share the
+// range. Where ids are sparse (rolled back, or of other shard groups), the range is widened.
 func (b *backlog) read(life context.Context, r *reader, limit, maxBytes int) (*page, error) {
 	for !b.done() {
 		pg, err := b.answer(life, r, limit, maxBytes)
@@ -116,8 +116,8 @@ func (b *backlog) read(life context.Context, r *reader, limit, maxBytes int) (*p
 	return nil, b.close()
 }
 
-// answer returns the next page, which may be empty, and asks for those after it. A page that comes with an error is
-// only to be put back.
+// answer returns the next page, which may be empty, and requests those after it. If it returns an error with a page,
+// the caller only puts the page back.
 func (b *backlog) answer(life context.Context, r *reader, limit, maxBytes int) (*page, error) {
 	if b.pages == nil {
 		b.pages = r.pages(life)
@@ -142,25 +142,25 @@ func (b *backlog) answer(life context.Context, r *reader, limit, maxBytes int) (
 		b.after, b.byID = pg.deliveries[len(pg.deliveries)-1].Position, false
 		b.step /= 2
 	default:
-		// Any of them may be missing, so it is asked for again.
+		// Any of its rows may be missing, so the page is requested again.
 		r.pool.put(pg)
 		pg, b.byID = r.pool.get(), true
 		b.after = q.after
 	}
 	if cut {
-		// What was asked for lies behind what is missing.
+		// The requested pages come after the missing rows, so they are given up.
 		b.asked = b.after
 		if b.pages != nil {
 			switch err := b.pages.discard(); {
 			case schema.IsDataError(err):
-				_ = b.close() // with the same error; it is met again when its page is due
+				_ = b.close() // with the same error, which comes again when its page is due
 			case err != nil:
 				return pg, err
 			}
 		}
 	}
 	if b.pages == nil {
-		b.asked = b.after // what was asked for behind it was given up with it
+		b.asked = b.after // the pages requested after it were given up with it
 		return pg, nil
 	}
 	if b.done() {
@@ -169,10 +169,10 @@ func (b *backlog) answer(life context.Context, r *reader, limit, maxBytes int) (
 	return pg, b.ask(limit)
 }
 
-// maxStep is the most ids that a page spans: a single one that was made by hand can lie far from all others.
+// maxStep is the widest range of ids of a page: an id that was inserted by hand can be far from all others.
 const maxStep = 1 << 60
 
-// widen makes the next pages span more ids if n messages are few for q.
+// widen makes the next pages cover more ids if n messages are few for q.
 func (b *backlog) widen(q pageQuery, n int) {
 	span := int64(maxStep)
 	if n > 0 {
@@ -185,7 +185,7 @@ func (b *backlog) widen(q pageQuery, n int) {
 	b.step = min(max(b.step, span), 2*b.step, maxStep)
 }
 
-// close lets others use the connection.
+// close frees the connection for other statements.
 func (b *backlog) close() (err error) {
 	if b.pages != nil {
 		err = b.pages.close()
@@ -194,11 +194,11 @@ func (b *backlog) close() (err error) {
 	return err
 }
 
-// ask asks for pages of at most limit messages after those that were asked for.
+// ask requests pages of at most limit messages after those already requested.
 func (b *backlog) ask(limit int) error {
 	ahead := askedAhead
 	if b.byID {
-		ahead = 1 // for where the next one begins depends on it
+		ahead = 1 // because the beginning of the next page depends on it
 	}
 	for len(b.pages.asked) < ahead && b.asked < b.last {
 		after := b.asked
@@ -222,8 +222,8 @@ func (b *backlog) ask(limit int) error {
 	return nil
 }
 
-// ranges lists the transactions of the chunks that share ids with after < id <= through. Neighbours are
-// joined, except large transactions, in which the scan finds its ids by itself only if they are alone.
+// ranges lists the transactions of the chunks that overlap after < id <= through. It joins adjacent ranges, except
+// large transactions: the scan uses the index on ids only if such a transaction is a range of its own.
 func (b *backlog) ranges(after, through int64) []cursors.Range {
 	var ranges []cursors.Range
 	joined := false // the last range may be extended

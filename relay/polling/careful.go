@@ -11,9 +11,9 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Careful stores the outcomes of s by store, in tx. If the server refuses a value, they are stored one by one, and the one that can't be
-// becomes a dead letter that says so. Otherwise the session would end, and the next one would publish everything again and
-// fail at the same place, forever.
+// Careful stores the outcomes of s by store, in tx. If the server refuses a value, it stores the outcomes one by one,
+// and an outcome that can't be stored becomes a dead letter that names the error. Otherwise the session would end, and
+// every later session would publish everything again and fail at the same place.
 func Careful(ctx context.Context, tx pgx.Tx, s *relay.Settlement, store func(context.Context, pgx.Tx, *relay.Settlement) error) error {
 	try := func(s *relay.Settlement) error {
 		return pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return store(ctx, tx, s) }) // a savepoint
@@ -24,7 +24,7 @@ func Careful(ctx context.Context, tx pgx.Tx, s *relay.Settlement, store func(con
 	}
 	for _, one := range singles(s) {
 		if err = try(&one); schema.IsDataError(err) {
-			err = try(plain(tx.Conn(), one, fmt.Errorf("what became of the message can't be stored as it is: %w", err)))
+			err = try(plain(tx.Conn(), one, fmt.Errorf("the outcome of the message can't be stored: %w", err)))
 		}
 		if err != nil {
 			return err
@@ -33,7 +33,7 @@ func Careful(ctx context.Context, tx pgx.Tx, s *relay.Settlement, store func(con
 	return nil
 }
 
-// singles splits s into settlements of one outcome each, in the order in which they are stored together.
+// singles splits s into settlements of one outcome each, in the order in which they would be stored together.
 func singles(s *relay.Settlement) (all []relay.Settlement) {
 	for _, d := range s.HeldDelivered {
 		all = append(all, relay.Settlement{HeldDelivered: []*relay.Delivery{d}})
@@ -53,7 +53,8 @@ func singles(s *relay.Settlement) (all []relay.Settlement) {
 	return all
 }
 
-// plain is a single outcome without what the database may refuse: a hold is a dead letter instead, and texts are of ASCII.
+// plain is a single outcome without anything that the database may refuse: a hold becomes a dead letter, and texts
+// become ASCII.
 func plain(conn *pgx.Conn, s relay.Settlement, cause error) *relay.Settlement {
 	bury := func(d *relay.Delivery, reason relay.Reason) []relay.Dead {
 		fit := *d

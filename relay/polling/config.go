@@ -13,38 +13,36 @@ import (
 
 // SnapshotConfig tunes a [Snapshot]. The zero value means the stated defaults.
 type SnapshotConfig struct {
-	// Registration is the relay that this source belongs to; see [Register]. Its sources take their
-	// leases back at once after a restart under the same name. nil: the source has a name that no
-	// restart comes back to, isn't listed among the running relays, and after a crash its successor
-	// waits until the lease ends.
+	// Registration is the relay that this source belongs to; see [Register]. After a restart under the same name, its
+	// sources take their leases back at once. nil: the source has a random name and isn't listed among the running
+	// relays, and after a crash its successor waits until the lease expires.
 	Registration *Registration
 
-	// Groups is into how many shard groups the destination is split, 1 to 64, and Group which of them
-	// this source reads, from 0. Default: group 0 of 1. All sources of a destination must agree on
-	// Groups; when it changes, see [Snapshot.Acquire].
+	// Groups is the number of shard groups of the destination, 1 to 64, and Group is the one that this source reads,
+	// from 0. Default: group 0 of 1. All sources of a destination must agree on Groups. How to change it: see
+	// [Snapshot.Acquire].
 	Groups int
 	Group  int
 
-	// Lease is how long a shard group stays with a relay that has stopped answering. It is renewed
-	// every third of that, and what idle polls have passed is stored with it. At least 100 ms.
-	// Default 3 s.
+	// Lease is how long a relay that has stopped answering keeps its shard group. It is renewed every third of that
+	// time; the renewal also stores what idle polls have passed. At least 100 ms. Default 3 s.
 	Lease time.Duration
 
-	// PollBusy is the pause between polls while messages come and for 25 such pauses after, PollIdle the
-	// longest one: from then on each empty poll makes the pause a quarter longer. PollBusy is about what
-	// polling adds to a message's latency. Defaults 1 ms and 100 ms.
+	// PollBusy is the pause between polls while messages come, and for 25 such pauses afterwards. Then each empty poll
+	// makes the pause a quarter longer, up to PollIdle. PollBusy is about what polling adds to a message's latency.
+	// Defaults 1 ms and 100 ms.
 	PollBusy time.Duration
 	PollIdle time.Duration
 
-	// PageBytes is about how much text and payload a batch has at most. Larger messages come in
-	// smaller batches; a single message may exceed it. Default 2 MiB.
+	// PageBytes limits, approximately, the text and payload of a batch. Larger messages come in smaller batches; a
+	// single message may exceed it. Default 2 MiB.
 	PageBytes int
 
-	// Wake, if not nil, ends a pause at once when something is received from it: the writer's signal
-	// in the same process that something was committed.
+	// Wake, if not nil, ends a pause when a value is received from it: a writer in the same process signals that it has
+	// committed something.
 	Wake <-chan struct{}
 
-	// Logger gets changes of ownership; nil is silent.
+	// Logger reports changes of ownership; nil is silent.
 	Logger *slog.Logger
 }
 
@@ -60,14 +58,14 @@ func Defaults() SnapshotConfig {
 	return c
 }
 
-// Check reports all faults together, for who configures a source before there is one.
+// Check reports all faults together, for a caller that checks a configuration before it makes a source.
 func (c SnapshotConfig) Check() error {
 	var faults settings.Faults
 	c.complete(&faults)
 	return faults.Err()
 }
 
-// withDefaults fills what is zero and reports all faults together.
+// withDefaults replaces zero values by the defaults and reports all faults together.
 func (c SnapshotConfig) withDefaults(conn *pgx.ConnConfig, destination string) (SnapshotConfig, error) {
 	var faults settings.Faults
 	faults.Need(conn != nil, "", "there is no connection config")
@@ -79,7 +77,7 @@ func (c SnapshotConfig) withDefaults(conn *pgx.ConnConfig, destination string) (
 	return c, nil
 }
 
-// complete fills what is zero, and notes faults.
+// complete replaces zero values by the defaults, and notes faults.
 func (c *SnapshotConfig) complete(faults *settings.Faults) {
 	settings.Within(faults, "Groups", &c.Groups, 1, 1, schema.ShardCount)
 	faults.Need(c.Group >= 0 && c.Group < max(c.Groups, 1), "Group", "%d, it must be 0 to %d", c.Group, c.Groups-1)

@@ -9,8 +9,9 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// sessionSettings are what this package's statements rely on besides what dial sets: some defaults of a role or a database would
-// make a reader slow (a plan made while a segment was empty, a bitmap of a whole backlog).
+// sessionSettings are the settings that this package's statements rely on besides those of package dial. Some defaults
+// of a role or a database would make a reader slow, for instance a plan made while a segment was empty, or a bitmap of
+// a whole backlog.
 var sessionSettings = []dial.Setting{
 	{Name: "search_path", Value: "pg_catalog"},
 	{Name: "timezone", Value: "UTC"},
@@ -28,9 +29,8 @@ var sessionSettings = []dial.Setting{
 	{Name: "enable_nestloop", Value: "on"},
 }
 
-// A connection can be dead without a word, and before there is a session no lease runs out that would end
-// the wait. answerWithin is how long the server may take for what is quick, prepareWithin for what
-// statement_timeout bounds.
+// A connection can die silently, and before a session exists no lease expires that would end the wait. answerWithin is
+// how long the server may take for quick statements, prepareWithin for those that statement_timeout bounds.
 const (
 	answerWithin  = 10 * time.Second
 	prepareWithin = 65 * time.Second

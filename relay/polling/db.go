@@ -11,8 +11,8 @@ type execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// inTransaction runs f in a READ COMMITTED transaction: every statement sees what committed before it,
-// which is what decisions under a lock need.
+// inTransaction runs f in a READ COMMITTED transaction: every statement sees what committed before it, as decisions
+// under a lock require.
 func inTransaction(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
 	if err != nil {

@@ -33,7 +33,8 @@ func TestWhatIsHandedOutSurvivesTheServersDeathEvenOfAsynchronousCommits(t *test
 			t.Fatal(err)
 		}
 		id := ""
-		if err := conn.QueryRow(t.Context(), "INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'x') RETURNING message_id::text").Scan(&id); err != nil {
+		if err := conn.QueryRow(t.Context(),
+			"INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'x') RETURNING message_id::text").Scan(&id); err != nil {
 			t.Fatal(err)
 		}
 		for handedOut := false; !handedOut; {

@@ -33,7 +33,8 @@ func TestNoFieldStopsADestination(t *testing.T) {
 	}
 }
 
-// A settlement that the database refuses for one message's sake is made without it: the others are settled and published once.
+// A settlement that the database refuses for one message's sake is made without it: the others are settled and
+// published once.
 func TestAnOutcomeThatCanNotBeStoredIsADeadLetter(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -80,7 +81,8 @@ func TestColumnsThatAWriterLeavesAloneStopNothing(t *testing.T) {
 			db := newDatabase(t)
 			insert := func(payload, column, value string) {
 				t.Helper()
-				db.Exec(testdb.Field{Column: column, Value: value}.Insert("outbox.messages", map[string]string{"topic": "'t'", "payload": "'" + payload + "'"}))
+				db.Exec(testdb.Field{Column: column, Value: value}.Insert("outbox.messages",
+					map[string]string{"topic": "'t'", "payload": "'" + payload + "'"}))
 			}
 			want := map[string]int{"negative": 1, "smallest": 1, "largest": 1, "segment of another time": 1, "epoch": 1, "end": 1}
 			write := func() {

@@ -78,7 +78,8 @@ func TestARelayThatFreezesWhileItSettlesKeepsNobodyFromTakingOver(t *testing.T) 
 	link := frozen.lease.link
 	link.mu.Lock() // nothing else is written, as by a process that is frozen
 	defer link.mu.Unlock()
-	if _, err := link.conn.Exec(t.Context(), "BEGIN; UPDATE outbox.cursors SET delivered = delivered", pgx.QueryExecModeSimpleProtocol); err != nil {
+	if _, err := link.conn.Exec(t.Context(), "BEGIN; UPDATE outbox.cursors SET delivered = delivered",
+		pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)
 	}
 	// It may fail while it waits for the lock, and asks again then, as a relay does.

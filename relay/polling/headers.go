@@ -10,9 +10,9 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// headerParser reads the text of a jsonb value into headers. jsonb is valid JSON with unique names by
-// the time it is stored, so a fault found here means that the value isn't an object, or isn't one that
-// can become headers. Values that are not strings become their JSON text.
+// headerParser reads the text of a jsonb value into headers. A stored jsonb value is valid JSON with unique names. So a
+// fault found here means that the value isn't an object, or that it can't become headers. Values that are not strings
+// become their JSON text.
 type headerParser struct {
 	in    string
 	at    int
@@ -60,7 +60,7 @@ func appendHeaders(dst []outbox.Header, text string, a *arena) ([]outbox.Header,
 	}
 }
 
-// kind names the value at the parser's place.
+// kind names the type of the value at the parser's position.
 func (p *headerParser) kind() string {
 	if p.at == len(p.in) {
 		return "nothing"
@@ -106,7 +106,7 @@ func (p *headerParser) end() error {
 	return nil
 }
 
-// value reads a string as what it says, and anything else as its text.
+// value reads a string as its content, and any other value as its text.
 func (p *headerParser) value() (string, error) {
 	if p.at < len(p.in) && p.in[p.at] == '"' {
 		return p.str()
@@ -163,7 +163,7 @@ func (p *headerParser) skipStr() error {
 	return errHeadersCut
 }
 
-// str reads a string literal. One without escapes, nearly every one, is not copied.
+// str reads a string literal. A literal without escapes, as nearly all are, is not copied.
 func (p *headerParser) str() (string, error) {
 	if !p.take('"') {
 		return "", errHeadersCut
@@ -183,9 +183,9 @@ func (p *headerParser) str() (string, error) {
 	return "", errHeadersCut
 }
 
-// unescape goes on with a string at its first backslash.
+// unescape continues a string at its first backslash.
 func (p *headerParser) unescape(from int) (string, error) {
-	// An escape is never shorter than what it stands for.
+	// An escape is never shorter than the text that it stands for.
 	end := p.at
 	for end < len(p.in) && p.in[end] != '"' {
 		if p.in[end] == '\\' {
@@ -249,7 +249,7 @@ func (p *headerParser) hex4(end int) (rune, bool) {
 	return rune(n), true
 }
 
-// surrogates joins r with a second half that follows it. A half alone is U+FFFD, as in encoding/json.
+// surrogates joins r with the second half that follows it. A lone half becomes U+FFFD, as in encoding/json.
 func (p *headerParser) surrogates(r rune, end int) rune {
 	if !utf16.IsSurrogate(r) {
 		return r

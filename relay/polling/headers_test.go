@@ -45,7 +45,8 @@ func FuzzHeaders(f *testing.F) {
 		`{}`, `{"a": "b"}`, `{"a": "b", "c": 1.5e10, "d": null, "e": true, "f": {"g": ["]", "}", "\""]}, "h": []}`,
 		`{"a": "\"\\\/\b\f\t\u00fc\ud834\udd1e"}`, `{"a": "\ud834"}`, `{"a": "\ud834\u0041"}`, `{"a": "\udd1e\ud834"}`, `{"\u0061": ""}`,
 		`[1]`, `"x"`, `1`, `null`, `true`, `{"": "x"}`, `{"a": "x\ny"}`, `{"a": "\u0000"}`, ` { "a" : "b" , "c" : [ 1 , 2 ] } `,
-		`{"a": "b"`, `{"a": "b\`, `{"a": "\u12`, `{"a" "b"}`, `{"a": }`, `{"a": "b",}`, ``, `{`, `{"a": "\x"}`, `{"ü": "𝄞"}`, "{\"a\": \"\xff\"}",
+		`{"a": "b"`, `{"a": "b\`, `{"a": "\u12`, `{"a" "b"}`,
+		`{"a": }`, `{"a": "b",}`, ``, `{`, `{"a": "\x"}`, `{"ü": "𝄞"}`, "{\"a\": \"\xff\"}",
 	} {
 		f.Add(seed)
 	}
@@ -74,7 +75,8 @@ func FuzzHeaders(f *testing.F) {
 	})
 }
 
-// FuzzRow decodes rows of any bytes: what isn't a message is invalid and says so, whatever it has, and the rest is within the limits.
+// FuzzRow decodes rows of any bytes: what isn't a message is invalid and says so, whatever it has, and the rest is
+// within the limits.
 func FuzzRow(f *testing.F) {
 	f.Add([]byte("t"), []byte("k"), []byte("a"), []byte("e"), []byte("p"), []byte("\x01{\"a\": \"b\"}"), int64(0))
 	f.Add([]byte(""), []byte("\xff"), []byte("a\nb"), []byte(nil), []byte(nil), []byte("\x01[]"), int64(math.MaxInt64))
@@ -91,7 +93,8 @@ func FuzzRow(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if dl.Lane() == "" || dl.Invalid == nil && (dl.Validate() != nil || dl.DeliverAt.Year() > 9999) || dl.Invalid != nil && dl.Invalid.Error() == "" {
+		if dl.Lane() == "" || dl.Invalid == nil && (dl.Validate() != nil || dl.DeliverAt.Year() > 9999) ||
+			dl.Invalid != nil && dl.Invalid.Error() == "" {
 			t.Errorf("%+v", dl)
 		}
 	})

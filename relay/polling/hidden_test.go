@@ -49,19 +49,21 @@ func TestRowLevelSecurityIsAnErrorAndNothingIsLost(t *testing.T) {
 	t.Parallel()
 	segment := "format('outbox.messages_%s', (date_part('epoch', now())::bigint / 600 + 4) % 8)"
 	for name, on := range map[string]string{
-		"the table":          "'outbox.messages'",
-		"a segment":          segment,
-		"table and segments": "'outbox.messages'::regclass UNION ALL SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'outbox.messages'::regclass",
-		"the cursors":        "'outbox.cursors'",
-		"the holds":          "'outbox.holds'",
-		"the dead letters":   "'outbox.dead_letters'",
+		"the table": "'outbox.messages'",
+		"a segment": segment,
+		"table and segments": "'outbox.messages'::regclass UNION ALL SELECT inhrelid::regclass FROM pg_inherits WHERE " +
+			"inhparent = 'outbox.messages'::regclass",
+		"the cursors":      "'outbox.cursors'",
+		"the holds":        "'outbox.holds'",
+		"the dead letters": "'outbox.dead_letters'",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
 			cfg := db.asRelay()
 			each := func(statement string) {
-				db.Exec(`DO $$ DECLARE name text; BEGIN FOR name IN SELECT ` + on + ` LOOP EXECUTE format('` + statement + `', name); END LOOP; END $$`)
+				db.Exec(`DO $$ DECLARE name text; BEGIN FOR name IN SELECT ` +
+					on + ` LOOP EXECUTE format('` + statement + `', name); END LOOP; END $$`)
 			}
 			source := func() *Snapshot {
 				s, err := NewSnapshot(cfg, "d", SnapshotConfig{PollIdle: 5 * time.Millisecond})
@@ -156,7 +158,8 @@ func TestASegmentWhoseRowsAreOutOfSightIsKept(t *testing.T) {
 	s := acquire(t, db.source("d", SnapshotConfig{}))
 	_ = s.Close(t.Context()) // its cursor has nothing before it
 	report := db.look()
-	if len(report.Emptied) != 0 || len(report.Kept) != 1 || !report.Kept[0].Hidden || !strings.Contains(report.Kept[0].Reason, "has counted 5000") {
+	if len(report.Emptied) != 0 || len(report.Kept) != 1 || !report.Kept[0].Hidden ||
+		!strings.Contains(report.Kept[0].Reason, "has counted 5000") {
 		t.Errorf("%+v, want the segment kept with the count", report)
 	}
 	db.Exec("ANALYZE outbox.messages")
@@ -240,7 +243,8 @@ func TestADetachedSegmentIsNoticedAndLosesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), "INSERT INTO outbox.messages (topic, payload, segment) SELECT 't', 'x', "+segment+" FROM generate_series(1, 10); "+detach); err != nil {
+	if _, err := tx.Exec(t.Context(), "INSERT INTO outbox.messages (topic, payload, segment) SELECT 't', 'x', "+
+		segment+" FROM generate_series(1, 10); "+detach); err != nil {
 		t.Fatal(err)
 	}
 	if err := tx.Commit(t.Context()); err != nil {
@@ -250,7 +254,8 @@ func TestADetachedSegmentIsNoticedAndLosesNothing(t *testing.T) {
 	if got, err := end(s); !errors.Is(err, relay.ErrLeaseLost) {
 		t.Errorf("a session of which a segment was detached: %d messages, %v; want ErrLeaseLost", got, err)
 	}
-	if _, err := running.Acquire(t.Context()); !errors.Is(err, schema.ErrSegments) || outbox.IsPermanent(err) || !strings.Contains(err.Error(), "run: "+attach) {
+	if _, err := running.Acquire(t.Context()); !errors.Is(err, schema.ErrSegments) ||
+		outbox.IsPermanent(err) || !strings.Contains(err.Error(), "run: "+attach) {
 		t.Errorf("acquire again: %v, want ErrSegments, which the relay waits out, and the command", err)
 	}
 	// At the start.
@@ -284,8 +289,10 @@ func TestAPartitionThatIsNoSegmentIsRefused(t *testing.T) {
 		"of another value": "CREATE TABLE outbox.other PARTITION OF outbox.messages FOR VALUES IN (8)",
 		"default":          "CREATE TABLE outbox.other PARTITION OF outbox.messages DEFAULT",
 		"of the inbox":     "CREATE TABLE outbox.other PARTITION OF outbox.inbox_messages DEFAULT",
-		"a segment twice": "ALTER TABLE outbox.messages DETACH PARTITION outbox.messages_3; ALTER TABLE outbox.messages_3 RENAME TO other; " +
-			"CREATE TABLE outbox.messages_3 (LIKE outbox.other INCLUDING ALL); ALTER TABLE outbox.messages ATTACH PARTITION outbox.other FOR VALUES IN (3)",
+		"a segment twice": "ALTER TABLE outbox.messages DETACH PARTITION outbox.messages_3; " +
+			"ALTER TABLE outbox.messages_3 RENAME TO other; " +
+			"CREATE TABLE outbox.messages_3 (LIKE outbox.other INCLUDING ALL); ALTER TABLE outbox.messages ATTACH " +
+			"PARTITION outbox.other FOR VALUES IN (3)",
 		"a rule":          "CREATE RULE nothing AS ON UPDATE TO outbox.cursors DO INSTEAD NOTHING",
 		"a view of holds": "ALTER TABLE outbox.holds RENAME TO other; CREATE VIEW outbox.holds AS SELECT * FROM outbox.other",
 	} {
@@ -293,7 +300,8 @@ func TestAPartitionThatIsNoSegmentIsRefused(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
 			db.Exec(sql)
-			if _, err := db.source("d", SnapshotConfig{}).Acquire(t.Context()); !errors.Is(err, schema.ErrSegments) || !outbox.IsPermanent(err) {
+			if _, err := db.source("d", SnapshotConfig{}).Acquire(t.Context()); !errors.Is(err, schema.ErrSegments) ||
+				!outbox.IsPermanent(err) {
 				t.Errorf("%v, want ErrSegments for good", err)
 			}
 		})

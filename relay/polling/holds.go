@@ -14,11 +14,11 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Times of holds cross the connection as durations from now, by the clock of whoever reads them: the
-// database decides with its own, the relay with its own, and they need not agree.
+// The times of holds cross the connection as durations from now, each side counting by its own clock: the clocks of
+// database and relay need not agree.
 
-// heldLanesSQL walks from lane to lane along the primary key: it costs a step per lane, however many
-// holds stand behind each head.
+// heldLanesSQL walks from lane to lane along the primary key. It costs one step per lane, however many holds are behind
+// each head.
 const heldLanesSQL = `
 WITH RECURSIVE heads AS (
 	(SELECT h.lane, h.shard, h.retry_at FROM outbox.holds h
@@ -65,7 +65,7 @@ func due(now time.Time, wait *int64) time.Time {
 // maxWait is the longest time.Duration, in microseconds.
 const maxWait = int64(1<<63-1) / 1000
 
-// heldColumns stand behind those of a message.
+// heldColumns follow those of a message.
 const heldColumns = `, m.attempts, ` + waitSQL
 
 const heldOfLane = `
@@ -80,7 +80,7 @@ func heldOf(ctx context.Context, conn *pgx.Conn, destination, lane string, limit
 	rows := conn.PgConn().ExecParams(ctx, "SELECT "+messageColumns+heldColumns+heldOfLane, args, nil, textFormat, binaryFormat)
 	for rows.NextRow() {
 		if err != nil {
-			continue // rows.Close wants them all read
+			continue // rows must be read to the end
 		}
 		var dl *relay.Delivery
 		if dl, err = d.decode(&pg, rows.Values()); err == nil {
@@ -123,7 +123,7 @@ func heldPiecemeal(ctx context.Context, conn *pgx.Conn, pg *page, d *decoder, ar
 	return nil
 }
 
-// readHold reads what stands behind the columns of a message.
+// readHold reads the columns after those of a message.
 func readHold(held *relay.Delivery, row [][]byte, now time.Time) {
 	attempts, wait, blocked := row[messageColumnCount], row[messageColumnCount+1], row[messageColumnCount+2]
 	held.Attempts = int(binary.BigEndian.Uint32(attempts))
@@ -134,7 +134,7 @@ func readHold(held *relay.Delivery, row [][]byte, now time.Time) {
 	held.Blocked = len(blocked) == 1 && blocked[0] == 1
 }
 
-// outcomes stores what became of messages that were not delivered, and of holds.
+// outcomes stores the outcomes of messages that were not delivered, and of holds.
 type outcomes struct {
 	destination string
 	settlement  *relay.Settlement
@@ -174,8 +174,8 @@ func (o outcomes) store(ctx context.Context, tx pgx.Tx) error {
 
 const kept = schema.MessageColumns
 
-// holdSQL copies messages, found by their place in the index, into the holds. The client names the lane,
-// for it has decided by that name who waits behind whom. A conflict can only be with the message itself.
+// holdSQL copies messages, found by their position in the index, into the holds. The client names the lane, because it
+// has decided by that name which message waits behind which. A conflict can only be with the same message.
 const holdSQL = `
 INSERT INTO outbox.holds (destination, lane, id, ` + kept + `, attempts, retry_at, error)
 SELECT $1, o.lane, m.id, ` + kept + `, o.attempts, ` + retryAtSQL + `, o.error
@@ -194,7 +194,8 @@ func (o outcomes) hold(ctx context.Context, tx pgx.Tx) error {
 		c.add(h.Delivery, h.Err)
 		c.addRetry(now, &h)
 	}
-	tag, err := tx.Exec(ctx, reading(o.destination, holdSQL), o.destination, c.xids, c.ids, c.messages, c.lanes, c.attempts, c.waits, c.blocked, c.errors)
+	tag, err := tx.Exec(ctx, reading(o.destination, holdSQL),
+		o.destination, c.xids, c.ids, c.messages, c.lanes, c.attempts, c.waits, c.blocked, c.errors)
 	return allThere(o.destination, tag, err, len(o.settlement.Hold))
 }
 
@@ -217,12 +218,13 @@ func (o outcomes) dead(ctx context.Context, tx pgx.Tx) error {
 		c.add(d.Delivery, d.Err)
 		c.reasons = append(c.reasons, string(d.Reason))
 	}
-	tag, err := tx.Exec(ctx, reading(o.destination, deadSQL), o.destination, c.xids, c.ids, c.messages, c.lanes, c.attempts, c.reasons, c.errors)
+	tag, err := tx.Exec(ctx, reading(o.destination, deadSQL),
+		o.destination, c.xids, c.ids, c.messages, c.lanes, c.attempts, c.reasons, c.errors)
 	return allThere(o.destination, tag, err, len(o.settlement.Dead))
 }
 
-// allThere makes sure that every message was copied. One that isn't there any more, because somebody has
-// deleted it, ends the session, and the next one doesn't read it.
+// allThere checks that every message was copied. If one is missing, because it was deleted, the session ends, and the
+// next one doesn't read it.
 func allThere(destination string, tag pgconn.CommandTag, err error, want int) error {
 	if err != nil {
 		return err
@@ -234,8 +236,8 @@ func allThere(destination string, tag pgconn.CommandTag, err error, want int) er
 	return nil
 }
 
-// The following find holds by their primary key. An operator may have removed one meanwhile; what is gone
-// stays gone.
+// The following statements find holds by their primary key. An operator may have removed one in the meantime; it stays
+// removed.
 const sameHoldSQL = `h.destination = $1 AND h.lane = o.lane AND h.id = o.id AND h.message_id = o.message_id`
 
 const heldDeliveredSQL = `
@@ -292,7 +294,7 @@ func (o outcomes) heldDead(ctx context.Context, tx pgx.Tx) error {
 
 // outcomeColumns are the columns of a set of outcomes, as the statements unnest them.
 type outcomeColumns struct {
-	conn     *pgx.Conn // that they go to
+	conn     *pgx.Conn // the connection that they are sent on
 	xids     []string
 	ids      []int64
 	messages []string
@@ -305,7 +307,8 @@ type outcomeColumns struct {
 }
 
 func newOutcomeColumns(tx pgx.Tx, n int) *outcomeColumns {
-	return &outcomeColumns{conn: tx.Conn(), xids: make([]string, 0, n), ids: make([]int64, 0, n), messages: make([]string, 0, n), lanes: make([]string, 0, n)}
+	return &outcomeColumns{conn: tx.Conn(), xids: make([]string, 0, n),
+		ids: make([]int64, 0, n), messages: make([]string, 0, n), lanes: make([]string, 0, n)}
 }
 
 func (c *outcomeColumns) add(d *relay.Delivery, err error) {

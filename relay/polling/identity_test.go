@@ -97,7 +97,8 @@ func TestAMessageWithAnOverlongKeyCanBeHeldAndBuried(t *testing.T) {
 	if err != nil || len(held) != 1 || !strings.HasPrefix(held[0].Key, "c4ca4238a0b923820dcc509a6f75849b") || len(held[0].Key) != 400*32 {
 		t.Fatal(held, err)
 	}
-	if err := s.Settle(t.Context(), relay.Settlement{HeldDead: []relay.Dead{{Delivery: &held[0], Reason: relay.ReasonInvalid}}}); err != nil {
+	if err := s.Settle(t.Context(),
+		relay.Settlement{HeldDead: []relay.Dead{{Delivery: &held[0], Reason: relay.ReasonInvalid}}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := db.Value(`SELECT (SELECT count(*) FROM outbox.holds) || ' ' || (SELECT count(*) FROM outbox.dead_letters)`); got != "0 1" {

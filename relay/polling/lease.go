@@ -16,14 +16,13 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// lease is the ownership of a shard group, on the connection that writes everything of a session. Every
-// write names the epoch that the lease began, so a session that has lost it changes nothing any more,
-// whatever it still believes.
+// lease is the ownership of a shard group, on the connection that does all of a session's writes. Every write names the
+// epoch of the lease, so a session that has lost the lease can't change anything, even if it doesn't know of the loss.
 type lease struct {
 	destination string
 	group       int
 	epoch       int64
-	attached    string // the segments: what is read comes from them alone
+	attached    string // the segments at the start: all rows come from them
 	ttl         time.Duration
 
 	link *link
@@ -32,7 +31,7 @@ type lease struct {
 		sync.Mutex
 		expires time.Time
 		written time.Time
-		err     error // why nothing can be written any more
+		err     error // why no further write is possible
 	}
 	broken chan struct{} // closed when err is set
 
@@ -40,17 +39,18 @@ type lease struct {
 	renewed chan struct{} // closed when the renewing goroutine has ended
 }
 
-// link is a connection that writes. mu is held for a whole write: from the moment at which its content is
-// decided until its outcome is known. Nobody holds another lock of this package while waiting for it.
+// link is a connection that writes. mu is held for a whole write, from the decision what to write until its outcome is
+// known. No goroutine waits for mu while it holds another lock of this package.
 type link struct {
 	server string
 	mu     sync.Mutex
 	conn   *pgx.Conn
 }
 
-// startLease renews a lease that was taken by a statement sent at since, with what current says, until
-// release.
-func startLease(link *link, destination string, row *cursors.Row, ttl time.Duration, since time.Time, current func() cursors.Position) *lease {
+// startLease renews a lease until release. The statement that took the lease was sent at since; current is the position
+// to store.
+func startLease(link *link, destination string, row *cursors.Row,
+	ttl time.Duration, since time.Time, current func() cursors.Position) *lease {
 	l := &lease{
 		destination: destination, group: row.Group, epoch: row.Epoch, attached: row.Attached, ttl: ttl, link: link,
 		broken: make(chan struct{}), renewed: make(chan struct{}),
@@ -62,8 +62,8 @@ func startLease(link *link, destination string, row *cursors.Row, ttl time.Durat
 	return l
 }
 
-// extend notes a write that was sent at since: the lease lasts from when the server got it, which is
-// later, so what is noted here ends first.
+// extend notes a write that was sent at since. The lease lasts from the time when the server got it, which is later, so
+// the time noted here ends first.
 func (l *lease) extend(since time.Time) {
 	l.state.Lock()
 	defer l.state.Unlock()
@@ -79,8 +79,8 @@ func (l *lease) expires() time.Time {
 	return l.state.expires
 }
 
-// fail ends the use of the lease. After an error the outcome of a write is unknown, so nothing may be
-// written on top of it.
+// fail ends the use of the lease. After an error the outcome of a write is unknown, so nothing may be written on top of
+// it.
 func (l *lease) fail(err error) error {
 	l.state.Lock()
 	defer l.state.Unlock()
@@ -91,7 +91,7 @@ func (l *lease) fail(err error) error {
 	return err
 }
 
-// failure returns why the lease can't be used any more, or nil.
+// failure returns why the lease is unusable, or nil.
 func (l *lease) failure() error {
 	l.state.Lock()
 	defer l.state.Unlock()
@@ -115,7 +115,7 @@ func (l *lease) renew(ctx context.Context, current func() cursors.Position) {
 		due := time.Until(l.state.written.Add(every))
 		l.state.Unlock()
 		if due <= 0 {
-			// Not ctx: a write that release interrupts would take the connection with it.
+			// This doesn't use ctx: a release that interrupted a write would lose the connection with it.
 			if err := l.write(context.Background(), 0, current, nil); err != nil {
 				return
 			}
@@ -125,19 +125,19 @@ func (l *lease) renew(ctx context.Context, current func() cursors.Position) {
 	}
 }
 
-// writeCursorSQL moves the cursor and renews the lease, if the lease is still of this epoch. It is the only
-// statement that moves a cursor over what was read, so it makes sure that nothing was out of sight meanwhile: no segment was
-// detached since the lease was taken, not even for a moment.
+// writeCursorSQL moves the cursor and renews the lease, if the lease still has this epoch. It is the only statement
+// that moves a cursor over messages that were read. So it checks that none of them were hidden: no segment was detached
+// since the lease was taken, not even for a moment.
 const writeCursorSQL = `
 UPDATE outbox.cursors SET
 	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6, delivered = delivered + $7,
 	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = clock_timestamp()
 WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $9 = ` + schema.Attached
 
-// write stores what current says, adds to the count of delivered messages and renews the lease; with
-// more, in one transaction with what that does. current is called when all earlier writes have ended.
-// A write lasts no longer than the lease. After an error but relay.ErrLeaseLost its outcome is unknown;
-// after any error nothing more is written.
+// write stores the position that current returns, adds to the count of delivered messages and renews the lease. If more
+// is given, it runs in the same transaction. current is called when all earlier writes have ended. A write lasts no
+// longer than the lease. After any error other than relay.ErrLeaseLost the outcome is unknown; after every error
+// nothing more is written.
 func (l *lease) write(ctx context.Context, delivered int, current func() cursors.Position, more func(context.Context, pgx.Tx) error) error {
 	l.link.mu.Lock()
 	defer l.link.mu.Unlock()
@@ -164,7 +164,7 @@ func (l *lease) write(ctx context.Context, delivered int, current func() cursors
 		err = move(ctx, l.link.conn)
 	} else {
 		err = inTransaction(ctx, l.link.conn, func(tx pgx.Tx) error {
-			// First, for its row lock: from here on until the commit nobody takes the lease.
+			// This comes first, for its row lock: no other relay can take the lease from here until the commit.
 			if err := move(ctx, tx); err != nil {
 				return err
 			}
@@ -194,7 +194,7 @@ func (l *lease) query(f func(*pgx.Conn) error) error {
 	return nil
 }
 
-// releaseSQL gives the lease back. owner stays, to name the last one.
+// releaseSQL gives the lease back. owner remains, to name the last owner.
 const releaseSQL = `
 UPDATE outbox.cursors SET
 	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6,
@@ -211,7 +211,8 @@ func (l *lease) release(ctx context.Context, current func() cursors.Position) er
 		return err
 	}
 	at := current()
-	tag, err := l.link.conn.Exec(ctx, reading(l.destination, releaseSQL), l.destination, l.group, l.epoch, at.Prev, snapshotArray(at.Windows), at.LastID, l.attached)
+	tag, err := l.link.conn.Exec(ctx, reading(l.destination, releaseSQL),
+		l.destination, l.group, l.epoch, at.Prev, snapshotArray(at.Windows), at.LastID, l.attached)
 	if err == nil && tag.RowsAffected() == 0 {
 		err = relay.ErrLeaseLost
 	}

@@ -2,8 +2,8 @@ package polling
 
 import "github.com/pgoutbox/outbox/schema"
 
-// reading is sql over the table that a destination reads: the outbox, or the stored inbox of the same
-// shape.
+// reading turns a statement over the outbox into one over the table that a destination reads: the outbox, or the stored
+// inbox, which has the same shape.
 func reading(destination, sql string) string {
 	return schema.Reading(schema.MessagesOf(destination), sql)
 }

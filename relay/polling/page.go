@@ -16,19 +16,19 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// page is the memory of one batch: deliveries, and all that they point to. It goes back to its pool when
-// the batch is recycled.
+// page is the memory of one batch: its deliveries, and everything that they point to. It returns to its pool when the
+// batch is recycled.
 type page struct {
 	deliveries []relay.Delivery
 	headers    []outbox.Header
 	arena      arena
-	moves      []move // of sort
+	moves      []move // used by sort
 
-	users atomic.Int32 // batches that were not recycled, and one while there are more to come
+	users atomic.Int32 // batches that are not recycled, plus one while more are to come
 }
 
-// pagePool keeps the pages that nobody uses for the next rows: as many as a relay has on its way, no more.
-// A sync.Pool would lose them to every collection, and there are many of those where the heap is small.
+// pagePool keeps unused pages for later rows, at most as many as a relay has in use at once. A sync.Pool would lose
+// them at every garbage collection, and a small heap is collected often.
 type pagePool struct {
 	mu   sync.Mutex
 	free []*page
@@ -47,7 +47,7 @@ func (p *pagePool) get() *page {
 	return &page{}
 }
 
-// put takes back a page of which nobody uses anything any more.
+// put takes back a page that is no longer used.
 func (p *pagePool) put(pg *page) {
 	pg.reset()
 	p.mu.Lock()
@@ -57,7 +57,7 @@ func (p *pagePool) put(pg *page) {
 	}
 }
 
-// reset forgets the rows. Headers are cleared so that the pool keeps nothing alive that it doesn't own.
+// reset removes the rows. It clears headers, so that the pool doesn't keep foreign memory alive.
 func (pg *page) reset() {
 	clear(pg.deliveries)
 	clear(pg.headers)
@@ -71,8 +71,8 @@ type move struct {
 	from     int
 }
 
-// sort orders the deliveries by position. Numbers are sorted, and then each delivery is moved once: a delivery is as
-// large as twenty numbers, and holds pointers.
+// sort orders the deliveries by position. It sorts numbers and then moves each delivery once: a delivery is as large as
+// twenty numbers, and holds pointers.
 func (pg *page) sort() {
 	ds := pg.deliveries
 	moves := slices.Grow(pg.moves[:0], len(ds))
@@ -81,7 +81,7 @@ func (pg *page) sort() {
 	}
 	pg.moves = moves
 	slices.SortFunc(moves, func(a, b move) int { return cmp.Compare(a.position, b.position) })
-	// They form cycles, and each cycle needs one delivery aside.
+	// The moves form cycles; each cycle sets one delivery aside.
 	for i := range moves {
 		if moves[i].from == i {
 			continue
@@ -96,17 +96,17 @@ func (pg *page) sort() {
 	}
 }
 
-// arena hands out bytes of a few large blocks. What it has handed out stays where it is until reset.
+// arena hands out bytes from a few large blocks. Bytes that were handed out don't move until reset.
 type arena struct {
 	block []byte   // handed out up to its length
-	full  [][]byte // earlier blocks, alive by what points into them
-	bytes int      // handed out in all
+	full  [][]byte // earlier blocks; deliveries point into them
+	bytes int      // total that was handed out
 }
 
-// A row's text and payload lie in one block unless they are larger than that.
+// The text and payload of a row lie in one block, unless they are larger than a block.
 const (
 	blockSize = 256 << 10
-	maxKept   = 8 << 20 // of memory that a page takes back to its pool
+	maxKept   = 8 << 20 // the most memory that a page takes back to its pool
 )
 
 // grow returns n bytes, not cleared.
@@ -133,20 +133,20 @@ func (a *arena) copy(b []byte) []byte {
 
 func (a *arena) str(b []byte) string { return aliased(a.copy(b)) }
 
-// reset keeps one block of the usual size; whoever still reads a string of it was told not to.
+// reset keeps one block of the usual size. By the contract of relay.Batch its strings are no longer read.
 func (a *arena) reset() {
 	if cap(a.block) > maxKept {
 		a.block = nil
 	}
-	// A page of many blocks comes again: make the next first block as large as all of them.
+	// A page of many blocks tends to come again: make the next first block as large as all of them together.
 	if a.bytes <= maxKept && cap(a.block) < a.bytes {
 		a.block = make([]byte, 0, a.bytes)
 	}
 	a.block, a.full, a.bytes = a.block[:0], nil, 0
 }
 
-// aliased is b as a string, without a copy: nothing writes to b any more until its page is recycled, and
-// by the contract of relay.Batch nothing reads the string any more then.
+// aliased is b as a string, without a copy: b is not written to before its page is recycled, and by the contract of
+// relay.Batch the string is not read after that.
 func aliased(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // decoder turns rows in PostgreSQL's binary format into deliveries. It belongs to one connection.
@@ -158,7 +158,7 @@ type decoder struct {
 const messageColumns = `m.id, m.message_id, m.topic, m.key, m.shard, m.aggregate_type, m.aggregate_id,
 	m.event_type, m.payload, m.content_type, m.headers, m.deliver_at, m.created_at`
 
-// Their places in a row.
+// The positions of the columns in a row.
 const (
 	colID = iota
 	colMessageID
@@ -176,12 +176,13 @@ const (
 	messageColumnCount
 )
 
-var errRow = errors.New("a row is not as the schema of this version has it: run: outbox check")
+var errRow = errors.New("a row doesn't match the schema of this version: run: outbox check")
 
-// decode appends the message in row to pg and returns its delivery, for the caller to fill in what only
-// it knows. What row points to is copied.
+// decode appends the message in row to pg and returns its delivery, in which the caller sets the remaining fields.
+// Whatever row points to is copied.
 func (d *decoder) decode(pg *page, row [][]byte) (*relay.Delivery, error) {
-	if len(row) < messageColumnCount || len(row[colID]) != 8 || len(row[colMessageID]) != 16 || len(row[colShard]) != 2 || len(row[colCreatedAt]) != 8 {
+	if len(row) < messageColumnCount || len(row[colID]) != 8 ||
+		len(row[colMessageID]) != 16 || len(row[colShard]) != 2 || len(row[colCreatedAt]) != 8 {
 		return nil, errRow
 	}
 	if len(pg.deliveries) < cap(pg.deliveries) {
@@ -238,8 +239,8 @@ func (d *decoder) headers(pg *page, dl *relay.Delivery, b []byte) error {
 // endOfCalendar is the beginning of the year 10000, in microseconds since 2000.
 const endOfCalendar = 252455616000000000
 
-// timestamp reads microseconds since 2000. NULL is the zero time; what lies beyond the calendar of
-// brokers and JSON, infinity too, is the end of the year 9999 or the zero time.
+// timestamp reads microseconds since 2000. NULL is the zero time. A time beyond the calendar of brokers and JSON,
+// including infinity, becomes the end of the year 9999 or the zero time.
 func timestamp(b []byte) time.Time {
 	if len(b) != 8 {
 		return time.Time{}
@@ -255,8 +256,7 @@ func timestamp(b []byte) time.Time {
 	}
 }
 
-// interner keeps one copy of the names that repeat from row to row, so that they cost no memory and
-// equal ones share theirs.
+// interner keeps one copy of names that repeat from row to row, so that they cost no memory and equal names share it.
 type interner struct {
 	topic, aggregateType, eventType, contentType names
 }
@@ -266,7 +266,7 @@ type names struct {
 	all  map[string]string
 }
 
-// Bounded, because nothing keeps an application from putting an id into its topics.
+// The map is bounded, because an application may put an id into its topics.
 const maxNames = 4096
 
 func (n *names) str(b []byte) string {

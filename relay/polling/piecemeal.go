@@ -15,26 +15,27 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// One row that the server can't send spoils the whole answer: a text has no UTF-8 form (in a database of another
-// encoding), or the row is larger than a message of the protocol may be. Then rows are read one by one, and of such a row
-// each column alone. What can be read of it becomes a delivery that is invalid, and tells why.
+// One row that the server can't send spoils the whole answer: one of its texts has no UTF-8 form (in a database of
+// another encoding), or the row is larger than a message of the protocol may be. Then rows are read one by one, and the
+// columns of such a row one by one. The columns that can be read become an invalid delivery that states the reason.
 
-// bareColumns are messageColumns without those that can't always be sent.
+// bareColumns are messageColumns without the columns that can't always be sent.
 var bareColumns = strings.NewReplacer("m.topic", "''::text", "m.key", "NULL::text", "m.aggregate_type", "NULL::text",
 	"m.aggregate_id", "NULL::text", "m.event_type", "NULL::text", "m.payload", "NULL::bytea", "m.content_type", "NULL::text",
 	"m.headers", "NULL::jsonb").Replace(messageColumns)
 
-// texts are the columns that bareColumns leaves out; but for the payload, which a message that isn't sent can do without.
+// texts are the columns that bareColumns leaves out, except the payload, which a message that isn't sent doesn't need.
 var texts = []int{colTopic, colKey, colAggregateType, colAggregateID, colEventType, colContentType, colHeaders}
 
-// rowQuery finds one row, m: what follows the columns of a SELECT. extra stands behind the columns of a message.
+// rowQuery finds one row, m: it is the statement after the columns of a SELECT. extra are the columns after those of a
+// message.
 type rowQuery struct {
 	extra, from string
 	args        [][]byte
 }
 
-// one reads the row of q into pg. It returns the row's values too, which last until the next use of the connection; nothing if
-// there is no such row.
+// one reads the row of q into pg. It also returns the row's values, which are valid until the next use of the
+// connection. It returns nil if there is no such row.
 func (d *decoder) one(ctx context.Context, conn *pgx.Conn, pg *page, q rowQuery) (*relay.Delivery, [][]byte, error) {
 	row, err := q.read(ctx, conn, messageColumns+q.extra)
 	if err == nil && row != nil {
@@ -70,13 +71,14 @@ func (d *decoder) one(ctx context.Context, conn *pgx.Conn, pg *page, q rowQuery)
 	}
 	dl.Invalid = errors.Join(faults...)
 	if dl.Key == "" {
-		// Whether it was the key that could not be read or the other: it has no lane but its own.
+		// The column may be the key or the aggregate id: the message gets a lane of its own.
 		dl.AggregateID = ""
 	}
 	return dl, row, nil
 }
 
-// read returns a copy of the row, nil if there is none. Of several, which only hands can have made, it is the last.
+// read returns a copy of the row, or nil if there is none. If there are several, which only manual changes can cause,
+// it is the last.
 func (q *rowQuery) read(ctx context.Context, conn *pgx.Conn, columns string) (row [][]byte, err error) {
 	rows := conn.PgConn().ExecParams(ctx, "SELECT "+columns+q.from, q.args, nil, textFormat, binaryFormat)
 	for rows.NextRow() {
@@ -89,8 +91,9 @@ func (q *rowQuery) read(ctx context.Context, conn *pgx.Conn, columns string) (ro
 	return row, err
 }
 
-// piecemeal reads a page row by row. Its connection has nothing else to do.
-func (r *reader) piecemeal(ctx context.Context, next *cursors.Snapshot, ranges []cursors.Range, q pageQuery, maxBytes int) (pg *page, cut bool, err error) {
+// piecemeal reads a page row by row. The connection must be idle.
+func (r *reader) piecemeal(ctx context.Context, next *cursors.Snapshot,
+	ranges []cursors.Range, q pageQuery, maxBytes int) (pg *page, cut bool, err error) {
 	lo, hi := cursors.Arrays(ranges)
 	sql := reading(r.destination, strings.Replace(pageSQL, "m.xid, "+messageColumns, "m.xid, m.id", 1)+byIDSQL)
 	list := r.conn.PgConn().ExecParams(ctx, sql, r.pageArguments(lo, hi, next, q), nil, textFormat, binaryFormat)

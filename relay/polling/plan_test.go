@@ -26,7 +26,8 @@ func TestARelayOfAShardGroupLooksAtNoOtherGroupsRows(t *testing.T) {
 		"outbox_stretch": fmt.Sprintf(window, "1", "99999999", first, last),
 		"outbox_page":    fmt.Sprintf(window, "{1}", "{99999999}", first, last),
 	} {
-		rows, err := conn.Query(t.Context(), "EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off) EXECUTE "+statement+"("+args+")", pgx.QueryExecModeSimpleProtocol)
+		rows, err := conn.Query(t.Context(), "EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off) EXECUTE "+
+			statement+"("+args+")", pgx.QueryExecModeSimpleProtocol)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,8 @@ import (
 func (db database) pooled(settings map[string]string) database {
 	db.T.Helper()
 	direct := db.Config()
-	b := servers.OwnPgBouncer(db.T, servers.PgBouncerConfig{Server: net.JoinHostPort(direct.Host, strconv.Itoa(int(direct.Port))), Settings: settings})
+	b := servers.OwnPgBouncer(db.T,
+		servers.PgBouncerConfig{Server: net.JoinHostPort(direct.Host, strconv.Itoa(int(direct.Port))), Settings: settings})
 	return database{testdb.DB{T: db.T, URL: b.URL(direct.Database)}}
 }
 

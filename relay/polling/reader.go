@@ -17,9 +17,8 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// reader runs the statements that read messages, each in a transaction of its own. Rows come in binary
-// format and are decoded from the connection's buffer, with no allocation per row. One goroutine at a
-// time.
+// reader runs the statements that read messages, each in a transaction of its own. Rows come in binary format and are
+// decoded from the connection's buffer, without an allocation per row. One goroutine at a time.
 type reader struct {
 	conn    *pgx.Conn
 	decoder decoder
@@ -37,23 +36,22 @@ type reader struct {
 // inOrderOrNot is a statement that returns rows as it finds them, and one that returns the first of them by id.
 type inOrderOrNot struct{ found, byID *pgconn.StatementDescription }
 
-// keepSQL takes the snapshot that ends a window, and keeps it where the next statement of the transaction
-// finds it. At read committed each statement sees what has committed before it, so the next one sees all that
-// the snapshot does. The other way round, a transaction that commits between the two would be visible in the snapshot and
-// not among the rows, and lost. It keeps the end of the write-ahead log too: a commit is logged before it is
-// visible, so all that the snapshot sees lies before.
+// keepSQL takes the snapshot that ends a window, and stores it where the next statement of the transaction finds it. At
+// READ COMMITTED each statement sees what has committed before it, so the next statement sees everything that the
+// snapshot sees. In the other order, a transaction that commits between the two would be visible in the snapshot,
+// missing from the rows, and lost. keepSQL also stores the end of the write-ahead log: a commit is logged before it is
+// visible, so everything that the snapshot sees is logged before that end.
 const keepSQL = `SELECT set_config('outbox.next', pg_current_snapshot()::text, true),
 	set_config('outbox.logged', pg_current_wal_insert_lsn()::text, true)`
 
-// Statements with ranges have OFFSET 0 in the part that runs for each range. It keeps the planner from
-// scanning all of the index once and comparing what it finds with the ranges, which it deems cheaper when
-// it knows nothing of their number and width.
+// Statements with ranges have OFFSET 0 in the part that runs for each range. Without it, the planner might scan the
+// whole index once and compare the entries with the ranges, because it doesn't know their number and width and takes
+// that for cheaper.
 
-// pollSQL reads the messages that the kept snapshot sees, of the ranges in $1 and $2. The first range has
-// no upper end (the snapshot is the end), the others are transactions that were in progress before; of
-// those that still are, nothing is read. LIMIT stands inside, so that a large window costs no more
-// than one row over it, and says by that row that it is large; what is returned then is no page. The first
-// column reports whether all that the snapshot sees is safe on disk.
+// pollSQL reads the messages that the stored snapshot sees, of the ranges in $1 and $2. The first range has no upper
+// end (the snapshot is its end); the others are transactions that were in progress before. LIMIT is inside, so a large
+// window costs only one row more than the limit, and that row shows that the window is large; the rows are then no
+// page. The first column reports whether everything that the snapshot sees is on disk.
 const pollSQL = `
 SELECT (SELECT pg_current_wal_flush_lsn() >= current_setting('outbox.logged')::pg_lsn AND ` + nobodyElse + `), w.* FROM (
 	SELECT m.xid, ` + messageColumns + `
@@ -69,17 +67,17 @@ SELECT (SELECT pg_current_wal_flush_lsn() >= current_setting('outbox.logged')::p
 	LIMIT $5::bigint
 ) w ORDER BY w.id`
 
-// nobodyElse means that what is on this server's disk is safe. With synchronous standbys it may be taken back by a failover, and
-// what one of them has isn't for every role to see: then the cursor's commit, which waits for them, has to say it.
+// nobodyElse is the condition that a commit on this server's disk is safe. With synchronous standbys a failover may
+// take it back, and not every role can see what a standby has received. Then only the cursor's commit, which waits for
+// the standbys, makes it safe.
 const nobodyElse = `current_setting('synchronous_standby_names') = ''`
 
 // flushSQL reports whether the log is safe up to $1.
 const flushSQL = `SELECT pg_current_wal_flush_lsn() >= $1::pg_lsn AND ` + nobodyElse
 
-// pageSQL reads the messages of a window with $5 < id <= $6, of the ranges in $1 and $2. The pairs
-// are compared as rows so that, within one transaction, the scan starts at $5 and ends at $6: a range
-// that is one large transaction costs what is read of it. The shard is a part of the index, so other shard groups'
-// rows are not looked at.
+// pageSQL reads the messages of a window with $5 < id <= $6, of the ranges in $1 and $2. It compares the pairs as rows,
+// so within one transaction the scan starts at $5 and ends at $6: a range that is one large transaction costs only what
+// is read of it. The shard is part of the index, so rows of other shard groups are not read.
 const pageSQL = `
 SELECT m.xid, ` + messageColumns + `
 FROM unnest($1::xid8[], $2::xid8[]) r (lo, hi)
@@ -92,8 +90,8 @@ CROSS JOIN LATERAL (
 	OFFSET 0
 ) m`
 
-// stretchSQL is pageSQL for a single range, $1 to $2, as most pages of a backlog are: without the join,
-// which costs a tenth of a row.
+// stretchSQL is pageSQL for a single range, $1 to $2, which is the usual page of a backlog. Without the join it is
+// cheaper by a tenth of a row.
 const stretchSQL = `
 SELECT m.xid, ` + messageColumns + `
 FROM outbox.messages m
@@ -102,17 +100,17 @@ AND m.id > $5::bigint AND m.id <= $6::bigint
 AND pg_visible_in_snapshot(m.xid, $7::pg_snapshot)
 AND m.shard BETWEEN $3::smallint AND $4::smallint`
 
-// What a page or a stretch ends with. To sort rows takes the server as long as to find them, so it is asked for
-// only where there are too many of them.
+// The ends of page statements. Sorting rows takes the server as long as finding them, so it sorts only when there are
+// too many.
 const (
 	foundSQL = " LIMIT $8::bigint"
 	byIDSQL  = " ORDER BY m.id LIMIT $8::bigint"
 )
 
-// chunkSQL looks at the next $3 messages of a window in the order of the index, and at nothing else: how
-// many there are, their ids, their first transaction, and the last one if there are that many. What the
-// window's snapshot doesn't see is among them: a page leaves it out, and here it costs less than to ask.
-// (There is no max(xid8) before PostgreSQL 15.)
+// chunkSQL looks at the next $3 messages of a window in the order of the index, and reads only the index: how many
+// there are, their ids, their first transaction, and the last one if there are $3. It includes messages that the
+// window's snapshot doesn't see: a page leaves them out, and checking here would cost more. (There is no max(xid8)
+// before PostgreSQL 15.)
 const chunkSQL = `
 SELECT count(*), min(c.id), max(c.id), (array_agg(c.xid))[1], (array_agg(c.xid))[$3::bigint]
 FROM (
@@ -161,7 +159,7 @@ func (r *reader) of(group, groups int) *reader {
 	return &other
 }
 
-// Results are wanted in binary; parameters go as text, which the server parses once.
+// Results come in binary; parameters go as text, which the server parses once.
 var (
 	binaryFormat = []int16{1}
 	textFormat   = []int16{0}
@@ -169,17 +167,17 @@ var (
 
 const flushWithin = 3 * time.Millisecond
 
-// poll is what pollWindow found: the messages that next sees and the snapshot before doesn't, by id.
+// poll is what pollWindow found: the messages that next sees and the previous snapshot doesn't, by id.
 type poll struct {
 	next cursors.Snapshot
 	page *page // nil: none
 
-	// large means that there are more messages than were asked for, or more bytes than a page may have: too
-	// much to be sorted at once; or one that can't be sent. The page then has some of them, for their size.
+	// large means that there are more messages than were requested, or more bytes than a page may have, which is too
+	// much to sort at once; or that one of them can't be sent. The page then has some of them, to learn their size.
 	large bool
 
-	// onDisk means that the server had flushed all commits that next sees. Those of writers with
-	// synchronous_commit = off may not be, and vanish if it crashes. All are when the log is on disk up to logged.
+	// onDisk means that the server had flushed all commits that next sees. Commits of writers with synchronous_commit =
+	// off may not be flushed, and a crash may lose them. All are on disk when the log is flushed up to logged.
 	onDisk bool
 	logged []byte
 }
@@ -193,8 +191,8 @@ func (r *reader) pollWindow(ctx context.Context, prev *cursors.Snapshot, limit, 
 	}
 	lo, hi := cursors.Arrays(ranges)
 
-	// One round trip, and one transaction, which ends at the Sync: a transaction pooler, if there is one, keeps
-	// the two together.
+	// This is one round trip and one transaction, which ends at the Sync. So even a pooler in transaction mode keeps
+	// the two statements together.
 	pipeline := r.conn.PgConn().StartPipeline(ctx)
 	defer func() {
 		if closeErr := pipeline.Close(); err == nil && closeErr != nil && !schema.IsDataError(closeErr) {
@@ -206,7 +204,8 @@ func (r *reader) pollWindow(ctx context.Context, prev *cursors.Snapshot, limit, 
 		}
 	}()
 	pipeline.SendQueryStatement(r.keep, nil, nil, textFormat)
-	pipeline.SendQueryStatement(r.poll, [][]byte{lo, hi, r.firstShard, r.lastShard, strconv.AppendInt(nil, int64(limit)+1, 10)}, textFormat, binaryFormat)
+	pipeline.SendQueryStatement(r.poll, [][]byte{lo, hi, r.firstShard, r.lastShard, strconv.AppendInt(nil, int64(limit)+1, 10)},
+		textFormat, binaryFormat)
 	pipeline.SendPipelineSync()
 	if err := pipeline.Flush(); err != nil {
 		return p, fmt.Errorf("poll: %w", err)
@@ -243,7 +242,7 @@ func (r *reader) pollWindow(ctx context.Context, prev *cursors.Snapshot, limit, 
 		}
 	})
 	if schema.IsDataError(err) {
-		// A row can't be sent. Page by page it is found, and the others go on.
+		// A row can't be sent. Reading by pages finds it, and delivers the others.
 		p.large, err = true, nil
 	}
 	if err == nil {
@@ -255,8 +254,8 @@ func (r *reader) pollWindow(ctx context.Context, prev *cursors.Snapshot, limit, 
 	return p, nil
 }
 
-// flushed waits until the log is on disk up to end, for a moment: whoever commits flushes it, mostly within a
-// millisecond or two. It asks without a pause between, since the shortest that there is would be as long as that.
+// flushed waits a moment until the log is on disk up to end: the committing transaction flushes it, mostly within a
+// millisecond or two. It asks again without a pause, because the shortest possible pause would be as long as that.
 func (r *reader) flushed(ctx context.Context, end []byte) (onDisk bool, err error) {
 	for giveUp := time.Now().Add(flushWithin); !onDisk && time.Now().Before(giveUp); {
 		rows := r.conn.PgConn().ExecStatement(ctx, r.flush, [][]byte{end}, textFormat, binaryFormat)
@@ -271,7 +270,7 @@ func (r *reader) flushed(ctx context.Context, end []byte) (onDisk bool, err erro
 	return onDisk, nil
 }
 
-// results hands the next statement's result to read.
+// results passes the next statement's result to read.
 func results(pipeline *pgconn.Pipeline, read func(*pgconn.ResultReader)) error {
 	result, err := pipeline.GetResults()
 	if err != nil {
@@ -286,7 +285,7 @@ func results(pipeline *pgconn.Pipeline, read func(*pgconn.ResultReader)) error {
 	return err
 }
 
-// message decodes a row of which the first column is the transaction.
+// message decodes a row whose first column is the transaction.
 func (r *reader) message(pg *page, row [][]byte) (*relay.Delivery, error) {
 	if len(row) != 1+messageColumnCount || len(row[0]) != 8 {
 		return nil, errRow
@@ -298,8 +297,8 @@ func (r *reader) message(pg *page, row [][]byte) (*relay.Delivery, error) {
 	return d, err
 }
 
-// pages is a pipeline of pages that were asked for. The server works on them while those before are published. Nothing
-// else may use the connection until it is closed.
+// pages is a pipeline of requested pages. The server works on them while earlier ones are published. No other statement
+// may use the connection until it is closed.
 type pages struct {
 	reader   *reader
 	pipeline *pgconn.Pipeline
@@ -309,14 +308,14 @@ type pages struct {
 type pageQuery struct {
 	after, through int64
 	limit          int
-	byID           bool // if there are more, the first ones
+	byID           bool // if there are more, return the first ones
 }
 
 func (r *reader) pages(ctx context.Context) *pages {
 	return &pages{reader: r, pipeline: r.conn.PgConn().StartPipeline(ctx)}
 }
 
-// ask asks for at most limit messages of a window with after < id <= through.
+// ask requests at most limit messages of a window with after < id <= through.
 func (p *pages) ask(next *cursors.Snapshot, ranges []cursors.Range, q pageQuery) error {
 	r := p.reader
 	statements := r.page
@@ -346,8 +345,8 @@ func (r *reader) pageArguments(lo, hi []byte, next *cursors.Snapshot, q pageQuer
 	}
 }
 
-// read takes the first answer that is due. cut means that there were more messages than a page has room for, be it by
-// their number or their bytes. Then the page is only of use if they came by id.
+// read takes the next answer. cut means that there were more messages than a page has room for, by their number or
+// their bytes. Then the page is only usable if it was requested by id.
 func (p *pages) read(maxBytes int) (pg *page, q pageQuery, cut bool, err error) {
 	pg, q = p.reader.pool.get(), p.asked[0]
 	var decodeErr error
@@ -373,7 +372,7 @@ func (p *pages) read(maxBytes int) (pg *page, q pageQuery, cut bool, err error) 
 	return pg, q, cut, nil
 }
 
-// discard lets go of all that was asked for.
+// discard gives up all requests.
 func (p *pages) discard() error {
 	for len(p.asked) > 0 {
 		if err := p.answer(func(*pgconn.ResultReader) {}); err != nil {
@@ -383,7 +382,7 @@ func (p *pages) discard() error {
 	return nil
 }
 
-// answer hands the answer to the first question that is open to read.
+// answer passes the answer to the oldest open request to read.
 func (p *pages) answer(read func(*pgconn.ResultReader)) error {
 	p.asked = append(p.asked[:0], p.asked[1:]...)
 	if err := results(p.pipeline, read); err != nil {
@@ -424,7 +423,7 @@ func (r *reader) nextChunk(ctx context.Context, within cursors.Range, limit int)
 	return s, nil
 }
 
-// transactions finds the ids of whole transactions; those without messages are left out.
+// transactions finds the ids of whole transactions; it leaves out those without messages.
 func (r *reader) transactions(ctx context.Context, xids []cursors.Range) ([]chunk, error) {
 	if len(xids) == 0 {
 		return nil, nil

@@ -27,7 +27,8 @@ func (db database) dump(to database) {
 		{"messages", messages}, {"cursors", "*"}, {"holds", "*"}, {"dead_letters", "*"},
 	} {
 		var buf bytes.Buffer
-		if _, err := from.CopyTo(db.T.Context(), &buf, fmt.Sprintf("COPY (SELECT %s FROM outbox.%s) TO STDOUT", table.columns, table.name)); err != nil {
+		if _, err := from.CopyTo(db.T.Context(), &buf,
+			fmt.Sprintf("COPY (SELECT %s FROM outbox.%s) TO STDOUT", table.columns, table.name)); err != nil {
 			db.T.Fatal(err)
 		}
 		columns := ""
@@ -89,7 +90,8 @@ func drain(t *testing.T, s relay.Session, want int) (got []string) {
 
 func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 	t.Parallel()
-	newer, older := servers.OwnPostgres(t, servers.PostgresConfig{OwnIdentity: true}), servers.OwnPostgres(t, servers.PostgresConfig{OwnIdentity: true})
+	newer, older := servers.OwnPostgres(t, servers.PostgresConfig{OwnIdentity: true}), servers.OwnPostgres(t,
+		servers.PostgresConfig{OwnIdentity: true})
 	open := func(t *testing.T, p *servers.Postgres) database {
 		name, err := p.CreateDatabase(t.Context())
 		if err != nil {
@@ -130,7 +132,8 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 
 			source := db.source("half", SnapshotConfig{})
 			_, err := source.Acquire(t.Context())
-			if !errors.Is(err, cursors.ErrForeign) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "outbox rebase --destination half") {
+			if !errors.Is(err, cursors.ErrForeign) || !outbox.IsPermanent(err) ||
+				!strings.Contains(err.Error(), "outbox rebase --destination half") {
 				t.Fatalf("got %v", err)
 			}
 			if _, err := admin.Rebase(t.Context(), db.Connect(), "other", admin.Action{Actor: "me"}); err == nil {
@@ -145,7 +148,8 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 			if got := fmt.Sprint(report); got != want {
 				t.Errorf("report %s, want %s", got, want)
 			}
-			if _, err := admin.Rebase(t.Context(), db.Connect(), "half", admin.Action{Actor: "me"}); !errors.Is(err, admin.ErrNothingToRebase) {
+			if _, err := admin.Rebase(t.Context(), db.Connect(),
+				"half", admin.Action{Actor: "me"}); !errors.Is(err, admin.ErrNothingToRebase) {
 				t.Errorf("the second rebase: %v", err)
 			}
 			if got := db.Value(`SELECT string_agg(destination, ' ' ORDER BY id) FROM outbox.audit WHERE actor = 'me' AND verb = 'rebase'`); got != "all fresh half" {

@@ -19,13 +19,12 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/states"
 )
 
-// ErrNamesake means that another relay runs under the same name. Both would take each other's leases for
-// their own.
+// ErrNamesake means that another relay runs under the same name. Each would take the other's leases for its own.
 var ErrNamesake = errors.New("another relay has this name")
 
-// Registration is the presence of this process under a name among the running relays. By the name, a
-// relay that restarts takes its leases back at once; that no other uses it meanwhile is what the
-// registration is for. All sources of a process share one.
+// Registration records this process under a name among the running relays. By the name, a relay that restarts takes its
+// leases back at once; the registration ensures that no other relay uses the name at the same time. All sources of a
+// process share one.
 type Registration struct {
 	conn     *pgx.ConnConfig
 	name     string
@@ -35,7 +34,7 @@ type Registration struct {
 	states   *states.Writer // of all its sources
 
 	mu    sync.Mutex
-	err   error // why the name may not be used now; nil while registered
+	err   error // why the name may not be used at present; nil while registered
 	inUse map[string]bool
 
 	stop    context.CancelFunc
@@ -47,17 +46,16 @@ type RegistrationConfig struct {
 	// Version of the program, for people. Default "unknown".
 	Version string
 
-	// Lease is how long a relay whose database session lives may be silent before its name is taken
-	// over; it means that it is alive every third of that. Best the same as that of the sources. At
-	// least 100 ms. Default 3 s.
+	// Lease is how long a relay whose database session lives may be silent before another relay takes its name. The
+	// relay renews it every third of that time. It should equal the Lease of the sources. At least 100 ms. Default 3 s.
 	Lease time.Duration
 
-	// Logger gets the loss of the name or of its connection; nil is silent.
+	// Logger reports the loss of the name or of its connection; nil is silent.
 	Logger *slog.Logger
 }
 
-// Register takes the name for this process, waiting at most one lease to tell a dead predecessor from a
-// live namesake: ErrNamesake, marked by outbox.Permanent, names the host and process of that. It keeps a
+// Register takes the name for this process. It waits at most one lease to tell a dead predecessor from a live namesake.
+// ErrNamesake, marked by outbox.Permanent, names the host and process of the namesake. The registration uses a
 // connection of its own until Close.
 func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg RegistrationConfig) (*Registration, error) {
 	var faults settings.Faults
@@ -90,12 +88,12 @@ func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg Regist
 // Name is the relay's name, which owns the leases of its sources.
 func (r *Registration) Name() string { return r.name }
 
-var errInUse = errors.New("polling: another source of this process reads it")
+var errInUse = errors.New("polling: another source of this process reads this shard group")
 
 // allGroups stands for a destination as a whole.
 const allGroups = -1
 
-// use keeps two sources of this process from taking each other's lease.
+// use prevents two sources of this process from taking each other's lease.
 func (r *Registration) use(destination string, group int) (release func(), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,14 +118,14 @@ func (r *Registration) set(err error) {
 	r.err = err
 }
 
-// Close gives the name back. Close the sessions first.
+// Close releases the name. Close the sessions first.
 func (r *Registration) Close() {
 	r.stop()
 	<-r.stopped
 }
 
-// register connects and takes the name: its row then names this connection, by which others tell whether
-// this process lives.
+// register connects and takes the name. The name's row then identifies this connection, by which other relays find out
+// whether this process lives.
 func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
 	conn, err := connect(ctx, r.conn, r.name)
 	if err != nil {
@@ -170,8 +168,8 @@ func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
 			return nil, dial.Permanent("%w: %q runs on host %s (process %d); give this one another --name",
 				ErrNamesake, r.name, before.host, before.pid)
 		}
-		// Its database session lives. Either it does too, and says so within a lease, or it was
-		// stopped or cut off: then its leases have run out by then, and their epochs keep it out.
+		// Its database session lives. Either the relay lives too, and renews its heartbeat within a lease, or it was
+		// stopped or cut off; then its leases have expired by then, and their epochs keep it out.
 		before.silent = time.Now().After(deadline)
 		if before.silent {
 			continue
@@ -189,14 +187,15 @@ type predecessor struct {
 	pid       int
 	heartbeat time.Time
 	first     time.Time // its heartbeat when it was first seen
-	silent    bool      // it has not moved for a lease
+	silent    bool      // it has not changed for a lease
 }
 
-// takeNameSQL takes a name that is free, this instance's own, or of an instance whose database sessions have
-// all ended, the registration's and those that deliver (they have the name in their application_name):
-// then it can't be publishing what it would still believe to own. And it takes the name of instance $6 if
-// that has been silent since $7. Sessions of other roles show no start to those without
-// pg_read_all_stats: one with the same process id then counts as alive. A conflict is with the name's own row.
+// takeNameSQL takes a name in three cases: the name is free, or this instance has it, or all database sessions of the
+// instance that has it have ended. Those are the registration's session and the sessions that deliver, which have the
+// name in their application_name; without them the instance can't publish what it would still believe to own. It also
+// takes the name of instance $6 if that has been silent since $7. Roles without pg_read_all_stats don't see when
+// sessions of other roles started: a session with the same process id then counts as alive. A conflict is with the
+// name's own row.
 const takeNameSQL = `
 INSERT INTO outbox.relays AS r (name, instance, backend_pid, backend_start, host, pid, version)
 SELECT $1, $2::text::uuid, a.pid, a.backend_start, $3, $4, $5 FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()
@@ -239,7 +238,7 @@ func (r *Registration) find(ctx context.Context, conn *pgx.Conn) (*predecessor, 
 	return &p, nil
 }
 
-// run means that the relay is alive until ctx ends, over a new connection when one breaks.
+// run keeps the relay registered until ctx ends. It opens a new connection when one breaks.
 func (r *Registration) run(ctx context.Context, conn *pgx.Conn) {
 	defer close(r.stopped)
 	for {
@@ -270,7 +269,7 @@ func (r *Registration) run(ctx context.Context, conn *pgx.Conn) {
 	}
 }
 
-// beat renews the heartbeat until it can't: the connection broke, or the name is another's.
+// beat renews the heartbeat until the connection breaks or the name is taken over.
 func (r *Registration) beat(ctx context.Context, conn *pgx.Conn) error {
 	ticker := time.NewTicker(r.cfg.Lease / 3)
 	defer ticker.Stop()
@@ -280,7 +279,7 @@ func (r *Registration) beat(ctx context.Context, conn *pgx.Conn) error {
 			return ctx.Err()
 		case <-ticker.C:
 		}
-		// Not ctx, which would take the connection with it when it ends.
+		// This doesn't use ctx, whose end would close the connection.
 		beating, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Lease)
 		tag, err := conn.Exec(beating, `UPDATE outbox.relays SET heartbeat_at = clock_timestamp()
 			WHERE name = $1 AND instance = $2::text::uuid`, r.name, r.instance)

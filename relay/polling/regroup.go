@@ -13,17 +13,17 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// regroupSession changes the number of shard groups of a destination. It owns all groups of the old
-// number, delivers each up to one snapshot that it took when it owned them, and then replaces their
-// cursors by those of the new number, which begin at that snapshot.
+// regroupSession changes the number of shard groups of a destination. It owns all groups of the old number, and takes
+// one snapshot once it owns them. It delivers each group up to that snapshot, and then replaces their cursors by those
+// of the new number, which begin at the snapshot.
 //
-// Nothing is lost, repeated or overtaken by it: until the replacement, each old cursor is an ordinary one
-// that any relay of the old number could go on with; after it, what the snapshot sees is settled in every
-// group and what it doesn't see is new to every group.
+// This loses, repeats and reorders nothing. Until the replacement, each old cursor is an ordinary one, and any relay of
+// the old number could continue it. After it, what the snapshot sees is settled in every group, and what it doesn't see
+// is new to every group.
 //
-// The groups are delivered one after the other, and the next one begins when all of the one before is
-// settled, so that a settlement concerns one cursor. The session ends with relay.ErrLeaseLost: the relay
-// acquires again, and finds the number that it wants.
+// The groups are delivered one after the other. A group begins when the previous one is completely settled, so a
+// settlement concerns one cursor. The session ends with relay.ErrLeaseLost: the relay acquires again, and finds the
+// number that it is configured for.
 type regroupSession struct {
 	source *Snapshot
 	end    cursors.Snapshot
@@ -35,13 +35,13 @@ type regroupSession struct {
 
 var _ relay.Coupled = (*regroupSession)(nil)
 
-// groupOrdinals keeps the windows of different groups apart: a delivery's window tells its group.
+// groupOrdinals keeps the windows of different groups apart: the number of a delivery's window includes its group.
 const groupOrdinals = 48
 
-// regroup waits until it owns every group of the old number. It returns nil when another relay has changed
-// the number meanwhile.
+// regroup waits until it owns every group of the old number. It returns nil if another relay has changed the number in
+// the meantime.
 func (s *Snapshot) regroup(ctx context.Context, writing *link) (_ relay.Session, err error) {
-	// Sources of one registration would take each other's leases for their own: one of them does it.
+	// Sources of one registration would take each other's leases for their own, so only one of them regroups.
 	done := func() {}
 	if r := s.cfg.Registration; r != nil {
 		if done, err = r.use(s.destination, allGroups); errors.Is(err, errInUse) {
@@ -68,8 +68,8 @@ func (s *Snapshot) regroup(ctx context.Context, writing *link) (_ relay.Session,
 	return nil, err
 }
 
-// acquire takes the groups in order, so that of several relays one gets the first and the others wait for
-// it, and none waits for what another one waits with.
+// acquire takes the groups in order. So if several relays try, one gets the first group and the others wait for it, and
+// no relay waits while it keeps another one waiting.
 func (s *regroupSession) acquire(ctx context.Context) (ok bool, err error) {
 	src := s.source
 	rows, err := cursors.Rows(ctx, s.link.conn, src.destination)
@@ -98,7 +98,7 @@ func (s *regroupSession) acquire(ctx context.Context) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// Nobody else opens a window any more, so this snapshot lies behind all that there are.
+	// No other session opens windows any more, so this snapshot lies behind all existing windows.
 	var text string
 	if err := s.reader.conn.QueryRow(ctx, "SELECT pg_current_snapshot()::text").Scan(&text); err != nil {
 		return false, fmt.Errorf("take a snapshot: %w", err)
@@ -112,7 +112,7 @@ func (s *regroupSession) acquire(ctx context.Context) (ok bool, err error) {
 	return true, nil
 }
 
-// take takes one lease on the connection that the leases taken before are renewed on.
+// take takes one lease, on the connection that renews the leases taken before.
 func (s *regroupSession) take(ctx context.Context, group, groups int) (row cursors.Row, since time.Time, err error) {
 	conn, err := connect(ctx, s.source.conn, s.source.owner)
 	if err != nil {
@@ -144,20 +144,20 @@ func (s *regroupSession) Next(ctx context.Context, limit int) (relay.Batch, erro
 		s.source.destination, s.source.cfg.Groups, relay.ErrLeaseLost)
 }
 
-// dropCursorSQL removes an old cursor if this session owns it and it stands at the common end.
+// dropCursorSQL removes an old cursor if this session owns it and it stands at the common snapshot.
 const dropCursorSQL = `
 DELETE FROM outbox.cursors
 WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND prev::text = $4 AND cardinality(windows) = 0
 RETURNING delivered`
 
-// makeCursorsSQL makes the new ones. Their epoch is higher than every old one, so that a relay which still
-// believes to own an old group can write none of them.
+// makeCursorsSQL creates the new cursors. Their epoch is higher than every old one, so a relay that still believes to
+// own an old group can write none of them.
 const makeCursorsSQL = `
 INSERT INTO outbox.cursors (destination, shard_group, shard_groups, prev, epoch, delivered, system_identifier)
 SELECT $1, g, $2, $3::text::pg_snapshot, $4, CASE g WHEN 0 THEN $5::bigint ELSE 0 END, (SELECT s.system_identifier FROM pg_control_system() s)
 FROM generate_series(0, $2::integer - 1) g`
 
-// replace changes the layout in one transaction, or nothing.
+// replace replaces the cursors in one transaction.
 func (s *regroupSession) replace(ctx context.Context) error {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
@@ -182,7 +182,7 @@ func (s *regroupSession) replace(ctx context.Context) error {
 		_, err := tx.Exec(ctx, makeCursorsSQL, s.source.destination, s.source.cfg.Groups, s.end.Text, epoch+1, delivered)
 		return err
 	})
-	// They are gone, or it is unknown whether they are.
+	// The cursors are gone, or it is unknown whether they are.
 	for _, sub := range s.groups {
 		_ = sub.lease.fail(relay.ErrLeaseLost)
 	}
@@ -193,14 +193,15 @@ func (s *regroupSession) replace(ctx context.Context) error {
 }
 
 func (s *regroupSession) Settle(ctx context.Context, settlement relay.Settlement) error {
-	// Holds may be any group's, and the cursor that is written is one group's.
+	// Holds may belong to any group; only one group's cursor is written.
 	if d := settlement.Through; d != nil {
 		return s.groups[d.Window>>groupOrdinals].settle(ctx, settlement, s.ownsAll)
 	}
 	return s.groups[0].settle(ctx, settlement, s.ownsAll)
 }
 
-// ownsAll fails unless every group is still this session's, and keeps it so until the transaction ends.
+// ownsAll fails unless this session still has every group, and keeps other relays from taking one until the transaction
+// ends.
 func (s *regroupSession) ownsAll(ctx context.Context, tx pgx.Tx) error {
 	for _, sub := range s.groups {
 		tag, err := tx.Exec(ctx, `SELECT FROM outbox.cursors WHERE destination = $1 AND shard_group = $2 AND epoch = $3 FOR SHARE`,
@@ -237,7 +238,8 @@ func (s *regroupSession) Confirm(ctx context.Context) error {
 	return nil
 }
 
-// Passed asks the cursors of all groups, since a place doesn't tell its group: where they differ, it is in doubt.
+// Passed asks the cursors of all groups, because a position doesn't tell its group: if they differ, the answer is in
+// doubt.
 func (s *regroupSession) Passed(ref uint64, position int64) bool {
 	for _, sub := range s.groups {
 		if !sub.Passed(ref, position) {
@@ -266,7 +268,7 @@ func (s *regroupSession) Close(ctx context.Context) error {
 	return err
 }
 
-// release gives back what was acquired, but for the connection that writes.
+// release gives back what was acquired, except the connection that writes.
 func (s *regroupSession) release(ctx context.Context) error {
 	var errs []error
 	for _, sub := range s.groups {

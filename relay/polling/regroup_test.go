@@ -110,7 +110,8 @@ func TestChangingTheNumberOfGroupsLosesDoublesAndInvertsNothing(t *testing.T) {
 		running, stop := context.WithCancel(ctx)
 		var readers sync.WaitGroup
 		for group := range groups {
-			source := db.source("d", SnapshotConfig{Groups: groups, Group: group, Registration: registration, Lease: 600 * time.Millisecond})
+			source := db.source("d",
+				SnapshotConfig{Groups: groups, Group: group, Registration: registration, Lease: 600 * time.Millisecond})
 			readers.Go(func() {
 				if err := follow(running, source, deliver); err != nil {
 					t.Errorf("group %d of %d: %v", group, groups, err)
@@ -118,7 +119,8 @@ func TestChangingTheNumberOfGroupsLosesDoublesAndInvertsNothing(t *testing.T) {
 			})
 		}
 		await(fmt.Sprint(groups, " groups"), func() bool {
-			return db.Value("SELECT count(*) || ' ' || max(shard_groups) FROM outbox.cursors WHERE owner IS NOT NULL") == fmt.Sprintf("%d %d", groups, groups)
+			return db.Value("SELECT count(*) || ' ' || max(shard_groups) FROM outbox.cursors WHERE owner IS NOT NULL") == fmt.Sprintf(
+				"%d %d", groups, groups)
 		})
 		if i == len(layouts)-1 {
 			<-written

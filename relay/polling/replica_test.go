@@ -54,7 +54,8 @@ func some(name string, from, to int) (names []string) {
 // Logical replication carries no sequences: ids begin at 1 again, below and upon those of the rows that came along.
 func TestAPromotedLogicalReplicaDeliversTheOldMessagesBeforeTheNew(t *testing.T) {
 	t.Parallel()
-	newer, older := servers.OwnPostgres(t, servers.PostgresConfig{OwnIdentity: true}), servers.OwnPostgres(t, servers.PostgresConfig{OwnIdentity: true})
+	newer, older := servers.OwnPostgres(t, servers.PostgresConfig{OwnIdentity: true}), servers.OwnPostgres(t,
+		servers.PostgresConfig{OwnIdentity: true})
 	open := func(t *testing.T, p *servers.Postgres) database {
 		name, err := p.CreateDatabase(t.Context())
 		if err != nil {
@@ -156,7 +157,8 @@ func TestASequenceThatWasSetBackIsRefusedAndMended(t *testing.T) {
 	db.Exec(`TRUNCATE outbox.messages RESTART IDENTITY`)
 	db.named(false, some("new", 1, 3)...)
 	_, err := db.source("d", SnapshotConfig{}).Acquire(t.Context())
-	if !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "outbox rebase --destination d") || !strings.Contains(err.Error(), "outbox.messages_id_seq") {
+	if !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "outbox rebase --destination d") ||
+		!strings.Contains(err.Error(), "outbox.messages_id_seq") {
 		t.Fatalf("got %v", err)
 	}
 	if _, err := admin.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
@@ -175,7 +177,8 @@ func TestASequenceThatGivesNoOrderIsRefused(t *testing.T) {
 	for _, change := range []string{"CACHE 20", "INCREMENT BY -1 MINVALUE -9", "CYCLE"} {
 		db.Exec(`ALTER SEQUENCE outbox.messages_id_seq ` + change)
 		_, err := db.source("d", SnapshotConfig{}).Acquire(t.Context())
-		if !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "ALTER SEQUENCE outbox.messages_id_seq INCREMENT BY 1 CACHE 1 NO CYCLE") {
+		if !outbox.IsPermanent(err) ||
+			!strings.Contains(err.Error(), "ALTER SEQUENCE outbox.messages_id_seq INCREMENT BY 1 CACHE 1 NO CYCLE") {
 			t.Errorf("%s: %v", change, err)
 		}
 		db.Exec(`ALTER SEQUENCE outbox.messages_id_seq INCREMENT BY 1 CACHE 1 NO CYCLE`)

@@ -18,12 +18,12 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Retention empties the segments of outbox.messages, and of the stored inbox, that every cursor has passed. It costs the same
-// however many messages are in one, and leaves nothing behind to be vacuumed. Any number of them may
-// run, in one process or several.
+// Retention empties the segments of outbox.messages, and of the stored inbox, that every cursor has passed. The cost
+// doesn't depend on the number of messages in a segment, and nothing is left to be vacuumed. Any number of retentions
+// may run, in one process or in several.
 //
-// It needs nothing but cursors that move: a destination that nobody relays any more keeps every segment
-// from being emptied, and Observe says so.
+// Retention depends on moving cursors: a destination without a relay keeps every segment from being emptied, and
+// Observe reports that.
 type Retention struct {
 	conn *pgx.ConnConfig
 	cfg  RetentionConfig
@@ -31,39 +31,39 @@ type Retention struct {
 
 // RetentionConfig tunes a [Retention]. The zero value means the stated defaults.
 type RetentionConfig struct {
-	// Interval is the pause between two looks at the segments. A segment of the schema's is written to
-	// for ten minutes, so there is no hurry. Default 30 s.
+	// Interval is the pause between two passes over the segments. A segment of the schema is written to for ten
+	// minutes, so there is no hurry. Default 30 s.
 	Interval time.Duration
 
-	// Observe, if not nil, is told what each look led to. It must not block.
+	// Observe, if not nil, gets the result of each pass. It must not block.
 	Observe func(RetentionReport)
 
-	// Logger gets emptied segments and trouble; nil is silent.
+	// Logger reports emptied segments and trouble; nil is silent.
 	Logger *slog.Logger
 }
 
-// RetentionReport is what one look at the segments led to. Err is why it ended early, nil if it didn't.
+// RetentionReport is the result of one pass over the segments. Err is why it ended early, nil if it didn't.
 type RetentionReport struct {
 	Emptied []string // tables
 	Kept    []KeptSegment
 	Err     error
 }
 
-// KeptSegment is a segment that isn't written to any more and could not be emptied, and why. Destination
-// is "" if that isn't the reason.
+// KeptSegment is a segment that is no longer written to and could not be emptied, with the reason. Destination is "" if
+// no destination is the reason.
 type KeptSegment struct {
 	Table       string
 	Destination string
 	Group       int
 	Reason      string
 
-	// Hidden means that there are messages in it which this role doesn't see.
+	// Hidden means that the segment has messages that this role doesn't see.
 	Hidden bool
 }
 
 // RetentionDefaults returns the RetentionConfig that the zero value stands for.
 func RetentionDefaults() RetentionConfig {
-	cfg, _ := RetentionConfig{}.withDefaults(nil) // without what is required
+	cfg, _ := RetentionConfig{}.withDefaults(nil) // without the required fields
 	return cfg
 }
 
@@ -87,7 +87,7 @@ func NewRetention(conn *pgx.ConnConfig, cfg RetentionConfig) (*Retention, error)
 	return &Retention{conn: conn.Copy(), cfg: cfg}, nil
 }
 
-// Run looks after the segments until ctx ends and returns nil then. A lost connection is replaced.
+// Run empties segments until ctx ends, and then returns nil. It replaces a lost connection.
 func (r *Retention) Run(ctx context.Context) error {
 	var conn *pgx.Conn
 	defer func() { dial.HangUp(conn) }()
@@ -120,7 +120,7 @@ func (r *Retention) report(ctx context.Context, report RetentionReport) {
 		return
 	}
 	if report.Err != nil {
-		r.cfg.Logger.Warn("segments were not looked after", "error", report.Err)
+		r.cfg.Logger.Warn("segments could not be checked", "error", report.Err)
 	}
 	for _, table := range report.Emptied {
 		r.cfg.Logger.Info("segment emptied", "segment", table)
@@ -135,8 +135,8 @@ func (r *Retention) report(ctx context.Context, report RetentionReport) {
 	r.cfg.Observe(report)
 }
 
-// segmentsSQL lists the segments that have pages and aren't written to now or next, as the catalogue has
-// them. Which is the current one is only a matter of not getting in the way.
+// segmentsSQL lists, from the catalogue, the segments that have pages and aren't written to now or next. The choice of
+// the current segment only serves to keep out of the writers' way.
 const segmentsSQL = `
 SELECT s.oid::regclass::text FROM (
 	SELECT c.oid, substring(pg_get_expr(c.relpartbound, c.oid) FROM '^FOR VALUES IN \(''?(\d+)''?\)$')::bigint AS segment
@@ -171,16 +171,16 @@ func (r *Retention) pass(ctx context.Context, conn *pgx.Conn) (report RetentionR
 	return report, nil
 }
 
-// empty truncates a segment if nobody needs anything of it.
+// empty truncates a segment if no cursor needs it.
 func (r *Retention) empty(ctx context.Context, conn *pgx.Conn, table string) (*KeptSegment, error) {
-	// Without the lock first: it would hold up writers just to find out that there is nothing to do.
+	// This first check takes no lock: the lock would hold up writers, maybe for nothing.
 	if kept, err := neededBy(ctx, conn, table); kept != nil || err != nil {
 		return kept, err
 	}
 	if kept, err := outOfSight(ctx, conn, table); kept != nil || err != nil {
 		return kept, err
 	}
-	// Readers lock a segment for moments, long transactions that wrote to it for long.
+	// Readers lock a segment for moments; long transactions that wrote to it keep their lock for long.
 	const attempts = 10
 	for attempt := 1; ; attempt++ {
 		kept, err := r.truncate(ctx, conn, table)
@@ -196,10 +196,10 @@ func (r *Retention) empty(ctx context.Context, conn *pgx.Conn, table string) (*K
 	}
 }
 
-// sightSQL compares what this role sees in a segment with what the server itself has counted there as committed, in which no
-// policy, no index and no row of the catalogue has a part. It looks at no more than 32 blocks, spread evenly, by their place on
-// disk and without an index. Rolled back rows leave blocks without a visible row, too, and aren't counted; the
-// count alone can be too high by what a session reports late.
+// sightSQL compares what this role sees in a segment with the server's own count of committed rows, which no policy,
+// index or catalogue entry affects. It looks at no more than 32 blocks, spread evenly by their position on disk,
+// without an index. Rolled back rows also leave blocks without a visible row, and aren't counted. The count alone can
+// be too high by what a session reports late.
 const sightSQL = `
 SELECT s.live, s.seen FROM (
 	SELECT pg_stat_get_live_tuples($1::text::regclass) AS live, count(*) FILTER (WHERE b.n = 0) AS blank, count(*) AS looked,
@@ -210,8 +210,8 @@ SELECT s.live, s.seen FROM (
 		WHERE m.ctid >= format('(%%s,0)', p.block)::tid AND m.ctid < format('(%%s,0)', p.block + 1)::tid) b
 ) s WHERE s.blank * 2 >= s.looked AND s.live > 2 * s.seen`
 
-// outOfSight keeps a segment that has rows of which this role sees next to nothing. Cursors have passed it, then, because
-// the relay saw nothing either.
+// outOfSight keeps a segment that has rows of which this role sees next to nothing: cursors have passed the segment
+// because the relay saw nothing either.
 func outOfSight(ctx context.Context, conn *pgx.Conn, table string) (*KeptSegment, error) {
 	var live, seen int64
 	err := conn.QueryRow(ctx, fmt.Sprintf(sightSQL, table), table).Scan(&live, &seen)
@@ -221,16 +221,16 @@ func outOfSight(ctx context.Context, conn *pgx.Conn, table string) (*KeptSegment
 	if err != nil {
 		return nil, fmt.Errorf("compare what is seen with what is there: %w", err)
 	}
-	return &KeptSegment{Table: table, Hidden: true, Reason: fmt.Sprintf("the server has counted %d messages in it and this role sees %d: find out what hides them; "+
-		"if the count is wrong, run: ANALYZE %s", live, seen, table)}, nil
+	return &KeptSegment{Table: table, Hidden: true,
+		Reason: fmt.Sprintf("the server has counted %d messages in it and this role sees %d: find out what hides them; "+
+			"if the count is wrong, run: ANALYZE %s", live, seen, table)}, nil
 }
 
 const lockNotAvailable = "55P03"
 
-// truncate decides under the lock, which has made sure that no transaction has written to the segment and
-// not ended. The question to the cursors is a statement of its own behind it, so it sees all of those. A
-// transaction that comes later waits, and writes into the empty segment. NOWAIT, because whoever waits
-// for this lock is in everybody's way.
+// truncate decides under the lock, which ensures that no open transaction has written to the segment. The check of the
+// cursors is a later statement, so it sees all rows. A transaction that comes later waits, and writes into the empty
+// segment. NOWAIT, because a wait for this lock would block all writers.
 func (r *Retention) truncate(ctx context.Context, conn *pgx.Conn, table string) (kept *KeptSegment, err error) {
 	err = inTransaction(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "LOCK TABLE ONLY "+table+" IN ACCESS EXCLUSIVE MODE NOWAIT"); err != nil {
@@ -245,9 +245,9 @@ func (r *Retention) truncate(ctx context.Context, conn *pgx.Conn, table string) 
 	return kept, err
 }
 
-// neededSQL lists the cursors over the segment's table that need a row of it: one that its prev doesn't see. A cursor of
-// another cluster sees nothing that can be believed, so it needs everything. Without any cursor, there is
-// a row that says so.
+// neededSQL lists the cursors over the segment's table that need one of its rows, that is, one that their prev doesn't
+// see. The snapshots of a cursor of another cluster mean nothing here, so it counts as needing everything. If there is
+// no cursor, one row reports that.
 const neededSQL = `
 SELECT c.destination, c.shard_group::integer, foreign_cursor
 FROM outbox.cursors c

@@ -15,8 +15,8 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// snapshotSession owns a shard group. It alone writes its cursor, so it keeps the truth in memory and
-// writes it down.
+// snapshotSession owns a shard group. It alone writes the group's cursor, so the cursor in memory is authoritative, and
+// the session stores it.
 //
 // Next runs in one goroutine and Settle in another; they share the cursor. Locks: lease.mu, then mu.
 type snapshotSession struct {
@@ -26,41 +26,41 @@ type snapshotSession struct {
 	reader        *reader
 	pool          *pagePool
 
-	// until, if not nil, is the end: what it sees is read and settled, and then Next returns errDrained.
+	// until, if not nil, is the end: the session reads and settles what this snapshot sees, and then Next returns
+	// errDrained.
 	until *cursors.Snapshot
 
 	mu     sync.Mutex
 	cursor cursor
 
-	// Settle has made room for another window.
+	// signalled when Settle has made room for another window
 	settled chan struct{}
 
-	// life is what the reader's queries in advance run under; end ends it, and with it the reader's
-	// connection.
+	// life is the context of queries that read ahead. end ends it, and with it the reader's connection.
 	life context.Context
 	end  context.CancelFunc
 
-	// The rest belongs to Next.
-	page   *page            // of which rest remains to be returned
+	// Only Next uses the rest.
+	page   *page            // the page of which rest is still to be returned
 	rest   []relay.Delivery // by id
 	log    *backlog         // of the window that is being read, if it is large
-	bytes  int              // of a message, by what was read lately; 0: nothing was
+	bytes  int              // of a message, by recent ones; 0: none was read
 	pause  time.Duration    // before the next poll
 	pollAt time.Time
 
-	flushAgain time.Time // not before is it of use to wait for a flush
+	flushAgain time.Time // before this time, waiting for a flush is pointless
 	foundAt    time.Time // when a poll last found something
 	timer      *time.Timer
 }
 
-// cursor is where a session stands. All that prev sees is settled; a window holds what its snapshot sees
-// and the one before doesn't.
+// cursor is the position of a session. Everything that prev sees is settled. A window holds what its snapshot sees and
+// the previous one doesn't.
 type cursor struct {
 	prev    cursors.Snapshot
-	windows []window // open, oldest first; all but the last are read to their end
+	windows []window // open, oldest first; all but the last have been read to their end
 
-	// base is the end of what was read: everything that it sees is settled or in a window. Polls that
-	// found nothing move it past the last window.
+	// base is the end of what was read: everything that it sees is settled or in a window. Polls that find nothing move
+	// it past the last window.
 	base cursors.Snapshot
 
 	ordinals uint64
@@ -70,11 +70,11 @@ type window struct {
 	ordinal  uint64
 	end      cursors.Snapshot
 	complete bool  // all its messages were read
-	last     int64 // the id of the last one read, at least settled
+	last     int64 // the id of the last message read, at least settled
 	settled  int64 // messages up to this id are settled
 }
 
-// newCursor is the cursor that at describes, with windows numbered from ordinals on.
+// newCursor returns the cursor that at describes; its windows are numbered from ordinals.
 func newCursor(at cursors.Position, ordinals uint64) (cursor, error) {
 	prev, err := cursors.Parse(at.Prev)
 	if err != nil {
@@ -87,7 +87,7 @@ func newCursor(at cursors.Position, ordinals uint64) (cursor, error) {
 			return cursor{}, err
 		}
 		w := c.open(end)
-		if i == 0 && at.LastID > 0 { // 0: nothing is settled, and ids that were made by hand can be below it
+		if i == 0 && at.LastID > 0 { // 0 means that nothing is settled; ids inserted by hand can be below 0
 			w.last, w.settled = at.LastID, at.LastID
 		}
 	}
@@ -102,7 +102,7 @@ func (c *cursor) open(end cursors.Snapshot) *window {
 	return &c.windows[len(c.windows)-1]
 }
 
-// unread returns the first window that has more to be returned, with the snapshot before it.
+// unread returns the first window with more messages to return, and the snapshot before it.
 func (c *cursor) unread() (w *window, before *cursors.Snapshot) {
 	before = &c.prev
 	for i := range c.windows {
@@ -137,7 +137,7 @@ func (c *cursor) settle(d *relay.Delivery) {
 	}
 }
 
-// position closes the windows that are done with and returns what to store.
+// position closes the windows that are done and returns what to store.
 func (c *cursor) position() cursors.Position {
 	n := 0
 	for n < len(c.windows) && c.windows[n].complete && c.windows[n].settled >= c.windows[n].last {
@@ -158,8 +158,8 @@ func (c *cursor) position() cursors.Position {
 	return at
 }
 
-// passed reports whether a message is settled by its place: all that prev sees is, and of the oldest window what
-// stands before the position in it.
+// passed reports whether a message is settled, by its position: everything that prev sees is settled, and so is the
+// part of the oldest window before its position.
 func (c *cursor) passed(xid uint64, id int64) bool {
 	if c.prev.Sees(xid) {
 		return true
@@ -171,8 +171,8 @@ func (c *cursor) passed(xid uint64, id int64) bool {
 	return w.end.Sees(xid) && id <= w.settled
 }
 
-// crowded reports whether another window must wait until one is closed. Small windows make for low
-// latency, but each is in every write of the cursor, with all the transactions that were in progress.
+// crowded reports whether the next window must wait until one is closed. Small windows make latency low, but each
+// window is in every write of the cursor, with all transactions that were in progress.
 func (c *cursor) crowded() bool {
 	const maxWindows, maxText = 16, 32 << 10
 	text := 0
@@ -182,7 +182,7 @@ func (c *cursor) crowded() bool {
 	return len(c.windows) >= maxWindows || text > maxText
 }
 
-// position is what lease writes.
+// position returns what lease stores.
 func (s *snapshotSession) position() cursors.Position {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,7 +197,7 @@ func (s *snapshotSession) Next(ctx context.Context, limit int) (relay.Batch, err
 		if err := s.lease.failure(); err != nil {
 			return relay.Batch{}, err
 		}
-		// A page has a cost of its own, so a small batch is a part of one.
+		// Each page has a fixed cost, so a small batch is a part of a page.
 		size := max(limit, s.source.minPage)
 		pg, err := s.readWindow(ctx, size)
 		switch {
@@ -233,8 +233,8 @@ func (s *snapshotSession) recycler(pg *page) func() {
 	}
 }
 
-// readWindow returns the next page of the windows that were not read to their end: a large one, and after
-// a restart those that the cursor had open. It returns nil when there are none.
+// readWindow returns the next page of windows that were not read to their end: a large one, or, after a restart, those
+// that the cursor had open. It returns nil if there are none.
 func (s *snapshotSession) readWindow(ctx context.Context, limit int) (*page, error) {
 	for {
 		s.mu.Lock()
@@ -253,7 +253,7 @@ func (s *snapshotSession) readWindow(ctx context.Context, limit int) (*page, err
 			}
 			s.log = log
 		}
-		// What is asked for in advance must not end with this call.
+		// Requests in advance must outlive this call.
 		interrupted := context.AfterFunc(ctx, s.end)
 		pg, err := s.log.read(s.life, s.reader, s.limit(limit), s.source.cfg.PageBytes)
 		interrupted()
@@ -270,7 +270,7 @@ func (s *snapshotSession) readWindow(ctx context.Context, limit int) (*page, err
 		}
 
 		s.mu.Lock()
-		w = s.cursor.window(ordinal) // it has stayed open, because it wasn't complete
+		w = s.cursor.window(ordinal) // it is still open, because it isn't complete
 		if pg != nil {
 			w.last = pg.deliveries[len(pg.deliveries)-1].Position
 		}
@@ -282,8 +282,8 @@ func (s *snapshotSession) readWindow(ctx context.Context, limit int) (*page, err
 	}
 }
 
-// poll waits until it is time and looks for what has committed. It returns nil when there is nothing, or
-// so much that it is to be read as a window.
+// poll waits until a poll is due and looks for committed messages. It returns nil if there are none, or so many that
+// they have to be read as a window.
 func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 	s.mu.Lock()
 	crowded, base := s.cursor.crowded(), s.cursor.base
@@ -300,7 +300,7 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 		s.observe(len(pg.deliveries), pg.arena.bytes)
 	}
 	if large {
-		// It is read by pages, from the window's start: what came is in no order.
+		// The window is read by pages from its start, because these rows are in no order.
 		if pg != nil {
 			s.pool.put(pg)
 			pg = nil
@@ -308,7 +308,7 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 	}
 	s.schedule(pg != nil || large)
 	if pg == nil && !large {
-		// Nothing to settle, so nothing to write: the next write of the cursor takes it along.
+		// Nothing is to be settled, so nothing is written: the next write of the cursor includes this.
 		s.mu.Lock()
 		s.cursor.base = found.next
 		s.mu.Unlock()
@@ -335,13 +335,13 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 		return s.cursor.position()
 	}
 	if pg != nil && found.onDisk {
-		// The settlement stores it. Should we die before, a successor opens a larger window, in which a key's
-		// messages have the same order.
+		// The settlement stores the window. If this process dies before, a successor opens a larger window, in which
+		// the messages of a key have the same order.
 		open()
 	} else if err = s.lease.write(context.WithoutCancel(ctx), 0, open, nil); err != nil {
-		// This commit flushes every commit that the window sees, so none can vanish after its message was
-		// published, not those with synchronous_commit=off either. It must not end with ctx, or the
-		// connection would be lost to what is still to be settled.
+		// This commit flushes every commit that the window sees, even those with synchronous_commit=off, so none can
+		// vanish after its message was published. It must not end with ctx: the connection would be lost, and it is
+		// still needed to settle.
 		return nil, err
 	}
 	if pg != nil {
@@ -350,8 +350,8 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 	return pg, nil
 }
 
-// awaitFlush waits a moment for others to flush the log up to end. Where that is in vain, since writers don't wait for the
-// disk, it isn't tried again for a second.
+// awaitFlush waits a moment for other sessions to flush the log up to end. If they don't, because their writers don't
+// wait for the disk, it isn't tried again for a second.
 func (s *snapshotSession) awaitFlush(ctx context.Context, end []byte) (onDisk bool, err error) {
 	if time.Now().Before(s.flushAgain) {
 		return false, nil
@@ -365,7 +365,7 @@ func (s *snapshotSession) awaitFlush(ctx context.Context, end []byte) (onDisk bo
 
 var errDrained = errors.New("polling: everything up to the session's end is settled")
 
-// drain opens the last window, and waits until all is settled.
+// drain opens the last window, and waits until everything is settled.
 func (s *snapshotSession) drain(ctx context.Context) error {
 	s.mu.Lock()
 	opened := s.cursor.base.Text == s.until.Text
@@ -379,7 +379,7 @@ func (s *snapshotSession) drain(ctx context.Context) error {
 		}
 		return s.lease.write(context.WithoutCancel(ctx), 0, last, nil)
 	}
-	// It may have been empty, and then nothing was written that says that it is closed.
+	// The window may have been empty; then nothing was written that closes it.
 	if err := s.lease.write(context.WithoutCancel(ctx), 0, s.position, nil); err != nil {
 		return err
 	}
@@ -398,8 +398,8 @@ func stamp(pg *page, ordinal uint64) {
 	}
 }
 
-// limit is how many messages to read so that they have about PageBytes, at most max. What is read beyond
-// the bytes is read in vain, so a session begins with few.
+// limit is how many messages to read so that they have about PageBytes, at most max. Bytes beyond that are read in
+// vain, so a session begins with few messages.
 func (s *snapshotSession) limit(max int) int {
 	const unknown = 256
 	if s.bytes == 0 {
@@ -408,7 +408,7 @@ func (s *snapshotSession) limit(max int) int {
 	return min(max, 1+s.source.cfg.PageBytes/s.bytes)
 }
 
-// observe learns how large messages are: quickly when they grow, slowly when they shrink.
+// observe learns the size of messages: quickly when they grow, slowly when they shrink.
 func (s *snapshotSession) observe(messages, bytes int) {
 	if messages > 0 {
 		size := 1 + bytes/messages
@@ -416,8 +416,8 @@ func (s *snapshotSession) observe(messages, bytes int) {
 	}
 }
 
-// busyFor is for how many pauses of PollBusy a session goes on looking that often after it found something:
-// messages that come a few milliseconds apart are worth it, and an idle database is left alone.
+// busyFor is how many pauses of PollBusy a session continues at that pace after it found something: messages that come
+// a few milliseconds apart are worth it, and an idle database is left alone.
 const busyFor = 25
 
 // schedule sets the time of the next poll.
@@ -474,8 +474,7 @@ func (s *snapshotSession) Settle(ctx context.Context, settlement relay.Settlemen
 	return s.settle(ctx, settlement, nil)
 }
 
-// settle is Settle with a condition: in the same transaction, where that has more to do than to move the
-// cursor.
+// settle is Settle with a condition, which runs in the same transaction if that does more than move the cursor.
 func (s *snapshotSession) settle(ctx context.Context, settlement relay.Settlement, condition func(context.Context, pgx.Tx) error) error {
 	move := func() cursors.Position {
 		s.mu.Lock()
@@ -522,7 +521,7 @@ func (s *snapshotSession) Held(ctx context.Context, lane string, limit int) (hel
 	return held, err
 }
 
-// Confirm renews the lease, which fails if it is another's.
+// Confirm renews the lease; it fails if another relay has it.
 func (s *snapshotSession) Confirm(ctx context.Context) error {
 	return s.lease.write(ctx, 0, s.position, nil)
 }

@@ -20,15 +20,15 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Snapshot is the default strategy: it reads what a new snapshot of the database sees and the cursor's
-// doesn't. Every committed transaction becomes visible between exactly two snapshots, so none is lost
-// and none is read twice, and one that stays open blocks nobody.
+// Snapshot is the default strategy: it reads what a new snapshot of the database sees and the cursor's snapshot
+// doesn't. Every committed transaction becomes visible between exactly two snapshots, so none is lost or read twice,
+// and an open transaction blocks no other.
 //
-// Order: the messages of a key come in the order in which their transactions took that key's row,
-// provided that the outbox row is inserted after the business row was locked. What falls into one window
-// comes by id, which was drawn under that lock; between windows the order is that of the commits.
+// Order: the messages of a key come in the order in which their transactions locked that key's row, provided that the
+// outbox row is inserted after that lock was taken. Messages of one window come by id, which was drawn under the lock;
+// messages of different windows come in the order of their commits.
 //
-// Acquire may be called again after a session was closed; not for two sessions at once.
+// Acquire may be called again after a session was closed. There can't be two sessions at once.
 type Snapshot struct {
 	conn        *pgx.ConnConfig
 	destination string
@@ -36,12 +36,12 @@ type Snapshot struct {
 	cfg         SnapshotConfig
 	states      *states.Writer
 
-	// minPage is how many messages are read at once at least.
+	// minPage is the least number of messages that are read at once.
 	minPage int
 
 	active  atomic.Bool
 	release func() // of the registration
-	intact  bool   // the tables were once as they should be; of Acquire's goroutine
+	intact  bool   // the tables were once in order; used by Acquire's goroutine
 }
 
 var (
@@ -49,9 +49,9 @@ var (
 	_ relay.Coupled   = (*snapshotSession)(nil)
 )
 
-// NewSnapshot returns a source for a destination. It reports every fault of cfg at once and connects to
-// nothing yet. conn is copied; it must lead to the primary, with sessions of its own (see the package
-// comment), as a role with the rights that schema.Grants lists for a relay.
+// NewSnapshot returns a source for a destination. It reports all faults of cfg together and doesn't connect yet. conn
+// is copied. It must lead to the primary, with sessions of its own (see the package comment), as a role with the rights
+// that schema.Grants lists for a relay.
 func NewSnapshot(conn *pgx.ConnConfig, destination string, cfg SnapshotConfig) (*Snapshot, error) {
 	cfg, err := cfg.withDefaults(conn, destination)
 	if err != nil {
@@ -61,32 +61,32 @@ func NewSnapshot(conn *pgx.ConnConfig, destination string, cfg SnapshotConfig) (
 	if cfg.Registration != nil {
 		s.owner, s.states = cfg.Registration.Name(), cfg.Registration.states
 	} else {
-		host, _ := os.Hostname() // only for people
+		host, _ := os.Hostname() // only shown to people
 		s.owner = fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:8])
 		s.states = states.New(conn, s.owner, cfg.Logger)
 	}
 	return s, nil
 }
 
-// Report writes the relay's state to the cursor, where `outbox status` reads it from anywhere.
+// Report writes the relay's state to the cursor, where `outbox status` reads it.
 func (s *Snapshot) Report(state relay.State, err error) {
 	s.states.Report(s.destination, s.cfg.Group, state, err)
 }
 
 var errActive = errors.New("polling: the source already has a session")
 
-// Acquire waits until this relay owns the shard group and returns a session that goes on where the last
-// owner durably stood. The first source of a destination makes its cursor, which has seen nothing, so
-// everything that is in the outbox is delivered.
+// Acquire waits until this relay owns the shard group, and returns a session that continues where the last owner's
+// stored position is. The first source of a destination creates its cursor, which has seen nothing, so everything in
+// the outbox is delivered.
 //
-// If the destination is split into another number of shard groups than cfg has, one of the new sources
-// waits until all groups of the old number are free, delivers what is left of them up to a common point
-// and replaces them; its session covers all shards and then ends with relay.ErrLeaseLost. So stop the
-// relays of the old number: until they end, nothing is delivered of the groups that are free already.
+// If the destination has another number of shard groups than cfg, one of the new sources waits until all groups of the
+// old number are free, delivers their rest up to a common point and replaces them. Its session covers all shards and
+// then ends with relay.ErrLeaseLost. So stop the relays of the old number: until they have ended, the groups that are
+// already free are not delivered.
 //
-// Marked by outbox.Permanent, because waiting doesn't cure them, are cursors.ErrStandby, cursors.ErrForeign,
-// ErrNamesake and the errors of schema.Check, but schema.ErrSegments only until the schema has once been
-// found in order. Other errors are the connection's.
+// These errors are marked by outbox.Permanent, because waiting doesn't cure them: cursors.ErrStandby,
+// cursors.ErrForeign, ErrNamesake and the errors of schema.Check, of which schema.ErrSegments only until the schema was
+// once found in order. Other errors are the connection's.
 func (s *Snapshot) Acquire(ctx context.Context) (relay.Session, error) {
 	if !s.active.CompareAndSwap(false, true) {
 		return nil, errActive
@@ -154,7 +154,7 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 			if session != nil || err != nil {
 				return session, err
 			}
-			continue // another relay has done it
+			continue // another relay has replaced the cursors
 		}
 		if err != nil {
 			return nil, err
@@ -163,9 +163,9 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 	}
 }
 
-// letGo has the server end a transaction of this connection in which nothing happens for as long as the
-// lease lasts. A relay that freezes, or is cut off, in the middle of one would keep the cursor's row locked,
-// and others from taking over, long after its lease has run out.
+// letGo makes the server end a transaction of this connection that is idle for as long as the lease lasts. If a relay
+// froze, or was cut off, in the middle of a transaction, it would keep the cursor's row locked, and other relays from
+// taking over, long after its lease has expired.
 func (s *Snapshot) letGo(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, "SELECT set_config('idle_in_transaction_session_timeout', $1, false)",
 		strconv.FormatInt(max(s.cfg.Lease.Milliseconds(), 1), 10))
@@ -190,7 +190,7 @@ func (s *Snapshot) start(ctx context.Context, writing *link, row cursors.Row, si
 	return session, nil
 }
 
-// session makes a session that can't read yet, whose windows are numbered from ordinals on.
+// session returns a session without a reader, whose windows are numbered from ordinals.
 func (s *Snapshot) session(writing *link, row cursors.Row, since time.Time, ordinals uint64) (*snapshotSession, error) {
 	cursor, err := newCursor(row.Position, ordinals)
 	if err != nil {
@@ -206,8 +206,8 @@ func (s *Snapshot) session(writing *link, row cursors.Row, since time.Time, ordi
 	return session, nil
 }
 
-// reader connects a reader, to the server that is written to: one address can lead to several, and a
-// standby's snapshots would lose messages.
+// reader connects a reader to the server that is written to: one address can lead to several servers, and the snapshots
+// of a standby would lose messages.
 func (s *Snapshot) reader(ctx context.Context, writing *link, pool *pagePool, group, groups int) (_ *reader, err error) {
 	conn, err := connect(ctx, s.conn, s.owner)
 	if err != nil {
@@ -229,8 +229,7 @@ func (s *Snapshot) reader(ctx context.Context, writing *link, pool *pagePool, gr
 	return newReader(ctx, conn, pool, s.destination, group, groups)
 }
 
-// prepare verifies that the database can be worked with and makes the destination's cursor if there is
-// none.
+// prepare checks that the database is fit for use and creates the destination's cursor if there is none.
 func (s *Snapshot) prepare(ctx context.Context, conn *pgx.Conn) error {
 	if err := cursors.RefuseStandby(ctx, conn); err != nil {
 		return err
@@ -262,7 +261,7 @@ func (s *Snapshot) prepare(ctx context.Context, conn *pgx.Conn) error {
 	return cursors.RefuseSequence(ctx, conn, s.destination)
 }
 
-// create makes the cursors of a destination, once, whoever comes first.
+// create creates the cursors of a destination once, even if several relays try.
 func (s *Snapshot) create(ctx context.Context, conn *pgx.Conn) error {
 	return inTransaction(ctx, conn, func(tx pgx.Tx) error {
 		if err := lockLayout(ctx, tx, s.destination); err != nil {
@@ -273,8 +272,7 @@ func (s *Snapshot) create(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// checkSchema distinguishes what the database lacks, for which there is no use in waiting, from not
-// getting an answer.
+// checkSchema tells what the database lacks, which waiting doesn't cure, from a missing answer.
 func checkSchema(ctx context.Context, conn *pgx.Conn) error {
 	return lacking(schema.Check(ctx, conn))
 }
@@ -289,7 +287,8 @@ func lacking(err error) error {
 	return err
 }
 
-// refused is lacking, but for a segment that was detached while this relay ran: it can be attached again, so the relay waits.
+// refused marks an error as permanent, except that of a segment that was detached while this relay ran: it can be
+// attached again, so the relay waits.
 func (s *Snapshot) refused(err error) error {
 	if s.intact && errors.Is(err, schema.ErrSegments) {
 		return err
@@ -297,7 +296,7 @@ func (s *Snapshot) refused(err error) error {
 	return lacking(err)
 }
 
-// lockLayout keeps others from making or changing the set of cursors of a destination until tx ends.
+// lockLayout prevents other transactions from changing the set of cursors of a destination until tx ends.
 func lockLayout(ctx context.Context, tx pgx.Tx, destination string) error {
 	_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('outbox.cursors ' || $1, 0))", destination)
 	if err != nil {
@@ -312,8 +311,8 @@ SELECT $1, g, $2, (SELECT s.system_identifier FROM pg_control_system() s)
 FROM generate_series(0, $2::integer - 1) g
 WHERE NOT EXISTS (SELECT FROM outbox.cursors WHERE destination = $1)`
 
-// takeSQL takes the lease if it is free or this relay's own. The epoch grows, so whoever held it before
-// can write no more. The conditions that were checked before are repeated where they must hold.
+// takeSQL takes the lease if it is free or this relay's own. It raises the epoch, so the previous holder can write no
+// more. It repeats the conditions that were checked before where they must hold.
 const takeSQL = `
 UPDATE outbox.cursors SET owner = $4, epoch = epoch + 1, lease = $5::bigint * interval '1 microsecond',
 	lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond'
@@ -322,11 +321,11 @@ WHERE destination = $1 AND shard_group = $2 AND shard_groups = $3
 	AND system_identifier = (SELECT s.system_identifier FROM pg_control_system() s)
 RETURNING epoch, prev::text, windows::text[], last_id, ` + schema.Attached
 
-// errLayout means that a destination is split into another number of shard groups than was asked for.
+// errLayout means that a destination has another number of shard groups than requested.
 var errLayout = errors.New("polling: another number of shard groups")
 
-// take waits for the lease of a shard group. since is when the statement that took it was sent. It returns
-// errLayout when the destination is split otherwise.
+// take waits for the lease of a shard group. since is when the statement that took it was sent. It returns errLayout if
+// the destination has another number of shard groups.
 func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int) (row cursors.Row, since time.Time, err error) {
 	waitingFor := ""
 	for {
@@ -336,7 +335,7 @@ func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int) 
 			return row, since, err
 		}
 		if !row.Held {
-			continue // somebody was faster
+			continue // another relay was faster
 		}
 		if row.Owner != waitingFor {
 			waitingFor = row.Owner
@@ -349,9 +348,10 @@ func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int) 
 	}
 }
 
-// tryTake takes the lease if it is free or was this relay's. It asks no longer than answerWithin: who
-// stands by on a dead connection would never take over.
-func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn, group, groups int) (row cursors.Row, since time.Time, taken bool, err error) {
+// tryTake takes the lease if it is free or was this relay's. It waits no longer than answerWithin for an answer: a
+// standby with a dead connection would never take over.
+func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn,
+	group, groups int) (row cursors.Row, since time.Time, taken bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	rows, err := cursors.Rows(ctx, conn, s.destination)
@@ -372,7 +372,7 @@ func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn, group, groups in
 	err = conn.QueryRow(ctx, reading(s.destination, takeSQL), s.destination, group, groups, s.owner, s.cfg.Lease.Microseconds()).
 		Scan(&row.Epoch, &row.Position.Prev, &row.Position.Windows, &row.Position.LastID, &row.Attached)
 	if errors.Is(err, pgx.ErrNoRows) {
-		row.Held = false // look again, at once
+		row.Held = false // look again at once
 		return row, since, false, nil
 	}
 	if err != nil {
@@ -381,11 +381,12 @@ func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn, group, groups in
 	if err := dial.Replicated(conn); err != nil {
 		return row, since, false, err
 	}
-	// A segment may have been detached while this relay stood by. If one is from here on, nothing can be written.
+	// A segment may have been detached while this relay waited. From here on, a detached segment makes every write
+	// fail.
 	return row, since, true, s.refused(schema.Intact(ctx, conn))
 }
 
-// pauseFor waits for d, give or take a fifth, so that relays that started together don't stay in step.
+// pauseFor waits for d plus or minus a fifth, so that relays that started together don't stay in step.
 func pauseFor(ctx context.Context, d time.Duration) error {
 	return dial.Pause(ctx, time.Duration(float64(d)*(0.8+0.4*mathrand.Float64())))
 }

@@ -345,7 +345,8 @@ func TestAConnectionThatBreaksEndsTheSessionAndNothingElse(t *testing.T) {
 
 func TestFaultsOfAConfigAreReportedTogether(t *testing.T) {
 	t.Parallel()
-	_, err := NewSnapshot(nil, "", SnapshotConfig{Groups: 65, Group: 65, Lease: 1, PollBusy: 2 * time.Second, PollIdle: time.Second, PageBytes: -1})
+	_, err := NewSnapshot(nil, "",
+		SnapshotConfig{Groups: 65, Group: 65, Lease: 1, PollBusy: 2 * time.Second, PollIdle: time.Second, PageBytes: -1})
 	var all interface{ Unwrap() []error }
 	if !errors.As(err, &all) || len(all.Unwrap()) != 7 {
 		t.Errorf("got %v", err)

@@ -36,7 +36,8 @@ func TestWhatIsHandedOutSurvivesAFailoverToASynchronousStandby(t *testing.T) {
 			db.Exec("ALTER SYSTEM SET synchronous_standby_names = 'one'")
 			db.Exec("SELECT pg_reload_conf()")
 			conn := db.Connect()
-			for one(t, conn, "SHOW synchronous_standby_names") != "one" || one(t, conn, "SELECT coalesce(max(sync_state), '') FROM pg_stat_replication") != "sync" {
+			for one(t, conn, "SHOW synchronous_standby_names") != "one" ||
+				one(t, conn, "SELECT coalesce(max(sync_state), '') FROM pg_stat_replication") != "sync" {
 			}
 			if err := standby.Stop(); err != nil {
 				t.Fatal(err)
@@ -45,7 +46,8 @@ func TestWhatIsHandedOutSurvivesAFailoverToASynchronousStandby(t *testing.T) {
 			if _, err := conn.Exec(t.Context(), "SET synchronous_commit = "+writer); err != nil {
 				t.Fatal(err)
 			}
-			if err := conn.QueryRow(t.Context(), "INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'x') RETURNING message_id::text").Scan(&id); err != nil {
+			if err := conn.QueryRow(t.Context(),
+				"INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'x') RETURNING message_id::text").Scan(&id); err != nil {
 				t.Fatal(err)
 			}
 			handedOut := make(chan bool, 1)
@@ -77,7 +79,8 @@ func TestWhatIsHandedOutSurvivesAFailoverToASynchronousStandby(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer dial.HangUp(after)
-			if n := one(t, after, fmt.Sprintf("SELECT count(*)::text FROM outbox.messages WHERE message_id = '%s'", id)); phantom && n == "0" {
+			if n := one(t, after, fmt.Sprintf("SELECT count(*)::text FROM outbox.messages WHERE message_id = '%s'", id)); phantom &&
+				n == "0" {
 				t.Error("the message was handed out and does not exist any more")
 			}
 		})

@@ -35,7 +35,8 @@ func (db database) verdict(state admin.State, text string) {
 	}
 }
 
-// embed runs a relay as a service does in its own process, with the library alone. end stops it and returns what Run did.
+// embed runs a relay as a service does in its own process, with the library alone. end stops it and returns what Run
+// did.
 func (db database) embed(source relay.Source, broker relay.Broker, cfg relay.Config) (end func() error) {
 	db.T.Helper()
 	cfg.Name = "orders"
@@ -143,14 +144,16 @@ func TestATopicOfAnyLengthIsAmongThoseThatNobodySelects(t *testing.T) {
 	for i := range long {
 		long[i] = byte('a' + rand.N(26)) // what repeats is compressed
 	}
-	for _, m := range []outbox.Message{{Topic: string(long), EventType: string(long)}, {Topic: string(long[:2000]) + "another"}, {Topic: "short"}, {Topic: "short"}} {
+	for _, m := range []outbox.Message{{Topic: string(long), EventType: string(long)},
+		{Topic: string(long[:2000]) + "another"}, {Topic: "short"}, {Topic: "short"}} {
 		m.ID = outbox.NewID()
 		u.Note(&m)
 	}
 	if err := u.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if n := db.Value("SELECT sum(messages)::text FROM outbox.unselected WHERE topic = 'short' OR topic LIKE $1 || '%'", string(long[:900])); n != "4" {
+	if n := db.Value("SELECT sum(messages)::text FROM outbox.unselected WHERE topic = 'short' OR topic LIKE $1 || '%'",
+		string(long[:900])); n != "4" {
 		t.Errorf("%s messages are listed, want 4", n)
 	}
 	if u.Note(&outbox.Message{Topic: "short"}) {

@@ -350,7 +350,8 @@ func (r *stressReader) run(ctx context.Context) error {
 }
 
 // session reads and settles at random. again is what has to come again. It returns what has to in the next one.
-func (r *stressReader) session(ctx context.Context, s *snapshotSession, again map[place]bool) (done bool, unsettled map[place]bool, err error) {
+func (r *stressReader) session(ctx context.Context, s *snapshotSession,
+	again map[place]bool) (done bool, unsettled map[place]bool, err error) {
 	var open []relay.Delivery
 	limit := []int{1, 200, 1000, 5000}[r.rand.IntN(4)] // the largest batch asked for
 	// Live to see more than what comes again, or nothing new would ever be read.

@@ -13,22 +13,22 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// Table is the table's side of a strategy that reads somewhere else most of the time: it has the lease,
-// the holds and the dead letters, it reads the outbox up to a snapshot at which the other reader begins,
-// and it keeps the cursor while that one reads.
+// Table is the part of a strategy that concerns the tables of the outbox, for a strategy that mostly reads another
+// source. It has the lease, the holds and the dead letters. It reads the outbox up to a snapshot at which the other
+// reader begins, and keeps the cursor while the other one reads.
 //
-// Next, StopAt and Behind belong to the goroutine that reads; the rest is as for a relay.Session.
+// Next, StopAt and Behind belong to the goroutine that reads; the other methods are as in relay.Session.
 type Table struct {
 	*snapshotSession
 
 	decoder  decoder
 	boundary *cursors.Snapshot
-	pausedAt time.Time // reading paused last at the boundary
+	pausedAt time.Time // when reading last paused at the boundary
 }
 
-// At the boundary reading pauses until everything is settled, which takes a moment. But what isn't settled may
-// wait for its broker, and meanwhile the others are not to wait: after stopFor reading goes on, and pauses again
-// after stopEvery. The windows then hold more than the boundary, as they may.
+// At the boundary, reading pauses until everything is settled, which takes a moment. But unsettled messages may wait
+// for their broker, and other messages must not wait with them. So after stopFor reading continues, and pauses again
+// after stopEvery. The windows may then hold more than the boundary.
 const (
 	stopFor   = 250 * time.Millisecond
 	stopEvery = 2 * time.Second
@@ -37,8 +37,8 @@ const (
 // ErrReached means that everything up to the snapshot that StopAt named is settled.
 var ErrReached = errors.New("polling: everything up to the boundary is settled")
 
-// TableOf returns the table's side of a session of [Snapshot]; false while the destination is being split
-// into another number of shard groups: that session has to come to its end first.
+// TableOf returns the Table of a session of [Snapshot]. It returns false while the destination is being split into
+// another number of shard groups; that session has to end first.
 func TableOf(session relay.Session) (*Table, bool) {
 	s, ok := session.(*snapshotSession)
 	if !ok {
@@ -47,8 +47,8 @@ func TableOf(session relay.Session) (*Table, bool) {
 	return &Table{snapshotSession: s}, true
 }
 
-// Next is the session's, except that it returns an empty batch after each look that found nothing, and
-// ErrReached once it has come to where StopAt said.
+// Next is the session's Next, but it returns an empty batch after each poll that found nothing, and ErrReached once
+// everything up to StopAt's snapshot is settled.
 func (t *Table) Next(ctx context.Context, limit int) (relay.Batch, error) {
 	s := t.snapshotSession
 	if len(s.rest) == 0 {
@@ -77,11 +77,11 @@ func (t *Table) Next(ctx context.Context, limit int) (relay.Batch, error) {
 	return s.Next(ctx, limit)
 }
 
-// Behind reports whether there is a backlog that is read in pages.
+// Behind reports whether a backlog is being read in pages.
 func (t *Table) Behind() bool { return t.log != nil }
 
-// StopAt makes Next pause as soon as the windows that it has opened hold everything that snapshot sees, and
-// return ErrReached when they are settled. They may hold more: Prev says what.
+// StopAt makes Next pause as soon as the windows that it has opened hold everything that snapshot sees, and return
+// ErrReached when they are settled. They may hold more; Prev tells.
 func (t *Table) StopAt(snapshot string) error {
 	s, err := cursors.Parse(snapshot)
 	if err != nil {
@@ -101,13 +101,13 @@ func (t *Table) stopped() bool {
 }
 
 func (t *Table) allSettled() bool {
-	t.position() // closes what is settled
+	t.position() // closes the windows that are settled
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.cursor.windows) == 0
 }
 
-// pause is how long to read nothing at the boundary; not positive: not now.
+// pause is how long to stop reading at the boundary; zero or less: don't stop now.
 func (t *Table) pause() time.Duration {
 	if time.Since(t.pausedAt) >= stopEvery {
 		t.pausedAt = time.Now()
@@ -129,14 +129,14 @@ func (t *Table) awaitSettlement(ctx context.Context, atMost time.Duration) error
 	return nil
 }
 
-// Prev is the snapshot of which everything is settled, and whether nothing beyond it was read.
+// Prev returns the snapshot up to which everything is settled, and whether nothing beyond it was read.
 func (t *Table) Prev() (snapshot string, alone bool) {
 	at := t.position()
 	return at.Prev, len(at.Windows) == 0
 }
 
-// Stand moves the cursor to a snapshot of which everything is settled, by whatever way it was delivered.
-// It is stored by the next write, unless that was what Write has just done.
+// Stand moves the cursor to a snapshot that is completely settled, whichever way it was delivered. The next write
+// stores it, unless Write has just stored it.
 func (t *Table) Stand(snapshot string) error {
 	s, err := cursors.Parse(snapshot)
 	if err != nil {
@@ -149,18 +149,18 @@ func (t *Table) Stand(snapshot string) error {
 	return nil
 }
 
-// Epoch is the lease's, which every statement that writes has to name.
+// Epoch is the epoch of the lease; every statement that writes has to name it.
 func (t *Table) Epoch() int64 { return t.lease.epoch }
 
-// Failed is closed when nothing can be written any more; Failure tells why.
+// Failed is closed when no further write is possible; Failure returns the reason.
 func (t *Table) Failed() <-chan struct{} { return t.lease.broken }
 
-// Failure is nil while the session can write.
+// Failure returns nil while the session can write.
 func (t *Table) Failure() error { return t.lease.failure() }
 
-// Write runs f on the connection that writes, after all earlier writes. f renews the lease in the cursor's
-// row WHERE epoch is Epoch, and reports whether there was one; what it does besides is one transaction with that.
-// After an error but relay.ErrLeaseLost its outcome is unknown; after any error the session is over.
+// Write runs f on the connection that writes, after all earlier writes. f renews the lease in the cursor's row WHERE
+// epoch is Epoch, and reports whether that row existed. Everything that f does must be one transaction. After an error
+// other than relay.ErrLeaseLost its outcome is unknown; after any error the session is over.
 func (t *Table) Write(ctx context.Context, f func(context.Context, *pgx.Conn) (bool, error)) error {
 	l := t.lease
 	l.link.mu.Lock()
@@ -188,7 +188,7 @@ func (t *Table) Write(ctx context.Context, f func(context.Context, *pgx.Conn) (b
 // Read runs f on the same connection between writes. An error ends the session.
 func (t *Table) Read(f func(*pgx.Conn) error) error { return t.lease.query(f) }
 
-// StoreOutcomes stores the holds and dead letters of a settlement, whose messages are all in the table. See [Careful].
+// StoreOutcomes stores the holds and dead letters of a settlement; all their messages are in the table. See [Careful].
 func (t *Table) StoreOutcomes(ctx context.Context, tx pgx.Tx, s *relay.Settlement) error {
 	return t.source.storeOutcomes(ctx, tx, s)
 }
@@ -202,13 +202,13 @@ func MessageColumns() []string {
 	return names
 }
 
-// Page collects messages into batches. Small ones share its memory: each with blocks of its own would keep much more
-// than there is in it. It belongs to the goroutine that reads; batches are recycled by any.
+// Page collects messages into batches. Small batches share its memory; with blocks of its own, each would keep much
+// more memory than it uses. It belongs to the goroutine that reads; any goroutine may recycle batches.
 type Page struct {
 	table *Table
 	pg    *page
 
-	// Where the next batch begins.
+	// where the next batch begins
 	from, fromBytes int
 }
 
@@ -224,11 +224,11 @@ func (p *Page) Add(row [][]byte) (*relay.Delivery, error) {
 	return p.table.decoder.decode(p.pg, row)
 }
 
-// Len is the number of messages that are in no batch yet, Bytes about what they take.
+// Len is the number of messages that are not yet in a batch, Bytes their approximate size.
 func (p *Page) Len() int   { return len(p.pg.deliveries) - p.from }
 func (p *Page) Bytes() int { return p.pg.arena.bytes - p.fromBytes }
 
-// Batch returns them, and leaves the page to those that follow.
+// Batch returns these messages; later ones go into the next batch.
 func (p *Page) Batch() relay.Batch {
 	n := len(p.pg.deliveries)
 	batch := relay.Batch{Deliveries: p.pg.deliveries[p.from:n:n], Recycle: p.table.recycler(p.pg)}
@@ -237,12 +237,12 @@ func (p *Page) Batch() relay.Batch {
 	return batch
 }
 
-// Full reports whether what follows is to have another page.
+// Full reports whether the next messages should go to another page.
 func (p *Page) Full() bool { return p.pg.arena.bytes >= blockSize*3/4 || len(p.pg.deliveries) >= 1000 }
 
-// Drop ends the page. Its batches last until they are recycled.
+// Drop ends the page. Its batches remain valid until they are recycled.
 func (p *Page) Drop() { p.table.recycler(p.pg)() }
 
-// As names the owner of a source that has no Registration, so that one that follows takes its lease back at
-// once. That no other uses the name at the same time is up to the caller.
+// As sets the owner of a source without a Registration, so that a later source of the same owner takes its lease back
+// at once. The caller must ensure that no other source uses the name at the same time.
 func (s *Snapshot) As(owner string) { s.owner = owner }

@@ -28,7 +28,8 @@ func TestTheTableIsNotReadUpToABoundaryBeforeAllOfItIsVisible(t *testing.T) {
 		t.Fatal(err)
 	}
 	var xid uint64
-	if err := tx.QueryRow(t.Context(), "INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'late') RETURNING xid::text::bigint").Scan(&xid); err != nil {
+	if err := tx.QueryRow(t.Context(),
+		"INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'late') RETURNING xid::text::bigint").Scan(&xid); err != nil {
 		t.Fatal(err)
 	}
 	// A snapshot that sees it, though it is open.

@@ -17,9 +17,9 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Unselected lists the topics of messages that no destination wants, where `outbox status` reads them. What Select of one
-// destination rejects, another may want, so a program says itself which messages these are, from the Select of one
-// destination that sees them all. Safe for concurrent use.
+// Unselected records the topics of messages that no destination selects, for `outbox status` to read. A message that
+// one destination's Select rejects may be selected by another, so the program itself decides which messages to note, in
+// the Select of a destination that sees all of them. Safe for concurrent use.
 type Unselected struct {
 	conn   *pgx.ConnConfig
 	relay  string
@@ -27,26 +27,27 @@ type Unselected struct {
 	later  *later.Writer[string, unselectedTopic]
 
 	mu     sync.Mutex
-	topics map[string]struct{} // seen already
+	topics map[string]struct{} // topics seen so far
 }
 
-// unselectedTopic is what has not been written to the database yet.
+// unselectedTopic is a topic's news that is not yet in the database.
 type unselectedTopic struct {
 	messages  int64
 	eventType string
 	id        outbox.ID
 }
 
-// maxUnselectedTopics bounds the topics that are remembered, maxUnselectedTopic the bytes of one: an INSERT can write longer
-// ones than the list's index takes. unselectedPause is the least time between two writes.
+// maxUnselectedTopics bounds the number of remembered topics, maxUnselectedTopic the bytes of one: an INSERT can write
+// longer topics than the index of the list accepts. unselectedPause is the least time between two writes.
 const (
 	maxUnselectedTopics = 1000
 	maxUnselectedTopic  = 1000
 	unselectedPause     = 2 * time.Second
 )
 
-// NewUnselected returns a list for a process; relay is its name, for people. It opens a connection, by conn, when there is
-// something to write, and does its best: what can't be written now is written later. logger is told of that; nil is silent.
+// NewUnselected returns a recorder for a process; relay is its name, for people. It opens a connection with conn when
+// it has something to write. It makes a best effort: if it can't write now, it tries again later and logs that to
+// logger; nil is silent.
 func NewUnselected(conn *pgx.ConnConfig, relay string, logger *slog.Logger) *Unselected {
 	u := &Unselected{conn: conn.Copy(), relay: relay, logger: settings.Logger(logger), topics: make(map[string]struct{})}
 	u.later = later.New(unselectedPause, func(earlier, next unselectedTopic) unselectedTopic {
@@ -56,7 +57,7 @@ func NewUnselected(conn *pgx.ConnConfig, relay string, logger *slog.Logger) *Uns
 	return u
 }
 
-// Note counts a message, of which it keeps nothing, and reports whether it is the first of its topic. It doesn't block.
+// Note counts a message and reports whether it is the first of its topic. It keeps nothing of m and doesn't block.
 func (u *Unselected) Note(m *outbox.Message) (first bool) {
 	topic := m.Topic
 	if len(topic) > maxUnselectedTopic {
@@ -77,14 +78,14 @@ func (u *Unselected) Note(m *outbox.Message) (first bool) {
 	return !seen
 }
 
-// Close writes what is left, within a few seconds. Nothing is noted any more.
+// Close writes what is left, within a few seconds. Don't call Note afterwards.
 func (u *Unselected) Close() error { return u.later.End() }
 
-// write adds to the counts, each in the row of its topic, and forgets topics of which there was nothing for a week.
+// write adds to the counts of the topics' rows, and deletes topics that had no messages for a week.
 func (u *Unselected) write(ctx context.Context, pending map[string]unselectedTopic) (err error) {
 	defer func() {
 		if err != nil {
-			u.logger.Warn("topics that no destination selects could not be written to where \"outbox status\" reads them; they are counted on", "error", err)
+			u.logger.Warn("unselected topics could not be recorded for \"outbox status\"; counting continues", "error", err)
 		}
 	}()
 	conn, err := dial.Connect(ctx, u.conn, "outbox unselected "+u.relay)

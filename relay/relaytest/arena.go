@@ -6,8 +6,8 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// arena holds a batch whose strings, payloads and headers all lie in one piece of memory, as a source
-// that reads into a reused buffer makes them.
+// arena holds a batch whose strings, payloads and headers all lie in one block of memory, as in a source that reads
+// into a reused buffer.
 type arena struct {
 	batch    []*outbox.Message
 	messages []outbox.Message
@@ -68,7 +68,7 @@ func (a *arena) text(s string) string {
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
-// scribble overwrites everything. Who still reads it sees nonsense, or is found by the race detector.
+// scribble overwrites everything. A later reader sees garbage, or the race detector finds it.
 func (a *arena) scribble() {
 	all := a.bytes[:cap(a.bytes)]
 	for i := range all {

@@ -1,5 +1,5 @@
-// Package relaytest holds the suites that every broker adapter and every source must pass, and an
-// in-memory broker with scripted faults. Anyone's adapter can run them.
+// Package relaytest has the suites that every broker adapter and every source must pass, and an in-memory broker with
+// scripted faults. Adapters outside this module can use them too.
 package relaytest
 
 import (
@@ -17,46 +17,46 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// BrokerHarness connects the suite with one adapter and a place of its own on a server: topics that
-// nobody else uses, and that are empty.
+// BrokerHarness connects the suite with one adapter and with topics of its own on a server: no other test uses them,
+// and they are empty.
 type BrokerHarness struct {
-	// Open makes a Broker that publishes to the harness's topics. It doesn't need the server to be up.
-	// The suite closes what it opens. Required.
+	// Open returns a Broker that publishes to the harness's topics. It must work while the server is down. The suite
+	// closes the broker. Required.
 	Open func(t *testing.T) relay.Broker
 
-	// Topics are what the suite addresses messages to: two of them, which exist. Required.
+	// Topics are two existing topics that the suite publishes to. Required.
 	Topics [2]string
 
-	// Read returns every message that consumers of both topics can see by now: in order within each
-	// key, as far as the wire format carries its fields. Required.
+	// Read returns every message that consumers of both topics can see at present, in order within each key, as far as
+	// the wire format carries their fields. Required.
 	Read func(ctx context.Context) ([]outbox.Message, error)
 
-	// Forget removes from an expected message what the wire format can't carry. nil: it carries ID,
-	// Topic, the ordering key, AggregateType, AggregateID, EventType, Payload (nil and empty told
-	// apart), ContentType, Headers with their order, and CreatedAt to the microsecond.
+	// Forget removes from an expected message what the wire format can't carry. nil: it carries ID, Topic, the ordering
+	// key, AggregateType, AggregateID, EventType, Payload (nil and empty are distinct), ContentType, Headers in their
+	// order, and CreatedAt to the microsecond.
 	Forget func(m *outbox.Message)
 
 	// TooLarge is the length of a payload that the broker refuses, whatever else is in the message.
 	// Zero: there is no limit.
 	TooLarge int
 
-	// UnknownTopic is a topic that doesn't exist and isn't created by the adapter. "": there is no such
-	// thing.
+	// UnknownTopic is a topic that doesn't exist and that the adapter doesn't create. "": the broker has no unknown
+	// topics.
 	UnknownTopic string
 
-	// Deduplicates means that a message published twice is seen once.
+	// Deduplicates means that consumers see a message once if it was published twice.
 	Deduplicates bool
 
-	// Slow means that a call costs a round trip for each message of a key: the cases that are about many
-	// messages, and not about a certain number, then send a tenth of them.
+	// Slow means that a call costs a round trip for each message of a key. Cases that need many messages, but no
+	// certain number, then send a tenth of them.
 	Slow bool
 
 	// Faults break the server. Required by RunBrokerFaults, unused by RunBroker.
 	Faults *BrokerFaults
 }
 
-// BrokerFaults break the server of a harness. Each returns when the state is reached. What was accepted
-// survives all of them.
+// BrokerFaults break the server of a harness. Each returns when the state is reached. Accepted messages survive all of
+// them.
 type BrokerFaults struct {
 	Kill    func() error // kill -9: connections break, no answer comes
 	Restart func() error // after Kill: up again, with its data, at the same address
@@ -64,8 +64,8 @@ type BrokerFaults struct {
 	Thaw    func() error
 }
 
-// RunBroker checks the contract of relay.Broker on a server that works. open is called once for each
-// case; the cases run in parallel.
+// RunBroker checks the contract of relay.Broker on a healthy server. It calls open once for each case; the cases run in
+// parallel.
 func RunBroker(t *testing.T, open func(t *testing.T) BrokerHarness) {
 	run := func(name string, check func(*testing.T, *brokerCase)) {
 		t.Run(name, func(t *testing.T) {
@@ -92,8 +92,8 @@ func RunBroker(t *testing.T, open func(t *testing.T) BrokerHarness) {
 	run("ping answers", pingAnswers)
 }
 
-// RunBrokerFaults checks the contract while the server fails. open is called once for each case; the
-// cases run one after another, so that they may share a server, and each leaves it working.
+// RunBrokerFaults checks the contract while the server fails. It calls open once for each case. The cases run one after
+// another, so they may share a server, and each leaves it working.
 func RunBrokerFaults(t *testing.T, open func(t *testing.T) BrokerHarness) {
 	run := func(name string, check func(*testing.T, *brokerCase)) {
 		t.Run(name, func(t *testing.T) {
@@ -110,7 +110,7 @@ func RunBrokerFaults(t *testing.T, open func(t *testing.T) BrokerHarness) {
 	run("the server freezes: the call ends with its context, and nothing is lost or inverted", frozen)
 }
 
-// brokerCase is one case: a harness and how the suite publishes to it.
+// brokerCase is one case: a harness and the suite's ways of publishing to it.
 type brokerCase struct {
 	t *testing.T
 	h BrokerHarness
@@ -138,7 +138,7 @@ func (c *brokerCase) open() relay.Broker {
 	return b
 }
 
-// patience bounds what a case waits for. Nothing is measured by it: it turns a hang into a failure.
+// patience bounds what a case waits for. It measures nothing; it turns a hang into a failure.
 const patience = 2 * time.Minute
 
 // many returns n, or a tenth of it for a slow broker.
@@ -155,12 +155,12 @@ func (c *brokerCase) context() context.Context {
 	return ctx
 }
 
-// publish hands b a copy of batch, overwrites every byte of that copy after the return, as the engine
-// may, and checks the form of the result. The result always has len(batch) errors.
+// publish passes b a copy of batch, overwrites every byte of that copy after the return, as the engine may, and checks
+// the form of the result. The result always has len(batch) errors.
 func (c *brokerCase) publish(ctx context.Context, b relay.Broker, batch []outbox.Message) []error {
 	c.t.Helper()
 	a := newArena(batch)
-	late := make(chan struct{}) // closed a good while after ctx has ended
+	late := make(chan struct{}) // closed well after ctx has ended
 	stop := context.AfterFunc(ctx, func() {
 		time.AfterFunc(30*time.Second, func() { close(late) })
 	})
@@ -172,7 +172,7 @@ func (c *brokerCase) publish(ctx context.Context, b relay.Broker, batch []outbox
 	case errs = <-done:
 	case <-late:
 		c.t.Error("Publish hasn't returned though its context ended long ago")
-		// Its memory may still be read, so it must not be overwritten.
+		// b may still read the copy's memory, so it must not be overwritten.
 		return slices.Repeat([]error{outbox.Unavailable(ctx.Err())}, len(batch))
 	}
 	a.scribble()
@@ -189,7 +189,7 @@ func (c *brokerCase) publish(ctx context.Context, b relay.Broker, batch []outbox
 	return errs
 }
 
-// checkKeys requires that no message was accepted after a failed one of its key.
+// checkKeys requires that no message was accepted behind a failed one of its key.
 func (c *brokerCase) checkKeys(batch []outbox.Message, errs []error) {
 	c.t.Helper()
 	failed := map[string]error{}
@@ -226,8 +226,8 @@ func (c *brokerCase) accepted(b relay.Broker, batch []outbox.Message) {
 	}
 }
 
-// deliver publishes batch again and again, as the engine does, until all of it is accepted or ctx ends.
-// It may run in any goroutine.
+// deliver publishes batch repeatedly, as the engine does, until all of it is accepted or ctx ends. Any goroutine may
+// call it.
 func (c *brokerCase) deliver(ctx context.Context, b relay.Broker, batch []outbox.Message) {
 	c.t.Helper()
 	pending := slices.Clone(batch)
@@ -287,8 +287,8 @@ func (c *brokerCase) sees(want []outbox.Message) {
 	c.seesInOrder(got, want)
 }
 
-// seesInOrder requires that got has all of want and nothing else, that first appearances are in order
-// within each key and topic, and that every appearance is intact.
+// seesInOrder requires that got has all of want and nothing else, that first appearances are in order within each key
+// and topic, and that every appearance is intact.
 func (c *brokerCase) seesInOrder(got, want []outbox.Message) {
 	c.t.Helper()
 	type lane struct{ topic, key string }
@@ -296,7 +296,7 @@ func (c *brokerCase) seesInOrder(got, want []outbox.Message) {
 	order := map[lane][]outbox.ID{}
 	laneOf := func(m *outbox.Message) lane {
 		if m.OrderingKey() == "" {
-			return lane{m.Topic, m.ID.String()} // no order: a lane of its own
+			return lane{m.Topic, m.ID.String()} // without an order: a lane of its own
 		}
 		return lane{m.Topic, m.OrderingKey()}
 	}
@@ -346,7 +346,7 @@ func (c *brokerCase) seesInOrder(got, want []outbox.Message) {
 	}
 }
 
-// difference says in what got differs from what consumers should see of sent; "" if in nothing.
+// difference describes how got differs from what consumers should see of sent; "" if it doesn't.
 func (c *brokerCase) difference(sent, got *outbox.Message) string {
 	want := *sent
 	want.CreatedAt = want.CreatedAt.Truncate(time.Microsecond)
@@ -452,7 +452,7 @@ func orderAcrossBatches(t *testing.T, c *brokerCase) {
 	for part := range slices.Chunk(all, 250) {
 		c.accepted(b, part)
 	}
-	// One batch in which keys change to and fro between topics.
+	// In this batch, keys alternate between topics.
 	mixed := numbered(c.h.Topics[0], "mixed", 60, 5)
 	for i := range mixed {
 		mixed[i].Topic = c.h.Topics[i/5%2]
@@ -529,7 +529,7 @@ func tooLarge(t *testing.T, c *brokerCase) {
 	}
 	c.sees(want)
 
-	// The rest of the key goes on once the refused message is out of the way.
+	// The rest of the key continues once the refused message is out of the way.
 	var rest []outbox.Message
 	for i := range batch {
 		if batch[i].Key == "k-1" && i > 4 {
@@ -693,7 +693,7 @@ func (c *brokerCase) fault(name string, do func() error) {
 	}
 }
 
-// unavailable publishes batch for a short while and requires that no answer comes.
+// unavailable publishes batch for a short while and requires that there is no answer.
 func (c *brokerCase) unavailable(b relay.Broker, batch []outbox.Message) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), 500*time.Millisecond)
@@ -767,15 +767,15 @@ func frozen(t *testing.T, c *brokerCase) {
 	c.seesInOrder(c.read(), slices.Concat(before, batch, all))
 }
 
-// load delivers from three goroutines at once and calls after with the number of each call that was
-// delivered, in this goroutine: the publishers go on meanwhile.
+// load delivers from three goroutines at once. It calls after, in this goroutine, with the number of each call that was
+// delivered, while the publishers continue.
 func (c *brokerCase) load(b relay.Broker, after func(part int)) (all []outbox.Message, parts int) {
 	const publishers, calls = 3, 16
 	size := c.many(200)
 	ctx, cancel := context.WithCancel(c.context())
 	delivered := make(chan struct{}, publishers*calls)
 	var wg sync.WaitGroup
-	defer wg.Wait() // also when after ends the test
+	defer wg.Wait() // even if after ends the test
 	defer cancel()
 	for i := range publishers {
 		mine := numbered(c.h.Topics[i%2], fmt.Sprintf("load-%d", i), calls*size, 20)

@@ -12,9 +12,9 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Memory is a broker in memory whose faults follow a script, for tests of what publishes. Without a
-// script it accepts everything at once. It starts no goroutines, and its only use of time is Delay, so
-// it can be used in a testing/synctest bubble. Its methods may be called from several goroutines.
+// Memory is an in-memory broker whose faults follow a script, for tests of publishers. Without a script it accepts
+// everything at once. It starts no goroutines, and uses time only for Delay, so it can be used in a testing/synctest
+// bubble. Safe for concurrent use.
 type Memory struct {
 	mu       sync.Mutex
 	accepted []outbox.Message
@@ -45,8 +45,8 @@ func NewMemory() *Memory {
 	}
 }
 
-// Fail answers the next n messages of an ordering key that would be accepted with err, whose kind
-// outbox.Permanent and outbox.Unavailable decide. A negative n means always, 0 no longer.
+// Fail answers the next n messages of an ordering key that would be accepted with err, whose kind outbox.Permanent and
+// outbox.Unavailable decide. A negative n means all further messages, 0 none.
 func (m *Memory) Fail(key string, n int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -71,8 +71,8 @@ func (m *Memory) Unknown(topic string, unknown bool) {
 	m.unknown[topic] = unknown
 }
 
-// LoseAnswers lets the next n calls that would accept something accept it and answer unavailable, as
-// when the connection breaks between the two.
+// LoseAnswers makes the next n calls that would accept something accept it and answer unavailable, as when the
+// connection breaks between the two.
 func (m *Memory) LoseAnswers(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -86,7 +86,7 @@ func (m *Memory) Delay(d time.Duration) {
 	m.delay = d
 }
 
-// Kill makes calls answer unavailable at once, until Restart. Calls that wait in Freeze fail too.
+// Kill makes calls answer unavailable at once, until Restart. Calls that wait because of Freeze fail too.
 func (m *Memory) Kill() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,15 +94,15 @@ func (m *Memory) Kill() {
 	m.thaw()
 }
 
-// Restart ends what Kill began. Accepted messages are still there.
+// Restart ends Kill. Accepted messages are still there.
 func (m *Memory) Restart() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.down = false
 }
 
-// Freeze makes calls wait until Thaw or until their context ends; then they answer unavailable, and
-// nothing of them was accepted. LoseAnswers shows the other case.
+// Freeze makes calls wait until Thaw or until their context ends; then they answer unavailable, and none of their
+// messages was accepted. LoseAnswers covers the other case.
 func (m *Memory) Freeze() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -111,7 +111,7 @@ func (m *Memory) Freeze() {
 	}
 }
 
-// Thaw lets the calls that wait, and all later ones, go on.
+// Thaw releases the calls that wait and all later ones.
 func (m *Memory) Thaw() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -132,15 +132,15 @@ func (m *Memory) Messages() []outbox.Message {
 	return slices.Clone(m.accepted)
 }
 
-// Calls returns how often Publish was called, and how many of these calls wait in Freeze.
+// Calls returns how often Publish was called, and how many of these calls wait because of Freeze.
 func (m *Memory) Calls() (all, waiting int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.calls, m.waiting
 }
 
-// Wait returns nil once until is true, which is asked again whenever a call came, waits or has returned
-// and messages were accepted; or ctx's error. until may call Messages and Calls.
+// Wait returns nil once until returns true, or ctx's error. It calls until again whenever a call has come, begun to
+// wait or returned, and whenever messages were accepted. until may call Messages and Calls.
 func (m *Memory) Wait(ctx context.Context, until func() bool) error {
 	for {
 		m.mu.Lock()
@@ -202,7 +202,7 @@ func (m *Memory) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	return errs
 }
 
-// admit lets a call through the delay, the freeze and the outage.
+// admit makes a call wait for the delay, the freeze and the outage.
 func (m *Memory) admit(ctx context.Context) error {
 	m.mu.Lock()
 	m.calls++
@@ -247,7 +247,7 @@ func (m *Memory) admit(ctx context.Context) error {
 	}
 }
 
-// accept stores a copy of message, or tells why not.
+// accept stores a copy of message, or returns why not.
 func (m *Memory) accept(message *outbox.Message) error {
 	if m.unknown[message.Topic] {
 		return fmt.Errorf("memory broker: topic %q doesn't exist", message.Topic)
@@ -293,7 +293,7 @@ func (m *Memory) Close() error {
 	return nil
 }
 
-// clone copies a message and all that it points to.
+// clone copies a message and everything that it points to.
 func clone(m *outbox.Message) outbox.Message {
 	c := *m
 	c.Topic = strings.Clone(m.Topic)

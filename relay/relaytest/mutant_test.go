@@ -22,38 +22,41 @@ var mutants = map[string]struct {
 	found   string
 	publish publisher
 }{
-	"goes on behind a failed message": {"a message that is too large is refused for good and others pass", func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
-		var errs []error
-		for _, message := range batch {
-			errs = append(errs, append(m.Publish(ctx, []*outbox.Message{message}), nil)[0])
-		}
-		if !slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
-			return nil
-		}
-		return errs
-	}},
-	"sends a batch backwards": {"a key keeps its order in a batch and across batches", func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
-		backwards := slices.Clone(batch)
-		slices.Reverse(backwards)
-		errs := m.Publish(ctx, backwards)
-		slices.Reverse(errs)
-		return errs
-	}},
+	"goes on behind a failed message": {"a message that is too large is refused for good and others pass",
+		func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
+			var errs []error
+			for _, message := range batch {
+				errs = append(errs, append(m.Publish(ctx, []*outbox.Message{message}), nil)[0])
+			}
+			if !slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+				return nil
+			}
+			return errs
+		}},
+	"sends a batch backwards": {"a key keeps its order in a batch and across batches",
+		func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
+			backwards := slices.Clone(batch)
+			slices.Reverse(backwards)
+			errs := m.Publish(ctx, backwards)
+			slices.Reverse(errs)
+			return errs
+		}},
 	"loses the last of many": {"a batch of 10,000 messages arrives", func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
 		if len(batch) > 1000 {
 			batch = batch[:len(batch)-1]
 		}
 		return m.Publish(ctx, batch)
 	}},
-	"keeps the payload of the caller": {"binary, empty and NULL payloads arrive", func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
-		errs := m.Publish(ctx, batch)
-		if errs == nil && len(batch) > 0 {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			m.accepted[len(m.accepted)-1].Payload = batch[len(batch)-1].Payload
-		}
-		return errs
-	}},
+	"keeps the payload of the caller": {"binary, empty and NULL payloads arrive",
+		func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
+			errs := m.Publish(ctx, batch)
+			if errs == nil && len(batch) > 0 {
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				m.accepted[len(m.accepted)-1].Payload = batch[len(batch)-1].Payload
+			}
+			return errs
+		}},
 	"keeps a name of the caller": {"every field arrives", func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
 		errs := m.Publish(ctx, batch)
 		if errs == nil && len(batch) > 0 {
@@ -63,64 +66,71 @@ var mutants = map[string]struct {
 		}
 		return errs
 	}},
-	"makes NULL an empty payload": {"binary, empty and NULL payloads arrive", func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
-		for _, message := range batch {
-			if message.Payload == nil {
-				message.Payload = []byte{}
+	"makes NULL an empty payload": {"binary, empty and NULL payloads arrive",
+		func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
+			for _, message := range batch {
+				if message.Payload == nil {
+					message.Payload = []byte{}
+				}
 			}
-		}
-		return m.Publish(ctx, batch)
-	}},
+			return m.Publish(ctx, batch)
+		}},
 	"drops headers": {"every field arrives", func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
 		for _, message := range batch {
 			message.Headers = nil
 		}
 		return m.Publish(ctx, batch)
 	}},
-	"gives every copy an id of its own": {"a repeat carries the same id", func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
-		for _, message := range batch {
-			message.ID = outbox.NewID()
-		}
-		return m.Publish(ctx, batch)
-	}},
-	"refuses for good what it can't reach": {"an outage is reported, and after it nothing is lost or inverted", func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
-		errs := m.Publish(ctx, batch)
-		for i, err := range errs {
-			if outbox.IsUnavailable(err) {
-				errs[i] = outbox.Permanent(err)
+	"gives every copy an id of its own": {"a repeat carries the same id",
+		func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
+			for _, message := range batch {
+				message.ID = outbox.NewID()
 			}
-		}
-		return errs
-	}},
-	"calls an oversized message unavailable": {"many refused messages don't stop the others", func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
-		errs := m.Publish(ctx, batch)
-		for i, err := range errs {
-			if outbox.IsPermanent(err) {
-				errs[i] = outbox.Unavailable(err)
+			return m.Publish(ctx, batch)
+		}},
+	"refuses for good what it can't reach": {"an outage is reported, and after it nothing is lost or inverted",
+		func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
+			errs := m.Publish(ctx, batch)
+			for i, err := range errs {
+				if outbox.IsUnavailable(err) {
+					errs[i] = outbox.Permanent(err)
+				}
 			}
-		}
-		return errs
-	}},
-	"fails the whole batch with one message": {"an unknown topic is named and other keys pass", func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
-		errs := m.Publish(ctx, batch)
-		if at := slices.IndexFunc(errs, func(err error) bool { return err != nil }); at >= 0 {
-			return slices.Repeat([]error{errs[at]}, len(batch))
-		}
-		return errs
-	}},
-	"answers with nothing but nil": {"messages without a key arrive", func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
-		if errs := m.Publish(ctx, batch); errs != nil {
 			return errs
-		}
-		return make([]error, len(batch))
-	}},
-	"takes an outage for success": {"an outage before the first message is reported and ends", func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
-		errs := m.Publish(ctx, batch)
-		if len(errs) > 0 && outbox.IsUnavailable(errs[0]) && ctx.Err() == nil {
-			return nil
-		}
-		return errs
-	}},
+		}},
+	"calls an oversized message unavailable": {"many refused messages don't stop the others",
+		func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
+			errs := m.Publish(ctx, batch)
+			for i, err := range errs {
+				if outbox.IsPermanent(err) {
+					errs[i] = outbox.Unavailable(err)
+				}
+			}
+			return errs
+		}},
+	"fails the whole batch with one message": {"an unknown topic is named and other keys pass",
+		func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
+			errs := m.Publish(ctx, batch)
+			if at := slices.IndexFunc(errs, func(err error) bool { return err != nil }); at >= 0 {
+				return slices.Repeat([]error{errs[at]}, len(batch))
+			}
+			return errs
+		}},
+	"answers with nothing but nil": {"messages without a key arrive",
+		func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
+			if errs := m.Publish(ctx, batch); errs != nil {
+				return errs
+			}
+			return make([]error, len(batch))
+		}},
+	"takes an outage for success": {"an outage before the first message is reported and ends",
+		func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
+			errs := m.Publish(ctx, batch)
+			if len(errs) > 0 && outbox.IsUnavailable(errs[0]) && ctx.Err() == nil {
+				return nil
+			}
+			return errs
+		}},
 }
 
 type mutant struct {

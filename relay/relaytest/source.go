@@ -20,45 +20,45 @@ import (
 
 // SourceHarness connects the suite with one strategy and a fresh database.
 type SourceHarness struct {
-	// Open makes a source for the relay and shard group in o. It acquires nothing. Sources with the
-	// same Relay follow one another, as after a restart. Required.
+	// Open returns a source for the relay and shard group in o, without acquiring. Sources with the same Relay follow
+	// one another, as after a restart. Required.
 	Open func(t *testing.T, o SourceOptions) relay.Source
 
 	// Begin starts a writer's transaction. Any number may be open. Required.
 	Begin func(ctx context.Context) (SourceTx, error)
 
-	// Crash ends a session as SIGKILL of its process would: nothing is settled or given back, its
-	// connections end. Required.
+	// Crash ends a session as SIGKILL of its process would: it settles and gives back nothing, and its connections end.
+	// Required.
 	Crash func(relay.Session)
 
-	// Hang has a session go on without prolonging its lease, as a process that is stopped does. Only for a
-	// strategy where a relay waits for another of its name as for any other; nil where it takes over.
+	// Hang makes a session continue without renewing its lease, as in a process that is stopped. Only for strategies
+	// where a relay waits for another of its name as for any other; nil where it takes over.
 	Hang func(relay.Session)
 
 	// DeadLetters returns a destination's dead letters by position. Required.
 	DeadLetters func(ctx context.Context, destination string) ([]DeadLetter, error)
 
-	// What a strategy can't do is left out.
+	// What a strategy can't do, which the suite leaves out.
 	OneDestination   bool // a table has a single destination
 	NoGroups         bool // there are no shard groups
 	WaitsForWriters  bool // an open transaction delays what others have committed
 	NoOrder          bool // keys are not in order
 	SharedOwnership  bool // several sessions may read at once
-	CallsForHolds    bool // the strategy keeps no holds: Lanes and Held have nothing to show
+	CallsForHolds    bool // the strategy keeps no holds: Lanes and Held return nothing
 	RepeatsMoreAfter bool // after a crash settled messages may come again too
-	ConnectionOwns   bool // what a session owns is its connection's: nobody can take it over while that lasts
-	WritersQueue     bool // a writer waits until the one before it has ended
+	ConnectionOwns   bool // what a session owns belongs to its connection: no other can take it over while the connection lasts
+	WritersQueue     bool // a writer waits until the previous one has ended
 
-	// RepeatsBehindHolds means that after a crash everything comes again that was settled behind a message set
-	// aside, as of a strategy whose place can't pass one.
+	// RepeatsBehindHolds means that after a crash everything comes again that was settled behind a held message,
+	// because the strategy's position can't pass that message.
 	RepeatsBehindHolds bool
 
-	// WholeTransactions means that a successor begins with a whole transaction: of one that was settled in part,
-	// everything comes again.
+	// WholeTransactions means that a successor begins with a whole transaction: if one was settled in part, all of it
+	// comes again.
 	WholeTransactions bool
 }
 
-// SourceOptions says which source is wanted.
+// SourceOptions describes the requested source.
 type SourceOptions struct {
 	Destination string        // default "orders"
 	Relay       string        // the relay's name, default "one"
@@ -69,11 +69,11 @@ type SourceOptions struct {
 
 // SourceTx is a writer's transaction.
 type SourceTx interface {
-	// Insert writes messages in order. Those that don't say otherwise have the topic "t".
+	// Insert writes messages in order. Messages without a topic get the topic "t".
 	Insert(ctx context.Context, ms ...outbox.Message) error
-	// Savepoint runs f and undoes what it has written.
+	// Savepoint runs f and rolls back what it has written.
 	Savepoint(ctx context.Context, f func() error) error
-	// Lock takes the row of a key until the transaction ends, as a service that changes an aggregate does.
+	// Lock locks the row of a key until the transaction ends, as a service that changes an aggregate does.
 	Lock(ctx context.Context, key string) error
 	Commit(ctx context.Context) error
 	Rollback(ctx context.Context) error
@@ -88,8 +88,8 @@ type DeadLetter struct {
 	Error    string
 }
 
-// RunSource checks the contract of relay.Source and relay.Session. open is called once for each case; the
-// cases run in parallel.
+// RunSource checks the contract of relay.Source and relay.Session. It calls open once for each case; the cases run in
+// parallel.
 func RunSource(t *testing.T, open func(t *testing.T) SourceHarness) {
 	run := func(name string, check func(*sourceCase)) {
 		t.Run(name, func(t *testing.T) {
@@ -142,7 +142,7 @@ func RunSource(t *testing.T, open func(t *testing.T) SourceHarness) {
 	}
 }
 
-// sourceCase is one case at work. Its methods end the test when something fails that isn't examined.
+// sourceCase is one running case. Its methods end the test when something fails that is not the subject of the case.
 type sourceCase struct {
 	*testing.T
 	ctx context.Context
@@ -173,7 +173,7 @@ func (c *sourceCase) open(o SourceOptions) relay.Source {
 	return c.h.Open(c.T, o)
 }
 
-// acquire opens a session that is closed at the end of the test if nobody does it before.
+// acquire opens a session, and closes it at the end of the test if the case doesn't.
 func (c *sourceCase) acquire(source relay.Source) *sourceSession {
 	c.Helper()
 	session, err := source.Acquire(c.ctx)
@@ -199,8 +199,7 @@ func (c *sourceCase) begin() SourceTx {
 	return tx
 }
 
-// write commits messages in one transaction; each in one of its own, where a part of a transaction is none that can
-// be settled.
+// write commits messages in one transaction; or each in its own, where a part of a transaction can't be settled.
 func (c *sourceCase) write(ms ...outbox.Message) {
 	c.Helper()
 	if c.h.WholeTransactions {
@@ -219,7 +218,7 @@ func (c *sourceCase) writeTogether(ms ...outbox.Message) {
 	c.check("commit", tx.Commit(c.ctx))
 }
 
-// note is a message of a key with a text.
+// note is a message of a key with a text as its payload.
 func note(key, text string) outbox.Message {
 	return outbox.Message{Topic: "t", Key: key, Payload: []byte(text)}
 }
@@ -248,7 +247,7 @@ func (s *sourceSession) crash() {
 	s.c.h.Crash(s.Session)
 }
 
-// read returns the next n messages. They are copies: their batches were recycled.
+// read returns copies of the next n messages; their batches were recycled.
 func (s *sourceSession) read(n int) []relay.Delivery {
 	s.c.Helper()
 	var all []relay.Delivery
@@ -282,11 +281,11 @@ func (s *sourceSession) expect(want ...string) []relay.Delivery {
 	return got
 }
 
-// nothing fails if another message comes. The session can read no more then: nobody waits for a message
-// that may not come but by giving up.
+// nothing fails if another message comes. Afterwards the session can't read any more: the only way to end a read that
+// gets nothing is to cancel it.
 func (s *sourceSession) nothing() {
 	s.c.Helper()
-	// What must not come would come before this.
+	// A message that must not come would come before this one.
 	s.c.write(note("sentinel", "sentinel"))
 	if got := texts(s.read(1)); got[0] != "sentinel" {
 		s.c.Fatalf("read %q, want nothing", got)
@@ -331,7 +330,8 @@ func texts(ds []relay.Delivery) []string {
 
 func copyOf(d *relay.Delivery) relay.Delivery {
 	c := *d
-	c.Topic, c.Key, c.AggregateType, c.AggregateID = strings.Clone(d.Topic), strings.Clone(d.Key), strings.Clone(d.AggregateType), strings.Clone(d.AggregateID)
+	c.Topic, c.Key, c.AggregateType, c.AggregateID = strings.Clone(d.Topic),
+		strings.Clone(d.Key), strings.Clone(d.AggregateType), strings.Clone(d.AggregateID)
 	c.EventType, c.ContentType, c.Payload = strings.Clone(d.EventType), strings.Clone(d.ContentType), bytes.Clone(d.Payload)
 	c.Headers = nil
 	for _, h := range d.Headers {

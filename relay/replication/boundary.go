@@ -15,8 +15,8 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
-// boundary is a point that both ways of reading know: snapshot sees exactly what commits before lsn. A slot
-// begins at one.
+// boundary is a point in both the table and the log: snapshot sees exactly what commits before lsn. A slot begins at
+// one.
 type boundary struct {
 	lsn      wal.LSN
 	snapshot string
@@ -25,8 +25,8 @@ type boundary struct {
 	err         error
 }
 
-// newSlot makes the destination's slot anew and returns where it begins. It waits for transactions that
-// are open now: decoding begins where it has seen all of what it decodes.
+// newSlot creates the destination's slot anew and returns where it begins. It waits for transactions that are open now,
+// because decoding begins at a point from which it has seen complete transactions.
 func (s *session) newSlot(ctx context.Context) (b boundary, err error) {
 	conn, err := s.source.server().Connect(ctx)
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *session) newSlot(ctx context.Context) (b boundary, err error) {
 	return b, b.create(ctx, stream.PgConn, conn, createSlot(s.source.cfg.Slot, conn, !s.source.cfg.WithoutFailover))
 }
 
-// createSlot is the command. Its options stand in parentheses since PostgreSQL 15.
+// createSlot returns the command. Since PostgreSQL 15 its options are in parentheses.
 func createSlot(name string, conn *pgx.Conn, failover bool) string {
 	command := "CREATE_REPLICATION_SLOT " + name + " LOGICAL pgoutput "
 	switch v := serverVersion(conn); {
@@ -65,7 +65,7 @@ func serverVersion(conn *pgx.Conn) (major int) {
 	return major
 }
 
-// create runs command and reads the snapshot that it exports, which lasts until the next command.
+// create runs command and reads the snapshot that it exports, which is valid until the next command.
 func (b *boundary) create(ctx context.Context, stream *pgconn.PgConn, conn *pgx.Conn, command string) error {
 	results, err := stream.Exec(ctx, command).ReadAll()
 	if err != nil {
@@ -98,8 +98,8 @@ func (b *boundary) importSnapshot(ctx context.Context, conn *pgx.Conn, exported 
 	return err
 }
 
-// normalised repairs what decoding exports when nothing has committed since its oldest transaction ended: an
-// xmax before xmin, which pg_snapshot itself would refuse. Everything before xmin has ended.
+// normalised repairs the exported snapshot in one case: if nothing has committed since the oldest transaction ended,
+// its xmax is before xmin, which pg_snapshot would refuse. Everything before xmin has ended.
 func normalised(snapshot string) (string, error) {
 	var xmin, xmax uint64
 	if _, err := fmt.Sscanf(snapshot, "%d:%d:", &xmin, &xmax); err != nil {
@@ -111,8 +111,8 @@ func normalised(snapshot string) (string, error) {
 	return snapshot, nil
 }
 
-// dropSlot drops the destination's slot if there is one, and whoever streams from it: this session has the
-// lease, and keeps it meanwhile, so that can only be a session that has lost it.
+// dropSlot drops the destination's slot if there is one, and ends the process that streams from it. This session has
+// the lease and keeps it meanwhile, so that process can only serve a session that has lost the lease.
 func (s *session) dropSlot(ctx context.Context, conn *pgx.Conn) error {
 	for {
 		done, err := s.tryDropSlot(ctx, conn)
@@ -130,7 +130,7 @@ func (s *session) dropSlot(ctx context.Context, conn *pgx.Conn) error {
 
 func (s *session) tryDropSlot(ctx context.Context, conn *pgx.Conn) (done bool, err error) {
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		// The lock keeps the lease from being taken until the slot is gone.
+		// The lock prevents others from taking the lease until the slot is gone.
 		tag, err := tx.Exec(ctx, "SELECT FROM outbox.cursors WHERE destination = $1 AND shard_group = 0 AND epoch = $2 FOR SHARE",
 			s.source.destination, s.table.Epoch())
 		if err != nil {
@@ -139,16 +139,17 @@ func (s *session) tryDropSlot(ctx context.Context, conn *pgx.Conn) (done bool, e
 		if tag.RowsAffected() == 0 {
 			return relay.ErrLeaseLost
 		}
-		_, err = tx.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY ($1::text[]) AND plugin = 'pgoutput' AND database = current_database()",
+		_, err = tx.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = "+
+			"ANY ($1::text[]) AND plugin = 'pgoutput' AND database = current_database()",
 			[]string{s.source.cfg.Slot, s.formerSlot})
 		return err
 	})
 	switch {
 	case err == nil:
 		return true, nil
-	case sqlstate.Of(err) == "55006": // somebody streams from it
+	case sqlstate.Of(err) == "55006": // a process streams from it
 		return false, nil
-	case sqlstate.Of(err) == "42704": // dropped meanwhile
+	case sqlstate.Of(err) == "42704": // another session has dropped it
 		return false, nil
 	case errors.Is(err, relay.ErrLeaseLost):
 		return false, err
@@ -156,7 +157,7 @@ func (s *session) tryDropSlot(ctx context.Context, conn *pgx.Conn) (done bool, e
 	return false, fmt.Errorf("drop the replication slot: %w", err)
 }
 
-// refuseFull refuses a server where another slot can't be made.
+// refuseFull refuses a server that has no room for another slot.
 func refuseFull(ctx context.Context, conn *pgx.Conn) error {
 	var full bool
 	err := conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM pg_replication_slots) >= current_setting('max_replication_slots')::integer`).Scan(&full)

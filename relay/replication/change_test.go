@@ -28,7 +28,8 @@ func TestTheTableMayChangeWhileTheLogIsRead(t *testing.T) {
 	db.insert("with a column more")
 	db.Exec("ALTER TABLE outbox.messages DROP COLUMN extra")
 	db.insert("with a column less")
-	db.Exec("ALTER TABLE outbox.messages DROP COLUMN content_type; ALTER TABLE outbox.messages ADD COLUMN content_type varchar(50) DEFAULT 'x/y'")
+	db.Exec("ALTER TABLE outbox.messages DROP COLUMN content_type; ALTER TABLE outbox.messages ADD COLUMN content_type " +
+		"varchar(50) DEFAULT 'x/y'")
 	db.insert("with a column in another place")
 	ds := read(t, s, 4)
 	if got := strings.Join(texts(ds), ", "); got != "before, with a column more, with a column less, with a column in another place" {
@@ -236,7 +237,8 @@ func TestMessagesThatWereEmittedWrongAreNotDroppedInSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	var w outbox.Writer
-	if _, err := w.Emit(t.Context(), tx, outbox.Message{Topic: "t", Key: "k", Payload: []byte("1")}, outbox.Message{Topic: "t", Key: "k", Payload: []byte("2")}); err != nil {
+	if _, err := w.Emit(t.Context(), tx, outbox.Message{Topic: "t", Key: "k", Payload: []byte("1")},
+		outbox.Message{Topic: "t", Key: "k", Payload: []byte("2")}); err != nil {
 		t.Fatal(err)
 	}
 	if err := tx.Commit(t.Context()); err != nil {
@@ -252,7 +254,8 @@ func TestMessagesThatWereEmittedWrongAreNotDroppedInSilence(t *testing.T) {
 	if ds[1].Position <= 0 || ds[2].Position <= ds[1].Position {
 		t.Errorf("positions %d and %d", ds[1].Position, ds[2].Position)
 	}
-	err = s.Settle(t.Context(), relay.Settlement{Through: &ds[2], Dead: []relay.Dead{{Delivery: &ds[0], Reason: relay.ReasonInvalid, Err: ds[0].Invalid}}})
+	err = s.Settle(t.Context(),
+		relay.Settlement{Through: &ds[2], Dead: []relay.Dead{{Delivery: &ds[0], Reason: relay.ReasonInvalid, Err: ds[0].Invalid}}})
 	if err != nil {
 		t.Fatal(err)
 	}

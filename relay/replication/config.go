@@ -14,29 +14,29 @@ import (
 
 // Config tunes a [Source]. The zero value means the stated defaults.
 type Config struct {
-	// Table is how the table is read before the log is, how long the lease lasts, under whose name, and who is
-	// told. Groups must be 1: a slot can't be split. PageBytes bounds a batch here too.
+	// Table configures the reading of the table before the log is read, the length of the lease, its owner's name, and
+	// the logger. Groups must be 1, because a slot can't be split. PageBytes bounds a batch from the log too.
 	Table polling.SnapshotConfig
 
 	// Slot is the name of the replication slot: lower-case letters, digits and underscores, at most 63.
 	// Default "outbox_" and the destination's name with everything else replaced by underscores.
 	Slot string
 
-	// Publication is the name of the publication of outbox.messages. One serves all destinations. Default
-	// "outbox". It is created if it isn't there and the role may do so.
+	// Publication is the name of the publication of outbox.messages. One serves all destinations. Default "outbox". The
+	// relay creates it if it is missing and its role may do so.
 	Publication string
 
-	// WithoutFailover leaves the slot out of what PostgreSQL 17 and later synchronise to standbys. By default it is
-	// created with FAILOVER; that costs nothing without a standby that has sync_replication_slots.
+	// WithoutFailover excludes the slot from those that PostgreSQL 17 and later synchronise to standbys. By default it
+	// is created with FAILOVER, which costs nothing without a standby that has sync_replication_slots.
 	WithoutFailover bool
 
-	// Emitted has logical messages (outbox.Writer.Emit) delivered too. Whoever may execute
-	// pg_logical_emit_message can then publish, and PostgreSQL lets everybody: the relay warns at each start, with the
-	// REVOKE, until it is revoked. Default: rows alone.
+	// Emitted delivers logical messages (outbox.Writer.Emit) too. Then every role that may execute
+	// pg_logical_emit_message can publish, and by default PostgreSQL allows that to all roles. Until it is revoked, the
+	// relay warns at each start, and the warning has the REVOKE. Default: rows only.
 	Emitted bool
 
-	// Heartbeat is how long the log may be silent before the server is asked where it is, which lets the slot
-	// advance. Default 10 s.
+	// Heartbeat is how long the log may be silent before the relay asks the server for its position, which lets the
+	// slot advance. Default 10 s.
 	Heartbeat time.Duration
 }
 
@@ -61,15 +61,16 @@ func SlotName(destination string) string {
 
 // Defaults returns the Config that the zero value stands for.
 func Defaults() Config {
-	cfg, _ := Config{}.withDefaults(nil, "") // without what is required
+	cfg, _ := Config{}.withDefaults(nil, "") // without the required fields
 	return cfg
 }
 
-// withDefaults fills what is zero and reports all faults together.
+// withDefaults replaces zero values by the defaults and reports all faults together.
 func (c Config) withDefaults(conn *pgx.ConnConfig, destination string) (Config, error) {
 	var faults settings.Faults
 	faults.Need(conn != nil, "", "there is no connection config")
-	faults.Need(c.Table.Groups <= 1, "Table.Groups", "%d shard groups: a replication slot can't be split, use one, or the strategy snapshot", c.Table.Groups)
+	faults.Need(c.Table.Groups <= 1, "Table.Groups",
+		"%d shard groups: a replication slot can't be split, use one, or the strategy snapshot", c.Table.Groups)
 	settings.Default(&c.Slot, SlotName(destination))
 	faults.Need(slotName.MatchString(c.Slot), "Slot", "%q, it must be 1 to %d lower-case letters, digits and underscores", c.Slot, maxName)
 	settings.Default(&c.Publication, defaultPublication)

@@ -1,24 +1,26 @@
 // Package replication has the strategy that reads the outbox from the write-ahead log: by logical decoding with the
-// plugin pgoutput, through a replication slot and a publication. [New] makes a source.
+// plugin pgoutput, through a replication slot and a publication. [New] returns a source.
 //
-// # What may be trusted after a crash
+// # What can be trusted after a crash
 //
-// Three things say how far a destination is: the slot's confirmed position (what the server may forget),
-// the stored position (outbox.slots, in the database), and the cursor's snapshot (outbox.cursors, where the table would
-// be read from). They are moved in an order that makes every crash harmless:
+// Three places store a destination's progress: the slot's confirmed position (what the server may forget), the stored
+// position (outbox.slots, in the database), and the cursor's snapshot (outbox.cursors, from which the table would be
+// read). They move in an order that makes every crash harmless:
 //
-//   - published, not settled: the stored position is before the message, the log sends it again;
-//   - settled, the server not told: streaming starts at the stored position, which the server skips to, and nothing
-//     comes twice; inside a transaction the stored count leaves out what was settled of it;
-//   - the server told: only ever of what is stored. So a slot that is beyond the stored position was moved or made by
-//     somebody else, and may have skipped something: it is not read but replaced;
-//   - the cursor follows: a snapshot becomes the cursor when everything that had committed when it was taken is settled,
-//     in the transaction that stores so. So when the slot is lost the table is read from there, and what it
-//     repeats are the last moments.
+//   - After a publish without a settlement, the stored position is before the message, and the log sends it again.
+//   - After a settlement of which the server was not told, streaming starts at the stored position, to which the server
+//     skips, and no message comes twice. Inside a transaction, the stored count leaves out the messages that were
+//     settled.
+//   - The server is told only what is stored. So a slot beyond the stored position was moved or created by somebody
+//     else, and may have skipped messages: it is replaced, not read.
+//   - The cursor follows: a snapshot becomes the cursor when everything that had committed when it was taken is
+//     settled, in the transaction that stores the position. So if the slot is lost, the table is read from there, which
+//     repeats only the last moments.
 //
-// Everything that the cursor's snapshot sees is settled, and everything that commits before the position is: at a start,
-// rows that the snapshot sees are left out of what the log sends. That is how the way from the table into the log
-// has no gap and no repetition; see switch.go.
+// Everything that the cursor's snapshot sees is settled, and so is everything that commits before the position. At a
+// start, rows that the snapshot sees are left out of what the log sends. So the switch from the table to the log has
+// neither gap nor repetition; see switch.go.
 //
-// A session's lease is that of the snapshot strategy, on the same row, so the two never deliver at once.
+// A session's lease is that of the snapshot strategy, in the same row, so the two strategies never deliver at the same
+// time.
 package replication

@@ -13,11 +13,10 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
-// prefix is that of the logical messages that are outbox messages.
+// prefix marks the logical messages that are outbox messages.
 const prefix = outbox.EmitPrefix
 
-// emittedOrder is the order of the fields of a logical message behind its fixed part. docs/replication.md
-// documents it.
+// emittedOrder is the order of a logical message's fields after its fixed part. docs/replication.md documents it.
 func (c *columns) emittedOrder() []int {
 	place := make(map[string]int, len(c.names))
 	for i, name := range c.names {
@@ -53,7 +52,8 @@ func (r *row) fillEmitted(order []int, content []byte) error {
 				if v == nil {
 					v = []byte{}
 				}
-				if binary := place == r.columns.messageID || place == r.columns.payload || place == r.columns.deliverAt; !binary && !isText(v, place == r.columns.headers) {
+				if binary := place == r.columns.messageID ||
+					place == r.columns.payload || place == r.columns.deliverAt; !binary && !isText(v, place == r.columns.headers) {
 					return fmt.Errorf("%w: its %s is not UTF-8, or has a NUL in it", errEmitted, r.columns.names[place])
 				}
 				r.values[place] = v
@@ -78,7 +78,7 @@ func (r *row) fillEmitted(order []int, content []byte) error {
 	return nil
 }
 
-// isText reports whether the database could keep v, which nobody has looked at before, as a text, or as jsonb.
+// isText reports whether the database could store v as a text, or as jsonb. The server has not checked v.
 func isText(v []byte, isJSON bool) bool {
 	if !utf8.Valid(v) || bytes.IndexByte(v, 0) >= 0 {
 		return false
@@ -93,9 +93,9 @@ func isText(v []byte, isJSON bool) bool {
 	return true
 }
 
-// fillBroken stands for a logical message that can't be read: it becomes an invalid delivery with the
-// bytes as its payload, so that it isn't dropped in silence. Its place in the log makes its id, a negative
-// one, which no row has. Places repeat in another cluster, so its message id is a hash that has the content as well.
+// fillBroken fills r for a logical message that can't be read: it becomes an invalid delivery with the bytes as its
+// payload, so that it isn't dropped silently. Its position in the log, negated, is its id; no row has a negative id.
+// Positions repeat in another cluster, so its message id is a hash that includes the content.
 func (r *row) fillBroken(at wal.LSN, content []byte) {
 	r.reset()
 	r.scratch = binary.BigEndian.AppendUint64(r.scratch, uint64(-int64(at)))

@@ -7,7 +7,8 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// Whatever a column holds, in whatever encoding, the row is delivered or becomes a dead letter, by the log as by the table.
+// Whatever a column holds, in whatever encoding, the row is delivered or becomes a dead letter, by the log as by the
+// table.
 func TestNoFieldStopsTheStream(t *testing.T) {
 	t.Parallel()
 	for encoding, bad := range testdb.Encodings {

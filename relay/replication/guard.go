@@ -13,9 +13,9 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
-// Guard returns source, of the strategy snapshot, with a refusal: Acquire returns an error that is marked by
-// outbox.Permanent while the destination is read from the write-ahead log. Its cursor could be read on, but nobody would read
-// the slot, which keeps the log until the disk is full, and nobody would deliver what was emitted without a row.
+// Guard wraps a source of the strategy snapshot: Acquire returns an error marked by outbox.Permanent while the
+// destination is read from the write-ahead log. The cursor could be continued by queries, but then no relay would read
+// the slot, which retains the log until the disk is full, and no relay would deliver what was emitted without a row.
 func Guard(conn *pgx.ConnConfig, destination string, source relay.Source) relay.Source {
 	return &guard{conn: conn.Copy(), destination: destination, source: source}
 }
@@ -28,7 +28,7 @@ type guard struct {
 
 var _ relay.Reporting = (*guard)(nil)
 
-// Report passes a state on to the source, if that keeps any.
+// Report passes a state on to the source, if that records states.
 func (g *guard) Report(state relay.State, err error) {
 	if r, ok := g.source.(relay.Reporting); ok {
 		r.Report(state, err)
@@ -36,7 +36,7 @@ func (g *guard) Report(state relay.State, err error) {
 }
 
 func (g *guard) Acquire(ctx context.Context) (relay.Session, error) {
-	// Before, so that it is said at the start and not when another relay ends.
+	// This check comes before the wait, so that a start fails at once and not when another relay ends.
 	if err := g.check(ctx); err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (g *guard) Acquire(ctx context.Context) (relay.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Others may have begun to read the log while this relay stood by. From here on only the lease's owner does.
+	// Another relay may have begun to read the log during the wait. From here on only the owner of the lease can.
 	if err := g.check(ctx); err != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), dial.HangUpTimeout)
 		defer cancel()
@@ -70,7 +70,8 @@ func (g *guard) check(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask what the destination is read by: %w", err)
 	}
-	return dial.Permanent("the destination is read from the write-ahead log, by slot %q: give destination %s replication: in the configuration of this relay too, "+
-		"or run: outbox handover --destination %s --to snapshot (with --abandon if no relay can read the log any more)",
+	return dial.Permanent("the destination is read from the write-ahead log, by slot %q: give destination %s "+
+		"replication: in the configuration of this relay too, or run: outbox handover --destination %s --to snapshot "+
+		"(with --abandon if no relay can read the log any more)",
 		slot, g.destination, g.destination)
 }

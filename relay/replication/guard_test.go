@@ -90,7 +90,8 @@ func TestARelayOfTheTableThatStoodByIsRefusedWhenTheLogIsRead(t *testing.T) {
 		refusal <- err
 	}()
 	eventually(t, "it stands by", func() bool {
-		return db.try("SELECT count(*) > 1 FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'outbox relay%' AND pid <> pg_backend_pid()")
+		return db.try("SELECT count(*) > 1 FROM pg_stat_activity WHERE datname = current_database() AND " +
+			"application_name LIKE 'outbox relay%' AND pid <> pg_backend_pid()")
 	})
 	streaming(t, s)
 	if err := s.Close(t.Context()); err != nil {

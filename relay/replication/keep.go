@@ -16,10 +16,10 @@ func (s *session) log() *slog.Logger {
 	return s.source.cfg.Table.Logger.With("destination", s.source.destination)
 }
 
-// keep starts the goroutine that looks after what moves without a settlement, until the session is closed: it stores
-// how far the log was read when nothing is in flight, tells the server what is stored, asks a silent one where
-// it is, watches the slot and what the operator wants. It does so while nobody calls Next, too: a full pipeline must not
-// look like a dead one to the server.
+// keep starts the goroutine that does the periodic work until the session is closed: it stores how far the log was read
+// when nothing is in flight, tells the server what is stored, asks a silent server for its position, and watches the
+// slot and the operator's wishes. It works while Next isn't called, too: a full pipeline must not look dead to the
+// server.
 func (s *session) keep() {
 	s.helpers.Go(func() {
 		ticker := time.NewTicker(min(s.ttl()/3, s.statusInterval, time.Second))
@@ -31,7 +31,7 @@ func (s *session) keep() {
 				return
 			case <-s.table.Failed():
 				if w := s.reading(); w != nil {
-					w.Interrupt() // wakes Next up
+					w.Interrupt() // wakes Next
 				}
 				return
 			case <-ticker.C:
@@ -63,7 +63,7 @@ func (s *session) tend(watch bool) error {
 		silent = w.Silent() > s.source.cfg.Heartbeat
 	}
 	s.mu.Unlock()
-	// Not the session's context: a write that Close interrupts would take the connection with it.
+	// This doesn't use the session's context: Close would interrupt a write and lose the connection with it.
 	ctx := context.Background()
 	if w == nil {
 		return s.readMode()
@@ -89,8 +89,8 @@ func (s *session) tend(watch bool) error {
 	return nil
 }
 
-// confirm tells the server what is stored, if it doesn't know or hasn't heard for long. It never says more
-// than the database has: so a slot that is beyond the stored position was moved by somebody else.
+// confirm tells the server what is stored, if the server doesn't know it or has had no status for long. It never
+// reports more than the database has, so a slot beyond the stored position was moved by somebody else.
 func (s *session) confirm(w *wal.Stream, last bool) error {
 	s.mu.Lock()
 	position := s.stored.Position
@@ -98,17 +98,18 @@ func (s *session) confirm(w *wal.Stream, last bool) error {
 	return w.Confirm(position, last)
 }
 
-// standbysSQL reports whether commits wait for synchronous standbys. The log is sent before these have it.
+// standbysSQL reports whether commits wait for synchronous standbys. The server sends the log before they have it.
 const standbysSQL = "current_setting('synchronous_standby_names') <> ''"
 
-// readMode asks what the operator wants.
+// readMode reads what the operator wants.
 func (s *session) readMode() error {
 	var wanted mode
 	var standbys bool
 	err := s.table.Read(func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(context.Background(), s.ttl())
 		defer cancel()
-		err := conn.QueryRow(ctx, "SELECT mode, "+standbysSQL+" FROM outbox.slots WHERE destination = $1", s.source.destination).Scan(&wanted, &standbys)
+		err := conn.QueryRow(ctx, "SELECT mode, "+standbysSQL+" FROM outbox.slots WHERE destination = $1",
+			s.source.destination).Scan(&wanted, &standbys)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return relay.ErrLeaseLost // the destination was dropped
 		}
@@ -123,7 +124,7 @@ func (s *session) readMode() error {
 	return nil
 }
 
-// watch warns of a slot that is about to be invalidated.
+// watch warns of a slot that will soon be invalidated.
 func (s *session) watch() error {
 	return s.table.Read(func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(context.Background(), s.ttl())

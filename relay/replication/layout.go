@@ -13,16 +13,16 @@ import (
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
-// layout knows where the columns of a message stand in the rows of one relation message. The log repeats
-// that message when the table has changed, so columns may move, appear and go while it is read.
+// layout maps the columns of one relation message to those of a message. The log sends that message again when the
+// table has changed, so columns may move, appear and disappear while the log is read.
 type layout struct {
 	steps []step // one for each column of the relation
 }
 
-// step is what becomes of a column.
+// step tells what to do with a column.
 type step struct {
 	name  string
-	place int // in a row of polling.MessageColumns; or one of the below
+	place int // in a row of polling.MessageColumns, or one of the constants below
 	read  reading
 }
 
@@ -31,10 +31,10 @@ const (
 	transaction = -2 // the column xid
 )
 
-// reading turns a value of the log into the binary format of the column of outbox.messages.
+// reading converts a value of the log to the binary format of a column of outbox.messages.
 type reading func(v wal.Field, scratch []byte) (converted, newScratch []byte, err error)
 
-// Types, by their ids in the catalogue.
+// Types, by their oids in the catalogue.
 const (
 	oidBytea       = 17
 	oidName        = 19
@@ -52,13 +52,13 @@ const (
 	oidXid8        = 5069
 )
 
-// columns are the places of the columns in a row that becomes a delivery.
+// columns are the positions of the columns in a row that becomes a delivery.
 type columns struct {
 	names                                             []string
 	id, messageID, topic, key, aggregateID, createdAt int
 	payload, headers, shard, deliverAt                int
 
-	texts []int // the headers are the last
+	texts []int // the headers come last
 }
 
 func newColumns() columns {
@@ -176,7 +176,7 @@ func readBinary(v wal.Field, scratch []byte) ([]byte, []byte, error) {
 	return v.Data, scratch, nil
 }
 
-// readJSON makes a jsonb in binary format: a version and the text.
+// readJSON converts to a jsonb in binary format: a version and the text.
 func readJSON(v wal.Field, scratch []byte) ([]byte, []byte, error) {
 	from := len(scratch)
 	scratch = append(append(scratch, 1), v.Data...)
@@ -230,8 +230,8 @@ func readUUIDText(v wal.Field, scratch []byte) ([]byte, []byte, error) {
 	return scratch[from:], scratch, nil
 }
 
-// row is what a layout fills: the columns of a message in binary format, nil for NULL. It belongs to one
-// reader; what it holds points into the message that was decoded, or into scratch.
+// row is what a layout fills: the columns of a message in binary format, nil for NULL. It belongs to one reader. Its
+// values point into the decoded message or into scratch.
 type row struct {
 	columns columns
 	values  [][]byte
@@ -285,7 +285,7 @@ func (l *layout) fill(r *row, t wal.Tuple) error {
 	return nil
 }
 
-// fillShard computes the column that the log leaves out, from the ordering key.
+// fillShard computes the shard, which the log leaves out, from the ordering key.
 func (r *row) fillShard() {
 	name := r.values[r.columns.key]
 	if len(name) == 0 {

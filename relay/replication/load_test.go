@@ -19,7 +19,8 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// rounds is how often a test of a fault repeats it: few times in CI, as often as OUTBOX_REPLICATION_ROUNDS says otherwise.
+// rounds is how often a test of a fault repeats it: few times in CI, as often as OUTBOX_REPLICATION_ROUNDS says
+// otherwise.
 func rounds(t *testing.T, usual int) int {
 	t.Helper()
 	given := os.Getenv("OUTBOX_REPLICATION_ROUNDS")
@@ -161,8 +162,8 @@ func (w *load) write(r *rand.Rand) {
 	}
 }
 
-// transaction takes one to three keys in order, and writes to each. The outcome of a commit that was cut off is looked up
-// by nobody: such a message is in doubt, and its number is not used again.
+// transaction takes one to three keys in order, and writes to each. The outcome of a commit that was cut off is looked
+// up by nobody: such a message is in doubt, and its number is not used again.
 func (w *load) transaction(r *rand.Rand, conn *pgx.Conn) {
 	ctx := context.Background()
 	tx, err := conn.Begin(ctx)
@@ -340,5 +341,6 @@ func (db database) try(sql string, args ...any) bool {
 }
 
 func (db database) streams() bool {
-	return db.try("SELECT EXISTS (SELECT FROM outbox.slots p JOIN pg_replication_slots s ON s.slot_name = p.slot WHERE p.position IS NOT NULL AND s.active)")
+	return db.try("SELECT EXISTS (SELECT FROM outbox.slots p JOIN pg_replication_slots s ON s.slot_name = p.slot WHERE " +
+		"p.position IS NOT NULL AND s.active)")
 }

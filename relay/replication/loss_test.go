@@ -53,7 +53,8 @@ func TestASlotThatIsDroppedUnderLoadLosesNothing(t *testing.T) {
 		eventually(t, "the slot is dropped", func() bool {
 			conn := db.Connect()
 			defer dial.HangUp(conn)
-			_, _ = conn.Exec(t.Context(), "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1 AND active", slot)
+			_, _ = conn.Exec(t.Context(),
+				"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1 AND active", slot)
 			_, err := conn.Exec(t.Context(), "SELECT pg_drop_replication_slot($1)", slot)
 			return err == nil
 		})
@@ -126,7 +127,8 @@ func TestASlotThatIsInvalidatedUnderLoadLosesNothing(t *testing.T) {
 				c.stop() // nobody reads, and the log goes on
 				eventually(t, "the slot is invalidated", func() bool {
 					db.Exec("SELECT pg_switch_wal()")
-					db.Exec("CREATE TABLE IF NOT EXISTS filler (x text); INSERT INTO filler SELECT repeat(md5(i::text), 50) FROM generate_series(1, 4000) i")
+					db.Exec("CREATE TABLE IF NOT EXISTS filler (x text); INSERT INTO filler SELECT repeat(md5(i::text), " +
+						"50) FROM generate_series(1, 4000) i")
 					db.Exec("CHECKPOINT")
 					return db.try("SELECT wal_status = 'lost' FROM pg_replication_slots WHERE plugin = 'pgoutput'")
 				})
@@ -169,7 +171,9 @@ func promotion(t *testing.T, major string) {
 	promoted := database{testdb.DB{T: t, URL: standby.URL("postgres")}}
 	promoted.Exec("ALTER SYSTEM SET primary_conninfo = ''")
 	promoted.Exec("SELECT pg_reload_conf()")
-	eventually(t, "the standby receives nothing", func() bool { return promoted.try("SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)") })
+	eventually(t, "the standby receives nothing", func() bool {
+		return promoted.try("SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
+	})
 	l.flows(t, 100)
 	w.stop()
 	c.stop()
@@ -249,7 +253,8 @@ func TestAFailoverSlotIsReadOnAfterAPromotion(t *testing.T) {
 	follower := database{testdb.DB{T: t, URL: standby.URL("postgres")}}
 	eventually(t, "the slot is on the standby", func() bool {
 		db.Exec("SELECT pg_log_standby_snapshot()") // by which the primary's slot advances
-		return follower.try("SELECT EXISTS (SELECT FROM pg_replication_slots WHERE plugin = 'pgoutput' AND to_jsonb(pg_replication_slots) ->> 'synced' = 'true' AND NOT temporary)")
+		return follower.try("SELECT EXISTS (SELECT FROM pg_replication_slots WHERE plugin = 'pgoutput' AND " +
+			"to_jsonb(pg_replication_slots) ->> 'synced' = 'true' AND NOT temporary)")
 	})
 	again := startLoad(db, l, 0)
 	again.next = w.next // the numbers go on
@@ -358,7 +363,8 @@ func TestARelayThatIsKilledAtAnyPointLosesAndRepeatsNothingThatWasSettled(t *tes
 			for range 3 {
 				total++
 				text := strconv.Itoa(total)
-				if _, err := tx.Exec(ctx, "INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', convert_to($1, 'UTF8'))", text); err != nil {
+				if _, err := tx.Exec(ctx, "INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', convert_to($1, 'UTF8'))",
+					text); err != nil {
 					t.Fatal(err)
 				}
 				unsettled = append(unsettled, text)

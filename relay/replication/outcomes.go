@@ -22,8 +22,8 @@ func (s *session) storeOutcomes(ctx context.Context, tx pgx.Tx, settlement *rela
 	return polling.Careful(ctx, tx, settlement, s.storeAll)
 }
 
-// storeAll stores holds and dead letters. Of a message that has a row, the row is copied; one that was
-// only emitted has none and is written as it came.
+// storeAll stores holds and dead letters. If a message has a row, the row is copied; a message that was only emitted
+// has none, and is written as it came.
 func (s *session) storeAll(ctx context.Context, tx pgx.Tx, settlement *relay.Settlement) error {
 	inTable := *settlement
 	inTable.Hold, inTable.Dead = nil, nil
@@ -51,8 +51,8 @@ func (s *session) storeAll(ctx context.Context, tx pgx.Tx, settlement *relay.Set
 	return s.table.StoreOutcomes(ctx, tx, &inTable)
 }
 
-// awaitVisible waits until the rows to be copied can be seen: the walsender sends a commit that is in the log, a moment before others
-// see it. Within its bound it gives up without an error; whoever copies finds out.
+// awaitVisible waits until the rows to be copied are visible: the walsender sends a commit that is in the log, a moment
+// before other sessions see it. After a bounded time it returns without an error; the copy then fails.
 func awaitVisible(ctx context.Context, tx pgx.Tx, s *relay.Settlement) error {
 	var xids []string
 	for _, h := range s.Hold {

@@ -56,7 +56,8 @@ func TestTransactionsAndMessagesAreDecoded(t *testing.T) {
 		t.Errorf("commit: %+v, %v", commit, err)
 	}
 	message, err := wal.Decode(frame{}.u8('M').u8(1).u64(90).text("outbox").bytes([]byte("x\x00y")))
-	if err != nil || !message.Transactional || message.LSN != 90 || string(message.Prefix) != "outbox" || string(message.Content) != "x\x00y" {
+	if err != nil || !message.Transactional || message.LSN != 90 ||
+		string(message.Prefix) != "outbox" || string(message.Content) != "x\x00y" {
 		t.Errorf("message: %+v, %v", message, err)
 	}
 	for _, w := range []frame{
@@ -110,12 +111,16 @@ func walk(data []byte) error {
 }
 
 // usual are the columns of outbox.messages as PostgreSQL 18 sends them.
-var usual = []wal.Column{{Name: "xid", OID: oidXid8}, {Name: "id", OID: oidInt8}, {Name: "message_id", OID: oidUUID}, {Name: "topic", OID: oidText}, {Name: "key", OID: oidText},
-	{Name: "aggregate_type", OID: oidText}, {Name: "aggregate_id", OID: oidText}, {Name: "event_type", OID: oidText}, {Name: "payload", OID: oidBytea},
-	{Name: "content_type", OID: oidText}, {Name: "headers", OID: oidJSONB}, {Name: "deliver_at", OID: oidTimestamptz}, {Name: "created_at", OID: oidTimestamptz}, {Name: "segment", OID: oidInt2}}
+var usual = []wal.Column{{Name: "xid", OID: oidXid8}, {Name: "id", OID: oidInt8},
+	{Name: "message_id", OID: oidUUID}, {Name: "topic", OID: oidText}, {Name: "key", OID: oidText},
+	{Name: "aggregate_type", OID: oidText}, {Name: "aggregate_id",
+		OID: oidText}, {Name: "event_type", OID: oidText}, {Name: "payload", OID: oidBytea},
+	{Name: "content_type", OID: oidText}, {Name: "headers", OID: oidJSONB}, {Name: "deliver_at",
+		OID: oidTimestamptz}, {Name: "created_at", OID: oidTimestamptz}, {Name: "segment", OID: oidInt2}}
 
 var usualRow = []wal.Field{binaryOf(frame{}.u64(77)), binaryOf(frame{}.u64(5)), binaryOf([]byte("0123456789abcdef")), binaryOf([]byte("t")),
-	binaryOf([]byte("k")), null, null, null, binaryOf([]byte{}), null, binaryOf([]byte("\x01{}")), null, binaryOf(frame{}.u64(1)), binaryOf(frame{}.u16(3))}
+	binaryOf([]byte("k")), null, null, null, binaryOf([]byte{}),
+	null, binaryOf([]byte("\x01{}")), null, binaryOf(frame{}.u64(1)), binaryOf(frame{}.u16(3))}
 
 func fillOf(t *testing.T, columns []wal.Column, values []wal.Field) (*row, error) {
 	t.Helper()
@@ -218,7 +223,8 @@ func TestAnEmittedMessageThatCanNotBeReadBecomesAnInvalidOne(t *testing.T) {
 			t.Errorf("%q: %v", content, err)
 		}
 		r.fillBroken(1234, []byte(content))
-		if string(r.named("payload")) != content || int64(binary.BigEndian.Uint64(r.named("id"))) != -1234 || len(r.named("message_id")) != 16 {
+		if string(r.named("payload")) != content || int64(binary.BigEndian.Uint64(r.named("id"))) != -1234 ||
+			len(r.named("message_id")) != 16 {
 			t.Errorf("%q became %q", content, r.values)
 		}
 		ids[string(r.named("message_id"))] = true
@@ -231,7 +237,8 @@ func TestAnEmittedMessageThatCanNotBeReadBecomesAnInvalidOne(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(relationOf(1, usual...)), []byte(insertOf(1, usualRow...)))
 	f.Add([]byte(frame{}.u8('B').u64(100).u64(7).u32(42)), []byte(frame{}.u8('C').u8(0).u64(100).u64(140).u64(7)))
-	f.Add([]byte(frame{}.u8('M').u8(1).u64(90).text("outbox").bytes([]byte("\x01content"))), []byte(frame{}.u8('U').u32(5).u8('O').u16(1).u8('n').u8('N').u16(0)))
+	f.Add([]byte(frame{}.u8('M').u8(1).u64(90).text("outbox").bytes([]byte("\x01content"))),
+		[]byte(frame{}.u8('U').u32(5).u8('O').u16(1).u8('n').u8('N').u16(0)))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		r := newRow()
 		order := r.columns.emittedOrder()

@@ -11,7 +11,7 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
-// mode is what an operator wants a destination to be read by; see admin.Handover.
+// mode is what an operator wants a destination to be read from; see admin.Handover.
 type mode string
 
 const (
@@ -19,22 +19,22 @@ const (
 	modeSnapshot    mode = "snapshot"
 )
 
-// place is a destination's row of outbox.slots, with what the server knows about the slot and the
-// publication that it names.
+// place is a destination's row of outbox.slots, and what the server knows about the slot and the publication that it
+// names.
 type place struct {
 	mode        mode
 	slot        string
 	publication string
 
-	trusted bool // there is a position
+	trusted bool // a position is stored
 	stored  wal.Mark
-	moved   bool // the cursor isn't where this strategy has left it
+	moved   bool // the cursor isn't where this strategy left it
 	oid     uint32
 
 	there struct {
 		slot      bool
 		plugin    string
-		database  bool // the slot is this database's
+		database  bool // the slot belongs to this database
 		confirmed wal.LSN
 		status    string // wal_status
 		reason    string // invalidation_reason, of PostgreSQL 17 and later
@@ -44,8 +44,8 @@ type place struct {
 	}
 }
 
-// placeSQL reads the row and looks the slot up. What newer versions know in addition is read by the names that
-// a row has there.
+// placeSQL reads the row and looks up the slot. Columns that only newer versions have are read by name from the row as
+// JSON.
 const placeSQL = `
 SELECT p.mode, p.slot, p.publication, p.position IS NOT NULL, coalesce(p.position, '0/0')::text,
 	coalesce(p.partial_lsn, '0/0')::text, p.partial_count,
@@ -59,7 +59,7 @@ LEFT JOIN pg_replication_slots s ON s.slot_name = p.slot
 LEFT JOIN pg_publication pub ON pub.pubname = p.publication AND ` + completeSQL + `
 WHERE p.destination = $1`
 
-// completeSQL is whether publication pub sends every insert into outbox.messages, in its own name.
+// completeSQL is the condition that publication pub sends every insert into outbox.messages, in that table's name.
 const completeSQL = `pub.pubinsert AND pub.pubviaroot AND (pub.puballtables OR EXISTS (
 	SELECT FROM pg_publication_rel r WHERE r.prpubid = pub.oid AND r.prrelid = 'outbox.messages'::regclass))`
 
@@ -78,7 +78,8 @@ func readPlace(ctx context.Context, conn *pgx.Conn, destination string) (p place
 	return p, errors.Join(err1, err2, err3)
 }
 
-// makePlace makes the row of a destination that has none. One that is there meanwhile is read as it is.
+// makePlace inserts the row of a destination that has none. If another session has inserted it, that row is read as it
+// is.
 func makePlace(ctx context.Context, conn *pgx.Conn, destination, slot, publication string) error {
 	_, err := conn.Exec(ctx, `INSERT INTO outbox.slots (destination, slot, publication) VALUES ($1, $2, $3)
 		ON CONFLICT DO NOTHING`, destination, slot, publication)
@@ -88,12 +89,12 @@ func makePlace(ctx context.Context, conn *pgx.Conn, destination, slot, publicati
 	return nil
 }
 
-// errNew is why a destination that never stood in the log can't go on there.
+// errNew is the reason why a destination that was never read from the log can't continue there.
 var errNew = errors.New("there was none yet")
 
-// lost tells why the log can't be read on from p.stored, nil if it can. It never trusts a slot that could
-// have skipped something: the position is authoritative only if the slot is not beyond it, and the cursor
-// and the publication are those of then.
+// lost returns why the log can't be continued from p.stored, or nil if it can. It never trusts a slot that could have
+// skipped something: the position is authoritative only if the slot is not beyond it, and if the cursor and the
+// publication are still the same.
 func (p *place) lost(slot, publication string) error {
 	switch {
 	case !p.trusted:
@@ -109,19 +110,19 @@ func (p *place) lost(slot, publication string) error {
 		}
 		return fmt.Errorf("slot %q was invalidated: %s", p.slot, reason)
 	case p.there.confirmed > p.stored.Position:
-		return fmt.Errorf("slot %q stands at %s, beyond %s which is settled: somebody has advanced it, or has made it anew",
+		return fmt.Errorf("slot %q is at %s, beyond the settled position %s: somebody has advanced or recreated it",
 			p.slot, p.there.confirmed, p.stored.Position)
 	case p.moved:
 		return errors.New("the cursor was moved by another strategy, or by a rebase")
 	case p.there.publication == 0:
-		return fmt.Errorf("publication %q is gone, or sends the inserts into outbox.messages no more", p.publication)
+		return fmt.Errorf("publication %q is gone, or no longer publishes inserts into outbox.messages", p.publication)
 	case p.there.publication != p.oid:
-		return fmt.Errorf("publication %q was made anew: what was inserted in between was not sent", p.publication)
+		return fmt.Errorf("publication %q was recreated: rows inserted in between were not sent", p.publication)
 	}
 	return nil
 }
 
-// foreign refuses a slot of the name that can't be ours.
+// foreign refuses a slot of this name that can't be ours.
 func (p *place) foreign() error {
 	if p.there.slot && (p.there.plugin != "pgoutput" || !p.there.database) {
 		return dial.Permanent("the replication slot %q belongs to something else: it has the plugin %q and isn't for this destination: "+

@@ -12,16 +12,16 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// publicationSQL makes the publication. The owner of the tables runs it, who also needs CREATE on the database.
+// publicationSQL creates the publication. The owner of the tables runs it, and also needs CREATE on the database.
 //
-// Only inserts are sent, so neither retention nor anything else that happens to rows is; and in the name of
-// outbox.messages, whichever segment they land in.
+// Only inserts are sent, so retention and other changes of rows are not. They are sent in the name of outbox.messages,
+// whichever segment they go into.
 func publicationSQL(name string) string {
 	return mapping.CreatePublicationSQL(name, mapping.TableName{Schema: "outbox", Name: "messages"})
 }
 
-// ensurePublication returns the oid of the publication, which it makes if there is none. It must be there
-// before the slot: the server looks it up as it was when a change was made.
+// ensurePublication returns the oid of the publication, and creates it if there is none. The publication must exist
+// before the slot: for each change, the server looks it up as of the time of the change.
 func ensurePublication(ctx context.Context, conn *pgx.Conn, name string) (oid uint32, err error) {
 	for made := false; ; made = true {
 		var complete, filtered bool

@@ -14,12 +14,12 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
-// moveSQL stores how far a destination is, if the lease is still of this epoch and the publication the one
-// that the stream was read through. It also takes the next fallback: the snapshot is the statement's, so
-// what it sees has committed before the position that is read after it.
+// moveSQL stores a destination's progress, if the lease still has this epoch and the publication is the one that the
+// stream was read through. It also takes the next fallback: the snapshot is the statement's, so what it sees has
+// committed before the position that is read after it.
 //
-// The publication is looked for by the same snapshot: a fallback is never taken, and none becomes the
-// cursor, when inserts may have gone unsent.
+// The publication is looked up by the same snapshot. So no fallback is taken, and none becomes the cursor, while
+// inserts may not have been sent.
 const moveSQL = `
 WITH moved AS (
 	UPDATE outbox.cursors SET prev = $3::text::pg_snapshot, windows = '{}', last_id = 0, delivered = delivered + $4,
@@ -33,9 +33,9 @@ UPDATE outbox.slots s SET position = $7::text::pg_lsn, partial_lsn = nullif($8::
 FROM moved WHERE s.destination = moved.destination
 RETURNING pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, s.mode, ` + standbysSQL
 
-var errPublicationGone = errors.New("the publication was dropped or changed while the log was read through it")
+var errPublicationGone = errors.New("the publication was dropped or changed while the log was being read through it")
 
-// store writes the progress, with what settlement changes besides; nil for nothing.
+// store writes the progress, and the other changes of settlement, if that isn't nil.
 func (s *session) store(ctx context.Context, settlement *relay.Settlement) error {
 	return s.table.Write(ctx, func(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		s.mu.Lock()
@@ -88,13 +88,14 @@ type moved struct {
 	standbys bool
 }
 
-// move returns nil when the lease is another's.
-func (s *session) move(ctx context.Context, conn *pgx.Conn, prev string, delivered int, at wal.Mark, settlement *relay.Settlement) (next *moved, err error) {
+// move returns nil if another relay has the lease.
+func (s *session) move(ctx context.Context, conn *pgx.Conn, prev string,
+	delivered int, at wal.Mark, settlement *relay.Settlement) (next *moved, err error) {
 	if settlement == nil || !outcomesOf(settlement) {
 		return s.moveRow(ctx, conn, prev, delivered, at)
 	}
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
-		// First, for its row lock: from here on until the commit nobody takes the lease.
+		// This comes first, for its row lock: no other relay can take the lease from here until the commit.
 		if next, err = s.moveRow(ctx, tx, prev, delivered, at); err != nil || next == nil {
 			return err
 		}
@@ -124,7 +125,7 @@ func (s *session) moveRow(ctx context.Context, db queryRower, prev string, deliv
 	return &next, nil
 }
 
-// whyNotMoved returns nil if it was the lease.
+// whyNotMoved returns nil if the lease was lost.
 func (s *session) whyNotMoved(ctx context.Context, db queryRower) error {
 	var mine bool
 	err := db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.cursors WHERE destination = $1 AND shard_group = 0 AND epoch = $2)`,
@@ -138,8 +139,8 @@ func (s *session) whyNotMoved(ctx context.Context, db queryRower) error {
 	return nil
 }
 
-// renew is store while the table is read: the table's own settlement moves the cursor, so only holds can
-// come this way, from a settlement that began while the log was read.
+// renew is store while the table is read. The table's own settlement moves the cursor, so settlement can only have
+// holds here: it began while the log was read.
 func (s *session) renew(ctx context.Context, conn *pgx.Conn, settlement *relay.Settlement) (owned bool, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
 		delivered := 0
@@ -159,7 +160,7 @@ func (s *session) renew(ctx context.Context, conn *pgx.Conn, settlement *relay.S
 
 func (s *session) ttl() time.Duration { return s.source.cfg.Table.Lease }
 
-// Settle makes one transaction of the position's move and of what was held or is dead.
+// Settle moves the position and writes holds and dead letters in one transaction.
 func (s *session) Settle(ctx context.Context, settlement relay.Settlement) error {
 	s.mu.Lock()
 	streaming := s.streaming
@@ -185,11 +186,11 @@ func (s *session) Held(ctx context.Context, lane string, limit int) ([]relay.Del
 	return s.table.Held(ctx, lane, limit)
 }
 
-// Confirm stores the progress, which fails if the lease is another's.
+// Confirm stores the progress; it fails if another relay has the lease.
 func (s *session) Confirm(ctx context.Context) error { return s.store(ctx, nil) }
 
-// Passed goes by the fallback cursor, which lags a little. What was emitted without a row has no transaction to
-// go by, and stays in doubt.
+// Passed uses the fallback cursor, which lags a little. Messages that were emitted without a row have no transaction to
+// compare, and stay in doubt.
 func (s *session) Passed(ref uint64, position int64) bool {
 	return ref != 0 && s.table.Passed(ref, position)
 }
@@ -209,7 +210,7 @@ func (s *session) Close(ctx context.Context) error {
 			err = s.store(ctx, nil)
 		}
 		if s.wal != nil && err == nil {
-			_ = s.confirm(s.wal, true) // the next session's stream begins at what is stored
+			_ = s.confirm(s.wal, true) // if it fails, the next session's stream begins at the stored position
 		}
 	}
 	if s.wal != nil {

@@ -5,10 +5,9 @@ import (
 	"math/bits"
 )
 
-// shardOf is the column shard of outbox.messages: hashtextextended(name, 0) & 63. The log leaves generated
-// columns out. The hash is Bob Jenkins' lookup3, as hash_bytes_extended of PostgreSQL uses it with seed 0
-// on a little-endian machine; on another the shards differ from the table's, which only concerns people
-// who look at them.
+// shardOf computes the column shard of outbox.messages: hashtextextended(name, 0) & 63. The log leaves out generated
+// columns. The hash is Bob Jenkins' lookup3, as in hash_bytes_extended of PostgreSQL with seed 0 on a little-endian
+// machine. On other machines the shards differ from the table's, which only matters to people who compare them.
 func shardOf(name []byte) uint16 {
 	n := uint32(len(name))
 	a := uint32(0x9e3779b9) + n + 3923095
@@ -24,7 +23,7 @@ func shardOf(name []byte) uint16 {
 	copy(tail[:], name)
 	a += binary.LittleEndian.Uint32(tail[0:])
 	b += binary.LittleEndian.Uint32(tail[4:])
-	c += binary.LittleEndian.Uint32(tail[8:]) << 8 // the lowest byte stands for the length
+	c += binary.LittleEndian.Uint32(tail[8:]) << 8 // the lowest byte is for the length
 	return uint16(final(a, b, c) & 63)
 }
 

@@ -17,10 +17,10 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Source reads a destination's messages from the write-ahead log, in the order of commits: rows that are
-// inserted into outbox.messages, and logical messages that outbox.Writer.Emit has written.
+// Source reads a destination's messages from the write-ahead log, in the order of commits: rows inserted into
+// outbox.messages, and logical messages written by outbox.Writer.Emit.
 //
-// Acquire may be called again after a session was closed; not for two sessions at once.
+// Acquire may be called again after a session was closed. There can't be two sessions at once.
 type Source struct {
 	conn        *pgx.ConnConfig
 	destination string
@@ -33,8 +33,8 @@ var (
 	_ relay.Coupled   = (*session)(nil)
 )
 
-// New returns a source for a destination. It reports every fault of cfg at once and connects to nothing yet.
-// conn is copied; it must lead to the primary itself, as a role with the attribute REPLICATION and the rights that
+// New returns a source for a destination. It reports all faults of cfg together and doesn't connect yet. conn is
+// copied. It must lead to the primary itself, as a role with the attribute REPLICATION and the rights that
 // schema.Grants lists for a relay.
 func New(conn *pgx.ConnConfig, destination string, cfg Config) (*Source, error) {
 	cfg, err := cfg.withDefaults(conn, destination)
@@ -51,11 +51,11 @@ func New(conn *pgx.ConnConfig, destination string, cfg Config) (*Source, error) 
 // Report writes the relay's state to the cursor.
 func (s *Source) Report(state relay.State, err error) { s.table.Report(state, err) }
 
-// Acquire waits until this relay has the destination's lease and returns a session that goes on where the last
-// owner durably stood: in the log if its slot can be trusted, else in the table, until a new slot is there.
+// Acquire waits until this relay has the destination's lease, and returns a session that continues where the last
+// owner's stored position is: in the log if its slot can be trusted, else in the table until there is a new slot.
 //
-// What waiting doesn't cure is marked by outbox.Permanent: a server or role that can't stream, a pooler, a slot or a
-// publication that is missing and can't be made, or is another's, and what the snapshot strategy refuses.
+// Errors that waiting doesn't cure are marked by outbox.Permanent: a server or role that can't stream, a pooler, a slot
+// or a publication that is missing and can't be created or is another's, and whatever the snapshot strategy refuses.
 func (s *Source) Acquire(ctx context.Context) (relay.Session, error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func (s *Source) Acquire(ctx context.Context) (relay.Session, error) {
 	}
 	table, ok := polling.TableOf(owned)
 	if !ok {
-		return owned, nil // it joins shard groups of before into one, and then ends
+		return owned, nil // it joins earlier shard groups into one, and then ends
 	}
 	session, err := s.start(ctx, table)
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *Source) Acquire(ctx context.Context) (relay.Session, error) {
 
 func (s *Source) server() wal.Server { return wal.Server{Conn: s.conn, Name: s.destination} }
 
-// ready refuses, before it waits for the lease, a server that can't be streamed from.
+// ready checks, before the wait for the lease, that the server can be streamed from.
 func (s *Source) ready(ctx context.Context) error {
 	stream, err := s.server().ConnectWAL(ctx)
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *Source) ready(ctx context.Context) error {
 	return s.preflight(ctx, conn)
 }
 
-// start decides where to go on.
+// start decides where to continue.
 func (s *Source) start(ctx context.Context, table *polling.Table) (*session, error) {
 	session := newSession(s, table)
 	conn, err := s.server().Connect(ctx)
@@ -139,7 +139,7 @@ func (s *Source) start(ctx context.Context, table *polling.Table) (*session, err
 	return session, nil
 }
 
-// resume streams from the position on.
+// resume streams from the stored position.
 func (s *session) resume(ctx context.Context, conn *pgx.Conn, p *place) error {
 	var now string
 	if err := conn.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text, "+standbysSQL).Scan(&now, &s.standbys); err != nil {
@@ -165,7 +165,7 @@ func (s *session) resume(ctx context.Context, conn *pgx.Conn, p *place) error {
 	return nil
 }
 
-// fallBack reads the table from the cursor on, until a new slot is there.
+// fallBack reads the table from the cursor until there is a new slot.
 func (s *session) fallBack(ctx context.Context, conn *pgx.Conn, p *place, cause error) error {
 	if s.mode == modeReplication {
 		if !p.there.slot {
@@ -186,7 +186,7 @@ func (s *session) fallBack(ctx context.Context, conn *pgx.Conn, p *place, cause 
 			"Messages that were emitted without a row and not read are lost; some others may come twice",
 			"slot", p.slot, "position", p.stored.Position.String(), "cause", reason)
 	}
-	// From here on the old position is nobody's any more.
+	// From here on no session uses the old position.
 	err := s.table.Write(ctx, func(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		tag, err := conn.Exec(ctx, distrustSQL, s.source.destination, s.table.Epoch(), s.ttl().Microseconds(),
 			s.source.cfg.Slot, s.source.cfg.Publication, reason)
@@ -197,12 +197,12 @@ func (s *session) fallBack(ctx context.Context, conn *pgx.Conn, p *place, cause 
 			s.source.destination + " --to replication")
 	}
 	if err == nil && s.mode == modeSnapshot && p.there.slot {
-		err = s.dropSlot(ctx, conn) // a predecessor that went over to the table had no time to
+		err = s.dropSlot(ctx, conn) // a predecessor that switched to the table had no time to drop it
 	}
 	return err
 }
 
-// distrustSQL forgets the position.
+// distrustSQL removes the position.
 const distrustSQL = `
 WITH owned AS (
 	UPDATE outbox.cursors SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'
@@ -213,10 +213,10 @@ UPDATE outbox.slots s SET position = NULL, partial_lsn = NULL, partial_count = 0
 	lost_reason = CASE WHEN $6 = '' THEN s.lost_reason ELSE $6 END, updated_at = clock_timestamp()
 FROM owned WHERE s.destination = owned.destination`
 
-// session owns a destination. It reads the table at first, unless it can resume, and then the log.
+// session owns a destination. At first it reads the table, unless it can resume, and then the log.
 //
-// Next runs in one goroutine and Settle in another; a third (keep) stores and confirms what moves
-// without a settlement. Locks: the table's (taken by table.Write), then mu.
+// Next runs in one goroutine and Settle in another. A third (keep) stores and confirms progress that needs no
+// settlement. Locks: the table's (taken by table.Write), then mu.
 type session struct {
 	source *Source
 	table  *polling.Table
@@ -233,22 +233,22 @@ type session struct {
 	progress    *wal.Progress
 	stored      wal.Mark // what the database knows, and what the server is told
 
-	// unseen are transactions of which messages were delivered, and which no snapshot has seen yet.
+	// unseen are transactions whose messages were delivered and that no snapshot has seen yet.
 	unseen []uint64
 
-	// fallback is a snapshot that will be the cursor once everything up to its position is settled.
+	// fallback is a snapshot that becomes the cursor once everything up to its position is settled.
 	fallback struct {
 		snapshot string
 		after    wal.LSN
 	}
 
 	settled chan struct{}  // a settlement came
-	ready   chan boundary  // of the slot, or of the way back, that is being made
-	helpers sync.WaitGroup // and the goroutine that does so
+	ready   chan boundary  // of the slot, or of the way back, in preparation
+	helpers sync.WaitGroup // the goroutine that prepares it
 	ctx     context.Context
 	cancel  context.CancelFunc
 
-	// The rest belongs to Next.
+	// Only Next uses the rest.
 	reader
 }
 
@@ -259,7 +259,7 @@ func newSession(source *Source, table *polling.Table) *session {
 	return s
 }
 
-// preflight refuses what no waiting cures.
+// preflight refuses what waiting doesn't cure.
 func (s *Source) preflight(ctx context.Context, conn *pgx.Conn) error {
 	if err := wal.RefuseLevel(ctx, conn); err != nil {
 		return err
@@ -272,8 +272,10 @@ func (s *Source) preflight(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	if revoke != "" {
-		s.cfg.Table.Logger.Warn("every role of this database can publish: emitted messages are delivered, and PUBLIC may execute pg_logical_emit_message",
-			"destination", s.destination, "next", "a superuser runs, in this database: "+revoke+" and what outbox migrate grants --emitter prints for those who are to")
+		s.cfg.Table.Logger.Warn("every role of this database can publish: emitted messages are delivered, and PUBLIC "+
+			"may execute pg_logical_emit_message",
+			"destination", s.destination, "next", "a superuser runs, in this database: "+
+				revoke+" and what outbox migrate grants --emitter prints for those who are to")
 	}
 	return nil
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// The server sends what only its own disk has, even of writers that wait for the standby. By the time a message is handed out, the
-// standby has it.
+// The server sends what only its own disk has, even of writers that wait for the standby. By the time a message is
+// handed out, the standby has it.
 func TestWhatTheLogHandsOutSurvivesAFailoverToASynchronousStandby(t *testing.T) {
 	t.Parallel()
 	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"wal_level": "logical"}})
@@ -34,7 +34,8 @@ func TestWhatTheLogHandsOutSurvivesAFailoverToASynchronousStandby(t *testing.T) 
 		t.Fatal(err)
 	}
 	conn := db.Connect()
-	if _, err := conn.Exec(t.Context(), "SET synchronous_commit = local; INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'x')"); err != nil {
+	if _, err := conn.Exec(t.Context(),
+		"SET synchronous_commit = local; INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'x')"); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

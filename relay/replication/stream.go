@@ -14,25 +14,26 @@ import (
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
-// reader is what Next has for itself.
+// reader is the part of a session that only Next uses.
 type reader struct {
 	row     *row
 	order   []int              // of the fields of emitted messages
 	layouts map[uint32]*layout // of outbox.messages, by relation; nil for another table's
-	limit   int                // of the batch that is being read
+	limit   int                // of the batch being read
 
-	// Rows of transactions that seen sees were delivered from the table; past seenUntil there are none.
+	// The rows of transactions that seen sees were delivered from the table. No such transaction commits after
+	// seenUntil.
 	seen      *cursors.Snapshot
 	seenUntil wal.LSN
-	inTx      wal.LSN // where the open transaction commits
+	inTx      wal.LSN // where the current transaction commits
 
 	leave *leaving // the log is being left for the table
 
-	making     bool      // a boundary is being made
-	slotReady  *boundary // the slot is there, the table isn't read up to it yet
+	making     bool      // a boundary is being prepared
+	slotReady  *boundary // the slot exists, and the table isn't read up to it yet
 	makeAgain  time.Time
 	page       *polling.Page
-	complained bool // about a message outside of any transaction
+	complained bool // about a message outside any transaction
 }
 
 func (r *reader) init() {
@@ -41,7 +42,7 @@ func (r *reader) init() {
 	r.layouts = make(map[uint32]*layout)
 }
 
-// Next waits for messages: of the table until the log takes over, and then of the log.
+// Next waits for messages: from the table until the log takes over, and then from the log.
 func (s *session) Next(ctx context.Context, limit int) (relay.Batch, error) {
 	if limit < 1 {
 		return relay.Batch{}, fmt.Errorf("replication: Next was asked for %d messages", limit)
@@ -52,7 +53,8 @@ func (s *session) Next(ctx context.Context, limit int) (relay.Batch, error) {
 	return s.nextOfTable(ctx, limit)
 }
 
-// stream begins to stream. What still streams is a session that has lost the lease, or its last breath.
+// stream begins to stream. If another process still streams from the slot, it serves a session that has lost the lease
+// or is just ending.
 func (s *session) stream(ctx context.Context, conn *pgx.Conn) error {
 	stream, err := wal.Open(ctx, s.source.server(), wal.Config{
 		Slot: s.source.cfg.Slot, Publication: s.source.cfg.Publication, From: s.progress.Position,
@@ -80,12 +82,12 @@ func (s *session) nextOfLog(ctx context.Context, limit int) (relay.Batch, error)
 	}
 	batch, err := s.readLog(ctx, limit)
 	if failure := s.table.Failure(); err != nil && failure != nil {
-		err = failure // it has closed the connection
+		err = failure // that failure has closed the connection
 	}
 	return batch, err
 }
 
-// readLog collects what has come, and waits if nothing has.
+// readLog returns what has arrived, and waits if nothing has.
 func (s *session) readLog(ctx context.Context, limit int) (relay.Batch, error) {
 	if s.page == nil {
 		s.page = s.table.NewPage()
@@ -105,8 +107,8 @@ func (s *session) readLog(ctx context.Context, limit int) (relay.Batch, error) {
 	return batch, nil
 }
 
-// awaitStandbys makes a commit behind all that was received, which waits until the synchronous standbys have the log up to
-// there. The server sends what only its own disk has, and a failover would take that back.
+// awaitStandbys makes a commit after everything that was received. The commit waits until the synchronous standbys have
+// the log up to there. The server sends what only its own disk has, and a failover would take that back.
 func (s *session) awaitStandbys(ctx context.Context) error {
 	s.mu.Lock()
 	standbys := s.standbys
@@ -117,7 +119,7 @@ func (s *session) awaitStandbys(ctx context.Context) error {
 	return s.store(context.WithoutCancel(ctx), nil)
 }
 
-// Full reports whether the batch has no room for more, or the log is not to be delivered further.
+// Full reports whether the batch has no room for more, or whether no more of the log may be delivered.
 func (s *session) Full() bool {
 	return s.leave != nil && !s.progress.Open || s.page.Len() >= s.limit || s.page.Bytes() >= s.source.cfg.Table.PageBytes
 }
@@ -144,7 +146,7 @@ func (s *session) Take(c *wal.Change) (message bool, err error) {
 
 func (s *session) relation(r *wal.Relation) error {
 	if r.Namespace != "outbox" || r.Name != "messages" {
-		s.layouts[r.ID] = nil // another table of a publication that isn't ours alone
+		s.layouts[r.ID] = nil // another table, in a publication that isn't only ours
 		return nil
 	}
 	l, err := newLayout(r, &s.row.columns)
@@ -152,7 +154,7 @@ func (s *session) relation(r *wal.Relation) error {
 	return err
 }
 
-// fill reads an insert into row. It returns false for one of another table.
+// fill reads an insert into row. It returns false for an insert into another table.
 func (s *session) fill(c *wal.Change) (bool, error) {
 	l, known := s.layouts[c.Relation]
 	if !known {
@@ -210,7 +212,7 @@ func (s *session) message(c *wal.Change) error {
 	return s.deliver(0, invalid)
 }
 
-// deliver adds what row holds to the page.
+// deliver adds the message in row to the page.
 func (s *session) deliver(xid uint64, invalid error) error {
 	d, err := s.page.Add(s.row.values)
 	if err != nil {
@@ -224,15 +226,15 @@ func (s *session) deliver(xid uint64, invalid error) error {
 	return nil
 }
 
-// utf8 turns the texts of a row that was read from the log into UTF-8. An invalid row has what could be read of it, and
-// no key if that could not.
+// utf8 converts the texts of a row from the log to UTF-8. An invalid row has the texts that could be converted, and no
+// key if that could not.
 func (r *row) utf8(ctx context.Context, stream *wal.Stream) (invalid, err error) {
 	r.texts = r.texts[:0]
 	for _, place := range r.columns.texts {
 		r.texts = append(r.texts, r.values[place])
 	}
 	texts := r.texts
-	headers := len(texts) - 1 // behind a byte for the version
+	headers := len(texts) - 1 // after one byte for the version
 	if texts[headers] != nil {
 		texts[headers] = texts[headers][1:]
 	}
@@ -252,7 +254,7 @@ func (r *row) utf8(ctx context.Context, stream *wal.Stream) (invalid, err error)
 		r.values[place] = texts[i]
 	}
 	if found != nil && r.values[r.columns.key] == nil {
-		r.values[r.columns.aggregateID] = nil // whichever of the two it was, it has no lane but its own
+		r.values[r.columns.aggregateID] = nil // the text may be the key or the aggregate id: the message gets a lane of its own
 	}
 	return errors.Join(found...), nil
 }

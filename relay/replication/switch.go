@@ -16,28 +16,28 @@ import (
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
-// From the table to the log. A slot begins at a boundary (lsn, snapshot): the snapshot sees exactly what commits
-// before lsn. It takes time to make one, because decoding waits for open transactions, and delivery doesn't
-// wait: windows go on being read until the last one, B, sees everything that the snapshot sees. Then
+// From the table to the log. A slot begins at a boundary (lsn, snapshot): the snapshot sees exactly what commits before
+// lsn. Creating a slot takes time, because decoding waits for open transactions. Delivery doesn't wait: windows are
+// read until the last one, B, sees everything that the snapshot sees. Then
 //
-//   - what commits before lsn is seen by the snapshot, so by B: it comes from the table, and the slot doesn't
-//     send it;
-//   - what commits at lsn or later is sent. If B sees it, it came from the table, and is left out; if not, it
-//     is delivered from the log.
+//   - what commits before lsn is seen by the snapshot, and so by B: it comes from the table, and the slot doesn't send
+//     it;
+//   - what commits at lsn or later is sent. If B sees it, it came from the table, and is left out; if not, it is
+//     delivered from the log.
 //
-// So each comes once. And in order: of two messages of a key, B can't see the second without the first, and
-// the log is only read when everything that B sees is settled.
+// So each message comes once. And in order: of two messages of a key, B can't see the second without the first, and the
+// log is read only when everything that B sees is settled.
 //
-// From the log to the table. Between two transactions, at P, delivery stops for a moment and an ordinary snapshot N
-// is taken. The log is read on, without delivering, until everything is known that N may see; the
-// transactions among that are U. Then the cursor becomes N without U:
+// From the log to the table. Between two transactions, at P, delivery stops for a moment and an ordinary snapshot N is
+// taken. The log is read further, without delivering, until all transactions that N may see are known; those found
+// there are U. Then the cursor becomes N without U:
 //
-//   - what commits before P was delivered, and N sees it: that is made sure of, for a commit can be in the log
+//   - what commits before P was delivered, and N sees it. The session ensures that, because a commit can be in the log
 //     before it is visible, long before if it waits for a synchronous standby;
 //   - what commits at P or later and is seen by N is in U, so it comes from the table;
 //   - what N doesn't see comes from the table anyway.
 
-// retryAfter is the pause before another boundary is tried.
+// retryAfter is the pause before the next try to reach a boundary.
 const retryAfter = 2 * time.Second
 
 func (s *session) nextOfTable(ctx context.Context, limit int) (relay.Batch, error) {
@@ -69,7 +69,7 @@ func (s *session) nextOfTable(ctx context.Context, limit int) (relay.Batch, erro
 	return batch, err
 }
 
-// make runs f besides.
+// make runs f in a goroutine.
 func (s *session) make(f func(context.Context) (boundary, error)) {
 	s.helpers.Go(func() {
 		b, err := f(s.ctx)
@@ -81,8 +81,8 @@ func (s *session) make(f func(context.Context) (boundary, error)) {
 	})
 }
 
-// enterLog begins to stream where the slot begins. Everything that the table's cursor sees is settled, and
-// nothing beyond it was read.
+// enterLog begins to stream where the slot begins. Everything that the table's cursor sees is settled, and nothing
+// beyond it was read.
 func (s *session) enterLog(ctx context.Context) error {
 	b := s.slotReady
 	prev, alone := s.table.Prev()
@@ -93,7 +93,7 @@ func (s *session) enterLog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Not ctx: an interrupted write would take the connection with it.
+	// This doesn't use ctx: an interrupted write would lose the connection.
 	err = s.table.Write(context.WithoutCancel(ctx), func(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		start := wal.NewProgress(wal.Mark{Position: b.lsn})
 		s.mu.Lock()
@@ -128,14 +128,14 @@ func (s *session) enterLog(ctx context.Context) error {
 	return nil
 }
 
-// leaving is the way from the log to the table, once it has begun.
+// leaving is the state of a switch from the log to the table.
 type leaving struct {
 	since    time.Time
 	snapshot *cursors.Snapshot // N
-	until    wal.LSN           // what N sees commits before
-	passed   bool              // the log was read up to there
+	until    wal.LSN           // what N sees commits before this
+	passed   bool              // the log was read up to until
 	unsent   []uint64          // U
-	emitted  int               // messages without a row that are left behind
+	emitted  int               // messages without a row that are not delivered
 }
 
 // wantsToLeave reports whether the operator wants the table to be read.
@@ -148,7 +148,7 @@ func (s *session) wantsToLeave() bool {
 	return s.leave != nil && !s.progress.Open
 }
 
-// maxPause is how long delivery may stand still for a commit that is in the log and not visible.
+// maxPause is how long delivery may stop for a commit that is in the log and not visible.
 const maxPause = time.Second
 
 // takeSnapshot takes N, if it sees everything that was delivered.
@@ -177,17 +177,18 @@ func (s *session) takeSnapshot(ctx context.Context) error {
 	switch {
 	case visible:
 		s.leave.snapshot, s.leave.until = &seen, until
-		// Something behind it in the log, and on disk, shows when that was read.
+		// A later entry in the log, once on disk, shows that the log was read up to here.
 		return s.store(context.WithoutCancel(ctx), nil)
 	case time.Since(s.leave.since) > maxPause:
 		s.leave, s.makeAgain = nil, time.Now().Add(retryAfter)
-		s.log().Error("the handover to the table has to wait: a transaction is in the log and not visible; it waits for a synchronous standby")
+		s.log().Error("the handover to the table has to wait: a transaction is in the log and not visible; it waits for " +
+			"a synchronous standby")
 		return nil
 	}
 	return dial.Pause(ctx, 2*time.Millisecond)
 }
 
-// readOn reads the log, without delivering, until everything has come that N may see.
+// readOn reads the log, without delivering, until everything that N may see has come.
 func (s *session) readOn(ctx context.Context) error {
 	for !s.leave.passed {
 		_, err := s.wal.Read(ctx, (*leaver)(s))
@@ -241,7 +242,7 @@ func (l *leaver) Take(c *wal.Change) (message bool, err error) {
 	return false, nil
 }
 
-// leaveLogSQL makes a snapshot the cursor and forgets the position.
+// leaveLogSQL makes a snapshot the cursor and removes the position.
 const leaveLogSQL = `
 WITH moved AS (
 	UPDATE outbox.cursors SET prev = $3::text::pg_snapshot, windows = '{}', last_id = 0,
@@ -252,7 +253,7 @@ WITH moved AS (
 UPDATE outbox.slots s SET position = NULL, partial_lsn = NULL, partial_count = 0, fallback = NULL, updated_at = clock_timestamp()
 FROM moved WHERE s.destination = moved.destination`
 
-// leaveLog goes over to the table, in several calls.
+// leaveLog switches to the table, in several calls.
 func (s *session) leaveLog(ctx context.Context) error {
 	if s.leave.snapshot == nil {
 		s.inTx = 0
@@ -307,7 +308,7 @@ func (s *session) leaveLog(ctx context.Context) error {
 	return s.abandonSlot(ctx)
 }
 
-// abandonSlot drops a slot that nobody reads any more, so that it keeps no log.
+// abandonSlot drops a slot that is no longer read, so that it doesn't retain the log.
 func (s *session) abandonSlot(ctx context.Context) error {
 	conn, err := s.source.server().Connect(ctx)
 	if err != nil {

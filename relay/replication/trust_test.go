@@ -116,7 +116,8 @@ func TestWhoMayEmitIsForTheOwnerToSay(t *testing.T) {
 			db.Exec(schema.EmitterGrants(emitter))
 			for _, text := range []string{"'x'::text", "'x'::bytea"} {
 				var refused *pgconn.PgError
-				if _, err := nobody.Exec(t.Context(), "SELECT pg_logical_emit_message(true, 'outbox', "+text+")"); !errors.As(err, &refused) || refused.Code != "42501" {
+				if _, err := nobody.Exec(t.Context(), "SELECT pg_logical_emit_message(true, 'outbox', "+
+					text+")"); !errors.As(err, &refused) || refused.Code != "42501" {
 					t.Errorf("a role with no right: %v", err)
 				}
 			}
@@ -178,13 +179,17 @@ func TestNoForgedMessageStopsTheDestination(t *testing.T) {
 	for _, content := range [][]byte{
 		nil, {}, {0}, {1}, []byte("garbage"), long, {2, 0, 0},
 		forged(1, string(long), "key", nil), forged(1, string(long), "key held", map[int]string{9: later}),
-		forged(-1, "k", "id", map[int]string{9: later}), forged(1<<63-1, "k", "id", map[int]string{9: later}), forged(0, "k", "same id", map[int]string{9: later}),
+		forged(-1, "k", "id", map[int]string{9: later}), forged(1<<63-1,
+			"k", "id", map[int]string{9: later}), forged(0, "k", "same id", map[int]string{9: later}),
 		forged(0, "k", "same id", map[int]string{9: later}),
 		forged(2, "a\x00b", "NUL", map[int]string{9: later}), forged(2, "\xff\xfe", "no UTF-8", map[int]string{9: later}),
 		forged(3, "k", "headers", map[int]string{8: "[1"}), forged(3, "k", "headers", map[int]string{8: `{"a\u0000": "b"}`, 9: later}),
-		forged(4, "k", "topic", map[int]string{1: string(long)}), forged(4, "k", "topic", map[int]string{1: "a\x00b"}), forged(4, "k", "topic", map[int]string{1: ""}),
-		forged(5, "k", "moment", map[int]string{9: "\x80\x00\x00\x00\x00\x00\x00\x00"}), forged(5, "k", "moment", map[int]string{9: "short"}),
-		forged(6, "k", "message id", map[int]string{0: "short"}), forged(6, "k", "aggregate", map[int]string{4: string(long), 5: "\x00", 9: later}),
+		forged(4, "k", "topic", map[int]string{1: string(long)}), forged(4,
+			"k", "topic", map[int]string{1: "a\x00b"}), forged(4, "k", "topic", map[int]string{1: ""}),
+		forged(5, "k", "moment", map[int]string{9: "\x80\x00\x00\x00\x00\x00\x00\x00"}), forged(5,
+			"k", "moment", map[int]string{9: "short"}),
+		forged(6, "k", "message id", map[int]string{0: "short"}), forged(6,
+			"k", "aggregate", map[int]string{4: string(long), 5: "\x00", 9: later}),
 	} {
 		if _, err := nobody.Exec(t.Context(), "SELECT pg_logical_emit_message(true, 'outbox', $1::bytea)", content); err != nil {
 			t.Fatal(err)

@@ -23,13 +23,13 @@ var ErrTransactionPooler = errors.New("a pooler in transaction mode stands befor
 // Setting is a parameter of a session.
 type Setting struct{ Name, Value string }
 
-// settings are what statements of every relay rely on. Roles and databases can carry defaults of their own, and some of
-// them would make a reader wrong (serializable) or slow.
+// settings are the settings that every relay's statements rely on. Roles and databases can have defaults of their own,
+// and some of them would make a reader wrong (serializable) or slow.
 //
-// Row-level security hides rows without a word. With row_security off the server makes that an error.
+// Row-level security hides rows silently. With row_security off, the server reports an error instead.
 //
-// A commit that waits for no standby is made one that does, where standbys are synchronous: it is what keeps a relay from
-// publishing what a failover takes back. Without such standbys it waits for the local disk.
+// If standbys are synchronous, a commit that would wait for no standby is made to wait for them: otherwise a relay
+// could publish what a failover takes back. Without such standbys it waits for the local disk.
 const settings = `
 	set_config('row_security', 'off', false),
 	set_config('client_encoding', 'UTF8', false),
@@ -43,17 +43,17 @@ const settings = `
 	set_config('jit', 'off', false),
 	set_config('max_parallel_workers_per_gather', '0', false)`
 
-// HangUpTimeout bounds the farewell on a connection that is closed.
+// HangUpTimeout bounds the time that closing a connection takes.
 const HangUpTimeout = 2 * time.Second
 
-// Connect opens a connection and sets nothing on it. The name is what people see in pg_stat_activity.
+// Connect opens a connection and changes no setting of the session. The name appears in pg_stat_activity.
 func Connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn, error) {
 	cfg := base.Copy()
 	if cfg.RuntimeParams == nil {
 		cfg.RuntimeParams = make(map[string]string)
 	}
 	cfg.RuntimeParams["application_name"] = ApplicationName(name)
-	cfg.RuntimeParams["client_encoding"] = "UTF8" // otherwise it is the database's
+	cfg.RuntimeParams["client_encoding"] = "UTF8" // the default is the database's encoding
 	// Pages are megabytes: a larger buffer saves most of the reads from the socket.
 	build := cfg.BuildFrontend
 	cfg.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
@@ -61,7 +61,7 @@ func Connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn,
 	}
 	say := cfg.OnNotice
 	cfg.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
-		if n.Routine == "SyncRepWaitForLSN" { // its text is in the server's language
+		if n.Routine == "SyncRepWaitForLSN" { // the routine's name, because the text is in the server's language
 			conn.CustomData()[notReplicated] = true
 		}
 		if say != nil {
@@ -80,7 +80,8 @@ const (
 	serverProcess = "outbox: the process of the server"
 )
 
-// PID is the process of the server behind a connection, if [Session] has opened it: poolers announce numbers of their own.
+// PID is the server process behind a connection that [Session] has opened. Poolers announce process numbers of their
+// own.
 func PID(conn *pgx.Conn) uint32 {
 	if at, ok := conn.PgConn().CustomData()[serverProcess].(uint32); ok {
 		return at
@@ -88,18 +89,18 @@ func PID(conn *pgx.Conn) uint32 {
 	return conn.PgConn().PID()
 }
 
-// Replicated returns an error once a commit on conn has not waited for the synchronous standby to the end, because somebody
-// cancelled it. It has happened and nothing may be concluded from it.
+// Replicated returns an error if a commit on conn stopped waiting for the synchronous standby because somebody
+// cancelled the wait. The commit has happened, and nothing may be concluded from it.
 func Replicated(conn *pgx.Conn) error {
 	if conn.PgConn().CustomData()[notReplicated] == nil {
 		return nil
 	}
-	return errors.New("a commit was cancelled while it waited for the synchronous standby: what it says may be lost by a failover, so it is made again")
+	return errors.New("a commit's wait for the synchronous standby was cancelled: a failover may lose the commit, so it is repeated")
 }
 
-// Session opens a connection to a server process of its own, with the settings of all relays and more. Where a pooler
-// gives each transaction another process it returns ErrTransactionPooler, marked by outbox.Permanent, before anything is
-// set: the settings would stay with the sessions of other programs.
+// Session opens a connection to a server process of its own, with the settings of all relays and more. If a pooler
+// gives each transaction another process, Session returns ErrTransactionPooler, marked by outbox.Permanent, before it
+// changes any setting: settings would remain in the sessions of other programs.
 func Session(ctx context.Context, base *pgx.ConnConfig, name string, more ...Setting) (_ *pgx.Conn, err error) {
 	conn, err := Connect(ctx, base, name)
 	if err != nil {
@@ -110,7 +111,7 @@ func Session(ctx context.Context, base *pgx.ConnConfig, name string, more ...Set
 			HangUp(conn)
 		}
 	}()
-	// A process that answers under the number that was announced has no pooler before it that we know of.
+	// If the process that answers has the announced number, there is no pooler that we would have to detect.
 	at, err := pid(ctx, conn)
 	if err != nil {
 		return nil, err
@@ -132,7 +133,7 @@ func Session(ctx context.Context, base *pgx.ConnConfig, name string, more ...Set
 	return conn, nil
 }
 
-// Prepare makes the settings of all relays and more. The session must be the caller's own.
+// Prepare applies the settings of all relays and more. The session must be the caller's own.
 func Prepare(ctx context.Context, conn *pgx.Conn, more ...Setting) error {
 	sql := "SELECT" + settings
 	for _, s := range more {
@@ -144,20 +145,20 @@ func Prepare(ctx context.Context, conn *pgx.Conn, more ...Setting) error {
 	return nil
 }
 
-// RefusePooler returns ErrTransactionPooler, marked by outbox.Permanent, when two connections that are both open have the
-// same process of the server behind them, or one has another each time. What belongs to a session, as a lock, a setting or a
-// prepared statement, would then be anybody's. It leaves nothing behind in any of them.
+// RefusePooler returns ErrTransactionPooler, marked by outbox.Permanent, if two connections that are both open reach
+// the same server process, or if one connection reaches different processes. The locks, settings and prepared
+// statements of a session would then be shared with other programs. RefusePooler leaves nothing behind in any session.
 func RefusePooler(ctx context.Context, one, other *pgx.Conn) error {
 	seen := make(map[uint32]bool)
 	for range 3 {
-		for range 2 { // one after the other, for a pool that goes round
+		for range 2 { // twice, for a pool that uses its connections in turn
 			mine, err := pid(ctx, one)
 			if err != nil {
 				return err
 			}
 			seen[mine] = true
 		}
-		// A transaction takes a server connection for itself; the one last used is the first to be given.
+		// A transaction occupies a server connection. A pool gives out the one that was used last.
 		tx, err := other.Begin(ctx)
 		if err != nil {
 			return fmt.Errorf("look for a pooler: %w", err)
@@ -175,14 +176,15 @@ func RefusePooler(ctx context.Context, one, other *pgx.Conn) error {
 		}
 		seen[meanwhile] = true
 		if seen[theirs] || len(seen) > 1 {
-			return outbox.Permanent(fmt.Errorf("%w: statements of one session go to several server processes, and what a relay sets or locks in "+
-				"its session would stay with those of other programs: give it the address of PostgreSQL itself, or of a pool in session mode", ErrTransactionPooler))
+			return outbox.Permanent(fmt.Errorf("%w: statements of one session go to several server processes, and "+
+				"what a relay sets or locks in its session would stay with those of other programs: give it the "+
+				"address of PostgreSQL itself, or of a pool in session mode", ErrTransactionPooler))
 		}
 	}
 	return nil
 }
 
-// pid asks by the simple protocol: a prepared statement would stay with the session.
+// pid uses the simple protocol, because a prepared statement would remain in the session.
 func pid(ctx context.Context, conn *pgx.Conn) (uint32, error) {
 	results, err := conn.PgConn().Exec(ctx, "SELECT pg_backend_pid()").ReadAll()
 	if err != nil {
@@ -192,7 +194,7 @@ func pid(ctx context.Context, conn *pgx.Conn) (uint32, error) {
 	return uint32(n), err
 }
 
-// ApplicationName fits what the server keeps, 63 bytes, so that it doesn't complain.
+// ApplicationName cuts a name to 63 bytes, the length that the server keeps; the server warns about longer ones.
 func ApplicationName(name string) string {
 	for i := range name {
 		if i > 63-4 {
@@ -202,7 +204,7 @@ func ApplicationName(name string) string {
 	return name
 }
 
-// HangUp closes a connection of which nothing is expected any more; nil is none.
+// HangUp closes a connection that is no longer needed. conn may be nil.
 func HangUp(conn *pgx.Conn) {
 	if conn == nil {
 		return
@@ -212,12 +214,12 @@ func HangUp(conn *pgx.Conn) {
 	_ = conn.Close(ctx)
 }
 
-// Permanent makes an error that no waiting cures, so that the relay ends and says so.
+// Permanent returns an error that waiting doesn't cure, so that the relay ends with it.
 func Permanent(format string, args ...any) error {
 	return outbox.Permanent(fmt.Errorf(format, args...))
 }
 
-// Pause waits for d, or returns the error of ctx when that ends.
+// Pause waits for d, or returns the error of ctx when ctx ends.
 func Pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

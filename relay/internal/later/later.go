@@ -1,4 +1,5 @@
-// Package later writes beside delivery what may come late: it gathers values under keys and writes them together.
+// Package later writes values that may be late, apart from delivery: it collects values under keys and writes them
+// together.
 package later
 
 import (
@@ -7,8 +8,8 @@ import (
 	"time"
 )
 
-// Writer gathers values and writes them soon. What can't be written is kept, and merged with what comes after it. It has
-// no goroutine while there is nothing to write. Its methods may be called at the same time.
+// Writer collects values and writes them soon. It keeps values that it can't write, and merges them with later ones. It
+// has no goroutine while there is nothing to write. Safe for concurrent use.
 type Writer[K comparable, V any] struct {
 	pause time.Duration
 	merge func(earlier, next V) V
@@ -18,19 +19,20 @@ type Writer[K comparable, V any] struct {
 
 	mu      sync.Mutex
 	pending map[K]V
-	due     bool // a timer runs
+	due     bool // a timer is set
 	last    time.Time
 }
 
 // writeWithin bounds one write.
 const writeWithin = 2 * time.Second
 
-// New returns a writer that leaves a pause between two writes.
-func New[K comparable, V any](pause time.Duration, merge func(earlier, next V) V, write func(context.Context, map[K]V) error) *Writer[K, V] {
+// New returns a writer that makes at least a pause between two writes.
+func New[K comparable, V any](pause time.Duration, merge func(earlier, next V) V,
+	write func(context.Context, map[K]V) error) *Writer[K, V] {
 	return &Writer[K, V]{pause: pause, merge: merge, write: write, pending: make(map[K]V)}
 }
 
-// Note has a value written soon. It doesn't block.
+// Note records a value to be written soon. It doesn't block.
 func (w *Writer[K, V]) Note(key K, value V) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -44,11 +46,11 @@ func (w *Writer[K, V]) note(key K, value V) {
 	w.pending[key] = value
 	if !w.due {
 		w.due = true
-		time.AfterFunc(max(0, w.pause-time.Since(w.last)), func() { _ = w.Flush() }) // what fails is kept
+		time.AfterFunc(max(0, w.pause-time.Since(w.last)), func() { _ = w.Flush() }) // values that could not be written are kept
 	}
 }
 
-// Flush writes what there is, now. After an error it is kept and will be tried again.
+// Flush writes all collected values now. If that fails, it keeps them for a later try.
 func (w *Writer[K, V]) Flush() error {
 	w.writing.Lock()
 	defer w.writing.Unlock()
@@ -79,7 +81,7 @@ func (w *Writer[K, V]) Flush() error {
 	return err
 }
 
-// End is the last Flush for these keys, without any for all: what it can't write of them is given up.
+// End is the last Flush for these keys, or for all keys if none is given. It gives up the values that it can't write.
 func (w *Writer[K, V]) End(keys ...K) error {
 	err := w.Flush()
 	w.mu.Lock()

@@ -1,4 +1,4 @@
-// Package states writes what relays do to the rows of their cursors, where `outbox status` reads it.
+// Package states writes the states of relays to the rows of their cursors, for `outbox status` to read.
 package states
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/later"
 )
 
-// Writer writes the states of the cursors that one owner holds. It does its best: a state that can't be written now is
-// written later, or a newer one instead of it.
+// Writer writes the states of the cursors of one owner. It makes a best effort: if it can't write a state now, it
+// writes that state, or a newer one, later.
 type Writer struct {
 	conn   *pgx.ConnConfig
 	owner  string
@@ -34,10 +34,10 @@ type change struct {
 	at    time.Time
 }
 
-// pause is the least time between two writes: a destination whose state changes all the time costs one a second.
+// pause is the least time between two writes: a destination whose state changes all the time costs one write a second.
 const pause = time.Second
 
-// New returns a writer that opens a connection, by conn, when there is something to write.
+// New returns a writer that opens a connection with conn when it has something to write.
 func New(conn *pgx.ConnConfig, owner string, logger *slog.Logger) *Writer {
 	w := &Writer{conn: conn.Copy(), owner: owner, logger: logger}
 	newer := func(_, next change) change { return next }
@@ -45,9 +45,9 @@ func New(conn *pgx.ConnConfig, owner string, logger *slog.Logger) *Writer {
 	return w
 }
 
-// Report notes the state of a cursor's relay; err is its cause. A relay that waits for the lease has nothing to say
-// about a cursor, and the end of one that stops in good order is seen by the lease. With relay.StateStopped the call
-// returns when everything is written, or has failed once more.
+// Report notes the state of a cursor's relay; err is the cause. A relay that waits for the lease has no state to write
+// to a cursor, and a regular stop shows in the lease. With relay.StateStopped the call returns when everything is
+// written, or has failed once more.
 func (w *Writer) Report(destination string, group int, state relay.State, err error) {
 	at, c := cursor{destination, group}, change{state: state, at: time.Now()}
 	if err != nil {
@@ -61,19 +61,19 @@ func (w *Writer) Report(destination string, group int, state relay.State, err er
 		if err != nil {
 			w.later.Note(at, c)
 		}
-		_ = w.later.End(at) // it is in the log
+		_ = w.later.End(at) // write has logged the error
 	}
 }
 
 func (w *Writer) write(ctx context.Context, changes map[cursor]change) error {
 	conn, err := dial.Connect(ctx, w.conn, "outbox states "+w.owner)
 	if err != nil {
-		w.logger.Debug("states of cursors are not written", "error", err)
+		w.logger.Debug("states of cursors could not be written", "error", err)
 		return err
 	}
 	defer dial.HangUp(conn)
 	for at, c := range changes {
-		// last_error stays when the state is well again: it tells what the last trouble was.
+		// last_error stays when the destination works again, to show what the last trouble was.
 		_, err := conn.Exec(ctx, `
 			UPDATE outbox.cursors SET state = $4,
 			       state_since = CASE WHEN state = $4 THEN state_since ELSE clock_timestamp() - $6::bigint * interval '1 microsecond' END,
@@ -82,7 +82,7 @@ func (w *Writer) write(ctx context.Context, changes map[cursor]change) error {
 			WHERE destination = $1 AND shard_group = $2 AND owner = $3`,
 			at.destination, at.group, w.owner, string(c.state), c.cause, time.Since(c.at).Microseconds())
 		if err != nil {
-			w.logger.Debug("the state of a cursor is not written", "destination", at.destination, "error", err)
+			w.logger.Debug("the state of a cursor could not be written", "destination", at.destination, "error", err)
 			return fmt.Errorf("write the state of destination %s: %w", at.destination, err)
 		}
 	}

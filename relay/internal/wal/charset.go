@@ -14,15 +14,16 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// charset turns texts of a database's encoding into UTF-8. The stream carries them as they are stored: the server would break off at
-// the first that has no UTF-8 form, at the same place every time. One goroutine at a time.
+// charset converts texts from the database's encoding to UTF-8. The stream carries them as they are stored: a server
+// that converted them would break off at the first text without a UTF-8 form, at the same place every time. One
+// goroutine at a time.
 type charset struct {
 	encoding string // of the database
 	server   Server
 	conn     *pgx.Conn // to ask for conversions; nil before the first one
 }
 
-// asStored makes a stream that begins on conn carry texts as they are stored.
+// asStored makes the stream that begins on conn carry texts as they are stored.
 func (s Server) asStored(ctx context.Context, conn *Conn) (*charset, error) {
 	if err := conn.Exec(ctx, "SET client_encoding = 'SQL_ASCII'").Close(); err != nil {
 		return nil, fmt.Errorf("prepare the stream: %w", err)
@@ -35,8 +36,8 @@ func (c *charset) close() {
 	c.conn = nil
 }
 
-// convert replaces texts by their UTF-8 forms, and by escaped ones those that have none; faults says which these are, by their
-// places, nil if there are none.
+// convert replaces texts by their UTF-8 forms. A text without one is replaced by an escaped form, and faults has its
+// index; faults is nil if there is none.
 func (c *charset) convert(ctx context.Context, texts [][]byte) (faults map[int]error, err error) {
 	if c.encoding == "UTF8" {
 		return nil, nil
@@ -76,7 +77,7 @@ func (c *charset) convert(ctx context.Context, texts [][]byte) (faults map[int]e
 	return faults, nil
 }
 
-// ask has the server convert the texts at some places, or refuse one of them.
+// ask makes the server convert the texts at the given indexes; the server may refuse one of them.
 func (c *charset) ask(ctx context.Context, texts [][]byte, places []int) (converted [][]byte, err error) {
 	if c.conn == nil {
 		if c.conn, err = c.server.Connect(ctx); err != nil {

@@ -5,17 +5,17 @@ import (
 	"syscall"
 )
 
-// lowWater sets how many bytes must have come before a reader that sleeps is woken up.
+// lowWater sets how many bytes must have arrived before a sleeping reader is woken up.
 //
-// The server sends each message by itself, and each would wake the reader: under load that is most of its
-// cost. What has come can be read at any time, whatever the mark; it only concerns sleeping.
+// The server sends each message separately, and each would wake the reader: under load that is most of the reader's
+// cost. The mark only affects sleeping; bytes that have arrived can always be read.
 type lowWater struct {
 	raw  syscall.RawConn
 	mark int
 }
 
 func newLowWater(conn net.Conn) lowWater {
-	tcp, ok := conn.(*net.TCPConn) // a Unix socket knows no such mark
+	tcp, ok := conn.(*net.TCPConn) // a Unix socket has no such mark
 	if !ok {
 		return lowWater{}
 	}
@@ -39,7 +39,7 @@ func (l *lowWater) set(mark int) bool {
 		failed = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVLOWAT, mark)
 	})
 	if err != nil || failed != nil {
-		l.raw = nil // it wakes up more often, that is all
+		l.raw = nil // without a mark the reader wakes up more often, nothing else
 		return false
 	}
 	l.mark = mark

@@ -4,7 +4,7 @@ package wal
 
 import "net"
 
-// lowWater is of no use here: the reader wakes up for each message.
+// lowWater has no effect on this system: the reader wakes up for each message.
 type lowWater struct{}
 
 func newLowWater(net.Conn) lowWater { return lowWater{} }

@@ -2,24 +2,25 @@ package wal
 
 import "time"
 
-// pace decides whether to wait for more than has come, by how many messages have come lately.
+// pace decides, by the recent rate of messages, whether the reader waits for more than has arrived.
 type pace struct {
-	rate float64 // messages a millisecond, lately
+	rate float64 // recent messages per millisecond
 	at   time.Time
 }
 
-// A wake-up costs as much as some messages do, so it is worth waiting when about this many come meanwhile.
+// A wake-up costs as much as handling several messages. So waiting is worth it when about this many arrive in the
+// meantime.
 const (
-	busyRate  = 8  // messages a millisecond
-	floodRate = 32 // that is a backlog, where nobody waits for a single message
+	busyRate  = 8  // messages per millisecond
+	floodRate = 32 // that is a backlog, where the latency of a single message doesn't matter
 	markLow   = 16 << 10
 	markHigh  = 128 << 10 // bytes
 
-	pauseInFlow = 20 * time.Millisecond // after it nothing is known of what comes
+	pauseInFlow = 20 * time.Millisecond // after such a pause the recent rate predicts nothing
 )
 
-// patience is how long messages wait for those that follow them: in a flood longer, for every batch has a
-// cost of its own behind here.
+// patience is how long messages wait for later ones: longer in a flood, because every batch has a fixed cost in the
+// stages after this one.
 func (p *pace) patience() time.Duration {
 	if p.rate < floodRate {
 		return time.Millisecond
@@ -32,7 +33,7 @@ func (p *pace) read(messages int, now time.Time) {
 		passed := now.Sub(p.at)
 		lately := float64(messages) / max(float64(passed)/float64(time.Millisecond), 0.01)
 		if passed > p.patience() {
-			p.rate = lately // over so long it is a mean already
+			p.rate = lately // a mean over so long a time needs no smoothing
 		} else {
 			p.rate += (lately - p.rate) / 4
 		}
@@ -40,12 +41,12 @@ func (p *pace) read(messages int, now time.Time) {
 	p.at = now
 }
 
-// mark is for how many bytes to wait, 0 for not at all: what comes after a pause may be a single message,
-// however many came before it.
+// mark is the number of bytes to wait for, 0 for none: what arrives after a pause may be a single message, however many
+// came before it.
 func (p *pace) mark(now time.Time) int {
 	if p.rate < busyRate || now.Sub(p.at) > pauseInFlow {
 		return 0
 	}
-	const size = 512 // of a message, about
+	const size = 512 // the approximate size of a message
 	return min(max(int(p.rate*float64(p.patience()/time.Millisecond))*size, markLow), markHigh)
 }

@@ -7,9 +7,8 @@ import (
 	"fmt"
 )
 
-// The messages of the plugin pgoutput, protocol version 1, decoded in place: what a decoded message holds
-// points into the bytes that it was decoded from. Format: "Logical Replication Message Formats" in
-// PostgreSQL's manual.
+// The messages of the plugin pgoutput, protocol version 1, are decoded in place: a decoded message points into the
+// bytes that it was decoded from. Format: "Logical Replication Message Formats" in PostgreSQL's manual.
 
 // Kind is the first byte of a message.
 type Kind byte
@@ -29,12 +28,12 @@ const (
 	kindTruncate Kind = 'T'
 )
 
-// Change is what the log says: a decoded message, or a keepalive. Which fields are set depends on its kind.
+// Change is an entry of the log: a decoded message, or a keepalive. Its kind determines which fields are set.
 type Change struct {
 	Kind Kind
 
-	// Of begin: where its commit record lies. Of commit: the same, and the end of that record. Of a
-	// logical message: where it lies. Of a keepalive: up to where everything was sent.
+	// For begin: the position of the transaction's commit record. For commit: the same, and the end of that record. For
+	// a logical message: its position. For a keepalive: the position up to which everything was sent.
 	LSN, End LSN
 
 	Table *Relation // of a relation message, in memory of its own
@@ -48,7 +47,7 @@ type Change struct {
 	Content       []byte
 }
 
-// Relation is what a relation message says of a table.
+// Relation is what a relation message contains about a table.
 type Relation struct {
 	ID        uint32
 	Namespace string
@@ -61,7 +60,7 @@ type Column struct {
 	OID  uint32
 }
 
-// Tuple is a row that is yet to be walked through.
+// Tuple is a row whose columns are still to be read.
 type Tuple struct {
 	Columns int
 	data    []byte
@@ -75,14 +74,14 @@ type Field struct {
 
 const (
 	FormatNull      = 'n'
-	FormatUnchanged = 'u' // a value stored out of line that an update has left alone: it isn't sent
+	FormatUnchanged = 'u' // an out-of-line value that an update has not changed: it isn't sent
 	FormatText      = 't'
 	FormatBinary    = 'b'
 )
 
 var errCut = errors.New("a message of pgoutput is cut off")
 
-// Parser reads numbers and texts one after the other. After the first fault it returns zeros.
+// Parser reads numbers and texts in sequence. After the first fault it returns zeros.
 type Parser struct {
 	Data  []byte
 	Fault bool
@@ -126,7 +125,7 @@ func (f *Parser) Uint64() uint64 {
 	return 0
 }
 
-// text reads up to a zero byte.
+// Text reads up to a zero byte.
 func (f *Parser) Text() []byte {
 	i := bytes.IndexByte(f.Data, 0)
 	if i < 0 {
@@ -166,7 +165,7 @@ func Decode(data []byte) (c Change, err error) {
 	case KindRelation:
 		c.Table = readRelation(&f)
 	case kindType, kindOrigin, kindTruncate, kindUpdate, kindDelete:
-		// Nothing of these is needed.
+		// The other kinds are not needed.
 	default:
 		return c, fmt.Errorf("pgoutput sent a message of the unknown kind %q", byte(c.Kind))
 	}
@@ -187,7 +186,7 @@ func readRelation(f *Parser) *Relation {
 	return r
 }
 
-// Next returns the next column of a tuple that has one.
+// Next returns the next column. The tuple must have one left.
 func (t *Tuple) Next() (v Field, err error) {
 	if len(t.data) == 0 {
 		return v, errCut

@@ -1,29 +1,29 @@
 package wal
 
-// Progress knows which of the deliveries that were handed out are settled, and therefore how far the
-// position may move. It does no I/O.
+// Progress knows which of the deliveries that were handed out are settled, and so how far the position may move. It
+// does no I/O.
 //
-// Positions are ends of commits, and what the server says to have sent (keepalives): never inside a
-// transaction. Where the settled prefix ends inside one, partial counts the settled messages of it; the
-// log repeats a transaction in the same order, so a successor leaves out as many.
+// Positions are the ends of commits and the positions of keepalives: never inside a transaction. Where the settled
+// prefix ends inside a transaction, partial counts its settled messages. The log repeats a transaction in the same
+// order, so a successor leaves out as many.
 type Progress struct {
 	handedOut uint64 // number of the last delivery
-	settled   uint64 // all up to this number are
+	settled   uint64 // all deliveries up to this number are
 
-	Mark // of what is settled
+	Mark // up to where everything is settled
 
-	// skip is what the predecessor has settled of a transaction that was not settled whole.
+	// skip is the part of an unfinished transaction that the predecessor has settled.
 	skip Partial
 
-	Open bool // between begin and commit
+	Open bool // inside a transaction
 	at   Partial
 
-	// runs are the deliveries that are not settled, oldest first, cut where a transaction ends or leaves a
-	// message out. Of a transaction that delivered nothing, only the end is kept, with the run before it.
+	// runs are the deliveries that are not settled, oldest first. A run ends where a transaction ends or leaves out a
+	// message. Of a transaction that delivered nothing, only the end is kept, in the previous run.
 	runs []run
 }
 
-// Mark is up to where everything is settled.
+// Mark is the position up to which everything is settled.
 type Mark struct {
 	Position LSN
 	Partial  Partial
@@ -35,21 +35,21 @@ type Partial struct {
 	Count  int64
 }
 
-// run is a row of deliveries of one transaction.
+// run is a sequence of deliveries of one transaction.
 type run struct {
 	first, last uint64
 	commit      LSN
 	index       int64 // of first in its transaction
-	ended       bool  // the transaction has; the next position is end
+	ended       bool  // the transaction has ended; the next position is end
 	end         LSN
 }
 
-// NewProgress goes on where a predecessor stood.
+// NewProgress continues from a predecessor's mark.
 func NewProgress(from Mark) *Progress {
 	return &Progress{Mark: from, skip: from.Partial}
 }
 
-// Note takes what a change says about transactions.
+// Note processes a change that concerns transactions.
 func (p *Progress) Note(c *Change) {
 	switch c.Kind {
 	case KindBegin:
@@ -66,8 +66,8 @@ func (p *Progress) begin(commit LSN) {
 	p.Open, p.at = true, Partial{Commit: commit}
 }
 
-// Next counts a message of the open transaction and reports whether it is to be delivered: not if it was
-// settled before. Then the caller says Deliver, or leaves it out for a reason of its own.
+// Next counts a message of the open transaction and reports whether to deliver it: not if it was settled before. The
+// caller then calls Deliver, or leaves the message out for a reason of its own.
 func (p *Progress) Next() bool {
 	p.at.Count++
 	return p.at.Commit != p.skip.Commit || p.at.Count > p.skip.Count
@@ -92,12 +92,12 @@ func (p *Progress) Deliver() uint64 {
 func (p *Progress) commit(end LSN) {
 	p.Open = false
 	if n := len(p.runs); n > 0 {
-		p.runs[n-1].ended = true // it is this transaction's, or has ended already
+		p.runs[n-1].ended = true // the run is this transaction's, or has ended already
 	}
 	p.pass(end)
 }
 
-// passed notes that everything that commits before end was received. Inside a transaction it says nothing.
+// passed notes that everything that commits before end was received. Inside a transaction it has no effect.
 func (p *Progress) passed(end LSN) {
 	if !p.Open {
 		p.pass(end)
@@ -121,7 +121,7 @@ func (p *Progress) move(end LSN) {
 	}
 }
 
-// Settle notes that the delivery with this number and all before it are settled.
+// Settle notes that the delivery with this number and all earlier ones are settled.
 func (p *Progress) Settle(number uint64) {
 	p.settled = max(p.settled, number)
 	p.advance()
@@ -137,7 +137,7 @@ func (p *Progress) advance() {
 		if done := min(r.last, p.settled); !r.ended || done < r.last {
 			p.Partial = Partial{r.commit, r.index + int64(done-r.first) + 1}
 			if done < r.last || n == len(p.runs)-1 {
-				break // the last one is kept: its transaction may go on
+				break // the last run is kept, because its transaction may continue
 			}
 			continue
 		}

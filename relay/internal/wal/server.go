@@ -16,7 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// Server is where a log is read, and the name under which people see it in pg_stat_activity.
+// Server is the server whose log is read, and the name of the connection in pg_stat_activity.
 type Server struct {
 	Conn *pgx.ConnConfig
 	Name string
@@ -32,11 +32,11 @@ func (s Server) Connect(ctx context.Context) (*pgx.Conn, error) {
 // Conn is a connection that can stream.
 type Conn struct {
 	*pgconn.PgConn
-	in io.Reader // what pgx reads it through
+	in io.Reader // pgx reads the connection through it
 }
 
-// ConnectWAL opens a connection that can stream. A pooler that doesn't pass on such a connection says so, or, where
-// it was told to ignore the parameter, gives an ordinary one, on which no command of replication is known.
+// ConnectWAL opens a connection that can stream. Some poolers refuse such a connection. Others, which were told to
+// ignore the parameter, give an ordinary one, which knows no replication commands.
 func (s Server) ConnectWAL(ctx context.Context) (*Conn, error) {
 	cfg := s.Conn.Config.Copy()
 	if cfg.RuntimeParams == nil {
@@ -47,7 +47,7 @@ func (s Server) ConnectWAL(ctx context.Context) (*Conn, error) {
 	conn := &Conn{}
 	build := cfg.BuildFrontend
 	cfg.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
-		conn.in = r // of the last attempt, which is the one that succeeds
+		conn.in = r // the reader of the last attempt, which is the one that succeeds
 		return build(r, w)
 	}
 	var err error
@@ -61,7 +61,7 @@ func (s Server) ConnectWAL(ctx context.Context) (*Conn, error) {
 	return conn, nil
 }
 
-// HangUp closes a connection of which nothing is expected any more.
+// HangUp closes a connection that is no longer needed.
 func (c *Conn) HangUp() {
 	ctx, cancel := context.WithTimeout(context.Background(), dial.HangUpTimeout)
 	defer cancel()
@@ -76,8 +76,8 @@ func (s Server) explain(err error) error {
 	case state == "53300":
 		return fmt.Errorf("no room for another stream: raise max_wal_senders: %w", err)
 	case strings.Contains(err.Error(), "unsupported startup parameter") || state == "42601":
-		return dial.Permanent("the address leads to a connection pooler, which passes on no replication connection (PgBouncer does since 1.23): "+
-			"give this relay the address of the server itself: %w", err)
+		return dial.Permanent("the address leads to a connection pooler, which passes on no replication connection "+
+			"(PgBouncer does since 1.23): give this relay the address of the server itself: %w", err)
 	case state == "28000":
 		return dial.Permanent("the role has no right to replicate from this host: pg_hba.conf has to allow role %s a logical "+
 			"replication connection to database %s: %w", s.Conn.User, s.Conn.Database, err)
@@ -85,7 +85,7 @@ func (s Server) explain(err error) error {
 	return fmt.Errorf("connect for replication: %w", err)
 }
 
-// RefuseLevel returns an error, marked by outbox.Permanent, when the server doesn't write what logical decoding needs.
+// RefuseLevel returns an error, marked by outbox.Permanent, if the server's wal_level is too low for logical decoding.
 func RefuseLevel(ctx context.Context, conn *pgx.Conn) error {
 	var level string
 	if err := conn.QueryRow(ctx, "SELECT current_setting('wal_level')").Scan(&level); err != nil {
@@ -98,7 +98,7 @@ func RefuseLevel(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// StatusInterval is how often the server has to hear of a reader that has nothing to say.
+// StatusInterval is how often an idle reader has to send the server a status.
 func StatusInterval(ctx context.Context, conn *pgx.Conn) (time.Duration, error) {
 	const longest = 10 * time.Second
 	var timeout int64 // milliseconds, 0 for none

@@ -15,42 +15,42 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// Stream is the log as a slot sends it. One goroutine reads; any may tell the server how far everything is settled.
-// Locks: sending, then the owner's.
+// Stream is the log as a slot sends it. One goroutine reads; any goroutine may tell the server how far everything is
+// settled. Locks: sending, then the owner's.
 type Stream struct {
 	wire    *wire
 	charset *charset
 	pace    pace
-	change  Change        // that is being taken
-	every   time.Duration // between two words to the server
+	change  Change        // the one being taken
+	every   time.Duration // between two statuses
 
-	sending sync.Mutex // held while the server is told something
+	sending sync.Mutex // held while a status is sent
 
 	mu                  *sync.Mutex // the owner's
 	received, confirmed LSN
 	heard, asked, told  time.Time
 }
 
-// Config says what a stream sends.
+// Config configures a stream.
 type Config struct {
 	Slot        string
 	Publication string
-	Options     string // of START_REPLICATION, in addition
-	From        LSN    // nothing that commits before it is sent
+	Options     string // additional options of START_REPLICATION
+	From        LSN    // transactions that commit before it are not sent
 
 	// Lock is held while a change is taken.
 	Lock *sync.Mutex
 
-	// StatusInterval is how long the server hears nothing of a reader that has nothing to say.
+	// StatusInterval is the longest time without a status to the server.
 	StatusInterval time.Duration
 
-	// Busy is called while another process streams from the slot. Its error is Open's.
+	// Busy is called while another process streams from the slot. Open returns its error.
 	Busy func(ctx context.Context) error
 }
 
 // Open sends START_REPLICATION until the slot is free.
 func Open(ctx context.Context, server Server, cfg Config) (*Stream, error) {
-	// The publication is an identifier inside of a literal.
+	// The publication is an identifier inside a literal.
 	command := fmt.Sprintf(`START_REPLICATION SLOT %s LOGICAL %s (proto_version '1', publication_names '"%s"'%s)`,
 		cfg.Slot, cfg.From, strings.ReplaceAll(cfg.Publication, "'", "''"), cfg.Options)
 	s := &Stream{mu: cfg.Lock, every: cfg.StatusInterval, received: cfg.From, confirmed: cfg.From}
@@ -71,7 +71,7 @@ func Open(ctx context.Context, server Server, cfg Config) (*Stream, error) {
 			return s, nil
 		}
 		s.wire.close()
-		if sqlstate.Of(err) != "55006" { // not: it is active
+		if sqlstate.Of(err) != "55006" { // other than: the slot is active
 			return nil, fmt.Errorf("start streaming from slot %q at %s: %w", cfg.Slot, cfg.From, err)
 		}
 		if err := cfg.Busy(ctx); err != nil {
@@ -83,7 +83,7 @@ func Open(ctx context.Context, server Server, cfg Config) (*Stream, error) {
 	}
 }
 
-// Evict ends the process that streams from a slot, if it is a relay.
+// Evict ends the process that streams from a slot, if that is a relay.
 func Evict(ctx context.Context, conn *pgx.Conn, slot string) error {
 	var pid int
 	var application string
@@ -98,29 +98,31 @@ func Evict(ctx context.Context, conn *pgx.Conn, slot string) error {
 	case err != nil:
 		return fmt.Errorf("end the former stream: %w", err)
 	case !ended:
-		return fmt.Errorf("slot %q is read by process %d (%q), which is no relay of this outbox: stop that, or give the destination another slot name",
+		return fmt.Errorf("slot %q is read by process %d (%q), which is not a relay of this outbox: stop that process, "+
+			"or give the destination another slot name",
 			slot, pid, application)
 	}
 	return nil
 }
 
-// Taker takes the changes of a stream, in its goroutine.
+// Taker takes the changes of a stream, in the stream's goroutine.
 type Taker interface {
-	// Take takes a change, which lasts until it returns, and reports whether that was a message. The lock is held.
-	// After ErrFull the change is taken first by the next Read; after another error the stream is of no use any more.
+	// Take takes a change, which is valid until Take returns, and reports whether it was a message. The lock is held.
+	// After ErrFull, the next Read offers the same change first; after any other error the stream is unusable.
 	Take(c *Change) (message bool, err error)
 
-	// Full reports whether Take would return ErrFull for whatever comes.
+	// Full reports whether Take would return ErrFull for any change.
 	Full() bool
 }
 
-// ErrFull is returned for a change that there is no room for.
+// ErrFull means that the taker has no room for a change.
 var ErrFull = errors.New("there is no room for the change now")
 
-// tick is how long Read waits.
+// tick is how long Read waits for a message.
 const tick = time.Second
 
-// Read has t take what has come, and returns how many messages there were. It waits until there is one, at most a second.
+// Read makes t take the changes that have arrived, and returns the number of messages. It waits until there is one, at
+// most a second.
 func (s *Stream) Read(ctx context.Context, t Taker) (n int, err error) {
 	n, err = s.read(ctx, t)
 	switch {
@@ -135,8 +137,8 @@ func (s *Stream) Read(ctx context.Context, t Taker) (n int, err error) {
 }
 
 func (s *Stream) read(ctx context.Context, t Taker) (n int, err error) {
-	until := time.Now().Add(tick) // also when there is nothing but keepalives
-	waited := false               // under load, for more than was there
+	until := time.Now().Add(tick) // the limit, even if only keepalives come
+	waited := false               // under load, for more than had arrived
 	for {
 		taken, err := s.parse(t)
 		if n += taken; err != nil || t.Full() {
@@ -163,14 +165,14 @@ func (s *Stream) read(ctx context.Context, t Taker) (n int, err error) {
 	}
 }
 
-// gather reads for at most a moment, waking up only for as much as the mark says.
+// gather reads for a moment at most, and wakes up only when the mark is reached.
 func (s *Stream) gather(t Taker) (n int, err error) {
 	until := time.Now().Add(s.pace.patience())
 	for {
 		err := s.wire.fill(context.Background(), until)
 		late := errors.Is(err, errTick)
 		if late {
-			// What has come is less than the mark, and can be read all the same.
+			// Fewer bytes than the mark may have arrived; they can be read all the same.
 			if err = s.wire.fill(context.Background(), time.Now().Add(100*time.Microsecond)); errors.Is(err, errTick) {
 				return n, nil
 			}
@@ -185,7 +187,7 @@ func (s *Stream) gather(t Taker) (n int, err error) {
 	}
 }
 
-// parse has t take the frames that were received.
+// parse makes t take the frames that were received.
 func (s *Stream) parse(t Taker) (n int, err error) {
 	n, answer, err := s.frames(t)
 	if err == nil && answer {
@@ -231,7 +233,7 @@ func (s *Stream) frames(t Taker) (n int, answer bool, err error) {
 	}
 }
 
-// copyData has t take what is in a frame. asked means that the server wants an answer.
+// copyData makes t take the content of a frame. asked means that the server wants an answer.
 func (s *Stream) copyData(body []byte, t Taker) (asked, message bool, err error) {
 	var end LSN
 	switch {
@@ -253,8 +255,8 @@ func (s *Stream) copyData(body []byte, t Taker) (asked, message bool, err error)
 	return asked, message, err
 }
 
-// Confirm tells the server that nothing before position is needed any more, if that is news or it hasn't heard for
-// long; always if now.
+// Confirm tells the server that nothing before position is needed any more, if the position has moved, if the server
+// has had no status for long, or if now is set.
 func (s *Stream) Confirm(position LSN, now bool) error {
 	s.mu.Lock()
 	due := now || position > s.confirmed || time.Since(s.told) > s.every
@@ -266,7 +268,7 @@ func (s *Stream) Confirm(position LSN, now bool) error {
 	return s.tell(false)
 }
 
-// Ask has the server say how far it has read the log.
+// Ask makes the server report how far it has read the log.
 func (s *Stream) Ask() error { return s.tell(true) }
 
 func (s *Stream) tell(ask bool) error {
@@ -285,24 +287,24 @@ func (s *Stream) tell(ask bool) error {
 	return nil
 }
 
-// Silent is for how long the server has said nothing and was not asked. The lock is held.
+// Silent is for how long the server has sent nothing since it was asked. The lock is held.
 func (s *Stream) Silent() time.Duration { return min(time.Since(s.heard), time.Since(s.asked)) }
 
-// UTF8 replaces texts of the log, which come in the encoding of the database; see charset. It belongs to the reader.
+// UTF8 converts texts of the log from the database's encoding; see charset. Only the reader may call it.
 func (s *Stream) UTF8(ctx context.Context, texts [][]byte) (faults map[int]error, err error) {
 	return s.charset.convert(ctx, texts)
 }
 
-// Interrupt ends the connection as a crash does, also under a reader.
+// Interrupt ends the connection as a crash does, even while a goroutine reads.
 func (s *Stream) Interrupt() { s.wire.close() }
 
-// Abort is Interrupt when nobody reads any more.
+// Abort is Interrupt for a stream that no goroutine reads any more.
 func (s *Stream) Abort() {
 	s.wire.close()
 	s.charset.close()
 }
 
-// Goodbye ends the stream in good order. Nobody reads any more.
+// Goodbye ends the stream regularly. No goroutine may be reading.
 func (s *Stream) Goodbye() {
 	s.sending.Lock()
 	defer s.sending.Unlock()
@@ -310,8 +312,8 @@ func (s *Stream) Goodbye() {
 	s.charset.close()
 }
 
-// Part is Goodbye to a server that is to have read everything that was said before: what comes next ends the stream
-// without asking.
+// Part is Goodbye, and waits until the server has read everything that was sent before: the next reader of the slot may
+// end the stream without asking.
 func (s *Stream) Part() {
 	s.sending.Lock()
 	defer s.sending.Unlock()

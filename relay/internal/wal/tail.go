@@ -13,18 +13,17 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// Tail reads what is inserted into one table from the write-ahead log, in the order of commits. Its slot is all it
-// has to remember by: where that stands is a commit, so what was settled of a transaction comes again with the
-// rest of it.
+// Tail reads the inserts into one table from the write-ahead log, in the order of commits. Its only memory is the slot,
+// which stands at a commit. So if only a part of a transaction was settled, the whole transaction comes again.
 //
-// One goroutine reads; any may call Settled and Close.
+// One goroutine reads; any goroutine may call Settled and Close.
 type Tail struct {
 	stream  *Stream
 	cfg     TailConfig
 	oid     uint32    // of the publication
-	watched time.Time // of Sound: when the slot was looked at
+	watched time.Time // when Sound last looked at the slot
 
-	// Of the reader.
+	// Only the reader uses the rest.
 	tables     map[uint32][]string // the columns, by relation; nil: another table
 	values     []Value
 	texts      [][]byte // of values
@@ -39,16 +38,16 @@ type Tail struct {
 	ended chan struct{}
 }
 
-// TailConfig says what a Tail reads. All fields are required.
+// TailConfig configures a Tail. All fields are required.
 type TailConfig struct {
-	Name        string // of the stream, for people who look at pg_stat_activity
-	Slot        string // it is there already; see mapping.CreateSlotSQL
-	Publication string // the same; see mapping.CreatePublicationSQL
+	Name        string // of the stream, in pg_stat_activity
+	Slot        string // must exist; see mapping.CreateSlotSQL
+	Publication string // must exist; see mapping.CreatePublicationSQL
 	Table       mapping.TableName
-	Logger      *slog.Logger // is warned when the slot keeps too much of the log
+	Logger      *slog.Logger // gets a warning when the slot retains too much of the log
 }
 
-// Insert is a row that was inserted. What it points to lasts until the function returns that it was given to.
+// Insert is a row that was inserted. It is valid until the function that gets it returns.
 type Insert struct {
 	Number  uint64   // consecutive, from 1; for Settled
 	Columns []string // the same slice until the table is changed
@@ -59,14 +58,14 @@ type Insert struct {
 type Value struct {
 	Null  bool
 	Text  []byte
-	Fault error // why the text has no UTF-8 form; Text is an escaped one then
+	Fault error // why the text has no UTF-8 form; then Text is an escaped form
 }
 
-// OpenTail begins to stream where the slot stands. A stream of a relay that is left over there is ended, so the
-// caller has to know that no other relay reads the slot.
+// OpenTail begins to stream at the slot's position. It ends a stream that another relay has left, so the caller must
+// know that no other relay reads the slot.
 //
-// It makes neither slot nor publication: a new slot would hide that the former is gone, and with it what was
-// committed meanwhile. What waiting doesn't cure is marked by outbox.Permanent.
+// It creates neither slot nor publication: a new slot would hide that the former one is gone, and what was committed
+// since is lost. Errors that waiting doesn't cure are marked by outbox.Permanent.
 func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail, error) {
 	at := conn.Copy()
 	if at.RuntimeParams == nil {
@@ -95,15 +94,16 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 		return nil, err
 	}
 	t.progress = NewProgress(Mark{Position: position})
-	// A stream whose relay has died ends by itself, after the server has read what the relay had settled.
+	// The stream of a dead relay ends by itself, after the server has read what the relay had settled.
 	patience := time.Now().Add(time.Second)
-	t.stream, err = Open(ctx, server, Config{Slot: cfg.Slot, Publication: cfg.Publication, From: position, Lock: &t.mu, StatusInterval: every,
-		Busy: func(ctx context.Context) error {
-			if time.Now().Before(patience) {
-				return nil
-			}
-			return Evict(ctx, plain, cfg.Slot)
-		}})
+	t.stream, err = Open(ctx, server,
+		Config{Slot: cfg.Slot, Publication: cfg.Publication, From: position, Lock: &t.mu, StatusInterval: every,
+			Busy: func(ctx context.Context) error {
+				if time.Now().Before(patience) {
+					return nil
+				}
+				return Evict(ctx, plain, cfg.Slot)
+			}})
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 	return t, nil
 }
 
-// keepAlive tells the server that somebody is there, also while nobody reads.
+// keepAlive sends statuses to the server, also while no goroutine reads.
 func (t *Tail) keepAlive(every time.Duration) {
 	defer close(t.ended)
 	ticker := time.NewTicker(every)
@@ -137,7 +137,7 @@ func (t *Tail) confirm(now bool) error {
 	return t.stream.Confirm(position, now)
 }
 
-// Settled notes that the inserts up to number need not come again, and tells the server.
+// Settled notes that the inserts up to number are done, and tells the server.
 func (t *Tail) Settled(number uint64) error {
 	t.mu.Lock()
 	t.progress.Settle(number)
@@ -145,15 +145,15 @@ func (t *Tail) Settled(number uint64) error {
 	return t.confirm(false)
 }
 
-// Read calls each for the next inserts, at most limit, and returns how many there were. It waits until something has
-// come, at most a second. An error of each ends the stream.
+// Read calls each for the next inserts, at most limit, and returns how many there were. It waits until there is one, at
+// most a second. An error of each ends the stream.
 func (t *Tail) Read(ctx context.Context, limit int, each func(*Insert) error) (n int, err error) {
 	t.each, t.read, t.most = each, 0, limit
 	return t.stream.Read(ctx, (*taker)(t))
 }
 
-// taker is a Tail that reads. Beyond the limit too, up to the next insert: the end of a transaction lets the position
-// go on.
+// taker is a Tail that reads. It also reads beyond the limit, up to the next insert, because the end of a transaction
+// lets the position move.
 type taker Tail
 
 func (t *taker) Full() bool { return t.read >= t.most }
@@ -168,7 +168,7 @@ func (t *taker) Take(c *Change) (inserted bool, err error) {
 				t.tables[c.Table.ID] = append(t.tables[c.Table.ID], column.Name)
 			}
 		}
-	case KindInsert: // what is updated and deleted is its author's affair
+	case KindInsert: // updates and deletes are of no interest
 		columns := t.tables[c.Relation]
 		switch {
 		case columns == nil:
@@ -205,10 +205,11 @@ func (t *Tail) insert(columns []string, row Tuple) error {
 	return t.each(&Insert{Number: t.progress.Deliver(), Columns: columns, Values: t.values})
 }
 
-// ending is a Tail that reads the end of a transaction of which everything is settled, or it would come again.
+// ending is a Tail that reads the end of a transaction whose messages are all settled; otherwise the transaction would
+// come again.
 type ending struct {
 	*taker
-	more bool // another insert: it comes again with the rest
+	more bool // there was another insert: it comes again with the rest
 }
 
 func (e *ending) Full() bool { return e.more || !e.progress.Open || !e.progress.Idle() }
@@ -229,12 +230,12 @@ func (t *Tail) Abort() {
 	t.stream.Abort()
 }
 
-// Close confirms what is settled and ends the stream in good order. Nobody reads any more.
+// Close confirms what is settled and ends the stream regularly. No goroutine may be reading.
 func (t *Tail) Close() error {
 	t.stop()
 	<-t.ended
 	t.most = 0
-	_, _ = t.stream.Read(context.Background(), &ending{taker: (*taker)(t)}) // without it the rest comes again
+	_, _ = t.stream.Read(context.Background(), &ending{taker: (*taker)(t)}) // if it fails, the rest comes again
 	err := t.confirm(true)
 	t.stream.Part()
 	return err

@@ -14,7 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// publishes returns the oid of the publication, and refuses one that leaves inserts out.
+// publishes returns the oid of the publication, and refuses one that doesn't publish all inserts.
 func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (oid uint32, err error) {
 	var inserts, listed, filtered bool
 	err = conn.QueryRow(ctx, `SELECT pub.oid, pub.pubinsert, t.pubname IS NOT NULL, (to_jsonb(t) ->> 'rowfilter') IS NOT NULL
@@ -22,28 +22,31 @@ func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (oid uint32,
 		WHERE pub.pubname = $1`, cfg.Publication, cfg.Table.Schema, cfg.Table.Name).Scan(&oid, &inserts, &listed, &filtered)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return 0, dial.Permanent("there is no publication %q: let the owner of table %s run: %s Then make the slot anew, which looks for it: %s",
+		return 0, dial.Permanent("there is no publication %q: let the owner of table %s run: %s Then create the slot "+
+			"again, because it looks up the publication: %s",
 			cfg.Publication, cfg.Table, mapping.CreatePublicationSQL(cfg.Publication, cfg.Table), mapping.CreateSlotSQL(cfg.Slot))
 	case err != nil:
 		return 0, fmt.Errorf("look for the publication: %w", err)
 	case !inserts || !listed || filtered:
 		return 0, dial.Permanent("publication %q doesn't send all inserts into table %s in its name: "+
-			"name another one (replication.publication) and run: %s", cfg.Publication, cfg.Table, mapping.CreatePublicationSQL(cfg.Publication, cfg.Table))
+			"name another one (replication.publication) and run: %s",
+			cfg.Publication, cfg.Table, mapping.CreatePublicationSQL(cfg.Publication, cfg.Table))
 	}
 	return oid, nil
 }
 
-// Sound asks whether the publication still is the one through which the log is read. While it is away, or leaves
-// something out, the server skips inserts without a word. An error that is marked by outbox.Permanent says that this
-// may have happened. Every few seconds it also looks at what the slot keeps, and warns. One goroutine asks; conn is an
-// ordinary connection.
+// Sound checks that the publication is still the one through which the log is read. While it is missing, or leaves
+// something out, the server skips inserts silently. An error marked by outbox.Permanent means that this may have
+// happened. Every few seconds Sound also looks at what the slot retains, and warns. Only one goroutine may call it;
+// conn is an ordinary connection.
 func (t *Tail) Sound(ctx context.Context, conn *pgx.Conn) error {
 	oid, err := publishes(ctx, conn, t.cfg)
 	if err == nil && oid != t.oid {
-		err = dial.Permanent("publication %q was made anew", t.cfg.Publication)
+		err = dial.Permanent("publication %q was recreated", t.cfg.Publication)
 	}
 	if outbox.IsPermanent(err) {
-		return fmt.Errorf("the log was read while inserts may not have been sent; have a strategy that reads the table deliver what waits: %w", err)
+		return fmt.Errorf("the log was read while inserts may not have been sent; deliver the waiting messages by a "+
+			"strategy that reads the table: %w", err)
 	}
 	if err == nil && time.Since(t.watched) > WatchEvery {
 		t.watched = time.Now()
@@ -52,9 +55,9 @@ func (t *Tail) Sound(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// slotStands returns up to where the slot was confirmed.
+// slotStands returns the position up to which the slot was confirmed.
 func slotStands(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (LSN, error) {
-	const lost = "what was committed since it was last read doesn't come from the log any more: have a strategy that reads the table deliver it"
+	const lost = "the log no longer has what was committed since it was last read: deliver it by a strategy that reads the table"
 	var plugin, confirmed, status, reason string
 	var here bool
 	err := conn.QueryRow(ctx, `SELECT coalesce(s.plugin, ''), coalesce(s.database = current_database(), false), coalesce(s.confirmed_flush_lsn, '0/0')::text,
@@ -76,16 +79,17 @@ func slotStands(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (LSN, error
 	return ParseLSN(confirmed)
 }
 
-// WatchEvery is the pause between two looks at what a slot keeps.
+// WatchEvery is the pause between two looks at what a slot retains.
 const WatchEvery = 10 * time.Second
 
-// WarnOfStrain says when a slot keeps more than the server means to keep.
+// WarnOfStrain logs a warning if a slot retains more of the log than the server is set to keep.
 func WarnOfStrain(ctx context.Context, conn *pgx.Conn, slot string, log *slog.Logger) error {
 	var status string
 	var safe *int64
-	err := conn.QueryRow(ctx, "SELECT coalesce(wal_status, ''), safe_wal_size FROM pg_replication_slots WHERE slot_name = $1", slot).Scan(&status, &safe)
+	err := conn.QueryRow(ctx, "SELECT coalesce(wal_status, ''), safe_wal_size FROM pg_replication_slots WHERE slot_name = $1",
+		slot).Scan(&status, &safe)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil // the stream will say so
+		return nil // the stream will report that
 	}
 	if err == nil && (status == "unreserved" || status == "extended" && safe != nil) {
 		left := int64(0)

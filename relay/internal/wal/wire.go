@@ -15,17 +15,17 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// wire is a connection on which the server streams. Frames are parsed where they were received, so what
-// one points to lasts until the next fill.
+// wire is a connection on which the server streams. Frames are parsed in the receive buffer, so a frame is valid until
+// the next fill.
 //
-// One goroutine reads, and one at a time writes.
+// One goroutine may read, and one at a time may write.
 type wire struct {
 	conn net.Conn
 	in   io.Reader // reads conn
 	low  lowWater
 
 	buf        []byte
-	start, end int // of what was received and not parsed
+	start, end int // of the bytes that were received and not parsed
 }
 
 const (
@@ -37,18 +37,18 @@ const (
 // errTick means that nothing came in time.
 var errTick = errors.New("nothing came")
 
-// errStreamEnded means that the server has closed the stream in good order, as when it is shut down.
+// errStreamEnded means that the server has ended the stream regularly, as it does when it shuts down.
 var errStreamEnded = errors.New("the server has ended the stream")
 
-// takeOver makes a wire of an idle connection. pgx reads in the background when a write was slow, and that reader
-// may still wait for bytes: it would have the answer to what is sent next. So the wire reads through it, which gives what it
-// has first, and it has ended with that.
+// takeOver turns an idle connection into a wire. pgx starts a background reader when a write is slow, and that reader
+// may still wait for bytes: it would get the answer to the next command. So the wire reads through that reader, which
+// first returns the bytes that it has, and then ends.
 func takeOver(conn *Conn) (*wire, error) {
 	hijacked, err := conn.Hijack()
 	if err != nil {
 		return nil, err
 	}
-	for hijacked.Frontend.ReadBufferLen() > 0 { // the server has said more than it was asked
+	for hijacked.Frontend.ReadBufferLen() > 0 { // the server has sent more than it was asked for
 		message, err := hijacked.Frontend.Receive()
 		if err != nil {
 			return nil, err
@@ -66,10 +66,10 @@ func takeOver(conn *Conn) (*wire, error) {
 	return w, nil
 }
 
-// close ends the connection, also under a reader.
+// close ends the connection, even while a goroutine reads.
 func (w *wire) close() { _ = w.conn.Close() }
 
-// frame returns the next complete message that was received, false if there is none.
+// frame returns the next complete message that was received, or false if there is none.
 func (w *wire) frame() (typ byte, body []byte, ok bool) {
 	have := w.buf[w.start:w.end]
 	if len(have) < 5 {
@@ -83,7 +83,7 @@ func (w *wire) frame() (typ byte, body []byte, ok bool) {
 	return have[0], have[5:n:n], true
 }
 
-// fill receives more. It returns errTick when nothing has come until deadline, and at once when ctx ends.
+// fill receives more bytes. It returns errTick if none have come until deadline, and returns at once when ctx ends.
 func (w *wire) fill(ctx context.Context, deadline time.Time) error {
 	if err := w.makeRoom(); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (w *wire) fill(ctx context.Context, deadline time.Time) error {
 		return err
 	}
 	if ctx.Done() != nil {
-		// After the deadline was set, which it moves to the past.
+		// This comes after the deadline was set, because it moves the deadline into the past.
 		defer context.AfterFunc(ctx, func() { _ = w.conn.SetReadDeadline(time.Unix(1, 0)) })()
 	}
 	n, err := w.in.Read(w.buf[w.end:])
@@ -106,7 +106,7 @@ func (w *wire) fill(ctx context.Context, deadline time.Time) error {
 	return err
 }
 
-// makeRoom leaves room behind what was received, for the rest of its last message at least.
+// makeRoom makes room behind the received bytes, at least for the rest of the last message.
 func (w *wire) makeRoom() error {
 	have := w.end - w.start
 	need := 0
@@ -121,7 +121,7 @@ func (w *wire) makeRoom() error {
 	case have == 0 && len(w.buf) <= 4*bufferSize:
 		w.start, w.end = 0, 0
 	case need > len(w.buf) || have == 0 || len(w.buf) > 4*bufferSize && max(need, have) < bufferSize:
-		// Larger for a large message, and small again after it.
+		// The buffer grows for a large message and shrinks again afterwards.
 		bigger := make([]byte, max(bufferSize, need+bufferSize/4))
 		copy(bigger, w.buf[w.start:w.end])
 		w.buf, w.start, w.end = bigger, 0, have
@@ -181,8 +181,8 @@ func serverError(body []byte) error {
 	return pgconn.ErrorResponseToPgError(&response)
 }
 
-// status tells the server what was received and up to where nothing is needed any more. All three are said: what is
-// not said counts as not written, and a shutdown would wait for it.
+// status tells the server what was received and up to where nothing is needed any more. It sends all three positions:
+// the server takes a missing one for not written, and would wait for it at a shutdown.
 func (w *wire) status(received, confirmed LSN, answer bool) error {
 	var m [1 + 4 + 1 + 8*4 + 1]byte
 	m[0] = 'd'
@@ -198,13 +198,13 @@ func (w *wire) status(received, confirmed LSN, answer bool) error {
 	return w.send(m[:])
 }
 
-// goodbye ends the stream in good order.
+// goodbye ends the stream regularly.
 func (w *wire) goodbye() {
-	_ = w.send(copyDoneAndTerminate()) // it may be gone already
+	_ = w.send(copyDoneAndTerminate()) // the server may be gone already
 	w.close()
 }
 
-// part is goodbye to a server that is to have read everything that was said before: whoever comes next ends the
+// part is goodbye, and waits until the server has read everything that was sent before: the next reader may end the
 // stream without asking.
 func (w *wire) part() {
 	defer w.close()

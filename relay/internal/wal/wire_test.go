@@ -48,7 +48,8 @@ func TestAConnectionThatIsReadInTheBackgroundCanBeTakenOver(t *testing.T) {
 	line.late = false
 	db.Exec(`CREATE PUBLICATION taken FOR TABLE events`)
 	db.Exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, slot)
-	if err := w.begin(t.Context(), "START_REPLICATION SLOT "+slot+" LOGICAL 0/0 (proto_version '1', publication_names 'taken')"); err != nil {
+	if err := w.begin(t.Context(), "START_REPLICATION SLOT "+
+		slot+" LOGICAL 0/0 (proto_version '1', publication_names 'taken')"); err != nil {
 		t.Fatal(err)
 	}
 	// It streams, and a deadline that passes leaves it as it was.
