@@ -15,10 +15,10 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// CloudEvent is a [Config.Decode] for messages in the format CloudEvents, in binary or structured mode, as
-// [github.com/pgoutbox/outbox/format.CloudEvents] makes them and others too. id, type, time and partitionkey
-// become ID, EventType, CreatedAt and Key; the other attributes stay headers under their bare names. An id that
-// is no UUID is an error: another producer's ids are for the inbox's DedupKey, and a Decode of your own.
+// CloudEvent is a [Config.Decode] for messages in the format CloudEvents, in binary or structured mode, from
+// [github.com/pgoutbox/outbox/format.CloudEvents] or other producers. id, type, time and partitionkey become ID,
+// EventType, CreatedAt and Key; the other attributes become headers under their plain names. An id that is not a UUID
+// is an error: ids of other producers need a Decode of your own and the inbox's DedupKey.
 func CloudEvent(msg *outbox.Message) error {
 	if media, _, err := mime.ParseMediaType(msg.ContentType); err == nil && media == "application/cloudevents+json" {
 		return structured(msg)
@@ -41,7 +41,7 @@ func CloudEvent(msg *outbox.Message) error {
 			own = append(own, h)
 		}
 	}
-	if encoded { // the bindings with hyphens percent-encode
+	if encoded { // the bindings with hyphens use percent-encoding
 		for name, value := range attributes {
 			if text, err := url.PathUnescape(value); err == nil {
 				attributes[name] = text
@@ -81,7 +81,7 @@ func structured(msg *outbox.Message) error {
 		}
 	}
 	msg.ContentType = attributes["datacontenttype"]
-	// Data that is no JSON is a JSON string.
+	// Data that is not JSON is a JSON string.
 	if media, _, _ := mime.ParseMediaType(cmp.Or(msg.ContentType, "application/json")); event["data"] != nil &&
 		media != "application/json" && !strings.HasSuffix(media, "+json") && media != "text/json" {
 		var text string
@@ -92,7 +92,7 @@ func structured(msg *outbox.Message) error {
 	return attribute(msg, attributes)
 }
 
-// attribute puts the attributes of an event where a message has them.
+// attribute puts the attributes of an event into the fields of a message.
 func attribute(msg *outbox.Message, attributes map[string]string) (err error) {
 	if attributes["id"] == "" {
 		return errors.New("it is no CloudEvent: it has no id")
@@ -109,7 +109,7 @@ func attribute(msg *outbox.Message, attributes map[string]string) (err error) {
 	}
 	msg.ContentType = cmp.Or(msg.ContentType, attributes["datacontenttype"])
 	for _, name := range []string{"id", "type", "time", "partitionkey", "specversion", "datacontenttype", "sequence"} {
-		delete(attributes, name) // the event's sequence is no number within its key
+		delete(attributes, name) // the event's sequence is not a number within its key
 	}
 	extra := make([]outbox.Header, 0, len(attributes))
 	for name, value := range attributes {
@@ -122,8 +122,8 @@ func attribute(msg *outbox.Message, attributes map[string]string) (err error) {
 	return nil
 }
 
-// Debezium is a [Config.Decode] for records in the layout of Debezium's outbox event router: the message's
-// id is the header "id", with or without the quotes of a JSON converter. Everything else stays as it came.
+// Debezium is a [Config.Decode] for records in the layout of Debezium's outbox event router: the message's id is the
+// header "id", with or without the quotes of a JSON converter. Everything else is unchanged.
 func Debezium(msg *outbox.Message) (err error) {
 	for i, h := range msg.Headers {
 		if h.Name != "id" {

@@ -31,13 +31,15 @@ func TestFormatsAreReadBack(t *testing.T) {
 	t.Parallel()
 	sent := &outbox.Message{
 		ID: outbox.NewID(), Topic: "orders", Key: "größe 100%", AggregateType: "order", AggregateID: "4711", EventType: "OrderPlaced",
-		ContentType: "application/json", Payload: []byte(`{"a":1}`), CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC), Position: 7,
+		ContentType: "application/json", Payload: []byte(`{"a":1}`), CreatedAt: time.Date(2026,
+			1, 2, 3, 4, 5, 678_000_000, time.UTC), Position: 7,
 		Headers: []outbox.Header{{Name: "tenant", Value: "acme"}},
 	}
 	text, binary := *sent, *sent
 	text.ContentType, text.Payload = "text/plain", []byte("hello \"you\"")
 	binary.ContentType, binary.Payload = "application/octet-stream", []byte{0, 0xff}
-	for name, binding := range map[string]format.Binding{"Kafka": format.Kafka, "NATS": format.NATS, "AMQP": format.AMQP, "SQS": format.SQS} {
+	for name, binding := range map[string]format.Binding{"Kafka": format.Kafka,
+		"NATS": format.NATS, "AMQP": format.AMQP, "SQS": format.SQS} {
 		for _, structured := range []bool{false, true} {
 			for _, m := range []*outbox.Message{sent, &text, &binary} {
 				got := record(t, format.CloudEvents{Structured: structured}, binding, m)

@@ -6,23 +6,21 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Observer is told what a consumer does, for metrics. Its methods are called by many goroutines at once and
-// must not block. What they are given is only valid during the call.
+// Observer gets the events of a consumer, for metrics. Many goroutines call its methods at once; the methods must not
+// block. Their arguments are valid only during the call.
 type Observer interface {
-	// Received is told of every message that has come from the broker. It is in flight until Settled is told
-	// of it.
+	// Received reports every message that has come from the broker. It is in flight until Settled reports it.
 	Received(msg *outbox.Message)
 
-	// Handled is told of every run of the handler. An inbox tells its own observer which of them were
-	// duplicates.
+	// Handled reports every run of the handler. An inbox reports duplicates to its own observer.
 	Handled(a Attempt)
 
-	// Settled is told what became of a message, once for each time that it was received.
+	// Settled reports the outcome of a message, once for each time that it was received.
 	Settled(msg *outbox.Message, o Outcome)
 
-	// Lag is told, as often as the broker says so without being burdened, how many messages of a source are
-	// behind what this consumer has done: of a partition "orders/3", or a stream or queue as a whole.
-	// RabbitMQ and SQS say how many no consumer has yet, SQS about.
+	// Lag reports how many messages of a source are not done by this consumer. The source is a partition, such as
+	// "orders/3", or a whole stream or queue. Lag is called as often as the broker tells without extra load. For
+	// RabbitMQ and SQS it is the number of messages that no consumer has received yet; in SQS it is approximate.
 	Lag(source string, messages int64)
 }
 
@@ -30,17 +28,17 @@ type Observer interface {
 type Attempt struct {
 	Message *outbox.Message
 	Number  int   // 1 for the first in this process
-	Err     error // nil if it was applied
+	Err     error // nil if the message was applied
 	Took    time.Duration
 }
 
-// Outcome is what became of a message that was received.
+// Outcome is what happened to a message that was received.
 type Outcome string
 
 const (
 	Done     Outcome = "done"     // handled, and acknowledged
-	Parked   Outcome = "parked"   // handed to Config.Park, and acknowledged
+	Parked   Outcome = "parked"   // passed to Config.Park, and acknowledged
 	Rejected Outcome = "rejected" // left to the broker's own dead-lettering
-	Later    Outcome = "later"    // given back, to come again after a pause
-	Returned Outcome = "returned" // given back, not tried or cut off: the process stops, or lost its right to it
+	Later    Outcome = "later"    // returned, to come again after a pause
+	Returned Outcome = "returned" // returned untried or interrupted: the process stops, or has lost the right to the message
 )

@@ -51,7 +51,8 @@ func BenchmarkPublish(b *testing.B) {
 			c := connect(b, server.Addr())
 			topic := c.topic(2)
 			client, err := kgo.NewClient(kgo.SeedBrokers(c.seeds...), kgo.DisableClientMetrics(), kgo.MaxBufferedRecords(20_000),
-				kgo.ProducerLinger(time.Millisecond), kgo.ProducerBatchMaxBytes(1_000_000), kgo.ProducerBatchCompression(kgo.NoCompression()))
+				kgo.ProducerLinger(time.Millisecond), kgo.ProducerBatchMaxBytes(1_000_000),
+				kgo.ProducerBatchCompression(kgo.NoCompression()))
 			if err != nil {
 				b.Fatal(err)
 			}

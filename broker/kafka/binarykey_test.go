@@ -9,7 +9,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Keys that are no text arrive byte for byte, in the partitions that any other producer with Java's rule chooses for them.
+// Keys that are no text arrive byte for byte, in the partitions that any other producer with Java's rule chooses for
+// them.
 func TestBinaryKeysArriveAsTheyAreInThePartitionsOfOtherProducers(t *testing.T) {
 	t.Parallel()
 	c := connect(t, servers.TestKafka(t).Addr())
@@ -27,7 +28,8 @@ func TestBinaryKeysArriveAsTheyAreInThePartitionsOfOtherProducers(t *testing.T) 
 	}
 	defer author.Close()
 	for _, m := range batch {
-		if err := author.ProduceSync(patient(t), &kgo.Record{Topic: topic, Key: []byte(m.Key), Value: []byte("the author's")}).FirstErr(); err != nil {
+		if err := author.ProduceSync(patient(t),
+			&kgo.Record{Topic: topic, Key: []byte(m.Key), Value: []byte("the author's")}).FirstErr(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -18,13 +18,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Broker publishes to one Kafka cluster. Its methods may be called from several goroutines.
+// Broker publishes to one Kafka cluster. Safe for concurrent use.
 type Broker struct {
 	cfg     Config
 	topic   topicName
 	options []kgo.Opt // of every client
 
-	control *kgo.Client // asks, and never produces
+	control *kgo.Client // for queries; never produces
 
 	topics   atomic.Pointer[topics]
 	dialFail atomic.Pointer[error] // of the latest attempt to connect; nil if it succeeded
@@ -32,13 +32,13 @@ type Broker struct {
 	seats chan struct{} // one for each call that may run
 
 	mu         sync.Mutex
-	idle       []*seat // the one used last is at the end
+	idle       []*seat // the last element was used last
 	generation int     // of the limits in topics
 	closed     bool
 }
 
-// New makes a Broker. It checks cfg and reports all its faults together. It doesn't connect: that is
-// what Ping is for, or the first Publish.
+// New returns a Broker. It checks cfg and reports all its faults together. It doesn't connect; Ping and the first
+// Publish do.
 func New(cfg Config) (*Broker, error) {
 	cfg, topic, err := cfg.withDefaults()
 	if err != nil {
@@ -51,7 +51,7 @@ func New(cfg Config) (*Broker, error) {
 		kgo.ClientID(cfg.ClientID),
 		kgo.Dialer(b.dial),
 		kgo.DisableClientMetrics(),
-		// Kafka says EOF, and nothing else, while it starts and when authentication is missing.
+		// Kafka sends EOF, and nothing else, while it starts and when authentication is missing.
 		kgo.AlwaysRetryEOF(),
 		kgo.RetryBackoffFn(backoff),
 		kgo.MetadataMinAge(100 * time.Millisecond),
@@ -72,18 +72,17 @@ func New(cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// backoff is the pause before a repeat of a request: short, so that the end of an outage is noticed.
+// backoff is the pause before a request is repeated: short, so that the end of an outage is noticed soon.
 func backoff(tries int) time.Duration {
 	return min(20*time.Millisecond<<min(tries, 10), 500*time.Millisecond)
 }
 
-// Publish sends batch, as the contract of relay.Broker has it. At most Config.Clients calls publish at the same time, others
+// Publish sends batch, by the contract of relay.Broker. At most Config.Clients calls publish at the same time; others
 // wait for one of these to end.
 //
-// Permanent: a record larger than its topic takes, a name that can't be a topic's, a record that the
-// server calls invalid, no key in a compacted topic. Unavailable: no answer came for Config.Unanswered,
-// ctx ended, credentials were refused. Everything else concerns one topic and can be cured: it doesn't
-// exist, permissions are missing.
+// Permanent: a record larger than its topic accepts, an invalid topic name, a record that the server calls invalid, no
+// key in a compacted topic. Unavailable: no answer for Config.Unanswered, ctx ended, credentials refused. All other
+// errors concern one topic and can be cured: it doesn't exist, or permissions are missing.
 func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	if len(batch) == 0 {
 		return nil
@@ -144,7 +143,7 @@ func (b *Broker) take(ctx context.Context) (*seat, error) {
 }
 
 func (b *Broker) giveBack(s *seat) {
-	s.slab.reset(0) // keeps nothing of the caller's
+	s.slab.reset(0) // the seat must keep nothing of the caller's
 	s.formatted.forget()
 	b.mu.Lock()
 	closed := b.closed
@@ -152,7 +151,7 @@ func (b *Broker) giveBack(s *seat) {
 		b.idle = append(b.idle, s)
 	}
 	b.mu.Unlock()
-	if closed { // against the contract, but nothing should be left open
+	if closed { // against the contract, but no connection should stay open
 		s.discard()
 	}
 	<-b.seats
@@ -164,8 +163,8 @@ func (b *Broker) currentGeneration() int {
 	return b.generation
 }
 
-// dial opens a connection, with TLS if configured, and remembers why it could not: the client library
-// tries again and again, and mentions the reason in its logs at best.
+// dial opens a connection, with TLS if configured, and remembers the error: the client library retries without end, and
+// at best logs the reason.
 func (b *Broker) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := b.connect(ctx, network, address)
 	switch {
@@ -219,7 +218,7 @@ func codec(name string) (kgo.CompressionCodec, error) {
 	return kgo.CompressionCodec{}, fmt.Errorf("compression %q: use none, gzip, snappy, lz4 or zstd", name)
 }
 
-// logger hands what the client library says to a slog.Logger. What it calls information is detail here.
+// logger passes the client library's messages to a slog.Logger. The library's information level becomes debug.
 type logger struct{ to *slog.Logger }
 
 func (l logger) Level() kgo.LogLevel {

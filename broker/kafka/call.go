@@ -19,21 +19,21 @@ type call struct {
 	ctx   context.Context
 	batch []*outbox.Message
 
-	accepted func(outbox.ID, outbox.Receipt) // nil: not wanted
+	accepted func(outbox.ID, outbox.Receipt) // nil: receipts are not wanted
 
 	errs      []error          // nil as long as everything is accepted
-	failed    map[string]int32 // the first failed message of a key
-	topicErrs map[string]error // of topics that can't be published to
-	stopped   error            // the answer for all that has not been sent; nil: go on
-	bytes     int              // of the payloads of what is planned
-	searches  int              // sends that only sought the culprit of a refused batch
+	failed    map[string]int32 // the first failed message of each key
+	topicErrs map[string]error // topics that can't be published to
+	stopped   error            // the answer for all messages that have not been sent; nil: continue
+	bytes     int              // of the planned payloads
+	searches  int              // sends that only searched for the culprit of a refused batch
 }
 
-// maxSearches bounds the sends of a call that seek the messages for which batches were refused. Finding
-// one among 5,000 takes about 26.
+// maxSearches bounds the sends of a call that search for the messages for which batches were refused. Finding one among
+// 5,000 takes about 26.
 const maxSearches = 100
 
-// publish finds the outcome of every message of the batch.
+// publish determines the outcome of every message of the batch.
 func (c *call) publish() {
 	c.format()
 	c.plan.reset(len(c.batch))
@@ -51,7 +51,7 @@ func (c *call) publish() {
 	}
 }
 
-// fail is the outcome of message i: err, unless an earlier one of its key has failed.
+// fail sets the outcome of message i to err, unless an earlier message of its key has failed.
 func (c *call) fail(i int32, err error) {
 	if c.errs == nil {
 		c.errs = make([]error, len(c.batch))
@@ -73,14 +73,14 @@ func (c *call) fail(i int32, err error) {
 	}
 }
 
-// behind makes the error of message i say that it stands behind a failed one, unless its outcome is unknown.
+// behind changes the error of message i to one that reports a failed predecessor, unless its outcome is unknown.
 func (c *call) behind(i int32) {
 	if !outbox.IsUnavailable(c.errs[i]) {
 		c.errs[i] = outbox.ErrSkipped
 	}
 }
 
-// skip answers message i if it stands behind a failed one.
+// skip answers message i if an earlier message of its key has failed.
 func (c *call) skip(i int32) bool {
 	first, found := c.failed[c.batch[i].OrderingKey()]
 	if found && first < i {
@@ -90,15 +90,15 @@ func (c *call) skip(i int32) bool {
 	return false
 }
 
-// stop makes err, which says nothing about any message, the answer for all that has not been sent.
+// stop makes err, which concerns no single message, the answer for all messages that have not been sent.
 func (c *call) stop(err error) {
 	if c.stopped == nil {
 		c.stopped = outbox.Unavailable(err)
 	}
 }
 
-// resolve fills plan.topics, asking for what isn't known, and reports whether there are several. Messages
-// whose topic is not to be had are left without.
+// resolve fills plan.topics, looks up unknown topics, and reports whether there are several. Messages whose topic can't
+// be had get none.
 func (c *call) resolve() (several bool) {
 	var missing []string
 	var name []byte
@@ -115,7 +115,7 @@ func (c *call) resolve() (several bool) {
 			if !slices.Contains(missing, string(name)) && c.broker.topic.fault(string(name)) == "" {
 				missing = append(missing, string(name))
 			}
-			several = true // or it costs a moment
+			several = true // a wrong true costs a moment
 			continue
 		}
 		several = several || last != nil && last != t
@@ -150,10 +150,10 @@ func (c *call) lookup(names []string) {
 	}
 }
 
-// check plans message i to be sent, or tells why it can't be.
+// check plans message i to be sent, or sets the reason why it can't be.
 func (c *call) check(i int32) {
 	if c.tx != nil && c.tx.open.produced(c.batch[i]) {
-		return // accepted, in a transaction of before
+		return // an earlier transaction has it
 	}
 	if len(c.failed) > 0 && c.skip(i) {
 		return
@@ -166,7 +166,7 @@ func (c *call) check(i int32) {
 	c.bytes += len(c.value(i))
 }
 
-// unfit tells why message i must not be sent.
+// unfit returns why message i must not be sent.
 func (c *call) unfit(i int32) error {
 	m, t := c.batch[i], c.plan.topics[i]
 	hasFormat := len(c.formatted.records) > 0
@@ -178,12 +178,14 @@ func (c *call) unfit(i int32) error {
 		key = string(c.formatted.records[i].Key)
 	}
 	if strings.HasPrefix(key, cursorKey) {
-		return outbox.Permanent(fmt.Errorf("kafka: the key %.60q begins as those of cursor topics do, which relays write alone; change the message's key", key))
+		return outbox.Permanent(fmt.Errorf("kafka: the key %.60q begins as those of cursor topics do, which relays "+
+			"write alone; change the message's key", key))
 	}
 	if t == nil {
 		name := string(c.broker.topic.Append(nil, m))
 		if fault := c.broker.topic.fault(name); fault != "" {
-			return outbox.Permanent(fmt.Errorf("kafka: topic %.60q: a topic %s; change the message's topic or the topic template %q", name, fault, c.broker.cfg.Topic))
+			return outbox.Permanent(fmt.Errorf("kafka: topic %.60q: a topic %s; change the message's topic or the topic template %q",
+				name, fault, c.broker.cfg.Topic))
 		}
 		if err := c.topicErrs[name]; err != nil {
 			return err
@@ -191,13 +193,15 @@ func (c *call) unfit(i int32) error {
 		if c.stopped != nil {
 			return c.stopped
 		}
-		return topicError(name, kerr.UnknownTopicOrPartition) // it went away while we looked
+		return topicError(name, kerr.UnknownTopicOrPartition) // it was forgotten while we looked
 	}
 	if name := reserved(m); name != "" && !hasFormat {
-		return outbox.Permanent(fmt.Errorf("kafka: header %.100q can't be sent: names with the prefix outbox- are reserved; rename it", name))
+		return outbox.Permanent(fmt.Errorf("kafka: header %.100q can't be sent: names with the prefix outbox- are reserved; rename it",
+			name))
 	}
 	if t.compacted && !c.keyed(i) {
-		return outbox.Permanent(fmt.Errorf("kafka: topic %q is compacted, and takes no message without a key; set the message's key, or the topic's cleanup.policy to delete", t.name))
+		return outbox.Permanent(fmt.Errorf("kafka: topic %q is compacted, and takes no message without a key; set the "+
+			"message's key, or the topic's cleanup.policy to delete", t.name))
 	}
 	if !hasFormat && atMost(m) <= t.limit {
 		return nil
@@ -209,12 +213,13 @@ func (c *call) unfit(i int32) error {
 		}
 	}
 	if bytes > t.limit {
-		return outbox.Permanent(fmt.Errorf("kafka: the record has %d bytes and topic %q takes %d at most; raise the topic's max.message.bytes, or send less", bytes, t.name, t.limit))
+		return outbox.Permanent(fmt.Errorf("kafka: the record has %d bytes and topic %q takes %d at most; raise the "+
+			"topic's max.message.bytes, or send less", bytes, t.name, t.limit))
 	}
 	return nil
 }
 
-// reserved returns the name of a header that would stand beside ours, if there is one.
+// reserved returns the name of a header that would collide with one of ours, if there is one.
 func reserved(m *outbox.Message) string {
 	for i := range m.Headers {
 		if outbox.ReservedHeader(m.Headers[i].Name) {
@@ -224,7 +229,7 @@ func reserved(m *outbox.Message) string {
 	return ""
 }
 
-// keyed reports whether the record of message i has a key; one of a format may be empty.
+// keyed reports whether the record of message i has a key; the key of a format may be empty.
 func (c *call) keyed(i int32) bool {
 	if len(c.formatted.records) > 0 {
 		return c.formatted.records[i].Key != nil
@@ -232,14 +237,14 @@ func (c *call) keyed(i int32) bool {
 	return c.batch[i].OrderingKey() != ""
 }
 
-// size returns what the server would compare with the limit. Two bytes are for libraryMargin.
+// size returns the size that the server compares with the limit. Two bytes are for libraryMargin.
 func (c *call) size(i int32, t *topic) int {
 	c.slab.reset(1)
 	c.record(i, t.name, time.Time{})
 	return libraryMargin + size(&c.slab.records[0])
 }
 
-// refresh asks about message i's topic again, and returns it; nil if that can't be had.
+// refresh looks up message i's topic again, and returns it; nil if that fails.
 func (c *call) refresh(i int32) *topic {
 	name := c.plan.topics[i].name
 	c.broker.forget(name)
@@ -248,7 +253,7 @@ func (c *call) refresh(i int32) *topic {
 	return c.plan.topics[i]
 }
 
-// part returns how many messages from the front of rest go together: of one wave, and not too large.
+// part returns how many messages from the front of rest are sent together: those of one wave, up to a size.
 func (c *call) part(rest []int32) int {
 	if c.plan.waves == 1 && len(rest) <= partRecords && c.bytes <= partBytes {
 		return len(rest)
@@ -263,7 +268,7 @@ func (c *call) part(rest []int32) int {
 	return len(rest)
 }
 
-// deliver sends messages and tells their outcomes.
+// deliver sends messages and sets their outcomes.
 func (c *call) deliver(part []int32) {
 	if len(c.failed) > 0 {
 		part = slices.DeleteFunc(part, c.skip)
@@ -304,7 +309,7 @@ func (c *call) deliver(part []int32) {
 	}
 }
 
-// tell passes on where message i, the n-th of a part, was put.
+// tell reports where message i, the n-th of a part, was stored.
 func (c *call) tell(i int32, n int) {
 	if c.accepted != nil {
 		r := &c.slab.records[n]
@@ -312,7 +317,7 @@ func (c *call) tell(i int32, n int) {
 	}
 }
 
-// judge tells the outcomes of a part that was not accepted entirely; gaveUp is what send returned.
+// judge sets the outcomes of a part that was not accepted entirely; gaveUp is what send returned.
 func (c *call) judge(part []int32, gaveUp error) {
 	var refused, unsent []int32
 	var unknown, refusal error
@@ -351,12 +356,12 @@ func (c *call) judge(part []int32, gaveUp error) {
 	}
 	switch {
 	case c.takenBack() && len(refused) > 0:
-		// Each partition's records are refused together, and no key is in two of them.
+		// The records of a partition are refused together, and no key is in two partitions.
 		c.again(unsent, refusal)
 		c.search(refused, refusal)
 	case errors.Is(gaveUp, errUnsent):
-		// Nothing has left, so the part is sent again without what failed. Together and in order: the
-		// refused ones fit by now, or have failed.
+		// Nothing was sent, so the part is sent again without the failed messages. It is sent together and in order:
+		// the refused messages fit by now, or have failed.
 		c.again(append(refused, unsent...), refusal)
 	case len(refused) == 1 && len(part) > 1:
 		c.again(refused, refusal)
@@ -365,7 +370,7 @@ func (c *call) judge(part []int32, gaveUp error) {
 	}
 }
 
-// search sends refused messages in two halves: the server has refused batches, and doesn't say for which record.
+// search sends refused messages in two halves: the server refuses batches, and doesn't tell for which record.
 func (c *call) search(refused []int32, refusal error) {
 	if len(refused) == 1 {
 		c.fail(refused[0], outbox.Permanent(c.refusal(refused[0], refusal)))
@@ -376,7 +381,7 @@ func (c *call) search(refused []int32, refusal error) {
 	c.again(refused[half:], refusal)
 }
 
-// again delivers part, which was not sent or was refused because of some message among others.
+// again delivers part, which was not sent or was refused because of some message in it.
 func (c *call) again(part []int32, refusal error) {
 	if len(part) == 0 {
 		return
@@ -398,8 +403,8 @@ func (c *call) refusal(i int32, cause error) error {
 	return fmt.Errorf("kafka: topic %q refuses the record: %w", c.plan.topics[i].name, cause)
 }
 
-// refit returns those of the refused messages that fit into their topics, whose limits it asks for
-// again if that was the reason. The others fail.
+// refit returns the refused messages that fit into their topics, and fails the others. If size was the reason, it looks
+// up the limits again.
 func (c *call) refit(refused []int32, cause error) []int32 {
 	if !errors.Is(cause, kerr.MessageTooLarge) && !errors.Is(cause, kerr.RecordListTooLarge) {
 		return refused
@@ -432,15 +437,15 @@ func (c *call) unknown(gaveUp, cause error) error {
 	return c.broker.down(cause)
 }
 
-// verdict is what the client library's error for a record means.
+// verdict classifies the client library's error for a record.
 type verdict int
 
 const (
-	topicFailed    verdict = iota // concerns a topic, can be cured
-	topicGone                     // likewise, and what we know of it is out of date
-	batchRefused                  // for a record, though not necessarily this one
-	unknownOutcome                // says nothing about a record
-	notSent                       // or perhaps it was: the client was closed
+	topicFailed    verdict = iota // concerns a topic; can be cured
+	topicGone                     // the same, and our knowledge of the topic is out of date
+	batchRefused                  // because of a record, not necessarily this one
+	unknownOutcome                // tells nothing about a record
+	notSent                       // or possibly sent: the client was closed
 )
 
 func verdictOn(err error) verdict {

@@ -18,20 +18,20 @@ import (
 
 // Config configures a Broker. Only Brokers is required.
 type Config struct {
-	// Brokers are the addresses, host:port, at which the cluster is first asked; without a port 9092 is
-	// meant. The others are learnt from it. Required.
+	// Brokers are the addresses, host:port, through which the cluster is first reached; the default port is 9092. The
+	// cluster names its other servers. Required.
 	Brokers []string
 
-	// Topic is a template of a record's topic, with the fields {topic}, {aggregate_type} and
-	// {event_type}. Default "{topic}".
+	// Topic is a template of a record's topic, with the fields {topic}, {aggregate_type} and {event_type}. Default
+	// "{topic}".
 	Topic string
 
-	// InternalTopics lets messages go to topics whose names begin with "__", as the cluster's own do, or end
-	// with "-cursor", as those of exactly-once destinations do. Otherwise they are refused for good: who may write a
-	// message could write there by it.
+	// InternalTopics allows messages to topics whose names begin with "__", as the cluster's own do, or end with
+	// "-cursor", as those of exactly-once destinations do. Otherwise they are refused permanently: every role that may
+	// write a message could write to such topics.
 	InternalTopics bool
 
-	// Format makes the records. nil sends payloads as they are, with headers of the adapter's own.
+	// Format makes the records. nil sends payloads unchanged, with the adapter's own headers.
 	Format format.Format
 
 	// ClientID identifies the connections in the server's logs, metrics and quotas. Default "outbox".
@@ -43,35 +43,35 @@ type Config struct {
 	// SASL, if set, authenticates every connection.
 	SASL *SASL
 
-	// Compression of record batches: "none", "gzip", "snappy", "lz4" or "zstd". Default "none", which
-	// is the fastest by far as long as the network isn't the limit.
+	// Compression of record batches: "none", "gzip", "snappy", "lz4" or "zstd". Default "none", which is the fastest by
+	// far unless the network is the bottleneck.
 	Compression string
 
-	// CreateTopics creates a topic that doesn't exist when the first message for it comes. Without it,
-	// such a message is an error that can be retried.
+	// CreateTopics creates a missing topic when its first message comes. Without it, such a message is an error that
+	// can be retried.
 	CreateTopics bool
 
-	// Partitions and ReplicationFactor of topics that are created. Zero leaves them to the cluster.
+	// Partitions and ReplicationFactor of topics that are created. Zero uses the cluster's defaults.
 	Partitions        int32
 	ReplicationFactor int16
 
-	// Clients bounds how many calls publish at the same time, each with a client, and so with
-	// connections, of its own. Further calls wait. Default 4.
+	// Clients bounds how many calls publish at the same time. Each has a client of its own, and so its own connections.
+	// Further calls wait. Default 4.
 	Clients int
 
-	// MaxRecordBytes is the largest record that a topic takes, if its max.message.bytes can't be read
-	// for want of the DescribeConfigs permission. Default 1,048,588, as Kafka's.
+	// MaxRecordBytes is the largest record that a topic accepts, used if the role lacks the DescribeConfigs permission
+	// to read the topic's max.message.bytes. Default 1,048,588, as in Kafka.
 	MaxRecordBytes int
 
-	// Unanswered is how long a call goes on while nothing at all is acknowledged. Then the outcome of
-	// what is left is unknown, and the call says so. Default 10 s.
+	// Unanswered is how long a call continues while nothing is acknowledged. Then the outcome of the rest is unknown,
+	// and the call returns that. Default 10 s.
 	Unanswered time.Duration
 
 	// Dial opens connections, for proxies and tests. TLS is added on top. Default: net.Dialer with a
 	// timeout of 5 s.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Logger gets what the client library has to say; most of it only at debug level. nil is silent.
+	// Logger gets the client library's messages, most of them at debug level. nil is silent.
 	Logger *slog.Logger
 
 	records format.Encoder // of Format, nil without one
@@ -88,11 +88,11 @@ const (
 
 // Defaults returns the Config that the zero value stands for.
 func Defaults() Config {
-	cfg, _, _ := Config{}.withDefaults() // without what is required
+	cfg, _, _ := Config{}.withDefaults() // without the required fields
 	return cfg
 }
 
-// withDefaults returns cfg completed, with all faults reported together.
+// withDefaults returns cfg completed, and reports all faults together.
 func (cfg Config) withDefaults() (Config, topicName, error) {
 	var faults settings.Faults
 	cfg.Brokers = slices.Clone(cfg.Brokers)

@@ -17,48 +17,47 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// ConsumerConfig says what a Consumer reads. Group and Topics are required.
+// ConsumerConfig configures what a Consumer reads. Group and Topics are required.
 type ConsumerConfig struct {
-	// Group is the consumer group. Its members share the partitions, and the group remembers how far it is.
+	// Group is the consumer group. Its members share the partitions, and the group stores their offsets.
 	Group string
 
 	// Topics are the topics to read.
 	Topics []string
 
-	// Instance, if set, is a name that this member keeps when it is started again (group.instance.id): if it
-	// is back within SessionTimeout, nothing is moved.
+	// Instance, if set, is a name that this member keeps across restarts (group.instance.id): if it is back within
+	// SessionTimeout, no partition moves.
 	Instance string
 
-	// SessionTimeout is after how long a member that has fallen silent loses its partitions. Default 45 s.
+	// SessionTimeout is the silence after which a member loses its partitions. Default 45 s.
 	SessionTimeout time.Duration
 
-	// RebalanceTimeout is how long a member may take to let go of partitions. It must be longer than
-	// Handling's DrainTimeout and Grace together. Default: 15 s longer.
+	// RebalanceTimeout is how long a member may take to release partitions. It must be longer than Handling's
+	// DrainTimeout and Grace together. Default: 15 s longer.
 	RebalanceTimeout time.Duration
 
-	// FromEnd makes a group that is new begin with what comes from now on. Default: with the oldest message
-	// that is there.
+	// FromEnd makes a new group begin with messages that come from now on. Default: with the oldest available message.
 	FromEnd bool
 
-	// CommitInterval is the pause between commits of offsets. After a crash, what was handled in it comes
-	// again. Default 500 ms.
+	// CommitInterval is the pause between commits of offsets. After a crash, the messages handled since the last commit
+	// come again. Default 500 ms.
 	CommitInterval time.Duration
 
-	// Handling says how messages are handled.
+	// Handling configures how messages are handled.
 	Handling consume.Config
 }
 
-// Consumer hands the messages of topics to a handler, as a member of a group.
+// Consumer passes the messages of topics to a handler, as a member of a group.
 type Consumer struct {
-	broker *Broker // for its connections' options; it publishes nothing
+	broker *Broker // for the options of its connections; it publishes nothing
 	cfg    ConsumerConfig
 	engine *lanes.Engine
 	logger *slog.Logger
 
 	client *kgo.Client // of Run
 
-	// committing makes one commit end before the next is made up: an older one that came later would take
-	// the group back. It is taken before mu.
+	// committing makes one commit end before the next is prepared: an older commit that arrived later would move the
+	// group back. It is taken before mu.
 	committing sync.Mutex
 
 	mu         sync.Mutex
@@ -70,11 +69,11 @@ type place struct {
 	n     int32
 }
 
-// fetchWait is how long the cluster waits for records before it answers that there are none.
+// fetchWait is how long the cluster waits for records before it answers with none.
 const fetchWait = 250 * time.Millisecond
 
-// NewConsumer makes a Consumer. conn says how to connect; what concerns publishing in it is ignored. All
-// faults are reported together, and nothing is connected.
+// NewConsumer returns a Consumer. conn configures the connection; its options for publishing are ignored. It reports
+// all faults together and doesn't connect.
 func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Consumer, error) {
 	var faults settings.Faults
 	faults.Need(cfg.Group != "", "Group", "not given: name what consumes, such as payments; it is what the offsets are kept under")
@@ -94,7 +93,7 @@ func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Con
 	broker, err := New(conn)
 	faults.Add("", err)
 	if err == nil {
-		_ = broker.Close() // of what it has connected: nothing
+		_ = broker.Close() // it has no connection yet
 	}
 	if err := faults.Err(); err != nil {
 		return nil, fmt.Errorf("kafka: consumer: %w", err)
@@ -102,9 +101,9 @@ func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Con
 	return &Consumer{broker: broker, cfg: cfg, engine: engine, logger: cfg.Handling.Logger, partitions: map[place]*partition{}}, nil
 }
 
-// Run consumes until ctx ends; then it waits for the handlers that run, commits what is done, leaves the group
-// and returns nil. It returns an error if the consumer can't go on: too many handlers hang (consume.ErrHung).
-// What the cluster may cure by itself, it waits for. Run may be called once at a time.
+// Run consumes until ctx ends. Then it waits for running handlers, commits what is done, leaves the group and returns
+// nil. It returns an error if the consumer can't continue: too many handlers hang (consume.ErrHung). It waits for
+// errors that the cluster may cure by itself. Run must not be called concurrently.
 func (c *Consumer) Run(ctx context.Context) error { return c.engine.Run(ctx, c.run) }
 
 func (c *Consumer) run(ctx context.Context) error {
@@ -124,8 +123,8 @@ func (c *Consumer) run(ctx context.Context) error {
 		kgo.HeartbeatInterval(min(c.cfg.SessionTimeout/10, 3*time.Second)),
 		kgo.RebalanceTimeout(c.cfg.RebalanceTimeout),
 		kgo.DisableAutoCommit(),
-		// Between a poll and AllowRebalance no partition is taken away, so records that were polled are
-		// always those of a partition that is ours.
+		// Between a poll and AllowRebalance no partition is taken away, so polled records always belong to a partition
+		// of ours.
 		kgo.BlockRebalanceOnPoll(),
 		kgo.OnPartitionsRevoked(c.revoked),
 		kgo.OnPartitionsLost(c.lost),
@@ -162,7 +161,7 @@ func (c *Consumer) poll(ctx context.Context) error {
 		}
 	})
 	for polling.Err() == nil {
-		fetches := c.client.PollFetches(polling) // all of it: the client would drop the rest of what gets paused
+		fetches := c.client.PollFetches(polling) // all of it: when a partition is paused, the client would drop the rest
 		fetches.EachError(func(topic string, n int32, err error) {
 			if polling.Err() == nil {
 				c.logger.Warn("fetch failed", "topic", topic, "partition", n, "error", c.broker.explain(err))
@@ -180,7 +179,7 @@ func (c *Consumer) poll(ctx context.Context) error {
 	return failed
 }
 
-// explain adds why the last attempt to connect failed, if one did.
+// explain adds the error of the last attempt to connect, if it failed.
 func (b *Broker) explain(err error) error {
 	if fail := b.dialFail.Load(); fail != nil && !errors.Is(err, *fail) {
 		return fmt.Errorf("%w (last attempt to connect: %w)", err, *fail)
@@ -199,7 +198,7 @@ func (c *Consumer) partition(at place) *partition {
 	return p
 }
 
-// mine are all partitions that something was fetched of.
+// mine returns all partitions from which something was fetched.
 func (c *Consumer) mine() map[string][]int32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,7 +209,7 @@ func (c *Consumer) mine() map[string][]int32 {
 	return all
 }
 
-// remove takes partitions out, so that a later poll begins anew with them.
+// remove removes partitions, so that a later poll starts them anew.
 func (c *Consumer) remove(gone map[string][]int32) (all []*partition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,8 +224,8 @@ func (c *Consumer) remove(gone map[string][]int32) (all []*partition) {
 	return all
 }
 
-// revoked lets partitions go that another member is about to get. It gets them when this returns, and begins
-// behind what is committed here: so handlers end first, and nothing is handled by two members.
+// revoked releases partitions that another member is about to get. That member gets them when revoked returns, and
+// begins behind the offsets that are committed here. So handlers end first, and no message is handled by two members.
 func (c *Consumer) revoked(ctx context.Context, client *kgo.Client, gone map[string][]int32) {
 	all := c.remove(gone)
 	each(all, func(p *partition) { p.leave(p.group.Drain) })
@@ -236,9 +235,9 @@ func (c *Consumer) revoked(ctx context.Context, client *kgo.Client, gone map[str
 	client.ResumeFetchPartitions(gone)
 }
 
-// lost ends what runs of partitions that belong to another member already, which may be handling the
-// same messages. Nothing is committed: the group would refuse it. What handlers had not committed to the
-// database, they won't, since their contexts have ended.
+// lost ends the handlers of partitions that already belong to another member, which may be handling the same messages.
+// It commits nothing: the group would refuse it. Handlers can no longer commit to the database either, because their
+// contexts have ended.
 func (c *Consumer) lost(_ context.Context, client *kgo.Client, gone map[string][]int32) {
 	all := c.remove(gone)
 	c.logger.Warn("lost partitions: this member was silent for too long, and another has them", "partitions", gone)

@@ -43,7 +43,8 @@ func TestAKafkaConsumerDoesWhatAConsumerMust(t *testing.T) {
 			},
 			Open: func(t *testing.T, cfg consume.Config, handler consume.Handler) lanestest.Consumer {
 				consumer, err := kafka.NewConsumer(kafka.Config{Brokers: c.seeds}, kafka.ConsumerConfig{
-					Group: topic, Topics: []string{topic}, SessionTimeout: 6 * time.Second, CommitInterval: 50 * time.Millisecond, Handling: cfg,
+					Group: topic, Topics: []string{topic}, SessionTimeout: 6 * time.Second,
+					CommitInterval: 50 * time.Millisecond, Handling: cfg,
 				}, handler)
 				if err != nil {
 					t.Fatal(err)

@@ -6,17 +6,17 @@ import (
 	"fmt"
 )
 
-// A record of the cursor topic: a version, the transaction's own number, and a list of messages that the
-// transactional id, which stands in the record's key, has published and that may be unsettled. Of each message: position and ref,
-// both as differences from the one before, the id, and the lane if it was a hold.
+// A record of the cursor topic has a version, the transaction's own number, and a list of messages that the
+// transactional id in the record's key has published and that may be unsettled. Each entry has the position and ref,
+// both as differences to the previous entry, the id, and the lane if it was a hold.
 
 const cursorVersion = 1
 
-// cursorKey begins the keys of these records. No message has such a key: a text has no NUL in it, and what a format makes
-// is refused. So nobody who only writes messages can put a record in the place of one of these, in whatever topic they are.
+// cursorKey begins the keys of these records. No message has such a key: a text has no NUL, and formats are refused
+// such a key. So a role that can only write messages can't replace one of these records, in any topic.
 const cursorKey = "\x00outbox\x00"
 
-// appendCursor writes the record of a transaction: what is left of earlier ones, then its own part.
+// appendCursor writes the record of a transaction: the rest of earlier parts, then its own part.
 func appendCursor(to []byte, attempt uint64, parts []*part, own *part) []byte {
 	count := 0
 	if own != nil {
@@ -86,7 +86,7 @@ func parseCursor(value []byte) (*part, error) {
 
 type cursorReader struct {
 	rest  []byte
-	short bool // there was less than expected
+	short bool // there were fewer bytes than expected
 }
 
 func (r *cursorReader) take(n uint64) []byte {

@@ -16,13 +16,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// The settings of a cursor topic that is created: short segments, cleaned early, so that it is quick to read.
+// The settings of a created cursor topic: short segments, compacted early, so that the topic is quick to read.
 var cursorSettings = [][2]string{
 	{cleanupPolicy, "compact"}, {"segment.bytes", strconv.Itoa(16 << 20)}, {"min.cleanable.dirty.ratio", "0.01"},
 }
 
-// requireTransactions refuses a cluster whose transactions can be torn: before transaction version 2 a late request
-// could join the transaction after its own, or leave one hanging (KIP-890).
+// requireTransactions refuses a cluster without transaction version 2: before it, a late request could join the next
+// transaction, or leave one hanging (KIP-890).
 func (b *Broker) requireTransactions(ctx context.Context) error {
 	req := kmsg.NewPtrApiVersionsRequest()
 	req.ClientSoftwareName, req.ClientSoftwareVersion = "pgoutbox", "0"
@@ -37,13 +37,15 @@ func (b *Broker) requireTransactions(ctx context.Context) error {
 		}
 	}
 	if version < 2 {
-		return outbox.Permanent(fmt.Errorf("kafka: exactly-once needs transaction.version 2, and the cluster has %d, with which transactions can be torn; "+
-			"use Kafka 4.0 or later and run: kafka-features.sh upgrade --feature transaction.version=2; or leave exactly_once out", version))
+		return outbox.Permanent(fmt.Errorf("kafka: exactly-once needs transaction.version 2, and the cluster has %d, "+
+			"with which transactions can be torn; use Kafka 4.0 or later and run: kafka-features.sh upgrade --feature "+
+			"transaction.version=2; or leave exactly_once out",
+			version))
 	}
 	return nil
 }
 
-// requireCursorTopic refuses a cursor topic that would forget, after making one if it may.
+// requireCursorTopic refuses a cursor topic that would lose records. It creates the topic first if it may.
 func (b *Broker) requireCursorTopic(ctx context.Context, name string) error {
 	req := kmsg.NewPtrMetadataRequest()
 	topic := kmsg.NewMetadataRequestTopic()
@@ -58,13 +60,16 @@ func (b *Broker) requireCursorTopic(ctx context.Context, name string) error {
 		case errors.Is(err, kerr.UnknownTopicOrPartition) && b.cfg.CreateTopics:
 			return b.createCursorTopic(ctx, name)
 		case errors.Is(err, kerr.UnknownTopicOrPartition):
-			return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q doesn't exist; create it:\n  %s\nor set create_topics: true", name, b.createCommand(name)))
+			return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q doesn't exist; create it:\n  %s\nor set create_topics: true",
+				name, b.createCommand(name)))
 		case errors.Is(err, kerr.TopicAuthorizationFailed):
-			return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q: not permitted; grant this user Describe, DescribeConfigs, Read and Write on it: %w", name, err))
+			return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q: not permitted; grant this user Describe, "+
+				"DescribeConfigs, Read and Write on it: %w", name, err))
 		case err != nil:
 			return outbox.Unavailable(fmt.Errorf("kafka: the cursor topic %q: %w", name, err))
 		case len(t.Partitions) != 1:
-			return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q has %d partitions and must have one, which says what came last; delete it while no relay runs and create it:\n  %s",
+			return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q has %d partitions and must have one, which "+
+				"says what came last; delete it while no relay runs and create it:\n  %s",
 				name, len(t.Partitions), b.createCommand(name)))
 		}
 	}
@@ -106,7 +111,8 @@ func (b *Broker) createCursorTopic(ctx context.Context, name string) error {
 		if t.ErrorMessage != nil {
 			reason += ": " + *t.ErrorMessage
 		}
-		return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q doesn't exist and can't be created, so create it by hand:\n  %s\n%s", name, b.createCommand(name), reason))
+		return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q doesn't exist and can't be created, so create it by hand:\n  %s\n%s",
+			name, b.createCommand(name), reason))
 	}
 	return nil
 }
@@ -125,20 +131,23 @@ func (b *Broker) requireCompaction(ctx context.Context, name string) error {
 			if kerr.IsRetriable(err) {
 				return outbox.Unavailable(fmt.Errorf("kafka: settings of the cursor topic %q: %w", name, err))
 			}
-			return outbox.Permanent(fmt.Errorf("kafka: the settings of the cursor topic %q can't be read; grant this user DescribeConfigs on it: %w", name, err))
+			return outbox.Permanent(fmt.Errorf("kafka: the settings of the cursor topic %q can't be read; grant this "+
+				"user DescribeConfigs on it: %w", name, err))
 		}
 		for _, c := range r.Configs {
 			if c.Name == cleanupPolicy && c.Value != nil && *c.Value != "compact" {
-				return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q has cleanup.policy=%s and would forget what was delivered; set it to compact: "+
-					"kafka-configs.sh --alter --entity-type topics --entity-name %s --add-config cleanup.policy=compact", name, *c.Value, name))
+				return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q has cleanup.policy=%s and would forget "+
+					"what was delivered; set it to compact: kafka-configs.sh --alter --entity-type topics "+
+					"--entity-name %s --add-config cleanup.policy=compact",
+					name, *c.Value, name))
 			}
 		}
 	}
 	return nil
 }
 
-// mark commits a record of a key of its own to the cursor topic. Whoever reads the topic as far as that has seen all
-// that was committed before.
+// mark commits a record with a key of its own to the cursor topic. A reader that has read the topic up to it has seen
+// everything that was committed before.
 func (s *seat) mark(ctx context.Context, key string) (attempt uint64, err error) {
 	attempt = rand.Uint64() | 1
 	if err := s.begin(0); err != nil {
@@ -163,9 +172,10 @@ func (s *seat) mark(ctx context.Context, key string) (attempt uint64, err error)
 	return 0, fmt.Errorf("write to the cursor topic %q: %w", record.Topic, err)
 }
 
-// readCursors returns the last committed record of each key of the cursor topic, up to the mark. What is no relay's is left
-// out: records of other keys, and those outside of a transaction, which a relay never writes, damaged or not. Of a key that has
-// such a record the one before counts; if it was compacted away, what was published can no longer be told.
+// readCursors returns the last committed record of each key of the cursor topic, up to the mark. It ignores records
+// that are not a relay's, damaged or not: records with other keys, and records outside a transaction, because a relay
+// never writes those. If the last record of a key is ignored, the one before counts. If that was compacted away, it is
+// no longer known what was published.
 func (b *Broker) readCursors(ctx context.Context, topic, key string, mark uint64) (map[string]*part, error) {
 	client, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}),
@@ -203,8 +213,10 @@ func (b *Broker) readCursors(ctx context.Context, topic, key string, mark uint64
 			}
 			for id, offset := range spoilt {
 				if _, known := values[id]; !known && id != key {
-					return nil, outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q, key %q: something that is no relay has written the record at offset %d, and none of a relay is "+
-						"left of this key, so nobody can tell what was published last: let nobody else write there, delete the topic while no relay runs and create it:\n  %s\n"+
+					return nil, outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q, key %q: something that is no "+
+						"relay has written the record at offset %d, and none of a relay is "+
+						"left of this key, so nobody can tell what was published last: let nobody else write there, "+
+						"delete the topic while no relay runs and create it:\n  %s\n"+
 						"what was in flight is then sent again", topic, id, offset, b.createCommand(topic)))
 				}
 			}
@@ -213,8 +225,8 @@ func (b *Broker) readCursors(ctx context.Context, topic, key string, mark uint64
 	}
 }
 
-// hanging says which transaction keeps the cursor topic from being read, nil if none does. Those of this group have
-// ended before the topic is read.
+// hanging names the transaction that prevents the cursor topic from being read, nil if there is none. Transactions of
+// this group have ended before the topic is read.
 func (b *Broker) hanging(ctx context.Context, topic string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
@@ -224,14 +236,16 @@ func (b *Broker) hanging(ctx context.Context, topic string) error {
 	req.Topics = append(req.Topics, asked)
 	resp, err := req.RequestWith(ctx, b.control)
 	if err != nil {
-		return nil // it was no more than a hint
+		return nil // the answer would only be a hint
 	}
 	for _, t := range resp.Topics {
 		for _, p := range t.Partitions {
 			for _, a := range p.ActiveProducers {
 				if a.CurrentTxnStartOffset >= 0 {
-					return fmt.Errorf("the transaction of producer %d, epoch %d, that began at offset %d has not ended since %s; if that lasts, it hangs and everybody who reads "+
-						"committed records waits for it: docs/brokers/kafka.md says what to do", a.ProducerID, a.ProducerEpoch, a.CurrentTxnStartOffset,
+					return fmt.Errorf("the transaction of producer %d, epoch %d, that began at offset %d has not "+
+						"ended since %s; if that lasts, it hangs and everybody who reads committed records waits for "+
+						"it: docs/brokers/kafka.md says what to do",
+						a.ProducerID, a.ProducerEpoch, a.CurrentTxnStartOffset,
 						time.UnixMilli(a.LastTimestamp).UTC().Format(time.RFC3339))
 				}
 			}

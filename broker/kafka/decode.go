@@ -9,8 +9,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// decode undoes what slab.add does. The key is the ordering key: whether it was the message's own or its
-// aggregate's doesn't matter to who reads it. The payload is the record's own.
+// decode is the inverse of slab.add. The key is the ordering key; a reader needn't know whether it was the message's
+// own key or its aggregate's. The payload is the record's own.
 func decode(r *kgo.Record) (m outbox.Message, err error) {
 	m = outbox.Message{Topic: r.Topic, Key: string(r.Key), Payload: r.Value}
 	if len(r.Headers) > 0 {

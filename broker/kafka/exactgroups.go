@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// Transactional ids, and keys of the cursor topic, are the destination's id, the shard group and a number. All groups of
-// a destination have the same cursor topic.
+// Transactional ids, and keys of the cursor topic, consist of the destination's id, the shard group and a number. All
+// groups of a destination have the same cursor topic.
 
 func (e *ExactlyOnce) transactionalID(group, n int) string {
 	return e.id + "-" + strconv.Itoa(group) + "-" + strconv.Itoa(n)
@@ -19,10 +19,10 @@ func (e *ExactlyOnce) transactionalID(group, n int) string {
 // markName ends the keys of marks, in place of an id's number.
 const markName = "mark"
 
-// markKey is the key of the record that says how far to read.
+// markKey is the key of the record up to which the topic is read.
 func (e *ExactlyOnce) markKey() string { return e.id + "-" + strconv.Itoa(e.group) + "-" + markName }
 
-// strangers are the other shard groups that have begun: each has left a mark before anything else.
+// strangers are the other shard groups that have begun: each leaves a mark before anything else.
 func (e *ExactlyOnce) strangers(cursors map[string]*part) (groups []int) {
 	for key := range cursors {
 		if group, _, ok := e.parseKey(key); ok && group != e.group && !slices.Contains(groups, group) {
@@ -32,7 +32,7 @@ func (e *ExactlyOnce) strangers(cursors map[string]*part) (groups []int) {
 	return groups
 }
 
-// fenceStrangers fences all ids of other shard groups, those too that have published nothing.
+// fenceStrangers fences all ids of other shard groups, including those that have published nothing.
 func (e *ExactlyOnce) fenceStrangers(ctx context.Context, groups []int) error {
 	for _, group := range groups {
 		var all sync.WaitGroup
@@ -52,7 +52,7 @@ func (e *ExactlyOnce) fenceStrangers(ctx context.Context, groups []int) error {
 	return nil
 }
 
-// parseKey takes a key of the cursor topic apart. id is false for a mark.
+// parseKey splits a key of the cursor topic. id is false for a mark.
 func (e *ExactlyOnce) parseKey(key string) (group int, id, ok bool) {
 	rest, ok := strings.CutPrefix(key, e.id+"-")
 	if !ok {

@@ -16,52 +16,51 @@ import (
 )
 
 // ExactlyOnce publishes each message once for consumers that read committed records (isolation.level=read_committed),
-// whatever crashes, freezes or is cut off. It is the broker of one shard group of one destination, whose source
+// even if processes crash, freeze or are cut off. It is the broker of one shard group of one destination, whose source
 // must be wrapped by Source.
 //
-// Each call is a transaction of Kafka, on one of several transactional ids, and is answered when that is committed.
-// With the messages, the transaction writes a record to the cursor topic that names all messages which this id has
-// published and which may not be settled in the database. A session begins by fencing all ids and reading the
-// topic; what it finds there is accepted without being sent. docs/design.md has the argument.
+// Each call is a Kafka transaction on one of several transactional ids, and is answered when the transaction is
+// committed. With the messages, the transaction writes a record to the cursor topic, which names all messages that this
+// id has published and that may not be settled in the database. A session begins by fencing all ids and reading the
+// topic; the messages that it finds there are accepted without being sent. docs/design.md has the argument.
 type ExactlyOnce struct {
 	broker *Broker
 	id     string
 	group  int
-	topic  string // of the cursors
+	topic  string // the topic of the cursors
 	open   *unsettled
 
-	seats chan *seat // free, the one that was used longest ago first
+	seats chan *seat // free seats, the longest unused first
 	all   []*seat
 
-	// gate is held for reading by calls that publish, for writing by whoever takes up the transactional ids.
+	// gate is read-locked by calls that publish, and write-locked to take up the transactional ids.
 	gate    sync.RWMutex
 	ready   atomic.Bool // all ids are taken up, and no outcome is unknown
-	session *session    // nil: none. Changed under gate
-	fresh   bool        // the session has not taken up anything
+	session *session    // nil: none. Changed while gate is write-locked
+	fresh   bool        // the session has not yet taken up the ids
 }
 
 var _ relay.Broker = (*ExactlyOnce)(nil)
 
-// ExactlyOnceConfig configures an ExactlyOnce beside its Config. Only ID is required.
+// ExactlyOnceConfig configures an ExactlyOnce, in addition to Config. Only ID is required.
 type ExactlyOnceConfig struct {
-	// ID begins the transactional ids, which end in the shard group and a number. No two destinations, of any
-	// outbox, may have the same in one cluster. Relays of one destination must have the same. Required.
+	// ID begins the transactional ids, which end with the shard group and a number. It must be unique among all
+	// destinations, of any outbox, in one cluster. Relays of one destination must have the same ID. Required.
 	ID string
 
 	// Group is the shard group. Default 0.
 	Group int
 
-	// CursorTopic is where the transactions leave their records: one for each destination, with one partition,
-	// compacted. With Config.CreateTopics it is created. Default ID + "-cursor".
+	// CursorTopic is the topic of the transactions' records: one for each destination, with one partition, compacted.
+	// Config.CreateTopics creates it. Default ID + "-cursor".
 	CursorTopic string
 }
 
-// ids is how many transactional ids there are: the engine's calls at once, twice, so that a transaction's end has
-// reached all partitions before its id is used again.
+// ids is the number of transactional ids: twice the engine's concurrent calls, so that a transaction's end has reached
+// all partitions before its id is used again.
 const ids = 4
 
-// NewExactlyOnce makes an ExactlyOnce. It reports all faults together, and doesn't connect. Config.Clients is
-// not used.
+// NewExactlyOnce returns an ExactlyOnce. It reports all faults together and doesn't connect. It ignores Config.Clients.
 func NewExactlyOnce(cfg Config, exactly ExactlyOnceConfig) (*ExactlyOnce, error) {
 	var faults settings.Faults
 	b, err := New(cfg)
@@ -90,9 +89,9 @@ func NewExactlyOnce(cfg Config, exactly ExactlyOnceConfig) (*ExactlyOnce, error)
 	return e, nil
 }
 
-// Publish sends batch in one transaction, or several if a key changes its topic in between or the batch is large,
-// and returns when these have been committed. Errors are as those of Broker.Publish. It needs a session of Source, whose
-// messages alone it takes.
+// Publish sends batch in one transaction, or in several if a key changes its topic in between or the batch is large,
+// and returns when these are committed. Errors are those of Broker.Publish. It needs a session of Source, and accepts
+// only that session's messages.
 func (e *ExactlyOnce) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	if len(batch) == 0 {
 		return nil
@@ -113,7 +112,7 @@ func (e *ExactlyOnce) Publish(ctx context.Context, batch []*outbox.Message) []er
 	return c.errs
 }
 
-// enter waits until messages can be published, taking up the transactional ids if that has to be done.
+// enter waits until messages can be published, and takes up the transactional ids if necessary.
 func (e *ExactlyOnce) enter(ctx context.Context) error {
 	for {
 		e.gate.RLock()
@@ -127,7 +126,8 @@ func (e *ExactlyOnce) enter(ctx context.Context) error {
 	}
 }
 
-// leave ends what enter began. A seat that has lost its client has to be taken up again before anything else is sent.
+// leave ends what enter began. If a seat has lost its client, its id must be taken up again before anything else is
+// sent.
 func (e *ExactlyOnce) leave(s *seat) {
 	s.slab.reset(0)
 	s.formatted.forget()
@@ -156,9 +156,9 @@ func (e *ExactlyOnce) takeUp(ctx context.Context) error {
 	return nil
 }
 
-// resume finds out what was published, while no call publishes. The order of its steps is what makes it safe: fence,
-// so that no other owner can commit any more; then read what was committed; then ask the database whether this is still the one
-// session, since otherwise somebody else may have published and settled what this session is about to publish.
+// resume finds out what was published, while no call publishes. The order of its steps makes it safe. First it fences,
+// so that no other owner can commit. Then it reads what was committed. Then it asks the database whether this session
+// still has the lease: otherwise another session may have published and settled what this one is about to publish.
 func (e *ExactlyOnce) resume(ctx context.Context) error {
 	if time.Now().After(e.session.Expires()) {
 		return relay.ErrLeaseLost
@@ -170,7 +170,7 @@ func (e *ExactlyOnce) resume(ctx context.Context) error {
 		if err := e.broker.requireCursorTopic(ctx, e.topic); err != nil {
 			return err
 		}
-	} else if err := e.session.Confirm(ctx); err != nil { // spares a successor the fencing
+	} else if err := e.session.Confirm(ctx); err != nil { // this saves a successor the fencing
 		return err
 	}
 	if err := e.fence(ctx); err != nil {
@@ -189,8 +189,8 @@ func (e *ExactlyOnce) resume(ctx context.Context) error {
 	return e.resolve(cursors)
 }
 
-// fence takes up all ids, by new connections: what has lost one client may have made the connections of the others half-open,
-// and each of them would cost Config.Unanswered.
+// fence takes up all ids over new connections. If one client was lost, the connections of the others may be half-open
+// too, and each of them would cost Config.Unanswered.
 func (e *ExactlyOnce) fence(ctx context.Context) error {
 	var all sync.WaitGroup
 	errs := make([]error, len(e.all))
@@ -201,8 +201,8 @@ func (e *ExactlyOnce) fence(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// read returns the last record of each id of the destination. A session that covers every shard fences the ids of
-// other shard groups too: they are of another number of groups.
+// read returns the last record of each id of the destination. A session that covers every shard also fences the ids of
+// other shard groups, which are from another number of groups.
 func (e *ExactlyOnce) read(ctx context.Context) (map[string]*part, error) {
 	for fenced := false; ; fenced = true {
 		mark, err := e.all[0].mark(ctx, e.markKey())
@@ -223,7 +223,7 @@ func (e *ExactlyOnce) read(ctx context.Context) (map[string]*part, error) {
 	}
 }
 
-// inherit begins a session with what was published before it and isn't settled.
+// inherit begins a session with the messages that were published before it and aren't settled.
 func (e *ExactlyOnce) inherit(ctx context.Context, cursors map[string]*part) error {
 	own := map[string]*transactor{}
 	for _, s := range e.all {
@@ -250,11 +250,11 @@ func (e *ExactlyOnce) inherit(ctx context.Context, cursors map[string]*part) err
 	return nil
 }
 
-// heirsAtMost bounds what is taken over from one id. Only what was emitted without a row stays in doubt, and no more
-// of it can be unsettled than was in flight.
+// heirsAtMost bounds what is inherited from one id. Only messages emitted without a row stay in doubt, and no more of
+// them can be unsettled than were in flight.
 const heirsAtMost = 20_000
 
-// sift leaves in p what may be unsettled.
+// sift keeps the messages of p that may be unsettled.
 func (e *ExactlyOnce) sift(ctx context.Context, p *part, held map[string]map[name]bool) error {
 	kept := p.entries[:0]
 	for _, entry := range p.entries {
@@ -283,7 +283,7 @@ func (e *ExactlyOnce) sift(ctx context.Context, p *part, held map[string]map[nam
 	return nil
 }
 
-// resolve finds out what became of transactions whose outcome was unknown.
+// resolve determines the outcome of transactions whose outcome was unknown.
 func (e *ExactlyOnce) resolve(cursors map[string]*part) error {
 	for _, s := range e.all {
 		t := s.tx
@@ -293,10 +293,11 @@ func (e *ExactlyOnce) resolve(cursors map[string]*part) error {
 		}
 		switch {
 		case last == 0 && t.attempt != 0 && t.pending == nil:
-			t.attempt = 0 // the cursor topic was made anew; what the session has published it knows by itself
+			t.attempt = 0 // the cursor topic was recreated; the session itself knows what it has published
 		case last == 0 && t.attempt != 0:
-			return fmt.Errorf("kafka: the cursor topic %q was deleted while the outcome of a transaction was unknown, so nobody can tell any more whether %d messages were "+
-				"published; restart the relay, and they are sent again", e.topic, len(t.pending.entries))
+			return fmt.Errorf("kafka: the cursor topic %q was deleted while the outcome of a transaction was unknown, "+
+				"so nobody can tell any more whether %d messages were published; restart the relay, and they are sent "+
+				"again", e.topic, len(t.pending.entries))
 		case t.pending != nil && last == t.pending.attempt:
 			t.keep()
 		case last == t.attempt:
@@ -304,25 +305,29 @@ func (e *ExactlyOnce) resolve(cursors map[string]*part) error {
 				t.giveBack()
 			}
 		default:
-			return fmt.Errorf("kafka: somebody else publishes with the transactional id %q, and isn't a relay of this destination: give each destination "+
-				"of each database a transactional_id of its own", t.id)
+			return fmt.Errorf("kafka: somebody else publishes with the transactional id %q, and isn't a relay of this "+
+				"destination: give each destination of each database a transactional_id of its own", t.id)
 		}
 	}
 	return nil
 }
 
-// explain says what to do about an error while ids were taken up.
+// explain adds what to do about an error that occurred while ids were taken up.
 func (e *ExactlyOnce) explain(err error) error {
 	switch {
 	case outbox.IsPermanent(err):
 		return err
 	case errors.Is(err, kerr.TransactionalIDAuthorizationFailed):
-		return outbox.Permanent(fmt.Errorf("kafka: not permitted to use the transactional ids %s-*; grant this user Write and Describe on them "+
-			"(kafka-acls.sh --add --allow-principal ... --producer --transactional-id %s- --resource-pattern-type prefixed): %w", e.id, e.id, err))
+		return outbox.Permanent(fmt.Errorf("kafka: not permitted to use the transactional ids %s-*; grant this user "+
+			"Write and Describe on them (kafka-acls.sh --add --allow-principal ... --producer --transactional-id %s- "+
+			"--resource-pattern-type prefixed): %w",
+			e.id, e.id, err))
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
-		return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q: not permitted; grant this user Describe, DescribeConfigs, Read and Write on it: %w", e.topic, err))
+		return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q: not permitted; grant this user Describe, "+
+			"DescribeConfigs, Read and Write on it: %w", e.topic, err))
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
-		return fmt.Errorf("kafka: the cursor topic %q was deleted; create it again, and delivery goes on:\n  %s\n%w", e.topic, e.broker.createCommand(e.topic), err)
+		return fmt.Errorf("kafka: the cursor topic %q was deleted; create it again, and delivery goes on:\n  %s\n%w",
+			e.topic, e.broker.createCommand(e.topic), err)
 	}
 	return e.broker.down(err)
 }
@@ -338,7 +343,7 @@ func (e *ExactlyOnce) Close() error {
 	return e.broker.Close()
 }
 
-// end lets go of the ids. A transaction that is open is aborted by the next who takes them up.
+// end releases the ids. If a transaction is open, the next owner of its id aborts it.
 func (e *ExactlyOnce) end() {
 	e.ready.Store(false)
 	e.session = nil

@@ -10,8 +10,8 @@ import (
 )
 
 // Source wraps the source of the destination that e publishes for. Acquire refuses, marked by outbox.Permanent, what
-// no waiting cures: a source without a cursor of its own, a cluster or a cursor topic that can't keep the promise, missing
-// permissions. When the cluster doesn't answer, the session begins all the same, and Publish goes on trying.
+// waiting doesn't cure: a source without a cursor of its own, a cluster or a cursor topic that can't keep the promise,
+// missing permissions. If the cluster doesn't answer, the session begins all the same, and Publish keeps trying.
 func (e *ExactlyOnce) Source(inner relay.Source) relay.Source { return &source{e, inner} }
 
 type source struct {
@@ -28,8 +28,8 @@ func (s *source) Acquire(ctx context.Context) (relay.Session, error) {
 	}
 	coupled, ok := inner.(relay.Coupled)
 	if !ok {
-		err = outbox.Permanent(errors.New("kafka: exactly-once needs to know what is settled, and this strategy keeps no cursor that could tell; " +
-			"read the outbox by snapshot or replication, or leave exactly_once out"))
+		err = outbox.Permanent(errors.New("kafka: exactly-once needs to know what is settled, and this strategy keeps " +
+			"no cursor that could tell; read the outbox by snapshot or replication, or leave exactly_once out"))
 		return nil, errors.Join(err, inner.Close(context.WithoutCancel(ctx)))
 	}
 	session := &session{Coupled: coupled, exactly: s.exactly}
@@ -40,7 +40,7 @@ func (s *source) Acquire(ctx context.Context) (relay.Session, error) {
 	return session, nil
 }
 
-// Report passes a state on to the inner source, if that keeps any.
+// Report passes a state on to the inner source, if that records states.
 func (s *source) Report(state relay.State, err error) {
 	if r, ok := s.inner.(relay.Reporting); ok {
 		r.Report(state, err)
@@ -56,7 +56,7 @@ func (e *ExactlyOnce) begin(s *session) {
 	e.ready.Store(false)
 }
 
-// session tells an ExactlyOnce what is read and what is settled.
+// session reports to an ExactlyOnce what is read and what is settled.
 type session struct {
 	relay.Coupled
 	exactly *ExactlyOnce
@@ -78,7 +78,8 @@ func (s *session) Held(ctx context.Context, lane string, limit int) ([]relay.Del
 	return held, err
 }
 
-// Settle settles what the engine says, but for what it would hold or bury and a transaction has taken after all.
+// Settle settles as the engine decides, except messages to be held or buried that a transaction has published after
+// all.
 func (s *session) Settle(ctx context.Context, settlement relay.Settlement) error {
 	amended, unknown := s.exactly.open.amend(settlement)
 	if unknown {
@@ -94,7 +95,7 @@ func (s *session) Settle(ctx context.Context, settlement relay.Settlement) error
 	return nil
 }
 
-// Close lets go of the transactional ids and ends the session.
+// Close releases the transactional ids and ends the session.
 func (s *session) Close(ctx context.Context) error {
 	s.exactly.gate.Lock()
 	s.exactly.end()

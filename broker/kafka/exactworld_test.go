@@ -282,7 +282,8 @@ func (w *exactWorld) committed() (messages []outbox.Message) {
 		}
 	})
 	client, err := kgo.NewClient(kgo.SeedBrokers(w.seeds...), kgo.ConsumeTopics(w.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxWait(100*time.Millisecond), kgo.DisableClientMetrics())
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
+		kgo.FetchMaxWait(100*time.Millisecond), kgo.DisableClientMetrics())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -452,8 +453,8 @@ func (c *valveConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// brings reports whether the awaited answer begins in p. A transaction that could not be ended yet is asked to end again: that
-// answer isn't the one to lose.
+// brings reports whether the awaited answer begins in p. A transaction that could not be ended yet is asked to end
+// again: that answer isn't the one to lose.
 func (c *valveConn) brings(p []byte) (found bool) {
 	for len(p) > 0 {
 		if c.rest > 0 {

@@ -82,7 +82,8 @@ func deliver(ctx context.Context, t testing.TB, b *kafka.Broker, batch []*outbox
 			}
 		}
 		if pending = left; ctx.Err() != nil {
-			t.Fatalf("%d messages not delivered: %v", len(pending), errs[slices.IndexFunc(errs, func(err error) bool { return err != nil })])
+			t.Fatalf("%d messages not delivered: %v", len(pending),
+				errs[slices.IndexFunc(errs, func(err error) bool { return err != nil })])
 		}
 	}
 }
@@ -272,7 +273,8 @@ func TestNothingIsLostOrInvertedByRandomFaults(t *testing.T) {
 			}
 			for _, kind := range kinds {
 				sometimes := rand.New(rand.NewPCG(seed, uint64(kind.Code)))
-				f.Fault(kfake.Fault{Keys: produce, Topic: topics[random.IntN(2)], Partitions: []int32{random.Int32N(2)}, Err: kind, Count: 6,
+				f.Fault(kfake.Fault{Keys: produce, Topic: topics[random.IntN(2)],
+					Partitions: []int32{random.Int32N(2)}, Err: kind, Count: 6,
 					When: func(kmsg.Request) bool { return sometimes.IntN(4) == 0 }})
 			}
 			cut := &cuts{chance: 0.02, random: random}
@@ -444,9 +446,11 @@ func TestATopicThatGoesAwayIsAnErrorUntilItIsBack(t *testing.T) {
 func TestMissingRightsAreNamed(t *testing.T) {
 	t.Parallel()
 	allow := func(name string, operation kmsg.ACLOperation) kfake.ACL {
-		return kfake.ACL{Resource: kmsg.ACLResourceTypeTopic, Name: name, Pattern: kmsg.ACLResourcePatternTypeLiteral, Operation: operation, Allow: true}
+		return kfake.ACL{Resource: kmsg.ACLResourceTypeTopic,
+			Name: name, Pattern: kmsg.ACLResourcePatternTypeLiteral, Operation: operation, Allow: true}
 	}
-	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "mine", "readonly", "secret"), kfake.EnableSASL(), kfake.EnableACLs(),
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "mine", "readonly", "secret"),
+		kfake.EnableSASL(), kfake.EnableACLs(),
 		kfake.Superuser("PLAIN", "admin", "admin-password"),
 		kfake.User("PLAIN", "relay", "relay-password",
 			allow("mine", kmsg.ACLOperationWrite), allow("mine", kmsg.ACLOperationDescribe), allow("readonly", kmsg.ACLOperationDescribe)))
@@ -511,7 +515,8 @@ func TestCredentialsAreCheckedAndKeptSecret(t *testing.T) {
 
 func TestAServerThatRefusesCredentialsIsQuoted(t *testing.T) {
 	t.Parallel()
-	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"), kfake.EnableSASL(), kfake.Superuser("PLAIN", "relay", "right"))
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"),
+		kfake.EnableSASL(), kfake.Superuser("PLAIN", "relay", "right"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -523,7 +528,8 @@ func TestAServerThatRefusesCredentialsIsQuoted(t *testing.T) {
 		resp.ErrorCode = kerr.SaslAuthenticationFailed.Code
 		return resp, nil, true
 	})
-	b := connectionless(t, c.ListenAddrs(), kafka.Config{SASL: &kafka.SASL{Mechanism: "PLAIN", User: "relay", Password: "wr0ng-secret"}, Unanswered: 10 * time.Second})
+	b := connectionless(t, c.ListenAddrs(),
+		kafka.Config{SASL: &kafka.SASL{Mechanism: "PLAIN", User: "relay", Password: "wr0ng-secret"}, Unanswered: 10 * time.Second})
 	defer b.Close()
 	for _, err := range append(b.Publish(patient(t), brokertest.Messages("orders", 3, 3)), b.Ping(patient(t))) {
 		if !outbox.IsUnavailable(err) {

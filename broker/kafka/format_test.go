@@ -21,7 +21,8 @@ import (
 
 // cloudEvents keeps what a CloudEvent carries of a message, for reading it back.
 func cloudEvents(structured bool) format.CloudEvents {
-	return format.CloudEvents{Structured: structured, Source: "/shop", Extensions: []format.Extension{{Name: "topic", Value: "{topic}"}, {Name: "aggregate", Value: "{aggregate_type}"}}}
+	return format.CloudEvents{Structured: structured, Source: "/shop",
+		Extensions: []format.Extension{{Name: "topic", Value: "{topic}"}, {Name: "aggregate", Value: "{aggregate_type}"}}}
 }
 
 // read is what the SDK makes of a record.
@@ -59,7 +60,8 @@ func TestKafkaDoesWhatABrokerMustWithCloudEvents(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				m := outbox.Message{ID: id, Topic: r.Topic, Key: string(r.Key), EventType: e.Type(), AggregateID: e.Subject(), ContentType: e.DataContentType(),
+				m := outbox.Message{ID: id, Topic: r.Topic, Key: string(r.Key),
+					EventType: e.Type(), AggregateID: e.Subject(), ContentType: e.DataContentType(),
 					AggregateType: extension(e, "aggregate"), Payload: r.Value, CreatedAt: e.Time()}
 				for _, h := range r.Headers {
 					if !strings.HasPrefix(h.Key, "ce_") && h.Key != "content-type" {
@@ -110,7 +112,8 @@ func TestTheSDKReadsStructuredCloudEventsFromATopic(t *testing.T) {
 		}
 		m := want[e.ID()]
 		delete(want, e.ID())
-		if m == nil || e.Validate() != nil || string(e.Data()) != string(m.Payload) || e.Subject() != "7 €" || e.Type() != "Created" || string(r.Key) != m.Key {
+		if m == nil || e.Validate() != nil || string(e.Data()) != string(m.Payload) ||
+			e.Subject() != "7 €" || e.Type() != "Created" || string(r.Key) != m.Key {
 			t.Errorf("the event %v is not of the message %+v", e, m)
 		}
 	}
@@ -123,7 +126,8 @@ func TestTheDebeziumLayoutIsWhatATopicHas(t *testing.T) {
 	t.Parallel()
 	c := realCluster(t)
 	topic := c.topic(1)
-	b := c.broker(kafka.Config{Format: format.Debezium{Key: format.ConnectJSON, Value: format.ConnectJSON, Header: format.ConnectJSON, Expand: true,
+	b := c.broker(kafka.Config{Format: format.Debezium{Key: format.ConnectJSON,
+		Value: format.ConnectJSON, Header: format.ConnectJSON, Expand: true,
 		Place: []format.Placement{{Field: "event_type", Alias: "eventType"}}}})
 	m := &outbox.Message{ID: outbox.NewID(), Topic: topic, AggregateType: "Order", AggregateID: "1", EventType: "OrderCreated",
 		Payload: []byte(`{"id": 1, "gone": null}`), ContentType: "application/json"}

@@ -8,20 +8,20 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// formatted are the records of a call as Config.Format has them, one for each message of the batch. Their
-// bytes stay where they are until the next call.
+// formatted are the records of a call in Config.Format, one for each message of the batch. Their bytes stay valid until
+// the next call.
 type formatted struct {
 	made    format.Record
 	records []formattedRecord // empty without a format
 }
 
-// formattedRecord is a record without its topic, or the reason why there is none.
+// formattedRecord is a record without its topic, or the error why there is none.
 type formattedRecord struct {
 	format.Record
 	err error
 }
 
-// forget lets go of what is the caller's.
+// forget drops references to the caller's data.
 func (f *formatted) forget() {
 	if len(f.records) == 0 {
 		return
@@ -46,7 +46,7 @@ func (c *call) format() {
 	}
 }
 
-// value is what message i will have as its value.
+// value is the record value of message i.
 func (c *call) value(i int32) []byte {
 	if len(c.formatted.records) > 0 {
 		return c.formatted.records[i].Value
@@ -54,7 +54,7 @@ func (c *call) value(i int32) []byte {
 	return c.batch[i].Payload
 }
 
-// record makes the record of message i, for which the slab has room.
+// record returns the record of message i, for which the slab has room.
 func (c *call) record(i int32, topic string, now time.Time) *kgo.Record {
 	if len(c.formatted.records) > 0 {
 		return c.slab.addFormatted(&c.formatted.records[i].Record, topic, now)
@@ -62,7 +62,7 @@ func (c *call) record(i int32, topic string, now time.Time) *kgo.Record {
 	return c.slab.add(c.batch[i], topic, now)
 }
 
-// addFormatted is add for a record of a format, whose bytes are not copied.
+// addFormatted does the work of add for a record of a format, whose bytes are not copied.
 func (s *slab) addFormatted(f *format.Record, topic string, now time.Time) *kgo.Record {
 	from := len(s.headers)
 	for i := range f.Headers {

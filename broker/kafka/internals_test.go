@@ -16,7 +16,8 @@ func TestMessagesCanNotReachWhatIsTheClustersOwnOrARelays(t *testing.T) {
 	topic, cursors := c.topic(1), c.topic(1)+"-cursor"
 	c.create(cursors, 1, "cleanup.policy", "compact")
 	batch := []*outbox.Message{
-		{ID: outbox.NewID(), Topic: "__consumer_offsets", Key: "a"}, {ID: outbox.NewID(), Topic: cursors, Key: "b"}, {ID: outbox.NewID(), Topic: topic, Key: "c"},
+		{ID: outbox.NewID(), Topic: "__consumer_offsets", Key: "a"}, {ID: outbox.NewID(),
+			Topic: cursors, Key: "b"}, {ID: outbox.NewID(), Topic: topic, Key: "c"},
 	}
 	errs := c.broker(kafka.Config{}).Publish(patient(t), batch)
 	for i, want := range []string{"must not begin with __", "must not end with -cursor"} {
@@ -51,7 +52,8 @@ func TestNoMessageHasTheKeyOfARelaysCursor(t *testing.T) {
 	t.Parallel()
 	c := realCluster(t)
 	topic := c.topic(1)
-	errs := c.broker(kafka.Config{Format: keyed(cursorKey + "x-0-0")}).Publish(patient(t), []*outbox.Message{{ID: outbox.NewID(), Topic: topic}})
+	errs := c.broker(kafka.Config{Format: keyed(cursorKey + "x-0-0")}).Publish(patient(t),
+		[]*outbox.Message{{ID: outbox.NewID(), Topic: topic}})
 	if len(errs) != 1 || !outbox.IsPermanent(errs[0]) {
 		t.Fatalf("%v, want an error for good", errs)
 	}
@@ -65,7 +67,8 @@ func TestTheOwnCursorTopicIsNeverAMessagesWhateverItIsCalled(t *testing.T) {
 	if _, err := w.admin.DeleteTopics(patient(t), cursors); err != nil {
 		t.Fatal(err)
 	}
-	e, err := kafka.NewExactlyOnce(kafka.Config{Brokers: w.seeds, InternalTopics: true, CreateTopics: true}, kafka.ExactlyOnceConfig{ID: w.id, CursorTopic: cursors + "-own"})
+	e, err := kafka.NewExactlyOnce(kafka.Config{Brokers: w.seeds, InternalTopics: true, CreateTopics: true},
+		kafka.ExactlyOnceConfig{ID: w.id, CursorTopic: cursors + "-own"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,8 +90,8 @@ func TestTheOwnCursorTopicIsNeverAMessagesWhateverItIsCalled(t *testing.T) {
 	contains(t, errs[0], "the destination's cursor topic")
 }
 
-// A relay is killed with messages that were published and not settled, and somebody writes to the cursor topic before the
-// next one reads it.
+// A relay is killed with messages that were published and not settled, and somebody writes to the cursor topic before
+// the next one reads it.
 func TestWhatSomebodyElseWritesToTheCursorTopicIsSurvived(t *testing.T) {
 	t.Parallel()
 	w := written(t, 40, 3)

@@ -46,7 +46,8 @@ func TestTheLimitIsTheServersOwn(t *testing.T) {
 		t.Fatal("nothing was refused")
 	}
 	// What the library would have been able to send is hardly more.
-	client, err := kgo.NewClient(kgo.SeedBrokers(c.seeds...), kgo.DisableClientMetrics(), kgo.ProducerBatchMaxBytes(10_000), kgo.ProducerBatchCompression(kgo.NoCompression()))
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.seeds...),
+		kgo.DisableClientMetrics(), kgo.ProducerBatchMaxBytes(10_000), kgo.ProducerBatchCompression(kgo.NoCompression()))
 	if err != nil {
 		t.Fatal(err)
 	}

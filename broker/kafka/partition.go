@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// partition is a partition that is ours: what was fetched of it and how far it is done. mu is taken before that of
+// partition is a partition that is ours: what was fetched from it and how far it is done. mu is taken before that of
 // the group.
 type partition struct {
 	consumer *Consumer
@@ -22,23 +22,23 @@ type partition struct {
 	limit    int
 
 	mu        sync.Mutex
-	backlog   []*kgo.Record // fetched, and no place in the group yet
-	waiting   []*fetched    // in the group, in the order of offsets; the first isn't done
+	backlog   []*kgo.Record // fetched, with no room in the group yet
+	waiting   []*fetched    // in the group, in the order of offsets; the first one isn't done
 	next      kgo.EpochOffset
 	committed int64
-	high      int64 // the offset that the next record of the partition will get, as of the last fetch
+	high      int64 // the offset of the partition's next record, as of the last fetch
 	paused    bool
-	left      bool // it isn't ours any more
+	left      bool // it is no longer ours
 }
 
-// fetched is a record that isn't behind the committed offset.
+// fetched is a record that isn't below the committed offset.
 type fetched struct {
 	offset int64
 	epoch  int32
 	done   bool
 }
 
-// add takes records, and stops fetching while there are too many.
+// add takes records, and pauses fetching while there are too many.
 func (p *partition) add(records []*kgo.Record, high int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,9 +47,9 @@ func (p *partition) add(records []*kgo.Record, high int64) {
 	p.advance()
 }
 
-// advance hands to the group what it has room for. Fetching goes on before the backlog has come to its end, because
-// the client asks for a partition that was paused with its next request only, and one that is under way may take
-// fetchWait. The caller has mu.
+// advance passes records to the group, as many as it has room for. Fetching resumes before the backlog is empty,
+// because the client asks for a paused partition only with its next request, and a running request may take fetchWait.
+// The caller holds mu.
 func (p *partition) advance() {
 	n := min(len(p.backlog), max(p.limit-len(p.waiting), 0))
 	for _, r := range p.backlog[:n] {
@@ -81,11 +81,11 @@ func (p *partition) handle(r *kgo.Record) {
 			p.done(at)
 		}
 	}
-	p.group.Add(d) // if it was stopped, it gives the record back at once: not Done, so mu isn't taken again
+	p.group.Add(d) // a stopped group returns the record at once: not as Done, so mu isn't locked again
 }
 
-// done notes that a record was handled. Only what is done without a gap may be committed: the group knows no
-// more than one offset of a partition.
+// done notes that a record was handled. Only a prefix without gaps may be committed: the group stores one offset per
+// partition.
 func (p *partition) done(f *fetched) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +100,7 @@ func (p *partition) done(f *fetched) {
 	p.advance()
 }
 
-// leave ends the handling, and tells the observer no more: the next owner of the partition does.
+// leave ends the handling and the reports to the observer; the partition's next owner reports.
 func (p *partition) leave(end func()) {
 	end()
 	p.mu.Lock()
@@ -109,7 +109,7 @@ func (p *partition) leave(end func()) {
 	p.consumer.engine.Lag(p.source(), 0)
 }
 
-// tellLag tells the observer how far the partition goes beyond what is done.
+// tellLag reports to the observer how many records of the partition are not done.
 func (p *partition) tellLag() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +126,7 @@ func (p *partition) source() string { return fmt.Sprintf("%s/%d", p.place.topic,
 
 func (p *partition) name() map[string][]int32 { return map[string][]int32{p.place.topic: {p.place.n}} }
 
-// commit tells the group how far partitions are done. If that fails, a later one says more. The caller has
+// commit stores the partitions' offsets in the group. If that fails, a later commit covers them. The caller holds
 // committing.
 func (c *Consumer) commit(ctx context.Context, all []*partition) {
 	offsets := map[string]map[int32]kgo.EpochOffset{}
@@ -145,28 +145,29 @@ func (c *Consumer) commit(ctx context.Context, all []*partition) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.broker.cfg.Unanswered)
 	defer cancel()
-	c.client.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, answer *kmsg.OffsetCommitResponse, err error) {
-		if err != nil {
-			if ctx.Err() != context.Canceled {
-				c.logger.Warn("offsets were not committed", "error", c.broker.explain(err))
-			}
-			return
-		}
-		for _, topic := range answer.Topics {
-			for _, one := range topic.Partitions {
-				if err := kerr.ErrorForCode(one.ErrorCode); err != nil {
-					c.logger.Warn("offset was not committed", "topic", topic.Topic, "partition", one.Partition, "error", err)
-					continue
+	c.client.CommitOffsetsSync(ctx, offsets,
+		func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, answer *kmsg.OffsetCommitResponse, err error) {
+			if err != nil {
+				if ctx.Err() != context.Canceled {
+					c.logger.Warn("offsets were not committed", "error", c.broker.explain(err))
 				}
-				at := place{topic.Topic, one.Partition}
-				for _, p := range all {
-					if p.place == at {
-						p.mu.Lock()
-						p.committed = max(p.committed, offsets[at.topic][at.n].Offset)
-						p.mu.Unlock()
+				return
+			}
+			for _, topic := range answer.Topics {
+				for _, one := range topic.Partitions {
+					if err := kerr.ErrorForCode(one.ErrorCode); err != nil {
+						c.logger.Warn("offset was not committed", "topic", topic.Topic, "partition", one.Partition, "error", err)
+						continue
+					}
+					at := place{topic.Topic, one.Partition}
+					for _, p := range all {
+						if p.place == at {
+							p.mu.Lock()
+							p.committed = max(p.committed, offsets[at.topic][at.n].Offset)
+							p.mu.Unlock()
+						}
 					}
 				}
 			}
-		}
-	})
+		})
 }

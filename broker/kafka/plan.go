@@ -8,9 +8,8 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// plan divides a call into waves: within a wave no key has more than one topic, so that each key's
-// messages are in one partition, which keeps their order whatever happens. Its memory is used again by
-// the next call.
+// plan divides a call into waves: within a wave each key has only one topic, so each key's messages are in one
+// partition, which keeps their order whatever happens. The next call reuses its memory.
 type plan struct {
 	topics []*topic // of each message of the batch
 	order  []int32  // messages to send, by wave and then as in the batch
@@ -18,11 +17,11 @@ type plan struct {
 	waves  int
 
 	seed  maphash.Seed
-	lanes []lane // open hash table, its length a power of two
-	round uint32 // lanes of other rounds are empty
+	lanes []lane // open hash table; its length is a power of two
+	round uint32 // lanes of other rounds count as empty
 }
 
-// lane is where a key stands. Keys whose hashes collide share a lane, which can't but add a wave.
+// lane is the state of a key. Keys whose hashes collide share a lane, which can only add a wave.
 type lane struct {
 	hash  uint64
 	topic *topic
@@ -37,7 +36,7 @@ func (p *plan) reset(n int) {
 	p.waves = 1
 }
 
-// divide sorts p.order into waves. batch has messages to more than one topic.
+// divide sorts p.order into waves. batch has messages for more than one topic.
 func (p *plan) divide(batch []*outbox.Message) {
 	p.wave = slices.Grow(p.wave[:0], len(batch))[:len(batch)]
 	p.startLanes(len(batch))

@@ -87,7 +87,8 @@ func TestARecordIsNeverLargerThanEstimated(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	text := func() string { return string(make([]byte, random.IntN(1<<random.IntN(16)))) }
 	for range 2000 {
-		m := &outbox.Message{Topic: text(), Key: text(), AggregateID: text(), AggregateType: text(), EventType: text(), ContentType: text(), Payload: []byte(text())}
+		m := &outbox.Message{Topic: text(), Key: text(), AggregateID: text(),
+			AggregateType: text(), EventType: text(), ContentType: text(), Payload: []byte(text())}
 		for range random.IntN(20) {
 			m.Headers = append(m.Headers, outbox.Header{Name: text(), Value: text()})
 		}
@@ -111,7 +112,8 @@ func TestASlabKeepsWhatItHasHandedOut(t *testing.T) {
 		records = append(records, s.add(m, "", m.CreatedAt))
 	}
 	for i, r := range records {
-		if r != &s.records[i] || string(r.Key) != fmt.Sprint("key-", i) || string(r.Headers[0].Value) != fmt.Sprint("value-", i) || len(r.Headers) != 2 {
+		if r != &s.records[i] || string(r.Key) != fmt.Sprint("key-", i) ||
+			string(r.Headers[0].Value) != fmt.Sprint("value-", i) || len(r.Headers) != 2 {
 			t.Fatalf("record %d is %+v", i, r)
 		}
 	}

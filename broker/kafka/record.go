@@ -22,9 +22,8 @@ const (
 	createdAtLayout = "2006-01-02T15:04:05.000000Z07:00"
 )
 
-// slab is memory for the records of a part, reused by the next one. Records stay where they are, because
-// the client library points to them. When headers or text grow, the later ones lie elsewhere, and what
-// points to the earlier ones still does.
+// slab is memory for the records of a part, reused by the next part. Records don't move, because the client library
+// points to them. When headers or text grow, later ones go to a new block, and pointers to earlier ones stay valid.
 type slab struct {
 	records []kgo.Record
 	headers []kgo.RecordHeader
@@ -34,14 +33,14 @@ type slab struct {
 
 // reset makes room for n records.
 func (s *slab) reset(n int) {
-	clear(s.records) // lets go of the payloads, which are the caller's
+	clear(s.records) // drops the payloads, which are the caller's
 	s.records = slices.Grow(s.records[:0], n)
 	s.headers = s.headers[:0]
 	s.text = s.text[:0]
 }
 
-// add appends the record of m, for which reset has made room. Its value is m's payload itself; all else
-// is copied. The timestamp is one for a whole part, which costs less than one for each record.
+// add appends the record of m, for which reset has made room. Its value is m's payload itself; everything else is
+// copied. All records of a part have one timestamp, which costs less than one for each record.
 func (s *slab) add(m *outbox.Message, topic string, now time.Time) *kgo.Record {
 	from := len(s.headers)
 	for i := range m.Headers {
@@ -82,11 +81,11 @@ func (s *slab) add(m *outbox.Message, topic string, now time.Time) *kgo.Record {
 	return r
 }
 
-// clock writes times in createdAtLayout. Messages that follow one another were mostly written in the same
-// second, and it writes that one once: formatting would be a tenth of what a message costs.
+// clock writes times in createdAtLayout. Consecutive messages were mostly written in the same second, so it formats
+// each second once: formatting every time would be a tenth of the cost of a message.
 type clock struct {
 	second int64
-	text   []byte // of second, without its fraction and zone; empty: none yet
+	text   []byte // the second, without fraction and zone; empty: none yet
 }
 
 func (c *clock) append(to []byte, t time.Time) []byte {
@@ -112,8 +111,8 @@ func (s *slab) copy(text string) []byte {
 	return s.text[at:len(s.text):len(s.text)]
 }
 
-// atMost returns a size that m's record does not exceed, cheaply: every length is taken to need five
-// bytes, every header to be there.
+// atMost returns a cheap upper bound of the size of m's record: it assumes five bytes for every length, and that every
+// header is present.
 func atMost(m *outbox.Message) int {
 	const lengths = 5 // of a varint
 	const fixed = 32 + 10*ownHeaders + 36 + len(createdAtLayout) +
@@ -129,13 +128,12 @@ func atMost(m *outbox.Message) int {
 
 // Sizes of a batch, as in the format of record batches (magic 2).
 const (
-	// batchOverhead is what a batch of one record adds to it.
+	// batchOverhead is what the batch of one record adds to its size.
 	batchOverhead = 61
 
-	// The client library bounds a batch by an estimate that has up to 4 bytes too many for an empty
-	// batch and at least 2 too many for any other. With a bound that is 2 above the topic's limit it
-	// never makes a batch that the server refuses; a single record may have 2 bytes less than the
-	// server would take.
+	// The client library bounds a batch by an estimate that is up to 4 bytes too high for an empty batch and at least 2
+	// too high for others. With a bound of 2 above the topic's limit, it never makes a batch that the server refuses; a
+	// single record may have 2 bytes less than the server would accept.
 	libraryMargin = 2
 
 	smallestLimit = 1 << 10

@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
-// SASL is a user with a password, or a source of tokens. Printing it shows neither password nor token.
+// SASL is a user with a password, or a source of tokens. Its printed form has neither password nor token.
 type SASL struct {
 	// Mechanism is "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512" or "OAUTHBEARER".
 	Mechanism string
@@ -22,13 +22,13 @@ type SASL struct {
 	User     string
 	Password string
 
-	// Token returns the token for OAUTHBEARER. It is called for every connection, and again before a
-	// session ends whose length the server limits, by several goroutines. A token should have 3 s to live or more:
-	// Kafka refuses sessions that have to be renewed within a second of their beginning (ILLEGAL_SASL_STATE), and a
-	// session is renewed a second before its token expires.
+	// Token returns the token for OAUTHBEARER. It is called for every connection, and again before a session ends whose
+	// length the server limits, by several goroutines. A token should be valid for 3 s or more: Kafka refuses sessions
+	// that have to be renewed within a second of their beginning (ILLEGAL_SASL_STATE), and a session is renewed a
+	// second before its token expires.
 	Token func(ctx context.Context) (string, error)
 
-	// Extensions are sent with the token, as some services ask for: logicalCluster, identityPoolId.
+	// Extensions are sent with the token, as some services require: logicalCluster, identityPoolId.
 	Extensions map[string]string
 }
 

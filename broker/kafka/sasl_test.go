@@ -31,7 +31,8 @@ func demandToken(f fake, token string) (seen *atomic.Int64) {
 		f.KeepControl()
 		answer := req.ResponseKind().(*kmsg.SASLAuthenticateResponse)
 		brought := req.(*kmsg.SASLAuthenticateRequest).SASLAuthBytes
-		if bytes.Contains(brought, []byte("\x01auth=Bearer "+token+"\x01")) && bytes.Contains(brought, []byte("\x01logicalCluster=lkc-1\x01")) {
+		if bytes.Contains(brought, []byte("\x01auth=Bearer "+token+"\x01")) &&
+			bytes.Contains(brought, []byte("\x01logicalCluster=lkc-1\x01")) {
 			seen.Add(1)
 		} else {
 			const saslAuthenticationFailed = 58
@@ -117,7 +118,8 @@ func TestACertificateAuthenticatesTheClient(t *testing.T) {
 		t.Cleanup(func() { b.Close() })
 		return b
 	}
-	accepted(t, open(&tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{client}}).Publish(patient(t), brokertest.Messages("orders", 3, 2)))
+	accepted(t, open(&tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{client}}).Publish(patient(t),
+		brokertest.Messages("orders", 3, 2)))
 	for i, err := range open(&tls.Config{RootCAs: ours.Pool()}).Publish(patient(t), brokertest.Messages("orders", 3, 3)) {
 		if !outbox.IsUnavailable(err) {
 			t.Errorf("without a certificate, message %d: %v, want an unavailable error", i, err)

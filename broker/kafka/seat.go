@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// seat is what one call has for itself: a client, and memory that the next call on this seat uses again.
+// seat is what one call uses alone: a client, and memory that the next call on this seat reuses.
 type seat struct {
 	broker    *Broker
 	slab      slab
@@ -19,21 +19,21 @@ type seat struct {
 
 	client     *kgo.Client // nil until needed, and after a failure
 	tx         *transactor // nil: no transactions
-	generation int         // of the limits that client has seen
+	generation int         // of the limits that client knows
 	promise    func(*kgo.Record, error)
 
-	// One send. The library calls promises one after the other, so failures has one writer; it is read
+	// The counts of one send. The library calls promises one after the other, so failures has one writer; it is read
 	// when all are done.
 	count    int64
-	placed   atomic.Int64 // records that are in the buffer of a partition
+	placed   atomic.Int64 // records in the buffer of a partition
 	settled  atomic.Int64 // records with an outcome
 	failed   atomic.Int64 // those of them that failed
 	failures map[*kgo.Record]error
-	wake     chan struct{} // there is something new among these numbers
+	wake     chan struct{} // signalled when one of these numbers changes
 	barrier  chan struct{}
 }
 
-// Limits of a part of a call that is buffered at once.
+// Limits of a part, which is buffered at once.
 const (
 	partRecords = 16 << 10
 	partBytes   = 32 << 20
@@ -50,7 +50,7 @@ func newSeat(b *Broker) *seat {
 	return s
 }
 
-// open makes sure that there is a client which knows the present limits.
+// open ensures that there is a client that knows the present limits.
 func (s *seat) open() error {
 	generation := s.broker.currentGeneration()
 	if s.client != nil && s.generation == generation {
@@ -58,12 +58,12 @@ func (s *seat) open() error {
 	}
 	s.discard()
 	if s.tx != nil {
-		return errNoProducer // a new one has to be fenced in
+		return errNoProducer // a new client would have to be fenced in
 	}
 	return s.connect(generation)
 }
 
-// connect makes the client.
+// connect creates the client.
 func (s *seat) connect(generation int, more ...kgo.Opt) error {
 	compression, err := codec(s.broker.cfg.Compression)
 	if err != nil {
@@ -78,10 +78,10 @@ func (s *seat) connect(generation int, more ...kgo.Opt) error {
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 		kgo.ProducerBatchCompression(compression),
 		kgo.ProducerBatchMaxBytesFn(s.broker.batchLimit),
-		kgo.MaxBufferedRecords(partRecords+2), // a part, the barrier, and the record of a transaction
+		kgo.MaxBufferedRecords(partRecords+2), // a part, the barrier, and the transaction's own record
 		kgo.ProducerLinger(0),
-		// No RecordRetries, no RecordDeliveryTimeout, no contexts that end: the library would give up a
-		// batch at a moment of its own.
+		// There are no RecordRetries, no RecordDeliveryTimeout and no contexts that end: with them the library would
+		// give up a batch at a moment of its own choice.
 	)...)
 	if err != nil {
 		return err
@@ -98,13 +98,13 @@ func (s *seat) discard() {
 	}
 }
 
-// errUnsent is the outcome of records that were not sent because others of the part can't be.
+// errUnsent is the outcome of records that were not sent because other records of the part can't be.
 var errUnsent = errors.New("not sent")
 
 // errUnanswered means that Config.Unanswered has passed.
 var errUnanswered = errors.New("nothing was acknowledged")
 
-// begin makes ready for buffering n records.
+// begin prepares for buffering n records.
 func (s *seat) begin(n int) error {
 	if err := s.open(); err != nil {
 		return err
@@ -117,7 +117,7 @@ func (s *seat) begin(n int) error {
 			return err
 		}
 		s.tx.takenBack = false
-		s.count++ // the record of the transaction
+		s.count++ // the transaction's own record
 	}
 	s.placed.Store(0)
 	s.settled.Store(0)
@@ -130,15 +130,15 @@ func (s *seat) begin(n int) error {
 	return nil
 }
 
-// buffer hands a record over to the client, which doesn't send it yet.
+// buffer passes a record to the client, which doesn't send it yet.
 func (s *seat) buffer(r *kgo.Record) {
 	s.client.Produce(context.Background(), r, s.promise)
 }
 
-// send sends what is buffered, which must be as many records as begin was told, and returns when every
-// one has an outcome. Then the library has let go of them. failures has the errors of those that were
-// not accepted; if there are any, the client is gone. The returned error tells why send has given up
-// before the cluster had answered, and is errUnsent if some records failed before any had left.
+// send sends the buffered records, which must be as many as begin was told, and returns when every one has an outcome.
+// Then the library no longer uses them. failures has the errors of those that were not accepted; if there are any, the
+// client is closed. The returned error is why send gave up before the cluster had answered; it is errUnsent if some
+// records failed before any was sent.
 func (s *seat) send(ctx context.Context) error {
 	if s.tx != nil {
 		return s.transact(ctx)
@@ -153,8 +153,8 @@ func (s *seat) send(ctx context.Context) error {
 	return err
 }
 
-// end closes the client in the middle of a send. Close lets every promise run that hasn't, and the library
-// takes the records out of what it has not written yet.
+// end closes the client in the middle of a send. Close runs all remaining promises, and the library removes the records
+// from what it has not written yet.
 func (s *seat) end() {
 	s.client.Close()
 	s.awaitOutcomes()
@@ -167,15 +167,15 @@ func (s *seat) awaitOutcomes() {
 	}
 }
 
-// awaitPlaced waits until every record is buffered and none of them has failed. The first records for
-// a topic that this client doesn't know wait for its partitions.
+// awaitPlaced waits until every record is buffered and none of them has failed. The first records for a topic that this
+// client doesn't know wait for its partitions.
 //
-// Failures are told by another goroutine of the library. The barrier, a record that always fails, is
-// told after all of them: records without a topic fail before they are buffered, and promises run in
-// the order in which they were made. Without it, an early failure could be overlooked, and the rest
-// of the key be sent. (A batch can leave before the flush: the library's sender, late from the call
-// before, may look into the buffer once more. If that batch fails for good before the last record is
-// buffered, the barrier shows it; if later, then all the others in its partition fail with it.)
+// Another goroutine of the library reports failures. The barrier, a record that always fails, is reported after all of
+// them: records without a topic fail before they are buffered, and promises run in the order in which they were made.
+// Without the barrier, an early failure could be overlooked, and the rest of the key be sent. (A batch can be sent
+// before the flush: the library's sender, late from the previous call, may look into the buffer once more. If that
+// batch fails for good before the last record is buffered, the barrier shows it; if later, all others in its partition
+// fail with it.)
 func (s *seat) awaitPlaced(ctx context.Context) error {
 	patience := time.NewTimer(s.broker.cfg.Unanswered)
 	defer patience.Stop()
@@ -196,12 +196,10 @@ func (s *seat) awaitPlaced(ctx context.Context) error {
 	return nil
 }
 
-// flush sends what is buffered and waits for all outcomes, but not longer than Config.Unanswered without
-// any.
+// flush sends the buffered records and waits for all outcomes, but at most Config.Unanswered without any.
 //
-// The library looks for buffered records when a flush begins, and the partitions of a topic that it has
-// just learnt become visible a moment after their records are placed. So the flush begins anew now and
-// then; that costs nothing.
+// The library looks for buffered records when a flush begins, and the partitions of a newly learnt topic become visible
+// a moment after their records are placed. So the flush is repeated from time to time, which costs nothing.
 func (s *seat) flush(ctx context.Context) error {
 	settled, since := s.settled.Load(), time.Now()
 	for interval := 10 * time.Millisecond; ; interval = min(2*interval, time.Second) {
@@ -244,12 +242,12 @@ func (s *seat) notify() {
 	}
 }
 
-// hook counts the records that were given a partition.
+// hook counts the records that have been assigned to a partition.
 type hook seat
 
 var _ kgo.HookProduceRecordPartitioned = (*hook)(nil)
 
-// OnProduceRecordPartitioned is called with the partition locked, before the next record gets there.
+// OnProduceRecordPartitioned is called while the partition is locked, before the next record gets there.
 func (h *hook) OnProduceRecordPartitioned(*kgo.Record, int32) {
 	if count := h.count; h.placed.Add(1) == count {
 		(*seat)(h).notify()

@@ -15,22 +15,22 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// topic is what a call needs to know of one before it sends.
+// topic is what a call needs to know about a topic before it sends.
 type topic struct {
-	name      string // interned: the client library keeps it
+	name      string // interned, because the client library keeps it
 	limit     int    // of a batch, in bytes
-	compacted bool   // needs keys
+	compacted bool   // records need keys
 	checked   time.Time
 }
 
-// topics is a map that is never changed, only replaced.
+// topics is a map that is replaced, never changed.
 type topics map[string]*topic
 
-// freshFor is how old a limit may be by which a message is refused for good.
+// freshFor is how old a limit may be when a message is permanently refused because of it.
 const freshFor = 30 * time.Second
 
-// lookup asks the cluster about topics and remembers those that can be published to. The errors are of
-// single topics; down means that no answer came.
+// lookup queries the cluster about topics and remembers those that can be published to. errs are the errors of single
+// topics; down means that no answer came.
 func (b *Broker) lookup(ctx context.Context, names []string) (errs map[string]error, down error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.Unanswered)
 	defer cancel()
@@ -53,7 +53,7 @@ func (b *Broker) lookup(ctx context.Context, names []string) (errs map[string]er
 	return errs, nil
 }
 
-// describe reads what the settings of topics say, where that is permitted.
+// describe reads the settings of topics, if permissions allow that.
 func (b *Broker) describe(ctx context.Context, found topics) error {
 	req := kmsg.NewPtrDescribeConfigsRequest()
 	for name := range found {
@@ -89,14 +89,14 @@ func (b *Broker) describe(ctx context.Context, found topics) error {
 	return nil
 }
 
-// The settings of a topic that matter here.
+// The topic settings that matter here.
 const (
 	maxMessageBytes = "max.message.bytes"
 	cleanupPolicy   = "cleanup.policy"
 )
 
-// existing returns those of names that exist, after creating what may be created, and puts the reasons
-// for the others into errs.
+// existing returns those of names that exist, after creating the missing ones if allowed. It puts the reasons for the
+// others into errs.
 func (b *Broker) existing(ctx context.Context, names []string, errs map[string]error) ([]string, error) {
 	for created := false; ; {
 		req := kmsg.NewPtrMetadataRequest()
@@ -117,7 +117,7 @@ func (b *Broker) existing(ctx context.Context, names []string, errs map[string]e
 			switch name, err := *topic.Topic, kerr.ErrorForCode(topic.ErrorCode); {
 			case errors.Is(err, kerr.UnknownTopicOrPartition):
 				missing = append(missing, name)
-			case err == nil, kerr.IsRetriable(err): // a partition without a leader will have one again
+			case err == nil, kerr.IsRetriable(err): // a partition without a leader will get one again
 				exist = append(exist, name)
 			default:
 				errs[name] = topicError(name, err)
@@ -140,7 +140,7 @@ func (b *Broker) existing(ctx context.Context, names []string, errs map[string]e
 			if len(names) == 0 {
 				return nil, nil
 			}
-		default: // servers hear of a new topic one after the other
+		default: // the servers learn of a new topic one after the other
 			select {
 			case <-time.After(20 * time.Millisecond):
 			case <-ctx.Done():
@@ -150,7 +150,7 @@ func (b *Broker) existing(ctx context.Context, names []string, errs map[string]e
 	}
 }
 
-// create creates topics, and puts the reasons for those that can't be into errs.
+// create creates topics, and puts the errors of those that can't be created into errs.
 func (b *Broker) create(ctx context.Context, names []string, errs map[string]error) error {
 	req := kmsg.NewPtrCreateTopicsRequest()
 	for _, name := range names {
@@ -178,14 +178,15 @@ func (b *Broker) create(ctx context.Context, names []string, errs map[string]err
 		if topic.ErrorMessage != nil {
 			reason += ": " + *topic.ErrorMessage
 		}
-		errs[topic.Topic] = outbox.TopicUnavailable(fmt.Errorf("kafka: topic %q doesn't exist and can't be created, so create it by hand (kafka-topics.sh --create --topic %s): %s",
+		errs[topic.Topic] = outbox.TopicUnavailable(fmt.Errorf("kafka: topic %q doesn't exist and can't be created, so "+
+			"create it by hand (kafka-topics.sh --create --topic %s): %s",
 			topic.Topic, topic.Topic, reason))
 	}
 	return nil
 }
 
-// remember adds topics. Clients size their batches by the limits that they find when they first use a
-// topic, so those of before a change must go.
+// remember adds topics. Clients size their batches by the limits that they find when they first use a topic, so a
+// changed limit retires the clients.
 func (b *Broker) remember(found topics) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -199,7 +200,7 @@ func (b *Broker) remember(found topics) {
 	b.topics.Store(&known)
 }
 
-// forget makes the next call ask the cluster about a topic again.
+// forget makes the next call look up a topic again.
 func (b *Broker) forget(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -209,7 +210,7 @@ func (b *Broker) forget(name string) {
 	b.generation++
 }
 
-// batchLimit is what the client library asks when it first uses a topic.
+// batchLimit is called by the client library when it first uses a topic.
 func (b *Broker) batchLimit(name string) int32 {
 	if t := (*b.topics.Load())[name]; t != nil {
 		return int32(t.limit + libraryMargin)
@@ -217,11 +218,12 @@ func (b *Broker) batchLimit(name string) int32 {
 	return int32(b.cfg.MaxRecordBytes + libraryMargin)
 }
 
-// topicError explains what the cluster says of a topic.
+// topicError explains the cluster's error about a topic.
 func topicError(name string, err error) error {
 	switch {
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
-		err = fmt.Errorf("kafka: topic %q doesn't exist; create it (kafka-topics.sh --create --topic %s), or have topics created by the adapter's option", name, name)
+		err = fmt.Errorf("kafka: topic %q doesn't exist; create it (kafka-topics.sh --create --topic %s), or have "+
+			"topics created by the adapter's option", name, name)
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
 		err = fmt.Errorf("kafka: topic %q: not permitted; grant this user Write and Describe on the topic: %w", name, err)
 	case errors.Is(err, kerr.InvalidTopicException):

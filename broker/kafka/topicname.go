@@ -8,13 +8,13 @@ import (
 	"github.com/pgoutbox/outbox/internal/template"
 )
 
-// topicName makes the names of topics.
+// topicName builds the names of topics.
 type topicName struct {
 	*template.Template
-	plain bool // the message's topic as it is
+	plain bool // the message's topic, unchanged
 
-	internals bool   // messages may go to what is Kafka's own and to cursor topics
-	cursors   string // this destination's own cursor topic, "" if it has none: never
+	internals bool   // messages may go to Kafka's own topics and to cursor topics
+	cursors   string // the cursor topic of this destination, which messages may never go to; "" if there is none
 }
 
 func parseTopic(text string, internals bool) (topicName, error) {
@@ -23,15 +23,15 @@ func parseTopic(text string, internals bool) (topicName, error) {
 		return topicName{}, fmt.Errorf("topic template %q: %w", text, err)
 	}
 	name := topicName{Template: t, plain: text == "{topic}", internals: internals}
-	// With every field standing for a plain name, what is left is the template's own.
+	// With a plain name in place of every field, the fault is the template's own.
 	if fault := name.fault(t.With("x")); fault != "" {
 		return topicName{}, fmt.Errorf("topic template %q: a topic %s", text, fault)
 	}
 	return name, nil
 }
 
-// fault tells why no message may go to the topic of this name; "" if one may. Whoever may write a message names its topic, and
-// must not reach by a relay's rights what only the cluster and relays write.
+// fault returns why no message may go to this topic; "" if one may. Whoever may write a message names its topic, and
+// must not use a relay's rights to reach topics that only the cluster and relays write.
 func (t topicName) fault(name string) string {
 	switch {
 	case name == t.cursors && name != "":
@@ -40,15 +40,16 @@ func (t topicName) fault(name string) string {
 	case strings.HasPrefix(name, "__"):
 		return "must not begin with __, as the cluster's own do (internal_topics: true allows it)"
 	case strings.HasSuffix(name, cursorSuffix):
-		return "must not end with " + cursorSuffix + ", as those do that exactly-once relays keep their cursors in (internal_topics: true allows it)"
+		return "must not end with " + cursorSuffix +
+			", as those do that exactly-once relays keep their cursors in (internal_topics: true allows it)"
 	}
 	return topicFault(name)
 }
 
-// cursorSuffix ends the names of cursor topics, unless they are given.
+// cursorSuffix ends the default names of cursor topics.
 const cursorSuffix = "-cursor"
 
-// topicFault tells why Kafka takes no topic of this name; "" if it does.
+// topicFault returns why a topic can't have this name in Kafka; "" if it can.
 func topicFault(name string) string {
 	switch {
 	case name == "":

@@ -11,8 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// transactor is what a seat has for publishing each part of a call in a transaction. The transaction also has a
-// record in the cursor topic, which names all messages that this seat has published and that may not be settled.
+// transactor is what a seat needs to publish each part of a call in a transaction. The transaction also writes a record
+// to the cursor topic, which names all messages that this seat has published and that may not be settled.
 type transactor struct {
 	id   string // the transactional id
 	open *unsettled
@@ -22,12 +22,12 @@ type transactor struct {
 
 	attempt   uint64 // of the last transaction that was committed, 0 if none is known
 	parts     []*part
-	pending   *part // of the transaction under way, or of the one whose outcome is unknown
-	takenBack bool  // the last transaction was aborted in good order
+	pending   *part // of the current transaction, or of the one whose outcome is unknown
+	takenBack bool  // the last transaction was aborted regularly
 }
 
-// transactionTimeout is how long a transaction may last before the cluster aborts it: longer than a call goes on
-// without an answer, and no longer, because consumers that read committed records wait for it.
+// transactionTimeout is how long a transaction may last before the cluster aborts it: longer than a call continues
+// without an answer, and not much longer, because consumers that read committed records wait for it.
 func (cfg *Config) transactionTimeout() time.Duration { return cfg.Unanswered + 5*time.Second }
 
 var (
@@ -38,8 +38,8 @@ var (
 // maxCursorRecord bounds a record of the cursor topic, whose max.message.bytes is 1 MiB by default.
 const maxCursorRecord = 1_000_000
 
-// produce makes the client of a seat with transactions, and fences the last owner of its transactional id: what they
-// left behind is committed or aborted when it returns.
+// produce creates the client of a seat with transactions, and fences the last owner of its transactional id: when it
+// returns, that owner's open transaction is committed or aborted.
 func (s *seat) produce(ctx context.Context) error {
 	s.discard()
 	err := s.connect(s.broker.currentGeneration(),
@@ -56,7 +56,7 @@ func (s *seat) produce(ctx context.Context) error {
 	return nil
 }
 
-// stage puts a part of a call down in the record of the transaction that has begun, and buffers that.
+// stage adds a part of a call to the record of the current transaction, and buffers that record.
 func (s *seat) stage(batch []*outbox.Message, which []int32) error {
 	t := s.tx
 	attempt := rand.Uint64() | 1
@@ -70,7 +70,8 @@ func (s *seat) stage(batch []*outbox.Message, which []int32) error {
 	if len(t.value) > maxCursorRecord {
 		t.open.giveBack(p)
 		s.discard()
-		return fmt.Errorf("the record of the transaction has %d bytes, at most %d fit: lower the destination's max_in_flight", len(t.value), maxCursorRecord)
+		return fmt.Errorf("the record of the transaction has %d bytes, at most %d fit: lower the destination's max_in_flight",
+			len(t.value), maxCursorRecord)
 	}
 	t.pending = p
 	t.record.Value, t.record.Timestamp = t.value, time.Time{}
@@ -78,16 +79,16 @@ func (s *seat) stage(batch []*outbox.Message, which []int32) error {
 	return nil
 }
 
-// transact ends the transaction whose records are buffered: all of them are accepted and it is committed, or none
-// is. errUnsent, with takenBack, says that some were refused and it was aborted, so the rest can be sent again. After any
-// other error the seat has no client, and pending may have been committed.
+// transact ends the transaction whose records are buffered: either all of them are accepted and it is committed, or
+// none is. errUnsent, with takenBack, means that some were refused and the transaction was aborted, so the rest can be
+// sent again. After any other error the seat has no client, and pending may have been committed.
 func (s *seat) transact(ctx context.Context) error {
 	t := s.tx
 	err := s.awaitPlaced(ctx)
 	if err == nil {
 		err = s.flush(ctx)
 	}
-	// The end is asked for no longer than anything else; when ctx ends it has another second.
+	// The end of the transaction has the same time limit as other requests; if ctx ends, it has another second.
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.broker.cfg.Unanswered)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
@@ -113,11 +114,11 @@ func (s *seat) transact(ctx context.Context) error {
 		}
 	}
 	s.end()
-	t.giveBack() // its commit was not asked for
+	t.giveBack() // the commit was not requested
 	return err
 }
 
-// abort aborts the transaction if there is a refusal to be told; anything else is not about messages.
+// abort aborts the transaction if a record was refused; other errors are not about messages.
 func (s *seat) abort(ctx context.Context) error {
 	if err := s.client.AbortBufferedRecords(ctx); err != nil {
 		return err

@@ -8,19 +8,19 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// unsettled knows every message that a session has read and not settled, and which of them a transaction has
-// taken. It is what a transaction's record is made of. Its lock is a leaf.
+// unsettled knows every message that a session has read and not settled, and which of them a transaction has published.
+// The records of transactions are made from it. Its lock is a leaf.
 type unsettled struct {
 	mu    sync.Mutex
 	known map[name]*message
 	pages []page
-	lanes map[string][]name // of holds that were read
+	lanes map[string][]name // of the holds that were read
 
-	// heirs were taken by transactions of before this session, which hasn't read them yet.
+	// heirs were published by transactions before this session, and this session hasn't read them yet.
 	heirs map[name]*message
 }
 
-// name is a message's, for as long as it is unsettled. Ids are the writers' own, so one could stand in two rows.
+// name identifies a message while it is unsettled. Writers choose the ids, so two rows may have the same id.
 type name struct {
 	id       outbox.ID
 	position int64
@@ -31,22 +31,22 @@ func nameOf(m *outbox.Message) name { return name{m.ID, m.Position} }
 // message is one that was read and not settled.
 type message struct {
 	ref  uint64
-	lane string // of a hold, else ""
-	part *part  // the transaction that has taken it, or perhaps has; nil: none
+	lane string // if it is a hold, else ""
+	part *part  // the transaction that has published it, possibly; nil: none
 }
 
-// page is a batch that was read, the settled front of it cut off.
+// page is a batch that was read, without its settled prefix.
 type page []relay.Delivery
 
-// part is what one transaction has taken.
+// part is the messages that one transaction has published.
 type part struct {
-	attempt uint64 // its own
+	attempt uint64 // the transaction's number
 	entries []entry
 	left    int // entries that are not settled
 	unknown bool
 }
 
-// entry is a message as the record of a transaction names it.
+// entry is a message in the record of a transaction.
 type entry struct {
 	name
 	ref  uint64
@@ -82,7 +82,7 @@ func (u *unsettled) read(batch []relay.Delivery) {
 	}
 }
 
-// add makes m known, unless it was taken already.
+// add makes m known, unless a transaction has it already.
 func (u *unsettled) add(n name, m *message) {
 	if heir := u.heirs[n]; heir != nil {
 		delete(u.heirs, n)
@@ -91,7 +91,7 @@ func (u *unsettled) add(n name, m *message) {
 	u.known[n] = m
 }
 
-// held notes the holds of a lane that were read, in place of those that were read before.
+// held notes the holds of a lane that were read; they replace those read before.
 func (u *unsettled) held(lane string, holds []relay.Delivery) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -106,7 +106,7 @@ func (u *unsettled) held(lane string, holds []relay.Delivery) {
 	u.lanes[lane] = names
 }
 
-// forget drops the holds of a lane that no transaction has taken.
+// forget drops the holds of a lane that no transaction has published.
 func (u *unsettled) forget(lane string) {
 	for _, n := range u.lanes[lane] {
 		if m := u.known[n]; m != nil && m.part == nil {
@@ -116,7 +116,7 @@ func (u *unsettled) forget(lane string) {
 	delete(u.lanes, lane)
 }
 
-// produced reports whether a transaction that was committed has taken m.
+// produced reports whether a committed transaction has published m.
 func (u *unsettled) produced(m *outbox.Message) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -124,7 +124,7 @@ func (u *unsettled) produced(m *outbox.Message) bool {
 	return known != nil && known.part != nil && !known.part.unknown
 }
 
-// take makes the part of a new transaction. ok is false if a message was not read by the session.
+// take makes the part of a new transaction. ok is false if the session has not read one of the messages.
 func (u *unsettled) take(attempt uint64, batch []*outbox.Message, which []int32) (_ *part, ok bool) {
 	p := &part{attempt: attempt, entries: make([]entry, len(which)), left: len(which), unknown: true}
 	u.mu.Lock()
@@ -142,7 +142,7 @@ func (u *unsettled) take(attempt uint64, batch []*outbox.Message, which []int32)
 	return p, true
 }
 
-// giveBack is for a transaction that was not committed.
+// giveBack undoes take for a transaction that was not committed.
 func (u *unsettled) giveBack(p *part) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -157,14 +157,14 @@ func (u *unsettled) drop(p *part) {
 	}
 }
 
-// keep is for a transaction that was committed.
+// keep confirms take for a transaction that was committed.
 func (u *unsettled) keep(p *part) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	p.unknown = false
 }
 
-// inherit takes over what transactions of before this session have taken.
+// inherit takes over what earlier transactions have published.
 func (u *unsettled) inherit(p *part) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -179,15 +179,15 @@ func (u *unsettled) inherit(p *part) {
 	}
 }
 
-// live returns those parts that are not settled as a whole.
+// live returns the parts that are not settled completely.
 func (u *unsettled) live(parts []*part) []*part {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.DeleteFunc(parts, func(p *part) bool { return p.left == 0 })
 }
 
-// amend returns s without what a transaction has taken meanwhile: it is delivered, not held and not dead. The
-// engine doesn't know, because a transaction's outcome was unknown. unknown means that it still is.
+// amend returns s without the holds and dead letters that a transaction has published: these messages are delivered.
+// The engine doesn't know that, because the transaction's outcome was unknown. unknown means that it still is.
 func (u *unsettled) amend(s relay.Settlement) (_ relay.Settlement, unknown bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -264,7 +264,7 @@ func (u *unsettled) settled(s *relay.Settlement) {
 	}
 }
 
-// through is how many deliveries of the page stand before d and with it, and whether it is among them.
+// through is how many deliveries of the page come up to and including d, and whether d is among them.
 func (p page) through(d *relay.Delivery) (int, bool) {
 	for i := range p {
 		if &p[i] == d {

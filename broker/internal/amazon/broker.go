@@ -17,27 +17,27 @@ import (
 
 // Service is SQS or SNS.
 type Service interface {
-	// List asks for something that needs no name. Errors have their kind.
+	// List sends a request that needs no name, to check access. Errors have their kind.
 	List(ctx context.Context) error
 
-	// Find looks a target up by the name that Names gave, and creates it if that was asked for. Errors
-	// name it and have their kind.
+	// Find looks up a target by the name that Names gave, and creates it if the configuration allows that. Errors name
+	// it and have their kind.
 	Find(ctx context.Context, name string) (*Target, error)
 
-	// Send sends one request, once. It returns the outcome of each entry, nil for an accepted one, or an
-	// error that concerns them all: one made by Refusal if the request was at fault and may be divided.
-	// Nothing of entries is kept.
+	// Send sends one request, once. It returns the outcome of each entry, nil for an accepted one, or an error that
+	// concerns all entries: one made by Refusal if the request was at fault and may be divided. It keeps nothing of
+	// entries.
 	Send(ctx context.Context, target *Target, entries []Entry) ([]error, error)
 }
 
 // Target is a queue or a topic on the server.
 type Target struct {
-	Name    string // as found by
+	Name    string // the name that it was found by
 	Address string // URL or ARN
 	FIFO    bool
 	Limit   int    // bytes of a message, attributes included
 	Request int    // bytes of all messages of a request
-	Topic   string // messages of this topic don't say so; "" for none
+	Topic   string // messages of this topic don't carry it; "" for none
 
 	found time.Time
 }
@@ -49,7 +49,7 @@ type Settings struct {
 	Transport *http.Transport
 	Names     *Names
 
-	LargestLimit int // no target's limit is higher
+	LargestLimit int // the highest limit of any target
 }
 
 // Broker publishes through a service. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use.
@@ -57,7 +57,7 @@ type Broker struct {
 	service  Service
 	settings Settings
 	batches  inorder.Pool
-	slots    chan struct{} // one for each request on its way
+	slots    chan struct{} // one for each request in flight
 	closed   atomic.Bool
 
 	mu      sync.Mutex
@@ -85,8 +85,8 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	return c.Errs()
 }
 
-// Ping reports whether the service answers and takes the credentials, and whether the targets exist that the configuration
-// names without a field, and if not, why.
+// Ping checks that the service answers and accepts the credentials, and that the targets exist that the configuration
+// names without a field. It returns the reason if not.
 func (b *Broker) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, b.settings.Timeout)
 	defer cancel()
@@ -105,7 +105,7 @@ func (b *Broker) Ping(ctx context.Context) error {
 	return outbox.Unavailable(b.service.List(ctx))
 }
 
-// Close closes idle connections. No Publish runs any more. It may be called more than once.
+// Close closes idle connections. No Publish may be running. It may be called more than once.
 func (b *Broker) Close() error {
 	b.closed.Store(true)
 	b.settings.Transport.CloseIdleConnections()
@@ -119,8 +119,7 @@ func (b *Broker) usable() error {
 	return nil
 }
 
-// find finds the targets of all names, asking for those that aren't known yet. Each name gets a target
-// or an error.
+// find finds the targets of all names, and looks up those that aren't known yet. Each name gets a target or an error.
 func (b *Broker) find(ctx context.Context, names []string) (map[string]*Target, map[string]error) {
 	found := make(map[string]*Target, len(names))
 	var unknown []string
@@ -162,7 +161,7 @@ func (b *Broker) find(ctx context.Context, names []string) (map[string]*Target, 
 			}
 			failed[name] = err
 			if outbox.IsUnavailable(err) {
-				cancel() // it is the same for the others
+				cancel() // the other lookups would fail with the same error
 			}
 		})
 	}
@@ -170,7 +169,7 @@ func (b *Broker) find(ctx context.Context, names []string) (map[string]*Target, 
 	return found, explain(failed)
 }
 
-// explain replaces errors of those questions that were given up for the sake of another by its error.
+// explain replaces the errors of lookups that were cancelled because of another lookup by that one's error.
 func explain(failed map[string]error) map[string]error {
 	for _, name := range slices.Sorted(maps.Keys(failed)) {
 		reason := failed[name]
@@ -204,7 +203,7 @@ func (b *Broker) findOne(ctx context.Context, name string) (*Target, error) {
 	return target, nil
 }
 
-// forget has a target found anew when it is needed next.
+// forget makes the next use of a target look it up again.
 func (b *Broker) forget(t *Target) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -213,10 +212,10 @@ func (b *Broker) forget(t *Target) {
 	}
 }
 
-// limitHolds is how long the limit of a target is believed before a message is refused for good.
+// limitHolds is how long the limit of a target is trusted when a message would be refused permanently.
 const limitHolds = time.Minute
 
-// tooLarge judges an entry by the target's limit.
+// tooLarge checks an entry against the target's limit.
 func (b *Broker) tooLarge(t *Target, e *Entry) error {
 	if e.Size <= t.Limit {
 		return nil

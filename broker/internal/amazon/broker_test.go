@@ -53,7 +53,8 @@ func publisher(t *testing.T, s *script) *Broker {
 	if err := faults.Err(); err != nil {
 		t.Fatal(err)
 	}
-	return NewBroker(s, Settings{Names: names, Common: Common{Payload: PayloadAuto, Requests: 4, Timeout: time.Minute}, LargestLimit: 1 << 20})
+	return NewBroker(s,
+		Settings{Names: names, Common: Common{Payload: PayloadAuto, Requests: 4, Timeout: time.Minute}, LargestLimit: 1 << 20})
 }
 
 func numbered(count, keys int) []*outbox.Message {
@@ -180,7 +181,8 @@ func TestATraceStandsWhereLibrariesLookForIt(t *testing.T) {
 	m.Topic, m.Key, m.EventType, m.AggregateType, m.AggregateID, m.ContentType = "t", "k", "e", "a", "7", "application/json"
 	m.CreatedAt = time.Unix(1, 0)
 	// As jsonb orders them: the trace comes behind the shorter names.
-	m.Headers = []outbox.Header{{Name: "tenant", Value: "7"}, {Name: "baggage", Value: "a=1"}, {Name: "tracestate", Value: "b=2"}, {Name: "traceparent", Value: "00-1"}}
+	m.Headers = []outbox.Header{{Name: "tenant", Value: "7"},
+		{Name: "baggage", Value: "a=1"}, {Name: "tracestate", Value: "b=2"}, {Name: "traceparent", Value: "00-1"}}
 	e, err := PayloadAuto.encode(m, &Target{Name: "q", Topic: "another"}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +191,8 @@ func TestATraceStandsWhereLibrariesLookForIt(t *testing.T) {
 	for _, a := range e.Attributes {
 		names = append(names, a.Name)
 	}
-	want := []string{"baggage", "tracestate", "traceparent", "outbox-id", "content-type", "outbox-event-type", "outbox-key", "outbox-aggregate-type",
+	want := []string{"baggage", "tracestate", "traceparent",
+		"outbox-id", "content-type", "outbox-event-type", "outbox-key", "outbox-aggregate-type",
 		"outbox-aggregate-id", "outbox-headers"}
 	if !slices.Equal(names, want) || !strings.Contains(e.Attributes[9].Value, `"tenant":"7"`) {
 		t.Errorf("the attributes are %q, want %q; the last is %s", names, want, e.Attributes[9].Value)
@@ -199,7 +202,8 @@ func TestATraceStandsWhereLibrariesLookForIt(t *testing.T) {
 func TestTextIsWhatTheServicesTake(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
-		"": true, "a\t\r\n": true, "Größe 🔑": true, "\x7f\u0085": true, "\x00": false, "\x1f": false, "\xff": false, "\ufffd": true, "\ufffe": false, "a\uffff": false, "\xed\xa0\x80": false,
+		"": true, "a\t\r\n": true, "Größe 🔑": true, "\x7f\u0085": true,
+		"\x00": false, "\x1f": false, "\xff": false, "\ufffd": true, "\ufffe": false, "a\uffff": false, "\xed\xa0\x80": false,
 	} {
 		if isText([]byte(text)) != want {
 			t.Errorf("%q is text: %t", text, !want)

@@ -10,27 +10,27 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/inorder"
 )
 
-// call is one Publish. It belongs to one goroutine; requests on their way report to done.
+// call is one Publish. It belongs to one goroutine; requests in flight report to done.
 type call struct {
 	*Broker
 	*inorder.Batch
 
-	names   []string         // of the target of each message
-	faults  map[int32]error  // of messages whose target has no name
-	missing map[string]error // of targets that weren't found, by name
+	names   []string         // the target's name of each message
+	faults  map[int32]error  // messages for which no target name can be made
+	missing map[string]error // targets that weren't found, by name
 
 	backlogs map[string]*backlog // by name
-	turns    []*backlog          // those with something ready, each once
+	turns    []*backlog          // those with ready entries, each once
 	done     chan request
 }
 
-// backlog is what is ready to be sent to one target, in this order.
+// backlog is the entries that are ready for one target, in this order.
 type backlog struct {
 	target *Target
 	ready  []int32
 }
 
-// request is what is sent at once; errs are the outcomes.
+// request is a set of entries that are sent at once; errs are the outcomes.
 type request struct {
 	target  *Target
 	entries []Entry
@@ -58,7 +58,7 @@ func (c *call) run(ctx context.Context) {
 		if len(c.turns) > 0 {
 			slots = c.slots
 		}
-		select { // what has failed decides whether more is sent
+		select { // failures decide whether more is sent
 		case r := <-c.done:
 			c.collect(r)
 			continue
@@ -108,7 +108,7 @@ func (c *call) address(ctx context.Context) {
 	c.enqueue()
 }
 
-// enqueue adds what may be sent to the backlogs, unless there is a reason not to send it.
+// enqueue adds messages that may be sent to the backlogs, unless the call has stopped.
 func (c *call) enqueue() {
 	for i, ok := c.Next(); ok; i, ok = c.Next() {
 		c.Take(i)
@@ -125,7 +125,7 @@ func (c *call) enqueue() {
 	}
 }
 
-// fill makes a request of what is ready for the target whose turn it is. It may be empty.
+// fill builds a request for the next target that has ready entries. It may be empty.
 func (c *call) fill() request {
 	b := c.turns[0]
 	c.turns = c.turns[1:]
@@ -157,8 +157,7 @@ func (c *call) fill() request {
 	return r
 }
 
-// collect settles the messages of a request. When no answer came, or the service wants less, nothing
-// more is sent.
+// collect settles the messages of a request. If no answer came, or the service throttles, the call sends nothing more.
 func (c *call) collect(r request) {
 	var stop error
 	for n, i := range r.indexes {
@@ -174,8 +173,8 @@ func (c *call) collect(r request) {
 	c.enqueue()
 }
 
-// abandon settles what is ready, and whatever would become so. What is on its way is waited for: its
-// context ends it.
+// abandon settles all messages that are ready or would become ready. It waits for requests in flight; their context
+// ends them.
 func (c *call) abandon(reason error) {
 	stopped := errNotSent(reason)
 	c.Stop(stopped)

@@ -15,20 +15,20 @@ import (
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
-// Common is what the configurations of SQS and SNS have in common.
+// Common is the part that the configurations of SQS and SNS share.
 type Common struct {
 	Payload  Payload
 	Format   format.Format
 	Region   string
-	Endpoint string // "" for Amazon's of the region
+	Endpoint string // "" for Amazon's endpoint of the region
 	AWS      *aws.Config
 	TLS      *tls.Config
-	Requests int // under way at a time, and connections that are kept
+	Requests int // the most requests in flight, and connections that are kept
 	Timeout  time.Duration
 	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
 	Logger   *slog.Logger
 
-	Records format.Encoder // of Format, nil without one: payloads as they are, with attributes of ours
+	Records format.Encoder // of Format; nil without one: payloads unchanged, with our attributes
 }
 
 const (
@@ -37,15 +37,15 @@ const (
 
 	dialTimeout = 5 * time.Second
 
-	// idle is shorter than Amazon keeps a connection: a request on one that was just closed at the other
-	// end would fail with an unknown outcome.
+	// idle is shorter than the time for which Amazon keeps a connection: a request on a connection that was just closed
+	// by Amazon would fail with an unknown outcome.
 	idle = 15 * time.Second
 )
 
-// DefaultTimeout is how long a request waits for its answer unless it is told otherwise.
+// DefaultTimeout is the default time that a request waits for its answer.
 const DefaultTimeout = 10 * time.Second
 
-// Complete sets what isn't given, for that protocol, and notes all faults of what is.
+// Complete sets defaults, for that protocol, and notes all faults.
 func (c *Common) Complete(faults *settings.Faults, to format.Binding) {
 	settings.Default(&c.Payload, PayloadAuto)
 	faults.Add("Payload", c.Payload.check())
@@ -68,7 +68,7 @@ func (c *Common) Complete(faults *settings.Faults, to format.Binding) {
 	c.Logger = settings.Logger(c.Logger)
 }
 
-// Open returns a configuration without retries, and what to close in the end. It connects to nothing.
+// Open returns a configuration without retries, and the transport to close at the end. It doesn't connect.
 func (c *Common) Open(faults *settings.Faults) (aws.Config, *http.Transport) {
 	transport := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
@@ -95,7 +95,8 @@ func (c *Common) Open(faults *settings.Faults) (aws.Config, *http.Transport) {
 	if c.Endpoint != "" {
 		cfg.BaseEndpoint = aws.String(c.Endpoint)
 	}
-	cfg.HTTPClient = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	cfg.HTTPClient = &http.Client{Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	cfg.Retryer = func() aws.Retryer { return aws.NopRetryer{} }
 	cfg.RetryMaxAttempts = 0
 	return cfg, transport

@@ -16,30 +16,29 @@ import (
 
 // Limits that SQS and SNS share.
 const (
-	RequestEntries = 10  // messages in a request
-	maxAttributes  = 10  // of a message
+	RequestEntries = 10  // messages per request
+	maxAttributes  = 10  // per message
 	maxName        = 256 // bytes of an attribute's name
 	maxGroup       = 128 // characters of a group
 )
 
-// Entry is a message as SQS and SNS take it.
+// Entry is a message in the form of SQS and SNS.
 type Entry struct {
 	Body       string
 	Attributes []Attribute // at most ten, all of the type String
 	Group, ID  string      // of FIFO targets: message group and deduplication id
-	Size       int         // as the services count: body, and names, types and values of attributes
+	Size       int         // as the services count: the body, and the names, types and values of attributes
 }
 
 // Attribute is a message attribute.
 type Attribute struct{ Name, Value string }
 
-// Payload is how payloads become bodies, which are text: UTF-8 without most control characters, and not
-// empty.
+// Payload is how payloads become bodies. A body is text: UTF-8 without most control characters, and not empty.
 type Payload string
 
 const (
-	PayloadAuto   Payload = "auto"   // text as it is, and what is not text in base64
-	PayloadText   Payload = "text"   // text as it is, and what is not text is refused
+	PayloadAuto   Payload = "auto"   // text unchanged, other payloads in base64
+	PayloadText   Payload = "text"   // text unchanged, other payloads are refused
 	PayloadBase64 Payload = "base64" // everything in base64
 )
 
@@ -51,15 +50,14 @@ func (p Payload) check() error {
 	return fmt.Errorf("%q: use auto, text or base64", string(p))
 }
 
-// The attributes that are ours; see the packages' documentation of the wire format.
+// The attributes that we add; see the wire format in the packages' documentation.
 const (
 	attributePayload = "outbox-payload"
 	attributeHeaders = "outbox-headers"
 	contentType      = "content-type"
 )
 
-// encode returns m as it is sent to t: as records has it, or without records its payload with attributes of
-// ours.
+// encode returns m as it is sent to t: in the format of records, or without a format its payload with our attributes.
 func (p Payload) encode(m *outbox.Message, t *Target, records format.Encoder) (e Entry, err error) {
 	e.ID = m.ID.String()
 	if records != nil {
@@ -100,8 +98,8 @@ func (p Payload) plain(e *Entry, m *outbox.Message, t *Target) error {
 	if !m.CreatedAt.IsZero() {
 		created = m.CreatedAt.UTC().Format("2006-01-02T15:04:05.000000Z07:00")
 	}
-	// The first ten stand where libraries look for them: the trace, what a consumer can't do without, and what
-	// subscriptions filter by. The queue has a time of its own.
+	// The first ten become attributes, where libraries look for them: the trace, the fields that a consumer needs, and
+	// those that subscriptions filter by. The queue has its own time of sending.
 	all := make([]Attribute, 0, maxAttributes+len(m.Headers))
 	own := func(name, value string) {
 		if value != "" {
@@ -131,7 +129,7 @@ func (p Payload) plain(e *Entry, m *outbox.Message, t *Target) error {
 	return nil
 }
 
-// isTrace reports whether a header's name is one of those by which the context of a trace travels.
+// isTrace reports whether a header carries the context of a trace.
 func isTrace(name string) bool {
 	return strings.EqualFold(name, "traceparent") || strings.EqualFold(name, "tracestate") || strings.EqualFold(name, "baggage")
 }
@@ -140,7 +138,7 @@ func reserved(name string) error {
 	return outbox.Permanent(fmt.Errorf("header %q can't be sent: names with the prefix outbox- are reserved; rename it", shorten(name)))
 }
 
-// body returns the body of a payload, and what the consumer must know about it.
+// body returns the body of a payload, and what the consumer must know to read it.
 func (p Payload) body(payload []byte) (body, form string, err error) {
 	switch {
 	case payload == nil:
@@ -150,13 +148,14 @@ func (p Payload) body(payload []byte) (body, form string, err error) {
 	case p != PayloadBase64 && isText(payload):
 		return string(payload), "", nil
 	case p == PayloadText:
-		return "", "", outbox.Permanent(fmt.Errorf("the payload can't be sent as text: only UTF-8 without control characters can; allow base64 for it"))
+		return "", "", outbox.Permanent(fmt.Errorf("the payload can't be sent as text: only UTF-8 without control " +
+			"characters can; allow base64 for it"))
 	}
 	return base64.StdEncoding.EncodeToString(payload), "base64", nil
 }
 
-// arrange puts as many as possible of all into attributes of their own, in this order, and the others as
-// a JSON object into one attribute.
+// arrange makes as many as possible of all into attributes of their own, in this order, and puts the others into one
+// attribute as a JSON object.
 func arrange(all []Attribute) []Attribute {
 	fit := func(room int) (own, rest []Attribute) {
 		own = make([]Attribute, 0, maxAttributes)
@@ -182,7 +181,7 @@ func arrange(all []Attribute) []Attribute {
 	return own
 }
 
-// object returns attributes as a JSON object of text that SQS and SNS take.
+// object returns attributes as a JSON object, in text that SQS and SNS accept.
 func object(all []Attribute) string {
 	var b bytes.Buffer
 	for i, a := range all {
@@ -196,12 +195,12 @@ func object(all []Attribute) string {
 }
 
 func quote(b *bytes.Buffer, s string) {
-	text, _ := json.Marshal(s) // a string can always be
+	text, _ := json.Marshal(s) // a string can always be marshalled
 	text = bytes.ReplaceAll(text, []byte("\ufffe"), []byte(`\ufffe`))
 	b.Write(bytes.ReplaceAll(text, []byte("\uffff"), []byte(`\uffff`)))
 }
 
-// isText reports whether b has only characters that SQS takes.
+// isText reports whether b has only characters that SQS accepts.
 func isText(b []byte) bool {
 	ascii := true
 	for _, c := range b {
@@ -229,8 +228,8 @@ func isAttributeName(name string) bool {
 	return !strings.HasPrefix(lower, "aws.") && !strings.HasPrefix(lower, "amazon.")
 }
 
-// group returns the message group of m: its ordering key, or a hash of a key that a group can't be. A
-// message without a key has a group of its own.
+// group returns the message group of m: its ordering key, or a hash of the key if the key can't be a group. A message
+// without a key has a group of its own.
 func group(m *outbox.Message, id string) string {
 	key := m.OrderingKey()
 	if key == "" {

@@ -14,7 +14,7 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// refusal is an error about what is in a request.
+// refusal is an error about the content of a request.
 type refusal struct {
 	error
 	content bool // certainly about a message
@@ -32,7 +32,7 @@ type gone struct{ error }
 
 func (g gone) Unwrap() error { return g.error }
 
-// Missing marks err as one that says that a target doesn't exist: it will be looked for again.
+// Missing marks err as an error about a target that doesn't exist: the target will be looked up again.
 func Missing(err error) error { return gone{outbox.TopicUnavailable(err)} }
 
 func missing(err error) bool {
@@ -40,19 +40,19 @@ func missing(err error) bool {
 	return errors.As(err, &g)
 }
 
-// IsMissing reports whether err is the service's word that a target doesn't exist.
+// IsMissing reports whether err is the service's answer that a target doesn't exist.
 func IsMissing(err error) bool {
 	var api smithy.APIError
 	return errors.As(err, &api) && is(api.ErrorCode(), "QueueDoesNotExist", "NonExistentQueue", "NotFound", "NotFoundException")
 }
 
-// IsDenied reports whether err is the service's word that a permission is missing.
+// IsDenied reports whether err is the service's answer that a permission is missing.
 func IsDenied(err error) bool {
 	var api smithy.APIError
 	return errors.As(err, &api) && isDenied(api.ErrorCode())
 }
 
-// Classify returns err, which is what a call that was to do something came to, with its kind.
+// Classify returns err with its kind; doing names the call that failed.
 func Classify(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -61,7 +61,8 @@ func Classify(doing string, err error) error {
 	if !errors.As(err, &api) {
 		var answered *awshttp.ResponseError
 		if errors.As(err, &answered) && answered.HTTPStatusCode() < 500 {
-			return outbox.Unavailable(fmt.Errorf("%s: something that is not Amazon's service answered with status %d; is the endpoint right? (outcome unknown): %w", doing, answered.HTTPStatusCode(), err))
+			return outbox.Unavailable(fmt.Errorf("%s: something that is not Amazon's service answered with status %d; "+
+				"is the endpoint right? (outcome unknown): %w", doing, answered.HTTPStatusCode(), err))
 		}
 		return outbox.Unavailable(fmt.Errorf("%s (outcome unknown): %w", doing, plain(err)))
 	}
@@ -84,7 +85,7 @@ func Classify(doing string, err error) error {
 	return refusal{error: said}
 }
 
-// EntryError returns the error of a message that was not accepted in a request that was, with its kind.
+// EntryError returns the error, with its kind, of a message that was refused in a request that succeeded.
 func EntryError(target, code, message string, senderFault bool) error {
 	err := fmt.Errorf("%s: %s: %s", target, code, message)
 	switch {
@@ -95,11 +96,11 @@ func EntryError(target, code, message string, senderFault bool) error {
 	case senderFault, isContent(code):
 		return outbox.Permanent(err)
 	}
-	// The service's own trouble, which says nothing about the message.
+	// This is the service's own trouble, not the message's.
 	return outbox.Unavailable(err)
 }
 
-// bare returns a code without what may stand before it: a namespace with a dot, a shape's with a hash.
+// bare returns a code without its prefix: a namespace and a dot, or a shape and a hash.
 func bare(code string) string { return code[strings.LastIndexAny(code, ".#")+1:] }
 
 // is compares codes, which have a suffix "Exception" in some protocols and versions.
@@ -122,7 +123,7 @@ func isDenied(code string) bool {
 	return is(code, "AccessDenied", "AuthorizationError", "NotAuthorized", "UnauthorizedOperation")
 }
 
-// isKey reports whether a code is about the key that encrypts a target: KmsDisabled, KMS.DisabledException.
+// isKey reports whether a code is about the encryption key of a target: KmsDisabled, KMS.DisabledException.
 func isKey(code string) bool { return strings.Contains(strings.ToUpper(code), "KMS") }
 
 func isContent(code string) bool {
@@ -135,7 +136,7 @@ func serverFault(err error, api smithy.APIError) bool {
 		errors.As(err, &answered) && answered.HTTPStatusCode() >= http.StatusInternalServerError
 }
 
-// plain takes the client's wrapping off an error of the network, which names operation and request id.
+// plain removes the client's wrapping from a network error, which names the operation and the request id.
 func plain(err error) error {
 	var operation *smithy.OperationError
 	if errors.As(err, &operation) {

@@ -56,7 +56,8 @@ func TestEveryAnswerToARequestHasItsKind(t *testing.T) {
 		}
 	}
 	for _, err := range []error{
-		errors.New("connection reset"), context.DeadlineExceeded, fmt.Errorf("no credentials"), answered(502, errors.New("html")), answered(301, errors.New("html")),
+		errors.New("connection reset"), context.DeadlineExceeded, fmt.Errorf("no credentials"), answered(502,
+			errors.New("html")), answered(301, errors.New("html")),
 	} {
 		if got := Classify("do", err); brokertest.Kind(got) != "unavailable" {
 			t.Errorf("%v is %s", err, brokertest.Kind(got))

@@ -7,9 +7,9 @@ import (
 	"github.com/pgoutbox/outbox/format"
 )
 
-// formatted sets body and attributes as a format has them. Beside them stands how the body is to be read, if
-// that isn't as it is. Every header needs an attribute of its own: consumers that know the format look for it
-// there and nowhere else, so what has no room is refused.
+// formatted sets the body and attributes of a message in a format, and an attribute that tells how to read the body if
+// that isn't plain text. Every header needs an attribute of its own, because consumers that know the format look for it
+// only there. A message with more headers than attributes is refused.
 func (p Payload) formatted(e *Entry, m *outbox.Message, records format.Encoder) error {
 	var record format.Record
 	if err := records.Encode(&record, m); err != nil {
@@ -38,18 +38,22 @@ func (p Payload) formatted(e *Entry, m *outbox.Message, records format.Encoder) 
 		add(h.Name, string(h.Value))
 	}
 	if n := len(e.Attributes); n > maxAttributes {
-		return refuse("%d attributes can't be sent: a message has at most %d, those of the format and the message's own headers together; use the structured mode of CloudEvents, or drop headers by a header rule of the destination", n, maxAttributes)
+		return refuse("%d attributes can't be sent: a message has at most %d, those of the format and the message's own "+
+			"headers together; use the structured mode of CloudEvents, or drop headers by a header rule of the destination",
+			n, maxAttributes)
 	}
 	return nil
 }
 
-// checkAttribute refuses what can't be an attribute.
+// checkAttribute refuses names and values that an attribute can't have.
 func checkAttribute(name, value string) error {
 	switch {
 	case !isAttributeName(name):
-		return refuse("header %q can't be sent: an attribute's name has 1 to %d letters, digits, underscores, hyphens and single dots, and doesn't begin with aws. or amazon.; rename it", shorten(name), maxName)
+		return refuse("header %q can't be sent: an attribute's name has 1 to %d letters, digits, underscores, hyphens "+
+			"and single dots, and doesn't begin with aws. or amazon.; rename it", shorten(name), maxName)
 	case value == "":
-		return refuse("header %q can't be sent: an attribute's value is not empty; drop it by a header rule of the destination", shorten(name))
+		return refuse("header %q can't be sent: an attribute's value is not empty; drop it by a header rule of the destination",
+			shorten(name))
 	case !isText([]byte(value)):
 		return refuse("header %q can't be sent: an attribute's value is UTF-8 without control characters", shorten(name))
 	}

@@ -51,7 +51,8 @@ func TestAttributesOfAFormatAreTenAtMost(t *testing.T) {
 func TestHeadersThatCanBeNoAttributeAreRefusedWithAFormat(t *testing.T) {
 	t.Parallel()
 	binary := bound(t, format.CloudEvents{})
-	for _, h := range []outbox.Header{{Name: "a b", Value: "v"}, {Name: "empty"}, {Name: "control", Value: "\x01"}, {Name: "Outbox-Id", Value: "v"}} {
+	for _, h := range []outbox.Header{{Name: "a b", Value: "v"},
+		{Name: "empty"}, {Name: "control", Value: "\x01"}, {Name: "Outbox-Id", Value: "v"}} {
 		m := numbered(1, 1)[0]
 		m.Headers = []outbox.Header{h}
 		if _, err := PayloadAuto.encode(m, &Target{Name: "q"}, binary); !outbox.IsPermanent(err) || !strings.Contains(err.Error(), h.Name) {

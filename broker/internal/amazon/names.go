@@ -11,17 +11,17 @@ import (
 	"github.com/pgoutbox/outbox/internal/template"
 )
 
-// Names tells where a message goes: by a table of topics, else by a template.
+// Names decides where a message goes: by a table of topics, else by a template.
 type Names struct {
 	table    map[string]string
 	template *template.Template
 	fault    func(name string) string
 }
 
-// NewNames returns the names of a table, by topic, and a template, with the fields {topic},
-// {aggregate_type} and {event_type}. fault says what is wrong with a name, "" for a right one. A dot in a
-// field becomes a hyphen, for no queue and no topic of Amazon's has one. Faults are noted of the field with the
-// template, and of the one with the table, which has an s more.
+// NewNames returns the names of a table, by topic, and of a template, which has the fields {topic}, {aggregate_type}
+// and {event_type}. fault returns what is wrong with a name, "" for a valid one. A dot in a field becomes a hyphen,
+// because names at Amazon have no dots. Faults of the template are noted under field, faults of the table under field
+// with an s appended.
 func NewNames(faults *settings.Faults, field, text string, table map[string]string, fault func(name string) string) *Names {
 	n := &Names{table: maps.Clone(table), fault: fault}
 	for _, topic := range slices.Sorted(maps.Keys(table)) {
@@ -33,13 +33,13 @@ func NewNames(faults *settings.Faults, field, text string, table map[string]stri
 		faults.Need(false, field, "template %q: %w", text, err)
 		return n
 	}
-	// With every field standing for a plain name, what is left is the template's own.
+	// With a plain name in place of every field, the fault is the template's own.
 	complaint := fault(n.template.With("x"))
 	faults.Need(complaint == "", field, "template %q %s", text, complaint)
 	return n
 }
 
-// Name returns where m goes, or a permanent error if that can't be a name.
+// Name returns the name of m's target, or a permanent error if it can't be a name.
 func (n *Names) Name(m *outbox.Message) (string, error) {
 	if name, found := n.table[m.Topic]; found {
 		return name, nil
@@ -68,16 +68,16 @@ func (n *Names) Fixed() []string {
 	return slices.Compact(names)
 }
 
-// All returns the names as they are written: those of the table, and the template with "x" for fields.
+// All returns the names as written: those of the table, and the template with "x" for its fields.
 func (n *Names) All() []string {
 	return append(slices.Collect(maps.Values(n.table)), n.template.With("x"))
 }
 
-// FIFO is the end of the name of every queue and topic that keeps an order, and of no other's.
+// FIFO ends the name of every queue and topic that keeps an order, and of no other.
 const FIFO = ".fifo"
 
-// NameFault tells why something called kind, such as a queue, can't have this name of at most so many characters, or may
-// not be used; "" if it may.
+// NameFault returns why a queue or topic (kind) can't have this name, or may not be used; "" if it may. most is the
+// longest name in characters.
 func NameFault(kind, name string, most int, unordered bool) string {
 	bare, isFIFO := strings.CutSuffix(name, FIFO)
 	switch {

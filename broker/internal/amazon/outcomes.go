@@ -8,8 +8,8 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Outcomes collects what the answer to a request says about its entries, whose ids are their places:
-// "0", "1" and so on. What it says nothing about has an unknown outcome.
+// Outcomes collects the outcomes of a request's entries, whose ids are their indexes: "0", "1" and so on. An entry that
+// the answer doesn't mention has an unknown outcome.
 type Outcomes struct {
 	target string
 	errs   []error

@@ -1,4 +1,4 @@
-// Package brokertest has what the tests of all brokers need: messages, checks of outcomes, and a publisher that goes on
+// Package brokertest has what the tests of all brokers need: messages, checks of outcomes, and a publisher that repeats
 // until everything is accepted, as the engine does.
 package brokertest
 
@@ -19,7 +19,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Leaks is for TestMain: it returns the code with which the tests have ended, or 1 if they leave goroutines behind.
+// Leaks is for TestMain: it returns the exit code of the tests, or 1 if they leave goroutines behind.
 func Leaks(code int, known ...goleak.Option) int {
 	if code != 0 {
 		return code
@@ -31,7 +31,7 @@ func Leaks(code int, known ...goleak.Option) int {
 	return 0
 }
 
-// Patience bounds what a test waits for. Nothing asserts that things are faster.
+// Patience bounds what a test waits for. No test asserts that something is faster.
 const Patience = 2 * time.Minute
 
 // Patient returns a context that ends with the test or its patience.
@@ -54,7 +54,7 @@ func Eventually(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// Opened returns b, which is closed at the end of the test.
+// Opened returns b, and closes it at the end of the test.
 func Opened[B io.Closer](t testing.TB, b B, err error) B {
 	t.Helper()
 	if err != nil {
@@ -68,12 +68,13 @@ func Opened[B io.Closer](t testing.TB, b B, err error) B {
 	return b
 }
 
-// Message returns a message with n as payload.
+// Message returns a message with the payload n.
 func Message(topic, key string, n int) *outbox.Message {
 	return &outbox.Message{ID: outbox.NewID(), Topic: topic, Key: key, Payload: fmt.Appendf(nil, "%d", n)}
 }
 
-// Messages returns n messages, dealt to the keys "k-0", "k-1" and so on in turn, with their number within the key as payload.
+// Messages returns n messages, dealt to the keys "k-0", "k-1" and so on in turn; the payload is the number within the
+// key.
 func Messages(topic string, n, keys int) []*outbox.Message {
 	batch := make([]*outbox.Message, n)
 	for i := range batch {
@@ -82,13 +83,13 @@ func Messages(topic string, n, keys int) []*outbox.Message {
 	return batch
 }
 
-// SortHeaders sorts by name, for brokers that have headers as a map.
+// SortHeaders sorts headers by name, for brokers whose headers are a map.
 func SortHeaders(m *outbox.Message) {
 	m.Headers = slices.Clone(m.Headers)
 	slices.SortFunc(m.Headers, func(a, b outbox.Header) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// Attribute reads an attribute of the adapters' own wire format into m; others are headers.
+// Attribute reads an attribute of the adapters' own wire format into m; unknown attributes become headers.
 func Attribute(m *outbox.Message, name, value string) (err error) {
 	switch name {
 	case "outbox-id":
@@ -124,7 +125,7 @@ func Accepted(t testing.TB, errs []error) {
 	}
 }
 
-// Contains requires an error whose text has all parts.
+// Contains requires an error whose text contains all parts.
 func Contains(t testing.TB, err error, parts ...string) {
 	t.Helper()
 	if err == nil {
@@ -137,7 +138,7 @@ func Contains(t testing.TB, err error, parts ...string) {
 	}
 }
 
-// Kind is what an outcome means to the engine.
+// Kind names the kind of an outcome for the engine.
 func Kind(err error) string {
 	switch {
 	case err == nil:
@@ -154,7 +155,8 @@ func Kind(err error) string {
 	return "retried"
 }
 
-// CheckOutcomes verifies what every call promises: after the first failure of a key nothing but ErrSkipped.
+// CheckOutcomes verifies what every call promises: after the first failure of a key, all its other outcomes are
+// ErrSkipped.
 func CheckOutcomes(t testing.TB, batch []*outbox.Message, errs []error) {
 	t.Helper()
 	if errs == nil {
@@ -183,7 +185,7 @@ type Publisher interface {
 	Publish(ctx context.Context, batch []*outbox.Message) []error
 }
 
-// Deliver does what the engine does: it publishes batch until all is accepted.
+// Deliver publishes batch repeatedly, as the engine does, until all of it is accepted.
 func Deliver(ctx context.Context, t testing.TB, b Publisher, batch []*outbox.Message) {
 	t.Helper()
 	for len(batch) > 0 {
@@ -214,7 +216,7 @@ func Deliver(ctx context.Context, t testing.TB, b Publisher, batch []*outbox.Mes
 	}
 }
 
-// Seen notes the order in which a receiver first saw the messages of each key. The zero value is ready for use.
+// Seen records the order in which a receiver first saw the messages of each key. The zero value is ready for use.
 type Seen struct {
 	mu    sync.Mutex
 	ids   map[outbox.ID]bool

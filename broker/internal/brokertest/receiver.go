@@ -10,18 +10,18 @@ import (
 	"github.com/pgoutbox/outbox/internal/child"
 )
 
-// receiverVariable makes a test program a receiver, at the address that is its value; with _FILE, the file for what it
-// receives.
+// receiverVariable makes a test program a receiver; its value is the address. The variable with _FILE appended has the
+// file for what it receives.
 const receiverVariable = "OUTBOX_TEST_RECEIVER"
 
-// AsReceiver is for TestMain: it says where to listen and into which file to write what comes, if this process is to be a
-// [Receiver] and runs no tests.
+// AsReceiver is for TestMain: if this process is to be a [Receiver] and run no tests, it returns the address to listen
+// on and the file to write to.
 func AsReceiver() (address, file string, is bool) {
 	address = os.Getenv(receiverVariable)
 	return address, os.Getenv(receiverVariable + "_FILE"), address != ""
 }
 
-// Receiver is the test program in a process of its own, which can be killed and frozen. One goroutine at a time.
+// Receiver is the test program in a process of its own, which can be killed and frozen. Not safe for concurrent use.
 type Receiver struct {
 	Address string
 	File    string
@@ -29,7 +29,7 @@ type Receiver struct {
 	now     *child.Process
 }
 
-// StartReceiver returns a receiver that listens. It is killed at the end of the test.
+// StartReceiver returns a receiver that listens, and kills it at the end of the test.
 func StartReceiver(t *testing.T) *Receiver {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,12 +51,12 @@ func StartReceiver(t *testing.T) *Receiver {
 		if t.Failed() {
 			t.Logf("the receiver's log ends with:\n%s", r.now.Log())
 		}
-		_ = r.Kill() // it may be dead already
+		_ = r.Kill() // the process may be dead already
 	})
 	return r
 }
 
-// Start starts it at its address, after Kill once more, and returns when it listens.
+// Start starts the receiver at its address, again after Kill, and returns when it listens.
 func (r *Receiver) Start() (err error) {
 	const patience = 60 * time.Second
 	if r.now, err = child.Start(r.command); err != nil {
@@ -81,5 +81,5 @@ func (r *Receiver) Kill() error { return r.now.Kill() }
 // Freeze returns when the process has halted.
 func (r *Receiver) Freeze() error { return r.now.Freeze() }
 
-// Thaw lets it go on.
+// Thaw resumes the process.
 func (r *Receiver) Thaw() error { return r.now.Thaw() }

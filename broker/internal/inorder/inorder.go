@@ -1,5 +1,5 @@
-// Package inorder keeps what a call to a broker promises: of the messages of a key, none counts as accepted behind one
-// that has failed. The adapters send; a [Batch] tells them what may be sent, and has the outcomes.
+// Package inorder keeps the promise of a call to a broker: no message of a key counts as accepted behind one that has
+// failed. The adapters send; a [Batch] tells them what may be sent, and collects the outcomes.
 package inorder
 
 import (
@@ -10,25 +10,25 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Batch is the messages of one call. Those of a key form a chain, in their order; a message without a key is a chain by
-// itself. A Batch belongs to one goroutine at a time. The zero Batch is ready for Begin.
+// Batch is the messages of one call. The messages of a key form a chain, in their order; a message without a key is a
+// chain of its own. A Batch belongs to one goroutine at a time. The zero Batch is ready for Begin.
 type Batch struct {
 	Messages []*outbox.Message
 
-	errs    []error // nil while nothing has failed
+	errs    []error // nil until a message fails
 	links   []link
-	last    map[string]int32 // the end of each key's chain, while chains are made
+	last    map[string]int32 // the end of each key's chain, while chains are being built
 	queue   []int32          // messages whose turn has come, from queued on
 	queued  int
 	left    int
-	stopped error // the outcome of what has not been taken
+	stopped error // the outcome of messages that have not been taken
 }
 
-// link is a message's place in its chain.
+// link is a message's position in its chain.
 type link struct {
-	next  int32 // the message behind it, -1 at the end
+	next  int32 // the next message of the chain, -1 at the end
 	state state
-	turn  bool // all before it were accepted
+	turn  bool // all earlier messages of the chain were accepted
 }
 
 type state uint8
@@ -40,7 +40,7 @@ const (
 	failed
 )
 
-// Begin takes the messages of a call in.
+// Begin starts a call with these messages.
 func (b *Batch) Begin(messages []*outbox.Message) {
 	n := len(messages)
 	b.Messages, b.errs, b.stopped = messages, nil, nil
@@ -67,7 +67,7 @@ func (b *Batch) Begin(messages []*outbox.Message) {
 	clear(b.last)
 }
 
-// End forgets what belongs to the caller. The slice that Errs returned stays the caller's.
+// End drops references to the caller's data. The caller owns the slice that Errs returned.
 func (b *Batch) End() { b.Messages, b.errs, b.stopped = nil, nil, nil }
 
 // give gives message i its turn.
@@ -76,8 +76,8 @@ func (b *Batch) give(i int32) {
 	b.queue = append(b.queue, i)
 }
 
-// Next returns the first message whose turn it is: all before it in its chain were accepted, and it was neither taken nor
-// settled. It returns the same message until it is taken or settled, and false if there is none now.
+// Next returns the first message whose turn it is: all earlier messages of its chain were accepted, and it was neither
+// taken nor settled. It returns the same message until that is taken or settled, and false if there is none at present.
 func (b *Batch) Next() (i int32, ok bool) {
 	for ; b.queued < len(b.queue); b.queued++ {
 		if i := b.queue[b.queued]; b.links[i].state == unsent {
@@ -87,31 +87,31 @@ func (b *Batch) Next() (i int32, ok bool) {
 	return 0, false
 }
 
-// Take notes that message i is on its way to the broker, from where it has to be settled. An adapter whose broker keeps the
-// order by itself may take a message before its turn.
+// Take notes that message i is on its way to the broker; from then on it must be settled. An adapter whose broker keeps
+// the order by itself may take a message before its turn.
 func (b *Batch) Take(i int32) {
 	if l := &b.links[i]; l.state == unsent {
 		l.state = taken
 	}
 }
 
-// After returns the message behind i in its chain, -1 for none. It may be called by several goroutines at once.
+// After returns the message after i in its chain, -1 for none. Safe for concurrent use.
 func (b *Batch) After(i int32) int32 { return b.links[i].next }
 
-// Taken reports whether i is a message that was taken and isn't settled.
+// Taken reports whether message i was taken and isn't settled.
 func (b *Batch) Taken(i int32) bool {
 	return i >= 0 && int(i) < len(b.links) && b.links[i].state == taken
 }
 
-// Settled reports whether message i has an outcome: its own, or that of one before it in its chain.
+// Settled reports whether message i has an outcome: its own, or that of an earlier message of its chain.
 func (b *Batch) Settled(i int32) bool { return b.links[i].state >= accepted }
 
 // Left is how many messages are not settled.
 func (b *Batch) Left() int { return b.left }
 
-// Settle notes the outcome of message i, nil if the broker accepted it. Behind an accepted message the next of its chain
-// has its turn; all messages behind one that failed are skipped, whatever the broker says of them. The first outcome of a
-// message counts.
+// Settle notes the outcome of message i, nil if the broker accepted it. After an accepted message, the next one of its
+// chain has its turn. All messages behind a failed one are skipped, whatever the broker answers for them. The first
+// outcome of a message counts.
 func (b *Batch) Settle(i int32, err error) {
 	if b.Settled(i) {
 		return
@@ -135,7 +135,7 @@ func (b *Batch) Settle(i int32, err error) {
 	}
 }
 
-// fail notes err, and skips what is behind message i.
+// fail notes err, and skips the messages behind message i.
 func (b *Batch) fail(i int32, err error) {
 	if b.errs == nil {
 		b.errs = make([]error, len(b.Messages))
@@ -150,8 +150,8 @@ func (b *Batch) fail(i int32, err error) {
 	}
 }
 
-// Stop settles what has not been taken with the error unsent, now or when its turn comes. What was taken is waited for. Of
-// several calls the first counts.
+// Stop settles the messages that have not been taken with the error unsent, now or when their turn comes. Messages that
+// were taken still need their outcome. The first call counts.
 func (b *Batch) Stop(unsent error) {
 	if b.stopped != nil {
 		return
@@ -162,7 +162,8 @@ func (b *Batch) Stop(unsent error) {
 	}
 }
 
-// Abandon settles everything, because of cause: what was taken has an unknown outcome, the rest was not sent.
+// Abandon settles everything because of cause: messages that were taken have an unknown outcome, the others were not
+// sent.
 func (b *Batch) Abandon(cause error) {
 	if b.left == 0 {
 		return
@@ -176,13 +177,13 @@ func (b *Batch) Abandon(cause error) {
 	}
 }
 
-// Unknown is the outcome of a message that may have been accepted or not.
+// Unknown is the outcome of a message that was or was not accepted.
 func Unknown(cause error) error { return outbox.Unavailable(fmt.Errorf("%w (outcome unknown)", cause)) }
 
 // Errs returns the outcomes in the order of Messages; nil if none failed.
 func (b *Batch) Errs() []error { return b.errs }
 
-// Pool keeps the memory of batches from call to call. The zero Pool is ready for use, by several goroutines at once.
+// Pool reuses the memory of batches from call to call. The zero Pool is ready for use. Safe for concurrent use.
 type Pool struct{ spare sync.Pool }
 
 // Begin returns a batch of these messages.
@@ -195,7 +196,7 @@ func (p *Pool) Begin(messages []*outbox.Message) *Batch {
 	return b
 }
 
-// End ends b, which must not be used any more.
+// End ends b, which must not be used afterwards.
 func (p *Pool) End(b *Batch) {
 	b.End()
 	p.spare.Put(b)

@@ -9,35 +9,36 @@ import (
 	"github.com/pgoutbox/outbox/broker/consume"
 )
 
-// Group holds the messages of one source, such as a partition or a queue, from their arrival until they
-// are settled. Messages of one key are handled in the order in which they were added.
+// Group holds the messages of one source, such as a partition or a queue, from their arrival until they are settled.
+// Messages of one key are handled in the order in which they were added.
 //
-// mu is a leaf: no message is handled or settled under it.
+// mu is a leaf: no message is handled or settled while it is held.
 type Group struct {
 	engine  *Engine
-	hard    context.Context // ends when handlers have to
+	hard    context.Context // ends when handlers have to return
 	harden  context.CancelFunc
-	soft    chan struct{} // closed: no more handlers begin
+	soft    chan struct{} // closed when no more handlers may begin
 	running sync.WaitGroup
 
 	mu      sync.Mutex
 	stopped bool
 	lanes   map[string]*lane
 	held    map[*Delivery]struct{}
-	room    chan struct{} // has something in it if messages were settled since it was last emptied
+	room    chan struct{} // has an element if messages were settled since it was last drained
 }
 
-// lane is what waits of one key. It is there as long as its goroutine.
+// lane is the waiting messages of one key. It exists as long as its goroutine.
 type lane struct{ waiting []*Delivery }
 
-// Group makes a group. It has to be drained in the end.
+// Group returns a new group, which must be drained at the end.
 func (e *Engine) Group() *Group {
-	g := &Group{engine: e, soft: make(chan struct{}), lanes: map[string]*lane{}, held: map[*Delivery]struct{}{}, room: make(chan struct{}, 1)}
+	g := &Group{engine: e, soft: make(chan struct{}), lanes: map[string]*lane{},
+		held: map[*Delivery]struct{}{}, room: make(chan struct{}, 1)}
 	g.hard, g.harden = context.WithCancel(context.Background())
 	return g
 }
 
-// Add takes a message. A group that was drained gives it back at once.
+// Add adds a message. A group that was drained returns it to the broker at once.
 func (g *Group) Add(d *Delivery) {
 	key := d.Message.OrderingKey()
 	g.engine.cfg.Observer.Received(&d.Message)
@@ -62,14 +63,14 @@ func (g *Group) Add(d *Delivery) {
 	go g.work(key, l)
 }
 
-// Held is how many messages are not settled.
+// Held is the number of messages that are not settled.
 func (g *Group) Held() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.held)
 }
 
-// All are the messages that are not settled, in no order.
+// All returns the messages that are not settled, in no order.
 func (g *Group) All() []*Delivery {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -80,8 +81,7 @@ func (g *Group) All() []*Delivery {
 	return all
 }
 
-// Room waits until fewer than limit messages are held and returns how many more there may be; 0 when ctx
-// ends.
+// Room waits until fewer than limit messages are held, and returns how many may be added; 0 when ctx ends.
 func (g *Group) Room(ctx context.Context, limit int) int {
 	for {
 		if free := limit - g.Held(); free > 0 {
@@ -95,15 +95,15 @@ func (g *Group) Room(ctx context.Context, limit int) int {
 	}
 }
 
-// Drain lets no more handlers begin, waits for those that run, and returns when every message is settled.
-// Handlers that run for longer than the engine's DrainTimeout have their contexts ended, and those that go on
-// even so are left behind. It may be called more than once.
+// Drain starts no more handlers, waits for those that run, and returns when every message is settled. After the
+// engine's DrainTimeout it ends the contexts of running handlers, and leaves behind those that still don't return. It
+// may be called more than once.
 func (g *Group) Drain() { g.drain(g.engine.cfg.DrainTimeout) }
 
-// Cut is Drain without patience, for messages that belong to somebody else already.
+// Cut is Drain without a timeout, for messages that already belong to another consumer.
 func (g *Group) Cut() { g.drain(0) }
 
-// Stop lets no more handlers begin, and waits for nothing. Drain has to follow.
+// Stop starts no more handlers, and doesn't wait. Drain must follow.
 func (g *Group) Stop() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -121,7 +121,7 @@ func (g *Group) drain(patience time.Duration) {
 	g.harden()
 }
 
-// work handles what waits in a lane, and ends when nothing does.
+// work handles the messages of a lane, and ends when none is left.
 func (g *Group) work(key string, l *lane) {
 	defer g.running.Done()
 	for {
@@ -190,7 +190,8 @@ func (g *Group) wait(d time.Duration) bool {
 	}
 }
 
-// outlive waits for the end of a handler that hangs, if err says so: nothing else of its key may run beside it.
+// outlive waits for the end of a handler that hangs, if err is of that kind: no other message of its key may be handled
+// at the same time.
 func (g *Group) outlive(err error) {
 	var h *hung
 	if !errors.As(err, &h) {

@@ -1,6 +1,6 @@
-// Package lanes runs handlers for the consumers of all brokers: in parallel, in order per key, with
-// attempts, policies and an orderly end. A consumer puts what it receives into a group; for each message it is
-// told once what to tell the broker.
+// Package lanes runs handlers for the consumers of all brokers: in parallel, in order per key, with attempts, policies
+// and a regular end. A consumer adds the messages that it receives to a group, and is told once for each message what
+// to tell the broker.
 package lanes
 
 import (
@@ -19,17 +19,17 @@ import (
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
-// Delivery is a message as it came.
+// Delivery is a received message.
 type Delivery struct {
 	Message outbox.Message
-	Err     error  // why it could not be read; Message is what could
+	Err     error  // why it could not be read; Message has what could be read
 	Source  string // see consume.Poison
 
-	// Attempts is how often it has failed before, as far as the broker counts.
+	// Attempts is how often it has failed before, if the broker counts that.
 	Attempts int
 
-	// Settle tells the broker: Done, also of a message that was parked, Returned, Later or Rejected. It is called once, by
-	// some goroutine. pause is for Later.
+	// Settle tells the broker the outcome: Done (also for a message that was parked), Returned, Later or Rejected. It
+	// is called once, by any goroutine. pause is for Later.
 	Settle func(o consume.Outcome, pause time.Duration)
 }
 
@@ -46,7 +46,7 @@ type Engine struct {
 	can     Abilities
 	slots   chan struct{}
 	hung    atomic.Int64
-	failed  chan error // has room for one
+	failed  chan error // has room for one error
 }
 
 // New checks cfg, and reports all its faults together.
@@ -65,7 +65,8 @@ func New(cfg consume.Config, handler consume.Handler, can Abilities) (*Engine, e
 	switch cfg.Policy {
 	case consume.Block, consume.Park:
 	case consume.Reject:
-		faults.Need(can.Reject, "Policy", "policy reject: this broker can't dead-letter by itself; use %q or %q", consume.Park, consume.Block)
+		faults.Need(can.Reject, "Policy", "policy reject: this broker can't dead-letter by itself; use %q or %q",
+			consume.Park, consume.Block)
 	default:
 		faults.Need(false, "Policy", "%q: use %q, %q or %q", cfg.Policy, consume.Block, consume.Park, consume.Reject)
 	}
@@ -80,7 +81,7 @@ func New(cfg consume.Config, handler consume.Handler, can Abilities) (*Engine, e
 	return &Engine{cfg: cfg, handler: handler, can: can, slots: make(chan struct{}, cfg.Parallel), failed: make(chan error, 1)}, nil
 }
 
-// Run runs a consumer, and what is configured to run beside it.
+// Run runs a consumer, and the functions that are configured to run beside it.
 func (e *Engine) Run(ctx context.Context, consume func(context.Context) error) error {
 	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -98,10 +99,10 @@ func (e *Engine) Run(ctx context.Context, consume func(context.Context) error) e
 // Config returns the completed configuration.
 func (e *Engine) Config() consume.Config { return e.cfg }
 
-// Failed receives why the consumer can't go on.
+// Failed receives the reason why the consumer can't continue.
 func (e *Engine) Failed() <-chan error { return e.failed }
 
-// Hung returns an error if handlers still run that were given up.
+// Hung returns an error if handlers that were given up are still running.
 func (e *Engine) Hung() error {
 	if n := e.hung.Load(); n > 0 {
 		return fmt.Errorf("%d %w; end the process", n, consume.ErrHung)
@@ -109,22 +110,22 @@ func (e *Engine) Hung() error {
 	return nil
 }
 
-// Decode completes the message of d as configured, after the broker's own part has read it.
+// Decode completes the message of d as configured, after the broker's own fields have been read.
 func (e *Engine) Decode(d *Delivery) {
 	if e.cfg.Decode != nil && (d.Err == nil || errors.Is(d.Err, ErrForeign)) {
 		d.Err = e.cfg.Decode(&d.Message)
 	} else if errors.Is(d.Err, ErrForeign) {
-		d.Err = nil // the handler's inbox may know it by a key of its own
+		d.Err = nil // the handler's inbox may identify it by a key of its own
 	}
 	if d.Err != nil {
 		d.Err = fmt.Errorf("%w: %w", consume.ErrUnreadable, d.Err)
 	}
 }
 
-// ErrForeign means that a record has no id of ours: somebody else has written it, or it has a format.
+// ErrForeign means that a record has no id of ours: another program has written it, or it has a format.
 var ErrForeign = errors.New("the record has no message id")
 
-// process tries a message until it is clear what to tell the broker.
+// process tries a message until its outcome is known.
 func (e *Engine) process(g *Group, d *Delivery, ordered bool) (consume.Outcome, time.Duration) {
 	failures, pauses, tries := d.Attempts, 0, 0
 	for {
@@ -142,12 +143,13 @@ func (e *Engine) process(g *Group, d *Delivery, ordered bool) (consume.Outcome, 
 		case err == nil:
 			return consume.Done, 0
 		case g.hard.Err() != nil:
-			return consume.Returned, 0 // it was cut off: not the message's fault
+			return consume.Returned, 0 // it was interrupted: not the message's fault
 		}
 		var wait time.Duration
 		var early interface{ TooEarly() bool }
 		if e.can.Later && errors.As(err, &early) && early.TooEarly() {
-			// What it waits for comes after it, and would wait for it here. With the broker it is in the way of none.
+			// The message may wait for one that comes after it, which would wait for it here. At the broker it blocks
+			// no other message.
 			return consume.Later, e.cfg.MaxBackoff / 10
 		}
 		if outbox.IsUnavailable(err) {
@@ -178,7 +180,7 @@ func (e *Engine) process(g *Group, d *Delivery, ordered bool) (consume.Outcome, 
 	}
 }
 
-// poison does what the policy says; "" if the message has to be tried again.
+// poison applies the policy; "" if the message has to be tried again.
 func (e *Engine) poison(g *Group, d *Delivery, err error, attempts int) consume.Outcome {
 	switch e.cfg.Policy {
 	case consume.Reject:
@@ -205,7 +207,7 @@ func (e *Engine) poison(g *Group, d *Delivery, err error, attempts int) consume.
 	return ""
 }
 
-// attempt runs the handler once, in a slot that it gives back.
+// attempt runs the handler once, in a slot that it releases.
 func (e *Engine) attempt(g *Group, d *Delivery, number int) error {
 	began := time.Now()
 	err := e.run(g, d)
@@ -213,16 +215,16 @@ func (e *Engine) attempt(g *Group, d *Delivery, number int) error {
 	return err
 }
 
-// run calls the handler. One that doesn't heed its context is left behind; what an inbox has not committed by then,
-// it won't.
+// run calls the handler. A handler that ignores its context is left behind; what its inbox has not committed by then is
+// rolled back.
 func (e *Engine) run(g *Group, d *Delivery) error {
 	ctx, cancel := context.WithTimeout(g.hard, e.cfg.Timeout)
 	defer cancel()
-	msg := d.Message // a handler that was left behind keeps a message of its own
+	msg := d.Message // a handler that was left behind must have a message of its own
 	result := make(chan error, 1)
 	go func() {
 		err := errGone
-		defer func() { result <- err }() // also when the handler ends its goroutine
+		defer func() { result <- err }() // even if the handler ends its goroutine
 		err = guarded(func() error { return e.handler(ctx, &msg) })
 	}()
 	defer func() { <-e.slots }()
@@ -246,7 +248,7 @@ var errGone = errors.New("the handler ended its goroutine")
 // hung is the error of a handler that was left behind.
 type hung struct {
 	text  string
-	ended chan struct{} // closed when it has returned after all
+	ended chan struct{} // closed when it has returned at last
 }
 
 func (h *hung) Error() string { return h.text }
@@ -256,10 +258,11 @@ func (e *Engine) leaveBehind(result <-chan error) error {
 	if n := e.hung.Add(1); n >= int64(e.cfg.Parallel) {
 		select {
 		case e.failed <- fmt.Errorf("%d %w; end the process and start it again", n, consume.ErrHung):
-		default: // it is known
+		default: // the channel already has an error
 		}
 	}
-	h := &hung{fmt.Sprintf("the handler hangs: it has not returned %v after its time of %v was over", e.cfg.Grace, e.cfg.Timeout), make(chan struct{})}
+	h := &hung{fmt.Sprintf("the handler hangs: it has not returned %v after its time of %v was over", e.cfg.Grace, e.cfg.Timeout),
+		make(chan struct{})}
 	go func() {
 		<-result
 		e.hung.Add(-1)
@@ -268,8 +271,8 @@ func (e *Engine) leaveBehind(result <-chan error) error {
 	return h
 }
 
-// pause is the n-th of a back-off, between a half and the whole of it, so that what failed together
-// doesn't come back together.
+// pause is the n-th pause of a backoff, between half of it and all of it, so that messages that failed together don't
+// come back together.
 func (e *Engine) pause(n int) time.Duration {
 	d := e.cfg.MaxBackoff
 	if shift := n - 1; shift < 30 {
@@ -283,7 +286,8 @@ func (e *Engine) pause(n int) time.Duration {
 
 func (e *Engine) log(level slog.Level, text string, d *Delivery, err error, more ...any) {
 	m := &d.Message
-	args := append([]any{"message_id", m.ID.String(), "topic", m.Topic, "key", printed.Key(m.OrderingKey()), "source", d.Source, "error", err}, more...)
+	args := append([]any{"message_id", m.ID.String(), "topic",
+		m.Topic, "key", printed.Key(m.OrderingKey()), "source", d.Source, "error", err}, more...)
 	e.cfg.Logger.Log(context.Background(), level, text, args...)
 }
 
@@ -297,8 +301,9 @@ func guarded(f func() error) (err error) {
 	return f()
 }
 
-// Reconnect calls connected, which consumes over one connection until that ends, again and again until ctx ends, with pauses
-// that grow while connections are short. It returns Hung, and ends when connected returns ErrHung or, if that isn't nil, fatal.
+// Reconnect calls connected repeatedly until ctx ends. connected consumes over one connection until that ends. The
+// pauses between calls grow while connections are short. Reconnect returns Hung, and ends early when connected returns
+// ErrHung or, if that isn't nil, fatal.
 func (e *Engine) Reconnect(ctx context.Context, logger *slog.Logger, fatal error, connected func(context.Context) error) error {
 	for failures := 0; ctx.Err() == nil; {
 		began := time.Now()

@@ -7,7 +7,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/consume"
 )
 
-// settle tells the broker, and then the observer.
+// settle reports an outcome to the broker, and then to the observer.
 func (e *Engine) settle(d *Delivery, o consume.Outcome, pause time.Duration) {
 	told := o
 	if o == consume.Parked {
@@ -17,13 +17,13 @@ func (e *Engine) settle(d *Delivery, o consume.Outcome, pause time.Duration) {
 	e.cfg.Observer.Settled(&d.Message, o)
 }
 
-// Observed reports whether somebody wants to know, so that it is worth asking the broker.
+// Observed reports whether there is an observer, so that asking the broker is worth it.
 func (e *Engine) Observed() bool {
 	_, no := e.cfg.Observer.(nobody)
 	return !no
 }
 
-// Lag tells the observer how many messages of a source are not done.
+// Lag reports to the observer how many messages of a source are not done.
 func (e *Engine) Lag(source string, messages int64) { e.cfg.Observer.Lag(source, max(messages, 0)) }
 
 type nobody struct{}

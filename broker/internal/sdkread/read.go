@@ -1,5 +1,4 @@
-// Package sdkread lets tests read records by the CloudEvents SDK for protocols whose reader is a module of
-// its own.
+// Package sdkread lets tests read records with the CloudEvents SDK for protocols whose reader is a module of its own.
 package sdkread
 
 import (

@@ -13,7 +13,7 @@ import (
 	"syscall"
 )
 
-// Explain says what to do about an error of a TLS handshake, if that is known from the error alone.
+// Explain adds to an error of a TLS handshake what to do about it, if the error alone tells that.
 func Explain(err error) error {
 	var authority x509.UnknownAuthorityError
 	var name x509.HostnameError
@@ -23,7 +23,8 @@ func Explain(err error) error {
 	case errors.As(err, &authority):
 		return fmt.Errorf("the server's certificate is not trusted: %w; name the authority that signed it (RootCAs, ca_file)", err)
 	case errors.As(err, &name):
-		return fmt.Errorf("the server's certificate is one for another name: %w; connect by a name that it has, or say which to expect (ServerName, server_name)", err)
+		return fmt.Errorf("the server's certificate is one for another name: %w; connect by a name that it has, or say "+
+			"which to expect (ServerName, server_name)", err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return fmt.Errorf("the server's certificate is out of date: %w; renew it, or set the clock right", err)
 	case errors.As(err, &record):
@@ -32,7 +33,7 @@ func Explain(err error) error {
 	return err
 }
 
-// handshake explains why there was none.
+// handshake explains why the handshake failed.
 func (r *request) handshake(err error) error {
 	switch {
 	case alert(err) != "" && r.asked:
@@ -49,8 +50,8 @@ func (r *request) handshake(err error) error {
 	return fmt.Errorf("TLS: %w", err)
 }
 
-// refused explains why a server that has asked for a certificate ended the connection without a word. It may not have said
-// that this is the reason: with TLS 1.3 what it says is lost when the client is writing at that moment.
+// refused explains why a server that has asked for a certificate ended the connection without a message. It may have
+// sent the reason: with TLS 1.3 the client loses it if it is writing at that moment.
 func (r *request) refused(err error) error {
 	said := alert(err)
 	switch {
@@ -59,14 +60,17 @@ func (r *request) refused(err error) error {
 	case strings.Contains(said, "expired"):
 		return fmt.Errorf("the client's certificate is out of date: %w; renew it (Certificates, cert_file)", err)
 	case r.shown:
-		return fmt.Errorf("the server ended the connection when it had seen the client's certificate: %w; give one of an authority that it knows (Certificates, cert_file and key_file)", err)
+		return fmt.Errorf("the server ended the connection when it had seen the client's certificate: %w; give one of "+
+			"an authority that it knows (Certificates, cert_file and key_file)", err)
 	case r.given:
-		return fmt.Errorf("the server asked for a certificate, and none that the client has is of an authority that it knows: %w; give one that is (Certificates, cert_file and key_file)", err)
+		return fmt.Errorf("the server asked for a certificate, and none that the client has is of an authority that it "+
+			"knows: %w; give one that is (Certificates, cert_file and key_file)", err)
 	}
-	return fmt.Errorf("the server asked for a certificate and got none: %w; give the client one (Certificates, cert_file and key_file)", err)
+	return fmt.Errorf("the server asked for a certificate and got none: %w; give the client one (Certificates, cert_file and key_file)",
+		err)
 }
 
-// withoutTLS explains why there was no first word on a connection without TLS.
+// withoutTLS explains why the server sent nothing on a connection without TLS.
 func withoutTLS(err error) error {
 	if !ended(err) {
 		return err
@@ -74,7 +78,7 @@ func withoutTLS(err error) error {
 	return fmt.Errorf("the server closed the connection before it said anything: %w; if this is its port for TLS, turn TLS on", err)
 }
 
-// alert returns what the other side gave as its reason to end TLS, "" if it gave none.
+// alert returns the other side's reason for ending TLS, "" if it gave none.
 func alert(err error) string {
 	var remote *net.OpError
 	if !errors.As(err, &remote) || remote.Op != "remote error" {

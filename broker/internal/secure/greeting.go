@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// greeting is a connection that explains its errors until the server has said its first word.
+// greeting is a connection that explains its errors until the server's first bytes have come.
 type greeting struct {
 	net.Conn
 	plain   bool // without TLS
@@ -16,10 +16,10 @@ type greeting struct {
 	heard   atomic.Bool
 
 	mu    sync.Mutex
-	fault error // the first one before the first word
+	fault error // the first fault before the first bytes
 }
 
-// direct is a greeting of which a client can see whether it still stands, without reading.
+// direct is a greeting whose connection state a client can check without reading.
 type direct struct {
 	*greeting
 	syscall.Conn
@@ -33,8 +33,8 @@ func greet(conn net.Conn, plain bool, explain func(error) error) net.Conn {
 	return g
 }
 
-// Fault returns why the server's first word did not come on a connection that Connect returned, and nil as long as nothing
-// is wrong, or if it came. A client library may have other words for it.
+// Fault returns why the server's first bytes did not come on a connection that Connect returned, or nil if nothing is
+// wrong so far, or if they came. The client library may report another error.
 func Fault(conn net.Conn) error {
 	switch conn := conn.(type) {
 	case *greeting:
@@ -74,8 +74,8 @@ func (g *greeting) Write(p []byte) (int, error) {
 	return n, g.note(err)
 }
 
-// note explains err, and keeps the first explanation. What the reason is, the read knows better than a write that fails
-// at the same time, so that replaces what a write has left.
+// note explains err, and keeps the first explanation. A read knows the reason better than a write that fails at the
+// same time, so it replaces the write's explanation.
 func (g *greeting) note(err error) error {
 	if err == nil {
 		return nil
@@ -89,14 +89,15 @@ func (g *greeting) note(err error) error {
 	return explained
 }
 
-// whole is an error of which errors.Unwrap takes nothing off, as go-redis does, and errors.Is and As find all that is in it.
+// whole is an error that errors.Unwrap doesn't unwrap, which go-redis would do, while errors.Is and As find everything
+// in it.
 type whole struct{ error }
 
 func (w whole) Unwrap() []error { return []error{w.error} }
 
 var errSpeaksTLS = errors.New("the server speaks TLS at this port, and the client doesn't: turn TLS on, or connect to the port without it")
 
-// isAlert reports whether a server's first bytes are an alert of TLS, by type and version, which begins no greeting.
+// isAlert reports whether a server's first bytes are a TLS alert, by type and version. No greeting begins like that.
 func isAlert(first []byte) bool {
 	return len(first) >= 2 && first[0] == 21 && first[1] == 3
 }

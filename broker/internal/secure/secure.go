@@ -1,4 +1,4 @@
-// Package secure puts TLS on top of connections, and says what to do where it does not come about.
+// Package secure adds TLS to connections, and explains what to do when it fails.
 package secure
 
 import (
@@ -7,7 +7,7 @@ import (
 	"net"
 )
 
-// Config returns a copy of cfg that takes no version before TLS 1.2, unless cfg names one; nil for nil.
+// Config returns a copy of cfg whose minimum version is TLS 1.2, unless cfg sets one; nil for nil.
 func Config(cfg *tls.Config) *tls.Config {
 	if cfg == nil {
 		return nil
@@ -19,11 +19,12 @@ func Config(cfg *tls.Config) *tls.Config {
 	return own
 }
 
-// Connect returns conn with TLS on top, after a handshake that ctx ends; without TLS if cfg is nil. The server is
-// expected to have the name in cfg, else the host of address. An error closes conn.
+// Connect returns conn with TLS, after a handshake that ctx bounds; without TLS if cfg is nil. The server must have the
+// name in cfg, else the host of address. On an error, Connect closes conn.
 //
-// A client without TLS learns that the server has it, and one with TLS 1.3 that its certificate is refused, when it waits
-// for the server's first word. So until that has come, errors of the returned connection say what to do.
+// A client without TLS learns that the server requires it when it waits for the server's first bytes, and so does one
+// with TLS 1.3 whose certificate is refused. So until these bytes have come, errors of the returned connection say what
+// to do.
 func Connect(ctx context.Context, conn net.Conn, cfg *tls.Config, address string) (net.Conn, error) {
 	if cfg == nil {
 		return greet(conn, true, withoutTLS), nil
@@ -41,13 +42,13 @@ func Connect(ctx context.Context, conn net.Conn, cfg *tls.Config, address string
 	return greet(client, false, request.refused), nil
 }
 
-// request is what the server wants to see of the client, and what it is shown.
+// request is what the server asks of the client, and what the client gave.
 type request struct {
 	asked, shown bool
 	given        bool // there are certificates, whether or not the server knows their authority
 }
 
-// watch has cfg note what happens, and changes nothing of it.
+// watch makes cfg record what happens, without changing its behaviour.
 func watch(cfg *tls.Config) *request {
 	r := &request{given: len(cfg.Certificates) > 0 || cfg.GetClientCertificate != nil}
 	choose := cfg.GetClientCertificate
@@ -65,7 +66,7 @@ func watch(cfg *tls.Config) *request {
 	return r
 }
 
-// pick returns the first certificate that the server may accept, an empty one if there is none, as crypto/tls does.
+// pick returns the first certificate that the server may accept, or an empty one if there is none, as crypto/tls does.
 func pick(info *tls.CertificateRequestInfo, certificates []tls.Certificate) *tls.Certificate {
 	for i := range certificates {
 		if info.SupportsCertificate(&certificates[i]) == nil {

@@ -96,15 +96,18 @@ func TestEveryWayToFailSaysWhatToDo(t *testing.T) {
 		client *tls.Config
 		want   []string // nothing: welcome
 	}{
-		"a trusted server":         {good, trusting, nil},
-		"the right certificate":    {demanding, &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{stranger, client}}, nil},
-		"a certificate unasked":    {good, &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{stranger}}, nil},
-		"another authority":        {good, &tls.Config{RootCAs: theirs.Pool()}, []string{"not trusted", "ca_file"}},
-		"another name":             {good, &tls.Config{RootCAs: ours.Pool(), ServerName: "broker.example"}, []string{"another name", "broker.example", "server_name"}},
-		"an expired server":        {old, trusting, []string{"out of date", "renew"}},
-		"no certificate":           {demanding, trusting, []string{"got none", "cert_file"}},
-		"one that isn't asked for": {demanding, &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{stranger}}, []string{"none that the client has", "cert_file"}},
-		"one of a stranger":        {demanding, &tls.Config{RootCAs: ours.Pool(), GetClientCertificate: always}, []string{"had seen the client's certificate", "authority that it knows"}},
+		"a trusted server":      {good, trusting, nil},
+		"the right certificate": {demanding, &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{stranger, client}}, nil},
+		"a certificate unasked": {good, &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{stranger}}, nil},
+		"another authority":     {good, &tls.Config{RootCAs: theirs.Pool()}, []string{"not trusted", "ca_file"}},
+		"another name": {good, &tls.Config{RootCAs: ours.Pool(), ServerName: "broker.example"},
+			[]string{"another name", "broker.example", "server_name"}},
+		"an expired server": {old, trusting, []string{"out of date", "renew"}},
+		"no certificate":    {demanding, trusting, []string{"got none", "cert_file"}},
+		"one that isn't asked for": {demanding, &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{stranger}},
+			[]string{"none that the client has", "cert_file"}},
+		"one of a stranger": {demanding, &tls.Config{RootCAs: ours.Pool(), GetClientCertificate: always},
+			[]string{"had seen the client's certificate", "authority that it knows"}},
 	} {
 		for version, text := range map[uint16]string{tls.VersionTLS12: "TLS 1.2", tls.VersionTLS13: "TLS 1.3"} {
 			t.Run(name+" in "+text, func(t *testing.T) {
@@ -221,7 +224,8 @@ func TestNoVersionBeforeTLS12IsTakenUnlessItIsNamed(t *testing.T) {
 	if secure.Config(nil) != nil {
 		t.Error("a config out of nothing")
 	}
-	for given, want := range map[uint16]uint16{0: tls.VersionTLS12, tls.VersionTLS10: tls.VersionTLS10, tls.VersionTLS13: tls.VersionTLS13} {
+	for given, want := range map[uint16]uint16{0: tls.VersionTLS12,
+		tls.VersionTLS10: tls.VersionTLS10, tls.VersionTLS13: tls.VersionTLS13} {
 		cfg := &tls.Config{MinVersion: given}
 		if got := secure.Config(cfg); got.MinVersion != want || cfg.MinVersion != given {
 			t.Errorf("from %x on is taken where %x was given, and that is now %x", got.MinVersion, given, cfg.MinVersion)

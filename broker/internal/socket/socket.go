@@ -1,4 +1,4 @@
-// Package socket interrupts client libraries that know no context: by closing what lies beneath them.
+// Package socket interrupts client libraries that take no context, by closing the connection below them.
 package socket
 
 import (
@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Socket is what lies beneath TLS and the library, to be closed at any moment. The zero Socket holds nothing yet. It is
-// safe for concurrent use.
+// Socket is the connection below TLS and the library, which can be closed at any moment. The zero Socket holds no
+// connection yet. Safe for concurrent use.
 type Socket struct {
 	mu     sync.Mutex
 	conn   net.Conn
 	closed bool
 }
 
-// Hold takes conn in, and closes it at once, with net.ErrClosed, if Close came before.
+// Hold takes conn. If Close came before, it closes conn at once and returns net.ErrClosed.
 func (s *Socket) Hold(conn net.Conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -28,7 +28,7 @@ func (s *Socket) Hold(conn net.Conn) error {
 	return nil
 }
 
-// Close closes what is held now, and what is to be held later.
+// Close closes the connection, and any connection held later.
 func (s *Socket) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,7 +38,7 @@ func (s *Socket) Close() {
 	}
 }
 
-// Guard calls stuck with the cause when ctx has ended and release isn't called within the grace: then a write is stuck,
+// Guard calls stuck with the cause when ctx has ended and release isn't called within grace: then a write is stuck,
 // which no context interrupts. release ends the watch, and waits for a call of stuck that has begun.
 func Guard(ctx context.Context, grace time.Duration, stuck func(cause error)) (release func()) {
 	finished := make(chan struct{})

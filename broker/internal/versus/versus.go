@@ -1,5 +1,6 @@
-// Package versus measures what a broker's adapter costs: it lets the adapter and the barest loop on the same client
-// library publish in turn, in one run on the same server, nearby and with a millisecond more of round trip.
+// Package versus measures what a broker's adapter costs. It makes the adapter and a minimal loop over the same client
+// library publish in turn, in one run on the same server, at the server's own distance and with an added round trip of
+// a millisecond.
 package versus
 
 import (
@@ -11,26 +12,26 @@ import (
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
-// turn is how long a contender publishes until it is the next one's turn.
+// turn is how long a contender publishes before the next one's turn.
 const turn = 300 * time.Millisecond
 
 // distance is the round trip of a server that is far away.
 const distance = time.Millisecond
 
-// Publish publishes some messages, waits until all are acknowledged, and returns how many they were. It fails the
-// benchmark if one is not. One goroutine calls it.
+// Publish publishes some messages, waits until all are acknowledged, and returns their number. It fails the benchmark
+// if one is not acknowledged. One goroutine calls it.
 type Publish func() int
 
 // Contest is an adapter, a loop, and the server of both.
 type Contest struct {
 	// Address is the server's host:port.
 	Address string
-	// Adapter and Loop connect to address, which is the server's or that of a proxy before it. What they open they
-	// close by b.Cleanup. Messages are alike: as many, as large, over as many keys.
+	// Adapter and Loop connect to address, which is the server's or that of a proxy in front of it. They close what
+	// they open by b.Cleanup. Their messages are alike in number, size and keys.
 	Adapter, Loop func(b *testing.B, address string) Publish
 }
 
-// contender is who publishes where, and what it did in each round.
+// contender is a publisher and an address, with its results in each round.
 type contender struct {
 	publish Publish
 	rates   []float64 // messages a second
@@ -82,7 +83,7 @@ func Run(b *testing.B, c Contest) {
 	report(b, "loop-kept", loopFar.rates, loopNear.rates)
 }
 
-// turn begins with a collection, so that no contender pays for what another has left behind.
+// turn begins with a garbage collection, so that no contender pays for what another has left behind.
 func (c *contender) turn() {
 	runtime.GC()
 	began, before, n := time.Now(), processorTime(), 0

@@ -38,7 +38,8 @@ func TestAContestMeasuresBothNearbyAndFarAway(t *testing.T) {
 	if a, l := opened["adapter"], opened["loop"]; len(a) != 3 || len(l) != 3 || a[0] != address || l[0] != address {
 		t.Fatalf("connected to %v", opened)
 	}
-	if slices.Contains(opened["adapter"][1:], address) || opened["adapter"][1] == opened["adapter"][2] || !slices.Equal(opened["loop"], opened["adapter"]) {
+	if slices.Contains(opened["adapter"][1:], address) || opened["adapter"][1] == opened["adapter"][2] ||
+		!slices.Equal(opened["loop"], opened["adapter"]) {
 		t.Errorf("not through a proxy nearby and one far away: %v", opened)
 	}
 	for _, name := range []string{"ratio", "cpu-ratio", "far-ratio", "kept", "loop-kept"} {

@@ -1,4 +1,5 @@
-// Package amazontest has what the tests of SQS and SNS share: a way to their server, and a reader of their wire format.
+// Package amazontest has what the tests of SQS and SNS share: access to their server, and a reader of their wire
+// format.
 package amazontest
 
 import (
@@ -14,7 +15,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 )
 
-// Anyone is the configuration of some user: the server checks no identity.
+// Anyone is the configuration of an arbitrary user: the server checks no identity.
 func Anyone() *aws.Config {
 	return &aws.Config{Region: "eu-central-1", Credentials: credentials.NewStaticCredentialsProvider("x", "x", "")}
 }
@@ -30,8 +31,8 @@ func Client(t testing.TB, url string) aws.Config {
 	return *cfg
 }
 
-// Message undoes the wire format, as a consumer would who follows its documentation. topic is that of messages which don't
-// say theirs.
+// Message decodes the wire format, as a consumer would that follows its documentation. topic is the topic of messages
+// that don't carry one.
 func Message(topic string, got *types.Message) (m outbox.Message, err error) {
 	m.Topic = topic
 	m.Payload = []byte(aws.ToString(got.Body))

@@ -16,7 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/inbox"
 )
 
-// version is the number in the message, in the only version of it that is known.
+// version reads the number in a message of version 1, the only known version.
 func version(msg *outbox.Message) (int64, error) {
 	if v, ok := msg.Header("v"); ok && v != "1" {
 		return 0, fmt.Errorf("version %q is not known here", v)
@@ -25,8 +25,8 @@ func version(msg *outbox.Message) (int64, error) {
 	return n + 1, err
 }
 
-// badInput sends what no consumer can apply, and has handlers do what they must not. Each ends as a dead letter of the
-// inbox that says what was wrong, and the messages behind it have their effects.
+// badInput sends messages that no consumer can apply, and has handlers misbehave. Each of these messages ends as a dead
+// letter of the inbox with the reason, and the messages behind it have their effects.
 func badInput(t *testing.T, h Harness) {
 	source, e := h.Source(t), newEffects(t)
 	hanging := make(chan struct{})
@@ -77,7 +77,8 @@ func badInput(t *testing.T, h Harness) {
 		t.Errorf("%d effects of a key beside its handler that hangs", n)
 	}
 	release()
-	eventually(t, "those behind the handler that hung have had their effect", func() bool { return e.int(`SELECT count(*) FROM effects`) == 12 })
+	eventually(t, "those behind the handler that hung have had their effect",
+		func() bool { return e.int(`SELECT count(*) FROM effects`) == 12 })
 	if n := e.int(`SELECT count(*) FROM effects WHERE n = 0`); n != 0 {
 		t.Errorf("%d effects of what could not be applied", n)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/consume"
 )
 
-// told is an observer that remembers.
+// told is an observer that records events.
 type told struct {
 	mu       sync.Mutex
 	received map[outbox.ID]int
@@ -19,7 +19,7 @@ type told struct {
 	attempts map[string]int // by number and error
 	inFlight int
 	lag      map[string]int64
-	most     int64 // of the lag of all sources
+	most     int64 // the highest lag of all sources
 }
 
 var _ consume.Observer = (*told)(nil)
@@ -75,7 +75,7 @@ func observed(t *testing.T, h Harness) {
 	const count = 20
 	source.publish(t, numbered(source.Topic, count, 1))
 	gate := make(chan struct{})
-	failed := false // by the first attempt of the second message; messages of one key come one by one
+	failed := false // by the first attempt of the second message; messages of one key come one after the other
 	c := source.start(t, cfg, func(_ context.Context, msg *outbox.Message) error {
 		<-gate
 		switch string(msg.Payload) {

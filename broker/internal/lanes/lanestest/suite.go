@@ -53,16 +53,19 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// quick has short pauses, for tests.
+// quick is a configuration with short pauses, for tests.
 func quick() consume.Config {
-	return consume.Config{Parallel: 8, Backoff: 5 * time.Millisecond, MaxBackoff: 50 * time.Millisecond, Attempts: 3, Grace: 200 * time.Millisecond, DrainTimeout: 10 * time.Second}
+	return consume.Config{Parallel: 8, Backoff: 5 * time.Millisecond,
+		MaxBackoff: 50 * time.Millisecond, Attempts: 3, Grace: 200 * time.Millisecond, DrainTimeout: 10 * time.Second}
 }
 
 func sameMessage(t *testing.T, h Harness) {
 	source := h.Source(t)
 	sent := []*outbox.Message{
-		{ID: outbox.NewID(), Topic: source.Topic, Key: "größe", EventType: "placed", AggregateType: "order", AggregateID: "4711", ContentType: "application/json",
-			Payload: []byte(`{"a":1}`), Headers: []outbox.Header{{Name: "sequence", Value: "1"}, {Name: "tenant", Value: "acme"}}, CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)},
+		{ID: outbox.NewID(), Topic: source.Topic, Key: "größe",
+			EventType: "placed", AggregateType: "order", AggregateID: "4711", ContentType: "application/json",
+			Payload: []byte(`{"a":1}`), Headers: []outbox.Header{{Name: "sequence", Value: "1"},
+				{Name: "tenant", Value: "acme"}}, CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)},
 		{ID: outbox.NewID(), Topic: source.Topic, AggregateID: "only", Payload: []byte("x")},
 		{ID: outbox.NewID(), Topic: source.Topic, Payload: []byte("no key")},
 	}
@@ -85,7 +88,8 @@ func sameMessage(t *testing.T, h Harness) {
 	for _, want := range sent {
 		m := got[want.ID]
 		slices.SortFunc(m.Headers, func(a, b outbox.Header) int { return cmpText(a.Name, b.Name) })
-		if m.Topic != want.Topic || m.OrderingKey() != want.OrderingKey() || m.EventType != want.EventType || m.AggregateType != want.AggregateType ||
+		if m.Topic != want.Topic || m.OrderingKey() != want.OrderingKey() ||
+			m.EventType != want.EventType || m.AggregateType != want.AggregateType ||
 			m.AggregateID != want.AggregateID || m.ContentType != want.ContentType || string(m.Payload) != string(want.Payload) ||
 			!slices.Equal(m.Headers, want.Headers) || !m.CreatedAt.Equal(want.CreatedAt) {
 			t.Errorf("sent     %+v\nreceived %+v", *want, m)
@@ -194,10 +198,10 @@ func parked(t *testing.T, h Harness) {
 			case "k-2":
 				return outbox.Permanent(errors.New("bad"))
 			case "k-3":
-				<-ctx.Done() // heeds its context, and never gets anywhere
+				<-ctx.Done() // heeds its context, but never finishes
 				return ctx.Err()
 			case "k-4":
-				<-release // does not
+				<-release // ignores its context
 				return nil
 			}
 		}
@@ -267,7 +271,7 @@ func stops(t *testing.T, h Harness) {
 	if n := e.int(`SELECT count(*) FROM effects`); n != beginnings {
 		t.Fatalf("%d effects of %d handlers that ran when the consumer was stopped", n, beginnings)
 	}
-	// What was handled was acknowledged: the next consumer doesn't see it.
+	// Handled messages were acknowledged: the next consumer doesn't see them.
 	source.start(t, quick(), func(ctx context.Context, msg *outbox.Message) error {
 		if _, known := handled.Load(msg.ID); known && !h.Prefix {
 			t.Errorf("%s/%s came again", msg.Key, msg.Payload)
@@ -300,7 +304,7 @@ func stopsInOrder(t *testing.T, h Harness) {
 		return e.apply(ctx, msg)
 	})
 	first.cancel()
-	time.Sleep(time.Second) // in which the other could get it, and must not
+	time.Sleep(time.Second) // time in which the other could get it, and must not
 	released.Store(true)
 	close(release)
 	first.mustStop()
@@ -323,8 +327,8 @@ func acknowledgementLost(t *testing.T, h Harness) {
 	e.complete(60, true)
 }
 
-// rounds lets consumers come or go a few times, which fits into CI; or, with OUTBOX_CONSUME_FOR, every five seconds for
-// so long.
+// rounds makes consumers come or go a few times, which fits into CI; or, with OUTBOX_CONSUME_FOR, every five seconds
+// for that long.
 func rounds(t *testing.T, change func(round int)) {
 	text := os.Getenv("OUTBOX_CONSUME_FOR")
 	if text == "" {
@@ -345,7 +349,7 @@ func rounds(t *testing.T, change func(round int)) {
 	}
 }
 
-// comeAndGo changes the members while messages flow. Each round one leaves or joins.
+// comeAndGo changes the members while messages flow. In each round one leaves or joins.
 func comeAndGo(t *testing.T, h Harness) {
 	source, e := h.Source(t), newEffects(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -17,47 +17,48 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Consumer is what the suite is about.
+// Consumer is the subject of the suite.
 type Consumer interface {
 	Run(ctx context.Context) error
 }
 
-// Harness binds the suite to a broker. Each test takes a Source of its own.
+// Harness connects the suite to a broker. Each test takes a Source of its own.
 type Harness struct {
 	Source func(t *testing.T) Source
 
-	// Ordered means that the broker keeps the order of a key when several consumers share a source.
+	// Ordered means that the broker keeps the order of a key even if several consumers share a source.
 	Ordered bool
 
-	// Prefix means that the broker remembers how far a consumer is instead of single messages: what was
-	// handled behind one that was not comes again.
+	// Prefix means that the broker remembers a position instead of single messages: messages that were handled behind
+	// an unhandled one come again.
 	Prefix bool
 
-	// Patience is after how long the broker takes a silent consumer for dead, as Open configures it; 0 if
-	// it looks at connections or members instead of messages.
+	// Patience is the silence after which the broker takes a consumer for dead, as Open configures it; 0 if the broker
+	// watches connections or members instead of messages.
 	Patience time.Duration
 
-	// Reject means that the broker can dead-letter.
+	// Reject means that the broker can dead-letter messages.
 	Reject bool
 
-	// LagByAsking means that the broker doesn't tell the lag by itself, and is asked rarely.
+	// LagByAsking means that the broker doesn't send the lag, and is asked rarely.
 	LagByAsking bool
 }
 
-// Source is a topic, stream or queue of a test's own, which one group of consumers shares.
+// Source is a topic, stream or queue of one test, shared by one group of consumers.
 type Source struct {
 	Topic   string
 	Publish func(ctx context.Context, msgs []*outbox.Message) []error
-	// Foreign sends a record that has a key, and where a message has its id this text; none if it is "".
+	// Foreign sends a record with a key, and with the text id in the place of a message's id; without an id if that is
+	// "".
 	Foreign func(t *testing.T, key, id string)
-	// Open makes a consumer of the group.
+	// Open returns a consumer of the group.
 	Open func(t *testing.T, cfg consume.Config, handler consume.Handler) Consumer
 }
 
-// patience bounds what a test waits for. Nothing asserts that things are faster.
+// patience bounds what a test waits for. No test asserts that something is faster.
 const patience = 90 * time.Second
 
-// effects is a database in which handlers leave a row for each message, by an inbox.
+// effects is a database in which handlers insert a row for each message, through an inbox.
 type effects struct {
 	t    *testing.T
 	pool *pgxpool.Pool
@@ -101,7 +102,8 @@ func (e *effects) apply(ctx context.Context, msg *outbox.Message) error {
 }
 
 func insert(ctx context.Context, tx pgx.Tx, msg *outbox.Message) error {
-	_, err := tx.Exec(ctx, `INSERT INTO effects (message_id, key, n) VALUES ($1::text::uuid, $2, $3::text::int)`, msg.ID.String(), msg.Key, string(msg.Payload))
+	_, err := tx.Exec(ctx, `INSERT INTO effects (message_id, key, n) VALUES ($1::text::uuid, $2, $3::text::int)`,
+		msg.ID.String(), msg.Key, string(msg.Payload))
 	return err
 }
 
@@ -113,8 +115,8 @@ func (e *effects) int(query string, args ...any) (n int) {
 	return n
 }
 
-// complete waits until all messages have had their effect, and demands that each has had it once and, if
-// ordered, in the order of its key.
+// complete waits until all messages have had their effect, and requires that each has had it once and, if ordered, in
+// the order of its key.
 func (e *effects) complete(want int, ordered bool) {
 	e.t.Helper()
 	eventually(e.t, fmt.Sprintf("%d messages have had their effect", want), func() bool {
@@ -138,13 +140,14 @@ func (e *effects) exact(want int, ordered bool) {
 func numbered(topic string, count, keys int) []*outbox.Message {
 	batch := make([]*outbox.Message, count)
 	for i := range batch {
-		batch[i] = &outbox.Message{ID: outbox.NewID(), Topic: topic, Key: fmt.Sprintf("k-%d", i%keys), Payload: fmt.Appendf(nil, "%d", i/keys),
+		batch[i] = &outbox.Message{ID: outbox.NewID(), Topic: topic,
+			Key: fmt.Sprintf("k-%d", i%keys), Payload: fmt.Appendf(nil, "%d", i/keys),
 			EventType: "made", Headers: []outbox.Header{{Name: "tenant", Value: "acme"}}}
 	}
 	return batch
 }
 
-// publish sends messages until all are accepted, as the engine does.
+// publish publishes messages until all are accepted, as the engine does.
 func (s Source) publish(t *testing.T, msgs []*outbox.Message) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -166,7 +169,7 @@ func (s Source) publish(t *testing.T, msgs []*outbox.Message) {
 	}
 }
 
-// running is a consumer that runs. stop tells it to end and waits for it.
+// running is a running consumer. stop tells it to end and waits for it.
 type running struct {
 	t      *testing.T
 	cancel context.CancelFunc
@@ -187,7 +190,7 @@ func (s Source) start(t *testing.T, cfg consume.Config, handler consume.Handler)
 	return r
 }
 
-// stop returns what Run has returned.
+// stop ends the consumer and returns Run's result.
 func (r *running) stop() error {
 	r.t.Helper()
 	r.cancel()
