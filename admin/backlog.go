@@ -91,7 +91,8 @@ type cursor struct {
 	LastError   string
 	LastErrorAt *time.Time
 	UpdatedAt   time.Time
-	Foreign     bool // written in another cluster, or in a history that was undone: it means nothing here
+	Objective   int64 // microseconds
+	Foreign     bool  // written in another cluster, or in a history that was undone: it means nothing here
 
 	Prev   string // pg_snapshot
 	First  string // the oldest open window, or prev
@@ -101,7 +102,7 @@ type cursor struct {
 func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT destination, shard_group, shard_groups, epoch, coalesce(owner, ''), `+schema.Leased+`,
-		       nullif(lease_until, '-infinity'), delivered, state, state_since, coalesce(last_error, ''), last_error_at, updated_at,
+		       nullif(lease_until, '-infinity'), delivered, state, state_since, coalesce(last_error, ''), last_error_at, updated_at, (extract(epoch FROM lag_objective) * 1000000)::bigint,
 		       system_identifier <> (SELECT s.system_identifier FROM pg_control_system() s)
 		       OR pg_snapshot_xmax(prev) > pg_snapshot_xmax(pg_current_snapshot()),
 		       prev::text, coalesce(windows[1], prev)::text, CASE WHEN cardinality(windows) = 0 THEN 0 ELSE last_id END

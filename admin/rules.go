@@ -43,6 +43,7 @@ var allRules = rules{
 	destination: []destinationRule{
 		{"there is no cursor", orphaned},
 		{"messages are refused again and again", refused},
+		{"messages wait for longer than they may", lagging},
 		{"lanes wait for an operator", blocked},
 		{"there are new dead letters", dead},
 	},
@@ -116,6 +117,9 @@ func (r *Report) judgeDestination(d *Destination, by rules) Verdict {
 		if f, ok := rule.find(r, d); ok {
 			add(f)
 		}
+	}
+	if slices.ContainsFunc(findings, func(f Finding) bool { return f.State.Tone() == Alarm }) { // what doesn't flow is late, of course
+		findings = slices.DeleteFunc(findings, func(f Finding) bool { return f.State == StateLagging })
 	}
 	return verdictOn(r.At, findings, calm(d))
 }
@@ -233,6 +237,18 @@ func blocked(_ *Report, d *Destination) (Finding, bool) {
 	return Finding{State: StateBlocked, Since: d.Held.BlockedSince, Cause: fmt.Sprintf("%s until an operator acts; last error: %s",
 		plural(d.Held.Blocked, "lane is held", "lanes are held"), orElse(d.Held.LastError, "unknown")),
 		Advice: "cure the cause, and have them tried again", Next: "outbox dead requeue --blocked --destination " + argument(d.Name)}, d.Held.Blocked > 0
+}
+
+func lagging(r *Report, d *Destination) (Finding, bool) {
+	oldest := d.Held.waiting // a blocked lane waits for somebody, and not for us
+	for i := range d.Groups {
+		oldest = earliest(oldest, d.Groups[i].Oldest)
+	}
+	waits := r.At.Sub(oldest)
+	return Finding{State: StateLagging, Since: oldest.Add(d.LagObjective), Cause: fmt.Sprintf("%v pending and %v held, the oldest for %v; it may be %v",
+			d.Pending, d.Held.Messages, waits.Round(time.Second), d.LagObjective),
+			Advice: "wait if the backlog shrinks; otherwise look at outbox_publish_seconds, and deliver in more calls (shard_groups)"},
+		!oldest.IsZero() && d.LagObjective > 0 && waits > d.LagObjective
 }
 
 func dead(_ *Report, d *Destination) (Finding, bool) {

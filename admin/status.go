@@ -60,6 +60,9 @@ type Destination struct {
 	Oldest    time.Time `json:"oldest_pending,omitzero"`
 	Delivered int64     `json:"delivered"`
 
+	// LagObjective is how long a message may wait before the destination lags; zero: as long as it likes.
+	LagObjective time.Duration `json:"lag_objective_ns,omitempty"`
+
 	Held Held `json:"held"`
 	Dead Dead `json:"dead_letters"`
 
@@ -212,6 +215,7 @@ func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []curs
 			Pending: b.Pending, Oldest: b.Oldest,
 		})
 		d.Pending = d.Pending.plus(b.Pending)
+		d.LagObjective = time.Duration(c.Objective) * time.Microsecond
 		d.Delivered += c.Delivered
 		d.Oldest = earliest(d.Oldest, b.Oldest)
 	}

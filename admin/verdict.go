@@ -15,6 +15,7 @@ type State string
 const (
 	StateIdle    State = "idle"     // all is delivered
 	StateFlowing State = "flowing"  // messages are on their way
+	StateLagging State = "lagging"  // a message has waited for longer than the destination's objective
 	StateBlocked State = "blocked"  // lanes wait for an operator; the others flow
 	StateDead    State = "dead"     // there are dead letters that no operator has acknowledged
 	StateFailing State = "failing"  // the broker answers no: to messages, or to all that goes to a topic
@@ -26,7 +27,7 @@ const (
 
 // States lists all states, from the best to the worst.
 func States() []State {
-	return []State{StateIdle, StateFlowing, StateBlocked, StateDead, StateFailing, StateStalled, StateBroken, StateNoRelay, StateStopped}
+	return []State{StateIdle, StateFlowing, StateLagging, StateBlocked, StateDead, StateFailing, StateStalled, StateBroken, StateNoRelay, StateStopped}
 }
 
 // Tone is how much a state asks for a person.

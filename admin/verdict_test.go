@@ -80,10 +80,27 @@ var verdictCases = []verdictCase{
 		d.cursor("kafka", "1 minute")
 		d.held("kafka", "k", 7, "2100-01-01")
 	}, StateIdle, "1 held in 1 lane", ""},
-	{"it is far behind", "", func(d *database) {
+	{"it is far behind", "messages wait for longer than they may", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.exec(`INSERT INTO outbox.messages (topic, created_at) VALUES ('t', now() - interval '1 hour')`)
+	}, StateLagging, "lagging for 59m30s: kafka: 1 pending and 0 held, the oldest for 1h0m0s; it may be 30s", "outbox_publish_seconds"},
+	{"it may be far behind", "", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.exec(`INSERT INTO outbox.messages (topic, created_at) VALUES ('t', now() - interval '1 hour'); UPDATE outbox.cursors SET lag_objective = '61 minutes'`)
 	}, StateFlowing, "1 pending", ""},
+	{"it may be as far behind as it likes", "", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.exec(`INSERT INTO outbox.messages (topic, created_at) VALUES ('t', now() - interval '1 hour'); UPDATE outbox.cursors SET lag_objective = '0'`)
+	}, StateFlowing, "1 pending", ""},
+	{"a blocked lane is no lag", "lanes wait for an operator", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.held("kafka", "k", 7, "infinity")
+		d.exec(`UPDATE outbox.holds SET created_at = now() - interval '1 hour', held_at = now() - interval '1 hour'`)
+	}, StateBlocked, "blocked for 1h0m0s: kafka: 1 lane", ""},
+	{"what does not flow is late", "no relay has the lease", func(d *database) {
+		d.cursor("kafka", "-1 minute")
+		d.exec(`INSERT INTO outbox.messages (topic, created_at) VALUES ('t', now() - interval '1 hour')`)
+	}, StateNoRelay, "relay-1 vanished 1m0s ago", ""},
 	{"the relay was stopped", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.exec(`UPDATE outbox.cursors SET lease_until = '-infinity'`)

@@ -38,6 +38,11 @@ type SnapshotConfig struct {
 	// single message may exceed it. Default 2 MiB.
 	PageBytes int
 
+	// LagObjective is how long a message may wait before the verdict on the destination is that it lags. It is written to the
+	// cursor, for all who look at it. Negative: as long as it likes. Default 30 s: longer than a take-over
+	// and the restart of a broker take.
+	LagObjective time.Duration
+
 	// Wake, if not nil, ends a pause when a value is received from it: a writer in the same process signals that it has
 	// committed something.
 	Wake <-chan struct{}
@@ -47,8 +52,9 @@ type SnapshotConfig struct {
 }
 
 const (
-	defaultLease = 3 * time.Second
-	minLease     = 100 * time.Millisecond
+	defaultLease        = 3 * time.Second
+	minLease            = 100 * time.Millisecond
+	defaultLagObjective = 30 * time.Second
 )
 
 // Defaults returns the SnapshotConfig that the zero value stands for.
@@ -84,6 +90,7 @@ func (c *SnapshotConfig) complete(faults *settings.Faults) {
 	settings.AtLeast(faults, "Lease", &c.Lease, defaultLease, minLease)
 	settings.Positive(faults, "PollBusy", &c.PollBusy, time.Millisecond)
 	settings.AtLeast(faults, "PollIdle", &c.PollIdle, max(100*time.Millisecond, c.PollBusy), c.PollBusy)
+	settings.Default(&c.LagObjective, defaultLagObjective)
 	settings.Positive(faults, "PageBytes", &c.PageBytes, 2<<20)
 	c.Logger = settings.Logger(c.Logger)
 }

@@ -68,9 +68,9 @@ func NewSnapshot(conn *pgx.ConnConfig, destination string, cfg SnapshotConfig) (
 	return s, nil
 }
 
-// Report writes the relay's state to the cursor, where `outbox status` reads it.
+// Report writes the relay's state, and by what it is judged, to the cursor, where `outbox status` reads it.
 func (s *Snapshot) Report(state relay.State, err error) {
-	s.states.Report(s.destination, s.cfg.Group, state, err)
+	s.states.Report(states.Cursor{Destination: s.destination, Group: s.cfg.Group, LagObjective: s.cfg.LagObjective}, state, err)
 }
 
 var errActive = errors.New("polling: the source already has a session")

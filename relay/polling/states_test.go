@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,14 @@ import (
 // verdict waits until status sees a state of the destination whose cause has the text.
 func (db database) verdict(state admin.State, text string) {
 	db.T.Helper()
+	db.seen(string(state)+": "+text, func(d *admin.Destination) bool {
+		return d.Verdict.State == state && strings.Contains(d.Verdict.Cause, text)
+	})
+}
+
+// seen waits until what status says of the destination is so.
+func (db database) seen(want string, so func(d *admin.Destination) bool) {
+	db.T.Helper()
 	conn := db.Connect()
 	deadline := time.Now().Add(30 * time.Second)
 	for {
@@ -24,12 +33,12 @@ func (db database) verdict(state admin.State, text string) {
 		if err != nil {
 			db.T.Fatal(err)
 		}
-		verdict, _ := report.On([]string{"orders"})
-		if verdict.State == state && strings.Contains(verdict.Cause, text) {
+		i := slices.IndexFunc(report.Destinations, func(d admin.Destination) bool { return d.Name == "orders" })
+		if i >= 0 && so(&report.Destinations[i]) {
 			return
 		}
 		if time.Now().After(deadline) {
-			db.T.Fatalf("status says %s: %s; want %s: %s", verdict.State, verdict.Cause, state, text)
+			db.T.Fatalf("status says %+v; want %s", report.Verdict, want)
 		}
 		time.Sleep(10 * time.Millisecond) // between two looks at what another session writes
 	}
@@ -118,6 +127,20 @@ func TestTheStateOfASharedRegistrationIsWritten(t *testing.T) {
 	broker.Restart()
 	if err := end(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestTheObjectiveOfADestinationIsKnownToAllWhoLook(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	for _, c := range []struct {
+		objective, want time.Duration
+	}{{0, 30 * time.Second}, {time.Minute, time.Minute}, {-1, 0}} {
+		end := db.embed(db.source("orders", SnapshotConfig{LagObjective: c.objective}), relaytest.NewMemory(), relay.Config{})
+		db.seen(c.want.String(), func(d *admin.Destination) bool { return d.LagObjective == c.want })
+		if err := end(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

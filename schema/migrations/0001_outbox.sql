@@ -44,7 +44,8 @@ CREATE TABLE outbox.messages_7 PARTITION OF outbox.messages FOR VALUES IN (7);
 -- windows, oldest first: each holds what is visible in it and not in the one before. last_id is the last
 -- settled id of the oldest. Every write names the epoch of the lease that it was made under. lease is for how long it is
 -- given: one that lasts much longer was given before the clock was set back.
--- delivered counts messages, each when it is settled as delivered. updated_at is written with the position only: a rebase after a restore goes by it.
+-- lag_objective is how long a message may wait before the destination lags, 0 for as long as it likes: it is here so that everybody
+-- judges by the same. delivered counts messages, each when it is settled as delivered. updated_at is written with the position only: a rebase after a restore goes by it.
 CREATE TABLE outbox.cursors (
     destination       text          NOT NULL,
     shard_group       smallint      NOT NULL,
@@ -62,6 +63,7 @@ CREATE TABLE outbox.cursors (
     state_since       timestamptz   NOT NULL DEFAULT clock_timestamp(),
     last_error        text,
     last_error_at     timestamptz,
+    lag_objective     interval      NOT NULL DEFAULT '30 seconds',
     updated_at        timestamptz   NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (destination, shard_group),
     CHECK (shard_groups BETWEEN 1 AND 64 AND shard_group >= 0 AND shard_group < shard_groups)

@@ -78,6 +78,7 @@ type Destination struct {
 	Broker         Broker          `json:"broker" jsonschema:"Exactly one broker."`
 	Delivery       Delivery        `json:"delivery" jsonschema:"Retries and bounds."`
 	Lease          time.Duration   `json:"lease" jsonschema:"How long after the last sign of life of a relay another one takes over."`
+	LagObjective   time.Duration   `json:"lag_objective" min:"0" jsonschema:"How long a message may wait before the verdict is that the destination lags. 0: as long as it likes."`
 	Poll           Poll            `json:"poll" jsonschema:"How often the database is asked for new messages."`
 	Notify         *Notify         `json:"notify" jsonschema:"Who is told of this destination's messages, instead of what stands at the top level."`
 	DrainTimeout   time.Duration   `json:"drain_timeout" jsonschema:"How long the relay waits on shutdown for what is in flight."`

@@ -21,7 +21,7 @@ func (c *Config) standard() {
 func (d *Destination) standard() {
 	engine, table := relay.Defaults(), polling.Defaults()
 	adopt(&d.Delivery, engine)
-	d.DrainTimeout, d.ShardGroups, d.Lease = engine.DrainTimeout, table.Groups, table.Lease
+	d.DrainTimeout, d.ShardGroups, d.Lease, d.LagObjective = engine.DrainTimeout, table.Groups, table.Lease, table.LagObjective
 	d.Poll = Poll{Busy: table.PollBusy, Idle: table.PollIdle}
 }
 

@@ -28,7 +28,7 @@ func TestEveryDefaultIsAsDocumented(t *testing.T) {
 			HoldAfter: time.Second, MaxInFlight: 9000, MaxInFlightBytes: 5242880, Batch: 3000,
 		},
 		Lease: 3 * time.Second, Poll: config.Poll{Busy: time.Millisecond, Idle: 100 * time.Millisecond},
-		DrainTimeout: 10 * time.Second,
+		DrainTimeout: 10 * time.Second, LagObjective: 30 * time.Second,
 	}
 	orders, kafka, nats := rest, rest, rest
 	orders.Name, orders.Broker.Stdout = "orders", &config.Stdout{}
@@ -311,7 +311,7 @@ func TestTheExampleIsValid(t *testing.T) {
 	}
 	// What it calls a default is one.
 	d := l.Config.Destinations[0]
-	if standard := config.Standard[config.Destination](); !reflect.DeepEqual(d.Delivery, standard.Delivery) || d.Poll != standard.Poll || d.Lease != standard.Lease || d.DrainTimeout != standard.DrainTimeout {
+	if standard := config.Standard[config.Destination](); !reflect.DeepEqual(d.Delivery, standard.Delivery) || d.Poll != standard.Poll || d.Lease != standard.Lease || d.LagObjective != standard.LagObjective || d.DrainTimeout != standard.DrainTimeout {
 		t.Errorf("the example's destination %+v has other values than %+v", d, standard)
 	}
 	kafka := *d.Broker.Kafka

@@ -38,7 +38,11 @@ func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registr
 			PollBusy:     c.Poll.Busy,
 			PollIdle:     c.Poll.Idle,
 			PageBytes:    page,
+			LagObjective: c.LagObjective,
 			Logger:       logger,
+		}
+		if c.LagObjective == 0 {
+			table.LagObjective = -1
 		}
 		if r := c.Replication; r != nil {
 			return replication.New(conn, c.Name, replication.Config{Table: table, Slot: r.Slot, Publication: r.Publication,

@@ -20,12 +20,14 @@ type Writer struct {
 	conn   *pgx.ConnConfig
 	owner  string
 	logger *slog.Logger
-	later  *later.Writer[cursor, change]
+	later  *later.Writer[Cursor, change]
 }
 
-type cursor struct {
-	destination string
-	group       int
+// Cursor is a row of outbox.cursors, and the objective of its destination; not positive: none.
+type Cursor struct {
+	Destination  string
+	Group        int
+	LagObjective time.Duration
 }
 
 type change struct {
@@ -48,8 +50,8 @@ func New(conn *pgx.ConnConfig, owner string, logger *slog.Logger) *Writer {
 // Report notes the state of a cursor's relay; err is the cause. A relay that waits for the lease has no state to write
 // to a cursor, and a regular stop shows in the lease. With relay.StateStopped the call returns when everything is
 // written, or has failed once more.
-func (w *Writer) Report(destination string, group int, state relay.State, err error) {
-	at, c := cursor{destination, group}, change{state: state, at: time.Now()}
+func (w *Writer) Report(at Cursor, state relay.State, err error) {
+	c := change{state: state, at: time.Now()}
 	if err != nil {
 		c.cause = err.Error()
 	}
@@ -65,7 +67,7 @@ func (w *Writer) Report(destination string, group int, state relay.State, err er
 	}
 }
 
-func (w *Writer) write(ctx context.Context, changes map[cursor]change) error {
+func (w *Writer) write(ctx context.Context, changes map[Cursor]change) error {
 	conn, err := dial.Connect(ctx, w.conn, "outbox states "+w.owner)
 	if err != nil {
 		w.logger.Debug("states of cursors could not be written", "error", err)
@@ -75,15 +77,15 @@ func (w *Writer) write(ctx context.Context, changes map[cursor]change) error {
 	for at, c := range changes {
 		// last_error stays when the destination works again, to show what the last trouble was.
 		_, err := conn.Exec(ctx, `
-			UPDATE outbox.cursors SET state = $4,
+			UPDATE outbox.cursors SET state = $4, lag_objective = $7::bigint * interval '1 microsecond',
 			       state_since = CASE WHEN state = $4 THEN state_since ELSE clock_timestamp() - $6::bigint * interval '1 microsecond' END,
 			       last_error = CASE WHEN $5 = '' THEN last_error ELSE $5 END,
 			       last_error_at = CASE WHEN $5 = '' THEN last_error_at ELSE clock_timestamp() - $6::bigint * interval '1 microsecond' END
 			WHERE destination = $1 AND shard_group = $2 AND owner = $3`,
-			at.destination, at.group, w.owner, string(c.state), c.cause, time.Since(c.at).Microseconds())
+			at.Destination, at.Group, w.owner, string(c.state), c.cause, time.Since(c.at).Microseconds(), max(at.LagObjective, 0).Microseconds())
 		if err != nil {
-			w.logger.Debug("the state of a cursor could not be written", "destination", at.destination, "error", err)
-			return fmt.Errorf("write the state of destination %s: %w", at.destination, err)
+			w.logger.Debug("the state of a cursor could not be written", "destination", at.Destination, "error", err)
+			return fmt.Errorf("write the state of destination %s: %w", at.Destination, err)
 		}
 	}
 	return nil
