@@ -50,7 +50,8 @@ func TestTheOfficialLibrariesForNodeAndPythonReadWhatIsSent(t *testing.T) {
 			m.AggregateID, m.Headers = "7-x", nil // the libraries leave percent-encoding to their callers
 			m.ContentType, m.Payload = p.contentType, []byte(p.payload)
 			ce := format.CloudEvents{Structured: structured, Source: "/shop"}
-			want := seen{ID: m.ID.String(), Source: "/shop", Type: m.EventType, Subject: m.AggregateID, PartitionKey: m.Key, DataContentType: m.ContentType, Data: p.data}
+			want := seen{ID: m.ID.String(), Source: "/shop",
+				Type: m.EventType, Subject: m.AggregateID, PartitionKey: m.Key, DataContentType: m.ContentType, Data: p.data}
 			name := map[bool]string{false: "binary ", true: "structured "}[structured] + p.name
 
 			sent := overHTTP(t, m, webhooks.Config{Format: ce})
@@ -65,7 +66,8 @@ func TestTheOfficialLibrariesForNodeAndPythonReadWhatIsSent(t *testing.T) {
 			if err := encoder.Encode(&r, m); err != nil {
 				t.Fatal(err)
 			}
-			record := reading{name: "Kafka " + name, Protocol: "kafka", Headers: map[string]string{"content-type": r.ContentType}, Body: r.Value, Key: string(r.Key), want: want}
+			record := reading{name: "Kafka " + name, Protocol: "kafka",
+				Headers: map[string]string{"content-type": r.ContentType}, Body: r.Value, Key: string(r.Key), want: want}
 			for _, h := range r.Headers {
 				record.Headers[h.Name] = string(h.Value)
 			}
@@ -81,7 +83,8 @@ func TestTheOfficialLibrariesForNodeAndPythonReadWhatIsSent(t *testing.T) {
 	signed := overHTTP(t, m, webhooks.Config{Keys: keys})
 	signed.name, signed.Protocol, signed.Secret, signed.want = "signature", "webhook", secret, seen{Data: string(m.Payload)}
 	forged := signed
-	forged.name, forged.Body, forged.want = "forged signature", []byte(`{"id":2}`), seen{Fault: "WebhookVerificationError: No matching signature found"}
+	forged.name, forged.Body, forged.want = "forged signature",
+		[]byte(`{"id":2}`), seen{Fault: "WebhookVerificationError: No matching signature found"}
 	all = append(all, signed, forged)
 
 	for language, command := range commands {

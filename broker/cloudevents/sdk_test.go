@@ -45,7 +45,8 @@ var payloads = []struct {
 
 // eachMode runs check for every binding, mode and payload.
 func eachMode(t *testing.T, check func(t *testing.T, b format.Binding, structured bool, m *outbox.Message)) {
-	names := map[format.Binding]string{format.Kafka: "kafka", format.NATS: "nats", format.HTTP: "http", format.AMQP: "amqp", format.PubSub: "pubsub",
+	names := map[format.Binding]string{format.Kafka: "kafka",
+		format.NATS: "nats", format.HTTP: "http", format.AMQP: "amqp", format.PubSub: "pubsub",
 		format.SQS: "sqs", format.SNS: "sns", format.Redis: "redis", format.GRPC: "grpc"}
 	for b, name := range names {
 		for _, mode := range []string{"binary", "structured"} {

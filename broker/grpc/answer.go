@@ -30,7 +30,7 @@ func (cfg *Config) outcome(o *outboxpb.Outcome, topic string) error {
 	return cfg.after(err, o.GetRetryAfter().AsDuration())
 }
 
-// after lets err ask for a pause, within bounds.
+// after adds the requested pause to err, within bounds.
 func (cfg *Config) after(err error, pause time.Duration) error {
 	if pause <= 0 {
 		return err
@@ -38,7 +38,7 @@ func (cfg *Config) after(err error, pause time.Duration) error {
 	return outbox.RetryAfter(err, min(pause, cfg.MaxRetryAfter))
 }
 
-// broken is the error of a whole stream or request: nobody has answered for the messages in it.
+// broken is the error of a whole stream or request, of which no message was answered.
 func (cfg *Config) broken(err error) error {
 	hint := ""
 	switch status.Code(err) {
@@ -56,11 +56,12 @@ func (cfg *Config) broken(err error) error {
 	return marked
 }
 
-// ofOneMessage reports whether the error of a whole request may be the fault of a single message in it, as
-// when the server's handler fails: then it is worth finding out which.
+// ofOneMessage reports whether the error of a whole request may be the fault of a single message in it, as when the
+// server's handler fails. Then searching for that message is worth it.
 func ofOneMessage(err error) bool {
 	switch status.Code(err) {
-	case codes.Unknown, codes.Internal, codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange, codes.DataLoss, codes.Aborted, codes.NotFound, codes.AlreadyExists:
+	case codes.Unknown, codes.Internal, codes.InvalidArgument,
+		codes.FailedPrecondition, codes.OutOfRange, codes.DataLoss, codes.Aborted, codes.NotFound, codes.AlreadyExists:
 		return true
 	}
 	return false

@@ -69,7 +69,8 @@ func TestEveryCodeOfAMessageHasItsKind(t *testing.T) {
 				}})
 			}}
 		})
-		errs := newBroker(t, s.address, grpc.Config{}).Publish(patient(t), []*outbox.Message{message("a", 1), message("a", 2), message("b", 1)})
+		errs := newBroker(t, s.address, grpc.Config{}).Publish(patient(t),
+			[]*outbox.Message{message("a", 1), message("a", 2), message("b", 1)})
 		if errs == nil {
 			errs = make([]error, 3)
 		}
@@ -108,7 +109,8 @@ func TestAPauseThatIsAskedForIsPassedOnWithinBounds(t *testing.T) {
 
 func TestTheErrorOfAStreamSaysNothingAboutItsMessages(t *testing.T) {
 	t.Parallel()
-	for _, code := range []codes.Code{codes.Unavailable, codes.ResourceExhausted, codes.Unauthenticated, codes.PermissionDenied, codes.DeadlineExceeded, codes.Canceled} {
+	for _, code := range []codes.Code{codes.Unavailable, codes.ResourceExhausted,
+		codes.Unauthenticated, codes.PermissionDenied, codes.DeadlineExceeded, codes.Canceled} {
 		s := newServer(t, nil, func(outboxpb.DeliveryServer) outboxpb.DeliveryServer {
 			return scripted{stream: func(s stream) error {
 				if _, err := s.Recv(); err != nil {
@@ -160,23 +162,24 @@ func TestAServerThatFailsOverOneMessageDeliversTheOthers(t *testing.T) {
 		}
 		return nil
 	}
-	s := newServer(t, func(m *outbox.Message) error { got.Note(m); return nil }, func(inner outboxpb.DeliveryServer) outboxpb.DeliveryServer {
-		return scripted{
-			stream: func(s stream) error {
-				req, err := s.Recv()
-				if err != nil {
-					return err
-				}
-				return poison(req)
-			},
-			unary: func(ctx context.Context, req *outboxpb.DeliverRequest) (*outboxpb.DeliverResponse, error) {
-				if err := poison(req); err != nil {
-					return nil, err
-				}
-				return inner.Deliver(ctx, req)
-			},
-		}
-	})
+	s := newServer(t, func(m *outbox.Message) error { got.Note(m); return nil },
+		func(inner outboxpb.DeliveryServer) outboxpb.DeliveryServer {
+			return scripted{
+				stream: func(s stream) error {
+					req, err := s.Recv()
+					if err != nil {
+						return err
+					}
+					return poison(req)
+				},
+				unary: func(ctx context.Context, req *outboxpb.DeliverRequest) (*outboxpb.DeliverResponse, error) {
+					if err := poison(req); err != nil {
+						return nil, err
+					}
+					return inner.Deliver(ctx, req)
+				},
+			}
+		})
 	b := newBroker(t, s.address, grpc.Config{})
 	batch := messages(64, 8)
 	batch[19].Payload = []byte("poison") // key k3, its third

@@ -43,14 +43,13 @@ func New(target string, cfg Config) (*Broker, error) {
 	b.unary.Store(cfg.Unary)
 	l, err := b.join()
 	if err != nil {
-		return nil, err // a target that can't be understood
+		return nil, err // an invalid target
 	}
 	b.leave(l)
 	return b, nil
 }
 
-// Publish sends batch as relay.Broker demands. The document docs/brokers/grpc.md says which code has which
-// kind, and why.
+// Publish sends batch by the contract of relay.Broker. docs/brokers/grpc.md lists the kind of each code, and why.
 func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	if len(batch) == 0 {
 		return nil
@@ -66,8 +65,8 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	return c.Errs()
 }
 
-// Ping asks the server for its health (grpc.health.v1), and whether it serves outbox.v1.Delivery if it says so of
-// single services. A server without that service is healthy when it answers.
+// Ping asks the server for its health (grpc.health.v1), and for that of outbox.v1.Delivery if the server reports single
+// services. A server without the health service is healthy if it answers.
 func (b *Broker) Ping(ctx context.Context) error {
 	l, err := b.join()
 	if err != nil {
@@ -85,7 +84,7 @@ func (b *Broker) Ping(ctx context.Context) error {
 			}
 			return nil
 		case codes.NotFound:
-			continue // it knows only of itself
+			continue // it reports only on itself
 		case codes.Unimplemented:
 			return nil
 		}
@@ -113,13 +112,13 @@ func (b *Broker) Close() error {
 
 var errClosed = errors.New("grpc: the broker is closed")
 
-// link is a connection, counted by those who use it; being the current one counts too.
+// link is a connection with a count of its users; being the current link counts as one.
 type link struct {
 	conn  *grpc.ClientConn
 	users int // guarded by Broker.mu
 }
 
-// join returns the current link, or a new one. It does not wait for a connection.
+// join returns the current link, or a new one. It does not wait for the connection.
 func (b *Broker) join() (*link, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,12 +144,12 @@ func (b *Broker) leave(l *link) {
 	last := l.users == 0
 	b.mu.Unlock()
 	if last {
-		_ = l.conn.Close() // it only reports that it was closed before
+		_ = l.conn.Close() // the only error: it was closed before
 		b.links.Done()
 	}
 }
 
-// retire keeps new calls away from a connection on which no answer comes. Its own calls end by themselves.
+// retire makes new calls use another connection when this one gives no answers. Its own calls end by themselves.
 func (b *Broker) retire(l *link) {
 	b.mu.Lock()
 	current := b.current == l

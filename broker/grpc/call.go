@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// call is one Publish: usually one stream, on which a goroutine sends while another takes the answers.
+// call is one Publish: usually one stream, on which one goroutine sends while another receives the answers.
 type call struct {
 	broker *Broker
 
@@ -26,7 +26,7 @@ type call struct {
 	order []int32 // what was sent on the stream: the sequence is the index
 }
 
-// run delivers on l, and returns why messages are left without an outcome, nil if the server left them out.
+// run delivers on l. It returns why messages have no outcome, or nil if the server left them out.
 func (c *call) run(ctx context.Context, l *link) error {
 	client := outboxpb.NewDeliveryClient(l.conn)
 	if !c.broker.unary.Load() {
@@ -41,14 +41,14 @@ func (c *call) run(ctx context.Context, l *link) error {
 		case !ofOneMessage(err):
 			return c.broker.cfg.broken(err)
 		}
-		// What has no outcome goes again, in requests that can be told apart.
+		// Messages without an outcome are sent again, in requests that can be told apart.
 	}
 	return c.requests(ctx, l, client)
 }
 
 var errSilent = errors.New("silence")
 
-// stream delivers all messages on one stream and settles those that are answered. An error is the stream's.
+// stream delivers all messages on one stream and settles those that are answered. It returns the stream's error.
 func (c *call) stream(ctx context.Context, l *link, client outboxpb.DeliveryClient) error {
 	limited, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -61,12 +61,12 @@ func (c *call) stream(ctx context.Context, l *link, client outboxpb.DeliveryClie
 	}
 	var sender sync.WaitGroup
 	defer sender.Wait()
-	defer cancel(nil) // a sender that is stuck comes back
+	defer cancel(nil) // unblocks a sender that is stuck
 	sender.Go(func() {
 		w := &writer{call: c, bytes: requestBytes}
 		for req := w.next(); req != nil; req = w.next() {
 			if stream.Send(req) != nil {
-				return // the receiving side learns why
+				return // the receiving side gets the error
 			}
 		}
 		_ = stream.CloseSend() // always nil, by its contract
@@ -84,7 +84,7 @@ func (c *call) stream(ctx context.Context, l *link, client outboxpb.DeliveryClie
 	}
 }
 
-// explain says what ended a call: its context, silence, or what the library reports.
+// explain returns what ended a call: its context, silence, or the library's error.
 func (c *call) explain(ctx context.Context, l *link, err error) error {
 	switch cause := context.Cause(ctx); {
 	case cause == errSilent:
@@ -96,8 +96,8 @@ func (c *call) explain(ctx context.Context, l *link, err error) error {
 	return err
 }
 
-// answered settles messages: sequences count in order, or in all that was sent if that is nil. A second
-// answer to a message changes nothing.
+// answered settles messages. Sequences are indexes into order, or into everything that was sent if order is nil. A
+// second answer to a message has no effect.
 func (c *call) answered(order []int32, outcomes []*outboxpb.Outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,7 +112,7 @@ func (c *call) answered(order []int32, outcomes []*outboxpb.Outcome) {
 	}
 }
 
-// requests delivers what has no outcome with the unary method, one request after another.
+// requests delivers the messages without an outcome by the unary method, one request after another.
 func (c *call) requests(ctx context.Context, l *link, client outboxpb.DeliveryClient) error {
 	w := &writer{call: c, bytes: c.broker.cfg.MaxMessageBytes}
 	for {
@@ -127,9 +127,8 @@ func (c *call) requests(ctx context.Context, l *link, client outboxpb.DeliveryCl
 	}
 }
 
-// request delivers messages, which stand at the indexes order in the batch, in one request. When that fails for
-// what may be the fault of one message, it is halved until it is known of which. An error is one of all
-// messages that are left.
+// request delivers messages in one request; order has their indexes in the batch. If the request fails, possibly
+// because of one message, it is halved until that message is found. The returned error concerns all remaining messages.
 func (c *call) request(ctx context.Context, l *link, client outboxpb.DeliveryClient, messages []*outboxpb.Message, order []int32) error {
 	limited, cancel := context.WithTimeoutCause(ctx, c.broker.cfg.AckTimeout, errSilent)
 	defer cancel()
@@ -156,7 +155,7 @@ func (c *call) request(ctx context.Context, l *link, client outboxpb.DeliveryCli
 	return c.request(ctx, l, client, messages, order)
 }
 
-// unsettled returns those messages before which none of their key has failed.
+// unsettled returns the messages whose keys have no earlier failure.
 func (c *call) unsettled(messages []*outboxpb.Message, order []int32) (left []*outboxpb.Message, at []int32) {
 	for n, i := range order {
 		if !c.Settled(i) {
@@ -166,13 +165,13 @@ func (c *call) unsettled(messages []*outboxpb.Message, order []int32) (left []*o
 	return left, at
 }
 
-// writer puts the messages of a call that have no outcome into requests.
+// writer puts the messages of a call without an outcome into requests.
 type writer struct {
 	call   *call
-	bytes  int // at which a request is closed
+	bytes  int // the size at which a request is closed
 	at     int32
 	req    outboxpb.DeliverRequest
-	pool   []*outboxpb.Message // one for each place in a request
+	pool   []*outboxpb.Message // one for each message of a request
 	record format.Record
 }
 
@@ -216,12 +215,13 @@ func (w *writer) next() *outboxpb.DeliverRequest {
 	return &w.req
 }
 
-// size returns what p takes in a request, or a permanent error if no request can take it.
+// size returns the size of p in a request, or a permanent error if no request can hold it.
 func (cfg *Config) size(p *outboxpb.Message) (int, error) {
 	const envelope = 8 // its tag and length in the request
 	n := proto.Size(p) + envelope
 	if n > cfg.MaxMessageBytes {
-		return 0, outbox.Permanent(fmt.Errorf("grpc: the message takes %d bytes, and the server %d at most; raise the limit of both ends, or write a smaller message",
+		return 0, outbox.Permanent(fmt.Errorf("grpc: the message takes %d bytes, and the server %d at most; raise the "+
+			"limit of both ends, or write a smaller message",
 			n, cfg.MaxMessageBytes))
 	}
 	return n, nil

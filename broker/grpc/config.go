@@ -26,26 +26,26 @@ type Config struct {
 	// refused unless it names one.
 	TLS *tls.Config
 
-	// Token is sent with each call as "authorization: Bearer …"; TokenFile holds it instead, and is read for
-	// each call, so a replaced file takes effect. At most one of them; both need TLS.
+	// Token is sent with each call as "authorization: Bearer …". TokenFile holds the token instead; it is read for each
+	// call, so a replaced file takes effect. At most one of them may be set; both need TLS.
 	Token     string
 	TokenFile string
 
-	// Format makes payload, content type and headers; the other fields are the message's in any case. nil
-	// sends all of the message as it is.
+	// Format makes payload, content type and headers; the other fields are always the message's. nil sends the whole
+	// message unchanged.
 	Format format.Format
 
-	// Unary delivers with the unary method instead of streams, for servers or proxies that can't stream.
-	// Messages then go in requests of at most RequestMessages, one after another. A server that says that
-	// it has no Stream is treated so by itself.
+	// Unary delivers by the unary method instead of streams, for servers or proxies that can't stream. Messages then go
+	// in requests of at most RequestMessages, one after another. The broker does so by itself with a server that
+	// answers that it has no Stream.
 	Unary bool
 
-	// RequestMessages is how many messages are put into one request; on a stream a request is sent without
-	// waiting for the one before it. Default 100.
+	// RequestMessages is how many messages one request has; on a stream, requests don't wait for each other. Default
+	// 100.
 	RequestMessages int
 
-	// MaxMessageBytes is the largest request that the server takes, in bytes as encoded. A message that does
-	// not fit is refused without being sent. Default 4 MiB, which is every server's default.
+	// MaxMessageBytes is the largest request that the server accepts, in encoded bytes. A message that does not fit is
+	// refused without being sent. Default 4 MiB, which is the usual default of servers.
 	MaxMessageBytes int
 
 	// AckTimeout is how long a call waits without any answer. Then the outcome of all unanswered messages is
@@ -58,18 +58,18 @@ type Config struct {
 	// MaxRetryAfter bounds the pause that a server may ask for. Default 10 min.
 	MaxRetryAfter time.Duration
 
-	// Keepalive is the pause after which a silent connection with calls under way is asked for a sign of
-	// life; without one within AckTimeout it is given up. Servers close connections of clients that ask more
-	// often than they allow, by default every 5 min. Default 10 min, at least 10 s.
+	// Keepalive is the silence after which a connection with calls in flight is probed; without an answer within
+	// AckTimeout it is given up. Servers close connections of clients that probe more often than they allow, by default
+	// every 5 min. Default 10 min, at least 10 s.
 	Keepalive time.Duration
 
 	// Dial opens connections, for proxies and tests. Default: gRPC's own, which heeds HTTPS_PROXY.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 
-	// Logger tells when the server has no streams. nil is silent.
+	// Logger reports that the server has no streams. nil is silent.
 	Logger *slog.Logger
 
-	records format.Encoder // of Format, nil without one
+	records format.Encoder // the encoder of Format; nil without one
 }
 
 const (
@@ -86,11 +86,11 @@ const (
 
 // Defaults returns the Config that the zero value stands for.
 func Defaults() Config {
-	cfg, _ := Config{}.withDefaults("") // without what is required
+	cfg, _ := Config{}.withDefaults("") // without the required fields
 	return cfg
 }
 
-// withDefaults returns cfg completed, with all faults reported together.
+// withDefaults returns cfg completed, and reports all faults together.
 func (cfg Config) withDefaults(target string) (Config, error) {
 	var faults settings.Faults
 	faults.Need(target != "", "Target", "not given; name an address such as dns:///orders.internal:443 or 127.0.0.1:50051")
@@ -106,7 +106,8 @@ func (cfg Config) withDefaults(target string) (Config, error) {
 		faults.Add("Format", err)
 	}
 	faults.Need(cfg.Token == "" || cfg.TokenFile == "", "TokenFile", "given, and the token itself too; keep one of them")
-	faults.Need(cfg.Token == "" && cfg.TokenFile == "" || cfg.TLS != nil, "TLS", "not given, but a token is, which everybody on the way could read")
+	faults.Need(cfg.Token == "" && cfg.TokenFile == "" ||
+		cfg.TLS != nil, "TLS", "not given, but a token is, which everybody on the way could read")
 	cfg.Logger = settings.Logger(cfg.Logger)
 	return cfg, faults.Err()
 }
@@ -126,7 +127,7 @@ func (cfg *Config) options() []grpc.DialOption {
 		grpc.WithInitialWindowSize(streamWindow),
 		grpc.WithInitialConnWindowSize(streamWindow),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: cfg.Keepalive, Timeout: cfg.AckTimeout}),
-		// The engine has pauses of its own; the library's would go on for two minutes.
+		// The engine has its own pauses; the library's would grow to two minutes.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: cfg.ConnectTimeout,

@@ -46,7 +46,7 @@ func stamp(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// decode returns the message that p is.
+// decode returns the message that p encodes.
 func decode(p *outboxpb.Message) (*outbox.Message, error) {
 	id, err := outbox.ParseID(p.GetId())
 	if err != nil {
@@ -68,7 +68,7 @@ func decode(p *outboxpb.Message) (*outbox.Message, error) {
 	return m, nil
 }
 
-// orderingKey is that of the message that p is.
+// orderingKey is the ordering key of the message that p encodes.
 func orderingKey(p *outboxpb.Message) string {
 	if p.GetKey() != "" {
 		return p.GetKey()

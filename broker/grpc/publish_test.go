@@ -133,7 +133,8 @@ func TestARecordOfAFormatIsDelivered(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil, nil)
 	b := newBroker(t, s.address, grpc.Config{Format: format.CloudEvents{Source: "/shop"}})
-	m := &outbox.Message{ID: outbox.NewID(), Topic: "orders", Key: "k", EventType: "Created", ContentType: "application/json", Payload: []byte(`{}`)}
+	m := &outbox.Message{ID: outbox.NewID(), Topic: "orders",
+		Key: "k", EventType: "Created", ContentType: "application/json", Payload: []byte(`{}`)}
 	accepted(t, b.Publish(patient(t), []*outbox.Message{m}))
 	got := s.messages()[0]
 	source, _ := got.Header("ce-source")
@@ -175,7 +176,8 @@ func TestAReceiverAnswersByWhatItsFunctionReturns(t *testing.T) {
 	for _, o := range resp.GetOutcomes() {
 		got[o.GetSequence()] = codes.Code(o.GetCode())
 	}
-	if want := []codes.Code{codes.OK, codes.PermissionDenied, codes.Unknown, codes.InvalidArgument, codes.Aborted}; !slices.Equal(got, want) {
+	if want := []codes.Code{codes.OK, codes.PermissionDenied,
+		codes.Unknown, codes.InvalidArgument, codes.Aborted}; !slices.Equal(got, want) {
 		t.Errorf("codes %v, want %v", got, want)
 	}
 	if _, err := grpc.NewReceiver(nil, grpc.ReceiverConfig{Timeout: -1}); err == nil {
@@ -189,7 +191,8 @@ func TestConfigurationFaultsAreReportedTogether(t *testing.T) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"Target: not given", "RequestMessages: -1, it must be positive", "AckTimeout: -1ns, it must be positive", "Keepalive: 1s, it must be at least 10s", "TokenFile: given, and the token itself too", "TLS: not given, but a token is"} {
+	for _, want := range []string{"Target: not given", "RequestMessages: -1, it must be positive", "AckTimeout: -1ns, it must be positive",
+		"Keepalive: 1s, it must be at least 10s", "TokenFile: given, and the token itself too", "TLS: not given, but a token is"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no word of %q in: %v", want, err)
 		}

@@ -21,20 +21,20 @@ import (
 
 // ReceiverConfig configures a Receiver. The zero value means the stated defaults.
 type ReceiverConfig struct {
-	// Parallel is how many messages of a stream are received at once. Those of a key are received one after
-	// another in any case. Default 16.
+	// Parallel is how many messages of a stream are received at once. Messages of one key are always received one after
+	// another. Default 16.
 	Parallel int
 
-	// Timeout bounds the receiving of a message: its context ends, and when it then fails, the failure counts
-	// against the message, where a server that doesn't answer would count as an outage. Default 10 s.
+	// Timeout bounds the receiving of a message by its context. A failure after that counts against the message;
+	// without the timeout, the silence would count as an outage. Default 10 s.
 	Timeout time.Duration
 
-	// Logger is told of messages that are not accepted. nil is silent.
+	// Logger reports messages that are not accepted. nil is silent.
 	Logger *slog.Logger
 }
 
 // Receiver serves outbox.v1.Delivery around a function that takes one message. Register it with
-// outboxpb.RegisterDeliveryServer; interceptors see to authentication.
+// outboxpb.RegisterDeliveryServer. Authentication is up to interceptors.
 type Receiver struct {
 	outboxpb.UnimplementedDeliveryServer
 	receive func(context.Context, *outbox.Message) error
@@ -43,12 +43,12 @@ type Receiver struct {
 
 var _ outboxpb.DeliveryServer = (*Receiver)(nil)
 
-// NewReceiver returns a receiver that calls receive with each message: in order per key, several keys at
-// once. A message may come more than once, with the same ID. The message belongs to receive for good.
+// NewReceiver returns a receiver that calls receive with each message: in order per key, several keys at once. A
+// message may come more than once, with the same ID. receive owns the message.
 //
-// What receive returns decides the answer: nil accepts, a permanent error is INVALID_ARGUMENT, an unavailable
-// one UNAVAILABLE, the error of a status its code, any other UNKNOWN, each with the error's text. A pause that
-// outbox.RetryAfter asks for is passed on.
+// The result of receive decides the answer: nil accepts, a permanent error is INVALID_ARGUMENT, an unavailable one
+// UNAVAILABLE, the error of a status its code, any other UNKNOWN, each with the error's text. A pause of
+// outbox.RetryAfter is passed on.
 func NewReceiver(receive func(context.Context, *outbox.Message) error, cfg ReceiverConfig) (*Receiver, error) {
 	if cfg.Parallel == 0 {
 		cfg.Parallel = 16
@@ -79,7 +79,7 @@ func (r *Receiver) Stream(stream grpc.BidiStreamingServer[outboxpb.DeliverReques
 	answers.Go(func() {
 		for outcomes := range s.outcomes() {
 			if stream.Send(&outboxpb.DeliverResponse{Outcomes: outcomes}) != nil {
-				cancel() // the stream is broken: begin nothing more
+				cancel() // the stream is broken: start nothing more
 			}
 		}
 	})
@@ -115,7 +115,7 @@ func (r *Receiver) Deliver(ctx context.Context, req *outboxpb.DeliverRequest) (*
 	return resp, nil
 }
 
-// session is what one stream or request has. Each key belongs to one worker, which remembers the keys that
+// session is the state of one stream or request. Each key belongs to one worker, which remembers the keys that have
 // failed.
 type session struct {
 	receiver *Receiver
@@ -144,7 +144,7 @@ func (r *Receiver) begin(ctx context.Context) *session {
 	return s
 }
 
-// take hands messages to the workers, and waits when they are behind.
+// take passes messages to the workers, and waits when they are behind.
 func (s *session) take(messages []*outboxpb.Message) {
 	for _, m := range messages {
 		lane := uint64(s.next)
@@ -196,7 +196,7 @@ func (s *session) signal() {
 	}
 }
 
-// outcomes yields what is done, as much of it at once as there is, until the end.
+// outcomes yields the outcomes until the end, each time as many as are available.
 func (s *session) outcomes() func(yield func([]*outboxpb.Outcome) bool) {
 	return func(yield func([]*outboxpb.Outcome) bool) {
 		for range s.wake {
@@ -213,7 +213,7 @@ func (s *session) outcomes() func(yield func([]*outboxpb.Outcome) bool) {
 
 func (r *Receiver) accept(ctx context.Context, p *outboxpb.Message) error {
 	if ctx.Err() != nil {
-		return outbox.Unavailable(ctx.Err()) // its caller has stopped waiting
+		return outbox.Unavailable(ctx.Err()) // the caller has stopped waiting
 	}
 	m, err := decode(p)
 	if err != nil {

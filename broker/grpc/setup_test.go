@@ -107,7 +107,8 @@ type server struct {
 }
 
 // newServer accepts what check finds no fault with, over a receiver, or as change has it.
-func newServer(t testing.TB, check func(*outbox.Message) error, change func(outboxpb.DeliveryServer) outboxpb.DeliveryServer, options ...grpcgo.ServerOption) *server {
+func newServer(t testing.TB, check func(*outbox.Message) error,
+	change func(outboxpb.DeliveryServer) outboxpb.DeliveryServer, options ...grpcgo.ServerOption) *server {
 	t.Helper()
 	s := &server{}
 	receiver, err := grpc.NewReceiver(func(_ context.Context, m *outbox.Message) error {

@@ -26,24 +26,24 @@ type request struct {
 	url     *url.URL
 	header  http.Header // of rounds
 	id      string
-	body    []byte // the transport may go on reading it when the request is over
-	results int    // how many the answer may have; 0 for a single message
+	body    []byte // the transport may still read it when the request is over
+	results int    // the largest number of results in the answer; 0 for a single message
 }
 
-// answer is what the receiver said.
+// answer is the receiver's answer.
 type answer struct {
 	host       string
 	status     int
 	retryAfter time.Duration
 	location   string
-	body       []byte // as much of it as is read
+	body       []byte // the part that was read
 }
 
-// resend, as a header, isn't sent; it tells the transport that a request may be sent again when a kept connection
-// turns out to have been closed. Receivers find the key in Webhook-Id.
+// resend is a header that isn't sent. It tells the transport that it may repeat the request if a kept connection turns
+// out to be closed. Receivers recognise a repeat by Webhook-Id.
 var resend = []string{}
 
-// post sends r. An error is unavailable, but for a timeout that only this request has met.
+// post sends r. Its errors are unavailable, except a timeout that only this request has met.
 func (b *Broker) post(ctx context.Context, at *rounds, r request) (answer, error) {
 	now := time.Now()
 	webhook.Sign(r.header, b.cfg.Keys, r.id, now, r.body)
@@ -83,8 +83,8 @@ func (b *Broker) post(ctx context.Context, at *rounds, r request) (answer, error
 	return a, nil
 }
 
-// readBody reads what is needed of an answer's body. The status has been given, so a body that is endless or
-// comes in drops is just not read to its end, upon which its connection is closed.
+// readBody reads as much of an answer's body as is needed. The status is known already. So if a body is endless, or
+// comes slowly, the rest isn't read, and its connection is closed.
 func readBody(body io.Reader, at *rounds, results int) ([]byte, error) {
 	const excerpt, perResult = 4 << 10, 2 << 10
 	if results == 0 {
@@ -98,7 +98,7 @@ func readBody(body io.Reader, at *rounds, results int) ([]byte, error) {
 	return read, err
 }
 
-// noteAnswered records that a request that began then was answered.
+// noteAnswered records that a request that began at that time was answered.
 func (b *Broker) noteAnswered(began time.Duration) {
 	for {
 		latest := b.answered.Load()
@@ -108,9 +108,9 @@ func (b *Broker) noteAnswered(began time.Duration) {
 	}
 }
 
-// unanswered says what an error of a request means: no answer comes, unless it is the request's own timeout
-// and a later request has been answered well within that time. Then it is about the message, and counts:
-// otherwise one that the receiver can't cope with would stall the destination forever.
+// unanswered classifies the error of a request. It means that the destination doesn't answer, except in one case: the
+// request itself timed out, and a later request was answered well within that time. Then the message is at fault, and
+// the attempt counts. Otherwise a message that the receiver can't handle would stall the destination forever.
 func (b *Broker) unanswered(ctx, limited context.Context, began time.Duration, err error) error {
 	if ctx.Err() == nil && limited.Err() != nil {
 		err = fmt.Errorf("http: no answer within %v (outcome unknown)", b.cfg.Timeout)
@@ -125,7 +125,7 @@ func (b *Broker) unanswered(ctx, limited context.Context, began time.Duration, e
 	return outbox.Unavailable(connectionFault(err))
 }
 
-// connectionFault says what is known of a request without an answer.
+// connectionFault returns what is known about a request without an answer.
 func connectionFault(err error) error {
 	var dial *net.OpError
 	if errors.As(err, &dial) && dial.Op == "dial" {
@@ -133,12 +133,13 @@ func connectionFault(err error) error {
 	}
 	var certificate *tls.CertificateVerificationError
 	if errors.As(err, &certificate) {
-		return fmt.Errorf("http: the receiver's certificate is not trusted: %w (not sent); name its authority in TLS, or correct the URL", err)
+		return fmt.Errorf("http: the receiver's certificate is not trusted: %w (not sent); name its authority in TLS, or correct the URL",
+			err)
 	}
 	return fmt.Errorf("http: no answer: %w (outcome unknown)", err)
 }
 
-// judge turns an answer into an outcome; what names the request's content.
+// judge turns an answer into an outcome; what names the content of the request.
 func (b *Broker) judge(a answer, what string) error {
 	if success(a.status) {
 		return nil
@@ -161,7 +162,8 @@ func (b *Broker) judge(a answer, what string) error {
 	}
 	switch {
 	case a.status >= 300 && a.status < 400:
-		return outbox.Unavailable(fmt.Errorf("%w: redirects are not followed, correct the URL (it points to %q)", err, shorten(withoutQuery(a.location))))
+		return outbox.Unavailable(fmt.Errorf("%w: redirects are not followed, correct the URL (it points to %q)",
+			err, shorten(withoutQuery(a.location))))
 	case gateway(a.status):
 		return b.pause(a, err)
 	}
@@ -171,7 +173,7 @@ func (b *Broker) judge(a answer, what string) error {
 	return err
 }
 
-// pause makes err unavailable, and lets every request wait for as long as the receiver asked.
+// pause makes err unavailable, and makes every request wait as long as the receiver asked.
 func (b *Broker) pause(a answer, err error) error {
 	if a.retryAfter <= 0 {
 		return outbox.Unavailable(err)
@@ -184,7 +186,7 @@ func (b *Broker) pause(a answer, err error) error {
 
 func success(status int) bool { return status >= 200 && status < 300 }
 
-// gateway reports whether a status means that nobody has seen the message: a proxy's words, or those of a
+// gateway reports whether a status means that the receiver has not seen the message: it comes from a proxy, or from a
 // server that is overloaded or has no upstream.
 func gateway(status int) bool {
 	return status >= http.StatusBadGateway && status <= http.StatusGatewayTimeout || status >= 520 && status <= 530
@@ -200,7 +202,7 @@ func (b *Broker) results(a answer, n int) []error {
 	outcomes := slices.Repeat([]error{unknown}, n)
 	for i, r := range list {
 		if r.Status == http.StatusFailedDependency {
-			// The receiver knows of an earlier failure of its key; if it is not in this batch, it says nothing.
+			// The receiver knows of an earlier failure of the message's key, which need not be in this batch.
 			outcomes[i] = fmt.Errorf("http: %s left a message for later (424)", a.host)
 			continue
 		}
@@ -210,7 +212,7 @@ func (b *Broker) results(a answer, n int) []error {
 	return outcomes
 }
 
-// retryAfter reads Retry-After, as seconds or as a date; 0 if there is none that can be read.
+// retryAfter reads Retry-After, as seconds or as a date; 0 if it is missing or invalid.
 func retryAfter(text string, now time.Time) time.Duration {
 	if text == "" {
 		return 0
@@ -239,7 +241,7 @@ func excerpt(body []byte) string {
 	return " (" + text + ")"
 }
 
-// withoutQuery keeps what may be secret out of errors.
+// withoutQuery removes the query, which may be secret, for error texts.
 func withoutQuery(location string) string {
 	before, _, _ := strings.Cut(location, "?")
 	return before

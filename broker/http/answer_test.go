@@ -20,11 +20,14 @@ func TestEveryStatusHasItsKind(t *testing.T) {
 	want := map[int]string{
 		200: "accepted", 201: "accepted", 202: "accepted", 204: "accepted", 299: "accepted",
 		300: "unavailable", 301: "unavailable", 302: "unavailable", 304: "unavailable", 307: "unavailable", 308: "unavailable",
-		400: "retried", 403: "retried", 404: "retried", 405: "retried", 406: "retried", 409: "retried", 418: "retried", 424: "retried", 499: "retried",
-		401: "unavailable", 407: "unavailable", 408: "unavailable", 410: "unavailable", 421: "unavailable", 425: "unavailable", 429: "unavailable",
+		400: "retried", 403: "retried", 404: "retried", 405: "retried",
+		406: "retried", 409: "retried", 418: "retried", 424: "retried", 499: "retried",
+		401: "unavailable", 407: "unavailable", 408: "unavailable",
+		410: "unavailable", 421: "unavailable", 425: "unavailable", 429: "unavailable",
 		413: "refused", 414: "refused", 415: "refused", 422: "refused", 431: "refused",
 		500: "retried", 501: "retried", 505: "retried",
-		502: "unavailable", 503: "unavailable", 504: "unavailable", 507: "unavailable", 520: "unavailable", 522: "unavailable", 530: "unavailable",
+		502: "unavailable", 503: "unavailable", 504: "unavailable",
+		507: "unavailable", 520: "unavailable", 522: "unavailable", 530: "unavailable",
 	}
 	s := server(t, func(w http.ResponseWriter, r *http.Request) {
 		var status int
@@ -52,7 +55,8 @@ func TestEveryStatusHasItsKind(t *testing.T) {
 			t.Errorf("%d: the next of the key was not skipped: %v", status, second)
 		}
 		text := first.Error()
-		if !strings.Contains(text, fmt.Sprint(status)) || status != 410 && status != 304 && !strings.Contains(text, "because  of this") || strings.Contains(text, "token=secret") {
+		if !strings.Contains(text, fmt.Sprint(status)) || status != 410 &&
+			status != 304 && !strings.Contains(text, "because  of this") || strings.Contains(text, "token=secret") {
 			t.Errorf("%d: %v", status, first)
 		}
 	}

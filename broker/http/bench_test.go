@@ -21,11 +21,11 @@ import (
 	"github.com/pgoutbox/outbox/webhook"
 )
 
-// The figure to compare with is a loop over the same transport's RoundTrip, as many at once, that signs
-// nothing, sends no header but the content type, and keeps no order within a key; or the same with the broker's
-// headers, signed beforehand, which tells what the wire format costs both ends from what the broker does. The
-// receiver reads the body and answers 204. cpu-µs/msg is the processor time of both ends, which says more than msg/s on a machine
-// with other work.
+// The figure to compare with is a loop over the same transport's RoundTrip, as many at once, that signs nothing, sends
+// no header but the content type, and keeps no order within a key; or the same with the broker's headers, signed
+// beforehand, which tells what the wire format costs both ends from what the broker does. The receiver reads the body
+// and answers 204. cpu-µs/msg is the processor time of both ends, which says more than msg/s on a machine with other
+// work.
 func BenchmarkPublish(b *testing.B) {
 	const size, parallel = 2000, 64
 	for _, round := range []struct {
@@ -87,7 +87,8 @@ func BenchmarkAgainstLoop(b *testing.B) {
 					return func() int { accepted(b, broker.Publish(b.Context(), batch)); return size }
 				},
 				Loop: func(b *testing.B, address string) versus.Publish {
-					transport := &http.Transport{MaxIdleConnsPerHost: contest.parallel, TLSClientConfig: secured, ForceAttemptHTTP2: contest.h2}
+					transport := &http.Transport{MaxIdleConnsPerHost: contest.parallel,
+						TLSClientConfig: secured, ForceAttemptHTTP2: contest.h2}
 					b.Cleanup(transport.CloseIdleConnections)
 					batch := benchBatch(size)
 					headers := benchHeaders(b, batch, contest.same)

@@ -24,19 +24,18 @@ type Broker struct {
 	transport *http.Transport
 
 	batches  inorder.Pool
-	slots    chan struct{} // capacity MaxInFlight: held by requests under way
+	slots    chan struct{} // capacity MaxInFlight: held by requests in flight
 	disabled atomic.Pointer[error]
 
 	started time.Time
-	// answered is when the latest request began that was answered, in nanoseconds since started.
+	// answered is when the latest answered request began, in nanoseconds since started.
 	answered atomic.Int64
 
 	throttle throttle
 }
 
-// New returns a broker that sends to address: a URL, in whose path and query the fields {topic}, {key} (the
-// ordering key), {event_type}, {aggregate_type} and {aggregate_id} may stand. It checks cfg and does not
-// connect; see Ping.
+// New returns a broker that sends to address: a URL, whose path and query may have the fields {topic}, {key} (the
+// ordering key), {event_type}, {aggregate_type} and {aggregate_id}. It checks cfg and does not connect; see Ping.
 func New(address string, cfg Config) (*Broker, error) {
 	cfg, to, proxy, err := cfg.withDefaults(address)
 	if err != nil {
@@ -58,11 +57,11 @@ func newTransport(cfg *Config, proxy *url.URL) *http.Transport {
 		TLSClientConfig:        secured,
 		TLSHandshakeTimeout:    cfg.ConnectTimeout,
 		MaxIdleConnsPerHost:    cfg.MaxInFlight,
-		IdleConnTimeout:        30 * time.Second, // shorter than servers usually wait, so that they seldom close first
+		IdleConnTimeout:        30 * time.Second, // shorter than usual on servers, so that they seldom close first
 		MaxResponseHeaderBytes: maxResponseHeaders,
-		DisableCompression:     true, // a small answer must not unpack into a large one
+		DisableCompression:     true, // a small answer must not decompress to a large one
 		Protocols:              new(http.Protocols),
-		// Without it requests would go on being sent into a connection whose other end is gone.
+		// Without it, requests would still be sent into a connection whose other end is gone.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: cfg.Timeout / 3, PingTimeout: cfg.Timeout / 3},
 	}
 	t.Protocols.SetHTTP2(true)
@@ -74,8 +73,7 @@ func newTransport(cfg *Config, proxy *url.URL) *http.Transport {
 	return t
 }
 
-// Publish sends batch as relay.Broker demands. The document docs/brokers/http.md says which answer has which
-// kind, and why.
+// Publish sends batch by the contract of relay.Broker. docs/brokers/http.md lists the kind of each answer, and why.
 func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	if len(batch) == 0 {
 		return nil
@@ -90,8 +88,8 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	return c.Errs()
 }
 
-// Ping reports whether the receiver's server answers, with whatever status but those that mean that nobody
-// stands behind it, and whether it wants messages. It asks for the root of the server with HEAD.
+// Ping checks that the receiver's server answers, with any status except those of a gateway, and that it wants
+// messages. It sends HEAD to the server's root.
 func (b *Broker) Ping(ctx context.Context) error {
 	if err := b.refuses(); err != nil {
 		return err
@@ -110,14 +108,13 @@ func (b *Broker) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Close closes the idle connections; no other ones are left when no Publish runs. It may be called more than
-// once.
+// Close closes the idle connections; there are no others when no Publish runs. It may be called more than once.
 func (b *Broker) Close() error {
 	b.transport.CloseIdleConnections()
 	return nil
 }
 
-// refuses returns why nothing may be sent now: the receiver is gone, or wants to be left alone for a while.
+// refuses returns why nothing may be sent at present: the receiver is gone, or has asked for a pause.
 func (b *Broker) refuses() error {
 	if gone := b.disabled.Load(); gone != nil {
 		return *gone
@@ -125,17 +122,18 @@ func (b *Broker) refuses() error {
 	return b.throttle.check(time.Now())
 }
 
-// disable ends all sending until the program is started again.
+// disable stops all sending until the program is restarted.
 func (b *Broker) disable(host string) error {
 	err := outbox.Unavailable(outbox.RetryAfter(fmt.Errorf(
-		"http: %s answered 410 Gone: it wants no more messages, so the destination is disabled; restart the relay to enable it again, or drop the destination", host), time.Minute))
+		"http: %s answered 410 Gone: it wants no more messages, so the destination is disabled; restart the relay to "+
+			"enable it again, or drop the destination", host), time.Minute))
 	if b.disabled.CompareAndSwap(nil, &err) {
 		b.cfg.Logger.Error("destination disabled, the receiver answered 410 Gone", "host", host)
 	}
 	return *b.disabled.Load()
 }
 
-// throttle remembers until when a receiver wants to be left alone.
+// throttle remembers how long a receiver has asked for a pause.
 type throttle struct {
 	mu    sync.Mutex
 	until time.Time

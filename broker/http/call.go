@@ -15,16 +15,16 @@ import (
 	"github.com/pgoutbox/outbox/webhook"
 )
 
-// call is one Publish. Messages of a key form a chain, and no two requests carry messages of the same one:
-// the next leaves when the one before it is accepted. With batches, one request takes as much of a chain as
-// it has room for, and the receiver keeps the order within it.
+// call is one Publish. The messages of a key form a chain, and no two requests carry messages of the same chain at a
+// time: the next one is sent when the previous one is accepted. With batches, one request takes as much of a chain as
+// fits, and the receiver keeps the order within it.
 type call struct {
 	broker *Broker
-	ready  chan int32 // may be sent; room for all; closed when every message is settled
+	ready  chan int32 // messages that may be sent; has room for all; closed when every message is settled
 
 	mu sync.Mutex
 	*inorder.Batch
-	abandoned error // nothing more is sent in this call
+	abandoned error // why nothing more is sent in this call
 }
 
 func newCall(b *Broker, batch []*outbox.Message) *call {
@@ -33,7 +33,7 @@ func newCall(b *Broker, batch []*outbox.Message) *call {
 	return c
 }
 
-// hand lets the workers have what may be sent. c.mu is held, or the call is new.
+// hand passes messages that may be sent to the workers. c.mu is held, or the call is new.
 func (c *call) hand() {
 	for i, ok := c.Next(); ok; i, ok = c.Next() {
 		c.Take(i)
@@ -60,7 +60,7 @@ func (c *call) work(ctx context.Context) {
 	}
 }
 
-// mayNotSend returns why a message that could go must not.
+// mayNotSend returns why nothing may be sent at present.
 func (c *call) mayNotSend(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return outbox.Unavailable(fmt.Errorf("http: not sent: %w", context.Cause(ctx)))
@@ -74,8 +74,8 @@ func (c *call) mayNotSend(ctx context.Context) error {
 	return c.broker.refuses()
 }
 
-// gather returns what goes into one batch that begins with message i: what is ready, and what follows it, as far as
-// there is room. It settles what is not to be sent at all.
+// gather returns the messages of one batch that begins with message i: messages that are ready, and their successors,
+// as far as they fit. It settles messages that can't be sent at all.
 func (c *call) gather(i int32) []int32 {
 	cfg := &c.broker.cfg
 	var group []int32
@@ -85,7 +85,7 @@ func (c *call) gather(i int32) []int32 {
 		for head := i; i >= 0 && room(); i = c.After(i) {
 			if err := cfg.tooLarge(c.Messages[i]); err != nil {
 				if i == head {
-					c.settle(i, err) // nothing of its key is before it
+					c.settle(i, err) // its key has no earlier message
 				}
 				break
 			}
@@ -108,7 +108,7 @@ func (c *call) gather(i int32) []int32 {
 	}
 }
 
-// deliver sends message i, in batches with what goes into the same request, and settles what it has sent.
+// deliver sends message i, in a batch with the others that fit, and settles what it has sent.
 func (c *call) deliver(ctx context.Context, at *rounds, i int32) {
 	cfg := &c.broker.cfg
 	if cfg.Batch == 1 {
@@ -124,7 +124,7 @@ func (c *call) deliver(ctx context.Context, at *rounds, i int32) {
 	}
 }
 
-// single sends m by itself.
+// single sends m in a request of its own.
 func (c *call) single(ctx context.Context, at *rounds, m *outbox.Message) error {
 	b := c.broker
 	u, err := b.target.url(m)
@@ -145,8 +145,8 @@ func (c *call) single(ctx context.Context, at *rounds, m *outbox.Message) error 
 	return b.judge(a, "topic "+strconv.Quote(shorten(m.Topic)))
 }
 
-// several sends group in one request and settles its messages. When the receiver refuses the request as a whole, for what
-// may be the fault of one message, it is halved until it is known of which.
+// several sends group in one request and settles its messages. If the receiver refuses the request as a whole, possibly
+// because of one message, it is halved until that message is found.
 func (c *call) several(ctx context.Context, at *rounds, group []int32) {
 	b := c.broker
 	batch := make([]*outbox.Message, len(group))
@@ -186,7 +186,7 @@ func (c *call) several(ctx context.Context, at *rounds, group []int32) {
 	}
 }
 
-// unsettled returns those of group before which none of their key has failed.
+// unsettled returns the messages of group whose keys have no earlier failure.
 func (c *call) unsettled(group []int32) []int32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,8 +205,8 @@ func (c *call) settleAll(group []int32, err error) {
 	}
 }
 
-// settle notes the outcome of message i, and hands on what may be sent because of it. The channel is closed behind the
-// last: nothing of it can be ready then.
+// settle notes the outcome of message i, and passes on the messages that may be sent because of it. It closes the
+// channel after the last outcome: nothing more can become ready.
 func (c *call) settle(i int32, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,7 +214,8 @@ func (c *call) settle(i int32, err error) {
 		return
 	}
 	if c.abandoned == nil && outbox.IsUnavailable(err) {
-		c.abandoned = outbox.Unavailable(outbox.RetryAfter(fmt.Errorf("http: not sent, because another message was not answered: %w", unmarked(err)), outbox.RetryDelay(err)))
+		c.abandoned = outbox.Unavailable(outbox.RetryAfter(fmt.Errorf("http: not sent, because another message was not answered: %w",
+			unmarked(err)), outbox.RetryDelay(err)))
 	}
 	c.Settle(i, err)
 	if c.hand(); c.Left() == 0 {
@@ -222,7 +223,7 @@ func (c *call) settle(i int32, err error) {
 	}
 }
 
-// unmarked returns what lies beneath the mark of a broker's error.
+// unmarked returns a broker's error without its mark.
 func unmarked(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		return inner

@@ -22,13 +22,12 @@ import (
 
 // Config configures a Broker. The zero value is ready to use, and sends unsigned.
 type Config struct {
-	// Keys sign each request, every one of them: a secret that is being replaced and its successor. They
-	// must be able to sign. None: requests have no signature.
+	// Keys sign each request; every key adds a signature, for instance a secret that is being replaced and its
+	// successor. They must be able to sign. None: requests have no signature.
 	Keys []webhook.Key
 
-	// Format makes body, content type and headers of a request. nil sends payloads as they are, with the
-	// headers that package webhook describes. With a format the headers are those of the format, and the
-	// signature. It excludes batches.
+	// Format makes body, content type and headers of a request. nil sends payloads unchanged, with the headers of
+	// package webhook. With a format, the headers are those of the format, and the signature. It excludes batches.
 	Format format.Format
 
 	// Batch is how many messages one request may carry. Above 1 the receiver must understand batches, as
@@ -41,8 +40,8 @@ type Config struct {
 	// MaxInFlight bounds the requests under way at once, of all calls together. Default 64.
 	MaxInFlight int
 
-	// MaxPayload is the largest payload that the receiver takes, in bytes; larger ones are refused without
-	// being sent. Default 0: unknown, the receiver refuses with 413.
+	// MaxPayload is the largest payload that the receiver accepts, in bytes; larger ones are refused without being
+	// sent. Default 0: unknown; the receiver refuses with 413.
 	MaxPayload int
 
 	// Timeout bounds a request as a whole: connecting, sending, the answer and its body. Beyond it the
@@ -55,37 +54,37 @@ type Config struct {
 	// MaxRetryAfter bounds the pause that a receiver may ask for with Retry-After. Default 10 min.
 	MaxRetryAfter time.Duration
 
-	// Bearer is sent as a bearer token; User and Password as basic authentication, for which they may
-	// stand in the URL instead. At most one of the two ways.
+	// Bearer is sent as a bearer token. User and Password are sent as basic authentication; the URL may have them
+	// instead. Only one of the two ways may be used.
 	Bearer         string
 	User, Password string
 
-	// Header holds further headers of every request, such as an API key. They win over those of messages.
+	// Header has further headers of every request, such as an API key. They override those of messages.
 	Header http.Header
 
-	// AllowNetworks are networks that may be connected to although they are not public: loopback, private,
-	// link-local, shared and other special addresses are refused when a connection is made.
+	// AllowNetworks are non-public networks that connections may be made to. All others that are loopback, private,
+	// link-local, shared or special are refused when a connection is made.
 	AllowNetworks []netip.Prefix
 
-	// Proxy is the URL of a proxy for all requests. It resolves the receiver's name itself, and so must keep
-	// requests out of networks that they have no business in. "": none; the environment is not consulted.
+	// Proxy is the URL of a proxy for all requests. The proxy resolves the receiver's name, so it must itself refuse
+	// networks that requests must not reach. "": none; the environment is not consulted.
 	Proxy string
 
 	// TLS configures TLS, for example with a client certificate. nil means the system's certificate
 	// authorities. Versions before 1.2 are refused unless it names one.
 	TLS *tls.Config
 
-	// UnencryptedHTTP2 speaks HTTP/2 to receivers without TLS, which must support it. With TLS the best
-	// that both know is used in any case.
+	// UnencryptedHTTP2 uses HTTP/2 with receivers without TLS, which must support it. With TLS, the best version that
+	// both support is always used.
 	UnencryptedHTTP2 bool
 
 	// Resolver looks names up. Default: the system's.
 	Resolver *net.Resolver
 
-	// Logger tells when a receiver disables the destination. nil is silent.
+	// Logger reports that a receiver disables the destination. nil is silent.
 	Logger *slog.Logger
 
-	records format.Encoder // of Format, nil without one
+	records format.Encoder // the encoder of Format; nil without one
 }
 
 const (
@@ -99,11 +98,11 @@ const (
 
 // Defaults returns the Config that the zero value stands for.
 func Defaults() Config {
-	cfg, _, _, _ := Config{}.withDefaults("") // without what is required
+	cfg, _, _, _ := Config{}.withDefaults("") // without the required fields
 	return cfg
 }
 
-// withDefaults returns cfg completed, with all faults reported together.
+// withDefaults returns cfg completed, and reports all faults together.
 func (cfg Config) withDefaults(address string) (Config, *target, *url.URL, error) {
 	var faults settings.Faults
 	to, err := parseTarget(address)
@@ -126,7 +125,8 @@ func (cfg Config) withDefaults(address string) (Config, *target, *url.URL, error
 	}
 	if to != nil {
 		faults.Need(cfg.Batch <= 1 || !to.fields(), "Batch", "a batch has one URL: leave the fields out of it, or send messages one by one")
-		faults.Need(to.user == nil || cfg.User == "" && cfg.Bearer == "", "URL", "the URL has a user: leave it out, or leave out user and bearer token")
+		faults.Need(to.user == nil || cfg.User == "" &&
+			cfg.Bearer == "", "URL", "the URL has a user: leave it out, or leave out user and bearer token")
 		faults.Need(cfg.TLS == nil || to.origin.Scheme == "https", "TLS", "given, but the URL begins with http://, which is without TLS")
 		if to.user != nil {
 			cfg.User = to.user.Username()
@@ -146,7 +146,7 @@ func (cfg Config) withDefaults(address string) (Config, *target, *url.URL, error
 	return cfg, to, proxy, faults.Err()
 }
 
-// fixedHeader returns what every request has.
+// fixedHeader returns the headers of every request.
 func (cfg *Config) fixedHeader() (http.Header, error) {
 	h := http.Header{"User-Agent": {"pgoutbox"}}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Header)) {
@@ -164,7 +164,7 @@ func (cfg *Config) fixedHeader() (http.Header, error) {
 	return h, nil
 }
 
-// parseProxy doesn't repeat the URL in errors: it may hold a password.
+// parseProxy doesn't repeat the URL in errors, because it may contain a password.
 func parseProxy(text string) (*url.URL, error) {
 	if text == "" {
 		return nil, nil

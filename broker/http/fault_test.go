@@ -257,7 +257,8 @@ func TestNobodyListening(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, "http://127.0.0.1:1", webhooks.Config{})
 	for i, err := range b.Publish(patient(t), messages(5, 2)) {
-		if want := map[bool]string{true: "unavailable", false: "skipped"}[i < 2]; kind(err) != want || i == 0 && !strings.Contains(err.Error(), "not sent") {
+		if want := map[bool]string{true: "unavailable", false: "skipped"}[i < 2]; kind(err) != want ||
+			i == 0 && !strings.Contains(err.Error(), "not sent") {
 			t.Errorf("message %d: %v", i, err)
 		}
 	}

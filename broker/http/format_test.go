@@ -22,7 +22,8 @@ func TestTheOfficialSDKReadsCloudEvents(t *testing.T) {
 		r := newRecorder(t, always(204))
 		b := newBroker(t, r.URL, webhooks.Config{Format: format.CloudEvents{Source: "/shop", Structured: structured}})
 		m := &outbox.Message{
-			ID: outbox.NewID(), Topic: "orders", Key: "k", EventType: "OrderCreated", ContentType: "application/json", Payload: []byte(`{"n":1}`),
+			ID: outbox.NewID(), Topic: "orders", Key: "k", EventType: "OrderCreated",
+			ContentType: "application/json", Payload: []byte(`{"n":1}`),
 			CreatedAt: time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC),
 		}
 		accepted(t, b.Publish(patient(t), []*outbox.Message{m}))
@@ -43,7 +44,8 @@ func TestTheOfficialSDKReadsCloudEvents(t *testing.T) {
 		if err != nil {
 			t.Fatalf("structured %v: %v", structured, err)
 		}
-		if event.ID() != m.ID.String() || event.Type() != m.EventType || event.Source() != "/shop" || string(event.Data()) != `{"n":1}` || !event.Time().Equal(m.CreatedAt) {
+		if event.ID() != m.ID.String() || event.Type() != m.EventType ||
+			event.Source() != "/shop" || string(event.Data()) != `{"n":1}` || !event.Time().Equal(m.CreatedAt) {
 			t.Errorf("structured %v: %v", structured, event)
 		}
 	}

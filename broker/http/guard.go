@@ -10,13 +10,12 @@ import (
 	"time"
 )
 
-// guard decides which addresses may be connected to: public ones, and those of the networks that are allowed.
-// It is asked for the resolved address at the moment of connecting, so that it doesn't matter what a name
-// resolved to before.
+// guard decides which addresses may be connected to: public ones, and those of the allowed networks. It checks the
+// resolved address at the moment of connecting, so earlier answers of the name's resolution don't matter.
 type guard struct{ allowed []netip.Prefix }
 
-// special are the IPv4 networks that are not, or not simply, the internet (IANA's registry of special-purpose
-// addresses), and the one public address behind which a cloud answers its machines.
+// special are the IPv4 networks that are not, or not entirely, part of the internet (IANA's registry of special-purpose
+// addresses), and the one public address at which a cloud serves its own machines.
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),        // this network
 	netip.MustParsePrefix("10.0.0.0/8"),       // private
@@ -35,8 +34,8 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("224.0.0.0/3"),      // multicast, reserved, broadcast
 }
 
-// In IPv6 little is public: global unicast without its special parts. Addresses that carry an IPv4 address
-// through a translator are judged by that.
+// In IPv6 only global unicast is public, without its special parts. An address that carries an IPv4 address through a
+// translator is judged by that IPv4 address.
 var (
 	globalUnicast = netip.MustParsePrefix("2000::/3")
 	translated    = netip.MustParsePrefix("64:ff9b::/96")
@@ -54,7 +53,8 @@ func (g guard) check(ip netip.Addr) error {
 	if contains(g.allowed, plain) || public(plain) {
 		return nil
 	}
-	return fmt.Errorf("http: connecting to %s is not allowed: it is not a public address; if the receiver belongs there, allow its network (AllowNetworks, allow_networks)", ip)
+	return fmt.Errorf("http: connecting to %s is not allowed: it is not a public address; if the receiver belongs "+
+		"there, allow its network (AllowNetworks, allow_networks)", ip)
 }
 
 func public(ip netip.Addr) bool {
@@ -77,7 +77,7 @@ func contains(networks []netip.Prefix, ip netip.Addr) bool {
 	return false
 }
 
-// control is called by the dialer with an address it is about to connect to.
+// control is called by the dialer with the address that it is about to connect to.
 func (g guard) control(_ context.Context, _, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -86,7 +86,7 @@ func (g guard) control(_ context.Context, _, address string, _ syscall.RawConn) 
 	return g.check(at.Addr())
 }
 
-// dialer connects to receivers through the guard, and to the proxy, if there is one, without.
+// dialer connects to receivers through the guard, and to a proxy without it.
 func (g guard) dialer(cfg *Config, proxy *url.URL) func(context.Context, string, string) (net.Conn, error) {
 	plain := &net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second, Resolver: cfg.Resolver}
 	guarded := *plain
@@ -94,6 +94,6 @@ func (g guard) dialer(cfg *Config, proxy *url.URL) func(context.Context, string,
 	if proxy == nil {
 		return guarded.DialContext
 	}
-	// All connections are the proxy's.
+	// All connections go to the proxy.
 	return plain.DialContext
 }

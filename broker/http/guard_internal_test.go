@@ -8,7 +8,8 @@ import (
 func TestOnlyPublicAddressesMayBeConnectedTo(t *testing.T) {
 	t.Parallel()
 	for address, allowed := range map[string]bool{
-		"8.8.8.8": true, "1.1.1.1": true, "93.184.216.34": true, "172.15.255.255": true, "172.32.0.0": true, "100.63.255.255": true, "100.128.0.0": true,
+		"8.8.8.8": true, "1.1.1.1": true, "93.184.216.34": true,
+		"172.15.255.255": true, "172.32.0.0": true, "100.63.255.255": true, "100.128.0.0": true,
 		"2606:4700:4700::1111": true, "2a00:1450:4001:81b::200e": true,
 		"::ffff:8.8.8.8":      true, // IPv4 in IPv6
 		"64:ff9b::8.8.8.8":    true, // through a translator (NAT64)
@@ -65,7 +66,8 @@ func TestOnlyPublicAddressesMayBeConnectedTo(t *testing.T) {
 		}
 	}
 	internal := guard{[]netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")}}
-	for address, allowed := range map[string]bool{"10.1.2.3": true, "::ffff:10.1.2.3": true, "10.2.0.1": false, "fd00::1": true, "127.0.0.1": false} {
+	for address, allowed := range map[string]bool{"10.1.2.3": true,
+		"::ffff:10.1.2.3": true, "10.2.0.1": false, "fd00::1": true, "127.0.0.1": false} {
 		if err := internal.check(netip.MustParseAddr(address)); (err == nil) != allowed {
 			t.Errorf("%s: %v", address, err)
 		}

@@ -119,7 +119,8 @@ func TestWhatHTTPCantCarryIsRefusedAndNamed(t *testing.T) {
 		"takes 100 at mos": {Payload: make([]byte, 101)},
 	} {
 		m.ID, m.Topic = outbox.NewID(), "t"
-		if errs := b.Publish(patient(t), []*outbox.Message{&m}); len(errs) != 1 || kind(errs[0]) != "refused" || !strings.Contains(errs[0].Error(), text) {
+		if errs := b.Publish(patient(t), []*outbox.Message{&m}); len(errs) != 1 ||
+			kind(errs[0]) != "refused" || !strings.Contains(errs[0].Error(), text) {
 			t.Errorf("%s: %v", text, errs)
 		}
 	}
@@ -148,7 +149,8 @@ func TestCredentialsAndFixedHeadersAreSent(t *testing.T) {
 		m.Headers = []outbox.Header{{Name: "x-api-key", Value: "not this"}, {Name: "traceparent", Value: "00-1"}}
 		accepted(t, newBroker(t, c.url, c.cfg).Publish(patient(t), []*outbox.Message{m}))
 		h := r.requests[len(r.requests)-1].Header
-		if h.Get("Authorization") != c.want || h.Get("X-Api-Key") != "key" || h.Get("Traceparent") != "00-1" || h.Get("User-Agent") != "pgoutbox" {
+		if h.Get("Authorization") != c.want || h.Get("X-Api-Key") != "key" ||
+			h.Get("Traceparent") != "00-1" || h.Get("User-Agent") != "pgoutbox" {
 			t.Errorf("headers %v", h)
 		}
 	}
@@ -205,11 +207,13 @@ func TestABatchThatIsRefusedAsAWholeIsHalvedUntilTheCulpritIsKnown(t *testing.T)
 
 func TestTheReceiversResultsDecideOverAMessageOfABatch(t *testing.T) {
 	t.Parallel()
-	outcomes := map[string]error{"1": errors.New("no"), "2": outbox.Permanent(errors.New("never")), "3": outbox.Unavailable(errors.New("busy"))}
+	outcomes := map[string]error{"1": errors.New("no"), "2": outbox.Permanent(errors.New("never")),
+		"3": outbox.Unavailable(errors.New("busy"))}
 	r := newReceiver(t, webhook.Config{}, func(m *outbox.Message) error { return outcomes[string(m.Payload)] })
 	r.Start()
 	b := newBroker(t, r.URL, webhooks.Config{Batch: 100})
-	batch := []*outbox.Message{message("a", 0), message("a", 1), message("a", 0), message("b", 2), message("c", 3), message("", 1), message("", 0), message("d", 0)}
+	batch := []*outbox.Message{message("a", 0), message("a", 1),
+		message("a", 0), message("b", 2), message("c", 3), message("", 1), message("", 0), message("d", 0)}
 	var kinds []string
 	for _, err := range b.Publish(patient(t), batch) {
 		kinds = append(kinds, kind(err))
@@ -243,10 +247,12 @@ func TestAReceiverWithAndWithoutTheClientsCertificate(t *testing.T) {
 	r.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
 	r.StartTLS()
 	trusting := r.Client().Transport.(*http.Transport).TLSClientConfig
-	if errs := newBroker(t, r.URL, webhooks.Config{}).Publish(patient(t), messages(1, 1)); len(errs) != 1 || kind(errs[0]) != "unavailable" || !strings.Contains(errs[0].Error(), "not trusted") {
+	if errs := newBroker(t, r.URL, webhooks.Config{}).Publish(patient(t), messages(1, 1)); len(errs) != 1 ||
+		kind(errs[0]) != "unavailable" || !strings.Contains(errs[0].Error(), "not trusted") {
 		t.Errorf("without the authority: %v", errs)
 	}
-	if errs := newBroker(t, r.URL, webhooks.Config{TLS: trusting}).Publish(patient(t), messages(1, 1)); len(errs) != 1 || kind(errs[0]) != "unavailable" {
+	if errs := newBroker(t, r.URL, webhooks.Config{TLS: trusting}).Publish(patient(t), messages(1, 1)); len(errs) != 1 ||
+		kind(errs[0]) != "unavailable" {
 		t.Errorf("without a certificate: %v", errs)
 	}
 	mutual := trusting.Clone()
@@ -270,7 +276,8 @@ func TestHTTP2IsSpokenWithAndWithoutTLS(t *testing.T) {
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	defer s.Close()
-	accepted(t, newBroker(t, s.URL, webhooks.Config{TLS: s.Client().Transport.(*http.Transport).TLSClientConfig}).Publish(patient(t), messages(5, 2)))
+	accepted(t, newBroker(t, s.URL, webhooks.Config{TLS: s.Client().Transport.(*http.Transport).TLSClientConfig}).Publish(patient(t),
+		messages(5, 2)))
 	if version.Load() != "HTTP/2.0" {
 		t.Errorf("%v with TLS", version.Load())
 	}
@@ -323,7 +330,8 @@ func TestConfigurationFaultsAreReportedTogetherAndShowNoSecrets(t *testing.T) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"Keys[0]: a public key", "one URL", "MaxInFlight: -1", "Timeout: -1ns", "the URL has a user", "proxy is not a URL", "reserved"} {
+	for _, want := range []string{"Keys[0]: a public key", "one URL",
+		"MaxInFlight: -1", "Timeout: -1ns", "the URL has a user", "proxy is not a URL", "reserved"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no word of %q in: %v", want, err)
 		}

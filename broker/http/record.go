@@ -9,8 +9,8 @@ import (
 	"github.com/pgoutbox/outbox/webhook"
 )
 
-// fill makes r the request of m: its payload with headers of ours, or what the format makes of it. Nothing in r
-// is m's: the transport may go on reading when the request is over.
+// fill makes r the request of m: its payload with our headers, or the output of the format. It copies everything from
+// m, because the transport may still read r when the request is over.
 func (cfg *Config) fill(r *request, m *outbox.Message) error {
 	if cfg.records == nil {
 		r.body = bytes.Clone(m.Payload)

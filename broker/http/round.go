@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// rounds are the requests of one goroutine, one after the other. They share what a round has, until one of them has
-// run out of time or may still be read by the transport. Their contexts have the same parent.
+// rounds are the requests of one goroutine, one after the other. They share a round until one of them has run out of
+// time, or may still be read by the transport. Their contexts have the same parent.
 type rounds struct {
 	current *round // nil when the next request needs another one
 	until   time.Time
 }
 
-// round is a context with a timer, and a header. The transport may read a header even when the request is over:
-// an attempt that failed and was repeated, or one that was answered early. Each attempt tells, through the context,
-// when it gets a connection and when it has written the header, so what was not written is counted.
+// round is a context with a timer, and a header. The transport may read the header even after the request: in an
+// attempt that failed and was repeated, or in one that was answered early. Each attempt reports through the context
+// when it gets a connection and when it has written the header, so unfinished writes are counted.
 type round struct {
 	ctx       context.Context
 	cancel    context.CancelFunc
@@ -26,7 +26,7 @@ type round struct {
 	unwritten atomic.Int32
 }
 
-// usualHeaders is as many as fill a map without a second table.
+// usualHeaders is the number of entries that fit into a map without a second table.
 const usualHeaders = 14
 
 func newRound(ctx context.Context) *round {
@@ -47,7 +47,7 @@ func (r *rounds) header(ctx context.Context) http.Header {
 	return r.current.header
 }
 
-// begin returns the context of the request that header was called for, which may take so long. end has to follow.
+// begin returns the context of the request that header was called for, with that time limit. end must follow.
 func (r *rounds) begin(allowed time.Duration) context.Context {
 	r.until = time.Now().Add(allowed)
 	if c := r.current; c.timer == nil {
@@ -58,19 +58,20 @@ func (r *rounds) begin(allowed time.Duration) context.Context {
 	return r.current.ctx
 }
 
-// shorten leaves the request no more than that.
+// shorten reduces the request's remaining time.
 func (r *rounds) shorten(allowed time.Duration) {
 	r.current.timer.Reset(min(allowed, time.Until(r.until)))
 }
 
-// end ends a request's time. If the timer can't be stopped the context has been cancelled, or is about to be.
+// end ends the time limit of a request. If the timer can't be stopped, the context has been cancelled or is about to
+// be.
 func (r *rounds) end() {
 	if c := r.current; !c.timer.Stop() || c.ctx.Err() != nil || c.unwritten.Load() != 0 {
 		r.close()
 	}
 }
 
-// close interrupts what goes on with the context: a request that was answered before it had been sent as a whole.
+// close interrupts what still uses the context: a request that was answered before it was sent completely.
 func (r *rounds) close() {
 	if r.current != nil {
 		r.current.cancel()

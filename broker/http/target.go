@@ -13,9 +13,9 @@ import (
 // target is where requests go: a fixed URL, or a template.
 type target struct {
 	template *template.Template
-	query    []bool // the field stands behind the question mark
+	query    []bool // the field is in the query
 
-	fixed    *url.URL // without fields, and without user
+	fixed    *url.URL // without fields and credentials
 	origin   *url.URL // the server's root
 	hostname string
 	user     *url.Userinfo
@@ -23,8 +23,8 @@ type target struct {
 
 var errNotURL = errors.New("the address is not a URL such as https://example.com/hooks or https://example.com/hooks/{topic}")
 
-// parseTarget reads a URL in which fields may stand in path and query. They can't choose the server. Errors
-// do not repeat the URL, which may hold a secret.
+// parseTarget reads a URL whose path and query may have fields. Fields can't choose the server. Errors don't repeat the
+// URL, which may contain a secret.
 func parseTarget(text string) (*target, error) {
 	if text == "" {
 		return nil, errors.New("not given")
@@ -80,7 +80,8 @@ func (t *target) url(m *outbox.Message) (*url.URL, error) {
 			b.WriteString(url.QueryEscape(value))
 		} else {
 			if climbs(value) {
-				return nil, outbox.Permanent(fmt.Errorf("http: %q can't be part of a URL's path: empty or with the segment . or .. in it; change the message or the URL", shorten(value)))
+				return nil, outbox.Permanent(fmt.Errorf("http: %q can't be part of a URL's path: empty or with the "+
+					"segment . or .. in it; change the message or the URL", shorten(value)))
 			}
 			b.WriteString(url.PathEscape(value))
 		}
@@ -93,8 +94,7 @@ func (t *target) url(m *outbox.Message) (*url.URL, error) {
 	return u, nil
 }
 
-// climbs reports whether a server that decodes the escapes of a path could take text for a way to another
-// place than the template says.
+// climbs reports whether a server that decodes a path's escapes could read text as a path outside the template's.
 func climbs(text string) bool {
 	for segment := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == '/' || r == '\\' }) {
 		if segment == "." || segment == ".." {

@@ -20,16 +20,15 @@ type Broker struct {
 	sink   sink
 	encode *encoder
 
-	// busy is held by who writes, capacity 1. No context interrupts a write: a call that can't wait
-	// leaves it to the writing goroutine, which holds busy until the write is over.
+	// busy is held by the writer, capacity 1. No context interrupts a write: a call that can't wait leaves it to the
+	// writing goroutine, which holds busy until the write is over.
 	busy   chan struct{}
 	closed bool // guarded by busy
 }
 
 // sink is where lines go. Its methods are called one at a time.
 type sink interface {
-	// write appends lines. It returns how many bytes of them are there to stay; fewer than all only
-	// with an error.
+	// write appends lines. It returns how many of their bytes are written for good; fewer than all only with an error.
 	write(lines []byte) (int, error)
 	ready() error
 	close() error
@@ -37,7 +36,7 @@ type sink interface {
 
 // Config configures a broker that writes a file.
 type Config struct {
-	// Logger tells about lines that were repaired and about a file that was replaced. nil is silent.
+	// Logger reports repaired lines and a replaced file. nil is silent.
 	Logger *slog.Logger
 }
 
@@ -48,11 +47,11 @@ type Config struct {
 // signal (signal.Ignore(syscall.SIGPIPE)); then Publish reports the reader's absence.
 func New(w io.Writer) *Broker { return newBroker(&stream{w: w}) }
 
-// Open returns a broker that appends to the file at path, creating it with permissions 0600. A message is
-// accepted when its line is on the disk. The file is locked: a second relay on it gets an error. A last
-// line that a crash tore is removed; its message was never reported as accepted.
+// Open returns a broker that appends to the file at path, and creates it with permissions 0600. A message is accepted
+// when its line is on disk. The file is locked: a second relay on it gets an error. A last line that a crash tore is
+// removed; its message was never reported as accepted.
 //
-// A file that is renamed or removed meanwhile, as by log rotation, is created anew by the next Publish.
+// If the file is renamed or removed, as by log rotation, the next Publish creates it again.
 func Open(path string, cfg Config) (*Broker, error) {
 	cfg.Logger = settings.Logger(cfg.Logger)
 	f := &file{path: path, logger: cfg.Logger}
@@ -66,8 +65,8 @@ func newBroker(s sink) *Broker {
 	return &Broker{sink: s, encode: newEncoder(), busy: make(chan struct{}, 1)}
 }
 
-// Publish appends a line for every message, in the order of batch. All errors but ErrSkipped are
-// unavailable ones: what can't be written now can be written later.
+// Publish appends a line for every message, in the order of batch. All errors except ErrSkipped are unavailable: the
+// lines can be written later.
 func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	if len(batch) == 0 {
 		return nil
@@ -108,7 +107,7 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	}
 }
 
-// outcomes says of a batch that its first messages were accepted and the rest met err.
+// outcomes are those of a batch whose first messages were accepted; the rest failed with err.
 func outcomes(batch []*outbox.Message, accepted int, err error) []error {
 	var b inorder.Batch
 	b.Begin(batch)
@@ -119,7 +118,7 @@ func outcomes(batch []*outbox.Message, accepted int, err error) []error {
 	return b.Errs()
 }
 
-// Ping reports whether lines could be written: that no write is stuck, and that the file is there.
+// Ping checks that lines can be written: that no write is stuck, and that the file exists.
 func (b *Broker) Ping(ctx context.Context) error {
 	if err := b.take(ctx); err != nil {
 		return outbox.Unavailable(err)
@@ -164,7 +163,7 @@ func (b *Broker) take(ctx context.Context) error {
 
 func (b *Broker) release() { <-b.busy }
 
-// stream is a sink that can't take back what it wrote.
+// stream is a sink that can't undo its writes.
 type stream struct {
 	w    io.Writer
 	torn bool // the last line is incomplete
@@ -172,7 +171,7 @@ type stream struct {
 
 func (s *stream) write(lines []byte) (int, error) {
 	if s.torn {
-		// Ends the torn line, so that it spoils no other.
+		// This ends the torn line, so that it doesn't spoil the next one.
 		if _, err := s.w.Write([]byte("\n")); err != nil {
 			return 0, streamFault(err)
 		}

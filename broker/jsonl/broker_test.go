@@ -127,7 +127,8 @@ func TestAFileIsAppendedTo(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if errs := b.Publish(t.Context(), batch); len(errs) != 3 || !outbox.IsUnavailable(errs[0]) || !errors.Is(errs[2], outbox.ErrSkipped) {
+		if errs := b.Publish(t.Context(), batch); len(errs) != 3 ||
+			!outbox.IsUnavailable(errs[0]) || !errors.Is(errs[2], outbox.ErrSkipped) {
 			t.Errorf("closed, but: %v", errs)
 		}
 	}

@@ -14,12 +14,12 @@ import (
 	"syscall"
 )
 
-// file is a sink whose content is, after every write, what was accepted and nothing else.
+// file is a sink whose content, after every write, is exactly what was accepted.
 type file struct {
 	path   string
 	logger *slog.Logger
 
-	f handle // nil when it must be opened
+	f handle // nil when it has to be opened
 }
 
 // handle is an *os.File.
@@ -71,7 +71,7 @@ func (s *file) open() (err error) {
 	return nil
 }
 
-// write appends lines and waits until they are on the disk, or leaves the file as it was.
+// write appends lines and waits until they are on disk, or leaves the file unchanged.
 func (s *file) write(lines []byte) (int, error) {
 	if err := s.ready(); err != nil {
 		return 0, err
@@ -85,8 +85,8 @@ func (s *file) write(lines []byte) (int, error) {
 		err = io.ErrShortWrite
 	}
 	if err == nil {
-		// After a failed sync the system may have dropped the data while a second sync succeeds: the
-		// lines must be taken back and written again.
+		// After a failed sync the system may have dropped the data, and a second sync may succeed all the same. So the
+		// lines are removed and written again.
 		err = s.f.Sync()
 	}
 	if err == nil {
@@ -94,7 +94,7 @@ func (s *file) write(lines []byte) (int, error) {
 	}
 	fault := s.fault("write", err)
 	if err := s.f.Truncate(info.Size()); err != nil {
-		// Opening again repairs a torn line. Complete lines stay, and are repeated.
+		// Opening the file again repairs a torn line. Complete lines stay, and are repeated.
 		fault = errors.Join(fault, s.fault("take back", err))
 	}
 	s.f.Close()
@@ -102,8 +102,8 @@ func (s *file) write(lines []byte) (int, error) {
 	return 0, fault
 }
 
-// ready opens the file again if a fault has closed it, or if path leads elsewhere: what is written to a
-// removed file is lost.
+// ready opens the file again if a fault has closed it, or if path now is another file: writes to a removed file are
+// lost.
 func (s *file) ready() error {
 	if s.f != nil {
 		there, err := os.Stat(s.path)
@@ -139,7 +139,7 @@ func (s *file) fault(verb string, err error) error {
 	return fmt.Errorf("jsonl: %s %s: %w", verb, s.path, plain(err))
 }
 
-// plain removes the path, which is said already.
+// plain removes the path from an error, whose text names it already.
 func plain(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {
@@ -148,9 +148,9 @@ func plain(err error) error {
 	return err
 }
 
-// repair ends a file that was torn by a crash with a complete line. A line that is complete but for its
-// end gets that; the beginning of one of ours is removed, because its message was not accepted and comes
-// again. Anything else was not written by this package and is not touched.
+// repair makes a file whose end was torn by a crash end with a complete line. A line that lacks only its line break
+// gets it. The beginning of one of our lines is removed: its message was not accepted and comes again. Anything else
+// was not written by this package and is not touched.
 func (s *file) repair(f *os.File, size int64) error {
 	tail, err := lastLine(f, size)
 	if err != nil || len(tail) == 0 {
@@ -177,7 +177,7 @@ func (s *file) repair(f *os.File, size int64) error {
 	return nil
 }
 
-// lastLine returns what follows the last line break.
+// lastLine returns the text after the last line break.
 func lastLine(f *os.File, size int64) ([]byte, error) {
 	const step = 64 << 10
 	var tail []byte

@@ -63,7 +63,8 @@ func testFault(t *testing.T, text string, spoil func(*os.File) handle) {
 		batch = append(batch, &outbox.Message{ID: outbox.NewID(), Topic: "t", Key: "a"})
 	}
 	errs := b.Publish(t.Context(), batch)
-	if len(errs) != 5 || !outbox.IsUnavailable(errs[0]) || !strings.Contains(errs[0].Error(), text) || !errors.Is(errs[1], outbox.ErrSkipped) {
+	if len(errs) != 5 || !outbox.IsUnavailable(errs[0]) || !strings.Contains(errs[0].Error(), text) ||
+		!errors.Is(errs[1], outbox.ErrSkipped) {
 		t.Errorf("outcomes %v", errs)
 	}
 	after, err := os.ReadFile(path)

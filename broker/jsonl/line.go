@@ -11,7 +11,7 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// line is one message in the file. Its first member is what repair recognises a torn line by.
+// line is one message in the file. repair recognises a torn line by its first member.
 type line struct {
 	ID            string            `json:"id"`
 	Position      int64             `json:"position,omitempty"`
@@ -45,7 +45,7 @@ func newEncoder() *encoder {
 	return e
 }
 
-// reset forgets all lines, and gives back the memory of an unusually large batch.
+// reset removes all lines, and releases the memory of an unusually large batch.
 func (e *encoder) reset() {
 	const most = 4 << 20
 	if e.lines.Cap() > most {
@@ -85,7 +85,7 @@ func (e *encoder) add(m *outbox.Message) error {
 		l.PayloadBase64 = m.Payload
 	}
 	if l.PayloadBase64 != nil && len(l.PayloadBase64) == 0 {
-		l.Payload, l.PayloadBase64 = "", nil // no bytes, whatever they are called
+		l.Payload, l.PayloadBase64 = "", nil // an empty payload has no form, whatever its content type
 	}
 	if err := e.json.Encode(&l); err != nil {
 		return err
@@ -109,8 +109,8 @@ func isJSON(contentType string) bool {
 	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
 }
 
-// isText reports whether people could read p. A string of control characters would be six times as long
-// as p, and its base64 form is not.
+// isText reports whether p is readable. As a JSON string, control characters would be six times as long, and base64 is
+// not.
 func isText(p []byte) bool {
 	for _, c := range p {
 		if c < ' ' && c != '\t' && c != '\n' && c != '\r' {

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// lock keeps every other process, and every other Broker of this one, from locking f, until f is closed.
+// lock prevents other processes, and other Brokers of this one, from locking f until f is closed.
 func lock(f *os.File) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

@@ -74,7 +74,7 @@ type Config struct {
 	// Logger gets the client library's messages, most of them at debug level. nil is silent.
 	Logger *slog.Logger
 
-	records format.Encoder // of Format, nil without one
+	records format.Encoder // the encoder of Format; nil without one
 }
 
 const (

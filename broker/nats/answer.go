@@ -10,7 +10,7 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Error codes of JetStream that need a judgement of their own; see classify.
+// Error codes of JetStream that are classified one by one; see classify.
 const (
 	codeAccountResources  = 10002 // the account's share of storage is used up
 	codeMessageTooLarge   = 10054 // stream's max_msg_size
@@ -19,8 +19,7 @@ const (
 	codeDuplicateInFlight = 10158 // an earlier copy is being replicated
 )
 
-// errNoResponders stands for the server's word that nothing listens on the subject, until explain has
-// found out why.
+// errNoResponders is the server's answer that nothing listens on the subject, until explain has found the reason.
 var errNoResponders = errors.New("nats: no responders")
 
 type pubAck struct {
@@ -33,8 +32,7 @@ type pubAck struct {
 	Seq    uint64 `json:"seq"`
 }
 
-// parseAck returns the stream that accepted a message, or why none did. The stream is valid as long as
-// msg is.
+// parseAck returns the stream that accepted a message, or why none did. The stream is valid as long as msg.
 func parseAck(msg *nats.Msg) ([]byte, error) {
 	if stream, ok := plainAck(msg.Data); ok {
 		return stream, nil
@@ -52,8 +50,8 @@ func parseAck(msg *nats.Msg) ([]byte, error) {
 	return []byte(ack.Stream), nil
 }
 
-// plainAck reads an acknowledgement as servers write it: {"stream":"ORDERS", "seq":17}, possibly with
-// "duplicate" behind. It reports false for anything else, errors included.
+// plainAck reads an acknowledgement as servers write it: {"stream":"ORDERS", "seq":17}, possibly followed by
+// "duplicate". It returns false for anything else, including errors.
 func plainAck(data []byte) (stream []byte, ok bool) {
 	rest, ok := bytes.CutPrefix(data, []byte(`{"stream":"`))
 	if !ok {
@@ -79,8 +77,7 @@ func plainAck(data []byte) (stream []byte, ok bool) {
 	return nil, false
 }
 
-// classify turns a stream's refusal into an error of the right kind. The table in docs/brokers/nats.md
-// gives the reason for each.
+// classify turns a stream's refusal into an error of the right kind. docs/brokers/nats.md has the table with reasons.
 func classify(code, errCode int, description, stream string) error {
 	err := fmt.Errorf("nats: stream %q: %s (error %d)", stream, description, errCode)
 	switch {
@@ -88,7 +85,7 @@ func classify(code, errCode int, description, stream string) error {
 		errCode == codeStoreFailed && description == "message too large":
 		return outbox.Permanent(err)
 	case errCode == codeStoreFailed && description == "maximum messages per subject exceeded":
-		// Full is one subject, not the stream: others go on.
+		// One subject is full, not the stream: other messages continue.
 		return err
 	case code >= 500, code == 429, errCode == codeAccountResources, errCode == codeDuplicateInFlight:
 		return outbox.Unavailable(err)

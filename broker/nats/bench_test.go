@@ -55,7 +55,8 @@ func BenchmarkPublish(b *testing.B) {
 						h.Set("Outbox-Event-Type", m.EventType)
 						h.Set("Content-Type", m.ContentType)
 					}
-					future, err := js.PublishMsgAsync(&natsgo.Msg{Subject: s.name + ".t", Data: m.Payload, Header: h}, jetstream.WithStallWait(time.Minute))
+					future, err := js.PublishMsgAsync(&natsgo.Msg{Subject: s.name + ".t", Data: m.Payload, Header: h},
+						jetstream.WithStallWait(time.Minute))
 					if err != nil {
 						b.Fatal(err)
 					}
@@ -90,7 +91,8 @@ func benchBatch(size, keys int) []*outbox.Message {
 
 func BenchmarkFormats(b *testing.B) {
 	const size = 5000
-	for name, f := range map[string]format.Format{"raw": nil, "cloudevents": format.CloudEvents{}, "structured": format.CloudEvents{Structured: true}} {
+	for name, f := range map[string]format.Format{"raw": nil,
+		"cloudevents": format.CloudEvents{}, "structured": format.CloudEvents{Structured: true}} {
 		b.Run(name, func(b *testing.B) {
 			s := benchStream(b)
 			broker := s.broker("", nats.Config{Format: f})

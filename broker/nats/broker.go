@@ -9,8 +9,8 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Broker publishes to JetStream. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent
-// use. It connects when first used, and again after each break when used next.
+// Broker publishes to JetStream. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. It
+// connects when first used, and again at the first use after a connection has broken.
 type Broker struct {
 	cfg     Config
 	urls    []string
@@ -18,7 +18,7 @@ type Broker struct {
 
 	calls sync.Pool // of *call
 
-	// background bounds the questions about streams that no caller waits for.
+	// background bounds requests about streams that no caller waits for.
 	background context.Context
 	stop       context.CancelFunc
 	inspecting sync.WaitGroup
@@ -50,8 +50,7 @@ func New(servers string, cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// Publish sends batch as relay.Broker demands. The document docs/brokers/nats.md says which error has
-// which kind, and why.
+// Publish sends batch by the contract of relay.Broker. docs/brokers/nats.md lists the kind of each error, and why.
 func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	if len(batch) == 0 {
 		return nil
@@ -74,8 +73,8 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	return c.Errs()
 }
 
-// Ping reports whether the server answers and its JetStream is there, and if not, why. If a stream is
-// configured it must exist and have a leader and a quorum.
+// Ping checks that the server answers and has JetStream, and returns the reason if not. If a stream is configured, it
+// must exist and have a leader and a quorum.
 func (b *Broker) Ping(ctx context.Context) error {
 	l, err := b.link(ctx)
 	if err != nil {
@@ -113,7 +112,7 @@ func (b *Broker) Close() error {
 
 var errClosed = errors.New("nats: the broker is closed")
 
-// join makes c a call on a living link.
+// join adds c to a working link.
 func (b *Broker) join(ctx context.Context, c *call) (*link, error) {
 	for {
 		l, err := b.link(ctx)

@@ -13,12 +13,11 @@ import (
 	"github.com/pgoutbox/outbox/format"
 )
 
-// call is one Publish on one link. All but the last group of fields belongs to the goroutine that
-// publishes.
+// call is one Publish on one link. All but the last group of fields belongs to the goroutine that publishes.
 //
-// Order: messages of a key form a chain, of which at most one is in flight. It is the only way to keep
-// the order, because JetStream judges every message by itself: a stream at its limit refuses the first
-// and, a consumer having freed space, accepts the second.
+// Order: the messages of a key form a chain, of which at most one is in flight. Nothing less keeps the order, because
+// JetStream decides about each message alone: a stream at its limit refuses the first and, once a consumer has freed
+// space, accepts the second.
 type call struct {
 	inorder.Batch
 
@@ -37,7 +36,7 @@ type call struct {
 	spare []answer
 }
 
-// answer is what the server said about a message; a nil err means accepted.
+// answer is the server's answer to a message; a nil err means accepted.
 type answer struct {
 	index int32
 	err   error
@@ -51,13 +50,13 @@ func newCall(subject subject, stream string, records format.Encoder) *call {
 	}
 }
 
-// begin takes batch in.
+// begin starts a call with batch.
 func (c *call) begin(batch []*outbox.Message) {
 	c.Begin(batch)
 	c.inFlight, c.bytes = 0, 0
 }
 
-// release forgets all that belongs to the caller, and makes c ready for another begin.
+// release drops references to the caller's data, and makes c ready for another begin.
 func (c *call) release() {
 	c.End()
 	c.encoder.release()
@@ -70,7 +69,7 @@ func (c *call) release() {
 	}
 }
 
-// signal tells the publishing goroutine that there is something to collect.
+// signal tells the publishing goroutine that there are answers to collect.
 func (c *call) signal() {
 	select {
 	case c.wake <- struct{}{}:
@@ -113,7 +112,8 @@ func (c *call) run(ctx context.Context, l *link, cfg *Config) {
 				silence.Reset(cfg.AckTimeout)
 				continue
 			}
-			l.sever(fmt.Errorf("nats: no acknowledgement within %v: the server hangs, the stream has no quorum or can't write to its disk, or it is set not to acknowledge", cfg.AckTimeout))
+			l.sever(fmt.Errorf("nats: no acknowledgement within %v: the server hangs, the stream has no quorum or can't "+
+				"write to its disk, or it is set not to acknowledge", cfg.AckTimeout))
 		}
 	}
 }
@@ -147,14 +147,15 @@ func (c *call) send(ctx context.Context, l *link, cfg *Config) error {
 		case err == nil:
 			c.take(i)
 		case errors.Is(err, nats.ErrMaxPayload):
-			c.Settle(i, outbox.Permanent(fmt.Errorf("nats: payload of %d bytes and headers of %d exceed the server's max_payload of %d bytes",
-				len(msg.Data), msg.Size()-len(msg.Data)-len(msg.Subject)-len(msg.Reply), l.nc.MaxPayload())))
+			c.Settle(i,
+				outbox.Permanent(fmt.Errorf("nats: payload of %d bytes and headers of %d exceed the server's max_payload of %d bytes",
+					len(msg.Data), msg.Size()-len(msg.Data)-len(msg.Subject)-len(msg.Reply), l.nc.MaxPayload())))
 		case errors.Is(err, nats.ErrHeadersNotSupported):
 			c.Settle(i, outbox.Unavailable(errors.New("nats: the server does not support headers; JetStream needs NATS 2.2 or later")))
 		case errors.Is(err, nats.ErrBadHeaderMsg):
 			c.Settle(i, outbox.Permanent(fmt.Errorf("nats: headers can't be sent: %w", err)))
 		default:
-			c.take(i) // part of it may be on its way
+			c.take(i) // a part of it may have been sent
 			return connectionLost(err)
 		}
 	}
@@ -176,7 +177,7 @@ func (c *call) collect(l *link) bool {
 	c.answers, c.denied = c.spare[:0], nil
 	l.mu.Unlock()
 	for _, a := range answers {
-		// A second answer to the same message, from whomever, changes nothing.
+		// A second answer to a message has no effect, whoever sent it.
 		if c.Taken(a.index) {
 			c.answered(a.index, a.err)
 		}
@@ -196,7 +197,8 @@ func (c *call) deny(subject string) {
 			continue
 		}
 		if own, err := c.subject.of(m); err == nil && own == subject {
-			c.answered(int32(i), outbox.TopicUnavailable(fmt.Errorf("nats: the user may not publish to %q: allow it in the permissions of the user", subject)))
+			c.answered(int32(i), outbox.TopicUnavailable(fmt.Errorf("nats: the user may not publish to %q: allow it in "+
+				"the permissions of the user", subject)))
 		}
 	}
 }

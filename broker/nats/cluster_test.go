@@ -47,8 +47,10 @@ func newCluster(t *testing.T) *cluster {
 		routes = append(routes, fmt.Sprintf("%q", "nats://"+addr))
 	}
 	for i := range size {
-		config := fmt.Sprintf("server_name: n%d\nlisten: %q\nlogfile: %q\njetstream { store_dir: %q }\ncluster { name: C, listen: %q, routes: [%s] }\n",
-			i, addrs[i], filepath.Join(dir, fmt.Sprintf("log%d", i)), filepath.Join(dir, fmt.Sprintf("js%d", i)), addrs[size+i], strings.Join(routes, ", "))
+		config := fmt.Sprintf("server_name: n%d\nlisten: %q\nlogfile: %q\njetstream { store_dir: %q }\ncluster { name: "+
+			"C, listen: %q, routes: [%s] }\n",
+			i, addrs[i], filepath.Join(dir, fmt.Sprintf("log%d", i)), filepath.Join(dir,
+				fmt.Sprintf("js%d", i)), addrs[size+i], strings.Join(routes, ", "))
 		file := filepath.Join(dir, fmt.Sprintf("%d.conf", i))
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			t.Fatal(err)

@@ -19,35 +19,35 @@ type Config struct {
 	// Name identifies the connection in the server's monitoring. Default "outbox".
 	Name string
 
-	// Subject is a template of the subject of a message, with the fields {topic}, {key} (the ordering
-	// key), {event_type}, {aggregate_type} and {aggregate_id}. Default "{topic}".
+	// Subject is a template of a message's subject, with the fields {topic}, {key} (the ordering key), {event_type},
+	// {aggregate_type} and {aggregate_id}. Default "{topic}".
 	Subject string
 
-	// Format makes the records. nil sends payloads as they are, with headers of the adapter's own; with a
-	// format the headers are those of the format, and Nats-Msg-Id.
+	// Format makes the records. nil sends payloads unchanged, with the adapter's own headers; with a format, the
+	// headers are those of the format, and Nats-Msg-Id.
 	Format format.Format
 
-	// Stream, if set, is the only stream that may take the messages; each one names it in
-	// Nats-Expected-Stream, so that a subject claimed by another stream is an error and not a surprise.
+	// Stream, if set, is the only stream that may take the messages. Each message names it in Nats-Expected-Stream, so
+	// a subject that belongs to another stream is an error.
 	Stream string
 
 	// CreateStream, if set, creates Stream when it does not exist. An existing stream is never changed.
 	CreateStream *StreamSettings
 
-	// Recall is how many of the stream's last messages are read, when a connection is made, for their ids: one
-	// of them that is to be sent again counts as accepted, however long ago it was stored. Within its
-	// duplicate window the stream recognises repeats by itself; Recall is for outages that are longer. It
-	// should be several times what the relays of the destination, and others who write to the stream, may
-	// have in flight. It needs Stream, and a stream that keeps what has been consumed. Memory: some 30 bytes a
-	// message. Default 0: none.
+	// Recall is how many of the stream's last messages are read for their ids when a connection is made. If one of
+	// these messages is sent again, it counts as accepted without being stored again, however long ago it was stored.
+	// Within its duplicate window the stream itself recognises repeats; Recall is for longer outages. It should be
+	// several times the number of messages that the destination's relays, and other writers of the stream, may have in
+	// flight. It needs Stream, and a stream that keeps consumed messages. Memory: some 30 bytes a message. Default 0:
+	// none.
 	Recall int
 
-	// CredentialsFile holds a user JWT and its seed; NKeySeedFile a seed alone. Both are read at each
-	// connect, so replaced files take effect.
+	// CredentialsFile has a user JWT and its seed; NKeySeedFile has only a seed. Both are read at each connect, so
+	// replaced files take effect.
 	CredentialsFile string
 	NKeySeedFile    string
 
-	// User with Password, or Token, authenticate without files. They may stand in the URL instead.
+	// User with Password, or Token, authenticate without files. The URL may have them instead.
 	User     string
 	Password string
 	Token    string
@@ -66,45 +66,42 @@ type Config struct {
 	// ConnectTimeout bounds a connection attempt to one server. Default 5 s.
 	ConnectTimeout time.Duration
 
-	// AckTimeout is how long a call waits without any answer to what it sent. Then the outcome of all
-	// unanswered messages is unknown and the connection is given up. It also bounds a blocked write and a
-	// question to the server. Default 5 s.
+	// AckTimeout is how long a call waits without any answer. Then the outcome of all unanswered messages is unknown,
+	// and the connection is given up. It also bounds a blocked write and a request to the server. Default 5 s.
 	AckTimeout time.Duration
 
-	// MaxInFlight bounds the unacknowledged messages on the connection, shared evenly by concurrent
-	// calls. A server takes 10,000 per stream before it drops some. Default 4096.
+	// MaxInFlight bounds the unacknowledged messages on the connection; concurrent calls share it evenly. A server
+	// accepts 10,000 per stream before it drops some. Default 4096.
 	MaxInFlight int
 
-	// MaxInFlightBytes bounds their payloads, counting 512 bytes more for each. A call always has at
-	// least one message in flight. Default 16 MiB.
+	// MaxInFlightBytes bounds their payloads, counted with 512 bytes more for each. A call always has at least one
+	// message in flight. Default 16 MiB.
 	MaxInFlightBytes int
 
 	// Dial opens connections, for proxies and tests. Default: net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Logger tells about connections and about streams whose settings endanger the guarantees. nil is
-	// silent.
+	// Logger reports connections, and streams whose settings endanger the guarantees. nil is silent.
 	Logger *slog.Logger
 
-	records format.Encoder // of Format, nil without one
+	records format.Encoder // the encoder of Format; nil without one
 }
 
-// StreamSettings describe a stream to be created. It keeps messages in files, with the server's defaults
-// for all that is not named here.
+// StreamSettings describe a stream to be created. It stores messages in files, and has the server's defaults for all
+// other settings.
 type StreamSettings struct {
-	// Subjects that the stream takes. Default: the template with everything from its first field on
-	// replaced by ">", as in "events.>" for "events.{topic}". A template that begins with a field needs
-	// them named.
+	// Subjects of the stream. Default: the template with everything from its first field on replaced by ">", as in
+	// "events.>" for "events.{topic}". Required for a template that begins with a field.
 	Subjects []string
 
-	// Replicas of each message, 1 to 5. Default 1, which loses acknowledged messages with the disk, and
-	// the latest ones when the machine loses power.
+	// Replicas of each message, 1 to 5. With the default, 1, acknowledged messages are lost with the disk, and the
+	// latest ones when the machine loses power.
 	Replicas int
 
 	// DuplicateWindow is how long the stream recognises a repeated message. Default 2 min.
 	DuplicateWindow time.Duration
 
-	// MaxAge and MaxBytes bound what the stream keeps; the oldest messages go first. Zero is unlimited.
+	// MaxAge and MaxBytes bound what the stream keeps; the oldest messages are removed first. Zero is unlimited.
 	MaxAge   time.Duration
 	MaxBytes int64
 }
@@ -120,11 +117,11 @@ const (
 
 // Defaults returns the Config that the zero value stands for.
 func Defaults() Config {
-	cfg, _, _, _ := Config{}.withDefaults("") // without what is required
+	cfg, _, _, _ := Config{}.withDefaults("") // without the required fields
 	return cfg
 }
 
-// withDefaults returns cfg completed, with all faults reported together.
+// withDefaults returns cfg completed, and reports all faults together.
 func (cfg Config) withDefaults(servers string) (Config, []string, subject, error) {
 	var faults settings.Faults
 	urls, err := parseServers(servers)
@@ -173,7 +170,8 @@ func (s StreamSettings) complete(faults *settings.Faults, stream string, subject
 	faults.Need(stream != "", "Stream", "not given, but it is to be created")
 	if len(s.Subjects) == 0 && subject.Template != nil {
 		s.Subjects = subject.ofStream()
-		faults.Need(s.Subjects != nil, "CreateStream.Subjects", "not given, and they don't follow from the template of the subject: name them, for example \"orders.>\"")
+		faults.Need(s.Subjects != nil, "CreateStream.Subjects",
+			"not given, and they don't follow from the template of the subject: name them, for example \"orders.>\"")
 	}
 	for i, name := range s.Subjects {
 		faults.Need(name != "" && !strings.ContainsAny(name, " \t\r\n{}"), fmt.Sprintf("CreateStream.Subjects[%d]", i),
@@ -188,7 +186,7 @@ func (s StreamSettings) complete(faults *settings.Faults, stream string, subject
 	return &s
 }
 
-// parseServers splits a list of URLs. Errors do not repeat the URL, which may hold a password.
+// parseServers splits a list of URLs. Errors don't repeat a URL, which may contain a password.
 func parseServers(servers string) ([]string, error) {
 	var urls []string
 	for i, server := range strings.Split(servers, ",") {

@@ -94,7 +94,8 @@ func (s *stream) read(ctx context.Context) ([]outbox.Message, error) {
 			all = append(all, m)
 		}
 		if len(all) == before {
-			return nil, fmt.Errorf("%d of %d messages read: %w", len(all), total, cmp.Or(fetched.Error(), ctx.Err(), context.DeadlineExceeded))
+			return nil, fmt.Errorf("%d of %d messages read: %w",
+				len(all), total, cmp.Or(fetched.Error(), ctx.Err(), context.DeadlineExceeded))
 		}
 	}
 	return all, nil

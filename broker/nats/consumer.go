@@ -16,32 +16,32 @@ import (
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
-// ConsumerConfig says what a Consumer reads. Stream and Durable are required.
+// ConsumerConfig configures what a Consumer reads. Stream and Durable are required.
 type ConsumerConfig struct {
 	// Stream is the stream to read.
 	Stream string
 
-	// Durable is the name of the JetStream consumer, which remembers what was acknowledged. All processes
-	// that use it share its messages. It is created when it doesn't exist, with explicit acknowledgement; one
-	// that exists is never changed.
+	// Durable is the name of the JetStream consumer, which remembers what was acknowledged. All processes that use it
+	// share its messages. It is created if it doesn't exist, with explicit acknowledgement; an existing one is never
+	// changed.
 	Durable string
 
-	// Subjects, when the consumer is created, are those to read. Default: all of the stream.
+	// Subjects are the subjects to read, if the consumer is created. Default: all of the stream.
 	Subjects []string
 
-	// FromEnd, when the consumer is created, begins with what comes from then on. Default: with the oldest
-	// message that is there.
+	// FromEnd, if the consumer is created, makes it begin with messages that come from then on. Default: with the
+	// oldest available message.
 	FromEnd bool
 
-	// AckWait, when the consumer is created, is after how long the server gives a message of a process that
-	// has died to another. Living processes tell the server that they are at it. Default 30 s.
+	// AckWait, if the consumer is created, is the time after which the server gives a dead process's message to
+	// another. Living processes report to the server that they are working on a message. Default 30 s.
 	AckWait time.Duration
 
-	// Handling says how messages are handled.
+	// Handling configures how messages are handled.
 	Handling consume.Config
 }
 
-// Consumer hands the messages of a stream to a handler.
+// Consumer passes the messages of a stream to a handler.
 type Consumer struct {
 	conn   Config
 	urls   []string
@@ -50,12 +50,12 @@ type Consumer struct {
 	logger *slog.Logger
 }
 
-// fetchWait is how long the server looks for messages at a time. Stopping may take as long, since what it has
-// sent by then must be given back in order.
+// fetchWait is how long the server looks for messages at a time. Stopping may take as long, because the messages that
+// the server has sent by then must be returned in order.
 const fetchWait = time.Second
 
-// NewConsumer makes a Consumer. servers and conn say how to connect, as for New; what concerns publishing in
-// conn is ignored. All faults are reported together, and nothing is connected.
+// NewConsumer returns a Consumer. servers and conn configure the connection, as for New; conn's options for publishing
+// are ignored. It reports all faults together and doesn't connect.
 func NewConsumer(servers string, conn Config, cfg ConsumerConfig, handler consume.Handler) (*Consumer, error) {
 	conn, urls, _, err := conn.withDefaults(servers)
 	var faults settings.Faults
@@ -73,9 +73,9 @@ func NewConsumer(servers string, conn Config, cfg ConsumerConfig, handler consum
 	return &Consumer{conn: conn, urls: urls, cfg: cfg, engine: engine, logger: cfg.Handling.Logger}, nil
 }
 
-// Run consumes until ctx ends; then it waits for the handlers that run, gives back what was not handled, and
-// returns nil. It connects again after every failure. It returns an error if it can't go on: too many handlers
-// hang (consume.ErrHung), or the JetStream consumer exists and acknowledges in another way.
+// Run consumes until ctx ends. Then it waits for running handlers, returns unhandled messages to the server, and
+// returns nil. It connects again after every failure. It returns an error if it can't continue: too many handlers hang
+// (consume.ErrHung), or the existing JetStream consumer acknowledges in another way.
 func (c *Consumer) Run(ctx context.Context) error { return c.engine.Run(ctx, c.run) }
 
 func (c *Consumer) run(ctx context.Context) error {
@@ -104,7 +104,7 @@ func (c *Consumer) connected(ctx context.Context) error {
 	close(stop)
 	beating.Wait()
 	s.giveBack()
-	// What was said last has to be out before the connection closes.
+	// The last acknowledgements must be sent before the connection closes.
 	if flushErr := l.nc.FlushTimeout(c.conn.AckTimeout); err == nil && flushErr != nil {
 		err = connectionLost(flushErr)
 	}
@@ -133,19 +133,20 @@ func (c *Consumer) durable(ctx context.Context, l *link) (jetstream.Consumer, er
 		return nil, jetStreamFault(fmt.Errorf("nats: consumer %q of stream %q: %w", c.cfg.Durable, c.cfg.Stream, err))
 	}
 	if policy := consumer.CachedInfo().Config.AckPolicy; policy != jetstream.AckExplicitPolicy {
-		return nil, fmt.Errorf("nats: %w: consumer %q of stream %q acknowledges %v; name another, or, if nobody else uses it, delete it with its place in the stream and let it be created", errUnfit, c.cfg.Durable, c.cfg.Stream, policy)
+		return nil, fmt.Errorf("nats: %w: consumer %q of stream %q acknowledges %v; name another, or, if nobody else "+
+			"uses it, delete it with its place in the stream and let it be created", errUnfit, c.cfg.Durable, c.cfg.Stream, policy)
 	}
 	return consumer, nil
 }
 
-// session is the consuming over one connection.
+// session is the state of consuming over one connection.
 type session struct {
 	*Consumer
 	link  *link
 	group *lanes.Group
 
 	mu       sync.Mutex
-	messages map[*lanes.Delivery]jetstream.Msg // that were not settled; those of group, and a little more
+	messages map[*lanes.Delivery]jetstream.Msg // messages that are not settled: those of group, and a few more
 	returned []returned
 }
 
@@ -154,8 +155,8 @@ type returned struct {
 	msg      jetstream.Msg
 }
 
-// fetch takes messages as there is room for them, so that none waits in a buffer where nobody tells the server
-// about it.
+// fetch takes messages as there is room for them, so that none waits in a buffer without progress reports to the
+// server.
 func (s *session) fetch(ctx context.Context, consumer jetstream.Consumer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -209,7 +210,7 @@ func (s *session) take(msg jetstream.Msg) {
 	}
 	s.engine.Decode(d)
 	if d.Message.OrderingKey() != "" {
-		d.Attempts = 0 // it is tried again here, and comes again for other reasons
+		d.Attempts = 0 // deliveries don't count: attempts are made here, and a message comes again for other reasons
 	}
 	d.Settle = func(o consume.Outcome, pause time.Duration) {
 		s.mu.Lock()
@@ -227,7 +228,8 @@ func (s *session) take(msg jetstream.Msg) {
 			s.unhandled(msg)
 		}
 		if err != nil {
-			s.logger.Debug("the server was not told about a message, and will deliver it again", "message_id", d.Message.ID.String(), "error", err)
+			s.logger.Debug("the server was not told about a message, and will deliver it again",
+				"message_id", d.Message.ID.String(), "error", err)
 		}
 	}
 	s.mu.Lock()
@@ -246,17 +248,18 @@ func (s *session) unhandled(msg jetstream.Msg) {
 	s.mu.Unlock()
 }
 
-// giveBack tells the server what was not handled, in the order of the stream, in which it delivers it again.
+// giveBack returns unhandled messages to the server, in the order of the stream, in which the server delivers them
+// again.
 func (s *session) giveBack() {
 	slices.SortFunc(s.returned, func(a, b returned) int { return cmp.Compare(a.sequence, b.sequence) })
 	for _, r := range s.returned {
 		if err := r.msg.Nak(); err != nil {
-			return // the connection is lost; the server finds out by itself
+			return // the connection is lost, and the server notices that itself
 		}
 	}
 }
 
-// beat tells the server that messages are being worked on.
+// beat reports to the server that messages are being worked on.
 func (s *session) beat(stop <-chan struct{}, every time.Duration) {
 	tick := time.NewTicker(max(every, 10*time.Millisecond))
 	defer tick.Stop()
@@ -268,7 +271,7 @@ func (s *session) beat(stop <-chan struct{}, every time.Duration) {
 		}
 		s.mu.Lock()
 		for _, msg := range s.messages {
-			_ = msg.InProgress() // if the connection is lost, the fetch knows
+			_ = msg.InProgress() // if the connection is lost, fetch notices
 		}
 		for _, r := range s.returned {
 			_ = r.msg.InProgress()

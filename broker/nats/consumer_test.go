@@ -34,7 +34,8 @@ func TestANATSConsumerDoesWhatAConsumerMust(t *testing.T) {
 				}
 			},
 			Open: func(t *testing.T, cfg consume.Config, handler consume.Handler) lanestest.Consumer {
-				c, err := nats.NewConsumer(url, nats.Config{}, nats.ConsumerConfig{Stream: s.name, Durable: "consumer", AckWait: time.Second, Handling: cfg}, handler)
+				c, err := nats.NewConsumer(url, nats.Config{},
+					nats.ConsumerConfig{Stream: s.name, Durable: "consumer", AckWait: time.Second, Handling: cfg}, handler)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -12,7 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/lanes"
 )
 
-// decode undoes what encoder.encode does. The payload is the record's own.
+// decode is the inverse of encoder.encode. The payload is the record's own.
 func decode(subject string, header nats.Header, data []byte) (m outbox.Message, err error) {
 	m = outbox.Message{Topic: subject, Payload: data}
 	if data == nil {
@@ -22,7 +22,7 @@ func decode(subject string, header nats.Header, data []byte) (m outbox.Message, 
 	for name, values := range header {
 		for _, value := range values {
 			if name == nats.MsgIdHdr {
-				if id, fault := outbox.ParseID(value); fault == nil { // others use it for ids of any kind
+				if id, fault := outbox.ParseID(value); fault == nil { // other programs use the header for ids of any kind
 					m.ID, err = id, nil
 				}
 				continue

@@ -126,7 +126,8 @@ func TestTheEndOfTheContextLeavesOtherCallsAlone(t *testing.T) {
 	go func() { other <- b.Publish(patient(t), messages(1, 1)) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if errs := b.Publish(ctx, messages(1, 1)); len(errs) != 1 || !outbox.IsUnavailable(errs[0]) || !errors.Is(errs[0], context.DeadlineExceeded) {
+	if errs := b.Publish(ctx, messages(1, 1)); len(errs) != 1 ||
+		!outbox.IsUnavailable(errs[0]) || !errors.Is(errs[0], context.DeadlineExceeded) {
 		t.Errorf("outcome %v", errs)
 	}
 	accepted(t, <-other)
@@ -220,7 +221,8 @@ func TestAWrongPasswordIsUnavailableAndNamed(t *testing.T) {
 	b := newBroker(t, startServer(t, accounts), nats.Config{User: "admin", Password: "wr0ng"})
 	errs := b.Publish(patient(t), messages(1, 1))
 	for _, err := range append(errs, b.Ping(patient(t))) {
-		if !outbox.IsUnavailable(err) || !strings.Contains(err.Error(), "refused the credentials") || strings.Contains(err.Error(), "wr0ng") {
+		if !outbox.IsUnavailable(err) || !strings.Contains(err.Error(), "refused the credentials") ||
+			strings.Contains(err.Error(), "wr0ng") {
 			t.Errorf("outcome %v", err)
 		}
 	}
@@ -322,7 +324,8 @@ func TestTLSNeedsATrustedServer(t *testing.T) {
 	t.Parallel()
 	ours := authority.New(t)
 	shown := ours.Server(t, "127.0.0.1")
-	url := startServer(t, fmt.Sprintf("jetstream { store_dir: \"$DIR/js\" }\ntls { cert_file: %q, key_file: %q }", shown.File, shown.KeyFile))
+	url := startServer(t,
+		fmt.Sprintf("jetstream { store_dir: \"$DIR/js\" }\ntls { cert_file: %q, key_file: %q }", shown.File, shown.KeyFile))
 	b := newBroker(t, url, nats.Config{})
 	if err := b.Ping(patient(t)); !outbox.IsUnavailable(err) || !strings.Contains(err.Error(), "ca_file") {
 		t.Errorf("ping without trust: %v", err)
@@ -341,7 +344,8 @@ func TestRiskyStreamsAreNamedInTheLog(t *testing.T) {
 	accepted(t, b.Publish(patient(t), messages(1, 1)))
 	eventually(t, "the warnings are there", func() bool {
 		text := log.String()
-		return strings.Contains(text, "one replica") && strings.Contains(text, "duplicate window is short") && strings.Contains(text, s.name)
+		return strings.Contains(text, "one replica") && strings.Contains(text, "duplicate window is short") &&
+			strings.Contains(text, s.name)
 	})
 }
 

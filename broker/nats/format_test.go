@@ -18,7 +18,8 @@ import (
 
 func event(i int) *outbox.Message {
 	return &outbox.Message{ID: outbox.NewID(), Topic: "orders", Key: "k", AggregateType: "Order", AggregateID: "7 €", EventType: "Created",
-		Payload: fmt.Appendf(nil, `{"i":%d}`, i), ContentType: "application/json", Headers: []outbox.Header{{Name: "tenant", Value: "acme"}},
+		Payload: fmt.Appendf(nil, `{"i":%d}`,
+			i), ContentType: "application/json", Headers: []outbox.Header{{Name: "tenant", Value: "acme"}},
 		CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC), Position: int64(i + 1)}
 }
 
@@ -46,8 +47,10 @@ func TestTheSDKReadsCloudEventsFromAStream(t *testing.T) {
 				t.Error(err)
 			}
 			want := batch[i]
-			if e.ID() != want.ID.String() || e.Source() != "/shop" || e.Type() != "Created" || e.Subject() != "7 €" || !e.Time().Equal(want.CreatedAt) ||
-				string(e.Data()) != string(want.Payload) || e.DataContentType() != "application/json" || e.Extensions()["partitionkey"] != "k" {
+			if e.ID() != want.ID.String() || e.Source() != "/shop" ||
+				e.Type() != "Created" || e.Subject() != "7 €" || !e.Time().Equal(want.CreatedAt) ||
+				string(e.Data()) != string(want.Payload) || e.DataContentType() != "application/json" ||
+				e.Extensions()["partitionkey"] != "k" {
 				t.Errorf("message %d is the event %v", i, e)
 			}
 			if got := m.Header.Get(natsgo.MsgIdHdr); got != want.ID.String() {
@@ -89,7 +92,8 @@ func TestTheDebeziumLayoutIsWhatAStreamHas(t *testing.T) {
 	m := event(1)
 	accepted(t, b.Publish(patient(t), []*outbox.Message{m}))
 	stored := s.stored()[0]
-	if string(stored.Data) != `{"i":1}` || stored.Header.Get("id") != `"`+m.ID.String()+`"` || stored.Header.Get("eventType") != `"Created"` {
+	if string(stored.Data) != `{"i":1}` || stored.Header.Get("id") != `"`+m.ID.String()+`"` ||
+		stored.Header.Get("eventType") != `"Created"` {
 		t.Errorf("%s with %v", stored.Data, stored.Header)
 	}
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/socket"
 )
 
-// link is one connection. It never reconnects: what breaks ends the link, and with it the calls on it.
+// link is one connection. It never reconnects: a break ends the link, and the calls on it.
 //
-// mu is a leaf: nothing is called under it that takes another lock.
+// mu is a leaf: no other lock is taken while it is held.
 type link struct {
 	nc   *nats.Conn
 	js   jetstream.JetStream
@@ -34,7 +34,7 @@ type link struct {
 	onStream func(string)
 	streams  map[string]struct{} // of the subscription's goroutine
 
-	stored map[outbox.ID]struct{} // what the stream had when the link was made, as far as Config.Recall goes
+	stored map[outbox.ID]struct{} // ids that the stream had when the link was made, as many as Config.Recall
 
 	severed sync.Once
 	dead    chan struct{} // closed after cause is set
@@ -43,12 +43,11 @@ type link struct {
 	mu      sync.Mutex
 	calls   map[uint64]*call
 	lastID  uint64
-	retired bool                // the server is about to go: no new calls, closed after the last one
-	denied  map[string]struct{} // subjects on which publishing was refused
+	retired bool                // the server is about to close the connection: no new calls; the link closes after the last one
+	denied  map[string]struct{} // subjects on which the server refused to publish
 }
 
-// connect dials until ctx ends. options carry authentication; every error is for people to read and
-// holds no secrets.
+// connect dials until ctx ends. options carry authentication. Errors are meant for people and contain no secrets.
 func connect(ctx context.Context, urls []string, cfg *Config, onStream func(string)) (*link, error) {
 	l := &link{
 		onStream: onStream,
@@ -88,7 +87,7 @@ func connect(ctx context.Context, urls []string, cfg *Config, onStream func(stri
 		options = append(options, nats.CustomInboxPrefix(cfg.InboxPrefix))
 	}
 
-	// The library's Connect knows no context: closing its socket ends it.
+	// The library's Connect takes no context; closing its socket ends it.
 	stop := context.AfterFunc(ctx, l.sock.Close)
 	defer stop()
 	l.nc, err = nats.Connect(strings.Join(urls, ","), options...)
@@ -102,15 +101,16 @@ func connect(ctx context.Context, urls []string, cfg *Config, onStream func(stri
 	l.inbox = l.nc.NewInbox() + "."
 	l.sub, err = l.nc.Subscribe(l.inbox+"*.*", l.answer)
 	if err == nil {
-		// Answers are bounded by what is in flight; the library's own limit would drop them.
+		// The messages in flight bound the answers; the library's own limit would drop some.
 		err = l.sub.SetPendingLimits(-1, -1)
 	}
 	if err == nil {
-		// A refused subscription is reported before the answer to this.
+		// A refused subscription is reported before the answer to the PING.
 		err = l.flush(ctx, cfg.AckTimeout)
 	}
 	if err == nil && errors.Is(l.nc.LastError(), nats.ErrPermissionViolation) {
-		err = fmt.Errorf("%w; acknowledgements come to %q: allow the user to subscribe to it, or set the inbox prefix to one that is allowed", l.nc.LastError(), l.inbox+">")
+		err = fmt.Errorf("%w; acknowledgements come to %q: allow the user to subscribe to it, or set the inbox prefix "+
+			"to one that is allowed", l.nc.LastError(), l.inbox+">")
 	}
 	if err == nil {
 		l.js, err = newJetStream(l.nc, cfg.Domain)
@@ -155,11 +155,12 @@ func (cfg *Config) authentication() ([]nats.Option, error) {
 	return options, nil
 }
 
-// connectFault says what to do about the usual reasons for which there is no connection.
+// connectFault adds what to do about the usual connection errors.
 func connectFault(err error) error {
 	switch {
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked):
-		return fmt.Errorf("nats: connect: the server refused the credentials: %w; check user and password, token, nkey or credentials file", err)
+		return fmt.Errorf("nats: connect: the server refused the credentials: %w; check user and password, token, nkey or credentials file",
+			err)
 	case errors.Is(err, nats.ErrNoServers):
 		return fmt.Errorf("nats: connect: %w: no server of the list answered; check address and port", err)
 	}
@@ -173,7 +174,7 @@ func connectionLost(err error) error {
 	return fmt.Errorf("nats: connection lost: %w", err)
 }
 
-// answer hands an acknowledgement to its call. Answers for calls that are over are dropped.
+// answer passes an acknowledgement to its call. Answers for ended calls are dropped.
 func (l *link) answer(msg *nats.Msg) {
 	callID, index, ok := parseReply(msg.Subject[len(l.inbox):])
 	if !ok {
@@ -217,7 +218,7 @@ func parseReply(tokens string) (callID uint64, index int32, ok bool) {
 	return callID, int32(n), err == nil
 }
 
-// join makes c a call on l. It reports false when l takes no more.
+// join adds c to l. It returns false if l accepts no more calls.
 func (l *link) join(c *call) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -230,7 +231,7 @@ func (l *link) join(c *call) bool {
 	return true
 }
 
-// leave ends c's part in l. No answer reaches it any more.
+// leave removes c from l. No answer reaches c any more.
 func (l *link) leave(c *call) {
 	l.mu.Lock()
 	delete(l.calls, c.id)
@@ -243,7 +244,7 @@ func (l *link) leave(c *call) {
 
 var errRetired = errors.New("nats: the server is shutting down")
 
-// retire keeps new calls away, because the server announced that it will close the connection.
+// retire makes l accept no more calls, because the server announced that it will close the connection.
 func (l *link) retire() {
 	l.mu.Lock()
 	l.retired = true
@@ -277,8 +278,8 @@ func (l *link) share(limit int) int {
 	return max(1, limit/max(1, len(l.calls)))
 }
 
-// sever ends the link by closing its socket, upon which the library closes the rest. Closing the
-// connection itself would wait for a publisher that is stuck in a write.
+// sever ends the link by closing its socket; the library closes the rest. Closing the connection itself would wait for
+// a publisher that is stuck in a write.
 func (l *link) sever(cause error) {
 	l.severed.Do(func() {
 		l.cause = cause
@@ -289,7 +290,7 @@ func (l *link) sever(cause error) {
 
 var publishDenied = regexp.MustCompile(`Publish to ("(?:[^"\\]|\\.)*")`)
 
-// asyncError learns of refused subjects long before an acknowledgement would time out.
+// asyncError records refused subjects long before an acknowledgement would time out.
 func (l *link) asyncError(_ *nats.Conn, _ *nats.Subscription, err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		var network net.Error

@@ -25,7 +25,8 @@ func TestAMessageArrivesWithAllItsFields(t *testing.T) {
 	m := &outbox.Message{
 		ID: outbox.NewID(), Topic: "orders.created", Key: " 50% of\nit ", AggregateType: "order", AggregateID: "7/é",
 		EventType: "OrderCreated", Payload: []byte("{\"n\":1}\x00\r\n"), ContentType: "application/json",
-		Headers:   []outbox.Header{{Name: "traceparent", Value: "00-ab-cd-01"}, {Name: "X-Empty", Value: ""}, {Name: "x-text", Value: "grüße: 1%"}},
+		Headers: []outbox.Header{{Name: "traceparent", Value: "00-ab-cd-01"},
+			{Name: "X-Empty", Value: ""}, {Name: "x-text", Value: "grüße: 1%"}},
 		CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 678000, time.FixedZone("", 3600)), Position: 42,
 	}
 	accepted(t, b.Publish(patient(t), []*outbox.Message{m}))
@@ -127,17 +128,21 @@ func TestARefusedMessageStopsItsKeyAlone(t *testing.T) {
 	s := newStream(t, servers.TestNATS(t).URL(), func(cfg *jetstream.StreamConfig) { cfg.MaxMsgSize = 4096 })
 	b := s.broker("", nats.Config{})
 	cases := map[string]func(*outbox.Message){
-		"larger than the stream takes":   func(m *outbox.Message) { m.Payload = make([]byte, 5000) },
-		"larger than the server takes":   func(m *outbox.Message) { m.Payload = make([]byte, 1<<20) },
-		"headers larger than 64 KiB":     func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: "x", Value: strings.Repeat("x", 70_000)}} },
-		"topic with a space":             func(m *outbox.Message) { m.Topic = "a b" },
-		"topic with a wildcard":          func(m *outbox.Message) { m.Topic = "a.>" },
-		"topic with an empty token":      func(m *outbox.Message) { m.Topic = "a..b" },
-		"empty topic":                    func(m *outbox.Message) { m.Topic = "" },
-		"header value with a line break": func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: "x", Value: "a\r\nNats-Rollup: all"}} },
-		"header name with a line break":  func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: "x\ny", Value: "a"}} },
-		"header name with a colon":       func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: "x:y", Value: "a"}} },
-		"empty header name":              func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: "", Value: "a"}} },
+		"larger than the stream takes": func(m *outbox.Message) { m.Payload = make([]byte, 5000) },
+		"larger than the server takes": func(m *outbox.Message) { m.Payload = make([]byte, 1<<20) },
+		"headers larger than 64 KiB": func(m *outbox.Message) {
+			m.Headers = []outbox.Header{{Name: "x", Value: strings.Repeat("x", 70_000)}}
+		},
+		"topic with a space":        func(m *outbox.Message) { m.Topic = "a b" },
+		"topic with a wildcard":     func(m *outbox.Message) { m.Topic = "a.>" },
+		"topic with an empty token": func(m *outbox.Message) { m.Topic = "a..b" },
+		"empty topic":               func(m *outbox.Message) { m.Topic = "" },
+		"header value with a line break": func(m *outbox.Message) {
+			m.Headers = []outbox.Header{{Name: "x", Value: "a\r\nNats-Rollup: all"}}
+		},
+		"header name with a line break": func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: "x\ny", Value: "a"}} },
+		"header name with a colon":      func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: "x:y", Value: "a"}} },
+		"empty header name":             func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: "", Value: "a"}} },
 		"header that commands the server": func(m *outbox.Message) {
 			m.Headers = []outbox.Header{{Name: "nats-rollup", Value: "all"}}
 		},
@@ -206,7 +211,8 @@ func TestASubjectThatNoStreamTakesIsUnavailableAndSaysHowToCreateOne(t *testing.
 	if len(errs) != 3 || errs[0] != nil || !errors.Is(errs[2], outbox.ErrSkipped) {
 		t.Fatalf("outcomes %v", errs)
 	}
-	if err := errs[1]; !outbox.IsTopicUnavailable(err) || !strings.Contains(err.Error(), bad.Topic) || !strings.Contains(err.Error(), "nats stream add") {
+	if err := errs[1]; !outbox.IsTopicUnavailable(err) || !strings.Contains(err.Error(), bad.Topic) ||
+		!strings.Contains(err.Error(), "nats stream add") {
 		t.Errorf("outcome %v", err)
 	}
 }
@@ -328,7 +334,8 @@ func TestAStreamIsCreatedWhenAskedAndLeftAloneWhenThere(t *testing.T) {
 	name := fmt.Sprintf("CREATED_%d", streams.Add(1))
 	t.Cleanup(func() { js.DeleteStream(context.Background(), name) })
 	for i, window := range []time.Duration{time.Hour, time.Minute} {
-		b := newBroker(t, url, nats.Config{Subject: name + ".{topic}", Stream: name, CreateStream: &nats.StreamSettings{DuplicateWindow: window}})
+		b := newBroker(t, url,
+			nats.Config{Subject: name + ".{topic}", Stream: name, CreateStream: &nats.StreamSettings{DuplicateWindow: window}})
 		if err := b.Ping(patient(t)); err != nil {
 			t.Fatal(err)
 		}

@@ -11,20 +11,20 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// recallAtOnce is how many messages are asked for at once while a stream's end is read.
+// recallAtOnce is how many messages are requested at once while a stream's end is read.
 const recallAtOnce = 5000
 
-// recall reads the ids of the stream's last messages, of which some may be about to be sent again: by this
-// broker after a break, or by a process that takes over from one that died. Younger ones than those that are
-// read here (what an earlier connection had handed to the server and the server had not taken in yet) are the
-// duplicate window's.
+// recall reads the ids of the stream's last messages, some of which may be sent again: by this broker after a break, or
+// by a process that takes over from a dead one. Younger messages, which an earlier connection had sent and the server
+// had not stored yet, are covered by the duplicate window.
 func (b *Broker) recall(ctx context.Context, l *link) error {
 	if b.cfg.Recall == 0 {
 		return nil
 	}
 	known, err := b.tail(ctx, l)
 	if err != nil {
-		return fmt.Errorf("nats: read what stream %q had last: %w; the user needs to publish to %q and %q, or set Recall to 0", b.cfg.Stream, err,
+		return fmt.Errorf("nats: read what stream %q had last: %w; the user needs to publish to %q and %q, or set Recall to 0",
+			b.cfg.Stream, err,
 			b.api("CONSUMER.*."+b.cfg.Stream+".>"), b.api("CONSUMER.MSG.NEXT."+b.cfg.Stream+".>"))
 	}
 	l.stored = known
@@ -57,7 +57,7 @@ func (b *Broker) tail(ctx context.Context, l *link) (map[outbox.ID]struct{}, err
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = stream.DeleteConsumer(asking, consumer.CachedInfo().Name) }() // it goes by itself, later
+	defer func() { _ = stream.DeleteConsumer(asking, consumer.CachedInfo().Name) }() // otherwise it expires later
 	for left := consumer.CachedInfo().NumPending; left > 0; {
 		n, err := b.remember(ctx, consumer, int(min(left, recallAtOnce)), known)
 		if err != nil {
@@ -79,7 +79,7 @@ func (b *Broker) remember(ctx context.Context, consumer jetstream.Consumer, most
 	}
 	for m := range batch.Messages() {
 		n++
-		if id, err := outbox.ParseID(m.Headers().Get(nats.MsgIdHdr)); err == nil { // others write there, too
+		if id, err := outbox.ParseID(m.Headers().Get(nats.MsgIdHdr)); err == nil { // other programs write there, too
 			known[id] = struct{}{}
 		}
 	}

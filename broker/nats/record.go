@@ -13,7 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/template"
 )
 
-// subject makes the subjects of messages.
+// subject builds the subjects of messages.
 type subject struct{ *template.Template }
 
 func parseSubject(text string) (subject, error) {
@@ -24,37 +24,39 @@ func parseSubject(text string) (subject, error) {
 	if strings.HasPrefix(text, "$JS.") || strings.HasPrefix(text, "$SYS.") {
 		return subject{}, fmt.Errorf("subject template %q: these subjects command the server", text)
 	}
-	// With every field standing for a plain token, what is left is the template's own.
+	// With a plain token in place of every field, the fault is the template's own.
 	if fault := subjectFault(t.With("x")); fault != "" {
 		return subject{}, fmt.Errorf("subject template %q %s", text, fault)
 	}
 	return subject{t}, nil
 }
 
-// of returns m's subject, or a permanent error if m has none that NATS takes.
+// of returns m's subject, or a permanent error if NATS doesn't accept it.
 func (s subject) of(m *outbox.Message) (string, error) {
 	subject := s.Expand(m)
 	if fault := subjectFault(subject); fault != "" {
-		return "", outbox.Permanent(fmt.Errorf("nats: subject %q %s; change the message's topic or the subject template", shorten(subject), fault))
+		return "", outbox.Permanent(fmt.Errorf("nats: subject %q %s; change the message's topic or the subject template",
+			shorten(subject), fault))
 	}
-	// A topic must not turn into a command such as $JS.API.STREAM.PURGE.ORDERS, or into the answer that somebody waits for.
+	// A topic must not become a command such as $JS.API.STREAM.PURGE.ORDERS, or the answer to another client's request.
 	first, _, _ := strings.Cut(subject, ".")
 	if (first[0] == '$' || slices.Contains(inboxes, first)) && !s.decides(first) {
-		return "", outbox.Permanent(fmt.Errorf("nats: subject %q begins with %s, which is the server's own or the clients'; change the message's topic", shorten(subject), first))
+		return "", outbox.Permanent(fmt.Errorf("nats: subject %q begins with %s, which is the server's own or the "+
+			"clients'; change the message's topic", shorten(subject), first))
 	}
 	return subject, nil
 }
 
-// inboxes begin the subjects of answers, which belong to those who have asked.
+// inboxes begin the subjects of answers, which belong to the clients that wait for them.
 var inboxes = []string{"_INBOX", "_R_", "_GR_"}
 
-// decides reports whether the template itself has first as the first token, whatever the message is.
+// decides reports whether the template itself fixes first as the first token.
 func (s subject) decides(first string) bool {
 	rest, ok := strings.CutPrefix(s.Literals[0], first)
 	return ok && (s.Constant() || strings.HasPrefix(rest, "."))
 }
 
-// ofStream returns what a stream must take for every subject of s, nil if that is everything.
+// ofStream returns the subjects that a stream must accept for all subjects of s, nil if that is everything.
 func (s subject) ofStream() []string {
 	if s.Constant() {
 		return []string{s.Literals[0]}
@@ -67,7 +69,7 @@ func (s subject) ofStream() []string {
 	return []string{s.Literals[0][:dot] + ".>"}
 }
 
-// subjectFault says what makes subject unfit for publishing, "" if nothing does.
+// subjectFault returns why subject is unfit for publishing, "" if it is fit.
 func subjectFault(subject string) string {
 	if subject == "" {
 		return "is empty"
@@ -94,7 +96,7 @@ func subjectFault(subject string) string {
 	return ""
 }
 
-// encoder turns messages into NATS messages, one at a time into the same memory.
+// encoder turns messages into NATS messages, one at a time in the same memory.
 type encoder struct {
 	subject subject
 	stream  string
@@ -162,13 +164,13 @@ func (e *encoder) encode(m *outbox.Message) (*nats.Msg, error) {
 	return &e.msg, nil
 }
 
-// formatted returns m as its format has it.
+// formatted returns m in its format.
 func (e *encoder) formatted(m *outbox.Message, subject string) (*nats.Msg, error) {
 	e.record.Reset()
 	if err := e.records.Encode(&e.record, m); err != nil {
 		return nil, err
 	}
-	// One text for all values, since each one by itself is an allocation.
+	// All values share one text, because each by itself would be an allocation.
 	e.text = e.text[:0]
 	for i := range e.record.Headers {
 		h := &e.record.Headers[i]
@@ -193,7 +195,7 @@ func (e *encoder) formatted(m *outbox.Message, subject string) (*nats.Msg, error
 	return &e.msg, nil
 }
 
-// release forgets what belongs to the caller of Publish.
+// release drops references to the data of Publish's caller.
 func (e *encoder) release() {
 	e.record.Reset()
 	clear(e.msg.Header)
@@ -213,14 +215,16 @@ func (e *encoder) setText(name, value string) {
 	}
 }
 
-// checkHeader refuses what the wire can't carry, or what would be taken for something else: a Nats-
-// header is a command to the server (Nats-Rollup empties a stream), an Outbox- header is ours.
+// checkHeader refuses names and values that the wire can't carry, or that have another meaning: a Nats- header is a
+// command to the server (Nats-Rollup empties a stream), an Outbox- header is ours.
 func checkHeader[T string | []byte](name string, value T) error {
 	if !isHeaderName(name) {
-		return outbox.Permanent(fmt.Errorf("nats: header name %q can't be sent: NATS takes letters, digits and !#$%%&'*+-.^_`|~", shorten(name)))
+		return outbox.Permanent(fmt.Errorf("nats: header name %q can't be sent: NATS takes letters, digits and !#$%%&'*+-.^_`|~",
+			shorten(name)))
 	}
 	if hasPrefixFold(name, "Nats-") || outbox.ReservedHeader(name) {
-		return outbox.Permanent(fmt.Errorf("nats: header %q can't be sent: names with the prefixes Nats- and Outbox- are reserved; rename it", name))
+		return outbox.Permanent(fmt.Errorf("nats: header %q can't be sent: names with the prefixes Nats- and Outbox- "+
+			"are reserved; rename it", name))
 	}
 	for i := range len(value) {
 		if c := value[i]; c == '\r' || c == '\n' || c == 0 {

@@ -65,7 +65,8 @@ func newStream(t testing.TB, url string, change ...func(*jetstream.StreamConfig)
 
 func jetStream(t testing.TB, url string, options ...natsgo.Option) jetstream.JetStream {
 	t.Helper()
-	nc, err := natsgo.Connect(url, append([]natsgo.Option{natsgo.MaxReconnects(-1), natsgo.ReconnectWait(20 * time.Millisecond)}, options...)...)
+	nc, err := natsgo.Connect(url,
+		append([]natsgo.Option{natsgo.MaxReconnects(-1), natsgo.ReconnectWait(20 * time.Millisecond)}, options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

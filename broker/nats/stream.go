@@ -11,7 +11,7 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// prepare creates the stream on a new link, if that was asked for and it does not exist.
+// prepare creates the stream on a new link, if the configuration asks for that and it does not exist.
 func (b *Broker) prepare(ctx context.Context, l *link) error {
 	if b.cfg.Stream == "" {
 		return nil
@@ -48,8 +48,8 @@ func (b *Broker) prepare(ctx context.Context, l *link) error {
 	return nil
 }
 
-// checkJetStream asks for the configured stream, or for the account if there is none. A user who may not
-// ask gets the benefit of the doubt.
+// checkJetStream looks up the configured stream, or the account if there is none. If the user lacks the permission to
+// ask, it assumes that all is well.
 func (b *Broker) checkJetStream(ctx context.Context, l *link) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.AckTimeout)
 	defer cancel()
@@ -73,15 +73,16 @@ func (b *Broker) checkJetStream(ctx context.Context, l *link) error {
 	case err == nil || !l.mayAsk(subject):
 		return nil
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return fmt.Errorf("nats: stream %q does not exist: create it, for example by: nats stream add %s --storage file --replicas 3", b.cfg.Stream, b.cfg.Stream)
+		return fmt.Errorf("nats: stream %q does not exist: create it, for example by: nats stream add %s --storage file --replicas 3",
+			b.cfg.Stream, b.cfg.Stream)
 	}
 	return jetStreamFault(fmt.Errorf("nats: JetStream does not answer: %w", err))
 }
 
-// quorumFault says what keeps a stream's cluster from accepting messages, nil if nothing is known to.
+// quorumFault returns what keeps a stream's cluster from accepting messages, nil if nothing is known.
 func quorumFault(stream string, cluster *jetstream.ClusterInfo) error {
 	if cluster == nil || cluster.Name == "" {
-		return nil // a server by itself
+		return nil // a server without a cluster
 	}
 	if cluster.Leader == "" {
 		return fmt.Errorf("nats: stream %q has no leader: too few of its servers are up", stream)
@@ -98,7 +99,7 @@ func quorumFault(stream string, cluster *jetstream.ClusterInfo) error {
 	return nil
 }
 
-// api is the subject of a question to JetStream.
+// api is the subject of a request to JetStream.
 func (b *Broker) api(question string) string {
 	if b.cfg.Domain != "" {
 		return "$JS." + b.cfg.Domain + ".API." + question
@@ -106,18 +107,19 @@ func (b *Broker) api(question string) string {
 	return "$JS.API." + question
 }
 
-// jetStreamFault adds what to do when JetStream itself is missing.
+// jetStreamFault adds what to do if JetStream itself is missing.
 func jetStreamFault(err error) error {
-	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) {
+	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrJetStreamNotEnabled) ||
+		errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) {
 		return fmt.Errorf("%w; JetStream must be enabled on the server (nats-server -js) and for the account, and have a leader", err)
 	}
 	return err
 }
 
-// explain replaces the bare "no responders" of c's messages by its reason. No stream at all is an
-// outage of the subject, a stream without a leader one of the destination.
+// explain replaces the error "no responders" of c's messages by its reason. A missing stream is an outage of the
+// subject, a stream without a leader one of the destination.
 func (b *Broker) explain(ctx context.Context, l *link, c *call) {
-	const questions = 8 // a batch of thousands of wrong topics must not ask about each
+	const questions = 8 // a batch of thousands of wrong topics must not send a request for each
 	reasons := make(map[string]error)
 	for i, err := range c.Errs() {
 		if !errors.Is(err, errNoResponders) {
@@ -150,7 +152,8 @@ func (b *Broker) whyNoResponders(ctx context.Context, l *link, subject string) e
 	stream, err := l.js.StreamNameBySubject(ctx, subject)
 	switch {
 	case err == nil:
-		return outbox.Unavailable(fmt.Errorf("nats: stream %q takes subject %q but does not answer: it has no leader, or is just starting", stream, subject))
+		return outbox.Unavailable(fmt.Errorf("nats: stream %q takes subject %q but does not answer: it has no leader, or is just starting",
+			stream, subject))
 	case errors.Is(err, jetstream.ErrStreamNotFound), !l.mayAsk(question):
 		return noStream(subject)
 	}
@@ -158,7 +161,8 @@ func (b *Broker) whyNoResponders(ctx context.Context, l *link, subject string) e
 }
 
 func noStream(subject string) error {
-	return outbox.TopicUnavailable(fmt.Errorf("nats: no stream takes subject %q: create one, for example by: nats stream add ORDERS --subjects '%s' --storage file --replicas 3", subject, subject))
+	return outbox.TopicUnavailable(fmt.Errorf("nats: no stream takes subject %q: create one, for example by: nats "+
+		"stream add ORDERS --subjects '%s' --storage file --replicas 3", subject, subject))
 }
 
 // inspect is called once per link for every stream that acknowledges.
@@ -171,8 +175,8 @@ func (b *Broker) inspect(stream string) {
 	}
 }
 
-// inspectLater warns, once per stream, about settings that endanger the guarantees. No caller waits for it,
-// and a user who may not ask misses nothing else.
+// inspectLater warns, once per stream, about settings that endanger the guarantees. No caller waits for it. A user
+// without the permission to ask only misses the warning.
 func (b *Broker) inspectLater(l *link, name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -201,7 +205,8 @@ func (b *Broker) warn(stream jetstream.StreamConfig) {
 		logger.Warn("stream is kept in memory: acknowledged messages are lost when its servers restart")
 	}
 	if stream.Duplicates < defaultDuplicates {
-		logger.Warn("stream's duplicate window is short: a message sent again after a longer outage is stored twice", "window", stream.Duplicates)
+		logger.Warn("stream's duplicate window is short: a message sent again after a longer outage is stored twice",
+			"window", stream.Duplicates)
 	}
 	if stream.NoAck {
 		logger.Warn("stream is set not to acknowledge: nothing can be delivered to it; unset no_ack")

@@ -13,11 +13,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// longestPause bounds how long the service may ask to be left alone.
+// longestPause bounds the pause that the service may ask for.
 const longestPause = time.Minute
 
-// classify turns the answer to a request into an error of the right kind. The table in
-// docs/brokers/pubsub.md gives the reason for each.
+// classify turns the answer to a request into an error of the right kind. docs/brokers/pubsub.md has the table with
+// reasons.
 func (b *Broker) classify(topic string, err error) error {
 	if err == nil {
 		return nil
@@ -28,7 +28,8 @@ func (b *Broker) classify(topic string, err error) error {
 	case codes.InvalidArgument:
 		return outbox.Permanent(said)
 	case codes.NotFound:
-		return outbox.TopicUnavailable(fmt.Errorf("pubsub: topic %q doesn't exist in project %q: create it, for example by: gcloud pubsub topics create %s --project %s (%w)",
+		return outbox.TopicUnavailable(fmt.Errorf("pubsub: topic %q doesn't exist in project %q: create it, for example "+
+			"by: gcloud pubsub topics create %s --project %s (%w)",
 			topic, b.cfg.Project, topic, b.cfg.Project, err))
 	case codes.PermissionDenied, codes.FailedPrecondition:
 		return outbox.TopicUnavailable(said)
@@ -37,13 +38,13 @@ func (b *Broker) classify(topic string, err error) error {
 	case codes.Unauthenticated:
 		return outbox.Unavailable(fmt.Errorf("%w; see that the credentials are right", said))
 	case codes.ResourceExhausted:
-		// A quota, of the project or the region.
+		// This is a quota of the project or the region.
 		return outbox.RetryAfter(outbox.Unavailable(said), pause(s))
 	}
 	return outbox.RetryAfter(outbox.Unavailable(fmt.Errorf("%w (outcome unknown)", said)), pause(s))
 }
 
-// pause returns how long the service asks to be left alone, 0 if it doesn't.
+// pause returns the pause that the service asks for, 0 if none.
 func pause(s *status.Status) time.Duration {
 	for _, detail := range s.Details() {
 		if info, ok := detail.(*errdetails.RetryInfo); ok {

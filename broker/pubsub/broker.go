@@ -20,20 +20,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Broker publishes to Pub/Sub. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use.
-// It makes its client when first used.
+// Broker publishes to Pub/Sub. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. It creates
+// its client when first used.
 type Broker struct {
 	cfg   Config
 	topic *template.Template
-	slots chan struct{} // one for each request on its way
+	slots chan struct{} // one for each request in flight
 
 	mu      sync.Mutex
 	current *pubsub.TopicAdminClient
 	closed  bool
 }
 
-// New returns a broker. It checks cfg and reports all its faults together. It doesn't connect: that is
-// what Ping is for, or the first Publish.
+// New returns a broker. It checks cfg and reports all its faults together. It doesn't connect; Ping and the first
+// Publish do.
 func New(cfg Config) (*Broker, error) {
 	cfg, topic, err := cfg.withDefaults()
 	if err != nil {
@@ -42,8 +42,7 @@ func New(cfg Config) (*Broker, error) {
 	return &Broker{cfg: cfg, topic: topic, slots: make(chan struct{}, cfg.Requests)}, nil
 }
 
-// Publish sends batch as relay.Broker demands. The document docs/brokers/pubsub.md says which error has
-// which kind, and why.
+// Publish sends batch by the contract of relay.Broker. docs/brokers/pubsub.md lists the kind of each error, and why.
 func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	if len(batch) == 0 {
 		return nil
@@ -58,8 +57,8 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	return nil
 }
 
-// Ping reports whether the service answers and takes the credentials, and if the template has no field,
-// whether its topic exists; and if not, why.
+// Ping checks that the service answers and accepts the credentials, and, if the template has no field, that its topic
+// exists. It returns the reason if not.
 func (b *Broker) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
 	defer cancel()
@@ -76,7 +75,8 @@ func (b *Broker) Ping(ctx context.Context) error {
 		return outbox.Unavailable(b.classify(id, err))
 	}
 	_, err = client.ListTopics(ctx, &pubsubpb.ListTopicsRequest{Project: "projects/" + b.cfg.Project, PageSize: 1}).Next()
-	if err == nil || errors.Is(err, iterator.Done) || status.Code(err) == codes.PermissionDenied { // a user without the right to ask was recognised
+	// a user without the permission was authenticated
+	if err == nil || errors.Is(err, iterator.Done) || status.Code(err) == codes.PermissionDenied {
 		return nil
 	}
 	return outbox.Unavailable(fmt.Errorf("pubsub: ask for the topics of project %q: %w", b.cfg.Project, err))
@@ -97,7 +97,7 @@ func (b *Broker) Close() error {
 	return nil
 }
 
-// client returns the client, and makes one if there is none. It connects when it is used.
+// client returns the client, and creates it if there is none. It connects when it is used.
 func (b *Broker) client(ctx context.Context) (*pubsub.TopicAdminClient, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,13 +111,13 @@ func (b *Broker) client(ctx context.Context) (*pubsub.TopicAdminClient, error) {
 	if err != nil {
 		return nil, outbox.Unavailable(fmt.Errorf("pubsub: make a client: %w", err))
 	}
-	// No retries: a repeat that the engine doesn't know of could pass by a later message.
+	// No retries: a repeat that the engine doesn't know of could overtake a later message.
 	client.CallOptions = &pubsub.TopicAdminCallOptions{}
 	b.current = client
 	return client, nil
 }
 
-// discard gives a client up whose connection swallows requests.
+// discard gives up a client whose connection gives no answers.
 func (b *Broker) discard(client *pubsub.TopicAdminClient) {
 	b.mu.Lock()
 	was := b.current == client
@@ -126,7 +126,7 @@ func (b *Broker) discard(client *pubsub.TopicAdminClient) {
 	}
 	b.mu.Unlock()
 	if was {
-		_ = client.Close() // it was of no use
+		_ = client.Close() // it is useless anyway
 	}
 }
 
@@ -134,7 +134,7 @@ func (b *Broker) options() []option.ClientOption {
 	options := []option.ClientOption{
 		option.WithGRPCConnectionPool((b.cfg.Requests + perConnection - 1) / perConnection),
 		option.WithGRPCDialOption(grpc.WithConnectParams(grpc.ConnectParams{
-			// An outage's end is to be noticed soon.
+			// The end of an outage should be noticed soon.
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: 5 * time.Second,
 		})),

@@ -9,15 +9,15 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Bounds of a request that has more than one message. The service takes ten times the bytes; smaller
-// requests are on their way side by side.
+// Bounds of a request that has more than one message. The service accepts ten times the bytes, but smaller requests run
+// in parallel.
 const (
 	requestMessages = 1000
 	requestBytes    = 1_000_000
 )
 
-// call is one Publish. Its lanes are worked off side by side, each by one goroutine, which alone writes
-// the outcomes of the lane's messages.
+// call is one Publish. Its lanes are worked off in parallel, each by one goroutine, which alone writes the outcomes of
+// the lane's messages.
 type call struct {
 	*Broker
 	batch []*outbox.Message
@@ -25,7 +25,7 @@ type call struct {
 	lanes []lane
 }
 
-// lane is the messages of a key, in order, or messages without one.
+// lane is the messages of a key, in order, or messages without a key.
 type lane struct {
 	ordered bool
 	indexes []int32
@@ -52,8 +52,8 @@ func newCall(b *Broker, batch []*outbox.Message) *call {
 	return c
 }
 
-// run publishes all lanes, and returns when nothing is on its way any more. The first lane that gets no
-// answer stops the others.
+// run publishes all lanes, and returns when nothing is in flight any more. The first lane without an answer stops the
+// others.
 func (c *call) run(ctx context.Context) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -75,14 +75,14 @@ func (c *call) run(ctx context.Context) {
 	workers.Wait()
 }
 
-// request is messages of one topic and key, or of one topic and none.
+// request is messages of one topic and one key, or of one topic and no key.
 type request struct {
 	topic    string
 	indexes  []int32
 	messages []*pubsubpb.PubsubMessage
 }
 
-// work publishes a lane. The error is one that concerns all lanes.
+// work publishes a lane. The returned error concerns all lanes.
 func (c *call) work(ctx context.Context, l lane) error {
 	rest := l.indexes
 	for len(rest) > 0 {
@@ -113,7 +113,7 @@ func (c *call) work(ctx context.Context, l lane) error {
 	return nil
 }
 
-// fill makes a request of the first of indexes, as many as fit, or tells why the very first can't be sent.
+// fill builds a request from the first of indexes, as many as fit, or returns why the first one can't be sent.
 func (c *call) fill(indexes []int32) (request, error) {
 	var r request
 	size := 0
@@ -140,8 +140,8 @@ func (c *call) fill(indexes []int32) (request, error) {
 	return r, nil
 }
 
-// publish sends r and notes its outcomes. It reports whether all were accepted, and an error that
-// concerns all lanes. A request that is refused for what is in it is divided.
+// publish sends r and notes its outcomes. It reports whether all were accepted, and returns an error that concerns all
+// lanes. A request that is refused because of its content is divided.
 func (c *call) publish(ctx context.Context, l lane, r request) (accepted bool, down error) {
 	err := c.send(ctx, r)
 	switch {
@@ -179,7 +179,7 @@ func (c *call) publish(ctx context.Context, l lane, r request) (accepted bool, d
 	return false, nil
 }
 
-// send sends r once, and classifies what comes of it.
+// send sends r once, and classifies the result.
 func (c *call) send(ctx context.Context, r request) error {
 	select {
 	case c.slots <- struct{}{}:

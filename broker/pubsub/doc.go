@@ -1,16 +1,15 @@
 // Package pubsub delivers messages to Google Cloud Pub/Sub.
 //
-// A message is accepted when the service has confirmed it. A request holds messages of one topic and one
-// ordering key, and is accepted or refused as a whole; of a key there is at most one request on its way,
-// so nothing passes an earlier message that failed. Messages without a key share requests. The client
-// library's publisher is not used, but the client under it: the publisher batches, retries and pauses
-// keys behind the caller's back. Retries are off: when the outcome of a request is unknown, the call says
-// so and the engine sends again.
+// A message is accepted when the service has confirmed it. A request holds messages of one topic and one ordering key,
+// and is accepted or refused as a whole. At most one request of a key is in flight, so no message overtakes an earlier
+// one that failed. Messages without a key share requests. The adapter doesn't use the client library's publisher, which
+// batches, retries and pauses keys by itself, but the client below it. Retries are off: if the outcome of a request is
+// unknown, the call returns that and the engine sends again.
 //
 // # Wire format
 //
-// The data is the payload and the ordering key is the message's. Attributes are the message's own
-// headers, and these, left out when empty:
+// The data is the payload and the ordering key is the message's. Attributes are the message's own headers, and these,
+// left out when empty:
 //
 //	outbox-id                message id
 //	outbox-payload           "null" if the payload is NULL; the data is empty then

@@ -17,7 +17,8 @@ func TestTheSDKReadsCloudEventsFromPubSub(t *testing.T) {
 		f := newFake(t)
 		topic := f.topic()
 		b := open(t, f.Addr, pubsub.Config{Format: format.CloudEvents{Structured: structured, Source: "/shop"}})
-		m := &outbox.Message{ID: outbox.NewID(), Topic: topic, Key: "k", EventType: "Created", AggregateID: "7 €", Payload: []byte(`{"i":1}`),
+		m := &outbox.Message{ID: outbox.NewID(), Topic: topic,
+			Key: "k", EventType: "Created", AggregateID: "7 €", Payload: []byte(`{"i":1}`),
 			ContentType: "application/json", Headers: []outbox.Header{{Name: "tenant", Value: "acme"}}}
 		if errs := b.Publish(patient(t), []*outbox.Message{m}); errs != nil {
 			t.Fatal(errs)
@@ -38,7 +39,8 @@ func TestTheSDKReadsCloudEventsFromPubSub(t *testing.T) {
 			string(e.Data()) != `{"i":1}` || e.DataContentType() != "application/json" {
 			t.Errorf("the event is %v", e)
 		}
-		if got.OrderingKey != "k" || got.Attributes["tenant"] != "acme" || got.Attributes["content-type"] != got.Attributes["Content-Type"] {
+		if got.OrderingKey != "k" || got.Attributes["tenant"] != "acme" ||
+			got.Attributes["content-type"] != got.Attributes["Content-Type"] {
 			t.Errorf("key %q, attributes %v", got.OrderingKey, got.Attributes)
 		}
 		for name := range got.Attributes {

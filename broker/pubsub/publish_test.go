@@ -123,8 +123,10 @@ func TestAMessageThatIsRefusedIsFoundAndStopsItsKeyAlone(t *testing.T) {
 func TestEveryAnswerHasItsKind(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[codes.Code]string{
-		codes.InvalidArgument: "refused", codes.NotFound: "topic unavailable", codes.PermissionDenied: "topic unavailable", codes.FailedPrecondition: "topic unavailable",
-		codes.Unauthenticated: "unavailable", codes.ResourceExhausted: "unavailable", codes.Unavailable: "unavailable", codes.Internal: "unavailable",
+		codes.InvalidArgument: "refused", codes.NotFound: "topic unavailable",
+		codes.PermissionDenied: "topic unavailable", codes.FailedPrecondition: "topic unavailable",
+		codes.Unauthenticated: "unavailable", codes.ResourceExhausted: "unavailable",
+		codes.Unavailable: "unavailable", codes.Internal: "unavailable",
 		codes.Unknown: "unavailable", codes.Aborted: "unavailable", codes.DeadlineExceeded: "unavailable", codes.Canceled: "unavailable",
 	} {
 		t.Run(code.String(), func(t *testing.T) {
@@ -365,7 +367,8 @@ func TestAClosedBrokerSendsNothing(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if errs := b.Publish(patient(t), brokertest.Messages(topic, 1, 1)); len(errs) != 1 || !outbox.IsUnavailable(errs[0]) || b.Ping(patient(t)) == nil {
+	if errs := b.Publish(patient(t), brokertest.Messages(topic, 1, 1)); len(errs) != 1 ||
+		!outbox.IsUnavailable(errs[0]) || b.Ping(patient(t)) == nil {
 		t.Errorf("outcomes %v", errs)
 	}
 }

@@ -26,7 +26,7 @@ func parseTopic(text string) (*template.Template, error) {
 	if err != nil {
 		return nil, fmt.Errorf("topic template %q: %w", text, err)
 	}
-	// With every field standing for a plain name, what is left is the template's own.
+	// With a plain name in place of every field, the fault is the template's own.
 	if fault := topicFault(t.With("xxx")); fault != "" {
 		return nil, fmt.Errorf("topic template %q %s", text, fault)
 	}
@@ -42,7 +42,7 @@ func topicOf(t *template.Template, m *outbox.Message) (string, error) {
 	return id, nil
 }
 
-// topicFault tells why a topic can't have this id; "" if it can.
+// topicFault returns why a topic can't have this id; "" if it can.
 func topicFault(id string) string {
 	if len(id) < 3 || len(id) > 255 {
 		return "can't be the id of a topic, which has 3 to 255 characters"
@@ -51,7 +51,8 @@ func topicFault(id string) string {
 		c := id[i]
 		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
 		if !letter && (i == 0 || (c < '0' || c > '9') && !strings.ContainsRune("-_.~+%", rune(c))) {
-			return fmt.Sprintf("can't be the id of a topic: it begins with a letter and has letters, digits and -_.~+%% alone, and this has %q", c)
+			return fmt.Sprintf("can't be the id of a topic: it begins with a letter and has letters, digits and -_.~+%% "+
+				"alone, and this has %q", c)
 		}
 	}
 	if strings.HasPrefix(strings.ToLower(id), "goog") {
@@ -60,8 +61,8 @@ func topicFault(id string) string {
 	return ""
 }
 
-// encode returns m as it is sent to a topic, and its size in bytes: as records has it, or without records
-// its payload, which is not copied, with attributes of ours.
+// encode returns m as it is sent to a topic, and its size in bytes: in the format of records, or without a format its
+// payload, which is not copied, with our attributes.
 func encode(m *outbox.Message, topic string, records format.Encoder) (*pubsubpb.PubsubMessage, int, error) {
 	key := m.OrderingKey()
 	if len(key) > maxKey {
@@ -93,27 +94,28 @@ func refuse(format string, args ...any) error {
 	return outbox.Permanent(fmt.Errorf("pubsub: "+format, args...))
 }
 
-// formatted returns data and attributes as a format has them.
+// formatted returns the data and attributes of m in its format.
 func formatted(m *outbox.Message, records format.Encoder) ([]byte, map[string]string, error) {
-	var record format.Record // its memory goes into the message, and so is not used again
+	var record format.Record // the message uses its memory, so it is not reused
 	if err := records.Encode(&record, m); err != nil {
 		return nil, nil, err
 	}
 	attributes := make(map[string]string, len(record.Headers)+2)
 	for _, h := range record.Headers {
 		if reserved(h.Name) {
-			return nil, nil, refuse("header %q can't be sent: names with the prefixes outbox- and goog are reserved; rename it", shorten(h.Name))
+			return nil, nil, refuse("header %q can't be sent: names with the prefixes outbox- and goog are reserved; rename it",
+				shorten(h.Name))
 		}
 		attributes[h.Name] = string(h.Value)
 	}
 	if record.ContentType != "" {
-		// Google's binding of CloudEvents asks for the one, the SDK for Go looks for the other.
+		// Google's binding of CloudEvents requires one name, the SDK for Go looks for the other.
 		attributes["content-type"], attributes["Content-Type"] = record.ContentType, record.ContentType
 	}
 	return record.Value, attributes, nil
 }
 
-// plainAttributes are those of a message that is sent without a format.
+// plainAttributes are the attributes of a message that is sent without a format.
 func plainAttributes(m *outbox.Message, topic string) (map[string]string, error) {
 	attributes := make(map[string]string, len(m.Headers)+8)
 	for i := range m.Headers {

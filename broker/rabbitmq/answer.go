@@ -11,25 +11,27 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// unroutable tells why a message came back.
+// unroutable returns why a message came back.
 func unroutable(r *amqp091.Return) error {
 	if r.Exchange == "" {
-		return outbox.TopicUnavailable(fmt.Errorf("rabbitmq: queue %q does not exist: create it, as a durable quorum queue", shorten(r.RoutingKey)))
+		return outbox.TopicUnavailable(fmt.Errorf("rabbitmq: queue %q does not exist: create it, as a durable quorum queue",
+			shorten(r.RoutingKey)))
 	}
-	return outbox.TopicUnavailable(fmt.Errorf("rabbitmq: no queue is bound to exchange %q for routing key %q (%s): bind one", r.Exchange, shorten(r.RoutingKey), r.ReplyText))
+	return outbox.TopicUnavailable(fmt.Errorf("rabbitmq: no queue is bound to exchange %q for routing key %q (%s): bind one",
+		r.Exchange, shorten(r.RoutingKey), r.ReplyText))
 }
 
-// What the server says when it closes a channel. The words are its own, and the same from RabbitMQ 3.8 to 4.
+// The texts by which the server closes a channel. They are the same from RabbitMQ 3.8 to 4.
 var (
 	namesExchange = regexp.MustCompile(`exchange '([^']*)'`)
 	namesTopic    = regexp.MustCompile(`topic '(.*)' in exchange`)
 	namesLimit    = regexp.MustCompile(`message size \d+.* larger than .*?(\d+)`)
 )
 
-// closed learns from the end of a channel: the server closes it for a message that it won't take, and says which only in
-// words. What is known for sure to be refused is settled here; for the rest the returned cause is what happened.
+// closed finds out why a channel ended: the server closes it because of a message that it refuses, and names that
+// message only in words. It settles the messages that were certainly refused; the returned cause is for the rest.
 func (c *call) closed(l *link, ch *channel) error {
-	if !l.alive() { // the channel went with the connection
+	if !l.alive() { // the channel ended with the connection
 		<-l.dead
 		return l.cause
 	}
@@ -73,7 +75,7 @@ func (ch *channel) reason() *amqp091.Error {
 	}
 }
 
-// refuseLarger settles those in flight that the server won't ever take.
+// refuseLarger settles the messages in flight that are larger than the server will ever accept.
 func (c *call) refuseLarger(limit int) {
 	for _, f := range c.flight[c.landed:] {
 		if c.Taken(f.index) && f.body > limit {
@@ -92,7 +94,7 @@ func (l *link) learnLimit(limit int) {
 	l.mostBytes = limit
 }
 
-// tooLarge refuses a body that is known to be larger than the server takes.
+// tooLarge refuses a body that is known to be larger than the server accepts.
 func (l *link) tooLarge(size int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,14 +104,14 @@ func (l *link) tooLarge(size int) error {
 	return nil
 }
 
-// gone forgets that an exchange exists.
+// gone records that an exchange may not exist any more.
 func (l *link) gone(exchange string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.exchanges, exchange)
 }
 
-// refuse remembers that publishing is not allowed there. Messages to other places go on meanwhile.
+// refuse remembers that publishing to an address is not allowed. Messages to other addresses continue.
 func (l *link) refuse(to address, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/pgoutbox/outbox/internal/template"
 )
 
-// Broker publishes to RabbitMQ. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. It
-// connects when first used, and again after each break when used next.
+// Broker publishes to RabbitMQ. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. It connects
+// when first used, and again at the first use after a connection has broken.
 type Broker struct {
 	cfg                  Config
 	servers              []server
@@ -25,12 +25,12 @@ type Broker struct {
 	mu      sync.Mutex
 	current *link
 	closed  bool
-	links   sync.WaitGroup // what runs for links, also for those that are gone
+	links   sync.WaitGroup // goroutines of links, including ended ones
 }
 
 // New returns a broker for the servers of one cluster, a comma-separated list of URLs such as
-// "amqp://user:password@a:5672/vhost,amqp://b". The first that answers is used. New checks cfg and does not connect; see
-// Ping.
+// "amqp://user:password@a:5672/vhost,amqp://b". The first that answers is used. New checks cfg and does not connect;
+// see Ping.
 func New(servers string, cfg Config) (*Broker, error) {
 	cfg, list, err := cfg.withDefaults(servers)
 	if err != nil {
@@ -47,8 +47,7 @@ func New(servers string, cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// Publish sends batch as relay.Broker demands. The document docs/brokers/rabbitmq.md says which error has which
-// kind, and why.
+// Publish sends batch by the contract of relay.Broker. docs/brokers/rabbitmq.md lists the kind of each error, and why.
 func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	if len(batch) == 0 {
 		return nil
@@ -77,8 +76,8 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	return c.Errs()
 }
 
-// Ping reports whether the server answers and takes messages, and if not, why. If all messages go to one exchange it
-// must exist.
+// Ping checks that the server answers and accepts messages, and returns the reason if not. If all messages go to one
+// exchange, it must exist.
 func (b *Broker) Ping(ctx context.Context) error {
 	l, err := b.link(ctx)
 	if err != nil {

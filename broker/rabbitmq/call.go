@@ -13,16 +13,16 @@ import (
 
 // call is one Publish on one channel. It belongs to the goroutine that publishes.
 //
-// Order: messages of a key form a chain, of which at most one is in flight. It is the only way to keep the order: a
-// queue judges every message by itself, and one that is full refuses the first and, a consumer having made room,
-// takes the second. The same holds for a message that is returned because nothing is bound to its routing key yet.
+// Order: the messages of a key form a chain, of which at most one is in flight. Nothing less keeps the order: a queue
+// decides about each message alone, and a full one refuses the first and, once a consumer has made room, accepts the
+// second. The same goes for a message that is returned because nothing is bound to its routing key yet.
 type call struct {
 	inorder.Batch
 
 	flight []flying // sent and not settled, in the order of sending, from landed on
 	landed int
 	bytes  int
-	alone  bool // what is in flight may close the channel: nothing goes beside it
+	alone  bool // the message in flight may close the channel, so it is sent alone
 
 	returned map[int32]error
 	encoder  *encoder
@@ -39,13 +39,13 @@ func newCall(e *encoder) *call {
 	return &call{returned: make(map[int32]error), encoder: e}
 }
 
-// begin takes batch in.
+// begin starts a call with batch.
 func (c *call) begin(batch []*outbox.Message) {
 	c.Begin(batch)
 	c.flight, c.landed, c.bytes, c.alone = c.flight[:0], 0, 0, false
 }
 
-// release forgets all that belongs to the caller, and makes c ready for another begin.
+// release drops references to the caller's data, and makes c ready for another begin.
 func (c *call) release() {
 	c.End()
 	clear(c.flight[:cap(c.flight)])
@@ -53,7 +53,7 @@ func (c *call) release() {
 	c.encoder.release()
 }
 
-// clean reports whether nothing is left in flight that the channel could still report on.
+// clean reports whether nothing is in flight that the channel could still report on.
 func (c *call) clean() bool { return c.landed == len(c.flight) }
 
 // grace is how long a call may take to notice that its context has ended.
@@ -73,7 +73,7 @@ func (c *call) run(ctx context.Context, l *link, ch *channel, cfg *Config) {
 		if c.Left() == 0 {
 			return
 		}
-		if c.landed == len(c.flight) { // nothing can be sent, or the last one has just failed
+		if c.landed == len(c.flight) { // nothing can be sent, or the last message has just failed
 			switch {
 			case !l.alive():
 				<-l.dead
@@ -103,12 +103,13 @@ func (c *call) run(ctx context.Context, l *link, ch *channel, cfg *Config) {
 			c.Abandon(gaveUp(ctx))
 		case <-silence.C:
 			if err := l.blockedFault(); err != nil {
-				// The connection stays: what was sent will be taken when the alarm is over, and sending more of it
-				// over a new one would only add repeats.
+				// The connection stays: the server will take what was sent when the alarm is over, and sending it again
+				// over a new connection would only add repeats.
 				c.Abandon(err)
 				continue
 			}
-			l.sever(fmt.Errorf("rabbitmq: no confirmation within %v: the server hangs, a queue has no quorum, or can't write to its disk", cfg.AckTimeout))
+			l.sever(fmt.Errorf("rabbitmq: no confirmation within %v: the server hangs, a queue has no quorum, or can't write to its disk",
+				cfg.AckTimeout))
 		}
 	}
 }
@@ -142,7 +143,7 @@ func (c *call) send(ctx context.Context, l *link, ch *channel, cfg *Config) {
 		if err == nil {
 			refused, test := l.refusalOf(r.exchange, r.routingKey)
 			if test && sent > 0 {
-				return // until it can go alone
+				return // until it can be sent alone
 			}
 			if c.alone = test; !test {
 				err = refused
@@ -154,7 +155,7 @@ func (c *call) send(ctx context.Context, l *link, ch *channel, cfg *Config) {
 		}
 		confirmation, err := ch.ch.PublishWithDeferredConfirm(r.exchange, r.routingKey, true, false, r.publishing)
 		if err != nil {
-			// Part of the message may be on its way.
+			// A part of the message may have been sent.
 			if !ch.ch.IsClosed() {
 				l.sever(fmt.Errorf("rabbitmq: connection lost: %w", err))
 			}
@@ -170,8 +171,8 @@ func (c *call) send(ctx context.Context, l *link, ch *channel, cfg *Config) {
 // size is what message i counts in the window.
 func (c *call) size(i int32) int { return len(c.Messages[i].Payload) + 512 }
 
-// collect settles the messages that were confirmed, oldest first. It reports false when the channel is closed: then no
-// confirmation means anything, for the library makes up those that are missing.
+// collect settles the messages that were confirmed, oldest first. It returns false when the channel is closed: then
+// confirmations mean nothing, because the library invents the missing ones.
 func (c *call) collect(l *link, ch *channel) bool {
 	for c.landed < len(c.flight) {
 		f := c.flight[c.landed]
@@ -184,7 +185,7 @@ func (c *call) collect(l *link, ch *channel) bool {
 		if !acked && ch.ch.IsClosed() {
 			return false
 		}
-		// The server returns a message before it confirms it, so what was returned is here by now.
+		// The server returns a message before it confirms it, so all returned messages are here by now.
 		c.noteReturns(ch)
 		c.landed++
 		c.bytes -= c.size(f.index)
@@ -192,7 +193,8 @@ func (c *call) collect(l *link, ch *channel) bool {
 		case err != nil:
 			c.Settle(f.index, err)
 		case !acked:
-			c.Settle(f.index, outbox.Unavailable(fmt.Errorf("rabbitmq: a queue for routing key %q refused the message: it is full, or has an internal fault", shorten(c.encoder.routingKey.Expand(c.Messages[f.index])))))
+			c.Settle(f.index, outbox.Unavailable(fmt.Errorf("rabbitmq: a queue for routing key %q refused the message: "+
+				"it is full, or has an internal fault", shorten(c.encoder.routingKey.Expand(c.Messages[f.index])))))
 		default:
 			if c.alone {
 				m := c.Messages[f.index]
@@ -207,7 +209,7 @@ func (c *call) collect(l *link, ch *channel) bool {
 	return true
 }
 
-// noteReturns takes note of what the server could not route.
+// noteReturns records the messages that the server could not route.
 func (c *call) noteReturns(ch *channel) {
 	for len(ch.returns) > 0 {
 		returned, open := <-ch.returns

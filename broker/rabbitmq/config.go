@@ -25,23 +25,23 @@ type Config struct {
 	Exchange   string
 	RoutingKey string
 
-	// Format makes the records. nil sends payloads as they are, with properties and headers of the adapter's own; with
-	// a format the headers are those of the format, and of the properties only content type, message id and delivery
-	// mode are set.
+	// Format makes the records. nil sends payloads unchanged, with the adapter's own properties and headers. With a
+	// format, the headers are those of the format, and the only properties are content type, message id and delivery
+	// mode.
 	Format format.Format
 
-	// CreateExchange, if set, creates Exchange when it does not exist: durable, and of this kind (topic, direct,
-	// fanout, headers or a plugin's). One that exists is never changed.
+	// CreateExchange, if set, creates Exchange if it does not exist: durable, and of this kind (topic, direct, fanout,
+	// headers or a plugin's). An existing one is never changed.
 	CreateExchange string
 
-	// CreateQueues are created when they do not exist. One that exists is never changed, nor are its bindings.
+	// CreateQueues are created if they do not exist. Existing ones are never changed, nor are their bindings.
 	CreateQueues []Queue
 
 	// Name identifies the connection in the server's management. Default "outbox".
 	Name string
 
-	// User and Password authenticate. They may stand in the URL instead. External authenticates by the client's
-	// certificate in TLS (SASL EXTERNAL).
+	// User and Password authenticate. The URL may have them instead. External authenticates by the client's TLS
+	// certificate (SASL EXTERNAL).
 	User     string
 	Password string
 	External bool
@@ -49,20 +49,19 @@ type Config struct {
 	// TLS configures TLS, and then every URL must begin with amqps://. nil means the system's certificate authorities.
 	TLS *tls.Config
 
-	// Heartbeat is the pause after which both sides say that they are alive; after two or three silent ones the
-	// connection is given up. At least 1 s. Default 10 s.
+	// Heartbeat is the pause between signs of life in both directions; after two or three missing ones the connection
+	// is given up. At least 1 s. Default 10 s.
 	Heartbeat time.Duration
 
 	// ConnectTimeout bounds a connection attempt to one server. Default 5 s.
 	ConnectTimeout time.Duration
 
-	// AckTimeout is how long a call waits without any answer to what it sent. Then the outcome of all unanswered
-	// messages is unknown and the connection is given up. It also bounds a blocked write and a question to the
-	// server. Default 5 s.
+	// AckTimeout is how long a call waits without any answer. Then the outcome of all unanswered messages is unknown,
+	// and the connection is given up. It also bounds a blocked write and a request to the server. Default 5 s.
 	AckTimeout time.Duration
 
-	// MaxInFlight bounds the unconfirmed messages of a call, MaxInFlightBytes their payloads, counting 512 bytes more
-	// for each. A call always has at least one message in flight. Default 1024 and 4 MiB.
+	// MaxInFlight bounds the unconfirmed messages of a call, MaxInFlightBytes their payloads, counted with 512 bytes
+	// more for each. A call always has at least one message in flight. Default 1024 and 4 MiB.
 	MaxInFlight      int
 	MaxInFlightBytes int
 
@@ -73,22 +72,21 @@ type Config struct {
 	// Dial opens connections, for proxies and tests. Default: net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Logger tells about connections. nil is silent.
+	// Logger reports connections. nil is silent.
 	Logger *slog.Logger
 
-	records format.Encoder // of Format, nil without one
+	records format.Encoder // the encoder of Format; nil without one
 }
 
 // Queue describes a queue to be created: a durable quorum queue.
 type Queue struct {
 	Name string
 
-	// Bindings are the routing keys, or patterns of them, that bind the queue to Config.Exchange. The exchange with
-	// the empty name needs none, and takes none.
+	// Bindings are the routing keys, or patterns of them, that bind the queue to Config.Exchange. The exchange with the
+	// empty name needs and allows none.
 	Bindings []string
 
-	// MaxLength, if not zero, is the number of messages from which on the queue refuses more, so that the relay
-	// waits.
+	// MaxLength, if not zero, is the number of messages at which the queue refuses more, so that the relay waits.
 	MaxLength int64
 }
 
@@ -104,11 +102,11 @@ const (
 
 // Defaults returns the Config that the zero value stands for.
 func Defaults() Config {
-	cfg, _, _ := Config{}.withDefaults("") // without what is required
+	cfg, _, _ := Config{}.withDefaults("") // without the required fields
 	return cfg
 }
 
-// withDefaults returns cfg completed, with all faults reported together. Errors do not repeat URLs, which may hold a
+// withDefaults returns cfg completed, and reports all faults together. Errors don't repeat URLs, which may contain a
 // password.
 func (cfg Config) withDefaults(list string) (Config, []server, error) {
 	var faults settings.Faults
@@ -160,11 +158,11 @@ func (cfg Config) withDefaults(list string) (Config, []server, error) {
 
 // server is one of the list.
 type server struct {
-	url       string // without TLS, which is put beneath the library
+	url       string // without TLS, which is added below the library
 	encrypted bool
 }
 
-// tls returns how to speak TLS to s, nil if it is spoken to without.
+// tls returns the TLS configuration for s, nil if it is used without TLS.
 func (s server) tls(cfg *Config) *tls.Config {
 	switch {
 	case !s.encrypted:

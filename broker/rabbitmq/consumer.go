@@ -14,19 +14,19 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// ConsumerConfig says what a Consumer reads. Queue is required.
+// ConsumerConfig configures what a Consumer reads. Queue is required.
 type ConsumerConfig struct {
-	// Queue is the queue to read. It must exist. Processes that read the same queue share its messages; the
-	// order of a key is kept between them if the queue was declared with x-single-active-consumer: then one is
-	// handed messages, and the others stand by.
+	// Queue is the queue to read. It must exist. Processes that read the same queue share its messages. They keep the
+	// order of a key together if the queue was declared with x-single-active-consumer: then one of them gets messages,
+	// and the others stand by.
 	Queue string
 
-	// Handling says how messages are handled. MaxInFlight is the prefetch count. What is rejected goes to the
-	// queue's dead-letter exchange, or is lost if it has none.
+	// Handling configures how messages are handled. MaxInFlight is the prefetch count. A rejected message goes to the
+	// queue's dead-letter exchange, or is lost if there is none.
 	Handling consume.Config
 }
 
-// Consumer hands the messages of a queue to a handler.
+// Consumer passes the messages of a queue to a handler.
 type Consumer struct {
 	conn    Config
 	servers []server
@@ -35,8 +35,8 @@ type Consumer struct {
 	logger  *slog.Logger
 }
 
-// NewConsumer makes a Consumer. servers and conn say how to connect, as for New; what concerns publishing in
-// conn is ignored. All faults are reported together, and nothing is connected.
+// NewConsumer returns a Consumer. servers and conn configure the connection, as for New; conn's options for publishing
+// are ignored. It reports all faults together and doesn't connect.
 func NewConsumer(servers string, conn Config, cfg ConsumerConfig, handler consume.Handler) (*Consumer, error) {
 	conn, list, err := conn.withDefaults(servers)
 	var faults settings.Faults
@@ -54,9 +54,9 @@ func NewConsumer(servers string, conn Config, cfg ConsumerConfig, handler consum
 	return &Consumer{conn: conn, servers: list, cfg: cfg, engine: engine, logger: cfg.Handling.Logger}, nil
 }
 
-// Run consumes until ctx ends; then it waits for the handlers that run, gives back what was not handled, and
-// returns nil. It connects again after every failure. It returns an error if it can't go on: too many handlers
-// hang (consume.ErrHung).
+// Run consumes until ctx ends. Then it waits for running handlers, returns unhandled messages to the server, and
+// returns nil. It connects again after every failure. It returns an error if it can't continue: too many handlers hang
+// (consume.ErrHung).
 func (c *Consumer) Run(ctx context.Context) error { return c.engine.Run(ctx, c.run) }
 
 func (c *Consumer) run(ctx context.Context) error {
@@ -96,8 +96,9 @@ func (c *Consumer) connected(ctx context.Context, to server) error {
 	s := &session{Consumer: c, group: c.engine.Group()}
 	err = s.receive(ctx, ch, deliveries, closed)
 	s.group.Stop()
-	// The consumer is not cancelled: the server would let the next one take what follows, while handlers of ours run. It
-	// ends with its connection, and what it was given and has not acknowledged goes back in order before anybody gets more.
+	// The consumer is not cancelled: the server would let the next consumer take later messages while our handlers
+	// still run. The consumer ends with its connection, and the messages that it had and did not acknowledge go back in
+	// order before another consumer gets more.
 	behind.Go(func() {
 		for range deliveries { // until the connection ends
 		}
@@ -106,10 +107,10 @@ func (c *Consumer) connected(ctx context.Context, to server) error {
 	return err
 }
 
-// lagEvery is how often the server is asked how many messages are in the queue.
+// lagEvery is the pause between queries for the number of messages in the queue.
 const lagEvery = 15 * time.Second
 
-// lag tells the observer, if there is one, what waits in the queue.
+// lag reports to the observer, if there is one, how many messages wait in the queue.
 func (c *Consumer) lag(ch *amqp091.Channel) error {
 	if !c.engine.Observed() {
 		return nil
@@ -122,14 +123,15 @@ func (c *Consumer) lag(ch *amqp091.Channel) error {
 	return nil
 }
 
-// session is the consuming over one connection.
+// session is the state of consuming over one connection.
 type session struct {
 	*Consumer
 	group *lanes.Group
 }
 
 // receive takes messages until ctx ends.
-func (s *session) receive(ctx context.Context, ch *amqp091.Channel, deliveries <-chan amqp091.Delivery, closed <-chan *amqp091.Error) error {
+func (s *session) receive(ctx context.Context, ch *amqp091.Channel,
+	deliveries <-chan amqp091.Delivery, closed <-chan *amqp091.Error) error {
 	look := time.NewTicker(lagEvery)
 	defer look.Stop()
 	for {
@@ -160,7 +162,8 @@ func (s *session) receive(ctx context.Context, ch *amqp091.Channel, deliveries <
 }
 
 func (s *session) take(from amqp091.Delivery) {
-	d := &lanes.Delivery{Source: fmt.Sprintf("%s@%s", s.cfg.Queue, cmp.Or(from.MessageId, fmt.Sprintf("%d/%v", from.Timestamp.Unix(), from.RoutingKey)))}
+	d := &lanes.Delivery{Source: fmt.Sprintf("%s@%s", s.cfg.Queue,
+		cmp.Or(from.MessageId, fmt.Sprintf("%d/%v", from.Timestamp.Unix(), from.RoutingKey)))}
 	d.Message, d.Err = decode(&from)
 	s.engine.Decode(d)
 	d.Settle = func(o consume.Outcome, _ time.Duration) {
@@ -172,7 +175,8 @@ func (s *session) take(from amqp091.Delivery) {
 			err = from.Nack(false, false)
 		}
 		if err != nil {
-			s.logger.Debug("the server was not told about a message, and will deliver it again", "message_id", d.Message.ID.String(), "error", err)
+			s.logger.Debug("the server was not told about a message, and will deliver it again",
+				"message_id", d.Message.ID.String(), "error", err)
 		}
 	}
 	s.group.Add(d)

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// decode undoes what encoder.encode does. The payload is the delivery's own.
+// decode is the inverse of encoder.encode. The payload is the delivery's own.
 func decode(d *amqp091.Delivery) (m outbox.Message, err error) {
 	text := func(name string) string {
 		value, _ := d.Headers[name].(string)
@@ -46,7 +46,7 @@ func decode(d *amqp091.Delivery) (m outbox.Message, err error) {
 		}
 	}
 	if m.ID, err = outbox.ParseID(d.MessageId); err != nil {
-		return m, lanes.ErrForeign // others use message-id for ids of any kind
+		return m, lanes.ErrForeign // other programs use message-id for ids of any kind
 	}
 	return m, nil
 }

@@ -1,13 +1,13 @@
 // Package rabbitmq delivers messages to RabbitMQ, over AMQP 0.9.1.
 //
-// A message is accepted when the server has confirmed it and has not returned it: it is persistent and
-// mandatory, so a confirmation means that every queue it was routed to has it, and that there was one.
-// Publishing is pipelined, except within a key: a queue that is full refuses one message and, a consumer
-// having made room, takes the next, so the next message of a key leaves when the one before it is confirmed.
+// A message is accepted when the server has confirmed it and has not returned it. It is persistent and mandatory, so a
+// confirmation means that there was a queue for it, and that every such queue has it. Publishing is pipelined, except
+// within a key: a full queue refuses one message and, once a consumer has made room, accepts the next. So the next
+// message of a key is sent when the previous one is confirmed.
 //
-// A call has a channel of its own on the one connection, and publishes from one goroutine. It is bound to
-// both. When one of them breaks, or answers stay away, the outcome of what was on its way is unknown; the call
-// says so and the engine sends again. AMQP recognises no repeats: consumers do, by the message id.
+// A call has a channel of its own on the one connection, and publishes from one goroutine. It uses no other channel or
+// connection. If one of them breaks, or answers don't come, the outcome of the messages in flight is unknown; the call
+// returns that, and the engine sends again. AMQP doesn't recognise repeats; consumers do, by the message id.
 //
 // # Wire format
 //

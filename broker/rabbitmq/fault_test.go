@@ -68,7 +68,8 @@ func TestAReturnedMessageIsAFailureOfItsTopicThoughItIsConfirmed(t *testing.T) {
 	server := servers.TestRabbitMQ(t)
 	q := newQueue(t, server.URL(), nil)
 	b := newBroker(t, server.URL(), rabbitmq.Config{})
-	batch := []*outbox.Message{brokertest.Message(q.name, "a", 0), brokertest.Message("nowhere", "b", 0), brokertest.Message(q.name, "b", 1), brokertest.Message(q.name, "a", 1)}
+	batch := []*outbox.Message{brokertest.Message(q.name, "a", 0),
+		brokertest.Message("nowhere", "b", 0), brokertest.Message(q.name, "b", 1), brokertest.Message(q.name, "a", 1)}
 	errs := b.Publish(patient(t), batch)
 	brokertest.CheckOutcomes(t, batch, errs)
 	if errs == nil || !outbox.IsTopicUnavailable(errs[1]) || errs[0] != nil || errs[3] != nil {
@@ -218,7 +219,8 @@ func TestAMissingOrForbiddenExchangeIsTheFaultOfItsTopic(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBroker(t, server.URL(), rabbitmq.Config{Exchange: "{topic}", User: "relay", Password: "secret"})
-	batch := []*outbox.Message{brokertest.Message(good, "a", 0), brokertest.Message("missing", "b", 0), brokertest.Message(forbidden, "c", 0), brokertest.Message(good, "c", 1), brokertest.Message(good, "a", 1)}
+	batch := []*outbox.Message{brokertest.Message(good, "a", 0), brokertest.Message("missing", "b", 0),
+		brokertest.Message(forbidden, "c", 0), brokertest.Message(good, "c", 1), brokertest.Message(good, "a", 1)}
 	var errs []error
 	eventually(t, "the forbidden exchange is known", func() bool {
 		errs = b.Publish(patient(t), batch)

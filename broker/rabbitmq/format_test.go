@@ -48,8 +48,10 @@ func TestTheSDKReadsCloudEventsFromAQueue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e.Validate() != nil || e.ID() != m.ID.String() || e.Source() != "/shop" || e.Type() != "Created" || e.Subject() != "7 €" || !e.Time().Equal(m.CreatedAt) ||
-			e.Extensions()["partitionkey"] != m.Key || string(e.Data()) != `{"i":1}` || e.DataContentType() != "application/json" || headers["tenant"] != "acme" {
+		if e.Validate() != nil || e.ID() != m.ID.String() ||
+			e.Source() != "/shop" || e.Type() != "Created" || e.Subject() != "7 €" || !e.Time().Equal(m.CreatedAt) ||
+			e.Extensions()["partitionkey"] != m.Key || string(e.Data()) != `{"i":1}` ||
+			e.DataContentType() != "application/json" || headers["tenant"] != "acme" {
 			t.Errorf("structured %v: the event is %v, headers %v", structured, e, headers)
 		}
 		if got[0].MessageId != m.ID.String() || got[0].DeliveryMode != amqp091.Persistent {
@@ -81,11 +83,13 @@ func TestAConsumerReadsCloudEventsBack(t *testing.T) {
 	for _, structured := range []bool{false, true} {
 		q := newQueue(t, url, nil)
 		m := event(q.name)
-		accepted(t, newBroker(t, url, rabbitmq.Config{Format: format.CloudEvents{Structured: structured}}).Publish(patient(t), []*outbox.Message{m}))
+		accepted(t, newBroker(t, url, rabbitmq.Config{Format: format.CloudEvents{Structured: structured}}).Publish(patient(t),
+			[]*outbox.Message{m}))
 		ctx, done := context.WithCancelCause(patient(t))
 		var got outbox.Message
 		handled := errors.New("handled")
-		c, err := rabbitmq.NewConsumer(url, rabbitmq.Config{}, rabbitmq.ConsumerConfig{Queue: q.name, Handling: consume.Config{Decode: consume.CloudEvent}},
+		c, err := rabbitmq.NewConsumer(url, rabbitmq.Config{},
+			rabbitmq.ConsumerConfig{Queue: q.name, Handling: consume.Config{Decode: consume.CloudEvent}},
 			func(_ context.Context, m *outbox.Message) error {
 				got = *m
 				done(handled)
@@ -98,7 +102,8 @@ func TestAConsumerReadsCloudEventsBack(t *testing.T) {
 			t.Fatalf("%v, %v", err, context.Cause(ctx))
 		}
 		tenant, _ := got.Header("tenant")
-		if got.ID != m.ID || got.Key != m.Key || string(got.Payload) != string(m.Payload) || got.EventType != "Created" || got.ContentType != "application/json" || tenant != "acme" {
+		if got.ID != m.ID || got.Key != m.Key || string(got.Payload) != string(m.Payload) ||
+			got.EventType != "Created" || got.ContentType != "application/json" || tenant != "acme" {
 			t.Errorf("structured %v:\nreceived %+v\nsent     %+v", structured, got, *m)
 		}
 	}
@@ -111,7 +116,8 @@ func TestAMessageThatTheFormatRefusesStopsItsKeyAlone(t *testing.T) {
 	batch := brokertest.Messages(q.name, 6, 2)
 	batch[2].Headers = []outbox.Header{{Name: "cloudEvents:id", Value: "x"}}
 	errs := newBroker(t, url, rabbitmq.Config{Format: format.CloudEvents{}}).Publish(patient(t), batch)
-	if len(errs) != 6 || errs[0] != nil || errs[1] != nil || errs[3] != nil || errs[5] != nil || !outbox.IsPermanent(errs[2]) || errs[4] != outbox.ErrSkipped {
+	if len(errs) != 6 || errs[0] != nil || errs[1] != nil ||
+		errs[3] != nil || errs[5] != nil || !outbox.IsPermanent(errs[2]) || errs[4] != outbox.ErrSkipped {
 		t.Errorf("outcomes %v", errs)
 	}
 }
@@ -132,7 +138,8 @@ func TestTheSizeOfTheBodyIsWhatCounts(t *testing.T) {
 	q := newQueue(t, url, nil)
 	m := brokertest.Message(q.name, "k", 0)
 	m.ContentType, m.Payload = "application/octet-stream", make([]byte, 900) // in base64 it is a third more
-	errs := newBroker(t, url, rabbitmq.Config{MaxMessageBytes: 1000, Format: format.CloudEvents{Structured: true}}).Publish(patient(t), []*outbox.Message{m})
+	errs := newBroker(t, url, rabbitmq.Config{MaxMessageBytes: 1000, Format: format.CloudEvents{Structured: true}}).Publish(patient(t),
+		[]*outbox.Message{m})
 	if len(errs) != 1 || !outbox.IsPermanent(errs[0]) {
 		t.Errorf("outcomes %v", errs)
 	}

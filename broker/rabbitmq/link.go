@@ -13,9 +13,9 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// link is one connection. It never reconnects: what breaks ends the link, and with it the calls on it.
+// link is one connection. It never reconnects: a break ends the link, and the calls on it.
 //
-// mu is a leaf: nothing is called under it that takes another lock.
+// mu is a leaf: no other lock is taken while it is held.
 type link struct {
 	conn   *amqp091.Connection
 	cfg    *Config
@@ -28,32 +28,32 @@ type link struct {
 
 	mu        sync.Mutex
 	free      []*channel
-	blocked   string               // why the server takes no messages, "" if it does
+	blocked   string               // why the server accepts no messages, "" if it does
 	exchanges map[string]struct{}  // that exist
-	refused   map[address]*refusal // where publishing is not allowed
-	mostBytes int                  // that the server takes in a message, 0 if it hasn't said
+	refused   map[address]*refusal // addresses where publishing is not allowed
+	mostBytes int                  // the most bytes of a message, 0 if the server hasn't told
 }
 
 // channel is an AMQP channel in confirm mode. It belongs to one call at a time.
 type channel struct {
 	ch      *amqp091.Channel
-	returns chan amqp091.Return // with room for all that is in flight: the library drops what finds none
+	returns chan amqp091.Return // with room for all messages in flight: the library drops returns without room
 	closed  chan *amqp091.Error
 }
 
-// address is where a message is published; a routing key of "" stands for all.
+// address is where a message is published; the routing key "" stands for all keys.
 type address struct{ exchange, routingKey string }
 
-// refusal means that publishing to an address was refused, and until when that is taken for granted.
+// refusal means that publishing to an address was refused, and how long that is assumed to last.
 type refusal struct {
 	err   error
 	until time.Time
 }
 
-// refusalTime is how long a refusal is believed. Each test of it costs a channel.
+// refusalTime is how long a refusal is assumed to last. Each test of it costs a channel.
 const refusalTime = 5 * time.Second
 
-// dial connects to one server until ctx ends. Every error is for people to read and holds no secrets.
+// dial connects to one server until ctx ends. Errors are meant for people and contain no secrets.
 func dial(ctx context.Context, s server, cfg *Config, behind *sync.WaitGroup) (*link, error) {
 	l := &link{
 		cfg:       cfg,
@@ -73,7 +73,7 @@ func dial(ctx context.Context, s server, cfg *Config, behind *sync.WaitGroup) (*
 			if err != nil {
 				return nil, err
 			}
-			// For the greeting; the library takes it away then.
+			// The deadline is for the greeting; the library removes it afterwards.
 			if err := conn.SetDeadline(time.Now().Add(cfg.ConnectTimeout)); err != nil {
 				conn.Close()
 				return nil, err
@@ -88,14 +88,14 @@ func dial(ctx context.Context, s server, cfg *Config, behind *sync.WaitGroup) (*
 	config.Properties.SetClientConnectionName(cfg.Name)
 	cfg.authenticate(&config)
 
-	// The library knows no context: closing its socket ends what it does.
+	// The library takes no context; closing its socket ends what it does.
 	stop := context.AfterFunc(ctx, l.sock.Close)
 	defer stop()
 	var err error
 	if l.conn, err = amqp091.DialConfig(s.url, config); err != nil {
 		l.sock.Close()
 		if fault := secure.Fault(greeted); fault != nil {
-			err = fault // of which the library keeps the text, if that
+			err = fault // the library keeps only its text, if that
 		}
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -106,7 +106,7 @@ func dial(ctx context.Context, s server, cfg *Config, behind *sync.WaitGroup) (*
 	return l, nil
 }
 
-// authenticate sets how. The library changes what it is given, so it gets a copy.
+// authenticate sets the method. The library changes what it is given, so it gets a copy.
 func (cfg *Config) authenticate(config *amqp091.Config) {
 	switch {
 	case cfg.External:
@@ -116,7 +116,7 @@ func (cfg *Config) authenticate(config *amqp091.Config) {
 	}
 }
 
-// watch follows what the connection says about itself until it ends.
+// watch follows the connection's notifications until it ends.
 func (l *link) watch() {
 	closed := l.conn.NotifyClose(make(chan *amqp091.Error, 1))
 	blocked := l.conn.NotifyBlocked(make(chan amqp091.Blocking, 16))
@@ -148,14 +148,15 @@ func (l *link) watch() {
 	})
 }
 
-// blockedFault tells why the server takes no messages, nil if it does as far as is known.
+// blockedFault returns why the server accepts no messages, nil if it does as far as is known.
 func (l *link) blockedFault() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.blocked == "" {
 		return nil
 	}
-	return fmt.Errorf("rabbitmq: the server has blocked the connection (%s): it takes no messages until its alarm is over; see rabbitmqctl status", l.blocked)
+	return fmt.Errorf("rabbitmq: the server has blocked the connection (%s): it takes no messages until its alarm is "+
+		"over; see rabbitmqctl status", l.blocked)
 }
 
 // channel returns a channel for one call.
@@ -167,7 +168,7 @@ func (l *link) channel(ctx context.Context) (*channel, error) {
 		if ch := l.take(); ch != nil {
 			return ch, nil
 		}
-		// What comes too late for this call is there for the next one.
+		// If the channel comes too late for this call, the next one uses it.
 		err := l.rpc(ctx, func() error {
 			ch, err := l.open()
 			if err == nil {
@@ -211,14 +212,14 @@ func (l *link) take() *channel {
 	return nil
 }
 
-// put gives back a channel on which nothing is in flight.
+// put returns a channel on which nothing is in flight.
 func (l *link) put(ch *channel) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.free = append(l.free, ch)
 }
 
-// discard closes a channel on which something may be in flight. No caller waits for it.
+// discard closes a channel on which messages may be in flight. No caller waits for it.
 func (l *link) discard(ch *channel) {
 	if ch.ch.IsClosed() {
 		return
@@ -226,7 +227,8 @@ func (l *link) discard(ch *channel) {
 	l.behind.Go(func() { ch.ch.Close() })
 }
 
-// rpc has f ask the server, and waits for it until ctx ends. A server that doesn't answer ends the link, and so does f.
+// rpc runs f, a request to the server, and waits for it until ctx ends. A server that doesn't answer ends the link, and
+// so f returns.
 func (l *link) rpc(ctx context.Context, f func() error) error {
 	if !l.alive() {
 		return l.cause
@@ -258,8 +260,8 @@ func (l *link) alive() bool {
 	}
 }
 
-// sever ends the link by closing its socket, upon which the library closes the rest. Closing the connection itself
-// would wait for the server.
+// sever ends the link by closing its socket; the library closes the rest. Closing the connection itself would wait for
+// the server.
 func (l *link) sever(cause error) {
 	l.severed.Do(func() {
 		l.cause = cause
@@ -268,30 +270,33 @@ func (l *link) sever(cause error) {
 	})
 }
 
-// close says goodbye, if the server listens.
+// close closes the connection regularly, if the server responds.
 func (l *link) close() {
 	if l.alive() {
-		// Whether it was heard makes no difference.
+		// It makes no difference whether the server has received it.
 		_ = l.conn.CloseDeadline(time.Now().Add(goodbye))
 	}
 	l.sever(errClosed)
 }
 
-// connectFault says what to do about the usual reasons for which there is no connection.
+// connectFault adds what to do about the usual connection errors.
 func connectFault(err error) error {
 	var said *amqp091.Error
 	switch {
 	case errors.Is(err, amqp091.ErrSASL):
-		return fmt.Errorf("rabbitmq: connect: the server doesn't offer this way to authenticate: %w; to authenticate by certificate it needs the plugin rabbitmq_auth_mechanism_ssl, and EXTERNAL among its auth_mechanisms", err)
+		return fmt.Errorf("rabbitmq: connect: the server doesn't offer this way to authenticate: %w; to authenticate by "+
+			"certificate it needs the plugin rabbitmq_auth_mechanism_ssl, and EXTERNAL among its auth_mechanisms", err)
 	case errors.Is(err, amqp091.ErrCredentials), errors.As(err, &said) && said.Code == amqp091.AccessRefused:
-		return fmt.Errorf("rabbitmq: connect: the server refused the credentials: %w; check user, password and virtual host (guest may connect from the server's own machine only; by a certificate one is the user of its name, who must be there)", err)
+		return fmt.Errorf("rabbitmq: connect: the server refused the credentials: %w; check user, password and virtual "+
+			"host (guest may connect from the server's own machine only; by a certificate one is the user of its name, who must be there)",
+			err)
 	case errors.Is(err, amqp091.ErrVhost), errors.As(err, &said) && said.Code == amqp091.NotAllowed:
 		return fmt.Errorf("rabbitmq: connect: %w; check that the virtual host exists and that the user may enter it", err)
 	}
 	return fmt.Errorf("rabbitmq: connect: %w", err)
 }
 
-// timedWrites is a connection on which no write is stuck forever: a server that has blocked it stops reading.
+// timedWrites is a connection on which no write blocks forever: a server that has blocked the connection stops reading.
 type timedWrites struct {
 	net.Conn
 	timeout time.Duration

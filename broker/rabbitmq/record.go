@@ -21,7 +21,7 @@ type record struct {
 	publishing amqp091.Publishing
 }
 
-// encoder turns messages into records, one at a time into the same memory.
+// encoder turns messages into records, one at a time in the same memory.
 type encoder struct {
 	exchange, routingKey *template.Template
 	mostBytes            int            // of the body
@@ -36,7 +36,7 @@ func newEncoder(exchange, routingKey *template.Template, cfg *Config) *encoder {
 	return e
 }
 
-// release forgets what belongs to the caller of Publish.
+// release drops references to the data of Publish's caller.
 func (e *encoder) release() {
 	headers := e.rec.publishing.Headers
 	clear(headers)
@@ -44,13 +44,13 @@ func (e *encoder) release() {
 	e.made.Reset()
 }
 
-// reserved reports whether a name is the server's own and no template says so.
+// reserved reports whether a name is reserved for the server and not fixed by the template.
 func reserved(name string, t *template.Template) bool {
 	return strings.HasPrefix(name, "amq.") && !strings.HasPrefix(t.Literals[0], "amq.")
 }
 
-// encode returns m as a record, or a permanent error if RabbitMQ would not take it. frameSize is the connection's
-// largest frame, which the properties and headers together must fit into, or 0.
+// encode returns m as a record, or a permanent error if RabbitMQ would refuse it. frameSize is the largest frame of the
+// connection, or 0; the properties and headers together must fit into it.
 func (e *encoder) encode(m *outbox.Message, frameSize int) (*record, error) {
 	e.release()
 	r := &e.rec
@@ -61,9 +61,10 @@ func (e *encoder) encode(m *outbox.Message, frameSize int) (*record, error) {
 	if r.exchange == "" && r.routingKey == "" {
 		return nil, refuse("the routing key, which names the queue, is empty: the fields of the template are empty in this message")
 	}
-	// What the server names itself: its exchanges, queues that are one connection's own, the answers of requests.
+	// The server reserves these names: its exchanges, queues of one connection, the answers of requests.
 	if reserved(r.exchange, e.exchange) || r.exchange == "" && reserved(r.routingKey, e.routingKey) {
-		return nil, refuse("exchange %q, routing key %.100q: names that begin with amq. are the server's own; change the message's topic", r.exchange, r.routingKey)
+		return nil, refuse("exchange %q, routing key %.100q: names that begin with amq. are the server's own; change the message's topic",
+			r.exchange, r.routingKey)
 	}
 	p := &r.publishing
 	p.DeliveryMode = amqp091.Persistent
@@ -93,7 +94,8 @@ func (e *encoder) encode(m *outbox.Message, frameSize int) (*record, error) {
 	return r, nil
 }
 
-// formatted sets what a format has. The message id is a property all the same: by it a returned message is known.
+// formatted sets the fields of m in its format. The message id is a property all the same, because it identifies a
+// returned message.
 func (e *encoder) formatted(m *outbox.Message, p *amqp091.Publishing) error {
 	if err := e.records.Encode(&e.made, m); err != nil {
 		return err
@@ -108,7 +110,7 @@ func (e *encoder) formatted(m *outbox.Message, p *amqp091.Publishing) error {
 	return nil
 }
 
-// plain sets what a message without a format has: its payload, properties and headers of ours.
+// plain sets the fields of a message without a format: its payload, properties and our headers.
 func (e *encoder) plain(m *outbox.Message, r *record) error {
 	p := &r.publishing
 	p.ContentType, p.Type, p.Timestamp, p.Body = m.ContentType, m.EventType, m.CreatedAt, m.Payload
@@ -146,8 +148,8 @@ func (e *encoder) plain(m *outbox.Message, r *record) error {
 	return nil
 }
 
-// checkHeader refuses what AMQP can't carry, or what would be taken for something else: CC and BCC are commands to the
-// server, which sends copies to the queues that they name, and outbox- is ours.
+// checkHeader refuses names that AMQP can't carry, or that have another meaning: CC and BCC make the server send copies
+// to the queues that they name, and outbox- is ours.
 func checkHeader(name string) error {
 	switch {
 	case name == "" || len(name) > shortString:

@@ -47,17 +47,25 @@ func testFaultsOfTLS(t *testing.T, server *servers.RabbitMQ, ours, theirs *autho
 		tls  *tls.Config
 		want []string // nothing: messages arrive
 	}{
-		"an authority of one's own":   {amqps(server.TLSAddr()), &tls.Config{RootCAs: ours.Pool(), Certificates: both}, nil},
-		"the same in TLS 1.2":         {amqps(server.TLSAddr()), &tls.Config{RootCAs: ours.Pool(), Certificates: both, MaxVersion: tls.VersionTLS12}, nil},
-		"an unknown authority":        {amqps(server.TLSAddr()), &tls.Config{RootCAs: theirs.Pool(), Certificates: both}, []string{"not trusted", "ca_file"}},
-		"the system's authorities":    {amqps(server.TLSAddr()), nil, []string{"not trusted", "ca_file"}},
-		"another name":                {amqps(server.TLSAddr()), &tls.Config{RootCAs: ours.Pool(), Certificates: both, ServerName: "rabbit.example"}, []string{"another name", "rabbit.example", "server_name"}},
-		"no certificate":              {amqps(server.TLSAddr()), &tls.Config{RootCAs: ours.Pool()}, []string{"asked for a certificate and got none", "cert_file"}},
-		"no certificate in TLS 1.2":   {amqps(server.TLSAddr()), &tls.Config{RootCAs: ours.Pool(), MaxVersion: tls.VersionTLS12}, []string{"asked for a certificate and got none", "cert_file"}},
-		"a certificate held back":     {amqps(server.TLSAddr()), &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{stranger}}, []string{"none that the client has", "cert_file"}},
-		"a stranger's certificate":    {amqps(server.TLSAddr()), &tls.Config{RootCAs: ours.Pool(), GetClientCertificate: always}, []string{"had seen the client's certificate", "authority that it knows"}},
+		"an authority of one's own": {amqps(server.TLSAddr()), &tls.Config{RootCAs: ours.Pool(), Certificates: both}, nil},
+		"the same in TLS 1.2": {amqps(server.TLSAddr()),
+			&tls.Config{RootCAs: ours.Pool(), Certificates: both, MaxVersion: tls.VersionTLS12}, nil},
+		"an unknown authority": {amqps(server.TLSAddr()),
+			&tls.Config{RootCAs: theirs.Pool(), Certificates: both}, []string{"not trusted", "ca_file"}},
+		"the system's authorities": {amqps(server.TLSAddr()), nil, []string{"not trusted", "ca_file"}},
+		"another name": {amqps(server.TLSAddr()), &tls.Config{RootCAs: ours.Pool(),
+			Certificates: both, ServerName: "rabbit.example"}, []string{"another name", "rabbit.example", "server_name"}},
+		"no certificate": {amqps(server.TLSAddr()),
+			&tls.Config{RootCAs: ours.Pool()}, []string{"asked for a certificate and got none", "cert_file"}},
+		"no certificate in TLS 1.2": {amqps(server.TLSAddr()),
+			&tls.Config{RootCAs: ours.Pool(), MaxVersion: tls.VersionTLS12}, []string{"asked for a certificate and got none", "cert_file"}},
+		"a certificate held back": {amqps(server.TLSAddr()), &tls.Config{RootCAs: ours.Pool(),
+			Certificates: []tls.Certificate{stranger}}, []string{"none that the client has", "cert_file"}},
+		"a stranger's certificate": {amqps(server.TLSAddr()), &tls.Config{RootCAs: ours.Pool(), GetClientCertificate: always},
+			[]string{"had seen the client's certificate", "authority that it knows"}},
 		"the port for TLS without it": {"amqp://guest:guest@" + server.TLSAddr(), nil, []string{"speaks TLS at this port", "turn TLS on"}},
-		"the port without TLS for it": {amqps(server.Addr()), &tls.Config{RootCAs: ours.Pool()}, []string{"speaks no TLS at this port", "turn TLS off"}},
+		"the port without TLS for it": {amqps(server.Addr()),
+			&tls.Config{RootCAs: ours.Pool()}, []string{"speaks no TLS at this port", "turn TLS off"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -105,7 +113,8 @@ func testExternal(t *testing.T, server *servers.RabbitMQ, ours *authority.Author
 	checkOrder(t, q, batch)
 }
 
-func testRenewal(t *testing.T, server *servers.RabbitMQ, shown authority.Certificate, ours, theirs *authority.Authority, relay tls.Certificate) {
+func testRenewal(t *testing.T, server *servers.RabbitMQ, shown authority.Certificate,
+	ours, theirs *authority.Authority, relay tls.Certificate) {
 	q := newQueue(t, server.URL(), nil)
 	p := testnet.New(t, server.TLSAddr())
 	var seen atomic.Value

@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// prepare looks for the exchange on a new link, and creates what is asked for and missing.
+// prepare checks the exchange on a new link, and creates what the configuration asks for and is missing.
 func (b *Broker) prepare(ctx context.Context, l *link) error {
 	if b.exchange.Constant() && b.cfg.Exchange != "" {
 		err := l.probe(ctx, b.cfg.Exchange)
@@ -68,7 +68,7 @@ func (b *Broker) prepareQueue(ctx context.Context, l *link, q *Queue) error {
 	return nil
 }
 
-// declare runs f on a channel of its own, for a question that is answered by no closes its channel.
+// declare runs f on a channel of its own, because the answer no closes the channel.
 func (l *link) declare(ctx context.Context, f func(ch *amqp091.Channel) error) error {
 	return l.rpc(ctx, func() error {
 		ch, err := l.conn.Channel()
@@ -82,7 +82,7 @@ func (l *link) declare(ctx context.Context, f func(ch *amqp091.Channel) error) e
 	})
 }
 
-// ignoreClosed forgets that a channel is closed already.
+// ignoreClosed ignores the error that a channel is closed already.
 func ignoreClosed(err error) error {
 	if errors.Is(err, amqp091.ErrClosed) {
 		return nil
@@ -90,17 +90,18 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// probe asks whether the server answers and the exchange exists, if it has a name.
+// probe checks that the server answers and that the exchange exists, if it has a name.
 func (l *link) probe(ctx context.Context, exchange string) error {
 	err := l.declare(ctx, func(ch *amqp091.Channel) error {
 		if exchange == "" {
 			return nil
 		}
-		// The kind is not compared, but has to be one.
+		// The kind is not compared, but must be given.
 		return ch.ExchangeDeclarePassive(exchange, amqp091.ExchangeTopic, true, false, false, false, nil)
 	})
 	if isCode(err, amqp091.NotFound) {
-		return fmt.Errorf("rabbitmq: exchange %q does not exist: create it, for example by: rabbitmqadmin declare exchange name=%s type=topic durable=true, or set CreateExchange: %w", exchange, exchange, err)
+		return fmt.Errorf("rabbitmq: exchange %q does not exist: create it, for example by: rabbitmqadmin declare "+
+			"exchange name=%s type=topic durable=true, or set CreateExchange: %w", exchange, exchange, err)
 	}
 	if err != nil {
 		return fmt.Errorf("rabbitmq: the server does not answer: %w", err)
@@ -113,8 +114,8 @@ func isCode(err error, code int) bool {
 	return errors.As(err, &said) && said.Code == code
 }
 
-// find makes sure that an exchange exists, which is asked once a link. A message to one that doesn't would close the
-// channel, with all that is in flight on it.
+// find checks that an exchange exists, once per link. A message to one that doesn't exist would close the channel, with
+// everything in flight on it.
 func (l *link) find(ctx context.Context, exchange string) error {
 	if exchange == "" {
 		return nil
@@ -143,7 +144,7 @@ func (l *link) exists(exchange string) {
 	l.exchanges[exchange] = struct{}{}
 }
 
-// refusalOf returns what is known against publishing there: an error, and whether it has to be tested again.
+// refusalOf returns a known refusal of that address: an error, and whether to test it again.
 func (l *link) refusalOf(exchange, routingKey string) (err error, test bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -158,7 +159,7 @@ func (l *link) refusalOf(exchange, routingKey string) (err error, test bool) {
 	return nil, false
 }
 
-// allowed forgets a refusal.
+// allowed removes a refusal.
 func (l *link) allowed(exchange, routingKey string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,13 +9,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// isAnswer reports whether err is what a server said, and not the lack of an answer.
+// isAnswer reports whether err is a server's answer, not a missing one.
 func isAnswer(err error) bool {
 	var said redis.Error
 	return errors.As(err, &said)
 }
 
-// said returns a server's own words, without what the library put around them.
+// said returns a server's own words, without the library's wrapping.
 func said(err error) error {
 	var words redis.Error
 	if errors.As(err, &words) {
@@ -24,15 +24,16 @@ func said(err error) error {
 	return err
 }
 
-// classify turns a server's refusal into an error of the right kind. Nothing of what was refused has been appended.
-// The table in docs/brokers/redis.md gives the reason for each.
+// classify turns a server's refusal into an error of the right kind. Nothing that was refused has been appended.
+// docs/brokers/redis.md has the table with reasons.
 func classify(err error, stream string) error {
 	text := err.Error()
 	code := codeOf(text)
 	wrapped := fmt.Errorf("redis: stream %q: %s", stream, text)
 	switch code {
 	case "WRONGTYPE":
-		return outbox.TopicUnavailable(fmt.Errorf("redis: stream %q: a key of that name, or of its index, holds something that is not a stream or set: %s", stream, text))
+		return outbox.TopicUnavailable(fmt.Errorf("redis: stream %q: a key of that name, or of its index, holds "+
+			"something that is not a stream or set: %s", stream, text))
 	case "NOPERM":
 		if strings.Contains(text, "command") {
 			return outbox.Unavailable(fmt.Errorf("%w; allow the user the commands that docs/brokers/redis.md lists", wrapped))
@@ -55,8 +56,8 @@ func classify(err error, stream string) error {
 	return wrapped
 }
 
-// codeOf returns the word that a refusal begins with. Before Redis 7 a script's error is wrapped:
-// "ERR Error running script (call to f_0a1b): @user_script:12: OOM command not allowed".
+// codeOf returns the first word of a refusal. Before Redis 7 a script's error is wrapped: "ERR Error running script
+// (call to f_0a1b): @user_script:12: OOM command not allowed".
 func codeOf(text string) string {
 	text = strings.TrimPrefix(text, "ERR ")
 	if strings.HasPrefix(text, "Error running script") {
@@ -70,7 +71,7 @@ func codeOf(text string) string {
 	return code
 }
 
-// errGivenUp means that a call's context ended while a server was being asked.
+// errGivenUp means that a call's context ended before a server had answered.
 var errGivenUp = errors.New("redis: gave up waiting for an answer")
 
 func noAnswer(err error) error {

@@ -14,16 +14,16 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 )
 
-// Broker publishes to Redis streams. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent
-// use. It connects when first used, and again after each break when used next.
+// Broker publishes to Redis streams. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. It
+// connects when first used, and again at the first use after a connection has broken.
 type Broker struct {
 	cfg     Config
 	streams *template.Template
 	client  redis.UniversalClient
-	name    outbox.ID // of this broker among all that write to a stream
+	name    outbox.ID // identifies this broker among all writers of a stream
 	calls   atomic.Int64
 
-	// background bounds what no caller waits for.
+	// background bounds work that no caller waits for.
 	background context.Context
 	stop       context.CancelFunc
 	running    sync.WaitGroup
@@ -31,13 +31,13 @@ type Broker struct {
 	closing sync.Once
 	closed  error
 
-	mu        sync.Mutex // guards the rest, and that none starts to run after Close
+	mu        sync.Mutex // guards the rest, and prevents new goroutines after Close
 	over      bool
 	inspected bool
 }
 
-// New returns a broker for a server, or for the nodes of a cluster or the sentinels that cfg tells of: addresses
-// such as "127.0.0.1:6379", separated by commas. It checks cfg and does not connect; see Ping.
+// New returns a broker for a server, or for the nodes of a cluster or the sentinels that cfg names: addresses such as
+// "127.0.0.1:6379", separated by commas. It checks cfg and does not connect; see Ping.
 func New(addresses string, cfg Config) (*Broker, error) {
 	cfg, list, streams, err := cfg.withDefaults(addresses)
 	if err != nil {
@@ -48,8 +48,7 @@ func New(addresses string, cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// Publish sends batch as relay.Broker demands. The document docs/brokers/redis.md says which error has which
-// kind, and why.
+// Publish sends batch by the contract of relay.Broker. docs/brokers/redis.md lists the kind of each error, and why.
 func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	if len(batch) == 0 {
 		return nil
@@ -78,7 +77,7 @@ func (b *Broker) Close() error {
 
 var errClosed = errors.New("redis: the broker is closed")
 
-// start runs f beside the caller, unless the broker is closed. Close waits for it.
+// start runs f in a goroutine, unless the broker is closed. Close waits for it.
 func (b *Broker) start(f func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -100,8 +99,8 @@ func (b *Broker) node(ctx context.Context, stream string) (*redis.Client, error)
 	return nil, fmt.Errorf("a client of type %T", b.client)
 }
 
-// exec sends cmds to node at once and returns when all are answered, or errGivenUp when ctx ends: no context
-// interrupts a read, so it goes on beside, for as long as AckTimeout at most. The commands' own errors say the rest.
+// exec sends cmds to node at once. It returns when all are answered, or errGivenUp when ctx ends: no context interrupts
+// a read, so the read continues in the background, for at most AckTimeout. The commands have their own errors.
 func (b *Broker) exec(ctx context.Context, node *redis.Client, cmds []redis.Cmder) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("redis: %w", context.Cause(ctx))
@@ -128,8 +127,7 @@ func (b *Broker) exec(ctx context.Context, node *redis.Client, cmds []redis.Cmde
 	}
 }
 
-// blame gives err to the commands that have neither error nor answer: the library leaves them alone when it gets no
-// connection.
+// blame sets err in the commands that have neither error nor answer: the library sets none when it gets no connection.
 func blame(cmds []redis.Cmder, err error) {
 	for _, cmd := range cmds {
 		if answer, ok := cmd.(*redis.Cmd); ok && answer.Err() == nil && answer.Val() == nil {
@@ -138,12 +136,12 @@ func blame(cmds []redis.Cmder, err error) {
 	}
 }
 
-// SilenceClient turns off what the client library itself writes to standard error, in the whole process. It has no such
-// setting for a single client, and says nothing that errors don't say.
+// SilenceClient turns off what the client library itself writes to standard error, in the whole process. The library
+// has no such setting for a single client, and its output has nothing that errors don't have.
 func SilenceClient() { logging.Disable() }
 
-// confirmation returns the command that waits for replicas and disks, nil if none is asked for. It waits for what was
-// written on its connection before.
+// confirmation returns the command that waits for replicas and disks, nil if the configuration asks for none. It waits
+// for everything that was written on its connection before.
 func (b *Broker) confirmation(ctx context.Context) *redis.Cmd {
 	timeout := b.cfg.WaitTimeout.Milliseconds()
 	switch {
@@ -155,7 +153,7 @@ func (b *Broker) confirmation(ctx context.Context) *redis.Cmd {
 	return nil
 }
 
-// unconfirmed says what is missing to what was asked for, nil if nothing is.
+// unconfirmed returns which of the required confirmations are missing, nil if none.
 func (b *Broker) unconfirmed(confirm *redis.Cmd) error {
 	err := confirm.Err()
 	switch {
@@ -177,10 +175,11 @@ func (b *Broker) unconfirmed(confirm *redis.Cmd) error {
 	if local >= 1 && replicas >= int64(b.cfg.Replicas) {
 		return nil
 	}
-	return fmt.Errorf("redis: after %v the messages are on %d of %d replicas, and on disk here: %t (outcome unknown)", b.cfg.WaitTimeout, replicas, b.cfg.Replicas, local >= 1)
+	return fmt.Errorf("redis: after %v the messages are on %d of %d replicas, and on disk here: %t (outcome unknown)",
+		b.cfg.WaitTimeout, replicas, b.cfg.Replicas, local >= 1)
 }
 
-// notice has a cluster's map read again when a node says that it is wrong.
+// notice makes the client read a cluster's map again when a node reports that it is outdated.
 func (b *Broker) notice(err error) {
 	cluster, ok := b.client.(*redis.ClusterClient)
 	if !ok {

@@ -18,20 +18,21 @@ const portionBytes = 4 << 20
 // indexExpiry is how long the ids of a stream are kept after its last message.
 const indexExpiry = 30 * 24 * time.Hour
 
-// call is one Publish. It belongs to one goroutine, but for run's, which own a node's chunks each while they run.
+// call is one Publish. It belongs to one goroutine, except that the goroutines of run each own a node's chunks while
+// they run.
 type call struct {
 	b     *Broker
 	batch []*outbox.Message
-	errs  []error // nil while nothing has failed
+	errs  []error // nil until a message fails
 	plan  *plan
-	lost  map[int]bool // lanes of which a message has failed on a server
-	name  string       // no other call's: a script knows its call's messages from others by it
-	mu    sync.Mutex   // errs and lost, while several nodes are being asked
+	lost  map[int]bool // lanes that have a message that failed on a server
+	name  string       // unique to this call: a script distinguishes its call's messages by it
+	mu    sync.Mutex   // errs and lost, while several nodes are queried
 
 	formatted formatted // empty without a format
 }
 
-// prepare plans the batch. What can't be sent is settled.
+// prepare plans the batch, and settles messages that can't be sent.
 func (c *call) prepare() {
 	for i, m := range c.batch {
 		l := c.plan.lane(m)
@@ -49,10 +50,12 @@ func (c *call) prepare() {
 			size = sizeOf(m)
 		}
 		if err == nil && size > c.b.cfg.MaxMessageBytes {
-			err = outbox.Permanent(fmt.Errorf("redis: the message takes %d bytes with all its fields, and at most %d are allowed", size, c.b.cfg.MaxMessageBytes))
+			err = outbox.Permanent(fmt.Errorf("redis: the message takes %d bytes with all its fields, and at most %d are allowed",
+				size, c.b.cfg.MaxMessageBytes))
 		}
 		if _, same := indexName(stream); err == nil && !same && c.b.cfg.Cluster && c.b.cfg.DedupWindow > 0 {
-			err = outbox.Permanent(fmt.Errorf("redis: stream %q has braces that are no hash tag: its index would be on another node; change the message's topic", stream))
+			err = outbox.Permanent(fmt.Errorf("redis: stream %q has braces that are no hash tag: its index would be on "+
+				"another node; change the message's topic", stream))
 		}
 		if err != nil {
 			c.settle(i, err)
@@ -65,7 +68,7 @@ func (c *call) prepare() {
 	}
 }
 
-// run sends wave after wave.
+// run sends the waves one after another.
 func (c *call) run(ctx context.Context) {
 	c.name = fmt.Sprintf("%s %d", c.b.name, c.b.calls.Add(1))
 	for _, wave := range c.plan.waves {
@@ -77,7 +80,7 @@ func (c *call) run(ctx context.Context) {
 	}
 }
 
-// byNode deals chunks to the nodes that have their streams, and leaves out what is not to be sent any more.
+// byNode deals chunks to the nodes that have their streams, and leaves out messages that may no longer be sent.
 func (c *call) byNode(ctx context.Context, wave []*chunk) map[*redis.Client][]*chunk {
 	nodes := make(map[*redis.Client][]*chunk, 1)
 	for _, ch := range wave {
@@ -95,7 +98,7 @@ func (c *call) byNode(ctx context.Context, wave []*chunk) map[*redis.Client][]*c
 	return nodes
 }
 
-// dropLost takes messages out of ch whose lanes have failed in an earlier wave.
+// dropLost removes from ch the messages whose lanes failed in an earlier wave.
 func (c *call) dropLost(ch *chunk) {
 	if len(c.lost) == 0 {
 		return
@@ -111,7 +114,7 @@ func (c *call) dropLost(ch *chunk) {
 	ch.messages = kept
 }
 
-// ask sends chunks to one node, a portion at a time. What comes after a portion without an answer is not sent.
+// ask sends chunks to one node, a portion at a time. After a portion without an answer it sends nothing more.
 func (c *call) ask(ctx context.Context, node *redis.Client, chunks []*chunk) {
 	for len(chunks) > 0 {
 		n, bytes := 1, chunks[0].bytes
@@ -130,7 +133,7 @@ func (c *call) ask(ctx context.Context, node *redis.Client, chunks []*chunk) {
 	}
 }
 
-// portion sends chunks at once and judges the answers. An error means that there was none, at least for some.
+// portion sends chunks at once and judges the answers. An error means that answers are missing.
 func (c *call) portion(ctx context.Context, node *redis.Client, chunks []*chunk) error {
 	cmds := make([]redis.Cmder, 0, len(chunks)+1)
 	for _, ch := range chunks {
@@ -141,7 +144,7 @@ func (c *call) portion(ctx context.Context, node *redis.Client, chunks []*chunk)
 		cmds = append(cmds, confirm)
 	}
 	if err := c.b.exec(ctx, node, cmds); err != nil {
-		// The commands may still belong to whoever sends them.
+		// The commands may still be in use by their sender.
 		outcome := "not sent"
 		if errors.Is(err, errGivenUp) {
 			outcome = "outcome unknown"
@@ -163,7 +166,7 @@ func (c *call) portion(ctx context.Context, node *redis.Client, chunks []*chunk)
 	return silent
 }
 
-// judge settles the messages of ch by what the script said.
+// judge settles the messages of ch by the script's answer.
 func (c *call) judge(ch *chunk, cmd *redis.Cmd, confirm *redis.Cmd) {
 	if err := cmd.Err(); err != nil {
 		c.b.notice(err)
@@ -197,7 +200,7 @@ func (c *call) judge(ch *chunk, cmd *redis.Cmd, confirm *redis.Cmd) {
 	c.fail(ch, failed)
 }
 
-// fail settles the messages of ch of which the numbers are given, and those behind them.
+// fail settles the messages of ch with the given numbers, and those behind them.
 func (c *call) fail(ch *chunk, failed map[int]error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,7 +218,7 @@ func (c *call) fail(ch *chunk, failed map[int]error) {
 	}
 }
 
-// failAll settles all messages of ch with err: of each lane the first with it, and the rest as skipped.
+// failAll settles all messages of ch: the first of each lane with err, and the rest as skipped.
 func (c *call) failAll(ch *chunk, err error) {
 	failed := make(map[int]error, len(ch.messages))
 	for k := range ch.messages {

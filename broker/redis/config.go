@@ -20,40 +20,41 @@ import (
 
 // Config configures a Broker. The zero value is ready to use.
 type Config struct {
-	// Stream is a template of the name of a message's stream, with the fields {topic}, {key} (the ordering
-	// key), {event_type}, {aggregate_type} and {aggregate_id}. A brace itself is doubled: "{{orders}}:{topic}"
-	// puts all streams into one slot of a cluster. Default "{topic}".
+	// Stream is a template of the name of a message's stream, with the fields {topic}, {key} (the ordering key),
+	// {event_type}, {aggregate_type} and {aggregate_id}. A literal brace is doubled: "{{orders}}:{topic}" puts all
+	// streams into one slot of a cluster. Default "{topic}".
 	Stream string
 
-	// Format makes the records. nil sends payloads as they are, with fields of the adapter's own; with a format an
-	// entry has the fields "key", "value" and "content-type" of its record, and a field for each header.
+	// Format makes the records. nil sends payloads unchanged, with the adapter's own fields; with a format an entry has
+	// the fields "key", "value" and "content-type" of its record, and a field for each header.
 	Format format.Format
 
-	// CreateStreams lets the first message of a stream create it. Otherwise a message to a stream that does not
-	// exist fails, and can succeed later.
+	// CreateStreams lets the first message of a stream create it. Otherwise a message for a missing stream fails, and
+	// can succeed later.
 	CreateStreams bool
 
-	// DedupWindow is the number of messages of a stream, the last ones, among which a repeat is recognised.
-	// Memory: some 70 bytes a message, for up to twice as many. It should be several times what the relays of the
-	// destination may have in flight. Default 50,000. Negative: none are recognised, and no index is kept.
+	// DedupWindow is the number of the last messages of a stream among which a repeat is recognised. Memory: some 70
+	// bytes a message, for up to twice as many. It should be several times the number of messages that the
+	// destination's relays may have in flight. Default 50,000. Negative: repeats are not recognised, and no index is
+	// kept.
 	DedupWindow int
 
-	// MaxLen trims a stream to about so many entries, MaxAge to entries younger than that, read or not. Zero:
-	// nothing is trimmed. At most one of them is given.
+	// MaxLen trims a stream to about that many entries, MaxAge to entries younger than that, whether or not they were
+	// read. Zero: nothing is trimmed. At most one of them may be set.
 	MaxLen int64
 	MaxAge time.Duration
 
 	// Replicas, if not zero, is how many replicas must have a message before it counts as accepted (WAIT). Fsync
-	// asks that the server, and they, have it on disk as well (WAITAOF, since Redis 7.2, with appendonly yes).
-	// A message for which that does not happen within WaitTimeout, default 1 s, is sent again.
+	// requires that the server and these replicas have it on disk as well (WAITAOF, since Redis 7.2, with appendonly
+	// yes). A message without that confirmation within WaitTimeout, default 1 s, is sent again.
 	Replicas    int
 	Fsync       bool
 	WaitTimeout time.Duration
 
-	// Cluster means that the addresses are of a Redis Cluster's nodes.
+	// Cluster means that the addresses are nodes of a Redis Cluster.
 	Cluster bool
 
-	// SentinelMaster, if set, names the master that the sentinels at the addresses know. SentinelUser and
+	// SentinelMaster, if set, is the name of the master; the addresses are those of its sentinels. SentinelUser and
 	// SentinelPassword authenticate to them.
 	SentinelMaster   string
 	SentinelUser     string
@@ -62,7 +63,7 @@ type Config struct {
 	// Database is the number of the database. Zero in a cluster.
 	Database int
 
-	// User and Password authenticate. A password without a user is the one of the default user.
+	// User and Password authenticate. A password without a user is the default user's.
 	User     string
 	Password string
 
@@ -78,21 +79,21 @@ type Config struct {
 	// ConnectTimeout bounds a connection attempt to one address. Default 5 s.
 	ConnectTimeout time.Duration
 
-	// AckTimeout bounds the wait for the answer to what was sent at once, at most about 4 MiB. Then the outcome
-	// is unknown and the connection is given up. Default 5 s.
+	// AckTimeout bounds the wait for the answer to what was sent at once, about 4 MiB at most. Then the outcome is
+	// unknown and the connection is given up. Default 5 s.
 	AckTimeout time.Duration
 
-	// MaxMessageBytes bounds the size of a message with all its fields; a larger one is refused. Redis takes 512 MiB a
-	// field (proto-max-bulk-len). Default 16 MiB.
+	// MaxMessageBytes bounds the size of a message with all its fields; a larger one is refused. Redis accepts 512 MiB
+	// per field (proto-max-bulk-len). Default 16 MiB.
 	MaxMessageBytes int
 
-	// Dial opens connections, for proxies and tests. Default: net.Dialer. TLS is put on top of it.
+	// Dial opens connections, for proxies and tests. Default: net.Dialer. TLS is added on top.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Logger tells about settings of the server that endanger the guarantees. nil is silent.
+	// Logger reports settings of the server that endanger the guarantees. nil is silent.
 	Logger *slog.Logger
 
-	records format.Encoder // of Format, nil without one
+	records format.Encoder // the encoder of Format; nil without one
 }
 
 const (
@@ -101,16 +102,16 @@ const (
 	defaultWindow       = 50_000
 	defaultConnections  = 16
 	defaultMessageBytes = 16 << 20
-	mostMessageBytes    = 512 << 20 // what a server takes as one argument, unless told otherwise
+	mostMessageBytes    = 512 << 20 // the largest argument that a server accepts by default
 )
 
 // Defaults returns the Config that the zero value stands for.
 func Defaults() Config {
-	cfg, _, _, _ := Config{}.withDefaults("") // without what is required
+	cfg, _, _, _ := Config{}.withDefaults("") // without the required fields
 	return cfg
 }
 
-// withDefaults returns cfg completed, with all faults reported together.
+// withDefaults returns cfg completed, and reports all faults together.
 func (cfg Config) withDefaults(addresses string) (Config, []string, *template.Template, error) {
 	var faults settings.Faults
 	settings.Default(&cfg.Stream, "{topic}")
@@ -124,7 +125,8 @@ func (cfg Config) withDefaults(addresses string) (Config, []string, *template.Te
 	faults.Add("Addresses", err)
 	faults.Need(len(list) < 2 || cfg.Cluster || cfg.SentinelMaster != "", "Addresses",
 		"%d are given: say that they are a cluster's, or name the master that sentinels know", len(list))
-	faults.Need(!cfg.Cluster || cfg.SentinelMaster == "", "Cluster", "given, and the name of a sentinels' master too; leave out one of the two")
+	faults.Need(!cfg.Cluster || cfg.SentinelMaster == "", "Cluster",
+		"given, and the name of a sentinels' master too; leave out one of the two")
 	faults.Need(!cfg.Cluster || cfg.Database == 0, "Database", "%d, but a cluster has database 0 alone", cfg.Database)
 	faults.Need(cfg.Database >= 0, "Database", "%d is negative", cfg.Database)
 	faults.Need(cfg.User == "" || cfg.Password != "", "Password", "not given, but a user is")
@@ -168,7 +170,7 @@ func parseAddresses(addresses string) ([]string, error) {
 	return list, nil
 }
 
-// options returns cfg as the library wants it: it retries nothing, and knows no push messages.
+// options returns cfg for the library, without retries and push messages.
 func (cfg *Config) options(addresses []string) *redis.UniversalOptions {
 	return &redis.UniversalOptions{
 		Addrs:            addresses,
@@ -201,7 +203,7 @@ func (cfg *Config) options(addresses []string) *redis.UniversalOptions {
 	}
 }
 
-// dialer puts TLS on top of cfg.Dial, which the library doesn't do for a dialer that isn't its own.
+// dialer adds TLS to cfg.Dial, which the library doesn't do for a foreign dialer.
 func (cfg *Config) dialer() func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)

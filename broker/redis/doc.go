@@ -1,15 +1,14 @@
 // Package redis delivers messages to Redis streams.
 //
-// Messages of a stream are appended by a script that also keeps the ids of the last of them: in one atomic
-// step a message is appended and noted, or found to be a repeat and left out. So a relay that sends again
-// what it sent before a crash, a cut or an outage of any length adds nothing, as long as the message is
-// among the last Config.DedupWindow of its stream. Explicit entry ids, made from a message's position,
-// would not do: positions grow within a key and not within a stream, and Redis refuses an id that is
-// not above the stream's last one.
+// A script appends the messages of a stream, and also keeps the ids of the last ones: in one atomic step a message is
+// appended and noted, or recognised as a repeat and left out. So a relay that repeats messages after a crash, a cut or
+// an outage of any length adds nothing, as long as they are among the last Config.DedupWindow messages of their stream.
+// Explicit entry ids, made from a message's position, would not do: positions grow within a key and not within a
+// stream, and Redis refuses an id that is not above the stream's last one.
 //
-// A script takes up to a few hundred messages of one stream, stops a key at its first failure, and several
-// are sent at once. Where a key continues in another stream, or beyond the size of a script, its next
-// message is sent after the answer.
+// A script takes up to a few hundred messages of one stream and stops a key at its first failure; several scripts are
+// sent at once. If a key continues in another stream, or beyond the size of a script, its next message is sent after
+// the answer.
 //
 // # Wire format
 //

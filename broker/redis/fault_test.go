@@ -19,8 +19,8 @@ import (
 )
 
 // A relay that dies publishes again everything behind its cursor: here each life begins where a random part of the last
-// one's work was settled, and ends in the middle of a call. Positions are not in the order of delivery, as when an early
-// id commits late.
+// one's work was settled, and ends in the middle of a call. Positions are not in the order of delivery, as when an
+// early id commits late.
 func TestARelayThatDiesAgainAndAgainAddsNothingTwice(t *testing.T) {
 	t.Parallel()
 	server := servers.TestRedis(t)
@@ -213,7 +213,8 @@ func TestReplicasThatAreMissingLeaveTheOutcomeUnknown(t *testing.T) {
 		contains(t, errs[0], "0 of 1 replicas", "outcome unknown")
 	}
 	host, port, _ := strings.Cut(server.Addr(), ":")
-	replica := servers.OwnRedis(t, servers.RedisConfig{Settings: map[string]string{"replicaof": host + " " + port, "repl-diskless-sync-delay": "0"}})
+	replica := servers.OwnRedis(t,
+		servers.RedisConfig{Settings: map[string]string{"replicaof": host + " " + port, "repl-diskless-sync-delay": "0"}})
 	brokertest.Deliver(patient(t), t, b, batch)
 	checkExactly(t, client(t, replica.Addr()), stream, batch)
 
@@ -240,7 +241,8 @@ func TestOneTopicsFaultLeavesOthersAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBroker(t, server.Addr(), redis.Config{User: "relay", Password: "secret"})
-	batch := []*outbox.Message{brokertest.Message(good, "a", 0), brokertest.Message(wrong, "b", 0), brokertest.Message(good, "b", 1), brokertest.Message(denied, "c", 0), brokertest.Message(good, "a", 1)}
+	batch := []*outbox.Message{brokertest.Message(good, "a", 0), brokertest.Message(wrong, "b", 0),
+		brokertest.Message(good, "b", 1), brokertest.Message(denied, "c", 0), brokertest.Message(good, "a", 1)}
 	errs := b.Publish(patient(t), batch)
 	brokertest.CheckOutcomes(t, batch, errs)
 	for i, part := range map[int]string{1: "WRONGTYPE", 3: "NOPERM"} {

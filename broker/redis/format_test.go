@@ -58,7 +58,8 @@ func TestTheSDKReadsCloudEventsFromAStream(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e.Validate() != nil || e.ID() != m.ID.String() || e.Source() != "/shop" || e.Type() != "Created" || e.Subject() != "7 €" || !e.Time().Equal(m.CreatedAt) ||
+		if e.Validate() != nil || e.ID() != m.ID.String() ||
+			e.Source() != "/shop" || e.Type() != "Created" || e.Subject() != "7 €" || !e.Time().Equal(m.CreatedAt) ||
 			e.Extensions()["partitionkey"] != m.Key || string(e.Data()) != `{"i":1}` || e.DataContentType() != "application/json" {
 			t.Errorf("structured %v: the event is %v", structured, e)
 		}
@@ -98,7 +99,8 @@ func TestAMessageThatTheFormatRefusesStopsItsKeyAlone(t *testing.T) {
 		batch := brokertest.Messages(stream, 6, 2)
 		batch[2].Headers = []outbox.Header{wrong}
 		errs := b.Publish(patient(t), batch)
-		if len(errs) != 6 || errs[0] != nil || errs[1] != nil || errs[3] != nil || errs[5] != nil || !outbox.IsPermanent(errs[2]) || errs[4] != outbox.ErrSkipped {
+		if len(errs) != 6 || errs[0] != nil || errs[1] != nil ||
+			errs[3] != nil || errs[5] != nil || !outbox.IsPermanent(errs[2]) || errs[4] != outbox.ErrSkipped {
 			t.Errorf("%s: outcomes %v", name, errs)
 		}
 		if stored := entries(t, c, stream); len(stored) != 4 {

@@ -7,14 +7,14 @@ import (
 	"github.com/pgoutbox/outbox/format"
 )
 
-// The fields of an entry with a format that are no headers. Debezium Server calls key and value so as well.
+// The fields, other than headers, of an entry with a format. Debezium Server also calls them key and value.
 const (
 	keyField         = "key"
 	valueField       = "value"
 	contentTypeField = "content-type"
 )
 
-// formatted are the records of a call as Config.Format has them, by the places of their messages.
+// formatted are the records of a call in Config.Format, by the index of their messages.
 type formatted struct {
 	made    format.Record // has the memory of all
 	records []format.Record
@@ -34,8 +34,10 @@ func (c *call) format(i int, m *outbox.Message) (int, error) {
 	size := 300 + len(r.Key) + len(r.Value) + len(r.ContentType)
 	for k := range r.Headers {
 		h := &r.Headers[k]
-		if h.Name == keyField && r.Key != nil || h.Name == valueField && r.Value != nil || h.Name == contentTypeField && r.ContentType != "" {
-			return 0, outbox.Permanent(fmt.Errorf("redis: header %q can't be sent: it would be taken for the field of the record; rename it by a header rule of the destination", h.Name))
+		if h.Name == keyField && r.Key != nil || h.Name == valueField &&
+			r.Value != nil || h.Name == contentTypeField && r.ContentType != "" {
+			return 0, outbox.Permanent(fmt.Errorf("redis: header %q can't be sent: it would be taken for the field of "+
+				"the record; rename it by a header rule of the destination", h.Name))
 		}
 		size += 30 + len(h.Name) + len(h.Value)
 	}

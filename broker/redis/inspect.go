@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Ping reports whether the server answers, or every master of the cluster, and takes writes; if not, why. If all
-// messages go to one stream that is not to be created, it must exist.
+// Ping checks that the server, or every master of the cluster, answers and accepts writes, and returns the reason if
+// not. If all messages go to one stream that is not to be created, it must exist.
 func (b *Broker) Ping(ctx context.Context) error {
 	var err error
 	if cluster, ok := b.client.(*redis.ClusterClient); ok {
@@ -37,9 +37,10 @@ func (b *Broker) pingNode(ctx context.Context, node *redis.Client) error {
 		}
 		return noAnswer(err)
 	}
-	// A user who may not ask gets the benefit of the doubt.
+	// If the user lacks the permission to ask, Ping assumes that all is well.
 	if text, err := role.Text(); err == nil && infoField(text, "role") == "slave" {
-		return fmt.Errorf("redis: %s is a replica, which takes no messages; give the address of the master, or of sentinels", node.Options().Addr)
+		return fmt.Errorf("redis: %s is a replica, which takes no messages; give the address of the master, or of sentinels",
+			node.Options().Addr)
 	}
 	return nil
 }
@@ -60,11 +61,12 @@ func (b *Broker) pingStream(ctx context.Context, stream string) error {
 }
 
 func missing(stream string) error {
-	return outbox.TopicUnavailable(fmt.Errorf("redis: stream %q does not exist: create it, for example by: XGROUP CREATE '%s' mygroup $ MKSTREAM, or set CreateStreams", stream, stream))
+	return outbox.TopicUnavailable(fmt.Errorf("redis: stream %q does not exist: create it, for example by: XGROUP "+
+		"CREATE '%s' mygroup $ MKSTREAM, or set CreateStreams", stream, stream))
 }
 
-// inspectOnce warns about settings that endanger the guarantees. No caller waits for it, and a user who may not ask
-// misses nothing else.
+// inspectOnce warns about settings that endanger the guarantees. No caller waits for it. A user without the permission
+// to ask only misses the warning.
 func (b *Broker) inspectOnce() {
 	b.mu.Lock()
 	done := b.inspected
@@ -90,7 +92,8 @@ func (b *Broker) warn(info string) {
 		b.cfg.Logger.Warn("redis keeps no append-only file: acknowledged messages are lost when it restarts; set appendonly yes")
 	}
 	if policy := infoField(info, "maxmemory_policy"); strings.HasPrefix(policy, "allkeys-") {
-		b.cfg.Logger.Warn("redis evicts keys when its memory is full, streams among them; set maxmemory-policy noeviction", "policy", policy)
+		b.cfg.Logger.Warn("redis evicts keys when its memory is full, streams among them; set maxmemory-policy noeviction",
+			"policy", policy)
 	}
 }
 

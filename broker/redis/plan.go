@@ -4,12 +4,12 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// A script holds a server up for as long as it runs: about a millisecond for this much.
+// A script blocks the server while it runs: about a millisecond for this much.
 const (
 	chunkMessages = 128
 	chunkBytes    = 128 << 10
 
-	// A key stays in its script beyond that, up to here.
+	// A key stays in its script beyond that, up to this size.
 	fullMessages = 1024
 	fullBytes    = 1 << 20
 )
@@ -27,14 +27,14 @@ func (c *chunk) roomForMore(size int) bool {
 	return len(c.messages) < fullMessages && (len(c.messages) == 0 || c.bytes+size <= fullBytes)
 }
 
-// plan deals the messages of a batch to scripts, and the scripts to waves. Those of a wave are sent at once, for none
-// shares a key with another; the next wave is sent after their answers.
+// plan deals the messages of a batch to scripts, and the scripts to waves. The scripts of a wave share no key, so they
+// are sent at once; the next wave is sent after their answers.
 //
-// A key's messages go into one script as long as they are for one stream and there is room. What comes then goes into
-// a later wave: two scripts on two nodes, or the second one after the first has failed, would invert the key.
+// A key's messages go into one script as long as they are for one stream and there is room. Later ones go into a later
+// wave: two scripts on two nodes, or a second script after the first has failed, would invert the key.
 type plan struct {
 	waves [][]*chunk
-	open  map[place]*chunk // that takes messages of new keys
+	open  map[place]*chunk // scripts that take messages of new keys
 	lanes map[string]*lane
 	of    []int // the lane of each message, 0 for none
 }
@@ -44,12 +44,12 @@ type place struct {
 	wave   int
 }
 
-// lane is where a key stands.
+// lane is the state of a key.
 type lane struct {
 	number int
 	wave   int
-	last   *chunk // nil while nothing of it was planned
-	failed bool   // a message of it can't be sent, and what comes behind is skipped
+	last   *chunk // nil until a message of it is planned
+	failed bool   // one of its messages can't be sent, so later ones are skipped
 }
 
 func newPlan(n int) *plan {
@@ -91,7 +91,7 @@ func (p *plan) put(c *chunk, i int32, size int) {
 	c.bytes += size
 }
 
-// chunk returns the script that takes messages of new keys there.
+// chunk returns the script that takes messages of new keys for that stream.
 func (p *plan) chunk(at place) *chunk {
 	c := p.open[at]
 	if c != nil && c.roomForNew() {

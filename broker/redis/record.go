@@ -9,9 +9,9 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// encoder packs messages for a script, as one MessagePack array of strings and numbers. A server takes one argument of
-// 100 KB much faster than a thousand small ones. It copies all that it takes from a message, for a call that was given
-// up may still be writing when its messages belong to the caller again.
+// encoder packs messages for a script, as one MessagePack array of strings and numbers. A server reads one argument of
+// 100 KB much faster than a thousand small ones. The encoder copies everything from a message, because a call that was
+// given up may still be writing when its messages belong to the caller again.
 type encoder struct {
 	bytes []byte
 	items int
@@ -28,12 +28,12 @@ const (
 	array32     = 0xdd
 )
 
-// newEncoder returns one with room for about size bytes.
+// newEncoder returns an encoder with room for about size bytes.
 func newEncoder(size int) *encoder {
 	return &encoder{bytes: append(make([]byte, 0, size+64), array32, 0, 0, 0, 0)}
 }
 
-// done returns the array. e is of no use any more.
+// done returns the array. e can't be used afterwards.
 func (e *encoder) done() []byte {
 	binary.BigEndian.PutUint32(e.bytes[1:], uint32(e.items))
 	return e.bytes
@@ -44,7 +44,7 @@ func (e *encoder) number(n int) {
 	e.bytes = binary.BigEndian.AppendUint32(append(e.bytes, number32), uint32(n))
 }
 
-// stamp appends the first 48 bits of id: in one of version 7 the milliseconds of its time.
+// stamp appends the first 48 bits of id: in a UUID of version 7, its time in milliseconds.
 func (e *encoder) stamp(id outbox.ID) {
 	e.items++
 	e.bytes = append(append(e.bytes, number64, 0, 0), id[:6]...)
@@ -60,7 +60,7 @@ func (e *encoder) copy(b []byte) {
 	e.bytes = append(e.bytes, b...)
 }
 
-// length begins a string of n bytes, which come next.
+// length begins a string of n bytes, which follow.
 func (e *encoder) length(n int) {
 	e.items++
 	switch {
@@ -75,7 +75,7 @@ func (e *encoder) length(n int) {
 	}
 }
 
-// count is a number that is not known when its place comes.
+// count is a number that is filled in later.
 type count struct{ place, items int }
 
 // begin appends lane, id and stamp, and room for the number of arguments that follow.
@@ -87,7 +87,7 @@ func (e *encoder) begin(m *outbox.Message, lane int) count {
 	return count{len(e.bytes) - 4, e.items}
 }
 
-// end fills in the number of arguments that came since begin.
+// end fills in the number of arguments since begin.
 func (e *encoder) end(c count) {
 	binary.BigEndian.PutUint32(e.bytes[c.place:], uint32(e.items-c.items))
 }
@@ -143,9 +143,10 @@ func (e *encoder) time(name string, t time.Time) {
 	}
 }
 
-// sizeOf is about what m takes on the wire.
+// sizeOf is about the size of m on the wire.
 func sizeOf(m *outbox.Message) int {
-	size := 300 + len(m.Payload) + len(m.Topic) + len(m.Key) + len(m.EventType) + len(m.AggregateType) + len(m.AggregateID) + len(m.ContentType)
+	size := 300 + len(m.Payload) + len(m.Topic) + len(m.Key) +
+		len(m.EventType) + len(m.AggregateType) + len(m.AggregateID) + len(m.ContentType)
 	for i := range m.Headers {
 		size += 30 + len(m.Headers[i].Name) + len(m.Headers[i].Value)
 	}

@@ -1,25 +1,25 @@
 package redis
 
-// script appends messages to one stream: those that it does not know yet, each unless an earlier one of its lane
-// failed. It returns a list of numbers and errors of the messages that failed, or "missing" when there is no stream.
+// script appends messages to one stream: those that it doesn't know yet, each unless an earlier one of its lane failed.
+// It returns a list of numbers and errors of the messages that failed, or "missing" when there is no stream.
 //
-// What a script does, Redis does as one: in memory, in its log and to its replicas. The ids are noted after the
-// entries, and no crash comes in between.
+// A script is atomic: in memory, in the log and for replicas. The ids are noted after the entries, and no crash comes
+// in between.
 //
 //	KEYS  stream, set of the last ids, set of the ids before those, what is known of the sets
 //	ARGV  window, expiry of the sets in ms, 1 if the stream may be created, MAXLEN or MAXAGE or nothing, its value,
 //	      call, and a MessagePack array that has of each message: lane (0 is none), id, its stamp, number of
 //	      arguments, arguments of XADD
 //
-// A set that has reached the window becomes the older one, which is dropped: so the last window ids are known at any
-// time, and at most twice as many.
+// When a set has reached the window, it becomes the older one, and the former older one is dropped. So the last window
+// ids are always known, and at most twice as many.
 //
-// An id is looked up only if it can be in a set. Its stamp, the time in it, is compared with the highest of
-// all that were noted before this call began: what is above is new. (The ids that this call itself has noted are others: a
-// message goes into one script of a call, and that is sent once.) So in a stream of ids that grow hardly any is
-// looked up, ids without a time in them mostly are, and a zombie's are whenever another call came in between. Whoever
-// changed the sets and not what is known of them, is noticed by their sizes; then all are looked up, until sets
-// that are known have replaced these.
+// An id is looked up only if it can be in a set. Its stamp, which is the time in it, is compared with the highest stamp
+// noted before this call began: an id above that is new. (Ids that this call itself has noted don't matter: a message
+// goes into one script of a call, and the script is sent once.) So in a stream of growing ids hardly any is looked up,
+// most ids without a time are, and a zombie's are whenever another call came in between. If another program changed the
+// sets without the record about them, their sizes show it; then all ids are looked up until sets that are on record
+// have replaced these.
 const script = `if redis.replicate_commands then redis.replicate_commands() end
 local stream, recent, older, known = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local window, call = tonumber(ARGV[1]), ARGV[6]

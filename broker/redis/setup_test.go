@@ -59,7 +59,8 @@ func create(t testing.TB, c *goredis.Client, name string) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		c.Del(ctx, name, "{"+name+"}:outbox:recent", "{"+name+"}:outbox:older", "{"+name+"}:outbox:known") // the server may be gone on purpose
+		// the server may be gone on purpose
+		c.Del(ctx, name, "{"+name+"}:outbox:recent", "{"+name+"}:outbox:older", "{"+name+"}:outbox:known")
 	})
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/template"
 )
 
-// parseTemplate reads a template. A Redis Cluster's hash tag is written with doubled braces: "{{orders}}:{topic}".
+// parseTemplate reads a template. The hash tag of a Redis Cluster is written with doubled braces: "{{orders}}:{topic}".
 func parseTemplate(text string) (*template.Template, error) {
 	t := &template.Template{}
 	var literal strings.Builder
@@ -22,7 +22,8 @@ func parseTemplate(text string) (*template.Template, error) {
 		case rest[0] == '{':
 			name, after, closed := strings.Cut(rest[1:], "}")
 			if !closed || !slices.Contains(template.Names(), name) {
-				return nil, fmt.Errorf("stream template %q: expected one of {topic}, {key}, {event_type}, {aggregate_type}, {aggregate_id} at %q; a brace itself is doubled", text, rest)
+				return nil, fmt.Errorf("stream template %q: expected one of {topic}, {key}, {event_type}, "+
+					"{aggregate_type}, {aggregate_id} at %q; a brace itself is doubled", text, rest)
 			}
 			t.Literals = append(t.Literals, literal.String())
 			t.Fields = append(t.Fields, template.Named(name))
@@ -49,25 +50,27 @@ func streamOf(t *template.Template, m *outbox.Message) (string, error) {
 	case name == "":
 		return "", outbox.Permanent(errors.New("redis: the stream's name is empty: the fields of the template are empty in this message"))
 	case strings.HasSuffix(name, recentSuffix), strings.HasSuffix(name, olderSuffix), strings.HasSuffix(name, knownSuffix):
-		return "", outbox.Permanent(fmt.Errorf("redis: stream %q has the name of an index of message ids; change the message's topic", name))
+		return "",
+			outbox.Permanent(fmt.Errorf("redis: stream %q has the name of an index of message ids; change the message's topic", name))
 	case strings.HasPrefix(name, oncePrefix) && !strings.HasPrefix(t.Literals[0], oncePrefix):
-		return "", outbox.Permanent(fmt.Errorf("redis: stream %q has the name of a note that an effect was made; change the message's topic", name))
+		return "", outbox.Permanent(
+			fmt.Errorf("redis: stream %q has the name of a note that an effect was made; change the message's topic", name))
 	}
 	return name, nil
 }
 
-// The ids of a stream's messages are kept in two sets beside it, and what is known of the sets in a string.
+// The ids of a stream's messages are in two sets beside it, and the record about these sets is in a string.
 const (
 	recentSuffix = ":outbox:recent"
 	olderSuffix  = ":outbox:older"
 	knownSuffix  = ":outbox:known"
 )
 
-// oncePrefix begins the keys of package once, unless it was given another.
+// oncePrefix begins the keys of package once by default.
 const oncePrefix = "outbox:once:"
 
 // indexName returns the beginning of the names of a stream's sets. In a cluster they must have the stream's slot, which
-// is decided by what stands between the first brace and the next closing one, unless that is nothing.
+// is decided by the text between the first brace and the next closing one, if it isn't empty.
 func indexName(stream string) (name string, sameSlot bool) {
 	opening := strings.IndexByte(stream, '{')
 	if opening >= 0 {

@@ -36,16 +36,23 @@ func TestMessagesArriveOverTLSAndEachFaultOfItSaysWhatToDo(t *testing.T) {
 		tls     *tls.Config
 		want    []string // nothing: messages arrive
 	}{
-		"an authority of one's own":   {open, open.TLSAddr(), &tls.Config{RootCAs: ours.Pool()}, nil},
-		"with the client's":           {closed, closed.TLSAddr(), &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{own}}, nil},
-		"TLS 1.2 with the client's":   {closed, closed.TLSAddr(), &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{own}, MaxVersion: tls.VersionTLS12}, nil},
-		"an unknown authority":        {open, open.TLSAddr(), &tls.Config{RootCAs: theirs.Pool()}, []string{"not trusted", "ca_file"}},
-		"another name":                {open, open.TLSAddr(), &tls.Config{RootCAs: ours.Pool(), ServerName: "redis.example"}, []string{"another name", "redis.example", "server_name"}},
-		"no certificate":              {closed, closed.TLSAddr(), &tls.Config{RootCAs: ours.Pool()}, []string{"asked for a certificate and got none", "cert_file"}},
-		"no certificate in TLS 1.2":   {closed, closed.TLSAddr(), &tls.Config{RootCAs: ours.Pool(), MaxVersion: tls.VersionTLS12}, []string{"asked for a certificate and got none", "cert_file"}},
-		"a stranger's certificate":    {closed, closed.TLSAddr(), &tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{stranger}}, []string{"had seen the client's certificate", "authority that it knows"}},
+		"an authority of one's own": {open, open.TLSAddr(), &tls.Config{RootCAs: ours.Pool()}, nil},
+		"with the client's": {closed, closed.TLSAddr(),
+			&tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{own}}, nil},
+		"TLS 1.2 with the client's": {closed, closed.TLSAddr(),
+			&tls.Config{RootCAs: ours.Pool(), Certificates: []tls.Certificate{own}, MaxVersion: tls.VersionTLS12}, nil},
+		"an unknown authority": {open, open.TLSAddr(), &tls.Config{RootCAs: theirs.Pool()}, []string{"not trusted", "ca_file"}},
+		"another name": {open, open.TLSAddr(),
+			&tls.Config{RootCAs: ours.Pool(), ServerName: "redis.example"}, []string{"another name", "redis.example", "server_name"}},
+		"no certificate": {closed, closed.TLSAddr(),
+			&tls.Config{RootCAs: ours.Pool()}, []string{"asked for a certificate and got none", "cert_file"}},
+		"no certificate in TLS 1.2": {closed, closed.TLSAddr(),
+			&tls.Config{RootCAs: ours.Pool(), MaxVersion: tls.VersionTLS12}, []string{"asked for a certificate and got none", "cert_file"}},
+		"a stranger's certificate": {closed, closed.TLSAddr(), &tls.Config{RootCAs: ours.Pool(),
+			Certificates: []tls.Certificate{stranger}}, []string{"had seen the client's certificate", "authority that it knows"}},
 		"the port for TLS without it": {open, open.TLSAddr(), nil, []string{"before it said anything", "turn TLS on"}},
-		"the port without TLS for it": {open, open.Addr(), &tls.Config{RootCAs: ours.Pool()}, []string{"doesn't answer", "its port for TLS"}},
+		"the port without TLS for it": {open, open.Addr(), &tls.Config{RootCAs: ours.Pool()},
+			[]string{"doesn't answer", "its port for TLS"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -91,10 +98,11 @@ func TestANewCertificateIsMetByConnectingAgain(t *testing.T) {
 	stream := newStream(t, c)
 	p := testnet.New(t, server.TLSAddr())
 	var seen atomic.Value
-	b := newBroker(t, p.Addr(), redis.Config{TLS: &tls.Config{RootCAs: ours.Pool(), VerifyConnection: func(state tls.ConnectionState) error {
-		seen.Store(state.PeerCertificates[0].SerialNumber.String())
-		return nil
-	}}})
+	b := newBroker(t, p.Addr(),
+		redis.Config{TLS: &tls.Config{RootCAs: ours.Pool(), VerifyConnection: func(state tls.ConnectionState) error {
+			seen.Store(state.PeerCertificates[0].SerialNumber.String())
+			return nil
+		}}})
 	// install has the server show another certificate, and cuts its connections.
 	install := func(by authority.Certificate) {
 		t.Helper()
@@ -136,9 +144,10 @@ func TestAClusterIsSpokenToWithTLS(t *testing.T) {
 	t.Parallel()
 	ours := authority.New(t)
 	shown, own := ours.Server(t, "127.0.0.1"), ours.Client(t, "relay")
-	server := servers.OwnRedis(t, servers.RedisConfig{Cluster: true, Settings: map[string]string{"cluster-announce-ip": "127.0.0.1", "tls-cluster": "yes"}, TLS: &servers.TLS{
-		Certificate: shown.File, Key: shown.KeyFile, Authority: ours.File(), DemandClient: true,
-	}})
+	server := servers.OwnRedis(t, servers.RedisConfig{Cluster: true,
+		Settings: map[string]string{"cluster-announce-ip": "127.0.0.1", "tls-cluster": "yes"}, TLS: &servers.TLS{
+			Certificate: shown.File, Key: shown.KeyFile, Authority: ours.File(), DemandClient: true,
+		}})
 	c := client(t, server.Addr())
 	formCluster(t, c)
 	stream := newStream(t, c)

@@ -1,6 +1,6 @@
-// Package registry puts payloads into the wire format of schema registries: a zero byte and the id of the
-// payload's schema stand before it, so that consumers with a registry's deserializers read it. Payloads
-// are Avro, Protobuf or JSON already, as the service has written them; nothing is converted.
+// Package registry puts payloads into the wire format of schema registries: a zero byte and the id of the payload's
+// schema come before it, so that consumers with a registry's deserializers can read it. Payloads are already Avro,
+// Protobuf or JSON, as the service has written them; nothing is converted.
 package registry
 
 import (
@@ -20,12 +20,12 @@ import (
 	"github.com/twmb/franz-go/pkg/sr"
 )
 
-// Framer puts payloads into the wire format. Its methods may be called from several goroutines.
+// Framer puts payloads into the wire format. Safe for concurrent use.
 //
-// The id of a message's schema is, in this order: what its header says; that of the schema that is
-// configured for its subject; that of the latest version in its subject. Only the first says for sure which
-// schema a payload was written with: with the last, a service that is deployed before its schema is
-// registered, or after the next one is, has its payloads labelled wrongly.
+// The id of a message's schema is, in this order: the one in its header; that of the schema configured for its subject;
+// that of the latest version in its subject. Only the first is certain to be the schema that the payload was written
+// with. With the last, payloads are labelled wrongly if a service is deployed before its schema is registered, or after
+// the next one is.
 type Framer struct {
 	cfg     Config
 	client  *sr.Client
@@ -33,13 +33,13 @@ type Framer struct {
 	schemas map[string]sr.Schema
 	now     func() time.Time
 
-	asking chan struct{} // capacity 1: held while the registry is asked
+	asking chan struct{} // capacity 1: held while the registry is queried
 
 	mu    sync.RWMutex
 	known map[string]answer // by subject
 }
 
-// answer is what the registry has said of a subject.
+// answer is the registry's answer about a subject.
 type answer struct {
 	id       uint32
 	protobuf bool
@@ -47,10 +47,10 @@ type answer struct {
 	until    time.Time // zero: forever
 }
 
-// missingFor is how long a subject that isn't there is not asked for again.
+// missingFor is the pause before a missing subject is looked up again.
 const missingFor = time.Second
 
-// New makes a Framer. It checks cfg, reports all its faults together, and connects to nothing.
+// New returns a Framer. It checks cfg, reports all its faults together, and doesn't connect.
 func New(cfg Config) (*Framer, error) {
 	cfg, subject, schemas, err := cfg.withDefaults()
 	if err != nil {
@@ -74,11 +74,11 @@ func New(cfg Config) (*Framer, error) {
 		asking: make(chan struct{}, 1), known: make(map[string]answer)}, nil
 }
 
-// Frame replaces m's payload by its framed form and takes the headers about the schema away. A nil payload
-// stays nil: a tombstone has no schema. It is a step for around.Steps: m is a copy of the caller's own.
+// Frame replaces m's payload by its framed form and removes the headers about the schema. A nil payload stays nil: a
+// tombstone has no schema. Frame is a step for around.Steps: m is a copy of the caller's own.
 //
-// Permanent: a header that is no id. Unavailable: no answer came, or the credentials are refused. Anything
-// else concerns a subject that can be cured, by registering its schema.
+// Permanent: a header that is not an id. Unavailable: no answer came, or the credentials were refused. Any other error
+// concerns a subject, and can be cured by registering its schema.
 func (f *Framer) Frame(ctx context.Context, m *outbox.Message) error {
 	if m.Payload == nil {
 		return nil
@@ -119,7 +119,7 @@ func (f *Framer) schemaOf(ctx context.Context, m *outbox.Message) (answer, error
 	case <-ctx.Done():
 		return answer{}, outbox.Unavailable(fmt.Errorf("registry: not asked: %w", ctx.Err()))
 	}
-	if a, ok := f.remembered(subject); ok { // somebody else has asked meanwhile
+	if a, ok := f.remembered(subject); ok { // another call has looked it up in the meantime
 		return a, a.err
 	}
 	a := f.ask(ctx, subject)
@@ -138,7 +138,7 @@ func (f *Framer) remembered(subject string) (answer, bool) {
 	return a, found && (a.until.IsZero() || f.now().Before(a.until))
 }
 
-// ask asks the registry about a subject.
+// ask looks up a subject in the registry.
 func (f *Framer) ask(ctx context.Context, subject string) answer {
 	schema, configured := f.schemas[subject]
 	var found sr.SubjectSchema
@@ -168,16 +168,18 @@ func (f *Framer) explain(subject string, configured bool, err error) error {
 	case !errors.As(err, &response):
 		return outbox.Unavailable(fmt.Errorf("registry: nobody answers: %w", err))
 	case response.StatusCode == http.StatusNotFound && configured:
-		return fmt.Errorf("registry: subject %q does not have the configured schema; register it, or have the relay do so (%w)", subject, err)
+		return fmt.Errorf("registry: subject %q does not have the configured schema; register it, or have the relay do so (%w)",
+			subject, err)
 	case response.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("registry: subject %q has no schema; register one, or name its id in the header %s (%w)", subject, f.cfg.IDHeader, err)
+		return fmt.Errorf("registry: subject %q has no schema; register one, or name its id in the header %s (%w)",
+			subject, f.cfg.IDHeader, err)
 	case response.StatusCode == http.StatusConflict, response.StatusCode == http.StatusUnprocessableEntity:
 		return fmt.Errorf("registry: subject %q does not take the configured schema: %w", subject, err)
 	}
 	return outbox.Unavailable(fmt.Errorf("registry: status %d: %w; are the address and the credentials right?", response.StatusCode, err))
 }
 
-// index is where in its Protobuf schema the message's type stands; nil for other schemas.
+// index is the position of the message's type in its Protobuf schema; nil for other schemas.
 func (f *Framer) index(m *outbox.Message, protobuf bool) ([]int, error) {
 	text, found := m.Header(f.cfg.IndexHeader)
 	switch {
@@ -190,7 +192,8 @@ func (f *Framer) index(m *outbox.Message, protobuf bool) ([]int, error) {
 	for part := range strings.SplitSeq(text, ",") {
 		n, err := strconv.ParseUint(strings.TrimSpace(part), 10, 31)
 		if err != nil {
-			return nil, outbox.Permanent(fmt.Errorf("registry: header %s is %.40q; it has to be the indexes of a Protobuf message, such as 0 or 1,0", f.cfg.IndexHeader, text))
+			return nil, outbox.Permanent(fmt.Errorf("registry: header %s is %.40q; it has to be the indexes of a "+
+				"Protobuf message, such as 0 or 1,0", f.cfg.IndexHeader, text))
 		}
 		index = append(index, int(n))
 	}

@@ -113,7 +113,8 @@ func TestAHeaderNamesTheSchemaWithoutTheRegistry(t *testing.T) {
 	t.Parallel()
 	registry, requests := setup(t)
 	f := framer(t, Config{URLs: []string{registry.URL()}})
-	m := message(outbox.Header{Name: "a", Value: "b"}, outbox.Header{Name: "schema-id", Value: "42"}, outbox.Header{Name: "schema-index", Value: "1, 0"})
+	m := message(outbox.Header{Name: "a", Value: "b"}, outbox.Header{Name: "schema-id", Value: "42"},
+		outbox.Header{Name: "schema-index", Value: "1, 0"})
 	id, index := frame(t, f, m, true)
 	if id != 42 || !slices.Equal(index, []int{1, 0}) || requests.Load() != 0 {
 		t.Errorf("id %d, index %v, %d requests", id, index, requests.Load())
@@ -121,7 +122,8 @@ func TestAHeaderNamesTheSchemaWithoutTheRegistry(t *testing.T) {
 	if !slices.Equal(m.Headers, []outbox.Header{{Name: "a", Value: "b"}}) {
 		t.Errorf("the headers are %v", m.Headers)
 	}
-	for _, wrong := range []outbox.Header{{Name: "schema-id", Value: "0"}, {Name: "schema-id", Value: "x"}, {Name: "schema-id", Value: "4294967296"}, {Name: "schema-id", Value: ""}} {
+	for _, wrong := range []outbox.Header{{Name: "schema-id", Value: "0"},
+		{Name: "schema-id", Value: "x"}, {Name: "schema-id", Value: "4294967296"}, {Name: "schema-id", Value: ""}} {
 		if err := f.Frame(t.Context(), message(wrong)); !outbox.IsPermanent(err) {
 			t.Errorf("%v: %v", wrong, err)
 		}
@@ -237,7 +239,8 @@ func TestFaultsAreReportedTogether(t *testing.T) {
 	if err == nil {
 		t.Fatal("nothing is wrong")
 	}
-	for _, part := range []string{"URLs[0]", "URLs[1]", "keep one way to authenticate", "Subject", "Schemas[0].Type", "Schemas[1].Subject", "Schemas[1].Text", "Timeout"} {
+	for _, part := range []string{"URLs[0]", "URLs[1]", "keep one way to authenticate",
+		"Subject", "Schemas[0].Type", "Schemas[1].Subject", "Schemas[1].Text", "Timeout"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("nothing about %s in:\n%v", part, err)
 		}
@@ -245,7 +248,8 @@ func TestFaultsAreReportedTogether(t *testing.T) {
 	if strings.Contains(err.Error(), "secret") {
 		t.Errorf("the password shows: %v", err)
 	}
-	if _, err := New(Config{Password: "p", Register: true}); err == nil || !strings.Contains(err.Error(), "URLs: none") || !strings.Contains(err.Error(), "they are to be registered") {
+	if _, err := New(Config{Password: "p", Register: true}); err == nil ||
+		!strings.Contains(err.Error(), "URLs: none") || !strings.Contains(err.Error(), "they are to be registered") {
 		t.Errorf("%v", err)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/pgoutbox/outbox/broker/sns"
 )
 
-// The loop is the client library alone, which keeps no order when something fails: as many goroutines as the broker
-// has requests, each sending ten messages with the same attributes. The server is the tests' own, for moto is so slow that
+// The loop is the client library alone, which keeps no order when something fails: as many goroutines as the broker has
+// requests, each sending ten messages with the same attributes. The server is the tests' own, for moto is so slow that
 // nothing else would be seen.
 func BenchmarkAgainstLoop(b *testing.B) {
 	const size, requests = 500, 16

@@ -13,14 +13,14 @@ import (
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
-// Broker publishes to SNS. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. Its Publish answers as
-// the document docs/brokers/sns.md says, which tells which error has which kind, and why. Ping reports whether SNS answers and
-// takes the credentials, and whether the topics exist that the configuration names without a field, and if not, why. Close
-// closes idle connections, when no Publish runs any more, and may be called more than once.
+// Broker publishes to SNS. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use.
+// docs/brokers/sns.md lists the kind of each error of Publish, and why. Ping checks that SNS answers and accepts the
+// credentials, and that the topics exist that the configuration names without a field; it returns the reason if not.
+// Close closes idle connections; no Publish may be running, and it may be called more than once.
 type Broker struct{ *amazon.Broker }
 
-// New returns a broker. It checks cfg and reports all its faults together. It doesn't connect: that is
-// what Ping is for, or the first Publish.
+// New returns a broker. It checks cfg and reports all its faults together. It doesn't connect; Ping and the first
+// Publish do.
 func New(cfg Config) (*Broker, error) {
 	s, of, err := cfg.open()
 	if err != nil {
@@ -29,7 +29,7 @@ func New(cfg Config) (*Broker, error) {
 	return &Broker{amazon.NewBroker(s, of)}, nil
 }
 
-// open returns SNS as cfg has it, and the settings of a broker.
+// open returns SNS for cfg, and the settings of a broker.
 func (cfg Config) open() (*service, amazon.Settings, error) {
 	var faults settings.Faults
 	cfg, common, names := cfg.complete(&faults)
@@ -41,7 +41,7 @@ func (cfg Config) open() (*service, amazon.Settings, error) {
 		amazon.Settings{Common: common, Service: "sns", Transport: transport, Names: names, LargestLimit: largestLimit}, nil
 }
 
-// service is SNS as the broker sees it.
+// service implements amazon.Service for SNS.
 type service struct {
 	cfg    Config
 	client *sns.Client
@@ -49,7 +49,7 @@ type service struct {
 
 var _ amazon.Service = (*service)(nil)
 
-// List asks for the topics. A user without the right to ask was recognised.
+// List requests the topics. A user without that permission was authenticated.
 func (s *service) List(ctx context.Context) error {
 	_, err := s.client.ListTopics(ctx, &sns.ListTopicsInput{})
 	if amazon.IsDenied(err) {
@@ -58,7 +58,7 @@ func (s *service) List(ctx context.Context) error {
 	return amazon.Classify("sns: ask for the topics", err)
 }
 
-// Find returns the topic of that ARN, and creates it if it doesn't exist and that was asked for.
+// Find returns the topic with that ARN, and creates it if it doesn't exist and the configuration asks for that.
 func (s *service) Find(ctx context.Context, name string) (*amazon.Target, error) {
 	isFIFO := strings.HasSuffix(name, amazon.FIFO)
 	topic := &amazon.Target{Name: name, Address: name, FIFO: isFIFO, Limit: defaultLimit, Request: defaultLimit}
@@ -74,7 +74,8 @@ func (s *service) Find(ctx context.Context, name string) (*amazon.Target, error)
 		if isFIFO {
 			how = " --attributes FifoTopic=true"
 		}
-		return nil, amazon.Missing(fmt.Errorf("sns: topic %q doesn't exist: create it, for example by: aws sns create-topic --name %s%s", name, bareName(name), how))
+		return nil, amazon.Missing(fmt.Errorf("sns: topic %q doesn't exist: create it, for example by: aws sns create-topic --name %s%s",
+			name, bareName(name), how))
 	case err != nil:
 		return nil, amazon.Classify(fmt.Sprintf("sns: look for topic %q", name), err)
 	}

@@ -21,24 +21,24 @@ type Config struct {
 	// Names that end in .fifo are FIFO topics. Required.
 	Topic string
 
-	// Topics has the ARNs of some topics, instead of the template.
+	// Topics has the ARNs of some topics, which override the template.
 	Topics map[string]string
 
-	// Unordered allows standard topics. They keep no order, not within a key either, and deliver a
-	// message more than once now and then. Without it a name that doesn't end in .fifo is an error.
+	// Unordered allows standard topics. They keep no order, not even within a key, and now and then deliver a message
+	// more than once. Without it a name that doesn't end in .fifo is an error.
 	Unordered bool
 
-	// CreateTopics creates a topic that doesn't exist when the first message for it comes. Without it
-	// such a message is an error that can be retried. An existing topic is never changed.
+	// CreateTopics creates a missing topic when its first message comes. Without it, such a message is an error that
+	// can be retried. An existing topic is never changed.
 	CreateTopics bool
 
-	// Payload is how a payload becomes text: "auto" sends text as it is and the rest in base64, "text"
-	// refuses the rest, "base64" sends everything in base64. Default "auto".
+	// Payload is how a payload becomes text: "auto" sends text unchanged and the rest in base64, "text" refuses the
+	// rest, "base64" sends everything in base64. Default "auto".
 	Payload string
 
-	// Format makes the records. nil sends payloads as they are, with attributes of the adapter's own; with a
-	// format the attributes are those of the format, a message with more than ten of them is refused, and Payload
-	// concerns what the format makes of the payload.
+	// Format makes the records. nil sends payloads unchanged, with the adapter's own attributes. With a format, the
+	// attributes are those of the format, a message with more than ten of them is refused, and Payload applies to the
+	// format's output.
 	Format format.Format
 
 	// Region whose endpoint is called. Default: that of Topic.
@@ -48,14 +48,14 @@ type Config struct {
 	// the region's.
 	Endpoint string
 
-	// AWS replaces the configuration that the AWS SDK finds in environment, files and metadata service:
-	// above all its credentials. Its retries and HTTP client aren't used.
+	// AWS replaces the configuration that the AWS SDK finds in environment, files and metadata service, above all its
+	// credentials. Its retries and HTTP client aren't used.
 	AWS *aws.Config
 
 	// TLS configures TLS with the endpoint. nil means the system's certificate authorities.
 	TLS *tls.Config
 
-	// Requests bounds how many requests are on their way at a time, of all calls together. Default 16.
+	// Requests bounds how many requests are in flight at a time, over all calls. Default 16.
 	Requests int
 
 	// Timeout is how long a request waits for its answer. Then its outcome is unknown. Default 10 s.
@@ -64,18 +64,18 @@ type Config struct {
 	// Dial opens connections, for proxies and tests. Default: net.Dialer with a timeout of 5 s.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Logger tells about topics that are created or endanger the guarantees. nil is silent.
+	// Logger reports topics that are created or endanger the guarantees. nil is silent.
 	Logger *slog.Logger
 }
 
 const (
-	defaultLimit = 256 << 10 // of a message and of a request, unless the topic says otherwise
+	defaultLimit = 256 << 10 // of a message and of a request, unless the topic has another limit
 	largestLimit = 1 << 20
 )
 
 // Defaults returns the Config that the zero value stands for.
 func Defaults() Config {
-	cfg, _, _ := Config{}.complete(new(settings.Faults)) // without what is required
+	cfg, _, _ := Config{}.complete(new(settings.Faults)) // without the required fields
 	return cfg
 }
 
@@ -93,7 +93,7 @@ func (cfg Config) complete(faults *settings.Faults) (Config, amazon.Common, *ama
 	return cfg, common, names
 }
 
-// common is what cfg shares with the other service of Amazon's, completed, which completes cfg.
+// common is the part of cfg that SQS has too, completed; it also completes cfg.
 func (cfg *Config) common(faults *settings.Faults) amazon.Common {
 	c := amazon.Common{
 		Payload: amazon.Payload(cfg.Payload), Format: cfg.Format, Region: cfg.Region, Endpoint: cfg.Endpoint, AWS: cfg.AWS, TLS: cfg.TLS,
@@ -104,7 +104,7 @@ func (cfg *Config) common(faults *settings.Faults) amazon.Common {
 	return c
 }
 
-// nameFault tells why a topic can't have this ARN, or may not be used; "" if it may.
+// nameFault returns why a topic can't have this ARN, or may not be used; "" if it may.
 func (cfg *Config) nameFault(name string) string {
 	const most = 256
 	parsed, err := arn.Parse(name)

@@ -96,7 +96,9 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case found == nil:
 		fault(w, "NotFound", "Topic does not exist", http.StatusNotFound)
 	case action == "GetTopicAttributes":
-		fmt.Fprintf(w, "<GetTopicAttributesResponse><GetTopicAttributesResult><Attributes><entry><key>MaximumMessageSize</key><value>%d</value></entry></Attributes></GetTopicAttributesResult></GetTopicAttributesResponse>", found.limit)
+		fmt.Fprintf(w,
+			"<GetTopicAttributesResponse><GetTopicAttributesResult><Attributes><entry><key>MaximumMessageSize</key>"+
+				"<value>%d</value></entry></Attributes></GetTopicAttributesResult></GetTopicAttributesResponse>", found.limit)
 	case action == "PublishBatch":
 		f.publish(w, found, form)
 	default:
@@ -131,7 +133,8 @@ func (f *fake) publish(w http.ResponseWriter, to *topic, form url.Values) {
 			return
 		}
 		if code != "" {
-			fmt.Fprintf(&answer, "<member><Id>%s</Id><Code>%s</Code><Message>refused</Message><SenderFault>%t</SenderFault></member>", e.id, code, senderFault)
+			fmt.Fprintf(&answer, "<member><Id>%s</Id><Code>%s</Code><Message>refused</Message><SenderFault>%t</SenderFault></member>",
+				e.id, code, senderFault)
 		}
 		e.size = len(code) // refused if not 0
 	}
@@ -152,7 +155,9 @@ func (f *fake) publish(w http.ResponseWriter, to *topic, form url.Values) {
 		}
 		fmt.Fprintf(&answer, "<member><Id>%s</Id><MessageId>m</MessageId></member>", e.id)
 	}
-	fmt.Fprintf(w, "<PublishBatchResponse><PublishBatchResult><Failed>%s</Failed><Successful>%s</Successful></PublishBatchResult></PublishBatchResponse>", failed, answer.String())
+	fmt.Fprintf(w,
+		"<PublishBatchResponse><PublishBatchResult><Failed>%s</Failed><Successful>%s</Successful>"+
+			"</PublishBatchResult></PublishBatchResponse>", failed, answer.String())
 }
 
 func parse(form url.Values) (entries []entry) {

@@ -18,7 +18,8 @@ func TestTheSDKReadsCloudEventsFromATopic(t *testing.T) {
 		f := newFake(t)
 		topic := f.topic(256 << 10)
 		b := open(t, f.URL, sns.Config{Topic: prefix + "{topic}.fifo", Format: format.CloudEvents{Structured: structured, Source: "/shop"}})
-		m := &outbox.Message{ID: outbox.NewID(), Topic: topic, Key: "a b\x01", EventType: "Created", AggregateID: "7 €", Payload: []byte(`{"i":1}`),
+		m := &outbox.Message{ID: outbox.NewID(), Topic: topic,
+			Key: "a b\x01", EventType: "Created", AggregateID: "7 €", Payload: []byte(`{"i":1}`),
 			ContentType: "application/json", Headers: []outbox.Header{{Name: "tenant", Value: "acme"}}}
 		accepted(t, b.Publish(patient(t), []*outbox.Message{m}))
 		if err := b.Close(); err != nil {
@@ -43,7 +44,8 @@ func TestTheSDKReadsCloudEventsFromATopic(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e.Validate() != nil || e.ID() != m.ID.String() || e.Source() != "/shop" || e.Type() != "Created" || e.Subject() != "7 €" ||
-			e.Extensions()["partitionkey"] != m.Key || string(e.Data()) != `{"i":1}` || e.DataContentType() != "application/json" || headers["tenant"] != "acme" {
+			e.Extensions()["partitionkey"] != m.Key || string(e.Data()) != `{"i":1}` ||
+			e.DataContentType() != "application/json" || headers["tenant"] != "acme" {
 			t.Errorf("structured %v: the event is %v, headers %v", structured, e, headers)
 		}
 	}

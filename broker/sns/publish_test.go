@@ -25,7 +25,8 @@ func TestASubscribedQueueGetsEveryFieldInOrder(t *testing.T) {
 	batch := brokertest.Messages(strings.TrimSuffix(topic, ".fifo"), 60, 7)
 	full := batch[30]
 	full.AggregateType, full.AggregateID, full.EventType, full.ContentType = "order", "4711", "OrderCreated", "application/json"
-	full.Headers = []outbox.Header{{Name: "empty"}, {Name: "traceparent", Value: "00-1"}, {Name: "x y", Value: "Größe"}, {Name: "z", Value: "a\tb\x01\uffff"}}
+	full.Headers = []outbox.Header{{Name: "empty"}, {Name: "traceparent", Value: "00-1"},
+		{Name: "x y", Value: "Größe"}, {Name: "z", Value: "a\tb\x01\uffff"}}
 	full.CreatedAt = time.Date(2026, 2, 3, 4, 5, 6, 789012000, time.UTC)
 	batch[31].Payload, batch[32].Payload, batch[33].Payload = nil, []byte{}, []byte{0, 1, 0xff}
 	accepted(t, b.Publish(patient(t), batch))
@@ -228,7 +229,8 @@ func TestLostAnswersLeaveUnknownOutcomesAndNothingIsLostOrInverted(t *testing.T)
 func TestFaultsOfTheConfigurationAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	_, err := sns.New(sns.Config{
-		Topic: prefix + "{topic}", Topics: map[string]string{"a": "orders"}, Payload: "xml", Requests: -1, Timeout: -1, Endpoint: "x", AWS: amazontest.Anyone(),
+		Topic: prefix + "{topic}", Topics: map[string]string{"a": "orders"},
+		Payload: "xml", Requests: -1, Timeout: -1, Endpoint: "x", AWS: amazontest.Anyone(),
 	})
 	contains(t, err, "standard topic", `"orders"`, "ARN", `"xml"`, "Requests: ", "Timeout: ", "Endpoint: ")
 	_, err = sns.New(sns.Config{AWS: amazontest.Anyone()})
@@ -249,7 +251,8 @@ func TestAClosedBrokerSendsNothing(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if errs := b.Publish(patient(t), brokertest.Messages(topic, 1, 1)); len(errs) != 1 || !outbox.IsUnavailable(errs[0]) || b.Ping(patient(t)) == nil {
+	if errs := b.Publish(patient(t), brokertest.Messages(topic, 1, 1)); len(errs) != 1 ||
+		!outbox.IsUnavailable(errs[0]) || b.Ping(patient(t)) == nil {
 		t.Errorf("outcomes %v", errs)
 	}
 }

@@ -131,7 +131,8 @@ func (c *consumer) step(ctx context.Context) (int, error) {
 			c.err = err
 		}
 		c.mu.Unlock()
-		done = append(done, types.DeleteMessageBatchRequestEntry{Id: aws.String(fmt.Sprint(i)), ReceiptHandle: got.Messages[i].ReceiptHandle})
+		done = append(done,
+			types.DeleteMessageBatchRequestEntry{Id: aws.String(fmt.Sprint(i)), ReceiptHandle: got.Messages[i].ReceiptHandle})
 	}
 	_, err = c.account.sqs.DeleteMessageBatch(ctx, &sqs.DeleteMessageBatchInput{QueueUrl: c.queue, Entries: done})
 	return len(done), err

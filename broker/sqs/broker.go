@@ -12,14 +12,14 @@ import (
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
-// Broker publishes to SQS. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. Its Publish answers as
-// the document docs/brokers/sqs.md says, which tells which error has which kind, and why. Ping reports whether SQS answers and
-// takes the credentials, and whether the queues exist that the configuration names without a field, and if not, why. Close
-// closes idle connections, when no Publish runs any more, and may be called more than once.
+// Broker publishes to SQS. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use.
+// docs/brokers/sqs.md lists the kind of each error of Publish, and why. Ping checks that SQS answers and accepts the
+// credentials, and that the queues exist that the configuration names without a field; it returns the reason if not.
+// Close closes idle connections; no Publish may be running, and it may be called more than once.
 type Broker struct{ *amazon.Broker }
 
-// New returns a broker. It checks cfg and reports all its faults together. It doesn't connect: that is
-// what Ping is for, or the first Publish.
+// New returns a broker. It checks cfg and reports all its faults together. It doesn't connect; Ping and the first
+// Publish do.
 func New(cfg Config) (*Broker, error) {
 	s, of, err := cfg.open()
 	if err != nil {
@@ -28,7 +28,7 @@ func New(cfg Config) (*Broker, error) {
 	return &Broker{amazon.NewBroker(s, of)}, nil
 }
 
-// open returns SQS as cfg has it, and the settings of a broker.
+// open returns SQS for cfg, and the settings of a broker.
 func (cfg Config) open() (*service, amazon.Settings, error) {
 	var faults settings.Faults
 	cfg, common, names := cfg.complete(&faults)
@@ -40,7 +40,7 @@ func (cfg Config) open() (*service, amazon.Settings, error) {
 		amazon.Settings{Common: common, Service: "sqs", Transport: transport, Names: names, LargestLimit: requestBytes}, nil
 }
 
-// service is SQS as the broker sees it.
+// service implements amazon.Service for SQS.
 type service struct {
 	cfg    Config
 	client *sqs.Client
@@ -48,7 +48,7 @@ type service struct {
 
 var _ amazon.Service = (*service)(nil)
 
-// List asks for the queues. A user without the right to ask was recognised.
+// List requests the queues. A user without that permission was authenticated.
 func (s *service) List(ctx context.Context) error {
 	_, err := s.client.ListQueues(ctx, &sqs.ListQueuesInput{MaxResults: aws.Int32(1)})
 	if amazon.IsDenied(err) {

@@ -14,51 +14,51 @@ import (
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
-// Config configures a Broker. The zero value is ready to use where the environment gives a region.
+// Config configures a Broker. The zero value is ready to use if the environment has a region.
 type Config struct {
 	// Queue is a template of the name of a message's queue, with the fields {topic}, {aggregate_type} and
 	// {event_type}, in which dots become hyphens. Names that end in .fifo are FIFO queues. Default
 	// "{topic}.fifo".
 	Queue string
 
-	// Queues names the queues of some topics, instead of the template.
+	// Queues has the queues of some topics, which override the template.
 	Queues map[string]string
 
-	// Account is the 12-digit id of the account that the queues belong to. Default: that of the credentials.
+	// Account is the 12-digit id of the account that owns the queues. Default: that of the credentials.
 	Account string
 
-	// Unordered allows standard queues. They keep no order, not within a key either, and deliver a
-	// message more than once now and then. Without it a name that doesn't end in .fifo is an error.
+	// Unordered allows standard queues. They keep no order, not even within a key, and now and then deliver a message
+	// more than once. Without it a name that doesn't end in .fifo is an error.
 	Unordered bool
 
-	// CreateQueues, if set, creates a queue that doesn't exist when the first message for it comes.
-	// Without it such a message is an error that can be retried. An existing queue is never changed.
+	// CreateQueues, if set, creates a missing queue when its first message comes. Without it, such a message is an
+	// error that can be retried. An existing queue is never changed.
 	CreateQueues *QueueSettings
 
-	// Payload is how a payload becomes text: "auto" sends text as it is and the rest in base64, "text"
-	// refuses the rest, "base64" sends everything in base64. Default "auto".
+	// Payload is how a payload becomes text: "auto" sends text unchanged and the rest in base64, "text" refuses the
+	// rest, "base64" sends everything in base64. Default "auto".
 	Payload string
 
-	// Format makes the records. nil sends payloads as they are, with attributes of the adapter's own; with a
-	// format the attributes are those of the format, a message with more than ten of them is refused, and Payload
-	// concerns what the format makes of the payload.
+	// Format makes the records. nil sends payloads unchanged, with the adapter's own attributes. With a format, the
+	// attributes are those of the format, a message with more than ten of them is refused, and Payload applies to the
+	// format's output.
 	Format format.Format
 
-	// Region of the queues, such as eu-central-1. Default: what the AWS SDK finds, as in AWS_REGION.
+	// Region of the queues, such as eu-central-1. Default: the one that the AWS SDK finds, for instance in AWS_REGION.
 	Region string
 
 	// Endpoint is the URL of a VPC endpoint, or of another server with the protocol of SQS. Default:
 	// the region's.
 	Endpoint string
 
-	// AWS replaces the configuration that the AWS SDK finds in environment, files and metadata service:
-	// above all its credentials. Its retries and HTTP client aren't used.
+	// AWS replaces the configuration that the AWS SDK finds in environment, files and metadata service, above all its
+	// credentials. Its retries and HTTP client aren't used.
 	AWS *aws.Config
 
 	// TLS configures TLS with the endpoint. nil means the system's certificate authorities.
 	TLS *tls.Config
 
-	// Requests bounds how many requests are on their way at a time, of all calls together. Default 16.
+	// Requests bounds how many requests are in flight at a time, over all calls. Default 16.
 	Requests int
 
 	// Timeout is how long a request waits for its answer. Then its outcome is unknown. Default 10 s.
@@ -67,7 +67,7 @@ type Config struct {
 	// Dial opens connections, for proxies and tests. Default: net.Dialer with a timeout of 5 s.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Logger tells about queues that are created or endanger the guarantees. nil is silent.
+	// Logger reports queues that are created or endanger the guarantees. nil is silent.
 	Logger *slog.Logger
 }
 
@@ -89,7 +89,7 @@ const (
 
 // Defaults returns the Config that the zero value stands for.
 func Defaults() Config {
-	cfg, _, _ := Config{}.complete(new(settings.Faults)) // without what is required
+	cfg, _, _ := Config{}.complete(new(settings.Faults)) // without the required fields
 	return cfg
 }
 
@@ -108,7 +108,7 @@ func (cfg Config) complete(faults *settings.Faults) (Config, amazon.Common, *ama
 	return cfg, common, names
 }
 
-// common is what cfg shares with the other service of Amazon's, completed, which completes cfg.
+// common is the part of cfg that SNS has too, completed; it also completes cfg.
 func (cfg *Config) common(faults *settings.Faults) amazon.Common {
 	c := amazon.Common{
 		Payload: amazon.Payload(cfg.Payload), Format: cfg.Format, Region: cfg.Region, Endpoint: cfg.Endpoint, AWS: cfg.AWS, TLS: cfg.TLS,
@@ -119,7 +119,7 @@ func (cfg *Config) common(faults *settings.Faults) amazon.Common {
 	return c
 }
 
-// nameFault tells why a queue can't be called so, or may not be used; "" if it may.
+// nameFault returns why a queue can't have this name, or may not be used; "" if it may.
 func (cfg *Config) nameFault(name string) string {
 	const most = 80
 	return amazon.NameFault("queue", name, most, cfg.Unordered)

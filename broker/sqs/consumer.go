@@ -21,23 +21,23 @@ import (
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
-// ConsumerConfig says what a Consumer reads. Queue is required.
+// ConsumerConfig configures what a Consumer reads. Queue is required.
 type ConsumerConfig struct {
-	// Queue is the name of the queue. Processes that read the same queue share its messages. A FIFO queue keeps
-	// the order of a key between them; a standard queue keeps none.
+	// Queue is the name of the queue. Processes that read the same queue share its messages. A FIFO queue keeps the
+	// order of a key across them; a standard queue keeps none.
 	Queue string
 
-	// Visibility is after how long the service gives a message of a process that has died to another. Living
-	// processes prolong it. Default 30 s, at least 1 s.
+	// Visibility is the time after which the service gives a dead process's message to another. Living processes extend
+	// it. Default 30 s, at least 1 s.
 	Visibility time.Duration
 
-	// Handling says how messages are handled. MaxInFlight is 100 by default: all that is here and not deleted has to
-	// be kept hidden, by a request for every ten of them three times in Visibility. What is rejected comes again
-	// when Visibility is over, until the queue's redrive policy moves it; without one, forever.
+	// Handling configures how messages are handled. MaxInFlight is 100 by default: every message that is here and not
+	// deleted must be kept hidden, by a request for every ten of them three times in Visibility. A rejected message
+	// comes again after Visibility, until the queue's redrive policy moves it; without one, forever.
 	Handling consume.Config
 }
 
-// Consumer hands the messages of a queue to a handler.
+// Consumer passes the messages of a queue to a handler.
 type Consumer struct {
 	service   *service
 	transport *http.Transport
@@ -47,13 +47,13 @@ type Consumer struct {
 }
 
 const (
-	mostAtOnce = 10 // messages of a request
+	mostAtOnce = 10 // messages per request
 	longPoll   = 5 * time.Second
-	lagEvery   = time.Minute // between requests for the queue's length
+	lagEvery   = time.Minute // between queries for the queue's length
 )
 
-// NewConsumer makes a Consumer. conn says how to connect; what concerns publishing in it is ignored. All
-// faults are reported together, and nothing is connected.
+// NewConsumer returns a Consumer. conn configures the connection; its options for publishing are ignored. It reports
+// all faults together and doesn't connect.
 func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Consumer, error) {
 	var faults settings.Faults
 	faults.Need(cfg.Queue != "", "Queue", "not given; name the queue")
@@ -72,9 +72,9 @@ func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Con
 	return &Consumer{service: service, transport: of.Transport, cfg: cfg, engine: engine, logger: cfg.Handling.Logger}, nil
 }
 
-// Run consumes until ctx ends; then it waits for the handlers that run, gives back what was not handled, and
-// returns nil. It goes on after every failure of the service. It returns an error if it can't go on: too many
-// handlers hang (consume.ErrHung). A Consumer runs once.
+// Run consumes until ctx ends. Then it waits for running handlers, returns unhandled messages to the queue, and returns
+// nil. It continues after every failure of the service. It returns an error if it can't continue: too many handlers
+// hang (consume.ErrHung). A Consumer runs once.
 func (c *Consumer) Run(ctx context.Context) error { return c.engine.Run(ctx, c.run) }
 
 func (c *Consumer) run(ctx context.Context) error {
@@ -91,16 +91,16 @@ func (c *Consumer) run(ctx context.Context) error {
 	return errors.Join(err, c.engine.Hung())
 }
 
-// session is one Run.
+// session is the state of one Run.
 type session struct {
 	*Consumer
 	group *lanes.Group
 	queue string // its URL
 
-	looked time.Time // at what waits
+	looked time.Time // when the queue's length was last queried
 
 	mu       sync.Mutex
-	open     map[*lanes.Delivery]*string // receipt handles of what isn't settled
+	open     map[*lanes.Delivery]*string // receipt handles of messages that aren't settled
 	returned []*string
 }
 
@@ -144,8 +144,8 @@ func (s *session) receive(ctx context.Context) error {
 	return nil
 }
 
-// once asks for messages. A request isn't given up when ctx ends: what it takes out of the queue would be hidden
-// until Visibility is over. So the last one is awaited, as long as it may look for messages.
+// once requests messages. A request isn't cancelled when ctx ends: the messages that it takes from the queue would be
+// hidden until Visibility is over. So the last one is awaited, as long as it may look for messages.
 func (s *session) once(ctx context.Context, free int) error {
 	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.service.cfg.Timeout)
 	defer cancel()
@@ -180,10 +180,11 @@ func (s *session) once(ctx context.Context, free int) error {
 	return nil
 }
 
-// lag tells the observer about how many messages no consumer has received.
+// lag reports to the observer about how many messages no consumer has received.
 func (s *session) lag(ctx context.Context) {
 	const waiting = types.QueueAttributeNameApproximateNumberOfMessages
-	output, err := s.service.client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{QueueUrl: &s.queue, AttributeNames: []types.QueueAttributeName{waiting}})
+	output, err := s.service.client.GetQueueAttributes(ctx,
+		&sqs.GetQueueAttributesInput{QueueUrl: &s.queue, AttributeNames: []types.QueueAttributeName{waiting}})
 	if err == nil {
 		var n int64
 		if n, err = strconv.ParseInt(output.Attributes[string(waiting)], 10, 64); err == nil {
@@ -203,7 +204,7 @@ func (s *session) take(got *types.Message) {
 	}
 	s.engine.Decode(d)
 	if d.Message.OrderingKey() != "" {
-		d.Attempts = 0 // it is tried again here, and comes again for other reasons
+		d.Attempts = 0 // deliveries don't count: attempts are made here, and a message comes again for other reasons
 	}
 	d.Settle = func(o consume.Outcome, pause time.Duration) {
 		s.mu.Lock()
@@ -217,14 +218,15 @@ func (s *session) take(got *types.Message) {
 			_, err = s.service.client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &s.queue, ReceiptHandle: got.ReceiptHandle})
 		case consume.Later:
 			err = s.visibility(ctx, got.ReceiptHandle, pause)
-		case consume.Rejected: // the service counts what is not deleted
+		case consume.Rejected: // the service counts messages that are not deleted
 		default:
 			s.mu.Lock()
 			s.returned = append(s.returned, got.ReceiptHandle)
 			s.mu.Unlock()
 		}
 		if err != nil {
-			s.logger.Debug("the service was not told about a message, and will deliver it again", "message_id", d.Message.ID.String(), "error", err)
+			s.logger.Debug("the service was not told about a message, and will deliver it again",
+				"message_id", d.Message.ID.String(), "error", err)
 		}
 	}
 	s.mu.Lock()
@@ -233,13 +235,13 @@ func (s *session) take(got *types.Message) {
 	s.group.Add(d)
 }
 
-// giveBack shows what was not handled to others again. A FIFO queue keeps its order by itself.
+// giveBack makes unhandled messages visible to other consumers. A FIFO queue keeps its order by itself.
 func (s *session) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.service.cfg.Timeout)
 	defer cancel()
 	for _, handle := range s.returned {
 		if err := s.visibility(ctx, handle, 0); err != nil {
-			return // they come again when their time is over
+			return // they become visible when their time is over
 		}
 	}
 }
@@ -251,7 +253,7 @@ func (s *session) visibility(ctx context.Context, handle *string, d time.Duratio
 	return err
 }
 
-// prolong hides what is being worked on for longer, before it is shown to others.
+// prolong extends the invisibility of messages that are being worked on.
 func (s *session) prolong(ctx context.Context) {
 	tick := time.NewTicker(s.cfg.Visibility / 3)
 	defer tick.Stop()
@@ -278,7 +280,8 @@ func (s *session) prolong(ctx context.Context) {
 			}
 			handles = handles[n:]
 			asking, cancel := context.WithTimeout(ctx, s.cfg.Visibility*2/3)
-			_, err := s.service.client.ChangeMessageVisibilityBatch(asking, &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &s.queue, Entries: entries})
+			_, err := s.service.client.ChangeMessageVisibilityBatch(asking,
+				&sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &s.queue, Entries: entries})
 			cancel()
 			if err != nil && ctx.Err() == nil {
 				s.logger.Debug("messages may be delivered to others as well", "queue", s.cfg.Queue, "error", err)

@@ -24,38 +24,40 @@ import (
 func TestAnSQSConsumerDoesWhatAConsumerMust(t *testing.T) {
 	t.Parallel()
 	server := servers.TestElasticMQ(t, relaxed)
-	lanestest.Run(t, lanestest.Harness{Ordered: true, LagByAsking: true, Patience: 3 * time.Second, Source: func(t *testing.T) lanestest.Source {
-		a := connect(t, server.URL())
-		name := a.queue(".fifo")
-		return lanestest.Source{
-			Topic:   strings.TrimSuffix(name, ".fifo"),
-			Publish: a.broker(sqs.Config{}).Publish,
-			Foreign: func(t *testing.T, key, id string) {
-				attributes := map[string]types.MessageAttributeValue{"outbox-key": {DataType: aws.String("String"), StringValue: &key}}
-				if id != "" {
-					attributes["outbox-id"] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &id}
-				}
-				url, err := a.client.GetQueueUrl(patient(t), &sdk.GetQueueUrlInput{QueueName: &name})
-				if err == nil {
-					_, err = a.client.SendMessage(patient(t), &sdk.SendMessageInput{
-						QueueUrl: url.QueueUrl, MessageBody: aws.String("1"), MessageGroupId: &key, MessageDeduplicationId: aws.String(outbox.NewID().String()),
-						MessageAttributes: attributes,
-					})
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-			},
-			Open: func(t *testing.T, cfg consume.Config, handler consume.Handler) lanestest.Consumer {
-				conn := sqs.Config{Endpoint: server.URL(), AWS: amazontest.Anyone()}
-				c, err := sqs.NewConsumer(conn, sqs.ConsumerConfig{Queue: name, Visibility: 3 * time.Second, Handling: cfg}, handler)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return c
-			},
-		}
-	}})
+	lanestest.Run(t,
+		lanestest.Harness{Ordered: true, LagByAsking: true, Patience: 3 * time.Second, Source: func(t *testing.T) lanestest.Source {
+			a := connect(t, server.URL())
+			name := a.queue(".fifo")
+			return lanestest.Source{
+				Topic:   strings.TrimSuffix(name, ".fifo"),
+				Publish: a.broker(sqs.Config{}).Publish,
+				Foreign: func(t *testing.T, key, id string) {
+					attributes := map[string]types.MessageAttributeValue{"outbox-key": {DataType: aws.String("String"), StringValue: &key}}
+					if id != "" {
+						attributes["outbox-id"] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &id}
+					}
+					url, err := a.client.GetQueueUrl(patient(t), &sdk.GetQueueUrlInput{QueueName: &name})
+					if err == nil {
+						_, err = a.client.SendMessage(patient(t), &sdk.SendMessageInput{
+							QueueUrl: url.QueueUrl, MessageBody: aws.String("1"),
+							MessageGroupId: &key, MessageDeduplicationId: aws.String(outbox.NewID().String()),
+							MessageAttributes: attributes,
+						})
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				},
+				Open: func(t *testing.T, cfg consume.Config, handler consume.Handler) lanestest.Consumer {
+					conn := sqs.Config{Endpoint: server.URL(), AWS: amazontest.Anyone()}
+					c, err := sqs.NewConsumer(conn, sqs.ConsumerConfig{Queue: name, Visibility: 3 * time.Second, Handling: cfg}, handler)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return c
+				},
+			}
+		}})
 }
 
 func TestAConsumerOfAStandardQueueHandlesEverythingAndLeavesRejectedMessagesToTheRedrivePolicy(t *testing.T) {
@@ -71,7 +73,8 @@ func TestAConsumerOfAStandardQueueHandlesEverythingAndLeavesRejectedMessagesToTh
 		}
 		return got.QueueUrl
 	}
-	attributes, err := a.client.GetQueueAttributes(patient(t), &sdk.GetQueueAttributesInput{QueueUrl: url(dead), AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn}})
+	attributes, err := a.client.GetQueueAttributes(patient(t),
+		&sdk.GetQueueAttributesInput{QueueUrl: url(dead), AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn}})
 	if err == nil {
 		_, err = a.client.SetQueueAttributes(patient(t), &sdk.SetQueueAttributesInput{QueueUrl: url(name), Attributes: map[string]string{
 			"RedrivePolicy": fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":"2"}`, attributes.Attributes["QueueArn"]),
@@ -87,7 +90,8 @@ func TestAConsumerOfAStandardQueueHandlesEverythingAndLeavesRejectedMessagesToTh
 	var mu sync.Mutex
 	handled, tried := map[outbox.ID]bool{}, 0
 	conn := sqs.Config{Endpoint: server.URL(), AWS: amazontest.Anyone()}
-	c, err := sqs.NewConsumer(conn, sqs.ConsumerConfig{Queue: name, Visibility: time.Second, Handling: consume.Config{Policy: consume.Reject}},
+	c, err := sqs.NewConsumer(conn,
+		sqs.ConsumerConfig{Queue: name, Visibility: time.Second, Handling: consume.Config{Policy: consume.Reject}},
 		func(_ context.Context, msg *outbox.Message) error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -105,9 +109,11 @@ func TestAConsumerOfAStandardQueueHandlesEverythingAndLeavesRejectedMessagesToTh
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
 	// It is left alone, so it comes again when its time is over, and the service moves it then.
-	got, err := a.client.ReceiveMessage(patient(t), &sdk.ReceiveMessageInput{QueueUrl: url(dead), WaitTimeSeconds: 20, MessageAttributeNames: []string{"All"}})
+	got, err := a.client.ReceiveMessage(patient(t),
+		&sdk.ReceiveMessageInput{QueueUrl: url(dead), WaitTimeSeconds: 20, MessageAttributeNames: []string{"All"}})
 	for err == nil && len(got.Messages) == 0 && patient(t).Err() == nil {
-		got, err = a.client.ReceiveMessage(patient(t), &sdk.ReceiveMessageInput{QueueUrl: url(dead), WaitTimeSeconds: 20, MessageAttributeNames: []string{"All"}})
+		got, err = a.client.ReceiveMessage(patient(t),
+			&sdk.ReceiveMessageInput{QueueUrl: url(dead), WaitTimeSeconds: 20, MessageAttributeNames: []string{"All"}})
 	}
 	if err != nil {
 		t.Fatal(err)

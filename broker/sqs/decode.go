@@ -15,8 +15,8 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/lanes"
 )
 
-// decode undoes what broker/internal/amazon encodes. queue is the queue's name without .fifo. With an error there is
-// everything else that could be read: a message that is no good still has its place in its key.
+// decode is the inverse of the encoding of broker/internal/amazon. queue is the queue's name without .fifo. With an
+// error it returns what could be read: even an unreadable message has its position in its key.
 func decode(queue string, got *types.Message) (m outbox.Message, err error) {
 	m = outbox.Message{Topic: queue, Payload: []byte(aws.ToString(got.Body))}
 	all := map[string]string{}
@@ -65,7 +65,7 @@ func decode(queue string, got *types.Message) (m outbox.Message, err error) {
 	return m, err
 }
 
-// groupOf is the key of a message that names none itself, or "" if its group is for it alone.
+// groupOf is the key of a message that has no key attribute, or "" if its group is unique to it.
 func groupOf(got *types.Message) string {
 	group := got.Attributes[string(types.MessageSystemAttributeNameMessageGroupId)]
 	if group == got.Attributes[string(types.MessageSystemAttributeNameMessageDeduplicationId)] {

@@ -1,18 +1,18 @@
 // Package sqs delivers messages to Amazon SQS.
 //
-// A message is accepted when SQS has confirmed it. Messages leave in requests of up to ten, several of
-// them at a time, and each message has an outcome of its own: SQS confirms some of a request and refuses
-// others. Therefore a key has at most one message on its way. The client's retries are off: when the
-// outcome of a request is unknown, the call says so and the engine sends again.
+// A message is accepted when SQS has confirmed it. Messages are sent in requests of up to ten, several at a time. Each
+// message has an outcome of its own: SQS may confirm some of a request and refuse others. So at most one message of a
+// key is in flight. The client's retries are off: if the outcome of a request is unknown, the call returns that and the
+// engine sends again.
 //
-// In a FIFO queue a message's group is its ordering key and its deduplication id is the message id, so
-// that SQS keeps the order of a key and drops a repeat within five minutes. Standard queues keep no order and drop
-// nothing; Config.Unordered allows them.
+// In a FIFO queue a message's group is its ordering key and its deduplication id is the message id, so SQS keeps the
+// order of a key and drops a repeat within five minutes. Standard queues keep no order and drop nothing;
+// Config.Unordered allows them.
 //
 // # Wire format
 //
-// The body is the payload. What SQS can't take as text, because it isn't UTF-8 or has control characters,
-// is sent in base64. Attributes, all of the type String, are left out when empty:
+// The body is the payload. A payload that SQS can't take as text, because it isn't UTF-8 or has control characters, is
+// sent in base64. Attributes, all of the type String, are left out when empty:
 //
 //	outbox-id                message id
 //	outbox-payload           "base64" if the body is; "null" or "empty" if the payload is NULL or empty,
@@ -25,9 +25,9 @@
 //	outbox-aggregate-id      aggregate id
 //	outbox-created-at        creation time, RFC 3339 in UTC with microseconds
 //
-// Beside them stand the message's own headers. SQS takes ten attributes, with values that are text and not empty. The
-// headers of a trace go first, outbox-created-at goes last; what has no room or doesn't fit stands, names and values,
-// as a JSON object in the attribute outbox-headers.
+// The message's own headers are attributes too. SQS takes ten attributes, with values that are text and not empty. The
+// headers of a trace come first, outbox-created-at comes last. Names and values that don't fit are a JSON object in the
+// attribute outbox-headers.
 //
 // docs/brokers/sqs.md describes queues, limits, permissions and the treatment of every error.
 package sqs

@@ -51,8 +51,10 @@ func TestTheSDKReadsCloudEventsFromAQueue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e.Validate() != nil || e.ID() != m.ID.String() || e.Source() != "/shop" || e.Type() != "Created" || e.Subject() != "7 €" || !e.Time().Equal(m.CreatedAt) ||
-			e.Extensions()["partitionkey"] != m.Key || string(e.Data()) != `{"i":1}` || e.DataContentType() != "application/json" || headers["tenant"] != "acme" {
+		if e.Validate() != nil || e.ID() != m.ID.String() ||
+			e.Source() != "/shop" || e.Type() != "Created" || e.Subject() != "7 €" || !e.Time().Equal(m.CreatedAt) ||
+			e.Extensions()["partitionkey"] != m.Key || string(e.Data()) != `{"i":1}` ||
+			e.DataContentType() != "application/json" || headers["tenant"] != "acme" {
 			t.Errorf("structured %v: the event is %v, headers %v", structured, e, headers)
 		}
 	}
@@ -81,7 +83,8 @@ func TestAConsumerReadsFormatsBack(t *testing.T) {
 			ctx, done := context.WithCancelCause(patient(t))
 			var got outbox.Message
 			handled := errors.New("handled")
-			c, err := sqs.NewConsumer(sqs.Config{Endpoint: server.URL(), AWS: amazontest.Anyone()}, sqs.ConsumerConfig{Queue: queue, Handling: consume.Config{Decode: test.decode}},
+			c, err := sqs.NewConsumer(sqs.Config{Endpoint: server.URL(), AWS: amazontest.Anyone()},
+				sqs.ConsumerConfig{Queue: queue, Handling: consume.Config{Decode: test.decode}},
 				func(_ context.Context, m *outbox.Message) error {
 					got = *m
 					done(handled)
@@ -97,7 +100,8 @@ func TestAConsumerReadsFormatsBack(t *testing.T) {
 			if got.ID != m.ID || got.Key != m.Key || string(got.Payload) != string(m.Payload) || tenant != "acme" {
 				t.Errorf("received %+v\nsent     %+v", got, *m)
 			}
-			if name != "debezium" && (got.EventType != "Created" || got.ContentType != "application/json" || !got.CreatedAt.Equal(m.CreatedAt)) {
+			if name != "debezium" &&
+				(got.EventType != "Created" || got.ContentType != "application/json" || !got.CreatedAt.Equal(m.CreatedAt)) {
 				t.Errorf("received %+v\nsent     %+v", got, *m)
 			}
 		})
@@ -113,7 +117,8 @@ func TestAMessageWithTooManyAttributesStopsItsKeyAlone(t *testing.T) {
 		batch[2].Headers = append(batch[2].Headers, outbox.Header{Name: name, Value: "v"})
 	}
 	errs := a.broker(sqs.Config{Format: format.CloudEvents{}}).Publish(patient(t), batch)
-	if len(errs) != 6 || errs[0] != nil || errs[1] != nil || errs[3] != nil || errs[5] != nil || !outbox.IsPermanent(errs[2]) || errs[4] != outbox.ErrSkipped {
+	if len(errs) != 6 || errs[0] != nil || errs[1] != nil ||
+		errs[3] != nil || errs[5] != nil || !outbox.IsPermanent(errs[2]) || errs[4] != outbox.ErrSkipped {
 		t.Fatalf("outcomes %v", errs)
 	}
 	contains(t, errs[2], "11 attributes")

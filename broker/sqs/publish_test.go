@@ -27,7 +27,8 @@ func TestWhatIsNoAttributeOfSQSArrivesAllTheSame(t *testing.T) {
 	m := brokertest.Messages(strings.TrimSuffix(queue, ".fifo"), 1, 1)[0]
 	m.Key, m.EventType, m.AggregateType, m.AggregateID = strings.Repeat("ключ ", 100), "Order\x02Created", "order", "4711"
 	m.ContentType, m.Payload = "text/plain", []byte("a\x00b")
-	m.Headers = []outbox.Header{{Name: "empty"}, {Name: "a b", Value: "1"}, {Name: ".dot", Value: "2"}, {Name: "AWS.x", Value: "3"}, {Name: "noncharacter", Value: "\ufffe \uffff"}}
+	m.Headers = []outbox.Header{{Name: "empty"}, {Name: "a b", Value: "1"},
+		{Name: ".dot", Value: "2"}, {Name: "AWS.x", Value: "3"}, {Name: "noncharacter", Value: "\ufffe \uffff"}}
 	for i := range 20 {
 		m.Headers = append(m.Headers, outbox.Header{Name: fmt.Sprintf("h-%02d", i), Value: "v"})
 	}
@@ -273,7 +274,8 @@ func TestFaultsOfTheConfigurationAreReportedTogether(t *testing.T) {
 		Queue: "{topic}", Queues: map[string]string{"a": "b.c.fifo"}, Account: "me", Payload: "xml", Requests: -1, Timeout: -1,
 		Endpoint: "x", CreateQueues: &sqs.QueueSettings{Retention: time.Second}, AWS: &aws.Config{},
 	})
-	contains(t, err, "standard queue", `"b.c.fifo"`, "12 digits", `"xml"`, "Requests: ", "Timeout: ", "Endpoint: ", "Region: ", "CreateQueues.Retention: ")
+	contains(t, err, "standard queue", `"b.c.fifo"`, "12 digits",
+		`"xml"`, "Requests: ", "Timeout: ", "Endpoint: ", "Region: ", "CreateQueues.Retention: ")
 	_, err = sqs.New(sqs.Config{Queue: "{key}.fifo", AWS: amazontest.Anyone()})
 	contains(t, err, "{key}")
 }
@@ -287,7 +289,8 @@ func TestAClosedBrokerSendsNothing(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if errs := b.Publish(patient(t), brokertest.Messages(topic, 1, 1)); len(errs) != 1 || !outbox.IsUnavailable(errs[0]) || b.Ping(patient(t)) == nil {
+	if errs := b.Publish(patient(t), brokertest.Messages(topic, 1, 1)); len(errs) != 1 ||
+		!outbox.IsUnavailable(errs[0]) || b.Ping(patient(t)) == nil {
 		t.Errorf("outcomes %v", errs)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/amazon"
 )
 
-// Find returns the queue of that name, and creates it if it doesn't exist and that was asked for.
+// Find returns the queue of that name, and creates it if it doesn't exist and the configuration asks for that.
 func (s *service) Find(ctx context.Context, name string) (*amazon.Target, error) {
 	address, err := s.address(ctx, name)
 	if err != nil {
@@ -56,7 +56,8 @@ func (s *service) address(ctx context.Context, name string) (string, error) {
 		if strings.HasSuffix(name, amazon.FIFO) {
 			how = " --attributes FifoQueue=true"
 		}
-		return "", amazon.Missing(fmt.Errorf("sqs: queue %q doesn't exist, or may not be seen: create it, for example by: aws sqs create-queue --queue-name %s%s", name, name, how))
+		return "", amazon.Missing(fmt.Errorf("sqs: queue %q doesn't exist, or may not be seen: create it, for example "+
+			"by: aws sqs create-queue --queue-name %s%s", name, name, how))
 	}
 	return s.create(ctx, name)
 }
@@ -81,13 +82,15 @@ func (s *service) create(ctx context.Context, name string) (string, error) {
 	return aws.ToString(output.QueueUrl), nil
 }
 
-// warn tells of settings that endanger the guarantees.
+// warn logs settings that endanger the guarantees.
 func (s *service) warn(name string, isFIFO bool, attributes map[string]string) {
 	logger := s.cfg.Logger.With("queue", name)
 	if !isFIFO {
 		logger.Warn("standard queue: it keeps no order within a key, and drops no repeats")
 	}
-	if seconds, err := strconv.Atoi(attributes[string(types.QueueAttributeNameMessageRetentionPeriod)]); err == nil && time.Duration(seconds)*time.Second < 24*time.Hour {
-		logger.Warn("queue keeps messages for less than a day: what isn't consumed by then is lost", "retention", time.Duration(seconds)*time.Second)
+	if seconds, err := strconv.Atoi(attributes[string(types.QueueAttributeNameMessageRetentionPeriod)]); err == nil &&
+		time.Duration(seconds)*time.Second < 24*time.Hour {
+		logger.Warn("queue keeps messages for less than a day: what isn't consumed by then is lost",
+			"retention", time.Duration(seconds)*time.Second)
 	}
 }

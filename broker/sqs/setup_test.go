@@ -99,7 +99,8 @@ func (a *account) read(ctx context.Context, queues ...string) ([]outbox.Message,
 				return nil, err
 			}
 			if len(got.Messages) == 0 {
-				// An answer that got lost on its way to the reader keeps its messages, and those behind them, out of sight.
+				// An answer that got lost on its way to the reader keeps its messages, and those behind them, out of
+				// sight.
 				if left, err := a.left(ctx, url.QueueUrl); err != nil {
 					return nil, err
 				} else if left > 0 {
@@ -115,7 +116,8 @@ func (a *account) read(ctx context.Context, queues ...string) ([]outbox.Message,
 					return nil, err
 				}
 				a.received[name] = append(a.received[name], m)
-				done = append(done, types.DeleteMessageBatchRequestEntry{Id: aws.String(fmt.Sprint(i)), ReceiptHandle: got.Messages[i].ReceiptHandle})
+				done = append(done,
+					types.DeleteMessageBatchRequestEntry{Id: aws.String(fmt.Sprint(i)), ReceiptHandle: got.Messages[i].ReceiptHandle})
 			}
 			if _, err := a.client.DeleteMessageBatch(ctx, &sdk.DeleteMessageBatchInput{QueueUrl: url.QueueUrl, Entries: done}); err != nil {
 				return nil, err
@@ -128,7 +130,8 @@ func (a *account) read(ctx context.Context, queues ...string) ([]outbox.Message,
 
 // left returns how many messages the queue has, also those that were received and not removed.
 func (a *account) left(ctx context.Context, url *string) (left int, err error) {
-	all := []types.QueueAttributeName{types.QueueAttributeNameApproximateNumberOfMessages, types.QueueAttributeNameApproximateNumberOfMessagesNotVisible}
+	all := []types.QueueAttributeName{types.QueueAttributeNameApproximateNumberOfMessages,
+		types.QueueAttributeNameApproximateNumberOfMessagesNotVisible}
 	got, err := a.client.GetQueueAttributes(ctx, &sdk.GetQueueAttributesInput{QueueUrl: url, AttributeNames: all})
 	if err != nil {
 		return 0, err

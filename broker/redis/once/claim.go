@@ -13,13 +13,14 @@ import (
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-// claim is the right to run the handler of a message. Its note in Redis holds a token that no other consumer has, or "done".
+// claim is the right to run the handler of a message. Its note in Redis holds a token that is unique to this claim, or
+// "done".
 type claim struct {
 	cache *Cache
 	key   string
 	token string
 	msg   *outbox.Message
-	began time.Time // not later than the note
+	began time.Time // no later than the time of the note
 }
 
 const (
@@ -28,8 +29,8 @@ const (
 	answerClaimed = "claimed"
 )
 
-// What each script does, Redis does as one. A note of our own token is ours: an answer that was lost and a request
-// that the client has sent again change nothing.
+// Each script is atomic. A note with our own token is ours, so a lost answer, or a request that the client has sent
+// again, changes nothing.
 var (
 	takeScript = redis.NewScript(`local note = redis.call('GET', KEYS[1])
 if note == 'done' then return 'done' end
@@ -37,7 +38,7 @@ if note and note ~= ARGV[1] then return 'busy' end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 'claimed'`)
 
-	// A note that is gone, with a server that has forgotten all, is made again unless somebody else was faster.
+	// If the note is gone, as after a server has lost its data, it is made again unless another consumer was faster.
 	renewScript = takeScript
 
 	// The effect has happened, whoever has the claim by now.
@@ -63,7 +64,7 @@ func (c *claim) ask(ctx context.Context, script *redis.Script, args ...any) (str
 	return answer, nil
 }
 
-// run calls the handler, as long as the claim can be kept.
+// run calls the handler while the claim can be kept.
 func (c *claim) run(ctx context.Context, fn Handler) error {
 	if t := c.cache.cfg.Timeout; t > 0 {
 		timed, cancel := context.WithTimeout(ctx, t)
@@ -82,7 +83,7 @@ func (c *claim) run(ctx context.Context, fn Handler) error {
 	return err
 }
 
-// keep renews the claim until ctx ends, and ends ctx when the claim is another's, or may be.
+// keep renews the claim until ctx ends, and ends ctx if another consumer has the claim, or may have it.
 func (c *claim) keep(ctx context.Context, cut context.CancelCauseFunc) {
 	lease := c.cache.cfg.Lease
 	tick := time.NewTicker(lease / 3)
@@ -104,7 +105,7 @@ func (c *claim) keep(ctx context.Context, cut context.CancelCauseFunc) {
 		case err == nil && answer == answerClaimed:
 			kept = asked
 			continue
-		case err == nil: // busy, or done by another
+		case err == nil: // another consumer is busy with it, or has done it
 			c.log("claim lost", ErrLost)
 			cut(ErrLost)
 			return
@@ -116,10 +117,11 @@ func (c *claim) keep(ctx context.Context, cut context.CancelCauseFunc) {
 	}
 }
 
-// cleanUp bounds what remains to be done when the handler has returned.
+// cleanUp bounds the work after the handler has returned.
 const cleanUp = 5 * time.Second
 
-// mark notes that the effect has happened. It tries for a while, since without the mark a repeat has the effect again.
+// mark notes that the effect has happened. It retries for a while, because without the mark a repeat has the effect
+// again.
 func (c *claim) mark(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
 	defer cancel()
@@ -138,7 +140,7 @@ func (c *claim) mark(ctx context.Context) {
 	}
 }
 
-// release lets others try at once. If it fails, they wait for the end of the lease.
+// release lets other consumers try at once. If it fails, they wait until the lease ends.
 func (c *claim) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
 	defer cancel()
@@ -148,5 +150,6 @@ func (c *claim) release(ctx context.Context) {
 }
 
 func (c *claim) log(text string, err error) {
-	c.cache.cfg.Logger.Warn(text, "consumer", c.cache.consumer, "message_id", c.msg.ID.String(), "topic", c.msg.Topic, "key", printed.Key(c.msg.OrderingKey()), "error", err)
+	c.cache.cfg.Logger.Warn(text, "consumer", c.cache.consumer,
+		"message_id", c.msg.ID.String(), "topic", c.msg.Topic, "key", printed.Key(c.msg.OrderingKey()), "error", err)
 }

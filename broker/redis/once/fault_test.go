@@ -31,12 +31,13 @@ func dies(addr, id string) {
 	if err == nil {
 		var cache *once.Cache
 		if cache, err = once.New("mailer", client, once.Config{Lease: lease}); err == nil {
-			_, err = cache.Handle(context.Background(), &outbox.Message{ID: parsed, Topic: "mails"}, func(ctx context.Context, _ *outbox.Message) error {
-				if err := client.Incr(ctx, "effects:"+id).Err(); err != nil {
-					return err
-				}
-				return syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			})
+			_, err = cache.Handle(context.Background(), &outbox.Message{ID: parsed, Topic: "mails"},
+				func(ctx context.Context, _ *outbox.Message) error {
+					if err := client.Incr(ctx, "effects:"+id).Err(); err != nil {
+						return err
+					}
+					return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				})
 		}
 	}
 	fmt.Fprintln(os.Stderr, "still there:", err)

@@ -16,63 +16,64 @@ import (
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
-// Client is where the notes are kept: a *redis.Client, a *redis.ClusterClient or a failover client. Its timeouts
+// Client is the Redis client for the notes: a *redis.Client, a *redis.ClusterClient or a failover client. Its timeouts
 // should be well below Config.Lease.
 type Client = redis.Scripter
 
 // Config tunes a [Cache]. The zero value is fit for use.
 type Config struct {
-	// Window is for how long it is remembered that a message was done, counted from then. It should be longer than
-	// brokers keep what isn't acknowledged. A note takes about 150 bytes. Default 24 h.
+	// Window is how long a done message is remembered, counted from its effect. It should be longer than brokers keep
+	// unacknowledged messages. A note takes about 150 bytes. Default 24 h.
 	Window time.Duration
 
-	// Lease is for how long the claim of a process that has died keeps others from the message. Living processes
-	// renew it. Default 30 s, at least 100 ms.
+	// Lease is how long the claim of a dead process keeps others from the message. Living processes renew it. Default
+	// 30 s, at least 100 ms.
 	Lease time.Duration
 
-	// Timeout is after how long the handler's context ends. Default: when the caller's does.
+	// Timeout is the time after which the handler's context ends. Default: only the caller's context ends it.
 	Timeout time.Duration
 
-	// DedupKey returns what a message is known by, of at most inbox.MaxDedupBytes; "" stands for its ID. Default:
-	// the ID.
+	// DedupKey returns what identifies a message, of at most inbox.MaxDedupBytes; "" stands for its ID. Default: the
+	// ID.
 	DedupKey func(*outbox.Message) string
 
-	// Prefix begins the keys in Redis; the consumer's name and what the message is known by follow. Default
+	// Prefix begins the keys in Redis; the consumer's name and the message's identification follow. Default
 	// "outbox:once:".
 	Prefix string
 
-	// Logger gets effects that could not be noted, and claims that were lost; nil is silent.
+	// Logger reports effects that could not be noted, and lost claims; nil is silent.
 	Logger *slog.Logger
 
-	// Observer is told of every message, and Tracer wraps it in a span, as for an inbox; nil for none.
+	// Observer gets every message, and Tracer wraps it in a span, as for an inbox; nil for none.
 	Observer inbox.Observer
 	Tracer   inbox.Tracer
 }
 
-// Handler makes the effect of a message. It returns when ctx ends. Errors marked by outbox.Permanent say that no
-// repetition helps, by outbox.Unavailable that the message isn't to blame.
+// Handler makes the effect of a message. It returns when ctx ends. An error marked by outbox.Permanent means that a
+// repeat would not help, one marked by outbox.Unavailable that the message isn't to blame.
 type Handler func(ctx context.Context, msg *outbox.Message) error
 
-// What Handle returns when a message has not had its effect. The message must not be acknowledged.
+// The errors of Handle if a message has not had its effect. The message must not be acknowledged.
 var (
-	// ErrBusy means that another process has claimed the message, or had when it died. It is marked by
-	// outbox.Unavailable: deliver again later, and count no attempt.
-	ErrBusy = errors.New("another process has claimed the message: deliver it again in a moment; if that process has died, its claim expires")
+	// ErrBusy means that another process has claimed the message, or had claimed it when it died. It is marked by
+	// outbox.Unavailable: deliver the message again later, and count no attempt.
+	ErrBusy = errors.New("another process has claimed the message: deliver it again in a moment; if that process has " +
+		"died, its claim expires")
 
-	// ErrLost means that the handler was cut off: its claim could not be kept, and another process may run it. It is
-	// marked by outbox.Unavailable.
+	// ErrLost means that the handler was interrupted: its claim could not be kept, and another process may run it. It
+	// is marked by outbox.Unavailable.
 	ErrLost = errors.New("the claim of the message was lost while its handler ran: another process may be at it")
 )
 
-// Cache makes the effects of one consumer. Methods are safe for concurrent use.
+// Cache makes the effects of one consumer. Safe for concurrent use.
 type Cache struct {
 	consumer string
 	client   Client
 	cfg      Config
 }
 
-// New returns the cache of a consumer: everything that makes its effects together, under any number of processes.
-// It reports every fault of cfg at once and connects to nothing. The client belongs to the caller.
+// New returns the cache of a consumer, which may have any number of processes. It reports all faults of cfg together
+// and doesn't connect. The caller owns the client.
 func New(consumer string, client Client, cfg Config) (*Cache, error) {
 	var faults settings.Faults
 	faults.Need(consumer != "" && len(consumer) <= inbox.MaxConsumerBytes, "",
@@ -89,11 +90,11 @@ func New(consumer string, client Client, cfg Config) (*Cache, error) {
 	return &Cache{consumer: consumer, client: client, cfg: cfg}, nil
 }
 
-// Handle claims a message, runs fn and marks it as done. If it was marked before, fn isn't run and the outcome is
-// inbox.Duplicate. With a nil error the message may be acknowledged; with any other it may not.
+// Handle claims a message, runs fn and marks the message as done. If it was marked before, fn isn't run and the outcome
+// is inbox.Duplicate. With a nil error the message may be acknowledged; with any other it may not.
 //
-// If the effect has happened and can't be marked, the outcome is inbox.Applied even so, and the log says it: to
-// deliver the message again would repeat the effect for certain.
+// If the effect has happened and can't be marked, the outcome is inbox.Applied all the same, and the error is logged:
+// delivering the message again would certainly repeat the effect.
 func (c *Cache) Handle(ctx context.Context, msg *outbox.Message, fn Handler) (inbox.Result, error) {
 	key, err := c.key(msg)
 	if err == nil && fn == nil {
@@ -130,7 +131,7 @@ func (c *Cache) traced(ctx context.Context, key string, msg *outbox.Message, fn 
 	}
 	finished := false
 	defer func() {
-		if !finished { // also when fn has ended its goroutine
+		if !finished { // even if fn has ended its goroutine
 			cl.release(ctx)
 		}
 	}()
@@ -142,7 +143,7 @@ func (c *Cache) traced(ctx context.Context, key string, msg *outbox.Message, fn 
 	return inbox.Result{Outcome: inbox.Applied}, nil
 }
 
-// key is the note's.
+// key is the key of the note.
 func (c *Cache) key(msg *outbox.Message) (string, error) {
 	if msg == nil {
 		return "", outbox.Permanent(errors.New("there is no message"))

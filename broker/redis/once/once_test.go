@@ -33,7 +33,8 @@ const patience = time.Minute
 
 func connect(t testing.TB, addr string) *goredis.Client {
 	t.Helper()
-	client := goredis.NewClient(&goredis.Options{Addr: addr, Protocol: 2, DisableIdentity: true, DialTimeout: time.Second, ReadTimeout: time.Second, MaxRetries: -1})
+	client := goredis.NewClient(&goredis.Options{Addr: addr,
+		Protocol: 2, DisableIdentity: true, DialTimeout: time.Second, ReadTimeout: time.Second, MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
 	return client
 }
@@ -102,10 +103,12 @@ func TestAnEffectHappensOnceForAMessageThatComesAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, err := other.Handle(t.Context(), msg, func(context.Context, *outbox.Message) error { return nil }); err != nil || r.Outcome != inbox.Applied {
+	if r, err := other.Handle(t.Context(), msg, func(context.Context, *outbox.Message) error { return nil }); err != nil ||
+		r.Outcome != inbox.Applied {
 		t.Errorf("another consumer: %v, %v", r, err)
 	}
-	keyed := setup(t, addr, once.Config{Prefix: outbox.NewID().String(), DedupKey: func(m *outbox.Message) string { return string(m.Payload) }})
+	keyed := setup(t, addr,
+		once.Config{Prefix: outbox.NewID().String(), DedupKey: func(m *outbox.Message) string { return string(m.Payload) }})
 	one, two := message(), message()
 	one.Payload, two.Payload = []byte("invoice 7"), []byte("invoice 7")
 	keyed.want(one, inbox.Applied, 1)
@@ -193,7 +196,8 @@ func TestAMessageThatCantBeToldFromOthersIsRefusedForGood(t *testing.T) {
 	if _, err := w.handle(nil); !outbox.IsPermanent(err) {
 		t.Errorf("no message: %v", err)
 	}
-	long := setup(t, servers.TestRedis(t).Addr(), once.Config{DedupKey: func(*outbox.Message) string { return strings.Repeat("x", 10_000) }})
+	long := setup(t, servers.TestRedis(t).Addr(),
+		once.Config{DedupKey: func(*outbox.Message) string { return strings.Repeat("x", 10_000) }})
 	if _, err := long.handle(message()); !outbox.IsPermanent(err) {
 		t.Errorf("a key of 10 kB: %v", err)
 	}
@@ -238,10 +242,12 @@ func TestObserverAndTracerAreTold(t *testing.T) {
 	msg.Headers = []outbox.Header{{Name: "traceparent", Value: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}
 	w.want(msg, inbox.Applied, 1)
 	w.want(msg, inbox.Duplicate, 1)
-	if len(seen.events) != 2 || seen.events[0].Result.Outcome != inbox.Applied || seen.events[1].Result.Outcome != inbox.Duplicate || seen.events[0].Consumer != "mailer" {
+	if len(seen.events) != 2 || seen.events[0].Result.Outcome != inbox.Applied ||
+		seen.events[1].Result.Outcome != inbox.Duplicate || seen.events[0].Consumer != "mailer" {
 		t.Errorf("events: %+v", seen.events)
 	}
-	if len(seen.links) != 2 || seen.links[0].TraceParent != msg.Headers[0].Value || fmt.Sprint(seen.ends) != "[applied<nil> duplicate<nil>]" {
+	if len(seen.links) != 2 || seen.links[0].TraceParent != msg.Headers[0].Value ||
+		fmt.Sprint(seen.ends) != "[applied<nil> duplicate<nil>]" {
 		t.Errorf("spans: %+v, %v", seen.links, seen.ends)
 	}
 }
