@@ -39,6 +39,7 @@ var allRules = rules{
 		{"the broker does not answer", stalled},
 		{"a topic takes nothing", closed},
 		{"the relay can't work with the database", broken},
+		{"nobody has looked", unread},
 	},
 	destination: []destinationRule{
 		{"there is no cursor", orphaned},
@@ -217,6 +218,14 @@ func closed(_ *Report, _ *Destination, g *Group) (Finding, bool) {
 func broken(_ *Report, _ *Destination, g *Group) (Finding, bool) {
 	return Finding{State: StateBroken, Since: g.StateSince, Cause: orElse(g.LastError, "unknown cause"),
 		Advice: "check the database and the relay's log"}, g.State == "broken"
+}
+
+func unread(r *Report, _ *Destination, g *Group) (Finding, bool) {
+	f := Finding{State: StateBroken, Since: r.At, Cause: r.unread, Advice: "check the database"}
+	if g.State == "flowing" { // the relay's own sessions are answered
+		f.State = StateUnknown
+	}
+	return f, r.unread != ""
 }
 
 func orphaned(_ *Report, d *Destination) (Finding, bool) {

@@ -35,6 +35,8 @@ type Report struct {
 	// Altered says which tables are not what the migrations made, as a segment that is detached, and what to run. Relays
 	// refuse to work then.
 	Altered string `json:"altered,omitempty"`
+
+	unread string // why it isn't known how things are now; "" if it is
 }
 
 // Unselected counts messages of a topic that no destination selects.

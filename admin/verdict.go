@@ -15,6 +15,7 @@ type State string
 const (
 	StateIdle    State = "idle"     // all is delivered
 	StateFlowing State = "flowing"  // messages are on their way
+	StateUnknown State = "unknown"  // messages flow, but the database could not be looked at for a while
 	StateLagging State = "lagging"  // a message has waited for longer than the destination's objective
 	StateBlocked State = "blocked"  // lanes wait for an operator; the others flow
 	StateDead    State = "dead"     // there are dead letters that no operator has acknowledged
@@ -27,7 +28,7 @@ const (
 
 // States lists all states, from the best to the worst.
 func States() []State {
-	return []State{StateIdle, StateFlowing, StateLagging, StateBlocked, StateDead, StateFailing, StateStalled, StateBroken, StateNoRelay, StateStopped}
+	return []State{StateIdle, StateFlowing, StateUnknown, StateLagging, StateBlocked, StateDead, StateFailing, StateStalled, StateBroken, StateNoRelay, StateStopped}
 }
 
 // Tone is how much a state asks for a person.
@@ -35,6 +36,7 @@ type Tone string
 
 const (
 	Calm      Tone = "calm"
+	Unknown   Tone = "unknown"
 	Attention Tone = "attention" // somebody should look at it; what can flow does
 	Alarm     Tone = "alarm"     // it does not flow
 )
@@ -44,6 +46,8 @@ func (s State) Tone() Tone {
 	switch {
 	case s == StateIdle || s == StateFlowing:
 		return Calm
+	case s == StateUnknown:
+		return Unknown
 	case StateFailing.worseThan(s):
 		return Attention
 	}

@@ -28,7 +28,8 @@ and gives its leases back; a second signal ends it at once. A destination that c
 until it can, and holds up no other. A destination that gives up for good (policy "stop") leaves the others
 running; the exit code is 1 in the end.
 
-Health and metrics are at http.listen (default 127.0.0.1:9187): /livez, /readyz, /metrics.`,
+Health and metrics are at http.listen (default 127.0.0.1:9187): /livez; /readyz (this process can do its work);
+/healthz/destinations (they deliver: the verdict of outbox status); /metrics.`,
 		Example: `  outbox relay --config outbox.yaml
   outbox relay --set http.listen= --set log.level=debug
 

@@ -109,17 +109,21 @@ func TestTheRelayDeliversAndEndsInGoodOrder(t *testing.T) {
 	}
 	until(t, "/readyz is ready", func() bool {
 		code, body := get(t, "http://"+address+"/readyz")
-		return code == http.StatusOK && strings.Contains(body, `"idle"`)
+		return code == http.StatusOK && strings.Contains(body, `"state": "flowing"`)
 	})
-	_, metrics := get(t, "http://"+address+"/metrics")
+	until(t, "/healthz/destinations says idle", func() bool {
+		code, body := get(t, "http://"+address+"/healthz/destinations")
+		return code == http.StatusOK && strings.Contains(body, `"sentence": "idle"`) && strings.Contains(body, `"age_seconds"`)
+	})
 	for _, line := range []string{
 		`outbox_published_total{destination="file"} 200`, `outbox_commit_to_ack_seconds_count{destination="file"} 200`,
 		`outbox_lease_held{destination="file",shard_group="0"} 1`, `outbox_pending_messages{destination="file"} 0`,
-		`outbox_dead_messages{destination="file"} 0`, `outbox_build_info{`, `outbox_oldest_pending_timestamp_seconds{destination="file"} 1`,
+		`outbox_dead_messages{destination="file"} 0`, `outbox_destination_state{destination="file",state="idle"} 1`, `outbox_build_info{`, `outbox_oldest_pending_timestamp_seconds{destination="file"} 1`,
 	} {
-		if !strings.Contains(metrics, line) {
-			t.Errorf("/metrics has no %s", line)
-		}
+		until(t, "/metrics has "+line, func() bool {
+			_, metrics := get(t, "http://"+address+"/metrics")
+			return strings.Contains(metrics, line)
+		})
 	}
 	d.outbox("status", "--exit-code").want(exitOK, "file", "IDLE")
 	if code := relay.stop(); code != exitOK {
@@ -145,8 +149,11 @@ func TestADestinationThatIsDownHoldsUpNoOther(t *testing.T) {
 		r := d.outbox("status")
 		return strings.Contains(r.stdout, "STALLED") && strings.Contains(r.stdout, "nats: the broker does not answer") && !strings.Contains(r.stdout, "hunter22")
 	})
-	until(t, "/readyz tells of it", func() bool {
-		code, body := get(t, "http://"+address+"/readyz")
+	if code, body := get(t, "http://"+address+"/readyz"); code != http.StatusOK {
+		t.Errorf("the outage of a broker makes the process unready: %s", body)
+	}
+	until(t, "/healthz/destinations tells of it", func() bool {
+		code, body := get(t, "http://"+address+"/healthz/destinations")
 		return code == http.StatusServiceUnavailable && strings.Contains(body, `"stalled"`) && strings.Contains(body, "check the broker")
 	})
 	if n := d.int(`SELECT count(*) FROM outbox.dead_letters`) + d.int(`SELECT coalesce(max(attempts), 0) FROM outbox.holds`); n != 0 {

@@ -54,7 +54,7 @@ type Log struct {
 
 // HTTP configures the listener for health and metrics.
 type HTTP struct {
-	Listen string `json:"listen" jsonschema:"Address that serves /livez, /readyz and /metrics. Empty: none."`
+	Listen string `json:"listen" jsonschema:"Address that serves /livez, /readyz, /healthz/destinations and /metrics. Empty: none."`
 }
 
 // Retention configures the removal of delivered messages.

@@ -82,14 +82,9 @@ func (d *Daemon) assemble() error {
 	monitor := d.conn.Copy()
 	monitor.RuntimeParams["application_name"] = "outbox monitor " + d.cfg.Name
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return connect.Open(ctx, monitor, "the configuration") }
-	var names []string
-	for _, destination := range d.cfg.Destinations {
-		if destination.Source == nil {
-			names = append(names, destination.Name)
-		}
-	}
 	d.metrics = newMetrics(d.options)
-	d.watch = newWatch(names, d.metrics, d.logger, connect)
+	d.watch = newWatch(d.cfg.Name, d.metrics, d.logger, connect)
+	d.metrics.registry.MustRegister(states{d.watch})
 
 	if d.cfg.Retention.Enabled && readsOutbox(d.cfg) {
 		retention, err := polling.NewRetention(d.conn, polling.RetentionConfig{
@@ -125,6 +120,7 @@ func (d *Daemon) assemble() error {
 				}
 			}
 			d.parts = append(d.parts, p)
+			d.watch.starting(destination.Name, group, destination.Source == nil)
 		}
 	}
 	return errors.Join(faults...)
@@ -173,7 +169,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	defer besides.Wait()
 	defer endAside()
 	if listener != nil {
-		besides.Go(func() { serveHTTP(aside, listener, d.cfg.Name, d.watch, d.metrics, d.logger) })
+		besides.Go(func() { serveHTTP(aside, listener, d.watch, d.metrics, d.logger) })
 	}
 	if listener != nil && fromOutbox {
 		besides.Go(func() { d.watch.run(aside) })
@@ -229,7 +225,7 @@ func (d *Daemon) deliver(ctx context.Context) error {
 				return
 			}
 			d.notify.stopped(p.destination.Name, errs[i])
-			d.note(p, relay.StateStopped, errs[i])
+			d.watch.note(p.destination.Name, p.group, relay.StateStopped, errs[i])
 			d.logger.Error("destination given up; others go on", "destination", p.destination.Name, "shard_group", p.group, "error", errs[i])
 		})
 	}
@@ -257,19 +253,12 @@ func (d *Daemon) runPart(ctx context.Context, p part) error {
 	engine := paced(c)
 	engine.Select, engine.Stripes, engine.Logger = p.selects, p.broker.Calls, logger
 	engine.Observer = d.notify.observer(c.Name,
-		d.metrics.observer(c.Name, p.group, func(state relay.State, err error) { d.note(p, state, err) }))
+		d.metrics.observer(c.Name, p.group, func(state relay.State, err error) { d.watch.note(c.Name, p.group, state, err) }))
 	r, err := relay.New(source, broker, engine)
 	if err != nil {
 		return err
 	}
 	return r.Run(ctx)
-}
-
-// note passes on what is done with a table of a destination's own. Those that read the outbox have it in their cursors.
-func (d *Daemon) note(p part, state relay.State, err error) {
-	if p.destination.Source != nil {
-		d.noteTable(p.destination.Name, state, err)
-	}
 }
 
 // checkDatabase refuses what no waiting cures, while somebody still looks at the terminal.

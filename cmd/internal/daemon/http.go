@@ -29,24 +29,33 @@ func public(address net.Addr) bool {
 	return ok && !tcp.IP.IsLoopback()
 }
 
+// answer is a probe's: 200 if it is well, otherwise 503.
+func answer(rw http.ResponseWriter, well bool, body any) {
+	rw.Header().Set("Content-Type", "application/json")
+	rw.Header().Set("Cache-Control", "no-store")
+	if !well {
+		rw.WriteHeader(http.StatusServiceUnavailable)
+	}
+	e := json.NewEncoder(rw)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	_ = e.Encode(body) // the client has gone
+}
+
 // serveHTTP serves health and metrics until ctx ends.
-func serveHTTP(ctx context.Context, l net.Listener, name string, w *watch, m *metrics, logger *slog.Logger) {
+func serveHTTP(ctx context.Context, l net.Listener, w *watch, m *metrics, logger *slog.Logger) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(rw, "alive\n")
 	})
 	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, _ *http.Request) {
-		r := w.readiness(name)
-		rw.Header().Set("Content-Type", "application/json")
-		rw.Header().Set("Cache-Control", "no-store")
-		if !r.State.Delivers() {
-			rw.WriteHeader(http.StatusServiceUnavailable)
-		}
-		e := json.NewEncoder(rw)
-		e.SetEscapeHTML(false)
-		e.SetIndent("", "  ")
-		_ = e.Encode(r) // the client has gone
+		r := w.readiness()
+		answer(rw, r.Ready, r)
+	})
+	mux.HandleFunc("GET /healthz/destinations", func(rw http.ResponseWriter, _ *http.Request) {
+		h := w.health()
+		answer(rw, h.State.Delivers(), h)
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
 	server := &http.Server{

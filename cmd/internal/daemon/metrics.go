@@ -95,6 +95,25 @@ func newMetrics(o Options) *metrics {
 	return m
 }
 
+// states is a set of states for each destination: 1 for each that the verdict names, at the time of the scrape.
+type states struct{ watch *watch }
+
+var stateOf = prometheus.NewDesc("outbox_destination_state", "1 for each state that the verdict on the destination names, 0 for the others.", []string{"destination", "state"}, nil)
+
+func (s states) Describe(described chan<- *prometheus.Desc) { described <- stateOf }
+
+func (s states) Collect(collected chan<- prometheus.Metric) {
+	for name, v := range s.watch.health().Destinations {
+		named := map[admin.State]bool{v.State: true}
+		for _, f := range v.Also {
+			named[f.State] = true
+		}
+		for _, state := range admin.States() {
+			collected <- prometheus.MustNewConstMetric(stateOf, prometheus.GaugeValue, truth(named[state]), name, string(state))
+		}
+	}
+}
+
 // sample takes over what a look at the database found.
 func (m *metrics) sample(r *admin.Report, mine func(destination string) bool) {
 	for _, d := range r.Destinations {

@@ -1,41 +1,82 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// watch looks at the database every few seconds, for metrics and /readyz: scrapes and probes cost it
-// nothing.
+// watch looks at the database every few seconds, and is told what the relay does: so scrapes and probes cost the database
+// nothing, and are answered when it hangs.
 type watch struct {
 	conn         func(context.Context) (*pgx.Conn, error)
+	relay        string
 	destinations []string
+	reads        bool // the outbox; otherwise there is nothing to look at
 	metrics      *metrics
 	logger       *slog.Logger
 
-	mu      sync.Mutex
-	at      time.Time
-	verdict admin.Verdict
-	each    map[string]admin.Verdict
-	tables  map[string]admin.Verdict // on destinations with tables of their own
+	mu     sync.Mutex
+	report *admin.Report // the last that could be read, or an empty one
+	readAt time.Time     // by this process's clock, when that look began
+	err    error         // of the last look
+	live   map[workOn]admin.Live
 }
 
-const watchPause = 5 * time.Second
+// workOn is a shard group of a destination.
+type workOn struct {
+	destination string
+	group       int
+}
 
-func newWatch(destinations []string, m *metrics, logger *slog.Logger, conn func(context.Context) (*pgx.Conn, error)) *watch {
-	return &watch{conn: conn, destinations: destinations, metrics: m, logger: logger,
-		verdict: admin.Verdict{Finding: admin.Finding{State: admin.StateBroken, Cause: "the relay has just started"}}}
+const (
+	// lookEvery is the pause between two looks; a look that takes long, since the backlog is long, is taken less often, as far as
+	// admin.ReadWithin allows. lookAgain is the pause after one that failed.
+	lookEvery = 5 * time.Second
+	lookAgain = 2 * time.Second
+
+	// lookFor is how long a look may take: two looks and a pause fit into admin.ReadWithin. A statement of one ends before, in
+	// the server too.
+	lookFor      = 7 * time.Second
+	statementFor = 5 * time.Second
+)
+
+func newWatch(relay string, m *metrics, logger *slog.Logger, conn func(context.Context) (*pgx.Conn, error)) *watch {
+	return &watch{conn: conn, relay: relay, metrics: m, logger: logger, report: &admin.Report{}, live: make(map[workOn]admin.Live)}
+}
+
+// starting notes a shard group that this relay is to work on.
+func (w *watch) starting(destination string, group int, ofOutbox bool) {
+	if !slices.Contains(w.destinations, destination) {
+		w.destinations = append(w.destinations, destination)
+	}
+	w.reads = w.reads || ofOutbox
+	w.live[workOn{destination, group}] = admin.Live{Destination: destination, Group: group, State: "starting", Since: time.Now()}
+}
+
+// note takes over what a part of the relay does now.
+func (w *watch) note(destination string, group int, state relay.State, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.live[workOn{destination, group}]
+	if l.State != string(state) {
+		l.State, l.Since = string(state), time.Now()
+	}
+	if err != nil {
+		l.Cause = err.Error()
+	}
+	w.live[workOn{destination, group}] = l
 }
 
 func (w *watch) run(ctx context.Context) {
@@ -45,12 +86,15 @@ func (w *watch) run(ctx context.Context) {
 			connect.Close(conn)
 		}
 	}()
-	for pause := time.Second; ctx.Err() == nil; pause = watchPause {
+	for ctx.Err() == nil {
 		began := time.Now()
 		conn = w.look(ctx, conn)
-		// A look that is slow, because the backlog is long, is taken less often.
+		took, pause := time.Since(began), lookAgain
+		if conn != nil {
+			pause = max(min(max(lookEvery, 20*took), admin.ReadWithin-2*took), time.Second)
+		}
 		select {
-		case <-time.After(max(pause, 20*time.Since(began))):
+		case <-time.After(pause):
 		case <-ctx.Done():
 		}
 	}
@@ -58,97 +102,108 @@ func (w *watch) run(ctx context.Context) {
 
 // look takes one, and returns the connection for the next time, nil if it broke.
 func (w *watch) look(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, lookFor)
 	defer cancel()
+	began := time.Now()
 	var err error
 	if conn == nil {
 		conn, err = w.conn(ctx)
 	}
-	var report *admin.Report
+	var found any
 	if err == nil {
-		report, err = admin.Status(ctx, conn)
+		status := verbs.Status()
+		status.Timeout = statementFor
+		found, err = status.Run(ctx, conn, w.relay, status.New())
 	}
 	if err != nil {
+		w.logger.Debug("the database could not be looked at", "error", err)
 		if conn != nil {
 			connect.Close(conn)
 		}
-		w.logger.Debug("the database could not be looked at", "error", err)
-		w.set(time.Now(), admin.Verdict{Finding: admin.Finding{State: admin.StateBroken, Cause: err.Error(), Advice: "check the database"}}, nil)
+		conn = nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err = err; err != nil {
 		return nil
 	}
-	verdict, each := report.On(w.destinations)
-	w.metrics.sample(report, func(name string) bool { _, ok := each[name]; return ok })
-	w.set(report.At, verdict, each)
+	w.report, w.readAt = found.(*admin.Report), began
+	w.metrics.sample(w.report, func(name string) bool { return slices.Contains(w.destinations, name) })
 	return conn
 }
 
-func (w *watch) set(at time.Time, verdict admin.Verdict, each map[string]admin.Verdict) {
+// health is the body of /healthz/destinations.
+type health struct {
+	Sentence string `json:"sentence"`
+	admin.Verdict
+	Age          float64                  `json:"age_seconds"` // of what is known from the database
+	Relay        string                   `json:"relay"`
+	Destinations map[string]admin.Verdict `json:"destinations"`
+}
+
+// health is the verdict on what this relay delivers to, as it is now.
+func (w *watch) health() health {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.at, w.verdict, w.each = at, verdict, each
+	age := w.age()
+	report := w.report
+	if !w.reads { // what the parts say is all there is
+		report, age = &admin.Report{At: time.Now()}, 0
+	}
+	verdict, each := report.Amended(w.works(), age, w.err).On(w.destinations)
+	return health{verdict.Sentence(), verdict, age.Seconds(), w.relay, each}
+}
+
+func (w *watch) age() time.Duration {
+	if w.readAt.IsZero() {
+		return 0
+	}
+	return time.Since(w.readAt)
+}
+
+// works lists what the parts do, in order.
+func (w *watch) works() []admin.Live {
+	return slices.SortedFunc(maps.Values(w.live), func(a, b admin.Live) int {
+		if byName := strings.Compare(a.Destination, b.Destination); byName != 0 {
+			return byName
+		}
+		return a.Group - b.Group
+	})
 }
 
 // readiness is the body of /readyz.
 type readiness struct {
-	admin.Verdict
-	Relay        string                   `json:"relay"`
-	Destinations map[string]admin.Verdict `json:"destinations,omitempty"`
+	Ready bool         `json:"ready"`
+	Cause string       `json:"cause,omitempty"`
+	Relay string       `json:"relay"`
+	Work  []admin.Live `json:"work"`
 }
 
-func (w *watch) readiness(relay string) readiness {
+// readiness reports whether this process can do its work: each part delivers, or stands by, and the database answers. What a broker
+// says is no part of it.
+func (w *watch) readiness() readiness {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	each := maps.Clone(w.tables)
-	if each == nil {
-		each = w.each
-	} else {
-		maps.Copy(each, w.each)
-	}
-	verdict := w.verdict
-	if bad := w.tables; verdict.State.Delivers() && len(bad) > 0 && !worst(bad).State.Delivers() {
-		verdict = worst(bad)
-	}
-	verdict.At = w.at
-	return readiness{verdict, relay, each}
-}
-
-// noteTable passes on the state of a destination with a table of its own, which has no cursor to be asked
-// for it.
-func (d *Daemon) noteTable(name string, state relay.State, err error) {
-	v := admin.Verdict{Finding: admin.Finding{State: admin.State(state)}} // both have the same words
-	if state == relay.StateWaiting {
-		v = admin.Verdict{Finding: admin.Finding{State: admin.StateIdle, Cause: "another relay reads the table"}}
-	}
-	if err != nil {
-		v.Cause = err.Error()
-	}
-	d.watch.note(name, v, readsOutbox(d.cfg))
-}
-
-// note keeps the verdict on a destination with a table of its own. others means that there are destinations
-// which have theirs from the outbox.
-func (w *watch) note(name string, v admin.Verdict, others bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.tables == nil {
-		w.tables = make(map[string]admin.Verdict)
-	}
-	w.tables[name] = v
-	if !others {
-		w.at, w.verdict = time.Now(), worst(w.tables)
-	}
-}
-
-// worst is the verdict on all: the one that delivers least.
-func worst(all map[string]admin.Verdict) admin.Verdict {
-	list := slices.Collect(maps.Values(all))
-	return slices.MinFunc(list, func(a, b admin.Verdict) int {
-		rank := func(v admin.Verdict) int {
-			if v.State.Delivers() {
-				return 1
+	r := readiness{Relay: w.relay, Work: w.works()}
+	answers := !w.reads || !w.readAt.IsZero() && w.age() <= admin.ReadWithin
+	for _, l := range r.Work {
+		switch relay.State(l.State) {
+		case relay.StateFlowing, relay.StateFailing, relay.StateStalled:
+			answers = true // it would be broken otherwise
+		case relay.StateWaiting:
+		default:
+			r.Cause = l.Destination + ": " + l.State
+			if l.Cause != "" {
+				r.Cause += ": " + l.Cause
 			}
-			return 0
+			return r
 		}
-		return cmp.Compare(rank(a), rank(b))
-	})
+	}
+	if r.Ready = answers; !answers {
+		r.Cause = "the database does not answer"
+		if w.err != nil {
+			r.Cause = w.err.Error()
+		}
+	}
+	return r
 }

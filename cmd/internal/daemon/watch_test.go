@@ -1,0 +1,148 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testnet"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// While the database hangs, probes are answered, by what the relay knows; and they are right again soon after.
+func TestADatabaseThatHangsIsNamedAndForgottenSoonAfter(t *testing.T) {
+	t.Parallel()
+	conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := schema.Up(t.Context(), conn, schema.UpConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	address := conn.Config()
+	proxy := testnet.New(t, net.JoinHostPort(address.Host, strconv.Itoa(int(address.Port))))
+	host, port, err := net.SplitHostPort(proxy.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.Host, address.Port, address.Fallbacks = host, uint16(n), nil
+
+	cfg := config.Standard[config.Config]()
+	cfg.Name, cfg.HTTP.Listen = "relay", "127.0.0.1:0"
+	to := config.Standard[config.Destination]()
+	to.Name, to.Broker.Stdout, to.Lease = "all", &config.Stdout{}, time.Second
+	cfg.Destinations = []config.Destination{to}
+	d, err := New(address, cfg, Options{Origin: "the test", Stdout: &lines{came: make(chan struct{}, 1)}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := d.watch.readiness(); r.Ready || r.Cause != "all: starting" {
+		t.Errorf("before it runs: %+v", r)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	until := func(what string, so func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); !so(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("in vain waited until %s: %+v, %+v", what, d.watch.health(), d.watch.readiness())
+			}
+		}
+	}
+	well := func() bool {
+		h := d.watch.health()
+		return h.State.OK() && h.Age < admin.ReadWithin.Seconds() && d.watch.readiness().Ready
+	}
+	until("all is well", well)
+	if err := proxy.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	until("looks have been given up", func() bool {
+		h := d.watch.health()
+		return h.State == admin.StateBroken && h.Age > admin.ReadWithin.Seconds() && !d.watch.readiness().Ready
+	})
+	if err := proxy.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	until("all is well again", well)
+}
+
+func TestReadinessIsAboutThisProcess(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		states []relay.State
+		age    time.Duration
+		ready  bool
+	}{
+		{[]relay.State{relay.StateFlowing, relay.StateWaiting}, time.Second, true},
+		{[]relay.State{relay.StateStalled, relay.StateFailing}, time.Second, true}, // a broker's outage stops no rollout
+		{[]relay.State{relay.StateFlowing}, time.Minute, true},                     // a look is slow, and the database answers
+		{[]relay.State{relay.StateWaiting}, time.Minute, false},
+		{[]relay.State{relay.StateFlowing, relay.StateBroken}, time.Second, false},
+		{[]relay.State{relay.StateFlowing, relay.StateStopped}, time.Second, false},
+	} {
+		w := newWatch("relay", nil, slog.New(slog.DiscardHandler), nil)
+		w.readAt = time.Now().Add(-c.age)
+		for i, state := range c.states {
+			w.starting("d", i, true)
+			w.note("d", i, state, nil)
+		}
+		if r := w.readiness(); r.Ready != c.ready || r.Ready == (r.Cause != "") || len(r.Work) != len(c.states) {
+			t.Errorf("%v, %v after a look: %+v", c.states, c.age, r)
+		}
+	}
+}
+
+func TestTheVerdictIsAMetric(t *testing.T) {
+	t.Parallel()
+	m := newMetrics(Options{})
+	w := newWatch("relay", m, slog.New(slog.DiscardHandler), nil)
+	w.starting("kafka", 0, false)
+	w.note("kafka", 0, relay.StateStalled, context.DeadlineExceeded)
+	m.registry.MustRegister(states{w})
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var named []string
+	for _, f := range families {
+		if f.GetName() != "outbox_destination_state" {
+			continue
+		}
+		if n := len(f.GetMetric()); n != len(admin.States()) {
+			t.Errorf("%d states", n)
+		}
+		for _, metric := range f.GetMetric() {
+			if metric.GetGauge().GetValue() == 1 {
+				for _, label := range metric.GetLabel() {
+					named = append(named, label.GetValue())
+				}
+			}
+		}
+	}
+	if got := strings.Join(named, " "); got != "kafka stalled" {
+		t.Errorf("the metric names %q", got)
+	}
+}
