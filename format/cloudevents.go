@@ -28,13 +28,13 @@ import (
 // The headers of the message are kept beside it under their own names, traceparent and tracestate too.
 // One that looks like an attribute (ce_id in Kafka, ce-id in HTTP and so on) is refused.
 type CloudEvents struct {
-	// Structured puts attributes and data together into one JSON document. Without it (binary mode) the
-	// value is the payload as it is and attributes are headers.
+	// Structured puts attributes and data together into one JSON document. Without it (binary mode) the value is the
+	// payload unchanged, and attributes are headers.
 	Structured bool
 
-	// Source, Type and Subject are templates; see route.Template. Source defaults to "/outbox", Type to
-	// "{event_type}" and, for messages without an event type, their topic. Subject defaults to
-	// "{aggregate_id}"; a subject that is empty is left out. "-" leaves it out always.
+	// Source, Type and Subject are templates; see route.Template. Source defaults to "/outbox". Type defaults to
+	// "{event_type}", and to the topic for messages without an event type. Subject defaults to "{aggregate_id}"; an
+	// empty subject is left out. "-" always leaves it out.
 	Source  string
 	Type    string
 	Subject string
@@ -42,7 +42,7 @@ type CloudEvents struct {
 	// DataSchema is a template of the dataschema attribute. Default: none.
 	DataSchema string
 
-	// Extensions are further attributes. One whose value is empty is left out.
+	// Extensions are further attributes. An attribute with an empty value is left out.
 	Extensions []Extension
 }
 
@@ -53,15 +53,15 @@ type Extension struct {
 }
 
 const (
-	// Without a charset, which JSON doesn't have: the SDK for JavaScript compares the whole text, and knows this one
-	// and one in lower case.
+	// The content type has no charset, because JSON has none: the SDK for JavaScript compares the whole text, and knows
+	// this one and one in lower case.
 	structuredJSON = "application/cloudevents+json"
 
-	// DefaultSource is the source of events for which none is configured.
+	// DefaultSource is the default source of events.
 	DefaultSource = "/outbox"
 )
 
-// attribute is an index into attributeNames or, behind them, the extensions.
+// attribute is an index into attributeNames, or beyond them into the extensions.
 type attribute int
 
 const (
@@ -79,7 +79,7 @@ const (
 	traceState
 )
 
-// attributeNames are those of the attributes that aren't configured.
+// attributeNames are the names of the fixed attributes.
 var attributeNames = [...]string{"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema",
 	"partitionkey", "sequence", "traceparent", "tracestate"}
 
@@ -109,7 +109,8 @@ func (c CloudEvents) Bind(b Binding) (Encoder, error) {
 		if !attributeName(x.Name) {
 			faults = append(faults, fmt.Errorf("cloudevents extension %q: a name is 1 to 20 of a-z and 0-9", x.Name))
 		}
-		if x.Name == "data" || slices.Contains(attributeNames[:], x.Name) || slices.ContainsFunc(e.extensions, func(y extension) bool { return y.name == x.Name }) {
+		if x.Name == "data" || slices.Contains(attributeNames[:], x.Name) ||
+			slices.ContainsFunc(e.extensions, func(y extension) bool { return y.name == x.Name }) {
 			faults = append(faults, fmt.Errorf("cloudevents extension %q: there is an attribute of this name already", x.Name))
 		}
 		e.extensions = append(e.extensions, extension{x.Name, parse("extension "+x.Name, x.Value, "")})
@@ -145,7 +146,7 @@ type cloudEvents struct {
 	typeAttribute bool // the content type is an attribute as well
 	topicAsType   bool // an empty type is replaced by the topic
 
-	names []string // of attributes, with their prefix
+	names []string // of attributes, with their prefixes
 
 	source, kind, subject, dataSchema route.Template
 	extensions                        []extension
@@ -174,7 +175,7 @@ func (e *cloudEvents) Encode(r *Record, m *outbox.Message) error {
 	if err := e.attributes(r, m, contentType); err != nil {
 		return err
 	}
-	r.text[at] = '{' // was the comma before the first attribute
+	r.text[at] = '{' // replaces the comma before the first attribute
 	r.text = appendData(r.text, m.Payload, contentType)
 	r.text = append(r.text, '}')
 	r.Value, r.ContentType = r.from(at), structuredJSON
@@ -184,7 +185,7 @@ func (e *cloudEvents) Encode(r *Record, m *outbox.Message) error {
 // attributes writes all attributes, in the order of the specification.
 func (e *cloudEvents) attributes(r *Record, m *outbox.Message, contentType string) error {
 	write(e, r, specVersion, "1.0")
-	r.scratch, _ = m.ID.AppendText(r.scratch[:0]) // it has no error
+	r.scratch, _ = m.ID.AppendText(r.scratch[:0]) // it never fails
 	write(e, r, eventID, r.scratch)
 
 	r.scratch = e.source.Append(r.scratch[:0], m)
@@ -198,7 +199,8 @@ func (e *cloudEvents) attributes(r *Record, m *outbox.Message, contentType strin
 		r.scratch = append(r.scratch, m.Topic...)
 	}
 	if len(r.scratch) == 0 {
-		return refuse("the CloudEvents type is empty for this message; set its event type, or give the destination's template a constant part")
+		return refuse("the CloudEvents type is empty for this message; set its event type, or give the destination's " +
+			"template a constant part")
 	}
 	write(e, r, eventType, r.scratch)
 
@@ -237,16 +239,16 @@ func (e *cloudEvents) optional(r *Record, name attribute, value *route.Template,
 	}
 }
 
-// appendSequence writes a position so that texts compare as the numbers do.
+// appendSequence writes a position such that texts sort like the numbers.
 func appendSequence(b []byte, position int64) []byte {
-	const digits = 19 // of the largest
+	const digits = 19 // of the largest position
 	for limit, n := int64(1e18), 0; n < digits-1 && position < limit; limit, n = limit/10, n+1 {
 		b = append(b, '0')
 	}
 	return strconv.AppendInt(b, position, 10)
 }
 
-// write puts an attribute where the mode has it.
+// write writes an attribute in the place that the mode gives it.
 func write[T string | []byte](e *cloudEvents, r *Record, name attribute, value T) {
 	if e.structured {
 		r.text = append(r.text, ',')
@@ -264,7 +266,7 @@ func write[T string | []byte](e *cloudEvents, r *Record, name attribute, value T
 	r.header(e.names[name], r.from(at))
 }
 
-// appendData appends the member of the JSON document that has the payload, if there is one.
+// appendData appends the JSON document's member with the payload, if there is one.
 func appendData(b, payload []byte, contentType string) []byte {
 	switch {
 	case payload == nil:
@@ -281,16 +283,16 @@ func appendData(b, payload []byte, contentType string) []byte {
 	return append(b, '"')
 }
 
-// isJSON reports whether data of the content type is written as a JSON value. An event without one is JSON by
-// the specification. Other types of JSON, such as application/vnd.shop+json, go as base64, which the
-// specification allows for any data: the SDK for Go does not read them otherwise (its issue 1273).
+// isJSON reports whether data of the content type is written as a JSON value. By the specification, an event without a
+// content type is JSON. Other types of JSON, such as application/vnd.shop+json, are sent as base64, which the
+// specification allows for any data: the SDK for Go reads them in no other form (its issue 1273).
 func isJSON(contentType string) bool {
 	media, _, _ := strings.Cut(contentType, ";")
 	media = strings.TrimSpace(media)
 	return media == "" || strings.EqualFold(media, "application/json") || strings.EqualFold(media, "text/json")
 }
 
-// contentType is the message's, or that of a header that was meant to be it.
+// contentType is the message's content type, or the header that stands for it.
 func contentType(m *outbox.Message) string {
 	if m.ContentType != "" {
 		return m.ContentType
@@ -305,7 +307,7 @@ func contentType(m *outbox.Message) string {
 
 const contentTypeHeader = "content-type"
 
-// headers keeps those of the message.
+// headers copies the message's headers.
 func (e *cloudEvents) headers(r *Record, m *outbox.Message) error {
 	for i := range m.Headers {
 		h := &m.Headers[i]
@@ -313,7 +315,8 @@ func (e *cloudEvents) headers(r *Record, m *outbox.Message) error {
 			continue
 		}
 		if len(h.Name) > len(e.prefix) && strings.EqualFold(h.Name[:len(e.prefix)], e.prefix) {
-			return refuse("header %q would be taken for a CloudEvents attribute; rename it, or drop it by a header rule of the destination", h.Name)
+			return refuse("header %q would be taken for a CloudEvents attribute; rename it, or drop it by a header rule of the destination",
+				h.Name)
 		}
 		r.header(h.Name, r.copy(h.Value))
 	}

@@ -130,7 +130,8 @@ func TestSequencesCompareAsPositionsDo(t *testing.T) {
 
 func TestAHeaderThatLooksLikeAnAttributeIsRefused(t *testing.T) {
 	t.Parallel()
-	for name, header := range map[string]string{"kafka": "CE_id", "nats": "ce-id", "http": "Ce-Foo", "amqp": "cloudEvents:id", "pubsub": "ce-x"} {
+	for name, header := range map[string]string{"kafka": "CE_id",
+		"nats": "ce-id", "http": "Ce-Foo", "amqp": "cloudEvents:id", "pubsub": "ce-x"} {
 		m := with(func(m *outbox.Message) { m.Headers = []outbox.Header{{Name: header, Value: "x"}} })
 		var r format.Record
 		if err := bind(t, format.CloudEvents{}, bindings[name]).Encode(&r, m); !outbox.IsPermanent(err) {
@@ -158,7 +159,8 @@ func TestFaultsOfCloudEventsAreReportedTogether(t *testing.T) {
 	if err == nil {
 		t.Fatal("nothing is wrong")
 	}
-	for _, part := range []string{"binding 99", "source", "type", "subject", "dataschema", `"Big"`, `"sequence"`, "extension a", `extension "a"`} {
+	for _, part := range []string{"binding 99", "source", "type",
+		"subject", "dataschema", `"Big"`, `"sequence"`, "extension a", `extension "a"`} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("nothing about %s in:\n%v", part, err)
 		}

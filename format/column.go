@@ -10,26 +10,27 @@ import (
 	"time"
 )
 
-// columnType is what Debezium makes of a column of a type of PostgreSQL.
+// columnType is Debezium's form of a PostgreSQL column type.
 type columnType struct {
 	base  string // of the schema
-	named string // what follows "optional" in the schema
-	quote bool   // what write appends is a string in JSON
+	named string // the rest of the schema, after "optional"
+	quote bool   // in JSON, write's output is a string
 
-	// write appends the value of a text as PostgreSQL puts it out. ok is false if it isn't one of the type. nil: the
-	// text as it is.
+	// write appends a value, whose text is PostgreSQL's output. ok is false if the text isn't a value of the type. nil:
+	// the text unchanged.
 	write func(b []byte, text string, json bool) (to []byte, ok bool)
 }
 
-// typeNamed finds a type by the name that PostgreSQL or its users give it.
+// typeNamed finds a type by PostgreSQL's name or an alias of it.
 func typeNamed(name string) (columnType, error) {
 	if m := numericType.FindStringSubmatch(name); m != nil {
-		scale, _ := strconv.Atoi(m[2]) // three digits at most, or none
+		scale, _ := strconv.Atoi(m[2]) // at most three digits, or none
 		return decimal(m[1], scale), nil
 	}
 	t, found := columnTypes[name]
 	if !found {
-		return t, fmt.Errorf("%q is no type that is known here: smallint, integer, bigint, real, double precision, boolean, numeric(p,s), timestamptz, timestamp, date, uuid, jsonb, text", name)
+		return t, fmt.Errorf("%q is no type that is known here: smallint, integer, bigint, real, double precision, "+
+			"boolean, numeric(p,s), timestamptz, timestamp, date, uuid, jsonb, text", name)
 	}
 	return t, nil
 }
@@ -52,7 +53,8 @@ var (
 			write: moment(func(b []byte, at time.Time) []byte { return at.UTC().AppendFormat(b, timeLayout) },
 				"2006-01-02 15:04:05.999999Z07", "2006-01-02 15:04:05.999999Z07:00", "2006-01-02 15:04:05.999999Z07:00:00")},
 		"timestamp": {base: "int64", named: `,"name":"io.debezium.time.MicroTimestamp","version":1`,
-			write: moment(func(b []byte, at time.Time) []byte { return strconv.AppendInt(b, at.UnixMicro(), 10) }, "2006-01-02 15:04:05.999999")},
+			write: moment(func(b []byte, at time.Time) []byte { return strconv.AppendInt(b, at.UnixMicro(), 10) },
+				"2006-01-02 15:04:05.999999")},
 		"date": {base: "int32", named: `,"name":"io.debezium.time.Date","version":1`,
 			write: moment(func(b []byte, at time.Time) []byte { return strconv.AppendInt(b, at.Unix()/86400, 10) }, "2006-01-02")},
 	}
@@ -91,7 +93,7 @@ func moment(write func([]byte, time.Time) []byte, layouts ...string) func([]byte
 	}
 }
 
-// decimal is Connect's: in JSON the bytes of the unscaled number, in two's complement, as base64.
+// decimal is Connect's Decimal: in JSON the base64 of the bytes of the unscaled number, in two's complement.
 func decimal(precision string, scale int) columnType {
 	return columnType{
 		base:  "bytes",
@@ -111,7 +113,7 @@ func decimal(precision string, scale int) columnType {
 	}
 }
 
-// twosComplement is Java's BigInteger.toByteArray: the fewest bytes that have the sign in their first bit.
+// twosComplement is Java's BigInteger.toByteArray: the fewest bytes whose first bit is the sign.
 func twosComplement(n *big.Int) []byte {
 	if n.Sign() >= 0 {
 		return n.FillBytes(make([]byte, n.BitLen()/8+1))

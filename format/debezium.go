@@ -11,39 +11,39 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Debezium makes the records that Debezium's outbox event router makes of a row of its documented table
-// (id uuid, aggregatetype, aggregateid, type, payload), so that a consumer written for it needs no change.
-// The key is the ordering key, the value the payload, and a header "id" has the message id. Placed columns
-// and the message's own headers follow, without which a row of that table would have none.
+// Debezium makes the records that Debezium's outbox event router makes from a row of its documented table (id uuid,
+// aggregatetype, aggregateid, type, payload), so a consumer written for it needs no change. The key is the ordering
+// key, the value is the payload, and a header "id" has the message id. Placed columns follow, and the message's own
+// headers, which a row of that table doesn't have.
 //
-// The topic is not a format's: route by DebeziumTopic.
+// A format doesn't choose the topic: route by DebeziumTopic.
 type Debezium struct {
-	// Key, Value and Header are the converters that the consumers are used to. Debezium Server's own
-	// defaults are ConnectJSONSchema for all three; plain text is common.
+	// Key, Value and Header are the converters that the consumers expect. Debezium Server's own defaults are
+	// ConnectJSONSchema for all three; plain text is common.
 	Key, Value, Header Converter
 
-	// Payload is the type that the payload column has had. Default PayloadJSON.
+	// Payload is the type of the former payload column. Default PayloadJSON.
 	Payload PayloadType
 
-	// Expand is table.expand.json.payload: a payload that is a JSON object or array is sent as such and not
-	// as a string with JSON in it. It needs a JSON converter for the value. As in Debezium, members that
-	// are null and arrays without elements are left out, and what it can't expand goes out as a string.
+	// Expand is table.expand.json.payload: a payload that is a JSON object or array is sent as such, not as a string
+	// with JSON in it. It needs a JSON converter for the value. As in Debezium, null members and empty arrays are left
+	// out, and a payload that it can't expand is sent as a string.
 	Expand bool
 
-	// Place is table.fields.additional.placement: fields of the message that become headers, or stand
-	// beside the payload in an envelope. An envelope needs a JSON converter for the value.
+	// Place is table.fields.additional.placement: fields of the message that become headers, or that are put into an
+	// envelope with the payload. An envelope needs a JSON converter for the value.
 	Place []Placement
 
 	// Tombstone is route.tombstone.on.empty.payload: a payload that is null or blank is sent as null.
 	Tombstone bool
 
-	// Schema is the name of the connector's value schema, "<topic.prefix>.<schema>.<table>.Value". It
-	// shows in envelopes with ConnectJSONSchema alone. Default "outbox.public.outboxevent.Value".
+	// Schema is the name of the connector's value schema, "<topic.prefix>.<schema>.<table>.Value". It is only visible
+	// in envelopes with ConnectJSONSchema. Default "outbox.public.outboxevent.Value".
 	Schema string
 
-	// Compact is message.format=compact of Debezium Server's sink for Redis, its default: an entry has one field, which
-	// is called as the key and has the value; a null of either is the text "default". There are no headers, so consumers
-	// don't learn the message's id. Elsewhere it has no effect.
+	// Compact is message.format=compact of Debezium Server's sink for Redis, its default: an entry has one field, whose
+	// name is the key and whose value is the value; a null of either is the text "default". There are no headers, so
+	// consumers don't learn the message's id. For other protocols it has no effect.
 	Compact bool
 }
 
@@ -51,7 +51,7 @@ type Debezium struct {
 // "outbox.event.${routedByValue}".
 const DebeziumTopic = "outbox.event.{aggregate_type}"
 
-// Converter is how Kafka Connect turns a value into bytes.
+// Converter is the way in which Kafka Connect turns a value into bytes.
 type Converter string
 
 const (
@@ -74,19 +74,18 @@ const (
 	PayloadBytes PayloadType = "bytea" // base64 with a JSON converter, the bytes themselves with ConnectString
 )
 
-// Placement puts a field of the message beside the payload. A header that is placed isn't sent under its own name
-// besides.
+// Placement puts a field of the message beside the payload. A placed header isn't also sent under its own name.
 type Placement struct {
 	// Field is one of event_type, aggregate_type, aggregate_id, topic, key, content_type and header.NAME.
 	Field string
-	// Type is the type that the column has in PostgreSQL: smallint, integer, bigint, real, double precision,
-	// boolean, numeric(p,s), timestamptz, timestamp, date, uuid, jsonb or text. The field holds the column's text, and
-	// is sent as Debezium sends a value of that type: a number as a number, a time in its form. Default text.
+	// Type is the PostgreSQL type of the column: smallint, integer, bigint, real, double precision, boolean,
+	// numeric(p,s), timestamptz, timestamp, date, uuid, jsonb or text. The field has the column's text, and is sent as
+	// Debezium sends a value of that type: a number as a number, a time in its form. Default text.
 	Type string
-	// Envelope puts it into the value, else it is a header.
+	// Envelope puts it into the value; otherwise it is a header.
 	Envelope bool
-	// Alias is its name there. Default: Debezium's name of the column (type, aggregatetype, aggregateid),
-	// or the name of the field or header.
+	// Alias is its name there. Default: Debezium's name of the column (type, aggregatetype, aggregateid), or the name
+	// of the field or header.
 	Alias string
 }
 
@@ -156,7 +155,7 @@ func (d Debezium) Bind(b Binding) (Encoder, error) {
 // column is a placed field.
 type column struct {
 	field, alias string
-	header       string // that it is made of, if it is made of one
+	header       string // the header that it is made from, if it is one
 	kind         columnType
 	schema       string // as JsonConverter writes it, without the closing brace
 	value        func(*outbox.Message) (text string, there bool)
@@ -222,8 +221,8 @@ func place(p Placement) (column, error) {
 	return c, nil
 }
 
-// append appends the value of the column; json reports whether as JSON, which has a null. ok is false if it isn't one of
-// the column's type.
+// append appends the value of the column. json reports whether in JSON, which has a null. ok is false if the value
+// isn't one of the column's type.
 func (c *column) append(b []byte, m *outbox.Message, json bool) (to []byte, ok bool) {
 	text, there := c.value(m)
 	switch {
@@ -248,14 +247,14 @@ type debezium struct {
 	tombstone, expand     bool
 	schema                string
 	placed, envelope      []column
-	name                  func(string) string // of a header, as the protocol's sink has it
-	base64                bool                // so are values of headers
+	name                  func(string) string // the name of a header in the protocol's sink
+	base64                bool                // whether values of headers are base64
 	contentType           string
 	compact               bool
 }
 
-// Schemas as JsonConverter writes them, without the closing brace. Members come in the order type, fields
-// or items, optional, name, version, and the field's name last.
+// Schemas in the form of JsonConverter, without the closing brace. Members come in the order type, fields or items,
+// optional, name, version, and the field's name last.
 const (
 	schemaUUID      = `{"type":"string","optional":false,"name":"io.debezium.data.Uuid","version":1`
 	schemaJSON      = `{"type":"string","optional":true,"name":"io.debezium.data.Json","version":1`
@@ -283,11 +282,11 @@ func (e *debezium) Encode(r *Record, m *outbox.Message) error {
 func (e *debezium) encode(r *Record, m *outbox.Message) error {
 	r.begin()
 	r.ContentType = e.contentType
-	// A row of Debezium's table has an aggregate, whose id may be the empty text: a key too.
+	// A row of Debezium's table always has an aggregate, whose id may be the empty text: that is a key too.
 	if key := m.OrderingKey(); key != "" || m.AggregateType != "" {
 		r.Key = e.text(r, e.keys, schemaTextThere, key)
 	}
-	id, _ := m.ID.AppendText(r.scratch[:0]) // it has no error
+	id, _ := m.ID.AppendText(r.scratch[:0]) // it never fails
 	r.scratch = id
 	e.header(r, "id", e.text(r, e.headers, schemaUUID, string(id)))
 	for i := range e.placed {
@@ -316,11 +315,11 @@ func (e *debezium) encode(r *Record, m *outbox.Message) error {
 	return e.value(r, m)
 }
 
-// javaSpace is what String.trim takes away.
+// javaSpace are the characters that String.trim removes.
 func javaSpace(c rune) bool { return c <= ' ' }
 
-// placement reports whether a header of the message was placed, and else whether its name is that of one that the layout
-// writes.
+// placement reports whether a header of the message was placed, and otherwise whether the layout writes a header of
+// that name.
 func (e *debezium) placement(name string) (placed, taken bool) {
 	taken = name == "id"
 	for _, columns := range [...][]column{e.placed, e.envelope} {
@@ -334,7 +333,7 @@ func (e *debezium) placement(name string) (placed, taken bool) {
 	return placed, taken
 }
 
-// header writes a header as the protocol's sink of Debezium Server does.
+// header writes a header in the form of the protocol's sink in Debezium Server.
 func (e *debezium) header(r *Record, name string, value []byte) {
 	if e.name != nil {
 		name = e.name(name)
@@ -347,7 +346,7 @@ func (e *debezium) header(r *Record, name string, value []byte) {
 	r.header(name, value)
 }
 
-// text writes a text by a converter, with the schema that it would have.
+// text writes a text by a converter, with its schema.
 func (e *debezium) text(r *Record, c Converter, schema, text string) []byte {
 	at := len(r.text)
 	switch c {
@@ -392,7 +391,8 @@ func (e *debezium) value(r *Record, m *outbox.Message) error {
 		return nil
 	}
 	if e.payload != PayloadBytes && !utf8.Valid(m.Payload) {
-		return refuse("the payload is not UTF-8, and the Debezium layout has a payload column of type %s; set it to %s", e.payload, PayloadBytes)
+		return refuse("the payload is not UTF-8, and the Debezium layout has a payload column of type %s; set it to %s",
+			e.payload, PayloadBytes)
 	}
 	var expanded *node
 	if e.expand {
@@ -478,7 +478,7 @@ func (e *debezium) valueSchema(r *Record, m *outbox.Message, expanded *node) {
 	r.text = append(r.text, '}')
 }
 
-// schemaName is the connector's with the aggregate type before its last part.
+// schemaName is the connector's schema name with the aggregate type before its last part.
 func (e *debezium) schemaName(aggregateType string) string {
 	dot := strings.LastIndexByte(e.schema, '.')
 	return e.schema[:dot+1] + aggregateType + "." + e.schema[dot+1:]

@@ -82,8 +82,10 @@ func TestExpansionFollowsTheEventRouter(t *testing.T) {
 		{"all else is a double, as Java writes it",
 			`[1.0, 0.1, 100.50, 1e2, 1e7, 9999999.5, 12345678.9, 0.001, 0.00099, 1E-5, -0.0, 1.5e300, 5e-324, 1e400]`,
 			`[1.0,0.1,100.5,100.0,1.0E7,9999999.5,1.23456789E7,0.001,9.9E-4,1.0E-5,-0.0,1.5E300,4.9E-324,"Infinity"]`},
-		{"text is escaped as Jackson does it", "{\"a\": \"\\u001f\\u00e9 \\/ \\\" \\\\ \\n\\t\\b\\f\\r \\u007f\"}", "{\"a\":\"\\u001Fé / \\\" \\\\ \\n\\t\\b\\f\\r \x7f\"}"},
-		{"what only some objects of an array have is null in the others", `{"a": [{"x": 1}, {"y": "b", "x": 2}, null]}`, `{"a":[{"x":1,"y":null},{"x":2,"y":"b"},null]}`},
+		{"text is escaped as Jackson does it", "{\"a\": \"\\u001f\\u00e9 \\/ \\\" \\\\ \\n\\t\\b\\f\\r \\u007f\"}",
+			"{\"a\":\"\\u001Fé / \\\" \\\\ \\n\\t\\b\\f\\r \x7f\"}"},
+		{"what only some objects of an array have is null in the others",
+			`{"a": [{"x": 1}, {"y": "b", "x": 2}, null]}`, `{"a":[{"x":1,"y":null},{"x":2,"y":"b"},null]}`},
 		{"arrays may lack elements", `{"a": ["x", null]}`, `{"a":["x",null]}`},
 		{"arrays of arrays", `{"a": [[1, 2], [3], null]}`, `{"a":[[1,2],[3],null]}`},
 		{"what stands behind the document is ignored", `{"a": 1} x`, `{"a":1}`},
@@ -146,7 +148,8 @@ func TestHeadersOfTheMessageFollowThoseOfTheLayout(t *testing.T) {
 	t.Parallel()
 	m := row()
 	m.Headers = []outbox.Header{{Name: "traceparent", Value: "00-1"}}
-	d := format.Debezium{Header: format.ConnectJSON, Place: []format.Placement{{Field: "content_type", Alias: "ct"}, {Field: "header.absent"}}}
+	d := format.Debezium{Header: format.ConnectJSON,
+		Place: []format.Placement{{Field: "content_type", Alias: "ct"}, {Field: "header.absent"}}}
 	r := encode(t, d, format.Kafka, m)
 	want := []string{"id", `"406c07f3-26f0-4eea-a50c-109940064b8f"`, "ct", `"application/json"`, "absent", "null", "traceparent", `"00-1"`}
 	var got []string
@@ -169,14 +172,16 @@ func TestAPlacedHeaderIsNotSentUnderItsOwnNameBesides(t *testing.T) {
 	m := row()
 	m.Headers = []outbox.Header{{Name: "version", Value: "3"}, {Name: "tenant", Value: "acme"}, {Name: "price", Value: "19.90"}}
 	d := format.Debezium{Value: format.ConnectJSON, Header: format.ConnectJSON, Payload: format.PayloadText, Place: []format.Placement{
-		{Field: "header.version", Type: "integer"}, {Field: "header.price", Type: "numeric(10,2)", Alias: "cost"}, {Field: "header.tenant", Envelope: true}}}
+		{Field: "header.version", Type: "integer"}, {Field: "header.price",
+			Type: "numeric(10,2)", Alias: "cost"}, {Field: "header.tenant", Envelope: true}}}
 	m.Payload = []byte("x")
 	r := encode(t, d, format.Kafka, m)
 	var got []string
 	for _, h := range r.Headers[1:] {
 		got = append(got, h.Name, string(h.Value))
 	}
-	if want := []string{"version", "3", "cost", `"B8Y="`}; !slices.Equal(got, want) || string(r.Value) != `{"payload":"x","tenant":"acme"}` {
+	if want := []string{"version", "3", "cost", `"B8Y="`}; !slices.Equal(got, want) ||
+		string(r.Value) != `{"payload":"x","tenant":"acme"}` {
 		t.Errorf("headers %q, want %q; value %s", got, want, r.Value)
 	}
 	m.Headers = append(m.Headers, outbox.Header{Name: "cost", Value: "x"})
@@ -217,7 +222,8 @@ func TestAColumnOfATypeIsWrittenAsDebeziumWritesIt(t *testing.T) {
 			m := row()
 			m.Headers = []outbox.Header{{Name: "c", Value: test.text}}
 			var r format.Record
-			err := bind(t, format.Debezium{Header: c.converter, Place: []format.Placement{{Field: "header.c", Type: test.as}}}, format.Kafka).Encode(&r, m)
+			err := bind(t, format.Debezium{Header: c.converter, Place: []format.Placement{{Field: "header.c", Type: test.as}}},
+				format.Kafka).Encode(&r, m)
 			switch {
 			case test.json == "":
 				if !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "header.c") {
@@ -261,11 +267,13 @@ func TestBytesThatAreNoTextNeedTheirColumn(t *testing.T) {
 func TestFaultsOfTheDebeziumLayoutAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	_, err := format.Debezium{Key: "x", Value: "string", Payload: "bytea", Expand: true, Place: []format.Placement{
-		{Field: "price"}, {Field: "event_type", Alias: "id"}, {Field: "event_type", Alias: "payload", Envelope: true}, {Field: "topic", Envelope: true}, {Field: "header.a", Type: "money"}}}.Bind(format.Kafka)
+		{Field: "price"}, {Field: "event_type", Alias: "id"}, {Field: "event_type",
+			Alias: "payload", Envelope: true}, {Field: "topic", Envelope: true}, {Field: "header.a", Type: "money"}}}.Bind(format.Kafka)
 	if err == nil {
 		t.Fatal("nothing is wrong")
 	}
-	for _, part := range []string{`"x"`, "expand: it takes", "bytea is not expanded", `"price"`, `"id" is taken`, `"payload" is taken`, "an envelope takes", `"money" is no type`} {
+	for _, part := range []string{`"x"`, "expand: it takes",
+		"bytea is not expanded", `"price"`, `"id" is taken`, `"payload" is taken`, "an envelope takes", `"money" is no type`} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("nothing about %s in:\n%v", part, err)
 		}

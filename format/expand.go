@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// What Debezium's event router does with a JSON payload that it expands: it derives a Connect schema from
-// the document (JsonSchemaData in debezium-core), puts the document into it, and JsonConverter writes it.
-// On the way, members that are null and arrays without elements are lost, numbers that are no integers
-// become doubles, and a member that only some objects of an array have is null in the others.
+// Debezium's event router expands a JSON payload in these steps: it derives a Connect schema from the document
+// (JsonSchemaData in debezium-core), puts the document into it, and JsonConverter writes the result. In these steps,
+// null members and empty arrays are lost, numbers that are not integers become doubles, and a member that only some
+// objects of an array have is null in the others.
 
 // node is a value as it is written.
 type node struct {
 	schema   *schema
 	null     bool
-	text     []byte  // of a string; of another scalar, as it is written
+	text     []byte  // of a string; of another scalar, its written form
 	elements []*node // of an array
 	members  []*node // of a struct, as schema.fields
 }
@@ -38,7 +38,7 @@ type structField struct {
 
 // value is a parsed JSON value that keeps the order of members.
 type value struct {
-	kind     byte // '{' '[' '"' 't' '0' 'n'
+	kind     byte // one of '{' '[' '"' 't' '0' 'n'
 	text     string
 	boolean  bool
 	elements []*value
@@ -46,11 +46,11 @@ type value struct {
 	members  map[string]*value
 }
 
-// maxDepth bounds the nesting of what is expanded, as Jackson does.
+// maxDepth bounds the nesting of an expanded document, as in Jackson.
 const maxDepth = 1000
 
-// expand returns what a payload is expanded to, nil if it is sent as a string: because it is no JSON object
-// or array, or because of something that the event router doesn't expand.
+// expand returns the expansion of a payload. It returns nil if the payload is sent as a string: because it is not a
+// JSON object or array, or because the event router can't expand something in it.
 func expand(payload []byte) *node {
 	if len(payload) == 0 || payload[0] != '{' && payload[0] != '[' {
 		return nil
@@ -61,7 +61,7 @@ func expand(payload []byte) *node {
 	if !ok {
 		return nil
 	}
-	// What stands behind the document is ignored, as Jackson does.
+	// Text after the document is ignored, as in Jackson.
 	s, ok := derive("payload", document)
 	if !ok || s == nil {
 		return nil
@@ -120,8 +120,8 @@ func parse(d *json.Decoder, depth int) (*value, bool) {
 	return nil, false
 }
 
-// derive returns the schema of a value, nil if a member with this value is left out. It isn't ok if the
-// document can't be expanded.
+// derive returns the schema of a value, nil if a member with this value is left out. ok is false if the document can't
+// be expanded.
 func derive(key string, v *value) (s *schema, ok bool) {
 	switch v.kind {
 	case '"':
@@ -165,7 +165,7 @@ func numberKind(text string) string {
 	}
 	switch n, err := strconv.ParseInt(text, 10, 64); {
 	case err != nil:
-		return "integer" // larger than a long, for which there is no value
+		return "integer" // larger than a long; it can't be a value
 	case n == int64(int32(n)):
 		return "int32"
 	}
@@ -187,7 +187,7 @@ func deriveItems(key string, elements []*value) (*schema, bool) {
 		}
 	}
 	if sample == nil {
-		return nil, false // nothing but null
+		return nil, false // only nulls
 	}
 	if sample.kind != '{' {
 		items, ok := derive("", sample)
@@ -207,7 +207,7 @@ func deriveItems(key string, elements []*value) (*schema, bool) {
 	return merged, true
 }
 
-// merge adds to a struct's schema the fields that only the other one has.
+// merge adds to a struct's schema the fields that only the other struct has.
 func merge(left, right *schema) *schema {
 	if left == nil {
 		return right
@@ -220,7 +220,7 @@ func merge(left, right *schema) *schema {
 	return left
 }
 
-// fit puts a value into a schema. It isn't ok if it doesn't fit.
+// fit puts a value into a schema. ok is false if it doesn't fit.
 func fit(v *value, s *schema) (*node, bool) {
 	n := &node{schema: s}
 	switch v.kind {
@@ -275,7 +275,7 @@ func (n *node) number(text string) bool {
 		}
 		return ok
 	case "double":
-		f, _ := strconv.ParseFloat(text, 64) // too large a number is infinite, there and here
+		f, _ := strconv.ParseFloat(text, 64) // a number that is too large is infinite, here as in Java
 		n.text = appendDouble(nil, f, 64)
 		return true
 	}

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// The wire format of schema registries: a zero byte, the schema's id as four bytes, big-endian, for
-// Protobuf the path to the message's descriptor, then the data as the schema has it. It is described at
+// The wire format of schema registries: a zero byte, the schema's id as four bytes, big-endian, for Protobuf the path
+// to the message's descriptor, then the data in the schema's encoding. It is described at
 // https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
 
 // AppendFrame appends the header of the wire format to b. index is nil for Avro and JSON; for Protobuf it
@@ -19,7 +19,7 @@ func AppendFrame(b []byte, id uint32, index []int) []byte {
 	case len(index) == 0:
 		return b
 	case len(index) == 1 && index[0] == 0:
-		return append(b, 0) // in short, what is the most common
+		return append(b, 0) // the short form of the most common path
 	}
 	b = binary.AppendVarint(b, int64(len(index)))
 	for _, i := range index {
@@ -31,8 +31,8 @@ func AppendFrame(b []byte, id uint32, index []int) []byte {
 // maxIndex bounds the nesting of a Protobuf message.
 const maxIndex = 100
 
-// ParseFrame reads the header of the wire format and returns what follows it. protobuf means that there is
-// an index.
+// ParseFrame reads the header of the wire format and returns the data after it. protobuf means that the header has an
+// index.
 func ParseFrame(b []byte, protobuf bool) (id uint32, index []int, data []byte, err error) {
 	if len(b) < 5 || b[0] != 0 {
 		return 0, nil, nil, errors.New("format: not framed for a schema registry: no zero byte with an id of four bytes")

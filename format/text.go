@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// appendString appends s as a JSON string, escaped as Jackson does it: quotes, backslashes and control
-// characters, these with a letter where there is one, else as \u00XX in upper case. s must be UTF-8.
+// appendString appends s as a JSON string, escaped as Jackson does: quotes, backslashes and control characters, these
+// by a letter if there is one, else as \u00XX in upper case. s must be UTF-8.
 func appendString[T string | []byte](b []byte, s T) []byte {
 	const hex = "0123456789ABCDEF"
 	b = append(b, '"')
@@ -41,8 +41,8 @@ func appendString[T string | []byte](b []byte, s T) []byte {
 	return append(b, '"')
 }
 
-// appendPercent appends s with everything but printable ASCII, and with space, double quote and percent
-// sign, percent-encoded, as the HTTP and NATS bindings of CloudEvents ask for.
+// appendPercent appends s with percent-encoding of everything except printable ASCII, and of space, double quote and
+// percent sign, as the HTTP and NATS bindings of CloudEvents require.
 func appendPercent[T string | []byte](b []byte, s T) []byte {
 	const hex = "0123456789ABCDEF"
 	for i := 0; i < len(s); i++ {
@@ -55,9 +55,8 @@ func appendPercent[T string | []byte](b []byte, s T) []byte {
 	return b
 }
 
-// UnescapePercent reads what the HTTP and NATS bindings of CloudEvents write as the value of an attribute.
-// ok is false for what they can't have written: a % that is not followed by two hexadecimal digits, or
-// bytes that are not UTF-8.
+// UnescapePercent decodes attribute values of the HTTP and NATS bindings of CloudEvents. ok is false for text that they
+// can't have written: a % that is not followed by two hexadecimal digits, or bytes that are not UTF-8.
 func UnescapePercent(s string) (text string, ok bool) {
 	if strings.IndexByte(s, '%') < 0 {
 		return s, utf8.ValidString(s)
@@ -93,8 +92,8 @@ func unhex(c byte) byte {
 	return 255
 }
 
-// appendDouble appends f, of 64 bits or 32, as Java's Double.toString or Float.toString writes it (since JDK 19, the
-// shortest digits that give f back), and what isn't a number as Jackson does: in quotes.
+// appendDouble appends f, of 64 or 32 bits, as Java's Double.toString or Float.toString writes it (since JDK 19, the
+// shortest digits that identify f), and NaN and infinities as Jackson does: in quotes.
 func appendDouble(b []byte, f float64, bits int) []byte {
 	switch {
 	case math.IsInf(f, 1):
@@ -115,8 +114,8 @@ func appendDouble(b []byte, f float64, bits int) []byte {
 	text := strconv.FormatFloat(f, 'e', -1, bits) // -d.ddde±xx
 	digits, exponent, _ := strings.Cut(text, "e")
 	if !strings.Contains(digits, ".") {
-		// Where one digit is enough Java takes the closest number of two, which is another one among the
-		// very smallest: 4.9E-324.
+		// If one digit is enough, Java takes the closest number of two digits, which differs among the very smallest:
+		// 4.9E-324.
 		digits, exponent, _ = strings.Cut(strconv.FormatFloat(f, 'e', 1, bits), "e")
 	}
 	b = append(b, digits...)

@@ -1,5 +1,4 @@
-// Package inbox makes the effect of a message happen exactly once, although messages are delivered at
-// least once.
+// Package inbox makes the effect of a message happen exactly once, although messages are delivered at least once.
 //
 //	box, err := inbox.New("payments", inbox.Config{})
 //	...
@@ -11,10 +10,10 @@
 //		msg.Ack() // applied, now or before
 //	}
 //
-// One transaction records that the message is applied and makes the effect, so both are there or neither.
-// A repeat finds the record and runs nothing. The guarantee holds for effects in this database. It holds
-// for repeats that come within the window of the records ([Retention]), seven days unless told otherwise,
-// and without end for messages that carry a sequence number ([Config.Gaps]).
+// One transaction records that the message is applied and makes the effect, so either both are there or neither is. A
+// repeat finds the record and runs nothing. The guarantee covers effects in this database. It covers repeats within the
+// window of the records ([Retention]), seven days by default, and without limit messages that carry a sequence number
+// ([Config.Gaps]).
 //
-// docs/inbox.md is the page about it.
+// docs/inbox.md describes it for users.
 package inbox

@@ -15,22 +15,22 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// DB is where Handle begins transactions: a *pgxpool.Pool, a *pgxpool.Conn or a *pgx.Conn.
+// DB begins Handle's transactions: a *pgxpool.Pool, a *pgxpool.Conn or a *pgx.Conn.
 type DB interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
-// cleanUp bounds what remains to be done when the context has ended.
+// cleanUp bounds the work after the context has ended.
 const cleanUp = 5 * time.Second
 
-// Handle applies a message: it begins a transaction, records the message, runs fn in the transaction and
-// commits. If the message was recorded before, fn isn't run and the result says so. With a nil error the
-// message may be acknowledged; with any other it may not, and nothing has happened in the database, unless
-// the error is the commit's own: whether that has happened will be known when the message comes again.
+// Handle applies a message: it begins a transaction, records the message, runs fn in the transaction and commits. If
+// the message was recorded before, fn isn't run and the result tells so. With a nil error the message may be
+// acknowledged. With any other error it may not, and nothing has happened in the database, except if the commit itself
+// failed: then the next delivery of the message will show whether it happened.
 //
-// It costs the round trips that fn's own transaction would cost. The message is only read; fn gets it as it
-// is. The transaction has the isolation level that the session has by default. In one above READ COMMITTED,
-// what another transaction has recorded meanwhile is error 40001, and the next delivery finds it.
+// Handle needs as many round trips as fn's own transaction would. It only reads the message, and fn gets the message
+// unchanged. The transaction has the session's default isolation level. In one above READ COMMITTED, a record that
+// another transaction has made in the meantime is error 40001, and the next delivery finds it.
 func (b *Inbox) Handle(ctx context.Context, db DB, msg *outbox.Message, fn Handler) (Result, error) {
 	return b.observe(ctx, msg, func(ctx context.Context, r record) (Result, error) {
 		return b.handle(ctx, db, r, msg, fn)
@@ -44,14 +44,15 @@ func (b *Inbox) handle(ctx context.Context, db DB, r record, msg *outbox.Message
 	tx := results.Tx()
 	if tx == nil {
 		_ = results.Close()
-		return Result{}, errors.New("the database handle lost the transaction that it was asked to begin: give a *pgxpool.Pool or a *pgx.Conn, or use HandleTx")
+		return Result{}, errors.New("the database handle lost the transaction that it was asked to begin: give a " +
+			"*pgxpool.Pool or a *pgx.Conn, or use HandleTx")
 	}
 	committed := false
 	defer func() {
-		if !committed { // also when fn has ended its goroutine
+		if !committed { // even if fn has ended its goroutine
 			ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
 			defer cancel()
-			_ = tx.Rollback(ending) // the connection is closed if this fails, which ends the transaction as well
+			_ = tx.Rollback(ending) // if this fails, the connection is closed, which also ends the transaction
 		}
 	}()
 	_, err = results.Exec()
@@ -73,14 +74,13 @@ func (b *Inbox) handle(ctx context.Context, db DB, r record, msg *outbox.Message
 	return result, nil
 }
 
-// HandleTx is Handle in the caller's transaction: the record and the effect are there when that commits. Do
-// not acknowledge before.
+// HandleTx is Handle in the caller's transaction: the record and the effect exist when that commits. Do not acknowledge
+// before.
 //
-// It makes a savepoint. After an error the transaction is as it was before the call, record included, and
-// can be used on. tx may be a savepoint itself: rolling that back takes the record with it, as it takes the
-// effect. Until the caller's transaction ends, others that bring the same message wait (or see ErrBusy), so
-// keep it short; transactions that apply several messages in different orders can deadlock, which
-// PostgreSQL ends with error 40P01.
+// It makes a savepoint. After an error the transaction is as it was before the call, without the record, and remains
+// usable. tx may be a savepoint itself: rolling it back removes the record together with the effect. Until the caller's
+// transaction ends, others with the same message wait (or get ErrBusy), so keep it short. Transactions that apply
+// several messages in different orders can deadlock, which PostgreSQL ends with error 40P01.
 func (b *Inbox) HandleTx(ctx context.Context, tx pgx.Tx, msg *outbox.Message, fn Handler) (Result, error) {
 	return b.observe(ctx, msg, func(ctx context.Context, r record) (Result, error) {
 		if tx == nil {
@@ -123,14 +123,14 @@ func (b *Inbox) handleTx(ctx context.Context, tx pgx.Tx, r record, msg *outbox.M
 	return result, nil
 }
 
-// Savepoints of one name shade each other, so a handler may use an inbox itself.
+// Savepoints of the same name shadow each other, so a handler may use an inbox itself.
 const (
 	savepointSQL = "SAVEPOINT outbox_inbox"
 	releaseSQL   = "RELEASE SAVEPOINT outbox_inbox"
 	undoSQL      = "ROLLBACK TO SAVEPOINT outbox_inbox; RELEASE SAVEPOINT outbox_inbox"
 )
 
-// send asks about the message in the round trip of what is queued already.
+// send records the message in the round trip of the statements that are already queued.
 func (b *Inbox) send(ctx context.Context, db DB, batch *pgx.Batch, r record) pgx.BatchResults {
 	if quick := b.statement.quick[b.turn.Load()]; quick != "" {
 		batch.Queue(quick, r.quick...)
@@ -143,8 +143,8 @@ func (b *Inbox) send(ctx context.Context, db DB, batch *pgx.Batch, r record) pgx
 	return db.SendBatch(ctx, batch)
 }
 
-// answer reads what send has asked for, closes the results and, if the quick way has led nowhere, asks in
-// tx. err is what came of the statement before.
+// answer reads the results of send, closes them and, if the fast statement has recorded nothing, asks outbox.receive in
+// tx. err is the result of the statement before.
 func (b *Inbox) answer(ctx context.Context, tx pgx.Tx, results pgx.BatchResults, r record, err error) (result Result, _ error) {
 	quick := b.statement.quick[0] != ""
 	recorded := false
@@ -185,7 +185,7 @@ func (b *Inbox) answer(ctx context.Context, tx pgx.Tx, results pgx.BatchResults,
 	return result, err
 }
 
-// apply runs the handler and finds out whether what it leaves can be committed.
+// apply runs the handler and checks whether its transaction can be committed.
 func (b *Inbox) apply(ctx context.Context, tx pgx.Tx, msg *outbox.Message, fn Handler) error {
 	ctx, cancel := b.limit(ctx)
 	defer cancel()
@@ -208,8 +208,8 @@ func (b *Inbox) limit(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, b.cfg.Timeout)
 }
 
-// run calls the handler. A panic is an error, so that one bad message doesn't end the consumer. An effect
-// that came too late isn't committed: the caller that set the deadline has gone on.
+// run calls the handler. A panic becomes an error, so that one bad message doesn't end the consumer. An effect after
+// the deadline isn't committed, because the caller has given up on it.
 func run(ctx context.Context, fn func() error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -228,7 +228,7 @@ func run(ctx context.Context, fn func() error) (err error) {
 	return nil
 }
 
-// handed is the transaction as the handler sees it.
+// handed is the transaction that the handler gets.
 type handed struct{ pgx.Tx }
 
 var errNotYours = errors.New("inbox: the transaction isn't the handler's to end: return nil to commit, an error to roll back")
@@ -236,7 +236,7 @@ var errNotYours = errors.New("inbox: the transaction isn't the handler's to end:
 func (handed) Commit(context.Context) error   { return errNotYours }
 func (handed) Rollback(context.Context) error { return errNotYours }
 
-// explainCommit says what a failed commit means.
+// explainCommit explains a failed commit.
 func explainCommit(err error) error {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return outbox.Permanent(ErrAborted)
@@ -244,11 +244,12 @@ func explainCommit(err error) error {
 	if sqlstate.Of(err) != "" {
 		return fmt.Errorf("commit: %w", err)
 	}
-	return outbox.Unavailable(fmt.Errorf("commit: it is not known whether it has happened; the next delivery of the message will tell: %w", err))
+	return outbox.Unavailable(fmt.Errorf("commit: it is not known whether it has happened; the next delivery of the message will tell: %w",
+		err))
 }
 
-// explain adds the next step to errors that a person meets while setting up, and marks those that are not
-// the message's fault.
+// explain adds the next step to errors that are typical while setting up, and marks errors that are not the message's
+// fault.
 func explain(err error) error {
 	switch state := sqlstate.Of(err); state {
 	case "42P01", "3F000", "42883":

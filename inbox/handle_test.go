@@ -195,7 +195,9 @@ func TestAHandlerMayHandleAnotherMessageInItsTransaction(t *testing.T) {
 	b, outer, inner := newInbox(t, Config{}), message("k"), message("k")
 	result, err := b.Handle(t.Context(), w.pool, outer, func(ctx context.Context, tx pgx.Tx, msg *outbox.Message) error {
 		boom := errors.New("boom")
-		if _, err := b.HandleTx(ctx, tx, inner, func(context.Context, pgx.Tx, *outbox.Message) error { return boom }); !errors.Is(err, boom) {
+		if _, err := b.HandleTx(ctx, tx, inner, func(context.Context, pgx.Tx, *outbox.Message) error {
+			return boom
+		}); !errors.Is(err, boom) {
 			t.Errorf("the inner one: %v", err)
 		}
 		return effect(ctx, tx, msg)
@@ -363,7 +365,8 @@ func TestAHandlerThatEndsTheTransactionIsFoundOut(t *testing.T) {
 	if !errors.Is(err, ErrEnded) {
 		t.Errorf("COMMIT: %v", err)
 	}
-	_, err = b.HandleSQL(t.Context(), w.db, message("k"), func(_ context.Context, tx *sql.Tx, _ *outbox.Message) error { return tx.Rollback() })
+	_, err = b.HandleSQL(t.Context(), w.db, message("k"),
+		func(_ context.Context, tx *sql.Tx, _ *outbox.Message) error { return tx.Rollback() })
 	if !errors.Is(err, ErrEnded) {
 		t.Errorf("sql.Tx: %v", err)
 	}
@@ -460,7 +463,8 @@ func TestAMessageThatCannotBeToldFromOthersIsRefused(t *testing.T) {
 		"a key of 10 kB":   {key(strings.Repeat("x", 10_000)), message("k"), "has 10000 bytes, the limit is 1024"},
 		"a key with NUL":   {key("a\x00b"), message("k"), "NUL"},
 		"no message":       {Config{}, nil, "there is no message"},
-		"a bad version": {Config{Version: func(*outbox.Message) (int64, error) { return 0, errors.New("unknown version v9") }}, message("k"),
+		"a bad version": {Config{Version: func(*outbox.Message) (int64, error) { return 0, errors.New("unknown version v9") }},
+			message("k"),
 			"unknown version v9"},
 		"a version of nothing": {Config{Version: func(*outbox.Message) (int64, error) { return 1, nil }}, message(""), "no key"},
 		"a bad sequence": {Config{Gaps: GapReport}, &outbox.Message{ID: outbox.NewID(), Topic: "t", Key: "k",
@@ -495,7 +499,8 @@ func TestADeduplicationKeyMakesDifferentMessagesTheSame(t *testing.T) {
 				t.Errorf("%s: %+v, %v", way.name, result, err)
 			}
 		}
-		if n := w.int(`SELECT count(*) FROM outbox.inbox WHERE message_id = $1::text::uuid AND dedup_key = $2`, first.ID.String(), first.Key); n != 1 {
+		if n := w.int(`SELECT count(*) FROM outbox.inbox WHERE message_id = $1::text::uuid AND dedup_key = $2`,
+			first.ID.String(), first.Key); n != 1 {
 			t.Errorf("%s: the record doesn't have the message's id and key", way.name)
 		}
 	}
@@ -507,7 +512,8 @@ func TestGoAndSQLMakeTheSameIDOfADeduplicationKey(t *testing.T) {
 	for _, key := range []string{"a", "order 4711 paid", "été €", strings.Repeat("x", MaxDedupBytes),
 		"0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f", "0190A4F8-3C5E-7CC3-98C4-DC0C0C07398F", "0190a4f83c5e7cc398c4dc0c0c07398f"} {
 		var id string
-		if err := w.pool.QueryRow(t.Context(), `SELECT outbox.inbox_id($1)::text`, key).Scan(&id); err != nil || id != DedupID(key).String() {
+		if err := w.pool.QueryRow(t.Context(), `SELECT outbox.inbox_id($1)::text`, key).Scan(&id); err != nil ||
+			id != DedupID(key).String() {
 			t.Errorf("%.40s: SQL %s, Go %s: %v", key, id, DedupID(key), err)
 		}
 	}
@@ -531,7 +537,8 @@ func TestSessionsOfEveryIsolationApplyAMessageOnce(t *testing.T) {
 		t.Run(level, func(t *testing.T) {
 			t.Parallel()
 			w := setup(t)
-			w.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''` + level + `''', current_database()); END $$`)
+			w.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''` +
+				level + `''', current_database()); END $$`)
 			w.pool.Reset()
 			b, msg := newInbox(t, Config{}), message("k")
 			var applied, all atomic.Int32

@@ -12,7 +12,7 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Inbox applies the messages of one consumer. Methods are safe for concurrent use.
+// Inbox applies the messages of one consumer. Safe for concurrent use.
 type Inbox struct {
 	consumer  string
 	cfg       Config
@@ -20,9 +20,8 @@ type Inbox struct {
 	turn      atomic.Int32 // the current table, as far as is known
 }
 
-// New returns the inbox of a consumer: everything that makes its effects together, under any number of
-// processes. Different consumers of one database apply the same message once each. It reports every
-// fault of cfg at once and connects to nothing.
+// New returns the inbox of a consumer, which may have any number of processes. Different consumers of one database
+// apply the same message once each. It reports all faults of cfg together and doesn't connect.
 func New(consumer string, cfg Config) (*Inbox, error) {
 	cfg, err := cfg.withDefaults(consumer)
 	if err != nil {
@@ -31,70 +30,69 @@ func New(consumer string, cfg Config) (*Inbox, error) {
 	return &Inbox{consumer: consumer, cfg: cfg, statement: newStatement(cfg)}, nil
 }
 
-// Consumer returns the name that the records are kept under.
+// Consumer returns the name under which the records are kept.
 func (b *Inbox) Consumer() string { return b.consumer }
 
-// Handler makes the effect of a message in tx. An error undoes everything that it has done. It neither
-// commits nor rolls back, and returns when ctx ends. Errors marked by outbox.Permanent say that no
-// repetition helps, by outbox.Unavailable that the message isn't to blame.
+// Handler makes the effect of a message in tx. An error undoes everything that it has done. It neither commits nor
+// rolls back, and returns when ctx ends. An error marked by outbox.Permanent means that a repeat would not help, one
+// marked by outbox.Unavailable that the message isn't to blame.
 type Handler func(ctx context.Context, tx pgx.Tx, msg *outbox.Message) error
 
-// Result says what has become of a message.
+// Result is the result of handling a message.
 type Result struct {
 	Outcome Outcome
-	// Missing is what the consumer has not seen of the key before this message, with GapReport; nil if
-	// nothing.
+	// Missing is the gap before this message in its key, with GapReport; nil if there is none.
 	Missing *Gap
 }
 
-// Outcome reports whether a message was applied. With every one of them the message may be acknowledged; what
-// may not is an error.
+// Outcome tells whether a message was applied. With every Outcome the message may be acknowledged; otherwise there is
+// an error.
 type Outcome string
 
 const (
 	Applied   Outcome = "applied"
 	Duplicate Outcome = "duplicate" // it was applied before
-	Stale     Outcome = "stale"     // something newer was applied before
+	Stale     Outcome = "stale"     // a newer version was applied before
 )
 
-// Gap is a stretch of sequence numbers of a topic and key that a consumer has not seen.
+// Gap is a range of sequence numbers of a topic and key that a consumer has not seen.
 type Gap struct {
 	Topic, Key  string
 	First, Last int64
 }
 
-// What Handle returns when a message was not applied. The message must not be acknowledged.
+// Errors of Handle if a message was not applied. The message must not be acknowledged.
 var (
-	// ErrBusy means that another transaction is applying the message right now, with Config.ComeBack. It
-	// is marked by outbox.Unavailable: deliver again, and count no attempt.
+	// ErrBusy means that another transaction is applying the message, with Config.ComeBack. It is marked by
+	// outbox.Unavailable: deliver the message again, and count no attempt.
 	ErrBusy = errors.New("another transaction is applying the message: deliver it again in a moment")
 
-	// ErrNoID means that a message can't be told from others. It is marked by outbox.Permanent.
+	// ErrNoID means that a message can't be identified. It is marked by outbox.Permanent.
 	ErrNoID = errors.New("the message has neither an id nor a deduplication key, so a repeat of it can't be recognised: " +
 		"let its sender give it an id, or make a key of its content with Config.DedupKey")
 
-	// ErrAborted means that a statement of the handler failed and the handler returned nil: its effect can't
-	// be committed. A handler that goes on after a failed statement puts that into a savepoint (tx.Begin).
+	// ErrAborted means that a statement of the handler failed and the handler returned nil: its effect can't be
+	// committed. A handler that continues after a failed statement must run that statement in a savepoint (tx.Begin).
 	ErrAborted = errors.New("a statement of the handler failed and the handler hid it, so the transaction can't be committed: " +
 		"return the error, or run the statement in a savepoint (tx.Begin)")
 
-	// ErrEnded means that the handler ended the transaction by a statement of its own. What it committed
-	// has happened, without the protection of the inbox.
+	// ErrEnded means that the handler ended the transaction by a statement of its own. What it committed has happened,
+	// without the protection of the inbox.
 	ErrEnded = errors.New("the handler ended the transaction that it was given: leave COMMIT and ROLLBACK to the inbox")
 )
 
 // GapError means that messages of the key are missing before this one, with GapWait.
 type GapError struct {
 	Gap      Gap
-	Sequence int64 // of the message that has to wait
+	Sequence int64 // of the message that must wait
 }
 
 func (e *GapError) Error() string {
 	return fmt.Sprintf("message %d of key %.200q has to wait: %d to %d have not come", e.Sequence, e.Gap.Key, e.Gap.First, e.Gap.Last)
 }
 
-// TooEarly is true: delivering the message again helps only when others have come. The consumers of package
-// broker/consume give it back to their broker, if that can deliver it later.
+// TooEarly is true: delivering the message again helps only when other messages have come. The consumers of package
+// broker/consume return it to their broker, if that can deliver it later.
 func (e *GapError) TooEarly() bool { return true }
 
 // PanicError is what a handler's panic becomes.
@@ -111,8 +109,9 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// observe surrounds one message with everything that reports about it.
-func (b *Inbox) observe(ctx context.Context, msg *outbox.Message, handle func(context.Context, record) (Result, error)) (result Result, err error) {
+// observe wraps the handling of a message in the reports about it.
+func (b *Inbox) observe(ctx context.Context, msg *outbox.Message,
+	handle func(context.Context, record) (Result, error)) (result Result, err error) {
 	r, err := b.record(msg)
 	if err != nil {
 		b.cfg.Observer.Handled(Event{Consumer: b.consumer, Message: msg, Err: err})

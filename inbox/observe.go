@@ -9,7 +9,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-// Event is what became of one message. Message is only valid during the call.
+// Event is the outcome of one message. Message is only valid during the call.
 type Event struct {
 	Consumer string
 	Message  *outbox.Message
@@ -18,26 +18,26 @@ type Event struct {
 	Took     time.Duration
 }
 
-// Observer is told of every message. Its method is called by the caller of Handle, sometimes at once, and
-// must not block.
+// Observer gets an event for every message. The caller of Handle calls its method, possibly several at once; it must
+// not block.
 type Observer interface {
 	Handled(Event)
 }
 
-// Tracer wraps the handling of every message in a span. Start returns the context for the handler, and what
+// Tracer wraps the handling of every message in a span. Start returns the context for the handler, and a function that
 // ends the span.
 type Tracer interface {
 	Start(ctx context.Context, consumer string, msg *outbox.Message, writer Link) (context.Context, func(Result, error))
 }
 
-// Link is the trace context of the message's writer, as W3C's headers have it; empty if it left none. A span
-// refers to it by a link, since the writer's trace has long ended when the message is handled.
+// Link is the trace context of the message's writer, in the form of W3C's headers; empty if there is none. A span
+// refers to it by a link, because the writer's trace has long ended when the message is handled.
 type Link struct {
 	TraceParent string
 	TraceState  string
 }
 
-// LinkOf returns the trace context that a message's writer has left in its headers traceparent and tracestate.
+// LinkOf returns the trace context from the message's headers traceparent and tracestate.
 func LinkOf(msg *outbox.Message) (l Link) {
 	l.TraceParent, _ = msg.Header("traceparent")
 	l.TraceState, _ = msg.Header("tracestate")
@@ -51,7 +51,7 @@ func (nobody) Start(ctx context.Context, _ string, _ *outbox.Message, _ Link) (c
 	return ctx, func(Result, error) {}
 }
 
-// log tells what the caller need not do anything about. Errors are the caller's to log.
+// log logs what needs no action of the caller. The caller logs errors.
 func (b *Inbox) log(ctx context.Context, msg *outbox.Message, result Result) {
 	level, text := slog.LevelDebug, "message not applied"
 	switch {
@@ -63,7 +63,8 @@ func (b *Inbox) log(ctx context.Context, msg *outbox.Message, result Result) {
 	if !b.cfg.Logger.Enabled(ctx, level) {
 		return
 	}
-	args := []any{"consumer", b.consumer, "message_id", msg.ID.String(), "topic", msg.Topic, "key", printed.Key(msg.OrderingKey()), "outcome", string(result.Outcome)}
+	args := []any{"consumer", b.consumer, "message_id", msg.ID.String(),
+		"topic", msg.Topic, "key", printed.Key(msg.OrderingKey()), "outcome", string(result.Outcome)}
 	if gap := result.Missing; gap != nil {
 		args = append(args, "first_missing", gap.First, "last_missing", gap.Last)
 	}

@@ -55,7 +55,8 @@ func TestObserverAndTracerSeeEveryMessageWithTheWritersTrace(t *testing.T) {
 	seen, traced := &events{}, &spans{}
 	b := newInbox(t, Config{Observer: seen, Tracer: traced})
 	msg := message("k")
-	msg.Headers = []outbox.Header{{Name: "traceparent", Value: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}, {Name: "tracestate", Value: "a=b"}}
+	msg.Headers = []outbox.Header{{Name: "traceparent", Value: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+		{Name: "tracestate", Value: "a=b"}}
 	handler := func(ctx context.Context, _ pgx.Tx, _ *outbox.Message) error {
 		if ctx.Value(spanKey{}) != "payments orders" {
 			t.Error("the handler doesn't have the span's context")

@@ -82,7 +82,8 @@ func TestAGapIsReportedAndClosedByWhatComesLate(t *testing.T) {
 		if n := w.int(`SELECT count(*) FROM effects`); n != 10 {
 			t.Errorf("%d effects, want 10", n)
 		}
-		if text := log.String(); strings.Count(text, "level=WARN") != 2 || !strings.Contains(text, "first_missing=3 last_missing=6") || !strings.Contains(text, "message_id=") {
+		if text := log.String(); strings.Count(text, "level=WARN") != 2 ||
+			!strings.Contains(text, "first_missing=3 last_missing=6") || !strings.Contains(text, "message_id=") {
 			t.Errorf("logged: %s", text)
 		}
 	})
@@ -92,7 +93,8 @@ func TestAMessageBehindAGapWaits(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	b := newInbox(t, Config{Gaps: GapWait})
-	if got, want := told(t, w, b, "k", 2, 1, 4, 2, 4, 3, 4), "2 gap 1-1, 1 applied, 4 gap 2-3, 2 applied, 4 gap 3-3, 3 applied, 4 applied"; got != want {
+	if got, want := told(t, w, b, "k", 2, 1, 4, 2, 4, 3,
+		4), "2 gap 1-1, 1 applied, 4 gap 2-3, 2 applied, 4 gap 3-3, 3 applied, 4 applied"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if got := told(t, w, b, "other", 1); got != "1 applied" {
@@ -118,7 +120,9 @@ func TestAHandlersErrorLeavesThePositionOfItsKey(t *testing.T) {
 	b := newInbox(t, Config{Gaps: GapWait})
 	boom := errors.New("boom")
 	msg := numbered("k", 1)
-	if _, err := b.Handle(t.Context(), w.pool, msg, func(context.Context, pgx.Tx, *outbox.Message) error { return boom }); !errors.Is(err, boom) {
+	if _, err := b.Handle(t.Context(), w.pool, msg, func(context.Context, pgx.Tx, *outbox.Message) error {
+		return boom
+	}); !errors.Is(err, boom) {
 		t.Fatal(err)
 	}
 	if got := told(t, w, b, "k", 2, 1, 2); got != "2 gap 1-1, 1 applied, 2 applied" {
@@ -147,7 +151,8 @@ func TestOnlyWhatIsNewerIsApplied(t *testing.T) {
 				msg.Payload = []byte(v)
 				query := effectQuery
 				if cfg.Column != nil {
-					query = `INSERT INTO "Invoices" (id, "Rev", note) VALUES ($2::text::bigint, ` + v + `, $1::text) ON CONFLICT (id) DO UPDATE SET "Rev" = excluded."Rev"`
+					query = `INSERT INTO "Invoices" (id, "Rev", note) VALUES ($2::text::bigint, ` +
+						v + `, $1::text) ON CONFLICT (id) DO UPDATE SET "Rev" = excluded."Rev"`
 				}
 				result, err := way.handle(t.Context(), w, consumer, msg, query)
 				if err != nil {
@@ -203,7 +208,8 @@ func TestOfTwoVersionsAtOnceTheNewerStays(t *testing.T) {
 func TestAMissingVersionColumnIsAnError(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	b := newInbox(t, Config{Version: func(*outbox.Message) (int64, error) { return 1, nil }, Column: &VersionColumn{Table: "effects", Key: "key", Version: "rev"}})
+	b := newInbox(t, Config{Version: func(*outbox.Message) (int64, error) { return 1, nil },
+		Column: &VersionColumn{Table: "effects", Key: "key", Version: "rev"}})
 	_, err := b.HandleSQL(t.Context(), w.db, message("k"), func(context.Context, *sql.Tx, *outbox.Message) error { return nil })
 	if sqlstate.Of(err) != "42703" {
 		t.Error(err)

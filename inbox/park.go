@@ -18,7 +18,7 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// maxParkedError bounds what is kept of an error.
+// maxParkedError bounds the stored text of an error.
 const maxParkedError = 2000
 
 // Parked is a message that a consumer could not apply, for [Inbox.Park].
@@ -26,15 +26,15 @@ type Parked struct {
 	Message  *outbox.Message
 	Err      error
 	Attempts int
-	// Source names the message's place at its broker. A message without id is known by it and its payload: places repeat
-	// where a topic is made anew.
+	// Source names the message's position at its broker. A message without an id is identified by it and its payload,
+	// because positions repeat when a topic is recreated.
 	Source string
 }
 
-// The cursor is what requeue asks for, as Store makes it: one that is there is what is wanted.
+// requeue requires the cursor, as Store inserts it; an existing one will do.
 //
-// A second Park of a message, sent because the answer to the first was lost, waits by parkTurnSQL until the first has committed, and
-// finds it in the statement behind. The lock ends with the transaction of the batch.
+// A second Park of a message, sent because the answer to the first was lost, waits by parkTurnSQL until the first has
+// committed, and finds it in the next statement. The lock ends with the transaction of the batch.
 const (
 	parkTurnSQL = `SELECT pg_advisory_xact_lock(hashtextextended('outbox.park ' || $1 || ' ' || $2, 0))`
 
@@ -50,12 +50,13 @@ const (
 	WHERE NOT EXISTS (SELECT FROM outbox.dead_letters d WHERE d.destination = $1 AND d.message_id = $2::text::uuid)`
 )
 
-// Park records a message that can't be applied as a dead letter of the consumer, so that it can be acknowledged:
-// durably, when it returns nil. "outbox inbox dead" shows it, "outbox inbox requeue" hands it to the consumer's
-// [Worker], which applies it in the place of the consumer that parked it. It is for the loops of package broker/consume.
+// Park records a message that can't be applied as a dead letter of the consumer. When it returns nil, that is durable,
+// and the message can be acknowledged. "outbox inbox dead" shows it. "outbox inbox requeue" passes it to the consumer's
+// [Worker], which applies it in the place of the consumer that parked it. Park is for the consumers of package
+// broker/consume.
 //
-// What the database can't hold of a message (text that isn't UTF-8, a NUL, a header twice) is changed; the
-// error text says so. A message that is parked already is left as it is.
+// Park changes what the database can't store of a message (text that isn't UTF-8, a NUL, a repeated header); the error
+// text tells so. A message that is already parked is left unchanged.
 func (b *Inbox) Park(ctx context.Context, db DB, p Parked) error {
 	if p.Message == nil || p.Err == nil {
 		return errors.New("inbox: Park needs a message and an error")
@@ -125,5 +126,6 @@ func (b *Inbox) parked(p Parked) ([]any, error) {
 		_, size := utf8.DecodeLastRuneInString(what)
 		what = what[:len(what)-size]
 	}
-	return []any{b.Destination(), m.ID.String(), topic, key, aggregateType, aggregate, eventType, payload, contentType, string(text), created, p.Attempts, string(reason), what}, nil
+	return []any{b.Destination(), m.ID.String(), topic, key,
+		aggregateType, aggregate, eventType, payload, contentType, string(text), created, p.Attempts, string(reason), what}, nil
 }

@@ -17,7 +17,8 @@ func TestAParkedMessageIsADeadLetterOfTheConsumerOnce(t *testing.T) {
 		msg := message("k")
 		msg.Headers = []outbox.Header{{Name: "tenant", Value: "ac\x00me"}, {Name: "tenant", Value: "b"}}
 		for range 2 {
-			if err := b.Park(t.Context(), w.pool, Parked{Message: msg, Err: errors.New("never\xff"), Attempts: 5, Source: "orders/0@7"}); err != nil {
+			if err := b.Park(t.Context(), w.pool,
+				Parked{Message: msg, Err: errors.New("never\xff"), Attempts: 5, Source: "orders/0@7"}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -28,7 +29,8 @@ func TestAParkedMessageIsADeadLetterOfTheConsumerOnce(t *testing.T) {
 		// The topic was made anew, and has another message there.
 		other := &outbox.Message{Topic: "orders", Payload: []byte("y")}
 		for range 2 {
-			if err := b.Park(t.Context(), w.pool, Parked{Message: other, Err: outbox.Permanent(ErrNoID), Source: "orders/0@8"}); err != nil {
+			if err := b.Park(t.Context(), w.pool,
+				Parked{Message: other, Err: outbox.Permanent(ErrNoID), Source: "orders/0@8"}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -61,7 +63,8 @@ func TestAMessageThatIsParkedTwiceAtOnceIsOneDeadLetter(t *testing.T) {
 
 func parkTwiceAtOnce(t *testing.T, w *world, b *Inbox) {
 	msg := Parked{Message: &outbox.Message{ID: outbox.NewID(), Topic: "orders", Key: "k"}, Err: errors.New("no")}
-	if err := b.Park(t.Context(), w.pool, Parked{Message: &outbox.Message{ID: outbox.NewID(), Topic: "orders"}, Err: errors.New("no")}); err != nil {
+	if err := b.Park(t.Context(), w.pool,
+		Parked{Message: &outbox.Message{ID: outbox.NewID(), Topic: "orders"}, Err: errors.New("no")}); err != nil {
 		t.Fatal(err) // the cursor is there: the two do not meet at it
 	}
 	first, err := w.pool.Begin(t.Context())
@@ -109,7 +112,8 @@ func TestAParkedMessageThatIsRequeuedIsAppliedOnce(t *testing.T) {
 	if _, err := handle(first); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := admin.Requeue(t.Context(), w.pool, admin.Selection{Destination: b.Destination()}, 10, admin.Action{Actor: "anna"}); err != nil {
+	if n, err := admin.Requeue(t.Context(), w.pool, admin.Selection{Destination: b.Destination()},
+		10, admin.Action{Actor: "anna"}); err != nil {
 		t.Fatal(n, err)
 	}
 	defer w.work(b, noteEffect, WorkerConfig{})()

@@ -13,7 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// record is what the database is told of a message.
+// record is what the statements need of a message.
 type record struct {
 	quick    []any // of statement.quick
 	args     []any // of statement.receive
@@ -23,7 +23,7 @@ type record struct {
 	version  int64 // with a column
 }
 
-// record reads a message. Its errors are permanent: no repetition makes such a message better.
+// record reads a message. Its errors are permanent, because repeating such a message doesn't help.
 func (b *Inbox) record(msg *outbox.Message) (record, error) {
 	if msg == nil {
 		return record{}, errors.New("there is no message")
@@ -68,7 +68,8 @@ func (b *Inbox) record(msg *outbox.Message) (record, error) {
 			return record{}, outbox.Permanent(fmt.Errorf("read the version: %w", err))
 		}
 		if r.key == "" {
-			return record{}, outbox.Permanent(errors.New("the message has a version and no key, so it is not known what it is a version of"))
+			return record{},
+				outbox.Permanent(errors.New("the message has a version and no key, so it is not known what it is a version of"))
 		}
 		r.version, version = v, v
 	}
@@ -77,7 +78,8 @@ func (b *Inbox) record(msg *outbox.Message) (record, error) {
 	}
 	if b.statement.ordered {
 		if !storable(r.topic) || !storable(r.key) || len(r.topic) > outbox.MaxTopicBytes || len(r.key) > outbox.MaxKeyBytes {
-			return record{}, outbox.Permanent(fmt.Errorf("its topic has %d bytes and its key %d, the limits are %d and %d, and both must be valid UTF-8 without NUL",
+			return record{}, outbox.Permanent(fmt.Errorf("its topic has %d bytes and its key %d, the limits are %d and "+
+				"%d, and both must be valid UTF-8 without NUL",
 				len(r.topic), len(r.key), outbox.MaxTopicBytes, outbox.MaxKeyBytes))
 		}
 		r.args = append(r.args, r.topic, r.key, sequence, string(b.cfg.Gaps), !b.cfg.FromAnywhere, version)
@@ -95,10 +97,10 @@ func validDedup(key string) error {
 	return nil
 }
 
-// storable reports whether PostgreSQL takes s as a text.
+// storable reports whether PostgreSQL accepts s as a text.
 func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
-// DedupID returns the id that a deduplication key is recorded by: the key itself if it is a UUID, else the
+// DedupID returns the id under which a deduplication key is recorded: the key itself if it is a UUID, else the
 // beginning of its SHA-256 as a UUID of version 8. The SQL function outbox.inbox_id does the same.
 func DedupID(key string) outbox.ID {
 	if id, err := outbox.ParseID(key); err == nil {
@@ -111,9 +113,9 @@ func DedupID(key string) outbox.ID {
 	return id
 }
 
-// statement is what is asked about every message. Casts let every query mode and driver send text.
+// statement is the SQL that runs for every message. Its casts allow every query mode and driver to send text.
 type statement struct {
-	quick   [3]string // by the current table; "" where receive has to be asked
+	quick   [3]string // by the current table; "" if only outbox.receive will do
 	receive string
 	ordered bool
 	column  string
@@ -124,10 +126,11 @@ const (
 	receiveOrderedSQL = `SELECT outcome, expected, 0 FROM outbox.receive_in_order($1::text, $2::text::uuid, $3::text, $4::boolean,
 	$5::text, $6::text, $7::bigint, $8::text, $9::boolean, $10::bigint)`
 
-	// quickSQL does what outbox.receive does, for the table %[1]d that is expected to be the current one, if
-	// the one before, %[2]d, has no writer any more. It inserts nothing if that isn't so, or for a duplicate, which is
-	// the only conflict there can be: then receive is asked. Nor if a policy hides records of the table before: receive then fails. The locks on the tables are there before the statement's snapshot is taken, so
-	// whoever closes a table (see Retention) waits for everybody who has seen it as the current one.
+	// quickSQL does the work of outbox.receive on the table %[1]d, which is expected to be the current one, if the
+	// previous table, %[2]d, has no writer any more. If that isn't so, or for a duplicate, which is the only possible
+	// conflict, it inserts nothing: then outbox.receive is called. It also inserts nothing if a policy hides records of
+	// the previous table; outbox.receive then fails. The statement locks the tables before it takes its snapshot, so
+	// closing a table (see Retention) waits for every transaction that has seen it as the current one.
 	quickSQL = `INSERT INTO outbox.inbox_%[1]d (consumer, id, message_id, dedup_key)
 	SELECT $1::text, $2::text::uuid, nullif($3::text::uuid, $2::text::uuid), $4::text FROM outbox.inbox_rotation r
 	WHERE r.single AND r.current = %[1]d AND r.closed_at IS NOT NULL AND current_setting('transaction_isolation') LIKE 'read %%'
@@ -141,14 +144,14 @@ func newStatement(cfg Config) statement {
 	switch {
 	case cfg.Gaps != GapIgnore || cfg.Version != nil && cfg.Column == nil:
 		s.receive, s.ordered = receiveOrderedSQL, true
-	case !cfg.ComeBack: // which must not wait for an index
+	case !cfg.ComeBack: // it must not wait for an index
 		for n := range s.quick {
 			s.quick[n] = fmt.Sprintf(quickSQL, n, (n+2)%3)
 		}
 	}
 	if c := cfg.Column; c != nil {
-		// The lock keeps others from applying a newer one meanwhile. Where there is no row yet, there is
-		// nothing that the message could be older than.
+		// The lock prevents other transactions from applying a newer version at the same time. If there is no row yet,
+		// the message can't be older than it.
 		s.column = fmt.Sprintf("SELECT coalesce(%s, %s)::bigint FROM %s WHERE %s = $1 FOR UPDATE",
 			quote(c.Version), strconv.FormatInt(noVersion, 10), quote(strings.Split(c.Table, ".")...), quote(c.Key))
 	}
@@ -159,7 +162,7 @@ const noVersion = -1 << 63
 
 func quote(names ...string) string { return pgx.Identifier(names).Sanitize() }
 
-// decide turns the answer of the database into a result.
+// decide turns the database's answer into a result.
 func (b *Inbox) decide(r record, outcome string, expected *int64) (Result, error) {
 	result := Result{Outcome: Outcome(outcome)}
 	var gap *Gap

@@ -12,20 +12,20 @@ import (
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
-// RetentionDB is where Retention works: a *pgxpool.Pool or a *pgx.Conn.
+// RetentionDB is Retention's database: a *pgxpool.Pool or a *pgx.Conn.
 type RetentionDB interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-// Retention forgets the records of what was applied long ago. They stand in three tables by turns, and
-// the oldest is emptied by TRUNCATE, so it costs the same however many there are.
+// Retention deletes the records of messages that were applied long ago. Three tables hold the records by turns, and the
+// oldest is emptied by TRUNCATE, so the cost doesn't depend on their number.
 //
-// A record is found for at least the window (admin.SetInboxWindow; seven days unless told otherwise) after its
-// transaction has ended, and for about twice as long at most. A message that comes again after its record
-// is gone is applied again, unless its sequence number tells (Config.Gaps): so the window must be longer
-// than brokers keep what isn't acknowledged, and than operators go back in time.
+// A record is found for at least the window (admin.SetInboxWindow; seven days by default) after its transaction has
+// ended, and for about twice as long at most. A message that comes again after its record is deleted is applied again,
+// unless its sequence number prevents that (Config.Gaps). So the window must be longer than the time for which brokers
+// keep unacknowledged messages, and longer than the time by which operators reset consumers.
 //
-// Where no Retention runs, nothing is forgotten. Any number of them may run, in one process or several.
+// Without a running Retention, nothing is deleted. Any number may run, in one process or several.
 type Retention struct {
 	db  RetentionDB
 	cfg RetentionConfig
@@ -33,21 +33,21 @@ type Retention struct {
 
 // RetentionConfig tunes a [Retention]. The zero value means the stated defaults.
 type RetentionConfig struct {
-	// Interval is the pause between two looks. Default 1 min.
+	// Interval is the pause between two passes. Default 1 min.
 	Interval time.Duration
 
-	// Observe, if not nil, is told what each look led to. It must not block.
+	// Observe, if not nil, gets the result of each pass. It must not block.
 	Observe func(RetentionReport)
 
-	// Logger gets emptied tables and trouble; nil is silent.
+	// Logger reports emptied tables and trouble; nil is silent.
 	Logger *slog.Logger
 }
 
-// RetentionReport is what one look led to.
+// RetentionReport is the result of one pass.
 type RetentionReport struct {
 	Emptied string // the table that was emptied; "" if none
-	Turned  bool   // records go to another table from now on
-	Held    string // why the oldest records have to stay although it is time; "" if they don't
+	Turned  bool   // from now on records go to another table
+	Held    string // why the oldest records must stay although their time is over; "" if they need not
 	Err     error
 }
 
@@ -66,7 +66,7 @@ func NewRetention(db RetentionDB, cfg RetentionConfig) (*Retention, error) {
 	return &Retention{db: db, cfg: cfg}, nil
 }
 
-// Run looks after the records until ctx ends and returns nil then.
+// Run maintains the records until ctx ends, and then returns nil.
 func (r *Retention) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -76,13 +76,13 @@ func (r *Retention) Run(ctx context.Context) error {
 			return nil
 		case <-timer.C:
 		}
-		_ = r.Look(ctx) // it has been reported
+		_ = r.Look(ctx) // Look has reported the error
 		timer.Reset(r.cfg.Interval)
 	}
 }
 
-// Look does once what Run does every Interval, for callers with a clock of their own, such as cron. Looks at the same
-// moment, by any number of processes, wait for each other, and what one has done isn't done again.
+// Look does once what Run does every Interval, for callers with a clock of their own, such as cron. Concurrent calls,
+// by any number of processes, wait for each other, and don't repeat what one has done.
 func (r *Retention) Look(ctx context.Context) RetentionReport {
 	report := r.look(ctx)
 	if ctx.Err() == nil {
@@ -104,9 +104,9 @@ func (r *Retention) report(report RetentionReport) {
 	r.cfg.Observe(report)
 }
 
-// look does what is due: note that the table before the current one has no writer any more, pass the turn
-// on, and then note it again, since recording takes longer until then; empty the one that is neither. Each
-// is a transaction of its own.
+// look does what is due. It notes that the previous table has no writer any more. It makes the next table current, and
+// then notes the same again, because recording takes longer until then. It empties the table that is neither current
+// nor previous. Each step is a transaction of its own.
 func (r *Retention) look(ctx context.Context) (report RetentionReport) {
 	for _, step := range []func(context.Context, *RetentionReport) error{r.close, r.turn, r.close, r.empty} {
 		if err := step(ctx, &report); err != nil {
@@ -125,14 +125,14 @@ func (r *Retention) look(ctx context.Context) (report RetentionReport) {
 type rotation struct {
 	current int
 	closed  bool
-	due     bool // the table before has been closed for as long as its records are kept
+	due     bool // the previous table has been closed for as long as its records are kept
 	emptied bool
 }
 
-// locked runs f with the rotation, which no other process changes meanwhile.
+// locked runs f with the rotation; no other process changes it in the meantime.
 func (r *Retention) locked(ctx context.Context, f func(pgx.Tx, rotation) error) error {
 	return pgx.BeginFunc(ctx, r.db, func(tx pgx.Tx) error {
-		// Whoever waits for a table is in the way of transactions that come after, so not for long.
+		// A wait for a table's lock blocks later transactions, so it must be short.
 		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '200ms'; SET LOCAL row_security = off`); err != nil {
 			return err
 		}
@@ -146,9 +146,9 @@ func (r *Retention) locked(ctx context.Context, f func(pgx.Tx, rotation) error) 
 	})
 }
 
-// close notes that the table before is no longer written: with the lock, every transaction that has
-// recorded something in it has ended. One that took it for the current table and hasn't written yet will find
-// that the turn has gone on, and record in the current one (quickSQL, outbox.receive).
+// close notes that the previous table is no longer written: once close has the lock, every transaction that has
+// recorded something in that table has ended. A transaction that took it for the current table and hasn't written yet
+// will find that the turn has moved on, and record in the current one (quickSQL, outbox.receive).
 func (r *Retention) close(ctx context.Context, _ *RetentionReport) error {
 	err := r.locked(ctx, func(tx pgx.Tx, s rotation) error {
 		if s.closed {
@@ -163,8 +163,8 @@ func (r *Retention) close(ctx context.Context, _ *RetentionReport) error {
 	return wrap("close the table of earlier records", err)
 }
 
-// turn makes the next table the current one. The table before is looked into no more from then on: its
-// records are older than the window.
+// turn makes the next table the current one. From then on, the previous table but one is no longer read: its records
+// are older than the window.
 func (r *Retention) turn(ctx context.Context, report *RetentionReport) error {
 	err := r.locked(ctx, func(tx pgx.Tx, s rotation) error {
 		if !s.due || !s.emptied {
@@ -178,8 +178,8 @@ func (r *Retention) turn(ctx context.Context, report *RetentionReport) error {
 	return wrap("pass on the turn", err)
 }
 
-// empty truncates the table that is no longer read. What still does is a transaction from before
-// the turn, and the lock waits for its end.
+// empty truncates the table that is no longer read. Only transactions from before the turn still read it, and the lock
+// waits for their end.
 func (r *Retention) empty(ctx context.Context, report *RetentionReport) error {
 	err := r.locked(ctx, func(tx pgx.Tx, s rotation) error {
 		if s.emptied {

@@ -94,7 +94,8 @@ func TestATurnWaitsForTransactionsThatHaveRecorded(t *testing.T) {
 	for range 2 {
 		w.later()
 		w.exec(`UPDATE outbox.inbox_rotation SET emptied = true`)
-		if report := w.retention().look(t.Context()); report.Turned || report.Emptied != "" || !strings.Contains(report.Held, "still open") {
+		if report := w.retention().look(t.Context()); report.Turned ||
+			report.Emptied != "" || !strings.Contains(report.Held, "still open") {
 			t.Fatalf("with an open transaction: %+v", report)
 		}
 	}
@@ -279,7 +280,8 @@ func TestARecordAtTheMomentOfATurnIsInTheCurrentTable(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n := w.int(`SELECT count(*) FROM outbox.inbox_1`); n != 1 {
-				t.Errorf("%d records in the current table: the one of the moment of the turn goes with the table that was closed before it", n)
+				t.Errorf("%d records in the current table: the one of the moment of the turn goes with the table that was closed before it",
+					n)
 			}
 			if n := w.int(`SELECT count(DISTINCT applied) FROM outbox.inbox WHERE message_id = $1::text::uuid`, msg.ID.String()); n != 1 {
 				t.Errorf("the record counts as %d applications", n)

@@ -15,8 +15,8 @@ import (
 // SQLHandler is a Handler for database/sql. It leaves tx open.
 type SQLHandler func(ctx context.Context, tx *sql.Tx, msg *outbox.Message) error
 
-// HandleSQL is Handle for database/sql, with every driver that speaks to PostgreSQL. It costs one round
-// trip more than the handler's own transaction.
+// HandleSQL is Handle for database/sql, with any PostgreSQL driver. It needs one round trip more than the handler's own
+// transaction.
 func (b *Inbox) HandleSQL(ctx context.Context, db *sql.DB, msg *outbox.Message, fn SQLHandler) (Result, error) {
 	return b.observe(ctx, msg, func(ctx context.Context, r record) (result Result, err error) {
 		if db == nil {
@@ -29,7 +29,7 @@ func (b *Inbox) HandleSQL(ctx context.Context, db *sql.DB, msg *outbox.Message, 
 		committed := false
 		defer func() {
 			if !committed {
-				_ = tx.Rollback() // database/sql gives up the connection if this fails
+				_ = tx.Rollback() // if this fails, database/sql closes the connection
 			}
 		}()
 		if result, err = b.ask(ctx, tx, r); err != nil || result.Outcome == Duplicate {
@@ -90,7 +90,7 @@ func (b *Inbox) HandleSQLTx(ctx context.Context, tx *sql.Tx, msg *outbox.Message
 	})
 }
 
-// ask records the message and looks at the version column.
+// ask records the message and reads the version column.
 func (b *Inbox) ask(ctx context.Context, tx *sql.Tx, r record) (Result, error) {
 	result, err := b.receiveSQL(ctx, tx, r)
 	if err != nil || result.Outcome != Applied || b.statement.column == "" {
@@ -107,7 +107,7 @@ func (b *Inbox) ask(ctx context.Context, tx *sql.Tx, r record) (Result, error) {
 	return result, nil
 }
 
-// receiveSQL takes the quick way if there is one and it leads somewhere.
+// receiveSQL tries the fast statement first, if there is one; if that records nothing, it calls outbox.receive.
 func (b *Inbox) receiveSQL(ctx context.Context, tx *sql.Tx, r record) (Result, error) {
 	if quick := b.statement.quick[b.turn.Load()]; quick != "" {
 		tag, err := tx.ExecContext(ctx, quick, r.quick...)
@@ -136,8 +136,7 @@ func (b *Inbox) applySQL(ctx context.Context, tx *sql.Tx, msg *outbox.Message, f
 	return run(ctx, func() error { return fn(ctx, tx, msg) })
 }
 
-// explainSQLCommit knows the answers of drivers to the end of a transaction that failed or was ended by the
-// handler.
+// explainSQLCommit recognises the drivers' errors at the end of a transaction that failed or that the handler ended.
 func explainSQLCommit(err error) error {
 	switch {
 	case errors.Is(err, sql.ErrTxDone):
@@ -147,5 +146,6 @@ func explainSQLCommit(err error) error {
 	case sqlstate.Of(err) != "":
 		return fmt.Errorf("commit: %w", err)
 	}
-	return outbox.Unavailable(fmt.Errorf("commit: it is not known whether it has happened; the next delivery of the message will tell: %w", err))
+	return outbox.Unavailable(fmt.Errorf("commit: it is not known whether it has happened; the next delivery of the message will tell: %w",
+		err))
 }

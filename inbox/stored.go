@@ -14,7 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Headers that a stored message has besides its own. Handlers don't see them.
+// Headers of stored messages in addition to their own. Handlers don't see them.
 const (
 	consumerHeader  = "inbox-consumer"
 	keyHeader       = "inbox-key"
@@ -28,13 +28,13 @@ func (b *Inbox) Destination() string { return schema.InboxPrefix + b.consumer }
 const storeSQL = `SELECT outbox.store($1::text, $2::text::uuid, $3::text, $4::boolean, $5::text, $6::text, $7::text, $8::text, $9::text,
 	$10::bytea, $11::text, $12::jsonb)`
 
-// Store puts messages into the consumer's stored inbox, to be applied later by a [Worker]: all of them or,
-// with an error, none. It is for consumers that must acknowledge fast, or whose handlers take long or fail
-// often. Once it returns nil, the messages are durably stored and may be acknowledged. A message that was
-// stored before is not stored again; the results say which.
+// Store puts messages into the consumer's stored inbox, for a [Worker] to apply later: all of them or, with an error,
+// none. It is for consumers that must acknowledge fast, or whose handlers take long or fail often. Once it returns nil,
+// the messages are durably stored and may be acknowledged. A message that was stored before is not stored again; the
+// results tell which.
 //
-// It is one transaction and two round trips. Messages of one key are applied in the order in which they were
-// stored; whoever stores those of one key does it one call after the other.
+// It is one transaction and two round trips. Messages of one key are applied in the order in which they were stored;
+// calls that store messages of one key must be made one after the other.
 func (b *Inbox) Store(ctx context.Context, db DB, msgs ...*outbox.Message) ([]Result, error) {
 	if len(msgs) == 0 {
 		return nil, nil
@@ -122,11 +122,12 @@ func (b *Inbox) stored(msg *outbox.Message) ([]any, error) {
 	if msg.Payload != nil {
 		payload = msg.Payload
 	}
-	return append(slices.Clone(r.args[:4]), msg.Topic, key, msg.AggregateType, aggregate, msg.EventType, payload, msg.ContentType, string(text)), nil
+	return append(slices.Clone(r.args[:4]), msg.Topic, key, msg.AggregateType,
+		aggregate, msg.EventType, payload, msg.ContentType, string(text)), nil
 }
 
-// fits says what of a message can't be stored. What is longer than the outbox would take, but no error for
-// PostgreSQL, is taken: it has been received, and no sender is left to refuse it to.
+// fits returns what of a message can't be stored. A message beyond the outbox's limits that PostgreSQL can store is
+// accepted: it has been received, and can't be refused to its sender any more.
 func fits(msg *outbox.Message) error {
 	if msg.Topic == "" {
 		return errors.New("it has no topic")
@@ -150,7 +151,7 @@ func fits(msg *outbox.Message) error {
 	return nil
 }
 
-// restored is the message that was stored. It shares the payload with what the engine has read.
+// restored is the message that was stored. It shares its payload with the engine's delivery.
 func restored(stored *outbox.Message) outbox.Message {
 	msg := *stored
 	msg.Headers = nil

@@ -80,10 +80,11 @@ func TestHandleCostsAtMostARoundTripMoreThanTheHandlersTransaction(t *testing.T)
 			_, err := b.Handle(t.Context(), conn, msg, effect)
 			return err
 		}, 3},
-		"Handle with a version column": {Config{Version: version, Column: &VersionColumn{Table: "invoices", Key: "id", Version: "rev"}}, func(b *Inbox, msg *outbox.Message) error {
-			_, err := b.Handle(t.Context(), conn, msg, effect)
-			return err
-		}, 3},
+		"Handle with a version column": {Config{Version: version, Column: &VersionColumn{Table: "invoices", Key: "id", Version: "rev"}},
+			func(b *Inbox, msg *outbox.Message) error {
+				_, err := b.Handle(t.Context(), conn, msg, effect)
+				return err
+			}, 3},
 		"HandleSQL": {Config{}, func(b *Inbox, msg *outbox.Message) error {
 			_, err := b.HandleSQL(t.Context(), db, msg, effectSQL)
 			return err

@@ -10,10 +10,9 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// Worker applies the messages of a stored inbox. It is a relay whose destination is the handler: so retries
-// with back-off, holds, dead letters and their policies, leases between instances and retention are those of
-// the relay, and the operator's verbs work on them. Messages of one key are applied in order, and a key that
-// fails holds up no other.
+// Worker applies the messages of a stored inbox. It is a relay whose destination is the handler. So retries with
+// backoff, holds, dead letters and their policies, leases between instances and retention are those of the relay, and
+// the operator's verbs apply to them. Messages of one key are applied in order, and a key that fails holds up no other.
 type Worker struct {
 	relay  *relay.Relay
 	beside []func(context.Context) error
@@ -21,31 +20,31 @@ type Worker struct {
 
 // WorkerConfig tunes a [Worker]. The zero value means the stated defaults.
 type WorkerConfig struct {
-	// Relay is the relay's own: attempts, back-off, policy, logger, observer. Name and Select are the
-	// worker's. Defaults as there, except that Batch is 200 and MaxInFlight 2000.
+	// Relay configures the relay: attempts, backoff, policy, logger, observer. The worker sets Name and Select.
+	// Defaults as there, except that Batch is 200 and MaxInFlight 2000.
 	Relay relay.Config
 
 	// Parallel is how many handlers run at once in each of Relay.Stripes calls, on different keys. The
 	// pool needs that many connections, times Stripes. Default 2.
 	Parallel int
 
-	// Beside are run while the worker runs, for what has to be looked after in its database:
+	// Beside are functions that run while the worker runs, for maintenance of its database:
 	//
 	//	Beside: []func(context.Context) error{records.Run, segments.Run} // an inbox.Retention, a polling.Retention
 	//
-	// Their context ends when the worker's does, and Run waits for them. What they return goes to Run's caller.
+	// Their context ends when the worker's does, and Run waits for them. Run returns their errors.
 	Beside []func(ctx context.Context) error
 }
 
-// NewWorker returns a worker for the stored inbox of b that isn't running yet. source reads b.Destination:
+// NewWorker returns a worker for the stored inbox of b; call Run. source reads b.Destination:
 //
 //	source, err := polling.NewSnapshot(conn, b.Destination(), polling.SnapshotConfig{})
 //
-// fn runs as with Handle, on db. Its errors count as attempts, except those marked by outbox.Unavailable,
-// which pause the worker; those marked by outbox.Permanent aren't tried again.
+// fn runs as with Handle, on db. Its errors count as attempts, except those marked by outbox.Unavailable, which stall
+// the worker; messages with errors marked by outbox.Permanent aren't tried again.
 //
-// Somebody has to run a polling.Retention and a Retention on the database: this worker (WorkerConfig.Beside), in
-// any number of processes, or another service.
+// A polling.Retention and a Retention must run on the database: in this worker (WorkerConfig.Beside), in any number of
+// processes, or in another service.
 func NewWorker(b *Inbox, source relay.Source, db DB, fn Handler, cfg WorkerConfig) (*Worker, error) {
 	if b == nil || db == nil || fn == nil {
 		return nil, errors.New("inbox: NewWorker needs an inbox, a database and a handler")
@@ -78,9 +77,8 @@ func NewWorker(b *Inbox, source relay.Source, db DB, fn Handler, cfg WorkerConfi
 	return &Worker{r, cfg.Beside}, nil
 }
 
-// Run applies messages until ctx ends; then it waits for the handlers that run (at most
-// Relay.DrainTimeout) and returns nil. It comes back earlier, with an error, only for what waiting can't
-// cure, and with the policy relay.Stop.
+// Run applies messages until ctx ends. Then it waits for running handlers (at most Relay.DrainTimeout) and returns nil.
+// It returns earlier, with an error, only for what waiting can't cure, and with the policy relay.Stop.
 func (w *Worker) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -95,7 +93,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// handlers is the broker of a worker: what it accepts is applied.
+// handlers is the broker of a worker: a message that it accepts is applied.
 type handlers struct {
 	inbox    *Inbox
 	db       DB
@@ -105,8 +103,8 @@ type handlers struct {
 
 var _ relay.Broker = (*handlers)(nil)
 
-// Publish applies a batch: the messages of each key one after the other, several keys at once. The engine
-// delivers again what it could not note as done, and Handle knows it then.
+// Publish applies a batch: the messages of each key one after the other, several keys at once. The engine repeats
+// messages that it could not note as done, and Handle recognises them.
 func (h *handlers) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	lanes := lanesOf(batch)
 	errs := make([]error, len(batch))
@@ -164,5 +162,5 @@ func lanesOf(batch []*outbox.Message) (lanes [][]int) {
 	return lanes
 }
 
-// Close is the engine's; the database belongs to the caller.
+// Close does nothing, because the caller owns the database.
 func (h *handlers) Close() error { return nil }

@@ -58,14 +58,16 @@ func (w *world) store(b *Inbox, msgs ...*outbox.Message) []Result {
 }
 
 func noteEffect(ctx context.Context, tx pgx.Tx, msg *outbox.Message) error {
-	_, err := tx.Exec(ctx, `INSERT INTO effects (message_id, key, note) VALUES ($1::text::uuid, $2, $3)`, msg.ID.String(), msg.Key, string(msg.Payload))
+	_, err := tx.Exec(ctx, `INSERT INTO effects (message_id, key, note) VALUES ($1::text::uuid, $2, $3)`,
+		msg.ID.String(), msg.Key, string(msg.Payload))
 	return err
 }
 
 // notes are the effects of a key in their order.
 func (w *world) notes(key string) (all string) {
 	w.t.Helper()
-	if err := w.pool.QueryRow(w.t.Context(), `SELECT coalesce(string_agg(note, ' ' ORDER BY no), '') FROM effects WHERE key = $1`, key).Scan(&all); err != nil {
+	if err := w.pool.QueryRow(w.t.Context(), `SELECT coalesce(string_agg(note, ' ' ORDER BY no), '') FROM effects WHERE key = $1`,
+		key).Scan(&all); err != nil {
 		w.t.Fatal(err)
 	}
 	return all
@@ -127,8 +129,10 @@ func TestAStoredMessageComesBackAsItWas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := outbox.Message{ID: outbox.NewID(), Topic: "orders", Key: "k", AggregateType: "order", AggregateID: "4711", EventType: "Paid",
-			Payload: []byte{0, 1, 255}, ContentType: "application/x", Headers: []outbox.Header{{Name: "a", Value: "1"}, {Name: "b", Value: `"2"`}}}
+		want := outbox.Message{ID: outbox.NewID(), Topic: "orders",
+			Key: "k", AggregateType: "order", AggregateID: "4711", EventType: "Paid",
+			Payload: []byte{0, 1, 255}, ContentType: "application/x", Headers: []outbox.Header{{Name: "a", Value: "1"},
+				{Name: "b", Value: `"2"`}}}
 		bare := outbox.Message{ID: outbox.NewID(), Topic: "orders"}
 		got := make(chan outbox.Message, 2)
 		stop := w.work(b, func(_ context.Context, _ pgx.Tx, msg *outbox.Message) error {
@@ -176,14 +180,16 @@ func TestAPoisonMessageBecomesADeadLetterAndComesBackWhenRequeued(t *testing.T) 
 	}
 	for _, d := range dead {
 		want := map[string]string{"k": "exhausted the handler panicked: boom 3", "j": "refused no such order 1"}[d.Key]
-		if parts := strings.Fields(want); d.Reason != parts[0] || !strings.Contains(d.Error, strings.Join(parts[1:len(parts)-1], " ")) || fmt.Sprint(d.Attempts) != parts[len(parts)-1] {
+		if parts := strings.Fields(want); d.Reason != parts[0] ||
+			!strings.Contains(d.Error, strings.Join(parts[1:len(parts)-1], " ")) || fmt.Sprint(d.Attempts) != parts[len(parts)-1] {
 			t.Errorf("dead letter %+v, want %s", d, want)
 		}
 	}
 	mu.Lock()
 	poisoned = false
 	mu.Unlock()
-	if _, err := admin.Requeue(t.Context(), w.pool, admin.Selection{Destination: b.Destination()}, 10, admin.Action{Actor: "anna"}); err != nil {
+	if _, err := admin.Requeue(t.Context(), w.pool, admin.Selection{Destination: b.Destination()},
+		10, admin.Action{Actor: "anna"}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the dead letters to be applied", func() bool { return w.notes("k") == "1 2 panics" && w.notes("j") == "3 refused" })
@@ -202,7 +208,8 @@ func TestAMessageThatFailsHoldsUpItsKeyAndNoOther(t *testing.T) {
 			return errors.New("not yet")
 		}
 		return noteEffect(ctx, tx, msg)
-	}, WorkerConfig{Relay: relay.Config{MaxAttempts: 1000, HoldAfter: time.Millisecond, Backoff: relay.Backoff{Initial: 5 * time.Millisecond, Max: 20 * time.Millisecond}}})
+	}, WorkerConfig{Relay: relay.Config{MaxAttempts: 1000, HoldAfter: time.Millisecond,
+		Backoff: relay.Backoff{Initial: 5 * time.Millisecond, Max: 20 * time.Millisecond}}})
 	defer stop()
 	w.store(b, note("k", "first"), note("k", "second"), note("j", "other"))
 	eventually(t, "the other key", func() bool { return w.notes("j") == "other" })
@@ -222,7 +229,8 @@ func TestUnorderedMessagesWaitForTheirNumbers(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	b := newInbox(t, Config{Gaps: GapWait, Unordered: true})
-	defer w.work(b, effect, WorkerConfig{Relay: relay.Config{MaxAttempts: 1000, Backoff: relay.Backoff{Initial: 2 * time.Millisecond, Max: 10 * time.Millisecond}}})()
+	defer w.work(b, effect, WorkerConfig{Relay: relay.Config{MaxAttempts: 1000,
+		Backoff: relay.Backoff{Initial: 2 * time.Millisecond, Max: 10 * time.Millisecond}}})()
 	w.store(b, numbered("k", 4), numbered("k", 2), numbered("k", 3))
 	w.store(b, numbered("k", 1))
 	eventually(t, "all to be applied", func() bool { return w.int(`SELECT count(*) FROM effects`) == 4 })
@@ -303,12 +311,13 @@ func TestSegmentsOfTheStoredInboxAreEmptiedByItsOwnCursors(t *testing.T) {
 	reports := make(chan polling.RetentionReport)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	retention, err := polling.NewRetention(conn, polling.RetentionConfig{Interval: 20 * time.Millisecond, Observe: func(r polling.RetentionReport) {
-		select {
-		case reports <- r:
-		case <-ctx.Done():
-		}
-	}})
+	retention, err := polling.NewRetention(conn,
+		polling.RetentionConfig{Interval: 20 * time.Millisecond, Observe: func(r polling.RetentionReport) {
+			select {
+			case reports <- r:
+			case <-ctx.Done():
+			}
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +327,8 @@ func TestSegmentsOfTheStoredInboxAreEmptiedByItsOwnCursors(t *testing.T) {
 	for _, k := range report.Kept {
 		by[strings.TrimRight(k.Table, "01234567")] = k.Destination
 	}
-	if report.Err != nil || len(report.Emptied) != 0 || by["outbox.messages_"] != "kafka" || by["outbox.inbox_messages_"] != "inbox:payments" {
+	if report.Err != nil || len(report.Emptied) != 0 || by["outbox.messages_"] != "kafka" ||
+		by["outbox.inbox_messages_"] != "inbox:payments" {
 		t.Fatalf("before the worker: %+v", report)
 	}
 	defer w.work(b, noteEffect, WorkerConfig{})()
@@ -345,8 +355,10 @@ func TestStoreRefusesWhatItCouldNotGiveBack(t *testing.T) {
 	nul := message("a\x00b")
 	none := message("k")
 	none.Topic = ""
-	for want, msg := range map[string]*outbox.Message{"is there twice": twice, "the inbox's own": own, "NUL": nul, "no topic": none, "neither an id": {Topic: "t"}} {
-		if _, err := b.Store(t.Context(), w.pool, message("k"), msg); err == nil || !strings.Contains(err.Error(), want) || !outbox.IsPermanent(err) {
+	for want, msg := range map[string]*outbox.Message{"is there twice": twice,
+		"the inbox's own": own, "NUL": nul, "no topic": none, "neither an id": {Topic: "t"}} {
+		if _, err := b.Store(t.Context(), w.pool, message("k"), msg); err == nil ||
+			!strings.Contains(err.Error(), want) || !outbox.IsPermanent(err) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}

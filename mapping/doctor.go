@@ -10,25 +10,25 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// ErrNotFound means that there is no table of messages under the name that Doctor was asked about.
+// ErrNotFound means that there is no table of messages with the name that Doctor was given.
 var ErrNotFound = errors.New("not found")
 
-// Report is what Doctor finds out about an outbox table that exists.
+// Report is Doctor's report about an existing outbox table.
 type Report struct {
 	Table    string `json:"table"`
-	Preset   string `json:"preset,omitempty"` // that fits it; empty: the mapping was guessed by names
+	Preset   string `json:"preset,omitempty"` // the preset that fits; empty: the mapping was guessed from names
 	Strategy string `json:"strategy,omitempty"`
 
-	// Mapping is the proposal. Faults say why it is none yet.
+	// Mapping is the proposal. Faults are the reasons why it is incomplete.
 	Mapping Mapping  `json:"mapping"`
 	Faults  []string `json:"faults,omitempty"`
 
-	// Limits say what the table can't give with that strategy, Advice what to do.
+	// Limits are what the table can't give with that strategy, Advice is what to do.
 	Limits []Finding `json:"limits"`
 	Advice []Finding `json:"advice"`
 
-	// Log says how the table can be delivered by the write-ahead log instead. Its SQL makes a slot, which keeps the
-	// log from then on.
+	// Log is about delivery of the table by the write-ahead log instead. Its SQL creates a slot, which retains the log
+	// from then on.
 	Log Finding `json:"log"`
 }
 
@@ -39,9 +39,9 @@ type Finding struct {
 	SQL   string `json:"sql,omitempty"` // what would change it
 }
 
-// Doctor reads what the catalogue knows of a table and proposes how a relay should deliver from it. It
-// changes nothing and reads no row of the table. A table that isn't there, or has no messages but
-// offsets, is ErrNotFound.
+// Doctor reads what the catalogue knows about a table and proposes how a relay should deliver from it. It changes
+// nothing and reads no row of the table. If the table doesn't exist, or is a table of offsets, the error is
+// ErrNotFound.
 func Doctor(ctx context.Context, q schema.Querier, table string) (*Report, error) {
 	name, err := ParseTableName(table)
 	if err != nil {
@@ -52,7 +52,8 @@ func Doctor(ctx context.Context, q schema.Querier, table string) (*Report, error
 		return nil, fmt.Errorf("doctor: %w: %w", ErrNotFound, err)
 	}
 	if t.Column("last_processed_id") != nil && t.Column("available_after") != nil {
-		return nil, fmt.Errorf("doctor: %w: %s has the offsets of strategy xmin or serial, and no messages; name the table that it has the offsets of, for example outbox_messages", ErrNotFound, t.TableName())
+		return nil, fmt.Errorf("doctor: %w: %s has the offsets of strategy xmin or serial, and no messages; name the "+
+			"table that it has the offsets of, for example outbox_messages", ErrNotFound, t.TableName())
 	}
 	r := &Report{Table: t.TableName().String()}
 	r.propose(t, table)
@@ -71,13 +72,14 @@ func Doctor(ctx context.Context, q schema.Querier, table string) (*Report, error
 	return r, nil
 }
 
-// propose finds the preset that fits, else guesses by the names of columns. It never guesses that rows may be deleted.
+// propose finds the preset that fits, or else guesses from the names of columns. It never guesses that rows may be
+// deleted.
 func (r *Report) propose(t *Table, named string) {
 	for _, p := range Presets() {
 		m := p.Mapping
 		m.Table = named
 		if m.Done.How == DoneDelete && !m.CalledOutbox() {
-			continue // its rows may be something else
+			continue // its rows may not be messages
 		}
 		if m.Fit(t) == nil && explains(&m, t) {
 			r.Preset, r.Strategy, r.Mapping = p.Name, p.Strategy, m
@@ -93,8 +95,9 @@ func (r *Report) propose(t *Table, named string) {
 	}
 	m := &r.Mapping
 	if m.Done.How == "" && m.Offsets.Transaction == "" {
-		r.Faults = append(r.Faults, "no column says that a row was delivered. If the rows are messages: add one (published_at timestamptz, NULL until then) and name it in done, "+
-			"or, if they are nothing else, have delivered rows deleted by done: {how: delete} and rows_may_be_deleted: true")
+		r.Faults = append(r.Faults, "no column says that a row was delivered. If the rows are messages: add one "+
+			"(published_at timestamptz, NULL until then) and name it in done, or, if they are nothing else, have "+
+			"delivered rows deleted by done: {how: delete} and rows_may_be_deleted: true")
 	}
 	switch {
 	case m.Offsets.Transaction != "" && m.Done.How == "":
@@ -106,8 +109,8 @@ func (r *Report) propose(t *Table, named string) {
 	}
 }
 
-// explains reports whether a mapping leaves out no column that must be there for a reason: one that says
-// that a row is done, claimed or of a partition.
+// explains reports whether a mapping leaves out no column that must have a purpose: one that marks a row as done or
+// claimed, or has its partition.
 func explains(m *Mapping, t *Table) bool {
 	g := guess(t, m.Table)
 	return (g.Done.How == "" || m.Done.How == DoneStatus || m.Done.How == g.Done.How) &&
@@ -115,7 +118,7 @@ func explains(m *Mapping, t *Table) bool {
 		(g.Claim.Until == "" || m.Claim.Until == g.Claim.Until)
 }
 
-// guess takes columns by their usual names, where their types allow it.
+// guess assigns columns by their usual names, if their types allow that.
 func guess(t *Table, named string) Mapping {
 	find := func(kinds []Kind, names ...string) string {
 		for _, name := range names {
@@ -138,8 +141,9 @@ func guess(t *Table, named string) Mapping {
 	moment := []Kind{KindTime}
 	whole := []Kind{KindInteger}
 	m := Mapping{
-		Table:         named,
-		ID:            find([]Kind{KindInteger, KindUUID, KindText}, "id", "seq", "sequence", "position", "offset", "eventid", "messageid", "outboxid"),
+		Table: named,
+		ID: find([]Kind{KindInteger, KindUUID, KindText},
+			"id", "seq", "sequence", "position", "offset", "eventid", "messageid", "outboxid"),
 		MessageID:     find([]Kind{KindUUID}, "messageid", "eventid", "uuid", "idempotencykey", "dedupkey"),
 		AggregateType: find(text, "aggregatetype", "rootentitytype", "entitytype", "streamtype"),
 		AggregateID:   find(text, "aggregateid", "rootentityid", "entityid", "streamid", "transactionrefid"),
@@ -147,9 +151,10 @@ func guess(t *Table, named string) Mapping {
 		Payload:       find([]Kind{KindBytes, KindJSON, KindText}, "payload", "data", "body", "content", "event", "message", "value"),
 		ContentType:   find([]Kind{KindText}, "contenttype"),
 		Headers:       find([]Kind{KindJSON, KindText}, "headers", "metadata", "meta", "attributes"),
-		CreatedAt:     find(moment, "createdat", "createdtime", "createtime", "created", "insertedat", "occurredat", "occurredon", "timestamp"),
-		DeliverAt:     find(moment, "deliverat", "scheduledat", "sendat", "visibleat"),
-		Priority:      find(whole, "priority"),
+		CreatedAt: find(moment, "createdat", "createdtime",
+			"createtime", "created", "insertedat", "occurredat", "occurredon", "timestamp"),
+		DeliverAt: find(moment, "deliverat", "scheduledat", "sendat", "visibleat"),
+		Priority:  find(whole, "priority"),
 	}
 	if m.MessageID == m.ID {
 		m.MessageID = ""
@@ -173,10 +178,11 @@ func guess(t *Table, named string) Mapping {
 	if m.Claim.Until != "" {
 		m.Claim.Owner = find([]Kind{KindText}, "lockedby", "owner", "claimedby", "leasedby")
 	}
-	switch done, flag := find(moment, "processedat", "publishedat", "sentat", "deliveredat", "dispatchedat", "publishedtime", "processedtime", "senttime"),
+	switch done, flag := find(moment, "processedat", "publishedat",
+		"sentat", "deliveredat", "dispatchedat", "publishedtime", "processedtime", "senttime"),
 		find([]Kind{KindBoolean}, "published", "processed", "sent", "delivered", "dispatched"); {
 	case done == "" && flag == "" && find([]Kind{KindText, KindEnum}, "status", "state") != "":
-		// Its values are in the rows; which of them mean what is for somebody to say who knows.
+		// Its values are in the rows; only a person can tell which of them mean what.
 		m.Done = Done{How: DoneStatus, Column: find([]Kind{KindText, KindEnum}, "status", "state")}
 	case done != "":
 		m.Done = Done{How: DoneTimestamp, Column: done, Flag: flag}

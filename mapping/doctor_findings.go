@@ -8,7 +8,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// examine says what the table can't give, and what is missing.
+// examine reports what the table can't give, and what is missing.
 func (r *Report) examine(t *Table, offsetsThere func() bool) {
 	limit := func(about, format string, args ...any) {
 		r.Limits = append(r.Limits, Finding{About: about, Text: fmt.Sprintf(format, args...)})
@@ -19,31 +19,37 @@ func (r *Report) examine(t *Table, offsetsThere func() bool) {
 	m := &r.Mapping
 	id := t.Column(m.ID)
 	if id == nil {
-		return // the faults say so
+		return // the faults tell that
 	}
 	moves := r.Strategy == XMin || r.Strategy == Serial
 
 	switch {
 	case r.Strategy == XMin:
-		limit("order", "rows are read by transaction id, and a transaction may take its id before it waits for another that writes the same key: such a pair is inverted")
+		limit("order", "rows are read by transaction id, and a transaction may take its id before it waits for another "+
+			"that writes the same key: such a pair is inverted")
 		limit("stalls", "any open transaction that writes, in any database of the cluster, holds up what commits after it")
 	case r.Strategy == Serial:
 		limit("stalls", "a transaction that has written to the table and stays open holds up what commits after it")
 	case id.Kind != KindInteger || !id.Sequenced:
-		limit("order", "column %q is of type %s and comes from no sequence, so nothing tells in which order transactions took a key: messages of a key can be inverted", m.ID, id.Type)
+		limit("order", "column %q is of type %s and comes from no sequence, so nothing tells in which order "+
+			"transactions took a key: messages of a key can be inverted", m.ID, id.Type)
 	case id.Cache > 1:
-		limit("order", "the sequence of column %q has CACHE %d: sessions draw numbers ahead, and messages of a key can be inverted", m.ID, id.Cache)
+		limit("order", "the sequence of column %q has CACHE %d: sessions draw numbers ahead, and messages of a key can be inverted",
+			m.ID, id.Cache)
 	}
 	switch r.Strategy {
 	case SkipLocked:
-		limit("stalls", "a transaction is open while its batch is published: when the broker does not answer, vacuum waits for it, and so do writers that lock rows of the table")
+		limit("stalls", "a transaction is open while its batch is published: when the broker does not answer, vacuum "+
+			"waits for it, and so do writers that lock rows of the table")
 	case Lease:
 		limit("cost", "every row is written twice before it is gone: more WAL and twice the dead rows of the other strategies")
 	case Advisory:
-		limit("parallelism", "one relay reads the table at a time, others stand by; it holds a lock of its session, so a pooler in transaction mode is refused")
+		limit("parallelism", "one relay reads the table at a time, others stand by; it holds a lock of its session, so "+
+			"a pooler in transaction mode is refused")
 	}
 	if moves {
-		limit("retries", "a message that has to wait holds its partition's offset back: what was delivered behind it comes again after a restart, at most 10,000 messages")
+		limit("retries", "a message that has to wait holds its partition's offset back: what was delivered behind it "+
+			"comes again after a restart, at most 10,000 messages")
 		if !offsetsThere() {
 			advise("offsets", OffsetsDDL(r.offsetsName()), "the table of offsets is missing")
 		}
@@ -53,17 +59,21 @@ func (r *Report) examine(t *Table, offsetsThere func() bool) {
 	}
 	if !m.Failure.Place() {
 		name := strings.TrimSuffix(r.Table, `"`) + `_dead"`
-		advise("dead letters", fmt.Sprintf("CREATE TABLE %s (LIKE %s, reason text, error text, attempts integer, dead_at timestamptz);", name, r.Table),
-			"the table has no place for messages that can't be delivered: their keys stay blocked until somebody changes the row. Or create a table for them and name it in failure.dead_table")
+		advise("dead letters",
+			fmt.Sprintf("CREATE TABLE %s (LIKE %s, reason text, error text, attempts integer, dead_at timestamptz);", name, r.Table),
+			"the table has no place for messages that can't be delivered: their keys stay blocked until somebody "+
+				"changes the row. Or create a table for them and name it in failure.dead_table")
 	}
 	if r.Strategy == Lease && m.Claim.Owner == "" && m.Claim.Until != "" {
 		advise("restarts", fmt.Sprintf("ALTER TABLE %s ADD COLUMN locked_by text;", r.Table),
-			"a relay that restarts waits until its own reservations end; with a column for the owner (claim.owner) it takes them back at once")
+			"a relay that restarts waits until its own reservations end; with a column for the owner (claim.owner) it "+
+				"takes them back at once")
 	}
 	if m.Done.How != "" && m.Done.How != DoneDelete && (m.Done.At != "" || m.Done.How == DoneTimestamp) {
 		name := strings.TrimSuffix(r.Table, `"`) + `_archive"`
 		advise("archive", fmt.Sprintf("CREATE TABLE %s (LIKE %s);", name, r.Table),
-			"delivered rows stay until they are purged (purge: {keep: 720h}); to move them instead, create a table for them and name it in purge.archive_table")
+			"delivered rows stay until they are purged (purge: {keep: 720h}); to move them instead, create a table for "+
+				"them and name it in purge.archive_table")
 	}
 	r.index(t, advise)
 }
@@ -76,12 +86,13 @@ func (r *Report) offsetsName() TableName {
 	return name
 }
 
-// index proposes the index that a poll walks along, unless there is one.
+// index proposes the index for polls, unless there is one.
 func (r *Report) index(t *Table, advise func(about, sql, format string, args ...any)) {
 	m := &r.Mapping
 	create, hint := "CREATE INDEX CONCURRENTLY", ""
-	if t.Partitioned { // which PostgreSQL indexes in one go only
-		create, hint = "CREATE INDEX", ". Writers wait while it is made; if that is too long, make it ON ONLY the table, CONCURRENTLY on each partition, and attach these"
+	if t.Partitioned { // PostgreSQL can't build the index of such a table concurrently
+		create, hint = "CREATE INDEX", ". Writers wait while it is made; if that is too long, make it ON ONLY the "+
+			"table, CONCURRENTLY on each partition, and attach these"
 	}
 	if r.Strategy == XMin || r.Strategy == Serial {
 		var want []string
@@ -91,7 +102,8 @@ func (r *Report) index(t *Table, advise func(about, sql, format string, args ...
 			}
 		}
 		if !slices.ContainsFunc(t.Indexes, func(i TableIndex) bool { return i.Predicate == "" && startsWith(i.Columns, want) }) {
-			advise("index", fmt.Sprintf("%s ON %s (%s);", create, r.Table, quoted(want)), "no index leads from an offset to the rows behind it%s", hint)
+			advise("index", fmt.Sprintf("%s ON %s (%s);", create, r.Table, quoted(want)),
+				"no index leads from an offset to the rows behind it%s", hint)
 		}
 		return
 	}
@@ -132,7 +144,8 @@ func (r *Report) index(t *Table, advise func(about, sql, format string, args ...
 	if waiting != "" {
 		sql += " WHERE " + waiting
 	}
-	advise("index", sql+";", "no index has the waiting rows in the order in which they are read: every poll reads or sorts more than it needs%s", hint)
+	advise("index", sql+";",
+		"no index has the waiting rows in the order in which they are read: every poll reads or sorts more than it needs%s", hint)
 }
 
 func startsWith(columns, want []string) bool {

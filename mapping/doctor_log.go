@@ -9,7 +9,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// byLog says what it takes to deliver a table by the write-ahead log, and what that gives and costs.
+// byLog reports what delivery of a table by the write-ahead log requires, gives and costs.
 func byLog(ctx context.Context, q schema.Querier, t *Table, m *Mapping) (Finding, error) {
 	var level string
 	if err := q.QueryRow(ctx, "SELECT current_setting('wal_level')").Scan(&level); err != nil {
@@ -24,9 +24,11 @@ func byLog(ctx context.Context, q schema.Querier, t *Table, m *Mapping) (Finding
 	name = name[:min(len(name), 63)]
 	f := Finding{
 		About: "log",
-		Text: fmt.Sprintf("with strategy: replication and, beside source, replication: {slot: %s, publication: %s}, inserts come from the write-ahead log: in the order of commits, "+
-			"whatever the ids are, without a query or a write. No row is marked, so deleting them is up to you, and rows from before the slot don't come. "+
-			"A slot that nobody reads keeps the log until the disk is full; one that is lost has lost what was committed meanwhile. Once, run:", name, name),
+		Text: fmt.Sprintf("with strategy: replication and, beside source, replication: {slot: %s, publication: %s}, "+
+			"inserts come from the write-ahead log: in the order of commits, whatever the ids are, without a query or "+
+			"a write. No row is marked, so deleting them is up to you, and rows from before the slot don't come. A "+
+			"slot that nobody reads keeps the log until the disk is full; one that is lost has lost what was "+
+			"committed meanwhile. Once, run:", name, name),
 		SQL: CreatePublicationSQL(name, t.TableName()) + "\n" + CreateSlotSQL(name),
 	}
 	if level != "logical" {
@@ -42,13 +44,13 @@ func byLog(ctx context.Context, q schema.Querier, t *Table, m *Mapping) (Finding
 	return f, nil
 }
 
-// CreateSlotSQL is the statement that makes a slot from which a table's inserts can be read: those that commit from then on.
+// CreateSlotSQL returns the statement that creates a slot for a table's inserts: those that commit from then on.
 func CreateSlotSQL(slot string) string {
 	return "SELECT pg_create_logical_replication_slot(" + schema.QuoteLiteral(slot) + ", 'pgoutput');"
 }
 
-// CreatePublicationSQL is the statement that makes the publication for it; the owner of the table runs it. Of a partitioned table,
-// inserts come in the table's own name.
+// CreatePublicationSQL returns the statement that creates the publication for it; the owner of the table runs it.
+// Inserts into a partitioned table are published in that table's name.
 func CreatePublicationSQL(publication string, table TableName) string {
 	return "CREATE PUBLICATION " + schema.QuoteIdentifier(publication) + " FOR TABLE " + table.String() +
 		" WITH (publish = 'insert', publish_via_partition_root = true);"

@@ -43,7 +43,8 @@ func TestDoctorGuessesTheColumnsOfATableThatNobodyKnows(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := r.Mapping
-	if r.Preset != "" || r.Strategy != "advisory" || len(r.Faults) > 0 || m.Topic != "{subject}" || m.Key != "{AggregateId}" || m.Payload != "body" ||
+	if r.Preset != "" || r.Strategy != "advisory" || len(r.Faults) > 0 ||
+		m.Topic != "{subject}" || m.Key != "{AggregateId}" || m.Payload != "body" ||
 		m.Done != (Done{How: DoneTimestamp, Column: "SentAt"}) || m.Failure.Attempts != "tries" {
 		t.Errorf("got %+v", r)
 	}
@@ -68,7 +69,8 @@ func TestDoctorGuessesTheColumnsOfATableThatNobodyKnows(t *testing.T) {
 func TestDoctorSaysWhatATableCantGive(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ ddl, about, want string }{
-		"no sequence": {`CREATE TABLE o (id uuid PRIMARY KEY, topic text, payload jsonb, created_at timestamptz)`, "order", "comes from no sequence"},
+		"no sequence": {`CREATE TABLE o (id uuid PRIMARY KEY, topic text, payload jsonb, created_at timestamptz)`,
+			"order", "comes from no sequence"},
 		"cache": {`CREATE SEQUENCE s CACHE 20; CREATE TABLE o (id bigint PRIMARY KEY DEFAULT nextval('s'), topic text, payload jsonb)`,
 			"order", "CACHE 20"},
 		"xid": {`CREATE TABLE o (id bigserial PRIMARY KEY, topic text, payload jsonb, transaction_id xid8)`, "stalls", "any open transaction"},
@@ -119,7 +121,8 @@ func TestDoctorsStatementsAreTakenByPostgreSQL(t *testing.T) {
 			if r.Mapping.Offsets.Table == "" {
 				return
 			}
-			if _, err := Doctor(t.Context(), conn, r.Mapping.Offsets.Table); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "has the offsets of") {
+			if _, err := Doctor(t.Context(), conn, r.Mapping.Offsets.Table); !errors.Is(err, ErrNotFound) ||
+				!strings.Contains(err.Error(), "has the offsets of") {
 				t.Errorf("of the table of offsets it says %v", err)
 			}
 		})
@@ -133,9 +136,10 @@ func TestDoctorProposesToDeleteNothingButAnOutbox(t *testing.T) {
 		ddl, table string
 		deletes    bool
 	}{
-		"a table of the business":        {`CREATE TABLE customers (id bigserial PRIMARY KEY, name text, data jsonb)`, "customers", false},
-		"one that looks like an outbox":  {`CREATE TABLE messages ` + messages, "messages", false},
-		"one that is called like one":    {`CREATE TABLE outbox_settings (id bigserial PRIMARY KEY, topic text, payload jsonb)`, "outbox_settings", false},
+		"a table of the business":       {`CREATE TABLE customers (id bigserial PRIMARY KEY, name text, data jsonb)`, "customers", false},
+		"one that looks like an outbox": {`CREATE TABLE messages ` + messages, "messages", false},
+		"one that is called like one": {`CREATE TABLE outbox_settings (id bigserial PRIMARY KEY, topic text, payload jsonb)`,
+			"outbox_settings", false},
 		"a well-known one":               {`CREATE TABLE outbox_messages ` + messages, "outbox_messages", true},
 		"a well-known one, another name": {`CREATE TABLE "Shop_Outbox" ` + messages, `"Shop_Outbox"`, true},
 	} {
@@ -157,7 +161,8 @@ func TestDoctorProposesToDeleteNothingButAnOutbox(t *testing.T) {
 
 func TestDoctorSaysThatATableIsNotThere(t *testing.T) {
 	t.Parallel()
-	if _, err := Doctor(t.Context(), tableOf(t, "SELECT 1"), "nowhere.outbox"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), `"nowhere"."outbox"`) {
+	if _, err := Doctor(t.Context(), tableOf(t, "SELECT 1"), "nowhere.outbox"); !errors.Is(err, ErrNotFound) ||
+		!strings.Contains(err.Error(), `"nowhere"."outbox"`) {
 		t.Errorf("got %v", err)
 	}
 }

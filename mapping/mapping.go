@@ -1,5 +1,5 @@
-// Package mapping describes outbox tables that exist already, so that package relay/mapped can deliver from them: which
-// column means what, presets of well-known tables, what the catalogue knows of a table and whether both fit, a doctor that
+// Package mapping describes existing outbox tables, so that package relay/mapped can deliver from them: the meaning of
+// columns, presets of well-known tables, a table's description from the catalogue and whether it fits, a doctor that
 // proposes a mapping, and what writers of such a table need to keep an order.
 package mapping
 
@@ -13,30 +13,29 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Mapping describes an outbox table that exists already, so that a relay can deliver from it unchanged.
-// Fields are names of columns, as the catalogue has them (unquoted, case counts); an empty one is a
-// column that the table doesn't have. Presets holds mappings of well-known tables.
+// Mapping describes an existing outbox table, so that a relay can deliver from it unchanged. Fields are names of
+// columns as in the catalogue (unquoted, case-sensitive); an empty one is a column that the table doesn't have. Presets
+// has mappings of well-known tables.
 type Mapping struct {
-	// Table is "name", found by the search path, or "schema.name". A part that has a dot in it is
-	// written in double quotes. Required.
+	// Table is "name", found by the search path, or "schema.name". A part that contains a dot is written in double
+	// quotes. Required.
 	Table string
 
 	// ID is unique and never NULL. Required. Only a whole number from a sequence gives an order.
 	ID string
 
-	// MessageID is what consumers deduplicate by. A value that is no UUID becomes one: of the same
-	// table and value always the same. Default: ID.
+	// MessageID is what consumers deduplicate by. A value that is not a UUID is turned into one, always the same for
+	// the same table and value. Default: ID.
 	MessageID string
 
 	// Topic and Key are templates in which {column} stands for the text of a column: "{topic}",
-	// "outbox.event.{aggregate_type}", "orders". Topic is required. If a column of Key is NULL there is
-	// no key, and then AggregateID orders. The same constant for all makes one lane of the table.
+	// "outbox.event.{aggregate_type}", "orders". Topic is required. If a column of Key is NULL there is no key, and
+	// AggregateID orders instead. A constant Key makes the whole table one lane.
 	Topic string
 	Key   string
 
-	// RawKey hands over a key that is one column of type bytea as its bytes, for a broker whose keys are
-	// bytes, such as Kafka. Without it every key is text: a column of type bytea is its hexadecimal digits,
-	// whatever is in it.
+	// RawKey passes on a key that is one column of type bytea as its bytes, for a broker whose keys are bytes, such as
+	// Kafka. Without it every key is text: a column of type bytea becomes its hexadecimal digits.
 	RawKey bool
 
 	AggregateType string
@@ -44,17 +43,17 @@ type Mapping struct {
 	EventType     string
 	Payload       string // bytea, json, jsonb or text. Required
 	ContentType   string // default: application/json for a payload of json or jsonb
-	Headers       string // an object, as jsonb, json or text
+	Headers       string // an object: jsonb, json or text
 	CreatedAt     string
 	DeliverAt     string
 
-	// HeaderColumns become headers besides; NULL is left out.
+	// HeaderColumns become headers too; NULL is left out.
 	HeaderColumns []HeaderColumn
 
-	// Order is the column that rows are taken by, oldest first. Default: ID if it is a whole number,
-	// else CreatedAt, else ID. Priority goes before it, highest first, and Types before both: rows of
-	// the event types named first are taken first, and those not named last. Both give up the order of
-	// keys. None of them is for strategies that move an offset.
+	// Order is the column by which rows are taken, oldest first. Default: ID if it is a whole number, else CreatedAt,
+	// else ID. Priority precedes it, highest first, and Types precede both: rows of these event types are taken first,
+	// in this order, all others last. Priority and Types give up the order of keys. None of the three is for strategies
+	// that move an offset.
 	Order    string
 	Priority string
 	Types    []string
@@ -64,16 +63,16 @@ type Mapping struct {
 	Claim   Claim
 	Offsets Offsets
 
-	// RowsMayBeDeleted means that the rows are messages and nothing else. Without it no mapping has delivered rows
-	// deleted (Done.How delete, a purge): the rows of a table of the business would be gone.
+	// RowsMayBeDeleted means that the rows are messages and nothing else. Without it, no mapping may delete delivered
+	// rows (Done.How delete, a purge): rows of a business table would be lost.
 	RowsMayBeDeleted bool
 
-	// Lock is the advisory lock that strategies which need one take, as one number or two. Default: a
-	// hash of the table's name.
+	// Lock is the advisory lock for strategies that need one, as one number or two. Default: a hash of the table's
+	// name.
 	Lock []int64
 }
 
-// MessageColumns lists the columns that a message is made of, each once.
+// MessageColumns lists the columns that make up a message, each once.
 func (m *Mapping) MessageColumns() []string {
 	named := slices.Concat(
 		[]string{m.ID, m.MessageID}, templateColumns(m.Topic), templateColumns(m.Key),
@@ -91,7 +90,7 @@ func (m *Mapping) MessageColumns() []string {
 	return columns
 }
 
-// CalledOutbox reports whether the table's own name says that its rows are messages.
+// CalledOutbox reports whether the table's name shows that its rows are messages.
 func (m *Mapping) CalledOutbox() bool {
 	name, err := ParseTableName(m.Table)
 	return err == nil && strings.Contains(strings.ToLower(name.Name), "outbox")
@@ -103,7 +102,7 @@ type HeaderColumn struct {
 	Column string
 }
 
-// DoneHow says how a delivered row is known.
+// DoneHow is the way in which a delivered row is marked.
 type DoneHow string
 
 const (
@@ -113,55 +112,53 @@ const (
 	DoneStatus    DoneHow = "status"    // Column is Value; Waiting is what it is before
 )
 
-// Done says how a row is marked that was delivered.
+// Done describes how a delivered row is marked.
 type Done struct {
-	How     DoneHow // required, but for strategies that move an offset
+	How     DoneHow // required, except for strategies that move an offset
 	Column  string
 	Value   string
 	Waiting string
 
-	// Flag is a boolean that says so too: true when a row was delivered, false when not. At, AckAt and
-	// UpdatedAt are set to the time: At when a row was delivered, the others whatever became of it.
+	// Flag is a boolean for the same: true when a row was delivered, false when not. At, AckAt and UpdatedAt are set to
+	// the time: At when a row was delivered, the others after every outcome.
 	Flag      string
 	At        string
 	AckAt     string
 	UpdatedAt string
 
-	// Partition, a text or a whole number, gets the partition in which the broker has put the message. A
-	// broker that doesn't tell leaves it as it is; Kafka tells.
+	// Partition, a text or a whole number, gets the partition into which the broker has put the message. Kafka reports
+	// it; with a broker that doesn't, the column is not changed.
 	Partition string
 }
 
-// Failure says how a row is marked that was not delivered. What has no column is kept in memory, and
-// begins anew after a restart.
+// Failure describes how a row is marked that was not delivered. State without a column is kept in memory, and starts
+// anew after a restart.
 type Failure struct {
 	Attempts    string
 	Error       string
 	LastAttempt string
 	NextAttempt string
 
-	// A dead letter gets the status FailedValue (with Done.How status), or moves to DeadTable. That
-	// has columns of the same names as the table for what is to be kept, and may have: reason, error,
-	// attempts, dead_at.
+	// A dead letter gets the status FailedValue (with Done.How status), or moves to DeadTable. DeadTable has columns of
+	// the same names as the table for what should be kept, and may have: reason, error, attempts, dead_at.
 	FailedValue string
 	DeadTable   string
 }
 
-// Place reports whether dead letters have somewhere to go.
+// Place reports whether there is a place for dead letters.
 func (f Failure) Place() bool { return f.FailedValue != "" || f.DeadTable != "" }
 
-// Claim says how a row is marked that a relay is about to deliver: by a time until which it is
-// reserved, or by a status and the time since which it is.
+// Claim describes how a row is marked that a relay is about to deliver: by a time until which it is reserved, or by a
+// status and the time since which it has that status.
 type Claim struct {
 	Until  string
 	Status string // a value of Done.Column, such as "processing"
 	Since  string
 
-	// Counts means that taking a row counts as an attempt already, not only failing.
+	// Counts means that taking a row already counts as an attempt, not only failing.
 	Counts bool
 
-	// Owner is a text, and gets the relay's name: a relay that restarts under its name takes its rows
-	// back at once.
+	// Owner is a text column for the relay's name: a relay that restarts under its name takes its rows back at once.
 	Owner string
 }
 
@@ -189,7 +186,7 @@ func OffsetsDDL(table TableName) string {
 );`
 }
 
-// Validate reports everything in m that no table could fit.
+// Validate reports everything in m that can't fit any table.
 func (m *Mapping) Validate() error {
 	var faults settings.Faults
 	_, err := ParseTableName(m.Table)
@@ -207,19 +204,25 @@ func (m *Mapping) Validate() error {
 			what  string
 			given bool
 		}{{"a priority", m.Priority != ""}, {"an order of types", len(m.Types) > 0}, {"a column for the order", m.Order != ""}} {
-			faults.Need(!o.given, "", "%s is given, but rows that an offset moves over are read in the order of their ids, and nothing can overtake: "+
-				"give what is urgent a topic or a partition of its own, which never waits behind another's rows, or a table of its own", o.what)
+			faults.Need(!o.given, "",
+				"%s is given, but rows that an offset moves over are read in the order of their ids, and nothing can overtake: "+
+					"give what is urgent a topic or a partition of its own, which never waits behind another's rows, or a table of its own",
+				o.what)
 		}
 	}
 	faults.Need(len(m.Lock) <= 2, "Lock", "%d numbers, it must be one or two", len(m.Lock))
 	m.Done.validate(&faults)
-	faults.Need(m.Done.How != DoneDelete || m.RowsMayBeDeleted, "Done.How", "delivered rows are to be deleted: if the rows are messages and "+
-		"nothing else, say so (rows_may_be_deleted: true); otherwise mark them by a column (done: {how: timestamp, column: published_at})")
+	faults.Need(m.Done.How != DoneDelete || m.RowsMayBeDeleted,
+		"Done.How", "delivered rows are to be deleted: if the rows are messages and "+
+			"nothing else, say so (rows_may_be_deleted: true); otherwise mark them by a column (done: {how: timestamp, "+
+			"column: published_at})")
 	faults.Need(m.Done.Partition == "" || m.Done.How != DoneDelete, "Done.Partition", "given, but delivered rows are deleted")
 	faults.Need(m.Failure.FailedValue == "" || m.Done.How == DoneStatus, "Failure.FailedValue", "given, but rows are not done by status")
 	faults.Need(m.Claim.Until == "" || m.Claim.Status == "", "Claim", "rows are claimed by a time and by a status; keep one of them")
-	faults.Need(m.Claim.Status == "" || m.Claim.Since != "", "Claim.Since", "rows are claimed by the status %q, but no column is named for the time since when", m.Claim.Status)
-	faults.Need(m.Claim.Status == "" || m.Done.How == DoneStatus, "Claim.Status", "rows are claimed by a status, but they are not done by status")
+	faults.Need(m.Claim.Status == "" || m.Claim.Since != "",
+		"Claim.Since", "rows are claimed by the status %q, but no column is named for the time since when", m.Claim.Status)
+	faults.Need(m.Claim.Status == "" || m.Done.How == DoneStatus,
+		"Claim.Status", "rows are claimed by a status, but they are not done by status")
 	for _, h := range m.HeaderColumns {
 		faults.Need(h.Name != "" && h.Column != "", "", "a header column has no name or no column")
 	}
@@ -229,15 +232,17 @@ func (m *Mapping) Validate() error {
 	return nil
 }
 
-// Suits reports what a strategy lacks in the mapping, or has no use for, all faults together.
+// Suits reports everything that a strategy lacks in the mapping or can't use, all faults together.
 func (m *Mapping) Suits(strategy string) error {
 	var faults settings.Faults
 	switch strategy {
 	case Replication: // it marks nothing
 	case XMin, Serial:
-		faults.Need(strategy != XMin || m.Offsets.Transaction != "", "Offsets.Transaction", "no column of type xid8 is named, but strategy %s reads by it", strategy)
+		faults.Need(strategy != XMin || m.Offsets.Transaction != "",
+			"Offsets.Transaction", "no column of type xid8 is named, but strategy %s reads by it", strategy)
 		faults.Need(m.Offsets.Table != "", "Offsets.Table", "not given, but strategy %s keeps offsets in a table", strategy)
-		faults.Need(m.Done.How == "", "Done.How", "delivered rows are marked (%s), but strategy %s moves an offset and changes no row", m.Done.How, strategy)
+		faults.Need(m.Done.How == "", "Done.How",
+			"delivered rows are marked (%s), but strategy %s moves an offset and changes no row", m.Done.How, strategy)
 	default:
 		faults.Need(m.Done.How != "", "Done.How", "not given, but strategy %s marks rows: delete, timestamp, boolean or status", strategy)
 		faults.Need(strategy != Lease || m.Claim.Until != "" || m.Claim.Status != "", "Claim", "not given, but strategy %s reserves rows: "+
@@ -263,7 +268,7 @@ func (d Done) validate(faults *settings.Faults) {
 		"rows are done by status, but not both its values are given, of a waiting row and of a done one")
 }
 
-// TableName is a table's name, with its schema if that was given.
+// TableName is a table's name, with its schema if given.
 type TableName struct {
 	Schema string
 	Name   string
@@ -331,7 +336,7 @@ func identifier(s string) (name, after string, err error) {
 	return name, after, nil
 }
 
-// String is the name as SQL has it, quoted.
+// String returns the quoted name for SQL.
 func (n TableName) String() string {
 	if n.Schema == "" {
 		return schema.QuoteIdentifier(n.Name)

@@ -15,7 +15,8 @@ import (
 func TestNamesOfTablesAreReadAndQuoted(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"outbox": `"outbox"`, "p2p.transaction_outbox": `"p2p"."transaction_outbox"`, `"a.b"."C ""d"""`: `"a.b"."C ""d"""`, `x'; DROP TABLE y; --`: `"x'; DROP TABLE y; --"`,
+		"outbox": `"outbox"`, "p2p.transaction_outbox": `"p2p"."transaction_outbox"`,
+		`"a.b"."C ""d"""`: `"a.b"."C ""d"""`, `x'; DROP TABLE y; --`: `"x'; DROP TABLE y; --"`,
 	} {
 		name, err := ParseTableName(text)
 		if err != nil || name.String() != want {
@@ -45,12 +46,14 @@ func TestTemplatesNameColumns(t *testing.T) {
 
 func TestEveryFaultOfAMappingIsReportedAtOnce(t *testing.T) {
 	t.Parallel()
-	m := Mapping{Table: "a.b.c", Topic: "{", Types: []string{"x"}, Done: Done{How: DoneStatus}, Claim: Claim{Until: "a", Status: "b"}, Lock: []int64{1, 2, 3}}
+	m := Mapping{Table: "a.b.c", Topic: "{", Types: []string{"x"},
+		Done: Done{How: DoneStatus}, Claim: Claim{Until: "a", Status: "b"}, Lock: []int64{1, 2, 3}}
 	err := m.Validate()
 	if err == nil {
 		t.Fatal("no fault was found")
 	}
-	for _, want := range []string{`"a.b.c" has 3 parts`, "for the id", "for the payload", `"{" is not a template`, "event type", "no column is named for it", "not both its values",
+	for _, want := range []string{`"a.b.c" has 3 parts`, "for the id",
+		"for the payload", `"{" is not a template`, "event type", "no column is named for it", "not both its values",
 		"by a time and by a status", "the time since when", "3 numbers"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error doesn't say %q: %v", want, err)
@@ -94,17 +97,21 @@ func TestAMappingThatDoesntFitNamesTheColumnAndTheTable(t *testing.T) {
 	if c := table.Column("topic"); c.Kind != KindText {
 		t.Errorf("a column of a domain is %+v", c)
 	}
-	good := Mapping{Table: "odd", ID: "id", Topic: "{topic}", Payload: "sent", Done: Done{How: DoneStatus, Column: "state", Value: "sent", Waiting: "new"}}
+	good := Mapping{Table: "odd", ID: "id", Topic: "{topic}",
+		Payload: "sent", Done: Done{How: DoneStatus, Column: "state", Value: "sent", Waiting: "new"}}
 	if err := good.Fit(table); err != nil {
 		t.Errorf("a mapping that fits: %v", err)
 	}
-	bad := Mapping{Table: "odd", ID: "other", Topic: "{topic}", Payload: "payload", CreatedAt: "missing", Done: Done{How: DoneTimestamp, Column: "sent"}}
+	bad := Mapping{Table: "odd", ID: "other", Topic: "{topic}",
+		Payload: "payload", CreatedAt: "missing", Done: Done{How: DoneTimestamp, Column: "sent"}}
 	err = bad.Fit(table)
 	if !errors.Is(err, ErrMapping) {
 		t.Fatalf("got %v, want ErrMapping", err)
 	}
-	for _, want := range []string{`column "other" of table "public"."odd" has no unique index`, `"payload" of table "public"."odd" is of type xml`,
-		`table "public"."odd" has no column "missing" (created_at)`, `"sent" of table "public"."odd" is of type text, which can't be the done`} {
+	for _, want := range []string{`column "other" of table "public"."odd" has no unique index`,
+		`"payload" of table "public"."odd" is of type xml`,
+		`table "public"."odd" has no column "missing" (created_at)`,
+		`"sent" of table "public"."odd" is of type text, which can't be the done`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error doesn't say %q: %v", want, err)
 		}

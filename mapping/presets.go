@@ -5,7 +5,7 @@ import "slices"
 // Preset is a mapping of a well-known table.
 type Preset struct {
 	Name     string
-	Strategy string // that fits it
+	Strategy string // the strategy that fits
 	About    string
 	Mapping  Mapping
 }
@@ -20,8 +20,8 @@ func FindPreset(name string) (Preset, bool) {
 	return all[i], true
 }
 
-// Presets returns all of them, the most specific first. The names of tables are what their authors call
-// them and can be replaced.
+// Presets returns all presets, the most specific first. Their tables have the names that their authors use; replace
+// them as needed.
 func Presets() []Preset {
 	messages := func(table string) Mapping {
 		return Mapping{
@@ -44,7 +44,8 @@ func Presets() []Preset {
 
 	all := []Preset{
 		{
-			Name: "outbox_events", Strategy: SkipLocked, About: "published_at marks, attempt counts, dedup_key is what consumers deduplicate by",
+			Name: "outbox_events", Strategy: SkipLocked,
+			About: "published_at marks, attempt counts, dedup_key is what consumers deduplicate by",
 			Mapping: Mapping{
 				Table: "outbox_events", ID: "id", MessageID: "dedup_key", Topic: "{aggregate_type}", Key: "{aggregate_id}",
 				AggregateType: "aggregate_type", AggregateID: "aggregate_id", EventType: "event_type",
@@ -67,7 +68,8 @@ func Presets() []Preset {
 			Mapping: lease,
 		},
 		{
-			Name: "outbox_messages_advisory", Strategy: Advisory, About: "one relay at a time by an advisory lock, delivered rows are deleted",
+			Name: "outbox_messages_advisory", Strategy: Advisory,
+			About:   "one relay at a time by an advisory lock, delivered rows are deleted",
 			Mapping: total,
 		},
 		{
@@ -81,8 +83,9 @@ func Presets() []Preset {
 				AggregateType: "root_entity_type", AggregateID: "root_entity_id", EventType: "event_type",
 				Payload: "payload", CreatedAt: "created_time",
 				HeaderColumns: []HeaderColumn{{"idempotency_key", "idempotency_key"}},
-				Done:          Done{How: DoneTimestamp, Column: "published_time", AckAt: "ack_time", UpdatedAt: "updated_time", Flag: "published", Partition: "partition_id"},
-				Failure:       Failure{Attempts: "retry_count"},
+				Done: Done{How: DoneTimestamp, Column: "published_time",
+					AckAt: "ack_time", UpdatedAt: "updated_time", Flag: "published", Partition: "partition_id"},
+				Failure: Failure{Attempts: "retry_count"},
 			},
 		},
 		{
@@ -98,7 +101,8 @@ func Presets() []Preset {
 		{
 			Name: "transaction_outbox", Strategy: Lease, About: "status from pending over processing to processed or failed",
 			Mapping: Mapping{
-				Table: "p2p.transaction_outbox", ID: "id", MessageID: "idempotency_key", Topic: "{transaction_type}", Key: "{transaction_ref_id}",
+				Table: "p2p.transaction_outbox", ID: "id", MessageID: "idempotency_key",
+				Topic: "{transaction_type}", Key: "{transaction_ref_id}",
 				AggregateID: "transaction_ref_id", EventType: "transaction_type",
 				Payload: "payload", CreatedAt: "create_time",
 				HeaderColumns: []HeaderColumn{{"idempotency_key", "idempotency_key"}},

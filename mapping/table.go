@@ -12,10 +12,10 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// ErrMapping means that a mapping and the table that it describes don't fit.
+// ErrMapping means that a mapping and its table don't fit each other.
 var ErrMapping = errors.New("the mapping doesn't fit the table")
 
-// Kind is what a column's type amounts to.
+// Kind is the class of a column's type.
 type Kind string
 
 const (
@@ -31,7 +31,7 @@ const (
 	KindOther   Kind = "other"
 )
 
-// Table is what the catalogue knows of a table.
+// Table is a table's description from the catalogue.
 type Table struct {
 	OID         uint32
 	Schema      string
@@ -51,8 +51,8 @@ type TableColumn struct {
 
 	Generated bool // always, from other columns
 
-	// Sequenced means that values come from a sequence, Cache how many of them a session draws at once:
-	// more than one, and ids don't ascend with time.
+	// Sequenced means that values come from a sequence. Cache is how many of them a session draws at once; if it is
+	// more than one, ids don't ascend with time.
 	Sequenced bool
 	Cache     int64
 }
@@ -60,7 +60,7 @@ type TableColumn struct {
 // TableIndex is a valid index of a Table.
 type TableIndex struct {
 	Name       string
-	Columns    []string // in order, without those that are only included; "" for an expression
+	Columns    []string // in order, without included columns; "" for an expression
 	Unique     bool
 	Primary    bool
 	Predicate  string // of a partial index
@@ -112,8 +112,8 @@ FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid = $1 AND i.indisvalid
 ORDER BY i.indisprimary DESC, c.relname`
 
-// ReadTable reads what the catalogue knows of a table. If there is none of that name, or its schema may
-// not be used, the error wraps ErrMapping.
+// ReadTable reads a table's description from the catalogue. If there is no such table, or its schema may not be used,
+// the error wraps ErrMapping.
 func ReadTable(ctx context.Context, q schema.Querier, name TableName) (*Table, error) {
 	t, err := readTable(ctx, q, name)
 	if err != nil && !errors.Is(err, ErrMapping) {
@@ -126,7 +126,8 @@ func readTable(ctx context.Context, q schema.Querier, name TableName) (*Table, e
 	t := &Table{}
 	err := q.QueryRow(ctx, tableSQL, name.String()).Scan(&t.OID, &t.Schema, &t.Name, &t.Partitioned)
 	if errors.Is(err, pgx.ErrNoRows) || sqlstate.Of(err) == "42501" {
-		return nil, fmt.Errorf("%w: there is no table %s, or this role may not see it; name it with its schema if it is not in the search path", ErrMapping, name)
+		return nil, fmt.Errorf("%w: there is no table %s, or this role may not see it; name it with its schema if it is "+
+			"not in the search path", ErrMapping, name)
 	}
 	if err != nil {
 		return nil, err
@@ -179,8 +180,8 @@ func kindOf(base, class string) Kind {
 	return KindOther
 }
 
-// Fit reports every column that m names and t doesn't have, or has with a type that it can't be. Such an
-// error wraps ErrMapping and names the column and the table.
+// Fit reports every column that m names and t doesn't have, or that has a wrong type. The error wraps ErrMapping and
+// names the column and the table.
 func (m *Mapping) Fit(t *Table) error {
 	f := fitting{table: t}
 	text := []Kind{KindText, KindUUID, KindInteger, KindEnum}
@@ -240,7 +241,7 @@ type fitting struct {
 	faults []error
 }
 
-// column complains unless the table has the column with one of the kinds; with any, if none is given.
+// column notes a fault unless the table has the column with one of the kinds; with any kind, if none is given.
 func (f *fitting) column(what, name string, kinds ...Kind) {
 	if name == "" {
 		return
@@ -256,17 +257,19 @@ func (f *fitting) column(what, name string, kinds ...Kind) {
 	}
 }
 
-// unique complains unless rows are told apart by the column alone. The key of a partitioned table has
-// the column of the partitions in it too.
+// unique notes a fault unless the column alone identifies rows. The key of a partitioned table also has the column of
+// the partitions.
 func (f *fitting) unique(id string) {
 	c := f.table.Column(id)
 	if c == nil {
 		return
 	}
 	for _, i := range f.table.Indexes {
-		if i.Unique && i.Predicate == "" && (slices.Equal(i.Columns, []string{id}) || f.table.Partitioned && slices.Contains(i.Columns, id)) {
+		if i.Unique && i.Predicate == "" &&
+			(slices.Equal(i.Columns, []string{id}) || f.table.Partitioned && slices.Contains(i.Columns, id)) {
 			return
 		}
 	}
-	f.faults = append(f.faults, fmt.Errorf("column %q of table %s has no unique index of its own, so it can't be the id", id, f.table.TableName()))
+	f.faults = append(f.faults,
+		fmt.Errorf("column %q of table %s has no unique index of its own, so it can't be the id", id, f.table.TableName()))
 }

@@ -57,7 +57,8 @@ func TestTheNumbersOfAKeyAreDrawnWithoutGapsByWritersThatRace(t *testing.T) {
 	}
 	wg.Wait()
 	var gaps int
-	err := conns[0].QueryRow(t.Context(), "SELECT count(*) FROM (SELECT k FROM numbered GROUP BY k HAVING max(n) <> count(*) OR count(*) <> $1) x", writers).Scan(&gaps)
+	err := conns[0].QueryRow(t.Context(),
+		"SELECT count(*) FROM (SELECT k FROM numbered GROUP BY k HAVING max(n) <> count(*) OR count(*) <> $1) x", writers).Scan(&gaps)
 	if err != nil || gaps != 0 {
 		t.Errorf("%d keys have gaps or too few rows, %v", gaps, err)
 	}
@@ -84,7 +85,8 @@ func TestTheWritersLockKeepsOthersOutAndTellsWhy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conns := openAll(t, 2)
-			if _, err := conns[0].Exec(t.Context(), "CREATE TABLE taken (id int); CREATE TABLE rows (id int PRIMARY KEY); INSERT INTO rows VALUES (1)"); err != nil {
+			if _, err := conns[0].Exec(t.Context(),
+				"CREATE TABLE taken (id int); CREATE TABLE rows (id int PRIMARY KEY); INSERT INTO rows VALUES (1)"); err != nil {
 				t.Fatal(err)
 			}
 			begin := func(conn *pgx.Conn) pgx.Tx {

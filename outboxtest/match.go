@@ -12,7 +12,7 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Match describes a message. A field that is left zero fits every message.
+// Match describes a message. A zero field matches every message.
 type Match struct {
 	ID            outbox.ID
 	Topic         string
@@ -22,19 +22,19 @@ type Match struct {
 	EventType     string
 	ContentType   string
 
-	// Payload fits the same bytes. An empty slice that is not nil fits empty and NULL payloads.
+	// Payload matches the same bytes. An empty slice that is not nil matches empty and NULL payloads.
 	Payload []byte
 
-	// JSON fits a payload that is the same JSON value, however it is written.
+	// JSON matches a payload that is the same JSON value, whatever its spelling.
 	JSON string
 
-	// Headers fits messages that have all of these, among others.
+	// Headers matches messages that have at least all of these.
 	Headers []outbox.Header
 
-	// DeliverAt fits the same moment, to PostgreSQL's microsecond.
+	// DeliverAt matches the same moment, to PostgreSQL's microsecond.
 	DeliverAt time.Time
 
-	// Where fits what it returns true for. Other fields are compared first.
+	// Where matches messages for which it returns true. Other fields are compared first.
 	Where func(m outbox.Message) bool
 }
 
@@ -49,7 +49,7 @@ func fitsAny(matches []Match, m *outbox.Message) bool {
 	return false
 }
 
-// differences tells why m doesn't fit, nothing if it does.
+// differences returns why m doesn't match, nothing if it does.
 func (w *Match) differences(m *outbox.Message) []string {
 	var found []string
 	if !w.ID.IsZero() && w.ID != m.ID {
@@ -57,7 +57,8 @@ func (w *Match) differences(m *outbox.Message) []string {
 	}
 	for _, f := range []struct{ name, want, got string }{
 		{"Topic", w.Topic, m.Topic}, {"Key", w.Key, m.Key}, {"AggregateType", w.AggregateType, m.AggregateType},
-		{"AggregateID", w.AggregateID, m.AggregateID}, {"EventType", w.EventType, m.EventType}, {"ContentType", w.ContentType, m.ContentType},
+		{"AggregateID", w.AggregateID, m.AggregateID}, {"EventType",
+			w.EventType, m.EventType}, {"ContentType", w.ContentType, m.ContentType},
 	} {
 		if f.want != "" && f.want != f.got {
 			found = append(found, fmt.Sprintf("%s is %q", f.name, f.got))
@@ -86,7 +87,7 @@ func (w *Match) differences(m *outbox.Message) []string {
 	return found
 }
 
-// sameJSON compares values; numbers by their text, so that large ones stay apart.
+// sameJSON compares values; it compares numbers by their text, so that large ones stay distinct.
 func sameJSON(want string, got []byte) bool {
 	a, errA := decodeJSON([]byte(want))
 	b, errB := decodeJSON(got)
@@ -120,7 +121,7 @@ func (w Match) String() string {
 	return "{" + strings.Join(fields, ", ") + "}"
 }
 
-// list shows messages, and of each what keeps it from fitting want.
+// list shows messages, each with the reasons why it doesn't match want.
 func list(all []outbox.Message, want *Match) string {
 	if len(all) == 0 {
 		return "this transaction sees no message"

@@ -1,13 +1,13 @@
-// Package outboxtest helps to test code that writes messages: what is in the outbox, seen from inside
-// the test's own transaction, and a broker that keeps what an in-process relay delivers.
+// Package outboxtest helps to test code that writes messages. It reads the outbox from inside the test's own
+// transaction, and has a broker that keeps what an in-process relay delivers.
 //
 //	tx, _ := pool.Begin(ctx)
 //	defer tx.Rollback(ctx)
 //	PlaceOrder(ctx, tx, order)
 //	outboxtest.RequirePublished(t, tx, outboxtest.Match{Topic: "orders", Key: "4711", EventType: "OrderPlaced"})
 //
-// Everything that takes a q accepts what can query PostgreSQL: pgx.Tx, *pgx.Conn, *pgxpool.Pool, *sql.Tx,
-// *sql.Conn and *sql.DB. Inside a transaction they see its uncommitted messages and leave no trace.
+// A parameter q accepts everything that can query PostgreSQL: pgx.Tx, *pgx.Conn, *pgxpool.Pool, *sql.Tx, *sql.Conn and
+// *sql.DB. Inside a transaction the functions see its uncommitted messages and leave no trace.
 package outboxtest
 
 import (
@@ -37,8 +37,8 @@ func Migrate(t testing.TB, url string) {
 	}
 }
 
-// Published returns the messages that q sees, in the order in which they were inserted; with matches,
-// those that fit at least one of them. Position and CreatedAt are set.
+// Published returns the messages that q sees, in the order in which they were inserted; with matches, those that match
+// at least one of them. Position and CreatedAt are set.
 func Published(t testing.TB, q any, matches ...Match) []outbox.Message {
 	t.Helper()
 	all, err := read(t.Context(), q)
@@ -57,8 +57,8 @@ func Published(t testing.TB, q any, matches ...Match) []outbox.Message {
 	return found
 }
 
-// RequirePublished ends the test unless q sees a message for each of want, in that order. Others may
-// stand between them. It returns the messages that were found, one for each of want.
+// RequirePublished ends the test unless q sees a message for each of want, in that order. There may be others in
+// between. It returns the messages that were found, one for each of want.
 func RequirePublished(t testing.TB, q any, want ...Match) []outbox.Message {
 	t.Helper()
 	all := Published(t, q)
@@ -76,8 +76,7 @@ func RequirePublished(t testing.TB, q any, want ...Match) []outbox.Message {
 	return found
 }
 
-// RequireOnly ends the test unless q sees exactly the messages of want, in that order and no others. It
-// returns them.
+// RequireOnly ends the test unless q sees exactly the messages of want, in that order. It returns them.
 func RequireOnly(t testing.TB, q any, want ...Match) []outbox.Message {
 	t.Helper()
 	all := RequirePublished(t, q, want...)
@@ -87,8 +86,7 @@ func RequireOnly(t testing.TB, q any, want ...Match) []outbox.Message {
 	return all
 }
 
-// RequireNone ends the test if q sees a message that fits one of matches; without matches, if q sees
-// any.
+// RequireNone ends the test if q sees a message that matches one of matches; without matches, if q sees any.
 func RequireNone(t testing.TB, q any, matches ...Match) {
 	t.Helper()
 	found := Published(t, q, matches...)

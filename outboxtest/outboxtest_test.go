@@ -57,7 +57,8 @@ func write(t *testing.T, tx pgx.Tx, msgs ...outbox.Message) []outbox.ID {
 
 // fullMessage has everything that a writer can set. Its headers stand in jsonb's order.
 func fullMessage() outbox.Message {
-	return outbox.Message{ID: outbox.NewID(), Topic: "orders", Key: "k", AggregateType: "order", AggregateID: "4711", EventType: "OrderPlaced",
+	return outbox.Message{ID: outbox.NewID(), Topic: "orders",
+		Key: "k", AggregateType: "order", AggregateID: "4711", EventType: "OrderPlaced",
 		Payload: []byte(`{"total": 10}`), ContentType: "application/json",
 		Headers:   []outbox.Header{{Name: "b", Value: "1"}, {Name: "aa", Value: `"<`}},
 		DeliverAt: time.Date(2031, 1, 2, 3, 4, 5, 6000, time.UTC)}
@@ -108,15 +109,18 @@ func TestPublishedReadsEveryFieldInsideTheTransaction(t *testing.T) {
 func TestRequirePublishedFindsMessagesInOrderAmongOthers(t *testing.T) {
 	t.Parallel()
 	tx := begin(t, database(t))
-	write(t, tx, outbox.Message{Topic: "a", Key: "1"}, outbox.Message{Topic: "b"}, outbox.Message{Topic: "a", Key: "2"}, outbox.Message{Topic: "c"})
+	write(t, tx, outbox.Message{Topic: "a", Key: "1"}, outbox.Message{Topic: "b"},
+		outbox.Message{Topic: "a", Key: "2"}, outbox.Message{Topic: "c"})
 
 	found := outboxtest.RequirePublished(t, tx, outboxtest.Match{Topic: "a"}, outboxtest.Match{Topic: "a"}, outboxtest.Match{Topic: "c"})
 	if len(found) != 3 || found[0].Key != "1" || found[1].Key != "2" || found[2].Topic != "c" {
 		t.Errorf("found %+v", found)
 	}
-	outboxtest.RequireOnly(t, tx, outboxtest.Match{Topic: "a"}, outboxtest.Match{}, outboxtest.Match{Key: "2"}, outboxtest.Match{Topic: "c"})
+	outboxtest.RequireOnly(t, tx, outboxtest.Match{Topic: "a"},
+		outboxtest.Match{}, outboxtest.Match{Key: "2"}, outboxtest.Match{Topic: "c"})
 	outboxtest.RequireNone(t, tx, outboxtest.Match{Topic: "d"}, outboxtest.Match{Topic: "b", Key: "1"})
-	if found := outboxtest.Published(t, tx, outboxtest.Match{Topic: "b"}, outboxtest.Match{Key: "2"}); len(found) != 2 || found[0].Topic != "b" {
+	if found := outboxtest.Published(t, tx, outboxtest.Match{Topic: "b"}, outboxtest.Match{Key: "2"}); len(found) != 2 ||
+		found[0].Topic != "b" {
 		t.Errorf("found %+v", found)
 	}
 }
@@ -167,7 +171,8 @@ func TestAFailureShowsWhatWasThere(t *testing.T) {
 		outbox.Message{Topic: "orders", Key: "2", Payload: []byte{0xff, 0}})
 
 	got := failure(t, func(t testing.TB) {
-		outboxtest.RequirePublished(t, tx, outboxtest.Match{Topic: "orders", Key: "1"}, outboxtest.Match{Topic: "orders", EventType: "OrderPaid"})
+		outboxtest.RequirePublished(t, tx, outboxtest.Match{Topic: "orders", Key: "1"},
+			outboxtest.Match{Topic: "orders", EventType: "OrderPaid"})
 	})
 	want := `outboxtest: no message fits {Topic: "orders", EventType: "OrderPaid"} after the one that fits {Topic: "orders", Key: "1"}
 this transaction sees 2 messages:
@@ -180,12 +185,18 @@ this transaction sees 2 messages:
 	}
 
 	for want, fail := range map[string]func(t testing.TB){
-		"want 1 message and no other\nthis transaction sees 2 messages:":           func(t testing.TB) { outboxtest.RequireOnly(t, tx, outboxtest.Match{Key: "1"}) },
-		"want no message\nthis transaction sees 2 messages:":                       func(t testing.TB) { outboxtest.RequireNone(t, tx) },
-		"want no message that fits {Key: \"2\"}\nthis transaction sees 1 message:": func(t testing.TB) { outboxtest.RequireNone(t, tx, outboxtest.Match{Key: "2"}) },
-		"int can't query: pass a pgx.Tx":                                           func(t testing.TB) { outboxtest.Published(t, 3) },
-		"this transaction sees no message":                                         func(t testing.TB) { outboxtest.RequirePublished(t, begin(t, url), outboxtest.Match{Topic: "x"}) },
-		"connect to the test's database":                                           func(t testing.TB) { outboxtest.Migrate(t, "postgres://127.0.0.1:1/x") },
+		"want 1 message and no other\nthis transaction sees 2 messages:": func(t testing.TB) {
+			outboxtest.RequireOnly(t, tx, outboxtest.Match{Key: "1"})
+		},
+		"want no message\nthis transaction sees 2 messages:": func(t testing.TB) { outboxtest.RequireNone(t, tx) },
+		"want no message that fits {Key: \"2\"}\nthis transaction sees 1 message:": func(t testing.TB) {
+			outboxtest.RequireNone(t, tx, outboxtest.Match{Key: "2"})
+		},
+		"int can't query: pass a pgx.Tx": func(t testing.TB) { outboxtest.Published(t, 3) },
+		"this transaction sees no message": func(t testing.TB) {
+			outboxtest.RequirePublished(t, begin(t, url), outboxtest.Match{Topic: "x"})
+		},
+		"connect to the test's database": func(t testing.TB) { outboxtest.Migrate(t, "postgres://127.0.0.1:1/x") },
 		"fits, but stands before": func(t testing.TB) {
 			outboxtest.RequirePublished(t, tx, outboxtest.Match{Key: "2"}, outboxtest.Match{Key: "1"})
 		},
@@ -198,7 +209,8 @@ this transaction sees 2 messages:
 	if _, err := tx.Exec(t.Context(), `INSERT INTO outbox.messages (topic, headers) VALUES ('nonsense', '[1]')`); err != nil {
 		t.Fatal(err)
 	}
-	if text := failure(t, func(t testing.TB) { outboxtest.Published(t, tx) }); !strings.Contains(text, `of topic "nonsense": headers are [1], and must be an object`) {
+	if text := failure(t, func(t testing.TB) { outboxtest.Published(t, tx) }); !strings.Contains(text,
+		`of topic "nonsense": headers are [1], and must be an object`) {
 		t.Error(text)
 	}
 }

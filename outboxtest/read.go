@@ -13,7 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Everything in types that both pgx and any database/sql driver can scan.
+// All columns have types that both pgx and any database/sql driver can scan.
 const selectMessages = `
 SELECT id, message_id::text, topic, coalesce(key, ''), coalesce(aggregate_type, ''), coalesce(aggregate_id, ''),
        coalesce(event_type, ''), payload, coalesce(content_type, ''), coalesce(headers::text, ''), deliver_at, created_at

@@ -11,9 +11,8 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Recorder is a broker in memory for tests with an in-process relay: it accepts everything and keeps it.
-// The zero Recorder is ready to use. Its methods are safe for concurrent use. For brokers that fail, see
-// package relaytest.
+// Recorder is an in-memory broker for tests with an in-process relay: it accepts and keeps everything. The zero
+// Recorder is ready to use. Safe for concurrent use. For brokers that fail, see package relaytest.
 type Recorder struct {
 	mu       sync.Mutex
 	accepted []outbox.Message
@@ -41,7 +40,7 @@ func (r *Recorder) Publish(ctx context.Context, batch []*outbox.Message) []error
 	return nil
 }
 
-// clone copies texts too: a relay's messages share memory that it uses again.
+// clone copies texts too, because a relay reuses the memory of its messages.
 func clone(m *outbox.Message) outbox.Message {
 	kept := *m
 	for _, text := range []*string{&kept.Topic, &kept.Key, &kept.AggregateType, &kept.AggregateID, &kept.EventType, &kept.ContentType} {
@@ -55,7 +54,7 @@ func clone(m *outbox.Message) outbox.Message {
 	return kept
 }
 
-// Close does nothing: what was accepted stays.
+// Close does nothing: accepted messages remain readable.
 func (r *Recorder) Close() error { return nil }
 
 // Messages returns copies of what was accepted, in that order.
@@ -73,8 +72,8 @@ func (r *Recorder) copies() []outbox.Message {
 	return all
 }
 
-// Wait returns what was accepted as soon as that are at least n messages, or ctx's error with what there
-// is when ctx ends before.
+// Wait returns the accepted messages as soon as there are at least n, or, if ctx ends before, ctx's error with the
+// messages so far.
 func (r *Recorder) Wait(ctx context.Context, n int) ([]outbox.Message, error) {
 	for {
 		r.mu.Lock()

@@ -1,7 +1,7 @@
-// Package route decides what a destination gets, and under which topic and headers: a [Filter] says which
-// messages it wants, [Rules] what becomes of them. Everything is pure: the same answer for the same message
-// forever, which a relay relies on when it reads a message again.
+// Package route decides which messages a destination gets, and under which topic and headers: a [Filter] selects
+// messages, [Rules] change them. Everything is pure: the answer for a message never changes, and a relay relies on that
+// when it reads a message again.
 //
-// Patterns are texts in which each * stands for any text, dots included; one without * is matched exactly.
-// Letters count as they are.
+// Patterns are texts in which each * stands for any text, dots included; one without * is matched exactly. Matching is
+// case-sensitive.
 package route

@@ -8,16 +8,15 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Match is a condition on a message: each pattern that is given matches its field. The zero Match matches
-// every message.
+// Match is a condition on a message: each given pattern must match its field. The zero Match matches every message.
 type Match struct {
 	Topic         string
 	EventType     string
 	AggregateType string
 	ContentType   string
 
-	// Header is the name of a header that must be there, with a value that HeaderValue matches. An empty
-	// HeaderValue matches any.
+	// Header is the name of a header that must be present, with a value that HeaderValue matches. An empty HeaderValue
+	// matches any value.
 	Header      string
 	HeaderValue string
 }
@@ -42,13 +41,13 @@ func (x *Match) fault() error {
 	return nil
 }
 
-// Filter says which messages a destination wants.
+// Filter selects the messages of a destination.
 type Filter struct {
-	// Topics are patterns, of which one must match; those that begin with ! must not. Only such ones, or
-	// none at all, leave every other topic in.
+	// Topics are patterns, of which one must match; patterns that begin with ! must not match. With only such patterns,
+	// or with none, every other topic is selected.
 	Topics []string
 
-	// Any has conditions, of which one must be met if there are some.
+	// Any has conditions. If there are any, at least one must be met.
 	Any []Match
 }
 

@@ -66,8 +66,12 @@ func TestFilters(t *testing.T) {
 		{"one of two conditions", route.Filter{Any: []route.Match{{EventType: "X"}, {AggregateType: "Order"}}}, true},
 		{"none of them", route.Filter{Any: []route.Match{{EventType: "X"}, {AggregateType: "order"}}}, false},
 		{"topic and condition", route.Filter{Topics: []string{"x"}, Any: []route.Match{{EventType: "Order*"}}}, false},
-		{"all parts of a condition", route.Filter{Any: []route.Match{{Topic: "orders.eu", EventType: "Order*", AggregateType: "*r", ContentType: "*/json", Header: "region", HeaderValue: "eu-*"}}}, true},
-		{"all parts but one", route.Filter{Any: []route.Match{{Topic: "orders.eu", EventType: "Order*", AggregateType: "*r", ContentType: "*/xml", Header: "region", HeaderValue: "eu-*"}}}, false},
+		{"all parts of a condition",
+			route.Filter{Any: []route.Match{{Topic: "orders.eu",
+				EventType: "Order*", AggregateType: "*r", ContentType: "*/json", Header: "region", HeaderValue: "eu-*"}}}, true},
+		{"all parts but one",
+			route.Filter{Any: []route.Match{{Topic: "orders.eu",
+				EventType: "Order*", AggregateType: "*r", ContentType: "*/xml", Header: "region", HeaderValue: "eu-*"}}}, false},
 		{"a header that is there", route.Filter{Any: []route.Match{{Header: "region"}}}, true},
 		{"a header that isn't", route.Filter{Any: []route.Match{{Header: "Region", HeaderValue: "*"}}}, false},
 		{"a header with another value", route.Filter{Any: []route.Match{{Header: "region", HeaderValue: "us*"}}}, false},
@@ -151,7 +155,8 @@ func TestHeadersAreRenamedDroppedAndSet(t *testing.T) {
 	if err := rules.Apply(m); err != nil {
 		t.Fatal(err)
 	}
-	want := []outbox.Header{{Name: "x-region", Value: "eu-west"}, {Name: "source", Value: "shop"}, {Name: "where", Value: "eu-west/orders.eu"}}
+	want := []outbox.Header{{Name: "x-region", Value: "eu-west"},
+		{Name: "source", Value: "shop"}, {Name: "where", Value: "eu-west/orders.eu"}}
 	if !slices.Equal(m.Headers, want) || m.Topic != "eu-west" {
 		t.Errorf("topic %q, headers %q, want %q", m.Topic, m.Headers, want)
 	}
@@ -173,12 +178,14 @@ func TestFaultsOfATableAreReportedTogether(t *testing.T) {
 			{Match: route.Match{Topic: "b"}, To: "}"},
 		},
 		Default: "{header.}",
-		Headers: []route.HeaderRule{{}, {Name: "a"}, {Name: "a", Drop: true, Value: "b"}, {Name: "a*", Rename: "b"}, {Name: "a", Value: "{"}, {Name: "a", Value: "b\n"}},
+		Headers: []route.HeaderRule{{}, {Name: "a"}, {Name: "a", Drop: true, Value: "b"},
+			{Name: "a*", Rename: "b"}, {Name: "a", Value: "{"}, {Name: "a", Value: "b\n"}},
 	}.Parse()
 	if err == nil {
 		t.Fatal("nothing is wrong")
 	}
-	for _, part := range []string{"rule 1:", "rule 2:", "rule 3: a header's value", `rule 3: template "{x}"`, "rule 4: it matches everything", "rule 5:", "default:",
+	for _, part := range []string{"rule 1:", "rule 2:", "rule 3: a header's value",
+		`rule 3: template "{x}"`, "rule 4: it matches everything", "rule 5:", "default:",
 		"header rule 1:", "header rule 2:", "header rule 3:", "header rule 4:", "header rule 5:", "header rule 6:"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("nothing about %s in:\n%v", part, err)

@@ -12,17 +12,17 @@ import (
 type Table struct {
 	Rules []Rule
 
-	// Default is the template of the topic of messages that no rule matches. Empty means "{topic}": they
-	// keep theirs. What has no topic to go to must be dropped by a rule, which is said in so many words:
-	// a last one without a condition drops all that is left.
+	// Default is the template of the topic of messages that no rule matches. Empty means "{topic}": they keep their
+	// topic. Messages without a topic to go to must be dropped by an explicit rule; a last rule without a condition
+	// drops everything that is left.
 	Default string
 
-	// Headers are changed in this order. Conditions and the topic's template see the message as it was
-	// written; the template of a header's value sees what the header rules before it have made of it.
+	// Headers are changed in this order. Conditions and the topic's template see the message as it was written. The
+	// template of a header's value sees the results of the earlier header rules.
 	Headers []HeaderRule
 }
 
-// Rule says what becomes of the messages that it matches: a topic, or nothing.
+// Rule decides what happens to the messages that it matches: they get a topic, or are dropped.
 type Rule struct {
 	Match
 
@@ -33,22 +33,22 @@ type Rule struct {
 	Drop bool
 }
 
-// HeaderRule changes one header: exactly one of Rename, Drop and Value is given.
+// HeaderRule changes one header. Exactly one of Rename, Drop and Value must be set.
 type HeaderRule struct {
 	// Name of the header. With Drop it may be a pattern.
 	Name string
 
-	// Rename is its new name. One that has that name already is replaced.
+	// Rename is its new name. An existing header of that name is replaced.
 	Rename string
 
 	// Drop leaves it out.
 	Drop bool
 
-	// Value is a template of its value, whether it is there or not; an empty result leaves it out.
+	// Value is a template of its value, which replaces or adds the header; an empty result leaves it out.
 	Value string
 }
 
-// Rules is a parsed Table. It may be used by several goroutines at once.
+// Rules is a parsed Table. Safe for concurrent use.
 type Rules struct {
 	rules    []rule
 	standard Template
@@ -137,7 +137,7 @@ func (r *Rules) Drops(m *outbox.Message) bool {
 	return rule != nil && rule.drop
 }
 
-// find returns the rule that applies to m. Conditions are about the message as it was written.
+// find returns the rule that applies to m. Conditions apply to the message as it was written.
 func (r *Rules) find(m *outbox.Message) *rule {
 	for i := range r.rules {
 		if r.rules[i].Matches(m) {
@@ -150,9 +150,9 @@ func (r *Rules) find(m *outbox.Message) *rule {
 // ErrDropped means that a rule leaves a message out.
 var ErrDropped = errors.New("route: a rule drops the message")
 
-// Apply gives m the topic and headers that the rules have for it. m is the caller's own copy, whose Headers
-// may have room to grow into; names and values that it gets are new, or m's. The error is ErrDropped, or
-// permanent: there is no topic for the message.
+// Apply sets m's topic and headers by the rules. m is the caller's own copy, whose Headers may have spare capacity; new
+// names and values are newly allocated, or m's own. The error is ErrDropped, or permanent: there is no topic for the
+// message.
 func (r *Rules) Apply(m *outbox.Message) error {
 	found := r.find(m)
 	if found != nil && found.drop {
@@ -166,7 +166,8 @@ func (r *Rules) Apply(m *outbox.Message) error {
 		topic = r.standard.Expand(m)
 	}
 	if topic == "" {
-		return outbox.Permanent(errors.New("route: the topic is empty for this message; a field of the destination's topic template is missing in it"))
+		return outbox.Permanent(errors.New("route: the topic is empty for this message; a field of the destination's " +
+			"topic template is missing in it"))
 	}
 	for i := range r.headers {
 		r.headers[i].apply(m)

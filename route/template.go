@@ -8,13 +8,12 @@ import (
 	"github.com/pgoutbox/outbox/internal/template"
 )
 
-// Template is a text with fields of a message in it, such as "shop.{aggregate_type}". The fields are
-// {topic}, {key} (the ordering key), {event_type}, {aggregate_type}, {aggregate_id}, {content_type}, {id}
-// and {header.NAME}; a missing one is empty. The zero Template is the empty text. A Template may be used
-// by several goroutines at once.
+// Template is a text with fields of a message, such as "shop.{aggregate_type}". The fields are {topic}, {key} (the
+// ordering key), {event_type}, {aggregate_type}, {aggregate_id}, {content_type}, {id} and {header.NAME}; a missing one
+// is empty. The zero Template is the empty text. Safe for concurrent use.
 type Template struct{ parsed template.Template }
 
-// ParseTemplate reads a template. A brace can't be written otherwise than around a field.
+// ParseTemplate reads a template. Braces can only be written around fields.
 func ParseTemplate(text string) (Template, error) {
 	t, err := template.Parse(text, append(template.Names(), "content_type", "id", template.AnyHeader)...)
 	switch {
@@ -26,7 +25,7 @@ func ParseTemplate(text string) (Template, error) {
 	return Template{*t}, nil
 }
 
-// Append appends the text for m to b. Apart from {id}, it allocates nothing but what b needs.
+// Append appends the text for m to b. Except for {id}, it allocates only what b needs.
 func (t *Template) Append(b []byte, m *outbox.Message) []byte { return t.parsed.Append(b, m) }
 
 // Expand returns the text for m.

@@ -36,12 +36,12 @@ type line struct {
 
 // Result is a receiver's answer to one message of a batch.
 type Result struct {
-	// Status is what the message would have been answered with by itself, as a status of HTTP. 424 means
-	// that it was not looked at because an earlier message of its key failed.
+	// Status is the HTTP status that the message would have been answered with by itself. 424 means that the message
+	// was skipped because an earlier message of its key failed.
 	Status int `json:"status"`
-	// Error tells why it was not accepted.
+	// Error is why it was not accepted.
 	Error string `json:"error,omitempty"`
-	// RetryAfter is the number of seconds for which the receiver wants not to be asked again.
+	// RetryAfter is the number of seconds before which the receiver wants no repeat.
 	RetryAfter int `json:"retry_after,omitempty"`
 }
 
@@ -52,7 +52,8 @@ func WriteBatch(w io.Writer, batch []*outbox.Message) error {
 	for _, m := range batch {
 		l := line{
 			ID: m.ID, Position: m.Position, Topic: m.Topic, Key: m.Key, AggregateType: m.AggregateType, AggregateID: m.AggregateID,
-			EventType: m.EventType, ContentType: m.ContentType, CreatedAt: m.CreatedAt.UTC(), DeliverAt: m.DeliverAt.UTC(), Payload: m.Payload,
+			EventType: m.EventType, ContentType: m.ContentType,
+			CreatedAt: m.CreatedAt.UTC(), DeliverAt: m.DeliverAt.UTC(), Payload: m.Payload,
 		}
 		for _, h := range m.Headers {
 			l.Headers = append(l.Headers, [2]string{h.Name, h.Value})
@@ -91,7 +92,7 @@ func ReadBatch(body []byte) ([]*outbox.Message, error) {
 	return batch, nil
 }
 
-// BatchID identifies a batch by the ids of its messages: a repeat of the same batch has the same one.
+// BatchID identifies a batch by the ids of its messages: a repeat of the same batch has the same id.
 func BatchID(batch []*outbox.Message) string {
 	h := sha256.New()
 	for _, m := range batch {
@@ -100,8 +101,8 @@ func BatchID(batch []*outbox.Message) string {
 	return "batch_" + hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// ReadResults reads at most n results from an answer's body. There may be fewer, also none: what has no
-// result has an unknown outcome.
+// ReadResults reads at most n results from an answer's body. There may be fewer or none; a message without a result has
+// an unknown outcome.
 func ReadResults(body []byte, n int) ([]Result, error) {
 	results := make([]Result, 0, n)
 	for d := json.NewDecoder(bytes.NewReader(body)); len(results) < n; {

@@ -20,26 +20,25 @@ import (
 
 // Config configures a handler. The zero value means the stated defaults.
 type Config struct {
-	// Tolerance is how far a timestamp may be from now, which bounds how long a recorded request can be sent
-	// again. Default 5 min.
+	// Tolerance is how far a timestamp may be from now, which bounds how long a recorded request can be replayed.
+	// Default 5 min.
 	Tolerance time.Duration
 
 	// MaxBody is the largest body that is read, in bytes; larger ones are answered with 413. Default 16 MiB.
 	MaxBody int64
 
-	// Logger is told about requests that are not believed and messages that are not accepted. nil is silent.
+	// Logger reports requests that fail verification and messages that are not accepted. nil is silent.
 	Logger *slog.Logger
 }
 
-// Handler returns a handler that takes webhooks: it bounds and reads the body, verifies it with keys, and
-// calls receive with each message. receive must be safe for concurrent use; the sender keeps the order of
-// each key by waiting for the answer. The message belongs to receive for good. A message may come more than
-// once, with the same ID.
+// Handler returns a handler that receives webhooks: it bounds and reads the body, verifies it with keys, and calls
+// receive with each message. receive must be safe for concurrent use; the sender keeps the order of each key by waiting
+// for the answer. receive owns the message. A message may come more than once, with the same ID.
 //
-// What receive returns decides the answer: nil is 204, a permanent error 422 with its text, an unavailable
-// one 503, any other 500 without its text. A pause that outbox.RetryAfter asks for goes into Retry-After.
-// Requests that are not believed are answered with 401 and never reach receive. Batches are answered
-// message by message: after one that failed, those of its key are left to the next attempt.
+// The result of receive decides the answer: nil is 204, a permanent error 422 with its text, an unavailable one 503,
+// any other 500 without its text. A pause of outbox.RetryAfter becomes Retry-After. Requests that fail verification are
+// answered with 401 and never reach receive. Batches are answered message by message: after a failed message, the later
+// ones of its key are left to the next attempt.
 func Handler(keys []Key, receive func(context.Context, *outbox.Message) error, cfg Config) (http.Handler, error) {
 	h := &handler{keys: keys, receive: receive, cfg: cfg}
 	if h.cfg.Tolerance == 0 {
@@ -151,10 +150,10 @@ func (h *handler) batch(w http.ResponseWriter, r *http.Request, body []byte) {
 	}
 	w.Header().Set("Content-Type", ResultType)
 	w.WriteHeader(http.StatusMultiStatus)
-	_, _ = w.Write(answer.Bytes()) // a sender that is gone asks again
+	_, _ = w.Write(answer.Bytes()) // a sender that is gone will repeat the request
 }
 
-// accept gives m to receive. When the sender is gone it does not begin with another one.
+// accept passes m to receive. It begins no further message when the sender is gone.
 func (h *handler) accept(ctx context.Context, m *outbox.Message) Result {
 	err := ctx.Err()
 	if err != nil {

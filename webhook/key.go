@@ -23,7 +23,7 @@ const (
 	HeaderSignature = "Webhook-Signature"
 )
 
-// Why a request is not believed.
+// Reasons why a request fails verification.
 var (
 	// ErrUnsigned: a header is missing or malformed.
 	ErrUnsigned = errors.New("webhook: no valid id, timestamp and signature in the headers")
@@ -34,17 +34,17 @@ var (
 	ErrSignature = errors.New("webhook: no signature is by a key of ours; check that both ends have the same secret")
 )
 
-// Key signs, verifies, or both. The zero Key is neither.
+// Key signs, verifies, or both. The zero Key does neither.
 type Key struct {
 	secret  []byte
-	macs    *sync.Pool // of *mac, for secret
+	macs    *sync.Pool // of *mac, for the secret
 	private ed25519.PrivateKey
 	public  ed25519.PublicKey
 }
 
-// ParseKey reads a key as Standard Webhooks writes it, in base64: "whsec_…" is a secret of 24 to 64 bytes
-// that both ends share (the prefix may be missing), "whsk_…" an Ed25519 private key to sign with (the seed,
-// or seed and public key), "whpk_…" an Ed25519 public key to verify with. Errors do not repeat the text.
+// ParseKey reads a key in the form of Standard Webhooks, in base64: "whsec_…" is a secret of 24 to 64 bytes that both
+// ends share (the prefix is optional), "whsk_…" an Ed25519 private key to sign with (the seed, or seed and public key),
+// "whpk_…" an Ed25519 public key to verify with. Errors don't repeat the text.
 func ParseKey(text string) (Key, error) {
 	text = strings.TrimSpace(text)
 	kind, encoded := "whsec_", text
@@ -97,9 +97,9 @@ func ParseKeys(texts ...string) ([]Key, error) {
 // CanSign reports whether k is a shared secret or a private key.
 func (k Key) CanSign() bool { return k.secret != nil || k.private != nil }
 
-// Sign sets the headers that identify and sign a request with the given body: id, timestamp, and one
-// signature of each key that can sign. While a secret is replaced both it and its successor sign, until
-// every receiver has the new one.
+// Sign sets the headers that identify and sign a request with the given body: id, timestamp, and one signature of each
+// key that can sign. While a secret is being replaced, both it and its successor sign, until every receiver has the new
+// one.
 func Sign(h http.Header, keys []Key, id string, at time.Time, body []byte) {
 	var room [256]byte // enough for a timestamp and two signatures
 	text := strconv.AppendInt(room[:0], at.Unix(), 10)
@@ -127,21 +127,21 @@ func Sign(h http.Header, keys []Key, id string, at time.Time, body []byte) {
 	}
 }
 
-// Verify checks that a request with these headers and this body was signed by one of keys, at most tolerance
-// before or after now. It returns nil, ErrUnsigned, ErrExpired or ErrSignature. A repeat within the tolerance
-// is valid: recognise it by its id.
+// Verify checks that a request with these headers and this body was signed by one of keys, at most tolerance before or
+// after now. It returns nil, ErrUnsigned, ErrExpired or ErrSignature. A repeat within the tolerance is valid: recognise
+// it by its id.
 func Verify(h http.Header, keys []Key, body []byte, now time.Time, tolerance time.Duration) error {
 	id, stamp, given := h.Get(HeaderID), h.Get(HeaderTimestamp), h.Get(HeaderSignature)
 	at, err := strconv.ParseInt(stamp, 10, 64)
-	// The content that is signed is "id.timestamp.body". With a dot in the id the same text could be cut
-	// into other parts; a sign before the timestamp would make two texts of one time.
+	// The signed content is "id.timestamp.body". With a dot in the id, the same text could be split differently; with a
+	// sign before the timestamp, one time would have two texts.
 	if id == "" || given == "" || err != nil || strings.Contains(id, ".") || stamp != strconv.FormatInt(at, 10) {
 		return ErrUnsigned
 	}
 	if signed := time.Unix(at, 0); signed.Before(now.Add(-tolerance)) || signed.After(now.Add(tolerance)) {
 		return ErrExpired
 	}
-	const most = 32 // signatures looked at: each may cost as much as a signature of our own
+	const most = 32 // the most signatures to check: each may cost as much as one of our own
 	signatures := strings.SplitN(given, " ", most+1)
 	for _, k := range keys {
 		if k.verifies(signatures[:min(len(signatures), most)], id, stamp, body) {
@@ -179,14 +179,14 @@ func (k Key) verifies(signatures []string, id, stamp string, body []byte) bool {
 	return false
 }
 
-// mac computes authentication codes with one secret, one after the other: preparing the secret costs as much as a
-// short message.
+// mac computes authentication codes with one secret, one after the other: preparing the secret costs as much as a short
+// message.
 type mac struct {
 	hash.Hash
 	scratch []byte
 }
 
-// sum is valid until the next one.
+// sum returns a code, which is valid until the next call.
 func (m *mac) sum(id, stamp string, body []byte) []byte {
 	m.Reset()
 	m.scratch = appendContent(m.scratch[:0], id, stamp)
@@ -206,7 +206,7 @@ func content(id, stamp string, body []byte) []byte {
 	return append(appendContent(make([]byte, 0, len(id)+len(stamp)+len(body)+2), id, stamp), body...)
 }
 
-// appendContent appends what is signed before the body.
+// appendContent appends the signed content that precedes the body.
 func appendContent(b []byte, id, stamp string) []byte {
 	b = append(append(b, id...), '.')
 	return append(append(b, stamp...), '.')

@@ -14,8 +14,8 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// SetHeaders writes all of m but its id and payload into h. The values are copies. An error is permanent: it
-// names what HTTP can't carry.
+// SetHeaders writes all of m except its id and payload into h. The values are copies. An error is permanent and names
+// what HTTP can't carry.
 func SetHeaders(h http.Header, m *outbox.Message) error {
 	w := newHeaderWriter(h, m)
 	if err := w.own(m.Headers, m.ContentType != ""); err != nil {
@@ -42,12 +42,12 @@ func SetHeaders(h http.Header, m *outbox.Message) error {
 	return nil
 }
 
-// headerWriter writes all values into one text and their slices into one array, so that a message costs two
-// allocations and not two for each header.
+// headerWriter writes all values into one text and their slices into one array, so a message costs two allocations
+// instead of two per header.
 type headerWriter struct {
 	h      http.Header
 	text   strings.Builder
-	begun  int // where in text the value begins that is being written
+	begun  int // where the current value begins in text
 	values []string
 }
 
@@ -62,14 +62,14 @@ func newHeaderWriter(h http.Header, m *outbox.Message) *headerWriter {
 	return w
 }
 
-// cut returns what was written since the last cut.
+// cut returns the text since the last cut.
 func (w *headerWriter) cut() string {
 	text := w.text.String()[w.begun:]
 	w.begun = w.text.Len()
 	return text
 }
 
-// end makes what was written since the last cut the value of a header.
+// end makes the text since the last cut the value of a header.
 func (w *headerWriter) end(name string) {
 	w.values = append(w.values, w.cut())
 	last := len(w.values)
@@ -92,12 +92,12 @@ func (w *headerWriter) time(name string, t time.Time) {
 	}
 }
 
-// percentMark stands in the list of names behind that of a header whose value is percent-encoded. No name has it.
+// percentMark follows, in the list of names, the name of a header whose value is percent-encoded. No name contains it.
 const percentMark = ";percent"
 
-// own writes the message's own headers, and the list of their names. A value that every server passes on goes as it is,
-// with its percent signs, which baggage has a meaning for; any other is percent-encoded. The message's content type, if
-// it is set, wins over a header of that name.
+// own writes the message's own headers, and the list of their names. A value that every server passes on is sent
+// unchanged, with its percent signs, which have a meaning in baggage; any other value is percent-encoded. The message's
+// content type, if set, overrides a header of that name.
 func (w *headerWriter) own(own []outbox.Header, typed bool) error {
 	var sent []string // names
 	for i := range own {
@@ -137,14 +137,13 @@ func (w *headerWriter) own(own []outbox.Header, typed bool) error {
 	return nil
 }
 
-// reserved are headers that direct the request or belong to the connection. The message must not set them.
+// reserved are headers that direct the request or belong to the connection. A message must not set them.
 var reserved = []string{
 	"Authorization", "Connection", "Content-Length", "Expect", "Host", "Http2-Settings", "Keep-Alive", "Proxy-Authorization",
 	"Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
-// CheckHeader tells why a request can't have a header with this name and value beside those that are defined here;
-// nil if it can.
+// CheckHeader returns why a request can't have this header in addition to those defined here; nil if it can.
 func CheckHeader(name, value string) error {
 	if !isToken(name) {
 		return fmt.Errorf("header name %q can't be sent: HTTP takes letters, digits and !#$%%&'*+-.^_`|~", shorten(name))
@@ -172,9 +171,9 @@ func isToken(name string) bool {
 	return name != ""
 }
 
-// ReadMessage returns the message that a request carries. The payload is body itself, or nil for NULL. A
-// webhook that another product sent has an id of another form: the message's ID is then made of its hash, so
-// that repeats still have the same one, and Topic and the other fields are empty.
+// ReadMessage returns the message in a request. The payload is body itself, or nil for NULL. A webhook of another
+// product has an id of another form: the message's ID is then derived from its hash, so repeats still have the same
+// one, and Topic and the other fields are empty.
 func ReadMessage(h http.Header, body []byte) (*outbox.Message, error) {
 	r := reader{h: h}
 	m := &outbox.Message{
@@ -203,7 +202,7 @@ func ReadMessage(h http.Header, body []byte) (*outbox.Message, error) {
 				value = r.text(name)
 			}
 			if strings.EqualFold(name, "Content-Type") {
-				m.ContentType = "" // it was a header, and is read as one
+				m.ContentType = "" // it was sent as a header, and is read as one
 			}
 			m.Headers = append(m.Headers, outbox.Header{Name: name, Value: value})
 		}
@@ -251,7 +250,7 @@ func (r *reader) note(name string, err error) {
 
 var errNoMessages = errors.New("webhook: a batch without messages")
 
-// idOf reads a message id; of anything else it makes a UUID of version 8 from its SHA-256.
+// idOf reads a message id; it turns any other text into a UUID of version 8 from its SHA-256.
 func idOf(text string) outbox.ID {
 	id, err := outbox.ParseID(text)
 	if err != nil {
@@ -263,11 +262,11 @@ func idOf(text string) outbox.ID {
 	return id
 }
 
-// escape writes s and percent-encodes what a header can't carry unchanged through every server; all also what
-// would be taken for an escape, and what is not ASCII.
+// escape writes s and percent-encodes what not every server passes on unchanged; with all, also what would be taken for
+// an escape, and what is not ASCII.
 func escape(b *strings.Builder, s string, all bool) {
 	const hex = "0123456789ABCDEF"
-	plain := 0 // where what is sent as it is begins
+	plain := 0 // where the unescaped part begins
 	for i := 0; i < len(s); i++ {
 		if mustEscape(s, i, all) {
 			b.WriteString(s[plain:i])
@@ -280,7 +279,7 @@ func escape(b *strings.Builder, s string, all bool) {
 	b.WriteString(s[plain:])
 }
 
-// plain reports whether a header can have the value s as it is: printable ASCII, without spaces at the ends.
+// plain reports whether s can be a header's value unchanged: printable ASCII, without spaces at the ends.
 func plain(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if s[i] > 0x7e || mustEscape(s, i, false) {

@@ -61,23 +61,32 @@ func TestWhatIsNotSignedByOneOfTheKeysIsNotBelieved(t *testing.T) {
 		body   string
 		want   error
 	}{
-		"intact":                 {func(http.Header) {}, exampleTime, exampleBody, nil},
-		"at the tolerance":       {func(http.Header) {}, exampleTime.Add(5 * time.Minute), exampleBody, nil},
-		"replayed":               {func(http.Header) {}, exampleTime.Add(5*time.Minute + time.Second), exampleBody, webhook.ErrExpired},
-		"from the future":        {func(http.Header) {}, exampleTime.Add(-5*time.Minute - time.Second), exampleBody, webhook.ErrExpired},
-		"another body":           {func(http.Header) {}, exampleTime, exampleBody + " ", webhook.ErrSignature},
-		"another id":             {func(h http.Header) { h.Set("Webhook-Id", "msg_x") }, exampleTime, exampleBody, webhook.ErrSignature},
-		"another time":           {func(h http.Header) { h.Set("Webhook-Timestamp", "1614265331") }, exampleTime, exampleBody, webhook.ErrSignature},
-		"no id":                  {func(h http.Header) { h.Del("Webhook-Id") }, exampleTime, exampleBody, webhook.ErrUnsigned},
-		"no time":                {func(h http.Header) { h.Del("Webhook-Timestamp") }, exampleTime, exampleBody, webhook.ErrUnsigned},
-		"no signature":           {func(h http.Header) { h.Del("Webhook-Signature") }, exampleTime, exampleBody, webhook.ErrUnsigned},
-		"time with a sign":       {func(h http.Header) { h.Set("Webhook-Timestamp", "+1614265330") }, exampleTime, exampleBody, webhook.ErrUnsigned},
-		"time is no number":      {func(h http.Header) { h.Set("Webhook-Timestamp", "now") }, exampleTime, exampleBody, webhook.ErrUnsigned},
-		"half a signature":       {func(h http.Header) { h.Set("Webhook-Signature", "v1,") }, exampleTime, exampleBody, webhook.ErrSignature},
-		"an unknown version":     {func(h http.Header) { h.Set("Webhook-Signature", "v2"+exampleSignature[2:]) }, exampleTime, exampleBody, webhook.ErrSignature},
-		"another algorithm":      {func(h http.Header) { h.Set("Webhook-Signature", "v1a"+exampleSignature[2:]) }, exampleTime, exampleBody, webhook.ErrSignature},
-		"one among several":      {func(h http.Header) { h.Set("Webhook-Signature", "v1,AAAA v2,x "+exampleSignature+" v1,BBBB") }, exampleTime, exampleBody, nil},
-		"one among a great many": {func(h http.Header) { h.Set("Webhook-Signature", strings.Repeat("v1,AAAA ", 100)+exampleSignature) }, exampleTime, exampleBody, webhook.ErrSignature},
+		"intact":           {func(http.Header) {}, exampleTime, exampleBody, nil},
+		"at the tolerance": {func(http.Header) {}, exampleTime.Add(5 * time.Minute), exampleBody, nil},
+		"replayed":         {func(http.Header) {}, exampleTime.Add(5*time.Minute + time.Second), exampleBody, webhook.ErrExpired},
+		"from the future":  {func(http.Header) {}, exampleTime.Add(-5*time.Minute - time.Second), exampleBody, webhook.ErrExpired},
+		"another body":     {func(http.Header) {}, exampleTime, exampleBody + " ", webhook.ErrSignature},
+		"another id":       {func(h http.Header) { h.Set("Webhook-Id", "msg_x") }, exampleTime, exampleBody, webhook.ErrSignature},
+		"another time": {func(h http.Header) { h.Set("Webhook-Timestamp", "1614265331") },
+			exampleTime, exampleBody, webhook.ErrSignature},
+		"no id":        {func(h http.Header) { h.Del("Webhook-Id") }, exampleTime, exampleBody, webhook.ErrUnsigned},
+		"no time":      {func(h http.Header) { h.Del("Webhook-Timestamp") }, exampleTime, exampleBody, webhook.ErrUnsigned},
+		"no signature": {func(h http.Header) { h.Del("Webhook-Signature") }, exampleTime, exampleBody, webhook.ErrUnsigned},
+		"time with a sign": {func(h http.Header) { h.Set("Webhook-Timestamp", "+1614265330") },
+			exampleTime, exampleBody, webhook.ErrUnsigned},
+		"time is no number": {func(h http.Header) { h.Set("Webhook-Timestamp", "now") },
+			exampleTime, exampleBody, webhook.ErrUnsigned},
+		"half a signature": {func(h http.Header) { h.Set("Webhook-Signature", "v1,") },
+			exampleTime, exampleBody, webhook.ErrSignature},
+		"an unknown version": {func(h http.Header) { h.Set("Webhook-Signature", "v2"+exampleSignature[2:]) },
+			exampleTime, exampleBody, webhook.ErrSignature},
+		"another algorithm": {func(h http.Header) { h.Set("Webhook-Signature", "v1a"+exampleSignature[2:]) },
+			exampleTime, exampleBody, webhook.ErrSignature},
+		"one among several": {func(h http.Header) { h.Set("Webhook-Signature", "v1,AAAA v2,x "+exampleSignature+" v1,BBBB") },
+			exampleTime, exampleBody, nil},
+		"one among a great many": {func(h http.Header) {
+			h.Set("Webhook-Signature", strings.Repeat("v1,AAAA ", 100)+exampleSignature)
+		}, exampleTime, exampleBody, webhook.ErrSignature},
 		"parts cut elsewhere": {func(h http.Header) {
 			h.Set("Webhook-Id", exampleID+".1614265330")
 			h.Set("Webhook-Timestamp", "1614265330")
@@ -131,8 +140,10 @@ func TestAPublicKeyVerifiesWhatItsPrivateKeySigned(t *testing.T) {
 
 func TestMalformedKeysAreReportedTogetherAndNotRepeated(t *testing.T) {
 	t.Parallel()
-	texts := []string{"", "whsec_hunter2", "whsec_" + base64.StdEncoding.EncodeToString(make([]byte, 23)), "whsec_" + base64.StdEncoding.EncodeToString(make([]byte, 65)),
-		"whpk_AAAA", "whsk_AAAA", "whsk_" + base64.StdEncoding.EncodeToString(make([]byte, 64)), "other_" + base64.StdEncoding.EncodeToString(make([]byte, 32))}
+	texts := []string{"", "whsec_hunter2", "whsec_" + base64.StdEncoding.EncodeToString(make([]byte, 23)),
+		"whsec_" + base64.StdEncoding.EncodeToString(make([]byte, 65)),
+		"whpk_AAAA", "whsk_AAAA", "whsk_" + base64.StdEncoding.EncodeToString(make([]byte, 64)), "other_" +
+			base64.StdEncoding.EncodeToString(make([]byte, 32))}
 	_, err := webhook.ParseKeys(texts...)
 	if err == nil || strings.Count(err.Error(), "\n") != len(texts)-1 {
 		t.Fatalf("faults: %v", err)
@@ -154,7 +165,8 @@ func full() *outbox.Message {
 func TestAMessageIsReadBackFromItsHeadersAndFromABatch(t *testing.T) {
 	t.Parallel()
 	bare := &outbox.Message{ID: outbox.NewID(), Topic: "t"}
-	empty := &outbox.Message{ID: outbox.NewID(), Topic: "t", Payload: []byte{}, Headers: []outbox.Header{{Name: "Content-Type", Value: "text/plain"}}}
+	empty := &outbox.Message{ID: outbox.NewID(), Topic: "t",
+		Payload: []byte{}, Headers: []outbox.Header{{Name: "Content-Type", Value: "text/plain"}}}
 	messages := []*outbox.Message{full(), bare, empty}
 	for _, m := range messages {
 		h := http.Header{"Webhook-Id": {m.ID.String()}}
@@ -219,7 +231,8 @@ func TestAnIDOfAnotherProductBecomesAUUIDThatRepeatsHave(t *testing.T) {
 }
 
 // post sends a signed request to a handler around receive.
-func post(t *testing.T, receive func(context.Context, *outbox.Message) error, change func(*http.Request), m ...*outbox.Message) *httptest.ResponseRecorder {
+func post(t *testing.T, receive func(context.Context, *outbox.Message) error,
+	change func(*http.Request), m ...*outbox.Message) *httptest.ResponseRecorder {
 	t.Helper()
 	keys := parse(t, exampleSecret)
 	handler, err := webhook.Handler(keys, receive, webhook.Config{MaxBody: 1000})
@@ -268,7 +281,8 @@ func TestTheHandlerAnswersByWhatReceiveReturns(t *testing.T) {
 		m := full()
 		var got *outbox.Message
 		w := post(t, func(_ context.Context, m *outbox.Message) error { got = m; return c.err }, nil, m)
-		if w.Code != c.status || !strings.Contains(w.Body.String(), c.text) || c.missing != "" && strings.Contains(w.Body.String(), c.missing) || w.Header().Get("Retry-After") != c.retryAfter {
+		if w.Code != c.status || !strings.Contains(w.Body.String(), c.text) ||
+			c.missing != "" && strings.Contains(w.Body.String(), c.missing) || w.Header().Get("Retry-After") != c.retryAfter {
 			t.Errorf("%v: %d, Retry-After %q, %s", c.err, w.Code, w.Header().Get("Retry-After"), w.Body)
 		}
 		if !reflect.DeepEqual(got, m) {
@@ -333,7 +347,8 @@ func TestAKeyOfABatchStopsAtItsFirstFailure(t *testing.T) {
 	if want := []int{204, 500, 204, 424, 422, 204}; err != nil || w.Code != http.StatusMultiStatus || !reflect.DeepEqual(statuses, want) {
 		t.Errorf("%d with %v (%v), want %v", w.Code, statuses, err, want)
 	}
-	if w := post(t, func(context.Context, *outbox.Message) error { return nil }, nil, message("a", "1"), message("a", "2")); w.Code != http.StatusNoContent {
+	if w := post(t, func(context.Context, *outbox.Message) error { return nil },
+		nil, message("a", "1"), message("a", "2")); w.Code != http.StatusNoContent {
 		t.Errorf("all accepted: %d", w.Code)
 	}
 }
@@ -343,7 +358,8 @@ func TestAHandlerNeedsKeysAndAFunction(t *testing.T) {
 	if _, err := webhook.Handler(nil, nil, webhook.Config{Tolerance: -1}); err == nil || strings.Count(err.Error(), "\n") != 2 {
 		t.Errorf("faults: %v", err)
 	}
-	if _, err := webhook.Handler([]webhook.Key{{}}, func(context.Context, *outbox.Message) error { return nil }, webhook.Config{}); err == nil {
+	if _, err := webhook.Handler([]webhook.Key{{}}, func(context.Context, *outbox.Message) error { return nil },
+		webhook.Config{}); err == nil {
 		t.Error("an empty key is accepted")
 	}
 }
@@ -351,7 +367,8 @@ func TestAHandlerNeedsKeysAndAFunction(t *testing.T) {
 func FuzzRequestsAreReadOrRefused(f *testing.F) {
 	f.Add("a b", "%zz", "12", []byte(`{"id":"0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f","topic":"t","payload":"AA=="}`))
 	f.Fuzz(func(t *testing.T, topic, created, position string, body []byte) {
-		h := http.Header{"Outbox-Topic": {topic}, "Outbox-Created-At": {created}, "Outbox-Position": {position}, "Outbox-Headers": {topic, created + ";percent"}}
+		h := http.Header{"Outbox-Topic": {topic}, "Outbox-Created-At": {created},
+			"Outbox-Position": {position}, "Outbox-Headers": {topic, created + ";percent"}}
 		if m, err := webhook.ReadMessage(h, body); err == nil && m == nil {
 			t.Error("neither a message nor an error")
 		}

@@ -1,5 +1,5 @@
-// Package inboxtest helps to test consumers that use package inbox: it delivers messages as brokers do at
-// their worst, and ends the test unless each has had its effect exactly once.
+// Package inboxtest helps to test consumers that use package inbox: it delivers messages as brokers do at their worst,
+// and ends the test unless each has had its effect exactly once.
 //
 //	inboxtest.Run(t, inboxtest.Consumer{
 //		Handle: func(ctx context.Context, msg *outbox.Message) error {
@@ -22,26 +22,27 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Consumer is what is tested.
+// Consumer is the consumer under test.
 type Consumer struct {
-	// Handle is what the consumer does with a message: nil means that it acknowledges. Called from several
-	// goroutines at once by Concurrently.
+	// Handle is the consumer's handling of a message: nil means that it acknowledges. Concurrently calls it from
+	// several goroutines at once.
 	Handle func(ctx context.Context, msg *outbox.Message) error
 
-	// Effects says how often a message has had its effect, by looking at the rows that it makes.
+	// Effects returns how often a message has had its effect, by looking at the rows that the effect makes.
 	Effects func(t testing.TB, msg *outbox.Message) int
 }
 
-// Run delivers msgs in every way of this package, as subtests, one after the other. Each way gets copies with
-// ids of their own. Consumers that tell messages apart by something else, such as a sequence number or a
-// business key, call the ways one by one.
+// Run delivers msgs in every way of this package, as subtests, one after the other. Each way gets copies with ids of
+// their own. For consumers that identify messages by something else, such as a sequence number or a business key, call
+// the ways one by one.
 func Run(t *testing.T, c Consumer, msgs ...outbox.Message) {
 	t.Helper()
 	for _, way := range []struct {
 		name string
 		do   func(testing.TB, Consumer, ...*outbox.Message)
 	}{
-		{"twice", Twice}, {"concurrently", Concurrently}, {"crash before the acknowledgement", CrashBeforeAck}, {"out of order", OutOfOrder},
+		{"twice", Twice}, {"concurrently", Concurrently}, {"crash before the acknowledgement",
+			CrashBeforeAck}, {"out of order", OutOfOrder},
 	} {
 		t.Run(way.name, func(t *testing.T) {
 			fresh := make([]*outbox.Message, len(msgs))
@@ -68,8 +69,8 @@ func Twice(t testing.TB, c Consumer, msgs ...*outbox.Message) {
 	c.requireOnce(t, msgs)
 }
 
-// OutOfOrder delivers the messages from the last to the first, and again from the first to the last: what was
-// refused the first time, because it was too early, may be applied then.
+// OutOfOrder delivers the messages from the last to the first, and again from the first to the last: messages that were
+// refused as too early may then be applied.
 func OutOfOrder(t testing.TB, c Consumer, msgs ...*outbox.Message) {
 	t.Helper()
 	for _, msg := range slices.Backward(msgs) {
@@ -81,8 +82,8 @@ func OutOfOrder(t testing.TB, c Consumer, msgs ...*outbox.Message) {
 	c.requireOnce(t, msgs)
 }
 
-// Concurrently delivers each message to four consumers at once, as during a rebalance. One that is refused, as
-// by inbox.ErrBusy, comes again afterwards.
+// Concurrently delivers each message to four consumers at once, as during a rebalance. A message that is refused, as by
+// inbox.ErrBusy, comes again afterwards.
 func Concurrently(t testing.TB, c Consumer, msgs ...*outbox.Message) {
 	t.Helper()
 	for _, msg := range msgs {
@@ -96,8 +97,8 @@ func Concurrently(t testing.TB, c Consumer, msgs ...*outbox.Message) {
 	c.requireOnce(t, msgs)
 }
 
-// CrashBeforeAck ends the consumer after the effect of each message and before its acknowledgement, and on the
-// way to the effect: a handling whose context ends at some moment, then the message comes again.
+// CrashBeforeAck ends the consumer after the effect of each message and before its acknowledgement, and also before the
+// effect: a handling whose context ends at some moment, after which the message comes again.
 func CrashBeforeAck(t testing.TB, c Consumer, msgs ...*outbox.Message) {
 	t.Helper()
 	for _, msg := range msgs {
@@ -115,16 +116,17 @@ func CrashBeforeAck(t testing.TB, c Consumer, msgs ...*outbox.Message) {
 // ErrNoEffect is what RequireRollback makes a handler fail with.
 var ErrNoEffect = errors.New("inboxtest: the handler fails after its effect")
 
-// RequireRollback ends the test unless a message whose handling fails after the effect leaves nothing, and has
-// its effect when it comes again. failing is the consumer's Handle with a handler that makes its effect and
-// then returns ErrNoEffect.
+// RequireRollback ends the test unless a message whose handling fails after the effect leaves nothing, and has its
+// effect when it comes again. failing is the consumer's Handle with a handler that makes its effect and then returns
+// ErrNoEffect.
 func RequireRollback(t testing.TB, c Consumer, failing func(ctx context.Context, msg *outbox.Message) error, msg *outbox.Message) {
 	t.Helper()
 	if err := failing(t.Context(), msg); !errors.Is(err, ErrNoEffect) {
 		t.Fatalf("inboxtest: want the handler's error, got %v", err)
 	}
 	if n := c.Effects(t, msg); n != 0 {
-		t.Fatalf("inboxtest: message %s has had its effect %d times though its handler failed: is everything done in the handler's transaction?", msg.ID, n)
+		t.Fatalf("inboxtest: message %s has had its effect %d times though its handler failed: is everything done in "+
+			"the handler's transaction?", msg.ID, n)
 	}
 	c.deliver(t, msg)
 	c.requireOnce(t, []*outbox.Message{msg})

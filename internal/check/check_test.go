@@ -69,7 +69,8 @@ func TestACommittedMessageThatNeverArrivesIsLost(t *testing.T) {
 		t.Errorf("outstanding %d, want 1", got)
 	}
 	expect(t, c, check.Report{Committed: 2, Delivered: 1, Lost: 1})
-	if got, want := c.Report().String(), "FAILED: 2 committed, 0 rolled back, 1 delivered; 1 lost, 0 phantom, 0 duplicated, 0 inverted; lost: 1/2 at default"; got != want {
+	if got, want := c.Report().String(),
+		"FAILED: 2 committed, 0 rolled back, 1 delivered; 1 lost, 0 phantom, 0 duplicated, 0 inverted; lost: 1/2 at default"; got != want {
 		t.Errorf("text\n got %s\nwant %s", got, want)
 	}
 	d.Delivered(1, 2)
@@ -253,7 +254,8 @@ func TestTheOrderBetweenKeysIsFree(t *testing.T) {
 		c.Committed(key, 1)
 		c.Committed(key, 2)
 	}
-	for _, id := range []check.ID{{Key: 2, Seq: 1}, {Key: 0, Seq: 1}, {Key: 2, Seq: 2}, {Key: 1, Seq: 1}, {Key: 1, Seq: 2}, {Key: 0, Seq: 2}} {
+	for _, id := range []check.ID{{Key: 2, Seq: 1}, {Key: 0, Seq: 1},
+		{Key: 2, Seq: 2}, {Key: 1, Seq: 1}, {Key: 1, Seq: 2}, {Key: 0, Seq: 2}} {
 		d.Delivered(id.Key, id.Seq)
 	}
 	expect(t, c, check.Report{Committed: 6, Delivered: 6})

@@ -189,7 +189,8 @@ func history(t *testing.T, seed uint64) {
 		for _, list := range []struct {
 			count uint64
 			of    []check.Example
-		}{{want.Lost, examples.Lost}, {want.Phantom, examples.Phantom}, {want.Duplicated, examples.Duplicated}, {want.Inverted, examples.Inverted}, {want.Misrouted, examples.Misrouted}} {
+		}{{want.Lost, examples.Lost}, {want.Phantom, examples.Phantom}, {want.Duplicated,
+			examples.Duplicated}, {want.Inverted, examples.Inverted}, {want.Misrouted, examples.Misrouted}} {
 			if uint64(len(list.of)) != min(list.count, check.MaxExamples) {
 				t.Fatalf("seed %d: %d examples for %d findings", seed, len(list.of), list.count)
 			}

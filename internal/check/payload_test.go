@@ -58,7 +58,8 @@ func TestAnIdentityIsWrittenAndReadAsText(t *testing.T) {
 			t.Errorf("%s reads as %v, %v", id, got, err)
 		}
 	}
-	for _, bad := range []string{"", "7", "7/", "/7", "7/0", "07/1", "+7/1", "-7/1", "7/1/1", "4294967296/1", "7/18446744073709551616", "a/b"} {
+	for _, bad := range []string{"", "7", "7/", "/7", "7/0",
+		"07/1", "+7/1", "-7/1", "7/1/1", "4294967296/1", "7/18446744073709551616", "a/b"} {
 		if id, err := check.ParseID(bad); err == nil {
 			t.Errorf("%q reads as %v", bad, id)
 		}

@@ -11,18 +11,18 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Why a source refuses a database for good. Errors that wrap these are marked by outbox.Permanent.
+// Reasons why a source refuses a database permanently. Errors that wrap these are marked by outbox.Permanent.
 var (
 	// ErrStandby means that the server is a hot standby.
 	ErrStandby = errors.New("the server is a hot standby")
 
-	// ErrForeign means that a cursor or messages were written in another cluster, or in a history
-	// of this one that has been undone. Transaction ids mean nothing across that.
+	// ErrForeign means that a cursor or messages were written in another cluster, or in a history of this one that has
+	// been undone, where transaction ids mean something else.
 	ErrForeign = errors.New("the outbox is from another cluster")
 )
 
-// RefuseStandby returns ErrStandby on one: its snapshots don't list the transactions in progress, so a
-// message that commits late would be taken for one that was read.
+// RefuseStandby returns ErrStandby on a standby: its snapshots don't list the transactions in progress, so a message
+// that commits late would count as read.
 func RefuseStandby(ctx context.Context, db Querier) error {
 	var standby bool
 	if err := db.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
@@ -35,7 +35,7 @@ func RefuseStandby(ctx context.Context, db Querier) error {
 	return nil
 }
 
-// Server names the running server that a connection has reached.
+// Server identifies the running server that a connection has reached.
 func Server(ctx context.Context, db Querier) (name string, err error) {
 	err = db.QueryRow(ctx, `SELECT s.system_identifier || ' ' || pg_postmaster_start_time() FROM pg_control_system() s`).Scan(&name)
 	if err != nil {
@@ -44,9 +44,9 @@ func Server(ctx context.Context, db Querier) (name string, err error) {
 	return name, nil
 }
 
-// ForeignRows reports whether there are messages of transactions that this cluster has not come to. A
-// statement sees no message of its own cluster that its own snapshot doesn't, so those came with a dump;
-// when the cluster has come to their transactions, they would turn up as new.
+// ForeignRows reports whether there are messages of transactions that this cluster has not reached. Messages of the
+// cluster's own transactions are never beyond the statement's snapshot, so these messages came with a dump. When the
+// cluster reaches their transactions, they would appear as new.
 func ForeignRows(ctx context.Context, db Querier) (found bool, err error) {
 	err = db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.messages WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()))
 		OR EXISTS (SELECT FROM outbox.inbox_messages WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()))`).Scan(&found)
@@ -56,7 +56,7 @@ func ForeignRows(ctx context.Context, db Querier) (found bool, err error) {
 	return found, nil
 }
 
-// Position is what a cursor says about how far a destination is.
+// Position is how far a destination is, by its cursor.
 type Position struct {
 	Prev    string   // everything that it sees is settled
 	Windows []string // the open windows, oldest first
@@ -70,7 +70,7 @@ type Row struct {
 	Position      Position
 	Epoch         int64
 	Owner         string
-	Held          bool   // by owner, until its lease ends
+	Held          bool   // by owner, whose lease hasn't expired
 	Attached      string // the segments, when the lease was taken
 	cluster       int64
 
@@ -86,7 +86,7 @@ SELECT c.shard_group, c.shard_groups, c.prev::text, c.windows::text[], c.last_id
 	(SELECT s.system_identifier FROM pg_control_system() s), pg_snapshot_xmax(pg_current_snapshot())::text
 FROM outbox.cursors c WHERE c.destination = $1 ORDER BY c.shard_group`
 
-// Querier asks the database: a connection or a transaction.
+// Querier queries the database: a connection or a transaction.
 type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
@@ -114,8 +114,8 @@ func Rows(ctx context.Context, db Querier, destination string) ([]Row, error) {
 	return all, nil
 }
 
-// RefuseForeign returns ErrForeign unless c was written in this cluster's own past: after a restore
-// of a dump, rows with new transaction ids would be taken for read ones and skipped in silence.
+// RefuseForeign returns ErrForeign unless c was written in this cluster's own past: after a dump is restored, rows with
+// new transaction ids would count as read, and be skipped silently.
 func RefuseForeign(c *Row) error {
 	why := ""
 	if c.cluster != c.here.cluster {
@@ -139,13 +139,13 @@ func RefuseForeign(c *Row) error {
 	return Foreign(c.Destination, "the cursor "+why)
 }
 
-// Foreign is ErrForeign, with what to do.
+// Foreign is ErrForeign with what to do.
 func Foreign(destination, why string) error {
 	return permanent("%w: %s; a dump was restored here, or the cluster was upgraded. "+
 		"With all writers and relays stopped, run: outbox rebase --destination %s", ErrForeign, why, destination)
 }
 
-// permanent makes an error that no waiting cures.
+// permanent returns an error that waiting doesn't cure.
 func permanent(format string, args ...any) error {
 	return outbox.Permanent(fmt.Errorf(format, args...))
 }

@@ -8,18 +8,19 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// ErrSequence means that the sequence of the ids gives no order: it is behind ids that were drawn, or is set to draw
-// them in another one. Errors that wrap it are marked by outbox.Permanent.
+// ErrSequence means that the ids' sequence gives no order: it is behind ids that were drawn, or is set to draw them in
+// another order. Errors that wrap it are marked by outbox.Permanent.
 var ErrSequence = errors.New("the sequence of the ids gives no order")
 
 // LastSQL is the last id that was drawn.
 const LastSQL = `(SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END FROM outbox.messages_id_seq s)`
 
-// Drawn is for ids below it. What is beyond was made by hand: no sequence is set to it, or there would be none left for writers.
+// Drawn bounds ids that were drawn. An id beyond it was inserted by hand: no sequence is set to it, because none would
+// be left for writers.
 const Drawn = "4611686018427387904"
 
-// sequenceSQL looks at the greatest ids where an index or a bounded walk finds them: the ends of the table, what is
-// dead, the first holds. The sequence is read after the statement's snapshot was taken, so it isn't behind what that sees.
+// sequenceSQL looks at the greatest ids that an index or a bounded walk finds: the ends of the table, dead letters, the
+// first holds. It reads the sequence after its snapshot was taken, so the sequence isn't behind what the snapshot sees.
 const sequenceSQL = `
 SELECT q.seqincrement > 0 AND q.seqcache = 1 AND NOT q.seqcycle, ` + LastSQL + `, greatest(0,
 	(SELECT m.id FROM outbox.messages m WHERE m.id < ` + Drawn + ` ORDER BY m.xid DESC, m.id DESC LIMIT 1),
@@ -38,12 +39,14 @@ func RefuseSequence(ctx context.Context, db Querier, destination string) error {
 	case err != nil:
 		return fmt.Errorf("look at the sequence %s: %w", name, err)
 	case !ordered:
-		return permanent("%w: %s must count upwards, without a cache and without starting again: run: ALTER SEQUENCE %[2]s INCREMENT BY 1 CACHE 1 NO CYCLE",
+		return permanent("%w: %s must count upwards, without a cache and without starting again: run: ALTER SEQUENCE "+
+			"%[2]s INCREMENT BY 1 CACHE 1 NO CYCLE",
 			ErrSequence, name)
 	case last < greatest:
-		return permanent("%w: %s stands at %d, and there is a message with the id %d, so new ones would come before old ones: it was set back "+
-			"(TRUNCATE … RESTART IDENTITY, setval), or the rows came by logical replication, which carries no sequences. "+
-			"With all writers and relays stopped, run: outbox rebase --destination %s", ErrSequence, name, last, greatest, destination)
+		return permanent("%w: %s stands at %d, and there is a message with the id %d, so new ones would come before "+
+			"old ones: it was set back (TRUNCATE … RESTART IDENTITY, setval), or the rows came by logical "+
+			"replication, which carries no sequences. With all writers and relays stopped, run: outbox rebase "+
+			"--destination %s", ErrSequence, name, last, greatest, destination)
 	}
 	return nil
 }

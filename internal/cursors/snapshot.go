@@ -1,5 +1,5 @@
-// Package cursors knows what the rows of outbox.cursors say: up to where a destination is delivered, and whether that
-// means anything in this cluster.
+// Package cursors reads the rows of outbox.cursors: up to where a destination is delivered, and whether that is valid
+// in this cluster.
 package cursors
 
 import (
@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Snapshot is a pg_snapshot: which transactions had ended when it was taken. It is immutable.
+// Snapshot is a pg_snapshot: it tells which transactions had ended when it was taken. It is immutable.
 type Snapshot struct {
 	Text string   // as the server writes it: xmin:xmax:xip,…
 	Xmin uint64   // every transaction below has ended
@@ -17,7 +17,7 @@ type Snapshot struct {
 	Xip  []uint64 // between the two, those still in progress, ascending
 }
 
-// Nothing is the cursor of a destination that has seen nothing.
+// Nothing is the snapshot of a cursor that has seen nothing.
 const Nothing = "1:1:"
 
 // Parse reads a pg_snapshot as the server writes it.
@@ -58,9 +58,9 @@ func (s *Snapshot) Sees(x uint64) bool {
 // Range is Lo ≤ xid ≤ Hi.
 type Range struct{ Lo, Hi uint64 }
 
-// Between lists the transaction ids that next may see and prev doesn't: those that began after prev, as
-// one range, and each that was in progress then and has ended since. The bound is xmax(prev) and never
-// xmin(prev): behind a transaction that stays open for an hour lies an hour of settled rows.
+// Between lists the transaction ids that next may see and prev doesn't: those that began after prev, as one range, and
+// each that was in progress then and has ended since. The bound is xmax(prev), never xmin(prev): if a transaction stays
+// open for an hour, an hour of settled rows is after xmin.
 func Between(prev, next *Snapshot) []Range {
 	var ranges []Range
 	for _, x := range prev.Xip {
@@ -86,7 +86,7 @@ func Arrays(ranges []Range) (lo, hi []byte) {
 	return append(lo, '}'), append(hi, '}')
 }
 
-// Without is the pg_snapshot that sees what s sees but for some transactions.
+// Without is the pg_snapshot that sees what s sees, except some transactions.
 func (s *Snapshot) Without(xids []uint64) string {
 	xip, xmin := slices.Clone(s.Xip), s.Xmin
 	for _, x := range xids {
@@ -116,7 +116,7 @@ func (s *Snapshot) Covers(other *Snapshot) bool {
 	if s.Xmax >= other.Xmax {
 		return true
 	}
-	// Between the two ends it is enough that other sees none.
+	// Between the two ends it suffices that other sees none.
 	inProgress := 0
 	for _, x := range other.Xip {
 		if x >= s.Xmax {

@@ -21,56 +21,64 @@ const module = "github.com/pgoutbox/outbox"
 // decides, and a folder may always import itself and what is below it. What is missing here may import
 // nothing of ours, so a new room has to be drawn first.
 var directions = map[string][]string{
-	"":                                {"schema"},
-	"schema":                          {},
-	"mapping":                         {"schema"},
-	"internal/printed":                {},
-	"internal/cursors":                {"", "schema"},
-	"internal/template":               {""},
-	"internal/settings":               {}, // every room completes and checks its configurations with it
-	"internal/sqlstate":               {}, // every room may read the server's codes
-	"relay":                           {"", "schema", "internal/printed"},
-	"relay/polling":                   {"", "schema", "relay", "internal/cursors"},
-	"relay/internal/wal":              {"", "schema", "mapping", "relay"},
-	"relay/mapped":                    {"", "schema", "mapping", "relay", "relay/internal/wal"},
-	"relay/replication":               {"", "schema", "mapping", "relay", "relay/polling", "relay/internal/wal", "internal/cursors"},
-	"route":                           {"", "internal/template"},
-	"format":                          {"", "route"},
-	"relay/around":                    {"", "relay", "route"},
-	"relay/relaytest":                 {"", "schema", "relay", "internal/check"},
-	"admin":                           {"", "schema", "internal/cursors"},
-	"admin/verbs":                     {"", "admin"},
-	"admin/rest":                      {"schema", "admin", "admin/verbs"},
-	"inbox":                           {"", "schema", "relay", "internal/printed"},
-	"inbox/inboxtest":                 {"", "inbox"},
-	"outboxtest":                      {"", "schema"},
-	"internal":                        {"", "schema"},
-	"internal/testdb":                 {"", "schema", "internal", "relay", "relay/relaytest"}, // drives strategies with an engine and the broker in memory
+	"":                   {"schema"},
+	"schema":             {},
+	"mapping":            {"schema"},
+	"internal/printed":   {},
+	"internal/cursors":   {"", "schema"},
+	"internal/template":  {""},
+	"internal/settings":  {}, // every room completes and checks its configurations with it
+	"internal/sqlstate":  {}, // every room may read the server's codes
+	"relay":              {"", "schema", "internal/printed"},
+	"relay/polling":      {"", "schema", "relay", "internal/cursors"},
+	"relay/internal/wal": {"", "schema", "mapping", "relay"},
+	"relay/mapped":       {"", "schema", "mapping", "relay", "relay/internal/wal"},
+	"relay/replication":  {"", "schema", "mapping", "relay", "relay/polling", "relay/internal/wal", "internal/cursors"},
+	"route":              {"", "internal/template"},
+	"format":             {"", "route"},
+	"relay/around":       {"", "relay", "route"},
+	"relay/relaytest":    {"", "schema", "relay", "internal/check"},
+	"admin":              {"", "schema", "internal/cursors"},
+	"admin/verbs":        {"", "admin"},
+	"admin/rest":         {"schema", "admin", "admin/verbs"},
+	"inbox":              {"", "schema", "relay", "internal/printed"},
+	"inbox/inboxtest":    {"", "inbox"},
+	"outboxtest":         {"", "schema"},
+	"internal":           {"", "schema"},
+	// drives strategies with an engine and the broker in memory
+	"internal/testdb":                 {"", "schema", "internal", "relay", "relay/relaytest"},
 	"broker/consume":                  {""},
 	"broker/internal/lanes":           {"", "broker/consume", "internal/printed"},
 	"broker/internal/lanes/lanestest": {"", "schema", "inbox", "internal", "broker/consume"},
-	"broker/kafka":                    {"", "relay", "format", "broker/consume", "broker/internal/lanes", "internal/template", "broker/internal/secure"}, // relay for exactly-once, which sees what is settled
-	"broker/internal/amazon":          {"", "format", "internal/template", "broker/internal/inorder", "broker/internal/brokertest"},
-	"broker/sqs":                      {"", "format", "broker/internal/amazon", "broker/consume", "broker/internal/lanes"},
-	"broker/sns":                      {"", "format", "broker/internal/amazon"},
-	"broker/pubsub":                   {"", "format", "internal/template"},
-	"broker/nats":                     {"", "format", "broker/consume", "broker/internal/lanes", "internal/template", "broker/internal/socket", "broker/internal/secure", "broker/internal/inorder"},
-	"broker/internal/inorder":         {""},
-	"broker/internal/brokertest":      {"", "internal"},
-	"broker/internal/secure":          {},
-	"broker/internal/socket":          {},
-	"broker/redis":                    {"", "format", "broker/internal/secure", "internal/template"},
-	"broker/redis/once":               {"", "inbox", "internal/printed"},
-	"broker/rabbitmq":                 {"", "format", "broker/consume", "broker/internal/lanes", "broker/internal/secure", "internal/template", "broker/internal/socket", "broker/internal/inorder"},
-	"broker/registry":                 {"", "format", "route"},
-	"broker/jsonl":                    {"", "broker/internal/inorder"},
-	"webhook":                         {""},
-	"broker/http":                     {"", "format", "webhook", "internal/template", "broker/internal/secure", "broker/internal/inorder"},
-	"broker/grpc":                     {"", "format", "broker/internal/secure", "broker/internal/inorder"},
-	"broker/internal/versus":          {"internal"},
-	"cmd":                             {"", "schema", "mapping", "relay", "relay/polling", "relay/mapped", "relay/replication", "admin", "admin/verbs", "admin/rest", "inbox", "inbox/inboxtest", "broker", "internal", "internal/printed", "outboxtest", "route", "format", "relay/around", "webhook"},
-	"proof":                           {"", "schema", "mapping", "relay", "relay/polling", "relay/mapped", "relay/replication", "inbox", "broker", "internal", "demo/pgfetch"},
-	"demo":                            {"", "schema", "relay", "relay/polling", "broker/kafka", "broker/nats", "internal"},
+	// relay for exactly-once, which sees what is settled
+	"broker/kafka": {"", "relay", "format", "broker/consume",
+		"broker/internal/lanes", "internal/template", "broker/internal/secure"},
+	"broker/internal/amazon": {"", "format", "internal/template", "broker/internal/inorder", "broker/internal/brokertest"},
+	"broker/sqs":             {"", "format", "broker/internal/amazon", "broker/consume", "broker/internal/lanes"},
+	"broker/sns":             {"", "format", "broker/internal/amazon"},
+	"broker/pubsub":          {"", "format", "internal/template"},
+	"broker/nats": {"", "format", "broker/consume",
+		"broker/internal/lanes", "internal/template", "broker/internal/socket", "broker/internal/secure", "broker/internal/inorder"},
+	"broker/internal/inorder":    {""},
+	"broker/internal/brokertest": {"", "internal"},
+	"broker/internal/secure":     {},
+	"broker/internal/socket":     {},
+	"broker/redis":               {"", "format", "broker/internal/secure", "internal/template"},
+	"broker/redis/once":          {"", "inbox", "internal/printed"},
+	"broker/rabbitmq": {"", "format", "broker/consume",
+		"broker/internal/lanes", "broker/internal/secure", "internal/template", "broker/internal/socket", "broker/internal/inorder"},
+	"broker/registry":        {"", "format", "route"},
+	"broker/jsonl":           {"", "broker/internal/inorder"},
+	"webhook":                {""},
+	"broker/http":            {"", "format", "webhook", "internal/template", "broker/internal/secure", "broker/internal/inorder"},
+	"broker/grpc":            {"", "format", "broker/internal/secure", "broker/internal/inorder"},
+	"broker/internal/versus": {"internal"},
+	"cmd": {"", "schema", "mapping", "relay",
+		"relay/polling", "relay/mapped", "relay/replication", "admin", "admin/verbs", "admin/rest", "inbox",
+		"inbox/inboxtest", "broker", "internal", "internal/printed", "outboxtest", "route", "format", "relay/around", "webhook"},
+	"proof": {"", "schema", "mapping", "relay", "relay/polling",
+		"relay/mapped", "relay/replication", "inbox", "broker", "internal", "demo/pgfetch"},
+	"demo": {"", "schema", "relay", "relay/polling", "broker/kafka", "broker/nats", "internal"},
 }
 
 func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {
@@ -88,7 +96,8 @@ func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {
 				continue
 			}
 			target := strings.TrimPrefix(strings.TrimPrefix(imp, module), "/")
-			if target == room || slices.Contains([]string{"internal/settings", "internal/sqlstate"}, target) || room != "" && strings.HasPrefix(target, room+"/") {
+			if target == room || slices.Contains([]string{"internal/settings", "internal/sqlstate"}, target) ||
+				room != "" && strings.HasPrefix(target, room+"/") {
 				continue
 			}
 			if !slices.ContainsFunc(allowed, func(a string) bool {
@@ -166,7 +175,8 @@ func TestTheEnginesCoreHasNoClockNoGoroutinesAndNoInput(t *testing.T) {
 			case *ast.GoStmt, *ast.SelectStmt, *ast.ChanType:
 				t.Errorf("%s starts goroutines or uses channels", file)
 			case *ast.SelectorExpr:
-				if pkg, ok := n.X.(*ast.Ident); ok && pkg.Name == "time" && slices.Contains([]string{"Now", "Since", "Until", "After", "Sleep", "NewTimer"}, n.Sel.Name) {
+				if pkg, ok := n.X.(*ast.Ident); ok && pkg.Name == "time" &&
+					slices.Contains([]string{"Now", "Since", "Until", "After", "Sleep", "NewTimer"}, n.Sel.Name) {
 					t.Errorf("%s reads the clock: time.%s", file, n.Sel.Name)
 				}
 			}

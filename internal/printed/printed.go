@@ -1,4 +1,4 @@
-// Package printed shows text of strangers to people: in logs, errors and on terminals.
+// Package printed makes foreign text safe to print, in logs, errors and on terminals.
 package printed
 
 import (
@@ -9,10 +9,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxKey bounds a key in a log line. A key of a table that exists may have megabytes.
+// maxKey bounds a key in a log line. A key of an existing table may have megabytes.
 const maxKey = 200
 
-// Key is a key as a log line shows it: a key may be any bytes. It has at most 200 bytes of the key.
+// Key is a key in a form for log lines, because a key may be any bytes. It has at most 200 bytes of the key.
 func Key(s string) string {
 	if len(s) > maxKey {
 		end := maxKey
@@ -24,7 +24,7 @@ func Key(s string) string {
 	return Text(s)
 }
 
-// Text escapes what can't be printed, as Go does: \x00, \n, \u200b. Everything else stays.
+// Text escapes characters that can't be printed, as Go does: \x00, \n, \u200b. It leaves all others unchanged.
 func Text(s string) string {
 	if utf8.ValidString(s) && !strings.ContainsFunc(s, unprintable) {
 		return s

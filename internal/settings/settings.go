@@ -1,5 +1,5 @@
-// Package settings completes and checks configurations: of the library, and of the adapters. A Config has one method that
-// states each default and each check, and reports all faults at once.
+// Package settings completes and checks configurations, of the library and of the adapters. Each Config has one method
+// that states every default and every check, and reports all faults at once.
 package settings
 
 import (
@@ -9,7 +9,7 @@ import (
 	"log/slog"
 )
 
-// Default sets what is zero to its default.
+// Default replaces a zero value by its default.
 func Default[T comparable](v *T, standard T) {
 	var zero T
 	if *v == zero {
@@ -25,9 +25,9 @@ func Logger(l *slog.Logger) *slog.Logger {
 	return l
 }
 
-// Fault is what is wrong with a configuration.
+// Fault is a fault of a configuration.
 type Fault struct {
-	// Field is the field of Config that it is about: Topic, or TLS.CAFile, or CreateQueues[1].Name. "" is several.
+	// Field is the field of Config that is at fault: Topic, or TLS.CAFile, or CreateQueues[1].Name. "" means several.
 	Field string
 	Err   error
 }
@@ -41,7 +41,7 @@ func (f *Fault) Error() string {
 
 func (f *Fault) Unwrap() error { return f.Err }
 
-// within returns f as a fault of the Config that is the field's value.
+// within returns f as a fault of the Config in whose field the faulty Config is.
 func (f *Fault) within(field string) *Fault {
 	if field != "" && f.Field != "" && f.Field[0] != '[' {
 		field += "."
@@ -49,7 +49,7 @@ func (f *Fault) within(field string) *Fault {
 	return &Fault{field + f.Field, f.Err}
 }
 
-// Faults gathers faults. The zero value has none.
+// Faults collects faults. The zero value has none.
 type Faults struct{ list []error }
 
 // Need notes a fault of a field unless ok.
@@ -59,8 +59,8 @@ func (f *Faults) Need(ok bool, field, format string, args ...any) {
 	}
 }
 
-// Add notes an error, if it is one, as the fault of a field. The faults of a Config that is the field's value are noted one
-// by one.
+// Add notes an error, if it isn't nil, as the fault of a field. If the field's value is a Config itself, its faults are
+// noted one by one.
 func (f *Faults) Add(field string, err error) {
 	for _, fault := range List(err) {
 		f.list = append(f.list, fault.within(field))
@@ -70,8 +70,7 @@ func (f *Faults) Add(field string, err error) {
 // Err joins all faults; nil if there are none.
 func (f *Faults) Err() error { return errors.Join(f.list...) }
 
-// List returns the faults that err tells of, without words in front of them all. An error that is no fault is one without a
-// field.
+// List returns the faults in err, without their common prefix. An error that is not a Fault gets no field.
 func List(err error) []*Fault {
 	for e := err; e != nil; e = errors.Unwrap(e) {
 		if fault, ok := e.(*Fault); ok {
@@ -91,19 +90,19 @@ func List(err error) []*Fault {
 	return []*Fault{{Err: err}}
 }
 
-// Within sets a value that is zero to its default, and notes a fault unless it is least to most.
+// Within replaces a zero value by its default, and notes a fault unless the value is between least and most.
 func Within[T cmp.Ordered](f *Faults, field string, v *T, standard, least, most T) {
 	Default(v, standard)
 	f.Need(*v >= least && *v <= most, field, "%v, it must be %v to %v", *v, least, most)
 }
 
-// Positive sets a value that is zero to its default, and notes a fault if it is negative.
+// Positive replaces a zero value by its default, and notes a fault if the value is negative.
 func Positive[T ~int | ~int64](f *Faults, field string, v *T, standard T) {
 	Default(v, standard)
 	f.Need(*v > 0, field, "%v, it must be positive", *v)
 }
 
-// AtLeast sets a value that is zero to its default, and notes a fault if it is less than least.
+// AtLeast replaces a zero value by its default, and notes a fault if the value is less than least.
 func AtLeast[T cmp.Ordered](f *Faults, field string, v *T, standard, least T) {
 	Default(v, standard)
 	f.Need(*v >= least, field, "%v, it must be at least %v", *v, least)

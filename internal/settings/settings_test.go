@@ -28,7 +28,9 @@ func TestDefaultsAreSetAndAllFaultsAreReportedWithTheirFields(t *testing.T) {
 	faults.Add("Topic", errors.New("no such field"))
 	faults.Add("Topic", nil)
 	err := faults.Err()
-	if want := "Calls: 70, it must be 1 to 64\nPause: -1s, it must be positive\ntwo ways to authenticate\nTopic: no such field"; err == nil || err.Error() != want {
+	if want :=
+		"Calls: 70, it must be 1 to 64\nPause: -1s, it must be positive\ntwo ways to authenticate\nTopic: no such field"; err == nil ||
+		err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
 	var fault *settings.Fault

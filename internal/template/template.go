@@ -1,5 +1,6 @@
-// Package template makes texts out of messages: names of topics, subjects, streams and queues, paths, values of headers. A
-// template is a text with fields in it, such as "shop.{aggregate_type}"; its users know what makes a name a good one.
+// Package template builds texts from messages: names of topics, subjects, streams and queues, paths, values of headers.
+// A template is a text with fields, such as "shop.{aggregate_type}"; its users check whether the result is a valid
+// name.
 package template
 
 import (
@@ -13,8 +14,8 @@ import (
 // Field returns its value in a message.
 type Field func(*outbox.Message) string
 
-// Names has the names of the fields that may stand in a name: topic, key (the ordering key), event_type, aggregate_type and
-// aggregate_id.
+// Names returns the names of the fields that a name may have: topic, key (the ordering key), event_type, aggregate_type
+// and aggregate_id.
 func Names() []string {
 	return []string{"topic", "key", "event_type", "aggregate_type", "aggregate_id"}
 }
@@ -47,16 +48,16 @@ func Named(name string) Field {
 	return nil
 }
 
-// Template is a parsed text: Literals[0] Fields[0] Literals[1] Fields[1] ... Literals[n]. It may be used by several
-// goroutines at once. The zero Template is the empty text.
+// Template is a parsed text: Literals[0] Fields[0] Literals[1] Fields[1] ... Literals[n]. Safe for concurrent use. The
+// zero Template is the empty text.
 type Template struct {
 	Literals []string
 	Fields   []Field
 }
 
-// Fault says what is wrong with a template, at which place of it.
+// Fault is what is wrong with a template, and where.
 type Fault struct {
-	Expected []string // the names of the fields that may stand there
+	Expected []string // the names of the allowed fields
 	At       string   // the rest of the text
 }
 
@@ -64,8 +65,8 @@ func (f *Fault) Error() string {
 	return fmt.Sprintf("expected one of {%s} at %q", strings.Join(f.Expected, "}, {"), f.At)
 }
 
-// Parse reads a text in which fields of these names may stand, or of Names if none is given. A brace that closes none is a
-// literal. The error is a *Fault.
+// Parse reads a text that may have fields of these names, or of Names if none is given. A closing brace without an
+// opening one is a literal. The error is a *Fault.
 func Parse(text string, fields ...string) (*Template, error) {
 	if len(fields) == 0 {
 		fields = Names()
@@ -94,7 +95,7 @@ func allowed(fields []string, name string) bool {
 // Constant reports whether the text is the same for all messages: Literals[0].
 func (t *Template) Constant() bool { return len(t.Fields) == 0 }
 
-// With returns the text in which value stands for every field.
+// With returns the text with value in place of every field.
 func (t *Template) With(value string) string { return strings.Join(t.Literals, value) }
 
 // Append appends the text for m to b.

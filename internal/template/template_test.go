@@ -41,7 +41,8 @@ func TestFieldsOfAMessageStandInTheText(t *testing.T) {
 
 func TestAFaultSaysWhereAndWhatMayStandThere(t *testing.T) {
 	t.Parallel()
-	for text, at := range map[string]string{"a.{topik}.b": "{topik}.b", "{topic": "{topic", "{": "{", "{{topic}}": "{{topic}}", "{topic}{key}": "{key}"} {
+	for text, at := range map[string]string{"a.{topik}.b": "{topik}.b",
+		"{topic": "{topic", "{": "{", "{{topic}}": "{{topic}}", "{topic}{key}": "{key}"} {
 		parsed, err := template.Parse(text, "topic", "event_type")
 		var fault *template.Fault
 		if parsed != nil || !errors.As(err, &fault) || fault.At != at || !slices.Equal(fault.Expected, []string{"topic", "event_type"}) {
