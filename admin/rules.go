@@ -47,6 +47,7 @@ var allRules = rules{
 		{"messages wait for longer than they may", lagging},
 		{"lanes wait for an operator", blocked},
 		{"there are new dead letters", dead},
+		{"an operator has paused it", paused},
 	},
 }
 
@@ -134,6 +135,11 @@ func calm(d *Destination) Finding {
 	}
 	if d.Held.Messages.N > 0 {
 		f.Cause = strings.TrimPrefix(f.Cause+", "+heldText(d), ", ")
+	}
+	for _, c := range d.Controls {
+		if c.Rate > 0 {
+			f.Cause = strings.TrimPrefix(fmt.Sprintf("%s, at most %v messages a second %s", f.Cause, c.Rate, c.who()), ", ")
+		}
 	}
 	return f
 }
@@ -270,4 +276,44 @@ func dead(_ *Report, d *Destination) (Finding, bool) {
 	return Finding{State: StateDead, Since: d.Dead.Since, Cause: text + "; last error: " + orElse(d.Dead.LastError, "unknown"),
 		Advice: "cure the cause and have them delivered, or say that you know of them (outbox dead ack" + name + ")",
 		Next:   "outbox dead requeue" + name}, n.N > 0
+}
+
+// paused tells of a person's wish, whatever the destination's health is.
+func paused(_ *Report, d *Destination) (Finding, bool) {
+	var f Finding
+	var causes []string
+	for _, c := range d.Controls {
+		if c.Rate > 0 {
+			continue
+		}
+		what := "paused"
+		if c.Topic != "" || c.Key != "" {
+			what = strings.TrimSuffix(c.Target.String(), " of "+c.Destination) + " paused"
+		}
+		if len(causes) == 0 {
+			f.Next = "outbox resume " + c.arguments()
+		}
+		f.Since = earliest(f.Since, c.Since)
+		causes = append(causes, what+" "+c.who())
+	}
+	if more := len(causes) - 3; more > 0 {
+		causes = append(causes[:3], fmt.Sprintf("%d more, see: outbox controls", more))
+	}
+	f.State, f.Cause = StatePaused, strings.Join(causes, "; ")
+	f.Advice = "when the reason is gone"
+	return f, len(causes) > 0
+}
+
+// who says by whom a control is, until when and why.
+func (c Control) who() string {
+	text := "by " + c.Actor
+	if c.Until.IsZero() {
+		text += " until it is ended"
+	} else {
+		text += " until " + c.Until.UTC().Format(time.RFC3339)
+	}
+	if c.Reason != "" {
+		text += fmt.Sprintf(" (%s)", c.Reason)
+	}
+	return text
 }

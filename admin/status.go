@@ -68,6 +68,9 @@ type Destination struct {
 	Held Held `json:"held"`
 	Dead Dead `json:"dead_letters"`
 
+	// Controls are the pauses of the destination, or of parts of it, and the bound on its rate.
+	Controls []Control `json:"controls,omitempty"`
+
 	// Slot is nil for a destination that has never been read by the write-ahead log.
 	Slot *Slot `json:"replication,omitempty"`
 }
@@ -229,6 +232,16 @@ func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []curs
 	}
 	if err := r.readSlots(ctx, tx); err != nil {
 		return err
+	}
+	controls, err := readControls(ctx, tx, "")
+	if err != nil {
+		return fmt.Errorf("read the controls: %w", err)
+	}
+	for _, c := range controls {
+		// One of a name that nothing else is known of is about a destination that isn't here.
+		if i := slices.IndexFunc(r.Destinations, func(d Destination) bool { return d.Name == c.Destination }); i >= 0 {
+			r.Destinations[i].Controls = append(r.Destinations[i].Controls, c)
+		}
 	}
 	slices.SortFunc(r.Destinations, func(a, b Destination) int { return cmp.Compare(a.Name, b.Name) })
 	return nil

@@ -19,6 +19,7 @@ const (
 	StateLagging State = "lagging"  // a message has waited for longer than the destination's objective
 	StateBlocked State = "blocked"  // lanes wait for an operator; the others flow
 	StateDead    State = "dead"     // there are dead letters that no operator has acknowledged
+	StatePaused  State = "paused"   // a person has paused it, or a part of it
 	StateFailing State = "failing"  // the broker answers no: to messages, or to all that goes to a topic
 	StateStalled State = "stalled"  // the broker does not answer
 	StateBroken  State = "broken"   // the relay can't work with the database
@@ -28,7 +29,7 @@ const (
 
 // States lists all states, from the best to the worst.
 func States() []State {
-	return []State{StateIdle, StateFlowing, StateUnknown, StateLagging, StateBlocked, StateDead, StateFailing, StateStalled, StateBroken, StateNoRelay, StateStopped}
+	return []State{StateIdle, StateFlowing, StateUnknown, StateLagging, StateBlocked, StateDead, StatePaused, StateFailing, StateStalled, StateBroken, StateNoRelay, StateStopped}
 }
 
 // Tone is how much a state asks for a person.

@@ -77,6 +77,14 @@ var verdictCases = []verdictCase{
 		d.cursor("inbox:it's", "-1 minute")
 		d.dead("inbox:it's", "a", 1)
 	}, StateNoRelay, "inbox:it's: no live relay, also dead", "the service that runs its worker"},
+	{"somebody has paused a topic", "an operator has paused it", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.exec(`INSERT INTO outbox.controls (destination, topic, actor, reason, at) VALUES ('kafka', 'or ders', 'anna', 'migration', now() - interval '5 minutes')`)
+	}, StatePaused, `paused for 5m0s: kafka: topic "or ders" paused by anna until it is ended (migration)`, "outbox resume kafka --topic 'or ders'"},
+	{"a pause is over", "", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.exec(`INSERT INTO outbox.controls (destination, actor, until) VALUES ('kafka', 'anna', now())`)
+	}, StateIdle, "", ""},
 	{"a lane waits for a retry", "", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.held("kafka", "k", 7, "2100-01-01")

@@ -57,6 +57,10 @@ type Config struct {
 	// At the bound nothing new is read until some are delivered. Default 10,000.
 	MaxHeldLanes int
 
+	// Rate bounds the messages a second that are published: never more than a tenth of a second's worth at
+	// once, or one. 0: no bound. Operators may set a lower one while the relay runs.
+	Rate float64
+
 	// SettleDelay is how long a settlement may wait for others to share its commit. What is delivered
 	// and not settled is repeated after a crash. Default 10 ms.
 	SettleDelay time.Duration
@@ -128,6 +132,7 @@ func (c Config) withDefaults() (Config, error) {
 	settings.Positive(&faults, "DrainTimeout", &c.DrainTimeout, 10*time.Second)
 	settings.Default(&c.OnExhausted, DeadLetter)
 	faults.Add("OnExhausted", c.OnExhausted.validate())
+	faults.Need(c.Rate >= 0, "Rate", "%v, it can't be negative", c.Rate)
 	c.Logger = settings.Logger(c.Logger)
 	if c.Observer == nil {
 		c.Observer = nobody{}
@@ -158,6 +163,8 @@ func (c Config) core() coreConfig {
 		HoldAfter:        c.HoldAfter,
 		SettleDelay:      c.SettleDelay,
 		Resync:           5 * time.Second,
+		Rate:             c.Rate,
+		Control:          time.Second,
 		Select:           c.Select,
 	}
 }

@@ -37,6 +37,10 @@ type core struct {
 	outage outage
 	closed map[route]*closed
 
+	paused    map[target]*closed
+	throttle  throttle
+	controlAt time.Time // when to ask for the controls again
+
 	reading  bool
 	gather   time.Time // until when small calls wait for what is being read; zero: they don't
 	working  bool      // a settlement or a query about holds is under way: one at a time
@@ -72,6 +76,8 @@ type coreConfig struct {
 	HoldAfter   time.Duration
 	SettleDelay time.Duration
 	Resync      time.Duration
+	Rate        float64       // messages a second; 0: no bound
+	Control     time.Duration // how often the controls are read; 0: never
 
 	Select func(*outbox.Message) bool
 }
@@ -84,6 +90,8 @@ type ready struct {
 	Settle  *Settlement
 	Lanes   int // list held lanes, at most this many; 0: don't
 	Held    *heldQuery
+
+	Controls bool // read them
 
 	// Wake is when next must be called again if nothing else happens; zero: never.
 	Wake time.Time
@@ -149,11 +157,13 @@ type stripe struct {
 
 func newCore(cfg coreConfig, rand func() float64) *core {
 	return &core{
-		cfg:     cfg,
-		rand:    rand,
-		stripes: make([]stripe, cfg.Stripes),
-		lanes:   make(map[string]*lane),
-		closed:  make(map[route]*closed),
+		cfg:      cfg,
+		rand:     rand,
+		stripes:  make([]stripe, cfg.Stripes),
+		lanes:    make(map[string]*lane),
+		closed:   make(map[route]*closed),
+		paused:   make(map[target]*closed),
+		throttle: throttle{rate: cfg.Rate},
 	}
 }
 
@@ -214,20 +224,20 @@ func (c *core) next(now time.Time) ready {
 	c.publish(now, &r)
 	c.scan(now)
 	c.maintain(now, &r)
-	if c.mayRead() {
+	if c.mayRead(now) {
 		c.reading = true
 		r.Read = min(c.cfg.ReadMax, c.cfg.MaxInFlight-c.unsettled)
 	}
 	r.Wake = c.wake(now)
 	if c.draining || c.stopped != nil {
-		r.Drained = len(r.Publish) == 0 && c.idle() && !c.working && c.held.empty() && c.prefix == c.settledTo()
+		r.Drained = len(r.Publish) == 0 && c.idle() && !c.throttled(now) && !c.working && c.held.empty() && c.prefix == c.settledTo()
 		r.Err = c.stopped
 	}
 	return r
 }
 
-func (c *core) mayRead() bool {
-	return !c.reading && !c.draining && c.stopped == nil && c.synced && !c.crowded &&
+func (c *core) mayRead(now time.Time) bool {
+	return !c.reading && !c.draining && c.stopped == nil && c.synced && !c.crowded && c.pausedUntil(now) == nil &&
 		c.unsettled+c.cfg.ReadMax <= c.cfg.MaxInFlight && c.bytes < c.cfg.MaxInFlightBytes &&
 		len(c.lanes) < c.cfg.MaxHeldLanes
 }
@@ -250,7 +260,7 @@ func (c *core) relieve(now time.Time) {
 		return
 	}
 	full := c.unsettled+c.cfg.ReadMax > c.cfg.MaxInFlight || c.bytes >= c.cfg.MaxInFlightBytes
-	if !full || c.settling != nil || c.outage.failures > 0 {
+	if !full || c.settling != nil || c.outage.failures > 0 || c.pausedUntil(now) != nil {
 		return
 	}
 	at := c.prefix
@@ -269,16 +279,18 @@ func (c *core) relieve(now time.Time) {
 // destination more than to us.
 func (c *core) gathers(now time.Time, s *stripe) bool {
 	return now.Before(c.gather) && len(s.queue) < c.cfg.CallGather && len(s.lanes) == 0 &&
-		(c.reading || c.mayRead()) && c.outage.failures == 0 && !c.draining
+		(c.reading || c.mayRead(now)) && c.outage.failures == 0 && !c.draining
 }
 
 // publish fills a call for every stripe that has none in flight.
 func (c *core) publish(now time.Time, r *ready) {
 	o := &c.outage
-	if c.stopped != nil || o.forbids(now) || c.draining && o.failures > 0 {
+	if !c.mayPublish(now) {
 		return
 	}
-	for i := range c.stripes {
+	first := c.throttle.refill(now)
+	for n := range c.stripes {
+		i := (first + n) % len(c.stripes)
 		s := &c.stripes[i]
 		if s.inFlight != nil || c.gathers(now, s) {
 			continue
@@ -299,12 +311,25 @@ func (c *core) publish(now time.Time, r *ready) {
 	}
 }
 
+func (c *core) mayPublish(now time.Time) bool {
+	return c.stopped == nil && !c.outage.forbids(now) && !(c.draining && c.outage.failures > 0) && c.pausedUntil(now) == nil
+}
+
+// throttled reports whether only the bound on the rate keeps a message from being published.
+func (c *core) throttled(now time.Time) bool {
+	if c.throttle.allows() > 0 || !c.mayPublish(now) {
+		return false
+	}
+	return slices.ContainsFunc(c.stripes, func(s stripe) bool { return s.inFlight == nil && len(s.queue)+len(s.lanes) > 0 })
+}
+
 // fill takes the next call of a stripe: due lanes first, then its queue. nil if there is nothing.
 func (c *core) fill(now time.Time, stripe int) *call {
 	s := &c.stripes[stripe]
 	k := c.newCall(stripe)
 	bytes := 0
-	room := func() bool { return len(k.items) < c.cfg.CallMax && bytes < c.cfg.CallBytes }
+	most := min(c.cfg.CallMax, c.throttle.allows())
+	room := func() bool { return len(k.items) < most && bytes < c.cfg.CallBytes }
 	take := func(it *item) {
 		c.probe(now, it)
 		it.state = inFlight
@@ -347,6 +372,7 @@ func (c *core) fill(now time.Time, stripe int) *call {
 		c.freeCall(k)
 		return nil
 	}
+	c.throttle.take(len(k.items))
 	return k
 }
 
@@ -420,12 +446,17 @@ func (c *core) maintain(now time.Time, r *ready) {
 	if c.draining || c.stopped != nil {
 		return
 	}
+	if c.cfg.Control > 0 && !now.Before(c.controlAt) {
+		c.working = true
+		r.Controls = true
+		return
+	}
 	if !c.synced || !now.Before(c.syncAt) {
 		c.working = true
 		r.Lanes = c.cfg.MaxHeldLanes
 		return
 	}
-	if !c.held.empty() || c.loaded >= c.cfg.MaxLoaded || c.outage.forbids(now) {
+	if !c.held.empty() || c.loaded >= c.cfg.MaxLoaded || c.outage.forbids(now) || c.pausedUntil(now) != nil {
 		return
 	}
 	if len(c.toLoad) > 0 {
@@ -447,11 +478,19 @@ func (c *core) wake(now time.Time) time.Time {
 	if !c.working {
 		due(c.settleAt)
 	}
-	if c.stopped != nil || c.draining && c.outage.failures > 0 {
+	pause := c.pausedUntil(now)
+	if c.stopped != nil || c.draining && (c.outage.failures > 0 || pause != nil) {
 		return at
 	}
 	if !c.working && !c.draining {
 		due(c.syncAt)
+		due(c.controlAt)
+	}
+	switch {
+	case pause != nil:
+		due(pause.until)
+	case c.throttled(now):
+		due(c.throttle.next())
 	}
 	if now.Before(c.gather) {
 		due(c.gather)

@@ -69,7 +69,7 @@ type Reporting interface {
 }
 
 // Session is the ownership of a shard group for as long as its lease lasts. Next is called by one
-// goroutine; Settle, Heads, Held and Lanes by another, one at a time; both at the same time.
+// goroutine; Settle, Held, Lanes and Controls by another, one at a time; both at the same time.
 type Session interface {
 	// Next waits for committed messages and returns at most max of them, in order per key. A batch may
 	// be empty (nothing came within the strategy's own pause); the caller just calls again.
@@ -85,6 +85,9 @@ type Session interface {
 	// Held returns the first holds of a lane in order, at most limit; [NotYet] if the first of them can't be had now, and nothing if
 	// the lane has no holds any more.
 	Held(ctx context.Context, lane string, limit int) ([]Delivery, error)
+
+	// Controls returns what operators ask of the destination now. It is called like Settle, about once a second.
+	Controls(ctx context.Context) (Controls, error)
 
 	// Expires returns the time until which the lease surely lasts, by this process's clock.
 	// Safe for concurrent use.
@@ -172,6 +175,19 @@ type HeldLane struct {
 	Shard   int
 	Due     time.Time
 	Blocked bool
+}
+
+// Controls is what operators ask of a destination.
+type Controls struct {
+	Pauses []Pause
+	Rate   float64 // messages a second that the session may publish at most; 0: no bound
+}
+
+// Pause says what is not to be published. An empty Topic stands for all topics, an empty Lane for all lanes.
+type Pause struct {
+	Topic string
+	Lane  string
+	Until time.Time // zero: until it isn't in the list any more
 }
 
 // Settlement is everything that a set of outcomes changes in the database.

@@ -220,6 +220,20 @@ func (l *loop) start(r ready) {
 			}
 		})
 	}
+	if r.Controls {
+		l.do(func() func() {
+			controls, err := l.session.Controls(l.work)
+			return func() {
+				if err != nil {
+					l.fail(fmt.Errorf("read the controls: %w", err))
+					return
+				}
+				if l.core.onControls(time.Now(), controls) {
+					l.relay.cfg.Logger.Info("operators ask", "destination", l.relay.cfg.Name, "pauses", len(controls.Pauses), "rate", controls.Rate)
+				}
+			}
+		})
+	}
 	if r.Lanes > 0 {
 		l.do(func() func() {
 			lanes, err := l.session.Lanes(l.work, r.Lanes)

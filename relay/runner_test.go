@@ -99,6 +99,7 @@ func (s *tableSession) Settle(_ context.Context, st Settlement) error {
 
 func (s *tableSession) Lanes(context.Context, int) ([]HeldLane, error)        { return nil, nil }
 func (s *tableSession) Held(context.Context, string, int) ([]Delivery, error) { return nil, nil }
+func (s *tableSession) Controls(context.Context) (Controls, error)            { return Controls{}, nil }
 
 func (s *tableSession) Expires() time.Time {
 	s.table.mu.Lock()

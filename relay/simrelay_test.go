@@ -1,8 +1,10 @@
 package relay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -25,7 +27,9 @@ type simDestination struct {
 	// the broker
 	down     bool
 	closed   map[string]bool // topics
-	poison   map[int64]int   // message → how many more failures it causes; -1: always
+	paused   map[target]bool
+	rate     float64
+	poison   map[int64]int // message → how many more failures it causes; -1: always
 	refused  map[int64]bool
 	astray   map[int64]bool // messages whose key leads nowhere
 	failures map[int64]int  // counted failures told to a core
@@ -48,6 +52,8 @@ type simRelay struct {
 	wake    time.Time // when it wants to be asked, by its own clock
 	setBack bool      // its clock was
 	gone    bool
+
+	paused map[target]bool // as it was told
 }
 
 type simAction struct {
@@ -70,9 +76,9 @@ func newSimDestination(s *simulation, i int) *simDestination {
 			Backoff:     Backoff{Initial: 100 * time.Millisecond, Max: 10 * time.Second},
 			Outage:      Backoff{Initial: 100 * time.Millisecond, Max: time.Second},
 			HoldAfter:   time.Duration(rng.IntN(1000)) * time.Millisecond,
-			SettleDelay: time.Duration(rng.IntN(20)) * time.Millisecond, Resync: 5 * time.Second,
+			SettleDelay: time.Duration(rng.IntN(20)) * time.Millisecond, Resync: 5 * time.Second, Control: 5 * time.Second,
 		},
-		closed: map[string]bool{}, holds: map[string][]simHold{}, dead: map[int64]bool{}, poison: map[int64]int{}, refused: map[int64]bool{}, astray: map[int64]bool{},
+		closed: map[string]bool{}, paused: map[target]bool{}, holds: map[string][]simHold{}, dead: map[int64]bool{}, poison: map[int64]int{}, refused: map[int64]bool{}, astray: map[int64]bool{},
 		failures: map[int64]int{}, seen: map[int64]int{}, seenBy: map[int64]int{}, excused: map[int64]bool{},
 	}
 	if rng.IntN(4) == 0 {
@@ -158,7 +164,7 @@ func (d *simDestination) ask(r *simRelay) error {
 // perform queues what was asked for when it was now by the relay's clock.
 func (d *simDestination) perform(r *simRelay, now time.Time, n ready) error {
 	r.dirty, r.wake = false, n.Wake
-	if started := n.Read + len(n.Publish) + n.Lanes; started == 0 && n.Settle == nil && n.Held == nil && !n.Drained &&
+	if started := n.Read + len(n.Publish) + n.Lanes; started == 0 && !n.Controls && n.Settle == nil && n.Held == nil && !n.Drained &&
 		!n.Wake.IsZero() && !n.Wake.After(now) && !r.setBack {
 		return fmt.Errorf("%s: relay %d has nothing to do and wants to be asked at once: %s", d.name, r.epoch, d.describe())
 	}
@@ -166,6 +172,11 @@ func (d *simDestination) perform(r *simRelay, now time.Time, n ready) error {
 		r.pending = append(r.pending, simAction{"read", func() error { return d.doRead(r, n.Read) }})
 	}
 	for _, k := range n.Publish {
+		for _, it := range k.items {
+			if topic, lane := it.d.Topic, it.d.Lane(); r.paused[target{}] || r.paused[target{topic: topic}] || r.paused[target{lane: lane}] || r.paused[target{topic, lane}] {
+				return fmt.Errorf("%s: relay %d publishes message %d, which is paused", d.name, r.epoch, it.d.Position)
+			}
+		}
 		if d.log != nil {
 			d.trace("relay %d publishes%v", r.epoch, story{k})
 		}
@@ -173,6 +184,9 @@ func (d *simDestination) perform(r *simRelay, now time.Time, n ready) error {
 	}
 	if n.Settle != nil {
 		r.pending = append(r.pending, simAction{"settle", func() error { return d.doSettle(r, n.Settle) }})
+	}
+	if n.Controls {
+		r.pending = append(r.pending, simAction{"controls", func() error { return d.doControls(r) }})
 	}
 	if n.Lanes > 0 {
 		r.pending = append(r.pending, simAction{"lanes", func() error { return d.doLanes(r, n.Lanes) }})
@@ -215,7 +229,7 @@ func (d *simDestination) shutDown() error {
 	r := d.owner()
 	d.relays = []*simRelay{r}
 	d.faults, d.stopping = false, false
-	outage := d.down || r.core.outage.failures > 0
+	outage := d.down || r.core.outage.failures > 0 || d.paused[target{}] || r.paused[target{}]
 	d.trace("relay %d is told to stop", r.epoch)
 	r.core.drain()
 	for range 2000 {
@@ -242,7 +256,7 @@ func (d *simDestination) shutDown() error {
 		if err := d.complete(r, d.rng.IntN(len(r.pending))); err != nil {
 			return err
 		}
-		outage = outage || r.core.outage.failures > 0 // a call that was broken before
+		outage = outage || r.core.outage.failures > 0 || r.paused[target{}] // a call that was broken before
 	}
 	return fmt.Errorf("%s: the drain does not end: %s", d.name, d.describe())
 }
@@ -426,6 +440,48 @@ func (d *simDestination) doLanes(r *simRelay, limit int) error {
 	}
 	r.core.onLanes(d.clock(r), list)
 	return nil
+}
+
+// doControls tells a relay what operators ask for, without an end or with one.
+func (d *simDestination) doControls(r *simRelay) error {
+	controls := Controls{Rate: d.rate}
+	r.paused = maps.Clone(d.paused)
+	byName := func(a, b target) int { return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.lane, b.lane)) }
+	for _, t := range slices.SortedFunc(maps.Keys(d.paused), byName) {
+		p := Pause{Topic: t.topic, Lane: t.lane}
+		if d.rng.IntN(4) == 0 {
+			p.Until = d.clock(r).Add(100 * time.Hour) // longer than all jumps of its clock
+		}
+		controls.Pauses = append(controls.Pauses, p)
+	}
+	r.core.onControls(d.clock(r), controls)
+	return nil
+}
+
+// control is an operator who pauses a destination, a topic, a key or both, or ends a pause, or changes the rate.
+func (d *simDestination) control() {
+	if d.rng.IntN(4) == 0 {
+		d.rate = []float64{0, 5, 20, 500}[d.rng.IntN(4)]
+		d.counts.Throttled++
+		d.trace("at most %v messages a second", d.rate)
+		return
+	}
+	t := target{topic: simTopics[d.rng.IntN(len(simTopics))], lane: d.lanes[d.rng.IntN(len(d.lanes))]}
+	switch d.rng.IntN(5) {
+	case 0:
+		t = target{}
+	case 1, 2:
+		t.lane = ""
+	case 3:
+		t.topic = ""
+	}
+	if d.paused[t] {
+		delete(d.paused, t)
+	} else {
+		d.paused[t] = true
+		d.counts.Paused++
+	}
+	d.trace("paused %+v: %v", t, d.paused[t])
 }
 
 func (d *simDestination) doHeld(r *simRelay, q *heldQuery) error {

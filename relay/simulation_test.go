@@ -77,6 +77,7 @@ type simCounts struct {
 	Jumps                                                                         int // of a clock
 	Deselect                                                                      int // messages that a destination did not want
 	Closed                                                                        int // topics
+	Paused, Throttled                                                             int // by an operator
 	Parted                                                                        int // topics that stayed closed while the others finished
 	Outlived                                                                      int // destinations that were away while all others finished
 }
@@ -86,7 +87,7 @@ func (c *simCounts) faults() map[string]*int {
 	return map[string]*int{
 		"deliveries": &c.Delivered, "duplicates": &c.Duplicates, "dead letters": &c.Dead, "holds": &c.Held, "crashes": &c.Crashes,
 		"zombies": &c.Zombies, "outages": &c.Outages, "operators": &c.Requeued, "stops": &c.Stops, "clocks that jump": &c.Jumps,
-		"closed topics": &c.Closed, "a topic that is closed to the end": &c.Parted,
+		"pauses": &c.Paused, "throttles": &c.Throttled, "closed topics": &c.Closed, "a topic that is closed to the end": &c.Parted,
 		"filters": &c.Deselect, "a destination that is away to the end": &c.Outlived,
 	}
 }
@@ -222,6 +223,8 @@ func (s *simulation) fault(d *simDestination) {
 		d.stopping = true
 	case 8:
 		d.jump()
+	case 10, 11:
+		d.control()
 	case 9:
 		d.close(simTopics[s.rng.IntN(len(simTopics))])
 	}
@@ -237,6 +240,8 @@ func (s *simulation) finish() error {
 		d.down = false
 		clear(d.poison)
 		clear(d.closed)
+		clear(d.paused)
+		d.rate = 0
 		clear(d.astray)
 	}
 	s.trace("the world heals")

@@ -18,7 +18,8 @@ type route struct {
 
 func routeOf(m *outbox.Message) route { return route{m.Topic, m.AggregateType, m.EventType} }
 
-// closed is the outage of a route. Until its end nothing is published there; then a single message is, which moves the end.
+// closed is the outage of a route. Until its end nothing is published there; then a single message is, which moves the end. A
+// pause is one without a cause, and nothing moves its end but the controls.
 type closed struct {
 	since    time.Time
 	until    time.Time
@@ -26,13 +27,17 @@ type closed struct {
 	cause    error
 }
 
-// closedTo returns the outage that keeps a message from being published now, or nil.
+// closedTo returns the outage or the pause that keeps a message from being published now, or nil.
 func (c *core) closedTo(now time.Time, it *item) *closed {
-	if len(c.closed) == 0 {
-		return nil
+	if len(c.paused) > 0 {
+		if o := c.pauseOf(now, it); o != nil {
+			return o
+		}
 	}
-	if o := c.closed[routeOf(&it.d.Message)]; o != nil && now.Before(o.until) {
-		return o
+	if len(c.closed) > 0 {
+		if o := c.closed[routeOf(&it.d.Message)]; o != nil && now.Before(o.until) {
+			return o
+		}
 	}
 	return nil
 }
@@ -95,12 +100,17 @@ func (c *core) open(it *item) {
 		return
 	}
 	delete(c.closed, r)
+	c.reopen(o)
+}
+
+// reopen lets lanes go on that wait for the end of o.
+func (c *core) reopen(o *closed) {
 	c.dirty = true
 	for _, l := range c.lanes {
 		if l.closed != o {
 			continue
 		}
-		l.closed, l.opened = nil, true
+		l.closed, l.opened = nil, o.cause != nil
 		if l.mode == laneRetry {
 			l.due = time.Time{}
 		}
@@ -117,8 +127,12 @@ func (c *core) await(now time.Time, it *item, o *closed) {
 		c.unload(l)
 		l.due = now
 	case now.Sub(o.since) > c.cfg.HoldAfter || o.until.Sub(now) > c.cfg.HoldAfter || c.draining:
+		at := o.until
+		if soon := now.Add(c.cfg.Outage.Max); o.cause == nil && soon.Before(at) {
+			at = soon // a pause may end before its time
+		}
 		it.err = o.cause
-		c.hold(l, o.until, false)
+		c.hold(l, at, false)
 	default:
 		l.due = o.until
 	}

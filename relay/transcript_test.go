@@ -28,6 +28,7 @@ var update = flag.Bool("update", false, "rewrite the transcripts' answers")
 //	> lanes a:1s b:blocked the lanes that have holds and when they are due
 //	> held a a3*2 a5^      the holds of lane a; "*2" two attempts so far, "^" blocked
 //	> held a notyet:1s     they can't be had for 1 s
+//	> controls a @u rate=5 what operators ask for: keys, topics ("@u"), both ("a@u") or all ("*") paused, for a time ("+1s") or not
 //	> +100ms               time passes
 //	> drain
 func TestTranscripts(t *testing.T) {
@@ -114,6 +115,8 @@ func (p *player) configure(cfg *coreConfig, words []string) {
 			cfg.MaxAttempts = n
 		case "policy":
 			cfg.OnExhausted = Policy(value)
+		case "control":
+			cfg.Control = p.duration(value)
 		case "inflight":
 			cfg.MaxInFlight = n
 		default:
@@ -164,12 +167,31 @@ func (p *player) tell(words []string) {
 			list = append(list, p.delivery(a))
 		}
 		p.core.onHeld(p.now, args[0], list)
+	case verb == "controls":
+		p.core.onControls(p.now, p.controls(args))
 	case verb == "start":
 	case verb == "drain":
 		p.core.drain()
 	default:
 		p.t.Fatalf("unknown command %q", words)
 	}
+}
+
+func (p *player) controls(words []string) (c Controls) {
+	for _, w := range words {
+		if rate, ok := strings.CutPrefix(w, "rate="); ok {
+			c.Rate, _ = strconv.ParseFloat(rate, 64)
+			continue
+		}
+		w, until, ends := strings.Cut(w, "+")
+		lane, topic, _ := strings.Cut(w, "@")
+		pause := Pause{Topic: topic, Lane: strings.TrimSuffix(lane, "*")}
+		if ends {
+			pause.Until = p.now.Add(p.duration(until))
+		}
+		c.Pauses = append(c.Pauses, pause)
+	}
+	return c
 }
 
 func (p *player) duration(s string) time.Duration {
@@ -280,6 +302,9 @@ func (p *player) answer(out *strings.Builder) {
 			fmt.Fprintf(out, "; held %s dead %s", name(d.Delivery), d.Reason)
 		}
 		out.WriteString("\n")
+	}
+	if r.Controls {
+		out.WriteString("read the controls\n")
 	}
 	if r.Lanes > 0 {
 		out.WriteString("list held lanes\n")

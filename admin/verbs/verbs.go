@@ -24,6 +24,7 @@ func All() []Verb {
 		deadList(), deadShow(), deadAck(), deadRequeue(), deadDiscard(),
 		destinationsList(), destinationsDrop(),
 		inboxStatus(), inboxWindow(),
+		pause(), resume(), throttle(), controls(),
 		rebase(), handover(),
 	}
 }

@@ -154,6 +154,10 @@ func views() map[string]view {
 		"destinations drop": dropDestination(),
 		"inbox status":      shows(writeInbox),
 		"inbox window":      inboxWindow(),
+		"pause":             paused(),
+		"resume":            resumed(),
+		"throttle":          throttled(),
+		"controls":          shows(listControls),
 		"rebase":            rebased(),
 		"handover":          handedOver(),
 	}

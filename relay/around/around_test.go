@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
@@ -31,7 +28,7 @@ func everything(t *testing.T, inner relay.Broker) relay.Broker {
 		Rules:   []route.Rule{{Match: route.Match{Topic: "never"}, Drop: true}},
 		Headers: []route.HeaderRule{{Name: "x-added", Value: "{topic}"}, {Name: "x-added", Drop: true}},
 	})
-	return around.Breaker(around.Pace(around.Steps(inner, rules.Headers(), around.Routing(rules)), 200_000), 1000)
+	return around.Breaker(around.Steps(inner, rules.Headers(), around.Routing(rules)), 1000)
 }
 
 func parse(t *testing.T, table route.Table) *route.Rules {
@@ -74,7 +71,6 @@ func TestAndUnderFaults(t *testing.T) {
 type recorder struct {
 	answer func(m *outbox.Message) error
 	calls  [][]outbox.Message
-	at     []time.Time
 	closed bool
 }
 
@@ -95,7 +91,7 @@ func (r *recorder) Publish(_ context.Context, batch []*outbox.Message) []error {
 			errs[i] = err
 		}
 	}
-	r.calls, r.at = append(r.calls, call), append(r.at, time.Now())
+	r.calls = append(r.calls, call)
 	return errs
 }
 
@@ -217,88 +213,6 @@ func TestAnswersOfTheBrokerFindTheirMessages(t *testing.T) {
 	if len(errs) != 5 || errs[3] == nil || errs[0] != nil || errs[1] != nil || errs[2] != nil || errs[4] != nil {
 		t.Errorf("answers are %v", errs)
 	}
-}
-
-func TestPaceLetsNoMoreThanItsRateThrough(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := &recorder{}
-		b := around.Pace(r, 100)
-		var names []string
-		for i := range 50 {
-			names = append(names, strconv.Itoa(i))
-		}
-		start := time.Now()
-		for range 10 {
-			if errs := b.Publish(t.Context(), batch(names...)); errs != nil {
-				t.Fatal(errs)
-			}
-		}
-		sent := 0
-		for i, call := range r.calls {
-			if len(call) > 10 {
-				t.Fatalf("%d messages at once", len(call))
-			}
-			// Until now at most the rate, and one part ahead.
-			if allowed := int(r.at[i].Sub(start)/(10*time.Millisecond)) + 10; sent+len(call) > allowed {
-				t.Fatalf("%d messages after %v", sent+len(call), r.at[i].Sub(start))
-			}
-			sent += len(call)
-		}
-		// The clock of the bubble stands still but for what is waited, so this is exact.
-		if took := time.Since(start); sent != 500 || took != 4900*time.Millisecond {
-			t.Errorf("%d messages took %v", sent, took)
-		}
-	})
-}
-
-func TestAPacedCallEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := &recorder{}
-		b := around.Pace(r, 10)
-		ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
-		defer cancel()
-		errs := b.Publish(ctx, batch("0", "1", "2", "3", "4", "5"))
-		if got := r.ids(); !slices.Equal(got, []string{"0", "1", "2"}) {
-			t.Errorf("%v was sent", got)
-		}
-		for i, err := range errs {
-			if i < 3 && err != nil || i >= 3 && (!outbox.IsUnavailable(err) || !errors.Is(err, context.DeadlineExceeded)) {
-				t.Errorf("the answer for %d is %v", i, err)
-			}
-		}
-		// What it didn't send costs nothing: the next one is due when the fourth was.
-		start := time.Now()
-		if errs := b.Publish(t.Context(), batch("6")); errs != nil || time.Since(start) != 50*time.Millisecond {
-			t.Errorf("the next message took %v: %v", time.Since(start), errs)
-		}
-	})
-}
-
-func TestAPacedCallHoldsBackWhatStandsBehindAFailure(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		down := outbox.Unavailable(errors.New("down"))
-		r := &recorder{answer: func(m *outbox.Message) error {
-			switch m.EventType {
-			case "bad":
-				return errors.New("bad")
-			case "down":
-				return down
-			}
-			return nil
-		}}
-		b := around.Pace(r, 20) // parts of two
-		errs := b.Publish(t.Context(), batch("1@k", "bad@k", "2@k", "3@l", "4@k", "5", "down@m", "6@l", "7"))
-		if got := r.ids(); !slices.Equal(got, []string{"1", "bad", "3", "5", "down", "6"}) {
-			t.Errorf("%v was sent", got)
-		}
-		if errs[1] == nil || errs[2] != outbox.ErrSkipped ||
-			errs[4] != outbox.ErrSkipped || errs[6] != down || errs[3] != nil || errs[7] != nil || !outbox.IsUnavailable(errs[8]) {
-			t.Errorf("answers are %v", errs)
-		}
-	})
 }
 
 func TestARowOfDifferentFailuresIsAnOutage(t *testing.T) {

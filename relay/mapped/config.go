@@ -17,6 +17,10 @@ type Config struct {
 	// one name, the second waits. Default: a random name.
 	Name string
 
+	// Destination is the name by which operators pause and throttle what the relay delivers, in outbox.controls
+	// of the same database. Without a name, or without that table, they can't.
+	Destination string
+
 	// Lease is how long a relay that has stopped answering keeps its rows, offsets and locks. At least 100 ms. Default
 	// 10 s.
 	Lease time.Duration

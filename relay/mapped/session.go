@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/controls"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
@@ -40,7 +41,8 @@ type session struct {
 	later    later // what is still to be stored
 	ledger   ledger
 	holds    *holds
-	own      []uint32 // the server processes that hold our locks
+	own      []uint32       // the server processes that hold our locks
+	controls relay.Controls // as they were read last
 
 	// Only Next uses the rest.
 	reading *pgx.Conn
@@ -94,6 +96,18 @@ func (s *session) Lanes(ctx context.Context, limit int) ([]relay.HeldLane, error
 		}
 	}
 	return s.holds.heads(limit), s.strategy.failure()
+}
+
+// Controls returns nothing where operators have no place to ask: without a name, or without our schema.
+func (s *session) Controls(ctx context.Context) (relay.Controls, error) {
+	if !s.table.controlled || s.source.cfg.Destination == "" {
+		return relay.Controls{}, nil
+	}
+	err := s.strategy.do(ctx, func(conn *pgx.Conn) (err error) {
+		s.controls, err = controls.Read(ctx, conn, s.source.cfg.Destination, s.source.cfg.Groups)
+		return err
+	})
+	return s.controls, err
 }
 
 // The following methods serve the strategies that use one link.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -122,6 +123,27 @@ func (s *skipLockedSession) failure() error {
 		}
 	}
 	return nil
+}
+
+// Controls ends the session when it has rows locked that a pause keeps from being published: the transactions would stay open
+// for as long as it lasts. The next session reads nothing. At the first look calls may be on their way.
+func (s *skipLockedSession) Controls(ctx context.Context) (relay.Controls, error) {
+	before := s.controls
+	c, err := s.session.Controls(ctx)
+	if err != nil || !whole(before) || !whole(c) {
+		return c, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.open) > 0 {
+		return c, relay.ErrLeaseLost
+	}
+	return c, nil
+}
+
+// whole reports whether a whole destination is paused.
+func whole(c relay.Controls) bool {
+	return slices.ContainsFunc(c.Pauses, func(p relay.Pause) bool { return p.Topic == "" && p.Lane == "" })
 }
 
 func (s *skipLockedSession) take(ctx context.Context, limit int) ([]relay.Delivery, error) {

@@ -34,6 +34,8 @@ type table struct {
 	jsonish bool // the payload is JSON and has no column for its content type
 
 	dead *mapping.Table
+
+	controlled bool // outbox.controls is there, and may be read
 }
 
 // along is what the order of rows says about rows that are still to be committed.
@@ -66,6 +68,10 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping) (*table, er
 	}
 	if err := seen(ctx, conn, tables...); err != nil {
 		return nil, err
+	}
+	err = conn.QueryRow(ctx, `SELECT coalesce(has_table_privilege(to_regclass('outbox.controls'), 'SELECT'), false)`).Scan(&t.controlled)
+	if err != nil {
+		return nil, fmt.Errorf("look for outbox.controls: %w", err)
 	}
 	t.waiting = waiting(&m)
 	t.orderBy()

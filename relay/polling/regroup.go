@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/controls"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
@@ -226,6 +227,15 @@ func (s *regroupSession) Lanes(ctx context.Context, limit int) (lanes []relay.He
 
 func (s *regroupSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
 	return s.groups[0].Held(ctx, lane, limit)
+}
+
+// Controls are those of one group: the groups are delivered one after the other.
+func (s *regroupSession) Controls(ctx context.Context) (c relay.Controls, err error) {
+	err = s.groups[0].lease.query(func(conn *pgx.Conn) error {
+		c, err = controls.Read(ctx, conn, s.source.destination, 1)
+		return err
+	})
+	return c, err
 }
 
 // Confirm renews all leases.

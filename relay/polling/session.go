@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/controls"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
@@ -519,6 +520,14 @@ func (s *snapshotSession) Held(ctx context.Context, lane string, limit int) (hel
 		return err
 	})
 	return held, err
+}
+
+func (s *snapshotSession) Controls(ctx context.Context) (c relay.Controls, err error) {
+	err = s.lease.query(func(conn *pgx.Conn) error {
+		c, err = controls.Read(ctx, conn, s.source.destination, s.groups)
+		return err
+	})
+	return c, err
 }
 
 // Confirm renews the lease; it fails if another relay has it.

@@ -182,6 +182,8 @@ func (s *session) Lanes(ctx context.Context, limit int) ([]relay.HeldLane, error
 	return s.table.Lanes(ctx, limit)
 }
 
+func (s *session) Controls(ctx context.Context) (relay.Controls, error) { return s.table.Controls(ctx) }
+
 func (s *session) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
 	return s.table.Held(ctx, lane, limit)
 }

@@ -126,7 +126,7 @@ func made(broker relay.Broker, err error, faults *settings.Faults) (relay.Broker
 	return nil, all
 }
 
-// Surround puts around a broker what the destination asks for: routing and framing, the rate limit, the circuit breaker.
+// Surround puts around a broker what the destination asks for: routing and framing, the circuit breaker.
 func (d Destination) Surround(broker relay.Broker) (relay.Broker, error) {
 	var faults settings.Faults
 	rules, err := d.Table().Parse()
@@ -148,9 +148,6 @@ func (d Destination) Surround(broker relay.Broker) (relay.Broker, error) {
 	}
 	if len(steps) > 0 {
 		broker = around.Steps(broker, rules.Headers(), steps...)
-	}
-	if d.Rate > 0 {
-		broker = around.Pace(broker, d.Rate)
 	}
 	if d.Delivery.Outage.After > 0 {
 		broker = around.Breaker(broker, d.Delivery.Outage.After)

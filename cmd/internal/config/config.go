@@ -71,7 +71,7 @@ type Destination struct {
 	Route          Route           `json:"route" jsonschema:"Topics and headers under which messages are sent."`
 	Format         Format          `json:"format" jsonschema:"What messages are sent as. None: payloads as they are."`
 	SchemaRegistry *SchemaRegistry `json:"schema_registry" jsonschema:"Puts payloads into the wire format of schema registries."`
-	Rate           int             `json:"rate" min:"0" max:"1000000" jsonschema:"Messages a second that this relay sends at most. 0: no limit."`
+	Rate           int             `json:"rate" min:"0" max:"1000000" jsonschema:"Messages a second that are sent at most; each shard group has an equal part. 0: no limit."`
 	ShardGroups    int             `json:"shard_groups" field:"Groups" min:"1" max:"64" jsonschema:"Number of parts that relays may share among them."`
 	Source         *Source         `json:"source" jsonschema:"A table that exists already, to be read instead of the outbox. None: the outbox."`
 	Replication    *Replication    `json:"replication" jsonschema:"Reads the write-ahead log instead of polling the outbox. None: the outbox is polled."`
@@ -128,6 +128,7 @@ func (d Destination) Engine() relay.Config {
 		Backoff:          relay.Backoff{Initial: c.Backoff.Initial, Max: c.Backoff.Max},
 		Outage:           relay.Backoff{Initial: c.Outage.Initial, Max: c.Outage.Max},
 		HoldAfter:        c.HoldAfter,
+		Rate:             float64(d.Rate) / float64(max(d.ShardGroups, 1)),
 		DrainTimeout:     d.DrainTimeout,
 	}
 }

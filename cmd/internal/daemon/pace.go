@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"time"
-
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -11,11 +9,11 @@ import (
 // that a call doesn't last, and everything in flight can be sent in half of the time that a shutdown waits.
 func paced(d config.Destination) relay.Config {
 	c := d.Engine()
-	if d.Rate == 0 {
+	if c.Rate == 0 {
 		return c
 	}
-	c.Batch = min(c.Batch, max(1, d.Rate/10))
-	inTime := int(int64(d.Rate) * int64(d.DrainTimeout/2) / int64(time.Second))
+	c.Batch = min(c.Batch, max(1, int(c.Rate/10)))
+	inTime := int(c.Rate * (d.DrainTimeout / 2).Seconds())
 	c.MaxInFlight = max(2*c.Batch, min(c.MaxInFlight, inTime))
 	return c
 }

@@ -57,14 +57,15 @@ func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registr
 	strategy, m := c.Source.Resolve()
 	m.RawKey = c.RawKeys()
 	cfg := mapped.Config{
-		Name:      name + "/" + c.Name,
-		Groups:    c.ShardGroups,
-		Group:     group,
-		Lease:     c.Lease,
-		PollBusy:  c.Poll.Busy,
-		PollIdle:  c.Poll.Idle,
-		PageBytes: page,
-		Logger:    logger,
+		Destination: c.Name,
+		Name:        name + "/" + c.Name,
+		Groups:      c.ShardGroups,
+		Group:       group,
+		Lease:       c.Lease,
+		PollBusy:    c.Poll.Busy,
+		PollIdle:    c.Poll.Idle,
+		PageBytes:   page,
+		Logger:      logger,
 	}
 	if strategy == mapping.Replication {
 		cfg.Slot, cfg.Publication = tableLog(c)

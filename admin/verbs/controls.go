@@ -1,0 +1,103 @@
+package verbs
+
+import (
+	"context"
+	"time"
+
+	"github.com/pgoutbox/outbox/admin"
+)
+
+// Pause are the parameters of "pause".
+type Pause struct {
+	Destination string   `json:"destination" arg:"NAME" required:"true" help:"the destination"`
+	Topic       string   `json:"topic,omitempty" help:"only what goes to this topic, as the message names it"`
+	Key         string   `json:"key,omitempty" help:"only what has this ordering key"`
+	For         Duration `json:"for,omitempty" min:"1s" help:"how long; without it, until it is resumed"`
+	Unseen      bool     `json:"unseen,omitempty" help:"also a destination that has no cursor: it reads a table of its own, or is still to come"`
+	Intent
+}
+
+func pause() Verb {
+	return changes(Verb{
+		Name:  "pause",
+		Short: "Stop delivering to a destination, or one topic or key of it, for a while",
+		Long: `Relays obey within about a second; what is on its way by then arrives. Nothing is lost and no attempt is counted.
+A pause survives restarts and take-overs of relays. outbox status shows it, with who, why and until when.
+
+With --topic or --key the rest flows on. What is paused is set aside, and what comes later for the same key
+waits behind it, whatever its topic. Without them the destination's segments can't be emptied, so the
+outbox grows for as long as the pause lasts.`,
+		Example: `  outbox pause billing --for 30m --reason "migration of their database"
+  outbox pause kafka --topic orders
+  outbox pause kafka --key customer-42`,
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p Pause) (admin.Control, error) {
+		return admin.Pause(ctx, db, admin.Target{Destination: p.Destination, Topic: p.Topic, Key: p.Key},
+			admin.ControlOptions{For: time.Duration(p.For), Unseen: p.Unseen}, action)
+	})
+}
+
+// Resume are the parameters of "resume".
+type Resume struct {
+	Destination string `json:"destination" arg:"NAME" required:"true" help:"the destination"`
+	Topic       string `json:"topic,omitempty" help:"end the pause of this topic"`
+	Key         string `json:"key,omitempty" help:"end the pause of this ordering key"`
+	All         bool   `json:"all,omitempty" help:"end every pause of the destination"`
+	Intent
+}
+
+func (p *Resume) check() error {
+	if p.All && (p.Topic != "" || p.Key != "") {
+		return fault("all", "goes without topic and key")
+	}
+	return nil
+}
+
+func resume() Verb {
+	return changes(Verb{
+		Name:  "resume",
+		Short: "End a pause",
+		Long: `Name what was paused as it was named then: a destination, or a topic or key of it. What waits is delivered, in order
+per key, beginning within about a second.`,
+		Example: `  outbox resume billing
+  outbox resume kafka --topic orders --reason "they have fixed it"
+  outbox resume kafka --all`,
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p Resume) ([]admin.Control, error) {
+		return admin.Resume(ctx, db, admin.Target{Destination: p.Destination, Topic: p.Topic, Key: p.Key}, p.All, action)
+	})
+}
+
+// Throttle are the parameters of "throttle".
+type Throttle struct {
+	Destination string   `json:"destination" arg:"NAME" required:"true" help:"the destination"`
+	Rate        int      `json:"rate" min:"0" max:"1000000" help:"messages a second at most, by all relays together; 0 ends the bound"`
+	For         Duration `json:"for,omitempty" min:"1s" help:"how long; without it, until it is ended"`
+	Unseen      bool     `json:"unseen,omitempty" help:"also a destination that has no cursor: it reads a table of its own, or is still to come"`
+	Intent
+}
+
+func throttle() Verb {
+	return changes(Verb{
+		Name:  "throttle",
+		Short: "Bound the messages a second that a destination gets",
+		Long: `Relays obey within about a second. Each shard group has an equal part of the rate. A bound in the configuration
+holds as well: the lower one counts.`,
+		Example: `  outbox throttle billing --rate 50 --for 1h --reason "they catch up"
+  outbox throttle billing --rate 0`,
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p Throttle) (admin.Control, error) {
+		return admin.Throttle(ctx, db, p.Destination, float64(p.Rate), admin.ControlOptions{For: time.Duration(p.For), Unseen: p.Unseen}, action)
+	})
+}
+
+// Controls are the parameters of "controls".
+type Controls struct {
+	Destination string `json:"destination,omitempty" help:"of this destination"`
+}
+
+func controls() Verb {
+	return reads(Verb{
+		Name:  "controls",
+		Short: "List what is paused or throttled, by whom and until when",
+	}, func(ctx context.Context, db admin.DB, p Controls) ([]admin.Control, error) {
+		return admin.Controls(ctx, db, p.Destination)
+	})
+}

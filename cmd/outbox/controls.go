@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/verbs"
+)
+
+func paused() view {
+	return asks(shows(func(a *app, _ *verbs.Pause, c admin.Control) error {
+		_, err := fmt.Fprintf(a.stdout, "paused %s %s; relays obey within about a second\n", clean(c.Target.String()), untilText(c))
+		return err
+	}), nil, func(p *verbs.Pause, _ admin.Control) (string, bool) {
+		return fmt.Sprintf("Pause %s?", clean(admin.Target{Destination: p.Destination, Topic: p.Topic, Key: p.Key}.String())), true
+	})
+}
+
+func resumed() view {
+	return asks(shows(func(a *app, _ *verbs.Resume, ended []admin.Control) error {
+		for _, c := range ended {
+			fmt.Fprintf(a.stdout, "resumed %s, which %s had paused %s ago\n", clean(c.Target.String()), clean(c.Actor), span(time.Since(c.Since)))
+		}
+		return nil
+	}), nil, func(*verbs.Resume, []admin.Control) (string, bool) { return "", true })
+}
+
+func throttled() view {
+	return asks(shows(func(a *app, _ *verbs.Throttle, c admin.Control) error {
+		text := fmt.Sprintf("%s gets at most %v messages a second %s", clean(c.Destination), c.Rate, untilText(c))
+		if c.Rate == 0 {
+			text = clean(c.Destination) + " is bound by its configuration alone"
+		}
+		_, err := fmt.Fprintln(a.stdout, text+"; relays obey within about a second")
+		return err
+	}), nil, func(p *verbs.Throttle, _ admin.Control) (string, bool) {
+		if p.Rate == 0 {
+			return "", true
+		}
+		return fmt.Sprintf("Bound %s to %d messages a second?", clean(p.Destination), p.Rate), true
+	})
+}
+
+func listControls(a *app, _ *verbs.Controls, list []admin.Control) error {
+	if len(list) == 0 {
+		fmt.Fprintln(a.stderr, "none: nothing is paused or throttled")
+		return nil
+	}
+	t := newTable(a.stdout, "DESTINATION", "TOPIC", "KEY", "RATE", "SINCE", "UNTIL", "BY", "REASON")
+	now := time.Now()
+	for _, c := range list {
+		rate := "paused"
+		if c.Rate > 0 {
+			rate = fmt.Sprintf("%v/s", c.Rate)
+		}
+		until := ""
+		if !c.Until.IsZero() {
+			until = c.Until.Local().Format(time.DateTime)
+		}
+		t.row(c.Destination, c.Topic, short(c.Key, 40), rate, ago(now, c.Since)+" ago", until, c.Actor, short(c.Reason, 60))
+	}
+	return t.flush()
+}
+
+func untilText(c admin.Control) string {
+	if c.Until.IsZero() {
+		return "until it is ended"
+	}
+	return "until " + c.Until.Local().Format(time.DateTime)
+}
