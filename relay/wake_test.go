@@ -16,7 +16,9 @@ func TestARelayWithNothingToProbeWithSleeps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newCore(cfg.core(), func() float64 { return 0 })
+	withoutControls := cfg.core()
+	withoutControls.Control = 0
+	c := newCore(withoutControls, func() float64 { return 0 })
 	now := time.Unix(1_700_000_000, 0)
 	m := Delivery{Message: outbox.Message{ID: outbox.ID{1}, Topic: "t", Key: "k", Position: 1}}
 
