@@ -20,7 +20,7 @@ import (
 // All returns the table.
 func All() []Verb {
 	return []Verb{
-		Status(),
+		Status(), check(),
 		deadList(), deadShow(), deadAck(), deadRequeue(), deadDiscard(),
 		destinationsList(), destinationsDrop(),
 		inboxStatus(), inboxWindow(),

@@ -73,6 +73,32 @@ func (d *database) letters() {
 		       ('kafka', 'held', 8, '00000000-0000-7000-8000-000000000008', 'orders', 'held', 0, 'the secret', now(), NULL, NULL)`)
 }
 
+func TestACheckSpeaksToMonitoringSystems(t *testing.T) {
+	t.Parallel()
+	const ok, warning, critical, unknown = 0, 1, 2, 3
+	d := setup(t)
+	d.exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier, owner, lease, lease_until)
+		SELECT 'kafka', 0, 1, system_identifier, 'relay-1', '1 hour', now() + interval '1 hour' FROM pg_control_system()`)
+	d.outbox("check").want(ok, "OUTBOX OK - idle | 'kafka_oldest'=0s;;;0")
+	d.exec(`INSERT INTO outbox.messages (topic) VALUES ('a'), ('a')`)
+	d.outbox("check", "--pending-warning", "2").want(warning, "OUTBOX WARNING - kafka: pending 2, warning from 2")
+	d.outbox("check", "--pending-critical", "2").want(critical, "OUTBOX CRITICAL")
+	d.outbox("check", "--destination", "none").want(critical, "no relay has worked on it yet")
+	r := d.outbox("check", "-o", "prometheus").want(ok, `outbox_destination_state{destination="kafka",state="flowing"} 1`,
+		`outbox_destination_state{destination="kafka",state="dead"} 0`, `outbox_pending_messages{destination="kafka"} 2`)
+	if strings.Contains(r.stdout, "go_") {
+		t.Error("it has metrics of this process")
+	}
+	d.outbox("check", "-o", "json", "--pending-critical", "2").want(critical, `"result": "CRITICAL"`, `"pending"`)
+	for _, args := range [][]string{{"--nonsense"}, {"-o", "table"}, {"extra"}, {"--pending-warning", "-1"}, {"--dead-warning", "2", "--dead-critical", "1"}, {"--database-url", "postgres://127.0.0.1:1/x"}} {
+		if r := d.outbox(append([]string{"check"}, args...)...).want(unknown, "OUTBOX UNKNOWN - "); strings.Count(r.stdout, "\n") != 1 || r.stderr != "" {
+			t.Errorf("%q prints %q and %q", args, r.stdout, r.stderr)
+		}
+	}
+	d.exec(`UPDATE outbox.cursors SET lease_until = now() - interval '1 minute'`)
+	d.outbox("check").want(critical, "OUTBOX CRITICAL - no relay for 1m", "Next: start relay-1 again: outbox relay")
+}
+
 func TestDeadLettersAreListedAndShownWithoutPayloads(t *testing.T) {
 	t.Parallel()
 	d := setup(t)

@@ -61,6 +61,9 @@ func (a *app) main(args []string) int {
 	if err == nil {
 		return exitOK
 	}
+	if errors.Is(err, errSaid) {
+		return exitCode(err)
+	}
 	if !a.started {
 		err = usage("%w", err)
 	}
@@ -145,6 +148,7 @@ Messages of a stored inbox that can't be applied become dead letters of the dest
 func views() map[string]view {
 	return map[string]view{
 		"status":            {command: (*app).statusCommand},
+		"check":             {command: (*app).checkCommand},
 		"dead ls":           listLetters(),
 		"dead show":         shows(showLetters),
 		"dead requeue":      actOnDead("requeue", "requeued"),

@@ -22,6 +22,9 @@ import (
 type view struct {
 	aliases []string
 
+	// formats are those that write knows, instead of the usual ones; it finds out by prepare which it is.
+	formats []format
+
 	// command makes the command where it is more than the table says.
 	command func(a *app, v verbs.Verb) *cobra.Command
 
@@ -98,6 +101,9 @@ func (a *app) verb(v verbs.Verb, show view) *cobra.Command {
 	}
 	if show.write == nil {
 		choices = choices[1:]
+	}
+	if show.formats != nil {
+		choices = show.formats
 	}
 	formatFlag(cmd, &out, choices...)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -267,10 +273,12 @@ func (a *app) before(v verbs.Verb, show view, params any, c confirmation, out fo
 
 // print prints what a verb found or did.
 func (a *app) print(show view, out format, params, result any) error {
-	switch out {
-	case asJSON:
+	switch {
+	case show.formats != nil:
+		return show.write(a, params, result)
+	case out == asJSON:
 		return printJSON(a.stdout, result)
-	case asJSONL:
+	case out == asJSONL:
 		list := reflect.ValueOf(result)
 		for i := range list.Len() {
 			if err := printJSONL(a.stdout, []any{list.Index(i).Interface()}); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/relay"
@@ -84,7 +85,7 @@ func (d *Daemon) assemble() error {
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return connect.Open(ctx, monitor, "the configuration") }
 	d.metrics = newMetrics(d.options)
 	d.watch = newWatch(d.cfg.Name, d.metrics, d.logger, connect)
-	d.metrics.registry.MustRegister(states{d.watch})
+	d.metrics.registry.MustRegister(states(func() map[string]admin.Verdict { return d.watch.health().Destinations }))
 
 	if d.cfg.Retention.Enabled && readsOutbox(d.cfg) {
 		retention, err := polling.NewRetention(d.conn, polling.RetentionConfig{

@@ -2,12 +2,14 @@ package daemon
 
 import (
 	"errors"
+	"io"
 	"runtime"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
@@ -32,18 +34,41 @@ type metrics struct {
 	stalled   *prometheus.GaugeVec
 	failing   *prometheus.GaugeVec
 
-	pending  *prometheus.GaugeVec
-	oldest   *prometheus.GaugeVec
-	held     *prometheus.GaugeVec
-	blocked  *prometheus.GaugeVec
-	dead     *prometheus.GaugeVec
-	relays   prometheus.Gauge
-	segments prometheus.Gauge
-	sampled  prometheus.Gauge
+	backlogs
 
 	emptied    prometheus.Counter
 	unselected prometheus.Counter
 	kept       prometheus.Gauge
+}
+
+// backlogs are what a look at the database finds.
+type backlogs struct {
+	pending, oldest, held, blocked, dead *prometheus.GaugeVec
+
+	relays, segments, sampled prometheus.Gauge
+}
+
+func gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "outbox_" + name, Help: help}, labels)
+}
+
+func single(name, help string) prometheus.Gauge {
+	return prometheus.NewGauge(prometheus.GaugeOpts{Name: "outbox_" + name, Help: help})
+}
+
+func newBacklogs(registry *prometheus.Registry) backlogs {
+	b := backlogs{
+		pending:  gauge("pending_messages", "Committed messages that are not settled, estimated beyond 10,000.", "destination"),
+		oldest:   gauge("oldest_pending_timestamp_seconds", "When the oldest message that is pending, held or blocked was inserted; the time of the look if there is none.", "destination"),
+		held:     gauge("held_messages", "Messages that wait for a later attempt, or behind one.", "destination"),
+		blocked:  gauge("blocked_lanes", "Keys that are held until an operator acts.", "destination"),
+		dead:     gauge("dead_messages", "Dead letters.", "destination"),
+		relays:   single("relays_live", "Relays with a recent heartbeat."),
+		segments: single("table_bytes", "Size of all segments of the outbox."),
+		sampled:  single("backlog_read_timestamp_seconds", "When the backlog was last read from the database."),
+	}
+	registry.MustRegister(b.pending, b.oldest, b.held, b.blocked, b.dead, b.relays, b.segments, b.sampled)
+	return b
 }
 
 func newMetrics(o Options) *metrics {
@@ -52,18 +77,14 @@ func newMetrics(o Options) *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outbox_" + name, Help: help}, labels)
 	}
-	gauge := func(name, help string, labels []string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "outbox_" + name, Help: help}, labels)
-	}
-	single := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "outbox_" + name, Help: help})
-	}
 	histogram := func(name, help string) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "outbox_" + name, Help: help,
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800}}, destination)
 	}
+	registry := prometheus.NewRegistry()
 	m := &metrics{
-		registry:   prometheus.NewRegistry(),
+		registry:   registry,
+		backlogs:   newBacklogs(registry),
 		published:  counter("published_total", "Messages that the broker accepted.", "destination"),
 		failures:   counter("publish_failures_total", "Messages that the broker did not accept: refused (for good), unavailable (nobody answered, or the outcome is unknown) or error.", "destination", "reason"),
 		latency:    histogram("commit_to_ack_seconds", "From the insert of a message, or the time it was delayed to, to the broker's acknowledgement, by the clocks of database and relay."),
@@ -71,39 +92,31 @@ func newMetrics(o Options) *metrics {
 		settled:    counter("settlements_total", "Commits that moved the cursor.", "destination"),
 		deadTotal:  counter("dead_lettered_total", "Messages that became dead letters: invalid, refused or exhausted.", "destination", "reason"),
 		holdsTotal: counter("held_total", "Messages that were set aside for a later attempt.", "destination"),
-		leaseHeld:  gauge("lease_held", "1 while this relay owns the shard group.", group),
-		stalled:    gauge("relay_stalled", "1 while the broker does not answer.", group),
-		failing:    gauge("relay_failing", "1 while what a topic is published to doesn't exist or may not be written to.", group),
-		pending:    gauge("pending_messages", "Committed messages that are not settled, estimated beyond 10,000.", destination),
-		oldest:     gauge("oldest_pending_timestamp_seconds", "When the oldest pending message was inserted; the time of the look if there is none.", destination),
-		held:       gauge("held_messages", "Messages that wait for a later attempt, or behind one.", destination),
-		blocked:    gauge("blocked_lanes", "Keys that are held until an operator acts.", destination),
-		dead:       gauge("dead_messages", "Dead letters.", destination),
-		relays:     single("relays_live", "Relays with a recent heartbeat."),
-		segments:   single("table_bytes", "Size of all segments of the outbox."),
+		leaseHeld:  gauge("lease_held", "1 while this relay owns the shard group.", group...),
+		stalled:    gauge("relay_stalled", "1 while the broker does not answer.", group...),
+		failing:    gauge("relay_failing", "1 while what a topic is published to doesn't exist or may not be written to.", group...),
 		emptied:    prometheus.NewCounter(prometheus.CounterOpts{Name: "outbox_segments_emptied_total", Help: "Segments of the outbox that this relay emptied."}),
 		unselected: prometheus.NewCounter(prometheus.CounterOpts{Name: "outbox_messages_unselected_total", Help: "Messages that no destination of this relay's configuration selects, counted by the relay that owns the first one."}),
 		kept:       single("segments_kept", "Segments that are not written to any more and could not be emptied."),
-		sampled:    single("backlog_read_timestamp_seconds", "When the backlog was last read from the database."),
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "outbox_build_info", Help: "1, with this program's build as labels.",
 		ConstLabels: prometheus.Labels{"version": o.Version, "revision": o.Revision, "goversion": runtime.Version(), "schema": strconv.Itoa(schema.Latest())}})
 	info.Set(1)
 	m.registry.MustRegister(m.published, m.failures, m.latency, m.calls, m.settled, m.deadTotal, m.holdsTotal, m.leaseHeld,
-		m.stalled, m.failing, m.pending, m.oldest, m.held, m.blocked, m.dead, m.relays, m.segments, m.sampled, m.emptied, m.unselected, m.kept, info,
+		m.stalled, m.failing, m.emptied, m.unselected, m.kept, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
 // states is a set of states for each destination: 1 for each that the verdict names, at the time of the scrape.
-type states struct{ watch *watch }
+type states func() map[string]admin.Verdict
 
 var stateOf = prometheus.NewDesc("outbox_destination_state", "1 for each state that the verdict on the destination names, 0 for the others.", []string{"destination", "state"}, nil)
 
 func (s states) Describe(described chan<- *prometheus.Desc) { described <- stateOf }
 
 func (s states) Collect(collected chan<- prometheus.Metric) {
-	for name, v := range s.watch.health().Destinations {
+	for name, v := range s() {
 		named := map[admin.State]bool{v.State: true}
 		for _, f := range v.Also {
 			named[f.State] = true
@@ -114,8 +127,31 @@ func (s states) Collect(collected chan<- prometheus.Metric) {
 	}
 }
 
+// WriteReport prints a report as Prometheus reads it, by the names that the relay's port has.
+func WriteReport(w io.Writer, r *admin.Report) error {
+	registry := prometheus.NewRegistry()
+	newBacklogs(registry).sample(r, func(string) bool { return true })
+	registry.MustRegister(states(func() map[string]admin.Verdict {
+		each := make(map[string]admin.Verdict, len(r.Destinations))
+		for _, d := range r.Destinations {
+			each[d.Name] = d.Verdict
+		}
+		return each
+	}))
+	families, err := registry.Gather()
+	if err != nil {
+		return err
+	}
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(w, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // sample takes over what a look at the database found.
-func (m *metrics) sample(r *admin.Report, mine func(destination string) bool) {
+func (m backlogs) sample(r *admin.Report, mine func(destination string) bool) {
 	for _, d := range r.Destinations {
 		if !mine(d.Name) {
 			continue

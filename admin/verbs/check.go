@@ -1,0 +1,64 @@
+package verbs
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pgoutbox/outbox/admin"
+)
+
+// Check are the parameters of "check".
+type Check struct {
+	Destination     string   `json:"destination,omitempty" help:"only this destination"`
+	OldestWarning   Duration `json:"oldest_warning,omitempty" min:"0s" help:"warn when the oldest message has waited for this long"`
+	OldestCritical  Duration `json:"oldest_critical,omitempty" min:"0s" help:"critical when the oldest message has waited for this long"`
+	PendingWarning  int64    `json:"pending_warning,omitempty" min:"0" help:"warn from this many pending and held messages on"`
+	PendingCritical int64    `json:"pending_critical,omitempty" min:"0" help:"critical from this many pending and held messages on"`
+	DeadWarning     int64    `json:"dead_warning,omitempty" min:"0" help:"warn from this many new dead letters on; any is a warning anyhow"`
+	DeadCritical    int64    `json:"dead_critical,omitempty" min:"0" help:"critical from this many new dead letters on"`
+}
+
+func check() Verb {
+	return reads(Verb{
+		Name:    "check",
+		Timeout: 10 * time.Second, // of which a monitoring system has as much, or little more
+		Short:   "The verdict for a monitoring system",
+		Long: `Prints the verdict of outbox status as a plugin of Nagios, Icinga or Sensu does: one line with performance data, and an
+exit code. OK (0) is idle and flowing; WARNING (1) is lagging, blocked and dead; CRITICAL (2) is failing,
+stalled, broken, no relay and stopped; UNKNOWN (3) means that it could not be found out, be it for a wrong flag.
+Limits can make it worse than the verdict, for each destination, and never better.
+
+With -o prometheus the numbers are printed as the relay's port has them, for a collector of text files.`,
+		Example: `  outbox check
+  outbox check --destination kafka --oldest-warning 1m --oldest-critical 10m --dead-critical 100
+  outbox check -o prometheus > /var/lib/node_exporter/outbox.prom`,
+	}, func(ctx context.Context, db admin.DB, p Check) (*admin.Checked, error) {
+		r, err := admin.Status(ctx, db)
+		if err != nil {
+			return nil, err
+		}
+		c := r.Check(p.Destination, admin.Limits{
+			Oldest:  admin.Limit{Warning: time.Duration(p.OldestWarning).Seconds(), Critical: time.Duration(p.OldestCritical).Seconds()},
+			Pending: admin.Limit{Warning: float64(p.PendingWarning), Critical: float64(p.PendingCritical)},
+			Dead:    admin.Limit{Warning: float64(p.DeadWarning), Critical: float64(p.DeadCritical)},
+		})
+		return &c, nil
+	})
+}
+
+func (p *Check) check() error {
+	for _, l := range []struct {
+		name              string
+		warning, critical float64
+	}{
+		{"oldest", float64(p.OldestWarning), float64(p.OldestCritical)},
+		{"pending", float64(p.PendingWarning), float64(p.PendingCritical)},
+		{"dead", float64(p.DeadWarning), float64(p.DeadCritical)},
+	} {
+		if l.critical > 0 && l.warning > l.critical {
+			return fault(l.name+"_warning", "is beyond %s: it would never be given", fmt.Sprintf("%s_critical", l.name))
+		}
+	}
+	return nil
+}
