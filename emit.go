@@ -28,8 +28,8 @@ FROM (SELECT u.content FROM unnest($1::bytea[]) WITH ORDINALITY AS u (content, p
 )
 
 // Emit writes messages to the write-ahead log and to no table: they reach destinations that are read with the strategy
-// replication and its setting Emitted, and no other. There is nothing to query, to send again or to restore: a destination that
-// loses its replication slot loses those that it has not read. Otherwise it is as Write.
+// replication and its setting Emitted, and no other. There is nothing to query, to send again or to restore: a
+// destination that loses its replication slot loses those that it has not read. Otherwise it is as Write.
 func (w *Writer) Emit(ctx context.Context, tx pgx.Tx, msgs ...Message) ([]ID, error) {
 	if tx == nil {
 		return nil, errNoTransaction
@@ -81,7 +81,8 @@ func (w *Writer) emit(ctx context.Context, exec func(query string, arg any) erro
 // absent one.
 func encodeEmitted(m *Message, id ID, trace traceContext) []byte {
 	headers := encodeHeaders(m.Headers, trace)
-	b := make([]byte, 0, 64+len(m.Topic)+len(m.Key)+len(m.AggregateType)+len(m.AggregateID)+len(m.EventType)+len(m.Payload)+len(m.ContentType)+len(headers))
+	b := make([]byte, 0, 64+len(m.Topic)+len(m.Key)+len(m.AggregateType)+
+		len(m.AggregateID)+len(m.EventType)+len(m.Payload)+len(m.ContentType)+len(headers))
 	text := func(s string) {
 		if s == "" {
 			b = binary.BigEndian.AppendUint32(b, 1<<32-1)

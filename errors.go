@@ -31,9 +31,10 @@ func Permanent(err error) error { return withKind(err, kindPermanent) }
 // and counts no attempt. Unavailable(nil) is nil.
 func Unavailable(err error) error { return withKind(err, kindUnavailable) }
 
-// TopicUnavailable marks err as one that says nothing about the message, and nothing about messages that go elsewhere: the
-// topic, stream, queue or exchange that it is published to doesn't exist, or may not be written to. The engine sets aside
-// what goes the same way, asks again with one message at a time and counts no attempt. TopicUnavailable(nil) is nil.
+// TopicUnavailable marks err as one that says nothing about the message, and nothing about messages that go elsewhere:
+// the topic, stream, queue or exchange that it is published to doesn't exist, or may not be written to. The engine sets
+// aside what goes the same way, asks again with one message at a time and counts no attempt. TopicUnavailable(nil) is
+// nil.
 func TopicUnavailable(err error) error { return withKind(err, kindTopicUnavailable) }
 
 // IsPermanent reports whether err, or an error it wraps, was marked by Permanent.

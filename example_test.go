@@ -33,7 +33,8 @@ func ExampleWriter_Write() {
 			return err
 		}
 		ids, err := writer.Write(ctx, tx,
-			outbox.Message{Topic: "orders", AggregateType: "order", AggregateID: "4711", EventType: "OrderPaid", Payload: []byte(`{"id":"4711"}`)},
+			outbox.Message{Topic: "orders", AggregateType: "order",
+				AggregateID: "4711", EventType: "OrderPaid", Payload: []byte(`{"id":"4711"}`)},
 			outbox.Message{Topic: "emails", Key: "4711", Payload: []byte(`{"template":"receipt"}`)},
 		)
 		fmt.Println("messages:", len(ids))

@@ -158,12 +158,14 @@ func TestANumberingWriterRefusesWhatItCannotNumber(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	_, err = w.Write(t.Context(), tx, outbox.Message{Topic: "t", Key: "a", Headers: []outbox.Header{{Name: outbox.SequenceHeader, Value: "7"}}})
+	_, err = w.Write(t.Context(), tx,
+		outbox.Message{Topic: "t", Key: "a", Headers: []outbox.Header{{Name: outbox.SequenceHeader, Value: "7"}}})
 	var fault *outbox.ValidationError
 	if !errors.As(err, &fault) || fault.Field != `Headers["sequence"]` {
 		t.Errorf("a number that is given: %v", err)
 	}
-	if _, err := w.Copy(t.Context(), tx, func(func(outbox.Message, error) bool) {}); err == nil || !strings.Contains(err.Error(), "use Write") {
+	if _, err := w.Copy(t.Context(), tx, func(func(outbox.Message, error) bool) {}); err == nil ||
+		!strings.Contains(err.Error(), "use Write") {
 		t.Errorf("copy: %v", err)
 	}
 }

@@ -114,9 +114,11 @@ func (w *Writer) WriteSQL(ctx context.Context, tx *sql.Tx, msgs ...Message) ([]I
 	return ids, nil
 }
 
-var errNoTransaction = errors.New("outbox: write: tx is nil: begin a transaction and pass it, so that the messages exist exactly if it commits")
+var errNoTransaction = errors.New("outbox: write: tx is nil: begin a transaction and pass it, so that the messages " +
+	"exist exactly if it commits")
 
-func (w *Writer) write(ctx context.Context, exec func(query string, args []any) error, arrays func(*batch) []any, msgs []Message) ([]ID, error) {
+func (w *Writer) write(ctx context.Context, exec func(query string, args []any) error,
+	arrays func(*batch) []any, msgs []Message) ([]ID, error) {
 	if len(msgs) == 0 {
 		return nil, nil
 	}
@@ -204,7 +206,8 @@ func (w *Writer) Copy(ctx context.Context, tx pgx.Tx, seq iter.Seq2[Message, err
 }
 
 func copyColumns() []string {
-	return []string{"message_id", "topic", "key", "aggregate_type", "aggregate_id", "event_type", "payload", "content_type", "headers", "deliver_at"}
+	return []string{"message_id", "topic", "key", "aggregate_type",
+		"aggregate_id", "event_type", "payload", "content_type", "headers", "deliver_at"}
 }
 
 // copySource feeds pgx from an iterator.

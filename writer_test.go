@@ -122,14 +122,16 @@ func stored(t testing.TB, q interface {
 		var key, aggregateType, aggregateID, eventType, contentType *string
 		var headers map[string]string
 		var deliverAt *time.Time
-		err = row.Scan(&id, &m.Topic, &key, &aggregateType, &aggregateID, &eventType, &m.Payload, &contentType, &headers, &deliverAt, &m.CreatedAt, &m.Position)
+		err = row.Scan(&id, &m.Topic, &key, &aggregateType, &aggregateID,
+			&eventType, &m.Payload, &contentType, &headers, &deliverAt, &m.CreatedAt, &m.Position)
 		if err != nil {
 			return m, err
 		}
 		for _, field := range []struct {
 			to   *string
 			from *string
-		}{{&m.Key, key}, {&m.AggregateType, aggregateType}, {&m.AggregateID, aggregateID}, {&m.EventType, eventType}, {&m.ContentType, contentType}} {
+		}{{&m.Key, key}, {&m.AggregateType, aggregateType}, {&m.AggregateID,
+			aggregateID}, {&m.EventType, eventType}, {&m.ContentType, contentType}} {
 			if field.from != nil {
 				if *field.from == "" {
 					return m, errors.New("an empty text was stored, not NULL")
@@ -173,7 +175,8 @@ func everyKindOfMessage() []outbox.Message {
 		{
 			ID: outbox.ID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, Topic: "full-ü漢", Key: "key" + awkward,
 			AggregateType: "type" + awkward, AggregateID: "id" + awkward, EventType: "event" + awkward, ContentType: "content" + awkward,
-			Payload: []byte(`{"a":1}`), Headers: []outbox.Header{{Name: "a!#$%&'*+-.^_`|~Z0", Value: awkward}, {Name: "b", Value: ""}, {Name: "c", Value: "</&>"}},
+			Payload: []byte(`{"a":1}`), Headers: []outbox.Header{{Name: "a!#$%&'*+-.^_`|~Z0", Value: awkward},
+				{Name: "b", Value: ""}, {Name: "c", Value: "</&>"}},
 			DeliverAt: time.Date(2031, 2, 3, 4, 5, 6, 789012000, time.UTC),
 		},
 		{Topic: "early", DeliverAt: time.Date(1970, 1, 1, 0, 0, 0, 1000, time.UTC)},
@@ -199,7 +202,8 @@ func requireStored(t *testing.T, got []outbox.Message, ids []outbox.ID, want []o
 			t.Errorf("got  %+v\nwant %+v", g, w)
 		}
 		if (g.Payload == nil) != (w.Payload == nil) || !bytes.Equal(g.Payload, w.Payload) {
-			t.Errorf("%s: a payload of %d bytes (NULL: %t) came back with %d (NULL: %t)", w.Topic, len(w.Payload), w.Payload == nil, len(g.Payload), g.Payload == nil)
+			t.Errorf("%s: a payload of %d bytes (NULL: %t) came back with %d (NULL: %t)",
+				w.Topic, len(w.Payload), w.Payload == nil, len(g.Payload), g.Payload == nil)
 		}
 		if !g.DeliverAt.Equal(w.DeliverAt) {
 			t.Errorf("%s: deliver at %v, want %v", w.Topic, g.DeliverAt, w.DeliverAt)
@@ -399,7 +403,8 @@ func TestRolledBackMessagesAreGoneAndThoseBeforeASavepointStay(t *testing.T) {
 func TestACallIsOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	url := database(t)
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement,
+		pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		config, err := pgx.ParseConfig(url)
 		if err != nil {
 			t.Fatal(err)
@@ -721,11 +726,13 @@ func TestAFaultInTheSequenceEndsACopyWithItsError(t *testing.T) {
 			yield(last, fault)
 		}
 	}
-	if err := copyAll(sequence(outbox.Message{}, io.ErrUnexpectedEOF)); !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "message 3") {
+	if err := copyAll(sequence(outbox.Message{}, io.ErrUnexpectedEOF)); !errors.Is(err, io.ErrUnexpectedEOF) ||
+		!strings.Contains(err.Error(), "message 3") {
 		t.Errorf("an error of the sequence became %v", err)
 	}
 	var invalid *outbox.ValidationError
-	if err := copyAll(sequence(outbox.Message{Topic: "a b"}, nil)); !errors.As(err, &invalid) || invalid.Index != 3 || invalid.Field != "Topic" {
+	if err := copyAll(sequence(outbox.Message{Topic: "a b"}, nil)); !errors.As(err, &invalid) ||
+		invalid.Index != 3 || invalid.Field != "Topic" {
 		t.Errorf("an invalid message became %v", err)
 	}
 	func() {
@@ -747,7 +754,8 @@ func TestAFaultInTheSequenceEndsACopyWithItsError(t *testing.T) {
 func TestNonsenseConfigurationIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{-1, 1 << 30} {
-		if _, err := outbox.NewWriter(outbox.WriterConfig{MaxPayloadBytes: n}); err == nil || !strings.Contains(err.Error(), fmt.Sprint(n)) {
+		if _, err := outbox.NewWriter(outbox.WriterConfig{MaxPayloadBytes: n}); err == nil ||
+			!strings.Contains(err.Error(), fmt.Sprint(n)) {
 			t.Errorf("%d: %v", n, err)
 		}
 	}

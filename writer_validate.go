@@ -66,9 +66,9 @@ func (w *Writer) validate(msgs []Message) error {
 	return found.err()
 }
 
-// Validate reports, as ValidationErrors, every field of m that is beyond the limits of a message. The payload's size isn't
-// among them: what a writer may send is its WriterConfig's, what is delivered is the broker's. Nor are names of headers that a
-// writer refuses because some brokers can't carry them.
+// Validate reports, as ValidationErrors, every field of m that is beyond the limits of a message. The payload's size
+// isn't among them: what a writer may send is its WriterConfig's, what is delivered is the broker's. Nor are names of
+// headers that a writer refuses because some brokers can't carry them.
 func (m *Message) Validate() error {
 	var found faults
 	found.fields(-1, m)
@@ -106,7 +106,8 @@ func (w *Writer) validateOne(f *faults, i int, m *Message) {
 		f.tooLarge(i, "Payload", len(m.Payload), limit, "bytes")
 	}
 	if _, given := m.Header(SequenceHeader); given && w.sequences {
-		f.add(ValidationError{Index: i, Field: headerField(SequenceHeader), Reason: "is there, and the writer sets it (WriterConfig.Sequences)"})
+		f.add(ValidationError{Index: i, Field: headerField(SequenceHeader),
+			Reason: "is there, and the writer sets it (WriterConfig.Sequences)"})
 	}
 	if year := m.DeliverAt.UTC().Year(); !m.DeliverAt.IsZero() && (year < 1970 || year > 9999) {
 		f.add(ValidationError{Index: i, Field: "DeliverAt", Reason: fmt.Sprintf(
@@ -157,9 +158,11 @@ func (f *faults) headers(i int, headers []Header) {
 			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a name that " + reason})
 		case i < 0: // what stands in a table already may have any other name: not every destination minds
 		case ReservedHeader(h.Name):
-			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a name that begins with outbox-, as only headers of the relay do; rename it"})
+			f.add(ValidationError{Index: i, Field: headerField(h.Name),
+				Reason: "has a name that begins with outbox-, as only headers of the relay do; rename it"})
 		case !token(h.Name):
-			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a name that no protocol can carry: it has letters of ASCII, digits and " + tokenMarks})
+			f.add(ValidationError{Index: i, Field: headerField(h.Name),
+				Reason: "has a name that no protocol can carry: it has letters of ASCII, digits and " + tokenMarks})
 		case named(headers[:n], h.Name):
 			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "is there twice"})
 		}

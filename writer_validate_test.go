@@ -41,16 +41,21 @@ func limitCases() []limitCase {
 		{"key at the limit", outbox.Message{Topic: "t", Key: text(outbox.MaxKeyBytes)}, ""},
 		{"key beyond", outbox.Message{Topic: "t", Key: text(outbox.MaxKeyBytes + 1)}, "has 1025 bytes, the limit is 1024"},
 		{"key with LF", outbox.Message{Topic: "t", Key: "a\nb"}, "contains CR or LF"},
-		{"aggregate id beyond", outbox.Message{Topic: "t", Key: "k", AggregateID: text(outbox.MaxKeyBytes + 1)}, "has 1025 bytes, the limit is 1024"},
-		{"aggregate type beyond", outbox.Message{Topic: "t", AggregateType: text(outbox.MaxTypeBytes + 1)}, "has 1025 bytes, the limit is 1024"},
+		{"aggregate id beyond", outbox.Message{Topic: "t", Key: "k", AggregateID: text(outbox.MaxKeyBytes + 1)},
+			"has 1025 bytes, the limit is 1024"},
+		{"aggregate type beyond", outbox.Message{Topic: "t", AggregateType: text(outbox.MaxTypeBytes + 1)},
+			"has 1025 bytes, the limit is 1024"},
 		{"event type beyond", outbox.Message{Topic: "t", EventType: text(outbox.MaxTypeBytes + 1)}, "has 1025 bytes, the limit is 1024"},
 		{"event type with CR", outbox.Message{Topic: "t", EventType: "a\r"}, "contains CR or LF"},
-		{"content type beyond", outbox.Message{Topic: "t", ContentType: text(outbox.MaxTypeBytes + 1)}, "has 1025 bytes, the limit is 1024"},
+		{"content type beyond", outbox.Message{Topic: "t", ContentType: text(outbox.MaxTypeBytes + 1)},
+			"has 1025 bytes, the limit is 1024"},
 		{"types at the limit", outbox.Message{Topic: "t", AggregateType: text(outbox.MaxTypeBytes), AggregateID: text(outbox.MaxKeyBytes),
 			EventType: text(outbox.MaxTypeBytes), ContentType: text(outbox.MaxTypeBytes)}, ""},
 		{"payload at the limit", outbox.Message{Topic: "t", Payload: make([]byte, outbox.MaxPayloadBytes)}, ""},
-		{"payload beyond", outbox.Message{Topic: "t", Payload: make([]byte, outbox.MaxPayloadBytes+1)}, "has 1000001 bytes, the limit is 1000000"},
-		{"headers at the limit", outbox.Message{Topic: "t", Headers: headers(outbox.MaxHeaders, outbox.MaxHeaderBytes/outbox.MaxHeaders)}, ""},
+		{"payload beyond", outbox.Message{Topic: "t", Payload: make([]byte, outbox.MaxPayloadBytes+1)},
+			"has 1000001 bytes, the limit is 1000000"},
+		{"headers at the limit",
+			outbox.Message{Topic: "t", Headers: headers(outbox.MaxHeaders, outbox.MaxHeaderBytes/outbox.MaxHeaders)}, ""},
 		{"too many headers", outbox.Message{Topic: "t", Headers: headers(outbox.MaxHeaders+1, 4)}, "65 headers"},
 		{"headers too large", outbox.Message{Topic: "t", Headers: headers(1, outbox.MaxHeaderBytes+1)}, "32769 bytes"},
 		{"header without a name", outbox.Message{Topic: "t", Headers: with("", "v")}, "empty name"},
@@ -61,7 +66,8 @@ func limitCases() []limitCase {
 		{"reserved header in other letters", outbox.Message{Topic: "t", Headers: with("OutBox-Mine", "v")}, "begins with outbox-"},
 		{"header that is not quite reserved", outbox.Message{Topic: "t", Headers: with("outboxes", "v")}, ""},
 		{"delivered before Unix", outbox.Message{Topic: "t", DeliverAt: time.Unix(-1, 0)}, "it must be in the years 1970 to 9999"},
-		{"milliseconds taken for seconds", outbox.Message{Topic: "t", DeliverAt: time.Unix(1_700_000_000_000, 0)}, "it must be in the years 1970 to 9999"},
+		{"milliseconds taken for seconds", outbox.Message{Topic: "t", DeliverAt: time.Unix(1_700_000_000_000, 0)},
+			"it must be in the years 1970 to 9999"},
 		{"last moment", outbox.Message{Topic: "t", DeliverAt: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)}, ""},
 	}
 	// Every character that one of the two could see differently.
@@ -73,12 +79,14 @@ func limitCases() []limitCase {
 		case r < 0x80 && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("!#$%&'*+-.^_`|~", r)):
 			fault = ""
 		}
-		cases = append(cases, limitCase{"header name with " + string(r), outbox.Message{Topic: "t", Headers: with("a"+string(r), "v")}, fault})
+		cases = append(cases,
+			limitCase{"header name with " + string(r), outbox.Message{Topic: "t", Headers: with("a"+string(r), "v")}, fault})
 	}
 	for r := rune(1); r <= 0x3100; r++ {
 		switch {
 		case unicode.IsSpace(r) || unicode.IsControl(r):
-			cases = append(cases, limitCase{"topic with " + string(r), outbox.Message{Topic: "a" + string(r)}, "contains white space or a control character"})
+			cases = append(cases,
+				limitCase{"topic with " + string(r), outbox.Message{Topic: "a" + string(r)}, "contains white space or a control character"})
 		case r < 0x100 || r >= 0x1ff0 && r < 0x2070 || unicode.In(r, unicode.Zs, unicode.Zl, unicode.Zp, unicode.Cf):
 			cases = append(cases, limitCase{"topic with " + string(r), outbox.Message{Topic: "a" + string(r)}, ""})
 		}
@@ -230,7 +238,8 @@ func TestThePublishFunctionIsACallForEveryLanguage(t *testing.T) {
 				{Topic: "bytes", Payload: []byte{0, 0xff}},
 				{Topic: "json", Payload: []byte(`{"a": 1}`), ContentType: "application/json"},
 				{Topic: "json-text", Payload: []byte(`{}`), ContentType: "text/x"},
-				{ID: id, Topic: "named", Payload: []byte("p"), Key: "k", AggregateType: "at", AggregateID: "ai", EventType: "e", ContentType: "c",
+				{ID: id, Topic: "named", Payload: []byte("p"),
+					Key: "k", AggregateType: "at", AggregateID: "ai", EventType: "e", ContentType: "c",
 					Headers: []outbox.Header{{Name: "h", Value: "v"}}, DeliverAt: time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC)},
 				{Topic: "empty", Payload: []byte{}},
 				{Topic: "old-strings", Payload: []byte("x"), EventType: "nrx"},

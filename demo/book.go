@@ -10,8 +10,8 @@ import (
 	"github.com/pgoutbox/outbox/internal/check"
 )
 
-// book numbers the events of each order, and follows those under way from COMMIT to the consumer: how long they took, and
-// which have been overtaken. The checker judges; the book is there for what a person wants to see meanwhile.
+// book numbers the events of each order, and follows those under way from COMMIT to the consumer: how long they took,
+// and which have been overtaken. The checker judges; the book is there for what a person wants to see meanwhile.
 type book struct {
 	mu       sync.Mutex
 	drawn    []uint64 // by order, the last number
@@ -80,8 +80,8 @@ func (b *book) settle(id check.ID, letter *deadLetter) (poison bool) {
 	return d.poison
 }
 
-// arrive records a delivery; calm is whether nothing is broken. Others may write to the broker too, so id may be one that
-// was never drawn.
+// arrive records a delivery; calm is whether nothing is broken. Others may write to the broker too, so id may be one
+// that was never drawn.
 func (b *book) arrive(id check.ID, now time.Time, calm bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -113,8 +113,8 @@ func (b *book) passed(id check.ID) bool {
 }
 
 // overtaken counts the events that a later one of their order has overtaken, and that were committed longer than grace
-// ago: when none is a dead letter, they are lost or will arrive out of order. Those of the last moment may be of writers
-// that haven't had the time yet to report that they rolled back.
+// ago: when none is a dead letter, they are lost or will arrive out of order. Those of the last moment may be of
+// writers that haven't had the time yet to report that they rolled back.
 func (b *book) overtaken(now time.Time, grace time.Duration) (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -84,14 +84,15 @@ func fetchMissing(ctx context.Context, progress io.Writer) error {
 	err = pgfetch.Fetch(ctx, newest, servers.PostgresDir(cache, newest), progress)
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("there is no PostgreSQL on this machine, and it can't be downloaded: %w\n"+
-			"Install one (Debian, Ubuntu: apt install postgresql; Fedora: dnf install postgresql-server; macOS: brew install postgresql@18),\n"+
+			"Install one (Debian, Ubuntu: apt install postgresql; Fedora: dnf install postgresql-server; macOS: brew "+
+			"install postgresql@18),\n"+
 			"or name one that runs: go run ./demo --database-url postgres://user@host/database", err)
 	}
 	return err
 }
 
-// useGiven takes a database of its own on the given server, or, where the role may not create one, the given database if
-// the outbox in it isn't used.
+// useGiven takes a database of its own on the given server, or, where the role may not create one, the given database
+// if the outbox in it isn't used.
 func (d *database) useGiven(ctx context.Context, given string) error {
 	config, err := pgx.ParseConfig(given)
 	if err != nil {

@@ -31,11 +31,12 @@ type Config struct {
 	Keys        int           // orders, 1 to MaxKeys. Default 100
 	Seed        uint64        // makes the choice of orders and roll-backs repeatable. Default: another one each time
 
-	// Relay is the command that runs a relay; a file with its settings is added to it. Default: "relay" of this program.
+	// Relay is the command that runs a relay; a file with its settings is added to it. Default: "relay" of this
+	// program.
 	Relay []string
 
-	// Stdin and Stdout are where keys come from and results go to. When Stdout is a terminal, the demo draws on it. Stderr
-	// gets lines of progress when Stdout gets JSON. Defaults: those of the process.
+	// Stdin and Stdout are where keys come from and results go to. When Stdout is a terminal, the demo draws on it.
+	// Stderr gets lines of progress when Stdout gets JSON. Defaults: those of the process.
 	Stdin  *os.File
 	Stdout io.Writer
 	Stderr io.Writer
@@ -74,9 +75,9 @@ var ErrInterrupted = errors.New("interrupted before the verdict")
 // ErrNotOK is the end of a demo whose verdict, already shown, is bad.
 var ErrNotOK = errors.New("the verdict is not OK")
 
-// Run runs the demo and leaves nothing behind, whatever ends it. It returns nil when nothing was lost, invented or out of
-// order, ErrNotOK when something was, ErrInterrupted when ctx or a signal ended it before it could tell, and any other
-// error when it couldn't run.
+// Run runs the demo and leaves nothing behind, whatever ends it. It returns nil when nothing was lost, invented or out
+// of order, ErrNotOK when something was, ErrInterrupted when ctx or a signal ended it before it could tell, and any
+// other error when it couldn't run.
 //
 // Run handles SIGINT, SIGTERM and SIGHUP itself while it runs.
 func Run(ctx context.Context, cfg Config) error {

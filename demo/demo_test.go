@@ -121,7 +121,8 @@ func checkRun(t *testing.T, err error, out, progress string) {
 			t.Error("the verdict isn't the last line")
 		}
 	}
-	for _, wanted := range []string{"first_delivered", "relay_killed", "takeover", "broker_down", "broker_up", "order_goes_on", "long_end", "drain"} {
+	for _, wanted := range []string{"first_delivered", "relay_killed",
+		"takeover", "broker_down", "broker_up", "order_goes_on", "long_end", "drain"} {
 		if happened[wanted] != 1 {
 			t.Errorf("%s happened %d times", wanted, happened[wanted])
 		}
@@ -203,7 +204,8 @@ func TestWhatNobodyWroteIsFound(t *testing.T) {
 		t.Errorf("the verdict: %+v", v)
 	}
 	// The invented event is the latest of its order, so the order's real ones come after it.
-	if reasons := strings.Join(v.Reasons, "\n"); !strings.Contains(reasons, "2 events phantom") || !strings.Contains(reasons, "1 event corrupted") || v.Report.Inverted == 0 {
+	if reasons := strings.Join(v.Reasons, "\n"); !strings.Contains(reasons, "2 events phantom") ||
+		!strings.Contains(reasons, "1 event corrupted") || v.Report.Inverted == 0 {
 		t.Errorf("the reasons: %s", reasons)
 	}
 }
@@ -355,7 +357,8 @@ func TestAKafkaThatDoesntAnswerIsNamed(t *testing.T) {
 	t.Parallel()
 	needPostgres(t)
 	err := Run(t.Context(), Config{Kafka: "127.0.0.1:1", Relay: []string{"unused"}, Stdout: io.Discard})
-	if err == nil || !strings.Contains(err.Error(), "no Kafka answers at 127.0.0.1:1 (--kafka)") || !strings.Contains(err.Error(), "refused") {
+	if err == nil || !strings.Contains(err.Error(), "no Kafka answers at 127.0.0.1:1 (--kafka)") ||
+		!strings.Contains(err.Error(), "refused") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -451,7 +454,8 @@ func TestARoleThatMayCreateNothingLendsItsDatabase(t *testing.T) {
 	if n := one[int](t, given, `SELECT count(*) FROM outbox_demo.orders`); n != 10 {
 		t.Errorf("%d orders", n)
 	}
-	if _, err := openDatabase(t.Context(), undoAfter(t), given, 10, io.Discard); err == nil || !strings.Contains(err.Error(), "another demo runs") {
+	if _, err := openDatabase(t.Context(), undoAfter(t), given, 10, io.Discard); err == nil ||
+		!strings.Contains(err.Error(), "another demo runs") {
 		t.Errorf("a second demo in the database: %v", err)
 	}
 	if err := undo.do(t.Context()); err != nil {

@@ -118,9 +118,9 @@ func (f *faults) press(ctx context.Context, key byte) {
 	}
 }
 
-// perform breaks everything once, in a fixed order, spread over a run of that length. What one fault has broken is whole
-// before the next, so that each shows by itself; a run that is too short for that becomes longer. It returns early when
-// writing ends.
+// perform breaks everything once, in a fixed order, spread over a run of that length. What one fault has broken is
+// whole before the next, so that each shows by itself; a run that is too short for that becomes longer. It returns
+// early when writing ends.
 func (f *faults) perform(ctx, writing context.Context, length time.Duration) {
 	started := time.Now()
 	part := func(share float64) time.Duration { return time.Duration(share * float64(length)) }

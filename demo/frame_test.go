@@ -20,18 +20,20 @@ func busyView() *view {
 	v := &view{
 		Elapsed: 83 * time.Second, Phase: phaseRunning,
 		Postgres: "PostgreSQL 18.6", Broker: "NATS JetStream 2.15.2", Address: "nats://127.0.0.1:21286", BrokerUp: true,
-		Wanted:  500,
-		Counts:  check.Counts{Committed: 41034, Delivered: 41029, Outstanding: 5, RolledBack: 1312, DeadLettered: 1, Duplicated: 2},
-		Latency: latencies{Count: 2400, P50: 2100 * time.Microsecond, P95: 4 * time.Millisecond, P99: 38 * time.Millisecond, Max: time.Second},
-		Relays:  []relayView{{Name: "relay-1", PID: 4242, Role: standby}, {Name: "relay-2", PID: 4243, Role: leads}},
-		Keys:    true,
+		Wanted: 500,
+		Counts: check.Counts{Committed: 41034, Delivered: 41029, Outstanding: 5, RolledBack: 1312, DeadLettered: 1, Duplicated: 2},
+		Latency: latencies{Count: 2400, P50: 2100 * time.Microsecond,
+			P95: 4 * time.Millisecond, P99: 38 * time.Millisecond, Max: time.Second},
+		Relays: []relayView{{Name: "relay-1", PID: 4242, Role: standby}, {Name: "relay-2", PID: 4243, Role: leads}},
+		Keys:   true,
 		Events: []event{
 			{At: 1200 * time.Millisecond, Kind: "leader", Text: "relay-1 has the lease and delivers, the other one stands by"},
 			{At: 1400 * time.Millisecond, Kind: "first_delivered", Text: "first event delivered 1.4 s after the start"},
 			{At: 12 * time.Second, Kind: "relay_killed", Text: "relay-1 killed (SIGKILL, process 4241): its lease must run out first"},
 			{At: 15 * time.Second, Kind: "takeover", Text: "relay-2 took over after 3.1 s; 1,541 events have waited"},
 			{At: 16 * time.Second, Kind: "relay_started", Text: "relay-1 is back as process 4242 and stands by"},
-			{At: 31 * time.Second, Kind: "dead_letter", Text: "the poison of order-0 is a dead letter (refused): nats: stream \"ORDERS\": message size exceeds maximum allowed (error 10054)"},
+			{At: 31 * time.Second, Kind: "dead_letter", Text: "the poison of order-0 is a dead letter (refused): nats: " +
+				"stream \"ORDERS\": message size exceeds maximum allowed (error 10054)"},
 			{At: 31 * time.Second, Kind: "order_goes_on", Text: "order-0 goes on: its next event has arrived"},
 		},
 	}
@@ -56,13 +58,16 @@ func TestFramesLookAsTheyShould(t *testing.T) {
 
 	broken := busyView()
 	broken.Lost, broken.Counts.Phantom, broken.Counts.Inverted = 3, 1, 2
-	broken.Events = append(broken.Events, event{At: 80 * time.Second, Text: "relay-2 ended by itself (exit status 1): no space left", Bad: true})
+	broken.Events = append(broken.Events,
+		event{At: 80 * time.Second, Text: "relay-2 ended by itself (exit status 1): no space left", Bad: true})
 
 	help := busyView()
 	help.Help = true
 
-	starting := &view{Phase: phaseStarting, Postgres: "PostgreSQL 18.6", Broker: "Kafka 4.1", Address: "127.0.0.1:9092, topic outbox-demo-0a1b2c3d",
-		BrokerUp: true, Wanted: 500, Relays: []relayView{{Name: "relay-1", PID: 7, Role: standby}, {Name: "relay-2", PID: 8, Role: standby}}}
+	starting := &view{Phase: phaseStarting, Postgres: "PostgreSQL 18.6",
+		Broker: "Kafka 4.1", Address: "127.0.0.1:9092, topic outbox-demo-0a1b2c3d",
+		BrokerUp: true, Wanted: 500, Relays: []relayView{{Name: "relay-1", PID: 7, Role: standby},
+			{Name: "relay-2", PID: 8, Role: standby}}}
 
 	draining := busyView()
 	draining.Phase = phaseDraining

@@ -19,8 +19,8 @@ import (
 
 const kafkaPartitions = 6
 
-// givenKafka is a Kafka that runs already. The demo has a topic of its own in it. The relays go through proxies, so that
-// the brokers can be away for them alone.
+// givenKafka is a Kafka that runs already. The demo has a topic of its own in it. The relays go through proxies, so
+// that the brokers can be away for them alone.
 type givenKafka struct {
 	given   string
 	version string

@@ -1,5 +1,5 @@
-// Command demo shows the outbox at work: a real PostgreSQL, a real broker, a service that writes, relays as processes of
-// their own that deliver, a consumer that checks, and ways to break each of them.
+// Command demo shows the outbox at work: a real PostgreSQL, a real broker, a service that writes, relays as processes
+// of their own that deliver, a consumer that checks, and ways to break each of them.
 //
 //	go run ./demo
 //	go run ./demo --for 30s --json | tail -1

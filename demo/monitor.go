@@ -11,7 +11,8 @@ import (
 	"github.com/pgoutbox/outbox/internal/check"
 )
 
-// monitor reads from the database, ten times a second, who leads and what has become a dead letter, as an operator would.
+// monitor reads from the database, ten times a second, who leads and what has become a dead letter, as an operator
+// would.
 func (d *demo) monitor(ctx context.Context) {
 	for sleep(ctx, 100*time.Millisecond) {
 		if err := d.look(ctx); err != nil && ctx.Err() == nil {

@@ -15,8 +15,8 @@ import (
 
 const natsStream = "ORDERS"
 
-// embeddedNATS is a NATS server with JetStream in this process: the real one, for nats-server is a Go library. Its stream
-// lies in files, so that it survives takeDown. A proxy keeps its address meanwhile.
+// embeddedNATS is a NATS server with JetStream in this process: the real one, for nats-server is a Go library. Its
+// stream lies in files, so that it survives takeDown. A proxy keeps its address meanwhile.
 type embeddedNATS struct {
 	dir    string
 	proxy  *testnet.Proxy
@@ -97,7 +97,8 @@ func (n *embeddedNATS) bringUp(ctx context.Context) error {
 	return nil
 }
 
-// consume reads the stream by a chain of ordered consumers: after each trouble a new one begins behind the last message.
+// consume reads the stream by a chain of ordered consumers: after each trouble a new one begins behind the last
+// message.
 func (n *embeddedNATS) consume(ctx context.Context, received func(payload []byte)) error {
 	// Errors come while the server is down, which the demo knows: it took it down.
 	for ok := true; ok; ok = sleep(ctx, 20*time.Millisecond) {

@@ -41,8 +41,8 @@ type service struct {
 	rollbacks atomic.Int64
 }
 
-// setRate sets how many events are written a second. What the database couldn't do in time is made up for by a tenth of a
-// second's work at most.
+// setRate sets how many events are written a second. What the database couldn't do in time is made up for by a tenth of
+// a second's work at most.
 func (s *service) setRate(perSecond int) {
 	s.pace.SetLimit(rate.Limit(perSecond))
 	s.pace.SetBurst(max(1, perSecond/10))

@@ -24,9 +24,9 @@ const (
 	clearLine   = "\x1b[2K"
 )
 
-// output is how the demo shows itself: drawn on a terminal, as a line a second, or as JSON. On a terminal it writes lines
-// before and after it draws: what was set up stays readable above the verdict. Its methods may be called from several
-// goroutines.
+// output is how the demo shows itself: drawn on a terminal, as a line a second, or as JSON. On a terminal it writes
+// lines before and after it draws: what was set up stays readable above the verdict. Its methods may be called from
+// several goroutines.
 type output struct {
 	cfg      Config
 	style    style
@@ -95,7 +95,8 @@ func (o *output) running() error {
 		}
 		o.saved = saved
 		o.pressed = make(chan byte)
-		// Nothing can interrupt a read from a terminal: this goroutine ends with the process, which is soon after close.
+		// Nothing can interrupt a read from a terminal: this goroutine ends with the process, which is soon after
+		// close.
 		go o.read()
 	}
 	o.drawing = true

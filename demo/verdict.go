@@ -99,7 +99,8 @@ func (v *verdict) judge(how end) {
 	}
 	for _, fault := range faultTable {
 		if how == endScript && !performed[fault.name] {
-			v.Reasons = append(v.Reasons, fmt.Sprintf("the fault %q was not performed to its end, so nothing is known about it", fault.name))
+			v.Reasons = append(v.Reasons,
+				fmt.Sprintf("the fault %q was not performed to its end, so nothing is known about it", fault.name))
 		}
 	}
 	v.OK = len(v.Reasons) == 0
@@ -134,7 +135,8 @@ func (v *verdict) text(s style) string {
 	case v.Pending > 0:
 		line("%s so far; the demo ended with %s under way (d drains first)", s.paint(boldGreen, "OK"), plural(v.Pending, "event"))
 	default:
-		line("%s: all that was committed arrived, in order%s.", s.paint(boldGreen, "OK"), map[bool]string{true: ", or is a dead letter"}[r.DeadLettered > 0])
+		line("%s: all that was committed arrived, in order%s.",
+			s.paint(boldGreen, "OK"), map[bool]string{true: ", or is a dead letter"}[r.DeadLettered > 0])
 		line("Nothing that was rolled back did.")
 	}
 	line("")
@@ -178,7 +180,8 @@ func (v *verdict) text(s style) string {
 			break
 		}
 		line("")
-		for _, text := range wrapText(fmt.Sprintf("Dead letter of %s (%s): %s. It is kept in PostgreSQL; once the cause is gone, outbox dead requeue sends it again.",
+		for _, text := range wrapText(fmt.Sprintf("Dead letter of %s (%s): %s. It is kept in PostgreSQL; once the cause "+
+			"is gone, outbox dead requeue sends it again.",
 			letter.Order, letter.Reason, strings.TrimSuffix(letter.Error, ".")), 78) {
 			line("  %s", text)
 		}

@@ -22,7 +22,8 @@ func goodVerdict() verdict {
 			{Fault: "long", What: "long transaction, 5.4 s", Outcome: "2,700 delivered meanwhile, itself after 3.6 ms", Done: true},
 			{Fault: "broker", What: "broker down for 3.0 s", Outcome: "1,500 events waited in PostgreSQL meanwhile", Done: true},
 		},
-		Dead:     []deadLetter{{Order: "order-0", Reason: "refused", Error: "nats: stream \"ORDERS\": message size exceeds maximum allowed (error 10054)", Expected: true}},
+		Dead: []deadLetter{{Order: "order-0", Reason: "refused",
+			Error: "nats: stream \"ORDERS\": message size exceeds maximum allowed (error 10054)", Expected: true}},
 		Postgres: "PostgreSQL 18.6", Broker: "NATS JetStream 2.15.2",
 	}
 }

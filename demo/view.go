@@ -23,7 +23,8 @@ type view struct {
 	Wanted  int // events a second
 	In, Out rates
 	Counts  check.Counts
-	// Lost counts events that a later one of their order has overtaken: while the demo runs, the others are on their way.
+	// Lost counts events that a later one of their order has overtaken: while the demo runs, the others are on their
+	// way.
 	Lost    int
 	Latency latencies // of the last seconds
 
@@ -167,9 +168,11 @@ func (v *view) line(s style) string {
 	if v.Latency.Count > 0 {
 		latency = "p99 " + duration(v.Latency.P99)
 	}
-	return fmt.Sprintf("%6s  in %s/s, out %s/s, %s under way, %s, %s, broker %s; %s\n", clock(v.Elapsed), number(v.In.Now), number(v.Out.Now),
+	return fmt.Sprintf("%6s  in %s/s, out %s/s, %s under way, %s, %s, broker %s; %s\n",
+		clock(v.Elapsed), number(v.In.Now), number(v.Out.Now),
 		number(v.Counts.Outstanding), latency, leader, v.brokerState(), strings.Join([]string{
-			s.count("lost", uint64(v.Lost), red), s.count("phantom", v.Counts.Phantom, red), s.count("out of order", v.Counts.Inverted, red),
+			s.count("lost", uint64(v.Lost), red), s.count("phantom",
+				v.Counts.Phantom, red), s.count("out of order", v.Counts.Inverted, red),
 			s.count("duplicated", v.Counts.Duplicated, yellow),
 		}, ", "))
 }

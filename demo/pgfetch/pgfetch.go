@@ -23,9 +23,9 @@ import (
 	"github.com/pgoutbox/outbox/internal/child"
 )
 
-// Install has fill put files into the folder out of a work folder, and moves that to dir in one step: dir either doesn't
-// exist or is complete, whatever interrupts it and however many processes install the same at once. What interrupted ones
-// have left is removed.
+// Install has fill put files into the folder out of a work folder, and moves that to dir in one step: dir either
+// doesn't exist or is complete, whatever interrupts it and however many processes install the same at once. What
+// interrupted ones have left is removed.
 func Install(dir string, fill func(work string) error) error {
 	parent := filepath.Dir(dir)
 	if err := os.MkdirAll(parent, 0o755); err != nil {
@@ -50,10 +50,10 @@ func Install(dir string, fill func(work string) error) error {
 
 var wellFormed = regexp.MustCompile(`^\d+\.\d+\.\d+$`)
 
-// Fetch puts the PostgreSQL of the given version ("18.6.0": three numbers, the last one 0) into dir, as [Install] does, so
-// that dir/bin holds postgres and initdb. About 15 MB are downloaded, 60 MB unpacked. A line of progress goes to progress,
-// which may be nil, at each step. It does nothing when dir has the server already. Everything in dir may be read by every
-// user of the machine, because a server started by root runs as another user.
+// Fetch puts the PostgreSQL of the given version ("18.6.0": three numbers, the last one 0) into dir, as [Install] does,
+// so that dir/bin holds postgres and initdb. About 15 MB are downloaded, 60 MB unpacked. A line of progress goes to
+// progress, which may be nil, at each step. It does nothing when dir has the server already. Everything in dir may be
+// read by every user of the machine, because a server started by root runs as another user.
 func Fetch(ctx context.Context, version, dir string, progress io.Writer) error {
 	if progress == nil {
 		progress = io.Discard

@@ -148,7 +148,8 @@ func (b *bed) askPostgres(ctx context.Context) error {
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	var version, fsync, commit string
-	if err := conn.QueryRow(ctx, "SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit')").
+	if err := conn.QueryRow(ctx,
+		"SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit')").
 		Scan(&version, &fsync, &commit); err != nil {
 		return err
 	}

@@ -35,7 +35,8 @@ func TestADrainDeliversEverythingByEveryContender(t *testing.T) {
 				if r.Rate <= 0 || r.Seconds <= 0 || r.RatioToFloor <= 0 || r.P50 <= 0 || r.P50 > r.P95 || r.P95 > r.P99 || r.P99 > r.Max {
 					t.Errorf("the figures contradict each other: %+v", r)
 				}
-				if want := map[string]int{Floor + "1": 1, Floor + "3": 1, Relay + "1": 1, Relay + "3": 3}[r.Contender+r.Value]; r.Relays != want {
+				if want := map[string]int{Floor + "1": 1, Floor + "3": 1,
+					Relay + "1": 1, Relay + "3": 3}[r.Contender+r.Value]; r.Relays != want {
 					t.Errorf("%s with relays=%s ran as %d", r.Contender, r.Value, r.Relays)
 				}
 			}
@@ -145,7 +146,8 @@ func TestALatencyIsMeasuredForEveryContender(t *testing.T) {
 					t.Errorf("%s: %s", r.Contender, broken)
 				}
 				if r.Messages < 100 || r.Messages != results[0].Messages {
-					t.Errorf("%s was measured by %d messages, %s by %d: the load is not the same", r.Contender, r.Messages, results[0].Contender, results[0].Messages)
+					t.Errorf("%s was measured by %d messages, %s by %d: the load is not the same",
+						r.Contender, r.Messages, results[0].Contender, results[0].Messages)
 				}
 				if r.P50 <= 0 || r.P50 > r.P95 || r.P95 > r.P99 || r.P99 > r.Max || r.WriteP50 <= 0 {
 					t.Errorf("the figures contradict each other: %+v", r)
@@ -222,7 +224,8 @@ func TestAnInterruptedRunLeavesNothingBehind(t *testing.T) {
 	}
 	defer conn.Close(context.Background())
 	var databases, backends int
-	err = conn.QueryRow(t.Context(), "SELECT (SELECT count(*) FROM pg_database WHERE datname LIKE 'outbox_bench_%'), (SELECT count(*) FROM pg_stat_activity WHERE datname LIKE 'outbox_bench_%')").Scan(&databases, &backends)
+	err = conn.QueryRow(t.Context(), "SELECT (SELECT count(*) FROM pg_database WHERE datname LIKE 'outbox_bench_%'), "+
+		"(SELECT count(*) FROM pg_stat_activity WHERE datname LIKE 'outbox_bench_%')").Scan(&databases, &backends)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,9 +294,11 @@ func TestARunThatCannotSucceedSaysWhy(t *testing.T) {
 	}{
 		"all faults together": {
 			Config{Bench: "drain", Broker: "carrier pigeon", Contenders: []string{"nobody"}, Rounds: -1, Bytes: 3}.Validate,
-			[]string{`broker "carrier pigeon": want kafka or nats`, `contender "nobody": want some of floor, relay`, "rounds -1: want at least 1", "bytes 3", "binary is missing"},
+			[]string{`broker "carrier pigeon": want kafka or nats`,
+				`contender "nobody": want some of floor, relay`, "rounds -1: want at least 1", "bytes 3", "binary is missing"},
 		},
-		"unknown sweep":      {good("drain", Config{Sweep: "colour=red"}), []string{`sweep "colour": want one of [batch bytes backlog keys relays rtt held]`}},
+		"unknown sweep": {good("drain", Config{Sweep: "colour=red"}),
+			[]string{`sweep "colour": want one of [batch bytes backlog keys relays rtt held]`}},
 		"sweep without":      {good("drain", Config{Sweep: "keys"}), []string{"sweep keys has no values"}},
 		"bad number":         {good("drain", Config{Sweep: "keys=many"}), []string{"sweep keys=many: want a number"}},
 		"no batch":           {good("drain", Config{Sweep: "batch=0"}), []string{"sweep batch=0: want a positive number"}},

@@ -104,8 +104,10 @@ func (c *Config) settings() []setting {
 		setting{"messages", "1000000", &c.Messages, 1, endless, "how many messages"},
 		setting{"keys", "10000", &c.Keys, backlogWriters + 1, maxKeys, "how many keys they are spread over"},
 		setting{"workers", "1,2", &c.Workers, 1, 16, "how many of each contender work at once; each number is a run"},
-		setting{"batch", "", &c.Batch, 0, endless, "rows of a batch of the articles' algorithms; ours keep their defaults (default 100, with -workload ours 1000)"},
-		setting{"workload", Seed, &c.Workload, 0, 0, "seed: two topics of one partition, small transactions; ours: one topic of two partitions, 100 rows a transaction"},
+		setting{"batch", "", &c.Batch, 0, endless,
+			"rows of a batch of the articles' algorithms; ours keep their defaults (default 100, with -workload ours 1000)"},
+		setting{"workload", Seed, &c.Workload, 0, 0,
+			"seed: two topics of one partition, small transactions; ours: one topic of two partitions, 100 rows a transaction"},
 		setting{"peers", "", &c.Peers, 0, 0, "`file` of the program with other libraries"},
 		setting{"debezium", "", &c.Debezium, 0, 0, "`folder` of Debezium Server's distribution"},
 		setting{"rate", "100", &c.Rates, 1, 10_000, "messages per second while latency is measured"},
@@ -322,7 +324,8 @@ func (c *Config) order(round int) []string {
 	return slices.Concat(c.Contenders[n:], c.Contenders[:n])
 }
 
-// variants are the runs of a contender in a round: one for each rate of a latency, or number of workers of a comparison.
+// variants are the runs of a contender in a round: one for each rate of a latency, or number of workers of a
+// comparison.
 func (c *Config) variants() (all []Config) {
 	switch c.Bench {
 	case "latency":

@@ -142,7 +142,8 @@ func (r *Result) Broken() string {
 	floor := c.name == Floor || c.name == Pgoutput
 	if r.Corrupted+r.Phantom > 0 || r.Lost > 0 && !(floor && r.Bench == "latency") || r.Duplicated > 0 && !floor ||
 		r.Inverted > 0 && c.order(r.Relays) {
-		return fmt.Sprintf("%d lost, %d phantom, %d corrupted, %d duplicated, %d inverted", r.Lost, r.Phantom, r.Corrupted, r.Duplicated, r.Inverted)
+		return fmt.Sprintf("%d lost, %d phantom, %d corrupted, %d duplicated, %d inverted",
+			r.Lost, r.Phantom, r.Corrupted, r.Duplicated, r.Inverted)
 	}
 	return ""
 }
@@ -174,7 +175,8 @@ func (r *run) launchOne(i int) (*process, error) {
 		if err != nil {
 			return nil, err
 		}
-		return startProcess(r.peer, dir, r.Peers, "-library", r.peer, "-database", r.url, "-broker", r.to.address, "-batch", fmt.Sprint(peerBatch))
+		return startProcess(r.peer, dir, r.Peers, "-library",
+			r.peer, "-database", r.url, "-broker", r.to.address, "-batch", fmt.Sprint(peerBatch))
 	case r.name == Debezium:
 		return r.startDebezium()
 	case r.Bench == "drain" && r.workers > 1:

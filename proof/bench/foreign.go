@@ -54,7 +54,8 @@ CREATE TABLE watermill_offsets_outbox (
 );
 CREATE INDEX idx_outbox_created_at ON outbox (created_at);
 CREATE INDEX idx_outbox_scheduled_at ON outbox (scheduled_at)`,
-			table: pgx.Identifier{"outbox"}, columns: []string{"id", "created_at", "scheduled_at", "metadata", "payload", "times_attempted"},
+			table: pgx.Identifier{"outbox"}, columns: []string{"id",
+				"created_at", "scheduled_at", "metadata", "payload", "times_attempted"},
 			row: func(m seedMessage) []any {
 				now := time.Now().UTC()
 				to, _ := json.Marshal(map[string]string{"topic": m.topic, "key": m.key}) // texts only
@@ -101,7 +102,8 @@ func (r *run) startDebezium() (*process, error) {
 	if err != nil || len(runners) == 0 {
 		return nil, fmt.Errorf("%s is no folder of Debezium Server: there is no debezium-server-*runner.jar in it", r.Debezium)
 	}
-	text := strings.NewReplacer("HOST", cfg.Host, "PORT", fmt.Sprint(cfg.Port), "USER", cfg.User, "PASSWORD", cfg.Password, "DATABASE", cfg.Database,
+	text := strings.NewReplacer("HOST", cfg.Host, "PORT", fmt.Sprint(cfg.Port),
+		"USER", cfg.User, "PASSWORD", cfg.Password, "DATABASE", cfg.Database,
 		"SLOT", r.slot(Debezium), "PUBLICATION", debeziumPublication, "BROKER", r.to.address).Replace(debeziumProperties)
 	dir, err := ownFolder(map[string]string{"config/application.properties": text})
 	if err != nil {

@@ -108,7 +108,8 @@ func (r *run) latency(ctx context.Context) (Result, error) {
 // startBoth starts the process that is measured and then the one that writes; in one process, they are the same.
 func (r *run) startBoth() (all team, err error) {
 	o := r.order(partLoad)
-	o.Load = &paced{Rate: r.Rates[0], For: r.WarmUp + r.For, Writers: latencyWriters, Keys: latencyKeys, Bytes: r.Bytes, Seed: 1, Plain: r.name == Floor}
+	o.Load = &paced{Rate: r.Rates[0], For: r.WarmUp + r.For,
+		Writers: latencyWriters, Keys: latencyKeys, Bytes: r.Bytes, Seed: 1, Plain: r.name == Floor}
 	if r.name != InProcess {
 		if all, err = r.launch(); err != nil {
 			return all, err

@@ -97,7 +97,8 @@ func firstOffsets(topics []string, partitions int) string {
 			rows = append(rows, fmt.Sprintf("(0, '0', %d, '%s')", p, topic))
 		}
 	}
-	return "INSERT INTO outbox_offsets (last_processed_id, last_processed_transaction_id, partition, topic) VALUES " + strings.Join(rows, ", ")
+	return "INSERT INTO outbox_offsets (last_processed_id, last_processed_transaction_id, partition, topic) VALUES " +
+		strings.Join(rows, ", ")
 }
 
 // layouts are all tables, by what they are called in contenders.
@@ -116,7 +117,8 @@ func layouts(topics []string, partitions int) map[string]layout {
 	serial.live = "SELECT pg_advisory_xact_lock(554738281823524)"
 	serial.left = `SELECT EXISTS (SELECT FROM outbox_offsets o WHERE o.last_processed_id < (SELECT max(m.id) FROM outbox_messages m WHERE m.topic = o.topic AND m.partition = o.partition))`
 	all := map[string]layout{
-		"queue": {ddl: queueSQL, table: pgx.Identifier{"outbox_messages"}, columns: columns, row: row, left: "SELECT EXISTS (SELECT FROM outbox_messages)"},
+		"queue": {ddl: queueSQL, table: pgx.Identifier{"outbox_messages"},
+			columns: columns, row: row, left: "SELECT EXISTS (SELECT FROM outbox_messages)"},
 		"reserved": {ddl: reservedSQL, table: pgx.Identifier{"outbox", "outbox_messages"}, columns: columns, row: row,
 			left: "SELECT EXISTS (SELECT FROM outbox.outbox_messages)"},
 		"offsets": offsets, "serial": serial,
@@ -128,7 +130,8 @@ func layouts(topics []string, partitions int) map[string]layout {
 );
 CREATE INDEX idx_outbox_pending ON outbox_events (published_at NULLS FIRST, created_at);
 CREATE UNIQUE INDEX ux_outbox_dedup ON outbox_events (dedup_key)`,
-			table: pgx.Identifier{"outbox_events"}, columns: []string{"id", "aggregate_type", "aggregate_id", "event_type", "payload", "dedup_key"},
+			table: pgx.Identifier{"outbox_events"}, columns: []string{"id",
+				"aggregate_type", "aggregate_id", "event_type", "payload", "dedup_key"},
 			row: func(m seedMessage) []any {
 				return []any{[16]byte(outbox.NewID()), m.topic, m.key, eventType, m.payload, fmt.Sprint(m.key, ":v", m.seq)}
 			},
@@ -141,7 +144,8 @@ CREATE UNIQUE INDEX ux_outbox_dedup ON outbox_events (dedup_key)`,
 	retry_count int4 NULL, partition_id VARCHAR(255) NULL, topic VARCHAR(255) NOT NULL, created_time timestamp NULL, updated_time timestamp NULL,
 	CONSTRAINT outbox_event_pkey PRIMARY KEY (id)
 )`,
-			table: pgx.Identifier{"outbox_event"}, columns: []string{"id", "key", "payload", "topic", "published", "retry_count", "created_time"},
+			table: pgx.Identifier{"outbox_event"}, columns: []string{"id",
+				"key", "payload", "topic", "published", "retry_count", "created_time"},
 			row: func(m seedMessage) []any {
 				return []any{outbox.NewID().String(), []byte(m.key), m.payload, m.topic, false, 0, time.Now().UTC()}
 			},
@@ -166,7 +170,8 @@ CREATE TABLE p2p.transaction_outbox (
 	status TEXT NOT NULL DEFAULT 'pending', payload JSONB NOT NULL, create_time TIMESTAMPTZ DEFAULT now(), processed_time TIMESTAMPTZ,
 	last_attempt_time TIMESTAMPTZ, retry_count INT DEFAULT 0, error_message TEXT
 )`,
-			table: pgx.Identifier{"p2p", "transaction_outbox"}, columns: []string{"idempotency_key", "transaction_type", "transaction_ref_id", "payload"},
+			table: pgx.Identifier{"p2p", "transaction_outbox"}, columns: []string{"idempotency_key",
+				"transaction_type", "transaction_ref_id", "payload"},
 			row: func(m seedMessage) []any {
 				return []any{fmt.Sprint(m.key, ":", m.seq), [2]string{"ad_create", "order_create"}[m.topicNo], m.key, m.payload}
 			},

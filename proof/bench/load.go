@@ -148,7 +148,8 @@ func (b *bed) hold(ctx context.Context, urls ...string) (release func(), err err
 		}
 	}
 	for i, url := range urls {
-		sql := [2]string{"BEGIN; SELECT pg_current_xact_id()", "BEGIN; INSERT INTO outbox.messages (topic, payload) VALUES ('never', '')"}[i]
+		sql := [2]string{"BEGIN; SELECT pg_current_xact_id()",
+			"BEGIN; INSERT INTO outbox.messages (topic, payload) VALUES ('never', '')"}[i]
 		conn, err := pgx.Connect(ctx, url)
 		if err == nil {
 			held = append(held, conn)

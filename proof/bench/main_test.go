@@ -48,7 +48,8 @@ func builtProgram(t *testing.T) string {
 // config is of one round on the shared servers.
 func config(t *testing.T, bench, broker string) Config {
 	t.Helper()
-	c := Config{Bench: bench, Broker: broker, Rounds: 1, Postgres: servers.TestPostgres(t).URL("postgres"), Version: "test", Progress: t.Output()}
+	c := Config{Bench: bench, Broker: broker, Rounds: 1, Postgres: servers.TestPostgres(t).URL("postgres"),
+		Version: "test", Progress: t.Output()}
 	switch broker {
 	case "kafka":
 		c.Address = servers.TestKafka(t).Addr()

@@ -89,7 +89,8 @@ func RunPart(ctx context.Context, in io.Reader, out, log io.Writer) error {
 	case partGroup:
 		return runGroup(ctx, o, nil, logger)
 	case partOriginal:
-		return originals.Run(ctx, originals.Config{Name: o.Original, Database: o.Database, Brokers: []string{o.Address}, Topics: o.Topics, Batch: o.Batch, Worker: o.Group}, started)
+		return originals.Run(ctx, originals.Config{Name: o.Original,
+			Database: o.Database, Brokers: []string{o.Address}, Topics: o.Topics, Batch: o.Batch, Worker: o.Group}, started)
 	case partLoad:
 		return runLoad(ctx, o, begin, out, logger)
 	}
@@ -123,7 +124,8 @@ func runGroup(ctx context.Context, o order, wake <-chan struct{}, logger *slog.L
 	if err != nil {
 		return err
 	}
-	source, err := polling.NewSnapshot(conn, destination, polling.SnapshotConfig{Group: o.Group, Groups: o.Groups, Wake: wake, Logger: logger})
+	source, err := polling.NewSnapshot(conn, destination,
+		polling.SnapshotConfig{Group: o.Group, Groups: o.Groups, Wake: wake, Logger: logger})
 	if err != nil {
 		return err
 	}

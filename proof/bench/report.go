@@ -111,7 +111,8 @@ func provenance(r Result, runs []Result) string {
 	if rounds == 1 {
 		plural = "round"
 	}
-	return fmt.Sprintf("%s; %s; %s; %d %s. Settings: %s.", r.Date, r.Machine, strings.Join(versions, ", "), rounds, plural, strings.Join(settings, ", "))
+	return fmt.Sprintf("%s; %s; %s; %d %s. Settings: %s.", r.Date,
+		r.Machine, strings.Join(versions, ", "), rounds, plural, strings.Join(settings, ", "))
 }
 
 // replace puts text between the markers of a page.

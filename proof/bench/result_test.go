@@ -19,7 +19,8 @@ func TestSummariesAreMediansWithTheirSpread(t *testing.T) {
 	var runs []Result
 	for round, rates := range [][2]float64{{100, 90}, {300, 150}, {200, 190}} {
 		floor := Result{Bench: "drain", Contender: Floor, Round: round + 1, Rate: rates[0], Messages: 10, RSSMB: float64(round)}
-		relay := Result{Bench: "drain", Contender: Relay, Round: round + 1, Rate: rates[1], Messages: 10, Lost: uint64(round), P50: rates[1] / 10}
+		relay := Result{Bench: "drain", Contender: Relay, Round: round + 1,
+			Rate: rates[1], Messages: 10, Lost: uint64(round), P50: rates[1] / 10}
 		pair := []Result{floor, relay}
 		if round == 1 {
 			slices.Reverse(pair)
@@ -35,7 +36,8 @@ func TestSummariesAreMediansWithTheirSpread(t *testing.T) {
 	if floor.Rate != 200 || floor.Spread.Rate != [2]float64{100, 300} || floor.RatioToFloor != 1 || floor.RSSMB != 2 {
 		t.Errorf("floor: %+v %+v", floor, floor.Spread)
 	}
-	if relay.Rate != 150 || relay.RatioToFloor != 0.9 || relay.Spread.RatioToFloor != [2]float64{0.5, 0.95} || relay.Lost != 3 || relay.P50 != 15 {
+	if relay.Rate != 150 || relay.RatioToFloor != 0.9 || relay.Spread.RatioToFloor != [2]float64{0.5, 0.95} ||
+		relay.Lost != 3 || relay.P50 != 15 {
 		t.Errorf("relay: %+v %+v", relay, relay.Spread)
 	}
 	if relay.Round != 0 || relay.Messages != 10 {
@@ -74,7 +76,8 @@ func TestALatencyIsComparedByItsQuantiles(t *testing.T) {
 
 func TestTheCourseOfADrainGivesTheAgesOfItsMessages(t *testing.T) {
 	t.Parallel()
-	a := &arrivals{total: 1000, end: 3 * time.Second, course: []progress{{time.Second, 500}, {2 * time.Second, 900}, {3 * time.Second, 1000}}}
+	a := &arrivals{total: 1000, end: 3 * time.Second,
+		course: []progress{{time.Second, 500}, {2 * time.Second, 900}, {3 * time.Second, 1000}}}
 	for share, want := range map[float64]float64{0.25: 500, 0.5: 1000, 0.7: 1500, 0.95: 2500, 1: 3000} {
 		if got := a.at(share); got != want {
 			t.Errorf("%v of the messages after %v ms, want %v", share, got, want)
@@ -112,7 +115,8 @@ func examples() map[string][]Result {
 		var all []Result
 		for round := 1; round <= 2; round++ {
 			pair := []Result{
-				{Bench: "drain", Contender: Floor, Broker: "kafka", Messages: 1_000_000, Bytes: 256, Rate: 500_000 + float64(round), Seconds: 2},
+				{Bench: "drain", Contender: Floor, Broker: "kafka",
+					Messages: 1_000_000, Bytes: 256, Rate: 500_000 + float64(round), Seconds: 2},
 				{Bench: "drain", Contender: Relay, Broker: "kafka", Messages: 1_000_000, Bytes: 256, Rate: 460_000, Seconds: 2.1},
 			}
 			for i := range pair {
@@ -126,10 +130,12 @@ func examples() map[string][]Result {
 		return all
 	}
 	return map[string][]Result{
-		"drain":   drain("", ""),
-		"sweep":   slices.Concat(drain("batch", "100"), drain("batch", "1000")),
-		"latency": {{Bench: "latency", Contender: Relay, Broker: "nats", Round: 1, TargetRate: 200, P50: 1.25, P99: 4.5, Seconds: 10, Messages: 2000}},
-		"write":   {{Bench: "write", Contender: Writer, Round: 1, Rate: 1234, Seconds: 5, Messages: 6000, Settings: map[string]string{"writers": "4"}}},
+		"drain": drain("", ""),
+		"sweep": slices.Concat(drain("batch", "100"), drain("batch", "1000")),
+		"latency": {{Bench: "latency", Contender: Relay, Broker: "nats",
+			Round: 1, TargetRate: 200, P50: 1.25, P99: 4.5, Seconds: 10, Messages: 2000}},
+		"write": {{Bench: "write", Contender: Writer, Round: 1,
+			Rate: 1234, Seconds: 5, Messages: 6000, Settings: map[string]string{"writers": "4"}}},
 	}
 }
 

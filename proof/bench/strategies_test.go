@@ -147,7 +147,8 @@ func TestLatencyAndStallAreMeasuredUnderLoad(t *testing.T) {
 
 func TestAComparisonIsRefusedWithAllReasons(t *testing.T) {
 	t.Parallel()
-	err := Config{Bench: "strategies", Broker: "nats", Contenders: []string{"nobody", "oagudo", Debezium}, Bytes: 3, Workers: []int{0}, Keys: 2,
+	err := Config{Bench: "strategies", Broker: "nats", Contenders: []string{"nobody", "oagudo", Debezium},
+		Bytes: 3, Workers: []int{0}, Keys: 2,
 		Workload: "theirs"}.Validate()
 	if err == nil {
 		t.Fatal("it was accepted")

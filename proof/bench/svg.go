@@ -200,7 +200,8 @@ func (c *chart) drawBars() string {
 		d.text(left-10, y+thick*float64(len(c.series))/2+4.5, "label", "end", category)
 		for s, l := range c.series {
 			p := l.points[i]
-			fmt.Fprintf(d, "<rect class=\"f%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", s%3, left, y, at(p.value)-left, thick-2)
+			fmt.Fprintf(d, "<rect class=\"f%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n",
+				s%3, left, y, at(p.value)-left, thick-2)
 			middle := y + thick/2 - 1
 			if p.high > p.low {
 				d.stroke("whisker", at(p.low), middle, at(p.high), middle)
@@ -245,7 +246,8 @@ func (c *chart) drawLines() string {
 		fmt.Fprintf(d, "<polyline class=\"join s%d\" points=%q/>\n", s%3, strings.Join(path, " "))
 		for i, p := range l.points {
 			if !p.missing {
-				fmt.Fprintf(d, "<circle class=\"f%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>%s</title></circle>\n", s%3, x(i), y(p.value), html.EscapeString(l.name+": "+p.label))
+				fmt.Fprintf(d, "<circle class=\"f%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>%s</title></circle>\n",
+					s%3, x(i), y(p.value), html.EscapeString(l.name+": "+p.label))
 			}
 		}
 	}

@@ -104,7 +104,8 @@ func (t *target) openKafka(ctx context.Context, partitions int, proxy *testnet.P
 			return fmt.Sprintf("{kafka: {brokers: [%q]}}", t.address)
 		}
 		t.cursors = append(t.cursors, t.topic(transactions+"-cursor"))
-		return fmt.Sprintf("{kafka: {brokers: [%q], exactly_once: true, create_topics: true, transactional_id: %s}}", t.address, transactions)
+		return fmt.Sprintf("{kafka: {brokers: [%q], exactly_once: true, create_topics: true, transactional_id: %s}}",
+			t.address, transactions)
 	}
 	return nil
 }
@@ -170,8 +171,8 @@ func (t *target) remove(ctx context.Context) error {
 	return nil
 }
 
-// count is how far the topics have grown, in messages and records that end transactions. A broker that is kept from work
-// for long has no leaders for a moment.
+// count is how far the topics have grown, in messages and records that end transactions. A broker that is kept from
+// work for long has no leaders for a moment.
 func (t *target) count(ctx context.Context) (n int, err error) {
 	for _, topic := range t.topics {
 		for began := time.Now(); ; {

@@ -95,7 +95,8 @@ type Machine struct {
 }
 
 func thisMachine() Machine {
-	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(), MemoryMB: int(kilobytes("/proc/meminfo", "MemTotal:") / 1024)}
+	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(),
+		MemoryMB: int(kilobytes("/proc/meminfo", "MemTotal:") / 1024)}
 	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
 		for line := range strings.Lines(string(text)) {
 			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {

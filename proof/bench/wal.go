@@ -68,7 +68,8 @@ func (b *bed) dropSlots(ctx context.Context, conn *pgx.Conn, prefix string) erro
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {
-		_, err := conn.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE starts_with(slot_name, $1)", prefix)
+		_, err := conn.Exec(ctx,
+			"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE starts_with(slot_name, $1)", prefix)
 		var busy *pgconn.PgError
 		if err == nil || !errors.As(err, &busy) || busy.Code != "55006" {
 			return err
@@ -121,7 +122,8 @@ func runWAL(ctx context.Context, o order, started func()) error {
 	defer conn.Close(context.WithoutCancel(ctx))
 	if o.Slot == "" {
 		o.Slot = "outbox_bench_floor"
-		if _, err := conn.Exec(ctx, "CREATE_REPLICATION_SLOT "+o.Slot+" TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT").ReadAll(); err != nil {
+		if _, err := conn.Exec(ctx, "CREATE_REPLICATION_SLOT "+
+			o.Slot+" TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT").ReadAll(); err != nil {
 			return err
 		}
 	}

@@ -63,7 +63,8 @@ func (c *Config) work() Workload {
 func (r *run) numbered(key int, seq uint64) seedMessage {
 	turn := key / backlogWriters // so that a writer's transactions have messages of all
 	topic := turn % r.work.topics
-	m := seedMessage{topic: r.topics[topic], topicNo: topic, partition: turn / r.work.topics % r.work.partitions, key: keyName(key), seq: int(seq)}
+	m := seedMessage{topic: r.topics[topic], topicNo: topic,
+		partition: turn / r.work.topics % r.work.partitions, key: keyName(key), seq: int(seq)}
 	if r.Bench == "strategies" {
 		m.payload = encodeJSON(uint32(key), seq, r.Bytes)
 	} else {

@@ -26,7 +26,8 @@ func (r *run) write(ctx context.Context) (Result, error) {
 		return result, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body bytea NOT NULL)"); err != nil {
+	if _, err := conn.Exec(ctx,
+		"CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body bytea NOT NULL)"); err != nil {
 		return result, err
 	}
 	conns := make([]*pgx.Conn, r.Writers)
@@ -74,7 +75,8 @@ func (r *run) write(ctx context.Context) (Result, error) {
 	result.P50, result.P95, result.P99, result.Max = quantiles(all)
 
 	var orders, messages int
-	if err := conn.QueryRow(ctx, "SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM outbox.messages)").Scan(&orders, &messages); err != nil {
+	if err := conn.QueryRow(ctx, "SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM outbox.messages)").Scan(&orders,
+		&messages); err != nil {
 		return result, err
 	}
 	want := result.Messages
@@ -97,7 +99,8 @@ func (r *run) transaction(ctx context.Context, conn *pgx.Conn, key string, paylo
 		}
 		switch r.name {
 		case Insert:
-			_, err = tx.Exec(ctx, "INSERT INTO outbox.messages (topic, key, event_type, payload) VALUES ($1, $2, $3, $4)", r.topics[0], key, eventType, payload)
+			_, err = tx.Exec(ctx, "INSERT INTO outbox.messages (topic, key, event_type, payload) VALUES ($1, $2, $3, $4)",
+				r.topics[0], key, eventType, payload)
 		case Writer:
 			var writer outbox.Writer
 			_, err = writer.Write(ctx, tx, outbox.Message{Topic: r.topics[0], Key: key, EventType: eventType, Payload: payload})

@@ -41,7 +41,8 @@ func parse(output string) (results []result) {
 // write prints a table in Markdown.
 func write(w io.Writer, results []result) error {
 	var text strings.Builder
-	text.WriteString("| broker | adapter msg/s | loop msg/s | adapter ÷ loop | by processor | the same, 1 ms away | adapter 1 ms away ÷ nearby | loop 1 ms away ÷ nearby |\n|---|---|---|---|---|---|---|---|\n")
+	text.WriteString("| broker | adapter msg/s | loop msg/s | adapter ÷ loop | by processor | the same, 1 ms away | " +
+		"adapter 1 ms away ÷ nearby | loop 1 ms away ÷ nearby |\n|---|---|---|---|---|---|---|---|\n")
 	for _, r := range results {
 		fmt.Fprintf(&text, "| %s | %.0f | %.0f | %s | %s | %s | %s | %s |\n", r.broker, r.values["adapter-msg/s"], r.values["loop-msg/s"],
 			r.ratio("ratio"), r.ratio("cpu-ratio"), r.ratio("far-ratio"), r.ratio("kept"), r.ratio("loop-kept"))

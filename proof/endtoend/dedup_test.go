@@ -47,14 +47,15 @@ func TestRowsWithOneIdempotencyKeyAreOneMessageOfAFIFOQueue(t *testing.T) {
 	var mu sync.Mutex
 	var got []string
 	last := make(chan struct{})
-	c, err := sqs.NewConsumer(sqs.Config{Endpoint: server.URL(), AWS: anyone()}, sqs.ConsumerConfig{Queue: queue}, func(_ context.Context, m *outbox.Message) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if got = append(got, string(m.Payload)); string(m.Payload) == "3" {
-			close(last)
-		}
-		return nil
-	})
+	c, err := sqs.NewConsumer(sqs.Config{Endpoint: server.URL(), AWS: anyone()},
+		sqs.ConsumerConfig{Queue: queue}, func(_ context.Context, m *outbox.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if got = append(got, string(m.Payload)); string(m.Payload) == "3" {
+				close(last)
+			}
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}

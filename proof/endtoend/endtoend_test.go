@@ -82,7 +82,8 @@ func TestNothingIsLostDoubledOrInvertedOnTheWayOverRabbitMQ(t *testing.T) {
 	}
 	ch, err := conn.Channel()
 	if err == nil {
-		_, err = ch.QueueDeclare(topic, true, false, false, false, amqp091.Table{"x-queue-type": "quorum", "x-single-active-consumer": true})
+		_, err = ch.QueueDeclare(topic, true, false, false, false,
+			amqp091.Table{"x-queue-type": "quorum", "x-single-active-consumer": true})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +156,8 @@ func prove(t *testing.T, broker, addr string, server *servers.Server) {
 	})
 	took := time.Since(began)
 	p.judge(want)
-	t.Logf("%d events, %d kills %v, in %v: %.0f events/s", want, kills, done, took.Round(100*time.Millisecond), float64(want)/took.Seconds())
+	t.Logf("%d events, %d kills %v, in %v: %.0f events/s", want,
+		kills, done, took.Round(100*time.Millisecond), float64(want)/took.Seconds())
 }
 
 func number(t *testing.T, variable string, inCI int) int {
@@ -228,7 +230,8 @@ func (p *proof) until(what string, condition func() bool) {
 			p.seen, p.moved = applied, now
 		}
 		if now.Sub(p.moved) > patience {
-			p.t.Fatalf("nothing moves, while waiting until %s: %d booked, %d applied", what, p.source.int(`SELECT count(*) FROM booked`), p.target.int(`SELECT count(*) FROM applied`))
+			p.t.Fatalf("nothing moves, while waiting until %s: %d booked, %d applied",
+				what, p.source.int(`SELECT count(*) FROM booked`), p.target.int(`SELECT count(*) FROM applied`))
 		}
 		if now.Sub(p.last) > 30*time.Second {
 			p.last = now

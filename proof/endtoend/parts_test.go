@@ -138,8 +138,8 @@ func (p part) pace(ctx context.Context, allowed *atomic.Int64) error {
 	return nil
 }
 
-// progressSQL is about how many events were applied: a little more, for numbers of transactions that were rolled back are
-// lost. To count them would take longer the more there are.
+// progressSQL is about how many events were applied: a little more, for numbers of transactions that were rolled back
+// are lost. To count them would take longer the more there are.
 const progressSQL = `SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM applied_no_seq`
 
 var errRolledBack = errors.New("rolled back")
@@ -238,7 +238,8 @@ func (p part) consume(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			_, err = tx.Exec(ctx, `INSERT INTO applied (message_id, account, n, cents) VALUES ($1::text::uuid, $2, $3, $4)`, msg.ID.String(), t.Account, n, t.Cents)
+			_, err = tx.Exec(ctx, `INSERT INTO applied (message_id, account, n, cents) VALUES ($1::text::uuid, $2, $3, $4)`,
+				msg.ID.String(), t.Account, n, t.Cents)
 			return err
 		})
 		return err
@@ -254,12 +255,14 @@ func (p part) consume(ctx context.Context) error {
 		c, err = kafka.NewConsumer(kafka.Config{Brokers: []string{p.Addr}}, kafka.ConsumerConfig{
 			Group: "accounts", Topics: []string{topic}, Instance: instance, SessionTimeout: 6 * time.Second, Handling: handling}, handle)
 	case "nats":
-		c, err = nats.NewConsumer(p.Addr, nats.Config{}, nats.ConsumerConfig{Stream: "TRANSFERS", Durable: "accounts", AckWait: 2 * time.Second, Handling: handling}, handle)
+		c, err = nats.NewConsumer(p.Addr, nats.Config{},
+			nats.ConsumerConfig{Stream: "TRANSFERS", Durable: "accounts", AckWait: 2 * time.Second, Handling: handling}, handle)
 	case "rabbitmq":
 		c, err = rabbitmq.NewConsumer(p.Addr, rabbitmq.Config{}, rabbitmq.ConsumerConfig{Queue: topic, Handling: handling}, handle)
 	case "sqs":
 		handling.MaxInFlight = 50 // ElasticMQ writes to the disk whenever a message is kept hidden
-		c, err = sqs.NewConsumer(sqs.Config{Endpoint: p.Addr, AWS: anyone()}, sqs.ConsumerConfig{Queue: topic + ".fifo", Visibility: 4 * time.Second, Handling: handling}, handle)
+		c, err = sqs.NewConsumer(sqs.Config{Endpoint: p.Addr, AWS: anyone()},
+			sqs.ConsumerConfig{Queue: topic + ".fifo", Visibility: 4 * time.Second, Handling: handling}, handle)
 	}
 	if err != nil {
 		return err

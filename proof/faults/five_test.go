@@ -81,7 +81,8 @@ func TestOneOfFiveDestinationsIsAway(t *testing.T) {
 		a.judge(t, w)
 	}
 	var dead, held int
-	w.must(w.load.Pool().QueryRow(t.Context(), "SELECT (SELECT count(*) FROM outbox.dead_letters), (SELECT count(*) FROM outbox.holds)").Scan(&dead, &held))
+	w.must(w.load.Pool().QueryRow(t.Context(),
+		"SELECT (SELECT count(*) FROM outbox.dead_letters), (SELECT count(*) FROM outbox.holds)").Scan(&dead, &held))
 	if dead > 0 || held > 0 {
 		t.Errorf("the outage cost %d dead letters and %d holds, want none: each message has one attempt", dead, held)
 	}
@@ -108,7 +109,8 @@ func (w *world) pass(want int, within time.Duration) {
 	w.must(w.load.Pool().QueryRow(w.t.Context(), "SELECT pg_current_xact_id()::text").Scan(&mark))
 	for deadline := time.Now().Add(within); ; {
 		var passed int
-		w.must(w.load.Pool().QueryRow(w.t.Context(), "SELECT count(*) FROM outbox.cursors WHERE pg_visible_in_snapshot($1::text::xid8, prev)", mark).Scan(&passed))
+		w.must(w.load.Pool().QueryRow(w.t.Context(),
+			"SELECT count(*) FROM outbox.cursors WHERE pg_visible_in_snapshot($1::text::xid8, prev)", mark).Scan(&passed))
 		if passed >= want {
 			return
 		}

@@ -29,8 +29,9 @@ func TestAnOutageUnderLoadCostsNoMemory(t *testing.T) {
 		w.size = 1000
 		w.write(time.Millisecond)
 		listen := freeAddress(t)
-		r := w.start("relay-1", fmt.Sprintf("name: relay-1\ndatabase: {url: %q}\nhttp: {listen: %q}\ndestinations:\n  - name: events\n    broker: %s\n",
-			w.pg.URL("postgres"), listen, w.broker.yaml))
+		r := w.start("relay-1",
+			fmt.Sprintf("name: relay-1\ndatabase: {url: %q}\nhttp: {listen: %q}\ndestinations:\n  - name: events\n    broker: %s\n",
+				w.pg.URL("postgres"), listen, w.broker.yaml))
 		w.flowing(15 * time.Second)
 		before := look(t, r, listen)
 		w.must(w.broker.server.Kill9())

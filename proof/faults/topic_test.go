@@ -11,14 +11,15 @@ import (
 	"github.com/pgoutbox/outbox/proof/rig"
 )
 
-// A topic that doesn't exist is an outage of that topic: what goes there waits and no attempt is counted, the others flow, the
-// verdict names the topic, and once it is created everything arrives, in order.
+// A topic that doesn't exist is an outage of that topic: what goes there waits and no attempt is counted, the others
+// flow, the verdict names the topic, and once it is created everything arrives, in order.
 func TestAMissingTopicHoldsUpNothingElseAndLosesNothing(t *testing.T) {
 	w := newWorld(t, onKafka)
 	w.write(2 * time.Millisecond)
 	broker := w.broker.Target.(rig.KafkaTopic)
 	later := rig.KafkaTopic{Addr: broker.Addr, Topic: "later"}
-	w.start("relay-1", fmt.Sprintf("name: relay-1\ndatabase: {url: %q}\nhttp: {listen: \"\"}\ndestinations:\n  - name: events\n    broker: {kafka: {brokers: [%q]}}\n",
+	w.start("relay-1", fmt.Sprintf("name: relay-1\ndatabase: {url: %q}\nhttp: {listen: \"\"}\ndestinations:\n  - name: "+
+		"events\n    broker: {kafka: {brokers: [%q]}}\n",
 		w.pg.URL("postgres"), broker.Addr))
 	w.flowing(20 * time.Second)
 	const messages, keys = 2000, 100

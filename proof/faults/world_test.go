@@ -109,7 +109,8 @@ func (w *world) write(pause time.Duration) {
 // prepare makes the load that write begins.
 func (w *world) prepare(pause time.Duration) {
 	w.t.Helper()
-	load, err := rig.NewLoad(w.t.Context(), rig.LoadConfig{URL: w.pg.URL("postgres"), Topic: "events", Keys: keys, Writers: 4, Pause: pause, Seed: 7, Size: w.size})
+	load, err := rig.NewLoad(w.t.Context(),
+		rig.LoadConfig{URL: w.pg.URL("postgres"), Topic: "events", Keys: keys, Writers: 4, Pause: pause, Seed: 7, Size: w.size})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -212,7 +213,8 @@ func (w *world) settle(faults int) {
 	var destinations int64
 	w.must(w.load.Pool().QueryRow(w.t.Context(), "SELECT count(DISTINCT destination) FROM outbox.cursors").Scan(&destinations))
 	if want := int64(verdict.Truth.Committed); w.second == nil && verdict.Delivered != want*destinations {
-		w.t.Errorf("the database counts %d delivered messages, want each of %d once for each of %d destinations", verdict.Delivered, want, destinations)
+		w.t.Errorf("the database counts %d delivered messages, want each of %d once for each of %d destinations",
+			verdict.Delivered, want, destinations)
 	}
 	if report.Committed < enough {
 		w.t.Errorf("only %d messages were committed: the test had no load", report.Committed)

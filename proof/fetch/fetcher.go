@@ -37,8 +37,8 @@ func (f fetcher) elasticMQ(ctx context.Context) error {
 		"org.elasticmq:elasticmq-server_3:"+servers.ElasticMQVersion)
 }
 
-// jars installs Maven's artifacts with what they need, and Java if there is none. It tells by a pattern whether they are
-// there. size is in MB.
+// jars installs Maven's artifacts with what they need, and Java if there is none. It tells by a pattern whether they
+// are there. size is in MB.
 func (f fetcher) jars(ctx context.Context, what, version, lib, pattern string, size int, artifacts ...string) error {
 	jars, err := filepath.Glob(filepath.Join(lib, pattern))
 	if err != nil {
@@ -61,7 +61,8 @@ func (f fetcher) jars(ctx context.Context, what, version, lib, pattern string, s
 `
 		for _, artifact := range artifacts {
 			of := strings.Split(artifact, ":")
-			project += fmt.Sprintf("<dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version></dependency>\n", of[0], of[1], of[2])
+			project += fmt.Sprintf("<dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version></dependency>\n",
+				of[0], of[1], of[2])
 		}
 		if err := os.WriteFile(filepath.Join(work, "pom.xml"), []byte(project+"</dependencies></project>\n"), 0o644); err != nil {
 			return err
@@ -123,7 +124,8 @@ func (f fetcher) readers(ctx context.Context) error {
 	npm, noNode := exec.LookPath("npm")
 	python, noPython := exec.LookPath("python3")
 	if noNode != nil || noPython != nil {
-		return fmt.Errorf("fetch readers: it takes Node (npm) and python3 with pip; on Debian and Ubuntu: sudo apt-get install npm python3-pip")
+		return fmt.Errorf("fetch readers: it takes Node (npm) and python3 with pip; on Debian and Ubuntu: sudo apt-get " +
+			"install npm python3-pip")
 	}
 	return f.install("readers", servers.ReadersDir(f.cache), func(work string) error {
 		fmt.Fprintln(f.progress, "readers: downloading 30 MB")
@@ -131,7 +133,8 @@ func (f fetcher) readers(ctx context.Context) error {
 		if err := os.Mkdir(out, 0o755); err != nil {
 			return err
 		}
-		err := f.run(ctx, out, nil, npm, "install", "--no-audit", "--no-fund", "--no-save", "--no-package-lock", "--ignore-scripts", "--silent",
+		err := f.run(ctx, out, nil, npm, "install", "--no-audit",
+			"--no-fund", "--no-save", "--no-package-lock", "--ignore-scripts", "--silent",
 			"cloudevents@"+servers.CloudEventsNode, "standardwebhooks@"+servers.StandardWebhooksNode)
 		if err != nil {
 			return err

@@ -143,18 +143,21 @@ var mutants = []mutant{
 		pkg:   "./relay", run: simulation,
 	},
 	{
-		name:  "a held key is overtaken",
-		file:  "relay/core.go",
-		old:   "		if l.mode == laneHeld {\n			it.state, it.retryAt, it.blocked = toHold, time.Time{}, false\n",
-		wrong: "		if l.mode == laneHeld && it.d.Position%3 == 0 {\n			return false\n		}\n		if l.mode == laneHeld {\n			it.state, it.retryAt, it.blocked = toHold, time.Time{}, false\n",
-		pkg:   "./relay", run: simulation,
+		name: "a held key is overtaken",
+		file: "relay/core.go",
+		old:  "		if l.mode == laneHeld {\n			it.state, it.retryAt, it.blocked = toHold, time.Time{}, false\n",
+		wrong: "		if l.mode == laneHeld && it.d.Position%3 == 0 {\n			return " +
+			"false\n		}\n		if l.mode == laneHeld {\n			it.state, it.retryAt, it.blocked = toHold, " +
+			"time.Time{}, false\n",
+		pkg: "./relay", run: simulation,
 	},
 	{
-		name:  "the cursor passes what waits for a retry",
-		file:  "relay/settle.go",
-		old:   "		for c.prefix.item < len(p.items) && p.items[c.prefix.item].state >= unselected {",
-		wrong: "		for c.prefix.item < len(p.items) && (p.items[c.prefix.item].state >= unselected || p.items[c.prefix.item].err != nil) {",
-		pkg:   "./relay", run: simulation,
+		name: "the cursor passes what waits for a retry",
+		file: "relay/settle.go",
+		old:  "		for c.prefix.item < len(p.items) && p.items[c.prefix.item].state >= unselected {",
+		wrong: "		for c.prefix.item < len(p.items) && (p.items[c.prefix.item].state >= unselected || " +
+			"p.items[c.prefix.item].err != nil) {",
+		pkg: "./relay", run: simulation,
 	},
 	{
 		name:  "a released lane loses what waited to be held",
@@ -290,11 +293,13 @@ var mutants = []mutant{
 		pkg:   "./relay/polling", run: stress,
 	},
 	{
-		name:  "a cursor is written without its epoch",
-		file:  "relay/polling/lease.go",
-		old:   "	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = clock_timestamp()\nWHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $9 = ",
-		wrong: "	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = clock_timestamp()\nWHERE destination = $1 AND shard_group = $2 AND epoch >= $3 AND $9 = ",
-		pkg:   "./relay/polling", run: "TestSnapshotIsASource$",
+		name: "a cursor is written without its epoch",
+		file: "relay/polling/lease.go",
+		old: "	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = " +
+			"clock_timestamp()\nWHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $9 = ",
+		wrong: "	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = " +
+			"clock_timestamp()\nWHERE destination = $1 AND shard_group = $2 AND epoch >= $3 AND $9 = ",
+		pkg: "./relay/polling", run: "TestSnapshotIsASource$",
 	},
 	{
 		name:  "a message is published before its commit is on disk",
@@ -353,16 +358,18 @@ var mutants = []mutant{
 		pkg:   "./relay/polling", run: "TestARestoredDumpIsRefused",
 	},
 	{
-		name:  "the cursor is the oldest transaction in progress",
-		file:  "relay/polling/reader.go",
-		old:   "set_config('outbox.next', pg_current_snapshot()::text, true)",
-		wrong: "set_config('outbox.next', format('%s:%s:', pg_snapshot_xmin(pg_current_snapshot()), pg_snapshot_xmin(pg_current_snapshot())), true)",
-		pkg:   "./relay/polling", run: stress,
+		name: "the cursor is the oldest transaction in progress",
+		file: "relay/polling/reader.go",
+		old:  "set_config('outbox.next', pg_current_snapshot()::text, true)",
+		wrong: "set_config('outbox.next', format('%s:%s:', pg_snapshot_xmin(pg_current_snapshot()), " +
+			"pg_snapshot_xmin(pg_current_snapshot())), true)",
+		pkg: "./relay/polling", run: stress,
 	},
 	{
-		name:  "a segment is emptied without the lock",
-		file:  "relay/polling/retention.go",
-		old:   "		if _, err := tx.Exec(ctx, \"LOCK TABLE ONLY \"+table+\" IN ACCESS EXCLUSIVE MODE NOWAIT\"); err != nil {\n			return err\n		}\n",
+		name: "a segment is emptied without the lock",
+		file: "relay/polling/retention.go",
+		old: "		if _, err := tx.Exec(ctx, \"LOCK TABLE ONLY \"+table+\" IN ACCESS EXCLUSIVE MODE NOWAIT\"); err " +
+			"!= nil {\n			return err\n		}\n",
 		wrong: "",
 		pkg:   "./relay/polling", run: "TestRetentionDoesNotWaitForAWriter",
 	},

@@ -24,8 +24,8 @@ type fault struct {
 	// there is one, undoes what is still wrong.
 	inject injection
 	within time.Duration // default: flowWithin
-	// disk means that it needs a file system that can be filled up, pooler that it needs a PgBouncer, heir that it needs a relay
-	// that goes on while another doesn't.
+	// disk means that it needs a file system that can be filled up, pooler that it needs a PgBouncer, heir that it
+	// needs a relay that goes on while another doesn't.
 	disk, pooler, heir bool
 }
 
@@ -119,8 +119,8 @@ func deckSeeds() uint64 {
 	return (n + faultsARun - 1) / faultsARun
 }
 
-// faultsOf deals the faults of a seed, out of those that can be: consecutive seeds get different ones until all have had their
-// turn, and then in another order.
+// faultsOf deals the faults of a seed, out of those that can be: consecutive seeds get different ones until all have
+// had their turn, and then in another order.
 func faultsOf(seed uint64, n int, can func(fault) bool) []fault {
 	all := faults()
 	var mine []fault

@@ -135,7 +135,8 @@ func changeSchema(ctx context.Context, r *run) (undo, error) {
 		fmt.Sprintf("VACUUM (FREEZE) %s", table),
 		"ALTER TABLE accounts ADD COLUMN nemesis int",
 		fmt.Sprintf("ALTER TABLE %s DROP COLUMN nemesis", table))
-	if _, err := conn.Exec(ctx, "SET lock_timeout = '300ms'; SET deadlock_timeout = '100ms'; SET statement_timeout = '5s'", pgx.QueryExecModeSimpleProtocol); err != nil {
+	if _, err := conn.Exec(ctx, "SET lock_timeout = '300ms'; SET deadlock_timeout = '100ms'; SET statement_timeout = '5s'",
+		pgx.QueryExecModeSimpleProtocol); err != nil {
 		return nil, err
 	}
 	for _, i := range r.rng.Perm(len(statements)) {
@@ -188,14 +189,17 @@ func deleteTopic(ctx context.Context, r *run) (undo, error) {
 	return nil, nil
 }
 
-// detachSegment takes a segment away with what it has, and gives it back. The relays wait for that: one that ended would be missed.
+// detachSegment takes a segment away with what it has, and gives it back. The relays wait for that: one that ended
+// would be missed.
 func detachSegment(ctx context.Context, r *run) (undo, error) {
 	segment := r.rng.IntN(8)
-	if _, err := r.load.Pool().Exec(ctx, fmt.Sprintf("ALTER TABLE outbox.messages DETACH PARTITION outbox.messages_%d", segment)); err != nil {
+	if _, err := r.load.Pool().Exec(ctx,
+		fmt.Sprintf("ALTER TABLE outbox.messages DETACH PARTITION outbox.messages_%d", segment)); err != nil {
 		return nil, err
 	}
 	err := r.while(ctx, 100, 1500)
-	_, attachErr := r.load.Pool().Exec(ctx, fmt.Sprintf("ALTER TABLE outbox.messages ATTACH PARTITION outbox.messages_%[1]d FOR VALUES IN (%[1]d)", segment))
+	_, attachErr := r.load.Pool().Exec(ctx,
+		fmt.Sprintf("ALTER TABLE outbox.messages ATTACH PARTITION outbox.messages_%[1]d FOR VALUES IN (%[1]d)", segment))
 	return nil, errors.Join(err, attachErr)
 }
 
@@ -205,7 +209,8 @@ func writeLongKey(ctx context.Context, r *run) (undo, error) {
 	for i := range key {
 		key[i] = byte('!' + r.rng.IntN(94)) // nothing that could be compressed into an index
 	}
-	_, err := r.load.Pool().Exec(ctx, "INSERT INTO outbox.messages (topic, key, payload, deliver_at) VALUES ($1, $2, $3, now() + interval '1 hour')",
+	_, err := r.load.Pool().Exec(ctx,
+		"INSERT INTO outbox.messages (topic, key, payload, deliver_at) VALUES ($1, $2, $3, now() + interval '1 hour')",
 		r.topic, string(key), []byte(rig.Poison))
 	if err != nil {
 		return nil, err

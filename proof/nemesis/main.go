@@ -48,7 +48,8 @@ func nemesis(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&o.sites, "parallel", 2, "how many sets of servers to run them on at once")
 	flags.StringVar(&o.keep, "keep", os.TempDir(), "folder in which bad runs leave their logs")
 	flags.StringVar(&o.kind, "kind", "", "have this kind of fault alone, three times a run")
-	flags.StringVar(&o.strategy, "strategy", "", "run the systems with this in their names alone, as snapshot, lease, outbox_messages/advisory")
+	flags.StringVar(&o.strategy, "strategy", "",
+		"run the systems with this in their names alone, as snapshot, lease, outbox_messages/advisory")
 	flags.IntVar(&o.faults, "faults", faultsARun, "how many faults a run has")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -71,7 +72,8 @@ func nemesis(ctx context.Context, args []string, out io.Writer) error {
 	if o.seed == 0 {
 		o.seed = uint64(time.Now().UnixMilli()) % 1e9
 	}
-	results, err := runAll(ctx, o, func(lacks string) { fmt.Fprintln(out, "NOT TRIED HERE:", lacks) }, func(r result) { fmt.Fprintln(out, r) })
+	results, err := runAll(ctx, o, func(lacks string) { fmt.Fprintln(out, "NOT TRIED HERE:", lacks) },
+		func(r result) { fmt.Fprintln(out, r) })
 	summarise(out, results)
 	if err != nil {
 		return err
@@ -94,8 +96,8 @@ func badRuns(results []result) (bad int) {
 	return bad
 }
 
-// runAll runs all seeds and calls report after each, and missing if some kinds of fault can't be had here. Everything that it has started has ended when it
-// returns.
+// runAll runs all seeds and calls report after each, and missing if some kinds of fault can't be had here. Everything
+// that it has started has ended when it returns.
 func runAll(ctx context.Context, o options, missing func(string), report func(result)) ([]result, error) {
 	dir, err := os.MkdirTemp("", "outbox-nemesis-")
 	if err != nil {
@@ -179,7 +181,8 @@ func keep(from, to string, s *site, res result) string {
 	if s.transactions != nil {
 		logs += fmt.Sprintf("\nPgBouncer, transactions:\n%s\n\nPgBouncer, sessions:\n%s\n", s.transactions.Log(), s.sessions.Log())
 	}
-	if err := errors.Join(os.WriteFile(filepath.Join(from, "verdict.txt"), []byte(logs), 0o600), os.CopyFS(to, os.DirFS(from))); err != nil {
+	if err := errors.Join(os.WriteFile(filepath.Join(from, "verdict.txt"), []byte(logs), 0o600),
+		os.CopyFS(to, os.DirFS(from))); err != nil {
 		return err.Error()
 	}
 	return to
@@ -192,7 +195,8 @@ func (r result) String() string {
 	if r.err != nil {
 		verdict = "BAD"
 	}
-	fmt.Fprintf(&b, "seed %d  %-27s %d relays  %-5s  %s  %5.1fs  committed %d", r.seed, r.system, r.relays, r.broker, verdict, r.took.Seconds(), r.truth.Committed)
+	fmt.Fprintf(&b, "seed %d  %-27s %d relays  %-5s  %s  %5.1fs  committed %d",
+		r.seed, r.system, r.relays, r.broker, verdict, r.took.Seconds(), r.truth.Committed)
 	if r.groups > 1 {
 		fmt.Fprintf(&b, " in %d shard groups", r.groups)
 	}
@@ -210,7 +214,8 @@ func (r result) String() string {
 		fmt.Fprintf(&b, " [%s: %.1fs]", f.kind, f.recovery.Seconds())
 	}
 	if r.err != nil {
-		fmt.Fprintf(&b, "\n  %s\n  kept in %s; again: go run ./proof/nemesis -seed %d -strategy %s", strings.ReplaceAll(r.err.Error(), "\n", "\n  "), r.dir, r.seed, r.system)
+		fmt.Fprintf(&b, "\n  %s\n  kept in %s; again: go run ./proof/nemesis -seed %d -strategy %s",
+			strings.ReplaceAll(r.err.Error(), "\n", "\n  "), r.dir, r.seed, r.system)
 	}
 	return b.String()
 }

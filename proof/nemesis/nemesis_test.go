@@ -17,7 +17,8 @@ func TestEveryKindOfFaultKeepsThePromises(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real servers: run make test")
 	}
-	results, err := runAll(t.Context(), options{seed: 1, runs: int(deckSeeds()), sites: 2, keep: os.TempDir(), strategy: "snapshot", faults: faultsARun}, missing(t), func(r result) { t.Log(r) })
+	results, err := runAll(t.Context(), options{seed: 1, runs: int(deckSeeds()),
+		sites: 2, keep: os.TempDir(), strategy: "snapshot", faults: faultsARun}, missing(t), func(r result) { t.Log(r) })
 	if errors.Is(err, servers.ErrNotFound) && !required() && os.Getenv("CI") == "" {
 		t.Skipf("%v: run make servers", err)
 	}
@@ -40,7 +41,8 @@ func TestEveryStrategyKeepsThePromises(t *testing.T) {
 		t.Skip("needs real servers: run make test")
 	}
 	n := len(systems(""))
-	results, err := runAll(t.Context(), options{seed: uint64(n), runs: n, sites: 2, keep: os.TempDir(), faults: 1}, missing(t), func(r result) { t.Log(r) })
+	results, err := runAll(t.Context(), options{seed: uint64(n), runs: n, sites: 2, keep: os.TempDir(), faults: 1},
+		missing(t), func(r result) { t.Log(r) })
 	if errors.Is(err, servers.ErrNotFound) && !required() && os.Getenv("CI") == "" {
 		t.Skipf("%v: run make servers", err)
 	}
@@ -61,7 +63,8 @@ func TestEveryStrategyKeepsThePromises(t *testing.T) {
 func TestEveryFaultThatIsLeftOutHasItsReason(t *testing.T) {
 	t.Parallel()
 	for _, l := range leftOut() {
-		if !slices.ContainsFunc(faults(), func(f fault) bool { return f.kind == l.kind }) || l.why == "" || !slices.ContainsFunc(systems(""), l.of) {
+		if !slices.ContainsFunc(faults(), func(f fault) bool { return f.kind == l.kind }) ||
+			l.why == "" || !slices.ContainsFunc(systems(""), l.of) {
 			t.Errorf("%q leaves nothing out", l.kind)
 		}
 	}

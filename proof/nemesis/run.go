@@ -179,7 +179,8 @@ func (r *run) setUp(ctx context.Context) (err error) {
 	if slices.ContainsFunc(r.faults, func(f fault) bool { return f.kind == oversizeMessages }) {
 		oversize = 50
 	}
-	r.load, err = rig.NewLoad(ctx, rig.LoadConfig{URL: r.site.writerURL(r.database, r.pooled), Direct: r.site.pg.URL(r.database), Topic: r.topic, Keys: keys, Writers: 3, Pause: 2 * time.Millisecond,
+	r.load, err = rig.NewLoad(ctx, rig.LoadConfig{URL: r.site.writerURL(r.database, r.pooled),
+		Direct: r.site.pg.URL(r.database), Topic: r.topic, Keys: keys, Writers: 3, Pause: 2 * time.Millisecond,
 		Seed: r.seed, Big: rig.MaxMessage + 50_000, BigOneIn: oversize, Dies: 20, Table: r.system.Load()})
 	if err != nil {
 		return err
@@ -350,7 +351,8 @@ func judge(res *result, held int) error {
 		faults = append(faults, fmt.Errorf("the promises are broken: %v", report))
 	}
 	if report.Duplicated > uint64(res.allowed) {
-		faults = append(faults, fmt.Errorf("%d duplicates, of which at most %d were in flight at the faults", report.Duplicated, res.allowed))
+		faults = append(faults,
+			fmt.Errorf("%d duplicates, of which at most %d were in flight at the faults", report.Duplicated, res.allowed))
 	}
 	if res.truth.Committed < enough {
 		faults = append(faults, fmt.Errorf("only %d messages were committed: the run had no load", res.truth.Committed))

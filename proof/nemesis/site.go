@@ -89,7 +89,8 @@ func (s *site) proxies() []*testnet.Proxy {
 
 // startPoolers does nothing where there is no PgBouncer.
 func (s *site) startPoolers(ctx context.Context) (err error) {
-	s.sessions, err = servers.StartPgBouncer(ctx, servers.PgBouncerConfig{Server: s.toPG.Addr(), Settings: map[string]string{"pool_mode": "session"}})
+	s.sessions, err = servers.StartPgBouncer(ctx,
+		servers.PgBouncerConfig{Server: s.toPG.Addr(), Settings: map[string]string{"pool_mode": "session"}})
 	if errors.Is(err, servers.ErrNotFound) {
 		return nil
 	}
@@ -101,7 +102,8 @@ func (s *site) startPoolers(ctx context.Context) (err error) {
 }
 
 func (s *site) startPostgres(ctx context.Context) (err error) {
-	config := servers.PostgresConfig{Storage: s.pgDisk.folder(""), Settings: map[string]string{"max_wal_size": "96MB", "min_wal_size": "32MB"}}
+	config := servers.PostgresConfig{Storage: s.pgDisk.folder(""),
+		Settings: map[string]string{"max_wal_size": "96MB", "min_wal_size": "32MB"}}
 	if s.pg, err = servers.StartPostgres(ctx, config); err != nil {
 		return err
 	}

@@ -53,7 +53,9 @@ func summarise(out io.Writer, results []result) {
 	for _, system := range slices.Sorted(maps.Keys(of)) {
 		fmt.Fprintf(out, "%-42s %6d  runs, %d bad\n", system, of[system][0], of[system][1])
 	}
-	fmt.Fprintf(out, "\n%d runs, %d bad: %d committed, %d delivered, %d lost, %d phantom, %d inverted where order is promised (%d elsewhere), %d duplicates after faults\n",
+	fmt.Fprintf(out, "\n%d runs, %d bad: %d committed, %d delivered, %d lost, %d phantom, %d inverted where order is "+
+		"promised (%d elsewhere), %d duplicates after faults\n",
 		len(results), badRuns(results), committed, delivered, lost, phantom, inverted, unpromised, duplicates)
-	fmt.Fprintf(out, "lost by the servers themselves, and accounted for: %d commits by promotions of a lagging standby, %d messages with a deleted topic\n", erased, gone)
+	fmt.Fprintf(out, "lost by the servers themselves, and accounted for: %d commits by promotions of a lagging standby, "+
+		"%d messages with a deleted topic\n", erased, gone)
 }

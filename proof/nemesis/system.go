@@ -39,8 +39,8 @@ func systemOf(seed uint64, part string) (system, int) {
 	return s, 2
 }
 
-// groupsOf is into how many shard groups the destination is split: the default table every third time into several, of which
-// each relay may hold some.
+// groupsOf is into how many shard groups the destination is split: the default table every third time into several, of
+// which each relay may hold some.
 func (s system) groupsOf(seed uint64) int {
 	switch {
 	case s.Default() && !s.Log && seed%3 == 0:
@@ -73,13 +73,16 @@ func leftOut() []struct {
 		kind, why string
 		of        func(system) bool
 	}{
-		{standbyPromoted, "the slot is all the memory there is, and the standby has none: the relay stops and says so", func(s system) bool { return s.Log && !s.Default() }},
+		{standbyPromoted, "the slot is all the memory there is, and the standby has none: the relay stops and says so",
+			func(s system) bool { return s.Log && !s.Default() }},
 		{heldTransaction, "any open transaction stops it, as its page says", func(s system) bool { return s.Strategy == "xmin" }},
-		{oversizeMessages, "the preset alone keeps no dead letters: a key waits behind such a message", func(s system) bool { return !s.Default() }},
+		{oversizeMessages, "the preset alone keeps no dead letters: a key waits behind such a message",
+			func(s system) bool { return !s.Default() }},
 		{segmentDetached, "it has no segments", func(s system) bool { return !s.Default() }},
 		{keyTooLong, "the column is its author's, and so is what fits", func(s system) bool { return !s.Default() }},
 		{messageForged, "it reads no log", func(s system) bool { return !s.Log }},
-		{topicDeleted, "what was recorded as delivered in the transaction that a topic took with it is delivered to nobody", func(s system) bool { return s.exactlyOnce }},
+		{topicDeleted, "what was recorded as delivered in the transaction that a topic took with it is delivered to nobody",
+			func(s system) bool { return s.exactlyOnce }},
 	}
 }
 

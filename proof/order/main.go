@@ -1,11 +1,13 @@
-// Command order delivers many messages by every strategy, on the default table and on those of the articles with the statements of
-// their authors, and prints what was lost, invented, doubled and out of order beside what the documents promise.
+// Command order delivers many messages by every strategy, on the default table and on those of the articles with the
+// statements of their authors, and prints what was lost, invented, doubled and out of order beside what the documents
+// promise.
 //
 //	go run ./proof/order
 //	go run ./proof/order -messages 10000 -only outbox_messages/skiplocked
 //
-// Messages come at a rate, at full speed, and as a backlog; to one relay and to two; with and without SIGKILL. Cases at a rate run
-// side by side, each in a database of its own on one server, and the others beside them. It fails if a promise is broken.
+// Messages come at a rate, at full speed, and as a backlog; to one relay and to two; with and without SIGKILL. Cases at
+// a rate run side by side, each in a database of its own on one server, and the others beside them. It fails if a
+// promise is broken.
 package main
 
 import (
@@ -69,7 +71,8 @@ func order(ctx context.Context, args []string, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, pg.Close()) }()
 
-	fmt.Fprintln(out, "| system | strategy | workload | relays | kills | committed | delivered | lost | phantom | duplicated | inverted | promised | seconds |")
+	fmt.Fprintln(out, "| system | strategy | workload | relays | kills | committed | delivered | lost | phantom | "+
+		"duplicated | inverted | promised | seconds |")
 	fmt.Fprintln(out, "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|--:|")
 	var mu sync.Mutex
 	bad := 0
@@ -85,7 +88,8 @@ func order(ctx context.Context, args []string, out io.Writer) (err error) {
 			promised = "order"
 		}
 		r := result.Report
-		fmt.Fprintf(out, "| %s | %s | %s | %d | %d | %d | %d | %d | %d | %d | %d | %s | %.0f |\n", c.Name, c.Strategy, c.Workload, c.Relays, result.Killed,
+		fmt.Fprintf(out, "| %s | %s | %s | %d | %d | %d | %d | %d | %d | %d | %d | %s | %.0f |\n",
+			c.Name, c.Strategy, c.Workload, c.Relays, result.Killed,
 			r.Committed, r.Delivered, r.Lost, r.Phantom, r.Duplicated, r.Inverted, promised, result.Took.Seconds())
 		if err := errors.Join(err, c.Broken(result)); err != nil {
 			bad++
@@ -137,7 +141,8 @@ func (o options) cases() (all []seeds.Case) {
 			for relays := 1; relays <= 2; relays++ {
 				for i, s := range seeds.Systems() {
 					if strings.Contains(s.String(), o.only) {
-						all = append(all, seeds.Case{System: s, Workload: workload, Messages: o.messages, Rate: o.rate, Relays: relays, Kills: kills, Seed: uint64(i)})
+						all = append(all, seeds.Case{System: s,
+							Workload: workload, Messages: o.messages, Rate: o.rate, Relays: relays, Kills: kills, Seed: uint64(i)})
 					}
 				}
 			}

@@ -1,11 +1,12 @@
-// Command releasecheck shows that strangers can use what a release would publish: it makes a module proxy in a folder from the
-// committed tree, and outside the tree, in empty folders and with an empty module cache, does what the documents tell users to do.
+// Command releasecheck shows that strangers can use what a release would publish: it makes a module proxy in a folder
+// from the committed tree, and outside the tree, in empty folders and with an empty module cache, does what the
+// documents tell users to do.
 //
 //	go run ./proof/releasecheck
 //
-// Every line of the README and of docs that begins with "go get" or "go install" is run as it stands, and every program of the
-// README is built against what was got. What others publish comes from the module cache and, where it lacks something, from the
-// proxy that Go is set to.
+// Every line of the README and of docs that begins with "go get" or "go install" is run as it stands, and every program
+// of the README is built against what was got. What others publish comes from the module cache and, where it lacks
+// something, from the proxy that Go is set to.
 package main
 
 import (
@@ -161,7 +162,8 @@ func newUser(ctx context.Context, dir string, out io.Writer) (*user, error) {
 	}
 	u.env = append(u.env,
 		"GOPROXY=file://"+filepath.Join(dir, "proxy")+",file://"+filepath.Join(cache, "cache", "download")+","+proxy,
-		"GONOSUMDB="+root+","+root+"/*", "GOMODCACHE="+filepath.Join(dir, "cache"), "GOFLAGS=-modcacherw", "GOBIN="+filepath.Join(dir, "bin"))
+		"GONOSUMDB="+root+","+root+"/*", "GOMODCACHE="+filepath.Join(dir, "cache"), "GOFLAGS=-modcacherw", "GOBIN="+
+			filepath.Join(dir, "bin"))
 	return u, nil
 }
 
@@ -170,7 +172,8 @@ var (
 	program     = regexp.MustCompile("(?s)```go\n(.*?)\n```")
 )
 
-// follow does what a page tells, and builds its programs if they are whole ones. It returns how many instructions there were.
+// follow does what a page tells, and builds its programs if they are whole ones. It returns how many instructions there
+// were.
 func (u *user) follow(ctx context.Context, page string, build bool) (int, error) {
 	n := 0
 	for _, line := range instruction.FindAllStringSubmatch(page, -1) {

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// The linker keeps every exported method of every type once a function that looks up methods by name is reachable: text/template
-// does, and the gRPC client pulls it in for its traces unless the tag grpcnotrace is set. That made the binary 14 MB larger.
-// To find the next one: build with -ldflags=-dumpdep, and look for <ReflectMethod>.
+// The linker keeps every exported method of every type once a function that looks up methods by name is reachable:
+// text/template does, and the gRPC client pulls it in for its traces unless the tag grpcnotrace is set. That made the
+// binary 14 MB larger. To find the next one: build with -ldflags=-dumpdep, and look for <ReflectMethod>.
 func TestTheReleasedBinaryIsSmallAndHasNothingOfTheWorkshop(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -29,7 +29,8 @@ func (c *Child) Start() (err error) {
 	return nil
 }
 
-// environment leaves out what would win over what a child is told: the person who tests may have an outbox of their own.
+// environment leaves out what would win over what a child is told: the person who tests may have an outbox of their
+// own.
 func environment(environ []string) []string {
 	return slices.DeleteFunc(environ, func(variable string) bool {
 		return strings.HasPrefix(variable, "OUTBOX_") || strings.HasPrefix(variable, "DATABASE_URL=")

@@ -60,7 +60,8 @@ func (t KafkaTopic) with(do func(*kadm.Client) error) error {
 	return do(kadm.NewClient(client))
 }
 
-// Create waits while a topic of that name is being deleted still. Relays create none: one that did would come before it.
+// Create waits while a topic of that name is being deleted still. Relays create none: one that did would come before
+// it.
 func (t KafkaTopic) Create(ctx context.Context) error {
 	limit, compact := strconv.Itoa(cmp.Or(t.Largest, MaxMessage)), "compact"
 	soon := "1000" // otherwise a minute's worth of deleted topics is on the disk
@@ -160,7 +161,8 @@ func (t KafkaTopic) InSync(ctx context.Context) error {
 		}
 		topics.EachPartition(func(p kadm.PartitionDetail) {
 			if len(p.ISR) < len(p.Replicas) || p.Leader < 0 {
-				err = errors.Join(err, fmt.Errorf("partition %d of %s: leader %d, replicas %d, in sync %d", p.Partition, p.Topic, p.Leader, p.Replicas, p.ISR))
+				err = errors.Join(err,
+					fmt.Errorf("partition %d of %s: leader %d, replicas %d, in sync %d", p.Partition, p.Topic, p.Leader, p.Replicas, p.ISR))
 			}
 		})
 		return err

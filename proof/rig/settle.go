@@ -72,7 +72,8 @@ type Verdict struct {
 // Judge ends the writers, waits until everything that they committed is at the target or a dead letter,
 // has stop end the relays, and compares what the target has then with what the database says. It returns an
 // error when it can't tell; a promise that was broken is in the verdict.
-func (l *Load) Judge(ctx context.Context, target Target, checker *check.Checker, losses Losses, within time.Duration, stop func() error) (v Verdict, err error) {
+func (l *Load) Judge(ctx context.Context, target Target, checker *check.Checker,
+	losses Losses, within time.Duration, stop func() error) (v Verdict, err error) {
 	if v.Truth, err = l.Tell(ctx, checker, losses); err != nil {
 		return v, err
 	}

@@ -19,8 +19,8 @@ type Table struct {
 	// Write writes a message in a transaction that has locked the row of its key.
 	Write func(context.Context, pgx.Tx, Message) error
 
-	// Mark is the query of a text that stands for everything which is committed now; Passed ($1: a mark), whether all of
-	// that is settled.
+	// Mark is the query of a text that stands for everything which is committed now; Passed ($1: a mark), whether all
+	// of that is settled.
 	Mark, Passed string
 	// Owner is the query of the name of a relay that delivers, '' while nobody does.
 	Owner string

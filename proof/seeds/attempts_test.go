@@ -23,10 +23,13 @@ type noting struct {
 func notingSystems() []noting {
 	return []noting{
 		{Find("outbox_events", "skiplocked"), "SELECT attempt::text FROM outbox_events", "3", "attempt"},
-		{Find("outbox_event", "advisory"), "SELECT retry_count::text || (ack_time IS NOT NULL)::text FROM outbox_event", "3true", "retry_count"},
-		{Find("outbox_event", "skiplocked"), "SELECT retry_count::text || (ack_time IS NOT NULL)::text FROM outbox_event", "3true", "retry_count"},
+		{Find("outbox_event", "advisory"), "SELECT retry_count::text || (ack_time IS NOT NULL)::text FROM outbox_event",
+			"3true", "retry_count"},
+		{Find("outbox_event", "skiplocked"), "SELECT retry_count::text || (ack_time IS NOT NULL)::text FROM outbox_event",
+			"3true", "retry_count"},
 		// The author counts when he begins to process, so the success, too.
-		{Find("transaction_outbox", "lease"), "SELECT retry_count::text || (last_attempt_time IS NOT NULL)::text FROM p2p.transaction_outbox", "4true", "retry_count"},
+		{Find("transaction_outbox", "lease"),
+			"SELECT retry_count::text || (last_attempt_time IS NOT NULL)::text FROM p2p.transaction_outbox", "4true", "retry_count"},
 	}
 }
 
@@ -74,7 +77,8 @@ func TestACrashLoopEndsInADeadLetter(t *testing.T) {
 			// No life sees a second failure.
 			w.delivery = fmt.Sprintf("{max_attempts: %d, on_exhausted: dead_letter, backoff: {initial: 1h, max: 1h}}", most)
 			w.sink.refuse = func(check.ID) error { return errors.New("no stock") }
-			w.db.Exec(fmt.Sprintf("CREATE TABLE outbox_dead (LIKE %s, reason text, error text, attempts integer, dead_at timestamptz)", s.Table))
+			w.db.Exec(fmt.Sprintf("CREATE TABLE outbox_dead (LIKE %s, reason text, error text, attempts integer, dead_at timestamptz)",
+				s.Table))
 			w.write(0, 1)
 			attempts := func() int {
 				n, err := strconv.Atoi(w.db.Value(fmt.Sprintf("SELECT coalesce(max(%s), 0) FROM %s", s.attempts, s.Table)))

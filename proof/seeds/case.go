@@ -72,15 +72,16 @@ func (c Case) Broken(r Result) error {
 }
 
 const (
-	// lease is that of relays that are killed, so that a successor needn't wait for long. Others have the default: a machine that is
-	// busy may keep a relay from its lease, and then messages come twice without a fault.
+	// lease is that of relays that are killed, so that a successor needn't wait for long. Others have the default: a
+	// machine that is busy may keep a relay from its lease, and then messages come twice without a fault.
 	lease = 2 * time.Second
 	// patience is how long nothing may happen.
 	patience = time.Minute
 )
 
-// Run has a case happen on an empty database, with relays that are processes and keep their logs in dir. It returns an error
-// if the case could not be judged, or if rows or messages are not as they should be; what was promised besides, [Case.Broken] tells.
+// Run has a case happen on an empty database, with relays that are processes and keep their logs in dir. It returns an
+// error if the case could not be judged, or if rows or messages are not as they should be; what was promised besides,
+// [Case.Broken] tells.
 func (c Case) Run(ctx context.Context, binary, dir, url string) (_ Result, err error) {
 	began := time.Now()
 	checker := check.New(check.Config{})

@@ -7,8 +7,9 @@ import (
 	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
-// Every system delivers what its author's writers commit, in the order that the documents promise, as it trickles in, in a burst
-// and from a backlog, with one relay and with two, and with relays that are killed. make order does the same with 100,000 messages.
+// Every system delivers what its author's writers commit, in the order that the documents promise, as it trickles in,
+// in a burst and from a backlog, with one relay and with two, and with relays that are killed. make order does the same
+// with 100,000 messages.
 func TestEverySystemKeepsItsOrder(t *testing.T) {
 	t.Parallel()
 	shapes := []Case{
@@ -20,7 +21,8 @@ func TestEverySystemKeepsItsOrder(t *testing.T) {
 	for _, system := range Systems() {
 		for _, c := range shapes {
 			c.System = system
-			if c.Delivery != "" && system.Groups < 2 && !system.Log { // a reader of offsets, or of the log, repeats what stood behind a message that waited
+			// a reader of offsets, or of the log, repeats what stood behind a message that waited
+			if c.Delivery != "" && system.Groups < 2 && !system.Log {
 				c.Repeats = 100
 				if system.WholeTransactions {
 					c.Repeats = 4 * 200

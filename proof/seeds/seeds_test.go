@@ -34,7 +34,8 @@ func TestTheDoctorKnowsEveryTable(t *testing.T) {
 			if err := s.Load().Create(t.Context(), db.Connect()); err != nil {
 				t.Fatal(err)
 			}
-			out, err := exec.Command(outboxProgram(t), "doctor", "--database-url", db.URL, "--table", s.Table, "-o", "json").CombinedOutput()
+			out, err := exec.Command(outboxProgram(t), "doctor",
+				"--database-url", db.URL, "--table", s.Table, "-o", "json").CombinedOutput()
 			if err != nil {
 				t.Fatalf("doctor: %v: %s", err, out)
 			}
@@ -73,10 +74,12 @@ func TestSeed2ThroughKafka(t *testing.T) {
 	if err := topic.Create(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	Case{System: Find("outbox_event", "advisory"), Workload: Backlog, Messages: 600, Relays: 2, Kills: 1, Target: topic, Broker: kafka.Addr()}.run(t, db)
+	Case{System: Find("outbox_event", "advisory"), Workload: Backlog,
+		Messages: 600, Relays: 2, Kills: 1, Target: topic, Broker: kafka.Addr()}.run(t, db)
 
 	partitions := make(map[string]int32) // by id
-	client, err := kgo.NewClient(kgo.SeedBrokers(kafka.Addr()), kgo.ConsumeTopics(topic.Topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	client, err := kgo.NewClient(kgo.SeedBrokers(kafka.Addr()),
+		kgo.ConsumeTopics(topic.Topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +134,8 @@ func TestSeed3ThroughNATS(t *testing.T) {
 	if err := topic.Create(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c := Case{System: Find("outbox", "advisory"), Workload: Backlog, Messages: 600, Relays: 2, Kills: 1, Target: topic, Broker: server.Addr()}
+	c := Case{System: Find("outbox", "advisory"), Workload: Backlog,
+		Messages: 600, Relays: 2, Kills: 1, Target: topic, Broker: server.Addr()}
 	if again := c.run(t, testdb.New(t)).Report.Duplicated; again > 0 {
 		t.Errorf("%d messages are in the stream more than once", again)
 	}
@@ -195,7 +199,8 @@ func TestSeed1DeadLettersOfAnOffsetReader(t *testing.T) {
 // transactions took a key's row: the documents promise none of them. Here the second one began first.
 func TestWhatHasNoOrderInvertsAKey(t *testing.T) {
 	t.Parallel()
-	for _, s := range []System{Find("outbox_events", "skiplocked"), Find("outbox_event", "advisory"), Find("transaction_outbox", "lease"), Find("outbox_offsets", "xmin")} {
+	for _, s := range []System{Find("outbox_events", "skiplocked"),
+		Find("outbox_event", "advisory"), Find("transaction_outbox", "lease"), Find("outbox_offsets", "xmin")} {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
 			if s.Ordered {

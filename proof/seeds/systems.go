@@ -12,7 +12,8 @@ import (
 	"github.com/pgoutbox/outbox/proof/rig"
 )
 
-// System is an outbox: a table as an article lays it out, or our own, the statements of its writers, and what the relay is told of it.
+// System is an outbox: a table as an article lays it out, or our own, the statements of its writers, and what the relay
+// is told of it.
 type System struct {
 	Name     string // the same for all that share a table
 	Strategy string
@@ -30,7 +31,8 @@ type System struct {
 	Write func(context.Context, pgx.Tx, rig.Message) error
 	// Pending selects the ids, as text, of rows that are not settled.
 	Pending string
-	// Unlike counts the rows that are not as the author's code leaves them after a delivery; empty: those that are pending.
+	// Unlike counts the rows that are not as the author's code leaves them after a delivery; empty: those that are
+	// pending.
 	Unlike string
 	// Topic is that of all messages, empty where the writer says it, and Header one that each of them has.
 	Topic, Header string
@@ -55,9 +57,9 @@ func Find(name, strategy string) System {
 
 // Systems returns our own table and those of the articles, each with every strategy that is offered for it.
 //
-// Statements are their authors' to the letter, but for what no PostgreSQL takes: "timestampz" is timestamptz, "IDENTITY()" is
-// IDENTITY. Where an article prints no INSERT, it names the columns. An article's aggregate has one message; here its later
-// ones have the same statements, with the aggregate's key instead of a new one.
+// Statements are their authors' to the letter, but for what no PostgreSQL takes: "timestampz" is timestamptz,
+// "IDENTITY()" is IDENTITY. Where an article prints no INSERT, it names the columns. An article's aggregate has one
+// message; here its later ones have the same statements, with the aggregate's key instead of a new one.
 func Systems() []System {
 	all := []System{
 		{Name: "default", Strategy: "snapshot", Ordered: true, Groups: 2},
@@ -208,7 +210,8 @@ CREATE INDEX ix_outbox_messages_topic_partition_transaction_id_id ON outbox_mess
 		Pending: behindOffsets + "(m.transaction_id, m.id) <= (o.last_processed_transaction_id, o.last_processed_id))", Header: "tenant",
 	}
 	v4 := v3
-	v4.Strategy, v4.Ordered, v4.Source, v4.Presets = "serial", true, "{preset: outbox_messages_serial}", append(v4.Presets, "outbox_messages_serial")
+	v4.Strategy, v4.Ordered, v4.Source, v4.Presets = "serial", true, "{preset: outbox_messages_serial}", append(v4.Presets,
+		"outbox_messages_serial")
 	v4.Write = func(ctx context.Context, tx pgx.Tx, m rig.Message) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(554738281823524)`); err != nil {
 			return err
@@ -231,8 +234,8 @@ const behindOffsets = `
 SELECT m.id::text FROM outbox_messages m WHERE NOT EXISTS (SELECT FROM outbox_offsets o
 WHERE o.topic = m.topic AND o.partition = m.partition AND `
 
-// published, published_time, ack_time and the rest; one scheduled job, or several that skip what is locked. The order is that of
-// created_time, the moment at which a transaction began.
+// published, published_time, ack_time and the rest; one scheduled job, or several that skip what is locked. The order
+// is that of created_time, the moment at which a transaction began.
 func seed2(strategy string) System {
 	return System{
 		Name: "outbox_event", Strategy: strategy, WholeTransactions: strategy == "skiplocked",
@@ -297,7 +300,8 @@ CREATE INDEX idx_outbox_unprocessed
 ON outbox (processed_at, created_at)
 INCLUDE (id, aggregate_id, aggregate_type, sequence_number, payload)
 WHERE processed_at IS NULL;`,
-		Table: "outbox", Presets: []string{"outbox"}, Source: fmt.Sprintf("{preset: outbox, strategy: %s}", strategy), Log: strategy == "replication", Ordered: true,
+		Table: "outbox", Presets: []string{"outbox"}, Source: fmt.Sprintf("{preset: outbox, strategy: %s}",
+			strategy), Log: strategy == "replication", Ordered: true,
 		Write: func(ctx context.Context, tx pgx.Tx, m rig.Message) error {
 			var order int
 			if err := tx.QueryRow(ctx, `INSERT INTO orders (
@@ -384,7 +388,8 @@ CREATE TABLE outboxevent (
 );`,
 		Table: "outboxevent", Presets: []string{"debezium"}, Source: "{preset: debezium}",
 		Write: func(ctx context.Context, tx pgx.Tx, m rig.Message) error {
-			_, err := tx.Exec(ctx, `INSERT INTO outboxevent VALUES ($1, 'Order', $2, 'OrderCreated', $3)`, outbox.NewID().String(), m.KeyText(), m.JSON())
+			_, err := tx.Exec(ctx, `INSERT INTO outboxevent VALUES ($1, 'Order', $2, 'OrderCreated', $3)`,
+				outbox.NewID().String(), m.KeyText(), m.JSON())
 			return err
 		},
 		Pending: "SELECT id::text FROM outboxevent", Topic: "outbox.event.Order",
@@ -425,7 +430,8 @@ func (s System) create(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	slot := s.slot(conn.Config().Database)
-	for _, sql := range []string{mapping.CreatePublicationSQL(slot, mapping.TableName{Schema: "public", Name: s.Table}), mapping.CreateSlotSQL(slot)} {
+	for _, sql := range []string{mapping.CreatePublicationSQL(slot, mapping.TableName{Schema: "public", Name: s.Table}),
+		mapping.CreateSlotSQL(slot)} {
 		if _, err := conn.Exec(ctx, sql); err != nil {
 			return err
 		}

@@ -107,6 +107,7 @@ SELECT id, topic, key, payload FROM outbox_messages WHERE topic = $1 AND "partit
 	if _, err := w.publish(ctx, batch...); err != nil {
 		return 0, err
 	}
-	_, err = w.conn.Exec(ctx, "UPDATE outbox_offsets SET available_after = now(), last_processed_id = $2 WHERE id = $1", o.id, batch[len(batch)-1].id)
+	_, err = w.conn.Exec(ctx, "UPDATE outbox_offsets SET available_after = now(), last_processed_id = $2 WHERE id = $1",
+		o.id, batch[len(batch)-1].id)
 	return 0, err
 }

@@ -14,7 +14,8 @@ const nothing = 5 * time.Second
 func (w *worker) longTx(ctx context.Context) (time.Duration, error) {
 	wait := nothing
 	err := pgx.BeginFunc(ctx, w.conn, func(tx pgx.Tx) error {
-		batch, err := read(ctx, tx, false, "SELECT id, topic, key, payload FROM outbox_messages ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED", w.Batch)
+		batch, err := read(ctx, tx, false,
+			"SELECT id, topic, key, payload FROM outbox_messages ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED", w.Batch)
 		if err != nil || len(batch) == 0 {
 			return err
 		}
