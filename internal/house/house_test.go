@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 const module = "github.com/pgoutbox/outbox"
@@ -158,8 +159,8 @@ func TestTheLibraryNeedsPgxAlone(t *testing.T) {
 
 func TestTheEnginesCoreHasNoClockNoGoroutinesAndNoInput(t *testing.T) {
 	t.Parallel()
-	pure := []string{"cmp", "errors", "fmt", "math", "slices", "strings", "time", module}
-	for _, file := range []string{"core.go", "outcomes.go", "lanes.go", "settle.go", "policy.go"} {
+	pure := []string{"cmp", "errors", "fmt", "maps", "math", "slices", "strings", "time", module}
+	for _, file := range []string{"core.go", "outcomes.go", "lanes.go", "settle.go", "topics.go", "policy.go"} {
 		path := filepath.Join("..", "..", "relay", file)
 		parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
 		if err != nil {
@@ -201,7 +202,112 @@ func TestNothingRegistersItselfBehindTheReadersBack(t *testing.T) {
 	})
 }
 
+// oneWidth are the areas whose lines fit: comments and prose in 120 columns, code in 140. "" is the files at the top.
+var oneWidth = []string{
+	"", "broker", "demo", "docs", "format", "inbox", "internal/authority", "internal/check", "internal/cursors", "internal/house",
+	"internal/printed", "internal/settings", "internal/sqlstate", "internal/template", "mapping", "outboxtest", "proof",
+	"relay/around", "relay/internal", "relay/mapped", "relay/polling", "relay/relaytest", "relay/replication", "route", "webhook",
+}
+
+func TestLinesFitTheWidth(t *testing.T) {
+	t.Parallel()
+	const prose, code = 120, 140
+	root := filepath.Join("..", "..")
+	long := func(line string, most int) bool {
+		return utf8.RuneCountInString(strings.ReplaceAll(line, "\t", "    ")) > most && !strings.Contains(line, "://")
+	}
+	seen := make(map[string]bool)
+	eachFile(t, root, func(folder, path string) {
+		area := folder
+		for area != "" && !slices.Contains(oneWidth, area) {
+			area = parent(area)
+		}
+		if area == "" && folder != "" {
+			return
+		}
+		seen[area] = true
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		skip, fenced := rawLines(t, path, text), false
+		for i, line := range strings.Split(string(text), "\n") {
+			most := prose
+			if strings.HasSuffix(path, ".md") {
+				if strings.HasPrefix(line, "```") {
+					fenced = !fenced
+				}
+				if fenced || strings.HasPrefix(line, "|") || strings.HasPrefix(line, "    ") {
+					continue // code, and rows of tables
+				}
+			} else if !strings.HasPrefix(strings.TrimSpace(line), "//") {
+				most = code
+			}
+			if !skip[i+1] && long(line, most) {
+				t.Errorf("%s:%d is longer than %d columns", path, i+1, most)
+			}
+		}
+	})
+	for _, area := range oneWidth {
+		if !seen[area] {
+			t.Errorf("there is no file in %q", area)
+		}
+	}
+}
+
+// rawLines returns the lines of a Go file that raw strings touch, mostly SQL, and all lines of a generated file.
+func rawLines(t *testing.T, path string, text []byte) map[int]bool {
+	t.Helper()
+	raw := make(map[int]bool)
+	if !strings.HasSuffix(path, ".go") {
+		return raw
+	}
+	files := token.NewFileSet()
+	parsed, err := parser.ParseFile(files, path, text, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := func(from, to token.Pos) {
+		for line := files.Position(from).Line; line <= files.Position(to).Line; line++ {
+			raw[line] = true
+		}
+	}
+	if ast.IsGenerated(parsed) {
+		mark(parsed.FileStart, parsed.FileEnd)
+	}
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(lit.Value, "`") {
+			mark(lit.Pos(), lit.End())
+		}
+		return true
+	})
+	return raw
+}
+
 func eachGoFile(t *testing.T, root string, visit func(folder, path string, imports []string)) {
+	t.Helper()
+	eachFile(t, root, func(folder, path string) {
+		if !strings.HasSuffix(path, ".go") {
+			return
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var imports []string
+		for _, imp := range parsed.Imports {
+			name, err := strconv.Unquote(imp.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			imports = append(imports, name)
+		}
+		visit(folder, path, imports)
+	})
+}
+
+// eachFile visits the Go files and the pages.
+func eachFile(t *testing.T, root string, visit func(folder, path string)) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -213,20 +319,8 @@ func eachGoFile(t *testing.T, root string, visit func(folder, path string, impor
 			}
 			return nil
 		}
-		if !strings.HasSuffix(path, ".go") {
+		if !strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, ".md") {
 			return nil
-		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
-		if err != nil {
-			return err
-		}
-		var imports []string
-		for _, imp := range parsed.Imports {
-			name, err := strconv.Unquote(imp.Path.Value)
-			if err != nil {
-				return err
-			}
-			imports = append(imports, name)
 		}
 		folder, err := filepath.Rel(root, filepath.Dir(path))
 		if err != nil {
@@ -235,7 +329,7 @@ func eachGoFile(t *testing.T, root string, visit func(folder, path string, impor
 		if folder = filepath.ToSlash(folder); folder == "." {
 			folder = ""
 		}
-		visit(folder, path, imports)
+		visit(folder, path)
 		return nil
 	})
 	if err != nil {

@@ -25,8 +25,8 @@ func TestTheTableHasWhatTheBenchmarksReport(t *testing.T) {
 	if len(lines) != 4 {
 		t.Fatalf("the table is\n%s", table.String())
 	}
-	if want :=
-		"| redis | 100000 | 120000 | 0.83 (0.70–0.90) | 0.75 (0.72–0.78) | 0.95 (0.80–1.10) | 0.97 (0.90–1.00) | 0.99 (0.98–1.01) |"; lines[2] != want {
+	want := "| redis | 100000 | 120000 | 0.83 (0.70–0.90) | 0.75 (0.72–0.78) | 0.95 (0.80–1.10) | 0.97 (0.90–1.00) | 0.99 (0.98–1.01) |"
+	if lines[2] != want {
 		t.Errorf("the line is\n%s, want\n%s", lines[2], want)
 	}
 	if !strings.HasPrefix(lines[3], "| redis without DedupWindow | 1 |") {

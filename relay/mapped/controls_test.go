@@ -32,7 +32,8 @@ func TestEveryStrategyObeysAPause(t *testing.T) {
 			}
 			db.Exec(`INSERT INTO events (topic, key, payload, part) VALUES ('late', 'a', 'a1', 0), ('t', 'b', 'b1', 1), ('t', 'a', 'a2', 0)`)
 			broker := relaytest.NewMemory()
-			ctx, stop := testdb.Run(t, source, broker, relay.Config{Outage: relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}})
+			ctx, stop := testdb.Run(t, source, broker,
+				relay.Config{Outage: relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}})
 			if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) == 1 }); err != nil {
 				t.Fatal(err)
 			}

@@ -125,8 +125,8 @@ func (s *skipLockedSession) failure() error {
 	return nil
 }
 
-// Controls ends the session when it has rows locked that a pause keeps from being published: the transactions would stay open
-// for as long as it lasts. The next session reads nothing. At the first look calls may be on their way.
+// Controls ends the session when it has rows locked that a pause keeps from being published: the transactions would
+// stay open for as long as it lasts. The next session reads nothing. At the first look calls may be on their way.
 func (s *skipLockedSession) Controls(ctx context.Context) (relay.Controls, error) {
 	before := s.controls
 	c, err := s.session.Controls(ctx)

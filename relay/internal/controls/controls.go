@@ -11,8 +11,8 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// readSQL tells ends as durations from now, since the clocks of the database and of the relay need not agree. A year is long
-// enough: the controls are read again before.
+// readSQL tells ends as durations from now, since the clocks of the database and of the relay need not agree. A year is
+// long enough: the controls are read again before.
 const readSQL = `
 SELECT topic, lane, coalesce(rate, 0), CASE WHEN isfinite(until)
 	THEN least(extract(epoch FROM until - clock_timestamp()) * 1000000, 31536000000000)::bigint END

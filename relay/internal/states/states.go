@@ -82,7 +82,8 @@ func (w *Writer) write(ctx context.Context, changes map[Cursor]change) error {
 			       last_error = CASE WHEN $5 = '' THEN last_error ELSE $5 END,
 			       last_error_at = CASE WHEN $5 = '' THEN last_error_at ELSE clock_timestamp() - $6::bigint * interval '1 microsecond' END
 			WHERE destination = $1 AND shard_group = $2 AND owner = $3`,
-			at.Destination, at.Group, w.owner, string(c.state), c.cause, time.Since(c.at).Microseconds(), max(at.LagObjective, 0).Microseconds())
+			at.Destination, at.Group, w.owner, string(c.state), c.cause, time.Since(c.at).Microseconds(), max(at.LagObjective,
+				0).Microseconds())
 		if err != nil {
 			w.logger.Debug("the state of a cursor could not be written", "destination", at.Destination, "error", err)
 			return fmt.Errorf("write the state of destination %s: %w", at.Destination, err)
