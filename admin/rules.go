@@ -255,7 +255,10 @@ func blocked(_ *Report, d *Destination) (Finding, bool) {
 }
 
 func lagging(r *Report, d *Destination) (Finding, bool) {
-	oldest := d.Held.waiting // a blocked lane waits for somebody, and not for us
+	if slices.ContainsFunc(d.Controls, func(c Control) bool { return c.Rate == 0 && c.Topic == "" && c.Key == "" }) {
+		return Finding{}, false // somebody wants it so
+	}
+	oldest := d.Held.waiting
 	for i := range d.Groups {
 		oldest = earliest(oldest, d.Groups[i].Oldest)
 	}

@@ -109,7 +109,7 @@ type Held struct {
 	// Oldest is when the oldest was inserted, or from when on it might be delivered; zero if there is none. A lane that
 	// waits for such a time doesn't count.
 	Oldest  time.Time `json:"oldest,omitzero"`
-	waiting time.Time // the same without blocked lanes
+	waiting time.Time // the same without lanes that are blocked or paused
 
 	// BlockedSince is when the first lane was blocked; zero if none is.
 	BlockedSince time.Time `json:"blocked_since,omitzero"`
@@ -265,9 +265,10 @@ func (r *Report) readHeld(ctx context.Context, tx pgx.Tx) error {
 		SELECT destination, count(*), count(DISTINCT lane), count(*) FILTER (WHERE retry_at = 'infinity'),
 		       min(nullif(retry_at, 'infinity')), coalesce((array_agg(error ORDER BY held_at DESC) FILTER (WHERE error IS NOT NULL))[1], ''),
 		       min(held_at) FILTER (WHERE error IS NOT NULL AND retry_at <> 'infinity'), min(held_at) FILTER (WHERE retry_at = 'infinity'),
-		       min(due) FILTER (WHERE NOT delayed), min(due) FILTER (WHERE NOT delayed AND NOT blocked)
+		       min(due) FILTER (WHERE NOT delayed), min(due) FILTER (WHERE NOT meant AND NOT blocked)
 		FROM (SELECT destination, lane, retry_at, held_at, error, greatest(created_at, deliver_at) AS due,
 		             coalesce(bool_or(error IS NULL AND deliver_at > clock_timestamp()) OVER its_lane, false) AS delayed,
+		             coalesce(bool_or(error IS NULL AND retry_at > clock_timestamp()) OVER its_lane, false) AS meant,
 		             coalesce(bool_or(retry_at = 'infinity') OVER its_lane, false) AS blocked
 		      FROM (SELECT destination, lane, created_at, deliver_at, retry_at, held_at, error FROM outbox.holds LIMIT %d) s
 		      WINDOW its_lane AS (PARTITION BY destination, lane)) h

@@ -81,6 +81,16 @@ var verdictCases = []verdictCase{
 		d.cursor("kafka", "1 minute")
 		d.exec(`INSERT INTO outbox.controls (destination, topic, actor, reason, at) VALUES ('kafka', 'or ders', 'anna', 'migration', now() - interval '5 minutes')`)
 	}, StatePaused, `paused for 5m0s: kafka: topic "or ders" paused by anna until it is ended (migration)`, "outbox resume kafka --topic 'or ders'"},
+	{"what is paused is no lag", "an operator has paused it", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.exec(`INSERT INTO outbox.messages (topic, created_at) VALUES ('t', now() - interval '1 hour'); INSERT INTO outbox.controls (destination, actor) VALUES ('kafka', 'anna')`)
+	}, StatePaused, "kafka: paused by anna until it is ended", "outbox resume kafka"},
+	{"a topic that is paused is no lag", "an operator has paused it", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.held("kafka", "k", 7, "2100-01-01")
+		d.held("kafka", "k", 8, "")
+		d.exec(`UPDATE outbox.holds SET created_at = now() - interval '1 hour', error = NULL; INSERT INTO outbox.controls (destination, topic, actor) VALUES ('kafka', 't', 'anna')`)
+	}, StatePaused, `kafka: topic "t" paused by anna until it is ended`, "outbox resume kafka --topic t"},
 	{"a pause is over", "", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.exec(`INSERT INTO outbox.controls (destination, actor, until) VALUES ('kafka', 'anna', now())`)
@@ -200,6 +210,9 @@ func TestTheVerdictNamesStateCauseAndNextStep(t *testing.T) {
 			v := r.Verdict
 			if v.State != c.state || !strings.Contains(v.Sentence(), c.cause) || !strings.Contains(v.Remedy(), c.next) {
 				t.Errorf("got %q", v)
+			}
+			if len(v.Also) > 0 && !strings.Contains(c.cause, "also") {
+				t.Errorf("it names more: %q", v)
 			}
 			if strings.Contains(v.Remedy(), "drop") && !strings.Contains(c.next, "drop") {
 				t.Errorf("it proposes to drop: %q", v)

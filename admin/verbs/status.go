@@ -16,10 +16,10 @@ messages and dead letters, the running relays, the segments of the table with wh
 emptied, and open transactions whose messages are still to come.
 
 States, from best to worst: idle, flowing; lagging (a message has waited for longer than lag_objective), blocked (some
-keys wait for an operator), dead (there are dead letters that no operator has acknowledged: outbox dead ack); failing
-(the broker refuses messages again and again, or all that goes to a topic), stalled (the broker does not answer), broken
-(the relay can't work with the database), no relay, stopped (a relay gave up). The verdict is the worst, and names the
-others.`,
+keys wait for an operator), dead (there are dead letters that no operator has acknowledged: outbox dead ack), paused (a person
+wants it so); failing (the broker refuses messages again and again, or all that goes to a topic), stalled (the broker
+does not answer), broken (the relay can't work with the database), no relay, stopped (a relay gave up). The verdict is
+the worst, and names the others.`,
 		Example: `  outbox status
   outbox status --watch
   outbox status -o json | jq .verdict
