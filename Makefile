@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 GO ?= go
 MODULES := . broker cmd demo proof
+TESTED := ./... ./broker/... ./cmd/... ./demo/...
+EVERY := $(TESTED) ./proof/...
 # PostgreSQL versions that the tests start; the first is the one that every suite uses.
 POSTGRES ?= 18.6.0 14.24.0 15.19.0 16.15.0 17.11.0
 SEEDS ?= 100000
@@ -28,8 +30,8 @@ servers: ## Fetch the real servers that the tests start (PostgreSQL, Kafka, NATS
 .PHONY: lint
 lint: ## Formatting, vet and staticcheck
 	@test -z "$$(gofmt -l .)" || { echo "run: make fmt   (not formatted:)"; gofmt -l .; exit 1; }
-	@for m in $(MODULES); do (cd $$m && $(GO) vet ./...) || exit 1; done
-	@for m in $(MODULES); do (cd $$m && $(GO) tool staticcheck ./...) || exit 1; done
+	$(GO) vet $(EVERY)
+	$(GO) tool staticcheck $(EVERY)
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -50,18 +52,19 @@ tidy: ## go mod tidy in every module
 release-check: ## Publish the committed modules into a proxy in a folder, and do in empty folders what the documents tell users to do
 	$(GO) run ./proof/releasecheck
 
-GOTEST := OUTBOX_REQUIRE_SERVERS=1 $(GO) test -race -timeout 20m -p 1
+# lint has vetted. Most tests wait for servers most of the time, so several share a core. What measures is in proof, one package at a time.
+GOTEST := OUTBOX_REQUIRE_SERVERS=1 $(GO) test -race -vet=off -timeout 20m
 .PHONY: test
 test: lint servers ## Lint, then the tests of library, brokers, binary and demo on real servers with the race detector
-	$(GOTEST) ./... ./broker/... ./cmd/... ./demo/...
+	$(GOTEST) -p 2 -parallel 6 $(TESTED)
 
 .PHONY: test-long
 test-long: servers ## The workshop's: faults on real processes, nemesis, acceptance of the articles' systems, benchmarks
-	$(GOTEST) ./proof/...
+	$(GOTEST) -p 1 ./proof/...
 
 .PHONY: test-short
 test-short: ## Seconds, with Go alone: no servers
-	$(GO) test -short ./... ./broker/... ./cmd/... ./demo/... ./proof/...
+	$(GO) test -short $(EVERY)
 
 .PHONY: test-debezium
 test-debezium: servers ## Run Debezium Server (fetched, 820 MB) and the relay on the same rows, and compare what they send

@@ -44,16 +44,14 @@ func stressRows(t *testing.T) int64 {
 	return n
 }
 
+// The stress keeps every core busy, so it runs before the tests that run side by side.
 func TestNothingIsLostDoubledOrOvertakenUnderAdversarialWriters(t *testing.T) {
-	t.Parallel()
 	stress(t, newDatabase(t), stressRows(t))
 }
 
 func TestTheOldestAndTheNewestPostgreSQLPassTheStress(t *testing.T) {
-	t.Parallel()
 	for _, major := range []string{"14", "18"} {
 		t.Run("PostgreSQL "+major, func(t *testing.T) {
-			t.Parallel()
 			stress(t, newDatabase(t, servers.PostgresConfig{Major: major}), stressRows(t)/4)
 		})
 	}
