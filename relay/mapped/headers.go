@@ -24,6 +24,7 @@ func parseHeaders(text []byte) ([]outbox.Header, error) {
 		return nil, fmt.Errorf("headers are not valid JSON: %w", err)
 	}
 	var all []outbox.Header
+	at := make(map[string]int) // an object of a hundred thousand names must not hold the relay up
 	for d.More() {
 		name, err := d.Token()
 		if err != nil {
@@ -42,22 +43,17 @@ func parseHeaders(text []byte) ([]outbox.Header, error) {
 		if err := checkHeader(h); err != nil {
 			return nil, err
 		}
-		all = setHeader(all, h)
+		if i, twice := at[h.Name]; twice {
+			all[i] = h
+			continue
+		}
+		at[h.Name] = len(all)
+		all = append(all, h)
 	}
 	if _, err := d.Token(); err != nil {
 		return nil, fmt.Errorf("headers are not valid JSON: %w", err)
 	}
 	return all, nil
-}
-
-func setHeader(all []outbox.Header, h outbox.Header) []outbox.Header {
-	for i := range all {
-		if all[i].Name == h.Name {
-			all[i].Value = h.Value
-			return all
-		}
-	}
-	return append(all, h)
 }
 
 // checkHeader refuses headers that could forge other headers at the broker or on the way to it.
