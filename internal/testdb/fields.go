@@ -2,6 +2,7 @@ package testdb
 
 import (
 	"context"
+	"crypto/md5"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -160,7 +161,7 @@ type FieldsRun struct {
 func (db DB) RunFields(run FieldsRun) {
 	t := db.T
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	fields := Fields(run.Bad)
 	if run.Expect != nil {
@@ -261,7 +262,8 @@ func (db DB) RunFields(run FieldsRun) {
 		t.Errorf("%d of %d good messages came", next, good)
 	}
 	for _, f := range fields {
-		id := db.Value("SELECT md5($1)::uuid::text", f.Name)
+		sum := md5.Sum([]byte(f.Name)) // as the rows were inserted
+		id := fmt.Sprintf("%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:])
 		if f.Column == "message_id" {
 			id = "00000000-0000-0000-0000-000000000000"
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -74,6 +75,26 @@ func (db DB) Value(sql string, args ...any) string {
 		db.T.Fatalf("%s: %v", sql, err)
 	}
 	return fmt.Sprint(v)
+}
+
+// Await asks a query again, on one connection, until its only value is true.
+func (db DB) Await(sql string, args ...any) {
+	db.T.Helper()
+	const patience, pause = time.Minute, 5 * time.Millisecond
+	conn := db.Connect()
+	defer hangUp(conn)
+	for deadline := time.Now().Add(patience); ; time.Sleep(pause) {
+		var done bool
+		if err := conn.QueryRow(db.T.Context(), sql, args...).Scan(&done); err != nil {
+			db.T.Fatalf("%s: %v", sql, err)
+		}
+		if done {
+			return
+		}
+		if time.Now().After(deadline) {
+			db.T.Fatalf("not within %v: %s", patience, sql)
+		}
+	}
 }
 
 func hangUp(conn *pgx.Conn) { _ = conn.Close(context.Background()) }

@@ -53,7 +53,7 @@ func TestEveryFailureIsNoted(t *testing.T) {
 			}
 			broker := &failing{first: 3, failed: make(chan int, 3)}
 			_, stop := testdb.Run(t, source, broker, relay.Config{Backoff: relay.Backoff{Initial: time.Millisecond, Max: time.Millisecond}})
-			db.await(`SELECT status = 'done' FROM events`)
+			db.Await(`SELECT status = 'done' FROM events`)
 			stop()
 			want := "3 not now"
 			if name == "lease by status" {
@@ -106,7 +106,7 @@ func TestACrashLoopEndsInADeadLetter(t *testing.T) {
 				if err := <-ended; err != nil {
 					t.Fatal(err)
 				}
-				db.await(`SELECT count(*) = 0 FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'outbox relay%') gone`)
+				db.Await(`SELECT count(*) = 0 FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'outbox relay%') gone`)
 			}
 			if got := db.Value(`SELECT reason || ' ' || attempts FROM dead_events`); got != fmt.Sprint("exhausted ", 5) {
 				t.Errorf("the dead letter says %q", got)

@@ -80,7 +80,7 @@ func TestConnectionsThatAreHalfOpenAreGivenUp(t *testing.T) {
 			ctx, stop := testdb.Run(t, source, broker, relay.Config{})
 			for i, payload := range []string{"1", "2"} {
 				if i > 0 { // while it does nothing but ask for rows
-					db.await("SELECT (" + unsettled(name) + ") = 0")
+					db.Await("SELECT (" + unsettled(name) + ") = 0")
 					wires.goDead()
 				}
 				db.Exec(insertEvent, payload, payload)

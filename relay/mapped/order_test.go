@@ -64,22 +64,11 @@ func TestLeaseTakesARowWhoseWriterBeganAfterThePoll(t *testing.T) {
 		}
 		polled <- ds
 	}()
-	db.await("SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND pid = $1)", s.own[1])
+	db.Await("SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND pid = $1)", s.own[1])
 	db.Exec(insertMessage, "k", 1)
 	lock("pg_advisory_unlock")
 	if ds := <-polled; len(ds) != 1 {
 		t.Errorf("the poll took %d messages, want the one that was committed before its statement", len(ds))
-	}
-}
-
-// await waits until a query says true.
-func (db database) await(sql string, args ...any) {
-	db.T.Helper()
-	for deadline := time.Now().Add(30 * time.Second); db.Value(sql, args...) != "true"; {
-		if time.Now().After(deadline) {
-			db.T.Fatalf("in vain: %s", sql)
-		}
-		time.Sleep(2 * time.Millisecond)
 	}
 }
 

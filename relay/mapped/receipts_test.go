@@ -57,12 +57,7 @@ func TestTheBrokersPartitionIsWrittenBack(t *testing.T) {
 				}
 				_, stop := testdb.Run(t, source, source.Broker(&telling{}), relay.Config{
 					Backoff: relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}, HoldAfter: time.Millisecond})
-				for deadline := time.Now().Add(20 * time.Second); db.Value("SELECT count(*) FROM events WHERE status = 'done'") != "4"; {
-					if time.Now().After(deadline) {
-						t.Fatal("the rows are not marked")
-					}
-					time.Sleep(5 * time.Millisecond)
-				}
+				db.Await("SELECT count(*) = 4 FROM events WHERE status = 'done'")
 				stop()
 				if wrong := db.Value("SELECT count(*) FROM events WHERE " + column + "::text <> length(key)::text"); wrong != "0" {
 					t.Errorf("%s rows have another partition", wrong)

@@ -110,10 +110,10 @@ UPDATE dead_events SET payload = 'other'`,
 				wait()
 				left := `SELECT count(*) = 0 FROM events WHERE status <> 'done'`
 				if test.waits {
-					db.await(`SELECT string_agg(convert_from(payload, 'UTF8'), ',') = '2' FROM events WHERE status <> 'done'`)
+					db.Await(`SELECT string_agg(convert_from(payload, 'UTF8'), ',') = '2' FROM events WHERE status <> 'done'`)
 					db.Exec(test.repair)
 				}
-				db.await(left)
+				db.Await(left)
 				stop()
 				last, seen := make(map[string]int64), len(broker.Messages())
 				for _, m := range broker.Messages() {

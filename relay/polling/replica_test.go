@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
@@ -25,10 +24,8 @@ func (db database) promote(old database, name string) {
 	db.T.Helper()
 	// A first copy is complete when its table is ready; what streams comes in the order of its commits.
 	end := old.Value(`SELECT id::text FROM outbox.audit WHERE verb = 'end'`)
-	for wait := time.NewTicker(20 * time.Millisecond); db.Value(`SELECT EXISTS (SELECT FROM outbox.audit WHERE verb = 'end' AND id = `+end+`)
-		AND NOT EXISTS (SELECT FROM pg_subscription_rel WHERE srsubstate <> 'r')`) != "true"; {
-		<-wait.C
-	}
+	db.Await(`SELECT EXISTS (SELECT FROM outbox.audit WHERE verb = 'end' AND id = ` + end + `)
+		AND NOT EXISTS (SELECT FROM pg_subscription_rel WHERE srsubstate <> 'r')`)
 	db.Exec(`DROP SUBSCRIPTION ` + name)
 }
 

@@ -25,8 +25,7 @@ func TestWhatTheLogHandsOutSurvivesAFailoverToASynchronousStandby(t *testing.T) 
 	t.Cleanup(func() { _ = standby.Close() })
 	db.Exec("ALTER SYSTEM SET synchronous_standby_names = 'one'")
 	db.Exec("SELECT pg_reload_conf()")
-	for db.Value("SELECT coalesce(max(sync_state), '') FROM pg_stat_replication") != "sync" {
-	}
+	db.Await("SELECT coalesce(max(sync_state), '') = 'sync' FROM pg_stat_replication")
 	source, _ := db.source("d", Config{})
 	s := acquire(t, source)
 	streaming(t, s)
