@@ -77,18 +77,18 @@ func (db DB) Value(sql string, args ...any) string {
 	return fmt.Sprint(v)
 }
 
-// Await asks a query again, on one connection, until its only value is true.
+// Await asks a query again, on one connection, until its only value is true, neither false nor NULL.
 func (db DB) Await(sql string, args ...any) {
 	db.T.Helper()
 	const patience, pause = time.Minute, 5 * time.Millisecond
 	conn := db.Connect()
 	defer hangUp(conn)
 	for deadline := time.Now().Add(patience); ; time.Sleep(pause) {
-		var done bool
+		var done *bool
 		if err := conn.QueryRow(db.T.Context(), sql, args...).Scan(&done); err != nil {
 			db.T.Fatalf("%s: %v", sql, err)
 		}
-		if done {
+		if done != nil && *done {
 			return
 		}
 		if time.Now().After(deadline) {
