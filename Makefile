@@ -57,6 +57,7 @@ GOTEST := OUTBOX_REQUIRE_SERVERS=1 $(GO) test -race -vet=off -timeout 20m
 .PHONY: test
 test: lint servers ## Lint, then the tests of library, brokers, binary and demo on real servers with the race detector
 	$(GOTEST) -p 2 -parallel 6 $(TESTED)
+	GOGC=800 $(GO) test -vet=off ./relay -run TestEveryScheduleKeepsThePromises
 
 .PHONY: test-long
 test-long: servers ## The workshop's: faults on real processes, nemesis, acceptance of the articles' systems, benchmarks

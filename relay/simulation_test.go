@@ -1,11 +1,13 @@
 package relay
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,7 +18,7 @@ import (
 )
 
 var (
-	simSeeds = flag.Int("sim.seeds", 3000, "how many seeds the simulation runs")
+	simSeeds = flag.Uint64("sim.seeds", 0, "how many seeds the simulation runs; default 3,000, with the race detector 300")
 	simSeed  = flag.Uint64("sim.seed", 0, "run only this seed, with its transcript")
 )
 
@@ -33,15 +35,24 @@ func TestEveryScheduleKeepsThePromises(t *testing.T) {
 		return
 	}
 	var total simCounts
-	for counts := range simulateAll(t, uint64(*simSeeds)) {
+	seeds := cmp.Or(*simSeeds, defaultSeeds())
+	for counts := range simulateAll(t, seeds) {
 		total.add(counts)
 	}
-	t.Logf("%d seeds: %+v", *simSeeds, total)
+	t.Logf("%d seeds: %+v", seeds, total)
 	for name, n := range total.faults() {
 		if *n == 0 {
 			t.Errorf("the schedules never have %s: %+v", name, total)
 		}
 	}
+}
+
+// defaultSeeds are fewer with the race detector, which makes each take five times as long: a seed runs in one goroutine.
+func defaultSeeds() uint64 {
+	if build, ok := debug.ReadBuildInfo(); ok && slices.Contains(build.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		return 300
+	}
+	return 3_000
 }
 
 // simulateAll runs seeds 1 to n on all processors and yields what each worker counted. It stops at the
