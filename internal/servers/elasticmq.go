@@ -39,7 +39,7 @@ type ElasticMQConfig struct {
 	// Relaxed lifts the limits.
 	Relaxed bool
 
-	// Bench lets Java compile to the full and gives it 512 MB instead of 192.
+	// Bench gives Java 512 MB instead of 192.
 	Bench bool
 }
 

@@ -169,10 +169,9 @@ func findJars(program string, dir func(cache string) string, pattern string) (ja
 	return java, lib, err
 }
 
-// javaArgs are what Java is told, up to the main class. most is the memory that it may take. bench lets Java compile to
-// the full and gives it 512 MB.
+// javaArgs are what Java is told, up to the main class. most is the memory that it may take, 512 MB for bench.
 func javaArgs(folder, lib, most string, bench bool) []string {
-	args := []string{"-Xms64m", "-Xmx" + most, "-XX:TieredStopAtLevel=1"}
+	args := []string{"-Xms64m", "-Xmx" + most}
 	if bench {
 		args = []string{"-Xms512m", "-Xmx512m"}
 	}

@@ -123,7 +123,11 @@ const log4j = `<Configuration status="error">
 `
 
 func (k *Kafka) javaArgs(lib string, bench bool) []string {
-	return append(javaArgs(k.folder, lib, "256m", bench), "-Dlog4j2.configurationFile="+filepath.Join(k.folder, "log4j2.xml"))
+	args := javaArgs(k.folder, lib, "256m", bench)
+	if !bench {
+		args = append(args, "-XX:TieredStopAtLevel=1") // its tests start many, and to compile to the full costs more than it saves
+	}
+	return append(args, "-Dlog4j2.configurationFile="+filepath.Join(k.folder, "log4j2.xml"))
 }
 
 func (k *Kafka) serverProperties(config KafkaConfig) string {
