@@ -176,7 +176,8 @@ func (a *API) verb(w http.ResponseWriter, r *http.Request, c Caller, v verbs.Ver
 		return
 	}
 	// A verb may last longer than a server gives an answer by default.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(2 * v.Timeout))
+	control := http.NewResponseController(w)
+	_, _ = control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(2*v.Timeout)) // not every server has them
 	db := a.options.DB
 	if c.Role == verbs.Viewer {
 		db = a.options.ViewerDB

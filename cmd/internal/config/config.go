@@ -34,7 +34,7 @@ type Config struct {
 	Name         string        `json:"name" jsonschema:"Name of this relay. An instance that restarts under its name takes its leases back at once; no two may share one. Default: the host's name."`
 	Database     Database      `json:"database" jsonschema:"The PostgreSQL database that holds the outbox."`
 	Log          Log           `json:"log" jsonschema:"Logging, to standard error."`
-	HTTP         HTTP          `json:"http" jsonschema:"Health and metrics."`
+	HTTP         HTTP          `json:"http" jsonschema:"Health, metrics and the API of operators."`
 	Retention    Retention     `json:"retention" jsonschema:"Removal of messages that every destination has had."`
 	Notify       *Notify       `json:"notify" jsonschema:"Who is told of messages that will not be tried again. None: nobody; metrics and log tell of them in any case."`
 	Destinations []Destination `json:"destinations" jsonschema:"Where messages go. Each destination has a cursor of its own, so that one that is down holds up no other."`
@@ -50,11 +50,6 @@ type Database struct {
 type Log struct {
 	Level  string `json:"level" enum:"debug,info,warn,error" jsonschema:"Least severe level that is written."`
 	Format string `json:"format" enum:"auto,text,json" jsonschema:"auto is text on a terminal and JSON elsewhere."`
-}
-
-// HTTP configures the listener for health and metrics.
-type HTTP struct {
-	Listen string `json:"listen" jsonschema:"Address that serves /livez, /readyz, /healthz/destinations and /metrics. Empty: none."`
 }
 
 // Retention configures the removal of delivered messages.

@@ -128,7 +128,7 @@ func (d *decoder) node(n ast.Node, v reflect.Value, path string) {
 			return
 		}
 		d.origins[path] = at
-		v.Set(reflect.MakeSlice(v.Type(), 0, len(sequence.Values)))
+		v.SetZero() // an empty list is none
 		for i, item := range sequence.Values {
 			v.Set(reflect.Append(v, newDefault(v.Type().Elem())))
 			d.origins[element(path, i)] = d.at(item.GetToken())

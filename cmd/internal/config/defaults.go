@@ -13,7 +13,7 @@ import (
 // [Load], from the host's name.
 func (c *Config) standard() {
 	c.Log = Log{Level: "info", Format: "auto"}
-	c.HTTP = HTTP{Listen: "127.0.0.1:9187"}
+	c.HTTP = HTTP{Listen: "127.0.0.1:9187", API: true}
 	c.Retention = Retention{Enabled: true, Interval: polling.RetentionDefaults().Interval}
 }
 

@@ -41,7 +41,7 @@ func TestEveryDefaultIsAsDocumented(t *testing.T) {
 		Name:         "relay-7-example-com",
 		Database:     config.Database{URL: config.NewURL("postgres://app@db/app")},
 		Log:          config.Log{Level: "info", Format: "auto"},
-		HTTP:         config.HTTP{Listen: "127.0.0.1:9187"},
+		HTTP:         config.HTTP{Listen: "127.0.0.1:9187", API: true},
 		Retention:    config.Retention{Enabled: true, Interval: 30 * time.Second},
 		Destinations: []config.Destination{orders, kafka, nats},
 	}

@@ -96,12 +96,18 @@ func (c *ownCertificate) read() error {
 
 // choose is for tls.Config.GetClientCertificate. As crypto/tls does, it shows nothing that the server says it wouldn't accept.
 func (c *ownCertificate) choose(request *tls.CertificateRequestInfo) (*tls.Certificate, error) {
-	_ = c.read() // half replaced, the two files don't fit each other: the pair before them may still be good
-	c.mu.Lock()
-	pair := c.pair
-	c.mu.Unlock()
-	if request.SupportsCertificate(&pair) != nil {
+	pair, _ := c.current()
+	if request.SupportsCertificate(pair) != nil {
 		return new(tls.Certificate), nil
 	}
+	return pair, nil
+}
+
+// current reads the files, and returns the pair that is good.
+func (c *ownCertificate) current() (*tls.Certificate, error) {
+	_ = c.read() // half replaced, the two files don't fit each other: the pair before them may still be good
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pair := c.pair
 	return &pair, nil
 }

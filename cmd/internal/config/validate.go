@@ -70,9 +70,7 @@ func (l *loader) validate(c *Config) {
 	})
 	l.check(namePattern.MatchString(c.Name), "name", "%q is no name; %s", c.Name, nameRule)
 	l.database(c.Database)
-	if c.HTTP.Listen != "" {
-		l.address("http.listen", c.HTTP.Listen, "127.0.0.1:9187")
-	}
+	l.http(c.HTTP)
 	l.notify(c.Notify, "notify")
 	l.check(len(c.Destinations) > 0, "destinations", "none is given; at least one is needed, for example {name: all, broker: {stdout: {}}}")
 	names, files := make(map[string]string), make(map[string]string)

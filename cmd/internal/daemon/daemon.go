@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/relay"
@@ -151,7 +153,14 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 			return err
 		}
 		if public(listener.Addr()) {
+			if exposed := d.cfg.HTTP.Exposed(); exposed != "" {
+				_ = listener.Close() // no request has been served
+				return fmt.Errorf("http.listen is %s: %s", d.cfg.HTTP.Listen, exposed)
+			}
 			d.logger.Warn("health and metrics can be read from other machines, without authentication", "address", listener.Addr().String())
+		}
+		if secure := d.cfg.HTTP.TLS.Config(); secure != nil {
+			listener = tls.NewListener(listener, secure)
 		}
 	}
 
@@ -165,12 +174,21 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 		defer d.registration.Close()
 	}
 
+	closePools := func() {}
+	defer func() { closePools() }() // when nothing is served any more
 	aside, endAside := context.WithCancel(context.WithoutCancel(ctx))
 	var besides sync.WaitGroup
 	defer besides.Wait()
 	defer endAside()
 	if listener != nil {
-		besides.Go(func() { serveHTTP(aside, listener, d.watch, d.metrics, d.logger) })
+		var api *rest.API
+		if d.cfg.HTTP.API && fromOutbox {
+			if api, closePools, err = d.api(aside); err != nil {
+				_ = listener.Close() // no request has been served
+				return err
+			}
+		}
+		besides.Go(func() { serveHTTP(aside, listener, d.watch, d.metrics, api, d.logger) })
 	}
 	if listener != nil && fromOutbox {
 		besides.Go(func() { d.watch.run(aside) })

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/pgoutbox/outbox/admin/rest"
 )
 
 // listen opens the address of health and metrics, before anything else is started.
@@ -42,9 +44,12 @@ func answer(rw http.ResponseWriter, well bool, body any) {
 	_ = e.Encode(body) // the client has gone
 }
 
-// serveHTTP serves health and metrics until ctx ends.
-func serveHTTP(ctx context.Context, l net.Listener, w *watch, m *metrics, logger *slog.Logger) {
+// serveHTTP serves health, metrics and the API, which may be nil, until ctx ends.
+func serveHTTP(ctx context.Context, l net.Listener, w *watch, m *metrics, api *rest.API, logger *slog.Logger) {
 	mux := http.NewServeMux()
+	if api != nil {
+		mux.Handle("/api/", api)
+	}
 	mux.HandleFunc("GET /livez", func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(rw, "alive\n")
@@ -61,14 +66,20 @@ func serveHTTP(ctx context.Context, l net.Listener, w *watch, m *metrics, logger
 	server := &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       15 * time.Second,
 		WriteTimeout:      30 * time.Second,
 		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
+	(&crowd{limit: maxConnections}).guard(server)
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
 		<-ctx.Done()
+		if api != nil {
+			api.Close() // its streams don't end by themselves
+		}
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		if server.Shutdown(ending) != nil {

@@ -1,0 +1,68 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgoutbox/outbox/admin/rest"
+)
+
+// api makes the API, with connections of its own: few, and none while it isn't asked. closePools closes them.
+func (d *Daemon) api(ctx context.Context) (api *rest.API, closePools func(), err error) {
+	closePools = func() {}
+	defer func() {
+		if err != nil {
+			closePools()
+			closePools = func() {}
+		}
+	}()
+	cfg := d.cfg.HTTP
+	operators, err := pool(ctx, d.conn, "outbox api "+d.cfg.Name)
+	if err != nil {
+		return nil, closePools, fmt.Errorf("the API's connections to the database: %w", err)
+	}
+	closePools = operators.Close
+	options := rest.Options{DB: operators, Access: newGate(cfg).caller, Challenge: `Basic realm="outbox", charset="UTF-8"`, Logger: d.logger}
+	if !cfg.ViewerURL.Empty() {
+		viewer, err := pgx.ParseConfig(cfg.ViewerURL.Text())
+		if err != nil { // its text may have a piece of a password
+			return nil, closePools, errors.New("http.viewer_url can't be used as a database URL such as postgres://user:password@host:5432/database")
+		}
+		viewer.RuntimeParams["client_encoding"] = "UTF8"
+		viewers, err := pool(ctx, viewer, "outbox api "+d.cfg.Name)
+		if err != nil {
+			return nil, closePools, fmt.Errorf("the API's connections for viewers: %w", err)
+		}
+		options.ViewerDB = viewers
+		closePools = func() {
+			operators.Close()
+			viewers.Close()
+		}
+	}
+	if len(cfg.Mask) > 0 {
+		if options.Mask, err = rest.Mask(cfg.Mask); err != nil {
+			return nil, closePools, fmt.Errorf("http.mask: %w", err)
+		}
+	}
+	api, err = rest.New(options)
+	return api, closePools, err
+}
+
+func pool(ctx context.Context, conn *pgx.ConnConfig, name string) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(conn.ConnString())
+	if err != nil {
+		return nil, err
+	}
+	cfg.ConnConfig = conn.Copy()
+	cfg.ConnConfig.RuntimeParams["application_name"] = name
+	if cfg.ConnConfig.ConnectTimeout == 0 {
+		cfg.ConnConfig.ConnectTimeout = 10 * time.Second
+	}
+	cfg.MaxConns, cfg.MinConns, cfg.MaxConnIdleTime = 4, 0, time.Minute
+	return pgxpool.NewWithConfig(ctx, cfg)
+}
