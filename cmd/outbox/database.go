@@ -122,7 +122,9 @@ var passwords = regexp.MustCompile(`(://[^:/@\s"]*):[^@\s"]*@|((?i:password|pass
 // second line of defence.
 func (a *app) redact(text string) string {
 	for _, secret := range a.secrets {
-		text = strings.ReplaceAll(text, secret, "xxxxx")
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, "xxxxx")
+		}
 	}
 	return passwords.ReplaceAllStringFunc(text, func(found string) string {
 		m := passwords.FindStringSubmatch(found)

@@ -43,6 +43,8 @@ type app struct {
 
 	configFile  string
 	databaseURL string
+	serverURL   string
+	tokenFile   string
 
 	started bool     // the command line was understood
 	secrets []string // addresses as they were given, never to be printed
@@ -96,11 +98,20 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		// Errors before this are those of the command line.
-		PersistentPreRun: func(*cobra.Command, []string) { a.started = true },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			a.started = true
+			if a.serverURL != "" && cmd.Annotations[isVerb] == "" {
+				return usage("%s works on this machine and its database alone: leave out --server", cmd.CommandPath())
+			}
+			return nil
+		},
 	}
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration file (default $OUTBOX_CONFIG, then outbox.yaml)")
 	root.PersistentFlags().StringVar(&a.databaseURL, "database-url", "",
 		"database (default $OUTBOX_DATABASE_URL, then $DATABASE_URL, then the configuration file)")
+	root.PersistentFlags().StringVar(&a.serverURL, "server", "",
+		"API of a relay, in place of a database (default $OUTBOX_SERVER); $OUTBOX_SERVER_USER and $OUTBOX_SERVER_PASSWORD log in")
+	root.PersistentFlags().StringVar(&a.tokenFile, "server-token-file", "", "file with the bearer token for --server (default $OUTBOX_SERVER_TOKEN_FILE)")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
 	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.verifyCommand(), a.doctorCommand(), a.configCommand(), a.versionCommand())
 	groups := a.groups()

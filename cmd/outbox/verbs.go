@@ -57,12 +57,16 @@ func asks[P, R any](v view, preview func(a *app, p *P, found R) error, question 
 	return v
 }
 
+// isVerb marks the commands that work through --server as well.
+const isVerb = "verb"
+
 // verb makes the command of a verb in the table.
 func (a *app) verb(v verbs.Verb, show view) *cobra.Command {
 	params := v.New()
 	var out format
 	c := confirmation{}
-	cmd := &cobra.Command{Use: lastWord(v.Name), Aliases: show.aliases, Short: v.Short, Long: v.Long, Example: v.Example}
+	cmd := &cobra.Command{Use: lastWord(v.Name), Aliases: show.aliases, Short: v.Short, Long: v.Long, Example: v.Example,
+		Annotations: map[string]string{isVerb: v.Name}}
 	least, most := 0, 0
 	for _, p := range v.Params {
 		switch {
@@ -195,6 +199,9 @@ func (a *app) run(ctx context.Context, v verbs.Verb, show view, params any, c co
 			return err
 		}
 	}
+	if c.actor != "" && a.server() != "" {
+		return usage("--actor is given, and the audit of a server has your login")
+	}
 	at, err := a.seat(ctx)
 	if err != nil {
 		return err
@@ -221,6 +228,9 @@ type seat interface {
 
 // seat connects to the place that the flags and the environment name.
 func (a *app) seat(ctx context.Context) (seat, error) {
+	if server := a.server(); server != "" {
+		return a.remote(server)
+	}
 	conn, err := a.operate(ctx)
 	if err != nil {
 		return nil, err
