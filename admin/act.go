@@ -210,8 +210,8 @@ func requeue(ctx context.Context, tx pgx.Tx, chosen selected) (int64, error) {
 	tag, err := tx.Exec(ctx, withSelected+`, moved AS (
 			DELETE FROM outbox.dead_letters d USING selected s
 			WHERE d.destination = s.destination AND d.id = s.id AND d.message_id = s.message_id RETURNING d.*)
-		INSERT INTO outbox.holds (destination, lane, id, `+schema.MessageColumns+`, attempts)
-		SELECT destination, lane, id, `+schema.MessageColumns+`, 0 FROM moved`, chosen.args()...)
+		INSERT INTO outbox.holds (destination, lane, id, `+schema.MessageColumns+`, attempts, deaths)
+		SELECT destination, lane, id, `+schema.MessageColumns+`, 0, deaths FROM moved`, chosen.args()...)
 	if err != nil {
 		return 0, err
 	}

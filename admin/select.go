@@ -28,6 +28,9 @@ type Selection struct {
 	Reason      string // "invalid", "refused", "exhausted"; not with Blocked
 	Before      time.Time
 
+	// Fingerprint is that of a [DeadGroup]; not with Blocked.
+	Fingerprint string
+
 	// New selects those that no operator has acknowledged; not with Blocked.
 	New bool
 
@@ -39,6 +42,9 @@ func (s Selection) validate() error {
 	if s.Blocked && s.Reason != "" {
 		return errors.New("blocked messages have no reason to select by: leave the reason out")
 	}
+	if s.Blocked && s.Fingerprint != "" {
+		return errors.New("blocked messages are in no group: leave the fingerprint out")
+	}
 	if s.Blocked && s.New {
 		return errors.New("blocked messages can't be acknowledged: requeue or discard them")
 	}
@@ -48,7 +54,7 @@ func (s Selection) validate() error {
 // Everything reports whether nothing is named: s selects all there is.
 func (s Selection) Everything() bool {
 	return len(s.MessageIDs) == 0 && len(s.Positions) == 0 && s.Destination == "" && s.Topic == "" && s.Key == "" &&
-		s.Reason == "" && s.Before.IsZero()
+		s.Reason == "" && s.Fingerprint == "" && s.Before.IsZero()
 }
 
 // named reports whether s names messages one by one.
@@ -66,12 +72,13 @@ func (s Selection) where() string {
 	const common = `($1::uuid[] IS NULL OR message_id = ANY ($1)) AND ($2::bigint[] IS NULL OR id = ANY ($2))
 		AND ($3::text IS NULL OR destination = $3) AND ($4::text IS NULL OR topic = $4) AND ($5::text IS NULL OR lane = $5)`
 	if s.Blocked {
-		return common + ` AND retry_at = 'infinity' AND $6::text IS NULL AND ($7::timestamptz IS NULL OR held_at < $7)`
+		return common + ` AND retry_at = 'infinity' AND $6::text IS NULL AND ($7::timestamptz IS NULL OR held_at < $7) AND $8::text IS NULL`
 	}
+	dead := common + ` AND ($6::text IS NULL OR reason = $6) AND ($7::timestamptz IS NULL OR dead_at < $7) AND ($8::text IS NULL OR fingerprint = $8)`
 	if s.New {
-		return common + ` AND ($6::text IS NULL OR reason = $6) AND ($7::timestamptz IS NULL OR dead_at < $7) AND acknowledged_at IS NULL`
+		dead += ` AND acknowledged_at IS NULL`
 	}
-	return common + ` AND ($6::text IS NULL OR reason = $6) AND ($7::timestamptz IS NULL OR dead_at < $7)`
+	return dead
 }
 
 // readable is a text as it can be sent whatever the database's encoding: unless that is UTF-8, one that isn't ASCII has its bytes in
@@ -102,7 +109,7 @@ func (s Selection) args() []any {
 	if !s.Before.IsZero() {
 		before = s.Before
 	}
-	return []any{ids, positions, text(s.Destination), text(s.Topic), text(schema.Lane(s.Key)), text(s.Reason), before}
+	return []any{ids, positions, text(s.Destination), text(s.Topic), text(schema.Lane(s.Key)), text(s.Reason), before, text(s.Fingerprint)}
 }
 
 // detail describes s for the audit.
@@ -120,6 +127,7 @@ func (s Selection) detail() map[string]any {
 	set("topic", s.Topic, s.Topic != "")
 	set("key", s.Key, s.Key != "")
 	set("reason", s.Reason, s.Reason != "")
+	set("fingerprint", s.Fingerprint, s.Fingerprint != "")
 	set("before", s.Before, !s.Before.IsZero())
 	set("new", true, s.New)
 	set("all", true, s.All)
@@ -144,6 +152,10 @@ type DeadLetter struct {
 	Error         string          `json:"error"`
 	At            time.Time       `json:"at"`               // when it was set aside
 	Behind        int64           `json:"behind,omitempty"` // messages that wait behind a blocked one
+
+	// Deaths is more than one if it was requeued and failed again. Fingerprint is that of its [DeadGroup].
+	Deaths      int    `json:"deaths"`
+	Fingerprint string `json:"fingerprint,omitempty"`
 
 	// When an operator acknowledged it, and who; zero if it is new.
 	AcknowledgedAt time.Time `json:"acknowledged_at,omitzero"`
@@ -176,10 +188,10 @@ func DeadLetters(ctx context.Context, db DB, s Selection, page Page) ([]DeadLett
 	if page.Payload {
 		payload = "payload"
 	}
-	last := "reason, error, dead_at, 0::bigint, acknowledged_at, coalesce(acknowledged_by, '')"
+	last := "reason, error, dead_at, 0::bigint, acknowledged_at, coalesce(acknowledged_by, ''), deaths, fingerprint"
 	if s.Blocked {
 		last = `'blocked', coalesce(error, ''), held_at,
-			(SELECT count(*) - 1 FROM outbox.holds b WHERE b.destination = d.destination AND b.lane = d.lane), NULL::timestamptz, ''`
+			(SELECT count(*) - 1 FROM outbox.holds b WHERE b.destination = d.destination AND b.lane = d.lane), NULL::timestamptz, '', deaths + 1, ''`
 	}
 	var list []DeadLetter
 	err := read(ctx, db, func(tx pgx.Tx) error {
@@ -189,7 +201,7 @@ func DeadLetters(ctx context.Context, db DB, s Selection, page Page) ([]DeadLett
 			       `+readable("coalesce(event_type, '')")+`, `+readable("coalesce(content_type, '')")+`,
 			       CASE WHEN `+readable("headers::text")+` = headers::text THEN headers::text ELSE to_jsonb(`+readable("headers::text")+`)::text END, created_at, attempts, `+payload+`, `+last+`
 			FROM `+s.table()+` d
-			WHERE `+s.where()+` AND (destination, id, message_id) > ($8, $9, $10::text::uuid) ORDER BY destination, id, message_id LIMIT $11`,
+			WHERE `+s.where()+` AND (destination, id, message_id) > ($9, $10, $11::text::uuid) ORDER BY destination, id, message_id LIMIT $12`,
 			append(s.args(), page.AfterDestination, page.AfterPosition, page.AfterMessageID.String(), page.Limit)...)
 		if err != nil {
 			return err
@@ -200,7 +212,7 @@ func DeadLetters(ctx context.Context, db DB, s Selection, page Page) ([]DeadLett
 			var headers *string
 			var acknowledged *time.Time
 			err := row.Scan(&d.Destination, &d.Position, &id, &d.Topic, &d.Key, &d.AggregateType, &d.AggregateID, &d.EventType,
-				&d.ContentType, &headers, &d.CreatedAt, &d.Attempts, &d.Payload, &d.Reason, &d.Error, &d.At, &d.Behind, &acknowledged, &d.AcknowledgedBy)
+				&d.ContentType, &headers, &d.CreatedAt, &d.Attempts, &d.Payload, &d.Reason, &d.Error, &d.At, &d.Behind, &acknowledged, &d.AcknowledgedBy, &d.Deaths, &d.Fingerprint)
 			if err != nil {
 				return d, err
 			}

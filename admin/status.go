@@ -139,6 +139,9 @@ type Relay struct {
 	StartedAt   time.Time `json:"started_at"`
 	HeartbeatAt time.Time `json:"heartbeat_at"`
 	Live        bool      `json:"live"`
+
+	// Owns names the destinations that it has a lease of, with the shard group if there are several: "kafka", "kafka/2".
+	Owns []string `json:"owns,omitempty"`
 }
 
 // Segment is a part of outbox.messages, which is emptied at once when every cursor has passed it.
@@ -360,8 +363,12 @@ func (r *Report) readRelays(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `
 		SELECT name, host, pid, version, started_at, heartbeat_at,
 		       abs(extract(epoch FROM clock_timestamp() - heartbeat_at)) < `+liveness+`
-		       OR EXISTS (SELECT FROM outbox.cursors c WHERE c.owner = r.name AND `+schema.Leased+`)
-		FROM outbox.relays r ORDER BY name`)
+		       OR o.owns IS NOT NULL, o.owns
+		FROM outbox.relays r, LATERAL (
+			SELECT array_agg(CASE WHEN c.shard_groups > 1 THEN format('%s/%s', c.destination, c.shard_group) ELSE c.destination END
+				ORDER BY c.destination, c.shard_group) AS owns
+			FROM outbox.cursors c WHERE c.owner = r.name AND `+schema.Leased+`) o
+		ORDER BY name`)
 	if err == nil {
 		r.Relays, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Relay])
 	}

@@ -123,7 +123,7 @@ func relayPrivileges() []privilege {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT", "INSERT", "UPDATE", "DELETE"}})
 	}
 	return append(privileges, privilege{onTable, "outbox.controls", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
-		privilege{onTable, "outbox.audit", []string{"INSERT"}})
+		privilege{onTable, "outbox.audit", []string{"SELECT", "INSERT"}})
 }
 
 func viewerPrivileges() []privilege {
@@ -136,7 +136,7 @@ func viewerPrivileges() []privilege {
 	return append(privileges,
 		privilege{onTable, "outbox.messages", []string{"SELECT (xid, id, segment, " + common + ")"}},
 		privilege{onTable, "outbox.inbox_messages", []string{"SELECT (xid, id, segment, " + common + ")"}},
-		privilege{onTable, "outbox.holds", []string{"SELECT (" + kept + ", retry_at, held_at)"}},
-		privilege{onTable, "outbox.dead_letters", []string{"SELECT (" + kept + ", reason, dead_at, acknowledged_at, acknowledged_by)"}},
+		privilege{onTable, "outbox.holds", []string{"SELECT (" + kept + ", retry_at, held_at, deaths)"}},
+		privilege{onTable, "outbox.dead_letters", []string{"SELECT (" + kept + ", reason, dead_at, acknowledged_at, acknowledged_by, deaths, fingerprint)"}},
 	)
 }

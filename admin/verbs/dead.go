@@ -18,15 +18,19 @@ type Filter struct {
 	Topic       string   `json:"topic,omitempty" help:"of this topic"`
 	Key         string   `json:"key,omitempty" help:"with this ordering key"`
 	Cause       string   `json:"cause,omitempty" enum:"invalid,refused,exhausted" help:"set aside as invalid, refused or exhausted"`
+	Group       string   `json:"group,omitempty" help:"of the group with this fingerprint, see dead group"`
 	New         bool     `json:"new,omitempty" help:"not acknowledged"`
 	OlderThan   Duration `json:"older_than,omitempty" help:"set aside longer ago than this"`
 }
 
 // selection adds the ids to the filter.
 func (f Filter) selection(ids []string) (admin.Selection, error) {
-	s := admin.Selection{Blocked: f.Blocked, Destination: f.Destination, Topic: f.Topic, Key: f.Key, Reason: f.Cause, New: f.New}
+	s := admin.Selection{Blocked: f.Blocked, Destination: f.Destination, Topic: f.Topic, Key: f.Key, Reason: f.Cause, Fingerprint: f.Group, New: f.New}
 	if s.Blocked && s.Reason != "" {
 		return s, fault("cause", "and blocked exclude each other: blocked messages are no dead letters yet")
+	}
+	if s.Blocked && s.Fingerprint != "" {
+		return s, fault("group", "and blocked exclude each other: blocked messages are in no group")
 	}
 	if s.Blocked && s.New {
 		return s, fault("new", "and blocked exclude each other: blocked messages are no dead letters yet")
@@ -104,6 +108,28 @@ func deadList() Verb {
 	})
 }
 
+func deadGroup() Verb {
+	return reads(Verb{
+		Name:  "dead group",
+		Short: "Group dead letters by cause",
+		Long: `Dead letters whose errors differ in ids, numbers and quoted names alone are one group. Its fingerprint selects it for the
+other commands: --group. AGAIN counts those that were requeued before, and failed again.`,
+		Example: `  outbox dead group --new
+  outbox dead requeue --group 7c1e09ab`,
+	}, func(ctx context.Context, db admin.DB, p Filter) (admin.DeadGroups, error) {
+		s, _ := p.selection(nil) // checked
+		return admin.GroupDead(ctx, db, s)
+	})
+}
+
+func (f *Filter) check() error {
+	_, err := f.selection(nil)
+	if err == nil && f.Blocked {
+		err = fault("blocked", "can't be used here: blocked messages are no dead letters yet")
+	}
+	return err
+}
+
 // DeadShow are the parameters of "dead show".
 type DeadShow struct {
 	IDs []string `json:"ids" arg:"ID" required:"true" help:"message ids, or positions"`
@@ -148,7 +174,7 @@ type DeadAct struct {
 func (p *DeadAct) check() error {
 	s, err := p.selection(p.IDs)
 	if err == nil && s.Everything() && !p.All {
-		err = fault("", "nothing is selected: give ids, a destination, a topic, a key, a cause or an age, or say all")
+		err = fault("", "nothing is selected: give ids, a destination, a topic, a key, a cause, a group or an age, or say all")
 	}
 	return err
 }

@@ -21,9 +21,10 @@ import (
 func All() []Verb {
 	return []Verb{
 		Status(), check(),
-		deadList(), deadShow(), deadAck(), deadRequeue(), deadDiscard(),
+		deadList(), deadGroup(), deadShow(), deadAck(), deadRequeue(), deadDiscard(),
 		destinationsList(), destinationsDrop(),
 		inboxStatus(), inboxWindow(),
+		holds(), relays(), audit(),
 		pause(), resume(), throttle(), controls(),
 		rebase(), handover(),
 	}

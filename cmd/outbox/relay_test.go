@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -389,6 +390,20 @@ func TestWhatARelayMayNotSendIsADeadLetterThatCanBeRequeued(t *testing.T) {
 	until(t, "the dead letters are there", func() bool { return d.int(`SELECT count(*) FROM outbox.dead_letters`) == 10 })
 	d.outbox("dead", "ls").want(exitOK, topic, "refused", "key-9")
 	d.outbox("status").want(exitOK, "DEAD")
+	var group string // one for all
+	if err := d.QueryRow(t.Context(), `SELECT DISTINCT fingerprint FROM outbox.dead_letters`).Scan(&group); err != nil {
+		t.Fatal(err)
+	}
+	d.outbox("dead", "group").want(exitOK, group, topic, "refused")
+	d.outbox("dead", "requeue", "--group", group, "--yes").want(exitOK, "requeued 10 messages")
+	until(t, "they have died again", func() bool { return d.int(`SELECT count(*) FROM outbox.dead_letters WHERE deaths = 2`) == 10 })
+	var groups admin.DeadGroups
+	if err := json.Unmarshal([]byte(d.outbox("dead", "group", "-o", "json").want(exitOK).stdout), &groups); err != nil || groups.Groups[0].Again != 10 {
+		t.Errorf("%+v, %v", groups, err)
+	}
+	d.outbox("relays").want(exitOK, "kafka")
+	d.outbox("audit").want(exitOK, "requeue")
+	d.outbox("holds").want(exitOK, "none")
 	if code := relay.stop(); code != exitOK {
 		t.Errorf("exit code %d", code)
 	}

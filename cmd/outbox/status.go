@@ -176,13 +176,13 @@ func writeDestinations(w io.Writer, r *admin.Report) error {
 }
 
 func writeRelays(w io.Writer, r *admin.Report) error {
-	t := newTable(w, "RELAY", "LIVE", "HEARTBEAT", "HOST", "PID", "VERSION", "UPTIME")
+	t := newTable(w, "RELAY", "LIVE", "HEARTBEAT", "HOST", "PID", "VERSION", "UPTIME", "DELIVERS TO")
 	for _, relay := range r.Relays {
 		live := "yes"
 		if !relay.Live {
 			live = "no"
 		}
-		t.row(relay.Name, live, ago(r.At, relay.HeartbeatAt)+" ago", relay.Host, relay.PID, relay.Version, ago(r.At, relay.StartedAt))
+		t.row(relay.Name, live, ago(r.At, relay.HeartbeatAt)+" ago", relay.Host, relay.PID, relay.Version, ago(r.At, relay.StartedAt), short(strings.Join(relay.Owns, ", "), 60))
 	}
 	return t.flush()
 }

@@ -110,6 +110,7 @@ CREATE TABLE outbox.holds (
     retry_at       timestamptz,
     error          text,
     held_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    deaths         integer     NOT NULL DEFAULT 0, -- how often it was a dead letter before
     PRIMARY KEY (destination, lane, id, message_id)
 );
 
@@ -135,10 +136,15 @@ CREATE TABLE outbox.dead_letters (
     dead_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     acknowledged_at timestamptz, -- when an operator said that they know of it, and who
     acknowledged_by text,
+    deaths         integer     NOT NULL DEFAULT 1, -- more than one: it was requeued, and failed again
+    -- The same for errors that differ in ids, numbers and quoted names alone.
+    fingerprint    text        NOT NULL GENERATED ALWAYS AS (
+        left(md5(regexp_replace(error, '[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|"[^"]*"|''[^'']*''|[0-9]+', '#', 'g')), 8)) STORED,
     PRIMARY KEY (destination, id, message_id)
 );
 
 CREATE INDEX dead_letters_message_id ON outbox.dead_letters (message_id);
+CREATE INDEX dead_letters_fingerprint ON outbox.dead_letters (destination, fingerprint, dead_at);
 CREATE INDEX dead_letters_new ON outbox.dead_letters (destination, dead_at) WHERE acknowledged_at IS NULL;
 
 -- What operators did: who, when, why.

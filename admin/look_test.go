@@ -1,0 +1,96 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+func TestDeadLettersOfOneCauseAreAGroup(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.cursor("kafka", "1 minute")
+	d.exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, shard, created_at, attempts, reason, error)
+		SELECT 'kafka', 'k', n, gen_random_uuid(), 't', 0, now(), 1, 'refused',
+		       CASE WHEN n <= 7 THEN format('value of %s B in "%s" is larger than 10, see 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398%s', 100 * n, md5(n::text), n)
+		            ELSE 'no schema ' || n END
+		FROM generate_series(1, 10) n`)
+	groups, err := GroupDead(t.Context(), d.Conn, Selection{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g := groups.Groups; len(g) != 2 || g[0].Messages != 7 || g[0].New != 7 || g[0].Again != 0 || g[1].Messages != 3 || groups.Looked != 10 || groups.Partial {
+		t.Fatalf("%+v", groups)
+	}
+	all := Selection{Fingerprint: groups.Groups[1].Fingerprint}
+	if letters, err := DeadLetters(t.Context(), d.Conn, all, Page{}); err != nil || len(letters) != 3 || letters[0].Fingerprint != all.Fingerprint || letters[0].Deaths != 1 {
+		t.Errorf("%+v, %v", letters, err)
+	}
+	o, err := Requeue(t.Context(), d.Conn, all, 0, Action{Actor: "anna"})
+	if err != nil || o.Changed != 3 {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	if n := d.int(`SELECT count(*) FROM outbox.holds WHERE deaths = 1 AND topic = 't' AND attempts = 0`); n != 3 {
+		t.Errorf("%d messages know that they have died once", n)
+	}
+	if _, err := GroupDead(t.Context(), d.Conn, Selection{Blocked: true}); err == nil {
+		t.Error("blocked messages were grouped")
+	}
+}
+
+func TestHeldLanesAreListedByPages(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.held("kafka", "a", 1, "infinity")
+	for i := range 5 {
+		d.held("kafka", fmt.Sprint("k", i), int64(10+i), "2100-01-01")
+	}
+	d.held("nats", "a", 2, "2100-01-01")
+	var names []string
+	f := HoldFilter{Limit: 3}
+	for {
+		list, err := Holds(t.Context(), d.Conn, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range list {
+			names = append(names, h.Destination+" "+h.Lane)
+		}
+		if len(list) < f.Limit {
+			break
+		}
+		f.AfterDestination, f.AfterLane = list[len(list)-1].Destination, list[len(list)-1].Lane
+	}
+	if want := []string{"kafka a", "kafka k0", "kafka k1", "kafka k2", "kafka k3", "kafka k4", "nats a"}; !slices.Equal(names, want) {
+		t.Errorf("%q", names)
+	}
+	if list, err := Holds(t.Context(), d.Conn, HoldFilter{Blocked: true}); err != nil || len(list) != 1 || !list[0].Blocked || !list[0].Due.IsZero() || list[0].Messages.N != 1 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if list, err := Holds(t.Context(), d.Conn, HoldFilter{Destination: "nats", Key: "a"}); err != nil || len(list) != 1 || list[0].Blocked || list[0].Due.Year() != 2100 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+func TestTheAuditIsReadNewestFirst(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.cursor("kafka", "1 minute")
+	target := Target{Destination: "kafka", Key: "a"}
+	if _, err := Pause(t.Context(), d.Conn, target, ControlOptions{}, Action{Actor: "anna", Reason: "their migration"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Resume(t.Context(), d.Conn, target, false, Action{Actor: "ben"}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := Audit(t.Context(), d.Conn, AuditFilter{})
+	if err != nil || len(list) != 2 || list[0].Verb != "resume" || list[1].Reason != "their migration" || list[1].Destination != "kafka" || len(list[1].Detail) < 3 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if list, err := Audit(t.Context(), d.Conn, AuditFilter{Before: list[0].ID}); err != nil || len(list) != 1 || list[0].Actor != "anna" {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if list, err := Audit(t.Context(), d.Conn, AuditFilter{Actor: "ben", Verb: "resume", Since: list[0].At}); err != nil || len(list) != 1 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}

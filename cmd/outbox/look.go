@@ -1,0 +1,78 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/verbs"
+)
+
+func listHolds(a *app, p *verbs.Holds, list []admin.HeldLane) error {
+	if len(list) == 0 {
+		fmt.Fprintln(a.stderr, "none")
+		return nil
+	}
+	t := newTable(a.stdout, "DESTINATION", "KEY", "MESSAGES", "FIRST", "TOPIC", "ATTEMPTS", "SINCE", "NEXT TRY", "ERROR")
+	now := time.Now()
+	for _, h := range list {
+		next := "blocked"
+		if !h.Blocked {
+			next = "in " + span(h.Due.Sub(now))
+		}
+		t.row(h.Destination, short(h.Lane, 40), h.Messages, h.MessageID, h.Topic, h.Attempts, ago(now, h.Since)+" ago", next, short(h.Error, 80))
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if len(list) == p.Limit {
+		last := list[len(list)-1]
+		fmt.Fprintf(a.stderr, "there may be more: add --after %s\n", clean(last.Destination+"/"+last.Lane))
+	}
+	return nil
+}
+
+func listAudit(a *app, p *verbs.Audit, list []admin.AuditEntry) error {
+	if len(list) == 0 {
+		fmt.Fprintln(a.stderr, "none")
+		return nil
+	}
+	t := newTable(a.stdout, "ID", "AT", "BY", "VERB", "DESTINATION", "REASON", "DETAIL")
+	for _, e := range list {
+		t.row(e.ID, e.At.Local().Format(time.DateTime), e.Actor, e.Verb, e.Destination, short(e.Reason, 60), short(string(e.Detail), 80))
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if len(list) == p.Limit {
+		fmt.Fprintf(a.stderr, "there may be more: add --before %d\n", list[len(list)-1].ID)
+	}
+	return nil
+}
+
+func listRelays(a *app, _ *struct{}, list []admin.Relay) error {
+	if len(list) == 0 {
+		fmt.Fprintln(a.stderr, "none: no relay has ever run on this database")
+		return nil
+	}
+	return writeRelays(a.stdout, &admin.Report{At: time.Now(), Relays: list})
+}
+
+func groupLetters(a *app, _ *verbs.Filter, g admin.DeadGroups) error {
+	if len(g.Groups) == 0 {
+		fmt.Fprintln(a.stderr, "none")
+		return nil
+	}
+	t := newTable(a.stdout, "GROUP", "MESSAGES", "NEW", "AGAIN", "DESTINATION", "TOPIC", "CAUSE", "FIRST", "LAST", "ERROR OF THE LAST")
+	now := time.Now()
+	for _, d := range g.Groups {
+		t.row(d.Fingerprint, d.Messages, d.New, d.Again, d.Destination, d.Topic, d.Reason, ago(now, d.First)+" ago", ago(now, d.Last)+" ago", short(d.Error, 80))
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if g.Partial {
+		fmt.Fprintf(a.stderr, "%d dead letters were looked at, and there are more: select fewer by flags\n", g.Looked)
+	}
+	return nil
+}
