@@ -10,28 +10,28 @@ import (
 	"github.com/pgoutbox/outbox/internal/check"
 )
 
-// book numbers the events of each order, and follows those under way from COMMIT to the consumer: how long they took,
-// and which have been overtaken. The checker judges; the book is there for what a person wants to see meanwhile.
+// book numbers the events of each order, and follows events from COMMIT to the consumer: how long they took, and which
+// have been overtaken. The checker judges; the book is for what a person watches meanwhile.
 type book struct {
 	mu       sync.Mutex
-	drawn    []uint64 // by order, the last number
-	highest  []uint64 // by order, of what has arrived
+	drawn    []uint64 // by order: the last number
+	highest  []uint64 // by order: the highest number that has arrived
 	underway map[check.ID]departure
 
-	recent    *hdrhistogram.WindowedHistogram // of a section a second
-	all, calm *hdrhistogram.Histogram         // calm: of what was committed and arrived while nothing was broken
+	recent    *hdrhistogram.WindowedHistogram // one section per second
+	all, calm *hdrhistogram.Histogram         // calm: events that were committed and arrived while nothing was broken
 }
 
-// departure is an event on its way.
+// departure is an event in flight.
 type departure struct {
 	at     time.Time
 	calm   bool // committed while nothing was broken
 	poison bool // the broker will refuse it
 
-	fate chan<- fate // gets what becomes of it, and has room for that; may be nil
+	fate chan<- fate // gets the event's fate, with room for it; may be nil
 }
 
-// fate is what becomes of an event: it arrives, so long after its commit, or it is a dead letter.
+// fate is how an event ends: it arrives, some time after its commit, or it is a dead letter.
 type fate struct {
 	took   time.Duration
 	letter deadLetter
@@ -67,7 +67,7 @@ func (b *book) depart(id check.ID, d departure) {
 	b.underway[id] = d
 }
 
-// settle forgets an event that won't arrive: there is no commit, or it has become a dead letter. It returns whether the
+// settle removes an event that won't arrive: it was rolled back, or has become a dead letter. It returns whether the
 // broker was expected to refuse the event.
 func (b *book) settle(id check.ID, letter *deadLetter) (poison bool) {
 	b.mu.Lock()
@@ -80,8 +80,8 @@ func (b *book) settle(id check.ID, letter *deadLetter) (poison bool) {
 	return d.poison
 }
 
-// arrive records a delivery; calm is whether nothing is broken. Others may write to the broker too, so id may be one
-// that was never drawn.
+// arrive records a delivery; calm tells whether nothing is broken. Other programs may write to the broker too, so id
+// may be one that was never drawn.
 func (b *book) arrive(id check.ID, now time.Time, calm bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -95,7 +95,7 @@ func (b *book) arrive(id check.ID, now time.Time, calm bool) {
 	delete(b.underway, id)
 	took := now.Sub(d.at)
 	us := min(max(took.Microseconds(), b.all.LowestTrackableValue()), b.all.HighestTrackableValue())
-	_ = b.recent.Current.RecordValue(us) // it is within the bounds
+	_ = b.recent.Current.RecordValue(us) // the value is within the bounds
 	_ = b.all.RecordValue(us)
 	if calm && d.calm {
 		_ = b.calm.RecordValue(us)
@@ -105,7 +105,7 @@ func (b *book) arrive(id check.ID, now time.Time, calm bool) {
 	}
 }
 
-// passed is whether a later event of its order has arrived.
+// passed reports whether a later event of its order has arrived.
 func (b *book) passed(id check.ID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -113,8 +113,8 @@ func (b *book) passed(id check.ID) bool {
 }
 
 // overtaken counts the events that a later one of their order has overtaken, and that were committed longer than grace
-// ago: when none is a dead letter, they are lost or will arrive out of order. Those of the last moment may be of
-// writers that haven't had the time yet to report that they rolled back.
+// ago. If they are not dead letters, they are lost or will arrive out of order. More recent events may belong to
+// writers that have not yet reported their roll-back.
 func (b *book) overtaken(now time.Time, grace time.Duration) (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -140,7 +140,7 @@ func (b *book) latencies() (recent, all, calm latencies) {
 	return percentiles(b.recent.Merge()), percentiles(b.all), percentiles(b.calm)
 }
 
-// latencies are percentiles of the time from commit to consumer. Count is how many events they are of.
+// latencies are percentiles of the time from commit to consumer. Count is the number of events.
 type latencies struct {
 	Count              int64
 	P50, P95, P99, Max time.Duration

@@ -22,16 +22,16 @@ import (
 // database is the PostgreSQL of the demo: a server of its own, or one that was given.
 type database struct {
 	url     string // for the relays
-	name    string // of the database, in place of that in url
+	name    string // the database; it overrides the one in url
 	pool    *pgxpool.Pool
 	version string
-	note    string // what a person should know about it, besides the version
+	note    string // a remark for people, beside the version
 
 	folder string // of a server of its own
 	undo   *undo
 }
 
-// openDatabase finds or starts a PostgreSQL and installs the outbox in it, until undo. Its lines of progress go to
+// openDatabase finds or starts a PostgreSQL and installs the outbox in it; undo removes both. Progress lines go to
 // progress.
 func openDatabase(ctx context.Context, undo *undo, given string, orders int, progress io.Writer) (d *database, err error) {
 	d = &database{undo: undo}
@@ -64,7 +64,7 @@ func (d *database) startOwn(ctx context.Context, progress io.Writer) error {
 
 const minMajor = schema.MinServerVersion / 10000
 
-// fetchMissing downloads a PostgreSQL into the cache if there is none on the machine that will do.
+// fetchMissing downloads a PostgreSQL into the cache if the machine has no suitable one.
 func fetchMissing(ctx context.Context, progress io.Writer) error {
 	_, found, err := servers.FindPostgres("")
 	if err != nil && !errors.Is(err, servers.ErrNotFound) {
@@ -91,8 +91,8 @@ func fetchMissing(ctx context.Context, progress io.Writer) error {
 	return err
 }
 
-// useGiven takes a database of its own on the given server, or, where the role may not create one, the given database
-// if the outbox in it isn't used.
+// useGiven creates a database on the given server. If the role may not create one, it uses the given database, provided
+// that its outbox isn't in use.
 func (d *database) useGiven(ctx context.Context, given string) error {
 	config, err := pgx.ParseConfig(given)
 	if err != nil {
@@ -133,7 +133,7 @@ func (d *database) useGiven(ctx context.Context, given string) error {
 
 func (d *database) createDatabase(ctx context.Context, conn *pgx.Conn) error {
 	name := "outbox_demo_" + randomHex()
-	// template0, because it takes no connections, which would forbid the copy.
+	// template0 accepts no connections, which would prevent the copy.
 	if _, err := conn.Exec(ctx, `CREATE DATABASE `+name+` TEMPLATE template0`); err != nil {
 		return fmt.Errorf("create the database %s on the server of --database-url: %w", name, err)
 	}
@@ -143,10 +143,10 @@ func (d *database) createDatabase(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// demoLock keeps two demos out of one database. It also returns whether there is an outbox.
+// demoLock prevents two demos from using one database. It also returns whether there is an outbox.
 const demoLock = `SELECT pg_try_advisory_lock(hashtextextended('outbox demo', 0)), to_regnamespace('outbox') IS NOT NULL`
 
-// borrow uses a database that isn't the demo's own, after a look at whether it is used.
+// borrow uses a database that isn't the demo's own, if its outbox isn't in use.
 func (d *database) borrow(ctx context.Context, conn *pgx.Conn, name string) error {
 	var free, installed bool
 	err := conn.QueryRow(ctx, demoLock).Scan(&free, &installed)
@@ -163,7 +163,7 @@ func (d *database) borrow(ctx context.Context, conn *pgx.Conn, name string) erro
 	default:
 		d.undoBy(conn, "remove the outbox again", `DROP SCHEMA IF EXISTS outbox CASCADE`)
 	}
-	// One of a demo that was killed may be there; the lock proves that none is alive.
+	// A killed demo may have left one; the lock proves that no demo is alive.
 	if _, err := conn.Exec(ctx, `DROP SCHEMA IF EXISTS `+ordersSchema+` CASCADE; CREATE SCHEMA `+ordersSchema); err != nil {
 		return fmt.Errorf("create a schema for the demo's orders in %q: %w; the role needs CREATE on the database, or CREATEDB", name, err)
 	}
@@ -171,7 +171,7 @@ func (d *database) borrow(ctx context.Context, conn *pgx.Conn, name string) erro
 	return nil
 }
 
-// undoBy undoes something by a statement.
+// undoBy registers a statement that undoes something.
 func (d *database) undoBy(conn *pgx.Conn, doing, sql string) {
 	d.undo.add(func(ctx context.Context) error {
 		_, err := conn.Exec(ctx, sql)
@@ -179,10 +179,10 @@ func (d *database) undoBy(conn *pgx.Conn, doing, sql string) {
 	})
 }
 
-// ordersSchema holds the table orders where the database isn't the demo's own.
+// ordersSchema has the table orders if the database isn't the demo's own.
 const ordersSchema = "outbox_demo"
 
-// emptyOutbox refuses an outbox that is used: the demo's relays would deliver its messages to the demo's broker.
+// emptyOutbox refuses an outbox that is in use: the demo's relays would deliver its messages to the demo's broker.
 func (d *database) emptyOutbox(ctx context.Context, conn *pgx.Conn, name string) error {
 	var inUse bool
 	err := conn.QueryRow(ctx, `

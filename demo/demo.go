@@ -21,22 +21,22 @@ import (
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
-// Config is what kind of demo is wanted.
+// Config configures the demo.
 type Config struct {
 	DatabaseURL string        // of a PostgreSQL to use. Default: one is started, and downloaded if there is none
 	Kafka       string        // host:port, several with commas. Default: a NATS server with JetStream in this process
-	For         time.Duration // runs through all faults in that time, at least MinFor. Default: until it is ended
-	JSON        bool          // writes an object a line to Stdout instead of text
-	Rate        int           // events a second, 1 to MaxRate. Default 500
+	For         time.Duration // run through all faults in this time, at least MinFor. Default: run until it is ended
+	JSON        bool          // write one object per line to Stdout instead of text
+	Rate        int           // events per second, 1 to MaxRate. Default 500
 	Keys        int           // orders, 1 to MaxKeys. Default 100
-	Seed        uint64        // makes the choice of orders and roll-backs repeatable. Default: another one each time
+	Seed        uint64        // makes the choice of orders and roll-backs repeatable. Default: random
 
-	// Relay is the command that runs a relay; a file with its settings is added to it. Default: "relay" of this
+	// Relay is the command that runs a relay; the name of its settings file is appended. Default: "relay" of this
 	// program.
 	Relay []string
 
-	// Stdin and Stdout are where keys come from and results go to. When Stdout is a terminal, the demo draws on it.
-	// Stderr gets lines of progress when Stdout gets JSON. Defaults: those of the process.
+	// Stdin is where keys come from, Stdout where results go. If Stdout is a terminal, the demo draws on it. With JSON,
+	// progress lines go to Stderr. Defaults: those of the process.
 	Stdin  *os.File
 	Stdout io.Writer
 	Stderr io.Writer
@@ -66,18 +66,19 @@ func (c Config) withDefaults() (Config, error) {
 	return c, faults.Err()
 }
 
-// longOrders are orders of their own for long transactions, which would keep the writers of other orders waiting.
+// longOrders is the number of orders used only for long transactions, which would make the writers of other orders
+// wait.
 const longOrders = 16
 
-// ErrInterrupted is the end of a demo that was told to end before its verdict.
+// ErrInterrupted means that the demo was ended before its verdict.
 var ErrInterrupted = errors.New("interrupted before the verdict")
 
-// ErrNotOK is the end of a demo whose verdict, already shown, is bad.
+// ErrNotOK means that the verdict, already shown, is bad.
 var ErrNotOK = errors.New("the verdict is not OK")
 
-// Run runs the demo and leaves nothing behind, whatever ends it. It returns nil when nothing was lost, invented or out
-// of order, ErrNotOK when something was, ErrInterrupted when ctx or a signal ended it before it could tell, and any
-// other error when it couldn't run.
+// Run runs the demo and leaves nothing behind, however it ends. It returns nil if nothing was lost, invented or out of
+// order, ErrNotOK if something was, ErrInterrupted if ctx or a signal ended it before the verdict, and any other error
+// if it couldn't run.
 //
 // Run handles SIGINT, SIGTERM and SIGHUP itself while it runs.
 func Run(ctx context.Context, cfg Config) error {
@@ -96,11 +97,11 @@ func Run(ctx context.Context, cfg Config) error {
 	return d.run(ctx)
 }
 
-// demo is one run. Its parts, in the direction in which events go: service, database, relays, broker, consumer.
+// demo is one run. Its parts, in the direction of the events: service, database, relays, broker, consumer.
 type demo struct {
 	cfg  Config
 	out  *output
-	fail func(error) // ends the demo; the first reason stands
+	fail func(error) // ends the demo; the first call counts
 
 	folder  string
 	service *service
@@ -116,25 +117,25 @@ type demo struct {
 	phase     atomic.Value  // phase
 	lead      atomic.Value  // lead
 	firstLead sync.Once     // is told
-	first     chan struct{} // closed when the first event has been delivered: a run of a given length begins
-	firstAt   time.Time     // to be read after first
+	first     chan struct{} // closed at the first delivered event, when a run of a given length begins
+	firstAt   time.Time     // valid after first
 	scripted  chan struct{} // closed when a run of a given length is over
-	wanted    chan struct{} // closed when a person wants the verdict
+	wanted    chan struct{} // closed when the user wants the verdict
 	want      func()        // closes wanted
 	troubles  rate.Sometimes
 	dead      []deadLetter // of the monitor
-	help      bool         // is shown; of the loop
+	help      bool         // help is shown; belongs to the loop
 
 	writers sync.WaitGroup
 	others  sync.WaitGroup
 }
 
-// run sets up, shows until the end, judges, and takes down in the opposite order.
+// run sets up, shows the demo until its end, judges, and takes down in reverse order.
 func (d *demo) run(ctx context.Context) (err error) {
 	var undo undo
 	defer func() {
 		if err != nil && ctx.Err() != nil {
-			err = context.Cause(ctx) // instead of the many errors that follow
+			err = context.Cause(ctx) // instead of the many errors that follow from it
 		}
 		if errors.Is(err, context.Canceled) {
 			err = ErrInterrupted
@@ -177,7 +178,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	stopAll() // what is judged must not change any more
+	stopAll() // the judged state must not change any more
 	if end != endNow {
 		if err := d.look(ctx); err != nil { // for the last dead letters
 			return err
@@ -194,7 +195,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// undo is what has to be undone. Several goroutines may add to it.
+// undo is the list of what has to be undone. Several goroutines may add to it.
 type undo struct {
 	mu  sync.Mutex
 	all []func(context.Context) error
@@ -217,9 +218,9 @@ func (u *undo) do(ctx context.Context) (err error) {
 	return err
 }
 
-// open starts the database and the broker, at the same time. When one fails, the other isn't waited for.
+// open starts the database and the broker at the same time. If one fails, it doesn't wait for the other.
 func (d *demo) open(ctx context.Context, undo *undo) (err error) {
-	// Only its owner may enter it: a database's address is in it.
+	// Only its owner may read it, because it has a database's address.
 	if d.folder, err = child.Folder("", "pgoutbox-demo-", ""); err != nil {
 		return err
 	}
@@ -240,7 +241,7 @@ func (d *demo) open(ctx context.Context, undo *undo) (err error) {
 	if err := opening.Wait(); err != nil {
 		return err
 	}
-	// The servers in the folders need a moment to die as well.
+	// The servers in these folders also need a moment to end.
 	unguard, err := child.OnDeath(`for i in 1 2 3 4 5; do sleep 1; rm -rf -- "$@" && break; done`, d.folder, d.db.folder)
 	if err != nil {
 		return err
@@ -260,7 +261,7 @@ func (d *demo) prepare() {
 	d.relays = &relays{demo: d, quit: make(chan struct{})}
 }
 
-// begin starts what runs beside the loop.
+// begin starts the goroutines beside the loop.
 func (d *demo) begin(work, writing context.Context) {
 	d.spawn(func() {
 		if err := d.broker.consume(work, d.received); err != nil {
@@ -268,7 +269,7 @@ func (d *demo) begin(work, writing context.Context) {
 		}
 	})
 	d.spawn(func() { d.monitor(work) })
-	d.sampler.take(d.arrived.Counts(), time.Now()) // the rates of the first second need a count before it
+	d.sampler.take(d.arrived.Counts(), time.Now()) // the first second's rates need a count before it
 	for i := range writerCount {
 		d.writers.Go(func() {
 			defer d.onPanic()
@@ -280,7 +281,7 @@ func (d *demo) begin(work, writing context.Context) {
 	}
 }
 
-// script breaks everything, in a run of a given length, which begins with the first event.
+// script breaks everything once, in a run of a given length, which begins at the first event.
 func (d *demo) script(work, writing context.Context) {
 	select {
 	case <-d.first:
@@ -295,12 +296,12 @@ func (d *demo) script(work, writing context.Context) {
 	sleep(writing, d.left(time.Now()))
 	select {
 	case <-performed:
-	case <-time.After(performPatience): // what is missing is for the verdict
+	case <-time.After(performPatience): // the verdict reports what is missing
 	}
 	close(d.scripted)
 }
 
-// spawn runs f beside the loop; run waits for it.
+// spawn runs f in a goroutine; run waits for it.
 func (d *demo) spawn(f func()) {
 	d.others.Go(func() {
 		defer d.onPanic()
@@ -308,7 +309,7 @@ func (d *demo) spawn(f func()) {
 	})
 }
 
-// onPanic gives the terminal back before a panic ends the process.
+// onPanic restores the terminal before a panic ends the process.
 func (d *demo) onPanic() {
 	if r := recover(); r != nil {
 		d.out.close()
@@ -316,7 +317,7 @@ func (d *demo) onPanic() {
 	}
 }
 
-// trouble reports an error of the database, not more often than a person can read.
+// trouble reports an error of the database, no more often than a person can read.
 func (d *demo) trouble(err error) {
 	d.troubles.Do(func() { d.out.fault("database_error", "PostgreSQL: %v", err) })
 }
@@ -341,20 +342,20 @@ func (d *demo) received(payload []byte) {
 type end int
 
 const (
-	endNow    end = iota // a person doesn't want to wait for what is under way
-	endDrain             // a person wants the verdict
+	endNow    end = iota // the user doesn't want to wait for events in flight
+	endDrain             // the user wants the verdict
 	endScript            // everything has been broken
 )
 
 const (
-	// firstPatience is how long the first event may take.
+	// firstPatience bounds the time to the first event.
 	firstPatience = time.Minute
-	// performPatience is how much longer than it should a run with all the faults may take.
+	// performPatience is the extra time for a run with all faults.
 	performPatience = time.Minute
-	// drainPatience is how long the drain goes on without any event's arrival, drainLimit how long at all.
+	// drainPatience bounds the time without any arrival while draining, drainLimit the whole drain.
 	drainPatience = 30 * time.Second
 	drainLimit    = 5 * time.Minute
-	// readPatience is how long the consumer may take for what the broker has.
+	// readPatience bounds the time in which the consumer reads what the broker has.
 	readPatience = 10 * time.Second
 )
 
@@ -387,8 +388,8 @@ func (d *demo) left(now time.Time) time.Duration {
 	return max(0, d.firstAt.Add(d.cfg.For).Sub(now))
 }
 
-// drain ends the load, mends what is broken and waits until everything committed has arrived or is a dead letter. What
-// doesn't arrive in time is for the verdict.
+// drain ends the load, repairs what is broken and waits until every committed event has arrived or is a dead letter.
+// The verdict reports events that don't arrive in time.
 func (d *demo) drain(ctx context.Context) error {
 	d.phase.Store(phaseDraining)
 	d.out.note("drain", "no more load: %s events are under way", number(d.checker.Outstanding()))
@@ -417,7 +418,7 @@ func (d *demo) drain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Relays that have ended can't send anything any more: what the broker has now is all.
+	// Relays that have ended can't send any more, so the broker has everything now.
 	if err := d.relays.stop(15 * time.Second); err != nil {
 		d.out.fault("relay_stop", "%v", err)
 	}

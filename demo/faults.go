@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// faultTable lists the ways to break something. Each function runs until what it broke is whole again, or ctx ends.
+// faultTable lists the faults. Each function runs until the fault is repaired, or ctx ends.
 var faultTable = []struct {
 	key   byte
 	name  string // in the verdict
-	label string // beside the key
+	label string // shown beside the key
 	help  string
 	do    func(*faults, context.Context)
 }{
@@ -34,13 +34,13 @@ var faultTable = []struct {
 		(*faults).poison},
 }
 
-// faults breaks things, and tells how it went.
+// faults breaks things, and records the results.
 type faults struct {
 	demo *demo
-	// calm is false from a fault to the moment when its backlog has been delivered.
+	// calm is false from a fault until its backlog has been delivered.
 	calm    atomic.Bool
-	killing atomic.Bool   // a relay is killed, or a takeover awaited
-	ended   chan struct{} // closed when nothing more is to be broken
+	killing atomic.Bool   // a relay was killed, or a takeover is awaited
+	ended   chan struct{} // closed when nothing more may be broken
 
 	mu      sync.Mutex
 	results []*result
@@ -49,12 +49,12 @@ type faults struct {
 	opened  int                // long transactions so far
 }
 
-// result is what came of a fault.
+// result is the result of a fault.
 type result struct {
 	Fault   string `json:"fault"` // a name of faultTable
 	What    string `json:"what"`
 	Outcome string `json:"outcome"`
-	Done    bool   `json:"done"` // it has run its course
+	Done    bool   `json:"done"` // the fault is over
 
 	began time.Time
 }
@@ -74,7 +74,7 @@ func (f *faults) done(r *result, what, outcome string) {
 	r.What, r.Outcome, r.Done = what, outcome, true
 }
 
-// until waits for something, and returns false when ctx ends before it.
+// until waits for a condition, and returns false if ctx ends first.
 func until(ctx context.Context, ready func() bool) bool {
 	for !ready() {
 		if !sleep(ctx, 10*time.Millisecond) {
@@ -94,7 +94,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// press does what a key stands for, while there is load.
+// press performs the fault of a key, while there is load.
 func (f *faults) press(ctx context.Context, key byte) {
 	if closed(f.ended) {
 		return
@@ -118,15 +118,15 @@ func (f *faults) press(ctx context.Context, key byte) {
 	}
 }
 
-// perform breaks everything once, in a fixed order, spread over a run of that length. What one fault has broken is
-// whole before the next, so that each shows by itself; a run that is too short for that becomes longer. It returns
-// early when writing ends.
+// perform performs every fault once, in a fixed order, spread over a run of that length. Each fault is repaired before
+// the next, so that each shows by itself; a run that is too short for that takes longer. It returns early when writing
+// ends.
 func (f *faults) perform(ctx, writing context.Context, length time.Duration) {
 	started := time.Now()
 	part := func(share float64) time.Duration { return time.Duration(share * float64(length)) }
 	for _, step := range []struct {
 		at    float64     // share of the length
-		ready func() bool // what it waits for besides
+		ready func() bool // a further condition to wait for
 		do    func()
 	}{
 		{0.05, nil, func() { f.rollBack(ctx, max(10, int(part(0.04).Seconds()*float64(f.demo.service.rate())))) }},
@@ -142,7 +142,7 @@ func (f *faults) perform(ctx, writing context.Context, length time.Duration) {
 	}
 }
 
-// toggleBroker takes the broker down until it is called again.
+// toggleBroker takes the broker down until the next call.
 func (f *faults) toggleBroker(ctx context.Context) {
 	f.mu.Lock()
 	mend := f.mend
@@ -154,7 +154,7 @@ func (f *faults) toggleBroker(ctx context.Context) {
 	}
 }
 
-// takeBrokerDown takes the broker down for so long, or until it is mended or the load ends.
+// takeBrokerDown takes the broker down for that time, or until it is repaired or the load ends.
 func (f *faults) takeBrokerDown(ctx context.Context, length time.Duration) {
 	d := f.demo
 	f.mu.Lock()
@@ -193,7 +193,7 @@ func (f *faults) takeBrokerDown(ctx context.Context, length time.Duration) {
 	f.mend = nil
 }
 
-// killLeader sends SIGKILL to the relay that leads.
+// killLeader sends SIGKILL to the leading relay.
 func (f *faults) killLeader(ctx context.Context) {
 	d, victim := f.demo, f.demo.leader()
 	if victim.name == "" || !f.killing.CompareAndSwap(false, true) {
@@ -225,7 +225,7 @@ func (f *faults) killLeader(ctx context.Context) {
 	d.out.note("takeover", "%s; %s events have waited", outcome, number(d.checker.Outstanding()))
 }
 
-// rollBack has the next n transactions roll back.
+// rollBack makes the next n transactions roll back.
 func (f *faults) rollBack(ctx context.Context, n int) {
 	d, what := f.demo, plural(n, "transaction")
 	r := f.begin("rollbacks", what+" rolled back")
@@ -239,7 +239,7 @@ func (f *faults) rollBack(ctx context.Context, n int) {
 
 // poison writes an event that the broker refuses.
 func (f *faults) poison(ctx context.Context) {
-	const order = 0 // the busiest one, so that what follows is soon seen
+	const order = 0 // the busiest order, so that later events come soon
 	d, name, fate := f.demo, orderName(order), make(chan fate, 1)
 	id, err := d.service.change(ctx, order, change{size: poisonSize, poison: true, fate: fate})
 	if err != nil {
@@ -272,7 +272,7 @@ func (f *faults) longTransaction(ctx context.Context, length time.Duration) {
 	}
 	began := time.Now()
 	f.longs = append(f.longs, began)
-	// An order of its own: another one's writers would wait for it.
+	// It has an order of its own: the writers of another order would wait for it.
 	order := uint32(d.cfg.Keys + f.opened%longOrders)
 	f.opened++
 	f.mu.Unlock()
@@ -315,7 +315,7 @@ func (f *faults) longFor(now time.Time) time.Duration {
 	return now.Sub(f.longs[0])
 }
 
-// settle is told now and then how many events are under way.
+// settle is called from time to time with the number of events in flight.
 func (f *faults) settle(outstanding uint64) {
 	backlog := uint64(max(20, f.demo.service.rate()/5))
 	f.mu.Lock()
@@ -323,7 +323,7 @@ func (f *faults) settle(outstanding uint64) {
 	f.calm.Store(closed(f.demo.first) && f.mend == nil && !f.killing.Load() && outstanding < backlog)
 }
 
-// end has long transactions end and the broker come back, when the load has ended.
+// end ends long transactions and the broker's outage, when the load has ended.
 func (f *faults) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -336,10 +336,10 @@ func (f *faults) brokerUp() bool {
 	return f.mend == nil
 }
 
-// over is whether nothing is broken that would keep events from arriving.
+// over reports whether no fault keeps events from arriving.
 func (f *faults) over() bool { return f.brokerUp() && f.longFor(time.Now()) == 0 }
 
-// all returns what has been done and what came of it.
+// all returns all faults with their results.
 func (f *faults) all() []result {
 	f.mu.Lock()
 	defer f.mu.Unlock()

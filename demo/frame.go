@@ -8,15 +8,15 @@ import (
 	"unicode/utf8"
 )
 
-// intro tells what one sees.
+// intro explains what the user sees.
 const intro = `An orders service changes rows and writes an event about each change, in one
 transaction. Two relays deliver to the broker; a consumer checks every event.
 Break something! Lost, phantom and out of order stay 0, whatever you do.`
 
-// frame draws v as lines for a terminal of that size: at most height of them, none wider than width.
+// frame draws v as lines for a terminal of that size: at most height lines, none wider than width.
 func (v *view) frame(width, height int, s style) []string {
 	top, bottom := v.top(width, s), v.bottom(s)
-	// A low terminal loses the introduction first, then the empty lines, then the log. Help needs its place as well.
+	// A low terminal loses the introduction first, then the empty lines, then the log. Help needs room as well.
 	if height >= 22 && (!v.Help || height >= 36) {
 		var lines []string
 		for line := range strings.Lines(intro) {
@@ -40,7 +40,7 @@ func (v *view) frame(width, height int, s style) []string {
 	return lines
 }
 
-// top is what stands above the log, but for the introduction.
+// top is the part above the log, without the introduction.
 func (v *view) top(width int, s style) []string {
 	wanted := "load " + number(v.Wanted) + "/s"
 	if v.Phase == phaseDraining {
@@ -179,7 +179,7 @@ func sparkline(r, other rates, width int) string {
 	return pad(b.String(), width)
 }
 
-// pad fills up with blanks. It counts characters; escape sequences must not be in text yet.
+// pad fills up with blanks. It counts characters, so text must not have escape sequences yet.
 func pad(text string, width int) string { return fmt.Sprintf("%-*s", width, text) }
 
 // wrapText breaks text into lines between words.
@@ -222,7 +222,7 @@ func cut(line string, width int) string {
 // style colours text, or doesn't.
 type style struct{ color bool }
 
-// What style paints with.
+// The colours of style.
 const (
 	bold      = "1"
 	dim       = "2"
@@ -242,7 +242,7 @@ func (s style) paint(code, text string) string {
 	return "\x1b[" + code + "m" + text + reset
 }
 
-// count shows a count that must, or should, be 0; bad is the colour of others.
+// count shows a count that should be 0; bad is the colour of any other value.
 func (s style) count(name string, n uint64, bad string) string {
 	if n == 0 {
 		bad = boldGreen

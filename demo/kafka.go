@@ -19,8 +19,8 @@ import (
 
 const kafkaPartitions = 6
 
-// givenKafka is a Kafka that runs already. The demo has a topic of its own in it. The relays go through proxies, so
-// that the brokers can be away for them alone.
+// givenKafka is an existing Kafka, in which the demo has a topic of its own. The relays go through proxies, so that
+// only they lose the brokers in an outage.
 type givenKafka struct {
 	given   string
 	version string
@@ -31,12 +31,12 @@ type givenKafka struct {
 	relays  target
 
 	mu   sync.Mutex
-	next map[int32]int64 // by partition, the offset that the consumer expects
+	next map[int32]int64 // by partition: the offset that the consumer expects next
 }
 
 var _ broker = (*givenKafka)(nil)
 
-// openKafka looks whether a Kafka answers there, and creates the topic, until undo.
+// openKafka checks that a Kafka answers at that address, and creates the topic; undo deletes it.
 func openKafka(ctx context.Context, undo *undo, given string) (broker, error) {
 	k := &givenKafka{given: given, name: "outbox-demo-" + randomHex(), next: map[int32]int64{}}
 	var err error
@@ -69,7 +69,7 @@ func (k *givenKafka) prepare(ctx context.Context, undo *undo) error {
 		k.version = strings.TrimPrefix(v.VersionGuess(), "v")
 		break
 	}
-	// A topic that takes no more than that, so that there is something to refuse.
+	// The limit gives the broker something to refuse.
 	limit := strconv.Itoa(maxMessage)
 	created, err := k.admin.CreateTopic(ctx, kafkaPartitions, -1, map[string]*string{"max.message.bytes": &limit}, k.name)
 	if err = errors.Join(err, created.Err); err != nil {
@@ -82,7 +82,7 @@ func (k *givenKafka) prepare(ctx context.Context, undo *undo) error {
 	return k.startProxies(ctx, undo)
 }
 
-// startProxies starts one for each broker, under the addresses that were given and those that the brokers tell clients.
+// startProxies starts a proxy for each broker, for the given addresses and for those that the brokers give to clients.
 func (k *givenKafka) startProxies(ctx context.Context, undo *undo) error {
 	brokers, err := k.admin.ListBrokers(ctx)
 	if err != nil {
@@ -134,7 +134,7 @@ func (k *givenKafka) consume(ctx context.Context, received func(payload []byte))
 		if err := fetches.Err0(); err != nil {
 			return err // the client is closed
 		}
-		// Errors of partitions are told and got over by the client itself.
+		// The client itself logs and survives errors of partitions.
 		fetches.EachRecord(func(record *kgo.Record) {
 			received(record.Value)
 			k.mu.Lock()

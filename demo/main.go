@@ -72,11 +72,11 @@ func command(args []string) error {
 		fmt.Fprint(flags.Output(), help)
 		flags.PrintDefaults()
 	}
-	_ = flags.Parse(args) // it exits, with code 2 for a wrong flag
+	_ = flags.Parse(args) // for a wrong flag it exits, with code 2
 	if flags.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "demo: unknown argument %q; see --help\n", flags.Arg(0))
 		os.Exit(2)
 	}
-	// The demo minds signals itself: the first Ctrl-C may ask for the verdict.
+	// The demo handles signals itself: the first Ctrl-C may ask for the verdict.
 	return Run(context.Background(), cfg)
 }

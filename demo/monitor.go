@@ -11,8 +11,8 @@ import (
 	"github.com/pgoutbox/outbox/internal/check"
 )
 
-// monitor reads from the database, ten times a second, who leads and what has become a dead letter, as an operator
-// would.
+// monitor reads from the database, ten times a second, which relay leads and which messages have become dead letters,
+// as an operator would.
 func (d *demo) monitor(ctx context.Context) {
 	for sleep(ctx, 100*time.Millisecond) {
 		if err := d.look(ctx); err != nil && ctx.Err() == nil {
@@ -34,7 +34,7 @@ func (d *demo) look(ctx context.Context) error {
 	return nil
 }
 
-// lead is a relay's hold of the lease. No relay leads when it has no name.
+// lead is a relay's possession of the lease. Without a name, no relay leads.
 type lead struct {
 	name  string
 	epoch int64
@@ -63,7 +63,7 @@ type deadLetter struct {
 	Order    string `json:"order"`
 	Reason   string `json:"reason"`
 	Error    string `json:"error"`
-	Expected bool   `json:"expected"` // it is a poison message of the demo's
+	Expected bool   `json:"expected"` // it is one of the demo's poison messages
 
 	id int64 // of the row
 }

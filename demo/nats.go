@@ -15,8 +15,8 @@ import (
 
 const natsStream = "ORDERS"
 
-// embeddedNATS is a NATS server with JetStream in this process: the real one, for nats-server is a Go library. Its
-// stream lies in files, so that it survives takeDown. A proxy keeps its address meanwhile.
+// embeddedNATS is a real NATS server with JetStream in this process, because nats-server is a Go library. Its stream is
+// in files, so it survives takeDown. A proxy keeps its address in the meantime.
 type embeddedNATS struct {
 	dir    string
 	proxy  *testnet.Proxy
@@ -97,10 +97,9 @@ func (n *embeddedNATS) bringUp(ctx context.Context) error {
 	return nil
 }
 
-// consume reads the stream by a chain of ordered consumers: after each trouble a new one begins behind the last
-// message.
+// consume reads the stream by a chain of ordered consumers: after each error a new one begins after the last message.
 func (n *embeddedNATS) consume(ctx context.Context, received func(payload []byte)) error {
-	// Errors come while the server is down, which the demo knows: it took it down.
+	// Errors are expected while the server is down.
 	for ok := true; ok; ok = sleep(ctx, 20*time.Millisecond) {
 		_ = n.consumeUntilTrouble(ctx, received)
 	}
@@ -133,7 +132,7 @@ func (n *embeddedNATS) consumeUntilTrouble(ctx context.Context, received func(pa
 			return err
 		}
 		if meta.Sequence.Stream <= n.last.Load() {
-			continue // the same copy again: a repeat by the reader, not by the relay
+			continue // the reader has repeated this copy, not the relay
 		}
 		received(message.Data())
 		n.last.Store(meta.Sequence.Stream)

@@ -21,11 +21,11 @@ const (
 	// writerCount is how many transactions run at once.
 	writerCount = 16
 
-	// payloadSize is the size of an ordinary event in bytes, poisonSize of one that the broker refuses.
+	// payloadSize is the size of an ordinary event in bytes, poisonSize the size of one that the broker refuses.
 	payloadSize = 256
 	poisonSize  = maxMessage + 32<<10
 
-	// rollbackShare is the part of the transactions that roll back anyway, as they do in life.
+	// rollbackShare is the share of transactions that roll back anyway, as in a real service.
 	rollbackShare = 0.02
 )
 
@@ -41,8 +41,8 @@ type service struct {
 	rollbacks atomic.Int64
 }
 
-// setRate sets how many events are written a second. What the database couldn't do in time is made up for by a tenth of
-// a second's work at most.
+// setRate sets how many events are written per second. Writes that the database couldn't do in time are made up for, up
+// to a tenth of a second's worth.
 func (s *service) setRate(perSecond int) {
 	s.pace.SetLimit(rate.Limit(perSecond))
 	s.pace.SetBurst(max(1, perSecond/10))
@@ -50,7 +50,7 @@ func (s *service) setRate(perSecond int) {
 
 func (s *service) rate() int { return int(s.pace.Limit()) }
 
-// run writes until ctx ends. What has begun is ended, so that its outcome is known.
+// run writes until ctx ends. It finishes transactions that have begun, so that their outcome is known.
 func (s *service) run(ctx context.Context, orders int, random *rand.Rand) {
 	for s.pace.Wait(ctx) == nil {
 		// The first orders are busier than the last ones, so that writers do wait for each other's rows.
@@ -72,17 +72,17 @@ type change struct {
 	rollback bool
 	poison   bool // the broker will refuse the event
 
-	hold func()      // called between the event and the end of the transaction
-	fate chan<- fate // gets what becomes of the event
+	hold func()      // called after the event and before the end of the transaction
+	fate chan<- fate // gets the fate of the event
 }
 
-// errRollback is how a transaction ends that is meant to.
+// errRollback ends a transaction that is meant to roll back.
 var errRollback = errors.New("rolled back on purpose")
 
-// change changes an order and writes an event about it: the whole of what a service does with an outbox. It returns the
+// change changes an order and writes an event about it: this is all that a service does with an outbox. It returns the
 // event's identity.
 func (s *service) change(ctx context.Context, order uint32, c change) (id check.ID, err error) {
-	// An outcome must be known, so the end of the demo doesn't cancel what has begun.
+	// The outcome must be known, so the end of the demo doesn't cancel a transaction that has begun.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	committing := false
@@ -92,7 +92,7 @@ func (s *service) change(ctx context.Context, order uint32, c change) (id check.
 		if err != nil {
 			return fmt.Errorf("update order %d: %w", order, err)
 		}
-		// Numbers are drawn under that lock and never used twice, as the checker wants them.
+		// Numbers are drawn under that lock and never reused, as the checker requires.
 		id = s.book.draw(order)
 		_, err = s.writer.Write(ctx, tx, outbox.Message{
 			Topic:         s.demo.place.topic,
@@ -112,7 +112,7 @@ func (s *service) change(ctx context.Context, order uint32, c change) (id check.
 		if c.rollback {
 			return errRollback
 		}
-		// The clock of the latency starts here, and so includes the flush of the commit.
+		// The latency starts here, so it includes the flush of the commit.
 		s.book.depart(id, departure{at: time.Now(), calm: s.demo.faults.calm.Load(), poison: c.poison, fate: c.fate})
 		committing = true
 		return nil

@@ -15,7 +15,7 @@ import (
 
 const ctrlC = 3
 
-// What a terminal is told. The alternate screen leaves what was there before untouched.
+// Escape sequences. The alternate screen leaves the previous content of the terminal untouched.
 const (
 	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[2J"
 	leaveScreen = "\x1b[?25h\x1b[?1049l"
@@ -24,21 +24,20 @@ const (
 	clearLine   = "\x1b[2K"
 )
 
-// output is how the demo shows itself: drawn on a terminal, as a line a second, or as JSON. On a terminal it writes
-// lines before and after it draws: what was set up stays readable above the verdict. Its methods may be called from
-// several goroutines.
+// output shows the demo: drawn on a terminal, as a line per second, or as JSON. On a terminal it writes lines before
+// and after it draws, so the setup stays readable above the verdict. Safe for concurrent use.
 type output struct {
 	cfg      Config
 	style    style
 	failed   func(error)
 	progress io.Writer // gets lines while the demo is set up
-	screen   *os.File  // nil where nothing is drawn
+	screen   *os.File  // nil if nothing is drawn
 	started  time.Time
 
 	mu            sync.Mutex
 	events        []event // the latest, the last one at the end
 	drawing       bool
-	saved         *term.State // nil where there is no keyboard
+	saved         *term.State // nil if there is no keyboard
 	pressed       chan byte
 	width, height int
 }
@@ -65,7 +64,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// tell writes at once, so that no frame is seen half drawn. The caller holds the lock.
+// tell writes in one call, so that no frame is seen half drawn. The caller holds the lock.
 func (o *output) tell(text string) {
 	if _, err := io.WriteString(o.cfg.Stdout, text); err != nil && !errors.Is(err, os.ErrClosed) {
 		o.failed(fmt.Errorf("write to standard output: %w", err))
@@ -76,12 +75,12 @@ func (o *output) tell(text string) {
 func encode(object any) string {
 	text, err := json.Marshal(object)
 	if err != nil {
-		panic(err) // of types of the demo's own
+		panic(err) // only for types of the demo
 	}
 	return string(text) + "\n"
 }
 
-// running is called when all is set up: it takes the terminal over.
+// running is called when the setup is complete: it takes over the terminal.
 func (o *output) running() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -95,8 +94,7 @@ func (o *output) running() error {
 		}
 		o.saved = saved
 		o.pressed = make(chan byte)
-		// Nothing can interrupt a read from a terminal: this goroutine ends with the process, which is soon after
-		// close.
+		// Nothing can interrupt a read from a terminal. This goroutine ends with the process, soon after close.
 		go o.read()
 	}
 	o.drawing = true
@@ -104,7 +102,7 @@ func (o *output) running() error {
 	return nil
 }
 
-// read sends what is pressed. A chunk that begins with ESC is a key like an arrow, and none of ours.
+// read sends the pressed keys. A chunk that begins with ESC is a key such as an arrow, and none of ours.
 func (o *output) read() {
 	buffer := make([]byte, 64)
 	for {
@@ -124,14 +122,14 @@ func (o *output) read() {
 	}
 }
 
-// keys are those that a person presses. A nil channel if there is no keyboard.
+// keys returns the channel of pressed keys; nil if there is no keyboard.
 func (o *output) keys() <-chan byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.pressed
 }
 
-// close gives the terminal back, and may be called more than once.
+// close restores the terminal. It may be called more than once.
 func (o *output) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -152,13 +150,13 @@ type event struct {
 	At   time.Duration `json:"-"`     // since the start
 	Kind string        `json:"event"` // for machines: broker_down, relay_killed, ...
 	Text string        `json:"text"`
-	Bad  bool          `json:"bad,omitempty"` // it shouldn't have happened
+	Bad  bool          `json:"bad,omitempty"` // a fault of the system under test
 }
 
 // remembered is how many events a frame may show.
 const remembered = 200
 
-// note tells what happens, fault what shouldn't. While the screen is drawn, the next frame shows it.
+// note shows an event, fault shows one that should not happen. While the screen is drawn, the next frame shows it.
 func (o *output) note(kind, format string, args ...any)  { o.event(false, kind, format, args...) }
 func (o *output) fault(kind, format string, args ...any) { o.event(true, kind, format, args...) }
 
@@ -192,7 +190,7 @@ func (o *output) interval() time.Duration {
 	return time.Second
 }
 
-// sample shows what is to be seen now.
+// sample shows the current state.
 func (o *output) sample(v *view) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -214,14 +212,14 @@ func (o *output) draw(v *view) {
 	v.Keys, v.Events = o.saved != nil, o.events
 	var b strings.Builder
 	if width != o.width || height != o.height {
-		b.WriteString(clearScreen) // what the terminal has made of the old frame
+		b.WriteString(clearScreen) // the terminal may have rearranged the old frame
 		o.width, o.height = width, height
 	}
 	b.WriteString(home + clearLine + strings.Join(v.frame(width, height, o.style), "\r\n"+clearLine))
 	o.tell(b.String())
 }
 
-// verdict comes after close.
+// verdict shows the verdict, after close.
 func (o *output) verdict(v verdict) error {
 	text := v.text(o.style) + next(o.style)
 	if o.cfg.JSON {

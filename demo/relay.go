@@ -18,11 +18,11 @@ import (
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
-// relaySettings are what a relay is told. Everything else has its default.
+// relaySettings are the settings of a relay. Everything else has its default.
 type relaySettings struct {
 	Name        string
 	DatabaseURL string
-	Database    string // in place of that in DatabaseURL
+	Database    string // overrides the one in DatabaseURL
 	Broker      target
 }
 
@@ -31,7 +31,8 @@ type target struct {
 	NATS   string
 	Stream string
 	Kafka  []string
-	// Proxies stand before the brokers of a Kafka, by their addresses: those that they tell clients among them.
+	// Proxies are the proxies in front of a Kafka's brokers, by the brokers' addresses, including those that they give
+	// to clients.
 	Proxies map[string]string
 }
 
@@ -48,7 +49,7 @@ func (t target) open() (relay.Broker, error) {
 	}})
 }
 
-// runRelay is a relay with the settings in a file, as a process of its own, until ctx ends.
+// runRelay runs a relay with the settings in a file, as a process of its own, until ctx ends.
 func runRelay(ctx context.Context, file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -21,7 +21,7 @@ const destination = "demo"
 // relays are two relays of one destination, as processes of their own: one delivers, the other stands by.
 type relays struct {
 	demo *demo
-	quit chan struct{} // closed when none is started again
+	quit chan struct{} // closed when no relay may be restarted
 
 	mu      sync.Mutex
 	members []*member
@@ -31,7 +31,7 @@ type relays struct {
 type member struct {
 	name    string
 	command child.Command
-	process *child.Process // the latest one
+	process *child.Process // the latest process
 	killed  bool           // by the demo
 }
 
@@ -58,9 +58,9 @@ func (r *relays) start() error {
 	return nil
 }
 
-// keep starts a relay again each time that it has ended.
+// keep restarts a relay each time it ends.
 func (r *relays) keep(m *member) {
-	process, quick := m.process, 0 // ends soon after the start, in a row
+	process, quick := m.process, 0 // how often in a row it ended soon after its start
 	for started := time.Now(); ; started = time.Now() {
 		select {
 		case <-process.Exited():
@@ -70,7 +70,7 @@ func (r *relays) keep(m *member) {
 		r.mu.Lock()
 		killed := m.killed
 		r.mu.Unlock()
-		pause := 4 * time.Second // as long as a supervisor would need to bring it back
+		pause := 4 * time.Second // about the time in which a supervisor would restart it
 		if !killed {
 			pause = time.Second
 			if quick++; time.Since(started) > 10*time.Second {
@@ -99,7 +99,7 @@ func (r *relays) keep(m *member) {
 	}
 }
 
-// kill sends SIGKILL to the named relay and returns its process id, 0 if it doesn't run.
+// kill sends SIGKILL to the named relay and returns its process id, or 0 if it isn't running.
 func (r *relays) kill(name string) (pid int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,7 +112,7 @@ func (r *relays) kill(name string) (pid int, err error) {
 	return 0, nil
 }
 
-// view shows the relays, of which leader leads.
+// view shows the relays; leader is the name of the leading one.
 func (r *relays) view(leader string) (all []relayView) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,8 +144,8 @@ func (r *relays) logs() string {
 	return strings.Join(logs, "\n")
 }
 
-// stop ends the relays: in an orderly way, unless that takes longer than patience. When it returns, none runs. A second
-// call does nothing.
+// stop ends the relays: regularly, unless that takes longer than patience. When it returns, none runs. A second call
+// does nothing.
 func (r *relays) stop(patience time.Duration) error {
 	if closed(r.quit) {
 		return nil

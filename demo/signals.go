@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// watchSignals ends the demo with SIGINT, SIGTERM and SIGHUP, until stop. Where no time is given, the first SIGINT only
-// asks for the verdict. SIGPIPE is taken so that a reader who has gone away is an error of writing and not the end of
-// the process.
+// watchSignals ends the demo on SIGINT, SIGTERM and SIGHUP, until stop. Without a given length, the first SIGINT only
+// asks for the verdict. SIGPIPE is caught, so that a reader that goes away makes writing fail instead of killing the
+// process.
 func (d *demo) watchSignals(ctx context.Context) (stop func()) {
 	incoming := make(chan os.Signal, 4)
 	signal.Notify(incoming, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)

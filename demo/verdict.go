@@ -8,17 +8,17 @@ import (
 	"github.com/pgoutbox/outbox/internal/check"
 )
 
-// verdict is what the demo has to say at its end.
+// verdict is the result of the demo.
 type verdict struct {
 	OK      bool          `json:"ok"`
 	Reasons []string      `json:"reasons,omitempty"` // why not
 	Took    time.Duration `json:"-"`
 
 	Report check.Report `json:"report"`
-	// Pending counts what was committed and had no time to arrive, where the demo ended without draining.
+	// Pending counts events that were committed and had no time to arrive, if the demo ended without draining.
 	Pending  uint64       `json:"under_way"`
-	Latency  latencies    `json:"latency_ms"`             // of all
-	Calm     latencies    `json:"undisturbed_latency_ms"` // of what was committed while nothing was broken
+	Latency  latencies    `json:"latency_ms"`             // of all events
+	Calm     latencies    `json:"undisturbed_latency_ms"` // of events that were committed while nothing was broken
 	Faults   []result     `json:"faults"`
 	Dead     []deadLetter `json:"dead_letters"`
 	Postgres string       `json:"postgres"`
@@ -47,7 +47,7 @@ func (d *demo) verdict(how end) verdict {
 	}
 	_, v.Latency, v.Calm = d.service.book.latencies()
 	if how == endNow {
-		// What is under way is not lost, and whose commit isn't known yet no phantom.
+		// Events in flight are not lost, and an event whose commit isn't known yet is no phantom.
 		counts := d.arrived.Counts()
 		v.Pending = counts.Outstanding
 		v.Report.Lost, v.Report.Examples.Lost = 0, nil
@@ -57,7 +57,7 @@ func (d *demo) verdict(how end) verdict {
 	return v
 }
 
-// Counts that must be 0, and what they count.
+// Counts that must be 0, with their descriptions.
 const (
 	lostText     = "committed, and neither delivered nor a dead letter"
 	phantomText  = "delivered, though rolled back"
@@ -118,7 +118,7 @@ func examples(list []check.Example) string {
 	return " (" + strings.Join(names, ", ") + ")"
 }
 
-// text is the verdict for a person.
+// text is the verdict for people.
 func (v *verdict) text(s style) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -189,7 +189,7 @@ func (v *verdict) text(s style) string {
 	return b.String()
 }
 
-// next is what one does after the demo.
+// next tells the user what to do after the demo.
 func next(s style) string {
 	return fmt.Sprintf(`
 %s

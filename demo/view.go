@@ -9,10 +9,10 @@ import (
 	"github.com/pgoutbox/outbox/internal/check"
 )
 
-// view is all that is shown at one moment: as a frame, a line or JSON.
+// view is everything that is shown at one moment: as a frame, a line or JSON.
 type view struct {
 	Elapsed time.Duration
-	Left    time.Duration // to the verdict, of a run that ends by itself, else 0
+	Left    time.Duration // to the verdict, if the run ends by itself; else 0
 	Phase   phase
 
 	Postgres string // PostgreSQL 18.6
@@ -23,31 +23,31 @@ type view struct {
 	Wanted  int // events a second
 	In, Out rates
 	Counts  check.Counts
-	// Lost counts events that a later one of their order has overtaken: while the demo runs, the others are on their
-	// way.
+	// Lost counts events that a later one of their order has overtaken. While the demo runs, other undelivered events
+	// count as in flight.
 	Lost    int
 	Latency latencies // of the last seconds
 
 	Relays []relayView
-	Long   time.Duration // how long the long transaction has been open, 0 if there is none
+	Long   time.Duration // how long the oldest long transaction has been open, 0 if there is none
 	Events []event
 	Help   bool
 	Keys   bool // there is a keyboard
 }
 
-// phase is what the demo is doing.
+// phase is the current phase of the demo.
 type phase string
 
 const (
 	phaseStarting phase = "starting" // no event has been delivered yet
 	phaseRunning  phase = "running"
-	phaseDraining phase = "draining" // nothing is written any more
+	phaseDraining phase = "draining" // nothing more is written
 )
 
-// relayView is a relay as a person sees it.
+// relayView is what the user sees of a relay.
 type relayView struct {
 	Name string `json:"-"`
-	PID  int    `json:"pid,omitempty"` // 0 while it doesn't run
+	PID  int    `json:"pid,omitempty"` // 0 if it isn't running
 	Role role   `json:"role"`
 }
 
@@ -73,14 +73,15 @@ func (r *rates) add(events uint64, took time.Duration) {
 	r.History = r.History[max(0, len(r.History)-history):]
 }
 
-// sampler makes rates from counts, once a second. Only one goroutine uses it.
+// sampler computes rates from counts, once a second. Only one goroutine uses it.
 type sampler struct {
 	at       time.Time
 	previous check.Counts
 	in, out  rates
 }
 
-// due is whether a second is over. Frames come at parts of a second; the last of a second may come a little early.
+// due reports whether a second is over. Frames come at fractions of a second; the last frame of a second may come a
+// little early.
 func (s *sampler) due(now time.Time) bool { return now.Sub(s.at) > 950*time.Millisecond }
 
 func (s *sampler) take(now check.Counts, at time.Time) {
@@ -91,7 +92,7 @@ func (s *sampler) take(now check.Counts, at time.Time) {
 	s.at, s.previous = at, now
 }
 
-// view is what is to be seen now.
+// view is the current state.
 func (d *demo) view() *view {
 	now := time.Now()
 	if d.sampler.due(now) {
@@ -186,7 +187,7 @@ func number[N int | int64 | uint64](n N) string {
 	return digits
 }
 
-// duration formats with the precision that a person wants: 2.1 ms, 38 ms, 2.35 s, 1:15.
+// duration formats with a precision for people: 2.1 ms, 38 ms, 2.35 s, 1:15.
 func duration(d time.Duration) string {
 	switch ms := float64(d) / float64(time.Millisecond); {
 	case d < 9950*time.Microsecond:

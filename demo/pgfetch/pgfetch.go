@@ -23,9 +23,9 @@ import (
 	"github.com/pgoutbox/outbox/internal/child"
 )
 
-// Install has fill put files into the folder out of a work folder, and moves that to dir in one step: dir either
-// doesn't exist or is complete, whatever interrupts it and however many processes install the same at once. What
-// interrupted ones have left is removed.
+// Install calls fill to put files into a work folder, and moves that to dir in one step: dir either doesn't exist or is
+// complete, even if Install is interrupted or several processes install the same at once. It removes what interrupted
+// installations have left.
 func Install(dir string, fill func(work string) error) error {
 	parent := filepath.Dir(dir)
 	if err := os.MkdirAll(parent, 0o755); err != nil {
@@ -50,10 +50,10 @@ func Install(dir string, fill func(work string) error) error {
 
 var wellFormed = regexp.MustCompile(`^\d+\.\d+\.\d+$`)
 
-// Fetch puts the PostgreSQL of the given version ("18.6.0": three numbers, the last one 0) into dir, as [Install] does,
-// so that dir/bin holds postgres and initdb. About 15 MB are downloaded, 60 MB unpacked. A line of progress goes to
-// progress, which may be nil, at each step. It does nothing when dir has the server already. Everything in dir may be
-// read by every user of the machine, because a server started by root runs as another user.
+// Fetch puts the PostgreSQL of the given version ("18.6.0": three numbers, the last one 0) into dir by [Install], so
+// that dir/bin has postgres and initdb. About 15 MB are downloaded, 60 MB unpacked. At each step a line goes to
+// progress, which may be nil. It does nothing if dir has the server already. Every user of the machine may read
+// everything in dir, because a server started by root runs as another user.
 func Fetch(ctx context.Context, version, dir string, progress io.Writer) error {
 	if progress == nil {
 		progress = io.Discard
@@ -91,7 +91,7 @@ func Fetch(ctx context.Context, version, dir string, progress io.Writer) error {
 // central has the archives of github.com/zonkyio/embedded-postgres-binaries.
 const central = "https://repo1.maven.org/maven2/io/zonky/test/postgres/"
 
-// platform is this machine in the names of the archives.
+// platform is the name of this machine's platform in the archives.
 func platform() string {
 	arch := runtime.GOARCH
 	if arch == "arm64" && runtime.GOOS != "windows" {
@@ -103,7 +103,7 @@ func platform() string {
 	return runtime.GOOS + "-" + arch
 }
 
-// download gets an archive and compares it with its checksum, which lies beside it.
+// download gets an archive and compares it with its published checksum.
 func download(ctx context.Context, url string) ([]byte, error) {
 	archive, err := get(ctx, url)
 	if err != nil {
@@ -135,7 +135,7 @@ func get(ctx context.Context, url string) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
-// downloadByMaven gets the same archive by a client that knows the mirrors and proxies of this machine.
+// downloadByMaven gets the same archive by Maven, which knows the mirrors and proxies of this machine.
 func downloadByMaven(ctx context.Context, artifact, version, work string) ([]byte, error) {
 	mvn, err := exec.LookPath("mvn")
 	if err != nil {
@@ -143,7 +143,7 @@ func downloadByMaven(ctx context.Context, artifact, version, work string) ([]byt
 	}
 	cmd := exec.CommandContext(ctx, mvn, "-q", "-B", "-Dstyle.color=never", "dependency:copy",
 		"-Dartifact=io.zonky.test.postgres:"+artifact+":"+version+":jar", "-DoutputDirectory="+work)
-	cmd.Dir = work // not into a project that happens to be here
+	cmd.Dir = work // outside of any project
 	if out, err := cmd.CombinedOutput(); err != nil {
 		line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 		return nil, fmt.Errorf("mvn dependency:copy of %s: %w: %s", artifact, err, line)
@@ -151,7 +151,7 @@ func downloadByMaven(ctx context.Context, artifact, version, work string) ([]byt
 	return os.ReadFile(filepath.Join(work, artifact+"-"+version+".jar"))
 }
 
-// unpack unpacks the .txz that is in an archive.
+// unpack unpacks the .txz inside an archive.
 func unpack(archive []byte, to string) error {
 	jar, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
 	if err != nil {
@@ -175,7 +175,7 @@ func unpack(archive []byte, to string) error {
 	return errors.New("the archive holds no server")
 }
 
-// untar lets everyone read everything, whatever the umask is.
+// untar makes everything readable for everyone, whatever the umask.
 func untar(archive *tar.Reader, to string) error {
 	if err := errors.Join(os.Mkdir(to, 0o755), os.Chmod(to, 0o755)); err != nil {
 		return err
@@ -215,7 +215,7 @@ func untar(archive *tar.Reader, to string) error {
 	}
 }
 
-// mkdir makes a folder with those that it lies in, where they aren't there.
+// mkdir creates a folder and its missing parents.
 func mkdir(root *os.Root, name string) error {
 	if _, err := root.Stat(name); err == nil {
 		return nil

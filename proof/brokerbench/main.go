@@ -1,10 +1,10 @@
-// Command brokerbench measures each broker's adapter beside the barest loop on the same client library, and
-// prints one table.
+// Command brokerbench measures each broker's adapter beside a minimal loop over the same client library, and prints one
+// table.
 //
 //	go run ./proof/brokerbench [-rounds 7] [broker ...]
 //
-// It runs BenchmarkAgainstLoop of the adapters' packages, one after the other; broker/internal/versus says how that
-// measures. Kafka and NATS are measured by "go run ./proof/bench drain". The exit code is 1 if a benchmark failed.
+// It runs BenchmarkAgainstLoop of the adapters' packages, one after the other; broker/internal/versus describes the
+// measurement. Kafka and NATS are measured by "go run ./proof/bench drain". The exit code is 1 if a benchmark failed.
 package main
 
 import (
@@ -66,7 +66,7 @@ func run(ctx context.Context, rounds int, names []string, table, progress io.Wri
 func measure(ctx context.Context, name string, rounds int, progress io.Writer) (output string, err error) {
 	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^BenchmarkAgainstLoop$",
 		"-benchtime", fmt.Sprintf("%dx", rounds), "-timeout", "1h", "github.com/pgoutbox/outbox/broker/"+name)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it stops the servers that it started
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // an interrupt, so that it stops the servers that it has started
 	var all bytes.Buffer
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(&all, progress), progress
 	err = cmd.Run()

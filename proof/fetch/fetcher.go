@@ -37,8 +37,8 @@ func (f fetcher) elasticMQ(ctx context.Context) error {
 		"org.elasticmq:elasticmq-server_3:"+servers.ElasticMQVersion)
 }
 
-// jars installs Maven's artifacts with what they need, and Java if there is none. It tells by a pattern whether they
-// are there. size is in MB.
+// jars installs Maven artifacts with their dependencies, and Java if there is none. A file that matches pattern shows
+// that they are installed. size is in MB.
 func (f fetcher) jars(ctx context.Context, what, version, lib, pattern string, size int, artifacts ...string) error {
 	jars, err := filepath.Glob(filepath.Join(lib, pattern))
 	if err != nil {
@@ -55,7 +55,7 @@ func (f fetcher) jars(ctx context.Context, what, version, lib, pattern string, s
 		return nil
 	}
 	return f.install(what+" "+version, lib, func(work string) error {
-		// A project of which only the dependencies are wanted.
+		// This project exists only for its dependencies.
 		project := `<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
  <groupId>pgoutbox</groupId><artifactId>fetched</artifactId><version>1</version><packaging>pom</packaging><dependencies>
 `
@@ -72,7 +72,7 @@ func (f fetcher) jars(ctx context.Context, what, version, lib, pattern string, s
 	})
 }
 
-// installJava installs Java and Maven where that takes no more than a command, and says what to do elsewhere.
+// installJava installs Java and Maven if one command is enough for that, and otherwise says what to do.
 func (f fetcher) installJava(ctx context.Context) error {
 	const maven, java = "maven", "openjdk-17-jre-headless"
 	missing := fmt.Errorf("it takes Maven (mvn) and Java %d or later", servers.MinJava)
@@ -95,13 +95,13 @@ func (f fetcher) nats(ctx context.Context) error {
 	}
 	return f.install("nats-server "+servers.NATSVersion, dir, func(work string) error {
 		fmt.Fprintf(f.progress, "nats-server %s: building\n", servers.NATSVersion)
-		// In a folder outside of every module, with the flags and the workspace of none.
+		// It runs in a folder outside of every module, without anyone's flags and workspace.
 		env := append(os.Environ(), "GOBIN="+filepath.Join(work, "out"), "GOWORK=off", "GOFLAGS=", "GOOS=", "GOARCH=")
 		return f.run(ctx, work, env, "go", "install", "-trimpath", "github.com/nats-io/nats-server/v2@v"+servers.NATSVersion)
 	})
 }
 
-// moto installs moto with what its SNS and SQS need; with moto[server] it would be four times as large.
+// moto installs moto with what its SNS and SQS need; moto[server] would be four times as large.
 func (f fetcher) moto(ctx context.Context) error {
 	if _, _, err := servers.FindMoto(); err == nil {
 		return nil
@@ -116,7 +116,7 @@ func (f fetcher) moto(ctx context.Context) error {
 	})
 }
 
-// readers installs official libraries for Node and Python, by which tests read what is sent.
+// readers installs official libraries for Node and Python, with which tests read what is sent.
 func (f fetcher) readers(ctx context.Context) error {
 	if _, err := servers.FindReaders(); err == nil {
 		return nil
@@ -155,7 +155,7 @@ func (f fetcher) maven(ctx context.Context, dir string, args ...string) error {
 	return f.run(ctx, dir, nil, "mvn", append([]string{"-q", "-B", "-Dstyle.color=never"}, args...)...)
 }
 
-// install has fill put files into the folder out of a work folder, and moves that to dir in one step.
+// install calls fill to put files into a work folder, and moves that to dir in one step.
 func (f fetcher) install(what, dir string, fill func(work string) error) error {
 	if err := pgfetch.Install(dir, fill); err != nil {
 		return fmt.Errorf("fetch %s: %w", what, err)
@@ -164,7 +164,7 @@ func (f fetcher) install(what, dir string, fill func(work string) error) error {
 	return nil
 }
 
-// run runs a program; what it writes is progress.
+// run runs a program; its output is progress.
 func (f fetcher) run(ctx context.Context, dir string, env []string, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

@@ -1,15 +1,15 @@
-// Command fetch downloads the servers that tests, demo and benchmark run, into the cache folder where package servers
-// looks for them.
+// Command fetch downloads the servers that tests, demo and benchmark run, into the cache folder in which package
+// servers looks for them.
 //
 //	go run ./proof/fetch all
 //	go run ./proof/fetch postgres@18.6.0 kafka nats
 //	go run ./proof/fetch debezium
 //	go run ./proof/fetch -list
 //
-// Debezium Server, which only a comparison of strategies wants, is not among all.
+// Debezium Server is not part of all, because only a comparison of strategies needs it.
 //
-// What is there already isn't fetched again, and what is there is complete: each server is unpacked beside its place
-// and moved there in one step.
+// Existing servers aren't fetched again, and are always complete: each server is unpacked elsewhere and moved into
+// place in one step.
 package main
 
 import (
@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	}
 	f := fetcher{cache: cache, progress: progress}
 	var errs []error
-	for _, w := range wanted { // one that fails doesn't keep the others away
+	for _, w := range wanted { // if one fails, the others are still fetched
 		if err := w.fetch(f, ctx); err != nil {
 			errs = append(errs, err)
 		}
@@ -92,7 +92,7 @@ func all() []target {
 		target{"readers", fetcher.readers})
 }
 
-// extra lists what has to be named.
+// extra lists the targets that must be named.
 func extra() []target {
 	return []target{{"debezium", fetcher.debezium}}
 }

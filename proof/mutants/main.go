@@ -1,5 +1,5 @@
-// Command mutants shows that the checks catch errors: it breaks one mechanism after the other, by an
-// overlay that leaves the tree alone, and runs the tests that should notice.
+// Command mutants shows that the checks catch errors: it breaks one mechanism after the other, by an overlay that
+// doesn't change the tree, and runs the tests that should notice.
 //
 //	go run ./proof/mutants [name ...]
 //
@@ -22,12 +22,12 @@ import (
 	"time"
 )
 
-// mutant is one wrong engine, reader or adapter.
+// mutant is one mistake in the engine, a reader or an adapter.
 type mutant struct {
 	name string
-	// file, below the root, in which old becomes wrong. old stands there exactly once.
+	// file, below the root, in which old becomes wrong. old occurs exactly once.
 	file, old, wrong string
-	// pkg and run are the tests within whose normal budget it must be caught.
+	// pkg and run are the tests that must catch it within their normal budget.
 	pkg, run string
 }
 
@@ -92,7 +92,7 @@ func (m mutant) apply(root string) (string, error) {
 	return strings.Replace(string(source), m.old, m.wrong, 1), nil
 }
 
-// try runs the tests over the mutant and says which one failed first.
+// try runs the tests over the mutant and returns which one failed first.
 func try(ctx context.Context, root, dir string, m mutant) (caught bool, by string, err error) {
 	path := filepath.Join(root, m.file)
 	text, err := m.apply(root)

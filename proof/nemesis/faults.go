@@ -14,18 +14,17 @@ import (
 	"github.com/pgoutbox/outbox/proof/rig"
 )
 
-// fault is something that goes wrong, in some way that the run's random numbers decide.
+// fault is something that goes wrong, with parameters from the run's random numbers.
 type fault struct {
 	kind string
-	// repeats is how many times it may make relays lose what they know of what is in flight. Nothing else
-	// may be delivered twice.
+	// repeats is how many times it may make relays forget what is in flight. Only such messages may be delivered twice.
 	repeats int
-	// inject breaks something. Messages must flow within some time after it has returned; then after, if
-	// there is one, undoes what is still wrong.
+	// inject breaks something. Messages must flow within a given time after it has returned; then after, if there is
+	// one, repairs what is still broken.
 	inject injection
 	within time.Duration // default: flowWithin
 	// disk means that it needs a file system that can be filled up, pooler that it needs a PgBouncer, heir that it
-	// needs a relay that goes on while another doesn't.
+	// needs a relay that continues while another doesn't.
 	disk, pooler, heir bool
 }
 
@@ -33,10 +32,10 @@ type injection = func(ctx context.Context, r *run) (after undo, err error)
 
 type undo = func(context.Context) error
 
-// step is one thing that happens in a run.
+// step is one event of a run.
 type step = func(context.Context, *run) error
 
-// passing has something go wrong for some milliseconds, least and up to more.
+// passing breaks something for some milliseconds: least, and up to more on top.
 func passing(wrong step, least, more int, right step) injection {
 	return func(ctx context.Context, r *run) (undo, error) {
 		if err := wrong(ctx, r); err != nil {
@@ -46,7 +45,7 @@ func passing(wrong step, least, more int, right step) injection {
 	}
 }
 
-// often has something go wrong five times, up to some milliseconds apart.
+// often breaks something five times, up to apart milliseconds apart.
 func often(apart int, wrong step) injection {
 	return func(ctx context.Context, r *run) (undo, error) {
 		for range 5 {
@@ -69,7 +68,7 @@ func toOwner(wrong func(context.Context, *run, *rig.Relay) (undo, error)) inject
 	}
 }
 
-// while waits for some milliseconds, least and up to more.
+// while waits for some milliseconds: least, and up to more on top.
 func (r *run) while(ctx context.Context, least, more int) error {
 	return rig.Pause(ctx, time.Duration(least+r.rng.IntN(more))*time.Millisecond)
 }
@@ -84,18 +83,18 @@ func toBroker(r *run) *testnet.Proxy {
 
 func toDatabase(r *run) *testnet.Proxy { return r.site.toPG }
 
-// does is a fault of a line that nothing can go wrong with.
+// does makes a step of a fault of a line that can't fail.
 func (l line) does(what func(*testnet.Proxy)) step {
 	return func(_ context.Context, r *run) error { what(l(r)); return nil }
 }
 
-// halfOpen leaves the connections open and swallows what is said on them.
+// halfOpen leaves the connections open and swallows what is sent on them.
 func (l line) halfOpen(_ context.Context, r *run) (undo, error) {
 	l(r).HalfOpen()
 	return func(context.Context) error { l(r).Heal(); return nil }, nil
 }
 
-// slow makes the line bad, sees messages flow all the same, and repairs it.
+// slow makes the line bad, checks that messages flow all the same, and repairs it.
 func (l line) slow(_ context.Context, r *run) (undo, error) {
 	latency := time.Duration(1+r.rng.IntN(20)) * time.Millisecond
 	s := testnet.Slow{Latency: latency, Bandwidth: 300_000 + r.rng.IntN(1_000_000), Slice: 500 + r.rng.IntN(4000)}
@@ -108,19 +107,19 @@ func (l line) slow(_ context.Context, r *run) (undo, error) {
 	}, nil
 }
 
-// faults is every kind there is.
+// faults lists all kinds of faults.
 func faults() []fault {
 	return slices.Concat(relayFaults(), brokerFaults(), databaseFaults(), clientFaults())
 }
 
-// deckSeeds is how many consecutive seeds have every kind of fault once.
+// deckSeeds is the number of consecutive seeds that together have every kind of fault once.
 func deckSeeds() uint64 {
 	n := uint64(len(faults()))
 	return (n + faultsARun - 1) / faultsARun
 }
 
-// faultsOf deals the faults of a seed, out of those that can be: consecutive seeds get different ones until all have
-// had their turn, and then in another order.
+// faultsOf deals the faults of a seed, from those that can be had: consecutive seeds get different ones until all have
+// been dealt, and then they come in another order.
 func faultsOf(seed uint64, n int, can func(fault) bool) []fault {
 	all := faults()
 	var mine []fault
@@ -160,7 +159,7 @@ func relayFaults() []fault {
 		{kind: "relay frozen past its lease", repeats: 1, heir: true,
 			inject: toOwner(func(ctx context.Context, r *run, owner *rig.Relay) (undo, error) {
 				return func(ctx context.Context) error {
-					// It wakes up as a zombie while the other one is at work.
+					// It wakes up as a zombie while the other relay is at work.
 					return errors.Join(r.while(ctx, 0, 500), owner.Thaw(), rig.Pause(ctx, 300*time.Millisecond))
 				}, owner.Freeze()
 			})},
@@ -186,7 +185,7 @@ func brokerFaults() []fault {
 	broker, heal := line(toBroker), line(toBroker).does((*testnet.Proxy).Heal)
 	return []fault{
 		{kind: "broker killed", repeats: 1, inject: passing(server((*servers.Server).Kill9), 0, 1500, revive)},
-		// Shorter than relays wait for an answer: what they have sent is in the sockets and arrives.
+		// This is shorter than relays wait for an answer: what they have sent is in the sockets and arrives.
 		{kind: "broker frozen", repeats: 1,
 			inject: passing(server((*servers.Server).Freeze), 1000, 3000, server((*servers.Server).Thaw))},
 		{kind: "answers of the broker lost", repeats: 1,
@@ -198,11 +197,11 @@ func brokerFaults() []fault {
 		{kind: "connection to the broker slow", repeats: 1, within: 30 * time.Second, inject: broker.slow},
 		{kind: "disk of the broker full", repeats: 2, disk: true, within: 30 * time.Second,
 			inject: passing(fillDisk, 1000, 1000, func(ctx context.Context, r *run) error {
-				// Both brokers give up; an operator makes room and starts them again.
+				// Both brokers give up; an operator makes room and restarts them.
 				server, _ := r.brokerServer()
 				return errors.Join(server.Kill9(), r.site.storage.free(), revive(ctx, r))
 			})},
-		// Short enough that no message runs out of attempts.
+		// This is short enough that no message runs out of attempts.
 		{kind: "writing not permitted", repeats: 2,
 			inject: passing(func(ctx context.Context, r *run) error { return r.target.Forbid(ctx) }, 300, 1200,
 				func(ctx context.Context, r *run) error { return r.target.Permit(ctx) })},
@@ -227,7 +226,7 @@ func databaseFaults() []fault {
 				WHERE datname = current_database() AND application_name LIKE 'outbox%'`)
 			return err
 		})},
-		// Among them that to a COMMIT, so that a relay doesn't know whether it has settled.
+		// The answer to a COMMIT may be among them, and then a relay doesn't know whether it has settled.
 		{kind: "answers of the database lost", repeats: 1,
 			inject: passing(database.does((*testnet.Proxy).LoseAnswers), 20, 300, heal)},
 		{kind: "connection to the database half-open", repeats: 1, within: 30 * time.Second, inject: database.halfOpen},
@@ -243,7 +242,7 @@ func databaseFaults() []fault {
 		}},
 		{kind: "disk of the database full", repeats: 2, disk: true, within: 30 * time.Second,
 			inject: passing(func(ctx context.Context, r *run) error {
-				// Writers fail first, and then, when it needs another segment of its log, PostgreSQL.
+				// Writers fail first, and then PostgreSQL, when it needs another segment of its log.
 				if err := r.site.pgDisk.fill(); err != nil {
 					return err
 				}
@@ -275,7 +274,7 @@ func clientFaults() []fault {
 		}},
 		{kind: heldTransaction, inject: holdTransaction},
 		{kind: oversizeMessages, inject: func(ctx context.Context, r *run) (undo, error) {
-			// They come all the time; this waits for the first to be given up.
+			// Such messages come all the time; this waits until the first is given up.
 			return nil, r.givesUp(ctx, "a message that is too large", "SELECT EXISTS (SELECT FROM outbox.dead_letters)")
 		}},
 		{kind: keyTooLong, inject: writeLongKey},

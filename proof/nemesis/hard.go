@@ -15,7 +15,7 @@ import (
 	"github.com/pgoutbox/outbox/proof/rig"
 )
 
-// promote lets an asynchronous standby take over that lacks the latest commits.
+// promote makes an asynchronous standby that lacks the latest commits the primary.
 func promote(ctx context.Context, r *run) (undo, error) {
 	primary := r.site.pg
 	standby, err := primary.Standby(ctx, servers.StandbyConfig{})
@@ -35,7 +35,7 @@ func promote(ctx context.Context, r *run) (undo, error) {
 	if err := primary.Kill9(); err != nil {
 		return nil, errors.Join(err, standby.Close())
 	}
-	// Nobody reaches the new primary before it is known what it has.
+	// No program may reach the new primary before it is known what it has.
 	release := r.load.Hold()
 	defer release()
 	r.site.toPG.Refuse(true)
@@ -58,7 +58,7 @@ func promote(ctx context.Context, r *run) (undo, error) {
 	return nil, nil
 }
 
-// exhaustLog has PostgreSQL begin segments of its log until it can't.
+// exhaustLog makes PostgreSQL begin segments of its log until it can't.
 func exhaustLog(ctx context.Context, pool *pgxpool.Pool) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -67,7 +67,7 @@ func exhaustLog(ctx context.Context, pool *pgxpool.Pool) {
 	}
 }
 
-// detach lets a standby receive nothing any more, while the primary goes on.
+// detach cuts a standby off from the primary, which continues.
 func detach(ctx context.Context, standby *servers.Postgres) error {
 	conn, err := pgx.Connect(ctx, standby.URL("postgres"))
 	if err != nil {
@@ -108,7 +108,7 @@ func holdTransaction(ctx context.Context, r *run) (undo, error) {
 	return nil, err
 }
 
-// changeSchema does what operators and autovacuum do while everything runs.
+// changeSchema does what operators and autovacuum do during operation.
 func changeSchema(ctx context.Context, r *run) (undo, error) {
 	conn, err := pgx.Connect(ctx, r.site.pg.URL(r.database))
 	if err != nil {
@@ -120,7 +120,7 @@ func changeSchema(ctx context.Context, r *run) (undo, error) {
 	if r.system.Default() {
 		table, part, id = "outbox.messages", fmt.Sprintf("outbox.messages_%d", r.rng.IntN(8)), "message_id"
 		statements = []string{
-			// Segments of two seconds: they are emptied while they are written to.
+			// With segments of two seconds, segments are emptied while they are written to.
 			"ALTER TABLE outbox.messages ALTER COLUMN segment SET DEFAULT (date_part('epoch', now())::bigint / 2 % 8)::smallint",
 			"VACUUM FULL outbox.cursors",
 		}
@@ -150,7 +150,7 @@ func changeSchema(ctx context.Context, r *run) (undo, error) {
 			if !errors.As(err, &refused) {
 				return nil, err
 			}
-			// Somebody holds the lock, or what it needs isn't there yet: all in a day's work.
+			// Another session has the lock, or something that the statement needs is missing: both are normal.
 			r.note("%s: %v", statements[i], refused.Message)
 			if err := rig.Pause(ctx, 50*time.Millisecond); err != nil {
 				return nil, err
@@ -160,8 +160,8 @@ func changeSchema(ctx context.Context, r *run) (undo, error) {
 	return nil, nil
 }
 
-// deleteTopic deletes the topic with what it holds and makes it again. What went with it is no fault of
-// anybody's but the operator's, and is counted.
+// deleteTopic deletes the topic with its content and creates it again. The lost messages are counted; the operator is
+// responsible for them.
 func deleteTopic(ctx context.Context, r *run) (undo, error) {
 	if !r.losses.Emptied.IsZero() {
 		return nil, nil
@@ -169,7 +169,7 @@ func deleteTopic(ctx context.Context, r *run) (undo, error) {
 	before := make(map[check.ID]bool)
 	destination := r.checker.Destination("default")
 	err := rig.ReadAll(ctx, r.target, func(payload []byte) {
-		if name, err := destination.Payload(rig.Unwrap(payload)); err == nil { // what doesn't decode is counted
+		if name, err := destination.Payload(rig.Unwrap(payload)); err == nil { // corrupted payloads are counted
 			before[name] = true
 		}
 	})
@@ -189,8 +189,8 @@ func deleteTopic(ctx context.Context, r *run) (undo, error) {
 	return nil, nil
 }
 
-// detachSegment takes a segment away with what it has, and gives it back. The relays wait for that: one that ended
-// would be missed.
+// detachSegment detaches a segment with its rows, and attaches it again. The relays wait for that; one that ended would
+// be missing.
 func detachSegment(ctx context.Context, r *run) (undo, error) {
 	segment := r.rng.IntN(8)
 	if _, err := r.load.Pool().Exec(ctx,
@@ -203,7 +203,7 @@ func detachSegment(ctx context.Context, r *run) (undo, error) {
 	return nil, errors.Join(err, attachErr)
 }
 
-// writeLongKey commits a message whose key no writer of ours would take, and waits until it is given up.
+// writeLongKey commits a message whose key our writers would refuse, and waits until the relay gives it up.
 func writeLongKey(ctx context.Context, r *run) (undo, error) {
 	key := make([]byte, 2880)
 	for i := range key {
@@ -219,7 +219,7 @@ func writeLongKey(ctx context.Context, r *run) (undo, error) {
 		"SELECT EXISTS (SELECT FROM outbox.dead_letters WHERE payload = $1 AND key = $2)", []byte(rig.Poison), string(key))
 }
 
-// forgeMessages writes to the log what a relay might take for a message. Any role may.
+// forgeMessages writes to the log what a relay might take for a message. Any role can do that.
 func forgeMessages(ctx context.Context, r *run) (undo, error) {
 	for range 5 {
 		_, err := r.load.Pool().Exec(ctx, "SELECT pg_logical_emit_message(true, 'outbox', $1::bytea)", check.Encode(nil, 0, 1<<40, 200))

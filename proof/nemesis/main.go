@@ -1,11 +1,11 @@
-// Command nemesis runs the binary's relays as real processes on real servers, lets things go wrong by a
-// seeded schedule, and judges every history by what the database says was committed.
+// Command nemesis runs the binary's relays as real processes on real servers, injects faults by a seeded schedule, and
+// judges every history by what the database has committed.
 //
 //	go run ./proof/nemesis -runs 100
 //	go run ./proof/nemesis -seed 17
 //
-// A bad run keeps what it leaves behind and says how to repeat it. A seed fixes the broker, the faults,
-// their order and their parameters; the moment at which they meet the relays is the machine's.
+// A bad run keeps its files and prints how to repeat it. A seed fixes the broker, the faults, their order and their
+// parameters; the moment at which they hit the relays depends on the machine.
 package main
 
 import (
@@ -34,10 +34,10 @@ type options struct {
 	runs  int
 	sites int
 	keep  string
-	kind  string // of all faults; "": those of the seed
-	// strategy is part of the names of the systems that take turns; "": all.
+	kind  string // of all faults; "": the seed's own kinds
+	// strategy is a part of the names of the systems that take turns; "": all.
 	strategy string
-	faults   int // a run
+	faults   int // per run
 }
 
 func nemesis(ctx context.Context, args []string, out io.Writer) error {
@@ -96,8 +96,8 @@ func badRuns(results []result) (bad int) {
 	return bad
 }
 
-// runAll runs all seeds and calls report after each, and missing if some kinds of fault can't be had here. Everything
-// that it has started has ended when it returns.
+// runAll runs all seeds and calls report after each, and missing if some kinds of faults can't be had here. When it
+// returns, everything that it has started has ended.
 func runAll(ctx context.Context, o options, missing func(string), report func(result)) ([]result, error) {
 	dir, err := os.MkdirTemp("", "outbox-nemesis-")
 	if err != nil {
@@ -136,7 +136,7 @@ func runAll(ctx context.Context, o options, missing func(string), report func(re
 	return results, errors.Join(errs...)
 }
 
-// runOn opens a site and runs on it what no other one has begun.
+// runOn opens a site and runs seeds on it that no other site has begun.
 func runOn(ctx context.Context, binary, dir string, o options, next *atomic.Int64, warn func(string), done func(result)) (err error) {
 	s, err := openSite(ctx)
 	if err != nil {
@@ -161,7 +161,7 @@ func runOn(ctx context.Context, binary, dir string, o options, next *atomic.Int6
 		}
 		res := newRun(seed, o, s, binary, runDir).do(ctx)
 		if res.interrupted {
-			return nil // what it found may come of the interruption
+			return nil // its findings may come from the interruption
 		}
 		if res.err == nil {
 			if err := os.RemoveAll(runDir); err != nil {
@@ -175,7 +175,7 @@ func runOn(ctx context.Context, binary, dir string, o options, next *atomic.Int6
 	return nil
 }
 
-// keep saves what a bad run leaves behind, with the ends of the servers' logs, and returns where.
+// keep saves the files of a bad run, with the ends of the servers' logs, and returns the folder.
 func keep(from, to string, s *site, res result) string {
 	logs := fmt.Sprintf("%v\n\nPostgreSQL:\n%s\n\nNATS:\n%s\n\nKafka:\n%s\n", res, s.pg.Log(), s.nats.Log(), s.kafka.Log())
 	if s.transactions != nil {
@@ -188,7 +188,7 @@ func keep(from, to string, s *site, res result) string {
 	return to
 }
 
-// String is the line of a run.
+// String is the run's line of output.
 func (r result) String() string {
 	var b strings.Builder
 	verdict := "ok"

@@ -24,15 +24,15 @@ const (
 	lease       = time.Second
 	faultsARun  = 3
 
-	// flowWithin is how soon messages have to flow again after a fault, unless it says otherwise.
+	// flowWithin is how soon messages must flow again after a fault, by default.
 	flowWithin = 15 * time.Second
-	// drainWithin is how soon everything has to be delivered once nothing is wrong any more.
+	// drainWithin is how soon everything must be delivered once nothing is broken any more.
 	drainWithin = 60 * time.Second
 	// enough committed messages make a load.
 	enough = 300
 )
 
-// run is one history: a fresh database and a fresh topic, relays, writers, and what goes wrong.
+// run is one history: a fresh database and a fresh topic, relays, writers, and faults.
 type run struct {
 	seed   uint64
 	site   *site
@@ -43,7 +43,7 @@ type run struct {
 	broker string
 	faults []fault
 	number int  // of relays
-	pooled bool // whether writers come by a pooler; one of the relays always does
+	pooled bool // whether writers use a pooler; one of the relays always does
 	groups int  // shard groups
 
 	database string
@@ -53,7 +53,7 @@ type run struct {
 	load     *rig.Load
 	losses   rig.Losses
 	checker  *check.Checker
-	extra    int // duplicates that a promotion explains beside what was in flight
+	extra    int // duplicates explained by a promotion, in addition to messages in flight
 
 	mu    sync.Mutex
 	began time.Time
@@ -63,7 +63,7 @@ type run struct {
 	cleanup    []func()
 }
 
-// result is what a run showed.
+// result is the result of a run.
 type result struct {
 	seed        uint64
 	system      string
@@ -73,11 +73,11 @@ type result struct {
 	groups      int // shard groups
 	faults      []injected
 	truth       rig.Truth
-	delivered   int64 // as the database counts
+	delivered   int64 // by the database's count
 	report      check.Report
 	allowed     int // duplicates
 	took        time.Duration
-	err         error // why the run is bad; nil: every promise was kept
+	err         error // why the run is bad; nil: all promises were kept
 	interrupted bool
 	dir         string
 }
@@ -89,7 +89,7 @@ type injected struct {
 	recovery time.Duration // until messages flowed again
 }
 
-// newRun makes a run with the faults of its seed, or with one kind alone.
+// newRun returns a run with the faults of its seed, or with one kind only.
 func newRun(seed uint64, o options, s *site, binary, dir string) *run {
 	rng := rand.New(rand.NewPCG(seed, 0x6e656d65736973))
 	r := &run{seed: seed, site: s, binary: binary, dir: dir, rng: rng, checker: check.New(check.Config{}), began: time.Now()}
@@ -107,7 +107,7 @@ func newRun(seed uint64, o options, s *site, binary, dir string) *run {
 	return r
 }
 
-// brokerOf alternates, and so that a kind of fault meets both.
+// brokerOf alternates, such that a kind of fault meets both brokers.
 func brokerOf(seed uint64) string {
 	if (seed+seed/deckSeeds())%2 == 0 {
 		return "nats"
@@ -115,7 +115,7 @@ func brokerOf(seed uint64) string {
 	return "kafka"
 }
 
-// do runs the history.
+// do performs the run.
 func (r *run) do(ctx context.Context) (res result) {
 	res = result{seed: r.seed, system: r.system.String(), relays: r.number, promised: r.system.Ordered,
 		broker: r.broker, groups: r.groups, dir: r.dir}
@@ -154,7 +154,7 @@ func (r *run) do(ctx context.Context) (res result) {
 	return res
 }
 
-// open begins the story, on a site where everything runs.
+// open starts the run's parts, on a site where everything runs.
 func (r *run) open(ctx context.Context) (err error) {
 	if r.story, err = os.Create(filepath.Join(r.dir, "story.txt")); err != nil {
 		return err
@@ -212,8 +212,8 @@ destinations:
 	return nil
 }
 
-// supervise starts poolers again that end by themselves: PgBouncer 1.18 does when a client goes away while
-// its request to cancel a query is being passed on. The function that it returns ends that.
+// supervise restarts poolers that end by themselves: PgBouncer 1.18 ends when a client goes away while its request to
+// cancel a query is being passed on. stop ends the supervision.
 func (r *run) supervise(ctx context.Context) (stop func()) {
 	if r.site.transactions == nil {
 		return func() {}
@@ -244,9 +244,9 @@ func (r *run) brokerServer() (*servers.Server, *testnet.Proxy) {
 	return &r.site.kafka.Server, r.site.toKafka
 }
 
-// inject lets one fault happen and waits until messages flow again.
+// inject injects a fault and waits until messages flow again.
 func (r *run) inject(ctx context.Context, f fault) (time.Duration, error) {
-	// Each in the middle of something.
+	// Each fault hits in the middle of traffic.
 	if err := r.while(ctx, 100, 400); err != nil {
 		return 0, err
 	}
@@ -287,7 +287,7 @@ func (r *run) flows(ctx context.Context, within time.Duration) (time.Duration, e
 	return took, err
 }
 
-// owner returns the relay that holds the lease, or one of those that hold some, and waits for one.
+// owner waits for a relay that holds the lease, or some of the leases, and returns it.
 func (r *run) owner(ctx context.Context) (*rig.Relay, error) {
 	deadline := time.Now().Add(flowWithin)
 	for {
@@ -304,7 +304,7 @@ func (r *run) owner(ctx context.Context) (*rig.Relay, error) {
 	}
 }
 
-// settle ends the writers, waits until everything is delivered, ends the relays in good order, and judges.
+// settle ends the writers, waits until everything is delivered, ends the relays regularly, and judges.
 func (r *run) settle(ctx context.Context, res *result) error {
 	for deadline := time.Now().Add(10 * time.Second); r.load.Committed() < enough && time.Now().Before(deadline); {
 		if err := rig.Pause(ctx, 20*time.Millisecond); err != nil {
@@ -326,7 +326,7 @@ func (r *run) settle(ctx context.Context, res *result) error {
 	return judge(res, verdict.Held)
 }
 
-// stopRelays ends the relays in good order. They all run still, whatever has happened to them.
+// stopRelays ends the relays regularly. They must all still be running, whatever has happened to them.
 func (r *run) stopRelays() error {
 	r.note("the relays are told to stop")
 	var errs []error
@@ -366,18 +366,18 @@ func judge(res *result, held int) error {
 	return errors.Join(faults...)
 }
 
-// readKept notes with what the topic begins that replaced a deleted one.
+// readKept records with which messages the topic begins that replaced a deleted one.
 func (r *run) readKept(ctx context.Context) error {
 	if r.losses.Emptied.IsZero() {
 		return nil
 	}
-	// What was committed before the topic came back may still be on its way.
+	// Messages that were committed before the topic came back may still be in flight.
 	r.losses.Kept = make(map[uint32]uint64)
 	if err := r.idle(ctx); err != nil {
 		return err
 	}
 	if !r.system.Ordered {
-		return nil // a key's later message may have gone with the topic before an earlier one was sent
+		return nil // a later message of a key may have been lost with the topic before an earlier one was sent
 	}
 	return rig.ReadAll(ctx, r.target, func(payload []byte) {
 		if name, err := check.Decode(rig.Unwrap(payload)); err == nil {
@@ -388,7 +388,7 @@ func (r *run) readKept(ctx context.Context) error {
 	})
 }
 
-// idle waits until the cursor has stood still for a while, with no writer at work.
+// idle waits until the cursor has not moved for a while, with no writer at work.
 func (r *run) idle(ctx context.Context) error {
 	var last int64
 	since := time.Now()
@@ -407,7 +407,7 @@ func (r *run) idle(ctx context.Context) error {
 	return nil
 }
 
-// tearDown ends what the run has started and removes what it has made.
+// tearDown ends what the run has started and removes what it has created.
 func (r *run) tearDown(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -436,7 +436,7 @@ func (r *run) tearDown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// note writes a line of the run's story.
+// note writes a line to the run's log.
 func (r *run) note(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,27 +16,28 @@ import (
 	"github.com/pgoutbox/outbox/proof/rig"
 )
 
-// site is a set of servers that serves one run after the other. Relays come through proxies; writers and
-// whoever looks go to the servers themselves.
+// site is a set of servers that serves one run after the other. Relays connect through proxies; writers and observers
+// connect to the servers themselves.
 type site struct {
 	dir     string
-	storage *storage // of the brokers; nil where none can be mounted
-	pgDisk  *storage // of PostgreSQL, likewise
+	storage *storage // of the brokers; nil if none can be mounted
+	pgDisk  *storage // of PostgreSQL; nil likewise
 
 	pg    *servers.Postgres
 	stale []*servers.Postgres // primaries that were replaced
 	nats  *servers.NATS
 	kafka *servers.Kafka
 
-	// Poolers stand before PostgreSQL: one that pools sessions for a relay, one that pools transactions for
-	// writers. nil if there is no PgBouncer.
+	// Poolers in front of PostgreSQL: one pools sessions, for a relay, and one pools transactions, for writers. nil if
+	// there is no PgBouncer.
 	sessions, transactions *servers.PgBouncer
 
-	// Relays come by toPG, with or without a pooler; the writers' pooler by fromPooler, which does no harm.
+	// Relays connect through toPG, with or without a pooler; the writers' pooler connects through fromPooler, which
+	// breaks nothing.
 	toPG, fromPooler, toNATS, toKafka *testnet.Proxy
 }
 
-// openSite starts everything, some 5 s.
+// openSite starts everything, which takes some 5 s.
 func openSite(ctx context.Context) (s *site, err error) {
 	s = &site{}
 	defer func() {
@@ -87,7 +88,7 @@ func (s *site) proxies() []*testnet.Proxy {
 	return []*testnet.Proxy{s.toPG, s.fromPooler, s.toNATS, s.toKafka}
 }
 
-// startPoolers does nothing where there is no PgBouncer.
+// startPoolers does nothing if there is no PgBouncer.
 func (s *site) startPoolers(ctx context.Context) (err error) {
 	s.sessions, err = servers.StartPgBouncer(ctx,
 		servers.PgBouncerConfig{Server: s.toPG.Addr(), Settings: map[string]string{"pool_mode": "session"}})
@@ -111,13 +112,13 @@ func (s *site) startPostgres(ctx context.Context) (err error) {
 	return nil
 }
 
-// forward leads everybody who comes from now on to the primary.
+// forward directs new connections to the primary.
 func (s *site) forward() {
 	s.toPG.Forward(s.pg.Addr())
 	s.fromPooler.Forward(s.pg.Addr())
 }
 
-// reviveDatabase returns when PostgreSQL answers. One that has given up is started again, as by an operator.
+// reviveDatabase returns when PostgreSQL answers. It restarts a server that has given up, as an operator would.
 func (s *site) reviveDatabase(ctx context.Context) error {
 	for deadline := time.Now().Add(drainWithin); ; {
 		if !s.pg.Running() {
@@ -148,7 +149,7 @@ func (s *site) askDatabase(ctx context.Context) error {
 	return conn.Close(ctx)
 }
 
-// promote makes a standby the primary for everybody who comes from now on.
+// promote makes a standby the primary for new connections.
 func (s *site) promote(ctx context.Context, standby *servers.Postgres) error {
 	if err := standby.Promote(ctx); err != nil {
 		return err
@@ -159,12 +160,12 @@ func (s *site) promote(ctx context.Context, standby *servers.Postgres) error {
 	return nil
 }
 
-// can tells whether a fault can be had here.
+// can reports whether a fault can be had here.
 func (s *site) can(f fault) bool {
 	return (!f.disk || s.storage != nil && s.pgDisk != nil) && (!f.pooler || s.transactions != nil)
 }
 
-// lacks says what can't be had here, "" if nothing.
+// lacks returns what can't be had here, "" if nothing.
 func (s *site) lacks() string {
 	var lacking []string
 	if s.storage == nil || s.pgDisk == nil {
@@ -176,7 +177,7 @@ func (s *site) lacks() string {
 	return strings.Join(lacking, "; ")
 }
 
-// heal undoes what a run may have left behind: everything runs and answers.
+// heal repairs what a run may have left: everything runs and answers.
 func (s *site) heal(ctx context.Context) error {
 	for _, p := range s.proxies() {
 		p.Heal()
@@ -208,12 +209,12 @@ func (s *site) database(ctx context.Context) (string, error) { return s.pg.Creat
 
 func (s *site) dropDatabase(ctx context.Context, name string) error {
 	if len(s.stale) > 0 {
-		return nil // it goes with the cluster
+		return nil // it is deleted with the cluster
 	}
 	return s.pg.DropDatabase(ctx, name)
 }
 
-// relayURL is the database as a relay reaches it, pooled or not.
+// relayURL is the database's address for a relay, pooled or not.
 func (s *site) relayURL(database string, pooled bool) string {
 	addr := s.toPG.Addr()
 	if pooled && s.sessions != nil {
@@ -222,7 +223,7 @@ func (s *site) relayURL(database string, pooled bool) string {
 	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable&connect_timeout=3", addr, database)
 }
 
-// writerURL is the database as writers reach it.
+// writerURL is the database's address for writers.
 func (s *site) writerURL(database string, pooled bool) string {
 	if pooled && s.transactions != nil {
 		return s.transactions.URL(database)

@@ -8,12 +8,12 @@ import (
 	"syscall"
 )
 
-// storage is a file system in memory, small enough to be filled up.
+// storage is an in-memory file system, small enough to be filled up.
 type storage struct{ path string }
 
 const storageSize = "512m"
 
-// mountStorage mounts one with folders in it, and returns nil for one who isn't root: disks don't get full then.
+// mountStorage mounts one with folders in it. It returns nil for a user who isn't root: then disks don't get full.
 func mountStorage(path string, folders ...string) (*storage, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -24,7 +24,7 @@ func mountStorage(path string, folders ...string) (*storage, error) {
 	err := syscall.Mount("outbox-nemesis", path, "tmpfs", 0, "size="+storageSize)
 	switch {
 	case errors.Is(err, syscall.EPERM):
-		return nil, nil // root of a container that may not
+		return nil, nil // root in a container without the right to mount
 	case err != nil:
 		return nil, fmt.Errorf("mount a small file system at %s: %w", path, err)
 	}
@@ -37,7 +37,7 @@ func mountStorage(path string, folders ...string) (*storage, error) {
 	return s, nil
 }
 
-// folder returns the folder of a server, and none without a file system of its own.
+// folder returns the folder of a server; "" without a file system of its own.
 func (s *storage) folder(name string) string {
 	if s == nil {
 		return ""
@@ -65,7 +65,7 @@ func (s *storage) fill() error {
 	return f.Close()
 }
 
-// free takes back what fill wrote.
+// free removes what fill wrote.
 func (s *storage) free() error {
 	if s == nil {
 		return nil

@@ -2,7 +2,7 @@
 
 package main
 
-// storage is there on Linux alone: disks don't get full elsewhere.
+// storage exists only on Linux: elsewhere disks don't get full.
 type storage struct{}
 
 func mountStorage(string, ...string) (*storage, error) { return nil, nil }

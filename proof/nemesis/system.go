@@ -20,7 +20,7 @@ func (s system) String() string {
 	return s.System.String()
 }
 
-// systems are those whose names contain part. They take turns.
+// systems returns those whose names contain part. They take turns.
 func systems(part string) (all []system) {
 	for _, s := range seeds.Systems() {
 		all = append(all, system{System: s})
@@ -29,7 +29,7 @@ func systems(part string) (all []system) {
 	return slices.DeleteFunc(all, func(s system) bool { return !strings.Contains(s.String(), part) })
 }
 
-// systemOf is the system of a seed, and how many relays it has: two, but on a mapped table every other time one.
+// systemOf returns the system of a seed and its number of relays: two, but every other time one on a mapped table.
 func systemOf(seed uint64, part string) (system, int) {
 	all := systems(part)
 	s, round := all[seed%uint64(len(all))], seed/uint64(len(all))
@@ -39,8 +39,8 @@ func systemOf(seed uint64, part string) (system, int) {
 	return s, 2
 }
 
-// groupsOf is into how many shard groups the destination is split: the default table every third time into several, of
-// which each relay may hold some.
+// groupsOf is the number of shard groups of the destination: every third time several for the default table, of which
+// each relay may hold some.
 func (s system) groupsOf(seed uint64) int {
 	switch {
 	case s.Default() && !s.Log && seed%3 == 0:
@@ -51,20 +51,20 @@ func (s system) groupsOf(seed uint64) int {
 	return max(s.Groups, 1)
 }
 
-// repeats is how many messages may come again when relays lose what they know of what is in flight.
+// repeats is how many messages may come again when relays forget what is in flight.
 func (s system) repeats() int {
 	switch {
 	case s.exactlyOnce:
 		return 0
 	case s.Groups > 1 && !s.Default() || s.Log && !s.Default():
-		return 10_000 // also what was delivered behind a message that waited
+		return 10_000 // also messages that were delivered behind one that waited
 	case s.WholeTransactions:
 		return 4 * maxInFlight
 	}
 	return maxInFlight
 }
 
-// leftOut are the faults that make no sense with some systems.
+// leftOut are the faults that are pointless with some systems.
 func leftOut() []struct {
 	kind, why string
 	of        func(system) bool
@@ -86,7 +86,7 @@ func leftOut() []struct {
 	}
 }
 
-// fits reports whether a fault makes sense with so many relays.
+// fits reports whether a fault makes sense with that number of relays.
 func (s system) fits(f fault, relays int) bool {
 	if f.heir && relays == 1 {
 		return false
@@ -99,7 +99,7 @@ func (s system) fits(f fault, relays int) bool {
 	return true
 }
 
-// Destination is what a destination's section says of the system. All its messages go to one topic, whatever theirs is.
+// Destination is the system's part of a destination's section. All its messages go to one topic.
 func (s system) Destination(database, indent string) string {
 	return s.System.Destination(database, indent, 1)
 }

@@ -1,13 +1,12 @@
-// Command order delivers many messages by every strategy, on the default table and on those of the articles with the
-// statements of their authors, and prints what was lost, invented, doubled and out of order beside what the documents
-// promise.
+// Command order delivers many messages by every strategy, on the default table and on those of the articles with their
+// authors' statements, and prints what was lost, invented, doubled and out of order beside what the documents promise.
 //
 //	go run ./proof/order
 //	go run ./proof/order -messages 10000 -only outbox_messages/skiplocked
 //
 // Messages come at a rate, at full speed, and as a backlog; to one relay and to two; with and without SIGKILL. Cases at
-// a rate run side by side, each in a database of its own on one server, and the others beside them. It fails if a
-// promise is broken.
+// a rate run in parallel with each other and with the others, each in a database of its own on one server. It fails if
+// a promise is broken.
 package main
 
 import (
@@ -131,7 +130,7 @@ func order(ctx context.Context, args []string, out io.Writer) (err error) {
 	return nil
 }
 
-// cases are all that was asked for.
+// cases are all requested cases.
 func (o options) cases() (all []seeds.Case) {
 	for _, workload := range []seeds.Workload{seeds.Burst, seeds.Backlog, seeds.Trickle} {
 		if o.workload != "" && o.workload != string(workload) {

@@ -1,12 +1,12 @@
-// Command releasecheck shows that strangers can use what a release would publish: it makes a module proxy in a folder
-// from the committed tree, and outside the tree, in empty folders and with an empty module cache, does what the
+// Command releasecheck shows that users can use what a release would publish: it makes a module proxy in a folder from
+// the committed tree, and then, outside the tree, in empty folders and with an empty module cache, does what the
 // documents tell users to do.
 //
 //	go run ./proof/releasecheck
 //
-// Every line of the README and of docs that begins with "go get" or "go install" is run as it stands, and every program
-// of the README is built against what was got. What others publish comes from the module cache and, where it lacks
-// something, from the proxy that Go is set to.
+// It runs every line of the README and of docs that begins with "go get" or "go install", and builds every program of
+// the README against the fetched modules. Other modules come from the module cache and, if missing there, from the
+// proxy that Go is set to.
 package main
 
 import (
@@ -52,7 +52,7 @@ func check(ctx context.Context, args []string, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	clone := filepath.Join(dir, "clone") // what is committed, and nothing else
+	clone := filepath.Join(dir, "clone") // only what is committed
 	if text, err := exec.CommandContext(ctx, "git", "clone", "--quiet", tree, clone).CombinedOutput(); err != nil {
 		return fmt.Errorf("clone the tree: %w\n%s", err, text)
 	}
@@ -90,7 +90,7 @@ func check(ctx context.Context, args []string, out io.Writer) (err error) {
 
 func modulePath(folder string) string { return strings.TrimSuffix(root+"/"+folder, "/") }
 
-// nextVersion is the version that the modules require of each other. All of them must name the same.
+// nextVersion is the version that the modules require of each other. All of them must name the same one.
 func nextVersion(tree string) (string, error) {
 	var versions []string
 	for _, folder := range released {
