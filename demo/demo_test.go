@@ -22,6 +22,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
@@ -168,7 +169,7 @@ func TestWhatNobodyWroteIsFound(t *testing.T) {
 	defer intruding.Wait()
 	intruding.Go(func() {
 		var address string
-		waitFor(t, "the demo delivers", func() bool {
+		await.Until(t, "the demo delivers", func() bool {
 			_, text, found := strings.Cut(out.String(), "is ready: nats://")
 			address, _, _ = strings.Cut(text, `"`)
 			return found && strings.Contains(out.String(), "first_delivered")
@@ -268,8 +269,8 @@ func startDemo(t *testing.T, cfg Config) (process *exec.Cmd, rest func() string)
 // nothingLeft waits until nothing is there of a demo that was that process.
 func nothingLeft(t *testing.T, pid int) {
 	t.Helper()
-	waitFor(t, "no folder is left", func() bool { return len(leftovers(pid)) == 0 })
-	waitFor(t, "no process is left", func() bool {
+	await.Until(t, "no folder is left", func() bool { return len(leftovers(pid)) == 0 })
+	await.Until(t, "no process is left", func() bool {
 		out, err := exec.Command("ps", "-A", "-o", "args=").Output()
 		if err != nil {
 			t.Fatal(err)

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/pgoutbox/outbox/internal/servers"
 )
@@ -48,14 +47,4 @@ func leftovers(pid int) []string {
 		panic(err) // of the pattern
 	}
 	return left
-}
-
-// waitFor polls until what is wanted is so.
-func waitFor(t *testing.T, what string, ready func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); !ready(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited 60 s for this: %s", what)
-		}
-	}
 }

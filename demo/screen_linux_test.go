@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
 // terminal is a pseudo terminal: the demo has one end, the test reads what it shows at the other.
@@ -66,7 +68,7 @@ func (term *terminal) resize(t *testing.T, width, height uint16) {
 // shows waits until the terminal has shown text, and returns all of it.
 func (term *terminal) shows(t *testing.T, text string) (all string) {
 	t.Helper()
-	waitFor(t, fmt.Sprintf("%q on the terminal", text), func() bool {
+	await.Until(t, fmt.Sprintf("%q on the terminal", text), func() bool {
 		term.mu.Lock()
 		defer term.mu.Unlock()
 		all = term.shown.String()

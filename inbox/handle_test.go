@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
@@ -242,7 +243,7 @@ func TestConcurrentDuplicatesWaitForEachOther(t *testing.T) {
 					}
 				})
 			}
-			eventually(t, "the others to wait", func() bool { return w.waiting() == others })
+			await.Until(t, "the others to wait", func() bool { return w.waiting() == others })
 			close(leave)
 			all.Wait()
 			w.requireEffects(msg, 1)
@@ -287,7 +288,7 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 			_, err := b.Handle(waiting, w.pool, msg, effect)
 			ended <- err
 		}()
-		eventually(t, "the other to wait", func() bool { return w.waiting() == 1 })
+		await.Until(t, "the other to wait", func() bool { return w.waiting() == 1 })
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("the other: %v", err)

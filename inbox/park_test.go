@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
 func TestAParkedMessageIsADeadLetterOfTheConsumerOnce(t *testing.T) {
@@ -77,7 +78,7 @@ func parkTwiceAtOnce(t *testing.T, w *world, b *Inbox) {
 	}
 	second := make(chan error, 1)
 	go func() { second <- b.Park(t.Context(), w.pool, msg) }()
-	eventually(t, "the second waits, or has ended", func() bool {
+	await.Until(t, "the second waits, or has ended", func() bool {
 		return len(second) > 0 || w.int(`SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) > 0
 	})
 	if err := first.Commit(t.Context()); err != nil {
@@ -117,7 +118,7 @@ func TestAParkedMessageThatIsRequeuedIsAppliedOnce(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	defer w.work(b, noteEffect, WorkerConfig{})()
-	eventually(t, "the parked message to be applied", func() bool { return w.notes("k") == "first second" })
+	await.Until(t, "the parked message to be applied", func() bool { return w.notes("k") == "first second" })
 	if result, err := handle(second); err != nil || result.Outcome != Duplicate {
 		t.Errorf("delivered again: %+v, %v", result, err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
@@ -165,7 +166,7 @@ func TestDuplicatesOnBothSidesOfATurnExcludeEachOther(t *testing.T) {
 				}
 				second <- result
 			}()
-			eventually(t, "the second to wait", func() bool { return w.waiting() == 1 })
+			await.Until(t, "the second to wait", func() bool { return w.waiting() == 1 })
 			if commit {
 				err = tx.Commit(t.Context())
 			} else {
@@ -202,7 +203,7 @@ func TestDuplicatesAroundATurnHaveOneEffect(t *testing.T) {
 	turning.Go(func() {
 		defer close(over)
 		// One turn only: after a second one the window would be over, and records be forgotten.
-		eventually(t, "some records", func() bool { return w.recorded() > len(msgs)/4 })
+		await.Until(t, "some records", func() bool { return w.recorded() > len(msgs)/4 })
 		w.later()
 		close(begin)
 		if report := w.retention().look(t.Context()); report.Err != nil || !report.Turned {
@@ -269,7 +270,7 @@ func TestARecordAtTheMomentOfATurnIsInTheCurrentTable(t *testing.T) {
 				_, err := b.Handle(t.Context(), conn, msg, effect)
 				done <- err
 			}()
-			eventually(t, "the record to wait", func() bool { return w.waiting() == 1 })
+			await.Until(t, "the record to wait", func() bool { return w.waiting() == 1 })
 			if _, err := tx.Exec(t.Context(), `UPDATE outbox.inbox_rotation SET current = 1, closed_at = clock_timestamp(), emptied = true`); err != nil {
 				t.Fatal(err)
 			}
@@ -339,7 +340,7 @@ func TestRetentionRunsUntilItsContextEnds(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- r.Run(ctx) }()
-	eventually(t, "two turns", func() bool { return turns.Load() >= 2 })
+	await.Until(t, "two turns", func() bool { return turns.Load() >= 2 })
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)

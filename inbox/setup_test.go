@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -131,17 +130,6 @@ func effect(ctx context.Context, tx pgx.Tx, msg *outbox.Message) error {
 func effectSQL(ctx context.Context, tx *sql.Tx, msg *outbox.Message) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id, key) VALUES ($1::text::uuid, $2)`, msg.ID.String(), msg.Key)
 	return err
-}
-
-// eventually waits for a condition.
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !condition(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
 }
 
 // waiting is how many sessions of this database wait for a lock.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/polling"
@@ -104,7 +105,7 @@ func TestStoredMessagesAreAppliedOnceAndInOrder(t *testing.T) {
 				t.Errorf("stored again: %+v", result)
 			}
 		}
-		eventually(t, "all to be applied", func() bool { return w.int(`SELECT count(*) FROM effects`) >= len(all) })
+		await.Until(t, "all to be applied", func() bool { return w.int(`SELECT count(*) FROM effects`) >= len(all) })
 		stop()
 		for _, key := range []string{"a", "b", "c"} {
 			if got := w.notes(key); got != strings.Join(want, " ") {
@@ -114,7 +115,7 @@ func TestStoredMessagesAreAppliedOnceAndInOrder(t *testing.T) {
 		// What the engine delivers once more, because it was killed before it could note it, changes nothing.
 		w.exec(`UPDATE outbox.cursors SET prev = '1:1:', windows = '{}', last_id = 0, epoch = epoch + 1, owner = NULL, lease_until = '-infinity', delivered = 0`)
 		defer w.work(b, noteEffect, WorkerConfig{})()
-		eventually(t, "all to come again", func() bool { return w.int(`SELECT delivered FROM outbox.cursors`) >= len(all) })
+		await.Until(t, "all to come again", func() bool { return w.int(`SELECT delivered FROM outbox.cursors`) >= len(all) })
 		if n := w.int(`SELECT count(*) FROM effects`); n != len(all) {
 			t.Errorf("%d effects of %d messages", n, len(all))
 		}
@@ -172,8 +173,8 @@ func TestAPoisonMessageBecomesADeadLetterAndComesBackWhenRequeued(t *testing.T) 
 		return noteEffect(ctx, tx, msg)
 	}, WorkerConfig{Relay: relay.Config{MaxAttempts: 3, Backoff: relay.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond}}})()
 	w.store(b, note("k", "1"), note("k", "panics"), note("k", "2"), note("j", "refused"), note("j", "3"))
-	eventually(t, "the others to be applied", func() bool { return w.notes("k") == "1 2" && w.notes("j") == "3" })
-	eventually(t, "two dead letters", func() bool { return w.int(`SELECT count(*) FROM outbox.dead_letters`) == 2 })
+	await.Until(t, "the others to be applied", func() bool { return w.notes("k") == "1 2" && w.notes("j") == "3" })
+	await.Until(t, "two dead letters", func() bool { return w.int(`SELECT count(*) FROM outbox.dead_letters`) == 2 })
 	dead, err := admin.DeadLetters(t.Context(), w.pool, admin.Selection{Destination: b.Destination()}, admin.Page{})
 	if err != nil || len(dead) != 2 {
 		t.Fatalf("%+v, %v", dead, err)
@@ -192,7 +193,7 @@ func TestAPoisonMessageBecomesADeadLetterAndComesBackWhenRequeued(t *testing.T) 
 		10, admin.Action{Actor: "anna"}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the dead letters to be applied", func() bool { return w.notes("k") == "1 2 panics" && w.notes("j") == "3 refused" })
+	await.Until(t, "the dead letters to be applied", func() bool { return w.notes("k") == "1 2 panics" && w.notes("j") == "3 refused" })
 }
 
 func TestAMessageThatFailsHoldsUpItsKeyAndNoOther(t *testing.T) {
@@ -212,8 +213,8 @@ func TestAMessageThatFailsHoldsUpItsKeyAndNoOther(t *testing.T) {
 		Backoff: relay.Backoff{Initial: 5 * time.Millisecond, Max: 20 * time.Millisecond}}})
 	defer stop()
 	w.store(b, note("k", "first"), note("k", "second"), note("j", "other"))
-	eventually(t, "the other key", func() bool { return w.notes("j") == "other" })
-	eventually(t, "a hold", func() bool {
+	await.Until(t, "the other key", func() bool { return w.notes("j") == "other" })
+	await.Until(t, "a hold", func() bool {
 		return w.int(`SELECT count(*) FROM outbox.holds WHERE destination = 'inbox:payments'`) == 2
 	})
 	if got := w.notes("k"); got != "" {
@@ -222,7 +223,7 @@ func TestAMessageThatFailsHoldsUpItsKeyAndNoOther(t *testing.T) {
 	mu.Lock()
 	broken = false
 	mu.Unlock()
-	eventually(t, "the key", func() bool { return w.notes("k") == "first second" })
+	await.Until(t, "the key", func() bool { return w.notes("k") == "first second" })
 }
 
 func TestUnorderedMessagesWaitForTheirNumbers(t *testing.T) {
@@ -233,7 +234,7 @@ func TestUnorderedMessagesWaitForTheirNumbers(t *testing.T) {
 		Backoff: relay.Backoff{Initial: 2 * time.Millisecond, Max: 10 * time.Millisecond}}})()
 	w.store(b, numbered("k", 4), numbered("k", 2), numbered("k", 3))
 	w.store(b, numbered("k", 1))
-	eventually(t, "all to be applied", func() bool { return w.int(`SELECT count(*) FROM effects`) == 4 })
+	await.Until(t, "all to be applied", func() bool { return w.int(`SELECT count(*) FROM effects`) == 4 })
 	if n := w.int(`SELECT sequence FROM outbox.inbox_positions WHERE key = 'k'`); n != 4 || w.gaps() != "" {
 		t.Errorf("at %d, gaps %s", n, w.gaps())
 	}
@@ -263,8 +264,8 @@ func TestStoredMessagesOfSeveralConsumersAndTheOutboxDoNotMix(t *testing.T) {
 	w.store(shipping, note("k", "shipping"))
 	w.store(payments, note("k", "payments"))
 	stop := w.work(payments, noteEffect, WorkerConfig{})
-	eventually(t, "the message", func() bool { return w.notes("k") != "" })
-	eventually(t, "the cursor to pass both", func() bool { return w.pending("inbox:payments") == 0 })
+	await.Until(t, "the message", func() bool { return w.notes("k") != "" })
+	await.Until(t, "the cursor to pass both", func() bool { return w.pending("inbox:payments") == 0 })
 	stop()
 	if got := w.notes("k"); got != "payments" {
 		t.Errorf("applied: %s", got)
@@ -273,7 +274,7 @@ func TestStoredMessagesOfSeveralConsumersAndTheOutboxDoNotMix(t *testing.T) {
 		t.Errorf("%d pending for shipping, want both, until its worker has looked", n)
 	}
 	defer w.work(shipping, noteEffect, WorkerConfig{})()
-	eventually(t, "shipping's", func() bool { return w.notes("k") == "payments shipping" })
+	await.Until(t, "shipping's", func() bool { return w.notes("k") == "payments shipping" })
 }
 
 func (w *world) pending(destination string) int64 {
@@ -332,7 +333,7 @@ func TestSegmentsOfTheStoredInboxAreEmptiedByItsOwnCursors(t *testing.T) {
 		t.Fatalf("before the worker: %+v", report)
 	}
 	defer w.work(b, noteEffect, WorkerConfig{})()
-	eventually(t, "the stored inbox to be emptied", func() bool {
+	await.Until(t, "the stored inbox to be emptied", func() bool {
 		report := <-reports
 		return len(report.Emptied) == 1 && strings.HasPrefix(report.Emptied[0], "outbox.inbox_messages_")
 	})
@@ -394,7 +395,7 @@ func TestWhatHasToBeLookedAfterRunsBesideTheWorkerAndEndsWithIt(t *testing.T) {
 	}}})
 	msg := message("k")
 	w.store(b, msg)
-	eventually(t, "it is applied and the turn goes on", func() bool { return w.effects(msg) == 1 && turns.Load() > 0 })
+	await.Until(t, "it is applied and the turn goes on", func() bool { return w.effects(msg) == 1 && turns.Load() > 0 })
 	stop()
 	select {
 	case <-ended:

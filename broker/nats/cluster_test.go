@@ -19,6 +19,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/nats"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
@@ -112,7 +113,7 @@ func TestAClusterThatLosesLeadersLosesAndDisordersNothing(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	url := strings.Join(c.clients, ",")
-	eventually(t, "a client can connect", func() bool {
+	await.Until(t, "a client can connect", func() bool {
 		nc, err := natsgo.Connect(url)
 		if err == nil {
 			nc.Close()
@@ -121,7 +122,7 @@ func TestAClusterThatLosesLeadersLosesAndDisordersNothing(t *testing.T) {
 	})
 	js := jetStream(t, url)
 	cfg := jetstream.StreamConfig{Name: "R3", Subjects: []string{"R3.>"}, Replicas: 3}
-	eventually(t, "the cluster creates a stream", func() bool {
+	await.Until(t, "the cluster creates a stream", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		_, err := js.CreateStream(ctx, cfg)
@@ -145,7 +146,7 @@ func TestAClusterThatLosesLeadersLosesAndDisordersNothing(t *testing.T) {
 	for range delivered {
 		if parts++; parts == 5 || parts == 12 {
 			leader := -1
-			eventually(t, "the stream has a leader", func() bool {
+			await.Until(t, "the stream has a leader", func() bool {
 				leader = c.leader(js, cfg.Name)
 				return leader >= 0
 			})
@@ -156,7 +157,7 @@ func TestAClusterThatLosesLeadersLosesAndDisordersNothing(t *testing.T) {
 	publisher.Wait()
 	// Members that were killed catch up and elect again: to read takes a leader that stays for a while.
 	got, err := s.read(patient(t))
-	eventually(t, "the cluster can be read to the end", func() bool {
+	await.Until(t, "the cluster can be read to the end", func() bool {
 		if err != nil {
 			got, err = s.read(patient(t))
 		}
@@ -197,7 +198,7 @@ func TestAClusterThatLosesLeadersLosesAndDisordersNothing(t *testing.T) {
 		}
 		t.Logf("without a quorum: %v", errs[0])
 	}
-	eventually(t, "ping names the missing quorum", func() bool {
+	await.Until(t, "ping names the missing quorum", func() bool {
 		err := b.Ping(patient(t))
 		if err != nil {
 			t.Logf("ping without a quorum: %v", err)

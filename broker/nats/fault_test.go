@@ -21,6 +21,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/nats"
 	"github.com/pgoutbox/outbox/internal/authority"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
@@ -148,7 +149,7 @@ func TestLostAnswersLeaveTheOutcomeUnknownAndARepeatIsRecognised(t *testing.T) {
 	if len(errs) != len(batch) || !outbox.IsUnavailable(errs[0]) || !strings.Contains(errs[0].Error(), "no acknowledgement") {
 		t.Fatalf("outcomes %v", errs)
 	}
-	eventually(t, "the server has stored the first of each key", func() bool { return len(s.storedIDs()) == 11 })
+	await.Until(t, "the server has stored the first of each key", func() bool { return len(s.storedIDs()) == 11 })
 	p.SwallowAnswers(false)
 	brokertest.Deliver(patient(t), t, b, batch)
 	checkOrder(t, batch, s.stored()[1:])
@@ -306,7 +307,7 @@ func TestAServerThatAnnouncesItsShutdownGetsNoNewCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The old connection stays for 30 s, but a new one is tried, and there is no other server.
-	eventually(t, "the broker leaves", func() bool {
+	await.Until(t, "the broker leaves", func() bool {
 		batch := messages(10, 2)
 		errs := b.Publish(patient(t), batch)
 		brokertest.CheckOutcomes(t, batch, errs)
@@ -342,7 +343,7 @@ func TestRiskyStreamsAreNamedInTheLog(t *testing.T) {
 	var log lockedBuffer
 	b := s.broker("", nats.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	accepted(t, b.Publish(patient(t), messages(1, 1)))
-	eventually(t, "the warnings are there", func() bool {
+	await.Until(t, "the warnings are there", func() bool {
 		text := log.String()
 		return strings.Contains(text, "one replica") && strings.Contains(text, "duplicate window is short") &&
 			strings.Contains(text, s.name)

@@ -15,6 +15,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/nats"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
@@ -304,7 +305,7 @@ func TestAFullStreamKeepsTheOrderOfEachKey(t *testing.T) {
 	if refused == 0 {
 		t.Error("the stream was never full, so this test shows nothing")
 	}
-	eventually(t, "everything is consumed", func() bool {
+	await.Until(t, "everything is consumed", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(seen) >= len(batch)

@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/nats"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
@@ -24,7 +25,7 @@ func (s *stream) forget() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	eventually(s.t, "the duplicate window has passed", func() bool {
+	await.Until(s.t, "the duplicate window has passed", func() bool {
 		again, err := s.js.Publish(patient(s.t), s.name+".probe", nil, jetstream.WithMsgID("probe"))
 		return err == nil && again.Sequence > first.Sequence
 	})

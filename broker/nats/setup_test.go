@@ -17,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/nats"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
@@ -24,9 +25,8 @@ func TestMain(m *testing.M) { os.Exit(brokertest.Leaks(servers.Run(m))) }
 
 // What the tests of all brokers share.
 var (
-	patient    = brokertest.Patient
-	accepted   = brokertest.Accepted
-	eventually = brokertest.Eventually
+	patient  = brokertest.Patient
+	accepted = brokertest.Accepted
 )
 
 // message returns a message of the topic "t" with n as payload.
@@ -190,7 +190,7 @@ func startProcess(t testing.TB, config string) (url string, process *os.Process)
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
-	eventually(t, "the server listens", func() bool {
+	await.Until(t, "the server listens", func() bool {
 		conn, err := net.Dial("tcp", addr)
 		if err == nil {
 			conn.Close()

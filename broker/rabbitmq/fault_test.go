@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/rabbitmq"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
@@ -153,7 +154,7 @@ func TestAnAlarmEndsCallsAndDeliveryGoesOnAfterIt(t *testing.T) {
 	}
 	batch := brokertest.Messages(q.name, 500, 20)
 	var errs []error
-	eventually(t, "the alarm is noticed", func() bool {
+	await.Until(t, "the alarm is noticed", func() bool {
 		errs = b.Publish(patient(t), batch)
 		brokertest.CheckOutcomes(t, batch, errs)
 		return errs != nil
@@ -222,7 +223,7 @@ func TestAMissingOrForbiddenExchangeIsTheFaultOfItsTopic(t *testing.T) {
 	batch := []*outbox.Message{brokertest.Message(good, "a", 0), brokertest.Message("missing", "b", 0),
 		brokertest.Message(forbidden, "c", 0), brokertest.Message(good, "c", 1), brokertest.Message(good, "a", 1)}
 	var errs []error
-	eventually(t, "the forbidden exchange is known", func() bool {
+	await.Until(t, "the forbidden exchange is known", func() bool {
 		errs = b.Publish(patient(t), batch)
 		brokertest.CheckOutcomes(t, batch, errs)
 		return errs != nil && !outbox.IsUnavailable(errs[2])

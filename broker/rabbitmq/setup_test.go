@@ -24,10 +24,9 @@ func TestMain(m *testing.M) { os.Exit(brokertest.Leaks(servers.Run(m))) }
 
 // What the tests of all brokers share.
 var (
-	patient    = brokertest.Patient
-	accepted   = brokertest.Accepted
-	contains   = brokertest.Contains
-	eventually = brokertest.Eventually
+	patient  = brokertest.Patient
+	accepted = brokertest.Accepted
+	contains = brokertest.Contains
 )
 
 var names atomic.Int64

@@ -14,6 +14,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/redis"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
@@ -107,7 +108,7 @@ func TestLostAnswersLeaveTheOutcomeUnknownAndARepeatIsRecognised(t *testing.T) {
 	before := brokertest.Messages(stream, 1, 1)
 	accepted(t, b.Publish(patient(t), before))
 	batch := brokertest.Messages(stream, 100, 10)
-	eventually(t, "the server has the messages", func() bool {
+	await.Until(t, "the server has the messages", func() bool {
 		p.SwallowAnswers(true)
 		errs := b.Publish(patient(t), batch)
 		p.SwallowAnswers(false)

@@ -9,6 +9,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/redis"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
@@ -27,7 +28,7 @@ func TestAZombieInTheMiddleOfACallAddsNothingTwice(t *testing.T) {
 	batch := brokertest.Messages(stream, 1500, 1)
 	ended := make(chan []error, 1)
 	go func() { ended <- zombie.Publish(patient(t), batch) }()
-	eventually(t, "the first script has run", func() bool { return c.XLen(patient(t), stream).Val() > 1 })
+	await.Until(t, "the first script has run", func() bool { return c.XLen(patient(t), stream).Val() > 1 })
 	if err := p.Freeze(); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/redis"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -27,10 +28,9 @@ func TestMain(m *testing.M) {
 
 // What the tests of all brokers share.
 var (
-	patient    = brokertest.Patient
-	accepted   = brokertest.Accepted
-	contains   = brokertest.Contains
-	eventually = brokertest.Eventually
+	patient  = brokertest.Patient
+	accepted = brokertest.Accepted
+	contains = brokertest.Contains
 )
 
 // client connects to the server by itself, without the broker.
@@ -70,7 +70,7 @@ func formCluster(t testing.TB, node *goredis.Client) {
 	if err := node.ClusterAddSlotsRange(patient(t), 0, 16383).Err(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the cluster is up", func() bool {
+	await.Until(t, "the cluster is up", func() bool {
 		return strings.Contains(node.ClusterInfo(patient(t)).Val(), "cluster_state:ok")
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/redis"
 	"github.com/pgoutbox/outbox/internal/authority"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
@@ -126,7 +127,7 @@ func TestANewCertificateIsMetByConnectingAgain(t *testing.T) {
 	}
 
 	install(theirs.Server(t, "127.0.0.1"))
-	eventually(t, "the stranger is noticed", func() bool {
+	await.Until(t, "the stranger is noticed", func() bool {
 		errs := b.Publish(patient(t), all[200:])
 		brokertest.CheckOutcomes(t, all[200:], errs)
 		if errs == nil || !outbox.IsUnavailable(errs[0]) {

@@ -204,7 +204,8 @@ func TestNothingRegistersItselfBehindTheReadersBack(t *testing.T) {
 
 // oneWidth are the areas whose lines fit: comments and prose in 120 columns, code in 140. "" is the files at the top.
 var oneWidth = []string{
-	"", "broker", "demo", "docs", "format", "inbox", "internal/authority", "internal/check", "internal/cursors", "internal/house",
+	"", "broker", "demo", "docs", "format", "inbox", "internal/authority",
+	"internal/await", "internal/check", "internal/cursors", "internal/house",
 	"internal/printed", "internal/settings", "internal/sqlstate", "internal/template", "mapping", "outboxtest", "proof",
 	"relay/around", "relay/internal", "relay/mapped", "relay/polling", "relay/relaytest", "relay/replication", "route", "webhook",
 }

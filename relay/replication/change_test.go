@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
@@ -136,7 +137,7 @@ func TestAPipelineThatIsFullKeepsTheStreamAlive(t *testing.T) {
 	db.Exec(`INSERT INTO outbox.messages (topic, payload) SELECT 't', convert_to(repeat(md5(i::text), 100), 'UTF8') FROM generate_series(1, 5000) i`)
 	ds := read(t, s, 1)
 	began := db.Value("SELECT clock_timestamp()::text")
-	eventually(t, "several timeouts pass", func() bool {
+	await.Until(t, "several timeouts pass", func() bool {
 		return db.try("SELECT clock_timestamp() > $1::timestamptz + interval '3 s'", began)
 	})
 	if after := pid(); after != before || after == "0" {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
@@ -44,7 +45,7 @@ func TestARelayOfTheTableIsRefusedWhileTheLogIsRead(t *testing.T) {
 		t.Fatalf("when nobody owns it: %v", err)
 	}
 	db.insert("2")
-	eventually(t, "the stream has ended", func() bool {
+	await.Until(t, "the stream has ended", func() bool {
 		return db.try("SELECT NOT active FROM pg_replication_slots WHERE slot_name = $1", logged.cfg.Slot)
 	})
 	if err := admin.Handover(t.Context(), conn, "d", admin.ByTable, abandon, action); err != nil {
@@ -89,7 +90,7 @@ func TestARelayOfTheTableThatStoodByIsRefusedWhenTheLogIsRead(t *testing.T) {
 		}
 		refusal <- err
 	}()
-	eventually(t, "it stands by", func() bool {
+	await.Until(t, "it stands by", func() bool {
 		return db.try("SELECT count(*) > 1 FROM pg_stat_activity WHERE datname = current_database() AND " +
 			"application_name LIKE 'outbox relay%' AND pid <> pg_backend_pid()")
 	})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
 // A database of its own and a cluster of its own: a slot waits for every transaction of the cluster.
@@ -16,7 +17,7 @@ func TestAHandoverUnderLoadLosesRepeatsAndInvertsNothing(t *testing.T) {
 	l := newLedger()
 	w := startLoad(db, l, 4)
 	c := consume(t, db, l, Config{})
-	eventually(t, "the log is read", db.streams)
+	await.Until(t, "the log is read", db.streams)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	conn := db.Connect()
@@ -29,7 +30,7 @@ func TestAHandoverUnderLoadLosesRepeatsAndInvertsNothing(t *testing.T) {
 			l.mu.Lock()
 			n := len(l.count)
 			l.mu.Unlock()
-			eventually(t, "messages come", func() bool {
+			await.Until(t, "messages come", func() bool {
 				l.mu.Lock()
 				defer l.mu.Unlock()
 				return len(l.count) > n+20
@@ -37,7 +38,7 @@ func TestAHandoverUnderLoadLosesRepeatsAndInvertsNothing(t *testing.T) {
 		}
 	}
 	w.stop()
-	eventually(t, "everything comes", func() bool { return l.missing() == 0 })
+	await.Until(t, "everything comes", func() bool { return l.missing() == 0 })
 	c.stop()
 	l.check(t)
 	if n := l.repeated(); n > 0 {

@@ -315,18 +315,6 @@ func (c *consumer) session(ctx context.Context) error {
 	return err
 }
 
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	for !f() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited for a minute: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
 // try is eventually's for a database that may be away: false then.
 func (db database) try(sql string, args ...any) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
@@ -33,7 +34,7 @@ func (l *ledger) flows(t *testing.T, n int) {
 	l.mu.Lock()
 	from := len(l.count)
 	l.mu.Unlock()
-	eventually(t, "messages come", func() bool {
+	await.Until(t, "messages come", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return len(l.count) >= from+n
@@ -46,11 +47,11 @@ func TestASlotThatIsDroppedUnderLoadLosesNothing(t *testing.T) {
 	l := newLedger()
 	w := startLoad(db, l, 4)
 	c := consume(t, db, l, Config{})
-	eventually(t, "the log is read", db.streams)
+	await.Until(t, "the log is read", db.streams)
 	slot := db.Value("SELECT slot FROM outbox.slots")
 	for range rounds(t, 3) {
 		l.flows(t, 30)
-		eventually(t, "the slot is dropped", func() bool {
+		await.Until(t, "the slot is dropped", func() bool {
 			conn := db.Connect()
 			defer dial.HangUp(conn)
 			_, _ = conn.Exec(t.Context(),
@@ -58,7 +59,7 @@ func TestASlotThatIsDroppedUnderLoadLosesNothing(t *testing.T) {
 			_, err := conn.Exec(t.Context(), "SELECT pg_drop_replication_slot($1)", slot)
 			return err == nil
 		})
-		eventually(t, "the log is read again", db.streams)
+		await.Until(t, "the log is read again", db.streams)
 	}
 	ended(t, db, w, c)
 	if !c.log.contains("is gone") {
@@ -85,7 +86,7 @@ func TestASlotThatSomebodyElseHasMadeOrAdvancedIsNotTrusted(t *testing.T) {
 				t.Fatal(err)
 			}
 			slot := source.cfg.Slot
-			eventually(t, "the stream has ended", func() bool {
+			await.Until(t, "the stream has ended", func() bool {
 				return db.try("SELECT NOT active FROM pg_replication_slots WHERE slot_name = $1", slot)
 			})
 			db.insert("3")
@@ -122,10 +123,10 @@ func TestASlotThatIsInvalidatedUnderLoadLosesNothing(t *testing.T) {
 			w := startLoad(db, l, 3)
 			c := consume(t, db, l, Config{})
 			for range rounds(t, 1) {
-				eventually(t, "the log is read", db.streams)
+				await.Until(t, "the log is read", db.streams)
 				l.flows(t, 30)
 				c.stop() // nobody reads, and the log goes on
-				eventually(t, "the slot is invalidated", func() bool {
+				await.Until(t, "the slot is invalidated", func() bool {
 					db.Exec("SELECT pg_switch_wal()")
 					db.Exec("CREATE TABLE IF NOT EXISTS filler (x text); INSERT INTO filler SELECT repeat(md5(i::text), " +
 						"50) FROM generate_series(1, 4000) i")
@@ -133,7 +134,7 @@ func TestASlotThatIsInvalidatedUnderLoadLosesNothing(t *testing.T) {
 					return db.try("SELECT wal_status = 'lost' FROM pg_replication_slots WHERE plugin = 'pgoutput'")
 				})
 				c = consume(t, db, l, Config{})
-				eventually(t, "the log is read again", db.streams)
+				await.Until(t, "the log is read again", db.streams)
 				if !c.log.contains("invalidated") {
 					t.Errorf("no alarm names the cause: %q", c.log.all)
 				}
@@ -165,13 +166,13 @@ func promotion(t *testing.T, major string) {
 	l := newLedger()
 	w := startLoad(db, l, 3)
 	c := consume(t, db, l, Config{})
-	eventually(t, "the log is read", db.streams)
+	await.Until(t, "the log is read", db.streams)
 	l.flows(t, 100)
 	// The standby falls behind what is delivered.
 	promoted := database{testdb.DB{T: t, URL: standby.URL("postgres")}}
 	promoted.Exec("ALTER SYSTEM SET primary_conninfo = ''")
 	promoted.Exec("SELECT pg_reload_conf()")
-	eventually(t, "the standby receives nothing", func() bool {
+	await.Until(t, "the standby receives nothing", func() bool {
 		return promoted.try("SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
 	})
 	l.flows(t, 100)
@@ -190,7 +191,7 @@ func promotion(t *testing.T, major string) {
 	}
 	w.more(3)
 	c = consume(t, promoted, l, Config{})
-	eventually(t, "the log is read", promoted.streams)
+	await.Until(t, "the log is read", promoted.streams)
 	l.flows(t, 50)
 	ended(t, promoted, w, c)
 	if !c.log.contains("promoted") {
@@ -247,11 +248,11 @@ func TestAFailoverSlotIsReadOnAfterAPromotion(t *testing.T) {
 	l := newLedger()
 	w := startLoad(db, l, 3)
 	c := consume(t, db, l, Config{})
-	eventually(t, "the log is read", db.streams)
+	await.Until(t, "the log is read", db.streams)
 	l.flows(t, 100)
 	w.stop()
 	follower := database{testdb.DB{T: t, URL: standby.URL("postgres")}}
-	eventually(t, "the slot is on the standby", func() bool {
+	await.Until(t, "the slot is on the standby", func() bool {
 		db.Exec("SELECT pg_log_standby_snapshot()") // by which the primary's slot advances
 		return follower.try("SELECT EXISTS (SELECT FROM pg_replication_slots WHERE plugin = 'pgoutput' AND " +
 			"to_jsonb(pg_replication_slots) ->> 'synced' = 'true' AND NOT temporary)")
@@ -283,7 +284,7 @@ func TestAFailoverSlotIsReadOnAfterAPromotion(t *testing.T) {
 	}
 	w.more(3)
 	c = consume(t, follower, l, Config{})
-	eventually(t, "the log is read", follower.streams)
+	await.Until(t, "the log is read", follower.streams)
 	l.flows(t, 50)
 	ended(t, follower, w, c)
 	if len(c.log.all) > 0 {
@@ -303,7 +304,7 @@ func TestAServerThatIsKilledUnderLoadLosesNothing(t *testing.T) {
 	l := newLedger()
 	w := startLoad(db, l, 3)
 	c := consume(t, db, l, Config{})
-	eventually(t, "the log is read", db.streams)
+	await.Until(t, "the log is read", db.streams)
 	for range rounds(t, 2) {
 		l.flows(t, 50)
 		if err := pg.Kill9(); err != nil {
@@ -314,11 +315,11 @@ func TestAServerThatIsKilledUnderLoadLosesNothing(t *testing.T) {
 		}
 		// A commit may be there though its writer never heard of it.
 		committed(t, db, l)
-		eventually(t, "the log is read", db.streams)
+		await.Until(t, "the log is read", db.streams)
 	}
 	w.stop()
 	committed(t, db, l)
-	eventually(t, "everything comes", func() bool { return l.missing() == 0 })
+	await.Until(t, "everything comes", func() bool { return l.missing() == 0 })
 	c.stop()
 	l.check(t)
 	if len(c.log.all) > 0 {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"go.uber.org/goleak"
 )
 
@@ -32,7 +33,7 @@ func Leaks(code int, known ...goleak.Option) int {
 }
 
 // Patience bounds what a test waits for. No test asserts that something is faster.
-const Patience = 2 * time.Minute
+const Patience = await.Patience
 
 // Patient returns a context that ends with the test or its patience.
 func Patient(t testing.TB) context.Context {
@@ -40,18 +41,6 @@ func Patient(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	t.Cleanup(cancel)
 	return ctx
-}
-
-// Eventually waits for a condition.
-func Eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(Patience)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("gave up waiting until %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
 }
 
 // Opened returns b, and closes it at the end of the test.

@@ -14,6 +14,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/inbox"
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
 // version reads the number in a message of version 1, the only known version.
@@ -71,13 +72,13 @@ func badInput(t *testing.T, h Harness) {
 		}
 	}
 	source.publish(t, msgs)
-	eventually(t, "all bad ones are dead letters", func() bool { return e.int(`SELECT count(*) FROM outbox.dead_letters`) == len(bad)+2 })
-	eventually(t, "the others have had their effect", func() bool { return e.int(`SELECT count(*) FROM effects WHERE key <> 'k-2'`) == 10 })
+	await.Until(t, "all bad ones are dead letters", func() bool { return e.int(`SELECT count(*) FROM outbox.dead_letters`) == len(bad)+2 })
+	await.Until(t, "the others have had their effect", func() bool { return e.int(`SELECT count(*) FROM effects WHERE key <> 'k-2'`) == 10 })
 	if n := e.int(`SELECT count(*) FROM effects WHERE key = 'k-2'`); n != 0 {
 		t.Errorf("%d effects of a key beside its handler that hangs", n)
 	}
 	release()
-	eventually(t, "those behind the handler that hung have had their effect",
+	await.Until(t, "those behind the handler that hung have had their effect",
 		func() bool { return e.int(`SELECT count(*) FROM effects`) == 12 })
 	if n := e.int(`SELECT count(*) FROM effects WHERE n = 0`); n != 0 {
 		t.Errorf("%d effects of what could not be applied", n)

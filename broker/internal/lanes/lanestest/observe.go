@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/consume"
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
 // told is an observer that records events.
@@ -96,14 +97,14 @@ func observed(t *testing.T, h Harness) {
 			return condition()
 		}
 	}
-	eventually(t, "the lag is told", is(func() bool { return seen.most == count }))
-	eventually(t, "messages are in flight", is(func() bool { return seen.inFlight > 0 }))
+	await.Until(t, "the lag is told", is(func() bool { return seen.most == count }))
+	await.Until(t, "messages are in flight", is(func() bool { return seen.inFlight > 0 }))
 	close(gate)
-	eventually(t, "all is settled", is(func() bool {
+	await.Until(t, "all is settled", is(func() bool {
 		return seen.settled[consume.Done]+seen.settled[consume.Parked] == count && seen.inFlight == 0
 	}))
 	if !h.LagByAsking {
-		eventually(t, "nothing is behind", is(func() bool { return seen.sum() == 0 }))
+		await.Until(t, "nothing is behind", is(func() bool { return seen.sum() == 0 }))
 	}
 	c.mustStop()
 	seen.mu.Lock()

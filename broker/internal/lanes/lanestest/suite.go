@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/consume"
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
 // Run runs the suite.
@@ -78,7 +79,7 @@ func sameMessage(t *testing.T, h Harness) {
 		return nil
 	})
 	source.publish(t, sent)
-	eventually(t, "all have come", func() bool {
+	await.Until(t, "all have come", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(got) == len(sent)
@@ -209,12 +210,12 @@ func parked(t *testing.T, h Harness) {
 	})
 	source.Foreign(t, "foreign", "")
 	source.publish(t, numbered(source.Topic, 24, 6))
-	eventually(t, "five messages and one without id are parked", func() bool {
+	await.Until(t, "five messages and one without id are parked", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(dead) == 6
 	})
-	eventually(t, "all others have had their effect", func() bool { return e.int(`SELECT count(*) FROM effects`) == 19 })
+	await.Until(t, "all others have had their effect", func() bool { return e.int(`SELECT count(*) FROM effects`) == 19 })
 	mu.Lock()
 	defer mu.Unlock()
 	for key, attempts := range map[string]int{"k-0": 3, "k-1": 3, "k-2": 1, "k-3": 3, "k-4": 1} {
@@ -238,7 +239,7 @@ func blocked(t *testing.T, h Harness) {
 	}
 	c := source.start(t, quick(), handler)
 	source.publish(t, numbered(source.Topic, 40, 4))
-	eventually(t, "all that isn't behind it has had its effect", func() bool { return e.int(`SELECT count(*) FROM effects`) == 32 })
+	await.Until(t, "all that isn't behind it has had its effect", func() bool { return e.int(`SELECT count(*) FROM effects`) == 32 })
 	c.mustStop()
 	e.exact(32, true)
 	cured.Store(true)
@@ -385,7 +386,7 @@ func comeAndGo(t *testing.T, h Harness) {
 	members := []*running{source.start(t, cfg, handler), source.start(t, cfg, handler)}
 	grown := func() {
 		before := e.int(`SELECT count(*) FROM effects`)
-		eventually(t, "messages flow", func() bool { return e.int(`SELECT count(*) FROM effects`) > before+2*keys })
+		await.Until(t, "messages flow", func() bool { return e.int(`SELECT count(*) FROM effects`) > before+2*keys })
 	}
 	grown()
 	changes := 0
@@ -424,7 +425,7 @@ func hangs(t *testing.T, h Harness) {
 	source.publish(t, numbered(source.Topic, 4, 4))
 	select {
 	case <-c.done:
-	case <-time.After(patience):
+	case <-time.After(await.Patience):
 		t.Fatal("the consumer goes on")
 	}
 	if !errors.Is(c.err, consume.ErrHung) {
@@ -472,7 +473,7 @@ func rejected(t *testing.T, h Harness) {
 	}
 	c := source.start(t, cfg, handler)
 	source.publish(t, numbered(source.Topic, 20, 4))
-	eventually(t, "all others have had their effect", func() bool { return e.int(`SELECT count(*) FROM effects`) == 19 })
+	await.Until(t, "all others have had their effect", func() bool { return e.int(`SELECT count(*) FROM effects`) == 19 })
 	c.mustStop()
 	if n := seen.Load(); n != 1 {
 		t.Errorf("it came %d times", n)

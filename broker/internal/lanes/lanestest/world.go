@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/inbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -54,9 +55,6 @@ type Source struct {
 	// Open returns a consumer of the group.
 	Open func(t *testing.T, cfg consume.Config, handler consume.Handler) Consumer
 }
-
-// patience bounds what a test waits for. No test asserts that something is faster.
-const patience = 90 * time.Second
 
 // effects is a database in which handlers insert a row for each message, through an inbox.
 type effects struct {
@@ -119,7 +117,7 @@ func (e *effects) int(query string, args ...any) (n int) {
 // the order of its key.
 func (e *effects) complete(want int, ordered bool) {
 	e.t.Helper()
-	eventually(e.t, fmt.Sprintf("%d messages have had their effect", want), func() bool {
+	await.Until(e.t, fmt.Sprintf("%d messages have had their effect", want), func() bool {
 		return e.int(`SELECT count(DISTINCT message_id) FROM effects`) == want
 	})
 	e.exact(want, ordered)
@@ -150,7 +148,7 @@ func numbered(topic string, count, keys int) []*outbox.Message {
 // publish publishes messages until all are accepted, as the engine does.
 func (s Source) publish(t *testing.T, msgs []*outbox.Message) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	for len(msgs) > 0 {
 		errs := s.Publish(ctx, msgs)
@@ -196,7 +194,7 @@ func (r *running) stop() error {
 	r.cancel()
 	select {
 	case <-r.done:
-	case <-time.After(patience):
+	case <-time.After(await.Patience):
 		r.t.Fatal("the consumer doesn't end")
 	}
 	return r.err
@@ -206,15 +204,5 @@ func (r *running) mustStop() {
 	r.t.Helper()
 	if err := r.stop(); err != nil {
 		r.t.Fatalf("the consumer ended with: %v", err)
-	}
-}
-
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !condition(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain until %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
