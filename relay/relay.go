@@ -39,8 +39,8 @@ type Broker interface {
 	Close() error
 }
 
-// Pinger is a Broker that can say whether it is reachable. The relay asks when the destination is
-// stalled and when a call takes long, to name the cause.
+// Pinger is a Broker that can say whether it is reachable. The relay asks when it begins, and once a minute while
+// nothing is published. Ping is called beside Publish, and ends with ctx.
 type Pinger interface {
 	Ping(ctx context.Context) error
 }

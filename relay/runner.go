@@ -103,6 +103,7 @@ func (r *Relay) serve(ctx context.Context, session Session, state *tracker) erro
 		events:  make(chan func(), 16),
 		work:    work,
 	}
+	l.probe.pinger, _ = r.broker.(Pinger)
 	l.intake, l.closeIntake = context.WithCancel(work)
 	err := l.run(ctx)
 	stop(err)
@@ -126,6 +127,8 @@ type loop struct {
 	state   *tracker
 	core    *core
 
+	probe probe
+
 	events  chan func()
 	running int // goroutines that will still send an event
 	broken  error
@@ -147,11 +150,12 @@ func (l *loop) run(ctx context.Context) error {
 		}
 		next := l.core.next(now)
 		l.start(next)
+		probeAt := l.startProbe(now)
 		l.watchOutage()
 		if next.Drained {
 			return &ended{err: next.Err}
 		}
-		timer.Reset(untilWake(now, next.Wake, l.session.Expires()))
+		timer.Reset(untilWake(now, next.Wake, probeAt, l.session.Expires()))
 		select {
 		case event := <-l.events:
 			l.running--
@@ -172,12 +176,15 @@ func (l *loop) run(ctx context.Context) error {
 	}
 }
 
-// untilWake bounds the sleep by the lease, so that its end is noticed when nothing happens.
-func untilWake(now, wake, expires time.Time) time.Duration {
-	if wake.IsZero() || expires.Before(wake) {
-		wake = expires
+// untilWake is how long to sleep: to the earliest of the times that aren't zero.
+func untilWake(now time.Time, times ...time.Time) time.Duration {
+	var first time.Time
+	for _, t := range times {
+		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
+			first = t
+		}
 	}
-	return max(wake.Sub(now), 0)
+	return max(first.Sub(now), 0)
 }
 
 // wait lets everything that was started come back. Its results no longer count.
@@ -284,6 +291,7 @@ func (l *loop) publish(k *call) func() {
 	}
 	l.relay.cfg.Observer.Published(k.Batch, errs, time.Since(started))
 	return func() {
+		l.probe.answered(time.Now())
 		l.logFailures(k, errs)
 		l.core.onPublished(time.Now(), k, errs)
 	}
@@ -300,6 +308,12 @@ func (l *loop) watchOutage() {
 	if o := l.core.oldestClosed(); o != nil {
 		if l.state.change(StateFailing, o.cause) {
 			l.relay.cfg.Logger.Warn("topic unavailable, what goes there waits", "destination", l.relay.cfg.Name, "error", o.cause)
+		}
+		return
+	}
+	if err := l.probe.err; err != nil {
+		if l.state.change(StateStalled, err) {
+			l.relay.cfg.Logger.Warn("destination can't be reached", "destination", l.relay.cfg.Name, "error", err)
 		}
 		return
 	}

@@ -401,3 +401,39 @@ func (s *states) Changed(state State, _ error) {
 	defer s.mu.Unlock()
 	s.list = append(s.list, state)
 }
+
+// pinged is a wire that can be asked whether it is reachable.
+type pinged struct {
+	wire
+	down  error
+	pings int
+}
+
+func (p *pinged) Ping(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pings++
+	return p.down
+}
+
+func TestABrokerThatCantBeReachedIsKnownBeforeTheFirstMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, broker, seen := newTable(0), &pinged{down: errors.New("connection refused")}, &states{}
+		stop := start(t, source, broker, Config{Observer: seen})
+		time.Sleep(7 * time.Second)
+		broker.mu.Lock()
+		broker.down = nil
+		asked := broker.pings
+		broker.mu.Unlock()
+		time.Sleep(5 * time.Minute)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if want := []State{StateWaiting, StateFlowing, StateStalled, StateFlowing, StateStopped}; !slices.Equal(seen.list, want) {
+			t.Errorf("states %q, want %q", seen.list, want)
+		}
+		if all := broker.pings; asked != 2 || all > 10 {
+			t.Errorf("asked %d times while it was down, and %d times in all", asked, all)
+		}
+	})
+}

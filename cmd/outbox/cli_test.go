@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -218,4 +219,21 @@ func TestConfigurationFaultsAreReportedTogether(t *testing.T) {
 	command(t, folder, env, "config", "validate").want(exitOK, "outbox.yaml is valid: 1 destinations")
 	command(t, folder, env, "config", "show", "--set", "destinations.0.delivery.batch=7").want(exitOK, "batch: 7", "outbox.yaml:2").never("hunter22")
 	command(t, folder, env, "config", "schema").want(exitOK, "json-schema.org")
+}
+
+func TestTheConfigurationIsTriedOut(t *testing.T) {
+	t.Parallel()
+	d := emptyDatabase(t)
+	write := func(brokers string) {
+		yaml := d.fileYAML("  - name: kafka\n    broker: {kafka: {brokers: ['" + brokers + "']}}\n")
+		if err := os.WriteFile(filepath.Join(d.folder, "outbox.yaml"), []byte(yaml), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(freeAddress(t)) // and nothing listens there
+	d.outbox("config", "validate").want(exitOK, "2 destinations")
+	d.outbox("config", "validate", "--connect").want(exitError, "database: ", "outbox migrate up", "destination file: ok", "destination kafka: ", "refused", "2 of 3 can't be used")
+	d.outbox("migrate", "up").want(exitOK)
+	write(servers.TestKafka(t).Addr())
+	d.outbox("config", "validate", "--connect").want(exitOK, "database: ok", "destination kafka: ok")
 }

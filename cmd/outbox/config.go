@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 )
 
 const defaultConfigFile = "outbox.yaml"
@@ -93,25 +94,55 @@ func setFlag(cmd *cobra.Command, sets *[]string) {
 
 func (a *app) configValidateCommand() *cobra.Command {
 	var sets []string
+	var connects bool
 	cmd := &cobra.Command{
 		Use:   "validate",
 		Short: "Report everything that is wrong with the configuration",
-		Long: `Reads the configuration as the relay would and reports all faults together, each with its place. It connects
-to nothing. Exits with 3 if something is wrong.`,
-		Example: `  outbox config validate --config outbox.yaml`,
-		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		Long: `Reads the configuration as the relay would and reports all faults together, each with its place. Exits with 3 if
+something is wrong.
+
+It connects to nothing, unless --connect is given: then it also looks at the database and asks every broker whether it is
+reachable, with the addresses, certificates and logins of the configuration. No message is sent. Exits with 1 if one of
+them can't be used.`,
+		Example: `  outbox config validate --config outbox.yaml
+  outbox config validate --connect`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			loaded, err := a.load(config.Input{}, sets)
 			if err != nil {
 				return err
 			}
 			path, _ := a.configPath()
-			_, err = fmt.Fprintf(a.stdout, "%s is valid: %d destinations\n", orText(path, "the environment"), len(loaded.Config.Destinations))
-			return err
+			fmt.Fprintf(a.stdout, "%s is valid: %d destinations\n", orText(path, "the environment"), len(loaded.Config.Destinations))
+			if !connects {
+				return nil
+			}
+			d, err := a.daemon(loaded.Config)
+			if err != nil {
+				return err
+			}
+			return a.printProbed(d.Probe(cmd.Context()))
 		},
 	}
+	cmd.Flags().BoolVar(&connects, "connect", false, "also ask the database and every broker whether they can be used")
 	setFlag(cmd, &sets)
 	return cmd
+}
+
+func (a *app) printProbed(found []daemon.Probed) error {
+	bad := 0
+	for _, p := range found {
+		text := "ok"
+		if p.Err != nil {
+			bad++
+			text = clean(p.Err.Error())
+		}
+		fmt.Fprintf(a.stdout, "%s: %s\n", clean(p.What), a.redact(text))
+	}
+	if bad > 0 {
+		return fmt.Errorf("%d of %d can't be used", bad, len(found))
+	}
+	return nil
 }
 
 func (a *app) configShowCommand() *cobra.Command {

@@ -80,6 +80,17 @@ func (a *app) limitGarbage(cfg config.Config) {
 }
 
 func (a *app) relay(ctx context.Context, cfg config.Config) error {
+	d, err := a.daemon(cfg)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(cfg.Destinations, func(d config.Destination) bool { return d.Broker.Stdout != nil }) {
+		signal.Ignore(syscall.SIGPIPE) // a reader that goes away is an outage, not the end
+	}
+	return d.Run(ctx)
+}
+
+func (a *app) daemon(cfg config.Config) (*daemon.Daemon, error) {
 	at := address{cfg.Database.URL.Text(), "database.url"}
 	if path, _ := a.configPath(); a.databaseURL != "" {
 		at.origin = "--database-url"
@@ -88,17 +99,14 @@ func (a *app) relay(ctx context.Context, cfg config.Config) error {
 	}
 	conn, err := a.parse(at)
 	if err != nil {
-		return err
-	}
-	if slices.ContainsFunc(cfg.Destinations, func(d config.Destination) bool { return d.Broker.Stdout != nil }) {
-		signal.Ignore(syscall.SIGPIPE) // a reader that goes away is an outage, not the end
+		return nil, err
 	}
 	b := thisBuild()
 	d, err := daemon.New(conn, cfg, daemon.Options{
 		Origin: at.origin, Stdout: a.stdout, Version: b.Version, Revision: b.Revision, Logger: a.newLogger(cfg.Log),
 	})
 	if err != nil {
-		return coded{err, exitConfig}
+		return nil, coded{err, exitConfig}
 	}
-	return d.Run(ctx)
+	return d, nil
 }
