@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Tokens of two users.
@@ -42,7 +44,12 @@ type served struct {
 // serve starts a relay that delivers nothing of what the tests write.
 func serve(t *testing.T, more string) *served {
 	t.Helper()
-	d := setup(t)
+	return serveOn(setup(t), more)
+}
+
+func serveOn(d *database, more string) *served {
+	t := d.t
+	t.Helper()
 	address := freeAddress(t)
 	s := &served{database: d, url: "http://" + address}
 	s.relay = d.relay("name: relay-1\nlog: {level: debug}\nhttp:\n  listen: " + address + "\n" + more +
@@ -282,23 +289,40 @@ func (p *process) refused(text string) {
 	}
 }
 
-func TestPayloadsAreReadByTheDatabaseRoleOfTheCaller(t *testing.T) {
+func TestPayloadsAreMaskedAndViewersReadByADatabaseRoleOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	s := serve(t, users+"  mask: [$.card]\n")
+	d := setup(t)
+	role := fmt.Sprintf("api_viewer_%d", time.Now().UnixNano())
+	d.exec(`CREATE ROLE ` + role + ` LOGIN PASSWORD 'hunter22'`)
+	t.Cleanup(func() {
+		_, _ = d.Exec(context.Background(), `DROP OWNED BY `+role+`; DROP ROLE `+role)
+	})
+	viewer, err := url.Parse(d.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	viewer.User = url.UserPassword(role, "hunter22")
+	s := serveOn(d, users+"  mask: [$.card]\n  viewer_url: "+viewer.String()+"\n")
 	s.letters()
 	s.exec(`UPDATE outbox.dead_letters SET payload = '{"card":"4111","n":1}'`)
-	env := func(token string) []string {
+	as := func(token string, args ...string) result {
 		file := filepath.Join(t.TempDir(), "token")
 		if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		return []string{"OUTBOX_SERVER=" + s.url, "OUTBOX_SERVER_TOKEN_FILE=" + file}
+		return command(t, s.folder, []string{"OUTBOX_SERVER=" + s.url, "OUTBOX_SERVER_TOKEN_FILE=" + file}, args...)
 	}
-	command(t, s.folder, env(oscarsToken), "dead", "show", "1", "--payload").want(exitOK, `{"card":"***","n":1}`).never("4111")
-	command(t, s.folder, env(verasToken), "dead", "show", "1", "--payload").want(exitError, "operators").never("4111")
-	command(t, s.folder, env("wrong"), "dead", "show", "1").want(exitError, "log in").never("k1")
-	command(t, s.folder, env(verasToken), "status").want(exitOK, "relay-1")
+	as(verasToken, "status").want(exitError, "permission denied", "migrate grants")
+	s.exec(schema.Grants("", "", role))
+	as(verasToken, "status").want(exitOK, "relay-1")
+	as(verasToken, "dead", "ls").want(exitOK, "k1")
+	as(verasToken, "dead", "show", "1", "--payload").want(exitError, "operators").never("4111")
+	as(oscarsToken, "dead", "show", "1", "--payload").want(exitOK, `{"card":"***","n":1}`).never("4111")
+	as("wrong", "dead", "show", "1").want(exitError, "log in").never("k1")
 	command(t, s.folder, []string{"OUTBOX_SERVER=" + s.url}, "status").want(exitError, "log in")
+	if log := s.relay.stderr.String(); strings.Contains(log, "hunter22") || strings.Contains(log, "4111") {
+		t.Error("the log has a password or a payload")
+	}
 }
 
 func TestDeliveryGoesOnWhileThePortIsAttacked(t *testing.T) {
