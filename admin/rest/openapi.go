@@ -99,11 +99,11 @@ func param(p verbs.Param) object {
 	o := object{}
 	switch {
 	case p.Type == reflect.TypeFor[verbs.Duration]():
-		o = object{"type": "string", "pattern": `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`, "examples": []string{"1h30m"}}
+		o = object{"type": "string", "minLength": 1, "pattern": verbs.DurationPattern, "examples": []string{"1h30m"}}
 	case p.Type == reflect.TypeFor[time.Time]():
 		o = object{"type": "string", "format": "date-time"}
 	case p.Repeats():
-		o = object{"type": "array", "items": object{"type": "string"}}
+		o = object{"type": "array", "items": object{"type": "string", "minLength": 1}}
 		if p.Required {
 			o["minItems"] = 1
 		}

@@ -57,7 +57,7 @@ type Handover struct {
 	Destination string   `json:"destination" required:"true" help:"the destination to hand over; outbox status lists them"`
 	To          string   `json:"to" required:"true" enum:"replication,snapshot" help:"what to read it by: replication or snapshot"`
 	Abandon     bool     `json:"abandon,omitempty" help:"go over to the table without a relay, with duplicates and without what has no row"`
-	Timeout     Duration `json:"timeout,omitempty" default:"5m" help:"how long to wait for it"`
+	Timeout     Duration `json:"timeout,omitempty" default:"5m" min:"1s" help:"how long to wait for it"`
 	Intent
 
 	// Observe, if not nil, is told once a second what is still waited for.
@@ -100,13 +100,13 @@ The command ends when it is done. If it ends earlier, the relay goes on with it 
 		Example: `  outbox handover --destination kafka --to snapshot --reason "upgrade of PostgreSQL"
   outbox handover --destination kafka --to replication`,
 		Timeout: 24 * time.Hour, // its own parameter is what counts
-	}, func(ctx context.Context, db admin.DB, action admin.Action, p Handover) (HandedOver, error) {
-		ctx, cancel := context.WithTimeout(ctx, time.Duration(p.Timeout))
+	}, func(whole context.Context, db admin.DB, action admin.Action, p Handover) (HandedOver, error) {
+		ctx, cancel := context.WithTimeout(whole, time.Duration(p.Timeout))
 		defer cancel()
 		began := time.Now()
 		err := admin.Handover(ctx, db, p.Destination, p.To, admin.HandoverOptions{Abandon: p.Abandon, Observe: p.Observe}, action)
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("not done after %v: %w", p.Timeout, err)
+		if ctx.Err() != nil && whole.Err() == nil {
+			err = fmt.Errorf("not done after %v: %v", p.Timeout, err) // not %w: the database may be well
 		}
 		return HandedOver{p.Destination, p.To, time.Since(began).Seconds()}, err
 	})

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,8 +40,16 @@ func (d Duration) String() string { return time.Duration(d).String() }
 // MarshalText writes it as 1h30m.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
+// DurationPattern is how a Duration is written. It has no sign, and what it lets pass doesn't overflow.
+const DurationPattern = `^([0-9]{1,6}(\.[0-9]{1,9})?h)?([0-9]{1,7}(\.[0-9]{1,9})?m)?([0-9]{1,9}(\.[0-9]{1,9})?s)?([0-9]{1,9}(\.[0-9]{1,9})?(ms|us|µs|ns))?$`
+
+var durationForm = regexp.MustCompile(DurationPattern)
+
 // UnmarshalText reads 1h30m.
 func (d *Duration) UnmarshalText(text []byte) error {
+	if !durationForm.Match(text) {
+		return errors.New("not a duration")
+	}
 	parsed, err := time.ParseDuration(string(text))
 	*d = Duration(parsed)
 	return err
@@ -120,6 +130,9 @@ func (p Param) set(params reflect.Value, text string) error {
 func (p Param) Decode(params any, value []byte) error {
 	v := reflect.ValueOf(params).Elem().FieldByIndex(p.index)
 	v.SetZero()
+	if f, err := strconv.ParseFloat(string(value), 64); err == nil && f == math.Trunc(f) && math.Abs(f) <= 1<<53 {
+		value = strconv.AppendInt(nil, int64(f), 10) // to JSON 1.0 is a whole number, to package json it isn't
+	}
 	err := json.Unmarshal(value, v.Addr().Interface())
 	if err == nil && p.Repeats() { // package json takes null for ""
 		err = json.Unmarshal(value, &[]notNull{})
@@ -212,10 +225,7 @@ func (p Param) check(v reflect.Value) error {
 		}
 	case Duration:
 		low, _ := time.ParseDuration(p.Min) // zero without one
-		if value < 0 {
-			return fault(p.Name, "is %v, it can't be negative", value)
-		}
-		if value < Duration(low) && value != 0 {
+		if value < Duration(low) && (value != 0 || p.Default != "") {
 			return fault(p.Name, "is %v, it must be at least %v", value, low)
 		}
 	case int, int64:
