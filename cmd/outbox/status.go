@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // statusCommand is the verb, once or again and again, with an exit code.
@@ -89,7 +90,7 @@ func writeReport(w io.Writer, r *admin.Report, colours bool) error {
 	if colours {
 		verdict = colourOf(r.Verdict.State) + verdict + "\x1b[0m"
 	}
-	fmt.Fprintln(w, verdict+clean(strings.TrimPrefix(r.Verdict.Sentence(), word)))
+	fmt.Fprintln(w, verdict+printed.Text(strings.TrimPrefix(r.Verdict.Sentence(), word)))
 	if remedy := r.Verdict.Remedy(); remedy != "" {
 		fmt.Fprintln(w, "next:", clean(remedy))
 	}
