@@ -306,7 +306,7 @@ func TestADestinationIsDroppedOnlyWhenNobodyWorksOnIt(t *testing.T) {
 	d.exec(`UPDATE outbox.cursors SET lease_until = clock_timestamp()`)
 	dry := anna
 	dry.DryRun = true
-	want := Dropped{"kafka", 1, Count{N: 3}, 1, 1, ""}
+	want := Dropped{"kafka", 1, Count{N: 3}, 1, 1, 0, ""}
 	for _, action := range []Action{dry, anna} {
 		if got, err := DropDestination(t.Context(), d.Conn, "kafka", action); err != nil || got != want {
 			t.Errorf("dry run %v: %+v, %v", action.DryRun, got, err)

@@ -15,6 +15,8 @@ type Dropped struct {
 	Pending     Count `json:"pending"`
 	Holds       int64 `json:"holds"`
 	DeadLetters int64 `json:"dead_letters"`
+	// Tables counts what relays noted about a table of its own, which stays as it is.
+	Tables int64 `json:"tables,omitempty"`
 	// Slot is its replication slot; "" if it had none.
 	Slot string `json:"slot,omitempty"`
 }
@@ -54,14 +56,14 @@ func DropDestination(ctx context.Context, db DB, name string, action Action) (Dr
 		for _, t := range []struct {
 			table string
 			n     *int64
-		}{{"outbox.cursors", &out.Cursors}, {"outbox.holds", &out.Holds}, {"outbox.dead_letters", &out.DeadLetters}} {
+		}{{"outbox.cursors", &out.Cursors}, {"outbox.holds", &out.Holds}, {"outbox.dead_letters", &out.DeadLetters}, {"outbox.tables", &out.Tables}} {
 			tag, err := tx.Exec(ctx, `DELETE FROM `+t.table+` WHERE destination = $1`, name)
 			if err != nil {
 				return err
 			}
 			*t.n = tag.RowsAffected()
 		}
-		if out.Cursors+out.Holds+out.DeadLetters == 0 {
+		if out.Cursors+out.Holds+out.DeadLetters+out.Tables == 0 {
 			return fmt.Errorf("%w: there is no such destination", ErrNotFound)
 		}
 		err = audit(ctx, tx, action, "drop_destination", name, map[string]any{

@@ -148,8 +148,8 @@ func heldText(d *Destination) string {
 	return fmt.Sprintf("%v held in %s", d.Held.Messages, plural(d.Held.Lanes, "lane", "lanes"))
 }
 
-func altered(r *Report, _ *Destination, _ *Group) (Finding, bool) {
-	return Finding{State: StateBroken, Cause: r.Altered, Advice: "run that, and then start the relay again", Next: "outbox relay"}, r.Altered != ""
+func altered(r *Report, d *Destination, _ *Group) (Finding, bool) {
+	return Finding{State: StateBroken, Cause: r.Altered, Advice: "run that, and then start the relay again", Next: "outbox relay"}, r.Altered != "" && d.Table == nil
 }
 
 func foreign(_ *Report, d *Destination, g *Group) (Finding, bool) {

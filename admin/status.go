@@ -71,6 +71,9 @@ type Destination struct {
 	// Controls are the pauses of the destination, or of parts of it, and the bound on its rate.
 	Controls []Control `json:"controls,omitempty"`
 
+	// Table is nil for a destination that reads the outbox. A row of the table that has failed counts as held, in a lane of its own.
+	Table *Table `json:"table,omitempty"`
+
 	// Slot is nil for a destination that has never been read by the write-ahead log.
 	Slot *Slot `json:"replication,omitempty"`
 }
@@ -234,6 +237,9 @@ func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []curs
 		return err
 	}
 	if err := r.readSlots(ctx, tx); err != nil {
+		return err
+	}
+	if err := r.readTables(ctx, tx); err != nil {
 		return err
 	}
 	controls, err := readControls(ctx, tx, "")

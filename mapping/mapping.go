@@ -232,6 +232,20 @@ func (m *Mapping) Validate() error {
 	return nil
 }
 
+// Waiting is the SQL condition, on the table as m, that a row was not delivered and is no dead letter.
+func (m *Mapping) Waiting() string {
+	column := "m." + schema.QuoteIdentifier(m.Done.Column)
+	switch m.Done.How {
+	case DoneTimestamp:
+		return column + " IS NULL"
+	case DoneBoolean:
+		return "(" + column + " = false OR " + column + " IS NULL)"
+	case DoneStatus:
+		return column + " = " + schema.QuoteLiteral(m.Done.Waiting)
+	}
+	return "true"
+}
+
 // Suits reports everything that a strategy lacks in the mapping or can't use, all faults together.
 func (m *Mapping) Suits(strategy string) error {
 	var faults settings.Faults

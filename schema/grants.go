@@ -123,12 +123,13 @@ func relayPrivileges() []privilege {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT", "INSERT", "UPDATE", "DELETE"}})
 	}
 	return append(privileges, privilege{onTable, "outbox.controls", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+		privilege{onTable, "outbox.tables", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
 		privilege{onTable, "outbox.audit", []string{"SELECT", "INSERT"}})
 }
 
 func viewerPrivileges() []privilege {
 	privileges := []privilege{{onSchema, "outbox", []string{"USAGE"}}}
-	for _, table := range []string{"migrations", "cursors", "slots", "relays", "unselected", "controls", "audit", "inbox", "inbox_rotation", "inbox_positions", "inbox_gaps"} {
+	for _, table := range []string{"migrations", "cursors", "slots", "relays", "unselected", "controls", "tables", "audit", "inbox", "inbox_rotation", "inbox_positions", "inbox_gaps"} {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT"}})
 	}
 	const common = "message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, content_type, headers, deliver_at, created_at"

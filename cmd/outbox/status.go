@@ -140,6 +140,9 @@ func writeDestinations(w io.Writer, r *admin.Report) error {
 			lease := "none"
 			if g.Live {
 				lease = span(g.LeaseUntil.Sub(r.At)) + " left"
+				if d.Table != nil {
+					lease = "its sessions"
+				}
 			}
 			// What belongs to the destination as a whole stands in its first line.
 			held, blocked, dead, delivered := "", "", "", ""
@@ -169,6 +172,10 @@ func writeDestinations(w io.Writer, r *admin.Report) error {
 	}
 	for _, d := range r.Destinations {
 		say(d.Name+": "+d.Verdict.Cause, d.Verdict.Cause)
+		if d.Table != nil && len(d.Table.Untold) > 0 {
+			untold := strings.Join(d.Table.Untold, "; ")
+			say(fmt.Sprintf("%s: can't be told of table %s: %s", d.Name, d.Table.Name, untold), untold)
+		}
 		for _, g := range d.Groups {
 			say(fmt.Sprintf("%s: last error %s ago: %s", d.Name, ago(r.At, g.LastErrorAt), short(g.LastError, 300)), g.LastError)
 		}

@@ -39,7 +39,7 @@ var directions = map[string][]string{
 	"format":             {"", "route"},
 	"relay/around":       {"", "relay", "route"},
 	"relay/relaytest":    {"", "schema", "relay", "internal/check"},
-	"admin":              {"", "schema", "internal/cursors"},
+	"admin":              {"", "schema", "mapping", "internal/cursors"},
 	"admin/verbs":        {"", "admin"},
 	"admin/rest":         {"schema", "admin", "admin/verbs"},
 	"inbox":              {"", "schema", "relay", "internal/printed"},

@@ -21,6 +21,11 @@ type Config struct {
 	// of the same database. Without a name, or without that table, they can't.
 	Destination string
 
+	// LagObjective is how long a message may wait before the verdict on the destination is that it lags. The relay
+	// writes it, and its state, to outbox.tables, if Destination is given and that table is there and may be written
+	// to. Negative: as long as it likes. Default 30 s.
+	LagObjective time.Duration
+
 	// Lease is how long a relay that has stopped answering keeps its rows, offsets and locks. At least 100 ms. Default
 	// 10 s.
 	Lease time.Duration
@@ -66,6 +71,7 @@ const minLease = 100 * time.Millisecond
 func (c Config) withDefaults(conn *pgx.ConnConfig, m mapping.Mapping) (Config, error) {
 	var faults settings.Faults
 	faults.Need(conn != nil, "", "there is no connection config")
+	settings.Default(&c.LagObjective, 30*time.Second)
 	settings.AtLeast(&faults, "Lease", &c.Lease, 10*time.Second, minLease)
 	settings.Positive(&faults, "PollBusy", &c.PollBusy, time.Millisecond)
 	settings.AtLeast(&faults, "PollIdle", &c.PollIdle, max(100*time.Millisecond, c.PollBusy), c.PollBusy)

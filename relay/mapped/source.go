@@ -15,6 +15,7 @@ import (
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/relay/internal/states"
 )
 
 // Source reads an existing table by one of the strategies of package mapping.
@@ -27,11 +28,12 @@ type Source struct {
 	active   atomic.Bool
 
 	receipts receipts
+	states   *states.Writer // nil without the name of a destination
 }
 
 var (
-	_ relay.Source = (*Source)(nil)
-	_ relay.Noting = (*Source)(nil)
+	_ relay.Reporting = (*Source)(nil)
+	_ relay.Noting    = (*Source)(nil)
 )
 
 // Open returns a source that reads the table of m by a strategy, such as mapping.SkipLocked. It reports all faults of m
@@ -63,7 +65,19 @@ func (s *Source) init(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (err 
 		host, _ := os.Hostname() // only shown to people
 		s.owner = fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:8])
 	}
+	if cfg.Destination != "" {
+		s.states = states.NewTable(conn, s.owner, states.Table{
+			Groups: s.cfg.Groups, Session: dial.ApplicationName("outbox relay " + s.owner), Strategy: s.strategy, Mapping: m,
+		}, s.cfg.Logger)
+	}
 	return nil
+}
+
+// Report writes the relay's state to outbox.tables, where `outbox status` reads it.
+func (s *Source) Report(state relay.State, err error) {
+	if s.states != nil {
+		s.states.Report(states.Cursor{Destination: s.cfg.Destination, Group: s.cfg.Group, LagObjective: s.cfg.LagObjective}, state, err)
+	}
 }
 
 // NotesFailures reports whether the table has a column that records every failure.

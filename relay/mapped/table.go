@@ -73,7 +73,7 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping) (*table, er
 	if err != nil {
 		return nil, fmt.Errorf("look for outbox.controls: %w", err)
 	}
-	t.waiting = waiting(&m)
+	t.waiting = m.Waiting()
 	t.orderBy()
 	t.selectLists()
 	return t, nil
@@ -108,19 +108,6 @@ func seen(ctx context.Context, conn *pgx.Conn, tables ...string) error {
 
 // column is a column of the message table as statements name it.
 func column(name string) string { return "m." + schema.QuoteIdentifier(name) }
-
-// waiting is the condition that a row was not delivered and is no dead letter.
-func waiting(m *mapping.Mapping) string {
-	switch m.Done.How {
-	case mapping.DoneTimestamp:
-		return column(m.Done.Column) + " IS NULL"
-	case mapping.DoneBoolean:
-		return "(" + column(m.Done.Column) + " = false OR " + column(m.Done.Column) + " IS NULL)"
-	case mapping.DoneStatus:
-		return column(m.Done.Column) + " = " + schema.QuoteLiteral(m.Done.Waiting)
-	}
-	return "true"
-}
 
 // orderBy chooses the order of rows, and what follows from it for uncommitted rows.
 func (t *table) orderBy() {

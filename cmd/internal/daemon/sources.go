@@ -29,6 +29,10 @@ func readsOutbox(cfg config.Config) bool {
 // read; it is nil elsewhere.
 func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registration, c config.Destination, group int, logger *slog.Logger) (relay.Source, error) {
 	page := max(int(c.Delivery.MaxInFlightBytes)/4, 1)
+	objective := c.LagObjective
+	if objective == 0 {
+		objective = -1 // none, where 0 is the default
+	}
 	if c.Source == nil {
 		table := polling.SnapshotConfig{
 			Registration: registration,
@@ -38,11 +42,8 @@ func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registr
 			PollBusy:     c.Poll.Busy,
 			PollIdle:     c.Poll.Idle,
 			PageBytes:    page,
-			LagObjective: c.LagObjective,
+			LagObjective: objective,
 			Logger:       logger,
-		}
-		if c.LagObjective == 0 {
-			table.LagObjective = -1
 		}
 		if r := c.Replication; r != nil {
 			return replication.New(conn, c.Name, replication.Config{Table: table, Slot: r.Slot, Publication: r.Publication,
@@ -57,15 +58,16 @@ func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registr
 	strategy, m := c.Source.Resolve()
 	m.RawKey = c.RawKeys()
 	cfg := mapped.Config{
-		Destination: c.Name,
-		Name:        name + "/" + c.Name,
-		Groups:      c.ShardGroups,
-		Group:       group,
-		Lease:       c.Lease,
-		PollBusy:    c.Poll.Busy,
-		PollIdle:    c.Poll.Idle,
-		PageBytes:   page,
-		Logger:      logger,
+		Destination:  c.Name,
+		Name:         name + "/" + c.Name,
+		Groups:       c.ShardGroups,
+		Group:        group,
+		LagObjective: objective,
+		Lease:        c.Lease,
+		PollBusy:     c.Poll.Busy,
+		PollIdle:     c.Poll.Idle,
+		PageBytes:    page,
+		Logger:       logger,
 	}
 	if strategy == mapping.Replication {
 		cfg.Slot, cfg.Publication = tableLog(c)

@@ -1,0 +1,108 @@
+package mapped
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/relaytest"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// seen waits until what status says of the one destination is so.
+func (db database) seen(what string, so func(r *admin.Report, d *admin.Destination) bool) {
+	db.T.Helper()
+	conn := db.Connect()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		r, err := admin.Status(db.T.Context(), conn)
+		if err != nil {
+			db.T.Fatal(err)
+		}
+		if len(r.Destinations) == 1 && r.Destinations[0].Name == "shop" && so(r, &r.Destinations[0]) {
+			return
+		}
+		if time.Now().After(deadline) {
+			db.T.Fatalf("in vain waited for %s: %v, %+v", what, r.Verdict, r.Destinations)
+		}
+	}
+}
+
+func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
+	t.Parallel()
+	for name, open := range strategies() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			if _, err := schema.Up(t.Context(), db.Connect(), schema.UpConfig{}); err != nil {
+				t.Fatal(err)
+			}
+			db.T = t
+			source, err := open(db.Config(),
+				Config{Name: "one", Destination: "shop", LagObjective: time.Hour, PollIdle: 5 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			state := func(state admin.State, text string) {
+				t.Helper()
+				db.seen(fmt.Sprint(state, " ", text), func(r *admin.Report, d *admin.Destination) bool {
+					return r.Verdict.State == state && strings.Contains(r.Verdict.Cause, text) && d.LagObjective == time.Hour
+				})
+			}
+			marks := name != "xmin" && name != "serial"
+			broker := relaytest.NewMemory()
+			broker.Fail("bad", 1, outbox.Permanent(errors.New("too large")))
+			soon := relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}
+			_, stop := testdb.Run(t, source, broker, relay.Config{Outage: soon})
+			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'bad', '1')`)
+			db.seen("one dead letter", func(_ *admin.Report, d *admin.Destination) bool {
+				return d.Dead.Messages.N == 1 && d.Table.Name == "events" && (len(d.Table.Untold) == 0) == marks
+			})
+			state(admin.StateIdle, "")
+			broker.Kill()
+			db.Exec(`INSERT INTO events (topic, key, payload, created_at)
+				VALUES ('t', 'a', '1', now() - interval '1 minute'), ('t', 'b', '1', now())`)
+			state(admin.StateStalled, "does not answer")
+			if marks {
+				db.seen("two pending", func(r *admin.Report, d *admin.Destination) bool {
+					return d.Pending.N+d.Held.Messages.N == 2 && r.At.Sub(d.Oldest).Round(time.Minute) == time.Minute
+				})
+			}
+			broker.Restart()
+			state(admin.StateIdle, "")
+			stop()
+			state(admin.StateNoRelay, "one ended")
+		})
+	}
+}
+
+func TestWhatFailsInATableThatExistsIsFailing(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	if _, err := schema.Up(t.Context(), db.Connect(), schema.UpConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	source, err := strategies()["advisory"](db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	broker := relaytest.NewMemory()
+	broker.Fail("bad", 1000, errors.New("come back later"))
+	often := relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}
+	_, stop := testdb.Run(t, source, broker, relay.Config{MaxAttempts: 1000, Backoff: often})
+	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'bad', '1')`)
+	db.seen("failing", func(r *admin.Report, d *admin.Destination) bool {
+		return r.Verdict.State == admin.StateFailing && d.Held.LastError == "come back later"
+	})
+	stop()
+	// What can't be counted is named, and spoils nothing else.
+	db.Exec(`ALTER TABLE events RENAME COLUMN created_at TO made_at`)
+	db.seen("what is untold", func(_ *admin.Report, d *admin.Destination) bool {
+		return len(d.Table.Untold) == 1 && strings.Contains(d.Table.Untold[0], "created_at") && len(d.Groups) == 1
+	})
+}

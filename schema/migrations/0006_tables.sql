@@ -1,0 +1,18 @@
+-- Destinations that read a table of their own, as their relays last said: what outbox.cursors has of the others. session is the
+-- application_name of a relay's sessions, by which one that lives is known. mapping says what the table's columns mean.
+CREATE TABLE outbox.tables (
+    destination   text        NOT NULL,
+    shard_group   smallint    NOT NULL,
+    owner         text        NOT NULL,
+    shard_groups  smallint    NOT NULL,
+    session       text        NOT NULL,
+    strategy      text        NOT NULL,
+    mapping       jsonb       NOT NULL,
+    state         text        NOT NULL,
+    state_since   timestamptz NOT NULL,
+    last_error    text,
+    last_error_at timestamptz,
+    lag_objective interval    NOT NULL,
+    updated_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (destination, shard_group, owner)
+);
