@@ -90,7 +90,7 @@ func (v *verdict) judge(how end) {
 			missing++
 		}
 	}
-	bad(unexpected, "dead letter", "that nobody poisoned")
+	bad(unexpected, "dead letter", "that was not poison")
 	if how != endNow {
 		bad(missing, "poison message", "should be dead letters and are not")
 		if r.Delivered == 0 {

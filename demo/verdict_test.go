@@ -73,7 +73,7 @@ func TestTheVerdictIsGoodOnlyIfEverythingIs(t *testing.T) {
 		"inverted":                         {func(v *verdict) { v.Report.Inverted = 1 }, endNow, "out of order"},
 		"corrupted":                        {func(v *verdict) { v.Report.Corrupted = 1 }, endNow, "corrupted"},
 		"misrouted":                        {func(v *verdict) { v.Report.Misrouted = 1 }, endNow, "belong"},
-		"a dead letter that wasn't poison": {func(v *verdict) { v.Dead[0].Expected = false }, endDrain, "nobody poisoned"},
+		"a dead letter that wasn't poison": {func(v *verdict) { v.Dead[0].Expected = false }, endDrain, "not poison"},
 		"poison that isn't a dead letter":  {func(v *verdict) { v.Faults[1].Done = false }, endDrain, "should be dead letters"},
 		"poison, and no time to see it":    {func(v *verdict) { v.Faults[1].Done = false }, endNow, ""},
 		"nothing delivered":                {func(v *verdict) { v.Report.Delivered = 0 }, endDrain, "nothing was delivered"},

@@ -256,7 +256,7 @@ func TestARecordAtTheMomentOfATurnIsInTheCurrentTable(t *testing.T) {
 					t.Fatal(name, err)
 				}
 			}
-			// Whoever inserts into the first table waits for this lock.
+			// An INSERT into the first table waits for this lock.
 			tx, err := w.pool.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)

@@ -61,7 +61,7 @@ func (r *Report) examine(t *Table, offsetsThere func() bool) {
 		name := strings.TrimSuffix(r.Table, `"`) + `_dead"`
 		advise("dead letters",
 			fmt.Sprintf("CREATE TABLE %s (LIKE %s, reason text, error text, attempts integer, dead_at timestamptz);", name, r.Table),
-			"the table has no place for messages that can't be delivered: their keys stay blocked until somebody "+
+			"the table has no place for messages that can't be delivered: their keys stay blocked until an operator "+
 				"changes the row. Or create a table for them and name it in failure.dead_table")
 	}
 	if r.Strategy == Lease && m.Claim.Owner == "" && m.Claim.Until != "" {

@@ -27,7 +27,7 @@ func byLog(ctx context.Context, q schema.Querier, t *Table, m *Mapping) (Finding
 		Text: fmt.Sprintf("with strategy: replication and, beside source, replication: {slot: %s, publication: %s}, "+
 			"inserts come from the write-ahead log: in the order of commits, whatever the ids are, without a query or "+
 			"a write. No row is marked, so deleting them is up to you, and rows from before the slot don't come. A "+
-			"slot that nobody reads keeps the log until the disk is full; one that is lost has lost what was "+
+			"slot without a reader retains the log until the disk is full; a lost slot has lost what was "+
 			"committed meanwhile. Once, run:", name, name),
 		SQL: CreatePublicationSQL(name, t.TableName()) + "\n" + CreateSlotSQL(name),
 	}

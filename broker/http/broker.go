@@ -103,7 +103,7 @@ func (b *Broker) Ping(ctx context.Context) error {
 	}
 	_ = resp.Body.Close()
 	if gateway(resp.StatusCode) {
-		return outbox.Unavailable(fmt.Errorf("http: %s answered %s: nobody stands behind it", b.target.origin.Host, resp.Status))
+		return outbox.Unavailable(fmt.Errorf("http: %s answered %s: its gateway has no server", b.target.origin.Host, resp.Status))
 	}
 	return nil
 }

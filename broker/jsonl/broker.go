@@ -190,7 +190,7 @@ func (s *stream) write(lines []byte) (int, error) {
 
 func streamFault(err error) error {
 	if errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, os.ErrClosed) {
-		return fmt.Errorf("jsonl: write: whoever read the output is gone: %w", err)
+		return fmt.Errorf("jsonl: write: the reader of the output is gone: %w", err)
 	}
 	return fmt.Errorf("jsonl: write: %w", err)
 }

@@ -215,7 +215,7 @@ func (b *Broker) readCursors(ctx context.Context, topic, key string, mark uint64
 				if _, known := values[id]; !known && id != key {
 					return nil, outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q, key %q: something that is no "+
 						"relay has written the record at offset %d, and none of a relay is "+
-						"left of this key, so nobody can tell what was published last: let nobody else write there, "+
+						"left of this key, so it is unknown what was published last: let no other program write there, "+
 						"delete the topic while no relay runs and create it:\n  %s\n"+
 						"what was in flight is then sent again", topic, id, offset, b.createCommand(topic)))
 				}

@@ -296,7 +296,7 @@ func (e *ExactlyOnce) resolve(cursors map[string]*part) error {
 			t.attempt = 0 // the cursor topic was recreated; the session itself knows what it has published
 		case last == 0 && t.attempt != 0:
 			return fmt.Errorf("kafka: the cursor topic %q was deleted while the outcome of a transaction was unknown, "+
-				"so nobody can tell any more whether %d messages were published; restart the relay, and they are sent "+
+				"so it is unknown whether %d messages were published; restart the relay, and they are sent "+
 				"again", e.topic, len(t.pending.entries))
 		case t.pending != nil && last == t.pending.attempt:
 			t.keep()
@@ -305,7 +305,7 @@ func (e *ExactlyOnce) resolve(cursors map[string]*part) error {
 				t.giveBack()
 			}
 		default:
-			return fmt.Errorf("kafka: somebody else publishes with the transactional id %q, and isn't a relay of this "+
+			return fmt.Errorf("kafka: another program publishes with the transactional id %q, and isn't a relay of this "+
 				"destination: give each destination of each database a transactional_id of its own", t.id)
 		}
 	}

@@ -198,7 +198,7 @@ func TestADestinationOfAnotherOutboxWithTheSameIDIsFoundOut(t *testing.T) {
 	w.await("the relay says that its ids were taken away", func(ctx context.Context) error {
 		errs := r.Publish(ctx, messagesOf(rows[10:]))
 		unavailable(t, errs, 10)
-		if text := errs[0].Error(); !strings.Contains(text, "somebody else publishes") || !strings.Contains(text, "transactional_id") {
+		if text := errs[0].Error(); !strings.Contains(text, "another program publishes") || !strings.Contains(text, "transactional_id") {
 			return errs[0]
 		}
 		return nil

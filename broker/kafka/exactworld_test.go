@@ -43,7 +43,7 @@ func (b *table) write(batch []*outbox.Message) {
 	}
 }
 
-// Acquire gives the lease to whoever asks.
+// Acquire gives the lease to any caller.
 func (b *table) Acquire(context.Context) (relay.Session, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -345,7 +345,7 @@ func (v *valve) watch(key kmsg.Key, late, frozen bool) <-chan struct{} {
 	return v.reached
 }
 
-// strand makes the connections that there are half-open: nothing passes any more, and nobody is told. New ones work.
+// strand makes the connections that there are half-open: nothing passes any more, and neither end is told. New ones work.
 func (v *valve) strand() {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -133,8 +133,9 @@ func (c *Consumer) durable(ctx context.Context, l *link) (jetstream.Consumer, er
 		return nil, jetStreamFault(fmt.Errorf("nats: consumer %q of stream %q: %w", c.cfg.Durable, c.cfg.Stream, err))
 	}
 	if policy := consumer.CachedInfo().Config.AckPolicy; policy != jetstream.AckExplicitPolicy {
-		return nil, fmt.Errorf("nats: %w: consumer %q of stream %q acknowledges %v; name another, or, if nobody else "+
-			"uses it, delete it with its place in the stream and let it be created", errUnfit, c.cfg.Durable, c.cfg.Stream, policy)
+		return nil, fmt.Errorf("nats: %w: consumer %q of stream %q acknowledges %v; name another, or, if no other "+
+			"program uses it, delete it, which loses its position in the stream, and let it be created",
+			errUnfit, c.cfg.Durable, c.cfg.Stream, policy)
 	}
 	return consumer, nil
 }

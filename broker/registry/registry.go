@@ -166,7 +166,7 @@ func (f *Framer) explain(subject string, configured bool, err error) error {
 	var response *sr.ResponseError
 	switch {
 	case !errors.As(err, &response):
-		return outbox.Unavailable(fmt.Errorf("registry: nobody answers: %w", err))
+		return outbox.Unavailable(fmt.Errorf("registry: no server answers: %w", err))
 	case response.StatusCode == http.StatusNotFound && configured:
 		return fmt.Errorf("registry: subject %q does not have the configured schema; register it, or have the relay do so (%w)",
 			subject, err)

@@ -50,7 +50,7 @@ const (
 )
 
 // RunPart is the process of a part. It reads what to do from in, a line of JSON; a second line tells a
-// load to begin. It says on log when it begins, and ends when ctx or in does: whoever started it is
+// load to begin. It says on log when it begins, and ends when ctx or in does: its parent is
 // gone then.
 func RunPart(ctx context.Context, in io.Reader, out, log io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -151,7 +151,7 @@ func openBroker(kind, address string) (relay.Broker, error) {
 // destination is the name of the only one.
 const destination = "bench"
 
-// tell sends a result to whoever started this process.
+// tell sends a result to the parent process.
 func tell(out io.Writer, v any) error { return gob.NewEncoder(out).Encode(v) }
 
 // hear waits for the result of a part.

@@ -172,7 +172,7 @@ func (s *site) lacks() string {
 		lacking = append(lacking, "no disk gets full (that takes root on Linux)")
 	}
 	if s.transactions == nil {
-		lacking = append(lacking, "nobody comes by a pooler (PgBouncer is not installed)")
+		lacking = append(lacking, "no client uses a pooler (PgBouncer is not installed)")
 	}
 	return strings.Join(lacking, "; ")
 }

@@ -82,7 +82,7 @@ func check(ctx context.Context, args []string, out io.Writer) (err error) {
 		told += n
 	}
 	if told == 0 {
-		return errors.New("the documents tell nobody how to get anything")
+		return errors.New("the documents have no command to get anything")
 	}
 	fmt.Fprintf(out, "%d instructions followed with %s\n", told, version)
 	return nil
@@ -104,7 +104,7 @@ func nextVersion(tree string) (string, error) {
 			return "", err
 		}
 		if len(mod.Replace) > 0 {
-			return "", fmt.Errorf("%s replaces a module: nobody could install from it", name)
+			return "", fmt.Errorf("%s replaces a module, so it can't be installed from", name)
 		}
 		for _, r := range mod.Require {
 			if (r.Mod.Path == root || strings.HasPrefix(r.Mod.Path, root+"/")) && !slices.Contains(versions, r.Mod.Version) {

@@ -26,7 +26,7 @@ type KafkaTopic struct {
 
 	// ExactlyOnce delivers in transactions, and reads what was committed.
 	ExactlyOnce bool
-	// Committed reads what was committed, whoever delivers.
+	// Committed reads what was committed, whichever relay delivers.
 	Committed bool
 }
 

@@ -17,7 +17,7 @@ func (l *Load) Delivered(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// Owner returns the name of a relay that delivers, "" while nobody does.
+// Owner returns the name of a relay that delivers, "" while none does.
 func (l *Load) Owner(ctx context.Context) (name string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -102,7 +102,7 @@ func (l *Load) Judge(ctx context.Context, target Target, checker *check.Checker,
 	if err := stop(); err != nil {
 		return v, err
 	}
-	// Nobody publishes any more: what is in the topic now is all that there will be.
+	// No relay publishes any more, so the topic is complete.
 	if err := errors.Join(ReadOn(ctx, reader, each), l.readDead(ctx, destination)); err != nil {
 		return v, err
 	}
@@ -162,7 +162,7 @@ func (l *Load) CommittedAt(name check.ID) (time.Time, bool) {
 	return m.at, m.outcome == committed
 }
 
-// Pause waits, or returns ctx's error when that ends first.
+// Pause waits for d, or returns the error of ctx when ctx ends.
 func Pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

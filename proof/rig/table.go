@@ -22,7 +22,7 @@ type Table struct {
 	// Mark is the query of a text that stands for everything which is committed now; Passed ($1: a mark), whether all
 	// of that is settled.
 	Mark, Passed string
-	// Owner is the query of the name of a relay that delivers, '' while nobody does.
+	// Owner is the query of the name of a relay that delivers, '' while none does.
 	Owner string
 	// Delivered is the query of how many messages are settled, Held of how many wait for another attempt.
 	Delivered, Held string

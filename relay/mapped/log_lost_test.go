@@ -16,7 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// The log of a slot that isn't read is nobody's to guess: what is refused tells why, and what to run.
+// A relay doesn't guess about the log: each refusal names the reason, and what to run.
 func TestTheLogIsRefusedWhereItCouldLeaveSomethingOut(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -288,7 +288,7 @@ func TestAKilledRelaysReservationsAreNotOvertaken(t *testing.T) {
 	}
 }
 
-// While a relay publishes a message the next of its key is nobody's.
+// While a relay publishes a message no relay takes the next one of its key.
 func TestTwoRelaysKeepTheOrderOfAKey(t *testing.T) {
 	t.Parallel()
 	for _, name := range sharing {

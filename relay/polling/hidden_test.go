@@ -44,7 +44,7 @@ func (db database) fill(messages int) {
 		SELECT 't', 'x', (date_part('epoch', now())::bigint / 600 + 4) %% 8 FROM generate_series(1, %d)`, messages))
 }
 
-// Whoever hardens a database by a script enables row-level security on every table.
+// A script that hardens a database may enable row-level security on every table.
 func TestRowLevelSecurityIsAnErrorAndNothingIsLost(t *testing.T) {
 	t.Parallel()
 	segment := "format('outbox.messages_%s', (date_part('epoch', now())::bigint / 600 + 4) % 8)"

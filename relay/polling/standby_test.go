@@ -87,7 +87,7 @@ func TestWhatIsHandedOutSurvivesAFailoverToASynchronousStandby(t *testing.T) {
 	}
 }
 
-// Whoever cancels the wait has the commit happen here and nowhere else.
+// If the wait is cancelled, the commit has happened here and nowhere else.
 func TestACommitWhoseWaitForTheStandbyWasCancelledHandsOutNothing(t *testing.T) {
 	t.Parallel()
 	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"synchronous_standby_names": "nobody"}})

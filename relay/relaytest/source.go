@@ -119,7 +119,7 @@ func RunSource(t *testing.T, open func(t *testing.T) SourceHarness) {
 		run("a late commit of a lower id is not skipped", (*sourceCase).lateCommit)
 	}
 	if !h.WaitsForWriters && !h.WritersQueue {
-		run("an open transaction holds nobody up", (*sourceCase).openTransaction)
+		run("an open transaction delays no other", (*sourceCase).openTransaction)
 	}
 	if !h.SharedOwnership {
 		run("two relays never own a shard group at once", (*sourceCase).oneOwner)
@@ -645,7 +645,7 @@ func (c *sourceCase) interrupted() {
 // concurrentWriters is a small version of what a strategy should be put to in its own tests.
 func (c *sourceCase) concurrentWriters() {
 	const writers, transactions, keys = 6, 60, 7
-	const end = "end/1" // a reader that waits for more than there is would wait for ever, so it waits for this
+	const end = "end/1" // a reader that waits for more than there is would wait forever, so it waits for this
 	var (
 		mu        sync.Mutex
 		committed = make(map[string]bool)
@@ -676,7 +676,7 @@ func (c *sourceCase) concurrentWriters() {
 			}
 		}
 		var mine []string
-		for _, k := range slices.Sorted(maps.Keys(taken)) { // in order, so that nobody deadlocks
+		for _, k := range slices.Sorted(maps.Keys(taken)) { // in order, to avoid deadlocks
 			key := strconv.Itoa(k)
 			if err := tx.Lock(c.ctx, key); err != nil {
 				return err

@@ -165,7 +165,7 @@ func refuseFull(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("count the replication slots: %w", err)
 	}
 	if full {
-		return dial.Permanent("all replication slots are in use: drop one that nobody needs (SELECT slot_name, active, wal_status " +
+		return dial.Permanent("all replication slots are in use: drop one that is not needed (SELECT slot_name, active, wal_status " +
 			"FROM pg_replication_slots), or raise max_replication_slots and restart the server")
 	}
 	return nil

@@ -120,7 +120,7 @@ func TestAPublicationThatWasMadeAnewLosesNothing(t *testing.T) {
 	}
 }
 
-// While nobody calls Next the server must hear from the reader, and while messages wait nothing is confirmed.
+// While Next isn't called, the server must hear from the reader, and while messages wait nothing is confirmed.
 func TestAPipelineThatIsFullKeepsTheStreamAlive(t *testing.T) {
 	t.Parallel()
 	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"wal_sender_timeout": "600ms"}})

@@ -38,7 +38,7 @@ func ensurePublication(ctx context.Context, conn *pgx.Conn, name string) (oid ui
 			if complete {
 				fault = "has a row filter or a column list, and would leave messages out"
 			}
-			return 0, dial.Permanent("the publication %q %s. Name another publication in the destination, or, if nobody else reads "+
+			return 0, dial.Permanent("the publication %q %s. Name another publication in the destination, or, if no other program reads "+
 				"this one, drop it and run: %s", name, fault, publicationSQL(name))
 		default:
 			return oid, nil

@@ -1,5 +1,5 @@
 // Package originals has the outboxes that people know from articles, as barely as they are written there
-// and with their faults, as a baseline for comparisons. Nobody should use them.
+// and with their faults, as a baseline for comparisons. Don't use them.
 //
 // Where an article leaves something open, the choice that favours it is taken: statements are prepared,
 // what is marked one row after the other within a transaction goes in one round trip, and the broker's
