@@ -175,9 +175,9 @@ func (a *API) verb(w http.ResponseWriter, r *http.Request, c Caller, v verbs.Ver
 		refuse(w, refusal{http.StatusTooManyRequests, fmt.Sprintf("%d verbs are running: try again", maxRunning)})
 		return
 	}
-	// A verb may last longer than a server gives an answer by default.
+	// A verb may last longer than a server gives an answer by default, and the client has its time to take the answer.
 	control := http.NewResponseController(w)
-	_, _ = control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(2*v.Timeout)) // not every server has them
+	_, _ = control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(v.Timeout+frameTimeout)) // not every server has them
 	db := a.options.DB
 	if c.Role == verbs.Viewer {
 		db = a.options.ViewerDB

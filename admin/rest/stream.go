@@ -15,7 +15,7 @@ const (
 	maxStreams    = 256
 	streamPause   = time.Second      // between two looks
 	streamComment = 15 * time.Second // without news, so that nobody on the way takes the connection for dead
-	frameTimeout  = 10 * time.Second // for a client to take a frame
+	frameTimeout  = 10 * time.Second // for a client to take a frame, or an answer
 )
 
 // stream gives the status to many: one look serves them all, and none is taken when nobody watches. A client that is slow gets
