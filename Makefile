@@ -56,7 +56,7 @@ release-check: ## Publish the committed modules into a proxy in a folder, and do
 GOTEST := OUTBOX_REQUIRE_SERVERS=1 $(GO) test -race -vet=off -timeout 20m
 .PHONY: test
 test: lint servers ## Lint, then the tests of library, brokers, binary and demo on real servers with the race detector
-	OUTBOX_STRESS_ROWS=20000 $(GOTEST) -p 2 -parallel 6 $(TESTED)
+	OUTBOX_STRESS_ROWS=20000 $(GOTEST) -p 2 -parallel 4 $(TESTED)
 	GOGC=800 $(GO) test -vet=off ./relay -run TestEveryScheduleKeepsThePromises
 
 .PHONY: test-long

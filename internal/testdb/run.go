@@ -4,20 +4,20 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/relay"
 )
 
 // Run runs a relay from source to broker until stop is called, which returns when it has ended. ctx ends with the relay, after
-// a minute at the latest.
+// await.Patience at the latest.
 func Run(t *testing.T, source relay.Source, broker relay.Broker, cfg relay.Config) (ctx context.Context, stop func()) {
 	t.Helper()
 	r, err := relay.New(source, broker, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
 	stop = sync.OnceFunc(func() {

@@ -5,10 +5,10 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -80,21 +80,15 @@ func (db DB) Value(sql string, args ...any) string {
 // Await asks a query again, on one connection, until its only value is true, neither false nor NULL.
 func (db DB) Await(sql string, args ...any) {
 	db.T.Helper()
-	const patience, pause = time.Minute, 5 * time.Millisecond
 	conn := db.Connect()
 	defer hangUp(conn)
-	for deadline := time.Now().Add(patience); ; time.Sleep(pause) {
+	await.Until(db.T, sql, func() bool {
 		var done *bool
 		if err := conn.QueryRow(db.T.Context(), sql, args...).Scan(&done); err != nil {
 			db.T.Fatalf("%s: %v", sql, err)
 		}
-		if done != nil && *done {
-			return
-		}
-		if time.Now().After(deadline) {
-			db.T.Fatalf("not within %v: %s", patience, sql)
-		}
-	}
+		return done != nil && *done
+	})
 }
 
 func hangUp(conn *pgx.Conn) { _ = conn.Close(context.Background()) }

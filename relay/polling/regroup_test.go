@@ -105,13 +105,13 @@ func TestChangingTheNumberOfGroupsLosesDoublesAndInvertsNothing(t *testing.T) {
 		// Half of the time the sources are one relay's, half of the time each is its own.
 		var registration *Registration
 		if i%2 == 0 {
-			registration = db.register(fmt.Sprint("relay ", i), time.Second)
+			registration = db.register(fmt.Sprint("relay ", i), 5*time.Second)
 		}
 		running, stop := context.WithCancel(ctx)
 		var readers sync.WaitGroup
 		for group := range groups {
 			source := db.source("d",
-				SnapshotConfig{Groups: groups, Group: group, Registration: registration, Lease: 600 * time.Millisecond})
+				SnapshotConfig{Groups: groups, Group: group, Registration: registration, Lease: 5 * time.Second})
 			readers.Go(func() {
 				if err := follow(running, source, deliver); err != nil {
 					t.Errorf("group %d of %d: %v", group, groups, err)

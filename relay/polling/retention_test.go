@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
@@ -242,7 +243,7 @@ func TestNothingIsLostWhileSegmentsAreEmptied(t *testing.T) {
 	defer stop()
 
 	s := acquire(t, db.source("d", SnapshotConfig{PollIdle: time.Millisecond}))
-	waiting, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	waiting, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	for n := 0; n < writers*each; {
 		b, err := s.Next(waiting, 500)
