@@ -52,7 +52,8 @@ tidy: ## go mod tidy in every module
 release-check: ## Publish the committed modules into a proxy in a folder, and do in empty folders what the documents tell users to do
 	$(GO) run ./proof/releasecheck
 
-# lint has vetted. Most tests wait for servers most of the time, so several share a core. What measures is in proof, one package at a time.
+# lint has vetted. Most tests wait for servers most of the time, so several share a core. What measures is in proof,
+# one package at a time.
 GOTEST := OUTBOX_REQUIRE_SERVERS=1 $(GO) test -race -vet=off -timeout 20m
 .PHONY: test
 test: lint servers ## Lint, then the tests of library, brokers, binary and demo on real servers with the race detector

@@ -209,7 +209,7 @@ func TestAQuietLogIsKeptAliveByHeartbeats(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	cfg := Config{Heartbeat: 50 * time.Millisecond}
-	cfg.Table.Lease = 300 * time.Millisecond
+	cfg.Table.Lease = 3 * time.Second
 	source, _ := db.source("d", cfg)
 	s := acquire(t, source)
 	streaming(t, s)
