@@ -69,7 +69,8 @@ type Config struct {
 	// Default 10 s.
 	DrainTimeout time.Duration
 
-	// Logger gets state changes and per-message trouble; nil is silent.
+	// Logger gets state changes and per-message trouble: at most 12 lines a minute of level info and above, and a count of
+	// the others with the ids of a few messages. nil is silent.
 	Logger *slog.Logger
 
 	// Observer is told what happens. Default: none.

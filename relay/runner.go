@@ -16,6 +16,7 @@ type Relay struct {
 	source Source
 	broker Broker
 	cfg    Config
+	lines  *budget // of the log
 }
 
 // New returns a relay that is not running yet. It reports every fault of cfg at once. The broker remains
@@ -28,7 +29,9 @@ func New(source Source, broker Broker, cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Relay{source: source, broker: broker, cfg: cfg}, nil
+	r := &Relay{source: source, broker: broker, cfg: cfg}
+	r.cfg.Logger, r.lines = quieted(cfg.Logger)
+	return r, nil
 }
 
 // Run delivers until ctx ends; then it takes nothing new in, waits for what is in flight (at most
@@ -41,6 +44,7 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 	state := tracker{observer: r.cfg.Observer}
 	state.source, _ = r.source.(Reporting)
 	defer func() { state.change(StateStopped, err) }()
+	defer r.lines.end()
 	pause := Backoff{Initial: 100 * time.Millisecond, Max: 5 * time.Second}
 	for failures := 0; ; {
 		state.change(StateWaiting, nil)
@@ -148,6 +152,7 @@ func (l *loop) run(ctx context.Context) error {
 		if now.After(l.session.Expires()) {
 			return ErrLeaseLost
 		}
+		l.relay.lines.flush(now)
 		next := l.core.next(now)
 		l.start(next)
 		probeAt := l.startProbe(now)

@@ -437,3 +437,35 @@ func TestABrokerThatCantBeReachedIsKnownBeforeTheFirstMessage(t *testing.T) {
 		}
 	})
 }
+
+func TestAFaultOfManyMessagesIsToldInAFewLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		refuse := func(m *outbox.Message) error {
+			return outbox.Permanent(fmt.Errorf("refused, since it is %d", m.Position))
+		}
+		source, broker := newTable(5000), &wire{answer: refuse, latency: 10 * time.Millisecond}
+		stop := start(t, source, broker, Config{Batch: 50, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		time.Sleep(3 * time.Minute)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		if len(source.dead) != 5000 || len(lines) > 3*quietLines {
+			t.Errorf("%d dead letters are told in %d lines:\n%s", len(source.dead), len(lines), &log)
+		}
+		told := 0
+		for _, line := range lines {
+			n := 1
+			if _, more, ok := strings.Cut(line, " more="); ok {
+				fmt.Sscan(more, &n)
+			}
+			if strings.Contains(line, `msg="dead letter"`) {
+				told += n
+			}
+		}
+		if told != 5000 || !strings.Contains(log.String(), "message_ids=") {
+			t.Errorf("%d dead letters are told of:\n%s", told, &log)
+		}
+	})
+}
