@@ -17,8 +17,8 @@ const (
 	EmitVersion = 1
 )
 
-// The id is drawn as a row's would be, so that what is held or dead keeps its order. MATERIALIZED and ORDER BY
-// make the messages stand in the log as they stand here.
+// The id is drawn as for a row, so held and dead messages keep their order. MATERIALIZED and ORDER BY give the messages
+// the same order in the log as here.
 const (
 	emitHead = `'\x01'::bytea || int8send(nextval('outbox.messages_id_seq')) || timestamptz_send(clock_timestamp())`
 
@@ -27,9 +27,9 @@ const (
 FROM (SELECT u.content FROM unnest($1::bytea[]) WITH ORDINALITY AS u (content, place) ORDER BY u.place OFFSET 0) m`
 )
 
-// Emit writes messages to the write-ahead log and to no table: they reach destinations that are read with the strategy
-// replication and its setting Emitted, and no other. There is nothing to query, to send again or to restore: a
-// destination that loses its replication slot loses those that it has not read. Otherwise it is as Write.
+// Emit writes messages to the write-ahead log and to no table. They reach only destinations that are read with the
+// strategy replication and its setting Emitted. They can't be queried, sent again or restored: a destination that loses
+// its replication slot loses those that it has not read. In all other respects it behaves like Write.
 func (w *Writer) Emit(ctx context.Context, tx pgx.Tx, msgs ...Message) ([]ID, error) {
 	if tx == nil {
 		return nil, errNoTransaction
@@ -77,8 +77,8 @@ func (w *Writer) emit(ctx context.Context, exec func(query string, arg any) erro
 	return ids, nil
 }
 
-// encodeEmitted writes what follows version, id and time of creation: fields with their lengths, -1 for an
-// absent one.
+// encodeEmitted writes the part after version, id and time of creation: fields with their lengths, -1 for an absent
+// one.
 func encodeEmitted(m *Message, id ID, trace traceContext) []byte {
 	headers := encodeHeaders(m.Headers, trace)
 	b := make([]byte, 0, 64+len(m.Topic)+len(m.Key)+len(m.AggregateType)+

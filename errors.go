@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Error kinds that a broker reports and the engine understands. Everything else is retryable.
+// Kinds of errors that a broker reports and the engine understands. Every other error can be retried.
 type kindError struct {
 	err  error
 	kind errorKind
@@ -22,19 +22,18 @@ const (
 func (e *kindError) Error() string { return e.err.Error() }
 func (e *kindError) Unwrap() error { return e.err }
 
-// Permanent marks err as one that no retry can cure: the broker refused this message (too large,
-// invalid). The destination's policy decides what follows. Permanent(nil) is nil.
+// Permanent marks err as one that no retry can cure: the broker refused this message (too large, invalid). The
+// destination's policy decides what happens next. Permanent(nil) is nil.
 func Permanent(err error) error { return withKind(err, kindPermanent) }
 
-// Unavailable marks err as one that says nothing about the message: no answer came, the connection
-// broke, or the outcome is unknown. The engine stalls the destination, sends the message again later
-// and counts no attempt. Unavailable(nil) is nil.
+// Unavailable marks err as one that is not about the message: no answer came, the connection broke, or the outcome is
+// unknown. The engine stalls the destination, sends the message again later and counts no attempt. Unavailable(nil) is
+// nil.
 func Unavailable(err error) error { return withKind(err, kindUnavailable) }
 
-// TopicUnavailable marks err as one that says nothing about the message, and nothing about messages that go elsewhere:
-// the topic, stream, queue or exchange that it is published to doesn't exist, or may not be written to. The engine sets
-// aside what goes the same way, asks again with one message at a time and counts no attempt. TopicUnavailable(nil) is
-// nil.
+// TopicUnavailable marks err as one that is neither about the message nor about messages that go elsewhere: the topic,
+// stream, queue or exchange that it is published to doesn't exist, or may not be written to. The engine sets aside what
+// goes the same way, probes with one message at a time and counts no attempt. TopicUnavailable(nil) is nil.
 func TopicUnavailable(err error) error { return withKind(err, kindTopicUnavailable) }
 
 // IsPermanent reports whether err, or an error it wraps, was marked by Permanent.
@@ -50,10 +49,9 @@ func IsTopicUnavailable(err error) bool { return hasKind(err, kindTopicUnavailab
 // same key in the same batch failed. No attempt is counted.
 var ErrSkipped = errors.New("outbox: not sent because an earlier message of its key failed")
 
-// RetryAfter marks err as one that came with a request not to try again before d has passed: for an
-// unavailable error the engine stalls the destination for at least d, for an unavailable topic what goes
-// there, for any other error the message's key. It changes nothing else of err. A broker bounds what it
-// passes on. RetryAfter(nil, d) is nil.
+// RetryAfter adds to err a request not to try again before d has passed. For an unavailable error the engine stalls the
+// destination for at least d, for an unavailable topic the messages that go there, for any other error the message's
+// key. It changes nothing else of err. A broker bounds the requests that it passes on. RetryAfter(nil, d) is nil.
 func RetryAfter(err error, d time.Duration) error {
 	if err == nil {
 		return nil
@@ -61,7 +59,7 @@ func RetryAfter(err error, d time.Duration) error {
 	return &retryError{err: err, after: d}
 }
 
-// RetryDelay returns the pause that was asked for by RetryAfter, in err or an error it wraps; 0 if none was.
+// RetryDelay returns the pause of RetryAfter in err or an error it wraps; 0 if there is none.
 func RetryDelay(err error) time.Duration {
 	var asked *retryError
 	if errors.As(err, &asked) {

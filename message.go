@@ -9,22 +9,22 @@ import (
 	"time"
 )
 
-// Message is one event: what a service writes into the outbox and what a relay hands to a broker.
+// Message is one event: what a service writes into the outbox and what a relay passes to a broker.
 //
-// A writer sets Topic and Payload, nearly always Key or AggregateID, and whatever else its consumers
-// need. A relay delivers every field unchanged. Strings are UTF-8.
+// A writer sets Topic and Payload, nearly always Key or AggregateID, and whatever else its consumers need. A relay
+// delivers every field unchanged. Strings are UTF-8.
 type Message struct {
-	// ID identifies the message forever: every repeat of a delivery carries the same one, so consumers
-	// deduplicate by it. The zero ID asks the writer for a new UUIDv7.
+	// ID identifies the message forever: every repeat of a delivery carries the same one, so consumers deduplicate by
+	// it. If it is zero, the writer generates a UUIDv7.
 	ID ID
 
 	// Topic is where the message goes; brokers map it to a Kafka topic, a NATS subject and so on.
 	// Required, at most MaxTopicBytes long.
 	Topic string
 
-	// Key orders: messages with the same key are first seen by the broker in the order in which their
-	// transactions took that key's row. Empty means AggregateID; if that is empty too, the message has
-	// no order. Order is per key across topics.
+	// Key orders: messages with the same key are first seen by the broker in the order in which their transactions
+	// locked that key's row. Empty means AggregateID; if that is empty too, the message has no order. Order is per key
+	// across topics.
 	Key string
 
 	AggregateType string
@@ -35,26 +35,26 @@ type Message struct {
 	Payload     []byte
 	ContentType string
 
-	// Headers travel beside the payload. Names are unique and matched exactly; they have ASCII letters, digits and
-	// !#$%&'*+-.^_`|~, which is what every protocol can carry, and are no ReservedHeader. Values must not contain CR,
-	// LF or NUL. "traceparent" and "tracestate" are filled from the
-	// caller's trace context by a Writer that has a Trace function.
+	// Headers travel beside the payload. Names are unique and matched exactly. They consist of ASCII letters, digits
+	// and !#$%&'*+-.^_`|~, which every protocol can carry, and must not be a ReservedHeader. Values must not contain
+	// CR, LF or NUL. A Writer with a Trace function fills "traceparent" and "tracestate" from the caller's trace
+	// context.
 	Headers []Header
 
-	// DeliverAt, when in the future, holds the message (and those behind it with the same key) back
-	// until then. Give delayed messages a key of their own.
+	// DeliverAt, if in the future, holds back the message, and later ones with the same key, until then. Give delayed
+	// messages a key of their own.
 	DeliverAt time.Time
 
 	// CreatedAt is set by the database when the row is inserted; a writer leaves it zero.
 	CreatedAt time.Time
 
-	// Position is the row's id, set by the relay. Within a key it grows in delivery order; between keys
-	// it says nothing. Zero before delivery.
+	// Position is the row's id, set by the relay. Within a key it grows in delivery order; positions of different keys
+	// can't be compared. Zero before delivery.
 	Position int64
 }
 
-// ReservedHeader reports whether a header's name begins with "outbox-", in any case of letters, as those do that relays
-// write beside a message's own.
+// ReservedHeader reports whether a header's name begins with "outbox-", in upper or lower case. Relays write such
+// headers beside a message's own.
 func ReservedHeader(name string) bool {
 	const prefix = "outbox-"
 	return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix)
@@ -166,7 +166,7 @@ func errNotUUID(s string) error {
 // Limits of a message, checked by the Writer and by the SQL function outbox.publish. MaxPayloadBytes is
 // a default that WriterConfig can change.
 const (
-	MaxTopicBytes   = 249 // Kafka's limit, the tightest of the brokers
+	MaxTopicBytes   = 249 // Kafka's limit, the lowest of the brokers
 	MaxKeyBytes     = 1024
 	MaxHeaders      = 64
 	MaxHeaderBytes  = 32 << 10  // all names and values together

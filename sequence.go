@@ -5,13 +5,13 @@ import (
 	"strconv"
 )
 
-// SequenceHeader carries a message's number among those of its topic and ordering key, if its Writer numbers
-// them: 1, 2, 3 and so on in the order of their commits, without gaps. Being a header it comes through every
-// broker. A consumer that misses a number misses a message; package inbox looks for that.
+// SequenceHeader carries a message's number among those of its topic and ordering key, if its Writer numbers them: 1,
+// 2, 3 and so on in the order of their commits, without gaps. Every broker carries it, because it is a header. A
+// consumer that misses a number misses a message; package inbox detects that.
 const SequenceHeader = "sequence"
 
-// SequenceOf returns the number that m carries and whether it carries one. It is an error if the header is
-// there and not a number from 1.
+// SequenceOf returns the number that m carries and whether it carries one. It is an error if the header exists and is
+// not a number from 1.
 func SequenceOf(m *Message) (n int64, ok bool, err error) {
 	text, ok := m.Header(SequenceHeader)
 	if !ok {
@@ -24,9 +24,9 @@ func SequenceOf(m *Message) (n int64, ok bool, err error) {
 	return n, true, nil
 }
 
-// The row of outbox.sequences is locked from the first message of a key that a transaction writes to its
-// end. So a number that is given is one that commits, or is given again, and the rows' ids, which are drawn
-// behind it, are in the same order.
+// The row of outbox.sequences is locked from the first message of a key that a transaction writes to the transaction's
+// end. So a drawn number either commits or is drawn again, and the rows' ids, which are drawn after it, are in the same
+// order.
 const insertOneNumbered = `WITH s AS (
 	INSERT INTO outbox.sequences AS q (topic, key, last) VALUES ($2::text, $11::text, 1)
 	ON CONFLICT ON CONSTRAINT sequences_pkey DO UPDATE SET last = q.last + 1 RETURNING q.last
@@ -36,8 +36,8 @@ SELECT $1::uuid, $2::text, $3::text, $4::text, $5::text, $6::text, $7::bytea, $8
        coalesce($9::jsonb, '{}') || jsonb_build_object('` + SequenceHeader + `', s.last::text), $10::timestamptz
 FROM s`
 
-// The rows of several keys are locked in the order of the keys, so that two calls don't wait for each other
-// in a circle. Messages without a key have no number.
+// The rows of several keys are locked in the order of the keys, so that two calls don't deadlock. Messages without a
+// key have no number.
 const insertManyNumbered = `WITH m AS MATERIALIZED (
 	SELECT m.*, coalesce(nullif(m.key, ''), nullif(m.aggregate_id, '')) AS lane
 	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[], $9::text[], $10::text[])

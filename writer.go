@@ -20,16 +20,15 @@ type WriterConfig struct {
 	// MaxPayloadBytes (1,000,000). Raise it only together with the limits of every broker behind it.
 	MaxPayloadBytes int
 
-	// Trace returns the caller's trace context in the form of W3C's headers, "" for none. They are stored
-	// as the headers "traceparent" and "tracestate" of messages that have neither; not where they are
-	// malformed or the limits of the headers leave no room. Default: none.
+	// Trace returns the caller's trace context in the form of W3C's headers, "" for none. It is stored as the headers
+	// "traceparent" and "tracestate" of messages that have neither, unless it is malformed or the limits of the headers
+	// leave no room. Default: none.
 	Trace func(ctx context.Context) (traceparent, tracestate string)
 
-	// Sequences makes the writer number the messages of each topic and ordering key, in their header
-	// SequenceHeader, so that a consumer can tell that one is missing. Transactions that write messages
-	// of one topic and key then exclude each other from the first such Write to their end, whether they
-	// have locked the aggregate's row or not. Every writer of a key must do it, or none. Not for Copy.
-	// Default: no numbers.
+	// Sequences makes the writer number the messages of each topic and ordering key, in their header SequenceHeader, so
+	// that a consumer can detect a missing one. Transactions that write messages of one topic and key then exclude each
+	// other from the first such Write to their end, whether or not they have locked the aggregate's row. Either all
+	// writers of a key must do it, or none. Not for Copy. Default: no numbers.
 	Sequences bool
 
 	// Wake is called by Committed, to wake a relay in the same process. It must not block. Default: none.
@@ -53,7 +52,7 @@ type Writer struct {
 
 const maxPayloadLimit = 256 << 20
 
-// NewWriter returns a Writer with cfg's settings, or says what is wrong with them.
+// NewWriter returns a Writer with cfg's settings, or an error about all faults of cfg.
 func NewWriter(cfg WriterConfig) (*Writer, error) {
 	if cfg.MaxPayloadBytes < 0 || cfg.MaxPayloadBytes > maxPayloadLimit {
 		return nil, fmt.Errorf("outbox: WriterConfig.MaxPayloadBytes is %d: it must be 0 (for %d) to %d",
@@ -62,14 +61,14 @@ func NewWriter(cfg WriterConfig) (*Writer, error) {
 	return &Writer{maxPayload: cfg.MaxPayloadBytes, trace: cfg.Trace, wake: cfg.Wake, sequences: cfg.Sequences}, nil
 }
 
-// One message: plain values, no arrays, so that it costs what a hand-written INSERT costs. The casts let
-// every query mode of pgx and every driver send text.
+// One message uses plain values and no arrays, so it costs what a hand-written INSERT costs. The casts let every query
+// mode of pgx and every driver send text.
 const insertOne = `INSERT INTO outbox.messages ` + insertColumns + `
 VALUES ($1::uuid, $2::text, $3::text, $4::text, $5::text, $6::text, $7::bytea, $8::text, $9::jsonb, $10::timestamptz)`
 
-// Several messages: one statement whatever their number, so that it stays prepared. ORDER BY place makes
-// ids ascend as the messages stand: defaults are evaluated for the rows of the ordered subquery, one
-// after the other. An empty text stands for NULL; payloads have real NULLs.
+// Several messages use one statement, whatever their number, so it stays prepared. ORDER BY place makes ids ascend in
+// the order of the messages: defaults are evaluated for the rows of the ordered subquery, one after the other. An empty
+// text stands for NULL; payloads have real NULLs.
 const insertMany = `INSERT INTO outbox.messages ` + insertColumns + `
 SELECT nullif(m.message_id, '')::uuid, m.topic, nullif(m.key, ''), nullif(m.aggregate_type, ''), nullif(m.aggregate_id, ''),
        nullif(m.event_type, ''), m.payload, nullif(m.content_type, ''), nullif(m.headers, '')::jsonb, nullif(m.deliver_at, '')::timestamptz
@@ -79,12 +78,12 @@ ORDER BY m.place`
 
 const insertColumns = `(message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at)`
 
-// Write adds messages to tx in one round trip and returns their ids, in the same order: the given ones,
-// and new ones for messages without.
+// Write adds messages to tx in one round trip and returns their ids, in the same order: the given ones, and new ones
+// for messages without an id.
 //
-// Nothing is sent unless all messages are valid: otherwise the error wraps one *ValidationError per
-// fault. When the database refuses, the error says what to do (errors.Is with schema.ErrMissing and
-// schema.ErrForbidden) and tx can only be rolled back.
+// Nothing is sent unless all messages are valid: otherwise the error wraps one *ValidationError per fault. If the
+// database refuses, the error says what to do (errors.Is with schema.ErrMissing and schema.ErrForbidden) and tx can
+// only be rolled back.
 func (w *Writer) Write(ctx context.Context, tx pgx.Tx, msgs ...Message) ([]ID, error) {
 	if tx == nil {
 		return nil, errNoTransaction
@@ -99,7 +98,7 @@ func (w *Writer) Write(ctx context.Context, tx pgx.Tx, msgs ...Message) ([]ID, e
 	return ids, nil
 }
 
-// WriteSQL is Write for database/sql. It works with every driver that speaks to PostgreSQL.
+// WriteSQL is Write for database/sql. It works with every PostgreSQL driver.
 func (w *Writer) WriteSQL(ctx context.Context, tx *sql.Tx, msgs ...Message) ([]ID, error) {
 	if tx == nil {
 		return nil, errNoTransaction
@@ -151,7 +150,7 @@ func idOf(m *Message) ID {
 	return m.ID
 }
 
-// arguments are the parameters of insertOne. Text stands for what database/sql has no type for.
+// arguments are the parameters of insertOne. Text replaces types that database/sql doesn't have.
 func arguments(m *Message, id ID, trace traceContext) []any {
 	args := []any{id.String(), m.Topic, nil, nil, nil, nil, nil, nil, nil, nil}
 	setText(&args[2], m.Key)
@@ -176,9 +175,9 @@ func setText(arg *any, text string) {
 	}
 }
 
-// Copy adds the messages of seq to tx by COPY, the fastest way for thousands, and returns how many. It
-// reads seq as it sends, so memory stays bounded and a fault is found on the way: an invalid message,
-// or an error that seq yields, ends the COPY with that error, and tx can only be rolled back.
+// Copy adds the messages of seq to tx by COPY, the fastest way for thousands, and returns how many. It reads seq while
+// it sends, so memory stays bounded. An invalid message, or an error that seq yields, ends the COPY with that error,
+// and tx can only be rolled back.
 //
 // seq runs on another goroutine while Copy waits, and must not use tx.
 func (w *Writer) Copy(ctx context.Context, tx pgx.Tx, seq iter.Seq2[Message, error]) (int64, error) {
@@ -253,16 +252,16 @@ func (s *copySource) Next() (more bool) {
 func (s *copySource) Values() ([]any, error) { return s.values, nil }
 func (s *copySource) Err() error             { return s.err }
 
-// Committed wakes the relay that WriterConfig.Wake names. Call it after the commit: a relay that looks
-// earlier finds nothing. It is never needed for delivery, only for speed.
+// Committed wakes the relay by WriterConfig.Wake. Call it after the commit: a relay that looks earlier finds nothing.
+// Delivery never depends on it; it only comes sooner.
 func (w *Writer) Committed() {
 	if w.wake != nil {
 		w.wake()
 	}
 }
 
-// InTx begins a transaction, runs fn, commits, and calls Committed. When fn fails or panics, the
-// transaction is rolled back. db is a *pgxpool.Pool or a *pgx.Conn.
+// InTx begins a transaction, runs fn, commits, and calls Committed. If fn fails or panics, the transaction is rolled
+// back. db is a *pgxpool.Pool or a *pgx.Conn.
 func (w *Writer) InTx(ctx context.Context, db interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }, fn func(tx pgx.Tx) error) error {
@@ -273,7 +272,7 @@ func (w *Writer) InTx(ctx context.Context, db interface {
 	return nil
 }
 
-// explain adds the next step to errors that a person meets while setting up.
+// explain adds the next step to errors that are typical while setting up.
 func explain(err error) error {
 	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sql.ErrTxDone) {
 		return fmt.Errorf("the transaction was already committed or rolled back: write before its end: %w", err)

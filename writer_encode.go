@@ -16,8 +16,8 @@ const (
 
 type traceContext struct{ parent, state string }
 
-// traceOf asks for the caller's trace context. A malformed one is left out: tracing must not make a
-// business transaction fail.
+// traceOf returns the caller's trace context. A malformed one is left out: tracing must not make a business transaction
+// fail.
 func (w *Writer) traceOf(ctx context.Context) traceContext {
 	if w.trace == nil {
 		return traceContext{}
@@ -32,7 +32,7 @@ func (w *Writer) traceOf(ctx context.Context) traceContext {
 	return traceContext{parent, state}
 }
 
-// missing returns what of t is to be added to headers, nothing if that would exceed their limits.
+// missing returns the part of t to add to headers, nothing if that would exceed their limits.
 func (t traceContext) missing(headers []Header) traceContext {
 	if t.parent == "" {
 		return traceContext{}
@@ -203,7 +203,7 @@ func formatTime(t time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05.999999Z07:00")
 }
 
-// badText tells why PostgreSQL can't store s, or a broker not carry it as a header.
+// badText returns why PostgreSQL can't store s, or why a broker can't carry it as a header.
 func badText(s string) string {
 	switch {
 	case plain(s, ' '):

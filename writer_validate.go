@@ -13,7 +13,7 @@ import (
 // a key, because it can stand for one.
 const MaxTypeBytes = 1024
 
-// ValidationError tells why a message can't be written.
+// ValidationError is why a message can't be written.
 type ValidationError struct {
 	Index  int    // of the message among those of the call, from 0; -1 from [Message.Validate]
 	Field  string // "Topic", or `Headers["name"]`
@@ -32,7 +32,7 @@ func (e *ValidationError) Error() string {
 // maxFaults bounds the text of an error for a large batch of bad messages.
 const maxFaults = 20
 
-// faults collects what is wrong with the messages of a call.
+// faults collects the faults of a call's messages.
 type faults struct {
 	found []error
 	more  int
@@ -66,16 +66,16 @@ func (w *Writer) validate(msgs []Message) error {
 	return found.err()
 }
 
-// Validate reports, as ValidationErrors, every field of m that is beyond the limits of a message. The payload's size
-// isn't among them: what a writer may send is its WriterConfig's, what is delivered is the broker's. Nor are names of
-// headers that a writer refuses because some brokers can't carry them.
+// Validate reports, as ValidationErrors, every field of m that is beyond the limits of a message. It doesn't check the
+// payload's size, which WriterConfig limits for writers and the broker for deliveries, nor names of headers that a
+// writer refuses because some brokers can't carry them.
 func (m *Message) Validate() error {
 	var found faults
 	found.fields(-1, m)
 	return found.err()
 }
 
-// plain reports whether s is of the printable characters of ASCII from least on, as nearly every field is.
+// plain reports whether s has only printable ASCII characters from least on, as nearly every field does.
 func plain(s string, least byte) bool {
 	for i := range len(s) {
 		if s[i] < least || s[i] > '~' {
@@ -85,7 +85,7 @@ func plain(s string, least byte) bool {
 	return true
 }
 
-// fields looks at all fields whose limits are the same for everybody.
+// fields checks all fields whose limits are the same for all writers.
 func (f *faults) fields(i int, m *Message) {
 	f.topic(i, m.Topic)
 	f.text(i, "Key", m.Key, MaxKeyBytes)
@@ -156,7 +156,7 @@ func (f *faults) headers(i int, headers []Header) {
 			f.add(ValidationError{Index: i, Field: "Headers[" + strconv.Itoa(n) + "]", Reason: "has an empty name"})
 		case reason != "":
 			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a name that " + reason})
-		case i < 0: // what stands in a table already may have any other name: not every destination minds
+		case i < 0: // a row of a table may have any other name: not every destination minds
 		case ReservedHeader(h.Name):
 			f.add(ValidationError{Index: i, Field: headerField(h.Name),
 				Reason: "has a name that begins with outbox-, as only headers of the relay do; rename it"})
@@ -170,7 +170,7 @@ func (f *faults) headers(i int, headers []Header) {
 			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a value that " + reason})
 		}
 		if n == MaxHeaders {
-			break // enough is known, and looking for repeated names is quadratic
+			break // more faults wouldn't help, and finding repeated names is quadratic
 		}
 	}
 	if len(headers) > MaxHeaders {

@@ -345,7 +345,8 @@ func (v *valve) watch(key kmsg.Key, late, frozen bool) <-chan struct{} {
 	return v.reached
 }
 
-// strand makes the connections that there are half-open: nothing passes any more, and neither end is told. New ones work.
+// strand makes the connections that there are half-open: nothing passes any more, and neither end is told. New ones
+// work.
 func (v *valve) strand() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
