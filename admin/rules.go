@@ -43,6 +43,7 @@ var allRules = rules{
 	},
 	destination: []destinationRule{
 		{"there is no cursor", orphaned},
+		{"the replication slot is gone", slotless},
 		{"messages are refused again and again", refused},
 		{"messages wait for longer than they may", lagging},
 		{"lanes wait for an operator", blocked},
@@ -222,8 +223,14 @@ func closed(_ *Report, _ *Destination, g *Group) (Finding, bool) {
 }
 
 func broken(_ *Report, _ *Destination, g *Group) (Finding, bool) {
-	return Finding{State: StateBroken, Since: g.StateSince, Cause: orElse(g.LastError, "unknown cause"),
-		Advice: "check the database and the relay's log"}, g.State == "broken"
+	f := Finding{State: StateBroken, Since: g.StateSince, Cause: orElse(g.LastError, "unknown cause"), Advice: "check the database and the relay's log"}
+	switch {
+	case strings.Contains(f.Cause, "42501"):
+		f.Advice, f.Next = "run the statements for the relay's role", "outbox migrate grants"
+	case strings.Contains(f.Cause, "53100"):
+		f.Advice = "make room on the database's disk; delivery goes on by itself then"
+	}
+	return f, g.State == "broken"
 }
 
 func unread(r *Report, _ *Destination, g *Group) (Finding, bool) {
@@ -236,6 +243,14 @@ func unread(r *Report, _ *Destination, g *Group) (Finding, bool) {
 
 func orphaned(_ *Report, d *Destination) (Finding, bool) {
 	return Finding{State: StateNoRelay, Cause: "it has no cursor, but messages were set aside for it", Next: "outbox destinations ls"}, len(d.Groups) == 0
+}
+
+func slotless(_ *Report, d *Destination) (Finding, bool) {
+	if d.Slot == nil || d.Slot.Position == "" || d.Slot.Status != "" && d.Slot.Status != "lost" {
+		return Finding{}, false
+	}
+	return Finding{State: StateBroken, Cause: fmt.Sprintf("its replication slot %s is %s", d.Slot.Name, orElse(d.Slot.Status, "not there any more")),
+		Advice: "the relay makes another one and delivers from the table meanwhile; start it if none runs", Next: "outbox relay"}, true
 }
 
 // failingAfter is how long ago a message must have been set aside for the verdict to be that the destination fails. A message is set

@@ -48,6 +48,18 @@ var verdictCases = []verdictCase{
 		d.cursor("kafka", "1 minute")
 		d.exec(`UPDATE outbox.cursors SET state = 'broken', last_error = 'permission denied'`)
 	}, StateBroken, "kafka: permission denied", "check the database"},
+	{"a right was taken away", "the relay can't work with the database", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.exec(`UPDATE outbox.cursors SET state = 'broken', last_error = 'permission denied for table messages (SQLSTATE 42501)'`)
+	}, StateBroken, "permission denied", "the statements for the relay's role: outbox migrate grants"},
+	{"the disk is full", "the relay can't work with the database", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.exec(`UPDATE outbox.cursors SET state = 'broken', last_error = 'could not extend file (SQLSTATE 53100)'`)
+	}, StateBroken, "could not extend", "make room"},
+	{"somebody dropped the slot", "the replication slot is gone", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.exec(`INSERT INTO outbox.slots (destination, slot, publication, position) VALUES ('kafka', 'outbox_kafka', 'outbox', '0/1')`)
+	}, StateBroken, "kafka: its replication slot outbox_kafka is not there any more", "outbox relay"},
 	{"messages fail again and again", "messages are refused again and again", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.write(1)
