@@ -70,7 +70,10 @@ func setup(t *testing.T, change func(*Options, []verbs.Verb)) *server {
 	if s.api, err = newAPI(options, table); err != nil {
 		t.Fatal(err)
 	}
-	s.Server = httptest.NewServer(s.api)
+	s.Server = httptest.NewUnstartedServer(s.api)
+	// Shorter than the pause of a stream: streams and verbs have bounds of their own.
+	s.Config.ReadTimeout, s.Config.WriteTimeout = streamPause*9/10, streamPause*9/10
+	s.Start()
 	t.Cleanup(func() {
 		s.api.Close()
 		s.Server.Close()

@@ -132,9 +132,6 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request, _ Caller) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Accel-Buffering", "no")
 	control := http.NewResponseController(w)
-	if control.SetReadDeadline(time.Time{}) != nil { // it was for the request
-		return
-	}
 	frame := []byte("retry: 2000\n\n")
 	for {
 		// The server's own bound is for a whole answer.
