@@ -58,14 +58,14 @@ type ControlOptions struct {
 	// For is how long it lasts by itself; 0: until somebody ends it.
 	For time.Duration
 
-	// Unseen allows a destination without a cursor: one that reads a table of its own, or is still to come.
+	// Unseen allows a destination that no relay has worked on yet, or may not say so in outbox.tables.
 	Unseen bool
 }
 
 // Pause keeps what the target names from being published, until [Resume] or the end of options.For. Relays obey within about
 // a second; what is on its way arrives. The messages are kept: those of a topic or a key as holds, with no attempt counted,
 // those of a whole destination where they are, so that their segments can't be emptied. A pause that is there already is
-// replaced. A destination without a cursor is an ErrNotFound unless options allow it.
+// replaced. A destination that no relay is known to have worked on is an ErrNotFound unless options allow it.
 func Pause(ctx context.Context, db DB, target Target, options ControlOptions, action Action) (Control, error) {
 	c, err := control(ctx, db, "pause", Control{Target: target}, options, action)
 	if err != nil {
@@ -232,9 +232,9 @@ func nothingToEnd(ctx context.Context, tx pgx.Tx, target Target) error {
 	return fmt.Errorf("%w: there is only %s", ErrNotFound, strings.Join(others, "; "))
 }
 
-// seenDestination refuses a name that no cursor has.
+// seenDestination refuses a name that no relay has worked under.
 func seenDestination(ctx context.Context, tx pgx.Tx, name string) error {
-	rows, err := tx.Query(ctx, `SELECT DISTINCT destination FROM outbox.cursors ORDER BY 1`)
+	rows, err := tx.Query(ctx, `SELECT destination FROM outbox.cursors UNION SELECT destination FROM outbox.tables ORDER BY 1`)
 	if err != nil {
 		return err
 	}
@@ -247,6 +247,6 @@ func seenDestination(ctx context.Context, tx pgx.Tx, name string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w: no relay has delivered to %q here, but to: %s. If it reads a table of its own, or is still to come, add --unseen",
+	return fmt.Errorf("%w: no relay has delivered to %q here, but to: %s. If it is still to come, add --unseen",
 		ErrNotFound, name, orElse(strings.Join(names, ", "), "none"))
 }

@@ -13,7 +13,7 @@ type Pause struct {
 	Topic       string   `json:"topic,omitempty" help:"only what goes to this topic, as the message names it"`
 	Key         string   `json:"key,omitempty" help:"only what has this ordering key"`
 	For         Duration `json:"for,omitempty" min:"1s" help:"how long; without it, until it is resumed"`
-	Unseen      bool     `json:"unseen,omitempty" help:"also a destination that has no cursor: it reads a table of its own, or is still to come"`
+	Unseen      bool     `json:"unseen,omitempty" help:"also a destination that no relay is known to have worked on"`
 	Intent
 }
 
@@ -71,7 +71,7 @@ type Throttle struct {
 	Destination string   `json:"destination" arg:"NAME" required:"true" help:"the destination"`
 	Rate        int      `json:"rate" min:"0" max:"1000000" help:"messages a second at most, by all relays together; 0 ends the bound"`
 	For         Duration `json:"for,omitempty" min:"1s" help:"how long; without it, until it is ended"`
-	Unseen      bool     `json:"unseen,omitempty" help:"also a destination that has no cursor: it reads a table of its own, or is still to come"`
+	Unseen      bool     `json:"unseen,omitempty" help:"also a destination that no relay is known to have worked on"`
 	Intent
 }
 
