@@ -108,7 +108,7 @@ func (f fetcher) moto(ctx context.Context) error {
 	}
 	python, err := exec.LookPath("python3")
 	if err != nil {
-		return fmt.Errorf("fetch moto: it takes python3 with pip: %w", err)
+		return fmt.Errorf("fetch moto: it takes python3 with pip: %w; on Debian and Ubuntu: sudo apt-get install python3-pip", err)
 	}
 	return f.install("moto "+servers.MotoVersion, servers.MotoDir(f.cache), func(work string) error {
 		fmt.Fprintf(f.progress, "moto %s: downloading 30 MB\n", servers.MotoVersion)
