@@ -22,15 +22,16 @@ func TestEveryStrategyObeysAPause(t *testing.T) {
 			if _, err := schema.Up(t.Context(), conn, schema.UpConfig{}); err != nil {
 				t.Fatal(err)
 			}
-			pause := func(topic string) {
-				db.Exec(`INSERT INTO outbox.controls (destination, topic, actor) VALUES ('shop', $1, 'anna')`, topic)
+			pause := func(key string) {
+				db.Exec(`INSERT INTO outbox.controls (destination, lane, actor) VALUES ('shop', $1, 'anna')`, key)
 			}
-			pause("late")
+			pause("a") // not a topic: strategies that move an offset read topics independently of each other
 			source, err := open(db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}
-			db.Exec(`INSERT INTO events (topic, key, payload, part) VALUES ('late', 'a', 'a1', 0), ('t', 'b', 'b1', 1), ('t', 'a', 'a2', 0)`)
+			db.Exec(`INSERT INTO events (topic, key, payload, part)
+				VALUES ('t', 'a', 'a1', 0), ('t', 'b', 'b1', 1), ('t', 'a', 'a2', 0)`)
 			broker := relaytest.NewMemory()
 			ctx, stop := testdb.Run(t, source, broker,
 				relay.Config{Outage: relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}})
