@@ -51,8 +51,10 @@ func some(name string, from, to int) (names []string) {
 // Logical replication carries no sequences: ids begin at 1 again, below and upon those of the rows that came along.
 func TestAPromotedLogicalReplicaDeliversTheOldMessagesBeforeTheNew(t *testing.T) {
 	t.Parallel()
-	newer, older := servers.OwnPostgres(t, servers.PostgresConfig{OwnIdentity: true}), servers.OwnPostgres(t,
-		servers.PostgresConfig{OwnIdentity: true})
+	// Each subscription has a worker, and some more while tables are copied.
+	config := servers.PostgresConfig{OwnIdentity: true, Settings: map[string]string{
+		"max_logical_replication_workers": "16", "max_worker_processes": "24"}}
+	newer, older := servers.OwnPostgres(t, config), servers.OwnPostgres(t, config)
 	open := func(t *testing.T, p *servers.Postgres) database {
 		name, err := p.CreateDatabase(t.Context())
 		if err != nil {
@@ -64,73 +66,77 @@ func TestAPromotedLogicalReplicaDeliversTheOldMessagesBeforeTheNew(t *testing.T)
 	}
 	open(t, newer).Exec(`DO $$ BEGIN FOR i IN 1..3000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$`)
 
+	// One direction after the other: a subscription is created by a transaction that waits for a slot of the other cluster, and a
+	// slot is made when the transactions of its cluster have ended.
 	n := 0
 	for _, ahead := range []bool{false, true} {
-		for _, copied := range []bool{false, true} {
-			for _, savepoints := range []bool{false, true} {
-				n++
-				subscription := fmt.Sprint("s", n)
-				after := []int{30, 4, 0}[n%3] // written on the replica before anybody rebases
-				t.Run(fmt.Sprintf("ahead %v, copied %v, savepoints %v, %d new", ahead, copied, savepoints, after), func(t *testing.T) {
-					t.Parallel()
-					from, to := newer, older
-					if ahead {
-						from, to = older, newer
-					}
-					old, db := open(t, from), open(t, to)
-					s := acquire(t, old.source("d", SnapshotConfig{}))
-					if !copied {
-						old.follow(db, subscription)
-					}
-					old.named(savepoints, some("old", 0, 0)...)
-					ds := next(t, s, 10)
-					settle(t, s, &ds[0])
-					crash(s.(*snapshotSession))
-					old.named(savepoints, some("old", 1, 5)...)
-					old.Exec(`INSERT INTO outbox.audit (actor, verb) VALUES ('me', 'end')`)
-					if copied {
-						old.follow(db, subscription)
-					}
-					db.promote(old, subscription)
-					db.named(savepoints, some("new", 1, after)...)
-
-					source := db.source("d", SnapshotConfig{})
-					if _, err := source.Acquire(t.Context()); !outbox.IsPermanent(err) {
-						t.Fatalf("the relay started: %v", err)
-					}
-					if _, err := admin.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
-						t.Fatal(err)
-					}
-					// The broker is away, so all that follows is held behind what was.
-					db.named(savepoints, some("new", after+1, after+6)...)
-					s = acquire(t, source)
-					var ids []int64
-					for len(ids) < 6 {
-						ds := next(t, s, 100)
-						settlement := relay.Settlement{Through: &ds[len(ds)-1]}
-						for i := range ds {
-							ids = append(ids, ds[i].Position)
-							settlement.Hold = append(settlement.Hold, relay.Hold{Delivery: &ds[i]})
+		t.Run(fmt.Sprintf("ahead %v", ahead), func(t *testing.T) {
+			for _, copied := range []bool{false, true} {
+				for _, savepoints := range []bool{false, true} {
+					n++
+					subscription := fmt.Sprint("s", n)
+					after := []int{30, 4, 0}[n%3] // written on the replica before anybody rebases
+					t.Run(fmt.Sprintf("copied %v, savepoints %v, %d new", copied, savepoints, after), func(t *testing.T) {
+						t.Parallel()
+						from, to := newer, older
+						if ahead {
+							from, to = older, newer
 						}
-						if err := s.Settle(t.Context(), settlement); err != nil {
+						old, db := open(t, from), open(t, to)
+						s := acquire(t, old.source("d", SnapshotConfig{}))
+						if !copied {
+							old.follow(db, subscription)
+						}
+						old.named(savepoints, some("old", 0, 0)...)
+						ds := next(t, s, 10)
+						settle(t, s, &ds[0])
+						crash(s.(*snapshotSession))
+						old.named(savepoints, some("old", 1, 5)...)
+						old.Exec(`INSERT INTO outbox.audit (actor, verb) VALUES ('me', 'end')`)
+						if copied {
+							old.follow(db, subscription)
+						}
+						db.promote(old, subscription)
+						db.named(savepoints, some("new", 1, after)...)
+
+						source := db.source("d", SnapshotConfig{})
+						if _, err := source.Acquire(t.Context()); !outbox.IsPermanent(err) {
+							t.Fatalf("the relay started: %v", err)
+						}
+						if _, err := admin.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
 							t.Fatal(err)
 						}
-					}
-					want := slices.Concat(some("old", 1, 5), some("new", 1, after+6))
-					if got := drain(t, s, len(want)); !slices.Equal(got, want) {
-						t.Errorf("the first destination got  %q\nwant %q", got, want)
-					}
-					if err := s.Close(t.Context()); err != nil {
-						t.Fatal(err)
-					}
-					// One that is new reads the table.
-					want = slices.Concat(some("old", 0, 5), some("new", 1, after+6))
-					if got := drain(t, acquire(t, db.source("fresh", SnapshotConfig{})), len(want)); !slices.Equal(got, want) {
-						t.Errorf("a new destination got  %q\nwant %q", got, want)
-					}
-				})
+						// The broker is away, so all that follows is held behind what was.
+						db.named(savepoints, some("new", after+1, after+6)...)
+						s = acquire(t, source)
+						var ids []int64
+						for len(ids) < 6 {
+							ds := next(t, s, 100)
+							settlement := relay.Settlement{Through: &ds[len(ds)-1]}
+							for i := range ds {
+								ids = append(ids, ds[i].Position)
+								settlement.Hold = append(settlement.Hold, relay.Hold{Delivery: &ds[i]})
+							}
+							if err := s.Settle(t.Context(), settlement); err != nil {
+								t.Fatal(err)
+							}
+						}
+						want := slices.Concat(some("old", 1, 5), some("new", 1, after+6))
+						if got := drain(t, s, len(want)); !slices.Equal(got, want) {
+							t.Errorf("the first destination got  %q\nwant %q", got, want)
+						}
+						if err := s.Close(t.Context()); err != nil {
+							t.Fatal(err)
+						}
+						// One that is new reads the table.
+						want = slices.Concat(some("old", 0, 5), some("new", 1, after+6))
+						if got := drain(t, acquire(t, db.source("fresh", SnapshotConfig{})), len(want)); !slices.Equal(got, want) {
+							t.Errorf("a new destination got  %q\nwant %q", got, want)
+						}
+					})
+				}
 			}
-		}
+		})
 	}
 }
 
