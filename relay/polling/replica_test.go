@@ -66,8 +66,8 @@ func TestAPromotedLogicalReplicaDeliversTheOldMessagesBeforeTheNew(t *testing.T)
 	}
 	open(t, newer).Exec(`DO $$ BEGIN FOR i IN 1..3000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$`)
 
-	// One direction after the other: a subscription is created by a transaction that waits for a slot of the other cluster, and a
-	// slot is made when the transactions of its cluster have ended.
+	// One direction after the other: a subscription is created by a transaction that waits for a slot of the other
+	// cluster, and a slot is made when the transactions of its cluster have ended.
 	n := 0
 	for _, ahead := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ahead %v", ahead), func(t *testing.T) {
