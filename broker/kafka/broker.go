@@ -16,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/secure"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // Broker publishes to one Kafka cluster. Safe for concurrent use.
@@ -27,7 +28,7 @@ type Broker struct {
 	control *kgo.Client // for queries; never produces
 
 	topics   atomic.Pointer[topics]
-	dialFail atomic.Pointer[error] // of the latest attempt to connect; nil if it succeeded
+	dialFail atomic.Pointer[error] // of the latest connection that was not made or not accepted; nil after an answer
 
 	seats chan struct{} // one for each call that may run
 
@@ -50,6 +51,7 @@ func New(cfg Config) (*Broker, error) {
 		kgo.SeedBrokers(cfg.Brokers...),
 		kgo.ClientID(cfg.ClientID),
 		kgo.Dialer(b.dial),
+		kgo.WithHooks((*greetings)(b)),
 		kgo.DisableClientMetrics(),
 		// Kafka sends EOF, and nothing else, while it starts and when authentication is missing.
 		kgo.AlwaysRetryEOF(),
@@ -167,13 +169,32 @@ func (b *Broker) currentGeneration() int {
 // at best logs the reason.
 func (b *Broker) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := b.connect(ctx, network, address)
-	switch {
-	case err == nil:
-		b.dialFail.Store(nil)
-	case ctx.Err() == nil:
+	if err != nil && ctx.Err() == nil {
 		b.dialFail.Store(&err)
 	}
 	return conn, err
+}
+
+// greetings remembers whether the cluster accepts connections once they are open. Without it, the reason would be lost
+// whenever the time of a call ends while the client library is at its next attempt.
+type greetings Broker
+
+var (
+	_ kgo.HookBrokerRead = (*greetings)(nil)
+
+	errClosedAtOnce error = fmt.Errorf(
+		"the connection was closed at once; are the credentials right, and is TLS used on both sides or none? (%w)", io.EOF)
+)
+
+// OnBrokerRead is called after each answer.
+func (g *greetings) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
+	greeting := key == int16(kmsg.ApiVersions) || key == int16(kmsg.SASLHandshake) || key == int16(kmsg.SASLAuthenticate)
+	switch {
+	case greeting && errors.Is(err, io.EOF):
+		g.dialFail.Store(&errClosedAtOnce)
+	case !greeting && err == nil && g.dialFail.Load() != nil:
+		g.dialFail.Store(nil)
+	}
 }
 
 func (b *Broker) connect(ctx context.Context, network, address string) (net.Conn, error) {
@@ -194,7 +215,7 @@ func (b *Broker) connect(ctx context.Context, network, address string) (net.Conn
 func (b *Broker) down(err error) error {
 	where := "kafka: " + strings.Join(b.cfg.Brokers, ", ")
 	if errors.Is(err, io.EOF) {
-		err = fmt.Errorf("the connection was closed at once; are the credentials right, and is TLS used on both sides or none? (%w)", err)
+		return fmt.Errorf("%s: %w", where, errClosedAtOnce)
 	}
 	if fail := b.dialFail.Load(); fail != nil && !errors.Is(err, *fail) {
 		return fmt.Errorf("%s: %w (last attempt to connect: %w)", where, err, *fail)

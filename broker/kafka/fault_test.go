@@ -513,6 +513,30 @@ func TestCredentialsAreCheckedAndKeptSecret(t *testing.T) {
 	}
 }
 
+func TestRefusedCredentialsAreNamedAlthoughTheCallEndsWhileItConnects(t *testing.T) {
+	t.Parallel()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableSASL(), kfake.Superuser("PLAIN", "relay", "right"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var dials atomic.Int32
+	ctx, end := context.WithCancel(patient(t))
+	defer end()
+	b := connectionless(t, c.ListenAddrs(), kafka.Config{
+		SASL: &kafka.SASL{Mechanism: "PLAIN", User: "relay", Password: "wr0ng"},
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if dials.Add(1) == 1 {
+				return new(net.Dialer).DialContext(ctx, network, address)
+			}
+			end()
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}})
+	defer b.Close()
+	contains(t, b.Ping(ctx), "credentials")
+}
+
 func TestAServerThatRefusesCredentialsIsQuoted(t *testing.T) {
 	t.Parallel()
 	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"),
