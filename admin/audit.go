@@ -32,9 +32,6 @@ type AuditFilter struct {
 
 // Audit lists what operators did, newest first.
 func Audit(ctx context.Context, db DB, f AuditFilter) (list []AuditEntry, err error) {
-	if f.Limit <= 0 {
-		f.Limit = 100
-	}
 	var since any
 	if !f.Since.IsZero() {
 		since = f.Since
@@ -44,7 +41,7 @@ func Audit(ctx context.Context, db DB, f AuditFilter) (list []AuditEntry, err er
 			SELECT id, at, actor, verb, coalesce(destination, ''), coalesce(reason, ''), detail FROM outbox.audit
 			WHERE ($1 = '' OR actor = $1) AND ($2 = '' OR verb = $2) AND ($3 = '' OR destination = $3)
 			AND ($4::timestamptz IS NULL OR at >= $4) AND ($5::bigint = 0 OR id < $5) ORDER BY id DESC LIMIT $6`,
-			f.Actor, f.Verb, f.Destination, since, f.Before, min(f.Limit, 1000))
+			f.Actor, f.Verb, f.Destination, since, f.Before, pageSize(f.Limit))
 		if err == nil {
 			list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[AuditEntry])
 		}

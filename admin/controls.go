@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -242,10 +243,8 @@ func seenDestination(ctx context.Context, tx pgx.Tx, name string) error {
 	if err != nil {
 		return err
 	}
-	for _, n := range names {
-		if n == name {
-			return nil
-		}
+	if slices.Contains(names, name) {
+		return nil
 	}
 	return fmt.Errorf("%w: no relay has delivered to %q here, but to: %s. If it is still to come, add --unseen",
 		ErrNotFound, name, orElse(strings.Join(names, ", "), "none"))

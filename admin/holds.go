@@ -55,9 +55,6 @@ FROM heads h WHERE ($4 = '' OR lane = $4) AND (NOT $5 OR retry_at = 'infinity') 
 
 // Holds lists lanes with messages that are set aside, by destination and lane.
 func Holds(ctx context.Context, db DB, f HoldFilter) (list []HeldLane, err error) {
-	if f.Limit <= 0 {
-		f.Limit = 100
-	}
 	lane := ""
 	if f.Key != "" {
 		lane = schema.Lane(f.Key)
@@ -66,7 +63,7 @@ func Holds(ctx context.Context, db DB, f HoldFilter) (list []HeldLane, err error
 		if err := preferIndexes(ctx, tx); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, fmt.Sprintf(heldLanesSQL, readable("topic")), f.AfterDestination, f.AfterLane, f.Destination, lane, f.Blocked, min(f.Limit, 1000))
+		rows, err := tx.Query(ctx, fmt.Sprintf(heldLanesSQL, readable("topic")), f.AfterDestination, f.AfterLane, f.Destination, lane, f.Blocked, pageSize(f.Limit))
 		if err != nil {
 			return err
 		}

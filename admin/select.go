@@ -175,15 +175,20 @@ type Page struct {
 	Payload bool
 }
 
+// pageSize is how many entries of a list are read: 100 unless told, at most 1000.
+func pageSize(limit int) int {
+	if limit <= 0 {
+		return 100
+	}
+	return min(limit, 1000)
+}
+
 // DeadLetters lists what s selects, by destination and position; an empty selection lists all.
 func DeadLetters(ctx context.Context, db DB, s Selection, page Page) ([]DeadLetter, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
-	if page.Limit <= 0 {
-		page.Limit = 100
-	}
-	page.Limit = min(page.Limit, 1000)
+	page.Limit = pageSize(page.Limit)
 	payload := "NULL::bytea"
 	if page.Payload {
 		payload = "payload"

@@ -45,7 +45,7 @@ func (c *core) onControls(now time.Time, controls Controls) (changed bool) {
 
 // pausedUntil returns the pause of the whole destination, or nil.
 func (c *core) pausedUntil(now time.Time) *closed {
-	if o := c.paused[target{}]; o != nil && now.Before(o.until) {
+	if o := c.paused[target{}]; o.lasts(now) {
 		return o
 	}
 	return nil
@@ -55,7 +55,7 @@ func (c *core) pausedUntil(now time.Time) *closed {
 func (c *core) pauseOf(now time.Time, it *item) *closed {
 	topic, lane := it.d.Topic, it.d.Lane()
 	for _, t := range [...]target{{topic: topic}, {lane: lane}, {topic, lane}} {
-		if o := c.paused[t]; o != nil && now.Before(o.until) {
+		if o := c.paused[t]; o.lasts(now) {
 			return o
 		}
 	}

@@ -27,6 +27,9 @@ type closed struct {
 	cause    error
 }
 
+// lasts reports whether o, which may be nil, still keeps messages from being published.
+func (o *closed) lasts(now time.Time) bool { return o != nil && now.Before(o.until) }
+
 // closedTo returns the outage or the pause that keeps a message from being published now, or nil.
 func (c *core) closedTo(now time.Time, it *item) *closed {
 	if len(c.paused) > 0 {
@@ -35,7 +38,7 @@ func (c *core) closedTo(now time.Time, it *item) *closed {
 		}
 	}
 	if len(c.closed) > 0 {
-		if o := c.closed[routeOf(&it.d.Message)]; o != nil && now.Before(o.until) {
+		if o := c.closed[routeOf(&it.d.Message)]; o.lasts(now) {
 			return o
 		}
 	}
@@ -148,7 +151,7 @@ func (c *core) forgetClosed(now time.Time) {
 	for _, l := range c.lanes {
 		waiting[l.closed] = true
 	}
-	maps.DeleteFunc(c.closed, func(_ route, o *closed) bool { return !waiting[o] && !now.Before(o.until) })
+	maps.DeleteFunc(c.closed, func(_ route, o *closed) bool { return !waiting[o] && !o.lasts(now) })
 }
 
 // dueAt is when the next message of a lane may be published.

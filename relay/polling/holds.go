@@ -205,10 +205,10 @@ SELECT $1, o.lane, m.id, ` + kept + `, o.attempts, o.reason, coalesce(o.error, '
 FROM unnest($2::text[]::xid8[], $3::bigint[], $4::text[]::uuid[], $5::text[], $6::integer[], $7::text[], $8::text[])
 	o (xid, id, message, lane, attempts, reason, error)
 JOIN LATERAL (SELECT * FROM outbox.messages m WHERE m.xid = o.xid AND m.id = o.id AND m.message_id = o.message) m ON true
-` + deadAgainSQL
+` + DeadAgainSQL
 
-// deadAgainSQL is for a message that was a dead letter, was sent again and failed again.
-const deadAgainSQL = `ON CONFLICT (destination, id, message_id) DO UPDATE SET
+// DeadAgainSQL is for a message that was a dead letter, was sent again and failed again.
+const DeadAgainSQL = `ON CONFLICT (destination, id, message_id) DO UPDATE SET
 	attempts = excluded.attempts, reason = excluded.reason, error = excluded.error, dead_at = excluded.dead_at,
 	acknowledged_at = NULL, acknowledged_by = NULL`
 
@@ -280,7 +280,7 @@ WITH m AS (
 )
 INSERT INTO outbox.dead_letters (destination, lane, id, ` + kept + `, attempts, reason, error, deaths)
 SELECT destination, lane, id, ` + kept + `, tried, why, last_error, deaths + 1 FROM m
-` + deadAgainSQL
+` + DeadAgainSQL
 
 func (o outcomes) heldDead(ctx context.Context, tx pgx.Tx) error {
 	c := newOutcomeColumns(tx, len(o.settlement.HeldDead))

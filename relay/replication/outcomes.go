@@ -101,8 +101,7 @@ func (s *session) holdEmitted(ctx context.Context, tx pgx.Tx, h *relay.Hold) err
 }
 
 const buryEmittedSQL = `INSERT INTO outbox.dead_letters ` + emittedColumns + `, reason, error) ` + emittedValues + `, $18, coalesce($19, ''))
-ON CONFLICT (destination, id, message_id) DO UPDATE SET attempts = excluded.attempts, reason = excluded.reason, error = excluded.error, dead_at = excluded.dead_at,
-	acknowledged_at = NULL, acknowledged_by = NULL`
+` + polling.DeadAgainSQL
 
 func (s *session) buryEmitted(ctx context.Context, tx pgx.Tx, d *relay.Dead) error {
 	_, err := tx.Exec(ctx, buryEmittedSQL, append(s.emittedArguments(d.Delivery), string(d.Reason), schema.Note(tx.Conn(), d.Err))...)
