@@ -34,6 +34,8 @@ var allRules = rules{
 	group: []groupRule{
 		{"the tables are not those of the migrations", altered},
 		{"the cursor is from another cluster", foreign},
+		{"a transaction has locked what the relay needs", heldUp},
+		{"the relay's role lacks a right", powerless},
 		{"the relay gave up", stopped},
 		{"no relay has the lease", unowned},
 		{"the broker does not answer", stalled},
@@ -47,8 +49,12 @@ var allRules = rules{
 		{"messages are refused again and again", refused},
 		{"messages wait for longer than they may", lagging},
 		{"lanes wait for an operator", blocked},
+		{"a strategy waits for a transaction", stuckBehind},
 		{"there are new dead letters", dead},
 		{"an operator has paused it", paused},
+		{"a clock is wrong", clockOff},
+		{"an index is missing", unindexed},
+		{"the server keeps much of the log", slotKeeps},
 	},
 }
 
@@ -62,6 +68,9 @@ func (r *Report) judge(by rules) {
 
 // on is the verdict on some destinations together.
 func (r *Report) on(destinations []Destination) Verdict {
+	if len(destinations) == 0 && r.unread != "" && len(r.Holders) > 0 {
+		return verdictOn(r.At, []Finding{r.holdUp(r.Holders[0])}, Finding{})
+	}
 	if len(destinations) == 0 {
 		return verdictOn(r.At, nil, Finding{State: StateNoRelay, Cause: "no relay has ever worked on this database", Next: "outbox relay"})
 	}
@@ -101,7 +110,7 @@ func (r *Report) judgeDestination(d *Destination, by rules) Verdict {
 	var findings []Finding
 	add := func(f Finding) {
 		f.Destination = d.Name
-		at := slices.IndexFunc(findings, func(g Finding) bool { return g.State == f.State })
+		at := slices.IndexFunc(findings, func(g Finding) bool { return g.State == f.State && f.State != StateAtRisk })
 		if at < 0 {
 			findings = append(findings, f)
 		} else {
@@ -226,7 +235,7 @@ func broken(_ *Report, _ *Destination, g *Group) (Finding, bool) {
 	f := Finding{State: StateBroken, Since: g.StateSince, Cause: orElse(g.LastError, "unknown cause"), Advice: "check the database and the relay's log"}
 	switch {
 	case strings.Contains(f.Cause, "42501"):
-		f.Advice, f.Next = "run the statements for the relay's role", "outbox migrate grants"
+		f.Advice, f.Next = "as the owner of the schema, with the name of the relay's role", "outbox migrate grants --apply --relay ROLE"
 	case strings.Contains(f.Cause, "53100"):
 		f.Advice = "make room on the database's disk; delivery goes on by itself then"
 	}

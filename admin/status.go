@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -28,6 +29,10 @@ type Report struct {
 	// Open lists transactions that have written messages, perhaps, and have not ended: what they wrote
 	// comes when they commit, and they keep nothing else back. Longest first, at most 10.
 	Open []OpenTransaction `json:"open_transactions"`
+	// Holders lists transactions that relays wait for, longest first.
+	Holders []Holder `json:"holders,omitempty"`
+	// Unindexed are the statements that make the indexes which are missing.
+	Unindexed []string `json:"unindexed,omitempty"`
 	// Unselected lists topics with messages of the last day that no destination selected, as far as the
 	// relay knew that passed them over. Most messages first, at most 10.
 	Unselected []Unselected `json:"unselected,omitempty"`
@@ -143,6 +148,12 @@ type Relay struct {
 	HeartbeatAt time.Time `json:"heartbeat_at"`
 	Live        bool      `json:"live"`
 
+	// User is the role of its sessions, "" if it has none. Lacks are the rights that the role needs and doesn't have.
+	User  string   `json:"user,omitempty"`
+	Lacks []string `json:"lacks,omitempty"`
+	// ClockAhead is the relay's clock less the database's, as of its last heartbeat.
+	ClockAhead time.Duration `json:"clock_ahead_ns,omitempty"`
+
 	// Owns names the destinations that it has a lease of, with the shard group if there are several: "kafka", "kafka/2".
 	Owns []string `json:"owns,omitempty"`
 }
@@ -171,14 +182,21 @@ type OpenTransaction struct {
 const liveness = "30"
 
 // Status reads the whole state in one snapshot. It needs the rights of a viewer; with pg_read_all_stats
-// it also tells what open transactions of other roles do.
+// it also tells what open transactions of other roles do. If its tables are locked, the verdict says so, and who has
+// locked them.
 func Status(ctx context.Context, db DB) (*Report, error) {
 	r := &Report{}
 	err := read(ctx, db, func(tx pgx.Tx) error {
 		if err := preferIndexes(ctx, tx); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, `SELECT clock_timestamp(), current_database()::text`).Scan(&r.At, &r.Database); err != nil {
+		if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", awaitLocks.Milliseconds())); err != nil {
+			return err
+		}
+		if err := r.readClock(ctx, tx); err != nil {
+			return err
+		}
+		if err := r.readHolders(ctx, tx); err != nil {
 			return err
 		}
 		err := schema.Intact(ctx, tx)
@@ -197,7 +215,13 @@ func Status(ctx context.Context, db DB) (*Report, error) {
 		if err := r.readSegments(ctx, tx, cursors); err != nil {
 			return err
 		}
+		if r.Unindexed, err = schema.Unindexed(ctx, tx); err != nil {
+			return err
+		}
 		if err := r.readRelays(ctx, tx); err != nil {
+			return err
+		}
+		if err := r.readRights(ctx, tx); err != nil {
 			return err
 		}
 		if err := r.readUnselected(ctx, tx); err != nil {
@@ -205,6 +229,13 @@ func Status(ctx context.Context, db DB) (*Report, error) {
 		}
 		return r.readOpen(ctx, tx)
 	})
+	if sqlstate.Of(err) == "55P03" {
+		locked, lookErr := lockedOut(ctx, db)
+		if locked != nil {
+			return locked, nil
+		}
+		err = errors.Join(err, lookErr)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the outbox's state: %w", err)
 	}
@@ -369,7 +400,9 @@ func (r *Report) readRelays(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `
 		SELECT name, host, pid, version, started_at, heartbeat_at,
 		       abs(extract(epoch FROM clock_timestamp() - heartbeat_at)) < `+liveness+`
-		       OR o.owns IS NOT NULL, o.owns
+		       OR o.owns IS NOT NULL,
+		       coalesce((SELECT a.usename::text FROM pg_stat_activity a WHERE a.datname = current_database()
+		                 AND (a.pid = r.backend_pid OR a.application_name = 'outbox relay ' || r.name) LIMIT 1), ''), NULL::text[], r.clock_ahead, o.owns
 		FROM outbox.relays r, LATERAL (
 			SELECT array_agg(CASE WHEN c.shard_groups > 1 THEN format('%s/%s', c.destination, c.shard_group) ELSE c.destination END
 				ORDER BY c.destination, c.shard_group) AS owns

@@ -20,6 +20,9 @@ type Table struct {
 
 	// Untold says what the destination's numbers leave out, and why.
 	Untold []string `json:"untold,omitempty"`
+
+	// Behind is the oldest open transaction that the strategy waits for; nil if it waits for none, or never does.
+	Behind *OpenTransaction `json:"behind,omitempty"`
 }
 
 // tableRow is what a relay has written about itself and the table.
@@ -71,6 +74,9 @@ func (r *Report) readTables(ctx context.Context, tx pgx.Tx) error {
 		}
 		d.Table = &Table{Name: m.Table, Strategy: t.Strategy}
 		if err := d.count(ctx, tx, m); err != nil {
+			return err
+		}
+		if err := d.readBehind(ctx, tx); err != nil {
 			return err
 		}
 	}

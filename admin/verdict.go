@@ -16,6 +16,7 @@ const (
 	StateIdle    State = "idle"     // all is delivered
 	StateFlowing State = "flowing"  // messages are on their way
 	StateUnknown State = "unknown"  // messages flow, but the database could not be looked at for a while
+	StateAtRisk  State = "at_risk"  // messages flow, but something around them is wrong: a clock, an index, the log that is kept
 	StateLagging State = "lagging"  // a message has waited for longer than the destination's objective
 	StateBlocked State = "blocked"  // lanes wait for an operator; the others flow
 	StateDead    State = "dead"     // there are dead letters that no operator has acknowledged
@@ -29,7 +30,7 @@ const (
 
 // States lists all states, from the best to the worst.
 func States() []State {
-	return []State{StateIdle, StateFlowing, StateUnknown, StateLagging, StateBlocked, StateDead, StatePaused, StateFailing, StateStalled, StateBroken, StateNoRelay, StateStopped}
+	return []State{StateIdle, StateFlowing, StateUnknown, StateAtRisk, StateLagging, StateBlocked, StateDead, StatePaused, StateFailing, StateStalled, StateBroken, StateNoRelay, StateStopped}
 }
 
 // Tone is how much a state asks for a person.

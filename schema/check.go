@@ -44,6 +44,22 @@ func check(ctx context.Context, q Querier, known []Migration) error {
 
 // relayMay compares what the role may do with what Grants would give to a relay.
 func relayMay(ctx context.Context, q Querier, state State) error {
+	missing, err := RelayLacks(ctx, q, state.User)
+	switch {
+	case sqlstate.Of(err) == "42P01":
+		return fmt.Errorf("%w in part from database %q, though its migrations are recorded: "+
+			"restore what was dropped, or install into a new database: %w", ErrMissing, state.Database, err)
+	case err != nil:
+		return err
+	case len(missing) > 0:
+		return fmt.Errorf("%w: %q needs %s in database %q: run the statements that \"outbox migrate grants\" prints for a relay",
+			ErrForbidden, state.User, strings.Join(missing, ", "), state.Database)
+	}
+	return nil
+}
+
+// RelayLacks lists the rights that a relay needs and the role doesn't have, as in "SELECT on outbox.messages".
+func RelayLacks(ctx context.Context, q Querier, role string) ([]string, error) {
 	var objects, rights []string
 	for _, p := range relayPrivileges() {
 		if p.kind == onSchema {
@@ -56,20 +72,13 @@ func relayMay(ctx context.Context, q Querier, state State) error {
 	rows, err := q.Query(ctx, `
 		SELECT r.privilege || ' on ' || r.object
 		FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS r (object, privilege, place)
-		WHERE NOT has_table_privilege(r.object, r.privilege) ORDER BY r.place`, objects, rights)
+		WHERE NOT has_table_privilege($3::text::name, r.object, r.privilege) ORDER BY r.place`, objects, rights, role)
 	var missing []string
 	if err == nil {
 		missing, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
-	switch {
-	case sqlstate.Of(err) == "42P01":
-		return fmt.Errorf("%w in part from database %q, though its migrations are recorded: "+
-			"restore what was dropped, or install into a new database: %w", ErrMissing, state.Database, err)
-	case err != nil:
-		return fmt.Errorf("read the role's privileges: %w", err)
-	case len(missing) > 0:
-		return fmt.Errorf("%w: %q needs %s in database %q: run the statements that \"outbox migrate grants\" prints for a relay",
-			ErrForbidden, state.User, strings.Join(missing, ", "), state.Database)
+	if err != nil {
+		return nil, fmt.Errorf("read the role's privileges: %w", err)
 	}
-	return nil
+	return missing, nil
 }

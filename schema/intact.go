@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -115,4 +116,43 @@ func ExplainHidden(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: as the table's owner run: ALTER TABLE … DISABLE ROW LEVEL SECURITY, or, as a superuser, ALTER ROLE … BYPASSRLS for this role: %w", ErrHidden, err)
+}
+
+// The indexes that the migrations make, besides those of constraints.
+var madeIndex = regexp.MustCompile(`(?m)^CREATE (?:UNIQUE )?INDEX (\w+) ON [^;]*`)
+
+// Unindexed lists the statements that make the indexes of the outbox which are missing or not valid, as after a CREATE INDEX
+// CONCURRENTLY that failed. A relay works without them, and reads whole tables.
+func Unindexed(ctx context.Context, q Querier) ([]string, error) {
+	var names []string
+	statements := map[string]string{}
+	for _, m := range Migrations() {
+		for _, found := range madeIndex.FindAllStringSubmatch(m.SQL, -1) {
+			names = append(names, found[1])
+			statements[found[1]] = strings.Join(strings.Fields(found[0]), " ")
+		}
+	}
+	rows, err := q.Query(ctx, `
+		SELECT n.name, coalesce(i.indisvalid, true)
+		FROM unnest($1::text[]) WITH ORDINALITY AS n (name, place)
+		LEFT JOIN pg_class c ON c.relname = n.name AND c.relnamespace = 'outbox'::regnamespace
+		LEFT JOIN pg_index i ON i.indexrelid = c.oid
+		WHERE i.indisvalid IS NOT TRUE ORDER BY n.place`, names)
+	var missing []string
+	var name string
+	var none bool
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&name, &none}, func() error {
+			statement := statements[name]
+			if !none {
+				statement = "DROP INDEX outbox." + name + "; " + statement
+			}
+			missing = append(missing, statement)
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for the indexes: %w", err)
+	}
+	return missing, nil
 }

@@ -25,7 +25,7 @@ func check() Verb {
 		Timeout: 10 * time.Second, // of which a monitoring system has as much, or little more
 		Short:   "The verdict for a monitoring system",
 		Long: `Prints the verdict of outbox status as a plugin of Nagios, Icinga or Sensu does: one line with performance data, and an
-exit code. OK (0) is idle and flowing; WARNING (1) is lagging, blocked, dead and paused; CRITICAL (2) is failing,
+exit code. OK (0) is idle and flowing; WARNING (1) is at risk, lagging, blocked, dead and paused; CRITICAL (2) is failing,
 stalled, broken, no relay and stopped; UNKNOWN (3) means that it could not be found out, be it for a wrong flag.
 Limits can make it worse than the verdict, for each destination, and never better.
 

@@ -15,7 +15,7 @@ func Status() Verb {
 messages and dead letters, the running relays, the segments of the table with who keeps them from being
 emptied, and open transactions whose messages are still to come.
 
-States, from best to worst: idle, flowing; lagging (a message has waited for longer than lag_objective), blocked (some
+States, from best to worst: idle, flowing; at risk (it flows, but a clock, an index or the kept log is wrong), lagging (a message has waited for longer than lag_objective), blocked (some
 keys wait for an operator), dead (there are dead letters that no operator has acknowledged: outbox dead ack), paused (a person
 wants it so); failing (the broker refuses messages again and again, or all that goes to a topic), stalled (the broker
 does not answer), broken (the relay can't work with the database), no relay, stopped (a relay gave up). The verdict is

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -141,14 +142,17 @@ func (a *app) migrateSQLCommand() *cobra.Command {
 
 func (a *app) migrateGrantsCommand() *cobra.Command {
 	var writer, relay, viewer, consumer, emitter string
+	var apply bool
 	cmd := &cobra.Command{
 		Use:   "grants",
-		Short: "Print the least privileges of writers, relays, viewers, consumers and emitters",
+		Short: "Print the least privileges of writers, relays, viewers, consumers and emitters, or give them",
 		Long: `Prints GRANT statements for the roles that are named. The schema's owner runs them, and a superuser those of
---emitter; running them again is harmless. docs/trust.md says what each role can do then.`,
-		Example: `  outbox migrate grants --writer orders_service --relay outbox_relay --viewer grafana | psql orders`,
-		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+--emitter; running them again is harmless. With --apply they are run, in one transaction, as the role of the database's
+address. docs/trust.md says what each role can do then.`,
+		Example: `  outbox migrate grants --writer orders_service --relay outbox_relay --viewer grafana | psql orders
+  outbox migrate grants --relay outbox_relay --apply --database-url postgres://owner@localhost/orders`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			if writer+relay+viewer+consumer+emitter == "" {
 				return usage("no role is named: give --writer, --relay, --viewer, --consumer or --emitter")
 			}
@@ -159,6 +163,9 @@ func (a *app) migrateGrantsCommand() *cobra.Command {
 			if emitter != "" {
 				text += schema.EmitterGrants(emitter)
 			}
+			if apply {
+				return a.apply(cmd.Context(), text)
+			}
 			_, err := fmt.Fprint(a.stdout, text)
 			return err
 		},
@@ -168,5 +175,20 @@ func (a *app) migrateGrantsCommand() *cobra.Command {
 	cmd.Flags().StringVar(&viewer, "viewer", "", "role that reads everything except payloads")
 	cmd.Flags().StringVar(&consumer, "consumer", "", "role of services that apply messages with an inbox")
 	cmd.Flags().StringVar(&emitter, "emitter", "", "role of services that write messages to the log alone; takes that right from everybody else")
+	cmd.Flags().BoolVar(&apply, "apply", false, "run the statements instead of printing them")
 	return cmd
+}
+
+// apply runs statements as one transaction.
+func (a *app) apply(ctx context.Context, sql string) error {
+	conn, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer connect.Close(conn)
+	if err := conn.PgConn().Exec(ctx, "BEGIN;\n"+sql+"COMMIT").Close(); err != nil {
+		return fmt.Errorf("nothing was changed: %w", err)
+	}
+	fmt.Fprintln(a.stderr, "done")
+	return nil
 }

@@ -197,13 +197,13 @@ type predecessor struct {
 // sessions of other roles started: a session with the same process id then counts as alive. A conflict is with the
 // name's own row.
 const takeNameSQL = `
-INSERT INTO outbox.relays AS r (name, instance, backend_pid, backend_start, host, pid, version)
-SELECT $1, $2::text::uuid, a.pid, a.backend_start, $3, $4, $5 FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()
+INSERT INTO outbox.relays AS r (name, instance, backend_pid, backend_start, host, pid, version, clock_ahead)
+SELECT $1, $2::text::uuid, a.pid, a.backend_start, $3, $4, $5, $8::timestamptz - clock_timestamp() FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()
 ON CONFLICT (name) DO UPDATE SET
 	instance = excluded.instance, backend_pid = excluded.backend_pid, backend_start = excluded.backend_start,
 	host = excluded.host, pid = excluded.pid, version = excluded.version,
 	started_at = CASE WHEN r.instance = excluded.instance THEN r.started_at ELSE excluded.started_at END,
-	heartbeat_at = excluded.heartbeat_at
+	heartbeat_at = excluded.heartbeat_at, clock_ahead = excluded.clock_ahead
 WHERE r.instance = excluded.instance
 	OR r.instance = $6::text::uuid AND r.heartbeat_at = $7
 	OR NOT EXISTS (
@@ -218,7 +218,7 @@ func (r *Registration) take(ctx context.Context, conn *pgx.Conn, before *predece
 	if before != nil && before.silent {
 		silent, since = &before.instance, &before.heartbeat
 	}
-	tag, err := conn.Exec(ctx, takeNameSQL, r.name, r.instance, r.host, os.Getpid(), r.cfg.Version, silent, since)
+	tag, err := conn.Exec(ctx, takeNameSQL, r.name, r.instance, r.host, os.Getpid(), r.cfg.Version, silent, since, time.Now())
 	if err != nil {
 		return false, fmt.Errorf("take the name: %w", err)
 	}
@@ -281,8 +281,8 @@ func (r *Registration) beat(ctx context.Context, conn *pgx.Conn) error {
 		}
 		// This doesn't use ctx, whose end would close the connection.
 		beating, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Lease)
-		tag, err := conn.Exec(beating, `UPDATE outbox.relays SET heartbeat_at = clock_timestamp()
-			WHERE name = $1 AND instance = $2::text::uuid`, r.name, r.instance)
+		tag, err := conn.Exec(beating, `UPDATE outbox.relays SET heartbeat_at = clock_timestamp(), clock_ahead = $3::timestamptz - clock_timestamp()
+			WHERE name = $1 AND instance = $2::text::uuid`, r.name, r.instance, time.Now())
 		cancel()
 		if err != nil {
 			return fmt.Errorf("say that the relay is alive: %w", err)

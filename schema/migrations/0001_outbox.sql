@@ -70,7 +70,8 @@ CREATE TABLE outbox.cursors (
 ) WITH (fillfactor = 20);
 
 -- Running relays. backend_pid and backend_start name the database session of the instance, by which
--- the next one of the same name tells a dead predecessor from a live namesake.
+-- the next one of the same name tells a dead predecessor from a live namesake. clock_ahead is the relay's clock less the
+-- database's, when the relay last had a heartbeat. Nothing is decided by it: people are told of it.
 CREATE TABLE outbox.relays (
     name          text        NOT NULL PRIMARY KEY,
     instance      uuid        NOT NULL,
@@ -80,7 +81,8 @@ CREATE TABLE outbox.relays (
     pid           integer     NOT NULL,
     version       text        NOT NULL,
     started_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    heartbeat_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+    heartbeat_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    clock_ahead   interval    NOT NULL DEFAULT '0'
 ) WITH (fillfactor = 20);
 
 -- Messages set aside for a later attempt: the head of a lane and those behind it. lane is the ordering

@@ -1,0 +1,249 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/sqlstate"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// Holder is a transaction that has locked what relays need, or what they wait for.
+type Holder struct {
+	OpenTransaction
+
+	// Relays are the names of the relays that wait for it; none if it has locked a table of the outbox against all.
+	Relays []string `json:"relays,omitempty"`
+}
+
+// lockedFor is how long a relay must have waited for a transaction before that is a cause. Transactions of operators and other
+// relays last milliseconds.
+const lockedFor = "1 second"
+
+// awaitLocks is how long a statement of a look waits for a lock. After that the look is over, and says who has the lock.
+const awaitLocks = 2 * time.Second
+
+// readHolders touches no table of the outbox, so that it waits for nobody. A lock on a whole table counts although no relay
+// waits at the moment: relays give up after a while, and try again later.
+func (r *Report) readHolders(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, `
+		WITH waiting AS (
+			SELECT DISTINCT l.pid, regexp_replace(a.application_name, '^outbox \w+ ', '') AS relay
+			FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+			WHERE NOT l.granted AND l.waitstart < clock_timestamp() - interval '`+lockedFor+`'
+			  AND a.datname = current_database() AND a.application_name LIKE 'outbox %'
+		), holding AS (
+			SELECT p.pid, w.relay FROM waiting w, unnest(pg_blocking_pids(w.pid)) AS p (pid)
+			UNION
+			SELECT l.pid, NULL FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+			WHERE l.granted AND l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND l.pid IS NOT NULL
+			  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND c.relnamespace = 'outbox'::regnamespace
+		)
+		SELECT a.pid, coalesce(a.usename, '')::text, coalesce(a.application_name, ''), coalesce(a.state, ''), a.xact_start,
+		       coalesce(left(regexp_replace(a.query, '\s+', ' ', 'g'), 120), ''), array_remove(array_agg(DISTINCT h.relay), NULL)
+		FROM holding h JOIN pg_stat_activity a ON a.pid = h.pid
+		WHERE a.application_name NOT LIKE 'outbox %' AND coalesce(a.xact_start < clock_timestamp() - interval '`+lockedFor+`', true)
+		GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY a.xact_start`)
+	if err != nil {
+		return fmt.Errorf("look for locks: %w", err)
+	}
+	r.Holders, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Holder, error) {
+		var h Holder
+		var since *time.Time
+		err := row.Scan(&h.PID, &h.User, &h.Application, &h.State, &since, &h.Query, &h.Relays)
+		h.Since = value(since)
+		return h, err
+	})
+	if err != nil {
+		return fmt.Errorf("look for locks: %w", err)
+	}
+	return nil
+}
+
+// lockedOut is what can be said when the tables of the outbox are locked: nil if they aren't any more.
+func lockedOut(ctx context.Context, db DB) (*Report, error) {
+	r := &Report{}
+	err := read(ctx, db, func(tx pgx.Tx) error {
+		if err := r.readClock(ctx, tx); err != nil {
+			return err
+		}
+		return r.readHolders(ctx, tx)
+	})
+	if err != nil || len(r.Holders) == 0 {
+		return nil, err
+	}
+	r.unread = "the outbox's tables are locked"
+	r.judge(allRules)
+	return r, nil
+}
+
+func (r *Report) readClock(ctx context.Context, tx pgx.Tx) error {
+	return tx.QueryRow(ctx, `SELECT clock_timestamp(), current_database()::text`).Scan(&r.At, &r.Database)
+}
+
+// who names the transaction as a person finds it.
+func (t OpenTransaction) who(at time.Time) string {
+	if t.Prepared != "" {
+		return fmt.Sprintf("the prepared transaction %q", t.Prepared)
+	}
+	text := fmt.Sprintf("the transaction of process %d (", t.PID)
+	for _, part := range []struct{ name, value string }{{"user", t.User}, {"application", t.Application}} {
+		if part.value != "" {
+			text += part.name + " " + part.value + ", "
+		}
+	}
+	text += orElse(t.State, "state unknown")
+	if !t.Since.IsZero() {
+		text += fmt.Sprintf(", open for %v", at.Sub(t.Since).Round(time.Second))
+	}
+	if t.Query != "" && t.Query != "<insufficient privilege>" {
+		text += ", statement: " + t.Query
+	}
+	return text + ")"
+}
+
+// ending is what to do about a transaction that others wait for. What ends it undoes its work, so it is never the next command.
+func (t OpenTransaction) ending() string {
+	sql := fmt.Sprintf("SELECT pg_terminate_backend(%d)", t.PID)
+	if t.Prepared != "" {
+		sql = "ROLLBACK PREPARED " + schema.QuoteLiteral(t.Prepared)
+	}
+	return "have its owner end it; this SQL ends it and undoes what it did: " + sql + "; then look again"
+}
+
+func (r *Report) holdUp(h Holder) Finding {
+	f := Finding{State: StateBroken, Since: h.Since, Cause: "has locked what the relay needs: " + h.who(r.At), Advice: h.ending(), Next: "outbox status"}
+	if len(r.Holders) > 1 {
+		f.Cause += fmt.Sprintf(", and %d more", len(r.Holders)-1)
+	}
+	return f
+}
+
+func heldUp(r *Report, _ *Destination, g *Group) (Finding, bool) {
+	for _, h := range r.Holders {
+		if r.unread != "" || slices.Contains(h.Relays, g.Owner) {
+			return r.holdUp(h), true
+		}
+	}
+	return Finding{}, false
+}
+
+// powerless goes by the catalogue, for a relay that lacks a right may not be able to write so.
+func powerless(r *Report, d *Destination, g *Group) (Finding, bool) {
+	i := slices.IndexFunc(r.Relays, func(relay Relay) bool { return relay.Name == g.Owner })
+	if i < 0 || len(r.Relays[i].Lacks) == 0 || d.Table != nil {
+		return Finding{}, false
+	}
+	relay := r.Relays[i]
+	lacks := strings.Join(relay.Lacks[:min(3, len(relay.Lacks))], ", ")
+	if more := len(relay.Lacks) - 3; more > 0 {
+		lacks += fmt.Sprintf(" and %d more", more)
+	}
+	return Finding{State: StateBroken, Since: g.LastErrorAt, Cause: fmt.Sprintf("the role %s of %s lacks %s", relay.User, relay.Name, lacks),
+		Advice: "as the owner of the schema", Next: "outbox migrate grants --apply --relay " + argument(relay.User)}, true
+}
+
+// readRights finds what live relays may not do and need.
+func (r *Report) readRights(ctx context.Context, tx pgx.Tx) error {
+	known := map[string][]string{}
+	for i := range r.Relays {
+		relay := &r.Relays[i]
+		if relay.User == "" || !relay.Live {
+			continue
+		}
+		lacks, asked := known[relay.User]
+		if !asked {
+			var err error
+			if lacks, err = schema.RelayLacks(ctx, tx, relay.User); err != nil && sqlstate.Of(err) != "42P01" {
+				return err
+			}
+			known[relay.User] = lacks
+		}
+		relay.Lacks = lacks
+	}
+	return nil
+}
+
+// stuckBehind is for strategies that pass no row while a transaction is open that may write an earlier one.
+func stuckBehind(r *Report, d *Destination) (Finding, bool) {
+	if d.Table == nil || d.Table.Behind == nil || d.LagObjective <= 0 || r.At.Sub(d.Table.Behind.Since) <= d.LagObjective {
+		return Finding{}, false
+	}
+	t := d.Table.Behind
+	return Finding{State: StateLagging, Since: t.Since.Add(d.LagObjective),
+		Cause:  "what was written since waits, with strategy " + d.Table.Strategy + ", for " + t.who(r.At),
+		Advice: t.ending(), Next: "outbox status"}, true
+}
+
+// readBehind finds the oldest transaction that the destination's strategy waits for.
+func (d *Destination) readBehind(ctx context.Context, tx pgx.Tx) error {
+	condition := ""
+	switch d.Table.Strategy {
+	case "xmin":
+		condition = `a.backend_xid IS NOT NULL`
+	case "serial":
+		condition = `EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.relation = to_regclass($1) AND l.mode = 'RowExclusiveLock' AND l.granted)`
+	default:
+		return nil
+	}
+	rows, err := tx.Query(ctx, `SELECT a.pid, coalesce(a.usename, '')::text, coalesce(a.application_name, ''), coalesce(a.state, ''), a.xact_start,
+		coalesce(left(regexp_replace(a.query, '\s+', ' ', 'g'), 120), '')
+		FROM pg_stat_activity a WHERE $1::text <> '' AND a.xact_start IS NOT NULL AND `+condition+` ORDER BY a.xact_start LIMIT 1`, d.Table.Name)
+	if err != nil {
+		return err
+	}
+	var t OpenTransaction
+	_, err = pgx.ForEachRow(rows, []any{&t.PID, &t.User, &t.Application, &t.State, &t.Since, &t.Query}, func() error {
+		d.Table.Behind = &t
+		return nil
+	})
+	return err
+}
+
+// clockApart is from where on two clocks differ by more than what networks and good clocks explain.
+const clockApart = time.Minute
+
+func clockOff(r *Report, d *Destination) (Finding, bool) {
+	for _, relay := range r.Relays {
+		if !relay.Live || relay.ClockAhead.Abs() < clockApart ||
+			!slices.ContainsFunc(d.Groups, func(g Group) bool { return g.Owner == relay.Name }) {
+			continue
+		}
+		side := "ahead of"
+		if relay.ClockAhead < 0 {
+			side = "behind"
+		}
+		return Finding{State: StateAtRisk, Cause: fmt.Sprintf("the clock of %s on host %s is %v %s the database's", relay.Name, relay.Host,
+			relay.ClockAhead.Abs().Round(time.Second), side),
+			Advice: "find out which of both is wrong, and have it set by NTP; order and leases don't depend on it, but logins, signatures, " +
+				"certificates, delivery times and ages do. On the machine that is wrong", Next: "timedatectl set-ntp true"}, true
+	}
+	return Finding{}, false
+}
+
+func unindexed(r *Report, d *Destination) (Finding, bool) {
+	if d.Table != nil || len(r.Unindexed) == 0 {
+		return Finding{}, false
+	}
+	return Finding{State: StateAtRisk, Cause: "an index of the outbox is missing or not valid, and relays read whole tables instead",
+		Advice: "as the owner of the schema run: " + strings.Join(r.Unindexed, "; ") + "; writers wait meanwhile. Then look again",
+		Next:   "outbox status"}, true
+}
+
+func slotKeeps(_ *Report, d *Destination) (Finding, bool) {
+	if d.Slot == nil || d.Slot.Status != "extended" && d.Slot.Status != "unreserved" {
+		return Finding{}, false
+	}
+	text := "more than max_wal_size"
+	if d.Slot.Status == "unreserved" {
+		text = "and the server will give it up soon"
+	}
+	return Finding{State: StateAtRisk, Cause: fmt.Sprintf("the server keeps %d MiB of its log for slot %s, %s", d.Slot.Kept>>20, d.Slot.Name, text),
+		Advice: "have the destination deliver again; it is read from the table if the slot is lost. If the relay is healthy, look at who " +
+			"else writes that much"}, true
+}
