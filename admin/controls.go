@@ -147,7 +147,7 @@ func (t Target) lane() string {
 	if t.Key == "" {
 		return ""
 	}
-	return schema.Lane(t.Key)
+	return schema.LaneOf(t.Key)
 }
 
 // control writes c.

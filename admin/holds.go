@@ -57,7 +57,7 @@ FROM heads h WHERE ($4 = '' OR lane = $4) AND (NOT $5 OR retry_at = 'infinity') 
 func Holds(ctx context.Context, db DB, f HoldFilter) (list []HeldLane, err error) {
 	lane := ""
 	if f.Key != "" {
-		lane = schema.Lane(f.Key)
+		lane = schema.LaneOf(f.Key)
 	}
 	err = read(ctx, db, func(tx pgx.Tx) error {
 		if err := preferIndexes(ctx, tx); err != nil {

@@ -3,7 +3,10 @@ package admin
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/pgoutbox/outbox/schema"
 )
 
 func TestDeadLettersOfOneCauseAreAGroup(t *testing.T) {
@@ -92,5 +95,38 @@ func TestTheAuditIsReadNewestFirst(t *testing.T) {
 	}
 	if list, err := Audit(t.Context(), d.Conn, AuditFilter{Actor: "ben", Verb: "resume", Since: list[0].At}); err != nil || len(list) != 1 {
 		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+func TestAKeyThatIsPrintedByItsHashIsFoundByWhatIsPrinted(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.cursor("kafka", "1 minute")
+	long := strings.Repeat("ä", 1000)
+	if _, err := Pause(t.Context(), d.Conn, Target{Destination: "kafka", Key: long}, ControlOptions{}, anna); err != nil {
+		t.Fatal(err)
+	}
+	d.dead("kafka", schema.Lane(long), 1)
+	d.held("kafka", schema.Lane(long), 2, "infinity")
+	list, err := Controls(t.Context(), d.Conn, "kafka")
+	if err != nil || len(list) != 1 || !strings.HasPrefix(list[0].Key, "~sha256:") {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	for _, key := range []string{long, list[0].Key} {
+		if held, err := Holds(t.Context(), d.Conn, HoldFilter{Key: key}); err != nil || len(held) != 1 {
+			t.Errorf("holds of %.20s: %+v, %v", key, held, err)
+		}
+		if dead, err := DeadLetters(t.Context(), d.Conn, Selection{Key: key}, Page{}); err != nil || len(dead) != 1 {
+			t.Errorf("dead letters of %.20s: %+v, %v", key, dead, err)
+		}
+	}
+	if ended, err := Resume(t.Context(), d.Conn, list[0].Target, false, anna); err != nil || len(ended) != 1 {
+		t.Errorf("%+v, %v", ended, err)
+	}
+	// A key that only looks alike is one.
+	for _, key := range []string{"~sha256:", "~sha256:" + strings.Repeat("g", 64) + ":x"} {
+		if got := schema.LaneOf(key); got != schema.Lane(key) {
+			t.Errorf("%s is %s", key, got)
+		}
 	}
 }

@@ -109,7 +109,7 @@ func (s Selection) args() []any {
 	if !s.Before.IsZero() {
 		before = s.Before
 	}
-	return []any{ids, positions, text(s.Destination), text(s.Topic), text(schema.Lane(s.Key)), text(s.Reason), before, text(s.Fingerprint)}
+	return []any{ids, positions, text(s.Destination), text(s.Topic), text(schema.LaneOf(s.Key)), text(s.Reason), before, text(s.Fingerprint)}
 }
 
 // detail describes s for the audit.

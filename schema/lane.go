@@ -3,6 +3,7 @@ package schema
 import (
 	"crypto/sha256"
 	"fmt"
+	"regexp"
 	"strings"
 )
 
@@ -24,6 +25,17 @@ func Lane(key string) string {
 	}
 	return fmt.Sprintf("%s%x:%s", hashedLane, sha256.Sum256([]byte(key)), key[:end])
 }
+
+// LaneOf is the lane that an operator means by a text: that of the key, or, of a key that is represented by its hash, the lane
+// itself, as lists print it.
+func LaneOf(text string) string {
+	if printedLane.MatchString(text) {
+		return text
+	}
+	return Lane(text)
+}
+
+var printedLane = regexp.MustCompile("^" + hashedLane + "[0-9a-f]{64}:")
 
 const (
 	maxLane    = 1024 // as outbox.MaxKeyBytes
