@@ -35,8 +35,8 @@ type refusal struct {
 
 func (r refusal) Error() string { return r.text }
 
-// statusOf is the one place where errors become statuses.
-func statusOf(err error) int {
+// StatusOf is the one place where errors become statuses of HTTP.
+func StatusOf(err error) int {
 	var refused refusal
 	var fault *verbs.Fault
 	var dial *pgconn.ConnectError
@@ -68,7 +68,7 @@ func statusOf(err error) int {
 
 // refuse writes the problem.
 func refuse(w http.ResponseWriter, err error) {
-	p := Problem{Status: statusOf(err), Detail: err.Error()}
+	p := Problem{Status: StatusOf(err), Detail: err.Error()}
 	p.Title = http.StatusText(p.Status)
 	var fault *verbs.Fault
 	if errors.As(err, &fault) {

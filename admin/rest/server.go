@@ -137,14 +137,21 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.handler.ServeHTTP(w, r)
 }
 
+// Caller tells who asks. Where that isn't known, the answer gets the header that asks for a login, and the error is to be
+// answered with 401.
+func (a *API) Caller(w http.ResponseWriter, r *http.Request) (Caller, error) {
+	caller, err := a.options.Access(r)
+	if err != nil && a.options.Challenge != "" {
+		w.Header().Set("WWW-Authenticate", a.options.Challenge)
+	}
+	return caller, err
+}
+
 // known serves a request of somebody who is known.
 func (a *API) known(serve func(http.ResponseWriter, *http.Request, Caller)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		caller, err := a.options.Access(r)
+		caller, err := a.Caller(w, r)
 		if err != nil {
-			if a.options.Challenge != "" {
-				w.Header().Set("WWW-Authenticate", a.options.Challenge)
-			}
 			refuse(w, refusal{http.StatusUnauthorized, err.Error()})
 			return
 		}
@@ -159,41 +166,58 @@ func (a *API) verb(w http.ResponseWriter, r *http.Request, c Caller, v verbs.Ver
 		return
 	}
 	params := v.New()
-	err := read(w, r, v, params)
-	if err == nil {
-		err = a.allowed(c, v, params)
+	if err := read(w, r, v, params); err != nil {
+		refuse(w, err)
+		return
+	}
+	Patience(w, v)
+	result, err := a.Run(r.Context(), c, v, params)
+	if errors.Is(err, errBusy) {
+		w.Header().Set("Retry-After", "1")
 	}
 	if err != nil {
 		refuse(w, err)
 		return
+	}
+	write(w, http.StatusOK, "application/json", result)
+}
+
+// Patience gives the answer to a request the time that the verb may take: a verb may last longer than a server gives an answer
+// by default, and the client has its time to take the answer.
+func Patience(w http.ResponseWriter, v verbs.Verb) {
+	control := http.NewResponseController(w)
+	_, _ = control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(v.Timeout+frameTimeout)) // not every server has them
+}
+
+// errBusy refuses a verb for a moment.
+var errBusy = refusal{http.StatusTooManyRequests, fmt.Sprintf("%d verbs are running: try again", maxRunning)}
+
+// Run runs a verb for a caller, if it may: with the connections, the masks and the log of the API. [StatusOf] tells its errors apart.
+func (a *API) Run(ctx context.Context, c Caller, v verbs.Verb, params any) (any, error) {
+	if err := a.Allowed(c, v, params); err != nil {
+		return nil, err
 	}
 	select {
 	case a.running <- struct{}{}:
 		defer func() { <-a.running }()
 	default:
-		w.Header().Set("Retry-After", "1")
-		refuse(w, refusal{http.StatusTooManyRequests, fmt.Sprintf("%d verbs are running: try again", maxRunning)})
-		return
+		return nil, errBusy
 	}
-	// A verb may last longer than a server gives an answer by default, and the client has its time to take the answer.
-	control := http.NewResponseController(w)
-	_, _ = control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(v.Timeout+frameTimeout)) // not every server has them
 	db := a.options.DB
 	if c.Role == verbs.Viewer {
 		db = a.options.ViewerDB
 	}
-	result, err := v.Run(r.Context(), db, c.Name, params)
+	result, err := v.Run(ctx, db, c.Name, params)
 	if v.Role == verbs.Operator {
 		a.options.Logger.Info("verb", "verb", v.Name, "actor", c.Name, "dry_run", verbs.IntentOf(params).DryRun, "error", err)
 	}
 	if err != nil {
-		if statusOf(err) >= http.StatusInternalServerError {
+		if StatusOf(err) >= http.StatusInternalServerError {
 			a.options.Logger.Warn("verb failed", "verb", v.Name, "error", err)
 		}
-		refuse(w, err)
-		return
+		return nil, err
 	}
-	write(w, http.StatusOK, "application/json", a.masked(result))
+	return a.masked(result), nil
 }
 
 func forbidden(c Caller, v verbs.Verb) error {
@@ -203,8 +227,8 @@ func forbidden(c Caller, v verbs.Verb) error {
 	return refusal{http.StatusForbidden, fmt.Sprintf("%q is for operators, and %s is a viewer", v.Name, c.Name)}
 }
 
-// allowed reports what of the verb and its parameters the caller may not use.
-func (a *API) allowed(c Caller, v verbs.Verb, params any) error {
+// Allowed reports what of the verb and its parameters the caller may not use.
+func (a *API) Allowed(c Caller, v verbs.Verb, params any) error {
 	if !c.may(v.Role, v, params) {
 		return forbidden(c, v)
 	}

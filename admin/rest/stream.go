@@ -77,7 +77,7 @@ func (s *stream) look() {
 		result, err := v.Run(s.ctx, s.db, "", v.New())
 		event, body := "status", result
 		if err != nil {
-			event, body = "problem", Problem{Title: http.StatusText(statusOf(err)), Status: statusOf(err), Detail: err.Error()}
+			event, body = "problem", Problem{Title: http.StatusText(StatusOf(err)), Status: StatusOf(err), Detail: err.Error()}
 		}
 		text, err := encode(body)
 		if err != nil {

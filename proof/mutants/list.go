@@ -530,8 +530,8 @@ var mutants = []mutant{
 	{
 		name:  "a viewer sees payloads",
 		file:  "admin/rest/server.go",
-		old:   "		err = a.allowed(c, v, params)\n",
-		wrong: "		_ = a.allowed\n",
+		old:   "	if err := a.Allowed(c, v, params); err != nil {\n",
+		wrong: "	if err := a.Allowed(c, v, params); err != nil && false {\n",
 		pkg:   "./admin/rest", run: "TestPayloadsAreForOperatorsAndMasked",
 	},
 	{
