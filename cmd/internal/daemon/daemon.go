@@ -21,6 +21,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/console"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/polling"
 	"github.com/pgoutbox/outbox/schema"
@@ -182,13 +183,18 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	defer endAside()
 	if listener != nil {
 		var api *rest.API
+		var page *console.Console
 		if d.cfg.HTTP.API && fromOutbox {
-			if api, closePools, err = d.api(aside); err != nil {
+			api, closePools, err = d.api(aside)
+			if err == nil {
+				page, err = console.New(console.Options{API: api, Report: d.watch.amended, History: d.watch.history})
+			}
+			if err != nil {
 				_ = listener.Close() // no request has been served
 				return err
 			}
 		}
-		besides.Go(func() { serveHTTP(aside, listener, d.watch, d.metrics, api, d.logger) })
+		besides.Go(func() { serveHTTP(aside, listener, d.watch, d.metrics, api, page, d.logger) })
 	}
 	if listener != nil && fromOutbox {
 		besides.Go(func() { d.watch.run(aside) })
@@ -271,8 +277,8 @@ func (d *Daemon) runPart(ctx context.Context, p part) error {
 	}
 	engine := paced(c)
 	engine.Select, engine.Stripes, engine.Logger = p.selects, p.broker.Calls, logger
-	engine.Observer = d.notify.observer(c.Name,
-		d.metrics.observer(c.Name, p.group, func(state relay.State, err error) { d.watch.note(c.Name, p.group, state, err) }))
+	engine.Observer = d.notify.observer(c.Name, d.watch.history.Observer(c.Name,
+		d.metrics.observer(c.Name, p.group, func(state relay.State, err error) { d.watch.note(c.Name, p.group, state, err) })))
 	r, err := relay.New(source, broker, engine)
 	if err != nil {
 		return err

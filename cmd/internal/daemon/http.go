@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/pgoutbox/outbox/admin/rest"
+	"github.com/pgoutbox/outbox/console"
 )
 
 // listen opens the address of health and metrics, before anything else is started.
@@ -44,11 +45,13 @@ func answer(rw http.ResponseWriter, well bool, body any) {
 	_ = e.Encode(body) // the client has gone
 }
 
-// serveHTTP serves health, metrics and the API, which may be nil, until ctx ends.
-func serveHTTP(ctx context.Context, l net.Listener, w *watch, m *metrics, api *rest.API, logger *slog.Logger) {
+// serveHTTP serves health and metrics, and the API with its console, which may be nil, until ctx ends.
+func serveHTTP(ctx context.Context, l net.Listener, w *watch, m *metrics, api *rest.API, page *console.Console, logger *slog.Logger) {
 	mux := http.NewServeMux()
 	if api != nil {
 		mux.Handle("/api/", api)
+		mux.Handle("/console/", http.StripPrefix("/console", page))
+		mux.Handle("GET /{$}", http.RedirectHandler("/console/", http.StatusFound))
 	}
 	mux.HandleFunc("GET /livez", func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -78,7 +81,8 @@ func serveHTTP(ctx context.Context, l net.Listener, w *watch, m *metrics, api *r
 		defer close(closed)
 		<-ctx.Done()
 		if api != nil {
-			api.Close() // its streams don't end by themselves
+			api.Close() // streams don't end by themselves
+			page.Close()
 		}
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()

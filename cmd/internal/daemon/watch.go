@@ -14,6 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/console"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -25,6 +26,7 @@ type watch struct {
 	destinations []string
 	reads        bool // the outbox; otherwise there is nothing to look at
 	metrics      *metrics
+	history      *console.History
 	logger       *slog.Logger
 
 	mu     sync.Mutex
@@ -32,6 +34,7 @@ type watch struct {
 	readAt time.Time     // by this process's clock, when that look began
 	err    error         // of the last look
 	live   map[workOn]admin.Live
+	seen   time.Time // when somebody looked at the console
 }
 
 // workOn is a shard group of a destination.
@@ -41,10 +44,11 @@ type workOn struct {
 }
 
 const (
-	// lookEvery is the pause between two looks; a look that takes long, since the backlog is long, is taken less often, as far as
+	// lookEvery is the pause between two looks, lookSoon while somebody looks at the console; a look that takes long, since the backlog is long, is taken less often, as far as
 	// admin.ReadWithin allows. lookAgain is the pause after one that failed.
 	lookEvery = 5 * time.Second
 	lookAgain = 2 * time.Second
+	lookSoon  = time.Second
 
 	// lookFor is how long a look may take: two looks and a pause fit into admin.ReadWithin. A statement of one ends before, in
 	// the server too.
@@ -53,7 +57,7 @@ const (
 )
 
 func newWatch(relay string, m *metrics, logger *slog.Logger, conn func(context.Context) (*pgx.Conn, error)) *watch {
-	return &watch{conn: conn, relay: relay, metrics: m, logger: logger, report: &admin.Report{}, live: make(map[workOn]admin.Live)}
+	return &watch{conn: conn, relay: relay, metrics: m, history: console.NewHistory(), logger: logger, report: &admin.Report{}, live: make(map[workOn]admin.Live)}
 }
 
 // starting notes a shard group that this relay is to work on.
@@ -91,13 +95,23 @@ func (w *watch) run(ctx context.Context) {
 		conn = w.look(ctx, conn)
 		took, pause := time.Since(began), lookAgain
 		if conn != nil {
-			pause = max(min(max(lookEvery, 20*took), admin.ReadWithin-2*took), time.Second)
+			pause = max(min(max(w.every(), 20*took), admin.ReadWithin-2*took), time.Second)
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
 		}
 	}
+}
+
+// every is the pause between two looks that take no time.
+func (w *watch) every() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if time.Since(w.seen) < lookEvery {
+		return lookSoon
+	}
+	return lookEvery
 }
 
 // look takes one, and returns the connection for the next time, nil if it broke.
@@ -128,6 +142,7 @@ func (w *watch) look(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
 		return nil
 	}
 	w.report, w.readAt = found.(*admin.Report), began
+	w.history.Add(w.report, time.Now())
 	w.metrics.sample(w.report, func(name string) bool { return slices.Contains(w.destinations, name) })
 	return conn
 }
@@ -152,6 +167,14 @@ func (w *watch) health() health {
 	}
 	verdict, each := report.Amended(w.works(), age, w.err).On(w.destinations)
 	return health{verdict.Sentence(), verdict, age.Seconds(), w.relay, each}
+}
+
+// amended is the report on all destinations of the database as it is now, for the console.
+func (w *watch) amended() (r *admin.Report, age time.Duration, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen, age = time.Now(), w.age()
+	return w.report.Amended(w.works(), age, w.err), age, w.err
 }
 
 func (w *watch) age() time.Duration {

@@ -1,0 +1,353 @@
+package console
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/rest"
+	"github.com/pgoutbox/outbox/admin/verbs"
+)
+
+// An action is a page before it is done: what would happen in numbers, the reason, the command line that does the same. Its address
+// has the parameters, by their names in the table of verbs. Names of ours that aren't parameters begin with an underline.
+
+// doing is the address of the page that asks before a verb is run.
+func doing(verb verbs.Verb, params any) address {
+	var pairs []string
+	for _, p := range verb.Given(params) {
+		for _, value := range p.Texts(params) {
+			pairs = append(pairs, p.Name, value)
+		}
+	}
+	return to("do-"+strings.ReplaceAll(verb.Name, " ", "-"), pairs...)
+}
+
+// label is a verb as a button says it.
+func label(verb verbs.Verb) string {
+	word := verb.Name[strings.LastIndexByte(verb.Name, ' ')+1:]
+	if word == "ack" {
+		word = "acknowledge"
+	}
+	return strings.ToUpper(word[:1]) + word[1:]
+}
+
+// button leads to an action; nothing for who may not do it.
+func (v *view) button(name, text string, pairs ...string) any {
+	verb, params, err := prepared(name, pairs...)
+	if err != nil || verb.Role != verbs.Operator || v.console.options.API.Allowed(v.caller, verb, params) != nil {
+		return nil
+	}
+	where := doing(verb, params)
+	back := v.at + "?" + v.query.Encode()
+	separator := "?"
+	if strings.Contains(string(where), "?") {
+		separator = "&"
+	}
+	return h("a.button", where+address(separator+"_back="+url.QueryEscape(back)), at("data-dialog", ""), text)
+}
+
+// once remembers what was done, so that a form that is sent twice acts once.
+type once struct {
+	mu   sync.Mutex
+	done map[string]*outcome
+}
+
+type outcome struct {
+	sync.Mutex
+	at     time.Time
+	where  address
+	ending error
+	ran    bool
+}
+
+const remembered = 10 * time.Minute
+
+// of finds the outcome of a token.
+func (o *once) of(token string, now time.Time) *outcome {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.done == nil {
+		o.done = map[string]*outcome{}
+	}
+	for token, old := range o.done {
+		if now.Sub(old.at) > remembered {
+			delete(o.done, token)
+		}
+	}
+	if o.done[token] == nil {
+		o.done[token] = &outcome{at: now}
+	}
+	return o.done[token]
+}
+
+// act is the page of an action, and does it.
+func (c *Console) act(w http.ResponseWriter, r *http.Request, v *view) {
+	v.ctx = r.Context()
+	name := strings.ReplaceAll(strings.TrimPrefix(v.at, "do-"), "-", " ")
+	verb, err := verbs.ByName(name)
+	if err != nil || verb.Role != verbs.Operator {
+		v.fail(w, http.StatusNotFound, "There is no such action", fmt.Errorf("%q is none", name))
+		return
+	}
+	rest.Patience(w, verb)
+	if r.Method == http.MethodPost {
+		r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
+		if err := r.ParseForm(); err != nil {
+			v.fail(w, http.StatusBadRequest, "The form can't be read", err)
+			return
+		}
+		v.query = r.PostForm
+	}
+	params := verb.New()
+	var wrong error
+	for name, values := range v.query {
+		for _, value := range values {
+			if value != "" && !strings.HasPrefix(name, "_") && wrong == nil {
+				wrong = set(verb, params, name, value)
+			}
+		}
+	}
+	if err := c.options.API.Allowed(v.caller, verb, params); err != nil {
+		v.fail(w, http.StatusForbidden, "This is not for you", err)
+		return
+	}
+	if r.Method != http.MethodPost || wrong != nil {
+		status := http.StatusOK
+		if r.Method == http.MethodPost {
+			status = http.StatusBadRequest
+		}
+		v.propose(w, status, verb, params, wrong)
+		return
+	}
+	out := c.done.of(v.caller.Name+" "+v.get("_once"), v.now)
+	out.Lock()
+	defer out.Unlock()
+	if !out.ran || v.get("_once") == "" {
+		var result any
+		if result, out.ending = c.options.API.Run(v.ctx, v.caller, verb, params); out.ending == nil {
+			out.ran, out.where = true, v.back(did(verb, result))
+		}
+	}
+	if out.ending != nil {
+		v.propose(w, rest.StatusOf(out.ending), verb, params, out.ending)
+		return
+	}
+	w.Header().Set("Location", string(out.where))
+	w.WriteHeader(http.StatusSeeOther)
+}
+
+// back is where an action leads: to the page that it was begun on.
+func (v *view) back(did string) address {
+	path, query, _ := strings.Cut(v.get("_back"), "?")
+	values, err := url.ParseQuery(query)
+	if _, ok := v.console.pages[path]; !ok || err != nil {
+		path, values = "", url.Values{}
+	}
+	if path == "letter" {
+		path, values = "dead", url.Values{} // it may be gone
+	}
+	values.Set("_did", did)
+	return here(path) + address("?"+values.Encode())
+}
+
+// did is what an action has done, in a sentence.
+func did(verb verbs.Verb, result any) string {
+	switch r := result.(type) {
+	case admin.Outcome:
+		return fmt.Sprintf("%s: %s.", label(verb), many(r.Changed, "message", "messages"))
+	case admin.Control:
+		return fmt.Sprintf("%s: %s.", label(verb), r.Target)
+	case []admin.Control:
+		return fmt.Sprintf("%s: %s ended.", label(verb), many(int64(len(r)), "control", "controls"))
+	}
+	return label(verb) + ": done."
+}
+
+// asked are the parameters that a form asks for, if the verb has them and the address doesn't give them.
+var asked = []string{"rate", "for", "topic", "key", "max", "reason"}
+
+// propose is the page of an action that is not done yet.
+func (v *view) propose(w http.ResponseWriter, status int, verb verbs.Verb, params any, wrong error) {
+	var preview any
+	var found int64 = -1
+	if wrong == nil {
+		intent := verbs.IntentOf(params)
+		reason := intent.Reason
+		intent.DryRun, intent.Reason = true, ""
+		result, err := v.console.options.API.Run(v.ctx, v.caller, verb, params)
+		intent.DryRun, intent.Reason = false, reason
+		if out, ok := result.(admin.Outcome); ok {
+			found = out.Changed
+		}
+		if preview = v.would(verb, result); err != nil {
+			wrong = err
+		}
+	}
+	if found >= 0 { // not more than was counted
+		_ = set(verb, params, "max", strconv.FormatInt(max(found, 1), 10))
+	}
+	title := label(verb)
+	if found >= 0 {
+		title += " " + many(found, "message", "messages")
+	} else if d := v.get("destination"); d != "" {
+		title += " " + foreign(d, 60)
+	}
+	form := []any{here(v.at), at("method", "post"), at("class", "act"), hidden("_back", v.get("_back")), hidden("_once", token(v.now))}
+	given := map[string]bool{}
+	for _, p := range verb.Given(params) {
+		if ask := slices.Contains(asked, p.Name); ask && p.Name != "max" && (p.Name != "topic" && p.Name != "key" || v.get("_back") == "") {
+			continue
+		}
+		given[p.Name] = true
+		for _, value := range p.Texts(params) {
+			form = append(form, hidden(p.Name, value))
+		}
+	}
+	for _, name := range asked {
+		for _, p := range verb.Params {
+			if p.Name != name || given[name] || name == "max" || strings.HasPrefix(verb.Name, "dead") && (name == "topic" || name == "key") {
+				continue
+			}
+			value := ""
+			if texts := p.Texts(params); len(texts) > 0 {
+				value = texts[0]
+			}
+			input := []any{at("id", "p-"+name), at("name", name), at("value", value), at("autocomplete", "off"), at("aria-describedby", "h-"+name)}
+			if name == "reason" {
+				input = append(input, at("required", ""))
+			}
+			form = append(form, h("label", at("for", "p-"+name), strings.ToUpper(name[:1])+name[1:]), h("span", h("input", input...), h("small", at("id", "h-"+name), p.Help)))
+		}
+	}
+	kind := "button.first"
+	if strings.HasSuffix(verb.Name, "discard") || strings.HasSuffix(verb.Name, "drop") {
+		kind = "button.danger"
+	}
+	submit := []any{at("type", "submit"), title}
+	if found == 0 {
+		submit = append(submit, at("disabled", ""))
+	}
+	back, query, _ := strings.Cut(v.get("_back"), "?")
+	where := here(back)
+	if _, ok := v.console.pages[back]; !ok {
+		where = here("")
+	} else if query != "" {
+		where += address("?" + query)
+	}
+	form = append(form, h("div.buttons", h("a.button", where, at("data-close", ""), "Cancel"), h(kind, submit...)))
+	body := h("div.proposal", h("h1", title), h("p.lead", foreign(verb.Short, 200), "."),
+		when(wrong != nil, h("p.problem", at("role", "alert"), message(wrong))), preview,
+		h("form", form...), h("h2", "The same on a command line"), command(verb.Command(params)))
+	d := &document{}
+	d.WriteString("<!doctype html>")
+	d.add(v.layout(title, body))
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(d.Bytes()) // the client has gone
+}
+
+func message(err error) string {
+	if err == nil {
+		return ""
+	}
+	return foreign(err.Error(), 1000)
+}
+
+func hidden(name, value string) *element {
+	return h("input", at("type", "hidden"), at("name", name), at("value", value))
+}
+
+// token is a name for one proposal.
+func token(now time.Time) string { return strconv.FormatInt(now.UnixNano(), 36) }
+
+// would tells what an action would do, from its dry run.
+func (v *view) would(verb verbs.Verb, result any) any {
+	switch r := result.(type) {
+	case nil:
+		return nil
+	case admin.Outcome:
+		if r.Changed == 0 {
+			return h("p", "Nothing is like that any more: somebody was faster, or it was delivered.")
+		}
+		var rows [][]any
+		for _, g := range r.Groups {
+			rows = append(rows, []any{list{foreign(g.Topic, 80), " → ", foreign(g.Destination, 60)}, g.Reason, number(g.N)})
+		}
+		return list{table("What it would change", []column{{"Topic → destination", ""}, {"Cause", ""}, {"Messages", "n"}}, rows), h("p", consequence(verb, r.Changed))}
+	case admin.Control:
+		until := "until somebody ends it"
+		if !r.Until.IsZero() {
+			until = "until " + r.Until.UTC().Format("2006-01-02 15:04:05 UTC")
+		}
+		return h("p", foreign(r.Target.String(), 200), ", ", until, ". ", v.keeps(r))
+	case []admin.Control:
+		var items []any
+		for _, c := range r {
+			items = append(items, h("li", foreign(c.Target.String(), 200), ", since ", ago(v.now, c.Since), ", by ", foreign(c.Actor, 60)))
+		}
+		return list{h("p", "This ends:"), h("ul", items...)}
+	}
+	text, err := json.Marshal(result)
+	if err != nil {
+		return problem(errors.New("the dry run can't be shown"))
+	}
+	return h("pre", printable(text, 4000))
+}
+
+// consequence is what else a person has to know.
+func consequence(verb verbs.Verb, n int64) string {
+	switch label(verb) {
+	case "Requeue":
+		return "They are sent again, in order among themselves. What was delivered after them stays delivered, so consumers see them late."
+	case "Discard":
+		return "They are deleted: " + many(n, "message", "messages") + " will never be delivered."
+	case "Acknowledge":
+		return "They stay where they are; the verdict speaks of them no more."
+	}
+	return ""
+}
+
+// keeps is what a pause costs.
+func (v *view) keeps(c admin.Control) string {
+	i := slices.IndexFunc(v.report.Destinations, func(d admin.Destination) bool { return d.Name == c.Destination })
+	if i < 0 || c.Rate > 0 {
+		return ""
+	}
+	p := v.console.options.History.Latest(c.Destination, v.now)
+	text := counted(v.report.Destinations[i].Pending) + " messages wait now"
+	if !unknown(p.In) && p.In > 0 {
+		text += ", and " + rate(p.In) + " a second come"
+	}
+	if c.Topic == "" && c.Key == "" {
+		text += "; segments can't be emptied meanwhile, so the outbox grows"
+	}
+	return text + "."
+}
+
+// press presses a button of the panel.
+func (c *Console) press(w http.ResponseWriter, r *http.Request, v *view) {
+	if c.options.Panel == nil || r.Method != http.MethodPost {
+		v.fail(w, http.StatusNotFound, "There is no such page", errors.New("there is nothing to press"))
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, 1<<16)
+	name := r.PostFormValue("button")
+	for _, b := range c.options.Panel.Buttons {
+		if b.Name == name {
+			b.Press()
+			w.Header().Set("Location", string(here("", "_did", b.Label)))
+			w.WriteHeader(http.StatusSeeOther)
+			return
+		}
+	}
+	v.fail(w, http.StatusNotFound, "There is no such button", fmt.Errorf("%q is none", name))
+}

@@ -1,0 +1,371 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgoutbox/outbox/admin/rest"
+	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
+)
+
+func TestMain(m *testing.M) { servers.Main(m) }
+
+// site is a console over a fresh database, below a prefix. Who asks is in the header X-Caller.
+type site struct {
+	testdb.DB
+	*httptest.Server
+	console *Console
+}
+
+var callers = map[string]rest.Caller{
+	"vera":   {Name: "vera", Role: verbs.Viewer},
+	"oscar":  {Name: "oscar", Role: verbs.Operator},
+	"kafkas": {Name: "kafkas", Role: verbs.Operator, Destinations: []string{"kafka"}},
+}
+
+// hostile is script for whatever place a page puts a text in.
+const hostile = `<script>alert(1)</script>"><img src=x onerror=alert(1)>'` + "`\u202e"
+
+func setup(t *testing.T, options Options) *site {
+	t.Helper()
+	s := &site{DB: testdb.New(t)}
+	s.Install()
+	pool, err := pgxpool.New(t.Context(), s.DB.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	options.API, err = rest.New(rest.Options{DB: pool, Challenge: `Basic realm="outbox"`, Access: func(r *http.Request) (rest.Caller, error) {
+		c, ok := callers[r.Header.Get("X-Caller")]
+		if !ok {
+			return c, errors.New("say who you are")
+		}
+		return c, nil
+	}})
+	if err == nil {
+		s.console, err = New(options)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/a/b/", http.StripPrefix("/a/b", s.console))
+	s.Server = httptest.NewServer(mux)
+	t.Cleanup(func() {
+		s.console.Close()
+		s.Server.Close()
+	})
+	return s
+}
+
+// fill adds a cursor, dead letters, holds, an audit row and a relay, with texts that are hostile.
+func (s *site) fill() {
+	s.Exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier, owner, lease_until, lease, last_error, last_error_at)
+		SELECT d, 0, 1, system_identifier, $1, clock_timestamp() + interval '1 hour', '1 hour', $1, now() FROM pg_control_system(), unnest(ARRAY['kafka', $1]) d`, hostile)
+	s.Exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, key, shard, payload, headers, created_at, attempts, reason, error, event_type, content_type)
+		SELECT d, $1, i, ('00000000-0000-7000-8000-00000000000' || i)::uuid, $1, $1, 0, convert_to($1, 'UTF8'), jsonb_build_object($1::text, $1::text), now(), 10, 'refused', $1, $1, $1
+		FROM generate_series(1, 3) i, unnest(ARRAY['kafka', $1]) d`, hostile)
+	s.Exec(`INSERT INTO outbox.holds (destination, lane, id, message_id, topic, key, shard, payload, created_at, attempts, retry_at, error)
+		VALUES ($1, $1, 9, '00000000-0000-7000-8000-000000000009', $1, $1, 0, 'x', now(), 2, 'infinity', $1)`, hostile)
+	s.Exec(`INSERT INTO outbox.audit (actor, verb, destination, reason, detail) VALUES ($1, $1, $1, $1, jsonb_build_object($1::text, $1::text))`, hostile)
+}
+
+// visit makes a request and returns the answer with its body.
+func (s *site) visit(caller, method, path string, form url.Values) (*http.Response, string) {
+	s.T.Helper()
+	r, err := http.NewRequestWithContext(s.T.Context(), method, s.Server.URL+"/a/b/"+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	if form != nil {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	r.Header.Set("X-Caller", caller)
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	answer, err := client.Do(r)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	return answer, string(body)
+}
+
+var markup = regexp.MustCompile(`<[a-z/!][^>]*>`)
+
+func TestNoTextOfOthersBecomesMarkupOnAnyPage(t *testing.T) {
+	t.Parallel()
+	s := setup(t, Options{})
+	s.fill()
+	id := "00000000-0000-7000-8000-000000000001"
+	for path := range s.console.pages {
+		for _, query := range []url.Values{{}, {"name": {hostile}, "destination": {hostile}, "id": {id}, "_did": {hostile}, "topic": {hostile}, "key": {hostile}, "by": {hostile}}, {"id": {id}}} {
+			answer, body := s.visit("oscar", "GET", path+"?"+query.Encode(), nil)
+			if answer.StatusCode != http.StatusOK {
+				t.Errorf("%s: %d", path, answer.StatusCode)
+			}
+			for _, tag := range markup.FindAllString(body, -1) {
+				if strings.HasPrefix(tag, "<img") || strings.HasPrefix(tag, "<script>") || strings.Contains(html.UnescapeString(tag), " onerror=") && !strings.Contains(tag, "&lt;img") {
+					t.Errorf("%s: the page has %s", path, tag)
+				}
+			}
+			if strings.Contains(markup.ReplaceAllString(body, ""), "\u202e") {
+				t.Errorf("%s: the page turns the direction of writing", path)
+			}
+			if csp := answer.Header.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
+				t.Errorf("%s: the policy is %q", path, csp)
+			}
+			if strings.Contains(body, "<style") || strings.Contains(body, " style=") || strings.Contains(body, "href=\"/") || strings.Contains(body, "http://") {
+				t.Errorf("%s: the page has a style of its own, or leads to a fixed place", path)
+			}
+		}
+	}
+	if _, body := s.visit("oscar", "GET", "letter?id="+id+"&destination=kafka", nil); !strings.Contains(html.UnescapeString(body), "<script>alert(1)</script>") {
+		t.Error("the letter's page doesn't show its payload: the test doesn't see what it is about")
+	}
+}
+
+func TestEachLinkOfAPageLeadsSomewhere(t *testing.T) {
+	t.Parallel()
+	s := setup(t, Options{})
+	s.fill()
+	link := regexp.MustCompile(`(?:href|src)="([^"#]+)"`)
+	seen, next := map[string]bool{}, []string{""}
+	for len(next) > 0 {
+		path := next[0]
+		next = next[1:]
+		if seen[path] {
+			continue
+		}
+		seen[path] = true
+		answer, body := s.visit("oscar", "GET", path, nil)
+		if answer.StatusCode != http.StatusOK {
+			t.Errorf("%s answers %d", path, answer.StatusCode)
+		}
+		for _, m := range link.FindAllStringSubmatch(body, -1) {
+			to, err := url.Parse(html.UnescapeString(m[1]))
+			if err != nil || to.IsAbs() || strings.HasPrefix(to.Path, "/") {
+				t.Fatalf("%s leads to %s: %v", path, m[1], err)
+			}
+			next = append(next, strings.TrimPrefix(to.String(), "./"))
+		}
+		if len(seen) > 400 {
+			break // the rest is what the last pages lead to
+		}
+	}
+	if len(seen) < 40 {
+		t.Errorf("only %d addresses were found", len(seen))
+	}
+	if answer, _ := s.visit("oscar", "GET", "nothing", nil); answer.StatusCode != http.StatusNotFound {
+		t.Errorf("a page that isn't there answers %d", answer.StatusCode)
+	}
+}
+
+var shown = regexp.MustCompile(`name="(_once|max)" value="([^"]*)"`)
+
+func TestAnActionIsDoneOnceAndToNoMoreThanWasShown(t *testing.T) {
+	t.Parallel()
+	s := setup(t, Options{})
+	s.fill()
+	_, body := s.visit("oscar", "GET", "do-dead-discard?destination=kafka&_back=dead%3F", nil)
+	form := url.Values{"destination": {"kafka"}, "reason": {"they are wrong"}, "_back": {"dead?"}}
+	for _, m := range shown.FindAllStringSubmatch(body, -1) {
+		form.Set(m[1], m[2])
+	}
+	if form.Get("max") != "3" || !strings.Contains(body, "Discard 3 messages") || !strings.Contains(body, "outbox dead discard --destination kafka --max 3") {
+		t.Fatalf("the page doesn't tell of three messages: %s", body)
+	}
+	if n := s.Value(`SELECT count(*)::text FROM outbox.dead_letters WHERE destination = 'kafka'`); n != "3" {
+		t.Fatalf("looking has left %s", n)
+	}
+	s.Exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, shard, created_at, attempts, reason, error)
+		VALUES ('kafka', 'k', 7, '00000000-0000-7000-8000-000000000007', 'orders', 0, now(), 1, 'refused', 'later')`)
+	if answer, body := s.visit("oscar", "POST", "do-dead-discard", form); answer.StatusCode != http.StatusConflict || !strings.Contains(body, "4 are selected") {
+		t.Errorf("a fourth that died meanwhile: %d %s", answer.StatusCode, body)
+	}
+	s.Exec(`DELETE FROM outbox.dead_letters WHERE id = 7`)
+	for range 2 {
+		answer, body := s.visit("oscar", "POST", "do-dead-discard", form)
+		if answer.StatusCode != http.StatusSeeOther || !strings.HasPrefix(answer.Header.Get("Location"), "dead?_did=Discard") {
+			t.Fatalf("%d %s %s", answer.StatusCode, answer.Header.Get("Location"), body)
+		}
+	}
+	if n := s.Value(`SELECT count(*)::text FROM outbox.audit WHERE actor = 'oscar' AND verb = 'discard' AND reason = 'they are wrong'`); n != "1" {
+		t.Errorf("the audit has %s entries", n)
+	}
+	if n := s.Value(`SELECT count(*)::text FROM outbox.dead_letters WHERE destination = 'kafka'`); n != "0" {
+		t.Errorf("%s are left", n)
+	}
+}
+
+func TestWhoMayNotActSeesNoButtonsAndIsRefused(t *testing.T) {
+	t.Parallel()
+	s := setup(t, Options{})
+	s.fill()
+	for path := range s.console.pages {
+		if _, body := s.visit("vera", "GET", path+"?name=kafka&id=00000000-0000-7000-8000-000000000001&destination=kafka", nil); strings.Contains(body, `href="do-`) ||
+			strings.Contains(body, "alert(1)&lt;/script&gt;&#34;&gt;&lt;img src=x onerror=alert(1)&gt;&#39;`") && path == "letter" && !strings.Contains(body, "Operators see it") {
+			t.Errorf("%s: a viewer is offered an action or a payload", path)
+		}
+	}
+	for _, v := range verbs.All() {
+		path := "do-" + strings.ReplaceAll(v.Name, " ", "-")
+		for _, method := range []string{"GET", "POST"} {
+			want := http.StatusForbidden
+			if v.Role == verbs.Viewer {
+				want = http.StatusNotFound
+			}
+			if answer, _ := s.visit("vera", method, path, url.Values{}); answer.StatusCode != want {
+				t.Errorf("a viewer's %s %s answers %d, want %d", method, path, answer.StatusCode, want)
+			}
+		}
+	}
+	if answer, _ := s.visit("kafkas", "GET", "do-pause?destination=other", nil); answer.StatusCode != http.StatusForbidden {
+		t.Errorf("an operator of kafka pauses another: %d", answer.StatusCode)
+	}
+	if answer, _ := s.visit("kafkas", "GET", "do-pause?destination=kafka", nil); answer.StatusCode != http.StatusOK {
+		t.Errorf("an operator of kafka pauses it: %d", answer.StatusCode)
+	}
+	answer, _ := s.visit("", "GET", "", nil)
+	if answer.StatusCode != http.StatusUnauthorized || answer.Header.Get("WWW-Authenticate") == "" {
+		t.Errorf("somebody unknown: %d %v", answer.StatusCode, answer.Header)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), "POST", s.Server.URL+"/a/b/do-pause", strings.NewReader("destination=kafka&reason=x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Caller", "oscar")
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Sec-Fetch-Site", "cross-site")
+	refused, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = refused.Body.Close()
+	if refused.StatusCode != http.StatusForbidden || s.Value(`SELECT count(*)::text FROM outbox.controls`) != "0" {
+		t.Errorf("a page of another site pauses: %d", refused.StatusCode)
+	}
+}
+
+func TestAPageThatIsOpenGetsWhatChanges(t *testing.T) {
+	t.Parallel()
+	s := setup(t, Options{})
+	s.fill()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", s.Server.URL+"/a/b/live?of=dead", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Caller", "vera")
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	var seen strings.Builder
+	buffer := make([]byte, 64<<10)
+	await := func(text string) {
+		for !strings.Contains(seen.String(), text) {
+			n, err := answer.Body.Read(buffer)
+			if err != nil {
+				t.Fatalf("%q has not come: %v\n%s", text, err, seen.String())
+			}
+			seen.Write(buffer[:n])
+		}
+	}
+	await("event: put")
+	s.Exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, shard, created_at, attempts, reason, error)
+		VALUES ('kafka', 'k', 7, '00000000-0000-7000-8000-000000000007', 'orders', 0, now(), 1, 'refused', 'a fresh death')`)
+	await("a fresh death")
+	if key := slices.Collect(func(yield func(string) bool) {
+		s.console.streams.mu.Lock()
+		defer s.console.streams.mu.Unlock()
+		for k := range s.console.streams.all {
+			if !yield(k) {
+				return
+			}
+		}
+	}); len(key) != 1 {
+		t.Errorf("the pages that are drawn: %q", key)
+	}
+}
+
+func TestThePanelsButtonsArePressed(t *testing.T) {
+	t.Parallel()
+	pressed := make(chan string, 1)
+	s := setup(t, Options{Panel: &Panel{Title: "Break it", Buttons: []Button{{"broker", "Broker down", "It goes away.", func() { pressed <- "broker" }}}}})
+	if _, body := s.visit("vera", "GET", "", nil); !strings.Contains(body, "Broker down") {
+		t.Error("the overview has no button")
+	}
+	if answer, _ := s.visit("vera", "POST", "press", url.Values{"button": {"broker"}}); answer.StatusCode != http.StatusSeeOther || <-pressed != "broker" {
+		t.Errorf("pressing answers %d", answer.StatusCode)
+	}
+	if answer, _ := s.visit("vera", "POST", "press", url.Values{"button": {"other"}}); answer.StatusCode != http.StatusNotFound {
+		t.Errorf("another button answers %d", answer.StatusCode)
+	}
+}
+
+func TestNumbersAndTimesAreShort(t *testing.T) {
+	t.Parallel()
+	for want, got := range map[string]string{
+		"1,234,567": number(1234567), "−1,000": number(-1000), "999": number(999),
+		"<1 ms": span(time.Microsecond), "41 ms": span(41 * time.Millisecond), "1.5 s": span(1500 * time.Millisecond), "41 s": span(41 * time.Second),
+		"4 min 5 s": span(245 * time.Second), "14 min": span(14*time.Minute + 3*time.Second), "3 d 1 h": span(73 * time.Hour),
+		"1.2 GB": size(1_234_000_000), "12 B": size(12), "999 MB": size(999_000_000),
+		"12.3k": rate(12345), "0": rate(0), "0.4": rate(.4), "–": rate(nan), "1 key": many(1, "key", "keys"), "1,000 keys": many(1000, "key", "keys"),
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestTheHistoryKeepsAnHourAndADay(t *testing.T) {
+	t.Parallel()
+	var r ring
+	r.size = 4
+	for slot := int64(10); slot < 17; slot++ {
+		if slot != 13 {
+			r.put(slot, Point{In: float32(slot)})
+		}
+	}
+	text := ""
+	for _, p := range r.until(17, 6) {
+		text += fmt.Sprint(p.In, " ")
+	}
+	if text != "NaN NaN 14 15 16 NaN " {
+		t.Errorf("the ring has %s", text)
+	}
+	for d, most := range map[time.Duration]time.Duration{time.Microsecond: 2 * time.Microsecond, 999 * time.Microsecond: 1024 * time.Microsecond,
+		41 * time.Millisecond: 52 * time.Millisecond, time.Hour: 75 * time.Minute} {
+		if got := time.Duration(float64(upper(bucketOf(d))) * float64(time.Second)); got < d || got > most {
+			t.Errorf("%v counts as up to %v", d, got)
+		}
+	}
+	var h histogram
+	for i := range 100 {
+		h[bucketOf(time.Duration(i+1)*time.Millisecond)]++
+	}
+	if p50, p95, p99 := h.percentiles(); p50 < .05 || p50 > .0625 || p95 < .095 || p95 > .12 || p99 < .099 || p99 > .13 {
+		t.Errorf("the percentiles of 1 to 100 ms are %v, %v, %v", p50, p95, p99)
+	}
+}

@@ -1,0 +1,500 @@
+package console
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pgoutbox/outbox/admin"
+)
+
+// destination tells why one destination is as it is, and since when.
+func (v *view) destination() any {
+	name := v.get("name")
+	i := slices.IndexFunc(v.report.Destinations, func(d admin.Destination) bool { return d.Name == name })
+	if i < 0 {
+		return list{h("h1", "No destination ", foreign(name, 60)), blank("The database knows of no destination by this name. ", h("a", here(""), "All destinations"))}
+	}
+	d := &v.report.Destinations[i]
+	history := v.console.options.History
+	points, over, step := history.Last(name, v.now, 3600), "an hour ago", "seconds"
+	if v.get("over") == "day" {
+		points, over, step = history.Minutes(name, v.now, 1440), "a day ago", "minutes"
+	}
+	seconds := func(f float32) string { return measured(f) }
+	charts := h("div.charts",
+		chart{title: "Age of the oldest", unit: "that waits", objective: float32(d.LagObjective.Seconds()), format: seconds, span: over,
+			lines: []line{{hue(d.Verdict.State), "oldest", age, false}}}.draw(points),
+		chart{title: "Rate", unit: "messages a second", format: rate, span: over, lines: []line{
+			{"none", "committed", func(p Point) float32 { return p.In }, true}, {"ok", "delivered", func(p Point) float32 { return p.Out }, false}}}.draw(points),
+		chart{title: "Commit to acknowledgement", unit: "by this relay, logarithmic", logarithmic: true, format: seconds, span: over, lines: []line{
+			{"ok", "p50", func(p Point) float32 { return p.P50 }, false}, {"none", "p95", func(p Point) float32 { return p.P95 }, false},
+			{"late", "p99", func(p Point) float32 { return p.P99 }, false}}}.draw(points),
+		chart{title: "Backlog", unit: "messages, pending and held", format: func(f float32) string { return number(int64(f)) }, span: over, lines: []line{
+			{"ok", "waiting", func(p Point) float32 { return p.Pending }, true}}}.draw(points))
+	choice := h("p.choice", "The last ", choose(over == "an hour ago", here("destination", "name", name), "hour"), " or ",
+		choose(over != "an hour ago", here("destination", "name", name, "over", "day"), "day"), ", by ", step, ".")
+
+	p := history.Latest(name, v.now)
+	about := []any{"In", list{rate(p.In), " /s"}, "Out", list{rate(p.Out), " /s"}, "Pending", counted(d.Pending), "Oldest", v.oldest(d), "p50 · p95 · p99", latencies(p),
+		"Delivered", number(d.Delivered), "Held", v.linked(d.Held.Messages, here("keys", "destination", name)),
+		"Blocked keys", v.linked(admin.Count{N: d.Held.Blocked}, here("keys", "destination", name, "blocked", "true")),
+		"Dead letters", v.linked(d.Dead.Messages, here("dead", "destination", name))}
+	if d.LagObjective > 0 {
+		about = append(about, "May wait", span(d.LagObjective))
+	}
+	if d.Table != nil {
+		about = append(about, "Table", list{foreign(d.Table.Name, 100), ", ", d.Table.Strategy})
+	}
+	if d.Slot != nil {
+		about = append(about, "Replication slot", list{foreign(d.Slot.Name, 64), " ", d.Slot.Status, ", keeps ", size(d.Slot.Kept)})
+	}
+	if kept := v.keptBy(name); len(kept) > 0 {
+		about = append(about, "Segments kept by it", h("a", here("retention"), strconv.Itoa(len(kept)), " of ", strconv.Itoa(len(v.report.Segments))))
+	}
+	return list{
+		h("p.crumb", h("a", here(""), "Destinations"), " / ", foreign(name, 100)),
+		v.said(),
+		region("verdict", v.verdict(d.Verdict, false)),
+		v.controls(d),
+		region("facts", facts(about...)),
+		region("charts", h("h2", "How it went"), choice, charts),
+		region("errors", v.errors(d)),
+		region("groups", h("h2", "Shard groups"), v.groups(d)),
+	}
+}
+
+func choose(chosen bool, where address, text string) any {
+	if chosen {
+		return h("b", text)
+	}
+	return h("a", where, text)
+}
+
+func (v *view) keptBy(destination string) (segments []admin.Segment) {
+	for _, s := range v.report.Segments {
+		if slices.Contains(s.NeededBy, destination) {
+			segments = append(segments, s)
+		}
+	}
+	return segments
+}
+
+// controls are what is asked of a destination, and the buttons that ask.
+func (v *view) controls(d *admin.Destination) any {
+	var rows [][]any
+	paused, throttled := false, false
+	for _, c := range d.Controls {
+		what := "paused"
+		end := v.button("resume", "Resume", "destination", c.Destination, "topic", c.Topic, "key", c.Key)
+		if c.Rate > 0 {
+			what, throttled = fmt.Sprintf("at most %v messages a second", c.Rate), true
+			end = v.button("throttle", "End it", "destination", c.Destination, "rate", "0")
+		}
+		paused = paused || c.Rate == 0 && c.Topic == "" && c.Key == ""
+		until := any("somebody ends it")
+		if !c.Until.IsZero() {
+			until = list{clock(c.Until), " UTC, ", ago(v.now, c.Until)}
+		}
+		rows = append(rows, []any{foreign(c.Target.String(), 120), what, foreign(c.Actor, 60), until, foreign(c.Reason, 200), end})
+	}
+	var buttons []any
+	if !paused {
+		buttons = append(buttons, v.button("pause", "Pause…", "destination", d.Name))
+	}
+	if !throttled {
+		buttons = append(buttons, v.button("throttle", "Throttle…", "destination", d.Name))
+	}
+	return region("controls", h("p.buttons", buttons...), when(len(rows) > 0, h("h2", "Asked of it"),
+		table("Asked of it", []column{{"What", ""}, {"", ""}, {"By", ""}, {"Until", ""}, {"Why", ""}, {"", "n"}}, rows)))
+}
+
+// errors are what the destination's parts were told last.
+func (v *view) errors(d *admin.Destination) any {
+	var rows [][]any
+	add := func(where string, text string, at any) {
+		if text != "" {
+			rows = append(rows, []any{where, h("span.error", foreign(text, 600)), at})
+		}
+	}
+	for _, g := range d.Groups {
+		add("relay, shard group "+strconv.Itoa(g.Group), g.LastError, ago(v.now, g.LastErrorAt))
+	}
+	add("held keys", d.Held.LastError, h("span", "the newest"))
+	add("dead letters", d.Dead.LastError, ago(v.now, d.Dead.Newest))
+	if len(rows) == 0 {
+		return list{h("h2", "Last errors"), blank("None.")}
+	}
+	return list{h("h2", "Last errors"), table("Last errors", []column{{"Of", ""}, {"Error", "wide"}, {"When", "n"}}, rows)}
+}
+
+func (v *view) groups(d *admin.Destination) any {
+	if len(d.Groups) == 0 {
+		return blank("No relay has read for it yet.")
+	}
+	var rows [][]any
+	for _, g := range d.Groups {
+		lease := any(h("span.state.late", "none"))
+		if g.Live {
+			lease = list{"live", when(!g.LeaseUntil.IsZero(), ", ", moment(g.LeaseUntil, span(g.LeaseUntil.Sub(v.report.At))+" left"))}
+		}
+		rows = append(rows, []any{fmt.Sprintf("%d of %d", g.Group+1, max(g.Groups, 1)), foreign(g.Owner, 60), lease, g.State, ago(v.now, g.StateSince),
+			strconv.FormatInt(g.Epoch, 10), counted(g.Pending)})
+	}
+	return table("Shard groups", []column{{"Group", ""}, {"Relay", ""}, {"Lease", ""}, {"State", ""}, {"For", ""}, {"Epoch", "n"}, {"Pending", "n"}}, rows)
+}
+
+// dead lists the groups of dead letters.
+func (v *view) dead() any {
+	pairs := v.given("destination", "topic", "cause", "new")
+	acts := func(extra ...string) list {
+		all := append(slices.Clone(pairs), extra...)
+		return list{v.button("dead requeue", "Requeue…", all...), v.button("dead ack", "Acknowledge…", all...), v.button("dead discard", "Discard…", all...)}
+	}
+	head := list{v.said(), h("h1", "Dead letters"), v.filter("dead", field{"destination", "Destination", v.destinations()}, field{"topic", "Topic", nil},
+		field{"cause", "Cause", []string{"refused", "exhausted", "invalid"}}, field{"new", "New only", []string{"true"}})}
+	found, err := ask[admin.DeadGroups](v, "dead group", pairs...)
+	if err != nil {
+		return append(head, problem(err))
+	}
+	if len(found.Groups) == 0 {
+		text := "No dead letters: all that was committed has been delivered, or is on its way."
+		if len(pairs) > 0 {
+			return append(head, blank("No dead letter is like that. ", h("a", here("dead"), "Show all")))
+		}
+		return append(head, blank(text))
+	}
+	var rows [][]any
+	for _, g := range found.Groups {
+		of := []string{"group", g.Fingerprint, "destination", g.Destination, "topic", g.Topic}
+		again := any(h("span.none", "–"))
+		if g.Again > 0 {
+			again = list{number(g.Again), " failed again"}
+		}
+		rows = append(rows, []any{
+			list{h("span.state.late", glyph(admin.StateDead), " ", h("b", g.Reason)), h("div.error", h("a", here("letters", of...), foreign(g.Error, 240)))},
+			list{foreign(g.Topic, 80), " → ", foreign(g.Destination, 60)}, number(g.Messages), number(g.New), again, ago(v.now, g.First), ago(v.now, g.Last),
+			v.actions(list{v.button("dead requeue", "Requeue…", of...), v.button("dead ack", "Acknowledge…", of...), v.button("dead discard", "Discard…", of...)}),
+		})
+	}
+	total := many(found.Looked, "message", "messages")
+	if found.Partial {
+		total = "the first " + total
+	}
+	summary := h("p.lead", many(int64(len(found.Groups)), "group", "groups"), ", ", total, ".")
+	var all any
+	if len(pairs) > 0 {
+		all = h("p.buttons", "All of these: ", acts())
+	} else {
+		all = h("p.buttons", acts("all", "true"))
+	}
+	return append(head, region("dead", summary, table("Groups of dead letters", []column{{"Cause", "wide"}, {"Topic → destination", ""}, {"Messages", "n"}, {"New", "n"}, {"Again", ""},
+		{"First", "n"}, {"Last", "n"}, {"", "acts"}}, rows)), when(v.operates(), all))
+}
+
+// actions is a cell of buttons; nothing for who may not act.
+func (v *view) actions(buttons list) any { return h("span.buttons", buttons) }
+
+// given are the pairs of the query by some names.
+func (v *view) given(names ...string) (pairs []string) {
+	for _, n := range names {
+		if value := v.get(n); value != "" {
+			pairs = append(pairs, n, value)
+		}
+	}
+	return pairs
+}
+
+// letters lists the dead letters of a group or filter.
+func (v *view) letters() any {
+	pairs := v.given("destination", "topic", "cause", "key", "group", "new", "blocked")
+	letters, err := ask[[]admin.DeadLetter](v, "dead ls", append(slices.Clone(pairs), append(v.given("after"), "limit", "50")...)...)
+	head := list{h("p.crumb", h("a", here("dead"), "Dead letters"), " / letters"), v.said(), h("h1", "Dead letters, one by one"),
+		h("p.buttons", v.button("dead requeue", "Requeue all of these…", pairs...), v.button("dead discard", "Discard all of these…", pairs...))}
+	if err != nil {
+		return append(head, problem(err))
+	}
+	if len(letters) == 0 {
+		return append(head, blank("None is left here. ", h("a", here("dead"), "All groups")))
+	}
+	var rows [][]any
+	for _, d := range letters {
+		rows = append(rows, []any{h("a", here("letter", "id", d.MessageID.String(), "destination", d.Destination), at("title", d.MessageID.String()), short(d.MessageID.String())),
+			list{foreign(d.Topic, 60), " → ", foreign(d.Destination, 60)}, foreign(d.Key, 60), h("span.error", foreign(d.Error, 160)), strconv.Itoa(d.Attempts), ago(v.now, d.At)})
+	}
+	last := letters[len(letters)-1]
+	next := fmt.Sprintf("%s:%d:%s", last.Destination, last.Position, last.MessageID)
+	return append(head, table("Dead letters", []column{{"Message", ""}, {"Topic → destination", ""}, {"Key", ""}, {"Error", "wide"}, {"Attempts", "n"}, {"Died", "n"}}, rows),
+		when(len(letters) == 50, h("p.more", h("a.button", here("letters", append(pairs, "after", next)...), "The next 50"))))
+}
+
+// letter shows one dead letter in full.
+func (v *view) letter() any {
+	id := v.get("id")
+	pairs := append([]string{"ids", id}, v.given("destination", "blocked")...)
+	asked := pairs
+	if v.may("dead show", append(slices.Clone(pairs), "payload", "true")...) {
+		asked = append(slices.Clone(pairs), "payload", "true")
+	}
+	head := list{h("p.crumb", h("a", here("dead"), "Dead letters"), " / ", foreign(id, 60)), v.said()}
+	letters, err := ask[[]admin.DeadLetter](v, "dead show", asked...)
+	if err != nil {
+		return append(head, h("h1", "Dead letter"), problem(err))
+	}
+	parts := head
+	for _, d := range letters {
+		life := h("ol.life",
+			h("li", clock(d.CreatedAt), h("b", "written"), h("span", "topic ", foreign(d.Topic, 100), when(d.Key != "", ", key ", foreign(d.Key, 200)))),
+			h("li.late", clock(d.At), h("b", d.Reason), h("span", many(int64(d.Attempts), "attempt", "attempts"), ": ", foreign(d.Error, 2000))))
+		if d.Deaths > 1 {
+			life.parts = append(life.parts, h("li.late", h("span"), h("b", "again"), h("span", "died "+many(int64(d.Deaths), "time", "times"))))
+		}
+		if !d.AcknowledgedAt.IsZero() {
+			life.parts = append(life.parts, h("li", clock(d.AcknowledgedAt), h("b", "acknowledged"), h("span", "by ", foreign(d.AcknowledgedBy, 80))))
+		}
+		parts = append(parts, h("h1", glyph(admin.StateDead), " ", foreign(d.Topic, 100), " → ", foreign(d.Destination, 60)),
+			h("p.buttons", v.button("dead requeue", "Requeue…", pairs...), v.button("dead ack", "Acknowledge…", pairs...), v.button("dead discard", "Discard…", pairs...)),
+			life, facts("Message", h("code", d.MessageID.String()), "Position", number(d.Position), "Aggregate", foreign(strings.TrimSpace(d.AggregateType+" "+d.AggregateID), 200),
+				"Event", foreign(d.EventType, 100), "Content", foreign(d.ContentType, 100), "Group", h("a", here("letters", "group", d.Fingerprint), foreign(d.Fingerprint, 40))),
+			h("h2", "Headers"), h("pre", foreign(string(d.Headers), 20_000)), v.payload(d.Payload))
+	}
+	return parts
+}
+
+// payload is one as text, up to 64 kB.
+func (v *view) payload(payload []byte) any {
+	if payload == nil {
+		return list{h("h2", "Payload"), blank("Operators see it.")}
+	}
+	return list{h("h2", "Payload, ", size(int64(len(payload)))), h("pre", printable(payload, 64<<10))}
+}
+
+// printable keeps the lines of a text.
+func printable(text []byte, most int) string {
+	lines := strings.Split(string(text[:min(len(text), most)]), "\n")
+	for i := range lines {
+		lines[i] = foreign(strings.ReplaceAll(lines[i], "\t", "    "), most)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// keys lists the keys that wait.
+func (v *view) keys() any {
+	pairs := v.given("destination", "key", "blocked")
+	head := list{v.said(), h("h1", "Keys that wait"), v.filter("keys", field{"destination", "Destination", v.destinations()}, field{"key", "Key", nil}, field{"blocked", "Blocked only", []string{"true"}})}
+	lanes, err := ask[[]admin.HeldLane](v, "holds", append(slices.Clone(pairs), append(v.given("after"), "limit", "50")...)...)
+	if err != nil {
+		return append(head, problem(err))
+	}
+	if len(lanes) == 0 {
+		if len(pairs) > 0 || v.get("after") != "" {
+			return append(head, blank("No key that waits is like that. ", h("a", here("keys"), "Show all")))
+		}
+		return append(head, blank("No key waits: nothing is retried, delayed, paused or blocked."))
+	}
+	var rows [][]any
+	for _, l := range lanes {
+		due, why := list{"tried again ", ago(v.now, l.Due)}, any(h("span.error", foreign(l.Error, 200)))
+		acts := list{v.button("pause", "Pause…", "destination", l.Destination, "key", l.Lane)}
+		if l.Blocked {
+			due = list{state(admin.StateBlocked)}
+			of := []string{"blocked", "true", "ids", l.MessageID.String(), "destination", l.Destination}
+			acts = list{v.button("dead requeue", "Try again…", of...), v.button("dead discard", "Discard…", of...)}
+		} else if l.Error == "" {
+			why = "paused, or not yet to be delivered"
+		}
+		rows = append(rows, []any{foreign(l.Lane, 80), list{foreign(l.Topic, 60), " → ", foreign(l.Destination, 60)}, counted(l.Messages), due, ago(v.now, l.Since), why, v.actions(acts)})
+	}
+	last := lanes[len(lanes)-1]
+	return append(head, region("keys", table("Keys that wait", []column{{"Key", ""}, {"Topic → destination", ""}, {"Messages", "n"}, {"State", ""}, {"Since", "n"}, {"Why", "wide"}, {"", "acts"}}, rows)),
+		when(len(lanes) == 50, h("p.more", h("a.button", here("keys", append(pairs, "after", last.Destination+"/"+last.Lane)...), "The next 50"))))
+}
+
+// relays lists who works, and on what.
+func (v *view) relays() any {
+	if len(v.report.Relays) == 0 {
+		return list{h("h1", "Relays"), region("relays", blank("No relay has ever worked on this database. Start one: ", h("code", "outbox relay")))}
+	}
+	var rows [][]any
+	for _, r := range v.report.Relays {
+		is := h("span.state.ok", glyph(admin.StateFlowing), " ", h("b", "live"))
+		if !r.Live {
+			is = h("span.state.late", glyph(admin.StateNoRelay), " ", h("b", "silent"))
+		}
+		owns := list{}
+		for i, o := range r.Owns {
+			name, _, _ := strings.Cut(o, "/")
+			if i > 0 {
+				owns = append(owns, ", ")
+			}
+			owns = append(owns, h("a", here("destination", "name", name), foreign(o, 60)))
+		}
+		if len(owns) == 0 {
+			owns = list{h("span.none", "stands by")}
+		}
+		rows = append(rows, []any{foreign(r.Name, 60), is, owns, foreign(r.Version, 60), list{foreign(r.Host, 60), " ", strconv.Itoa(r.PID)}, ago(v.now, r.StartedAt), ago(v.now, r.HeartbeatAt)})
+	}
+	return list{h("h1", "Relays"), region("relays", table("Relays", []column{{"Relay", ""}, {"", ""}, {"Delivers to", ""}, {"Version", ""}, {"Host and process", ""}, {"Started", "n"}, {"Heartbeat", "n"}}, rows))}
+}
+
+// retention tells what keeps the disk full.
+func (v *view) retention() any {
+	var total, kept int64
+	var rows [][]any
+	for _, s := range v.report.Segments {
+		total += s.Bytes
+		needed := list{}
+		for i, name := range s.NeededBy {
+			if i > 0 {
+				needed = append(needed, ", ")
+			}
+			needed = append(needed, h("a", here("destination", "name", name), foreign(name, 60)))
+		}
+		if len(needed) > 0 {
+			kept += s.Bytes
+		} else {
+			needed = list{h("span.none", "nobody")}
+		}
+		rows = append(rows, []any{h("code", s.Name), size(s.Bytes), needed})
+	}
+	var open [][]any
+	for _, o := range v.report.Open {
+		who := strconv.Itoa(o.PID)
+		if o.Prepared != "" {
+			who = "prepared " + o.Prepared
+		}
+		open = append(open, []any{foreign(who, 80), foreign(strings.TrimSpace(o.User+" "+o.Application), 80), foreign(o.State, 40), ago(v.now, o.Since), h("code", foreign(o.Query, 200))})
+	}
+	var slots [][]any
+	for _, d := range v.report.Destinations {
+		if d.Slot != nil {
+			slots = append(slots, []any{h("code", foreign(d.Slot.Name, 64)), h("a", here("destination", "name", d.Name), foreign(d.Name, 60)), d.Slot.Status, size(d.Slot.Kept)})
+		}
+	}
+	body := []any{h("p.lead", "The outbox has ", size(total), ", of which ", size(kept), " are needed by somebody.")}
+	if len(rows) == 0 {
+		body = append(body, blank("There are no segments to see."))
+	} else {
+		body = append(body, table("Segments", []column{{"Segment", ""}, {"Size", "n"}, {"Needed by", ""}}, rows))
+	}
+	body = append(body, h("h2", "Open transactions"))
+	if len(open) == 0 {
+		body = append(body, blank("None has been open for long."))
+	} else {
+		body = append(body, table("Open transactions", []column{{"Process", ""}, {"User", ""}, {"State", ""}, {"Since", "n"}, {"Query", "wide"}}, open))
+	}
+	if len(slots) > 0 {
+		body = append(body, h("h2", "Replication slots"), table("Replication slots", []column{{"Slot", ""}, {"Destination", ""}, {"Status", ""}, {"Keeps", "n"}}, slots))
+	}
+	return list{h("h1", "Retention"), region("retention", body...)}
+}
+
+// inbox tells whether the consumers keep up.
+func (v *view) inbox() any {
+	head := list{v.said(), h("h1", "Inbox")}
+	found, err := ask[*admin.Inbox](v, "inbox status")
+	if err != nil {
+		return append(head, problem(err))
+	}
+	var rows, tables [][]any
+	for _, c := range found.Consumers {
+		kind := "records"
+		if c.Stored {
+			kind = "stored inbox"
+		}
+		rows = append(rows, []any{foreign(c.Name, 80), kind, counted(c.Keys), counted(c.Gaps), counted(c.Pending), v.linked(c.Held, here("keys", "destination", "inbox:"+c.Name)),
+			v.linked(c.Dead, here("dead", "destination", "inbox:"+c.Name))})
+	}
+	for _, t := range found.Tables {
+		tables = append(tables, []any{h("code", t.Name), t.Role, size(t.Bytes)})
+	}
+	consumers := any(blank("No consumer has recorded anything in this database."))
+	if len(rows) > 0 {
+		consumers = table("Consumers", []column{{"Consumer", ""}, {"Kind", ""}, {"Keys", "n"}, {"Gaps", "n"}, {"Pending", "n"}, {"Held", "n"}, {"Dead", "n"}}, rows)
+	}
+	return append(head, region("inbox", h("p.lead", "Records are kept for ", span(found.Window), " at least."), consumers,
+		h("h2", "Tables"), table("Tables", []column{{"Table", ""}, {"Role", ""}, {"Size", "n"}}, tables)))
+}
+
+// audit lists what people did.
+func (v *view) audit() any {
+	pairs := v.given("destination", "by", "verb")
+	head := list{h("h1", "Audit"), v.filter("audit", field{"by", "By", nil}, field{"verb", "Verb", nil}, field{"destination", "Destination", v.destinations()})}
+	entries, err := ask[[]admin.AuditEntry](v, "audit", append(slices.Clone(pairs), append(v.given("before"), "limit", "50")...)...)
+	if err != nil {
+		return append(head, problem(err))
+	}
+	if len(entries) == 0 {
+		return append(head, blank("Nobody has done anything like that."))
+	}
+	return append(head, region("entries", v.entries(entries)),
+		when(len(entries) == 50, h("p.more", h("a.button", here("audit", append(pairs, "before", strconv.FormatInt(entries[len(entries)-1].ID, 10))...), "Older ones"))))
+}
+
+func (v *view) entries(entries []admin.AuditEntry) any {
+	var rows [][]any
+	for _, e := range entries {
+		where := any(h("span.none", "–"))
+		if e.Destination != "" {
+			where = h("a", here("destination", "name", e.Destination), foreign(e.Destination, 60))
+		}
+		rows = append(rows, []any{ago(v.now, e.At), foreign(e.Actor, 60), h("b", foreign(e.Verb, 40)), where, foreign(e.Reason, 200), h("code", foreign(compact(e.Detail), 200))})
+	}
+	return table("What people did", []column{{"When", ""}, {"Who", ""}, {"Verb", ""}, {"Destination", ""}, {"Why", "wide"}, {"Details", "wide"}}, rows)
+}
+
+func compact(text json.RawMessage) string {
+	return strings.Trim(strings.ReplaceAll(string(text), `"`, ""), "{}")
+}
+
+// doctor tells everything that is not as it should be.
+func (v *view) doctor() any {
+	var rows [][]any
+	add := func(f admin.Finding) {
+		if f.State.OK() {
+			return
+		}
+		do := list{}
+		if f.Next != "" {
+			do = append(do, command(f.Next))
+		}
+		rows = append(rows, []any{list{state(f.State), h("div", when(f.Destination != "", h("a", here("destination", "name", f.Destination), foreign(f.Destination, 60))))},
+			foreign(f.Cause, 400), list{foreign(f.Advice, 400), do}})
+	}
+	add(v.report.Verdict.Finding)
+	for _, f := range v.report.Verdict.Also {
+		add(f)
+	}
+	if len(rows) == 0 {
+		return list{h("h1", "Doctor"), region("doctor", blank("Nothing needs you."))}
+	}
+	return list{h("h1", "Doctor"), region("doctor", h("p.lead", many(int64(len(rows)), "finding", "findings"), ", the worst first."),
+		table("Findings", []column{{"State", ""}, {"Cause", "wide"}, {"What to do", "wide"}}, rows))}
+}
+
+// help lists keys, states and words.
+func (v *view) help() any {
+	var keys [][]any
+	for _, k := range [][2]string{{"j and k", "next and previous row"}, {"Enter", "open the row"}, {"/", "to the first field"}, {"p", "pause live updates, and go on"}, {"y", "copy the command"},
+		{"?", "this list"}, {"Esc", "close, or leave a field"}} {
+		keys = append(keys, []any{h("kbd", k[0]), k[1]})
+	}
+	for _, n := range navigation {
+		keys = append(keys, []any{list{h("kbd", "g"), " ", h("kbd", n.key)}, n.title})
+	}
+	means := map[admin.State]string{
+		admin.StateIdle: "all is delivered", admin.StateFlowing: "messages are on their way", admin.StateUnknown: "messages flow, but the database could not be looked at for a while",
+		admin.StateLagging: "a message has waited for longer than the destination's objective", admin.StateBlocked: "keys wait for an operator; the others flow",
+		admin.StateDead: "there are dead letters that nobody has acknowledged", admin.StatePaused: "a person has paused it, or a part of it",
+		admin.StateFailing: "the broker answers no: to messages, or to all of a topic", admin.StateStalled: "the broker does not answer",
+		admin.StateBroken: "the relay can't work with the database", admin.StateNoRelay: "no relay delivers", admin.StateStopped: "a relay gave up for good",
+	}
+	var states [][]any
+	for _, s := range admin.States() {
+		states = append(states, []any{state(s), means[s]})
+	}
+	return list{h("h1", "Help"), h("h2", "States, from the best to the worst"), table("States", []column{{"State", ""}, {"Meaning", "wide"}}, states),
+		h("h2", "Keys"), table("Keys", []column{{"Key", ""}, {"What it does", "wide"}}, keys)}
+}

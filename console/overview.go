@@ -1,0 +1,185 @@
+package console
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/verbs"
+)
+
+// overview answers whether it flows: the verdict first, then the destinations, the worst on top.
+func (v *view) overview() any {
+	return list{
+		v.said(),
+		region("verdict", v.verdict(v.report.Verdict, true)),
+		v.panel(),
+		region("destinations", v.table()),
+		region("relays", v.relayLine()),
+		v.recent(),
+	}
+}
+
+// said tells what an action has done, on the page that it leads back to.
+func (v *view) said() any {
+	if v.get("_did") == "" {
+		return nil
+	}
+	return h("p.said", at("role", "status"), foreign(v.get("_did"), 300))
+}
+
+// verdict is a verdict as the head of a page: the same sentence that everything prints.
+func (v *view) verdict(verdict admin.Verdict, links bool) *element {
+	parts := []any{h("h1", glyph(verdict.State), " ", foreign(verdict.Sentence(), 600))}
+	if verdict.State.OK() {
+		parts[0] = h("h1", glyph(verdict.State), " ", foreign(verdict.Sentence(), 600), when(len(v.report.Destinations) > 0 && links, h("span.rest", v.calm())))
+	}
+	if verdict.Advice != "" {
+		parts = append(parts, h("p.lead", foreign(verdict.Advice, 600), "."))
+	}
+	if verdict.Next != "" {
+		parts = append(parts, command(verdict.Next))
+	}
+	var buttons []any
+	if verb, params, ok := verbs.Parse(verdict.Next); ok && verb.Role == verbs.Operator && v.console.options.API.Allowed(v.caller, verb, params) == nil {
+		buttons = append(buttons, h("a.button.first", doing(verb, params), label(verb), "…"))
+	}
+	if verdict.Destination != "" && links {
+		buttons = append(buttons, h("a.button", here("destination", "name", verdict.Destination), "Show ", foreign(verdict.Destination, 60)))
+	}
+	if len(buttons) > 0 {
+		parts = append(parts, h("p.buttons", buttons...))
+	}
+	var also []any
+	for _, f := range verdict.Also {
+		if len(also) == 6 {
+			also = append(also, h("li", many(int64(len(verdict.Also)-6), "more finding", "more findings")))
+			break
+		}
+		also = append(also, h("li", state(f.State), " ", h("a", here("destination", "name", f.Destination), foreign(f.Destination, 60)), " ", h("span", foreign(f.Cause, 300))))
+	}
+	if len(also) > 0 {
+		parts = append(parts, h("ul.also", append([]any{at("aria-label", "Also")}, also...)...))
+	}
+	return h("div.verdict."+hue(verdict.State), parts...)
+}
+
+// calm sums up what flows.
+func (v *view) calm() string {
+	var out float32
+	for _, d := range v.report.Destinations {
+		if p := v.console.options.History.Latest(d.Name, v.now); !unknown(p.Out) {
+			out += p.Out
+		}
+	}
+	return many(int64(len(v.report.Destinations)), "destination", "destinations") + ", " + rate(out) + " messages a second"
+}
+
+// table lists the destinations, the worst first.
+func (v *view) table() any {
+	if len(v.report.Destinations) == 0 {
+		return list{h("h2", "Destinations"), blank("No relay has worked on this database yet. Start one: ", h("code", "outbox relay"))}
+	}
+	sorted := slices.Clone(v.report.Destinations)
+	states := admin.States()
+	slices.SortStableFunc(sorted, func(a, b admin.Destination) int {
+		return cmp.Compare(slices.Index(states, rank(b.Verdict.State)), slices.Index(states, rank(a.Verdict.State)))
+	})
+	var rows [][]any
+	for i := range sorted {
+		d := &sorted[i]
+		p := v.console.options.History.Latest(d.Name, v.now)
+		what := list{state(d.Verdict.State)}
+		if d.Verdict.Cause != "" && !d.Verdict.State.OK() {
+			what = append(what, h("div.cause", foreign(d.Verdict.Cause, 160)))
+		}
+		rows = append(rows, []any{
+			h("a.name", here("destination", "name", d.Name), foreign(d.Name, 60)),
+			what,
+			spark(v.console.options.History.Last(d.Name, v.now, 600), d.LagObjective, hue(d.Verdict.State)),
+			list{rate(p.In), h("small", " /s")}, list{rate(p.Out), h("small", " /s")},
+			counted(d.Pending), v.oldest(d), latencies(p),
+			v.linked(d.Held.Messages, here("keys", "destination", d.Name)), v.linked(d.Dead.Messages, here("dead", "destination", d.Name)),
+		})
+	}
+	return list{h("h2", "Destinations"), table("Destinations", []column{{"Destination", ""}, {"State", "what"}, {"Oldest waiting, 10 min", "chart"}, {"In", "n"}, {"Out", "n"},
+		{"Pending", "n"}, {"Oldest", "n"}, {"p50 · p95 · p99", "n"}, {"Held", "n"}, {"Dead", "n"}}, rows)}
+}
+
+// rank puts what idles beside what flows, so that rows don't jump.
+func rank(s admin.State) admin.State {
+	if s == admin.StateFlowing {
+		return admin.StateIdle
+	}
+	return s
+}
+
+func (v *view) oldest(d *admin.Destination) any {
+	if d.Oldest.IsZero() {
+		return h("span.none", "–")
+	}
+	return moment(d.Oldest, span(v.report.At.Sub(d.Oldest)))
+}
+
+func latencies(p Point) any {
+	if unknown(p.P50) {
+		return h("span.none", "–")
+	}
+	return list{measured(p.P50), " · ", measured(p.P95), " · ", measured(p.P99)}
+}
+
+// linked is a number that leads to what it counts.
+func (v *view) linked(n admin.Count, where address) any {
+	if n.N == 0 {
+		return h("span.none", "0")
+	}
+	return h("a", where, counted(n))
+}
+
+func (v *view) relayLine() any {
+	if len(v.report.Relays) == 0 {
+		return nil
+	}
+	var parts []any
+	for i, r := range v.report.Relays {
+		if i == 6 {
+			parts = append(parts, h("a", here("relays"), many(int64(len(v.report.Relays)-i), "more relay", "more relays")))
+			break
+		}
+		if r.Live {
+			parts = append(parts, h("span", h("a", here("relays"), foreign(r.Name, 40)), " live ", span(v.now.Sub(r.StartedAt))))
+		} else {
+			parts = append(parts, h("span.state.late", h("a", here("relays"), foreign(r.Name, 40)), " silent ", span(v.now.Sub(r.HeartbeatAt))))
+		}
+	}
+	return h("p.line", h("b", "Relays "), list(parts))
+}
+
+// recent are the last things that people did.
+func (v *view) recent() any {
+	if v.ctx == nil || v.stale() {
+		return nil
+	}
+	entries, err := ask[[]admin.AuditEntry](v, "audit", "limit", "5")
+	if err != nil {
+		return region("recent", h("h2", "Done by people"), problem(err))
+	}
+	if len(entries) == 0 {
+		return region("recent", h("h2", "Done by people"), blank("Nothing yet."))
+	}
+	return region("recent", h("h2", "Done by people"), v.entries(entries))
+}
+
+// panel are the buttons of the program that the console is part of.
+func (v *view) panel() any {
+	p := v.console.options.Panel
+	if p == nil {
+		return nil
+	}
+	var buttons []any
+	for _, b := range p.Buttons {
+		buttons = append(buttons, h("form", here("press"), at("method", "post"), at("data-quiet", ""),
+			h("input", at("type", "hidden"), at("name", "button"), at("value", b.Name)), h("button", at("type", "submit"), at("title", b.Help), b.Label)))
+	}
+	return h("section.panel", at("aria-label", p.Title), h("h2", p.Title), h("div.buttons", buttons...))
+}

@@ -1,0 +1,228 @@
+package console
+
+import (
+	"strings"
+	"time"
+
+	"github.com/pgoutbox/outbox/admin"
+)
+
+// page is one of the console's.
+type page struct {
+	title string
+	// patient names the verb that the page waits for, "" for one from memory.
+	patient string
+	body    func(v *view) any
+}
+
+// pages lists them by their paths.
+func pages() map[string]page {
+	return map[string]page{
+		"":            {"Overview", "", (*view).overview},
+		"destination": {"Destination", "", (*view).destination},
+		"dead":        {"Dead letters", "dead group", (*view).dead},
+		"letters":     {"Dead letters", "dead ls", (*view).letters},
+		"letter":      {"Dead letter", "dead show", (*view).letter},
+		"keys":        {"Keys", "holds", (*view).keys},
+		"relays":      {"Relays", "", (*view).relays},
+		"retention":   {"Retention", "", (*view).retention},
+		"inbox":       {"Inbox", "inbox status", (*view).inbox},
+		"audit":       {"Audit", "audit", (*view).audit},
+		"doctor":      {"Doctor", "", (*view).doctor},
+		"help":        {"Help", "", (*view).help},
+	}
+}
+
+// navigation are the pages that the header leads to, with the keys that go there after g.
+var navigation = []struct{ path, title, key string }{
+	{"", "Overview", "o"}, {"dead", "Dead letters", "d"}, {"keys", "Keys", "k"}, {"relays", "Relays", "r"}, {"retention", "Retention", "t"},
+	{"inbox", "Inbox", "i"}, {"doctor", "Doctor", "c"}, {"audit", "Audit", "a"}, {"help", "Help", "h"},
+}
+
+// under tells which entry of the navigation a page belongs to.
+var under = map[string]string{"letters": "dead", "letter": "dead", "destination": ""}
+
+// here is the address of a page of this console from any of its pages.
+func here(path string, pairs ...string) address {
+	if path == "" {
+		path = "./"
+	}
+	return to(path, pairs...)
+}
+
+// layout is a whole page.
+func (v *view) layout(title string, body any) *element {
+	c := v.console
+	name := "outbox"
+	if v.report != nil && v.report.Database != "" {
+		name = foreign(v.report.Database, 40)
+	}
+	at_ := v.at
+	if parent, ok := under[at_]; ok {
+		at_ = parent
+	}
+	var links []any
+	for _, n := range navigation {
+		a := []any{here(n.path), at("data-key", n.key), n.title}
+		if n.path == at_ {
+			a = append(a, at("aria-current", "page"))
+		}
+		if n.path == "dead" && v.report != nil {
+			if total := v.deadLetters(); total.N > 0 {
+				a = append(a, " ", h("small", counted(total)))
+			}
+		}
+		links = append(links, h("a", a...))
+	}
+	who := v.caller.Name
+	if v.operates() {
+		who += ", operator"
+	} else if who != "" {
+		who += ", viewer"
+	}
+	main := []any{at("id", "main"), at("tabindex", "-1")}
+	return h("html", at("lang", "en"),
+		h("head", h("meta", at("charset", "utf-8")), h("title", title+" · "+name+" · outbox"),
+			h("meta", at("name", "viewport"), at("content", "width=device-width, initial-scale=1")),
+			h("meta", at("name", "color-scheme"), at("content", "light dark")),
+			h("link", at("rel", "stylesheet"), c.asset("style.css")), h("link", at("rel", "icon"), at("type", "image/svg+xml"), c.asset("icon.svg")),
+			h("script", at("type", "module"), c.asset("live.js"))),
+		h("body", h("a.skip", address("#main"), "To the content"),
+			h("header",
+				h("a.brand", here(""), "outbox"),
+				h("nav", append([]any{at("aria-label", "Pages")}, links...)...),
+				h("div.who", h("span", name, when(who != "", " · ", foreign(who, 60))),
+					h("button.live", at("type", "button"), at("id", "live"), at("hidden", ""), at("aria-live", "off"), "Live"))),
+			h("main", append(main, body)...),
+			h("footer", when(v.report != nil, v.status()), h("span.hint", at("hidden", ""), "Press ", h("kbd", "?"), " for the keys"))))
+}
+
+// stale reports whether what is shown is old.
+func (v *view) stale() bool { return v.report.At.IsZero() || v.age > admin.ReadWithin }
+
+// status tells how old what the page shows is.
+func (v *view) status() any {
+	if v.report == nil {
+		return nil
+	}
+	switch {
+	case v.report.At.IsZero():
+		return region("age", at("data-stale", ""), "The database has not been read yet.")
+	case v.stale():
+		text := "The database has not been read for " + span(v.age)
+		if v.err != nil {
+			text += ": " + foreign(v.err.Error(), 300)
+		}
+		return region("age", at("data-stale", ""), h("b.state.late", text))
+	}
+	return region("age", "As of ", clock(v.now.Add(-v.age)), " UTC.")
+}
+
+func (v *view) deadLetters() (total admin.Count) {
+	for i := range v.report.Destinations {
+		n := v.report.Destinations[i].Dead.Messages
+		total.N, total.Estimated = total.N+n.N, total.Estimated || n.Estimated
+	}
+	return total
+}
+
+// problem is what stands where a part of a page can't be shown.
+func problem(err error) *element {
+	return h("p.problem", at("role", "alert"), h("b", "This could not be read. "), foreign(err.Error(), 1000))
+}
+
+// command is a command line to copy.
+func command(line string) *element {
+	return h("div.command", h("code", foreign(line, 2000)), h("button", at("type", "button"), at("data-copy", line), at("hidden", ""), "Copy"))
+}
+
+// column is one of a table.
+type column struct {
+	title string
+	class string // "n" for numbers
+}
+
+// table is a table whose rows are cells with links; on a narrow screen each row becomes a block.
+func table(caption string, columns []column, rows [][]any) *element {
+	head := make([]any, len(columns))
+	for i, c := range columns {
+		head[i] = h("th."+c.class, at("scope", "col"), c.title)
+		if c.class == "" {
+			head[i] = h("th", at("scope", "col"), c.title)
+		}
+	}
+	var body []any
+	for _, cells := range rows {
+		var row []any
+		for i, cell := range cells {
+			td := []any{at("data-label", columns[i].title), cell}
+			if columns[i].class != "" {
+				td = append(td, at("class", columns[i].class))
+			}
+			row = append(row, h("td", td...))
+		}
+		body = append(body, h("tr", row...))
+	}
+	return h("div.scroll", at("tabindex", "0"), at("role", "region"), at("aria-label", caption),
+		h("table", h("caption", caption), h("thead", h("tr", head...)), h("tbody", body...)))
+}
+
+// facts is a list of names and values.
+func facts(pairs ...any) *element {
+	var parts []any
+	for i := 0; i+1 < len(pairs); i += 2 {
+		parts = append(parts, h("div", h("dt", pairs[i]), h("dd", pairs[i+1])))
+	}
+	return h("dl.facts", parts...)
+}
+
+// since tells for how long something is so.
+func (v *view) since(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return list{"since ", clock(t), " UTC, ", ago(v.now, t)}
+}
+
+// filter is a form of fields that select what a page lists. A field is a name, its title and its choices, if it has some.
+func (v *view) filter(path string, fields ...field) *element {
+	parts := []any{here(path), at("method", "get"), at("class", "filter"), at("role", "search")}
+	for _, f := range fields {
+		id := "f-" + f.name
+		value := v.get(f.name)
+		var input *element
+		if len(f.choices) > 0 {
+			options := []any{at("id", id), at("name", f.name), h("option", at("value", ""), "any")}
+			for _, choice := range f.choices {
+				o := []any{at("value", choice), foreign(choice, 60)}
+				if choice == value {
+					o = append(o, at("selected", ""))
+				}
+				options = append(options, h("option", o...))
+			}
+			input = h("select", options...)
+		} else {
+			input = h("input", at("id", id), at("name", f.name), at("value", value), at("autocomplete", "off"), at("spellcheck", "false"))
+		}
+		parts = append(parts, h("label", at("for", id), f.title), input)
+	}
+	return h("form", append(parts, h("button", at("type", "submit"), "Show"))...)
+}
+
+type field struct {
+	name, title string
+	choices     []string
+}
+
+func (v *view) destinations() (names []string) {
+	for _, d := range v.report.Destinations {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+// blank is what stands where there is nothing to list.
+func blank(texts ...any) *element { return h("p.blank", texts...) }
+
+// short is an id's beginning, with all of it on hover.
+func short(id string) string { return strings.SplitAfterN(id, "-", 3)[0] + "…" }

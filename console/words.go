@@ -1,0 +1,188 @@
+package console
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/printed"
+)
+
+// foreign is a text of others as a page can show it: what can't be printed is spelled out, and a long one is cut.
+func foreign(s string, most int) string {
+	if len(s) > most {
+		end := most
+		for end > 0 && !utf8.RuneStart(s[end]) {
+			end--
+		}
+		s = s[:end] + "…"
+	}
+	return printed.Text(s)
+}
+
+// number groups the digits by thousands.
+func number(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	sign := ""
+	if n < 0 {
+		sign, digits = "−", digits[1:]
+	}
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return sign + digits
+}
+
+func counted(c admin.Count) string {
+	if c.Estimated {
+		return "~" + number(c.N)
+	}
+	return number(c.N)
+}
+
+// many is a number with its noun.
+func many(n int64, one, several string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return number(n) + " " + several
+}
+
+// span is a length of time in one or two units, as short as a glance allows.
+func span(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0 s"
+	case d < time.Millisecond:
+		return "<1 ms"
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < 10*time.Second:
+		return strings.TrimSuffix(fmt.Sprintf("%.1f", d.Seconds()), ".0") + " s"
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < time.Hour:
+		return two(d, time.Minute, "min", time.Second, "s", 10)
+	case d < 48*time.Hour:
+		return two(d, time.Hour, "h", time.Minute, "min", 10)
+	}
+	return two(d, 24*time.Hour, "d", time.Hour, "h", 10)
+}
+
+// two names a large unit, and a small one while the large is few.
+func two(d, large time.Duration, largeName string, small time.Duration, smallName string, few int) string {
+	n, rest := int(d/large), int(d%large/small)
+	text := fmt.Sprintf("%d %s", n, largeName)
+	if n < few && rest > 0 {
+		text += fmt.Sprintf(" %d %s", rest, smallName)
+	}
+	return text
+}
+
+// ago is a moment relative to now, with the exact one on hover.
+func ago(now, t time.Time) *element {
+	if t.IsZero() {
+		return h("span.none", "–")
+	}
+	text := span(now.Sub(t)) + " ago"
+	if t.After(now.Add(time.Second)) {
+		text = "in " + span(t.Sub(now))
+	} else if now.Sub(t) < time.Second {
+		text = "now"
+	}
+	return moment(t, text)
+}
+
+func moment(t time.Time, text string) *element {
+	return h("time", at("datetime", t.UTC().Format(time.RFC3339Nano)), at("title", t.UTC().Format("2006-01-02 15:04:05.0 UTC")), text)
+}
+
+// clock is the moment itself.
+func clock(t time.Time) *element {
+	if t.IsZero() {
+		return h("span.none", "–")
+	}
+	return moment(t, t.UTC().Format("2006-01-02 15:04:05"))
+}
+
+// size is a number of bytes.
+func size(n int64) string {
+	units := []string{"B", "kB", "MB", "GB", "TB", "PB"}
+	f, i := float64(n), 0
+	for f >= 999.5 && i < len(units)-1 {
+		f, i = f/1000, i+1
+	}
+	if i == 0 || f >= 99.5 {
+		return fmt.Sprintf("%.0f %s", f, units[i])
+	}
+	return fmt.Sprintf("%.1f %s", f, units[i])
+}
+
+// rate is messages a second, without the unit.
+func rate(f float32) string {
+	switch {
+	case unknown(f):
+		return "–"
+	case f >= 9999.5:
+		return fmt.Sprintf("%.1fk", f/1000)
+	case f >= 99.5 || f == 0:
+		return number(int64(math.Round(float64(f))))
+	}
+	return fmt.Sprintf("%.1f", f)
+}
+
+func unknown(f float32) bool { return math.IsNaN(float64(f)) }
+
+// measured is a span of seconds that may be unknown.
+func measured(seconds float32) string {
+	if unknown(seconds) {
+		return "–"
+	}
+	return span(time.Duration(float64(seconds) * float64(time.Second)))
+}
+
+// glyphs are the shapes of the states: with its word, each is known without its colour.
+var glyphs = map[admin.State]string{
+	admin.StateIdle:    "M8 3a5 5 0 1 0 0 10A5 5 0 0 0 8 3zm0 2a3 3 0 1 1 0 6 3 3 0 0 1 0-6z",
+	admin.StateFlowing: "M8 3a5 5 0 1 0 0 10A5 5 0 0 0 8 3z",
+	admin.StateUnknown: "M5 5.5a3 3 0 1 1 4.5 2.6c-.4.3-.5.5-.5 1v.4H7v-.6c0-1.2.5-1.8 1.2-2.300A1 1 0 1 0 7 5.500zM7 11h2v2H7z",
+	admin.StateLagging: "M8 2a6 6 0 1 0 0 12A6 6 0 0 0 8 2zm0 2a4 4 0 1 1 0 8 4 4 0 0 1 0-8zm-1 1v4h4V7.500H8.500V5z",
+	admin.StateBlocked: "M3 3h10v10H3z",
+	admin.StateDead:    "M3.5 2 8 6.5 12.5 2 14 3.5 9.5 8l4.5 4.5-1.5 1.500L8 9.5 3.5 14 2 12.5 6.5 8 2 3.500z",
+	admin.StatePaused:  "M3 2h4v12H3zM9 2h4v12H9z",
+	admin.StateFailing: "M8 1.5 15.5 14.500H.5z",
+	admin.StateStalled: "M8 1.5 15.5 14.500H.5zM8 5.5 3.9 12.500h8.200z",
+	admin.StateBroken:  "M2 2h7L7 6l3 2-3 6H2zM11 2h3v12H9l3-6.500L9.5 6z",
+	admin.StateNoRelay: "M8 1a7 7 0 1 0 0 14A7 7 0 0 0 8 1zm0 2a5 5 0 1 1 0 10A5 5 0 0 1 8 3zM7 4.500h2V9H7zm0 5.500h2v2H7z",
+	admin.StateStopped: "M5 1h6l4 4v6l-4 4H5l-4-4V5z",
+}
+
+func glyph(s admin.State) *element {
+	shape := h("path", at("d", glyphs[s]))
+	if s == admin.StateStalled {
+		shape = h("path", at("d", glyphs[s]), at("fill-rule", "evenodd"))
+	}
+	return h("svg.glyph", at("viewBox", "0 0 16 16"), at("aria-hidden", "true"), shape)
+}
+
+// state is a state as glyph, word and colour.
+func state(s admin.State) *element {
+	return h("span.state."+hue(s), glyph(s), " ", h("b", s.Word()))
+}
+
+// hue is the class of a state's colour. A pause is a wish, no trouble.
+func hue(s admin.State) string {
+	switch {
+	case s == admin.StateIdle || s == admin.StatePaused || s == admin.StateUnknown:
+		return "none"
+	case s.Tone() == admin.Calm:
+		return "ok"
+	case s.Tone() == admin.Attention:
+		return "late"
+	}
+	return "bad"
+}
