@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,9 +18,13 @@ import (
 type Holder struct {
 	OpenTransaction
 
-	// Relays are the names of the relays that wait for it; none if it has locked a table of the outbox against all.
+	// Relays are the names of the relays that wait for it.
 	Relays []string `json:"relays,omitempty"`
+	// Table says that it has locked a whole table of the outbox against everybody.
+	Table bool `json:"table,omitempty"`
 }
+
+var errLocked = errors.New("the outbox's tables are locked")
 
 // lockedFor is how long a relay must have waited for a transaction before that is a cause. Transactions of operators and other
 // relays last milliseconds.
@@ -45,7 +50,8 @@ func (r *Report) readHolders(ctx context.Context, tx pgx.Tx) error {
 			  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND c.relnamespace = 'outbox'::regnamespace
 		)
 		SELECT a.pid, coalesce(a.usename, '')::text, coalesce(a.application_name, ''), coalesce(a.state, ''), a.xact_start,
-		       coalesce(left(regexp_replace(a.query, '\s+', ' ', 'g'), 120), ''), array_remove(array_agg(DISTINCT h.relay), NULL)
+		       coalesce(left(regexp_replace(a.query, '\s+', ' ', 'g'), 120), ''), array_remove(array_agg(DISTINCT h.relay), NULL),
+		       bool_or(h.relay IS NULL)
 		FROM holding h JOIN pg_stat_activity a ON a.pid = h.pid
 		WHERE a.application_name NOT LIKE 'outbox %' AND coalesce(a.xact_start < clock_timestamp() - interval '`+lockedFor+`', true)
 		GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY a.xact_start`)
@@ -55,7 +61,7 @@ func (r *Report) readHolders(ctx context.Context, tx pgx.Tx) error {
 	r.Holders, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Holder, error) {
 		var h Holder
 		var since *time.Time
-		err := row.Scan(&h.PID, &h.User, &h.Application, &h.State, &since, &h.Query, &h.Relays)
+		err := row.Scan(&h.PID, &h.User, &h.Application, &h.State, &since, &h.Query, &h.Relays, &h.Table)
 		h.Since = value(since)
 		return h, err
 	})
@@ -65,21 +71,45 @@ func (r *Report) readHolders(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// lockedOut is what can be said when the tables of the outbox are locked: nil if they aren't any more.
-func lockedOut(ctx context.Context, db DB) (*Report, error) {
-	r := &Report{}
+// excused is what can be said when the tables of the outbox can't be read, because they are locked or a relay's role, which
+// asks, has lost a right: nil if that is not why.
+func excused(ctx context.Context, db DB, why error) (*Report, error) {
+	locked := errors.Is(why, errLocked) || sqlstate.Of(why) == "55P03"
+	if !locked && sqlstate.Of(why) != "42501" {
+		return nil, nil
+	}
+	r := &Report{unread: why.Error()}
 	err := read(ctx, db, func(tx pgx.Tx) error {
 		if err := r.readClock(ctx, tx); err != nil {
 			return err
 		}
-		return r.readHolders(ctx, tx)
+		if locked {
+			return r.readHolders(ctx, tx)
+		}
+		if err := r.readRelays(ctx, tx); err != nil {
+			return err
+		}
+		r.Relays = slices.DeleteFunc(r.Relays, func(relay Relay) bool { return relay.User != tx.Conn().Config().User })
+		return r.readRights(ctx, tx)
 	})
-	if err != nil || len(r.Holders) == 0 {
+	if _, found := r.excuse(); err != nil || !found {
 		return nil, err
 	}
-	r.unread = "the outbox's tables are locked"
 	r.judge(allRules)
 	return r, nil
+}
+
+// excuse is the finding on a report that has no more than this.
+func (r *Report) excuse() (Finding, bool) {
+	if len(r.Holders) > 0 {
+		return r.holdUp(r.Holders[0]), true
+	}
+	for _, relay := range r.Relays {
+		if len(relay.Lacks) > 0 {
+			return relay.lacking(), true
+		}
+	}
+	return Finding{}, false
 }
 
 func (r *Report) readClock(ctx context.Context, tx pgx.Tx) error {
@@ -117,7 +147,7 @@ func (t OpenTransaction) ending() string {
 }
 
 func (r *Report) holdUp(h Holder) Finding {
-	f := Finding{State: StateBroken, Since: h.Since, Cause: "has locked what the relay needs: " + h.who(r.At), Advice: h.ending(), Next: "outbox status"}
+	f := Finding{State: StateBroken, Since: h.Since, Cause: h.who(r.At) + " has locked what the relay needs", Advice: h.ending(), Next: "outbox status"}
 	if len(r.Holders) > 1 {
 		f.Cause += fmt.Sprintf(", and %d more", len(r.Holders)-1)
 	}
@@ -135,17 +165,21 @@ func heldUp(r *Report, _ *Destination, g *Group) (Finding, bool) {
 
 // powerless goes by the catalogue, for a relay that lacks a right may not be able to write so.
 func powerless(r *Report, d *Destination, g *Group) (Finding, bool) {
-	i := slices.IndexFunc(r.Relays, func(relay Relay) bool { return relay.Name == g.Owner })
-	if i < 0 || len(r.Relays[i].Lacks) == 0 || d.Table != nil {
-		return Finding{}, false
+	for _, relay := range r.Relays {
+		if len(relay.Lacks) > 0 && d.Table == nil && (r.unread != "" || relay.Name == g.Owner) {
+			return relay.lacking(), true
+		}
 	}
-	relay := r.Relays[i]
+	return Finding{}, false
+}
+
+func (relay Relay) lacking() Finding {
 	lacks := strings.Join(relay.Lacks[:min(3, len(relay.Lacks))], ", ")
 	if more := len(relay.Lacks) - 3; more > 0 {
 		lacks += fmt.Sprintf(" and %d more", more)
 	}
-	return Finding{State: StateBroken, Since: g.LastErrorAt, Cause: fmt.Sprintf("the role %s of %s lacks %s", relay.User, relay.Name, lacks),
-		Advice: "as the owner of the schema", Next: "outbox migrate grants --apply --relay " + argument(relay.User)}, true
+	return Finding{State: StateBroken, Cause: fmt.Sprintf("the role %s of %s lacks %s", relay.User, relay.Name, lacks),
+		Advice: "as the owner of the schema", Next: "outbox migrate grants --apply --relay " + argument(relay.User)}
 }
 
 // readRights finds what live relays may not do and need.

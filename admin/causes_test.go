@@ -130,7 +130,5 @@ func TestTablesThatAreLockedAreAVerdict(t *testing.T) {
 		}
 	}
 	d.exec(want)
-	if r := d.status(); r.Verdict.State != StateIdle {
-		t.Errorf("when it is gone: %q", r.Verdict)
-	}
+	await.Until(t, "it is gone", func() bool { return d.status().Verdict.State == StateIdle })
 }

@@ -68,10 +68,10 @@ func (r *Report) judge(by rules) {
 
 // on is the verdict on some destinations together.
 func (r *Report) on(destinations []Destination) Verdict {
-	if len(destinations) == 0 && r.unread != "" && len(r.Holders) > 0 {
-		return verdictOn(r.At, []Finding{r.holdUp(r.Holders[0])}, Finding{})
-	}
 	if len(destinations) == 0 {
+		if f, known := r.excuse(); known && r.unread != "" {
+			return verdictOn(r.At, []Finding{f}, Finding{})
+		}
 		return verdictOn(r.At, nil, Finding{State: StateNoRelay, Cause: "no relay has ever worked on this database", Next: "outbox relay"})
 	}
 	calm := Finding{State: StateIdle}
@@ -293,6 +293,9 @@ func lagging(r *Report, d *Destination) (Finding, bool) {
 		!oldest.IsZero() && d.LagObjective > 0 && waits > d.LagObjective
 }
 
+// actsOn is how many messages the commands act on unless they are told to act on more.
+const actsOn = 1000
+
 func dead(_ *Report, d *Destination) (Finding, bool) {
 	n := d.Dead.New
 	text := fmt.Sprintf("%v new dead letters", n)
@@ -300,9 +303,13 @@ func dead(_ *Report, d *Destination) (Finding, bool) {
 		text = "1 new dead letter"
 	}
 	name := " --destination " + argument(d.Name)
+	many := ""
+	if n.N > actsOn {
+		many = fmt.Sprintf(" --max %d", (n.N/actsOn+1)*actsOn)
+	}
 	return Finding{State: StateDead, Since: d.Dead.Since, Cause: text + "; last error: " + orElse(d.Dead.LastError, "unknown"),
 		Advice: "cure the cause and have them delivered, or say that you know of them (outbox dead ack" + name + ")",
-		Next:   "outbox dead requeue" + name}, n.N > 0
+		Next:   "outbox dead requeue" + name + many}, n.N > 0
 }
 
 // paused tells of a person's wish, whatever the destination's health is.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -199,6 +198,9 @@ func Status(ctx context.Context, db DB) (*Report, error) {
 		if err := r.readHolders(ctx, tx); err != nil {
 			return err
 		}
+		if slices.ContainsFunc(r.Holders, func(h Holder) bool { return h.Table }) {
+			return errLocked
+		}
 		err := schema.Intact(ctx, tx)
 		if errors.Is(err, schema.ErrSegments) {
 			r.Altered = err.Error()
@@ -229,14 +231,10 @@ func Status(ctx context.Context, db DB) (*Report, error) {
 		}
 		return r.readOpen(ctx, tx)
 	})
-	if sqlstate.Of(err) == "55P03" {
-		locked, lookErr := lockedOut(ctx, db)
-		if locked != nil {
-			return locked, nil
-		}
-		err = errors.Join(err, lookErr)
-	}
 	if err != nil {
+		if known, _ := excused(ctx, db, err); known != nil { // what prevents it as well has been said by err
+			return known, nil
+		}
 		return nil, fmt.Errorf("read the outbox's state: %w", err)
 	}
 	r.judge(allRules)

@@ -36,6 +36,9 @@ type PostgresConfig struct {
 	// PostgreSQL runs as another user, who has to be able to enter it. Default: the folder for temporary files.
 	Storage string
 
+	// Preload is a shared library that the server's processes begin with, such as one that shifts their clock; Linux only.
+	Preload string
+
 	// OwnIdentity runs initdb instead of copying a cluster that was made by it once. It takes half a second more and
 	// gives the cluster a system identifier of its own; otherwise clusters of one version may have the same.
 	OwnIdentity bool
@@ -46,6 +49,7 @@ type Postgres struct {
 	Server
 	version string
 	bin     string
+	preload string
 	base    *url.URL // of a server from the environment
 
 	primary *Postgres // of a standby
@@ -56,7 +60,7 @@ type Postgres struct {
 // when no such version is installed.
 func StartPostgres(ctx context.Context, config PostgresConfig) (*Postgres, error) {
 	bin, version, err := FindPostgres(config.Major)
-	p := &Postgres{version: version, bin: bin}
+	p := &Postgres{version: version, bin: bin, preload: config.Preload}
 	return orNone(p, p.launch(ctx, err, p.kindOf("PostgreSQL "+version, config.Storage, func() error {
 		if err := p.create(ctx, config.OwnIdentity); err != nil {
 			return err
@@ -76,7 +80,7 @@ func (p *Postgres) kindOf(name, storage string, place func() error) kind {
 			return child.Command{
 				Path:    executable(p.bin, "postgres"),
 				Args:    []string{"-D", p.DataDir()},
-				Env:     []string{"LC_ALL=C"},
+				Env:     []string{"LC_ALL=C", "LD_PRELOAD=" + p.preload},
 				OnDeath: syscall.SIGQUIT, // immediate shutdown, of the children too
 			}
 		},

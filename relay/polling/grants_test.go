@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
@@ -87,5 +88,15 @@ func TestARelayNeedsNoMoreThanItsGrants(t *testing.T) {
 		t.Errorf("the number of groups was not changed: %v", err)
 	}
 	_ = s.Close(t.Context())
-	acquire(t, source(2))
+	running := source(2)
+	_ = acquire(t, running).Close(t.Context())
+	owner.Exec("REVOKE SELECT ON outbox.messages FROM " + role)
+	if _, err := running.Acquire(t.Context()); !errors.Is(err, schema.ErrForbidden) || outbox.IsPermanent(err) {
+		t.Errorf("a right was revoked: %v, want ErrForbidden, which the relay waits out", err)
+	}
+	if _, err := source(2).Acquire(t.Context()); !errors.Is(err, schema.ErrForbidden) || !outbox.IsPermanent(err) {
+		t.Errorf("at the start, without a right: %v, want ErrForbidden for good", err)
+	}
+	owner.Exec(schema.Grants("", role, ""))
+	acquire(t, running)
 }

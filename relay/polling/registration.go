@@ -17,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/relay/internal/states"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // ErrNamesake means that another relay runs under the same name. Each would take the other's leases for its own.
@@ -32,6 +33,8 @@ type Registration struct {
 	host     string
 	cfg      RegistrationConfig
 	states   *states.Writer // of all its sources
+
+	began bool // it was registered before; then a right that is missing was revoked
 
 	mu    sync.Mutex
 	err   error // why the name may not be used at present; nil while registered
@@ -79,6 +82,7 @@ func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg Regist
 	if err != nil {
 		return nil, fmt.Errorf("register relay %q: %w", name, err)
 	}
+	r.began = true
 	beating, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	go r.run(beating, first)
@@ -139,7 +143,7 @@ func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
 	if err := cursors.RefuseStandby(ctx, conn); err != nil {
 		return nil, err
 	}
-	if err := checkSchema(ctx, conn); err != nil {
+	if err := refused(r.began, schema.Check(ctx, conn)); err != nil {
 		return nil, err
 	}
 	deadline := time.Now().Add(r.cfg.Lease)

@@ -41,7 +41,7 @@ type Snapshot struct {
 
 	active  atomic.Bool
 	release func() // of the registration
-	intact  bool   // the tables were once in order; used by Acquire's goroutine
+	intact  bool   // tables and rights were once in order; used by Acquire's goroutine
 }
 
 var (
@@ -85,8 +85,8 @@ var errActive = errors.New("polling: the source already has a session")
 // already free are not delivered.
 //
 // These errors are marked by outbox.Permanent, because waiting doesn't cure them: cursors.ErrStandby,
-// cursors.ErrForeign, ErrNamesake and the errors of schema.Check, of which schema.ErrSegments only until the schema was
-// once found in order. Other errors are the connection's.
+// cursors.ErrForeign, ErrNamesake and the errors of schema.Check, of which schema.ErrSegments and schema.ErrForbidden
+// only until the schema was once found in order. Other errors are the connection's.
 func (s *Snapshot) Acquire(ctx context.Context) (relay.Session, error) {
 	if !s.active.CompareAndSwap(false, true) {
 		return nil, errActive
@@ -234,7 +234,7 @@ func (s *Snapshot) prepare(ctx context.Context, conn *pgx.Conn) error {
 	if err := cursors.RefuseStandby(ctx, conn); err != nil {
 		return err
 	}
-	if err := s.refused(schema.Check(ctx, conn)); err != nil {
+	if err := refused(s.intact, schema.Check(ctx, conn)); err != nil {
 		return err
 	}
 	rows, err := cursors.Rows(ctx, conn, s.destination)
@@ -272,28 +272,17 @@ func (s *Snapshot) create(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// checkSchema tells what the database lacks, which waiting doesn't cure, from a missing answer.
-func checkSchema(ctx context.Context, conn *pgx.Conn) error {
-	return lacking(schema.Check(ctx, conn))
-}
-
-func lacking(err error) error {
+// refused marks as permanent what the database lacks and waiting doesn't cure. Once everything was in order, a segment
+// that is detached and a right that is revoked are somebody's mistake, which can be undone: then the relay waits.
+func refused(inOrder bool, err error) error {
+	waits := inOrder && (errors.Is(err, schema.ErrSegments) || errors.Is(err, schema.ErrForbidden))
 	for _, cure := range []error{schema.ErrMissing, schema.ErrOutdated, schema.ErrTooNew, schema.ErrChanged,
 		schema.ErrForbidden, schema.ErrUnsupportedServer, schema.ErrHidden, schema.ErrSegments} {
-		if errors.Is(err, cure) {
+		if errors.Is(err, cure) && !waits {
 			return dial.Permanent("%w", err)
 		}
 	}
 	return err
-}
-
-// refused marks an error as permanent, except that of a segment that was detached while this relay ran: it can be
-// attached again, so the relay waits.
-func (s *Snapshot) refused(err error) error {
-	if s.intact && errors.Is(err, schema.ErrSegments) {
-		return err
-	}
-	return lacking(err)
 }
 
 // lockLayout prevents other transactions from changing the set of cursors of a destination until tx ends.
@@ -383,7 +372,7 @@ func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn,
 	}
 	// A segment may have been detached while this relay waited. From here on, a detached segment makes every write
 	// fail.
-	return row, since, true, s.refused(schema.Intact(ctx, conn))
+	return row, since, true, refused(s.intact, schema.Intact(ctx, conn))
 }
 
 // pauseFor waits for d plus or minus a fifth, so that relays that started together don't stay in step.

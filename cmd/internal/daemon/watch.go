@@ -46,7 +46,7 @@ type workOn struct {
 const (
 	// lookEvery is the pause between two looks, lookSoon while somebody looks at the console; a look that takes long, since the backlog is long, is taken less often, as far as
 	// admin.ReadWithin allows. lookAgain is the pause after one that failed.
-	lookEvery = 5 * time.Second
+	lookEvery = 4 * time.Second
 	lookAgain = 2 * time.Second
 	lookSoon  = time.Second
 
