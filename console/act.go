@@ -43,16 +43,29 @@ func label(verb verbs.Verb) string {
 // button leads to an action; nothing for who may not do it.
 func (v *view) button(name, text string, pairs ...string) any {
 	verb, params, err := prepared(name, pairs...)
-	if err != nil || verb.Role != verbs.Operator || v.console.options.API.Allowed(v.caller, verb, params) != nil {
+	if err != nil || verb.Role != verbs.Operator {
 		return nil
 	}
+	return v.does(verb, params, "a.button", text)
+}
+
+// does is a link to an action, which leads back to this page; nothing for who may not do it.
+func (v *view) does(verb verbs.Verb, params any, kind, text string) any {
+	if v.console.options.API.Allowed(v.caller, verb, params) != nil {
+		return nil
+	}
+	query := url.Values{}
+	for name, values := range v.query {
+		if name != "_did" {
+			query[name] = values
+		}
+	}
 	where := doing(verb, params)
-	back := v.at + "?" + v.query.Encode()
-	separator := "?"
+	separator := address("?")
 	if strings.Contains(string(where), "?") {
 		separator = "&"
 	}
-	return h("a.button", where+address(separator+"_back="+url.QueryEscape(back)), at("data-dialog", ""), text)
+	return h(kind, where+separator+address("_back="+url.QueryEscape(v.at+"?"+query.Encode())), at("data-dialog", ""), text)
 }
 
 // once remembers what was done, so that a form that is sent twice acts once.

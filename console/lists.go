@@ -98,7 +98,7 @@ func (v *view) controls(d *admin.Destination) any {
 		if !c.Until.IsZero() {
 			until = list{clock(c.Until), " UTC, ", ago(v.now, c.Until)}
 		}
-		rows = append(rows, []any{foreign(c.Target.String(), 120), what, foreign(c.Actor, 60), until, foreign(c.Reason, 200), end})
+		rows = append(rows, []any{foreign(c.Target.String(), 120), what, foreign(c.Actor, 60), until, foreign(c.Reason, 200), v.actions(list{end})})
 	}
 	var buttons []any
 	if !paused {
@@ -108,7 +108,7 @@ func (v *view) controls(d *admin.Destination) any {
 		buttons = append(buttons, v.button("throttle", "Throttle…", "destination", d.Name))
 	}
 	return region("controls", h("p.buttons", buttons...), when(len(rows) > 0, h("h2", "Asked of it"),
-		table("Asked of it", []column{{"What", ""}, {"", ""}, {"By", ""}, {"Until", ""}, {"Why", ""}, {"", "n"}}, rows)))
+		table("Asked of it", []column{{"What", ""}, {"Asked", ""}, {"By", ""}, {"Until", ""}, {"Why", "wide"}, {"Actions", "acts"}}, rows)))
 }
 
 // errors are what the destination's parts were told last.
@@ -186,12 +186,12 @@ func (v *view) dead() any {
 	summary := h("p.lead", many(int64(len(found.Groups)), "group", "groups"), ", ", total, ".")
 	var all any
 	if len(pairs) > 0 {
-		all = h("p.buttons", "All of these: ", acts())
+		all = h("p.buttons", "All that is like this: ", acts())
 	} else {
-		all = h("p.buttons", acts("all", "true"))
+		all = h("p.buttons", "All dead letters: ", acts("all", "true"))
 	}
 	return append(head, region("dead", summary, table("Groups of dead letters", []column{{"Cause", "wide"}, {"Topic → destination", ""}, {"Messages", "n"}, {"New", "n"}, {"Again", ""},
-		{"First", "n"}, {"Last", "n"}, {"", "acts"}}, rows)), when(v.operates(), all))
+		{"First", "n"}, {"Last", "n"}, {"Actions", "acts"}}, rows)), when(v.operates(), all))
 }
 
 // actions is a cell of buttons; nothing for who may not act.
@@ -308,7 +308,7 @@ func (v *view) keys() any {
 		rows = append(rows, []any{foreign(l.Lane, 80), list{foreign(l.Topic, 60), " → ", foreign(l.Destination, 60)}, counted(l.Messages), due, ago(v.now, l.Since), why, v.actions(acts)})
 	}
 	last := lanes[len(lanes)-1]
-	return append(head, region("keys", table("Keys that wait", []column{{"Key", ""}, {"Topic → destination", ""}, {"Messages", "n"}, {"State", ""}, {"Since", "n"}, {"Why", "wide"}, {"", "acts"}}, rows)),
+	return append(head, region("keys", table("Keys that wait", []column{{"Key", ""}, {"Topic → destination", ""}, {"Messages", "n"}, {"State", ""}, {"Since", "n"}, {"Why", "wide"}, {"Actions", "acts"}}, rows)),
 		when(len(lanes) == 50, h("p.more", h("a.button", here("keys", append(pairs, "after", last.Destination+"/"+last.Lane)...), "The next 50"))))
 }
 
@@ -336,7 +336,7 @@ func (v *view) relays() any {
 		}
 		rows = append(rows, []any{foreign(r.Name, 60), is, owns, foreign(r.Version, 60), list{foreign(r.Host, 60), " ", strconv.Itoa(r.PID)}, ago(v.now, r.StartedAt), ago(v.now, r.HeartbeatAt)})
 	}
-	return list{h("h1", "Relays"), region("relays", table("Relays", []column{{"Relay", ""}, {"", ""}, {"Delivers to", ""}, {"Version", ""}, {"Host and process", ""}, {"Started", "n"}, {"Heartbeat", "n"}}, rows))}
+	return list{h("h1", "Relays"), region("relays", table("Relays", []column{{"Relay", ""}, {"State", ""}, {"Delivers to", ""}, {"Version", ""}, {"Host and process", ""}, {"Started", "n"}, {"Heartbeat", "n"}}, rows))}
 }
 
 // retention tells what keeps the disk full.

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
@@ -28,27 +29,32 @@ func (v *view) said() any {
 	return h("p.said", at("role", "status"), foreign(v.get("_did"), 300))
 }
 
-// verdict is a verdict as the head of a page: the same sentence that everything prints.
+// verdict is a verdict as the head of a page: the sentence that everything prints, with the other findings as a list.
 func (v *view) verdict(verdict admin.Verdict, links bool) *element {
-	parts := []any{h("h1", glyph(verdict.State), " ", foreign(verdict.Sentence(), 600))}
-	if verdict.State.OK() {
-		parts[0] = h("h1", glyph(verdict.State), " ", foreign(verdict.Sentence(), 600), when(len(v.report.Destinations) > 0 && links, h("span.rest", v.calm())))
+	sentence := admin.Verdict{Finding: verdict.Finding, At: verdict.At}.Sentence()
+	head := []any{glyph(verdict.State), h("span", foreign(sentence, 600))}
+	if len(sentence) > 100 {
+		head = append(head, at("class", "long"))
+	}
+	parts := []any{h("h1", head...)}
+	if verdict.State.OK() && len(v.report.Destinations) > 0 && links {
+		parts = append(parts, h("p.lead", v.calm(), "."))
 	}
 	if verdict.Advice != "" {
 		parts = append(parts, h("p.lead", foreign(verdict.Advice, 600), "."))
 	}
-	if verdict.Next != "" {
-		parts = append(parts, command(verdict.Next))
-	}
 	var buttons []any
-	if verb, params, ok := verbs.Parse(verdict.Next); ok && verb.Role == verbs.Operator && v.console.options.API.Allowed(v.caller, verb, params) == nil {
-		buttons = append(buttons, h("a.button.first", doing(verb, params), label(verb), "…"))
+	if verdict.Next != "" {
+		buttons = append(buttons, command(verdict.Next))
+	}
+	if verb, params, ok := verbs.Parse(verdict.Next); ok && verb.Role == verbs.Operator {
+		buttons = append(buttons, v.does(verb, params, "a.button.first", label(verb)+"…"))
 	}
 	if verdict.Destination != "" && links {
 		buttons = append(buttons, h("a.button", here("destination", "name", verdict.Destination), "Show ", foreign(verdict.Destination, 60)))
 	}
 	if len(buttons) > 0 {
-		parts = append(parts, h("p.buttons", buttons...))
+		parts = append(parts, h("div.buttons", buttons...))
 	}
 	var also []any
 	for _, f := range verdict.Also {
@@ -125,7 +131,14 @@ func latencies(p Point) any {
 	if unknown(p.P50) {
 		return h("span.none", "–")
 	}
-	return list{measured(p.P50), " · ", measured(p.P95), " · ", measured(p.P99)}
+	texts := []string{measured(p.P50), measured(p.P95), measured(p.P99)}
+	for i := range texts[:2] { // a unit that all have stands once
+		_, unit, _ := strings.Cut(texts[2], " ")
+		if number, ok := strings.CutSuffix(texts[i], " "+unit); ok && !strings.Contains(number, " ") && !strings.HasPrefix(number, "<") {
+			texts[i] = number
+		}
+	}
+	return strings.Join(texts, " · ")
 }
 
 // linked is a number that leads to what it counts.

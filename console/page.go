@@ -81,6 +81,9 @@ func (v *view) layout(title string, body any) *element {
 		who += ", viewer"
 	}
 	main := []any{at("id", "main"), at("tabindex", "-1")}
+	if v.page.body != nil {
+		main = append(main, at("data-of", ""))
+	}
 	return h("html", at("lang", "en"),
 		h("head", h("meta", at("charset", "utf-8")), h("title", title+" · "+name+" · outbox"),
 			h("meta", at("name", "viewport"), at("content", "width=device-width, initial-scale=1")),

@@ -46,7 +46,7 @@ function label() {
 }
 
 function connect() {
-  if (source || paused || document.hidden || !document.querySelector("[data-live]")) return;
+  if (source || paused || document.hidden || !document.querySelector("main[data-of]")) return;
   heard = Date.now();
   source = new EventSource("live?of=" + encodeURIComponent(page));
   source.onopen = () => { heard = Date.now(); };
@@ -164,7 +164,7 @@ addEventListener("pagehide", disconnect);
 addEventListener("pageshow", connect);
 button?.addEventListener("click", pause);
 reveal(document);
-if (!document.querySelector("[data-live]") && button) button.hidden = true;
+if (!document.querySelector("main[data-of]") && button) button.hidden = true;
 setInterval(label, 1000);
 label();
 connect();

@@ -32,6 +32,7 @@ const (
 const (
 	KafkaVersion = "4.3.1"
 	NATSVersion  = "2.15.2"
+	AxeVersion   = "4.14.1"
 
 	// MinJava is the oldest Java that runs that Kafka.
 	MinJava = 17
@@ -71,6 +72,9 @@ func KafkaDir(cache string) string { return filepath.Join(cache, "kafka-"+KafkaV
 
 // NATSDir is where the cache has the binary nats-server.
 func NATSDir(cache string) string { return filepath.Join(cache, "nats-server-"+NATSVersion) }
+
+// AxeDir is where the cache has axe-core, which finds what keeps people from using a page.
+func AxeDir(cache string) string { return filepath.Join(cache, "axe-core-"+AxeVersion) }
 
 // PostgresInstallation is a PostgreSQL on this machine.
 type PostgresInstallation struct {

@@ -89,7 +89,8 @@ func all() []target {
 		target{"redis", fetcher.redis},
 		target{"rabbitmq", fetcher.rabbitMQ},
 		target{"pgbouncer", fetcher.pgBouncer},
-		target{"readers", fetcher.readers})
+		target{"readers", fetcher.readers},
+		target{"axe", fetcher.axe})
 }
 
 // extra lists the targets that must be named.

@@ -1,0 +1,62 @@
+package console
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// pages are all pages of the console, with what makes them show something.
+var pages = []string{"", "destination?name=billing", "destination?name=warehouse", "destination?name=mail&over=day", "dead", "dead?destination=billing", "letters?destination=billing",
+	"keys", "relays", "retention", "inbox", "audit", "doctor", "help", "do-dead-requeue?destination=billing", "do-pause?destination=billing", "do-throttle?destination=billing",
+	"do-dead-discard?destination=search-index", "do-resume?destination=mail", "destination?name=none", "dead?topic=none", "keys?key=none"}
+
+func TestEachPageReadsWellInABrowser(t *testing.T) {
+	n := size()
+	w := setup(t, n)
+	w.write(t.Context())
+	w.missing.Store(true)
+	b := open(t, operator)
+	b.as(1280, 900, "light")
+	b.visit(w.base)
+	b.await(`document.querySelector("h1").textContent.includes("warehouse") && document.body.textContent.includes("404")`)
+	both := map[string][]int64{"light": {1280}, "dark": {360}}
+	if n != small {
+		both = map[string][]int64{"light": {1280, 360}, "dark": {1280, 360}}
+	}
+	for theme, widths := range both {
+		for _, width := range widths {
+			b.as(width, 900, theme)
+			for _, path := range pages {
+				began := time.Now()
+				bytes := b.visit(w.base + path)
+				took := time.Since(began)
+				least := 28
+				if width == 360 {
+					least = 36
+				}
+				for _, text := range slices.Concat(b.troubles(), b.axe(), b.geometry(least)) {
+					t.Errorf("%s at %d, %s: %s", path, width, theme, text)
+				}
+				t.Logf("%-45s %5d %-5s %8.0f bytes %v", path, width, theme, bytes, took)
+				if bytes > 150_000 {
+					t.Errorf("%s takes %.0f bytes", path, bytes)
+				}
+				b.picture(name(path) + "-" + theme + "-" + map[int64]string{1280: "desktop", 360: "phone"}[width])
+			}
+		}
+	}
+}
+
+func name(path string) string {
+	if path == "" {
+		return "overview"
+	}
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune("?=&", r) {
+			return 0x2d
+		}
+		return r
+	}, path)
+}
