@@ -26,8 +26,8 @@ import (
 type Options struct {
 	// API runs the verbs, and tells who asks: access, roles and masks are those of the API.
 	API *rest.API
-	// Report tells how things are, from memory, how old that is, and why it isn't newer. nil: the console looks at the database
-	// while somebody looks at it.
+	// Report tells how things are, from memory, how old that is, and why it isn't newer. nil: the console looks at the database,
+	// every few seconds, and once a second while somebody looks at it.
 	Report func() (r *admin.Report, age time.Duration, err error)
 	// History is what the charts show. nil: an own one, which the looks fill.
 	History *History
@@ -88,6 +88,9 @@ func New(options Options) (*Console, error) {
 		c.options.Report = c.look.report
 	}
 	c.streams.open(c)
+	if c.look.console != nil {
+		c.streams.drawing.Go(func() { c.look.run(c.streams.ctx) })
+	}
 	list, err := assets.ReadDir("assets")
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
@@ -265,7 +268,8 @@ func ask[R any](v *view, name string, pairs ...string) (found R, err error) {
 	return found, nil
 }
 
-// look reads the database for a console that nobody tells how things are: at most once a second, while it is looked at.
+// look reads the database for a console that nobody tells how things are: rarely, for the history, and up to once a second while
+// somebody looks at a page.
 type look struct {
 	console *Console
 
@@ -276,13 +280,28 @@ type look struct {
 	failed error
 }
 
+const (
+	lookEvery = 5 * time.Second
+	lookSoon  = 900 * time.Millisecond // less than the pause of streams, so that each of their pages is of a look of its own
+)
+
+func (l *look) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		_, _, _ = l.report()
+		select {
+		case <-time.After(lookEvery):
+		case <-ctx.Done():
+		}
+	}
+}
+
 func (l *look) report() (*admin.Report, time.Duration, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.last == nil {
 		l.last = &admin.Report{}
 	}
-	if time.Since(l.tried) > time.Second {
+	if time.Since(l.tried) > lookSoon {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(context.Background(), admin.ReadWithin/3)
 		status := verbs.Status()

@@ -88,7 +88,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	d := &demo{cfg: cfg, fail: fail, first: make(chan struct{}), scripted: make(chan struct{}), wanted: make(chan struct{})}
+	d := &demo{cfg: cfg, fail: fail, pressed: make(chan byte, 8), first: make(chan struct{}), scripted: make(chan struct{}), wanted: make(chan struct{})}
 	d.want = sync.OnceFunc(func() { close(d.wanted) })
 	d.phase.Store(phaseStarting)
 	d.lead.Store(lead{})
@@ -113,6 +113,8 @@ type demo struct {
 	arrived *check.Destination
 	faults  *faults
 	sampler sampler
+	page    string    // the console's address
+	pressed chan byte // keys of faults whose buttons were pressed on the page
 
 	phase     atomic.Value  // phase
 	lead      atomic.Value  // lead
@@ -156,6 +158,10 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.relays.start(); err != nil {
 		return err
 	}
+	if d.page, err = d.servePage(&undo); err != nil {
+		return err
+	}
+	d.out.note("console", "the page is at %s", d.page)
 
 	work, stop := context.WithCancel(ctx)
 	stopAll := func() {
@@ -460,6 +466,8 @@ func (d *demo) show(ctx context.Context, done func() bool) error {
 			default:
 				d.faults.press(ctx, key)
 			}
+		case key := <-d.pressed:
+			d.faults.press(ctx, key)
 		}
 		d.out.sample(d.view())
 	}

@@ -92,6 +92,7 @@ func (v *view) top(width int, s style) []string {
 		part(r.Name, string(r.Role), map[role]string{leads: green, down: red}[r.Role], process)
 	}
 	part("broker", v.brokerState(), map[bool]string{true: green, false: red}[v.BrokerUp], v.Address)
+	part("console", "", "", v.Page)
 	if v.Long > 0 {
 		lines = append(lines, " long       "+s.paint(yellow, "open for "+duration(v.Long))+", a transaction that holds up nothing")
 	}

@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write the golden frames anew")
 func busyView() *view {
 	v := &view{
 		Elapsed: 83 * time.Second, Phase: phaseRunning,
-		Postgres: "PostgreSQL 18.6", Broker: "NATS JetStream 2.15.2", Address: "nats://127.0.0.1:21286", BrokerUp: true,
+		Postgres: "PostgreSQL 18.6", Broker: "NATS JetStream 2.15.2", Address: "nats://127.0.0.1:21286", BrokerUp: true, Page: "http://127.0.0.1:21287/",
 		Wanted: 500,
 		Counts: check.Counts{Committed: 41034, Delivered: 41029, Outstanding: 5, RolledBack: 1312, DeadLettered: 1, Duplicated: 2},
 		Latency: latencies{Count: 2400, P50: 2100 * time.Microsecond,

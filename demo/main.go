@@ -30,6 +30,8 @@ On a terminal, keys break things:
   p   a message that the broker refuses  + - more load, less load
   d   drain and give the verdict         q   quit          ?  help
 
+The same can be pressed on a page, whose address is shown: the operators' console, on the demo's database.
+
 Elsewhere there is a line a second, and Ctrl-C asks for the verdict. With --for the demo breaks everything
 by itself, once, and ends with the verdict.
 

@@ -19,6 +19,7 @@ type view struct {
 	Broker   string // NATS JetStream 2.15.2
 	Address  string
 	BrokerUp bool
+	Page     string // the console's address
 
 	Wanted  int // events a second
 	In, Out rates
@@ -108,6 +109,7 @@ func (d *demo) view() *view {
 		Broker:   d.place.name,
 		Address:  d.place.address,
 		BrokerUp: d.faults.brokerUp(),
+		Page:     d.page,
 		Wanted:   d.service.rate(),
 		In:       d.sampler.in,
 		Out:      d.sampler.out,

@@ -80,7 +80,7 @@ var directions = map[string][]string{
 		"inbox/inboxtest", "broker", "internal", "internal/printed", "outboxtest", "route", "format", "relay/around", "webhook"},
 	"proof": {"", "schema", "mapping", "relay", "relay/polling",
 		"relay/mapped", "relay/replication", "inbox", "broker", "internal", "demo/pgfetch"},
-	"demo": {"", "schema", "relay", "relay/polling", "broker/kafka", "broker/nats", "internal"},
+	"demo": {"", "schema", "relay", "relay/polling", "admin/rest", "admin/verbs", "console", "broker/kafka", "broker/nats", "internal"},
 }
 
 func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {

@@ -163,8 +163,8 @@ func (b *browser) await(expression string) {
 	}
 }
 
-// axe finds what accessibility tools call serious.
-func (b *browser) axe() (found []string) {
+// axe finds what accessibility tools complain of, by all rules or by some.
+func (b *browser) axe(rules ...string) (found []string) {
 	b.t.Helper()
 	cache, err := servers.CacheDir()
 	if err != nil {
@@ -180,7 +180,11 @@ func (b *browser) axe() (found []string) {
 	}
 	var result string
 	b.eval(string(script)+";0", nil)
-	b.eval(`axe.run(document, {resultTypes: ["violations"]}).then(r => JSON.stringify(r.violations.map(v => [v.impact, v.id, v.nodes.length, v.nodes[0].html.slice(0, 160), v.nodes[0].failureSummary.slice(0, 200)].join(" "))))`, &result)
+	only := "{}"
+	if len(rules) > 0 {
+		only = fmt.Sprintf(`{runOnly: {type: "rule", values: ["%s"]}}`, strings.Join(rules, `","`))
+	}
+	b.eval(`axe.run(document, `+only+`).then(r => JSON.stringify(r.violations.map(v => [v.impact, v.id, v.nodes.length, v.nodes[0].html.slice(0, 160), v.nodes[0].failureSummary.slice(0, 200)].join(" "))))`, &result)
 	if err := json.Unmarshal([]byte(result), &found); err != nil {
 		b.t.Fatal(err)
 	}
