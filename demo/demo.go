@@ -88,7 +88,8 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	d := &demo{cfg: cfg, fail: fail, pressed: make(chan byte, 8), first: make(chan struct{}), scripted: make(chan struct{}), wanted: make(chan struct{})}
+	d := &demo{cfg: cfg, fail: fail, pressed: make(chan byte, 8),
+		first: make(chan struct{}), scripted: make(chan struct{}), wanted: make(chan struct{})}
 	d.want = sync.OnceFunc(func() { close(d.wanted) })
 	d.phase.Store(phaseStarting)
 	d.lead.Store(lead{})

@@ -15,7 +15,8 @@ import (
 	"github.com/pgoutbox/outbox/console"
 )
 
-// servePage serves the console of the demo's database to this machine, with the faults as buttons, and returns its address.
+// servePage serves the console of the demo's database to this machine, with the faults as buttons, and returns its
+// address.
 func (d *demo) servePage(undo *undo) (string, error) {
 	api, err := rest.New(rest.Options{DB: d.db.pool, Access: local})
 	if err != nil {

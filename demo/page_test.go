@@ -46,7 +46,9 @@ func TestAFaultThatIsPressedOnThePageIsSeenOnIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = answer.Body.Close()
-	await.Until(t, "the page says that the broker does not answer", func() bool { return strings.Contains(read(), "the broker does not answer") })
+	await.Until(t, "the page says that the broker does not answer", func() bool {
+		return strings.Contains(read(), "the broker does not answer")
+	})
 	if !strings.Contains(out.String(), "broker_down") {
 		t.Error("the terminal says nothing of it")
 	}

@@ -130,7 +130,8 @@ func (b *browser) visit(url string) float64 {
 func (b *browser) as(width, height int64, theme string) {
 	b.t.Helper()
 	b.do(emulation.SetDeviceMetricsOverride(width, height, 1, width < 700),
-		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}, {Name: "prefers-reduced-motion", Value: "reduce"}}))
+		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme},
+			{Name: "prefers-reduced-motion", Value: "reduce"}}))
 }
 
 // picture saves what is seen, where somebody wants to look at it: OUTBOX_CONSOLE_PICTURES names a folder.
@@ -150,13 +151,16 @@ func (b *browser) picture(name string) {
 // eval runs script in the page.
 func (b *browser) eval(script string, into any) {
 	b.t.Helper()
-	b.do(chromedp.Evaluate(script, into, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+	b.do(chromedp.Evaluate(script, into, func(p *runtime.EvaluateParams) *runtime.EvaluateParams {
+		return p.WithAwaitPromise(true)
+	}))
 }
 
 // await waits until an expression in the page is true.
 func (b *browser) await(expression string) {
 	b.t.Helper()
-	if err := chromedp.Run(b.ctx, chromedp.Poll(expression, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(time.Minute))); err != nil {
+	poll := chromedp.Poll(expression, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(time.Minute))
+	if err := chromedp.Run(b.ctx, poll); err != nil {
 		var body string
 		_ = chromedp.Run(b.ctx, chromedp.Text("body", &body))
 		b.t.Fatalf("%s: %v; the page reads:\n%.2000s", expression, err, body)
@@ -184,7 +188,8 @@ func (b *browser) axe(rules ...string) (found []string) {
 	if len(rules) > 0 {
 		only = fmt.Sprintf(`{runOnly: {type: "rule", values: ["%s"]}}`, strings.Join(rules, `","`))
 	}
-	b.eval(`axe.run(document, `+only+`).then(r => JSON.stringify(r.violations.map(v => [v.impact, v.id, v.nodes.length, v.nodes[0].html.slice(0, 160), v.nodes[0].failureSummary.slice(0, 200)].join(" "))))`, &result)
+	b.eval(`axe.run(document, `+only+`).then(r => JSON.stringify(r.violations.map(v =>
+		[v.impact, v.id, v.nodes.length, v.nodes[0].html.slice(0, 160), v.nodes[0].failureSummary.slice(0, 200)].join(" "))))`, &result)
 	if err := json.Unmarshal([]byte(result), &found); err != nil {
 		b.t.Fatal(err)
 	}
@@ -201,10 +206,13 @@ func (b *browser) geometry(least int) (found []string) {
 		for (const e of document.querySelectorAll("main *, header *")) {
 			if (e.closest("svg, caption, thead, .skip, pre, option") || !e.getClientRects().length) continue;
 			const style = getComputedStyle(e);
-			if (style.overflowX !== "visible" && style.overflowX !== "auto" && e.scrollWidth > e.clientWidth + 1) out.push("cut off: " + name(e));
+			const cut = style.overflowX !== "visible" && style.overflowX !== "auto" && e.scrollWidth > e.clientWidth + 1;
+			if (cut) out.push("cut off: " + name(e));
 			const box = e.getBoundingClientRect();
-			if (!e.children.length && e.textContent.trim() && !e.closest("nav, .scroll") && (box.right > innerWidth + 1 || box.left < -1)) out.push("outside: " + name(e));
-			if (e.matches("a.button, button, input:not([type=hidden]), select, nav a") && box.height < LEAST) out.push("small: " + name(e) + " " + box.height);
+			const text = !e.children.length && e.textContent.trim() && !e.closest("nav, .scroll");
+			if (text && (box.right > innerWidth + 1 || box.left < -1)) out.push("outside: " + name(e));
+			const target = e.matches("a.button, button, input:not([type=hidden]), select, nav a");
+			if (target && box.height < LEAST) out.push("small: " + name(e) + " " + box.height);
 		}
 		return out.slice(0, 20);
 	})()`, "LEAST", fmt.Sprint(least)), &found)

@@ -78,19 +78,29 @@ func setup(t *testing.T, n sizes) *world {
 
 	folder := t.TempDir()
 	var config strings.Builder
-	fmt.Fprintf(&config, "name: relay-1\ndatabase: {url: %q}\nhttp:\n  listen: %s\n  users:\n    - {name: anna, role: operator, token: %s}\n    - {name: vera, token: %s}\ndestinations:\n",
-		w.URL, address, operator, viewer)
+	fmt.Fprintf(&config, `name: relay-1
+database: {url: %q}
+http:
+  listen: %s
+  users:
+    - {name: anna, role: operator, token: %s}
+    - {name: vera, token: %s}
+destinations:
+`, w.URL, address, operator, viewer)
 	web := func(name, topics, to string) {
-		fmt.Fprintf(&config, "  - name: %s\n    topics: [%s]\n    broker: {http: {url: %q, allow_networks: [127.0.0.0/8]}}\n", name, topics, to+"/"+name)
+		fmt.Fprintf(&config, "  - {name: %s, topics: [%s], broker: {http: {url: %q, allow_networks: [127.0.0.0/8]}}}\n",
+			name, topics, to+"/"+name)
 	}
 	web("orders-kafka", "orders", sink.URL+"/orders")
 	web("warehouse", "stock", "http://"+nobody)
 	web("search-index", "never", sink.URL)
 	for _, name := range []string{"billing", "mail", "audit-trail", "legacy"} {
-		fmt.Fprintf(&config, "  - {name: %s, topics: [orders, users], broker: {file: {path: %s}}}\n", name, filepath.Join(folder, name+".jsonl"))
+		fmt.Fprintf(&config, "  - {name: %s, topics: [orders, users], broker: {file: {path: %s}}}\n",
+			name, filepath.Join(folder, name+".jsonl"))
 	}
 	for i := 7; i < n.destinations; i++ {
-		fmt.Fprintf(&config, "  - {name: analytics-%d, topics: [users], broker: {file: {path: %s}}}\n", i-6, filepath.Join(folder, fmt.Sprint("a", i, ".jsonl")))
+		file := filepath.Join(folder, fmt.Sprint("a", i, ".jsonl"))
+		fmt.Fprintf(&config, "  - {name: analytics-%d, topics: [users], broker: {file: {path: %s}}}\n", i-6, file)
 	}
 	program, err := rig.Build(t.Context(), folder)
 	if err != nil {
@@ -115,19 +125,27 @@ func setup(t *testing.T, n sizes) *world {
 
 // fill gives the system its past.
 func (w *world) fill(n sizes) {
-	w.Exec(`INSERT INTO outbox.messages (topic, key, payload) SELECT 'users', 'user-' || i % 1000, '{"n":1}' FROM generate_series(1, $1::int) i`, n.messages)
-	const dead = `INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, key, shard, payload, headers, content_type, created_at, dead_at, attempts, reason, error, deaths)
-		SELECT $1, 'c-' || i % 97, i + $6, gen_random_uuid(), $2, 'c-' || i % 97, 0, convert_to('{"order":' || i || ',"card":{"number":"4111"}}', 'UTF8'), '{"tenant":"shop"}', 'application/json',
-			now() - interval '3 hours', now() - i * interval '1 second', 1, $3, $4 || i || ' bytes is too large', 1 + (i % 40 = 0)::int
+	w.Exec(`INSERT INTO outbox.messages (topic, key, payload)
+		SELECT 'users', 'user-' || i % 1000, '{"n":1}' FROM generate_series(1, $1::int) i`, n.messages)
+	const dead = `
+		INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, key, shard, payload,
+			headers, content_type, created_at, dead_at, attempts, reason, error, deaths)
+		SELECT $1, 'c-' || i % 97, i + $6, gen_random_uuid(), $2, 'c-' || i % 97, 0,
+			convert_to('{"order":' || i || ',"card":{"number":"4111"}}', 'UTF8'), '{"tenant":"shop"}', 'application/json',
+			now() - interval '3 hours', now() - i * interval '1 second', 1, $3, $4 || i || ' bytes', 1 + (i % 40 = 0)::int
 		FROM generate_series(1, $5::int) i`
-	w.Exec(dead, "billing", "orders", "refused", "413: value of ", n.dead*8/10, 0)
+	w.Exec(dead, "billing", "orders", "refused", "413: the value is too large: ", n.dead*8/10, 0)
 	w.Exec(dead, "search-index", "orders", "exhausted", "schema 42 is unknown; ", n.dead/10, 1_000_000)
 	w.Exec(dead, "billing", "users", "refused", "timeout after 30 s; ", n.dead/10, 2_000_000)
-	w.Exec(`INSERT INTO outbox.holds (destination, lane, id, message_id, topic, key, shard, payload, created_at, held_at, attempts, retry_at, error)
-		SELECT 'search-index', 'p-' || i, i, gen_random_uuid(), 'products', 'p-' || i, 0, 'x', now() - interval '20 minutes', now() - interval '19 minutes', 10, 'infinity', '422: schema 42 is unknown'
+	w.Exec(`INSERT INTO outbox.holds (destination, lane, id, message_id, topic, key, shard, payload, created_at, held_at,
+			attempts, retry_at, error)
+		SELECT 'search-index', 'p-' || i, i, gen_random_uuid(), 'products', 'p-' || i, 0, 'x', now() - interval '20 minutes',
+			now() - interval '19 minutes', 10, 'infinity', '422: schema 42 is unknown'
 		FROM generate_series(1, $1::int) i`, n.held)
-	w.Exec(`INSERT INTO outbox.controls (destination, topic, lane, until, actor, reason) VALUES ('mail', '', '', now() + interval '2 hours', 'anna', 'billing migration')`)
-	w.Exec(`INSERT INTO outbox.audit (actor, verb, destination, reason, detail, at) VALUES ('anna', 'pause', 'mail', 'billing migration', '{}', now() - interval '11 minutes'),
+	w.Exec(`INSERT INTO outbox.controls (destination, topic, lane, until, actor, reason)
+		VALUES ('mail', '', '', now() + interval '2 hours', 'anna', 'billing migration')`)
+	w.Exec(`INSERT INTO outbox.audit (actor, verb, destination, reason, detail, at) VALUES
+		('anna', 'pause', 'mail', 'billing migration', '{}', now() - interval '11 minutes'),
 		('ben', 'requeue', 'billing', 'fixed schema', '{"changed": 120}', now() - interval '2 hours')`)
 }
 
@@ -136,7 +154,8 @@ func (w *world) write(ctx context.Context) {
 	conn := w.Connect()
 	go func() {
 		for tick := time.NewTicker(100 * time.Millisecond); ctx.Err() == nil; {
-			_, _ = conn.Exec(ctx, `INSERT INTO outbox.messages (topic, key, payload) SELECT (ARRAY['orders', 'users', 'stock'])[1 + i % 3], 'k-' || i, '{"n":1}' FROM generate_series(1, 12) i`)
+			_, _ = conn.Exec(ctx, `INSERT INTO outbox.messages (topic, key, payload)
+				SELECT (ARRAY['orders', 'users', 'stock'])[1 + i % 3], 'k-' || i, '{"n":1}' FROM generate_series(1, 12) i`)
 			select {
 			case <-tick.C:
 			case <-ctx.Done():

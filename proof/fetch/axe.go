@@ -28,6 +28,7 @@ func (f fetcher) axe(ctx context.Context) error {
 		if err := os.Mkdir(out, 0o755); err != nil {
 			return err
 		}
-		return f.run(ctx, out, nil, "tar", "xzf", filepath.Join(work, "axe-core-"+servers.AxeVersion+".tgz"), "--strip-components=1", "package/axe.min.js", "package/LICENSE")
+		return f.run(ctx, out, nil, "tar", "xzf", filepath.Join(work, "axe-core-"+servers.AxeVersion+".tgz"),
+			"--strip-components=1", "package/axe.min.js", "package/LICENSE")
 	})
 }
