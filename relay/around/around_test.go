@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pgoutbox/outbox"
@@ -28,6 +29,13 @@ func everything(t *testing.T, inner relay.Broker) relay.Broker {
 		Rules:   []route.Rule{{Match: route.Match{Topic: "never"}, Drop: true}},
 		Headers: []route.HeaderRule{{Name: "x-added", Value: "{topic}"}, {Name: "x-added", Drop: true}},
 	})
+	var flying atomic.Int64
+	t.Cleanup(func() {
+		if n := flying.Load(); n != 0 {
+			t.Errorf("%d messages are in flight after all calls have returned", n)
+		}
+	})
+	inner = around.InFlight(inner, func(n int) { flying.Add(int64(n)) })
 	return around.Breaker(around.Steps(inner, rules.Headers(), around.Routing(rules)), 1000)
 }
 

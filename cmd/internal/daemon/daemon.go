@@ -23,6 +23,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/console"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/around"
 	"github.com/pgoutbox/outbox/relay/polling"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -88,7 +89,7 @@ func (d *Daemon) assemble() error {
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return connect.Open(ctx, monitor, "the configuration") }
 	d.metrics = newMetrics(d.options)
 	d.watch = newWatch(d.cfg.Name, d.metrics, d.logger, connect)
-	d.metrics.registry.MustRegister(states(func() map[string]admin.Verdict { return d.watch.health().Destinations }))
+	newStates(d.metrics.book, func() map[string]admin.Verdict { return d.watch.health().Destinations })
 
 	if d.cfg.Retention.Enabled && readsOutbox(d.cfg) {
 		retention, err := polling.NewRetention(d.conn, polling.RetentionConfig{
@@ -279,7 +280,8 @@ func (d *Daemon) runPart(ctx context.Context, p part) error {
 	engine.Select, engine.Stripes, engine.Logger = p.selects, p.broker.Calls, logger
 	engine.Observer = d.notify.observer(c.Name, d.watch.history.Observer(c.Name,
 		d.metrics.observer(c.Name, p.group, func(state relay.State, err error) { d.watch.note(c.Name, p.group, state, err) })))
-	r, err := relay.New(source, broker, engine)
+	inFlight := d.metrics.inFlight.WithLabelValues(c.Name)
+	r, err := relay.New(source, around.InFlight(broker, func(n int) { inFlight.Add(float64(n)) }), engine)
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,8 @@ func serveHTTP(ctx context.Context, l net.Listener, w *watch, m *metrics, api *r
 		h := w.health()
 		answer(rw, h.State.Delivers(), h)
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
+	// Exemplars are part of OpenMetrics alone.
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	server := &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: 5 * time.Second,

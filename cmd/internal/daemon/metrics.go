@@ -1,11 +1,15 @@
 package daemon
 
 import (
+	"encoding/hex"
 	"errors"
 	"io"
 	"runtime"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -18,14 +22,17 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// metrics are what /metrics serves, in a registry of their own.
+// metrics are what /metrics serves.
 type metrics struct {
-	registry *prometheus.Registry
+	*book
 
 	published  *prometheus.CounterVec
 	failures   *prometheus.CounterVec
 	latency    *prometheus.HistogramVec
 	calls      *prometheus.HistogramVec
+	last       *prometheus.GaugeVec
+	inFlight   *prometheus.GaugeVec
+	retries    *prometheus.CounterVec
 	settled    *prometheus.CounterVec
 	deadTotal  *prometheus.CounterVec
 	holdsTotal *prometheus.CounterVec
@@ -39,106 +46,109 @@ type metrics struct {
 	emptied    prometheus.Counter
 	unselected prometheus.Counter
 	kept       prometheus.Gauge
+
+	types eventTypes
 }
 
 // backlogs are what a look at the database finds.
 type backlogs struct {
-	pending, oldest, held, blocked, dead *prometheus.GaugeVec
+	pending, oldest, held, oldestHeld, blocked, dead, slot *prometheus.GaugeVec
 
 	relays, segments, sampled prometheus.Gauge
 }
 
-func gauge(name, help string, labels ...string) *prometheus.GaugeVec {
-	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "outbox_" + name, Help: help}, labels)
-}
-
-func single(name, help string) prometheus.Gauge {
-	return prometheus.NewGauge(prometheus.GaugeOpts{Name: "outbox_" + name, Help: help})
-}
-
-func newBacklogs(registry *prometheus.Registry) backlogs {
-	b := backlogs{
-		pending:  gauge("pending_messages", "Committed messages that are not settled, estimated beyond 10,000.", "destination"),
-		oldest:   gauge("oldest_pending_timestamp_seconds", "When the oldest message that is pending, held or blocked was inserted; the time of the look if there is none.", "destination"),
-		held:     gauge("held_messages", "Messages that wait for a later attempt, or behind one.", "destination"),
-		blocked:  gauge("blocked_lanes", "Keys that are held until an operator acts.", "destination"),
-		dead:     gauge("dead_messages", "Dead letters.", "destination"),
-		relays:   single("relays_live", "Relays with a recent heartbeat."),
-		segments: single("table_bytes", "Size of all segments of the outbox."),
-		sampled:  single("backlog_read_timestamp_seconds", "When the backlog was last read from the database."),
+func newBacklogs(b *book) backlogs {
+	return backlogs{
+		pending: b.gauge("pending_messages", "Committed messages that are not settled, estimated beyond 10,000.", "destination"),
+		oldest: b.gauge("oldest_pending_timestamp_seconds",
+			"When the oldest message that is pending, held or blocked was inserted; the time of the look if there is none.", "destination"),
+		held: b.gauge("held_messages", "Messages that wait for a later attempt, or behind one.", "destination"),
+		oldestHeld: b.gauge("oldest_held_timestamp_seconds",
+			"When the oldest message that is held or blocked was inserted; the time of the look if there is none.", "destination"),
+		blocked:  b.gauge("blocked_lanes", "Keys that are held until an operator acts.", "destination"),
+		dead:     b.gauge("dead_messages", "Dead letters.", "destination"),
+		slot:     b.gauge("slot_retained_bytes", "Write-ahead log that the server keeps for the destination's replication slot.", "destination"),
+		relays:   b.single("relays_live", "Relays with a recent heartbeat."),
+		segments: b.single("table_bytes", "Size of all segments of the outbox."),
+		sampled:  b.single("backlog_read_timestamp_seconds", "When the backlog was last read from the database."),
 	}
-	registry.MustRegister(b.pending, b.oldest, b.held, b.blocked, b.dead, b.relays, b.segments, b.sampled)
-	return b
 }
 
 func newMetrics(o Options) *metrics {
-	destination := []string{"destination"}
+	b := newBook()
 	group := []string{"destination", "shard_group"}
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outbox_" + name, Help: help}, labels)
-	}
-	histogram := func(name, help string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "outbox_" + name, Help: help,
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800}}, destination)
-	}
-	registry := prometheus.NewRegistry()
 	m := &metrics{
-		registry:   registry,
-		backlogs:   newBacklogs(registry),
-		published:  counter("published_total", "Messages that the broker accepted.", "destination"),
-		failures:   counter("publish_failures_total", "Messages that the broker did not accept: refused (for good), unavailable (nobody answered, or the outcome is unknown) or error.", "destination", "reason"),
-		latency:    histogram("commit_to_ack_seconds", "From the insert of a message, or the time it was delayed to, to the broker's acknowledgement, by the clocks of database and relay."),
-		calls:      histogram("publish_seconds", "Duration of calls to the broker."),
-		settled:    counter("settlements_total", "Commits that moved the cursor.", "destination"),
-		deadTotal:  counter("dead_lettered_total", "Messages that became dead letters: invalid, refused or exhausted.", "destination", "reason"),
-		holdsTotal: counter("held_total", "Messages that were set aside for a later attempt.", "destination"),
-		leaseHeld:  gauge("lease_held", "1 while this relay owns the shard group.", group...),
-		stalled:    gauge("relay_stalled", "1 while the broker does not answer.", group...),
-		failing:    gauge("relay_failing", "1 while what a topic is published to doesn't exist or may not be written to.", group...),
-		emptied:    prometheus.NewCounter(prometheus.CounterOpts{Name: "outbox_segments_emptied_total", Help: "Segments of the outbox that this relay emptied."}),
-		unselected: prometheus.NewCounter(prometheus.CounterOpts{Name: "outbox_messages_unselected_total", Help: "Messages that no destination of this relay's configuration selects, counted by the relay that owns the first one."}),
-		kept:       single("segments_kept", "Segments that are not written to any more and could not be emptied."),
+		book:      b,
+		backlogs:  newBacklogs(b),
+		published: b.counter("published_total", "Messages that the broker accepted.", "destination"),
+		failures: b.counter("publish_failures_total", "Messages that the broker did not accept: refused (for good), "+
+			"unavailable (no answer came, or the outcome is unknown) or error.", "destination", "reason"),
+		retries: b.counter("retries_total", "Messages that the broker neither accepted nor refused for good, so that they are tried again "+
+			"while they have attempts left. Event types after the first "+strconv.Itoa(maxEventTypes)+" count as \"(other)\".",
+			"destination", "event_type"),
+		latency: b.histogram("commit_to_ack_seconds", "From the insert of a message, or the time it was delayed to, to the broker's "+
+			"acknowledgement, by the clocks of database and relay. Its exemplars carry trace_id.", "destination"),
+		calls:    b.histogram("publish_seconds", "Duration of calls to the broker.", "destination"),
+		last:     b.gauge("last_published_timestamp_seconds", "When the broker last accepted a message of this relay.", "destination"),
+		inFlight: b.gauge("in_flight_messages", "Messages in calls to the broker that have not returned.", "destination"),
+		settled:  b.counter("settlements_total", "Commits that moved the cursor.", "destination"),
+		deadTotal: b.counter("dead_lettered_total", "Messages that became dead letters: invalid, refused or exhausted.",
+			"destination", "reason"),
+		holdsTotal: b.counter("held_total", "Messages that were set aside for a later attempt.", "destination"),
+		leaseHeld:  b.gauge("lease_held", "1 while this relay owns the shard group.", group...),
+		stalled:    b.gauge("relay_stalled", "1 while the broker does not answer.", group...),
+		failing: b.gauge("relay_failing", "1 while what a topic is published to doesn't exist or may not be written to.",
+			group...),
+		emptied: b.counter("segments_emptied_total", "Segments of the outbox that this relay emptied.").WithLabelValues(),
+		unselected: b.counter("messages_unselected_total", "Messages that no destination of this relay's configuration selects, "+
+			"counted by the relay that owns the first one.").WithLabelValues(),
+		kept: b.single("segments_kept", "Segments that are not written to any more and could not be emptied."),
 	}
-	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "outbox_build_info", Help: "1, with this program's build as labels.",
-		ConstLabels: prometheus.Labels{"version": o.Version, "revision": o.Revision, "goversion": runtime.Version(), "schema": strconv.Itoa(schema.Latest())}})
-	info.Set(1)
-	m.registry.MustRegister(m.published, m.failures, m.latency, m.calls, m.settled, m.deadTotal, m.holdsTotal, m.leaseHeld,
-		m.stalled, m.failing, m.emptied, m.unselected, m.kept, info,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	build := b.gauge("build_info", "1, with this program's build as labels.", "version", "revision", "goversion", "schema")
+	build.WithLabelValues(o.Version, o.Revision, runtime.Version(), strconv.Itoa(schema.Latest())).Set(1)
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
 // states is a set of states for each destination: 1 for each that the verdict names, at the time of the scrape.
-type states func() map[string]admin.Verdict
+type states struct {
+	verdicts  func() map[string]admin.Verdict
+	described *prometheus.Desc
+}
 
-var stateOf = prometheus.NewDesc("outbox_destination_state", "1 for each state that the verdict on the destination names, 0 for the others.", []string{"destination", "state"}, nil)
+func newStates(b *book, verdicts func() map[string]admin.Verdict) states {
+	s := states{verdicts, b.describe("destination_state", "gauge",
+		"1 for each state that the verdict on the destination names, 0 for the others.", "destination", "state")}
+	b.registry.MustRegister(s)
+	return s
+}
 
-func (s states) Describe(described chan<- *prometheus.Desc) { described <- stateOf }
+func (s states) Describe(described chan<- *prometheus.Desc) { described <- s.described }
 
 func (s states) Collect(collected chan<- prometheus.Metric) {
-	for name, v := range s() {
+	for name, v := range s.verdicts() {
 		named := map[admin.State]bool{v.State: true}
 		for _, f := range v.Also {
 			named[f.State] = true
 		}
 		for _, state := range admin.States() {
-			collected <- prometheus.MustNewConstMetric(stateOf, prometheus.GaugeValue, truth(named[state]), name, string(state))
+			collected <- prometheus.MustNewConstMetric(s.described, prometheus.GaugeValue, truth(named[state]), name, string(state))
 		}
 	}
 }
 
 // WriteReport prints a report as Prometheus reads it, by the names that the relay's port has.
 func WriteReport(w io.Writer, r *admin.Report) error {
-	registry := prometheus.NewRegistry()
-	newBacklogs(registry).sample(r, func(string) bool { return true })
-	registry.MustRegister(states(func() map[string]admin.Verdict {
+	b := newBook()
+	newBacklogs(b).sample(r, func(string) bool { return true })
+	newStates(b, func() map[string]admin.Verdict {
 		each := make(map[string]admin.Verdict, len(r.Destinations))
 		for _, d := range r.Destinations {
 			each[d.Name] = d.Verdict
 		}
 		return each
-	}))
-	families, err := registry.Gather()
+	})
+	families, err := b.registry.Gather()
 	if err != nil {
 		return err
 	}
@@ -156,15 +166,21 @@ func (m backlogs) sample(r *admin.Report, mine func(destination string) bool) {
 		if !mine(d.Name) {
 			continue
 		}
-		oldest := d.Oldest
-		if oldest.IsZero() {
-			oldest = r.At
+		since := func(t time.Time) float64 {
+			if t.IsZero() {
+				t = r.At
+			}
+			return seconds(t)
 		}
 		m.pending.WithLabelValues(d.Name).Set(float64(d.Pending.N))
-		m.oldest.WithLabelValues(d.Name).Set(seconds(oldest))
+		m.oldest.WithLabelValues(d.Name).Set(since(d.Oldest))
 		m.held.WithLabelValues(d.Name).Set(float64(d.Held.Messages.N))
+		m.oldestHeld.WithLabelValues(d.Name).Set(since(d.Held.Oldest))
 		m.blocked.WithLabelValues(d.Name).Set(float64(d.Held.Blocked))
 		m.dead.WithLabelValues(d.Name).Set(float64(d.Dead.Messages.N))
+		if d.Slot != nil {
+			m.slot.WithLabelValues(d.Name).Set(float64(d.Slot.Kept))
+		}
 	}
 	live := 0
 	for _, relay := range r.Relays {
@@ -194,8 +210,11 @@ func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 type observer struct {
 	published, settled, holds    prometheus.Counter
 	refused, unavailable, failed prometheus.Counter
-	latency, calls               prometheus.Observer
+	latency                      prometheus.ExemplarObserver
+	calls                        prometheus.Observer
 	leaseHeld, stalled, failing  prometheus.Gauge
+	destination                  string
+	metrics                      *metrics
 	dead                         map[relay.Reason]prometheus.Counter
 	changed                      func(relay.State, error)
 }
@@ -211,12 +230,14 @@ func (m *metrics) observer(destination string, group int, changed func(relay.Sta
 		refused:     m.failures.WithLabelValues(destination, "refused"),
 		unavailable: m.failures.WithLabelValues(destination, "unavailable"),
 		failed:      m.failures.WithLabelValues(destination, "error"),
-		latency:     m.latency.WithLabelValues(destination),
+		latency:     m.latency.WithLabelValues(destination).(prometheus.ExemplarObserver),
 		calls:       m.calls.WithLabelValues(destination),
 		leaseHeld:   m.leaseHeld.WithLabelValues(destination, g),
 		stalled:     m.stalled.WithLabelValues(destination, g),
 		failing:     m.failing.WithLabelValues(destination, g),
 		dead:        map[relay.Reason]prometheus.Counter{},
+		destination: destination,
+		metrics:     m,
 		changed:     changed,
 	}
 	for _, reason := range []relay.Reason{relay.ReasonInvalid, relay.ReasonRefused, relay.ReasonExhausted} {
@@ -236,8 +257,10 @@ func (o *observer) Published(batch []*outbox.Message, errs []error, took time.Du
 				o.refused.Inc()
 			case outbox.IsUnavailable(err):
 				o.unavailable.Inc()
+				o.retry(message)
 			default:
 				o.failed.Inc()
+				o.retry(message)
 			}
 			continue
 		}
@@ -246,10 +269,62 @@ func (o *observer) Published(batch []*outbox.Message, errs []error, took time.Du
 		if message.DeliverAt.After(since) {
 			since = message.DeliverAt
 		}
-		o.latency.Observe(max(now.Sub(since).Seconds(), 0)) // the clocks may differ
+		took := max(now.Sub(since).Seconds(), 0) // the clocks may differ
+		var exemplar prometheus.Labels
+		if accepted == 1 { // for a call, since each takes memory
+			exemplar = traceOf(message)
+		}
+		o.latency.ObserveWithExemplar(took, exemplar)
+	}
+	if accepted > 0 {
+		o.metrics.last.WithLabelValues(o.destination).Set(seconds(now))
 	}
 	o.published.Add(float64(accepted))
 	o.calls.Observe(took.Seconds())
+}
+
+func (o *observer) retry(message *outbox.Message) {
+	o.metrics.retries.WithLabelValues(o.destination, o.metrics.types.label(message.EventType)).Inc()
+}
+
+// traceOf returns the trace id of a message that is sampled, nil for others. (W3C Trace Context: 00-<32>-<16>-<2>, all
+// hexadecimal, and the last bit is "sampled".)
+func traceOf(m *outbox.Message) prometheus.Labels {
+	parent, _ := m.Header("traceparent")
+	if len(parent) < 55 || parent[2] != '-' || parent[35] != '-' || parent[52] != '-' {
+		return nil
+	}
+	flags, err := hex.DecodeString(parent[53:55])
+	if err != nil || flags[0]&1 == 0 || strings.Trim(parent[3:35], "0123456789abcdef") != "" {
+		return nil
+	}
+	return prometheus.Labels{"trace_id": strings.Clone(parent[3:35])} // the message's memory is used again
+}
+
+// maxEventTypes bounds the values of the label event_type, for who writes events chooses them.
+const maxEventTypes = 50
+
+// eventTypes are the event types that have a label value of their own. It is safe for concurrent use.
+type eventTypes struct {
+	mu    sync.Mutex
+	known map[string]bool
+}
+
+func (e *eventTypes) label(eventType string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.known[eventType] {
+		return eventType
+	}
+	if len(e.known) >= maxEventTypes || !utf8.ValidString(eventType) {
+		return "(other)"
+	}
+	if e.known == nil {
+		e.known = make(map[string]bool)
+	}
+	eventType = strings.Clone(eventType) // the message's memory is used again
+	e.known[eventType] = true
+	return eventType
 }
 
 func (o *observer) Settled(s *relay.Settlement) {

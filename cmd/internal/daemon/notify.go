@@ -25,14 +25,13 @@ type notifications struct {
 func newNotifications(cfg config.Config, m *metrics, logger *slog.Logger) *notifications {
 	labels := []string{"destination", "channel", "result"}
 	n := &notifications{
-		sent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outbox_notifications_total",
-			Help: "Notifications of messages that will not be tried again: sent, or dropped after several attempts."}, labels),
-		lost: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outbox_notifications_lost_messages_total",
-			Help: "Messages that will not be tried again and of which a dropped notification would have told."}, labels[:2]),
+		sent: m.counter("notifications_total",
+			"Notifications of messages that will not be tried again: sent, or dropped after several attempts.", labels...),
+		lost: m.counter("notifications_lost_messages_total",
+			"Messages that will not be tried again and of which a dropped notification would have told.", labels[:2]...),
 		all: make(map[*config.Notify]*notify.Notifier),
 		of:  make(map[string]*notify.Notifier),
 	}
-	m.registry.MustRegister(n.sent, n.lost)
 	tables := make(map[string]bool)
 	for i := range cfg.Destinations {
 		d := &cfg.Destinations[i]

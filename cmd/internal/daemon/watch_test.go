@@ -121,7 +121,7 @@ func TestTheVerdictIsAMetric(t *testing.T) {
 	w := newWatch("relay", m, slog.New(slog.DiscardHandler), nil)
 	w.starting("kafka", 0, false)
 	w.note("kafka", 0, relay.StateStalled, context.DeadlineExceeded)
-	m.registry.MustRegister(states(func() map[string]admin.Verdict { return w.health().Destinations }))
+	newStates(m.book, func() map[string]admin.Verdict { return w.health().Destinations })
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,54 @@
+package daemon
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// book makes the metrics in a registry of its own, and notes what docs/metrics.md tells of them.
+type book struct {
+	registry *prometheus.Registry
+	entries  []entry
+}
+
+// entry is a metric as docs/metrics.md has it.
+type entry struct {
+	name, kind, help string
+	labels           []string
+}
+
+func newBook() *book { return &book{registry: prometheus.NewRegistry()} }
+
+// note returns the full name.
+func (b *book) note(name, kind, help string, labels []string) string {
+	name = "outbox_" + name
+	b.entries = append(b.entries, entry{name, kind, help, labels})
+	return name
+}
+
+func (b *book) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: b.note(name, "gauge", help, labels), Help: help}, labels)
+	b.registry.MustRegister(v)
+	return v
+}
+
+// single makes a gauge without labels.
+func (b *book) single(name, help string) prometheus.Gauge {
+	return b.gauge(name, help).WithLabelValues()
+}
+
+func (b *book) counter(name, help string, labels ...string) *prometheus.CounterVec {
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: b.note(name, "counter", help, labels), Help: help}, labels)
+	b.registry.MustRegister(v)
+	return v
+}
+
+// histogram makes one of durations in seconds.
+func (b *book) histogram(name, help string, labels ...string) *prometheus.HistogramVec {
+	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: b.note(name, "histogram", help, labels), Help: help,
+		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800}}, labels)
+	b.registry.MustRegister(v)
+	return v
+}
+
+// describe is for a metric that a collector makes at the time of the scrape.
+func (b *book) describe(name, kind, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(b.note(name, kind, help, labels), help, labels, nil)
+}
