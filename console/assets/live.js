@@ -11,6 +11,7 @@ try { paused = sessionStorage.getItem("paused") === "yes"; } catch { /* no stora
 function busy(region) {
   const active = document.activeElement;
   if (active && active !== document.body && region.contains(active) && active.matches("input, select, textarea, button")) return true;
+  if (region.querySelector(":active")) return true; // a press ends where it began
   const selected = document.getSelection();
   if (selected && !selected.isCollapsed && selected.anchorNode && region.contains(selected.anchorNode)) return true;
   return region.querySelector("details[open], input:checked") !== null;

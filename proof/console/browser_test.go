@@ -20,6 +20,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
@@ -59,7 +60,8 @@ func open(t *testing.T, token string) *browser {
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(time.Minute))
 	ctx, cancel := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
 	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
+	// What chromedp says of events that it doesn't know is no trouble of the page.
+	ctx, cancel = chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {}))
 	t.Cleanup(cancel)
 	ctx, cancel = context.WithTimeout(ctx, 10*time.Minute)
 	t.Cleanup(cancel)
@@ -156,15 +158,22 @@ func (b *browser) eval(script string, into any) {
 	}))
 }
 
-// await waits until an expression in the page is true.
+// await waits until an expression in the page is true. The page may be another one meanwhile.
 func (b *browser) await(expression string) {
 	b.t.Helper()
-	poll := chromedp.Poll(expression, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(time.Minute))
-	if err := chromedp.Run(b.ctx, poll); err != nil {
-		var body string
-		_ = chromedp.Run(b.ctx, chromedp.Text("body", &body))
-		b.t.Fatalf("%s: %v; the page reads:\n%.2000s", expression, err, body)
-	}
+	await.Until(b.t, expression, func() (is bool) {
+		return chromedp.Run(b.ctx, chromedp.Evaluate("!!("+expression+")", &is)) == nil && is
+	})
+}
+
+// click presses what a selector finds; a region that is replaced in that moment is looked at again.
+func (b *browser) click(selector string, by chromedp.QueryOption) {
+	b.t.Helper()
+	await.Until(b.t, "a click on "+selector, func() bool {
+		ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
+		defer cancel()
+		return chromedp.Run(ctx, chromedp.WaitVisible(selector, by), chromedp.Click(selector, by)) == nil
+	})
 }
 
 // axe finds what accessibility tools complain of, by all rules or by some.

@@ -23,16 +23,19 @@ import (
 func TestMain(m *testing.M) { servers.Main(m) }
 
 // sizes are how much there is to see. OUTBOX_CONSOLE_SIZE=large takes what an operator may meet.
-type sizes struct{ messages, dead, held, destinations int }
+type sizes struct {
+	messages, dead, held, destinations int
+	calm                               bool // every broker answers at first
+}
 
 func size() sizes {
 	if os.Getenv("OUTBOX_CONSOLE_SIZE") == "large" {
-		return sizes{1_000_000, 10_000, 1_000, 20}
+		return sizes{messages: 1_000_000, dead: 10_000, held: 1_000, destinations: 20}
 	}
 	return small
 }
 
-var small = sizes{2_000, 400, 60, 8}
+var small = sizes{messages: 2_000, dead: 400, held: 60, destinations: 8}
 
 // world is a live system.
 type world struct {
@@ -67,8 +70,11 @@ func setup(t *testing.T, n sizes) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nobody := closed.Addr().String()
+	nobody := "http://" + closed.Addr().String()
 	_ = closed.Close()
+	if n.calm {
+		nobody = sink.URL
+	}
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +98,7 @@ destinations:
 			name, topics, to+"/"+name)
 	}
 	web("orders-kafka", "orders", sink.URL+"/orders")
-	web("warehouse", "stock", "http://"+nobody)
+	web("warehouse", "stock", nobody)
 	web("search-index", "never", sink.URL)
 	for _, name := range []string{"billing", "mail", "audit-trail", "legacy"} {
 		fmt.Fprintf(&config, "  - {name: %s, topics: [orders, users], broker: {file: {path: %s}}}\n",
