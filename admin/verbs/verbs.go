@@ -20,7 +20,7 @@ import (
 // All returns the table.
 func All() []Verb {
 	return []Verb{
-		Status(), check(),
+		Status(), check(), doctor(), canary(),
 		deadList(), deadGroup(), deadShow(), deadAck(), deadRequeue(), deadDiscard(),
 		destinationsList(), destinationsDrop(),
 		inboxStatus(), inboxWindow(),

@@ -2,50 +2,146 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/mapping"
 )
 
-func (a *app) doctorCommand() *cobra.Command {
+// doctorCommand is the verb, with the brokers of this machine's configuration, and without a table the doctor of tables.
+func (a *app) doctorCommand(v verbs.Verb) *cobra.Command {
 	var table string
-	out := asTable
-	cmd := &cobra.Command{
-		Use:   "doctor --table TABLE",
-		Short: "Look at an outbox table that exists, and propose how to deliver from it",
-		Long: `Reads what the catalogue knows of a table and proposes the preset or the mapping of its columns, as YAML to
-paste into outbox.yaml, and the strategy. It says what the table can't give (order, parallelism, freedom from
-stalls), which index is missing, and warns of writers whose lock doesn't conflict with itself.
-
-It changes nothing and reads no row. The role needs no right on the table but to see it.`,
-		Example: `  outbox doctor --table outbox_events
-  outbox doctor --table p2p.transaction_outbox -o json`,
-		Args: cobra.NoArgs,
-		PreRunE: func(*cobra.Command, []string) error {
-			if table == "" {
-				return usage("no table is named: give --table, with its schema unless that is in the search path")
-			}
+	var strict bool
+	var as format
+	faults := 0
+	cmd := a.verb(v, view{
+		formats: []format{asTable, asJSON},
+		prepare: func(_ *app, _ any, out format) error {
+			as = out
 			return nil
 		},
-		RunE: a.on(a.connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
-			report, err := mapping.Doctor(ctx, conn, table)
-			if err != nil {
+		write: func(a *app, _, found any) error {
+			e := found.(*admin.Examination)
+			if err := a.examineBrokers(e); err != nil {
 				return err
 			}
-			if out == asJSON {
-				return printJSON(a.stdout, report)
+			for _, s := range e.Symptoms {
+				if s.Weight == admin.WeightFault {
+					faults++
+				}
 			}
-			_, err = fmt.Fprint(a.stdout, doctorText(report))
+			if as == asJSON {
+				return printJSON(a.stdout, e)
+			}
+			return writeExamination(a.stdout, e)
+		},
+	})
+	examine := cmd.RunE
+	lookAtTable := a.on(a.connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
+		report, err := mapping.Doctor(ctx, conn, table)
+		if err != nil {
 			return err
-		}),
+		}
+		if format(cmd.Flag("output").Value.String()) == asJSON {
+			return printJSON(a.stdout, report)
+		}
+		_, err = fmt.Fprint(a.stdout, doctorText(report))
+		return err
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case table != "" && a.serverURL != "":
+			return usage("outbox doctor --table works on this machine and its database alone: leave out --server")
+		case table != "":
+			return lookAtTable(cmd, args)
+		}
+		if err := examine(cmd, args); err != nil {
+			return err
+		}
+		if strict && faults > 0 {
+			return coded{fmt.Errorf("%d faults", faults), exitError}
+		}
+		return nil
 	}
-	cmd.Flags().StringVar(&table, "table", "", "the table to look at")
-	formatFlag(cmd, &out, asTable, asJSON)
+	cmd.Flags().StringVar(&table, "table", "", "look at this table, with its schema unless that is in the search path, and propose how to deliver from it")
+	cmd.Flags().BoolVar(&strict, "exit-code", false, "exit with 1 if there is a fault")
 	return cmd
+}
+
+// examineBrokers asks the brokers of the configuration, if there is one on this machine.
+func (a *app) examineBrokers(e *admin.Examination) error {
+	if path, _ := a.configPath(); path == "" || a.server() != "" {
+		return nil
+	}
+	loaded, err := a.load(config.Input{}, nil)
+	if err != nil {
+		return err
+	}
+	d, err := a.daemon(loaded.Config)
+	if err != nil {
+		return err
+	}
+	for _, p := range d.Probe(context.Background()) {
+		switch {
+		case p.Err == nil:
+			e.Well = append(e.Well, p.What)
+		case p.What == "database":
+			e.Symptoms = append(e.Symptoms, admin.Symptom{About: "relay", Weight: admin.WeightFault, Text: a.redact(p.Err.Error())})
+		default:
+			e.Symptoms = append(e.Symptoms, admin.Symptom{About: p.What, Weight: admin.WeightFault, Text: a.redact(p.Err.Error()),
+				Repair: "correct the configuration or the broker, then: outbox config validate --connect"})
+		}
+	}
+	return nil
+}
+
+func writeExamination(w io.Writer, e *admin.Examination) error {
+	fmt.Fprintf(w, "database %s, PostgreSQL %s, schema %d\n", clean(e.Database), e.Server, e.Schema)
+	for _, s := range e.Symptoms {
+		fmt.Fprintf(w, "\n%s: %s: %s\n", strings.ToUpper(string(s.Weight)), clean(s.About), clean(s.Text))
+		if s.Repair != "" {
+			fmt.Fprintf(w, "  repair: %s\n", clean(s.Repair))
+		}
+	}
+	_, err := fmt.Fprintf(w, "\nin order: %s\n", clean(strings.Join(e.Well, ", ")))
+	return err
+}
+
+// sentCanary fails if the message has not arrived everywhere.
+func sentCanary() view {
+	return asks(shows(func(a *app, _ *verbs.Canary, c admin.Canary) error {
+		for _, name := range slices.Sorted(maps.Keys(c.Settled)) {
+			fmt.Fprintf(a.stdout, "%s settled it after %v\n", clean(name), c.Settled[name])
+		}
+		for _, name := range slices.Sorted(maps.Keys(c.Failed)) {
+			fmt.Fprintf(a.stdout, "%s could not deliver it: %s\n", clean(name), clean(c.Failed[name]))
+		}
+		for _, name := range c.Waiting {
+			fmt.Fprintf(a.stdout, "%s has not come to it\n", clean(name))
+		}
+		switch {
+		case c.MessageID == "":
+			fmt.Fprintf(a.stdout, "a message could be written to topic %s\n", clean(c.Topic))
+			return nil
+		case len(c.Failed)+len(c.Waiting) > 0:
+			return errors.New("the message has not arrived everywhere: look at outbox status")
+		case len(c.Settled) == 0:
+			return errors.New("no destination is there to settle it: start a relay")
+		}
+		return nil
+	}), nil, func(p *verbs.Canary, _ admin.Canary) (string, bool) {
+		return fmt.Sprintf("Send a message to topic %q, whose consumers get it?", p.Topic), true
+	})
 }
 
 func doctorText(r *mapping.Report) string {

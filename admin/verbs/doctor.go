@@ -1,0 +1,64 @@
+package verbs
+
+import (
+	"context"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/admin"
+)
+
+func doctor() Verb {
+	return reads(Verb{
+		Name:  "doctor",
+		Short: "Look at everything, and say what to repair and how",
+		Long: `Looks at the schema's version and tables, the rights of the role that asks, settings of the server, a pooler on the
+way, the clocks, statistics, indexes, replication slots and the verdict of outbox status. On the command line, if there
+is a configuration, every broker is asked as well whether it is reachable with the addresses, certificates and logins
+of the configuration. It changes nothing. Each finding has its weight (fault, risk or advice) and its repair as a command
+or as SQL. outbox canary sends a message the whole way.
+
+With --table it looks at an outbox table that exists, and proposes how to deliver from it: the preset or the mapping of
+its columns, as YAML to paste into outbox.yaml, and the strategy. It says what the table can't give (order,
+parallelism, freedom from stalls), which index is missing, and warns of writers whose lock doesn't conflict with
+itself. It reads no row then.`,
+		Example: `  outbox doctor
+  outbox doctor --exit-code && deploy
+  outbox doctor --table outbox_events
+  outbox doctor --table p2p.transaction_outbox -o json`,
+	}, func(ctx context.Context, db admin.DB, _ struct{}) (*admin.Examination, error) {
+		return admin.Examine(ctx, db)
+	})
+}
+
+// Canary are the parameters of "canary".
+type Canary struct {
+	Topic       string   `json:"topic" arg:"TOPIC" required:"true" help:"the topic that it is sent to: its consumers get it"`
+	Key         string   `json:"key,omitempty" help:"the ordering key; without one it waits behind nothing"`
+	Destination string   `json:"destination,omitempty" help:"wait for this destination only"`
+	Wait        Duration `json:"wait,omitempty" default:"10s" min:"1s" help:"how long to wait for it, at most 20s"`
+	Intent
+}
+
+func canary() Verb {
+	return changes(Verb{
+		Name:  "canary",
+		Wide:  true,
+		Short: "Send a message the whole way, and say when each destination has settled it",
+		Long: `Writes an ordinary message with the event type outbox.canary, and waits until the relays have settled it: until the
+broker has accepted it, or the destination's filter has passed it over. The consumers of the topic get it, so choose a
+topic of its own, or one whose consumers ignore that event type. The role needs the rights of a writer.`,
+		Example: `  outbox canary outbox.canary
+  outbox canary orders --key canary --destination kafka --wait 20s -o json`,
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p Canary) (admin.Canary, error) {
+		return admin.SendCanary(ctx, db, p.Topic, p.Key, p.Destination, min(time.Duration(p.Wait), 20*time.Second), action)
+	})
+}
+
+func (c *Canary) check() error {
+	m := outbox.Message{Topic: c.Topic, Key: c.Key}
+	if err := m.Validate(); err != nil {
+		return fault("topic", "and key can't be a message's: %v", err)
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/servers"
+)
+
+func TestTheDoctorLooksAtEverythingAndItsRepairsRepair(t *testing.T) {
+	t.Parallel()
+	d := emptyDatabase(t)
+	d.outbox("doctor").want(exitError, "outbox migrate up")
+	d.outbox("migrate", "up").want(exitOK)
+	symptoms := func(about string) (found []admin.Symptom) {
+		t.Helper()
+		var e admin.Examination
+		r := d.outbox("doctor", "-o", "json").want(exitOK)
+		if err := json.Unmarshal([]byte(r.stdout), &e); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range e.Symptoms {
+			if s.About == about {
+				found = append(found, s)
+			}
+		}
+		return found
+	}
+	for _, about := range []string{"schema", "rights", "pooler", "clock", "statistics", "index", "slot"} {
+		if s := symptoms(about); len(s) > 0 {
+			t.Errorf("just installed: %+v", s)
+		}
+	}
+	if s := symptoms("settings"); len(s) == 0 || !strings.Contains(s[0].Text, "fsync is off") { // as clusters of tests have it
+		t.Errorf("settings: %+v", s)
+	}
+	d.exec(`DROP INDEX outbox.messages_xid_id`)
+	s := symptoms("index")
+	if len(s) != 1 {
+		t.Fatalf("an index was dropped: %+v", s)
+	}
+	d.outbox("doctor", "--exit-code").want(exitError, "FAULT: index")
+	d.exec(s[0].Repair)
+	if s := symptoms("index"); len(s) > 0 {
+		t.Errorf("its repair was run: %+v", s)
+	}
+	d.outbox("doctor", "--table", "outbox.messages", "--server", "http://127.0.0.1:1").want(exitUsage, "this machine")
+
+	pooler := servers.OwnPgBouncer(t, servers.PgBouncerConfig{Server: servers.TestPostgres(t).Addr()})
+	d.outbox("doctor", "--database-url", pooler.URL(d.Config().Database)).want(exitOK, "RISK: pooler", "the address of PostgreSQL itself")
+}
+
+func TestTheDoctorAsksTheBrokersOfTheConfiguration(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	file := filepath.Join(d.folder, "outbox.yaml")
+	yaml := d.fileYAML("  - name: nats\n    broker: {nats: {url: 'nats://" + freeAddress(t) + "'}}\n")
+	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.outbox("doctor", "--exit-code").want(exitError, "FAULT: destination nats", "outbox config validate --connect")
+}
+
+func TestACanaryTravelsTheWholeWay(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.outbox("canary", "canaries", "--yes").want(exitError, "start a relay")
+	d.relay(d.fileYAML("  - name: elsewhere\n    broker: {nats: {url: 'nats://" + freeAddress(t) + "'}}\n"))
+	until(t, "both destinations have a cursor", func() bool { return d.int(`SELECT count(*) FROM outbox.cursors`) == 2 })
+	d.outbox("canary", "canaries", "--dry-run").want(exitOK)
+	d.outbox("canary", "canaries").want(exitUsage, "--yes")
+	d.outbox("canary", "canaries", "--destination", "file", "--key", "tweety", "--yes", "--reason", "a test").want(exitOK, "file settled it after").never("elsewhere")
+	if got := d.delivered()["tweety"]; len(got) != 1 || !strings.Contains(got[0], "canary") {
+		t.Errorf("delivered: %q", got)
+	}
+	d.outbox("canary", "canaries", "--yes", "--wait", "1s").want(exitError, "file settled it", "elsewhere has not come to it")
+	if n := d.int(`SELECT count(*) FROM outbox.audit WHERE verb = 'canary'`); n != 3 {
+		t.Errorf("%d rows in the audit", n)
+	}
+}
