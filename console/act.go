@@ -1,7 +1,6 @@
 package console
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -28,7 +27,7 @@ func doing(verb verbs.Verb, params any) address {
 			pairs = append(pairs, p.Name, value)
 		}
 	}
-	return to("do-"+strings.ReplaceAll(verb.Name, " ", "-"), pairs...)
+	return to("do-"+slug(verb.Name), pairs...)
 }
 
 // label is a verb as a button says it.
@@ -105,10 +104,9 @@ func (o *once) of(token string, now time.Time) *outcome {
 // act is the page of an action, and does it.
 func (c *Console) act(w http.ResponseWriter, r *http.Request, v *view) {
 	v.ctx = r.Context()
-	name := strings.ReplaceAll(strings.TrimPrefix(v.at, "do-"), "-", " ")
-	verb, err := verbs.ByName(name)
+	verb, err := named(strings.TrimPrefix(v.at, "do-"))
 	if err != nil || verb.Role != verbs.Operator {
-		v.fail(w, http.StatusNotFound, "There is no such action", fmt.Errorf("%q is none", name))
+		v.fail(w, http.StatusNotFound, "There is no such action", fmt.Errorf("%q is none", v.at))
 		return
 	}
 	rest.Patience(w, verb)
@@ -120,15 +118,7 @@ func (c *Console) act(w http.ResponseWriter, r *http.Request, v *view) {
 		}
 		v.query = r.PostForm
 	}
-	params := verb.New()
-	var wrong error
-	for name, values := range v.query {
-		for _, value := range values {
-			if value != "" && !strings.HasPrefix(name, "_") && wrong == nil {
-				wrong = set(verb, params, name, value)
-			}
-		}
-	}
+	params, wrong := v.params(verb)
 	if err := c.options.API.Allowed(v.caller, verb, params); err != nil {
 		v.fail(w, http.StatusForbidden, "This is not for you", err)
 		return
@@ -185,8 +175,8 @@ func did(verb verbs.Verb, result any) string {
 	return label(verb) + ": done."
 }
 
-// asked are the parameters that a form asks for, if the verb has them and the address doesn't give them.
-var asked = []string{"rate", "for", "topic", "key", "max", "reason"}
+// asked are the parameters that a form shows; the others that the address doesn't give are folded away.
+var asked = []string{"rate", "for", "reason"}
 
 // propose is the page of an action that is not done yet.
 func (v *view) propose(w http.ResponseWriter, status int, verb verbs.Verb, params any, wrong error) {
@@ -214,32 +204,30 @@ func (v *view) propose(w http.ResponseWriter, status int, verb verbs.Verb, param
 	} else if d := v.get("destination"); d != "" {
 		title += " " + foreign(d, 60)
 	}
-	form := []any{here(v.at), at("method", "post"), at("class", "act"), hidden("_back", v.get("_back")), hidden("_once", token(v.now))}
-	given := map[string]bool{}
-	for _, p := range verb.Given(params) {
-		if ask := slices.Contains(asked, p.Name); ask && p.Name != "max" && (p.Name != "topic" && p.Name != "key" || v.get("_back") == "") {
-			continue
-		}
-		given[p.Name] = true
-		for _, value := range p.Texts(params) {
-			form = append(form, hidden(p.Name, value))
+	method := "post"
+	if wrong != nil && status == http.StatusOK { // what is missing is filled in, and counted first
+		method, title = "get", title+"…"
+	}
+	form := []any{here(v.at), at("method", method), at("class", "act"), hidden("_back", v.get("_back")), hidden("_once", token(v.now))}
+	var shown, more []any
+	given := verb.Given(params)
+	for _, p := range verb.Params {
+		isGiven := slices.ContainsFunc(given, func(g verbs.Param) bool { return g.Name == p.Name })
+		switch {
+		case slices.Contains(asked, p.Name) || p.Required && !isGiven:
+			shown = append(shown, v.input(p, params))
+		case p.Name == "dry_run":
+		case isGiven:
+			for _, value := range p.Texts(params) {
+				form = append(form, hidden(p.Name, value))
+			}
+		default:
+			more = append(more, v.input(p, params))
 		}
 	}
-	for _, name := range asked {
-		for _, p := range verb.Params {
-			if p.Name != name || given[name] || name == "max" || strings.HasPrefix(verb.Name, "dead") && (name == "topic" || name == "key") {
-				continue
-			}
-			value := ""
-			if texts := p.Texts(params); len(texts) > 0 {
-				value = texts[0]
-			}
-			input := []any{at("id", "p-"+name), at("name", name), at("value", value), at("autocomplete", "off"), at("aria-describedby", "h-"+name)}
-			if name == "reason" {
-				input = append(input, at("required", ""))
-			}
-			form = append(form, h("label", at("for", "p-"+name), strings.ToUpper(name[:1])+name[1:]), h("span", h("input", input...), h("small", at("id", "h-"+name), p.Help)))
-		}
+	form = append(form, shown...)
+	if len(more) > 0 {
+		form = append(form, h("details", h("summary", "More"), h("div.act", more...)))
 	}
 	kind := "button.first"
 	if strings.HasSuffix(verb.Name, "discard") || strings.HasSuffix(verb.Name, "drop") {
@@ -260,12 +248,7 @@ func (v *view) propose(w http.ResponseWriter, status int, verb verbs.Verb, param
 	body := h("div.proposal", h("h1", title), h("p.lead", foreign(verb.Short, 200), "."),
 		when(wrong != nil, h("p.problem", at("role", "alert"), message(wrong))), preview,
 		h("form", form...), h("h2", "The same on a command line"), command(verb.Command(params)))
-	d := &document{}
-	d.WriteString("<!doctype html>")
-	d.add(v.layout(title, body))
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(status)
-	_, _ = w.Write(d.Bytes()) // the client has gone
+	v.write(w, status, title, body)
 }
 
 func message(err error) string {
@@ -309,11 +292,7 @@ func (v *view) would(verb verbs.Verb, result any) any {
 		}
 		return list{h("p", "This ends:"), h("ul", items...)}
 	}
-	text, err := json.Marshal(result)
-	if err != nil {
-		return problem(errors.New("the dry run can't be shown"))
-	}
-	return h("pre", printable(text, 4000))
+	return v.shape(result)
 }
 
 // consequence is what else a person has to know.

@@ -159,6 +159,8 @@ func (c *Console) route(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case name == "live":
 		c.streams.serve(w, r, v)
+	case strings.HasPrefix(name, "ask-"):
+		c.ask(w, r, v)
 	case strings.HasPrefix(name, "do-"):
 		c.act(w, r, v)
 	case name == "press":
@@ -183,18 +185,19 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, v *view) {
 		}
 	}
 	v.ctx, v.page = r.Context(), p
-	d := &document{}
-	d.WriteString("<!doctype html>")
-	d.add(v.layout(p.title, p.body(v)))
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = w.Write(d.Bytes()) // the client has gone
+	v.write(w, http.StatusOK, p.title, p.body(v))
 }
 
 // fail answers with a page that tells what is wrong.
 func (v *view) fail(w http.ResponseWriter, status int, title string, err error) {
+	v.write(w, status, title, list{h("h1", title), h("p.lead", foreign(err.Error(), 2000))})
+}
+
+// write answers with a page.
+func (v *view) write(w http.ResponseWriter, status int, title string, body any) {
 	d := &document{}
 	d.WriteString("<!doctype html>")
-	d.add(v.layout(title, list{h("h1", title), h("p.lead", foreign(err.Error(), 2000))}))
+	d.add(v.layout(title, body))
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write(d.Bytes()) // the client has gone

@@ -181,6 +181,40 @@ func TestEachLinkOfAPageLeadsSomewhere(t *testing.T) {
 
 var shown = regexp.MustCompile(`name="(_once|max)" value="([^"]*)"`)
 
+func TestEachVerbHasAPage(t *testing.T) {
+	t.Parallel()
+	s := setup(t, Options{})
+	s.fill()
+	for _, v := range verbs.All() {
+		path := "ask-" + slug(v.Name)
+		if v.Role == verbs.Operator {
+			path = "do-" + slug(v.Name)
+		}
+		answer, body := s.visit("oscar", "GET", path, nil)
+		if answer.StatusCode != http.StatusOK {
+			t.Errorf("%s answers %d", path, answer.StatusCode)
+		}
+		for _, p := range v.Params {
+			if !strings.Contains(body, `name="`+p.Name+`"`) && p.Name != "dry_run" {
+				t.Errorf("%s has no field for %s", path, p.Name)
+			}
+		}
+	}
+	if _, body := s.visit("oscar", "GET", "ask-dead-ls?destination=kafka&limit=2", nil); strings.Count(body, "<tr>") != 3 || !strings.Contains(body, "Message id") {
+		t.Errorf("two dead letters are not a table of two:\n%s", body)
+	}
+	if answer, body := s.visit("vera", "GET", "ask-dead-ls?payload=true", nil); answer.StatusCode != http.StatusForbidden || !strings.Contains(body, "is for operators") {
+		t.Errorf("a viewer asks for payloads: %d", answer.StatusCode)
+	}
+	if answer, _ := s.visit("oscar", "GET", "ask-dead-ls?limit=x", nil); answer.StatusCode != http.StatusBadRequest {
+		t.Errorf("a limit that is no number: %d", answer.StatusCode)
+	}
+	_, body := s.visit("oscar", "GET", "do-dead-ack?ids=00000000-0000-7000-8000-000000000001&ids=00000000-0000-7000-8000-000000000002&destination=kafka", nil)
+	if !strings.Contains(body, "Acknowledge 2 messages") {
+		t.Errorf("two that are ticked: %s", body)
+	}
+}
+
 func TestAnActionIsDoneOnceAndToNoMoreThanWasShown(t *testing.T) {
 	t.Parallel()
 	s := setup(t, Options{})

@@ -44,6 +44,8 @@ func h(name string, parts ...any) *element {
 			switch tag {
 			case "form":
 				name = "action"
+			case "button":
+				name = "formaction"
 			case "script", "img":
 				name = "src"
 			}

@@ -221,13 +221,22 @@ func (v *view) letters() any {
 	}
 	var rows [][]any
 	for _, d := range letters {
-		rows = append(rows, []any{h("a", here("letter", "id", d.MessageID.String(), "destination", d.Destination), at("title", d.MessageID.String()), short(d.MessageID.String())),
+		tick := h("input", at("type", "checkbox"), at("name", "ids"), at("value", d.MessageID.String()), at("aria-label", "Select "+d.MessageID.String()))
+		rows = append(rows, []any{when(v.operates(), tick), h("a", here("letter", "id", d.MessageID.String(), "destination", d.Destination), at("title", d.MessageID.String()), short(d.MessageID.String())),
 			list{foreign(d.Topic, 60), " → ", foreign(d.Destination, 60)}, foreign(d.Key, 60), h("span.error", foreign(d.Error, 160)), strconv.Itoa(d.Attempts), ago(v.now, d.At)})
 	}
 	last := letters[len(letters)-1]
 	next := fmt.Sprintf("%s:%d:%s", last.Destination, last.Position, last.MessageID)
-	return append(head, table("Dead letters", []column{{"Message", ""}, {"Topic → destination", ""}, {"Key", ""}, {"Error", "wide"}, {"Attempts", "n"}, {"Died", "n"}}, rows),
-		when(len(letters) == 50, h("p.more", h("a.button", here("letters", append(pairs, "after", next)...), "The next 50"))))
+	letterTable := table("Dead letters", []column{{"Select", "tick"}, {"Message", ""}, {"Topic → destination", ""}, {"Key", ""}, {"Error", "wide"}, {"Attempts", "n"}, {"Died", "n"}}, rows)
+	selected := any(letterTable)
+	if v.operates() {
+		selected = h("form", here("do-dead-requeue"), at("method", "get"), hidden("_back", "letters?"+v.query.Encode()),
+			when(v.get("blocked") != "", hidden("blocked", "true")),
+			when(v.get("destination") != "", hidden("destination", v.get("destination"))), letterTable, h("p.buttons", "Those that are ticked: ",
+				h("button", at("type", "submit"), "Requeue…"), h("button", here("do-dead-ack"), at("type", "submit"), "Acknowledge…"),
+				h("button", here("do-dead-discard"), at("type", "submit"), "Discard…")))
+	}
+	return append(head, selected, when(len(letters) == 50, h("p.more", h("a.button", here("letters", append(pairs, "after", next)...), "The next 50"))))
 }
 
 // letter shows one dead letter in full.

@@ -29,6 +29,7 @@ func pages() map[string]page {
 		"inbox":       {"Inbox", "inbox status", (*view).inbox},
 		"audit":       {"Audit", "audit", (*view).audit},
 		"doctor":      {"Doctor", "", (*view).doctor},
+		"verbs":       {"Verbs", "", (*view).verbs},
 		"help":        {"Help", "", (*view).help},
 	}
 }
@@ -36,7 +37,7 @@ func pages() map[string]page {
 // navigation are the pages that the header leads to, with the keys that go there after g.
 var navigation = []struct{ path, title, key string }{
 	{"", "Overview", "o"}, {"dead", "Dead letters", "d"}, {"keys", "Keys", "k"}, {"relays", "Relays", "r"}, {"retention", "Retention", "t"},
-	{"inbox", "Inbox", "i"}, {"doctor", "Doctor", "c"}, {"audit", "Audit", "a"}, {"help", "Help", "h"},
+	{"inbox", "Inbox", "i"}, {"doctor", "Doctor", "c"}, {"audit", "Audit", "a"}, {"verbs", "Verbs", "v"}, {"help", "Help", "h"},
 }
 
 // under tells which entry of the navigation a page belongs to.
@@ -60,6 +61,8 @@ func (v *view) layout(title string, body any) *element {
 	at_ := v.at
 	if parent, ok := under[at_]; ok {
 		at_ = parent
+	} else if strings.HasPrefix(at_, "ask-") {
+		at_ = "verbs"
 	}
 	var links []any
 	for _, n := range navigation {

@@ -97,7 +97,7 @@ func (p Param) set(params reflect.Value, text string) error {
 	v := params.FieldByIndex(p.index)
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		if u.UnmarshalText([]byte(text)) != nil {
-			return fault(p.Name, "is %q: want %s", text, p.want())
+			return fault(p.Name, "is %q: want %s", text, p.Want())
 		}
 		return nil
 	}
@@ -109,13 +109,13 @@ func (p Param) set(params reflect.Value, text string) error {
 		v.SetString(text)
 	case reflect.Bool:
 		if text != "true" && text != "false" {
-			return fault(p.Name, "is %q: want %s", text, p.want())
+			return fault(p.Name, "is %q: want %s", text, p.Want())
 		}
 		v.SetBool(text == "true")
 	case reflect.Int, reflect.Int64:
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return fault(p.Name, "is %q: want %s", text, p.want())
+			return fault(p.Name, "is %q: want %s", text, p.Want())
 		}
 		v.SetInt(n)
 	case reflect.Slice:
@@ -138,7 +138,7 @@ func (p Param) Decode(params any, value []byte) error {
 		err = json.Unmarshal(value, &[]notNull{})
 	}
 	if err != nil || string(value) == "null" || !utf8.Valid(value) {
-		return fault(p.Name, "is not what it must be: %s", p.want())
+		return fault(p.Name, "is not what it must be: %s", p.Want())
 	}
 	if len(p.Enum) > 0 && v.IsZero() {
 		return fault(p.Name, "is empty: want %s", or(p.Enum))
@@ -156,8 +156,8 @@ func (*notNull) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// want says what values there are.
-func (p Param) want() string {
+// Want says what values there are.
+func (p Param) Want() string {
 	switch p.Type {
 	case reflect.TypeFor[time.Time]():
 		return "a time such as 2026-05-01T12:00:00Z"

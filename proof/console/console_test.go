@@ -11,7 +11,7 @@ import (
 var pages = []string{
 	"", "destination?name=billing", "destination?name=warehouse", "destination?name=mail&over=day", "destination?name=none",
 	"dead", "dead?destination=billing", "dead?topic=none", "letters?destination=billing", "keys", "keys?key=none",
-	"relays", "retention", "inbox", "audit", "doctor", "help",
+	"relays", "retention", "inbox", "audit", "doctor", "help", "verbs", "ask-dead-ls?destination=billing", "ask-status", "do-handover",
 	"do-dead-requeue?destination=billing", "do-dead-discard?destination=search-index",
 	"do-pause?destination=billing", "do-throttle?destination=billing", "do-resume?destination=mail",
 }
