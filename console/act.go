@@ -77,6 +77,7 @@ type outcome struct {
 	sync.Mutex
 	at     time.Time
 	where  address
+	shown  any // a result that no sentence tells; nil: where has one
 	ending error
 	ran    bool
 }
@@ -137,11 +138,19 @@ func (c *Console) act(w http.ResponseWriter, r *http.Request, v *view) {
 	if !out.ran || v.get("_once") == "" {
 		var result any
 		if result, out.ending = c.options.API.Run(v.ctx, v.caller, verb, params); out.ending == nil {
-			out.ran, out.where = true, v.back(did(verb, result))
+			sentence, told := did(verb, result)
+			out.ran, out.where = true, v.back(sentence)
+			if !told {
+				out.shown = result
+			}
 		}
 	}
 	if out.ending != nil {
 		v.propose(w, rest.StatusOf(out.ending), verb, params, out.ending)
+		return
+	}
+	if out.shown != nil {
+		v.write(w, http.StatusOK, label(verb), list{h("h1", label(verb), ": done"), v.shape(out.shown), h("p.buttons", h("a.button", out.where, "Back"))})
 		return
 	}
 	w.Header().Set("Location", string(out.where))
@@ -162,17 +171,17 @@ func (v *view) back(did string) address {
 	return here(path) + address("?"+values.Encode())
 }
 
-// did is what an action has done, in a sentence.
-func did(verb verbs.Verb, result any) string {
+// did is what an action has done, in a sentence; told is false if the result says more.
+func did(verb verbs.Verb, result any) (sentence string, told bool) {
 	switch r := result.(type) {
 	case admin.Outcome:
-		return fmt.Sprintf("%s: %s.", label(verb), many(r.Changed, "message", "messages"))
+		return fmt.Sprintf("%s: %s.", label(verb), many(r.Changed, "message", "messages")), true
 	case admin.Control:
-		return fmt.Sprintf("%s: %s.", label(verb), r.Target)
+		return fmt.Sprintf("%s: %s.", label(verb), r.Target), true
 	case []admin.Control:
-		return fmt.Sprintf("%s: %s ended.", label(verb), many(int64(len(r)), "control", "controls"))
+		return fmt.Sprintf("%s: %s ended.", label(verb), many(int64(len(r)), "control", "controls")), true
 	}
-	return label(verb) + ": done."
+	return label(verb) + ": done.", false
 }
 
 // asked are the parameters that a form shows; the others that the address doesn't give are folded away.

@@ -206,6 +206,10 @@ func TestEachVerbHasAPage(t *testing.T) {
 	if answer, body := s.visit("vera", "GET", "ask-dead-ls?payload=true", nil); answer.StatusCode != http.StatusForbidden || !strings.Contains(body, "is for operators") {
 		t.Errorf("a viewer asks for payloads: %d", answer.StatusCode)
 	}
+	answer, told := s.visit("oscar", "POST", "do-canary", url.Values{"topic": {"canaries"}, "wait": {"1s"}, "reason": {"a test"}})
+	if answer.StatusCode != http.StatusOK || !strings.Contains(told, "Canary: done") || !strings.Contains(told, "<dt>Waiting</dt>") || !strings.Contains(told, "kafka") {
+		t.Errorf("a canary that nobody delivers: %d\n%s", answer.StatusCode, told)
+	}
 	if answer, _ := s.visit("oscar", "GET", "ask-dead-ls?limit=x", nil); answer.StatusCode != http.StatusBadRequest {
 		t.Errorf("a limit that is no number: %d", answer.StatusCode)
 	}

@@ -458,29 +458,32 @@ func compact(text json.RawMessage) string {
 	return strings.Trim(strings.ReplaceAll(string(text), `"`, ""), "{}")
 }
 
-// doctor tells everything that is not as it should be.
+// doctor tells everything that is not as it should be: what the verb of that name finds.
 func (v *view) doctor() any {
+	head := list{v.said(), h("h1", "Doctor"), h("p.buttons", v.button("canary", "Send a canary…"))}
+	found, err := ask[*admin.Examination](v, "doctor")
+	if err != nil {
+		return append(head, problem(err))
+	}
+	well := h("p.lead", "In order: ", strings.Join(found.Well, ", "), ".")
+	if len(found.Symptoms) == 0 {
+		return append(head, region("doctor", blank("Nothing needs you."), well))
+	}
 	var rows [][]any
-	add := func(f admin.Finding) {
-		if f.State.OK() {
-			return
+	for _, s := range found.Symptoms {
+		hues := map[admin.Weight]*element{
+			admin.WeightFault:  h("span.state.bad", glyph(admin.StateFailing), " ", h("b", "fault")),
+			admin.WeightRisk:   h("span.state.late", glyph(admin.StateBlocked), " ", h("b", "risk")),
+			admin.WeightAdvice: h("span.state.none", glyph(admin.StateIdle), " ", h("b", "advice")),
 		}
-		do := list{}
-		if f.Next != "" {
-			do = append(do, command(f.Next))
+		var repair any
+		if s.Repair != "" {
+			repair = command(s.Repair)
 		}
-		rows = append(rows, []any{list{state(f.State), h("div", when(f.Destination != "", h("a", here("destination", "name", f.Destination), foreign(f.Destination, 60))))},
-			foreign(f.Cause, 400), list{foreign(f.Advice, 400), do}})
+		rows = append(rows, []any{list{hues[s.Weight]}, foreign(s.About, 100), foreign(s.Text, 1000), repair})
 	}
-	add(v.report.Verdict.Finding)
-	for _, f := range v.report.Verdict.Also {
-		add(f)
-	}
-	if len(rows) == 0 {
-		return list{h("h1", "Doctor"), region("doctor", blank("Nothing needs you."))}
-	}
-	return list{h("h1", "Doctor"), region("doctor", h("p.lead", many(int64(len(rows)), "finding", "findings"), ", the worst first."),
-		table("Findings", []column{{"State", ""}, {"Cause", "wide"}, {"What to do", "wide"}}, rows))}
+	return append(head, region("doctor", h("p.lead", many(int64(len(rows)), "finding", "findings"), ", the worst first."),
+		table("Findings", []column{{"Weight", ""}, {"About", ""}, {"What", "wide"}, {"Repair", "wide"}}, rows), well))
 }
 
 // help lists keys, states and words.

@@ -28,7 +28,7 @@ func pages() map[string]page {
 		"retention":   {"Retention", "", (*view).retention},
 		"inbox":       {"Inbox", "inbox status", (*view).inbox},
 		"audit":       {"Audit", "audit", (*view).audit},
-		"doctor":      {"Doctor", "", (*view).doctor},
+		"doctor":      {"Doctor", "doctor", (*view).doctor},
 		"verbs":       {"Verbs", "", (*view).verbs},
 		"help":        {"Help", "", (*view).help},
 	}
