@@ -26,9 +26,9 @@ type database struct {
 	*pgx.Conn
 }
 
-func setup(t *testing.T) *database {
+func setup(t *testing.T, config ...servers.PostgresConfig) *database {
 	t.Helper()
-	d := &database{t: t, url: servers.TestDatabase(t)}
+	d := &database{t: t, url: servers.TestDatabase(t, config...)}
 	d.Conn = d.another()
 	if _, err := schema.Up(t.Context(), d.Conn, schema.UpConfig{}); err != nil {
 		t.Fatal(err)

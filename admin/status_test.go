@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -142,7 +143,7 @@ func TestARelayAnswersForItsOwnDestinations(t *testing.T) {
 
 func TestStatusNamesWhoKeepsASegmentAndWhoKeepsRowsBack(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
+	d := setup(t, servers.PostgresConfig{TwoPhase: true})
 	d.cursor("kafka", "1 minute")
 	d.cursor("nats", "1 minute")
 	d.exec(`INSERT INTO outbox.messages (topic, segment) VALUES ('t', 2), ('t', 5)`)

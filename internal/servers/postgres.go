@@ -28,8 +28,11 @@ type PostgresConfig struct {
 	// and would not survive a power failure.
 	Fsync bool
 
+	// TwoPhase allows transactions that are prepared for a commit in two phases. PostgreSQL's default is to refuse them.
+	TwoPhase bool
+
 	// Settings are added to postgresql.conf. They win over those that every cluster gets: wal_level=logical,
-	// max_connections=200, max_prepared_transactions=100, max_replication_slots=100, max_wal_senders=100.
+	// max_connections=200, max_replication_slots=100, max_wal_senders=100.
 	Settings map[string]string
 
 	// Storage is a folder in which the cluster makes its own, such as a small file system that can be filled up. root's
@@ -191,18 +194,20 @@ func (p *Postgres) run(ctx context.Context, program string, args ...string) erro
 // settings returns what a new cluster's postgresql.conf gets.
 func (config PostgresConfig) settings() map[string]string {
 	settings := map[string]string{
-		"listen_addresses":          "127.0.0.1",
-		"unix_socket_directories":   "",
-		"wal_level":                 "logical",
-		"max_connections":           "200",
-		"max_prepared_transactions": "100",
-		"max_replication_slots":     "100",
-		"max_wal_senders":           "100",
-		"fsync":                     "off",
-		"log_line_prefix":           "%m [%p] %a@%d ",
+		"listen_addresses":        "127.0.0.1",
+		"unix_socket_directories": "",
+		"wal_level":               "logical",
+		"max_connections":         "200",
+		"max_replication_slots":   "100",
+		"max_wal_senders":         "100",
+		"fsync":                   "off",
+		"log_line_prefix":         "%m [%p] %a@%d ",
 	}
 	if config.Fsync {
 		settings["fsync"] = "on"
+	}
+	if config.TwoPhase {
+		settings["max_prepared_transactions"] = "100"
 	}
 	maps.Copy(settings, config.Settings)
 	return settings

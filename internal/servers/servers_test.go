@@ -91,7 +91,7 @@ func TestEveryMajorStartsWithWhatTheTestsNeed(t *testing.T) {
 	t.Parallel()
 	for _, major := range majors() {
 		t.Run(major, func(t *testing.T) {
-			p := OwnPostgres(t, PostgresConfig{Major: major, Settings: map[string]string{"application_name": "it's"}})
+			p := OwnPostgres(t, PostgresConfig{Major: major, TwoPhase: true, Settings: map[string]string{"application_name": "it's"}})
 			if got := fmt.Sprint(p.Major()); got != major {
 				t.Errorf("Major() = %s, want %s", got, major)
 			}
@@ -119,12 +119,13 @@ func TestEveryMajorStartsWithWhatTheTestsNeed(t *testing.T) {
 
 func TestADatabaseIsFreshAndGoesWithItsSlotsAndPreparedTransactions(t *testing.T) {
 	t.Parallel()
-	p := TestPostgres(t)
+	config := PostgresConfig{TwoPhase: true}
+	p := TestPostgres(t, config)
 	var first string
 	t.Run("use", func(t *testing.T) {
-		url := TestDatabase(t)
+		url := TestDatabase(t, config)
 		first = value[string](t, url, "SELECT current_database()::text")
-		if other := value[string](t, TestDatabase(t), "SELECT current_database()::text"); other == first {
+		if other := value[string](t, TestDatabase(t, config), "SELECT current_database()::text"); other == first {
 			t.Errorf("two databases are both called %s", other)
 		}
 		exec1(t, url, "SELECT pg_create_logical_replication_slot($1, 'pgoutput')", first)

@@ -44,7 +44,8 @@ func TestPostgres(t testing.TB, config ...PostgresConfig) *Postgres {
 			return nil, err
 		}
 		// One that can't be what is wanted is passed over.
-		if given != nil && (want.Major == "" || want.Major == majorOf(given.version)) && len(want.Settings) == 0 && want.Preload == "" && !want.Fsync && !want.OwnIdentity {
+		if given != nil && (want.Major == "" || want.Major == majorOf(given.version)) && len(want.Settings) == 0 &&
+			want.Preload == "" && !want.TwoPhase && !want.Fsync && !want.OwnIdentity {
 			return given, nil
 		}
 		return startInMemory(ctx, want)

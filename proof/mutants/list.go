@@ -309,6 +309,36 @@ var mutants = []mutant{
 		pkg:   "./relay/polling", run: "TestWhatIsHandedOutSurvives",
 	},
 	{
+		name: "a session goes to rest without another poll",
+		file: "relay/polling/session.go",
+		old: "	if err := rest.begin(ctx, since); err != nil {\n		return nil, err\n	}\n" +
+			"	found, err := s.reader.pollWindow(ctx, &base, s.limit(limit), s.source.cfg.PageBytes)\n",
+		wrong: "	found, err := s.reader.pollWindow(ctx, &base, s.limit(limit), s.source.cfg.PageBytes)\n" +
+			"	if err := rest.begin(ctx, since); err != nil {\n		return nil, err\n	}\n",
+		pkg: "./relay/polling", run: "TestNoMessageIsMissed",
+	},
+	{
+		name:  "a session rests where transactions can be prepared",
+		file:  "relay/polling/rest.go",
+		old:   "current_setting('max_prepared_transactions') = '0' AND EXISTS",
+		wrong: "EXISTS",
+		pkg:   "./relay/polling", run: "TestWhereTransactionsCanBePrepared",
+	},
+	{
+		name:  "writers notify a session that isn't read",
+		file:  "relay/polling/rest.go",
+		old:   "	_ = r.end(ctx)\n",
+		wrong: "	_ = ctx\n",
+		pkg:   "./relay/polling", run: "TestWritersNotifyOnly",
+	},
+	{
+		name:  "writers notify a session for messages of others",
+		file:  "relay/polling/rest.go",
+		old:   "		if r.vain++; r.vain < maxVain {\n",
+		wrong: "		if true {\n",
+		pkg:   "./relay/polling", run: "TestWritersNotifyOnly",
+	},
+	{
 		name:  "what a synchronous standby lacks is published",
 		file:  "relay/polling/reader.go",
 		old:   "const nobodyElse = `current_setting('synchronous_standby_names') = ''`",

@@ -42,6 +42,7 @@ func connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn,
 	defer cancel()
 	cfg := base.Copy()
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
+	hear(cfg)
 	cfg.StatementCacheCapacity = max(cfg.StatementCacheCapacity, 64)
 	return dial.Session(ctx, cfg, "outbox relay "+name, sessionSettings...)
 }

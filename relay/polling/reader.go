@@ -21,6 +21,7 @@ import (
 // decoded from the connection's buffer, without an allocation per row. One goroutine at a time.
 type reader struct {
 	conn    *pgx.Conn
+	rest    *rest
 	decoder decoder
 	pool    *pagePool
 
@@ -148,7 +149,9 @@ func newReader(ctx context.Context, conn *pgx.Conn, pool *pagePool, destination 
 		}
 		*s.to = sd
 	}
-	return r, nil
+	var err error
+	r.rest, err = newRest(ctx, conn)
+	return r, err
 }
 
 // of returns a reader of another shard group over the same connection.

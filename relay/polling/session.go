@@ -194,6 +194,8 @@ func (s *snapshotSession) Next(ctx context.Context, limit int) (relay.Batch, err
 	if limit < 1 {
 		return relay.Batch{}, fmt.Errorf("polling: Next was asked for %d messages", limit)
 	}
+	s.reader.rest.enter()
+	defer s.reader.rest.leave()
 	for len(s.rest) == 0 {
 		if err := s.lease.failure(); err != nil {
 			return relay.Batch{}, err
@@ -289,7 +291,18 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 	s.mu.Lock()
 	crowded, base := s.cursor.crowded(), s.cursor.base
 	s.mu.Unlock()
-	if err := s.await(ctx, crowded); err != nil || crowded {
+	rest := s.reader.rest
+	if crowded { // nothing is read until a settlement, so notifications would be to no avail
+		if err := rest.end(ctx); err != nil {
+			return nil, err
+		}
+	}
+	called, err := s.await(ctx, crowded)
+	if err != nil || crowded {
+		return nil, err
+	}
+	since := time.Since(s.foundAt)
+	if err := rest.begin(ctx, since); err != nil {
 		return nil, err
 	}
 	found, err := s.reader.pollWindow(ctx, &base, s.limit(limit), s.source.cfg.PageBytes)
@@ -299,6 +312,17 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 	pg, large := found.page, found.large
 	if pg != nil {
 		s.observe(len(pg.deliveries), pg.arena.bytes)
+	}
+	if err == nil && large {
+		err = rest.end(ctx) // the connection is in use for long
+	} else if err == nil {
+		err = rest.polled(ctx, since, pg != nil, called)
+	}
+	if err != nil {
+		if pg != nil {
+			s.pool.put(pg)
+		}
+		return nil, err
 	}
 	if large {
 		// The window is read by pages from its start, because these rows are in no order.
@@ -390,7 +414,8 @@ func (s *snapshotSession) drain(ctx context.Context) error {
 	if settled {
 		return errDrained
 	}
-	return s.await(ctx, true)
+	_, err := s.await(ctx, true)
+	return err
 }
 
 func stamp(pg *page, ordinal uint64) {
@@ -428,22 +453,36 @@ func (s *snapshotSession) schedule(found bool) {
 	switch {
 	case found:
 		s.pause, s.foundAt = cfg.PollBusy, now
+	case s.reader.rest.held:
 	case now.Sub(s.foundAt) > busyFor*cfg.PollBusy:
 		s.pause = min(max(s.pause+s.pause/4, cfg.PollBusy), cfg.PollIdle)
+	}
+	if s.reader.rest.held {
+		s.pause = max(restIdle, cfg.PollIdle)
 	}
 	s.pollAt = now.Add(s.pause)
 }
 
-// await waits until the next poll is due or a wake-up comes; if crowded, until something was settled.
-func (s *snapshotSession) await(ctx context.Context, crowded bool) error {
+// await waits until the next poll is due, a wake-up or a notification comes; if crowded, until something was settled.
+// called means that it was a notification.
+func (s *snapshotSession) await(ctx context.Context, crowded bool) (called bool, err error) {
 	var due <-chan time.Time
+	var calls <-chan error
 	wake := s.source.cfg.Wake
 	if crowded {
 		wake = nil
 	} else {
 		wait := time.Until(s.pollAt)
+		if rest := s.reader.rest; rest.attentive(s.pause) {
+			if rest.called() {
+				return true, ctx.Err()
+			}
+			var stop func()
+			calls, stop = rest.listen(ctx)
+			defer stop()
+		}
 		if wait <= 0 {
-			return ctx.Err()
+			return false, ctx.Err()
 		}
 		s.timer.Reset(wait)
 		defer s.timer.Stop()
@@ -452,20 +491,23 @@ func (s *snapshotSession) await(ctx context.Context, crowded bool) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return false, ctx.Err()
 		case <-s.lease.broken:
-			return s.lease.failure()
+			return false, s.lease.failure()
 		case <-due:
-			return nil
+			return false, nil
+		case err := <-calls:
+			s.reader.rest.called()
+			return err == nil, err
 		case _, open := <-wake:
 			if open {
 				s.pause = 0
-				return nil
+				return false, nil
 			}
 			wake = nil
 		case <-s.settled:
 			if crowded {
-				return nil
+				return false, nil
 			}
 		}
 	}
@@ -548,6 +590,7 @@ func (s *snapshotSession) Expires() time.Time { return s.lease.expires() }
 
 func (s *snapshotSession) Close(ctx context.Context) error {
 	s.end()
+	s.reader.rest.close()
 	dial.HangUp(s.reader.conn)
 	err := s.lease.release(ctx, s.position)
 	dial.HangUp(s.lease.link.conn)

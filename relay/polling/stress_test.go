@@ -46,25 +46,31 @@ func stressRows(t *testing.T) int64 {
 
 // The stress keeps every core busy, so it runs before the tests that run side by side.
 func TestNothingIsLostDoubledOrOvertakenUnderAdversarialWriters(t *testing.T) {
-	stress(t, newDatabase(t), stressRows(t))
+	// Where transactions can be prepared, sessions never rest.
+	t.Run("with transactions of two phases", func(t *testing.T) {
+		stress(t, newDatabase(t, servers.PostgresConfig{TwoPhase: true}), stressRows(t)/2, true)
+	})
+	t.Run("with sessions that rest", func(t *testing.T) {
+		stress(t, newDatabase(t), stressRows(t)/2, false)
+	})
 }
 
 func TestTheOldestAndTheNewestPostgreSQLPassTheStress(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		t.Run("PostgreSQL "+major, func(t *testing.T) {
-			stress(t, newDatabase(t, servers.PostgresConfig{Major: major}), stressRows(t)/4)
+			stress(t, newDatabase(t, servers.PostgresConfig{Major: major, TwoPhase: true}), stressRows(t)/4, true)
 		})
 	}
 }
 
-func stress(t *testing.T, db database, rows int64) {
+func stress(t *testing.T, db database, rows int64, twoPhase bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute+time.Duration(rows)*3*time.Millisecond)
 	defer cancel()
 	db.Exec(`CREATE TABLE aggregates (id integer PRIMARY KEY, n bigint NOT NULL DEFAULT 0) WITH (fillfactor = 50)`)
 	db.Exec(`INSERT INTO aggregates SELECT generate_series(0, $1::integer - 1)`, stressKeys)
 
 	checker := check.New(check.Config{Destinations: []check.DestinationConfig{{Name: "crashing"}, {Name: "steady"}, {Name: "split"}}})
-	w := &stressWriter{db: db, checker: checker, rows: rows}
+	w := &stressWriter{db: db, checker: checker, rows: rows, twoPhase: twoPhase}
 	var readers, writers sync.WaitGroup
 	repeats := make(map[string]*atomic.Int64)
 	read := func(destination string, cfg SnapshotConfig, crash bool) {
@@ -134,6 +140,7 @@ type stressWriter struct {
 	written  atomic.Int64
 	counters [stressKeys]atomic.Uint64
 
+	twoPhase                     bool
 	transactions, prepares, long atomic.Int64
 	prepared                     sync.WaitGroup
 }
@@ -227,7 +234,7 @@ func (w *stressWriter) transaction(ctx context.Context, conn *pgx.Conn, random *
 	case chance(10):
 		err = tx.Rollback(ctx)
 		end(false)
-	case chance(0.3):
+	case w.twoPhase && chance(0.3):
 		w.prepares.Add(1)
 		if _, err := tx.Exec(ctx, "PREPARE TRANSACTION '"+name+"'"); err != nil {
 			return err

@@ -40,6 +40,21 @@ CREATE TABLE outbox.messages_5 PARTITION OF outbox.messages FOR VALUES IN (5);
 CREATE TABLE outbox.messages_6 PARTITION OF outbox.messages FOR VALUES IN (6);
 CREATE TABLE outbox.messages_7 PARTITION OF outbox.messages FOR VALUES IN (7);
 
+-- A relay that rests holds this lock, and then writers notify it. At other times they only share the lock for the rest of
+-- their transaction, which costs about a microsecond; a NOTIFY would serialise their commits. Where the queue of
+-- notifications is filling, because a session doesn't fetch its own, nothing is added: a full queue fails commits.
+CREATE FUNCTION outbox.wake() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+BEGIN
+    IF pg_notification_queue_usage() < 0.5 THEN
+        PERFORM pg_notify('outbox_wake', '');
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER wake BEFORE INSERT ON outbox.messages FOR EACH STATEMENT
+    WHEN (NOT pg_try_advisory_xact_lock_shared('outbox.messages'::regclass::oid::int4, 1))
+    EXECUTE FUNCTION outbox.wake();
+
 -- A cursor per destination and shard group. Everything visible in prev is settled. windows are the open
 -- windows, oldest first: each holds what is visible in it and not in the one before. last_id is the last
 -- settled id of the oldest. Every write names the epoch of the lease that it was made under. lease is for how long it is

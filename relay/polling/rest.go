@@ -1,0 +1,204 @@
+package polling
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// rest lets a session wait without polling where messages come seldom. While a session rests it holds a lock of the
+// database, which every INSERT into outbox.messages tries to share (the trigger of the table, in the migrations). An
+// INSERT that can't share the lock sends a notification with its commit. So writers notify only while a session rests:
+// a NOTIFY serialises all commits of a database, and would cost busy writers more than half of their rate.
+//
+// No message is missed. A transaction that got the lock keeps it until it has ended, and so keeps sessions from
+// resting; a session that has just got the lock polls once more. Every transaction after that notifies, and the server
+// delivers a notification after the commit is visible. Rows that come without the trigger wait for the next poll.
+//
+// One session of a database holds the lock. The others receive its notifications too, and poll besides.
+type rest struct {
+	conn *pgx.Conn
+	able bool // sessions may rest: notifications are received, and can't make a writer fail
+	key  int32
+
+	calls *atomic.Int64 // notifications that have come and were not looked at
+
+	// held means that this session has the lock. mu is held while Next runs, and where the lock is given back because
+	// Next has not been called for a while.
+	mu   sync.Mutex
+	held bool
+	away *time.Timer
+
+	gap   time.Duration // between polls that find something, smoothed
+	vain  int           // polls since then that were called for and found nothing
+	deaf  time.Time     // until then, notifications are of no use
+	again time.Duration // how long deaf is, next time
+}
+
+const (
+	// Between polls that find something. A session that finds messages more often polls at its own pace.
+	restBelow, restAbove = 2500 * time.Microsecond, 4 * time.Millisecond
+
+	// restIdle is the longest pause of a session that rests, for rows that come without a notification.
+	restIdle = time.Second
+
+	// restAway is how long the lock is kept while Next isn't called. Writers would notify to no avail.
+	restAway = time.Second
+
+	// Notifications for messages of other destinations are ignored for a while after maxVain of them.
+	maxVain          = 8
+	deafFor, deafMax = time.Second, 30 * time.Second
+)
+
+// restSQL is what a session needs before it may rest. A transaction that has notified can't be prepared for a commit in
+// two phases, so where such transactions are possible no session rests.
+const restSQL = `SELECT 'outbox.messages'::regclass::oid::int4, current_setting('max_prepared_transactions') = '0' AND EXISTS (
+	SELECT FROM pg_trigger WHERE tgrelid = 'outbox.messages'::regclass AND tgname = 'wake' AND tgenabled IN ('O', 'A'))`
+
+const heard = "outbox: notifications"
+
+// hear counts the notifications that come to conn; it keeps none.
+func hear(cfg *pgx.ConnConfig) {
+	cfg.OnNotification = func(conn *pgconn.PgConn, _ *pgconn.Notification) {
+		if calls, ok := conn.CustomData()[heard].(*atomic.Int64); ok {
+			calls.Add(1)
+		}
+	}
+}
+
+// newRest makes conn receive notifications. conn was configured by hear.
+func newRest(ctx context.Context, conn *pgx.Conn) (*rest, error) {
+	r := &rest{conn: conn, calls: new(atomic.Int64), again: deafFor, gap: restAbove}
+	conn.PgConn().CustomData()[heard] = r.calls
+	if err := conn.QueryRow(ctx, restSQL).Scan(&r.key, &r.able); err != nil {
+		return nil, fmt.Errorf("look for the trigger of outbox.messages: %w", err)
+	}
+	if !r.able {
+		return r, nil
+	}
+	if _, err := conn.Exec(ctx, "LISTEN outbox_wake"); err != nil {
+		return nil, fmt.Errorf("listen for notifications: %w", err)
+	}
+	return r, nil
+}
+
+// begin is called before a poll, a while since the last that found something. It takes the lock if messages are rare. A frozen session must not keep the
+// lock for long, so the server ends one that rests and is silent.
+func (r *rest) begin(ctx context.Context, since time.Duration) error {
+	if !r.able || r.held || time.Now().Before(r.deaf) || max(r.gap, since) < restAbove {
+		return nil
+	}
+	const sql = `SELECT CASE WHEN pg_try_advisory_lock($1, 1) THEN set_config('idle_session_timeout', '15s', false) END IS NOT NULL`
+	if err := r.conn.QueryRow(ctx, sql, r.key).Scan(&r.held); err != nil {
+		return fmt.Errorf("take the lock of a relay that rests: %w", err)
+	}
+	r.called() // what has called before is seen by the poll that comes now
+	return nil
+}
+
+// end gives the lock back.
+func (r *rest) end(ctx context.Context) error {
+	if !r.held {
+		return nil
+	}
+	r.held = false
+	const sql = `SELECT pg_advisory_unlock($1, 1), set_config('idle_session_timeout', '0', false)`
+	if _, err := r.conn.Exec(ctx, sql, r.key); err != nil {
+		return fmt.Errorf("give the lock of a relay that rests back: %w", err)
+	}
+	return nil
+}
+
+// polled notes a poll: when the last one before had found something, whether this one has, and whether a notification
+// had called for it. It gives the lock back if resting doesn't pay.
+func (r *rest) polled(ctx context.Context, since time.Duration, found, called bool) error {
+	switch {
+	case found:
+		r.gap += (min(since, restIdle) - r.gap) / 8
+		r.vain, r.again = 0, deafFor
+		if r.gap >= restBelow {
+			return nil
+		}
+	case called:
+		if r.vain++; r.vain < maxVain {
+			return nil
+		}
+		r.vain, r.deaf = 0, time.Now().Add(r.again)
+		r.again = min(2*r.again, deafMax)
+	default:
+		return nil
+	}
+	return r.end(ctx)
+}
+
+// attentive reports whether a notification would shorten a pause.
+func (r *rest) attentive(pause time.Duration) bool {
+	return r.able && (r.held || pause >= restAbove && !time.Now().Before(r.deaf))
+}
+
+// called reports whether a notification has come since the last call, and forgets it.
+func (r *rest) called() bool { return r.calls.Swap(0) > 0 }
+
+// listen waits for a notification until stop is called; stop returns when the connection is free again. The channel
+// gets the error of a connection that is broken, or nil.
+func (r *rest) listen(ctx context.Context) (_ <-chan error, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	called, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		err := r.conn.PgConn().WaitForNotification(ctx)
+		if err != nil && ctx.Err() != nil {
+			return
+		}
+		called <- err
+	}()
+	return called, func() {
+		cancel()
+		<-ended
+	}
+}
+
+// enter and leave enclose a call of Next.
+func (r *rest) enter() {
+	r.mu.Lock()
+	if r.away != nil {
+		r.away.Stop()
+	}
+}
+
+func (r *rest) leave() {
+	if r.held {
+		if r.away == nil {
+			r.away = time.AfterFunc(restAway, r.abandon)
+		} else {
+			r.away.Reset(restAway)
+		}
+	}
+	r.mu.Unlock()
+}
+
+// abandon gives the lock back because Next isn't called. An error shows itself at the next use of the connection.
+func (r *rest) abandon() {
+	if !r.mu.TryLock() {
+		return // Next runs
+	}
+	defer r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
+	defer cancel()
+	_ = r.end(ctx)
+}
+
+// close is called once, after the last Next and before the connection is closed.
+func (r *rest) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.away != nil {
+		r.away.Stop()
+	}
+	r.held = false // the lock goes with the connection
+}
