@@ -30,7 +30,8 @@ type SnapshotConfig struct {
 
 	// PollBusy is the pause between polls while messages come, and for 25 such pauses afterwards. Then each empty poll
 	// makes the pause a quarter longer, up to PollIdle. PollBusy is about what polling adds to a message's latency.
-	// Defaults 1 ms and 100 ms.
+	// Where messages are rare, writers notify the session instead, and it polls once a second, or each PollIdle if that
+	// is longer. Defaults 1 ms and 100 ms.
 	PollBusy time.Duration
 	PollIdle time.Duration
 

@@ -93,7 +93,8 @@ func (r *rest) begin(ctx context.Context, since time.Duration) error {
 	if !r.able || r.held || time.Now().Before(r.deaf) || max(r.gap, since) < restAbove {
 		return nil
 	}
-	const sql = `SELECT CASE WHEN pg_try_advisory_lock($1, 1) THEN set_config('idle_session_timeout', '15s', false) END IS NOT NULL`
+	const sql = `SELECT CASE WHEN pg_try_advisory_lock($1, 1)
+		THEN set_config('idle_session_timeout', '15s', false) END IS NOT NULL`
 	if err := r.conn.QueryRow(ctx, sql, r.key).Scan(&r.held); err != nil {
 		return fmt.Errorf("take the lock of a relay that rests: %w", err)
 	}

@@ -107,7 +107,7 @@ type Outage struct {
 // Poll is the pause between two reads.
 type Poll struct {
 	Busy time.Duration `json:"busy" jsonschema:"Pause while messages keep coming."`
-	Idle time.Duration `json:"idle" jsonschema:"Pause when there have been none for a while."`
+	Idle time.Duration `json:"idle" jsonschema:"Longest pause where writers can not notify the relay."`
 }
 
 // Engine returns what the destination configures of the relay's engine.
