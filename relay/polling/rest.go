@@ -87,8 +87,8 @@ func newRest(ctx context.Context, conn *pgx.Conn) (*rest, error) {
 	return r, nil
 }
 
-// begin is called before a poll, a while since the last that found something. It takes the lock if messages are rare. A frozen session must not keep the
-// lock for long, so the server ends one that rests and is silent.
+// begin is called before a poll, a while since the last one that found something. It takes the lock if messages are
+// rare. A frozen session must not keep the lock for long, so the server ends one that rests and is silent.
 func (r *rest) begin(ctx context.Context, since time.Duration) error {
 	if !r.able || r.held || time.Now().Before(r.deaf) || max(r.gap, since) < restAbove {
 		return nil
