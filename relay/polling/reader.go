@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -152,6 +153,12 @@ func newReader(ctx context.Context, conn *pgx.Conn, pool *pagePool, destination 
 	var err error
 	r.rest, err = newRest(ctx, conn)
 	return r, err
+}
+
+// hangUp closes the connection. No call may be running.
+func (r *reader) hangUp() {
+	r.rest.close()
+	dial.HangUp(r.conn)
 }
 
 // of returns a reader of another shard group over the same connection.

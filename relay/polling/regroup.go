@@ -286,7 +286,7 @@ func (s *regroupSession) release(ctx context.Context) error {
 		errs = append(errs, sub.lease.release(ctx, sub.position))
 	}
 	if s.reader != nil {
-		dial.HangUp(s.reader.conn)
+		s.reader.hangUp()
 	}
 	return errors.Join(errs...)
 }

@@ -590,8 +590,7 @@ func (s *snapshotSession) Expires() time.Time { return s.lease.expires() }
 
 func (s *snapshotSession) Close(ctx context.Context) error {
 	s.end()
-	s.reader.rest.close()
-	dial.HangUp(s.reader.conn)
+	s.reader.hangUp()
 	err := s.lease.release(ctx, s.position)
 	dial.HangUp(s.lease.link.conn)
 	s.source.released()

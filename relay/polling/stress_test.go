@@ -434,6 +434,6 @@ func crash(s *snapshotSession) {
 	s.lease.stop()
 	<-s.lease.renewed
 	dial.HangUp(s.lease.link.conn)
-	dial.HangUp(s.reader.conn)
+	s.reader.hangUp()
 	s.source.released()
 }

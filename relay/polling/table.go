@@ -44,6 +44,7 @@ func TableOf(session relay.Session) (*Table, bool) {
 	if !ok {
 		return nil, false
 	}
+	s.reader.rest.able = false // a Table returns after each poll, and soon
 	return &Table{snapshotSession: s}, true
 }
 
