@@ -32,6 +32,13 @@ func (f fetcher) pgBouncer(ctx context.Context) error {
 	})
 }
 
+func (f fetcher) prometheus(ctx context.Context) error {
+	return f.packaged(ctx, "Prometheus", "prometheus", "prometheus", func() error {
+		_, _, err := servers.FindPrometheus()
+		return err
+	})
+}
+
 // packaged installs a server that is a package of the system, if one command is enough for that; elsewhere it says what
 // to do. find reports whether the server is installed.
 func (f fetcher) packaged(ctx context.Context, what, deb, brew string, find func() error) error {

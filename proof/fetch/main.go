@@ -89,6 +89,7 @@ func all() []target {
 		target{"redis", fetcher.redis},
 		target{"rabbitmq", fetcher.rabbitMQ},
 		target{"pgbouncer", fetcher.pgBouncer},
+		target{"prometheus", fetcher.prometheus},
 		target{"readers", fetcher.readers},
 		target{"axe", fetcher.axe})
 }
@@ -176,6 +177,7 @@ func show(out io.Writer, cache string) error {
 		{"Redis", "redis", servers.FindRedis},
 		{"RabbitMQ", "rabbitmq", func() (string, error) { path, _, err := servers.FindRabbitMQ(); return path, err }},
 		{"PgBouncer", "pgbouncer", servers.FindPgBouncer},
+		{"Prometheus", "prometheus", func() (string, error) { path, _, err := servers.FindPrometheus(); return path, err }},
 	} {
 		switch where, err := server.find(); {
 		case errors.Is(err, servers.ErrNotFound):
