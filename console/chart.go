@@ -20,6 +20,7 @@ type chart struct {
 	title, unit string
 	lines       []line
 	objective   float32 // dashed; 0 is none
+	spans       bool    // the values are spans of time, in seconds
 	logarithmic bool
 	format      func(float32) string
 	span        string // what the axis covers, in words
@@ -28,7 +29,7 @@ type chart struct {
 const (
 	chartWidth, chartHeight   = 240, 80
 	sparkWidth, sparkHeight   = 120, 24
-	logLeast, logDecadesShown = -3, 7 // a millisecond to nearly three hours
+	logLeast, logDecadesShown = -3, 6.5563 // a millisecond to an hour
 )
 
 func age(p Point) float32 { return p.Age }
@@ -100,11 +101,15 @@ func (c chart) draw(points []Point) *element {
 		squeezed[i] = squeeze(points, l.of, chartWidth)
 		top = max(top, largest(squeezed[i]))
 	}
-	top = roundUp(top)
+	if c.spans {
+		top = roundUpSpan(top)
+	} else {
+		top = roundUp(top)
+	}
 	scale := func(v float32) int { return int(math.Round(float64(chartHeight - v/top*chartHeight))) }
 	low, high := "0", c.format(top)
 	if c.logarithmic {
-		low, high = c.format(float32(math.Pow10(logLeast))), c.format(float32(math.Pow10(logLeast+logDecadesShown)))
+		low, high = "1 ms", "1 h"
 		scale = func(v float32) int {
 			share := (math.Log10(max(float64(v), 1e-9)) - logLeast) / logDecadesShown
 			return int(math.Round(chartHeight * (1 - min(max(share, 0), 1))))
@@ -157,6 +162,18 @@ func area(columns []float32, scale func(float32) int) string {
 		d.WriteString("L" + strconv.Itoa(i) + " " + strconv.Itoa(chartHeight) + "z")
 	}
 	return d.String()
+}
+
+// roundUpSpan makes the top of an axis of seconds a span that is said in one unit.
+func roundUpSpan(seconds float32) float32 {
+	const minute, hour, day = 60, 3600, 86400
+	for _, step := range []float32{1, 2, 5, 10, 20, 30, minute, 2 * minute, 5 * minute, 10 * minute, 20 * minute, 30 * minute,
+		hour, 2 * hour, 4 * hour, 8 * hour, 12 * hour, day, 2 * day, 7 * day, 30 * day} {
+		if seconds <= step {
+			return step
+		}
+	}
+	return seconds
 }
 
 // roundUp makes the top of an axis a round number.

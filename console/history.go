@@ -36,7 +36,7 @@ const (
 	secondsKept = 3600
 	minutesKept = 1440
 	// carried is for how many seconds a look stands: looks are rarer than seconds.
-	carried = 15
+	carried = 30
 )
 
 // series is the history of a destination.

@@ -25,7 +25,7 @@ func (v *view) destination() any {
 	}
 	seconds := func(f float32) string { return measured(f) }
 	charts := h("div.charts",
-		chart{title: "Age of the oldest", unit: "that waits", objective: float32(d.LagObjective.Seconds()), format: seconds, span: over,
+		chart{title: "Age of the oldest", unit: "that waits", objective: float32(d.LagObjective.Seconds()), spans: true, format: seconds, span: over,
 			lines: []line{{hue(d.Verdict.State), "oldest", age, false}}}.draw(points),
 		chart{title: "Rate", unit: "messages a second", format: rate, span: over, lines: []line{
 			{"none", "committed", func(p Point) float32 { return p.In }, true}, {"ok", "delivered", func(p Point) float32 { return p.Out }, false}}}.draw(points),
@@ -221,7 +221,8 @@ func (v *view) letters() any {
 	}
 	var rows [][]any
 	for _, d := range letters {
-		tick := h("input", at("type", "checkbox"), at("name", "ids"), at("value", d.MessageID.String()), at("aria-label", "Select "+d.MessageID.String()))
+		tick := h("label.tick", h("input", at("type", "checkbox"), at("name", "ids"), at("value", d.MessageID.String()),
+			at("aria-label", "Select "+d.MessageID.String())))
 		rows = append(rows, []any{when(v.operates(), tick), h("a", here("letter", "id", d.MessageID.String(), "destination", d.Destination), at("title", d.MessageID.String()), short(d.MessageID.String())),
 			list{foreign(d.Topic, 60), " → ", foreign(d.Destination, 60)}, foreign(d.Key, 60), h("span.error", foreign(d.Error, 160)), strconv.Itoa(d.Attempts), ago(v.now, d.At)})
 	}

@@ -95,14 +95,18 @@ func (v *view) table() any {
 	for i := range sorted {
 		d := &sorted[i]
 		p := v.console.options.History.Latest(d.Name, v.now)
-		what := list{state(d.Verdict.State)}
+		is := d.Verdict.State
+		if is == admin.StateIdle && p.Out > 0 { // between two looks, all may be delivered at each of them
+			is = admin.StateFlowing
+		}
+		what := list{state(is)}
 		if d.Verdict.Cause != "" && !d.Verdict.State.OK() {
 			what = append(what, h("div.cause", foreign(d.Verdict.Cause, 160)))
 		}
 		rows = append(rows, []any{
 			h("a.name", here("destination", "name", d.Name), foreign(d.Name, 60)),
 			what,
-			spark(v.console.options.History.Last(d.Name, v.now, 600), d.LagObjective, hue(d.Verdict.State)),
+			spark(v.console.options.History.Last(d.Name, v.now, 600), d.LagObjective, hue(is)),
 			list{rate(p.In), h("small", " /s")}, list{rate(p.Out), h("small", " /s")},
 			counted(d.Pending), v.oldest(d), latencies(p),
 			v.linked(d.Held.Messages, here("keys", "destination", d.Name)), v.linked(d.Dead.Messages, here("dead", "destination", d.Name)),

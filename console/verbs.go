@@ -152,7 +152,7 @@ func (v *view) shape(result any) any {
 	if err != nil {
 		return problem(err)
 	}
-	return v.draw(value, 0)
+	return v.draw("Answer", value, 0)
 }
 
 // object is one of JSON, in its order.
@@ -200,7 +200,7 @@ func ordered(d *json.Decoder) (any, error) {
 
 const deepest = 3
 
-func (v *view) draw(value any, depth int) any {
+func (v *view) draw(title string, value any, depth int) any {
 	switch value := value.(type) {
 	case nil:
 		return h("span.none", "–")
@@ -210,16 +210,16 @@ func (v *view) draw(value any, depth int) any {
 		}
 		var pairs []any
 		for _, name := range value.names {
-			pairs = append(pairs, words(name), v.draw(value.values[name], depth+1))
+			pairs = append(pairs, words(name), v.draw(words(name), value.values[name], depth+1))
 		}
 		return facts(pairs...)
 	case []any:
-		return v.drawList(value, depth)
+		return v.drawList(title, value, depth)
 	}
 	return h("span", foreign(fmt.Sprint(value), 4000))
 }
 
-func (v *view) drawList(values []any, depth int) any {
+func (v *view) drawList(title string, values []any, depth int) any {
 	if len(values) == 0 {
 		return h("span.none", "none")
 	}
@@ -230,7 +230,7 @@ func (v *view) drawList(values []any, depth int) any {
 		if !ok || depth >= deepest {
 			var items []any
 			for _, one := range values {
-				items = append(items, h("li", v.draw(one, depth+1)))
+				items = append(items, h("li", v.draw(title, one, depth+1)))
 			}
 			return h("ul", items...)
 		}
@@ -245,11 +245,11 @@ func (v *view) drawList(values []any, depth int) any {
 		o, _ := one.(object)
 		var row []any
 		for _, name := range names {
-			row = append(row, v.draw(o.values[name], depth+2))
+			row = append(row, v.draw(words(name), o.values[name], depth+2))
 		}
 		rows = append(rows, row)
 	}
-	return table("Answer", columns, rows)
+	return table(title, columns, rows)
 }
 
 func words(name string) string {

@@ -67,7 +67,7 @@ func span(d time.Duration) string {
 		return fmt.Sprintf("%d s", int(d.Seconds()))
 	case d < time.Hour:
 		return two(d, time.Minute, "min", time.Second, "s", 10)
-	case d < 48*time.Hour:
+	case d < 24*time.Hour, d < 48*time.Hour && d%(24*time.Hour) != 0:
 		return two(d, time.Hour, "h", time.Minute, "min", 10)
 	}
 	return two(d, 24*time.Hour, "d", time.Hour, "h", 10)

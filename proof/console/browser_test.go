@@ -220,7 +220,7 @@ func (b *browser) geometry(least int) (found []string) {
 			const box = e.getBoundingClientRect();
 			const text = !e.children.length && e.textContent.trim() && !e.closest("nav, .scroll");
 			if (text && (box.right > innerWidth + 1 || box.left < -1)) out.push("outside: " + name(e));
-			const target = e.matches("a.button, button, input:not([type=hidden]), select, nav a");
+			const target = e.matches("a.button, button, input:not([type=hidden], [type=checkbox]), label.tick, select, nav a");
 			if (target && box.height < LEAST) out.push("small: " + name(e) + " " + box.height);
 		}
 		return out.slice(0, 20);
