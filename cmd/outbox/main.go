@@ -17,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Exit codes, a contract for scripts.
@@ -113,7 +114,7 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 		"API of a relay, in place of a database (default $OUTBOX_SERVER); $OUTBOX_SERVER_USER and $OUTBOX_SERVER_PASSWORD log in")
 	root.PersistentFlags().StringVar(&a.tokenFile, "server-token-file", "", "file with the bearer token for --server (default $OUTBOX_SERVER_TOKEN_FILE)")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
-	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.verifyCommand(), a.configCommand(), a.versionCommand())
+	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.attachCommand(), a.verifyCommand(), a.configCommand(), a.versionCommand())
 	groups := a.groups()
 	for _, g := range groups {
 		root.AddCommand(g)
@@ -233,7 +234,7 @@ func exitCode(err error) int {
 	switch {
 	case errors.As(err, &c):
 		return c.code
-	case errors.Is(err, admin.ErrNotFound), errors.Is(err, mapping.ErrNotFound):
+	case errors.Is(err, admin.ErrNotFound), errors.Is(err, mapping.ErrNotFound), errors.Is(err, schema.ErrNoTable):
 		return exitNotFound
 	}
 	return exitError

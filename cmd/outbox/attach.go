@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/pgoutbox/outbox/schema"
+)
+
+func (a *app) attachCommand() *cobra.Command {
+	var plan schema.Attachment
+	var remove, dry bool
+	cmd := &cobra.Command{
+		Use:   "attach TABLE",
+		Short: "Write a message for each change of a table whose application can't be changed",
+		Long: `Makes a trigger on the table that writes a message for each row that is inserted, updated or deleted, in the same
+transaction. A change that is rolled back writes none. The key is the primary key, so the changes of a row arrive in
+order; the payload is the row as JSON, after a DELETE the old one; the event type is TABLE.insert, TABLE.update or
+TABLE.delete. TRUNCATE writes nothing.
+
+Run it as the table's owner, with the rights of a writer of the outbox: the trigger writes with these rights, and the
+application's role needs none. It may be run again, and replaces what it has made. --remove takes it away.`,
+		Example: `  outbox attach orders --topic orders --dry-run
+  outbox attach shop.orders --columns id,status,total --on insert,update
+  outbox attach orders --remove`,
+		Args: cobra.ExactArgs(1),
+		RunE: a.on(a.connect, func(ctx context.Context, conn *pgx.Conn, args []string) error {
+			plan.Table = args[0]
+			sql, undo, err := plan.Plan(ctx, conn)
+			if err != nil {
+				return err
+			}
+			if remove {
+				sql = undo
+			}
+			if dry {
+				_, err := fmt.Fprint(a.stdout, sql)
+				return err
+			}
+			return a.apply(ctx, "SET LOCAL lock_timeout = '5s';\n"+sql)
+		}),
+	}
+	cmd.Flags().StringVar(&plan.Topic, "topic", "", "topic of the messages (default: the table's name)")
+	cmd.Flags().StringVar(&plan.TopicColumn, "topic-column", "", "column with the topic, in place of --topic")
+	cmd.Flags().StringSliceVar(&plan.Key, "key", nil, "columns of the key (default: the primary key)")
+	cmd.Flags().StringSliceVar(&plan.Columns, "columns", nil, "columns of the payload (default: all)")
+	cmd.Flags().StringSliceVar(&plan.On, "on", nil, "changes: insert, update, delete (default: all)")
+	cmd.Flags().BoolVar(&remove, "remove", false, "take the trigger away")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "print the SQL, and change nothing")
+	return cmd
+}

@@ -1,0 +1,146 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/servers"
+)
+
+func attach(t *testing.T, conn *pgx.Conn, a Attachment) (remove string) {
+	t.Helper()
+	sql, remove, err := a.Plan(t.Context(), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, conn, sql)
+	exec(t, conn, sql) // it may be run again
+	return remove
+}
+
+// messages lists what was written, in the order of ids.
+func messages(t *testing.T, conn *pgx.Conn) []string {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), `SELECT concat_ws(' ', topic, key, event_type, convert_from(payload, 'UTF8')) FROM outbox.messages ORDER BY id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestAnAttachedTableWritesAMessageForEachChangeThatIsCommitted(t *testing.T) {
+	onEachMajor(t, func(t *testing.T, url string) {
+		conn := connect(t, url)
+		install(t, conn)
+		exec(t, conn, `CREATE SCHEMA "the shop"; CREATE TABLE "the shop"."Orders" (id int PRIMARY KEY, "to" text, secret text DEFAULT 'x')`)
+		remove := attach(t, conn, Attachment{Table: `"the shop"."Orders"`, Topic: "orders", Columns: []string{"id", "to"}})
+		// The application's role needs no right on the outbox.
+		var app string
+		if err := conn.QueryRow(t.Context(), `SELECT current_database() || ' app'`).Scan(&app); err != nil {
+			t.Fatal(err)
+		}
+		createRole(t, conn, app)
+		exec(t, conn, `GRANT USAGE ON SCHEMA "the shop" TO `+pgx.Identifier{app}.Sanitize()+`; GRANT ALL ON "the shop"."Orders" TO `+pgx.Identifier{app}.Sanitize())
+		service := connectAs(t, url, app)
+		exec(t, service, `INSERT INTO "the shop"."Orders" VALUES (1, 'anna'), (2, 'bob')`)
+		exec(t, service, `BEGIN; UPDATE "the shop"."Orders" SET "to" = 'nobody'; ROLLBACK`)
+		exec(t, service, `UPDATE "the shop"."Orders" SET "to" = 'carl' WHERE id = 2; DELETE FROM "the shop"."Orders" WHERE id = 1`)
+		want := []string{
+			`orders 1 Orders.insert {"id": 1, "to": "anna"}`, `orders 2 Orders.insert {"id": 2, "to": "bob"}`,
+			`orders 2 Orders.update {"id": 2, "to": "carl"}`, `orders 1 Orders.delete {"id": 1, "to": "anna"}`,
+		}
+		if got := messages(t, conn); !slices.Equal(got, want) {
+			t.Errorf("got %q", got)
+		}
+		exec(t, conn, remove)
+		exec(t, conn, remove)
+		exec(t, service, `DELETE FROM "the shop"."Orders"`)
+		if got := messages(t, conn); len(got) != len(want) {
+			t.Errorf("after it was removed: %q", got)
+		}
+	})
+}
+
+// Transactions that change one row wait for each other, and their messages are in the order of the changes.
+func TestChangesOfARowAreInOrder(t *testing.T) {
+	t.Parallel()
+	url := servers.TestDatabase(t)
+	conn := connect(t, url)
+	install(t, conn)
+	exec(t, conn, `CREATE TABLE counters (a int, b int, n int NOT NULL DEFAULT 0, topic text DEFAULT 'even', PRIMARY KEY (a, b)); INSERT INTO counters VALUES (1, 23), (12, 3)`)
+	attach(t, conn, Attachment{Table: "counters", TopicColumn: "topic", Columns: []string{"n"}, On: []string{"update"}})
+	const writers, changes = 4, 50
+	ended := make(chan error, writers)
+	for range writers {
+		writer := connect(t, url)
+		go func() {
+			var err error
+			for i := range changes {
+				key := []string{"a = 1", "a = 12"}[i%2]
+				if _, failed := writer.Exec(t.Context(), `UPDATE counters SET n = n + 1 WHERE `+key); failed != nil {
+					err = failed
+				}
+			}
+			ended <- err
+		}()
+	}
+	for range writers {
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := map[string]int{}
+	for _, m := range messages(t, conn) {
+		key, rest, _ := strings.Cut(m, "] ")
+		var n int
+		if _, err := fmt.Sscanf(rest, `counters.update {"n": %d}`, &n); err != nil {
+			t.Fatalf("%q: %v", m, err)
+		}
+		if n != seen[key]+1 {
+			t.Fatalf("of %s %d comes after %d", key, n, seen[key])
+		}
+		seen[key] = n
+	}
+	if len(seen) != 2 || seen["even [1, 23"] != writers*changes/2 {
+		t.Errorf("the last of each key: %v", seen)
+	}
+}
+
+func TestWhatCantBeAttachedIsRefused(t *testing.T) {
+	t.Parallel()
+	url := servers.TestDatabase(t)
+	conn := connect(t, url)
+	install(t, conn)
+	exec(t, conn, `CREATE TABLE keyless (id int); CREATE VIEW v AS SELECT 1; CREATE TABLE t (id int PRIMARY KEY)`)
+	for want, a := range map[string]Attachment{
+		"no primary key":             {Table: "keyless"},
+		`there is no column "x"`:     {Table: "t", Columns: []string{"x"}},
+		`and not "truncate"`:         {Table: "t", On: []string{"truncate"}},
+		"not both":                   {Table: "t", Topic: "a", TopicColumn: "id"},
+		"there is no such table":     {Table: "v"},
+		"one of the outbox":          {Table: "outbox.cursors"},
+		"attach missing: there is n": {Table: "missing"},
+	} {
+		if _, _, err := a.Plan(t.Context(), conn); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %s", a, err, want)
+		}
+	}
+	exec(t, conn, `CREATE FUNCTION t_outbox() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
+	if _, _, err := (Attachment{Table: "t"}).Plan(t.Context(), conn); err == nil || !strings.Contains(err.Error(), "public.t_outbox already") {
+		t.Errorf("a function of somebody else's: %v", err)
+	}
+	writer, _, _ := roles(t, servers.TestDatabase(t))
+	exec(t, connect(t, writer.Config().ConnString()), `CREATE TABLE t (id int PRIMARY KEY)`)
+	if _, _, err := (Attachment{Table: "t"}).Plan(t.Context(), writer); !errors.Is(err, ErrForbidden) || !strings.Contains(err.Error(), "run this as postgres") {
+		t.Errorf("a table of somebody else's: %v", err)
+	}
+}
