@@ -40,7 +40,7 @@ func TestRequeueMakesHoldsThatAreDueInOrder(t *testing.T) {
 	d.held("kafka", "b", 6, "2100-01-01") // a later head, which gives way
 	d.held("kafka", "c", 2, "2100-01-01") // an earlier head, which stays
 	out, err := Requeue(t.Context(), d.Conn, Selection{Destination: "kafka"}, 0, anna)
-	if err != nil || out.Changed != 5 {
+	if err != nil || out.Done != 5 {
 		t.Fatalf("%+v, %v", out, err)
 	}
 	want := []string{"a 3 due 0", "a 5 waits 0", "b 4 due 0", "b 6 waits 2", "b 9 waits 0", "c 2 later 2", "c 8 waits 0"}
@@ -98,7 +98,7 @@ func TestABlockedLaneGoesOnAfterRequeueOrDiscard(t *testing.T) {
 				do = Discard
 			}
 			out, err := do(t.Context(), d.Conn, Selection{Blocked: true, Key: "a"}, 0, anna)
-			if err != nil || out.Changed != 1 || out.Groups[0] != (OutcomeGroup{"kafka", "orders", "blocked", 1}) {
+			if err != nil || out.Done != 1 || out.Groups[0] != (JobGroup{"kafka", "orders", "blocked", 1}) {
 				t.Fatalf("%+v, %v", out, err)
 			}
 			if got := d.holds("kafka"); !slices.Equal(got, want) {
@@ -124,7 +124,7 @@ func TestDeadLettersAreSpokenOfUntilTheyAreAcknowledged(t *testing.T) {
 	for _, action := range []Action{dry, anna} {
 		state(StateDead)
 		out, err := Acknowledge(t.Context(), d.Conn, Selection{Destination: "kafka"}, 2, action)
-		if err != nil || out.Changed != 2 || out.Groups[0] != (OutcomeGroup{"kafka", "orders", "exhausted", 2}) {
+		if err != nil || out.Total != 2 || action.DryRun != (out.Done == 0) || out.Groups[0] != (JobGroup{"kafka", "orders", "exhausted", 2}) {
 			t.Fatalf("%+v, %v", out, err)
 		}
 	}
@@ -261,7 +261,7 @@ func TestActionsThatAreRefusedChangeNothing(t *testing.T) {
 	dry := anna
 	dry.DryRun = true
 	out, err := Discard(t.Context(), d.Conn, Selection{All: true}, 0, dry)
-	if err != nil || out.Changed != 4 || len(out.Groups) != 2 || out.Groups[0].N != 3 {
+	if err != nil || out.Total != 4 || len(out.Groups) != 2 || out.Groups[0].N != 3 {
 		t.Errorf("dry run: %+v, %v", out, err)
 	}
 	if n := d.int(`SELECT count(*) FROM outbox.dead_letters`); n != 4 {
@@ -278,7 +278,7 @@ func TestDiscardDeletesWhatIsSelected(t *testing.T) {
 	d.dead("kafka", "a", 1, 2)
 	d.dead("nats", "a", 2)
 	out, err := Discard(t.Context(), d.Conn, Selection{Positions: []int64{2}, Destination: "kafka"}, 1, anna)
-	if err != nil || out.Changed != 1 {
+	if err != nil || out.Done != 1 {
 		t.Fatalf("%+v, %v", out, err)
 	}
 	if n := d.int(`SELECT count(*) FROM outbox.dead_letters WHERE (destination, id) IN (('kafka', 1), ('nats', 2))`); n != 2 {

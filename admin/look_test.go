@@ -30,7 +30,7 @@ func TestDeadLettersOfOneCauseAreAGroup(t *testing.T) {
 		t.Errorf("%+v, %v", letters, err)
 	}
 	o, err := Requeue(t.Context(), d.Conn, all, 0, Action{Actor: "anna"})
-	if err != nil || o.Changed != 3 {
+	if err != nil || o.Done != 3 {
 		t.Fatalf("%+v, %v", o, err)
 	}
 	if n := d.int(`SELECT count(*) FROM outbox.holds WHERE deaths = 1 AND topic = 't' AND attempts = 0`); n != 3 {

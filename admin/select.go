@@ -34,11 +34,25 @@ type Selection struct {
 	// New selects those that no operator has acknowledged; not with Blocked.
 	New bool
 
+	// Discarded selects, instead of dead letters, those in the trash; not with Blocked.
+	Discarded bool
+
 	// All allows a selection without any of the above.
 	All bool
 }
 
-func (s Selection) validate() error {
+// validate refuses what verb can't act on; "" is a list.
+func (s Selection) validate(verb BulkVerb) error {
+	switch {
+	case verb == BulkAcknowledge && s.Blocked:
+		return errors.New("blocked messages can't be acknowledged: requeue or discard them")
+	case verb != "" && s.Discarded != (verb == BulkRestore):
+		return errors.New("what was discarded can be restored, and nothing else")
+	case s.Blocked && s.Discarded:
+		return errors.New("what was discarded is blocked no more: leave one of both out")
+	case verb != "" && s.Everything() && !s.All:
+		return errors.New("nothing is selected: name messages, a destination, a topic, a key or a reason, or say all")
+	}
 	if s.Blocked && s.Reason != "" {
 		return errors.New("blocked messages have no reason to select by: leave the reason out")
 	}
@@ -64,7 +78,33 @@ func (s Selection) table() string {
 	if s.Blocked {
 		return "outbox.holds"
 	}
+	if s.Discarded {
+		return "outbox.trash"
+	}
 	return "outbox.dead_letters"
+}
+
+// at is when a row of the table came there.
+func (s Selection) at() string {
+	if s.Blocked {
+		return "held_at"
+	}
+	if s.Discarded {
+		return "trashed_at"
+	}
+	return "dead_at"
+}
+
+func (s Selection) kind() string {
+	switch {
+	case s.Blocked:
+		return "blocked message"
+	case s.Discarded:
+		return "discarded message"
+	case s.New:
+		return "dead letter that is new"
+	}
+	return "dead letter"
 }
 
 // where is the condition for args.
@@ -130,8 +170,9 @@ func (s Selection) detail() map[string]any {
 	set("fingerprint", s.Fingerprint, s.Fingerprint != "")
 	set("before", s.Before, !s.Before.IsZero())
 	set("new", true, s.New)
+	set("discarded", true, s.Discarded)
 	set("all", true, s.All)
-	return map[string]any{"selection": d}
+	return d
 }
 
 // DeadLetter is a message that was set aside, or one that keeps its lane held.
@@ -185,7 +226,7 @@ func pageSize(limit int) int {
 
 // DeadLetters lists what s selects, by destination and position; an empty selection lists all.
 func DeadLetters(ctx context.Context, db DB, s Selection, page Page) ([]DeadLetter, error) {
-	if err := s.validate(); err != nil {
+	if err := s.validate(""); err != nil {
 		return nil, err
 	}
 	page.Limit = pageSize(page.Limit)

@@ -36,6 +36,9 @@ type Report struct {
 	// relay knew that passed them over. Most messages first, at most 10.
 	Unselected []Unselected `json:"unselected,omitempty"`
 
+	// Jobs are those that have not ended, the newest first, at most 20.
+	Jobs []Job `json:"jobs,omitempty"`
+
 	// Altered says which tables are not what the migrations made, as a segment that is detached, and what to run. Relays
 	// refuse to work then.
 	Altered string `json:"altered,omitempty"`
@@ -228,6 +231,9 @@ func Status(ctx context.Context, db DB) (*Report, error) {
 		}
 		if err := r.readUnselected(ctx, tx); err != nil {
 			return err
+		}
+		if r.Jobs, err = readJobs(ctx, tx, `state IN ('running', 'undoing')`, 20); err != nil {
+			return fmt.Errorf("read the jobs: %w", err)
 		}
 		return r.readOpen(ctx, tx)
 	})

@@ -174,8 +174,11 @@ func (v *view) back(did string) address {
 // did is what an action has done, in a sentence; told is false if the result says more.
 func did(verb verbs.Verb, result any) (sentence string, told bool) {
 	switch r := result.(type) {
-	case admin.Outcome:
-		return fmt.Sprintf("%s: %s.", label(verb), many(r.Changed, "message", "messages")), true
+	case admin.Job:
+		if r.State == admin.JobWaiting {
+			return fmt.Sprintf("%s: %s, as job %d, which begins in %v.", label(verb), many(r.Total, "message", "messages"), r.ID, admin.UndoWindow), true
+		}
+		return fmt.Sprintf("%s: %s.", label(verb), many(r.Done, "message", "messages")), true
 	case admin.Control:
 		return fmt.Sprintf("%s: %s.", label(verb), r.Target), true
 	case []admin.Control:
@@ -197,8 +200,8 @@ func (v *view) propose(w http.ResponseWriter, status int, verb verbs.Verb, param
 		intent.DryRun, intent.Reason = true, ""
 		result, err := v.console.options.API.Run(v.ctx, v.caller, verb, params)
 		intent.DryRun, intent.Reason = false, reason
-		if out, ok := result.(admin.Outcome); ok {
-			found = out.Changed
+		if out, ok := result.(admin.Job); ok {
+			found = out.Total
 		}
 		if preview = v.would(verb, result); err != nil {
 			wrong = err
@@ -279,15 +282,15 @@ func (v *view) would(verb verbs.Verb, result any) any {
 	switch r := result.(type) {
 	case nil:
 		return nil
-	case admin.Outcome:
-		if r.Changed == 0 {
+	case admin.Job:
+		if r.Total == 0 {
 			return h("p", "Nothing is like that any more: somebody was faster, or it was delivered.")
 		}
 		var rows [][]any
 		for _, g := range r.Groups {
 			rows = append(rows, []any{list{foreign(g.Topic, 80), " → ", foreign(g.Destination, 60)}, g.Reason, number(g.N)})
 		}
-		return list{table("What it would change", []column{{"Topic → destination", ""}, {"Cause", ""}, {"Messages", "n"}}, rows), h("p", consequence(verb, r.Changed))}
+		return list{table("What it would change", []column{{"Topic → destination", ""}, {"Cause", ""}, {"Messages", "n"}}, rows), h("p", consequence(verb, r.Total))}
 	case admin.Control:
 		until := "until somebody ends it"
 		if !r.Until.IsZero() {

@@ -15,8 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -248,6 +250,15 @@ func TestAnActionIsDoneOnceAndToNoMoreThanWasShown(t *testing.T) {
 	}
 	if n := s.Value(`SELECT count(*)::text FROM outbox.audit WHERE actor = 'oscar' AND verb = 'discard' AND reason = 'they are wrong'`); n != "1" {
 		t.Errorf("the audit has %s entries", n)
+	}
+	s.Exec(`UPDATE outbox.jobs SET next_at = clock_timestamp() WHERE state = 'running'`) // the time for an undo is over
+	conn, err := pgx.Connect(t.Context(), s.DB.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	if err := admin.RunJobs(t.Context(), conn); err != nil {
+		t.Fatal(err)
 	}
 	if n := s.Value(`SELECT count(*)::text FROM outbox.dead_letters WHERE destination = 'kafka'`); n != "0" {
 		t.Errorf("%s are left", n)

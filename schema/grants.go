@@ -119,7 +119,7 @@ func relayPrivileges() []privilege {
 		privileges = append(privileges, privilege{onTable, fmt.Sprintf("outbox.messages_%d", i), []string{"SELECT", "TRUNCATE"}},
 			privilege{onTable, fmt.Sprintf("outbox.inbox_messages_%d", i), []string{"SELECT", "TRUNCATE"}})
 	}
-	for _, table := range []string{"cursors", "slots", "relays", "holds", "dead_letters", "unselected"} {
+	for _, table := range []string{"cursors", "slots", "relays", "holds", "dead_letters", "unselected", "jobs", "job_messages", "trash"} {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT", "INSERT", "UPDATE", "DELETE"}})
 	}
 	return append(privileges, privilege{onTable, "outbox.controls", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
@@ -129,15 +129,17 @@ func relayPrivileges() []privilege {
 
 func viewerPrivileges() []privilege {
 	privileges := []privilege{{onSchema, "outbox", []string{"USAGE"}}}
-	for _, table := range []string{"migrations", "cursors", "slots", "relays", "unselected", "controls", "tables", "audit", "inbox", "inbox_rotation", "inbox_positions", "inbox_gaps"} {
+	for _, table := range []string{"migrations", "cursors", "slots", "relays", "unselected", "controls", "tables", "audit", "jobs", "job_messages", "inbox", "inbox_rotation", "inbox_positions", "inbox_gaps"} {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT"}})
 	}
 	const common = "message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, content_type, headers, deliver_at, created_at"
 	const kept = "destination, lane, id, " + common + ", attempts, error"
+	const dead = kept + ", reason, dead_at, acknowledged_at, acknowledged_by, deaths, fingerprint"
 	return append(privileges,
 		privilege{onTable, "outbox.messages", []string{"SELECT (xid, id, segment, " + common + ")"}},
 		privilege{onTable, "outbox.inbox_messages", []string{"SELECT (xid, id, segment, " + common + ")"}},
 		privilege{onTable, "outbox.holds", []string{"SELECT (" + kept + ", retry_at, held_at, deaths)"}},
-		privilege{onTable, "outbox.dead_letters", []string{"SELECT (" + kept + ", reason, dead_at, acknowledged_at, acknowledged_by, deaths, fingerprint)"}},
+		privilege{onTable, "outbox.dead_letters", []string{"SELECT (" + dead + ")"}},
+		privilege{onTable, "outbox.trash", []string{"SELECT (" + dead + ", job, trashed_at)"}},
 	)
 }

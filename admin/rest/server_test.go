@@ -152,6 +152,8 @@ func proper(v verbs.Verb) any {
 			_ = p.Set(params, "1")
 		case p.Required && p.Name == "topic":
 			_ = p.Set(params, "t")
+		case p.Required && p.Name == "id":
+			_ = p.Set(params, "1")
 		case p.Required && p.Name == "window":
 			_ = p.Set(params, "24h")
 		}

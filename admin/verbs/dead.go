@@ -21,11 +21,15 @@ type Filter struct {
 	Group       string   `json:"group,omitempty" help:"of the group with this fingerprint, see dead group"`
 	New         bool     `json:"new,omitempty" help:"not acknowledged"`
 	OlderThan   Duration `json:"older_than,omitempty" help:"set aside longer ago than this"`
+	Discarded   bool     `json:"discarded,omitempty" help:"dead letters in the trash, instead of others"`
 }
 
 // selection adds the ids to the filter.
 func (f Filter) selection(ids []string) (admin.Selection, error) {
-	s := admin.Selection{Blocked: f.Blocked, Destination: f.Destination, Topic: f.Topic, Key: f.Key, Reason: f.Cause, Fingerprint: f.Group, New: f.New}
+	s := admin.Selection{Blocked: f.Blocked, Destination: f.Destination, Topic: f.Topic, Key: f.Key, Reason: f.Cause, Fingerprint: f.Group, New: f.New, Discarded: f.Discarded}
+	if s.Blocked && s.Discarded {
+		return s, fault("discarded", "and blocked exclude each other")
+	}
 	if s.Blocked && s.Reason != "" {
 		return s, fault("cause", "and blocked exclude each other: blocked messages are no dead letters yet")
 	}
@@ -124,6 +128,9 @@ other commands: --group. AGAIN counts those that were requeued before, and faile
 
 func (f *Filter) check() error {
 	_, err := f.selection(nil)
+	if err == nil && f.Discarded {
+		err = fault("discarded", "can't be used here: list them with dead ls")
+	}
 	if err == nil && f.Blocked {
 		err = fault("blocked", "can't be used here: blocked messages are no dead letters yet")
 	}
@@ -166,31 +173,49 @@ func deadShow() Verb {
 type DeadAct struct {
 	IDs []string `json:"ids,omitempty" arg:"ID" help:"message ids, or positions"`
 	Filter
-	All bool  `json:"all,omitempty" help:"all of them"`
-	Max int64 `json:"max,omitempty" default:"1000" min:"1" help:"refuse to act on more"`
+	All  bool  `json:"all,omitempty" help:"all of them"`
+	Max  int64 `json:"max,omitempty" default:"100000" min:"1" help:"refuse to act on more"`
+	Job  int64 `json:"job,omitempty" min:"0" help:"start this job, which a dry run has listed, instead of a selection"`
+	Rate int   `json:"rate,omitempty" min:"0" max:"1000000" help:"messages a second at most; 0 is as fast as it goes"`
+	Now  bool  `json:"now,omitempty" help:"begin at once, without the ten seconds in which it can be undone"`
 	Intent
 }
 
 func (p *DeadAct) check() error {
 	s, err := p.selection(p.IDs)
-	if err == nil && s.Everything() && !p.All {
+	switch {
+	case err != nil:
+	case p.Job > 0 && (len(p.IDs) > 0 || p.All || p.Filter != Filter{Destination: p.Destination}):
+		err = fault("job", "has its messages already: leave the selection out")
+	case p.Job == 0 && s.Everything() && !p.All:
 		err = fault("", "nothing is selected: give ids, a destination, a topic, a key, a cause, a group or an age, or say all")
 	}
 	return err
 }
 
 // actOnDead completes a verb that acts on dead letters.
-func actOnDead(v Verb, act func(context.Context, admin.DB, admin.Selection, int64, admin.Action) (admin.Outcome, error)) Verb {
+func actOnDead(v Verb, verb admin.BulkVerb) Verb {
 	v.Long += `
 
-What is selected is counted first, and you are asked. Without a terminal, say --yes.`
+What is selected is listed first and counted, and you are asked. Without a terminal, say --yes. The list is a job
+(outbox jobs), which begins after ten seconds, in which outbox jobs undo leaves no trace of it; with --now it begins at
+once. It goes on if the command ends, by a relay that has http.listen or by outbox jobs run. With --dry-run the list is
+kept for an hour, and --job starts it.`
 	v.Example += strings.ReplaceAll(`  outbox VERB 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f --reason "topic exists now"
   outbox VERB --destination kafka --cause refused --dry-run
-  outbox VERB --all --max 5000 --yes`, "VERB", v.Name)
-	return changes(v, func(ctx context.Context, db admin.DB, action admin.Action, p DeadAct) (admin.Outcome, error) {
+  outbox VERB --all --max 5000 --rate 100 --yes`, "VERB", v.Name)
+	return changes(v, func(ctx context.Context, db admin.DB, action admin.Action, p DeadAct) (admin.Job, error) {
 		s, _ := p.selection(p.IDs) // checked
-		s.All = p.All
-		return act(ctx, db, s, p.Max, action)
+		s.All, s.Discarded = p.All, s.Discarded || verb == admin.BulkRestore
+		o := admin.JobOptions{Max: p.Max, Rate: p.Rate, Job: p.Job, Delay: admin.UndoWindow}
+		if p.Now {
+			o.Delay = 0
+		}
+		job, err := admin.Start(ctx, db, verb, s, o, action)
+		if err == nil && p.Now && !action.DryRun && job.ID > 0 {
+			return admin.RunJob(ctx, db, job.ID, 5*time.Second)
+		}
+		return job, err
 	})
 }
 
@@ -200,7 +225,7 @@ func deadAck() Verb {
 		Short: "Say that you know of dead letters",
 		Long: `outbox status speaks of dead letters until they are acknowledged. Acknowledged ones stay where they are, to be
 requeued or discarded later; one that dies again is new again.`,
-	}, admin.Acknowledge)
+	}, admin.BulkAcknowledge)
 }
 
 func deadRequeue() Verb {
@@ -211,15 +236,25 @@ func deadRequeue() Verb {
 them stays delivered: consumers that need a key's order see them late. With --blocked, messages that keep
 their keys held are tried again, and what waits behind them follows.`,
 		Example: "  outbox dead requeue --blocked --key order-42\n",
-	}, admin.Requeue)
+	}, admin.BulkRequeue)
 }
 
 func deadDiscard() Verb {
 	return actOnDead(Verb{
 		Name:  "dead discard",
-		Short: "Delete dead letters for ever",
-		Long: `Dead letters are deleted. With --blocked, messages that keep their keys held are, and what waits behind
+		Short: "Give dead letters up",
+		Long: `Dead letters go to the trash, which keeps them for a day: outbox dead ls --discarded lists it, outbox dead restore and
+outbox jobs undo bring them back. With --blocked, messages that keep their keys held go there, and what waits behind
 them is delivered.`,
 		Example: "  outbox dead discard --blocked --key order-42\n",
-	}, admin.Discard)
+	}, admin.BulkDiscard)
+}
+
+func deadRestore() Verb {
+	return actOnDead(Verb{
+		Name:  "dead restore",
+		Short: "Bring discarded dead letters back from the trash",
+		Long: `What was discarded within the last day becomes what it was, a dead letter. To bring back all that one command has
+discarded: outbox jobs undo.`,
+	}, admin.BulkRestore)
 }

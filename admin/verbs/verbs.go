@@ -21,7 +21,8 @@ import (
 func All() []Verb {
 	return []Verb{
 		Status(), check(), doctor(), canary(),
-		deadList(), deadGroup(), deadShow(), deadAck(), deadRequeue(), deadDiscard(),
+		deadList(), deadGroup(), deadShow(), deadAck(), deadRequeue(), deadDiscard(), deadRestore(),
+		jobsList(), jobsShow(), jobsRun(), jobsStop(), jobsUndo(),
 		destinationsList(), destinationsDrop(),
 		inboxStatus(), inboxWindow(),
 		holds(), relays(), audit(),

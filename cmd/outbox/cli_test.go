@@ -144,18 +144,18 @@ func TestDestructiveCommandsPreviewAndAsk(t *testing.T) {
 	if n := left(); n != 3 {
 		t.Fatalf("%d are left of 3", n)
 	}
-	d.outbox("dead", "ack", "1", "--yes", "--actor", "anna").want(exitOK, "acknowledged 1 message")
+	d.outbox("dead", "ack", "1", "--yes", "--now", "--actor", "anna").want(exitOK, "acknowledged 1 message")
 	d.outbox("dead", "ls").want(exitOK, "KNOWN TO", "anna")
 	d.outbox("dead", "ls", "--new").want(exitOK, "no 2").never("no 1")
 	d.outbox("dead", "ls", "--new", "--blocked").want(exitUsage, "exclude each other")
 	d.outbox("dead", "show", "1").want(exitOK, "acknowledged", "by anna")
 	d.outbox("dead", "ack", "--all", "--blocked", "--yes").want(exitError, "blocked messages can't be acknowledged")
 	d.outbox("status", "--exit-code").want(exitError, "2 new dead letters", "outbox dead ack --destination kafka")
-	d.outbox("dead", "requeue", "1", "--yes", "--reason", "mended").want(exitOK, "requeued 1 message")
-	d.outbox("dead", "discard", "00000000-0000-7000-8000-000000000002", "--yes").want(exitOK, "discarded 1 message")
-	r := d.outbox("dead", "discard", "--cause", "refused", "--yes", "-o", "json").want(exitOK)
-	var out admin.Outcome
-	if err := json.Unmarshal([]byte(r.stdout), &out); err != nil || out.Changed != 1 {
+	d.outbox("dead", "requeue", "1", "--yes", "--now", "--reason", "mended").want(exitOK, "requeued 1 message")
+	d.outbox("dead", "discard", "00000000-0000-7000-8000-000000000002", "--yes", "--now").want(exitOK, "discarded 1 message")
+	r := d.outbox("dead", "discard", "--cause", "refused", "--yes", "--now", "-o", "json").want(exitOK)
+	var out admin.Job
+	if err := json.Unmarshal([]byte(r.stdout), &out); err != nil || out.Done != 1 {
 		t.Errorf("%+v: %v", out, err)
 	}
 	if n := left(); n != 0 {
@@ -164,7 +164,7 @@ func TestDestructiveCommandsPreviewAndAsk(t *testing.T) {
 	if n := d.int(`SELECT count(*) FROM outbox.holds WHERE id = 1 AND retry_at <= now() AND attempts = 0`); n != 1 {
 		t.Error("the requeued one is not due")
 	}
-	d.outbox("dead", "requeue", "--blocked", "--key", "held", "--yes").want(exitOK, "requeued 1 message")
+	d.outbox("dead", "requeue", "--blocked", "--key", "held", "--yes", "--now").want(exitOK, "requeued 1 message")
 	if n := d.int(`SELECT count(*) FROM outbox.holds WHERE retry_at = 'infinity'`); n != 0 {
 		t.Error("the lane is still blocked")
 	}

@@ -108,26 +108,14 @@ func payloadText(p []byte) string {
 }
 
 // actOnDead is the view of a verb that acts on dead letters.
-func actOnDead(verb, done string) view {
-	return asks(shows(func(a *app, _ *verbs.DeadAct, o admin.Outcome) error {
-		_, err := fmt.Fprintf(a.stdout, "%s %s\n", done, messages(o.Changed))
-		return err
-	}), previewOutcome, func(p *verbs.DeadAct, found admin.Outcome) (string, bool) {
-		p.Max = found.Changed // not more than was shown
-		return fmt.Sprintf("%s %s?", title(verb), messages(found.Changed)), found.Changed > 0
-	})
-}
-
-func previewOutcome(a *app, _ *verbs.DeadAct, o admin.Outcome) error {
-	if o.Changed == 0 {
-		fmt.Fprintln(a.stderr, "nothing matches")
-		return nil
-	}
-	t := newTable(a.stdout, "MESSAGES", "DESTINATION", "TOPIC", "CAUSE")
-	for _, g := range o.Groups {
-		t.row(g.N, g.Destination, g.Topic, g.Reason)
-	}
-	return t.flush()
+func actOnDead(verb string) view {
+	v := asks(shows(func(a *app, _ *verbs.DeadAct, job admin.Job) error { return writeOutcome(a, job) }), previewJob,
+		func(p *verbs.DeadAct, found admin.Job) (string, bool) {
+			*p = verbs.DeadAct{Job: found.ID, Filter: verbs.Filter{Destination: found.Destination}, Max: p.Max, Rate: p.Rate, Now: p.Now, Intent: p.Intent}
+			return fmt.Sprintf("%s %s?", title(verb), messages(found.Total)), found.Total > 0
+		})
+	v.follow = follow
+	return v
 }
 
 func messages(n int64) string {

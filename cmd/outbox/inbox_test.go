@@ -63,12 +63,12 @@ func TestTheInboxIsShownAndItsDeadLettersComeBack(t *testing.T) {
 	d.outbox("inbox", "dead", "payments").want(exitOK, "of inbox:payments").never("of kafka")
 	d.outbox("inbox", "dead").want(exitUsage)
 	d.outbox("inbox", "dead", "payments", "--destination", "kafka").want(exitUsage, "--destination")
-	d.outbox("inbox", "requeue", "payments", "--yes").want(exitOK, "requeued 1 message")
+	d.outbox("inbox", "requeue", "payments", "--yes", "--now").want(exitOK, "requeued 1 message")
 	if n := d.int(`SELECT count(*) FROM outbox.holds WHERE destination = 'inbox:payments'`); n != 1 {
 		t.Errorf("%d holds", n)
 	}
 	d.exec(`UPDATE outbox.dead_letters SET destination = 'inbox:payments'`)
-	d.outbox("inbox", "discard", "payments", "1", "--yes").want(exitOK, "discarded 1 message")
+	d.outbox("inbox", "discard", "payments", "1", "--yes", "--now").want(exitOK, "discarded 1 message")
 	d.outbox("inbox", "window", "36h").want(exitUsage, "--yes")
 	d.outbox("inbox", "window", "36h", "--yes").want(exitOK, "36h")
 	d.outbox("inbox", "window", "long", "--yes").want(exitUsage, "a duration such as")

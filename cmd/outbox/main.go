@@ -143,6 +143,12 @@ func (a *app) groups() map[string]*cobra.Command {
 			Long: `A message becomes a dead letter when the broker refuses it for good or max_attempts have failed; its key goes
 on without it. Under the policy "block" it keeps its key held instead: --blocked shows and acts on those.`,
 		}),
+		"jobs": group(&cobra.Command{
+			Use:   "jobs",
+			Short: "Look at, stop and undo bulk verbs",
+			Long: `dead requeue, discard, ack and restore are jobs: a list of messages that is frozen before you are asked, carried out
+in batches that are transactions of their own, in order per key. A job survives the process that began it.`,
+		}),
 		"destinations": group(&cobra.Command{
 			Use:   "destinations",
 			Short: "List destinations, and drop those that nobody needs any more",
@@ -165,9 +171,15 @@ func views() map[string]view {
 		"canary":            sentCanary(),
 		"dead ls":           listLetters(),
 		"dead show":         shows(showLetters),
-		"dead requeue":      actOnDead("requeue", "requeued"),
-		"dead ack":          actOnDead("acknowledge", "acknowledged"),
-		"dead discard":      actOnDead("discard", "discarded"),
+		"dead requeue":      actOnDead("requeue"),
+		"dead ack":          actOnDead("acknowledge"),
+		"dead discard":      actOnDead("discard"),
+		"dead restore":      actOnDead("restore"),
+		"jobs ls":           shows(listJobs, "list"),
+		"jobs show":         shows(showJob),
+		"jobs run":          runJob(),
+		"jobs stop":         actOnJob(),
+		"jobs undo":         undoJob(),
 		"destinations ls":   shows(listDestinations, "list"),
 		"destinations drop": dropDestination(),
 		"inbox status":      shows(writeInbox),

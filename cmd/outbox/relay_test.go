@@ -395,7 +395,7 @@ func TestWhatARelayMayNotSendIsADeadLetterThatCanBeRequeued(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.outbox("dead", "group").want(exitOK, group, topic, "refused")
-	d.outbox("dead", "requeue", "--group", group, "--yes").want(exitOK, "requeued 10 messages")
+	d.outbox("dead", "requeue", "--group", group, "--yes", "--now").want(exitOK, "requeued 10 messages")
 	until(t, "they have died again", func() bool { return d.int(`SELECT count(*) FROM outbox.dead_letters WHERE deaths = 2`) == 10 })
 	var groups admin.DeadGroups
 	if err := json.Unmarshal([]byte(d.outbox("dead", "group", "-o", "json").want(exitOK).stdout), &groups); err != nil || groups.Groups[0].Again != 10 {
@@ -409,7 +409,7 @@ func TestWhatARelayMayNotSendIsADeadLetterThatCanBeRequeued(t *testing.T) {
 	}
 
 	d.relay(toKafka(t, ", internal_topics: true, create_topics: true"))
-	d.outbox("dead", "requeue", "--topic", topic, "--yes", "--reason", "internal topics are allowed now").want(exitOK, "requeued 10 messages")
+	d.outbox("dead", "requeue", "--topic", topic, "--yes", "--now", "--reason", "internal topics are allowed now").want(exitOK, "requeued 10 messages")
 	d.settled(10)
 }
 

@@ -38,6 +38,9 @@ type view struct {
 	// a preview the question comes first, and found is nil.
 	preview  func(a *app, params, found any) error
 	question func(params, found any) (text string, proceed bool)
+
+	// follow, if not nil, stays with what was begun, and returns what became of it.
+	follow func(ctx context.Context, a *app, at seat, actor string, result any) (any, error)
 }
 
 // shows makes a view of a verb with parameters P and the result R.
@@ -214,6 +217,9 @@ func (a *app) run(ctx context.Context, v verbs.Verb, show view, params any, c co
 		}
 	}
 	result, err := run()
+	if err == nil && show.follow != nil {
+		result, err = show.follow(ctx, a, at, a.actor(c), result)
+	}
 	if err != nil {
 		return err
 	}

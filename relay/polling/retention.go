@@ -168,7 +168,26 @@ func (r *Retention) pass(ctx context.Context, conn *pgx.Conn) (report RetentionR
 			report.Kept = append(report.Kept, *kept)
 		}
 	}
+	for _, forget := range forgetSQL {
+		if _, err := conn.Exec(ctx, forget); err != nil {
+			return report, fmt.Errorf("empty the trash: %w", schema.ExplainHidden(err))
+		}
+	}
 	return report, nil
+}
+
+// forgetSQL deletes what operators discarded a day ago, the lists of jobs that ended a day ago, jobs that were listed
+// an hour ago and not started, and jobs that ended thirty days ago. A pass deletes no more than takes a moment.
+var forgetSQL = []string{
+	`DELETE FROM outbox.trash WHERE (destination, id, message_id) IN (
+	SELECT destination, id, message_id FROM outbox.trash
+	WHERE trashed_at < clock_timestamp() - interval '1 day' ORDER BY trashed_at LIMIT 10000)`,
+	`DELETE FROM outbox.job_messages WHERE (job, n) IN (
+	SELECT m.job, m.n FROM outbox.jobs j JOIN outbox.job_messages m ON m.job = j.id
+	WHERE j.ended_at < clock_timestamp() - interval '1 day' LIMIT 10000)`,
+	`DELETE FROM outbox.jobs WHERE id IN (
+	SELECT id FROM outbox.jobs WHERE ended_at < clock_timestamp() - interval '30 days'
+	OR state = 'planned' AND planned_at < clock_timestamp() - interval '1 hour' LIMIT 10)`,
 }
 
 // empty truncates a segment if no cursor needs it.

@@ -261,3 +261,27 @@ func TestNothingIsLostWhileSegmentsAreEmptied(t *testing.T) {
 	}
 	t.Logf("%d segments emptied", emptied)
 }
+
+func TestTheTrashAndTheListsOfJobsAreEmptiedInTheirTime(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Exec(`INSERT INTO outbox.trash (destination, lane, id, message_id, topic, shard, created_at, attempts, reason, error,
+			deaths, fingerprint, dead_at, job, trashed_at)
+		SELECT 'd', 'k', n, gen_random_uuid(), 't', 0, now(), 1, 'refused', 'x', 1, '', now(), 1,
+			now() - n * interval '15 hours' FROM generate_series(0, 2) n`)
+	db.Exec(`INSERT INTO outbox.jobs (verb, blocked, selection, state, actor, planned_at, ended_at)
+		SELECT 'discard', false, '{}', state, 'anna', now() - age, CASE WHEN state = 'done' THEN now() - age END
+		FROM (VALUES
+			('planned', interval '50 minutes'), ('planned', '70 minutes'), ('done', '20 hours'), ('done', '30 hours'), ('done', '31 days'), ('running', '31 days')) j (state, age)`)
+	db.Exec(`INSERT INTO outbox.job_messages SELECT id, 1, 'd', 'k', 1, gen_random_uuid(), now() FROM outbox.jobs`)
+	db.look()
+	for what, want := range map[string]string{
+		`SELECT string_agg(id::text, ' ' ORDER BY id) FROM outbox.trash`:          "0 1",
+		`SELECT string_agg(id::text, ' ' ORDER BY id) FROM outbox.jobs`:           "1 3 4 6",
+		`SELECT string_agg(job::text, ' ' ORDER BY job) FROM outbox.job_messages`: "1 3 6",
+	} {
+		if got := db.Value(what); got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+}

@@ -164,6 +164,55 @@ CREATE INDEX dead_letters_message_id ON outbox.dead_letters (message_id);
 CREATE INDEX dead_letters_fingerprint ON outbox.dead_letters (destination, fingerprint, dead_at);
 CREATE INDEX dead_letters_new ON outbox.dead_letters (destination, dead_at) WHERE acknowledged_at IS NULL;
 
+-- Bulk verbs on dead letters, or on blocked messages. What a job acts on is listed when it is planned, in order, and its
+-- position is how far it has come in that list. Whoever carries it out locks its row for a batch. next_at is when the next
+-- batch may begin. An undo goes back to position 0.
+CREATE TABLE outbox.jobs (
+    id          bigint      NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    verb        text        NOT NULL CHECK (verb IN ('requeue', 'discard', 'acknowledge', 'restore')),
+    blocked     boolean     NOT NULL,
+    destination text, -- the one that all its messages are of, if the selection named it
+    selection   jsonb       NOT NULL,
+    groups      jsonb       NOT NULL DEFAULT '[]',
+    state       text        NOT NULL DEFAULT 'planned' CHECK (state IN ('planned', 'running', 'undoing', 'done', 'stopped', 'undone')),
+    total       bigint      NOT NULL DEFAULT 0,
+    position    bigint      NOT NULL DEFAULT 0,
+    done        bigint      NOT NULL DEFAULT 0, -- what was changed; the rest up to position was left as it is
+    rate        integer     CHECK (rate > 0),   -- messages a second; NULL: as fast as it goes
+    actor       text        NOT NULL,
+    reason      text,
+    note        text, -- why something was left as it is, or the last error
+    planned_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    started_at  timestamptz,
+    begun_at    timestamptz,
+    next_at     timestamptz,
+    ended_at    timestamptz
+) WITH (fillfactor = 50);
+
+CREATE INDEX jobs_next ON outbox.jobs (next_at) WHERE state IN ('running', 'undoing');
+
+-- at is when the message was set aside: one that has been sent since, and has failed again, is another matter.
+CREATE TABLE outbox.job_messages (
+    job         bigint      NOT NULL REFERENCES outbox.jobs ON DELETE CASCADE,
+    n           bigint      NOT NULL,
+    destination text        NOT NULL,
+    lane        text        NOT NULL,
+    id          bigint      NOT NULL,
+    message_id  uuid        NOT NULL,
+    at          timestamptz NOT NULL,
+    PRIMARY KEY (job, n)
+);
+
+-- Dead letters that were discarded, as they were. They are kept for a day.
+CREATE TABLE outbox.trash (
+    LIKE outbox.dead_letters,
+    job        bigint      NOT NULL, -- that discarded it
+    trashed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (destination, id, message_id)
+);
+
+CREATE INDEX trash_trashed_at ON outbox.trash (trashed_at);
+
 -- What operators did: who, when, why.
 CREATE TABLE outbox.audit (
     id          bigint      NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

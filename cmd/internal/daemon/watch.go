@@ -90,11 +90,22 @@ func (w *watch) run(ctx context.Context) {
 			connect.Close(conn)
 		}
 	}()
+	var working sync.WaitGroup
+	defer working.Wait()
+	idle := make(chan struct{}, 1)
+	idle <- struct{}{}
 	for ctx.Err() == nil {
 		began := time.Now()
 		conn = w.look(ctx, conn)
 		took, pause := time.Since(began), lookAgain
 		if conn != nil {
+			if w.jobs() {
+				select {
+				case <-idle:
+					working.Go(func() { w.work(ctx); idle <- struct{}{} })
+				default: // it works on them
+				}
+			}
 			pause = max(min(max(w.every(), 20*took), admin.ReadWithin-2*took), time.Second)
 		}
 		select {
@@ -145,6 +156,25 @@ func (w *watch) look(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
 	w.history.Add(w.report, time.Now())
 	w.metrics.sample(w.report, func(name string) bool { return slices.Contains(w.destinations, name) })
 	return conn
+}
+
+// jobs reports whether a job is started and not ended.
+func (w *watch) jobs() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.report.Jobs) > 0
+}
+
+// work carries out jobs, on a connection that lasts as long as they do.
+func (w *watch) work(ctx context.Context) {
+	conn, err := w.conn(ctx)
+	if err == nil {
+		defer connect.Close(conn)
+		err = admin.RunJobs(ctx, conn)
+	}
+	if err != nil && ctx.Err() == nil {
+		w.logger.Warn("a job could not be carried out, and will be tried again", "error", err)
+	}
 }
 
 // health is the body of /healthz/destinations.

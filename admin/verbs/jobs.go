@@ -1,0 +1,108 @@
+package verbs
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pgoutbox/outbox/admin"
+)
+
+// JobsList are the parameters of "jobs ls".
+type JobsList struct {
+	Destination string `json:"destination,omitempty" help:"only jobs whose selection named this destination"`
+	Unfinished  bool   `json:"unfinished,omitempty" help:"only those that are started and have not ended"`
+	Limit       int    `json:"limit,omitempty" default:"100" min:"1" max:"1000" help:"how many to list, 1 to 1000"`
+	Before      int64  `json:"before,omitempty" min:"0" help:"go on before the job with this number"`
+}
+
+func jobsList() Verb {
+	return reads(Verb{
+		Name:  "jobs ls",
+		Short: "List bulk verbs: what they did, what is left, by whom and why",
+		Long: `A verb on dead letters is a job: a list of messages that is frozen before you are asked, and how far it has come.
+States: planned (by a dry run; it is kept for an hour), waiting (it begins in a few seconds), running, undoing; done,
+stopped, undone.`,
+		Example: `  outbox jobs ls --unfinished
+  outbox jobs ls -o jsonl | jq 'select(.skipped > 0)'`,
+	}, func(ctx context.Context, db admin.DB, p JobsList) ([]admin.Job, error) {
+		return admin.Jobs(ctx, db, admin.JobFilter{Destination: p.Destination, Unfinished: p.Unfinished, Before: p.Before, Limit: p.Limit})
+	})
+}
+
+// JobShow are the parameters of "jobs show".
+type JobShow struct {
+	ID int64 `json:"id" arg:"NUMBER" required:"true" min:"1" help:"the job's number"`
+}
+
+func jobsShow() Verb {
+	return reads(Verb{
+		Name:    "jobs show",
+		Short:   "Show a job, with the first of its messages",
+		Example: `  outbox jobs show 118`,
+	}, func(ctx context.Context, db admin.DB, p JobShow) (admin.JobDetail, error) {
+		return admin.ShowJob(ctx, db, p.ID)
+	})
+}
+
+// JobAct are the parameters of the verbs that act on a job.
+type JobAct struct {
+	ID          int64  `json:"id" arg:"NUMBER" required:"true" min:"1" help:"the job's number"`
+	Destination string `json:"destination,omitempty" help:"only if its selection named this destination"`
+	Intent
+}
+
+func jobsStop() Verb {
+	return changes(Verb{
+		Name:    "jobs stop",
+		Short:   "End a job where it stands",
+		Long:    `What it has done stays done, and the rest stays as it is.`,
+		Example: `  outbox jobs stop 118 --reason "they fail again"`,
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p JobAct) (admin.Job, error) {
+		return admin.StopJob(ctx, db, p.ID, p.Destination, action)
+	})
+}
+
+func jobsUndo() Verb {
+	return changes(Verb{
+		Name:  "jobs undo",
+		Short: "Take back what a job has done",
+		Long: `A job that has not begun, as in the first ten seconds, leaves no trace. What was discarded returns from the trash, for a
+day; what was acknowledged is new again. Of a requeue that has begun, the rest is stopped: what relays have can't be
+called back.`,
+		Example: `  outbox jobs undo 118`,
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p JobAct) (admin.Job, error) {
+		job, err := admin.UndoJob(ctx, db, p.ID, p.Destination, action)
+		if err == nil && job.State == admin.JobUndoing && !action.DryRun {
+			return admin.RunJob(ctx, db, p.ID, 5*time.Second)
+		}
+		return job, err
+	})
+}
+
+// JobRun are the parameters of "jobs run".
+type JobRun struct {
+	ID          int64    `json:"id" arg:"NUMBER" required:"true" min:"1" help:"the job's number"`
+	Destination string   `json:"destination,omitempty" help:"only if its selection named this destination"`
+	For         Duration `json:"for,omitempty" default:"5s" min:"1ms" help:"return after this time, though it may not have ended; at most 25s"`
+	Intent
+}
+
+func jobsRun() Verb {
+	return changes(Verb{
+		Name:  "jobs run",
+		Short: "Carry out a job, until it ends or for a while",
+		Long: `Relays that have http.listen carry out every job that is started, so this is for when none runs, and to wait for the end.
+Any number may work on a job at once.`,
+		Example: `  outbox jobs run 118`,
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p JobRun) (admin.Job, error) {
+		d, err := admin.ShowJob(ctx, db, p.ID)
+		if err == nil && p.Destination != "" && p.Destination != d.Destination {
+			err = fmt.Errorf("%w: job %d is not of %s alone", admin.ErrNotFound, p.ID, p.Destination)
+		}
+		if err != nil || action.DryRun {
+			return d.Job, err
+		}
+		return admin.RunJob(ctx, db, p.ID, min(time.Duration(p.For), 25*time.Second))
+	})
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/verbs"
+)
+
+// previewJob shows what a dry run has listed.
+func previewJob(a *app, p *verbs.DeadAct, job admin.Job) error {
+	if job.ID == 0 {
+		fmt.Fprintln(a.stderr, "nothing matches")
+		return nil
+	}
+	t := newTable(a.stdout, "MESSAGES", "DESTINATION", "TOPIC", "CAUSE")
+	for _, g := range job.Groups {
+		t.row(g.N, g.Destination, g.Topic, g.Reason)
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.stderr, "listed as job %d, for an hour\n", job.ID)
+	return nil
+}
+
+// follow carries out a job that was started, and says how far it is.
+func follow(ctx context.Context, a *app, at seat, actor string, result any) (any, error) {
+	job := result.(admin.Job)
+	table := verbs.All()
+	run := table[slices.IndexFunc(table, func(v verbs.Verb) bool { return v.Name == "jobs run" })]
+	if job.State == admin.JobWaiting {
+		fmt.Fprintf(a.stderr, "job %d begins in %s; to take it back: outbox jobs undo %d\n", job.ID, span(time.Until(job.Next).Round(time.Second)), job.ID)
+	}
+	for job.ID > 0 && job.Ended.IsZero() {
+		params := run.New().(*verbs.JobRun)
+		params.ID, params.For = job.ID, verbs.Duration(2*time.Second)
+		next, err := at.run(ctx, run, actor, params)
+		if err != nil {
+			return nil, fmt.Errorf("%w: job %d is not done; a relay goes on with it, or: outbox jobs run %d", err, job.ID, job.ID)
+		}
+		if job = next.(admin.Job); job.Ended.IsZero() && job.Done+job.Skipped > 0 {
+			fmt.Fprintln(a.stderr, progress(job))
+		}
+	}
+	return job, nil
+}
+
+// progress is a job in a line.
+func progress(job admin.Job) string {
+	text := fmt.Sprintf("%d of %d", job.Done, job.Total)
+	if job.Skipped > 0 {
+		text += fmt.Sprintf(", %d skipped", job.Skipped)
+	}
+	if job.State == admin.JobRunning && job.PerSecond > 0 {
+		text += fmt.Sprintf(", %.0f a second, %s left", job.PerSecond, span(time.Duration(job.Remaining*float64(time.Second)).Round(time.Second)))
+	}
+	return text
+}
+
+// past says what a verb has done.
+var past = map[admin.BulkVerb]string{admin.BulkRequeue: "requeued", admin.BulkDiscard: "discarded", admin.BulkAcknowledge: "acknowledged",
+	admin.BulkRestore: "restored"}
+
+func writeOutcome(a *app, job admin.Job) error {
+	text := fmt.Sprintf("%s %s", past[job.Verb], messages(job.Done))
+	switch {
+	case job.State == admin.JobUndone:
+		text = fmt.Sprintf("job %d was undone", job.ID)
+	case job.Ended.IsZero() && job.ID > 0:
+		text = fmt.Sprintf("job %d is %s: %s", job.ID, job.State, progress(job))
+	case job.State == admin.JobStopped:
+		text += fmt.Sprintf("; the rest, %d, was stopped", job.Left)
+	}
+	if job.Skipped > 0 {
+		text += fmt.Sprintf("; %d were left as they are", job.Skipped)
+	}
+	if job.Note != "" {
+		text += ": " + job.Note
+	}
+	_, err := fmt.Fprintln(a.stdout, text)
+	return err
+}
+
+func listJobs(a *app, p *verbs.JobsList, jobs []admin.Job) error {
+	if len(jobs) == 0 {
+		fmt.Fprintln(a.stderr, "none")
+		return nil
+	}
+	t := newTable(a.stdout, "JOB", "VERB", "STATE", "DONE", "SKIPPED", "LEFT", "DESTINATION", "BY", "AGE", "REASON")
+	now := time.Now()
+	for _, j := range jobs {
+		t.row(j.ID, j.Verb, j.State, j.Done, j.Skipped, j.Left, j.Destination, j.Actor, ago(now, j.Planned), short(j.Reason, 60))
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if len(jobs) == p.Limit {
+		fmt.Fprintf(a.stderr, "there may be more: add --before %d\n", jobs[len(jobs)-1].ID)
+	}
+	return nil
+}
+
+func showJob(a *app, _ *verbs.JobShow, d admin.JobDetail) error {
+	t := newTable(a.stdout, "job", fmt.Sprint(d.ID))
+	t.row("verb", d.Verb)
+	t.row("state", d.State)
+	t.row("progress", progress(d.Job))
+	t.row("note", d.Note)
+	t.row("selection", string(d.Selection))
+	t.row("by", d.Actor)
+	t.row("reason", d.Reason)
+	t.row("listed", d.Planned.Local().Format(time.RFC3339))
+	if !d.Started.IsZero() {
+		t.row("started", d.Started.Local().Format(time.RFC3339))
+	}
+	if !d.Ended.IsZero() {
+		t.row("ended", d.Ended.Local().Format(time.RFC3339))
+	}
+	for _, g := range d.Groups {
+		t.row("messages", fmt.Sprintf("%d of %s, %s, %s", g.N, g.Destination, g.Topic, g.Reason))
+	}
+	for _, m := range d.Sample {
+		t.row("such as", m.MessageID)
+	}
+	return t.flush()
+}
+
+// actOnJob is the view of a verb that acts on a job.
+func actOnJob() view {
+	return asks(shows(func(a *app, _ *verbs.JobAct, job admin.Job) error { return writeJob(a, job) }), nil,
+		func(*verbs.JobAct, admin.Job) (string, bool) { return "", true })
+}
+
+func undoJob() view {
+	v := actOnJob()
+	v.follow = follow
+	return v
+}
+
+func runJob() view {
+	return asks(shows(func(a *app, _ *verbs.JobRun, job admin.Job) error { return writeJob(a, job) }), nil,
+		func(*verbs.JobRun, admin.Job) (string, bool) { return "", true })
+}
+
+func writeJob(a *app, job admin.Job) error {
+	text := fmt.Sprintf("job %d is %s: %s", job.ID, job.State, progress(job))
+	if job.Note != "" {
+		text += ": " + job.Note
+	}
+	_, err := fmt.Fprintln(a.stdout, text)
+	return err
+}
