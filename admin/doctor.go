@@ -101,7 +101,7 @@ func examineSchema(ctx context.Context, tx pgx.Tx, e *Examination) error {
 		return nil
 	case len(state.Pending) > 0:
 		e.add("schema", WeightFault, "outbox migrate up", "version %d is installed, and this program needs %d", state.Version, state.Latest)
-	case state.Version > state.Latest:
+	case state.TooNew():
 		e.add("schema", WeightFault, "use a newer program", "version %d is installed, and this program knows up to %d", state.Version, state.Latest)
 	}
 	err = schema.Intact(ctx, tx)

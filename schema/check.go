@@ -30,7 +30,7 @@ func check(ctx context.Context, q Querier, known []Migration) error {
 	case state.Version < state.Latest:
 		return fmt.Errorf("%w: database %q has version %d, and this program needs %d: run: outbox migrate up",
 			ErrOutdated, state.Database, state.Version, state.Latest)
-	case state.Version > state.Latest:
+	case state.TooNew():
 		return tooNew(state)
 	}
 	if err := unchanged(state, known); err != nil {

@@ -102,7 +102,7 @@ func step(ctx context.Context, db DB, cfg UpConfig, known []Migration) (pending 
 	if err := unchanged(state, known); err != nil {
 		return nil, err
 	}
-	if state.Version > state.Latest {
+	if state.TooNew() {
 		return nil, tooNew(state)
 	}
 	if len(state.Pending) == 0 || cfg.DryRun {

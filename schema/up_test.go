@@ -195,6 +195,14 @@ func TestASchemaOfANewerProgramIsLeftAlone(t *testing.T) {
 	if _, err := up(t.Context(), conn, UpConfig{}, withOneMore(t, `SELECT 1;`)); err != nil {
 		t.Fatal(err)
 	}
+	// The next version is one beside which this program works: the schema is migrated before the programs are replaced.
+	if applied, err := Up(t.Context(), conn, UpConfig{}); err != nil || len(applied) > 0 {
+		t.Errorf("up beside the next version: %v, %v", applied, err)
+	}
+	if err := Check(t.Context(), conn); err != nil {
+		t.Errorf("check beside the next version: %v", err)
+	}
+	exec(t, conn, `INSERT INTO outbox.migrations (version, name, checksum) SELECT max(version) + 1, 'further', 'x' FROM outbox.migrations`)
 	if _, err := Up(t.Context(), conn, UpConfig{}); !errors.Is(err, ErrTooNew) {
 		t.Errorf("up: %v", err)
 	}

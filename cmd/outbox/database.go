@@ -106,7 +106,7 @@ func (a *app) operate(ctx context.Context) (*pgx.Conn, error) {
 	case state.Version < state.Latest:
 		err = fmt.Errorf("%w: database %q has version %d, and this program needs %d: run: outbox migrate up",
 			schema.ErrOutdated, state.Database, state.Version, state.Latest)
-	case state.Version > state.Latest:
+	case state.TooNew():
 		err = fmt.Errorf("%w: database %q has version %d, and this program knows versions up to %d: use a newer program",
 			schema.ErrTooNew, state.Database, state.Version, state.Latest)
 	default:
