@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -221,7 +222,7 @@ func (p *process) wait() int {
 	p.t.Helper()
 	select {
 	case <-p.ended:
-	case <-time.After(30 * time.Second):
+	case <-time.After(await.Patience):
 		p.t.Fatalf("the relay does not end:\n%s", p.stderr.String())
 	}
 	return p.cmd.ProcessState.ExitCode()
@@ -230,11 +231,5 @@ func (p *process) wait() int {
 // until polls a condition.
 func until(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("in vain waited until %s", what)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	await.Until(t, what, condition)
 }

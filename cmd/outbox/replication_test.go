@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
 // replicated is a configuration that reads the log, with a slot that no other test of the cluster uses.
@@ -19,7 +21,7 @@ func (d *database) replicated() string {
 
 // dropSlot lets the database be dropped.
 func (d *database) dropSlot(slot string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, d.url)
 	if err != nil {

@@ -5,11 +5,13 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
 // DropSlots drops every slot of this database, and ends what streams from one.
 func (db DB) DropSlots() {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, db.URL)
 	if err != nil {

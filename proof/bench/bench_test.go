@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
@@ -277,7 +278,7 @@ func TestAPartEndsWithWhoeverStartedIt(t *testing.T) {
 	}
 	select {
 	case <-p.Exited():
-	case <-time.After(20 * time.Second):
+	case <-time.After(await.Patience):
 		t.Error("its standard input has ended, and it goes on")
 	}
 }

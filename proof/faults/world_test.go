@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/proof/rig"
@@ -184,7 +185,7 @@ func (w *world) owner() string {
 // takenOver waits until another relay than first holds the lease.
 func (w *world) takenOver(first string) {
 	w.t.Helper()
-	deadline := time.Now().Add(15 * time.Second)
+	deadline := time.Now().Add(await.Patience)
 	for owner := w.owner(); owner == first || owner == ""; owner = w.owner() {
 		if time.Now().After(deadline) {
 			w.t.Fatalf("%s is frozen and nobody took over", first)

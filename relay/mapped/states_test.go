@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -19,7 +20,7 @@ import (
 func (db database) seen(what string, so func(r *admin.Report, d *admin.Destination) bool) {
 	db.T.Helper()
 	conn := db.Connect()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(await.Patience); ; time.Sleep(10 * time.Millisecond) {
 		r, err := admin.Status(db.T.Context(), conn)
 		if err != nil {
 			db.T.Fatal(err)

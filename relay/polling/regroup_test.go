@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
@@ -25,7 +26,7 @@ func follow(ctx context.Context, source relay.Source, deliver func(*relay.Delive
 			return unlessEnded(ctx, err)
 		}
 		err = followSession(ctx, session, deliver)
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), await.Patience)
 		closeErr := session.Close(closing)
 		cancel()
 		if !errors.Is(err, relay.ErrLeaseLost) {

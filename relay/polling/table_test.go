@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -38,7 +38,7 @@ func TestTheTableIsNotReadUpToABoundaryBeforeAllOfItIsVisible(t *testing.T) {
 	}
 	db.Exec("INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'early')")
 	read := func() (relay.Delivery, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 		defer cancel()
 		for {
 			b, err := table.Next(ctx, 10)
@@ -94,7 +94,7 @@ func TestTheTableIsReadBeyondABoundaryThatIsNotSettled(t *testing.T) {
 	third := take(t, table, "3")
 	settle(t, table, &second)
 	settle(t, table, &third)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	for {
 		if b, err := table.Next(ctx, 10); errors.Is(err, ErrReached) {
@@ -108,7 +108,7 @@ func TestTheTableIsReadBeyondABoundaryThatIsNotSettled(t *testing.T) {
 // take reads the next message.
 func take(t *testing.T, table *Table, want string) relay.Delivery {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	for {
 		b, err := table.Next(ctx, 10)

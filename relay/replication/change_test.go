@@ -98,7 +98,7 @@ func TestAPublicationThatWasMadeAnewLosesNothing(t *testing.T) {
 	db.insert("4")
 	var got []string
 	for !strings.Contains(strings.Join(got, " "), "2 3 4") {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 		b, err := s.Next(ctx, 100)
 		cancel()
 		if errors.Is(err, context.DeadlineExceeded) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testnet"
 	"github.com/pgoutbox/outbox/relay"
@@ -65,7 +66,7 @@ func TestADatabaseThatHangsIsNamedAndForgottenSoonAfter(t *testing.T) {
 	}()
 	until := func(what string, so func() bool) {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); !so(); time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(await.Patience); !so(); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("in vain waited until %s: %+v, %+v", what, d.watch.health(), d.watch.readiness())
 			}

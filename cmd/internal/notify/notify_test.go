@@ -18,6 +18,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/cmd/internal/notify"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -318,7 +319,7 @@ func TestACommandIsKilledWithWhatItHasStarted(t *testing.T) {
 		ended <- notify.NewCommand([]string{"sh", "-c", "sleep 1000 & echo $! > " + file + "; wait"}, time.Hour).Send(ctx, &notify.Notification{})
 	}()
 	pid := ""
-	until(t, "the command has a child", func() bool {
+	await.Until(t, "the command has a child", func() bool {
 		text, err := os.ReadFile(file)
 		pid = strings.TrimSpace(string(text))
 		return err == nil && pid != ""
@@ -327,16 +328,7 @@ func TestACommandIsKilledWithWhatItHasStarted(t *testing.T) {
 	if err := <-ended; err == nil {
 		t.Error("it ended well")
 	}
-	until(t, "the child is gone", func() bool { return !alive(pid) })
-}
-
-func until(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("in vain waited until %s", what)
-		}
-	}
+	await.Until(t, "the child is gone", func() bool { return !alive(pid) })
 }
 
 // alive reports whether a process runs: neither gone nor a zombie.
