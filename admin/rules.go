@@ -293,9 +293,6 @@ func lagging(r *Report, d *Destination) (Finding, bool) {
 		!oldest.IsZero() && d.LagObjective > 0 && waits > d.LagObjective
 }
 
-// actsOn is how many messages the commands act on unless they are told to act on more.
-const actsOn = 1000
-
 func dead(_ *Report, d *Destination) (Finding, bool) {
 	n := d.Dead.New
 	text := fmt.Sprintf("%v new dead letters", n)
@@ -303,13 +300,9 @@ func dead(_ *Report, d *Destination) (Finding, bool) {
 		text = "1 new dead letter"
 	}
 	name := " --destination " + argument(d.Name)
-	many := ""
-	if n.N > actsOn {
-		many = fmt.Sprintf(" --max %d", (n.N/actsOn+1)*actsOn)
-	}
 	return Finding{State: StateDead, Since: d.Dead.Since, Cause: text + "; last error: " + orElse(d.Dead.LastError, "unknown"),
 		Advice: "cure the cause and have them delivered, or say that you know of them (outbox dead ack" + name + ")",
-		Next:   "outbox dead requeue" + name + many}, n.N > 0
+		Next:   "outbox dead requeue" + name}, n.N > 0
 }
 
 // paused tells of a person's wish, whatever the destination's health is.
