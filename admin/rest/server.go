@@ -331,16 +331,25 @@ func paramOf(v verbs.Verb, name string) (verbs.Param, error) {
 
 // masked hides in payloads what is configured.
 func (a *API) masked(result any) any {
-	letters, ok := result.([]admin.DeadLetter)
-	if !ok || a.options.Mask == nil {
+	if a.options.Mask == nil {
 		return result
 	}
-	for i := range letters {
-		if letters[i].Payload != nil {
-			letters[i].Payload = a.options.Mask(letters[i].Payload)
+	mask := func(payload *[]byte) {
+		if *payload != nil {
+			*payload = a.options.Mask(*payload)
 		}
 	}
-	return letters
+	switch list := result.(type) {
+	case []admin.DeadLetter:
+		for i := range list {
+			mask(&list[i].Payload)
+		}
+	case []admin.MessageLife:
+		for i := range list {
+			mask(&list[i].Payload)
+		}
+	}
+	return result
 }
 
 // Request makes the request for a verb, for a server at base. The parameters that have their defaults are left out.

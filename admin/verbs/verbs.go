@@ -23,6 +23,7 @@ func All() []Verb {
 		Status(), check(), doctor(), canary(),
 		deadList(), deadGroup(), deadShow(), deadAck(), deadRequeue(), deadDiscard(), deadRestore(),
 		jobsList(), jobsShow(), jobsRun(), jobsStop(), jobsUndo(),
+		messagesFind(), messagesShow(),
 		destinationsList(), destinationsDrop(),
 		inboxStatus(), inboxWindow(),
 		holds(), relays(), audit(),

@@ -149,6 +149,10 @@ on without it. Under the policy "block" it keeps its key held instead: --blocked
 			Long: `dead requeue, discard, ack and restore are jobs: a list of messages that is frozen before you are asked, carried out
 in batches that are transactions of their own, in order per key. A job survives the process that began it.`,
 		}),
+		"messages": group(&cobra.Command{
+			Use:   "messages",
+			Short: "Find messages, and see what became of them",
+		}),
 		"destinations": group(&cobra.Command{
 			Use:   "destinations",
 			Short: "List destinations, and drop those that nobody needs any more",
@@ -180,6 +184,8 @@ func views() map[string]view {
 		"jobs run":          runJob(),
 		"jobs stop":         actOnJob(),
 		"jobs undo":         undoJob(),
+		"messages find":     shows(listMessages),
+		"messages show":     shows(showMessage),
 		"destinations ls":   shows(listDestinations, "list"),
 		"destinations drop": dropDestination(),
 		"inbox status":      shows(writeInbox),

@@ -225,7 +225,7 @@ func TestEveryVerbDoesTheSameByCommandLineByServerAndByREST(t *testing.T) {
 	}
 	changes := 0
 	for _, v := range verbs.All() {
-		given := map[string]string{"destination": "kafka", "ids": "2", "reason": "a test", "to": "snapshot", "window": "36h", "id": "1", "now": "true"}
+		given := map[string]string{"destination": "kafka", "ids": "2", "message": "00000000-0000-7000-8000-000000000002", "reason": "a test", "to": "snapshot", "window": "36h", "id": "1", "now": "true"}
 		fill := func(names ...string) any {
 			params := v.New()
 			for _, p := range v.Params {
@@ -238,15 +238,15 @@ func TestEveryVerbDoesTheSameByCommandLineByServerAndByREST(t *testing.T) {
 			return params
 		}
 		try(v, fill())
-		try(v, fill("destination", "reason", "now"))
+		try(v, fill("destination", "reason", "now", "message"))
 		if v.Role == verbs.Operator {
 			changes++
 			params := fill("destination")
 			verbs.IntentOf(params).DryRun = true
 			try(v, params)
 		}
-		given["destination"], given["ids"], given["id"] = "nothing", "9", "9"
-		try(v, fill("destination", "ids"))
+		given["destination"], given["ids"], given["id"], given["message"] = "nothing", "9", "9", "00000000-0000-7000-8000-000000000009"
+		try(v, fill("destination", "ids", "message"))
 	}
 	if done < 5 {
 		t.Errorf("of %d verbs that change something %d runs left a row in the audit", changes, done)
@@ -328,6 +328,10 @@ func TestPayloadsAreMaskedAndViewersReadByADatabaseRoleOfTheirOwn(t *testing.T) 
 	as(verasToken, "dead", "ls").want(exitOK, "k1")
 	as(verasToken, "dead", "show", "1", "--payload").want(exitError, "operators").never("4111")
 	as(oscarsToken, "dead", "show", "1", "--payload").want(exitOK, `{"card":"***","n":1}`).never("4111")
+	const id = "00000000-0000-7000-8000-000000000001"
+	as(verasToken, "messages", "show", id).want(exitOK, "k1").never("4111")
+	as(verasToken, "messages", "show", id, "--payload").want(exitError, "operators").never("4111")
+	as(oscarsToken, "messages", "show", id, "--payload").want(exitOK, `{"card":"***","n":1}`).never("4111")
 	as("wrong", "dead", "show", "1").want(exitError, "log in").never("k1")
 	command(t, s.folder, []string{"OUTBOX_SERVER=" + s.url}, "status").want(exitError, "log in")
 	if log := s.relay.stderr.String(); strings.Contains(log, "hunter22") || strings.Contains(log, "4111") {

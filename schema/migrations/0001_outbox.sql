@@ -29,6 +29,13 @@ ALTER SEQUENCE outbox.messages_id_seq OWNED BY outbox.messages.id;
 -- Windows are read by xid and id. shard is there so that the relay of a shard group looks at no other's rows.
 CREATE INDEX messages_xid_id ON outbox.messages (xid, id, shard);
 
+-- A message is found by its id or its ordering key. VACUUM fills this index, so an insert writes nothing to it. A range of
+-- pages that is not yet in it is read as a whole.
+CREATE INDEX messages_found ON outbox.messages USING brin (
+    message_id uuid_bloom_ops (n_distinct_per_range = 1024, false_positive_rate = 0.005),
+    coalesce(nullif(key, ''), nullif(aggregate_id, '')) text_bloom_ops (n_distinct_per_range = 1024, false_positive_rate = 0.005)
+) WITH (pages_per_range = 32);
+
 -- Eight segments of ten minutes. The clock only chooses where a row lands; whether a segment may be
 -- emptied is decided by the cursors, under a lock.
 CREATE TABLE outbox.messages_0 PARTITION OF outbox.messages FOR VALUES IN (0);

@@ -1,0 +1,449 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// Message is a row of outbox.messages.
+type Message struct {
+	Position      int64           `json:"position"`
+	MessageID     outbox.ID       `json:"message_id"`
+	Transaction   string          `json:"transaction,omitempty"` // the xid; empty if the row has been emptied with its segment
+	Segment       int             `json:"segment"`               // -1 if the row is gone
+	Topic         string          `json:"topic"`
+	Key           string          `json:"key,omitempty"` // the ordering key
+	AggregateType string          `json:"aggregate_type,omitempty"`
+	AggregateID   string          `json:"aggregate_id,omitempty"`
+	EventType     string          `json:"event_type,omitempty"`
+	ContentType   string          `json:"content_type,omitempty"`
+	Headers       json.RawMessage `json:"headers,omitempty"` // as stored
+	CreatedAt     time.Time       `json:"created_at"`
+	DeliverAt     time.Time       `json:"deliver_at,omitzero"`
+
+	// Payload is base64 in JSON. FindMessages leaves it out.
+	Payload []byte `json:"payload,omitempty"`
+}
+
+// MessageFilter selects messages. Fields that are set must all match.
+type MessageFilter struct {
+	MessageID        outbox.ID
+	Key              string // the ordering key
+	Topic            string
+	Since, Until     time.Time // created at or after, created before
+	Header           string    // the name of a header that there is
+	HeaderValue      string    // its value; "" for any
+	Transaction      int64     // the xid
+	Limit            int       // default 100, at most 1000
+	AfterSegment     int       // these three are of the place where the search before ended; an AfterTransaction of 0: from the newest
+	AfterTransaction int64
+	AfterPosition    int64
+	Within           time.Duration // how long to look; default 1 s
+	payload          bool
+}
+
+// indexed reports whether an index leads to what is searched for. Otherwise rows are looked at one after the other.
+func (f MessageFilter) indexed() bool {
+	return !f.MessageID.IsZero() || f.Key != "" || f.Transaction > 0
+}
+
+// FoundMessages is the result of a search, and how far it went.
+type FoundMessages struct {
+	Messages []Message `json:"messages"` // by segment, the one that is written to first; then the newest first
+
+	// Complete means that all there was to look at has been looked at. Otherwise Next is where to go on.
+	Complete bool   `json:"complete"`
+	Next     string `json:"next,omitempty"` // SEGMENT:TRANSACTION:POSITION
+
+	// What was looked at. Looked is exact if no index led to the messages. Otherwise it is the server's count of the rows
+	// that the segments have, and only a part of them was read.
+	Segments int     `json:"segments"`
+	Of       int     `json:"of_segments"`
+	Looked   int64   `json:"looked"`
+	Seconds  float64 `json:"seconds"`
+}
+
+// messageColumns are those of outbox.messages m that make a Message, with %s for the payload.
+var messageColumns = `m.id, m.message_id::text, ` + readable("m.topic") + `, ` +
+	readable("coalesce(nullif(m.key, ''), nullif(m.aggregate_id, ''), '')") + `, ` + readable("coalesce(m.aggregate_type, '')") + `, ` +
+	readable("coalesce(m.aggregate_id, '')") + `, ` + readable("coalesce(m.event_type, '')") + `, ` + readable("coalesce(m.content_type, '')") + `,
+	CASE WHEN ` + readable("m.headers::text") + ` = m.headers::text THEN m.headers::text ELSE to_jsonb(` + readable("m.headers::text") + `)::text END,
+	m.created_at, m.deliver_at, %s`
+
+func scanMessage(row pgx.CollectableRow, more ...any) (m Message, err error) {
+	var id string
+	var headers *string
+	var deliver *time.Time
+	err = row.Scan(append([]any{&m.Position, &id, &m.Topic, &m.Key, &m.AggregateType, &m.AggregateID, &m.EventType, &m.ContentType,
+		&headers, &m.CreatedAt, &deliver, &m.Payload}, more...)...)
+	if err == nil {
+		m.MessageID, err = outbox.ParseID(id)
+	}
+	m.DeliverAt = value(deliver)
+	if headers != nil {
+		m.Headers = json.RawMessage(*headers)
+	}
+	return m, err
+}
+
+// messagesWhere is the filter for a row m. $1 is the segment, and the rows are before ($2, $3) in the order of the walk.
+const messagesWhere = `m.segment = $1 AND (m.xid, m.id) < ($2::text::xid8, $3::bigint)
+	AND ($4::text IS NULL OR m.topic = $4) AND ($5::timestamptz IS NULL OR m.created_at >= $5) AND ($6::timestamptz IS NULL OR m.created_at < $6)
+	AND ($7::text IS NULL OR m.headers ? $7) AND ($8::text IS NULL OR m.headers ->> $7 = $8)`
+
+// walked is how many rows of a segment one statement looks at when no index leads to the messages. It bounds what a search
+// loses when its time is over in the middle.
+const walked = 5_000
+
+// latest is after every transaction and every position.
+const latest = "9223372036854775807"
+
+// FindMessages searches in the segments of outbox.messages for f.Within, and returns how far it has come. By message id, key and
+// transaction it is led by indexes. Otherwise it looks at one message after the other. It reads no payload.
+func FindMessages(ctx context.Context, db DB, f MessageFilter) (found FoundMessages, err error) {
+	err = read(ctx, db, func(tx pgx.Tx) error {
+		found, err = findMessages(ctx, tx, f)
+		return err
+	})
+	if err != nil {
+		return found, fmt.Errorf("find messages: %w", err)
+	}
+	return found, nil
+}
+
+func findMessages(ctx context.Context, tx pgx.Tx, f MessageFilter) (FoundMessages, error) {
+	found := FoundMessages{Messages: []Message{}, Of: schema.SegmentCount}
+	begin := time.Now()
+	if f.Within <= 0 {
+		f.Within = time.Second
+	}
+	deadline := begin.Add(f.Within)
+	limit := pageSize(f.Limit)
+	var current int
+	if err := tx.QueryRow(ctx, `SELECT (date_part('epoch', now())::bigint / $1 % $2)::int`, schema.SegmentSeconds, schema.SegmentCount).Scan(&current); err != nil {
+		return found, err
+	}
+	// The order of the segments is that in which they are written to, backwards. It is the same on every page.
+	first, at, id := current, latest, int64(1<<63-1)
+	if f.AfterTransaction > 0 {
+		first, at, id = f.AfterSegment, fmt.Sprint(f.AfterTransaction), f.AfterPosition
+	}
+	steps := (schema.SegmentCount - (current-first+schema.SegmentCount)%schema.SegmentCount)
+	found.Of = steps
+	for i := range steps {
+		segment := (first - i + schema.SegmentCount) % schema.SegmentCount
+		for done := false; !done; {
+			next := fmt.Sprintf("%d:%s:%d", segment, at, id)
+			part, err := f.part(ctx, tx, segment, at, id, limit-len(found.Messages), time.Until(deadline))
+			if sqlstate.Of(err) == queryCanceled && ctx.Err() == nil {
+				found.Next, found.Seconds = next, time.Since(begin).Seconds()
+				return found, nil
+			}
+			if err != nil {
+				return found, err
+			}
+			found.Messages = append(found.Messages, part.messages...)
+			found.Looked += part.looked
+			at, id, done = part.at, part.id, part.done
+			if len(found.Messages) >= limit && !done {
+				found.Next, found.Seconds = fmt.Sprintf("%d:%s:%d", segment, at, id), time.Since(begin).Seconds()
+				found.Segments++
+				return found, nil
+			}
+		}
+		found.Segments++
+		at, id = latest, 1<<63-1
+		if len(found.Messages) >= limit && i+1 < steps {
+			following := (segment - 1 + schema.SegmentCount) % schema.SegmentCount
+			found.Next, found.Seconds = fmt.Sprintf("%d:%s:%d", following, at, id), time.Since(begin).Seconds()
+			return found, nil
+		}
+	}
+	found.Complete, found.Seconds = true, time.Since(begin).Seconds()
+	return found, nil
+}
+
+const queryCanceled = "57014"
+
+// part is what one step of a search found, and where the next one begins.
+type part struct {
+	messages []Message
+	looked   int64
+	at       string
+	id       int64
+	done     bool // nothing of the segment is left
+}
+
+// part looks at a part of a segment, at or before the given place, for at most the given time.
+func (f MessageFilter) part(ctx context.Context, tx pgx.Tx, segment int, at string, id int64, limit int, left time.Duration) (p part, err error) {
+	step, err := tx.Begin(ctx) // a statement that takes too long undoes this savepoint alone
+	if err != nil {
+		return p, err
+	}
+	defer func() { _ = step.Rollback(context.WithoutCancel(ctx)) }()
+	indexes := `SET LOCAL enable_bitmapscan = off`
+	if f.indexed() && f.Transaction == 0 {
+		indexes = `SET LOCAL enable_indexscan = off; SET LOCAL enable_indexonlyscan = off`
+	}
+	if _, err := step.Exec(ctx, fmt.Sprintf(`SET LOCAL statement_timeout = %d; SET LOCAL enable_seqscan = off; SET LOCAL jit = off;
+		SET LOCAL max_parallel_workers_per_gather = 0; %s`, max(left.Milliseconds(), 1), indexes)); err != nil {
+		return p, err
+	}
+	text := func(v string) any {
+		if v == "" {
+			return nil
+		}
+		return v
+	}
+	moment := func(t time.Time) any {
+		if t.IsZero() {
+			return nil
+		}
+		return t
+	}
+	where, args := messagesWhere, []any{segment, at, id, text(f.Topic), moment(f.Since), moment(f.Until), text(f.Header), text(f.HeaderValue)}
+	add := func(condition string, arg any) {
+		args = append(args, arg)
+		where += fmt.Sprintf(" AND "+condition, len(args))
+	}
+	if !f.MessageID.IsZero() {
+		add("m.message_id = $%d::text::uuid", f.MessageID.String())
+	}
+	if f.Key != "" {
+		add("coalesce(nullif(m.key, ''), nullif(m.aggregate_id, '')) = $%d", f.Key)
+	}
+	if f.Transaction > 0 {
+		add("m.xid = $%d::text::xid8", fmt.Sprint(f.Transaction))
+	}
+	if f.indexed() {
+		err = step.QueryRow(ctx, `SELECT pg_stat_get_live_tuples(('outbox.messages_' || $1::int)::regclass)`, segment).Scan(&p.looked)
+		p.done = true
+	} else {
+		// The end of this step, and how many rows it has: from the index alone.
+		var last *string
+		var lastID *int64
+		err = step.QueryRow(ctx, `SELECT count(*), (array_agg(w.xid::text ORDER BY w.xid, w.id))[1], (array_agg(w.id ORDER BY w.xid, w.id))[1]
+			FROM (SELECT m.xid, m.id FROM outbox.messages m WHERE m.segment = $1 AND (m.xid, m.id) < ($2::text::xid8, $3::bigint)
+				ORDER BY m.xid DESC, m.id DESC LIMIT $4) w`, segment, at, id, walked).Scan(&p.looked, &last, &lastID)
+		if p.done = p.looked < walked; last != nil {
+			p.at, p.id = *last, *lastID
+			args = append(args, *last, *lastID)
+			where += fmt.Sprintf(" AND (m.xid, m.id) >= ($%d::text::xid8, $%d::bigint)", len(args)-1, len(args))
+		}
+	}
+	if err != nil || p.looked == 0 && !f.indexed() {
+		return p, err
+	}
+	payload := "NULL::bytea"
+	if f.payload {
+		payload = "m.payload"
+	}
+	args = append(args, limit)
+	rows, err := step.Query(ctx, `SELECT `+fmt.Sprintf(messageColumns, payload)+`, m.xid::text FROM outbox.messages m WHERE `+where+
+		fmt.Sprintf(` ORDER BY m.xid DESC, m.id DESC LIMIT $%d`, len(args)), args...)
+	if err != nil {
+		return p, err
+	}
+	p.messages, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Message, error) {
+		var xid string
+		m, err := scanMessage(row, &xid)
+		m.Transaction, m.Segment = xid, segment
+		return m, err
+	})
+	if err == nil && len(p.messages) == limit { // the next one begins behind the last that was found
+		end := p.messages[limit-1]
+		p.at, p.id, p.done = end.Transaction, end.Position, false
+	}
+	return p, err
+}
+
+// States of a message at a destination.
+const (
+	// AtWaiting: the destination's cursor has not passed it.
+	AtWaiting = "waiting"
+	// AtPassed: the cursor has passed it and nothing is left of it: it was delivered, or the destination doesn't select it, or an
+	// operator discarded it.
+	AtPassed  = "passed"
+	AtHeld    = "held"    // set aside, to be tried again, or behind a message of its key that is
+	AtBlocked = "blocked" // it waits for an operator, or is behind a message of its key that does
+	AtDead    = "dead"
+	// AtUnknown: the cursor is from another cluster, or the row of the message is gone.
+	AtUnknown = "unknown"
+)
+
+// Arrival is what became of a message at one destination.
+type Arrival struct {
+	Destination string    `json:"destination"`
+	State       string    `json:"state"`
+	Attempts    int       `json:"attempts,omitempty"` // of a held, blocked or dead one
+	Error       string    `json:"error,omitempty"`
+	Since       time.Time `json:"since,omitzero"`
+	Due         time.Time `json:"due,omitzero"` // of the head of a held lane
+}
+
+// MessageLife is a message and what became of it.
+type MessageLife struct {
+	Message
+	CommittedAt  time.Time `json:"committed_at,omitzero"` // zero unless the server has track_commit_timestamp
+	TraceID      string    `json:"trace_id,omitempty"`    // of the header traceparent
+	Destinations []Arrival `json:"destinations"`
+}
+
+// ShowMessage returns the messages with an id and what became of them. There are several if a writer has given an id more than
+// once. A message whose segment has been emptied is known as long as it is held or dead. The payload is read if asked for.
+func ShowMessage(ctx context.Context, db DB, id outbox.ID, payload bool) (lives []MessageLife, err error) {
+	err = read(ctx, db, func(tx pgx.Tx) error {
+		found, err := findMessages(ctx, tx, MessageFilter{MessageID: id, Within: 20 * time.Second, payload: payload})
+		if err != nil {
+			return err
+		}
+		aside, err := setAside(ctx, tx, id, payload)
+		if err != nil {
+			return err
+		}
+		cursors, err := readCursors(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for _, m := range found.Messages {
+			lives = append(lives, MessageLife{Message: m})
+		}
+		for _, a := range aside { // those without a row
+			known := false
+			for _, l := range lives {
+				known = known || l.Position == a.Position
+			}
+			if !known {
+				lives = append(lives, MessageLife{Message: a.Message})
+			}
+		}
+		for i := range lives {
+			if err := lives[i].complete(ctx, tx, cursors, aside); err != nil {
+				return err
+			}
+		}
+		if len(lives) == 0 && !found.Complete {
+			return fmt.Errorf("the segments could not be read in time: %d of %d were", found.Segments, found.Of)
+		}
+		return nil
+	})
+	if err == nil && len(lives) == 0 {
+		err = fmt.Errorf("%w: no segment, hold or dead letter has the message id %s: it was delivered and its segment is emptied, or it never was", ErrNotFound, id)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("show a message: %w", err)
+	}
+	return lives, nil
+}
+
+// aside is a message that is held or dead at a destination.
+type aside struct {
+	Message
+	arrival Arrival
+}
+
+// setAside reads the holds and dead letters with a message id.
+func setAside(ctx context.Context, tx pgx.Tx, id outbox.ID, payload bool) ([]aside, error) {
+	column := "NULL::bytea"
+	if payload {
+		column = "m.payload"
+	}
+	columns := fmt.Sprintf(messageColumns, column)
+	rows, err := tx.Query(ctx, `
+		SELECT `+columns+`, m.destination, 'dead', m.attempts, m.error, m.dead_at, NULL::timestamptz
+		FROM outbox.dead_letters m WHERE m.message_id = $1::text::uuid
+		UNION ALL
+		SELECT `+columns+`, m.destination, CASE WHEN h.retry_at = 'infinity' THEN 'blocked' ELSE 'held' END, m.attempts, coalesce(m.error, ''), m.held_at,
+			nullif(m.retry_at, 'infinity')
+		FROM outbox.holds m CROSS JOIN LATERAL (SELECT retry_at FROM outbox.holds o
+			WHERE o.destination = m.destination AND o.lane = m.lane ORDER BY o.id LIMIT 1) h
+		WHERE m.message_id = $1::text::uuid`, id.String())
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (a aside, err error) {
+		var due *time.Time
+		a.Message, err = scanMessage(row, &a.arrival.Destination, &a.arrival.State, &a.arrival.Attempts, &a.arrival.Error, &a.arrival.Since, &due)
+		a.Segment, a.arrival.Due = -1, value(due)
+		return a, err
+	})
+}
+
+// complete adds what became of the message.
+func (l *MessageLife) complete(ctx context.Context, tx pgx.Tx, cursors []cursor, all []aside) error {
+	l.Destinations = []Arrival{}
+	l.TraceID = traceID(l.Headers)
+	at := map[string]bool{}
+	for _, a := range all {
+		if a.Position == l.Position {
+			l.Destinations = append(l.Destinations, a.arrival)
+			at[a.arrival.Destination] = true
+		}
+	}
+	var shard int
+	if l.Transaction != "" {
+		var committed *time.Time
+		err := tx.QueryRow(ctx, `SELECT (SELECT m.shard FROM outbox.messages m WHERE m.segment = $2 AND m.xid = $1::text::xid8 AND m.id = $3),
+			CASE WHEN current_setting('track_commit_timestamp')::boolean THEN pg_xact_commit_timestamp($1::text::xid8::xid) END`,
+			l.Transaction, l.Segment, l.Position).Scan(&shard, &committed)
+		if err != nil {
+			return err
+		}
+		l.CommittedAt = value(committed)
+	}
+	for _, c := range cursors {
+		first, last := schema.Shards(c.Group, c.Groups)
+		if at[c.Destination] || strings.HasPrefix(c.Destination, schema.InboxPrefix) || l.Transaction != "" && (shard < first || shard > last) {
+			continue
+		}
+		at[c.Destination] = true
+		a := Arrival{Destination: c.Destination, State: AtUnknown}
+		if l.Transaction != "" && !c.Foreign {
+			var passed bool
+			err := tx.QueryRow(ctx, `SELECT pg_visible_in_snapshot(x, $2::text::pg_snapshot) OR $4::bigint <= $5 AND pg_visible_in_snapshot(x, $3::text::pg_snapshot)
+				FROM (SELECT $1::text::xid8) t (x)`, l.Transaction, c.Prev, c.First, l.Position, c.LastID).Scan(&passed)
+			if err != nil {
+				return err
+			}
+			if a.State = AtWaiting; passed {
+				a.State = AtPassed
+			}
+		}
+		l.Destinations = append(l.Destinations, a)
+	}
+	return nil
+}
+
+// traceID is the trace's id in the header traceparent, by W3C's trace context.
+func traceID(headers json.RawMessage) string {
+	var h struct {
+		Parent string `json:"traceparent"`
+	}
+	if json.Unmarshal(headers, &h) != nil {
+		return ""
+	}
+	if parts := strings.Split(h.Parent, "-"); len(parts) >= 4 && len(parts[1]) == 32 {
+		return parts[1]
+	}
+	return ""
+}
+
+// MessagePlace reads the place where a search ended, as FoundMessages.Next has it.
+func MessagePlace(text string) (f MessageFilter, err error) {
+	var rest string
+	n, _ := fmt.Sscanf(text, "%d:%d:%d%s", &f.AfterSegment, &f.AfterTransaction, &f.AfterPosition, &rest)
+	if n != 3 || f.AfterSegment < 0 || f.AfterSegment >= schema.SegmentCount || f.AfterTransaction <= 0 {
+		return f, errors.New("want SEGMENT:TRANSACTION:POSITION, as the search before has it")
+	}
+	return f, nil
+}

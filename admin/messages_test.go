@@ -1,0 +1,188 @@
+package admin
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+const long = 5 * time.Minute // more than any search here takes
+
+func (d *database) find(f MessageFilter) FoundMessages {
+	d.t.Helper()
+	if f.Within == 0 {
+		f.Within = long
+	}
+	found, err := FindMessages(d.t.Context(), d.Conn, f)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return found
+}
+
+func messageID(t *testing.T, n int) outbox.ID {
+	t.Helper()
+	id, err := outbox.ParseID(fmt.Sprintf("00000000-0000-7000-8000-%012d", n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// messages writes n of them to two segments, by two transactions.
+func (d *database) messages(n int) {
+	d.t.Helper()
+	for half := range 2 {
+		d.exec(`INSERT INTO outbox.messages (message_id, topic, key, aggregate_id, payload, headers, created_at, segment)
+			SELECT ('00000000-0000-7000-8000-' || lpad(i::text, 12, '0'))::uuid, 'topic-' || i % 3, CASE WHEN i % 2 = 0 THEN 'k' || i % 10 END, 'k' || i % 10, 'secret',
+			       jsonb_build_object('tenant', i % 5, 'traceparent', '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'),
+			       '2026-05-01 12:00:00Z'::timestamptz + i * interval '1 second',
+			       (date_part('epoch', now())::bigint / 600 + $3) % 8
+			FROM generate_series($1::int, $2::int) i`, half*n/2+1, (half+1)*n/2, 7+half)
+	}
+}
+
+func TestMessagesAreFoundByWhatIsKnownOfThem(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.messages(2 * walked * 2) // several steps of a search in each segment
+	const n = 2 * walked * 2
+	minute := time.Date(2026, 5, 1, 12, 1, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		filter MessageFilter
+		want   int
+		first  int
+	}{
+		"id":          {MessageFilter{MessageID: messageID(t, 77)}, 1, 77},
+		"key":         {MessageFilter{Key: "k3", Topic: "topic-1", Since: minute, Until: minute.Add(time.Minute)}, 2, 103},
+		"topic, time": {MessageFilter{Topic: "topic-1", Since: minute, Until: minute.Add(time.Minute)}, 20, 118},
+		"header":      {MessageFilter{Header: "tenant", HeaderValue: "4", Until: minute}, 12, 59},
+		"any header":  {MessageFilter{Header: "tenant", Until: minute}, 59, 59},
+		"no header":   {MessageFilter{Header: "colour"}, 0, 0},
+		"transaction": {MessageFilter{Transaction: d.int(`SELECT min(xid)::text::bigint FROM outbox.messages`), Limit: 3}, 3, n / 2},
+		"no id":       {MessageFilter{MessageID: messageID(t, n+1)}, 0, 0},
+	} {
+		for _, summarized := range []bool{false, true} {
+			if summarized {
+				d.exec(`VACUUM outbox.messages`)
+			}
+			found := d.find(c.filter)
+			if len(found.Messages) != c.want || c.want > 0 && found.Messages[0].MessageID != messageID(t, c.first) {
+				t.Errorf("%s: %d found, the first %+v", name, len(found.Messages), append(found.Messages, Message{})[0])
+			}
+			if c.filter.Limit == 0 && (!found.Complete || found.Next != "" || found.Segments != schema.SegmentCount || found.Looked < 0) {
+				t.Errorf("%s: %+v", name, found)
+			}
+		}
+	}
+	for _, m := range d.find(MessageFilter{MessageID: messageID(t, 77)}).Messages {
+		if m.Key != "k7" || m.Payload != nil || m.Transaction == "" || !strings.Contains(string(m.Headers), "tenant") {
+			t.Errorf("%+v", m)
+		}
+	}
+}
+
+func TestASearchTellsHowFarItCameAndGoesOnThere(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	const n = 4 * walked
+	d.messages(n)
+	for name, f := range map[string]MessageFilter{"walk": {Limit: 1000}, "index": {Key: "k3", Limit: 700}} {
+		want, seen := n, map[string]bool{}
+		if f.Key != "" {
+			want /= 10
+		}
+		for {
+			found := d.find(f)
+			for _, m := range found.Messages {
+				if seen[m.MessageID.String()] {
+					t.Fatalf("%s: %s was listed twice", name, m.MessageID)
+				}
+				seen[m.MessageID.String()] = true
+			}
+			if found.Complete {
+				break
+			}
+			next, err := MessagePlace(found.Next)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.AfterSegment, f.AfterTransaction, f.AfterPosition = next.AfterSegment, next.AfterTransaction, next.AfterPosition
+		}
+		if len(seen) != want {
+			t.Errorf("%s: %d of %d were listed", name, len(seen), want)
+		}
+	}
+	// A search whose time is over tells where it stands, and the transaction goes on.
+	d.exec(`BEGIN; LOCK TABLE outbox.messages IN ACCESS EXCLUSIVE MODE`)
+	other := database{t: t, url: d.url, Conn: d.another()}
+	found := other.find(MessageFilter{Topic: "topic-1", Within: 100 * time.Millisecond})
+	if found.Complete || found.Next == "" || len(found.Messages) != 0 {
+		t.Errorf("%+v", found)
+	}
+	d.exec(`COMMIT`)
+	if _, err := MessagePlace("9:1:1"); err == nil {
+		t.Error("a segment that doesn't exist is a place")
+	}
+}
+
+func TestOneMessagesLifeIsShown(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.messages(10)
+	for _, name := range []string{"passes", "waits", "holds", "blocks", "buries", "inbox:c"} {
+		d.cursor(name, "1 minute")
+	}
+	d.exec(`UPDATE outbox.cursors SET prev = pg_current_snapshot() WHERE destination <> 'waits'`)
+	position := d.int(`SELECT id FROM outbox.messages WHERE message_id = $1`, messageID(t, 3).String())
+	d.exec(`INSERT INTO outbox.holds (destination, lane, id, message_id, topic, key, shard, payload, created_at, attempts, retry_at, error)
+		SELECT x, 'k3', $1::bigint, $2::text::uuid, 'topic-0', 'k3', 1, 'secret', now(), 2, u::timestamptz, 'no' FROM (VALUES ('holds', '2100-01-01'), ('blocks', 'infinity')) v (x, u)`,
+		position, messageID(t, 3).String())
+	d.exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, key, shard, payload, created_at, attempts, reason, error)
+		VALUES ('buries', 'k3', $1::bigint, $2::text::uuid, 'topic-0', 'k3', 1, 'secret', now(), 10, 'exhausted', 'never')`, position, messageID(t, 3).String())
+	lives, err := ShowMessage(t.Context(), d.Conn, messageID(t, 3), true)
+	if err != nil || len(lives) != 1 {
+		t.Fatalf("%+v, %v", lives, err)
+	}
+	l := lives[0]
+	got := map[string]string{}
+	for _, a := range l.Destinations {
+		got[a.Destination] = a.State
+	}
+	want := map[string]string{"passes": AtPassed, "waits": AtWaiting, "holds": AtHeld, "blocks": AtBlocked, "buries": AtDead}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if l.TraceID != "4bf92f3577b34da6a3ce929d0e0e4736" || string(l.Payload) != "secret" || l.Transaction == "" || l.Key != "k3" || l.Position != position {
+		t.Errorf("%+v", l)
+	}
+	// Without its row a message is known by what is set aside.
+	d.exec(`TRUNCATE outbox.messages`)
+	if lives, err = ShowMessage(t.Context(), d.Conn, messageID(t, 3), false); err != nil || len(lives) != 1 || lives[0].Segment != -1 || lives[0].Payload != nil {
+		t.Errorf("%+v, %v", lives, err)
+	}
+	if _, err = ShowMessage(t.Context(), d.Conn, messageID(t, 4), false); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func TestViewersFindAndSeeMessagesWithoutPayloads(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.messages(10)
+	d.viewer()
+	if found := d.find(MessageFilter{Key: "k3"}); len(found.Messages) != 1 {
+		t.Errorf("%+v", found)
+	}
+	if lives, err := ShowMessage(t.Context(), d.Conn, messageID(t, 3), false); err != nil || len(lives) != 1 {
+		t.Errorf("%+v, %v", lives, err)
+	}
+	if _, err := ShowMessage(t.Context(), d.Conn, messageID(t, 3), true); err == nil {
+		t.Error("a viewer was given a payload")
+	}
+}

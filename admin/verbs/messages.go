@@ -1,0 +1,96 @@
+package verbs
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/admin"
+)
+
+// MessagesFind are the parameters of "messages find".
+type MessagesFind struct {
+	Message     string    `json:"message,omitempty" help:"with this message id"`
+	Key         string    `json:"key,omitempty" help:"with this ordering key"`
+	Topic       string    `json:"topic,omitempty" help:"of this topic"`
+	Since       time.Time `json:"since,omitzero" help:"written at this time or later"`
+	Until       time.Time `json:"until,omitzero" help:"written before this time"`
+	Header      string    `json:"header,omitempty" help:"with this header, as NAME=VALUE, or NAME for any value"`
+	Transaction int64     `json:"transaction,omitempty" min:"0" help:"written by the transaction with this id (xid)"`
+	Within      Duration  `json:"within,omitempty" default:"1s" min:"10ms" help:"how long to look, 20s at most"`
+	Limit       int       `json:"limit,omitempty" default:"100" min:"1" max:"1000" help:"how many to list, 1 to 1000"`
+	After       string    `json:"after,omitempty" help:"go on at this SEGMENT:TRANSACTION:POSITION"`
+}
+
+func (p *MessagesFind) filter() (f admin.MessageFilter, err error) {
+	if p.After != "" {
+		if f, err = admin.MessagePlace(p.After); err != nil {
+			return f, fault("after", "is %q: %v", p.After, err)
+		}
+	}
+	if p.Message != "" {
+		if f.MessageID, err = outbox.ParseID(p.Message); err != nil {
+			return f, fault("message", "is %q: want a message id such as 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f", p.Message)
+		}
+	}
+	if p.Within > Duration(20*time.Second) {
+		return f, fault("within", "is %v, it must be at most 20s: go on by after", p.Within)
+	}
+	f.Header, f.HeaderValue, _ = strings.Cut(p.Header, "=")
+	if f.Header == "" && p.Header != "" {
+		return f, fault("header", "is %q: want NAME=VALUE or NAME", p.Header)
+	}
+	f.Key, f.Topic, f.Since, f.Until, f.Transaction = p.Key, p.Topic, p.Since, p.Until, p.Transaction
+	f.Within, f.Limit = time.Duration(p.Within), p.Limit
+	return f, nil
+}
+
+func (p *MessagesFind) check() error {
+	_, err := p.filter()
+	return err
+}
+
+func messagesFind() Verb {
+	return reads(Verb{
+		Name:  "messages find",
+		Short: "Find messages in the segments that are still there",
+		Long: `A message is there until every destination has passed its segment. By id, key and transaction messages are found by an
+index. By topic, header and time alone one message after the other is looked at, the newest first. The search ends after
+--within, and tells how far it has come and how to go on. Payloads are not searched.`,
+		Example: `  outbox messages find --key customer-42
+  outbox messages find --topic orders --since 2026-05-01T12:00:00Z --within 5s
+  outbox messages find --header tenant=acme -o json`,
+	}, func(ctx context.Context, db admin.DB, p MessagesFind) (admin.FoundMessages, error) {
+		f, _ := p.filter() // checked
+		return admin.FindMessages(ctx, db, f)
+	})
+}
+
+// MessagesShow are the parameters of "messages show".
+type MessagesShow struct {
+	Message string `json:"message" arg:"ID" required:"true" help:"the message id"`
+	Payload bool   `json:"payload,omitempty" role:"operator" help:"with the payload"`
+}
+
+func (p *MessagesShow) check() error {
+	if _, err := outbox.ParseID(p.Message); err != nil {
+		return fault("message", "is %q: want a message id such as 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f", p.Message)
+	}
+	return nil
+}
+
+func messagesShow() Verb {
+	return reads(Verb{
+		Name:  "messages show",
+		Short: "Show a message and what became of it at each destination",
+		Long: `At a destination a message is waiting, held, blocked or dead, or the cursor has passed it: then it was delivered, or the
+destination doesn't select it, or an operator discarded it. When it was committed is known if the server has
+track_commit_timestamp.`,
+		Example: `  outbox messages show 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f
+  outbox messages show --payload 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f`,
+	}, func(ctx context.Context, db admin.DB, p MessagesShow) ([]admin.MessageLife, error) {
+		id, _ := outbox.ParseID(p.Message) // checked
+		return admin.ShowMessage(ctx, db, id, p.Payload)
+	})
+}
