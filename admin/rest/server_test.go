@@ -150,7 +150,7 @@ func proper(v verbs.Verb) any {
 			_ = p.Set(params, p.Enum[0])
 		case p.Required && p.Type == v.Params[0].Type && p.Repeats(), p.Required && p.Name == "ids":
 			_ = p.Set(params, "1")
-		case p.Required && p.Name == "id":
+		case p.Required && p.Name == "message":
 			_ = p.Set(params, "00000000-0000-7000-8000-000000000001")
 		case p.Required && p.Name == "topic":
 			_ = p.Set(params, "t")
