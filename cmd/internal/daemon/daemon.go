@@ -215,6 +215,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	}
 	d.logger.Info("relay started", "relay", d.cfg.Name, "version", d.options.Version, "destinations", len(d.cfg.Destinations),
 		"database", d.conn.Database, "http", d.cfg.HTTP.Listen, "pid", os.Getpid())
+	besides.Go(func() { supervised(aside, os.Getenv) }) // its watchdog while it drains, too
 	announce := context.AfterFunc(ctx, func() { d.logger.Info("draining; a second signal ends at once", "relay", d.cfg.Name) })
 	defer announce()
 	err = d.deliver(ctx)

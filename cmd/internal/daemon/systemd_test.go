@@ -1,0 +1,83 @@
+package daemon
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSystemdIsToldOfStartLifeAndEnd(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "notify")
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	if err := socket.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	heard := func() string {
+		t.Helper()
+		b := make([]byte, 100)
+		n, err := socket.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b[:n])
+	}
+	env := map[string]string{"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "2000"}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		supervised(ctx, func(name string) string { return env[name] })
+	}()
+	if word := heard(); word != "READY=1" {
+		t.Errorf("the first word is %s", word)
+	}
+	for range 2 {
+		if word := heard(); word != "WATCHDOG=1" {
+			t.Errorf("then %s", word)
+		}
+	}
+	stop()
+	word := heard()
+	for word == "WATCHDOG=1" {
+		word = heard()
+	}
+	if word != "STOPPING=1" {
+		t.Errorf("the last word is %s", word)
+	}
+	<-ended
+	supervised(t.Context(), func(string) string { return "" }) // without systemd it returns
+}
+
+// systemd-analyze ends with 0 although a value is unknown to it, so it must say nothing at all.
+func TestTheUnitIsUnderstoodBySystemd(t *testing.T) {
+	t.Parallel()
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("there is no systemd here")
+	}
+	unit, err := os.ReadFile("../../../deploy/systemd/outbox.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := filepath.Join(t.TempDir(), "outbox.service")
+	// Programs must exist to be verified.
+	text := strings.Replace(string(unit), "ExecStart=/usr/local/bin/outbox", "ExecStart="+analyze, 1)
+	if err := os.WriteFile(here, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(analyze, "verify", "--man=no", "--recursive-errors=no", here).CombinedOutput()
+	if err != nil || len(out) > 0 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
