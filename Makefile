@@ -24,8 +24,8 @@ build: ## Build bin/outbox
 	CGO_ENABLED=0 $(GO) build -tags grpcnotrace -trimpath -ldflags="-s -w" -o bin/outbox ./cmd/outbox
 
 .PHONY: servers
-servers: ## Fetch the real servers that the tests start (PostgreSQL, Kafka, NATS, ElasticMQ, moto, Redis, RabbitMQ, PgBouncer, Prometheus) and readers for Node and Python into a cache
-	$(GO) run ./proof/fetch $(addprefix postgres@,$(POSTGRES)) kafka nats elasticmq moto redis rabbitmq pgbouncer prometheus readers
+servers: ## Fetch the real servers that the tests start (PostgreSQL, Kafka, NATS, ElasticMQ, moto, Redis, RabbitMQ, PgBouncer, Prometheus, Chromium), readers for Node and Python, and axe into a cache
+	$(GO) run ./proof/fetch $(addprefix postgres@,$(POSTGRES)) kafka nats elasticmq moto redis rabbitmq pgbouncer prometheus chromium readers axe
 
 .PHONY: lint
 lint: ## Formatting, vet and staticcheck

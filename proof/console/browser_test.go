@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -35,28 +34,9 @@ type browser struct {
 	requests int
 }
 
-// program finds Chromium.
-func program(t *testing.T) string {
-	t.Helper()
-	for _, name := range []string{os.Getenv("OUTBOX_TEST_CHROMIUM"), "chromium", "chromium-browser", "google-chrome"} {
-		if name == "" {
-			continue
-		}
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	const what = "Chromium is not installed: on Debian and Ubuntu: sudo apt-get install chromium"
-	if os.Getenv("OUTBOX_REQUIRE_SERVERS") != "" || os.Getenv("CI") != "" {
-		t.Fatal(what)
-	}
-	t.Skip(what)
-	return ""
-}
-
 func open(t *testing.T, token string) *browser {
 	t.Helper()
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program(t)), chromedp.NoSandbox, chromedp.DisableGPU,
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(servers.Chromium(t)), chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(time.Minute))
 	ctx, cancel := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
 	t.Cleanup(cancel)
@@ -179,18 +159,7 @@ func (b *browser) click(selector string, by chromedp.QueryOption) {
 // axe finds what accessibility tools complain of, by all rules or by some.
 func (b *browser) axe(rules ...string) (found []string) {
 	b.t.Helper()
-	cache, err := servers.CacheDir()
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	script, err := os.ReadFile(filepath.Join(servers.AxeDir(cache), "axe.min.js"))
-	if err != nil {
-		b.t.Logf("axe-core is not in the cache: go run ./proof/fetch axe: %v", err)
-		if os.Getenv("OUTBOX_REQUIRE_SERVERS") != "" {
-			b.t.Fail()
-		}
-		return nil
-	}
+	script := servers.Axe(b.t)
 	var result string
 	b.eval(string(script)+";0", nil)
 	only := "{}"

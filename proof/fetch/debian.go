@@ -39,6 +39,13 @@ func (f fetcher) prometheus(ctx context.Context) error {
 	})
 }
 
+func (f fetcher) chromium(ctx context.Context) error {
+	return f.packaged(ctx, "Chromium", "chromium", "chromium", func() error {
+		_, err := servers.FindChromium()
+		return err
+	})
+}
+
 // packaged installs a server that is a package of the system, if one command is enough for that; elsewhere it says what
 // to do. find reports whether the server is installed.
 func (f fetcher) packaged(ctx context.Context, what, deb, brew string, find func() error) error {
@@ -74,10 +81,15 @@ func (f fetcher) apt(missing error, deb, brew string) (install func(ctx context.
 	}
 	return func(ctx context.Context, args ...string) error {
 		quiet := append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		if err := f.run(ctx, "", quiet, apt, append([]string{"install", "-y", "-q"}, args...)...); err != nil {
-			return fmt.Errorf("%w; if no such package was found, run apt-get update first", err)
+		install := append([]string{"install", "-y", "-q"}, args...)
+		if err := f.run(ctx, "", quiet, apt, install...); err == nil {
+			return nil
 		}
-		return nil
+		// The list of packages may be missing, or too old for what the mirror still has.
+		if err := f.run(ctx, "", quiet, apt, "update", "-q"); err != nil {
+			return err
+		}
+		return f.run(ctx, "", quiet, apt, install...)
 	}, nil
 }
 

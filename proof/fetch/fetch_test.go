@@ -26,7 +26,7 @@ func TestArgumentsNameServers(t *testing.T) {
 		{"debezium", "debezium"},
 		{"mysql", `!"mysql"`},
 		{"all", "postgres@14.24.0 postgres@15.19.0 postgres@16.15.0 postgres@17.11.0 postgres@18.6.0 kafka nats " +
-			"elasticmq moto redis rabbitmq pgbouncer prometheus readers axe"},
+			"elasticmq moto redis rabbitmq pgbouncer prometheus chromium readers axe"},
 	} {
 		targets, err := parse(strings.Fields(c.args))
 		if part, fails := strings.CutPrefix(c.want, "!"); fails {

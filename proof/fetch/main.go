@@ -90,6 +90,7 @@ func all() []target {
 		target{"rabbitmq", fetcher.rabbitMQ},
 		target{"pgbouncer", fetcher.pgBouncer},
 		target{"prometheus", fetcher.prometheus},
+		target{"chromium", fetcher.chromium},
 		target{"readers", fetcher.readers},
 		target{"axe", fetcher.axe})
 }
@@ -177,6 +178,7 @@ func show(out io.Writer, cache string) error {
 		{"Redis", "redis", servers.FindRedis},
 		{"RabbitMQ", "rabbitmq", func() (string, error) { path, _, err := servers.FindRabbitMQ(); return path, err }},
 		{"PgBouncer", "pgbouncer", servers.FindPgBouncer},
+		{"Chromium", "chromium", servers.FindChromium},
 		{"Prometheus", "prometheus", func() (string, error) { path, _, err := servers.FindPrometheus(); return path, err }},
 	} {
 		switch where, err := server.find(); {
