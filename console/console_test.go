@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -21,6 +22,7 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 )
@@ -314,48 +316,77 @@ func TestWhoMayNotActSeesNoButtonsAndIsRefused(t *testing.T) {
 	}
 }
 
-func TestAPageThatIsOpenGetsWhatChanges(t *testing.T) {
-	t.Parallel()
-	s := setup(t, Options{})
-	s.fill()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, "GET", s.Server.URL+"/a/b/live?of=dead", nil)
+// stream opens a live page. read waits until a text has come.
+func (s *site) stream(ctx context.Context, of string) (answer *http.Response, read func(text string)) {
+	s.T.Helper()
+	r, err := http.NewRequestWithContext(ctx, "GET", s.Server.URL+"/a/b/live?of="+of, nil)
 	if err != nil {
-		t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	r.Header.Set("X-Caller", "vera")
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
+	if answer, err = http.DefaultClient.Do(r); err != nil {
+		s.T.Fatal(err)
 	}
-	defer answer.Body.Close()
+	s.T.Cleanup(func() { answer.Body.Close() })
 	var seen strings.Builder
 	buffer := make([]byte, 64<<10)
-	await := func(text string) {
+	return answer, func(text string) {
+		s.T.Helper()
 		for !strings.Contains(seen.String(), text) {
 			n, err := answer.Body.Read(buffer)
 			if err != nil {
-				t.Fatalf("%q has not come: %v\n%s", text, err, seen.String())
+				s.T.Fatalf("%q has not come: %v\n%s", text, err, seen.String())
 			}
 			seen.Write(buffer[:n])
 		}
 	}
-	await("event: put")
+}
+
+// drawn lists the pages that are made again and again.
+func (s *site) drawn() []string {
+	s.console.streams.mu.Lock()
+	defer s.console.streams.mu.Unlock()
+	return slices.Collect(maps.Keys(s.console.streams.all))
+}
+
+func TestAPageThatIsOpenGetsWhatChanges(t *testing.T) {
+	t.Parallel()
+	s := setup(t, Options{})
+	s.fill()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	_, read := s.stream(ctx, "dead")
+	read("event: put")
 	s.Exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, shard, created_at, attempts, reason, error)
 		VALUES ('kafka', 'k', 7, '00000000-0000-7000-8000-000000000007', 'orders', 0, now(), 1, 'refused', 'a fresh death')`)
-	await("a fresh death")
-	if key := slices.Collect(func(yield func(string) bool) {
-		s.console.streams.mu.Lock()
-		defer s.console.streams.mu.Unlock()
-		for k := range s.console.streams.all {
-			if !yield(k) {
-				return
-			}
-		}
-	}); len(key) != 1 {
-		t.Errorf("the pages that are drawn: %q", key)
+	read("a fresh death")
+	if all := s.drawn(); len(all) != 1 {
+		t.Errorf("the pages that are drawn: %q", all)
 	}
+}
+
+func TestAPageIsDrawnOnceForAllWhoLookAtIt(t *testing.T) {
+	t.Parallel()
+	s := setup(t, Options{})
+	s.fill()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	for range maxStreams {
+		_, read := s.stream(ctx, "dead")
+		read("event: put") // at once, and not when the page is drawn again
+	}
+	if all := s.drawn(); len(all) != 1 {
+		t.Errorf("the pages that are drawn: %q", all)
+	}
+	if answer, _ := s.stream(ctx, "dead"); answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Retry-After") == "" {
+		t.Errorf("one more than may look on gets %s", answer.Status)
+	}
+	cancel()
+	await.Until(t, "the page to be drawn no more", func() bool { return len(s.drawn()) == 0 })
+	again, stop := context.WithTimeout(t.Context(), await.Patience)
+	defer stop()
+	_, read := s.stream(again, "dead")
+	read("event: put")
 }
 
 func TestThePanelsButtonsArePressed(t *testing.T) {

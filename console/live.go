@@ -71,6 +71,9 @@ func (s *streams) join(key string, v view) (*sheet, chan struct{}) {
 		s.drawing.Go(func() { s.draw(key, one) })
 	}
 	news := make(chan struct{}, 1)
+	if one.version > 0 {
+		news <- struct{}{} // what the others have seen is new to this one
+	}
 	one.clients[news] = true
 	return one, news
 }
