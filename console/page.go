@@ -182,14 +182,6 @@ func facts(pairs ...any) *element {
 	return h("dl.facts", parts...)
 }
 
-// since tells for how long something is so.
-func (v *view) since(t time.Time) any {
-	if t.IsZero() {
-		return nil
-	}
-	return list{"since ", clock(t), " UTC, ", ago(v.now, t)}
-}
-
 // filter is a form of fields that select what a page lists. A field is a name, its title and its choices, if it has some.
 func (v *view) filter(path string, fields ...field) *element {
 	parts := []any{here(path), at("method", "get"), at("class", "filter"), at("role", "search")}
