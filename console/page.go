@@ -2,7 +2,6 @@ package console
 
 import (
 	"strings"
-	"time"
 
 	"github.com/pgoutbox/outbox/admin"
 )
