@@ -55,7 +55,7 @@ func (v *view) does(verb verbs.Verb, params any, kind, text string) any {
 	}
 	query := url.Values{}
 	for name, values := range v.query {
-		if name != "_did" {
+		if name != "_did" && name != "_job" {
 			query[name] = values
 		}
 	}
@@ -139,7 +139,7 @@ func (c *Console) act(w http.ResponseWriter, r *http.Request, v *view) {
 		var result any
 		if result, out.ending = c.options.API.Run(v.ctx, v.caller, verb, params); out.ending == nil {
 			sentence, told := did(verb, result)
-			out.ran, out.where = true, v.back(sentence)
+			out.ran, out.where = true, v.back(sentence, result)
 			if !told {
 				out.shown = result
 			}
@@ -157,8 +157,8 @@ func (c *Console) act(w http.ResponseWriter, r *http.Request, v *view) {
 	w.WriteHeader(http.StatusSeeOther)
 }
 
-// back is where an action leads: to the page that it was begun on.
-func (v *view) back(did string) address {
+// back is where an action leads: to the page that it was begun on, with what it has done.
+func (v *view) back(did string, result any) address {
 	path, query, _ := strings.Cut(v.get("_back"), "?")
 	values, err := url.ParseQuery(query)
 	if _, ok := v.console.pages[path]; !ok || err != nil {
@@ -168,6 +168,9 @@ func (v *view) back(did string) address {
 		path, values = "dead", url.Values{} // it may be gone
 	}
 	values.Set("_did", did)
+	if job, ok := result.(admin.Job); ok && job.ID > 0 {
+		values.Set("_job", strconv.FormatInt(job.ID, 10))
+	}
 	return here(path) + address("?"+values.Encode())
 }
 

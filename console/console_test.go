@@ -249,6 +249,10 @@ func TestAnActionIsDoneOnceAndToNoMoreThanWasShown(t *testing.T) {
 		if answer.StatusCode != http.StatusSeeOther || !strings.HasPrefix(answer.Header.Get("Location"), "dead?_did=Discard") {
 			t.Fatalf("%d %s %s", answer.StatusCode, answer.Header.Get("Location"), body)
 		}
+		if _, body := s.visit("oscar", "GET", answer.Header.Get("Location"), nil); !strings.Contains(body, `href="do-jobs-undo?`) ||
+			!strings.Contains(body, `href="ask-jobs-show?id=`) {
+			t.Errorf("nothing leads to an undo: %s", body)
+		}
 	}
 	if n := s.Value(`SELECT count(*)::text FROM outbox.audit WHERE actor = 'oscar' AND verb = 'discard' AND reason = 'they are wrong'`); n != "1" {
 		t.Errorf("the audit has %s entries", n)

@@ -26,7 +26,12 @@ func (v *view) said() any {
 	if v.get("_did") == "" {
 		return nil
 	}
-	return h("p.said", at("role", "status"), foreign(v.get("_did"), 300))
+	said := list{foreign(v.get("_did"), 300)}
+	if job := v.get("_job"); job != "" {
+		of := append(v.given("destination"), "id", job)
+		said = append(said, " ", v.button("jobs undo", "Undo…", of...), " ", h("a", here("ask-jobs-show", "id", job), "Progress"))
+	}
+	return h("p.said", append([]any{at("role", "status")}, said...)...)
 }
 
 // verdict is a verdict as the head of a page: the sentence that everything prints, with the other findings as a list.

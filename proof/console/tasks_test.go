@@ -38,14 +38,14 @@ var tasks = []task{
 	{
 		want:   "have the time-outs of users delivered",
 		clicks: []string{"Dead letters", `a[href^="do-dead-requeue"][href*="topic=users"]`, sure},
-		says:   []string{"Requeue: 40 messages."},
+		says:   []string{"Requeue: 40 messages, as job", "Undo"},
 		holds: `SELECT NOT EXISTS (SELECT FROM outbox.dead_letters WHERE destination = 'billing' AND topic = 'users')
 			AND (SELECT detail::text LIKE '%40%' AND reason = 'as agreed' FROM outbox.audit WHERE verb = 'requeue' AND actor = 'anna')`,
 	},
 	{
 		want:   "say that the dead letters of search are known",
 		clicks: []string{"Dead letters", `a[href^="do-dead-ack"][href*="search-index"]`, sure},
-		says:   []string{"Acknowledge: 40 messages."},
+		says:   []string{"Acknowledge: 40 messages, as job"},
 		holds: `SELECT NOT EXISTS (SELECT FROM outbox.dead_letters WHERE destination = 'search-index'
 			AND acknowledged_at IS NULL)`,
 	},
@@ -66,7 +66,7 @@ var tasks = []task{
 	{
 		want:   "discard what a customer gave up",
 		clicks: []string{"Dead letters", `a[href^="do-dead-discard"][href*="topic=orders"][href*="search-index"]`, sure},
-		says:   []string{"Discard: 40 messages."},
+		says:   []string{"Discard: 40 messages, as job"},
 		holds:  `SELECT NOT EXISTS (SELECT FROM outbox.dead_letters WHERE destination = 'search-index')`,
 	},
 }
@@ -100,8 +100,8 @@ func TestTasksTakeThreeClicksAtMost(t *testing.T) {
 		for _, text := range task.says {
 			b.await(`document.querySelector("main").textContent.toLowerCase().includes(` + strconv.Quote(strings.ToLower(text)) + `)`)
 		}
-		if task.holds != "" && w.Value(`SELECT (`+task.holds+`)::text`) != "true" {
-			t.Errorf("%s: it isn't so: %s", task.want, task.holds)
+		if task.holds != "" { // a job begins when the time for an undo is over
+			w.Await(`SELECT ` + task.holds)
 		}
 		for _, text := range b.troubles() {
 			t.Errorf("%s: %s", task.want, text)
