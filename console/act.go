@@ -316,7 +316,7 @@ func consequence(verb verbs.Verb, n int64) string {
 	case "Requeue":
 		return "They are sent again, in order among themselves. What was delivered after them stays delivered, so consumers see them late."
 	case "Discard":
-		return "They are deleted: " + many(n, "message", "messages") + " will never be delivered."
+		return "They go to the trash, from which they can be restored for a day. After that " + many(n, "message is", "messages are") + " gone."
 	case "Acknowledge":
 		return "They stay where they are; the verdict speaks of them no more."
 	}

@@ -56,10 +56,18 @@ func (a *app) main(args []string) int {
 	root.SetArgs(args)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	// The first signal asks commands to end in good order, the second one ends the process.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop)
+	// The first signal asks commands to end in good order, the second one ends the process. Commands say so once ctx has
+	// ended, so signals have their usual effect again before it ends.
+	ctx, end := context.WithCancel(context.Background())
+	defer end()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	go func() {
+		<-signals
+		signal.Stop(signals)
+		end()
+	}()
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK

@@ -108,7 +108,7 @@ async function ask(link) {
     if (event.target === dialog || event.target.closest("[data-close]")) { event.preventDefault(); dialog.close(); }
   });
   dialog.showModal();
-  (dialog.querySelector("input:not([type=hidden])") || dialog.querySelector("[data-close]"))?.focus();
+  (dialog.querySelector("input[required]:not([type=hidden]), select[required]") || dialog.querySelector("[data-close]"))?.focus();
 }
 
 document.addEventListener("click", (event) => {
