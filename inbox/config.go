@@ -53,7 +53,7 @@ type Config struct {
 	// Timeout is the time after which the handler's context ends. Default: only the caller's context ends it.
 	Timeout time.Duration
 
-	// Logger reports gaps and, at level Debug, messages that were not applied; nil is silent.
+	// Logger reports gaps and, at level Debug, messages that were not applied; nil: slog.Default.
 	Logger *slog.Logger
 
 	// Observer gets an event for every message. Default: none.

@@ -39,7 +39,7 @@ type RetentionConfig struct {
 	// Observe, if not nil, gets the result of each pass. It must not block.
 	Observe func(RetentionReport)
 
-	// Logger reports emptied tables and trouble; nil is silent.
+	// Logger reports emptied tables and trouble; nil: slog.Default.
 	Logger *slog.Logger
 }
 

@@ -70,7 +70,7 @@ type Config struct {
 	DrainTimeout time.Duration
 
 	// Logger gets state changes and per-message trouble: at most 12 lines a minute of level info and above, and a count of
-	// the others with the ids of a few messages. nil is silent.
+	// the others with the ids of a few messages. nil: slog.Default.
 	Logger *slog.Logger
 
 	// Observer is told what happens. Default: none.

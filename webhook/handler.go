@@ -27,7 +27,7 @@ type Config struct {
 	// MaxBody is the largest body that is read, in bytes; larger ones are answered with 413. Default 16 MiB.
 	MaxBody int64
 
-	// Logger reports requests that fail verification and messages that are not accepted. nil is silent.
+	// Logger reports requests that fail verification and messages that are not accepted. nil: slog.Default.
 	Logger *slog.Logger
 }
 

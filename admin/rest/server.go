@@ -19,6 +19,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Options is what the API needs. DB and Access are required.
@@ -33,7 +34,7 @@ type Options struct {
 	Challenge string
 	// Mask hides parts of payloads from everybody. nil: nothing is hidden.
 	Mask func(payload []byte) []byte
-	// Logger is told who changed what, and of what went wrong. nil is silent.
+	// Logger is told who changed what, and of what went wrong. nil: slog.Default.
 	Logger *slog.Logger
 }
 
@@ -89,9 +90,7 @@ func newAPI(options Options, table []verbs.Verb) (*API, error) {
 	if options.ViewerDB == nil {
 		options.ViewerDB = options.DB
 	}
-	if options.Logger == nil {
-		options.Logger = slog.New(slog.DiscardHandler)
-	}
+	options.Logger = settings.Logger(options.Logger)
 	a := &API{options: options, stream: newStream(options.ViewerDB), running: make(chan struct{}, maxRunning)}
 	mux, protection := http.NewServeMux(), http.NewCrossOriginProtection()
 	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -75,7 +75,7 @@ type Config struct {
 	// taken away. Then their contexts end, and they have Grace to return. Default 20 s.
 	DrainTimeout time.Duration
 
-	// Logger reports failures of messages and of the connection; nil is silent. Payloads are never logged.
+	// Logger reports failures of messages and of the connection; nil: slog.Default. Payloads are never logged.
 	Logger *slog.Logger
 
 	// Observer gets events for metrics. Default: none.

@@ -66,7 +66,7 @@ type Config struct {
 	// Dial opens connections, for proxies and tests. Default: gRPC's own, which heeds HTTPS_PROXY.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 
-	// Logger reports that the server has no streams. nil is silent.
+	// Logger reports that the server has no streams. nil: slog.Default.
 	Logger *slog.Logger
 
 	records format.Encoder // the encoder of Format; nil without one

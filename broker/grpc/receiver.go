@@ -29,7 +29,7 @@ type ReceiverConfig struct {
 	// without the timeout, the silence would count as an outage. Default 10 s.
 	Timeout time.Duration
 
-	// Logger reports messages that are not accepted. nil is silent.
+	// Logger reports messages that are not accepted. nil: slog.Default.
 	Logger *slog.Logger
 }
 

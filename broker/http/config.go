@@ -81,7 +81,7 @@ type Config struct {
 	// Resolver looks names up. Default: the system's.
 	Resolver *net.Resolver
 
-	// Logger reports that a receiver disables the destination. nil is silent.
+	// Logger reports that a receiver disables the destination. nil: slog.Default.
 	Logger *slog.Logger
 
 	records format.Encoder // the encoder of Format; nil without one

@@ -36,7 +36,7 @@ type sink interface {
 
 // Config configures a broker that writes a file.
 type Config struct {
-	// Logger reports repaired lines and a replaced file. nil is silent.
+	// Logger reports repaired lines and a replaced file. nil: slog.Default.
 	Logger *slog.Logger
 }
 

@@ -71,7 +71,7 @@ type Config struct {
 	// timeout of 5 s.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Logger gets the client library's messages, most of them at debug level. nil is silent.
+	// Logger gets the client library's messages, most of them at debug level. nil: slog.Default.
 	Logger *slog.Logger
 
 	records format.Encoder // the encoder of Format; nil without one

@@ -81,7 +81,7 @@ type Config struct {
 	// Dial opens connections, for proxies and tests. Default: net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Logger reports connections, and streams whose settings endanger the guarantees. nil is silent.
+	// Logger reports connections, and streams whose settings endanger the guarantees. nil: slog.Default.
 	Logger *slog.Logger
 
 	records format.Encoder // the encoder of Format; nil without one

@@ -56,7 +56,7 @@ type Config struct {
 	// Dial opens connections, for proxies and tests. Default: that of gRPC.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 
-	// Logger reports topics that are created. nil is silent.
+	// Logger reports topics that are created. nil: slog.Default.
 	Logger *slog.Logger
 
 	records format.Encoder // the encoder of Format; nil without one

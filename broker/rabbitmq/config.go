@@ -72,7 +72,7 @@ type Config struct {
 	// Dial opens connections, for proxies and tests. Default: net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Logger reports connections. nil is silent.
+	// Logger reports connections. nil: slog.Default.
 	Logger *slog.Logger
 
 	records format.Encoder // the encoder of Format; nil without one

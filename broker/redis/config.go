@@ -90,7 +90,7 @@ type Config struct {
 	// Dial opens connections, for proxies and tests. Default: net.Dialer. TLS is added on top.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Logger reports settings of the server that endanger the guarantees. nil is silent.
+	// Logger reports settings of the server that endanger the guarantees. nil: slog.Default.
 	Logger *slog.Logger
 
 	records format.Encoder // the encoder of Format; nil without one

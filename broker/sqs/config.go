@@ -67,7 +67,7 @@ type Config struct {
 	// Dial opens connections, for proxies and tests. Default: net.Dialer with a timeout of 5 s.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Logger reports queues that are created or endanger the guarantees. nil is silent.
+	// Logger reports queues that are created or endanger the guarantees. nil: slog.Default.
 	Logger *slog.Logger
 }
 

@@ -17,13 +17,8 @@ func Default[T comparable](v *T, standard T) {
 	}
 }
 
-// Logger is l, or a silent one.
-func Logger(l *slog.Logger) *slog.Logger {
-	if l == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return l
-}
+// Logger is l, or the program's default: trouble that goes to no log would not be noticed.
+func Logger(l *slog.Logger) *slog.Logger { return cmp.Or(l, slog.Default()) }
 
 // Fault is a fault of a configuration.
 type Fault struct {

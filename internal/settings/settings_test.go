@@ -3,6 +3,7 @@ package settings_test
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -57,5 +58,21 @@ func TestFaultsOfWhatIsInAConfigHaveTheNamesOfBothFields(t *testing.T) {
 	}
 	if got := settings.List(errors.New("plain")); len(got) != 1 || got[0].Error() != "plain" || settings.List(nil) != nil {
 		t.Errorf("got %v", got)
+	}
+}
+
+func TestWithoutALoggerTheProgramsDefaultIsTold(t *testing.T) {
+	was := slog.Default()
+	defer slog.SetDefault(was)
+	var told strings.Builder
+	slog.SetDefault(slog.New(slog.NewTextHandler(&told, nil)))
+	settings.Logger(nil).Info("trouble")
+	if !strings.Contains(told.String(), "trouble") {
+		t.Errorf("the default log has %q", told.String())
+	}
+	var own strings.Builder
+	settings.Logger(slog.New(slog.NewTextHandler(&own, nil))).Info("elsewhere")
+	if !strings.Contains(own.String(), "elsewhere") || strings.Contains(told.String(), "elsewhere") {
+		t.Errorf("a logger of one's own has %q", own.String())
 	}
 }

@@ -61,7 +61,7 @@ type Config struct {
 	// Wake, if not nil, ends a pause when a value is received from it.
 	Wake <-chan struct{}
 
-	// Logger reports changes of ownership; nil is silent.
+	// Logger reports changes of ownership; nil: slog.Default.
 	Logger *slog.Logger
 }
 

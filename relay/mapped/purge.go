@@ -32,7 +32,7 @@ type PurgeConfig struct {
 	// that inserts a row there also deletes it here. Empty: rows are deleted.
 	Archive string
 
-	Logger *slog.Logger // nil is silent
+	Logger *slog.Logger // nil: slog.Default
 }
 
 // purgeBatch is how many rows one statement deletes: few enough that no other transaction waits long.

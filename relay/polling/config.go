@@ -48,7 +48,7 @@ type SnapshotConfig struct {
 	// committed something.
 	Wake <-chan struct{}
 
-	// Logger reports changes of ownership; nil is silent.
+	// Logger reports changes of ownership; nil: slog.Default.
 	Logger *slog.Logger
 }
 

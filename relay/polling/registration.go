@@ -53,7 +53,7 @@ type RegistrationConfig struct {
 	// relay renews it every third of that time. It should equal the Lease of the sources. At least 100 ms. Default 3 s.
 	Lease time.Duration
 
-	// Logger reports the loss of the name or of its connection; nil is silent.
+	// Logger reports the loss of the name or of its connection; nil: slog.Default.
 	Logger *slog.Logger
 }
 

@@ -47,7 +47,7 @@ const (
 
 // NewUnselected returns a recorder for a process; relay is its name, for people. It opens a connection with conn when
 // it has something to write. It makes a best effort: if it can't write now, it tries again later and logs that to
-// logger; nil is silent.
+// logger; nil: slog.Default.
 func NewUnselected(conn *pgx.ConnConfig, relay string, logger *slog.Logger) *Unselected {
 	u := &Unselected{conn: conn.Copy(), relay: relay, logger: settings.Logger(logger), topics: make(map[string]struct{})}
 	u.later = later.New(unselectedPause, func(earlier, next unselectedTopic) unselectedTopic {

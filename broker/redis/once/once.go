@@ -41,7 +41,7 @@ type Config struct {
 	// "outbox:once:".
 	Prefix string
 
-	// Logger reports effects that could not be noted, and lost claims; nil is silent.
+	// Logger reports effects that could not be noted, and lost claims; nil: slog.Default.
 	Logger *slog.Logger
 
 	// Observer gets every message, and Tracer wraps it in a span, as for an inbox; nil for none.

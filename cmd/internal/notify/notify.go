@@ -73,7 +73,7 @@ type Config struct {
 	// Observe is told of every notification that was sent or given up. Default: none.
 	Observe func(Outcome)
 
-	// Logger gets what failed; nil is silent.
+	// Logger gets what failed; nil: slog.Default.
 	Logger *slog.Logger
 }
 

@@ -39,7 +39,7 @@ type Config struct {
 	// Timeout bounds a request as a whole. Default: 5 s.
 	Timeout time.Duration
 
-	// Logger gets what a caller doesn't see. nil: silent.
+	// Logger gets what a caller doesn't see. nil: slog.Default.
 	Logger *slog.Logger
 }
 
