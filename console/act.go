@@ -260,6 +260,9 @@ func (v *view) propose(w http.ResponseWriter, status int, verb verbs.Verb, param
 		where += address("?" + query)
 	}
 	form = append(form, h("div.buttons", h("a.button", where, at("data-close", ""), "Cancel"), h(kind, submit...)))
+	if v.get("_once") == "" {
+		wrong = nil // nothing is filled in yet
+	}
 	body := h("div.proposal", h("h1", title), h("p.lead", foreign(verb.Short, 200), "."),
 		when(wrong != nil, h("p.problem", at("role", "alert"), message(wrong))), preview,
 		h("form", form...), h("h2", "The same on a command line"), command(verb.Command(params)))

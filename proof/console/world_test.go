@@ -158,7 +158,14 @@ func (w *world) fill(n sizes) {
 // write has messages come, until the test ends.
 func (w *world) write(ctx context.Context) {
 	conn := w.Connect()
+	ctx, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	w.T.Cleanup(func() {
+		stop()
+		<-ended
+	})
 	go func() {
+		defer close(ended)
 		for tick := time.NewTicker(100 * time.Millisecond); ctx.Err() == nil; {
 			_, _ = conn.Exec(ctx, `INSERT INTO outbox.messages (topic, key, payload)
 				SELECT (ARRAY['orders', 'users', 'stock'])[1 + i % 3], 'k-' || i, '{"n":1}' FROM generate_series(1, 12) i`)
