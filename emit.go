@@ -51,21 +51,21 @@ func (w *Writer) EmitSQL(ctx context.Context, tx *sql.Tx, msgs ...Message) ([]ID
 	}, func(contents [][]byte) any { return byteaArray(contents) }, msgs)
 }
 
-func (w *Writer) emit(ctx context.Context, exec func(query string, arg any) error, array func([][]byte) any, msgs []Message) ([]ID, error) {
+func (w *Writer) emit(ctx context.Context, exec func(query string, arg any) error, array func([][]byte) any,
+	msgs []Message) (_ []ID, err error) {
 	if len(msgs) == 0 {
 		return nil, nil
 	}
-	trace := w.traceOf(ctx)
 	if err := w.validate(msgs); err != nil {
 		return nil, fmt.Errorf("outbox: emit: %w", err)
 	}
-	ids := make([]ID, len(msgs))
+	ids := idsOf(msgs)
+	traces := w.begin(ctx, msgs, ids)
+	defer func() { traces.end(err) }()
 	contents := make([][]byte, len(msgs))
 	for i := range msgs {
-		ids[i] = idOf(&msgs[i])
-		contents[i] = encodeEmitted(&msgs[i], ids[i], trace)
+		contents[i] = encodeEmitted(&msgs[i], ids[i], traces.of(i))
 	}
-	var err error
 	if len(msgs) == 1 {
 		err = exec(emitOne, contents[0])
 	} else {

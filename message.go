@@ -37,8 +37,7 @@ type Message struct {
 
 	// Headers travel beside the payload. Names are unique and matched exactly. They consist of ASCII letters, digits
 	// and !#$%&'*+-.^_`|~, which every protocol can carry, and must not be a ReservedHeader. Values must not contain
-	// CR, LF or NUL. A Writer with a Trace function fills "traceparent" and "tracestate" from the caller's trace
-	// context.
+	// CR, LF or NUL. A Writer with a Trace function fills "traceparent" and "tracestate".
 	Headers []Header
 
 	// DeliverAt, if in the future, holds back the message, and later ones with the same key, until then. Give delayed

@@ -20,10 +20,13 @@ type WriterConfig struct {
 	// MaxPayloadBytes (1,000,000). Raise it only together with the limits of every broker behind it.
 	MaxPayloadBytes int
 
-	// Trace returns the caller's trace context in the form of W3C's headers, "" for none. It is stored as the headers
-	// "traceparent" and "tracestate" of messages that have neither, unless it is malformed or the limits of the headers
-	// leave no room. Default: none.
-	Trace func(ctx context.Context) (traceparent, tracestate string)
+	// Trace begins the span in which a message is created, and returns its context in the form of W3C's headers, "" for
+	// none. It is stored as the headers "traceparent" and "tracestate", unless it is malformed or the limits of the
+	// headers leave no room. end, if not nil, is called once the message has been inserted, or with the error. A
+	// message that has a header "traceparent" keeps it, and Trace is not called for it. msg has its ID and is valid
+	// during the call. It is nil where messages share a context: for Copy, and for a Write of more than 100 messages.
+	// Package oteloutbox has a Trace for OpenTelemetry. Default: none.
+	Trace func(ctx context.Context, msg *Message) (traceparent, tracestate string, end func(error))
 
 	// Sequences makes the writer number the messages of each topic and ordering key, in their header SequenceHeader, so
 	// that a consumer can detect a missing one. Transactions that write messages of one topic and key then exclude each
@@ -45,7 +48,7 @@ type WriterConfig struct {
 // goroutine at a time.
 type Writer struct {
 	maxPayload int
-	trace      func(ctx context.Context) (traceparent, tracestate string)
+	trace      func(ctx context.Context, msg *Message) (traceparent, tracestate string, end func(error))
 	wake       func()
 	sequences  bool
 }
@@ -117,30 +120,36 @@ var errNoTransaction = errors.New("outbox: write: tx is nil: begin a transaction
 	"exist exactly if it commits")
 
 func (w *Writer) write(ctx context.Context, exec func(query string, args []any) error,
-	arrays func(*batch) []any, msgs []Message) ([]ID, error) {
+	arrays func(*batch) []any, msgs []Message) (_ []ID, err error) {
 	if len(msgs) == 0 {
 		return nil, nil
 	}
-	trace := w.traceOf(ctx)
 	if err := w.validate(msgs); err != nil {
 		return nil, err
 	}
-	ids := make([]ID, len(msgs))
-	for i := range msgs {
-		ids[i] = idOf(&msgs[i])
-	}
+	ids := idsOf(msgs)
+	traces := w.begin(ctx, msgs, ids)
+	defer func() { traces.end(err) }()
 	if len(msgs) == 1 {
-		args, key := arguments(&msgs[0], ids[0], trace), msgs[0].OrderingKey()
+		args, key := arguments(&msgs[0], ids[0], traces.of(0)), msgs[0].OrderingKey()
 		if w.sequences && key != "" {
 			return ids, exec(insertOneNumbered, append(args, key))
 		}
 		return ids, exec(insertOne, args)
 	}
-	args := arrays(newBatch(msgs, ids, trace))
+	args := arrays(newBatch(msgs, ids, traces))
 	if w.sequences {
 		return ids, exec(insertManyNumbered, args)
 	}
 	return ids, exec(insertMany, args)
+}
+
+func idsOf(msgs []Message) []ID {
+	ids := make([]ID, len(msgs))
+	for i := range msgs {
+		ids[i] = idOf(&msgs[i])
+	}
+	return ids
 }
 
 func idOf(m *Message) ID {
@@ -180,18 +189,20 @@ func setText(arg *any, text string) {
 // and tx can only be rolled back.
 //
 // seq runs on another goroutine while Copy waits, and must not use tx.
-func (w *Writer) Copy(ctx context.Context, tx pgx.Tx, seq iter.Seq2[Message, error]) (int64, error) {
+func (w *Writer) Copy(ctx context.Context, tx pgx.Tx, seq iter.Seq2[Message, error]) (n int64, err error) {
 	if tx == nil {
 		return 0, errNoTransaction
 	}
 	if w.sequences {
 		return 0, errors.New("outbox: copy: this writer numbers messages (WriterConfig.Sequences), which COPY can't: use Write")
 	}
-	source := &copySource{writer: w, trace: w.traceOf(ctx), values: make([]any, 10)}
+	traces := w.begin(ctx, nil, nil)
+	defer func() { traces.end(err) }()
+	source := &copySource{writer: w, trace: traces.of(0), values: make([]any, 10)}
 	var stop func()
 	source.pull, stop = iter.Pull2(seq)
 	defer stop()
-	n, err := tx.CopyFrom(ctx, pgx.Identifier{"outbox", "messages"}, copyColumns(), source)
+	n, err = tx.CopyFrom(ctx, pgx.Identifier{"outbox", "messages"}, copyColumns(), source)
 	if source.panicked != nil {
 		panic(source.panicked)
 	}

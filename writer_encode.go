@@ -1,54 +1,11 @@
 package outbox
 
 import (
-	"context"
 	"encoding/hex"
 	"strings"
 	"time"
 	"unicode/utf8"
 )
-
-// Names of W3C's trace context.
-const (
-	traceParent = "traceparent"
-	traceState  = "tracestate"
-)
-
-type traceContext struct{ parent, state string }
-
-// traceOf returns the caller's trace context. A malformed one is left out: tracing must not make a business transaction
-// fail.
-func (w *Writer) traceOf(ctx context.Context) traceContext {
-	if w.trace == nil {
-		return traceContext{}
-	}
-	parent, state := w.trace(ctx)
-	if badText(parent) != "" {
-		return traceContext{}
-	}
-	if badText(state) != "" {
-		state = ""
-	}
-	return traceContext{parent, state}
-}
-
-// missing returns the part of t to add to headers, nothing if that would exceed their limits.
-func (t traceContext) missing(headers []Header) traceContext {
-	if t.parent == "" {
-		return traceContext{}
-	}
-	size := len(traceParent) + len(t.parent) + len(traceState) + len(t.state)
-	for _, h := range headers {
-		if h.Name == traceParent || h.Name == traceState {
-			return traceContext{} // the two belong together
-		}
-		size += len(h.Name) + len(h.Value)
-	}
-	if len(headers)+2 > MaxHeaders || size > MaxHeaderBytes {
-		return traceContext{}
-	}
-	return t
-}
 
 // encodeHeaders returns the JSON object that the column headers holds, "" if there is no header.
 func encodeHeaders(headers []Header, trace traceContext) string {
@@ -80,7 +37,6 @@ func appendHeader(b []byte, name, value string) []byte {
 
 // appendJSON quotes valid UTF-8. encoding/json would also rewrite <, > and &.
 func appendJSON(b []byte, s string) []byte {
-	const digits = "0123456789abcdef"
 	b = append(b, '"')
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -103,7 +59,7 @@ type batch struct {
 
 const payloadParameter = 6
 
-func newBatch(msgs []Message, ids []ID, trace traceContext) *batch {
+func newBatch(msgs []Message, ids []ID, traces *traces) *batch {
 	b := &batch{payloads: make([][]byte, len(msgs))}
 	cells := make([]string, len(b.texts)*len(msgs))
 	for c := range b.texts {
@@ -112,7 +68,7 @@ func newBatch(msgs []Message, ids []ID, trace traceContext) *batch {
 	for i := range msgs {
 		m := &msgs[i]
 		for c, text := range [...]string{ids[i].String(), m.Topic, m.Key, m.AggregateType, m.AggregateID, m.EventType,
-			m.ContentType, encodeHeaders(m.Headers, trace), formatTime(m.DeliverAt)} {
+			m.ContentType, encodeHeaders(m.Headers, traces.of(i)), formatTime(m.DeliverAt)} {
 			b.texts[c][i] = text
 		}
 		b.payloads[i] = m.Payload

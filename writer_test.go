@@ -536,9 +536,9 @@ func TestTheTraceContextIsStoredUnlessGiven(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, database(t))
 	type key struct{}
-	w, err := outbox.NewWriter(outbox.WriterConfig{Trace: func(ctx context.Context) (string, string) {
+	w, err := outbox.NewWriter(outbox.WriterConfig{Trace: func(ctx context.Context, _ *outbox.Message) (string, string, func(error)) {
 		parent, _ := ctx.Value(key{}).(string)
-		return parent, "s=1"
+		return parent, "s=1", nil
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -432,10 +432,8 @@ func traceID(headers json.RawMessage) string {
 	if json.Unmarshal(headers, &h) != nil {
 		return ""
 	}
-	if parts := strings.Split(h.Parent, "-"); len(parts) >= 4 && len(parts[1]) == 32 {
-		return parts[1]
-	}
-	return ""
+	trace, _ := outbox.ParseTraceParent(h.Parent)
+	return trace.TraceID
 }
 
 // MessagePlace reads the place where a search ended, as FoundMessages.Next has it.

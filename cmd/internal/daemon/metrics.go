@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"encoding/hex"
 	"errors"
 	"io"
 	"runtime"
@@ -287,18 +286,13 @@ func (o *observer) retry(message *outbox.Message) {
 	o.metrics.retries.WithLabelValues(o.destination, o.metrics.types.label(message.EventType)).Inc()
 }
 
-// traceOf returns the trace id of a message that is sampled, nil for others. (W3C Trace Context: 00-<32>-<16>-<2>, all
-// hexadecimal, and the last bit is "sampled".)
+// traceOf returns the trace id of a message that is sampled, nil for others.
 func traceOf(m *outbox.Message) prometheus.Labels {
-	parent, _ := m.Header("traceparent")
-	if len(parent) < 55 || parent[2] != '-' || parent[35] != '-' || parent[52] != '-' {
+	trace, _ := m.TraceParent()
+	if !trace.Sampled {
 		return nil
 	}
-	flags, err := hex.DecodeString(parent[53:55])
-	if err != nil || flags[0]&1 == 0 || strings.Trim(parent[3:35], "0123456789abcdef") != "" {
-		return nil
-	}
-	return prometheus.Labels{"trace_id": strings.Clone(parent[3:35])} // the message's memory is used again
+	return prometheus.Labels{"trace_id": strings.Clone(trace.TraceID)} // the message's memory is used again
 }
 
 // maxEventTypes bounds the values of the label event_type, for who writes events chooses them.
