@@ -132,7 +132,7 @@ func (b *Inbox) observe(ctx context.Context, msg *outbox.Message,
 	if err != nil {
 		return Result{}, b.failed(msg, err)
 	}
-	b.log(ctx, msg, result)
+	b.log(ctx, r, msg, result)
 	return result, nil
 }
 

@@ -52,7 +52,7 @@ func (nobody) Start(ctx context.Context, _ string, _ *outbox.Message, _ Link) (c
 }
 
 // log logs what needs no action of the caller. The caller logs errors.
-func (b *Inbox) log(ctx context.Context, msg *outbox.Message, result Result) {
+func (b *Inbox) log(ctx context.Context, r record, msg *outbox.Message, result Result) {
 	level, text := slog.LevelDebug, "message not applied"
 	switch {
 	case result.Missing != nil:
@@ -63,8 +63,10 @@ func (b *Inbox) log(ctx context.Context, msg *outbox.Message, result Result) {
 	if !b.cfg.Logger.Enabled(ctx, level) {
 		return
 	}
-	args := []any{"consumer", b.consumer, "message_id", msg.ID.String(),
-		"topic", msg.Topic, "key", printed.Key(msg.OrderingKey()), "outcome", string(result.Outcome)}
+	args := append(printed.Message(msg), "consumer", b.consumer, "outcome", string(result.Outcome))
+	if r.dedup != "" {
+		args = append(args, "dedup_key", printed.Key(r.dedup))
+	}
 	if gap := result.Missing; gap != nil {
 		args = append(args, "first_missing", gap.First, "last_missing", gap.Last)
 	}

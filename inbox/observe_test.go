@@ -1,9 +1,12 @@
 package inbox
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -77,5 +80,27 @@ func TestObserverAndTracerSeeEveryMessageWithTheWritersTrace(t *testing.T) {
 	if len(all) != 3 || !errors.Is(all[0].Err, boom) || all[1].Result.Outcome != Applied || all[2].Result.Outcome != Duplicate ||
 		all[1].Consumer != "payments" || all[1].Message != msg || all[1].Took <= 0 {
 		t.Errorf("events: %+v", all)
+	}
+}
+
+func TestALineAboutAMessageHasItsTraceItsTypeAndItsDeduplicationKey(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	var log bytes.Buffer
+	b := newInbox(t, Config{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		DedupKey: func(m *outbox.Message) string { return "booking " + m.Key }})
+	msg := message("k")
+	msg.EventType = "Booked"
+	msg.Headers = []outbox.Header{{Name: "traceparent", Value: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"}}
+	for range 2 {
+		if _, err := b.Handle(t.Context(), w.pool, msg, func(context.Context, pgx.Tx, *outbox.Message) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{"message_id=" + msg.ID.String(), "event_type=Booked", "trace_id=0af7651916cd43dd8448eb211c80319c",
+		`dedup_key="booking k"`, "outcome=duplicate"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %s in %s", want, &log)
+		}
 	}
 }

@@ -18,6 +18,7 @@ type record struct {
 	quick    []any // of statement.quick
 	args     []any // of statement.receive
 	key      string
+	dedup    string // "": the message's id
 	topic    string
 	sequence int64 // 0: none
 	version  int64 // with a column
@@ -39,7 +40,7 @@ func (b *Inbox) record(msg *outbox.Message) (record, error) {
 			return record{}, outbox.Permanent(err)
 		}
 		if key != "" {
-			dedup = key
+			r.dedup, dedup = key, key
 		}
 	}
 	if id == nil && dedup == nil {

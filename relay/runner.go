@@ -333,17 +333,16 @@ func (l *loop) logFailures(k *call, errs []error) {
 		if err == nil || outbox.IsUnavailable(err) || outbox.IsTopicUnavailable(err) || errors.Is(err, outbox.ErrSkipped) {
 			continue
 		}
-		m := k.Batch[i]
-		l.relay.cfg.Logger.Warn("message not accepted", "destination", l.relay.cfg.Name, "message_id", m.ID.String(),
-			"topic", printed.Key(m.Topic), "key", printed.Key(m.OrderingKey()), "attempt", k.items[i].d.Attempts+1, "error", err)
+		l.relay.cfg.Logger.Warn("message not accepted", append(printed.Message(k.Batch[i]),
+			"destination", l.relay.cfg.Name, "attempt", k.items[i].d.Attempts+1, "error", err)...)
 	}
 }
 
 func (l *loop) logSettled(s *Settlement) {
 	log := func(dead []Dead) {
 		for _, d := range dead {
-			l.relay.cfg.Logger.Error("dead letter", "destination", l.relay.cfg.Name, "message_id", d.Delivery.ID.String(),
-				"topic", printed.Key(d.Delivery.Topic), "key", printed.Key(d.Delivery.OrderingKey()), "reason", string(d.Reason), "error", d.Err)
+			l.relay.cfg.Logger.Error("dead letter", append(printed.Message(&d.Delivery.Message),
+				"destination", l.relay.cfg.Name, "reason", string(d.Reason), "error", d.Err)...)
 		}
 	}
 	log(s.Dead)

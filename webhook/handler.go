@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
@@ -164,7 +165,7 @@ func (h *handler) accept(ctx context.Context, m *outbox.Message) Result {
 	if err == nil {
 		return Result{Status: http.StatusNoContent}
 	}
-	h.cfg.Logger.Warn("message not accepted", "message_id", m.ID.String(), "topic", m.Topic, "error", err)
+	h.cfg.Logger.Warn("message not accepted", append(printed.Message(m), "error", err)...)
 	result := Result{Status: http.StatusInternalServerError, Error: "the message was not accepted"}
 	switch {
 	case outbox.IsPermanent(err):

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/settings"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -222,7 +223,7 @@ func (r *Receiver) accept(ctx context.Context, p *outboxpb.Message) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
 	if err := r.receive(ctx, m); err != nil {
-		r.cfg.Logger.Warn("message not accepted", "message_id", m.ID.String(), "topic", m.Topic, "error", err)
+		r.cfg.Logger.Warn("message not accepted", append(printed.Message(m), "error", err)...)
 		return err
 	}
 	return nil

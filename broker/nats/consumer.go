@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/broker/internal/lanes"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
@@ -230,7 +231,7 @@ func (s *session) take(msg jetstream.Msg) {
 		}
 		if err != nil {
 			s.logger.Debug("the server was not told about a message, and will deliver it again",
-				"message_id", d.Message.ID.String(), "error", err)
+				append(printed.Message(&d.Message), "error", err)...)
 		}
 	}
 	s.mu.Lock()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/broker/internal/lanes"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/rabbitmq/amqp091-go"
 )
@@ -176,7 +177,7 @@ func (s *session) take(from amqp091.Delivery) {
 		}
 		if err != nil {
 			s.logger.Debug("the server was not told about a message, and will deliver it again",
-				"message_id", d.Message.ID.String(), "error", err)
+				append(printed.Message(&d.Message), "error", err)...)
 		}
 	}
 	s.group.Add(d)

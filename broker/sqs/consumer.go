@@ -18,6 +18,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/broker/internal/amazon"
 	"github.com/pgoutbox/outbox/broker/internal/lanes"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
@@ -226,7 +227,7 @@ func (s *session) take(got *types.Message) {
 		}
 		if err != nil {
 			s.logger.Debug("the service was not told about a message, and will deliver it again",
-				"message_id", d.Message.ID.String(), "error", err)
+				append(printed.Message(&d.Message), "error", err)...)
 		}
 	}
 	s.mu.Lock()

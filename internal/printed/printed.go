@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/pgoutbox/outbox"
 )
 
 // maxKey bounds a key in a log line. A key of an existing table may have megabytes.
@@ -22,6 +24,19 @@ func Key(s string) string {
 		return Text(s[:end]) + "…"
 	}
 	return Text(s)
+}
+
+// Message is what a log line says of a message: its id, topic and key, and its event type and trace if it has them. A
+// line may be kept after the message's memory is used again.
+func Message(m *outbox.Message) []any {
+	about := []any{"message_id", m.ID.String(), "topic", strings.Clone(Key(m.Topic)), "key", strings.Clone(Key(m.OrderingKey()))}
+	if m.EventType != "" {
+		about = append(about, "event_type", strings.Clone(Key(m.EventType)))
+	}
+	if trace, ok := m.TraceParent(); ok {
+		about = append(about, "trace_id", strings.Clone(trace.TraceID))
+	}
+	return about
 }
 
 // Text escapes characters that can't be printed, as Go does: \x00, \n, \u200b. It leaves all others unchanged.

@@ -285,10 +285,8 @@ func (e *Engine) pause(n int) time.Duration {
 }
 
 func (e *Engine) log(level slog.Level, text string, d *Delivery, err error, more ...any) {
-	m := &d.Message
-	args := append([]any{"message_id", m.ID.String(), "topic",
-		m.Topic, "key", printed.Key(m.OrderingKey()), "source", d.Source, "error", err}, more...)
-	e.cfg.Logger.Log(context.Background(), level, text, args...)
+	args := append(printed.Message(&d.Message), "source", d.Source, "error", err)
+	e.cfg.Logger.Log(context.Background(), level, text, append(args, more...)...)
 }
 
 // guarded turns a panic into an error.

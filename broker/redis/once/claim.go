@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -150,6 +151,9 @@ func (c *claim) release(ctx context.Context) {
 }
 
 func (c *claim) log(text string, err error) {
-	c.cache.cfg.Logger.Warn(text, "consumer", c.cache.consumer,
-		"message_id", c.msg.ID.String(), "topic", c.msg.Topic, "key", printed.Key(c.msg.OrderingKey()), "error", err)
+	args := append(printed.Message(c.msg), "consumer", c.cache.consumer, "error", err)
+	if dedup, ok := strings.CutPrefix(c.key, c.cache.cfg.Prefix+c.cache.consumer+":key:"); ok {
+		args = append(args, "dedup_key", printed.Key(dedup))
+	}
+	c.cache.cfg.Logger.Warn(text, args...)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/route"
 )
 
@@ -97,6 +98,6 @@ func (s *selection) count(m *outbox.Message) {
 		s.logger.Warn("no destination of this relay selects a message, and so nobody gets it: add its topic to a destination's "+
 			"topics or filter, or drop it by a rule to say that this is meant; "+
 			"it is said once per topic, and outbox_messages_unselected_total counts all",
-			"topic", m.Topic, "event_type", m.EventType, "message_id", m.ID.String())
+			printed.Message(m)...)
 	}
 }
