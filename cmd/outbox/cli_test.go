@@ -225,10 +225,7 @@ func TestTheConfigurationIsTriedOut(t *testing.T) {
 	t.Parallel()
 	d := emptyDatabase(t)
 	write := func(brokers string) {
-		yaml := d.fileYAML("  - name: kafka\n    broker: {kafka: {brokers: ['" + brokers + "']}}\n")
-		if err := os.WriteFile(filepath.Join(d.folder, "outbox.yaml"), []byte(yaml), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		d.configure(d.fileYAML("  - name: kafka\n    broker: {kafka: {brokers: ['" + brokers + "']}}\n"))
 	}
 	write(freeAddress(t)) // and nothing listens there
 	d.outbox("config", "validate").want(exitOK, "2 destinations")

@@ -261,9 +261,7 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 func TestErrorsAtTheStartSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	if err := os.WriteFile(filepath.Join(d.folder, "outbox.yaml"), []byte(d.fileYAML("")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	d.configure(d.fileYAML(""))
 	relay := func(url string) result {
 		t.Helper()
 		return command(t, d.folder, []string{"OUTBOX_DATABASE_URL=" + url}, "relay")
