@@ -19,13 +19,18 @@ demo: ## Watch it work: a real PostgreSQL, an embedded NATS, faults at the press
 	$(GO) run ./demo
 
 # grpcnotrace: gRPC's traces would keep every exported method in the binary, see proof/rig/binary_test.go.
+VERSION ?=
 .PHONY: build
-build: ## Build bin/outbox
-	CGO_ENABLED=0 $(GO) build -tags grpcnotrace -trimpath -ldflags="-s -w" -o bin/outbox ./cmd/outbox
+build: ## Build bin/outbox; VERSION=v1.2.3 is what it says of itself
+	CGO_ENABLED=0 $(GO) build -tags grpcnotrace -trimpath -ldflags="-s -w $(if $(VERSION),-X main.release=$(VERSION))" -o bin/outbox ./cmd/outbox
 
 .PHONY: servers
 servers: ## Fetch the real servers that the tests start (PostgreSQL, Kafka, NATS, ElasticMQ, moto, Redis, RabbitMQ, PgBouncer, Prometheus, Chromium), readers for Node and Python, and axe into a cache
 	$(GO) run ./proof/fetch $(addprefix postgres@,$(POSTGRES)) kafka nats elasticmq moto redis rabbitmq pgbouncer prometheus chromium readers axe
+
+.PHONY: tools
+tools: ## Fetch the tools that check what is packaged (Helm, kustomize, goreleaser, buildah, shells) into the cache
+	$(GO) run ./proof/fetch tools
 
 .PHONY: lint
 lint: ## Formatting, vet and staticcheck
@@ -61,7 +66,7 @@ test: lint servers ## Lint, then the tests of library, brokers, binary and demo 
 	GOGC=800 $(GO) test -vet=off ./relay -run TestEveryScheduleKeepsThePromises
 
 .PHONY: test-long
-test-long: servers ## The workshop's: faults on real processes, nemesis, acceptance of the articles' systems, benchmarks
+test-long: servers tools ## The workshop's: faults on real processes, nemesis, acceptance of the articles' systems, benchmarks
 	$(GOTEST) -p 1 ./proof/...
 	$(GOTEST) ./relay/polling -run 'Nothing|Stress'
 

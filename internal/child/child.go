@@ -22,6 +22,7 @@ type Command struct {
 	Env  []string // default: this process's
 	Dir  string   // default: this process's
 	UID  int      // the user and the group that it runs as. Default: this process's
+	Root string   // the folder that it sees as /, in which Path and Dir are then. Default: this process's. It takes root
 
 	// LogFile is the file that standard output and standard error are appended to.
 	LogFile string
@@ -87,7 +88,7 @@ func (p *Process) start(c Command, cmd *exec.Cmd, log *os.File) (unguard func(),
 	if p.from, err = log.Seek(0, io.SeekEnd); err != nil {
 		return nil, err
 	}
-	cmd.Dir, cmd.Env, cmd.SysProcAttr = c.Dir, c.Env, attributes(c.UID, c.OnDeath)
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = c.Dir, c.Env, attributes(c, c.OnDeath)
 	cmd.Stdout, cmd.Stderr = log, log
 	if c.Piped {
 		cmd.Stdout = nil
@@ -117,7 +118,7 @@ func Run(ctx context.Context, c Command) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(ctx, c.Path, c.Args...)
-	cmd.Dir, cmd.Env, cmd.SysProcAttr = c.Dir, c.Env, attributes(c.UID, syscall.SIGKILL)
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = c.Dir, c.Env, attributes(c, syscall.SIGKILL)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", c.Path, err, out)
 	}

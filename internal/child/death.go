@@ -40,7 +40,7 @@ func startGuard(in *os.File, script string, args ...string) (*exec.Cmd, error) {
 	shell := exec.Command("/bin/sh", append([]string{"-c", "read -r _; " + script, "sh"}, args...)...)
 	shell.Stdin = in
 	shell.Dir = "/"
-	shell.SysProcAttr = attributes(0, 0) // it outlives this process
+	shell.SysProcAttr = attributes(Command{}, 0) // it outlives this process
 	return shell, shell.Start()
 }
 

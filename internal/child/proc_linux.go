@@ -13,8 +13,8 @@ import (
 
 // attributes puts the child into a process group of its own, out of reach of Ctrl-C, and has the kernel send it onDeath
 // when the thread that starts it ends.
-func attributes(uid int, onDeath syscall.Signal) *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: onDeath, Credential: credential(uid)}
+func attributes(c Command, onDeath syscall.Signal) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: onDeath, Credential: credential(c.UID), Chroot: c.Root}
 }
 
 // endWithParent has nothing to do: the kernel does it.

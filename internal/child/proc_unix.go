@@ -11,8 +11,8 @@ import (
 
 // attributes puts the child into a process group of its own, out of reach of Ctrl-C. There is no parent-death signal
 // here: see endWithParent.
-func attributes(uid int, _ syscall.Signal) *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Credential: credential(uid)}
+func attributes(c Command, _ syscall.Signal) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Credential: credential(c.UID), Chroot: c.Root}
 }
 
 // endWithParent sends onDeath to the child when this process dies.

@@ -37,6 +37,6 @@ func Descendants(int) ([]int, error) {
 	return nil, errors.New("the children of processes aren't known on " + runtime.GOOS)
 }
 
-func attributes(int, syscall.Signal) *syscall.SysProcAttr { return nil }
+func attributes(Command, syscall.Signal) *syscall.SysProcAttr { return nil }
 
 func endWithParent(int, syscall.Signal) (unguard func(), err error) { return func() {}, nil }

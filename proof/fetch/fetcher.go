@@ -93,12 +93,7 @@ func (f fetcher) nats(ctx context.Context) error {
 	if path, err := servers.FindNATS(); err == nil && filepath.Dir(path) == dir {
 		return nil
 	}
-	return f.install("nats-server "+servers.NATSVersion, dir, func(work string) error {
-		fmt.Fprintf(f.progress, "nats-server %s: building\n", servers.NATSVersion)
-		// It runs in a folder outside of every module, without anyone's flags and workspace.
-		env := append(os.Environ(), "GOBIN="+filepath.Join(work, "out"), "GOWORK=off", "GOFLAGS=", "GOOS=", "GOARCH=")
-		return f.run(ctx, work, env, "go", "install", "-trimpath", "github.com/nats-io/nats-server/v2@v"+servers.NATSVersion)
-	})
+	return f.built(ctx, "nats-server", servers.NATSVersion, dir, "github.com/nats-io/nats-server/v2")
 }
 
 // moto installs moto with what its SNS and SQS need; moto[server] would be four times as large.

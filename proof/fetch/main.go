@@ -4,9 +4,11 @@
 //	go run ./proof/fetch all
 //	go run ./proof/fetch postgres@18.6.0 kafka nats
 //	go run ./proof/fetch debezium
+//	go run ./proof/fetch tools
 //	go run ./proof/fetch -list
 //
-// Debezium Server is not part of all, because only a comparison of strategies needs it.
+// Debezium Server is not part of all, because only a comparison of strategies needs it, nor are the tools, which check
+// what is packaged.
 //
 // Existing servers aren't fetched again, and are always complete: each server is unpacked elsewhere and moved into
 // place in one step.
@@ -35,7 +37,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	flags.SetOutput(progress)
 	list := flags.Bool("list", false, "show what there is and what would be fetched, and fetch nothing")
 	flags.Usage = func() {
-		fmt.Fprintf(progress, "usage: fetch [-list] %s\n", strings.Join(names(), "|")+"|all ...")
+		fmt.Fprintf(progress, "usage: fetch [-list] %s\n", strings.Join(names(), "|")+"|tools|all ...")
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
@@ -97,7 +99,7 @@ func all() []target {
 
 // extra lists the targets that must be named.
 func extra() []target {
-	return []target{{"debezium", fetcher.debezium}}
+	return append(tools(), target{"debezium", fetcher.debezium})
 }
 
 func names() (names []string) {
@@ -107,7 +109,7 @@ func names() (names []string) {
 	return names
 }
 
-// parse turns arguments into targets: names of all, postgres@VERSION or postgres@MAJOR, or all.
+// parse turns arguments into targets: names of all, postgres@VERSION or postgres@MAJOR, tools or all.
 func parse(args []string) ([]target, error) {
 	var targets []target
 	known := map[string]target{}
@@ -120,6 +122,8 @@ func parse(args []string) ([]target, error) {
 		switch {
 		case arg == "all":
 			targets = append(targets, all()...)
+		case arg == "tools":
+			targets = append(targets, tools()...)
 		case ok:
 			targets = append(targets, t)
 		case isPostgres && strings.Count(version, ".") == 2:
@@ -167,10 +171,11 @@ func show(out io.Writer, cache string) error {
 		}
 	}
 	runBy := func(by, what string, err error) (string, error) { return what + ", run by " + by, err }
-	for _, server := range []struct {
+	type server struct {
 		title, target string
 		find          func() (where string, err error)
-	}{
+	}
+	known := []server{
 		{"Kafka " + servers.KafkaVersion, "kafka", func() (string, error) { return runBy(servers.FindKafka()) }},
 		{"NATS", "nats", servers.FindNATS},
 		{"ElasticMQ " + servers.ElasticMQVersion, "elasticmq", func() (string, error) { return runBy(servers.FindElasticMQ()) }},
@@ -180,7 +185,11 @@ func show(out io.Writer, cache string) error {
 		{"PgBouncer", "pgbouncer", servers.FindPgBouncer},
 		{"Chromium", "chromium", servers.FindChromium},
 		{"Prometheus", "prometheus", func() (string, error) { path, _, err := servers.FindPrometheus(); return path, err }},
-	} {
+	}
+	for _, t := range tools() {
+		known = append(known, server{t.name, t.name, func() (string, error) { return servers.FindTool(t.name) }})
+	}
+	for _, server := range known {
 		switch where, err := server.find(); {
 		case errors.Is(err, servers.ErrNotFound):
 			fmt.Fprintf(out, "%s: %v, fetch %s\n", server.title, err, server.target)
