@@ -1,25 +1,29 @@
 package servers
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 )
 
-// Readers are the official libraries, for other languages, of the formats that are sent here. "make servers" installs
-// them.
-const (
-	CloudEventsNode        = "10.0.0"
-	StandardWebhooksNode   = "1.1.1"
-	CloudEventsPython      = "2.2.0"
-	StandardWebhooksPython = "1.1.0"
+// Readers are the libraries for other languages with which tests, and the pages' programs, read what is sent: the
+// official ones of the formats, and the brokers' clients. npm and pip name them so. "make servers" installs them.
+var (
+	ReadersNode   = []string{"cloudevents@10.0.0", "standardwebhooks@1.1.1"}
+	ReadersPython = []string{"cloudevents==2.2.0", "standardwebhooks==1.1.0", "confluent-kafka==2.16.1", "nats-py==2.16.0",
+		"pika==1.4.4", "redis==8.1.0", "boto3==1.44.5"}
 )
 
 // ReadersDir is where the cache has the libraries: those for Node in node_modules, those for Python in python.
 func ReadersDir(cache string) string {
-	return filepath.Join(cache, "readers-"+CloudEventsNode+"-"+StandardWebhooksNode+"-"+CloudEventsPython+"-"+StandardWebhooksPython)
+	sum := sha256.Sum256([]byte(strings.Join(slices.Concat(ReadersNode, ReadersPython), " ")))
+	return filepath.Join(cache, "readers-"+hex.EncodeToString(sum[:6]))
 }
 
 // FindReaders returns where the libraries are. The error wraps [ErrNotFound] when they or a language are missing, and says
@@ -30,10 +34,8 @@ func FindReaders() (dir string, err error) {
 		return "", err
 	}
 	dir = ReadersDir(cache)
-	for _, library := range []string{"node_modules/cloudevents", "node_modules/standardwebhooks", "python/cloudevents", "python/standardwebhooks"} {
-		if _, err := os.Stat(filepath.Join(dir, library)); err != nil {
-			return "", fmt.Errorf("the library %s is %w", library, ErrNotFound)
-		}
+	if _, err := os.Stat(dir); err != nil { // it is filled in one step
+		return "", fmt.Errorf("the libraries that read what is sent are %w; run: make servers", ErrNotFound)
 	}
 	for _, program := range []string{"node", "python3"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -43,16 +45,23 @@ func FindReaders() (dir string, err error) {
 	return dir, nil
 }
 
-// ReaderCommands returns commands that run a script in each of the languages with the libraries at hand: the path of a
-// script without its ending, ".js" or ".py", is completed. The test is skipped, or fails where servers are required, if
-// the libraries aren't installed.
-func ReaderCommands(t testing.TB, script string) map[string]*exec.Cmd {
+// TestReaders returns where the libraries are. The test is skipped, or fails where servers are required, if they aren't
+// installed.
+func TestReaders(t testing.TB) string {
 	t.Helper()
 	skipShort(t)
 	dir, err := FindReaders()
 	if err != nil {
 		missing(t, err)
 	}
+	return dir
+}
+
+// ReaderCommands returns commands that run a script in each of the languages with the libraries at hand: the path of a
+// script without its ending, ".js" or ".py", is completed. It needs what [TestReaders] needs.
+func ReaderCommands(t testing.TB, script string) map[string]*exec.Cmd {
+	t.Helper()
+	dir := TestReaders(t)
 	node, python := exec.CommandContext(t.Context(), "node", script+".js"), exec.CommandContext(t.Context(), "python3", script+".py")
 	node.Env = append(os.Environ(), "NODE_PATH="+filepath.Join(dir, "node_modules"))
 	python.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(dir, "python"), "PYTHONDONTWRITEBYTECODE=1")

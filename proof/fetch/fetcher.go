@@ -123,19 +123,17 @@ func (f fetcher) readers(ctx context.Context) error {
 			"install npm python3-pip")
 	}
 	return f.install("readers", servers.ReadersDir(f.cache), func(work string) error {
-		fmt.Fprintln(f.progress, "readers: downloading 30 MB")
+		fmt.Fprintln(f.progress, "readers: downloading 70 MB")
 		out := filepath.Join(work, "out")
 		if err := os.Mkdir(out, 0o755); err != nil {
 			return err
 		}
-		err := f.run(ctx, out, nil, npm, "install", "--no-audit",
-			"--no-fund", "--no-save", "--no-package-lock", "--ignore-scripts", "--silent",
-			"cloudevents@"+servers.CloudEventsNode, "standardwebhooks@"+servers.StandardWebhooksNode)
+		err := f.run(ctx, out, nil, npm, append([]string{"install", "--no-audit",
+			"--no-fund", "--no-save", "--no-package-lock", "--ignore-scripts", "--silent"}, servers.ReadersNode...)...)
 		if err != nil {
 			return err
 		}
-		return f.pip(ctx, python, filepath.Join(out, "python"),
-			"cloudevents=="+servers.CloudEventsPython, "standardwebhooks=="+servers.StandardWebhooksPython)
+		return f.pip(ctx, python, filepath.Join(out, "python"), servers.ReadersPython...)
 	})
 }
 
