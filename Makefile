@@ -1,8 +1,8 @@
 # Everything a contributor needs. `make help` lists it.
 SHELL := /bin/bash
 GO ?= go
-MODULES := . broker cmd demo proof
-TESTED := ./... ./broker/... ./cmd/... ./demo/...
+MODULES := . broker oteloutbox cmd demo proof
+TESTED := ./... ./broker/... ./oteloutbox/... ./cmd/... ./demo/...
 EVERY := $(TESTED) ./proof/...
 # PostgreSQL versions that the tests start; the first is the one that every suite uses.
 POSTGRES ?= 18.6.0 14.24.0 15.19.0 16.15.0 17.11.0
@@ -48,10 +48,10 @@ OURS := github.com/pgoutbox/outbox
 .PHONY: tidy
 tidy: ## go mod tidy in every module
 	GOWORK=off $(GO) mod tidy
-	@for m in broker cmd demo proof; do (cd $$m && \
-	  for o in "" /broker /demo; do $(GO) mod edit -require $(OURS)$$o@$(RELEASE) -replace $(OURS)$$o=..$$o; done && \
+	@for m in broker oteloutbox cmd demo proof; do (cd $$m && \
+	  for o in "" /broker /oteloutbox /demo; do $(GO) mod edit -require $(OURS)$$o@$(RELEASE) -replace $(OURS)$$o=..$$o; done && \
 	  $(GO) mod edit -dropreplace $(OURS)/$$m -droprequire $(OURS)/$$m && GOWORK=off $(GO) mod tidy && \
-	  for o in "" /broker /demo; do $(GO) mod edit -dropreplace $(OURS)$$o; done) || exit 1; done
+	  for o in "" /broker /oteloutbox /demo; do $(GO) mod edit -dropreplace $(OURS)$$o; done) || exit 1; done
 
 .PHONY: release-check
 release-check: ## Publish the committed modules into a proxy in a folder, and do in empty folders what the documents tell users to do

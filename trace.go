@@ -1,9 +1,6 @@
 package outbox
 
-import (
-	"context"
-	"strings"
-)
+import "context"
 
 // Names of W3C's trace context.
 const (
@@ -20,26 +17,39 @@ type TraceParent struct {
 }
 
 // ParseTraceParent reads the value of a header traceparent. It is false for one that breaks W3C's rules: nothing of it
-// is to be used then.
+// is to be used then. Relays read that of every message, so it is one pass.
 func ParseTraceParent(text string) (TraceParent, bool) {
 	// 00-<32 digits>-<16 digits>-<2 digits>; what later versions add follows another "-".
 	const size = 2 + 1 + 32 + 1 + 16 + 1 + 2
-	if len(text) < size || text[2] != '-' || text[35] != '-' || text[52] != '-' {
+	if len(text) < size || len(text) > size && (text[:2] == "00" || text[size] != '-') || text[:2] == "ff" {
 		return TraceParent{}, false
 	}
-	version, trace, span, flags := text[:2], text[3:35], text[36:52], text[53:55]
-	switch {
-	case !hexadecimal(version) || !hexadecimal(trace) || !hexadecimal(span) || !hexadecimal(flags),
-		strings.Trim(trace, "0") == "", strings.Trim(span, "0") == "",
-		version == "ff", version == "00" && len(text) > size, len(text) > size && text[size] != '-':
+	var digits [4]byte // the parts' digits, one or the other: 0 if all are
+	part := 0
+	for i := range size {
+		switch c := text[i]; {
+		case i == 2 || i == 35 || i == 52:
+			if c != '-' {
+				return TraceParent{}, false
+			}
+			part++
+		case c >= '0' && c <= '9':
+			digits[part] |= c - '0'
+		case c >= 'a' && c <= 'f':
+			digits[part] |= c - 'a' + 10
+		default:
+			return TraceParent{}, false
+		}
+	}
+	if digits[1] == 0 || digits[2] == 0 {
 		return TraceParent{}, false
 	}
-	return TraceParent{TraceID: trace, SpanID: span, Sampled: strings.IndexByte(digits, flags[1])&1 == 1}, true
+	last := text[size-1]
+	if last >= 'a' {
+		last -= 'a' - 10
+	}
+	return TraceParent{TraceID: text[3:35], SpanID: text[36:52], Sampled: last&1 == 1}, true
 }
-
-const digits = "0123456789abcdef"
-
-func hexadecimal(text string) bool { return strings.Trim(text, digits) == "" }
 
 // TraceParent returns what the message's header traceparent says, false if there is none or it is malformed. The
 // strings are parts of the header, so they live as long as the message does.

@@ -37,6 +37,7 @@ func appendHeader(b []byte, name, value string) []byte {
 
 // appendJSON quotes valid UTF-8. encoding/json would also rewrite <, > and &.
 func appendJSON(b []byte, s string) []byte {
+	const digits = "0123456789abcdef"
 	b = append(b, '"')
 	for i := range len(s) {
 		switch c := s[i]; {

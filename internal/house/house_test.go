@@ -81,6 +81,7 @@ var directions = map[string][]string{
 	"cmd": {"", "schema", "mapping", "relay",
 		"relay/polling", "relay/mapped", "relay/replication", "admin", "admin/verbs", "admin/rest", "console", "inbox",
 		"inbox/inboxtest", "broker", "internal", "internal/printed", "outboxtest", "route", "format", "relay/around", "webhook"},
+	"oteloutbox": {"", "relay", "inbox", "internal/printed"},
 	"proof": {"", "schema", "mapping", "relay", "relay/polling",
 		"relay/mapped", "relay/replication", "inbox", "broker", "internal", "demo/pgfetch"},
 	"demo": {"", "schema", "relay", "relay/polling", "admin/rest", "admin/verbs", "console", "broker/kafka", "broker/nats", "internal"},
@@ -149,7 +150,7 @@ func TestTheLibraryNeedsPgxAlone(t *testing.T) {
 		t.Errorf("go.mod requires %v directly, want pgx alone", direct)
 	}
 	eachGoFile(t, filepath.Join("..", ".."), func(folder, path string, imports []string) {
-		if top, _, _ := strings.Cut(folder, "/"); slices.Contains([]string{"broker", "cmd", "demo", "proof"}, top) {
+		if top, _, _ := strings.Cut(folder, "/"); slices.Contains([]string{"broker", "cmd", "demo", "oteloutbox", "proof"}, top) {
 			return
 		}
 		for _, imp := range imports {
@@ -210,7 +211,7 @@ func TestNothingRegistersItselfBehindTheReadersBack(t *testing.T) {
 var oneWidth = []string{
 	"", "broker", "demo", "docs", "format", "inbox", "internal/authority",
 	"internal/await", "internal/check", "internal/cursors", "internal/house",
-	"internal/printed", "internal/settings", "internal/sqlstate", "internal/template", "mapping", "outboxtest", "proof",
+	"internal/printed", "internal/settings", "internal/sqlstate", "internal/template", "mapping", "oteloutbox", "outboxtest", "proof",
 	"relay/around", "relay/internal", "relay/mapped", "relay/polling", "relay/relaytest", "relay/replication", "route", "webhook",
 }
 

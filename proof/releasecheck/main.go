@@ -32,7 +32,7 @@ import (
 const root = "github.com/pgoutbox/outbox"
 
 // released are the modules that users require, by their folders.
-var released = []string{"", "broker", "cmd"}
+var released = []string{"", "broker", "oteloutbox", "cmd"}
 
 func main() { command.Main("releasecheck", check) }
 
