@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goccy/go-yaml"
 
@@ -433,6 +434,7 @@ func typeIn(t *testing.T, folder, script string, p pages.Page) {
 	cmd.Dir = folder
 	cmd.Env = append(environment(t), "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"), "HOME="+folder)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second // for what a script has left behind
 	var all lockedBuffer
 	cmd.Stdout, cmd.Stderr = &all, &all
 	if err := cmd.Run(); err != nil {
