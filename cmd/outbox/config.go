@@ -63,15 +63,15 @@ func (a *app) load(in config.Input, sets []string) (*config.Loaded, error) {
 
 // configuredDatabase is the configuration file's, for commands that need nothing else of it.
 func (a *app) configuredDatabase() (address, error) {
-	path, named := a.configPath()
-	if path == "" && !named && a.getenv("OUTBOX_DATABASE_URL_FILE") == "" {
+	path, _ := a.configPath()
+	if path == "" {
 		return address{}, errNoDatabase()
 	}
 	loaded, err := a.load(config.Input{Unopened: true}, nil)
 	if err != nil {
 		return address{}, err
 	}
-	return address{loaded.Config.Database.URL.Text(), "database.url of " + orText(path, "the environment")}, nil
+	return address{loaded.Config.Database.URL.Text(), "database.url of " + path}, nil
 }
 
 func orText(s, other string) string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"regexp"
 	"strings"
 	"time"
@@ -28,10 +29,19 @@ func (a *app) database() (address, error) {
 	if a.databaseURL != "" {
 		return address{a.databaseURL, "--database-url"}, nil
 	}
-	for _, name := range []string{"OUTBOX_DATABASE_URL", "DATABASE_URL"} {
-		if url := a.getenv(name); url != "" {
-			return address{url, name}, nil
+	for _, name := range []string{"OUTBOX_DATABASE_URL", "OUTBOX_DATABASE_URL_FILE", "DATABASE_URL"} {
+		value := a.getenv(name)
+		if value == "" {
+			continue
 		}
+		if strings.HasSuffix(name, "_FILE") {
+			text, err := os.ReadFile(value)
+			if err != nil {
+				return address{}, coded{fmt.Errorf("%s: %w", name, err), exitConfig}
+			}
+			value = strings.TrimRight(string(text), "\r\n")
+		}
+		return address{value, name}, nil
 	}
 	return a.configuredDatabase()
 }

@@ -1,6 +1,23 @@
 package main
 
-import "testing"
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestTheDatabaseIsNamedByAFileToo(t *testing.T) {
+	t.Parallel()
+	d := emptyDatabase(t)
+	file := filepath.Join(d.folder, "url")
+	env := []string{"OUTBOX_DATABASE_URL_FILE=" + file, "DATABASE_URL=postgres://nowhere.invalid/no"}
+	command(t, d.folder, env, "migrate", "up").want(exitConfig, "OUTBOX_DATABASE_URL_FILE", "no such file")
+	if err := os.WriteFile(file, []byte(d.url+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command(t, d.folder, env, "migrate", "up").want(exitOK) // and there is no configuration
+	command(t, d.folder, env, "status").want(exitOK)
+}
 
 func TestPasswordsAreRemovedFromWhatIsPrinted(t *testing.T) {
 	t.Parallel()

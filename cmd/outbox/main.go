@@ -117,7 +117,7 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 	}
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration file (default $OUTBOX_CONFIG, then outbox.yaml)")
 	root.PersistentFlags().StringVar(&a.databaseURL, "database-url", "",
-		"database (default $OUTBOX_DATABASE_URL, then $DATABASE_URL, then the configuration file)")
+		"database (default $OUTBOX_DATABASE_URL or the file $OUTBOX_DATABASE_URL_FILE, then $DATABASE_URL, then the configuration file)")
 	root.PersistentFlags().StringVar(&a.serverURL, "server", "",
 		"API of a relay, in place of a database (default $OUTBOX_SERVER); $OUTBOX_SERVER_USER and $OUTBOX_SERVER_PASSWORD log in")
 	root.PersistentFlags().StringVar(&a.tokenFile, "server-token-file", "", "file with the bearer token for --server (default $OUTBOX_SERVER_TOKEN_FILE)")
