@@ -3,6 +3,8 @@ package servers
 import (
 	"fmt"
 	"os"
+	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -30,14 +32,56 @@ func BuiltTools() []BuiltTool {
 // PackagedTools returns the others, each a package of Debian and of Homebrew.
 func PackagedTools() []string { return []string{"buildah", "zsh", "fish", "mandoc"} }
 
-// FindTool returns the path of one of [BuiltTools] or [PackagedTools]. The error wraps [ErrNotFound] when it isn't
-// installed.
+// What checks objects of Kubernetes: a program for Python, and Go modules with the definitions of kinds that operators add.
+const (
+	KubernetesValidateVersion = "1.37.0"
+	KEDA                      = "github.com/kedacore/keda/v2@v2.21.0"
+	PrometheusOperator        = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
+)
+
+// KubernetesDir is where the cache has them: the program in python, the definitions in kinds.
+func KubernetesDir(cache string) string {
+	return filepath.Join(cache, "kubernetes-"+KubernetesValidateVersion+"-"+path.Base(KEDA)+"-"+path.Base(PrometheusOperator))
+}
+
+// findKubernetes returns [KubernetesDir].
+func findKubernetes() (dir string, err error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir = KubernetesDir(cache)
+	if _, err := os.Stat(dir); err != nil {
+		return "", fmt.Errorf("kubernetes-validate is %w: go run ./proof/fetch kubernetes", ErrNotFound)
+	}
+	return dir, nil
+}
+
+// Kubernetes returns a command that checks objects of Kubernetes against its schemas, and the folder with definitions of
+// further kinds. The test is skipped, or fails where servers are required, if there are none.
+func Kubernetes(t testing.TB, args ...string) (validate *exec.Cmd, kinds string) {
+	t.Helper()
+	skipShort(t)
+	dir, err := findKubernetes()
+	if err != nil {
+		missing(t, err)
+	}
+	validate = exec.CommandContext(t.Context(), "python3", append([]string{"-m", "kubernetes_validate"}, args...)...)
+	validate.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(dir, "python"), "PYTHONDONTWRITEBYTECODE=1")
+	return validate, filepath.Join(dir, "kinds")
+}
+
+// FindTool returns the path of one of [BuiltTools] or [PackagedTools], or of the folder of "kubernetes". The error wraps
+// [ErrNotFound] when it isn't installed.
 func FindTool(name string) (string, error) {
+	if name == "kubernetes" {
+		return findKubernetes()
+	}
 	all := BuiltTools()
 	i := slices.IndexFunc(all, func(b BuiltTool) bool { return b.Name == name })
 	if i < 0 {
-		if path := lookUp(name, "/opt/homebrew/bin/"+name); path != "" {
-			return path, nil
+		if found := lookUp(name, "/opt/homebrew/bin/"+name); found != "" {
+			return found, nil
 		}
 		return "", fmt.Errorf("%s is %w; on Debian and Ubuntu: sudo apt-get install %s", name, ErrNotFound, name)
 	}
@@ -45,20 +89,20 @@ func FindTool(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path := executable(all[i].Dir(cache), name)
-	if _, err := os.Stat(path); err != nil {
+	built := executable(all[i].Dir(cache), name)
+	if _, err := os.Stat(built); err != nil {
 		return "", fmt.Errorf("%s is %w: go run ./proof/fetch %s", name, ErrNotFound, name)
 	}
-	return path, nil
+	return built, nil
 }
 
 // Tool is [FindTool] for a test, which is skipped, or fails where servers are required, if there is none.
 func Tool(t testing.TB, name string) string {
 	t.Helper()
 	skipShort(t)
-	path, err := FindTool(name)
+	found, err := FindTool(name)
 	if err != nil {
 		missing(t, err)
 	}
-	return path
+	return found
 }

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -28,7 +30,48 @@ func tools() (targets []target) {
 			})
 		}})
 	}
-	return targets
+	return append(targets, target{"kubernetes", fetcher.kubernetes})
+}
+
+// kubernetes installs what checks objects of Kubernetes.
+func (f fetcher) kubernetes(ctx context.Context) error {
+	if _, err := servers.FindTool("kubernetes"); !errors.Is(err, servers.ErrNotFound) {
+		return err
+	}
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		return fmt.Errorf("fetch kubernetes: it takes python3 with pip: %w", err)
+	}
+	return f.install("kubernetes-validate "+servers.KubernetesValidateVersion, servers.KubernetesDir(f.cache), func(work string) error {
+		fmt.Fprintf(f.progress, "kubernetes-validate %s: downloading 20 MB\n", servers.KubernetesValidateVersion)
+		kinds := filepath.Join(work, "out", "kinds")
+		if err := os.MkdirAll(kinds, 0o755); err != nil {
+			return err
+		}
+		for module, pattern := range map[string]string{
+			servers.KEDA:               "config/crd/bases/keda.sh_scaledobjects.yaml",
+			servers.PrometheusOperator: "example/prometheus-operator-crd/monitoring.coreos.com_*.yaml",
+		} {
+			cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
+			cmd.Dir, cmd.Env = work, append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+			answer, err := cmd.Output()
+			var found struct{ Dir string }
+			if err = errors.Join(err, json.Unmarshal(answer, &found)); err != nil {
+				return fmt.Errorf("download %s: %w: %s", module, err, answer)
+			}
+			files, err := filepath.Glob(filepath.Join(found.Dir, filepath.FromSlash(pattern)))
+			if err != nil || len(files) == 0 {
+				return fmt.Errorf("%s has no %s: %w", module, pattern, err)
+			}
+			for _, file := range files {
+				text, err := os.ReadFile(file)
+				if err = errors.Join(err, os.WriteFile(filepath.Join(kinds, filepath.Base(file)), text, 0o644)); err != nil {
+					return err
+				}
+			}
+		}
+		return f.pip(ctx, python, filepath.Join(work, "out", "python"), "kubernetes-validate=="+servers.KubernetesValidateVersion)
+	})
 }
 
 // built installs a program from a package of a Go module.
