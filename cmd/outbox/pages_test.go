@@ -240,6 +240,7 @@ import (
 	"github.com/pgoutbox/outbox/console"
 	"github.com/pgoutbox/outbox/format"
 	"github.com/pgoutbox/outbox/inbox"
+	"github.com/pgoutbox/outbox/oteloutbox"
 	"github.com/pgoutbox/outbox/outboxtest"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/around"
@@ -259,6 +260,7 @@ var (
 	password  string
 	brokers   []string
 	broker    relay.Broker
+	source    relay.Source
 	box       *inbox.Inbox
 	keys      []webhook.Key
 	whoAsks   func(*http.Request) (rest.Caller, error)
@@ -276,7 +278,7 @@ var (
 // What Go minds in programs alone is allowed: variables and imports without use, and a second := of the same names.
 func TestEveryGoBlockOnThePagesCompiles(t *testing.T) {
 	t.Parallel()
-	list := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Export", "./...", "../broker/...", "../...")
+	list := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Export", "./...", "../broker/...", "../oteloutbox/...", "../...")
 	list.Dir = ".."
 	list.Stderr = os.Stderr
 	out, err := list.Output()
