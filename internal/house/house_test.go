@@ -240,7 +240,7 @@ func TestLinesFitTheWidth(t *testing.T) {
 		for i, line := range strings.Split(string(text), "\n") {
 			most := prose
 			if strings.HasSuffix(path, ".md") {
-				if strings.HasPrefix(line, "```") {
+				if strings.HasPrefix(strings.TrimLeft(line, " "), "```") {
 					fenced = !fenced
 				}
 				if fenced || strings.HasPrefix(line, "|") || strings.HasPrefix(line, "    ") {
