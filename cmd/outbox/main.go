@@ -122,7 +122,7 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 		"API of a relay, in place of a database (default $OUTBOX_SERVER); $OUTBOX_SERVER_USER and $OUTBOX_SERVER_PASSWORD log in")
 	root.PersistentFlags().StringVar(&a.tokenFile, "server-token-file", "", "file with the bearer token for --server (default $OUTBOX_SERVER_TOKEN_FILE)")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
-	root.AddCommand(a.relayCommand(), a.probeCommand(), a.migrateCommand(), a.attachCommand(), a.verifyCommand(), a.configCommand(), a.versionCommand())
+	root.AddCommand(a.relayCommand(), a.probeCommand(), a.migrateCommand(), a.attachCommand(), a.verifyCommand(), a.configCommand(), a.versionCommand(), a.manCommand())
 	groups := a.groups()
 	for _, g := range groups {
 		root.AddCommand(g)

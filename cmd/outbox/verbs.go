@@ -74,7 +74,7 @@ func (a *app) verb(v verbs.Verb, show view) *cobra.Command {
 	for _, p := range v.Params {
 		switch {
 		case p.Arg == "":
-			addFlag(cmd, p, params)
+			a.addFlag(cmd, p, params)
 			if p.Required {
 				cmd.Use += " --" + flagName(p.Name) + " " + placeholder(p)
 			}
@@ -99,6 +99,7 @@ func (a *app) verb(v verbs.Verb, show view) *cobra.Command {
 	if most == 0 {
 		cmd.Args = cobra.NoArgs
 	}
+	cmd.ValidArgsFunction = a.completesArguments(v)
 	if v.Role == verbs.Operator {
 		c.flags(cmd)
 	}
@@ -166,15 +167,13 @@ func arguments(v verbs.Verb, params any, args []string) error {
 }
 
 // addFlag makes a flag of a parameter.
-func addFlag(cmd *cobra.Command, p verbs.Param, params any) {
+func (a *app) addFlag(cmd *cobra.Command, p verbs.Param, params any) {
 	value := &paramFlag{p, params}
 	f := cmd.Flags().VarPF(value, flagName(p.Name), "", p.Help)
 	if p.Type.Kind() == reflect.Bool {
 		f.NoOptDefVal = "true"
 	}
-	if len(p.Enum) > 0 {
-		_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(p.Enum, cobra.ShellCompDirectiveNoFileComp))
-	}
+	_ = cmd.RegisterFlagCompletionFunc(f.Name, a.completes(p))
 }
 
 // paramFlag is a parameter as a flag.

@@ -30,7 +30,10 @@ func BuiltTools() []BuiltTool {
 }
 
 // PackagedTools returns the others, each a package of Debian and of Homebrew.
-func PackagedTools() []string { return []string{"buildah", "zsh", "fish", "mandoc"} }
+func PackagedTools() []string { return []string{"buildah", "bash-completion", "zsh", "fish", "mandoc"} }
+
+// bashCompletion is what that package installs in place of a program.
+const bashCompletion = "/usr/share/bash-completion/bash_completion"
 
 // What checks objects of Kubernetes: a program for Python, and Go modules with the definitions of kinds that operators add.
 const (
@@ -78,6 +81,9 @@ func FindTool(name string) (string, error) {
 		return findKubernetes()
 	}
 	all := BuiltTools()
+	if _, err := os.Stat(bashCompletion); err == nil && name == "bash-completion" {
+		return bashCompletion, nil
+	}
 	i := slices.IndexFunc(all, func(b BuiltTool) bool { return b.Name == name })
 	if i < 0 {
 		if found := lookUp(name, "/opt/homebrew/bin/"+name); found != "" {

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestCompletionKnowsVerbsAndWhatIsInTheDatabase(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.letters()
+	d.publish("shipping", 1)
+	d.publish("$(reboot)", 1)
+	d.outbox("pause", "kafka", "--topic", "orders", "--yes", "--actor", "anna").want(exitOK)
+	ids := []string{"00000000-0000-7000-8000-000000000001", "00000000-0000-7000-8000-000000000002", "00000000-0000-7000-8000-000000000003"}
+	for line, want := range map[string][]string{
+		"dest":                      {"destinations"},
+		"destinations ":             {"drop", "ls"},
+		"pause ":                    {"kafka"},
+		"pause x":                   nil,
+		"pause kafka ":              nil,
+		"pause kafka --topic ":      {"orders", "shipping"},
+		"canary s":                  {"shipping"},
+		"dead ls --destination k":   {"kafka"},
+		"dead ls --cause ":          {"exhausted", "invalid", "refused"},
+		"dead ls -o ":               {"json", "jsonl", "table"},
+		"dead show ":                ids,
+		"dead show " + ids[0] + " ": ids,
+		"handover --to r":           {"replication"},
+		"holds --key ":              {"held"},
+		"audit --by ":               {"anna"},
+		"audit --verb ":             {"pause"},
+	} {
+		words := strings.Split(line, " ")
+		r := d.outbox(append([]string{"__complete"}, words...)...).want(exitOK)
+		var got []string
+		for _, proposed := range strings.Split(r.stdout, "\n") {
+			if name, _, _ := strings.Cut(proposed, "\t"); name != "" && !strings.HasPrefix(name, ":") {
+				got = append(got, name)
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("after %q the shell is told %q, want %q", line, got, want)
+		}
+	}
+	// Without a database it proposes nothing, and no files in place of destinations.
+	none := []string{"OUTBOX_DATABASE_URL=postgres://127.0.0.1:1/none"}
+	if r := command(t, d.folder, none, "__complete", "pause", "").want(exitOK); r.stdout != ":4\n" {
+		t.Errorf("without a database the shell is told %q", r.stdout)
+	}
+}
+
+func TestTheManualHasAPageForEachCommand(t *testing.T) {
+	t.Parallel()
+	folder := filepath.Join(t.TempDir(), "man1")
+	command(t, t.TempDir(), nil, "man", folder).want(exitOK)
+	root := (&app{}).root()
+	commands := 0
+	for rest := documented(root); len(rest) > 0; rest = rest[1:] {
+		cmd := rest[0]
+		rest = append(rest, documented(cmd)...)
+		commands++
+		page, err := os.ReadFile(filepath.Join(folder, pageName(cmd)+".1"))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, want := range []string{roff(cmd.Short), ".SH SYNOPSIS", roff("--database-url")} {
+			if !strings.Contains(string(page), want) {
+				t.Errorf("%s has no %q", pageName(cmd), want)
+			}
+		}
+	}
+	if files, err := os.ReadDir(folder); err != nil || len(files) != commands+1 || commands < 40 {
+		t.Errorf("%d pages of %d commands, %v", len(files), commands, err)
+	}
+}
+
+func TestALineOfTheManualIsNoCommand(t *testing.T) {
+	t.Parallel()
+	const text = "One\\two.\n.so /etc/passwd\n\n  outbox relay\n  'x'\n\nThe end"
+	const want = "One\\etwo.\n\\&.so /etc/passwd\n.PP\n.nf\n  outbox relay\n  'x'\n\n.fi\n.PP\nThe end\n"
+	if got := prose(text); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
