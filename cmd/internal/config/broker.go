@@ -85,6 +85,16 @@ func (b Broker) chosen() (kind section, field string, err error) {
 	return nil, "", fmt.Errorf("%s are given; keep one, or make a destination of each", strings.Join(chosen, " and "))
 }
 
+// Kind is the name of the section that is there, "" if none is.
+func (b Broker) Kind() string {
+	for f, v := range reflect.ValueOf(b).Fields() {
+		if !v.IsNil() {
+			return key(f)
+		}
+	}
+	return ""
+}
+
 // Open opens the destination's broker. Faults have the names of fields, from the destination's on.
 func (d Destination) Open(o Opening) (*Opened, error) {
 	var faults settings.Faults

@@ -97,6 +97,7 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"viewer's database and masks", minimal + "http: {viewer_url: 'u:hidden@db', mask: [card]}\n", none},
 		{"retention interval", minimal + "retention: {interval: 0s}\n", none},
 
+		{"telemetry, endpoint", minimal + "telemetry: {endpoint: localhost:4318, authorization: hidden, authorization_file: /no/such/file}\n", none},
 		{"notify without anybody", minimal + "notify: {}\n", none},
 		{"notify, webhook's URL", minimal + "notify: {webhook: {url: hooks.example.com/secret}}\n", none},
 		{"notify, webhook without URL", destination("broker: {stdout: }\nnotify: {webhook: {}, every: 0s}"), none},

@@ -72,6 +72,7 @@ func (l *loader) validate(c *Config) {
 	l.database(c.Database)
 	l.http(c.HTTP)
 	l.notify(c.Notify, "notify")
+	l.telemetry(c.Telemetry)
 	l.check(len(c.Destinations) > 0, "destinations", "none is given; at least one is needed, for example {name: all, broker: {stdout: {}}}")
 	names, files := make(map[string]string), make(map[string]string)
 	for i := range c.Destinations {

@@ -48,6 +48,7 @@ type Daemon struct {
 	selection  *selection
 	unselected *polling.Unselected
 	notify     *notifications
+	traces     *traces
 }
 
 // part is one shard group of one destination.
@@ -143,6 +144,10 @@ func (d *Daemon) closeBrokers() {
 // their leases back; then health and metrics end; then the name is free again. It runs once.
 func (d *Daemon) Run(ctx context.Context) (err error) {
 	defer d.closeBrokers()
+	if d.traces, err = d.openTraces(ctx); err != nil {
+		return err
+	}
+	defer d.traces.close()
 	fromOutbox := readsOutbox(d.cfg)
 	if fromOutbox {
 		if err := d.checkDatabase(ctx); err != nil {
@@ -279,8 +284,8 @@ func (d *Daemon) runPart(ctx context.Context, p part) error {
 	}
 	engine := paced(c)
 	engine.Select, engine.Stripes, engine.Logger = p.selects, p.broker.Calls, logger
-	engine.Observer = d.notify.observer(c.Name, d.watch.history.Observer(c.Name,
-		d.metrics.observer(c.Name, p.group, func(state relay.State, err error) { d.watch.note(c.Name, p.group, state, err) })))
+	engine.Observer = d.traces.observer(c, d.notify.observer(c.Name, d.watch.history.Observer(c.Name,
+		d.metrics.observer(c.Name, p.group, func(state relay.State, err error) { d.watch.note(c.Name, p.group, state, err) }))))
 	inFlight := d.metrics.inFlight.WithLabelValues(c.Name)
 	r, err := relay.New(source, around.InFlight(broker, func(n int) { inFlight.Add(float64(n)) }), engine)
 	if err != nil {

@@ -42,6 +42,7 @@ type metrics struct {
 
 	backlogs
 
+	spans      *prometheus.CounterVec
 	emptied    prometheus.Counter
 	unselected prometheus.Counter
 	kept       prometheus.Gauge
@@ -98,6 +99,8 @@ func newMetrics(o Options) *metrics {
 		stalled:    b.gauge("relay_stalled", "1 while the broker does not answer.", group...),
 		failing: b.gauge("relay_failing", "1 while what a topic is published to doesn't exist or may not be written to.",
 			group...),
+		spans: b.counter("spans_total", "Spans of traces: exported, failed (the collector did not take them), dropped (too many were "+
+			"waiting for it) or left_out (a call to the broker had too many).", "outcome"),
 		emptied: b.counter("segments_emptied_total", "Segments of the outbox that this relay emptied.").WithLabelValues(),
 		unselected: b.counter("messages_unselected_total", "Messages that no destination of this relay's configuration selects, "+
 			"counted by the relay that owns the first one.").WithLabelValues(),
