@@ -43,7 +43,7 @@ func numbers(t *testing.T, conn *pgx.Conn) (all []string) {
 
 func TestAWriterNumbersTheMessagesOfEachTopicAndKey(t *testing.T) {
 	t.Parallel()
-	onOldestAndNewest(t, func(t *testing.T, url string) {
+	onMajors(t, func(t *testing.T, url string) {
 		conn, db, w := connect(t, url), openSQL(t, url, pgx.QueryExecModeCacheStatement), numbering(t)
 		a := outbox.Message{Topic: "t", Key: "a"}
 		agg := outbox.Message{Topic: "t", AggregateID: "a", Headers: []outbox.Header{{Name: "tenant", Value: "7"}}}

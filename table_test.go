@@ -16,7 +16,7 @@ func TestTheStatementsOnThePageAboutTheTableRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	onOldestAndNewest(t, func(t *testing.T, url string) {
+	onMajors(t, func(t *testing.T, url string) {
 		conn := connect(t, url)
 		if _, err := conn.Exec(t.Context(), `CREATE TABLE orders (id text PRIMARY KEY, paid boolean); INSERT INTO orders VALUES ('4711', false)`); err != nil {
 			t.Fatal(err)

@@ -27,17 +27,9 @@ import (
 
 func TestMain(m *testing.M) { servers.Main(m) }
 
-// majors are the first and the last supported PostgreSQL: between them the answers don't change.
-func majors() []string { return []string{"14", "18"} }
-
-func onOldestAndNewest(t *testing.T, test func(t *testing.T, url string)) {
+func onMajors(t *testing.T, test func(t *testing.T, url string)) {
 	t.Helper()
-	for _, major := range majors() {
-		t.Run("PostgreSQL "+major, func(t *testing.T) {
-			t.Parallel()
-			test(t, database(t, servers.PostgresConfig{Major: major}))
-		})
-	}
+	servers.OnMajors(t, func(t *testing.T, config servers.PostgresConfig) { test(t, database(t, config)) })
 }
 
 // database returns the URL of a fresh database with the outbox in it.
@@ -306,7 +298,7 @@ func each(msgs []outbox.Message) iter.Seq2[outbox.Message, error] {
 
 func TestEveryFieldComesBackFromEveryWayOfWritingInEveryQueryMode(t *testing.T) {
 	t.Parallel()
-	onOldestAndNewest(t, func(t *testing.T, url string) {
+	onMajors(t, func(t *testing.T, url string) {
 		reader := connect(t, url)
 		for _, mode := range modes() {
 			for name, write := range ways(mode) {
@@ -325,7 +317,7 @@ func TestEveryFieldComesBackFromEveryWayOfWritingInEveryQueryMode(t *testing.T) 
 
 func TestRowsOfACallStandInTheOrderOfItsMessages(t *testing.T) {
 	t.Parallel()
-	onOldestAndNewest(t, func(t *testing.T, url string) {
+	onMajors(t, func(t *testing.T, url string) {
 		conn := connect(t, url)
 		msgs := make([]outbox.Message, 20_000)
 		for i := range msgs {

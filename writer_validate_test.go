@@ -96,7 +96,7 @@ func limitCases() []limitCase {
 
 func TestTheGoWriterAndThePublishFunctionHaveTheSameLimits(t *testing.T) {
 	t.Parallel()
-	onOldestAndNewest(t, func(t *testing.T, url string) {
+	onMajors(t, func(t *testing.T, url string) {
 		conn := connect(t, url)
 		var w outbox.Writer
 		tx, err := conn.Begin(t.Context())

@@ -69,7 +69,7 @@ const effectQuery = `INSERT INTO effects (message_id, key) VALUES ($1::text::uui
 
 func TestAMessageHasItsEffectOnceHoweverOftenItComes(t *testing.T) {
 	t.Parallel()
-	onOldestAndNewest(t, func(t *testing.T, w *world) {
+	onMajors(t, func(t *testing.T, w *world) {
 		for _, way := range ways() {
 			b, msg := newInbox(t, Config{}), message("k")
 			for i, want := range []Outcome{Applied, Duplicate, Duplicate} {
@@ -214,7 +214,7 @@ func TestAHandlerMayHandleAnotherMessageInItsTransaction(t *testing.T) {
 
 func TestConcurrentDuplicatesWaitForEachOther(t *testing.T) {
 	t.Parallel()
-	onOldestAndNewest(t, func(t *testing.T, w *world) {
+	onMajors(t, func(t *testing.T, w *world) {
 		for _, first := range []error{nil, errors.New("the first one fails")} {
 			b, msg := newInbox(t, Config{}), message("k")
 			inside, leave := make(chan struct{}), make(chan struct{})

@@ -55,7 +55,7 @@ func (w *world) gaps() string {
 
 func TestAGapIsReportedAndClosedByWhatComesLate(t *testing.T) {
 	t.Parallel()
-	onOldestAndNewest(t, func(t *testing.T, w *world) {
+	onMajors(t, func(t *testing.T, w *world) {
 		var log strings.Builder
 		b := newInbox(t, Config{Gaps: GapReport, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		for _, step := range []struct {

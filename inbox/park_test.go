@@ -13,7 +13,7 @@ import (
 
 func TestAParkedMessageIsADeadLetterOfTheConsumerOnce(t *testing.T) {
 	t.Parallel()
-	onOldestAndNewest(t, func(t *testing.T, w *world) {
+	onMajors(t, func(t *testing.T, w *world) {
 		b := newInbox(t, Config{})
 		msg := message("k")
 		msg.Headers = []outbox.Header{{Name: "tenant", Value: "ac\x00me"}, {Name: "tenant", Value: "b"}}
@@ -57,7 +57,7 @@ func TestAParkedMessageIsADeadLetterOfTheConsumerOnce(t *testing.T) {
 // A consumer that gave up waiting for the answer parks the message again while the first statement still runs.
 func TestAMessageThatIsParkedTwiceAtOnceIsOneDeadLetter(t *testing.T) {
 	t.Parallel()
-	onOldestAndNewest(t, func(t *testing.T, w *world) {
+	onMajors(t, func(t *testing.T, w *world) {
 		parkTwiceAtOnce(t, w, newInbox(t, Config{}))
 	})
 }

@@ -46,7 +46,7 @@ func (w *world) turn() {
 
 func TestARecordIsFoundForTheWindowAndForgottenAfterTwo(t *testing.T) {
 	t.Parallel()
-	onOldestAndNewest(t, func(t *testing.T, w *world) {
+	onMajors(t, func(t *testing.T, w *world) {
 		b := newInbox(t, Config{})
 		for round := range 4 { // through all three tables and round again
 			msg := message(fmt.Sprint(round))
@@ -141,7 +141,7 @@ func TestNothingIsEmptiedThatATransactionLooksInto(t *testing.T) {
 // the first, which it can't see, whether it knows of the turn already or not.
 func TestDuplicatesOnBothSidesOfATurnExcludeEachOther(t *testing.T) {
 	t.Parallel()
-	onOldestAndNewest(t, func(t *testing.T, w *world) {
+	onMajors(t, func(t *testing.T, w *world) {
 		for round := range 4 {
 			commit, knows := round%2 == 0, round < 2
 			b, msg := newInbox(t, Config{}), message("k")
@@ -249,7 +249,7 @@ func TestDuplicatesAroundATurnHaveOneEffect(t *testing.T) {
 func TestARecordAtTheMomentOfATurnIsInTheCurrentTable(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]Config{"quick": {}, "receive": {Gaps: GapReport}} {
-		onOldestAndNewest(t, func(t *testing.T, w *world) {
+		onMajors(t, func(t *testing.T, w *world) {
 			conn, b, msg := w.conn(), newInbox(t, cfg), message("k")
 			for range 8 { // then the session uses the plans that it has, and locks by them
 				if _, err := b.Handle(t.Context(), conn, message("k"), effect); err != nil {

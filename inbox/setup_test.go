@@ -54,15 +54,9 @@ func setup(t testing.TB, config ...servers.PostgresConfig) *world {
 	return w
 }
 
-// onOldestAndNewest are the first and the last supported PostgreSQL.
-func onOldestAndNewest(t *testing.T, test func(t *testing.T, w *world)) {
+func onMajors(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
-	for _, major := range []string{"14", "18"} {
-		t.Run("PostgreSQL "+major, func(t *testing.T) {
-			t.Parallel()
-			test(t, setup(t, servers.PostgresConfig{Major: major}))
-		})
-	}
+	servers.OnMajors(t, func(t *testing.T, config servers.PostgresConfig) { test(t, setup(t, config)) })
 }
 
 func (w *world) conn() *pgx.Conn {

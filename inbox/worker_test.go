@@ -82,7 +82,7 @@ func note(key, text string) *outbox.Message {
 
 func TestStoredMessagesAreAppliedOnceAndInOrder(t *testing.T) {
 	t.Parallel()
-	onOldestAndNewest(t, func(t *testing.T, w *world) {
+	onMajors(t, func(t *testing.T, w *world) {
 		b := newInbox(t, Config{})
 		var want []string
 		var all []*outbox.Message

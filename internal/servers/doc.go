@@ -23,6 +23,7 @@
 //
 //   - OUTBOX_CACHE: the cache folder.
 //   - OUTBOX_TEST_POSTGRES_MAJOR: the major version for tests that don't ask for one, such as 14.
+//   - OUTBOX_TEST_MAJORS: those of [OnMajors].
 //   - OUTBOX_REQUIRE_SERVERS=1, or CI with any value: a test fails where it would be skipped for want of a server.
 //   - TMPDIR: where data goes. Without it, the clusters of tests are in memory, in /dev/shm, where Linux has 4 GiB to spare.
 //

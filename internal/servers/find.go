@@ -24,6 +24,7 @@ const (
 	envRabbitMQ      = "OUTBOX_TEST_RABBITMQ"
 	envElasticMQ     = "OUTBOX_TEST_ELASTICMQ"
 	envPostgresMajor = "OUTBOX_TEST_POSTGRES_MAJOR"
+	envMajors        = "OUTBOX_TEST_MAJORS"
 	envCache         = "OUTBOX_CACHE"
 	envRequire       = "OUTBOX_REQUIRE_SERVERS"
 )

@@ -61,6 +61,17 @@ func (l *Line) Through(t *testing.T, cfg *pgx.ConnConfig) *pgx.ConnConfig {
 	return cfg
 }
 
+// Kill lets all connections die that there are, and ends what reads from them: nothing waits for an answer, as after
+// the end of the process.
+func (l *Line) Kill() {
+	l.Die()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.conns {
+		_ = c.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
 // Die lets all connections die that there are, and returns how many.
 func (l *Line) Die() int {
 	l.mu.Lock()

@@ -2,8 +2,6 @@ package mapped
 
 import (
 	"context"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -14,25 +12,11 @@ import (
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
-// onMajors runs the suite on the oldest and the newest PostgreSQL; OUTBOX_TEST_MAJORS names others, such as
-// "15,16,17".
 func onMajors(t *testing.T, harness func(database) relaytest.SourceHarness) {
 	t.Parallel()
-	for _, major := range majors() {
-		t.Run("PostgreSQL "+major, func(t *testing.T) {
-			t.Parallel()
-			relaytest.RunSource(t, func(t *testing.T) relaytest.SourceHarness {
-				return harness(newDatabase(t, servers.PostgresConfig{Major: major}))
-			})
-		})
-	}
-}
-
-func majors() []string {
-	if more := os.Getenv("OUTBOX_TEST_MAJORS"); more != "" {
-		return strings.Split(more, ",")
-	}
-	return []string{"14", "18"}
+	servers.OnMajors(t, func(t *testing.T, config servers.PostgresConfig) {
+		relaytest.RunSource(t, func(t *testing.T) relaytest.SourceHarness { return harness(newDatabase(t, config)) })
+	})
 }
 
 func TestAdvisoryIsASource(t *testing.T) {

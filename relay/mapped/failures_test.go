@@ -101,7 +101,7 @@ func TestACrashLoopEndsInADeadLetter(t *testing.T) {
 						alive = db.Value(`SELECT count(*) FROM dead_events`) == "0"
 					}
 				}
-				line.Die()
+				line.Kill()
 				kill()
 				if err := <-ended; err != nil {
 					t.Fatal(err)

@@ -51,20 +51,17 @@ func crashLog(s relay.Session) {
 
 func TestLogIsASource(t *testing.T) {
 	t.Parallel()
-	for _, major := range majors() {
-		t.Run("PostgreSQL "+major, func(t *testing.T) {
-			t.Parallel()
-			relaytest.RunSource(t, func(t *testing.T) relaytest.SourceHarness {
-				db, log := newLogDatabase(t, servers.PostgresConfig{Major: major})
-				h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
-					return openLogOf(conn, logged(), cfg, log)
-				})
-				h.ConnectionOwns, h.RepeatsBehindHolds, h.WholeTransactions = true, true, true
-				h.Crash = crashLog
-				return h
+	servers.OnMajors(t, func(t *testing.T, config servers.PostgresConfig) {
+		relaytest.RunSource(t, func(t *testing.T) relaytest.SourceHarness {
+			db, log := newLogDatabase(t, config)
+			h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
+				return openLogOf(conn, logged(), cfg, log)
 			})
+			h.ConnectionOwns, h.RepeatsBehindHolds, h.WholeTransactions = true, true, true
+			h.Crash = crashLog
+			return h
 		})
-	}
+	})
 }
 
 func openLog(t *testing.T, db database, log logNames, m mapping.Mapping) *Source {

@@ -14,19 +14,9 @@ import (
 
 func TestSnapshotIsASource(t *testing.T) {
 	t.Parallel()
-	relaytest.RunSource(t, func(t *testing.T) relaytest.SourceHarness { return snapshotHarness(newDatabase(t)) })
-}
-
-func TestSnapshotIsASourceOnTheOldestAndTheNewestPostgreSQL(t *testing.T) {
-	t.Parallel()
-	for _, major := range []string{"14", "18"} {
-		t.Run("PostgreSQL "+major, func(t *testing.T) {
-			t.Parallel()
-			relaytest.RunSource(t, func(t *testing.T) relaytest.SourceHarness {
-				return snapshotHarness(newDatabase(t, servers.PostgresConfig{Major: major}))
-			})
-		})
-	}
+	servers.OnMajors(t, func(t *testing.T, config servers.PostgresConfig) {
+		relaytest.RunSource(t, func(t *testing.T) relaytest.SourceHarness { return snapshotHarness(newDatabase(t, config)) })
+	})
 }
 
 func snapshotHarness(db database) relaytest.SourceHarness {

@@ -2,7 +2,6 @@ package replication
 
 import (
 	"context"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -16,25 +15,14 @@ import (
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
-// The versions are the oldest and the newest; OUTBOX_TEST_POSTGRES_MAJORS=14,15,16,17,18 names others.
 func TestTheLogIsASource(t *testing.T) {
 	t.Parallel()
-	majors := []string{"14", "18"}
-	ways := map[string][]string{"14": {"rows of the log"}}
-	if given := os.Getenv("OUTBOX_TEST_POSTGRES_MAJORS"); given != "" {
-		majors, ways = strings.Split(given, ","), nil
-	}
-	every := []string{"rows of the table, then the log", "rows of the log", "emitted messages"}
-	for _, major := range majors {
-		some := ways[major]
-		if some == nil {
-			some = every
-		}
-		for _, way := range some {
-			t.Run("PostgreSQL "+major+" "+way, func(t *testing.T) {
+	servers.OnMajors(t, func(t *testing.T, config servers.PostgresConfig) {
+		for _, way := range []string{"rows of the table, then the log", "rows of the log", "emitted messages"} {
+			t.Run(way, func(t *testing.T) {
 				t.Parallel()
 				relaytest.RunSource(t, func(t *testing.T) relaytest.SourceHarness {
-					db := newDatabase(t, servers.PostgresConfig{Major: major})
+					db := newDatabase(t, config)
 					if way != "rows of the table, then the log" {
 						db.stream("orders")
 						if strings.Contains(t.Name(), "each_destination") {
@@ -46,7 +34,7 @@ func TestTheLogIsASource(t *testing.T) {
 				})
 			})
 		}
-	}
+	})
 }
 
 // stream makes a destination's slot, so that everything from here on comes by the log.
