@@ -58,18 +58,21 @@ release-check: ## Publish the committed modules into a proxy in a folder, and do
 	$(GO) run ./proof/releasecheck
 
 # lint has vetted. Most tests wait for servers most of the time, so several share a core. What measures is in proof,
-# one package at a time. test runs on the newest PostgreSQL, and test-long on the oldest what it could change.
+# one package at a time. test runs on the newest PostgreSQL, test-long on the oldest what it could change.
 GOTEST := OUTBOX_REQUIRE_SERVERS=1 $(GO) test -race -vet=off -timeout 20m
+# What each broker's adapter does when the server is killed, freezes or comes back: a minute for each.
+FAULTS := 'WhenTheServerFails|UnderFaults|LosesLeaders'
 OLDEST := OUTBOX_TEST_POSTGRES_MAJOR=14 OUTBOX_TEST_MAJORS=14 $(GOTEST)
 .PHONY: test
 test: lint servers ## Lint, then the tests of library, brokers, binary and demo on real servers with the race detector
-	OUTBOX_TEST_MAJORS=18 OUTBOX_STRESS_ROWS=20000 $(GOTEST) -p 3 -parallel 4 $(TESTED)
+	OUTBOX_TEST_MAJORS=18 OUTBOX_STRESS_ROWS=20000 $(GOTEST) -p 3 -parallel 4 -skip $(FAULTS) $(TESTED)
 	GOGC=800 $(GO) test -vet=off ./relay -run TestEveryScheduleKeepsThePromises
 
 .PHONY: test-long
 test-long: servers tools ## The workshop's: faults on real processes, nemesis, acceptance of the articles' systems, benchmarks, the oldest PostgreSQL
 	$(GOTEST) -p 1 ./proof/...
 	$(GOTEST) ./relay/polling -run 'Nothing|Stress'
+	$(GOTEST) -p 2 -parallel 4 -run $(FAULTS) ./broker/... ./relay/...
 	$(OLDEST) -p 2 -parallel 4 . ./inbox ./schema ./admin
 	$(OLDEST) -p 2 -parallel 4 ./relay/... -run IsASource
 
