@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
@@ -213,5 +215,19 @@ func TestAMissingVersionColumnIsAnError(t *testing.T) {
 	_, err := b.HandleSQL(t.Context(), w.db, message("k"), func(context.Context, *sql.Tx, *outbox.Message) error { return nil })
 	if sqlstate.Of(err) != "42703" {
 		t.Error(err)
+	}
+}
+
+func TestGapsOfManyKeysAreToldInAFewLines(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	var log bytes.Buffer
+	b := newInbox(t, Config{Gaps: GapReport, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	for i := range 100 {
+		told(t, w, b, fmt.Sprint("k", i), 5) // 1 to 4 are missing
+	}
+	settings.Flush(b.cfg.Logger)
+	if n := strings.Count(log.String(), "\n"); n != settings.LogLines+1 || !strings.Contains(log.String(), "more=88") {
+		t.Errorf("%d lines:\n%s", n, &log)
 	}
 }

@@ -70,7 +70,8 @@ type Config struct {
 	DrainTimeout time.Duration
 
 	// Logger gets state changes and per-message trouble: at most 12 lines a minute of level info and above, and a count of
-	// the others with the ids of a few messages. nil: slog.Default.
+	// the others with the ids of a few messages. Relays of one destination share that bound if they share a [Bounded]
+	// logger. nil: slog.Default.
 	Logger *slog.Logger
 
 	// Observer is told what happens. Default: none.
@@ -169,6 +170,10 @@ func (c Config) core() coreConfig {
 		Select:           c.Select,
 	}
 }
+
+// Bounded returns a logger of whose lines at most 12 a minute are written, at level info and above, and a count of the
+// others. Each relay makes one of its Logger, unless it is one already.
+func Bounded(logger *slog.Logger) *slog.Logger { return settings.Logger(logger) }
 
 type nobody struct{}
 

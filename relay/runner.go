@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/printed"
+	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Relay delivers from one source to one broker.
@@ -16,7 +17,6 @@ type Relay struct {
 	source Source
 	broker Broker
 	cfg    Config
-	lines  *budget // of the log
 }
 
 // New returns a relay that is not running yet. It reports every fault of cfg at once. The broker remains
@@ -29,9 +29,7 @@ func New(source Source, broker Broker, cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Relay{source: source, broker: broker, cfg: cfg}
-	r.cfg.Logger, r.lines = quieted(cfg.Logger)
-	return r, nil
+	return &Relay{source: source, broker: broker, cfg: cfg}, nil
 }
 
 // Run delivers until ctx ends; then it takes nothing new in, waits for what is in flight (at most
@@ -44,7 +42,7 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 	state := tracker{observer: r.cfg.Observer}
 	state.source, _ = r.source.(Reporting)
 	defer func() { state.change(StateStopped, err) }()
-	defer r.lines.end()
+	defer settings.Flush(r.cfg.Logger)
 	pause := Backoff{Initial: 100 * time.Millisecond, Max: 5 * time.Second}
 	for failures := 0; ; {
 		state.change(StateWaiting, nil)
@@ -152,7 +150,6 @@ func (l *loop) run(ctx context.Context) error {
 		if now.After(l.session.Expires()) {
 			return ErrLeaseLost
 		}
-		l.relay.lines.flush(now)
 		next := l.core.next(now)
 		l.start(next)
 		probeAt := l.startProbe(now)

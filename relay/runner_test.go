@@ -439,33 +439,65 @@ func TestABrokerThatCantBeReachedIsKnownBeforeTheFirstMessage(t *testing.T) {
 }
 
 func TestAFaultOfManyMessagesIsToldInAFewLines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		refuse := func(m *outbox.Message) error {
-			return outbox.Permanent(fmt.Errorf("refused, since it is %d", m.Position))
-		}
-		source, broker := newTable(5000), &wire{answer: refuse, latency: 10 * time.Millisecond}
-		stop := start(t, source, broker, Config{Batch: 50, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		time.Sleep(3 * time.Minute)
-		if err := stop(); err != nil {
-			t.Fatal(err)
-		}
-		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-		if len(source.dead) != 5000 || len(lines) > 3*quietLines {
-			t.Errorf("%d dead letters are told in %d lines:\n%s", len(source.dead), len(lines), &log)
-		}
-		told := 0
-		for _, line := range lines {
-			n := 1
-			if _, more, ok := strings.Cut(line, " more="); ok {
-				fmt.Sscan(more, &n)
-			}
-			if strings.Contains(line, `msg="dead letter"`) {
-				told += n
-			}
-		}
-		if told != 5000 || !strings.Contains(log.String(), "message_ids=") {
-			t.Errorf("%d dead letters are told of:\n%s", told, &log)
-		}
-	})
+	const messages, minutes = 3000, 3
+	refuse := func(m *outbox.Message) error {
+		return outbox.Permanent(fmt.Errorf("refused, since it is %d", m.Position))
+	}
+	fail := func(m *outbox.Message) error { return fmt.Errorf("failed, since it is %d", m.Position) }
+	for _, c := range []struct {
+		name    string
+		answer  func(*outbox.Message) error
+		invalid error
+		cfg     Config
+		text    string
+		told    int // at least; 0: the fault tells nothing of messages
+	}{
+		{"refused", refuse, nil, Config{}, "dead letter", messages},
+		{"exhausted", fail, nil, Config{MaxAttempts: 1}, "dead letter", messages},
+		{"invalid", nil, errors.New("no message"), Config{}, "dead letter", messages},
+		{"held", fail, nil, Config{Backoff: Backoff{Initial: time.Hour, Max: time.Hour}}, "message not accepted", 7},
+		{"blocked", refuse, nil, Config{OnExhausted: Block}, "message not accepted", 7},
+		{"outage", func(m *outbox.Message) error { return outbox.Unavailable(fail(m)) }, nil, Config{}, "destination stalled", 0},
+		{"outage of a topic", func(m *outbox.Message) error { return outbox.TopicUnavailable(fail(m)) }, nil, Config{}, "topic unavailable", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log bytes.Buffer
+				logger := Bounded(slog.New(slog.NewTextHandler(&log, nil)))
+				var stops []func() error
+				for range 2 { // shard groups of a destination, in one process
+					source := newTable(messages / 2)
+					for i := range source.rows {
+						source.rows[i].Invalid = c.invalid
+					}
+					cfg := c.cfg
+					cfg.Batch, cfg.Logger = 50, logger
+					stops = append(stops, start(t, source, &wire{answer: c.answer, latency: 10 * time.Millisecond}, cfg))
+				}
+				time.Sleep(minutes * time.Minute)
+				for _, stop := range stops {
+					if err := stop(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+				if len(lines) > 20*minutes {
+					t.Errorf("%d messages are told in %d lines:\n%s", messages, len(lines), &log)
+				}
+				told := 0
+				for _, line := range lines {
+					n := 1
+					if _, more, ok := strings.Cut(line, " more="); ok {
+						fmt.Sscan(more, &n)
+					}
+					if strings.Contains(line, `msg="`+c.text) {
+						told += n
+					}
+				}
+				if told < c.told || told == 0 || c.told == messages && (told != messages || !strings.Contains(log.String(), "message_ids=")) {
+					t.Errorf("%d are told of:\n%s", told, &log)
+				}
+			})
+		})
+	}
 }

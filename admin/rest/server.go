@@ -90,7 +90,7 @@ func newAPI(options Options, table []verbs.Verb) (*API, error) {
 	if options.ViewerDB == nil {
 		options.ViewerDB = options.DB
 	}
-	options.Logger = settings.Logger(options.Logger)
+	settings.Default(&options.Logger, slog.Default()) // unbounded: each line is something that a person did
 	a := &API{options: options, stream: newStream(options.ViewerDB), running: make(chan struct{}, maxRunning)}
 	mux, protection := http.NewServeMux(), http.NewCrossOriginProtection()
 	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -65,9 +65,7 @@ func New(cfg Config) (*Broker, error) {
 		}
 		b.options = append(b.options, kgo.SASL(mechanism))
 	}
-	if cfg.Logger != nil {
-		b.options = append(b.options, kgo.WithLogger(logger{cfg.Logger}))
-	}
+	b.options = append(b.options, kgo.WithLogger(logger{cfg.Logger}))
 	if b.control, err = kgo.NewClient(b.options...); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}

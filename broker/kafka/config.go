@@ -102,6 +102,7 @@ func (cfg Config) withDefaults() (Config, topicName, error) {
 		faults.Need(err == nil, fmt.Sprintf("Brokers[%d]", i), "%q: %w", address, err)
 		cfg.Brokers[i] = full
 	}
+	cfg.Logger = settings.Logger(cfg.Logger)
 	settings.Default(&cfg.Topic, "{topic}")
 	topic, err := parseTopic(cfg.Topic, cfg.InternalTopics)
 	faults.Add("Topic", err)

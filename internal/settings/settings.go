@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"log/slog"
 )
 
 // Default replaces a zero value by its default.
@@ -16,9 +15,6 @@ func Default[T comparable](v *T, standard T) {
 		*v = standard
 	}
 }
-
-// Logger is l, or the program's default: trouble that goes to no log would not be noticed.
-func Logger(l *slog.Logger) *slog.Logger { return cmp.Or(l, slog.Default()) }
 
 // Fault is a fault of a configuration.
 type Fault struct {

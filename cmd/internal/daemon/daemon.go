@@ -57,6 +57,7 @@ type part struct {
 	destination config.Destination
 	broker      *config.Opened
 	selects     func(*outbox.Message) bool // nil: everything
+	logger      *slog.Logger               // of the destination
 }
 
 // Options is what a Daemon needs beside its configuration.
@@ -111,11 +112,12 @@ func (d *Daemon) assemble() error {
 			faults = append(faults, fmt.Errorf("destination %s: route: %w", destination.Name, err))
 			continue
 		}
-		var shared *config.Opened // by all groups, unless it is coupled to one
+		logger := relay.Bounded(d.logger) // for all groups, and what they read and send with
+		var shared *config.Opened         // by all groups, unless it is coupled to one
 		for group := range destination.ShardGroups {
-			p := part{group: group, destination: destination, broker: shared, selects: d.selection.of(i, rules)}
+			p := part{group: group, destination: destination, broker: shared, selects: d.selection.of(i, rules), logger: logger}
 			if shared == nil {
-				p.broker, err = destination.Open(config.Opening{Stdout: d.options.Stdout, Group: group, Logger: d.logger.With("destination", destination.Name)})
+				p.broker, err = destination.Open(config.Opening{Stdout: d.options.Stdout, Group: group, Logger: logger.With("destination", destination.Name)})
 				if err != nil {
 					faults = append(faults, fmt.Errorf("destination %s: %w", destination.Name, err))
 					break
@@ -267,7 +269,7 @@ func (d *Daemon) deliver(ctx context.Context) error {
 
 func (d *Daemon) runPart(ctx context.Context, p part) error {
 	c := p.destination
-	logger := d.logger
+	logger := p.logger
 	if c.ShardGroups > 1 {
 		logger = logger.With("shard_group", p.group)
 	}

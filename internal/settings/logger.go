@@ -1,6 +1,7 @@
-package relay
+package settings
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -8,25 +9,45 @@ import (
 	"time"
 )
 
-// quiet is a handler that bounds the lines of one destination: a fault that a million messages have is told by a few of them
-// and a count. Lines of level debug pass.
+// Logger is l, or the program's default: trouble that goes to no log would not be noticed. Of level info and above, at
+// most LogLines lines a minute are written, and a count of the others with the ids of a few messages: a fault that a
+// million messages have must not fill a disk. Loggers that are made from the result share the bound.
+func Logger(l *slog.Logger) *slog.Logger {
+	l = cmp.Or(l, slog.Default())
+	if _, bounded := l.Handler().(*quiet); bounded {
+		return l
+	}
+	return slog.New(&quiet{l.Handler(), &budget{}})
+}
+
+// Flush writes the counts that a Logger still has, when what logs to it ends.
+func Flush(l *slog.Logger) {
+	if q, ok := l.Handler().(*quiet); ok {
+		q.budget.turn(time.Now(), true)
+	}
+}
+
+const (
+	// LogLines is how many lines of a LogWindow are written before the others are counted.
+	LogLines  = 12
+	LogWindow = time.Minute
+
+	logSample = 3
+)
+
+// quiet is a handler whose lines are bounded. Lines of level debug pass.
 type quiet struct {
 	slog.Handler
 	budget *budget
 }
-
-const (
-	quietWindow = time.Minute
-	quietLines  = 12 // in a window, before lines are only counted
-	quietSample = 3
-)
 
 // budget is shared by a handler and those made from it.
 type budget struct {
 	mu      sync.Mutex
 	began   time.Time
 	lines   int
-	skipped []*skipped // in the order in which they began
+	skipped []*skipped  // in the order in which they began
+	timer   *time.Timer // writes skipped if no further line does
 }
 
 // skipped counts the lines with one text that were not written.
@@ -35,12 +56,6 @@ type skipped struct {
 	last    slog.Record
 	n       int
 	ids     []string // of the first messages
-}
-
-// quieted returns a logger whose lines are bounded, and how to write the counts that are due.
-func quieted(logger *slog.Logger) (*slog.Logger, *budget) {
-	b := &budget{}
-	return slog.New(&quiet{logger.Handler(), b}), b
 }
 
 func (q *quiet) WithAttrs(attrs []slog.Attr) slog.Handler {
@@ -60,10 +75,11 @@ func (q *quiet) Handle(ctx context.Context, r slog.Record) error {
 
 // skips decides about a line, and counts it if it is not to be written.
 func (b *budget) skips(h slog.Handler, r slog.Record) bool {
-	b.flush(r.Time)
+	now := time.Now()
+	b.turn(now, false)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.lines++; b.lines <= quietLines {
+	if b.lines++; b.lines <= LogLines {
 		return false
 	}
 	i := slices.IndexFunc(b.skipped, func(s *skipped) bool { return s.last.Message == r.Message })
@@ -71,11 +87,14 @@ func (b *budget) skips(h slog.Handler, r slog.Record) bool {
 		i = len(b.skipped)
 		b.skipped = append(b.skipped, &skipped{handler: h})
 	}
+	if b.timer == nil {
+		b.timer = time.AfterFunc(LogWindow-now.Sub(b.began), func() { b.turn(time.Now(), false) })
+	}
 	s := b.skipped[i]
 	s.last = r.Clone()
 	s.n++
 	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "message_id" && len(s.ids) < quietSample {
+		if a.Key == "message_id" && len(s.ids) < logSample {
 			s.ids = append(s.ids, a.Value.String())
 		}
 		return true
@@ -83,15 +102,19 @@ func (b *budget) skips(h slog.Handler, r slog.Record) bool {
 	return true
 }
 
-// flush writes the counts of a window that has ended.
-func (b *budget) flush(now time.Time) {
+// turn begins another window if this one has ended, or at once, and writes the counts.
+func (b *budget) turn(now time.Time, atOnce bool) {
 	b.mu.Lock()
-	if now.Sub(b.began) < quietWindow && !now.Before(b.began) {
+	if !atOnce && now.Sub(b.began) < LogWindow && !now.Before(b.began) {
 		b.mu.Unlock()
 		return
 	}
 	due := b.skipped
 	b.began, b.lines, b.skipped = now, len(due), nil
+	if b.timer != nil {
+		b.timer.Stop()
+		b.timer = nil
+	}
 	b.mu.Unlock()
 	for _, s := range due {
 		r := slog.NewRecord(now, s.last.Level, s.last.Message, 0)
@@ -101,18 +124,10 @@ func (b *budget) flush(now time.Time) {
 			}
 			return true
 		})
-		r.AddAttrs(slog.Int("more", s.n), slog.Duration("within", quietWindow))
+		r.AddAttrs(slog.Int("more", s.n), slog.Duration("within", LogWindow))
 		if len(s.ids) > 0 {
 			r.AddAttrs(slog.Any("message_ids", s.ids))
 		}
 		_ = s.handler.Handle(context.Background(), r) // as slog.Logger does
 	}
-}
-
-// end writes what is still counted.
-func (b *budget) end() {
-	b.mu.Lock()
-	b.began = time.Time{}
-	b.mu.Unlock()
-	b.flush(time.Now())
 }

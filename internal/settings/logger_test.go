@@ -1,0 +1,65 @@
+package settings
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func logged(to *bytes.Buffer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+func TestAFaultOfAMillionMessagesIsAFewLinesACountAndTheIdsOfSomeMessages(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		logger := Logger(logged(&text)).With("destination", "d")
+		group := Logger(logger).With("shard_group", 1) // no other bound
+		for i := range 1_000_000 {
+			logger := []*slog.Logger{logger, group}[i%2]
+			logger.Warn("refused", "message_id", i, "error", "no")
+		}
+		logger.Error("something else")
+		if n := strings.Count(text.String(), "\n"); n != LogLines {
+			t.Errorf("%d lines", n)
+		}
+		text.Reset()
+		time.Sleep(LogWindow)
+		synctest.Wait()
+		want := []string{`msg=refused destination=d error=no more=999988 within=1m0s message_ids="[12 13 14]"`,
+			`msg="something else" destination=d more=1 within=1m0s`}
+		lines := strings.Split(strings.TrimSpace(text.String()), "\n")
+		if len(lines) != len(want) || !strings.HasSuffix(lines[0], want[0]) || !strings.HasSuffix(lines[1], want[1]) {
+			t.Errorf("the counts are\n%s", &text)
+		}
+		text.Reset()
+		for range 100 {
+			logger.Info("again")
+		}
+		if n := strings.Count(text.String(), "\n"); n != LogLines-len(want) {
+			t.Errorf("%d lines in the next minute, after %d counts", n, len(want))
+		}
+		Flush(logger)
+		Flush(logger) // nothing is left
+		if got := text.String(); strings.Count(got, "\n") != LogLines-1 || !strings.Contains(got, "msg=again destination=d more=90") {
+			t.Errorf("at the end:\n%s", got)
+		}
+	})
+}
+
+func TestLinesOfLevelDebugAreNotBounded(t *testing.T) {
+	t.Parallel()
+	var text bytes.Buffer
+	logger := Logger(logged(&text)).WithGroup("g")
+	for i := range 100 {
+		logger.Debug(fmt.Sprint("line ", i))
+	}
+	if n := strings.Count(text.String(), "\n"); n != 100 {
+		t.Errorf("%d lines", n)
+	}
+}
