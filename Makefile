@@ -24,6 +24,18 @@ VERSION ?=
 build: ## Build bin/outbox; VERSION=v1.2.3 is what it says of itself
 	CGO_ENABLED=0 $(GO) build -tags grpcnotrace -trimpath -ldflags="-s -w $(if $(VERSION),-X main.release=$(VERSION))" -o bin/outbox ./cmd/outbox
 
+.PHONY: manual
+manual: build ## Write the manual's pages and what completes commands in shells into bin/manual
+	rm -rf bin/manual && mkdir -p bin/manual/completion && bin/outbox man bin/manual/man1 && gzip -9n bin/manual/man1/*
+	bin/outbox completion bash > bin/manual/completion/outbox.bash
+	bin/outbox completion zsh > bin/manual/completion/_outbox
+	bin/outbox completion fish > bin/manual/completion/outbox.fish
+
+.PHONY: dist
+dist: ## Build what a release has, except what a network is needed for: archives, packages, checksums; VERSION=v1.2.3
+	$(GO) run ./proof/fetch goreleaser
+	VERSION=$(or $(VERSION),v0.0.0) $$($(GO) run ./proof/fetch -path goreleaser) release -f deploy/goreleaser.yaml --snapshot --clean --skip=sbom
+
 .PHONY: servers
 servers: ## Fetch the real servers that the tests start (PostgreSQL, Kafka, NATS, ElasticMQ, moto, Redis, RabbitMQ, PgBouncer, Prometheus, Chromium), readers for Node and Python, and axe into a cache
 	$(GO) run ./proof/fetch $(addprefix postgres@,$(POSTGRES)) kafka nats elasticmq moto redis rabbitmq pgbouncer prometheus chromium readers axe
@@ -162,4 +174,4 @@ vulnerabilities: ## Known vulnerabilities in what we call (needs the vulnerabili
 
 .PHONY: clean
 clean: ## Remove what was built here; the cache of servers stays
-	rm -rf bin
+	rm -rf bin dist

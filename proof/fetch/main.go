@@ -36,6 +36,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	flags := flag.NewFlagSet("fetch", flag.ContinueOnError)
 	flags.SetOutput(progress)
 	list := flags.Bool("list", false, "show what there is and what would be fetched, and fetch nothing")
+	path := flags.String("path", "", "print the path of this tool, and fetch nothing")
 	flags.Usage = func() {
 		fmt.Fprintf(progress, "usage: fetch [-list] %s\n", strings.Join(names(), "|")+"|tools|all ...")
 		flags.PrintDefaults()
@@ -49,6 +50,13 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	}
 	if *list {
 		return show(out, cache)
+	}
+	if *path != "" {
+		found, err := servers.FindTool(*path)
+		if err == nil {
+			fmt.Fprintln(out, found)
+		}
+		return err
 	}
 	if flags.NArg() == 0 {
 		flags.Usage()

@@ -72,7 +72,7 @@ func TestTheUnitIsUnderstoodBySystemd(t *testing.T) {
 	}
 	here := filepath.Join(t.TempDir(), "outbox.service")
 	// Programs must exist to be verified.
-	text := strings.Replace(string(unit), "ExecStart=/usr/local/bin/outbox", "ExecStart="+analyze, 1)
+	text := strings.Replace(string(unit), "ExecStart=outbox", "ExecStart="+analyze, 1)
 	if err := os.WriteFile(here, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
