@@ -30,7 +30,9 @@ func BuiltTools() []BuiltTool {
 }
 
 // PackagedTools returns the others, each a package of Debian and of Homebrew.
-func PackagedTools() []string { return []string{"buildah", "bash-completion", "zsh", "fish", "mandoc", "rpm"} }
+func PackagedTools() []string {
+	return []string{"buildah", "bash-completion", "zsh", "fish", "mandoc", "rpm"}
+}
 
 // bashCompletion is what that package installs in place of a program.
 const bashCompletion = "/usr/share/bash-completion/bash_completion"
