@@ -453,3 +453,29 @@ func TestTheHistoryKeepsAnHourAndADay(t *testing.T) {
 		t.Errorf("the percentiles of 1 to 100 ms are %v, %v, %v", p50, p95, p99)
 	}
 }
+
+func TestAMessageIsFoundAndItsLifeIsTold(t *testing.T) {
+	t.Parallel()
+	s := setup(t, Options{})
+	s.fill()
+	s.Exec(`INSERT INTO outbox.messages (message_id, topic, key, payload, event_type, headers)
+		VALUES ('00000000-0000-7000-8000-000000000001', 'orders', 'k', 'secret', 'placed', '{"tenant":"acme"}')`)
+	for query, want := range map[string]bool{"key=k": true, "topic=orders": true, "header=tenant%3Dacme": true, "topic=none": false,
+		"message=00000000-0000-7000-8000-000000000001": true} {
+		_, body := s.visit("vera", "GET", "messages?"+query, nil)
+		if found := strings.Contains(body, `href="message?id=00000000-0000-7000-8000-000000000001"`); found != want {
+			t.Errorf("%s: found is %v", query, found)
+		}
+	}
+	for caller, sees := range map[string]bool{"oscar": true, "vera": false} {
+		_, body := s.visit(caller, "GET", "message?id=00000000-0000-7000-8000-000000000001", nil)
+		for _, text := range []string{"written", ">dead<", "acme", "placed", `href="letter?`} {
+			if !strings.Contains(body, text) {
+				t.Errorf("%s doesn't see %q", caller, text)
+			}
+		}
+		if strings.Contains(body, "secret") != sees {
+			t.Errorf("%s sees the payload: %v", caller, !sees)
+		}
+	}
+}

@@ -266,7 +266,7 @@ func (v *view) letter() any {
 		}
 		parts = append(parts, h("h1", glyph(admin.StateDead), " ", foreign(d.Topic, 100), " → ", foreign(d.Destination, 60)),
 			h("p.buttons", v.button("dead requeue", "Requeue…", pairs...), v.button("dead ack", "Acknowledge…", pairs...), v.button("dead discard", "Discard…", pairs...)),
-			life, facts("Message", h("code", d.MessageID.String()), "Position", number(d.Position), "Aggregate", foreign(strings.TrimSpace(d.AggregateType+" "+d.AggregateID), 200),
+			life, facts("Message", h("a", here("message", "id", d.MessageID.String()), h("code", d.MessageID.String())), "Position", number(d.Position), "Aggregate", foreign(strings.TrimSpace(d.AggregateType+" "+d.AggregateID), 200),
 				"Event", foreign(d.EventType, 100), "Content", foreign(d.ContentType, 100), "Group", h("a", here("letters", "group", d.Fingerprint), foreign(d.Fingerprint, 40))),
 			h("h2", "Headers"), h("pre", foreign(string(d.Headers), 20_000)), v.payload(d.Payload))
 	}
@@ -315,7 +315,11 @@ func (v *view) keys() any {
 		} else if l.Error == "" {
 			why = "paused, or not yet to be delivered"
 		}
-		rows = append(rows, []any{foreign(l.Lane, 80), list{foreign(l.Topic, 60), " → ", foreign(l.Destination, 60)}, counted(l.Messages), due, ago(v.now, l.Since), why, v.actions(acts)})
+		lane := any(foreign(l.Lane, 80))
+		if !l.MessageID.IsZero() { // the first that waits
+			lane = h("a", here("message", "id", l.MessageID.String()), lane)
+		}
+		rows = append(rows, []any{lane, list{foreign(l.Topic, 60), " → ", foreign(l.Destination, 60)}, counted(l.Messages), due, ago(v.now, l.Since), why, v.actions(acts)})
 	}
 	last := lanes[len(lanes)-1]
 	return append(head, region("keys", table("Keys that wait", []column{{"Key", ""}, {"Topic → destination", ""}, {"Messages", "n"}, {"State", ""}, {"Since", "n"}, {"Why", "wide"}, {"Actions", "acts"}}, rows)),

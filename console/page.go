@@ -12,35 +12,39 @@ type page struct {
 	// patient names the verb that the page waits for, "" for one from memory.
 	patient string
 	body    func(v *view) any
+	// still pages are drawn when they are asked for, and not again.
+	still bool
 }
 
 // pages lists them by their paths.
 func pages() map[string]page {
 	return map[string]page{
-		"":            {"Overview", "", (*view).overview},
-		"destination": {"Destination", "", (*view).destination},
-		"dead":        {"Dead letters", "dead group", (*view).dead},
-		"letters":     {"Dead letters", "dead ls", (*view).letters},
-		"letter":      {"Dead letter", "dead show", (*view).letter},
-		"keys":        {"Keys", "holds", (*view).keys},
-		"relays":      {"Relays", "", (*view).relays},
-		"retention":   {"Retention", "", (*view).retention},
-		"inbox":       {"Inbox", "inbox status", (*view).inbox},
-		"audit":       {"Audit", "audit", (*view).audit},
-		"doctor":      {"Doctor", "doctor", (*view).doctor},
-		"verbs":       {"Verbs", "", (*view).verbs},
-		"help":        {"Help", "", (*view).help},
+		"":            {"Overview", "", (*view).overview, false},
+		"destination": {"Destination", "", (*view).destination, false},
+		"dead":        {"Dead letters", "dead group", (*view).dead, false},
+		"letters":     {"Dead letters", "dead ls", (*view).letters, false},
+		"letter":      {"Dead letter", "dead show", (*view).letter, false},
+		"messages":    {"Messages", "messages find", (*view).messages, true},
+		"message":     {"Message", "messages show", (*view).message, false},
+		"keys":        {"Keys", "holds", (*view).keys, false},
+		"relays":      {"Relays", "", (*view).relays, false},
+		"retention":   {"Retention", "", (*view).retention, false},
+		"inbox":       {"Inbox", "inbox status", (*view).inbox, false},
+		"audit":       {"Audit", "audit", (*view).audit, false},
+		"doctor":      {"Doctor", "doctor", (*view).doctor, false},
+		"verbs":       {"Verbs", "", (*view).verbs, false},
+		"help":        {"Help", "", (*view).help, false},
 	}
 }
 
 // navigation are the pages that the header leads to, with the keys that go there after g.
 var navigation = []struct{ path, title, key string }{
-	{"", "Overview", "o"}, {"dead", "Dead letters", "d"}, {"keys", "Keys", "k"}, {"relays", "Relays", "r"}, {"retention", "Retention", "t"},
+	{"", "Overview", "o"}, {"messages", "Messages", "m"}, {"dead", "Dead letters", "d"}, {"keys", "Keys", "k"}, {"relays", "Relays", "r"}, {"retention", "Retention", "t"},
 	{"inbox", "Inbox", "i"}, {"doctor", "Doctor", "c"}, {"audit", "Audit", "a"}, {"verbs", "Verbs", "v"}, {"help", "Help", "h"},
 }
 
 // under tells which entry of the navigation a page belongs to.
-var under = map[string]string{"letters": "dead", "letter": "dead", "destination": ""}
+var under = map[string]string{"letters": "dead", "letter": "dead", "message": "messages", "destination": ""}
 
 // here is the address of a page of this console from any of its pages.
 func here(path string, pairs ...string) address {
@@ -83,7 +87,7 @@ func (v *view) layout(title string, body any) *element {
 		who += ", viewer"
 	}
 	main := []any{at("id", "main"), at("tabindex", "-1")}
-	if v.page.body != nil {
+	if v.page.body != nil && !v.page.still {
 		main = append(main, at("data-of", ""))
 	}
 	return h("html", at("lang", "en"),

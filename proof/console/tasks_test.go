@@ -36,6 +36,12 @@ var tasks = []task{
 		says:   []string{"blocked", "422: schema 42 is unknown", "p-1"},
 	},
 	{
+		want:   "where the first message of a blocked key is, and what came before",
+		clicks: []string{`a[href="keys?destination=search-index"]`, `td a[href^="message?id="]`},
+		says:   []string{"written", "blocked", "search-index", "10 attempts", "422: schema 42 is unknown"},
+	},
+	{want: "what was written of late", clicks: []string{"Messages"}, says: []string{"looked at in", "users", "user-"}},
+	{
 		want:   "have the time-outs of users delivered",
 		clicks: []string{"Dead letters", `a[href^="do-dead-requeue"][href*="topic=users"]`, sure},
 		says:   []string{"Requeue: 40 messages, as job", "Undo"},
