@@ -37,6 +37,7 @@ type sheet struct {
 	clients map[chan struct{}]bool
 	version int
 	regions map[string]regionState
+	frames  map[int][]byte // of this version, by the one that a client has seen
 	age     time.Duration
 }
 
@@ -66,7 +67,7 @@ func (s *streams) join(key string, v view) (*sheet, chan struct{}) {
 	s.open_++
 	one := s.all[key]
 	if one == nil {
-		one = &sheet{view: v, clients: map[chan struct{}]bool{}, regions: map[string]regionState{}}
+		one = &sheet{view: v, clients: map[chan struct{}]bool{}, regions: map[string]regionState{}, frames: map[int][]byte{}}
 		s.all[key] = one
 		s.drawing.Go(func() { s.draw(key, one) })
 	}
@@ -102,6 +103,7 @@ func (s *streams) draw(key string, one *sheet) {
 			return
 		}
 		one.version++
+		clear(one.frames)
 		one.age = v.age
 		for _, r := range d.regions {
 			if one.regions[r.id].text != r.text {
@@ -122,17 +124,23 @@ func (s *streams) draw(key string, one *sheet) {
 	}
 }
 
-// since are the regions that have changed since a version, and the version they are of.
-func (s *streams) since(one *sheet, version int) (map[string]string, int) {
+// since is a frame with the regions that have changed since a version, and the version that they are of. It is made once for all
+// who have seen the same.
+func (s *streams) since(one *sheet, version int) ([]byte, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if frame, ok := one.frames[version]; ok {
+		return frame, one.version
+	}
 	changed := map[string]string{}
 	for id, r := range one.regions {
 		if r.version > version {
 			changed[id] = r.text
 		}
 	}
-	return changed, one.version
+	body, _ := json.Marshal(changed) // texts can always be written
+	one.frames[version] = fmt.Appendf(nil, "event: put\ndata: %s\n\n", body)
+	return one.frames[version], one.version
 }
 
 // serve is the handler of one client. The query has the address of its page.
@@ -167,13 +175,7 @@ func (s *streams) serve(w http.ResponseWriter, r *http.Request, v *view) {
 		}
 		select {
 		case <-news:
-			var changed map[string]string
-			changed, seen = s.since(one, seen)
-			body, err := json.Marshal(changed)
-			if err != nil {
-				return // no text is like that
-			}
-			frame = fmt.Appendf(nil, "event: put\ndata: %s\n\n", body)
+			frame, seen = s.since(one, seen)
 		case <-time.After(streamComment):
 			frame = []byte(": no news\n\n")
 		case <-r.Context().Done():

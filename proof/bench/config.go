@@ -27,6 +27,7 @@ type Config struct {
 	Relays                int           // of a drain, each with a shard group of its own
 	Workers               []int         // how many of each contender of a comparison work at once; each is a run
 	Batch                 int           // of a relay, or in a comparison of the originals
+	Viewers               int           // of the relay's console
 	RTT                   time.Duration // added to every round trip to the broker
 	Held                  bool          // keep transactions open elsewhere meanwhile
 	Rates                 []int         // messages per second
@@ -85,6 +86,7 @@ func (c *Config) settings() []setting {
 			setting{"keys", "10000", &c.Keys, 1, maxKeys, "how many keys they are spread over"},
 			setting{"relays", "1", &c.Relays, 1, 64, "relays, each with a shard group of its own"},
 			setting{"batch", "", &c.Batch, 0, endless, "the relay's batch (default: its own default)"},
+			setting{"viewers", "0", &c.Viewers, 0, 200, "how many look at the relay's console meanwhile"},
 			setting{"rtt", "", &c.RTT, 0, endless, "make each round trip to the broker longer by this"},
 			setting{"held", "", &c.Held, 0, 0, "keep transactions open elsewhere meanwhile"},
 			setting{"sweep", "", &c.Sweep, 0, 0, "`name=value,value,…`: repeat for several values of one setting"})
@@ -204,7 +206,7 @@ func (s setting) fault() error {
 
 // SweepNames are the settings that Sweep may name.
 func SweepNames() []string {
-	return []string{"batch", "bytes", "backlog", "keys", "relays", "rtt", "held"}
+	return []string{"batch", "bytes", "backlog", "keys", "relays", "viewers", "rtt", "held"}
 }
 
 // Validate reports everything that is wrong with c at once.

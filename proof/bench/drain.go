@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -16,7 +17,7 @@ import (
 
 // drain lets the contender deliver a backlog, as a process or several, and checks what arrived. In a comparison, it has
 // a database of its own, and latency is measured afterwards.
-func (r *run) drain(ctx context.Context) (Result, error) {
+func (r *run) drain(ctx context.Context) (drained Result, failed error) {
 	compared := r.Bench == "strategies"
 	messages := r.Messages
 	if r.slow > 0 {
@@ -55,6 +56,10 @@ func (r *run) drain(ctx context.Context) (Result, error) {
 	defer func() { r.team.stop() }()
 	if err != nil {
 		return result, err
+	}
+	if r.listens != "" {
+		viewers := view(ctx, r.listens, r.Viewers)
+		defer func() { failed = errors.Join(failed, viewers.stop()) }()
 	}
 	began, err := r.begun(ctx, conn, compared)
 	if err != nil {
@@ -101,6 +106,9 @@ func (r *run) drainSettings() map[string]any {
 	}
 	if r.proxy != nil {
 		s["rtt"] = r.RTT
+	}
+	if r.Viewers > 0 {
+		s["viewers"] = r.Viewers
 	}
 	if r.Held {
 		s["held"] = "on"

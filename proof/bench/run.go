@@ -24,6 +24,7 @@ type run struct {
 	layout       layout
 	transactions string // the id of the transactions that the relay is to deliver in, or ""
 	team         team
+	listens      string // the address of a relay, where somebody looks at its console
 }
 
 // Run measures each contender, in turn, Rounds times; so for each point of a sweep. With an error it returns the
@@ -138,8 +139,15 @@ func (r *run) result(settings map[string]any) Result {
 // startRelay starts "outbox relay" with everything left at its default but where to read and write, and what must not
 // happen meanwhile: that what was delivered is removed. more is lines of its destination.
 func (r *run) startRelay(name string, batch int, more string) (*process, error) {
-	text := fmt.Sprintf("name: %s\ndatabase: {url: %q}\nhttp: {listen: \"\"}\nlog: {format: json}\nretention: {enabled: false}\n"+
-		"destinations:\n  - name: %s\n    broker: %s\n%s", name, r.url, destination, r.to.yaml(r.transactions), more)
+	r.listens = ""
+	if r.Viewers > 0 {
+		var err error
+		if r.listens, err = freeAddress(); err != nil {
+			return nil, err
+		}
+	}
+	text := fmt.Sprintf("name: %s\ndatabase: {url: %q}\nhttp: {listen: %q}\nlog: {format: json}\nretention: {enabled: false}\n"+
+		"destinations:\n  - name: %s\n    broker: %s\n%s", name, r.url, r.listens, destination, r.to.yaml(r.transactions), more)
 	if batch > 0 {
 		text += fmt.Sprintf("    delivery: {batch: %d, max_in_flight: %d}\n", batch, max(20_000, 2*batch))
 	}

@@ -40,7 +40,7 @@ var tasks = []task{
 		clicks: []string{`a[href="keys?destination=search-index"]`, `td a[href^="message?id="]`},
 		says:   []string{"written", "blocked", "search-index", "10 attempts", "422: schema 42 is unknown"},
 	},
-	{want: "what was written of late", clicks: []string{"Messages"}, says: []string{"looked at in", "users", "user-"}},
+	{want: "what was written of late", clicks: []string{"Messages"}, says: []string{"looked at in", "orders", "k-"}},
 	{
 		want:   "have the time-outs of users delivered",
 		clicks: []string{"Dead letters", `a[href^="do-dead-requeue"][href*="topic=users"]`, sure},
