@@ -143,10 +143,6 @@ func (d *Destination) countWaiting(ctx context.Context, tx pgx.Tx, name mapping.
 		}
 		return "m." + schema.QuoteIdentifier(name) + "::" + kind
 	}
-	waiting := m.Waiting()
-	if m.Claim.Status != "" {
-		waiting = fmt.Sprintf("(%s OR m.%s = %s)", waiting, schema.QuoteIdentifier(m.Done.Column), schema.QuoteLiteral(m.Claim.Status))
-	}
 	tried := "false"
 	switch counted := 0; {
 	case m.Failure.Attempts != "":
@@ -170,7 +166,7 @@ func (d *Destination) countWaiting(ctx context.Context, tx pgx.Tx, name mapping.
 		       coalesce((array_agg(error ORDER BY tried_at DESC NULLS LAST) FILTER (WHERE tried AND error IS NOT NULL))[1], '')
 		FROM (SELECT greatest(%s, %s) AS due, %s AS tried, %s AS tried_at, %s AS error FROM %s m WHERE %s LIMIT %d) s`,
 		column(m.CreatedAt, "timestamptz"), column(m.DeliverAt, "timestamptz"), tried, column(m.Failure.LastAttempt, "timestamptz"),
-		column(m.Failure.Error, "text"), name, waiting, countLimit+1)).Scan(&n, &oldest, &failed, &since, &last)
+		column(m.Failure.Error, "text"), name, m.Unsettled(), countLimit+1)).Scan(&n, &oldest, &failed, &since, &last)
 	if err != nil {
 		return err
 	}

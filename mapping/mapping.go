@@ -232,7 +232,8 @@ func (m *Mapping) Validate() error {
 	return nil
 }
 
-// Waiting is the SQL condition, on the table as m, that a row was not delivered and is no dead letter.
+// Waiting is the SQL condition, on the table as m, that a row was not delivered, is no dead letter, and is not claimed
+// by a status.
 func (m *Mapping) Waiting() string {
 	column := "m." + schema.QuoteIdentifier(m.Done.Column)
 	switch m.Done.How {
@@ -244,6 +245,14 @@ func (m *Mapping) Waiting() string {
 		return column + " = " + schema.QuoteLiteral(m.Done.Waiting)
 	}
 	return "true"
+}
+
+// Unsettled is the same for a row that was not delivered and is no dead letter, whether or not it is claimed.
+func (m *Mapping) Unsettled() string {
+	if m.Claim.Status == "" {
+		return m.Waiting()
+	}
+	return "(" + m.Waiting() + " OR m." + schema.QuoteIdentifier(m.Done.Column) + " = " + schema.QuoteLiteral(m.Claim.Status) + ")"
 }
 
 // Suits reports everything that a strategy lacks in the mapping or can't use, all faults together.

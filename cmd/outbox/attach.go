@@ -40,7 +40,7 @@ application's role needs none. It may be run again, and replaces what it has mad
 				_, err := fmt.Fprint(a.stdout, sql)
 				return err
 			}
-			return a.apply(ctx, "SET LOCAL lock_timeout = '5s';\n"+sql)
+			return a.apply(ctx, lockTimeout+sql)
 		}),
 	}
 	cmd.Flags().StringVar(&plan.Topic, "topic", "", "topic of the messages (default: the table's name)")

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/mapping"
+)
+
+func (a *app) migrateFromCommand() *cobra.Command {
+	var table string
+	var step, undo int
+	cmd := &cobra.Command{
+		Use:   "from --table TABLE",
+		Short: "Lead from an outbox table of your own to the default one, step by step",
+		Long: `Prints the steps from a table that exists to outbox.messages, with what each would run, and changes nothing. --step
+runs one of those that are run in the database, --undo takes it back. A relay goes on delivering from the table
+until nothing waits in it; every row is delivered on one of the two ways, and a key's order is kept across them.
+
+How the table is read stands in the configuration, as the source of a destination; otherwise it is what the doctor
+proposes. Run it as the table's owner, with the rights of a writer of the outbox.`,
+		Example: `  outbox migrate from --table outbox_events
+  outbox migrate from --table outbox_events --step 1
+  outbox migrate from --table outbox_events --undo 1`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if table == "" || step != 0 && undo != 0 {
+				return usage("give --table, and one of --step and --undo or neither")
+			}
+			if !slices.Contains([]int{0, 1, 2, 5}, step) || !slices.Contains([]int{0, 1, 5}, undo) {
+				return usage("steps 1, 2 and 5 are run in the database, and 1 and 5 can be taken back there; the others are yours")
+			}
+			if undo == 5 {
+				name, err := mapping.ParseTableName(table)
+				if err != nil {
+					return usage("%w", err)
+				}
+				return a.apply(cmd.Context(), lockTimeout+rename(moved(name), name))
+			}
+			return a.on(a.operate, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
+				if step == 5 { // the configuration has no source by then
+					return a.moveEnd(ctx, conn, table)
+				}
+				m, err := a.move(ctx, conn, table)
+				switch {
+				case err != nil:
+					return err
+				case step == 1:
+					return a.apply(ctx, lockTimeout+m.begin)
+				case step == 2:
+					return m.finish(ctx)
+				case undo == 1:
+					return a.apply(ctx, lockTimeout+m.back)
+				}
+				return m.print(ctx)
+			})(cmd, args)
+		},
+	}
+	cmd.Flags().StringVar(&table, "table", "", "the table, with its schema unless that is in the search path")
+	cmd.Flags().IntVar(&step, "step", 0, "run this step")
+	cmd.Flags().IntVar(&undo, "undo", 0, "take this step back")
+	return cmd
+}
+
+// move is the way from a table to the default one.
+type move struct {
+	*app
+	conn        *pgx.Conn
+	table       *mapping.Table
+	m           mapping.Mapping
+	by          string // who has described the table
+	begin, back string
+}
+
+func (a *app) move(ctx context.Context, conn *pgx.Conn, table string) (*move, error) {
+	report, err := mapping.Doctor(ctx, conn, table)
+	if err != nil {
+		return nil, err
+	}
+	v := &move{app: a, conn: conn, m: report.Mapping, by: "as the doctor proposes"}
+	if v.table, err = readTable(ctx, conn, table); err != nil {
+		return nil, err
+	}
+	if path, _ := a.configPath(); path != "" {
+		loaded, err := a.load(config.Input{Unopened: true}, nil)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range loaded.Config.Destinations {
+			if d.Source == nil {
+				continue
+			}
+			_, m := d.Source.Resolve()
+			if t, err := readTable(ctx, conn, m.Table); err == nil && t.OID == v.table.OID {
+				v.m, v.by = m, "as destination "+d.Name+" does"
+			}
+		}
+	}
+	v.begin, v.back, err = v.m.Move(v.table)
+	return v, err
+}
+
+func readTable(ctx context.Context, conn *pgx.Conn, table string) (*mapping.Table, error) {
+	name, err := mapping.ParseTableName(table)
+	if err != nil {
+		return nil, err
+	}
+	return mapping.ReadTable(ctx, conn, name)
+}
+
+// moved is the table's name at the end. Writers that still insert into the old one fail then, instead of being forgotten.
+func moved(name mapping.TableName) mapping.TableName {
+	return mapping.TableName{Schema: name.Schema, Name: name.Name + "_moved"}
+}
+
+func rename(from, to mapping.TableName) string {
+	return fmt.Sprintf("ALTER TABLE %s RENAME TO %s;\n", from, mapping.TableName{Name: to.Name})
+}
+
+func (v *move) print(ctx context.Context) error {
+	n, err := v.waiting(ctx)
+	if err != nil {
+		return err
+	}
+	name := v.table.TableName()
+	run := "outbox migrate from --table " + v.m.Table
+	indent := func(sql string) string { return "     " + strings.ReplaceAll(strings.TrimSpace(sql), "\n", "\n     ") }
+	_, err = fmt.Fprintf(v.stdout, `From %[1]s, read %[2]s, to outbox.messages. Each step can be taken back.
+
+1. Copy. From here on each new row becomes a message of the outbox as well, in its own transaction, and is marked as
+   delivered. What waits stays with the relay that reads the table. This waits for transactions that have inserted.
+   run: %[3]s --step 1
+%[4]s
+
+2. Finish. Waits until the relay that reads the table has delivered what is left: %[5]d rows wait now.
+   run: %[3]s --step 2
+
+3. Switch the relay: take "source" out of the destination's configuration, and restart it. It begins with the first
+   copy.
+
+   Back from here: do step 2, stop the relay of the table, and take step 1 back; let the destination without "source"
+   deliver what is pending; put "source" back, and restart. So a key's order is kept on this way, too.
+   run: %[3]s --undo 1
+
+4. Switch the writers to outbox.Writer or outbox.publish, one after the other. Back: release the old ones.
+
+5. End. Makes sure that nothing waits, and renames the table, so that a writer that was forgotten fails.
+   run: %[3]s --step 5     back: %[3]s --undo 5
+%[6]s
+
+Then compare: outbox verify --consumer NAME. When you are content, drop the table and the function of step 1.
+`, name, v.by, run, indent(v.begin), n, indent(rename(name, moved(name))))
+	return err
+}
+
+// moveEnd renames the table. Since step 1 no new row can wait, and step 2 has seen that no older one does.
+func (a *app) moveEnd(ctx context.Context, conn *pgx.Conn, table string) error {
+	t, err := readTable(ctx, conn, table)
+	if err != nil {
+		return err
+	}
+	if copies, finished, err := copying(ctx, conn, t); err != nil {
+		return err
+	} else if !copies || !finished {
+		return errors.New("rows may wait in the table: do steps 1 and 2 first")
+	}
+	return a.apply(ctx, lockTimeout+rename(t.TableName(), moved(t.TableName())))
+}
+
+// copying reports whether step 1 is done, and whether step 2 is, which leaves a comment on the trigger.
+func copying(ctx context.Context, conn *pgx.Conn, t *mapping.Table) (copies, finished bool, err error) {
+	err = conn.QueryRow(ctx, `SELECT count(*) > 0, count(obj_description(oid, 'pg_trigger')) > 0 FROM pg_trigger
+		WHERE tgrelid = $1 AND tgname = $2 AND tgenabled <> 'D'`, t.OID, mapping.MoveTrigger).Scan(&copies, &finished)
+	if err != nil {
+		err = fmt.Errorf("look for the trigger of step 1: %w", err)
+	}
+	return copies, finished, err
+}
+
+// A lock that others hold is not waited for long, because others wait behind.
+const lockTimeout = "SET LOCAL lock_timeout = '5s';\n"
+
+// finish waits until the table's relay has delivered what step 1 has left to it.
+func (v *move) finish(ctx context.Context) error {
+	if copies, _, err := copying(ctx, v.conn, v.table); err != nil {
+		return err
+	} else if !copies {
+		return errors.New("new rows still wait for the table's relay: run step 1 first")
+	}
+	for said := int64(-1); ; {
+		n, err := v.waiting(ctx)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			_, err := v.conn.Exec(ctx, fmt.Sprintf("COMMENT ON TRIGGER %s ON %s IS 'nothing waits in the table'", mapping.MoveTrigger, v.table.TableName()))
+			if err != nil {
+				return fmt.Errorf("note that nothing waits: %w", err)
+			}
+			fmt.Fprintln(v.stderr, "nothing waits in the table; stop its relay, and go on with step 3")
+			return nil
+		}
+		if n != said {
+			fmt.Fprintf(v.stderr, "%d rows wait for the relay that reads the table\n", n)
+			said = n
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+func (v *move) waiting(ctx context.Context) (n int64, err error) {
+	err = v.conn.QueryRow(ctx, fmt.Sprintf("SELECT count(*) FROM %s m WHERE %s", v.table.TableName(), v.m.Unsettled())).Scan(&n)
+	if err != nil {
+		err = fmt.Errorf("count what waits in %s: %w", v.table.TableName(), err)
+	}
+	return n, err
+}
