@@ -97,6 +97,11 @@ test-debezium: servers ## Run Debezium Server (fetched, 820 MB) and the relay on
 	$(GO) run ./proof/fetch debezium
 	OUTBOX_REQUIRE_SERVERS=1 $(GO) test ./cmd/outbox -run TestTheRelaySendsWhatDebeziumServerSends -debezium . -count 1 -timeout 30m -v
 
+.PHONY: site
+site: ## Build the documentation as a site into bin/site
+	$(GO) run ./proof/fetch mkdocs
+	$(GO) run ./proof/site
+
 FUZZTIME ?= 2m
 .PHONY: fuzz
 fuzz: ## Run each fuzzer for FUZZTIME, one after the other

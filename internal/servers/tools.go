@@ -76,11 +76,14 @@ func Kubernetes(t testing.TB, args ...string) (validate *exec.Cmd, kinds string)
 	return validate, filepath.Join(dir, "kinds")
 }
 
-// FindTool returns the path of one of [BuiltTools] or [PackagedTools], or of the folder of "kubernetes". The error wraps
+// FindTool returns the path of one of [BuiltTools] or [PackagedTools], or of the folder of "kubernetes" or "mkdocs". The error wraps
 // [ErrNotFound] when it isn't installed.
 func FindTool(name string) (string, error) {
-	if name == "kubernetes" {
+	switch name {
+	case "kubernetes":
 		return findKubernetes()
+	case "mkdocs":
+		return findMkDocs()
 	}
 	all := BuiltTools()
 	if _, err := os.Stat(bashCompletion); err == nil && name == "bash-completion" {

@@ -30,7 +30,22 @@ func tools() (targets []target) {
 			})
 		}})
 	}
-	return append(targets, target{"kubernetes", fetcher.kubernetes})
+	return append(targets, target{"kubernetes", fetcher.kubernetes}, target{"mkdocs", fetcher.mkDocs})
+}
+
+// mkDocs installs the generator of the site.
+func (f fetcher) mkDocs(ctx context.Context) error {
+	if _, err := servers.FindTool("mkdocs"); !errors.Is(err, servers.ErrNotFound) {
+		return err
+	}
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		return fmt.Errorf("fetch MkDocs: it takes python3 with pip: %w", err)
+	}
+	return f.install("mkdocs-material "+servers.MkDocsMaterial, servers.MkDocsDir(f.cache), func(work string) error {
+		fmt.Fprintf(f.progress, "mkdocs-material %s: downloading 20 MB\n", servers.MkDocsMaterial)
+		return f.pip(ctx, python, filepath.Join(work, "out"), "mkdocs-material=="+servers.MkDocsMaterial)
+	})
 }
 
 // kubernetes installs what checks objects of Kubernetes.
