@@ -44,7 +44,7 @@ func (a *app) load(in config.Input, sets []string) (*config.Loaded, error) {
 	case a.databaseURL != "":
 		in.Overrides["database.url"] = a.databaseURL
 	case a.getenv("OUTBOX_DATABASE_URL") == "" && a.getenv("OUTBOX_DATABASE_URL_FILE") == "" && a.getenv("DATABASE_URL") != "":
-		in.Overrides["database.url"] = a.getenv("DATABASE_URL")
+		in.DatabaseURL = a.getenv("DATABASE_URL")
 	}
 	in.File, _ = a.configPath()
 	loaded, err := config.Load(in)

@@ -312,7 +312,7 @@ func TestPayloadsAreMaskedAndViewersReadByADatabaseRoleOfTheirOwn(t *testing.T) 
 		t.Fatal(err)
 	}
 	viewer.User = url.UserPassword(role, "hunter22")
-	s := serveOn(d, users+"  mask: [$.card]\n  viewer_url: "+viewer.String()+"\n")
+	s := serveOn(d, users+"  mask: [$.card]\ndatabase: {url: '"+d.url+"', viewer_url: '"+viewer.String()+"'}\n")
 	s.letters()
 	s.exec(`UPDATE outbox.dead_letters SET payload = '{"card":"4111","n":1}'`)
 	as := func(token string, args ...string) result {

@@ -31,6 +31,11 @@ func (l *loader) environment() {
 	}
 }
 
+// variableOf is the variable of the setting at a path.
+func variableOf(path string) string {
+	return envPrefix + "_" + strings.ToUpper(strings.NewReplacer(".", "_", "[", "_", "]", "").Replace(path))
+}
+
 type environment struct {
 	*loader
 	known map[string]bool // names of variables that can be set

@@ -39,12 +39,17 @@ type Config struct {
 	Notify       *Notify       `json:"notify" jsonschema:"Who is told of messages that will not be tried again. None: nobody; metrics and log tell of them in any case."`
 	Telemetry    Telemetry     `json:"telemetry" jsonschema:"Traces of what is sent. Spans are made of messages whose trace is sampled."`
 	Destinations []Destination `json:"destinations" jsonschema:"Where messages go. Each destination has a cursor of its own, so that one that is down holds up no other."`
+	Databases    []Entry       `json:"databases" jsonschema:"Several databases, in place of one. Retention, notify and destinations at the top level are their defaults."`
+	DatabasesDir string        `json:"databases_dir" jsonschema:"Folder of files, *.yaml, that are a database each; its name is the file's unless the file has one. Relative to this file."`
 }
 
 // Database says where the outbox is.
 type Database struct {
 	URL     URL    `json:"url" jsonschema:"Connection URL or keyword/value string. Required."`
 	URLFile string `json:"url_file" jsonschema:"File that holds the URL, instead of url."`
+
+	ViewerURL     URL    `json:"viewer_url" jsonschema:"Connection of a database role that can't read payloads, such as migrate grants --viewer makes; viewers read by it. Empty: url."`
+	ViewerURLFile string `json:"viewer_url_file" jsonschema:"File that holds the URL, instead of viewer_url."`
 }
 
 // Log configures logging.

@@ -43,6 +43,14 @@ func (o Origin) String() string {
 	return o.Name
 }
 
+// fileName is empty elsewhere, where the order of discovery is the order.
+func (o Origin) fileName() string {
+	if o.Layer == FromFile {
+		return o.Name
+	}
+	return ""
+}
+
 // Fault is one thing that is wrong with a configuration.
 type Fault struct {
 	// Origin is the place of the value, or of what surrounds it.
@@ -87,6 +95,7 @@ func (f Faults) sort() {
 	slices.SortStableFunc(f, func(a, b Fault) int {
 		return cmp.Or(
 			cmp.Compare(a.Origin.Layer, b.Origin.Layer),
+			cmp.Compare(a.Origin.fileName(), b.Origin.fileName()),
 			cmp.Compare(a.Origin.Line, b.Origin.Line),
 			cmp.Compare(a.Origin.Column, b.Origin.Column),
 		)

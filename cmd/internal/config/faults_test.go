@@ -23,6 +23,9 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 	flag := func(path, value string) config.Input {
 		return config.Input{Overrides: map[string]string{path: value}}
 	}
+	several := func(entries ...string) string {
+		return noDatabase + "databases: [{" + strings.Join(entries, "}, {") + "}]\n"
+	}
 	none := config.Input{}
 
 	type fault struct {
@@ -74,6 +77,17 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"variable that holds nonsense", delivery("batch: \"${N}\""), env("N=x")},
 
 		{"no database", noDatabase, none},
+		{"a viewer's URL", "database: {url: postgres://db, viewer_url: 'u:hidden@db'}\n" + noDatabase, none},
+		{"one database beside several", minimal + "databases: [{name: a, database: {url: postgres://a}}]\n", none},
+		{"one database by a variable beside several", several("name: a, database: {url: postgres://a}"), env("OUTBOX_DATABASE_URL=postgres://db")},
+		{"several, and what they lack", several("database: {}", "name: A b, database: {url: '...'}", "name: c, database: {url: postgres://c}, destinations: []"), none},
+		{"several, twice", several("name: a, database: {url: postgres://a}", "name: a, database: {url: postgres://a}"), none},
+		{"several, unknown keys", several("name: a, url: postgres://a, log: {}"), none},
+		{"several, a fault at the top level", "retention: {interval: 0s}\n" + several("name: a, database: {url: postgres://a}", "name: b, database: {url: postgres://b}"), none},
+		{"several, a file that can't be read", several("name: a, database: {url_file: /nonexistent/url}"), none},
+		{"several, one file for two", "destinations: [{name: f, broker: {file: {path: /tmp/f}}}]\n" +
+			"databases: [{name: a, database: {url: postgres://a}}, {name: b, database: {url: postgres://b}}]\n", none},
+		{"no folder of databases", "databases_dir: /nonexistent\n", none},
 		{"no URL", "database: {url: postgresql+ssl://u:hidden@db/app}\n" + noDatabase, none},
 		{"neither URL nor keywords", "database: {url: \"u:hidden@db/app\"}\n" + noDatabase, none},
 		{"URL that needs escapes", "database: {url: \"postgres://u:hid/den%zz@db/app\"}\n" + noDatabase, none},
@@ -94,7 +108,7 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"key of the listener alone", minimal + "http: {tls: {key_file: /x}}\n", none},
 		{"proxy", minimal + "http: {proxy: {from: [10.0.0.1], header: 'X Y'}}\n", none},
 		{"proxy of nowhere", minimal + "http: {proxy: {}}\n", none},
-		{"viewer's database and masks", minimal + "http: {viewer_url: 'u:hidden@db', mask: [card]}\n", none},
+		{"masks", minimal + "http: {mask: [card]}\n", none},
 		{"retention interval", minimal + "retention: {interval: 0s}\n", none},
 
 		{"telemetry, endpoint", minimal + "telemetry: {endpoint: localhost:4318, authorization: hidden, authorization_file: /no/such/file}\n", none},

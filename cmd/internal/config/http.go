@@ -14,14 +14,12 @@ import (
 
 // HTTP configures the listener for health, metrics and the API.
 type HTTP struct {
-	Listen        string    `json:"listen" jsonschema:"Address that serves /livez, /readyz, /healthz/destinations, /metrics and the API. Empty: none."`
-	API           bool      `json:"api" jsonschema:"Whether the API is served, too. Health and metrics need no login, the API does on an address that other machines reach."`
-	TLS           ServerTLS `json:"tls" jsonschema:"Transport security of the listener. None: HTTP in the clear."`
-	Users         []User    `json:"users" jsonschema:"Who may use the API. None: on a loopback address anybody may look, and nobody may change anything."`
-	Proxy         *Proxy    `json:"proxy" jsonschema:"A proxy that logs people in, and says in a header who they are. None: no header is believed."`
-	ViewerURL     URL       `json:"viewer_url" jsonschema:"Connection of a database role that can't read payloads, such as migrate grants --viewer makes; viewers read by it. Empty: database.url."`
-	ViewerURLFile string    `json:"viewer_url_file" jsonschema:"File that holds the URL, instead of viewer_url."`
-	Mask          []string  `json:"mask" jsonschema:"Paths in payloads of JSON, such as $.card.number or $.items[*].price, whose values the API hides from everybody. With any, payloads that aren't JSON are hidden."`
+	Listen string    `json:"listen" jsonschema:"Address that serves /livez, /readyz, /healthz/destinations, /metrics and the API. Empty: none."`
+	API    bool      `json:"api" jsonschema:"Whether the API is served, too. Health and metrics need no login, the API does on an address that other machines reach."`
+	TLS    ServerTLS `json:"tls" jsonschema:"Transport security of the listener. None: HTTP in the clear."`
+	Users  []User    `json:"users" jsonschema:"Who may use the API. None: on a loopback address anybody may look, and nobody may change anything."`
+	Proxy  *Proxy    `json:"proxy" jsonschema:"A proxy that logs people in, and says in a header who they are. None: no header is believed."`
+	Mask   []string  `json:"mask" jsonschema:"Paths in payloads of JSON, such as $.card.number or $.items[*].price, whose values the API hides from everybody. With any, payloads that aren't JSON are hidden."`
 }
 
 // ServerTLS is the certificate of a listener.
@@ -104,9 +102,6 @@ func (l *loader) http(h HTTP) {
 			l.check(err == nil, element("http.proxy.from", i), "%q is not a network such as 10.1.2.3/32", from)
 		}
 		l.check(h.Proxy.Header != "" && !strings.ContainsAny(h.Proxy.Header, " :\r\n\t"), "http.proxy.header", "%q is not the name of a header", h.Proxy.Header)
-	}
-	if complaint := connectionString(h.ViewerURL.Text()); !h.ViewerURL.Empty() {
-		l.check(complaint == "", "http.viewer_url", "%s", complaint)
 	}
 	for i := range h.Mask {
 		_, err := rest.Mask(h.Mask[i : i+1])

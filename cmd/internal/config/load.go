@@ -22,6 +22,8 @@ type Input struct {
 	// "destinations.0.delivery.batch". They stem from flags. A list of texts is
 	// separated by commas or is a YAML list; a section is YAML, such as {}.
 	Overrides map[string]string
+	// DatabaseURL is the URL of the database over all layers, unless there are several.
+	DatabaseURL string
 	// Unopened leaves the brokers unopened, so that what only their adapters find isn't found: for commands that need
 	// nothing but the database.
 	Unopened bool
@@ -53,16 +55,21 @@ func Load(in Input) (*Loaded, error) {
 			l.environ[name] = value
 		}
 	}
-	l.file(in.File)
+	l.file(in.File, l.config, "")
 	l.environment()
 	l.overrides(in.Overrides)
+	config := l.config.Addr().Interface().(*Config)
+	l.folder(config, in.File)
+	if in.DatabaseURL != "" && !config.Several() {
+		l.set(reflect.ValueOf(&config.Database.URL).Elem(), in.DatabaseURL, "database.url", Origin{Layer: FromFlag, Name: "DATABASE_URL"})
+	}
 	if l.unreadable {
 		// What is missing can't be known.
 		l.faults.sort()
 		return nil, l.faults
 	}
 	l.secretFiles()
-	config := l.config.Addr().Interface().(*Config)
+	l.inheritance(config)
 	if config.Name == "" {
 		config.Name = defaultName(in.Hostname)
 	}
@@ -91,8 +98,16 @@ func (l *loader) fault(o Origin, path, format string, args ...any) {
 	if path != "" {
 		l.rejected[path] = true
 	}
-	l.faults = append(l.faults, Fault{Origin: o, Path: path, Message: fmt.Sprintf(format, args...)})
+	message := fmt.Sprintf(format, args...)
+	if slices.ContainsFunc(l.faults, func(f Fault) bool {
+		return o.Line > 0 && f.Message == message && f.Origin.String() == o.String() && f.Path != path && last(f.Path) == last(path)
+	}) {
+		return // one line, which several databases have from the top level
+	}
+	l.faults = append(l.faults, Fault{Origin: o, Path: path, Message: message})
 }
+
+func last(path string) string { return path[strings.LastIndexByte(path, '.')+1:] }
 
 func (l *loader) warn(format string, args ...any) {
 	l.warnings = append(l.warnings, fmt.Sprintf(format, args...))
@@ -103,7 +118,8 @@ func (l *loader) lookup(name string) (string, bool) {
 	return value, set
 }
 
-func (l *loader) file(path string) {
+// file reads a file into the setting at a path.
+func (l *loader) file(path string, into reflect.Value, at string) {
 	if path == "" {
 		return
 	}
@@ -115,7 +131,7 @@ func (l *loader) file(path string) {
 		return
 	}
 	d := &decoder{loader: l, origin: origin}
-	d.document(text, l.config, "")
+	d.document(text, into, at)
 }
 
 // secretFiles reads what the _file twins of secrets name.
@@ -301,6 +317,9 @@ func elsewhere(t reflect.Type, path, name string) []string {
 			}
 		}
 		for _, f := range reflect.VisibleFields(t) {
+			if f.Type == reflect.TypeFor[[]Entry]() {
+				continue // what stands there stands at the top level, too
+			}
 			places = append(places, elsewhere(f.Type, join(path, key(f)), name)...)
 		}
 		return places

@@ -30,6 +30,12 @@ func Schema() ([]byte, error) {
 	schema.Schema = "https://json-schema.org/draft/2020-12/schema"
 	schema.Title = "Configuration of the outbox relay"
 	annotate(schema, newDefault(reflect.TypeFor[Config]()), "")
+	entry := schema.Properties["databases"].Items.Properties
+	for name := range entry {
+		if name != "name" {
+			entry[name] = &jsonschema.Schema{Ref: "#/properties/" + name}
+		}
+	}
 	encoded, err := json.MarshalIndent(schema, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("schema of the configuration: %w", err)
@@ -52,7 +58,7 @@ func annotate(schema *jsonschema.Schema, v reflect.Value, tag reflect.StructTag)
 	case t.Kind() == reflect.Struct && !isSecret(t):
 		schema.Type, schema.Types, schema.Required = "", []string{"null", "object"}, nil
 		if t == reflect.TypeFor[Destination]() {
-			schema.Required = []string{"name", "broker"}
+			schema.Required = []string{"name"}
 		}
 		if t == reflect.TypeFor[Broker]() {
 			schema.MinProperties, schema.MaxProperties = jsonschema.Ptr(1), jsonschema.Ptr(1)

@@ -251,10 +251,10 @@ func (s *Source) check() error {
 }
 
 // sources checks what destinations with tables of their own have to do with one another.
-func (l *loader) sources(c *Config) {
+func (l *loader) sources(destinations []Destination, at string) {
 	tables := make(map[string]string)
-	for i := range c.Destinations {
-		d, path := &c.Destinations[i], element("destinations", i)
+	for i := range destinations {
+		d, path := &destinations[i], element(at, i)
 		if d.Source == nil {
 			continue
 		}

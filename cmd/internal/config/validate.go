@@ -69,14 +69,25 @@ func (l *loader) validate(c *Config) {
 		}
 	})
 	l.check(namePattern.MatchString(c.Name), "name", "%q is no name; %s", c.Name, nameRule)
-	l.database(c.Database)
 	l.http(c.HTTP)
-	l.notify(c.Notify, "notify")
 	l.telemetry(c.Telemetry)
-	l.check(len(c.Destinations) > 0, "destinations", "none is given; at least one is needed, for example {name: all, broker: {stdout: {}}}")
-	names, files := make(map[string]string), make(map[string]string)
-	for i := range c.Destinations {
-		d, path := &c.Destinations[i], element("destinations", i)
+	files := make(map[string]string)
+	if c.Several() {
+		l.databases(c, files)
+		return
+	}
+	l.database(c.Database, "database")
+	l.work(c.Notify, c.Destinations, "", files)
+}
+
+// work checks what is done with one database, by the settings below a path. files are those that destinations write to.
+func (l *loader) work(n *Notify, destinations []Destination, at string, files map[string]string) {
+	l.notify(n, join(at, "notify"))
+	at = join(at, "destinations")
+	l.check(len(destinations) > 0, at, "none is given; at least one is needed, for example {name: all, broker: {stdout: {}}}")
+	names := make(map[string]string)
+	for i := range destinations {
+		d, path := &destinations[i], element(at, i)
 		l.destination(d, path)
 		l.notify(d.Notify, path+".notify")
 		if first, twice := names[d.Name]; twice && d.Name != "" {
@@ -91,7 +102,7 @@ func (l *loader) validate(c *Config) {
 			files[file] = path
 		}
 	}
-	l.sources(c)
+	l.sources(destinations, at)
 }
 
 // constraints checks what the tags of a field demand.
@@ -130,12 +141,14 @@ func limit(tag reflect.StructTag, name string) (int64, bool) {
 	return n, err == nil
 }
 
-func (l *loader) database(d Database) {
-	l.check(!d.URL.Empty() || l.rejected["database.url_file"], "database.url",
-		"not given; set it, or database.url_file, or the environment variable OUTBOX_DATABASE_URL")
-	if !d.URL.Empty() {
-		complaint := connectionString(d.URL.Text())
-		l.check(complaint == "", "database.url", "%s", complaint)
+func (l *loader) database(d Database, path string) {
+	l.check(!d.URL.Empty() || l.rejected[path+".url_file"], path+".url",
+		"not given; set it, or %s.url_file, or the environment variable %s", path, variableOf(path+".url"))
+	for name, given := range map[string]URL{".url": d.URL, ".viewer_url": d.ViewerURL} {
+		if !given.Empty() {
+			complaint := connectionString(given.Text())
+			l.check(complaint == "", path+name, "%s", complaint)
+		}
 	}
 }
 

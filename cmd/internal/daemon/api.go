@@ -28,10 +28,10 @@ func (d *Daemon) api(ctx context.Context) (api *rest.API, closePools func(), err
 	}
 	closePools = operators.Close
 	options := rest.Options{DB: operators, Access: newGate(cfg).caller, Challenge: `Basic realm="outbox", charset="UTF-8"`, Logger: d.logger}
-	if !cfg.ViewerURL.Empty() {
-		viewer, err := pgx.ParseConfig(cfg.ViewerURL.Text())
+	if viewers := d.cfg.Database.ViewerURL; !viewers.Empty() {
+		viewer, err := pgx.ParseConfig(viewers.Text())
 		if err != nil { // its text may have a piece of a password
-			return nil, closePools, errors.New("http.viewer_url can't be used as a database URL such as postgres://user:password@host:5432/database")
+			return nil, closePools, errors.New("database.viewer_url can't be used as a database URL such as postgres://user:password@host:5432/database")
 		}
 		viewer.RuntimeParams["client_encoding"] = "UTF8"
 		viewers, err := pool(ctx, viewer, "outbox api "+d.cfg.Name)
