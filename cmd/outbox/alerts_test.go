@@ -230,9 +230,9 @@ func TestARelaysFaultsRaiseTheirAlertsAndFillTheDashboard(t *testing.T) {
 	var text string
 	until(t, "the faults are in the metrics", func() bool {
 		_, text = get(t, "http://"+address+"/metrics")
-		return strings.Contains(text, `outbox_destination_state{destination="nats",state="stalled"} 1`) &&
-			strings.Contains(text, `outbox_destination_state{destination="hook",state="dead"} 1`) &&
-			strings.Contains(text, `outbox_destination_state{destination="file",state="idle"} 1`)
+		return strings.Contains(text, `outbox_destination_state{database="default",destination="nats",state="stalled"} 1`) &&
+			strings.Contains(text, `outbox_destination_state{database="default",destination="hook",state="dead"} 1`) &&
+			strings.Contains(text, `outbox_destination_state{database="default",destination="file",state="idle"} 1`)
 	})
 	firing(t, scraped(t, text), "20m", "OutboxDead/hook", "OutboxStalled/nats")
 

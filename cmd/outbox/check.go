@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 )
 
@@ -36,7 +37,7 @@ func (a *app) checkCommand(v verbs.Verb) *cobra.Command {
 			case asJSON:
 				return printJSON(a.stdout, c)
 			case asPrometheus:
-				return daemon.WriteReport(a.stdout, c.Report)
+				return daemon.WriteReport(a.stdout, orText(a.databaseName, config.DefaultDatabase), c.Report)
 			}
 			_, err := fmt.Fprintln(a.stdout, clean(c.Plugin()))
 			return err

@@ -85,8 +85,8 @@ func TestACheckSpeaksToMonitoringSystems(t *testing.T) {
 	d.outbox("check", "--pending-warning", "2").want(warning, "OUTBOX WARNING - kafka: pending 2, warning from 2")
 	d.outbox("check", "--pending-critical", "2").want(critical, "OUTBOX CRITICAL")
 	d.outbox("check", "--destination", "none").want(critical, "no relay has worked on it yet")
-	r := d.outbox("check", "-o", "prometheus").want(ok, `outbox_destination_state{destination="kafka",state="flowing"} 1`,
-		`outbox_destination_state{destination="kafka",state="dead"} 0`, `outbox_pending_messages{destination="kafka"} 2`)
+	r := d.outbox("check", "-o", "prometheus").want(ok, `outbox_destination_state{database="default",destination="kafka",state="flowing"} 1`,
+		`outbox_destination_state{database="default",destination="kafka",state="dead"} 0`, `outbox_pending_messages{database="default",destination="kafka"} 2`)
 	if strings.Contains(r.stdout, "go_") {
 		t.Error("it has metrics of this process")
 	}

@@ -71,7 +71,21 @@ func (a *app) configuredDatabase() (address, error) {
 	if err != nil {
 		return address{}, err
 	}
-	return address{loaded.Config.Database.URL.Text(), "database.url of " + path}, nil
+	all := loaded.Config.All()
+	if len(all) == 1 && a.databaseName == "" {
+		return address{all[0].Database.URL.Text(), "database.url of " + path}, nil
+	}
+	var names []string
+	for _, one := range all {
+		if one.Name == a.databaseName {
+			return address{one.Database.URL.Text(), "database.url of " + one.Name + " in " + path}, nil
+		}
+		names = append(names, one.Name)
+	}
+	if a.databaseName == "" {
+		return address{}, usage("%s has several databases: name one with --database: %s", path, strings.Join(names, ", "))
+	}
+	return address{}, usage("%s has no database %q; it has %s", path, a.databaseName, strings.Join(names, ", "))
 }
 
 func orText(s, other string) string {
@@ -113,7 +127,7 @@ them can't be used.`,
 				return err
 			}
 			path, _ := a.configPath()
-			fmt.Fprintf(a.stdout, "%s is valid: %d destinations\n", orText(path, "the environment"), len(loaded.Config.Destinations))
+			fmt.Fprintf(a.stdout, "%s is valid: %d destinations\n", orText(path, "the environment"), len(destinations(loaded.Config)))
 			if !connects {
 				return nil
 			}

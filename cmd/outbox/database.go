@@ -7,7 +7,9 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,6 +28,12 @@ type address struct {
 
 // database finds the database by precedence: flag, environment, configuration file.
 func (a *app) database() (address, error) {
+	if a.databaseName != "" {
+		if a.databaseURL != "" {
+			return address{}, usage("--database and --database-url exclude each other")
+		}
+		return a.configuredDatabase()
+	}
 	if a.databaseURL != "" {
 		return address{a.databaseURL, "--database-url"}, nil
 	}
@@ -53,7 +61,7 @@ func errNoDatabase() error {
 
 // parse reads the address. Its error repeats nothing that may be a piece of a password.
 func (a *app) parse(at address) (*pgx.ConnConfig, error) {
-	a.secrets = append(a.secrets, at.url)
+	a.secrets.add(at.url)
 	_, err := url.Parse(at.url)
 	if err != nil && strings.Contains(at.url, "://") {
 		return nil, coded{fmt.Errorf("%s is not a database URL such as postgres://user:password@host:5432/database: "+
@@ -128,10 +136,30 @@ func (a *app) operate(ctx context.Context) (*pgx.Conn, error) {
 
 var passwords = regexp.MustCompile(`(://[^:/@\s"]*):[^@\s"]*@|((?i:password|passwd|pwd)\s*=\s*)('[^']*'|[^\s"'}]+)`)
 
+// secrets are texts that are never to be printed, such as addresses as they were given. They are safe for concurrent use.
+type secrets struct {
+	mu    sync.Mutex
+	texts []string
+}
+
+func (s *secrets) add(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(s.texts, text) {
+		s.texts = append(s.texts, text)
+	}
+}
+
+func (s *secrets) all() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.texts)
+}
+
 // redact removes passwords from a text that is to be printed. Nothing should have got there; this is the
 // second line of defence.
 func (a *app) redact(text string) string {
-	for _, secret := range a.secrets {
+	for _, secret := range a.secrets.all() {
 		if secret != "" {
 			text = strings.ReplaceAll(text, secret, "xxxxx")
 		}

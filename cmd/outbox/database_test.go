@@ -21,7 +21,8 @@ func TestTheDatabaseIsNamedByAFileToo(t *testing.T) {
 
 func TestPasswordsAreRemovedFromWhatIsPrinted(t *testing.T) {
 	t.Parallel()
-	a := &app{secrets: []string{"postgres://given:as@it/is"}}
+	a := &app{}
+	a.secrets.add("postgres://given:as@it/is")
 	for text, want := range map[string]string{
 		"no password at host:5432":                    "no password at host:5432",
 		"parse postgres://u:s3cret@h/d failed":        "parse postgres://u:xxxxx@h/d failed",

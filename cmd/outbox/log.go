@@ -13,13 +13,15 @@ import (
 
 // newLogger writes text, coloured on a terminal, or JSON. Passwords that got into an error are removed.
 func (a *app) newLogger(cfg config.Log) *slog.Logger {
-	var level slog.Level
+	level := &a.level
 	_ = level.UnmarshalText([]byte(cfg.Level)) // the configuration allows no other
 	w := redacting{a.stderr, a.redact}
 	if cfg.Format == "json" || cfg.Format == "auto" && !isTerminal(a.stderr) {
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
+		a.logger = slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
+		return a.logger
 	}
-	return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: time.TimeOnly + ".000", NoColor: !a.colours(a.stderr)}))
+	a.logger = slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: time.TimeOnly + ".000", NoColor: !a.colours(a.stderr)}))
+	return a.logger
 }
 
 // redacting is a writer of whole lines.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
@@ -42,13 +43,17 @@ type app struct {
 	stderr *os.File
 	env    func(string) (string, bool)
 
-	configFile  string
-	databaseURL string
-	serverURL   string
-	tokenFile   string
+	configFile   string
+	databaseURL  string
+	databaseName string
+	serverURL    string
+	tokenFile    string
 
-	started bool     // the command line was understood
-	secrets []string // addresses as they were given, never to be printed
+	started bool // the command line was understood
+	secrets secrets
+
+	level  slog.LevelVar
+	logger *slog.Logger // the relay's
 }
 
 func (a *app) main(args []string) int {
@@ -118,6 +123,7 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration file (default $OUTBOX_CONFIG, then outbox.yaml)")
 	root.PersistentFlags().StringVar(&a.databaseURL, "database-url", "",
 		"database (default $OUTBOX_DATABASE_URL or the file $OUTBOX_DATABASE_URL_FILE, then $DATABASE_URL, then the configuration file)")
+	root.PersistentFlags().StringVar(&a.databaseName, "database", "", "name of the database, where the configuration or the server has several")
 	root.PersistentFlags().StringVar(&a.serverURL, "server", "",
 		"API of a relay, in place of a database (default $OUTBOX_SERVER); $OUTBOX_SERVER_USER and $OUTBOX_SERVER_PASSWORD log in")
 	root.PersistentFlags().StringVar(&a.tokenFile, "server-token-file", "", "file with the bearer token for --server (default $OUTBOX_SERVER_TOKEN_FILE)")

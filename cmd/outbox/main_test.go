@@ -185,9 +185,15 @@ func (d *database) relayTo(stdout *os.File, yaml string, args ...string) *proces
 // start starts any command.
 func (d *database) start(stdout *os.File, args ...string) *process {
 	d.t.Helper()
+	return d.starts(stdout, []string{"OUTBOX_DATABASE_URL=" + d.url}, args...)
+}
+
+// starts is start with another environment.
+func (d *database) starts(stdout *os.File, env []string, args ...string) *process {
+	d.t.Helper()
 	p := &process{t: d.t, ended: make(chan struct{})}
 	p.cmd = exec.Command(binary, args...)
-	p.cmd.Dir, p.cmd.Env = d.folder, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.folder, "OUTBOX_DATABASE_URL=" + d.url}
+	p.cmd.Dir, p.cmd.Env = d.folder, append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.folder}, env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	if stdout != nil {
 		p.cmd.Stdout = stdout

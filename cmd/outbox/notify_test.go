@@ -83,8 +83,8 @@ destinations:
 	until(t, "the webhook is called", func() bool { return h.all() != "" })
 	until(t, "the metric counts it", func() bool {
 		_, text := get(t, "http://"+address+"/metrics")
-		return strings.Contains(text, `outbox_notifications_total{channel="webhook",destination="payments",result="sent"} 1`) &&
-			strings.Contains(text, `outbox_notifications_total{channel="command",destination="payments",result="sent"} 1`)
+		return strings.Contains(text, `outbox_notifications_total{channel="webhook",database="default",destination="payments",result="sent"} 1`) &&
+			strings.Contains(text, `outbox_notifications_total{channel="command",database="default",destination="payments",result="sent"} 1`)
 	})
 	if code := relay.stop(); code != exitOK { // and sends what is left
 		t.Errorf("exit code %d", code)

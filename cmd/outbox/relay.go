@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 	"os/signal"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -24,7 +26,8 @@ func (a *app) relayCommand() *cobra.Command {
 each destination (or each of its shard groups), the others stand by and take over.
 
 SIGTERM and SIGINT end it in good order: it takes nothing new in, waits for what is in flight, settles it
-and gives its leases back; a second signal ends it at once. A destination that can't be reached is tried
+and gives its leases back; a second signal ends it at once. SIGHUP makes it read
+the configuration again; what it can't take over is named in the log. A destination that can't be reached is tried
 until it can, and holds up no other. A destination that gives up for good (policy "stop") leaves the others
 running; the exit code is 1 in the end.
 
@@ -47,7 +50,7 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez; /readyz 
 				return err
 			}
 			a.limitGarbage(loaded.Config)
-			err = a.relay(cmd.Context(), loaded.Config)
+			err = a.relay(cmd.Context(), loaded.Config, sets)
 			if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 				return nil // told to stop before it had begun
 			}
@@ -68,7 +71,7 @@ func (a *app) limitGarbage(cfg config.Config) {
 		return
 	}
 	limit := int64(25 << 20)
-	for _, d := range cfg.Destinations {
+	for _, d := range destinations(cfg) {
 		group := 2*int64(d.Delivery.MaxInFlightBytes) + 1<<10*int64(d.Delivery.MaxInFlight)
 		if kafka := d.Broker.Kafka; kafka != nil && kafka.ExactlyOnce {
 			group += 10 << 20 // it takes turns with four producers, which keep their buffers
@@ -79,34 +82,95 @@ func (a *app) limitGarbage(cfg config.Config) {
 	debug.SetMemoryLimit(limit)
 }
 
-func (a *app) relay(ctx context.Context, cfg config.Config) error {
+// destinations are those of all databases.
+func destinations(cfg config.Config) (all []config.Destination) {
+	for _, one := range cfg.All() {
+		all = append(all, one.Destinations...)
+	}
+	return all
+}
+
+func (a *app) relay(ctx context.Context, cfg config.Config, sets []string) error {
 	d, err := a.daemon(cfg)
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(cfg.Destinations, func(d config.Destination) bool { return d.Broker.Stdout != nil }) {
+	var reloading sync.WaitGroup
+	defer reloading.Wait()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	reloading.Go(func() { a.reloads(ctx, hangups, d, sets) })
+	if slices.ContainsFunc(destinations(cfg), func(d config.Destination) bool { return d.Broker.Stdout != nil }) {
 		signal.Ignore(syscall.SIGPIPE) // a reader that goes away is an outage, not the end
 	}
 	return d.Run(ctx)
 }
 
 func (a *app) daemon(cfg config.Config) (*daemon.Daemon, error) {
-	at := address{cfg.Database.URL.Text(), "database.url"}
-	if path, _ := a.configPath(); a.databaseURL != "" {
-		at.origin = "--database-url"
-	} else if path == "" {
-		at.origin = "the environment"
-	}
-	conn, err := a.parse(at)
+	databases, err := a.databases(cfg)
 	if err != nil {
 		return nil, err
 	}
 	b := thisBuild()
-	d, err := daemon.New(conn, cfg, daemon.Options{
-		Origin: at.origin, Stdout: a.stdout, Version: b.Version, Revision: b.Revision, Logger: a.newLogger(cfg.Log),
+	d, err := daemon.New(databases, daemon.Options{
+		Several: cfg.Several(), Stdout: a.stdout, Version: b.Version, Revision: b.Revision, Logger: a.newLogger(cfg.Log),
 	})
 	if err != nil {
 		return nil, coded{err, exitConfig}
 	}
 	return d, nil
+}
+
+// databases are those of the configuration.
+func (a *app) databases(cfg config.Config) (list []daemon.Database, err error) {
+	for _, one := range cfg.All() {
+		at := address{one.Database.URL.Text(), "database.url"}
+		if path, _ := a.configPath(); cfg.Several() {
+			at.origin = "database.url of " + one.Name
+		} else if a.databaseURL != "" {
+			at.origin = "--database-url"
+		} else if path == "" {
+			at.origin = "the environment"
+		}
+		conn, err := a.parse(at)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, daemon.Database{Name: one.Name, Origin: at.origin, Conn: conn, Config: one.Config})
+	}
+	return list, nil
+}
+
+// reloads reads the configuration again with each SIGHUP, until ctx ends. One that is at fault changes nothing.
+func (a *app) reloads(ctx context.Context, hangups <-chan os.Signal, d *daemon.Daemon, sets []string) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangups:
+		}
+		if err := a.reload(d, sets); err != nil {
+			a.logger.Error("the configuration is not taken over; all goes on as before", "error", err)
+		}
+	}
+}
+
+func (a *app) reload(d *daemon.Daemon, sets []string) error {
+	loaded, err := a.load(config.Input{}, sets)
+	if err != nil {
+		return err
+	}
+	databases, err := a.databases(loaded.Config)
+	if err == nil {
+		err = d.Reload(databases)
+	}
+	if err != nil {
+		return err
+	}
+	_ = a.level.UnmarshalText([]byte(loaded.Config.Log.Level)) // the configuration allows no other
+	a.logger.Info("configuration read again", "databases", len(databases))
+	return nil
 }

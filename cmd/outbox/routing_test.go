@@ -51,7 +51,7 @@ func TestDestinationsGetTheirShareUnderTheirTopics(t *testing.T) {
 	}
 	until(t, "what nobody selects is counted", func() bool {
 		_, body := get(t, "http://"+address+"/metrics")
-		return strings.Contains(body, "outbox_messages_unselected_total 1\n")
+		return strings.Contains(body, `outbox_messages_unselected_total{database="default"} 1`+"\n")
 	})
 	until(t, "and status says it", func() bool {
 		return d.int(`SELECT coalesce(sum(messages), 0) FROM outbox.unselected WHERE topic = 'lost'`) == 1

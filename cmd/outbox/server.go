@@ -41,6 +41,9 @@ func (a *app) remote(server string) (seat, error) {
 	if base.User != nil {
 		return nil, usage("a password in --server can be seen by others on this machine: give OUTBOX_SERVER_USER and OUTBOX_SERVER_PASSWORD, or --server-token-file")
 	}
+	if a.databaseName != "" {
+		base = base.JoinPath("databases", a.databaseName)
+	}
 	r := remote{base: base, login: func(*http.Request) {}, client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
 		return errors.New("it redirects elsewhere, where no credentials are sent: correct --server")
 	}}}
@@ -56,10 +59,10 @@ func (a *app) remote(server string) (seat, error) {
 			return nil, coded{fmt.Errorf("--server-token-file: %w", err), exitConfig}
 		}
 		token := strings.TrimSpace(string(text))
-		a.secrets = append(a.secrets, token)
+		a.secrets.add(token)
 		r.login = func(q *http.Request) { q.Header.Set("Authorization", "Bearer "+token) }
 	case user != "":
-		a.secrets = append(a.secrets, password)
+		a.secrets.add(password)
 		r.login = func(q *http.Request) { q.SetBasicAuth(user, password) }
 	}
 	return r, nil

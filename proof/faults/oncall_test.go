@@ -134,7 +134,7 @@ func (n *night) voices(state admin.State, cause, remedy *regexp.Regexp, relay bo
 	if odd := fits("/healthz/destinations", verdict); odd != "" {
 		return odd
 	}
-	line := fmt.Sprintf("outbox_destination_state{destination=\"events\",state=%q} 1", state)
+	line := fmt.Sprintf("outbox_destination_state{database=\"default\",destination=\"events\",state=%q} 1", state)
 	if !strings.Contains(n.get("/metrics"), line) {
 		return "metrics: not " + line
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,8 +13,8 @@ import (
 	"github.com/pgoutbox/outbox/admin/rest"
 )
 
-// api makes the API, with connections of its own: few, and none while it isn't asked. closePools closes them.
-func (d *Daemon) api(ctx context.Context) (api *rest.API, closePools func(), err error) {
+// openAPI makes the API, with connections of its own: few, and none while it isn't askeu. closePools closes them.
+func (u *unit) openAPI(ctx context.Context, access func(*http.Request) (rest.Caller, error)) (api *rest.API, closePools func(), err error) {
 	closePools = func() {}
 	defer func() {
 		if err != nil {
@@ -21,20 +22,20 @@ func (d *Daemon) api(ctx context.Context) (api *rest.API, closePools func(), err
 			closePools = func() {}
 		}
 	}()
-	cfg := d.cfg.HTTP
-	operators, err := pool(ctx, d.conn, "outbox api "+d.cfg.Name)
+	cfg := u.cfg.HTTP
+	operators, err := pool(ctx, u.conn, "outbox api "+u.cfg.Name)
 	if err != nil {
 		return nil, closePools, fmt.Errorf("the API's connections to the database: %w", err)
 	}
 	closePools = operators.Close
-	options := rest.Options{DB: operators, Access: newGate(cfg).caller, Challenge: `Basic realm="outbox", charset="UTF-8"`, Logger: d.logger}
-	if viewers := d.cfg.Database.ViewerURL; !viewers.Empty() {
+	options := rest.Options{DB: operators, Access: access, Challenge: `Basic realm="outbox", charset="UTF-8"`, Logger: u.logger}
+	if viewers := u.cfg.Database.ViewerURL; !viewers.Empty() {
 		viewer, err := pgx.ParseConfig(viewers.Text())
 		if err != nil { // its text may have a piece of a password
 			return nil, closePools, errors.New("database.viewer_url can't be used as a database URL such as postgres://user:password@host:5432/database")
 		}
 		viewer.RuntimeParams["client_encoding"] = "UTF8"
-		viewers, err := pool(ctx, viewer, "outbox api "+d.cfg.Name)
+		viewers, err := pool(ctx, viewer, "outbox api "+u.cfg.Name)
 		if err != nil {
 			return nil, closePools, fmt.Errorf("the API's connections for viewers: %w", err)
 		}

@@ -2,10 +2,13 @@ package daemon
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// book makes the metrics in a registry of its own, and notes what docs/metrics.md tells of them.
+// book makes metrics, which have the name of a database as a label unless it is empty, and notes what docs/metrics.md tells of them.
 type book struct {
 	registry *prometheus.Registry
+	register prometheus.Registerer
+	database bool // all have the label
 	entries  []entry
+	made     []prometheus.Collector
 }
 
 // entry is a metric as docs/metrics.md has it.
@@ -14,18 +17,38 @@ type entry struct {
 	labels           []string
 }
 
-func newBook() *book { return &book{registry: prometheus.NewRegistry()} }
+func newBook(registry *prometheus.Registry, database string) *book {
+	if database == "" {
+		return &book{registry: registry, register: registry}
+	}
+	return &book{registry: registry, register: prometheus.WrapRegistererWith(prometheus.Labels{"database": database}, registry), database: true}
+}
+
+func (b *book) add(c prometheus.Collector) {
+	b.register.MustRegister(c)
+	b.made = append(b.made, c)
+}
+
+// close takes the metrics out of the registry.
+func (b *book) close() {
+	for _, c := range b.made {
+		b.register.Unregister(c)
+	}
+}
 
 // note returns the full name.
 func (b *book) note(name, kind, help string, labels []string) string {
 	name = "outbox_" + name
+	if b.database {
+		labels = append([]string{"database"}, labels...)
+	}
 	b.entries = append(b.entries, entry{name, kind, help, labels})
 	return name
 }
 
 func (b *book) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
 	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: b.note(name, "gauge", help, labels), Help: help}, labels)
-	b.registry.MustRegister(v)
+	b.add(v)
 	return v
 }
 
@@ -36,7 +59,7 @@ func (b *book) single(name, help string) prometheus.Gauge {
 
 func (b *book) counter(name, help string, labels ...string) *prometheus.CounterVec {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: b.note(name, "counter", help, labels), Help: help}, labels)
-	b.registry.MustRegister(v)
+	b.add(v)
 	return v
 }
 
@@ -44,7 +67,7 @@ func (b *book) counter(name, help string, labels ...string) *prometheus.CounterV
 func (b *book) histogram(name, help string, labels ...string) *prometheus.HistogramVec {
 	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: b.note(name, "histogram", help, labels), Help: help,
 		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800}}, labels)
-	b.registry.MustRegister(v)
+	b.add(v)
 	return v
 }
 

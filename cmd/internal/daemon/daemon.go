@@ -1,5 +1,5 @@
-// Package daemon runs what a configuration says: a relay for each shard group of each destination, retention, health, metrics
-// and notifications beside them.
+// Package daemon runs what a configuration says: for each database a relay for each shard group of each destination, retention
+// and notifications; around them health, metrics and the API.
 package daemon
 
 import (
@@ -10,60 +10,65 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
+	"reflect"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
-	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/console"
-	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/relay/around"
-	"github.com/pgoutbox/outbox/relay/polling"
-	"github.com/pgoutbox/outbox/schema"
 )
 
-// Daemon delivers what one configuration says. It has no global state, so several may run in one process, each with a
-// database of its own.
-type Daemon struct {
-	cfg     config.Config
-	conn    *pgx.ConnConfig
-	options Options
-	logger  *slog.Logger
+// Database is one to deliver from.
+type Database struct {
+	// Name is the one in the configuration.
+	Name string
 
-	registration *polling.Registration
+	// Origin says where the address of the database was found, for errors.
+	Origin string
 
-	retention *polling.Retention // nil if this relay leaves it to others
+	Conn *pgx.ConnConfig
 
-	metrics *metrics
-	watch   *watch
-	brokers []relay.Broker
-	parts   []part
-
-	selection  *selection
-	unselected *polling.Unselected
-	notify     *notifications
-	traces     *traces
+	// Config is valid, as [config.Load] returns it. What it says of the process is the same in all.
+	Config config.Config
 }
 
-// part is one shard group of one destination.
-type part struct {
-	group       int
-	destination config.Destination
-	broker      *config.Opened
-	selects     func(*outbox.Message) bool // nil: everything
-	logger      *slog.Logger               // of the destination
+// same reports whether nothing that concerns the database differs.
+func (db Database) same(other Database) bool {
+	a, b := db.Config, other.Config
+	return reflect.DeepEqual([]any{a.Database, a.Retention, a.Notify, a.Destinations}, []any{b.Database, b.Retention, b.Notify, b.Destinations})
+}
+
+// Daemon delivers what one configuration says, from each of its databases. It has no global state, so several may run in one
+// process.
+type Daemon struct {
+	options  Options
+	logger   *slog.Logger
+	cfg      config.Config // for what concerns the process
+	registry *prometheus.Registry
+	process  *process
+	traces   *traces
+	gate     atomic.Pointer[gate]
+	handler  atomic.Pointer[http.Handler]
+	exposed  bool // others than this machine reach the port
+
+	wanted  []Database
+	units   []*unit // in the order of wanted; one that gave up is among them
+	failed  error   // why a unit could not be made again
+	reloads chan reload
+	done    chan struct{}
 }
 
 // Options is what a Daemon needs beside its configuration.
 type Options struct {
-	// Origin says where the address of the database was found, for errors.
-	Origin string
+	// Several means that the configuration has a list of databases: one that can't be used is tried until it can, where a
+	// single one that can't be used at the start ends Run.
+	Several bool
 
 	// Stdout gets the messages of destinations with the broker stdout.
 	Stdout io.Writer
@@ -75,241 +80,172 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// New makes a Daemon. cfg is valid, as [config.Load] returns it. New connects to nothing, and reports all faults together.
-func New(conn *pgx.ConnConfig, cfg config.Config, options Options) (*Daemon, error) {
-	d := &Daemon{cfg: cfg, conn: conn, options: options, logger: options.Logger}
-	if err := d.assemble(); err != nil {
-		d.closeBrokers()
+// New makes a Daemon. It connects to nothing, and reports all faults together. There is at least one database.
+func New(databases []Database, options Options) (*Daemon, error) {
+	d := &Daemon{options: options, logger: options.Logger, cfg: databases[0].Config, registry: prometheus.NewRegistry(), wanted: databases,
+		reloads: make(chan reload), done: make(chan struct{})}
+	d.process = newProcess(newBook(d.registry, ""), options)
+	d.gate.Store(newGate(d.cfg.HTTP))
+	var faults []error
+	for _, db := range databases {
+		u, err := newUnit(db, d.registry, options)
+		if err != nil {
+			faults = append(faults, d.about(db, err))
+			continue
+		}
+		d.units = append(d.units, u)
+	}
+	if err := errors.Join(faults...); err != nil {
+		d.release()
 		return nil, err
 	}
 	return d, nil
 }
 
-func (d *Daemon) assemble() error {
-	monitor := d.conn.Copy()
-	monitor.RuntimeParams["application_name"] = "outbox monitor " + d.cfg.Name
-	connect := func(ctx context.Context) (*pgx.Conn, error) { return connect.Open(ctx, monitor, "the configuration") }
-	d.metrics = newMetrics(d.options)
-	d.watch = newWatch(d.cfg.Name, d.metrics, d.logger, connect)
-	newStates(d.metrics.book, func() map[string]admin.Verdict { return d.watch.health().Destinations })
-
-	if d.cfg.Retention.Enabled && readsOutbox(d.cfg) {
-		retention, err := polling.NewRetention(d.conn, polling.RetentionConfig{
-			Interval: d.cfg.Retention.Interval, Observe: d.metrics.retention, Logger: d.logger})
-		if err != nil {
-			return err
-		}
-		d.retention = retention
+// about names the database of an error, if there are several.
+func (d *Daemon) about(db Database, err error) error {
+	if d.options.Several {
+		return fmt.Errorf("database %s: %w", db.Name, err)
 	}
-
-	d.notify = newNotifications(d.cfg, d.metrics, d.logger)
-	d.unselected = polling.NewUnselected(d.conn, d.cfg.Name, d.logger)
-	d.selection = newSelection(d.cfg, d.metrics.unselected, d.unselected.Note, d.logger)
-	var faults []error
-	for i, destination := range d.cfg.Destinations {
-		rules, err := destination.Table().Parse()
-		if err != nil {
-			faults = append(faults, fmt.Errorf("destination %s: route: %w", destination.Name, err))
-			continue
-		}
-		logger := relay.Bounded(d.logger) // for all groups, and what they read and send with
-		var shared *config.Opened         // by all groups, unless it is coupled to one
-		for group := range destination.ShardGroups {
-			p := part{group: group, destination: destination, broker: shared, selects: d.selection.of(i, rules), logger: logger}
-			if shared == nil {
-				p.broker, err = destination.Open(config.Opening{Stdout: d.options.Stdout, Group: group, Logger: logger.With("destination", destination.Name)})
-				if err != nil {
-					faults = append(faults, fmt.Errorf("destination %s: %w", destination.Name, err))
-					break
-				}
-				d.brokers = append(d.brokers, p.broker)
-				if p.broker.Coupled == nil {
-					shared = p.broker
-				}
-			}
-			d.parts = append(d.parts, p)
-			d.watch.starting(destination.Name, group, destination.Source == nil)
-		}
-	}
-	return errors.Join(faults...)
+	return err
 }
 
-func (d *Daemon) closeBrokers() {
-	for _, b := range d.brokers {
-		if err := b.Close(); err != nil {
-			d.logger.Warn("broker closed badly", "error", err)
-		}
+func (d *Daemon) release() {
+	for _, u := range d.units {
+		u.release()
 	}
 }
 
 // Run delivers until ctx ends or every part has given up. The order of its end: relays drain and give
 // their leases back; then health and metrics end; then the name is free again. It runs once.
 func (d *Daemon) Run(ctx context.Context) (err error) {
-	defer d.closeBrokers()
+	defer close(d.done)
+	defer func() { d.release() }()
 	if d.traces, err = d.openTraces(ctx); err != nil {
 		return err
 	}
 	defer d.traces.close()
-	fromOutbox := readsOutbox(d.cfg)
-	if fromOutbox {
-		if err := d.checkDatabase(ctx); err != nil {
+	alone := d.units[0]
+	if alone.watch.reads && !d.options.Several {
+		if err := alone.checkDatabase(ctx); err != nil {
 			return err
 		}
 	}
-	var listener net.Listener
-	if d.cfg.HTTP.Listen != "" {
-		if listener, err = listen(d.cfg.HTTP.Listen); err != nil {
-			return err
-		}
-		if public(listener.Addr()) {
-			if exposed := d.cfg.HTTP.Exposed(); exposed != "" {
-				_ = listener.Close() // no request has been served
-				return fmt.Errorf("http.listen is %s: %s", d.cfg.HTTP.Listen, exposed)
-			}
-			d.logger.Warn("health and metrics can be read from other machines, without authentication", "address", listener.Addr().String())
-		}
-		if secure := d.cfg.HTTP.TLS.Config(); secure != nil {
-			listener = tls.NewListener(listener, secure)
-		}
+	listener, err := d.listen()
+	if err != nil {
+		return err
 	}
-
-	if fromOutbox {
-		if d.registration, err = d.register(ctx); err != nil {
-			if listener != nil {
-				_ = listener.Close() // no request has been served
-			}
-			return err
-		}
-		defer d.registration.Close()
+	if alone.watch.reads && !d.options.Several {
+		err = alone.register(ctx)
 	}
-
-	closePools := func() {}
-	defer func() { closePools() }() // when nothing is served any more
 	aside, endAside := context.WithCancel(context.WithoutCancel(ctx))
 	var besides sync.WaitGroup
 	defer besides.Wait()
 	defer endAside()
+	for _, u := range d.units {
+		if err == nil {
+			err = d.equip(aside, u, listener != nil)
+		}
+	}
+	if err != nil {
+		if listener != nil {
+			_ = listener.Close() // no request has been served
+		}
+		return err
+	}
 	if listener != nil {
-		var api *rest.API
-		var page *console.Console
-		if d.cfg.HTTP.API && fromOutbox {
-			api, closePools, err = d.api(aside)
-			if err == nil {
-				page, err = console.New(console.Options{API: api, Report: d.watch.amended, History: d.watch.history})
-			}
-			if err != nil {
-				_ = listener.Close() // no request has been served
-				return err
-			}
-		}
-		besides.Go(func() { serveHTTP(aside, listener, d.watch, d.metrics, api, page, d.logger) })
-	}
-	if listener != nil && fromOutbox {
-		besides.Go(func() { d.watch.run(aside) })
-	}
-	besides.Go(func() { d.notify.run(aside) })
-	for _, c := range d.cfg.Destinations {
-		if c.Source != nil && c.Source.Purge != nil {
-			besides.Go(func() { d.purge(aside, c) })
-		}
-	}
-	if d.retention != nil {
-		besides.Go(func() { _ = d.retention.Run(aside) }) // it ends with aside, and reports its errors as they come
+		d.route()
+		besides.Go(func() { d.serveHTTP(aside, listener) })
 	}
 
 	if err := releaseProgram(); err != nil {
 		d.logger.Debug("the program's pages stay in memory", "error", err)
 	}
-	d.logger.Info("relay started", "relay", d.cfg.Name, "version", d.options.Version, "destinations", len(d.cfg.Destinations),
-		"database", d.conn.Database, "http", d.cfg.HTTP.Listen, "pid", os.Getpid())
+	destinations := 0
+	for _, db := range d.wanted {
+		destinations += len(db.Config.Destinations)
+	}
+	d.logger.Info("relay started", "relay", d.cfg.Name, "version", d.options.Version, "databases", len(d.wanted),
+		"destinations", destinations, "http", d.cfg.HTTP.Listen, "pid", os.Getpid())
 	besides.Go(func() { supervised(aside, os.Getenv) }) // its watchdog while it drains, too
 	announce := context.AfterFunc(ctx, func() { d.logger.Info("draining; a second signal ends at once", "relay", d.cfg.Name) })
 	defer announce()
-	err = d.deliver(ctx)
-	_ = d.unselected.Close() // it is in the log
+	err = d.deliver(ctx, aside)
 	d.logger.Info("relay stopped", "relay", d.cfg.Name)
 	return err
 }
 
-// register takes the name of this relay.
-func (d *Daemon) register(ctx context.Context) (*polling.Registration, error) {
-	return polling.Register(ctx, d.conn, d.cfg.Name, polling.RegistrationConfig{
-		Version: d.options.Version,
-		Lease:   d.longestLease(),
-		Logger:  d.logger,
-	})
-}
-
-// longestLease is for how long a silent namesake must be believed to deliver.
-func (d *Daemon) longestLease() (longest time.Duration) {
-	for _, c := range d.cfg.Destinations {
-		longest = max(longest, c.Lease)
+// listen opens the port, nil if there is none.
+func (d *Daemon) listen() (net.Listener, error) {
+	if d.cfg.HTTP.Listen == "" {
+		return nil, nil
 	}
-	return longest
+	listener, err := listen(d.cfg.HTTP.Listen)
+	if err != nil {
+		return nil, err
+	}
+	if d.exposed = public(listener.Addr()); d.exposed {
+		if exposed := d.cfg.HTTP.Exposed(); exposed != "" {
+			_ = listener.Close() // no request has been served
+			return nil, fmt.Errorf("http.listen is %s: %s", d.cfg.HTTP.Listen, exposed)
+		}
+		d.logger.Warn("health and metrics can be read from other machines, without authentication", "address", listener.Addr().String())
+	}
+	if secure := d.cfg.HTTP.TLS.Config(); secure != nil {
+		listener = tls.NewListener(listener, secure)
+	}
+	return listener, nil
 }
 
-// deliver runs every part, and returns what they ended with when all have.
-func (d *Daemon) deliver(ctx context.Context) error {
-	var running sync.WaitGroup
-	errs := make([]error, len(d.parts))
-	for i, p := range d.parts {
-		running.Go(func() {
-			errs[i] = d.runPart(ctx, p)
-			if errs[i] == nil {
-				return
+// equip gives a unit what is the process's, and an API of its own.
+func (d *Daemon) equip(ctx context.Context, u *unit, served bool) (err error) {
+	u.traces, u.served = d.traces, served
+	if served && d.cfg.HTTP.API && u.watch.reads {
+		if u.api, u.closePools, err = u.openAPI(ctx, func(r *http.Request) (rest.Caller, error) { return d.gate.Load().caller(r) }); err != nil {
+			return err
+		}
+		u.page, err = console.New(console.Options{API: u.api, Report: u.watch.amended, History: u.watch.history})
+	}
+	return err
+}
+
+// deliver runs the units, and others in their place when the configuration changes, until ctx has ended and they have, or all have
+// given up.
+func (d *Daemon) deliver(ctx, aside context.Context) error {
+	type outcome struct {
+		unit *unit
+		err  error
+	}
+	ended := make(chan outcome)
+	running := 0
+	start := func(u *unit) {
+		own, stop := context.WithCancel(ctx)
+		u.stop = stop
+		running++
+		go func() { ended <- outcome{u, u.run(own)} }()
+	}
+	for _, u := range d.units {
+		start(u)
+	}
+	errs := make(map[*unit]error)
+	for running > 0 {
+		select {
+		case o := <-ended:
+			running--
+			o.unit.stop()
+			o.unit.stop = nil
+			if errs[o.unit] = o.err; ctx.Err() == nil && o.unit.ending {
+				d.change(aside, start)
 			}
-			d.notify.stopped(p.destination.Name, errs[i])
-			d.watch.note(p.destination.Name, p.group, relay.StateStopped, errs[i])
-			d.logger.Error("destination given up; others go on", "destination", p.destination.Name, "shard_group", p.group, "error", errs[i])
-		})
+		case r := <-d.reloads:
+			d.wanted, d.failed = r.databases, nil
+			d.change(aside, start)
+			close(r.taken)
+		}
 	}
-	running.Wait()
-	return errors.Join(errs...)
-}
-
-func (d *Daemon) runPart(ctx context.Context, p part) error {
-	c := p.destination
-	logger := p.logger
-	if c.ShardGroups > 1 {
-		logger = logger.With("shard_group", p.group)
+	all := []error{d.failed}
+	for _, u := range d.units {
+		all = append(all, errs[u])
 	}
-	source, err := OpenSource(d.conn, d.cfg.Name, d.registration, c, p.group, logger)
-	if err != nil {
-		return err
-	}
-	if p.broker.Coupled != nil {
-		source = p.broker.Coupled.Source(source)
-	}
-	broker := p.broker.Broker
-	if s, ok := source.(partitioned); ok {
-		broker = s.Broker(broker)
-	}
-	engine := paced(c)
-	engine.Select, engine.Stripes, engine.Logger = p.selects, p.broker.Calls, logger
-	engine.Observer = d.traces.observer(c, d.notify.observer(c.Name, d.watch.history.Observer(c.Name,
-		d.metrics.observer(c.Name, p.group, func(state relay.State, err error) { d.watch.note(c.Name, p.group, state, err) }))))
-	inFlight := d.metrics.inFlight.WithLabelValues(c.Name)
-	r, err := relay.New(source, around.InFlight(broker, func(n int) { inFlight.Add(float64(n)) }), engine)
-	if err != nil {
-		return err
-	}
-	return r.Run(ctx)
-}
-
-// checkDatabase refuses what no waiting cures, while somebody still looks at the terminal.
-func (d *Daemon) checkDatabase(ctx context.Context) error {
-	conn, err := connect.Open(ctx, d.conn, d.options.Origin)
-	if err != nil {
-		return err
-	}
-	defer connect.Close(conn)
-	state, err := schema.Status(ctx, conn)
-	if err != nil {
-		return err
-	}
-	if state.Standby {
-		return fmt.Errorf("PostgreSQL at %s:%d is a hot standby, from which messages would be lost: connect to the primary "+
-			"(with several hosts in the URL, add target_session_attrs=read-write)", d.conn.Host, d.conn.Port)
-	}
-	return schema.Check(ctx, conn)
+	return errors.Join(all...)
 }

@@ -9,12 +9,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-
-	"github.com/pgoutbox/outbox/admin/rest"
-	"github.com/pgoutbox/outbox/console"
 )
 
 // listen opens the address of health and metrics, before anything else is started.
@@ -45,45 +43,84 @@ func answer(rw http.ResponseWriter, well bool, body any) {
 	_ = e.Encode(body) // the client has gone
 }
 
-// serveHTTP serves health and metrics, and the API with its console, which may be nil, until ctx ends.
-func serveHTTP(ctx context.Context, l net.Listener, w *watch, m *metrics, api *rest.API, page *console.Console, logger *slog.Logger) {
+// handler serves what is one database's, below a prefix that has been taken off.
+func (u *unit) handler(prefix string) http.Handler {
 	mux := http.NewServeMux()
-	if api != nil {
-		mux.Handle("/api/", api)
-		mux.Handle("/console/", http.StripPrefix("/console", page))
-		mux.Handle("GET /{$}", http.RedirectHandler("/console/", http.StatusFound))
+	if u.api != nil {
+		mux.Handle("/api/", u.api)
+		mux.Handle("/console/", http.StripPrefix("/console", u.page))
+		mux.Handle("GET /{$}", http.RedirectHandler(prefix+"/console/", http.StatusFound))
+	}
+	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, _ *http.Request) {
+		r := u.watch.readiness()
+		answer(rw, r.Ready, r)
+	})
+	mux.HandleFunc("GET /healthz/destinations", func(rw http.ResponseWriter, _ *http.Request) {
+		h := u.watch.health()
+		answer(rw, h.State.Delivers(), h)
+	})
+	return mux
+}
+
+// route makes the handler for the units that there are. Each stands below /databases/NAME; one that is alone stands at the top, too.
+func (d *Daemon) route() {
+	mux := http.NewServeMux()
+	units := slices.Clone(d.units)
+	for _, u := range units {
+		prefix := "/databases/" + u.Name
+		mux.Handle(prefix+"/", http.StripPrefix(prefix, u.handler(prefix)))
+		if !d.options.Several {
+			mux.Handle("/", u.handler(""))
+		}
+	}
+	if d.options.Several {
+		mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, _ *http.Request) {
+			all := map[string]readiness{}
+			ready := false // if one is: a database that is away must not stop what the others need
+			for _, u := range units {
+				r := u.watch.readiness()
+				all[u.Name], ready = r, ready || r.Ready
+			}
+			answer(rw, ready, map[string]any{"ready": ready, "databases": all})
+		})
+		mux.HandleFunc("GET /healthz/destinations", func(rw http.ResponseWriter, _ *http.Request) {
+			all := map[string]health{}
+			well := true
+			for _, u := range units {
+				h := u.watch.health()
+				all[u.Name], well = h, well && h.State.Delivers()
+			}
+			answer(rw, well, map[string]any{"databases": all})
+		})
 	}
 	mux.HandleFunc("GET /livez", func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(rw, "alive\n")
 	})
-	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, _ *http.Request) {
-		r := w.readiness()
-		answer(rw, r.Ready, r)
-	})
-	mux.HandleFunc("GET /healthz/destinations", func(rw http.ResponseWriter, _ *http.Request) {
-		h := w.health()
-		answer(rw, h.State.Delivers(), h)
-	})
 	// Exemplars are part of OpenMetrics alone.
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+	var handler http.Handler = mux
+	d.handler.Store(&handler)
+}
+
+// serveHTTP serves what route has made last, until ctx ends.
+func (d *Daemon) serveHTTP(ctx context.Context, l net.Listener) {
 	server := &http.Server{
-		Handler:           mux,
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*d.handler.Load()).ServeHTTP(w, r) }),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       15 * time.Second,
 		WriteTimeout:      30 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(d.logger.Handler(), slog.LevelDebug),
 	}
 	(&crowd{limit: maxConnections}).guard(server)
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
 		<-ctx.Done()
-		if api != nil {
-			api.Close() // streams don't end by themselves
-			page.Close()
+		for _, u := range d.units { // none changes any more
+			u.endStreams() // they don't end by themselves
 		}
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -92,7 +129,7 @@ func serveHTTP(ctx context.Context, l net.Listener, w *watch, m *metrics, api *r
 		}
 	}()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		logger.Error("health and metrics are gone", "error", err)
+		d.logger.Error("health and metrics are gone", "error", err)
 	}
 	<-closed
 }

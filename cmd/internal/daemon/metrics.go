@@ -74,8 +74,7 @@ func newBacklogs(b *book) backlogs {
 	}
 }
 
-func newMetrics(o Options) *metrics {
-	b := newBook()
+func newMetrics(b *book) *metrics {
 	group := []string{"destination", "shard_group"}
 	m := &metrics{
 		book:      b,
@@ -99,17 +98,25 @@ func newMetrics(o Options) *metrics {
 		stalled:    b.gauge("relay_stalled", "1 while the broker does not answer.", group...),
 		failing: b.gauge("relay_failing", "1 while what a topic is published to doesn't exist or may not be written to.",
 			group...),
-		spans: b.counter("spans_total", "Spans of traces: exported, failed (the collector did not take them), dropped (too many were "+
-			"waiting for it) or left_out (a call to the broker had too many).", "outcome"),
 		emptied: b.counter("segments_emptied_total", "Segments of the outbox that this relay emptied.").WithLabelValues(),
 		unselected: b.counter("messages_unselected_total", "Messages that no destination of this relay's configuration selects, "+
 			"counted by the relay that owns the first one.").WithLabelValues(),
 		kept: b.single("segments_kept", "Segments that are not written to any more and could not be emptied."),
 	}
+	return m
+}
+
+// process are the metrics that are no database's.
+type process struct {
+	spans *prometheus.CounterVec
+}
+
+func newProcess(b *book, o Options) *process {
 	build := b.gauge("build_info", "1, with this program's build as labels.", "version", "revision", "goversion", "schema")
 	build.WithLabelValues(o.Version, o.Revision, runtime.Version(), strconv.Itoa(schema.Latest())).Set(1)
-	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return m
+	b.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return &process{spans: b.counter("spans_total", "Spans of traces: exported, failed (the collector did not take them), dropped (too many were "+
+		"waiting for it) or left_out (a call to the broker had too many).", "outcome")}
 }
 
 // states is a set of states for each destination: 1 for each that the verdict names, at the time of the scrape.
@@ -121,7 +128,7 @@ type states struct {
 func newStates(b *book, verdicts func() map[string]admin.Verdict) states {
 	s := states{verdicts, b.describe("destination_state", "gauge",
 		"1 for each state that the verdict on the destination names, 0 for the others.", "destination", "state")}
-	b.registry.MustRegister(s)
+	b.add(s)
 	return s
 }
 
@@ -140,8 +147,8 @@ func (s states) Collect(collected chan<- prometheus.Metric) {
 }
 
 // WriteReport prints a report as Prometheus reads it, by the names that the relay's port has.
-func WriteReport(w io.Writer, r *admin.Report) error {
-	b := newBook()
+func WriteReport(w io.Writer, database string, r *admin.Report) error {
+	b := newBook(prometheus.NewRegistry(), database)
 	newBacklogs(b).sample(r, func(string) bool { return true })
 	newStates(b, func() map[string]admin.Verdict {
 		each := make(map[string]admin.Verdict, len(r.Destinations))

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/pgoutbox/outbox"
@@ -26,9 +27,12 @@ var update = flag.Bool("update", false, "write docs/metrics.md")
 // docs/metrics.md has every metric between two marks, as the code describes it.
 func TestThePageOfMetricsIsCurrent(t *testing.T) {
 	t.Parallel()
-	m := newMetrics(Options{})
+	m := newMetrics(newBook(prometheus.NewRegistry(), "default"))
 	newNotifications(config.Config{}, m, nil)
 	newStates(m.book, nil)
+	p := newBook(prometheus.NewRegistry(), "")
+	newProcess(p, Options{})
+	m.entries = append(m.entries, p.entries...)
 	slices.SortFunc(m.entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
 	var table strings.Builder
 	fmt.Fprint(&table, "| metric | kind | labels | meaning |\n|---|---|---|---|\n")
@@ -76,7 +80,7 @@ func scrape(t *testing.T, m *metrics) string {
 
 func TestWhatIsTriedAgainIsCountedByABoundedNumberOfEventTypes(t *testing.T) {
 	t.Parallel()
-	m := newMetrics(Options{})
+	m := newMetrics(newBook(prometheus.NewRegistry(), "default"))
 	o := m.observer("kafka", 0, nil)
 	for i := range maxEventTypes + 10 {
 		batch := []*outbox.Message{{EventType: fmt.Sprint("type-", i)}, {EventType: "refused"}, {EventType: "accepted"}}
@@ -85,7 +89,7 @@ func TestWhatIsTriedAgainIsCountedByABoundedNumberOfEventTypes(t *testing.T) {
 	o.Published([]*outbox.Message{{EventType: "type-0"}}, []error{outbox.Unavailable(errors.New("down"))}, time.Millisecond)
 	text := scrape(t, m)
 	for _, line := range []string{`event_type="type-0"} 2.0`, `event_type="type-49"} 1.0`, `event_type="(other)"} 10.0`} {
-		if !strings.Contains(text, `outbox_retries_total{destination="kafka",`+line+"\n") {
+		if !strings.Contains(text, `outbox_retries_total{database="default",destination="kafka",`+line+"\n") {
 			t.Errorf("no %s in:\n%s", line, text)
 		}
 	}
@@ -103,7 +107,7 @@ func TestTheLatencyHasTheTraceOfASampledMessage(t *testing.T) {
 		"00-" + trace[:31] + "\"-b7ad6b7169203331-01": false,
 		"nonsense": false,
 	} {
-		m := newMetrics(Options{})
+		m := newMetrics(newBook(prometheus.NewRegistry(), "default"))
 		message := &outbox.Message{CreatedAt: time.Now(), Headers: []outbox.Header{{Name: "traceparent", Value: parent}}}
 		m.observer("kafka", 0, nil).Published([]*outbox.Message{message}, nil, time.Millisecond)
 		if got := strings.Contains(scrape(t, m), `# {trace_id="`+trace+`"}`); got != want {
@@ -114,7 +118,7 @@ func TestTheLatencyHasTheTraceOfASampledMessage(t *testing.T) {
 
 func TestALookAndAPublishedMessageSetTheirTimes(t *testing.T) {
 	t.Parallel()
-	m := newMetrics(Options{})
+	m := newMetrics(newBook(prometheus.NewRegistry(), "default"))
 	if strings.Contains(scrape(t, m), "outbox_last_published_timestamp_seconds{") {
 		t.Error("a time, and nothing was published")
 	}
@@ -124,8 +128,8 @@ func TestALookAndAPublishedMessageSetTheirTimes(t *testing.T) {
 		{Name: "kafka", Held: admin.Held{Oldest: held}, Slot: &admin.Slot{Kept: 4096}}, {Name: "other"},
 	}}, func(name string) bool { return name == "kafka" })
 	text := scrape(t, m)
-	for _, part := range []string{`outbox_last_published_timestamp_seconds{destination="kafka"} `,
-		`outbox_oldest_held_timestamp_seconds{destination="kafka"} 1.7e+09`, `outbox_slot_retained_bytes{destination="kafka"} 4096.0`} {
+	for _, part := range []string{`outbox_last_published_timestamp_seconds{database="default",destination="kafka"} `,
+		`outbox_oldest_held_timestamp_seconds{database="default",destination="kafka"} 1.7e+09`, `outbox_slot_retained_bytes{database="default",destination="kafka"} 4096.0`} {
 		if !strings.Contains(text, part) {
 			t.Errorf("no %s in:\n%s", part, text)
 		}

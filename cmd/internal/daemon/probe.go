@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,14 +15,31 @@ type Probed struct {
 	Err  error  // nil: it can be used, as far as can be told without a message
 }
 
-// Probe connects to the database and to every broker as Run would, and delivers nothing. It is called in place of Run.
-func (d *Daemon) Probe(ctx context.Context) []Probed {
-	defer d.closeBrokers()
+// Probe connects to the databases and to every broker as Run would, and delivers nothing. It is called in place of Run.
+func (d *Daemon) Probe(ctx context.Context) (found []Probed) {
+	defer d.release()
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
+	of := make([][]Probed, len(d.units))
+	var asking sync.WaitGroup
+	for i, u := range d.units {
+		asking.Go(func() {
+			of[i] = u.probe(ctx)
+			for n := range of[i] {
+				if d.options.Several {
+					of[i][n].What = u.Name + ": " + of[i][n].What
+				}
+			}
+		})
+	}
+	asking.Wait()
+	return slices.Concat(of...)
+}
+
+func (u *unit) probe(ctx context.Context) []Probed {
 	found := []Probed{{What: "database"}}
 	var pingers []relay.Pinger
-	for _, p := range d.parts {
+	for _, p := range u.parts {
 		if pinger, ok := p.broker.Broker.(relay.Pinger); ok && p.group == 0 {
 			found = append(found, Probed{What: "destination " + p.destination.Name})
 			pingers = append(pingers, pinger)
@@ -29,8 +47,8 @@ func (d *Daemon) Probe(ctx context.Context) []Probed {
 	}
 	var asking sync.WaitGroup
 	asking.Go(func() {
-		if readsOutbox(d.cfg) {
-			found[0].Err = d.checkDatabase(ctx)
+		if u.watch.reads {
+			found[0].Err = u.checkDatabase(ctx)
 		}
 	})
 	for i, pinger := range pingers {

@@ -88,15 +88,15 @@ func tableLog(c config.Destination) (slot, publication string) {
 }
 
 // purge deletes delivered rows of the tables that ask for it, until ctx ends.
-func (d *Daemon) purge(ctx context.Context, c config.Destination) {
+func (u *unit) purge(ctx context.Context, c config.Destination) {
 	_, m := c.Source.Resolve()
 	cfg := c.Source.Purge.Config()
-	cfg.Logger = d.logger
-	p, err := mapped.NewPurge(d.conn, m, cfg)
+	cfg.Logger = u.logger
+	p, err := mapped.NewPurge(u.conn, m, cfg)
 	if err == nil {
 		err = p.Run(ctx)
 	}
 	if err != nil {
-		d.logger.Error("delivered rows are not deleted", "destination", c.Name, "error", err)
+		u.logger.Error("delivered rows are not deleted", "destination", c.Name, "error", err)
 	}
 }

@@ -24,7 +24,7 @@ func (d *Daemon) openTraces(ctx context.Context) (*traces, error) {
 	cfg := telemetry.Config{
 		Endpoint: d.cfg.Telemetry.Endpoint, Authorization: d.cfg.Telemetry.Authorization.Text(),
 		Instance: d.cfg.Name, Version: d.options.Version, Logger: d.logger,
-		Observe: func(o telemetry.Outcome, n int) { d.metrics.spans.WithLabelValues(string(o)).Add(float64(n)) },
+		Observe: func(o telemetry.Outcome, n int) { d.process.spans.WithLabelValues(string(o)).Add(float64(n)) },
 	}
 	wanted, err := telemetry.Wanted(cfg, os.Getenv)
 	if !wanted || err != nil {
@@ -37,7 +37,7 @@ func (d *Daemon) openTraces(ctx context.Context) (*traces, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &traces{exporter, oteloutbox.New(exporter.Provider()), d.metrics.spans}, nil
+	return &traces{exporter, oteloutbox.New(exporter.Provider()), d.process.spans}, nil
 }
 
 // observer adds spans to what next is told.

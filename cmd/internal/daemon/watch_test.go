@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
@@ -48,11 +49,11 @@ func TestADatabaseThatHangsIsNamedAndForgottenSoonAfter(t *testing.T) {
 	to := config.Standard[config.Destination]()
 	to.Name, to.Broker.Stdout, to.Lease = "all", &config.Stdout{}, time.Second
 	cfg.Destinations = []config.Destination{to}
-	d, err := New(address, cfg, Options{Origin: "the test", Stdout: &lines{came: make(chan struct{}, 1)}, Logger: slog.New(slog.DiscardHandler)})
+	d, err := New([]Database{{Name: config.DefaultDatabase, Origin: "the test", Conn: address, Config: cfg}}, Options{Stdout: &lines{came: make(chan struct{}, 1)}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := d.watch.readiness(); r.Ready || r.Cause != "all: starting" {
+	if r := d.units[0].watch.readiness(); r.Ready || r.Cause != "all: starting" {
 		t.Errorf("before it runs: %+v", r)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -68,21 +69,21 @@ func TestADatabaseThatHangsIsNamedAndForgottenSoonAfter(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(await.Patience); !so(); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("in vain waited until %s: %+v, %+v", what, d.watch.health(), d.watch.readiness())
+				t.Fatalf("in vain waited until %s: %+v, %+v", what, d.units[0].watch.health(), d.units[0].watch.readiness())
 			}
 		}
 	}
 	well := func() bool {
-		h := d.watch.health()
-		return h.State.OK() && h.Age < admin.ReadWithin.Seconds() && d.watch.readiness().Ready
+		h := d.units[0].watch.health()
+		return h.State.OK() && h.Age < admin.ReadWithin.Seconds() && d.units[0].watch.readiness().Ready
 	}
 	until("all is well", well)
 	if err := proxy.Freeze(); err != nil {
 		t.Fatal(err)
 	}
 	until("looks have been given up", func() bool {
-		h := d.watch.health()
-		return h.State == admin.StateBroken && h.Age > admin.ReadWithin.Seconds() && !d.watch.readiness().Ready
+		h := d.units[0].watch.health()
+		return h.State == admin.StateBroken && h.Age > admin.ReadWithin.Seconds() && !d.units[0].watch.readiness().Ready
 	})
 	if err := proxy.Thaw(); err != nil {
 		t.Fatal(err)
@@ -118,7 +119,7 @@ func TestReadinessIsAboutThisProcess(t *testing.T) {
 
 func TestTheVerdictIsAMetric(t *testing.T) {
 	t.Parallel()
-	m := newMetrics(Options{})
+	m := newMetrics(newBook(prometheus.NewRegistry(), "default"))
 	w := newWatch("relay", m, slog.New(slog.DiscardHandler), nil)
 	w.starting("kafka", 0, false)
 	w.note("kafka", 0, relay.StateStalled, context.DeadlineExceeded)
@@ -143,7 +144,7 @@ func TestTheVerdictIsAMetric(t *testing.T) {
 			}
 		}
 	}
-	if got := strings.Join(named, " "); got != "kafka stalled" {
+	if got := strings.Join(named, " "); got != "default kafka stalled" {
 		t.Errorf("the metric names %q", got)
 	}
 }

@@ -1,0 +1,201 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/internal/testnet"
+)
+
+// many is a Daemon for several databases, with an output that all of their messages come to.
+type many struct {
+	t   *testing.T
+	out *lines
+	d   *Daemon
+}
+
+func installed(t *testing.T) testdb.DB {
+	db := testdb.New(t)
+	db.Install()
+	return db
+}
+
+// from configures a database; its messages go to the output.
+func from(name string, conn *pgx.ConnConfig, change func(*config.Config)) Database {
+	cfg := config.Standard[config.Config]()
+	cfg.Name, cfg.HTTP.Listen, cfg.HTTP.API = "relay", "127.0.0.1:0", true
+	to := config.Standard[config.Destination]()
+	to.Name, to.Broker.Stdout = "all", &config.Stdout{}
+	cfg.Destinations = []config.Destination{to}
+	cfg.Database.URL = config.NewURL(conn.ConnString())
+	if change != nil {
+		change(&cfg)
+	}
+	return Database{Name: name, Origin: "the test", Conn: conn, Config: cfg}
+}
+
+func deliverFrom(t *testing.T, databases ...Database) *many {
+	t.Helper()
+	m := &many{t: t, out: &lines{came: make(chan struct{}, 1)}}
+	var err error
+	if m.d, err = New(databases, Options{Several: true, Stdout: m.out, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- m.d.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	await.Until(t, "there are paths", func() bool { return m.d.handler.Load() != nil })
+	return m
+}
+
+// get asks for a path.
+func (m *many) get(path string) (int, string) {
+	answer := httptest.NewRecorder()
+	request := httptest.NewRequest(http.MethodGet, path, nil)
+	request.Host = "localhost"
+	(*m.d.handler.Load()).ServeHTTP(answer, request)
+	return answer.Code, answer.Body.String()
+}
+
+// send writes a message, and waits until it is delivered.
+func (m *many) send(db testdb.DB, topic string) {
+	m.t.Helper()
+	m.write(db, topic)
+	await.Until(m.t, topic+" comes", func() bool {
+		m.out.mu.Lock()
+		defer m.out.mu.Unlock()
+		return strings.Contains(m.out.text.String(), `"`+topic+`"`)
+	})
+}
+
+func (m *many) write(db testdb.DB, topic string) {
+	m.t.Helper()
+	writer, err := outbox.NewWriter(outbox.WriterConfig{})
+	if err == nil {
+		err = pgx.BeginFunc(m.t.Context(), db.Connect(), func(tx pgx.Tx) error {
+			_, err := writer.Write(m.t.Context(), tx, outbox.Message{Topic: topic, Payload: []byte("{}")})
+			return err
+		})
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// behind returns the address of a proxy in front of a database.
+func behind(t *testing.T, conn *pgx.ConnConfig) (*testnet.Proxy, *pgx.ConnConfig) {
+	t.Helper()
+	proxy := testnet.New(t, net.JoinHostPort(conn.Host, strconv.Itoa(int(conn.Port))))
+	host, port, err := net.SplitHostPort(proxy.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := conn.Copy()
+	address.Host, address.Port, address.Fallbacks = host, uint16(n), nil
+	return proxy, address
+}
+
+// A database that is away at the start, or hangs later, is named, costs the others nothing, and is delivered from when it can be.
+func TestADatabaseThatIsAwayOrHangsLeavesTheOthersDelivering(t *testing.T) {
+	t.Parallel()
+	well, away := installed(t), installed(t)
+	proxy, address := behind(t, away.Config())
+	proxy.Refuse(true)
+	m := deliverFrom(t, from("well", well.Config(), nil), from("away", address, nil))
+	m.send(well, "first")
+	await.Until(t, "the verdict names the one that is away", func() bool {
+		code, text := m.get("/databases/away/healthz/destinations")
+		return code == http.StatusServiceUnavailable && strings.Contains(text, `"broken"`)
+	})
+	if code, text := m.get("/readyz"); code != http.StatusOK || !strings.Contains(text, `"away"`) {
+		t.Errorf("ready while one of two is: %d %s", code, text)
+	}
+	if code, _ := m.get("/healthz/destinations"); code != http.StatusServiceUnavailable {
+		t.Errorf("one does not deliver: %d", code)
+	}
+	proxy.Refuse(false)
+	m.send(away, "late")
+	await.Until(t, "all is well", func() bool { code, _ := m.get("/healthz/destinations"); return code == http.StatusOK })
+
+	if err := proxy.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	m.write(away, "frozen")
+	m.send(well, "beside")
+	if code, text := m.get("/databases/well/api/v1/status"); code != http.StatusOK || !strings.Contains(text, well.Config().Database) {
+		t.Errorf("the API of the other: %d %s", code, text)
+	}
+	if err := proxy.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	m.send(away, "thawed")
+	_, metrics := m.get("/metrics")
+	for _, part := range []string{`outbox_published_total{database="well",destination="all"} 2`, `outbox_published_total{database="away",destination="all"} `} {
+		if !strings.Contains(metrics, part) {
+			t.Errorf("no %s in\n%s", part, metrics)
+		}
+	}
+}
+
+// Another configuration reaches the databases that it is about, and no other.
+func TestAnotherConfigurationIsTakenOverWhileMessagesFlow(t *testing.T) {
+	t.Parallel()
+	same, changed, gone, added := installed(t), installed(t), installed(t), installed(t)
+	first := []Database{from("same", same.Config(), nil), from("changed", changed.Config(), nil), from("gone", gone.Config(), nil)}
+	m := deliverFrom(t, first...)
+	m.send(same, "same-1")
+	m.send(changed, "changed-1")
+	m.send(gone, "gone-1")
+
+	next := []Database{from("same", same.Config(), nil), from("changed", changed.Config(), func(c *config.Config) {
+		other := c.Destinations[0]
+		other.Name = "other"
+		c.Destinations = append(c.Destinations, other)
+	}), from("added", added.Config(), nil)}
+	if err := m.d.Reload(next); err != nil {
+		t.Fatal(err)
+	}
+	m.send(added, "added-1")
+	await.Until(t, "the changed one delivers to both", func() bool {
+		_, metrics := m.get("/metrics")
+		return strings.Contains(metrics, `outbox_published_total{database="changed",destination="other"} 1`) &&
+			!strings.Contains(metrics, `database="gone"`)
+	})
+	m.send(same, "same-2")
+	await.Until(t, "the same one has gone on counting", func() bool {
+		_, metrics := m.get("/metrics")
+		return strings.Contains(metrics, `outbox_published_total{database="same",destination="all"} 2`)
+	})
+	if code, _ := m.get("/databases/gone/readyz"); code != http.StatusNotFound {
+		t.Errorf("the one that is gone answers %d", code)
+	}
+	m.write(gone, "gone-2")
+	m.send(changed, "changed-2")
+	m.out.mu.Lock()
+	defer m.out.mu.Unlock()
+	if strings.Contains(m.out.text.String(), "gone-2") {
+		t.Error("the one that is gone delivers")
+	}
+}

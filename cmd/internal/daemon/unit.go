@@ -1,0 +1,304 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/rest"
+	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/console"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/around"
+	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// unit is one database with all that is done with it. Units share nothing but the process, its port and its log.
+type unit struct {
+	Database
+	cfg     config.Config
+	conn    *pgx.ConnConfig
+	options Options
+	logger  *slog.Logger
+	served  bool // on the port
+
+	registration *polling.Registration
+
+	retention *polling.Retention // nil if this relay leaves it to others
+
+	metrics *metrics
+	watch   *watch
+	brokers []relay.Broker
+	parts   []part
+
+	selection  *selection
+	unselected *polling.Unselected
+	notify     *notifications
+	traces     *traces
+
+	api        *rest.API // nil if none is served
+	page       *console.Console
+	closePools func()
+
+	stop   context.CancelFunc // set while it runs
+	ending bool               // since another configuration has come
+}
+
+// part is one shard group of one destination.
+type part struct {
+	group       int
+	destination config.Destination
+	broker      *config.Opened
+	selects     func(*outbox.Message) bool // nil: everything
+	logger      *slog.Logger               // of the destination
+}
+
+// newUnit connects to nothing, and reports all faults together. The caller releases it.
+func newUnit(db Database, registry *prometheus.Registry, options Options) (*unit, error) {
+	u := &unit{Database: db, cfg: db.Config, conn: db.Conn, options: options, logger: options.Logger}
+	if options.Several {
+		u.logger = u.logger.With("database", db.Name)
+	}
+	u.metrics = newMetrics(newBook(registry, db.Name))
+	if err := u.assemble(); err != nil {
+		u.release()
+		return nil, err
+	}
+	return u, nil
+}
+
+func (u *unit) assemble() error {
+	monitor := u.conn.Copy()
+	monitor.RuntimeParams["application_name"] = "outbox monitor " + u.cfg.Name
+	connect := func(ctx context.Context) (*pgx.Conn, error) { return connect.Open(ctx, monitor, "the configuration") }
+	u.watch = newWatch(u.cfg.Name, u.metrics, u.logger, connect)
+	newStates(u.metrics.book, func() map[string]admin.Verdict { return u.watch.health().Destinations })
+
+	if u.cfg.Retention.Enabled && readsOutbox(u.cfg) {
+		retention, err := polling.NewRetention(u.conn, polling.RetentionConfig{
+			Interval: u.cfg.Retention.Interval, Observe: u.metrics.retention, Logger: u.logger})
+		if err != nil {
+			return err
+		}
+		u.retention = retention
+	}
+
+	u.notify = newNotifications(u.cfg, u.metrics, u.logger)
+	u.unselected = polling.NewUnselected(u.conn, u.cfg.Name, u.logger)
+	u.selection = newSelection(u.cfg, u.metrics.unselected, u.unselected.Note, u.logger)
+	var faults []error
+	for i, destination := range u.cfg.Destinations {
+		rules, err := destination.Table().Parse()
+		if err != nil {
+			faults = append(faults, fmt.Errorf("destination %s: route: %w", destination.Name, err))
+			continue
+		}
+		logger := relay.Bounded(u.logger) // for all groups, and what they read and send with
+		var shared *config.Opened         // by all groups, unless it is coupled to one
+		for group := range destination.ShardGroups {
+			p := part{group: group, destination: destination, broker: shared, selects: u.selection.of(i, rules), logger: logger}
+			if shared == nil {
+				p.broker, err = destination.Open(config.Opening{Stdout: u.options.Stdout, Group: group, Logger: logger.With("destination", destination.Name)})
+				if err != nil {
+					faults = append(faults, fmt.Errorf("destination %s: %w", destination.Name, err))
+					break
+				}
+				u.brokers = append(u.brokers, p.broker)
+				if p.broker.Coupled == nil {
+					shared = p.broker
+				}
+			}
+			u.parts = append(u.parts, p)
+			u.watch.starting(destination.Name, group, destination.Source == nil)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func (u *unit) closeBrokers() {
+	for _, b := range u.brokers {
+		if err := b.Close(); err != nil {
+			u.logger.Warn("broker closed badly", "error", err)
+		}
+	}
+}
+
+// run delivers until ctx ends or every part has given up: relays drain and give their leases back. What is not released then
+// lasts until release: it is served until the port is closed.
+func (u *unit) run(ctx context.Context) error {
+	aside, endAside := context.WithCancel(context.WithoutCancel(ctx))
+	var besides sync.WaitGroup
+	defer besides.Wait()
+	defer endAside()
+	if u.served && u.watch.reads {
+		besides.Go(func() { u.watch.run(aside) })
+	}
+	besides.Go(func() { u.notify.run(aside) })
+	if err := u.awaitDatabase(ctx); err != nil {
+		return nil // ctx has ended
+	}
+	for _, c := range u.cfg.Destinations {
+		if c.Source != nil && c.Source.Purge != nil {
+			besides.Go(func() { u.purge(aside, c) })
+		}
+	}
+	if u.retention != nil {
+		besides.Go(func() { _ = u.retention.Run(aside) }) // it ends with aside, and reports its errors as they come
+	}
+	err := u.deliver(ctx)
+	_ = u.unselected.Close() // it is in the log
+	return err
+}
+
+// release gives up what a unit that has ended, or has not begun, still has.
+func (u *unit) release() {
+	u.endStreams()
+	if u.closePools != nil {
+		u.closePools()
+	}
+	if u.registration != nil {
+		u.registration.Close()
+	}
+	u.closeBrokers()
+	u.metrics.close()
+}
+
+// endStreams ends what a client of the port would read for ever.
+func (u *unit) endStreams() {
+	if u.api != nil {
+		u.api.Close()
+	}
+	if u.page != nil {
+		u.page.Close()
+	}
+}
+
+const (
+	// beginWithin bounds one attempt to begin, on a database that hangs: a namesake's lease is waited for besides.
+	beginWithin = 30 * time.Second
+	// beginAgain is the first pause between two, which doubles up to beginAtLast.
+	beginAgain  = time.Second
+	beginAtLast = 15 * time.Second
+)
+
+// awaitDatabase tries to begin until it can. The verdict has the reason meanwhile, and other databases notice nothing.
+func (u *unit) awaitDatabase(ctx context.Context) error {
+	for pause := beginAgain; u.registration == nil && u.watch.reads; pause = min(2*pause, beginAtLast) {
+		attempt, cancel := context.WithTimeout(ctx, beginWithin+u.longestLease())
+		err := u.checkDatabase(attempt)
+		if err == nil {
+			err = u.register(attempt)
+		}
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		for _, p := range u.parts {
+			u.watch.note(p.destination.Name, p.group, relay.StateBroken, err)
+		}
+		u.logger.Warn("the database can't be used yet, and is tried again", "error", err, "pause", pause)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// register takes the name of this relay.
+func (u *unit) register(ctx context.Context) (err error) {
+	u.registration, err = polling.Register(ctx, u.conn, u.cfg.Name, polling.RegistrationConfig{
+		Version: u.options.Version,
+		Lease:   u.longestLease(),
+		Logger:  u.logger,
+	})
+	return err
+}
+
+// longestLease is for how long a silent namesake must be believed to deliver.
+func (u *unit) longestLease() (longest time.Duration) {
+	for _, c := range u.cfg.Destinations {
+		longest = max(longest, c.Lease)
+	}
+	return longest
+}
+
+// deliver runs every part, and returns what they ended with when all have.
+func (u *unit) deliver(ctx context.Context) error {
+	var running sync.WaitGroup
+	errs := make([]error, len(u.parts))
+	for i, p := range u.parts {
+		running.Go(func() {
+			errs[i] = u.runPart(ctx, p)
+			if errs[i] == nil {
+				return
+			}
+			u.notify.stopped(p.destination.Name, errs[i])
+			u.watch.note(p.destination.Name, p.group, relay.StateStopped, errs[i])
+			u.logger.Error("destination given up; others go on", "destination", p.destination.Name, "shard_group", p.group, "error", errs[i])
+		})
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+func (u *unit) runPart(ctx context.Context, p part) error {
+	c := p.destination
+	logger := p.logger
+	if c.ShardGroups > 1 {
+		logger = logger.With("shard_group", p.group)
+	}
+	source, err := OpenSource(u.conn, u.cfg.Name, u.registration, c, p.group, logger)
+	if err != nil {
+		return err
+	}
+	if p.broker.Coupled != nil {
+		source = p.broker.Coupled.Source(source)
+	}
+	broker := p.broker.Broker
+	if s, ok := source.(partitioned); ok {
+		broker = s.Broker(broker)
+	}
+	engine := paced(c)
+	engine.Select, engine.Stripes, engine.Logger = p.selects, p.broker.Calls, logger
+	engine.Observer = u.traces.observer(c, u.notify.observer(c.Name, u.watch.history.Observer(c.Name,
+		u.metrics.observer(c.Name, p.group, func(state relay.State, err error) { u.watch.note(c.Name, p.group, state, err) }))))
+	inFlight := u.metrics.inFlight.WithLabelValues(c.Name)
+	r, err := relay.New(source, around.InFlight(broker, func(n int) { inFlight.Add(float64(n)) }), engine)
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}
+
+// checkDatabase refuses what no waiting cures, while somebody still looks at the terminal.
+func (u *unit) checkDatabase(ctx context.Context) error {
+	conn, err := connect.Open(ctx, u.conn, u.Origin)
+	if err != nil {
+		return err
+	}
+	defer connect.Close(conn)
+	state, err := schema.Status(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if state.Standby {
+		return fmt.Errorf("PostgreSQL at %s:%d is a hot standby, from which messages would be lost: connect to the primary "+
+			"(with several hosts in the URL, add target_session_attrs=read-write)", u.conn.Host, u.conn.Port)
+	}
+	return schema.Check(ctx, conn)
+}
