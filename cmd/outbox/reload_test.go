@@ -32,6 +32,9 @@ func TestSIGHUPReadsTheConfigurationAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if strings.Contains(p.stderr.String(), `"level":"INFO"`) {
+		t.Error("the level of the start is warn")
+	}
 	write("destinations: [{name: file, brokre: {}}]\n")
 	hangUp()
 	until(t, "the file is refused", func() bool {
@@ -47,7 +50,8 @@ func TestSIGHUPReadsTheConfigurationAgain(t *testing.T) {
 		text, err := os.ReadFile(second)
 		return err == nil && strings.Count(string(text), "\n") == 20
 	})
-	for _, part := range []string{`"level":"DEBUG"`, "configuration read again", `"settings":"name, http"`} {
+	// Level warn, that of the start, would leave out what is said of the end of the reload.
+	for _, part := range []string{`"level":"INFO"`, "configuration read again", `"settings":"name, http"`} {
 		if !strings.Contains(p.stderr.String(), part) {
 			t.Errorf("the log has no %s", part)
 		}
