@@ -80,15 +80,16 @@ const (
 )
 
 // deadColumns are those of a dead letter.
-const deadColumns = `destination, lane, id, ` + schema.MessageColumns + `, attempts, reason, error, dead_at, acknowledged_at, acknowledged_by, deaths`
+const deadColumns = `destination, lane, id, ` + schema.MessageColumns + `, attempts, reason, error, dead_at, acknowledged_at, acknowledged_by, deaths,
+	` + schema.OriginalColumns
 
 // requeue moves dead letters to the holds. Only the head of a lane has a time of its own, so a requeued
 // message that comes before the head takes its place.
 func (r *running) requeue(ctx context.Context, tx pgx.Tx, chosen selected) error {
 	_, err := tx.Exec(ctx, withSelected+`, moved AS (
 			DELETE FROM outbox.dead_letters d USING selected s WHERE `+deadSelected+` RETURNING d.*)
-		INSERT INTO outbox.holds (destination, lane, id, `+schema.MessageColumns+`, attempts, deaths)
-		SELECT destination, lane, id, `+schema.MessageColumns+`, 0, deaths FROM moved`, chosen.args()...)
+		INSERT INTO outbox.holds (destination, lane, id, `+schema.MessageColumns+`, attempts, deaths, `+schema.OriginalColumns+`)
+		SELECT destination, lane, id, `+schema.MessageColumns+`, 0, deaths, `+schema.OriginalColumns+` FROM moved`, chosen.args()...)
 	if err != nil {
 		return err
 	}
@@ -121,8 +122,10 @@ func (r *running) discard(ctx context.Context, tx pgx.Tx, chosen selected) error
 func (r *running) discardBlocked(ctx context.Context, tx pgx.Tx, chosen selected) error {
 	_, err := tx.Exec(ctx, withSelected+`, moved AS (
 			DELETE FROM outbox.holds h USING selected s WHERE `+heldSelected+` RETURNING h.*)
-		INSERT INTO outbox.trash (destination, lane, id, `+schema.MessageColumns+`, attempts, reason, error, dead_at, deaths, fingerprint, job)
-		SELECT destination, lane, id, `+schema.MessageColumns+`, attempts, 'exhausted', coalesce(error, ''), held_at, deaths + 1, '', $5
+		INSERT INTO outbox.trash (destination, lane, id, `+schema.MessageColumns+`, attempts, reason, error, dead_at, deaths, fingerprint, job,
+			`+schema.OriginalColumns+`)
+		SELECT destination, lane, id, `+schema.MessageColumns+`, attempts, 'exhausted', coalesce(error, ''), held_at, deaths + 1, '', $5,
+			`+schema.OriginalColumns+`
 		FROM moved`+trashedAgain, chosen.args(r.id)...)
 	if err != nil {
 		return err

@@ -128,6 +128,12 @@ func readable(text string) string {
 		ELSE encode(decode(replace(` + text + `, E'\\', E'\\\\'), 'escape'), 'escape') END`
 }
 
+// readableJSON is a column of jsonb, as text; one that can't be sent as it is becomes a string of what is readable.
+func readableJSON(column string) string {
+	text := column + "::text"
+	return `CASE WHEN ` + readable(text) + ` = ` + text + ` THEN ` + text + ` ELSE to_jsonb(` + readable(text) + `)::text END`
+}
+
 func (s Selection) args() []any {
 	text := func(v string) any {
 		if v == "" {
@@ -203,6 +209,9 @@ type DeadLetter struct {
 	AcknowledgedBy string    `json:"acknowledged_by,omitempty"`
 
 	Payload []byte `json:"payload,omitempty"` // only if asked for; base64 in JSON
+
+	// Original is what it was before it was edited; nil if it never was.
+	Original *Original `json:"original,omitempty"`
 }
 
 // Page bounds a list. The zero value is the first 100, without payloads.
@@ -229,50 +238,61 @@ func DeadLetters(ctx context.Context, db DB, s Selection, page Page) ([]DeadLett
 	if err := s.validate(""); err != nil {
 		return nil, err
 	}
-	page.Limit = pageSize(page.Limit)
-	payload := "NULL::bytea"
-	if page.Payload {
-		payload = "payload"
-	}
-	last := "reason, error, dead_at, 0::bigint, acknowledged_at, coalesce(acknowledged_by, ''), deaths, fingerprint"
-	if s.Blocked {
-		last = `'blocked', coalesce(error, ''), held_at,
-			(SELECT count(*) - 1 FROM outbox.holds b WHERE b.destination = d.destination AND b.lane = d.lane), NULL::timestamptz, '', deaths + 1, ''`
-	}
 	var list []DeadLetter
-	err := read(ctx, db, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
-			SELECT destination, id, message_id::text, `+readable("topic")+`, `+readable("coalesce(nullif(key, ''), nullif(aggregate_id, ''), '')")+`,
-			       `+readable("coalesce(aggregate_type, '')")+`, `+readable("coalesce(aggregate_id, '')")+`,
-			       `+readable("coalesce(event_type, '')")+`, `+readable("coalesce(content_type, '')")+`,
-			       CASE WHEN `+readable("headers::text")+` = headers::text THEN headers::text ELSE to_jsonb(`+readable("headers::text")+`)::text END, created_at, attempts, `+payload+`, `+last+`
-			FROM `+s.table()+` d
-			WHERE `+s.where()+` AND (destination, id, message_id) > ($9, $10, $11::text::uuid) ORDER BY destination, id, message_id LIMIT $12`,
-			append(s.args(), page.AfterDestination, page.AfterPosition, page.AfterMessageID.String(), page.Limit)...)
-		if err != nil {
-			return err
-		}
-		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (DeadLetter, error) {
-			var d DeadLetter
-			var id string
-			var headers *string
-			var acknowledged *time.Time
-			err := row.Scan(&d.Destination, &d.Position, &id, &d.Topic, &d.Key, &d.AggregateType, &d.AggregateID, &d.EventType,
-				&d.ContentType, &headers, &d.CreatedAt, &d.Attempts, &d.Payload, &d.Reason, &d.Error, &d.At, &d.Behind, &acknowledged, &d.AcknowledgedBy, &d.Deaths, &d.Fingerprint)
-			if err != nil {
-				return d, err
-			}
-			d.AcknowledgedAt = value(acknowledged)
-			if headers != nil {
-				d.Headers = json.RawMessage(*headers)
-			}
-			d.MessageID, err = outbox.ParseID(id)
-			return d, err
-		})
+	err := read(ctx, db, func(tx pgx.Tx) (err error) {
+		list, err = deadLetters(ctx, tx, s, page)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list dead letters: %w", err)
 	}
 	return list, nil
+}
+
+func deadLetters(ctx context.Context, tx pgx.Tx, s Selection, page Page) ([]DeadLetter, error) {
+	page.Limit = pageSize(page.Limit)
+	payload, original := "NULL::bytea", "NULL::bytea"
+	if page.Payload {
+		payload, original = "payload", "original_payload"
+	}
+	last := "reason, error, dead_at, 0::bigint, acknowledged_at, coalesce(acknowledged_by, ''), deaths, fingerprint"
+	if s.Blocked {
+		last = `'blocked', coalesce(error, ''), held_at,
+			(SELECT count(*) - 1 FROM outbox.holds b WHERE b.destination = d.destination AND b.lane = d.lane), NULL::timestamptz, '', deaths + 1, ''`
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT destination, id, message_id::text, `+readable("topic")+`, `+readable("coalesce(nullif(key, ''), nullif(aggregate_id, ''), '')")+`,
+		       `+readable("coalesce(aggregate_type, '')")+`, `+readable("coalesce(aggregate_id, '')")+`,
+		       `+readable("coalesce(event_type, '')")+`, `+readable("coalesce(content_type, '')")+`,
+		       `+readableJSON("headers")+`, created_at, attempts, `+payload+`, `+readableJSON("original")+`, `+original+`, `+last+`
+		FROM `+s.table()+` d
+		WHERE `+s.where()+` AND (destination, id, message_id) > ($9, $10, $11::text::uuid) ORDER BY destination, id, message_id LIMIT $12`,
+		append(s.args(), page.AfterDestination, page.AfterPosition, page.AfterMessageID.String(), page.Limit)...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (DeadLetter, error) {
+		var d DeadLetter
+		var id string
+		var headers, original *string
+		var originalPayload []byte
+		var acknowledged *time.Time
+		err := row.Scan(&d.Destination, &d.Position, &id, &d.Topic, &d.Key, &d.AggregateType, &d.AggregateID, &d.EventType,
+			&d.ContentType, &headers, &d.CreatedAt, &d.Attempts, &d.Payload, &original, &originalPayload, &d.Reason, &d.Error, &d.At,
+			&d.Behind, &acknowledged, &d.AcknowledgedBy, &d.Deaths, &d.Fingerprint)
+		if err != nil {
+			return d, err
+		}
+		d.AcknowledgedAt = value(acknowledged)
+		if headers != nil {
+			d.Headers = json.RawMessage(*headers)
+		}
+		if original != nil {
+			if d.Original, err = readOriginal(*original, originalPayload); err != nil {
+				return d, err
+			}
+		}
+		d.MessageID, err = outbox.ParseID(id)
+		return d, err
+	})
 }

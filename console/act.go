@@ -184,6 +184,8 @@ func did(verb verbs.Verb, result any) (sentence string, told bool) {
 		return fmt.Sprintf("%s: %s.", label(verb), many(r.Done, "message", "messages")), true
 	case admin.Control:
 		return fmt.Sprintf("%s: %s.", label(verb), r.Target), true
+	case []admin.DeadLetter:
+		return fmt.Sprintf("%s: %s. Requeue sends it.", label(verb), many(int64(len(r)), "message", "messages")), true
 	case []admin.Control:
 		return fmt.Sprintf("%s: %s ended.", label(verb), many(int64(len(r)), "control", "controls")), true
 	}
@@ -191,7 +193,7 @@ func did(verb verbs.Verb, result any) (sentence string, told bool) {
 }
 
 // asked are the parameters that a form shows; the others that the address doesn't give are folded away.
-var asked = []string{"rate", "for", "reason"}
+var asked = []string{"set", "merge", "rate", "for", "reason"}
 
 // propose is the page of an action that is not done yet.
 func (v *view) propose(w http.ResponseWriter, status int, verb verbs.Verb, params any, wrong error) {
@@ -303,6 +305,12 @@ func (v *view) would(verb verbs.Verb, result any) any {
 			until = "until " + r.Until.UTC().Format("2006-01-02 15:04:05 UTC")
 		}
 		return h("p", foreign(r.Target.String(), 200), ", ", until, ". ", v.keeps(r))
+	case []admin.DeadLetter:
+		var tables []any
+		for _, d := range r {
+			tables = append(tables, changes(d))
+		}
+		return list(tables)
 	case []admin.Control:
 		var items []any
 		for _, c := range r {

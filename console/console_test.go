@@ -145,6 +145,19 @@ func TestNoTextOfOthersBecomesMarkupOnAnyPage(t *testing.T) {
 	if _, body := s.visit("oscar", "GET", "letter?id="+id+"&destination=kafka", nil); !strings.Contains(html.UnescapeString(body), "<script>alert(1)</script>") {
 		t.Error("the letter's page doesn't show its payload: the test doesn't see what it is about")
 	}
+	edit := "do-dead-edit?destination=kafka&merge=&set=topic%3Dedited&message=" + id
+	if answer, body := s.visit("oscar", "GET", edit, nil); answer.StatusCode != http.StatusOK || !strings.Contains(body, "What was edited") || !strings.Contains(body, "<ins>edited</ins>") {
+		t.Errorf("an edit isn't proposed with its difference: %d\n%s", answer.StatusCode, body)
+	}
+	form := url.Values{"message": {id}, "destination": {"kafka"}, "set": {"topic=edited"}, "reason": {"a test"}, "_once": {"1"}, "_back": {"dead"}}
+	if answer, body := s.visit("oscar", "POST", "do-dead-edit", form); answer.StatusCode != http.StatusSeeOther {
+		t.Errorf("an edit answers %d\n%s", answer.StatusCode, body)
+	}
+	for _, who := range []string{"oscar", "vera"} {
+		if _, body := s.visit(who, "GET", "letter?id="+id+"&destination=kafka", nil); !strings.Contains(body, "<ins>edited</ins>") {
+			t.Errorf("%s doesn't see the difference:\n%s", who, body)
+		}
+	}
 }
 
 func TestEachLinkOfAPageLeadsSomewhere(t *testing.T) {

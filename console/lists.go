@@ -265,12 +265,28 @@ func (v *view) letter() any {
 			life.parts = append(life.parts, h("li", clock(d.AcknowledgedAt), h("b", "acknowledged"), h("span", "by ", foreign(d.AcknowledgedBy, 80))))
 		}
 		parts = append(parts, h("h1", glyph(admin.StateDead), " ", foreign(d.Topic, 100), " → ", foreign(d.Destination, 60)),
-			h("p.buttons", v.button("dead requeue", "Requeue…", pairs...), v.button("dead ack", "Acknowledge…", pairs...), v.button("dead discard", "Discard…", pairs...)),
-			life, facts("Message", h("a", here("message", "id", d.MessageID.String()), h("code", d.MessageID.String())), "Position", number(d.Position), "Aggregate", foreign(strings.TrimSpace(d.AggregateType+" "+d.AggregateID), 200),
+			h("p.buttons", v.button("dead requeue", "Requeue…", pairs...), v.button("dead ack", "Acknowledge…", pairs...), v.button("dead discard", "Discard…", pairs...),
+				when(v.get("blocked") == "", v.button("dead edit", "Edit…", "message", d.MessageID.String(), "destination", d.Destination))),
+			changes(d), life, facts("Message", h("a", here("message", "id", d.MessageID.String()), h("code", d.MessageID.String())), "Position", number(d.Position), "Aggregate", foreign(strings.TrimSpace(d.AggregateType+" "+d.AggregateID), 200),
 				"Event", foreign(d.EventType, 100), "Content", foreign(d.ContentType, 100), "Group", h("a", here("letters", "group", d.Fingerprint), foreign(d.Fingerprint, 40))),
 			h("h2", "Headers"), h("pre", foreign(string(d.Headers), 20_000)), v.payload(d.Payload))
 	}
 	return parts
+}
+
+// changes is the difference from a letter's original; nothing if it was never edited.
+func changes(d admin.DeadLetter) any {
+	if d.Original == nil {
+		return nil
+	}
+	var rows [][]any
+	for _, c := range d.Changes() {
+		rows = append(rows, []any{foreign(c.Field, 200), h("del", foreign(c.Before, 4000)), h("ins", foreign(c.After, 4000))})
+	}
+	if len(rows) == 0 {
+		return h("p", "It was edited; what you may see of it is as it was written.")
+	}
+	return table("What was edited", []column{{"Field", ""}, {"As written", "wide"}, {"As it is now", "wide"}}, rows)
 }
 
 // payload is one as text, up to 64 kB.

@@ -133,7 +133,7 @@ func viewerPrivileges() []privilege {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT"}})
 	}
 	const common = "message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, content_type, headers, deliver_at, created_at"
-	const kept = "destination, lane, id, " + common + ", attempts, error"
+	const kept = "destination, lane, id, " + common + ", attempts, error, original"
 	const dead = kept + ", reason, dead_at, acknowledged_at, acknowledged_by, deaths, fingerprint"
 	return append(privileges,
 		privilege{onTable, "outbox.messages", []string{"SELECT (xid, id, segment, " + common + ")"}},

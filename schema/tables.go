@@ -42,6 +42,9 @@ func Reading(table, sql string) string { return strings.ReplaceAll(sql, OutboxMe
 const MessageColumns = `message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, payload, content_type, headers,
 	deliver_at, created_at`
 
+// OriginalColumns are what holds and dead letters keep of a message from before it was edited.
+const OriginalColumns = `original, original_payload`
+
 // Segments of the tables that destinations read: how many there are, and for how long one is written to.
 const (
 	SegmentCount   = 8

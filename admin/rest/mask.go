@@ -7,12 +7,14 @@ import (
 	"io"
 	"regexp"
 	"strings"
+
+	"github.com/pgoutbox/outbox/admin"
 )
 
 var maskPath = regexp.MustCompile(`^\$((\.([^.\[\]*$]+|\*)|\[\*\])+)$`)
 
 // hidden stands for what is masked.
-const hidden = "***"
+const hidden = admin.Masked
 
 // Mask returns a function that hides the values at some paths in payloads of JSON. A path is $ and then, again and again, .NAME for
 // a member, .* for every member or [*] for every element; a name goes through lists by itself, so that a value in a list of

@@ -342,6 +342,9 @@ func (a *API) masked(result any) any {
 	case []admin.DeadLetter:
 		for i := range list {
 			mask(&list[i].Payload)
+			if list[i].Original != nil {
+				mask(&list[i].Original.Payload)
+			}
 		}
 	case []admin.MessageLife:
 		for i := range list {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -152,6 +153,8 @@ func proper(v verbs.Verb) any {
 			_ = p.Set(params, "1")
 		case p.Required && p.Name == "message":
 			_ = p.Set(params, "00000000-0000-7000-8000-000000000001")
+		case p.Name == "set":
+			_ = p.Set(params, "event_type=x")
 		case p.Required && p.Name == "topic":
 			_ = p.Set(params, "t")
 		case p.Required && p.Name == "id":
@@ -226,6 +229,27 @@ func TestPayloadsAreForOperatorsAndMasked(t *testing.T) {
 		if may := !strings.Contains(path, "payload"); may != (status == 200) {
 			t.Errorf("%s as a viewer: %d", path, status)
 		}
+	}
+	// An edit merges into what it doesn't show, and what is masked can't be written back.
+	edit := func(merge string) (int, string) {
+		return s.ask("kafkas", "POST", "/api/v1/dead/edit", `{"message":"1","destination":"kafka","merge":`+strconv.Quote(merge)+`}`, "Content-Type", "application/json")
+	}
+	type edited []struct {
+		Payload  []byte
+		Original struct{ Payload []byte }
+	}
+	var list edited
+	if status, body := edit(`{"n":2}`); status != 200 || json.Unmarshal([]byte(body), &list) != nil || string(list[0].Payload) != `{"card":{"number":"***"},"n":2}` ||
+		string(list[0].Original.Payload) != `{"card":{"number":"***"},"n":1}` {
+		t.Errorf("edited: %d %s", status, body)
+	}
+	if status, body := edit(`{"card":{"number":"***"}}`); status != http.StatusBadRequest || !strings.Contains(body, "can't be written back") {
+		t.Errorf("the mask as a value: %d %s", status, body)
+	}
+	var whole string
+	err := s.pool.QueryRow(t.Context(), `SELECT convert_from(payload, 'UTF8') FROM outbox.dead_letters WHERE id = 1`).Scan(&whole)
+	if err != nil || whole != `{"card":{"number":"4111"},"n":2}` {
+		t.Errorf("the payload is %s, %v", whole, err)
 	}
 	if status, _ := s.ask("kafkas", "GET", "/api/v1/dead/ls?payload=true", ""); status != http.StatusForbidden {
 		t.Errorf("payloads of all destinations for one that may see one's: %d", status)

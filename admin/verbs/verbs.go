@@ -21,7 +21,7 @@ import (
 func All() []Verb {
 	return []Verb{
 		Status(), check(), doctor(), canary(),
-		deadList(), deadGroup(), deadShow(), deadAck(), deadRequeue(), deadDiscard(), deadRestore(),
+		deadList(), deadGroup(), deadShow(), deadEdit(), deadAck(), deadRequeue(), deadDiscard(), deadRestore(),
 		jobsList(), jobsShow(), jobsRun(), jobsStop(), jobsUndo(),
 		messagesFind(), messagesShow(),
 		destinationsList(), destinationsDrop(),

@@ -123,6 +123,19 @@ func TestDeadLettersAreListedAndShownWithoutPayloads(t *testing.T) {
 	}
 	d.outbox("dead", "show", "00000000-0000-7000-8000-000000000002").want(exitOK, "no 2", "position").never("secret")
 	d.outbox("dead", "show", "2", "--payload").want(exitOK, "the secret")
+	file := filepath.Join(t.TempDir(), "payload")
+	if err := os.WriteFile(file, []byte("new \xff"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.outbox("dead", "edit", "2", "topic=bills", "--payload", "@"+file, "--dry-run").want(exitOK, "- topic", "orders", "+ topic", "bills", "the secret", "6e657720ff")
+	d.outbox("dead", "edit", "2", "topic=bills", "--payload", "@"+file).want(exitUsage, "+ topic", "--yes")
+	d.outbox("dead", "edit", "2", "topic=bills", "--payload", "@"+file+".none").want(exitUsage, "--payload", "no such file")
+	d.outbox("dead", "edit", "2", "topic=***").want(exitUsage, "can't be written back")
+	d.outbox("dead", "edit", "2", "key=x").want(exitUsage, "topic=, event_type=")
+	d.outbox("dead", "show", "2", "--payload").want(exitOK, "the secret").never("edited")
+	d.outbox("dead", "edit", "2", "topic=bills", "--payload", "@"+file, "--yes").want(exitOK, "edited", "outbox dead requeue")
+	d.outbox("dead", "show", "2", "--payload").want(exitOK, "- topic", "orders", "+ topic", "bills", "- payload", "the secret")
+	d.outbox("dead", "edit", "2", "--restore", "--yes").want(exitOK, "edited")
 	d.outbox("dead", "show", "9").want(exitNotFound, "outbox dead ls")
 	d.outbox("dead", "show", "nonsense").want(exitUsage, "neither a message id")
 	d.outbox("dead", "show").want(exitUsage, "--help")

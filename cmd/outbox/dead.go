@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/base64"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -93,7 +95,64 @@ func writeLetter(w io.Writer, l admin.DeadLetter, payload bool) error {
 	if payload {
 		t.row("payload", payloadText(l.Payload))
 	}
+	writeChanges(t, l)
 	return t.flush()
+}
+
+// writeChanges adds the difference from the original.
+func writeChanges(t *table, l admin.DeadLetter) {
+	if l.Original == nil {
+		return
+	}
+	t.row("edited", "- as it was written, + as it is now")
+	for _, c := range l.Changes() {
+		t.row("- "+c.Field, payloadText([]byte(c.Before)))
+		t.row("+ "+c.Field, payloadText([]byte(c.After)))
+	}
+}
+
+// editLetter is the view of "dead edit". Its preview is the difference.
+func editLetter() view {
+	difference := func(a *app, _ *verbs.DeadEdit, letters []admin.DeadLetter) error {
+		for _, l := range letters {
+			t := newTable(a.stdout, "message id", l.MessageID.String())
+			t.row("destination", l.Destination)
+			writeChanges(t, l)
+			if err := t.flush(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	v := asks(shows(func(a *app, _ *verbs.DeadEdit, letters []admin.DeadLetter) error {
+		for _, l := range letters {
+			fmt.Fprintf(a.stdout, "edited %s; send it by: outbox dead requeue %s --destination %s\n", l.MessageID, l.MessageID, verbs.Word(l.Destination))
+		}
+		return nil
+	}), difference, func(p *verbs.DeadEdit, _ []admin.DeadLetter) (string, bool) {
+		return "Edit dead letter " + clean(p.Message) + "?", true
+	})
+	v.complete = func(a *app, params any) error {
+		p := params.(*verbs.DeadEdit)
+		file, given := strings.CutPrefix(p.Payload, "@")
+		if !given {
+			return nil
+		}
+		content, err := readInput(a, file)
+		if err != nil {
+			return usage("--payload: %w", err)
+		}
+		p.Payload, p.PayloadBytes = "", base64.StdEncoding.EncodeToString(content)
+		return nil
+	}
+	return v
+}
+
+func readInput(a *app, file string) ([]byte, error) {
+	if file == "-" {
+		return io.ReadAll(a.stdin)
+	}
+	return os.ReadFile(file)
 }
 
 // payloadText is the payload itself if it is text, otherwise its bytes.

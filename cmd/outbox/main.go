@@ -189,6 +189,7 @@ func views() map[string]view {
 		"canary":            sentCanary(),
 		"dead ls":           listLetters(),
 		"dead show":         shows(showLetters),
+		"dead edit":         editLetter(),
 		"dead requeue":      actOnDead("requeue"),
 		"dead ack":          actOnDead("acknowledge"),
 		"dead discard":      actOnDead("discard"),

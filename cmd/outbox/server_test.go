@@ -225,7 +225,7 @@ func TestEveryVerbDoesTheSameByCommandLineByServerAndByREST(t *testing.T) {
 	}
 	changes := 0
 	for _, v := range verbs.All() {
-		given := map[string]string{"destination": "kafka", "ids": "2", "message": "00000000-0000-7000-8000-000000000002", "reason": "a test", "to": "snapshot", "window": "36h", "id": "1", "now": "true"}
+		given := map[string]string{"destination": "kafka", "ids": "2", "message": "00000000-0000-7000-8000-000000000002", "reason": "a test", "to": "snapshot", "window": "36h", "id": "1", "now": "true", "set": "event_type=x"}
 		fill := func(names ...string) any {
 			params := v.New()
 			for _, p := range v.Params {
@@ -238,7 +238,7 @@ func TestEveryVerbDoesTheSameByCommandLineByServerAndByREST(t *testing.T) {
 			return params
 		}
 		try(v, fill())
-		try(v, fill("destination", "reason", "now", "message"))
+		try(v, fill("destination", "reason", "now", "message", "set"))
 		if v.Role == verbs.Operator {
 			changes++
 			params := fill("destination")

@@ -28,6 +28,9 @@ type view struct {
 	// command makes the command where it is more than the table says.
 	command func(a *app, v verbs.Verb) *cobra.Command
 
+	// complete completes the parameters by what only this process can read, before they are checked.
+	complete func(a *app, params any) error
+
 	// prepare refuses what can't be printed, and completes the parameters by what only this process can give.
 	prepare func(a *app, params any, out format) error
 
@@ -116,6 +119,9 @@ func (a *app) verb(v verbs.Verb, show view) *cobra.Command {
 	formatFlag(cmd, &out, choices...)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := arguments(v, params, args)
+		if err == nil && show.complete != nil {
+			err = show.complete(a, params)
+		}
 		if err == nil {
 			err = v.Check(params)
 		}

@@ -620,4 +620,18 @@ var mutants = []mutant{
 		wrong: "true",
 		pkg:   "./internal/settings", run: "TestAFaultOfAMillionMessagesIsAFewLinesACountAndTheIdsOfSomeMessages",
 	},
+	{
+		name:  "a second edit takes itself for the original",
+		file:  "admin/edit.go",
+		old:   "CASE WHEN original IS NULL THEN payload ELSE original_payload END",
+		wrong: "payload",
+		pkg:   "./admin", run: "TestAnEditChangesWhatIsNamedAndKeepsTheOriginal",
+	},
+	{
+		name:  "the original is lost when an edited message dies again",
+		file:  "relay/polling/holds.go",
+		old:   "last_error, deaths + 1, ` + schema.OriginalColumns + ` FROM m",
+		wrong: "last_error, deaths + 1, NULL::jsonb, NULL::bytea FROM m",
+		pkg:   "./relay/polling", run: "TestTheOriginalOfAnEditedMessageSurvivesAnotherDeath",
+	},
 }

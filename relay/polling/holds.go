@@ -278,8 +278,8 @@ WITH m AS (
 	WHERE ` + sameHoldSQL + `
 	RETURNING h.*, o.attempts AS tried, o.reason AS why, coalesce(o.error, '') AS last_error
 )
-INSERT INTO outbox.dead_letters (destination, lane, id, ` + kept + `, attempts, reason, error, deaths)
-SELECT destination, lane, id, ` + kept + `, tried, why, last_error, deaths + 1 FROM m
+INSERT INTO outbox.dead_letters (destination, lane, id, ` + kept + `, attempts, reason, error, deaths, ` + schema.OriginalColumns + `)
+SELECT destination, lane, id, ` + kept + `, tried, why, last_error, deaths + 1, ` + schema.OriginalColumns + ` FROM m
 ` + DeadAgainSQL
 
 func (o outcomes) heldDead(ctx context.Context, tx pgx.Tx) error {

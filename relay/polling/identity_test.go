@@ -106,6 +106,31 @@ func TestAMessageWithAnOverlongKeyCanBeHeldAndBuried(t *testing.T) {
 	}
 }
 
+// A message that was edited is sent as it is now. If it dies again, its original is there still.
+func TestTheOriginalOfAnEditedMessageSurvivesAnotherDeath(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	s := acquire(t, db.source("d", SnapshotConfig{}))
+	db.Exec(`INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', 'written')`)
+	d := &next(t, s, 10)[0]
+	if err := s.Settle(t.Context(), relay.Settlement{Through: d, Hold: []relay.Hold{{Delivery: d, Blocked: true}}}); err != nil {
+		t.Fatal(err)
+	}
+	db.Exec(`UPDATE outbox.holds SET payload = 'edited', original = '{"topic": "t"}', original_payload = 'written'`)
+	held, err := s.Held(t.Context(), "k", 10)
+	if err != nil || len(held) != 1 || string(held[0].Payload) != "edited" {
+		t.Fatal(held, err)
+	}
+	if err := s.Settle(t.Context(),
+		relay.Settlement{HeldDead: []relay.Dead{{Delivery: &held[0], Reason: relay.ReasonRefused}}}); err != nil {
+		t.Fatal(err)
+	}
+	got := db.Value(`SELECT format('%s %s %s', original ->> 'topic', convert_from(original_payload, 'UTF8'), convert_from(payload, 'UTF8')) FROM outbox.dead_letters`)
+	if got != "t written edited" {
+		t.Errorf("the dead letter is %s", got)
+	}
+}
+
 type errText string
 
 func (e errText) Error() string { return string(e) }

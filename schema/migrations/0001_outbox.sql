@@ -135,6 +135,8 @@ CREATE TABLE outbox.holds (
     error          text,
     held_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     deaths         integer     NOT NULL DEFAULT 0, -- how often it was a dead letter before
+    original         jsonb, -- as in the dead letters
+    original_payload bytea,
     PRIMARY KEY (destination, lane, id, message_id)
 );
 
@@ -161,6 +163,10 @@ CREATE TABLE outbox.dead_letters (
     acknowledged_at timestamptz, -- when an operator said that they know of it, and who
     acknowledged_by text,
     deaths         integer     NOT NULL DEFAULT 1, -- more than one: it was requeued, and failed again
+    -- What it was before an operator edited it first; NULL: it is as it was written. The payload is apart, because viewers
+    -- may read the rest.
+    original         jsonb,
+    original_payload bytea,
     -- The same for errors that differ in ids, numbers and quoted names alone.
     fingerprint    text        NOT NULL GENERATED ALWAYS AS (
         left(md5(regexp_replace(error, '[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|"[^"]*"|''[^'']*''|[0-9]+', '#', 'g')), 8)) STORED,

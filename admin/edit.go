@@ -1,0 +1,341 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// Masked stands for what isn't shown. It can't be written back: see [EditDead].
+const Masked = "***"
+
+// Original is what an edit can change of a message, as it was written.
+type Original struct {
+	Topic       string          `json:"topic"`
+	EventType   string          `json:"event_type,omitempty"`
+	ContentType string          `json:"content_type,omitempty"`
+	Headers     json.RawMessage `json:"headers,omitempty"` // as stored
+	Payload     []byte          `json:"payload,omitempty"` // only if asked for; base64 in JSON
+}
+
+func readOriginal(text string, payload []byte) (*Original, error) {
+	var stored struct {
+		Topic       string
+		EventType   *string `json:"event_type"`
+		ContentType *string `json:"content_type"`
+		Headers     json.RawMessage
+	}
+	if strings.HasPrefix(text, `"`) { // it could be made readable only as a whole
+		return &Original{Headers: json.RawMessage(text), Payload: payload}, nil
+	}
+	if err := json.Unmarshal([]byte(text), &stored); err != nil {
+		return nil, fmt.Errorf("read the original: %w", err)
+	}
+	if string(stored.Headers) == "null" {
+		stored.Headers = nil
+	}
+	return &Original{stored.Topic, value(stored.EventType), value(stored.ContentType), stored.Headers, payload}, nil
+}
+
+// Edit is what to change of a dead letter. The key and the aggregate stay: the order hangs on them.
+type Edit struct {
+	Topic, EventType, ContentType *string            // nil leaves it; an empty type removes it
+	Headers                       map[string]*string // nil removes the header
+	Payload                       []byte             // nil leaves it
+	Merge                         []byte             // a merge patch (RFC 7396) for a payload of JSON
+
+	// Restore makes the message what it was before it was edited first. It goes alone.
+	Restore bool
+}
+
+// fields names what e changes, for the audit, which has no values: they may be secrets.
+func (e Edit) fields() (names []string) {
+	for name, given := range map[string]bool{"topic": e.Topic != nil, "event_type": e.EventType != nil, "content_type": e.ContentType != nil,
+		"payload": e.Payload != nil || e.Merge != nil, "restore": e.Restore} {
+		if given {
+			names = append(names, name)
+		}
+	}
+	for name := range e.Headers {
+		names = append(names, "header."+name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Validate reports what can't be, whatever the message is.
+func (e Edit) Validate() error {
+	fields := e.fields()
+	texts := []*string{e.Topic, e.EventType, e.ContentType}
+	for _, text := range e.Headers {
+		texts = append(texts, text)
+	}
+	masked := bytes.Contains(e.Payload, []byte(Masked)) || bytes.Contains(e.Merge, []byte(Masked)) ||
+		slices.ContainsFunc(texts, func(text *string) bool { return text != nil && strings.Contains(*text, Masked) })
+	switch {
+	case len(fields) == 0:
+		return errors.New("nothing is edited: give fields, a merge patch, a payload or restore")
+	case e.Restore && len(fields) > 1:
+		return errors.New("restore goes alone")
+	case e.Payload != nil && e.Merge != nil:
+		return errors.New("a payload and a merge patch exclude each other")
+	case masked:
+		return fmt.Errorf("what is masked can't be written back: a value contains %s: give the part that changes as a merge patch", Masked)
+	}
+	if e.Merge != nil {
+		if _, err := decodeJSON(e.Merge); err != nil {
+			return fmt.Errorf("the merge patch is not JSON: %w", err)
+		}
+	}
+	return nil
+}
+
+// apply changes m.
+func (e Edit) apply(m *outbox.Message) error {
+	for _, f := range []struct{ new, field *string }{{e.Topic, &m.Topic}, {e.EventType, &m.EventType}, {e.ContentType, &m.ContentType}} {
+		if f.new != nil {
+			*f.field = *f.new
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
+		m.Headers = slices.DeleteFunc(m.Headers, func(h outbox.Header) bool { return h.Name == name })
+		if text := e.Headers[name]; text != nil {
+			m.Headers = append(m.Headers, outbox.Header{Name: name, Value: *text})
+		}
+	}
+	if e.Payload != nil {
+		m.Payload = e.Payload
+	}
+	if e.Merge != nil {
+		target, err := decodeJSON(m.Payload)
+		if err != nil {
+			return fmt.Errorf("the payload is not JSON, so that nothing can be merged into it: give the whole payload: %w", err)
+		}
+		patch, err := decodeJSON(e.Merge)
+		if err != nil {
+			return err
+		}
+		if m.Payload, err = encodeJSON(mergePatch(target, patch)); err != nil {
+			return err
+		}
+	}
+	if len(m.Payload) > outbox.MaxPayloadBytes {
+		return fmt.Errorf("the payload has %d bytes, the limit is %d", len(m.Payload), outbox.MaxPayloadBytes)
+	}
+	return m.Validate()
+}
+
+// mergePatch is RFC 7396: members of the patch replace those of the target, null removes them.
+func mergePatch(target, patch any) any {
+	members, ok := patch.(map[string]any)
+	if !ok {
+		return patch
+	}
+	result, ok := target.(map[string]any)
+	if !ok {
+		result = map[string]any{}
+	}
+	for name, member := range members {
+		if member == nil {
+			delete(result, name)
+		} else {
+			result[name] = mergePatch(result[name], member)
+		}
+	}
+	return result
+}
+
+// decodeJSON reads one value. Numbers keep all their digits.
+func decodeJSON(text []byte) (value any, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(&value); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("something follows the value")
+	}
+	return value, nil
+}
+
+func encodeJSON(value any) ([]byte, error) {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	err := e.Encode(value)
+	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), err
+}
+
+// EditDead changes the one dead letter that s selects and returns it, with its payload. It stays a dead letter, to be requeued.
+// What it was before its first edit is kept until it is delivered, or its original is restored. A value that contains [Masked]
+// is refused.
+func EditDead(ctx context.Context, db DB, s Selection, e Edit, action Action) (letter DeadLetter, err error) {
+	if s.Blocked || s.Discarded {
+		return letter, errors.New("dead letters alone can be edited")
+	}
+	if err := e.Validate(); err != nil {
+		return letter, err
+	}
+	err = write(ctx, db, action, func(tx pgx.Tx) error {
+		if letter, err = lockLetter(ctx, tx, s); err != nil {
+			return err
+		}
+		args := []any{letter.Destination, letter.Position, letter.MessageID.String()}
+		if e.Restore {
+			if letter.Original == nil {
+				return errors.New("it was never edited, so nothing is to be restored")
+			}
+			_, err = tx.Exec(ctx, restoreOriginalSQL, args...)
+		} else {
+			err = storeEdit(ctx, tx, letter, e, args)
+		}
+		if err != nil {
+			return err
+		}
+		err = audit(ctx, tx, action, "edit", letter.Destination, map[string]any{"message_id": letter.MessageID, "position": letter.Position, "fields": e.fields()})
+		if err != nil {
+			return err
+		}
+		letter, err = lockLetter(ctx, tx, s)
+		return err
+	})
+	if err != nil {
+		return DeadLetter{}, fmt.Errorf("edit a dead letter: %w", err)
+	}
+	return letter, nil
+}
+
+// lockLetter reads the only letter that s selects, and locks it against a job and another edit.
+func lockLetter(ctx context.Context, tx pgx.Tx, s Selection) (letter DeadLetter, err error) {
+	if _, err := tx.Exec(ctx, `SELECT FROM outbox.dead_letters WHERE `+s.where()+` LIMIT 2 FOR UPDATE`, s.args()...); err != nil {
+		return letter, err
+	}
+	letters, err := deadLetters(ctx, tx, s, Page{Limit: 2, Payload: true})
+	switch {
+	case err != nil:
+		return letter, err
+	case len(letters) == 0:
+		return letter, fmt.Errorf("%w: no dead letter is selected: list them with: outbox dead ls", ErrNotFound)
+	case len(letters) > 1:
+		return letter, errors.New("several dead letters are selected, and one is edited at a time: add the destination, or give the message id")
+	}
+	return letters[0], nil
+}
+
+// The first edit keeps what was written; a later one leaves that as it is.
+const keepOriginalSQL = `
+	UPDATE outbox.dead_letters SET
+		original = coalesce(original, jsonb_build_object('topic', topic, 'event_type', event_type, 'content_type', content_type, 'headers', headers)),
+		original_payload = CASE WHEN original IS NULL THEN payload ELSE original_payload END,
+		topic = $4, event_type = nullif($5, ''), content_type = nullif($6, ''), headers = $7::text::jsonb, payload = $8
+	WHERE destination = $1 AND id = $2 AND message_id = $3::text::uuid`
+
+const restoreOriginalSQL = `
+	UPDATE outbox.dead_letters SET
+		topic = original ->> 'topic', event_type = original ->> 'event_type', content_type = original ->> 'content_type',
+		headers = nullif(original -> 'headers', 'null'), payload = original_payload, original = NULL, original_payload = NULL
+	WHERE destination = $1 AND id = $2 AND message_id = $3::text::uuid`
+
+func storeEdit(ctx context.Context, tx pgx.Tx, letter DeadLetter, e Edit, row []any) error {
+	m := outbox.Message{Topic: letter.Topic, EventType: letter.EventType, ContentType: letter.ContentType, Payload: letter.Payload}
+	headers := map[string]string{}
+	if letter.Headers != nil {
+		if err := json.Unmarshal(letter.Headers, &headers); err != nil {
+			return fmt.Errorf("its headers are no texts, so that they can't be edited: %w", err)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		m.Headers = append(m.Headers, outbox.Header{Name: name, Value: headers[name]})
+	}
+	if err := e.apply(&m); err != nil {
+		return err
+	}
+	clear(headers)
+	for _, h := range m.Headers {
+		headers[h.Name] = h.Value
+	}
+	var stored *string
+	if len(headers) > 0 {
+		text, err := json.Marshal(headers)
+		if err != nil {
+			return err
+		}
+		s := string(text)
+		stored = &s
+	}
+	_, err := tx.Exec(ctx, keepOriginalSQL, append(row, schema.Storable(tx.Conn(), m.Topic), schema.Storable(tx.Conn(), m.EventType),
+		schema.Storable(tx.Conn(), m.ContentType), stored, m.Payload)...)
+	return err
+}
+
+// Change is a difference between a message as it is and its original. Before or After is empty where there is none.
+type Change struct {
+	Field  string `json:"field"` // such as topic, header.traceparent, payload, or payload.order.total of JSON
+	Before string `json:"before,omitempty"`
+	After  string `json:"after,omitempty"`
+}
+
+// Changes lists the differences from the original, by field. Payloads are compared if they were asked for.
+func (d DeadLetter) Changes() (list []Change) {
+	if d.Original == nil {
+		return nil
+	}
+	before := map[string]string{"topic": d.Original.Topic, "event_type": d.Original.EventType, "content_type": d.Original.ContentType}
+	after := map[string]string{"topic": d.Topic, "event_type": d.EventType, "content_type": d.ContentType}
+	leaves(before, "header", d.Original.Headers, true)
+	leaves(after, "header", d.Headers, true)
+	_, wrong := decodeJSON(d.Original.Payload)
+	_, wrongNow := decodeJSON(d.Payload)
+	leaves(before, "payload", d.Original.Payload, wrong == nil && wrongNow == nil)
+	leaves(after, "payload", d.Payload, wrong == nil && wrongNow == nil)
+	names := maps.Clone(before)
+	maps.Copy(names, after)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if before[name] != after[name] {
+			list = append(list, Change{name, before[name], after[name]})
+		}
+	}
+	return list
+}
+
+// leaves adds the values in a text of JSON by their paths, or the text as a whole.
+func leaves(to map[string]string, path string, text []byte, structured bool) {
+	value, err := decodeJSON(text)
+	if text != nil && (!structured || err != nil) {
+		to[path] = string(text)
+		return
+	}
+	var walk func(path string, value any)
+	walk = func(path string, value any) {
+		switch value := value.(type) {
+		case map[string]any:
+			for name, member := range value {
+				walk(path+"."+name, member)
+			}
+		case []any:
+			for i, member := range value {
+				walk(fmt.Sprintf("%s[%d]", path, i), member)
+			}
+		case string:
+			to[path] = value
+		case nil:
+			if text != nil {
+				to[path] = "null"
+			}
+		default:
+			to[path] = fmt.Sprint(value)
+		}
+	}
+	walk(path, value)
+}

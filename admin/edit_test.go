@@ -1,0 +1,178 @@
+package admin
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func text(s string) *string { return &s }
+
+// fields are what an edit can change of the dead letters, the holds and the trash, as the database has them.
+func (d *database) fields() (s string) {
+	d.t.Helper()
+	err := d.QueryRow(d.t.Context(), `SELECT string_agg(concat_ws(' ', topic, event_type, content_type, headers::text, convert_from(payload, 'UTF8')), '; ')
+		FROM (SELECT topic, event_type, content_type, headers, payload FROM outbox.dead_letters
+		UNION ALL SELECT topic, event_type, content_type, headers, payload FROM outbox.holds
+		UNION ALL SELECT topic, event_type, content_type, headers, payload FROM outbox.trash) m`).Scan(&s)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return s
+}
+
+const asWritten = `orders {"a": "b"} {"n": 12345678901234567890, "keep": "<a>", "gone": 1, "in": {"x": 1}}`
+
+func editable(t *testing.T) (*database, Selection) {
+	t.Helper()
+	d := setup(t)
+	d.cursor("kafka", "1 minute")
+	d.dead("kafka", "a", 3)
+	d.exec(`UPDATE outbox.dead_letters SET payload = convert_to('{"n": 12345678901234567890, "keep": "<a>", "gone": 1, "in": {"x": 1}}', 'UTF8')`)
+	return d, Selection{Positions: []int64{3}, Destination: "kafka"}
+}
+
+func TestAnEditChangesWhatIsNamedAndKeepsTheOriginal(t *testing.T) {
+	t.Parallel()
+	d, s := editable(t)
+	edit := Edit{Topic: text("bills"), EventType: text("made"), Headers: map[string]*string{"c": text("d"), "a": nil},
+		Merge: []byte(`{"gone": null, "in": {"y": [1]}}`)}
+	dry := anna
+	dry.DryRun = true
+	if l, err := EditDead(t.Context(), d.Conn, s, edit, dry); err != nil || l.Topic != "bills" || d.fields() != asWritten {
+		t.Errorf("a dry run found %+v, %v, and left %s", l, err, d.fields())
+	}
+	if n := d.int(`SELECT count(*) FROM outbox.audit`); n != 0 {
+		t.Errorf("a dry run left %d rows in the audit", n)
+	}
+	if _, err := EditDead(t.Context(), d.Conn, s, edit, anna); err != nil {
+		t.Fatal(err)
+	}
+	want := `bills made {"c": "d"} {"in":{"x":1,"y":[1]},"keep":"<a>","n":12345678901234567890}`
+	if got := d.fields(); got != want {
+		t.Errorf("it is %s, want %s", got, want)
+	}
+	// A second edit keeps the first original.
+	l, err := EditDead(t.Context(), d.Conn, s, Edit{ContentType: text("application/json"), Payload: []byte("plain")}, anna)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields []string
+	for _, c := range l.Changes() {
+		fields = append(fields, c.Field)
+	}
+	if !slices.Equal(fields, []string{"content_type", "event_type", "header.a", "header.c", "payload", "topic"}) || l.Original.Topic != "orders" {
+		t.Errorf("the difference is in %q, of %+v", fields, l.Original)
+	}
+	var detail string
+	err = d.QueryRow(t.Context(), `SELECT concat_ws(' ', actor, verb, destination, reason, detail ->> 'fields') FROM outbox.audit ORDER BY id LIMIT 1`).Scan(&detail)
+	if err != nil || detail != `anna@example edit kafka the broker is mended ["event_type", "header.a", "header.c", "payload", "topic"]` {
+		t.Errorf("the audit says %s, %v", detail, err)
+	}
+	// Restored it is as it was written, to the byte.
+	if l, err := EditDead(t.Context(), d.Conn, s, Edit{Restore: true}, anna); err != nil || l.Original != nil || d.fields() != asWritten {
+		t.Errorf("restored it is %s, %+v, %v", d.fields(), l.Original, err)
+	}
+	if _, err := EditDead(t.Context(), d.Conn, s, Edit{Restore: true}, anna); err == nil || !strings.Contains(err.Error(), "never edited") {
+		t.Errorf("restored twice: %v", err)
+	}
+}
+
+func TestTheOriginalSurvivesRequeueTrashAndABlockedLane(t *testing.T) {
+	t.Parallel()
+	d, s := editable(t)
+	if _, err := EditDead(t.Context(), d.Conn, s, Edit{Topic: text("bills")}, anna); err != nil {
+		t.Fatal(err)
+	}
+	kept := func(table string) {
+		t.Helper()
+		if n := d.int(`SELECT count(*) FROM outbox.` + table + ` WHERE topic = 'bills' AND original ->> 'topic' = 'orders' AND original_payload = payload`); n != 1 {
+			t.Errorf("%s have %d letters with their original", table, n)
+		}
+	}
+	if _, err := Discard(t.Context(), d.Conn, s, 0, anna); err != nil {
+		t.Fatal(err)
+	}
+	kept("trash")
+	discarded := s
+	discarded.Discarded = true
+	job, err := Start(t.Context(), d.Conn, BulkRestore, discarded, JobOptions{}, anna)
+	if err == nil {
+		_, err = RunJob(t.Context(), d.Conn, job.ID, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept("dead_letters")
+	if _, err := Requeue(t.Context(), d.Conn, s, 0, anna); err != nil {
+		t.Fatal(err)
+	}
+	kept("holds")
+	d.exec(`UPDATE outbox.holds SET retry_at = 'infinity'`)
+	blocked := s
+	blocked.Blocked = true
+	list, err := DeadLetters(t.Context(), d.Conn, blocked, Page{Payload: true})
+	if err != nil || len(list) != 1 || len(list[0].Changes()) != 1 {
+		t.Errorf("the blocked one is %+v, %v", list, err)
+	}
+	if _, err := Discard(t.Context(), d.Conn, blocked, 0, anna); err != nil {
+		t.Fatal(err)
+	}
+	kept("trash")
+}
+
+func TestAnEditIsRefusedThatCouldNotBeMeant(t *testing.T) {
+	t.Parallel()
+	d, s := editable(t)
+	d.dead("other", "a", 3)
+	for want, edit := range map[string]Edit{
+		"nothing is edited":           {},
+		"restore goes alone":          {Restore: true, Topic: text("t")},
+		"exclude each other":          {Payload: []byte("x"), Merge: []byte("{}")},
+		"not JSON":                    {Merge: []byte("{")},
+		"Topic is empty":              {Topic: text("")},
+		"Topic contains white space":  {Topic: text("a b")},
+		"masked can't be written":     {Payload: []byte(`{"card": "***"}`)},
+		"a value contains ***":        {Merge: []byte(`{"card": "***"}`)},
+		"contains ***: give the part": {Headers: map[string]*string{"token": text("***")}},
+	} {
+		if _, err := EditDead(t.Context(), d.Conn, s, edit, anna); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+	if _, err := EditDead(t.Context(), d.Conn, Selection{Positions: []int64{3}}, Edit{Topic: text("t")}, anna); err == nil || !strings.Contains(err.Error(), "one is edited at a time") {
+		t.Errorf("two at once: %v", err)
+	}
+	if _, err := EditDead(t.Context(), d.Conn, Selection{Positions: []int64{9}}, Edit{Topic: text("t")}, anna); !errors.Is(err, ErrNotFound) {
+		t.Errorf("none: %v", err)
+	}
+	if n := d.int(`SELECT count(*) FROM outbox.dead_letters WHERE original IS NOT NULL OR topic <> 'orders'`); n != 0 {
+		t.Errorf("%d are edited", n)
+	}
+}
+
+func TestAViewerSeesThatALetterWasEditedWithoutItsPayloads(t *testing.T) {
+	t.Parallel()
+	d, s := editable(t)
+	if _, err := EditDead(t.Context(), d.Conn, s, Edit{Topic: text("bills"), Payload: []byte("new")}, anna); err != nil {
+		t.Fatal(err)
+	}
+	d.viewer()
+	list, err := DeadLetters(t.Context(), d.Conn, s, Page{})
+	if err != nil || len(list) != 1 || list[0].Original == nil || list[0].Original.Payload != nil || len(list[0].Changes()) != 1 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if _, err := DeadLetters(t.Context(), d.Conn, s, Page{Payload: true}); err == nil {
+		t.Error("a viewer reads payloads")
+	}
+}
+
+func TestChangesInPayloadsOfJSONAreNamedByTheirPlace(t *testing.T) {
+	t.Parallel()
+	d := DeadLetter{Topic: "t", Payload: []byte(`{"a": {"b": [1, 3]}, "d": null}`), Original: &Original{Topic: "t", Payload: []byte(`{"a": {"b": [1, 2], "c": "x"}}`)}}
+	want := []Change{{"payload.a.b[1]", "2", "3"}, {"payload.a.c", "x", ""}, {"payload.d", "", "null"}}
+	if got := d.Changes(); !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
