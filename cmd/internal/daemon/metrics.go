@@ -42,7 +42,6 @@ type metrics struct {
 
 	backlogs
 
-	spans      *prometheus.CounterVec
 	emptied    prometheus.Counter
 	unselected prometheus.Counter
 	kept       prometheus.Gauge
