@@ -124,9 +124,10 @@ func (c *Console) act(w http.ResponseWriter, r *http.Request, v *view) {
 		v.fail(w, http.StatusForbidden, "This is not for you", err)
 		return
 	}
-	if r.Method != http.MethodPost || wrong != nil {
+	asks := r.Method != http.MethodPost || v.get(proposal) != ""
+	if asks || wrong != nil {
 		status := http.StatusOK
-		if r.Method == http.MethodPost {
+		if !asks {
 			status = http.StatusBadRequest
 		}
 		v.propose(w, status, verb, params, wrong)
@@ -192,6 +193,9 @@ func did(verb verbs.Verb, result any) (sentence string, told bool) {
 	return label(verb) + ": done.", false
 }
 
+// proposal is in forms that ask what would happen. They are posted too: an address is logged on its way, and payloads are not to be.
+const proposal = "_proposal"
+
 // asked are the parameters that a form shows; the others that the address doesn't give are folded away.
 var asked = []string{"set", "merge", "rate", "for", "reason"}
 
@@ -221,11 +225,10 @@ func (v *view) propose(w http.ResponseWriter, status int, verb verbs.Verb, param
 	} else if d := v.get("destination"); d != "" {
 		title += " " + foreign(d, 60)
 	}
-	method := "post"
+	form := []any{here(v.at), at("method", "post"), at("class", "act"), hidden("_back", v.get("_back")), hidden("_once", token(v.now))}
 	if wrong != nil && status == http.StatusOK { // what is missing is filled in, and counted first
-		method, title = "get", title+"…"
+		title, form = title+"…", append(form, hidden(proposal, "1"))
 	}
-	form := []any{here(v.at), at("method", method), at("class", "act"), hidden("_back", v.get("_back")), hidden("_once", token(v.now))}
 	var shown, more []any
 	given := verb.Given(params)
 	for _, p := range verb.Params {

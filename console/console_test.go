@@ -150,6 +150,16 @@ func TestNoTextOfOthersBecomesMarkupOnAnyPage(t *testing.T) {
 		t.Errorf("an edit isn't proposed with its difference: %d\n%s", answer.StatusCode, body)
 	}
 	form := url.Values{"message": {id}, "destination": {"kafka"}, "set": {"topic=edited"}, "reason": {"a test"}, "_once": {"1"}, "_back": {"dead"}}
+	// A proposal is posted, so that no address has the payload, and changes nothing.
+	form.Set("_proposal", "1")
+	answer, body := s.visit("oscar", "POST", "do-dead-edit", form)
+	if answer.StatusCode != http.StatusOK || !strings.Contains(body, "<ins>edited</ins>") || strings.Contains(body, `method="get" class="act"`) {
+		t.Errorf("an edit isn't proposed by a form: %d\n%s", answer.StatusCode, body)
+	}
+	if n := s.Value(`SELECT count(*)::text FROM outbox.dead_letters WHERE topic = 'edited'`); n != "0" {
+		t.Errorf("a proposal has changed %s letters", n)
+	}
+	form.Del("_proposal")
 	if answer, body := s.visit("oscar", "POST", "do-dead-edit", form); answer.StatusCode != http.StatusSeeOther {
 		t.Errorf("an edit answers %d\n%s", answer.StatusCode, body)
 	}

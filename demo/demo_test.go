@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,24 +25,6 @@ import (
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
-
-// buffer is what a demo writes to.
-type buffer struct {
-	mu    sync.Mutex
-	bytes bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.bytes.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.bytes.String()
-}
 
 // printed is any line of a demo's JSON.
 type printed struct {
@@ -142,7 +123,7 @@ func TestTwoDemosThatBreakEverythingAtOnceBothEndWell(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var out, progress buffer
+			var out, progress await.Buffer
 			err := Run(t.Context(), Config{DatabaseURL: database, For: MinFor, JSON: true, Rate: 200, Stdout: &out, Stderr: &progress})
 			checkRun(t, err, out.String(), progress.String())
 		})
@@ -153,7 +134,7 @@ func TestADemoWithKafkaEndsWell(t *testing.T) {
 	t.Parallel()
 	needPostgres(t)
 	kafka := servers.TestKafka(t)
-	var out, progress buffer
+	var out, progress await.Buffer
 	err := Run(t.Context(), Config{Kafka: kafka.Addr(), For: MinFor, JSON: true, Rate: 200, Stdout: &out, Stderr: &progress})
 	checkRun(t, err, out.String(), progress.String())
 	if all := lines(t, out.String()); !strings.HasPrefix(all[len(all)-1].Broker, "Kafka ") {
@@ -164,7 +145,7 @@ func TestADemoWithKafkaEndsWell(t *testing.T) {
 func TestWhatNobodyWroteIsFound(t *testing.T) {
 	t.Parallel()
 	needPostgres(t)
-	var out, progress buffer
+	var out, progress await.Buffer
 	var intruding sync.WaitGroup
 	defer intruding.Wait()
 	intruding.Go(func() {
@@ -235,7 +216,7 @@ func startDemo(t *testing.T, cfg Config) (process *exec.Cmd, rest func() string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var errors buffer
+	var errors await.Buffer
 	cmd.Stderr = &errors
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -337,7 +318,7 @@ func (brokenPipe) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 func TestARelayThatCantRunEndsTheDemoWithItsLog(t *testing.T) {
 	t.Parallel()
 	needPostgres(t)
-	var out buffer
+	var out await.Buffer
 	err := Run(t.Context(), Config{Relay: []string{"/bin/sh", "-c", "echo no space left on the moon; exit 3"}, Stdout: &out})
 	if err == nil || !strings.Contains(err.Error(), "no space left on the moon") || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("got %v\n%s", err, out.String())

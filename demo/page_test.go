@@ -17,7 +17,7 @@ func TestAFaultThatIsPressedOnThePageIsSeenOnIt(t *testing.T) {
 	needPostgres(t)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	var out, progress buffer
+	var out, progress await.Buffer
 	ended := make(chan error, 1)
 	go func() { ended <- Run(ctx, Config{JSON: true, Rate: 50, Stdout: &out, Stderr: &progress}) }()
 	page := ""

@@ -1,7 +1,6 @@
 package nats_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -340,7 +339,7 @@ func TestTLSNeedsATrustedServer(t *testing.T) {
 func TestRiskyStreamsAreNamedInTheLog(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, servers.TestNATS(t).URL(), func(cfg *jetstream.StreamConfig) { cfg.Duplicates = time.Second })
-	var log lockedBuffer
+	var log await.Buffer
 	b := s.broker("", nats.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	accepted(t, b.Publish(patient(t), messages(1, 1)))
 	await.Until(t, "the warnings are there", func() bool {
@@ -364,21 +363,4 @@ func TestFieldsOfTheSubject(t *testing.T) {
 	if got := s.stored()[0].Subject; got != s.name+".order.7.created.t.7" {
 		t.Errorf("subject %q", got)
 	}
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }

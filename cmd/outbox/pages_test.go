@@ -441,7 +441,7 @@ func typeIn(t *testing.T, folder, script string, p pages.Page) {
 	cmd.Env = append(environment(t), "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"), "HOME="+folder)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second // for what a script has left behind
-	var all lockedBuffer
+	var all await.Buffer
 	cmd.Stdout, cmd.Stderr = &all, &all
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v\n%s", err, all.String())

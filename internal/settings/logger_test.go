@@ -3,21 +3,24 @@ package settings
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
-func logged(to *bytes.Buffer) *slog.Logger {
+func logged(to io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
 func TestAFaultOfAMillionMessagesIsAFewLinesACountAndTheIdsOfSomeMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var text bytes.Buffer
+		var text await.Buffer
 		logger := Logger(logged(&text)).With("destination", "d")
 		group := Logger(logger).With("shard_group", 1) // no other bound
 		for i := range 1_000_000 {
@@ -35,7 +38,7 @@ func TestAFaultOfAMillionMessagesIsAFewLinesACountAndTheIdsOfSomeMessages(t *tes
 			`msg="something else" destination=d more=1 within=1m0s`}
 		lines := strings.Split(strings.TrimSpace(text.String()), "\n")
 		if len(lines) != len(want) || !strings.HasSuffix(lines[0], want[0]) || !strings.HasSuffix(lines[1], want[1]) {
-			t.Errorf("the counts are\n%s", &text)
+			t.Errorf("the counts are\n%s", text.String())
 		}
 		text.Reset()
 		for range 100 {

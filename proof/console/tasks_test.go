@@ -173,9 +173,9 @@ func (w *world) withoutScript(b *browser) {
 	b.click(`a[href^="do-throttle"]`, chromedp.ByQuery)
 	b.do(chromedp.WaitVisible("#p-rate", chromedp.ByQuery),
 		chromedp.SendKeys("#p-rate", "50", chromedp.ByQuery), chromedp.SendKeys("#p-reason", "they catch up", chromedp.ByQuery),
-		chromedp.Click("main form[method=get] button[type=submit]", chromedp.ByQuery), // what it would do
-		chromedp.WaitVisible("main form[method=post]", chromedp.ByQuery),
-		chromedp.Click("main form[method=post] button[type=submit]", chromedp.ByQuery), chromedp.WaitVisible(".said", chromedp.ByQuery))
+		chromedp.Click("main form:has([name=_proposal]) button[type=submit]", chromedp.ByQuery), // what it would do
+		chromedp.WaitVisible("main form.act:not(:has([name=_proposal]))", chromedp.ByQuery),
+		chromedp.Click("main form.act button[type=submit]", chromedp.ByQuery), chromedp.WaitVisible(".said", chromedp.ByQuery))
 	if w.Value(`SELECT (count(*) = 1)::text FROM outbox.controls WHERE destination = 'legacy' AND rate = 50`) != "true" {
 		t.Error("without script nothing was throttled")
 	}
