@@ -502,3 +502,14 @@ func TestAMessageIsFoundAndItsLifeIsTold(t *testing.T) {
 		}
 	}
 }
+
+func TestTheHelpTellsOfEachState(t *testing.T) {
+	t.Parallel()
+	s := setup(t, Options{})
+	_, body := s.visit("vera", "GET", "help", nil)
+	for _, state := range admin.States() {
+		if !regexp.MustCompile(`<b>` + state.Word() + `</b></span></td><td[^>]*>[^<]`).MatchString(body) {
+			t.Errorf("nothing is said of %q", state)
+		}
+	}
+}

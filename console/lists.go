@@ -520,7 +520,8 @@ func (v *view) help() any {
 	means := map[admin.State]string{
 		admin.StateIdle: "all is delivered", admin.StateFlowing: "messages are on their way", admin.StateUnknown: "messages flow, but the database could not be looked at for a while",
 		admin.StateLagging: "a message has waited for longer than the destination's objective", admin.StateBlocked: "keys wait for an operator; the others flow",
-		admin.StateDead: "there are dead letters that nobody has acknowledged", admin.StatePaused: "a person has paused it, or a part of it",
+		admin.StateAtRisk: "messages flow, but a clock, an index or the log that a slot keeps is wrong",
+		admin.StateDead:   "there are dead letters that nobody has acknowledged", admin.StatePaused: "a person has paused it, or a part of it",
 		admin.StateFailing: "the broker answers no: to messages, or to all of a topic", admin.StateStalled: "the broker does not answer",
 		admin.StateBroken: "the relay can't work with the database", admin.StateNoRelay: "no relay delivers", admin.StateStopped: "a relay gave up for good",
 	}
