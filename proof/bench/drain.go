@@ -243,7 +243,7 @@ type sight struct {
 }
 
 func look(ctx context.Context, conn *pgx.Conn) (at sight, err error) {
-	at.cpu = databaseCPU(conn.PgConn().PID())
+	at.cpu = rig.DatabaseCPU(conn.PgConn().PID())
 	return at, conn.QueryRow(ctx, "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint").Scan(&at.wal)
 }
 

@@ -61,9 +61,9 @@ func (r *run) latency(ctx context.Context) (Result, error) {
 	backend := conn.PgConn().PID()
 	// spent is what contender and database use for a while.
 	spent := func(during time.Duration) (relay, database, seconds float64, err error) {
-		relayBefore, databaseBefore, since := contender.cpuNow(), databaseCPU(backend), time.Now()
+		relayBefore, databaseBefore, since := contender.cpuNow(), rig.DatabaseCPU(backend), time.Now()
 		err = rig.Pause(ctx, during)
-		return contender.cpuNow() - relayBefore, databaseCPU(backend) - databaseBefore, time.Since(since).Seconds(), err
+		return contender.cpuNow() - relayBefore, rig.DatabaseCPU(backend) - databaseBefore, time.Since(since).Seconds(), err
 	}
 	if r.Idle > 0 {
 		// What connecting has stirred up settles first.
@@ -95,7 +95,7 @@ func (r *run) latency(ctx context.Context) (Result, error) {
 	if err := consumer.await(ctx, all, quiet, len(load.Written), consumer.count); err != nil {
 		return result, err
 	}
-	result.RSSMB = peakRSS(contender.PID())
+	result.RSSMB = rig.PeakRSS(contender.PID())
 	all.stop()
 	received, err := consumer.stop()
 	if err != nil {

@@ -81,8 +81,7 @@ func (p *process) failure(err error) error {
 
 // cpuNow is the CPU time that the process has used so far, in seconds.
 func (p *process) cpuNow() float64 {
-	_, seconds := processStat(p.PID())
-	return seconds
+	return rig.CPU(p.PID())
 }
 
 // stop ends the process in good order, or otherwise if that takes long.

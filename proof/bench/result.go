@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/pgoutbox/outbox/internal/check"
+	"github.com/pgoutbox/outbox/proof/rig"
 )
 
 // Result is one contender's run, or with Round 0 the summary of its runs: medians, the largest memory,
@@ -69,7 +70,7 @@ type Result struct {
 
 	Settings map[string]string `json:"settings"`
 	Versions map[string]string `json:"versions"`
-	Machine  Machine           `json:"machine"`
+	Machine  rig.Machine       `json:"machine"`
 	Date     string            `json:"date"`
 }
 

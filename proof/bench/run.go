@@ -123,7 +123,7 @@ func (r *run) once(ctx context.Context) (Result, error) {
 func (r *run) result(settings map[string]any) Result {
 	result := Result{Bench: r.Bench, Contender: r.name, Broker: r.Broker, Bytes: r.Bytes, Keys: r.Keys, Relays: r.workers,
 		Sweep: r.swept, Value: r.value, Workload: r.Workload, Settings: map[string]string{},
-		Versions: r.versions, Machine: thisMachine(), Date: time.Now().UTC().Format(time.DateOnly)}
+		Versions: r.versions, Machine: rig.ThisMachine(), Date: time.Now().UTC().Format(time.DateOnly)}
 	for name, value := range r.serverSettings {
 		result.Settings[name] = value
 	}
@@ -142,7 +142,7 @@ func (r *run) startRelay(name string, batch int, more string) (*process, error) 
 	r.listens = ""
 	if r.Viewers > 0 {
 		var err error
-		if r.listens, err = freeAddress(); err != nil {
+		if r.listens, err = rig.FreeAddress(); err != nil {
 			return nil, err
 		}
 	}
@@ -203,7 +203,7 @@ func (t team) ended() error {
 // peakRSS is that of the largest.
 func (t team) peakRSS() (peak float64) {
 	for _, p := range t {
-		peak = max(peak, peakRSS(p.PID()))
+		peak = max(peak, rig.PeakRSS(p.PID()))
 	}
 	return peak
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,15 +12,6 @@ import (
 
 	"github.com/pgoutbox/outbox/proof/rig"
 )
-
-// freeAddress is one of loopback that a relay can listen on.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
-}
 
 // viewers look at the console's overview, which is sent to each whenever it changes.
 type viewers struct {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/check"
+	"github.com/pgoutbox/outbox/proof/rig"
 )
 
 // write measures transactions that insert a business row and a message.
@@ -39,7 +40,7 @@ func (r *run) write(ctx context.Context) (Result, error) {
 	}
 
 	backend := conn.PgConn().PID()
-	before := databaseCPU(backend)
+	before := rig.DatabaseCPU(backend)
 	counts := make([]int, r.Writers)
 	histograms := make([]*hdrhistogram.Histogram, r.Writers)
 	errs := make([]error, r.Writers)
@@ -65,7 +66,7 @@ func (r *run) write(ctx context.Context) (Result, error) {
 	if err := errors.Join(errs...); err != nil {
 		return result, err
 	}
-	result.DatabaseCPU = databaseCPU(backend) - before
+	result.DatabaseCPU = rig.DatabaseCPU(backend) - before
 	all := newHistogram()
 	for w := range conns {
 		result.Messages += counts[w]

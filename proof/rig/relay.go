@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -43,4 +44,13 @@ func (r *Relay) Up(ctx context.Context, within time.Duration) error {
 			}
 		}
 	}
+}
+
+// FreeAddress is one of loopback that a relay can listen on.
+func FreeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
 }

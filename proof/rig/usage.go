@@ -1,4 +1,4 @@
-package main
+package rig
 
 import (
 	"fmt"
@@ -10,9 +10,9 @@ import (
 
 // What processes use is read from Linux's /proc. Elsewhere it is not measured, and results say 0.
 
-// databaseCPU is what the postmaster that owns a backend and all its children have used so far, in
+// DatabaseCPU is what the postmaster that owns a backend and all its children have used so far, in
 // seconds; 0 where they can't be seen, as on another machine.
-func databaseCPU(backend uint32) float64 {
+func DatabaseCPU(backend uint32) float64 {
 	if !isPostgres(int(backend)) {
 		return 0
 	}
@@ -63,10 +63,17 @@ func processStat(pid int) (parent int, seconds float64) {
 	return parent, seconds
 }
 
-// peakRSS is the most memory that a process has had so far, in MiB.
-func peakRSS(pid int) float64 {
-	return kilobytes(fmt.Sprintf("/proc/%d/status", pid), "VmHWM:") / 1024
+// CPU is what a process has used so far, in seconds.
+func CPU(pid int) float64 {
+	_, seconds := processStat(pid)
+	return seconds
 }
+
+// PeakRSS is the most memory that a process has had so far, in MiB.
+func PeakRSS(pid int) float64 { return kilobytes(fmt.Sprintf("/proc/%d/status", pid), "VmHWM:") / 1024 }
+
+// RSS is the memory that a process has, in MiB.
+func RSS(pid int) float64 { return kilobytes(fmt.Sprintf("/proc/%d/status", pid), "VmRSS:") / 1024 }
 
 // kilobytes reads a line like "VmHWM:  1234 kB".
 func kilobytes(path, name string) float64 {
@@ -94,7 +101,7 @@ type Machine struct {
 	MemoryMB int    `json:"memory_mb,omitempty"`
 }
 
-func thisMachine() Machine {
+func ThisMachine() Machine {
 	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(),
 		MemoryMB: int(kilobytes("/proc/meminfo", "MemTotal:") / 1024)}
 	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {

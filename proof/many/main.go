@@ -1,0 +1,305 @@
+// Command many measures one relay that delivers from many databases, most of which are idle: its connections, memory
+// and processor for each of these, and how late the others are while one hangs.
+//
+//	go run ./proof/many
+//	go run ./proof/many -databases 200 -busy 5 -rate 50 -for 30s
+//
+// Latency is from the start of an INSERT to the receiver. It fails if a message of a database that doesn't hang is
+// lost.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/proof/command"
+	"github.com/pgoutbox/outbox/proof/rig"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+func main() { command.Main("many", many) }
+
+type options struct {
+	databases, busy, rate int
+	period                time.Duration
+}
+
+func many(ctx context.Context, args []string, out io.Writer) (err error) {
+	var o options
+	flags := flag.NewFlagSet("many", flag.ContinueOnError)
+	flags.IntVar(&o.databases, "databases", 50, "how many there are")
+	flags.IntVar(&o.busy, "busy", 5, "how many of them are written to, at least 2")
+	flags.IntVar(&o.rate, "rate", 50, "messages a second that each of these gets")
+	flags.DurationVar(&o.period, "for", 20*time.Second, "how long each measurement takes")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if o.busy < 2 || o.databases <= o.busy || o.rate < 1 || o.rate > 1000 || o.period < time.Second {
+		return errors.New("nothing to measure: see -h")
+	}
+	b, err := open(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+
+	few, err := b.measure(ctx, o.busy, "")
+	if err != nil {
+		return err
+	}
+	all, err := b.measure(ctx, o.databases, "")
+	if err != nil {
+		return err
+	}
+	frozen, err := b.measure(ctx, o.databases, b.names[0])
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%s, PostgreSQL %s, %d busy databases with %d messages a second each\n\n",
+		rig.ThisMachine(), b.pg.Version(), o.busy, o.rate)
+	fmt.Fprintln(out, "| databases | connections | memory MiB | relay cores | PostgreSQL cores | p50 ms | p99 ms | messages |")
+	fmt.Fprintln(out, "|---|--:|--:|--:|--:|--:|--:|--:|")
+	for _, m := range []*measured{few, all, frozen} {
+		fmt.Fprintf(out, "| %s | %d | %.1f | %.3f | %.3f | %.2f | %.2f | %d |\n",
+			m.name, m.connections, m.memory, m.relay, m.server, m.p50, m.p99, m.n)
+	}
+	idle := float64(o.databases - o.busy)
+	fmt.Fprintf(out, "\neach idle one: %.1f connections, %.2f MiB, %.2f ms of the relay's processor a second, "+
+		"%.2f ms of PostgreSQL's\n", float64(all.connections-few.connections)/idle, (all.memory-few.memory)/idle,
+		1000*(all.relay-few.relay)/idle, 1000*(all.server-few.server)/idle)
+	return nil
+}
+
+// bed is what is measured on.
+type bed struct {
+	options
+	dir, binary string
+	pg          *servers.Postgres
+	names       []string // of databases
+	receiver    *httptest.Server
+
+	mu      sync.Mutex
+	arrived map[string]time.Time // by payload, the first time
+}
+
+func open(ctx context.Context, o options) (b *bed, err error) {
+	b = &bed{options: o, arrived: map[string]time.Time{}}
+	b.receiver = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if _, again := b.arrived[string(body)]; err == nil && !again {
+			b.arrived[string(body)] = time.Now()
+		}
+	}))
+	if b.dir, err = os.MkdirTemp("", "outbox-many-"); err == nil {
+		b.binary, err = rig.Build(ctx, b.dir)
+	}
+	if err == nil {
+		b.pg, err = servers.StartPostgres(ctx, servers.PostgresConfig{Settings: map[string]string{
+			"max_connections": fmt.Sprint(20 * o.databases)}})
+	}
+	for range o.databases {
+		if err == nil {
+			err = b.database(ctx)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	return b, nil
+}
+
+func (b *bed) database(ctx context.Context) error {
+	name, err := b.pg.CreateDatabase(ctx)
+	if err != nil {
+		return err
+	}
+	b.names = append(b.names, name)
+	conn, err := pgx.Connect(ctx, b.pg.URL(name))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = schema.Up(ctx, conn, schema.UpConfig{})
+	return err
+}
+
+func (b *bed) close() error {
+	b.receiver.CloseClientConnections()
+	b.receiver.Close()
+	var err error
+	if b.pg != nil {
+		err = b.pg.Close()
+	}
+	return errors.Join(err, os.RemoveAll(b.dir))
+}
+
+// measured is one measurement.
+type measured struct {
+	name          string
+	connections   int
+	memory        float64 // of the relay, MiB
+	relay, server float64 // cores
+	p50, p99      float64 // ms, of the databases that don't hang
+	n             int
+}
+
+// measure has a relay deliver from the first n databases, one of which may hang.
+func (b *bed) measure(ctx context.Context, n int, hangs string) (m *measured, err error) {
+	m = &measured{name: fmt.Sprint(n)}
+	relay, err := b.start(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, relay.Stop(time.Minute)) }()
+	watcher, err := pgx.Connect(ctx, b.pg.URL("postgres"))
+	if err != nil {
+		return nil, err
+	}
+	defer watcher.Close(context.WithoutCancel(ctx))
+	if err := b.work(ctx, hangs, 5*time.Second, m); err != nil { // until all have begun, and caches are warm
+		return nil, err
+	}
+	if hangs != "" {
+		m.name += ", one of which hangs"
+		thaw, err := freeze(ctx, watcher, hangs)
+		defer thaw()
+		if err != nil {
+			return nil, err
+		}
+	}
+	cpu, server, began := rig.CPU(relay.PID()), rig.DatabaseCPU(watcher.PgConn().PID()), time.Now()
+	if err := b.work(ctx, hangs, b.period, m); err != nil {
+		return nil, err
+	}
+	took := time.Since(began).Seconds()
+	m.relay, m.server = (rig.CPU(relay.PID())-cpu)/took, (rig.DatabaseCPU(watcher.PgConn().PID())-server)/took
+	m.memory = rig.RSS(relay.PID())
+	return m, watcher.QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'outbox %'").Scan(&m.connections)
+}
+
+func (b *bed) start(ctx context.Context, n int) (*rig.Relay, error) {
+	address, err := rig.FreeAddress()
+	if err != nil {
+		return nil, err
+	}
+	var config strings.Builder
+	fmt.Fprintf(&config, `name: many
+http: {listen: %q}
+destinations:
+  - name: web
+    broker: {http: {url: %q, allow_networks: [127.0.0.0/8]}}
+databases:
+`, address, b.receiver.URL)
+	for i, name := range b.names[:n] {
+		fmt.Fprintf(&config, "  - {name: db%d, database: {url: %q}}\n", i, b.pg.URL(name))
+	}
+	relay, err := rig.StartRelay(b.binary, filepath.Clean(b.dir), "many", config.String())
+	if err != nil {
+		return nil, err
+	}
+	return relay, relay.Up(ctx, time.Minute)
+}
+
+// freeze stops the server's processes for a database, as a machine does that swaps. thaw lets them go on.
+func freeze(ctx context.Context, conn *pgx.Conn, database string) (thaw func(), err error) {
+	rows, err := conn.Query(ctx, "SELECT pid FROM pg_stat_activity WHERE datname = $1", database)
+	if err != nil {
+		return func() {}, err
+	}
+	pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	for _, pid := range pids {
+		err = errors.Join(err, syscall.Kill(pid, syscall.SIGSTOP))
+	}
+	return func() {
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, syscall.SIGCONT) // one that has gone needs none
+		}
+	}, err
+}
+
+// work writes to the busy databases for a time, but not to the one that hangs, waits until everything has come, and
+// notes how long that took.
+func (b *bed) work(ctx context.Context, hangs string, period time.Duration, m *measured) error {
+	var writers sync.WaitGroup
+	errs := make([]error, b.busy)
+	written := make([]map[string]time.Time, b.busy)
+	for i, name := range b.names[:b.busy] {
+		if name == hangs {
+			continue
+		}
+		writers.Go(func() { written[i], errs[i] = b.write(ctx, name, period) })
+	}
+	writers.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	var took []float64
+	for _, all := range written {
+		for text, at := range all {
+			arrived, err := b.await(ctx, text)
+			if err != nil {
+				return err
+			}
+			took = append(took, arrived.Sub(at).Seconds()*1000)
+		}
+	}
+	slices.Sort(took)
+	m.n, m.p50, m.p99 = len(took), took[len(took)/2], took[len(took)*99/100]
+	return nil
+}
+
+func (b *bed) write(ctx context.Context, database string, period time.Duration) (map[string]time.Time, error) {
+	conn, err := pgx.Connect(ctx, b.pg.URL(database))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	written := make(map[string]time.Time)
+	tick := time.NewTicker(time.Second / time.Duration(b.rate))
+	defer tick.Stop()
+	for end := time.Now().Add(period); time.Now().Before(end) && ctx.Err() == nil; <-tick.C {
+		at := time.Now()
+		text := fmt.Sprint(database, " ", at.UnixNano())
+		const insert = "INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', convert_to($1, 'UTF8'))"
+		if _, err := conn.Exec(ctx, insert, text); err != nil {
+			return nil, err
+		}
+		written[text] = at
+	}
+	return written, ctx.Err()
+}
+
+// await returns when a message came.
+func (b *bed) await(ctx context.Context, text string) (time.Time, error) {
+	for deadline := time.Now().Add(time.Minute); ; {
+		b.mu.Lock()
+		at, ok := b.arrived[text]
+		b.mu.Unlock()
+		if ok {
+			return at, nil
+		}
+		if time.Now().After(deadline) {
+			return at, fmt.Errorf("%q has not come for a minute", text)
+		}
+		if err := rig.Pause(ctx, 5*time.Millisecond); err != nil {
+			return at, err
+		}
+	}
+}
