@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -94,7 +95,7 @@ func (w *watch) run(ctx context.Context) {
 	defer working.Wait()
 	idle := make(chan struct{}, 1)
 	idle <- struct{}{}
-	for ctx.Err() == nil {
+	for first := true; ctx.Err() == nil; {
 		began := time.Now()
 		conn = w.look(ctx, conn)
 		took, pause := time.Since(began), lookAgain
@@ -107,6 +108,9 @@ func (w *watch) run(ctx context.Context) {
 				}
 			}
 			pause = max(min(max(w.every(), 20*took), admin.ReadWithin-2*took), time.Second)
+			if first { // databases that began together don't go on together
+				pause, first = max(rand.N(pause), time.Second), false
+			}
 		}
 		select {
 		case <-time.After(pause):
