@@ -95,11 +95,11 @@ test-short: ## Seconds, with Go alone: no servers
 .PHONY: test-debezium
 test-debezium: servers ## Run Debezium Server (fetched, 820 MB) and the relay on the same rows, and compare what they send
 	$(GO) run ./proof/fetch debezium
-	OUTBOX_REQUIRE_SERVERS=1 $(GO) test ./cmd/outbox -run TestTheRelaySendsWhatDebeziumServerSends -debezium . -count 1 -timeout 30m -v
+	OUTBOX_REQUIRE_SERVERS=1 $(GO) test ./cmd/outbox -run DebeziumServer -debezium . -count 1 -timeout 30m -v
 
 .PHONY: site
 site: ## Build the documentation as a site into bin/site
-	$(GO) run ./proof/fetch mkdocs
+	$(GO) run ./proof/fetch mkdocs-material
 	$(GO) run ./proof/site
 
 FUZZTIME ?= 2m

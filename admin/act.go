@@ -8,8 +8,8 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// act does the job's verb, or takes it back, to those of its messages first < n <= last that are still as they were listed. It
-// returns how many these are.
+// act does the job's verb, or takes it back, to those of its messages first < n <= last that are still as they were
+// listed. It returns how many these are.
 func (r *running) act(ctx context.Context, tx pgx.Tx, first, last int64) (int64, error) {
 	table, condition, do := "outbox.dead_letters", "t.dead_at = j.at", r.requeue
 	switch {
@@ -93,11 +93,16 @@ func (r *running) requeue(ctx context.Context, tx pgx.Tx, chosen selected) error
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, withSelected+`
+	return headsDue(ctx, tx, chosen.destinations, chosen.lanes)
+}
+
+// headsDue gives the heads of lanes that got older holds the time of the heads before them, or the present.
+func headsDue(ctx context.Context, tx pgx.Tx, destinations, lanes []string) error {
+	_, err := tx.Exec(ctx, `
 		UPDATE outbox.holds h SET retry_at = CASE WHEN h.id = l.head THEN coalesce(h.retry_at, clock_timestamp()) END
 		FROM (SELECT h.destination, h.lane, min(h.id) AS head FROM outbox.holds h
-		      WHERE (h.destination, h.lane) IN (SELECT destination, lane FROM selected) GROUP BY 1, 2) l
-		WHERE h.destination = l.destination AND h.lane = l.lane AND (h.id = l.head OR h.retry_at IS NOT NULL)`, chosen.args()...)
+		      WHERE (h.destination, h.lane) IN (SELECT * FROM unnest($1::text[], $2::text[])) GROUP BY 1, 2) l
+		WHERE h.destination = l.destination AND h.lane = l.lane AND (h.id = l.head OR h.retry_at IS NOT NULL)`, destinations, lanes)
 	return err
 }
 

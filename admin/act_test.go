@@ -124,7 +124,8 @@ func TestDeadLettersAreSpokenOfUntilTheyAreAcknowledged(t *testing.T) {
 	for _, action := range []Action{dry, anna} {
 		state(StateDead)
 		out, err := Acknowledge(t.Context(), d.Conn, Selection{Destination: "kafka"}, 2, action)
-		if err != nil || out.Total != 2 || action.DryRun != (out.Done == 0) || out.Groups[0] != (JobGroup{"kafka", "orders", "exhausted", 2}) {
+		if err != nil || out.Total != 2 || action.DryRun != (out.Done == 0) ||
+			out.Groups[0] != (JobGroup{"kafka", "orders", "exhausted", 2}) {
 			t.Fatalf("%+v, %v", out, err)
 		}
 	}
@@ -297,7 +298,8 @@ func TestADestinationIsDroppedOnlyWhenNobodyWorksOnIt(t *testing.T) {
 	d.write(3)
 	d.dead("kafka", "a", 1)
 	d.held("kafka", "b", 2, "")
-	if _, err := DropDestination(t.Context(), d.Conn, "kafka", anna); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "relay-1") {
+	if _, err := DropDestination(t.Context(), d.Conn, "kafka", anna); !errors.Is(err, ErrInUse) ||
+		!strings.Contains(err.Error(), "relay-1") {
 		t.Errorf("with a live lease: %v", err)
 	}
 	if _, err := DropDestination(t.Context(), d.Conn, "kaffka", anna); !errors.Is(err, ErrNotFound) {

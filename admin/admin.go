@@ -1,6 +1,6 @@
 // Package admin is what an operator sees and does: the state of every destination with one verdict, and
-// the verbs that acknowledge, requeue and discard dead letters, unblock lanes, hand over, rebase and drop destinations. The command
-// line and the metrics call it, so that they can't disagree.
+// the verbs that acknowledge, requeue and discard dead letters, unblock lanes, hand over, rebase and drop destinations.
+// The command line and the metrics call it, so that they can't disagree.
 //
 // Every verb is one transaction and writes a row of outbox.audit in it.
 package admin

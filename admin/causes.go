@@ -20,21 +20,24 @@ type Holder struct {
 
 	// Relays are the names of the relays that wait for it.
 	Relays []string `json:"relays,omitempty"`
-	// Table says that it has locked a whole table of the outbox against everybody.
+	// Table means that it has locked a whole table of the outbox.
 	Table bool `json:"table,omitempty"`
+	// Cursors means that it has locked rows of the cursors, or may have.
+	Cursors bool `json:"cursors,omitempty"`
 }
 
 var errLocked = errors.New("the outbox's tables are locked")
 
-// lockedFor is how long a relay must have waited for a transaction before that is a cause. Transactions of operators and other
-// relays last milliseconds.
+// lockedFor is how long a relay must have waited for a transaction before that is a cause. Transactions of operators
+// and other relays last milliseconds.
 const lockedFor = "1 second"
 
-// awaitLocks is how long a statement of a look waits for a lock. After that the look is over, and says who has the lock.
+// awaitLocks is how long a statement of a look waits for a lock. After that the look is over, and says who has the
+// lock.
 const awaitLocks = 2 * time.Second
 
-// readHolders touches no table of the outbox, so that it waits for nobody. A lock on a whole table counts although no relay
-// waits at the moment: relays give up after a while, and try again later.
+// readHolders reads no table of the outbox, so it waits for no lock. Locks on a whole table, and on rows of the
+// cursors, count although no relay waits at the moment: relays give up after a while, and try again later.
 func (r *Report) readHolders(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `
 		WITH waiting AS (
@@ -43,15 +46,16 @@ func (r *Report) readHolders(ctx context.Context, tx pgx.Tx) error {
 			WHERE NOT l.granted AND l.waitstart < clock_timestamp() - interval '`+lockedFor+`'
 			  AND a.datname = current_database() AND a.application_name LIKE 'outbox %'
 		), holding AS (
-			SELECT p.pid, w.relay FROM waiting w, unnest(pg_blocking_pids(w.pid)) AS p (pid)
+			SELECT p.pid, w.relay, NULL AS mode FROM waiting w, unnest(pg_blocking_pids(w.pid)) AS p (pid)
 			UNION
-			SELECT l.pid, NULL FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
-			WHERE l.granted AND l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND l.pid IS NOT NULL
+			SELECT l.pid, NULL, l.mode FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+			WHERE l.granted AND l.locktype = 'relation' AND l.pid IS NOT NULL
+			  AND (l.mode = 'AccessExclusiveLock' OR l.mode IN ('RowShareLock', 'RowExclusiveLock') AND c.relname = 'cursors')
 			  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND c.relnamespace = 'outbox'::regnamespace
 		)
 		SELECT a.pid, coalesce(a.usename, '')::text, coalesce(a.application_name, ''), coalesce(a.state, ''), a.xact_start,
 		       coalesce(left(regexp_replace(a.query, '\s+', ' ', 'g'), 120), ''), array_remove(array_agg(DISTINCT h.relay), NULL),
-		       bool_or(h.relay IS NULL)
+		       coalesce(bool_or(h.mode = 'AccessExclusiveLock'), false), coalesce(bool_or(h.mode LIKE 'Row%'), false)
 		FROM holding h JOIN pg_stat_activity a ON a.pid = h.pid
 		WHERE a.application_name NOT LIKE 'outbox %' AND coalesce(a.xact_start < clock_timestamp() - interval '`+lockedFor+`', true)
 		GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY a.xact_start`)
@@ -61,7 +65,7 @@ func (r *Report) readHolders(ctx context.Context, tx pgx.Tx) error {
 	r.Holders, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Holder, error) {
 		var h Holder
 		var since *time.Time
-		err := row.Scan(&h.PID, &h.User, &h.Application, &h.State, &since, &h.Query, &h.Relays, &h.Table)
+		err := row.Scan(&h.PID, &h.User, &h.Application, &h.State, &since, &h.Query, &h.Relays, &h.Table, &h.Cursors)
 		h.Since = value(since)
 		return h, err
 	})
@@ -71,8 +75,8 @@ func (r *Report) readHolders(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// excused is what can be said when the tables of the outbox can't be read, because they are locked or a relay's role, which
-// asks, has lost a right: nil if that is not why.
+// excused is what can be said when the tables of the outbox can't be read, because they are locked or a relay's role,
+// which asks, has lost a right: nil if that is not why.
 func excused(ctx context.Context, db DB, why error) (*Report, error) {
 	locked := errors.Is(why, errLocked) || sqlstate.Of(why) == "55P03"
 	if !locked && sqlstate.Of(why) != "42501" {
@@ -137,7 +141,8 @@ func (t OpenTransaction) who(at time.Time) string {
 	return text + ")"
 }
 
-// ending is what to do about a transaction that others wait for. What ends it undoes its work, so it is never the next command.
+// ending is what to do about a transaction that others wait for. What ends it undoes its work, so it is never the next
+// command.
 func (t OpenTransaction) ending() string {
 	sql := fmt.Sprintf("SELECT pg_terminate_backend(%d)", t.PID)
 	if t.Prepared != "" {
@@ -147,7 +152,8 @@ func (t OpenTransaction) ending() string {
 }
 
 func (r *Report) holdUp(h Holder) Finding {
-	f := Finding{State: StateBroken, Since: h.Since, Cause: h.who(r.At) + " has locked what the relay needs", Advice: h.ending(), Next: "outbox status"}
+	f := Finding{State: StateBroken, Since: h.Since, Cause: h.who(r.At) + " has locked what the relay needs",
+		Advice: h.ending(), Next: "outbox status"}
 	if len(r.Holders) > 1 {
 		f.Cause += fmt.Sprintf(", and %d more", len(r.Holders)-1)
 	}
@@ -156,7 +162,9 @@ func (r *Report) holdUp(h Holder) Finding {
 
 func heldUp(r *Report, _ *Destination, g *Group) (Finding, bool) {
 	for _, h := range r.Holders {
-		if r.unread != "" || slices.Contains(h.Relays, g.Owner) {
+		// A relay that could not renew its lease has lost it, and is between two attempts.
+		lost := h.Cursors && !g.Live && h.Since.Before(g.LeaseUntil)
+		if r.unread != "" || lost || slices.Contains(h.Relays, g.Owner) {
 			return r.holdUp(h), true
 		}
 	}
@@ -254,7 +262,8 @@ func clockOff(r *Report, d *Destination) (Finding, bool) {
 		}
 		return Finding{State: StateAtRisk, Cause: fmt.Sprintf("the clock of %s on host %s is %v %s the database's", relay.Name, relay.Host,
 			relay.ClockAhead.Abs().Round(time.Second), side),
-			Advice: "find out which of both is wrong, and have it set by NTP; order and leases don't depend on it, but logins, signatures, " +
+			Advice: "find out which of both is wrong, and have it set by NTP; order and leases don't depend on it, but " +
+				"logins, signatures, " +
 				"certificates, delivery times and ages do. On the machine that is wrong", Next: "timedatectl set-ntp true"}, true
 	}
 	return Finding{}, false
@@ -277,7 +286,8 @@ func slotKeeps(_ *Report, d *Destination) (Finding, bool) {
 	if d.Slot.Status == "unreserved" {
 		text = "and the server will give it up soon"
 	}
-	return Finding{State: StateAtRisk, Cause: fmt.Sprintf("the server keeps %d MiB of its log for slot %s, %s", d.Slot.Kept>>20, d.Slot.Name, text),
+	return Finding{State: StateAtRisk, Cause: fmt.Sprintf("the server keeps %d MiB of its log for slot %s, %s",
+		d.Slot.Kept>>20, d.Slot.Name, text),
 		Advice: "have the destination deliver again; it is read from the table if the slot is lost. If the relay is healthy, look at who " +
 			"else writes that much"}, true
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,14 +35,10 @@ func (r *Result) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// worse orders results by what a person must know first.
-func (r Result) worse(s Result) Result {
-	for _, worst := range []Result{ResultCritical, ResultWarning, ResultUnknown} {
-		if r == worst || s == worst {
-			return worst
-		}
-	}
-	return ResultOK
+// Compare is negative if r is better than s. The order is that of what a person must know first.
+func (r Result) Compare(s Result) int {
+	order := []Result{ResultOK, ResultUnknown, ResultWarning, ResultCritical}
+	return cmp.Compare(slices.Index(order, r), slices.Index(order, s))
 }
 
 // Result returns what the state alone means.
@@ -103,8 +100,11 @@ func (r *Report) Check(destination string, limits Limits) Checked {
 		} {
 			c.Measures = append(c.Measures, m)
 			if result, limit := m.result(); result != ResultOK {
-				c.Result = c.Result.worse(result)
-				exceeded = append(exceeded, fmt.Sprintf("%s: %s %.6g%s, %s from %.6g%s", m.Destination, m.Name, m.Value, m.Unit, strings.ToLower(result.String()), limit, m.Unit))
+				if result.Compare(c.Result) > 0 {
+					c.Result = result
+				}
+				exceeded = append(exceeded, fmt.Sprintf("%s: %s %.6g%s, %s from %.6g%s", m.Destination, m.Name, m.Value,
+					m.Unit, strings.ToLower(result.String()), limit, m.Unit))
 			}
 		}
 	}

@@ -19,15 +19,18 @@ func TestACheckIsTheVerdictAndTheLimits(t *testing.T) {
 		want         Result
 		line         string
 	}{
-		{"calm", []Destination{calm}, "", Limits{}, ResultOK, "OUTBOX OK - flowing: it's: 7 pending | 'it''s_oldest'=90s;;;0 'it''s_pending'=7;;;0 'it''s_dead'=0;;;0"},
-		{"attention", []Destination{dead}, "", Limits{}, ResultWarning, "OUTBOX WARNING - dead: b/c=d: 3 new dead letters; last error: no / never again. Next: " +
-			"cure the cause and have them delivered, or say that you know of them (outbox dead ack --destination 'b/c=d'): " +
-			"outbox dead requeue --destination 'b/c=d' | 'b/c_d_oldest'=0s;;;0 'b/c_d_pending'=0;;;0 'b/c_d_dead'=3;;;0"},
+		{"calm", []Destination{calm}, "", Limits{}, ResultOK,
+			"OUTBOX OK - flowing: it's: 7 pending | 'it''s_oldest'=90s;;;0 'it''s_pending'=7;;;0 'it''s_dead'=0;;;0"},
+		{"attention", []Destination{dead}, "", Limits{}, ResultWarning,
+			"OUTBOX WARNING - dead: b/c=d: 3 new dead letters; last error: no / never again. Next: " +
+				"cure the cause and have them delivered, or say that you know of them (outbox dead ack --destination 'b/c=d'): " +
+				"outbox dead requeue --destination 'b/c=d' | 'b/c_d_oldest'=0s;;;0 'b/c_d_pending'=0;;;0 'b/c_d_dead'=3;;;0"},
 		{"alarm", []Destination{calm, gone}, "", Limits{}, ResultCritical, ""},
 		{"another's alarm", []Destination{calm, gone}, "it's", Limits{}, ResultOK, ""},
 		{"below the limits", []Destination{calm}, "", Limits{Limit{91, 92}, Limit{8, 9}, Limit{1, 1}}, ResultOK, ""},
 		{"old", []Destination{calm}, "", Limits{Oldest: Limit{60, 600}}, ResultWarning,
-			"OUTBOX WARNING - it's: oldest 90s, warning from 60s; flowing: it's: 7 pending | 'it''s_oldest'=90s;60;600;0 'it''s_pending'=7;;;0 'it''s_dead'=0;;;0"},
+			"OUTBOX WARNING - it's: oldest 90s, warning from 60s; flowing: it's: 7 pending | " +
+				"'it''s_oldest'=90s;60;600;0 'it''s_pending'=7;;;0 'it''s_dead'=0;;;0"},
 		{"many", []Destination{calm}, "", Limits{Pending: Limit{1, 7}}, ResultCritical, ""},
 		{"many dead", []Destination{dead}, "", Limits{Dead: Limit{1, 3}}, ResultCritical, ""},
 		{"a limit makes nothing better", []Destination{gone}, "", Limits{Pending: Limit{1, 2}}, ResultCritical, ""},

@@ -63,10 +63,11 @@ type ControlOptions struct {
 	Unseen bool
 }
 
-// Pause keeps what the target names from being published, until [Resume] or the end of options.For. Relays obey within about
-// a second; what is on its way arrives. The messages are kept: those of a topic or a key as holds, with no attempt counted,
-// those of a whole destination where they are, so that their segments can't be emptied. A pause that is there already is
-// replaced. A destination that no relay is known to have worked on is an ErrNotFound unless options allow it.
+// Pause keeps what the target names from being published, until [Resume] or the end of options.For. Relays obey within
+// about a second; what is on its way arrives. The messages are kept: those of a topic or a key as holds, with no
+// attempt counted, those of a whole destination where they are, so that their segments can't be emptied. A pause that
+// is there already is replaced. A destination that no relay is known to have worked on is an ErrNotFound unless options
+// allow it.
 func Pause(ctx context.Context, db DB, target Target, options ControlOptions, action Action) (Control, error) {
 	c, err := control(ctx, db, "pause", Control{Target: target}, options, action)
 	if err != nil {
@@ -75,9 +76,9 @@ func Pause(ctx context.Context, db DB, target Target, options ControlOptions, ac
 	return c, nil
 }
 
-// Throttle bounds what relays publish to a destination together, to rate messages a second, until it is called with 0 or the
-// end of options.For. Each shard group has an equal part. It bounds no relay to more than its configuration does. Errors are
-// those of Pause.
+// Throttle bounds what relays publish to a destination together, to rate messages a second, until it is called with 0
+// or the end of options.For. Each shard group has an equal part. It bounds no relay to more than its configuration
+// does. Errors are those of Pause.
 func Throttle(ctx context.Context, db DB, destination string, rate float64, options ControlOptions, action Action) (c Control, err error) {
 	target := Target{Destination: destination}
 	switch {
@@ -95,8 +96,8 @@ func Throttle(ctx context.Context, db DB, destination string, rate float64, opti
 	return c, nil
 }
 
-// Resume ends the pause of the target, or with all every pause of its destination. It returns what it has ended. If that is
-// nothing, it is an ErrNotFound, which names what is paused.
+// Resume ends the pause of the target, or with all every pause of its destination. It returns what it has ended. If
+// that is nothing, it is an ErrNotFound, which names what is paused.
 func Resume(ctx context.Context, db DB, target Target, all bool, action Action) ([]Control, error) {
 	where := `destination = $1 AND topic = $2 AND lane = $3 AND rate IS NULL`
 	if all {
@@ -175,7 +176,8 @@ func control(ctx context.Context, db DB, verb string, c Control, options Control
 			ON CONFLICT (destination, topic, lane, (rate IS NULL)) DO UPDATE SET
 				rate = excluded.rate, until = excluded.until, actor = excluded.actor, reason = excluded.reason, at = excluded.at
 			RETURNING `+controlColumns,
-			c.Destination, c.Topic, c.lane(), c.Rate, options.For.Microseconds(), schema.Storable(tx.Conn(), action.Actor), schema.Storable(tx.Conn(), action.Reason))
+			c.Destination, c.Topic, c.lane(), c.Rate, options.For.Microseconds(), schema.Storable(tx.Conn(),
+				action.Actor), schema.Storable(tx.Conn(), action.Reason))
 		if err != nil {
 			return err
 		}
@@ -222,7 +224,8 @@ func nothingToEnd(ctx context.Context, tx pgx.Tx, target Target) error {
 	var others []string
 	for _, c := range list {
 		if c.Rate > 0 {
-			others = append(others, fmt.Sprintf("a bound of %v messages a second, which ends by: outbox throttle %s --rate 0", c.Rate, argument(c.Destination)))
+			others = append(others, fmt.Sprintf("a bound of %v messages a second, which ends by: "+
+				"outbox throttle %s --rate 0", c.Rate, argument(c.Destination)))
 		} else {
 			others = append(others, fmt.Sprintf("the pause of %v, which ends by: outbox resume %s", c.Target, c.arguments()))
 		}

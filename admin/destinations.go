@@ -45,7 +45,8 @@ func DropDestination(ctx context.Context, db DB, name string, action Action) (Dr
 				continue
 			}
 			if c.Live {
-				return fmt.Errorf("%w: relay %s delivers to it: take it out of that relay's configuration and restart it first", ErrInUse, c.Owner)
+				return fmt.Errorf("%w: relay %s delivers to it: take it out of that relay's configuration and restart "+
+					"it first", ErrInUse, c.Owner)
 			}
 			b, err := c.backlog(ctx, tx)
 			if err != nil {
@@ -56,7 +57,8 @@ func DropDestination(ctx context.Context, db DB, name string, action Action) (Dr
 		for _, t := range []struct {
 			table string
 			n     *int64
-		}{{"outbox.cursors", &out.Cursors}, {"outbox.holds", &out.Holds}, {"outbox.dead_letters", &out.DeadLetters}, {"outbox.tables", &out.Tables}} {
+		}{{"outbox.cursors", &out.Cursors}, {"outbox.holds", &out.Holds}, {"outbox.dead_letters", &out.DeadLetters},
+			{"outbox.tables", &out.Tables}} {
 			tag, err := tx.Exec(ctx, `DELETE FROM `+t.table+` WHERE destination = $1`, name)
 			if err != nil {
 				return err

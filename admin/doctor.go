@@ -45,8 +45,9 @@ func (e *Examination) add(about string, weight Weight, repair, format string, ar
 	e.Symptoms = append(e.Symptoms, Symptom{about, weight, fmt.Sprintf(format, args...), repair})
 }
 
-// Examine looks at everything that a database tells: the schema's version and tables, rights, settings, a pooler on the way, this
-// machine's clock, statistics, indexes, slots, and the verdict. It changes nothing. It needs the rights of a viewer.
+// Examine looks at everything that a database tells: the schema's version and tables, rights, settings, a pooler on the
+// way, this machine's clock, statistics, indexes, slots, and the verdict. It changes nothing. It needs the rights of a
+// viewer.
 func Examine(ctx context.Context, db DB) (*Examination, error) {
 	e := &Examination{Symptoms: []Symptom{}, Well: []string{}}
 	// Each part of a transaction of its own: one that can't be looked at hides no other.
@@ -54,7 +55,8 @@ func Examine(ctx context.Context, db DB) (*Examination, error) {
 		about string
 		look  func(context.Context, pgx.Tx, *Examination) error
 	}{
-		{"schema", examineSchema}, {"rights", examineRights}, {"settings", examineSettings}, {"pooler", examinePooler}, {"clock", examineClock},
+		{"schema", examineSchema}, {"rights", examineRights}, {"settings", examineSettings}, {"pooler", examinePooler},
+		{"clock", examineClock},
 		{"statistics", examineStatistics}, {"index", examineIndexes}, {"slot", examineSlots},
 	} {
 		before := len(e.Symptoms)
@@ -102,7 +104,8 @@ func examineSchema(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	case len(state.Pending) > 0:
 		e.add("schema", WeightFault, "outbox migrate up", "version %d is installed, and this program needs %d", state.Version, state.Latest)
 	case state.TooNew():
-		e.add("schema", WeightFault, "use a newer program", "version %d is installed, and this program knows up to %d", state.Version, state.Latest)
+		e.add("schema", WeightFault, "use a newer program", "version %d is installed, and this program knows up to %d",
+			state.Version, state.Latest)
 	}
 	err = schema.Intact(ctx, tx)
 	if errors.Is(err, schema.ErrSegments) || errors.Is(err, schema.ErrHidden) {
@@ -120,7 +123,8 @@ func examineRights(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	}
 	lacks, err := schema.RelayLacks(ctx, tx, role)
 	if err == nil && len(lacks) > 0 {
-		e.add("rights", WeightAdvice, "outbox migrate grants --apply --relay "+argument(role), "the role %s, which asks, could not run a relay: it lacks %s and %d more",
+		e.add("rights", WeightAdvice, "outbox migrate grants --apply --relay "+argument(role),
+			"the role %s, which asks, could not run a relay: it lacks %s and %d more",
 			role, lacks[0], len(lacks)-1)
 	}
 	return err
@@ -134,10 +138,15 @@ func examineSettings(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	}{
 		{"fsync", "off", WeightRisk, "a crash of the machine loses commits, and more", "ALTER SYSTEM SET fsync = on"},
 		{"full_page_writes", "off", WeightRisk, "a crash of the machine may leave torn pages", "ALTER SYSTEM SET full_page_writes = on"},
-		{"autovacuum", "off", WeightRisk, "cursors are rewritten all the time, and their table grows without it", "ALTER SYSTEM SET autovacuum = on"},
-		{"track_activities", "off", WeightAdvice, "the verdict can't name who holds something up", "ALTER SYSTEM SET track_activities = on"},
-		{"synchronous_commit", "off", WeightAdvice, "a crash loses what writers committed last; relays wait for the disk anyhow", "ALTER SYSTEM SET synchronous_commit = on"},
-		{"idle_in_transaction_session_timeout", "0", WeightAdvice, "a session that forgets its transaction keeps locks for good", "ALTER SYSTEM SET idle_in_transaction_session_timeout = '10min'"},
+		{"autovacuum", "off", WeightRisk, "cursors are rewritten all the time, and their table grows without it",
+			"ALTER SYSTEM SET autovacuum = on"},
+		{"track_activities", "off", WeightAdvice, "the verdict can't name who holds something up",
+			"ALTER SYSTEM SET track_activities = on"},
+		{"synchronous_commit", "off", WeightAdvice,
+			"a crash loses what writers committed last; relays wait for the disk anyhow", "ALTER SYSTEM SET synchronous_commit = on"},
+		{"idle_in_transaction_session_timeout", "0", WeightAdvice,
+			"a session that forgets its transaction keeps locks for good",
+			"ALTER SYSTEM SET idle_in_transaction_session_timeout = '10min'"},
 	} {
 		var value string
 		if err := tx.QueryRow(ctx, `SELECT setting FROM pg_settings WHERE name = $1`, s.name).Scan(&value); err != nil {
@@ -169,7 +178,8 @@ func examineClock(ctx context.Context, tx pgx.Tx, e *Examination) error {
 		return err
 	}
 	if apart := theirs.Sub(before.Add(time.Since(before) / 2)); apart.Abs() > clockApart {
-		e.add("clock", WeightRisk, "on the machine that is wrong: timedatectl set-ntp true", "the database's clock differs from this machine's by %v",
+		e.add("clock", WeightRisk, "on the machine that is wrong: timedatectl set-ntp true",
+			"the database's clock differs from this machine's by %v",
 			apart.Abs().Round(time.Second))
 	}
 	return nil
@@ -184,8 +194,9 @@ func examineStatistics(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	var table string
 	var dead int64
 	_, err = pgx.ForEachRow(rows, []any{&table, &dead}, func() error {
-		e.add("statistics", WeightRisk, "VACUUM (ANALYZE) outbox."+table, "outbox.%s has %d dead rows: vacuum doesn't keep up, or an old transaction "+
-			"or slot holds it back", table, dead)
+		e.add("statistics", WeightRisk, "VACUUM (ANALYZE) outbox."+table,
+			"outbox.%s has %d dead rows: vacuum doesn't keep up, or an old transaction "+
+				"or slot holds it back", table, dead)
 		return nil
 	})
 	if err != nil {
@@ -196,7 +207,8 @@ func examineStatistics(ctx context.Context, tx pgx.Tx, e *Examination) error {
 		return err
 	}
 	if age > 1_000_000_000 {
-		e.add("statistics", WeightRisk, "VACUUM (FREEZE)", "the oldest transaction id is %d old, and at 2,147,483,648 the server takes no more writes", age)
+		e.add("statistics", WeightRisk, "VACUUM (FREEZE)",
+			"the oldest transaction id is %d old, and at 2,147,483,648 the server takes no more writes", age)
 	}
 	return nil
 }
@@ -223,10 +235,13 @@ func examineSlots(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	_, err = pgx.ForEachRow(rows, []any{&name, &status, &kept, &ours}, func() error {
 		switch {
 		case status == "lost" && ours:
-			e.add("slot", WeightFault, "outbox relay", "slot %s is lost: its relay makes another one, and delivers from the table meanwhile", name)
+			e.add("slot", WeightFault, "outbox relay",
+				"slot %s is lost: its relay makes another one, and delivers from the table meanwhile", name)
 		case kept > 1<<30:
-			e.add("slot", WeightRisk, "start who reads it; if nobody does any more: SELECT pg_drop_replication_slot("+schema.QuoteLiteral(name)+
-				"), which gives up what it has not read", "nobody reads slot %s, and the server keeps %d MiB of its log for it", name, kept>>20)
+			e.add("slot", WeightRisk, "start its reader; if it has none any more: "+
+				"SELECT pg_drop_replication_slot("+schema.QuoteLiteral(name)+
+				"), which gives up what it has not read",
+				"nobody reads slot %s, and the server keeps %d MiB of its log for it", name, kept>>20)
 		}
 		return nil
 	})
@@ -238,16 +253,17 @@ type Canary struct {
 	MessageID string `json:"message_id,omitempty"`
 	Topic     string `json:"topic"`
 
-	// Settled says, by destination, after how long the message was settled: accepted by the broker, or passed over by the
-	// destination's filter.
+	// Settled says, by destination, after how long the message was settled: accepted by the broker, or passed over by
+	// the destination's filter.
 	Settled map[string]time.Duration `json:"settled_ns"`
-	// Failed says where it was set aside or died, and why; Waiting are the destinations that had not come to it in time.
+	// Failed says where it was set aside or died, and why; Waiting are the destinations that had not come to it in
+	// time.
 	Failed  map[string]string `json:"failed,omitempty"`
 	Waiting []string          `json:"waiting,omitempty"`
 }
 
-// SendCanary writes a message of its own to a topic, and waits until every destination, or the one that is named, has settled
-// it. It is an ordinary message: consumers of the topic get it. It needs the rights of a writer and a viewer.
+// SendCanary writes a message of its own to a topic, and waits until every destination, or the one that is named, has
+// settled it. It is an ordinary message: consumers of the topic get it. It needs the rights of a writer and a viewer.
 func SendCanary(ctx context.Context, db DB, topic, key, destination string, patience time.Duration, action Action) (Canary, error) {
 	c := Canary{Topic: topic, Settled: map[string]time.Duration{}, Failed: map[string]string{}}
 	fail := func(err error) (Canary, error) { return c, fmt.Errorf("send a canary to %s: %w", topic, err) }

@@ -61,8 +61,9 @@ type Edit struct {
 
 // fields names what e changes, for the audit, which has no values: they may be secrets.
 func (e Edit) fields() (names []string) {
-	for name, given := range map[string]bool{"topic": e.Topic != nil, "event_type": e.EventType != nil, "content_type": e.ContentType != nil,
-		"payload": e.Payload != nil || e.Merge != nil, "restore": e.Restore} {
+	for name, given := range map[string]bool{"topic": e.Topic != nil, "event_type": e.EventType != nil,
+		"content_type": e.ContentType != nil,
+		"payload":      e.Payload != nil || e.Merge != nil, "restore": e.Restore} {
 		if given {
 			names = append(names, name)
 		}
@@ -177,9 +178,9 @@ func encodeJSON(value any) ([]byte, error) {
 	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), err
 }
 
-// EditDead changes the one dead letter that s selects and returns it, with its payload. It stays a dead letter, to be requeued.
-// What it was before its first edit is kept until it is delivered, or its original is restored. A value that contains [Masked]
-// is refused.
+// EditDead changes the one dead letter that s selects and returns it, with its payload. It stays a dead letter, to be
+// requeued. What it was before its first edit is kept until it is delivered, or its original is restored. A value that
+// contains [Masked] is refused.
 func EditDead(ctx context.Context, db DB, s Selection, e Edit, action Action) (letter DeadLetter, err error) {
 	if s.Blocked || s.Discarded {
 		return letter, errors.New("dead letters alone can be edited")
@@ -203,7 +204,8 @@ func EditDead(ctx context.Context, db DB, s Selection, e Edit, action Action) (l
 		if err != nil {
 			return err
 		}
-		err = audit(ctx, tx, action, "edit", letter.Destination, map[string]any{"message_id": letter.MessageID, "position": letter.Position, "fields": e.fields()})
+		err = audit(ctx, tx, action, "edit", letter.Destination,
+			map[string]any{"message_id": letter.MessageID, "position": letter.Position, "fields": e.fields()})
 		if err != nil {
 			return err
 		}
@@ -228,7 +230,8 @@ func lockLetter(ctx context.Context, tx pgx.Tx, s Selection) (letter DeadLetter,
 	case len(letters) == 0:
 		return letter, fmt.Errorf("%w: no dead letter is selected: list them with: outbox dead ls", ErrNotFound)
 	case len(letters) > 1:
-		return letter, errors.New("several dead letters are selected, and one is edited at a time: add the destination, or give the message id")
+		return letter, errors.New("several dead letters are selected, and one is edited at a time: add the " +
+			"destination, or give the message id")
 	}
 	return letters[0], nil
 }

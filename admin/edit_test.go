@@ -62,7 +62,8 @@ func TestAnEditChangesWhatIsNamedAndKeepsTheOriginal(t *testing.T) {
 	for _, c := range l.Changes() {
 		fields = append(fields, c.Field)
 	}
-	if !slices.Equal(fields, []string{"content_type", "event_type", "header.a", "header.c", "payload", "topic"}) || l.Original.Topic != "orders" {
+	if !slices.Equal(fields, []string{"content_type", "event_type", "header.a", "header.c", "payload", "topic"}) ||
+		l.Original.Topic != "orders" {
 		t.Errorf("the difference is in %q, of %+v", fields, l.Original)
 	}
 	var detail string
@@ -141,10 +142,12 @@ func TestAnEditIsRefusedThatCouldNotBeMeant(t *testing.T) {
 			t.Errorf("want %q, got %v", want, err)
 		}
 	}
-	if _, err := EditDead(t.Context(), d.Conn, Selection{Positions: []int64{3}}, Edit{Topic: text("t")}, anna); err == nil || !strings.Contains(err.Error(), "one is edited at a time") {
+	if _, err := EditDead(t.Context(), d.Conn, Selection{Positions: []int64{3}}, Edit{Topic: text("t")},
+		anna); err == nil || !strings.Contains(err.Error(), "one is edited at a time") {
 		t.Errorf("two at once: %v", err)
 	}
-	if _, err := EditDead(t.Context(), d.Conn, Selection{Positions: []int64{9}}, Edit{Topic: text("t")}, anna); !errors.Is(err, ErrNotFound) {
+	if _, err := EditDead(t.Context(), d.Conn, Selection{Positions: []int64{9}}, Edit{Topic: text("t")},
+		anna); !errors.Is(err, ErrNotFound) {
 		t.Errorf("none: %v", err)
 	}
 	if n := d.int(`SELECT count(*) FROM outbox.dead_letters WHERE original IS NOT NULL OR topic <> 'orders'`); n != 0 {

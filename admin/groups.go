@@ -36,7 +36,8 @@ type DeadGroups struct {
 	Partial bool  `json:"partial,omitempty"`
 }
 
-// GroupDead groups what s selects of the dead letters by cause, the largest group first: at most 200 groups of 100,000 dead letters.
+// GroupDead groups what s selects of the dead letters by cause, the largest group first: at most 200 groups of 100,000
+// dead letters.
 func GroupDead(ctx context.Context, db DB, s Selection) (g DeadGroups, err error) {
 	if s.Blocked {
 		return g, fmt.Errorf("group dead letters: blocked messages are no dead letters yet")
@@ -61,7 +62,8 @@ func GroupDead(ctx context.Context, db DB, s Selection) (g DeadGroups, err error
 		}
 		var d DeadGroup
 		var id string
-		_, err = pgx.ForEachRow(rows, []any{&d.Destination, &d.Topic, &d.Reason, &d.Fingerprint, &d.Messages, &d.New, &d.Again, &d.First, &d.Last,
+		_, err = pgx.ForEachRow(rows, []any{&d.Destination, &d.Topic, &d.Reason, &d.Fingerprint, &d.Messages, &d.New,
+			&d.Again, &d.First, &d.Last,
 			&d.Error, &id, &g.Looked}, func() (err error) {
 			d.MessageID, err = outbox.ParseID(id)
 			g.Groups = append(g.Groups, d)

@@ -20,8 +20,8 @@ const (
 // HandoverOptions tune a [Handover].
 type HandoverOptions struct {
 	// Abandon goes over to the table without a relay: for a destination without an owner, because the log can't be
-	// read any more. What was delivered in the last moments comes twice, and messages that were emitted without a row and
-	// not read are lost.
+	// read any more. What was delivered in the last moments comes twice, and messages that were emitted without a row
+	// and not read are lost.
 	Abandon bool
 
 	// Observe, if not nil, is told once a second what is still waited for.
@@ -29,9 +29,9 @@ type HandoverOptions struct {
 }
 
 // Handover has the relay that owns the destination read the table from now on (ByTable) or the log (ByLog), and
-// returns when it does: nothing is lost, comes twice or out of order by it. The relay goes on delivering meanwhile. When
-// ctx ends earlier the wish stays, and is fulfilled when it can be. A destination that a relay owns can't be abandoned:
-// ErrInUse.
+// returns when it does: nothing is lost, comes twice or out of order by it. The relay goes on delivering meanwhile.
+// When ctx ends earlier the wish stays, and is fulfilled when it can be. A destination that a relay owns can't be
+// abandoned: ErrInUse.
 //
 // The relays have to be of the strategy replication, which does both. After a handover to the table the slot is
 // gone, and they can be replaced by relays of the strategy snapshot. The way back begins with replacing those.

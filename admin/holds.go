@@ -37,7 +37,8 @@ type HoldFilter struct {
 	Limit                       int // default 100, at most 1000
 }
 
-// heldLanesSQL walks from lane to lane along the primary key: it costs a step per lane, however many holds stand behind each head.
+// heldLanesSQL walks from lane to lane along the primary key: it costs a step per lane, however many holds stand behind
+// each head.
 const heldLanesSQL = `
 WITH RECURSIVE heads AS (
 	(SELECT h.destination, h.lane, h.id, h.message_id, h.topic, h.attempts, h.error, h.held_at, h.retry_at FROM outbox.holds h
@@ -63,14 +64,16 @@ func Holds(ctx context.Context, db DB, f HoldFilter) (list []HeldLane, err error
 		if err := preferIndexes(ctx, tx); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, fmt.Sprintf(heldLanesSQL, readable("topic")), f.AfterDestination, f.AfterLane, f.Destination, lane, f.Blocked, pageSize(f.Limit))
+		rows, err := tx.Query(ctx, fmt.Sprintf(heldLanesSQL, readable("topic")), f.AfterDestination, f.AfterLane,
+			f.Destination, lane, f.Blocked, pageSize(f.Limit))
 		if err != nil {
 			return err
 		}
 		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (h HeldLane, err error) {
 			var id string
 			var due *time.Time
-			err = row.Scan(&h.Destination, &h.Lane, &h.Messages.N, &h.Position, &id, &h.Topic, &h.Attempts, &h.Error, &h.Since, &due, &h.Blocked)
+			err = row.Scan(&h.Destination, &h.Lane, &h.Messages.N, &h.Position, &id, &h.Topic, &h.Attempts, &h.Error,
+				&h.Since, &due, &h.Blocked)
 			if err == nil {
 				h.MessageID, err = outbox.ParseID(id)
 			}

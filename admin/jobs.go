@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -23,6 +24,7 @@ const (
 	BulkDiscard     BulkVerb = "discard"
 	BulkAcknowledge BulkVerb = "acknowledge"
 	BulkRestore     BulkVerb = "restore"
+	BulkReplay      BulkVerb = "replay" // see [StartReplay]
 )
 
 // Job states. An ended job is done, stopped or undone.
@@ -42,6 +44,7 @@ type Job struct {
 	Verb        BulkVerb        `json:"verb"`
 	Blocked     bool            `json:"blocked,omitempty"` // of blocked messages, instead of dead letters
 	Destination string          `json:"destination,omitempty"`
+	To          string          `json:"to,omitempty"` // where a replay sends to, if that is another destination
 	Selection   json.RawMessage `json:"selection,omitempty"`
 	State       string          `json:"state"`
 
@@ -89,25 +92,27 @@ const UndoWindow = 10 * time.Second
 // jobBatch is how many messages one transaction acts on.
 const jobBatch = 500
 
-// Requeue sends what s selects once more: dead letters become holds that are due at once, with no attempt counted; blocked
-// messages are tried again, and what waits behind them follows. Messages of a key keep their order among themselves and among
-// the holds of that key. What was delivered after a dead letter stays delivered: consumers that need order see it late.
+// Requeue sends what s selects once more: dead letters become holds that are due at once, with no attempt counted;
+// blocked messages are tried again, and what waits behind them follows. Messages of a key keep their order among
+// themselves and among the holds of that key. What was delivered after a dead letter stays delivered: consumers that
+// need order see it late.
 //
-// It is a job without delay, which is carried out before Requeue returns, in batches. If ctx ends before, [RunJobs] goes on
-// with it. More than max messages (if max is positive) are an ErrTooMany, none of those that s names an ErrNotFound. A
-// destination without a cursor is refused, as no relay would deliver to it. A dry run plans the job.
+// It is a job without delay, which is carried out before Requeue returns, in batches. If ctx ends before, [RunJobs]
+// goes on with it. More than max messages (if max is positive) are an ErrTooMany, none of those that s names an
+// ErrNotFound. A destination without a cursor is refused, as no relay would deliver to it. A dry run plans the job.
 func Requeue(ctx context.Context, db DB, s Selection, max int64, action Action) (Job, error) {
 	return atOnce(ctx, db, BulkRequeue, s, max, action)
 }
 
-// Discard moves what s selects to the trash, where it is kept for a day. Behind a blocked message the rest of its lane goes on.
-// The rest is as with Requeue.
+// Discard moves what s selects to the trash, where it is kept for a day. Behind a blocked message the rest of its lane
+// goes on. The rest is as with Requeue.
 func Discard(ctx context.Context, db DB, s Selection, max int64, action Action) (Job, error) {
 	return atOnce(ctx, db, BulkDiscard, s, max, action)
 }
 
-// Acknowledge notes that the actor knows of the dead letters that s selects: the verdict speaks of them no more. They stay
-// where they are, and one that dies again is new again. The rest is as with Requeue; blocked messages can't be acknowledged.
+// Acknowledge notes that the actor knows of the dead letters that s selects: the verdict speaks of them no more. They
+// stay where they are, and one that dies again is new again. The rest is as with Requeue; blocked messages can't be
+// acknowledged.
 func Acknowledge(ctx context.Context, db DB, s Selection, max int64, action Action) (Job, error) {
 	return atOnce(ctx, db, BulkAcknowledge, s, max, action)
 }
@@ -120,21 +125,29 @@ func atOnce(ctx context.Context, db DB, verb BulkVerb, s Selection, max int64, a
 	return job, err
 }
 
-// Start lists what s selects and starts a job on the list: it is carried out by [RunJob] and [RunJobs], of this process or
-// another. A dry run only plans it; options.Job starts what a dry run has planned, once: starting it again does nothing. A
-// selection of nothing is no job.
+// Start lists what s selects and starts a job on the list: it is carried out by [RunJob] and [RunJobs], of this process
+// or another. A dry run only plans it; options.Job starts what a dry run has planned, once: starting it again does
+// nothing. A selection of nothing is no job.
 func Start(ctx context.Context, db DB, verb BulkVerb, s Selection, options JobOptions, action Action) (job Job, err error) {
 	if options.Job == 0 {
 		if err = s.validate(verb); err != nil {
 			return job, fmt.Errorf("%s: %w", verb, err)
 		}
 	}
+	return start(ctx, db, verb, s.Destination, "", options, action, func(tx pgx.Tx) (int64, error) {
+		return plan(ctx, tx, verb, s, options.Max, action)
+	})
+}
+
+// start starts the job that plan has listed, or options.Job. plan returns 0 for nothing.
+func start(ctx context.Context, db DB, verb BulkVerb, destination, target string, options JobOptions, action Action,
+	plan func(pgx.Tx) (int64, error)) (job Job, err error) {
 	dry := action.DryRun
 	action.DryRun = false // a plan is kept
 	err = write(ctx, db, action, func(tx pgx.Tx) error {
 		id := options.Job
 		if id == 0 {
-			if id, err = plan(ctx, tx, verb, s, options.Max, action); err != nil {
+			if id, err = plan(tx); err != nil {
 				return err
 			}
 		}
@@ -143,7 +156,7 @@ func Start(ctx context.Context, db DB, verb BulkVerb, s Selection, options JobOp
 			return nil
 		}
 		if !dry {
-			if err := startPlanned(ctx, tx, id, verb, s.Destination, options, action); err != nil {
+			if err := startPlanned(ctx, tx, id, verb, destination, target, options, action); err != nil {
 				return err
 			}
 		}
@@ -167,7 +180,7 @@ func plan(ctx context.Context, tx pgx.Tx, verb BulkVerb, s Selection, max int64,
 		return 0, err
 	}
 	limit := any(nil)
-	if max > 0 {
+	if max > 0 && max < math.MaxInt64 {
 		limit = max + 1
 	}
 	tag, err := tx.Exec(ctx, `
@@ -188,7 +201,7 @@ func plan(ctx context.Context, tx pgx.Tx, verb BulkVerb, s Selection, max int64,
 		if err := tx.QueryRow(ctx, `SELECT count(*) FROM `+s.table()+` WHERE `+s.where(), s.args()...).Scan(&all); err != nil {
 			return 0, err
 		}
-		return 0, fmt.Errorf("%w: %d are selected, at most %d may be: select fewer, or raise the maximum", ErrTooMany, all, max)
+		return 0, tooMany(all, max)
 	}
 	if verb == BulkRequeue && !s.Blocked {
 		if err := deliverable(ctx, tx, id); err != nil {
@@ -208,6 +221,10 @@ func plan(ctx context.Context, tx pgx.Tx, verb BulkVerb, s Selection, max int64,
 	return id, err
 }
 
+func tooMany(all, most int64) error {
+	return fmt.Errorf("%w: %d are selected, at most %d may be: select fewer, or raise the maximum", ErrTooMany, all, most)
+}
+
 // listed joins a table t to the list j of a job.
 const listed = `t.destination = j.destination AND t.lane = j.lane AND t.id = j.id AND t.message_id = j.message_id`
 
@@ -224,7 +241,8 @@ func deliverable(ctx context.Context, tx pgx.Tx, id int64) error {
 		return err
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("nobody delivers to %s: no relay has a cursor for it: start one. Or, if nobody needs these messages: outbox dead discard",
+		return fmt.Errorf("nobody delivers to %s: no relay has a cursor for it: start one. Or, if nobody needs these "+
+			"messages: outbox dead discard",
 			strings.Join(missing, ", "))
 	}
 	var lane, destination *string
@@ -242,22 +260,24 @@ func deliverable(ctx context.Context, tx pgx.Tx, id int64) error {
 }
 
 // startPlanned starts a job that is planned, and leaves one alone that was started before.
-func startPlanned(ctx context.Context, tx pgx.Tx, id int64, verb BulkVerb, destination string, options JobOptions, action Action) error {
+func startPlanned(ctx context.Context, tx pgx.Tx, id int64, verb BulkVerb, destination, target string, options JobOptions,
+	action Action) error {
 	var selection json.RawMessage
 	var groups []JobGroup
 	var total int64
 	var of string
 	err := tx.QueryRow(ctx, `
-		UPDATE outbox.jobs SET state = 'running', started_at = clock_timestamp(), next_at = clock_timestamp() + $4 * interval '1 microsecond',
+		UPDATE outbox.jobs SET state = 'running', started_at = clock_timestamp(),
+			next_at = CASE WHEN selection ? 'archive' THEN NULL ELSE clock_timestamp() + $4 * interval '1 microsecond' END, -- NULL: see FeedReplay
 			rate = nullif($5, 0), actor = $6, reason = nullif($7, '')
-		WHERE id = $1 AND verb = $2 AND ($3 = '' OR destination = $3) AND state = 'planned'
+		WHERE id = $1 AND verb = $2 AND ($3 = '' OR destination = $3 AND coalesce(target, '') = $8) AND state = 'planned'
 		RETURNING selection, groups, total, coalesce(destination, '')`,
 		id, verb, destination, options.Delay.Microseconds(), options.Rate, schema.Storable(tx.Conn(), action.Actor),
-		schema.Storable(tx.Conn(), action.Reason)).Scan(&selection, &groups, &total, &of)
+		schema.Storable(tx.Conn(), action.Reason), target).Scan(&selection, &groups, &total, &of)
 	if errors.Is(err, pgx.ErrNoRows) {
 		var known bool
-		err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.jobs WHERE id = $1 AND verb = $2 AND ($3 = '' OR destination = $3))`,
-			id, verb, destination).Scan(&known)
+		err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.jobs WHERE id = $1 AND verb = $2 AND ($3 = '' OR destination = $3 AND coalesce(target, '') = $4))`,
+			id, verb, destination, target).Scan(&known)
 		if err == nil && !known {
 			err = noJob(id)
 		}
@@ -273,9 +293,9 @@ func noJob(id int64) error {
 	return fmt.Errorf("%w: there is no such job %d: outbox jobs ls lists them", ErrNotFound, id)
 }
 
-// RunJob carries a job out until it ends, or, if d is positive, for about that long, and returns how it stands. Any number of
-// processes may do so at once: each batch is one transaction of one of them. An error is noted in the job, whose next batch is
-// due ten seconds later.
+// RunJob carries a job out until it ends, or, if d is positive, for about that long, and returns how it stands. Any
+// number of processes may do so at once: each batch is one transaction of one of them. An error is noted in the job,
+// whose next batch is due ten seconds later.
 func RunJob(ctx context.Context, db DB, id int64, d time.Duration) (job Job, err error) {
 	deadline := time.Now().Add(d)
 	for {
@@ -382,21 +402,27 @@ func runBatch(ctx context.Context, db DB, id int64) (job int64, err error) {
 		if r.rate > 0 && !r.undoing {
 			size = min(size, r.rate)
 		}
-		first, last, to := r.position, min(r.position+size, r.total), min(r.position+size, r.total)
-		if r.undoing {
-			first, last, to = max(r.position-size, 0), r.position, max(r.position-size, 0)
+		var to, changed int64
+		if r.verb == BulkReplay {
+			to, changed, err = r.replay(ctx, tx, size)
+		} else {
+			to, changed, err = r.nextOfList(ctx, tx, size)
 		}
-		changed, err := r.act(ctx, tx, first, last)
+		if errors.Is(err, errWait) {
+			_, err = tx.Exec(ctx, `UPDATE outbox.jobs SET next_at = clock_timestamp() + $2 * interval '1 microsecond' WHERE id = $1`,
+				r.id, replayPause.Microseconds())
+			return err
+		}
 		if err != nil {
 			return err
 		}
-		skipped := !r.undoing && changed < last-first
+		skipped := !r.undoing && changed < to-r.position
 		if r.undoing {
 			changed = -changed
 		}
 		var pause float64
 		if r.rate > 0 && !r.undoing {
-			pause = float64(last-first) / float64(r.rate)
+			pause = float64(to-r.position) / float64(r.rate)
 		}
 		_, err = tx.Exec(ctx, `
 			UPDATE outbox.jobs SET position = $2::bigint, done = CASE WHEN $2::bigint = 0 THEN 0 ELSE done + $3::bigint END, begun_at = coalesce(begun_at, clock_timestamp()),
@@ -410,8 +436,25 @@ func runBatch(ctx context.Context, db DB, id int64) (job int64, err error) {
 	return job, err
 }
 
+// nextOfList acts on the next messages of the list, or on the last ones before the position to take it back. It returns
+// the position after that.
+func (r *running) nextOfList(ctx context.Context, tx pgx.Tx, size int64) (to, changed int64, err error) {
+	if r.undoing {
+		to = max(r.position-size, 0)
+		changed, err = r.act(ctx, tx, to, r.position)
+		return to, changed, err
+	}
+	to = min(r.position+size, r.total)
+	changed, err = r.act(ctx, tx, r.position, to)
+	return to, changed, err
+}
+
 // why says what was left as it is.
 func (r *running) why() string {
+	if r.verb == BulkReplay {
+		return "some were not sent: they are held or dead at the destination, their key is blocked there (outbox dead ls --blocked), " +
+			"or their segment was emptied"
+	}
 	if r.verb == BulkRequeue && !r.blocked {
 		return "some were requeued, discarded or sent since they were listed, or their key is blocked: outbox dead ls --blocked"
 	}
@@ -432,7 +475,7 @@ func readJob(ctx context.Context, tx pgx.Tx, id int64) (Job, error) {
 
 func readJobs(ctx context.Context, tx pgx.Tx, where string, limit int, args ...any) ([]Job, error) {
 	rows, err := tx.Query(ctx, fmt.Sprintf(`
-		SELECT id, verb, blocked, coalesce(destination, ''), selection,
+		SELECT id, verb, blocked, coalesce(destination, ''), coalesce(nullif(target, destination), ''), selection,
 		       CASE WHEN state = 'running' AND begun_at IS NULL AND next_at > clock_timestamp() THEN 'waiting' ELSE state END,
 		       total, done, CASE WHEN state = 'undoing' THEN 0 ELSE position - done END,
 		       CASE WHEN state = 'undoing' THEN position WHEN state = 'undone' THEN 0 ELSE total - position END, groups, coalesce(rate, 0),
@@ -444,7 +487,8 @@ func readJobs(ctx context.Context, tx pgx.Tx, where string, limit int, args ...a
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (j Job, err error) {
 		var started, next, ended *time.Time
-		err = row.Scan(&j.ID, &j.Verb, &j.Blocked, &j.Destination, &j.Selection, &j.State, &j.Total, &j.Done, &j.Skipped, &j.Left, &j.Groups, &j.Rate,
+		err = row.Scan(&j.ID, &j.Verb, &j.Blocked, &j.Destination, &j.To, &j.Selection, &j.State, &j.Total, &j.Done,
+			&j.Skipped, &j.Left, &j.Groups, &j.Rate,
 			&j.PerSecond, &j.Actor, &j.Reason, &j.Note, &j.Planned, &started, &next, &ended)
 		j.Started, j.Next, j.Ended = value(started), value(next), value(ended)
 		if j.State == JobRunning && j.PerSecond > 0 {
@@ -524,9 +568,10 @@ func StopJob(ctx context.Context, db DB, id int64, destination string, action Ac
 	})
 }
 
-// UndoJob takes back what a job has done. A job that has not begun leaves no trace. What was discarded returns from the trash,
-// what was acknowledged is new again, batch by batch, as the job was carried out. Of a requeue that has begun, the rest is
-// stopped: what was handed to relays can't be called back. If destination is given, only a job of it is found.
+// UndoJob takes back what a job has done. A job that has not begun leaves no trace. What was discarded returns from the
+// trash, what was acknowledged is new again, batch by batch, as the job was carried out. Of a requeue that has begun,
+// the rest is stopped: what was handed to relays can't be called back. If destination is given, only a job of it is
+// found.
 func UndoJob(ctx context.Context, db DB, id int64, destination string, action Action) (Job, error) {
 	return endJob(ctx, db, "undo_job", id, destination, action, func(tx pgx.Tx, job Job) (string, error) {
 		touched := job.Done + job.Skipped

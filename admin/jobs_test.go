@@ -62,7 +62,8 @@ func TestAJobActsOnWhatItsDryRunHasListed(t *testing.T) {
 	dry := anna
 	dry.DryRun = true
 	planned, err := Start(t.Context(), d.Conn, BulkRequeue, Selection{Destination: "kafka"}, JobOptions{}, dry)
-	if err != nil || planned.State != JobPlanned || planned.Total != 30 || planned.Left != 30 || len(planned.Groups) != 1 || planned.Groups[0].N != 30 {
+	if err != nil || planned.State != JobPlanned || planned.Total != 30 || planned.Left != 30 ||
+		len(planned.Groups) != 1 || planned.Groups[0].N != 30 {
 		t.Fatalf("%+v, %v", planned, err)
 	}
 	if n := d.int(`SELECT count(*) FROM outbox.audit`); n != 0 {
@@ -91,7 +92,8 @@ func TestAJobActsOnWhatItsDryRunHasListed(t *testing.T) {
 		t.Errorf("%d rows in the audit", n)
 	}
 	for verb, of := range map[BulkVerb]string{BulkDiscard: "", BulkRequeue: "nats"} {
-		if _, err := Start(t.Context(), d.Conn, verb, Selection{Destination: of}, JobOptions{Job: planned.ID}, anna); !errors.Is(err, ErrNotFound) {
+		if _, err := Start(t.Context(), d.Conn, verb, Selection{Destination: of}, JobOptions{Job: planned.ID},
+			anna); !errors.Is(err, ErrNotFound) {
 			t.Errorf("another verb or destination: %v", err)
 		}
 	}
@@ -174,7 +176,8 @@ func TestTheTrashIsListedAndRestoredFrom(t *testing.T) {
 		}
 	}
 	trash := Selection{Discarded: true}
-	if list, err := DeadLetters(t.Context(), d.Conn, trash, Page{Payload: true}); err != nil || len(list) != 3 || list[0].Position != 2 || string(list[2].Payload) != "secret" {
+	if list, err := DeadLetters(t.Context(), d.Conn, trash, Page{Payload: true}); err != nil || len(list) != 3 ||
+		list[0].Position != 2 || string(list[2].Payload) != "secret" {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	for _, s := range []Selection{{All: true}, {Discarded: true}, {Discarded: true, Blocked: true, All: true}} {
@@ -272,8 +275,8 @@ func TestAnErrorOfABatchIsNotedAndTheJobGoesOnLater(t *testing.T) {
 	}
 }
 
-// TestExecutorsThatDieAndOthersBesideThemDoNoHarm has several processes carry out one job while some of them end in the middle
-// of a batch, and a relay takes holds away. OUTBOX_JOB_MESSAGES is how many dead letters there are.
+// TestExecutorsThatDieAndOthersBesideThemDoNoHarm has several processes carry out one job while some of them end in the
+// middle of a batch, and a relay takes holds away. OUTBOX_JOB_MESSAGES is how many dead letters there are.
 func TestExecutorsThatDieAndOthersBesideThemDoNoHarm(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
@@ -344,7 +347,8 @@ func TestExecutorsThatDieAndOthersBesideThemDoNoHarm(t *testing.T) {
 	if job = d.job(job.ID); job.State != JobDone || job.Done != int64(total) {
 		t.Errorf("%+v", job)
 	}
-	if list, err := Jobs(t.Context(), d.Conn, JobFilter{Destination: "kafka", Limit: 1}); err != nil || len(list) != 1 || fmt.Sprint(list[0].ID) != fmt.Sprint(job.ID) {
+	if list, err := Jobs(t.Context(), d.Conn, JobFilter{Destination: "kafka", Limit: 1}); err != nil || len(list) != 1 ||
+		fmt.Sprint(list[0].ID) != fmt.Sprint(job.ID) {
 		t.Errorf("%+v, %v", list, err)
 	}
 }

@@ -18,9 +18,9 @@ type Live struct {
 // ReadWithin is how old a report may be. After that its verdict says that it isn't known how things are.
 const ReadWithin = 15 * time.Second
 
-// Amended returns the report with the verdict as it is now: a relay knows of an outage before the database is looked at, and of
-// its own work when the database can't be. age is how old r is; err is why it is not newer, and may be nil. A
-// zero report is one that has not been read yet. r stays as it is.
+// Amended returns the report with the verdict as it is now: a relay knows of an outage before the database is looked
+// at, and of its own work when the database can't be. age is how old r is; err is why it is not newer, and may be nil.
+// A zero report is one that has not been read yet. r stays as it is.
 func (r *Report) Amended(live []Live, age time.Duration, err error) *Report {
 	now := *r
 	now.Destinations = slices.Clone(r.Destinations)
@@ -45,7 +45,8 @@ func (r *Report) Amended(live []Live, age time.Duration, err error) *Report {
 	return &now
 }
 
-// amend takes over what a relay does with a group. Of one that it waits for, the database knows more, if it can be read.
+// amend takes over what a relay does with a group. Of one that it waits for, the database knows more, if it can be
+// read.
 func (r *Report) amend(l Live) {
 	d := r.destination(l.Destination)
 	i := slices.IndexFunc(d.Groups, func(g Group) bool { return g.Group == l.Group })

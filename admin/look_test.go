@@ -22,11 +22,13 @@ func TestDeadLettersOfOneCauseAreAGroup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if g := groups.Groups; len(g) != 2 || g[0].Messages != 7 || g[0].New != 7 || g[0].Again != 0 || g[1].Messages != 3 || groups.Looked != 10 || groups.Partial {
+	if g := groups.Groups; len(g) != 2 || g[0].Messages != 7 || g[0].New != 7 || g[0].Again != 0 || g[1].Messages != 3 ||
+		groups.Looked != 10 || groups.Partial {
 		t.Fatalf("%+v", groups)
 	}
 	all := Selection{Fingerprint: groups.Groups[1].Fingerprint}
-	if letters, err := DeadLetters(t.Context(), d.Conn, all, Page{}); err != nil || len(letters) != 3 || letters[0].Fingerprint != all.Fingerprint || letters[0].Deaths != 1 {
+	if letters, err := DeadLetters(t.Context(), d.Conn, all, Page{}); err != nil || len(letters) != 3 ||
+		letters[0].Fingerprint != all.Fingerprint || letters[0].Deaths != 1 {
 		t.Errorf("%+v, %v", letters, err)
 	}
 	o, err := Requeue(t.Context(), d.Conn, all, 0, Action{Actor: "anna"})
@@ -67,10 +69,12 @@ func TestHeldLanesAreListedByPages(t *testing.T) {
 	if want := []string{"kafka a", "kafka k0", "kafka k1", "kafka k2", "kafka k3", "kafka k4", "nats a"}; !slices.Equal(names, want) {
 		t.Errorf("%q", names)
 	}
-	if list, err := Holds(t.Context(), d.Conn, HoldFilter{Blocked: true}); err != nil || len(list) != 1 || !list[0].Blocked || !list[0].Due.IsZero() || list[0].Messages.N != 1 {
+	if list, err := Holds(t.Context(), d.Conn, HoldFilter{Blocked: true}); err != nil || len(list) != 1 ||
+		!list[0].Blocked || !list[0].Due.IsZero() || list[0].Messages.N != 1 {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if list, err := Holds(t.Context(), d.Conn, HoldFilter{Destination: "nats", Key: "a"}); err != nil || len(list) != 1 || list[0].Blocked || list[0].Due.Year() != 2100 {
+	if list, err := Holds(t.Context(), d.Conn, HoldFilter{Destination: "nats", Key: "a"}); err != nil || len(list) != 1 ||
+		list[0].Blocked || list[0].Due.Year() != 2100 {
 		t.Errorf("%+v, %v", list, err)
 	}
 }
@@ -87,7 +91,8 @@ func TestTheAuditIsReadNewestFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	list, err := Audit(t.Context(), d.Conn, AuditFilter{})
-	if err != nil || len(list) != 2 || list[0].Verb != "resume" || list[1].Reason != "their migration" || list[1].Destination != "kafka" || len(list[1].Detail) < 3 {
+	if err != nil || len(list) != 2 || list[0].Verb != "resume" || list[1].Reason != "their migration" ||
+		list[1].Destination != "kafka" || len(list[1].Detail) < 3 {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	if list, err := Audit(t.Context(), d.Conn, AuditFilter{Before: list[0].ID}); err != nil || len(list) != 1 || list[0].Actor != "anna" {

@@ -37,24 +37,88 @@ type Message struct {
 
 // MessageFilter selects messages. Fields that are set must all match.
 type MessageFilter struct {
-	MessageID        outbox.ID
-	Key              string // the ordering key
-	Topic            string
-	Since, Until     time.Time // created at or after, created before
-	Header           string    // the name of a header that there is
-	HeaderValue      string    // its value; "" for any
-	Transaction      int64     // the xid
-	Limit            int       // default 100, at most 1000
-	AfterSegment     int       // these three are of the place where the search before ended; an AfterTransaction of 0: from the newest
-	AfterTransaction int64
-	AfterPosition    int64
-	Within           time.Duration // how long to look; default 1 s
-	payload          bool
+	MessageIDs  []outbox.ID `json:"message_ids,omitempty"`
+	Key         string      `json:"key,omitempty"` // the ordering key
+	Topic       string      `json:"topic,omitempty"`
+	Since       time.Time   `json:"since,omitzero"` // created at this time or later
+	Until       time.Time   `json:"until,omitzero"` // created before
+	Header      string      `json:"header,omitempty"`
+	HeaderValue string      `json:"header_value,omitempty"` // "" for any value
+	Transaction int64       `json:"transaction,omitempty"`  // the xid
+}
+
+// Everything reports whether nothing is named: f selects all there is.
+func (f MessageFilter) Everything() bool {
+	return !f.indexed() && f.Topic == "" && f.Since.IsZero() && f.Until.IsZero() && f.Header == ""
 }
 
 // indexed reports whether an index leads to what is searched for. Otherwise rows are looked at one after the other.
 func (f MessageFilter) indexed() bool {
-	return !f.MessageID.IsZero() || f.Key != "" || f.Transaction > 0
+	return len(f.MessageIDs) > 0 || f.Key != "" || f.Transaction > 0
+}
+
+// conditions collects the conditions of a statement with their arguments.
+type conditions struct {
+	text string
+	args []any
+}
+
+// add adds a condition that has %d for the number of each of its arguments.
+func (c *conditions) add(condition string, args ...any) {
+	numbers := make([]any, len(args))
+	for i := range args {
+		numbers[i] = len(c.args) + i + 1
+	}
+	c.args = append(c.args, args...)
+	c.text += " AND " + fmt.Sprintf(condition, numbers...)
+}
+
+// match adds what f asks of a row m of outbox.messages.
+func (c *conditions) match(f MessageFilter) {
+	if len(f.MessageIDs) > 0 {
+		c.add("m.message_id = ANY ($%d::text[]::uuid[])", texts(f.MessageIDs))
+	}
+	if f.Key != "" {
+		c.add("coalesce(nullif(m.key, ''), nullif(m.aggregate_id, '')) = $%d", f.Key)
+	}
+	if f.Transaction > 0 {
+		c.add("m.xid = $%d::text::xid8", fmt.Sprint(f.Transaction))
+	}
+	if f.Topic != "" {
+		c.add("m.topic = $%d", f.Topic)
+	}
+	if !f.Since.IsZero() {
+		c.add("m.created_at >= $%d::timestamptz", f.Since)
+	}
+	if !f.Until.IsZero() {
+		c.add("m.created_at < $%d::timestamptz", f.Until)
+	}
+	if f.Header != "" {
+		c.add("m.headers ? $%d::text", f.Header)
+	}
+	if f.HeaderValue != "" {
+		c.add("m.headers ->> $%d::text = $%d", f.Header, f.HeaderValue)
+	}
+}
+
+// texts are ids as statements take them.
+func texts(ids []outbox.ID) []string {
+	list := make([]string, len(ids))
+	for i, id := range ids {
+		list[i] = id.String()
+	}
+	return list
+}
+
+// MessageSearch is a search for messages.
+type MessageSearch struct {
+	MessageFilter
+	Limit            int // default 100, at most 1000
+	AfterSegment     int // these three are of the place where the search before ended; an AfterTransaction of 0: from the newest
+	AfterTransaction int64
+	AfterPosition    int64
+	Within           time.Duration // how long to look; default 1 s
+	payload          bool
 }
 
 // FoundMessages is the result of a search, and how far it went.
@@ -65,8 +129,8 @@ type FoundMessages struct {
 	Complete bool   `json:"complete"`
 	Next     string `json:"next,omitempty"` // SEGMENT:TRANSACTION:POSITION
 
-	// What was looked at. Looked is exact if no index led to the messages. Otherwise it is the server's count of the rows
-	// that the segments have, and only a part of them was read.
+	// What was looked at. Looked is exact if no index led to the messages. Otherwise it is the server's count of the
+	// rows that the segments have, and only a part of them was read.
 	Segments int     `json:"segments"`
 	Of       int     `json:"of_segments"`
 	Looked   int64   `json:"looked"`
@@ -96,21 +160,16 @@ func scanMessage(row pgx.CollectableRow, more ...any) (m Message, err error) {
 	return m, err
 }
 
-// messagesWhere is the filter for a row m. $1 is the segment, and the rows are before ($2, $3) in the order of the walk.
-const messagesWhere = `m.segment = $1 AND (m.xid, m.id) < ($2::text::xid8, $3::bigint)
-	AND ($4::text IS NULL OR m.topic = $4) AND ($5::timestamptz IS NULL OR m.created_at >= $5) AND ($6::timestamptz IS NULL OR m.created_at < $6)
-	AND ($7::text IS NULL OR m.headers ? $7) AND ($8::text IS NULL OR m.headers ->> $7 = $8)`
-
-// walked is how many rows of a segment one statement looks at when no index leads to the messages. It bounds what a search
-// loses when its time is over in the middle.
+// walked is how many rows of a segment one statement looks at when no index leads to the messages. It bounds what a
+// search loses when its time is over in the middle.
 const walked = 5_000
 
 // latest is after every transaction and every position.
 const latest = "9223372036854775807"
 
-// FindMessages searches in the segments of outbox.messages for f.Within, and returns how far it has come. By message id, key and
-// transaction it is led by indexes. Otherwise it looks at one message after the other. It reads no payload.
-func FindMessages(ctx context.Context, db DB, f MessageFilter) (found FoundMessages, err error) {
+// FindMessages searches in the segments of outbox.messages for f.Within, and returns how far it has come. By message
+// id, key and transaction it is led by indexes. Otherwise it looks at one message after the other. It reads no payload.
+func FindMessages(ctx context.Context, db DB, f MessageSearch) (found FoundMessages, err error) {
 	err = read(ctx, db, func(tx pgx.Tx) error {
 		found, err = findMessages(ctx, tx, f)
 		return err
@@ -121,7 +180,7 @@ func FindMessages(ctx context.Context, db DB, f MessageFilter) (found FoundMessa
 	return found, nil
 }
 
-func findMessages(ctx context.Context, tx pgx.Tx, f MessageFilter) (FoundMessages, error) {
+func findMessages(ctx context.Context, tx pgx.Tx, f MessageSearch) (FoundMessages, error) {
 	found := FoundMessages{Messages: []Message{}, Of: schema.SegmentCount}
 	begin := time.Now()
 	if f.Within <= 0 {
@@ -185,7 +244,8 @@ type part struct {
 }
 
 // part looks at a part of a segment, at or before the given place, for at most the given time.
-func (f MessageFilter) part(ctx context.Context, tx pgx.Tx, segment int, at string, id int64, limit int, left time.Duration) (p part, err error) {
+func (f MessageSearch) part(ctx context.Context, tx pgx.Tx, segment int, at string, id int64, limit int,
+	left time.Duration) (p part, err error) {
 	step, err := tx.Begin(ctx) // a statement that takes too long undoes this savepoint alone
 	if err != nil {
 		return p, err
@@ -199,32 +259,9 @@ func (f MessageFilter) part(ctx context.Context, tx pgx.Tx, segment int, at stri
 		SET LOCAL max_parallel_workers_per_gather = 0; %s`, max(left.Milliseconds(), 1), indexes)); err != nil {
 		return p, err
 	}
-	text := func(v string) any {
-		if v == "" {
-			return nil
-		}
-		return v
-	}
-	moment := func(t time.Time) any {
-		if t.IsZero() {
-			return nil
-		}
-		return t
-	}
-	where, args := messagesWhere, []any{segment, at, id, text(f.Topic), moment(f.Since), moment(f.Until), text(f.Header), text(f.HeaderValue)}
-	add := func(condition string, arg any) {
-		args = append(args, arg)
-		where += fmt.Sprintf(" AND "+condition, len(args))
-	}
-	if !f.MessageID.IsZero() {
-		add("m.message_id = $%d::text::uuid", f.MessageID.String())
-	}
-	if f.Key != "" {
-		add("coalesce(nullif(m.key, ''), nullif(m.aggregate_id, '')) = $%d", f.Key)
-	}
-	if f.Transaction > 0 {
-		add("m.xid = $%d::text::xid8", fmt.Sprint(f.Transaction))
-	}
+	// The rows of the segment before a place in the order of the walk.
+	where := conditions{"m.segment = $1 AND (m.xid, m.id) < ($2::text::xid8, $3::bigint)", []any{segment, at, id}}
+	where.match(f.MessageFilter)
 	if f.indexed() {
 		err = step.QueryRow(ctx, `SELECT pg_stat_get_live_tuples(('outbox.messages_' || $1::int)::regclass)`, segment).Scan(&p.looked)
 		p.done = true
@@ -237,8 +274,7 @@ func (f MessageFilter) part(ctx context.Context, tx pgx.Tx, segment int, at stri
 				ORDER BY m.xid DESC, m.id DESC LIMIT $4) w`, segment, at, id, walked).Scan(&p.looked, &last, &lastID)
 		if p.done = p.looked < walked; last != nil {
 			p.at, p.id = *last, *lastID
-			args = append(args, *last, *lastID)
-			where += fmt.Sprintf(" AND (m.xid, m.id) >= ($%d::text::xid8, $%d::bigint)", len(args)-1, len(args))
+			where.add("(m.xid, m.id) >= ($%d::text::xid8, $%d::bigint)", *last, *lastID)
 		}
 	}
 	if err != nil || p.looked == 0 && !f.indexed() {
@@ -248,9 +284,8 @@ func (f MessageFilter) part(ctx context.Context, tx pgx.Tx, segment int, at stri
 	if f.payload {
 		payload = "m.payload"
 	}
-	args = append(args, limit)
-	rows, err := step.Query(ctx, `SELECT `+fmt.Sprintf(messageColumns, payload)+`, m.xid::text FROM outbox.messages m WHERE `+where+
-		fmt.Sprintf(` ORDER BY m.xid DESC, m.id DESC LIMIT $%d`, len(args)), args...)
+	rows, err := step.Query(ctx, `SELECT `+fmt.Sprintf(messageColumns, payload)+`, m.xid::text FROM outbox.messages m WHERE `+where.text+
+		fmt.Sprintf(` ORDER BY m.xid DESC, m.id DESC LIMIT %d`, limit), where.args...)
 	if err != nil {
 		return p, err
 	}
@@ -271,8 +306,8 @@ func (f MessageFilter) part(ctx context.Context, tx pgx.Tx, segment int, at stri
 const (
 	// AtWaiting: the destination's cursor has not passed it.
 	AtWaiting = "waiting"
-	// AtPassed: the cursor has passed it and nothing is left of it: it was delivered, or the destination doesn't select it, or an
-	// operator discarded it.
+	// AtPassed: the cursor has passed it and nothing is left of it: it was delivered, or the destination doesn't select
+	// it, or an operator discarded it.
 	AtPassed  = "passed"
 	AtHeld    = "held"    // set aside, to be tried again, or behind a message of its key that is
 	AtBlocked = "blocked" // it waits for an operator, or is behind a message of its key that does
@@ -299,11 +334,13 @@ type MessageLife struct {
 	Destinations []Arrival `json:"destinations"`
 }
 
-// ShowMessage returns the messages with an id and what became of them. There are several if a writer has given an id more than
-// once. A message whose segment has been emptied is known as long as it is held or dead. The payload is read if asked for.
+// ShowMessage returns the messages with an id and what became of them. There are several if a writer has given an id
+// more than once. A message whose segment has been emptied is known as long as it is held or dead. The payload is read
+// if asked for.
 func ShowMessage(ctx context.Context, db DB, id outbox.ID, payload bool) (lives []MessageLife, err error) {
 	err = read(ctx, db, func(tx pgx.Tx) error {
-		found, err := findMessages(ctx, tx, MessageFilter{MessageID: id, Within: 20 * time.Second, payload: payload})
+		found, err := findMessages(ctx, tx, MessageSearch{MessageFilter: MessageFilter{MessageIDs: []outbox.ID{id}},
+			Within: 20 * time.Second, payload: payload})
 		if err != nil {
 			return err
 		}
@@ -338,7 +375,8 @@ func ShowMessage(ctx context.Context, db DB, id outbox.ID, payload bool) (lives 
 		return nil
 	})
 	if err == nil && len(lives) == 0 {
-		err = fmt.Errorf("%w: no segment, hold or dead letter has the message id %s: it was delivered and its segment is emptied, or it never was", ErrNotFound, id)
+		err = fmt.Errorf("%w: no segment, hold or dead letter has the message id %s: it was delivered and its segment "+
+			"is emptied, or it never was", ErrNotFound, id)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("show a message: %w", err)
@@ -373,7 +411,8 @@ func setAside(ctx context.Context, tx pgx.Tx, id outbox.ID, payload bool) ([]asi
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (a aside, err error) {
 		var due *time.Time
-		a.Message, err = scanMessage(row, &a.arrival.Destination, &a.arrival.State, &a.arrival.Attempts, &a.arrival.Error, &a.arrival.Since, &due)
+		a.Message, err = scanMessage(row, &a.arrival.Destination, &a.arrival.State, &a.arrival.Attempts, &a.arrival.Error,
+			&a.arrival.Since, &due)
 		a.Segment, a.arrival.Due = -1, value(due)
 		return a, err
 	})
@@ -403,7 +442,8 @@ func (l *MessageLife) complete(ctx context.Context, tx pgx.Tx, cursors []cursor,
 	}
 	for _, c := range cursors {
 		first, last := schema.Shards(c.Group, c.Groups)
-		if at[c.Destination] || strings.HasPrefix(c.Destination, schema.InboxPrefix) || l.Transaction != "" && (shard < first || shard > last) {
+		if at[c.Destination] || strings.HasPrefix(c.Destination, schema.InboxPrefix) || l.Transaction != "" &&
+			(shard < first || shard > last) {
 			continue
 		}
 		at[c.Destination] = true
@@ -437,7 +477,7 @@ func traceID(headers json.RawMessage) string {
 }
 
 // MessagePlace reads the place where a search ended, as FoundMessages.Next has it.
-func MessagePlace(text string) (f MessageFilter, err error) {
+func MessagePlace(text string) (f MessageSearch, err error) {
 	var rest string
 	n, _ := fmt.Sscanf(text, "%d:%d:%d%s", &f.AfterSegment, &f.AfterTransaction, &f.AfterPosition, &rest)
 	if n != 3 || f.AfterSegment < 0 || f.AfterSegment >= schema.SegmentCount || f.AfterTransaction <= 0 {

@@ -13,7 +13,7 @@ import (
 
 const long = 5 * time.Minute // more than any search here takes
 
-func (d *database) find(f MessageFilter) FoundMessages {
+func (d *database) find(f MessageSearch) FoundMessages {
 	d.t.Helper()
 	if f.Within == 0 {
 		f.Within = long
@@ -57,30 +57,31 @@ func TestMessagesAreFoundByWhatIsKnownOfThem(t *testing.T) {
 		filter MessageFilter
 		want   int
 		first  int
+		limit  int
 	}{
-		"id":          {MessageFilter{MessageID: messageID(t, 77)}, 1, 77},
-		"key":         {MessageFilter{Key: "k3", Topic: "topic-1", Since: minute, Until: minute.Add(time.Minute)}, 2, 103},
-		"topic, time": {MessageFilter{Topic: "topic-1", Since: minute, Until: minute.Add(time.Minute)}, 20, 118},
-		"header":      {MessageFilter{Header: "tenant", HeaderValue: "4", Until: minute}, 12, 59},
-		"any header":  {MessageFilter{Header: "tenant", Until: minute}, 59, 59},
-		"no header":   {MessageFilter{Header: "colour"}, 0, 0},
-		"transaction": {MessageFilter{Transaction: d.int(`SELECT xid::text::bigint FROM outbox.messages ORDER BY xid LIMIT 1`), Limit: 3}, 3, n / 2},
-		"no id":       {MessageFilter{MessageID: messageID(t, n+1)}, 0, 0},
+		"id":          {MessageFilter{MessageIDs: []outbox.ID{messageID(t, 77)}}, 1, 77, 0},
+		"key":         {MessageFilter{Key: "k3", Topic: "topic-1", Since: minute, Until: minute.Add(time.Minute)}, 2, 103, 0},
+		"topic, time": {MessageFilter{Topic: "topic-1", Since: minute, Until: minute.Add(time.Minute)}, 20, 118, 0},
+		"header":      {MessageFilter{Header: "tenant", HeaderValue: "4", Until: minute}, 12, 59, 0},
+		"any header":  {MessageFilter{Header: "tenant", Until: minute}, 59, 59, 0},
+		"no header":   {MessageFilter{Header: "colour"}, 0, 0, 0},
+		"transaction": {MessageFilter{Transaction: d.int(`SELECT xid::text::bigint FROM outbox.messages ORDER BY xid LIMIT 1`)}, 3, n / 2, 3},
+		"no id":       {MessageFilter{MessageIDs: []outbox.ID{messageID(t, n+1)}}, 0, 0, 0},
 	} {
 		for _, summarized := range []bool{false, true} {
 			if summarized {
 				d.exec(`VACUUM outbox.messages`)
 			}
-			found := d.find(c.filter)
+			found := d.find(MessageSearch{MessageFilter: c.filter, Limit: c.limit})
 			if len(found.Messages) != c.want || c.want > 0 && found.Messages[0].MessageID != messageID(t, c.first) {
 				t.Errorf("%s: %d found, the first %+v", name, len(found.Messages), append(found.Messages, Message{})[0])
 			}
-			if c.filter.Limit == 0 && (!found.Complete || found.Next != "" || found.Segments != schema.SegmentCount || found.Looked < 0) {
+			if c.limit == 0 && (!found.Complete || found.Next != "" || found.Segments != schema.SegmentCount || found.Looked < 0) {
 				t.Errorf("%s: %+v", name, found)
 			}
 		}
 	}
-	for _, m := range d.find(MessageFilter{MessageID: messageID(t, 77)}).Messages {
+	for _, m := range d.find(MessageSearch{MessageFilter: MessageFilter{MessageIDs: []outbox.ID{messageID(t, 77)}}}).Messages {
 		if m.Key != "k7" || m.Payload != nil || m.Transaction == "" || !strings.Contains(string(m.Headers), "tenant") {
 			t.Errorf("%+v", m)
 		}
@@ -92,7 +93,7 @@ func TestASearchTellsHowFarItCameAndGoesOnThere(t *testing.T) {
 	d := setup(t)
 	const n = 4 * walked
 	d.messages(n)
-	for name, f := range map[string]MessageFilter{"walk": {Limit: 1000}, "index": {Key: "k3", Limit: 700}} {
+	for name, f := range map[string]MessageSearch{"walk": {Limit: 1000}, "index": {MessageFilter: MessageFilter{Key: "k3"}, Limit: 700}} {
 		want, seen := n, map[string]bool{}
 		if f.Key != "" {
 			want /= 10
@@ -121,7 +122,7 @@ func TestASearchTellsHowFarItCameAndGoesOnThere(t *testing.T) {
 	// A search whose time is over tells where it stands, and the transaction goes on.
 	d.exec(`BEGIN; LOCK TABLE outbox.messages IN ACCESS EXCLUSIVE MODE`)
 	other := database{t: t, url: d.url, Conn: d.another()}
-	found := other.find(MessageFilter{Topic: "topic-1", Within: 100 * time.Millisecond})
+	found := other.find(MessageSearch{MessageFilter: MessageFilter{Topic: "topic-1"}, Within: 100 * time.Millisecond})
 	if found.Complete || found.Next == "" || len(found.Messages) != 0 {
 		t.Errorf("%+v", found)
 	}
@@ -158,12 +159,14 @@ func TestOneMessagesLifeIsShown(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if l.TraceID != "4bf92f3577b34da6a3ce929d0e0e4736" || string(l.Payload) != "secret" || l.Transaction == "" || l.Key != "k3" || l.Position != position {
+	if l.TraceID != "4bf92f3577b34da6a3ce929d0e0e4736" || string(l.Payload) != "secret" || l.Transaction == "" ||
+		l.Key != "k3" || l.Position != position {
 		t.Errorf("%+v", l)
 	}
 	// Without its row a message is known by what is set aside.
 	d.exec(`TRUNCATE outbox.messages`)
-	if lives, err = ShowMessage(t.Context(), d.Conn, messageID(t, 3), false); err != nil || len(lives) != 1 || lives[0].Segment != -1 || lives[0].Payload != nil {
+	if lives, err = ShowMessage(t.Context(), d.Conn, messageID(t, 3), false); err != nil || len(lives) != 1 ||
+		lives[0].Segment != -1 || lives[0].Payload != nil {
 		t.Errorf("%+v, %v", lives, err)
 	}
 	if _, err = ShowMessage(t.Context(), d.Conn, messageID(t, 4), false); !errors.Is(err, ErrNotFound) {
@@ -176,7 +179,7 @@ func TestViewersFindAndSeeMessagesWithoutPayloads(t *testing.T) {
 	d := setup(t)
 	d.messages(10)
 	d.viewer()
-	if found := d.find(MessageFilter{Key: "k3"}); len(found.Messages) != 1 {
+	if found := d.find(MessageSearch{MessageFilter: MessageFilter{Key: "k3"}}); len(found.Messages) != 1 {
 		t.Errorf("%+v", found)
 	}
 	if lives, err := ShowMessage(t.Context(), d.Conn, messageID(t, 3), false); err != nil || len(lives) != 1 {

@@ -60,7 +60,7 @@ func Rebase(ctx context.Context, db DB, destination string, action Action) ([]Re
 }
 
 func rebase(ctx context.Context, tx pgx.Tx, destination string, action Action) ([]Rebased, error) {
-	// Nobody writes a message or takes a lease from here on, and whoever did has ended.
+	// From here on no transaction writes a message or takes a lease, and those that did have ended.
 	_, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '10s'; SET LOCAL search_path = pg_catalog; SET LOCAL row_security = off;
 		LOCK TABLE outbox.messages, outbox.inbox_messages, outbox.cursors, outbox.holds, outbox.dead_letters IN SHARE ROW EXCLUSIVE MODE`)
 	if err != nil {
@@ -98,6 +98,9 @@ func rebase(ctx context.Context, tx pgx.Tx, destination string, action Action) (
 		if err := i.moveKept(ctx, tx); err != nil {
 			return nil, err
 		}
+	}
+	if err := stopReplays(ctx, tx); err != nil {
+		return nil, err
 	}
 	var report []Rebased
 	for _, c := range all {
@@ -193,9 +196,10 @@ func rebaseable(all []rebasedCursor, destination string, needed bool) error {
 	return nil
 }
 
-// holdUndeliveredSQL holds what a cursor has not delivered, at the ids that the rows will have: of one that moves ($6), what it
-// doesn't see; of a foreign one ($7) what it can't have seen besides: written here after rows that came along, or later than the cursor; of
-// another, what the cluster itself doesn't see yet. A conflict can only be with the message itself, which is held already.
+// holdUndeliveredSQL holds what a cursor has not delivered, at the ids that the rows will have: of one that moves ($6),
+// what it doesn't see; of a foreign one ($7) what it can't have seen besides: written here after rows that came along,
+// or later than the cursor; of another, what the cluster itself doesn't see yet. A conflict can only be with the
+// message itself, which is held already.
 var holdUndeliveredSQL = `
 INSERT INTO outbox.holds (destination, lane, id, ` + schema.MessageColumns + `)
 SELECT $3, ` + schema.LaneSQL + `, m.id + CASE WHEN ` + newSQL + ` THEN $12::bigint ELSE 0 END, ` + schema.MessageColumns + `

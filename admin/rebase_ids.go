@@ -13,8 +13,8 @@ import (
 // ids tells, for a table of messages, those that were there before its sequence began again from those after. cameSQL
 // numbers the transaction that brought a row into this cluster.
 //
-// Rows of another cluster come before those that are written here. Some show it: their id is one that the sequence has not
-// come to, or their xid one that this cluster hadn't come to. Everything that came before the last of these is old.
+// Rows of another cluster come before those that are written here. Some show it: their id is one that the sequence has
+// not come to, or their xid one that this cluster hadn't come to. Everything that came before the last of these is old.
 // A row that was written here has its own transaction's xid, or came by a subtransaction of that, which is younger. One
 // that doesn't, and whose xid is older than the end of the old, is old as well, since nothing was written here before.
 type ids struct {
@@ -44,8 +44,8 @@ SELECT coalesce(max(j.came), 0) FROM joined j, last WHERE j.island <= (SELECT ma
 // newSQL is whether a row m was written here since.
 const newSQL = `(m.id < ` + cursors.Drawn + ` AND ` + cameSQL + ` > $2::bigint)`
 
-// spanSQL finds the greatest id of the old rows, the least of the new ones, and whether ids repeat or are beyond the sequence.
-// What waits or is dead counts as old, unless its row is new.
+// spanSQL finds the greatest id of the old rows, the least of the new ones, and whether ids repeat or are beyond the
+// sequence. What waits or is dead counts as old, unless its row is new.
 const spanSQL = `
 WITH kept AS (
 	SELECT k.id FROM (SELECT destination, id, message_id FROM outbox.holds UNION ALL SELECT destination, id, message_id FROM outbox.dead_letters) k
@@ -58,7 +58,8 @@ WITH kept AS (
 )
 SELECT old > ` + cursors.LastSQL + `, CASE WHEN new <= old AND (repeat OR old > ` + cursors.LastSQL + `) THEN old ELSE 0 END FROM span`
 
-// tellApart looks at a table. foreign means that there are cursors or messages of another cluster. Nobody writes meanwhile.
+// tellApart looks at a table. foreign means that there are cursors or messages of another cluster. The
+// tables are locked against writers.
 func tellApart(ctx context.Context, tx pgx.Tx, table string, foreign bool) (ids, error) {
 	i := ids{table: table}
 	err := tx.QueryRow(ctx, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").Scan(&i.now)
@@ -106,7 +107,8 @@ func (i *ids) move(ctx context.Context, tx pgx.Tx) error {
 	return catchUp(ctx, tx, i.table+"_id_seq", i.of(greatest), i.table == schema.InboxMessages)
 }
 
-// catchUp sets a sequence to the number that sql finds, if it is behind. That stays if the transaction fails, and does no harm.
+// catchUp sets a sequence to the number that sql finds, if it is behind. That stays if the transaction fails, and does
+// no harm.
 func catchUp(ctx context.Context, tx pgx.Tx, sequence, sql string, args ...any) error {
 	_, err := tx.Exec(ctx, fmt.Sprintf(`SELECT setval('%s', g.n) FROM %s g (n), %[1]s s WHERE g.n >= s.last_value`, sequence, sql), args...)
 	if err != nil {

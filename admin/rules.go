@@ -11,8 +11,8 @@ import (
 
 // rules are what a verdict rests on.
 type rules struct {
-	// group rules say whether a group is worked on. The first that finds something is right: what comes after it would tell
-	// of a relay that isn't there.
+	// group rules say whether a group is worked on. The first that finds something is right: what comes after it would
+	// tell of a relay that isn't there.
 	group []groupRule
 	// destination rules say what waits, and for what. Each speaks for itself.
 	destination []destinationRule
@@ -159,11 +159,13 @@ func heldText(d *Destination) string {
 }
 
 func altered(r *Report, d *Destination, _ *Group) (Finding, bool) {
-	return Finding{State: StateBroken, Cause: r.Altered, Advice: "run that, and then start the relay again", Next: "outbox relay"}, r.Altered != "" && d.Table == nil
+	return Finding{State: StateBroken, Cause: r.Altered, Advice: "run that, and then start the relay again",
+		Next: "outbox relay"}, r.Altered != "" && d.Table == nil
 }
 
 func foreign(_ *Report, d *Destination, g *Group) (Finding, bool) {
-	return Finding{State: StateBroken, Since: g.UpdatedAt, Cause: "its cursor is from another cluster: a dump was restored here, or the cluster was upgraded",
+	return Finding{State: StateBroken, Since: g.UpdatedAt,
+		Cause:  "its cursor is from another cluster: a dump was restored here, or the cluster was upgraded",
 		Advice: "with all writers and relays stopped", Next: "outbox rebase --destination " + argument(d.Name)}, g.Foreign
 }
 
@@ -172,8 +174,8 @@ func stopped(_ *Report, _ *Destination, g *Group) (Finding, bool) {
 		Advice: "cure the cause, then start it again", Next: "outbox relay"}, !g.Live && g.State == "stopped" && g.LastError != ""
 }
 
-// abandonedAfter is how long nobody has delivered to a destination that perhaps nobody needs: a relay that is late, restarted or
-// deployed is back long before.
+// abandonedAfter is the time without a relay after which a destination is perhaps not needed any more. A relay that is
+// restarted or deployed is back long before.
 const abandonedAfter = time.Hour
 
 func unowned(r *Report, d *Destination, g *Group) (Finding, bool) {
@@ -216,7 +218,8 @@ func unowned(r *Report, d *Destination, g *Group) (Finding, bool) {
 	f.Cause += "; " + strings.Join(others, ", ") + " run without delivering to " + name
 	f.Advice = strings.TrimPrefix(f.Advice+", or add the destination to the configuration of a relay that runs", ", or ")
 	if away > abandonedAfter {
-		f.Advice += "; if nobody needs it any more, what it has not delivered is given up by: outbox destinations drop " + argument(d.Name) + "; otherwise"
+		f.Advice += "; if nobody needs it any more, what it has not delivered is given up by: outbox destinations drop " +
+			argument(d.Name) + "; otherwise"
 	}
 	return f, true
 }
@@ -232,7 +235,8 @@ func closed(_ *Report, _ *Destination, g *Group) (Finding, bool) {
 }
 
 func broken(_ *Report, _ *Destination, g *Group) (Finding, bool) {
-	f := Finding{State: StateBroken, Since: g.StateSince, Cause: orElse(g.LastError, "unknown cause"), Advice: "check the database and the relay's log"}
+	f := Finding{State: StateBroken, Since: g.StateSince, Cause: orElse(g.LastError, "unknown cause"),
+		Advice: "check the database and the relay's log"}
 	switch {
 	case strings.Contains(f.Cause, "42501"):
 		f.Advice, f.Next = "as the owner of the schema, with the name of the relay's role", "outbox migrate grants --apply --relay ROLE"
@@ -251,31 +255,36 @@ func unread(r *Report, _ *Destination, g *Group) (Finding, bool) {
 }
 
 func orphaned(_ *Report, d *Destination) (Finding, bool) {
-	return Finding{State: StateNoRelay, Cause: "it has no cursor, but messages were set aside for it", Next: "outbox destinations ls"}, len(d.Groups) == 0
+	return Finding{State: StateNoRelay, Cause: "it has no cursor, but messages were set aside for it",
+		Next: "outbox destinations ls"}, len(d.Groups) == 0
 }
 
 func slotless(_ *Report, d *Destination) (Finding, bool) {
 	if d.Slot == nil || d.Slot.Position == "" || d.Slot.Status != "" && d.Slot.Status != "lost" {
 		return Finding{}, false
 	}
-	return Finding{State: StateBroken, Cause: fmt.Sprintf("its replication slot %s is %s", d.Slot.Name, orElse(d.Slot.Status, "not there any more")),
+	return Finding{State: StateBroken, Cause: fmt.Sprintf("its replication slot %s is %s", d.Slot.Name,
+		orElse(d.Slot.Status, "not there any more")),
 		Advice: "the relay makes another one and delivers from the table meanwhile; start it if none runs", Next: "outbox relay"}, true
 }
 
-// failingAfter is how long ago a message must have been set aside for the verdict to be that the destination fails. A message is set
-// aside when its next attempt is a second away, so it has failed several times by then.
+// failingAfter is how long ago a message must have been set aside for the verdict to be that the destination fails. A
+// message is set aside when its next attempt is a second away, so it has failed several times by then.
 const failingAfter = 2 * time.Second
 
 func refused(r *Report, d *Destination) (Finding, bool) {
 	since := d.Held.FailingSince
-	return Finding{State: StateFailing, Since: since, Cause: heldText(d) + ", tried again; last error: " + orElse(d.Held.LastError, "unknown"),
-		Advice: "cure the cause; they are tried again by themselves, and become dead letters after the last attempt"}, !since.IsZero() && r.At.Sub(since) > failingAfter
+	return Finding{State: StateFailing, Since: since, Cause: heldText(d) + ", tried again; last error: " +
+			orElse(d.Held.LastError, "unknown"),
+			Advice: "cure the cause; they are tried again by themselves, and become dead letters after the last attempt"},
+		!since.IsZero() && r.At.Sub(since) > failingAfter
 }
 
 func blocked(_ *Report, d *Destination) (Finding, bool) {
 	return Finding{State: StateBlocked, Since: d.Held.BlockedSince, Cause: fmt.Sprintf("%s until an operator acts; last error: %s",
 		plural(d.Held.Blocked, "lane is held", "lanes are held"), orElse(d.Held.LastError, "unknown")),
-		Advice: "cure the cause, and have them tried again", Next: "outbox dead requeue --blocked --destination " + argument(d.Name)}, d.Held.Blocked > 0
+		Advice: "cure the cause, and have them tried again", Next: "outbox dead requeue --blocked --destination " +
+			argument(d.Name)}, d.Held.Blocked > 0
 }
 
 func lagging(r *Report, d *Destination) (Finding, bool) {
@@ -287,8 +296,9 @@ func lagging(r *Report, d *Destination) (Finding, bool) {
 		oldest = earliest(oldest, d.Groups[i].Oldest)
 	}
 	waits := r.At.Sub(oldest)
-	return Finding{State: StateLagging, Since: oldest.Add(d.LagObjective), Cause: fmt.Sprintf("%v pending and %v held, the oldest for %v; it may be %v",
-			d.Pending, d.Held.Messages, waits.Round(time.Second), d.LagObjective),
+	return Finding{State: StateLagging, Since: oldest.Add(d.LagObjective),
+			Cause: fmt.Sprintf("%v pending and %v held, the oldest for %v; it may be %v",
+				d.Pending, d.Held.Messages, waits.Round(time.Second), d.LagObjective),
 			Advice: "wait if the backlog shrinks; otherwise look at outbox_publish_seconds, and deliver in more calls (shard_groups)"},
 		!oldest.IsZero() && d.LagObjective > 0 && waits > d.LagObjective
 }

@@ -121,8 +121,8 @@ func (s Selection) where() string {
 	return dead
 }
 
-// readable is a text as it can be sent whatever the database's encoding: unless that is UTF-8, one that isn't ASCII has its bytes in
-// octal. A dead letter may be one because of a text that has no UTF-8 form.
+// readable is a text as it can be sent whatever the database's encoding: unless that is UTF-8, one that isn't ASCII has
+// its bytes in octal. A dead letter may be one because of a text that has no UTF-8 form.
 func readable(text string) string {
 	return `CASE WHEN getdatabaseencoding() = 'UTF8' OR ` + text + ` !~ E'[^\\x01-\\x7f]' THEN ` + text + `
 		ELSE encode(decode(replace(` + text + `, E'\\', E'\\\\'), 'escape'), 'escape') END`
@@ -143,11 +143,7 @@ func (s Selection) args() []any {
 	}
 	var ids, positions, before any
 	if len(s.MessageIDs) > 0 {
-		list := make([]string, len(s.MessageIDs))
-		for i, id := range s.MessageIDs {
-			list[i] = id.String()
-		}
-		ids = list
+		ids = texts(s.MessageIDs)
 	}
 	if len(s.Positions) > 0 {
 		positions = s.Positions
@@ -155,7 +151,8 @@ func (s Selection) args() []any {
 	if !s.Before.IsZero() {
 		before = s.Before
 	}
-	return []any{ids, positions, text(s.Destination), text(s.Topic), text(schema.LaneOf(s.Key)), text(s.Reason), before, text(s.Fingerprint)}
+	return []any{ids, positions, text(s.Destination), text(s.Topic), text(schema.LaneOf(s.Key)), text(s.Reason), before,
+		text(s.Fingerprint)}
 }
 
 // detail describes s for the audit.

@@ -106,7 +106,14 @@ var anna = Action{Actor: "anna@example", Reason: "the broker is mended"}
 // viewer makes the connection one of a role that has a viewer's rights only.
 func (d *database) viewer() {
 	d.t.Helper()
-	role := pgx.Identifier{"viewer of " + d.Config().Database}.Sanitize()
+	role := "viewer of " + d.Config().Database
+	d.as(role, schema.Grants("", "", role))
+}
+
+// as makes the connection one of a new role with the given rights.
+func (d *database) as(name, grants string) {
+	d.t.Helper()
+	role := pgx.Identifier{name}.Sanitize()
 	d.exec(`CREATE ROLE ` + role)
 	d.t.Cleanup(func() {
 		_, err := d.Exec(context.Background(), `RESET ROLE; DROP OWNED BY `+role+`; DROP ROLE `+role)
@@ -114,6 +121,6 @@ func (d *database) viewer() {
 			d.t.Error(err)
 		}
 	})
-	d.exec(schema.Grants("", "", "viewer of "+d.Config().Database))
+	d.exec(grants)
 	d.exec(`SET ROLE ` + role)
 }

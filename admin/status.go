@@ -39,8 +39,8 @@ type Report struct {
 	// Jobs are those that have not ended, the newest first, at most 20.
 	Jobs []Job `json:"jobs,omitempty"`
 
-	// Altered says which tables are not what the migrations made, as a segment that is detached, and what to run. Relays
-	// refuse to work then.
+	// Altered says which tables are not what the migrations made, as a segment that is detached, and what to run.
+	// Relays refuse to work then.
 	Altered string `json:"altered,omitempty"`
 
 	unread string // why it isn't known how things are now; "" if it is
@@ -65,7 +65,8 @@ type Destination struct {
 
 	Groups  []Group `json:"shard_groups"`
 	Pending Count   `json:"pending"`
-	// Oldest is when the oldest message was inserted that is pending, held or blocked, or from when on it may be delivered.
+	// Oldest is when the oldest message was inserted that is pending, held or blocked, or from when on it may be
+	// delivered.
 	Oldest    time.Time `json:"oldest_pending,omitzero"`
 	Delivered int64     `json:"delivered"`
 
@@ -78,7 +79,8 @@ type Destination struct {
 	// Controls are the pauses of the destination, or of parts of it, and the bound on its rate.
 	Controls []Control `json:"controls,omitempty"`
 
-	// Table is nil for a destination that reads the outbox. A row of the table that has failed counts as held, in a lane of its own.
+	// Table is nil for a destination that reads the outbox. A row of the table that has failed counts as held, in a
+	// lane of its own.
 	Table *Table `json:"table,omitempty"`
 
 	// Slot is nil for a destination that has never been read by the write-ahead log.
@@ -124,7 +126,8 @@ type Held struct {
 	// BlockedSince is when the first lane was blocked; zero if none is.
 	BlockedSince time.Time `json:"blocked_since,omitzero"`
 
-	// FailingSince is when the oldest of those that have failed, and will be tried again, was set aside; zero if none has.
+	// FailingSince is when the oldest of those that have failed, and will be tried again, was set aside; zero if none
+	// has.
 	FailingSince time.Time `json:"failing_since,omitzero"`
 }
 
@@ -134,7 +137,8 @@ type Dead struct {
 	Reasons  map[string]int64 `json:"reasons,omitempty"`
 	Newest   time.Time        `json:"newest,omitzero"`
 
-	// New counts those that no operator has acknowledged, Since is when the oldest of them died, and LastError is that of the newest.
+	// New counts those that no operator has acknowledged, Since is when the oldest of them died, and LastError is that
+	// of the newest.
 	New       Count     `json:"new"`
 	Since     time.Time `json:"since,omitzero"`
 	LastError string    `json:"last_error,omitempty"`
@@ -156,7 +160,8 @@ type Relay struct {
 	// ClockAhead is the relay's clock less the database's, as of its last heartbeat, in whole seconds.
 	ClockAhead time.Duration `json:"clock_ahead_ns,omitempty"`
 
-	// Owns names the destinations that it has a lease of, with the shard group if there are several: "kafka", "kafka/2".
+	// Owns names the destinations that it has a lease of, with the shard group if there are several: "kafka",
+	// "kafka/2".
 	Owns []string `json:"owns,omitempty"`
 }
 
@@ -179,8 +184,9 @@ type OpenTransaction struct {
 	Query       string    `json:"query,omitempty"`
 }
 
-// liveness is how old a heartbeat may be, in seconds. Relays send one every third of a lease, which lasts a few seconds;
-// one with longer leases is known by these. One that is as much in the future was sent before the clock was set back.
+// liveness is how old a heartbeat may be, in seconds. Relays send one every third of a lease, which lasts a few
+// seconds; one with longer leases is known by these. One that is as much in the future was sent before the clock was
+// set back.
 const liveness = "30"
 
 // Status reads the whole state in one snapshot. It needs the rights of a viewer; with pg_read_all_stats
@@ -257,7 +263,8 @@ func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []curs
 		d := r.destination(c.Destination)
 		d.Groups = append(d.Groups, Group{
 			Group: c.Group, Groups: c.Groups, Owner: c.Owner, Live: c.Live, LeaseUntil: value(c.LeaseUntil), Epoch: c.Epoch,
-			State: c.State, StateSince: c.StateSince, LastError: c.LastError, LastErrorAt: value(c.LastErrorAt), UpdatedAt: c.UpdatedAt, Foreign: c.Foreign,
+			State: c.State, StateSince: c.StateSince, LastError: c.LastError, LastErrorAt: value(c.LastErrorAt),
+			UpdatedAt: c.UpdatedAt, Foreign: c.Foreign,
 			Pending: b.Pending, Oldest: b.Oldest,
 		})
 		d.Pending = d.Pending.plus(b.Pending)
@@ -310,11 +317,11 @@ func (r *Report) readHeld(ctx context.Context, tx pgx.Tx) error {
 		       min(nullif(retry_at, 'infinity')), coalesce((array_agg(error ORDER BY held_at DESC) FILTER (WHERE error IS NOT NULL))[1], ''),
 		       min(held_at) FILTER (WHERE error IS NOT NULL AND retry_at <> 'infinity'), min(held_at) FILTER (WHERE retry_at = 'infinity'),
 		       min(due) FILTER (WHERE NOT delayed), min(due) FILTER (WHERE NOT meant AND NOT blocked)
-		FROM (SELECT destination, lane, retry_at, held_at, error, greatest(created_at, deliver_at) AS due,
+		FROM (SELECT destination, lane, retry_at, held_at, error, CASE WHEN job IS NULL THEN greatest(created_at, deliver_at) ELSE held_at END AS due,
 		             coalesce(bool_or(error IS NULL AND deliver_at > clock_timestamp()) OVER its_lane, false) AS delayed,
 		             coalesce(bool_or(error IS NULL AND retry_at > clock_timestamp()) OVER its_lane, false) AS meant,
 		             coalesce(bool_or(retry_at = 'infinity') OVER its_lane, false) AS blocked
-		      FROM (SELECT destination, lane, created_at, deliver_at, retry_at, held_at, error FROM outbox.holds LIMIT %d) s
+		      FROM (SELECT destination, lane, created_at, deliver_at, retry_at, held_at, error, job FROM outbox.holds LIMIT %d) s
 		      WINDOW its_lane AS (PARTITION BY destination, lane)) h
 		GROUP BY destination`, sampleLimit))
 	if err != nil {
@@ -324,7 +331,8 @@ func (r *Report) readHeld(ctx context.Context, tx pgx.Tx) error {
 	var name string
 	var h Held
 	var next, failing, blocked, oldest, waiting *time.Time
-	_, err = pgx.ForEachRow(rows, []any{&name, &h.Messages.N, &h.Lanes, &h.Blocked, &next, &h.LastError, &failing, &blocked, &oldest, &waiting}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&name, &h.Messages.N, &h.Lanes, &h.Blocked, &next, &h.LastError, &failing,
+		&blocked, &oldest, &waiting}, func() error {
 		held := h
 		held.NextRetry, held.FailingSince, held.BlockedSince = value(next), value(failing), value(blocked)
 		held.Oldest, held.waiting = value(oldest), value(waiting)

@@ -42,8 +42,9 @@ type tableRow struct {
 	Live        bool
 }
 
-// readTables adds the destinations that read tables of their own. A relay lives while it has a session: relays of such tables
-// have no leases that others could see. Of several relays those that live count, or else the one that was last heard of.
+// readTables adds the destinations that read tables of their own. A relay lives while it has a session: relays of such
+// tables have no leases that others could see. Of several relays those that live count, or else the one that was last
+// heard of.
 func (r *Report) readTables(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `
 		SELECT destination, shard_group, shard_groups, owner, strategy, mapping::text::bytea, state, state_since, coalesce(last_error, ''), last_error_at,
@@ -62,8 +63,9 @@ func (r *Report) readTables(ctx context.Context, tx pgx.Tx) error {
 		if !t.Live && slices.ContainsFunc(d.Groups, func(g Group) bool { return g.Group == t.Group }) {
 			continue
 		}
-		d.Groups = append(d.Groups, Group{Group: t.Group, Groups: t.Groups, Owner: t.Owner, Live: t.Live, State: t.State, StateSince: t.StateSince,
-			LastError: t.LastError, LastErrorAt: value(t.LastErrorAt), UpdatedAt: t.UpdatedAt})
+		d.Groups = append(d.Groups, Group{Group: t.Group, Groups: t.Groups, Owner: t.Owner, Live: t.Live, State: t.State,
+			StateSince: t.StateSince,
+			LastError:  t.LastError, LastErrorAt: value(t.LastErrorAt), UpdatedAt: t.UpdatedAt})
 		d.LagObjective = time.Duration(t.Objective) * time.Microsecond
 		if d.Table != nil {
 			continue
@@ -136,7 +138,8 @@ func within(ctx context.Context, tx pgx.Tx, f func(tx pgx.Tx) error) error {
 }
 
 // countWaiting takes rows that have failed before for held ones.
-func (d *Destination) countWaiting(ctx context.Context, tx pgx.Tx, name mapping.TableName, m mapping.Mapping, untold func(what, why string)) error {
+func (d *Destination) countWaiting(ctx context.Context, tx pgx.Tx, name mapping.TableName, m mapping.Mapping,
+	untold func(what, why string)) error {
 	column := func(name, kind string) string {
 		if name == "" {
 			return "NULL::" + kind

@@ -30,7 +30,8 @@ const (
 
 // States lists all states, from the best to the worst.
 func States() []State {
-	return []State{StateIdle, StateFlowing, StateUnknown, StateAtRisk, StateLagging, StateBlocked, StateDead, StatePaused, StateFailing, StateStalled, StateBroken, StateNoRelay, StateStopped}
+	return []State{StateIdle, StateFlowing, StateUnknown, StateAtRisk, StateLagging, StateBlocked, StateDead, StatePaused,
+		StateFailing, StateStalled, StateBroken, StateNoRelay, StateStopped}
 }
 
 // Tone is how much a state asks for a person.
@@ -65,10 +66,10 @@ func (s State) Delivers() bool { return s.Tone() != Alarm }
 // Word is the state as people read it.
 func (s State) Word() string { return strings.ReplaceAll(string(s), "_", " ") }
 
-func (s State) worseThan(t State) bool { return compare(s, t) > 0 }
+func (s State) worseThan(t State) bool { return Compare(s, t) > 0 }
 
-// compare is negative if a is better than b.
-func compare(a, b State) int {
+// Compare is negative if a is better than b.
+func Compare(a, b State) int {
 	return cmp.Compare(slices.Index(States(), a), slices.Index(States(), b))
 }
 
@@ -105,11 +106,12 @@ func verdictOn(at time.Time, findings []Finding, calm Finding) Verdict {
 	if len(findings) == 0 {
 		return Verdict{Finding: calm, At: at}
 	}
-	sorted := slices.SortedStableFunc(slices.Values(findings), func(a, b Finding) int { return compare(b.State, a.State) })
+	sorted := slices.SortedStableFunc(slices.Values(findings), func(a, b Finding) int { return Compare(b.State, a.State) })
 	return Verdict{Finding: sorted[0], Also: sorted[1:], At: at}
 }
 
-// Sentence is the verdict in words, as everything prints it: state, since when, where, cause, and which other states there are.
+// Sentence is the verdict in words, as everything prints it: state, since when, where, cause, and which other states
+// there are.
 func (v Verdict) Sentence() string {
 	text := v.State.Word()
 	if since := v.At.Sub(v.Since).Round(time.Second); !v.Since.IsZero() && since > 0 {
@@ -180,6 +182,31 @@ func (v Verdict) String() string {
 		return v.Sentence()
 	}
 	return v.Sentence() + ". Next: " + v.Remedy()
+}
+
+// OnDatabase is a command of outbox that names the database, as it must where there are several. A relay works on all.
+func OnDatabase(command, name string) string {
+	flag := " --database " + argument(name)
+	if name == "" || command == "outbox relay" || !strings.HasPrefix(command, "outbox ") || strings.HasSuffix(command, flag) {
+		return command
+	}
+	return command + flag
+}
+
+// OnDatabase has the verdict's commands name the database, if name isn't "".
+func (v *Verdict) OnDatabase(name string) {
+	v.Next = OnDatabase(v.Next, name)
+	for i := range v.Also {
+		v.Also[i].Next = OnDatabase(v.Also[i].Next, name)
+	}
+}
+
+// OnDatabase has the report's commands name the database, if name isn't "".
+func (r *Report) OnDatabase(name string) {
+	r.Verdict.OnDatabase(name)
+	for i := range r.Destinations {
+		r.Destinations[i].Verdict.OnDatabase(name)
+	}
 }
 
 var plain = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=,-]+$`)

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// verdictCase arranges a database. rule names the one rule that the verdict is due to; without it the state isn't found.
+// verdictCase arranges a database. rule names the one rule that the verdict is due to; without it the state isn't
+// found.
 type verdictCase struct {
 	name        string
 	rule        string
@@ -30,7 +31,8 @@ var verdictCases = []verdictCase{
 	{"another destination's relay lives", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "-59 minutes")
 		d.relays("relay-1", "relay-2")
-	}, StateNoRelay, "; relay-2 run without", "start relay-1 again, or add the destination to the configuration of a relay that runs: outbox relay"},
+	}, StateNoRelay, "; relay-2 run without", "start relay-1 again, or add the destination to the configuration of a " +
+		"relay that runs: outbox relay"},
 	{"nobody has delivered for hours", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "-61 minutes")
 		d.relays("relay-2")
@@ -73,7 +75,8 @@ var verdictCases = []verdictCase{
 	{"a lane is blocked", "lanes wait for an operator", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.held("kafka", "k", 7, "infinity")
-	}, StateBlocked, "1 lane is held until an operator acts; last error: refused: too large", "outbox dead requeue --blocked --destination kafka"},
+	}, StateBlocked, "1 lane is held until an operator acts; last error: refused: too large",
+		"outbox dead requeue --blocked --destination kafka"},
 	{"messages died", "there are new dead letters", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.dead("kafka", "a", 1, 2, 3)
@@ -163,7 +166,8 @@ var verdictCases = []verdictCase{
 	}, StateNoRelay, "b: no live relay", ""},
 }
 
-// liveCase is what a relay knows besides, of the destination kafka, which nobody else works on and of which all is delivered.
+// liveCase is what a relay knows besides, of the destination kafka, which nobody else works on and of which all is
+// delivered.
 var liveCases = []struct {
 	name  string
 	rule  string
@@ -175,15 +179,18 @@ var liveCases = []struct {
 	want     State
 	sentence string
 }{
-	{"a broker went away just now", "the broker does not answer", "stalled", "refused", time.Second, nil, StateStalled, "kafka: the broker does not answer: refused"},
-	{"the database went away just now", "the relay can't work with the database", "broken", "reset", time.Second, errors.New("reset"), StateBroken, "kafka: reset"},
+	{"a broker went away just now", "the broker does not answer", "stalled", "refused", time.Second, nil, StateStalled,
+		"kafka: the broker does not answer: refused"},
+	{"the database went away just now", "the relay can't work with the database", "broken", "reset", time.Second,
+		errors.New("reset"), StateBroken, "kafka: reset"},
 	{"a look failed", "", "flowing", "", 14 * time.Second, errors.New("timeout"), StateIdle, "idle"},
 	{"no look succeeds", "nobody has looked", "flowing", "", 20 * time.Second, errors.New("timeout"), StateUnknown,
 		"kafka: the database has not been read for 20s: timeout"},
 	{"the database hangs while the relay stands by", "nobody has looked", "waiting", "", 20 * time.Second, nil, StateBroken,
 		"kafka: the database has not been read for 20s"},
 	{"another relay delivers", "", "waiting", "", time.Second, nil, StateIdle, "idle"},
-	{"the relay gave up just now", "the relay gave up", "stopped", "too large", time.Second, nil, StateStopped, "kafka: the relay gave up: too large"},
+	{"the relay gave up just now", "the relay gave up", "stopped", "too large", time.Second, nil, StateStopped,
+		"kafka: the relay gave up: too large"},
 }
 
 func TestARelayKnowsOfItsOwnWorkBeforeTheDatabaseAndWithoutIt(t *testing.T) {
@@ -205,7 +212,8 @@ func TestARelayKnowsOfItsOwnWorkBeforeTheDatabaseAndWithoutIt(t *testing.T) {
 		}
 	}
 	for state, want := range map[string]State{"starting": StateBroken, "flowing": StateUnknown} {
-		if v := (&Report{}).Amended([]Live{{Destination: "kafka", State: state}}, 0, nil).Verdict; v.State != want || !strings.Contains(v.Cause, "has not been read yet") {
+		if v := (&Report{}).Amended([]Live{{Destination: "kafka", State: state}}, 0, nil).Verdict; v.State != want ||
+			!strings.Contains(v.Cause, "has not been read yet") {
 			t.Errorf("%s, before the first look: %q", state, v)
 		}
 	}

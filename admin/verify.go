@@ -52,8 +52,8 @@ type Verification struct {
 	Gaps     Findings[SequenceGap]     `json:"gaps"`     // numbers that the consumer has passed without a message
 }
 
-// OK reports whether everything that was compared was applied, once and in order. If nothing was compared, that says nothing: ask
-// Committed.
+// OK reports whether everything that was compared was applied, once and in order. If nothing was compared, that says
+// nothing: ask Committed.
 func (v *Verification) OK() bool {
 	return v.Missing.N+v.Doubled.N+v.Inverted.N+v.Gaps.N == 0
 }

@@ -170,7 +170,8 @@ func TestVerifyRefusesWhatItCannotAnswer(t *testing.T) {
 			t.Errorf("%+v: %+v", cfg, v)
 		}
 	}
-	if _, err := Verify(d.t.Context(), d.Conn, d.Conn, VerifyConfig{Consumer: "c"}); err == nil || !strings.Contains(err.Error(), "give two") {
+	if _, err := Verify(d.t.Context(), d.Conn, d.Conn, VerifyConfig{Consumer: "c"}); err == nil ||
+		!strings.Contains(err.Error(), "give two") {
 		t.Errorf("one connection: %v", err)
 	}
 }

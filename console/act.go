@@ -16,8 +16,9 @@ import (
 	"github.com/pgoutbox/outbox/admin/verbs"
 )
 
-// An action is a page before it is done: what would happen in numbers, the reason, the command line that does the same. Its address
-// has the parameters, by their names in the table of verbs. Names of ours that aren't parameters begin with an underline.
+// An action is a page before it is done: what would happen in numbers, the reason, the command line that does the same.
+// Its address has the parameters, by their names in the table of verbs. Names of ours that aren't parameters begin with
+// an underline.
 
 // doing is the address of the page that asks before a verb is run.
 func doing(verb verbs.Verb, params any) address {
@@ -151,7 +152,8 @@ func (c *Console) act(w http.ResponseWriter, r *http.Request, v *view) {
 		return
 	}
 	if out.shown != nil {
-		v.write(w, http.StatusOK, label(verb), list{h("h1", label(verb), ": done"), v.shape(out.shown), h("p.buttons", h("a.button", out.where, "Back"))})
+		v.write(w, http.StatusOK, label(verb), list{h("h1", label(verb), ": done"), v.shape(out.shown),
+			h("p.buttons", h("a.button", out.where, "Back"))})
 		return
 	}
 	w.Header().Set("Location", string(out.where))
@@ -180,7 +182,8 @@ func did(verb verbs.Verb, result any) (sentence string, told bool) {
 	switch r := result.(type) {
 	case admin.Job:
 		if r.State == admin.JobWaiting {
-			return fmt.Sprintf("%s: %s, as job %d, which begins in %v.", label(verb), many(r.Total, "message", "messages"), r.ID, admin.UndoWindow), true
+			return fmt.Sprintf("%s: %s, as job %d, which begins in %v.", label(verb),
+				many(r.Total, "message", "messages"), r.ID, admin.UndoWindow), true
 		}
 		return fmt.Sprintf("%s: %s.", label(verb), many(r.Done, "message", "messages")), true
 	case admin.Control:
@@ -193,7 +196,8 @@ func did(verb verbs.Verb, result any) (sentence string, told bool) {
 	return label(verb) + ": done.", false
 }
 
-// proposal is in forms that ask what would happen. They are posted too: an address is logged on its way, and payloads are not to be.
+// proposal is in forms that ask what would happen. They are posted too: an address is logged on its way, and payloads
+// are not to be.
 const proposal = "_proposal"
 
 // asked are the parameters that a form shows; the others that the address doesn't give are folded away.
@@ -301,7 +305,9 @@ func (v *view) would(verb verbs.Verb, result any) any {
 		for _, g := range r.Groups {
 			rows = append(rows, []any{list{foreign(g.Topic, 80), " → ", foreign(g.Destination, 60)}, g.Reason, number(g.N)})
 		}
-		return list{table("What it would change", []column{{"Topic → destination", ""}, {"Cause", ""}, {"Messages", "n"}}, rows), h("p", consequence(verb, r.Total))}
+		return list{when(r.Note != "", h("p", foreign(r.Note, 1000), ".")),
+			table("What it would change", []column{{"Topic → destination", ""}, {"Cause", ""}, {"Messages", "n"}}, rows),
+			h("p", consequence(verb, r.Total))}
 	case admin.Control:
 		until := "until somebody ends it"
 		if !r.Until.IsZero() {
@@ -329,8 +335,11 @@ func consequence(verb verbs.Verb, n int64) string {
 	switch label(verb) {
 	case "Requeue":
 		return "They are sent again, in order among themselves. What was delivered after them stays delivered, so consumers see them late."
+	case "Replay":
+		return "They are sent as they were, in order per key among themselves. Those that wait, are held or dead are left as they are."
 	case "Discard":
-		return "They go to the trash, from which they can be restored for a day. After that " + many(n, "message is", "messages are") + " gone."
+		return "They go to the trash, from which they can be restored for a day. After that " +
+			many(n, "message is", "messages are") + " gone."
 	case "Acknowledge":
 		return "They stay where they are; the verdict speaks of them no more."
 	}

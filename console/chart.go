@@ -39,7 +39,8 @@ func spark(points []Point, objective time.Duration, hue string) *element {
 	columns := squeeze(points, age, sparkWidth/2)
 	limit := float32(objective.Seconds())
 	top := max(largest(columns), limit*1.25, 1)
-	parts := []any{at("viewBox", fmt.Sprintf("0 0 %d %d", sparkWidth, sparkHeight)), at("preserveAspectRatio", "none"), at("aria-hidden", "true")}
+	parts := []any{at("viewBox", fmt.Sprintf("0 0 %d %d", sparkWidth, sparkHeight)), at("preserveAspectRatio", "none"),
+		at("aria-hidden", "true")}
 	scale := func(v float32) int { return int(math.Round(float64(sparkHeight - 1 - v/top*(sparkHeight-2)))) }
 	if limit > 0 {
 		parts = append(parts, h("path.objective", at("d", fmt.Sprintf("M0 %dh%d", scale(limit), sparkWidth))))
@@ -115,7 +116,8 @@ func (c chart) draw(points []Point) *element {
 			return int(math.Round(chartHeight * (1 - min(max(share, 0), 1))))
 		}
 	}
-	svg := []any{at("viewBox", fmt.Sprintf("0 -1 %d %d", chartWidth, chartHeight+2)), at("preserveAspectRatio", "none"), at("aria-hidden", "true"),
+	svg := []any{at("viewBox", fmt.Sprintf("0 -1 %d %d", chartWidth, chartHeight+2)), at("preserveAspectRatio", "none"),
+		at("aria-hidden", "true"),
 		h("path.grid", at("d", fmt.Sprintf("M0 %dh%dM0 %dh%dM0 0h%d", chartHeight, chartWidth, chartHeight/2, chartWidth, chartWidth)))}
 	if c.objective > 0 {
 		svg = append(svg, h("path.objective", at("d", fmt.Sprintf("M0 %dh%d", scale(c.objective), chartWidth))))

@@ -1,6 +1,6 @@
-// Package console is the page that operators look at: is it flowing, and if not, why, and what is to be done? It shows what the
-// verbs of package verbs tell, and acts by them. It reads without JavaScript; a small module adds live updates. Nothing on it
-// comes from elsewhere.
+// Package console is the page that operators look at: is it flowing, and if not, why, and what is to be done? It shows
+// what the verbs of package verbs tell, and acts by them. It reads without JavaScript; a small module adds live
+// updates. Nothing on it comes from elsewhere.
 package console
 
 import (
@@ -26,8 +26,8 @@ import (
 type Options struct {
 	// API runs the verbs, and tells who asks: access, roles and masks are those of the API.
 	API *rest.API
-	// Report tells how things are, from memory, how old that is, and why it isn't newer. nil: the console looks at the database,
-	// every few seconds, and once a second while somebody looks at it.
+	// Report tells how things are, from memory, how old that is, and why it isn't newer. nil: the console looks at the
+	// database, every few seconds, and once a second while somebody looks at it.
 	Report func() (r *admin.Report, age time.Duration, err error)
 	// History is what the charts show. nil: an own one, which the looks fill.
 	History *History
@@ -271,8 +271,8 @@ func ask[R any](v *view, name string, pairs ...string) (found R, err error) {
 	return found, nil
 }
 
-// look reads the database for a console that nobody tells how things are: rarely, for the history, and up to once a second while
-// somebody looks at a page.
+// look reads the database for a console that nobody tells how things are: rarely, for the history, and up to once a
+// second while somebody looks at a page.
 type look struct {
 	console *Console
 

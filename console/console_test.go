@@ -121,20 +121,23 @@ func TestNoTextOfOthersBecomesMarkupOnAnyPage(t *testing.T) {
 	s.fill()
 	id := "00000000-0000-7000-8000-000000000001"
 	for path := range s.console.pages {
-		for _, query := range []url.Values{{}, {"name": {hostile}, "destination": {hostile}, "id": {id}, "_did": {hostile}, "topic": {hostile}, "key": {hostile}, "by": {hostile}}, {"id": {id}}} {
+		for _, query := range []url.Values{{}, {"name": {hostile}, "destination": {hostile}, "id": {id},
+			"_did": {hostile}, "topic": {hostile}, "key": {hostile}, "by": {hostile}}, {"id": {id}}} {
 			answer, body := s.visit("oscar", "GET", path+"?"+query.Encode(), nil)
 			if answer.StatusCode != http.StatusOK {
 				t.Errorf("%s: %d", path, answer.StatusCode)
 			}
 			for _, tag := range markup.FindAllString(body, -1) {
-				if strings.HasPrefix(tag, "<img") || strings.HasPrefix(tag, "<script>") || strings.Contains(html.UnescapeString(tag), " onerror=") && !strings.Contains(tag, "&lt;img") {
+				if strings.HasPrefix(tag, "<img") || strings.HasPrefix(tag, "<script>") ||
+					strings.Contains(html.UnescapeString(tag), " onerror=") && !strings.Contains(tag, "&lt;img") {
 					t.Errorf("%s: the page has %s", path, tag)
 				}
 			}
 			if strings.Contains(markup.ReplaceAllString(body, ""), "\u202e") {
 				t.Errorf("%s: the page turns the direction of writing", path)
 			}
-			if csp := answer.Header.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
+			if csp := answer.Header.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'") ||
+				strings.Contains(csp, "unsafe") {
 				t.Errorf("%s: the policy is %q", path, csp)
 			}
 			if strings.Contains(body, "<style") || strings.Contains(body, " style=") || strings.Contains(body, "href=\"/") || strings.Contains(body, "http://") {
@@ -142,14 +145,17 @@ func TestNoTextOfOthersBecomesMarkupOnAnyPage(t *testing.T) {
 			}
 		}
 	}
-	if _, body := s.visit("oscar", "GET", "letter?id="+id+"&destination=kafka", nil); !strings.Contains(html.UnescapeString(body), "<script>alert(1)</script>") {
+	if _, body := s.visit("oscar", "GET", "letter?id="+id+"&destination=kafka",
+		nil); !strings.Contains(html.UnescapeString(body), "<script>alert(1)</script>") {
 		t.Error("the letter's page doesn't show its payload: the test doesn't see what it is about")
 	}
 	edit := "do-dead-edit?destination=kafka&merge=&set=topic%3Dedited&message=" + id
-	if answer, body := s.visit("oscar", "GET", edit, nil); answer.StatusCode != http.StatusOK || !strings.Contains(body, "What was edited") || !strings.Contains(body, "<ins>edited</ins>") {
+	if answer, body := s.visit("oscar", "GET", edit, nil); answer.StatusCode != http.StatusOK ||
+		!strings.Contains(body, "What was edited") || !strings.Contains(body, "<ins>edited</ins>") {
 		t.Errorf("an edit isn't proposed with its difference: %d\n%s", answer.StatusCode, body)
 	}
-	form := url.Values{"message": {id}, "destination": {"kafka"}, "set": {"topic=edited"}, "reason": {"a test"}, "_once": {"1"}, "_back": {"dead"}}
+	form := url.Values{"message": {id}, "destination": {"kafka"}, "set": {"topic=edited"}, "reason": {"a test"},
+		"_once": {"1"}, "_back": {"dead"}}
 	// A proposal is posted, so that no address has the payload, and changes nothing.
 	form.Set("_proposal", "1")
 	answer, body := s.visit("oscar", "POST", "do-dead-edit", form)
@@ -227,20 +233,24 @@ func TestEachVerbHasAPage(t *testing.T) {
 			}
 		}
 	}
-	if _, body := s.visit("oscar", "GET", "ask-dead-ls?destination=kafka&limit=2", nil); strings.Count(body, "<tr>") != 3 || !strings.Contains(body, "Message id") {
+	if _, body := s.visit("oscar", "GET", "ask-dead-ls?destination=kafka&limit=2", nil); strings.Count(body,
+		"<tr>") != 3 || !strings.Contains(body, "Message id") {
 		t.Errorf("two dead letters are not a table of two:\n%s", body)
 	}
-	if answer, body := s.visit("vera", "GET", "ask-dead-ls?payload=true", nil); answer.StatusCode != http.StatusForbidden || !strings.Contains(body, "is for operators") {
+	if answer, body := s.visit("vera", "GET", "ask-dead-ls?payload=true",
+		nil); answer.StatusCode != http.StatusForbidden || !strings.Contains(body, "is for operators") {
 		t.Errorf("a viewer asks for payloads: %d", answer.StatusCode)
 	}
 	answer, told := s.visit("oscar", "POST", "do-canary", url.Values{"topic": {"canaries"}, "wait": {"1s"}, "reason": {"a test"}})
-	if answer.StatusCode != http.StatusOK || !strings.Contains(told, "Canary: done") || !strings.Contains(told, "<dt>Waiting</dt>") || !strings.Contains(told, "kafka") {
+	if answer.StatusCode != http.StatusOK || !strings.Contains(told, "Canary: done") ||
+		!strings.Contains(told, "<dt>Waiting</dt>") || !strings.Contains(told, "kafka") {
 		t.Errorf("a canary that nobody delivers: %d\n%s", answer.StatusCode, told)
 	}
 	if answer, _ := s.visit("oscar", "GET", "ask-dead-ls?limit=x", nil); answer.StatusCode != http.StatusBadRequest {
 		t.Errorf("a limit that is no number: %d", answer.StatusCode)
 	}
-	_, body := s.visit("oscar", "GET", "do-dead-ack?ids=00000000-0000-7000-8000-000000000001&ids=00000000-0000-7000-8000-000000000002&destination=kafka", nil)
+	_, body := s.visit("oscar", "GET", "do-dead-ack?ids=00000000-0000-7000-8000-000000000001&"+
+		"ids=00000000-0000-7000-8000-000000000002&destination=kafka", nil)
 	if !strings.Contains(body, "Acknowledge 2 messages") {
 		t.Errorf("two that are ticked: %s", body)
 	}
@@ -255,7 +265,8 @@ func TestAnActionIsDoneOnceAndToNoMoreThanWasShown(t *testing.T) {
 	for _, m := range shown.FindAllStringSubmatch(body, -1) {
 		form.Set(m[1], m[2])
 	}
-	if form.Get("max") != "3" || !strings.Contains(body, "Discard 3 messages") || !strings.Contains(body, "outbox dead discard --destination kafka --max 3") {
+	if form.Get("max") != "3" || !strings.Contains(body, "Discard 3 messages") ||
+		!strings.Contains(body, "outbox dead discard --destination kafka --max 3") {
 		t.Fatalf("the page doesn't tell of three messages: %s", body)
 	}
 	if n := s.Value(`SELECT count(*)::text FROM outbox.dead_letters WHERE destination = 'kafka'`); n != "3" {
@@ -263,7 +274,8 @@ func TestAnActionIsDoneOnceAndToNoMoreThanWasShown(t *testing.T) {
 	}
 	s.Exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, shard, created_at, attempts, reason, error)
 		VALUES ('kafka', 'k', 7, '00000000-0000-7000-8000-000000000007', 'orders', 0, now(), 1, 'refused', 'later')`)
-	if answer, body := s.visit("oscar", "POST", "do-dead-discard", form); answer.StatusCode != http.StatusConflict || !strings.Contains(body, "4 are selected") {
+	if answer, body := s.visit("oscar", "POST", "do-dead-discard", form); answer.StatusCode != http.StatusConflict ||
+		!strings.Contains(body, "4 are selected") {
 		t.Errorf("a fourth that died meanwhile: %d %s", answer.StatusCode, body)
 	}
 	s.Exec(`DELETE FROM outbox.dead_letters WHERE id = 7`)
@@ -300,7 +312,8 @@ func TestWhoMayNotActSeesNoButtonsAndIsRefused(t *testing.T) {
 	s.fill()
 	for path := range s.console.pages {
 		if _, body := s.visit("vera", "GET", path+"?name=kafka&id=00000000-0000-7000-8000-000000000001&destination=kafka", nil); strings.Contains(body, `href="do-`) ||
-			strings.Contains(body, "alert(1)&lt;/script&gt;&#34;&gt;&lt;img src=x onerror=alert(1)&gt;&#39;`") && path == "letter" && !strings.Contains(body, "Operators see it") {
+			strings.Contains(body, "alert(1)&lt;/script&gt;&#34;&gt;&lt;img src=x onerror=alert(1)&gt;&#39;`") &&
+				path == "letter" && !strings.Contains(body, "Operators see it") {
 			t.Errorf("%s: a viewer is offered an action or a payload", path)
 		}
 	}
@@ -419,11 +432,13 @@ func TestAPageIsDrawnOnceForAllWhoLookAtIt(t *testing.T) {
 func TestThePanelsButtonsArePressed(t *testing.T) {
 	t.Parallel()
 	pressed := make(chan string, 1)
-	s := setup(t, Options{Panel: &Panel{Title: "Break it", Buttons: []Button{{"broker", "Broker down", "It goes away.", func() { pressed <- "broker" }}}}})
+	s := setup(t, Options{Panel: &Panel{Title: "Break it",
+		Buttons: []Button{{"broker", "Broker down", "It goes away.", func() { pressed <- "broker" }}}}})
 	if _, body := s.visit("vera", "GET", "", nil); !strings.Contains(body, "Broker down") {
 		t.Error("the overview has no button")
 	}
-	if answer, _ := s.visit("vera", "POST", "press", url.Values{"button": {"broker"}}); answer.StatusCode != http.StatusSeeOther || <-pressed != "broker" {
+	if answer, _ := s.visit("vera", "POST", "press",
+		url.Values{"button": {"broker"}}); answer.StatusCode != http.StatusSeeOther || <-pressed != "broker" {
 		t.Errorf("pressing answers %d", answer.StatusCode)
 	}
 	if answer, _ := s.visit("vera", "POST", "press", url.Values{"button": {"other"}}); answer.StatusCode != http.StatusNotFound {
@@ -435,10 +450,12 @@ func TestNumbersAndTimesAreShort(t *testing.T) {
 	t.Parallel()
 	for want, got := range map[string]string{
 		"1,234,567": number(1234567), "−1,000": number(-1000), "999": number(999),
-		"<1 ms": span(time.Microsecond), "41 ms": span(41 * time.Millisecond), "1.5 s": span(1500 * time.Millisecond), "41 s": span(41 * time.Second),
+		"<1 ms": span(time.Microsecond), "41 ms": span(41 * time.Millisecond), "1.5 s": span(1500 * time.Millisecond),
+		"41 s":      span(41 * time.Second),
 		"4 min 5 s": span(245 * time.Second), "14 min": span(14*time.Minute + 3*time.Second), "3 d 1 h": span(73 * time.Hour),
 		"1.2 GB": size(1_234_000_000), "12 B": size(12), "999 MB": size(999_000_000),
-		"12.3k": rate(12345), "0": rate(0), "0.4": rate(.4), "–": rate(nan), "1 key": many(1, "key", "keys"), "1,000 keys": many(1000, "key", "keys"),
+		"12.3k": rate(12345), "0": rate(0), "0.4": rate(.4), "–": rate(nan), "1 key": many(1, "key", "keys"),
+		"1,000 keys": many(1000, "key", "keys"),
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -462,8 +479,9 @@ func TestTheHistoryKeepsAnHourAndADay(t *testing.T) {
 	if text != "NaN NaN 14 15 16 NaN " {
 		t.Errorf("the ring has %s", text)
 	}
-	for d, most := range map[time.Duration]time.Duration{time.Microsecond: 2 * time.Microsecond, 999 * time.Microsecond: 1024 * time.Microsecond,
-		41 * time.Millisecond: 52 * time.Millisecond, time.Hour: 75 * time.Minute} {
+	for d, most := range map[time.Duration]time.Duration{time.Microsecond: 2 * time.Microsecond,
+		999 * time.Microsecond: 1024 * time.Microsecond,
+		41 * time.Millisecond:  52 * time.Millisecond, time.Hour: 75 * time.Minute} {
 		if got := time.Duration(float64(upper(bucketOf(d))) * float64(time.Second)); got < d || got > most {
 			t.Errorf("%v counts as up to %v", d, got)
 		}
@@ -500,6 +518,39 @@ func TestAMessageIsFoundAndItsLifeIsTold(t *testing.T) {
 		if strings.Contains(body, "secret") != sees {
 			t.Errorf("%s sees the payload: %v", caller, !sees)
 		}
+	}
+}
+
+func TestWhatWasFoundIsReplayedFromItsPage(t *testing.T) {
+	t.Parallel()
+	s := setup(t, Options{})
+	s.fill()
+	const id = "00000000-0000-7000-8000-000000000042"
+	s.Exec(`INSERT INTO outbox.messages (message_id, topic, key) VALUES ('` + id + `', 'orders', 'k')`)
+	s.Exec(`UPDATE outbox.cursors SET prev = pg_current_snapshot() WHERE destination = 'kafka'`)
+	for caller, may := range map[string]bool{"oscar": true, "vera": false} {
+		_, one := s.visit(caller, "GET", "message?id="+id, nil)
+		_, many := s.visit(caller, "GET", "messages?key=k", nil)
+		_, all := s.visit(caller, "GET", "messages", nil)
+		if strings.Contains(one, `href="do-replay?destination=kafka&amp;ids=`+id) != may ||
+			strings.Contains(many, `href="do-replay?key=k`) != may ||
+			strings.Contains(all, "do-replay") {
+			t.Errorf("%s: buttons of one, of many, of all: %s %s %s", caller, one, many, all)
+		}
+	}
+	form := url.Values{"key": {"k"}, "destination": {"kafka"}, "reason": {"lost"}, "_once": {"1"}, "_back": {"messages?key=k"},
+		"_proposal": {"1"}}
+	if _, body := s.visit("oscar", "POST", "do-replay", form); !strings.Contains(body, "Replay 1 message") ||
+		!strings.Contains(body, "passed") {
+		t.Errorf("the proposal: %s", body)
+	}
+	form.Del("_proposal")
+	if answer, body := s.visit("oscar", "POST", "do-replay", form); answer.StatusCode != http.StatusSeeOther ||
+		!strings.HasPrefix(answer.Header.Get("Location"), "messages?_did=Replay") {
+		t.Errorf("%d %s %s", answer.StatusCode, answer.Header.Get("Location"), body)
+	}
+	if n := s.Value(`SELECT count(*)::text FROM outbox.jobs WHERE verb = 'replay' AND state = 'running' AND total = 1`); n != "1" {
+		t.Errorf("%s jobs", n)
 	}
 }
 

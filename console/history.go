@@ -11,7 +11,8 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// History remembers how the destinations did: an hour by the second and a day by the minute. It is safe for concurrent use.
+// History remembers how the destinations did: an hour by the second and a day by the minute. It is safe for concurrent
+// use.
 type History struct {
 	mu     sync.Mutex
 	series map[string]*series

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// The pages are trees of elements, and this file alone writes markup. Every text is escaped where it is written, so no caller
-// can forget it. Package html/template would bring reflection that keeps the linker from leaving out what the program never calls.
+// The pages are trees of elements, and this file alone writes markup. Every text is escaped where it is written, so no
+// caller can forget it. Package html/template would bring reflection that keeps the linker from leaving out what the
+// program never calls.
 
 // element is a piece of a page.
 type element struct {
@@ -21,14 +22,15 @@ type element struct {
 // attribute is a name of ours with any value.
 type attribute struct{ name, value string }
 
-// address is where a link leads: a page of the console, named by us, with a query. So no text of others becomes a scheme.
+// address is where a link leads: a page of the console, named by us, with a query. So no text of others becomes a
+// scheme.
 type address string
 
 // list is some parts in a row.
 type list []any
 
-// h makes an element. Its name may have classes, as in "td.number". Parts are elements, attributes, addresses, lists, texts,
-// which are escaped, and nil.
+// h makes an element. Its name may have classes, as in "td.number". Parts are elements, attributes, addresses, lists,
+// texts, which are escaped, and nil.
 func h(name string, parts ...any) *element {
 	tag, classes, _ := strings.Cut(name, ".")
 	e := &element{tag: tag}

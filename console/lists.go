@@ -15,7 +15,8 @@ func (v *view) destination() any {
 	name := v.get("name")
 	i := slices.IndexFunc(v.report.Destinations, func(d admin.Destination) bool { return d.Name == name })
 	if i < 0 {
-		return list{h("h1", "No destination ", foreign(name, 60)), blank("The database knows of no destination by this name. ", h("a", here(""), "All destinations"))}
+		return list{h("h1", "No destination ", foreign(name, 60)),
+			blank("The database knows of no destination by this name. ", h("a", here(""), "All destinations"))}
 	}
 	d := &v.report.Destinations[i]
 	history := v.console.options.History
@@ -25,20 +26,26 @@ func (v *view) destination() any {
 	}
 	seconds := func(f float32) string { return measured(f) }
 	charts := h("div.charts",
-		chart{title: "Age of the oldest", unit: "that waits", objective: float32(d.LagObjective.Seconds()), spans: true, format: seconds, span: over,
+		chart{title: "Age of the oldest", unit: "that waits", objective: float32(d.LagObjective.Seconds()), spans: true,
+			format: seconds, span: over,
 			lines: []line{{hue(d.Verdict.State), "oldest", age, false}}}.draw(points),
 		chart{title: "Rate", unit: "messages a second", format: rate, span: over, lines: []line{
-			{"none", "committed", func(p Point) float32 { return p.In }, true}, {"ok", "delivered", func(p Point) float32 { return p.Out }, false}}}.draw(points),
-		chart{title: "Commit to acknowledgement", unit: "by this relay, logarithmic", logarithmic: true, format: seconds, span: over, lines: []line{
-			{"ok", "p50", func(p Point) float32 { return p.P50 }, false}, {"none", "p95", func(p Point) float32 { return p.P95 }, false},
-			{"late", "p99", func(p Point) float32 { return p.P99 }, false}}}.draw(points),
-		chart{title: "Backlog", unit: "messages, pending and held", format: func(f float32) string { return number(int64(f)) }, span: over, lines: []line{
-			{"ok", "waiting", func(p Point) float32 { return p.Pending }, true}}}.draw(points))
+			{"none", "committed", func(p Point) float32 { return p.In }, true},
+			{"ok", "delivered", func(p Point) float32 { return p.Out }, false}}}.draw(points),
+		chart{title: "Commit to acknowledgement", unit: "by this relay, logarithmic", logarithmic: true, format: seconds,
+			span: over, lines: []line{
+				{"ok", "p50", func(p Point) float32 { return p.P50 }, false},
+				{"none", "p95", func(p Point) float32 { return p.P95 }, false},
+				{"late", "p99", func(p Point) float32 { return p.P99 }, false}}}.draw(points),
+		chart{title: "Backlog", unit: "messages, pending and held",
+			format: func(f float32) string { return number(int64(f)) }, span: over, lines: []line{
+				{"ok", "waiting", func(p Point) float32 { return p.Pending }, true}}}.draw(points))
 	choice := h("p.choice", "The last ", choose(over == "an hour ago", here("destination", "name", name), "hour"), " or ",
 		choose(over != "an hour ago", here("destination", "name", name, "over", "day"), "day"), ", by ", step, ".")
 
 	p := history.Latest(name, v.now)
-	about := []any{"In", list{rate(p.In), " /s"}, "Out", list{rate(p.Out), " /s"}, "Pending", counted(d.Pending), "Oldest", v.oldest(d), "p50 · p95 · p99", latencies(p),
+	about := []any{"In", list{rate(p.In), " /s"}, "Out", list{rate(p.Out), " /s"}, "Pending", counted(d.Pending),
+		"Oldest", v.oldest(d), "p50 · p95 · p99", latencies(p),
 		"Delivered", number(d.Delivered), "Held", v.linked(d.Held.Messages, here("keys", "destination", name)),
 		"Blocked keys", v.linked(admin.Count{N: d.Held.Blocked}, here("keys", "destination", name, "blocked", "true")),
 		"Dead letters", v.linked(d.Dead.Messages, here("dead", "destination", name))}
@@ -52,7 +59,8 @@ func (v *view) destination() any {
 		about = append(about, "Replication slot", list{foreign(d.Slot.Name, 64), " ", d.Slot.Status, ", keeps ", size(d.Slot.Kept)})
 	}
 	if kept := v.keptBy(name); len(kept) > 0 {
-		about = append(about, "Segments kept by it", h("a", here("retention"), strconv.Itoa(len(kept)), " of ", strconv.Itoa(len(v.report.Segments))))
+		about = append(about, "Segments kept by it",
+			h("a", here("retention"), strconv.Itoa(len(kept)), " of ", strconv.Itoa(len(v.report.Segments))))
 	}
 	return list{
 		h("p.crumb", h("a", here(""), "Destinations"), " / ", foreign(name, 100)),
@@ -98,7 +106,8 @@ func (v *view) controls(d *admin.Destination) any {
 		if !c.Until.IsZero() {
 			until = list{clock(c.Until), " UTC, ", ago(v.now, c.Until)}
 		}
-		rows = append(rows, []any{foreign(c.Target.String(), 120), what, foreign(c.Actor, 60), until, foreign(c.Reason, 200), v.actions(list{end})})
+		rows = append(rows, []any{foreign(c.Target.String(), 120), what, foreign(c.Actor, 60), until,
+			foreign(c.Reason, 200), v.actions(list{end})})
 	}
 	var buttons []any
 	if !paused {
@@ -140,10 +149,12 @@ func (v *view) groups(d *admin.Destination) any {
 		if g.Live {
 			lease = list{"live", when(!g.LeaseUntil.IsZero(), ", ", moment(g.LeaseUntil, span(g.LeaseUntil.Sub(v.report.At))+" left"))}
 		}
-		rows = append(rows, []any{fmt.Sprintf("%d of %d", g.Group+1, max(g.Groups, 1)), foreign(g.Owner, 60), lease, g.State, ago(v.now, g.StateSince),
+		rows = append(rows, []any{fmt.Sprintf("%d of %d", g.Group+1, max(g.Groups, 1)), foreign(g.Owner, 60), lease,
+			g.State, ago(v.now, g.StateSince),
 			strconv.FormatInt(g.Epoch, 10), counted(g.Pending)})
 	}
-	return table("Shard groups", []column{{"Group", ""}, {"Relay", ""}, {"Lease", ""}, {"State", ""}, {"For", ""}, {"Epoch", "n"}, {"Pending", "n"}}, rows)
+	return table("Shard groups", []column{{"Group", ""}, {"Relay", ""}, {"Lease", ""}, {"State", ""}, {"For", ""},
+		{"Epoch", "n"}, {"Pending", "n"}}, rows)
 }
 
 // dead lists the groups of dead letters.
@@ -151,10 +162,12 @@ func (v *view) dead() any {
 	pairs := v.given("destination", "topic", "cause", "new")
 	acts := func(extra ...string) list {
 		all := append(slices.Clone(pairs), extra...)
-		return list{v.button("dead requeue", "Requeue…", all...), v.button("dead ack", "Acknowledge…", all...), v.button("dead discard", "Discard…", all...)}
+		return list{v.button("dead requeue", "Requeue…", all...), v.button("dead ack", "Acknowledge…", all...),
+			v.button("dead discard", "Discard…", all...)}
 	}
-	head := list{v.said(), h("h1", "Dead letters"), v.filter("dead", field{"destination", "Destination", v.destinations()}, field{"topic", "Topic", nil},
-		field{"cause", "Cause", []string{"refused", "exhausted", "invalid"}}, field{"new", "New only", []string{"true"}})}
+	head := list{v.said(), h("h1", "Dead letters"),
+		v.filter("dead", field{"destination", "Destination", v.destinations()}, field{"topic", "Topic", nil},
+			field{"cause", "Cause", []string{"refused", "exhausted", "invalid"}}, field{"new", "New only", []string{"true"}})}
 	found, err := ask[admin.DeadGroups](v, "dead group", pairs...)
 	if err != nil {
 		return append(head, problem(err))
@@ -174,9 +187,12 @@ func (v *view) dead() any {
 			again = list{number(g.Again), " failed again"}
 		}
 		rows = append(rows, []any{
-			list{h("span.state.late", glyph(admin.StateDead), " ", h("b", g.Reason)), h("div.error", h("a", here("letters", of...), foreign(g.Error, 240)))},
-			list{foreign(g.Topic, 80), " → ", foreign(g.Destination, 60)}, number(g.Messages), number(g.New), again, ago(v.now, g.First), ago(v.now, g.Last),
-			v.actions(list{v.button("dead requeue", "Requeue…", of...), v.button("dead ack", "Acknowledge…", of...), v.button("dead discard", "Discard…", of...)}),
+			list{h("span.state.late", glyph(admin.StateDead), " ", h("b", g.Reason)),
+				h("div.error", h("a", here("letters", of...), foreign(g.Error, 240)))},
+			list{foreign(g.Topic, 80), " → ", foreign(g.Destination,
+				60)}, number(g.Messages), number(g.New), again, ago(v.now, g.First), ago(v.now, g.Last),
+			v.actions(list{v.button("dead requeue", "Requeue…", of...), v.button("dead ack", "Acknowledge…", of...),
+				v.button("dead discard", "Discard…", of...)}),
 		})
 	}
 	total := many(found.Looked, "message", "messages")
@@ -190,8 +206,9 @@ func (v *view) dead() any {
 	} else {
 		all = h("p.buttons", "All dead letters: ", acts("all", "true"))
 	}
-	return append(head, region("dead", summary, table("Groups of dead letters", []column{{"Cause", "wide"}, {"Topic → destination", ""}, {"Messages", "n"}, {"New", "n"}, {"Again", ""},
-		{"First", "n"}, {"Last", "n"}, {"Actions", "acts"}}, rows)), when(v.operates(), all))
+	return append(head, region("dead", summary, table("Groups of dead letters",
+		[]column{{"Cause", "wide"}, {"Topic → destination", ""}, {"Messages", "n"}, {"New", "n"}, {"Again", ""},
+			{"First", "n"}, {"Last", "n"}, {"Actions", "acts"}}, rows)), when(v.operates(), all))
 }
 
 // actions is a cell of buttons; nothing for who may not act.
@@ -212,7 +229,8 @@ func (v *view) letters() any {
 	pairs := v.given("destination", "topic", "cause", "key", "group", "new", "blocked")
 	letters, err := ask[[]admin.DeadLetter](v, "dead ls", append(slices.Clone(pairs), append(v.given("after"), "limit", "50")...)...)
 	head := list{h("p.crumb", h("a", here("dead"), "Dead letters"), " / letters"), v.said(), h("h1", "Dead letters, one by one"),
-		h("p.buttons", v.button("dead requeue", "Requeue all of these…", pairs...), v.button("dead discard", "Discard all of these…", pairs...))}
+		h("p.buttons", v.button("dead requeue", "Requeue all of these…", pairs...),
+			v.button("dead discard", "Discard all of these…", pairs...))}
 	if err != nil {
 		return append(head, problem(err))
 	}
@@ -223,21 +241,27 @@ func (v *view) letters() any {
 	for _, d := range letters {
 		tick := h("label.tick", h("input", at("type", "checkbox"), at("name", "ids"), at("value", d.MessageID.String()),
 			at("aria-label", "Select "+d.MessageID.String())))
-		rows = append(rows, []any{when(v.operates(), tick), h("a", here("letter", "id", d.MessageID.String(), "destination", d.Destination), at("title", d.MessageID.String()), short(d.MessageID.String())),
-			list{foreign(d.Topic, 60), " → ", foreign(d.Destination, 60)}, foreign(d.Key, 60), h("span.error", foreign(d.Error, 160)), strconv.Itoa(d.Attempts), ago(v.now, d.At)})
+		rows = append(rows, []any{when(v.operates(), tick),
+			h("a", here("letter", "id", d.MessageID.String(), "destination", d.Destination),
+				at("title", d.MessageID.String()), short(d.MessageID.String())),
+			list{foreign(d.Topic, 60), " → ", foreign(d.Destination, 60)}, foreign(d.Key, 60), h("span.error",
+				foreign(d.Error, 160)), strconv.Itoa(d.Attempts), ago(v.now, d.At)})
 	}
 	last := letters[len(letters)-1]
 	next := fmt.Sprintf("%s:%d:%s", last.Destination, last.Position, last.MessageID)
-	letterTable := table("Dead letters", []column{{"Select", "tick"}, {"Message", ""}, {"Topic → destination", ""}, {"Key", ""}, {"Error", "wide"}, {"Attempts", "n"}, {"Died", "n"}}, rows)
+	letterTable := table("Dead letters", []column{{"Select", "tick"}, {"Message", ""}, {"Topic → destination", ""},
+		{"Key", ""}, {"Error", "wide"}, {"Attempts", "n"}, {"Died", "n"}}, rows)
 	selected := any(letterTable)
 	if v.operates() {
 		selected = h("form", here("do-dead-requeue"), at("method", "get"), hidden("_back", "letters?"+v.query.Encode()),
 			when(v.get("blocked") != "", hidden("blocked", "true")),
-			when(v.get("destination") != "", hidden("destination", v.get("destination"))), letterTable, h("p.buttons", "Those that are ticked: ",
+			when(v.get("destination") != "", hidden("destination", v.get("destination"))), letterTable, h("p.buttons",
+				"Those that are ticked: ",
 				h("button", at("type", "submit"), "Requeue…"), h("button", here("do-dead-ack"), at("type", "submit"), "Acknowledge…"),
 				h("button", here("do-dead-discard"), at("type", "submit"), "Discard…")))
 	}
-	return append(head, selected, when(len(letters) == 50, h("p.more", h("a.button", here("letters", append(pairs, "after", next)...), "The next 50"))))
+	return append(head, selected, when(len(letters) == 50,
+		h("p.more", h("a.button", here("letters", append(pairs, "after", next)...), "The next 50"))))
 }
 
 // letter shows one dead letter in full.
@@ -256,19 +280,28 @@ func (v *view) letter() any {
 	parts := head
 	for _, d := range letters {
 		life := h("ol.life",
-			h("li", clock(d.CreatedAt), h("b", "written"), h("span", "topic ", foreign(d.Topic, 100), when(d.Key != "", ", key ", foreign(d.Key, 200)))),
-			h("li.late", clock(d.At), h("b", d.Reason), h("span", many(int64(d.Attempts), "attempt", "attempts"), ": ", foreign(d.Error, 2000))))
+			h("li", clock(d.CreatedAt), h("b", "written"),
+				h("span", "topic ", foreign(d.Topic, 100), when(d.Key != "", ", key ", foreign(d.Key, 200)))),
+			h("li.late", clock(d.At), h("b", d.Reason),
+				h("span", many(int64(d.Attempts), "attempt", "attempts"), ": ", foreign(d.Error, 2000))))
 		if d.Deaths > 1 {
-			life.parts = append(life.parts, h("li.late", h("span"), h("b", "again"), h("span", "died "+many(int64(d.Deaths), "time", "times"))))
+			life.parts = append(life.parts, h("li.late", h("span"), h("b", "again"),
+				h("span", "died "+many(int64(d.Deaths), "time", "times"))))
 		}
 		if !d.AcknowledgedAt.IsZero() {
-			life.parts = append(life.parts, h("li", clock(d.AcknowledgedAt), h("b", "acknowledged"), h("span", "by ", foreign(d.AcknowledgedBy, 80))))
+			life.parts = append(life.parts, h("li", clock(d.AcknowledgedAt), h("b", "acknowledged"),
+				h("span", "by ", foreign(d.AcknowledgedBy, 80))))
 		}
 		parts = append(parts, h("h1", glyph(admin.StateDead), " ", foreign(d.Topic, 100), " → ", foreign(d.Destination, 60)),
-			h("p.buttons", v.button("dead requeue", "Requeue…", pairs...), v.button("dead ack", "Acknowledge…", pairs...), v.button("dead discard", "Discard…", pairs...),
-				when(v.get("blocked") == "", v.button("dead edit", "Edit…", "message", d.MessageID.String(), "destination", d.Destination))),
-			changes(d), life, facts("Message", h("a", here("message", "id", d.MessageID.String()), h("code", d.MessageID.String())), "Position", number(d.Position), "Aggregate", foreign(strings.TrimSpace(d.AggregateType+" "+d.AggregateID), 200),
-				"Event", foreign(d.EventType, 100), "Content", foreign(d.ContentType, 100), "Group", h("a", here("letters", "group", d.Fingerprint), foreign(d.Fingerprint, 40))),
+			h("p.buttons", v.button("dead requeue", "Requeue…", pairs...), v.button("dead ack", "Acknowledge…", pairs...),
+				v.button("dead discard", "Discard…", pairs...),
+				when(v.get("blocked") == "", v.button("dead edit", "Edit…", "message", d.MessageID.String(),
+					"destination", d.Destination))),
+			changes(d), life, facts("Message", h("a", here("message", "id", d.MessageID.String()),
+				h("code", d.MessageID.String())), "Position", number(d.Position),
+				"Aggregate", foreign(strings.TrimSpace(d.AggregateType+" "+d.AggregateID), 200),
+				"Event", foreign(d.EventType, 100), "Content", foreign(d.ContentType, 100), "Group",
+				h("a", here("letters", "group", d.Fingerprint), foreign(d.Fingerprint, 40))),
 			h("h2", "Headers"), h("pre", foreign(string(d.Headers), 20_000)), v.payload(d.Payload))
 	}
 	return parts
@@ -309,7 +342,9 @@ func printable(text []byte, most int) string {
 // keys lists the keys that wait.
 func (v *view) keys() any {
 	pairs := v.given("destination", "key", "blocked")
-	head := list{v.said(), h("h1", "Keys that wait"), v.filter("keys", field{"destination", "Destination", v.destinations()}, field{"key", "Key", nil}, field{"blocked", "Blocked only", []string{"true"}})}
+	head := list{v.said(), h("h1", "Keys that wait"),
+		v.filter("keys", field{"destination", "Destination", v.destinations()}, field{"key", "Key", nil},
+			field{"blocked", "Blocked only", []string{"true"}})}
 	lanes, err := ask[[]admin.HeldLane](v, "holds", append(slices.Clone(pairs), append(v.given("after"), "limit", "50")...)...)
 	if err != nil {
 		return append(head, problem(err))
@@ -335,17 +370,22 @@ func (v *view) keys() any {
 		if !l.MessageID.IsZero() { // the first that waits
 			lane = h("a", here("message", "id", l.MessageID.String()), lane)
 		}
-		rows = append(rows, []any{lane, list{foreign(l.Topic, 60), " → ", foreign(l.Destination, 60)}, counted(l.Messages), due, ago(v.now, l.Since), why, v.actions(acts)})
+		rows = append(rows, []any{lane, list{foreign(l.Topic, 60), " → ", foreign(l.Destination, 60)},
+			counted(l.Messages), due, ago(v.now, l.Since), why, v.actions(acts)})
 	}
 	last := lanes[len(lanes)-1]
-	return append(head, region("keys", table("Keys that wait", []column{{"Key", ""}, {"Topic → destination", ""}, {"Messages", "n"}, {"State", ""}, {"Since", "n"}, {"Why", "wide"}, {"Actions", "acts"}}, rows)),
-		when(len(lanes) == 50, h("p.more", h("a.button", here("keys", append(pairs, "after", last.Destination+"/"+last.Lane)...), "The next 50"))))
+	return append(head, region("keys", table("Keys that wait",
+		[]column{{"Key", ""}, {"Topic → destination", ""}, {"Messages", "n"}, {"State", ""}, {"Since", "n"},
+			{"Why", "wide"}, {"Actions", "acts"}}, rows)),
+		when(len(lanes) == 50, h("p.more", h("a.button",
+			here("keys", append(pairs, "after", last.Destination+"/"+last.Lane)...), "The next 50"))))
 }
 
 // relays lists who works, and on what.
 func (v *view) relays() any {
 	if len(v.report.Relays) == 0 {
-		return list{h("h1", "Relays"), region("relays", blank("No relay has ever worked on this database. Start one: ", h("code", "outbox relay")))}
+		return list{h("h1", "Relays"), region("relays",
+			blank("No relay has ever worked on this database. Start one: ", h("code", "outbox relay")))}
 	}
 	var rows [][]any
 	for _, r := range v.report.Relays {
@@ -364,16 +404,24 @@ func (v *view) relays() any {
 		if len(owns) == 0 {
 			owns = list{h("span.none", "stands by")}
 		}
-		rows = append(rows, []any{foreign(r.Name, 60), is, owns, foreign(r.Version, 60), list{foreign(r.Host, 60), " ", strconv.Itoa(r.PID)}, ago(v.now, r.StartedAt), ago(v.now, r.HeartbeatAt)})
+		rows = append(rows, []any{foreign(r.Name, 60), is, owns, foreign(r.Version, 60),
+			list{foreign(r.Host, 60), " ", strconv.Itoa(r.PID)}, ago(v.now, r.StartedAt), ago(v.now, r.HeartbeatAt)})
 	}
-	return list{h("h1", "Relays"), region("relays", table("Relays", []column{{"Relay", ""}, {"State", ""}, {"Delivers to", ""}, {"Version", ""}, {"Host and process", ""}, {"Started", "n"}, {"Heartbeat", "n"}}, rows))}
+	return list{h("h1", "Relays"), region("relays",
+		table("Relays", []column{{"Relay", ""}, {"State", ""}, {"Delivers to", ""}, {"Version", ""},
+			{"Host and process", ""}, {"Started", "n"}, {"Heartbeat", "n"}}, rows))}
 }
 
 // retention tells what keeps the disk full.
 func (v *view) retention() any {
+	head := list{h("h1", "Retention")}
+	segments, err := ask[[]admin.RetainedSegment](v, "retention")
+	if err != nil {
+		return append(head, problem(err))
+	}
 	var total, kept int64
 	var rows [][]any
-	for _, s := range v.report.Segments {
+	for _, s := range segments {
 		total += s.Bytes
 		needed := list{}
 		for i, name := range s.NeededBy {
@@ -387,7 +435,12 @@ func (v *view) retention() any {
 		} else {
 			needed = list{h("span.none", "nobody")}
 		}
-		rows = append(rows, []any{h("code", s.Name), size(s.Bytes), needed})
+		oldest := any(h("span.none", "–"))
+		if !s.Oldest.IsZero() {
+			oldest = ago(v.now, s.Oldest)
+		}
+		rows = append(rows, []any{h("code", s.Name), size(s.Bytes), counted(admin.Count{N: s.Messages, Estimated: true}),
+			oldest, needed, s.Emptied()})
 	}
 	var open [][]any
 	for _, o := range v.report.Open {
@@ -395,30 +448,35 @@ func (v *view) retention() any {
 		if o.Prepared != "" {
 			who = "prepared " + o.Prepared
 		}
-		open = append(open, []any{foreign(who, 80), foreign(strings.TrimSpace(o.User+" "+o.Application), 80), foreign(o.State, 40), ago(v.now, o.Since), h("code", foreign(o.Query, 200))})
+		open = append(open, []any{foreign(who, 80), foreign(strings.TrimSpace(o.User+" "+o.Application), 80),
+			foreign(o.State, 40), ago(v.now, o.Since), h("code", foreign(o.Query, 200))})
 	}
 	var slots [][]any
 	for _, d := range v.report.Destinations {
 		if d.Slot != nil {
-			slots = append(slots, []any{h("code", foreign(d.Slot.Name, 64)), h("a", here("destination", "name", d.Name), foreign(d.Name, 60)), d.Slot.Status, size(d.Slot.Kept)})
+			slots = append(slots, []any{h("code", foreign(d.Slot.Name, 64)),
+				h("a", here("destination", "name", d.Name), foreign(d.Name, 60)), d.Slot.Status, size(d.Slot.Kept)})
 		}
 	}
 	body := []any{h("p.lead", "The outbox has ", size(total), ", of which ", size(kept), " are needed by somebody.")}
 	if len(rows) == 0 {
 		body = append(body, blank("There are no segments to see."))
 	} else {
-		body = append(body, table("Segments", []column{{"Segment", ""}, {"Size", "n"}, {"Needed by", ""}}, rows))
+		body = append(body, table("Segments", []column{{"Segment", ""}, {"Size", "n"}, {"Messages", "n"}, {"Oldest", "n"},
+			{"Needed by", ""}, {"Emptied", ""}}, rows))
 	}
 	body = append(body, h("h2", "Open transactions"))
 	if len(open) == 0 {
 		body = append(body, blank("None has been open for long."))
 	} else {
-		body = append(body, table("Open transactions", []column{{"Process", ""}, {"User", ""}, {"State", ""}, {"Since", "n"}, {"Query", "wide"}}, open))
+		body = append(body, table("Open transactions",
+			[]column{{"Process", ""}, {"User", ""}, {"State", ""}, {"Since", "n"}, {"Query", "wide"}}, open))
 	}
 	if len(slots) > 0 {
-		body = append(body, h("h2", "Replication slots"), table("Replication slots", []column{{"Slot", ""}, {"Destination", ""}, {"Status", ""}, {"Keeps", "n"}}, slots))
+		body = append(body, h("h2", "Replication slots"),
+			table("Replication slots", []column{{"Slot", ""}, {"Destination", ""}, {"Status", ""}, {"Keeps", "n"}}, slots))
 	}
-	return list{h("h1", "Retention"), region("retention", body...)}
+	return append(head, region("retention", body...))
 }
 
 // inbox tells whether the consumers keep up.
@@ -434,7 +492,8 @@ func (v *view) inbox() any {
 		if c.Stored {
 			kind = "stored inbox"
 		}
-		rows = append(rows, []any{foreign(c.Name, 80), kind, counted(c.Keys), counted(c.Gaps), counted(c.Pending), v.linked(c.Held, here("keys", "destination", "inbox:"+c.Name)),
+		rows = append(rows, []any{foreign(c.Name, 80), kind, counted(c.Keys), counted(c.Gaps), counted(c.Pending),
+			v.linked(c.Held, here("keys", "destination", "inbox:"+c.Name)),
 			v.linked(c.Dead, here("dead", "destination", "inbox:"+c.Name))})
 	}
 	for _, t := range found.Tables {
@@ -442,7 +501,8 @@ func (v *view) inbox() any {
 	}
 	consumers := any(blank("No consumer has recorded anything in this database."))
 	if len(rows) > 0 {
-		consumers = table("Consumers", []column{{"Consumer", ""}, {"Kind", ""}, {"Keys", "n"}, {"Gaps", "n"}, {"Pending", "n"}, {"Held", "n"}, {"Dead", "n"}}, rows)
+		consumers = table("Consumers", []column{{"Consumer", ""}, {"Kind", ""}, {"Keys", "n"}, {"Gaps", "n"},
+			{"Pending", "n"}, {"Held", "n"}, {"Dead", "n"}}, rows)
 	}
 	return append(head, region("inbox", h("p.lead", "Records are kept for ", span(found.Window), " at least."), consumers,
 		h("h2", "Tables"), table("Tables", []column{{"Table", ""}, {"Role", ""}, {"Size", "n"}}, tables)))
@@ -451,7 +511,8 @@ func (v *view) inbox() any {
 // audit lists what people did.
 func (v *view) audit() any {
 	pairs := v.given("destination", "by", "verb")
-	head := list{h("h1", "Audit"), v.filter("audit", field{"by", "By", nil}, field{"verb", "Verb", nil}, field{"destination", "Destination", v.destinations()})}
+	head := list{h("h1", "Audit"), v.filter("audit", field{"by", "By", nil}, field{"verb", "Verb", nil},
+		field{"destination", "Destination", v.destinations()})}
 	entries, err := ask[[]admin.AuditEntry](v, "audit", append(slices.Clone(pairs), append(v.given("before"), "limit", "50")...)...)
 	if err != nil {
 		return append(head, problem(err))
@@ -460,7 +521,8 @@ func (v *view) audit() any {
 		return append(head, blank("Nobody has done anything like that."))
 	}
 	return append(head, region("entries", v.entries(entries)),
-		when(len(entries) == 50, h("p.more", h("a.button", here("audit", append(pairs, "before", strconv.FormatInt(entries[len(entries)-1].ID, 10))...), "Older ones"))))
+		when(len(entries) == 50, h("p.more", h("a.button",
+			here("audit", append(pairs, "before", strconv.FormatInt(entries[len(entries)-1].ID, 10))...), "Older ones"))))
 }
 
 func (v *view) entries(entries []admin.AuditEntry) any {
@@ -470,9 +532,11 @@ func (v *view) entries(entries []admin.AuditEntry) any {
 		if e.Destination != "" {
 			where = h("a", here("destination", "name", e.Destination), foreign(e.Destination, 60))
 		}
-		rows = append(rows, []any{ago(v.now, e.At), foreign(e.Actor, 60), h("b", foreign(e.Verb, 40)), where, foreign(e.Reason, 200), h("code", foreign(compact(e.Detail), 200))})
+		rows = append(rows, []any{ago(v.now, e.At), foreign(e.Actor, 60), h("b", foreign(e.Verb, 40)), where,
+			foreign(e.Reason, 200), h("code", foreign(compact(e.Detail), 200))})
 	}
-	return table("What people did", []column{{"When", ""}, {"Who", ""}, {"Verb", ""}, {"Destination", ""}, {"Why", "wide"}, {"Details", "wide"}}, rows)
+	return table("What people did", []column{{"When", ""}, {"Who", ""}, {"Verb", ""}, {"Destination", ""},
+		{"Why", "wide"}, {"Details", "wide"}}, rows)
 }
 
 func compact(text json.RawMessage) string {
@@ -510,7 +574,8 @@ func (v *view) doctor() any {
 // help lists keys, states and words.
 func (v *view) help() any {
 	var keys [][]any
-	for _, k := range [][2]string{{"j and k", "next and previous row"}, {"Enter", "open the row"}, {"/", "to the first field"}, {"p", "pause live updates, and go on"}, {"y", "copy the command"},
+	for _, k := range [][2]string{{"j and k", "next and previous row"}, {"Enter", "open the row"},
+		{"/", "to the first field"}, {"p", "pause live updates, and go on"}, {"y", "copy the command"},
 		{"?", "this list"}, {"Esc", "close, or leave a field"}} {
 		keys = append(keys, []any{h("kbd", k[0]), k[1]})
 	}
@@ -518,17 +583,22 @@ func (v *view) help() any {
 		keys = append(keys, []any{list{h("kbd", "g"), " ", h("kbd", n.key)}, n.title})
 	}
 	means := map[admin.State]string{
-		admin.StateIdle: "all is delivered", admin.StateFlowing: "messages are on their way", admin.StateUnknown: "messages flow, but the database could not be looked at for a while",
-		admin.StateLagging: "a message has waited for longer than the destination's objective", admin.StateBlocked: "keys wait for an operator; the others flow",
-		admin.StateAtRisk: "messages flow, but a clock, an index or the log that a slot keeps is wrong",
-		admin.StateDead:   "there are dead letters that nobody has acknowledged", admin.StatePaused: "a person has paused it, or a part of it",
+		admin.StateIdle: "all is delivered", admin.StateFlowing: "messages are on their way",
+		admin.StateUnknown: "messages flow, but the database could not be looked at for a while",
+		admin.StateLagging: "a message has waited for longer than the destination's objective",
+		admin.StateBlocked: "keys wait for an operator; the others flow",
+		admin.StateAtRisk:  "messages flow, but a clock, an index or the log that a slot keeps is wrong",
+		admin.StateDead:    "there are dead letters that nobody has acknowledged",
+		admin.StatePaused:  "a person has paused it, or a part of it",
 		admin.StateFailing: "the broker answers no: to messages, or to all of a topic", admin.StateStalled: "the broker does not answer",
-		admin.StateBroken: "the relay can't work with the database", admin.StateNoRelay: "no relay delivers", admin.StateStopped: "a relay gave up for good",
+		admin.StateBroken: "the relay can't work with the database", admin.StateNoRelay: "no relay delivers",
+		admin.StateStopped: "a relay gave up for good",
 	}
 	var states [][]any
 	for _, s := range admin.States() {
 		states = append(states, []any{state(s), means[s]})
 	}
-	return list{h("h1", "Help"), h("h2", "States, from the best to the worst"), table("States", []column{{"State", ""}, {"Meaning", "wide"}}, states),
+	return list{h("h1", "Help"), h("h2", "States, from the best to the worst"),
+		table("States", []column{{"State", ""}, {"Meaning", "wide"}}, states),
 		h("h2", "Keys"), table("Keys", []column{{"Key", ""}, {"What it does", "wide"}}, keys)}
 }

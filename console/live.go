@@ -18,8 +18,9 @@ const (
 	frameTimeout  = 10 * time.Second // for a client to take a frame
 )
 
-// streams keep pages that are open up to date. A page is made again once a second for all who look at it with the same rights, and
-// not at all when nobody does; who looks gets the regions that have changed. One who is slow gets the newest ones, not all.
+// streams keep pages that are open up to date. A page is made again once a second for all who look at it with the same
+// rights, and not at all when nobody does; who looks gets the regions that have changed. One who is slow gets the
+// newest ones, not all.
 type streams struct {
 	console *Console
 	ctx     context.Context
@@ -124,8 +125,8 @@ func (s *streams) draw(key string, one *sheet) {
 	}
 }
 
-// since is a frame with the regions that have changed since a version, and the version that they are of. It is made once for all
-// who have seen the same.
+// since is a frame with the regions that have changed since a version, and the version that they are of. It is made
+// once for all who have seen the same.
 func (s *streams) since(one *sheet, version int) ([]byte, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +158,8 @@ func (s *streams) serve(w http.ResponseWriter, r *http.Request, v *view) {
 	one, news := s.join(key, view{console: s.console, at: name, page: p, query: values, caller: v.caller})
 	if one == nil {
 		w.Header().Set("Retry-After", "10")
-		v.fail(w, http.StatusTooManyRequests, "Too many look on", fmt.Errorf("%d pages are live: load this one again when you need news", maxStreams))
+		v.fail(w, http.StatusTooManyRequests, "Too many look on",
+			fmt.Errorf("%d pages are live: load this one again when you need news", maxStreams))
 		return
 	}
 	defer s.leave(one, news)

@@ -13,14 +13,21 @@ import (
 // messages finds messages in the segments that are still there.
 func (v *view) messages() any {
 	pairs := v.given("message", "key", "topic", "header", "since", "until", "transaction")
-	head := list{h("h1", "Messages"), v.filter("messages", field{"message", "Message", nil}, field{"key", "Key", nil}, field{"topic", "Topic", nil},
-		field{"header", "Header, NAME=VALUE", nil}, field{"since", "Since", nil}, field{"until", "Until", nil}, field{"transaction", "Transaction", nil})}
+	head := list{h("h1", "Messages"), v.filter("messages", field{"message", "Message", nil}, field{"key", "Key", nil},
+		field{"topic", "Topic", nil},
+		field{"header", "Header, NAME=VALUE", nil}, field{"since", "Since", nil}, field{"until", "Until",
+			nil}, field{"transaction", "Transaction", nil})}
 	found, err := ask[admin.FoundMessages](v, "messages find", append(slices.Clone(pairs), append(v.given("after"), "limit", "50")...)...)
 	if err != nil {
 		return append(head, problem(err))
 	}
 	looked := h("p.lead", searched(found), ".")
-	more := when(found.Next != "", h("p.more", h("a.button", here("messages", append(slices.Clone(pairs), "after", found.Next)...), "Look further")))
+	again := any(nil)
+	if replay := renamed(pairs, "message", "ids"); len(replay) > 0 {
+		again = h("p.buttons", v.button("replay", "Send all that is like this once more…", replay...))
+	}
+	more := when(found.Next != "", h("p.more", h("a.button",
+		here("messages", append(slices.Clone(pairs), "after", found.Next)...), "Look further")))
 	if len(found.Messages) == 0 {
 		text := "No message is like that in the segments that are still there. "
 		if !found.Complete {
@@ -35,7 +42,18 @@ func (v *view) messages() any {
 			foreign(m.EventType, 80), foreign(m.Transaction, 30), number(m.Position), ago(v.now, m.CreatedAt)})
 	}
 	return append(head, table("Messages", []column{{"Message", ""}, {"Topic", ""}, {"Key", ""}, {"Event", ""}, {"Transaction", "n"},
-		{"Position", "n"}, {"Written", "n"}}, rows), looked, more)
+		{"Position", "n"}, {"Written", "n"}}, rows), looked, again, more)
+}
+
+// renamed are pairs with another name for one of them.
+func renamed(pairs []string, from, to string) []string {
+	pairs = slices.Clone(pairs)
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i] == from {
+			pairs[i] = to
+		}
+	}
+	return pairs
 }
 
 // message tells the life of one message.
@@ -51,8 +69,10 @@ func (v *view) message() any {
 		return append(parts, h("h1", "Message"), problem(err))
 	}
 	for _, m := range lives {
-		parts = append(parts, h("h1", foreign(m.Topic, 100), when(m.Key != "", ", key ", foreign(m.Key, 200))), region("life-"+strconv.FormatInt(m.Position, 10), v.life(&m)),
-			facts("Message", h("code", m.MessageID.String()), "Transaction", foreign(m.Transaction, 30), "Position", number(m.Position), "Segment", segment(m.Segment),
+		parts = append(parts, h("h1", foreign(m.Topic, 100), when(m.Key != "", ", key ", foreign(m.Key, 200))),
+			region("life-"+strconv.FormatInt(m.Position, 10), v.life(&m)),
+			facts("Message", h("code", m.MessageID.String()), "Transaction", foreign(m.Transaction, 30), "Position",
+				number(m.Position), "Segment", segment(m.Segment),
 				"Aggregate", foreign(strings.TrimSpace(m.AggregateType+" "+m.AggregateID), 200), "Event", foreign(m.EventType, 100),
 				"Content", foreign(m.ContentType, 100), "Trace", h("code", foreign(m.TraceID, 40))),
 			h("h2", "Headers"), h("pre", foreign(string(m.Headers), 20_000)), v.payload(m.Payload))
@@ -87,16 +107,19 @@ func (v *view) life(m *admin.MessageLife) any {
 		}
 		switch a.State {
 		case admin.AtDead:
-			step(".late", a.Since, "dead", h("a", here("letter", "id", m.MessageID.String(), "destination", a.Destination), "dead letter"), " of ", where, tried)
+			step(".late", a.Since, "dead", h("a", here("letter", "id", m.MessageID.String(), "destination",
+				a.Destination), "dead letter"), " of ", where, tried)
 		case admin.AtHeld, admin.AtBlocked:
 			step(".late", a.Since, a.State, where, tried, when(!a.Due.IsZero(), ", tried again ", ago(v.now, a.Due)))
 		case admin.AtPassed:
-			step("", a.Since, "passed", where)
+			step("", a.Since, "passed", where, " ",
+				v.button("replay", "Send once more…", "ids", m.MessageID.String(), "destination", a.Destination))
 		default:
 			step("", a.Since, a.State, where)
 		}
 	}
-	return list{h("ol.life", steps...), h("p", "Passed: it was delivered, or the destination doesn't select it, or an operator discarded it.")}
+	return list{h("ol.life", steps...), h("p", "Passed: it was delivered, or the destination doesn't select it, or an "+
+		"operator discarded it.")}
 }
 
 // searched tells what a search has looked at.

@@ -56,7 +56,8 @@ func (v *view) verdict(verdict admin.Verdict, links bool) *element {
 		buttons = append(buttons, v.does(verb, params, "a.button.first", label(verb)+"…"))
 	}
 	if verdict.Destination != "" && links {
-		buttons = append(buttons, h("a.button", here("destination", "name", verdict.Destination), "Show ", foreign(verdict.Destination, 60)))
+		buttons = append(buttons, h("a.button", here("destination", "name", verdict.Destination), "Show ",
+			foreign(verdict.Destination, 60)))
 	}
 	if len(buttons) > 0 {
 		parts = append(parts, h("div.buttons", buttons...))
@@ -67,7 +68,8 @@ func (v *view) verdict(verdict admin.Verdict, links bool) *element {
 			also = append(also, h("li", many(int64(len(verdict.Also)-6), "more finding", "more findings")))
 			break
 		}
-		also = append(also, h("li", state(f.State), " ", h("a", here("destination", "name", f.Destination), foreign(f.Destination, 60)), " ", h("span", foreign(f.Cause, 300))))
+		also = append(also, h("li", state(f.State), " ",
+			h("a", here("destination", "name", f.Destination), foreign(f.Destination, 60)), " ", h("span", foreign(f.Cause, 300))))
 	}
 	if len(also) > 0 {
 		parts = append(parts, h("ul.also", append([]any{at("aria-label", "Also")}, also...)...))
@@ -117,8 +119,9 @@ func (v *view) table() any {
 			v.linked(d.Held.Messages, here("keys", "destination", d.Name)), v.linked(d.Dead.Messages, here("dead", "destination", d.Name)),
 		})
 	}
-	return list{h("h2", "Destinations"), table("Destinations", []column{{"Destination", ""}, {"State", "what"}, {"Oldest waiting, 10 min", "chart"}, {"In", "n"}, {"Out", "n"},
-		{"Pending", "n"}, {"Oldest", "n"}, {"p50 · p95 · p99", "n"}, {"Held", "n"}, {"Dead", "n"}}, rows)}
+	return list{h("h2", "Destinations"), table("Destinations",
+		[]column{{"Destination", ""}, {"State", "what"}, {"Oldest waiting, 10 min", "chart"}, {"In", "n"}, {"Out", "n"},
+			{"Pending", "n"}, {"Oldest", "n"}, {"p50 · p95 · p99", "n"}, {"Held", "n"}, {"Dead", "n"}}, rows)}
 }
 
 // rank puts what idles beside what flows, so that rows don't jump.
@@ -171,7 +174,8 @@ func (v *view) relayLine() any {
 		if r.Live {
 			parts = append(parts, h("span", h("a", here("relays"), foreign(r.Name, 40)), " live ", span(v.now.Sub(r.StartedAt))))
 		} else {
-			parts = append(parts, h("span.state.late", h("a", here("relays"), foreign(r.Name, 40)), " silent ", span(v.now.Sub(r.HeartbeatAt))))
+			parts = append(parts, h("span.state.late", h("a", here("relays"), foreign(r.Name, 40)), " silent ",
+				span(v.now.Sub(r.HeartbeatAt))))
 		}
 	}
 	return h("p.line", h("b", "Relays "), list(parts))
@@ -201,7 +205,8 @@ func (v *view) panel() any {
 	var buttons []any
 	for _, b := range p.Buttons {
 		buttons = append(buttons, h("form", here("press"), at("method", "post"), at("data-quiet", ""),
-			h("input", at("type", "hidden"), at("name", "button"), at("value", b.Name)), h("button", at("type", "submit"), at("title", b.Help), b.Label)))
+			h("input", at("type", "hidden"), at("name", "button"), at("value", b.Name)), h("button", at("type", "submit"),
+				at("title", b.Help), b.Label)))
 	}
 	return h("section.panel", at("aria-label", p.Title), h("h2", p.Title), h("div.buttons", buttons...))
 }

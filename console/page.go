@@ -39,7 +39,8 @@ func pages() map[string]page {
 
 // navigation are the pages that the header leads to, with the keys that go there after g.
 var navigation = []struct{ path, title, key string }{
-	{"", "Overview", "o"}, {"messages", "Messages", "m"}, {"dead", "Dead letters", "d"}, {"keys", "Keys", "k"}, {"relays", "Relays", "r"}, {"retention", "Retention", "t"},
+	{"", "Overview", "o"}, {"messages", "Messages", "m"}, {"dead", "Dead letters", "d"}, {"keys", "Keys", "k"},
+	{"relays", "Relays", "r"}, {"retention", "Retention", "t"},
 	{"inbox", "Inbox", "i"}, {"doctor", "Doctor", "c"}, {"audit", "Audit", "a"}, {"verbs", "Verbs", "v"}, {"help", "Help", "h"},
 }
 
@@ -94,7 +95,8 @@ func (v *view) layout(title string, body any) *element {
 		h("head", h("meta", at("charset", "utf-8")), h("title", title+" · "+name+" · outbox"),
 			h("meta", at("name", "viewport"), at("content", "width=device-width, initial-scale=1")),
 			h("meta", at("name", "color-scheme"), at("content", "light dark")),
-			h("link", at("rel", "stylesheet"), c.asset("style.css")), h("link", at("rel", "icon"), at("type", "image/svg+xml"), c.asset("icon.svg")),
+			h("link", at("rel", "stylesheet"), c.asset("style.css")), h("link", at("rel", "icon"),
+				at("type", "image/svg+xml"), c.asset("icon.svg")),
 			h("script", at("type", "module"), c.asset("live.js"))),
 		h("body", h("a.skip", address("#main"), "To the content"),
 			h("header",
@@ -142,7 +144,8 @@ func problem(err error) *element {
 
 // command is a command line to copy.
 func command(line string) *element {
-	return h("div.command", h("code", foreign(line, 2000)), h("button", at("type", "button"), at("data-copy", line), at("hidden", ""), "Copy"))
+	return h("div.command", h("code", foreign(line, 2000)),
+		h("button", at("type", "button"), at("data-copy", line), at("hidden", ""), "Copy"))
 }
 
 // column is one of a table.
@@ -185,7 +188,8 @@ func facts(pairs ...any) *element {
 	return h("dl.facts", parts...)
 }
 
-// filter is a form of fields that select what a page lists. A field is a name, its title and its choices, if it has some.
+// filter is a form of fields that select what a page lists. A field is a name, its title and its choices, if it has
+// some.
 func (v *view) filter(path string, fields ...field) *element {
 	parts := []any{here(path), at("method", "get"), at("class", "filter"), at("role", "search")}
 	for _, f := range fields {

@@ -13,8 +13,8 @@ import (
 	"github.com/pgoutbox/outbox/admin/verbs"
 )
 
-// Each verb has a page that is made from the table of verbs, as its command and its path of the API are. So what the pages above
-// don't show in a form of its own can be asked and done here.
+// Each verb has a page that is made from the table of verbs, as its command and its path of the API are. So what the
+// pages above don't show in a form of its own can be asked and done here.
 
 // slug is a verb in an address.
 func slug(name string) string { return strings.ReplaceAll(name, " ", "-") }
@@ -54,7 +54,8 @@ func (c *Console) ask(w http.ResponseWriter, r *http.Request, v *view) {
 		err = fmt.Errorf("%q acts", verb.Name)
 	}
 	if err != nil || r.Method != http.MethodGet && r.Method != http.MethodHead {
-		v.fail(w, http.StatusNotFound, "There is no such question", errors.Join(err, errors.New("the page of verbs lists those that there are")))
+		v.fail(w, http.StatusNotFound, "There is no such question",
+			errors.Join(err, errors.New("the page of verbs lists those that there are")))
 		return
 	}
 	rest.Patience(w, verb)
@@ -137,7 +138,8 @@ func (v *view) input(p verbs.Param, params any) any {
 		control = h("input", input...)
 	}
 	title := strings.ReplaceAll(p.Name, "_", " ")
-	return list{h("label", at("for", id), strings.ToUpper(title[:1])+title[1:]), h("span", control, h("small", at("id", "h-"+p.Name), foreign(p.Help, 300)))}
+	return list{h("label", at("for", id), strings.ToUpper(title[:1])+title[1:]),
+		h("span", control, h("small", at("id", "h-"+p.Name), foreign(p.Help, 300)))}
 }
 
 // shape shows any result: lists of objects as tables, objects as names and values, in the order of their fields.

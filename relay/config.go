@@ -69,9 +69,9 @@ type Config struct {
 	// Default 10 s.
 	DrainTimeout time.Duration
 
-	// Logger gets state changes and per-message trouble: at most 12 lines a minute of level info and above, and a count of
-	// the others with the ids of a few messages. Relays of one destination share that bound if they share a [Bounded]
-	// logger. nil: slog.Default.
+	// Logger gets state changes and per-message trouble: at most 12 lines a minute of level info and above, and a count
+	// of the others with the ids of a few messages. Relays of one destination share that bound if they share a
+	// [Bounded] logger. nil: slog.Default.
 	Logger *slog.Logger
 
 	// Observer is told what happens. Default: none.

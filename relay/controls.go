@@ -13,8 +13,8 @@ type target struct{ topic, lane string }
 // unending is how long a pause without an end lasts, unless the controls say otherwise meanwhile.
 const unending = 1000 * time.Hour
 
-// onControls takes what operators ask for now. A pause that isn't in the list any more has ended. It reports whether something
-// has changed.
+// onControls takes what operators ask for now. A pause that isn't in the list any more has ended. It reports whether
+// something has changed.
 func (c *core) onControls(now time.Time, controls Controls) (changed bool) {
 	c.working = false
 	c.controlAt = now.Add(c.cfg.Control)
@@ -51,7 +51,8 @@ func (c *core) pausedUntil(now time.Time) *closed {
 	return nil
 }
 
-// pauseOf returns the pause that keeps a message from being published now, apart from that of the whole destination, or nil.
+// pauseOf returns the pause that keeps a message from being published now, apart from that of the whole destination, or
+// nil.
 func (c *core) pauseOf(now time.Time, it *item) *closed {
 	topic, lane := it.d.Topic, it.d.Lane()
 	for _, t := range [...]target{{topic: topic}, {lane: lane}, {topic, lane}} {
@@ -81,8 +82,8 @@ func (t *throttle) set(a, b float64) bool {
 
 func (t *throttle) burst() float64 { return max(1, t.rate/10) }
 
-// refill adds what the time has brought. It returns the stripe whose turn it is: what little may go must not always be the
-// first one's.
+// refill adds what the time has brought. It returns the stripe whose turn it is: what little may go must not always be
+// the first one's.
 func (t *throttle) refill(now time.Time) (stripe int) {
 	if t.rate == 0 {
 		return 0

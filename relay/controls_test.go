@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Never more than the rate, and a tenth of a second's worth ahead; and never less, when what may go is asked for in time.
+// Never more than the rate, and a tenth of a second's worth ahead; and never less, when what may go is asked for in
+// time.
 func TestAThrottleLetsItsRateThrough(t *testing.T) {
 	t.Parallel()
 	for _, rate := range []float64{0.5, 1, 7, 100, 12_345} {

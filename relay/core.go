@@ -386,7 +386,7 @@ func (c *core) newCall(stripe int) *call {
 	return &call{stripe: stripe}
 }
 
-// freeCall takes back a call that nobody uses any more.
+// freeCall takes back a call that is over.
 func (c *core) freeCall(k *call) {
 	clear(k.Batch)
 	clear(k.items)

@@ -15,7 +15,8 @@ func TestSmallCallsOfABacklogWaitForWhatIsBeingRead(t *testing.T) {
 	batch := func(from int64, n int, more bool) Batch {
 		b := Batch{More: more}
 		for i := range int64(n) {
-			b.Deliveries = append(b.Deliveries, Delivery{Message: outbox.Message{ID: outbox.ID{byte(from + i)}, Topic: "t", Position: from + i}})
+			b.Deliveries = append(b.Deliveries, Delivery{Message: outbox.Message{ID: outbox.ID{byte(from + i)},
+				Topic: "t", Position: from + i}})
 		}
 		return b
 	}

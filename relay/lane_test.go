@@ -49,7 +49,8 @@ func TestALaneIsShortHasItsKeyAloneAndIsTheSameInSQL(t *testing.T) {
 		}
 		of[lane] = c.key
 		var there string
-		err := conn.QueryRow(t.Context(), "SELECT "+schema.LaneSQL+" FROM (SELECT $1::text, $2::text, $3::text::uuid) m (key, aggregate_id, message_id)",
+		err := conn.QueryRow(t.Context(), "SELECT "+schema.LaneSQL+" FROM (SELECT $1::text, $2::text, $3::text::uuid) "+
+			"m (key, aggregate_id, message_id)",
 			c.key, c.aggregate, id.String()).Scan(&there)
 		if err != nil || there != lane {
 			t.Errorf("key %.20q: the lane is %.80q in SQL, %.80q here (%v)", c.key, there, lane, err)

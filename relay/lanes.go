@@ -133,6 +133,12 @@ func (c *core) onHeld(now time.Time, name string, list []Delivery) {
 		l.due = list[0].RetryAt
 		return
 	}
+	if list[len(list)-1].Replayed {
+		// More of the replay will come, to lanes that are not known yet.
+		if soon := now.Add(c.cfg.Resync / 20); soon.Before(c.syncAt) {
+			c.syncAt = soon
+		}
+	}
 	items := make([]item, len(list))
 	for i := range list {
 		d := &list[i]
@@ -145,6 +151,11 @@ func (c *core) onHeld(now time.Time, name string, list []Delivery) {
 				l.due = d.DeliverAt
 			}
 			break
+		}
+		if d.Replayed && d.Invalid == nil && c.cfg.Select != nil && !c.cfg.Select(&d.Message) {
+			c.held.unselected = append(c.held.unselected, d)
+			c.held.count++
+			continue
 		}
 		items[i] = item{d: d, size: size(d), held: true}
 		l.queue = append(l.queue, &items[i])

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// probe asks the broker whether it is reachable while nothing is published: a wrong address or login is known before the first
-// message.
+// probe asks the broker whether it is reachable while nothing is published: a wrong address or login is known before
+// the first message.
 type probe struct {
 	pinger  Pinger // nil: it can't be asked
 	asking  bool

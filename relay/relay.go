@@ -53,8 +53,8 @@ type Source interface {
 	Acquire(ctx context.Context) (Session, error)
 }
 
-// Noting is a Source that can say that it keeps count of failures where people and other programs look: every failed attempt
-// is settled at once then, as a hold, however short the pause is.
+// Noting is a Source that can say that it keeps count of failures where people and other programs look: every failed
+// attempt is settled at once then, as a hold, however short the pause is.
 type Noting interface {
 	Source
 	NotesFailures() bool
@@ -63,8 +63,8 @@ type Noting interface {
 // Reporting is a Source that keeps the relay's state where people and other programs look for it.
 type Reporting interface {
 	Source
-	// Report follows every change of state; err is its cause, if it has one. It doesn't block, except for StateStopped, the
-	// last one, which Run waits for: it returns within a few seconds, when the state has been written or can't be.
+	// Report follows every change of state; err is its cause, if it has one. It doesn't block, except for StateStopped,
+	// the last one, which Run waits for: it returns within a few seconds, when the state has been written or can't be.
 	Report(state State, err error)
 }
 
@@ -82,8 +82,8 @@ type Session interface {
 	// Lanes lists the lanes that have holds, with the time at which each head is due: at most limit.
 	Lanes(ctx context.Context, limit int) ([]HeldLane, error)
 
-	// Held returns the first holds of a lane in order, at most limit; [NotYet] if the first of them can't be had now, and nothing if
-	// the lane has no holds any more.
+	// Held returns the first holds of a lane in order, at most limit; [NotYet] if the first of them can't be had now,
+	// and nothing if the lane has no holds any more.
 	Held(ctx context.Context, lane string, limit int) ([]Delivery, error)
 
 	// Controls returns what operators ask of the destination now. It is called like Settle, about once a second.
@@ -110,7 +110,7 @@ type Coupled interface {
 	// this Ref and Position: it is settled, and Next will never return it. When in doubt it says no.
 	Passed(ref uint64, position int64) bool
 
-	// Whole reports whether the session covers every shard of the destination, and so nobody else publishes for it.
+	// Whole reports whether the session covers every shard of the destination. No other session publishes for it then.
 	Whole() bool
 }
 
@@ -144,6 +144,10 @@ type Delivery struct {
 	RetryAt time.Time
 	Blocked bool
 
+	// Replayed is a hold that is sent once more, as an operator has asked. The destination's filter decides about it as
+	// about a new message: what it leaves out is removed without being sent.
+	Replayed bool
+
 	// Invalid tells why the row can't be a message at all (headers that are not an object, an empty
 	// topic). It is never published; the policy for refused messages applies.
 	Invalid error
@@ -155,8 +159,8 @@ type Delivery struct {
 	notYet bool // it is no message, see NotYet
 }
 
-// NotYet is what Session.Held returns for a lane whose first hold can't be had now: it is asked for again when it is due, or,
-// if it is blocked, when an operator has acted.
+// NotYet is what Session.Held returns for a lane whose first hold can't be had now: it is asked for again when it is
+// due, or, if it is blocked, when an operator has acted.
 func NotYet(due time.Time, blocked bool) []Delivery {
 	return []Delivery{{RetryAt: due, Blocked: blocked, notYet: true}}
 }
@@ -194,7 +198,8 @@ type Pause struct {
 type Settlement struct {
 	// Through is the last delivery of the contiguous settled prefix, in the order in which Next returned
 	// them; nil leaves the cursor where it is. Delivered counts the delivered messages that this settles: up to
-	// Through, and HeldDelivered. So each counts once, however often a crash has it published.
+	// Through, and of HeldDelivered. So each counts once, however often a crash has it published, and a replay once
+	// more.
 	Through   *Delivery
 	Delivered int
 
@@ -204,7 +209,7 @@ type Settlement struct {
 	Dead []Dead
 
 	// The rest concerns messages that were holds already.
-	HeldDelivered []*Delivery // remove
+	HeldDelivered []*Delivery // remove: delivered, or replayed and left out by the filter
 	HeldRetry     []Hold      // new attempts, due time and error of a head
 	HeldDead      []Dead      // move to the dead letters
 }

@@ -62,7 +62,8 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 			return end.err
 		case ctx.Err() != nil:
 			if acquired {
-				r.cfg.Logger.Warn("session ended while it drained; what was in flight will be delivered again", "destination", r.cfg.Name, "error", err)
+				r.cfg.Logger.Warn("session ended while it drained; what was in flight will be delivered again",
+					"destination", r.cfg.Name, "error", err)
 			}
 			return nil
 		case outbox.IsPermanent(err):
@@ -83,7 +84,7 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 	}
 }
 
-// ended is how serve says that Run is over: with err, or as asked for.
+// ended is what serve returns when Run is over: because of err, or as asked for.
 type ended struct{ err error }
 
 func (e *ended) Error() string { return fmt.Sprint("relay ended: ", e.err) }
@@ -238,7 +239,8 @@ func (l *loop) start(r ready) {
 					return
 				}
 				if l.core.onControls(time.Now(), controls) {
-					l.relay.cfg.Logger.Info("operators ask", "destination", l.relay.cfg.Name, "pauses", len(controls.Pauses), "rate", controls.Rate)
+					l.relay.cfg.Logger.Info("operators ask", "destination", l.relay.cfg.Name,
+						"pauses", len(controls.Pauses), "rate", controls.Rate)
 				}
 			}
 		})

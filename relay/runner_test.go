@@ -259,7 +259,8 @@ func TestASessionThatBreaksIsReplacedAndUnsettledMessagesAreRepeated(t *testing.
 			t.Fatal(err)
 		}
 		if len(source.sessions) != 2 || source.done() != 10 || broker.count() != 20 {
-			t.Errorf("%d sessions, settled %d, delivered %d; want 2, 10, and everything twice", len(source.sessions), source.done(), broker.count())
+			t.Errorf("%d sessions, settled %d, delivered %d; want 2, 10, and everything twice", len(source.sessions),
+				source.done(), broker.count())
 		}
 	})
 }
@@ -458,7 +459,8 @@ func TestAFaultOfManyMessagesIsToldInAFewLines(t *testing.T) {
 		{"held", fail, nil, Config{Backoff: Backoff{Initial: time.Hour, Max: time.Hour}}, "message not accepted", 7},
 		{"blocked", refuse, nil, Config{OnExhausted: Block}, "message not accepted", 7},
 		{"outage", func(m *outbox.Message) error { return outbox.Unavailable(fail(m)) }, nil, Config{}, "destination stalled", 0},
-		{"outage of a topic", func(m *outbox.Message) error { return outbox.TopicUnavailable(fail(m)) }, nil, Config{}, "topic unavailable", 0},
+		{"outage of a topic", func(m *outbox.Message) error { return outbox.TopicUnavailable(fail(m)) }, nil, Config{},
+			"topic unavailable", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -494,7 +496,8 @@ func TestAFaultOfManyMessagesIsToldInAFewLines(t *testing.T) {
 						told += n
 					}
 				}
-				if told < c.told || told == 0 || c.told == messages && (told != messages || !strings.Contains(log.String(), "message_ids=")) {
+				if told < c.told || told == 0 || c.told == messages &&
+					(told != messages || !strings.Contains(log.String(), "message_ids=")) {
 					t.Errorf("%d are told of:\n%s", told, &log)
 				}
 			})

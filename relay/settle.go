@@ -13,11 +13,12 @@ type prefix struct {
 }
 
 type heldOutcomes struct {
-	delivered []*Delivery
-	retry     []Hold
-	dead      []Dead
-	barriers  []*lane
-	count     int
+	delivered  []*Delivery
+	unselected []*Delivery
+	retry      []Hold
+	dead       []Dead
+	barriers   []*lane
+	count      int
 }
 
 func (h *heldOutcomes) empty() bool { return h.count == 0 }
@@ -129,7 +130,7 @@ func (c *core) advance(now time.Time) {
 func (c *core) settle() *Settlement {
 	s := &Settlement{
 		Delivered:     len(c.held.delivered),
-		HeldDelivered: c.held.delivered,
+		HeldDelivered: append(c.held.delivered, c.held.unselected...),
 		HeldRetry:     c.held.retry,
 		HeldDead:      c.held.dead,
 	}

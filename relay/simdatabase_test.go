@@ -184,8 +184,8 @@ func (d *simDestination) operate() {
 // finished tells whether everything that is committed is delivered or dead.
 func (d *simDestination) finished() bool { return d.cursor == len(d.table) && len(d.holds) == 0 }
 
-// finishedApart is finished, but for lanes whose next message goes to a topic that is closed, or that a clock that jumped
-// has set aside for later.
+// finishedApart is finished, but for lanes whose next message goes to a topic that is closed, or that a clock that
+// jumped has set aside for later.
 func (d *simDestination) finishedApart() bool {
 	for _, list := range d.holds {
 		if !d.closed[list[0].d.Topic] && !list[0].retryAt.After(d.now) {

@@ -78,7 +78,8 @@ func newSimDestination(s *simulation, i int) *simDestination {
 			HoldAfter:   time.Duration(rng.IntN(1000)) * time.Millisecond,
 			SettleDelay: time.Duration(rng.IntN(20)) * time.Millisecond, Resync: 5 * time.Second, Control: 5 * time.Second,
 		},
-		closed: map[string]bool{}, paused: map[target]bool{}, holds: map[string][]simHold{}, dead: map[int64]bool{}, poison: map[int64]int{}, refused: map[int64]bool{}, astray: map[int64]bool{},
+		closed: map[string]bool{}, paused: map[target]bool{}, holds: map[string][]simHold{}, dead: map[int64]bool{},
+		poison: map[int64]int{}, refused: map[int64]bool{}, astray: map[int64]bool{},
 		failures: map[int64]int{}, seen: map[int64]int{}, seenBy: map[int64]int{}, excused: map[int64]bool{},
 	}
 	if rng.IntN(4) == 0 {
@@ -173,7 +174,8 @@ func (d *simDestination) perform(r *simRelay, now time.Time, n ready) error {
 	}
 	for _, k := range n.Publish {
 		for _, it := range k.items {
-			if topic, lane := it.d.Topic, it.d.Lane(); r.paused[target{}] || r.paused[target{topic: topic}] || r.paused[target{lane: lane}] || r.paused[target{topic, lane}] {
+			if topic, lane := it.d.Topic, it.d.Lane(); r.paused[target{}] || r.paused[target{topic: topic}] ||
+				r.paused[target{lane: lane}] || r.paused[target{topic, lane}] {
 				return fmt.Errorf("%s: relay %d publishes message %d, which is paused", d.name, r.epoch, it.d.Position)
 			}
 		}
@@ -242,7 +244,8 @@ func (d *simDestination) shutDown() error {
 			d.counts.Stops++
 			for _, m := range d.table[d.cursor:] {
 				if d.seenBy[m.Position] == r.epoch && !outage {
-					return fmt.Errorf("%s: message %d was delivered and not settled by a relay that ended in good order", d.name, m.Position)
+					return fmt.Errorf("%s: message %d was delivered and not settled by a relay that ended in good order",
+						d.name, m.Position)
 				}
 			}
 			d.faults, d.relays = true, nil
@@ -509,12 +512,14 @@ func (d *simDestination) describe() string {
 		d.cursor, len(d.table), len(d.holds), c.unsettled, c.reading, c.working, c.crowded, c.outage)
 	for _, name := range sortedKeys(c.lanes) {
 		l := c.lanes[name]
-		fmt.Fprintf(&b, "lane %s: mode %d queue %d pending %d flying %d due in %v blocked %v barrier %v\n", name, l.mode, len(l.queue), len(l.pending),
+		fmt.Fprintf(&b, "lane %s: mode %d queue %d pending %d flying %d due in %v blocked %v barrier %v\n", name, l.mode,
+			len(l.queue), len(l.pending),
 			l.flying, l.due.Sub(now), l.blocked, l.barrier != nil)
 	}
 	for _, lane := range sortedKeys(d.holds) {
 		h := d.holds[lane]
-		fmt.Fprintf(&b, "holds %s: %d, head %d due in %v blocked %v\n", lane, len(h), h[0].d.Position, h[0].retryAt.Sub(d.now), h[0].blocked)
+		fmt.Fprintf(&b, "holds %s: %d, head %d due in %v blocked %v\n", lane, len(h), h[0].d.Position,
+			h[0].retryAt.Sub(d.now), h[0].blocked)
 	}
 	return b.String()
 }

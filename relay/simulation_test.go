@@ -47,7 +47,8 @@ func TestEveryScheduleKeepsThePromises(t *testing.T) {
 	}
 }
 
-// defaultSeeds are fewer with the race detector, which makes each take five times as long: a seed runs in one goroutine.
+// defaultSeeds are fewer with the race detector, which makes each take five times as long: a seed runs in one
+// goroutine.
 func defaultSeeds() uint64 {
 	if build, ok := debug.ReadBuildInfo(); ok && slices.Contains(build.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		return 300
@@ -90,7 +91,8 @@ type simCounts struct {
 	Closed                                                                        int // topics
 	Paused, Throttled                                                             int // by an operator
 	Parted                                                                        int // topics that stayed closed while the others finished
-	Outlived                                                                      int // destinations that were away while all others finished
+	// destinations that were away while all others finished
+	Outlived int
 }
 
 // faults names what the schedules are meant to have.

@@ -8,18 +8,19 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Outages of topics: the destination answers, and what a message is published to doesn't exist or may not be written to.
+// Outages of topics: the destination answers, and what a message is published to doesn't exist or may not be written
+// to.
 
-// route is what decides where adapters publish a message, apart from its key. Messages of one route wait together. Where the
-// key decides too, they wait in vain for one that can't be routed, but not for long: see wronged.
+// route is what decides where adapters publish a message, apart from its key. Messages of one route wait together.
+// Where the key decides too, they wait in vain for one that can't be routed, but not for long: see wronged.
 type route struct {
 	topic, aggregateType, eventType string
 }
 
 func routeOf(m *outbox.Message) route { return route{m.Topic, m.AggregateType, m.EventType} }
 
-// closed is the outage of a route. Until its end nothing is published there; then a single message is, which moves the end. A
-// pause is one without a cause, and nothing moves its end but the controls.
+// closed is the outage of a route. Until its end nothing is published there; then a single message is, which moves the
+// end. A pause is one without a cause, and nothing moves its end but the controls.
 type closed struct {
 	since    time.Time
 	until    time.Time
@@ -75,8 +76,8 @@ func (c *core) shut(now time.Time, it *item) {
 	c.setAside(now, it)
 }
 
-// wronged reports whether the broker says that the topic of a message is unavailable, although it has accepted others of its
-// route since it said so the last time. Then it is up to the message: the failure counts.
+// wronged reports whether the broker says that the topic of a message is unavailable, although it has accepted others
+// of its route since it said so the last time. Then it is up to the message: the failure counts.
 func (c *core) wronged(it *item) bool {
 	l := c.lanes[it.d.Lane()]
 	if !l.opened {
@@ -120,8 +121,8 @@ func (c *core) reopen(o *closed) {
 	}
 }
 
-// await has the lane of it, its head, wait for the end of an outage. In the database the head is due when the topic is asked for
-// next: after a crash the next relay finds out by itself whether the outage has ended.
+// await has the lane of it, its head, wait for the end of an outage. In the database the head is due when the topic is
+// asked for next: after a crash the next relay finds out by itself whether the outage has ended.
 func (c *core) await(now time.Time, it *item, o *closed) {
 	c.dirty = true
 	l := c.lanes[it.d.Lane()]

@@ -27,8 +27,9 @@ var update = flag.Bool("update", false, "rewrite the transcripts' answers")
 //	> settled              the settlement succeeded
 //	> lanes a:1s b:blocked the lanes that have holds and when they are due
 //	> held a a3*2 a5^      the holds of lane a; "*2" two attempts so far, "^" blocked
+//	> held a a3~ b4@u~     holds that are sent once more: a replay
 //	> held a notyet:1s     they can't be had for 1 s
-//	> controls a @u rate=5 what operators ask for: keys, topics ("@u"), both ("a@u") or all ("*") paused, for a time ("+1s") or not
+//	> controls a @u rate=5 operators pause keys, topics ("@u"), both ("a@u") or all ("*"), for a time ("+1s") or not
 //	> +100ms               time passes
 //	> drain
 func TestTranscripts(t *testing.T) {
@@ -71,9 +72,11 @@ func replay(t *testing.T, script string) string {
 	start := time.Unix(1_700_000_000, 0)
 	p := &player{t: t, now: start, start: start, calls: map[int]*call{}}
 	cfg := coreConfig{
-		Stripes: 1, ReadMax: 4, CallMax: 4, CallBytes: 1 << 20, MaxInFlight: 16, MaxInFlightBytes: 1 << 20, MaxHeldLanes: 100,
-		MaxLoaded: 10, HeldMax: 4, MaxAttempts: 3, OnExhausted: DeadLetter,
-		Backoff: Backoff{Initial: 400 * time.Millisecond, Max: 10 * time.Second}, Outage: Backoff{Initial: 100 * time.Millisecond, Max: time.Second},
+		Stripes: 1, ReadMax: 4, CallMax: 4, CallBytes: 1 << 20, MaxInFlight: 16, MaxInFlightBytes: 1 << 20,
+		MaxHeldLanes: 100,
+		MaxLoaded:    10, HeldMax: 4, MaxAttempts: 3, OnExhausted: DeadLetter,
+		Backoff:   Backoff{Initial: 400 * time.Millisecond, Max: 10 * time.Second},
+		Outage:    Backoff{Initial: 100 * time.Millisecond, Max: time.Second},
 		HoldAfter: 500 * time.Millisecond, SettleDelay: 10 * time.Millisecond, Resync: time.Hour,
 	}
 	var out strings.Builder
@@ -117,6 +120,8 @@ func (p *player) configure(cfg *coreConfig, words []string) {
 			cfg.OnExhausted = Policy(value)
 		case "control":
 			cfg.Control = p.duration(value)
+		case "select":
+			cfg.Select = func(m *outbox.Message) bool { return m.Topic == value }
 		case "inflight":
 			cfg.MaxInFlight = n
 		default:
@@ -208,6 +213,7 @@ func (p *player) delivery(word string) Delivery {
 	if other {
 		d.Topic = topic
 	}
+	word, d.Replayed = strings.CutSuffix(word, "~")
 	word, blocked := strings.CutSuffix(word, "^")
 	d.Blocked = blocked
 	word, invalid := strings.CutSuffix(word, "!")
@@ -343,7 +349,8 @@ func TestTheOutageOfATopicEndsWithTheLastMessageThatWaitsForIt(t *testing.T) {
 	t.Parallel()
 	p := &player{t: t, now: time.Unix(1_700_000_000, 0), calls: map[int]*call{}}
 	p.core = newCore(coreConfig{
-		Stripes: 1, ReadMax: 4, CallMax: 4, CallBytes: 1 << 20, MaxInFlight: 16, MaxInFlightBytes: 1 << 20, MaxHeldLanes: 100, MaxLoaded: 10, HeldMax: 4,
+		Stripes: 1, ReadMax: 4, CallMax: 4, CallBytes: 1 << 20, MaxInFlight: 16, MaxInFlightBytes: 1 << 20,
+		MaxHeldLanes: 100, MaxLoaded: 10, HeldMax: 4,
 		MaxAttempts: 3, Outage: Backoff{Initial: time.Second, Max: time.Second}, HoldAfter: time.Millisecond, Resync: 5 * time.Second,
 	}, func() float64 { return 0 })
 	for _, step := range []string{"start", "lanes", "read a1@u b2@u", "done 0 gone gone", "settled", "lanes a:1s b:1s"} {

@@ -13,8 +13,8 @@ import (
 // ErrNoTable means that there is no table of the name, or the role doesn't see it.
 var ErrNoTable = errors.New("there is no such table")
 
-// Attachment is a trigger that writes a message for each change of a row, in the transaction of the change: for tables whose
-// application can't be changed. TRUNCATE is no change of rows, and writes nothing.
+// Attachment is a trigger that writes a message for each change of a row, in the transaction of the change: for tables
+// whose application can't be changed. TRUNCATE is no change of rows, and writes nothing.
 type Attachment struct {
 	// Table is the table, with its schema unless that is in the search path. Required.
 	Table string
@@ -22,11 +22,12 @@ type Attachment struct {
 	// Topic is that of all messages. Default: the table's name. TopicColumn takes it from a column instead.
 	Topic, TopicColumn string
 
-	// Key are the columns of the ordering key. Default: the primary key. Messages of a key are in order as long as transactions
-	// that change rows of one key wait for each other, as those of one primary key do.
+	// Key are the columns of the ordering key. Default: the primary key. Messages of a key are in order as long as
+	// transactions that change rows of one key wait for each other, as those of one primary key do.
 	Key []string
 
-	// Columns are what the payload has of the row, as a JSON object: the new row, or the old one after a DELETE. Default: all.
+	// Columns are what the payload has of the row, as a JSON object: the new row, or the old one after a DELETE.
+	// Default: all.
 	Columns []string
 
 	// On are the changes: "insert", "update", "delete". Default: all three.
@@ -35,9 +36,9 @@ type Attachment struct {
 
 const attachedTrigger = "outbox_attach"
 
-// Plan checks the attachment against the database, and returns the SQL that makes it; remove is the SQL that takes it away
-// again. Both may be run again. The role has to own the table, and to be a writer of the outbox: the trigger writes with its
-// rights, so that the application's role needs none.
+// Plan checks the attachment against the database, and returns the SQL that makes it; remove is the SQL that takes it
+// away again. Both may be run again. The role has to own the table, and to be a writer of the outbox: the trigger
+// writes with its rights, so that the application's role needs none.
 func (a Attachment) Plan(ctx context.Context, q Querier) (attach, remove string, err error) {
 	var table, function, name, owner, user string
 	var owns, writes, foreign bool
@@ -76,7 +77,8 @@ func (a Attachment) Plan(ctx context.Context, q Querier) (attach, remove string,
 		}
 	}
 	fault(!owns, "%w: %q may not make a trigger on it: run this as %s", ErrForbidden, user, owner)
-	fault(!writes, "%w: %q may not write messages: run the statements that \"outbox migrate grants\" prints for a writer", ErrForbidden, user)
+	fault(!writes, "%w: %q may not write messages: run the statements that \"outbox migrate grants\" prints for a writer",
+		ErrForbidden, user)
 	fault(foreign, "there is a function %s already, which something else made: rename that one", function)
 	fault(len(key) == 0, "it has no primary key: name the columns of the key")
 	fault(a.Topic != "" && a.TopicColumn != "", "a topic and a column of topics are given: not both")

@@ -135,12 +135,14 @@ func TestWhatCantBeAttachedIsRefused(t *testing.T) {
 		}
 	}
 	exec(t, conn, `CREATE FUNCTION t_outbox() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
-	if _, _, err := (Attachment{Table: "t"}).Plan(t.Context(), conn); err == nil || !strings.Contains(err.Error(), "public.t_outbox already") {
+	if _, _, err := (Attachment{Table: "t"}).Plan(t.Context(), conn); err == nil ||
+		!strings.Contains(err.Error(), "public.t_outbox already") {
 		t.Errorf("a function of somebody else's: %v", err)
 	}
 	writer, _, _ := roles(t, servers.TestDatabase(t))
 	exec(t, connect(t, writer.Config().ConnString()), `CREATE TABLE t (id int PRIMARY KEY)`)
-	if _, _, err := (Attachment{Table: "t"}).Plan(t.Context(), writer); !errors.Is(err, ErrForbidden) || !strings.Contains(err.Error(), "run this as postgres") {
+	if _, _, err := (Attachment{Table: "t"}).Plan(t.Context(), writer); !errors.Is(err, ErrForbidden) ||
+		!strings.Contains(err.Error(), "run this as postgres") {
 		t.Errorf("a table of somebody else's: %v", err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // Check tells whether a relay can work with q's database, and if not, why and what to do: the error is
-// one of ErrUnsupportedServer, ErrMissing, ErrOutdated, ErrTooNew, ErrChanged, ErrForbidden, ErrHidden and ErrSegments, or
-// the connection's.
+// one of ErrUnsupportedServer, ErrMissing, ErrOutdated, ErrTooNew, ErrChanged, ErrForbidden, ErrHidden and ErrSegments,
+// or the connection's.
 func Check(ctx context.Context, q Querier) error {
 	if err := check(ctx, q, Migrations()); err != nil {
 		return fmt.Errorf("schema: %w", err)

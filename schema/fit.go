@@ -11,9 +11,9 @@ import (
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
-// IsDataError reports whether err is the server's answer about a value, not about itself or the statement: a text without
-// an equivalent in the client's encoding, a number out of range, a row too large for an index, a value that a constraint
-// refuses. The same statement over the same values fails again, however often.
+// IsDataError reports whether err is the server's answer about a value, not about itself or the statement: a text
+// without an equivalent in the client's encoding, a number out of range, a row too large for an index, a value that a
+// constraint refuses. The same statement over the same values fails again, however often.
 func IsDataError(err error) bool {
 	code := sqlstate.Of(err)
 	// Data exception, integrity constraint, program limit.
@@ -42,8 +42,8 @@ func Note(conn *pgx.Conn, err error) *string {
 	return &text
 }
 
-// Storable is text as the database of conn can store it, whatever its encoding: in one that isn't UTF-8, characters that are not ASCII
-// are written as \u2192. text is UTF-8 and has no NUL.
+// Storable is text as the database of conn can store it, whatever its encoding: in one that isn't UTF-8, characters
+// that are not ASCII are written as \u2192. text is UTF-8 and has no NUL.
 func Storable(conn *pgx.Conn, text string) string {
 	switch conn.PgConn().ParameterStatus("server_encoding") {
 	case "UTF8", "SQL_ASCII":

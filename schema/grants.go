@@ -50,7 +50,8 @@ func Grants(writer, relay, viewer string) string {
 	print("Writer: a service that publishes.", writer, writerPrivileges())
 	print("Relay, and operators who act on dead letters.", relay, relayPrivileges())
 	if relay != "" {
-		fmt.Fprintf(&b, "-- Optional: lets the relay name the session and the query that it waits for.\n-- GRANT pg_read_all_stats TO %s;\n\n",
+		fmt.Fprintf(&b, "-- Optional: lets the relay name the session and the query that it waits for.\n-- GRANT "+
+			"pg_read_all_stats TO %s;\n\n",
 			pgx.Identifier{relay}.Sanitize())
 	}
 	print("Viewer: dashboards and status. It reads everything except payloads.", viewer, viewerPrivileges())
@@ -79,7 +80,8 @@ func consumerPrivileges() []privilege {
 		{onFunction, "outbox.receive(text, uuid, text, boolean)", []string{"EXECUTE"}},
 		{onFunction, "outbox.try_receive(text, uuid, text)", []string{"EXECUTE"}},
 		{onFunction, "outbox.store(text, uuid, text, boolean, text, text, text, text, text, bytea, text, jsonb)", []string{"EXECUTE"}},
-		{onTable, "outbox.inbox_messages", []string{"INSERT (message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers)"}},
+		{onTable, "outbox.inbox_messages", []string{"INSERT (message_id, topic, key, aggregate_type, aggregate_id, " +
+			"event_type, payload, content_type, headers)"}},
 		{onSequence, "outbox.inbox_messages_id_seq", []string{"USAGE"}},
 		{onTable, "outbox.cursors", []string{"SELECT (destination)", "INSERT (destination, shard_group, shard_groups, system_identifier)"}},
 		{onTable, "outbox.dead_letters", []string{"SELECT (destination, message_id)", "INSERT"}},
@@ -95,7 +97,8 @@ func writerPrivileges() []privilege {
 	const arguments = "text, jsonb, text, text, text, text, timestamptz, uuid"
 	return []privilege{
 		{onSchema, "outbox", []string{"USAGE"}},
-		{onTable, "outbox.messages", []string{"INSERT (message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at)"}},
+		{onTable, "outbox.messages", []string{"INSERT (message_id, topic, key, aggregate_type, aggregate_id, " +
+			"event_type, payload, content_type, headers, deliver_at)"}},
 		{onSequence, "outbox.messages_id_seq", []string{"USAGE"}},
 		{onTable, "outbox.sequences", []string{"SELECT", "INSERT", "UPDATE"}},
 		{onFunction, "outbox.next_sequence(text, text)", []string{"EXECUTE"}},
@@ -119,7 +122,8 @@ func relayPrivileges() []privilege {
 		privileges = append(privileges, privilege{onTable, fmt.Sprintf("outbox.messages_%d", i), []string{"SELECT", "TRUNCATE"}},
 			privilege{onTable, fmt.Sprintf("outbox.inbox_messages_%d", i), []string{"SELECT", "TRUNCATE"}})
 	}
-	for _, table := range []string{"cursors", "slots", "relays", "holds", "dead_letters", "unselected", "jobs", "job_messages", "trash"} {
+	for _, table := range []string{"cursors", "slots", "relays", "holds", "dead_letters", "unselected", "jobs",
+		"job_messages", "job_pages", "trash"} {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT", "INSERT", "UPDATE", "DELETE"}})
 	}
 	return append(privileges, privilege{onTable, "outbox.controls", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
@@ -129,7 +133,8 @@ func relayPrivileges() []privilege {
 
 func viewerPrivileges() []privilege {
 	privileges := []privilege{{onSchema, "outbox", []string{"USAGE"}}}
-	for _, table := range []string{"migrations", "cursors", "slots", "relays", "unselected", "controls", "tables", "audit", "jobs", "job_messages", "inbox", "inbox_rotation", "inbox_positions", "inbox_gaps"} {
+	for _, table := range []string{"migrations", "cursors", "slots", "relays", "unselected", "controls", "tables",
+		"audit", "jobs", "job_messages", "job_pages", "inbox", "inbox_rotation", "inbox_positions", "inbox_gaps"} {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT"}})
 	}
 	const common = "message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, content_type, headers, deliver_at, created_at"
@@ -138,7 +143,7 @@ func viewerPrivileges() []privilege {
 	return append(privileges,
 		privilege{onTable, "outbox.messages", []string{"SELECT (xid, id, segment, " + common + ")"}},
 		privilege{onTable, "outbox.inbox_messages", []string{"SELECT (xid, id, segment, " + common + ")"}},
-		privilege{onTable, "outbox.holds", []string{"SELECT (" + kept + ", retry_at, held_at, deaths)"}},
+		privilege{onTable, "outbox.holds", []string{"SELECT (" + kept + ", retry_at, held_at, deaths, job)"}},
 		privilege{onTable, "outbox.dead_letters", []string{"SELECT (" + dead + ")"}},
 		privilege{onTable, "outbox.trash", []string{"SELECT (" + dead + ", job, trashed_at)"}},
 	)

@@ -47,8 +47,8 @@ func Intact(ctx context.Context, q Querier) error {
 	return nil
 }
 
-// alteredSQL lists what is not as the migrations made it, each with its cure. A segment that is being detached counts as
-// detached: new snapshots don't see it.
+// alteredSQL lists what is not as the migrations made it, each with its cure. A segment that is being detached counts
+// as detached: new snapshots don't see it.
 const alteredSQL = `
 WITH attached AS (
 	SELECT i.inhparent, i.inhrelid, NOT i.inhdetachpending AS whole,
@@ -75,13 +75,13 @@ UNION ALL
 SELECT format('the rule %I changes what statements on %s do: run: DROP RULE %I ON %s', r.rulename, o.name, r.rulename, o.name)
 FROM unnest($3::text[]) o (name) JOIN pg_class c ON c.oid = o.name::regclass JOIN pg_rewrite r ON r.ev_class = c.oid WHERE c.relkind IN ('r', 'p')`
 
-// Attached is an expression of SQL that has another value whenever a segment of outbox.messages was attached or detached
-// meanwhile, be it that all is as before by now: the catalogue's rows are others.
+// Attached is an expression of SQL that has another value whenever a segment of outbox.messages was attached or
+// detached meanwhile, be it that all is as before by now: the catalogue's rows are others.
 const Attached = `(SELECT string_agg(i.inhrelid::text || ' ' || i.xmin::text, ',' ORDER BY i.inhrelid) FROM pg_inherits i
 	WHERE i.inhparent = 'outbox.messages'::regclass)`
 
-// Seen returns ErrHidden, with the cure, if a policy hides rows of one of the tables from the role. Names are quoted where
-// they have to be; the tables must be there.
+// Seen returns ErrHidden, with the cure, if a policy hides rows of one of the tables from the role. Names are quoted
+// where they have to be; the tables must be there.
 func Seen(ctx context.Context, q Querier, tables ...string) error {
 	rows, err := q.Query(ctx, `SELECT t.name, current_user::text FROM unnest($1::text[]) t (name) WHERE row_security_active(t.name::regclass)`, tables)
 	var role string
@@ -107,22 +107,23 @@ func Seen(ctx context.Context, q Querier, tables ...string) error {
 		ErrHidden, strings.Join(hidden, ", "), role, &cures, pgx.Identifier{role}.Sanitize())
 }
 
-// ExplainHidden adds ErrHidden and the cure to the error of a statement that PostgreSQL refused because a policy would have
-// hidden rows (row_security is off). Other errors come back as they are.
+// ExplainHidden adds ErrHidden and the cure to the error of a statement that PostgreSQL refused because a policy would
+// have hidden rows (row_security is off). Other errors come back as they are.
 func ExplainHidden(err error) error {
 	var pgErr *pgconn.PgError
 	// The code is that of any missing right, and the text is in the server's language.
 	if !errors.As(err, &pgErr) || pgErr.Code != "42501" || pgErr.Routine != "check_enable_rls" {
 		return err
 	}
-	return fmt.Errorf("%w: as the table's owner run: ALTER TABLE … DISABLE ROW LEVEL SECURITY, or, as a superuser, ALTER ROLE … BYPASSRLS for this role: %w", ErrHidden, err)
+	return fmt.Errorf("%w: as the table's owner run: ALTER TABLE … DISABLE ROW LEVEL SECURITY, or, as a superuser, "+
+		"ALTER ROLE … BYPASSRLS for this role: %w", ErrHidden, err)
 }
 
 // The indexes that the migrations make, besides those of constraints.
 var madeIndex = regexp.MustCompile(`(?m)^CREATE (?:UNIQUE )?INDEX (\w+) ON [^;]*`)
 
-// Unindexed lists the statements that make the indexes of the outbox which are missing or not valid, as after a CREATE INDEX
-// CONCURRENTLY that failed. A relay works without them, and reads whole tables.
+// Unindexed lists the statements that make the indexes of the outbox which are missing or not valid, as after a CREATE
+// INDEX CONCURRENTLY that failed. A relay works without them, and reads whole tables.
 func Unindexed(ctx context.Context, q Querier) ([]string, error) {
 	var names []string
 	statements := map[string]string{}

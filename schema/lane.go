@@ -26,8 +26,8 @@ func Lane(key string) string {
 	return fmt.Sprintf("%s%x:%s", hashedLane, sha256.Sum256([]byte(key)), key[:end])
 }
 
-// LaneOf is the lane that an operator means by a text: that of the key, or, of a key that is represented by its hash, the lane
-// itself, as lists print it.
+// LaneOf is the lane that an operator means by a text: that of the key, or, of a key that is represented by its hash,
+// the lane itself, as lists print it.
 func LaneOf(text string) string {
 	if printedLane.MatchString(text) {
 		return text

@@ -8,7 +8,7 @@ import (
 )
 
 // EmitsOpen reports whether every role of the database may write logical messages: PostgreSQL lets PUBLIC execute
-// pg_logical_emit_message unless somebody has revoked it. revoke is what a superuser runs against it, "" if nobody needs to.
+// pg_logical_emit_message until a superuser revokes that. revoke is the statement to run, "" if it has been run.
 func EmitsOpen(ctx context.Context, q Querier) (revoke string, err error) {
 	err = q.QueryRow(ctx, `SELECT coalesce(string_agg(format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC;', p.oid::regprocedure), ' ' ORDER BY p.oid), '')
 FROM pg_catalog.pg_proc p
@@ -20,8 +20,9 @@ WHERE p.proname = 'pg_logical_emit_message' AND p.pronamespace = 'pg_catalog'::r
 	return revoke, nil
 }
 
-// EmitterGrants prints the statements that let a role, and besides those named before no other, write messages to the log alone
-// (Writer.Emit of package outbox). A superuser runs them, for the function is the server's; they may be run again.
+// EmitterGrants prints the statements that let a role, and besides those named before no other, write messages to the
+// log alone (Writer.Emit of package outbox). A superuser runs them, for the function is the server's; they may be run
+// again.
 func EmitterGrants(emitter string) string {
 	name := pgx.Identifier{emitter}.Sanitize()
 	// The function's arguments differ by the server's version.
@@ -33,5 +34,6 @@ BEGIN
 	END LOOP;
 END`
 	return "-- Emitter: a service that writes messages to the write-ahead log alone. A superuser runs this.\n" +
-		"GRANT USAGE ON SCHEMA outbox TO " + name + ";\nGRANT USAGE ON SEQUENCE outbox.messages_id_seq TO " + name + ";\nDO " + QuoteLiteral(body) + ";\n\n"
+		"GRANT USAGE ON SCHEMA outbox TO " + name + ";\nGRANT USAGE ON SEQUENCE outbox.messages_id_seq TO " + name +
+		";\nDO " + QuoteLiteral(body) + ";\n\n"
 }

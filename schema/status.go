@@ -23,9 +23,9 @@ type State struct {
 	Pending []Migration
 }
 
-// TooNew tells whether the schema is of a program beside which this one can't work. It works with the next version, too, so
-// that the schema can be migrated first, and programs replaced one after the other, and back: a migration leaves in order
-// what the program of the version before does.
+// TooNew tells whether the schema is of a program beside which this one can't work. It works with the next version,
+// too, so that the schema can be migrated first, and programs replaced one after the other, and back: a migration
+// leaves in order what the program of the version before does.
 func (s State) TooNew() bool { return s.Version > s.Latest+1 }
 
 // Applied is a migration that the database has.

@@ -1,6 +1,9 @@
 package schema
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // InboxPrefix begins the names of destinations that apply the messages of a stored inbox: what follows is
 // the consumer's name. No destination of an outbox can have such a name.
@@ -12,9 +15,9 @@ const (
 	InboxMessages  = "outbox.inbox_messages"
 )
 
-// Leased is the condition, in SQL, that somebody has the lease of a row of outbox.cursors. One that lasts longer than any is
-// given was given before the database's clock was set back: nobody renews it, or it would be of now. Twice as long is left to
-// clocks that are corrected by a little.
+// Leased is the condition, in SQL, that a relay has the lease of a row of outbox.cursors. A lease that ends later than
+// twice its length from now was granted before the database's clock was set back, and has not been renewed since. The
+// factor of two allows for small corrections of the clock.
 const Leased = `lease_until > clock_timestamp() AND lease_until <= clock_timestamp() + 2 * lease`
 
 // ShardCount is how many shards there are: a message's is a number below.
@@ -44,6 +47,21 @@ const MessageColumns = `message_id, topic, key, shard, aggregate_type, aggregate
 
 // OriginalColumns are what holds and dead letters keep of a message from before it was edited.
 const OriginalColumns = `original, original_payload`
+
+// ReplayPage is how many ids a page of outbox.job_pages has.
+const ReplayPage = 500
+
+// ReplayedBy is a statement that finds the first replay that runs and may still read a row of the segment with that
+// number.
+func ReplayedBy(segment string) string {
+	return fmt.Sprintf(`
+SELECT j.id FROM outbox.jobs j CROSS JOIN LATERAL (
+	SELECT min(p.first)::text::xid8 AS first, max(p.last)::text::xid8 AS last
+	FROM outbox.job_pages p WHERE p.job = j.id AND p.page >= (j.last_id + 1) / %d) r
+WHERE j.verb = 'replay' AND j.state = 'running'
+AND EXISTS (SELECT FROM %s m WHERE m.segment = %s AND m.xid BETWEEN r.first AND r.last)
+ORDER BY j.id LIMIT 1`, ReplayPage, OutboxMessages, segment)
+}
 
 // Segments of the tables that destinations read: how many there are, and for how long one is written to.
 const (

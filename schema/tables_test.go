@@ -9,7 +9,8 @@ func TestShardGroupsShareTheShardsAmongThem(t *testing.T) {
 		for group := range groups {
 			first, last := Shards(group, groups)
 			if n := last - first + 1; first != next || n < ShardCount/groups || n > ShardCount/groups+1 {
-				t.Errorf("group %d of %d has the shards %d to %d, want about %d from %d on", group, groups, first, last, ShardCount/groups, next)
+				t.Errorf("group %d of %d has the shards %d to %d, want about %d from %d on", group, groups, first, last,
+					ShardCount/groups, next)
 			}
 			next = last + 1
 		}

@@ -174,9 +174,11 @@ func explain(err error, m Migration, state State, cfg UpConfig) error {
 	switch sqlstate.Of(err) {
 	case "55P03":
 		return fmt.Errorf("apply %s: another session held a lock on the table for %v, and nothing was changed: find it with "+
-			"SELECT pid, state, query FROM pg_stat_activity, and run this again, or allow a longer lock timeout: %w", m, cfg.LockTimeout, err)
+			"SELECT pid, state, query FROM pg_stat_activity, and run this again, or allow a longer lock timeout: %w",
+			m, cfg.LockTimeout, err)
 	case "42501":
-		return fmt.Errorf("apply %s: %w: %q may not do this in database %q: run it as the owner of the database or of the schema outbox: %w",
+		return fmt.Errorf("apply %s: %w: %q may not do this in database %q: run it as the owner of the database or of "+
+			"the schema outbox: %w",
 			m, ErrForbidden, state.User, state.Database, err)
 	case "42P07", "42723":
 		if m.Version == 1 {

@@ -337,7 +337,8 @@ func TestAHotStandbyIsNamedAsTheReason(t *testing.T) {
 	primary := servers.OwnPostgres(t)
 	standby := servers.OwnStandby(t, primary)
 	conn := connect(t, standby.URL("postgres"))
-	if _, err := Up(t.Context(), conn, UpConfig{}); !errors.Is(err, errStandby) || !strings.Contains(err.Error(), "connect to the primary") {
+	if _, err := Up(t.Context(), conn, UpConfig{}); !errors.Is(err, errStandby) ||
+		!strings.Contains(err.Error(), "connect to the primary") {
 		t.Errorf("up: %v", err)
 	}
 	if pending, err := Up(t.Context(), conn, UpConfig{DryRun: true}); err != nil || len(pending) != Latest() {

@@ -16,9 +16,10 @@ var maskPath = regexp.MustCompile(`^\$((\.([^.\[\]*$]+|\*)|\[\*\])+)$`)
 // hidden stands for what is masked.
 const hidden = admin.Masked
 
-// Mask returns a function that hides the values at some paths in payloads of JSON. A path is $ and then, again and again, .NAME for
-// a member, .* for every member or [*] for every element; a name goes through lists by itself, so that a value in a list of
-// objects isn't shown because the [*] was forgotten. A payload that isn't JSON is hidden as a whole.
+// Mask returns a function that hides the values at some paths in payloads of JSON. A path is $ and then, again and
+// again, .NAME for a member, .* for every member or [*] for every element; a name goes through lists by itself, so that
+// a value in a list of objects isn't shown because the [*] was forgotten. A payload that isn't JSON is hidden as a
+// whole.
 func Mask(paths []string) (func(payload []byte) []byte, error) {
 	var steps [][]string
 	for _, path := range paths {

@@ -27,8 +27,9 @@ func Describe(table []verbs.Verb) map[string]any {
 		}},
 		"/api/v1/status/stream": object{"get": object{
 			"operationId": "status_stream", "summary": "The status, again and again", "tags": []string{"viewer"},
-			"description": "Server-sent events: \"status\" has what /api/v1/status answers, \"problem\" a problem. A slow client gets the newest.",
-			"responses":   object{"200": content("The events.", "text/event-stream", object{"type": "string"}), "default": problem},
+			"description": "Server-sent events: \"status\" has what /api/v1/status answers, \"problem\" a problem. A " +
+				"slow client gets the newest.",
+			"responses": object{"200": content("The events.", "text/event-stream", object{}), "default": problem},
 		}},
 	}
 	for _, v := range table {
@@ -50,9 +51,10 @@ func Describe(table []verbs.Verb) map[string]any {
 		"openapi": "3.1.0",
 		"info": object{"title": "pgoutbox", "version": "1", "license": object{"name": "Apache-2.0", "identifier": "Apache-2.0"},
 			"description": "What an operator may ask (GET) and do (POST). A viewer may ask; an operator may do both."},
-		"security":   []object{{"basic": []string{}}, {"bearer": []string{}}, {}},
-		"paths":      paths,
-		"components": object{"schemas": s, "securitySchemes": object{"basic": object{"type": "http", "scheme": "basic"}, "bearer": object{"type": "http", "scheme": "bearer"}}},
+		"security": []object{{"basic": []string{}}, {"bearer": []string{}}, {}},
+		"paths":    paths,
+		"components": object{"schemas": s, "securitySchemes": object{"basic": object{"type": "http", "scheme": "basic"},
+			"bearer": object{"type": "http", "scheme": "bearer"}}},
 	}
 }
 

@@ -56,9 +56,11 @@ func StatusOf(err error) int {
 	switch code := sqlstate.Of(err); {
 	case code == "42501":
 		return http.StatusForbidden
-	case code == "22021", code == "22P05", code == "22P02", code == "22003", code == "22008": // a text, number or time that the database can't hold
+	case code == "22021", code == "22P05", code == "22P02", code == "22003", code == "22008":
+		// a text, number or time that the database can't hold
 		return http.StatusBadRequest
-	case code == "57014", code == "55P03", len(code) == 5 && (code[:2] == "08" || code[:2] == "53" || code[:2] == "57"), code == "3F000", code == "42P01":
+	case code == "57014", code == "55P03", len(code) == 5 && (code[:2] == "08" || code[:2] == "53" || code[:2] == "57"),
+		code == "3F000", code == "42P01":
 		return http.StatusServiceUnavailable
 	case code != "":
 		return http.StatusInternalServerError

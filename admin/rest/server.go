@@ -1,5 +1,6 @@
-// Package rest is the API of an operator: the verbs of package verbs over HTTP, with their description and a stream of the
-// status. A viewer's verb is a GET with a query, an operator's a POST with a body of JSON; errors are problems of RFC 9457.
+// Package rest is the API of an operator: the verbs of package verbs over HTTP, with their description and a stream of
+// the status. A viewer's verb is a GET with a query, an operator's a POST with a body of JSON; errors are problems of
+// RFC 9457.
 package rest
 
 import (
@@ -56,13 +57,18 @@ func (c Caller) may(role verbs.Role, v verbs.Verb, params any) bool {
 	if len(c.Destinations) == 0 {
 		return true
 	}
+	allowed := false
 	for _, p := range v.Params {
-		if p.Name == "destination" && !v.Wide {
-			named := p.Texts(params)
-			return len(named) == 1 && slices.Contains(c.Destinations, named[0])
+		if p.Of != "destination" || v.Wide {
+			continue
+		}
+		for _, name := range p.Texts(params) {
+			if allowed = slices.Contains(c.Destinations, name); !allowed {
+				return false
+			}
 		}
 	}
-	return false
+	return allowed
 }
 
 const (
@@ -136,8 +142,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.handler.ServeHTTP(w, r)
 }
 
-// Caller tells who asks. Where that isn't known, the answer gets the header that asks for a login, and the error is to be
-// answered with 401.
+// Caller tells who asks. Where that isn't known, the answer gets the header that asks for a login, and the error is to
+// be answered with 401.
 func (a *API) Caller(w http.ResponseWriter, r *http.Request) (Caller, error) {
 	caller, err := a.options.Access(r)
 	if err != nil && a.options.Challenge != "" {
@@ -181,17 +187,19 @@ func (a *API) verb(w http.ResponseWriter, r *http.Request, c Caller, v verbs.Ver
 	write(w, http.StatusOK, "application/json", result)
 }
 
-// Patience gives the answer to a request the time that the verb may take: a verb may last longer than a server gives an answer
-// by default, and the client has its time to take the answer.
+// Patience gives the answer to a request the time that the verb may take: a verb may last longer than a server gives an
+// answer by default, and the client has its time to take the answer.
 func Patience(w http.ResponseWriter, v verbs.Verb) {
 	control := http.NewResponseController(w)
-	_, _ = control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(v.Timeout+frameTimeout)) // not every server has them
+	// not every server has them
+	_, _ = control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(v.Timeout+frameTimeout))
 }
 
 // errBusy refuses a verb for a moment.
 var errBusy = refusal{http.StatusTooManyRequests, fmt.Sprintf("%d verbs are running: try again", maxRunning)}
 
-// Run runs a verb for a caller, if it may: with the connections, the masks and the log of the API. [StatusOf] tells its errors apart.
+// Run runs a verb for a caller, if it may: with the connections, the masks and the log of the API. [StatusOf] tells its
+// errors apart.
 func (a *API) Run(ctx context.Context, c Caller, v verbs.Verb, params any) (any, error) {
 	if err := a.Allowed(c, v, params); err != nil {
 		return nil, err
@@ -221,7 +229,8 @@ func (a *API) Run(ctx context.Context, c Caller, v verbs.Verb, params any) (any,
 
 func forbidden(c Caller, v verbs.Verb) error {
 	if c.Role == verbs.Operator {
-		return refusal{http.StatusForbidden, fmt.Sprintf("%s may act on %s alone: name one of these", c.Name, strings.Join(c.Destinations, ", "))}
+		return refusal{http.StatusForbidden, fmt.Sprintf("%s may act on %s alone: name one of these", c.Name,
+			strings.Join(c.Destinations, ", "))}
 	}
 	return refusal{http.StatusForbidden, fmt.Sprintf("%q is for operators, and %s is a viewer", v.Name, c.Name)}
 }
@@ -380,7 +389,8 @@ func Request(ctx context.Context, base *url.URL, v verbs.Verb, params any) (*htt
 	return r, err
 }
 
-// Result reads the answer to a request for a verb. Its errors tell apart what Run's do: a [*verbs.Fault], [admin.ErrNotFound].
+// Result reads the answer to a request for a verb. Its errors tell apart what Run's do: a [*verbs.Fault],
+// [admin.ErrNotFound].
 func Result(v verbs.Verb, answer *http.Response) (any, error) {
 	if answer.StatusCode != http.StatusOK {
 		var p Problem

@@ -134,7 +134,8 @@ func (s *server) do(r *http.Request) (int, string) {
 		s.t.Fatal(err)
 	}
 	var p Problem
-	if answer.StatusCode != http.StatusOK && (answer.Header.Get("Content-Type") != problemType || json.Unmarshal(text, &p) != nil || p.Status != answer.StatusCode || p.Detail == "") {
+	if answer.StatusCode != http.StatusOK && (answer.Header.Get("Content-Type") != problemType ||
+		json.Unmarshal(text, &p) != nil || p.Status != answer.StatusCode || p.Detail == "") {
 		s.t.Errorf("%s %s: %d %s %s is no problem", r.Method, r.URL, answer.StatusCode, answer.Header.Get("Content-Type"), text)
 	}
 	return answer.StatusCode, string(text)
@@ -155,6 +156,8 @@ func proper(v verbs.Verb) any {
 			_ = p.Set(params, "00000000-0000-7000-8000-000000000001")
 		case p.Name == "set":
 			_ = p.Set(params, "event_type=x")
+		case p.Name == "key" && v.Name == "replay":
+			_ = p.Set(params, "k")
 		case p.Required && p.Name == "topic":
 			_ = p.Set(params, "t")
 		case p.Required && p.Name == "id":
@@ -186,7 +189,8 @@ func TestEachRoleMayWhatTheTableSays(t *testing.T) {
 			for _, p := range v.Params {
 				named = named || p.Name == "destination"
 			}
-			may := caller.Role == verbs.Operator && (len(caller.Destinations) == 0 || named && !v.Wide) || v.Role == verbs.Viewer && caller.Role != ""
+			may := caller.Role == verbs.Operator && (len(caller.Destinations) == 0 || named && !v.Wide) ||
+				v.Role == verbs.Viewer && caller.Role != ""
 			if may == (status == http.StatusForbidden) || status >= 500 || status == http.StatusBadRequest {
 				t.Errorf("%s as %s: %d %s", v.Name, who, status, body)
 			}
@@ -200,6 +204,14 @@ func TestEachRoleMayWhatTheTableSays(t *testing.T) {
 		`{"destination":"kafka","dry_run":true}`: 200, `{"destination":"mail","dry_run":true}`: 403, `{"all":true,"dry_run":true}`: 403, `{"ids":["1"],"dry_run":true}`: 403,
 	} {
 		if status, text := s.ask("kafkas", "POST", "/api/v1/dead/requeue", body); status != want {
+			t.Errorf("%s: %d %s, want %d", body, status, text, want)
+		}
+	}
+	for body, want := range map[string]int{
+		`{"destination":"kafka","all":true,"dry_run":true}`: 404, `{"destination":"kafka","to":"kafka","all":true,"dry_run":true}`: 404,
+		`{"destination":"kafka","to":"mail","all":true,"dry_run":true}`: 403, `{"destination":"mail","to":"kafka","all":true,"dry_run":true}`: 403,
+	} {
+		if status, text := s.ask("kafkas", "POST", "/api/v1/replay", body); status != want {
 			t.Errorf("%s: %d %s, want %d", body, status, text, want)
 		}
 	}
@@ -221,7 +233,8 @@ func TestPayloadsAreForOperatorsAndMasked(t *testing.T) {
 	} {
 		for _, who := range []string{"oscar", "kafkas"} {
 			var list letters
-			if status, body := s.ask(who, "GET", path, ""); status != 200 || json.Unmarshal([]byte(body), &list) != nil || string(list[0].Payload) != want {
+			if status, body := s.ask(who, "GET", path, ""); status != 200 || json.Unmarshal([]byte(body), &list) != nil ||
+				string(list[0].Payload) != want {
 				t.Errorf("%s as %s: %d %s", path, who, status, body)
 			}
 		}
@@ -494,7 +507,9 @@ func TestResultsAndFaultsComeBackAsTheyWere(t *testing.T) {
 		}
 		got, gotErr := Result(v, answer)
 		_ = answer.Body.Close()
-		if fmt.Sprint(gotErr) != fmt.Sprint(wantErr) || errors.Is(gotErr, admin.ErrNotFound) != errors.Is(wantErr, admin.ErrNotFound) || fmt.Sprintf("%T", got) != fmt.Sprintf("%T", want) {
+		if fmt.Sprint(gotErr) != fmt.Sprint(wantErr) ||
+			errors.Is(gotErr, admin.ErrNotFound) != errors.Is(wantErr, admin.ErrNotFound) ||
+			fmt.Sprintf("%T", got) != fmt.Sprintf("%T", want) {
 			t.Errorf("%s: %T %v, want %T %v", v.Name, got, gotErr, want, wantErr)
 		}
 	}

@@ -14,12 +14,12 @@ import (
 const (
 	maxStreams    = 256
 	streamPause   = time.Second      // between two looks
-	streamComment = 15 * time.Second // without news, so that nobody on the way takes the connection for dead
+	streamComment = 15 * time.Second // without news, so that no proxy takes the connection for dead
 	frameTimeout  = 10 * time.Second // for a client to take a frame, or an answer
 )
 
-// stream gives the status to many: one look serves them all, and none is taken when nobody watches. A client that is slow gets
-// the newest, not all.
+// stream gives the status to many clients: one look serves them all, and without clients there is none. A slow client
+// gets the newest status, not all of them.
 type stream struct {
 	db     admin.DB
 	ctx    context.Context // of all streams; the looks end with it
@@ -93,7 +93,7 @@ func (s *stream) look() {
 	}
 }
 
-// send gives all clients a frame. It is false when nobody is left, and looking ends.
+// send gives all clients a frame. It is false when no client is left; then looking ends.
 func (s *stream) send(frame []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +122,8 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request, _ Caller) {
 	frames := s.join()
 	if frames == nil {
 		w.Header().Set("Retry-After", "10")
-		refuse(w, refusal{http.StatusTooManyRequests, fmt.Sprintf("%d streams are open, or the server ends: try again, or poll /api/v1/status", maxStreams)})
+		refuse(w, refusal{http.StatusTooManyRequests,
+			fmt.Sprintf("%d streams are open, or the server ends: try again, or poll /api/v1/status", maxStreams)})
 		return
 	}
 	defer s.leave(frames)

@@ -20,18 +20,19 @@ func TestEveryStatementOfAVerbIsBoundedByTheServerAndTheVerbByItsContext(t *test
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	v := reads(Verb{Name: "look", Timeout: 12345 * time.Millisecond}, func(ctx context.Context, db admin.DB, _ struct{}) (bound string, err error) {
-		if _, ok := ctx.Deadline(); !ok {
-			t.Error("the verb has no deadline")
-		}
-		tx, err := db.BeginTx(ctx, pgx.TxOptions{})
-		if err != nil {
-			return "", err
-		}
-		defer func() { _ = tx.Rollback(ctx) }()
-		err = tx.QueryRow(ctx, "SHOW statement_timeout").Scan(&bound)
-		return bound, err
-	})
+	v := reads(Verb{Name: "look", Timeout: 12345 * time.Millisecond},
+		func(ctx context.Context, db admin.DB, _ struct{}) (bound string, err error) {
+			if _, ok := ctx.Deadline(); !ok {
+				t.Error("the verb has no deadline")
+			}
+			tx, err := db.BeginTx(ctx, pgx.TxOptions{})
+			if err != nil {
+				return "", err
+			}
+			defer func() { _ = tx.Rollback(ctx) }()
+			err = tx.QueryRow(ctx, "SHOW statement_timeout").Scan(&bound)
+			return bound, err
+		})
 	if bound, err := v.Run(t.Context(), conn, "", v.New()); err != nil || bound != "12345ms" {
 		t.Errorf("%v, %v", bound, err)
 	}

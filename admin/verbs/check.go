@@ -29,6 +29,9 @@ exit code. OK (0) is idle and flowing; WARNING (1) is at risk, lagging, blocked,
 stalled, broken, no relay and stopped; UNKNOWN (3) means that it could not be found out, be it for a wrong flag.
 Limits can make it worse than the verdict, for each destination, and never better.
 
+Where the configuration has several databases, all are asked at once unless --database names one: the line is about the
+worst, with a count of each result.
+
 With -o prometheus the numbers are printed as the relay's port has them, for a collector of text files.`,
 		Example: `  outbox check
   outbox check --destination kafka --oldest-warning 1m --oldest-critical 10m --dead-critical 100
@@ -38,12 +41,17 @@ With -o prometheus the numbers are printed as the relay's port has them, for a c
 		if err != nil {
 			return nil, err
 		}
-		c := r.Check(p.Destination, admin.Limits{
-			Oldest:  admin.Limit{Warning: time.Duration(p.OldestWarning).Seconds(), Critical: time.Duration(p.OldestCritical).Seconds()},
-			Pending: admin.Limit{Warning: float64(p.PendingWarning), Critical: float64(p.PendingCritical)},
-			Dead:    admin.Limit{Warning: float64(p.DeadWarning), Critical: float64(p.DeadCritical)},
-		})
+		c := p.Of(r)
 		return &c, nil
+	})
+}
+
+// Of checks a report by the parameters.
+func (p Check) Of(r *admin.Report) admin.Checked {
+	return r.Check(p.Destination, admin.Limits{
+		Oldest:  admin.Limit{Warning: time.Duration(p.OldestWarning).Seconds(), Critical: time.Duration(p.OldestCritical).Seconds()},
+		Pending: admin.Limit{Warning: float64(p.PendingWarning), Critical: float64(p.PendingCritical)},
+		Dead:    admin.Limit{Warning: float64(p.DeadWarning), Critical: float64(p.DeadCritical)},
 	})
 }
 

@@ -15,7 +15,8 @@ func TestACommandLineOfAVerbIsReadAsItIsWritten(t *testing.T) {
 		{"status", nil, "outbox status"},
 		{"pause", [][2]string{{"destination", "billing"}, {"for", "30m"}, {"reason", "it's `late`"}}, `outbox pause --for 30m0s --reason 'it'\''s ` + "`late`' billing"},
 		{"pause", [][2]string{{"destination", "-x y"}}, "outbox pause -- '-x y'"},
-		{"dead requeue", [][2]string{{"ids", "1"}, {"ids", "2"}, {"blocked", "true"}, {"max", "7"}}, "outbox dead requeue --blocked --max 7 1 2"},
+		{"dead requeue", [][2]string{{"ids", "1"}, {"ids", "2"}, {"blocked", "true"}, {"max", "7"}},
+			"outbox dead requeue --blocked --max 7 1 2"},
 		{"throttle", [][2]string{{"destination", "a"}, {"rate", "50"}}, "outbox throttle --rate 50 a"},
 	} {
 		v, err := ByName(c.verb)
@@ -41,7 +42,8 @@ func TestACommandLineOfAVerbIsReadAsItIsWritten(t *testing.T) {
 			t.Errorf("%s is read as %v %+v %v, want %+v", line, back.Name, again, ok, params)
 		}
 	}
-	for _, line := range []string{"", "outbox", "outbox relay", "kafka-topics.sh --create", "outbox pause 'a", "outbox pause --nope a", "outbox throttle a --rate"} {
+	for _, line := range []string{"", "outbox", "outbox relay", "kafka-topics.sh --create", "outbox pause 'a",
+		"outbox pause --nope a", "outbox throttle a --rate"} {
 		if v, _, ok := Parse(line); ok {
 			t.Errorf("%q is taken for %s", line, v.Name)
 		}

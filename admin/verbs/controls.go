@@ -84,7 +84,8 @@ holds as well: the lower one counts.`,
 		Example: `  outbox throttle billing --rate 50 --for 1h --reason "they catch up"
   outbox throttle billing --rate 0`,
 	}, func(ctx context.Context, db admin.DB, action admin.Action, p Throttle) (admin.Control, error) {
-		return admin.Throttle(ctx, db, p.Destination, float64(p.Rate), admin.ControlOptions{For: time.Duration(p.For), Unseen: p.Unseen}, action)
+		return admin.Throttle(ctx, db, p.Destination, float64(p.Rate),
+			admin.ControlOptions{For: time.Duration(p.For), Unseen: p.Unseen}, action)
 	})
 }
 

@@ -38,7 +38,8 @@ Stop all writers and relays first. Run it as the owner of the outbox's tables.`,
 		if err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(report.Destinations, func(d admin.Destination) bool { return d.Name == p.Destination && len(d.Groups) > 0 }) {
+		if !slices.ContainsFunc(report.Destinations,
+			func(d admin.Destination) bool { return d.Name == p.Destination && len(d.Groups) > 0 }) {
 			return nil, fmt.Errorf("%w: there is no destination %s: outbox destinations ls lists them", admin.ErrNotFound, p.Destination)
 		}
 		done, err := admin.Rebase(ctx, db, p.Destination, action)

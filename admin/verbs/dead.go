@@ -26,7 +26,8 @@ type Filter struct {
 
 // selection adds the ids to the filter.
 func (f Filter) selection(ids []string) (admin.Selection, error) {
-	s := admin.Selection{Blocked: f.Blocked, Destination: f.Destination, Topic: f.Topic, Key: f.Key, Reason: f.Cause, Fingerprint: f.Group, New: f.New, Discarded: f.Discarded}
+	s := admin.Selection{Blocked: f.Blocked, Destination: f.Destination, Topic: f.Topic, Key: f.Key, Reason: f.Cause,
+		Fingerprint: f.Group, New: f.New, Discarded: f.Discarded}
 	if s.Blocked && s.Discarded {
 		return s, fault("discarded", "and blocked exclude each other")
 	}
@@ -49,7 +50,8 @@ func (f Filter) selection(ids []string) (admin.Selection, error) {
 		}
 		id, err := outbox.ParseID(text)
 		if err != nil {
-			return s, fault("ids", "has %q, which is neither a message id such as 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f nor a position such as 1234", text)
+			return s, fault("ids", "has %q, which is neither a message id such as 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f "+
+				"nor a position such as 1234", text)
 		}
 		s.MessageIDs = append(s.MessageIDs, id)
 	}
@@ -173,12 +175,8 @@ func deadShow() Verb {
 type DeadAct struct {
 	IDs []string `json:"ids,omitempty" arg:"ID" help:"message ids, or positions"`
 	Filter
-	All  bool  `json:"all,omitempty" help:"all of them"`
-	Max  int64 `json:"max,omitempty" default:"100000" min:"1" help:"refuse to act on more"`
-	Job  int64 `json:"job,omitempty" min:"0" help:"start this job, which a dry run has listed, instead of a selection"`
-	Rate int   `json:"rate,omitempty" min:"0" max:"1000000" help:"messages a second at most; 0 is as fast as it goes"`
-	Now  bool  `json:"now,omitempty" help:"begin at once, without the ten seconds in which it can be undone"`
-	Intent
+	Max int64 `json:"max,omitempty" default:"100000" min:"1" help:"refuse to act on more"`
+	Bulk
 }
 
 func (p *DeadAct) check() error {
@@ -197,25 +195,15 @@ func (p *DeadAct) check() error {
 func actOnDead(v Verb, verb admin.BulkVerb) Verb {
 	v.Long += `
 
-What is selected is listed first and counted, and you are asked. Without a terminal, say --yes. The list is a job
-(outbox jobs), which begins after ten seconds, in which outbox jobs undo leaves no trace of it; with --now it begins at
-once. It goes on if the command ends, by a relay that has http.listen or by outbox jobs run. With --dry-run the list is
-kept for an hour, and --job starts it.`
+` + bulkHelp
 	v.Example += strings.ReplaceAll(`  outbox VERB 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f --reason "topic exists now"
   outbox VERB --destination kafka --cause refused --dry-run
   outbox VERB --all --max 5000 --rate 100 --yes`, "VERB", v.Name)
 	return changes(v, func(ctx context.Context, db admin.DB, action admin.Action, p DeadAct) (admin.Job, error) {
 		s, _ := p.selection(p.IDs) // checked
 		s.All, s.Discarded = p.All, s.Discarded || verb == admin.BulkRestore
-		o := admin.JobOptions{Max: p.Max, Rate: p.Rate, Job: p.Job, Delay: admin.UndoWindow}
-		if p.Now {
-			o.Delay = 0
-		}
-		job, err := admin.Start(ctx, db, verb, s, o, action)
-		if err == nil && p.Now && !action.DryRun && job.ID > 0 {
-			return admin.RunJob(ctx, db, job.ID, 5*time.Second)
-		}
-		return job, err
+		job, err := admin.Start(ctx, db, verb, s, p.options(p.Max), action)
+		return p.begun(ctx, db, action, job, err)
 	})
 }
 

@@ -22,7 +22,8 @@ type DeadEdit struct {
 
 func (p *DeadEdit) check() error {
 	if _, err := (Filter{}).selection([]string{p.Message}); err != nil {
-		return fault("message", "is %q: want a message id such as 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f, or a position such as 1234", p.Message)
+		return fault("message", "is %q: want a message id such as 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f, or a position "+
+			"such as 1234", p.Message)
 	}
 	e, err := p.edit()
 	if err == nil {

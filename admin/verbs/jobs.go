@@ -8,6 +8,37 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 )
 
+// Bulk are the parameters of every verb that is a job.
+type Bulk struct {
+	All  bool  `json:"all,omitempty" help:"all of them"`
+	Job  int64 `json:"job,omitempty" min:"0" help:"start this job, which a dry run has listed, instead of a selection"`
+	Rate int   `json:"rate,omitempty" min:"0" max:"1000000" help:"messages a second at most; 0 is as fast as it goes"`
+	Now  bool  `json:"now,omitempty" help:"begin at once, without the ten seconds in which it can be undone"`
+	Intent
+}
+
+// bulkHelp is the end of the help of every verb that is a job.
+const bulkHelp = `What is selected is listed first and counted, and you are asked. Without a terminal, say --yes. The list is a job
+(outbox jobs), which begins after ten seconds, in which outbox jobs undo leaves no trace of it; with --now it begins at
+once. It goes on if the command ends, by a relay that has http.listen or by outbox jobs run. With --dry-run the list is
+kept for an hour, and --job starts it.`
+
+func (b Bulk) options(most int64) admin.JobOptions {
+	o := admin.JobOptions{Max: most, Rate: b.Rate, Job: b.Job, Delay: admin.UndoWindow}
+	if b.Now {
+		o.Delay = 0
+	}
+	return o
+}
+
+// begun carries a job out for a moment if it is to begin at once.
+func (b Bulk) begun(ctx context.Context, db admin.DB, action admin.Action, job admin.Job, err error) (admin.Job, error) {
+	if err == nil && b.Now && !action.DryRun && job.ID > 0 {
+		return admin.RunJob(ctx, db, job.ID, 5*time.Second)
+	}
+	return job, err
+}
+
 // JobsList are the parameters of "jobs ls".
 type JobsList struct {
 	Destination string `json:"destination,omitempty" help:"only jobs whose selection named this destination"`
@@ -20,7 +51,7 @@ func jobsList() Verb {
 	return reads(Verb{
 		Name:  "jobs ls",
 		Short: "List bulk verbs: what they did, what is left, by whom and why",
-		Long: `A verb on dead letters is a job: a list of messages that is frozen before you are asked, and how far it has come.
+		Long: `A verb on dead letters, or a replay, is a job: a list of messages that is frozen before you are asked, and how far it has come.
 States: planned (by a dry run; it is kept for an hour), waiting (it begins in a few seconds), running, undoing; done,
 stopped, undone.`,
 		Example: `  outbox jobs ls --unfinished
@@ -68,7 +99,7 @@ func jobsUndo() Verb {
 		Name:  "jobs undo",
 		Short: "Take back what a job has done",
 		Long: `A job that has not begun, as in the first ten seconds, leaves no trace. What was discarded returns from the trash, for a
-day; what was acknowledged is new again. Of a requeue that has begun, the rest is stopped: what relays have can't be
+day; what was acknowledged is new again. Of a requeue or a replay that has begun, the rest is stopped: what relays have can't be
 called back.`,
 		Example: `  outbox jobs undo 118`,
 	}, func(ctx context.Context, db admin.DB, action admin.Action, p JobAct) (admin.Job, error) {

@@ -9,45 +9,61 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 )
 
-// MessagesFind are the parameters of "messages find".
-type MessagesFind struct {
-	Message     string    `json:"message,omitempty" help:"with this message id"`
+// Written are the parameters that select messages of the segments, besides ids. Those that are given must all match.
+type Written struct {
 	Key         string    `json:"key,omitempty" help:"with this ordering key"`
 	Topic       string    `json:"topic,omitempty" help:"of this topic"`
 	Since       time.Time `json:"since,omitzero" help:"written at this time or later"`
 	Until       time.Time `json:"until,omitzero" help:"written before this time"`
 	Header      string    `json:"header,omitempty" help:"with this header, as NAME=VALUE, or NAME for any value"`
 	Transaction int64     `json:"transaction,omitempty" min:"0" help:"written by the transaction with this id (xid)"`
-	Within      Duration  `json:"within,omitempty" default:"1s" min:"10ms" help:"how long to look, 20s at most"`
-	Limit       int       `json:"limit,omitempty" default:"100" min:"1" max:"1000" help:"how many to list, 1 to 1000"`
-	After       string    `json:"after,omitempty" help:"go on at this SEGMENT:TRANSACTION:POSITION"`
 }
 
-func (p *MessagesFind) filter() (f admin.MessageFilter, err error) {
-	if p.After != "" {
-		if f, err = admin.MessagePlace(p.After); err != nil {
-			return f, fault("after", "is %q: %v", p.After, err)
+// filter adds ids to what is selected; those of the parameter that is named.
+func (w Written) filter(name string, ids ...string) (f admin.MessageFilter, err error) {
+	for _, text := range ids {
+		id, err := outbox.ParseID(text)
+		if f.MessageIDs = append(f.MessageIDs, id); err != nil {
+			return f, fault(name, "is %q: want a message id such as 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f", text)
 		}
 	}
-	if p.Message != "" {
-		if f.MessageID, err = outbox.ParseID(p.Message); err != nil {
-			return f, fault("message", "is %q: want a message id such as 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f", p.Message)
-		}
+	f.Header, f.HeaderValue, _ = strings.Cut(w.Header, "=")
+	if f.Header == "" && w.Header != "" {
+		return f, fault("header", "is %q: want NAME=VALUE or NAME", w.Header)
 	}
-	if p.Within > Duration(20*time.Second) {
-		return f, fault("within", "is %v, it must be at most 20s: go on by after", p.Within)
-	}
-	f.Header, f.HeaderValue, _ = strings.Cut(p.Header, "=")
-	if f.Header == "" && p.Header != "" {
-		return f, fault("header", "is %q: want NAME=VALUE or NAME", p.Header)
-	}
-	f.Key, f.Topic, f.Since, f.Until, f.Transaction = p.Key, p.Topic, p.Since, p.Until, p.Transaction
-	f.Within, f.Limit = time.Duration(p.Within), p.Limit
+	f.Key, f.Topic, f.Since, f.Until, f.Transaction = w.Key, w.Topic, w.Since, w.Until, w.Transaction
 	return f, nil
 }
 
+// MessagesFind are the parameters of "messages find".
+type MessagesFind struct {
+	Message string `json:"message,omitempty" help:"with this message id"`
+	Written
+	Within Duration `json:"within,omitempty" default:"1s" min:"10ms" help:"how long to look, 20s at most"`
+	Limit  int      `json:"limit,omitempty" default:"100" min:"1" max:"1000" help:"how many to list, 1 to 1000"`
+	After  string   `json:"after,omitempty" help:"go on at this SEGMENT:TRANSACTION:POSITION"`
+}
+
+func (p *MessagesFind) search() (s admin.MessageSearch, err error) {
+	if p.After != "" {
+		if s, err = admin.MessagePlace(p.After); err != nil {
+			return s, fault("after", "is %q: %v", p.After, err)
+		}
+	}
+	if p.Within > Duration(20*time.Second) {
+		return s, fault("within", "is %v, it must be at most 20s: go on by after", p.Within)
+	}
+	var ids []string
+	if p.Message != "" {
+		ids = []string{p.Message}
+	}
+	s.MessageFilter, err = p.filter("message", ids...)
+	s.Within, s.Limit = time.Duration(p.Within), p.Limit
+	return s, err
+}
+
 func (p *MessagesFind) check() error {
-	_, err := p.filter()
+	_, err := p.search()
 	return err
 }
 
@@ -62,8 +78,8 @@ index. By topic, header and time alone one message after the other is looked at,
   outbox messages find --topic orders --since 2026-05-01T12:00:00Z --within 5s
   outbox messages find --header tenant=acme -o json`,
 	}, func(ctx context.Context, db admin.DB, p MessagesFind) (admin.FoundMessages, error) {
-		f, _ := p.filter() // checked
-		return admin.FindMessages(ctx, db, f)
+		s, _ := p.search() // checked
+		return admin.FindMessages(ctx, db, s)
 	})
 }
 

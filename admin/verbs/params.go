@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"cmp"
 	"encoding"
 	"encoding/json"
 	"errors"
@@ -15,9 +16,9 @@ import (
 	"unicode/utf8"
 )
 
-// Param is one parameter of a verb, from the field of a struct. The field's tags say the rest: json is its name, help what it
-// means; arg names one that stands behind the command without a flag; default, enum, min and max (inclusive) and required mean
-// what they say; role:"operator" keeps it from viewers.
+// Param is one parameter of a verb, from the field of a struct. The field's tags say the rest: json is its name, help
+// what it means; arg names one that stands behind the command without a flag; default, enum, min and max (inclusive)
+// and required mean what they say; role:"operator" keeps it from viewers.
 type Param struct {
 	Name     string // in JSON, in a query, and with - in place of _ as a flag
 	Help     string
@@ -27,6 +28,7 @@ type Param struct {
 	Enum     []string
 	Min, Max string // "" is no bound
 	Role     Role
+	Of       string       // what its values are, by the tag of: such as "destination"; else its name
 	Type     reflect.Type // string, bool, int, int64, Duration, time.Time or []string
 
 	index []int
@@ -75,7 +77,8 @@ func paramsOf(t reflect.Type) (list []Param) {
 			continue
 		}
 		p := Param{Name: name, Help: f.Tag.Get("help"), Arg: f.Tag.Get("arg"), Required: f.Tag.Get("required") == "true",
-			Default: f.Tag.Get("default"), Min: f.Tag.Get("min"), Max: f.Tag.Get("max"), Role: Viewer, Type: f.Type, index: f.Index}
+			Default: f.Tag.Get("default"), Min: f.Tag.Get("min"), Max: f.Tag.Get("max"), Role: Viewer,
+			Of: cmp.Or(f.Tag.Get("of"), name), Type: f.Type, index: f.Index}
 		if enum := f.Tag.Get("enum"); enum != "" {
 			p.Enum = strings.Split(enum, ",")
 		}
@@ -126,7 +129,8 @@ func (p Param) set(params reflect.Value, text string) error {
 	return nil
 }
 
-// Decode gives the parameter the value that is written as JSON. Numbers, texts and lists are not converted into each other.
+// Decode gives the parameter the value that is written as JSON. Numbers, texts and lists are not converted into each
+// other.
 func (p Param) Decode(params any, value []byte) error {
 	v := reflect.ValueOf(params).Elem().FieldByIndex(p.index)
 	v.SetZero()

@@ -19,7 +19,10 @@ States, from best to worst: idle, flowing; at risk (it flows, but a clock, an in
 keys wait for an operator), dead (there are dead letters that no operator has acknowledged: outbox dead ack), paused (a person
 wants it so); failing (the broker refuses messages again and again, or all that goes to a topic), stalled (the broker
 does not answer), broken (the relay can't work with the database), no relay, stopped (a relay gave up). The verdict is
-the worst, and names the others.`,
+the worst, and names the others.
+
+Where the configuration has several databases, all are asked at once unless --database names one: a block for each, below
+a line that counts the states and names the worst. One that can't be asked is unknown, and the exit code is 1 then.`,
 		Example: `  outbox status
   outbox status --watch
   outbox status -o json | jq .verdict

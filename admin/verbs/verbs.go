@@ -1,5 +1,6 @@
-// Package verbs is the table of what an operator may ask and do: one entry per verb, with its name, its parameters, its result
-// and its run. The command line, the REST API and its description are made from the table, so they can't disagree.
+// Package verbs is the table of what an operator may ask and do: one entry per verb, with its name, its parameters, its
+// result and its run. The command line, the REST API and its description are made from the table, so they can't
+// disagree.
 //
 // To add a verb, write its parameters as a struct, its result as a struct of plain JSON, an entry, and a line in [All].
 package verbs
@@ -23,10 +24,10 @@ func All() []Verb {
 		Status(), check(), doctor(), canary(),
 		deadList(), deadGroup(), deadShow(), deadEdit(), deadAck(), deadRequeue(), deadDiscard(), deadRestore(),
 		jobsList(), jobsShow(), jobsRun(), jobsStop(), jobsUndo(),
-		messagesFind(), messagesShow(),
+		messagesFind(), messagesShow(), replay(),
 		destinationsList(), destinationsDrop(),
 		inboxStatus(), inboxWindow(),
-		holds(), relays(), audit(),
+		holds(), relays(), retention(), audit(),
 		pause(), resume(), throttle(), controls(),
 		rebase(), handover(),
 	}
@@ -44,7 +45,8 @@ const (
 type Verb struct {
 	// Name is the command's: words with one space between them.
 	Name string
-	// Role is who may run it. A viewer's verb changes nothing. An operator's is recorded in the audit, unless it is a dry run.
+	// Role is who may run it. A viewer's verb changes nothing. An operator's is recorded in the audit, unless it is a
+	// dry run.
 	Role Role
 	// Short is a line, Long the whole help, Example lines of the command line.
 	Short, Long, Example string
@@ -142,8 +144,8 @@ func (v Verb) Check(params any) error {
 	return nil
 }
 
-// Run checks the parameters and runs the verb as one transaction, or a few. actor is who acts, for the audit. Its errors are
-// those of Check and of package admin.
+// Run checks the parameters and runs the verb as one transaction, or a few. actor is who acts, for the audit. Its
+// errors are those of Check and of package admin.
 func (v Verb) Run(ctx context.Context, db admin.DB, actor string, params any) (any, error) {
 	if err := v.Check(params); err != nil {
 		return nil, err

@@ -40,7 +40,8 @@ func TestEveryEntryIsComplete(t *testing.T) {
 
 func TestADurationThatFitsThePatternIsOne(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"1h30m", "1.5h", "90s", "250ms", "1m0.5s", "86400000ms", "1s500ms", "100µs", "0s", time.Duration(1<<62 - 1).String(), "999999h9999999m999999999s999999999ms"} {
+	for _, text := range []string{"1h30m", "1.5h", "90s", "250ms", "1m0.5s", "86400000ms", "1s500ms", "100µs", "0s",
+		time.Duration(1<<62 - 1).String(), "999999h9999999m999999999s999999999ms"} {
 		var d Duration
 		want, _ := time.ParseDuration(text)
 		if err := d.UnmarshalText([]byte(text)); err == nil && time.Duration(d) != want || err != nil && want < 500_000*time.Hour {
@@ -74,12 +75,14 @@ func TestParametersAreReadCheckedAndWrittenByTheirTags(t *testing.T) {
 		}
 		return p.(*all), v.Check(p)
 	}
-	given := []string{"text", "b", "yes", "true", "n", "9", "most", "1", "for", "1h30m0s", "until", "2026-05-01T12:00:00Z", "names", "x", "names", "y", "must", "m", "dry_run", "true", "reason", "r"}
+	given := []string{"text", "b", "yes", "true", "n", "9", "most", "1", "for", "1h30m0s", "until",
+		"2026-05-01T12:00:00Z", "names", "x", "names", "y", "must", "m", "dry_run", "true", "reason", "r"}
 	p, err := set(given...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Text != "b" || !p.Yes || p.N != 9 || p.For != Duration(90*time.Minute) || p.Until.Hour() != 12 || len(p.Names) != 2 || !p.DryRun || p.Reason != "r" {
+	if p.Text != "b" || !p.Yes || p.N != 9 || p.For != Duration(90*time.Minute) || p.Until.Hour() != 12 ||
+		len(p.Names) != 2 || !p.DryRun || p.Reason != "r" {
 		t.Errorf("%+v", p)
 	}
 	var texts []string
@@ -95,7 +98,8 @@ func TestParametersAreReadCheckedAndWrittenByTheirTags(t *testing.T) {
 		t.Errorf("%+v, %v: the default isn't there", p, err)
 	}
 	for field, wrong := range map[string][]string{
-		"text": {"d", "\x00"}, "yes": {"perhaps"}, "n": {"0", "10", "many", "9223372036854775808"}, "most": {"0"}, "for": {"long", "-1s", "1ms", "0", "", "1", "9999999h", "1s1s"},
+		"text": {"d", "\x00"}, "yes": {"perhaps"}, "n": {"0", "10", "many", "9223372036854775808"}, "most": {"0"},
+		"for":   {"long", "-1s", "1ms", "0", "", "1", "9999999h", "1s1s"},
 		"until": {"yesterday"}, "names": {"a\x00", "\xff"}, "must": {"", "\xff"},
 	} {
 		for _, text := range wrong {

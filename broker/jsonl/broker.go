@@ -53,12 +53,17 @@ func New(w io.Writer) *Broker { return newBroker(&stream{w: w}) }
 //
 // If the file is renamed or removed, as by log rotation, the next Publish creates it again.
 func Open(path string, cfg Config) (*Broker, error) {
-	cfg.Logger = settings.Logger(cfg.Logger)
-	f := &file{path: path, logger: cfg.Logger}
-	if err := f.open(); err != nil {
+	b := NewFile(path, cfg)
+	if err := b.sink.ready(); err != nil {
 		return nil, err
 	}
-	return newBroker(f), nil
+	return b, nil
+}
+
+// NewFile is Open with the first use: what Open would report is an outage. So a relay that stands by keeps no other one
+// from the file.
+func NewFile(path string, cfg Config) *Broker {
+	return newBroker(&file{path: path, logger: settings.Logger(cfg.Logger)})
 }
 
 func newBroker(s sink) *Broker {

@@ -75,8 +75,9 @@ func TestALineHasAllFields(t *testing.T) {
 	}
 	accepted(t, jsonl.New(&out).Publish(t.Context(), []*outbox.Message{m}))
 	want := `{"id":"0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f","position":42,"topic":"orders","key":"k\n\"","aggregate_type":"order",` +
-		`"aggregate_id":"7","event_type":"Created","content_type":"application/json; charset=utf-8","headers":{"a":"1\r\n","b":"2"},` +
-		`"created_at":"2026-01-02T02:04:05.000678Z","payload":{"n":12345678901234567890,"s":"<é>"}}` + "\n"
+		`"aggregate_id":"7","event_type":"Created","content_type":"application/json; charset=utf-8","headers":{"b":"2","a":"1\r\n"},` +
+		`"created_at":"2026-01-02T02:04:05.000678Z","payload":{"n":12345678901234567890,"s":"<é>"},` +
+		`"payload_base64":"eyAibiI6IDEyMzQ1Njc4OTAxMjM0NTY3ODkwLAoicyI6ICI8w6k+IiB9"}` + "\n"
 	if out.String() != want {
 		t.Errorf("got  %swant %s", out.String(), want)
 	}
@@ -90,11 +91,15 @@ func TestPayloadsKeepTheirMeaning(t *testing.T) {
 		want        string
 	}{
 		{"application/json", []byte(`"text"`), `"payload":"text"`},
-		{"application/cloudevents+json", []byte(`[1, 2]`), `"payload":[1,2]`},
-		{"application/json", []byte(`null`), `"payload":null`},
+		{"application/cloudevents+json", []byte(`[1, 2]`), `"payload":[1, 2]`},
+		{"application/json", []byte(`null`), `"payload":null,"payload_base64":"bnVsbA=="`},
+		{"application/json", []byte("{}\n"), `"payload":{},"payload_base64":"e30K"`},
+		{"application/json", []byte("[1,\r2]"), `"payload":[1,2],"payload_base64":"WzEsDTJd"`},
 		{"application/json", []byte(`{broken`), `"payload_base64":"e2Jyb2tlbg=="`},
 		{"application/json", []byte("\"\xff\""), `"payload_base64":"Iv8i"`},
-		{"application/json", []byte{}, `"payload":""`},
+		{"application/json", []byte{}, `"payload_base64":""`},
+		{"application/json", []byte(`""`), `"payload":""`},
+		{"text/plain", []byte{}, `"payload":""`},
 		{"", []byte(`{"a":1}`), `"payload":"{\"a\":1}"`},
 		{"text/plain", []byte{0, 'a'}, `"payload_base64":"AGE="`},
 		{"text/plain", []byte("two\nlines"), `"payload":"two\nlines"`},
@@ -107,6 +112,13 @@ func TestPayloadsKeepTheirMeaning(t *testing.T) {
 		accepted(t, jsonl.New(&out).Publish(t.Context(), []*outbox.Message{m}))
 		if line := out.String(); !strings.HasSuffix(line, ","+c.want+"}\n") {
 			t.Errorf("%s %q: %s", c.contentType, c.payload, line)
+		}
+		got, err := jsonl.Decode(out.Bytes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got.Payload, c.payload) || (got.Payload == nil) != (c.payload == nil) {
+			t.Errorf("%s %q came back as %q", c.contentType, c.payload, got.Payload)
 		}
 	}
 }
@@ -326,7 +338,13 @@ func TestTheEndOfTheContextLeavesAStuckWrite(t *testing.T) {
 // appendForEver is the body of the process that TestAKilledRelayLosesNothing kills. It prints the ids of
 // accepted messages.
 func appendForEver(path string) {
-	b, err := jsonl.Open(path, jsonl.Config{})
+	var b *jsonl.Broker
+	var err error
+	if strings.HasSuffix(path, "/") {
+		b, err = jsonl.NewArchive(path, jsonl.ArchiveConfig{Size: 300_000})
+	} else {
+		b, err = jsonl.Open(path, jsonl.Config{})
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -345,6 +363,34 @@ func appendForEver(path string) {
 func TestAKilledRelayLosesNothing(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "out.jsonl")
+	reported := killed(t, path)
+	open(t, path)
+	for _, id := range decode(t, read(t, path)) {
+		delete(reported, id)
+	}
+	if len(reported) > 0 {
+		t.Errorf("%d accepted messages are not in the file", len(reported))
+	}
+}
+
+func TestAKilledRelayLosesNothingOfAnArchive(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	reported := killed(t, dir+"/")
+	if got := names(t, dir, "*.gz"); got[0] < 5 {
+		t.Errorf("%d compressed files", got[0])
+	}
+	for _, id := range ids(t, dir) {
+		delete(reported, id)
+	}
+	if len(reported) > 0 {
+		t.Errorf("%d accepted messages are not in the archive", len(reported))
+	}
+}
+
+// killed has relays append to path, each until it is killed, and returns the ids of what they reported as accepted.
+func killed(t *testing.T, path string) map[string]bool {
+	t.Helper()
 	reported := map[string]bool{}
 	for range 5 {
 		cmd := exec.Command(os.Args[0])
@@ -369,13 +415,7 @@ func TestAKilledRelayLosesNothing(t *testing.T) {
 		}
 		cmd.Wait()
 	}
-	open(t, path)
-	for _, id := range decode(t, read(t, path)) {
-		delete(reported, id)
-	}
-	if len(reported) > 0 {
-		t.Errorf("%d accepted messages are not in the file", len(reported))
-	}
+	return reported
 }
 
 func BenchmarkPublish(b *testing.B) {

@@ -2,16 +2,13 @@ package jsonl_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/jsonl"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -39,7 +36,24 @@ func TestFileConformance(t *testing.T) {
 			},
 			Topics: [2]string{"a", "b"},
 			Read:   func(context.Context) ([]outbox.Message, error) { return readFiles(dir, files) },
-			Forget: brokertest.SortHeaders,
+		}
+	})
+}
+
+func TestArchiveConformance(t *testing.T) {
+	t.Parallel()
+	relaytest.RunBroker(t, func(t *testing.T) relaytest.BrokerHarness {
+		dir := t.TempDir()
+		return relaytest.BrokerHarness{
+			Open: func(t *testing.T) relay.Broker {
+				b, err := jsonl.NewArchive(dir, jsonl.ArchiveConfig{Size: 10_000})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return b
+			},
+			Topics: [2]string{"a", "b"},
+			Read:   func(context.Context) ([]outbox.Message, error) { return readArchive(dir) },
 		}
 	})
 }
@@ -57,7 +71,6 @@ func TestWriterConformance(t *testing.T) {
 			Open:   func(t *testing.T) relay.Broker { return jsonl.New(f) },
 			Topics: [2]string{"a", "b"},
 			Read:   func(context.Context) ([]outbox.Message, error) { return readFiles(dir, 1) },
-			Forget: brokertest.SortHeaders,
 		}
 	})
 }
@@ -71,52 +84,12 @@ func readFiles(dir string, n int) ([]outbox.Message, error) {
 			return nil, err
 		}
 		for line := range strings.Lines(string(text)) {
-			m, err := decodeLine(line)
+			m, err := jsonl.Decode([]byte(line))
 			if err != nil {
 				return nil, fmt.Errorf("line %.80q: %w", line, err)
 			}
-			all = append(all, m)
+			all = append(all, *m)
 		}
 	}
 	return all, nil
-}
-
-func decodeLine(line string) (outbox.Message, error) {
-	var l struct {
-		ID            outbox.ID         `json:"id"`
-		Position      int64             `json:"position"`
-		Topic         string            `json:"topic"`
-		Key           string            `json:"key"`
-		AggregateType string            `json:"aggregate_type"`
-		AggregateID   string            `json:"aggregate_id"`
-		EventType     string            `json:"event_type"`
-		ContentType   string            `json:"content_type"`
-		Headers       map[string]string `json:"headers"`
-		CreatedAt     time.Time         `json:"created_at"`
-		Payload       json.RawMessage   `json:"payload"`
-		PayloadBase64 []byte            `json:"payload_base64"`
-	}
-	if err := json.Unmarshal([]byte(line), &l); err != nil {
-		return outbox.Message{}, err
-	}
-	m := outbox.Message{
-		ID: l.ID, Position: l.Position, Topic: l.Topic, Key: l.Key, AggregateType: l.AggregateType, AggregateID: l.AggregateID,
-		EventType: l.EventType, ContentType: l.ContentType, CreatedAt: l.CreatedAt, Payload: l.PayloadBase64,
-	}
-	switch {
-	case l.PayloadBase64 != nil || string(l.Payload) == "null":
-	case strings.HasPrefix(l.ContentType, "application/json"):
-		m.Payload = l.Payload
-	default:
-		var text string
-		if err := json.Unmarshal(l.Payload, &text); err != nil {
-			return m, err
-		}
-		m.Payload = []byte(text)
-	}
-	for name, value := range l.Headers {
-		m.Headers = append(m.Headers, outbox.Header{Name: name, Value: value})
-	}
-	brokertest.SortHeaders(&m)
-	return m, nil
 }

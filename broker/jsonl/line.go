@@ -2,7 +2,10 @@ package jsonl
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"mime"
 	"strings"
 	"time"
@@ -11,25 +14,65 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// line is one message in the file. repair recognises a torn line by its first member.
+// line is one message in the file, without its payload. repair recognises a torn line by its first member.
 type line struct {
-	ID            string            `json:"id"`
-	Position      int64             `json:"position,omitempty"`
-	Topic         string            `json:"topic"`
-	Key           string            `json:"key,omitempty"`
-	AggregateType string            `json:"aggregate_type,omitempty"`
-	AggregateID   string            `json:"aggregate_id,omitempty"`
-	EventType     string            `json:"event_type,omitempty"`
-	ContentType   string            `json:"content_type,omitempty"`
-	Headers       map[string]string `json:"headers,omitempty"`
-	CreatedAt     string            `json:"created_at,omitempty"`
-	DeliverAt     string            `json:"deliver_at,omitempty"`
-	Payload       any               `json:"payload,omitempty"`
-	PayloadBase64 []byte            `json:"payload_base64,omitempty"`
+	ID            string  `json:"id"`
+	Position      int64   `json:"position,omitempty"`
+	Topic         string  `json:"topic"`
+	Key           string  `json:"key,omitempty"`
+	AggregateType string  `json:"aggregate_type,omitempty"`
+	AggregateID   string  `json:"aggregate_id,omitempty"`
+	EventType     string  `json:"event_type,omitempty"`
+	ContentType   string  `json:"content_type,omitempty"`
+	Headers       headers `json:"headers,omitempty"`
+	CreatedAt     string  `json:"created_at,omitempty"`
+	DeliverAt     string  `json:"deliver_at,omitempty"`
 }
 
 // beginning is how every line begins.
 const beginning = `{"id":"`
+
+// headers are an object of strings that keeps their order.
+type headers []outbox.Header
+
+func (h headers) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	text := json.NewEncoder(&b)
+	text.SetEscapeHTML(false)
+	b.WriteByte('{')
+	for i, header := range h {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		if err := text.Encode(header.Name); err != nil {
+			return nil, err
+		}
+		b.WriteByte(':')
+		if err := text.Encode(header.Value); err != nil {
+			return nil, err
+		}
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+func (h *headers) UnmarshalJSON(object []byte) error {
+	*h = nil
+	tokens := json.NewDecoder(bytes.NewReader(object))
+	if t, err := tokens.Token(); err != nil || t != json.Delim('{') {
+		return errors.New("headers are not an object")
+	}
+	for tokens.More() {
+		name, _ := tokens.Token() // package json has checked the syntax
+		value, _ := tokens.Token()
+		text, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("header %q is not a string", name)
+		}
+		*h = append(*h, outbox.Header{Name: name.(string), Value: text})
+	}
+	return nil
+}
 
 // encoder collects lines.
 type encoder struct {
@@ -56,7 +99,7 @@ func (e *encoder) reset() {
 }
 
 func (e *encoder) add(m *outbox.Message) error {
-	l := line{
+	err := e.json.Encode(&line{
 		ID:            m.ID.String(),
 		Position:      m.Position,
 		Topic:         m.Topic,
@@ -65,33 +108,95 @@ func (e *encoder) add(m *outbox.Message) error {
 		AggregateID:   m.AggregateID,
 		EventType:     m.EventType,
 		ContentType:   m.ContentType,
+		Headers:       m.Headers,
 		CreatedAt:     timestamp(m.CreatedAt),
 		DeliverAt:     timestamp(m.DeliverAt),
-	}
-	if len(m.Headers) > 0 {
-		l.Headers = make(map[string]string, len(m.Headers))
-		for _, h := range m.Headers {
-			l.Headers[h.Name] = h.Value
-		}
-	}
-	switch called := isJSON(m.ContentType); {
-	case m.Payload == nil:
-		l.Payload = json.RawMessage("null")
-	case called && utf8.Valid(m.Payload) && json.Valid(m.Payload):
-		l.Payload = json.RawMessage(m.Payload)
-	case !called && isText(m.Payload):
-		l.Payload = string(m.Payload)
-	default:
-		l.PayloadBase64 = m.Payload
-	}
-	if l.PayloadBase64 != nil && len(l.PayloadBase64) == 0 {
-		l.Payload, l.PayloadBase64 = "", nil // an empty payload has no form, whatever its content type
-	}
-	if err := e.json.Encode(&l); err != nil {
+	})
+	if err != nil {
 		return err
 	}
+	e.lines.Truncate(e.lines.Len() - len("}\n"))
+	if err := e.payload(m); err != nil {
+		return err
+	}
+	e.lines.WriteString("}\n")
 	e.ends = append(e.ends, e.lines.Len())
 	return nil
+}
+
+// payload appends the payload's members. payload is for reading; payload_base64 stands beside it, or in its place, if
+// payload doesn't say what each byte was.
+func (e *encoder) payload(m *outbox.Message) error {
+	called := isJSON(m.ContentType)
+	switch {
+	case m.Payload == nil:
+		e.lines.WriteString(`,"payload":null`)
+		return nil
+	case called && utf8.Valid(m.Payload) && json.Valid(m.Payload):
+		e.lines.WriteString(`,"payload":`)
+		trimmed := bytes.TrimSpace(m.Payload)
+		if bytes.ContainsAny(trimmed, "\r\n") { // readers of lines may end one at either
+			if err := json.Compact(&e.lines, trimmed); err != nil {
+				return err
+			}
+		} else {
+			e.lines.Write(trimmed)
+			if len(trimmed) == len(m.Payload) && string(trimmed) != "null" {
+				return nil
+			}
+		}
+	case !called && isText(m.Payload):
+		e.lines.WriteString(`,"payload":`)
+		if err := e.json.Encode(string(m.Payload)); err != nil {
+			return err
+		}
+		e.lines.Truncate(e.lines.Len() - len("\n"))
+		return nil
+	}
+	e.lines.WriteString(`,"payload_base64":"`)
+	e.lines.Write(base64.StdEncoding.AppendEncode(e.lines.AvailableBuffer(), m.Payload))
+	e.lines.WriteByte('"')
+	return nil
+}
+
+// Decode reads a line. The message is that which was published, with every byte of its payload.
+func Decode(text []byte) (*outbox.Message, error) {
+	var l struct {
+		line
+		Payload       json.RawMessage `json:"payload"`
+		PayloadBase64 []byte          `json:"payload_base64"`
+	}
+	if err := json.Unmarshal(text, &l); err != nil {
+		return nil, fmt.Errorf("jsonl: decode: %w", err)
+	}
+	m := &outbox.Message{
+		Position: l.Position, Topic: l.Topic, Key: l.Key, AggregateType: l.AggregateType, AggregateID: l.AggregateID,
+		EventType: l.EventType, ContentType: l.ContentType, Headers: l.Headers, Payload: l.PayloadBase64,
+	}
+	var err error
+	if m.ID, err = outbox.ParseID(l.ID); err != nil {
+		return nil, fmt.Errorf("jsonl: decode: %w", err)
+	}
+	for t, text := range map[*time.Time]string{&m.CreatedAt: l.CreatedAt, &m.DeliverAt: l.DeliverAt} {
+		if text == "" {
+			continue
+		}
+		if *t, err = time.Parse(time.RFC3339Nano, text); err != nil {
+			return nil, fmt.Errorf("jsonl: decode %s: %w", m.ID, err)
+		}
+	}
+	switch {
+	case m.Payload != nil || string(l.Payload) == "null":
+	case isJSON(m.ContentType) && len(l.Payload) > 0:
+		m.Payload = l.Payload
+	default:
+		var text string
+		if err := json.Unmarshal(l.Payload, &text); err != nil {
+			return nil, fmt.Errorf("jsonl: decode the payload of %s: %w", m.ID, err)
+		}
+		m.Payload = []byte(text)
+	}
+	return m, nil
 }
 
 func timestamp(t time.Time) string {

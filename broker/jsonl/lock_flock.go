@@ -16,7 +16,7 @@ func lock(f *os.File) error {
 		case errors.Is(err, syscall.EINTR):
 			continue
 		case errors.Is(err, syscall.EWOULDBLOCK):
-			return errors.New("another relay is writing to it; stop that one, or give each relay a file of its own")
+			return errLocked
 		}
 		return err
 	}

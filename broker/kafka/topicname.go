@@ -30,8 +30,8 @@ func parseTopic(text string, internals bool) (topicName, error) {
 	return name, nil
 }
 
-// fault returns why no message may go to this topic; "" if one may. Whoever may write a message names its topic, and
-// must not use a relay's rights to reach topics that only the cluster and relays write.
+// fault returns why no message may go to this topic; "" if one may. The writer of a message names its topic. It must
+// not reach, by a relay's rights, topics that only the cluster and relays write.
 func (t topicName) fault(name string) string {
 	switch {
 	case name == t.cursors && name != "":

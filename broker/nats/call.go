@@ -177,7 +177,7 @@ func (c *call) collect(l *link) bool {
 	c.answers, c.denied = c.spare[:0], nil
 	l.mu.Unlock()
 	for _, a := range answers {
-		// A second answer to a message has no effect, whoever sent it.
+		// A second answer to a message has no effect.
 		if c.Taken(a.index) {
 			c.answered(a.index, a.err)
 		}

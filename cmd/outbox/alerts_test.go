@@ -112,6 +112,9 @@ func wellFor(but ...series) []series {
 		{`outbox_published_total{destination="kafka"}`, "0+6000x1800"},
 		{`outbox_slot_retained_bytes{destination="kafka"}`, "16777216x1800"},
 		{`outbox_segments_kept`, "0x1800"},
+		// What is well with another database hides nothing.
+		{`outbox_backlog_read_timestamp_seconds{database="other"}`, "0+60x1800"},
+		{`outbox_segments_kept{database="other"}`, "0x1800"},
 		{`outbox_messages_unselected_total`, "0x1800"},
 		{`outbox_notifications_total{destination="kafka",channel="webhook",result="dropped"}`, "0x1800"},
 	}

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -20,26 +22,46 @@ const (
 // errSaid ends the program with an exit code and without another word.
 var errSaid = errors.New("")
 
+// checkedNamed is the check of one of several databases.
+type checkedNamed struct {
+	Name string `json:"name"`
+	admin.Checked
+}
+
+// checkedAll is the check of several databases, and what they are together.
+type checkedAll struct {
+	Result    admin.Result   `json:"result"`
+	Text      string         `json:"text"`
+	Databases []checkedNamed `json:"databases"`
+}
+
+// together is the worst of all, with the measures of each under its name.
+func together(all []checkedNamed) (sum checkedAll, line admin.Checked) {
+	sorted := slices.SortedStableFunc(slices.Values(all), func(a, b checkedNamed) int { return b.Result.Compare(a.Result) })
+	var results []string
+	for _, c := range sorted {
+		results = append(results, c.Result.String())
+	}
+	for _, c := range all {
+		for _, m := range c.Measures {
+			m.Destination = c.Name + "/" + m.Destination
+			line.Measures = append(line.Measures, m)
+		}
+	}
+	line.Result, line.Text = sorted[0].Result, fmt.Sprintf("%d databases: %s", len(all), counted(results))
+	if line.Result != admin.ResultOK {
+		line.Text = sorted[0].Name + ": " + sorted[0].Text + "; " + line.Text
+	}
+	return checkedAll{line.Result, line.Text, all}, line
+}
+
 // checkCommand is the verb with the exit codes of a plugin, also where it fails: then the result is unknown.
 func (a *app) checkCommand(v verbs.Verb) *cobra.Command {
-	var as format
 	var result admin.Result
 	cmd := a.verb(v, view{
 		formats: []format{asPlugin, asPrometheus, asJSON},
-		prepare: func(_ *app, _ any, out format) error {
-			as = out
-			return nil
-		},
-		write: func(a *app, _, found any) error {
-			c := found.(*admin.Checked)
-			result = c.Result
-			switch as {
-			case asJSON:
-				return printJSON(a.stdout, c)
-			case asPrometheus:
-				return daemon.WriteReport(a.stdout, orText(a.databaseName, config.DefaultDatabase), c.Report)
-			}
-			_, err := fmt.Fprintln(a.stdout, clean(c.Plugin()))
+		all: func(ctx context.Context, a *app, params any, out format) (err error) {
+			result, err = a.check(ctx, v, params.(*verbs.Check), out)
 			return err
 		},
 	})
@@ -64,4 +86,50 @@ func (a *app) checkCommand(v verbs.Verb) *cobra.Command {
 		return nil
 	}
 	return cmd
+}
+
+// check asks all databases, and prints what each is, or in one line what they are together.
+func (a *app) check(ctx context.Context, v verbs.Verb, p *verbs.Check, out format) (admin.Result, error) {
+	places, err := a.places(p.Destination)
+	if err != nil {
+		return 0, err
+	}
+	defer leave(places)
+	answers := a.ask(ctx, v, p, places)
+	if len(answers) == 1 && answers[0].err != nil {
+		return 0, answers[0].err
+	}
+	var all []checkedNamed
+	for _, from := range answers {
+		if from.err != nil {
+			r := a.unknown(from.err)
+			all = append(all, checkedNamed{from.name, admin.Checked{Result: admin.ResultUnknown, Text: r.Verdict.Cause,
+				Measures: []admin.Measure{}, Report: r}})
+			continue
+		}
+		c := from.result.(*admin.Checked)
+		c.Report.OnDatabase(from.name)
+		all = append(all, checkedNamed{from.name, p.Of(c.Report)})
+	}
+	sum, line := together(all)
+	var document any = sum
+	if len(all) == 1 {
+		line, document = all[0].Checked, all[0].Checked
+	}
+	switch out {
+	case asJSON:
+		return line.Result, printJSON(a.stdout, document)
+	case asPrometheus:
+		reports := make(map[string]*admin.Report)
+		for _, c := range all {
+			if c.Report.Database == "" {
+				fmt.Fprintf(a.stdout, "# %s: %s\n", c.Name, clean(c.Text))
+				continue
+			}
+			reports[orText(c.Name, config.DefaultDatabase)] = c.Report
+		}
+		return line.Result, daemon.WriteReports(a.stdout, reports)
+	}
+	_, err = fmt.Fprintln(a.stdout, clean(line.Plugin()))
+	return line.Result, err
 }

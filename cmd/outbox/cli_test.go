@@ -23,7 +23,8 @@ func TestMigrateInstallsAndReports(t *testing.T) {
 	d.outbox("migrate", "status", "--exit-code").want(exitOK, fmt.Sprintf("version %[1]d of %[1]d", schema.Latest()))
 	var status struct{ Version, Latest int }
 	r := d.outbox("migrate", "status", "-o", "json").want(exitOK)
-	if err := json.Unmarshal([]byte(r.stdout), &status); err != nil || status.Version != schema.Latest() || status.Latest != schema.Latest() {
+	if err := json.Unmarshal([]byte(r.stdout), &status); err != nil || status.Version != schema.Latest() ||
+		status.Latest != schema.Latest() {
 		t.Errorf("%+v: %v", status, err)
 	}
 	d.outbox("migrate", "grants", "--writer", "w", "--relay", "r").want(exitOK, `TO "w"`, `TO "r"`)
@@ -46,7 +47,8 @@ func TestStatusSaysWhatToDo(t *testing.T) {
 	d.outbox("status", "--exit-code").want(exitError, "outbox: stalled")
 	var report admin.Report
 	r := d.outbox("status", "-o", "json").want(exitOK)
-	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil || report.Verdict.State != admin.StateStalled || report.Destinations[0].Pending.N != 1 {
+	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil || report.Verdict.State != admin.StateStalled ||
+		report.Destinations[0].Pending.N != 1 {
 		t.Errorf("%+v: %v", report, err)
 	}
 	d.outbox("destinations", "ls").want(exitOK, "kafka", "stalled")
@@ -92,7 +94,8 @@ func TestACheckSpeaksToMonitoringSystems(t *testing.T) {
 	}
 	d.outbox("check", "-o", "json", "--pending-critical", "2").want(critical, `"result": "CRITICAL"`, `"pending"`)
 	for _, args := range [][]string{{"--nonsense"}, {"-o", "table"}, {"extra"}, {"--pending-warning", "-1"}, {"--dead-warning", "2", "--dead-critical", "1"}, {"--database-url", "postgres://127.0.0.1:1/x"}} {
-		if r := d.outbox(append([]string{"check"}, args...)...).want(unknown, "OUTBOX UNKNOWN - "); strings.Count(r.stdout, "\n") != 1 || r.stderr != "" {
+		if r := d.outbox(append([]string{"check"}, args...)...).want(unknown,
+			"OUTBOX UNKNOWN - "); strings.Count(r.stdout, "\n") != 1 || r.stderr != "" {
 			t.Errorf("%q prints %q and %q", args, r.stdout, r.stderr)
 		}
 	}
@@ -127,7 +130,8 @@ func TestDeadLettersAreListedAndShownWithoutPayloads(t *testing.T) {
 	if err := os.WriteFile(file, []byte("new \xff"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.outbox("dead", "edit", "2", "topic=bills", "--payload", "@"+file, "--dry-run").want(exitOK, "- topic", "orders", "+ topic", "bills", "the secret", "6e657720ff")
+	d.outbox("dead", "edit", "2", "topic=bills", "--payload", "@"+file, "--dry-run").want(exitOK, "- topic", "orders",
+		"+ topic", "bills", "the secret", "6e657720ff")
 	d.outbox("dead", "edit", "2", "topic=bills", "--payload", "@"+file).want(exitUsage, "+ topic", "--yes")
 	d.outbox("dead", "edit", "2", "topic=bills", "--payload", "@"+file+".none").want(exitUsage, "--payload", "no such file")
 	d.outbox("dead", "edit", "2", "topic=***").want(exitUsage, "can't be written back")
@@ -230,7 +234,8 @@ func TestConfigurationFaultsAreReportedTogether(t *testing.T) {
 
 	write("destinations:\n  - name: all\n    broker: {stdout: {}}\n")
 	command(t, folder, env, "config", "validate").want(exitOK, "outbox.yaml is valid: 1 destinations")
-	command(t, folder, env, "config", "show", "--set", "destinations.0.delivery.batch=7").want(exitOK, "batch: 7", "outbox.yaml:2").never("hunter22")
+	command(t, folder, env, "config", "show", "--set", "destinations.0.delivery.batch=7").want(exitOK, "batch: 7",
+		"outbox.yaml:2").never("hunter22")
 	command(t, folder, env, "config", "schema").want(exitOK, "json-schema.org")
 }
 
@@ -242,7 +247,8 @@ func TestTheConfigurationIsTriedOut(t *testing.T) {
 	}
 	write(freeAddress(t)) // and nothing listens there
 	d.outbox("config", "validate").want(exitOK, "2 destinations")
-	d.outbox("config", "validate", "--connect").want(exitError, "database: ", "outbox migrate up", "destination file: ok", "destination kafka: ", "refused", "2 of 3 can't be used")
+	d.outbox("config", "validate", "--connect").want(exitError, "database: ", "outbox migrate up", "destination file: ok",
+		"destination kafka: ", "refused", "2 of 3 can't be used")
 	d.outbox("migrate", "up").want(exitOK)
 	write(servers.TestKafka(t).Addr())
 	d.outbox("config", "validate", "--connect").want(exitOK, "database: ok", "destination kafka: ok")

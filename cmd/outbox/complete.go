@@ -14,7 +14,8 @@ import (
 	"github.com/pgoutbox/outbox/admin/verbs"
 )
 
-// listing is where a shell finds values to propose: a verb that lists them, and the fields of its result that lead there.
+// listing is where a shell finds values to propose: a verb that lists them, and the fields of its result that lead
+// there.
 type listing struct{ verb, fields string }
 
 // listings are those of parameters, by name. Values of enumerations need none.
@@ -42,7 +43,7 @@ func (a *app) completes(p verbs.Param) cobra.CompletionFunc {
 		ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
 		defer cancel()
 		found := slices.Clone(p.Enum)
-		if from := listings()[p.Name]; len(from) > 0 {
+		if from := listings()[p.Of]; len(from) > 0 {
 			found = append(found, a.listed(ctx, from)...)
 		}
 		slices.Sort(found)

@@ -1,17 +1,18 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
-
-	"errors"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
+	"github.com/pgoutbox/outbox/cmd/internal/debezium"
 )
 
 const defaultConfigFile = "outbox.yaml"
@@ -50,7 +51,8 @@ func (a *app) load(in config.Input, sets []string) (*config.Loaded, error) {
 	loaded, err := config.Load(in)
 	if err != nil {
 		if in.File == "" {
-			err = fmt.Errorf("there is no %s here: write one (outbox config schema says what it may contain), or name one with --config or OUTBOX_CONFIG\n%w",
+			err = fmt.Errorf("there is no %s here: write one (outbox config schema says what it may contain), or name "+
+				"one with --config or OUTBOX_CONFIG\n%w",
 				defaultConfigFile, err)
 		}
 		return nil, coded{err, exitConfig}
@@ -61,31 +63,36 @@ func (a *app) load(in config.Input, sets []string) (*config.Loaded, error) {
 	return loaded, nil
 }
 
-// configuredDatabase is the configuration file's, for commands that need nothing else of it.
-func (a *app) configuredDatabase() (address, error) {
+// configuredDatabases are the configuration file's, for commands that need nothing else of it: the one that is named,
+// or all.
+func (a *app) configuredDatabases() ([]address, error) {
 	path, _ := a.configPath()
 	if path == "" {
-		return address{}, errNoDatabase()
+		return nil, errNoDatabase()
 	}
 	loaded, err := a.load(config.Input{Unopened: true}, nil)
 	if err != nil {
-		return address{}, err
+		return nil, err
 	}
 	all := loaded.Config.All()
 	if len(all) == 1 && a.databaseName == "" {
-		return address{all[0].Database.URL.Text(), "database.url of " + path}, nil
+		return []address{{url: all[0].Database.URL.Text(), origin: "database.url of " + path}}, nil
 	}
-	var names []string
+	var list []address
 	for _, one := range all {
-		if one.Name == a.databaseName {
-			return address{one.Database.URL.Text(), "database.url of " + one.Name + " in " + path}, nil
+		at := address{url: one.Database.URL.Text(), origin: "database.url of " + one.Name + " in " + path, name: one.Name}
+		for _, d := range one.Destinations {
+			at.destinations = append(at.destinations, d.Name)
 		}
-		names = append(names, one.Name)
+		if one.Name == a.databaseName {
+			return []address{at}, nil
+		}
+		list = append(list, at)
 	}
-	if a.databaseName == "" {
-		return address{}, usage("%s has several databases: name one with --database: %s", path, strings.Join(names, ", "))
+	if a.databaseName != "" {
+		return nil, usage("%s has no database %q; it has %s", path, a.databaseName, strings.Join(names(list), ", "))
 	}
-	return address{}, usage("%s has no database %q; it has %s", path, a.databaseName, strings.Join(names, ", "))
+	return list, nil
 }
 
 func orText(s, other string) string {
@@ -99,7 +106,7 @@ func (a *app) configCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "config",
 		Short: "Check, show and describe the configuration of the relay",
-	}, a.configValidateCommand(), a.configShowCommand(), a.configSchemaCommand())
+	}, a.configValidateCommand(), a.configShowCommand(), a.configSchemaCommand(), a.configFromDebeziumCommand())
 }
 
 func setFlag(cmd *cobra.Command, sets *[]string) {
@@ -193,6 +200,43 @@ func (a *app) configSchemaCommand() *cobra.Command {
 				return err
 			}
 			_, err = a.stdout.Write(text)
+			return err
+		},
+	}
+}
+
+func (a *app) configFromDebeziumCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "from-debezium FILE",
+		Short: "Turn a configuration of Debezium into one of the relay",
+		Long: `Reads the application.properties of Debezium Server, or a connector of Kafka Connect as JSON, and prints the
+configuration of a relay that reads the same table by the same slot and sends the same records. What has no counterpart,
+or what a person has to look at, is listed on standard error and in comments at the top. Passwords are not copied.
+
+The connector must have the outbox event router: the relay delivers the messages of an outbox, and streams no other
+tables. - reads standard input. docs/coming-from/debezium.md has the way over, and back.`,
+		Example: `  outbox config from-debezium application.properties > outbox.yaml
+  curl -s localhost:8083/connectors/orders | outbox config from-debezium - > outbox.yaml`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var text []byte
+			var err error
+			if args[0] == "-" {
+				text, err = io.ReadAll(cmd.InOrStdin())
+			} else {
+				text, err = os.ReadFile(args[0])
+			}
+			if err != nil {
+				return err
+			}
+			converted, err := debezium.Convert(text)
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			for _, note := range converted.Notes {
+				fmt.Fprintln(a.stderr, "outbox:", clean(note))
+			}
+			_, err = a.stdout.Write(converted.YAML)
 			return err
 		},
 	}

@@ -20,7 +20,8 @@ func paused() view {
 func resumed() view {
 	return asks(shows(func(a *app, _ *verbs.Resume, ended []admin.Control) error {
 		for _, c := range ended {
-			fmt.Fprintf(a.stdout, "resumed %s, which %s had paused %s ago\n", clean(c.Target.String()), clean(c.Actor), span(time.Since(c.Since)))
+			fmt.Fprintf(a.stdout, "resumed %s, which %s had paused %s ago\n", clean(c.Target.String()), clean(c.Actor),
+				span(time.Since(c.Since)))
 		}
 		return nil
 	}), nil, func(*verbs.Resume, []admin.Control) (string, bool) { return "", true })

@@ -83,7 +83,8 @@ func TestADestinationIsPausedWhileAnotherFlows(t *testing.T) {
 func TestADestinationIsThrottledAlive(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.outbox("throttle", "file", "--rate", "2", "--unseen", "--yes", "--actor", "anna").want(exitOK, "at most 2 messages a second until it is ended")
+	d.outbox("throttle", "file", "--rate", "2", "--unseen", "--yes", "--actor", "anna").want(exitOK,
+		"at most 2 messages a second until it is ended")
 	d.relay(d.fileYAML(""))
 	d.publish("orders", 100)
 	until(t, "it flows", func() bool { return d.count() > 0 })

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
+	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -24,18 +25,42 @@ import (
 type address struct {
 	url    string
 	origin string
+
+	// name and destinations are those of the configuration, where it has several databases.
+	name         string
+	destinations []string
 }
 
-// database finds the database by precedence: flag, environment, configuration file.
+// database is the one that a command works on.
 func (a *app) database() (address, error) {
+	all, err := a.addresses()
+	if err != nil {
+		return address{}, err
+	}
+	if len(all) > 1 {
+		path, _ := a.configPath()
+		return address{}, usage("%s has several databases: name one with --database: %s", path, strings.Join(names(all), ", "))
+	}
+	return all[0], nil
+}
+
+func names(all []address) (list []string) {
+	for _, at := range all {
+		list = append(list, at.name)
+	}
+	return list
+}
+
+// addresses finds all databases by precedence: flag, environment, configuration file. Only the last may have several.
+func (a *app) addresses() ([]address, error) {
 	if a.databaseName != "" {
 		if a.databaseURL != "" {
-			return address{}, usage("--database and --database-url exclude each other")
+			return nil, usage("--database and --database-url exclude each other")
 		}
-		return a.configuredDatabase()
+		return a.configuredDatabases()
 	}
 	if a.databaseURL != "" {
-		return address{a.databaseURL, "--database-url"}, nil
+		return []address{{url: a.databaseURL, origin: "--database-url"}}, nil
 	}
 	for _, name := range []string{"OUTBOX_DATABASE_URL", "OUTBOX_DATABASE_URL_FILE", "DATABASE_URL"} {
 		value := a.getenv(name)
@@ -45,13 +70,13 @@ func (a *app) database() (address, error) {
 		if strings.HasSuffix(name, "_FILE") {
 			text, err := os.ReadFile(value)
 			if err != nil {
-				return address{}, coded{fmt.Errorf("%s: %w", name, err), exitConfig}
+				return nil, coded{fmt.Errorf("%s: %w", name, err), exitConfig}
 			}
 			value = strings.TrimRight(string(text), "\r\n")
 		}
-		return address{value, name}, nil
+		return []address{{url: value, origin: name}}, nil
 	}
-	return a.configuredDatabase()
+	return a.configuredDatabases()
 }
 
 func errNoDatabase() error {
@@ -65,7 +90,8 @@ func (a *app) parse(at address) (*pgx.ConnConfig, error) {
 	_, err := url.Parse(at.url)
 	if err != nil && strings.Contains(at.url, "://") {
 		return nil, coded{fmt.Errorf("%s is not a database URL such as postgres://user:password@host:5432/database: "+
-			"special characters in a user name or password must be percent-encoded, such as %%40 for @ and %%2F for /", at.origin), exitConfig}
+			"special characters in a user name or password must be percent-encoded, such as %%40 for @ and %%2F for /",
+			at.origin), exitConfig}
 	}
 	cfg, err := pgx.ParseConfig(at.url)
 	if err != nil {
@@ -91,6 +117,10 @@ func (a *app) connect(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	return a.open(ctx, at)
+}
+
+func (a *app) open(ctx context.Context, at address) (*pgx.Conn, error) {
 	cfg, err := a.parse(at)
 	if err != nil {
 		return nil, err
@@ -99,7 +129,8 @@ func (a *app) connect(ctx context.Context) (*pgx.Conn, error) {
 }
 
 // on makes what a command does on a database what cobra runs: open connects, and the connection is closed in the end.
-func (a *app) on(open func(context.Context) (*pgx.Conn, error), do func(context.Context, *pgx.Conn, []string) error) func(*cobra.Command, []string) error {
+func (a *app) on(open func(context.Context) (*pgx.Conn, error),
+	do func(context.Context, *pgx.Conn, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		conn, err := open(cmd.Context())
 		if err != nil {
@@ -112,18 +143,27 @@ func (a *app) on(open func(context.Context) (*pgx.Conn, error), do func(context.
 
 // operate connects for an operator's command and makes sure that the schema is there.
 func (a *app) operate(ctx context.Context) (*pgx.Conn, error) {
-	conn, err := a.connect(ctx)
+	at, err := a.database()
 	if err != nil {
 		return nil, err
 	}
+	return a.operateOn(ctx, at)
+}
+
+func (a *app) operateOn(ctx context.Context, at address) (*pgx.Conn, error) {
+	conn, err := a.open(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	up := admin.OnDatabase("outbox migrate up", at.name)
 	state, err := schema.Status(ctx, conn)
 	switch {
 	case err != nil:
 	case state.Version == 0:
-		err = fmt.Errorf("%w in database %q: run: outbox migrate up", schema.ErrMissing, state.Database)
+		err = fmt.Errorf("%w in database %q: run: %s", schema.ErrMissing, state.Database, up)
 	case state.Version < state.Latest:
-		err = fmt.Errorf("%w: database %q has version %d, and this program needs %d: run: outbox migrate up",
-			schema.ErrOutdated, state.Database, state.Version, state.Latest)
+		err = fmt.Errorf("%w: database %q has version %d, and this program needs %d: run: %s",
+			schema.ErrOutdated, state.Database, state.Version, state.Latest, up)
 	case state.TooNew():
 		err = fmt.Errorf("%w: database %q has version %d, and this program knows versions up to %d: use a newer program",
 			schema.ErrTooNew, state.Database, state.Version, state.Latest)
@@ -136,7 +176,8 @@ func (a *app) operate(ctx context.Context) (*pgx.Conn, error) {
 
 var passwords = regexp.MustCompile(`(://[^:/@\s"]*):[^@\s"]*@|((?i:password|passwd|pwd)\s*=\s*)('[^']*'|[^\s"'}]+)`)
 
-// secrets are texts that are never to be printed, such as addresses as they were given. They are safe for concurrent use.
+// secrets are texts that are never to be printed, such as addresses as they were given. They are safe for concurrent
+// use.
 type secrets struct {
 	mu    sync.Mutex
 	texts []string

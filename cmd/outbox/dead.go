@@ -43,7 +43,8 @@ func writeLetters(a *app, p *verbs.DeadList, letters []admin.DeadLetter) error {
 		if p.Blocked {
 			cause = fmt.Sprint(l.Behind)
 		}
-		row := []any{l.MessageID, l.Position, l.Destination, l.Topic, short(l.Key, 40), cause, l.Attempts, ago(now, l.At), short(l.Error, 80)}
+		row := []any{l.MessageID, l.Position, l.Destination, l.Topic, short(l.Key, 40), cause, l.Attempts, ago(now, l.At),
+			short(l.Error, 80)}
 		if !p.Blocked {
 			row = slices.Insert(row, 8, any(l.AcknowledgedBy))
 		}
@@ -126,7 +127,8 @@ func editLetter() view {
 	}
 	v := asks(shows(func(a *app, _ *verbs.DeadEdit, letters []admin.DeadLetter) error {
 		for _, l := range letters {
-			fmt.Fprintf(a.stdout, "edited %s; send it by: outbox dead requeue %s --destination %s\n", l.MessageID, l.MessageID, verbs.Word(l.Destination))
+			fmt.Fprintf(a.stdout, "edited %s; send it by: outbox dead requeue %s --destination %s\n", l.MessageID,
+				l.MessageID, verbs.Word(l.Destination))
 		}
 		return nil
 	}), difference, func(p *verbs.DeadEdit, _ []admin.DeadLetter) (string, bool) {
@@ -170,7 +172,8 @@ func payloadText(p []byte) string {
 func actOnDead(verb string) view {
 	v := asks(shows(func(a *app, _ *verbs.DeadAct, job admin.Job) error { return writeOutcome(a, job) }), previewJob,
 		func(p *verbs.DeadAct, found admin.Job) (string, bool) {
-			*p = verbs.DeadAct{Job: found.ID, Filter: verbs.Filter{Destination: found.Destination}, Max: p.Max, Rate: p.Rate, Now: p.Now, Intent: p.Intent}
+			*p = verbs.DeadAct{Filter: verbs.Filter{Destination: found.Destination}, Max: p.Max,
+				Bulk: verbs.Bulk{Job: found.ID, Rate: p.Rate, Now: p.Now, Intent: p.Intent}}
 			return fmt.Sprintf("%s %s?", title(verb), messages(found.Total)), found.Total > 0
 		})
 	v.follow = follow

@@ -29,7 +29,8 @@ import (
 
 // Debezium Server and the relay are given the same rows, testdata/debezium/rows.sql. What the server sent stands in
 // testdata/debezium/*.golden; "make test-debezium" runs it and writes them again.
-var besideDebezium = flag.String("debezium", "", "run Debezium Server with the settings whose names match this `pattern`, and write what it sends into testdata/debezium")
+var besideDebezium = flag.String("debezium", "", "run Debezium Server with the settings whose names match this "+
+	"`pattern`, and write what it sends into testdata/debezium")
 
 // routerSetting is a configuration of Debezium's event router, and ours for the same records.
 type routerSetting struct {
@@ -53,13 +54,15 @@ var (
 	connectSchema = converter{"json", "json-schema"}
 )
 
-// difference is a known one: where the server writes one text, the relay writes another. Without a text of the server's it
-// is a record that the relay alone sends.
+// difference is a known one: where the server writes one text, the relay writes another. Without a text of the server's
+// it is a record that the relay alone sends.
 type difference struct{ reason, theirs, ours string }
 
 func routerSettings() []routerSetting {
-	placed := []struct{ name, as string }{{"note", "text"}, {"small", "smallint"}, {"version", "integer"}, {"large", "bigint"}, {"flag", "boolean"},
-		{"single", "real"}, {"ratio", "double precision"}, {"price", "numeric(10,2)"}, {"created_at", "timestamptz"}, {"local_at", "timestamp"},
+	placed := []struct{ name, as string }{{"note", "text"}, {"small", "smallint"}, {"version", "integer"},
+		{"large", "bigint"}, {"flag", "boolean"},
+		{"single", "real"}, {"ratio", "double precision"}, {"price", "numeric(10,2)"}, {"created_at", "timestamptz"},
+		{"local_at", "timestamp"},
 		{"day", "date"}, {"token", "uuid"}, {"doc", "jsonb"}, {"mood", "text"}}
 	var theirHeaders, theirEnvelope, ourHeaders, ourEnvelope, columns []string
 	for _, p := range placed {
@@ -72,7 +75,8 @@ func routerSettings() []routerSetting {
 	headerColumns := "columns: {topic: '{tenant}', header_columns: [" + strings.Join(columns, ", ") + "]}"
 	enum := difference{"the relay doesn't know the values of an enum", `,\"name\":\"io.debezium.data.Enum\",\"version\":1,\"parameters\":{\"allowed\":\"calm,wild\"}`, ""}
 
-	routed := difference{"the schema's name has the aggregate type, whatever the topic is made of", "ob_text.acme.Value", "ob_text.order.Value"}
+	routed := difference{"the schema's name has the aggregate type, whatever the topic is made of", "ob_text.acme.Value",
+		"ob_text.order.Value"}
 	dropped := difference{"the server's sink leaves a null out, and the relay leaves nothing out", "",
 		"header Content-Type: [\"application/json\"]\nheader X-Debezium-Eventtype: [\"IkRlbGV0ZWQi\"]\n" +
 			"header X-Debezium-Id: [\"IjAwMDAwMDAwLTAwMDAtNDAwMC04MDAwLTAwMDAwMDAwMDAwMiI=\"]\nbody: \"\"\n\n"}
@@ -80,12 +84,14 @@ func routerSettings() []routerSetting {
 
 	orders := routerSetting{table: "ob_json", key: connectText, value: connectText, header: connectJSON,
 		theirs: "table.fields.additional.placement=type:header:eventType", ours: "place: [{field: event_type, alias: eventType}]"}
-	texts := routerSetting{table: "ob_text", key: connectText, value: connectText, header: connectJSON, source: headerColumns, topic: "{topic}",
+	texts := routerSetting{table: "ob_text", key: connectText, value: connectText, header: connectJSON,
+		source: headerColumns, topic: "{topic}",
 		theirs: "route.by.field=tenant\ntable.fields.additional.placement=" + strings.Join(theirHeaders, ","),
 		ours:   "payload: text, place: [" + strings.Join(ourHeaders, ", ") + "]"}
 	envelopes := texts
 	envelopes.theirs = "route.by.field=tenant\ntable.fields.additional.placement=type:envelope," + strings.Join(theirEnvelope, ",")
-	envelopes.ours = "payload: text, schema: dbz.public.ob_text.Value, place: [{field: event_type, envelope: true}, " + strings.Join(ourEnvelope, ", ") + "]"
+	envelopes.ours = "payload: text, schema: dbz.public.ob_text.Value, place: [{field: event_type, envelope: true}, " +
+		strings.Join(ourEnvelope, ", ") + "]"
 
 	named := func(s routerSetting, name string, change func(*routerSetting)) routerSetting {
 		s.name = name
@@ -250,8 +256,8 @@ type sink interface {
 	open(t *testing.T) string
 	// theirs returns the properties of Debezium Server's sink.
 	theirs(t *testing.T) string
-	// records waits until the last row and as many records as atLeast have come (keys are not delivered in the order of the rows),
-	// and prints what came, by id. Names of topics have the prefix.
+	// records waits until the last row and as many records as atLeast have come (keys are not delivered in the order of
+	// the rows), and prints what came, by id. Names of topics have the prefix.
 	records(t *testing.T, prefix string, atLeast int) string
 }
 
@@ -300,7 +306,8 @@ func whole(t *testing.T, atLeast int, got func() []string) string {
 	var all []string
 	until(t, "the last row has come", func() bool {
 		all = got()
-		return len(all) >= atLeast && slices.ContainsFunc(all, func(r string) bool { return strings.Contains(r, lastRow) || strings.Contains(r, "end") })
+		return len(all) >= atLeast && slices.ContainsFunc(all,
+			func(r string) bool { return strings.Contains(r, lastRow) || strings.Contains(r, "end") })
 	})
 	return inOrder(all)
 }

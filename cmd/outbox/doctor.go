@@ -18,7 +18,8 @@ import (
 	"github.com/pgoutbox/outbox/mapping"
 )
 
-// doctorCommand is the verb, with the brokers of this machine's configuration, and without a table the doctor of tables.
+// doctorCommand is the verb, with the brokers of this machine's configuration, and without a table the doctor of
+// tables.
 func (a *app) doctorCommand(v verbs.Verb) *cobra.Command {
 	var table string
 	var strict bool
@@ -73,7 +74,8 @@ func (a *app) doctorCommand(v verbs.Verb) *cobra.Command {
 		}
 		return nil
 	}
-	cmd.Flags().StringVar(&table, "table", "", "look at this table, with its schema unless that is in the search path, and propose how to deliver from it")
+	cmd.Flags().StringVar(&table, "table", "", "look at this table, with its schema unless that is in the search path, "+
+		"and propose how to deliver from it")
 	cmd.Flags().BoolVar(&strict, "exit-code", false, "exit with 1 if there is a fault")
 	return cmd
 }
@@ -207,8 +209,10 @@ func sourceYAML(r *mapping.Report) string {
 		"aggregate_id", m.AggregateID, "event_type", m.EventType, "payload", m.Payload, "content_type", m.ContentType,
 		"headers", m.Headers, "created_at", m.CreatedAt, "deliver_at", m.DeliverAt, "priority", m.Priority)
 	group("done", "how", string(m.Done.How), "column", m.Done.Column, "flag", m.Done.Flag, "value", m.Done.Value, "waiting", m.Done.Waiting)
-	group("failure", "attempts", m.Failure.Attempts, "error", m.Failure.Error, "last_attempt", m.Failure.LastAttempt, "next_attempt", m.Failure.NextAttempt)
+	group("failure", "attempts", m.Failure.Attempts, "error", m.Failure.Error, "last_attempt", m.Failure.LastAttempt,
+		"next_attempt", m.Failure.NextAttempt)
 	group("claim", "until", m.Claim.Until, "owner", m.Claim.Owner)
-	group("offsets", "table", m.Offsets.Table, "topic", m.Offsets.Topic, "partition", m.Offsets.Partition, "transaction", m.Offsets.Transaction)
+	group("offsets", "table", m.Offsets.Table, "topic", m.Offsets.Topic, "partition", m.Offsets.Partition, "transaction",
+		m.Offsets.Transaction)
 	return b.String()
 }

@@ -73,7 +73,8 @@ func TestACanaryTravelsTheWholeWay(t *testing.T) {
 	until(t, "both destinations have a cursor", func() bool { return d.int(`SELECT count(*) FROM outbox.cursors`) == 2 })
 	d.outbox("canary", "canaries", "--dry-run").want(exitOK)
 	d.outbox("canary", "canaries").want(exitUsage, "--yes")
-	d.outbox("canary", "canaries", "--destination", "file", "--key", "tweety", "--yes", "--reason", "a test").want(exitOK, "file settled it after").never("elsewhere")
+	d.outbox("canary", "canaries", "--destination", "file", "--key", "tweety", "--yes", "--reason", "a test").want(exitOK,
+		"file settled it after").never("elsewhere")
 	if got := d.delivered()["tweety"]; len(got) != 1 || !strings.Contains(got[0], "canary") {
 		t.Errorf("delivered: %q", got)
 	}

@@ -125,7 +125,8 @@ func writeInbox(a *app, _ *struct{}, i *admin.Inbox) error {
 	if i.Closed.IsZero() {
 		state = "still written to by an open transaction, or no retention has run since"
 	}
-	fmt.Fprintf(w, "records are kept for at least %s; current table since %s; the one before: %s\n", span(i.Window), ago(now, i.Turned), state)
+	fmt.Fprintf(w, "records are kept for at least %s; current table since %s; the one before: %s\n", span(i.Window),
+		ago(now, i.Turned), state)
 	if i.Due {
 		fmt.Fprintln(w, "the oldest records could be forgotten: no retention runs (inbox.Retention in a consumer, or: outbox inbox retain)")
 	}

@@ -32,17 +32,21 @@ func TestVerifyNamesFaultsAndSaysSoByItsExitCode(t *testing.T) {
 	d.applied(1, 4, 3, 5, 6)
 	d.exec(`INSERT INTO outbox.inbox_2 (consumer, id) SELECT consumer, id FROM outbox.inbox_0 WHERE id::text LIKE '%5'`)
 	d.outbox("verify", "--consumer", "payments").want(exitError, "6 committed, 5 applied",
-		"missing", "00000000-0000-7000-8000-000000000002", "applied 2 times", "applied before 00000000-0000-7000-8000-000000000003", "1 missing, 1 doubled, 1 inverted, 0 gaps")
+		"missing", "00000000-0000-7000-8000-000000000002", "applied 2 times",
+		"applied before 00000000-0000-7000-8000-000000000003", "1 missing, 1 doubled, 1 inverted, 0 gaps")
 	r := d.outbox("verify", "--consumer", "payments", "--json").want(exitError)
 	var v admin.Verification
 	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil || v.Missing.List[0].Position != 2 || v.Doubled.List[0].Times != 2 ||
 		v.Inverted.List[0].Position != 4 || v.Inverted.List[0].Before.Position != 3 {
 		t.Errorf("%+v, %v", v, err)
 	}
-	nothing := []string{"verify", "--consumer", "payments", "--from-id", "5", "--to-id", "6", "--target-url", d.url, "--until", "2000-01-01T00:00:00Z"}
-	d.outbox(nothing...).want(exitNothing, "0 committed", "reaches back to", "nothing was compared", "--until", "--allow-empty").never("nothing is missing")
+	nothing := []string{"verify", "--consumer", "payments", "--from-id", "5", "--to-id", "6", "--target-url", d.url,
+		"--until", "2000-01-01T00:00:00Z"}
+	d.outbox(nothing...).want(exitNothing, "0 committed", "reaches back to", "nothing was compared", "--until",
+		"--allow-empty").never("nothing is missing")
 	d.outbox(append(nothing, "--allow-empty")...).want(exitOK, "0 committed")
-	d.outbox("verify", "--consumer", "payments", "--topic", "misspelt").want(exitNothing, "none of the messages in the outbox is in the range", "--topic")
+	d.outbox("verify", "--consumer", "payments", "--topic", "misspelt").want(exitNothing,
+		"none of the messages in the outbox is in the range", "--topic")
 	d.outbox("verify", "--consumer", "payments", "--topic", "misspelt", "--json").want(exitNothing, `"committed": 0`, `"oldest": "20`)
 	d.exec(`TRUNCATE outbox.messages`)
 	d.outbox("verify", "--consumer", "payments").want(exitNothing, "the outbox is empty", "retention")
@@ -73,7 +77,8 @@ func TestTheInboxIsShownAndItsDeadLettersComeBack(t *testing.T) {
 	d.outbox("inbox", "window", "36h", "--yes").want(exitOK, "36h")
 	d.outbox("inbox", "window", "long", "--yes").want(exitUsage, "a duration such as")
 	var i admin.Inbox
-	if err := json.Unmarshal([]byte(d.outbox("inbox", "status", "-o", "json").want(exitOK).stdout), &i); err != nil || i.Window.Hours() != 36 || len(i.Consumers) != 1 {
+	if err := json.Unmarshal([]byte(d.outbox("inbox", "status", "-o", "json").want(exitOK).stdout), &i); err != nil ||
+		i.Window.Hours() != 36 || len(i.Consumers) != 1 {
 		t.Errorf("%+v, %v", i, err)
 	}
 }

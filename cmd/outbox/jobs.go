@@ -6,12 +6,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
 )
 
 // previewJob shows what a dry run has listed.
-func previewJob(a *app, p *verbs.DeadAct, job admin.Job) error {
+func previewJob[P any](a *app, _ *P, job admin.Job) error {
 	if job.ID == 0 {
 		fmt.Fprintln(a.stderr, "nothing matches")
 		return nil
@@ -23,8 +25,57 @@ func previewJob(a *app, p *verbs.DeadAct, job admin.Job) error {
 	if err := t.flush(); err != nil {
 		return err
 	}
+	if job.Note != "" {
+		fmt.Fprintln(a.stderr, job.Note)
+	}
 	fmt.Fprintf(a.stderr, "listed as job %d, for an hour\n", job.ID)
 	return nil
+}
+
+// replayed is the view of "replay".
+func replayed() view {
+	v := asks(shows(func(a *app, _ *verbs.Replay, job admin.Job) error { return writeOutcome(a, job) }), previewJob,
+		func(p *verbs.Replay, found admin.Job) (string, bool) {
+			*p = verbs.Replay{Destination: p.Destination, To: p.To, Max: p.Max,
+				Bulk: verbs.Bulk{Job: found.ID, Rate: p.Rate, Now: p.Now, Intent: p.Intent}, Archived: p.Archived}
+			return fmt.Sprintf("Send %s once more?", messages(found.Total)), found.Total > 0
+		})
+	var dirs []string
+	var from *admin.Archived
+	v.command = func(a *app, verb verbs.Verb) *cobra.Command {
+		v.command = nil
+		cmd := a.verb(verb, v)
+		cmd.Flags().StringArrayVar(&dirs, "archive", nil,
+			"choose from the archive in this directory of this machine, not from the segments; may be repeated")
+		_ = cmd.MarkFlagDirname("archive")
+		return cmd
+	}
+	v.complete = func(a *app, params any) (err error) {
+		p := params.(*verbs.Replay)
+		switch {
+		case len(dirs) == 0:
+			return nil
+		case a.server() != "":
+			return usage("--archive is read on this machine: leave out --server")
+		case p.Job > 0:
+			return usage("--archive goes without --job: what is in the archive is counted by the command that sends it")
+		}
+		from, err = fromArchive(dirs)
+		p.Archived = from
+		return err
+	}
+	v.follow = func(ctx context.Context, a *app, at seat, actor string, result any) (any, error) {
+		job := result.(admin.Job)
+		if from == nil || job.ID == 0 {
+			return follow(ctx, a, at, actor, result)
+		}
+		job, err := admin.FeedReplay(ctx, at.(direct).conn, job.ID, *from, func(job admin.Job) { fmt.Fprintln(a.stderr, progress(job)) })
+		if err != nil {
+			err = fmt.Errorf("%w: the rest is not sent: outbox jobs stop %d", err, result.(admin.Job).ID)
+		}
+		return job, err
+	}
+	return v
 }
 
 // follow carries out a job that was started, and says how far it is.
@@ -33,7 +84,8 @@ func follow(ctx context.Context, a *app, at seat, actor string, result any) (any
 	table := verbs.All()
 	run := table[slices.IndexFunc(table, func(v verbs.Verb) bool { return v.Name == "jobs run" })]
 	if job.State == admin.JobWaiting {
-		fmt.Fprintf(a.stderr, "job %d begins in %s; to take it back: outbox jobs undo %d\n", job.ID, span(time.Until(job.Next).Round(time.Second)), job.ID)
+		fmt.Fprintf(a.stderr, "job %d begins in %s; to take it back: outbox jobs undo %d\n", job.ID,
+			span(time.Until(job.Next).Round(time.Second)), job.ID)
 	}
 	for job.ID > 0 && job.Ended.IsZero() {
 		params := run.New().(*verbs.JobRun)
@@ -56,14 +108,15 @@ func progress(job admin.Job) string {
 		text += fmt.Sprintf(", %d skipped", job.Skipped)
 	}
 	if job.State == admin.JobRunning && job.PerSecond > 0 {
-		text += fmt.Sprintf(", %.0f a second, %s left", job.PerSecond, span(time.Duration(job.Remaining*float64(time.Second)).Round(time.Second)))
+		text += fmt.Sprintf(", %.0f a second, %s left", job.PerSecond,
+			span(time.Duration(job.Remaining*float64(time.Second)).Round(time.Second)))
 	}
 	return text
 }
 
 // past says what a verb has done.
 var past = map[admin.BulkVerb]string{admin.BulkRequeue: "requeued", admin.BulkDiscard: "discarded", admin.BulkAcknowledge: "acknowledged",
-	admin.BulkRestore: "restored"}
+	admin.BulkRestore: "restored", admin.BulkReplay: "replayed"}
 
 func writeOutcome(a *app, job admin.Job) error {
 	text := fmt.Sprintf("%s %s", past[job.Verb], messages(job.Done))
@@ -110,6 +163,7 @@ func showJob(a *app, _ *verbs.JobShow, d admin.JobDetail) error {
 	t.row("state", d.State)
 	t.row("progress", progress(d.Job))
 	t.row("note", d.Note)
+	t.row("to", d.To)
 	t.row("selection", string(d.Selection))
 	t.row("by", d.Actor)
 	t.row("reason", d.Reason)

@@ -20,7 +20,8 @@ func (a *app) newLogger(cfg config.Log) *slog.Logger {
 		a.logger = slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 		return a.logger
 	}
-	a.logger = slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: time.TimeOnly + ".000", NoColor: !a.colours(a.stderr)}))
+	a.logger = slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: time.TimeOnly + ".000",
+		NoColor: !a.colours(a.stderr)}))
 	return a.logger
 }
 

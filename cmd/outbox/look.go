@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
@@ -20,7 +21,8 @@ func listHolds(a *app, p *verbs.Holds, list []admin.HeldLane) error {
 		if !h.Blocked {
 			next = "in " + span(h.Due.Sub(now))
 		}
-		t.row(h.Destination, short(h.Lane, 40), h.Messages, h.MessageID, h.Topic, h.Attempts, ago(now, h.Since)+" ago", next, short(h.Error, 80))
+		t.row(h.Destination, short(h.Lane, 40), h.Messages, h.MessageID, h.Topic, h.Attempts, ago(now, h.Since)+" ago",
+			next, short(h.Error, 80))
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -66,7 +68,8 @@ func groupLetters(a *app, _ *verbs.Filter, g admin.DeadGroups) error {
 	t := newTable(a.stdout, "GROUP", "MESSAGES", "NEW", "AGAIN", "DESTINATION", "TOPIC", "CAUSE", "FIRST", "LAST", "ERROR OF THE LAST")
 	now := time.Now()
 	for _, d := range g.Groups {
-		t.row(d.Fingerprint, d.Messages, d.New, d.Again, d.Destination, d.Topic, d.Reason, ago(now, d.First)+" ago", ago(now, d.Last)+" ago", short(d.Error, 80))
+		t.row(d.Fingerprint, d.Messages, d.New, d.Again, d.Destination, d.Topic, d.Reason, ago(now, d.First)+" ago",
+			ago(now, d.Last)+" ago", short(d.Error, 80))
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -75,4 +78,16 @@ func groupLetters(a *app, _ *verbs.Filter, g admin.DeadGroups) error {
 		fmt.Fprintf(a.stderr, "%d dead letters were looked at, and there are more: select fewer by flags\n", g.Looked)
 	}
 	return nil
+}
+
+func listRetention(a *app, _ *struct{}, list []admin.RetainedSegment) error {
+	t := newTable(a.stdout, "SEGMENT", "BYTES", "MESSAGES", "OLDEST", "NEEDED BY", "EMPTIED")
+	for _, s := range list {
+		oldest := "–"
+		if !s.Oldest.IsZero() {
+			oldest = s.Oldest.Local().Format(time.DateTime)
+		}
+		t.row(s.Name, s.Bytes, s.Messages, oldest, strings.Join(s.NeededBy, ", "), s.Emptied())
+	}
+	return t.flush()
 }

@@ -61,8 +61,8 @@ func (a *app) main(args []string) int {
 	root.SetArgs(args)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	// The first signal asks commands to end in good order, the second one ends the process. Commands say so once ctx has
-	// ended, so signals have their usual effect again before it ends.
+	// The first signal asks commands to end in good order, the second one ends the process. Commands say so once ctx
+	// has ended, so signals have their usual effect again before it ends.
 	ctx, end := context.WithCancel(context.Background())
 	defer end()
 	signals := make(chan os.Signal, 1)
@@ -103,7 +103,7 @@ A first run against a database of yours:
 
   export OUTBOX_DATABASE_URL=postgres://user@localhost/orders
   outbox migrate up             # install the tables
-  outbox config schema          # what outbox.yaml may say
+  outbox init                   # write outbox.yaml by the compose file of this folder
   outbox relay                  # deliver
   outbox status                 # is it flowing?
 
@@ -123,12 +123,15 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration file (default $OUTBOX_CONFIG, then outbox.yaml)")
 	root.PersistentFlags().StringVar(&a.databaseURL, "database-url", "",
 		"database (default $OUTBOX_DATABASE_URL or the file $OUTBOX_DATABASE_URL_FILE, then $DATABASE_URL, then the configuration file)")
-	root.PersistentFlags().StringVar(&a.databaseName, "database", "", "name of the database, where the configuration or the server has several")
+	root.PersistentFlags().StringVar(&a.databaseName, "database", "",
+		"name of the database, where the configuration or the server has several")
 	root.PersistentFlags().StringVar(&a.serverURL, "server", "",
 		"API of a relay, in place of a database (default $OUTBOX_SERVER); $OUTBOX_SERVER_USER and $OUTBOX_SERVER_PASSWORD log in")
-	root.PersistentFlags().StringVar(&a.tokenFile, "server-token-file", "", "file with the bearer token for --server (default $OUTBOX_SERVER_TOKEN_FILE)")
+	root.PersistentFlags().StringVar(&a.tokenFile, "server-token-file", "",
+		"file with the bearer token for --server (default $OUTBOX_SERVER_TOKEN_FILE)")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
-	root.AddCommand(a.relayCommand(), a.probeCommand(), a.migrateCommand(), a.attachCommand(), a.verifyCommand(), a.configCommand(), a.versionCommand(), a.manCommand())
+	root.AddCommand(a.relayCommand(), a.probeCommand(), a.migrateCommand(), a.attachCommand(), a.verifyCommand(),
+		a.archiveCommand(), a.configCommand(), a.initCommand(), a.versionCommand(), a.manCommand())
 	groups := a.groups()
 	for _, g := range groups {
 		root.AddCommand(g)
@@ -160,8 +163,8 @@ on without it. Under the policy "block" it keeps its key held instead: --blocked
 		"jobs": group(&cobra.Command{
 			Use:   "jobs",
 			Short: "Look at, stop and undo bulk verbs",
-			Long: `dead requeue, discard, ack and restore are jobs: a list of messages that is frozen before you are asked, carried out
-in batches that are transactions of their own, in order per key. A job survives the process that began it.`,
+			Long: `dead requeue, discard, ack and restore, and replay, are jobs: a list of messages that is frozen before you are asked,
+carried out in batches that are transactions of their own, in order per key. A job survives the process that began it.`,
 		}),
 		"messages": group(&cobra.Command{
 			Use:   "messages",
@@ -201,6 +204,7 @@ func views() map[string]view {
 		"jobs undo":         undoJob(),
 		"messages find":     shows(listMessages),
 		"messages show":     shows(showMessage),
+		"replay":            replayed(),
 		"destinations ls":   shows(listDestinations, "list"),
 		"destinations drop": dropDestination(),
 		"inbox status":      shows(writeInbox),
@@ -208,6 +212,7 @@ func views() map[string]view {
 		"dead group":        shows(groupLetters, "groups"),
 		"holds":             shows(listHolds),
 		"relays":            shows(listRelays),
+		"retention":         shows(listRetention),
 		"audit":             shows(listAudit),
 		"pause":             paused(),
 		"resume":            resumed(),

@@ -22,7 +22,8 @@ func listMessages(a *app, _ *verbs.MessagesFind, found admin.FoundMessages) erro
 	} else {
 		fmt.Fprintln(a.stderr, "none")
 	}
-	fmt.Fprintf(a.stderr, "looked through %d of %d segments, %s, in %.2fs\n", found.Segments, found.Of, messages(found.Looked), found.Seconds)
+	fmt.Fprintf(a.stderr, "looked through %d of %d segments, %s, in %.2fs\n", found.Segments, found.Of,
+		messages(found.Looked), found.Seconds)
 	if found.Next != "" {
 		fmt.Fprintf(a.stderr, "there may be more: add --after %s\n", found.Next)
 	}

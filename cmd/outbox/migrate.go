@@ -48,7 +48,8 @@ at once. Run it as the owner of the database, or of a schema named outbox.`,
 		}),
 	}
 	cmd.Flags().BoolVar(&cfg.DryRun, "dry-run", false, "print what would be applied, and change nothing")
-	cmd.Flags().DurationVar(&cfg.LockTimeout, "lock-timeout", 5*time.Second, "how long to wait for a lock on a table, while its users wait behind")
+	cmd.Flags().DurationVar(&cfg.LockTimeout, "lock-timeout", 5*time.Second,
+		"how long to wait for a lock on a table, while its users wait behind")
 	cmd.Flags().DurationVar(&cfg.Wait, "wait", time.Minute, "how long to wait for another instance that migrates the same database")
 	return cmd
 }
@@ -106,7 +107,8 @@ func (a *app) printMigrations(out format, state schema.State, all []migration) e
 	case asJSONL:
 		return printJSONL(a.stdout, all)
 	}
-	fmt.Fprintf(a.stdout, "database %s, PostgreSQL %s: version %d of %d\n\n", clean(state.Database), state.Server, state.Version, state.Latest)
+	fmt.Fprintf(a.stdout, "database %s, PostgreSQL %s: version %d of %d\n\n", clean(state.Database), state.Server,
+		state.Version, state.Latest)
 	t := newTable(a.stdout, "VERSION", "NAME", "APPLIED")
 	for _, m := range all {
 		applied := "pending"
@@ -174,7 +176,8 @@ address. docs/trust.md says what each role can do then.`,
 	cmd.Flags().StringVar(&relay, "relay", "", "role of relays, and of operators who act on dead letters")
 	cmd.Flags().StringVar(&viewer, "viewer", "", "role that reads everything except payloads")
 	cmd.Flags().StringVar(&consumer, "consumer", "", "role of services that apply messages with an inbox")
-	cmd.Flags().StringVar(&emitter, "emitter", "", "role of services that write messages to the log alone; takes that right from everybody else")
+	cmd.Flags().StringVar(&emitter, "emitter", "",
+		"role of services that write messages to the log alone; takes that right from everybody else")
 	cmd.Flags().BoolVar(&apply, "apply", false, "run the statements instead of printing them")
 	return cmd
 }

@@ -116,7 +116,8 @@ func readTable(ctx context.Context, conn *pgx.Conn, table string) (*mapping.Tabl
 	return mapping.ReadTable(ctx, conn, name)
 }
 
-// moved is the table's name at the end. Writers that still insert into the old one fail then, instead of being forgotten.
+// moved is the table's name at the end. Writers that still insert into the old one fail then, instead of being
+// forgotten.
 func moved(name mapping.TableName) mapping.TableName {
 	return mapping.TableName{Schema: name.Schema, Name: name.Name + "_moved"}
 }
@@ -201,7 +202,8 @@ func (v *move) finish(ctx context.Context) error {
 			return err
 		}
 		if n == 0 {
-			_, err := v.conn.Exec(ctx, fmt.Sprintf("COMMENT ON TRIGGER %s ON %s IS 'nothing waits in the table'", mapping.MoveTrigger, v.table.TableName()))
+			_, err := v.conn.Exec(ctx, fmt.Sprintf("COMMENT ON TRIGGER %s ON %s IS 'nothing waits in the table'",
+				mapping.MoveTrigger, v.table.TableName()))
 			if err != nil {
 				return fmt.Errorf("note that nothing waits: %w", err)
 			}

@@ -36,8 +36,8 @@ var ownTables = map[string]struct{ ddl, source string }{
 	},
 }
 
-// TestATableIsLeftForTheDefaultOneWhileItIsWritten: writers never stop, and change from the table to the outbox one after
-// the other. Everything arrives once, and each key in order.
+// TestATableIsLeftForTheDefaultOneWhileItIsWritten: writers never stop, and change from the table to the outbox one
+// after the other. Everything arrives once, and each key in order.
 func TestATableIsLeftForTheDefaultOneWhileItIsWritten(t *testing.T) {
 	t.Parallel()
 	for how, own := range ownTables {
@@ -69,7 +69,8 @@ func TestATableIsLeftForTheDefaultOneWhileItIsWritten(t *testing.T) {
 					name, source = "own", "\n    source: "+source
 				}
 				files = append(files, filepath.Join(d.folder, fmt.Sprint(len(files), ".jsonl")))
-				yaml := fmt.Sprintf("http: {listen: ''}\ndestinations:\n  - name: %s%s\n    broker: {file: {path: %s}}\n", name, source, files[len(files)-1])
+				yaml := fmt.Sprintf("http: {listen: ''}\ndestinations:\n  - name: %s%s\n    broker: {file: {path: %s}}\n",
+					name, source, files[len(files)-1])
 				if err := os.WriteFile(filepath.Join(d.folder, "outbox.yaml"), []byte(yaml), 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -162,7 +163,8 @@ func TestTheEndOfATableWaitsForItsRows(t *testing.T) {
 	from("--step", "5").want(exitError, "rows may wait in the table")
 	from("--step", "3").want(exitUsage, "yours")
 	from("--step", "1", "--undo", "1").want(exitUsage)
-	d.exec("CREATE TABLE bytes_outbox (id bigserial PRIMARY KEY, topic text NOT NULL, key bytea, payload jsonb NOT NULL, published_at timestamptz)")
+	d.exec("CREATE TABLE bytes_outbox (id bigserial PRIMARY KEY, topic text NOT NULL, key bytea, payload jsonb NOT " +
+		"NULL, published_at timestamptz)")
 	d.outbox("migrate", "from", "--table", "bytes_outbox", "--step", "1").want(exitError, "bytea")
 }
 
@@ -212,14 +214,16 @@ func (d *database) writeOwn(ctx context.Context, w, keys int, direct *atomic.Boo
 		switch {
 		case err != nil:
 		case direct.Load():
-			_, err = writer.Write(whole, tx, outbox.Message{Topic: "shop.Paid", Key: key, EventType: "Paid", Payload: []byte(body), ContentType: "application/json",
+			_, err = writer.Write(whole, tx, outbox.Message{Topic: "shop.Paid", Key: key, EventType: "Paid",
+				Payload: []byte(body), ContentType: "application/json",
 				Headers: []outbox.Header{{Name: "tenant", Value: "7"}}})
 		default:
 			id := "DEFAULT"
 			if d.uuids(whole, tx) {
 				id = "gen_random_uuid()"
 			}
-			_, err = tx.Exec(whole, "INSERT INTO own (id, key, body, extra, sort) VALUES ("+id+", $1, $2, '{\"tenant\": \"7\"}', 'Paid')", key, body)
+			_, err = tx.Exec(whole, "INSERT INTO own (id, key, body, extra, sort) "+
+				"VALUES ("+id+", $1, $2, '{\"tenant\": \"7\"}', 'Paid')", key, body)
 		}
 		if err != nil {
 			d.t.Errorf("writer %d: %v", w, err)
@@ -238,7 +242,8 @@ func (d *database) writeOwn(ctx context.Context, w, keys int, direct *atomic.Boo
 
 // uuids reports whether the table's ids are.
 func (d *database) uuids(ctx context.Context, tx pgx.Tx) (are bool) {
-	err := tx.QueryRow(ctx, "SELECT atttypid = 'uuid'::regtype FROM pg_attribute WHERE attrelid = 'own'::regclass AND attname = 'id'").Scan(&are)
+	err := tx.QueryRow(ctx, "SELECT atttypid = 'uuid'::regtype FROM pg_attribute WHERE attrelid = 'own'::regclass AND "+
+		"attname = 'id'").Scan(&are)
 	if err != nil {
 		d.t.Error(err)
 	}

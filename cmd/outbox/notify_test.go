@@ -89,7 +89,8 @@ destinations:
 	if code := relay.stop(); code != exitOK { // and sends what is left
 		t.Errorf("exit code %d", code)
 	}
-	for _, want := range []string{"destination payments: ", "dead letter", "exhausted after 3 attempts", "the ledger is &lt;closed&gt;", "docs/mapping.md"} {
+	for _, want := range []string{"destination payments: ", "dead letter", "exhausted after 3 attempts",
+		"the ledger is &lt;closed&gt;", "docs/mapping.md"} {
 		if !strings.Contains(h.all(), want) {
 			t.Errorf("the webhook was not told %q:\n%s", want, h.all())
 		}
@@ -165,6 +166,7 @@ func TestNotificationsThatCannotBeSentAreFaultsOfTheConfiguration(t *testing.T) 
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"relay"}, {"config", "validate"}} {
-		d.outbox(append(args, "--config", file)...).want(exitConfig, "notify.webhook.url: not a URL", "notify.command.argv: the program can't be run")
+		d.outbox(append(args, "--config", file)...).want(exitConfig, "notify.webhook.url: not a URL",
+			"notify.command.argv: the program can't be run")
 	}
 }

@@ -281,7 +281,8 @@ var (
 // What Go minds in programs alone is allowed: variables and imports without use, and a second := of the same names.
 func TestEveryGoBlockOnThePagesCompiles(t *testing.T) {
 	t.Parallel()
-	list := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Export", "./...", "../broker/...", "../oteloutbox/...", "../...")
+	list := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Export", "./...", "../broker/...",
+		"../oteloutbox/...", "../...")
 	list.Dir = ".."
 	list.Stderr = os.Stderr
 	out, err := list.Output()

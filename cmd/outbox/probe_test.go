@@ -38,7 +38,8 @@ func TestAProbeTellsWhetherTheRelayHereIsWell(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.configure(strings.Replace(d.fileYAML(""), "http: {listen: ''}", fmt.Sprintf("http: {listen: '%s:%s', %s}", c.host, port, c.more), 1))
+			d.configure(strings.Replace(d.fileYAML(""), "http: {listen: ''}",
+				fmt.Sprintf("http: {listen: '%s:%s', %s}", c.host, port, c.more), 1))
 			d.outbox("probe").want(exitError, "no relay answers at http.listen")
 			relay := d.start(nil, "relay")
 			until(t, "the relay is well", func() bool { return d.outbox("probe").code == exitOK })

@@ -57,7 +57,8 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez; /readyz 
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&name, "name", "", "name of this relay: an instance that restarts under its name takes its leases back at once (default: the host's name)")
+	cmd.Flags().StringVar(&name, "name", "", "name of this relay: an instance that restarts under its name takes its "+
+		"leases back at once (default: the host's name)")
 	setFlag(cmd, &sets)
 	return cmd
 }
@@ -65,7 +66,7 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez; /readyz 
 // limitGarbage collects earlier than Go does by default: what a relay keeps is bounded by max_in_flight and
 // max_in_flight_bytes, it allocates little, and so memory costs more than the time of collecting. The limit is a soft
 // one: twice the bytes that may be in flight, 1 KiB for each message, and 25 MiB for everything else. With 8 less,
-// messages of 1,000 bytes reach it, and collecting costs more than all the rest. Whoever sets GOGC or GOMEMLIMIT knows better.
+// messages of 1,000 bytes reach it, and collecting costs more than all the rest. GOGC and GOMEMLIMIT have precedence.
 func (a *app) limitGarbage(cfg config.Config) {
 	if a.getenv("GOGC") != "" || a.getenv("GOMEMLIMIT") != "" {
 		return
@@ -127,7 +128,7 @@ func (a *app) daemon(cfg config.Config) (*daemon.Daemon, error) {
 // databases are those of the configuration.
 func (a *app) databases(cfg config.Config) (list []daemon.Database, err error) {
 	for _, one := range cfg.All() {
-		at := address{one.Database.URL.Text(), "database.url"}
+		at := address{url: one.Database.URL.Text(), origin: "database.url"}
 		if path, _ := a.configPath(); cfg.Several() {
 			at.origin = "database.url of " + one.Name
 		} else if a.databaseURL != "" {

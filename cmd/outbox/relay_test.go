@@ -23,7 +23,8 @@ import (
 
 // fileYAML is the least configuration that delivers to a file; %s is for more destinations.
 func (d *database) fileYAML(more string) string {
-	return "http: {listen: ''}\nlog: {level: debug}\ndestinations:\n  - name: file\n    lease: 1s\n    broker: {file: {path: " + d.file() + "}}\n" + more
+	return "http: {listen: ''}\nlog: {level: debug}\ndestinations:\n  - name: file\n    lease: 1s\n" +
+		"    broker: {file: {path: " + d.file() + "}}\n" + more
 }
 
 func (d *database) file() string { return filepath.Join(d.folder, "events.jsonl") }
@@ -148,7 +149,8 @@ func TestADestinationThatIsDownHoldsUpNoOther(t *testing.T) {
 	until(t, "the file has all", func() bool { return d.count() == 50 })
 	until(t, "status tells of the outage", func() bool {
 		r := d.outbox("status")
-		return strings.Contains(r.stdout, "STALLED") && strings.Contains(r.stdout, "nats: the broker does not answer") && !strings.Contains(r.stdout, "hunter22")
+		return strings.Contains(r.stdout, "STALLED") && strings.Contains(r.stdout, "nats: the broker does not answer") &&
+			!strings.Contains(r.stdout, "hunter22")
 	})
 	if code, body := get(t, "http://"+address+"/readyz"); code != http.StatusOK {
 		t.Errorf("the outage of a broker makes the process unready: %s", body)
@@ -193,7 +195,8 @@ func TestADestinationThatGivesUpLeavesTheOthersRunning(t *testing.T) {
 func TestStdoutGetsMessagesAndNothingElse(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	relay := d.relay("http: {listen: ''}\ndestinations:\n  - name: all\n    topics: ['orders.*', '!orders.internal']\n    broker: {stdout: {}}\n")
+	relay := d.relay("http: {listen: ''}\ndestinations:\n  - name: all\n    topics: ['orders.*', '!orders.internal']\n " +
+		"   broker: {stdout: {}}\n")
 	for _, topic := range []string{"orders.new", "orders.internal", "carts", "orders.end"} {
 		d.exec(`SELECT outbox.publish($1, '{}'::jsonb, key => 'k')`, topic)
 	}
@@ -217,7 +220,8 @@ func TestARelayThatIsToldToStopWhileItStartsHasNotFailed(t *testing.T) {
 	}
 	defer silent.Close()
 	url := "postgres://postgres@" + silent.Addr().String() + "/postgres?sslmode=disable"
-	relay := d.start(nil, "relay", "--database-url", url, "--set", "http.listen=", "--set", "destinations[0].name=all", "--set", "destinations[0].broker.stdout={}")
+	relay := d.start(nil, "relay", "--database-url", url, "--set", "http.listen=", "--set", "destinations[0].name=all",
+		"--set", "destinations[0].broker.stdout={}")
 	conn, err := silent.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -396,7 +400,8 @@ func TestWhatARelayMayNotSendIsADeadLetterThatCanBeRequeued(t *testing.T) {
 	d.outbox("dead", "requeue", "--group", group, "--yes", "--now").want(exitOK, "requeued 10 messages")
 	until(t, "they have died again", func() bool { return d.int(`SELECT count(*) FROM outbox.dead_letters WHERE deaths = 2`) == 10 })
 	var groups admin.DeadGroups
-	if err := json.Unmarshal([]byte(d.outbox("dead", "group", "-o", "json").want(exitOK).stdout), &groups); err != nil || groups.Groups[0].Again != 10 {
+	if err := json.Unmarshal([]byte(d.outbox("dead", "group", "-o", "json").want(exitOK).stdout), &groups); err != nil ||
+		groups.Groups[0].Again != 10 {
 		t.Errorf("%+v, %v", groups, err)
 	}
 	d.outbox("relays").want(exitOK, "kafka")
@@ -407,7 +412,8 @@ func TestWhatARelayMayNotSendIsADeadLetterThatCanBeRequeued(t *testing.T) {
 	}
 
 	d.relay(toKafka(t, ", internal_topics: true, create_topics: true"))
-	d.outbox("dead", "requeue", "--topic", topic, "--yes", "--now", "--reason", "internal topics are allowed now").want(exitOK, "requeued 10 messages")
+	d.outbox("dead", "requeue", "--topic", topic, "--yes", "--now", "--reason",
+		"internal topics are allowed now").want(exitOK, "requeued 10 messages")
 	d.settled(10)
 }
 

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// SIGHUP takes over the level of the log and the destinations, names what it can't, and refuses a file that is at fault.
+// SIGHUP takes over the level of the log and the destinations, names what it can't, and refuses a file that is at
+// fault.
 func TestSIGHUPReadsTheConfigurationAgain(t *testing.T) {
 	t.Parallel()
 	d := setup(t)

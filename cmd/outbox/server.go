@@ -39,7 +39,8 @@ func (a *app) remote(server string) (seat, error) {
 		return nil, usage("--server must be a URL such as https://relay.example.com:9187")
 	}
 	if base.User != nil {
-		return nil, usage("a password in --server can be seen by others on this machine: give OUTBOX_SERVER_USER and OUTBOX_SERVER_PASSWORD, or --server-token-file")
+		return nil, usage("a password in --server can be seen by others on this machine: give OUTBOX_SERVER_USER and " +
+			"OUTBOX_SERVER_PASSWORD, or --server-token-file")
 	}
 	if a.databaseName != "" {
 		base = base.JoinPath("databases", a.databaseName)
@@ -80,7 +81,8 @@ func (r remote) run(ctx context.Context, v verbs.Verb, _ string, params any) (an
 		if errors.As(err, &where) {
 			err = where.Err // it has the query, and so keys
 		}
-		return nil, fmt.Errorf("no answer from the relay's API at %s: %w: check --server, and that a relay listens there (http.listen)", r.base, err)
+		return nil, fmt.Errorf("no answer from the relay's API at %s: %w: check --server, and that a relay listens "+
+			"there (http.listen)", r.base, err)
 	}
 	defer answer.Body.Close()
 	return rest.Result(v, answer)

@@ -29,33 +29,30 @@ func (a *app) statusCommand(v verbs.Verb) *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "repeat until interrupted")
 	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "pause between two looks with --watch")
-	cmd.Flags().BoolVar(&strict, "exit-code", false, "exit with 1 unless it is idle or flowing")
+	cmd.Flags().BoolVar(&strict, "exit-code", false, "exit with 1 unless it is idle or flowing, on each database")
 	return cmd
 }
 
 func (a *app) status(ctx context.Context, v verbs.Verb, out format, watch, strict bool, interval time.Duration) error {
-	at, err := a.seat(ctx)
+	places, err := a.places("")
 	if err != nil {
 		return err
 	}
-	defer at.close()
+	defer leave(places)
 	for {
-		result, err := at.run(ctx, v, "", v.New())
+		answers := a.ask(ctx, v, v.New(), places)
 		if watch && ctx.Err() != nil {
 			return nil
 		}
+		reports, err := a.reports(answers)
 		if err != nil {
 			return err
 		}
-		report := result.(*admin.Report)
-		if err := a.printStatus(out, watch, report); err != nil {
+		if err := a.printStatus(out, watch, reports); err != nil {
 			return err
 		}
 		if !watch {
-			if strict && !report.Verdict.State.OK() {
-				return coded{errors.New(report.Verdict.String()), exitError}
-			}
-			return nil
+			return judged(reports, strict)
 		}
 		select {
 		case <-ctx.Done():
@@ -65,20 +62,95 @@ func (a *app) status(ctx context.Context, v verbs.Verb, out format, watch, stric
 	}
 }
 
-func (a *app) printStatus(out format, watch bool, r *admin.Report) error {
-	if out == asJSON {
-		if watch {
-			return printJSONL(a.stdout, []*admin.Report{r})
+// named is the report of one of several databases.
+type named struct {
+	Name string `json:"name"`
+	*admin.Report
+
+	unasked bool // it could not be asked, and the report has the cause
+}
+
+// reports are what the databases answered, in their order. Where there is only one, that it can't be asked is an error.
+func (a *app) reports(answers []answer) ([]named, error) {
+	if len(answers) == 1 && answers[0].err != nil {
+		return nil, answers[0].err
+	}
+	var list []named
+	for _, from := range answers {
+		if from.err != nil {
+			list = append(list, named{from.name, a.unknown(from.err), true})
+			continue
 		}
-		return printJSON(a.stdout, r)
+		r := from.result.(*admin.Report)
+		r.OnDatabase(from.name)
+		list = append(list, named{from.name, r, false})
+	}
+	return list, nil
+}
+
+// worstFirst orders reports by their verdicts.
+func worstFirst(reports []named) []named {
+	return slices.SortedStableFunc(slices.Values(reports), func(a, b named) int {
+		return admin.Compare(b.Verdict.State, a.Verdict.State)
+	})
+}
+
+// judged is the end of a command that has shown reports.
+func judged(reports []named, strict bool) error {
+	var unasked []string
+	for _, r := range reports {
+		if r.unasked {
+			unasked = append(unasked, r.Name)
+		}
+	}
+	worst := worstFirst(reports)[0]
+	switch {
+	case strict && !worst.Verdict.State.OK() && worst.Name != "":
+		return coded{fmt.Errorf("%s: %s", worst.Name, worst.Verdict), exitError}
+	case strict && !worst.Verdict.State.OK():
+		return coded{errors.New(worst.Verdict.String()), exitError}
+	case len(unasked) > 0:
+		return coded{fmt.Errorf("%d of %d databases could not be asked: %s", len(unasked), len(reports),
+			strings.Join(unasked, ", ")), exitError}
+	}
+	return nil
+}
+
+func (a *app) printStatus(out format, watch bool, reports []named) error {
+	if out == asJSON {
+		var document any = reports
+		if len(reports) == 1 {
+			document = reports[0].Report
+		}
+		if watch {
+			return printJSONL(a.stdout, []any{document})
+		}
+		return printJSON(a.stdout, document)
 	}
 	// One write, so that a watched screen doesn't flicker.
 	var b strings.Builder
 	if watch && isTerminal(a.stdout) {
 		b.WriteString("\x1b[H\x1b[2J")
 	}
-	if err := writeReport(&b, r, a.colours(a.stdout)); err != nil {
-		return err
+	if len(reports) > 1 {
+		var states []string
+		sorted := worstFirst(reports)
+		for _, r := range sorted {
+			states = append(states, r.Verdict.State.Word())
+		}
+		fmt.Fprintf(&b, "%d databases: %s", len(reports), counted(states))
+		if !sorted[0].Verdict.State.OK() {
+			fmt.Fprintf(&b, "; the worst is %s", sorted[0].Name)
+		}
+		fmt.Fprintln(&b)
+	}
+	for _, r := range reports {
+		if len(reports) > 1 {
+			fmt.Fprintf(&b, "\n%s: ", r.Name)
+		}
+		if err := writeReport(&b, r.Report, a.colours(a.stdout)); err != nil {
+			return err
+		}
 	}
 	_, err := io.WriteString(a.stdout, b.String())
 	return err
@@ -94,7 +166,9 @@ func writeReport(w io.Writer, r *admin.Report, colours bool) error {
 	if remedy := r.Verdict.Remedy(); remedy != "" {
 		fmt.Fprintln(w, "next:", clean(remedy))
 	}
-	fmt.Fprintf(w, "database %s at %s\n", clean(r.Database), r.At.Local().Format(time.DateTime))
+	if r.Database != "" {
+		fmt.Fprintf(w, "database %s at %s\n", clean(r.Database), r.At.Local().Format(time.DateTime))
+	}
 
 	sections := []struct {
 		some  bool
@@ -190,7 +264,8 @@ func writeRelays(w io.Writer, r *admin.Report) error {
 		if !relay.Live {
 			live = "no"
 		}
-		t.row(relay.Name, live, ago(r.At, relay.HeartbeatAt)+" ago", relay.Host, relay.PID, relay.Version, ago(r.At, relay.StartedAt), short(strings.Join(relay.Owns, ", "), 60))
+		t.row(relay.Name, live, ago(r.At, relay.HeartbeatAt)+" ago", relay.Host, relay.PID, relay.Version,
+			ago(r.At, relay.StartedAt), short(strings.Join(relay.Owns, ", "), 60))
 	}
 	return t.flush()
 }

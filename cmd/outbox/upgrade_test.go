@@ -2,8 +2,8 @@ package main
 
 import "testing"
 
-// A schema is migrated before its programs are replaced, so the program of the version before goes on beside it, starts beside
-// it, and its commands work. One further is refused.
+// A schema is migrated before its programs are replaced, so the program of the version before goes on beside it, starts
+// beside it, and its commands work. One further is refused.
 func TestAProgramWorksBesideTheNextSchema(t *testing.T) {
 	t.Parallel()
 	d := setup(t)

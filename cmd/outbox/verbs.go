@@ -34,11 +34,14 @@ type view struct {
 	// prepare refuses what can't be printed, and completes the parameters by what only this process can give.
 	prepare func(a *app, params any, out format) error
 
+	// all, if not nil, runs the verb on all databases and prints what they answer, in place of all that follows.
+	all func(ctx context.Context, a *app, params any, out format) error
+
 	// write prints the result.
 	write func(a *app, params, result any) error
 
-	// preview prints what a dry run found, and question asks whether to do it: not proceed if nothing is to be done. Without
-	// a preview the question comes first, and found is nil.
+	// preview prints what a dry run found, and question asks whether to do it: not proceed if nothing is to be done.
+	// Without a preview the question comes first, and found is nil.
 	preview  func(a *app, params, found any) error
 	question func(params, found any) (text string, proceed bool)
 
@@ -126,7 +129,11 @@ func (a *app) verb(v verbs.Verb, show view) *cobra.Command {
 			err = v.Check(params)
 		}
 		if err == nil {
-			err = a.run(cmd.Context(), v, show, params, c, out)
+			if show.all != nil {
+				err = show.all(cmd.Context(), a, params, out)
+			} else {
+				err = a.run(cmd.Context(), v, show, params, c, out)
+			}
 		}
 		return asUsage(v, err)
 	}

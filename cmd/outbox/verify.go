@@ -40,17 +40,8 @@ Exit code 0: everything was applied, once and in order per key. 1: it was not, o
 			if cfg.Settle < 0 {
 				return usage("--settle is %v, it can't be negative", cfg.Settle)
 			}
-			for _, bound := range []struct {
-				flag, text string
-				into       *time.Time
-			}{{"since", since, &cfg.Since}, {"until", until, &cfg.Until}} {
-				if bound.text == "" {
-					continue
-				}
-				var err error
-				if *bound.into, err = time.Parse(time.RFC3339, bound.text); err != nil {
-					return usage("--%s is %q: want a time such as 2026-05-01T12:00:00Z", bound.flag, bound.text)
-				}
+			if err := errors.Join(timeFlag("since", since, &cfg.Since), timeFlag("until", until, &cfg.Until)); err != nil {
+				return err
 			}
 			if asked {
 				out = asJSON
@@ -67,7 +58,8 @@ Exit code 0: everything was applied, once and in order per key. 1: it was not, o
 			switch {
 			case err != nil:
 			case !v.OK():
-				err = coded{fmt.Errorf("%d missing, %d doubled, %d inverted, %d gaps", v.Missing.N, v.Doubled.N, v.Inverted.N, v.Gaps.N), exitError}
+				err = coded{fmt.Errorf("%d missing, %d doubled, %d inverted, %d gaps", v.Missing.N, v.Doubled.N,
+					v.Inverted.N, v.Gaps.N), exitError}
 			case v.Committed == 0 && !allowEmpty:
 				err = coded{errors.New("nothing was compared: " + whyEmpty(v)), exitNothing}
 			}
@@ -76,7 +68,8 @@ Exit code 0: everything was applied, once and in order per key. 1: it was not, o
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&cfg.Consumer, "consumer", "", "whose inbox to compare with")
-	flags.StringVar(&cfg.Applied, "applied", "", "compare with the rows of this query instead: message id, number in the order of application")
+	flags.StringVar(&cfg.Applied, "applied", "", "compare with the rows of this query instead: message id, number in "+
+		"the order of application")
 	flags.StringVar(&targetURL, "target-url", "", "database of the consumer (default: that of the outbox)")
 	flags.StringSliceVar(&cfg.Topics, "topic", nil, "only messages of these topics")
 	flags.StringVar(&since, "since", "", "only messages written from this time on")
@@ -101,7 +94,7 @@ func (a *app) verify(ctx context.Context, targetURL string, cfg admin.VerifyConf
 	if targetURL == "" {
 		target, err = a.connect(ctx)
 	} else {
-		at := address{targetURL, "--target-url"}
+		at := address{url: targetURL, origin: "--target-url"}
 		var parsed *pgx.ConnConfig
 		if parsed, err = a.parse(at); err == nil {
 			target, err = connect.Open(ctx, parsed, at.origin)
@@ -117,11 +110,14 @@ func (a *app) verify(ctx context.Context, targetURL string, cfg admin.VerifyConf
 // whyEmpty tells why nothing could be compared, and what to do.
 func whyEmpty(v *admin.Verification) string {
 	if v.Oldest == nil {
-		return "the outbox is empty. What every destination has delivered is removed by retention within minutes: verify while messages are written, " +
+		return "the outbox is empty. What every destination has delivered is removed by retention within minutes: " +
+			"verify while messages are written, " +
 			"or say --allow-empty if there may be none"
 	}
-	return "none of the messages in the outbox is in the range. Look at --topic (names are compared whole), at --since, --until, --from-id and --to-id, and at --settle, " +
-		"which leaves the youngest out; what was written before " + v.Oldest.Local().Format(time.DateTime) + " has been removed. Say --allow-empty if there may be none"
+	return "none of the messages in the outbox is in the range. Look at --topic (names are compared whole), at " +
+		"--since, --until, --from-id and --to-id, and at --settle, " +
+		"which leaves the youngest out; what was written before " + v.Oldest.Local().Format(time.DateTime) +
+		" has been removed. Say --allow-empty if there may be none"
 }
 
 func writeVerification(w io.Writer, v *admin.Verification) error {
@@ -151,7 +147,8 @@ func writeVerification(w io.Writer, v *admin.Verification) error {
 		row("inverted", m.VerifiedMessage, fmt.Sprintf("was applied before %s at %d", m.Before.MessageID, m.Before.Position))
 	}
 	for _, g := range v.Gaps.List {
-		t.row("gap", "", "", g.Topic, short(g.Key, 40), fmt.Sprintf("%d-%d", g.First, g.Last), "", "the consumer has not seen these numbers")
+		t.row("gap", "", "", g.Topic, short(g.Key, 40), fmt.Sprintf("%d-%d", g.First, g.Last), "",
+			"the consumer has not seen these numbers")
 	}
 	if err := t.flush(); err != nil {
 		return err

@@ -44,8 +44,8 @@ func startGuard(in *os.File, script string, args ...string) (*exec.Cmd, error) {
 	return shell, shell.Start()
 }
 
-// Folder makes a temporary folder in base, "" for the system's place, and removes those of processes that have died. Its
-// name is made of prefix, this process's id, a hyphen, name and a random number.
+// Folder makes a temporary folder in base, "" for the system's place, and removes those of processes that have died.
+// Its name is made of prefix, this process's id, a hyphen, name and a random number.
 func Folder(base, prefix, name string) (string, error) {
 	if base == "" {
 		base = os.TempDir()

@@ -38,9 +38,9 @@ type Debezium struct {
 	Server
 }
 
-// OwnDebezium starts a Debezium Server with properties beside those that place it here, and returns when it works. It is
-// closed at the end of the test. The test is skipped, or fails where servers are required, if it isn't installed: "go run
-// ./proof/fetch debezium".
+// OwnDebezium starts a Debezium Server with properties beside those that place it here, and returns when it works. It
+// is closed at the end of the test. The test is skipped, or fails where servers are required, if it isn't installed:
+// "go run ./proof/fetch debezium".
 func OwnDebezium(t testing.TB, properties string) *Debezium {
 	t.Helper()
 	return own(t, startDebezium, []string{properties})

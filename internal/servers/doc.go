@@ -1,16 +1,16 @@
 // Package servers runs real servers as child processes: PostgreSQL, Kafka and NATS, for tests, for the demo and for
-// benchmarks. Each may be stopped, killed, frozen and restarted on the same port with the same data. A Kafka is a single node, or
-// three brokers with a controller of their own (KafkaCluster).
+// benchmarks. Each may be stopped, killed, frozen and restarted on the same port with the same data. A Kafka is a
+// single node, or three brokers with a controller of their own (KafkaCluster).
 //
 // # Where a server comes from
 //
 // The first of these that has what is wanted:
 //
 //  1. An address in the environment: OUTBOX_TEST_POSTGRES (a URL of a superuser), OUTBOX_TEST_KAFKA (host:port, several
-//     with commas), OUTBOX_TEST_NATS (a URL), OUTBOX_TEST_ELASTICMQ (host:port). Nothing is started then, and nothing can be killed: what needs to kill
-//     takes a server of its own.
-//  2. The cache, see [CacheDir], which "make servers" fills. ElasticMQ (SQS) and moto (SNS) come from there alone, with a
-//     Java and a Python of the machine.
+//     with commas), OUTBOX_TEST_NATS (a URL), OUTBOX_TEST_ELASTICMQ (host:port). Nothing is started then, and nothing
+//     can be killed: what needs to kill takes a server of its own.
+//  2. The cache, see [CacheDir], which "make servers" fills. ElasticMQ (SQS) and moto (SNS) come from there alone, with
+//     a Java and a Python of the machine.
 //  3. The machine: /usr/lib/postgresql/*/bin, Homebrew's opt/postgresql@NN/bin, PATH. Kafka only comes from the cache,
 //     with a Java of the machine: JAVA_HOME, then PATH.
 //
@@ -25,13 +25,14 @@
 //   - OUTBOX_TEST_POSTGRES_MAJOR: the major version for tests that don't ask for one, such as 14.
 //   - OUTBOX_TEST_MAJORS: those of [OnMajors].
 //   - OUTBOX_REQUIRE_SERVERS=1, or CI with any value: a test fails where it would be skipped for want of a server.
-//   - TMPDIR: where data goes. Without it, the clusters of tests are in memory, in /dev/shm, where Linux has 4 GiB to spare.
+//   - TMPDIR: where data goes. Without it, the clusters of tests are in memory, in /dev/shm, where Linux has 4 GiB to
+//     spare.
 //
 // # What is left behind
 //
-// Nothing: Close ends the processes and removes the data. If this process dies, by SIGKILL even, its servers die with it
-// (by the parent-death signal on Linux, by a watching shell elsewhere), and its data, in folders that have its process id
-// in their names, is removed by the next process that starts a server.
+// Nothing: Close ends the processes and removes the data. If this process dies, by SIGKILL even, its servers die with
+// it (by the parent-death signal on Linux, by a watching shell elsewhere), and its data, in folders that have its
+// process id in their names, is removed by the next process that starts a server.
 //
 // # Root
 //

@@ -114,8 +114,8 @@ func TestElasticMQ(t testing.TB, config ...ElasticMQConfig) *ElasticMQ {
 	return shareGiven(t, &ElasticMQ{}, givenElasticMQ, startElasticMQ, config)
 }
 
-// OwnElasticMQ returns a server that is the test's alone, to be killed and frozen. It is started even if the environment
-// has an address. It is closed at the end of the test. At most one config is given.
+// OwnElasticMQ returns a server that is the test's alone, to be killed and frozen. It is started even if the
+// environment has an address. It is closed at the end of the test. At most one config is given.
 func OwnElasticMQ(t testing.TB, config ...ElasticMQConfig) *ElasticMQ {
 	t.Helper()
 	return own(t, startElasticMQ, config)

@@ -97,8 +97,8 @@ func TestKafka(t testing.TB) *Kafka {
 	return shareGiven(t, &Kafka{}, givenKafka, StartKafka, nil)
 }
 
-// OwnKafka returns a broker that is the test's alone, to be killed and frozen. It is started even if the environment has
-// an address. It is closed at the end of the test. At most one config is given.
+// OwnKafka returns a broker that is the test's alone, to be killed and frozen. It is started even if the environment
+// has an address. It is closed at the end of the test. At most one config is given.
 func OwnKafka(t testing.TB, config ...KafkaConfig) *Kafka {
 	t.Helper()
 	return own(t, StartKafka, config)

@@ -11,8 +11,8 @@ import (
 )
 
 // KafkaCluster is three brokers and a controller of their own, as people run Kafka: each partition, those of the
-// transaction log too, is on all three, and a write is acknowledged when two have it. One broker at a time may be killed,
-// frozen or stopped, and the other two go on. Broker n of the slice has node id n+1.
+// transaction log too, is on all three, and a write is acknowledged when two have it. One broker at a time may be
+// killed, frozen or stopped, and the other two go on. Broker n of the slice has node id n+1.
 type KafkaCluster struct {
 	Brokers    []*Kafka
 	controller *Kafka
@@ -20,8 +20,9 @@ type KafkaCluster struct {
 
 const clusterBrokers = 3
 
-// StartKafkaCluster starts a cluster and returns when all brokers answer, after 5 to 15 s. The caller must Close it. The
-// error wraps [ErrNotFound] when Kafka or Java isn't installed. The config is that of each node, without Front and Storage.
+// StartKafkaCluster starts a cluster and returns when all brokers answer, after 5 to 15 s. The caller must Close it.
+// The error wraps [ErrNotFound] when Kafka or Java isn't installed. The config is that of each node, without Front and
+// Storage.
 func StartKafkaCluster(ctx context.Context, config KafkaConfig) (*KafkaCluster, error) {
 	if config.Front != "" || config.Storage != "" {
 		return nil, errors.New("start a Kafka cluster: Front and Storage are for a single node")
@@ -58,8 +59,8 @@ func StartKafkaCluster(ctx context.Context, config KafkaConfig) (*KafkaCluster, 
 	return c, nil
 }
 
-// OwnKafkaCluster returns a cluster that is the test's alone. It is started even if the environment has an address. It is
-// closed at the end of the test. At most one config is given.
+// OwnKafkaCluster returns a cluster that is the test's alone. It is started even if the environment has an address. It
+// is closed at the end of the test. At most one config is given.
 func OwnKafkaCluster(t testing.TB, config ...KafkaConfig) *KafkaCluster {
 	t.Helper()
 	return own(t, StartKafkaCluster, config)

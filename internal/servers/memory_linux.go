@@ -7,9 +7,9 @@ import (
 	"syscall"
 )
 
-// memory returns a folder in memory for the clusters of tests, "" if there is none with room, or TMPDIR names a folder. A
-// database is three hundred files. A file system on a disk keeps a journal of each, and ext4 looks at every inode that was
-// freed in the last seconds before it makes a new one: that was a third of what the kernel did for the tests.
+// memory returns a folder in memory for the clusters of tests, "" if there is none with room, or TMPDIR names a folder.
+// A database is three hundred files. A file system on a disk keeps a journal of each, and ext4 looks at every inode
+// that was freed in the last seconds before it makes a new one: that was a third of what the kernel did for the tests.
 func memory() string {
 	const folder, room = "/dev/shm", 4 << 30
 	if os.Getenv("TMPDIR") != "" {

@@ -42,8 +42,8 @@ func StartNATS(ctx context.Context, config NATSConfig) (*NATS, error) {
 	}))
 }
 
-// TestNATS returns a server that all tests of this binary share, started on first use. A test takes streams and subjects
-// with names of its own. The test is skipped, or fails where servers are required, if there is no nats-server.
+// TestNATS returns a server that all tests of this binary share, started on first use. A test takes streams and
+// subjects with names of its own. The test is skipped, or fails where servers are required, if there is no nats-server.
 func TestNATS(t testing.TB) *NATS {
 	t.Helper()
 	return shareGiven(t, &NATS{}, givenNATS, StartNATS, nil)

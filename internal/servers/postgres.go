@@ -28,7 +28,8 @@ type PostgresConfig struct {
 	// and would not survive a power failure.
 	Fsync bool
 
-	// TwoPhase allows transactions that are prepared for a commit in two phases. PostgreSQL's default is to refuse them.
+	// TwoPhase allows transactions that are prepared for a commit in two phases. PostgreSQL's default is to refuse
+	// them.
 	TwoPhase bool
 
 	// Settings are added to postgresql.conf. They win over those that every cluster gets: wal_level=logical,
@@ -39,7 +40,8 @@ type PostgresConfig struct {
 	// PostgreSQL runs as another user, who has to be able to enter it. Default: the folder for temporary files.
 	Storage string
 
-	// Preload is a shared library that the server's processes begin with, such as one that shifts their clock; Linux only.
+	// Preload is a shared library that the server's processes begin with, such as one that shifts their clock; Linux
+	// only.
 	Preload string
 
 	// OwnIdentity runs initdb instead of copying a cluster that was made by it once. It takes half a second more and

@@ -19,8 +19,8 @@ import (
 
 // RabbitMQConfig says what kind of server is wanted. The zero value is one for tests.
 type RabbitMQConfig struct {
-	// TLS, if set, is for the address that TLSAddr returns. With it, clients may also authenticate by their certificate,
-	// as the user of its common name.
+	// TLS, if set, is for the address that TLSAddr returns. With it, clients may also authenticate by their
+	// certificate, as the user of its common name.
 	TLS *TLS
 
 	// Settings are lines of rabbitmq.conf, which win over what stands there.
@@ -38,8 +38,8 @@ type RabbitMQ struct {
 	epmd *child.Process // Erlang's register of nodes, which a node would otherwise start, and leave behind
 }
 
-// startRabbitMQ starts a node and returns when it answers, after 4 to 8 s. The error wraps [ErrNotFound] when RabbitMQ or
-// Erlang isn't installed.
+// startRabbitMQ starts a node and returns when it answers, after 4 to 8 s. The error wraps [ErrNotFound] when RabbitMQ
+// or Erlang isn't installed.
 func startRabbitMQ(ctx context.Context, config RabbitMQConfig) (*RabbitMQ, error) {
 	path, epmd, err := FindRabbitMQ()
 	r := &RabbitMQ{}
@@ -188,8 +188,8 @@ func OwnRabbitMQ(t testing.TB, config ...RabbitMQConfig) *RabbitMQ {
 	return own(t, startRabbitMQ, config)
 }
 
-// FindRabbitMQ returns the paths of rabbitmq-server, as it is without the wrapper that insists on a user of its own, and
-// of Erlang's epmd. The error wraps [ErrNotFound] when one of them is missing.
+// FindRabbitMQ returns the paths of rabbitmq-server, as it is without the wrapper that insists on a user of its own,
+// and of Erlang's epmd. The error wraps [ErrNotFound] when one of them is missing.
 func FindRabbitMQ() (server, epmd string, err error) {
 	server = lookUp(
 		"/usr/lib/rabbitmq/bin/rabbitmq-server",   // Debian, Ubuntu, Red Hat

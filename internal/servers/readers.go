@@ -26,8 +26,8 @@ func ReadersDir(cache string) string {
 	return filepath.Join(cache, "readers-"+hex.EncodeToString(sum[:6]))
 }
 
-// FindReaders returns where the libraries are. The error wraps [ErrNotFound] when they or a language are missing, and says
-// which.
+// FindReaders returns where the libraries are. The error wraps [ErrNotFound] when they or a language are missing, and
+// says which.
 func FindReaders() (dir string, err error) {
 	cache, err := CacheDir()
 	if err != nil {

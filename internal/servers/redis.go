@@ -33,7 +33,8 @@ type Redis struct {
 	secured
 }
 
-// startRedis starts a server and returns when it answers. The error wraps [ErrNotFound] when redis-server isn't installed.
+// startRedis starts a server and returns when it answers. The error wraps [ErrNotFound] when redis-server isn't
+// installed.
 func startRedis(ctx context.Context, config RedisConfig) (*Redis, error) {
 	path, err := FindRedis()
 	r := &Redis{}
@@ -92,8 +93,8 @@ func TestRedis(t testing.TB) *Redis {
 	return shareGiven(t, &Redis{}, givenRedis, startRedis, nil)
 }
 
-// OwnRedis returns a server that is the test's alone, to be killed and frozen. It is started even if the environment has
-// an address. It is closed at the end of the test. At most one config is given.
+// OwnRedis returns a server that is the test's alone, to be killed and frozen. It is started even if the environment
+// has an address. It is closed at the end of the test. At most one config is given.
 func OwnRedis(t testing.TB, config ...RedisConfig) *Redis {
 	t.Helper()
 	return own(t, startRedis, config)

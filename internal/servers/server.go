@@ -211,8 +211,8 @@ func orNone[S any](server *S, err error) (*S, error) {
 	return server, nil
 }
 
-// startAnywhere starts a new server. Between the choice of a free port and its use, somebody else may take it: then again
-// with another one.
+// startAnywhere starts a new server. Between the choice of a free port and its use, somebody else may take it: then
+// again with another one.
 func (s *Server) startAnywhere(ctx context.Context) (err error) {
 	for attempt := 1; ; attempt++ {
 		if s.ports, err = freePorts(s.free); err != nil {

@@ -107,7 +107,8 @@ func TestEveryMajorStartsWithWhatTheTestsNeed(t *testing.T) {
 					t.Errorf("%s = %s, want %s", name, got, want)
 				}
 			}
-			if got := value[string](t, p.URL("postgres"), "SELECT reset_val FROM pg_settings WHERE name = 'application_name'"); got != "it's" {
+			if got := value[string](t, p.URL("postgres"),
+				"SELECT reset_val FROM pg_settings WHERE name = 'application_name'"); got != "it's" {
 				t.Errorf("the setting that was asked for is %q", got)
 			}
 			if !strings.HasPrefix(value[string](t, p.URL("postgres"), "SHOW server_version"), p.Version()) {
@@ -253,7 +254,8 @@ func TestAStandbyOfEveryMajorStreamsAndTakesOver(t *testing.T) {
 				return value[int](t, standby.URL("postgres"), "SELECT count(*) FROM t") == 1001
 			})
 			name := value[string](t, primary.URL("postgres"),
-				"SELECT r.application_name FROM pg_stat_replication r JOIN pg_replication_slots s ON s.active_pid = r.pid WHERE s.slot_name = $1", standby.Slot())
+				"SELECT r.application_name FROM pg_stat_replication r JOIN pg_replication_slots s ON "+
+					"s.active_pid = r.pid WHERE s.slot_name = $1", standby.Slot())
 			if name != "second" {
 				t.Errorf("the standby is known as %q", name)
 			}

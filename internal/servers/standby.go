@@ -24,8 +24,8 @@ type StandbyConfig struct {
 }
 
 // Standby makes a hot standby of a running cluster that this process started, and returns when it streams and answers
-// queries. Its data lies in the same Storage. It gets its WAL through a physical replication slot, see Slot, with hot_standby_feedback. The caller must
-// Close it.
+// queries. Its data lies in the same Storage. It gets its WAL through a physical replication slot, see Slot, with
+// hot_standby_feedback. The caller must Close it.
 func (p *Postgres) Standby(ctx context.Context, config StandbyConfig) (*Postgres, error) {
 	if p.given != "" {
 		return nil, fmt.Errorf("can't make a standby of %s: it was given by %s, and its data folder isn't at hand; "+
@@ -74,7 +74,8 @@ func (p *Postgres) follow(ctx context.Context, name string, settings map[string]
 		}
 	}
 	return p.appendSettings(map[string]string{
-		"primary_conninfo":     fmt.Sprintf("host=127.0.0.1 port=%d user=postgres dbname=postgres application_name=%s", p.primary.Port(), name),
+		"primary_conninfo": fmt.Sprintf("host=127.0.0.1 port=%d user=postgres dbname=postgres application_name=%s",
+			p.primary.Port(), name),
 		"primary_slot_name":    p.slot,
 		"hot_standby":          "on",
 		"hot_standby_feedback": "on",
@@ -152,5 +153,6 @@ func (p *Postgres) dropSlot() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	// The primary may be frozen or promoted-over: then the slot no longer matters.
-	_ = p.primary.query(ctx, "postgres", "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", nil, p.slot)
+	_ = p.primary.query(ctx, "postgres", "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "+
+		"WHERE slot_name = $1", nil, p.slot)
 }

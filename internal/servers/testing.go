@@ -99,8 +99,8 @@ func (p *Postgres) CreateDatabase(ctx context.Context) (name string, err error) 
 	return name, nil
 }
 
-// DropDatabase drops a database with what would keep it from being dropped: its replication slots, prepared transactions
-// and connections. One that isn't there is fine.
+// DropDatabase drops a database with what would keep it from being dropped: its replication slots, prepared
+// transactions and connections. One that isn't there is fine.
 func (p *Postgres) DropDatabase(ctx context.Context, name string) error {
 	err := p.withConn(ctx, "postgres", func(conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, "SELECT gid FROM pg_prepared_xacts WHERE database = $1", name)
@@ -341,8 +341,8 @@ func (p *pool) entry(key string) (*entry, bool) {
 	return e, true
 }
 
-// shareGiven returns the server that all tests share which want the same: empty, made that of the environment, or one that
-// is started.
+// shareGiven returns the server that all tests share which want the same: empty, made that of the environment, or one
+// that is started.
 func shareGiven[S interface {
 	closer
 	server() *Server

@@ -1,7 +1,8 @@
 package servers
 
-// TLS has a server listen with TLS as well, on a port of its own. The files are PEM. New ones in their place take effect
-// for connections from then on: with RabbitMQ at once, with Redis when it is told, by CONFIG SET of a file's name.
+// TLS has a server listen with TLS as well, on a port of its own. The files are PEM. New ones in their place take
+// effect for connections from then on: with RabbitMQ at once, with Redis when it is told, by CONFIG SET of a file's
+// name.
 type TLS struct {
 	// Certificate and Key are the server's own.
 	Certificate, Key string

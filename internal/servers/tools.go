@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -29,6 +30,32 @@ func BuiltTools() []BuiltTool {
 	}
 }
 
+// PythonTool is a program for Python that pip installs into the cache.
+type PythonTool struct {
+	Name    string // of its module
+	Package string
+	Version string
+}
+
+// Dir is where the cache has the program, as a folder for Python.
+func (p PythonTool) Dir(cache string) string { return filepath.Join(cache, p.Package+"-"+p.Version) }
+
+// Command runs the program of a folder that [FindTool] has returned.
+func (p PythonTool) Command(ctx context.Context, dir string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "python3", append([]string{"-m", p.Name}, args...)...)
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+dir, "PYTHONDONTWRITEBYTECODE=1")
+	return cmd
+}
+
+// MkDocs makes the site of the documentation; its theme brings it along.
+var MkDocs = PythonTool{"mkdocs", "mkdocs-material", "9.8.1"}
+
+// Schemathesis sends an API what its description allows, and what it doesn't.
+var Schemathesis = PythonTool{"schemathesis.cli", "schemathesis", "4.32.5"}
+
+// PythonTools returns those of pip.
+func PythonTools() []PythonTool { return []PythonTool{MkDocs, Schemathesis} }
+
 // PackagedTools returns the others, each a package of Debian and of Homebrew.
 func PackagedTools() []string {
 	return []string{"buildah", "bash-completion", "zsh", "fish", "mandoc", "rpm"}
@@ -37,7 +64,8 @@ func PackagedTools() []string {
 // bashCompletion is what that package installs in place of a program.
 const bashCompletion = "/usr/share/bash-completion/bash_completion"
 
-// What checks objects of Kubernetes: a program for Python, and Go modules with the definitions of kinds that operators add.
+// What checks objects of Kubernetes: a program for Python, and Go modules with the definitions of kinds that operators
+// add.
 const (
 	KubernetesValidateVersion = "1.37.0"
 	KEDA                      = "github.com/kedacore/keda/v2@v2.21.0"
@@ -62,8 +90,8 @@ func findKubernetes() (dir string, err error) {
 	return dir, nil
 }
 
-// Kubernetes returns a command that checks objects of Kubernetes against its schemas, and the folder with definitions of
-// further kinds. The test is skipped, or fails where servers are required, if there are none.
+// Kubernetes returns a command that checks objects of Kubernetes against its schemas, and the folder with definitions
+// of further kinds. The test is skipped, or fails where servers are required, if there are none.
 func Kubernetes(t testing.TB, args ...string) (validate *exec.Cmd, kinds string) {
 	t.Helper()
 	skipShort(t)
@@ -76,14 +104,16 @@ func Kubernetes(t testing.TB, args ...string) (validate *exec.Cmd, kinds string)
 	return validate, filepath.Join(dir, "kinds")
 }
 
-// FindTool returns the path of one of [BuiltTools] or [PackagedTools], or of the folder of "kubernetes" or "mkdocs". The error wraps
-// [ErrNotFound] when it isn't installed.
+// FindTool returns the path of one of [BuiltTools] or [PackagedTools], or the folder of "kubernetes" or of one of
+// [PythonTools], by its package. The error wraps [ErrNotFound] when it isn't installed.
 func FindTool(name string) (string, error) {
-	switch name {
-	case "kubernetes":
+	if name == "kubernetes" {
 		return findKubernetes()
-	case "mkdocs":
-		return findMkDocs()
+	}
+	for _, p := range PythonTools() {
+		if p.Package == name {
+			return p.find()
+		}
 	}
 	all := BuiltTools()
 	if _, err := os.Stat(bashCompletion); err == nil && name == "bash-completion" {
@@ -105,6 +135,18 @@ func FindTool(name string) (string, error) {
 		return "", fmt.Errorf("%s is %w: go run ./proof/fetch %s", name, ErrNotFound, name)
 	}
 	return built, nil
+}
+
+func (p PythonTool) find() (dir string, err error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir = p.Dir(cache)
+	if _, err := os.Stat(dir); err != nil {
+		return "", fmt.Errorf("%s is %w: go run ./proof/fetch %[1]s", p.Package, ErrNotFound)
+	}
+	return dir, nil
 }
 
 // Tool is [FindTool] for a test, which is skipped, or fails where servers are required, if there is none.

@@ -57,8 +57,8 @@ type Field struct {
 	Dead   string // what the reason of its dead letter says; empty: it is delivered
 }
 
-// Fields lists what PostgreSQL stores in the columns of outbox.messages that a writer may set, where it goes beyond what
-// a message is or is the last that a message may be. bad is a value of Encodings.
+// Fields lists what PostgreSQL stores in the columns of outbox.messages that a writer may set, where it goes beyond
+// what a message is or is the last that a message may be. bad is a value of Encodings.
 func Fields(bad string) []Field {
 	text := func(n int) string { return fmt.Sprintf("repeat('x', %d)", n) }
 	noise := func(n int) string { // what no compression makes smaller
@@ -125,7 +125,8 @@ func Fields(bad string) []Field {
 	return fields
 }
 
-// Insert is the statement that writes a row with the field out of the ordinary into table. others are the rest of its columns, in SQL.
+// Insert is the statement that writes a row with the field out of the ordinary into table. others are the rest of its
+// columns, in SQL.
 func (f Field) Insert(table string, others map[string]string) string {
 	row := maps.Clone(others)
 	row[f.Column] = f.Value
@@ -145,19 +146,21 @@ type FieldsRun struct {
 	// Open returns the source of a relay of that name.
 	Open func(relay string) relay.Source
 
-	// Settled, if not nil, waits until the strategy reads as it will from then on. It is called while the first relay runs.
+	// Settled, if not nil, waits until the strategy reads as it will from then on. It is called while the first relay
+	// runs.
 	Settled func()
 
 	// Dead finds the dead letters: message_id, reason, error.
 	Dead string
 
-	// Expect, if not nil, changes what the strategy is to do with a row, where its documents say so. Without its name the row is left out.
+	// Expect, if not nil, changes what the strategy is to do with a row, where its documents say so. Without its name
+	// the row is left out.
 	Expect func(Field) Field
 }
 
-// RunFields inserts every row of Fields between messages of one key. Each is to be delivered once or become a dead letter
-// with its reason, and the messages around are to be delivered once and in order: from a backlog, while they come, and by
-// a second relay that follows the first.
+// RunFields inserts every row of Fields between messages of one key. Each is to be delivered once or become a dead
+// letter with its reason, and the messages around are to be delivered once and in order: from a backlog, while they
+// come, and by a second relay that follows the first.
 func (db DB) RunFields(run FieldsRun) {
 	t := db.T
 	t.Helper()
@@ -181,9 +184,12 @@ func (db DB) RunFields(run FieldsRun) {
 			name := schema.QuoteLiteral(f.Name)
 			exec("BEGIN")
 			for _, sql := range []string{
-				Field{Column: "payload", Value: fmt.Sprintf("'%d'", good)}.Insert(run.Table, map[string]string{"topic": "'t'", "key": "'good'"}),
-				f.Insert(run.Table, map[string]string{"topic": "'t'", "key": "'odd ' || " + name, "message_id": "md5(" + name + ")::uuid", "payload": "''"}),
-				Field{Column: "payload", Value: fmt.Sprintf("'%d'", good+1)}.Insert(run.Table, map[string]string{"topic": "'t'", "key": "'good'"}),
+				Field{Column: "payload", Value: fmt.Sprintf("'%d'", good)}.Insert(run.Table,
+					map[string]string{"topic": "'t'", "key": "'good'"}),
+				f.Insert(run.Table, map[string]string{"topic": "'t'", "key": "'odd ' || " + name, "message_id": "md5(" +
+					name + ")::uuid", "payload": "''"}),
+				Field{Column: "payload", Value: fmt.Sprintf("'%d'", good+1)}.Insert(run.Table,
+					map[string]string{"topic": "'t'", "key": "'good'"}),
 			} {
 				exec(sql)
 			}

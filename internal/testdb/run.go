@@ -9,8 +9,8 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// Run runs a relay from source to broker until stop is called, which returns when it has ended. ctx ends with the relay, after
-// await.Patience at the latest.
+// Run runs a relay from source to broker until stop is called, which returns when it has ended. ctx ends with the
+// relay, after await.Patience at the latest.
 func Run(t *testing.T, source relay.Source, broker relay.Broker, cfg relay.Config) (ctx context.Context, stop func()) {
 	t.Helper()
 	r, err := relay.New(source, broker, cfg)

@@ -66,7 +66,8 @@ func values(m *outbox.Message) []any {
 	if !m.DeliverAt.IsZero() {
 		deliverAt = m.DeliverAt
 	}
-	return []any{id, m.Topic, text(m.Key), text(m.AggregateType), text(m.AggregateID), text(m.EventType), m.Payload, text(m.ContentType), headers, deliverAt}
+	return []any{id, m.Topic, text(m.Key), text(m.AggregateType), text(m.AggregateID), text(m.EventType), m.Payload,
+		text(m.ContentType), headers, deliverAt}
 }
 
 func (w *Writer) Insert(ctx context.Context, ms ...outbox.Message) error {

@@ -30,7 +30,7 @@ type paced struct {
 }
 
 // times are when messages are due, after the beginning: at random, as independent requests come, so that
-// they don't fall into step with anybody's polling. The same seed gives the same times.
+// they don't fall into step with a relay's polling. The same seed gives the same times.
 func (l *paced) times() []time.Duration {
 	random := rand.New(rand.NewPCG(l.Seed, uint64(l.Rate)))
 	var all []time.Duration
@@ -104,7 +104,7 @@ func runLoad(ctx context.Context, o order, begin <-chan struct{}, out io.Writer,
 	return delivery
 }
 
-// write performs the load. Whoever is free takes the next message when it is due.
+// write performs the load. The next writer that is free takes the next message when it is due.
 func (l *paced) write(ctx context.Context, conns []*pgx.Conn, writer *outbox.Writer, topic string) ([]written, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -9,7 +9,7 @@ import (
 	"github.com/pgoutbox/outbox/proof/rig"
 )
 
-// Exactly-once to Kafka: whoever reads committed records gets every message once and in order, whatever happens to
+// Exactly-once to Kafka: a consumer of committed records gets every message once and in order, whatever happens to
 // relays and brokers. settle(0) allows no duplicate.
 
 // onKafkaExactlyOnce starts a Kafka of the test's own, to be delivered to in transactions.

@@ -110,7 +110,7 @@ func field(t *testing.T, text, name string) float64 {
 	return 0
 }
 
-// freeAddress returns one on which nobody listens.
+// freeAddress returns an address on which no process listens.
 func freeAddress(t *testing.T) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -24,7 +24,7 @@ func TestArgumentsNameServers(t *testing.T) {
 		{"postgres@18.6", "!postgres@18.6.0"},
 		{"redis rabbitmq", "redis rabbitmq"},
 		{"debezium", "debezium"},
-		{"tools", "helm kustomize goreleaser buildah bash-completion zsh fish mandoc rpm kubernetes mkdocs"},
+		{"tools", "helm kustomize goreleaser buildah bash-completion zsh fish mandoc rpm mkdocs-material schemathesis kubernetes"},
 		{"mysql", `!"mysql"`},
 		{"all", "postgres@14.24.0 postgres@15.19.0 postgres@16.15.0 postgres@17.11.0 postgres@18.6.0 kafka nats " +
 			"elasticmq moto redis rabbitmq pgbouncer prometheus chromium readers axe"},

@@ -30,21 +30,24 @@ func tools() (targets []target) {
 			})
 		}})
 	}
-	return append(targets, target{"kubernetes", fetcher.kubernetes}, target{"mkdocs", fetcher.mkDocs})
+	for _, p := range servers.PythonTools() {
+		targets = append(targets, target{p.Package, func(f fetcher, ctx context.Context) error { return f.python(ctx, p) }})
+	}
+	return append(targets, target{"kubernetes", fetcher.kubernetes})
 }
 
-// mkDocs installs the generator of the site.
-func (f fetcher) mkDocs(ctx context.Context) error {
-	if _, err := servers.FindTool("mkdocs"); !errors.Is(err, servers.ErrNotFound) {
+// python installs a program of pip.
+func (f fetcher) python(ctx context.Context, p servers.PythonTool) error {
+	if _, err := servers.FindTool(p.Package); !errors.Is(err, servers.ErrNotFound) {
 		return err
 	}
 	python, err := exec.LookPath("python3")
 	if err != nil {
-		return fmt.Errorf("fetch MkDocs: it takes python3 with pip: %w", err)
+		return fmt.Errorf("fetch %s: it takes python3 with pip: %w", p.Package, err)
 	}
-	return f.install("mkdocs-material "+servers.MkDocsMaterial, servers.MkDocsDir(f.cache), func(work string) error {
-		fmt.Fprintf(f.progress, "mkdocs-material %s: downloading 20 MB\n", servers.MkDocsMaterial)
-		return f.pip(ctx, python, filepath.Join(work, "out"), "mkdocs-material=="+servers.MkDocsMaterial)
+	return f.install(p.Package+" "+p.Version, p.Dir(f.cache), func(work string) error {
+		fmt.Fprintf(f.progress, "%s %s: downloading\n", p.Package, p.Version)
+		return f.pip(ctx, python, filepath.Join(work, "out"), p.Package+"=="+p.Version)
 	})
 }
 

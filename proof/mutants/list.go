@@ -341,8 +341,8 @@ var mutants = []mutant{
 	{
 		name:  "what a synchronous standby lacks is published",
 		file:  "relay/polling/reader.go",
-		old:   "const nobodyElse = `current_setting('synchronous_standby_names') = ''`",
-		wrong: "const nobodyElse = `true`",
+		old:   "const noStandby = `current_setting('synchronous_standby_names') = ''`",
+		wrong: "const noStandby = `true`",
 		pkg:   "./relay/polling", run: "TestWhatIsHandedOutSurvivesAFailover",
 	},
 	{
@@ -420,7 +420,7 @@ var mutants = []mutant{
 	{
 		name:  "who stands by asks without a limit of time",
 		file:  "relay/polling/snapshot.go",
-		old:   "	ctx, cancel := context.WithTimeout(ctx, answerWithin)\n	defer cancel()\n	rows, err :=",
+		old:   "	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)\n	defer cancel()\n	rows, err :=",
 		wrong: "	rows, err :=",
 		pkg:   "./relay/polling", run: "TestAStandbyWhoseConnectionDied",
 	},
@@ -553,9 +553,30 @@ var mutants = []mutant{
 	{
 		name:  "an operator of one destination acts on others",
 		file:  "admin/rest/server.go",
-		old:   "slices.Contains(c.Destinations, named[0])",
-		wrong: "len(c.Destinations) > 0",
+		old:   "slices.Contains(c.Destinations, name); !allowed",
+		wrong: `name != ""; !allowed`,
 		pkg:   "./admin/rest", run: "TestEachRoleMayWhatTheTableSays",
+	},
+	{
+		name:  "a replay to another destination asks for the right on the first alone",
+		file:  "admin/rest/server.go",
+		old:   `p.Of != "destination"`,
+		wrong: `p.Name != "destination"`,
+		pkg:   "./admin/rest", run: "TestEachRoleMayWhatTheTableSays",
+	},
+	{
+		name:  "a replay sends what was passed after it was listed",
+		file:  "admin/replay.go",
+		old:   `	where.text += " AND " + where.passed(bounds, len(of.both()))` + "\n",
+		wrong: "	_ = bounds\n",
+		pkg:   "./admin", run: "TestAReplayHoldsWhatTheDestinationHasPassedOnceMore",
+	},
+	{
+		name:  "a replayed message goes past the filter",
+		file:  "relay/lanes.go",
+		old:   "d.Replayed && d.Invalid == nil && c.cfg.Select != nil",
+		wrong: "false && c.cfg.Select != nil",
+		pkg:   "./relay", run: "TestTranscripts",
 	},
 	{
 		name:  "a viewer sees payloads",
@@ -633,5 +654,12 @@ var mutants = []mutant{
 		old:   "last_error, deaths + 1, ` + schema.OriginalColumns + ` FROM m",
 		wrong: "last_error, deaths + 1, NULL::jsonb, NULL::bytea FROM m",
 		pkg:   "./relay/polling", run: "TestTheOriginalOfAnEditedMessageSurvivesAnotherDeath",
+	},
+	{
+		name:  "a relay that waits for a table's lock asks without a limit",
+		file:  "relay/mapped/source.go",
+		old:   "ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)",
+		wrong: "ctx, cancel := context.WithCancel(ctx)",
+		pkg:   "./relay/mapped", run: "TestARelayThatWaitsGivesUpConnectionsThatAreHalfOpen",
 	},
 }

@@ -379,13 +379,16 @@ func (r *run) readKept(ctx context.Context) error {
 	if !r.system.Ordered {
 		return nil // a later message of a key may have been lost with the topic before an earlier one was sent
 	}
-	return rig.ReadAll(ctx, r.target, func(payload []byte) {
+	numbers := make(map[uint32][]uint64)
+	err := rig.ReadAll(ctx, r.target, func(payload []byte) {
 		if name, err := check.Decode(rig.Unwrap(payload)); err == nil {
-			if first, ok := r.losses.Kept[name.Key]; !ok || name.Seq < first {
-				r.losses.Kept[name.Key] = name.Seq
-			}
+			numbers[name.Key] = append(numbers[name.Key], name.Seq)
 		}
 	})
+	for key, all := range numbers {
+		r.losses.Kept[key] = rig.Begins(all)
+	}
+	return err
 }
 
 // idle waits until the cursor has not moved for a while, with no writer at work.

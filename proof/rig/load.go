@@ -262,7 +262,7 @@ func (l *Load) transaction(ctx context.Context, rng *rand.Rand, late time.Durati
 			return err
 		}
 	}
-	// Last, as authors recommend whose writers take turns: whoever has a turn waits for nobody's row any more.
+	// The row comes last: a writer that has its turn then waits for no other row.
 	for _, m := range messages {
 		if err := l.cfg.Table.Write(ctx, tx, m); err != nil {
 			l.decide(mine, rolledBack)

@@ -3,6 +3,7 @@ package rig
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pgoutbox/outbox/internal/check"
@@ -15,9 +16,9 @@ type Losses struct {
 	Promoted time.Time
 
 	// Emptied is when the topic was there again after it had been deleted, and Before has what was read
-	// from it until shortly before; Kept has for each key the number with which the new topic begins, where
-	// keys have an order. What is in neither, stands before the first number kept and was committed by then,
-	// may have gone with the topic. Zero: the topic has everything.
+	// from it until shortly before; Kept has for each key the number with which the new topic begins (see
+	// [Begins]), where keys have an order. What is in neither, stands before the first number kept and was committed by
+	// then, may have gone with the topic. Zero: the topic has everything.
 	Emptied time.Time
 	Before  map[check.ID]bool
 	Kept    map[uint32]uint64
@@ -54,6 +55,7 @@ func (l *Load) Tell(ctx context.Context, checker *check.Checker, losses Losses) 
 				truth.Committed++
 				truth.Gone++
 				checker.Unknown(name.Key, seq)
+				checker.Destination("default").Delivered(name.Key, seq) // so that another delivery is a repeat
 			case has:
 				truth.Committed++
 				if m.big {
@@ -73,6 +75,24 @@ func (l *Load) Tell(ctx context.Context, checker *check.Checker, losses Losses) 
 		}
 	}
 	return truth, nil
+}
+
+// Begins returns with which number of a key a topic begins, given all its numbers of the key as they stand there. A
+// relay that goes back repeats earlier numbers and then those that the topic began with, in order: earlier ones that
+// come so were in the topic before this one. Other earlier ones came too late.
+func Begins(numbers []uint64) uint64 {
+	begins := numbers[0]
+	for i := 1; i < len(numbers); {
+		end := i + 1
+		for end < len(numbers) && numbers[end] > numbers[end-1] {
+			end++
+		}
+		if run := numbers[i:end]; run[0] < begins && !slices.Contains(run, numbers[0]) {
+			begins = run[0]
+		}
+		i = end
+	}
+	return begins
 }
 
 // took reports whether the message may have gone with the topic.

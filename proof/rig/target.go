@@ -18,7 +18,7 @@ type Target interface {
 	// Forbid takes the right to write into the topic away, and Permit gives it back.
 	Forbid(ctx context.Context) error
 	Permit(ctx context.Context) error
-	// Answers returns once whoever asks anew is told by the broker where the topic ends: its process may run
+	// Answers returns once the broker tells new clients where the topic ends: its process may run
 	// long before that. It writes nothing.
 	Answers(ctx context.Context) error
 	// Grown is how far the topic has grown, in messages and records that end transactions.

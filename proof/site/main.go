@@ -15,7 +15,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -45,7 +44,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 
 // build fails if a page is not in the navigation, or if a link leads nowhere.
 func build(ctx context.Context, tree, into string, out io.Writer) (err error) {
-	mkdocs, err := servers.FindTool("mkdocs")
+	mkdocs, err := servers.FindTool(servers.MkDocs.Package)
 	if err != nil {
 		return err
 	}
@@ -63,9 +62,8 @@ func build(ctx context.Context, tree, into string, out io.Writer) (err error) {
 	if err := gather(tree, filepath.Join(work, "pages")); err != nil {
 		return fmt.Errorf("gather the pages: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, "python3", "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", into)
-	cmd.Dir = work
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+mkdocs, "PYTHONDONTWRITEBYTECODE=1", "NO_MKDOCS_2_WARNING=1")
+	cmd := servers.MkDocs.Command(ctx, mkdocs, "build", "--strict", "--quiet", "--site-dir", into)
+	cmd.Dir, cmd.Env = work, append(cmd.Env, "NO_MKDOCS_2_WARNING=1")
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("mkdocs: %w", err)

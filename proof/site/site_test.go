@@ -14,7 +14,7 @@ func TestMain(m *testing.M) { servers.Main(m) }
 
 func TestTheSiteIsBuiltWithoutAWarning(t *testing.T) {
 	t.Parallel()
-	servers.Tool(t, "mkdocs")
+	servers.Tool(t, servers.MkDocs.Package)
 	site := filepath.Join(t.TempDir(), "site")
 	if err := build(t.Context(), filepath.Join("..", ".."), site, t.Output()); err != nil {
 		t.Fatal(err)

@@ -40,6 +40,8 @@ func (s *Source) silence() string { return strconv.FormatInt(s.cfg.Lease.Millise
 // connect opens a connection to a server that can be written to, with the settings of a session. A pooler in
 // transaction mode would pass the settings on to other clients. Then none is set, and pooled is ErrTransactionPooler.
 func (s *Source) connect(ctx context.Context, pooled *error) (conn *pgx.Conn, err error) {
+	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
+	defer cancel()
 	cfg := s.conn.Copy()
 	// Named statements don't survive a pooler, and their plans would not be kept anyway.
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe

@@ -3,11 +3,15 @@ package mapped
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -93,6 +97,52 @@ func TestConnectionsThatAreHalfOpenAreGivenUp(t *testing.T) {
 				}
 			}
 			stop()
+		})
+	}
+}
+
+// A relay waits for another one's lock or lease. When its connections die, it notices, and can ask again by new ones.
+func TestARelayThatWaitsGivesUpConnectionsThatAreHalfOpen(t *testing.T) {
+	t.Parallel()
+	for name, open := range strategies() {
+		if name != "advisory" && name != "xmin" && name != "serial" {
+			continue // it waits for no other relay
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			first, err := open(db.Config(), Config{Name: "one"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			session, err := first.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = session.Close(t.Context()) }()
+			var wires wires
+			config := db.Config()
+			config.DialFunc = wires.dial
+			var log await.Buffer
+			second, err := open(config, Config{Name: "two", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() {
+				_, err := second.Acquire(t.Context())
+				ended <- err
+			}()
+			await.Until(t, "the second relay waits", func() bool { return strings.Contains(log.String(), "waiting") })
+			wires.goDead()
+			select {
+			case err := <-ended:
+				if err == nil || outbox.IsPermanent(err) {
+					t.Errorf("the second relay ends with %v", err)
+				}
+			case <-time.After(await.Patience):
+				t.Error("the second relay waits for an answer that never comes")
+			}
 		})
 	}
 }

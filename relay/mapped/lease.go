@@ -227,6 +227,8 @@ func (s *leaseSession) takeBack(ctx context.Context, conn *pgx.Conn) error {
 	if err := s.source.awaitLock(ctx, conn, s.table.nameLock(s.source.owner), "another relay of this name lives"); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, dial.PrepareWithin)
+	defer cancel()
 	alone, err := s.alone(ctx, conn)
 	if err != nil {
 		return err

@@ -38,12 +38,14 @@ func newLog(ctx context.Context, x *session) (relay.Session, error) {
 	if x.pooled != nil {
 		return nil, x.pooled
 	}
-	var zone string
-	if err := x.conn.QueryRow(ctx, "SELECT current_setting('TimeZone')").Scan(&zone); err != nil {
-		return nil, fmt.Errorf("ask for the time zone: %w", err)
-	}
 	if err := src.awaitLock(ctx, x.conn, x.table.nameLock("slot "+src.cfg.Slot), "another relay reads the log"); err != nil {
 		return nil, err
+	}
+	asking, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
+	defer cancel()
+	var zone string
+	if err := x.conn.QueryRow(asking, "SELECT current_setting('TimeZone')").Scan(&zone); err != nil {
+		return nil, fmt.Errorf("ask for the time zone: %w", err)
 	}
 	s := &logSession{session: x, rows: newLogRows(x.table, zone)}
 	s.holds.whole = true

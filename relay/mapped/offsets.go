@@ -15,6 +15,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -55,7 +56,9 @@ func newOffset(ctx context.Context, x *session) (relay.Session, error) {
 			return nil, err
 		}
 	}
-	o, err := resolveOffsets(ctx, x.conn, t, byTransaction, src.owner, *cfg)
+	resolving, cancel := context.WithTimeout(ctx, dial.PrepareWithin)
+	defer cancel()
+	o, err := resolveOffsets(resolving, x.conn, t, byTransaction, src.owner, *cfg)
 	if err != nil {
 		return nil, err
 	}

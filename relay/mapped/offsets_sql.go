@@ -241,6 +241,8 @@ func (o *offsets) take(ctx context.Context, conn *pgx.Conn, s *Source, mayTakeBa
 }
 
 func (o *offsets) tryTake(ctx context.Context, conn *pgx.Conn, owner string, s *Source) (token int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
+	defer cancel()
 	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return 0, err

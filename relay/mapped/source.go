@@ -139,6 +139,8 @@ func (s *Source) open(ctx context.Context, conns ...**pgx.Conn) (t *table, poole
 			return nil, pooled, err
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, dial.PrepareWithin)
+	defer cancel()
 	t, err = resolve(ctx, *conns[0], s.mapping)
 	return t, pooled, err
 }
@@ -147,13 +149,18 @@ func (s *Source) open(ctx context.Context, conns ...**pgx.Conn) (t *table, poole
 // waiting in the server would hold up vacuum. Once the session has the lock, the server ends it when it is silent for
 // as long as the lease.
 func (s *Source) awaitLock(ctx context.Context, conn *pgx.Conn, lock, what string) error {
-	if _, err := conn.Exec(ctx, "SELECT set_config('idle_session_timeout', $1, false)", s.silence()); err != nil {
+	ask := func(sql string, into any, args ...any) error {
+		ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
+		defer cancel()
+		return conn.QueryRow(ctx, sql, args...).Scan(into)
+	}
+	if err := ask("SELECT set_config('idle_session_timeout', $1, false)", nil, s.silence()); err != nil {
 		return fmt.Errorf("prepare the connection: %w", err)
 	}
 	every := min(100*time.Millisecond, s.cfg.Lease/3)
 	for waited := false; ; waited = true {
 		var got bool
-		if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock("+lock+")").Scan(&got); err != nil {
+		if err := ask("SELECT pg_try_advisory_lock("+lock+")", &got); err != nil {
 			return fmt.Errorf("take the lock: %w", err)
 		}
 		if got {

@@ -2,7 +2,6 @@ package polling
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -29,16 +28,9 @@ var sessionSettings = []dial.Setting{
 	{Name: "enable_nestloop", Value: "on"},
 }
 
-// A connection can die silently, and before a session exists no lease expires that would end the wait. answerWithin is
-// how long the server may take for quick statements, prepareWithin for those that statement_timeout bounds.
-const (
-	answerWithin  = 10 * time.Second
-	prepareWithin = 65 * time.Second
-)
-
 // connect opens a connection with the settings that this package's statements rely on.
 func connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
 	defer cancel()
 	cfg := base.Copy()
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // signal is a log whose first line is waited for.
@@ -66,7 +67,7 @@ func TestAStandbyWhoseConnectionDiedTakesOverAllTheSame(t *testing.T) {
 		if err := r.session.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-	case <-time.After(3 * answerWithin):
+	case <-time.After(3 * dial.AnswerWithin):
 		t.Fatal("the lease is free, and nobody takes it")
 	}
 }

@@ -66,7 +66,7 @@ func due(now time.Time, wait *int64) time.Time {
 const maxWait = int64(1<<63-1) / 1000
 
 // heldColumns follow those of a message.
-const heldColumns = `, m.attempts, ` + waitSQL
+const heldColumns = `, m.attempts, ` + waitSQL + `, m.job IS NOT NULL`
 
 const heldOfLane = `
 FROM outbox.holds m WHERE m.destination = $1 AND m.lane = $2 ORDER BY m.id, m.message_id LIMIT $3`
@@ -132,6 +132,7 @@ func readHold(held *relay.Delivery, row [][]byte, now time.Time) {
 		held.RetryAt = due(now, &w)
 	}
 	held.Blocked = len(blocked) == 1 && blocked[0] == 1
+	held.Replayed = row[messageColumnCount+3][0] == 1
 }
 
 // outcomes stores the outcomes of messages that were not delivered, and of holds.

@@ -55,7 +55,7 @@ const keepSQL = `SELECT set_config('outbox.next', pg_current_snapshot()::text, t
 // window costs only one row more than the limit, and that row shows that the window is large; the rows are then no
 // page. The first column reports whether everything that the snapshot sees is on disk.
 const pollSQL = `
-SELECT (SELECT pg_current_wal_flush_lsn() >= current_setting('outbox.logged')::pg_lsn AND ` + nobodyElse + `), w.* FROM (
+SELECT (SELECT pg_current_wal_flush_lsn() >= current_setting('outbox.logged')::pg_lsn AND ` + noStandby + `), w.* FROM (
 	SELECT m.xid, ` + messageColumns + `
 	FROM unnest($1::xid8[], $2::xid8[]) r (lo, hi)
 	CROSS JOIN LATERAL (
@@ -69,13 +69,13 @@ SELECT (SELECT pg_current_wal_flush_lsn() >= current_setting('outbox.logged')::p
 	LIMIT $5::bigint
 ) w ORDER BY w.id`
 
-// nobodyElse is the condition that a commit on this server's disk is safe. With synchronous standbys a failover may
+// noStandby is the condition that a commit on this server's disk is safe. With synchronous standbys a failover may
 // take it back, and not every role can see what a standby has received. Then only the cursor's commit, which waits for
 // the standbys, makes it safe.
-const nobodyElse = `current_setting('synchronous_standby_names') = ''`
+const noStandby = `current_setting('synchronous_standby_names') = ''`
 
 // flushSQL reports whether the log is safe up to $1.
-const flushSQL = `SELECT pg_current_wal_flush_lsn() >= $1::pg_lsn AND ` + nobodyElse
+const flushSQL = `SELECT pg_current_wal_flush_lsn() >= $1::pg_lsn AND ` + noStandby
 
 // pageSQL reads the messages of a window with $5 < id <= $6, of the ranges in $1 and $2. It compares the pairs as rows,
 // so within one transaction the scan starts at $5 and ends at $6: a range that is one large transaction costs only what
@@ -175,7 +175,11 @@ var (
 	textFormat   = []int16{0}
 )
 
-const flushWithin = 3 * time.Millisecond
+// A commit is on disk within a millisecond or two, and within ten where the disk is slow or busy.
+const (
+	flushWithin = 10 * time.Millisecond
+	flushPause  = 250 * time.Microsecond
+)
 
 // poll is what pollWindow found: the messages that next sees and the previous snapshot doesn't, by id.
 type poll struct {
@@ -264,10 +268,9 @@ func (r *reader) pollWindow(ctx context.Context, prev *cursors.Snapshot, limit, 
 	return p, nil
 }
 
-// flushed waits a moment until the log is on disk up to end: the committing transaction flushes it, mostly within a
-// millisecond or two. It asks again without a pause, because the shortest possible pause would be as long as that.
-func (r *reader) flushed(ctx context.Context, end []byte) (onDisk bool, err error) {
-	for giveUp := time.Now().Add(flushWithin); !onDisk && time.Now().Before(giveUp); {
+// flushed waits a moment until the log is on disk up to end: the committing transaction flushes it.
+func (r *reader) flushed(ctx context.Context, end []byte, alarm *alarm) (onDisk bool, err error) {
+	for giveUp := time.Now().Add(flushWithin); ; {
 		rows := r.conn.PgConn().ExecStatement(ctx, r.flush, [][]byte{end}, textFormat, binaryFormat)
 		for rows.NextRow() {
 			v := rows.Values()[0]
@@ -276,8 +279,13 @@ func (r *reader) flushed(ctx context.Context, end []byte) (onDisk bool, err erro
 		if _, err := rows.Close(); err != nil {
 			return false, fmt.Errorf("ask how far the log is on disk: %w", err)
 		}
+		if onDisk || time.Now().After(giveUp) {
+			return onDisk, nil
+		}
+		if err := alarm.pause(ctx, flushPause); err != nil {
+			return false, err
+		}
 	}
-	return onDisk, nil
 }
 
 // results passes the next statement's result to read.

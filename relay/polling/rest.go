@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // rest lets a session wait without polling where messages come seldom. While a session rests it holds a lock of the
@@ -189,7 +191,7 @@ func (r *rest) abandon() {
 		return // Next runs
 	}
 	defer r.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), dial.AnswerWithin)
 	defer cancel()
 	_ = r.end(ctx)
 }

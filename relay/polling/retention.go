@@ -185,6 +185,8 @@ var forgetSQL = []string{
 	`DELETE FROM outbox.job_messages WHERE (job, n) IN (
 	SELECT m.job, m.n FROM outbox.jobs j JOIN outbox.job_messages m ON m.job = j.id
 	WHERE j.ended_at < clock_timestamp() - interval '1 day' LIMIT 10000)`,
+	`DELETE FROM outbox.job_pages WHERE job IN (
+	SELECT id FROM outbox.jobs WHERE verb = 'replay' AND ended_at < clock_timestamp() - interval '1 day' LIMIT 10)`,
 	`DELETE FROM outbox.jobs WHERE id IN (
 	SELECT id FROM outbox.jobs WHERE ended_at < clock_timestamp() - interval '30 days'
 	OR state = 'planned' AND planned_at < clock_timestamp() - interval '1 hour' LIMIT 10)`,
@@ -303,10 +305,30 @@ func neededBy(ctx context.Context, db cursors.Querier, table string) (*KeptSegme
 		return k, err
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
+		return replayedFrom(ctx, db, table)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ask who needs it: %w", err)
 	}
 	return kept, nil
+}
+
+// replayedFrom reports that a replay still reads the segment.
+func replayedFrom(ctx context.Context, db cursors.Querier, table string) (*KeptSegment, error) {
+	segment, ok := strings.CutPrefix(table, schema.OutboxMessages+"_")
+	if !ok {
+		return nil, nil
+	}
+	rows, err := db.Query(ctx, schema.ReplayedBy(segment))
+	if err != nil {
+		return nil, fmt.Errorf("ask whether it is replayed: %w", err)
+	}
+	job, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[int64])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask whether it is replayed: %w", err)
+	}
+	return &KeptSegment{Table: table, Reason: fmt.Sprintf("job %d replays from it; if nobody needs that: outbox jobs stop %[1]d", job)}, nil
 }

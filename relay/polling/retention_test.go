@@ -71,6 +71,28 @@ func TestASegmentIsEmptiedWhenEveryCursorHasPassedIt(t *testing.T) {
 	}
 }
 
+func TestASegmentIsKeptWhileAReplayReadsIt(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	past := db.past()
+	db.write("old", past)
+	s := acquire(t, db.source("a", SnapshotConfig{}))
+	ds := next(t, s, 10)
+	settle(t, s, &ds[0])
+	db.Exec(`INSERT INTO outbox.jobs (verb, blocked, destination, target, selection, actor, state, total) VALUES ('replay', false, 'a', 'a', '{}', 'anna', 'running', 1)`)
+	db.Exec(`INSERT INTO outbox.job_pages (job, page, first, last, upto) SELECT 1, id / 500, xid::text::bigint, xid::text::bigint, 1 FROM outbox.messages`)
+	if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || !strings.Contains(r.Kept[0].Reason, "outbox jobs stop 1") {
+		t.Errorf("while it runs: %+v", r)
+	}
+	for _, change := range []string{`last_id = 499`, `last_id = -1, state = 'stopped'`} {
+		db.Exec(`UPDATE outbox.jobs SET ` + change)
+		if r := db.look(); len(r.Emptied) != 1 || len(r.Kept) != 0 {
+			t.Errorf("%s: %+v", change, r)
+		}
+		db.Exec(`INSERT INTO outbox.messages (xid, topic, segment) SELECT first::text::xid8, 't', $1::text::smallint FROM outbox.job_pages`, past)
+	}
+}
+
 func TestTheCurrentSegmentIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -49,9 +49,10 @@ type snapshotSession struct {
 	pause  time.Duration    // before the next poll
 	pollAt time.Time
 
-	flushAgain time.Time // before this time, waiting for a flush is pointless
-	foundAt    time.Time // when a poll last found something
-	timer      *time.Timer
+	flushAgain time.Time     // before this time, waiting for a flush is pointless
+	vain       time.Duration // how long it is pointless after another vain wait; 0: the last wait was not in vain
+	foundAt    time.Time     // when a poll last found something
+	alarm      *alarm
 }
 
 // cursor is the position of a session. Everything that prev sees is settled. A window holds what its snapshot sees and
@@ -375,18 +376,30 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 	return pg, nil
 }
 
-// awaitFlush waits a moment for other sessions to flush the log up to end. If they don't, because their writers don't
-// wait for the disk, it isn't tried again for a second.
+// awaitFlush waits a moment for other sessions to flush the log up to end. Some don't: their transactions are long, or
+// don't wait for the disk. After a second vain wait it isn't tried again for vainFirst, and twice as long each time.
 func (s *snapshotSession) awaitFlush(ctx context.Context, end []byte) (onDisk bool, err error) {
 	if time.Now().Before(s.flushAgain) {
 		return false, nil
 	}
-	onDisk, err = s.reader.flushed(ctx, end)
-	if err == nil && !onDisk {
-		s.flushAgain = time.Now().Add(time.Second)
+	onDisk, err = s.reader.flushed(ctx, end, s.alarm)
+	switch {
+	case err != nil:
+	case onDisk:
+		s.vain = 0
+	case s.vain == 0:
+		s.vain = vainFirst
+	default:
+		s.flushAgain = time.Now().Add(s.vain)
+		s.vain = min(2*s.vain, vainLast)
 	}
 	return onDisk, err
 }
+
+const (
+	vainFirst = 20 * time.Millisecond
+	vainLast  = time.Second
+)
 
 var errDrained = errors.New("polling: everything up to the session's end is settled")
 
@@ -466,7 +479,7 @@ func (s *snapshotSession) schedule(found bool) {
 // await waits until the next poll is due, a wake-up or a notification comes; if crowded, until something was settled.
 // called means that it was a notification.
 func (s *snapshotSession) await(ctx context.Context, crowded bool) (called bool, err error) {
-	var due <-chan time.Time
+	var due <-chan struct{}
 	var calls <-chan error
 	wake := s.source.cfg.Wake
 	if crowded {
@@ -484,9 +497,8 @@ func (s *snapshotSession) await(ctx context.Context, crowded bool) (called bool,
 		if wait <= 0 {
 			return false, ctx.Err()
 		}
-		s.timer.Reset(wait)
-		defer s.timer.Stop()
-		due = s.timer.C
+		s.alarm.reset(wait)
+		due = s.alarm.C
 	}
 	for {
 		select {
@@ -591,6 +603,7 @@ func (s *snapshotSession) Expires() time.Time { return s.lease.expires() }
 func (s *snapshotSession) Close(ctx context.Context) error {
 	s.end()
 	s.reader.hangUp()
+	s.alarm.end()
 	err := s.lease.release(ctx, s.position)
 	dial.HangUp(s.lease.link.conn)
 	s.source.released()

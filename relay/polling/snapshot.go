@@ -134,7 +134,7 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 			dial.HangUp(conn)
 		}
 	}()
-	preparing, cancel := context.WithTimeout(ctx, prepareWithin)
+	preparing, cancel := context.WithTimeout(ctx, dial.PrepareWithin)
 	defer cancel()
 	if err := s.prepare(preparing, conn); err != nil {
 		return nil, err
@@ -200,7 +200,7 @@ func (s *Snapshot) session(writing *link, row cursors.Row, since time.Time, ordi
 	session := &snapshotSession{
 		life: life, end: end,
 		source: s, group: row.Group, groups: row.Groups, pool: &pagePool{}, cursor: cursor,
-		settled: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
+		settled: make(chan struct{}, 1), alarm: newAlarm(),
 	}
 	session.lease = startLease(writing, s.destination, &row, s.cfg.Lease, since, session.position)
 	return session, nil
@@ -337,11 +337,11 @@ func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int) 
 	}
 }
 
-// tryTake takes the lease if it is free or was this relay's. It waits no longer than answerWithin for an answer: a
+// tryTake takes the lease if it is free or was this relay's. It waits no longer than dial.AnswerWithin for an answer: a
 // standby with a dead connection would never take over.
 func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn,
 	group, groups int) (row cursors.Row, since time.Time, taken bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
 	defer cancel()
 	rows, err := cursors.Rows(ctx, conn, s.destination)
 	if err != nil {

@@ -137,8 +137,11 @@ CREATE TABLE outbox.holds (
     deaths         integer     NOT NULL DEFAULT 0, -- how often it was a dead letter before
     original         jsonb, -- as in the dead letters
     original_payload bytea,
+    job            bigint, -- the replay that sends it once more; NULL: the destination has not got it yet
     PRIMARY KEY (destination, lane, id, message_id)
 );
+
+CREATE INDEX holds_replayed ON outbox.holds (destination) WHERE job IS NOT NULL;
 
 CREATE TABLE outbox.dead_letters (
     destination    text        NOT NULL,
@@ -177,15 +180,21 @@ CREATE INDEX dead_letters_message_id ON outbox.dead_letters (message_id);
 CREATE INDEX dead_letters_fingerprint ON outbox.dead_letters (destination, fingerprint, dead_at);
 CREATE INDEX dead_letters_new ON outbox.dead_letters (destination, dead_at) WHERE acknowledged_at IS NULL;
 
--- Bulk verbs on dead letters, or on blocked messages. What a job acts on is listed when it is planned, in order, and its
--- position is how far it has come in that list. Whoever carries it out locks its row for a batch. next_at is when the next
--- batch may begin. An undo goes back to position 0.
+-- Bulk verbs on dead letters, or on blocked messages, and replays. What a job acts on is listed when it is planned, in
+-- order, and its position is how far it has come in that list. A process that carries it out locks its row for a batch. next_at is
+-- when the next batch may begin. An undo goes back to position 0.
+--
+-- A replay lists pages of messages. bounds has, for the shards of each cursor that must have passed its messages, what that
+-- cursor had passed when the replay was planned. last_id is the id up to which it has come.
 CREATE TABLE outbox.jobs (
     id          bigint      NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    verb        text        NOT NULL CHECK (verb IN ('requeue', 'discard', 'acknowledge', 'restore')),
+    verb        text        NOT NULL CHECK (verb IN ('requeue', 'discard', 'acknowledge', 'restore', 'replay')),
     blocked     boolean     NOT NULL,
     destination text, -- the one that all its messages are of, if the selection named it
+    target      text, -- where a replay sends to
     selection   jsonb       NOT NULL,
+    bounds      jsonb,
+    last_id     bigint      NOT NULL DEFAULT -1,
     groups      jsonb       NOT NULL DEFAULT '[]',
     state       text        NOT NULL DEFAULT 'planned' CHECK (state IN ('planned', 'running', 'undoing', 'done', 'stopped', 'undone')),
     total       bigint      NOT NULL DEFAULT 0,
@@ -214,6 +223,18 @@ CREATE TABLE outbox.job_messages (
     message_id  uuid        NOT NULL,
     at          timestamptz NOT NULL,
     PRIMARY KEY (job, n)
+);
+
+-- Where the messages of a replay are: a page is that of their ids, and first and last are transaction ids. Of a page, there
+-- is a row for each range of transaction ids in which it has messages, so that one that was open for long makes no page
+-- read what lies between. upto is how many messages the job has up to here.
+CREATE TABLE outbox.job_pages (
+    job   bigint NOT NULL REFERENCES outbox.jobs ON DELETE CASCADE,
+    page  bigint NOT NULL,
+    first bigint NOT NULL,
+    last  bigint NOT NULL,
+    upto  bigint NOT NULL,
+    PRIMARY KEY (job, page, first)
 );
 
 -- Dead letters that were discarded, as they were. They are kept for a day.

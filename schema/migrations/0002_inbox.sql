@@ -65,8 +65,8 @@ CREATE TABLE outbox.inbox_gaps (
 
 -- The last number that was given to a message of a topic and key. Its row is locked until the writer's
 -- transaction ends: so numbers have no gaps, and their order is that of the commits. A conflict is with the last number, and
--- counts on from it. Whoever replicates the outbox logically has to send this table too: a consumer takes a number that
--- repeats for a repeat.
+-- counts on from it. A logical replication of the outbox must include this table: otherwise numbers repeat, and a
+-- consumer takes a message with such a number for a repeat.
 CREATE TABLE outbox.sequences (
     topic text COLLATE "C" NOT NULL,
     key   text COLLATE "C" NOT NULL,
@@ -188,7 +188,7 @@ BEGIN
 END
 $$;
 
--- try_receive waits for nobody. Its own setting ends with it.
+-- try_receive never waits for another transaction. Its own setting ends with it.
 CREATE FUNCTION outbox.try_receive(consumer text, message_id uuid, dedup_key text) RETURNS text LANGUAGE plpgsql
 SET search_path = pg_catalog SET row_security = off SET lock_timeout = '1ms' AS $$
 BEGIN

@@ -42,7 +42,7 @@ return 'claimed'`)
 	// If the note is gone, as after a server has lost its data, it is made again unless another consumer was faster.
 	renewScript = takeScript
 
-	// The effect has happened, whoever has the claim by now.
+	// The effect has happened, even if another process has the claim by now.
 	markScript = redis.NewScript(`redis.call('SET', KEYS[1], 'done', 'PX', ARGV[1]) return 'done'`)
 
 	releaseScript = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end return 'released'`)

@@ -75,7 +75,8 @@ func TestTheBooksAgreeHoweverOftenServicesAreKilledAndMessagesRepeated(t *testin
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	all := place{broker: servers.OwnNATS(t).URL(), say: func(string, ...any) {}, orders: servers.TestDatabase(t), payments: servers.TestDatabase(t)}
+	all := place{broker: servers.OwnNATS(t).URL(), say: func(string, ...any) {}, orders: servers.TestDatabase(t),
+		payments: servers.TestDatabase(t)}
 	if err := all.prepare(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -77,8 +77,8 @@ func place(t reflect.Type, path, field string) (at, rest string) {
 	return around[len(around)-1].path, field
 }
 
-// named returns the field of a section that goes by the beginning of a name, and the rest of the name. The longest fits best.
-// PollIdle is Idle of the section Poll.
+// named returns the field of a section that goes by the beginning of a name, and the rest of the name. The longest fits
+// best. PollIdle is Idle of the section Poll.
 func named(t reflect.Type, name string) (found reflect.StructField, rest string) {
 	longest := 0
 	for f := range t.Fields() {

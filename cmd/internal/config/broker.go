@@ -25,6 +25,8 @@ type Broker struct {
 	Stdout *Stdout `json:"stdout" jsonschema:"JSON lines on standard output."`
 	File   *File   `json:"file" jsonschema:"JSON lines in a file."`
 
+	Archive *Archive `json:"archive" jsonschema:"An archive: compressed files of JSON lines in a directory."`
+
 	Webhook *Webhook `json:"http" jsonschema:"Webhooks, by the rules of Standard Webhooks."`
 	GRPC    *GRPC    `json:"grpc" jsonschema:"A server of the gRPC service outbox.v1.Delivery."`
 
@@ -32,11 +34,11 @@ type Broker struct {
 	RabbitMQ *RabbitMQ `json:"rabbitmq" jsonschema:"RabbitMQ, over AMQP 0.9.1."`
 }
 
-// section is what the file says of one kind of broker. Defaults and checks are those of the adapter that it opens; a field
-// that has another name there carries it in its tag field.
+// section is what the file says of one kind of broker. Defaults and checks are those of the adapter that it opens; a
+// field that has another name there carries it in its tag field.
 type section interface {
-	// open makes the broker, or reports all faults of the section together, by the names of the adapter's fields. It connects
-	// to nothing: a broker that is down is an outage of its destination, and no reason not to start.
+	// open makes the broker, or reports all faults of the section together, by the names of the adapter's fields. It
+	// connects to nothing: a broker that is down is an outage of its destination, and no reason not to start.
 	open(o Opening) (relay.Broker, error)
 }
 
@@ -55,11 +57,12 @@ type Opening struct {
 type Opened struct {
 	relay.Broker
 
-	// Coupled is not nil if the broker wants to see what its source reads and settles. It then belongs to one shard group.
+	// Coupled is not nil if the broker wants to see what its source reads and settles. It then belongs to one shard
+	// group.
 	Coupled Coupled
 
-	// Calls is how many calls a relay has on their way: more than its default (0) where each message is a request of its own,
-	// and the slowest one holds up its call.
+	// Calls is how many calls a relay has on their way: more than its default (0) where each message is a request of
+	// its own, and the slowest one holds up its call.
 	Calls int
 }
 

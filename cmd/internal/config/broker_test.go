@@ -65,14 +65,16 @@ func TestMessagesReachTheServicesThatAreConfigured(t *testing.T) {
 	several := single
 	several.Batch = 100
 	remote.Target = listener.Addr().String()
-	for name, b := range map[string]config.Broker{"http": {Webhook: &single}, "http, batches": {Webhook: &several}, "grpc": {GRPC: &remote}} {
+	for name, b := range map[string]config.Broker{"http": {Webhook: &single}, "http, batches": {Webhook: &several},
+		"grpc": {GRPC: &remote}} {
 		broker, err := config.Destination{Broker: b}.Open(config.Opening{})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		before := received.Load()
-		batch := []*outbox.Message{{ID: outbox.NewID(), Topic: "t", Key: "k"}, {ID: outbox.NewID(), Topic: "t", Key: "k", Payload: []byte("x")}}
+		batch := []*outbox.Message{{ID: outbox.NewID(), Topic: "t", Key: "k"},
+			{ID: outbox.NewID(), Topic: "t", Key: "k", Payload: []byte("x")}}
 		if errs := broker.Publish(ctx, batch); errs != nil {
 			t.Errorf("%s: %v", name, errs)
 		}
@@ -135,7 +137,8 @@ func TestAFormatThatABrokerCantTakeIsAFault(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 	d.Format.CloudEvents = nil
-	d.SchemaRegistry = &config.SchemaRegistry{URLs: []string{"registry"}, Schemas: []config.RegistrySchema{{Subject: "a", Type: "avro", File: "/no/such"}}}
+	d.SchemaRegistry = &config.SchemaRegistry{URLs: []string{"registry"},
+		Schemas: []config.RegistrySchema{{Subject: "a", Type: "avro", File: "/no/such"}}}
 	if _, err := d.Open(o); err == nil || !strings.Contains(err.Error(), "/no/such") {
 		t.Errorf("the error is %v", err)
 	}

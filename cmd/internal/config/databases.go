@@ -11,7 +11,8 @@ import (
 // DefaultDatabase is the name of a database that is the only one.
 const DefaultDatabase = "default"
 
-// Entry is one of several databases, with what the top level has for a single one. What it doesn't say, the top level says.
+// Entry is one of several databases, with what the top level has for a single one. What it doesn't say, the top level
+// says.
 type Entry struct {
 	Name         string        `json:"name" jsonschema:"Name of the database in metrics, logs, commands and the API. Required, but in a file of its own."`
 	Database     Database      `json:"database" jsonschema:"The PostgreSQL database that holds the outbox."`
@@ -44,7 +45,8 @@ func (c Config) All() []One {
 // Several reports whether the configuration has a list of databases, be it of one.
 func (c *Config) Several() bool { return len(c.Databases) > 0 || c.DatabasesDir != "" }
 
-// folder reads the databases that are files of their own. Where the variables of the environment count them, they come last.
+// folder reads the databases that are files of their own. Where the variables of the environment count them, they come
+// last.
 func (l *loader) folder(c *Config, file string) {
 	if c.DatabasesDir == "" {
 		return
@@ -135,7 +137,8 @@ func (l *loader) inherit(own, general reflect.Value, at, from string) {
 			}
 			if twin, found := strings.CutSuffix(key(f), "_file"); found {
 				_, has := fieldByKey(t, twin)
-				if _, known := l.origins[join(at, twin)]; has && known && l.origins[join(at, twin)].String() != l.origins[join(from, twin)].String() {
+				if _, known := l.origins[join(at, twin)]; has && known &&
+					l.origins[join(at, twin)].String() != l.origins[join(from, twin)].String() {
 					continue // a secret of its own, in place of the file
 				}
 			}
@@ -188,7 +191,8 @@ func clone(v reflect.Value) reflect.Value {
 func (l *loader) databases(c *Config, files map[string]string) {
 	for _, name := range []string{"url", "viewer_url"} {
 		path := "database." + name
-		l.check(l.origins[path].Layer == FromDefault || name == "url" && c.Database.URL.Empty() || name == "viewer_url" && c.Database.ViewerURL.Empty(), path,
+		l.check(l.origins[path].Layer == FromDefault || name == "url" && c.Database.URL.Empty() || name == "viewer_url" &&
+			c.Database.ViewerURL.Empty(), path,
 			"a single database is given beside several; name it in databases as well, or take it away")
 	}
 	names, urls := make(map[string]string), make(map[string]string)

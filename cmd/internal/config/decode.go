@@ -59,7 +59,8 @@ func (d *decoder) syntax(err error, text []byte, path string) {
 	}
 	at, hint := d.at(syntax.GetToken()), ""
 	if lines := bytes.Split(text, []byte("\n")); at.Line > 0 && at.Line <= len(lines) {
-		if line := lines[at.Line-1]; bytes.Contains(line, []byte("${")) && bytes.ContainsAny(bytes.ReplaceAll(line, []byte("${"), nil), "[{") {
+		if line := lines[at.Line-1]; bytes.Contains(line, []byte("${")) &&
+			bytes.ContainsAny(bytes.ReplaceAll(line, []byte("${"), nil), "[{") {
 			hint = "; within { } and [ ], put text that has ${...} in quotes"
 		}
 	}

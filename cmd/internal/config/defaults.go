@@ -9,8 +9,8 @@ import (
 
 // A section that configures a package of the library has that package's defaults, so that there is one place for each.
 
-// standard gives the settings of an empty file. They aren't valid: a database and a destination must be given. Name is set by
-// [Load], from the host's name.
+// standard gives the settings of an empty file. They aren't valid: a database and a destination must be given. Name is
+// set by [Load], from the host's name.
 func (c *Config) standard() {
 	c.Log = Log{Level: "info", Format: "auto"}
 	c.HTTP = HTTP{Listen: "127.0.0.1:9187", API: true}

@@ -42,7 +42,8 @@ func expand(text string, lookup func(string) (string, bool)) (expanded string, n
 		case optional && value == "":
 			value = fallback
 		case !set:
-			complaints = append(complaints, fmt.Sprintf("the variable %s is not set; set it, or give a default as in ${%s:-default}", name, name))
+			complaints = append(complaints, fmt.Sprintf("the variable %s is not set; set it, or give a default as in "+
+				"${%s:-default}", name, name))
 		}
 		b.WriteString(value)
 	}

@@ -103,7 +103,8 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"listen, port", minimal + "http: {listen: \"localhost:99999\"}\n", none},
 		{"listen to all without a login", minimal + "http: {listen: ':9187'}\n", none},
 		{"listen to an address of the network without a login", minimal + "http: {listen: '192.0.2.1:9187'}\n", none},
-		{"users", minimal + "http: {listen: ':9187', users: [{name: 'a:b', role: chief, destinations: [x], password_hash: hidden, token: hidden, token_sha256: ab}, {name: c}, {name: c, token_file: /does/not/exist}]}\n", none},
+		{"users", minimal + "http: {listen: ':9187', users: [{name: 'a:b', role: chief, destinations: [x], " +
+			"password_hash: hidden, token: hidden, token_sha256: ab}, {name: c}, {name: c, token_file: /does/not/exist}]}\n", none},
 		{"certificate of the listener", minimal + "http: {tls: {cert_file: /does/not/exist, key_file: /does/not/exist}}\n", none},
 		{"key of the listener alone", minimal + "http: {tls: {key_file: /x}}\n", none},
 		{"proxy", minimal + "http: {proxy: {from: [10.0.0.1], header: 'X Y'}}\n", none},
@@ -111,7 +112,8 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"masks", minimal + "http: {mask: [card]}\n", none},
 		{"retention interval", minimal + "retention: {interval: 0s}\n", none},
 
-		{"telemetry, endpoint", minimal + "telemetry: {endpoint: localhost:4318, authorization: hidden, authorization_file: /no/such/file}\n", none},
+		{"telemetry, endpoint", minimal + "telemetry: {endpoint: localhost:4318, authorization: hidden, " +
+			"authorization_file: /no/such/file}\n", none},
 		{"notify without anybody", minimal + "notify: {}\n", none},
 		{"notify, webhook's URL", minimal + "notify: {webhook: {url: hooks.example.com/secret}}\n", none},
 		{"notify, webhook without URL", destination("broker: {stdout: }\nnotify: {webhook: {}, every: 0s}"), none},
@@ -136,6 +138,7 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"no broker", destination("broker: {}"), none},
 		{"two brokers", destination("broker: {stdout: {}, file: {path: x}}"), none},
 		{"file without a path", destination("broker: {file: {}}"), none},
+		{"archive", destination("broker: {archive: {size: 0, age: 0s, keep: -1s}}"), none},
 		{"one file twice", destination("broker: {file: {path: ./x}}") + "  - name: b\n    broker: {file: {path: x}}\n", none},
 
 		{"kafka without brokers", destination("broker: {kafka: }"), none},
@@ -153,7 +156,8 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"kafka, oauth without its mechanism", kafka("sasl: {oauth: {token_url: \"https://l/t\", client_id: a, client_secret: hidden}}"), none},
 		{"kafka, oauth with a user", kafka("sasl: {mechanism: oauthbearer, username: u, password: hidden, oauth: {}}"), none},
 		{"kafka, oauth values", kafka("sasl: {mechanism: oauthbearer, oauth: {token_url: \"https://u:hidden@l\", client_id: a, client_secret_file: /does/not/exist, scopes: [\"a b\"], timeout: 0s, " +
-			"parameters: [{name: scope, value: x}], extensions: [{name: auth, value: x}, {name: a-b, value: x}, {name: c, value: }, {name: c, value: x}]}}"), none},
+			"parameters: [{name: scope, value: x}], extensions: [{name: auth, value: x}, {name: a-b, value: x}, {name: " +
+			"c, value: }, {name: c, value: x}]}}"), none},
 		{"kafka, oauth without TLS", kafka("sasl: {mechanism: oauthbearer, oauth: {token_url: \"http://l/t\", client_id: a, client_secret: hidden, tls: {enabled: true}}}"), none},
 		{"kafka, password_file missing", kafka("sasl: {username: u, password_file: /does/not/exist}"), none},
 		{"kafka, partitions", kafka("create_topics: true, partitions: 0, replication_factor: -2"), none},
@@ -182,7 +186,8 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"backoff", delivery("backoff: {initial: 1m, max: 1s}"), none},
 		{"hold_after", delivery("hold_after: 0s"), none},
 		{"in flight", delivery("batch: 100, max_in_flight: 150"), none},
-		{"sqs, standard queues", destination("broker: {sqs: {region: eu, queue: \"{topic}\", account: me, endpoint: sqs, payload: xml, requests: 0}}"), none},
+		{"sqs, standard queues", destination("broker: {sqs: {region: eu, queue: \"{topic}\", account: me, endpoint: " +
+			"sqs, payload: xml, requests: 0}}"), none},
 		{"sqs, field", destination("broker: {sqs: {region: eu, queue: \"{key}.fifo\"}}"), none},
 		{"sqs, TLS", destination("broker: {sqs: {region: eu, endpoint: \"http://x\", tls: {enabled: true}}}"), none},
 		{"sns, no topic", destination("broker: {sns: {region: eu}}"), none},
@@ -194,7 +199,8 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"http, TLS without https", destination("broker: {http: {url: \"http://h/{topic}\", tls: {enabled: true}}}"), none},
 		{"http, scheme", destination("broker: {http: {url: \"ftp://hidden/\", request_messages: 0, api_key: hidden}}"), none},
 		{"grpc, nothing", destination("broker: {grpc: {}}"), none},
-		{"grpc, token without TLS", destination("broker: {grpc: {target: \"h:1\", token: hidden, keepalive: 1s, max_message_bytes: 10}}"), none},
+		{"grpc, token without TLS", destination("broker: {grpc: {target: \"h:1\", token: hidden, keepalive: 1s, " +
+			"max_message_bytes: 10}}"), none},
 		{"bytes in flight", delivery("max_in_flight_bytes: 1000"), none},
 		{"batch", delivery("batch: 0"), none},
 
@@ -211,7 +217,8 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"flag, below a single value", minimal, flag("log.level.x", "1s")},
 		{"flag, section", minimal, flag("log", "{level: a, formt: text}")},
 
-		{"everything at once", "name: A\n" + destination("broker: {kafka: {tpoic: x, compression: br, sasl: {username: u}}}\nlease: 3") + "log: {level: \"${LEVEL}\"}\n",
+		{"everything at once", "name: A\n" + destination("broker: {kafka: {tpoic: x, compression: br, sasl: {username: "+
+			"u}}}\nlease: 3") + "log: {level: \"${LEVEL}\"}\n",
 			config.Input{Environ: []string{"OUTBOX_HTTP_LISTEN=x"}, Overrides: map[string]string{"retention.interval": "often"}}},
 	}
 

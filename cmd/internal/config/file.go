@@ -1,14 +1,9 @@
 package config
 
 import (
-	"context"
 	"errors"
-	"log/slog"
-	"os"
-	"slices"
-	"sync"
+	"time"
 
-	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/jsonl"
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay"
@@ -22,6 +17,23 @@ type File struct {
 	Path string `json:"path" jsonschema:"The file; it is created if it is missing. Required."`
 }
 
+// Archive configures an archive of compressed JSON lines.
+type Archive struct {
+	Directory string        `json:"directory" jsonschema:"The directory; it has to exist. Any number of relays may write into it. Required."`
+	Size      Size          `json:"size" min:"1" jsonschema:"How many bytes of lines a file gets before it is compressed."`
+	Age       time.Duration `json:"age" jsonschema:"How long lines are added to a file that doesn't reach size before."`
+	Keep      time.Duration `json:"keep" min:"0" jsonschema:"How long messages are kept. 0 removes nothing."`
+}
+
+func (a *Archive) standard() { adopt(a, jsonl.ArchiveDefaults()) }
+
+func (a *Archive) open(o Opening) (relay.Broker, error) {
+	var faults settings.Faults
+	faults.Add("Format", o.lines())
+	broker, err := jsonl.NewArchive(a.Directory, jsonl.ArchiveConfig{Size: int64(a.Size), Age: a.Age, Keep: a.Keep, Logger: o.Logger})
+	return made(broker, err, &faults)
+}
+
 func (*Stdout) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
 	faults.Add("Format", o.lines())
@@ -32,7 +44,7 @@ func (f *File) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
 	faults.Add("Format", o.lines())
 	faults.Need(f.Path != "", "Path", "not given; name the file")
-	return made(&lazyFile{path: f.Path, logger: o.Logger}, nil, &faults)
+	return made(jsonl.NewFile(f.Path, jsonl.Config{Logger: o.Logger}), nil, &faults)
 }
 
 // lines is the fault of a format where there are lines.
@@ -40,63 +52,5 @@ func (o Opening) lines() error {
 	if o.format == nil {
 		return nil
 	}
-	return errors.New("lines of stdout and file have a format of their own; leave it out")
-}
-
-// lazyFile opens its file when the first message comes, so that a standby does not keep the owner from
-// it, and a file that can't be opened now is an outage of its destination alone.
-type lazyFile struct {
-	path   string
-	logger *slog.Logger
-
-	mu     sync.Mutex
-	file   *jsonl.Broker
-	closed bool
-}
-
-var (
-	_ relay.Broker = (*lazyFile)(nil)
-	_ relay.Pinger = (*lazyFile)(nil)
-)
-
-func (l *lazyFile) open() (*jsonl.Broker, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return nil, outbox.Unavailable(os.ErrClosed)
-	}
-	if l.file == nil {
-		file, err := jsonl.Open(l.path, jsonl.Config{Logger: l.logger})
-		if err != nil {
-			return nil, outbox.Unavailable(err)
-		}
-		l.file = file
-	}
-	return l.file, nil
-}
-
-func (l *lazyFile) Publish(ctx context.Context, batch []*outbox.Message) []error {
-	file, err := l.open()
-	if err != nil {
-		return slices.Repeat([]error{err}, len(batch))
-	}
-	return file.Publish(ctx, batch)
-}
-
-func (l *lazyFile) Ping(ctx context.Context) error {
-	file, err := l.open()
-	if err != nil {
-		return err
-	}
-	return file.Ping(ctx)
-}
-
-func (l *lazyFile) Close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed = true
-	if l.file == nil {
-		return nil
-	}
-	return l.file.Close()
+	return errors.New("lines of stdout, file and archive have a format of their own; leave it out")
 }

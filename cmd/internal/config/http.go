@@ -68,7 +68,8 @@ func (t ServerTLS) Config() *tls.Config {
 		return nil
 	}
 	own := &ownCertificate{certFile: t.CertFile, keyFile: t.KeyFile}
-	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.current() }}
+	return &tls.Config{MinVersion: tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.current() }}
 }
 
 func (l *loader) http(h HTTP) {
@@ -80,7 +81,8 @@ func (l *loader) http(h HTTP) {
 	ip, err := netip.ParseAddr(host)
 	public := host == "" || err == nil && !ip.IsLoopback()
 	l.check(!public || h.Exposed() == "", "http.listen", "%s", h.Exposed())
-	l.advise(!public || !h.API || h.TLS.CertFile != "" || len(h.Users) == 0, "http.tls", "without it, logins and tokens travel in the clear, unless something before it encrypts")
+	l.advise(!public || !h.API || h.TLS.CertFile != "" || len(h.Users) == 0, "http.tls",
+		"without it, logins and tokens travel in the clear, unless something before it encrypts")
 
 	l.check(h.TLS.CertFile != "" || h.TLS.KeyFile == "", "http.tls.cert_file", "not given, but key_file is")
 	l.check(h.TLS.KeyFile != "" || h.TLS.CertFile == "", "http.tls.key_file", "not given, but cert_file is")
@@ -101,7 +103,8 @@ func (l *loader) http(h HTTP) {
 			_, err := netip.ParsePrefix(from)
 			l.check(err == nil, element("http.proxy.from", i), "%q is not a network such as 10.1.2.3/32", from)
 		}
-		l.check(h.Proxy.Header != "" && !strings.ContainsAny(h.Proxy.Header, " :\r\n\t"), "http.proxy.header", "%q is not the name of a header", h.Proxy.Header)
+		l.check(h.Proxy.Header != "" && !strings.ContainsAny(h.Proxy.Header, " :\r\n\t"), "http.proxy.header",
+			"%q is not the name of a header", h.Proxy.Header)
 	}
 	for i := range h.Mask {
 		_, err := rest.Mask(h.Mask[i : i+1])
@@ -115,16 +118,21 @@ const (
 )
 
 func (l *loader) user(u User, path string, proxied bool) {
-	l.check(u.Name != "" && len(u.Name) <= maxPattern && !strings.ContainsFunc(u.Name, func(r rune) bool { return r < ' ' || r == ':' || r == 0x7f }), path+".name", "%q is no login: it is 1 to %d characters without a colon", u.Name, maxPattern)
+	foreign := func(r rune) bool { return r < ' ' || r == ':' || r == 0x7f }
+	l.check(u.Name != "" && len(u.Name) <= maxPattern && !strings.ContainsFunc(u.Name, foreign), path+".name",
+		"%q is no login: it is 1 to %d characters without a colon", u.Name, maxPattern)
 	l.check(len(u.Destinations) == 0 || u.Role == "operator", path+".destinations", "only an operator acts on destinations")
 	hash := u.PasswordHash.Text()
 	if hash != "" {
 		cost, err := bcrypt.Cost([]byte(hash))
-		l.check(err == nil && cost <= maxCost, path+".password_hash", "not a bcrypt hash of a cost up to %d; make one with: htpasswd -nB %s", maxCost, u.Name)
+		l.check(err == nil && cost <= maxCost, path+".password_hash",
+			"not a bcrypt hash of a cost up to %d; make one with: htpasswd -nB %s", maxCost, u.Name)
 	}
-	l.check(u.Token.Empty() || len(u.Token.Text()) >= minToken, path+".token", "too short; a token has at least %d characters, such as openssl rand -hex 32 makes", minToken)
+	l.check(u.Token.Empty() || len(u.Token.Text()) >= minToken, path+".token",
+		"too short; a token has at least %d characters, such as openssl rand -hex 32 makes", minToken)
 	sum, err := hex.DecodeString(u.TokenSHA256)
 	l.check(err == nil && (len(sum) == 32 || len(sum) == 0), path+".token_sha256", "not 64 hexadecimal digits")
 	l.check(u.Token.Empty() || len(sum) == 0, path+".token_sha256", "token is given as well; keep one of them")
-	l.check(proxied || hash != "" || !u.Token.Empty() || len(sum) > 0 || l.rejected[path+".password_hash_file"] || l.rejected[path+".token_file"], path, "has no way to log in: give password_hash or token")
+	l.check(proxied || hash != "" || !u.Token.Empty() || len(sum) > 0 || l.rejected[path+".password_hash_file"] ||
+		l.rejected[path+".token_file"], path, "has no way to log in: give password_hash or token")
 }

@@ -135,10 +135,13 @@ func (k *Kafka) advise(l *loader, path string) {
 	l.advise(k.ExactlyOnce || k.CursorTopic == "", path+".cursor_topic", "has no effect, since exactly_once is false")
 	standard := Standard[Kafka]()
 	l.advise(k.CreateTopics || k.Partitions == standard.Partitions, path+".partitions", "has no effect, since create_topics is false")
-	l.advise(k.CreateTopics || k.ReplicationFactor == standard.ReplicationFactor, path+".replication_factor", "has no effect, since create_topics is false")
+	l.advise(k.CreateTopics || k.ReplicationFactor == standard.ReplicationFactor, path+".replication_factor",
+		"has no effect, since create_topics is false")
 	mechanism := path + ".sasl.mechanism"
-	l.advise(k.TLS.Enabled || k.SASL.Mechanism != "plain" || k.SASL.User == "", mechanism, "plain sends the password unencrypted, since tls.enabled is false")
-	l.advise(k.TLS.Enabled || k.SASL.Mechanism != oauthBearer, mechanism, "oauthbearer sends tokens unencrypted, since tls.enabled is false")
+	l.advise(k.TLS.Enabled || k.SASL.Mechanism != "plain" || k.SASL.User == "", mechanism,
+		"plain sends the password unencrypted, since tls.enabled is false")
+	l.advise(k.TLS.Enabled || k.SASL.Mechanism != oauthBearer, mechanism,
+		"oauthbearer sends tokens unencrypted, since tls.enabled is false")
 }
 
 // RFC 7628 has the form of extensions, and auth among them is the token.
@@ -153,10 +156,12 @@ func (o *OAuth) advise(l *loader, path string) {
 		l.advise(u.Hostname() == "localhost" || err == nil && ip.IsLoopback(), path+".token_url", "http:// shows the secret to everybody on the way; use https://")
 	}
 	l.oauthFields(o.Parameters, path+".parameters", func(f OAuthField, at string) {
-		l.check(f.Name != "" && f.Name != "scope" && f.Name != "client_id" && f.Name != "client_secret", at+".name", "%q can't be set here", f.Name)
+		l.check(f.Name != "" && f.Name != "scope" && f.Name != "client_id" && f.Name != "client_secret", at+".name",
+			"%q can't be set here", f.Name)
 	})
 	l.oauthFields(o.Extensions, path+".extensions", func(f OAuthField, at string) {
-		l.check(extensionName.MatchString(f.Name) && f.Name != "auth", at+".name", "%q is not the name of an extension; use letters alone, and not auth", f.Name)
+		l.check(extensionName.MatchString(f.Name) && f.Name != "auth", at+".name",
+			"%q is not the name of an extension; use letters alone, and not auth", f.Name)
 		l.check(extensionValue.MatchString(f.Value), at+".value", "empty, or not of printable ASCII characters")
 	})
 }

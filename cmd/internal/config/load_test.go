@@ -63,7 +63,8 @@ func TestAnInstanceNeedsNoFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := l.Config; c.Name != "relay" || len(c.Destinations) != 1 || c.Destinations[0].Broker.Stdout == nil || c.Destinations[0].Delivery.Batch != 3000 {
+	if c := l.Config; c.Name != "relay" || len(c.Destinations) != 1 || c.Destinations[0].Broker.Stdout == nil ||
+		c.Destinations[0].Delivery.Batch != 3000 {
 		t.Errorf("configuration %+v", c)
 	}
 }
@@ -145,12 +146,13 @@ destinations:
 	c := l.Config
 	d := c.Destinations[0]
 	for what, ok := range map[string]bool{
-		"name":     c.Name == "from-default",
-		"url":      c.Database.URL.Text() == "postgres://u:p:,$'@db/app?x=${y}",
-		"level":    c.Log.Level == "warn",
-		"raw":      d.Broker.Kafka.ClientID == "${USER}: [#",
-		"empty":    d.Name == "ab",
-		"list":     reflect.DeepEqual(d.Broker.Kafka.Brokers, []string{"a:1", "b:2"}) && reflect.DeepEqual(d.Topics, []string{"a,b:c", "plain$"}),
+		"name":  c.Name == "from-default",
+		"url":   c.Database.URL.Text() == "postgres://u:p:,$'@db/app?x=${y}",
+		"level": c.Log.Level == "warn",
+		"raw":   d.Broker.Kafka.ClientID == "${USER}: [#",
+		"empty": d.Name == "ab",
+		"list": reflect.DeepEqual(d.Broker.Kafka.Brokers, []string{"a:1", "b:2"}) &&
+			reflect.DeepEqual(d.Topics, []string{"a,b:c", "plain$"}),
 		"number":   d.Delivery.Batch == 12,
 		"size":     d.Delivery.MaxInFlightBytes == 64<<10,
 		"duration": d.Lease == 2*time.Second,
@@ -311,7 +313,9 @@ func TestTheExampleIsValid(t *testing.T) {
 	}
 	// What it calls a default is one.
 	d := l.Config.Destinations[0]
-	if standard := config.Standard[config.Destination](); !reflect.DeepEqual(d.Delivery, standard.Delivery) || d.Poll != standard.Poll || d.Lease != standard.Lease || d.LagObjective != standard.LagObjective || d.DrainTimeout != standard.DrainTimeout {
+	if standard := config.Standard[config.Destination](); !reflect.DeepEqual(d.Delivery, standard.Delivery) ||
+		d.Poll != standard.Poll || d.Lease != standard.Lease || d.LagObjective != standard.LagObjective ||
+		d.DrainTimeout != standard.DrainTimeout {
 		t.Errorf("the example's destination %+v has other values than %+v", d, standard)
 	}
 	kafka := *d.Broker.Kafka

@@ -21,7 +21,8 @@ destinations:
 		t.Fatal(complaint)
 	}
 	c := &l.Config
-	if n := c.Notification(&c.Destinations[0]); n != c.Notify || n.Every != 5*time.Minute || n.Collect != 2*time.Second || n.Webhook.Timeout != 10*time.Second || n.Command != nil {
+	if n := c.Notification(&c.Destinations[0]); n != c.Notify || n.Every != 5*time.Minute || n.Collect != 2*time.Second ||
+		n.Webhook.Timeout != 10*time.Second || n.Command != nil {
 		t.Errorf("a notifies by %+v", n)
 	}
 	if n := c.Notification(&c.Destinations[1]); n.Webhook != nil || n.Command == nil || n.Every != time.Minute {

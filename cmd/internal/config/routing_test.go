@@ -68,12 +68,14 @@ func TestRoutingIsReadAsThePackagesHaveIt(t *testing.T) {
 			{Match: route.Match{EventType: "OrderCreated"}, To: "shop.{aggregate_type}"},
 		},
 		Default: "other.{topic}",
-		Headers: []route.HeaderRule{{Name: "region", Rename: "x-region"}, {Name: "internal-*", Drop: true}, {Name: "source", Value: "shop-{event_type}"}},
+		Headers: []route.HeaderRule{{Name: "region", Rename: "x-region"}, {Name: "internal-*", Drop: true},
+			{Name: "source", Value: "shop-{event_type}"}},
 	}
 	if got := d.Table(); !reflect.DeepEqual(got, wantTable) {
 		t.Errorf("the table is %+v", got)
 	}
-	wantFormat := format.CloudEvents{Structured: true, Source: "/shop", Subject: "{aggregate_id}", Extensions: []format.Extension{{Name: "tenant", Value: "{header.tenant}"}}}
+	wantFormat := format.CloudEvents{Structured: true, Source: "/shop", Subject: "{aggregate_id}",
+		Extensions: []format.Extension{{Name: "tenant", Value: "{header.tenant}"}}}
 	if got := d.Format.Description(); !reflect.DeepEqual(got, wantFormat) {
 		t.Errorf("the format is %+v", got)
 	}
@@ -109,8 +111,9 @@ func TestTheDebeziumFormatRoutesByAggregateTypeUnlessToldOtherwise(t *testing.T)
 	if err := rules.Apply(m); err != nil || m.Topic != "outbox.event.Order" {
 		t.Errorf("the topic is %q, %v", m.Topic, err)
 	}
-	want := format.Debezium{Key: "string", Value: "json", Header: "string", Payload: "jsonb", Expand: true, Schema: "outbox.public.outboxevent.Value",
-		Place: []format.Placement{{Field: "event_type", Alias: "eventType"}}}
+	want := format.Debezium{Key: "string", Value: "json", Header: "string", Payload: "jsonb", Expand: true,
+		Schema: "outbox.public.outboxevent.Value",
+		Place:  []format.Placement{{Field: "event_type", Alias: "eventType"}}}
 	if got := d.Format.Description(); !reflect.DeepEqual(got, want) {
 		t.Errorf("the format is %+v", got)
 	}
@@ -118,9 +121,11 @@ func TestTheDebeziumFormatRoutesByAggregateTypeUnlessToldOtherwise(t *testing.T)
 
 func TestWhatTheDebeziumLayoutCannotPlaceIsFoundBeforeAnythingRuns(t *testing.T) {
 	t.Parallel()
-	const source = "source: {preset: debezium, table: ob, strategy: replication, columns: {header_columns: [version=version, id=other]}}\n    format: {debezium: {place: "
+	const source = "source: {preset: debezium, table: ob, strategy: replication, columns: {header_columns: " +
+		"[version=version, id=other]}}\n    format: {debezium: {place: "
 	for name, test := range map[string]struct{ destination, fault string }{
-		"placed and consumed":   {source + "[{field: header.version, alias: version, type: integer}, {field: header.id, alias: other}]}}", ""},
+		"placed and consumed": {source + "[{field: header.version, alias: version, type: integer}, {field: " +
+			"header.id, alias: other}]}}", ""},
 		"the same, renamed":     {source + "[{field: header.version}]}}\n    route: {headers: [{name: id, rename: other}]}", ""},
 		"nothing is placed":     {source + "[{field: header.version}]}}", `the layout writes a header "id" itself`},
 		"no column becomes it":  {source + "[{field: header.absent}, {field: header.id, alias: x}]}}", `no message has a header "absent"`},
@@ -129,7 +134,8 @@ func TestWhatTheDebeziumLayoutCannotPlaceIsFoundBeforeAnythingRuns(t *testing.T)
 		"a type that isn't one": {"format: {debezium: {place: [{field: header.a, type: money}]}}", `"money" is no type`},
 		"compact elsewhere":     {"format: {debezium: {compact: true}}", "the broker is not Redis"},
 	} {
-		_, err := config.Load(config.Input{File: write(t, "outbox.yaml", minimal+"\n  - name: cdc\n    "+test.destination+"\n    broker: {nats: }\n")})
+		_, err := config.Load(config.Input{File: write(t, "outbox.yaml",
+			minimal+"\n  - name: cdc\n    "+test.destination+"\n    broker: {nats: }\n")})
 		if (err == nil) != (test.fault == "") || err != nil && !strings.Contains(err.Error(), test.fault) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -24,7 +24,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// tokenServer gives who knows the secret a token as Kafka's own validator for tests takes it: a JWT without a signature.
+// tokenServer gives who knows the secret a token as Kafka's own validator for tests takes it: a JWT without a
+// signature.
 func tokenServer(t *testing.T, life int) (url string, given *atomic.Int64) {
 	t.Helper()
 	given = new(atomic.Int64)
@@ -45,8 +46,8 @@ func tokenServer(t *testing.T, life int) (url string, given *atomic.Int64) {
 	return s.URL, given
 }
 
-// kafkaWithTokens returns a server and an address of it where nobody is let in without a token, and where a session ends after
-// a while; 0: with its connection.
+// kafkaWithTokens returns a server and an address of it where nobody is let in without a token, and where a session
+// ends after a while; 0: with its connection.
 func kafkaWithTokens(t *testing.T, session time.Duration) (k *servers.Kafka, guarded string) {
 	t.Helper()
 	proxy, err := testnet.StartProxy()
@@ -74,7 +75,8 @@ func TestARelayEntersKafkaWithTokens(t *testing.T) {
 		tokens.TokenURL, tokens.ClientID, tokens.ClientSecret = url, "relay", config.NewSecret(secret)
 		k.CreateTopics = true
 		k.Brokers, k.SASL = []string{address}, config.SASL{Mechanism: "oauthbearer", OAuth: &tokens}
-		broker, err := config.Destination{ShardGroups: 1, Broker: config.Broker{Kafka: &k}}.Open(config.Opening{Logger: slog.New(slog.DiscardHandler)})
+		broker, err := config.Destination{ShardGroups: 1,
+			Broker: config.Broker{Kafka: &k}}.Open(config.Opening{Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +143,8 @@ func TestSessionsWithKafkaAreRenewedUnderLoad(t *testing.T) {
 			for authenticated.Load()-connected.Load() < renewals || given.Load() < 3 {
 				batch := make([]*outbox.Message, 50)
 				for i := range batch {
-					batch[i] = &outbox.Message{ID: outbox.NewID(), Topic: "orders", Key: strconv.Itoa(caller), Payload: []byte(strconv.Itoa(sent[caller] + i))}
+					batch[i] = &outbox.Message{ID: outbox.NewID(), Topic: "orders", Key: strconv.Itoa(caller),
+						Payload: []byte(strconv.Itoa(sent[caller] + i))}
 				}
 				for _, err := range broker.Publish(ctx, batch) {
 					if err != nil {
@@ -154,7 +157,8 @@ func TestSessionsWithKafkaAreRenewedUnderLoad(t *testing.T) {
 		})
 	}
 	load.Wait()
-	t.Logf("%d messages of each caller; %d connections, %d renewals, %d tokens", sent, connected.Load(), authenticated.Load()-connected.Load(), given.Load())
+	t.Logf("%d messages of each caller; %d connections, %d renewals, %d tokens", sent, connected.Load(),
+		authenticated.Load()-connected.Load(), given.Load())
 	next := readNumbers(t, server.Addr(), "orders", sent[:])
 	for caller, want := range sent {
 		if key := strconv.Itoa(caller); next[key] != want {

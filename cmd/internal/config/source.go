@@ -128,9 +128,12 @@ func (s *Source) Resolve() (strategy string, m mapping.Mapping) {
 		{&m.Headers, c.Headers}, {&m.CreatedAt, c.CreatedAt}, {&m.DeliverAt, c.DeliverAt}, {&m.Priority, c.Priority},
 		{&m.Order, s.Order},
 		{&m.Failure.Attempts, s.Failure.Attempts}, {&m.Failure.Error, s.Failure.Error}, {&m.Failure.LastAttempt, s.Failure.LastAttempt},
-		{&m.Failure.NextAttempt, s.Failure.NextAttempt}, {&m.Failure.FailedValue, s.Failure.FailedValue}, {&m.Failure.DeadTable, s.Failure.DeadTable},
-		{&m.Claim.Until, s.Claim.Until}, {&m.Claim.Status, s.Claim.Status}, {&m.Claim.Since, s.Claim.Since}, {&m.Claim.Owner, s.Claim.Owner},
-		{&m.Offsets.Table, s.Offsets.Table}, {&m.Offsets.Topic, s.Offsets.Topic}, {&m.Offsets.Partition, s.Offsets.Partition}, {&m.Offsets.Transaction, s.Offsets.Transaction},
+		{&m.Failure.NextAttempt, s.Failure.NextAttempt}, {&m.Failure.FailedValue, s.Failure.FailedValue},
+		{&m.Failure.DeadTable, s.Failure.DeadTable},
+		{&m.Claim.Until, s.Claim.Until}, {&m.Claim.Status, s.Claim.Status}, {&m.Claim.Since, s.Claim.Since},
+		{&m.Claim.Owner, s.Claim.Owner},
+		{&m.Offsets.Table, s.Offsets.Table}, {&m.Offsets.Topic, s.Offsets.Topic},
+		{&m.Offsets.Partition, s.Offsets.Partition}, {&m.Offsets.Transaction, s.Offsets.Transaction},
 	} {
 		over(o.to, o.with)
 	}
@@ -218,14 +221,19 @@ func (l *loader) source(d *Destination, path string) {
 	}
 	for i, pair := range s.Columns.HeaderColumns {
 		name, column, _ := strings.Cut(pair, "=")
-		l.check(name != "" && column != "", element(at+".columns.header_columns", i), "%q is not a pair such as sequence=sequence_number", pair)
+		l.check(name != "" && column != "", element(at+".columns.header_columns", i),
+			"%q is not a pair such as sequence=sequence_number", pair)
 	}
 	strategy, m := s.Resolve()
-	l.check(strategy != "auto", at+".strategy", "auto needs a preset; name the strategy: skiplocked, advisory, lease, xmin, serial or replication")
+	l.check(strategy != "auto", at+".strategy", "auto needs a preset; name the strategy: skiplocked, advisory, lease, "+
+		"xmin, serial or replication")
 	logs := strategy == logStrategy
-	l.check(!logs || len(s.unread()) == 0, at, "strategy replication takes rows as they are committed and changes none, so it can't make use of: %s", strings.Join(s.unread(), ", "))
-	l.advise(s.Done.Partition == "" || d.Broker.Kafka != nil, at+".done.partition", "has no effect, since this broker doesn't tell of partitions")
-	l.check(d.ShardGroups == 1 || moves(strategy), path+".shard_groups", "%d, but strategy %s has no groups: run more relays instead", d.ShardGroups, strategy)
+	l.check(!logs || len(s.unread()) == 0, at, "strategy replication takes rows as they are committed and changes "+
+		"none, so it can't make use of: %s", strings.Join(s.unread(), ", "))
+	l.advise(s.Done.Partition == "" || d.Broker.Kafka != nil, at+".done.partition",
+		"has no effect, since this broker doesn't tell of partitions")
+	l.check(d.ShardGroups == 1 || moves(strategy), path+".shard_groups",
+		"%d, but strategy %s has no groups: run more relays instead", d.ShardGroups, strategy)
 
 	// What can't be delivered must have somewhere to go; nothing is dropped in silence.
 	policy := path + ".delivery.on_exhausted"
@@ -263,7 +271,8 @@ func (l *loader) sources(destinations []Destination, at string) {
 			continue // each has a slot of its own
 		}
 		first, twice := tables[m.Table]
-		l.check(!twice, path+".source.table", "%s reads %s as well; rows are marked or offsets moved once, so a table has one destination", first, m.Table)
+		l.check(!twice, path+".source.table", "%s reads %s as well; rows are marked or offsets moved once, so a table "+
+			"has one destination", first, m.Table)
 		tables[m.Table] = path
 	}
 }

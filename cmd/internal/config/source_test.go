@@ -23,8 +23,10 @@ func TestASourceGoesOverItsPreset(t *testing.T) {
 	}
 	d := l.Config.Destinations[0]
 	strategy, m := d.Source.Resolve()
-	if strategy != "advisory" || m.Table != "shop.outbox_events" || m.Key != "all" || m.Topic != "{aggregate_type}" || m.Failure.Attempts != "attempt" ||
-		m.Failure.DeadTable != "outbox_dead" || m.Done.Column != "published_at" || len(m.Lock) != 2 || m.Lock[0] != -1 || m.HeaderColumns[0] != (mapping.HeaderColumn{Name: "dedup", Column: "dedup_key"}) {
+	if strategy != "advisory" || m.Table != "shop.outbox_events" || m.Key != "all" || m.Topic != "{aggregate_type}" ||
+		m.Failure.Attempts != "attempt" ||
+		m.Failure.DeadTable != "outbox_dead" || m.Done.Column != "published_at" || len(m.Lock) != 2 || m.Lock[0] != -1 ||
+		m.HeaderColumns[0] != (mapping.HeaderColumn{Name: "dedup", Column: "dedup_key"}) {
 		t.Errorf("strategy %s, mapping %+v", strategy, m)
 	}
 	if d.Delivery.OnExhausted != "dead_letter" {
@@ -99,7 +101,8 @@ func TestKeysAreBytesWhereTheBrokersAre(t *testing.T) {
 		`{http: {url: "http://localhost/hook"}}`:                            false,
 		`{stdout: {}}`:                                                      false,
 	} {
-		l, complaint := load(t, strings.NewReplacer("{stdout: {}}", broker, "SOURCE", "{preset: outbox_event}").Replace(withSource), config.Input{})
+		l, complaint := load(t, strings.NewReplacer("{stdout: {}}", broker, "SOURCE",
+			"{preset: outbox_event}").Replace(withSource), config.Input{})
 		if complaint != "" {
 			t.Errorf("%s: %s", broker, complaint)
 			continue

@@ -94,7 +94,8 @@ func (c *ownCertificate) read() error {
 	return nil
 }
 
-// choose is for tls.Config.GetClientCertificate. As crypto/tls does, it shows nothing that the server says it wouldn't accept.
+// choose is for tls.Config.GetClientCertificate. As crypto/tls does, it shows nothing that the server says it wouldn't
+// accept.
 func (c *ownCertificate) choose(request *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	pair, _ := c.current()
 	if request.SupportsCertificate(pair) != nil {

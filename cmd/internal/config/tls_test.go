@@ -66,7 +66,8 @@ func TestTheFileSaysHowRedisAndRabbitMQAreSpokenToWithTLS(t *testing.T) {
 		"the system's":          {own, []string{"not trusted", "ca_file"}},
 		"another name":          {ca + ", " + own + ", server_name: broker.example", []string{"broker.example", "server_name"}},
 		"without a certificate": {ca, []string{"asked for a certificate", "cert_file and key_file"}},
-		"a stranger":            {ca + fmt.Sprintf(", cert_file: %s, key_file: %s", stranger.File, stranger.KeyFile), []string{"authority that it knows", "cert_file and key_file"}},
+		"a stranger": {ca + fmt.Sprintf(", cert_file: %s, key_file: %s", stranger.File, stranger.KeyFile),
+			[]string{"authority that it knows", "cert_file and key_file"}},
 	} {
 		for kind, broker := range map[string]string{
 			"redis":    fmt.Sprintf("redis: {addresses: [%s], create_streams: true, tls: {enabled: true, %s}}", redis.TLSAddr(), c.tls),
@@ -113,7 +114,8 @@ func TestACertificateThatWasReplacedIsShownFromTheNextConnectionOn(t *testing.T)
 	client.RootCAs = signer.Pool()
 	client.ServerName = "server.example"
 	server := &tls.Config{
-		Certificates: []tls.Certificate{signer.Server(t, "server.example").Certificate}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: signer.Pool(),
+		Certificates: []tls.Certificate{signer.Server(t, "server.example").Certificate},
+		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: signer.Pool(),
 	}
 	shows := func(want string) {
 		t.Helper()

@@ -130,9 +130,11 @@ func (l *loader) constraints(s setting) {
 
 // meant reports a zero that a broker's adapter would take for its default.
 func (l *loader) meant(s setting) {
-	if s.parent.IsValid() && isScalar(s.value.Type()) && s.value.Kind() != reflect.Bool && s.value.IsZero() && strings.Contains(s.path, ".broker.") {
+	if s.parent.IsValid() && isScalar(s.value.Type()) && s.value.Kind() != reflect.Bool && s.value.IsZero() &&
+		strings.Contains(s.path, ".broker.") {
 		standard := newDefault(s.parent.Type()).FieldByIndex(s.field.Index)
-		l.check(standard.IsZero(), s.path, "%s would mean the default, %s: leave it out, or give another", scalar(s.value), scalar(standard))
+		l.check(standard.IsZero(), s.path, "%s would mean the default, %s: leave it out, or give another",
+			scalar(s.value), scalar(standard))
 	}
 }
 
@@ -213,7 +215,9 @@ func (l *loader) exactlyOnce(d *Destination, path string) {
 	if k := d.Broker.Kafka; k == nil || !k.ExactlyOnce {
 		return
 	}
-	l.check(d.Source == nil, path+".broker.kafka.exactly_once", "not possible with a source of its own: no strategy for such a table notes everything that was delivered, offsets neither, which stay before a message that waits; leave one of the two out")
+	l.check(d.Source == nil, path+".broker.kafka.exactly_once",
+		"not possible with a source of its own: no strategy for such a table notes everything that was delivered, "+
+			"offsets neither, which stay before a message that waits; leave one of the two out")
 	l.check(d.Delivery.MaxInFlight <= maxExactlyOnce, path+".delivery.max_in_flight",
 		"%d is too large with exactly_once; the most is %d", d.Delivery.MaxInFlight, maxExactlyOnce)
 }

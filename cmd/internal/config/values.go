@@ -17,8 +17,8 @@ const mask = "***"
 // Secret is a text that doesn't print: fmt, slog and the encodings show a mask. Text returns it.
 type Secret = masked[all]
 
-// URL is a connection string that prints without its password. Of a webhook's, whose receivers often put a secret into the
-// path, the server is printed alone. Text returns it.
+// URL is a connection string that prints without its password. Of a webhook's, whose receivers often put a secret into
+// the path, the server is printed alone. Text returns it.
 type URL = masked[credentials]
 
 // NewSecret returns a secret of this text.
@@ -33,8 +33,8 @@ func NewURL(text string) (u URL) {
 	return u
 }
 
-// masked is a text that prints as M masks it. The pointer is for fmt: where a verb fits the value around it badly, such as
-// %s for a pointer to a struct, fmt calls no methods and prints what it finds, here an address.
+// masked is a text that prints as M masks it. The pointer is for fmt: where a verb fits the value around it badly, such
+// as %s for a pointer to a struct, fmt calls no methods and prints what it finds, here an address.
 type masked[M interface{ mask(string) string }] struct{ text *string }
 
 // Text is the text itself.

@@ -21,7 +21,8 @@ func TestASecretNeverPrints(t *testing.T) {
 	var value config.Config
 	filled := map[reflect.Type]bool{}
 	fill(t, reflect.ValueOf(&value).Elem(), filled)
-	for _, want := range []any{config.Kafka{}, config.OAuth{}, config.Redis{}, config.RabbitMQ{}, config.NotifyWebhook{}, config.SchemaRegistry{}} {
+	for _, want := range []any{config.Kafka{}, config.OAuth{}, config.Redis{}, config.RabbitMQ{}, config.NotifyWebhook{},
+		config.SchemaRegistry{}} {
 		if !filled[reflect.TypeOf(want)] {
 			t.Fatalf("the walk doesn't come to %T", want)
 		}
@@ -165,7 +166,8 @@ func TestASizePrintsInTheLargestUnitThatLeavesItWhole(t *testing.T) {
 func TestSizesAreReadWithAnyUnit(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]config.Size{
-		"2048": 2048, "2048B": 2048, "\"2048 B\"": 2048, "2KiB": 2048, "2kB": 2000, "2KB": 2000, "3MB": 3e6, "3MiB": 3 << 20, "1GB": 1e9, "1GiB": 1 << 30,
+		"2048": 2048, "2048B": 2048, "\"2048 B\"": 2048, "2KiB": 2048, "2kB": 2000, "2KB": 2000, "3MB": 3e6,
+		"3MiB": 3 << 20, "1GB": 1e9, "1GiB": 1 << 30,
 	} {
 		l := mustLoad(t, destination("broker: {stdout: }\ndelivery: {max_in_flight_bytes: "+text+"}"), config.Input{})
 		if got := l.Config.Destinations[0].Delivery.MaxInFlightBytes; got != want {

@@ -46,7 +46,8 @@ func explain(err error, cfg *pgx.ConnConfig, origin string) error {
 	case errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT):
 		return fmt.Errorf("no PostgreSQL listens at %s: start it, or correct %s", where, origin)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("PostgreSQL at %s does not answer: check the address in %s and firewalls on the way: %w", where, origin, context.DeadlineExceeded)
+		return fmt.Errorf("PostgreSQL at %s does not answer: check the address in %s and firewalls on the way: %w", where,
+			origin, context.DeadlineExceeded)
 	}
 	return fmt.Errorf("connect to PostgreSQL at %s, from %s: %w", where, origin, err)
 }

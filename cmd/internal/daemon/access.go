@@ -28,8 +28,8 @@ type gate struct {
 	proxies []netip.Prefix
 	header  string
 
-	// A comparison with a bcrypt hash costs tens of milliseconds of a core. So one is made at a time, and a password that was
-	// right is known again by its digest under a key of this process.
+	// A comparison with a bcrypt hash costs tens of milliseconds of a core. So one is made at a time, and a password
+	// that was right is known again by its digest under a key of this process.
 	comparing chan struct{}
 	key       []byte
 	mu        sync.Mutex
@@ -46,7 +46,8 @@ type user struct {
 var errWho = errors.New("log in: name and password, or the token, are not those of a user")
 
 func newGate(cfg config.HTTP) *gate {
-	g := &gate{guarded: cfg.Guarded(), users: map[string]user{}, comparing: make(chan struct{}, 1), key: make([]byte, 32), known: map[string][]byte{}}
+	g := &gate{guarded: cfg.Guarded(), users: map[string]user{}, comparing: make(chan struct{}, 1), key: make([]byte, 32),
+		known: map[string][]byte{}}
 	_, _ = rand.Read(g.key) // it never fails
 	for _, u := range cfg.Users {
 		known := user{Caller: rest.Caller{Name: u.Name, Role: verbs.Role(u.Role), Destinations: u.Destinations}}
@@ -75,8 +76,8 @@ func digest(text string) []byte {
 	return sum[:]
 }
 
-// caller tells who asks: by name and password, by token, or as a proxy says. On a loopback address that nobody guards, somebody
-// unknown is a viewer.
+// caller tells who asks: by name and password, by token, or as a proxy says. On a loopback address that nobody guards,
+// somebody unknown is a viewer.
 func (g *gate) caller(r *http.Request) (rest.Caller, error) {
 	given := r.Header.Values("Authorization")
 	if len(given) > 1 {

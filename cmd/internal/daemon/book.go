@@ -2,7 +2,8 @@ package daemon
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// book makes metrics, which have the name of a database as a label unless it is empty, and notes what docs/metrics.md tells of them.
+// book makes metrics, which have the name of a database as a label unless it is empty, and notes what docs/metrics.md
+// tells of them.
 type book struct {
 	registry *prometheus.Registry
 	register prometheus.Registerer
@@ -21,7 +22,8 @@ func newBook(registry *prometheus.Registry, database string) *book {
 	if database == "" {
 		return &book{registry: registry, register: registry}
 	}
-	return &book{registry: registry, register: prometheus.WrapRegistererWith(prometheus.Labels{"database": database}, registry), database: true}
+	return &book{registry: registry, register: prometheus.WrapRegistererWith(prometheus.Labels{"database": database},
+		registry), database: true}
 }
 
 func (b *book) add(c prometheus.Collector) {

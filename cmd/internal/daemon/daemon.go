@@ -1,5 +1,5 @@
-// Package daemon runs what a configuration says: for each database a relay for each shard group of each destination, retention
-// and notifications; around them health, metrics and the API.
+// Package daemon runs what a configuration says: for each database a relay for each shard group of each destination,
+// retention and notifications; around them health, metrics and the API.
 package daemon
 
 import (
@@ -41,11 +41,12 @@ type Database struct {
 // same reports whether nothing that concerns the database differs.
 func (db Database) same(other Database) bool {
 	a, b := db.Config, other.Config
-	return reflect.DeepEqual([]any{a.Database, a.Retention, a.Notify, a.Destinations}, []any{b.Database, b.Retention, b.Notify, b.Destinations})
+	return reflect.DeepEqual([]any{a.Database, a.Retention, a.Notify, a.Destinations},
+		[]any{b.Database, b.Retention, b.Notify, b.Destinations})
 }
 
-// Daemon delivers what one configuration says, from each of its databases. It has no global state, so several may run in one
-// process.
+// Daemon delivers what one configuration says, from each of its databases. It has no global state, so several may run
+// in one process.
 type Daemon struct {
 	options  Options
 	logger   *slog.Logger
@@ -66,8 +67,8 @@ type Daemon struct {
 
 // Options is what a Daemon needs beside its configuration.
 type Options struct {
-	// Several means that the configuration has a list of databases: one that can't be used is tried until it can, where a
-	// single one that can't be used at the start ends Run.
+	// Several means that the configuration has a list of databases: one that can't be used is tried until it can, where
+	// a single one that can't be used at the start ends Run.
 	Several bool
 
 	// Stdout gets the messages of destinations with the broker stdout.
@@ -201,7 +202,8 @@ func (d *Daemon) listen() (net.Listener, error) {
 func (d *Daemon) equip(ctx context.Context, u *unit, served bool) (err error) {
 	u.traces, u.served = d.traces, served
 	if served && d.cfg.HTTP.API && u.watch.reads {
-		if u.api, u.closePools, err = u.openAPI(ctx, func(r *http.Request) (rest.Caller, error) { return d.gate.Load().caller(r) }); err != nil {
+		if u.api, u.closePools, err = u.openAPI(ctx,
+			func(r *http.Request) (rest.Caller, error) { return d.gate.Load().caller(r) }); err != nil {
 			return err
 		}
 		u.page, err = console.New(console.Options{API: u.api, Report: u.watch.amended, History: u.watch.history})
@@ -209,8 +211,8 @@ func (d *Daemon) equip(ctx context.Context, u *unit, served bool) (err error) {
 	return err
 }
 
-// deliver runs the units, and others in their place when the configuration changes, until ctx has ended and they have, or all have
-// given up.
+// deliver runs the units, and others in their place when the configuration changes, until ctx has ended and they have,
+// or all have given up.
 func (d *Daemon) deliver(ctx, aside context.Context) error {
 	type outcome struct {
 		unit *unit

@@ -70,7 +70,8 @@ func TestTwoDaemonsServeTwoDatabasesInOneProcess(t *testing.T) {
 		to.Name, to.Broker.Stdout = "all", &config.Stdout{}
 		cfg.Destinations = []config.Destination{to}
 		out := &lines{came: make(chan struct{}, 1)}
-		d, err := New([]Database{{Name: config.DefaultDatabase, Origin: "the test", Conn: conn.Config(), Config: cfg}}, Options{Stdout: out, Logger: slog.New(slog.DiscardHandler)})
+		d, err := New([]Database{{Name: config.DefaultDatabase, Origin: "the test", Conn: conn.Config(), Config: cfg}},
+			Options{Stdout: out, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

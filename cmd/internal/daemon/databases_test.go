@@ -117,7 +117,8 @@ func behind(t *testing.T, conn *pgx.ConnConfig) (*testnet.Proxy, *pgx.ConnConfig
 	return proxy, address
 }
 
-// A database that is away at the start, or hangs later, is named, costs the others nothing, and is delivered from when it can be.
+// A database that is away at the start, or hangs later, is named, costs the others nothing, and is delivered from when
+// it can be.
 func TestADatabaseThatIsAwayOrHangsLeavesTheOthersDelivering(t *testing.T) {
 	t.Parallel()
 	well, away := installed(t), installed(t)
@@ -197,5 +198,28 @@ func TestAnotherConfigurationIsTakenOverWhileMessagesFlow(t *testing.T) {
 	defer m.out.mu.Unlock()
 	if strings.Contains(m.out.text.String(), "gone-2") {
 		t.Error("the one that is gone delivers")
+	}
+}
+
+// A command that is shown or sent works as it stands where there are several databases.
+func TestCommandsNameTheDatabase(t *testing.T) {
+	t.Parallel()
+	orders, billing := installed(t), installed(t)
+	m := deliverFrom(t, from("orders", orders.Config(), nil), from("billing", billing.Config(), nil))
+	if _, err := orders.Connect().Exec(t.Context(), `INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic,
+		key, shard, payload, created_at, attempts, reason, error)
+		VALUES ('all', 'k', 1, '00000000-0000-7000-8000-000000000001', 'a', 'k', 0, '', now(), 1, 'refused', 'no')`); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, "the verdict's command names the database", func() bool {
+		_, text := m.get("/databases/orders/healthz/destinations")
+		return strings.Contains(text, ` --database orders"`)
+	})
+	if _, text := m.get("/databases/billing/healthz/destinations"); strings.Contains(text, "orders") {
+		t.Errorf("the other one has a part of it: %s", text)
+	}
+	const want = "See: outbox dead ls --destination all --database orders; outbox status --database orders."
+	if got := remedy(m.d.units[0].called(), "all", false); got != want {
+		t.Errorf("a notification says %q", got)
 	}
 }

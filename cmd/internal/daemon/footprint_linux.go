@@ -10,8 +10,8 @@ import (
 )
 
 // releaseProgram gives back the pages of the program itself that its start has touched: some 30 MiB, mostly tables
-// of packages for brokers that are not configured. What is used from now on, a third of that, comes back from the cache of
-// files as it is touched.
+// of packages for brokers that are not configured. What is used from now on, a third of that, comes back from the cache
+// of files as it is touched.
 func releaseProgram() error {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -37,9 +37,9 @@ func releaseProgram() error {
 // addresses is a range of addresses.
 type addresses struct{ from, to uintptr }
 
-// unchangedMappings lists the mappings of a program's file that can't be written to and differ from the file in no page. A
-// loader may have relocated addresses in a part that is read-only since then, and a debugger may have set a breakpoint;
-// such a page is the process's own, counted as anonymous, and would be lost.
+// unchangedMappings lists the mappings of a program's file that can't be written to and differ from the file in no
+// page. A loader may have relocated addresses in a part that is read-only since then, and a debugger may have set a
+// breakpoint; such a page is the process's own, counted as anonymous, and would be lost.
 func unchangedMappings(smaps io.Reader, program string) ([]addresses, error) {
 	var all []addresses
 	var last *addresses // whose fields are being read; nil: of no interest

@@ -19,7 +19,8 @@ import (
 func listen(address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s for health and metrics: %w: another relay may run here: change http.listen, or make it empty for none", address, err)
+		return nil, fmt.Errorf("listen on %s for health and metrics: %w: another relay may run here: change "+
+			"http.listen, or make it empty for none", address, err)
 	}
 	return l, nil
 }
@@ -62,7 +63,8 @@ func (u *unit) handler(prefix string) http.Handler {
 	return mux
 }
 
-// route makes the handler for the units that there are. Each stands below /databases/NAME; one that is alone stands at the top, too.
+// route makes the handler for the units that there are. Each stands below /databases/NAME; one that is alone stands at
+// the top, too.
 func (d *Daemon) route() {
 	mux := http.NewServeMux()
 	units := slices.Clone(d.units)

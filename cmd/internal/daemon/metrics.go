@@ -64,9 +64,10 @@ func newBacklogs(b *book) backlogs {
 		held: b.gauge("held_messages", "Messages that wait for a later attempt, or behind one.", "destination"),
 		oldestHeld: b.gauge("oldest_held_timestamp_seconds",
 			"When the oldest message that is held or blocked was inserted; the time of the look if there is none.", "destination"),
-		blocked:  b.gauge("blocked_lanes", "Keys that are held until an operator acts.", "destination"),
-		dead:     b.gauge("dead_messages", "Dead letters.", "destination"),
-		slot:     b.gauge("slot_retained_bytes", "Write-ahead log that the server keeps for the destination's replication slot.", "destination"),
+		blocked: b.gauge("blocked_lanes", "Keys that are held until an operator acts.", "destination"),
+		dead:    b.gauge("dead_messages", "Dead letters.", "destination"),
+		slot: b.gauge("slot_retained_bytes", "Write-ahead log that the server keeps for the destination's "+
+			"replication slot.", "destination"),
 		relays:   b.single("relays_live", "Relays with a recent heartbeat."),
 		segments: b.single("table_bytes", "Size of all segments of the outbox."),
 		sampled:  b.single("backlog_read_timestamp_seconds", "When the backlog was last read from the database."),
@@ -114,8 +115,9 @@ func newProcess(b *book, o Options) *process {
 	build := b.gauge("build_info", "1, with this program's build as labels.", "version", "revision", "goversion", "schema")
 	build.WithLabelValues(o.Version, o.Revision, runtime.Version(), strconv.Itoa(schema.Latest())).Set(1)
 	b.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return &process{spans: b.counter("spans_total", "Spans of traces: exported, failed (the collector did not take them), dropped (too many were "+
-		"waiting for it) or left_out (a call to the broker had too many).", "outcome")}
+	return &process{spans: b.counter("spans_total",
+		"Spans of traces: exported, failed (the collector did not take them), dropped (too many were "+
+			"waiting for it) or left_out (a call to the broker had too many).", "outcome")}
 }
 
 // states is a set of states for each destination: 1 for each that the verdict names, at the time of the scrape.
@@ -145,18 +147,22 @@ func (s states) Collect(collected chan<- prometheus.Metric) {
 	}
 }
 
-// WriteReport prints a report as Prometheus reads it, by the names that the relay's port has.
-func WriteReport(w io.Writer, database string, r *admin.Report) error {
-	b := newBook(prometheus.NewRegistry(), database)
-	newBacklogs(b).sample(r, func(string) bool { return true })
-	newStates(b, func() map[string]admin.Verdict {
-		each := make(map[string]admin.Verdict, len(r.Destinations))
-		for _, d := range r.Destinations {
-			each[d.Name] = d.Verdict
-		}
-		return each
-	})
-	families, err := b.registry.Gather()
+// WriteReports prints the reports of databases by their names as Prometheus reads it, with the metrics' names that the
+// relay's port has.
+func WriteReports(w io.Writer, reports map[string]*admin.Report) error {
+	registry := prometheus.NewRegistry()
+	for database, r := range reports {
+		b := newBook(registry, database)
+		newBacklogs(b).sample(r, func(string) bool { return true })
+		newStates(b, func() map[string]admin.Verdict {
+			each := make(map[string]admin.Verdict, len(r.Destinations))
+			for _, d := range r.Destinations {
+				each[d.Name] = d.Verdict
+			}
+			return each
+		})
+	}
+	families, err := registry.Gather()
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ var update = flag.Bool("update", false, "write docs/metrics.md")
 func TestThePageOfMetricsIsCurrent(t *testing.T) {
 	t.Parallel()
 	m := newMetrics(newBook(prometheus.NewRegistry(), "default"))
-	newNotifications(config.Config{}, m, nil)
+	newNotifications(config.Config{}, "", m, nil)
 	newStates(m.book, nil)
 	p := newBook(prometheus.NewRegistry(), "")
 	newProcess(p, Options{})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/notify"
 	"github.com/pgoutbox/outbox/relay"
@@ -22,7 +23,8 @@ type notifications struct {
 	of  map[string]*notify.Notifier // by destination; those without one are not there
 }
 
-func newNotifications(cfg config.Config, m *metrics, logger *slog.Logger) *notifications {
+// newNotifications names the database in what it sends, if that is not "".
+func newNotifications(cfg config.Config, database string, m *metrics, logger *slog.Logger) *notifications {
 	labels := []string{"destination", "channel", "result"}
 	n := &notifications{
 		sent: m.counter("notifications_total",
@@ -42,8 +44,9 @@ func newNotifications(cfg config.Config, m *metrics, logger *slog.Logger) *notif
 		}
 		if n.all[section] == nil {
 			n.all[section] = notify.New(notify.Config{
-				Relay: cfg.Name, Collect: section.Collect, Every: section.Every, Observe: n.observe, Logger: logger,
-				Next: func(destination string) string { return remedy(destination, tables[destination]) },
+				Relay: cfg.Name, Database: database, Collect: section.Collect, Every: section.Every, Observe: n.observe,
+				Logger: logger,
+				Next:   func(destination string) string { return remedy(database, destination, tables[destination]) },
 			}, channels(section)...)
 		}
 		n.of[d.Name] = n.all[section]
@@ -62,11 +65,12 @@ func channels(section *config.Notify) (list []notify.Channel) {
 }
 
 // remedy is what a person can do about messages that will not be tried again.
-func remedy(destination string, mapped bool) string {
+func remedy(database, destination string, mapped bool) string {
 	if mapped {
 		return "They are in the destination's table, or its table of dead letters: see docs/mapping.md."
 	}
-	return "See: outbox dead ls --destination " + destination + "; outbox status."
+	return "See: " + admin.OnDatabase("outbox dead ls --destination "+destination, database) + "; " +
+		admin.OnDatabase("outbox status", database) + "."
 }
 
 func (n *notifications) observe(o notify.Outcome) {

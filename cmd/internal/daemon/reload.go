@@ -17,17 +17,18 @@ type reload struct {
 	taken     chan struct{}
 }
 
-// Reload takes over what another configuration says of the databases, and of who may use the API. A database whose settings
-// are others drains and begins again with these; one that isn't named any more ends; the rest goes on untouched. What takes a
-// new process is named in the log, and stays as it was. databases are as for [New]. It returns when that is begun, or Run has
-// ended; on an error nothing has changed.
+// Reload takes over what another configuration says of the databases, and of who may use the API. A database whose
+// settings are others drains and begins again with these; one that isn't named any more ends; the rest goes on
+// untouched. What takes a new process is named in the log, and stays as it was. databases are as for [New]. It returns
+// when that is begun, or Run has ended; on an error nothing has changed.
 func (d *Daemon) Reload(databases []Database) error {
 	next := databases[0].Config
 	if exposed := next.HTTP.Exposed(); d.exposed && exposed != "" {
 		return errors.New("http.users: " + exposed)
 	}
 	if fixed := d.fixed(next, len(databases)); len(fixed) > 0 {
-		d.logger.Warn("settings that a running relay can't change are others, and are used when it is started again", "settings", strings.Join(fixed, ", "))
+		d.logger.Warn("settings that a running relay can't change are others, and are used when it is started again",
+			"settings", strings.Join(fixed, ", "))
 	}
 	for i := range databases { // the process's stay those that it began with
 		c := &databases[i].Config
@@ -50,7 +51,8 @@ func (d *Daemon) fixed(next config.Config, databases int) (names []string) {
 	for _, s := range []struct {
 		name     string
 		old, new any
-	}{{"name", old.Name, new.Name}, {"http", old.HTTP, new.HTTP}, {"telemetry", old.Telemetry, new.Telemetry}, {"log.format", old.Log.Format, new.Log.Format},
+	}{{"name", old.Name, new.Name}, {"http", old.HTTP, new.HTTP}, {"telemetry", old.Telemetry, new.Telemetry},
+		{"log.format", old.Log.Format, new.Log.Format},
 		{"databases in place of database", d.options.Several, d.options.Several || databases > 1}} {
 		if !reflect.DeepEqual(s.old, s.new) {
 			names = append(names, s.name)
@@ -62,8 +64,8 @@ func (d *Daemon) fixed(next config.Config, databases int) (names []string) {
 // is reports whether u delivers what db says.
 func (u *unit) is(db Database) bool { return u.Name == db.Name && u.same(db) }
 
-// change ends the units that are not wanted as they are, and starts those that are missing. Where one has yet to end, it is called
-// again when that has.
+// change ends the units that are not wanted as they are, and starts those that are missing. Where one has yet to end,
+// it is called again when that has.
 func (d *Daemon) change(ctx context.Context, start func(*unit)) {
 	of := make(map[string]*unit)
 	var over []*unit

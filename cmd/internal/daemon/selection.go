@@ -31,8 +31,8 @@ type selecting struct {
 
 func (s *selecting) everything() bool { return len(s.Topics) == 0 && len(s.Any) == 0 }
 
-// newSelection returns the selection of cfg. What no destination selects goes to note, which reports whether it is the first
-// of its topic.
+// newSelection returns the selection of cfg. What no destination selects goes to note, which reports whether it is the
+// first of its topic.
 func newSelection(cfg config.Config, counter prometheus.Counter, note func(*outbox.Message) bool, logger *slog.Logger) *selection {
 	s := &selection{counter: counter, note: note, logger: logger}
 	for _, d := range cfg.Destinations {

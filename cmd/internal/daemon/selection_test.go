@@ -92,7 +92,8 @@ func TestADestinationForEverythingCostsNoFilter(t *testing.T) {
 
 func TestADestinationWithATableOfItsOwnCountsForItself(t *testing.T) {
 	t.Parallel()
-	destinations := []config.Destination{{Name: "own", Topics: []string{"a"}, Source: &config.Source{}}, {Name: "b", Topics: []string{"b"}}, {Name: "all", Source: &config.Source{}}}
+	destinations := []config.Destination{{Name: "own", Topics: []string{"a"}, Source: &config.Source{}},
+		{Name: "b", Topics: []string{"b"}}, {Name: "all", Source: &config.Source{}}}
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})
 	s := newSelection(config.Config{Destinations: destinations}, counter, firsts(), slog.New(slog.DiscardHandler))
 	rules, err := destinations[0].Table().Parse()

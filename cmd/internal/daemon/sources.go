@@ -25,9 +25,10 @@ func readsOutbox(cfg config.Config) bool {
 	return slices.ContainsFunc(cfg.Destinations, func(d config.Destination) bool { return d.Source == nil })
 }
 
-// OpenSource returns what a shard group of a destination reads. name is the relay's, and registration keeps it where the outbox is
-// read; it is nil elsewhere.
-func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registration, c config.Destination, group int, logger *slog.Logger) (relay.Source, error) {
+// OpenSource returns what a shard group of a destination reads. name is the relay's, and registration keeps it where
+// the outbox is read; it is nil elsewhere.
+func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registration, c config.Destination, group int,
+	logger *slog.Logger) (relay.Source, error) {
 	page := max(int(c.Delivery.MaxInFlightBytes)/4, 1)
 	objective := c.LagObjective
 	if objective == 0 {

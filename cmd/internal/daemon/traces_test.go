@@ -80,7 +80,8 @@ func TestOneTraceOfThreeProgramsReachesTheCollector(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := New([]Database{{Name: config.DefaultDatabase, Origin: "the test", Conn: db.Config(), Config: loaded.Config}}, Options{Stdout: os.Stdout, Logger: slog.New(slog.DiscardHandler)})
+	d, err := New([]Database{{Name: config.DefaultDatabase, Origin: "the test", Conn: db.Config(),
+		Config: loaded.Config}}, Options{Stdout: os.Stdout, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

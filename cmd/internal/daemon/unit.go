@@ -77,11 +77,20 @@ func newUnit(db Database, registry *prometheus.Registry, options Options) (*unit
 	return u, nil
 }
 
+// called is the name of the database where a person has to give it: in commands and notifications, "" for the only one.
+func (u *unit) called() string {
+	if u.options.Several {
+		return u.Name
+	}
+	return ""
+}
+
 func (u *unit) assemble() error {
 	monitor := u.conn.Copy()
 	monitor.RuntimeParams["application_name"] = "outbox monitor " + u.cfg.Name
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return connect.Open(ctx, monitor, "the configuration") }
 	u.watch = newWatch(u.cfg.Name, u.metrics, u.logger, connect)
+	u.watch.database = u.called()
 	newStates(u.metrics.book, func() map[string]admin.Verdict { return u.watch.health().Destinations })
 
 	if u.cfg.Retention.Enabled && readsOutbox(u.cfg) {
@@ -93,7 +102,7 @@ func (u *unit) assemble() error {
 		u.retention = retention
 	}
 
-	u.notify = newNotifications(u.cfg, u.metrics, u.logger)
+	u.notify = newNotifications(u.cfg, u.called(), u.metrics, u.logger)
 	u.unselected = polling.NewUnselected(u.conn, u.cfg.Name, u.logger)
 	u.selection = newSelection(u.cfg, u.metrics.unselected, u.unselected.Note, u.logger)
 	var faults []error
@@ -108,7 +117,8 @@ func (u *unit) assemble() error {
 		for group := range destination.ShardGroups {
 			p := part{group: group, destination: destination, broker: shared, selects: u.selection.of(i, rules), logger: logger}
 			if shared == nil {
-				p.broker, err = destination.Open(config.Opening{Stdout: u.options.Stdout, Group: group, Logger: logger.With("destination", destination.Name)})
+				p.broker, err = destination.Open(config.Opening{Stdout: u.options.Stdout, Group: group,
+					Logger: logger.With("destination", destination.Name)})
 				if err != nil {
 					faults = append(faults, fmt.Errorf("destination %s: %w", destination.Name, err))
 					break
@@ -133,8 +143,8 @@ func (u *unit) closeBrokers() {
 	}
 }
 
-// run delivers until ctx ends or every part has given up: relays drain and give their leases back. What is not released then
-// lasts until release: it is served until the port is closed.
+// run delivers until ctx ends or every part has given up: relays drain and give their leases back. What is not released
+// then lasts until release: it is served until the port is closed.
 func (u *unit) run(ctx context.Context) error {
 	aside, endAside := context.WithCancel(context.WithoutCancel(ctx))
 	var besides sync.WaitGroup
@@ -249,7 +259,8 @@ func (u *unit) deliver(ctx context.Context) error {
 			}
 			u.notify.stopped(p.destination.Name, errs[i])
 			u.watch.note(p.destination.Name, p.group, relay.StateStopped, errs[i])
-			u.logger.Error("destination given up; others go on", "destination", p.destination.Name, "shard_group", p.group, "error", errs[i])
+			u.logger.Error("destination given up; others go on", "destination", p.destination.Name, "shard_group",
+				p.group, "error", errs[i])
 		})
 	}
 	running.Wait()

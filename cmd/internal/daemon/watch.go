@@ -19,11 +19,12 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// watch looks at the database every few seconds, and is told what the relay does: so scrapes and probes cost the database
-// nothing, and are answered when it hangs.
+// watch looks at the database every few seconds, and is told what the relay does: so scrapes and probes cost the
+// database nothing, and are answered when it hangs.
 type watch struct {
 	conn         func(context.Context) (*pgx.Conn, error)
 	relay        string
+	database     string // that commands name; "" for the only one
 	destinations []string
 	reads        bool // the outbox; otherwise there is nothing to look at
 	metrics      *metrics
@@ -45,20 +46,22 @@ type workOn struct {
 }
 
 const (
-	// lookEvery is the pause between two looks, lookSoon while somebody looks at the console; a look that takes long, since the backlog is long, is taken less often, as far as
-	// admin.ReadWithin allows. lookAgain is the pause after one that failed.
+	// lookEvery is the pause between two looks, lookSoon while somebody looks at the console; a look that takes long,
+	// since the backlog is long, is taken less often, as far as admin.ReadWithin allows. lookAgain is the pause after
+	// one that failed.
 	lookEvery = 4 * time.Second
 	lookAgain = 2 * time.Second
 	lookSoon  = time.Second
 
-	// lookFor is how long a look may take: two looks and a pause fit into admin.ReadWithin. A statement of one ends before, in
-	// the server too.
+	// lookFor is how long a look may take: two looks and a pause fit into admin.ReadWithin. A statement of one ends
+	// before, in the server too.
 	lookFor      = 7 * time.Second
 	statementFor = 5 * time.Second
 )
 
 func newWatch(relay string, m *metrics, logger *slog.Logger, conn func(context.Context) (*pgx.Conn, error)) *watch {
-	return &watch{conn: conn, relay: relay, metrics: m, history: console.NewHistory(), logger: logger, report: &admin.Report{}, live: make(map[workOn]admin.Live)}
+	return &watch{conn: conn, relay: relay, metrics: m, history: console.NewHistory(), logger: logger,
+		report: &admin.Report{}, live: make(map[workOn]admin.Live)}
 }
 
 // starting notes a shard group that this relay is to work on.
@@ -199,7 +202,7 @@ func (w *watch) health() health {
 	if !w.reads { // what the parts say is all there is
 		report, age = &admin.Report{At: time.Now()}, 0
 	}
-	verdict, each := report.Amended(w.works(), age, w.err).On(w.destinations)
+	verdict, each := w.now(report, age).On(w.destinations)
 	return health{verdict.Sentence(), verdict, age.Seconds(), w.relay, each}
 }
 
@@ -208,7 +211,14 @@ func (w *watch) amended() (r *admin.Report, age time.Duration, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seen, age = time.Now(), w.age()
-	return w.report.Amended(w.works(), age, w.err), age, w.err
+	return w.now(w.report, age), age, w.err
+}
+
+// now is a report with what the parts do, and the commands for this database.
+func (w *watch) now(report *admin.Report, age time.Duration) *admin.Report {
+	r := report.Amended(w.works(), age, w.err)
+	r.OnDatabase(w.database)
+	return r
 }
 
 func (w *watch) age() time.Duration {
@@ -236,8 +246,8 @@ type readiness struct {
 	Work  []admin.Live `json:"work"`
 }
 
-// readiness reports whether this process can do its work: each part delivers, or stands by, and the database answers. What a broker
-// says is no part of it.
+// readiness reports whether this process can do its work: each part delivers, or stands by, and the database answers.
+// What a broker says is no part of it.
 func (w *watch) readiness() readiness {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -32,6 +32,7 @@ type Channel interface {
 // Notification is what has happened to one destination since the last one.
 type Notification struct {
 	Relay       string    `json:"relay"`
+	Database    string    `json:"database,omitempty"` // where the relay has several
 	Destination string    `json:"destination"`
 	Began       time.Time `json:"began"` // when the first of it happened
 	DeadLetters int       `json:"dead_letters"`
@@ -57,6 +58,9 @@ type Message struct {
 // Config tunes a Notifier. Collect and Every are as in the configuration file.
 type Config struct {
 	Relay string
+
+	// Database is the name of the one that the destinations are of, where the relay has several.
+	Database string
 
 	// Collect is how long the first message waits for others, Every the shortest time between two
 	// notifications on one destination. Defaults 2 s and 1 min.
@@ -184,8 +188,9 @@ func reasonOf(h *relay.Hold) relay.Reason {
 // describe copies: what a delivery refers to is used again.
 func describe(d *relay.Delivery, outcome string, reason relay.Reason, err error) Message {
 	return Message{
-		ID: d.ID.String(), Topic: strings.Clone(d.Topic), Key: printed.Key(strings.Clone(d.OrderingKey())), EventType: strings.Clone(d.EventType),
-		Outcome: outcome, Reason: string(reason), Attempts: d.Attempts, Error: line(err),
+		ID: d.ID.String(), Topic: strings.Clone(d.Topic), Key: printed.Key(strings.Clone(d.OrderingKey())),
+		EventType: strings.Clone(d.EventType),
+		Outcome:   outcome, Reason: string(reason), Attempts: d.Attempts, Error: line(err),
 	}
 }
 
@@ -220,7 +225,11 @@ func (n *Notification) write() {
 		what = append(what, "it gave up and delivers nothing any more: "+n.Stopped)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "outbox relay %s, destination %s: %s", n.Relay, n.Destination, strings.Join(what, ", "))
+	fmt.Fprintf(&b, "outbox relay %s, ", n.Relay)
+	if n.Database != "" {
+		fmt.Fprintf(&b, "database %s, ", n.Database)
+	}
+	fmt.Fprintf(&b, "destination %s: %s", n.Destination, strings.Join(what, ", "))
 	for _, m := range n.First {
 		fmt.Fprintf(&b, "\n• %s, topic %s", m.ID, clip(m.Topic, 100))
 		if m.Key != "" {

@@ -65,7 +65,8 @@ func delivery(key string) *relay.Delivery {
 func dead(n int) *relay.Settlement {
 	s := &relay.Settlement{}
 	for i := range n {
-		s.Dead = append(s.Dead, relay.Dead{Delivery: delivery(fmt.Sprint("key-", i)), Reason: relay.ReasonExhausted, Err: errors.New("broker says no")})
+		s.Dead = append(s.Dead, relay.Dead{Delivery: delivery(fmt.Sprint("key-", i)), Reason: relay.ReasonExhausted,
+			Err: errors.New("broker says no")})
 	}
 	return s
 }
@@ -90,7 +91,7 @@ func TestAThousandDeadLettersAreOneNotification(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{}
-		n, end := running(t, notify.Config{Relay: "relay-1", Next: func(d string) string { return "look at " + d }}, r)
+		n, end := running(t, notify.Config{Relay: "relay-1", Database: "orders", Next: func(d string) string { return "look at " + d }}, r)
 		defer end()
 		for range 10 {
 			n.Settled("events", dead(100))
@@ -101,7 +102,8 @@ func TestAThousandDeadLettersAreOneNotification(t *testing.T) {
 		if len(got) != 1 || got[0].DeadLetters != 1000 || len(got[0].First) != 5 {
 			t.Fatalf("%d notifications: %+v", len(got), got)
 		}
-		for _, want := range []string{"relay relay-1, destination events: 1000 dead letters", "key key-0: exhausted after 10 attempts: broker says no", "and 995 more", "look at events"} {
+		for _, want := range []string{"relay relay-1, database orders, destination events: 1000 dead letters",
+			"key key-0: exhausted after 10 attempts: broker says no", "and 995 more", "look at events"} {
 			if !strings.Contains(got[0].Text, want) {
 				t.Errorf("the text has no %q:\n%s", want, got[0].Text)
 			}
@@ -229,10 +231,12 @@ func TestBlockedKeysAndADestinationThatGaveUpAreToldOfAtTheEndToo(t *testing.T) 
 		n.Stopped("events", errors.New("the policy is stop"))
 		end()
 		got := r.all()
-		if len(got) != 1 || got[0].Blocked != 2 || got[0].DeadLetters != 1 || len(got[0].First) != 3 || got[0].Stopped != "the policy is stop" {
+		if len(got) != 1 || got[0].Blocked != 2 || got[0].DeadLetters != 1 || len(got[0].First) != 3 ||
+			got[0].Stopped != "the policy is stop" {
 			t.Fatalf("notifications: %+v", got)
 		}
-		if f := got[0].First; f[0].Reason != "invalid" || f[1].Reason != "refused" || f[1].Outcome != "blocked" || f[2].Reason != "exhausted" {
+		if f := got[0].First; f[0].Reason != "invalid" || f[1].Reason != "refused" || f[1].Outcome != "blocked" ||
+			f[2].Reason != "exhausted" {
 			t.Errorf("first: %+v", f)
 		}
 	})
@@ -243,7 +247,8 @@ func TestTheWebhookSpeaksSlacksFormat(t *testing.T) {
 	bodies := make(chan map[string]string, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body := map[string]string{}
-		if err := json.NewDecoder(r.Body).Decode(&body); err != nil || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/json" {
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil || r.Method != http.MethodPost ||
+			r.Header.Get("Content-Type") != "application/json" {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
@@ -260,7 +265,8 @@ func TestTheWebhookSpeaksSlacksFormat(t *testing.T) {
 
 func TestAnswersOfAWebhookSayWhetherToTryAgain(t *testing.T) {
 	t.Parallel()
-	for status, permanent := range map[int]bool{http.StatusNotFound: true, http.StatusFound: true, http.StatusInternalServerError: false, http.StatusTooManyRequests: false} {
+	for status, permanent := range map[int]bool{http.StatusNotFound: true, http.StatusFound: true,
+		http.StatusInternalServerError: false, http.StatusTooManyRequests: false} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "7")
 			w.WriteHeader(status)
@@ -316,7 +322,8 @@ func TestACommandIsKilledWithWhatItHasStarted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- notify.NewCommand([]string{"sh", "-c", "sleep 1000 & echo $! > " + file + "; wait"}, time.Hour).Send(ctx, &notify.Notification{})
+		ended <- notify.NewCommand([]string{"sh", "-c", "sleep 1000 & echo $! > " + file + "; wait"}, time.Hour).Send(ctx,
+			&notify.Notification{})
 	}()
 	pid := ""
 	await.Until(t, "the command has a child", func() bool {

@@ -30,7 +30,8 @@ type sender struct {
 }
 
 func newSender(cfg *Config, channel Channel) *sender {
-	return &sender{cfg: cfg, channel: channel, came: make(chan struct{}, 1), waiting: make(map[string]*Notification), earliest: make(map[string]time.Time)}
+	return &sender{cfg: cfg, channel: channel, came: make(chan struct{}, 1), waiting: make(map[string]*Notification),
+		earliest: make(map[string]time.Time)}
 }
 
 // add changes what the next notification on a destination says.
@@ -38,7 +39,7 @@ func (s *sender) add(destination string, change func(*Notification)) {
 	s.mu.Lock()
 	n := s.waiting[destination]
 	if n == nil {
-		n = &Notification{Relay: s.cfg.Relay, Destination: destination, Began: time.Now()}
+		n = &Notification{Relay: s.cfg.Relay, Database: s.cfg.Database, Destination: destination, Began: time.Now()}
 		s.waiting[destination] = n
 	}
 	change(n)
@@ -109,7 +110,8 @@ func (s *sender) tell(ctx, work context.Context, n *Notification) {
 			break
 		}
 		pause := max(backoff(s.cfg.Retry, attempt), min(outbox.RetryDelay(err), longestAsk))
-		s.cfg.Logger.Debug("notification not sent yet", "channel", s.channel.Name(), "destination", n.Destination, "attempt", attempt, "error", err)
+		s.cfg.Logger.Debug("notification not sent yet", "channel", s.channel.Name(), "destination", n.Destination,
+			"attempt", attempt, "error", err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -117,7 +119,8 @@ func (s *sender) tell(ctx, work context.Context, n *Notification) {
 	}
 	messages := n.DeadLetters + n.Blocked
 	if err != nil {
-		s.cfg.Logger.Error("notification dropped", "channel", s.channel.Name(), "destination", n.Destination, "messages", messages, "error", err)
+		s.cfg.Logger.Error("notification dropped", "channel", s.channel.Name(), "destination", n.Destination, "messages",
+			messages, "error", err)
 	}
 	if s.cfg.Observe != nil {
 		s.cfg.Observe(Outcome{Channel: s.channel.Name(), Destination: n.Destination, Messages: messages, Err: err})

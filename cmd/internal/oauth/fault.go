@@ -18,10 +18,12 @@ func (s *Source) fault(err error) error {
 	case errors.As(err, &answered):
 		return s.refusal(answered)
 	case errors.As(err, &certificate):
-		return fmt.Errorf("oauth: the certificate of the token server isn't trusted: %w; name its authority in tls.ca_file, or check the host in token_url", err)
+		return fmt.Errorf("oauth: the certificate of the token server isn't trusted: %w; name its authority in "+
+			"tls.ca_file, or check the host in token_url", err)
 	case strings.Contains(err.Error(), "missing access_token"), strings.Contains(err.Error(), "cannot parse"):
 		// The library has no error of its own for these. Its words would show part of what may be a token.
-		return fmt.Errorf("oauth: the answer of %s has no access_token in it; check that token_url is the token endpoint, and not that of a login page or of the issuer", s.cfg.TokenURL)
+		return fmt.Errorf("oauth: the answer of %s has no access_token in it; check that token_url is the token "+
+			"endpoint, and not that of a login page or of the issuer", s.cfg.TokenURL)
 	}
 	return fmt.Errorf("oauth: no answer of the token server: %w; check token_url, and that the server can be reached from here", err)
 }
@@ -49,7 +51,8 @@ func (s *Source) refusal(r *oauth2.RetrieveError) error {
 	case code == http.StatusNotFound, code == http.StatusMethodNotAllowed:
 		advice = "check token_url"
 	case code >= 300 && code < 400:
-		advice = fmt.Sprintf("it redirects to %.200q, where the secret is not sent; if that is right, make it token_url", r.Response.Header.Get("Location"))
+		advice = fmt.Sprintf("it redirects to %.200q, where the secret is not sent; if that is right, make it token_url",
+			r.Response.Header.Get("Location"))
 	case code == http.StatusTooManyRequests, code >= 500:
 		advice = "it is asked again; if that doesn't end, see its log"
 	}

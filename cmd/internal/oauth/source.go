@@ -52,9 +52,9 @@ const (
 	// unlimited is how long a token is kept of which the server doesn't say when it expires.
 	unlimited = time.Minute
 
-	// leastMargin and mostMargin bound the fifth of a token's life that is left when it is renewed. A session with Kafka is
-	// no longer than its token, the client library renews it a second before its end, and Kafka refuses to do that
-	// (ILLEGAL_SASL_STATE) within a second of the last time: so a session must have more than 2 s.
+	// leastMargin and mostMargin bound the fifth of a token's life that is left when it is renewed. A session with
+	// Kafka is no longer than its token, the client library renews it a second before its end, and Kafka refuses to do
+	// that (ILLEGAL_SASL_STATE) within a second of the last time: so a session must have more than 2 s.
 	leastMargin = 3 * time.Second
 	mostMargin  = 5 * time.Minute
 )
@@ -87,8 +87,8 @@ func Defaults() Config {
 	return cfg
 }
 
-// withDefaults returns cfg completed, with all faults reported together. Errors do not repeat the URL, which may have a secret in
-// it.
+// withDefaults returns cfg completed, with all faults reported together. Errors do not repeat the URL, which may have a
+// secret in it.
 func (cfg Config) withDefaults() (Config, error) {
 	var faults settings.Faults
 	u, err := url.Parse(cfg.TokenURL)
@@ -136,9 +136,9 @@ func New(cfg Config) (*Source, error) {
 	}, nil
 }
 
-// Token returns a token that is good for a while: a fifth of its life, but 3 s at least and 5 minutes at most, before it
-// expires, a new one is fetched. If that fails, the old one is used until it expires. Every error is an unavailable one, since it says
-// nothing about a message, and stays for a second.
+// Token returns a token that is good for a while: a fifth of its life, but 3 s at least and 5 minutes at most, before
+// it expires, a new one is fetched. If that fails, the old one is used until it expires. Every error is an unavailable
+// one, since it says nothing about a message, and stays for a second.
 func (s *Source) Token(ctx context.Context) (string, error) {
 	if token, err, ok := s.remembered(); ok {
 		return token, err

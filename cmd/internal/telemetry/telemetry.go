@@ -1,5 +1,5 @@
-// Package telemetry sends spans to a collector, by OTLP over HTTP. A collector that is slow or away costs spans, which are
-// counted, and nothing else: nothing waits for it, and memory is bounded.
+// Package telemetry sends spans to a collector, by OTLP over HTTP. A collector that is slow or away costs spans, which
+// are counted, and nothing else: nothing waits for it, and memory is bounded.
 package telemetry
 
 import (

@@ -135,7 +135,8 @@ func TestACollectorThatIsAwayIsToldOfOnceAndSoIsItsReturn(t *testing.T) {
 	to.Answer(nil)
 	e.make(10)
 	e.flush(t)
-	if log := c.log(); strings.Count(log, "\n") != 3 || !strings.Contains(log, "spans=190") || !strings.Contains(log, "takes traces again") {
+	if log := c.log(); strings.Count(log, "\n") != 3 || !strings.Contains(log, "spans=190") ||
+		!strings.Contains(log, "takes traces again") {
 		t.Errorf("the log is\n%s", log)
 	}
 	e.Close(time.Minute)

@@ -46,6 +46,13 @@ const settings = `
 // HangUpTimeout bounds the time that closing a connection takes.
 const HangUpTimeout = 2 * time.Second
 
+// A connection can die silently, and before a session exists no lease expires that would end the wait. AnswerWithin is
+// how long the server may take for quick statements, PrepareWithin for those that statement_timeout bounds.
+const (
+	AnswerWithin  = 10 * time.Second
+	PrepareWithin = 65 * time.Second
+)
+
 // Connect opens a connection and changes no setting of the session. The name appears in pg_stat_activity.
 func Connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn, error) {
 	cfg := base.Copy()

@@ -26,6 +26,8 @@ const applicationPrefix = "outbox stream "
 
 // Connect opens an ordinary connection.
 func (s Server) Connect(ctx context.Context) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
+	defer cancel()
 	return dial.Session(ctx, s.Conn, applicationPrefix+s.Name, dial.Setting{Name: "search_path", Value: "pg_catalog"})
 }
 
@@ -38,6 +40,8 @@ type Conn struct {
 // ConnectWAL opens a connection that can stream. Some poolers refuse such a connection. Others, which were told to
 // ignore the parameter, give an ordinary one, which knows no replication commands.
 func (s Server) ConnectWAL(ctx context.Context) (*Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
+	defer cancel()
 	cfg := s.Conn.Config.Copy()
 	if cfg.RuntimeParams == nil {
 		cfg.RuntimeParams = make(map[string]string)

@@ -79,17 +79,19 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 		return nil, err
 	}
 	defer dial.HangUp(plain)
-	if err := RefuseLevel(ctx, plain); err != nil {
+	asking, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
+	defer cancel()
+	if err := RefuseLevel(asking, plain); err != nil {
 		return nil, err
 	}
-	if t.oid, err = publishes(ctx, plain, cfg); err != nil {
+	if t.oid, err = publishes(asking, plain, cfg); err != nil {
 		return nil, err
 	}
-	position, err := slotStands(ctx, plain, cfg)
+	position, err := slotStands(asking, plain, cfg)
 	if err != nil {
 		return nil, err
 	}
-	every, err := StatusInterval(ctx, plain)
+	every, err := StatusInterval(asking, plain)
 	if err != nil {
 		return nil, err
 	}

@@ -64,7 +64,8 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var request collectorpb.ExportTraceServiceRequest
 	body, err := io.ReadAll(r.Body)
-	if err == nil && (r.Method != http.MethodPost || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/x-protobuf") {
+	if err == nil && (r.Method != http.MethodPost || r.URL.Path != "/v1/traces" ||
+		r.Header.Get("Content-Type") != "application/x-protobuf") {
 		err = fmt.Errorf("%s %s of %s", r.Method, r.URL.Path, r.Header.Get("Content-Type"))
 	}
 	if err == nil {

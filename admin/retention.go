@@ -1,0 +1,116 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// Turns of segments. Retention of any relay empties those that have passed, within its interval.
+const (
+	SegmentCurrent = "current" // it is written to
+	SegmentNext    = "next"    // it is written to when the current one has had its time
+	SegmentEmpty   = "empty"
+	SegmentNeeded  = "needed" // it is emptied when the destinations and the replay that need it have passed it
+	SegmentPassed  = "passed" // nothing keeps it
+)
+
+// RetainedSegment is a segment with what is in it, and its turn.
+type RetainedSegment struct {
+	Segment
+	Messages int64     `json:"messages"`         // the server's estimate
+	Oldest   time.Time `json:"oldest,omitzero"`  // when its first message was created
+	Replay   int64     `json:"replay,omitempty"` // a job that replays from it
+	Turn     string    `json:"turn"`
+	From     time.Time `json:"written_from"` // its turn to be written to: this one, or the next one
+	Until    time.Time `json:"written_until"`
+}
+
+// Retention tells of every segment what is in it, who needs it, and when it is written to.
+func Retention(ctx context.Context, db DB) (segments []RetainedSegment, err error) {
+	err = read(ctx, db, func(tx pgx.Tx) error {
+		if err := preferIndexes(ctx, tx); err != nil {
+			return err
+		}
+		cursors, err := readCursors(ctx, tx)
+		if err != nil {
+			return err
+		}
+		var r Report
+		if err := r.readSegments(ctx, tx, cursors); err != nil {
+			return err
+		}
+		for _, s := range r.Segments {
+			retained, err := s.retained(ctx, tx)
+			if err != nil {
+				return fmt.Errorf("look into segment %s: %w", s.Name, err)
+			}
+			segments = append(segments, retained)
+		}
+		return nil
+	})
+	return segments, err
+}
+
+func (s Segment) retained(ctx context.Context, tx pgx.Tx) (RetainedSegment, error) {
+	end := strings.LastIndexByte(s.Name, '_')
+	parent, number := "outbox."+s.Name[:end], s.Name[end+1:]
+	r := RetainedSegment{Segment: s}
+	var turns int64 // until its turn
+	err := tx.QueryRow(ctx, `
+		SELECT pg_stat_get_live_tuples(('outbox.' || $1)::regclass), turn.n, to_timestamp((now.slot + turn.n) * $3), to_timestamp((now.slot + turn.n + 1) * $3)
+		FROM (SELECT date_part('epoch', now())::bigint / $3 AS slot) now,
+		LATERAL (SELECT ($2::bigint - now.slot % $4 + $4) % $4 AS n) turn`,
+		s.Name, number, schema.SegmentSeconds, schema.SegmentCount).Scan(&r.Messages, &turns, &r.From, &r.Until)
+	if err != nil {
+		return r, err
+	}
+	err = tx.QueryRow(ctx, `SELECT created_at FROM `+parent+` WHERE segment = $1 ORDER BY xid, id LIMIT 1`, number).Scan(&r.Oldest)
+	empty := errors.Is(err, pgx.ErrNoRows)
+	if err != nil && !empty {
+		return r, err
+	}
+	if parent == schema.OutboxMessages {
+		err := tx.QueryRow(ctx, schema.ReplayedBy(number)).Scan(&r.Replay)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return r, err
+		}
+	}
+	switch {
+	case turns == 0:
+		r.Turn = SegmentCurrent
+	case len(s.NeededBy) > 0 || r.Replay > 0:
+		r.Turn = SegmentNeeded
+	case turns == 1:
+		r.Turn = SegmentNext
+	case empty:
+		r.Turn = SegmentEmpty
+	default:
+		r.Turn = SegmentPassed
+	}
+	return r, nil
+}
+
+// Emptied says when the segment is emptied.
+func (s RetainedSegment) Emptied() string {
+	switch s.Turn {
+	case SegmentCurrent:
+		return "it is written to until " + s.Until.Format(time.RFC3339)
+	case SegmentNext:
+		return "it is written to from " + s.From.Format(time.RFC3339)
+	case SegmentNeeded:
+		if len(s.NeededBy) == 0 {
+			return fmt.Sprintf("when job %d has replayed it, or is stopped", s.Replay)
+		}
+		return "when " + strings.Join(s.NeededBy, " and ") + " has passed it"
+	case SegmentPassed:
+		return "by the next pass of a relay's retention"
+	}
+	return "it is empty"
+}

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/broker/jsonl"
+)
+
+func (a *app) archiveCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "archive",
+		Short: "Read the archive that a destination writes, without a database",
+		Args:  cobra.NoArgs,
+		RunE:  func(*cobra.Command, []string) error { return usage("name a command: ls, show or verify") },
+	}
+	cmd.AddCommand(a.archiveList(), a.archiveShow(), a.archiveVerify())
+	return cmd
+}
+
+func (a *app) archiveList() *cobra.Command {
+	var out format
+	cmd := &cobra.Command{
+		Use:     "ls DIR...",
+		Short:   "List the files of archives, with the range of their messages",
+		Example: "  outbox archive ls /var/lib/outbox/archive",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, dirs []string) error {
+			files, err := filesOf(dirs)
+			if err != nil {
+				return err
+			}
+			switch out {
+			case asJSON:
+				return printJSON(a.stdout, files)
+			case asJSONL:
+				return printJSONL(a.stdout, files)
+			}
+			t := newTable(a.stdout, "FILE", "OLDEST", "NEWEST", "POSITIONS", "MESSAGES", "BYTES")
+			for _, f := range files {
+				t.row(f.Path, f.Oldest.Local().Format(time.DateTime), f.Newest.Local().Format(time.DateTime),
+					fmt.Sprintf("%d-%d", f.First, f.Last), f.Count, f.Bytes)
+			}
+			return t.flush()
+		},
+	}
+	formatFlag(cmd, &out, asTable, asJSON, asJSONL)
+	return cmd
+}
+
+// filesOf lists the files of several archives.
+func filesOf(dirs []string) ([]jsonl.ArchiveFile, error) {
+	all := []jsonl.ArchiveFile{}
+	for _, dir := range dirs {
+		files, err := jsonl.Files(dir)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, files...)
+	}
+	return all, nil
+}
+
+// timeFlag reads the value of a flag, if there is one.
+func timeFlag(flag, text string, into *time.Time) (err error) {
+	if text == "" {
+		return nil
+	}
+	if *into, err = time.Parse(time.RFC3339, text); err != nil {
+		return usage("--%s is %q: want a time such as 2026-05-01T12:00:00Z", flag, text)
+	}
+	return nil
+}
+
+// archivedIn reads what files have now: what is added to them later is left out.
+func archivedIn(files []jsonl.ArchiveFile) iter.Seq2[*outbox.Message, error] {
+	return func(yield func(*outbox.Message, error) bool) {
+		for _, f := range files {
+			n := int64(0)
+			for m, err := range f.Messages() {
+				if !yield(m, err) || err != nil {
+					return
+				}
+				if n++; n == f.Count {
+					break
+				}
+			}
+		}
+	}
+}
+
+// fromArchive returns the messages of archives, for a replay.
+func fromArchive(dirs []string) (*admin.Archived, error) {
+	files, err := filesOf(dirs)
+	if err != nil {
+		return nil, err
+	}
+	from := &admin.Archived{Messages: archivedIn(files)}
+	for _, dir := range dirs {
+		path, err := filepath.Abs(dir)
+		if err != nil {
+			return nil, err
+		}
+		from.Names = append(from.Names, path)
+	}
+	return from, nil
+}
+
+func (a *app) archiveShow() *cobra.Command {
+	var want admin.MessageFilter
+	var since, until, id string
+	limit := 0
+	cmd := &cobra.Command{
+		Use:   "show DIR...",
+		Short: "Print messages of archives as JSON lines",
+		Long: `Messages are printed as they were archived, in the order of their delivery. A message that was delivered twice may be
+there twice. Files whose range doesn't fit --since and --until are not opened.`,
+		Example: `  outbox archive show /var/lib/outbox/archive --key customer-42
+  outbox archive show /var/lib/outbox/archive --since 2026-05-01T12:00:00Z --until 2026-05-01T13:00:00Z`,
+		Args: cobra.MinimumNArgs(1),
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&since, "since", "", "only messages created at this time or later")
+	flags.StringVar(&until, "until", "", "only messages created before this time")
+	flags.StringVar(&want.Topic, "topic", "", "only messages of this topic")
+	flags.StringVar(&want.Key, "key", "", "only messages with this ordering key")
+	flags.StringVar(&id, "id", "", "only the message with this id")
+	flags.IntVar(&limit, "limit", 0, "how many to print at most; 0: all")
+	cmd.RunE = func(cmd *cobra.Command, dirs []string) error {
+		if err := errors.Join(timeFlag("since", since, &want.Since), timeFlag("until", until, &want.Until)); err != nil {
+			return err
+		}
+		if id != "" {
+			parsed, err := outbox.ParseID(id)
+			if err != nil {
+				return usage("--id: %w", err)
+			}
+			want.MessageIDs = []outbox.ID{parsed}
+		}
+		files, err := filesOf(dirs)
+		if err != nil {
+			return err
+		}
+		files = slices.DeleteFunc(files, func(f jsonl.ArchiveFile) bool {
+			return f.Newest.Add(time.Second).Before(want.Since) || !want.Until.IsZero() && !f.Oldest.Before(want.Until)
+		})
+		lines, printed := jsonl.New(a.stdout), 0
+		for m, err := range archivedIn(files) {
+			if err != nil {
+				return err
+			}
+			if !want.Matches(m) {
+				continue
+			}
+			if errs := lines.Publish(cmd.Context(), []*outbox.Message{m}); errs != nil {
+				return errs[0]
+			}
+			if printed++; printed == limit {
+				return nil
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// soundness is what archive verify has found.
+type soundness struct {
+	Files    int      `json:"files"`
+	Messages int64    `json:"messages"`
+	Repeats  int64    `json:"repeats"`
+	Late     int64    `json:"late"` // behind a later message of their key
+	Faults   []string `json:"faults"`
+}
+
+func (a *app) archiveVerify() *cobra.Command {
+	var out format
+	cmd := &cobra.Command{
+		Use:   "verify DIR",
+		Short: "Read a whole archive: checksums, lines, what the names say; repeats and late messages are counted",
+		Long: `A repeat is a message that was delivered twice, which any destination may see after a crash. A late one is behind a
+later message of its key, as a dead letter that was requeued is. The memory that this needs grows with the number of
+messages, by some 50 bytes each.
+
+Exit code 1: a file is damaged.`,
+		Example: "  outbox archive verify /var/lib/outbox/archive",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, dirs []string) error {
+			found, err := sound(cmd.Context(), dirs[0])
+			if err != nil {
+				return err
+			}
+			if out == asJSON {
+				err = printJSON(a.stdout, found)
+			} else {
+				for _, fault := range found.Faults {
+					fmt.Fprintln(a.stdout, fault)
+				}
+				_, err = fmt.Fprintf(a.stdout, "%d files, %d messages; %d are repeats, %d are late\n",
+					found.Files, found.Messages, found.Repeats, found.Late)
+			}
+			if err == nil && len(found.Faults) > 0 {
+				err = coded{fmt.Errorf("the archive has %d faults", len(found.Faults)), exitError}
+			}
+			return err
+		},
+	}
+	formatFlag(cmd, &out, asTable, asJSON)
+	return cmd
+}
+
+// sound reads an archive.
+func sound(ctx context.Context, dir string) (found soundness, err error) {
+	files, err := jsonl.Files(dir)
+	if err != nil {
+		return found, err
+	}
+	found.Files, found.Faults = len(files), []string{}
+	seen := make(map[outbox.ID]bool)
+	last := make(map[string]int64) // of each key
+	for _, f := range files {
+		n := int64(0)
+		whole := true
+		for m, err := range f.Messages() {
+			if ctx.Err() != nil {
+				return found, ctx.Err()
+			}
+			if err != nil {
+				found.Faults, whole = append(found.Faults, err.Error()), false
+				break
+			}
+			n++
+			found.Messages++
+			if seen[m.ID] {
+				found.Repeats++
+				continue
+			}
+			seen[m.ID] = true
+			if at := m.CreatedAt.Truncate(time.Second); at.Before(f.Oldest) || at.After(f.Newest) ||
+				m.Position < f.First || m.Position > f.Last {
+				found.Faults = append(found.Faults, fmt.Sprintf("%s: message %s is not in the range that the name says", f.Path, m.ID))
+			}
+			key := m.OrderingKey()
+			if key == "" {
+				continue
+			}
+			if before, ok := last[key]; ok && m.Position < before {
+				found.Late++
+			} else {
+				last[key] = m.Position
+			}
+		}
+		if whole && n < f.Count { // more are added to an open one
+			found.Faults = append(found.Faults, fmt.Sprintf("%s: has %d messages, should have %d", f.Path, n, f.Count))
+		}
+	}
+	return found, nil
+}

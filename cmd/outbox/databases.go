@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/verbs"
+)
+
+// place is a database where a verb that only looks is run, be it the only one or one of several.
+type place struct {
+	name string // "" if the configuration has no other
+	open func(context.Context) (seat, error)
+	seat seat // nil if it isn't open
+}
+
+// places are the databases that the flags, the environment or the configuration name. If there are several and a
+// destination is given, they are those that have it.
+func (a *app) places(destination string) ([]*place, error) {
+	if a.server() != "" {
+		return []*place{{name: a.databaseName, open: a.seat}}, nil
+	}
+	all, err := a.addresses()
+	if err != nil {
+		return nil, err
+	}
+	without := func(at address) bool { return !slices.Contains(at.destinations, destination) }
+	if having := slices.DeleteFunc(slices.Clone(all), without); len(having) > 0 {
+		all = having
+	}
+	var list []*place
+	for _, at := range all {
+		list = append(list, &place{name: at.name, open: func(ctx context.Context) (seat, error) {
+			conn, err := a.operateOn(ctx, at)
+			return direct{conn}, err
+		}})
+	}
+	return list, nil
+}
+
+// answer is what one of the places said, or why it said nothing.
+type answer struct {
+	name   string
+	result any
+	err    error
+}
+
+// ask runs a verb at all places at once. Each has a time limit of its own, so that one which hangs costs the others
+// nothing.
+func (a *app) ask(ctx context.Context, v verbs.Verb, params any, places []*place) []answer {
+	answers := make([]answer, len(places))
+	var asking sync.WaitGroup
+	for i, p := range places {
+		asking.Go(func() {
+			result, err := p.ask(ctx, v, params)
+			answers[i] = answer{p.name, result, err}
+		})
+	}
+	asking.Wait()
+	return answers
+}
+
+func (p *place) ask(ctx context.Context, v verbs.Verb, params any) (any, error) {
+	limited, cancel := context.WithTimeout(ctx, v.Timeout)
+	defer cancel()
+	result, err := p.try(limited, v, params)
+	if err != nil {
+		p.close()
+		if limited.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("no answer within %v: %w", v.Timeout, err)
+		}
+	}
+	return result, err
+}
+
+func (p *place) try(ctx context.Context, v verbs.Verb, params any) (any, error) {
+	if p.seat == nil {
+		seat, err := p.open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		p.seat = seat
+	}
+	return p.seat.run(ctx, v, "", params)
+}
+
+func (p *place) close() {
+	if p.seat != nil {
+		p.seat.close()
+		p.seat = nil
+	}
+}
+
+// leave closes what is open.
+func leave(places []*place) {
+	for _, p := range places {
+		p.close()
+	}
+}
+
+// unknown is the report of a database that could not be asked.
+func (a *app) unknown(err error) *admin.Report {
+	now := time.Now()
+	cause := admin.Finding{State: admin.StateUnknown, Cause: a.redact(err.Error())}
+	return &admin.Report{At: now, Verdict: admin.Verdict{Finding: cause, At: now}}
+}
+
+// counted says how many there are of each word, the worst first.
+func counted(words []string) string {
+	var parts []string
+	for len(words) > 0 {
+		n := len(words)
+		word := words[0]
+		words = slices.DeleteFunc(words, func(w string) bool { return w == word })
+		parts = append(parts, fmt.Sprintf("%d %s", n-len(words), word))
+	}
+	return strings.Join(parts, ", ")
+}
