@@ -102,7 +102,8 @@ func TestASlotThatKeepsMuchOfTheLogIsNamed(t *testing.T) {
 	r := d.status()
 	for status, want := range map[string]State{"reserved": StateIdle, "extended": StateAtRisk, "unreserved": StateAtRisk} {
 		r.Destinations[0].Slot = &Slot{Name: "s", Mode: "replication", Position: "0/1", Status: status, Kept: 3 << 30}
-		if r.judge(allRules); r.Verdict.State != want || want == StateAtRisk && !strings.Contains(r.Verdict.Cause, "3072 MiB of its log for slot s") {
+		if r.judge(allRules); r.Verdict.State != want || want == StateAtRisk &&
+			!strings.Contains(r.Verdict.Cause, "3072 MiB of its log for slot s") {
 			t.Errorf("%s: %q", status, r.Verdict)
 		}
 		if r.judge(allRules.without("the server keeps much of the log")); r.Verdict.State != StateIdle {
@@ -125,10 +126,31 @@ func TestTablesThatAreLockedAreAVerdict(t *testing.T) {
 	now := r.Amended([]Live{{Destination: "kafka", State: "flowing"}}, time.Second, nil)
 	on, _ := now.On([]string{"kafka"})
 	for _, v := range []Verdict{r.Verdict, now.Verdict, on, now.Destinations[0].Verdict} {
-		if v.State != StateBroken || !strings.Contains(v.Cause, "LOCK TABLE outbox.cursors") || !strings.Contains(v.Advice, want) || v.Next != "outbox status" {
+		if v.State != StateBroken || !strings.Contains(v.Cause, "LOCK TABLE outbox.cursors") ||
+			!strings.Contains(v.Advice, want) || v.Next != "outbox status" {
 			t.Errorf("%q", v)
 		}
 	}
 	d.exec(want)
 	await.Until(t, "it is gone", func() bool { return d.status().Verdict.State == StateIdle })
+}
+
+// A relay whose lease ran out behind a lock tries again and again. Between two attempts it waits for nothing, and what
+// has the lock is still the cause. A transaction that is younger than the lease's end is not.
+func TestALeaseLostBehindALockIsNamedBetweenTwoAttempts(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.cursor("kafka", "3 seconds")
+	d.open(`SELECT FROM outbox.cursors FOR UPDATE`)
+	await.Until(t, "it is named", func() bool {
+		v := d.status().Verdict
+		return v.State == StateBroken && strings.Contains(v.Cause, "SELECT FROM outbox.cursors FOR UPDATE")
+	})
+	lost := d.status()
+	for h := range lost.Holders {
+		lost.Holders[h].Since = lost.Destinations[0].Groups[0].LeaseUntil.Add(time.Millisecond)
+	}
+	if lost.judge(allRules); lost.Verdict.State != StateNoRelay {
+		t.Errorf("a transaction that began after the relay had gone: %q", lost.Verdict)
+	}
 }

@@ -97,8 +97,8 @@ func (n *night) says() admin.Verdict {
 	return report.Verdict
 }
 
-// voices asks everything that tells of the state, and returns what disagrees; "" for nothing.
-func (n *night) voices(state admin.State, cause, remedy *regexp.Regexp, relay bool) string {
+// voices asks everything else that tells of the state, and returns what disagrees, or that status does; "" for nothing.
+func (n *night) voices(status admin.Verdict, state admin.State, cause, remedy *regexp.Regexp, relay bool) string {
 	n.t.Helper()
 	fits := func(who string, v admin.Verdict) string {
 		if v.State != state || !cause.MatchString(v.Sentence()) || !remedy.MatchString(v.Remedy()) {
@@ -106,7 +106,7 @@ func (n *night) voices(state admin.State, cause, remedy *regexp.Regexp, relay bo
 		}
 		return ""
 	}
-	if odd := fits("status", n.says()); odd != "" {
+	if odd := fits("status", status); odd != "" {
 		return odd
 	}
 	out, _, code := n.command("check", "-o", "json")
@@ -164,11 +164,12 @@ func (n *night) agree(state admin.State, cause, remedy string, relay bool) []str
 			n.t.Logf("at last: %s", odd)
 		}
 	}()
+	var v admin.Verdict
 	n.eventually(fmt.Sprintf("all say %s", state), func() bool {
-		odd = n.voices(state, wantCause, wantRemedy, relay)
+		v = n.says()
+		odd = n.voices(v, state, wantCause, wantRemedy, relay)
 		return odd == ""
 	})
-	v := n.says()
 	n.t.Logf("all agreed after %.1f s: %s", time.Since(n.began).Seconds(), v)
 	return wantRemedy.FindStringSubmatch(v.Remedy())
 }
