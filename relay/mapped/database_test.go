@@ -16,7 +16,10 @@ import (
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
-func TestMain(m *testing.M) { servers.Main(m) }
+func TestMain(m *testing.M) {
+	againAfter = 500 * time.Millisecond
+	servers.Main(m)
+}
 
 // database is a fresh one with a table that has a column for everything.
 type database struct{ testdb.DB }
