@@ -518,7 +518,8 @@ func (s *statements) write(ctx context.Context, conn *pgx.Conn, o *outcomes) (le
 	return left, send(ctx, conn, b)
 }
 
-// againAfter is the pause before a refused mark is tried again: a person has to repair something first. Tests shorten it.
+// againAfter is the pause before a refused mark is tried again: a person has to repair something first. Tests shorten
+// it.
 var againAfter = 5 * time.Second
 
 // singly stores each mark by itself; in a transaction, under a savepoint. refused has the marks that the server
