@@ -251,7 +251,7 @@ func TestActionsThatAreRefusedChangeNothing(t *testing.T) {
 		{"unknown id", Selection{Positions: []int64{99}}, 0, anna, ErrNotFound, "no dead letter has such an id"},
 		{"unknown blocked id", Selection{Blocked: true, Positions: []int64{99}}, 0, anna, ErrNotFound, "no blocked message has"},
 		{"nobody acts", Selection{All: true}, 0, Action{}, nil, "no Actor"},
-		{"no cursor", Selection{Destination: "gone"}, 0, anna, nil, "nobody delivers to gone"},
+		{"no cursor", Selection{Destination: "gone"}, 0, anna, nil, "no relay delivers to it: start one"},
 		{"blocked with a reason", Selection{Blocked: true, Reason: "refused"}, 0, anna, nil, "leave the reason out"},
 	} {
 		_, err := Requeue(t.Context(), d.Conn, c.s, c.max, c.action)

@@ -45,12 +45,12 @@ func (e *Examination) add(about string, weight Weight, repair, format string, ar
 	e.Symptoms = append(e.Symptoms, Symptom{about, weight, fmt.Sprintf(format, args...), repair})
 }
 
-// Examine looks at everything that a database tells: the schema's version and tables, rights, settings, a pooler on the
+// Examine looks at the whole state of a database: the schema's version and tables, rights, settings, a pooler on the
 // way, this machine's clock, statistics, indexes, slots, and the verdict. It changes nothing. It needs the rights of a
 // viewer.
 func Examine(ctx context.Context, db DB) (*Examination, error) {
 	e := &Examination{Symptoms: []Symptom{}, Well: []string{}}
-	// Each part of a transaction of its own: one that can't be looked at hides no other.
+	// Each part has its own transaction: one that fails hides no other.
 	for _, part := range []struct {
 		about string
 		look  func(context.Context, pgx.Tx, *Examination) error
@@ -115,7 +115,7 @@ func examineSchema(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	return err
 }
 
-// examineRights is about the role that asks: a person's may have fewer than a relay's.
+// examineRights looks at the role that asks: a person's may have fewer rights than a relay's.
 func examineRights(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	var role string
 	if err := tx.QueryRow(ctx, `SELECT current_user::text`).Scan(&role); err != nil {
@@ -124,7 +124,7 @@ func examineRights(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	lacks, err := schema.RelayLacks(ctx, tx, role)
 	if err == nil && len(lacks) > 0 {
 		e.add("rights", WeightAdvice, "outbox migrate grants --apply --relay "+argument(role),
-			"the role %s, which asks, could not run a relay: it lacks %s and %d more",
+			"this role, %s, could not run a relay: it lacks %s and %d more",
 			role, lacks[0], len(lacks)-1)
 	}
 	return err
@@ -238,17 +238,17 @@ func examineSlots(ctx context.Context, tx pgx.Tx, e *Examination) error {
 			e.add("slot", WeightFault, "outbox relay",
 				"slot %s is lost: its relay makes another one, and delivers from the table meanwhile", name)
 		case kept > 1<<30:
-			e.add("slot", WeightRisk, "start its reader; if it has none any more: "+
+			e.add("slot", WeightRisk, "start its reader; if that is gone for good: "+
 				"SELECT pg_drop_replication_slot("+schema.QuoteLiteral(name)+
 				"), which gives up what it has not read",
-				"nobody reads slot %s, and the server keeps %d MiB of its log for it", name, kept>>20)
+				"slot %s has no reader, and the server keeps %d MiB of its log for it", name, kept>>20)
 		}
 		return nil
 	})
 	return err
 }
 
-// Canary is how far a message went that was written to see whether messages arrive.
+// Canary tells how far a test message went.
 type Canary struct {
 	MessageID string `json:"message_id,omitempty"`
 	Topic     string `json:"topic"`

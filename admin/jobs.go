@@ -62,7 +62,7 @@ type Job struct {
 
 	Actor  string `json:"actor"`
 	Reason string `json:"reason,omitempty"`
-	Note   string `json:"note,omitempty"` // why messages were left as they are, or the last error
+	Note   string `json:"note,omitempty"` // why messages were skipped, or the last error
 
 	Planned time.Time `json:"planned"`
 	Started time.Time `json:"started,omitzero"`
@@ -110,7 +110,7 @@ func Discard(ctx context.Context, db DB, s Selection, max int64, action Action) 
 	return atOnce(ctx, db, BulkDiscard, s, max, action)
 }
 
-// Acknowledge notes that the actor knows of the dead letters that s selects: the verdict speaks of them no more. They
+// Acknowledge notes that the actor knows of the dead letters that s selects: the verdict no longer names them. They
 // stay where they are, and one that dies again is new again. The rest is as with Requeue; blocked messages can't be
 // acknowledged.
 func Acknowledge(ctx context.Context, db DB, s Selection, max int64, action Action) (Job, error) {
@@ -228,7 +228,7 @@ func tooMany(all, most int64) error {
 // listed joins a table t to the list j of a job.
 const listed = `t.destination = j.destination AND t.lane = j.lane AND t.id = j.id AND t.message_id = j.message_id`
 
-// deliverable refuses to requeue what no relay would deliver, and what is all behind blocked heads.
+// deliverable refuses to requeue messages that no relay would deliver, or that are all behind blocked heads.
 func deliverable(ctx context.Context, tx pgx.Tx, id int64) error {
 	rows, err := tx.Query(ctx, `
 		SELECT DISTINCT destination FROM outbox.job_messages j
@@ -241,8 +241,8 @@ func deliverable(ctx context.Context, tx pgx.Tx, id int64) error {
 		return err
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("nobody delivers to %s: no relay has a cursor for it: start one. Or, if nobody needs these "+
-			"messages: outbox dead discard",
+		return fmt.Errorf("no relay has a cursor for %s, so no relay delivers to it: start one, or give these "+
+			"messages up: outbox dead discard",
 			strings.Join(missing, ", "))
 	}
 	var lane, destination *string
@@ -382,7 +382,7 @@ type running struct {
 	actor    string
 }
 
-// runBatch runs one batch that is due, and returns whose it was; 0 if there is none.
+// runBatch runs one batch that is due, and returns the id of its job; 0 if there is none.
 func runBatch(ctx context.Context, db DB, id int64) (job int64, err error) {
 	err = inTx(ctx, db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
 		var r running
@@ -436,8 +436,8 @@ func runBatch(ctx context.Context, db DB, id int64) (job int64, err error) {
 	return job, err
 }
 
-// nextOfList acts on the next messages of the list, or on the last ones before the position to take it back. It returns
-// the position after that.
+// nextOfList acts on the next messages of the list. To undo, it acts on the last ones before the position. It returns
+// the new position.
 func (r *running) nextOfList(ctx context.Context, tx pgx.Tx, size int64) (to, changed int64, err error) {
 	if r.undoing {
 		to = max(r.position-size, 0)
@@ -449,7 +449,7 @@ func (r *running) nextOfList(ctx context.Context, tx pgx.Tx, size int64) (to, ch
 	return to, changed, err
 }
 
-// why says what was left as it is.
+// why explains which messages a job has skipped.
 func (r *running) why() string {
 	if r.verb == BulkReplay {
 		return "some were not sent: they are held or dead at the destination, their key is blocked there (outbox dead ls --blocked), " +
@@ -568,10 +568,9 @@ func StopJob(ctx context.Context, db DB, id int64, destination string, action Ac
 	})
 }
 
-// UndoJob takes back what a job has done. A job that has not begun leaves no trace. What was discarded returns from the
-// trash, what was acknowledged is new again, batch by batch, as the job was carried out. Of a requeue that has begun,
-// the rest is stopped: what was handed to relays can't be called back. If destination is given, only a job of it is
-// found.
+// UndoJob takes back what a job has done, batch by batch: discarded messages return from the trash, and acknowledged
+// ones are new again. A job that has not begun leaves no trace. If a requeue has begun, only its rest is stopped: what
+// relays have read can't be called back. If destination is given, only a job of it is found.
 func UndoJob(ctx context.Context, db DB, id int64, destination string, action Action) (Job, error) {
 	return endJob(ctx, db, "undo_job", id, destination, action, func(tx pgx.Tx, job Job) (string, error) {
 		touched := job.Done + job.Skipped
@@ -594,7 +593,7 @@ func UndoJob(ctx context.Context, db DB, id int64, destination string, action Ac
 	})
 }
 
-// endJob changes a job's row under its lock, as change says.
+// endJob changes a job's row under its lock, by change.
 func endJob(ctx context.Context, db DB, verb string, id int64, destination string, action Action,
 	change func(pgx.Tx, Job) (string, error)) (job Job, err error) {
 	err = write(ctx, db, action, func(tx pgx.Tx) error {

@@ -11,14 +11,14 @@ import (
 
 // rules are what a verdict rests on.
 type rules struct {
-	// group rules say whether a group is worked on. The first that finds something is right: what comes after it would
-	// tell of a relay that isn't there.
+	// group rules find out whether a relay works on a shard group. Only the first finding counts: later rules assume
+	// that a relay is there.
 	group []groupRule
-	// destination rules say what waits, and for what. Each speaks for itself.
+	// destination rules find out what waits, and for what. Each is applied.
 	destination []destinationRule
 }
 
-// groupRule finds what is to be said of a shard group; ok is false if it is nothing.
+// groupRule judges a shard group; ok is false if it finds nothing.
 type groupRule struct {
 	name string
 	find func(r *Report, d *Destination, g *Group) (f Finding, ok bool)
@@ -41,7 +41,7 @@ var allRules = rules{
 		{"the broker does not answer", stalled},
 		{"a topic takes nothing", closed},
 		{"the relay can't work with the database", broken},
-		{"nobody has looked", unread},
+		{"no look at the database succeeds", unread},
 	},
 	destination: []destinationRule{
 		{"there is no cursor", orphaned},
@@ -66,7 +66,7 @@ func (r *Report) judge(by rules) {
 	r.Verdict = r.on(r.Destinations)
 }
 
-// on is the verdict on some destinations together.
+// on returns the verdict on some destinations together.
 func (r *Report) on(destinations []Destination) Verdict {
 	if len(destinations) == 0 {
 		if f, known := r.excuse(); known && r.unread != "" {
@@ -89,7 +89,7 @@ func (r *Report) on(destinations []Destination) Verdict {
 	return verdictOn(r.At, findings, calm)
 }
 
-// On returns the verdict on some destinations, and that on each of them: what one relay answers for. A
+// On returns the verdict on the given destinations together, and that on each: those that one relay serves. A
 // destination that has no cursor yet counts as StateNoRelay.
 func (r *Report) On(names []string) (Verdict, map[string]Verdict) {
 	each := make(map[string]Verdict, len(names))
@@ -136,7 +136,7 @@ func (r *Report) judgeDestination(d *Destination, by rules) Verdict {
 	return verdictOn(r.At, findings, calm(d))
 }
 
-// calm is what is said of a destination of which nothing else is.
+// calm is the finding on a destination for which no rule has one.
 func calm(d *Destination) Finding {
 	f := Finding{State: StateIdle, Destination: d.Name}
 	if d.Pending.N > 0 {
@@ -218,7 +218,7 @@ func unowned(r *Report, d *Destination, g *Group) (Finding, bool) {
 	f.Cause += "; " + strings.Join(others, ", ") + " run without delivering to " + name
 	f.Advice = strings.TrimPrefix(f.Advice+", or add the destination to the configuration of a relay that runs", ", or ")
 	if away > abandonedAfter {
-		f.Advice += "; if nobody needs it any more, what it has not delivered is given up by: outbox destinations drop " +
+		f.Advice += "; if it is not needed any more, give up what it has not delivered: outbox destinations drop " +
 			argument(d.Name) + "; otherwise"
 	}
 	return f, true
@@ -289,7 +289,7 @@ func blocked(_ *Report, d *Destination) (Finding, bool) {
 
 func lagging(r *Report, d *Destination) (Finding, bool) {
 	if slices.ContainsFunc(d.Controls, func(c Control) bool { return c.Rate == 0 && c.Topic == "" && c.Key == "" }) {
-		return Finding{}, false // somebody wants it so
+		return Finding{}, false // an operator has paused it
 	}
 	oldest := d.Held.waiting
 	for i := range d.Groups {
@@ -315,7 +315,7 @@ func dead(_ *Report, d *Destination) (Finding, bool) {
 		Next:   "outbox dead requeue" + name}, n.N > 0
 }
 
-// paused tells of a person's wish, whatever the destination's health is.
+// paused names the operators' pauses, in whatever state the destination is.
 func paused(_ *Report, d *Destination) (Finding, bool) {
 	var f Finding
 	var causes []string
@@ -341,7 +341,7 @@ func paused(_ *Report, d *Destination) (Finding, bool) {
 	return f, len(causes) > 0
 }
 
-// who says by whom a control is, until when and why.
+// who tells by whom a control is, until when and why.
 func (c Control) who() string {
 	text := "by " + c.Actor
 	if c.Until.IsZero() {

@@ -36,7 +36,7 @@ var verdictCases = []verdictCase{
 	{"nobody has delivered for hours", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "-61 minutes")
 		d.relays("relay-2")
-	}, StateNoRelay, "relay-2 run without", "given up by: outbox destinations drop kafka"},
+	}, StateNoRelay, "relay-2 run without", "give up what it has not delivered: outbox destinations drop kafka"},
 	{"the broker is down", "the broker does not answer", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.exec(`UPDATE outbox.cursors SET state = 'stalled', state_since = now() - interval '5 minutes', last_error = 'connection refused'`)
@@ -166,7 +166,7 @@ var verdictCases = []verdictCase{
 	}, StateNoRelay, "b: no live relay", ""},
 }
 
-// liveCase is what a relay knows besides, of the destination kafka, which nobody else works on and of which all is
+// liveCase is what a relay knows besides, of the destination kafka, which no other relay works on and of which all is
 // delivered.
 var liveCases = []struct {
 	name  string
@@ -184,9 +184,9 @@ var liveCases = []struct {
 	{"the database went away just now", "the relay can't work with the database", "broken", "reset", time.Second,
 		errors.New("reset"), StateBroken, "kafka: reset"},
 	{"a look failed", "", "flowing", "", 14 * time.Second, errors.New("timeout"), StateIdle, "idle"},
-	{"no look succeeds", "nobody has looked", "flowing", "", 20 * time.Second, errors.New("timeout"), StateUnknown,
+	{"no look succeeds", "no look at the database succeeds", "flowing", "", 20 * time.Second, errors.New("timeout"), StateUnknown,
 		"kafka: the database has not been read for 20s: timeout"},
-	{"the database hangs while the relay stands by", "nobody has looked", "waiting", "", 20 * time.Second, nil, StateBroken,
+	{"the database hangs while the relay stands by", "no look at the database succeeds", "waiting", "", 20 * time.Second, nil, StateBroken,
 		"kafka: the database has not been read for 20s"},
 	{"another relay delivers", "", "waiting", "", time.Second, nil, StateIdle, "idle"},
 	{"the relay gave up just now", "the relay gave up", "stopped", "too large", time.Second, nil, StateStopped,
@@ -268,7 +268,7 @@ func TestEachRuleOfTheVerdictHasACaseThatNeedsIt(t *testing.T) {
 		names = append(names, rule.name)
 	}
 	for _, name := range names {
-		elsewhere := name == "nobody has looked" || name == "the server keeps much of the log"
+		elsewhere := name == "no look at the database succeeds" || name == "the server keeps much of the log"
 		if !elsewhere && !slices.ContainsFunc(cases, func(c verdictCase) bool { return c.rule == name }) {
 			t.Errorf("no case needs the rule %q", name)
 		}

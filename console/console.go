@@ -41,7 +41,7 @@ type Panel struct {
 	Buttons []Button
 }
 
-// Button does something when it is pressed, by whoever may look.
+// Button is an action for everyone who may see the page.
 type Button struct {
 	Name, Label, Help string
 	Press             func()

@@ -10,7 +10,7 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 )
 
-// destination tells why one destination is as it is, and since when.
+// destination shows the state of one destination, its cause, and since when it lasts.
 func (v *view) destination() any {
 	name := v.get("name")
 	i := slices.IndexFunc(v.report.Destinations, func(d admin.Destination) bool { return d.Name == name })
@@ -90,7 +90,7 @@ func (v *view) keptBy(destination string) (segments []admin.Segment) {
 	return segments
 }
 
-// controls are what is asked of a destination, and the buttons that ask.
+// controls shows a destination's pauses and rates, with buttons to change them.
 func (v *view) controls(d *admin.Destination) any {
 	var rows [][]any
 	paused, throttled := false, false
@@ -120,7 +120,7 @@ func (v *view) controls(d *admin.Destination) any {
 		table("Asked of it", []column{{"What", ""}, {"Asked", ""}, {"By", ""}, {"Until", ""}, {"Why", "wide"}, {"Actions", "acts"}}, rows)))
 }
 
-// errors are what the destination's parts were told last.
+// errors shows the last error of each part of the destination.
 func (v *view) errors(d *admin.Destination) any {
 	var rows [][]any
 	add := func(where string, text string, at any) {
@@ -211,10 +211,10 @@ func (v *view) dead() any {
 			{"First", "n"}, {"Last", "n"}, {"Actions", "acts"}}, rows)), when(v.operates(), all))
 }
 
-// actions is a cell of buttons; nothing for who may not act.
+// actions is a cell of buttons; empty for a user who may not act.
 func (v *view) actions(buttons list) any { return h("span.buttons", buttons) }
 
-// given are the pairs of the query by some names.
+// given returns the pairs of the query with the given names.
 func (v *view) given(names ...string) (pairs []string) {
 	for _, n := range names {
 		if value := v.get(n); value != "" {
@@ -307,7 +307,7 @@ func (v *view) letter() any {
 	return parts
 }
 
-// changes is the difference from a letter's original; nothing if it was never edited.
+// changes shows what edits have changed in a letter; nothing if it was never edited.
 func changes(d admin.DeadLetter) any {
 	if d.Original == nil {
 		return nil
@@ -339,7 +339,7 @@ func printable(text []byte, most int) string {
 	return strings.Join(lines, "\n")
 }
 
-// keys lists the keys that wait.
+// keys lists the keys that have holds.
 func (v *view) keys() any {
 	pairs := v.given("destination", "key", "blocked")
 	head := list{v.said(), h("h1", "Keys that wait"),
@@ -381,7 +381,7 @@ func (v *view) keys() any {
 			here("keys", append(pairs, "after", last.Destination+"/"+last.Lane)...), "The next 50"))))
 }
 
-// relays lists who works, and on what.
+// relays lists the relays and what each of them delivers.
 func (v *view) relays() any {
 	if len(v.report.Relays) == 0 {
 		return list{h("h1", "Relays"), region("relays",
@@ -412,7 +412,7 @@ func (v *view) relays() any {
 			{"Host and process", ""}, {"Started", "n"}, {"Heartbeat", "n"}}, rows))}
 }
 
-// retention tells what keeps the disk full.
+// retention shows the segments, and what keeps each from being emptied.
 func (v *view) retention() any {
 	head := list{h("h1", "Retention")}
 	segments, err := ask[[]admin.RetainedSegment](v, "retention")
@@ -479,7 +479,7 @@ func (v *view) retention() any {
 	return append(head, region("retention", body...))
 }
 
-// inbox tells whether the consumers keep up.
+// inbox shows whether the consumers keep up.
 func (v *view) inbox() any {
 	head := list{v.said(), h("h1", "Inbox")}
 	found, err := ask[*admin.Inbox](v, "inbox status")
@@ -508,7 +508,7 @@ func (v *view) inbox() any {
 		h("h2", "Tables"), table("Tables", []column{{"Table", ""}, {"Role", ""}, {"Size", "n"}}, tables)))
 }
 
-// audit lists what people did.
+// audit lists the operators' changes.
 func (v *view) audit() any {
 	pairs := v.given("destination", "by", "verb")
 	head := list{h("h1", "Audit"), v.filter("audit", field{"by", "By", nil}, field{"verb", "Verb", nil},
@@ -543,7 +543,7 @@ func compact(text json.RawMessage) string {
 	return strings.Trim(strings.ReplaceAll(string(text), `"`, ""), "{}")
 }
 
-// doctor tells everything that is not as it should be: what the verb of that name finds.
+// doctor shows the findings of the verb of that name.
 func (v *view) doctor() any {
 	head := list{v.said(), h("h1", "Doctor"), h("p.buttons", v.button("canary", "Send a canary…"))}
 	found, err := ask[*admin.Examination](v, "doctor")

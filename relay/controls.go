@@ -7,14 +7,14 @@ import (
 
 // What operators ask of a destination: pauses, and a bound on its rate.
 
-// target is what a pause is of. Empty fields stand for all.
+// target is the part that a pause stops. Empty fields stand for all.
 type target struct{ topic, lane string }
 
-// unending is how long a pause without an end lasts, unless the controls say otherwise meanwhile.
+// unending is the length of a pause without an end; a change of the controls ends it.
 const unending = 1000 * time.Hour
 
-// onControls takes what operators ask for now. A pause that isn't in the list any more has ended. It reports whether
-// something has changed.
+// onControls takes the operators' current controls. A pause that isn't in the list any more has ended. It reports
+// whether something has changed.
 func (c *core) onControls(now time.Time, controls Controls) (changed bool) {
 	c.working = false
 	c.controlAt = now.Add(c.cfg.Control)
@@ -63,7 +63,7 @@ func (c *core) pauseOf(now time.Time, it *item) *closed {
 	return nil
 }
 
-// throttle lets at most rate messages a second through: never more than a tenth of a second's worth at once, or one.
+// throttle lets at most rate messages a second through: at once at most a tenth of a second's worth, or one message.
 type throttle struct {
 	rate   float64 // 0: no bound
 	saved  float64 // messages that may go now
@@ -71,7 +71,7 @@ type throttle struct {
 	turn   int
 }
 
-// set takes the smaller of two bounds, and reports whether that is another one than before.
+// set takes the smaller of two bounds, and reports whether the bound has changed.
 func (t *throttle) set(a, b float64) bool {
 	before := t.rate
 	if t.rate = a; a == 0 || b > 0 && b < a {
@@ -82,8 +82,8 @@ func (t *throttle) set(a, b float64) bool {
 
 func (t *throttle) burst() float64 { return max(1, t.rate/10) }
 
-// refill adds what the time has brought. It returns the stripe whose turn it is: what little may go must not always be
-// the first one's.
+// refill adds what may go since the last call. It returns the stripe whose turn it is. Without turns, the first stripe
+// would take all of a low rate.
 func (t *throttle) refill(now time.Time) (stripe int) {
 	if t.rate == 0 {
 		return 0

@@ -14,8 +14,8 @@ type laneMode uint8
 const (
 	// laneRetry: the head waits in memory until due.
 	laneRetry laneMode = iota
-	// laneBarrier: a dead letter of this lane is not settled yet. What follows must wait: were the lease
-	// lost now, the next owner would publish that message, after ours.
+	// laneBarrier: a dead letter of this lane is not settled yet. Later messages must wait: if the lease were lost
+	// after one of them was published, the next owner would publish the dead letter after it.
 	laneBarrier
 	// laneHeld: the lane has holds in the database; whatever comes is held behind them.
 	laneHeld
@@ -35,7 +35,7 @@ type lane struct {
 	flying  int     // items in the stripe's call
 }
 
-// laneOf returns the lane that it has to go through, or nil.
+// laneOf returns the lane that the item has to go through, or nil for an ordinary key.
 func (c *core) laneOf(it *item) *lane {
 	if len(c.lanes) == 0 {
 		return nil
@@ -134,7 +134,7 @@ func (c *core) onHeld(now time.Time, name string, list []Delivery) {
 		return
 	}
 	if list[len(list)-1].Replayed {
-		// More of the replay will come, to lanes that are not known yet.
+		// The replay will add holds to lanes that are not known yet.
 		if soon := now.Add(c.cfg.Resync / 20); soon.Before(c.syncAt) {
 			c.syncAt = soon
 		}
@@ -143,10 +143,10 @@ func (c *core) onHeld(now time.Time, name string, list []Delivery) {
 	for i := range list {
 		d := &list[i]
 		if i > 0 && (d.Blocked || d.RetryAt.After(now)) {
-			break // an earlier message was sent again behind the back of this former head
+			break // an operator has sent an earlier message again, so this is no longer the head
 		}
 		if d.Invalid == nil && d.DeliverAt.After(now) {
-			// What stands behind a delayed message waits with it.
+			// The messages behind a delayed one wait with it.
 			if i == 0 {
 				l.due = d.DeliverAt
 			}

@@ -23,7 +23,7 @@ type heldOutcomes struct {
 
 func (h *heldOutcomes) empty() bool { return h.count == 0 }
 
-// settlement remembers what a Settlement under way will have done.
+// settlement remembers the effects of a Settlement that is being stored.
 type settlement struct {
 	to       prefix
 	barriers []*lane

@@ -330,5 +330,5 @@ func replayedFrom(ctx context.Context, db cursors.Querier, table string) (*KeptS
 	if err != nil {
 		return nil, fmt.Errorf("ask whether it is replayed: %w", err)
 	}
-	return &KeptSegment{Table: table, Reason: fmt.Sprintf("job %d replays from it; if nobody needs that: outbox jobs stop %[1]d", job)}, nil
+	return &KeptSegment{Table: table, Reason: fmt.Sprintf("job %d replays from it; to end that: outbox jobs stop %[1]d", job)}, nil
 }

@@ -95,7 +95,7 @@ func (s *selection) wanted(m *outbox.Message) bool {
 func (s *selection) count(m *outbox.Message) {
 	s.counter.Inc()
 	if s.note(m) {
-		s.logger.Warn("no destination of this relay selects a message, and so nobody gets it: add its topic to a destination's "+
+		s.logger.Warn("no destination of this relay selects a message, so it is not delivered: add its topic to a destination's "+
 			"topics or filter, or drop it by a rule to say that this is meant; "+
 			"it is said once per topic, and outbox_messages_unselected_total counts all",
 			printed.Message(m)...)
