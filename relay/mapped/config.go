@@ -43,8 +43,8 @@ type Config struct {
 	Transactions int
 
 	// MaxHolds bounds the messages that are set aside for a later attempt. At the bound nothing new is read until some
-	// are delivered. Default 100,000. For the strategies that move an offset it is 10,000 of each partition, and the
-	// delivered messages behind one that is set aside count too.
+	// are delivered. Default 100,000. For the strategies that move an offset it is 10,000 for each partition, and
+	// counts the delivered messages behind a message that is set aside as well.
 	MaxHolds int
 
 	// Group and Groups split the partitions of mapping.XMin and mapping.Serial between relays: this source reads those

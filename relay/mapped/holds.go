@@ -209,8 +209,8 @@ func (h *holds) gone(lane string, refs map[uint64]bool) {
 	}
 }
 
-// restore completes rows of a lane that were read again with what is remembered of them. It keeps the lane's order, and
-// ends at the first row that waits and could not be taken. lost has the rows that no longer wait.
+// restore adds to a lane's rows that were read again what the holds remember of them. It keeps the lane's order,
+// and ends at the first row that waits and could not be taken. lost has the rows that no longer wait.
 func (h *holds) restore(lane string, list []hold, ds []relay.Delivery,
 	rows []row, waits map[string]bool) (held []relay.Delivery, lost map[uint64]bool) {
 	byID := make(map[string]*relay.Delivery, len(ds))

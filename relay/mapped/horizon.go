@@ -51,7 +51,7 @@ func (h *horizon) scanned(now time.Time, full bool, took time.Duration, highest 
 	if full {
 		h.fullAt = now.Add(max(fullEvery, fullShare*took))
 	}
-	// What waits and could not be taken is read again, at once and before what follows it.
+	// The next poll begins at the first waiting row that could not be taken, so it reads that row before later ones.
 	before := int64(math.MaxInt64)
 	if seen.hidden != math.MaxInt64 {
 		before = seen.hidden - 1

@@ -14,13 +14,13 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
-// logSession owns a slot. It delivers what is inserted into the table in the order of commits, and reads or changes no
-// row.
+// logSession owns a slot. It delivers the inserted rows in the order of commits. It reads or changes no row of the
+// table.
 //
-// The replication slot is the only state that lasts. It stands at a commit before everything that is not settled. So a
-// crash repeats the rest, and a stop does too: a transaction of which a part was settled comes again as a whole, and so
-// does what was delivered behind a message that waits. If the slot is gone, what was committed since is lost: Acquire
-// reports that and creates no new slot.
+// The replication slot is the only state that lasts. It stands at a commit before the first message that is not
+// settled. After a crash or a stop, everything behind that commit comes again: a transaction that was settled in
+// part, and messages that were delivered behind one that waits. If the slot is gone, the messages that were
+// committed since are lost: Acquire reports that and creates no new slot.
 type logSession struct {
 	*session
 	tail *wal.Tail

@@ -184,7 +184,7 @@ func (r *logRows) template(parts []mapping.TemplatePart, row *logRow) ([]byte, e
 	return all, nil
 }
 
-// asText converts a type's output to what a cast to text makes of the value, where the two differ.
+// asText converts a type's output to the result of a cast to text, for types where the two differ.
 func (r *logRows) asText(name string, text []byte) []byte {
 	c := r.table.info.Column(name)
 	switch {

@@ -53,7 +53,7 @@ func (o *outcomes) each(f func(*mark)) {
 	}
 }
 
-// among returns the marks whose ids are in the list, or those whose are not.
+// among returns the marks whose ids are in the list, or, if listed is false, the other marks.
 func (o *outcomes) among(ids []string, listed bool) outcomes {
 	return outcomes{only(o.delivered, ids, listed), only(o.waiting, ids, listed), only(o.dead, ids, listed)}
 }
@@ -124,8 +124,8 @@ func (x *settled) outcomes(h *holds, always bool) *outcomes {
 	return &o
 }
 
-// held adds the outcomes of rows that had been set aside to the outcomes that of returns for their lanes; nil leaves a
-// row out.
+// held takes the outcomes of rows that had been set aside. It adds each to the outcomes that the function of
+// returns for the row's lane; nil leaves the row out.
 func (x *settled) held(h *holds, of func(lane string) *outcomes) {
 	find := func(d *relay.Delivery) (hold, *outcomes) {
 		if was, ok := h.find(d); ok {
@@ -451,7 +451,7 @@ func (s *statements) queue(conn *pgx.Conn, b *pgx.Batch, o, left *outcomes) erro
 	return nil
 }
 
-// only returns the marks whose ids are in the list, or those whose are not.
+// only returns the marks whose ids are in the list, or, if listed is false, the other marks.
 func only(marks []mark, ids []string, listed bool) (some []mark) {
 	list := make(map[string]bool, len(ids))
 	for _, id := range ids {

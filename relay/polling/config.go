@@ -39,9 +39,9 @@ type SnapshotConfig struct {
 	// single message may exceed it. Default 2 MiB.
 	PageBytes int
 
-	// LagObjective is how long a message may wait before the verdict on the destination is that it lags. It is written
-	// to the cursor, for all who look at it. Negative: as long as it likes. Default 30 s: longer than a take-over and
-	// the restart of a broker take.
+	// LagObjective is how long a message may wait before the verdict calls the destination lagging. It is stored in
+	// the cursor, so that every program judges by it. Negative: no limit. Default 30 s, which is longer than a
+	// take-over or a broker's restart takes.
 	LagObjective time.Duration
 
 	// Wake, if not nil, ends a pause when a value is received from it: a writer in the same process signals that it has

@@ -89,7 +89,7 @@ func newRest(ctx context.Context, conn *pgx.Conn) (*rest, error) {
 	return r, nil
 }
 
-// begin is called before a poll, a while since the last one that found something. It takes the lock if messages are
+// begin is called before a poll; since is the time since a poll last found something. It takes the lock if messages are
 // rare. A frozen session must not keep the lock for long, so the server ends one that rests and is silent.
 func (r *rest) begin(ctx context.Context, since time.Duration) error {
 	if !r.able || r.held || time.Now().Before(r.deaf) || max(r.gap, since) < restAbove {

@@ -68,7 +68,7 @@ func NewSnapshot(conn *pgx.ConnConfig, destination string, cfg SnapshotConfig) (
 	return s, nil
 }
 
-// Report writes the relay's state, and by what it is judged, to the cursor, where `outbox status` reads it.
+// Report writes the relay's state and its lag objective to the cursor, where `outbox status` reads them.
 func (s *Snapshot) Report(state relay.State, err error) {
 	s.states.Report(states.Cursor{Destination: s.destination, Group: s.cfg.Group, LagObjective: s.cfg.LagObjective}, state, err)
 }
@@ -272,8 +272,9 @@ func (s *Snapshot) create(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// refused marks as permanent what the database lacks and waiting doesn't cure. Once everything was in order, a segment
-// that is detached and a right that is revoked are somebody's mistake, which can be undone: then the relay waits.
+// refused marks an error as permanent if the database lacks something and waiting doesn't help. If everything was
+// in order before, a detached segment and a revoked right can be an operator's mistake. Then the relay waits until
+// it is undone.
 func refused(inOrder bool, err error) error {
 	waits := inOrder && (errors.Is(err, schema.ErrSegments) || errors.Is(err, schema.ErrForbidden))
 	for _, cure := range []error{schema.ErrMissing, schema.ErrOutdated, schema.ErrTooNew, schema.ErrChanged,
