@@ -31,6 +31,10 @@ type Options struct {
 	Report func() (r *admin.Report, age time.Duration, err error)
 	// History is what the charts show. nil: an own one, which the looks fill.
 	History *History
+	// Name is that of the database, if the program delivers from several.
+	Name string
+	// Databases are those that the program delivers from, at least one: they get a page. nil: there is one.
+	Databases func() []Database
 	// Panel adds a section of forms to the overview. nil: none.
 	Panel *Panel
 }
@@ -83,6 +87,9 @@ func New(options Options) (*Console, error) {
 		}
 	}
 	c := &Console{options: options, pages: pages(), files: map[string]file{}}
+	if options.Databases == nil {
+		delete(c.pages, "databases")
+	}
 	if c.options.Report == nil {
 		c.look.console = c
 		c.options.Report = c.look.report

@@ -579,7 +579,7 @@ func (v *view) help() any {
 		{"?", "this list"}, {"Esc", "close, or leave a field"}} {
 		keys = append(keys, []any{h("kbd", k[0]), k[1]})
 	}
-	for _, n := range navigation {
+	for _, n := range v.console.navigation() {
 		keys = append(keys, []any{list{h("kbd", "g"), " ", h("kbd", n.key)}, n.title})
 	}
 	means := map[admin.State]string{

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/pgoutbox/outbox/admin"
@@ -33,15 +34,23 @@ func pages() map[string]page {
 		"audit":       {"Audit", "audit", (*view).audit, false},
 		"doctor":      {"Doctor", "doctor", (*view).doctor, false},
 		"verbs":       {"Verbs", "", (*view).verbs, false},
+		"databases":   {"Databases", "", (*view).databases, false},
 		"help":        {"Help", "", (*view).help, false},
 	}
 }
 
 // navigation are the pages that the header leads to, with the keys that go there after g.
-var navigation = []struct{ path, title, key string }{
-	{"", "Overview", "o"}, {"messages", "Messages", "m"}, {"dead", "Dead letters", "d"}, {"keys", "Keys", "k"},
+var navigation = []entry{
+	{"databases", "Databases", "b"}, {"", "Overview", "o"}, {"messages", "Messages", "m"}, {"dead", "Dead letters", "d"}, {"keys", "Keys", "k"},
 	{"relays", "Relays", "r"}, {"retention", "Retention", "t"},
 	{"inbox", "Inbox", "i"}, {"doctor", "Doctor", "c"}, {"audit", "Audit", "a"}, {"verbs", "Verbs", "v"}, {"help", "Help", "h"},
+}
+
+type entry struct{ path, title, key string }
+
+// navigation are the entries for the pages that this console has.
+func (c *Console) navigation() []entry {
+	return slices.DeleteFunc(slices.Clone(navigation), func(n entry) bool { _, ok := c.pages[n.path]; return !ok })
 }
 
 // under tells which entry of the navigation a page belongs to.
@@ -59,7 +68,10 @@ func here(path string, pairs ...string) address {
 func (v *view) layout(title string, body any) *element {
 	c := v.console
 	name := "outbox"
-	if v.report != nil && v.report.Database != "" {
+	switch {
+	case c.options.Name != "":
+		name = foreign(c.options.Name, 40)
+	case v.report != nil && v.report.Database != "":
 		name = foreign(v.report.Database, 40)
 	}
 	at_ := v.at
@@ -69,13 +81,13 @@ func (v *view) layout(title string, body any) *element {
 		at_ = "verbs"
 	}
 	var links []any
-	for _, n := range navigation {
+	for _, n := range c.navigation() {
 		a := []any{here(n.path), at("data-key", n.key), n.title}
 		if n.path == at_ {
 			a = append(a, at("aria-current", "page"))
 		}
 		if n.path == "dead" && v.report != nil {
-			if total := v.deadLetters(); total.N > 0 {
+			if total := totalsOf(v.report).dead; total.N > 0 {
 				a = append(a, " ", h("small", counted(total)))
 			}
 		}
@@ -127,14 +139,6 @@ func (v *view) status() any {
 		return region("age", at("data-stale", ""), h("b.state.late", text))
 	}
 	return region("age", "As of ", clock(v.now.Add(-v.age)), " UTC.")
-}
-
-func (v *view) deadLetters() (total admin.Count) {
-	for i := range v.report.Destinations {
-		n := v.report.Destinations[i].Dead.Messages
-		total.N, total.Estimated = total.N+n.N, total.Estimated || n.Estimated
-	}
-	return total
 }
 
 // problem is what stands where a part of a page can't be shown.

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"reflect"
 	"sync"
@@ -56,7 +57,8 @@ type Daemon struct {
 	traces   *traces
 	gate     atomic.Pointer[gate]
 	handler  atomic.Pointer[http.Handler]
-	exposed  bool // others than this machine reach the port
+	routed   atomic.Pointer[[]*unit] // those that handler serves
+	exposed  bool                    // others than this machine reach the port
 
 	wanted  []Database
 	units   []*unit // in the order of wanted; one that gave up is among them
@@ -206,9 +208,25 @@ func (d *Daemon) equip(ctx context.Context, u *unit, served bool) (err error) {
 			func(r *http.Request) (rest.Caller, error) { return d.gate.Load().caller(r) }); err != nil {
 			return err
 		}
-		u.page, err = console.New(console.Options{API: u.api, Report: u.watch.amended, History: u.watch.history})
+		options := console.Options{API: u.api, Report: u.watch.amended, History: u.watch.history}
+		if d.options.Several {
+			options.Name, options.Databases = u.Name, d.databases
+		}
+		u.page, err = console.New(options)
 	}
 	return err
+}
+
+// databases are those that are served, for each other's consoles.
+func (d *Daemon) databases() (list []console.Database) {
+	for _, u := range *d.routed.Load() {
+		db := console.Database{Name: u.Name}
+		if db.Report, db.Age = u.watch.glance(); u.page != nil {
+			db.Path = "../../" + url.PathEscape(u.Name) + "/console/"
+		}
+		list = append(list, db)
+	}
+	return list
 }
 
 // deliver runs the units, and others in their place when the configuration changes, until ctx has ended and they have,

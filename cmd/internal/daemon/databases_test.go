@@ -223,3 +223,40 @@ func TestCommandsNameTheDatabase(t *testing.T) {
 		t.Errorf("a notification says %q", got)
 	}
 }
+
+// One page shows every database, the worst first, also one that can't be read, and each one's console leads to it.
+func TestThePageOfAllDatabases(t *testing.T) {
+	t.Parallel()
+	shop, billing := installed(t), installed(t)
+	proxy, address := behind(t, billing.Config())
+	proxy.Refuse(true)
+	m := deliverFrom(t, from("shop", shop.Config(), nil), from("billing", address, nil))
+	m.send(shop, "first")
+	const page = "/databases/shop/console/databases"
+	await.Until(t, "both are on the page", func() bool {
+		_, text := m.get(page)
+		first, last := strings.Index(text, `<td data-label="Database"><a class="name" href="../../billing/console/">billing</a>`),
+			strings.Index(text, `<td data-label="Database"><a class="name" href="../../shop/console/">shop</a>`)
+		return first > 0 && last > first && strings.Contains(text, ">not yet<") && strings.Contains(text, "1 of 2 databases are well") &&
+			strings.Contains(text, "Database billing: broken")
+	})
+	if _, text := m.get("/databases/shop/console/"); !strings.Contains(text, `href="databases" data-key="b"`) || !strings.Contains(text, "<span>shop") {
+		t.Errorf("the overview of one does not lead to the page of all:\n%s", text)
+	}
+	answer := httptest.NewRecorder()
+	(*m.d.handler.Load()).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
+	if to := answer.Header().Get("Location"); to != page {
+		t.Errorf("the top leads to %q", to)
+	}
+	proxy.Refuse(false)
+	await.Until(t, "all is well", func() bool {
+		_, text := m.get(page)
+		return strings.Contains(text, "All is well") && !strings.Contains(text, ">not yet<")
+	})
+	w := m.d.units[1].watch
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.seen.IsZero() {
+		t.Error("the page of all has made looks at the other database more frequent")
+	}
+}

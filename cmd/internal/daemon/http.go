@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -101,6 +102,10 @@ func (d *Daemon) route() {
 	})
 	// Exemplars are part of OpenMetrics alone.
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+	if i := slices.IndexFunc(units, func(u *unit) bool { return u.page != nil }); i >= 0 && d.options.Several {
+		mux.Handle("GET /{$}", http.RedirectHandler("/databases/"+url.PathEscape(units[i].Name)+"/console/databases", http.StatusFound))
+	}
+	d.routed.Store(&units)
 	var handler http.Handler = mux
 	d.handler.Store(&handler)
 }

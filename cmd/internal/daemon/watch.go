@@ -197,11 +197,7 @@ type health struct {
 func (w *watch) health() health {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	age := w.age()
-	report := w.report
-	if !w.reads { // what the parts say is all there is
-		report, age = &admin.Report{At: time.Now()}, 0
-	}
+	report, age := w.known()
 	verdict, each := w.now(report, age).On(w.destinations)
 	return health{verdict.Sentence(), verdict, age.Seconds(), w.relay, each}
 }
@@ -212,6 +208,22 @@ func (w *watch) amended() (r *admin.Report, age time.Duration, err error) {
 	defer w.mu.Unlock()
 	w.seen, age = time.Now(), w.age()
 	return w.now(w.report, age), age, w.err
+}
+
+// glance is what amended is, for a page of all databases: it doesn't make looks more frequent.
+func (w *watch) glance() (*admin.Report, time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	report, age := w.known()
+	return w.now(report, age), age
+}
+
+// known is what was read last, and how old that is.
+func (w *watch) known() (*admin.Report, time.Duration) {
+	if !w.reads { // what the parts say is all there is
+		return &admin.Report{At: time.Now()}, 0
+	}
+	return w.report, w.age()
 }
 
 // now is a report with what the parts do, and the commands for this database.

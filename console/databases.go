@@ -1,0 +1,122 @@
+package console
+
+import (
+	"slices"
+	"time"
+
+	"github.com/pgoutbox/outbox/admin"
+)
+
+// Database is one of those that the program delivers from, as it is known now.
+type Database struct {
+	// Name is the one in the configuration.
+	Name string
+	// Path leads to its console from a page of another one; "" if it has none.
+	Path string
+	// Report tells how things are. It was read from the database Age ago; its At is zero if nothing was read yet.
+	Report *admin.Report
+	Age    time.Duration
+}
+
+// databases lists those that the program delivers from, the worst first.
+func (v *view) databases() any {
+	all := v.console.options.Databases()
+	slices.SortStableFunc(all, func(a, b Database) int {
+		return admin.Compare(rank(b.Report.Verdict.State), rank(a.Report.Verdict.State))
+	})
+	well := 0
+	var rows [][]any
+	for _, db := range all {
+		verdict := db.Report.Verdict
+		if verdict.State.OK() {
+			well++
+		}
+		what := list{state(verdict.State)}
+		if verdict.Cause != "" && !verdict.State.OK() {
+			cause := verdict.Cause
+			if verdict.Destination != "" {
+				cause = verdict.Destination + ": " + cause
+			}
+			what = append(what, h("div.cause", foreign(cause, 160)))
+		}
+		sums, count := totalsOf(db.Report), counted
+		if db.Report.At.IsZero() {
+			count = func(admin.Count) string { return "–" }
+		}
+		rows = append(rows, []any{db.link("a.name", ""), what, number(int64(len(db.Report.Destinations))), count(sums.pending),
+			sums.waiting(db.Report), count(sums.held), count(sums.dead), v.read(db)})
+	}
+	return list{
+		region("verdict", v.heading(all, well)),
+		region("databases", table("Databases", []column{{"Database", ""}, {"State", "what"}, {"Destinations", "n"}, {"Pending", "n"},
+			{"Oldest", "n"}, {"Held", "n"}, {"Dead", "n"}, {"Read", "n"}}, rows)),
+	}
+}
+
+// link leads to the database's console, if it has one.
+func (db Database) link(kind, text string) *element {
+	name := text + foreign(db.Name, 60)
+	if db.Path == "" {
+		return h("span.name", name)
+	}
+	return h(kind, address(db.Path), name)
+}
+
+// heading says of the worst database how it is, and of how many all is well. all is sorted and not empty.
+func (v *view) heading(all []Database, well int) *element {
+	worst := all[0].Report.Verdict
+	sentence, lead := "All is well", many(int64(len(all)), "database", "databases")
+	if well < len(all) {
+		sentence = "Database " + all[0].Name + ": " + admin.Verdict{Finding: worst.Finding, At: worst.At}.Sentence()
+		lead = number(int64(well)) + " of " + many(int64(len(all)), "database is well", "databases are well")
+	}
+	head := []any{glyph(worst.State), h("span", foreign(sentence, 600))}
+	if len(sentence) > 100 {
+		head = append(head, at("class", "long"))
+	}
+	parts := []any{h("h1", head...), h("p.lead", lead, ".")}
+	if worst.Next != "" {
+		parts = append(parts, h("div.buttons", command(worst.Next), all[0].link("a.button", "Show ")))
+	}
+	return h("div.verdict."+hue(worst.State), parts...)
+}
+
+// read tells how old what is known of a database is.
+func (v *view) read(db Database) any {
+	if db.Report.At.IsZero() {
+		return h("b.state.late", "not yet")
+	}
+	if text := span(db.Age) + " ago"; db.Age > admin.ReadWithin {
+		return h("b.state.late", text)
+	} else if db.Age >= time.Second {
+		return text
+	}
+	return "now"
+}
+
+// totals are sums over a database's destinations.
+type totals struct {
+	pending, held, dead admin.Count
+	oldest              time.Time
+}
+
+func totalsOf(r *admin.Report) (t totals) {
+	add := func(sum *admin.Count, n admin.Count) { sum.N, sum.Estimated = sum.N+n.N, sum.Estimated || n.Estimated }
+	for i := range r.Destinations {
+		d := &r.Destinations[i]
+		add(&t.pending, d.Pending)
+		add(&t.held, d.Held.Messages)
+		add(&t.dead, d.Dead.Messages)
+		if !d.Oldest.IsZero() && (t.oldest.IsZero() || d.Oldest.Before(t.oldest)) {
+			t.oldest = d.Oldest
+		}
+	}
+	return t
+}
+
+func (t totals) waiting(r *admin.Report) any {
+	if t.oldest.IsZero() {
+		return h("span.none", "–")
+	}
+	return moment(t.oldest, span(r.At.Sub(t.oldest)))
+}
