@@ -41,8 +41,8 @@ func pages() map[string]page {
 
 // navigation are the pages that the header leads to, with the keys that go there after g.
 var navigation = []entry{
-	{"databases", "Databases", "b"}, {"", "Overview", "o"}, {"messages", "Messages", "m"}, {"dead", "Dead letters", "d"}, {"keys", "Keys", "k"},
-	{"relays", "Relays", "r"}, {"retention", "Retention", "t"},
+	{"databases", "Databases", "b"}, {"", "Overview", "o"}, {"messages", "Messages", "m"}, {"dead", "Dead letters", "d"},
+	{"keys", "Keys", "k"}, {"relays", "Relays", "r"}, {"retention", "Retention", "t"},
 	{"inbox", "Inbox", "i"}, {"doctor", "Doctor", "c"}, {"audit", "Audit", "a"}, {"verbs", "Verbs", "v"}, {"help", "Help", "h"},
 }
 

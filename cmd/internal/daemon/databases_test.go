@@ -208,7 +208,8 @@ func TestCommandsNameTheDatabase(t *testing.T) {
 	m := deliverFrom(t, from("orders", orders.Config(), nil), from("billing", billing.Config(), nil))
 	if _, err := orders.Connect().Exec(t.Context(), `INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic,
 		key, shard, payload, created_at, attempts, reason, error)
-		VALUES ('all', 'k', 1, '00000000-0000-7000-8000-000000000001', 'a', 'k', 0, '', now(), 1, 'refused', 'no')`); err != nil {
+		VALUES ('all', 'k', nextval('outbox.messages_id_seq'), '00000000-0000-7000-8000-000000000001', 'a', 'k', 0, '', now(), 1,
+			'refused', 'no')`); err != nil {
 		t.Fatal(err)
 	}
 	await.Until(t, "the verdict's command names the database", func() bool {
