@@ -3,6 +3,9 @@ package admin
 import (
 	"errors"
 	"fmt"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -187,5 +190,57 @@ func TestViewersFindAndSeeMessagesWithoutPayloads(t *testing.T) {
 	}
 	if _, err := ShowMessage(t.Context(), d.Conn, messageID(t, 3), true); err == nil {
 		t.Error("a viewer was given a payload")
+	}
+}
+
+// A message is found by its id or key among as many as OUTBOX_FIND_AMONG says. The log has what each search takes.
+func TestAMessageIsFoundAmongMany(t *testing.T) {
+	t.Parallel()
+	n := 40_000
+	if text := os.Getenv("OUTBOX_FIND_AMONG"); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := setup(t)
+	for segment := range schema.SegmentCount {
+		d.exec(`INSERT INTO outbox.messages (message_id, topic, key, payload, headers, segment)
+			SELECT gen_random_uuid(), 'topic-' || i % 20, 'key-' || i % ($1::int / 10), '\x00', '{"tenant": "a"}', $2::int
+			FROM generate_series(1, $1::int / $3::int) i`, n, segment, schema.SegmentCount)
+	}
+	d.exec(`VACUUM ANALYZE outbox.messages`)
+	var text string
+	if err := d.QueryRow(t.Context(), `SELECT message_id::text FROM outbox.messages OFFSET $1 LIMIT 1`, n/3).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	id, err := outbox.ParseID(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	absent := messageID(t, 1)
+	for name, c := range map[string]struct {
+		filter MessageFilter
+		want   int
+	}{
+		"an id":                   {MessageFilter{MessageIDs: []outbox.ID{id}}, 1},
+		"an id that isn't there":  {MessageFilter{MessageIDs: []outbox.ID{absent}}, 0},
+		"a key":                   {MessageFilter{Key: "key-17"}, 2 * schema.SegmentCount},
+		"a key that isn't there":  {MessageFilter{Key: "absent"}, 0},
+		"a key of one topic only": {MessageFilter{Key: "key-17", Topic: "topic-17"}, 2 * schema.SegmentCount},
+	} {
+		var took []time.Duration
+		for range 15 {
+			began := time.Now()
+			found := d.find(MessageSearch{MessageFilter: c.filter})
+			took = append(took, time.Since(began))
+			if len(found.Messages) != c.want {
+				t.Errorf("%s: %d found, want %d", name, len(found.Messages), c.want)
+				break
+			}
+		}
+		slices.Sort(took)
+		t.Logf("%s, among %d: %v in the middle, %v at most", name, n, took[len(took)/2].Round(100*time.Microsecond),
+			took[len(took)-1].Round(100*time.Microsecond))
 	}
 }

@@ -3,6 +3,11 @@ package faults
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,16 +17,26 @@ import (
 )
 
 // A topic that doesn't exist is an outage of that topic: what goes there waits and no attempt is counted, the others
-// flow, the verdict names the topic, and once it is created everything arrives, in order.
+// flow, the verdict names the topic, and once it is created everything arrives, in order. It is missing for as long as
+// OUTBOX_TOPIC_MISSING_FOR says; the log has the other topic's latency before and meanwhile.
 func TestAMissingTopicHoldsUpNothingElseAndLosesNothing(t *testing.T) {
 	w := newWorld(t, onKafka)
 	w.write(2 * time.Millisecond)
 	broker := w.broker.Target.(rig.KafkaTopic)
 	later := rig.KafkaTopic{Addr: broker.Addr, Topic: "later"}
-	w.start("relay-1", fmt.Sprintf("name: relay-1\ndatabase: {url: %q}\nhttp: {listen: \"\"}\ndestinations:\n  - name: "+
+	listen, missing := freeAddress(t), 5*time.Second
+	if text := os.Getenv("OUTBOX_TOPIC_MISSING_FOR"); text != "" {
+		var err error
+		missing, err = time.ParseDuration(text)
+		w.must(err)
+	}
+	w.start("relay-1", fmt.Sprintf("name: relay-1\ndatabase: {url: %q}\nhttp: {listen: %q}\ndestinations:\n  - name: "+
 		"events\n    broker: {kafka: {brokers: [%q]}}\n",
-		w.pg.URL("postgres"), broker.Addr))
+		w.pg.URL("postgres"), listen, broker.Addr))
 	w.flowing(20 * time.Second)
+	begun := w.latencies(listen)
+	w.must(rig.Pause(t.Context(), missing))
+	before := w.latencies(listen)
 	const messages, keys = 2000, 100
 	for n := range 4 { // some before it is known that the topic is missing, some after
 		_, err := w.load.Pool().Exec(t.Context(), `SELECT outbox.publish('later', to_jsonb(n), key => 'later-' || n % $3)
@@ -42,7 +57,10 @@ func TestAMissingTopicHoldsUpNothingElseAndLosesNothing(t *testing.T) {
 		return v.State == admin.StateFailing && strings.Contains(v.Cause, `topic "later" doesn't exist; create it`)
 	})
 	w.eventually("the messages are held", func() bool { return w.count("FROM outbox.holds WHERE topic = 'later'") == messages })
+	w.must(rig.Pause(t.Context(), missing))
 	w.flowing(10 * time.Second)
+	meanwhile := w.latencies(listen)
+	t.Logf("before: %s; while the other topic was missing: %s", before.since(begun), meanwhile.since(before))
 	if n := w.count("FROM outbox.holds WHERE topic = 'later' AND attempts > 0"); n > 0 {
 		t.Errorf("%d messages have attempts counted", n)
 	}
@@ -70,6 +88,46 @@ func TestAMissingTopicHoldsUpNothingElseAndLosesNothing(t *testing.T) {
 	if seen != messages {
 		t.Errorf("%d messages came, want %d", seen, messages)
 	}
+}
+
+// latencies are how many messages were delivered within each of the relay's buckets of seconds, the widest last.
+type latencies []struct{ within, messages float64 }
+
+var bucketLine = regexp.MustCompile(`(?m)^outbox_commit_to_ack_seconds_bucket\{.*le="([^"]+)"\} (\S+)$`)
+
+// latencies asks the relay's metrics.
+func (w *world) latencies(listen string) (all latencies) {
+	w.t.Helper()
+	response, err := http.Get("http://" + listen + "/metrics")
+	w.must(err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	w.must(err)
+	for _, m := range bucketLine.FindAllStringSubmatch(string(text), -1) {
+		within, err := strconv.ParseFloat(m[1], 64)
+		w.must(err)
+		messages, err := strconv.ParseFloat(m[2], 64)
+		w.must(err)
+		all = append(all, struct{ within, messages float64 }{within, messages})
+	}
+	if len(all) == 0 {
+		w.t.Fatal("the relay's metrics have no latencies")
+	}
+	return all
+}
+
+// since says in which buckets the median and the 99th percentile of what came after earlier are.
+func (l latencies) since(earlier latencies) string {
+	at := func(i int) float64 { return l[i].messages - earlier[i].messages }
+	total := at(len(l) - 1)
+	quantile := func(q float64) float64 {
+		i := 0
+		for at(i) < q*total {
+			i++
+		}
+		return l[i].within * 1000
+	}
+	return fmt.Sprintf("%.0f messages, p50 within %g ms, p99 within %g ms", total, quantile(0.5), quantile(0.99))
 }
 
 // count is the number of rows of a query, which begins with its FROM.
