@@ -94,13 +94,21 @@ func (l *loader) work(n *Notify, destinations []Destination, at string, files ma
 			l.check(false, path+".name", "%q is the name of %s as well; names are unique", d.Name, first)
 		}
 		names[d.Name] = path
-		if d.Broker.File != nil && d.Broker.File.Path != "" {
-			file := filepath.Clean(d.Broker.File.Path)
-			if first, twice := files[file]; twice {
-				l.check(false, path+".broker.file.path", "%s writes to %q as well; each needs a file of its own", first, file)
-			}
-			files[file] = path
+		var file, field, kind string
+		switch {
+		case d.Broker.File != nil:
+			file, field, kind = d.Broker.File.Path, "file.path", "file"
+		case d.Broker.Archive != nil: // a replay takes all that is in a directory
+			file, field, kind = d.Broker.Archive.Directory, "archive.directory", "directory"
 		}
+		if file == "" {
+			continue
+		}
+		file = filepath.Clean(file)
+		if first, twice := files[file]; twice {
+			l.check(false, path+".broker."+field, "%s writes to %q as well; each needs a %s of its own", first, file, kind)
+		}
+		files[file] = path
 	}
 	l.sources(destinations, at)
 }
