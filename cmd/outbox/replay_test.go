@@ -103,14 +103,14 @@ func (l *ledger) inOrder(t *testing.T, before map[string]int, most int64) (came 
 }
 
 // flow writes 500 messages a second, with numbers after the given one, until stop is called, which returns the last
-// number.
+// number, or the test ends.
 func (d *database) flow(keys, number int) (stop func() int) {
 	d.t.Helper()
 	conn, err := pgx.Connect(d.t.Context(), d.url)
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	ended, written := make(chan struct{}), make(chan int)
+	ended, written := make(chan struct{}), make(chan int, 1)
 	go func() {
 		defer func() { _ = conn.Close(context.Background()) }()
 		tick := time.NewTicker(20 * time.Millisecond)
@@ -124,7 +124,11 @@ func (d *database) flow(keys, number int) (stop func() int) {
 			}
 			if _, err := conn.Exec(d.t.Context(), `INSERT INTO outbox.messages (topic, key, payload)
 				SELECT 'orders', 'k' || i % $2::int, convert_to(i::text, 'UTF8') FROM generate_series($1::int + 1, $1::int + 10) i`, number, keys); err != nil {
-				d.t.Error(err)
+				if d.t.Context().Err() == nil {
+					d.t.Error(err)
+				}
+				written <- number
+				return
 			}
 			number += 10
 		}
@@ -182,8 +186,8 @@ func TestAReplayOfAnHourDoublesNothingBehindTheInbox(t *testing.T) {
 	until(t, "the job is done", func() bool {
 		return d.int(`SELECT count(*) FROM outbox.jobs WHERE state = 'done' AND done = total`) == 1
 	})
+	all := delivered + stop() - hour // a busy machine may be slower than what flows
 	until(t, "what it holds is sent", func() bool { return d.int(`SELECT count(*) FROM outbox.holds WHERE job IS NOT NULL`) == 0 })
-	all := delivered + stop() - hour
 	until(t, "everything has its effect", func() bool { return effects() >= all })
 	until(t, "and nothing waits", func() bool { return d.int(`SELECT count(*) FROM outbox.holds`) == 0 })
 	if n := effects(); n != all || d.int(`SELECT count(DISTINCT message_id) FROM effects`) != all {
@@ -213,8 +217,8 @@ func TestTenThousandDeadLettersAreRequeuedInOrderWhileOthersFlow(t *testing.T) {
 	until(t, "the job is done", func() bool {
 		return d.int(`SELECT count(*) FROM outbox.jobs WHERE state = 'done' AND done = $1`, dead) == 1
 	})
+	all := stop() - 5 // a busy machine may be slower than what flows
 	until(t, "what it holds is sent", func() bool { return d.int(`SELECT count(*) FROM outbox.holds WHERE id <= $1`, dead) == 0 })
-	all := stop() - 5
 	until(t, "everything has its effect", func() bool { return d.int(`SELECT count(*) FROM effects`) >= all })
 	if n := d.int(`SELECT count(DISTINCT message_id) FROM effects`); n != all || n != d.int(`SELECT count(*) FROM effects`) {
 		t.Errorf("%d of %d messages have had their effect", n, all)

@@ -23,7 +23,7 @@ func TestNoFieldStopsADestination(t *testing.T) {
 			db.RunFields(testdb.FieldsRun{
 				Table: "outbox.messages", Bad: bad,
 				Open: func(name string) relay.Source {
-					s := database{db}.source("d", SnapshotConfig{})
+					s := database{db}.source("d", SnapshotConfig{Lease: time.Minute}) // one that is lost repeats messages
 					s.owner = name
 					return s
 				},

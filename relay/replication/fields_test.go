@@ -2,9 +2,11 @@ package replication
 
 import (
 	"testing"
+	"time"
 
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/polling"
 )
 
 // Whatever a column holds, in whatever encoding, the row is delivered or becomes a dead letter, by the log as by the
@@ -20,7 +22,7 @@ func TestNoFieldStopsTheStream(t *testing.T) {
 			db.RunFields(testdb.FieldsRun{
 				Table: "outbox.messages", Bad: bad,
 				Open: func(name string) relay.Source {
-					s, _ := database{db}.source("d", Config{})
+					s, _ := database{db}.source("d", Config{Table: polling.SnapshotConfig{Lease: time.Minute}}) // one that is lost repeats messages
 					return s
 				},
 				Settled: func() { db.Await("SELECT count(position) > 0 FROM outbox.slots") },
