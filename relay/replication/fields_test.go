@@ -22,7 +22,8 @@ func TestNoFieldStopsTheStream(t *testing.T) {
 			db.RunFields(testdb.FieldsRun{
 				Table: "outbox.messages", Bad: bad,
 				Open: func(name string) relay.Source {
-					s, _ := database{db}.source("d", Config{Table: polling.SnapshotConfig{Lease: time.Minute}}) // one that is lost repeats messages
+					// A lease that is lost repeats messages.
+					s, _ := database{db}.source("d", Config{Table: polling.SnapshotConfig{Lease: time.Minute}})
 					return s
 				},
 				Settled: func() { db.Await("SELECT count(position) > 0 FROM outbox.slots") },

@@ -28,8 +28,8 @@ func TestWhatTheLogHandsOutSurvivesAFailoverToASynchronousStandby(t *testing.T) 
 	db.Exec("ALTER SYSTEM SET synchronous_standby_names = 'one'")
 	db.Exec("SELECT pg_reload_conf()")
 	db.Await("SELECT coalesce(max(sync_state), '') = 'sync' FROM pg_stat_replication")
-	// The lease is not renewed meanwhile: a renewal would wait for the standby as well, and what is waited for here behind
-	// it.
+	// The lease is not renewed meanwhile: a renewal would wait for the standby as well, and hold up the write that is
+	// looked for below.
 	source, _ := db.source("d", Config{Table: polling.SnapshotConfig{Lease: 10 * time.Minute}})
 	s := acquire(t, source)
 	streaming(t, s)

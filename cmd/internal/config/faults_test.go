@@ -140,7 +140,8 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"file without a path", destination("broker: {file: {}}"), none},
 		{"archive", destination("broker: {archive: {size: 0, age: 0s, keep: -1s}}"), none},
 		{"one file twice", destination("broker: {file: {path: ./x}}") + "  - name: b\n    broker: {file: {path: x}}\n", none},
-		{"one archive twice", destination("broker: {archive: {directory: ./x}}") + "  - name: b\n    broker: {archive: {directory: x}}\n", none},
+		{"one archive twice", destination("broker: {archive: {directory: ./x}}") +
+			"  - name: b\n    broker: {archive: {directory: x}}\n", none},
 
 		{"kafka without brokers", destination("broker: {kafka: }"), none},
 		{"kafka, broker whose port is none", destination("broker: {kafka: {brokers: [\"kafka:port\"]}}"), none},
