@@ -84,7 +84,11 @@ func Examine(ctx context.Context, db DB) (*Examination, error) {
 		if f.State.Tone() != Alarm {
 			weight = WeightRisk
 		}
-		e.add("state", weight, f.Remedy(), "%s", Verdict{Finding: f, At: report.At}.Sentence())
+		text := Verdict{Finding: f, At: report.At}.Sentence()
+		if f.Next != "" && f.Advice != "" {
+			text += "; " + f.Advice
+		}
+		e.add("state", weight, orElse(f.Next, f.Advice), "%s", text)
 	}
 	return e, nil
 }

@@ -269,7 +269,7 @@ func startPlanned(ctx context.Context, tx pgx.Tx, id int64, verb BulkVerb, desti
 	err := tx.QueryRow(ctx, `
 		UPDATE outbox.jobs SET state = 'running', started_at = clock_timestamp(),
 			next_at = CASE WHEN selection ? 'archive' THEN NULL ELSE clock_timestamp() + $4 * interval '1 microsecond' END, -- NULL: see FeedReplay
-			rate = nullif($5, 0), actor = $6, reason = nullif($7, '')
+			fed_at = CASE WHEN selection ? 'archive' THEN clock_timestamp() END, rate = nullif($5, 0), actor = $6, reason = nullif($7, '')
 		WHERE id = $1 AND verb = $2 AND ($3 = '' OR destination = $3 AND coalesce(target, '') = $8) AND state = 'planned'
 		RETURNING selection, groups, total, coalesce(destination, '')`,
 		id, verb, destination, options.Delay.Microseconds(), options.Rate, schema.Storable(tx.Conn(), action.Actor),
@@ -480,17 +480,24 @@ func readJobs(ctx context.Context, tx pgx.Tx, where string, limit int, args ...a
 		       total, done, CASE WHEN state = 'undoing' THEN 0 ELSE position - done END,
 		       CASE WHEN state = 'undoing' THEN position WHEN state = 'undone' THEN 0 ELSE total - position END, groups, coalesce(rate, 0),
 		       CASE WHEN state = 'running' THEN coalesce(position / nullif(extract(epoch FROM clock_timestamp() - begun_at), 0), 0) ELSE 0 END::float8,
-		       actor, coalesce(reason, ''), coalesce(note, ''), planned_at, started_at, next_at, ended_at
+		       actor, coalesce(reason, ''), coalesce(note, ''), planned_at, started_at, next_at, ended_at,
+		       state = 'running' AND fed_at < clock_timestamp() - interval '15 s'
 		FROM outbox.jobs WHERE %s ORDER BY id DESC LIMIT %d`, where, limit), args...)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (j Job, err error) {
 		var started, next, ended *time.Time
+		var left *bool
 		err = row.Scan(&j.ID, &j.Verb, &j.Blocked, &j.Destination, &j.To, &j.Selection, &j.State, &j.Total, &j.Done,
 			&j.Skipped, &j.Left, &j.Groups, &j.Rate,
-			&j.PerSecond, &j.Actor, &j.Reason, &j.Note, &j.Planned, &started, &next, &ended)
+			&j.PerSecond, &j.Actor, &j.Reason, &j.Note, &j.Planned, &started, &next, &ended, &left)
 		j.Started, j.Next, j.Ended = value(started), value(next), value(ended)
+		if err == nil && value(left) {
+			var of Replay
+			err = json.Unmarshal(j.Selection, &of)
+			j.Note = "the command that reads the archive has ended; to go on: " + of.goOn(j.ID)
+		}
 		if j.State == JobRunning && j.PerSecond > 0 {
 			j.Remaining = float64(j.Left) / j.PerSecond
 		}

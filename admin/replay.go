@@ -23,7 +23,7 @@ type Replay struct {
 	// All allows a selection of all that the segments have.
 	All bool `json:"all,omitempty"`
 
-	Archive []string `json:"archive,omitempty"` // what a replay of [StartArchived] reads
+	Archive []string `json:"archive,omitempty"` // what a replay of [StartArchived] reads, which sets it
 }
 
 // target is where the messages are sent to.
@@ -69,14 +69,50 @@ const (
 // anyway; they are counted in the groups as waiting. A message that is held or dead at one of both, or whose key is
 // blocked at the target, is left as it is.
 func StartReplay(ctx context.Context, db DB, r Replay, options JobOptions, action Action) (Job, error) {
-	if options.Job == 0 {
-		if err := r.validate(); err != nil {
-			return Job{}, fmt.Errorf("replay: %w", err)
-		}
-	}
-	return start(ctx, db, BulkReplay, r.Destination, r.target(), options, action, func(tx pgx.Tx) (int64, error) {
+	return r.start(ctx, db, options, action, func(tx pgx.Tx) (int64, error) {
 		return planReplay(ctx, tx, r, options.Max, action)
 	})
+}
+
+// start starts the replay that plan has listed, or options.Job.
+func (r Replay) start(ctx context.Context, db DB, options JobOptions, action Action, plan func(pgx.Tx) (int64, error)) (Job, error) {
+	err := r.validate()
+	if options.Job > 0 {
+		err = r.sameArchive(ctx, db, options.Job)
+	}
+	if err != nil {
+		return Job{}, fmt.Errorf("replay: %w", err)
+	}
+	return start(ctx, db, BulkReplay, r.Destination, r.target(), options, action, plan)
+}
+
+// sameArchive refuses a job that was planned for another archive than that of r, or for the segments.
+func (r Replay) sameArchive(ctx context.Context, db DB, id int64) error {
+	var of Replay
+	err := read(ctx, db, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `SELECT selection FROM outbox.jobs WHERE id = $1 AND verb = 'replay'`, id).Scan(&of)
+	})
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return noJob(id)
+	case err != nil || slices.Equal(of.Archive, r.Archive):
+		return err
+	case len(of.Archive) == 0:
+		return fmt.Errorf("job %d is of the segments, not of an archive", id)
+	}
+	return fmt.Errorf("job %d is of an archive, which a command has to read: %s", id, of.goOn(id))
+}
+
+// goOn is the command that goes on with a job of an archive.
+func (r Replay) goOn(id int64) string {
+	text := "outbox replay --destination " + argument(r.Destination)
+	if r.To != "" {
+		text += " --to " + argument(r.To)
+	}
+	for _, dir := range r.Archive {
+		text += " --archive " + argument(dir)
+	}
+	return fmt.Sprintf("%s --job %d", text, id)
 }
 
 func (r Replay) validate() error {
@@ -87,6 +123,8 @@ func (r Replay) validate() error {
 		return errors.New("what a stored inbox has applied can't be replayed: it applies each message once")
 	case r.Messages.Everything() && !r.All:
 		return errors.New("nothing is selected: name messages, a key, a topic, a header or a time, or say all")
+	case len(r.Archive) > 0 && r.Messages.Transaction > 0:
+		return errors.New("an archive does not know by which transaction a message was written")
 	}
 	return nil
 }
@@ -242,6 +280,25 @@ func gone(ctx context.Context, tx pgx.Tx, f MessageFilter) (note string, err err
 // errWait means that a batch has to wait for what is outstanding.
 var errWait = errors.New("too many are outstanding")
 
+// room returns how many more messages a replay may send to a target before others have arrived. None is errWait.
+func room(ctx context.Context, tx pgx.Tx, id int64, target string) (int64, error) {
+	var outstanding int64
+	var here bool
+	err := tx.QueryRow(ctx, `
+		SELECT (SELECT count(*) FROM (SELECT FROM outbox.holds WHERE destination = $1 AND job IS NOT NULL LIMIT $2) h),
+		       coalesce((SELECT bool_and(c.system_identifier = (SELECT s.system_identifier FROM pg_control_system() s))
+		                 FROM outbox.cursors c WHERE c.destination = $1), false)`, target, replayAhead).Scan(&outstanding, &here)
+	switch {
+	case err != nil:
+		return 0, err
+	case outstanding >= replayAhead:
+		return 0, errWait
+	case !here:
+		return 0, fmt.Errorf("no relay has a cursor for %s in this cluster: outbox jobs stop %d ends this", target, id)
+	}
+	return replayAhead - outstanding, nil
+}
+
 // holdPageSQL makes holds of the messages of a relation "page", which has the lane, the id and the columns of holds,
 // and returns their lanes. $1 is the job, $2 the target, $3 both destinations. A hold that is there already is the
 // message's own. What is dead or blocked is left to those who requeue it. headsDue has to follow.
@@ -261,14 +318,8 @@ const holdPageSQL = `
 func (r *running) replay(ctx context.Context, tx pgx.Tx, size int64) (to, sent int64, err error) {
 	var of Replay
 	var stored, limits []byte
-	var after, outstanding int64
-	var here *bool
-	err = tx.QueryRow(ctx, `
-		SELECT j.selection, j.bounds, j.last_id,
-		       (SELECT count(*) FROM (SELECT FROM outbox.holds h WHERE h.destination = j.target AND h.job IS NOT NULL LIMIT $2) h),
-		       (SELECT bool_and(c.system_identifier = (SELECT s.system_identifier FROM pg_control_system() s))
-		        FROM outbox.cursors c WHERE c.destination = j.target)
-		FROM outbox.jobs j WHERE j.id = $1`, r.id, replayAhead).Scan(&stored, &limits, &after, &outstanding, &here)
+	var after int64
+	err = tx.QueryRow(ctx, `SELECT selection, bounds, last_id FROM outbox.jobs WHERE id = $1`, r.id).Scan(&stored, &limits, &after)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -276,14 +327,11 @@ func (r *running) replay(ctx context.Context, tx pgx.Tx, size int64) (to, sent i
 	if err := errors.Join(json.Unmarshal(stored, &of), json.Unmarshal(limits, &bounds)); err != nil {
 		return 0, 0, fmt.Errorf("read what is selected: %w", err)
 	}
-	switch {
-	case outstanding >= replayAhead:
-		return 0, 0, errWait
-	case here == nil || !*here:
-		return 0, 0, fmt.Errorf("no relay has a cursor for %s in this cluster: outbox jobs stop %d ends this", of.target(), r.id)
+	free, err := room(ctx, tx, r.id, of.target())
+	if err != nil {
+		return 0, 0, err
 	}
-
-	size = min(size, replayAhead-outstanding)
+	size = min(size, free)
 	// The page, and where its messages are.
 	var page, upto int64
 	var first, last []string

@@ -34,22 +34,14 @@ func (f MessageFilter) Matches(m *outbox.Message) bool {
 }
 
 // StartArchived is [StartReplay] for messages of an archive, which no other process can read: the job begins at once
-// and goes on as long as [FeedReplay] feeds it. A message is sent once, however often the archive has it.
+// and goes on while [FeedReplay] feeds it. A message is sent once, however often the archive has it. options.Job also
+// takes a job up whose feeding has ended too early.
 //
 // An archive may have messages that one of both destinations has not passed. So a message is left out as waiting if its
 // id is at or beyond the lowest one that is still to be passed.
 func StartArchived(ctx context.Context, db DB, r Replay, from Archived, options JobOptions, action Action) (Job, error) {
 	r.Archive = from.Names
-	if options.Job == 0 {
-		err := r.validate()
-		if err == nil && r.Messages.Transaction > 0 {
-			err = errors.New("an archive does not know by which transaction a message was written")
-		}
-		if err != nil {
-			return Job{}, fmt.Errorf("replay: %w", err)
-		}
-	}
-	return start(ctx, db, BulkReplay, r.Destination, r.target(), options, action, func(tx pgx.Tx) (int64, error) {
+	return r.start(ctx, db, options, action, func(tx pgx.Tx) (int64, error) {
 		return planArchived(ctx, tx, r, from, options.Max, action)
 	})
 }
@@ -122,14 +114,15 @@ func (r Replay) of(from Archived) iter.Seq2[*outbox.Message, error] {
 	}
 }
 
-// FeedReplay carries out a job of [StartArchived], from its first message on, until it ends. progress, if not nil, is
-// called after each batch. If FeedReplay ends early, the job stays as it is: [StopJob].
+// FeedReplay carries out a job of [StartArchived], from where it stands until it ends. progress, if not nil, is called
+// after each batch. If FeedReplay ends early, the job stays as it is, for another FeedReplay or [StopJob].
 func FeedReplay(ctx context.Context, db DB, id int64, from Archived, progress func(Job)) (job Job, err error) {
 	var r Replay
 	var stored []byte
-	var beyond, rate int64
+	var beyond, rate, position int64
 	err = read(ctx, db, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `SELECT selection, last_id, coalesce(rate, 0) FROM outbox.jobs WHERE id = $1`, id).Scan(&stored, &beyond, &rate)
+		return tx.QueryRow(ctx, `SELECT selection, last_id, coalesce(rate, 0), position FROM outbox.jobs WHERE id = $1`, id).
+			Scan(&stored, &beyond, &rate, &position)
 	})
 	if err == nil {
 		err = json.Unmarshal(stored, &r)
@@ -141,11 +134,13 @@ func FeedReplay(ctx context.Context, db DB, id int64, from Archived, progress fu
 	if rate > 0 {
 		size = int(min(jobBatch, rate))
 	}
+	sent := position // by those who fed it before
 	var batch []*outbox.Message
 	feed := func() error {
-		if job, err = feedBatch(ctx, db, id, r, batch); err != nil || !job.Ended.IsZero() {
+		if job, err = feedBatch(ctx, db, id, position, r, batch); err != nil || !job.Ended.IsZero() {
 			return err
 		}
+		position += int64(len(batch))
 		if progress != nil {
 			progress(job)
 		}
@@ -162,6 +157,10 @@ func FeedReplay(ctx context.Context, db DB, id int64, from Archived, progress fu
 		if m.Position >= beyond {
 			continue
 		}
+		if sent > 0 {
+			sent--
+			continue
+		}
 		if batch = append(batch, m); len(batch) < size {
 			continue
 		}
@@ -169,37 +168,39 @@ func FeedReplay(ctx context.Context, db DB, id int64, from Archived, progress fu
 			return job, err
 		}
 	}
-	if len(batch) > 0 {
-		err = feed()
+	if err = feed(); err != nil {
+		return job, err
 	}
-	if err == nil && job.Ended.IsZero() {
+	if job.Ended.IsZero() {
 		err = errors.New("the archive has fewer messages than were counted")
 	}
 	return job, err
 }
 
-// feedBatch makes holds of messages as soon as there is room for them.
-func feedBatch(ctx context.Context, db DB, id int64, r Replay, batch []*outbox.Message) (job Job, err error) {
+// feedBatch makes holds of messages as soon as there is room for them. position is how far the job has come in its
+// list.
+func feedBatch(ctx context.Context, db DB, id, position int64, r Replay, batch []*outbox.Message) (job Job, err error) {
 	for {
 		full := false
 		err := inTx(ctx, db, pgx.TxOptions{}, func(tx pgx.Tx) error {
-			var running, here bool
-			var outstanding int
-			err := tx.QueryRow(ctx, `
-				SELECT state = 'running', (SELECT count(*) FROM (SELECT FROM outbox.holds h WHERE h.destination = j.target AND h.job IS NOT NULL LIMIT $2) h),
-				       coalesce((SELECT bool_and(c.system_identifier = (SELECT s.system_identifier FROM pg_control_system() s))
-				        FROM outbox.cursors c WHERE c.destination = j.target), false)
-				FROM outbox.jobs j WHERE j.id = $1 FOR UPDATE`, id, replayAhead).Scan(&running, &outstanding, &here)
+			var running bool
+			var at int64
+			err := tx.QueryRow(ctx, `UPDATE outbox.jobs SET fed_at = clock_timestamp() WHERE id = $1 RETURNING state = 'running', position`,
+				id).Scan(&running, &at)
 			switch {
 			case err != nil:
 				return err
-			case running && !here:
-				return fmt.Errorf("no relay has a cursor for %s in this cluster: outbox jobs stop %d ends this", r.target(), id)
-			case running && outstanding >= replayAhead:
-				full = true
-				return nil
-			case running:
-				if err := holdArchived(ctx, tx, id, r, batch); err != nil {
+			case running && at != position:
+				return fmt.Errorf("another command goes on with job %d", id)
+			case running && len(batch) > 0:
+				_, err := room(ctx, tx, id, r.target())
+				if full = errors.Is(err, errWait); full {
+					return nil
+				}
+				if err == nil {
+					err = holdArchived(ctx, tx, id, r, batch)
+				}
+				if err != nil {
 					return err
 				}
 			}

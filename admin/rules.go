@@ -310,9 +310,13 @@ func dead(_ *Report, d *Destination) (Finding, bool) {
 		text = "1 new dead letter"
 	}
 	name := " --destination " + argument(d.Name)
+	which := "outbox dead "
+	if d.Table != nil {
+		which = "outbox tables "
+	}
 	return Finding{State: StateDead, Since: d.Dead.Since, Cause: text + "; last error: " + orElse(d.Dead.LastError, "unknown"),
-		Advice: "cure the cause and have them delivered, or say that you know of them (outbox dead ack" + name + ")",
-		Next:   "outbox dead requeue" + name}, n.N > 0
+		Advice: "cure the cause and have them delivered, or say that you know of them (" + which + "ack" + name + ")",
+		Next:   which + "requeue" + name}, n.N > 0
 }
 
 // paused names the operators' pauses, in whatever state the destination is.

@@ -100,27 +100,11 @@ func (d *Destination) count(ctx context.Context, tx pgx.Tx, m mapping.Mapping) e
 	} else if err := within(ctx, tx, func(tx pgx.Tx) error { return d.countWaiting(ctx, tx, name, m, untold) }); err != nil {
 		untold("pending", err.Error())
 	}
-	dead := ""
-	switch {
-	case m.Failure.DeadTable != "":
-		of, err := mapping.ParseTableName(m.Failure.DeadTable)
-		if err != nil {
-			return fmt.Errorf("destination %s: %w", d.Name, err)
-		}
-		dead = of.String()
-	case m.Failure.FailedValue != "":
-		dead = fmt.Sprintf("%s m WHERE m.%s = %s", name, schema.QuoteIdentifier(m.Done.Column), schema.QuoteLiteral(m.Failure.FailedValue))
-	default:
+	if !m.Failure.Place() {
 		untold("dead letters", "the table has no place for them")
-		return nil
-	}
-	err = within(ctx, tx, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, fmt.Sprintf(`SELECT count(*) FROM (SELECT FROM %s LIMIT %d) s`, dead, countLimit+1)).Scan(&d.Dead.Messages.N)
-	})
-	if err != nil {
+	} else if err := within(ctx, tx, func(tx pgx.Tx) error { return d.countDead(ctx, tx) }); err != nil {
 		untold("dead letters", err.Error())
 	}
-	d.Dead.Messages.Estimated = d.Dead.Messages.N > countLimit
 	return nil
 }
 

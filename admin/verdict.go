@@ -209,6 +209,13 @@ func (r *Report) OnDatabase(name string) {
 	}
 }
 
+// OnDatabase has the repairs name the database, if name isn't "".
+func (e *Examination) OnDatabase(name string) {
+	for i := range e.Symptoms {
+		e.Symptoms[i].Repair = OnDatabase(e.Symptoms[i].Repair, name)
+	}
+}
+
 var plain = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=,-]+$`)
 
 // argument is s as a shell takes it for one word.

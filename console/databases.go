@@ -21,9 +21,7 @@ type Database struct {
 // databases lists those that the program delivers from, the worst first.
 func (v *view) databases() any {
 	all := v.console.options.Databases()
-	slices.SortStableFunc(all, func(a, b Database) int {
-		return admin.Compare(rank(b.Report.Verdict.State), rank(a.Report.Verdict.State))
-	})
+	slices.SortStableFunc(all, func(a, b Database) int { return worse(a.Report.Verdict, b.Report.Verdict) })
 	well := 0
 	var rows [][]any
 	for _, db := range all {
@@ -31,23 +29,20 @@ func (v *view) databases() any {
 		if verdict.State.OK() {
 			well++
 		}
-		what := list{state(verdict.State)}
-		if verdict.Cause != "" && !verdict.State.OK() {
-			cause := verdict.Cause
-			if verdict.Destination != "" {
-				cause = verdict.Destination + ": " + cause
-			}
-			what = append(what, h("div.cause", foreign(cause, 160)))
+		cause := verdict.Cause
+		if cause != "" && verdict.Destination != "" {
+			cause = verdict.Destination + ": " + cause
 		}
 		sums, count := totalsOf(db.Report), counted
 		if db.Report.At.IsZero() {
 			count = func(admin.Count) string { return "–" }
 		}
-		rows = append(rows, []any{db.link("a.name", ""), what, number(int64(len(db.Report.Destinations))), count(sums.pending),
-			sums.waiting(db.Report), count(sums.held), count(sums.dead), v.read(db)})
+		rows = append(rows, []any{db.link("a.name", ""), stateWhy(verdict.State, cause),
+			number(int64(len(db.Report.Destinations))), count(sums.pending), oldest(db.Report, sums.oldest),
+			count(sums.held), count(sums.dead), v.read(db)})
 	}
 	return list{
-		region("verdict", v.heading(all, well)),
+		region("verdict", v.summary(all, well)),
 		region("databases", table("Databases", []column{{"Database", ""}, {"State", "what"}, {"Destinations", "n"}, {"Pending", "n"},
 			{"Oldest", "n"}, {"Held", "n"}, {"Dead", "n"}, {"Read", "n"}}, rows)),
 	}
@@ -62,19 +57,15 @@ func (db Database) link(kind, text string) *element {
 	return h(kind, address(db.Path), name)
 }
 
-// heading says of the worst database how it is, and of how many all is well. all is sorted and not empty.
-func (v *view) heading(all []Database, well int) *element {
+// summary tells how the worst database is, and how many are well. all is sorted and not empty.
+func (v *view) summary(all []Database, well int) *element {
 	worst := all[0].Report.Verdict
 	sentence, lead := "All is well", many(int64(len(all)), "database", "databases")
 	if well < len(all) {
 		sentence = "Database " + all[0].Name + ": " + admin.Verdict{Finding: worst.Finding, At: worst.At}.Sentence()
 		lead = number(int64(well)) + " of " + many(int64(len(all)), "database is well", "databases are well")
 	}
-	head := []any{glyph(worst.State), h("span", foreign(sentence, 600))}
-	if len(sentence) > 100 {
-		head = append(head, at("class", "long"))
-	}
-	parts := []any{h("h1", head...), h("p.lead", lead, ".")}
+	parts := []any{heading(worst.State, sentence), h("p.lead", lead, ".")}
 	if worst.Next != "" {
 		parts = append(parts, h("div.buttons", command(worst.Next), all[0].link("a.button", "Show ")))
 	}
@@ -112,11 +103,4 @@ func totalsOf(r *admin.Report) (t totals) {
 		}
 	}
 	return t
-}
-
-func (t totals) waiting(r *admin.Report) any {
-	if t.oldest.IsZero() {
-		return h("span.none", "–")
-	}
-	return moment(t.oldest, span(r.At.Sub(t.oldest)))
 }

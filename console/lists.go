@@ -45,7 +45,7 @@ func (v *view) destination() any {
 
 	p := history.Latest(name, v.now)
 	about := []any{"In", list{rate(p.In), " /s"}, "Out", list{rate(p.Out), " /s"}, "Pending", counted(d.Pending),
-		"Oldest", v.oldest(d), "p50 · p95 · p99", latencies(p),
+		"Oldest", oldest(v.report, d.Oldest), "p50 · p95 · p99", latencies(p),
 		"Delivered", number(d.Delivered), "Held", v.linked(d.Held.Messages, here("keys", "destination", name)),
 		"Blocked keys", v.linked(admin.Count{N: d.Held.Blocked}, here("keys", "destination", name, "blocked", "true")),
 		"Dead letters", v.linked(d.Dead.Messages, here("dead", "destination", name))}

@@ -1,9 +1,9 @@
 package console
 
 import (
-	"cmp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
@@ -37,11 +37,7 @@ func (v *view) said() any {
 // verdict is a verdict as the head of a page: the sentence that everything prints, with the other findings as a list.
 func (v *view) verdict(verdict admin.Verdict, links bool) *element {
 	sentence := admin.Verdict{Finding: verdict.Finding, At: verdict.At}.Sentence()
-	head := []any{glyph(verdict.State), h("span", foreign(sentence, 600))}
-	if len(sentence) > 100 {
-		head = append(head, at("class", "long"))
-	}
-	parts := []any{h("h1", head...)}
+	parts := []any{heading(verdict.State, sentence)}
 	if verdict.State.OK() && len(v.report.Destinations) > 0 && links {
 		parts = append(parts, h("p.lead", v.calm(), "."))
 	}
@@ -77,6 +73,24 @@ func (v *view) verdict(verdict admin.Verdict, links bool) *element {
 	return h("div.verdict."+hue(verdict.State), parts...)
 }
 
+// heading is a verdict's sentence as a page has it.
+func heading(s admin.State, sentence string) *element {
+	head := []any{glyph(s), h("span", foreign(sentence, 600))}
+	if len(sentence) > 100 {
+		head = append(head, at("class", "long"))
+	}
+	return h("h1", head...)
+}
+
+// stateWhy is a state, with the cause if something is wrong.
+func stateWhy(s admin.State, cause string) list {
+	what := list{state(s)}
+	if cause != "" && !s.OK() {
+		what = append(what, h("div.cause", foreign(cause, 160)))
+	}
+	return what
+}
+
 // calm sums up what flows.
 func (v *view) calm() string {
 	var out float32
@@ -94,10 +108,7 @@ func (v *view) table() any {
 		return list{h("h2", "Destinations"), blank("No relay has worked on this database yet. Start one: ", h("code", "outbox relay"))}
 	}
 	sorted := slices.Clone(v.report.Destinations)
-	states := admin.States()
-	slices.SortStableFunc(sorted, func(a, b admin.Destination) int {
-		return cmp.Compare(slices.Index(states, rank(b.Verdict.State)), slices.Index(states, rank(a.Verdict.State)))
-	})
+	slices.SortStableFunc(sorted, func(a, b admin.Destination) int { return worse(a.Verdict, b.Verdict) })
 	var rows [][]any
 	for i := range sorted {
 		d := &sorted[i]
@@ -106,16 +117,12 @@ func (v *view) table() any {
 		if is == admin.StateIdle && p.Out > 0 { // between two looks, all may be delivered at each of them
 			is = admin.StateFlowing
 		}
-		what := list{state(is)}
-		if d.Verdict.Cause != "" && !d.Verdict.State.OK() {
-			what = append(what, h("div.cause", foreign(d.Verdict.Cause, 160)))
-		}
 		rows = append(rows, []any{
 			h("a.name", here("destination", "name", d.Name), foreign(d.Name, 60)),
-			what,
+			stateWhy(is, d.Verdict.Cause),
 			spark(v.console.options.History.Last(d.Name, v.now, 600), d.LagObjective, hue(is)),
 			list{rate(p.In), h("small", " /s")}, list{rate(p.Out), h("small", " /s")},
-			counted(d.Pending), v.oldest(d), latencies(p),
+			counted(d.Pending), oldest(v.report, d.Oldest), latencies(p),
 			v.linked(d.Held.Messages, here("keys", "destination", d.Name)), v.linked(d.Dead.Messages, here("dead", "destination", d.Name)),
 		})
 	}
@@ -124,19 +131,23 @@ func (v *view) table() any {
 			{"Pending", "n"}, {"Oldest", "n"}, {"p50 · p95 · p99", "n"}, {"Held", "n"}, {"Dead", "n"}}, rows)}
 }
 
-// rank puts what idles beside what flows, so that rows don't jump.
-func rank(s admin.State) admin.State {
-	if s == admin.StateFlowing {
-		return admin.StateIdle
+// worse sorts the worst first. What idles is beside what flows, so that rows don't jump.
+func worse(a, b admin.Verdict) int {
+	rank := func(v admin.Verdict) admin.State {
+		if v.State == admin.StateFlowing {
+			return admin.StateIdle
+		}
+		return v.State
 	}
-	return s
+	return admin.Compare(rank(b), rank(a))
 }
 
-func (v *view) oldest(d *admin.Destination) any {
-	if d.Oldest.IsZero() {
+// oldest is how long what was written at a time has waited when the report was made.
+func oldest(r *admin.Report, written time.Time) any {
+	if written.IsZero() {
 		return h("span.none", "–")
 	}
-	return moment(d.Oldest, span(v.report.At.Sub(d.Oldest)))
+	return moment(written, span(r.At.Sub(written)))
 }
 
 func latencies(p Point) any {

@@ -128,12 +128,13 @@ func relayPrivileges() []privilege {
 	}
 	return append(privileges, privilege{onTable, "outbox.controls", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
 		privilege{onTable, "outbox.tables", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+		privilege{onTable, "outbox.tables_acknowledged", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
 		privilege{onTable, "outbox.audit", []string{"SELECT", "INSERT"}})
 }
 
 func viewerPrivileges() []privilege {
 	privileges := []privilege{{onSchema, "outbox", []string{"USAGE"}}}
-	for _, table := range []string{"migrations", "cursors", "slots", "relays", "unselected", "controls", "tables",
+	for _, table := range []string{"migrations", "cursors", "slots", "relays", "unselected", "controls", "tables", "tables_acknowledged",
 		"audit", "jobs", "job_messages", "job_pages", "inbox", "inbox_rotation", "inbox_positions", "inbox_gaps"} {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT"}})
 	}

@@ -16,6 +16,7 @@ type DeadEdit struct {
 	Merge        string   `json:"merge,omitempty" help:"a merge patch for a payload of JSON: null removes a member"`
 	Payload      string   `json:"payload,omitempty" help:"the whole payload as text; @FILE on a command line, @- for its standard input"`
 	PayloadBytes string   `json:"payload_bytes,omitempty" help:"the whole payload in base64"`
+	EmptyPayload bool     `json:"empty_payload,omitempty" help:"a payload without a byte"`
 	Restore      bool     `json:"restore,omitempty" help:"make it what it was before it was edited first"`
 	Intent
 }
@@ -62,6 +63,10 @@ func (p *DeadEdit) edit() (e admin.Edit, err error) {
 	switch {
 	case p.Payload != "" && p.PayloadBytes != "":
 		return e, fault("payload_bytes", "and payload exclude each other")
+	case p.EmptyPayload && p.Payload+p.PayloadBytes != "":
+		return e, fault("empty_payload", "excludes another payload")
+	case p.EmptyPayload:
+		e.Payload = []byte{}
 	case strings.HasPrefix(p.Payload, "@"):
 		return e, fault("payload", "begins with @, which a command line takes for a file: give such a payload as payload_bytes")
 	case p.Payload != "":

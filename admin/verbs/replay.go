@@ -46,8 +46,8 @@ What the destination has not passed yet will be delivered anyway, and is not sen
 both destinations, or has a key that is blocked, is left as it is: outbox dead requeue.
 
 What the segments have no more comes from the archive of a destination, with --archive DIR on the machine that has it.
-Such a job begins at once, and this command carries it out until it ends; if it doesn't come to its end, stop the job and
-begin anew. What is as new as something that a destination has not passed yet is left out.
+Such a job begins at once, and this command carries it out until it ends. If it doesn't come to its end, the same archive
+with --job goes on. What is as new as something that a destination has not passed yet is left out.
 
 ` + bulkHelp,
 		Example: `  outbox replay --destination kafka --since 2026-05-01T12:00:00Z --until 2026-05-01T13:00:00Z --reason "they lost an hour"

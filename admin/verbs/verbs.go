@@ -23,6 +23,7 @@ func All() []Verb {
 	return []Verb{
 		Status(), check(), doctor(), canary(),
 		deadList(), deadGroup(), deadShow(), deadEdit(), deadAck(), deadRequeue(), deadDiscard(), deadRestore(),
+		tablesDead(), tablesRequeue(), tablesAck(),
 		jobsList(), jobsShow(), jobsRun(), jobsStop(), jobsUndo(),
 		messagesFind(), messagesShow(), replay(),
 		destinationsList(), destinationsDrop(),

@@ -170,3 +170,37 @@ func TestWhatTheTableHasForgottenIsReplayedFromAnArchive(t *testing.T) {
 		t.Errorf("sent %q", raw)
 	}
 }
+
+func TestAReplayFromAnArchiveGoesOnWhereItsCommandWasKilled(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	relay := d.relay(d.archiveYAML() + "  - name: file\n    lease: 1s\n    broker: {file: {path: " + d.file() + "}}\n")
+	d.publish("orders", 30)
+	until(t, "both have got all", func() bool { return d.int(`SELECT coalesce(sum(delivered), 0) FROM outbox.cursors`) == 600 })
+	replay := []string{"replay", "--destination", "file", "--archive", filepath.Join(d.folder, "archive"), "--yes"}
+	feeding := d.start(nil, append(replay, "--all", "--rate", "50")...)
+	until(t, "a part is sent", func() bool { return d.int(`SELECT coalesce(sum(position), 0) FROM outbox.jobs`) >= 50 })
+	_ = feeding.cmd.Process.Kill()
+	feeding.wait()
+	job := fmt.Sprint(d.int(`SELECT id FROM outbox.jobs`))
+	if n := d.int(`SELECT position FROM outbox.jobs`); n >= 300 {
+		t.Fatalf("%d were sent before the command was killed", n)
+	}
+	d.exec(`UPDATE outbox.jobs SET fed_at = fed_at - interval '1 minute'`)
+	d.outbox("jobs", "show", job).want(exitOK, "running", "to go on: outbox "+strings.Join(replay[:5], " "), "--job "+job)
+	d.outbox("jobs", "run", job).want(exitOK, "running") // it ends, and does nothing
+
+	d.outbox("replay", "--destination", "file", "--job", job, "--yes").want(exitError, "of an archive", "--job "+job)
+	d.outbox("replay", "--destination", "file", "--archive", ".", "--job", job, "--yes").want(exitError, "of an archive", "--job "+job)
+	d.outbox(append(replay, "--job", job)...).want(exitOK, "replayed 300 messages")
+	d.outbox(append(replay, "--job", job)...).want(exitOK, "replayed 300 messages") // it has ended
+	until(t, "they are sent", func() bool { return d.int(`SELECT count(*) FROM outbox.holds`) == 0 && d.count() == 600 })
+	if code := relay.stop(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+	for key, got := range d.delivered() {
+		if half := len(got) / 2; half != 30 || !slices.Equal(got[:half], got[half:]) {
+			t.Errorf("%s: %v", key, got)
+		}
+	}
+}

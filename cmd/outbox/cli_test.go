@@ -137,6 +137,11 @@ func TestDeadLettersAreListedAndShownWithoutPayloads(t *testing.T) {
 	d.outbox("dead", "edit", "2", "topic=***").want(exitUsage, "can't be written back")
 	d.outbox("dead", "edit", "2", "key=x").want(exitUsage, "topic=, event_type=")
 	d.outbox("dead", "show", "2", "--payload").want(exitOK, "the secret").never("edited")
+	d.outbox("dead", "edit", "2", "--empty-payload", "--payload", "@"+file).want(exitUsage, "excludes another payload")
+	d.outbox("dead", "edit", "2", "--empty-payload", "--yes").want(exitOK, "edited")
+	if n := d.int(`SELECT octet_length(payload) FROM outbox.dead_letters WHERE id = 2`); n != 0 {
+		t.Errorf("the payload has %d bytes", n)
+	}
 	d.outbox("dead", "edit", "2", "topic=bills", "--payload", "@"+file, "--yes").want(exitOK, "edited", "outbox dead requeue")
 	d.outbox("dead", "show", "2", "--payload").want(exitOK, "- topic", "orders", "+ topic", "bills", "- payload", "the secret")
 	d.outbox("dead", "edit", "2", "--restore", "--yes").want(exitOK, "edited")

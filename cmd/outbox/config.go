@@ -158,6 +158,9 @@ func (a *app) printProbed(found []daemon.Probed) error {
 			bad++
 			text = clean(p.Err.Error())
 		}
+		if p.Database != "" {
+			fmt.Fprintf(a.stdout, "%s: ", p.Database)
+		}
 		fmt.Fprintf(a.stdout, "%s: %s\n", clean(p.What), a.redact(text))
 	}
 	if bad > 0 {

@@ -74,6 +74,11 @@ func (a *app) addresses() ([]address, error) {
 			}
 			value = strings.TrimRight(string(text), "\r\n")
 		}
+		if name == "DATABASE_URL" { // the relay ignores it, too, beside a list
+			if all, err := a.configuredDatabases(); err == nil && len(all) > 1 {
+				return all, nil
+			}
+		}
 		return []address{{url: value, origin: name}}, nil
 	}
 	return a.configuredDatabases()

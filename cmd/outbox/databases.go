@@ -103,6 +103,20 @@ func leave(places []*place) {
 	}
 }
 
+// unasked is an error that names the databases which gave no answer, if there are any.
+func unasked(answers []answer) error {
+	var names []string
+	for _, from := range answers {
+		if from.err != nil {
+			names = append(names, from.name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return coded{fmt.Errorf("%d of %d databases could not be asked: %s", len(names), len(answers), strings.Join(names, ", ")), exitError}
+}
+
 // unknown is the report of a database that could not be asked.
 func (a *app) unknown(err error) *admin.Report {
 	now := time.Now()

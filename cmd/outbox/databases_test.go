@@ -54,6 +54,8 @@ func TestAllDatabasesAreShownAndOneThatHangsIsUnknown(t *testing.T) {
 
 	command(t, both, nil, "status", "--exit-code").want(exitOK, "2 databases: 2 idle\n", "\norders: IDLE",
 		"\nbilling: IDLE").never("worst")
+	command(t, both, []string{"DATABASE_URL=" + billing.url}, "status").want(exitOK, "2 databases: 2 idle\n")
+	command(t, both, []string{"OUTBOX_DATABASE_URL=" + billing.url}, "status").want(exitOK, "IDLE").never("2 databases")
 	command(t, both, nil, "check").want(ok, "OUTBOX OK - 2 databases: 2 OK | 'orders/kafka_oldest'=0s;;;0",
 		"'billing/kafka_oldest'=0s;;;0")
 	command(t, three, nil, "status").want(exitError, "3 databases: 1 unknown, 2 idle; the worst is hangs\n", "\nhangs: UNKNOWN: ",
@@ -89,6 +91,14 @@ func TestAllDatabasesAreShownAndOneThatHangsIsUnknown(t *testing.T) {
 			seen[line] = true
 		}
 	}
+
+	r = command(t, three, nil, "doctor").want(exitError, "hangs: the database could not be asked", "\norders: database ",
+		"\nbilling: database ", " --database billing\n", "1 of 3 databases could not be asked: hangs").never(" --database orders")
+	if n := strings.Count(r.stdout, "destination kafka\n"); n != 3 {
+		t.Errorf("%d brokers in\n%s", n, r.stdout)
+	}
+	command(t, three, nil, "doctor", "--database", "orders").want(exitOK, "database ").never("billing", "hangs")
+	command(t, three, nil, "doctor", "-o", "json", "--exit-code").want(exitError, `"name": "hangs"`, `"name": "orders"`, "faults")
 
 	// What acts on one has to be told which.
 	command(t, three, nil, "dead", "ls").want(exitUsage, "name one with --database: hangs, orders, billing")

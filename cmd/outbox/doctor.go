@@ -15,6 +15,7 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	"github.com/pgoutbox/outbox/mapping"
 )
 
@@ -23,31 +24,7 @@ import (
 func (a *app) doctorCommand(v verbs.Verb) *cobra.Command {
 	var table string
 	var strict bool
-	var as format
-	faults := 0
-	cmd := a.verb(v, view{
-		formats: []format{asTable, asJSON},
-		prepare: func(_ *app, _ any, out format) error {
-			as = out
-			return nil
-		},
-		write: func(a *app, _, found any) error {
-			e := found.(*admin.Examination)
-			if err := a.examineBrokers(e); err != nil {
-				return err
-			}
-			for _, s := range e.Symptoms {
-				if s.Weight == admin.WeightFault {
-					faults++
-				}
-			}
-			if as == asJSON {
-				return printJSON(a.stdout, e)
-			}
-			return writeExamination(a.stdout, e)
-		},
-	})
-	examine := cmd.RunE
+	cmd := a.verb(v, view{formats: []format{asTable, asJSON}, write: func(*app, any, any) error { return nil }})
 	lookAtTable := a.on(a.connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
 		report, err := mapping.Doctor(ctx, conn, table)
 		if err != nil {
@@ -66,13 +43,7 @@ func (a *app) doctorCommand(v verbs.Verb) *cobra.Command {
 		case table != "":
 			return lookAtTable(cmd, args)
 		}
-		if err := examine(cmd, args); err != nil {
-			return err
-		}
-		if strict && faults > 0 {
-			return coded{fmt.Errorf("%d faults", faults), exitError}
-		}
-		return nil
+		return a.doctor(cmd.Context(), v, format(cmd.Flag("output").Value.String()), strict)
 	}
 	cmd.Flags().StringVar(&table, "table", "", "look at this table, with its schema unless that is in the search path, "+
 		"and propose how to deliver from it")
@@ -80,35 +51,110 @@ func (a *app) doctorCommand(v verbs.Verb) *cobra.Command {
 	return cmd
 }
 
-// examineBrokers asks the brokers of the configuration, if there is one on this machine.
-func (a *app) examineBrokers(e *admin.Examination) error {
+// examined is what the doctor found about one of several databases.
+type examined struct {
+	Name string `json:"name"`
+	*admin.Examination
+}
+
+// doctor examines the database, or all there are, with their brokers.
+func (a *app) doctor(ctx context.Context, v verbs.Verb, out format, strict bool) error {
+	places, err := a.places("")
+	if err != nil {
+		return err
+	}
+	defer leave(places)
+	answers := a.ask(ctx, v, v.New(), places)
+	if len(answers) == 1 && answers[0].err != nil {
+		return answers[0].err
+	}
+	probed, err := a.probeBrokers(ctx)
+	if err != nil {
+		return err
+	}
+	var all []examined
+	faults := 0
+	for _, from := range answers {
+		e, asked := from.result.(*admin.Examination)
+		if !asked {
+			e = &admin.Examination{Well: []string{}}
+			e.Symptoms = append(e.Symptoms, admin.Symptom{About: "database", Weight: admin.WeightFault, Text: a.redact(from.err.Error())})
+		}
+		for _, p := range probed {
+			if (p.Database == "" || p.Database == from.name) && (asked || p.What != "database") {
+				a.addProbed(e, p)
+			}
+		}
+		e.OnDatabase(from.name)
+		for _, s := range e.Symptoms {
+			if s.Weight == admin.WeightFault {
+				faults++
+			}
+		}
+		all = append(all, examined{from.name, e})
+	}
+	if err := a.writeExaminations(out, all); err != nil {
+		return err
+	}
+	if strict && faults > 0 {
+		return coded{fmt.Errorf("%d faults", faults), exitError}
+	}
+	return unasked(answers)
+}
+
+// probeBrokers asks the databases and brokers of the configuration, if there is one on this machine, as a relay would.
+func (a *app) probeBrokers(ctx context.Context) ([]daemon.Probed, error) {
 	if path, _ := a.configPath(); path == "" || a.server() != "" {
-		return nil
+		return nil, nil
 	}
 	loaded, err := a.load(config.Input{}, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	d, err := a.daemon(loaded.Config)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, p := range d.Probe(context.Background()) {
-		switch {
-		case p.Err == nil:
-			e.Well = append(e.Well, p.What)
-		case p.What == "database":
-			e.Symptoms = append(e.Symptoms, admin.Symptom{About: "relay", Weight: admin.WeightFault, Text: a.redact(p.Err.Error())})
-		default:
-			e.Symptoms = append(e.Symptoms, admin.Symptom{About: p.What, Weight: admin.WeightFault, Text: a.redact(p.Err.Error()),
-				Repair: "correct the configuration or the broker, then: outbox config validate --connect"})
+	return d.Probe(ctx), nil
+}
+
+func (a *app) addProbed(e *admin.Examination, p daemon.Probed) {
+	if p.Err == nil {
+		e.Well = append(e.Well, p.What)
+		return
+	}
+	s := admin.Symptom{About: p.What, Weight: admin.WeightFault, Text: a.redact(p.Err.Error()),
+		Repair: "correct the configuration or the broker, then: outbox config validate --connect"}
+	if p.What == "database" {
+		s.About, s.Repair = "relay", ""
+	}
+	e.Symptoms = append(e.Symptoms, s)
+}
+
+func (a *app) writeExaminations(out format, all []examined) error {
+	if out == asJSON && len(all) == 1 {
+		return printJSON(a.stdout, all[0].Examination)
+	}
+	if out == asJSON {
+		return printJSON(a.stdout, all)
+	}
+	for i, e := range all {
+		if len(all) > 1 {
+			fmt.Fprintf(a.stdout, "%s%s: ", strings.Repeat("\n", min(i, 1)), e.Name)
+		}
+		if err := writeExamination(a.stdout, e.Examination); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 func writeExamination(w io.Writer, e *admin.Examination) error {
-	fmt.Fprintf(w, "database %s, PostgreSQL %s, schema %d\n", clean(e.Database), e.Server, e.Schema)
+	if e.Server == "" {
+		fmt.Fprintln(w, "the database could not be asked")
+	} else {
+		fmt.Fprintf(w, "database %s, PostgreSQL %s, schema %d\n", clean(e.Database), e.Server, e.Schema)
+	}
 	for _, s := range e.Symptoms {
 		fmt.Fprintf(w, "\n%s: %s: %s\n", strings.ToUpper(string(s.Weight)), clean(s.About), clean(s.Text))
 		if s.Repair != "" {

@@ -57,8 +57,6 @@ func replayed() view {
 			return nil
 		case a.server() != "":
 			return usage("--archive is read on this machine: leave out --server")
-		case p.Job > 0:
-			return usage("--archive goes without --job: what is in the archive is counted by the command that sends it")
 		}
 		from, err = fromArchive(dirs)
 		p.Archived = from
@@ -71,7 +69,9 @@ func replayed() view {
 		}
 		job, err := admin.FeedReplay(ctx, at.(direct).conn, job.ID, *from, func(job admin.Job) { fmt.Fprintln(a.stderr, progress(job)) })
 		if err != nil {
-			err = fmt.Errorf("%w: the rest is not sent: outbox jobs stop %d", err, result.(admin.Job).ID)
+			id := result.(admin.Job).ID
+			err = fmt.Errorf("%w: the rest of job %d is not sent: give this command once more with --job %d, or: outbox jobs stop %d",
+				err, id, id, id)
 		}
 		return job, err
 	}

@@ -166,6 +166,12 @@ on without it. Under the policy "block" it keeps its key held instead: --blocked
 			Long: `dead requeue, discard, ack and restore, and replay, are jobs: a list of messages that is frozen before you are asked,
 carried out in batches that are transactions of their own, in order per key. A job survives the process that began it.`,
 		}),
+		"tables": group(&cobra.Command{
+			Use:   "tables",
+			Short: "Look at, acknowledge and requeue dead letters in tables that exist",
+			Long: `A destination that reads a table of its own keeps its dead letters as the mapping says: by a status of their rows, or
+in a table for them.`,
+		}),
 		"messages": group(&cobra.Command{
 			Use:   "messages",
 			Short: "Find messages, and see what became of them",
@@ -197,6 +203,9 @@ func views() map[string]view {
 		"dead ack":          actOnDead("acknowledge"),
 		"dead discard":      actOnDead("discard"),
 		"dead restore":      actOnDead("restore"),
+		"tables dead":       shows(listDeadRows),
+		"tables requeue":    actOnRows[verbs.TablesRequeue]("Have %s delivered once more?", "%s to be delivered once more"),
+		"tables ack":        actOnRows[verbs.TablesAck]("Acknowledge %s?", "%s acknowledged"),
 		"jobs ls":           shows(listJobs, "list"),
 		"jobs show":         shows(showJob),
 		"jobs run":          runJob(),

@@ -52,7 +52,7 @@ func (a *app) status(ctx context.Context, v verbs.Verb, out format, watch, stric
 			return err
 		}
 		if !watch {
-			return judged(reports, strict)
+			return judged(reports, answers, strict)
 		}
 		select {
 		case <-ctx.Done():
@@ -66,8 +66,6 @@ func (a *app) status(ctx context.Context, v verbs.Verb, out format, watch, stric
 type named struct {
 	Name string `json:"name"`
 	*admin.Report
-
-	unasked bool // it could not be asked, and the report has the cause
 }
 
 // reports are what the databases answered, in their order. Where there is only one, that it can't be asked is an error.
@@ -78,12 +76,12 @@ func (a *app) reports(answers []answer) ([]named, error) {
 	var list []named
 	for _, from := range answers {
 		if from.err != nil {
-			list = append(list, named{from.name, a.unknown(from.err), true})
+			list = append(list, named{from.name, a.unknown(from.err)})
 			continue
 		}
 		r := from.result.(*admin.Report)
 		r.OnDatabase(from.name)
-		list = append(list, named{from.name, r, false})
+		list = append(list, named{from.name, r})
 	}
 	return list, nil
 }
@@ -96,24 +94,15 @@ func worstFirst(reports []named) []named {
 }
 
 // judged is the end of a command that has shown reports.
-func judged(reports []named, strict bool) error {
-	var unasked []string
-	for _, r := range reports {
-		if r.unasked {
-			unasked = append(unasked, r.Name)
-		}
-	}
+func judged(reports []named, answers []answer, strict bool) error {
 	worst := worstFirst(reports)[0]
 	switch {
 	case strict && !worst.Verdict.State.OK() && worst.Name != "":
 		return coded{fmt.Errorf("%s: %s", worst.Name, worst.Verdict), exitError}
 	case strict && !worst.Verdict.State.OK():
 		return coded{errors.New(worst.Verdict.String()), exitError}
-	case len(unasked) > 0:
-		return coded{fmt.Errorf("%d of %d databases could not be asked: %s", len(unasked), len(reports),
-			strings.Join(unasked, ", ")), exitError}
 	}
-	return nil
+	return unasked(answers)
 }
 
 func (a *app) printStatus(out format, watch bool, reports []named) error {

@@ -143,14 +143,22 @@ func (n *night) voices(status admin.Verdict, state admin.State, cause, remedy *r
 
 func (n *night) get(path string) string {
 	n.t.Helper()
-	response, err := http.Get("http://" + n.listen + path)
+	body, err := get(n.listen, path)
 	if err != nil {
 		return err.Error()
 	}
+	return body
+}
+
+// get asks a relay.
+func get(listen, path string) (string, error) {
+	response, err := http.Get("http://" + listen + path)
+	if err != nil {
+		return "", err
+	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	n.must(err)
-	return string(body)
+	return string(body), err
 }
 
 // agree waits until status, check and, if the relay runs, its API, health and metrics agree on state, cause and remedy.

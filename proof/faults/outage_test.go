@@ -1,10 +1,8 @@
 package faults
 
 import (
-	"bufio"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"runtime"
 	"strconv"
@@ -81,19 +79,11 @@ func look(t *testing.T, r *rig.Relay, listen string) (g glance) {
 	}
 	g.resident = field(t, string(status), "VmRSS:") / 1024
 	g.peak = field(t, string(status), "VmHWM:") / 1024
-	response, err := http.Get("http://" + listen + "/metrics")
+	metrics, err := get(listen, "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close()
-	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
-		if strings.HasPrefix(lines.Text(), "go_goroutines ") {
-			g.goroutines = int(field(t, lines.Text(), "go_goroutines "))
-		}
-	}
-	if g.goroutines == 0 {
-		t.Fatal("the metrics don't say how many goroutines there are")
-	}
+	g.goroutines = int(field(t, metrics, "\ngo_goroutines "))
 	return g
 }
 

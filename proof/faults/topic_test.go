@@ -3,8 +3,6 @@ package faults
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"regexp"
 	"strconv"
@@ -98,12 +96,9 @@ var bucketLine = regexp.MustCompile(`(?m)^outbox_commit_to_ack_seconds_bucket\{.
 // latencies asks the relay's metrics.
 func (w *world) latencies(listen string) (all latencies) {
 	w.t.Helper()
-	response, err := http.Get("http://" + listen + "/metrics")
+	text, err := get(listen, "/metrics")
 	w.must(err)
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	w.must(err)
-	for _, m := range bucketLine.FindAllStringSubmatch(string(text), -1) {
+	for _, m := range bucketLine.FindAllStringSubmatch(text, -1) {
 		within, err := strconv.ParseFloat(m[1], 64)
 		w.must(err)
 		messages, err := strconv.ParseFloat(m[2], 64)

@@ -3,14 +3,18 @@ package mapped
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 	"github.com/pgoutbox/outbox/schema"
@@ -36,10 +40,23 @@ func (db database) seen(what string, so func(r *admin.Report, d *admin.Destinati
 
 func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
 	t.Parallel()
-	for name, open := range strategies() {
+	all := strategies()
+	byStatus := changed(func(m *mapping.Mapping) { m.Failure.DeadTable, m.Failure.FailedValue = "", "failed" })
+	for _, name := range []string{"skiplocked", "advisory", "lease", "lease by status"} {
+		all[name+", failed rows by status"] = byStatus[name]
+	}
+	all["replication"] = nil
+	for name, open := range all {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
+			if open == nil {
+				var log logNames
+				db, log = newLogDatabase(t)
+				open = func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
+					return openLogOf(conn, logged(), cfg, log)
+				}
+			}
 			if _, err := schema.Up(t.Context(), db.Connect(), schema.UpConfig{}); err != nil {
 				t.Fatal(err)
 			}
@@ -55,16 +72,49 @@ func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
 					return r.Verdict.State == state && strings.Contains(r.Verdict.Cause, text) && d.LagObjective == time.Hour
 				})
 			}
-			marks := name != "xmin" && name != "serial"
+			marks := !slices.Contains([]string{"xmin", "serial", "replication"}, name)
 			broker := relaytest.NewMemory()
-			broker.Fail("bad", 1, outbox.Permanent(errors.New("too large")))
+			broker.Fail("bad", 2, outbox.Permanent(errors.New("too large")))
 			soon := relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}
 			_, stop := testdb.Run(t, source, broker, relay.Config{Outage: soon})
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'bad', '1')`)
 			db.seen("one dead letter", func(_ *admin.Report, d *admin.Destination) bool {
 				return d.Dead.Messages.N == 1 && d.Table.Name == "events" && (len(d.Table.Untold) == 0) == marks
 			})
+			state(admin.StateDead, "1 new dead letter; last error: too large")
+			conn, anna := db.Connect(), admin.Action{Actor: "anna"}
+			acknowledge := func() {
+				t.Helper()
+				if out, err := admin.AcknowledgeRows(t.Context(), conn, "shop", anna); err != nil || out.Rows != 1 {
+					t.Fatalf("%+v, %v", out, err)
+				}
+			}
+			acknowledge()
 			state(admin.StateIdle, "")
+			list, err := admin.DeadRows(t.Context(), conn, "shop", 0)
+			if err != nil || len(list) != 1 || list[0].Error != "too large" || len(list[0].MessageID) != 36 || list[0].Attempts != 1 {
+				t.Fatalf("%+v, %v", list, err)
+			}
+			// It fails once more, which is new, and is delivered then.
+			requeue := func(ids ...string) {
+				t.Helper()
+				s := admin.RowSelection{Destination: "shop", IDs: ids, Max: 1}
+				if out, err := admin.RequeueRows(t.Context(), conn, s, anna); err != nil || out.Rows != 1 {
+					t.Fatalf("%+v, %v", out, err)
+				}
+			}
+			requeue(list[0].ID)
+			state(admin.StateDead, "1 new dead letter; last error: too large")
+			acknowledge()
+			requeue()
+			db.seen("none is dead", func(_ *admin.Report, d *admin.Destination) bool { return d.Dead.Messages.N == 0 })
+			state(admin.StateIdle, "")
+			if m := broker.Messages(); len(m) != 1 || m[0].Key != "bad" || m[0].ID.String() != list[0].MessageID {
+				t.Fatalf("delivered %+v", m)
+			}
+			if n := db.Value(`SELECT count(*) FROM outbox.audit WHERE verb IN ('requeue_rows', 'acknowledge_rows')`); n != "4" {
+				t.Errorf("%s entries in the audit", n)
+			}
 			broker.Kill()
 			db.Exec(`INSERT INTO events (topic, key, payload, created_at)
 				VALUES ('t', 'a', '1', now() - interval '1 minute'), ('t', 'b', '1', now())`)

@@ -185,7 +185,8 @@ CREATE INDEX dead_letters_new ON outbox.dead_letters (destination, dead_at) WHER
 -- when the next batch may begin. An undo goes back to position 0.
 --
 -- A replay lists pages of messages. bounds has, for the shards of each cursor that must have passed its messages, what that
--- cursor had passed when the replay was planned. last_id is the id up to which it has come.
+-- cursor had passed when the replay was planned. last_id is the id up to which it has come. A replay of an archive has no
+-- pages: a command reads the archive, and fed_at is when it was last seen. last_id is then the lowest id that is not sent.
 CREATE TABLE outbox.jobs (
     id          bigint      NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     verb        text        NOT NULL CHECK (verb IN ('requeue', 'discard', 'acknowledge', 'restore', 'replay')),
@@ -208,6 +209,7 @@ CREATE TABLE outbox.jobs (
     started_at  timestamptz,
     begun_at    timestamptz,
     next_at     timestamptz,
+    fed_at      timestamptz,
     ended_at    timestamptz
 ) WITH (fillfactor = 50);
 

@@ -16,3 +16,10 @@ CREATE TABLE outbox.tables (
     updated_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (destination, shard_group, owner)
 );
+
+-- How many of the dead letters of such a table an operator knows of.
+CREATE TABLE outbox.tables_acknowledged (
+    destination     text        NOT NULL PRIMARY KEY,
+    messages        bigint      NOT NULL,
+    acknowledged_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);

@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"reflect"
 	"sync"
@@ -222,7 +221,7 @@ func (d *Daemon) databases() (list []console.Database) {
 	for _, u := range *d.routed.Load() {
 		db := console.Database{Name: u.Name}
 		if db.Report, db.Age = u.watch.glance(); u.page != nil {
-			db.Path = "../../" + url.PathEscape(u.Name) + "/console/"
+			db.Path = "../../" + u.Name + "/console/" // from "databases" of another's
 		}
 		list = append(list, db)
 	}

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"time"
 
@@ -64,13 +63,16 @@ func (u *unit) handler(prefix string) http.Handler {
 	return mux
 }
 
+// prefix is the path below which a unit stands. The configuration allows no name that has to be escaped in it.
+func (u *unit) prefix() string { return "/databases/" + u.Name }
+
 // route makes the handler for the units that there are. Each stands below /databases/NAME; one that is alone stands at
 // the top, too.
 func (d *Daemon) route() {
 	mux := http.NewServeMux()
 	units := slices.Clone(d.units)
 	for _, u := range units {
-		prefix := "/databases/" + u.Name
+		prefix := u.prefix()
 		mux.Handle(prefix+"/", http.StripPrefix(prefix, u.handler(prefix)))
 		if !d.options.Several {
 			mux.Handle("/", u.handler(""))
@@ -103,7 +105,7 @@ func (d *Daemon) route() {
 	// Exemplars are part of OpenMetrics alone.
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	if i := slices.IndexFunc(units, func(u *unit) bool { return u.page != nil }); i >= 0 && d.options.Several {
-		mux.Handle("GET /{$}", http.RedirectHandler("/databases/"+url.PathEscape(units[i].Name)+"/console/databases", http.StatusFound))
+		mux.Handle("GET /{$}", http.RedirectHandler(units[i].prefix()+"/console/databases", http.StatusFound))
 	}
 	d.routed.Store(&units)
 	var handler http.Handler = mux

@@ -11,8 +11,9 @@ import (
 
 // Probed is what a look at the database or a destination's broker found.
 type Probed struct {
-	What string // "database", or "destination NAME"
-	Err  error  // nil: it can be used, as far as can be told without a message
+	Database string // its name, if there are several
+	What     string // "database", or "destination NAME"
+	Err      error  // nil: it can be used, as far as can be told without a message
 }
 
 // Probe connects to the databases and to every broker as Run would, and delivers nothing. It is called in place of Run.
@@ -27,7 +28,7 @@ func (d *Daemon) Probe(ctx context.Context) (found []Probed) {
 			of[i] = u.probe(ctx)
 			for n := range of[i] {
 				if d.options.Several {
-					of[i][n].What = u.Name + ": " + of[i][n].What
+					of[i][n].Database = u.Name
 				}
 			}
 		})

@@ -1,0 +1,314 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// DeadRow is a dead letter of a destination that reads a table of its own.
+type DeadRow struct {
+	Table     string    `json:"table"` // that has it
+	ID        string    `json:"id"`
+	MessageID string    `json:"message_id,omitempty"` // of its column, if the mapping names one
+	EventType string    `json:"event_type,omitempty"` // likewise
+	Attempts  int64     `json:"attempts,omitempty"`
+	Error     string    `json:"error,omitempty"`
+	DeadAt    time.Time `json:"dead_at,omitzero"`
+}
+
+// RowSelection names dead letters of a destination that reads a table of its own: all, or those with the ids.
+type RowSelection struct {
+	Destination string   `json:"destination"`
+	IDs         []string `json:"ids,omitempty"` // as the column of the id has them
+	Max         int64    `json:"-"`             // more are an ErrTooMany; 0: any number
+}
+
+// RowOutcome is what a verb has done to rows of a table.
+type RowOutcome struct {
+	Destination string `json:"destination"`
+	Table       string `json:"table"`
+	Rows        int64  `json:"rows"`
+}
+
+// deadRows are the dead letters of a destination's own table, as the mapping keeps them: by a status, or in a table for
+// them.
+type deadRows struct {
+	mapping.Mapping
+	strategy string
+	of       *mapping.Table // the destination's
+	in       *mapping.Table // where the dead letters are
+	where    string         // the condition for a row m of it
+}
+
+// readDeadRows finds the place of a destination's dead letters.
+func readDeadRows(ctx context.Context, tx pgx.Tx, destination string) (d *deadRows, err error) {
+	d = &deadRows{}
+	err = tx.QueryRow(ctx, `SELECT strategy, mapping FROM outbox.tables WHERE destination = $1 ORDER BY updated_at DESC LIMIT 1`,
+		destination).Scan(&d.strategy, &d.Mapping)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, fmt.Errorf("%w: no relay has read a table of its own for destination %s: look at outbox status, and at outbox dead ls",
+			ErrNotFound, destination)
+	case err != nil:
+		return nil, err
+	case !d.Failure.Place():
+		return nil, fmt.Errorf("%w: the mapping of table %s has no place for dead letters", ErrNotFound, d.Table)
+	}
+	if d.of, err = readTable(ctx, tx, d.Table); err != nil {
+		return nil, err
+	}
+	d.in, d.where = d.of, "true"
+	if d.Failure.DeadTable != "" {
+		d.in, err = readTable(ctx, tx, d.Failure.DeadTable)
+	} else {
+		d.where = fmt.Sprintf("m.%s = %s", schema.QuoteIdentifier(d.Done.Column), schema.QuoteLiteral(d.Failure.FailedValue))
+	}
+	return d, err
+}
+
+func readTable(ctx context.Context, tx pgx.Tx, name string) (*mapping.Table, error) {
+	parsed, err := mapping.ParseTableName(name)
+	if err != nil {
+		return nil, err
+	}
+	return mapping.ReadTable(ctx, tx, parsed)
+}
+
+// value is the first of the columns that the dead letters have, cast to a type; NULL if they have none.
+func (d *deadRows) value(kind string, columns ...string) string {
+	for _, name := range columns {
+		if name != "" && d.in.Column(name) != nil {
+			return fmt.Sprintf("m.%s::%s", schema.QuoteIdentifier(name), kind)
+		}
+	}
+	return "NULL::" + kind
+}
+
+// The columns of a table for dead letters come first; a table with a status has only those of the mapping.
+func (d *deadRows) at() string {
+	return d.value("timestamptz", d.own("dead_at"), d.Failure.LastAttempt, d.Done.UpdatedAt)
+}
+func (d *deadRows) error() string    { return d.value("text", d.own("error"), d.Failure.Error) }
+func (d *deadRows) attempts() string { return d.value("bigint", d.own("attempts"), d.Failure.Attempts) }
+
+// own is a column that only a table for dead letters has by its name.
+func (d *deadRows) own(column string) string {
+	if d.in == d.of {
+		return ""
+	}
+	return column
+}
+
+// selected is the condition for the rows that s names. Its argument, if there is one, is $1.
+func (d *deadRows) selected(s RowSelection) (where string, args []any, err error) {
+	if len(s.IDs) == 0 {
+		return d.where, nil, nil
+	}
+	id := d.in.Column(d.ID)
+	if id == nil {
+		return "", nil, fmt.Errorf("table %s has no column %s, so its rows can't be told apart: say all", d.in.TableName(), d.ID)
+	}
+	return fmt.Sprintf("%s AND m.%s = ANY ($1::text[]::%s[])", d.where, schema.QuoteIdentifier(d.ID), id.Type), []any{s.IDs}, nil
+}
+
+// DeadRows lists the dead letters of a destination that reads a table of its own, the newest first, at most limit
+// (default 100, at most 1000).
+func DeadRows(ctx context.Context, db DB, destination string, limit int) (list []DeadRow, err error) {
+	err = read(ctx, db, func(tx pgx.Tx) error {
+		d, err := readDeadRows(ctx, tx, destination)
+		if err != nil {
+			return err
+		}
+		text := func(columns ...string) string { return readable("coalesce(" + d.value("text", columns...) + ", '')") }
+		rows, err := tx.Query(ctx, fmt.Sprintf(`SELECT $1::text, %s, %s, %s, coalesce(%s, 0), %s, %s AS at FROM %s m WHERE %s
+			ORDER BY at DESC NULLS LAST, 2 LIMIT %d`, text(d.ID), text(d.MessageID), text(d.EventType), d.attempts(),
+			readable("coalesce("+d.error()+", '')"), d.at(), d.in.TableName(), d.where, pageSize(limit)), d.in.TableName().String())
+		if err != nil {
+			return err
+		}
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r DeadRow, err error) {
+			var at *time.Time
+			err = row.Scan(&r.Table, &r.ID, &r.MessageID, &r.EventType, &r.Attempts, &r.Error, &at)
+			r.DeadAt = value(at)
+			return r, err
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list dead letters of a table: %w", err)
+	}
+	return list, nil
+}
+
+// RequeueRows has dead letters of a table delivered once more. A row with a status waits again; a row in a table for
+// dead letters goes back to the one it came from, with its id. If the row that it is a copy of may be there still, as
+// with the strategies that change no row, it gets a new id. No attempt is counted. What was delivered after a dead
+// letter of the same key stays delivered.
+//
+// It is one transaction. It needs the rights of the relay, and INSERT on the table for rows that go back.
+func RequeueRows(ctx context.Context, db DB, s RowSelection, action Action) (RowOutcome, error) {
+	return actOnRows(ctx, db, "requeue_rows", s, action, func(tx pgx.Tx, d *deadRows, where string, args []any) (int64, error) {
+		sql, err := d.requeueSQL(where)
+		if err != nil {
+			return 0, err
+		}
+		tag, err := tx.Exec(ctx, sql, args...)
+		if err != nil {
+			return 0, err
+		}
+		// Those that were acknowledged may be among them.
+		_, err = tx.Exec(ctx, fmt.Sprintf(`UPDATE outbox.tables_acknowledged SET messages = least(messages, (SELECT count(*) FROM %s m WHERE %s))
+			WHERE destination = $1`, d.in.TableName(), d.where), s.Destination)
+		return tag.RowsAffected(), err
+	})
+}
+
+// AcknowledgeRows notes that the actor knows of the dead letters that a table has now: the verdict names those that
+// come to them. They are known by their number alone, so it is always all of them.
+func AcknowledgeRows(ctx context.Context, db DB, destination string, action Action) (RowOutcome, error) {
+	return actOnRows(ctx, db, "acknowledge_rows", RowSelection{Destination: destination}, action,
+		func(tx pgx.Tx, d *deadRows, where string, _ []any) (n int64, err error) {
+			err = tx.QueryRow(ctx, fmt.Sprintf(`INSERT INTO outbox.tables_acknowledged (destination, messages) SELECT $1, count(*) FROM %s m WHERE %s
+				ON CONFLICT (destination) DO UPDATE SET messages = excluded.messages, acknowledged_at = excluded.acknowledged_at RETURNING messages`,
+				d.in.TableName(), where), destination).Scan(&n)
+			return n, err
+		})
+}
+
+// actOnRows counts what s names, and runs act on it, which returns the number of rows.
+func actOnRows(ctx context.Context, db DB, verb string, s RowSelection, action Action,
+	act func(tx pgx.Tx, d *deadRows, where string, args []any) (int64, error)) (out RowOutcome, err error) {
+	err = write(ctx, db, action, func(tx pgx.Tx) error {
+		d, err := readDeadRows(ctx, tx, s.Destination)
+		if err != nil {
+			return err
+		}
+		where, args, err := d.selected(s)
+		if err != nil {
+			return err
+		}
+		out = RowOutcome{Destination: s.Destination, Table: d.in.TableName().String()}
+		if err := tx.QueryRow(ctx, fmt.Sprintf(`SELECT count(*) FROM %s m WHERE %s`, d.in.TableName(), where), args...).Scan(&out.Rows); err != nil {
+			return err
+		}
+		switch {
+		case out.Rows == 0 && len(s.IDs) > 0:
+			return fmt.Errorf("%w: no dead letter has such an id: outbox tables dead %s lists them", ErrNotFound, argument(s.Destination))
+		case s.Max > 0 && out.Rows > s.Max:
+			return tooMany(out.Rows, s.Max)
+		case out.Rows == 0 || action.DryRun:
+			return nil
+		}
+		if out.Rows, err = act(tx, d, where, args); err != nil {
+			return err
+		}
+		return audit(ctx, tx, action, verb, s.Destination, map[string]any{"table": out.Table, "selection": s, "rows": out.Rows})
+	})
+	if err != nil {
+		return RowOutcome{}, fmt.Errorf("%s: %w", strings.ReplaceAll(verb, "_", " "), err)
+	}
+	return out, nil
+}
+
+// requeueSQL sends the rows m of a condition once more.
+func (d *deadRows) requeueSQL(where string) (string, error) {
+	set := d.anew()
+	if d.in == d.of {
+		set[d.Done.Column] = schema.QuoteLiteral(d.Done.Waiting)
+		var list []string
+		for _, c := range d.of.Columns {
+			if value, ok := set[c.Name]; ok {
+				list = append(list, schema.QuoteIdentifier(c.Name)+" = "+value)
+			}
+		}
+		return fmt.Sprintf("UPDATE %s m SET %s WHERE %s", d.of.TableName(), strings.Join(list, ", "), where), nil
+	}
+	if d.Claim.Status != "" {
+		set[d.Done.Column] = schema.QuoteLiteral(d.Done.Waiting)
+	}
+	copies := slices.Contains([]string{mapping.XMin, mapping.Serial, mapping.Replication}, d.strategy)
+	order := ""
+	if d.in.Column(d.ID) != nil {
+		order = " ORDER BY g." + schema.QuoteIdentifier(d.ID)
+	}
+	var names, values []string
+	for _, c := range d.of.Columns {
+		drawn := c.Name == d.ID && (c.Sequenced || c.Default != "") || c.Name == d.Offsets.Transaction
+		from := d.in.Column(c.Name)
+		value, anew := set[c.Name]
+		switch {
+		case c.Generated || copies && drawn || !anew && from == nil:
+			continue
+		case !anew && from.Type != c.Type:
+			value = fmt.Sprintf("g.%s::%s", schema.QuoteIdentifier(c.Name), c.Type)
+		case !anew:
+			value = "g." + schema.QuoteIdentifier(c.Name)
+		}
+		names, values = append(names, schema.QuoteIdentifier(c.Name)), append(values, value)
+	}
+	if len(names) == 0 {
+		return "", fmt.Errorf("tables %s and %s have no column in common", d.in.TableName(), d.of.TableName())
+	}
+	return fmt.Sprintf("WITH g AS (DELETE FROM %s m WHERE %s RETURNING m.*) INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM g%s",
+		d.in.TableName(), where, d.of.TableName(), strings.Join(names, ", "), strings.Join(values, ", "), order), nil
+}
+
+// anew is what the columns of a row have that was never tried.
+func (d *deadRows) anew() map[string]string {
+	set := map[string]string{}
+	for name, otherwise := range map[string]string{d.Failure.Error: "''", d.Failure.NextAttempt: "clock_timestamp()",
+		d.Claim.Until: "clock_timestamp()", d.Claim.Owner: "''"} {
+		if c := d.of.Column(name); c != nil && c.NotNull {
+			set[name] = otherwise
+		} else if c != nil {
+			set[name] = "NULL"
+		}
+	}
+	for name, value := range map[string]string{d.Failure.Attempts: "0", d.Done.Flag: "false", d.Done.UpdatedAt: "clock_timestamp()"} {
+		if name != "" {
+			set[name] = value
+		}
+	}
+	return set
+}
+
+// countDead counts the dead letters of the destination's table. Those that are more than an operator has acknowledged
+// are new.
+func (d *Destination) countDead(ctx context.Context, tx pgx.Tx) error {
+	rows, err := readDeadRows(ctx, tx, d.Name)
+	if err != nil {
+		return err
+	}
+	var known int64
+	var knownAt *time.Time
+	err = tx.QueryRow(ctx, `SELECT coalesce(sum(messages), 0)::bigint, max(acknowledged_at) FROM outbox.tables_acknowledged WHERE destination = $1`,
+		d.Name).Scan(&known, &knownAt)
+	if err != nil {
+		return err
+	}
+	var n int64
+	var since, newest *time.Time
+	var last string
+	err = tx.QueryRow(ctx, fmt.Sprintf(`
+		SELECT count(*), min(at) FILTER (WHERE at > coalesce($1, '-infinity'::timestamptz)), max(at),
+		       coalesce((array_agg(error ORDER BY at DESC NULLS LAST) FILTER (WHERE error IS NOT NULL))[1], '')
+		FROM (SELECT %s AS at, %s AS error FROM %s m WHERE %s LIMIT %d) s`,
+		rows.at(), rows.error(), rows.in.TableName(), rows.where, known+countLimit+1), knownAt).Scan(&n, &since, &newest, &last)
+	if err != nil {
+		return err
+	}
+	d.Dead = Dead{Messages: Count{n, n > known+countLimit}, New: Count{max(n-known, 0), n > known+countLimit}, Newest: value(newest)}
+	if d.Dead.New.N > 0 {
+		d.Dead.Since, d.Dead.LastError = value(since), last
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/verbs"
+)
+
+func listDeadRows(a *app, p *verbs.TablesDead, rows []admin.DeadRow) error {
+	if len(rows) == 0 {
+		fmt.Fprintln(a.stderr, "none")
+		return nil
+	}
+	t := newTable(a.stdout, "ID", "MESSAGE ID", "EVENT TYPE", "ATTEMPTS", "AGE", "ERROR")
+	now := time.Now()
+	for _, r := range rows {
+		age := "-"
+		if !r.DeadAt.IsZero() {
+			age = ago(now, r.DeadAt)
+		}
+		t.row(r.ID, r.MessageID, r.EventType, r.Attempts, age, short(r.Error, 80))
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if len(rows) == p.Limit {
+		fmt.Fprintf(a.stderr, "there may be more than %d: --limit\n", p.Limit)
+	}
+	return nil
+}
+
+// actOnRows is the view of a verb that acts on dead letters of a table. Both texts have a place for their number.
+func actOnRows[P any](ask, done string) view {
+	return asks(shows(func(a *app, _ *P, out admin.RowOutcome) error {
+		_, err := fmt.Fprintf(a.stdout, done+"\n", messages(out.Rows))
+		return err
+	}), func(a *app, _ *P, found admin.RowOutcome) error {
+		_, err := fmt.Fprintf(a.stdout, "%s of table %s\n", messages(found.Rows), clean(found.Table))
+		return err
+	}, func(_ *P, found admin.RowOutcome) (string, bool) {
+		return fmt.Sprintf(ask, messages(found.Rows)), found.Rows > 0
+	})
+}
