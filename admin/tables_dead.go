@@ -173,9 +173,10 @@ func RequeueRows(ctx context.Context, db DB, s RowSelection, action Action) (Row
 }
 
 // AcknowledgeRows notes that the actor knows of the dead letters that a table has now: the verdict names those that
-// come to them. They are known by their number alone, so it is always all of them.
-func AcknowledgeRows(ctx context.Context, db DB, destination string, action Action) (RowOutcome, error) {
-	return actOnRows(ctx, db, "acknowledge_rows", RowSelection{Destination: destination}, action,
+// come to them. They are known by their number alone, so it is always all of them; if most is positive, more than that
+// are an ErrTooMany.
+func AcknowledgeRows(ctx context.Context, db DB, destination string, most int64, action Action) (RowOutcome, error) {
+	return actOnRows(ctx, db, "acknowledge_rows", RowSelection{Destination: destination, Max: most}, action,
 		func(tx pgx.Tx, d *deadRows, where string, _ []any) (n int64, err error) {
 			err = tx.QueryRow(ctx, fmt.Sprintf(`INSERT INTO outbox.tables_acknowledged (destination, messages) SELECT $1, count(*) FROM %s m WHERE %s
 				ON CONFLICT (destination) DO UPDATE SET messages = excluded.messages, acknowledged_at = excluded.acknowledged_at RETURNING messages`,

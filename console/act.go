@@ -188,6 +188,8 @@ func did(verb verbs.Verb, result any) (sentence string, told bool) {
 		return fmt.Sprintf("%s: %s.", label(verb), many(r.Done, "message", "messages")), true
 	case admin.Control:
 		return fmt.Sprintf("%s: %s.", label(verb), r.Target), true
+	case admin.RowOutcome:
+		return fmt.Sprintf("%s: %s.", label(verb), many(r.Rows, "message", "messages")), true
 	case []admin.DeadLetter:
 		return fmt.Sprintf("%s: %s. Requeue sends it.", label(verb), many(int64(len(r)), "message", "messages")), true
 	case []admin.Control:
@@ -213,8 +215,11 @@ func (v *view) propose(w http.ResponseWriter, status int, verb verbs.Verb, param
 		intent.DryRun, intent.Reason = true, ""
 		result, err := v.console.options.API.Run(v.ctx, v.caller, verb, params)
 		intent.DryRun, intent.Reason = false, reason
-		if out, ok := result.(admin.Job); ok {
+		switch out := result.(type) {
+		case admin.Job:
 			found = out.Total
+		case admin.RowOutcome:
+			found = out.Rows
 		}
 		if preview = v.would(verb, result); err != nil {
 			wrong = err

@@ -554,6 +554,35 @@ func TestWhatWasFoundIsReplayedFromItsPage(t *testing.T) {
 	}
 }
 
+func TestDeadLettersOfATableThatExistsAreRequeuedFromTheirPage(t *testing.T) {
+	t.Parallel()
+	s := setup(t, Options{})
+	s.Exec(`CREATE TABLE events (id bigint PRIMARY KEY, payload text NOT NULL, status text NOT NULL, error text, attempts int NOT NULL)`)
+	s.Exec(`INSERT INTO events SELECT i, 'secret', CASE WHEN i < 3 THEN 'failed' ELSE 'new' END, $1, 5 FROM generate_series(1, 3) i`, hostile)
+	s.Exec(`INSERT INTO outbox.tables (destination, shard_group, owner, shard_groups, session, strategy, mapping, state, state_since, lag_objective)
+		VALUES ('shop', 0, 'one', 1, 'none', 'advisory', $1::text::jsonb, 'idle', now(), '0')`,
+		`{"Table": "events", "ID": "id", "Payload": "payload", "Topic": "t", "Done": {"How": "status", "Column": "status", "Value": "done", "Waiting": "new"},
+			"Failure": {"Attempts": "attempts", "Error": "error", "FailedValue": "failed"}}`)
+	for caller, may := range map[string]bool{"oscar": true, "vera": false} {
+		_, body := s.visit(caller, "GET", "rows?destination=shop", nil)
+		if strings.Contains(body, `href="do-tables-requeue?destination=shop&amp;ids=2`) != may || !strings.Contains(body, "events") ||
+			strings.Contains(body, "<script>alert") || strings.Contains(body, "secret") {
+			t.Errorf("%s sees %s", caller, body)
+		}
+	}
+	form := url.Values{"destination": {"shop"}, "ids": {"2"}, "reason": {"cured"}, "_once": {"1"}, "_back": {"rows?destination=shop"}, "_proposal": {"1"}}
+	if _, body := s.visit("oscar", "POST", "do-tables-requeue", form); !strings.Contains(body, "Requeue 1 message") {
+		t.Errorf("the proposal: %s", body)
+	}
+	form.Del("_proposal")
+	if answer, body := s.visit("oscar", "POST", "do-tables-requeue", form); answer.StatusCode != http.StatusSeeOther {
+		t.Errorf("%d %s", answer.StatusCode, body)
+	}
+	if got := s.Value(`SELECT string_agg(concat_ws(' ', id, status, attempts, error IS NULL), ', ' ORDER BY id) FROM events`); got != "1 failed 5 f, 2 new 0 t, 3 new 5 f" {
+		t.Errorf("the table has %s", got)
+	}
+}
+
 func TestTheHelpTellsOfEachState(t *testing.T) {
 	t.Parallel()
 	s := setup(t, Options{})

@@ -48,7 +48,7 @@ func (v *view) destination() any {
 		"Oldest", oldest(v.report, d.Oldest), "p50 · p95 · p99", latencies(p),
 		"Delivered", number(d.Delivered), "Held", v.linked(d.Held.Messages, here("keys", "destination", name)),
 		"Blocked keys", v.linked(admin.Count{N: d.Held.Blocked}, here("keys", "destination", name, "blocked", "true")),
-		"Dead letters", v.linked(d.Dead.Messages, here("dead", "destination", name))}
+		"Dead letters", v.linked(d.Dead.Messages, deadOf(d))}
 	if d.LagObjective > 0 {
 		about = append(about, "May wait", span(d.LagObjective))
 	}
@@ -155,6 +155,37 @@ func (v *view) groups(d *admin.Destination) any {
 	}
 	return table("Shard groups", []column{{"Group", ""}, {"Relay", ""}, {"Lease", ""}, {"State", ""}, {"For", ""},
 		{"Epoch", "n"}, {"Pending", "n"}}, rows)
+}
+
+// deadOf leads to a destination's dead letters.
+func deadOf(d *admin.Destination) address {
+	if d.Table != nil {
+		return here("rows", "destination", d.Name)
+	}
+	return here("dead", "destination", d.Name)
+}
+
+// rows lists the dead letters of a destination that reads a table of its own.
+func (v *view) rows() any {
+	name := v.get("destination")
+	head := list{v.said(), h("h1", "Dead letters of ", foreign(name, 60)), h("p.buttons",
+		v.button("tables requeue", "Requeue all…", "destination", name), v.button("tables ack", "Acknowledge all…", "destination", name))}
+	found, err := ask[[]admin.DeadRow](v, "tables dead", "destination", name)
+	if err != nil {
+		return append(head, problem(err))
+	}
+	if len(found) == 0 {
+		return append(head, blank("Its table has no dead letters."))
+	}
+	var rows [][]any
+	for _, d := range found {
+		rows = append(rows, []any{h("span.name", foreign(d.ID, 60)), foreign(d.MessageID, 60), foreign(d.EventType, 60),
+			h("span.error", foreign(d.Error, 160)), number(d.Attempts), ago(v.now, d.DeadAt),
+			v.actions(list{v.button("tables requeue", "Requeue…", "destination", name, "ids", d.ID)})})
+	}
+	return append(head, h("p.lead", "In table ", foreign(found[0].Table, 100), ", the newest first, at most 100."),
+		region("dead", table("Dead letters", []column{{"Row", ""}, {"Message", ""}, {"Type", ""}, {"Error", "wide"},
+			{"Attempts", "n"}, {"Died", "n"}, {"Actions", "acts"}}, rows)))
 }
 
 // dead lists the groups of dead letters.

@@ -123,7 +123,7 @@ func (v *view) table() any {
 			spark(v.console.options.History.Last(d.Name, v.now, 600), d.LagObjective, hue(is)),
 			list{rate(p.In), h("small", " /s")}, list{rate(p.Out), h("small", " /s")},
 			counted(d.Pending), oldest(v.report, d.Oldest), latencies(p),
-			v.linked(d.Held.Messages, here("keys", "destination", d.Name)), v.linked(d.Dead.Messages, here("dead", "destination", d.Name)),
+			v.linked(d.Held.Messages, here("keys", "destination", d.Name)), v.linked(d.Dead.Messages, deadOf(d)),
 		})
 	}
 	return list{h("h2", "Destinations"), table("Destinations",

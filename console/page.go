@@ -24,6 +24,7 @@ func pages() map[string]page {
 		"destination": {"Destination", "", (*view).destination, false},
 		"dead":        {"Dead letters", "dead group", (*view).dead, false},
 		"letters":     {"Dead letters", "dead ls", (*view).letters, false},
+		"rows":        {"Dead letters of a table", "tables dead", (*view).rows, false},
 		"letter":      {"Dead letter", "dead show", (*view).letter, false},
 		"messages":    {"Messages", "messages find", (*view).messages, true},
 		"message":     {"Message", "messages show", (*view).message, false},
@@ -54,7 +55,7 @@ func (c *Console) navigation() []entry {
 }
 
 // under tells which entry of the navigation a page belongs to.
-var under = map[string]string{"letters": "dead", "letter": "dead", "message": "messages", "destination": ""}
+var under = map[string]string{"letters": "dead", "letter": "dead", "rows": "dead", "message": "messages", "destination": ""}
 
 // here is the address of a page of this console from any of its pages.
 func here(path string, pairs ...string) address {

@@ -52,6 +52,7 @@ letters and INSERT on the other.`,
 // TablesAck are the parameters of "tables ack".
 type TablesAck struct {
 	Destination string `json:"destination" required:"true" help:"that reads a table of its own"`
+	Max         int64  `json:"max,omitempty" default:"100000" min:"1" help:"refuse to acknowledge more"`
 	Intent
 }
 
@@ -63,6 +64,6 @@ func tablesAck() Verb {
 kept: if some are deleted by other means, as many new ones go unnamed.`,
 		Example: `  outbox tables ack --destination shop --reason "ticket 1234"`,
 	}, func(ctx context.Context, db admin.DB, action admin.Action, p TablesAck) (admin.RowOutcome, error) {
-		return admin.AcknowledgeRows(ctx, db, p.Destination, action)
+		return admin.AcknowledgeRows(ctx, db, p.Destination, p.Max, action)
 	})
 }

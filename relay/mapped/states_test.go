@@ -85,7 +85,7 @@ func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
 			conn, anna := db.Connect(), admin.Action{Actor: "anna"}
 			acknowledge := func() {
 				t.Helper()
-				if out, err := admin.AcknowledgeRows(t.Context(), conn, "shop", anna); err != nil || out.Rows != 1 {
+				if out, err := admin.AcknowledgeRows(t.Context(), conn, "shop", 1, anna); err != nil || out.Rows != 1 {
 					t.Fatalf("%+v, %v", out, err)
 				}
 			}
