@@ -570,7 +570,8 @@ func TestDeadLettersOfATableThatExistsAreRequeuedFromTheirPage(t *testing.T) {
 			t.Errorf("%s sees %s", caller, body)
 		}
 	}
-	form := url.Values{"destination": {"shop"}, "ids": {"2"}, "reason": {"cured"}, "_once": {"1"}, "_back": {"rows?destination=shop"}, "_proposal": {"1"}}
+	form := url.Values{"destination": {"shop"}, "ids": {"2"}, "reason": {"cured"}, "_once": {"1"}, "_proposal": {"1"},
+		"_back": {"rows?destination=shop"}}
 	if _, body := s.visit("oscar", "POST", "do-tables-requeue", form); !strings.Contains(body, "Requeue 1 message") {
 		t.Errorf("the proposal: %s", body)
 	}
