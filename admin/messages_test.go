@@ -206,7 +206,8 @@ func TestAMessageIsFoundAmongMany(t *testing.T) {
 	d := setup(t)
 	for segment := range schema.SegmentCount {
 		d.exec(`INSERT INTO outbox.messages (message_id, topic, key, payload, headers, segment)
-			SELECT gen_random_uuid(), 'topic-' || i % 20, 'key-' || i % ($1::int / 10), '\x00', '{"tenant": "a"}', $2::int
+			SELECT gen_random_uuid(), 'topic-' || i % 20, 'key-' || i % ($1::int / 10), convert_to(repeat('x', 200), 'UTF8'),
+				'{"tenant": "a"}', $2::int
 			FROM generate_series(1, $1::int / $3::int) i`, n, segment, schema.SegmentCount)
 	}
 	d.exec(`VACUUM ANALYZE outbox.messages`)
