@@ -350,3 +350,66 @@ func TestTheRelaysRoleReplays(t *testing.T) {
 		t.Errorf("%+v, %v", job, err)
 	}
 }
+
+func TestAReplayOfAnArchiveIsFedByOneAtATimeAndGoesOn(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.passed("kafka")
+	var all []*outbox.Message
+	for i := range int64(2*jobBatch + 10) {
+		all = append(all, &outbox.Message{ID: messageID(t, int(i)), Position: i + 1, Topic: "orders", Key: "k", CreatedAt: time.Now()})
+	}
+	var stop error
+	from := Archived{Names: []string{"/archive"}, Messages: func(yield func(*outbox.Message, error) bool) {
+		for i, m := range all {
+			if stop != nil && i == jobBatch+1 {
+				yield(nil, stop)
+				return
+			}
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}}
+	r := Replay{Destination: "kafka", All: true}
+	job, err := StartArchived(t.Context(), d.Conn, r, from, JobOptions{}, anna)
+	if err != nil || job.Total != int64(len(all)) {
+		t.Fatalf("%+v, %v", job, err)
+	}
+	stop = errors.New("the disk is gone")
+	var fed []int64
+	feed := func() (Job, error) {
+		job, err := FeedReplay(t.Context(), d.Conn, job.ID, from, nil)
+		for _, ids := range d.sent("kafka") {
+			fed = append(fed, ids...)
+		}
+		return job, err
+	}
+	if _, err := feed(); !errors.Is(err, stop) || len(fed) != jobBatch {
+		t.Fatalf("%d were sent, %v", len(fed), err)
+	}
+	stop = nil
+	if _, err := feedBatch(t.Context(), d.Conn, job.ID, 0, r, all[:1]); err == nil || !strings.Contains(err.Error(), "another command") {
+		t.Errorf("a second command: %v", err)
+	}
+	if _, err := StartReplay(t.Context(), d.Conn, r, JobOptions{Job: job.ID}, anna); err == nil ||
+		!strings.Contains(err.Error(), "outbox replay --destination kafka --archive /archive --job") {
+		t.Errorf("without the archive: %v", err)
+	}
+	d.exec(`UPDATE outbox.jobs SET fed_at = fed_at - interval '1 minute'`)
+	if list, err := Jobs(t.Context(), d.Conn, JobFilter{Unfinished: true}); err != nil || len(list) != 1 ||
+		!strings.Contains(list[0].Note, "to go on: outbox replay --destination kafka --archive /archive --job") {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if done, err := feed(); err != nil || done.State != JobDone || done.Done != int64(len(all)) {
+		t.Errorf("%+v, %v", done, err)
+	}
+	for i, id := range fed {
+		if id != int64(i+1) {
+			t.Fatalf("place %d has message %d", i, id)
+		}
+	}
+	if len(fed) != len(all) {
+		t.Errorf("%d were sent", len(fed))
+	}
+}
