@@ -37,7 +37,7 @@ dist: ## Build what a release has, except what a network is needed for: archives
 	VERSION=$(or $(VERSION),v0.0.0) $$($(GO) run ./proof/fetch -path goreleaser) release -f deploy/goreleaser.yaml --snapshot --clean --skip=sbom
 
 .PHONY: servers
-servers: ## Fetch the real servers that the tests start (PostgreSQL, Kafka, NATS, ElasticMQ, moto, Redis, RabbitMQ, PgBouncer, Prometheus, Chromium), readers for Node and Python, and axe into a cache
+servers: ## Fetch the real servers that the tests start (PostgreSQL, Kafka, NATS, ElasticMQ, moto, Redis, RabbitMQ, PgBouncer, Prometheus, Chromium), readers for Node, Python and Java, and axe into a cache
 	$(GO) run ./proof/fetch $(addprefix postgres@,$(POSTGRES)) kafka nats elasticmq moto redis rabbitmq pgbouncer prometheus chromium readers axe
 
 .PHONY: tools

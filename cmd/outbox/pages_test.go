@@ -425,7 +425,9 @@ func environment(t *testing.T) []string {
 	for i, value := range strings.Fields(string(out)) {
 		env = append(env, []string{"GOCACHE=", "GOMODCACHE=", "GOPATH="}[i]+value)
 	}
-	return append(env, "PYTHONPATH="+filepath.Join(servers.TestReaders(t), "python"), "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1")
+	readers := servers.TestReaders(t)
+	return append(env, "PYTHONPATH="+filepath.Join(readers, "python"), "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1",
+		"NODE_PATH="+filepath.Join(readers, "node_modules"), "CLASSPATH="+filepath.Join(readers, "java", "*"))
 }
 
 const mark = "-------- end of "

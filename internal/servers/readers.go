@@ -13,16 +13,20 @@ import (
 )
 
 // Readers are the libraries for other languages with which tests, and the pages' programs, read what is sent: the
-// official ones of the formats, and the brokers' clients. npm and pip name them so. "make servers" installs them.
+// official ones of the formats, and the brokers' clients. npm, pip and Maven name them so. "make servers" installs
+// them.
 var (
-	ReadersNode   = []string{"cloudevents@10.0.0", "standardwebhooks@1.1.1"}
+	ReadersNode   = []string{"cloudevents@10.0.0", "standardwebhooks@1.1.1", "kafkajs@2.2.4", "pg@8.23.1"}
 	ReadersPython = []string{"cloudevents==2.2.0", "standardwebhooks==1.1.0", "confluent-kafka==2.16.1", "nats-py==2.16.0",
-		"pika==1.4.4", "redis==8.1.0", "boto3==1.44.5"}
+		"pika==1.4.4", "redis==8.1.0", "boto3==1.44.5", "psycopg[binary]==3.3.9"}
+	ReadersJava = []string{"org.apache.kafka:kafka-clients:" + KafkaVersion, "org.postgresql:postgresql:42.7.8",
+		"org.slf4j:slf4j-nop:1.7.36"}
 )
 
-// ReadersDir is where the cache has the libraries: those for Node in node_modules, those for Python in python.
+// ReadersDir is where the cache has the libraries: those for Node in node_modules, for Python in python, for Java in
+// java.
 func ReadersDir(cache string) string {
-	sum := sha256.Sum256([]byte(strings.Join(slices.Concat(ReadersNode, ReadersPython), " ")))
+	sum := sha256.Sum256([]byte(strings.Join(slices.Concat(ReadersNode, ReadersPython, ReadersJava), " ")))
 	return filepath.Join(cache, "readers-"+hex.EncodeToString(sum[:6]))
 }
 
@@ -36,6 +40,9 @@ func FindReaders() (dir string, err error) {
 	dir = ReadersDir(cache)
 	if _, err := os.Stat(dir); err != nil { // it is filled in one step
 		return "", fmt.Errorf("the libraries that read what is sent are %w; run: make servers", ErrNotFound)
+	}
+	if _, err := FindJava(); err != nil {
+		return "", err
 	}
 	for _, program := range []string{"node", "python3"} {
 		if _, err := exec.LookPath(program); err != nil {

@@ -55,21 +55,26 @@ func (f fetcher) jars(ctx context.Context, what, version, lib, pattern string, s
 		return nil
 	}
 	return f.install(what+" "+version, lib, func(work string) error {
-		// This project exists only for its dependencies.
-		project := `<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+		fmt.Fprintf(f.progress, "%s %s: downloading %d MB\n", what, version, size)
+		return f.copyJars(ctx, work, filepath.Join(work, "out"), artifacts)
+	})
+}
+
+// copyJars downloads Maven artifacts with their dependencies into a folder.
+func (f fetcher) copyJars(ctx context.Context, work, into string, artifacts []string) error {
+	// This project exists only for its dependencies.
+	project := `<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
  <groupId>pgoutbox</groupId><artifactId>fetched</artifactId><version>1</version><packaging>pom</packaging><dependencies>
 `
-		for _, artifact := range artifacts {
-			of := strings.Split(artifact, ":")
-			project += fmt.Sprintf("<dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version></dependency>\n",
-				of[0], of[1], of[2])
-		}
-		if err := os.WriteFile(filepath.Join(work, "pom.xml"), []byte(project+"</dependencies></project>\n"), 0o644); err != nil {
-			return err
-		}
-		fmt.Fprintf(f.progress, "%s %s: downloading %d MB\n", what, version, size)
-		return f.maven(ctx, work, "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory="+filepath.Join(work, "out"))
-	})
+	for _, artifact := range artifacts {
+		of := strings.Split(artifact, ":")
+		project += fmt.Sprintf("<dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version></dependency>\n",
+			of[0], of[1], of[2])
+	}
+	if err := os.WriteFile(filepath.Join(work, "pom.xml"), []byte(project+"</dependencies></project>\n"), 0o644); err != nil {
+		return err
+	}
+	return f.maven(ctx, work, "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory="+into)
 }
 
 // installJava installs Java and Maven if one command is enough for that, and otherwise says what to do.
@@ -111,7 +116,7 @@ func (f fetcher) moto(ctx context.Context) error {
 	})
 }
 
-// readers installs official libraries for Node and Python, with which tests read what is sent.
+// readers installs official libraries for Node, Python and Java, with which tests and pages read what is sent.
 func (f fetcher) readers(ctx context.Context) error {
 	if _, err := servers.FindReaders(); err == nil {
 		return nil
@@ -122,8 +127,14 @@ func (f fetcher) readers(ctx context.Context) error {
 		return fmt.Errorf("fetch readers: it takes Node (npm) and python3 with pip; on Debian and Ubuntu: sudo apt-get " +
 			"install npm python3-pip")
 	}
+	_, noMaven := exec.LookPath("mvn")
+	if _, noJava := servers.FindJava(); noJava != nil || noMaven != nil {
+		if err := f.installJava(ctx); err != nil {
+			return fmt.Errorf("fetch readers: %w", err)
+		}
+	}
 	return f.install("readers", servers.ReadersDir(f.cache), func(work string) error {
-		fmt.Fprintln(f.progress, "readers: downloading 70 MB")
+		fmt.Fprintln(f.progress, "readers: downloading 95 MB")
 		out := filepath.Join(work, "out")
 		if err := os.Mkdir(out, 0o755); err != nil {
 			return err
@@ -133,7 +144,10 @@ func (f fetcher) readers(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return f.pip(ctx, python, filepath.Join(out, "python"), servers.ReadersPython...)
+		if err := f.pip(ctx, python, filepath.Join(out, "python"), servers.ReadersPython...); err != nil {
+			return err
+		}
+		return f.copyJars(ctx, work, filepath.Join(out, "java"), servers.ReadersJava)
 	})
 }
 
