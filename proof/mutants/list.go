@@ -625,7 +625,7 @@ var mutants = []mutant{
 		file:  "admin/replay_archive.go",
 		old:   "		if m.Position >= beyond {\n			groups",
 		wrong: "		if m.Position < 0 {\n			groups",
-		pkg:   "./cmd/outbox", run: "TestWhatTheTableHasForgottenIsReplayedFromAnArchive",
+		pkg:   "./admin", run: "TestAReplayOfAnArchiveIsFedByOneAtATimeAndGoesOn",
 	},
 	{
 		name:  "two run a batch of a job",
