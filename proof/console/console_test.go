@@ -1,10 +1,14 @@
 package console
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
 // pages are all pages of the console, with what makes them show something.
@@ -55,6 +59,33 @@ func TestEachPageReadsWellInABrowser(t *testing.T) {
 				b.picture(name(path) + "-" + theme + "-" + map[int64]string{1280: "desktop", 360: "phone"}[width])
 			}
 		}
+	}
+}
+
+// The log has how long each page takes without a browser, which draws and checks it beside the relay.
+func TestEachPageAnswers(t *testing.T) {
+	w := setup(t, size())
+	w.write(t.Context())
+	await.Until(t, "the backlog is delivered", func() bool {
+		time.Sleep(time.Second)
+		var report admin.Report
+		if err := json.Unmarshal(w.get("/api/v1/status"), &report); err != nil {
+			t.Fatal(err)
+		}
+		return !slices.ContainsFunc(report.Destinations, func(d admin.Destination) bool {
+			catchesUp := d.Verdict.State.OK() || d.Verdict.State == admin.StateLagging || d.Name == "orders-kafka"
+			return catchesUp && d.Pending.N > 1000
+		})
+	})
+	for _, path := range pages {
+		var took []time.Duration
+		for range 9 {
+			began := time.Now()
+			w.get("/console/" + path)
+			took = append(took, time.Since(began))
+		}
+		slices.Sort(took)
+		t.Logf("%-45s %v in the middle, %v at most", path, took[4].Round(100*time.Microsecond), took[8].Round(100*time.Microsecond))
 	}
 }
 
