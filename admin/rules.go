@@ -283,7 +283,7 @@ func refused(r *Report, d *Destination) (Finding, bool) {
 func blocked(_ *Report, d *Destination) (Finding, bool) {
 	return Finding{State: StateBlocked, Since: d.Held.BlockedSince, Cause: fmt.Sprintf("%s until an operator acts; last error: %s",
 		plural(d.Held.Blocked, "lane is held", "lanes are held"), orElse(d.Held.LastError, "unknown")),
-		Advice: "cure the cause, and have them tried again", Next: "outbox dead requeue --blocked --destination " +
+		Advice: "cure the cause, and have them tried again", Next: d.letters() + "requeue --blocked --destination " +
 			argument(d.Name)}, d.Held.Blocked > 0
 }
 
@@ -310,13 +310,17 @@ func dead(_ *Report, d *Destination) (Finding, bool) {
 		text = "1 new dead letter"
 	}
 	name := " --destination " + argument(d.Name)
-	which := "outbox dead "
-	if d.Table != nil {
-		which = "outbox tables "
-	}
 	return Finding{State: StateDead, Since: d.Dead.Since, Cause: text + "; last error: " + orElse(d.Dead.LastError, "unknown"),
-		Advice: "cure the cause and have them delivered, or say that you know of them (" + which + "ack" + name + ")",
-		Next:   which + "requeue" + name}, n.N > 0
+		Advice: "cure the cause and have them delivered, or say that you know of them (" + d.letters() + "ack" + name + ")",
+		Next:   d.letters() + "requeue" + name}, n.N > 0
+}
+
+// letters is the group of commands for the destination's dead letters and blocked messages.
+func (d *Destination) letters() string {
+	if d.Table != nil {
+		return "outbox tables "
+	}
+	return "outbox dead "
 }
 
 // paused names the operators' pauses, in whatever state the destination is.

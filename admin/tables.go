@@ -145,20 +145,31 @@ func (d *Destination) countWaiting(ctx context.Context, tx pgx.Tx, name mapping.
 	if m.CreatedAt == "" {
 		untold("age of the oldest", "no column is named for the time of creation")
 	}
-	var n, failed int64
-	var oldest, since *time.Time
+	blocked := m.Blocked()
+	switch {
+	case blocked == "":
+		blocked = "false"
+	case tried != "false": // those behind them have the same mark
+		blocked += " AND " + tried
+	}
+	var n, failed, blocks int64
+	var oldest, waiting, since, blockedSince *time.Time
 	var last string
 	err := tx.QueryRow(ctx, fmt.Sprintf(`
-		SELECT count(*), min(due) FILTER (WHERE due <= clock_timestamp()), count(*) FILTER (WHERE tried), min(coalesce(tried_at, due)) FILTER (WHERE tried),
+		SELECT count(*), min(due) FILTER (WHERE due <= clock_timestamp()), min(due) FILTER (WHERE due <= clock_timestamp() AND NOT blocked),
+		       count(*) FILTER (WHERE tried), min(coalesce(tried_at, due)) FILTER (WHERE tried AND NOT blocked),
+		       count(*) FILTER (WHERE blocked), min(coalesce(tried_at, due)) FILTER (WHERE blocked),
 		       coalesce((array_agg(error ORDER BY tried_at DESC NULLS LAST) FILTER (WHERE tried AND error IS NOT NULL))[1], '')
-		FROM (SELECT greatest(%s, %s) AS due, %s AS tried, %s AS tried_at, %s AS error FROM %s m WHERE %s LIMIT %d) s`,
+		FROM (SELECT greatest(%s, %s) AS due, %s AS tried, %s AS tried_at, %s AS error, coalesce(%s, false) AS blocked FROM %s m WHERE %s LIMIT %d) s`,
 		column(m.CreatedAt, "timestamptz"), column(m.DeliverAt, "timestamptz"), tried, column(m.Failure.LastAttempt, "timestamptz"),
-		column(m.Failure.Error, "text"), name, m.Unsettled(), countLimit+1)).Scan(&n, &oldest, &failed, &since, &last)
+		column(m.Failure.Error, "text"), blocked, name, m.Unsettled(), countLimit+1)).
+		Scan(&n, &oldest, &waiting, &failed, &since, &blocks, &blockedSince, &last)
 	if err != nil {
 		return err
 	}
 	many := n > countLimit
 	d.Pending, d.Oldest = Count{n - failed, many}, value(oldest)
-	d.Held = Held{Messages: Count{failed, many}, Lanes: failed, LastError: last, FailingSince: value(since), waiting: d.Oldest}
+	d.Held = Held{Messages: Count{failed, many}, Lanes: failed, LastError: last, FailingSince: value(since), waiting: value(waiting),
+		Blocked: blocks, BlockedSince: value(blockedSince)}
 	return nil
 }

@@ -25,11 +25,13 @@ type DeadRow struct {
 	DeadAt    time.Time `json:"dead_at,omitzero"`
 }
 
-// RowSelection names dead letters of a destination that reads a table of its own: all, or those with the ids.
+// RowSelection names dead letters of a destination that reads a table of its own, or rows that are blocked: all, or
+// those with the ids.
 type RowSelection struct {
 	Destination string   `json:"destination"`
-	IDs         []string `json:"ids,omitempty"` // as the column of the id has them
-	Max         int64    `json:"-"`             // more are an ErrTooMany; 0: any number
+	Blocked     bool     `json:"blocked,omitempty"` // rows that keep their keys waiting, instead of dead letters
+	IDs         []string `json:"ids,omitempty"`     // as the column of the id has them
+	Max         int64    `json:"-"`                 // more are an ErrTooMany; 0: any number
 }
 
 // RowOutcome is what a verb has done to rows of a table.
@@ -40,7 +42,7 @@ type RowOutcome struct {
 }
 
 // deadRows are the dead letters of a destination's own table, as the mapping keeps them: by a status, or in a table for
-// them.
+// them. Or they are its blocked rows.
 type deadRows struct {
 	mapping.Mapping
 	strategy string
@@ -49,8 +51,8 @@ type deadRows struct {
 	where    string         // the condition for a row m of it
 }
 
-// readDeadRows finds the place of a destination's dead letters.
-func readDeadRows(ctx context.Context, tx pgx.Tx, destination string) (d *deadRows, err error) {
+// readDeadRows finds the place of a destination's dead letters, or of its blocked rows.
+func readDeadRows(ctx context.Context, tx pgx.Tx, destination string, blocked bool) (d *deadRows, err error) {
 	d = &deadRows{}
 	err = tx.QueryRow(ctx, `SELECT strategy, mapping FROM outbox.tables WHERE destination = $1 ORDER BY updated_at DESC LIMIT 1`,
 		destination).Scan(&d.strategy, &d.Mapping)
@@ -60,16 +62,22 @@ func readDeadRows(ctx context.Context, tx pgx.Tx, destination string) (d *deadRo
 			ErrNotFound, destination)
 	case err != nil:
 		return nil, err
-	case !d.Failure.Place():
+	case blocked && d.Mapping.Blocked() == "":
+		return nil, fmt.Errorf("%w: the mapping of table %s has no column for the time of the next attempt, so the relay alone knows "+
+			"what is blocked: it tries it again when it is restarted", ErrNotFound, d.Table)
+	case !blocked && !d.Failure.Place():
 		return nil, fmt.Errorf("%w: the mapping of table %s has no place for dead letters", ErrNotFound, d.Table)
 	}
 	if d.of, err = readTable(ctx, tx, d.Table); err != nil {
 		return nil, err
 	}
 	d.in, d.where = d.of, "true"
-	if d.Failure.DeadTable != "" {
+	switch {
+	case blocked:
+		d.where = d.Mapping.Blocked()
+	case d.Failure.DeadTable != "":
 		d.in, err = readTable(ctx, tx, d.Failure.DeadTable)
-	} else {
+	default:
 		d.where = fmt.Sprintf("m.%s = %s", schema.QuoteIdentifier(d.Done.Column), schema.QuoteLiteral(d.Failure.FailedValue))
 	}
 	return d, err
@@ -120,11 +128,11 @@ func (d *deadRows) selected(s RowSelection) (where string, args []any, err error
 	return fmt.Sprintf("%s AND m.%s = ANY ($1::text[]::%s[])", d.where, schema.QuoteIdentifier(d.ID), id.Type), []any{s.IDs}, nil
 }
 
-// DeadRows lists the dead letters of a destination that reads a table of its own, the newest first, at most limit
-// (default 100, at most 1000).
-func DeadRows(ctx context.Context, db DB, destination string, limit int) (list []DeadRow, err error) {
+// DeadRows lists the dead letters of a destination that reads a table of its own, or its blocked rows, the newest
+// first, at most limit (default 100, at most 1000).
+func DeadRows(ctx context.Context, db DB, destination string, blocked bool, limit int) (list []DeadRow, err error) {
 	err = read(ctx, db, func(tx pgx.Tx) error {
-		d, err := readDeadRows(ctx, tx, destination)
+		d, err := readDeadRows(ctx, tx, destination, blocked)
 		if err != nil {
 			return err
 		}
@@ -162,8 +170,8 @@ func RequeueRows(ctx context.Context, db DB, s RowSelection, action Action) (Row
 			return 0, err
 		}
 		tag, err := tx.Exec(ctx, sql, args...)
-		if err != nil {
-			return 0, err
+		if err != nil || s.Blocked {
+			return tag.RowsAffected(), err
 		}
 		// Those that were acknowledged may be among them.
 		_, err = tx.Exec(ctx, fmt.Sprintf(`UPDATE outbox.tables_acknowledged SET messages = least(messages, (SELECT count(*) FROM %s m WHERE %s))
@@ -189,7 +197,7 @@ func AcknowledgeRows(ctx context.Context, db DB, destination string, most int64,
 func actOnRows(ctx context.Context, db DB, verb string, s RowSelection, action Action,
 	act func(tx pgx.Tx, d *deadRows, where string, args []any) (int64, error)) (out RowOutcome, err error) {
 	err = write(ctx, db, action, func(tx pgx.Tx) error {
-		d, err := readDeadRows(ctx, tx, s.Destination)
+		d, err := readDeadRows(ctx, tx, s.Destination, s.Blocked)
 		if err != nil {
 			return err
 		}
@@ -203,7 +211,7 @@ func actOnRows(ctx context.Context, db DB, verb string, s RowSelection, action A
 		}
 		switch {
 		case out.Rows == 0 && len(s.IDs) > 0:
-			return fmt.Errorf("%w: no dead letter has such an id: outbox tables dead %s lists them", ErrNotFound, argument(s.Destination))
+			return fmt.Errorf("%w: none of them has such an id: outbox tables dead %s lists them", ErrNotFound, argument(s.Destination))
 		case s.Max > 0 && out.Rows > s.Max:
 			return tooMany(out.Rows, s.Max)
 		case out.Rows == 0 || action.DryRun:
@@ -223,8 +231,10 @@ func actOnRows(ctx context.Context, db DB, verb string, s RowSelection, action A
 // requeueSQL sends the rows m of a condition once more.
 func (d *deadRows) requeueSQL(where string) (string, error) {
 	set := d.anew()
-	if d.in == d.of {
+	if d.Done.How == mapping.DoneStatus && (d.in == d.of || d.Claim.Status != "") {
 		set[d.Done.Column] = schema.QuoteLiteral(d.Done.Waiting)
+	}
+	if d.in == d.of {
 		var list []string
 		for _, c := range d.of.Columns {
 			if value, ok := set[c.Name]; ok {
@@ -232,9 +242,6 @@ func (d *deadRows) requeueSQL(where string) (string, error) {
 			}
 		}
 		return fmt.Sprintf("UPDATE %s m SET %s WHERE %s", d.of.TableName(), strings.Join(list, ", "), where), nil
-	}
-	if d.Claim.Status != "" {
-		set[d.Done.Column] = schema.QuoteLiteral(d.Done.Waiting)
 	}
 	copies := slices.Contains([]string{mapping.XMin, mapping.Serial, mapping.Replication}, d.strategy)
 	order := ""
@@ -285,7 +292,7 @@ func (d *deadRows) anew() map[string]string {
 // countDead counts the dead letters of the destination's table. Those that are more than an operator has acknowledged
 // are new.
 func (d *Destination) countDead(ctx context.Context, tx pgx.Tx) error {
-	rows, err := readDeadRows(ctx, tx, d.Name)
+	rows, err := readDeadRows(ctx, tx, d.Name, false)
 	if err != nil {
 		return err
 	}

@@ -255,6 +255,19 @@ func (m *Mapping) Unsettled() string {
 	return "(" + m.Waiting() + " OR m." + schema.QuoteIdentifier(m.Done.Column) + " = " + schema.QuoteLiteral(m.Claim.Status) + ")"
 }
 
+// Blocked is the SQL condition, on the table as m, that a row waits until an operator acts. It is "" if no column shows
+// it: then the relay alone knows.
+func (m *Mapping) Blocked() string {
+	column := m.Failure.NextAttempt
+	if column == "" {
+		column = m.Claim.Until
+	}
+	if column == "" {
+		return ""
+	}
+	return m.Unsettled() + " AND m." + schema.QuoteIdentifier(column) + " = 'infinity'"
+}
+
 // Suits reports everything that a strategy lacks in the mapping or can't use, all faults together.
 func (m *Mapping) Suits(strategy string) error {
 	var faults settings.Faults

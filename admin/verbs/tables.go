@@ -9,6 +9,7 @@ import (
 // TablesDead are the parameters of "tables dead".
 type TablesDead struct {
 	Destination string `json:"destination" required:"true" help:"that reads a table of its own"`
+	Blocked     bool   `json:"blocked,omitempty" help:"rows that keep their keys waiting, instead of dead letters"`
 	Limit       int    `json:"limit,omitempty" default:"100" min:"1" max:"1000" help:"how many to list, 1 to 1000"`
 }
 
@@ -17,10 +18,10 @@ func tablesDead() Verb {
 		Name:  "tables dead",
 		Short: "List dead letters in a table that exists",
 		Long: `They are where the mapping keeps them: rows with the status for failed ones, or in the table for dead letters. What
-the mapping has no column for is not known.`,
+the mapping has no column for is not known. Blocked rows are those whose next attempt is never (infinity).`,
 		Example: `  outbox tables dead --destination shop`,
 	}, func(ctx context.Context, db admin.DB, p TablesDead) ([]admin.DeadRow, error) {
-		return admin.DeadRows(ctx, db, p.Destination, p.Limit)
+		return admin.DeadRows(ctx, db, p.Destination, p.Blocked, p.Limit)
 	})
 }
 
@@ -28,6 +29,7 @@ the mapping has no column for is not known.`,
 type TablesRequeue struct {
 	IDs         []string `json:"ids,omitempty" arg:"ID" help:"ids of rows; without them, all dead letters"`
 	Destination string   `json:"destination" required:"true" help:"that reads a table of its own"`
+	Blocked     bool     `json:"blocked,omitempty" help:"rows that keep their keys waiting, instead of dead letters"`
 	Max         int64    `json:"max,omitempty" default:"100000" min:"1" help:"refuse to requeue more"`
 	Intent
 }
@@ -45,7 +47,8 @@ letters and INSERT on the other.`,
 		Example: `  outbox tables requeue --destination shop --reason "they have fixed it"
   outbox tables requeue --destination shop 1234 1235 --dry-run`,
 	}, func(ctx context.Context, db admin.DB, action admin.Action, p TablesRequeue) (admin.RowOutcome, error) {
-		return admin.RequeueRows(ctx, db, admin.RowSelection{Destination: p.Destination, IDs: p.IDs, Max: p.Max}, action)
+		rows := admin.RowSelection{Destination: p.Destination, Blocked: p.Blocked, IDs: p.IDs, Max: p.Max}
+		return admin.RequeueRows(ctx, db, rows, action)
 	})
 }
 

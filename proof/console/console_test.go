@@ -62,31 +62,36 @@ func TestEachPageReadsWellInABrowser(t *testing.T) {
 	}
 }
 
-// The log has how long each page takes without a browser, which draws and checks it beside the relay.
+// The log has how long each page takes without a browser, which would draw and check it beside the relay: while nothing
+// is written, and while every destination gets messages.
 func TestEachPageAnswers(t *testing.T) {
 	w := setup(t, size())
-	w.write(t.Context())
-	await.Until(t, "the backlog is delivered", func() bool {
-		time.Sleep(time.Second)
-		var report admin.Report
-		if err := json.Unmarshal(w.get("/api/v1/status"), &report); err != nil {
-			t.Fatal(err)
-		}
-		return !slices.ContainsFunc(report.Destinations, func(d admin.Destination) bool {
-			catchesUp := d.Verdict.State.OK() || d.Verdict.State == admin.StateLagging || d.Name == "orders-kafka"
-			return catchesUp && d.Pending.N > 1000
+	measure := func(when string) {
+		await.Until(t, "the backlog is delivered", func() bool {
+			time.Sleep(time.Second)
+			var report admin.Report
+			if err := json.Unmarshal(w.get("/api/v1/status"), &report); err != nil {
+				t.Fatal(err)
+			}
+			return !slices.ContainsFunc(report.Destinations, func(d admin.Destination) bool {
+				catchesUp := d.Verdict.State.OK() || d.Verdict.State == admin.StateLagging || d.Name == "orders-kafka"
+				return catchesUp && d.Pending.N > 1000
+			})
 		})
-	})
-	for _, path := range pages {
-		var took []time.Duration
-		for range 9 {
-			began := time.Now()
-			w.get("/console/" + path)
-			took = append(took, time.Since(began))
+		for _, path := range pages {
+			var took []time.Duration
+			for range 9 {
+				began := time.Now()
+				w.get("/console/" + path)
+				took = append(took, time.Since(began))
+			}
+			slices.Sort(took)
+			t.Logf("%-8s %-45s %v in the middle, %v at most", when, path, took[4].Round(100*time.Microsecond), took[8].Round(100*time.Microsecond))
 		}
-		slices.Sort(took)
-		t.Logf("%-45s %v in the middle, %v at most", path, took[4].Round(100*time.Microsecond), took[8].Round(100*time.Microsecond))
 	}
+	measure("quiet")
+	w.write(t.Context())
+	measure("written")
 }
 
 func name(path string) string {

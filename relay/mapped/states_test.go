@@ -91,7 +91,7 @@ func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
 			}
 			acknowledge()
 			state(admin.StateIdle, "")
-			list, err := admin.DeadRows(t.Context(), conn, "shop", 0)
+			list, err := admin.DeadRows(t.Context(), conn, "shop", false, 0)
 			if err != nil || len(list) != 1 || list[0].Error != "too large" || len(list[0].MessageID) != 36 || list[0].Attempts != 1 {
 				t.Fatalf("%+v, %v", list, err)
 			}
@@ -156,4 +156,53 @@ func TestWhatFailsInATableThatExistsIsFailing(t *testing.T) {
 	db.seen("what is untold", func(_ *admin.Report, d *admin.Destination) bool {
 		return len(d.Table.Untold) == 1 && strings.Contains(d.Table.Untold[0], "created_at") && len(d.Groups) == 1
 	})
+}
+
+func TestBlockedRowsOfATableThatExistsAreTriedAgainWhenAnOperatorSaysSo(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"lease", "skiplocked"} { // the second has no column that would show it
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			if _, err := schema.Up(t.Context(), db.Connect(), schema.UpConfig{}); err != nil {
+				t.Fatal(err)
+			}
+			db.T = t
+			source, err := strategies()[name](db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			broker := relaytest.NewMemory()
+			broker.Fail("bad", 1, outbox.Permanent(errors.New("too large")))
+			_, stop := testdb.Run(t, source, broker, relay.Config{OnExhausted: relay.Block})
+			defer stop()
+			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'bad', '1'), ('t', 'bad', '2'), ('t', 'good', '1')`)
+			conn := db.Connect()
+			requeue := func() (admin.RowOutcome, error) {
+				blocked := admin.RowSelection{Destination: "shop", Blocked: true}
+				return admin.RequeueRows(t.Context(), conn, blocked, admin.Action{Actor: "anna"})
+			}
+			if name == "skiplocked" {
+				db.seen("a relay", func(*admin.Report, *admin.Destination) bool { return true })
+				if _, err := requeue(); !errors.Is(err, admin.ErrNotFound) || !strings.Contains(err.Error(), "the relay alone knows") {
+					t.Errorf("got %v", err)
+				}
+				return
+			}
+			db.seen("blocked", func(r *admin.Report, d *admin.Destination) bool {
+				return r.Verdict.State == admin.StateBlocked && d.Held.Blocked == 1 &&
+					r.Verdict.Next == "outbox tables requeue --blocked --destination shop"
+			})
+			list, err := admin.DeadRows(t.Context(), conn, "shop", true, 0)
+			if err != nil || len(list) != 2 || !slices.ContainsFunc(list, func(r admin.DeadRow) bool { return r.Error == "too large" }) {
+				t.Fatalf("%+v, %v", list, err)
+			}
+			if out, err := requeue(); err != nil || out.Rows != 2 {
+				t.Fatalf("%+v, %v", out, err)
+			}
+			db.seen("all is delivered", func(r *admin.Report, _ *admin.Destination) bool {
+				return r.Verdict.State.OK() && len(broker.Messages()) == 3
+			})
+		})
+	}
 }
