@@ -153,7 +153,9 @@ func (a *app) reloads(ctx context.Context, hangups <-chan os.Signal, d *daemon.D
 			return
 		case <-hangups:
 		}
-		if err := a.reload(d, sets); err != nil {
+		done := daemon.Reloading(os.Getenv)
+		err := a.reload(d, sets)
+		if done(err); err != nil {
 			a.logger.Error("the configuration is not taken over; all goes on as before", "error", err)
 		}
 	}

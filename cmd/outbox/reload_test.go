@@ -1,9 +1,13 @@
 package main
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 )
@@ -96,6 +100,82 @@ func TestACommandNamesADatabase(t *testing.T) {
 	})
 	command(t, d.folder, nil, "relays", "--server", "http://"+address, "--server-token-file", token, "--database", "away").want(exitError, "127.0.0.1")
 	if code := served.stop(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// SIGHUP takes over secrets from files, who may use the API, and that a destination is gone.
+func TestSIGHUPTakesOverSecretsUsersAndDestinationsThatAreGone(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	var wanted atomic.Value
+	var came atomic.Int64
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+wanted.Load().(string) {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if r.Header.Get("Webhook-Id") != "" { // and not only the question whether it is there
+			came.Add(1)
+		}
+	}))
+	defer receiver.Close()
+	write := func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(d.folder, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	address := freeAddress(t)
+	wanted.Store("first")
+	web := fmt.Sprintf(`http: {listen: '%s', users: [{name: oscar, role: operator, token_file: %s}]}
+destinations:
+  - name: web
+    lease: 1s
+    delivery: {backoff: {initial: 10ms, max: 100ms}}
+    broker: {http: {url: '%s', bearer_token_file: %s, allow_networks: [127.0.0.0/8]}}
+`, address, write("user", oscarsToken), receiver.URL, write("bearer", "first"))
+	file := write("outbox.yaml", web+"  - {name: file, lease: 1s, broker: {file: {path: "+d.file()+"}}}\n")
+	p := d.start(nil, "relay", "--config", file)
+	d.publish("orders", 1)
+	until(t, "both have the messages", func() bool { return came.Load() == 10 && d.count() == 10 })
+
+	const next = "fedcba9876543210fedcba9876543210-oscar"
+	wanted.Store("second")
+	d.publish("orders", 1)
+	write("bearer", "second")
+	write("user", next)
+	write("outbox.yaml", web)
+	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the new token is sent", func() bool { return came.Load() == 20 })
+	asked := func(token string) int {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/api/v1/status", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		return answer.StatusCode
+	}
+	until(t, "the user's new token is good", func() bool { return asked(next) == http.StatusOK })
+	if code := asked(oscarsToken); code != http.StatusUnauthorized {
+		t.Errorf("the user's old token is answered with %d", code)
+	}
+	before := d.count() // it may have had the second messages while it was there
+	d.publish("orders", 1)
+	until(t, "messages go on", func() bool { return came.Load() == 30 })
+	if n := d.count(); n != before {
+		t.Errorf("the destination that is gone has %d messages more", n-before)
+	}
+	if code := p.stop(); code != exitOK {
 		t.Errorf("exit code %d", code)
 	}
 }

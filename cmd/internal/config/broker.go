@@ -47,6 +47,7 @@ type Opening struct {
 	Stdout io.Writer
 	Group  int // for a broker that each shard group has for itself
 	Logger *slog.Logger
+	Pool   *Pool // nil: the destination has a client of its own
 
 	name   string // of the destination
 	groups int
@@ -64,7 +65,12 @@ type Opened struct {
 	// Calls is how many calls a relay has on their way: more than its default (0) where each message is a request of
 	// its own, and the slowest one holds up its call.
 	Calls int
+
+	closer io.Closer
 }
+
+// Close gives up the destination's part in its client, and closes that if no other destination shares it.
+func (o *Opened) Close() error { return o.closer.Close() }
 
 // Coupled is the side of a broker that is coupled to a source.
 type Coupled interface {
@@ -102,22 +108,23 @@ func (b Broker) Kind() string {
 func (d Destination) Open(o Opening) (*Opened, error) {
 	var faults settings.Faults
 	var broker relay.Broker
+	var closer io.Closer
 	o.name, o.groups, o.format = d.Name, d.ShardGroups, d.Format.Description()
 	kind, field, err := d.Broker.chosen()
 	faults.Add("Broker", err)
 	if err == nil {
-		broker, err = kind.open(o)
+		broker, closer, err = o.Pool.open(kind, o)
 		faults.Add("Broker."+field, err)
 	}
 	whole, err := d.Surround(broker)
 	faults.Add("", err)
 	if err := faults.Err(); err != nil {
 		if broker != nil {
-			err = errors.Join(err, broker.Close())
+			err = errors.Join(err, closer.Close())
 		}
 		return nil, err
 	}
-	opened := &Opened{Broker: whole}
+	opened := &Opened{Broker: whole, closer: closer}
 	opened.Coupled, _ = broker.(Coupled)
 	switch kind.(type) {
 	case *SQS, *SNS, *PubSub, *Webhook, *GRPC:

@@ -22,6 +22,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/console"
+	"github.com/pgoutbox/outbox/relay"
 )
 
 // Database is one to deliver from.
@@ -62,6 +63,7 @@ type Daemon struct {
 	wanted  []Database
 	units   []*unit // in the order of wanted; one that gave up is among them
 	failed  error   // why a unit could not be made again
+	clients config.Pool
 	reloads chan reload
 	done    chan struct{}
 }
@@ -88,9 +90,10 @@ func New(databases []Database, options Options) (*Daemon, error) {
 		reloads: make(chan reload), done: make(chan struct{})}
 	d.process = newProcess(newBook(d.registry, ""), options)
 	d.gate.Store(newGate(d.cfg.HTTP))
+	d.clients.Logger = relay.Bounded(d.logger)
 	var faults []error
 	for _, db := range databases {
-		u, err := newUnit(db, d.registry, options)
+		u, err := newUnit(db, d.registry, &d.clients, options)
 		if err != nil {
 			faults = append(faults, d.about(db, err))
 			continue

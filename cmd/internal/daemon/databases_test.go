@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
@@ -259,5 +261,41 @@ func TestThePageOfAllDatabases(t *testing.T) {
 	defer w.mu.Unlock()
 	if !w.seen.IsZero() {
 		t.Error("the page of all has made looks at the other database more frequent")
+	}
+}
+
+// Databases that deliver to the same broker share its client, until the last of them ends.
+func TestDatabasesShareABrokersClient(t *testing.T) {
+	t.Parallel()
+	orders, billing := installed(t), installed(t)
+	proxy := testnet.New(t, strings.TrimPrefix(servers.TestNATS(t).URL(), "nats://"))
+	stream := strings.ReplaceAll(outbox.NewID().String(), "-", "")
+	to := func(c *config.Config) {
+		n := config.Standard[config.NATS]()
+		n.URL, n.Stream, n.CreateStream, n.Subject = config.NewURL("nats://"+proxy.Addr()), stream, true, stream+".{topic}"
+		c.Destinations[0].Broker = config.Broker{NATS: &n}
+	}
+	both := []Database{from("orders", orders.Config(), to), from("billing", billing.Config(), to)}
+	m := deliverFrom(t, both...)
+	delivered := func(database string, n int) {
+		t.Helper()
+		line := fmt.Sprintf(`outbox_published_total{database=%q,destination="all"} %d`, database, n)
+		await.Until(t, line, func() bool { _, metrics := m.get("/metrics"); return strings.Contains(metrics, line) })
+	}
+	m.write(orders, "first")
+	m.write(billing, "first")
+	delivered("orders", 1)
+	delivered("billing", 1)
+	if err := m.d.Reload(both[1:]); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, "the other one has ended", func() bool {
+		code, _ := m.get("/databases/orders/readyz")
+		return code == http.StatusNotFound
+	})
+	m.write(billing, "second")
+	delivered("billing", 2)
+	if n := proxy.Opened(); n != 1 {
+		t.Errorf("%d connections to the broker, want 1", n)
 	}
 }

@@ -114,7 +114,7 @@ func (d *Daemon) change(ctx context.Context, start func(*unit)) {
 func (d *Daemon) begin(ctx context.Context, db Database, start func(*unit)) *unit {
 	options := d.options
 	options.Logger = d.logger
-	u, err := newUnit(db, d.registry, options)
+	u, err := newUnit(db, d.registry, &d.clients, options)
 	if err == nil {
 		if err = d.equip(ctx, u, d.cfg.HTTP.Listen != ""); err != nil {
 			u.release()

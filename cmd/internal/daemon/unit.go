@@ -23,11 +23,13 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// unit is one database with all that is done with it. Units share nothing but the process, its port and its log.
+// unit is one database with all that is done with it. Units share nothing but the process, its port, its log and its
+// broker clients.
 type unit struct {
 	Database
 	cfg     config.Config
 	conn    *pgx.ConnConfig
+	clients *config.Pool // the process's
 	options Options
 	logger  *slog.Logger
 	served  bool // on the port
@@ -64,8 +66,8 @@ type part struct {
 }
 
 // newUnit connects to nothing, and reports all faults together. The caller releases it.
-func newUnit(db Database, registry *prometheus.Registry, options Options) (*unit, error) {
-	u := &unit{Database: db, cfg: db.Config, conn: db.Conn, options: options, logger: options.Logger}
+func newUnit(db Database, registry *prometheus.Registry, clients *config.Pool, options Options) (*unit, error) {
+	u := &unit{Database: db, cfg: db.Config, conn: db.Conn, clients: clients, options: options, logger: options.Logger}
 	if options.Several {
 		u.logger = u.logger.With("database", db.Name)
 	}
@@ -117,7 +119,7 @@ func (u *unit) assemble() error {
 		for group := range destination.ShardGroups {
 			p := part{group: group, destination: destination, broker: shared, selects: u.selection.of(i, rules), logger: logger}
 			if shared == nil {
-				p.broker, err = destination.Open(config.Opening{Stdout: u.options.Stdout, Group: group,
+				p.broker, err = destination.Open(config.Opening{Stdout: u.options.Stdout, Group: group, Pool: u.clients,
 					Logger: logger.With("destination", destination.Name)})
 				if err != nil {
 					faults = append(faults, fmt.Errorf("destination %s: %w", destination.Name, err))

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -56,7 +57,18 @@ func TestSystemdIsToldOfStartLifeAndEnd(t *testing.T) {
 		t.Errorf("the last word is %s", word)
 	}
 	<-ended
+	for _, fault := range []error{nil, errors.New("no such destination")} {
+		done := Reloading(func(name string) string { return env[name] })
+		if word := heard(); !strings.HasPrefix(word, "RELOADING=1\nMONOTONIC_USEC=") {
+			t.Errorf("the beginning of a reload is %s", word)
+		}
+		done(fault)
+		if word := heard(); !strings.HasPrefix(word, "READY=1\nSTATUS=") || strings.Contains(word, "at fault") != (fault != nil) {
+			t.Errorf("its end is %s, the error was %v", word, fault)
+		}
+	}
 	supervised(t.Context(), func(string) string { return "" }) // without systemd it returns
+	Reloading(func(string) string { return "" })(nil)
 }
 
 // systemd-analyze ends with 0 although a value is unknown to it, so it must say nothing at all.
