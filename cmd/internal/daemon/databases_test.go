@@ -176,6 +176,7 @@ func TestAnotherConfigurationIsTakenOverWhileMessagesFlow(t *testing.T) {
 		other := c.Destinations[0]
 		other.Name = "other"
 		c.Destinations = append(c.Destinations, other)
+		c.Destinations[0].ShardGroups = 2
 	}), from("added", added.Config(), nil)}
 	if err := m.d.Reload(next); err != nil {
 		t.Fatal(err)
@@ -190,6 +191,12 @@ func TestAnotherConfigurationIsTakenOverWhileMessagesFlow(t *testing.T) {
 	await.Until(t, "the same one has gone on counting", func() bool {
 		_, metrics := m.get("/metrics")
 		return strings.Contains(metrics, `outbox_published_total{database="same",destination="all"} 2`)
+	})
+	await.Until(t, "it has two shard groups", func() (two bool) {
+		if err := changed.Connect().QueryRow(t.Context(), `SELECT count(*) = 2 FROM outbox.cursors WHERE destination = 'all'`).Scan(&two); err != nil {
+			t.Fatal(err)
+		}
+		return two
 	})
 	if code, _ := m.get("/databases/gone/readyz"); code != http.StatusNotFound {
 		t.Errorf("the one that is gone answers %d", code)
