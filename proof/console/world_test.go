@@ -75,24 +75,9 @@ func setup(t *testing.T, n sizes) *world {
 	if n.calm {
 		nobody = sink.URL
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	_ = free.Close()
-
 	folder := t.TempDir()
 	var config strings.Builder
-	fmt.Fprintf(&config, `name: relay-1
-database: {url: %q}
-http:
-  listen: %s
-  users:
-    - {name: anna, role: operator, token: %s}
-    - {name: vera, token: %s}
-destinations:
-`, w.URL, address, operator, viewer)
+	fmt.Fprintf(&config, "database: {url: %q}\ndestinations:\n", w.URL)
 	web := func(name, topics, to string) {
 		fmt.Fprintf(&config, "  - {name: %s, topics: [%s], broker: {http: {url: %q, allow_networks: [127.0.0.0/8]}}}\n",
 			name, topics, to+"/"+name)
@@ -108,25 +93,43 @@ destinations:
 		file := filepath.Join(folder, fmt.Sprint("a", i, ".jsonl"))
 		fmt.Fprintf(&config, "  - {name: analytics-%d, topics: [users], broker: {file: {path: %s}}}\n", i-6, file)
 	}
+	relay, address := serve(t, folder, config.String())
+	w.relay, w.base = relay, "http://"+address+"/console/"
+	w.Await(`SELECT count(*) = ` + strconv.Itoa(n.destinations) + ` FROM outbox.cursors WHERE lease_until > now()`)
+	w.fill(n)
+	return w
+}
+
+// serve starts a relay with a port and users.
+func serve(t *testing.T, folder, config string) (relay *rig.Relay, address string) {
+	t.Helper()
+	address, err := rig.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config += fmt.Sprintf(`name: relay-1
+http:
+  listen: %s
+  users:
+    - {name: anna, role: operator, token: %s}
+    - {name: vera, token: %s}
+`, address, operator, viewer)
 	program, err := rig.Build(t.Context(), folder)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.relay, err = rig.StartRelay(program, folder, "relay-1", config.String()); err != nil {
+	if relay, err = rig.StartRelay(program, folder, "relay-1", config); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := w.relay.Stop(time.Minute); err != nil {
+		if err := relay.Stop(time.Minute); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := w.relay.Up(t.Context(), time.Minute); err != nil {
+	if err := relay.Up(t.Context(), time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	w.base = "http://" + address + "/console/"
-	w.Await(`SELECT count(*) = ` + strconv.Itoa(n.destinations) + ` FROM outbox.cursors WHERE lease_until > now()`)
-	w.fill(n)
-	return w
+	return relay, address
 }
 
 // fill gives the system its past.
