@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -33,7 +34,8 @@ type Backlog struct {
 	Destination string `json:"destination"`
 	ShardGroup  int    `json:"shard_group"`
 
-	// Pending counts committed messages that are not settled: exact up to 10,000, by their ids beyond.
+	// Pending counts committed messages that are not settled: exact up to 10,000, by their ids beyond, and while a
+	// relay is far in a large backlog.
 	// Messages that the destination's filter leaves out count until the cursor has passed them; holds
 	// do not count.
 	Pending Count `json:"pending"`
@@ -42,8 +44,8 @@ type Backlog struct {
 	Oldest time.Time `json:"oldest,omitzero"`
 }
 
-// Backlogs measures every cursor's backlog. It costs a few index scans, and more the longer the oldest
-// open window of a cursor is: callers that repeat it should pause in proportion to what it took.
+// Backlogs measures every cursor's backlog. It costs a few bounded index scans for each: callers that repeat it should
+// pause in proportion to what it took.
 func Backlogs(ctx context.Context, db DB) ([]Backlog, error) {
 	var list []Backlog
 	err := read(ctx, db, func(tx pgx.Tx) error {
@@ -70,9 +72,11 @@ func Backlogs(ctx context.Context, db DB) ([]Backlog, error) {
 }
 
 // preferIndexes keeps the planner from reading whole segments, or all that an index has of a backlog:
-// statistics of segments are always out of date, and everything here ends after some rows.
+// statistics of segments are always out of date, and everything here ends after some rows. To plan a query for all
+// segments takes longer than to run it, so it is planned once for all cursors.
 func preferIndexes(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off`)
+	_, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off;
+		SET LOCAL plan_cache_mode = force_generic_plan`)
 	return err
 }
 
@@ -94,9 +98,10 @@ type cursor struct {
 	Objective   int64 // microseconds
 	Foreign     bool  // written in another cluster, or in a history that was undone: it means nothing here
 
-	Prev   string // pg_snapshot
-	First  string // the oldest open window, or prev
-	LastID int64  // the last settled id in it
+	Prev   string     // pg_snapshot
+	First  string     // the oldest open window, or prev
+	LastID int64      // the last settled id in it
+	LastAt *time.Time // when that message was written; nil: unknown
 }
 
 func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
@@ -105,7 +110,7 @@ func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
 		       nullif(lease_until, '-infinity'), delivered, state, state_since, coalesce(last_error, ''), last_error_at, updated_at, (extract(epoch FROM lag_objective) * 1000000)::bigint,
 		       system_identifier <> (SELECT s.system_identifier FROM pg_control_system() s)
 		       OR pg_snapshot_xmax(prev) > pg_snapshot_xmax(pg_current_snapshot()),
-		       prev::text, coalesce(windows[1], prev)::text, CASE WHEN cardinality(windows) = 0 THEN 0 ELSE last_id END
+		       prev::text, coalesce(windows[1], prev)::text, CASE WHEN cardinality(windows) = 0 THEN 0 ELSE last_id END, last_at
 		FROM outbox.cursors ORDER BY destination, shard_group`)
 	if err != nil {
 		return nil, fmt.Errorf("read cursors: %w", err)
@@ -118,26 +123,41 @@ func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
 }
 
 // What is pending for a cursor: visible to this query, not in prev, and not at or before last_id in the
-// oldest window. Four disjoint parts, each a range of the index (xid, id, shard); with no open window, prev
-// stands for it and the first two are empty.
+// oldest window. Five disjoint parts, each a range of the index (xid, id, shard); with no open window, prev
+// stands for it and the first two and the fourth are empty. The first part leads over messages that were passed, so it
+// ends after examined rows of the index.
 //
 // $1 prev, $2 the oldest window, $3 last_id in it, $4 and $5 the first and last shard.
 const pendingParts = `
-	(SELECT xid, id, segment FROM outbox.messages -- of the window's range, not passed
-	 WHERE xid >= pg_snapshot_xmax($1::pg_snapshot) AND xid < pg_snapshot_xmax($2::pg_snapshot) AND id > $3::bigint
-	   AND shard BETWEEN $4::smallint AND $5::smallint %[1]s)
+	(SELECT xid, id, segment FROM (SELECT xid, id, segment, shard FROM outbox.messages -- of the window's range, not passed
+	 WHERE ` + inWindow + ` %[2]s LIMIT %[3]d) m WHERE id > $3::bigint AND shard BETWEEN $4::smallint AND $5::smallint %[1]s)
 	UNION ALL
 	(SELECT xid, id, segment FROM outbox.messages -- of its range, committed after it
 	 WHERE xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip($2::pg_snapshot) x WHERE x >= pg_snapshot_xmax($1::pg_snapshot)))
-	   AND id <= $3::bigint AND shard BETWEEN $4::smallint AND $5::smallint %[1]s)
+	   AND id <= $3::bigint AND shard BETWEEN $4::smallint AND $5::smallint %[2]s %[1]s)
 	UNION ALL
 	(SELECT xid, id, segment FROM outbox.messages -- begun after it
-	 WHERE xid >= pg_snapshot_xmax($2::pg_snapshot) AND shard BETWEEN $4::smallint AND $5::smallint %[1]s)
+	 WHERE xid >= pg_snapshot_xmax($2::pg_snapshot) AND shard BETWEEN $4::smallint AND $5::smallint %[2]s %[1]s)
 	UNION ALL
-	(SELECT xid, id, segment FROM outbox.messages -- open when prev was taken
-	 WHERE xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip($1::pg_snapshot) x))
-	   AND NOT (id <= $3::bigint AND pg_visible_in_snapshot(xid, $2::pg_snapshot))
-	   AND shard BETWEEN $4::smallint AND $5::smallint %[1]s)`
+	(SELECT xid, id, segment FROM outbox.messages -- open when prev was taken, in the window, not passed
+	 WHERE xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip($1::pg_snapshot) x WHERE pg_visible_in_snapshot(x, $2::pg_snapshot)))
+	   AND id > $3::bigint AND shard BETWEEN $4::smallint AND $5::smallint %[2]s %[1]s)
+	UNION ALL
+	(SELECT xid, id, segment FROM outbox.messages -- open when prev was taken, and when the window was opened
+	 WHERE xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip($1::pg_snapshot) x WHERE NOT pg_visible_in_snapshot(x, $2::pg_snapshot)))
+	   AND shard BETWEEN $4::smallint AND $5::smallint %[2]s %[1]s)`
+
+// examined bounds the rows of an index that the first part looks at. examinedMore is whether there are more.
+const (
+	examined     = 20_000
+	inWindow     = `xid >= pg_snapshot_xmax($1::pg_snapshot) AND xid < pg_snapshot_xmax($2::pg_snapshot)`
+	examinedMore = `EXISTS (SELECT FROM outbox.messages WHERE ` + inWindow + ` %[2]s OFFSET %[3]d)`
+)
+
+// pendingInWindow looks at the newest first: while a relay is in the middle of a window, these are not passed.
+const pendingInWindow = `
+	SELECT coalesce((SELECT true FROM outbox.messages WHERE ` + inWindow + ` AND id > $3::bigint
+		AND shard BETWEEN $4::smallint AND $5::smallint ORDER BY xid DESC, id DESC LIMIT 1), false)`
 
 // reading is sql over the table that the cursor's destination reads.
 func (c *cursor) reading(sql string) string {
@@ -150,39 +170,57 @@ func (c *cursor) args() []any {
 }
 
 // backlog counts up to countLimit and estimates by ids beyond: rolled back transactions leave gaps, so
-// that the estimate is rather too high.
+// that the estimate is rather too high. The oldest is then at least as new as the message that was settled last.
 func (c *cursor) backlog(ctx context.Context, tx pgx.Tx) (Backlog, error) {
 	b := Backlog{Destination: c.Destination, ShardGroup: c.Group}
-	limit := fmt.Sprintf("LIMIT %d", countLimit+1)
+	failed := func(err error) (Backlog, error) {
+		return b, fmt.Errorf("count what is pending for %s: %w", c.Destination, err)
+	}
 	var oldest *time.Time
 	var lowest, newest int64
-	err := tx.QueryRow(ctx, c.reading(`
-		WITH pending AS MATERIALIZED (`+fmt.Sprintf(pendingParts, limit)+`),
+	var more bool
+	err := tx.QueryRow(ctx, c.reading(fmt.Sprintf(`
+		WITH pending AS MATERIALIZED (`+pendingParts+`),
 		     oldest AS (SELECT xid, id FROM pending ORDER BY id LIMIT 1)
 		SELECT (SELECT count(*) FROM pending),
 		       (SELECT m.created_at FROM outbox.messages m WHERE m.xid = (SELECT xid FROM oldest) AND m.id = (SELECT id FROM oldest) LIMIT 1),
 		       coalesce((SELECT id FROM oldest), 0),
-		       coalesce((SELECT m.id FROM outbox.messages m ORDER BY m.xid DESC, m.id DESC LIMIT 1), 0)`),
-		c.args()...).Scan(&b.Pending.N, &oldest, &lowest, &newest)
+		       coalesce((SELECT m.id FROM outbox.messages m ORDER BY m.xid DESC, m.id DESC LIMIT 1), 0),
+		       `+examinedMore, fmt.Sprintf("LIMIT %d", countLimit+1), "", examined)),
+		c.args()...).Scan(&b.Pending.N, &oldest, &lowest, &newest, &more)
 	if err != nil {
-		return b, fmt.Errorf("count what is pending for %s: %w", c.Destination, err)
+		return failed(err)
+	}
+	if more && b.Pending.N == 0 {
+		if err := tx.QueryRow(ctx, c.reading(pendingInWindow), c.args()...).Scan(&more); err != nil {
+			return failed(err)
+		}
+		if more {
+			b.Pending.N = 1
+		}
+	}
+	if more && c.LastID > 0 {
+		lowest = c.LastID + 1
+		oldest = cmp.Or(c.LastAt, oldest)
 	}
 	if oldest != nil {
 		b.Oldest = *oldest
 	}
-	if b.Pending.N > countLimit {
+	if b.Pending.N > countLimit || more {
 		b.Pending.Estimated = true
 		b.Pending.N = max(b.Pending.N, (newest-lowest+1)/int64(c.Groups))
 	}
 	return b, nil
 }
 
-// waitsFor returns the segments that hold messages which the cursor has not passed.
+// waitsFor returns the segments that hold messages which the cursor has not passed; and those with so many of its
+// oldest window that it would take long to see that all are passed.
 func (c *cursor) waitsFor(ctx context.Context, tx pgx.Tx) ([]int, error) {
-	rows, err := tx.Query(ctx, c.reading(`
+	of := "AND segment = s.n"
+	rows, err := tx.Query(ctx, c.reading(fmt.Sprintf(`
 		SELECT s.n FROM generate_series(0, $6::integer - 1) AS s (n)
-		WHERE EXISTS (SELECT FROM (`+fmt.Sprintf(pendingParts, "AND segment = s.n LIMIT 1")+`) p)
-		ORDER BY s.n`), append(c.args(), schema.SegmentCount)...)
+		WHERE EXISTS (SELECT FROM (`+pendingParts+`) p) OR `+examinedMore+`
+		ORDER BY s.n`, "LIMIT 1", of, examined)), append(c.args(), schema.SegmentCount)...)
 	if err != nil {
 		return nil, fmt.Errorf("look for the segments that %s needs: %w", c.Destination, err)
 	}

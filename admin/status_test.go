@@ -106,9 +106,44 @@ func TestALargeBacklogIsEstimated(t *testing.T) {
 	if got := d.status().Destinations[0].Pending; !got.Estimated || got.N != 15_000 {
 		t.Errorf("in the window: pending is %v", got)
 	}
-	d.exec(`UPDATE outbox.cursors SET last_id = 24990`)
-	if got := d.status().Destinations[0].Pending; got != (Count{N: 10}) {
-		t.Errorf("at its end: pending is %v", got)
+	at := time.Now().Add(-time.Minute).Truncate(time.Microsecond)
+	d.exec(`UPDATE outbox.cursors SET last_id = 24990, last_at = $1`, at)
+	if got := d.status().Destinations[0]; got.Pending != (Count{N: 10, Estimated: true}) || !got.Oldest.Equal(at) {
+		t.Errorf("at its end: pending is %v, since %v", got.Pending, got.Oldest)
+	}
+	d.exec(`UPDATE outbox.cursors SET last_id = 25000`)
+	if got := d.status().Destinations[0]; got.Pending != (Count{}) || !got.Oldest.IsZero() {
+		t.Errorf("behind its end: pending is %v, since %v", got.Pending, got.Oldest)
+	}
+}
+
+// A message that was written last, by a transaction between large ones, is seen behind all that was passed.
+func TestAMessageBetweenManyThatWerePassedIsPending(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.cursor("kafka", "1 minute")
+	d.write(25_000)
+	late, err := d.another().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := late.Exec(t.Context(), `SELECT pg_current_xact_id()`); err != nil {
+		t.Fatal(err)
+	}
+	d.write(25_000)
+	if _, err := late.Exec(t.Context(), `SELECT outbox.publish('late', 'x')`); err != nil {
+		t.Fatal(err)
+	}
+	if err := late.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.exec(`UPDATE outbox.cursors SET windows = ARRAY[pg_current_snapshot()], last_id = 50000, last_at = now()`)
+	if got := d.status().Destinations[0]; got.Pending != (Count{N: 1, Estimated: true}) || got.Oldest.IsZero() {
+		t.Errorf("pending is %v, since %v", got.Pending, got.Oldest)
+	}
+	d.exec(`UPDATE outbox.cursors SET last_id = 50001`)
+	if got := d.status().Destinations[0]; got.Pending != (Count{}) {
+		t.Errorf("pending is %v", got.Pending)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -58,9 +59,10 @@ func ForeignRows(ctx context.Context, db Querier) (found bool, err error) {
 
 // Position is how far a destination is, by its cursor.
 type Position struct {
-	Prev    string   // everything that it sees is settled
-	Windows []string // the open windows, oldest first
-	LastID  int64    // the last settled id of the oldest
+	Prev    string    // everything that it sees is settled
+	Windows []string  // the open windows, oldest first
+	LastID  int64     // the last settled id of the oldest
+	LastAt  time.Time // when that message was written; zero: unknown to the relay, which found LastID
 }
 
 // Row is a row of outbox.cursors, with what the server knows about itself.

@@ -130,7 +130,7 @@ func (l *lease) renew(ctx context.Context, current func() cursors.Position) {
 // since the lease was taken, not even for a moment.
 const writeCursorSQL = `
 UPDATE outbox.cursors SET
-	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6, delivered = delivered + $7,
+	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6, last_at = coalesce($10, last_at), delivered = delivered + $7,
 	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = clock_timestamp()
 WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $9 = ` + schema.Attached
 
@@ -150,7 +150,7 @@ func (l *lease) write(ctx context.Context, delivered int, current func() cursors
 	since := time.Now()
 	move := func(ctx context.Context, db execer) error {
 		tag, err := db.Exec(ctx, reading(l.destination, writeCursorSQL), l.destination, l.group, l.epoch,
-			at.Prev, snapshotArray(at.Windows), at.LastID, delivered, l.ttl.Microseconds(), l.attached)
+			at.Prev, snapshotArray(at.Windows), at.LastID, delivered, l.ttl.Microseconds(), l.attached, lastAt(at))
 		switch {
 		case err != nil:
 			return fmt.Errorf("move the cursor: %w", err)
@@ -197,7 +197,7 @@ func (l *lease) query(f func(*pgx.Conn) error) error {
 // releaseSQL gives the lease back. owner remains, to name the last owner.
 const releaseSQL = `
 UPDATE outbox.cursors SET
-	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6,
+	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6, last_at = coalesce($8, last_at),
 	lease_until = '-infinity', updated_at = clock_timestamp()
 WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $7 = ` + schema.Attached
 
@@ -212,7 +212,7 @@ func (l *lease) release(ctx context.Context, current func() cursors.Position) er
 	}
 	at := current()
 	tag, err := l.link.conn.Exec(ctx, reading(l.destination, releaseSQL),
-		l.destination, l.group, l.epoch, at.Prev, snapshotArray(at.Windows), at.LastID, l.attached)
+		l.destination, l.group, l.epoch, at.Prev, snapshotArray(at.Windows), at.LastID, l.attached, lastAt(at))
 	if err == nil && tag.RowsAffected() == 0 {
 		err = relay.ErrLeaseLost
 	}
@@ -224,6 +224,14 @@ func (l *lease) release(ctx context.Context, current func() cursors.Position) er
 }
 
 var errClosed = errors.New("the session is closed")
+
+// lastAt is nil if the position doesn't say it: what the cursor has is true then.
+func lastAt(at cursors.Position) *time.Time {
+	if at.LastAt.IsZero() {
+		return nil
+	}
+	return &at.LastAt
+}
 
 // snapshotArray writes a pg_snapshot[] literal.
 func snapshotArray(snapshots []string) string {

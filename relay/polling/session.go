@@ -74,6 +74,8 @@ type window struct {
 	complete bool  // all its messages were read
 	last     int64 // the id of the last message read, at least settled
 	settled  int64 // messages up to this id are settled
+
+	settledAt time.Time // when the message of settled was written; zero after a restart
 }
 
 // newCursor returns the cursor that at describes; its windows are numbered from ordinals.
@@ -130,7 +132,9 @@ func (c *cursor) settle(d *relay.Delivery) {
 	for i := range c.windows {
 		w := &c.windows[i]
 		if w.ordinal == d.Window {
-			w.settled = max(w.settled, d.Position)
+			if d.Position > w.settled {
+				w.settled, w.settledAt = d.Position, d.CreatedAt
+			}
 			return
 		}
 		if w.ordinal < d.Window {
@@ -151,7 +155,7 @@ func (c *cursor) position() cursors.Position {
 	if len(c.windows) == 0 {
 		c.prev = c.base
 	} else {
-		at.LastID = max(c.windows[0].settled, 0)
+		at.LastID, at.LastAt = max(c.windows[0].settled, 0), c.windows[0].settledAt
 	}
 	at.Prev = c.prev.Text
 	for i := range c.windows {

@@ -64,7 +64,7 @@ CREATE TRIGGER wake BEFORE INSERT ON outbox.messages FOR EACH STATEMENT
 
 -- A cursor per destination and shard group. Everything visible in prev is settled. windows are the open
 -- windows, oldest first: each holds what is visible in it and not in the one before. last_id is the last
--- settled id of the oldest. Every write names the epoch of the lease that it was made under. lease is for how long it is
+-- settled id of the oldest, last_at when that message was written. Every write names the epoch of the lease that it was made under. lease is for how long it is
 -- given: one that lasts much longer was given before the clock was set back.
 -- lag_objective is how long a message may wait before the destination lags, 0 for as long as it likes: it is here so that everybody
 -- judges by the same. delivered counts messages, each when it is settled as delivered. updated_at is written with the position only: a rebase after a restore goes by it.
@@ -75,6 +75,7 @@ CREATE TABLE outbox.cursors (
     prev              pg_snapshot   NOT NULL DEFAULT '1:1:',
     windows           pg_snapshot[] NOT NULL DEFAULT '{}',
     last_id           bigint        NOT NULL DEFAULT 0,
+    last_at           timestamptz,
     epoch             bigint        NOT NULL DEFAULT 0,
     owner             text,
     lease_until       timestamptz   NOT NULL DEFAULT '-infinity',
