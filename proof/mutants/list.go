@@ -586,6 +586,13 @@ var mutants = []mutant{
 		pkg:   "./admin", run: "TestALeaseLostBehindALockIsNamedBetweenTwoAttempts",
 	},
 	{
+		name:  "what is pending behind many that were passed is not seen",
+		file:  "admin/backlog.go",
+		old:   "if more && b.Pending.N == 0 {",
+		wrong: "if more = false; more {",
+		pkg:   "./admin", run: "TestAMessageBetweenManyThatWerePassedIsPending",
+	},
+	{
 		name:  "dead letters of a table are never new",
 		file:  "admin/tables_dead.go",
 		old:   "New: Count{max(n-known, 0),",
