@@ -20,6 +20,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -124,7 +125,9 @@ func (s *server) ask(caller, method, path, body string, header ...string) (int, 
 
 func (s *server) do(r *http.Request) (int, string) {
 	s.t.Helper()
-	answer, err := s.Client().Do(r)
+	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Minute) // a stream that was not to be opened has no end
+	defer cancel()
+	answer, err := s.Client().Do(r.WithContext(ctx))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -470,7 +473,12 @@ func TestTheStatusIsStreamedToManyFromOneLook(t *testing.T) {
 	if _, err := s.pool.Exec(t.Context(), "SELECT 1"); err != nil {
 		t.Fatal(err)
 	}
-	// The limit, and the end.
+	// The limit, and the end. A place that is free again would be given to the one too many.
+	await.Until(t, "both have left", func() bool {
+		s.api.stream.mu.Lock()
+		defer s.api.stream.mu.Unlock()
+		return len(s.api.stream.clients) == 0
+	})
 	for range maxStreams {
 		if s.api.stream.join() == nil {
 			break
