@@ -91,7 +91,7 @@ func (a *account) read(ctx context.Context, queues ...string) ([]outbox.Message,
 		}
 		for wait := int32(0); ; {
 			got, err := a.client.ReceiveMessage(ctx, &sdk.ReceiveMessageInput{
-				QueueUrl: url.QueueUrl, MaxNumberOfMessages: 10, WaitTimeSeconds: wait,
+				QueueUrl: url.QueueUrl, MaxNumberOfMessages: 10, WaitTimeSeconds: wait, VisibilityTimeout: 20,
 				MessageAttributeNames:       []string{"All"},
 				MessageSystemAttributeNames: []types.MessageSystemAttributeName{"All"},
 			})
@@ -100,7 +100,7 @@ func (a *account) read(ctx context.Context, queues ...string) ([]outbox.Message,
 			}
 			if len(got.Messages) == 0 {
 				// An answer that got lost on its way to the reader keeps its messages, and those behind them, out of
-				// sight.
+				// sight for 20 s.
 				if left, err := a.left(ctx, url.QueueUrl); err != nil {
 					return nil, err
 				} else if left > 0 {

@@ -139,7 +139,7 @@ func (c *brokerCase) open() relay.Broker {
 }
 
 // patience bounds what a case waits for. It measures nothing; it turns a hang into a failure.
-const patience = 5 * time.Minute
+const patience = 2 * time.Minute
 
 // many returns n, or a tenth of it for a slow broker.
 func (c *brokerCase) many(n int) int {
