@@ -103,7 +103,7 @@ func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
 			t.Parallel()
 			db, log := newLogDatabase(t)
 			source, err := openLogOf(db.Config(), logged(),
-				Config{Name: "one", Lease: 300 * time.Millisecond, PollIdle: 5 * time.Millisecond}, log)
+				Config{Name: "one", Lease: shortLease, PollIdle: 5 * time.Millisecond}, log)
 			if err != nil {
 				t.Fatal(err)
 			}

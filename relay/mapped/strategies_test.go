@@ -15,6 +15,9 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
+// shortLease is waited out in tests. A question that takes longer ends the session, so a busy machine needs that much.
+const shortLease = 2 * time.Second
+
 func acquired(t *testing.T, s relay.Source) relay.Session {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -74,7 +77,7 @@ func TestRecoveryTakesNothingFromALiveRelay(t *testing.T) {
 	m := events()
 	m.Claim = mapping.Claim{Status: "taken", Since: "locked_until"}
 	open := func(name string) *Source {
-		s, err := Open(mapping.Lease, db.Config(), m, Config{Name: name, Lease: 400 * time.Millisecond, PollIdle: 5 * time.Millisecond})
+		s, err := Open(mapping.Lease, db.Config(), m, Config{Name: name, Lease: shortLease, PollIdle: 5 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +89,7 @@ func TestRecoveryTakesNothingFromALiveRelay(t *testing.T) {
 	began := live.Expires()
 
 	other := acquired(t, open("other")) // as after a restart
-	for live.Expires().Sub(began) < time.Second {
+	for live.Expires().Sub(began) < 3*shortLease/2 {
 		time.Sleep(10 * time.Millisecond) // the reservation is renewed more than once
 	}
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'l', '2')`)
@@ -195,7 +198,7 @@ func TestALateRelayMarksNothingOfAnothers(t *testing.T) {
 			m.Claim = claim
 			open := func(name string) *leaseSession {
 				s, err := Open(mapping.Lease, db.Config(), m,
-					Config{Name: name, Lease: 300 * time.Millisecond, PollIdle: 5 * time.Millisecond})
+					Config{Name: name, Lease: shortLease, PollIdle: 5 * time.Millisecond})
 				if err != nil {
 					t.Fatal(err)
 				}
