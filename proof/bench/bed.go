@@ -108,7 +108,7 @@ func (b *bed) warmUp(ctx context.Context, messages int) error {
 		return err
 	}
 	free := freePages(pages)
-	out, err := openPipe(b.cfg.Broker, b.to.address, b.topics[0], free, 2*time.Millisecond)
+	out, err := openPipe(order{Broker: b.cfg.Broker, Address: b.to.address, Topic: b.topics[0]}, free, 2*time.Millisecond)
 	if err != nil {
 		return err
 	}

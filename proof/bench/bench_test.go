@@ -26,22 +26,22 @@ func TestADrainDeliversEverythingByEveryContender(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(results) != 2*2*2 {
-				t.Fatalf("%d results of two points, two rounds and two contenders", len(results))
+			if len(results) != 2*2*3 {
+				t.Fatalf("%d results of two points, two rounds and three contenders", len(results))
 			}
 			for _, r := range results {
 				if broken := r.Broken(); broken != "" || r.Lost > 0 {
 					t.Errorf("%s with %s relays: %s", r.Contender, r.Value, broken)
 				}
-				if r.Rate <= 0 || r.Seconds <= 0 || r.RatioToFloor <= 0 || r.P50 <= 0 || r.P50 > r.P95 || r.P95 > r.P99 || r.P99 > r.Max {
+				if r.Rate <= 0 || r.Seconds <= 0 || r.RatioToFloor <= 0 || r.RatioToFair <= 0 || r.P50 <= 0 || r.P50 > r.P95 || r.P95 > r.P99 || r.P99 > r.Max {
 					t.Errorf("the figures contradict each other: %+v", r)
 				}
-				if want := map[string]int{Floor + "1": 1, Floor + "3": 1,
+				if want := map[string]int{Floor + "1": 1, Floor + "3": 1, Fair + "1": 1, Fair + "3": 1,
 					Relay + "1": 1, Relay + "3": 3}[r.Contender+r.Value]; r.Relays != want {
 					t.Errorf("%s with relays=%s ran as %d", r.Contender, r.Value, r.Relays)
 				}
 			}
-			if first, third := results[0].Contender, results[2].Contender; first == third {
+			if first, next := results[0].Contender, results[3].Contender; first == next {
 				t.Errorf("both rounds begin with %s: they should take turns", first)
 			}
 		})
@@ -122,11 +122,11 @@ func TestADrainGoesThroughADistanceAndBesideHeldTransactions(t *testing.T) {
 		if broken := r.Broken(); broken != "" {
 			t.Errorf("%s at %s: %s", r.Contender, r.Value, broken)
 		}
-		if want := []string{"0s", "1ms"}[i/2]; r.Settings["rtt"] != want || r.Settings["held"] != "on" {
+		if want := []string{"0s", "1ms"}[i/3]; r.Settings["rtt"] != want || r.Settings["held"] != "on" {
 			t.Errorf("the settings of %s=%s are %v", r.Sweep, r.Value, r.Settings)
 		}
 	}
-	if len(results) != 4 {
+	if len(results) != 6 {
 		t.Errorf("%d results", len(results))
 	}
 }
@@ -296,7 +296,7 @@ func TestARunThatCannotSucceedSaysWhy(t *testing.T) {
 		"all faults together": {
 			Config{Bench: "drain", Broker: "carrier pigeon", Contenders: []string{"nobody"}, Rounds: -1, Bytes: 3}.Validate,
 			[]string{`broker "carrier pigeon": want kafka or nats`,
-				`contender "nobody": want some of floor, relay`, "rounds -1: want at least 1", "bytes 3", "binary is missing"},
+				`contender "nobody": want some of floor, fair, relay`, "rounds -1: want at least 1", "bytes 3", "binary is missing"},
 		},
 		"unknown sweep": {good("drain", Config{Sweep: "colour=red"}),
 			[]string{`sweep "colour": want one of [batch bytes backlog keys relays viewers rtt held]`}},

@@ -62,6 +62,7 @@ func benchmarks() []*cobra.Command {
   go run ./proof/bench drain --contenders relay,exactlyonce`, Long: `Write a backlog, then let each contender deliver it as a process of its own, several rounds.
 
   floor   one COPY of the table into the broker's own client: no cursor, no order, no retries
+  fair    the same with the columns that the relay reads, in the order of its index, and with its headers
   relay   "outbox relay" with default settings; with --relays N, N relays on N shard groups
 
 And, if they are named by --contenders:

@@ -11,6 +11,7 @@ import (
 // Names of contenders.
 const (
 	Floor     = "floor"     // the barest thing that moves messages at all
+	Fair      = "fair"      // the same with the columns, the order and the headers of a relay
 	Relay     = "relay"     // "outbox relay" with default settings
 	InProcess = "inprocess" // writer and relay in one process
 
@@ -57,6 +58,7 @@ func contenders(bench string) []contender {
 	case "drain":
 		return []contender{
 			{name: Floor, part: partCopy, order: never},
+			{name: Fair, part: partCopy, order: never},
 			{name: Relay, groups: true, order: always},
 			{name: Replication, named: true, log: true, order: always},
 			{name: Pgoutput, named: true, part: partWAL, log: true, order: never},
@@ -139,7 +141,7 @@ func (r *Result) Broken() string {
 	if !found || c.order == nil {
 		return ""
 	}
-	floor := c.name == Floor || c.name == Pgoutput
+	floor := c.part == partCopy || c.part == partPoll || c.part == partWAL
 	if r.Corrupted+r.Phantom > 0 || r.Lost > 0 && !(floor && r.Bench == "latency") || r.Duplicated > 0 && !floor ||
 		r.Inverted > 0 && c.order(r.Relays) {
 		return fmt.Sprintf("%d lost, %d phantom, %d corrupted, %d duplicated, %d inverted",
@@ -204,5 +206,6 @@ func (r *run) launchOne(i int) (*process, error) {
 
 // order says what a part is to do on the run's servers.
 func (r *run) order(part string) order {
-	return order{Part: part, Database: r.url, Broker: r.Broker, Address: r.to.address, Topic: r.topics[0], Batch: r.Batch}
+	return order{Part: part, Database: r.url, Broker: r.Broker, Address: r.to.address, Topic: r.topics[0], Fair: r.name == Fair,
+		Batch: r.Batch}
 }

@@ -75,8 +75,10 @@ func (r *run) drain(ctx context.Context) (drained Result, failed error) {
 	}
 	result.Seconds, result.Rate = arrivals.end.Seconds(), float64(messages)/arrivals.end.Seconds()
 	result.RelayCPU, result.DatabaseCPU = r.team.cpu(), after.cpu-before.cpu
+	starting := began.Sub(launched)
+	result.StartMS, result.WholeRate = milliseconds(starting), float64(messages)/(arrivals.end+starting).Seconds()
 	if compared {
-		result.StartMS, result.WALMB = milliseconds(began.Sub(launched)), float64(after.wal-before.wal)/(1<<20)
+		result.WALMB = float64(after.wal-before.wal) / (1 << 20)
 		if err := r.vacuum(ctx, &result); err != nil {
 			return result, err
 		}

@@ -27,6 +27,7 @@ type order struct {
 	Broker   string `json:"broker,omitempty"`
 	Address  string `json:"address,omitempty"`
 	Topic    string `json:"topic,omitempty"`
+	Fair     bool   `json:"fair,omitempty"` // of copy: with the columns, the order and the headers of a relay
 
 	Original string    `json:"original,omitempty"` // of the package originals, and where it publishes
 	Topics   [2]string `json:"topics,omitempty"`

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/pgoutbox/outbox"
 )
 
 // pipe is the barest way into a broker: its own client with the settings that measured best, and nothing
@@ -34,6 +37,9 @@ type page struct {
 type row struct {
 	id           [16]byte
 	key, payload []byte
+	topic, event string // if they were read: constants, which pages share
+	created      time.Time
+	position     int64
 }
 
 const (
@@ -43,6 +49,11 @@ const (
 
 // add appends a row, or means that the page is full.
 func (p *page) add(id, key, payload []byte) bool {
+	return p.addRow(row{id: [16]byte(id), key: key, payload: payload})
+}
+
+func (p *page) addRow(r row) bool {
+	key, payload := r.key, r.payload
 	need := len(key) + len(payload)
 	if len(p.rows) == pageRows || len(p.rows) > 0 && len(p.text)+need > cap(p.text) {
 		return false
@@ -53,7 +64,8 @@ func (p *page) add(id, key, payload []byte) bool {
 	at := len(p.text)
 	p.text = append(append(p.text, key...), payload...)
 	mid, end := at+len(key), at+need
-	p.rows = append(p.rows, row{[16]byte(id), p.text[at:mid:mid], p.text[mid:end:end]})
+	r.key, r.payload = p.text[at:mid:mid], p.text[mid:end:end]
+	p.rows = append(p.rows, r)
 	return true
 }
 
@@ -83,7 +95,7 @@ const pages = 6
 // One that is told to end has not failed.
 func runFloor(ctx context.Context, o order, linger time.Duration, started func(), move func(pipe, chan *page) error) error {
 	free := freePages(pages)
-	out, err := openPipe(o.Broker, o.Address, o.Topic, free, linger)
+	out, err := openPipe(o, free, linger)
 	if err != nil {
 		return err
 	}
@@ -97,8 +109,9 @@ func runFloor(ctx context.Context, o order, linger time.Duration, started func()
 	return errors.Join(err, out.flush(ctx))
 }
 
-// runCopy is the floor of a drain: one COPY of the whole table, decoded, into the pipe. It keeps no
-// cursor, no order beyond the client's, and stops at the first error.
+// runCopy is a floor of a drain: one COPY of the whole table, decoded, into the pipe. It keeps no
+// cursor, no order beyond the client's, and stops at the first error. A fair one reads the columns that a relay reads,
+// in the order in which a relay finds them, and sends the headers that a relay sends.
 func runCopy(ctx context.Context, o order, started func()) error {
 	conn, err := pgx.Connect(ctx, o.Database)
 	if err != nil {
@@ -107,7 +120,12 @@ func runCopy(ctx context.Context, o order, started func()) error {
 	defer conn.Close(context.WithoutCancel(ctx))
 	return runFloor(ctx, o, 2*time.Millisecond, started, func(out pipe, free chan *page) error {
 		c := &copier{ctx: ctx, free: free, out: out}
-		_, err := conn.PgConn().CopyTo(ctx, c, "COPY (SELECT message_id, key, payload FROM outbox.messages) TO STDOUT (FORMAT binary)")
+		query := "SELECT message_id, key, payload, topic FROM outbox.messages"
+		if o.Fair {
+			query = `SELECT message_id, key, payload, topic, event_type, created_at, id, xid, shard, aggregate_type, aggregate_id,
+				content_type, headers, deliver_at FROM outbox.messages ORDER BY xid, id`
+		}
+		_, err := conn.PgConn().CopyTo(ctx, c, "COPY ("+query+") TO STDOUT (FORMAT binary)")
 		if err == nil {
 			err = c.finish()
 		}
@@ -126,9 +144,22 @@ type copier struct {
 	rest  []byte // the beginning of a row
 	begun bool
 	ended bool
+	names map[string]string // topics and event types
 }
 
 const copyHeader = 19
+
+// The columns of a COPY that are looked at. There may be others behind them.
+const (
+	copyID = iota
+	copyKey
+	copyPayload
+	copyTopic
+	copyEvent
+	copyCreated
+	copyPosition
+	copyLooked
+)
 
 func (c *copier) Write(data []byte) (int, error) {
 	n := len(data)
@@ -162,15 +193,14 @@ func (c *copier) row(data []byte) (int, error) {
 	if len(data) < 2 {
 		return 0, nil
 	}
-	if count := int16(binary.BigEndian.Uint16(data)); count < 0 {
+	count := int(int16(binary.BigEndian.Uint16(data)))
+	if count < 0 {
 		c.ended = true
 		return 2, nil
-	} else if count != 3 {
-		return 0, fmt.Errorf("a row of %d columns, and three were asked for", count)
 	}
 	at := 2
-	var fields [3][]byte
-	for i := range fields {
+	var fields [copyLooked][]byte
+	for i := range count {
 		if len(data) < at+4 {
 			return 0, nil
 		}
@@ -178,15 +208,36 @@ func (c *copier) row(data []byte) (int, error) {
 		if at += 4; len(data) < at+length {
 			return 0, nil
 		}
-		fields[i] = data[at : at+length]
+		if i < len(fields) {
+			fields[i] = data[at : at+length]
+		}
 		at += length
 	}
-	return at, c.add(fields[0], fields[1], fields[2])
+	r := row{id: [16]byte(fields[copyID]), key: fields[copyKey], payload: fields[copyPayload], topic: c.name(fields[copyTopic])}
+	if len(fields[copyCreated]) == 8 && len(fields[copyPosition]) == 8 {
+		const epoch = 946684800000000 // 2000-01-01
+		r.event, r.created = c.name(fields[copyEvent]), time.UnixMicro(int64(binary.BigEndian.Uint64(fields[copyCreated]))+epoch)
+		r.position = int64(binary.BigEndian.Uint64(fields[copyPosition]))
+	}
+	return at, c.add(r)
 }
 
-func (c *copier) add(id, key, payload []byte) (err error) {
+// name is a string that is the same for all rows with that name.
+func (c *copier) name(b []byte) string {
+	s, known := c.names[string(b)]
+	if !known {
+		s = string(b)
+		if c.names == nil {
+			c.names = map[string]string{}
+		}
+		c.names[s] = s
+	}
+	return s
+}
+
+func (c *copier) add(r row) (err error) {
 	if c.page != nil {
-		if c.page.add(id, key, payload) {
+		if c.page.addRow(r) {
 			return nil
 		}
 		if err := c.out.send(c.ctx, c.page); err != nil {
@@ -196,7 +247,7 @@ func (c *copier) add(id, key, payload []byte) (err error) {
 	if c.page, err = take(c.ctx, c.free); err != nil {
 		return err
 	}
-	c.page.add(id, key, payload)
+	c.page.addRow(r)
 	return nil
 }
 
@@ -210,17 +261,19 @@ func (c *copier) finish() error {
 	return c.out.send(c.ctx, c.page)
 }
 
-func openPipe(broker, address, topic string, free chan *page, linger time.Duration) (pipe, error) {
-	if broker == "nats" {
-		return newNATSPipe(address, topic, free)
+func openPipe(o order, free chan *page, linger time.Duration) (pipe, error) {
+	if o.Broker == "nats" {
+		return newNATSPipe(o, free)
 	}
-	return newKafkaPipe(address, topic, free, linger)
+	return newKafkaPipe(o, free, linger)
 }
 
 type kafkaPipe struct {
 	client *kgo.Client
 	free   chan *page
 	slabs  chan *kafkaSlab
+	fair   bool
+	second second
 
 	mu  sync.Mutex
 	err error
@@ -231,18 +284,20 @@ type kafkaSlab struct {
 	pipe    *kafkaPipe
 	page    *page
 	records []kgo.Record
-	waiting int // promises are called one after the other
+	headers []kgo.RecordHeader
+	text    []byte // that headers point to
+	waiting int    // promises are called one after the other
 	done    func(*kgo.Record, error)
 }
 
-func newKafkaPipe(address, topic string, free chan *page, linger time.Duration) (*kafkaPipe, error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(address), kgo.DefaultProduceTopic(topic), kgo.ProducerLinger(linger),
+func newKafkaPipe(o order, free chan *page, linger time.Duration) (*kafkaPipe, error) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(o.Address), kgo.DefaultProduceTopic(o.Topic), kgo.ProducerLinger(linger),
 		kgo.MaxBufferedRecords(20_000), kgo.ProducerBatchMaxBytes(1_000_000), kgo.ProducerBatchCompression(kgo.NoCompression()),
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)))
 	if err != nil {
 		return nil, err
 	}
-	p := &kafkaPipe{client: client, free: free, slabs: make(chan *kafkaSlab, cap(free))}
+	p := &kafkaPipe{client: client, free: free, slabs: make(chan *kafkaSlab, cap(free)), fair: o.Fair}
 	for range cap(free) {
 		s := &kafkaSlab{pipe: p}
 		s.done = s.acknowledged
@@ -254,9 +309,15 @@ func newKafkaPipe(address, topic string, free chan *page, linger time.Duration) 
 func (p *kafkaPipe) send(_ context.Context, pg *page) error {
 	s := <-p.slabs // there are as many as pages
 	s.page, s.records, s.waiting = pg, s.records[:0], len(pg.rows)
+	s.headers, s.text = s.headers[:0], s.text[:0]
 	now := time.Now()
 	for i := range pg.rows {
-		s.records = append(s.records, kgo.Record{Key: pg.rows[i].key, Value: pg.rows[i].payload, Timestamp: now})
+		r := &pg.rows[i]
+		record := kgo.Record{Topic: r.topic, Key: r.key, Value: r.payload, Timestamp: now}
+		if p.fair {
+			record.Headers = s.heads(r)
+		}
+		s.records = append(s.records, record)
 	}
 	for i := range s.records {
 		p.client.Produce(context.Background(), &s.records[i], s.done)
@@ -264,6 +325,35 @@ func (p *kafkaPipe) send(_ context.Context, pg *page) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.err
+}
+
+// heads are the headers that the relay sends.
+func (s *kafkaSlab) heads(r *row) []kgo.RecordHeader {
+	first, at := len(s.headers), len(s.text)
+	s.text, _ = outbox.ID(r.id).AppendText(s.text) // it has no error
+	mid := len(s.text)
+	s.text = s.pipe.second.append(s.text, r.created)
+	s.headers = append(s.headers, kgo.RecordHeader{Key: "outbox-id", Value: s.text[at:mid:mid]},
+		kgo.RecordHeader{Key: "outbox-event-type", Value: []byte(r.event)},
+		kgo.RecordHeader{Key: "outbox-created-at", Value: s.text[mid:len(s.text):len(s.text)]})
+	return s.headers[first:len(s.headers):len(s.headers)]
+}
+
+// second writes times, and formats each second once.
+type second struct {
+	at   int64
+	text []byte
+}
+
+func (s *second) append(to []byte, t time.Time) []byte {
+	if t.Unix() != s.at {
+		s.at, s.text = t.Unix(), t.UTC().AppendFormat(s.text[:0], "2006-01-02T15:04:05.")
+	}
+	digits := [...]byte{0, 0, 0, 0, 0, 0, 'Z'}
+	for i, left := 5, t.Nanosecond()/1000; i >= 0; i, left = i-1, left/10 {
+		digits[i] = '0' + byte(left%10)
+	}
+	return append(append(to, s.text...), digits[:]...)
 }
 
 func (s *kafkaSlab) acknowledged(_ *kgo.Record, err error) {
@@ -294,6 +384,7 @@ type natsPipe struct {
 	topic string
 	inbox string
 	free  chan *page
+	fair  bool
 
 	window chan struct{} // a place for each message without acknowledgement
 
@@ -304,12 +395,12 @@ type natsPipe struct {
 // natsWindow is how many messages may be unacknowledged.
 const natsWindow = 4000
 
-func newNATSPipe(address, topic string, free chan *page) (*natsPipe, error) {
-	conn, err := nats.Connect(address)
+func newNATSPipe(o order, free chan *page) (*natsPipe, error) {
+	conn, err := nats.Connect(o.Address)
 	if err != nil {
 		return nil, err
 	}
-	p := &natsPipe{conn: conn, topic: topic, inbox: conn.NewInbox(), free: free, window: make(chan struct{}, natsWindow)}
+	p := &natsPipe{conn: conn, topic: o.Topic, inbox: conn.NewInbox(), free: free, fair: o.Fair, window: make(chan struct{}, natsWindow)}
 	if _, err = conn.Subscribe(p.inbox, p.acknowledged); err == nil {
 		err = conn.Flush()
 	}
@@ -323,8 +414,13 @@ func newNATSPipe(address, topic string, free chan *page) (*natsPipe, error) {
 // send copies the messages into the client's buffer, so the page is free at once.
 func (p *natsPipe) send(ctx context.Context, pg *page) error {
 	var id [32]byte
-	ids := []string{""}
+	ids, events, created := []string{""}, []string{""}, []string{""}
+	keys, positions := []string{""}, []string{""}
 	m := nats.Msg{Subject: p.topic, Reply: p.inbox, Header: nats.Header{jetstream.MsgIDHeader: ids}}
+	if p.fair { // what the relay sends
+		m.Header["Outbox-Event-Type"], m.Header["Outbox-Created-At"] = events, created
+		m.Header["Outbox-Key"], m.Header["Outbox-Position"] = keys, positions
+	}
 	for i := range pg.rows {
 		select {
 		case p.window <- struct{}{}:
@@ -334,6 +430,10 @@ func (p *natsPipe) send(ctx context.Context, pg *page) error {
 		hex.Encode(id[:], pg.rows[i].id[:])
 		ids[0] = string(id[:])
 		m.Data = pg.rows[i].payload
+		if r := &pg.rows[i]; p.fair {
+			ids[0], events[0], created[0] = outbox.ID(r.id).String(), r.event, r.created.UTC().Format(time.RFC3339Nano)
+			keys[0], positions[0] = string(r.key), strconv.FormatInt(r.position, 10)
+		}
 		if err := p.conn.PublishMsg(&m); err != nil {
 			return err
 		}

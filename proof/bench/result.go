@@ -31,6 +31,7 @@ type Result struct {
 
 	// RatioToFloor is of the same round: of the rates, and in a latency of the p50s. 0 without a floor.
 	RatioToFloor float64 `json:"ratio_to_floor"`
+	RatioToFair  float64 `json:"ratio_to_fair,omitempty"` // of the rates, to the fair floor
 	P99Ratio     float64 `json:"p99_ratio_to_floor,omitempty"`
 
 	// Of a drain: how old messages were which were all due at its beginning. Of a latency: from the
@@ -44,7 +45,7 @@ type Result struct {
 	WriteP50 float64 `json:"write_p50_ms,omitempty"`
 	WriteP99 float64 `json:"write_p99_ms,omitempty"`
 
-	RSSMB       float64 `json:"rss_mb"` // peak of the contender's process, MiB; of several, the largest
+	RSSMB       float64 `json:"rss_mb"` // peak of the contender's processes, MiB: of several, the sum
 	RelayCPU    float64 `json:"relay_cpu_s"`
 	DatabaseCPU float64 `json:"database_cpu_s"` // of the whole server, writers' part included
 
@@ -52,8 +53,11 @@ type Result struct {
 	IdleCPU         float64 `json:"idle_cpu,omitempty"`
 	IdleDatabaseCPU float64 `json:"idle_database_cpu,omitempty"`
 
+	// Of a drain: from the start of its process until it reads, which Rate leaves out and WholeRate has in it.
+	StartMS   float64 `json:"start_ms,omitempty"`
+	WholeRate float64 `json:"whole_rate,omitempty"`
+
 	// Of a comparison of strategies.
-	StartMS         float64 `json:"start_ms,omitempty"`          // from the start of its process until it reads
 	RatioToSnapshot float64 `json:"ratio_to_snapshot,omitempty"` // of the rates
 	WALMB           float64 `json:"wal_mb,omitempty"`            // written during the drain, MiB
 	DeadRows        int64   `json:"dead_rows,omitempty"`         // that the drain left
@@ -78,6 +82,7 @@ type Result struct {
 type Spread struct {
 	Rate         [2]float64 `json:"rate"`
 	RatioToFloor [2]float64 `json:"ratio_to_floor"`
+	RatioToFair  [2]float64 `json:"ratio_to_fair"`
 	P50          [2]float64 `json:"p50_ms"`
 	P99          [2]float64 `json:"p99_ms"`
 }
@@ -109,6 +114,11 @@ func compare(round []Result) {
 			r.RatioToFloor, r.P99Ratio = ratio(r.P50, base.P50), ratio(r.P99, base.P99)
 		} else {
 			r.RatioToFloor = ratio(r.Rate, base.Rate)
+		}
+	}
+	for i := range round {
+		if base := find(round, func(*Result) bool { return true }, Fair); base != nil {
+			round[i].RatioToFair = ratio(round[i].Rate, base.Rate)
 		}
 	}
 	for i := range round {
@@ -201,7 +211,7 @@ func summary(runs []Result) Result {
 		}
 	}
 	m.RSSMB = lowHigh["RSSMB"][1]
-	m.Spread = &Spread{lowHigh["Rate"], lowHigh["RatioToFloor"], lowHigh["P50"], lowHigh["P99"]}
+	m.Spread = &Spread{lowHigh["Rate"], lowHigh["RatioToFloor"], lowHigh["RatioToFair"], lowHigh["P50"], lowHigh["P99"]}
 	for _, r := range runs[1:] {
 		m.DeadRows = max(m.DeadRows, r.DeadRows)
 		if m.Bench != "drain" && m.Bench != "strategies" {

@@ -149,7 +149,7 @@ func (r *run) startRelay(name string, batch int, more string) (*process, error) 
 	text := fmt.Sprintf("name: %s\ndatabase: {url: %q}\nhttp: {listen: %q}\nlog: {format: json}\nretention: {enabled: false}\n"+
 		"destinations:\n  - name: %s\n    broker: %s\n%s", name, r.url, r.listens, destination, r.to.yaml(r.transactions), more)
 	if batch > 0 {
-		text += fmt.Sprintf("    delivery: {batch: %d, max_in_flight: %d}\n", batch, max(20_000, 2*batch))
+		text += fmt.Sprintf("    delivery: {batch: %d}\n", batch)
 	}
 	dir, err := ownFolder(map[string]string{"outbox.yaml": text})
 	if err != nil {
@@ -200,12 +200,12 @@ func (t team) ended() error {
 	return errors.Join(errs...)
 }
 
-// peakRSS is that of the largest.
-func (t team) peakRSS() (peak float64) {
+// peakRSS is the sum of their peaks.
+func (t team) peakRSS() (sum float64) {
 	for _, p := range t {
-		peak = max(peak, rig.PeakRSS(p.PID()))
+		sum += rig.PeakRSS(p.PID())
 	}
-	return peak
+	return sum
 }
 
 // cpu is the seconds that all have used so far.

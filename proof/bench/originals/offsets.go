@@ -41,9 +41,9 @@ func (w *worker) partitions(ctx context.Context) (time.Duration, error) {
 	return w.byTransaction(ctx, "transaction_id > $3 AND ")
 }
 
-// repaired is partitions without that condition.
+// repaired is partitions with the least repair. The condition stays, because the index is read from there on.
 func (w *worker) repaired(ctx context.Context) (time.Duration, error) {
-	return w.byTransaction(ctx, "")
+	return w.byTransaction(ctx, "transaction_id >= $3 AND ")
 }
 
 func (w *worker) byTransaction(ctx context.Context, printed string) (time.Duration, error) {

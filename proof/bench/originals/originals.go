@@ -23,7 +23,7 @@ const (
 	AdvisoryLock = "advisory-lock" // a session's advisory lock around SELECT, publish, DELETE
 	ShortTx      = "short-tx"      // two short transactions with available_after
 	Partitions   = "partitions"    // virtual partitions with offsets, by transaction id, as printed
-	Repaired     = "repaired"      // the same without the condition that loses messages
+	Repaired     = "repaired"      // the same with a condition that loses none
 	SerialWrites = "serial-writes" // virtual partitions with offsets, by id
 	Scheduled    = "scheduled"     // a scheduled job: a batch at once within a transaction
 	Polling      = "polling"       // one message after the other within a transaction

@@ -42,7 +42,7 @@ func forward(ctx context.Context, o options, to *kgo.Client, started func(), cfg
 	}
 	defer pool.Close()
 	cfg.InitializeSchema = true
-	cfg.PollInterval = 10 * time.Millisecond // its default is a second
+	cfg.PollInterval = time.Millisecond // its default is a second
 	subscriber, err := watermillsql.NewSubscriber(watermillsql.BeginnerFromPgx(pool), cfg, watermill.NopLogger{})
 	if err != nil {
 		return err
