@@ -33,7 +33,8 @@ func TestADrainDeliversEverythingByEveryContender(t *testing.T) {
 				if broken := r.Broken(); broken != "" || r.Lost > 0 {
 					t.Errorf("%s with %s relays: %s", r.Contender, r.Value, broken)
 				}
-				if r.Rate <= 0 || r.Seconds <= 0 || r.RatioToFloor <= 0 || r.RatioToFair <= 0 || r.P50 <= 0 || r.P50 > r.P95 || r.P95 > r.P99 || r.P99 > r.Max {
+				if r.Rate <= 0 || r.Seconds <= 0 || r.RatioToFloor <= 0 || r.RatioToFair <= 0 || r.WholeRate >= r.Rate ||
+					r.P50 <= 0 || r.P50 > r.P95 || r.P95 > r.P99 || r.P99 > r.Max {
 					t.Errorf("the figures contradict each other: %+v", r)
 				}
 				if want := map[string]int{Floor + "1": 1, Floor + "3": 1, Fair + "1": 1, Fair + "3": 1,
