@@ -144,6 +144,10 @@ var messageColumns = `m.id, m.message_id::text, ` + readable("m.topic") + `, ` +
 	CASE WHEN ` + readable("m.headers::text") + ` = m.headers::text THEN m.headers::text ELSE to_jsonb(` + readable("m.headers::text") + `)::text END,
 	m.created_at, m.deliver_at, %s`
 
+// messageNeeds are the columns that messageColumns take, and those of the order. Not every role may read the payload.
+const messageNeeds = `m.xid, m.id, m.message_id, m.topic, m.key, m.aggregate_type, m.aggregate_id, m.event_type, m.content_type, m.headers,
+	m.created_at, m.deliver_at`
+
 func scanMessage(row pgx.CollectableRow, more ...any) (m Message, err error) {
 	var id string
 	var headers *string
@@ -280,11 +284,16 @@ func (f MessageSearch) part(ctx context.Context, tx pgx.Tx, segment int, at stri
 	if err != nil || p.looked == 0 && !f.indexed() {
 		return p, err
 	}
-	payload := "NULL::bytea"
+	payload, needed := "NULL::bytea", messageNeeds
 	if f.payload {
-		payload = "m.payload"
+		payload, needed = "m.payload", needed+", m.payload"
 	}
-	rows, err := step.Query(ctx, `SELECT `+fmt.Sprintf(messageColumns, payload)+`, m.xid::text FROM outbox.messages m WHERE `+where.text+
+	matching := `SELECT ` + needed + ` FROM outbox.messages m WHERE ` + where.text
+	if f.indexed() {
+		// Otherwise PostgreSQL 18 walks the whole other index for the order, though that is disabled.
+		matching += ` OFFSET 0`
+	}
+	rows, err := step.Query(ctx, `SELECT `+fmt.Sprintf(messageColumns, payload)+`, m.xid::text FROM (`+matching+`) m`+
 		fmt.Sprintf(` ORDER BY m.xid DESC, m.id DESC LIMIT %d`, limit), where.args...)
 	if err != nil {
 		return p, err

@@ -193,6 +193,35 @@ func TestViewersFindAndSeeMessagesWithoutPayloads(t *testing.T) {
 	}
 }
 
+// Of two indexes, one leads to the messages of a key and the other has their order. PostgreSQL 18 walks all of the
+// other for a page of messages, if it is let.
+func TestAKeyIsNotLookedForInTheOrderOfAll(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.exec(`INSERT INTO outbox.messages (topic, key, payload, segment) SELECT 'users', 'user-' || i % 1000, '{"n":1}', 3
+		FROM generate_series(1, 100000) i`)
+	d.exec(`VACUUM ANALYZE outbox.messages`)
+	read := func() int64 {
+		if d.int(`SELECT current_setting('server_version_num')::int`) >= 150_000 {
+			d.exec(`SELECT pg_stat_force_next_flush()`)
+		} else { // it tells its statistics every half second
+			time.Sleep(600 * time.Millisecond)
+			d.exec(`SELECT 1`)
+			time.Sleep(600 * time.Millisecond)
+		}
+		return d.int(`SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'messages_3_xid_id_shard_idx'`)
+	}
+	before := read()
+	for key, want := range map[string]int{"absent": 0, "user-7": 50} {
+		if found := d.find(MessageSearch{MessageFilter: MessageFilter{Key: key}, Limit: 50}); len(found.Messages) != want {
+			t.Errorf("%s: %d messages, want %d", key, len(found.Messages), want)
+		}
+	}
+	if n := read() - before; n > 0 {
+		t.Errorf("%d entries of the index by order were read", n)
+	}
+}
+
 // A message is found by its id or key among as many as OUTBOX_FIND_AMONG says. The log has what each search takes.
 func TestAMessageIsFoundAmongMany(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,9 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 )
 
+// glance is how long a page looks where no index leads to the messages: it comes at once, and has a button to look on.
+const glance = "80ms"
+
 // messages finds messages in the segments that are still there.
 func (v *view) messages() any {
 	pairs := v.given("message", "key", "topic", "header", "since", "until", "transaction")
@@ -17,7 +20,11 @@ func (v *view) messages() any {
 		field{"topic", "Topic", nil},
 		field{"header", "Header, NAME=VALUE", nil}, field{"since", "Since", nil}, field{"until", "Until",
 			nil}, field{"transaction", "Transaction", nil})}
-	found, err := ask[admin.FoundMessages](v, "messages find", append(slices.Clone(pairs), append(v.given("after"), "limit", "50")...)...)
+	asked := append(append(slices.Clone(pairs), "limit", "50"), v.given("after")...)
+	if v.get("message") == "" && v.get("key") == "" && v.get("transaction") == "" && v.get("after") == "" {
+		asked = append(asked, "within", glance)
+	}
+	found, err := ask[admin.FoundMessages](v, "messages find", asked...)
 	if err != nil {
 		return append(head, problem(err))
 	}

@@ -593,6 +593,13 @@ var mutants = []mutant{
 		pkg:   "./admin", run: "TestAMessageBetweenManyThatWerePassedIsPending",
 	},
 	{
+		name:  "a key is looked for among all messages, in their order",
+		file:  "admin/messages.go",
+		old:   "matching += ` OFFSET 0`",
+		wrong: "matching += ` `",
+		pkg:   "./admin", run: "TestAKeyIsNotLookedForInTheOrderOfAll",
+	},
+	{
 		name:  "dead letters of a table are never new",
 		file:  "admin/tables_dead.go",
 		old:   "New: Count{max(n-known, 0),",
