@@ -14,8 +14,8 @@ import (
 // HeldLane is a lane with messages that are set aside: its head, and how many there are.
 type HeldLane struct {
 	Destination string    `json:"destination"`
-	Lane        string    `json:"lane"` // the ordering key, or the id of a message without one
-	Messages    Count     `json:"messages"`
+	Lane        string    `json:"lane"`     // the ordering key, or the id of a message without one
+	Messages    Count     `json:"messages"` // counted up to 1,000; if estimated, there may be more
 	Position    int64     `json:"position"`
 	MessageID   outbox.ID `json:"message_id"`
 	Topic       string    `json:"topic"`
@@ -50,9 +50,12 @@ WITH RECURSIVE heads AS (
 		ORDER BY h.destination, h.lane, h.id LIMIT 1
 	) n
 )
-SELECT destination, lane, (SELECT count(*) FROM (SELECT FROM outbox.holds b WHERE b.destination = h.destination AND b.lane = h.lane LIMIT 10000) x),
+SELECT destination, lane, (SELECT count(*) FROM (SELECT FROM outbox.holds b WHERE b.destination = h.destination AND b.lane = h.lane LIMIT $7) x),
 	id, message_id::text, %s, attempts, coalesce(error, ''), held_at, nullif(retry_at, 'infinity'), coalesce(retry_at = 'infinity', false)
 FROM heads h WHERE ($4 = '' OR lane = $4) AND (NOT $5 OR retry_at = 'infinity') LIMIT $6`
+
+// laneCounted is how many messages of a lane are counted: a page has up to a thousand lanes.
+const laneCounted = 1000
 
 // Holds lists lanes with messages that are set aside, by destination and lane.
 func Holds(ctx context.Context, db DB, f HoldFilter) (list []HeldLane, err error) {
@@ -65,7 +68,7 @@ func Holds(ctx context.Context, db DB, f HoldFilter) (list []HeldLane, err error
 			return err
 		}
 		rows, err := tx.Query(ctx, fmt.Sprintf(heldLanesSQL, readable("topic")), f.AfterDestination, f.AfterLane,
-			f.Destination, lane, f.Blocked, pageSize(f.Limit))
+			f.Destination, lane, f.Blocked, pageSize(f.Limit), laneCounted)
 		if err != nil {
 			return err
 		}
@@ -77,7 +80,7 @@ func Holds(ctx context.Context, db DB, f HoldFilter) (list []HeldLane, err error
 			if err == nil {
 				h.MessageID, err = outbox.ParseID(id)
 			}
-			h.Due, h.Messages.Estimated = value(due), h.Messages.N == 10_000
+			h.Due, h.Messages.Estimated = value(due), h.Messages.N == laneCounted
 			return h, err
 		})
 		return err

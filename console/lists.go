@@ -402,7 +402,7 @@ func (v *view) keys() any {
 			lane = h("a", here("message", "id", l.MessageID.String()), lane)
 		}
 		rows = append(rows, []any{lane, list{foreign(l.Topic, 60), " → ", foreign(l.Destination, 60)},
-			counted(l.Messages), due, ago(v.now, l.Since), why, v.actions(acts)})
+			list{number(l.Messages.N), when(l.Messages.Estimated, " or more")}, due, ago(v.now, l.Since), why, v.actions(acts)})
 	}
 	last := lanes[len(lanes)-1]
 	return append(head, region("keys", table("Keys that wait",

@@ -28,8 +28,12 @@ func TestThePageOfSeveralDatabases(t *testing.T) {
 	database("warehouse", "postgres://nobody@127.0.0.1:1/warehouse")
 	_, address := serve(t, folder, config)
 	b := open(t, operator)
-	for theme, width := range map[string]int64{"light": 1280, "dark": 360} {
-		b.as(width, 900, theme)
+	for _, as := range []struct {
+		theme string
+		width int64
+	}{{"light", 1280}, {"light", 360}, {"dark", 360}, {"dark", 1280}} {
+		theme, width := as.theme, as.width
+		b.as(width, 420, theme)
 		b.visit("http://" + address + "/") // leads to the page
 		b.await(`document.body.textContent.includes("2 of 3 databases are well") && document.querySelector("h1").textContent.includes("warehouse")`)
 		least := 28
@@ -39,7 +43,7 @@ func TestThePageOfSeveralDatabases(t *testing.T) {
 		for _, text := range slices.Concat(b.troubles(), b.axe(), b.geometry(least)) {
 			t.Errorf("at %d, %s: %s", width, theme, text)
 		}
-		b.picture("databases-" + theme)
+		b.picture("console-databases-" + map[int64]string{1280: "", 360: "phone-"}[width] + theme)
 	}
 	b.click(`td a.name[href="../../billing/console/"]`, chromedp.ByQuery)
 	b.await(`location.pathname === "/databases/billing/console/" && document.querySelector("a[href=databases]")`)
