@@ -96,13 +96,18 @@ func (r *running) requeue(ctx context.Context, tx pgx.Tx, chosen selected) error
 	return headsDue(ctx, tx, chosen.destinations, chosen.lanes)
 }
 
-// headsDue gives the heads of lanes that got older holds the time of the heads before them, or the present.
+// headsDue gives the heads of lanes that got older holds the time of the heads before them, or the present. It locks
+// rows in the order of their ids, as a relay that settles does: otherwise both could wait for each other.
 func headsDue(ctx context.Context, tx pgx.Tx, destinations, lanes []string) error {
 	_, err := tx.Exec(ctx, `
-		UPDATE outbox.holds h SET retry_at = CASE WHEN h.id = l.head THEN coalesce(h.retry_at, clock_timestamp()) END
-		FROM (SELECT h.destination, h.lane, min(h.id) AS head FROM outbox.holds h
-		      WHERE (h.destination, h.lane) IN (SELECT * FROM unnest($1::text[], $2::text[])) GROUP BY 1, 2) l
-		WHERE h.destination = l.destination AND h.lane = l.lane AND (h.id = l.head OR h.retry_at IS NOT NULL)`, destinations, lanes)
+		WITH s AS MATERIALIZED (
+			SELECT h.destination, h.lane, h.id, h.message_id, h.id = l.head AS first FROM outbox.holds h
+			JOIN (SELECT h.destination, h.lane, min(h.id) AS head FROM outbox.holds h
+			      WHERE (h.destination, h.lane) IN (SELECT * FROM unnest($1::text[], $2::text[])) GROUP BY 1, 2) l
+				ON h.destination = l.destination AND h.lane = l.lane AND (h.id = l.head OR h.retry_at IS NOT NULL)
+			ORDER BY h.destination, h.id, h.message_id FOR UPDATE OF h)
+		UPDATE outbox.holds h SET retry_at = CASE WHEN s.first THEN coalesce(h.retry_at, clock_timestamp()) END
+		FROM s WHERE `+heldSelected, destinations, lanes)
 	return err
 }
 

@@ -158,6 +158,7 @@ func (c Config) core() coreConfig {
 		MaxHeldLanes:     c.MaxHeldLanes,
 		MaxLoaded:        min(c.Batch, 2000),
 		HeldMax:          min(c.Batch, 500),
+		HeldLanes:        1,
 		MaxAttempts:      c.MaxAttempts,
 		OnExhausted:      c.OnExhausted,
 		Backoff:          c.Backoff,

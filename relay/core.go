@@ -67,7 +67,8 @@ type coreConfig struct {
 	MaxInFlightBytes int
 	MaxHeldLanes     int
 	MaxLoaded        int // holds in memory
-	HeldMax          int // holds of one lane loaded at once
+	HeldMax          int // holds loaded at once
+	HeldLanes        int // lanes of which holds are loaded at once
 
 	MaxAttempts int
 	OnExhausted Policy
@@ -114,8 +115,8 @@ type call struct {
 }
 
 type heldQuery struct {
-	Lane  string
-	Limit int
+	Lanes []string
+	Limit int // of each
 }
 
 type page struct {
@@ -460,10 +461,14 @@ func (c *core) maintain(now time.Time, r *ready) {
 		return
 	}
 	if len(c.toLoad) > 0 {
-		l := c.toLoad[0]
-		c.toLoad = c.toLoad[1:]
+		room := min(c.cfg.HeldMax, c.cfg.MaxLoaded-c.loaded)
+		n := min(len(c.toLoad), c.cfg.HeldLanes, room)
+		r.Held = &heldQuery{Limit: room / n}
+		for _, l := range c.toLoad[:n] {
+			r.Held.Lanes = append(r.Held.Lanes, l.name)
+		}
+		c.toLoad = c.toLoad[n:]
 		c.working = true
-		r.Held = &heldQuery{Lane: l.name, Limit: min(c.cfg.HeldMax, c.cfg.MaxLoaded-c.loaded)}
 	}
 }
 

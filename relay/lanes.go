@@ -116,10 +116,16 @@ func headPending(l *lane) bool {
 	return len(l.pending) > 0 && (!l.pending[0].retryAt.IsZero() || l.pending[0].blocked)
 }
 
-// onHeld takes the first holds of a lane. None means that the lane has no hold any more.
-func (c *core) onHeld(now time.Time, name string, list []Delivery) {
+// onHeld takes the first holds of lanes.
+func (c *core) onHeld(now time.Time, lanes []string, lists [][]Delivery) {
 	c.working, c.dirty = false, true
-	l := c.lanes[name]
+	for i, name := range lanes {
+		c.load(now, c.lanes[name], lists[i])
+	}
+}
+
+// load takes the first holds of a lane. None means that the lane has no hold any more.
+func (c *core) load(now time.Time, l *lane, list []Delivery) {
 	if len(list) == 0 {
 		c.release(l)
 		c.advance(now)

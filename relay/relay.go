@@ -97,6 +97,14 @@ type Session interface {
 	Close(ctx context.Context) error
 }
 
+// Together is what a Session adds if reading the holds of many lanes costs it little more than reading those of one.
+type Together interface {
+	Session
+
+	// HeldTogether is Held for each of lanes: a list for each, in their order, of at most limit holds.
+	HeldTogether(ctx context.Context, lanes []string, limit int) ([][]Delivery, error)
+}
+
 // Coupled is what a Session adds for a broker that must know what the database has settled, because it promises
 // to take no message twice. Its methods are safe for concurrent use, with each other and with all of the session's.
 type Coupled interface {

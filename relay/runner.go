@@ -98,6 +98,9 @@ func (r *Relay) serve(ctx context.Context, session Session, state *tracker) erro
 	if source, ok := r.source.(Noting); ok && source.NotesFailures() {
 		core.HoldAfter = 0
 	}
+	if _, ok := session.(Together); ok {
+		core.HeldLanes = heldTogether
+	}
 	l := &loop{
 		relay:   r,
 		session: session,
@@ -259,16 +262,28 @@ func (l *loop) start(r ready) {
 	}
 	if q := r.Held; q != nil {
 		l.do(func() func() {
-			held, err := l.session.Held(l.work, q.Lane, q.Limit)
+			held, err := l.held(q)
 			return func() {
 				if err != nil {
 					l.fail(fmt.Errorf("read holds: %w", err))
 					return
 				}
-				l.core.onHeld(time.Now(), q.Lane, held)
+				l.core.onHeld(time.Now(), q.Lanes, held)
 			}
 		})
 	}
+}
+
+// heldTogether is of how many lanes holds are loaded at once, where that costs little: a call and a settlement for each
+// lane alone would take most of the time of a replay.
+const heldTogether = 200
+
+func (l *loop) held(q *heldQuery) ([][]Delivery, error) {
+	if s, ok := l.session.(Together); ok {
+		return s.HeldTogether(l.work, q.Lanes, q.Limit)
+	}
+	held, err := l.session.Held(l.work, q.Lanes[0], q.Limit)
+	return [][]Delivery{held}, err
 }
 
 // do runs f beside the loop, and what f returns in it.

@@ -71,7 +71,7 @@ func newSimDestination(s *simulation, i int) *simDestination {
 			Stripes: 1 + rng.IntN(4), ReadMax: batch, CallMax: 1 + rng.IntN(8), CallBytes: 1 << 20,
 			CallGather: rng.IntN(8), Gather: time.Duration(rng.IntN(10)) * time.Millisecond,
 			MaxInFlight: batch * (2 + rng.IntN(4)), MaxInFlightBytes: 1 << 20, MaxHeldLanes: []int{3 + rng.IntN(20), 10_000}[rng.IntN(2)],
-			MaxLoaded: 1 + rng.IntN(6), HeldMax: 1 + rng.IntN(4), MaxAttempts: 1 + rng.IntN(5),
+			MaxLoaded: 1 + rng.IntN(6), HeldMax: 1 + rng.IntN(4), HeldLanes: 1 + rng.IntN(4), MaxAttempts: 1 + rng.IntN(5),
 			OnExhausted: policies[rng.IntN(len(policies))],
 			Backoff:     Backoff{Initial: 100 * time.Millisecond, Max: 10 * time.Second},
 			Outage:      Backoff{Initial: 100 * time.Millisecond, Max: time.Second},
@@ -488,16 +488,18 @@ func (d *simDestination) control() {
 }
 
 func (d *simDestination) doHeld(r *simRelay, q *heldQuery) error {
-	var list []Delivery
-	for i, h := range d.holds[q.Lane] {
-		if i == q.Limit {
-			break
+	lists := make([][]Delivery, len(q.Lanes))
+	for n, lane := range q.Lanes {
+		for i, h := range d.holds[lane] {
+			if i == q.Limit {
+				break
+			}
+			m := h.d
+			m.RetryAt, m.Blocked = h.dueAt(r), h.blocked
+			lists[n] = append(lists[n], m)
 		}
-		m := h.d
-		m.RetryAt, m.Blocked = h.dueAt(r), h.blocked
-		list = append(list, m)
 	}
-	r.core.onHeld(d.clock(r), q.Lane, list)
+	r.core.onHeld(d.clock(r), q.Lanes, lists)
 	return nil
 }
 

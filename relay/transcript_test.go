@@ -74,7 +74,7 @@ func replay(t *testing.T, script string) string {
 	cfg := coreConfig{
 		Stripes: 1, ReadMax: 4, CallMax: 4, CallBytes: 1 << 20, MaxInFlight: 16, MaxInFlightBytes: 1 << 20,
 		MaxHeldLanes: 100,
-		MaxLoaded:    10, HeldMax: 4, MaxAttempts: 3, OnExhausted: DeadLetter,
+		MaxLoaded:    10, HeldMax: 4, HeldLanes: 1, MaxAttempts: 3, OnExhausted: DeadLetter,
 		Backoff:   Backoff{Initial: 400 * time.Millisecond, Max: 10 * time.Second},
 		Outage:    Backoff{Initial: 100 * time.Millisecond, Max: time.Second},
 		HoldAfter: 500 * time.Millisecond, SettleDelay: 10 * time.Millisecond, Resync: time.Hour,
@@ -165,13 +165,13 @@ func (p *player) tell(words []string) {
 		p.core.onLanes(p.now, list)
 	case verb == "held" && len(args) == 2 && strings.HasPrefix(args[1], "notyet"):
 		_, due, _ := strings.Cut(args[1], ":")
-		p.core.onHeld(p.now, args[0], NotYet(p.now.Add(p.duration(due)), false))
+		p.core.onHeld(p.now, args[:1], [][]Delivery{NotYet(p.now.Add(p.duration(due)), false)})
 	case verb == "held":
 		var list []Delivery
 		for _, a := range args[1:] {
 			list = append(list, p.delivery(a))
 		}
-		p.core.onHeld(p.now, args[0], list)
+		p.core.onHeld(p.now, args[:1], [][]Delivery{list})
 	case verb == "controls":
 		p.core.onControls(p.now, p.controls(args))
 	case verb == "start":
@@ -316,7 +316,7 @@ func (p *player) answer(out *strings.Builder) {
 		out.WriteString("list held lanes\n")
 	}
 	if r.Held != nil {
-		fmt.Fprintf(out, "load holds of %s, up to %d\n", r.Held.Lane, r.Held.Limit)
+		fmt.Fprintf(out, "load holds of %s, up to %d\n", strings.Join(r.Held.Lanes, ", "), r.Held.Limit)
 	}
 	if r.Drained {
 		fmt.Fprintf(out, "drained, error: %v\n", r.Err)
@@ -350,7 +350,7 @@ func TestTheOutageOfATopicEndsWithTheLastMessageThatWaitsForIt(t *testing.T) {
 	p := &player{t: t, now: time.Unix(1_700_000_000, 0), calls: map[int]*call{}}
 	p.core = newCore(coreConfig{
 		Stripes: 1, ReadMax: 4, CallMax: 4, CallBytes: 1 << 20, MaxInFlight: 16, MaxInFlightBytes: 1 << 20,
-		MaxHeldLanes: 100, MaxLoaded: 10, HeldMax: 4,
+		MaxHeldLanes: 100, MaxLoaded: 10, HeldMax: 4, HeldLanes: 1,
 		MaxAttempts: 3, Outage: Backoff{Initial: time.Second, Max: time.Second}, HoldAfter: time.Millisecond, Resync: 5 * time.Second,
 	}, func() float64 { return 0 })
 	for _, step := range []string{"start", "lanes", "read a1@u b2@u", "done 0 gone gone", "settled", "lanes a:1s b:1s"} {

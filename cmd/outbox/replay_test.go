@@ -139,6 +139,14 @@ func (d *database) flow(keys, number int) (stop func() int) {
 	}
 }
 
+// noDeadlocks checks that nobody was ended because two waited for each other.
+func (d *database) noDeadlocks() {
+	d.t.Helper()
+	if n := d.int(`SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`); n > 0 {
+		d.t.Errorf("%d deadlocks", n)
+	}
+}
+
 const toLedger = `
 name: relay-1
 http: {listen: %q}
@@ -199,6 +207,7 @@ func TestAReplayOfAnHourDoublesNothingBehindTheInbox(t *testing.T) {
 	if n := l.inOrder(t, before, hour); n != delivered {
 		t.Errorf("%d of %d came once more", n, delivered)
 	}
+	d.noDeadlocks()
 }
 
 func TestTenThousandDeadLettersAreRequeuedInOrderWhileOthersFlow(t *testing.T) {
@@ -229,4 +238,5 @@ func TestTenThousandDeadLettersAreRequeuedInOrderWhileOthersFlow(t *testing.T) {
 	if n := l.inOrder(t, nil, dead); n != dead {
 		t.Errorf("%d of %d came", n, dead)
 	}
+	d.noDeadlocks()
 }

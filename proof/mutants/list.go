@@ -593,6 +593,20 @@ var mutants = []mutant{
 		pkg:   "./admin", run: "TestAMessageBetweenManyThatWerePassedIsPending",
 	},
 	{
+		name:  "a settlement takes holds in an order of its own",
+		file:  "relay/polling/holds.go",
+		old:   `{"lock holds", o.lock, o.held()},`,
+		wrong: `{"lock holds", o.lock, 0},`,
+		pkg:   "./relay/polling", run: "TestASettlementLocksHoldsInTheOrderOfTheirIDs",
+	},
+	{
+		name:  "the holds of a lane are taken for another's",
+		file:  "relay/polling/holds.go",
+		old:   "ends[i+1] = max(ends[i], ends[i+1])",
+		wrong: "ends[i+1] = max(ends[i], ends[i+1]) * 1; if i > 0 && ends[i] < ends[i+1] { ends[i]-- }",
+		pkg:   "./relay/polling", run: "TestTheHoldsOfSeveralLanesAreReadTogether",
+	},
+	{
 		name:  "a key is looked for among all messages, in their order",
 		file:  "admin/messages.go",
 		old:   "matching += ` OFFSET 0`",

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
@@ -66,25 +67,41 @@ func due(now time.Time, wait *int64) time.Time {
 const maxWait = int64(1<<63-1) / 1000
 
 // heldColumns follow those of a message.
-const heldColumns = `, m.attempts, ` + waitSQL + `, m.job IS NOT NULL`
+const (
+	heldColumns     = `, m.attempts, ` + waitSQL + `, m.job IS NOT NULL`
+	heldColumnCount = 4
+)
 
 const heldOfLane = `
 FROM outbox.holds m WHERE m.destination = $1 AND m.lane = $2 ORDER BY m.id, m.message_id LIMIT $3`
 
-// heldOf reads holds as messages are read, into memory that is not used again.
-func heldOf(ctx context.Context, conn *pgx.Conn, destination, lane string, limit int) (held []relay.Delivery, err error) {
+// heldOfLanesSQL reads the first holds of each lane of $2. The last column is the lane's place in $2, from 1.
+const heldOfLanesSQL = "SELECT " + messageColumns + heldColumns + `, l.n
+FROM unnest($2::text[]) WITH ORDINALITY l (lane, n) CROSS JOIN LATERAL (
+	SELECT * FROM outbox.holds h WHERE h.destination = $1 AND h.lane = l.lane ORDER BY h.id, h.message_id LIMIT $3
+) m ORDER BY l.n, m.id, m.message_id`
+
+// heldOf reads holds as messages are read, into memory that is not used again: a list for each lane.
+func heldOf(ctx context.Context, conn *pgx.Conn, destination string, lanes []string, limit int) ([][]relay.Delivery, error) {
 	var pg page
 	var d decoder
 	now := time.Now()
-	args := [][]byte{[]byte(destination), []byte(lane), strconv.AppendInt(nil, int64(limit), 10)}
-	rows := conn.PgConn().ExecParams(ctx, "SELECT "+messageColumns+heldColumns+heldOfLane, args, nil, textFormat, binaryFormat)
+	array, err := conn.TypeMap().Encode(pgtype.TextArrayOID, pgtype.TextFormatCode, lanes, nil)
+	if err != nil {
+		return nil, fmt.Errorf("read holds: %w", err)
+	}
+	most := strconv.AppendInt(nil, int64(limit), 10)
+	rows := conn.PgConn().ExecParams(ctx, heldOfLanesSQL, [][]byte{[]byte(destination), array, most}, nil, textFormat, binaryFormat)
+	ends := make([]int, len(lanes)+1) // of each lane's deliveries, and of those before the first
 	for rows.NextRow() {
 		if err != nil {
 			continue // rows must be read to the end
 		}
 		var dl *relay.Delivery
-		if dl, err = d.decode(&pg, rows.Values()); err == nil {
-			readHold(dl, rows.Values(), now)
+		row := rows.Values()
+		if dl, err = d.decode(&pg, row); err == nil {
+			readHold(dl, row, now)
+			ends[int8Value(row[messageColumnCount+heldColumnCount])] = len(pg.deliveries)
 		}
 	}
 	if _, closeErr := rows.Close(); closeErr != nil {
@@ -92,12 +109,22 @@ func heldOf(ctx context.Context, conn *pgx.Conn, destination, lane string, limit
 	}
 	if schema.IsDataError(err) {
 		pg.reset()
-		err = heldPiecemeal(ctx, conn, &pg, &d, args)
+		clear(ends)
+		err = nil
+		for i := 0; i < len(lanes) && err == nil; i++ {
+			err = heldPiecemeal(ctx, conn, &pg, &d, [][]byte{[]byte(destination), []byte(lanes[i]), most})
+			ends[i+1] = len(pg.deliveries)
+		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the holds of lane %q: %w", lane, err)
+		return nil, fmt.Errorf("read the holds of %d lanes, the first %q: %w", len(lanes), lanes[0], err)
 	}
-	return pg.deliveries, nil
+	lists := make([][]relay.Delivery, len(lanes))
+	for i := range lanes {
+		ends[i+1] = max(ends[i], ends[i+1]) // a lane without holds
+		lists[i] = pg.deliveries[ends[i]:ends[i+1]:ends[i+1]]
+	}
+	return lists, nil
 }
 
 // heldPiecemeal reads holds one by one.
@@ -156,6 +183,7 @@ func (o outcomes) store(ctx context.Context, tx pgx.Tx) error {
 		do   func(context.Context, pgx.Tx) error
 		n    int
 	}{
+		{"lock holds", o.lock, o.held()},
 		{"remove delivered holds", o.delivered, len(o.settlement.HeldDelivered)},
 		{"store the next attempts of holds", o.retry, len(o.settlement.HeldRetry)},
 		{"move holds to the dead letters", o.heldDead, len(o.settlement.HeldDead)},
@@ -240,6 +268,35 @@ func allThere(destination string, tag pgconn.CommandTag, err error, want int) er
 // The following statements find holds by their primary key. An operator may have removed one in the meantime; it stays
 // removed.
 const sameHoldSQL = `h.destination = $1 AND h.lane = o.lane AND h.id = o.id AND h.message_id = o.message_id`
+
+// lockHoldsSQL locks rows in the order of their ids, as a job that changes several does: otherwise both could wait for
+// each other, and the server would end one of them.
+const lockHoldsSQL = `
+SELECT FROM outbox.holds h JOIN unnest($2::text[], $3::bigint[], $4::text[]::uuid[]) o (lane, id, message_id) ON ` + sameHoldSQL + `
+ORDER BY h.id, h.message_id FOR UPDATE OF h`
+
+func (o outcomes) lock(ctx context.Context, tx pgx.Tx) error {
+	if o.held() == 1 {
+		return nil
+	}
+	c := newOutcomeColumns(tx, o.held())
+	for _, d := range o.settlement.HeldDelivered {
+		c.add(d, nil)
+	}
+	for _, h := range o.settlement.HeldRetry {
+		c.add(h.Delivery, nil)
+	}
+	for _, d := range o.settlement.HeldDead {
+		c.add(d.Delivery, nil)
+	}
+	_, err := tx.Exec(ctx, lockHoldsSQL, o.destination, c.lanes, c.ids, c.messages)
+	return err
+}
+
+// held is how many holds have an outcome.
+func (o outcomes) held() int {
+	return len(o.settlement.HeldDelivered) + len(o.settlement.HeldRetry) + len(o.settlement.HeldDead)
+}
 
 const heldDeliveredSQL = `
 DELETE FROM outbox.holds h USING unnest($2::text[], $3::bigint[], $4::text[]::uuid[]) o (lane, id, message_id)

@@ -572,12 +572,20 @@ func (s *snapshotSession) Lanes(ctx context.Context, limit int) (lanes []relay.H
 	return lanes, err
 }
 
-func (s *snapshotSession) Held(ctx context.Context, lane string, limit int) (held []relay.Delivery, err error) {
+func (s *snapshotSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
+	lists, err := s.HeldTogether(ctx, []string{lane}, limit)
+	if err != nil {
+		return nil, err
+	}
+	return lists[0], nil
+}
+
+func (s *snapshotSession) HeldTogether(ctx context.Context, lanes []string, limit int) (lists [][]relay.Delivery, err error) {
 	err = s.lease.query(func(conn *pgx.Conn) error {
-		held, err = heldOf(ctx, conn, s.source.destination, lane, limit)
+		lists, err = heldOf(ctx, conn, s.source.destination, lanes, limit)
 		return err
 	})
-	return held, err
+	return lists, err
 }
 
 func (s *snapshotSession) Controls(ctx context.Context) (c relay.Controls, err error) {

@@ -188,6 +188,10 @@ func (s *session) Held(ctx context.Context, lane string, limit int) ([]relay.Del
 	return s.table.Held(ctx, lane, limit)
 }
 
+func (s *session) HeldTogether(ctx context.Context, lanes []string, limit int) ([][]relay.Delivery, error) {
+	return s.table.HeldTogether(ctx, lanes, limit)
+}
+
 // Confirm stores the progress; it fails if another relay has the lease.
 func (s *session) Confirm(ctx context.Context) error { return s.store(ctx, nil) }
 
