@@ -292,7 +292,7 @@ func explain(err error) error {
 	case "42P01", "3F000":
 		return fmt.Errorf("%w in this database: run: outbox migrate up: %w", schema.ErrMissing, err)
 	case "42501":
-		return fmt.Errorf(`%w to write messages: run the statements that "outbox migrate grants" prints for a writer: %w`, schema.ErrForbidden, err)
+		return fmt.Errorf(`%w to write messages: as the schema's owner, run: outbox migrate grants --apply --writer ROLE: %w`, schema.ErrForbidden, err)
 	case "25P02":
 		return fmt.Errorf("an earlier statement of the transaction failed, so it can only be rolled back: %w", err)
 	case "25006":

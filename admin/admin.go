@@ -95,7 +95,8 @@ func explain(err error) error {
 		if hidden := schema.ExplainHidden(err); errors.Is(hidden, schema.ErrHidden) {
 			return hidden
 		}
-		return fmt.Errorf("%w: run the statements that \"outbox migrate grants\" prints for this role", err)
+		return fmt.Errorf("%w: as the schema's owner, run: "+
+			"outbox migrate grants --apply --relay ROLE (or --viewer ROLE, for who only looks)", err)
 	case "3F000", "42P01":
 		return fmt.Errorf("%w: the outbox schema is missing here: run: outbox migrate up", err)
 	case "25006":

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -187,7 +188,7 @@ func (relay Relay) lacking() Finding {
 		lacks += fmt.Sprintf(" and %d more", more)
 	}
 	return Finding{State: StateBroken, Cause: fmt.Sprintf("the role %s of %s lacks %s", relay.User, relay.Name, lacks),
-		Advice: "as the owner of the schema", Next: "outbox migrate grants --apply --relay " + argument(relay.User)}
+		Advice: "as the owner of the schema", Next: "outbox migrate grants --apply --relay " + shell.Word(relay.User)}
 }
 
 // readRights finds what live relays may not do and need.

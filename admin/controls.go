@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -34,12 +35,12 @@ func (t Target) String() string {
 
 // arguments are those of the command line that name the target.
 func (t Target) arguments() string {
-	text := argument(t.Destination)
+	text := shell.Word(t.Destination)
 	if t.Topic != "" {
-		text += " --topic " + argument(t.Topic)
+		text += " --topic " + shell.Word(t.Topic)
 	}
 	if t.Key != "" {
-		text += " --key " + argument(t.Key)
+		text += " --key " + shell.Word(t.Key)
 	}
 	return text
 }
@@ -225,7 +226,7 @@ func nothingToEnd(ctx context.Context, tx pgx.Tx, target Target) error {
 	for _, c := range list {
 		if c.Rate > 0 {
 			others = append(others, fmt.Sprintf("a bound of %v messages a second, which ends by: "+
-				"outbox throttle %s --rate 0", c.Rate, argument(c.Destination)))
+				"outbox throttle %s --rate 0", c.Rate, shell.Word(c.Destination)))
 		} else {
 			others = append(others, fmt.Sprintf("the pause of %v, which ends by: outbox resume %s", c.Target, c.arguments()))
 		}

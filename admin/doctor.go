@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -127,7 +128,7 @@ func examineRights(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	}
 	lacks, err := schema.RelayLacks(ctx, tx, role)
 	if err == nil && len(lacks) > 0 {
-		e.add("rights", WeightAdvice, "outbox migrate grants --apply --relay "+argument(role),
+		e.add("rights", WeightAdvice, "outbox migrate grants --apply --relay "+shell.Word(role),
 			"this role, %s, could not run a relay: it lacks %s and %d more",
 			role, lacks[0], len(lacks)-1)
 	}

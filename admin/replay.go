@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -105,12 +106,12 @@ func (r Replay) sameArchive(ctx context.Context, db DB, id int64) error {
 
 // goOn is the command that goes on with a job of an archive.
 func (r Replay) goOn(id int64) string {
-	text := "outbox replay --destination " + argument(r.Destination)
+	text := "outbox replay --destination " + shell.Word(r.Destination)
 	if r.To != "" {
-		text += " --to " + argument(r.To)
+		text += " --to " + shell.Word(r.To)
 	}
 	for _, dir := range r.Archive {
-		text += " --archive " + argument(dir)
+		text += " --archive " + shell.Word(dir)
 	}
 	return fmt.Sprintf("%s --job %d", text, id)
 }
@@ -151,7 +152,7 @@ func replayBounds(ctx context.Context, tx pgx.Tx, r Replay) (bounds []bound, err
 			}
 			if c.Foreign {
 				return nil, fmt.Errorf("the cursor of %s is from another cluster: run: outbox rebase --destination %s",
-					name, argument(name))
+					name, shell.Word(name))
 			}
 			first, last := schema.Shards(c.Group, c.Groups)
 			bounds = append(bounds, bound{name, first, last, c.Prev})

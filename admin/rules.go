@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -166,7 +167,7 @@ func altered(r *Report, d *Destination, _ *Group) (Finding, bool) {
 func foreign(_ *Report, d *Destination, g *Group) (Finding, bool) {
 	return Finding{State: StateBroken, Since: g.UpdatedAt,
 		Cause:  "its cursor is from another cluster: a dump was restored here, or the cluster was upgraded",
-		Advice: "with all writers and relays stopped", Next: "outbox rebase --destination " + argument(d.Name)}, g.Foreign
+		Advice: "with all writers and relays stopped", Next: "outbox rebase --destination " + shell.Word(d.Name)}, g.Foreign
 }
 
 func stopped(_ *Report, _ *Destination, g *Group) (Finding, bool) {
@@ -219,19 +220,20 @@ func unowned(r *Report, d *Destination, g *Group) (Finding, bool) {
 	f.Advice = strings.TrimPrefix(f.Advice+", or add the destination to the configuration of a relay that runs", ", or ")
 	if away > abandonedAfter {
 		f.Advice += "; if it is not needed any more, give up what it has not delivered: outbox destinations drop " +
-			argument(d.Name) + "; otherwise"
+			shell.Word(d.Name) + "; otherwise"
 	}
 	return f, true
 }
 
 func stalled(_ *Report, _ *Destination, g *Group) (Finding, bool) {
 	return Finding{State: StateStalled, Since: g.StateSince, Cause: "the broker does not answer: " + orElse(g.LastError, "unknown cause"),
-		Advice: "check the broker; delivery goes on by itself once it answers"}, g.State == "stalled"
+		Advice: "check the broker, and its address in the relay's configuration; delivery goes on by itself once it answers",
+	}, g.State == "stalled"
 }
 
 func closed(_ *Report, _ *Destination, g *Group) (Finding, bool) {
 	return Finding{State: StateFailing, Since: g.StateSince, Cause: orElse(g.LastError, "unknown cause"),
-		Advice: "do what it says; what waits is delivered by itself then, and no attempt is counted"}, g.State == "failing"
+		Advice: "repair what the cause names; then what waits is delivered by itself, and no attempt is counted"}, g.State == "failing"
 }
 
 func broken(_ *Report, _ *Destination, g *Group) (Finding, bool) {
@@ -284,7 +286,7 @@ func blocked(_ *Report, d *Destination) (Finding, bool) {
 	return Finding{State: StateBlocked, Since: d.Held.BlockedSince, Cause: fmt.Sprintf("%s until an operator acts; last error: %s",
 		plural(d.Held.Blocked, "lane is held", "lanes are held"), orElse(d.Held.LastError, "unknown")),
 		Advice: "cure the cause, and have them tried again", Next: d.letters() + "requeue --blocked --destination " +
-			argument(d.Name)}, d.Held.Blocked > 0
+			shell.Word(d.Name)}, d.Held.Blocked > 0
 }
 
 func lagging(r *Report, d *Destination) (Finding, bool) {
@@ -309,7 +311,7 @@ func dead(_ *Report, d *Destination) (Finding, bool) {
 	if n.N == 1 {
 		text = "1 new dead letter"
 	}
-	name := " --destination " + argument(d.Name)
+	name := " --destination " + shell.Word(d.Name)
 	return Finding{State: StateDead, Since: d.Dead.Since, Cause: text + "; last error: " + orElse(d.Dead.LastError, "unknown"),
 		Advice: "cure the cause and have them delivered, or say that you know of them (" + d.letters() + "ack" + name + ")",
 		Next:   d.letters() + "requeue" + name}, n.N > 0

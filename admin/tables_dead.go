@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -211,7 +212,7 @@ func actOnRows(ctx context.Context, db DB, verb string, s RowSelection, action A
 		}
 		switch {
 		case out.Rows == 0 && len(s.IDs) > 0:
-			return fmt.Errorf("%w: none of them has such an id: outbox tables dead %s lists them", ErrNotFound, argument(s.Destination))
+			return fmt.Errorf("%w: none of them has such an id: outbox tables dead %s lists them", ErrNotFound, shell.Word(s.Destination))
 		case s.Max > 0 && out.Rows > s.Max:
 			return tooMany(out.Rows, s.Max)
 		case out.Rows == 0 || action.DryRun:

@@ -3,10 +3,11 @@ package admin
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/shell"
 )
 
 // State answers "is it flowing?" in a word.
@@ -186,7 +187,7 @@ func (v Verdict) String() string {
 
 // OnDatabase is a command of outbox that names the database, as it must where there are several. A relay works on all.
 func OnDatabase(command, name string) string {
-	flag := " --database " + argument(name)
+	flag := " --database " + shell.Word(name)
 	if name == "" || command == "outbox relay" || !strings.HasPrefix(command, "outbox ") || strings.HasSuffix(command, flag) {
 		return command
 	}
@@ -214,16 +215,6 @@ func (e *Examination) OnDatabase(name string) {
 	for i := range e.Symptoms {
 		e.Symptoms[i].Repair = OnDatabase(e.Symptoms[i].Repair, name)
 	}
-}
-
-var plain = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=,-]+$`)
-
-// argument is s as a shell takes it for one word.
-func argument(s string) string {
-	if plain.MatchString(s) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 func plural(n int64, one, many string) string {

@@ -258,7 +258,7 @@ func explain(err error) error {
 		if hidden := schema.ExplainHidden(err); errors.Is(hidden, schema.ErrHidden) {
 			return outbox.Unavailable(fmt.Errorf("what was applied can't be told: %w", hidden))
 		}
-		return outbox.Unavailable(fmt.Errorf(`%w to record messages: run the statements that "outbox migrate grants" prints for a consumer: %w`, schema.ErrForbidden, err))
+		return outbox.Unavailable(fmt.Errorf(`%w to record messages: as the schema's owner, run: outbox migrate grants --apply --consumer ROLE: %w`, schema.ErrForbidden, err))
 	case "25P02":
 		return fmt.Errorf("an earlier statement of the transaction failed, so it can only be rolled back: %w", err)
 	case "25006":

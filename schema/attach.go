@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/pgoutbox/outbox/internal/shell"
 )
 
 // ErrNoTable means that there is no table of the name, or the role doesn't see it.
@@ -77,8 +78,8 @@ func (a Attachment) Plan(ctx context.Context, q Querier) (attach, remove string,
 		}
 	}
 	fault(!owns, "%w: %q may not make a trigger on it: run this as %s", ErrForbidden, user, owner)
-	fault(!writes, "%w: %q may not write messages: run the statements that \"outbox migrate grants\" prints for a writer",
-		ErrForbidden, user)
+	fault(!writes, "%w: %q may not write messages: as the owner of schema outbox, run: outbox migrate grants --apply --writer %s",
+		ErrForbidden, user, shell.Word(user))
 	fault(foreign, "there is a function %s already, which something else made: rename that one", function)
 	fault(len(key) == 0, "it has no primary key: name the columns of the key")
 	fault(a.Topic != "" && a.TopicColumn != "", "a topic and a column of topics are given: not both")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
@@ -52,8 +53,8 @@ func relayMay(ctx context.Context, q Querier, state State) error {
 	case err != nil:
 		return err
 	case len(missing) > 0:
-		return fmt.Errorf("%w: %q needs %s in database %q: run the statements that \"outbox migrate grants\" prints for a relay",
-			ErrForbidden, state.User, strings.Join(missing, ", "), state.Database)
+		return fmt.Errorf("%w: %q needs %s in database %q: as the schema's owner, run: outbox migrate grants --apply --relay %s",
+			ErrForbidden, state.User, strings.Join(missing, ", "), state.Database, shell.Word(state.User))
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/pgoutbox/outbox/internal/shell"
 )
 
 // State is what a database has.
@@ -86,7 +87,8 @@ func status(ctx context.Context, q Querier, known []Migration) (State, schemaRig
 	}
 	if !rights.usage || !rights.reading {
 		return State{}, rights, fmt.Errorf("%w: %q may not read outbox.migrations in database %q: "+
-			`run the statements that "outbox migrate grants" prints for this role`, ErrForbidden, state.User, state.Database)
+			"as the schema's owner, run: outbox migrate grants --apply --viewer %s (or --writer, --relay, --consumer, by what it does)",
+			ErrForbidden, state.User, state.Database, shell.Word(state.User))
 	}
 
 	rows, err := q.Query(ctx, `SELECT version, name, checksum, applied_at FROM outbox.migrations ORDER BY version`)

@@ -193,7 +193,7 @@ func (c *call) unfit(i int32) error {
 		if c.stopped != nil {
 			return c.stopped
 		}
-		return topicError(name, kerr.UnknownTopicOrPartition) // it was forgotten while we looked
+		return c.broker.topicError(name, kerr.UnknownTopicOrPartition) // it was forgotten while we looked
 	}
 	if name := reserved(m); name != "" && !hasFormat {
 		return outbox.Permanent(fmt.Errorf("kafka: header %.100q can't be sent: names with the prefix outbox- are reserved; rename it",
@@ -348,7 +348,7 @@ func (c *call) judge(part []int32, gaveUp error) {
 			if v == topicGone {
 				c.broker.forget(name)
 			}
-			c.fail(i, topicError(name, cause))
+			c.fail(i, c.broker.topicError(name, cause))
 		}
 	}
 	if len(refused) > 0 {

@@ -61,7 +61,7 @@ func (b *Broker) requireCursorTopic(ctx context.Context, name string) error {
 			return b.createCursorTopic(ctx, name)
 		case errors.Is(err, kerr.UnknownTopicOrPartition):
 			return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q doesn't exist; create it:\n  %s\nor set create_topics: true",
-				name, b.createCommand(name)))
+				name, b.createCursorCommand(name)))
 		case errors.Is(err, kerr.TopicAuthorizationFailed):
 			return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q: not permitted; grant this user Describe, "+
 				"DescribeConfigs, Read and Write on it: %w", name, err))
@@ -70,15 +70,15 @@ func (b *Broker) requireCursorTopic(ctx context.Context, name string) error {
 		case len(t.Partitions) != 1:
 			return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q has %d partitions and must have one, which "+
 				"says what came last; delete it while no relay runs and create it:\n  %s",
-				name, len(t.Partitions), b.createCommand(name)))
+				name, len(t.Partitions), b.createCursorCommand(name)))
 		}
 	}
 	return b.requireCompaction(ctx, name)
 }
 
-func (b *Broker) createCommand(name string) string {
+func (b *Broker) createCursorCommand(name string) string {
 	var command strings.Builder
-	fmt.Fprintf(&command, "kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions 1", b.cfg.Brokers[0], name)
+	command.WriteString(b.createCommand(name) + " --partitions 1")
 	for _, s := range cursorSettings {
 		fmt.Fprintf(&command, " --config %s=%s", s[0], s[1])
 	}

@@ -432,7 +432,7 @@ func TestATopicThatGoesAwayIsAnErrorUntilItIsBack(t *testing.T) {
 			} else if i < 5 && !outbox.IsTopicUnavailable(errs[i]) {
 				t.Errorf("message %d: %v", i, errs[i])
 			} else if i < 5 {
-				contains(t, errs[i], "orders", "doesn't exist", "--create")
+				contains(t, errs[i], "orders", "doesn't exist", "--bootstrap-server", "--create --topic", "create_topics: true")
 			}
 		}
 	}

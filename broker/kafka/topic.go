@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -120,7 +121,7 @@ func (b *Broker) existing(ctx context.Context, names []string, errs map[string]e
 			case err == nil, kerr.IsRetriable(err): // a partition without a leader will get one again
 				exist = append(exist, name)
 			default:
-				errs[name] = topicError(name, err)
+				errs[name] = b.topicError(name, err)
 			}
 		}
 		switch {
@@ -128,7 +129,7 @@ func (b *Broker) existing(ctx context.Context, names []string, errs map[string]e
 			return exist, nil
 		case !b.cfg.CreateTopics:
 			for _, name := range missing {
-				errs[name] = topicError(name, kerr.UnknownTopicOrPartition)
+				errs[name] = b.topicError(name, kerr.UnknownTopicOrPartition)
 			}
 			return exist, nil
 		case !created:
@@ -179,8 +180,8 @@ func (b *Broker) create(ctx context.Context, names []string, errs map[string]err
 			reason += ": " + *topic.ErrorMessage
 		}
 		errs[topic.Topic] = outbox.TopicUnavailable(fmt.Errorf("kafka: topic %q doesn't exist and can't be created, so "+
-			"create it by hand (kafka-topics.sh --create --topic %s): %s",
-			topic.Topic, topic.Topic, reason))
+			"create it by hand: %s (the cluster says: %s)",
+			topic.Topic, b.createCommand(topic.Topic), reason))
 	}
 	return nil
 }
@@ -218,12 +219,18 @@ func (b *Broker) batchLimit(name string) int32 {
 	return int32(b.cfg.MaxRecordBytes + libraryMargin)
 }
 
+// createCommand is what a person types to create a topic.
+func (b *Broker) createCommand(topic string) string {
+	return fmt.Sprintf("kafka-topics.sh --bootstrap-server %s --create --topic %s",
+		shell.Word(strings.Join(b.cfg.Brokers, ",")), shell.Word(topic))
+}
+
 // topicError explains the cluster's error about a topic.
-func topicError(name string, err error) error {
+func (b *Broker) topicError(name string, err error) error {
 	switch {
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
-		err = fmt.Errorf("kafka: topic %q doesn't exist; create it (kafka-topics.sh --create --topic %s), or have "+
-			"topics created by the adapter's option", name, name)
+		err = fmt.Errorf("kafka: topic %q doesn't exist; create it: %s; or have missing topics created, by "+
+			"create_topics: true", name, b.createCommand(name))
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
 		err = fmt.Errorf("kafka: topic %q: not permitted; grant this user Write and Describe on the topic: %w", name, err)
 	case errors.Is(err, kerr.InvalidTopicException):

@@ -252,9 +252,9 @@ func TestTheConfigurationIsTriedOut(t *testing.T) {
 	}
 	write(freeAddress(t)) // and nothing listens there
 	d.outbox("config", "validate").want(exitOK, "2 destinations")
-	d.outbox("config", "validate", "--connect").want(exitError, "database: ", "outbox migrate up", "destination file: ok",
+	d.outbox("config", "validate", "--connect").want(exitError, "database: ", "outbox migrate up", "destination file: ok, it answers",
 		"destination kafka: ", "refused", "2 of 3 can't be used")
 	d.outbox("migrate", "up").want(exitOK)
 	write(servers.TestKafka(t).Addr())
-	d.outbox("config", "validate", "--connect").want(exitOK, "database: ok", "destination kafka: ok")
+	d.outbox("config", "validate", "--connect").want(exitOK, "database: ok", "destination kafka: ok, it answers; topics")
 }

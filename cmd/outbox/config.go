@@ -51,7 +51,8 @@ func (a *app) load(in config.Input, sets []string) (*config.Loaded, error) {
 	loaded, err := config.Load(in)
 	if err != nil {
 		if in.File == "" {
-			err = fmt.Errorf("there is no %s here: write one (outbox config schema says what it may contain), or name "+
+			err = fmt.Errorf("there is no %s here: write one (outbox init does, by the compose file of this folder; "+
+				"outbox config schema says what it may contain), or name "+
 				"one with --config or OUTBOX_CONFIG\n%w",
 				defaultConfigFile, err)
 		}
@@ -154,6 +155,9 @@ func (a *app) printProbed(found []daemon.Probed) error {
 	bad := 0
 	for _, p := range found {
 		text := "ok"
+		if p.What != "database" {
+			text = "ok, it answers; topics and rights to write show with the first message"
+		}
 		if p.Err != nil {
 			bad++
 			text = clean(p.Err.Error())

@@ -44,7 +44,7 @@ func writeLetters(a *app, p *verbs.DeadList, letters []admin.DeadLetter) error {
 			cause = fmt.Sprint(l.Behind)
 		}
 		row := []any{l.MessageID, l.Position, l.Destination, l.Topic, short(l.Key, 40), cause, l.Attempts, ago(now, l.At),
-			short(l.Error, 80)}
+			short(l.Error, errorWidth)}
 		if !p.Blocked {
 			row = slices.Insert(row, 8, any(l.AcknowledgedBy))
 		}

@@ -22,7 +22,7 @@ func listHolds(a *app, p *verbs.Holds, list []admin.HeldLane) error {
 			next = "in " + span(h.Due.Sub(now))
 		}
 		t.row(h.Destination, short(h.Lane, 40), h.Messages, h.MessageID, h.Topic, h.Attempts, ago(now, h.Since)+" ago",
-			next, short(h.Error, 80))
+			next, short(h.Error, errorWidth))
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -69,7 +69,7 @@ func groupLetters(a *app, _ *verbs.Filter, g admin.DeadGroups) error {
 	now := time.Now()
 	for _, d := range g.Groups {
 		t.row(d.Fingerprint, d.Messages, d.New, d.Again, d.Destination, d.Topic, d.Reason, ago(now, d.First)+" ago",
-			ago(now, d.Last)+" ago", short(d.Error, 80))
+			ago(now, d.Last)+" ago", short(d.Error, errorWidth))
 	}
 	if err := t.flush(); err != nil {
 		return err

@@ -109,6 +109,7 @@ A first run against a database of yours:
 
 Data goes to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 wrong
 usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
+		Version:       thisBuild().Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		// Errors before this are those of the command line.

@@ -74,7 +74,7 @@ func showMessage(a *app, p *verbs.MessagesShow, lives []admin.MessageLife) error
 			if !d.Due.IsZero() {
 				next = "in " + span(d.Due.Sub(now))
 			}
-			t.row(d.Destination, d.State, d.Attempts, since, next, short(d.Error, 80))
+			t.row(d.Destination, d.State, d.Attempts, since, next, short(d.Error, errorWidth))
 		}
 		if err := t.flush(); err != nil {
 			return err

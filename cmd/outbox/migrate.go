@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -150,7 +152,7 @@ func (a *app) migrateGrantsCommand() *cobra.Command {
 		Short: "Print the least privileges of writers, relays, viewers, consumers and emitters, or give them",
 		Long: `Prints GRANT statements for the roles that are named. The schema's owner runs them, and a superuser those of
 --emitter; running them again is harmless. With --apply they are run, in one transaction, as the role of the database's
-address. docs/trust.md says what each role can do then.`,
+address, and nothing is changed unless that role may give all of them. docs/trust.md says what each role can do then.`,
 		Example: `  outbox migrate grants --writer orders_service --relay outbox_relay --viewer grafana | psql orders
   outbox migrate grants --relay outbox_relay --apply --database-url postgres://owner@localhost/orders`,
 		Args: cobra.NoArgs,
@@ -182,14 +184,45 @@ address. docs/trust.md says what each role can do then.`,
 	return cmd
 }
 
-// apply runs statements as one transaction.
+// apply runs statements that grant and revoke as one transaction.
 func (a *app) apply(ctx context.Context, sql string) error {
-	conn, err := a.connect(ctx)
+	at, err := a.database()
+	if err != nil {
+		return err
+	}
+	cfg, err := a.parse(at)
+	if err != nil {
+		return err
+	}
+	// To a role that may not give a right, the server only says so in a warning, and goes on.
+	var warned []string
+	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if n.Code == "01007" || n.Code == "01006" {
+			warned = append(warned, n.Message)
+		}
+	}
+	conn, err := connect.Open(ctx, cfg, at.origin)
 	if err != nil {
 		return err
 	}
 	defer connect.Close(conn)
-	if err := conn.PgConn().Exec(ctx, "BEGIN;\n"+sql+"COMMIT").Close(); err != nil {
+	err = conn.PgConn().Exec(ctx, "BEGIN;\n"+sql).Close()
+	if sqlstate.Of(err) == "42501" || err == nil && len(warned) > 0 {
+		owner, user := "the owner of schema outbox", conn.Config().User
+		_, _ = conn.Exec(ctx, `ROLLBACK`)
+		// Without the name the repair is still right.
+		_ = conn.QueryRow(ctx, `SELECT format('%I, the owner of schema outbox', nspowner::regrole::text), current_user
+			FROM pg_namespace WHERE nspname = 'outbox'`).Scan(&owner, &user)
+		if err == nil {
+			err = fmt.Errorf("the server says: %s", warned[0])
+		}
+		return fmt.Errorf("nothing was changed, because %q may not give these rights: run it as %s, by --database-url: %w",
+			user, owner, err)
+	}
+	if err == nil {
+		_, err = conn.Exec(ctx, `COMMIT`)
+	}
+	if err != nil {
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
 	fmt.Fprintln(a.stderr, "done")

@@ -128,6 +128,9 @@ func clean(s string) string {
 	return printed.Text(s)
 }
 
+// errorWidth bounds an error in the last column of a table, in runes. The repair stands at its end.
+const errorWidth = 300
+
 // short cuts s to n runes.
 func short(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {

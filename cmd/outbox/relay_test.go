@@ -303,10 +303,17 @@ func TestErrorsAtTheStartSayWhatToDo(t *testing.T) {
 	})
 	d.exec(schema.Grants("", "", role))
 	as := other(func(c *pgx.ConnConfig) { c.User = role })
-	relay(as).want(exitError, "lacks privileges", "outbox migrate grants")
+	command(t, d.folder, []string{"OUTBOX_DATABASE_URL=" + as}, "migrate", "grants", "--apply", "--relay", role).
+		want(exitError, "nothing was changed", `run it as `+d.Config().User+`, the owner of schema outbox`, "the server says: n").never("done")
+	relay(as).want(exitError, "lacks privileges", "outbox migrate grants --apply --relay "+role)
 	command(t, d.folder, []string{"OUTBOX_DATABASE_URL=" + as}, "status").want(exitOK, "NO RELAY")
 	d.exec(`DROP OWNED BY ` + role)
 	command(t, d.folder, []string{"OUTBOX_DATABASE_URL=" + as}, "status").want(exitError, "lacks privileges", "outbox migrate grants")
+	command(t, d.folder, []string{"OUTBOX_DATABASE_URL=" + as}, "migrate", "grants", "--apply", "--relay", role).
+		want(exitError, "nothing was changed", "may not give these rights", "42501").never("done")
+	d.outbox("migrate", "grants", "--apply", "--relay", role).want(exitOK, "done")
+	command(t, d.folder, []string{"OUTBOX_DATABASE_URL=" + as}, "status").want(exitOK)
+	d.exec(`DROP OWNED BY ` + role)
 
 	d.exec(`UPDATE outbox.migrations SET version = 9999 WHERE version = (SELECT max(version) FROM outbox.migrations)`)
 	relay(d.url).want(exitError, "outbox")

@@ -20,7 +20,7 @@ func listDeadRows(a *app, p *verbs.TablesDead, rows []admin.DeadRow) error {
 		if !r.DeadAt.IsZero() {
 			age = ago(now, r.DeadAt)
 		}
-		t.row(r.ID, r.MessageID, r.EventType, r.Attempts, age, short(r.Error, 80))
+		t.row(r.ID, r.MessageID, r.EventType, r.Attempts, age, short(r.Error, errorWidth))
 	}
 	if err := t.flush(); err != nil {
 		return err

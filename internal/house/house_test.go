@@ -30,6 +30,7 @@ var directions = map[string][]string{
 	"internal/template":  {""},
 	"internal/settings":  {}, // every room completes and checks its configurations with it
 	"internal/sqlstate":  {}, // every room may read the server's codes
+	"internal/shell":     {}, // every room may print a command
 	"relay":              {"", "schema", "internal/printed"},
 	"relay/polling":      {"", "schema", "relay", "internal/cursors"},
 	"relay/internal/wal": {"", "schema", "mapping", "relay"},
@@ -103,7 +104,7 @@ func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {
 				continue
 			}
 			target := strings.TrimPrefix(strings.TrimPrefix(imp, module), "/")
-			if target == room || slices.Contains([]string{"internal/settings", "internal/sqlstate"}, target) ||
+			if target == room || slices.Contains([]string{"internal/settings", "internal/shell", "internal/sqlstate"}, target) ||
 				room != "" && strings.HasPrefix(target, room+"/") {
 				continue
 			}

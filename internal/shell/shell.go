@@ -1,0 +1,17 @@
+// Package shell writes commands that a person can copy from a message into a shell.
+package shell
+
+import (
+	"regexp"
+	"strings"
+)
+
+var plain = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=,-]+$`)
+
+// Word is s as a shell takes it for one word.
+func Word(s string) string {
+	if plain.MatchString(s) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
