@@ -753,4 +753,18 @@ var mutants = []mutant{
 		wrong: "ctx, cancel := context.WithCancel(ctx)",
 		pkg:   "./relay/mapped", run: "TestARelayThatWaitsGivesUpConnectionsThatAreHalfOpen",
 	},
+	{
+		name:  "rights that the server did not give are called given",
+		file:  "cmd/outbox/migrate.go",
+		old:   `if sqlstate.Of(err) == "42501" || err == nil && len(warned) > 0 {`,
+		wrong: `if sqlstate.Of(err) == "42501" {`,
+		pkg:   "./cmd/outbox", run: "TestErrorsAtTheStartSayWhatToDo",
+	},
+	{
+		name:  "an archive's file is finished while another process writes to it",
+		file:  "broker/jsonl/archive.go",
+		old:   "if err := lines.open(); err != nil {\n\t\treturn err",
+		wrong: "if err := lines.open(); err != nil && !errors.Is(err, errLocked) {\n\t\treturn err",
+		pkg:   "./broker/jsonl", run: "TestArchivesInOneDirectoryLeaveEachOthersFilesAlone",
+	},
 }
