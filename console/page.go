@@ -115,7 +115,7 @@ func (v *view) layout(title string, body any) *element {
 			h("header",
 				h("a.brand", here(""), "outbox"),
 				h("nav", append([]any{at("aria-label", "Pages")}, links...)...),
-				h("div.who", h("span", at("title", name), name, when(who != "", " · ", foreign(who, 60))),
+				h("div.who", h("span.database", at("title", name), name), when(who != "", h("span", foreign(who, 60))),
 					h("button.live", at("type", "button"), at("id", "live"), at("hidden", ""), at("aria-live", "off"), "Live"))),
 			h("main", append(main, body)...),
 			h("footer", when(v.report != nil, v.status()), h("span.hint", at("hidden", ""), "Press ", h("kbd", "?"), " for the keys"))))

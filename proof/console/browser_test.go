@@ -185,7 +185,8 @@ func (b *browser) geometry(least int) (found []string) {
 		for (const e of document.querySelectorAll("main *, header *")) {
 			if (e.closest("svg, caption, thead, .skip, pre, option") || !e.getClientRects().length) continue;
 			const style = getComputedStyle(e);
-			const cut = style.overflowX !== "visible" && style.overflowX !== "auto" && e.scrollWidth > e.clientWidth + 1;
+			const told = style.textOverflow === "ellipsis" && e.title === e.textContent.trim(); // it shows that it is cut, and its title has the rest
+			const cut = style.overflowX !== "visible" && style.overflowX !== "auto" && e.scrollWidth > e.clientWidth + 1 && !told;
 			if (cut) out.push("cut off: " + name(e));
 			const box = e.getBoundingClientRect();
 			const text = !e.children.length && e.textContent.trim() && !e.closest("nav, .scroll");
