@@ -111,8 +111,9 @@ func try(ctx context.Context, root, dir string, m mutant) (caught bool, by strin
 	if err := os.WriteFile(overlayPath, overlay, 0o600); err != nil {
 		return false, "", err
 	}
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlayPath, "-count=1", "-failfast", "-timeout", "2m", "-run", m.run, m.pkg)
+	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-failfast", "-timeout", "2m", "-run", m.run, m.pkg)
 	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlayPath) // also for the programs that tests build
 	out, err := cmd.CombinedOutput()
 	if err == nil {
 		return false, "", nil
