@@ -28,10 +28,11 @@ type SnapshotConfig struct {
 	// time; the renewal also stores what idle polls have passed. At least 100 ms. Default 3 s.
 	Lease time.Duration
 
-	// PollBusy is the pause between polls while messages come, and for 25 such pauses afterwards. Then each empty poll
-	// makes the pause a quarter longer, up to PollIdle. PollBusy is about what polling adds to a message's latency.
-	// Where messages are rare, writers notify the session instead, and it polls once a second, or each PollIdle if that
-	// is longer. Defaults 1 ms and 100 ms.
+	// PollBusy is the time from one poll to the next while messages come, and for 25 such times afterwards; a slow poll
+	// is followed by a pause as long as itself, at most PollBusy. Then each empty poll makes the time a quarter longer,
+	// up to PollIdle. Half of PollBusy is about what polling adds to a message's latency. Where messages are rare,
+	// writers notify the session instead, and it polls once a second, or each PollIdle if that is longer. Defaults 1 ms
+	// and 100 ms.
 	PollBusy time.Duration
 	PollIdle time.Duration
 

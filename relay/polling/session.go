@@ -310,6 +310,7 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 	if err := rest.begin(ctx, since); err != nil {
 		return nil, err
 	}
+	asked := time.Now()
 	found, err := s.reader.pollWindow(ctx, &base, s.limit(limit), s.source.cfg.PageBytes)
 	if err != nil {
 		return nil, err
@@ -336,7 +337,7 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 			pg = nil
 		}
 	}
-	s.schedule(pg != nil || large)
+	s.schedule(asked, pg != nil || large)
 	if pg == nil && !large {
 		// Nothing is to be settled, so nothing is written: the next write of the cursor includes this.
 		s.mu.Lock()
@@ -463,8 +464,9 @@ func (s *snapshotSession) observe(messages, bytes int) {
 // a few milliseconds apart are worth it, and an idle database is left alone.
 const busyFor = 25
 
-// schedule sets the time of the next poll.
-func (s *snapshotSession) schedule(found bool) {
+// schedule sets the time of the poll after the one that began at a time: polls come at a beat. One that is slow is
+// followed by a pause as long as itself, at most s.pause.
+func (s *snapshotSession) schedule(asked time.Time, found bool) {
 	cfg := &s.source.cfg
 	now := time.Now()
 	switch {
@@ -477,7 +479,8 @@ func (s *snapshotSession) schedule(found bool) {
 	if s.reader.rest.held {
 		s.pause = max(restIdle, cfg.PollIdle)
 	}
-	s.pollAt = now.Add(s.pause)
+	took := now.Sub(asked)
+	s.pollAt = asked.Add(max(s.pause, took+min(took, s.pause)))
 }
 
 // await waits until the next poll is due, a wake-up or a notification comes; if crowded, until something was settled.

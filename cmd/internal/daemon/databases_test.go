@@ -250,7 +250,7 @@ func TestThePageOfAllDatabases(t *testing.T) {
 		return first > 0 && last > first && strings.Contains(text, ">not yet<") && strings.Contains(text, "1 of 2 databases are well") &&
 			strings.Contains(text, "Database billing: broken")
 	})
-	if _, text := m.get("/databases/shop/console/"); !strings.Contains(text, `href="databases" data-key="b"`) || !strings.Contains(text, `<span title="shop">shop`) {
+	if _, text := m.get("/databases/shop/console/"); !strings.Contains(text, `href="databases" data-key="b"`) || !strings.Contains(text, `title="shop">shop</span>`) {
 		t.Errorf("the overview of one does not lead to the page of all:\n%s", text)
 	}
 	answer := httptest.NewRecorder()
