@@ -311,9 +311,9 @@ var mutants = []mutant{
 	{
 		name: "a session goes to rest without another poll",
 		file: "relay/polling/session.go",
-		old: "	if err := rest.begin(ctx, since); err != nil {\n		return nil, err\n	}\n" +
+		old: "	if err := rest.begin(ctx, since); err != nil {\n		return nil, err\n	}\n	asked := time.Now()\n" +
 			"	found, err := s.reader.pollWindow(ctx, &base, s.limit(limit), s.source.cfg.PageBytes)\n",
-		wrong: "	found, err := s.reader.pollWindow(ctx, &base, s.limit(limit), s.source.cfg.PageBytes)\n" +
+		wrong: "	asked := time.Now()\n	found, err := s.reader.pollWindow(ctx, &base, s.limit(limit), s.source.cfg.PageBytes)\n" +
 			"	if err := rest.begin(ctx, since); err != nil {\n		return nil, err\n	}\n",
 		pkg: "./relay/polling", run: "TestNoMessageIsMissed",
 	},
