@@ -309,6 +309,13 @@ var mutants = []mutant{
 		pkg:   "./relay/polling", run: "TestWhatIsHandedOutSurvives",
 	},
 	{
+		name:  "what is left of a transaction at the end of a chunk is not read",
+		file:  "relay/polling/reader.go",
+		old:   "::text::xid8 ELSE c.last END",
+		wrong: "::text::xid8 ELSE (c.last::text::bigint + 1)::text::xid8 END",
+		pkg:   "./relay/polling", run: "TestABacklogIsReadToItsEndHoweverItIsCut",
+	},
+	{
 		name: "a session goes to rest without another poll",
 		file: "relay/polling/session.go",
 		old: "	if err := rest.begin(ctx, since); err != nil {\n		return nil, err\n	}\n	asked := time.Now()\n" +

@@ -42,9 +42,16 @@ type chunk struct {
 
 func (c *chunk) single() bool { return c.xids.Lo == c.xids.Hi }
 
-// A page looks at all index entries of its chunks, so a chunk is about as large as a page. Smaller chunks cost more
-// memory, 32 bytes each, and one statement each when the backlog is measured.
-const chunkSize = 2000
+// cut says how a backlog is cut into chunks.
+type cut struct {
+	chunk  int64 // messages
+	atOnce int   // chunks that a statement measures
+}
+
+// A page looks at all index entries of its chunks, so a chunk is smaller than a page. Smaller chunks cost more memory,
+// 32 bytes each, and more time when the backlog is measured. A statement measures so many chunks that it takes a tenth
+// of a second, and a few seconds where most rows are of other shard groups.
+var usualCut = cut{chunk: 2000, atOnce: 250}
 
 // newBacklog measures what next sees and prev doesn't (and a little more, which next doesn't see). It will return the
 // messages with ids greater than after.
@@ -57,23 +64,25 @@ func newBacklog(ctx context.Context, r *reader, prev, next *cursors.Snapshot, af
 			continue
 		}
 		for within.Lo <= within.Hi {
-			s, err := r.nextChunk(ctx, within, chunkSize)
+			spans, err := r.spans(ctx, within)
 			if err != nil {
 				return nil, err
 			}
-			switch {
-			case s.count < chunkSize:
-				if s.count > 0 {
-					b.ahead = append(b.ahead, chunk{cursors.Range{Lo: s.first, Hi: within.Hi}, s.ids})
+			for _, s := range spans {
+				switch {
+				case s.count < r.cut.chunk:
+					if s.count > 0 {
+						b.ahead = append(b.ahead, chunk{cursors.Range{Lo: s.first, Hi: within.Hi}, s.ids})
+					}
+					within.Lo = within.Hi + 1
+				case s.first == s.last:
+					singles = append(singles, cursors.Range{Lo: s.first, Hi: s.first})
+					within.Lo = s.first + 1
+				default:
+					// The last transaction may continue beyond the limit, so the next chunk covers it.
+					b.ahead = append(b.ahead, chunk{cursors.Range{Lo: s.first, Hi: s.last - 1}, s.ids})
+					within.Lo = s.last
 				}
-				within.Lo = within.Hi + 1
-			case s.first == s.last:
-				singles = append(singles, cursors.Range{Lo: s.first, Hi: s.first})
-				within.Lo = s.first + 1
-			default:
-				// The last transaction may continue beyond the limit, so the next chunk covers it.
-				b.ahead = append(b.ahead, chunk{cursors.Range{Lo: s.first, Hi: s.last - 1}, s.ids})
-				within.Lo = s.last
 			}
 		}
 	}

@@ -1,6 +1,79 @@
 package polling
 
-import "testing"
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/cursors"
+)
+
+// Transactions are smaller and larger than chunks, end where chunks end, and share ranges of ids.
+func TestABacklogIsReadToItsEndHoweverItIsCut(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	writers := []*pgx.Conn{db.Connect(), db.Connect(), db.Connect()}
+	begin := func(conn *pgx.Conn) pgx.Tx {
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tx
+	}
+	for round := range 12 {
+		var open []pgx.Tx
+		for _, conn := range writers {
+			open = append(open, begin(conn))
+		}
+		for n := range 3 * (1 + round%4) {
+			tx := open[(n*n+round)%len(open)]
+			if _, err := tx.Exec(t.Context(), `INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', $1, 'x')`,
+				fmt.Sprint(n, round)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, tx := range open {
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	next, err := cursors.Parse(db.Value(`SELECT pg_current_snapshot()`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	prev, err := cursors.Parse("1:1:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for group, groups := range []int{1, 4} {
+		r := acquire(t, db.source(fmt.Sprint("d", groups), SnapshotConfig{Group: group, Groups: groups})).(*snapshotSession).reader
+		rows, _ := db.Connect().Query(t.Context(), `SELECT id FROM outbox.messages WHERE shard BETWEEN $1::text::int AND $2::text::int ORDER BY id`,
+			string(r.firstShard), string(r.lastShard))
+		want, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil || len(want) == 0 {
+			t.Fatal(want, err)
+		}
+		for _, r.cut = range []cut{{1, 1}, {2, 1}, {3, 2}, {4, 3}, {5, 250}, {7, 1}, {1000, 250}} {
+			var got []int64
+			b, err := newBacklog(t.Context(), r, &prev, &next, 0)
+			for err == nil && !b.done() {
+				var pg *page
+				if pg, err = b.read(t.Context(), r, 5, 1<<20); pg != nil {
+					for i := range pg.deliveries {
+						got = append(got, pg.deliveries[i].Position)
+					}
+					r.pool.put(pg)
+				}
+			}
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("%d groups, %+v: read %v, want %v (%v)", groups, r.cut, got, want, err)
+			}
+		}
+	}
+}
 
 func TestPagesSpanMoreWhereIDsAreSparse(t *testing.T) {
 	t.Parallel()

@@ -36,13 +36,17 @@ type Snapshot struct {
 	cfg         SnapshotConfig
 	states      *states.Writer
 
-	// minPage is the least number of messages that are read at once.
+	// minPage is the least number of messages that are read at once, unless they are large.
 	minPage int
 
 	active  atomic.Bool
 	release func() // of the registration
 	intact  bool   // tables and rights were once in order; used by Acquire's goroutine
 }
+
+// usualPage is how many messages are read at once. To begin a page costs the server as much as to read some 150
+// messages, and a page looks at the index of up to two chunks more than it returns.
+const usualPage = 4500
 
 var (
 	_ relay.Reporting = (*Snapshot)(nil)
@@ -57,7 +61,7 @@ func NewSnapshot(conn *pgx.ConnConfig, destination string, cfg SnapshotConfig) (
 	if err != nil {
 		return nil, err
 	}
-	s := &Snapshot{conn: conn.Copy(), destination: destination, cfg: cfg, minPage: 1000}
+	s := &Snapshot{conn: conn.Copy(), destination: destination, cfg: cfg, minPage: usualPage}
 	if cfg.Registration != nil {
 		s.owner, s.states = cfg.Registration.Name(), cfg.Registration.states
 	} else {

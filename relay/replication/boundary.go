@@ -50,7 +50,7 @@ func (s *session) newSlot(ctx context.Context) (b boundary, err error) {
 // createSlot returns the command. Since PostgreSQL 15 its options are in parentheses.
 func createSlot(name string, conn *pgx.Conn, failover bool) string {
 	command := "CREATE_REPLICATION_SLOT " + name + " LOGICAL pgoutput "
-	switch v := serverVersion(conn); {
+	switch v := dial.Major(conn); {
 	case v < 15:
 		return command + "EXPORT_SNAPSHOT"
 	case v >= 17 && failover:
@@ -58,11 +58,6 @@ func createSlot(name string, conn *pgx.Conn, failover bool) string {
 	default:
 		return command + "(SNAPSHOT 'export')"
 	}
-}
-
-func serverVersion(conn *pgx.Conn) (major int) {
-	_, _ = fmt.Sscan(conn.PgConn().ParameterStatus("server_version"), &major) // "18.6 (Debian ...)", "19beta1"
-	return major
 }
 
 // create runs command and reads the snapshot that it exports, which is valid until the next command.

@@ -53,6 +53,12 @@ const (
 	PrepareWithin = 65 * time.Second
 )
 
+// Major returns the server's major version, 0 if it isn't known.
+func Major(conn *pgx.Conn) (version int) {
+	_, _ = fmt.Sscan(conn.PgConn().ParameterStatus("server_version"), &version) // "18.6 (Debian ...)", "19beta1"
+	return version
+}
+
 // Connect opens a connection and changes no setting of the session. The name appears in pg_stat_activity.
 func Connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn, error) {
 	cfg := base.Copy()
