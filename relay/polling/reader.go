@@ -445,8 +445,8 @@ type span struct {
 
 type idRange struct{ first, last int64 }
 
-// spans returns the first chunks of a range of transactions, as many as a statement measures. The last of them has fewer
-// messages than a chunk if nothing is left.
+// spans returns the first chunks of a range of transactions, as many as a statement measures. The last of them has
+// fewer messages than a chunk if nothing is left.
 func (r *reader) spans(ctx context.Context, within cursors.Range) ([]span, error) {
 	rows := r.conn.PgConn().ExecStatement(ctx, r.chunks, [][]byte{
 		strconv.AppendUint(nil, within.Lo, 10), strconv.AppendUint(nil, within.Hi, 10), strconv.AppendInt(nil, r.cut.chunk, 10),
