@@ -94,10 +94,10 @@ func (c *conditions) match(f MessageFilter) {
 		c.add("m.created_at < $%d::timestamptz", f.Until)
 	}
 	if f.Header != "" {
-		c.add("m.headers ? $%d::text", f.Header)
+		c.add("outbox.header(m.headers, $%d::text) IS NOT NULL", f.Header)
 	}
 	if f.HeaderValue != "" {
-		c.add("m.headers ->> $%d::text = $%d", f.Header, f.HeaderValue)
+		c.add("outbox.header(m.headers, $%d::text) = $%d", f.Header, f.HeaderValue)
 	}
 }
 
