@@ -22,7 +22,7 @@ func (d *database) fields() (s string) {
 	return s
 }
 
-const asWritten = `orders {"a": "b"} {"n": 12345678901234567890, "keep": "<a>", "gone": 1, "in": {"x": 1}}`
+const asWritten = `orders {"a":"b"} {"n": 12345678901234567890, "keep": "<a>", "gone": 1, "in": {"x": 1}}`
 
 func editable(t *testing.T) (*database, Selection) {
 	t.Helper()
@@ -49,7 +49,7 @@ func TestAnEditChangesWhatIsNamedAndKeepsTheOriginal(t *testing.T) {
 	if _, err := EditDead(t.Context(), d.Conn, s, edit, anna); err != nil {
 		t.Fatal(err)
 	}
-	want := `bills made {"c": "d"} {"in":{"x":1,"y":[1]},"keep":"<a>","n":12345678901234567890}`
+	want := `bills made {"c":"d"} {"in":{"x":1,"y":[1]},"keep":"<a>","n":12345678901234567890}`
 	if got := d.fields(); got != want {
 		t.Errorf("it is %s, want %s", got, want)
 	}
