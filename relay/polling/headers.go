@@ -63,8 +63,9 @@ func appendHeaders(dst []outbox.Header, text string, a *arena) ([]outbox.Header,
 	}
 }
 
-// set appends h to the headers that begin at from, or replaces the one of its name. It compares no names beyond the limit
-// of a message, so an object of a hundred thousand names doesn't hold the relay up: the message is invalid in any case.
+// set appends h to the headers that begin at from, or replaces the one of its name. It compares no names beyond the
+// limit of a message, so an object of a hundred thousand names doesn't hold the relay up: such a message is invalid in
+// any case.
 func set(dst []outbox.Header, from int, h outbox.Header) []outbox.Header {
 	for i := from; i < len(dst) && len(dst)-from <= outbox.MaxHeaders; i++ {
 		if dst[i].Name == h.Name {

@@ -164,8 +164,8 @@ func TestARowThatIsNoMessageIsInvalidAndSaysWhy(t *testing.T) {
 	}
 }
 
-// A json is stored as it was written. As in jsonb, of a name that is there twice the last value counts. A hold keeps the
-// text too.
+// A json is stored as it was written. As in jsonb, of a name that is there twice the last value counts. A hold keeps
+// the text too.
 func TestHeadersArriveInTheOrderInWhichTheyWereWritten(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
