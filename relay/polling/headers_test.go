@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -81,6 +82,11 @@ func FuzzHeaders(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
+	var many []string // beyond the limit of a message, names are not compared
+	for i := range outbox.MaxHeaders + 2 {
+		many = append(many, fmt.Sprintf(`"%d": ""`, i))
+	}
+	f.Add("{" + strings.Join(append(many, many[0]), ",") + "}")
 	f.Fuzz(func(t *testing.T, text string) {
 		var a arena
 		got, err := appendHeaders(nil, text, &a)
