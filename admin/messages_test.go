@@ -104,8 +104,20 @@ func TestASearchByHeaderBearsHeadersThatCanNotBeRead(t *testing.T) {
 			`{"tenant": "6", "tenant": "\u0037", "n": 1e1000000}`, `{"tenant": null}`, `["tenant"]`, `"tenant"`, `{"tenant": [7]}`, `{"tenant": "\u20ac"}`} {
 			d.exec(`INSERT INTO outbox.messages (topic, headers) VALUES ('t', $1)`, headers)
 		}
+		for low, high := 1, 1<<20; high-low > 1; { // as deep as the server takes
+			depth := (low + high) / 2
+			_, err := d.Exec(t.Context(), `INSERT INTO outbox.messages (topic, headers) VALUES ('deep', $1)`,
+				`{"tenant": "7", "a": `+strings.Repeat("[", depth)+strings.Repeat("]", depth)+`}`)
+			if err == nil {
+				low = depth
+			} else {
+				high = depth
+			}
+			d.exec(`DELETE FROM outbox.messages WHERE topic = 'deep' AND id < (SELECT max(id) FROM outbox.messages)`)
+		}
 		euro := map[string]int{"UTF8": 1}[encoding]
-		for value, want := range map[string]int{"": 4 + euro, "7": 2, "6": 0, "null": 1, "[7]": 1, "€": euro} {
+		for value, want := range map[string]int{"": 4 + euro, "7": 2, // and not the deep one
+			"6": 0, "null": 1, "[7]": 1, "€": euro} {
 			if encoding != "UTF8" && value == "€" {
 				continue // no text of the database can be it
 			}

@@ -262,11 +262,12 @@ CREATE TABLE outbox.audit (
 );
 
 -- header is a header's value, of an object that json can store: NULL also where the object has an escape that is no
--- character of the database. The operators of json make that an error, which would end a search at the first such row.
+-- character of the database, or is nested so deeply that its INSERT had just enough stack. The operators of json make
+-- that an error, which would end a search at the first such row.
 CREATE FUNCTION outbox.header(headers json, name text) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog AS $$
 BEGIN
     RETURN coalesce(headers ->> name, (headers -> name)::text); -- as it is delivered: null is a text
-EXCEPTION WHEN data_exception THEN
+EXCEPTION WHEN data_exception OR statement_too_complex THEN
     RETURN NULL;
 END $$;
 
