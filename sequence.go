@@ -33,7 +33,7 @@ const insertOneNumbered = `WITH s AS (
 )
 INSERT INTO outbox.messages ` + insertColumns + `
 SELECT $1::uuid, $2::text, $3::text, $4::text, $5::text, $6::text, $7::bytea, $8::text,
-       coalesce($9::jsonb, '{}') || jsonb_build_object('` + SequenceHeader + `', s.last::text), $10::timestamptz
+       (coalesce(left($9::text, -1) || ',', '{') || '"` + SequenceHeader + `":"' || s.last || '"}')::json, $10::timestamptz
 FROM s`
 
 // The rows of several keys are locked in the order of the keys, so that two calls don't deadlock. Messages without a
@@ -54,7 +54,7 @@ const insertManyNumbered = `WITH m AS MATERIALIZED (
 INSERT INTO outbox.messages ` + insertColumns + `
 SELECT nullif(m.message_id, '')::uuid, m.topic, nullif(m.key, ''), nullif(m.aggregate_type, ''), nullif(m.aggregate_id, ''),
        nullif(m.event_type, ''), m.payload, nullif(m.content_type, ''),
-       CASE WHEN m.number IS NULL THEN nullif(m.headers, '')::jsonb
-       ELSE coalesce(nullif(m.headers, '')::jsonb, '{}') || jsonb_build_object('` + SequenceHeader + `', m.number::text) END,
+       coalesce(coalesce(nullif(left(m.headers, -1), '') || ',', '{') || '"` + SequenceHeader + `":"' || m.number || '"}',
+                nullif(m.headers, ''))::json,
        nullif(m.deliver_at, '')::timestamptz
 FROM n m ORDER BY m.place`

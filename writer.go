@@ -67,14 +67,14 @@ func NewWriter(cfg WriterConfig) (*Writer, error) {
 // One message uses plain values and no arrays, so it costs what a hand-written INSERT costs. The casts let every query
 // mode of pgx and every driver send text.
 const insertOne = `INSERT INTO outbox.messages ` + insertColumns + `
-VALUES ($1::uuid, $2::text, $3::text, $4::text, $5::text, $6::text, $7::bytea, $8::text, $9::jsonb, $10::timestamptz)`
+VALUES ($1::uuid, $2::text, $3::text, $4::text, $5::text, $6::text, $7::bytea, $8::text, $9::json, $10::timestamptz)`
 
 // Several messages use one statement, whatever their number, so it stays prepared. ORDER BY place makes ids ascend in
 // the order of the messages: defaults are evaluated for the rows of the ordered subquery, one after the other. An empty
 // text stands for NULL; payloads have real NULLs.
 const insertMany = `INSERT INTO outbox.messages ` + insertColumns + `
 SELECT nullif(m.message_id, '')::uuid, m.topic, nullif(m.key, ''), nullif(m.aggregate_type, ''), nullif(m.aggregate_id, ''),
-       nullif(m.event_type, ''), m.payload, nullif(m.content_type, ''), nullif(m.headers, '')::jsonb, nullif(m.deliver_at, '')::timestamptz
+       nullif(m.event_type, ''), m.payload, nullif(m.content_type, ''), nullif(m.headers, '')::json, nullif(m.deliver_at, '')::timestamptz
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[], $9::text[], $10::text[])
      WITH ORDINALITY AS m (message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at, place)
 ORDER BY m.place`

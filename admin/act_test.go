@@ -50,7 +50,7 @@ func TestRequeueMakesHoldsThatAreDueInOrder(t *testing.T) {
 	if n := d.int(`SELECT count(*) FROM outbox.dead_letters`); n != 0 {
 		t.Errorf("%d dead letters are left", n)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.holds WHERE payload = 'secret' AND headers = '{"a":"b"}'`); n != 5 {
+	if n := d.int(`SELECT count(*) FROM outbox.holds WHERE payload = 'secret' AND headers::text = '{"a":"b"}'`); n != 5 {
 		t.Errorf("%d messages kept payload and headers", n)
 	}
 	var actor, verb, destination, reason string

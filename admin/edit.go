@@ -34,7 +34,7 @@ func readOriginal(text string, payload []byte) (*Original, error) {
 		Topic       string
 		EventType   *string `json:"event_type"`
 		ContentType *string `json:"content_type"`
-		Headers     json.RawMessage
+		Headers     *string
 	}
 	if strings.HasPrefix(text, `"`) { // it could be made readable only as a whole
 		return &Original{Headers: json.RawMessage(text), Payload: payload}, nil
@@ -42,10 +42,11 @@ func readOriginal(text string, payload []byte) (*Original, error) {
 	if err := json.Unmarshal([]byte(text), &stored); err != nil {
 		return nil, fmt.Errorf("read the original: %w", err)
 	}
-	if string(stored.Headers) == "null" {
-		stored.Headers = nil
+	original := &Original{stored.Topic, value(stored.EventType), value(stored.ContentType), nil, payload}
+	if stored.Headers != nil {
+		original.Headers = json.RawMessage(*stored.Headers)
 	}
-	return &Original{stored.Topic, value(stored.EventType), value(stored.ContentType), stored.Headers, payload}, nil
+	return original, nil
 }
 
 // Edit is what to change of a dead letter. The key and the aggregate stay: the order hangs on them.
@@ -239,15 +240,16 @@ func lockLetter(ctx context.Context, tx pgx.Tx, s Selection) (letter DeadLetter,
 // The first edit keeps what was written; a later one leaves that as it is.
 const keepOriginalSQL = `
 	UPDATE outbox.dead_letters SET
-		original = coalesce(original, jsonb_build_object('topic', topic, 'event_type', event_type, 'content_type', content_type, 'headers', headers)),
+		original = coalesce(original, jsonb_build_object('topic', topic, 'event_type', event_type, 'content_type', content_type,
+			'headers', headers::text)),
 		original_payload = CASE WHEN original IS NULL THEN payload ELSE original_payload END,
-		topic = $4, event_type = nullif($5, ''), content_type = nullif($6, ''), headers = $7::text::jsonb, payload = $8
+		topic = $4, event_type = nullif($5, ''), content_type = nullif($6, ''), headers = $7::text::json, payload = $8
 	WHERE destination = $1 AND id = $2 AND message_id = $3::text::uuid`
 
 const restoreOriginalSQL = `
 	UPDATE outbox.dead_letters SET
 		topic = original ->> 'topic', event_type = original ->> 'event_type', content_type = original ->> 'content_type',
-		headers = nullif(original -> 'headers', 'null'), payload = original_payload, original = NULL, original_payload = NULL
+		headers = (original ->> 'headers')::json, payload = original_payload, original = NULL, original_payload = NULL
 	WHERE destination = $1 AND id = $2 AND message_id = $3::text::uuid`
 
 func storeEdit(ctx context.Context, tx pgx.Tx, letter DeadLetter, e Edit, row []any) error {

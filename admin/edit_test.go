@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -22,7 +23,7 @@ func (d *database) fields() (s string) {
 	return s
 }
 
-const asWritten = `orders {"a": "b"} {"n": 12345678901234567890, "keep": "<a>", "gone": 1, "in": {"x": 1}}`
+const asWritten = `orders {"a":"b"} {"n": 12345678901234567890, "keep": "<a>", "gone": 1, "in": {"x": 1}}`
 
 func editable(t *testing.T) (*database, Selection) {
 	t.Helper()
@@ -49,7 +50,7 @@ func TestAnEditChangesWhatIsNamedAndKeepsTheOriginal(t *testing.T) {
 	if _, err := EditDead(t.Context(), d.Conn, s, edit, anna); err != nil {
 		t.Fatal(err)
 	}
-	want := `bills made {"c": "d"} {"in":{"x":1,"y":[1]},"keep":"<a>","n":12345678901234567890}`
+	want := `bills made {"c":"d"} {"in":{"x":1,"y":[1]},"keep":"<a>","n":12345678901234567890}`
 	if got := d.fields(); got != want {
 		t.Errorf("it is %s, want %s", got, want)
 	}
@@ -177,5 +178,26 @@ func TestChangesInPayloadsOfJSONAreNamedByTheirPlace(t *testing.T) {
 	want := []Change{{"payload.a.b[1]", "2", "3"}, {"payload.a.c", "x", ""}, {"payload.d", "", "null"}}
 	if got := d.Changes(); !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// What json can store and jsonb can't is kept by an edit as well, and brought back.
+func TestADeadLetterWhoseHeadersCanNotBeReadIsMended(t *testing.T) {
+	t.Parallel()
+	d, s := editable(t)
+	const odd = `{"a":  "\u0000", "b": "c", "b": "\ud834"}`
+	d.exec(`UPDATE outbox.dead_letters SET headers = $1, payload = 'x'`, odd)
+	l, err := EditDead(t.Context(), d.Conn, s, Edit{Headers: map[string]*string{"a": nil, "b": text("d")}}, anna)
+	if err != nil || d.fields() != `orders {"b":"d"} x` || l.Original == nil || string(l.Original.Headers) != odd {
+		t.Fatalf("it is %s, %+v, %v", d.fields(), l.Original, err)
+	}
+	if l, err = EditDead(t.Context(), d.Conn, s, Edit{Restore: true}, anna); err != nil || d.fields() != "orders "+odd+" x" {
+		t.Errorf("restored it is %s, %v", d.fields(), err)
+	}
+	if text, err := json.Marshal(l); err != nil {
+		t.Errorf("%s, %v", text, err)
+	}
+	if _, err := Discard(t.Context(), d.Conn, s, 1, anna); err != nil || d.fields() != "orders "+odd+" x" {
+		t.Errorf("discarded it is %s, %v", d.fields(), err)
 	}
 }

@@ -40,9 +40,9 @@ type MessageFilter struct {
 	MessageIDs  []outbox.ID `json:"message_ids,omitempty"`
 	Key         string      `json:"key,omitempty"` // the ordering key
 	Topic       string      `json:"topic,omitempty"`
-	Since       time.Time   `json:"since,omitzero"` // created at this time or later
-	Until       time.Time   `json:"until,omitzero"` // created before
-	Header      string      `json:"header,omitempty"`
+	Since       time.Time   `json:"since,omitzero"`         // created at this time or later
+	Until       time.Time   `json:"until,omitzero"`         // created before
+	Header      string      `json:"header,omitempty"`       // not found in a row whose headers no text of the database can be
 	HeaderValue string      `json:"header_value,omitempty"` // "" for any value
 	Transaction int64       `json:"transaction,omitempty"`  // the xid
 }
@@ -94,10 +94,10 @@ func (c *conditions) match(f MessageFilter) {
 		c.add("m.created_at < $%d::timestamptz", f.Until)
 	}
 	if f.Header != "" {
-		c.add("m.headers ? $%d::text", f.Header)
+		c.add("outbox.header(m.headers, $%d::text) IS NOT NULL", f.Header)
 	}
 	if f.HeaderValue != "" {
-		c.add("m.headers ->> $%d::text = $%d", f.Header, f.HeaderValue)
+		c.add("outbox.header(m.headers, $%d::text) = $%d", f.Header, f.HeaderValue)
 	}
 }
 

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -87,6 +89,46 @@ func TestMessagesAreFoundByWhatIsKnownOfThem(t *testing.T) {
 	for _, m := range d.find(MessageSearch{MessageFilter: MessageFilter{MessageIDs: []outbox.ID{messageID(t, 77)}}}).Messages {
 		if m.Key != "k7" || m.Payload != nil || m.Transaction == "" || !strings.Contains(string(m.Headers), "tenant") {
 			t.Errorf("%+v", m)
+		}
+	}
+}
+
+// Headers that json can store and no text of the database can be don't end a search. The message isn't found by them.
+func TestASearchByHeaderBearsHeadersThatCanNotBeRead(t *testing.T) {
+	t.Parallel()
+	for _, encoding := range []string{"UTF8", "LATIN1"} {
+		db := testdb.New(t).NewEncoded(encoding)
+		db.Install()
+		d := &database{t: t, url: db.URL, Conn: db.Connect()}
+		for _, headers := range []string{`{"tenant": "7"}`, `{"tenant": "7", "a": "\u0000"}`, `{"tenant": "7", "a": "\ud834"}`, `{"\u0000": "7"}`,
+			`{"tenant": "6", "tenant": "\u0037", "n": 1e1000000}`, `{"tenant": null}`, `["tenant"]`, `"tenant"`, `{"tenant": [7]}`, `{"tenant": "\u20ac"}`} {
+			d.exec(`INSERT INTO outbox.messages (topic, headers) VALUES ('t', $1)`, headers)
+		}
+		for low, high := 1, 1<<20; high-low > 1; { // as deep as the server takes
+			depth := (low + high) / 2
+			_, err := d.Exec(t.Context(), `INSERT INTO outbox.messages (topic, headers) VALUES ('deep', $1)`,
+				`{"tenant": "7", "a": `+strings.Repeat("[", depth)+strings.Repeat("]", depth)+`}`)
+			if err == nil {
+				low = depth
+			} else {
+				high = depth
+			}
+			d.exec(`DELETE FROM outbox.messages WHERE topic = 'deep' AND id < (SELECT max(id) FROM outbox.messages)`)
+		}
+		euro := map[string]int{"UTF8": 1}[encoding]
+		for value, want := range map[string]int{"": 4 + euro, "7": 2, // and not the deep one
+			"6": 0, "null": 1, "[7]": 1, "€": euro} {
+			if encoding != "UTF8" && value == "€" {
+				continue // no text of the database can be it
+			}
+			found := d.find(MessageSearch{MessageFilter: MessageFilter{Header: "tenant", HeaderValue: value}})
+			if len(found.Messages) != want || !found.Complete {
+				t.Errorf("%s: %d messages have the tenant %q, want %d", encoding, len(found.Messages), value, want)
+			}
+		}
+		all := d.find(MessageSearch{MessageFilter: MessageFilter{Topic: "t"}})
+		if text, err := json.Marshal(all); err != nil || len(all.Messages) != 10 {
+			t.Errorf("%s: %d messages, %s, %v", encoding, len(all.Messages), text, err)
 		}
 	}
 }

@@ -251,7 +251,7 @@ func holdArchived(ctx context.Context, tx pgx.Tx, id int64, r Replay, batch []*o
 	err := tx.QueryRow(ctx, `
 		WITH given AS (
 			SELECT id, message_id, topic, nullif(key, '') AS key, nullif(aggregate_type, '') AS aggregate_type, nullif(aggregate_id, '') AS aggregate_id,
-			       nullif(event_type, '') AS event_type, nullif(content_type, '') AS content_type, payload, headers::jsonb AS headers, deliver_at, created_at,
+			       nullif(event_type, '') AS event_type, nullif(content_type, '') AS content_type, payload, headers::json AS headers, deliver_at, created_at,
 			       (hashtextextended(coalesce(nullif(key, ''), nullif(aggregate_id, ''), message_id::text), 0) & 63)::smallint AS shard
 			FROM unnest($4::bigint[], $5::text[]::uuid[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::bytea[], $13::text[],
 			            $14::timestamptz[], $15::timestamptz[])

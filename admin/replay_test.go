@@ -95,8 +95,8 @@ func TestAReplayHoldsWhatTheDestinationHasPassedOnceMore(t *testing.T) {
 	if job.Done != 1300-1-130 { // the dead one, and the key that is blocked
 		t.Errorf("%d were sent", job.Done)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.holds h JOIN outbox.messages m USING (id, message_id, topic, key, shard, payload, headers, created_at)
-		WHERE h.job = $1 AND h.attempts = 0 AND h.deaths = 0`, job.ID); n != job.Done {
+	if n := d.int(`SELECT count(*) FROM outbox.holds h JOIN outbox.messages m USING (id, message_id, topic, key, shard, payload, created_at)
+		WHERE h.headers::text IS NOT DISTINCT FROM m.headers::text AND h.job = $1 AND h.attempts = 0 AND h.deaths = 0`, job.ID); n != job.Done {
 		t.Errorf("%d holds are as the messages were written", n)
 	}
 	if n := d.int(`SELECT count(*) FROM outbox.holds WHERE retry_at <= clock_timestamp() AND (lane, id) IN (SELECT lane, min(id) FROM outbox.holds GROUP BY 1)`); n != 9 {

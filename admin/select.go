@@ -128,7 +128,8 @@ func readable(text string) string {
 		ELSE encode(decode(replace(` + text + `, E'\\', E'\\\\'), 'escape'), 'escape') END`
 }
 
-// readableJSON is a column of jsonb, as text; one that can't be sent as it is becomes a string of what is readable.
+// readableJSON is a column of json or jsonb, as text; one that can't be sent as it is becomes a string of what is
+// readable.
 func readableJSON(column string) string {
 	text := column + "::text"
 	return `CASE WHEN ` + readable(text) + ` = ` + text + ` THEN ` + text + ` ELSE to_jsonb(` + readable(text) + `)::text END`

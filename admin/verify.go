@@ -184,7 +184,7 @@ func (v *verifier) messages(ctx context.Context, from, to pgx.Tx) error {
 // committedSQL is without parameters, which a cursor's query can't have.
 func (v *verifier) committedSQL() string {
 	sql := `SELECT message_id::text, id, topic, coalesce(nullif(key, ''), nullif(aggregate_id, ''), ''),
-		coalesce(headers ->> 'sequence', ''), created_at FROM outbox.messages WHERE true`
+		coalesce(outbox.header(headers, 'sequence'), ''), created_at FROM outbox.messages WHERE true`
 	add := func(ok bool, format string, args ...any) {
 		if ok {
 			sql += " AND " + fmt.Sprintf(format, args...)

@@ -160,6 +160,18 @@ func TestVerifyGoesThroughManyPages(t *testing.T) {
 	}
 }
 
+// A message that is a dead letter for its headers doesn't keep the others from being verified.
+func TestVerifyBearsHeadersThatCanNotBeRead(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.committed(2)
+	d.exec(`UPDATE outbox.messages SET headers = '{"sequence": "1", "a": "\u0000"}' WHERE id = 1`)
+	d.exec(`INSERT INTO outbox.inbox_0 (consumer, id) SELECT 'payments', message_id FROM outbox.messages WHERE id = 2`)
+	if got := told(d.verify(d, VerifyConfig{})); got != "missing 1" {
+		t.Error(got)
+	}
+}
+
 func TestVerifyRefusesWhatItCannotAnswer(t *testing.T) {
 	t.Parallel()
 	d := setup(t)

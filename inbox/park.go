@@ -46,7 +46,7 @@ const (
 		event_type, payload, content_type, headers, created_at, attempts, reason, error)
 	SELECT $1::text, coalesce(nullif($4::text, ''), nullif($6::text, ''), $2::text), nextval('outbox.inbox_messages_id_seq'), $2::text::uuid, $3::text, nullif($4, ''),
 		(hashtextextended(coalesce(nullif($4, ''), nullif($6, ''), $2), 0) & 63)::smallint, nullif($5::text, ''), nullif($6, ''), nullif($7::text, ''), $8::bytea, nullif($9::text, ''),
-		$10::text::jsonb, coalesce($11::timestamptz, clock_timestamp()), $12::int, $13::text, $14::text
+		$10::text::json, coalesce($11::timestamptz, clock_timestamp()), $12::int, $13::text, $14::text
 	WHERE NOT EXISTS (SELECT FROM outbox.dead_letters d WHERE d.destination = $1 AND d.message_id = $2::text::uuid)`
 )
 

@@ -345,6 +345,21 @@ func TestSegmentsOfTheStoredInboxAreEmptiedByItsOwnCursors(t *testing.T) {
 	}
 }
 
+// A message of the stored inbox names its consumer, by which its destination finds it.
+func TestAStoredMessageWithoutAConsumerIsRefused(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	const insert = `INSERT INTO outbox.inbox_messages (topic, headers) VALUES ('t', $1)`
+	for _, headers := range []any{nil, `{}`, `{"a": "inbox-consumer"}`, `["inbox-consumer"]`, `{"inbox-consumer": null}`} {
+		if _, err := w.pool.Exec(t.Context(), insert, headers); err == nil || !strings.Contains(err.Error(), "check constraint") {
+			t.Errorf("%v: %v", headers, err)
+		}
+	}
+	if _, err := w.pool.Exec(t.Context(), insert, `{"a": "b", "inbox-consumer": "c"}`); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestStoreRefusesWhatItCouldNotGiveBack(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -55,7 +55,7 @@ func write(t *testing.T, tx pgx.Tx, msgs ...outbox.Message) []outbox.ID {
 	return ids
 }
 
-// fullMessage has everything that a writer can set. Its headers stand in jsonb's order.
+// fullMessage has everything that a writer can set.
 func fullMessage() outbox.Message {
 	return outbox.Message{ID: outbox.NewID(), Topic: "orders",
 		Key: "k", AggregateType: "order", AggregateID: "4711", EventType: "OrderPlaced",

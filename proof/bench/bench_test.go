@@ -300,7 +300,7 @@ func TestARunThatCannotSucceedSaysWhy(t *testing.T) {
 				`contender "nobody": want some of floor, fair, relay`, "rounds -1: want at least 1", "bytes 3", "binary is missing"},
 		},
 		"unknown sweep": {good("drain", Config{Sweep: "colour=red"}),
-			[]string{`sweep "colour": want one of [batch bytes backlog keys relays viewers rtt held]`}},
+			[]string{`sweep "colour": want one of [batch bytes headers backlog keys relays viewers rtt held]`}},
 		"sweep without":      {good("drain", Config{Sweep: "keys"}), []string{"sweep keys has no values"}},
 		"bad number":         {good("drain", Config{Sweep: "keys=many"}), []string{"sweep keys=many: want a number"}},
 		"no batch":           {good("drain", Config{Sweep: "batch=0"}), []string{"sweep batch=0: want a positive number"}},

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/check"
 )
 
@@ -24,6 +25,7 @@ type Config struct {
 	Binary     string   // the program that has "relay". Required where there is a broker
 
 	Messages, Bytes, Keys int
+	Headers               int           // of each message of a drain
 	Relays                int           // of a drain, each with a shard group of its own
 	Workers               []int         // how many of each contender of a comparison work at once; each is a run
 	Batch                 int           // of a relay, or in a comparison of the originals
@@ -84,6 +86,7 @@ func (c *Config) settings() []setting {
 		return append(all, size,
 			setting{"messages", "1000000", &c.Messages, 1, endless, "how many messages"},
 			setting{"keys", "10000", &c.Keys, 1, maxKeys, "how many keys they are spread over"},
+			setting{"headers", "", &c.Headers, 0, outbox.MaxHeaders, "headers of each message, of which the first is a traceparent"},
 			setting{"relays", "1", &c.Relays, 1, 64, "relays, each with a shard group of its own"},
 			setting{"batch", "", &c.Batch, 0, endless, "the relay's batch (default: its own default)"},
 			setting{"viewers", "0", &c.Viewers, 0, 200, "how many look at the relay's console meanwhile"},
@@ -206,7 +209,7 @@ func (s setting) fault() error {
 
 // SweepNames are the settings that Sweep may name.
 func SweepNames() []string {
-	return []string{"batch", "bytes", "backlog", "keys", "relays", "viewers", "rtt", "held"}
+	return []string{"batch", "bytes", "headers", "backlog", "keys", "relays", "viewers", "rtt", "held"}
 }
 
 // Validate reports everything that is wrong with c at once.

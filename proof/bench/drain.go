@@ -109,6 +109,9 @@ func (r *run) drainSettings() map[string]any {
 	if r.proxy != nil {
 		s["rtt"] = r.RTT
 	}
+	if r.Headers > 0 {
+		s["headers"] = r.Headers
+	}
 	if r.Viewers > 0 {
 		s["viewers"] = r.Viewers
 	}

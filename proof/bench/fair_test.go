@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ func TestTheFairFloorSendsWhatTheRelaySends(t *testing.T) {
 			defer cancel()
 			const messages = 200
 			cfg, b := config(t, "drain", broker), openedBed(t, broker)
-			cfg.Bytes, cfg.Keys, cfg.Relays = 100, 7, 1
+			cfg.Bytes, cfg.Keys, cfg.Relays, cfg.Headers = 100, 7, 1, 3
 			sent := map[string][]string{}
 			for _, name := range []string{Fair, Relay} {
 				r := newRun(&cfg, b, name)
@@ -49,7 +50,8 @@ func TestTheFairFloorSendsWhatTheRelaySends(t *testing.T) {
 					t.Fatal(name, err)
 				}
 			}
-			if fair, relay := sent[Fair], sent[Relay]; !slices.Equal(fair, relay) || len(slices.Compact(fair)) != messages {
+			if fair, relay := sent[Fair], sent[Relay]; !slices.Equal(fair, relay) || len(slices.Compact(fair)) != messages ||
+				!strings.Contains(fair[0], "traceparent") {
 				t.Errorf("%d messages, the first of the floor and of the relay:\n%s\n%s", len(fair), fair[0], relay[0])
 			}
 		})

@@ -33,6 +33,7 @@ type seedMessage struct {
 	key       string
 	seq       int // in its key
 	payload   []byte
+	headers   any // a JSON text, or nil
 }
 
 const (
@@ -178,8 +179,8 @@ CREATE TABLE p2p.transaction_outbox (
 			left: "SELECT EXISTS (SELECT FROM p2p.transaction_outbox WHERE status IN ('pending', 'processing'))",
 		},
 		"default": {
-			table: pgx.Identifier{"outbox", "messages"}, columns: []string{"topic", "key", "event_type", "payload"},
-			row: func(m seedMessage) []any { return []any{m.topic, m.key, eventType, m.payload} },
+			table: pgx.Identifier{"outbox", "messages"}, columns: []string{"topic", "key", "event_type", "payload", "headers"},
+			row: func(m seedMessage) []any { return []any{m.topic, m.key, eventType, m.payload, m.headers} },
 		},
 	}
 	maps.Copy(all, foreignLayouts())

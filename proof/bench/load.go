@@ -10,8 +10,8 @@ import (
 
 // loaded is a backlog in the database.
 type loaded struct {
-	messages, bytes, keys int
-	held                  bool // transactions elsewhere are open all the while
+	messages, bytes, keys, headers int
+	held                           bool // transactions elsewhere are open all the while
 
 	last    []uint64 // by key: how many messages it has
 	release func()   // ends the transactions that are held open
@@ -34,7 +34,8 @@ func scatter(i int) int { return int(uint32(i)*2654435761) >> 4 }
 
 // backlog fills a new database, unless the one that is there has the same backlog and may be used again.
 func (r *run) backlog(ctx context.Context, messages int, anew bool) (_ *loaded, err error) {
-	if l := r.loaded; !anew && l != nil && l.messages == messages && l.bytes == r.Bytes && l.keys == r.Keys && l.held == r.Held {
+	if l := r.loaded; !anew && l != nil && l.messages == messages && l.bytes == r.Bytes && l.keys == r.Keys &&
+		l.headers == r.Headers && l.held == r.Held {
 		return l, nil
 	}
 	if err := r.freshDatabase(ctx); err != nil {
@@ -58,7 +59,8 @@ func (r *run) backlog(ctx context.Context, messages int, anew bool) (_ *loaded, 
 			return nil, err
 		}
 	}
-	l := &loaded{messages: messages, bytes: r.Bytes, keys: r.Keys, held: r.Held, last: make([]uint64, r.Keys), release: func() {}}
+	l := &loaded{messages: messages, bytes: r.Bytes, keys: r.Keys, headers: r.Headers, held: r.Held,
+		last: make([]uint64, r.Keys), release: func() {}}
 	if r.Held {
 		if l.release, err = r.hold(ctx, r.server, r.url); err != nil {
 			return nil, fmt.Errorf("hold transactions open: %w", err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -37,6 +38,7 @@ type page struct {
 type row struct {
 	id           [16]byte
 	key, payload []byte
+	headers      []byte // a JSON text, empty for none
 	topic, event string // if they were read: constants, which pages share
 	created      time.Time
 	position     int64
@@ -54,7 +56,7 @@ func (p *page) add(id, key, payload []byte) bool {
 
 func (p *page) addRow(r row) bool {
 	key, payload := r.key, r.payload
-	need := len(key) + len(payload)
+	need := len(key) + len(payload) + len(r.headers)
 	if len(p.rows) == pageRows || len(p.rows) > 0 && len(p.text)+need > cap(p.text) {
 		return false
 	}
@@ -62,9 +64,9 @@ func (p *page) addRow(r row) bool {
 		p.text = make([]byte, 0, need)
 	}
 	at := len(p.text)
-	p.text = append(append(p.text, key...), payload...)
-	mid, end := at+len(key), at+need
-	r.key, r.payload = p.text[at:mid:mid], p.text[mid:end:end]
+	p.text = append(append(append(p.text, key...), payload...), r.headers...)
+	mid, end := at+len(key), at+len(key)+len(payload)
+	r.key, r.payload, r.headers = p.text[at:mid:mid], p.text[mid:end:end], p.text[end:len(p.text):len(p.text)]
 	p.rows = append(p.rows, r)
 	return true
 }
@@ -122,8 +124,8 @@ func runCopy(ctx context.Context, o order, started func()) error {
 		c := &copier{ctx: ctx, free: free, out: out}
 		query := "SELECT message_id, key, payload, topic FROM outbox.messages"
 		if o.Fair {
-			query = `SELECT message_id, key, payload, topic, event_type, created_at, id, xid, shard, aggregate_type, aggregate_id,
-				content_type, headers, deliver_at FROM outbox.messages ORDER BY xid, id`
+			query = `SELECT message_id, key, payload, topic, event_type, created_at, id, headers, xid, shard, aggregate_type,
+				aggregate_id, content_type, deliver_at FROM outbox.messages ORDER BY xid, id`
 		}
 		_, err := conn.PgConn().CopyTo(ctx, c, "COPY ("+query+") TO STDOUT (FORMAT binary)")
 		if err == nil {
@@ -144,7 +146,7 @@ type copier struct {
 	rest  []byte // the beginning of a row
 	begun bool
 	ended bool
-	names map[string]string // topics and event types
+	names names // topics and event types
 }
 
 const copyHeader = 19
@@ -158,6 +160,7 @@ const (
 	copyEvent
 	copyCreated
 	copyPosition
+	copyHeaders
 	copyLooked
 )
 
@@ -213,27 +216,42 @@ func (c *copier) row(data []byte) (int, error) {
 		}
 		at += length
 	}
-	r := row{id: [16]byte(fields[copyID]), key: fields[copyKey], payload: fields[copyPayload], topic: c.name(fields[copyTopic])}
+	r := row{id: [16]byte(fields[copyID]), key: fields[copyKey], payload: fields[copyPayload], topic: c.names.of(fields[copyTopic])}
 	if len(fields[copyCreated]) == 8 && len(fields[copyPosition]) == 8 {
 		const epoch = 946684800000000 // 2000-01-01
-		r.event, r.created = c.name(fields[copyEvent]), time.UnixMicro(int64(binary.BigEndian.Uint64(fields[copyCreated]))+epoch)
-		r.position = int64(binary.BigEndian.Uint64(fields[copyPosition]))
+		r.event, r.created = c.names.of(fields[copyEvent]), time.UnixMicro(int64(binary.BigEndian.Uint64(fields[copyCreated]))+epoch)
+		r.position, r.headers = int64(binary.BigEndian.Uint64(fields[copyPosition])), fields[copyHeaders]
 	}
 	return at, c.add(r)
 }
 
-// name is a string that is the same for all rows with that name.
-func (c *copier) name(b []byte) string {
-	s, known := c.names[string(b)]
+// names are strings that are the same for all rows with that name.
+type names map[string]string
+
+func (n *names) of(b []byte) string {
+	s, known := (*n)[string(b)]
 	if !known {
 		s = string(b)
-		if c.names == nil {
-			c.names = map[string]string{}
+		if *n == nil {
+			*n = names{}
 		}
-		c.names[s] = s
+		(*n)[s] = s
 	}
 	return s
 }
+
+// header takes the first header off an object of headersOf; its name is nil if there is none.
+func header(text []byte) (name, value, rest []byte) {
+	if _, text, _ = bytes.Cut(text, quote); text == nil {
+		return nil, nil, nil
+	}
+	name, text, _ = bytes.Cut(text, quote)
+	_, text, _ = bytes.Cut(text, quote)
+	value, rest, _ = bytes.Cut(text, quote)
+	return name, value, rest
+}
+
+var quote = []byte{'"'}
 
 func (c *copier) add(r row) (err error) {
 	if c.page != nil {
@@ -274,6 +292,7 @@ type kafkaPipe struct {
 	slabs  chan *kafkaSlab
 	fair   bool
 	second second
+	names  names // of headers
 
 	mu  sync.Mutex
 	err error
@@ -333,6 +352,9 @@ func (s *kafkaSlab) heads(r *row) []kgo.RecordHeader {
 	s.text, _ = outbox.ID(r.id).AppendText(s.text) // it has no error
 	mid := len(s.text)
 	s.text = s.pipe.second.append(s.text, r.created)
+	for name, value, rest := header(r.headers); name != nil; name, value, rest = header(rest) {
+		s.headers = append(s.headers, kgo.RecordHeader{Key: s.pipe.names.of(name), Value: value})
+	}
 	s.headers = append(s.headers, kgo.RecordHeader{Key: "outbox-id", Value: s.text[at:mid:mid]},
 		kgo.RecordHeader{Key: "outbox-event-type", Value: []byte(r.event)},
 		kgo.RecordHeader{Key: "outbox-created-at", Value: s.text[mid:len(s.text):len(s.text)]})
@@ -385,6 +407,7 @@ type natsPipe struct {
 	inbox string
 	free  chan *page
 	fair  bool
+	names names // of headers
 
 	window chan struct{} // a place for each message without acknowledgement
 
@@ -433,6 +456,9 @@ func (p *natsPipe) send(ctx context.Context, pg *page) error {
 		if r := &pg.rows[i]; p.fair {
 			ids[0], events[0], created[0] = outbox.ID(r.id).String(), r.event, r.created.UTC().Format(time.RFC3339Nano)
 			keys[0], positions[0] = string(r.key), strconv.FormatInt(r.position, 10)
+			for name, value, rest := header(r.headers); name != nil; name, value, rest = header(rest) {
+				m.Header[p.names.of(name)] = []string{string(value)} // every message has the same names
+			}
 		}
 		if err := p.conn.PublishMsg(&m); err != nil {
 			return err

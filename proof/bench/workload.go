@@ -70,5 +70,17 @@ func (r *run) numbered(key int, seq uint64) seedMessage {
 	} else {
 		m.payload = check.Encode(nil, uint32(key), seq, r.Bytes)
 	}
+	if r.Headers > 0 {
+		m.headers = headersOf(key, seq, r.Headers)
+	}
 	return m
+}
+
+// headersOf are n headers, all without escapes: the first is a trace context.
+func headersOf(key int, seq uint64, n int) string {
+	text := fmt.Appendf(nil, `{"traceparent":"00-%032x-%016x-01"`, key+1, seq)
+	for i := 1; i < n; i++ {
+		text = fmt.Appendf(text, `,"header-%d":"value %d"`, i, seq)
+	}
+	return string(append(text, '}'))
 }

@@ -40,9 +40,6 @@ func parseHeaders(text []byte) ([]outbox.Header, error) {
 				return nil, fmt.Errorf("headers are not valid JSON: %w", err)
 			}
 		}
-		if err := checkHeader(h); err != nil {
-			return nil, err
-		}
 		if i, twice := at[h.Name]; twice {
 			all[i] = h
 			continue
@@ -52,6 +49,11 @@ func parseHeaders(text []byte) ([]outbox.Header, error) {
 	}
 	if _, err := d.Token(); err != nil {
 		return nil, fmt.Errorf("headers are not valid JSON: %w", err)
+	}
+	for _, h := range all {
+		if err := checkHeader(h); err != nil {
+			return nil, err
+		}
 	}
 	return all, nil
 }

@@ -10,20 +10,23 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// headerParser reads the text of a jsonb value into headers. A stored jsonb value is valid JSON with unique names. So a
-// fault found here means that the value isn't an object, or that it can't become headers. Values that are not strings
-// become their JSON text.
+// headerParser reads the text of a json value into headers. A stored value is valid JSON. So a fault found here means
+// that the value isn't an object, or that it can't become headers. Values that are not strings become their JSON text.
 type headerParser struct {
 	in    string
 	at    int
 	arena *arena
 }
 
-var errHeadersCut = errors.New("headers are not valid JSON")
+var (
+	errHeadersCut = errors.New("headers are not valid JSON")
+	errSurrogate  = errors.New("headers have one half of a surrogate pair, which has no UTF-8 form")
+)
 
 // appendHeaders appends the members of the object text to dst. Names and values point into text or into
-// memory of a.
+// memory of a. If a name comes twice, the last value counts, as in jsonb.
 func appendHeaders(dst []outbox.Header, text string, a *arena) ([]outbox.Header, error) {
+	from := len(dst)
 	p := headerParser{in: text, arena: a}
 	p.space()
 	if p.at == len(p.in) || p.in[p.at] != '{' {
@@ -48,7 +51,7 @@ func appendHeaders(dst []outbox.Header, text string, a *arena) ([]outbox.Header,
 		if err != nil {
 			return dst, err
 		}
-		dst = append(dst, outbox.Header{Name: name, Value: value})
+		dst = set(dst, from, outbox.Header{Name: name, Value: value})
 		p.space()
 		if p.take('}') {
 			return dst, p.end()
@@ -58,6 +61,19 @@ func appendHeaders(dst []outbox.Header, text string, a *arena) ([]outbox.Header,
 		}
 		p.space()
 	}
+}
+
+// set appends h to the headers that begin at from, or replaces the one of its name. It compares no names beyond the
+// limit of a message, so an object of a hundred thousand names doesn't hold the relay up: such a message is invalid in
+// any case.
+func set(dst []outbox.Header, from int, h outbox.Header) []outbox.Header {
+	for i := from; i < len(dst) && len(dst)-from <= outbox.MaxHeaders; i++ {
+		if dst[i].Name == h.Name {
+			dst[i].Value = h.Value
+			return dst
+		}
+	}
+	return append(dst, h)
 }
 
 // kind names the type of the value at the parser's position.
@@ -227,7 +243,12 @@ func (p *headerParser) unescape(from int) (string, error) {
 			if !ok {
 				return "", errHeadersCut
 			}
-			out = utf8.AppendRune(out, p.surrogates(r, end))
+			if utf16.IsSurrogate(r) {
+				if r = p.joined(r, end); r == utf8.RuneError {
+					return "", errSurrogate
+				}
+			}
+			out = utf8.AppendRune(out, r)
 		default:
 			return "", errHeadersCut
 		}
@@ -249,20 +270,12 @@ func (p *headerParser) hex4(end int) (rune, bool) {
 	return rune(n), true
 }
 
-// surrogates joins r with the second half that follows it. A lone half becomes U+FFFD, as in encoding/json.
-func (p *headerParser) surrogates(r rune, end int) rune {
-	if !utf16.IsSurrogate(r) {
-		return r
+// joined is the character of r and the second half that follows it, or U+FFFD if none does.
+func (p *headerParser) joined(r rune, end int) rune {
+	if end-p.at < 6 || p.in[p.at] != '\\' || p.in[p.at+1] != 'u' {
+		return utf8.RuneError
 	}
-	if end-p.at >= 6 && p.in[p.at] == '\\' && p.in[p.at+1] == 'u' {
-		back := p.at
-		p.at += 2
-		if second, ok := p.hex4(end); ok {
-			if joined := utf16.DecodeRune(r, second); joined != utf8.RuneError {
-				return joined
-			}
-		}
-		p.at = back
-	}
-	return utf8.RuneError
+	p.at += 2
+	second, _ := p.hex4(end)
+	return utf16.DecodeRune(r, second)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -221,16 +220,13 @@ func (d *decoder) decode(pg *page, row [][]byte) (*relay.Delivery, error) {
 	return dl, nil
 }
 
-// headers reads a jsonb in binary format: a version and the text.
-func (d *decoder) headers(pg *page, dl *relay.Delivery, b []byte) error {
-	if len(b) == 0 || b[0] != 1 {
-		return fmt.Errorf("headers: %w", errRow)
-	}
-	if len(b) == 3 && b[1] == '{' && b[2] == '}' {
+// headers reads a json, whose binary format is its text.
+func (d *decoder) headers(pg *page, dl *relay.Delivery, text []byte) error {
+	if string(text) == "{}" {
 		return nil
 	}
 	from := len(pg.headers)
-	all, err := appendHeaders(pg.headers, pg.arena.str(b[1:]), &pg.arena)
+	all, err := appendHeaders(pg.headers, pg.arena.str(text), &pg.arena)
 	pg.headers = all
 	dl.Headers = all[from:len(all):len(all)]
 	return err

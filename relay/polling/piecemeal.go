@@ -22,7 +22,7 @@ import (
 // bareColumns are messageColumns without the columns that can't always be sent.
 var bareColumns = strings.NewReplacer("m.topic", "''::text", "m.key", "NULL::text", "m.aggregate_type", "NULL::text",
 	"m.aggregate_id", "NULL::text", "m.event_type", "NULL::text", "m.payload", "NULL::bytea", "m.content_type", "NULL::text",
-	"m.headers", "NULL::jsonb").Replace(messageColumns)
+	"m.headers", "NULL::json").Replace(messageColumns)
 
 // texts are the columns that bareColumns leaves out, except the payload, which a message that isn't sent doesn't need.
 var texts = []int{colTopic, colKey, colAggregateType, colAggregateID, colEventType, colContentType, colHeaders}

@@ -164,6 +164,26 @@ func TestARowThatIsNoMessageIsInvalidAndSaysWhy(t *testing.T) {
 	}
 }
 
+// A json is stored as it was written. As in jsonb, of a name that is there twice the last value counts. A hold keeps
+// the text too.
+func TestHeadersArriveInTheOrderInWhichTheyWereWritten(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Exec(`INSERT INTO outbox.messages (topic, key, headers) VALUES ('t', 'k', E'{ "longer" : "1",\n\t"b": [ 1, "\\u0000" ],\r"a": "x\\ny", "b": "3", "a": "" }')`)
+	db.Exec(`INSERT INTO outbox.holds (destination, lane, id, message_id, topic, key, shard, created_at, retry_at, headers)
+		SELECT 'd', 'k', id, message_id, topic, key, shard, created_at, now(), headers FROM outbox.messages`)
+	s := acquire(t, db.source("d", SnapshotConfig{}))
+	held, err := s.(relay.Together).HeldTogether(t.Context(), []string{"k"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []relay.Delivery{next(t, s, 1)[0], held[0][0]} {
+		if got := fmt.Sprintf("%q", d.Headers); got != `[{"longer" "1"} {"b" "3"} {"a" ""}]` || d.Invalid != nil {
+			t.Errorf("%s, %v", got, d.Invalid)
+		}
+	}
+}
+
 func TestARoleWithOddDefaultsChangesNothing(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -69,16 +69,12 @@ func (r *row) fillEmitted(order []int, content []byte) error {
 	if at := r.values[r.columns.deliverAt]; at != nil && len(at) != 8 {
 		return fmt.Errorf("%w: deliver_at has %d bytes", errEmitted, len(at))
 	}
-	if h := r.values[r.columns.headers]; h != nil {
-		from := len(r.scratch)
-		r.scratch = append(append(r.scratch, 1), h...)
-		r.values[r.columns.headers] = r.scratch[from:]
-	}
 	r.fillShard()
 	return nil
 }
 
-// isText reports whether the database could store v as a text, or as jsonb. The server has not checked v.
+// isText reports whether v is a text that the database can store, and has no NUL as a JSON text. The server has not
+// checked v.
 func isText(v []byte, isJSON bool) bool {
 	if !utf8.Valid(v) || bytes.IndexByte(v, 0) >= 0 {
 		return false

@@ -58,7 +58,7 @@ type columns struct {
 	id, messageID, topic, key, aggregateID, createdAt int
 	payload, headers, shard, deliverAt                int
 
-	texts []int // the headers come last
+	texts []int
 }
 
 func newColumns() columns {
@@ -115,7 +115,7 @@ func kindOf(name string) string {
 	case "payload":
 		return "bytea"
 	case "headers":
-		return "jsonb"
+		return "json"
 	case "deliver_at", "created_at":
 		return "timestamptz"
 	}
@@ -141,14 +141,7 @@ func readingOf(want string, oid uint32) reading {
 		if oid == oidTimestamptz || oid == oidTimestamp {
 			return readBinary
 		}
-	case "jsonb":
-		if oid == oidJSONB {
-			return readBinary
-		}
-		if textual {
-			return readJSON
-		}
-	case "bytea", "text":
+	case "bytea", "text", "json":
 		switch {
 		case textual:
 			return readBytes
@@ -176,13 +169,7 @@ func readBinary(v wal.Field, scratch []byte) ([]byte, []byte, error) {
 	return v.Data, scratch, nil
 }
 
-// readJSON converts to a jsonb in binary format: a version and the text.
-func readJSON(v wal.Field, scratch []byte) ([]byte, []byte, error) {
-	from := len(scratch)
-	scratch = append(append(scratch, 1), v.Data...)
-	return scratch[from:], scratch, nil
-}
-
+// readJSONB reads a jsonb in binary format: a version and the text.
 func readJSONB(v wal.Field, scratch []byte) ([]byte, []byte, error) {
 	if v.Format != wal.FormatBinary || len(v.Data) == 0 {
 		return nil, scratch, errFormat

@@ -84,7 +84,7 @@ const emittedColumns = `(destination, lane, id, message_id, topic, key, shard, a
 	content_type, headers, deliver_at, created_at, attempts`
 
 const emittedValues = `VALUES ($1, $2, $3, $4::text::uuid, $5, nullif($6, ''), $7, nullif($8, ''), nullif($9, ''), nullif($10, ''), $11,
-	nullif($12, ''), (SELECT jsonb_object_agg(h.name, h.value) FROM unnest($13::text[], $14::text[]) h (name, value)), $15, $16, $17`
+	nullif($12, ''), (SELECT json_object_agg(h.name, h.value) FROM unnest($13::text[], $14::text[]) h (name, value)), $15, $16, $17`
 
 const holdEmittedSQL = `INSERT INTO outbox.holds ` + emittedColumns + `, retry_at, error) ` + emittedValues + `,
 	CASE WHEN $18 THEN 'infinity' ELSE clock_timestamp() + $19::bigint * interval '1 microsecond' END, $20)

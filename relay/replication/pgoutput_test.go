@@ -115,12 +115,12 @@ var usual = []wal.Column{{Name: "xid", OID: oidXid8}, {Name: "id", OID: oidInt8}
 	{Name: "message_id", OID: oidUUID}, {Name: "topic", OID: oidText}, {Name: "key", OID: oidText},
 	{Name: "aggregate_type", OID: oidText}, {Name: "aggregate_id",
 		OID: oidText}, {Name: "event_type", OID: oidText}, {Name: "payload", OID: oidBytea},
-	{Name: "content_type", OID: oidText}, {Name: "headers", OID: oidJSONB}, {Name: "deliver_at",
+	{Name: "content_type", OID: oidText}, {Name: "headers", OID: oidJSON}, {Name: "deliver_at",
 		OID: oidTimestamptz}, {Name: "created_at", OID: oidTimestamptz}, {Name: "segment", OID: oidInt2}}
 
 var usualRow = []wal.Field{binaryOf(frame{}.u64(77)), binaryOf(frame{}.u64(5)), binaryOf([]byte("0123456789abcdef")), binaryOf([]byte("t")),
 	binaryOf([]byte("k")), null, null, null, binaryOf([]byte{}),
-	null, binaryOf([]byte("\x01{}")), null, binaryOf(frame{}.u64(1)), binaryOf(frame{}.u16(3))}
+	null, binaryOf([]byte("{}")), null, binaryOf(frame{}.u64(1)), binaryOf(frame{}.u16(3))}
 
 func fillOf(t *testing.T, columns []wal.Column, values []wal.Field) (*row, error) {
 	t.Helper()
@@ -177,13 +177,13 @@ func TestColumnsThatChangedTheirTypeAreConverted(t *testing.T) {
 	set("key", oidUUID, binaryOf(make([]byte, 16)))
 	set("aggregate_id", oidInt8, binaryOf(frame{}.u64(12)))
 	set("payload", oidJSONB, binaryOf([]byte("\x01[1]")))
-	set("headers", oidJSON, binaryOf([]byte(`{"a":"b"}`)))
+	set("headers", oidJSONB, binaryOf([]byte("\x01"+`{"a":"b"}`)))
 	r, err := fillOf(t, columns, values)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"id": string(frame{}.u64(9)), "key": "00000000-0000-0000-0000-000000000000",
-		"aggregate_id": "12", "payload": "[1]", "headers": "\x01" + `{"a":"b"}`} {
+		"aggregate_id": "12", "payload": "[1]", "headers": `{"a":"b"}`} {
 		if got := string(r.named(name)); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}

@@ -234,20 +234,13 @@ func (r *row) utf8(ctx context.Context, stream *wal.Stream) (invalid, err error)
 		r.texts = append(r.texts, r.values[place])
 	}
 	texts := r.texts
-	headers := len(texts) - 1 // after one byte for the version
-	if texts[headers] != nil {
-		texts[headers] = texts[headers][1:]
-	}
 	faults, err := stream.UTF8(ctx, texts)
 	if err != nil {
 		return nil, err
 	}
 	var found []error
 	for i, place := range r.columns.texts {
-		switch fault := faults[i]; {
-		case fault == nil && i == headers && texts[i] != nil:
-			texts[i] = append([]byte{1}, texts[i]...)
-		case fault != nil:
+		if fault := faults[i]; fault != nil {
 			texts[i] = nil
 			found = append(found, fmt.Errorf("%s can't be read as UTF-8: %w", r.columns.names[place], fault))
 		}

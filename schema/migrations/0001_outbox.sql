@@ -18,7 +18,7 @@ CREATE TABLE outbox.messages (
     event_type     text,
     payload        bytea,
     content_type   text,
-    headers        jsonb,
+    headers        json, -- and not jsonb: it is stored as it is sent
     deliver_at     timestamptz,
     created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     segment        smallint    NOT NULL DEFAULT (date_part('epoch', now())::bigint / 600 % 8)::smallint
@@ -128,7 +128,7 @@ CREATE TABLE outbox.holds (
     event_type     text,
     payload        bytea,
     content_type   text,
-    headers        jsonb,
+    headers        json,
     deliver_at     timestamptz,
     created_at     timestamptz NOT NULL,
     attempts       integer     NOT NULL DEFAULT 0,
@@ -157,7 +157,7 @@ CREATE TABLE outbox.dead_letters (
     event_type     text,
     payload        bytea,
     content_type   text,
-    headers        jsonb,
+    headers        json,
     deliver_at     timestamptz,
     created_at     timestamptz NOT NULL,
     attempts       integer     NOT NULL,
@@ -168,7 +168,7 @@ CREATE TABLE outbox.dead_letters (
     acknowledged_by text,
     deaths         integer     NOT NULL DEFAULT 1, -- more than one: it was requeued, and failed again
     -- What it was before an operator edited it first; NULL: it is as it was written. The payload is apart, because viewers
-    -- may read the rest.
+    -- may read the rest. Its headers are a text, because jsonb can't have all that json can.
     original         jsonb,
     original_payload bytea,
     -- The same for errors that differ in ids, numbers and quoted names alone.
@@ -260,6 +260,19 @@ CREATE TABLE outbox.audit (
     detail      jsonb       NOT NULL DEFAULT '{}',
     reason      text
 );
+
+-- header is a header's value, of an object that json can store: NULL also where the object has an escape that is no
+-- character of the database, or is nested so deeply that its INSERT had just enough stack. The operators of json make
+-- that an error, which would end a search at the first such row.
+CREATE FUNCTION outbox.header(headers json, name text) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog AS $$
+BEGIN
+    RETURN coalesce(headers ->> name, (headers -> name)::text); -- as it is delivered: null is a text
+EXCEPTION WHEN data_exception OR statement_too_complex THEN
+    RETURN NULL;
+END $$;
+
+-- It reads nothing, so everybody may call it who may use the schema, whatever the owner's default privileges are.
+GRANT EXECUTE ON FUNCTION outbox.header(json, text) TO PUBLIC;
 
 -- publish inserts one message and returns its id. It refuses what a broker would refuse later, by the
 -- same limits as the Go writer. An empty text is an absent one.

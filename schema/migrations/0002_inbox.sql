@@ -282,7 +282,7 @@ CREATE SEQUENCE outbox.inbox_messages_id_seq AS bigint CACHE 1;
 
 CREATE TABLE outbox.inbox_messages (
     LIKE outbox.messages INCLUDING DEFAULTS INCLUDING GENERATED,
-    CHECK (headers ? 'inbox-consumer')
+    CHECK (headers ->> 'inbox-consumer' IS NOT NULL)
 ) PARTITION BY LIST (segment);
 
 ALTER TABLE outbox.inbox_messages ALTER COLUMN id SET DEFAULT nextval('outbox.inbox_messages_id_seq');

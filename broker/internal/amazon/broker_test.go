@@ -180,7 +180,7 @@ func TestATraceStandsWhereLibrariesLookForIt(t *testing.T) {
 	m := numbered(1, 1)[0]
 	m.Topic, m.Key, m.EventType, m.AggregateType, m.AggregateID, m.ContentType = "t", "k", "e", "a", "7", "application/json"
 	m.CreatedAt = time.Unix(1, 0)
-	// As jsonb orders them: the trace comes behind the shorter names.
+	// The trace comes behind other names.
 	m.Headers = []outbox.Header{{Name: "tenant", Value: "7"},
 		{Name: "baggage", Value: "a=1"}, {Name: "tracestate", Value: "b=2"}, {Name: "traceparent", Value: "00-1"}}
 	e, err := PayloadAuto.encode(m, &Target{Name: "q", Topic: "another"}, nil)

@@ -1,0 +1,19 @@
+package mapped
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/pgoutbox/outbox"
+)
+
+func TestOfAHeaderThatIsGivenTwiceTheLastCounts(t *testing.T) {
+	t.Parallel()
+	all, err := parseHeaders([]byte(`{"a": "x\ny", "b": "c", "a": "x"}`))
+	if want := []outbox.Header{{Name: "a", Value: "x"}, {Name: "b", Value: "c"}}; err != nil || !slices.Equal(all, want) {
+		t.Errorf("%q, %v", all, err)
+	}
+	if all, err = parseHeaders([]byte(`{"a": "x", "a": "x\ny"}`)); err == nil {
+		t.Errorf("%q", all)
+	}
+}
