@@ -81,24 +81,19 @@ type observer struct {
 	series  *series
 }
 
-func (o observer) Published(batch []*outbox.Message, errs []error, took time.Duration) {
-	now := time.Now()
+func (o observer) Published(batch []*outbox.Message, errs []error, ages []time.Duration, took time.Duration) {
 	o.history.mu.Lock()
-	ten := o.series.ten(now)
-	for i, message := range batch {
+	ten := o.series.ten(time.Now())
+	for i, age := range ages {
 		if errs != nil && errs[i] != nil {
 			continue
 		}
-		since := message.CreatedAt
-		if message.DeliverAt.After(since) {
-			since = message.DeliverAt
-		}
-		bucket := bucketOf(now.Sub(since))
+		bucket := bucketOf(age)
 		o.series.now[bucket]++
 		ten[bucket]++
 	}
 	o.history.mu.Unlock()
-	o.Observer.Published(batch, errs, took)
+	o.Observer.Published(batch, errs, ages, took)
 }
 
 // ten is the histogram of these ten seconds.

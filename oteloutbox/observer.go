@@ -51,9 +51,9 @@ type observer struct {
 
 var _ relay.Observer = (*observer)(nil)
 
-func (o *observer) Published(batch []*outbox.Message, errs []error, took time.Duration) {
+func (o *observer) Published(batch []*outbox.Message, errs []error, ages []time.Duration, took time.Duration) {
 	if o.next != nil {
-		o.next.Published(batch, errs, took)
+		o.next.Published(batch, errs, ages, took)
 	}
 	ended := time.Now()
 	made := o.budget()

@@ -21,7 +21,7 @@ func TestASentMessageHasASpanByTheConventions(t *testing.T) {
 	tracer, _, recorder := recording(t)
 	m := withTrace(recorded, "vendor=1")
 	before := time.Now()
-	tracer.Observer(Sending{System: "kafka", Destination: "events"}, nil).Published([]*outbox.Message{m}, nil, time.Second)
+	tracer.Observer(Sending{System: "kafka", Destination: "events"}, nil).Published([]*outbox.Message{m}, nil, nil, time.Second)
 	ended := recorder.Ended()
 	if len(ended) != 1 {
 		t.Fatalf("%d spans", len(ended))
@@ -62,15 +62,15 @@ func TestOnlyASampledTraceHasSpansOfTheRelay(t *testing.T) {
 		strings.ToUpper(recorded), "\x00\xff" + recorded[2:], strings.Repeat("\xff", 55),
 	} {
 		m := withTrace(parent, "a=b")
-		o.Published([]*outbox.Message{m}, []error{errors.New("no")}, time.Second)
+		o.Published([]*outbox.Message{m}, []error{errors.New("no")}, nil, time.Second)
 		o.Settled(&relay.Settlement{Dead: []relay.Dead{{Delivery: &relay.Delivery{Message: *m}, Reason: relay.ReasonRefused}}})
 	}
-	o.Published([]*outbox.Message{{ID: outbox.NewID(), Topic: "t"}}, nil, time.Second)
+	o.Published([]*outbox.Message{{ID: outbox.NewID(), Topic: "t"}}, nil, nil, time.Second)
 	if spans := recorder.Ended(); len(spans) != 0 {
 		t.Errorf("there are spans: %q", names(spans))
 	}
 	for _, state := range []string{strings.Repeat("a=b,", 5000), "no state", "\xff\n", strings.Repeat("k", 30_000) + "=v"} {
-		o.Published([]*outbox.Message{withTrace(recorded, state)}, nil, time.Second)
+		o.Published([]*outbox.Message{withTrace(recorded, state)}, nil, nil, time.Second)
 	}
 	for _, span := range recorder.Ended() {
 		if got := span.SpanContext().TraceState().String(); got != "" {
@@ -92,7 +92,7 @@ func TestACallHasABoundedNumberOfSpans(t *testing.T) {
 		batch[i] = withTrace(recorded, "")
 		dead.Dead = append(dead.Dead, relay.Dead{Delivery: &relay.Delivery{Message: *batch[i]}, Reason: relay.ReasonRefused})
 	}
-	o.Published(batch, nil, time.Second)
+	o.Published(batch, nil, nil, time.Second)
 	if n := len(recorder.Ended()); n != 100 || left != 900 {
 		t.Errorf("1000 messages have %d spans, and %d were left out", n, left)
 	}
@@ -103,7 +103,7 @@ func TestACallHasABoundedNumberOfSpans(t *testing.T) {
 	for _, m := range batch[5:] {
 		m.Headers = nil
 	}
-	o.Published(batch, nil, time.Second)
+	o.Published(batch, nil, nil, time.Second)
 	if n := len(recorder.Ended()); n != 205 || left != 1800 {
 		t.Errorf("5 of 1000 messages made %d spans, and %d were left out", n-200, left)
 	}
@@ -115,7 +115,7 @@ func TestEachAttemptHasASpanAndAnOutageHasOne(t *testing.T) {
 	o := tracer.Observer(Sending{}, nil)
 	m, behind := withTrace(recorded, ""), withTrace(recorded, "")
 	answer := func(err error) {
-		o.Published([]*outbox.Message{m, behind}, []error{err, outbox.ErrSkipped}, time.Second)
+		o.Published([]*outbox.Message{m, behind}, []error{err, outbox.ErrSkipped}, nil, time.Second)
 	}
 	answer(errors.New("busy"))
 	answer(errors.New("busy"))
@@ -130,7 +130,7 @@ func TestEachAttemptHasASpanAndAnOutageHasOne(t *testing.T) {
 	answer(outbox.Permanent(errors.New("too large")))
 	o.Settled(&relay.Settlement{HeldDead: []relay.Dead{{Delivery: &relay.Delivery{Message: *m, Attempts: 3}, Reason: relay.ReasonRefused,
 		Err: errors.New("too large")}}})
-	o.Published([]*outbox.Message{m}, nil, time.Second)
+	o.Published([]*outbox.Message{m}, nil, nil, time.Second)
 	var got []string
 	for _, span := range recorder.Ended() {
 		status := span.Status()
@@ -166,7 +166,7 @@ func TestForeignTextIsBoundedAndCanBeEncoded(t *testing.T) {
 	tracer, _, recorder := recording(t)
 	m := withTrace(recorded, "")
 	m.Topic, m.EventType = "t\xff\x00"+strings.Repeat("x", 1<<20), strings.Repeat("\xfe", 1<<20)
-	tracer.Observer(Sending{}, nil).Published([]*outbox.Message{m}, []error{errors.New(strings.Repeat("\xff", 1<<20))}, time.Second)
+	tracer.Observer(Sending{}, nil).Published([]*outbox.Message{m}, []error{errors.New(strings.Repeat("\xff", 1<<20))}, nil, time.Second)
 	span := recorder.Ended()[0]
 	texts := []string{span.Name(), span.Status().Description}
 	for _, value := range attributes(span) {
@@ -182,16 +182,16 @@ func TestForeignTextIsBoundedAndCanBeEncoded(t *testing.T) {
 // told is an observer that counts.
 type told struct{ published, settled, changed int }
 
-func (o *told) Published([]*outbox.Message, []error, time.Duration) { o.published++ }
-func (o *told) Settled(*relay.Settlement)                           { o.settled++ }
-func (o *told) Changed(relay.State, error)                          { o.changed++ }
+func (o *told) Published([]*outbox.Message, []error, []time.Duration, time.Duration) { o.published++ }
+func (o *told) Settled(*relay.Settlement)                                            { o.settled++ }
+func (o *told) Changed(relay.State, error)                                           { o.changed++ }
 
 func TestTheNextObserverIsToldEverything(t *testing.T) {
 	t.Parallel()
 	tracer, _, _ := recording(t)
 	var next told
 	o := tracer.Observer(Sending{}, &next)
-	o.Published(nil, nil, 0)
+	o.Published(nil, nil, nil, 0)
 	o.Settled(&relay.Settlement{})
 	o.Changed(relay.StateFlowing, nil)
 	if next != (told{1, 1, 1}) {
@@ -215,7 +215,7 @@ func BenchmarkObserver(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				o.Published(batch, nil, time.Millisecond)
+				o.Published(batch, nil, nil, time.Millisecond)
 				recorder.Reset()
 			}
 		})

@@ -81,9 +81,10 @@ type Config struct {
 // Observer is told what a relay does. Its methods are called from the relay's own goroutines, sometimes
 // at once, and must not block.
 type Observer interface {
-	// Published follows every call to the broker: errs is nil or has an error per message. batch is
-	// only valid during the call.
-	Published(batch []*outbox.Message, errs []error, took time.Duration)
+	// Published follows every call to the broker: errs is nil or has an error per message. ages has for each message
+	// how long it has been due since it was written, or since DeliverAt. took is how long the call lasted. batch and
+	// ages are only valid during Published.
+	Published(batch []*outbox.Message, errs []error, ages []time.Duration, took time.Duration)
 	// Settled follows every settlement.
 	Settled(s *Settlement)
 	// Changed follows every change of state; err is its cause, if it has one.
@@ -178,6 +179,6 @@ func Bounded(logger *slog.Logger) *slog.Logger { return settings.Logger(logger) 
 
 type nobody struct{}
 
-func (nobody) Published([]*outbox.Message, []error, time.Duration) {}
-func (nobody) Settled(*Settlement)                                 {}
-func (nobody) Changed(State, error)                                {}
+func (nobody) Published([]*outbox.Message, []error, []time.Duration, time.Duration) {}
+func (nobody) Settled(*Settlement)                                                  {}
+func (nobody) Changed(State, error)                                                 {}

@@ -109,6 +109,7 @@ type call struct {
 	stripe int
 	items  []*item
 	probe  bool
+	ages   []time.Duration // memory for the runner
 
 	lanes   map[string]bool // of the first counted items, see has
 	counted int
@@ -381,7 +382,7 @@ func (c *core) newCall(stripe int) *call {
 	if n := len(c.calls); n > 0 {
 		k := c.calls[n-1]
 		c.calls = c.calls[:n-1]
-		*k = call{Batch: k.Batch[:0], items: k.items[:0], stripe: stripe}
+		*k = call{Batch: k.Batch[:0], items: k.items[:0], ages: k.ages, stripe: stripe}
 		return k
 	}
 	return &call{stripe: stripe}

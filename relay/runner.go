@@ -308,12 +308,26 @@ func (l *loop) publish(k *call) func() {
 			errs[i] = outbox.Unavailable(err)
 		}
 	}
-	l.relay.cfg.Observer.Published(k.Batch, errs, time.Since(started))
+	ended := time.Now()
+	l.relay.cfg.Observer.Published(k.Batch, errs, k.age(ended), ended.Sub(started))
 	return func() {
 		l.probe.answered(time.Now())
 		l.logFailures(k, errs)
 		l.core.onPublished(time.Now(), k, errs)
 	}
+}
+
+// age notes how long each message has been due. No age is negative, though the clocks may differ.
+func (k *call) age(now time.Time) []time.Duration {
+	k.ages = k.ages[:0]
+	for _, m := range k.Batch {
+		due := m.CreatedAt
+		if m.DeliverAt.After(due) {
+			due = m.DeliverAt
+		}
+		k.ages = append(k.ages, max(now.Sub(due), 0))
+	}
+	return k.ages
 }
 
 // watchOutage tells the state when the destination, or a topic of it, stops or starts taking messages.

@@ -388,14 +388,31 @@ type short struct{}
 func (short) Publish(context.Context, []*outbox.Message) []error { return []error{nil} }
 func (short) Close() error                                       { return nil }
 
+func TestAMessageIsDueWhenItWasWrittenOrIsToBeDelivered(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	k := &call{ages: make([]time.Duration, 5)}
+	for _, m := range []outbox.Message{
+		{CreatedAt: now.Add(-time.Minute)},
+		{CreatedAt: now.Add(-time.Minute), DeliverAt: now.Add(-time.Second)},
+		{CreatedAt: now.Add(-time.Minute), DeliverAt: now.Add(-time.Hour)},
+		{CreatedAt: now.Add(time.Minute)}, // the database's clock is ahead
+	} {
+		k.Batch = append(k.Batch, &m)
+	}
+	if got, want := k.age(now), []time.Duration{time.Minute, time.Second, time.Minute, 0}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 // states collects what an observer is told.
 type states struct {
 	mu   sync.Mutex
 	list []State
 }
 
-func (s *states) Published([]*outbox.Message, []error, time.Duration) {}
-func (s *states) Settled(*Settlement)                                 {}
+func (s *states) Published([]*outbox.Message, []error, []time.Duration, time.Duration) {}
+func (s *states) Settled(*Settlement)                                                  {}
 
 func (s *states) Changed(state State, _ error) {
 	s.mu.Lock()

@@ -260,8 +260,7 @@ func (m *metrics) observer(destination string, group int, changed func(relay.Sta
 	return o
 }
 
-func (o *observer) Published(batch []*outbox.Message, errs []error, took time.Duration) {
-	now := time.Now()
+func (o *observer) Published(batch []*outbox.Message, errs []error, ages []time.Duration, took time.Duration) {
 	accepted := 0
 	for i, message := range batch {
 		if errs != nil && errs[i] != nil {
@@ -279,19 +278,14 @@ func (o *observer) Published(batch []*outbox.Message, errs []error, took time.Du
 			continue
 		}
 		accepted++
-		since := message.CreatedAt
-		if message.DeliverAt.After(since) {
-			since = message.DeliverAt
-		}
-		took := max(now.Sub(since).Seconds(), 0) // the clocks may differ
 		var exemplar prometheus.Labels
 		if accepted == 1 { // for a call, since each takes memory
 			exemplar = traceOf(message)
 		}
-		o.latency.ObserveWithExemplar(took, exemplar)
+		o.latency.ObserveWithExemplar(ages[i].Seconds(), exemplar)
 	}
 	if accepted > 0 {
-		o.metrics.last.WithLabelValues(o.destination).Set(seconds(now))
+		o.metrics.last.WithLabelValues(o.destination).Set(seconds(time.Now()))
 	}
 	o.published.Add(float64(accepted))
 	o.calls.Observe(took.Seconds())

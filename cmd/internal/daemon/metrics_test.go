@@ -84,9 +84,9 @@ func TestWhatIsTriedAgainIsCountedByABoundedNumberOfEventTypes(t *testing.T) {
 	o := m.observer("kafka", 0, nil)
 	for i := range maxEventTypes + 10 {
 		batch := []*outbox.Message{{EventType: fmt.Sprint("type-", i)}, {EventType: "refused"}, {EventType: "accepted"}}
-		o.Published(batch, []error{errors.New("not now"), outbox.Permanent(errors.New("never")), nil}, time.Millisecond)
+		o.Published(batch, []error{errors.New("not now"), outbox.Permanent(errors.New("never")), nil}, make([]time.Duration, 3), time.Millisecond)
 	}
-	o.Published([]*outbox.Message{{EventType: "type-0"}}, []error{outbox.Unavailable(errors.New("down"))}, time.Millisecond)
+	o.Published([]*outbox.Message{{EventType: "type-0"}}, []error{outbox.Unavailable(errors.New("down"))}, make([]time.Duration, 3), time.Millisecond)
 	text := scrape(t, m)
 	for _, line := range []string{`event_type="type-0"} 2.0`, `event_type="type-49"} 1.0`, `event_type="(other)"} 10.0`} {
 		if !strings.Contains(text, `outbox_retries_total{database="default",destination="kafka",`+line+"\n") {
@@ -109,7 +109,7 @@ func TestTheLatencyHasTheTraceOfASampledMessage(t *testing.T) {
 	} {
 		m := newMetrics(newBook(prometheus.NewRegistry(), "default"))
 		message := &outbox.Message{CreatedAt: time.Now(), Headers: []outbox.Header{{Name: "traceparent", Value: parent}}}
-		m.observer("kafka", 0, nil).Published([]*outbox.Message{message}, nil, time.Millisecond)
+		m.observer("kafka", 0, nil).Published([]*outbox.Message{message}, nil, make([]time.Duration, 3), time.Millisecond)
 		if got := strings.Contains(scrape(t, m), `# {trace_id="`+trace+`"}`); got != want {
 			t.Errorf("%s: an exemplar %v, want %v", parent, got, want)
 		}
@@ -122,7 +122,7 @@ func TestALookAndAPublishedMessageSetTheirTimes(t *testing.T) {
 	if strings.Contains(scrape(t, m), "outbox_last_published_timestamp_seconds{") {
 		t.Error("a time, and nothing was published")
 	}
-	m.observer("kafka", 0, nil).Published([]*outbox.Message{{}}, nil, time.Millisecond)
+	m.observer("kafka", 0, nil).Published([]*outbox.Message{{}}, nil, make([]time.Duration, 3), time.Millisecond)
 	held := time.Unix(1700000000, 0)
 	m.sample(&admin.Report{At: time.Now(), Destinations: []admin.Destination{
 		{Name: "kafka", Held: admin.Held{Oldest: held}, Slot: &admin.Slot{Kept: 4096}}, {Name: "other"},
