@@ -49,7 +49,7 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez; /readyz 
 			if err != nil {
 				return err
 			}
-			a.limitGarbage(loaded.Config)
+			a.limitMemory(loaded.Config)
 			err = a.relay(cmd.Context(), loaded.Config, sets)
 			if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 				return nil // told to stop before it had begun
@@ -63,12 +63,13 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez; /readyz 
 	return cmd
 }
 
-// limitGarbage collects earlier than Go does by default: what a relay keeps is bounded by max_in_flight and
-// max_in_flight_bytes, it allocates little, and so memory costs more than the time of collecting. The limit is a soft
-// one: twice the bytes that may be in flight, 1 KiB for each message, and 25 MiB for everything else. With 8 less,
-// messages of 1,000 bytes reach it, and collecting costs more than all the rest. GOGC and GOMEMLIMIT have precedence.
-func (a *app) limitGarbage(cfg config.Config) {
-	if a.getenv("GOGC") != "" || a.getenv("GOMEMLIMIT") != "" {
+// limitMemory makes Go collect garbage earlier when a relay has more memory than it needs: what it keeps is bounded by
+// max_in_flight and max_in_flight_bytes. The limit is a soft one: twice the bytes that may be in flight, 1 KiB for each
+// message, and 25 MiB for everything else. With 8 less, messages of 1,000 bytes reach it, and collecting costs more than
+// all the rest. Below the limit garbage is collected as usual (GOGC=100): at 50, as much memory was used, and messages
+// cost a sixth more of the relay's processor, those of 10 kB a quarter. GOMEMLIMIT has precedence.
+func (a *app) limitMemory(cfg config.Config) {
+	if a.getenv("GOMEMLIMIT") != "" {
 		return
 	}
 	limit := int64(25 << 20)
@@ -79,7 +80,6 @@ func (a *app) limitGarbage(cfg config.Config) {
 		}
 		limit += group * int64(d.ShardGroups)
 	}
-	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(limit)
 }
 
