@@ -65,9 +65,9 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez; /readyz 
 
 // limitMemory makes Go collect garbage earlier when a relay has more memory than it needs: what it keeps is bounded by
 // max_in_flight and max_in_flight_bytes. The limit is a soft one: twice the bytes that may be in flight, 1 KiB for each
-// message, and 25 MiB for everything else. With 8 less, messages of 1,000 bytes reach it, and collecting costs more than
-// all the rest. Below the limit garbage is collected as usual (GOGC=100): at 50, as much memory was used, and messages
-// cost a sixth more of the relay's processor, those of 10 kB a quarter. GOMEMLIMIT has precedence.
+// message, and 25 MiB for everything else. With 8 less, messages of 1,000 bytes reach it, and collecting costs more
+// than all the rest. Below the limit garbage is collected as usual (GOGC=100): at 50, as much memory was used, and
+// messages cost a sixth more of the relay's processor, those of 10 kB a quarter. GOMEMLIMIT has precedence.
 func (a *app) limitMemory(cfg config.Config) {
 	if a.getenv("GOMEMLIMIT") != "" {
 		return

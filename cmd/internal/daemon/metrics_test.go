@@ -81,12 +81,12 @@ func scrape(t *testing.T, m *metrics) string {
 func TestWhatIsTriedAgainIsCountedByABoundedNumberOfEventTypes(t *testing.T) {
 	t.Parallel()
 	m := newMetrics(newBook(prometheus.NewRegistry(), "default"))
-	o := m.observer("kafka", 0, nil)
+	o, ages := m.observer("kafka", 0, nil), make([]time.Duration, 3)
 	for i := range maxEventTypes + 10 {
 		batch := []*outbox.Message{{EventType: fmt.Sprint("type-", i)}, {EventType: "refused"}, {EventType: "accepted"}}
-		o.Published(batch, []error{errors.New("not now"), outbox.Permanent(errors.New("never")), nil}, make([]time.Duration, 3), time.Millisecond)
+		o.Published(batch, []error{errors.New("not now"), outbox.Permanent(errors.New("never")), nil}, ages, time.Millisecond)
 	}
-	o.Published([]*outbox.Message{{EventType: "type-0"}}, []error{outbox.Unavailable(errors.New("down"))}, make([]time.Duration, 3), time.Millisecond)
+	o.Published([]*outbox.Message{{EventType: "type-0"}}, []error{outbox.Unavailable(errors.New("down"))}, ages, time.Millisecond)
 	text := scrape(t, m)
 	for _, line := range []string{`event_type="type-0"} 2.0`, `event_type="type-49"} 1.0`, `event_type="(other)"} 10.0`} {
 		if !strings.Contains(text, `outbox_retries_total{database="default",destination="kafka",`+line+"\n") {
