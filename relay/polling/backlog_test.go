@@ -1,44 +1,33 @@
 package polling
 
 import (
+	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/cursors"
+	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay"
 )
 
 // Transactions are smaller and larger than chunks, end where chunks end, and share ranges of ids.
 func TestABacklogIsReadToItsEndHoweverItIsCut(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	writers := []*pgx.Conn{db.Connect(), db.Connect(), db.Connect()}
-	begin := func(conn *pgx.Conn) pgx.Tx {
-		tx, err := conn.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return tx
-	}
-	for round := range 12 {
-		var open []pgx.Tx
-		for _, conn := range writers {
-			open = append(open, begin(conn))
-		}
-		for n := range 3 * (1 + round%4) {
-			tx := open[(n*n+round)%len(open)]
-			if _, err := tx.Exec(t.Context(), `INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', $1, 'x')`,
+	for round := range 5 {
+		open := db.begin(3)
+		for n := range 4 * (2 + round) {
+			if _, err := open[(n*n+round)%len(open)].Exec(t.Context(), `INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', $1, 'x')`,
 				fmt.Sprint(n, round)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for _, tx := range open {
-			if err := tx.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
+		db.commit(open)
 	}
 	next, err := cursors.Parse(db.Value(`SELECT pg_current_snapshot()`))
 	if err != nil {
@@ -74,6 +63,45 @@ func TestABacklogIsReadToItsEndHoweverItIsCut(t *testing.T) {
 		}
 	}
 }
+
+// This is not a parallel test, because it counts what the process allocates.
+func TestADrainAllocatesHardlyAnythingForAMessage(t *testing.T) {
+	const messages, first = 60_000, 20_000
+	db := newDatabase(t)
+	for range 3 {
+		db.Exec(`INSERT INTO outbox.messages (topic, key, event_type, payload, headers)
+			SELECT 't', 'key ' || i % 1000, 'e', convert_to(repeat('x', 256), 'UTF8'), '{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a": "b"}'
+			FROM generate_series(1, $1::int) i`, messages/3)
+	}
+	var from, to runtime.MemStats
+	broker := &counted{at: map[int]func(){first: func() { runtime.ReadMemStats(&from) }, messages: func() { runtime.ReadMemStats(&to) }}}
+	_, stop := testdb.Run(t, db.source("d", SnapshotConfig{}), broker, relay.Config{Stripes: 1})
+	db.Await(`SELECT coalesce(sum(delivered), 0) = $1 FROM outbox.cursors`, messages)
+	stop()
+	each := float64(to.Mallocs-from.Mallocs) / (messages - first)
+	t.Logf("%.3f allocations a message", each)
+	if each > 0.2 {
+		t.Errorf("a message costs %.2f allocations", each)
+	}
+}
+
+// counted accepts everything, and does something when it has so many messages.
+type counted struct {
+	n  int
+	at map[int]func()
+}
+
+func (c *counted) Publish(_ context.Context, batch []*outbox.Message) []error {
+	for n, do := range c.at {
+		if c.n < n && n <= c.n+len(batch) {
+			do()
+		}
+	}
+	c.n += len(batch)
+	return nil
+}
+
+func (c *counted) Close() error { return nil }
 
 func TestPagesSpanMoreWhereIDsAreSparse(t *testing.T) {
 	t.Parallel()
