@@ -493,7 +493,7 @@ func TestCredentialsAreCheckedAndKeptSecret(t *testing.T) {
 			good := connectionless(t, c.ListenAddrs(), kafka.Config{SASL: right})
 			defer good.Close()
 			accepted(t, good.Publish(patient(t), brokertest.Messages("orders", 3, 1)))
-			bad := connectionless(t, c.ListenAddrs(), kafka.Config{SASL: wrong, Unanswered: 3 * time.Second})
+			bad := connectionless(t, c.ListenAddrs(), kafka.Config{SASL: wrong, Unanswered: 10 * time.Second})
 			defer bad.Close()
 			for _, err := range append(bad.Publish(patient(t), brokertest.Messages("orders", 3, 3)), bad.Ping(patient(t))) {
 				if !outbox.IsUnavailable(err) {
