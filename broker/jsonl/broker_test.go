@@ -149,6 +149,21 @@ func TestAFileIsAppendedTo(t *testing.T) {
 	}
 }
 
+func TestACallOfManyBytesIsFollowedByOthers(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "events.jsonl")
+	b := open(t, path)
+	for i := range 4 {
+		large := message("large", 2*i)
+		large.Payload = bytes.Repeat([]byte{0, 0xff}, 3<<20) // twice what an encoder keeps
+		accepted(t, b.Publish(t.Context(), []*outbox.Message{large}))
+		accepted(t, b.Publish(t.Context(), []*outbox.Message{message("small", 2*i+1)}))
+	}
+	if ids := decode(t, read(t, path)); len(ids) != 8 {
+		t.Errorf("%d lines", len(ids))
+	}
+}
+
 func TestConcurrentCallsWriteWholeLines(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "out.jsonl")

@@ -92,7 +92,7 @@ func newEncoder() *encoder {
 func (e *encoder) reset() {
 	const most = 4 << 20
 	if e.lines.Cap() > most {
-		*e = *newEncoder()
+		e.lines = bytes.Buffer{} // e.json goes on writing to it
 	}
 	e.lines.Reset()
 	e.ends = e.ends[:0]
