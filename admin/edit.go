@@ -9,7 +9,10 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
@@ -111,8 +114,13 @@ func (e Edit) apply(m *outbox.Message) error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
-		m.Headers = slices.DeleteFunc(m.Headers, func(h outbox.Header) bool { return h.Name == name })
-		if text := e.Headers[name]; text != nil {
+		i := slices.IndexFunc(m.Headers, func(h outbox.Header) bool { return h.Name == name })
+		switch text := e.Headers[name]; {
+		case i >= 0 && text != nil:
+			m.Headers[i].Value = *text
+		case i >= 0:
+			m.Headers = slices.Delete(m.Headers, i, i+1)
+		case text != nil:
 			m.Headers = append(m.Headers, outbox.Header{Name: name, Value: *text})
 		}
 	}
@@ -243,7 +251,8 @@ const keepOriginalSQL = `
 		original = coalesce(original, jsonb_build_object('topic', topic, 'event_type', event_type, 'content_type', content_type,
 			'headers', headers::text)),
 		original_payload = CASE WHEN original IS NULL THEN payload ELSE original_payload END,
-		topic = $4, event_type = nullif($5, ''), content_type = nullif($6, ''), headers = $7::text::json, payload = $8
+		topic = $4, event_type = nullif($5, ''), content_type = nullif($6, ''),
+		headers = CASE WHEN $9 THEN $7::text::json ELSE headers END, payload = $8
 	WHERE destination = $1 AND id = $2 AND message_id = $3::text::uuid`
 
 const restoreOriginalSQL = `
@@ -252,36 +261,109 @@ const restoreOriginalSQL = `
 		headers = (original ->> 'headers')::json, payload = original_payload, original = NULL, original_payload = NULL
 	WHERE destination = $1 AND id = $2 AND message_id = $3::text::uuid`
 
-func storeEdit(ctx context.Context, tx pgx.Tx, letter DeadLetter, e Edit, row []any) error {
+// storeEdit leaves headers that the edit doesn't name as they are stored, also if they are why the message died.
+func storeEdit(ctx context.Context, tx pgx.Tx, letter DeadLetter, e Edit, row []any) (err error) {
 	m := outbox.Message{Topic: letter.Topic, EventType: letter.EventType, ContentType: letter.ContentType, Payload: letter.Payload}
-	headers := map[string]string{}
-	if letter.Headers != nil {
-		if err := json.Unmarshal(letter.Headers, &headers); err != nil {
-			return fmt.Errorf("its headers are no texts, so that they can't be edited: %w", err)
+	if len(e.Headers) > 0 {
+		if m.Headers, err = editedHeaders(letter.Headers, e.Headers); err != nil {
+			return err
 		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(headers)) {
-		m.Headers = append(m.Headers, outbox.Header{Name: name, Value: headers[name]})
 	}
 	if err := e.apply(&m); err != nil {
 		return err
 	}
-	clear(headers)
-	for _, h := range m.Headers {
-		headers[h.Name] = h.Value
+	stored, err := headerText(m.Headers)
+	if err != nil {
+		return err
 	}
-	var stored *string
-	if len(headers) > 0 {
-		text, err := json.Marshal(headers)
-		if err != nil {
-			return err
-		}
-		s := string(text)
-		stored = &s
-	}
-	_, err := tx.Exec(ctx, keepOriginalSQL, append(row, schema.Storable(tx.Conn(), m.Topic), schema.Storable(tx.Conn(), m.EventType),
-		schema.Storable(tx.Conn(), m.ContentType), stored, m.Payload)...)
+	_, err = tx.Exec(ctx, keepOriginalSQL, append(row, schema.Storable(tx.Conn(), m.Topic), schema.Storable(tx.Conn(), m.EventType),
+		schema.Storable(tx.Conn(), m.ContentType), stored, m.Payload, len(e.Headers) > 0)...)
 	return err
+}
+
+// editedHeaders reads headers as a relay does, in their order, except those that are edited. Headers that are no object
+// can't be delivered, so the edited ones replace them.
+func editedHeaders(stored json.RawMessage, edited map[string]*string) (all []outbox.Header, err error) {
+	d := json.NewDecoder(bytes.NewReader(stored))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, nil
+	}
+	for d.More() {
+		from := d.InputOffset()
+		token, err := d.Token()
+		if err != nil {
+			return nil, fmt.Errorf("read its headers: %w", err)
+		}
+		name := token.(string) // the names of an object are strings
+		half := halfPair(stored[from:d.InputOffset()])
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, fmt.Errorf("read its headers: %w", err)
+		}
+		h := outbox.Header{Name: name, Value: string(value)}
+		if value[0] == '"' {
+			if err := json.Unmarshal(value, &h.Value); err != nil {
+				return nil, fmt.Errorf("read its headers: %w", err)
+			}
+			half = half || halfPair(value)
+		}
+		i := slices.IndexFunc(all, func(h outbox.Header) bool { return h.Name == name })
+		switch _, ok := edited[name]; {
+		case half && !ok:
+			return nil, fmt.Errorf("header %q has one half of a surrogate pair, so that it can't be delivered: change or remove it as well", name)
+		case i >= 0:
+			all[i] = h // the last value counts
+		default:
+			all = append(all, h)
+		}
+	}
+	return all, nil
+}
+
+// halfPair reports whether a JSON text has an escape that is one half of a surrogate pair. Package json would put another
+// character in its place.
+func halfPair(text []byte) bool {
+	unit := func(at int) rune {
+		if at+6 > len(text) || text[at] != '\\' || text[at+1] != 'u' {
+			return 0
+		}
+		n, _ := strconv.ParseUint(string(text[at+2:at+6]), 16, 16)
+		return rune(n)
+	}
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' {
+			continue
+		}
+		if r := unit(i); utf16.IsSurrogate(r) {
+			if utf16.DecodeRune(r, unit(i+6)) == utf8.RuneError {
+				return true
+			}
+			i += 6
+		}
+		i++ // the escaped character, which may be a backslash
+	}
+	return false
+}
+
+// headerText is a JSON object, in the order of the headers, or nil.
+func headerText(headers []outbox.Header) (*string, error) {
+	if len(headers) == 0 {
+		return nil, nil
+	}
+	var members []string
+	for _, h := range headers {
+		name, err := encodeJSON(h.Name)
+		if err != nil {
+			return nil, err
+		}
+		value, err := encodeJSON(h.Value)
+		if err != nil {
+			return nil, err
+		}
+		members = append(members, string(name)+":"+string(value))
+	}
+	text := "{" + strings.Join(members, ",") + "}"
+	return &text, nil
 }
 
 // Change is a difference between a message as it is and its original. Before or After is empty where there is none.

@@ -201,3 +201,40 @@ func TestADeadLetterWhoseHeadersCanNotBeReadIsMended(t *testing.T) {
 		t.Errorf("discarded it is %s, %v", d.fields(), err)
 	}
 }
+
+func TestAnEditLeavesTheOtherHeadersAsTheyAreDelivered(t *testing.T) {
+	t.Parallel()
+	d, s := editable(t)
+	for _, c := range []struct {
+		stored  string
+		headers map[string]*string
+		want    string // the headers, or what the error says
+	}{
+		{`null`, map[string]*string{"a": text("b")}, `{"a":"b"}`},
+		{`[1]`, map[string]*string{"a": text("b")}, `{"a":"b"}`},
+		{`"x"`, map[string]*string{"a": nil}, ``},
+		{`{"z": "1", "a": "2", "m": "3"}`, map[string]*string{"a": text("x"), "b": text("y")}, `{"z":"1","a":"x","m":"3","b":"y"}`},
+		{`{"n": 1, "o": {"p": [null, "x"]}, "e": null, "b": "x\ny"}`, map[string]*string{"b": text("c")},
+			`{"n":"1","o":"{\"p\": [null, \"x\"]}","e":"null","b":"c"}`},
+		{`{"a": "1", "b": "2", "a": "<3>"}`, map[string]*string{"b": nil}, `{"a":"<3>"}`},
+		{`{"z": "\ud83d", "b": "c"}`, map[string]*string{"b": text("d")}, `header "z" has one half of a surrogate pair`},
+		{`{"\uDE00": "x", "b": "c"}`, map[string]*string{"b": text("d")}, `has one half of a surrogate pair`},
+		{`{"z": "\ud83d", "b": "c"}`, map[string]*string{"z": text("d")}, `{"z":"d","b":"c"}`},
+		{`{"z": "\ud83d\uDE00 \\ud83d", "b": "c"}`, map[string]*string{"b": text("d")}, `{"z":"😀 \\ud83d","b":"d"}`},
+		{`{"z": "\ud83d"}`, nil, `{"z": "\ud83d"}`},
+		{`[1,  2]`, nil, `[1,  2]`},
+	} {
+		d.exec(`UPDATE outbox.dead_letters SET headers = $1::text::json, topic = 'orders', original = NULL`, c.stored)
+		_, err := EditDead(t.Context(), d.Conn, s, Edit{Topic: text("bills"), Headers: c.headers}, anna)
+		var got string
+		if err := d.QueryRow(t.Context(), `SELECT coalesce(headers::text, '') FROM outbox.dead_letters WHERE topic = 'bills' UNION ALL SELECT ''`).Scan(&got); err != nil {
+			t.Fatal(err)
+		}
+		if err != nil {
+			got = err.Error()
+		}
+		if got != c.want && (err == nil || !strings.Contains(got, c.want)) {
+			t.Errorf("%s with %v is %s, want %s", c.stored, c.headers, got, c.want)
+		}
+	}
+}
