@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/schema"
@@ -162,10 +163,9 @@ func TestASegmentWhoseRowsAreOutOfSightIsKept(t *testing.T) {
 		!strings.Contains(report.Kept[0].Reason, "has counted 5000") {
 		t.Errorf("%+v, want the segment kept with the count", report)
 	}
+	// ANALYZE tells autovacuum of the dead rows, and a segment that is being vacuumed is left to the next look.
 	db.Exec("ANALYZE outbox.messages")
-	if report := db.look(); len(report.Emptied) != 1 {
-		t.Errorf("%+v, want the segment emptied once the count is right", report)
-	}
+	await.Until(t, "the segment emptied once the count is right", func() bool { return len(db.look().Emptied) == 1 })
 }
 
 func TestASegmentOfRolledBackMessagesIsEmptied(t *testing.T) {
