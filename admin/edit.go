@@ -320,8 +320,8 @@ func editedHeaders(stored json.RawMessage, edited map[string]*string) (all []out
 	return all, nil
 }
 
-// halfPair reports whether a JSON text has an escape that is one half of a surrogate pair. Package json would put another
-// character in its place.
+// halfPair reports whether a JSON text has an escape that is one half of a surrogate pair. Package json would put
+// another character in its place.
 func halfPair(text []byte) bool {
 	unit := func(at int) rune {
 		if at+6 > len(text) || text[at] != '\\' || text[at+1] != 'u' {
