@@ -310,7 +310,7 @@ func editedHeaders(stored json.RawMessage, edited map[string]*string) (all []out
 		i := slices.IndexFunc(all, func(h outbox.Header) bool { return h.Name == name })
 		switch _, ok := edited[name]; {
 		case half && !ok:
-			return nil, fmt.Errorf("header %q has one half of a surrogate pair, so that it can't be delivered: change or remove it as well", name)
+			return nil, fmt.Errorf("header %q can't be delivered: it has one half of a surrogate pair: change or remove it as well", name)
 		case i >= 0:
 			all[i] = h // the last value counts
 		default:

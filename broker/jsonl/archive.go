@@ -132,7 +132,7 @@ func (a *archive) sweep() error {
 	}
 	for _, f := range files {
 		if f.Open {
-			if err := a.finish(f); err != nil && !errors.Is(err, errLocked) {
+			if err := a.finish(f); err != nil && !errors.Is(err, ErrLocked) {
 				a.cfg.Logger.Warn("file of the archive stays uncompressed", "path", f.Path, "error", err)
 			}
 			continue

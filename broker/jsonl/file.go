@@ -22,8 +22,8 @@ type file struct {
 	f handle // nil when it has to be opened
 }
 
-// errLocked is lock's error for a file that another Broker has locked.
-var errLocked = errors.New("another relay is writing to it; stop that one, or give each relay a file of its own")
+// ErrLocked is the error of a file that another Broker has open. That one can write to it.
+var ErrLocked = errors.New("another relay is writing to it; stop that one, or give each relay a file of its own")
 
 // handle is an *os.File.
 type handle interface {

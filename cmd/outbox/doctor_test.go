@@ -65,6 +65,20 @@ func TestTheDoctorAsksTheBrokersOfTheConfiguration(t *testing.T) {
 	d.outbox("doctor", "--exit-code").want(exitError, "FAULT: destination nats", "outbox config validate --connect")
 }
 
+func TestTheDoctorKnowsThatARelayHasItsFileOpen(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	if err := os.WriteFile(filepath.Join(d.folder, "outbox.yaml"), []byte(d.fileYAML("")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.relay(d.fileYAML(""))
+	until(t, "the relay has opened its file", func() bool { _, err := os.Stat(d.file()); return err == nil })
+	d.outbox("config", "validate", "--connect").want(exitOK, "destination file: ok")
+	if run := d.outbox("doctor"); strings.Contains(run.stdout, "destination file:") {
+		t.Errorf("the relay's own file is a symptom:\n%s", run.stdout)
+	}
+}
+
 func TestACanaryTravelsTheWholeWay(t *testing.T) {
 	t.Parallel()
 	d := setup(t)

@@ -2,10 +2,12 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/pgoutbox/outbox/broker/jsonl"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -53,7 +55,12 @@ func (u *unit) probe(ctx context.Context) []Probed {
 		}
 	})
 	for i, pinger := range pingers {
-		asking.Go(func() { found[i+1].Err = pinger.Ping(ctx) })
+		asking.Go(func() {
+			// A relay has a file open while it runs, and this is not that relay.
+			if err := pinger.Ping(ctx); !errors.Is(err, jsonl.ErrLocked) {
+				found[i+1].Err = err
+			}
+		})
 	}
 	asking.Wait()
 	return found
