@@ -309,6 +309,20 @@ var mutants = []mutant{
 		pkg:   "./relay/polling", run: "TestWhatIsHandedOutSurvives",
 	},
 	{
+		name:  "the encoder of JSON lines releases its memory and writes to that of another",
+		file:  "broker/jsonl/line.go",
+		old:   "e.lines = bytes.Buffer{} // e.json goes on writing to it",
+		wrong: "*e = *newEncoder()",
+		pkg:   "./broker/jsonl", run: "TestACallOfManyBytesIsFollowedByOthers",
+	},
+	{
+		name:  "an edit delivers half of a surrogate pair as another character",
+		file:  "admin/edit.go",
+		old:   "half := halfPair(stored[from:d.InputOffset()])",
+		wrong: "half := false",
+		pkg:   "./admin", run: "TestAnEditLeavesTheOtherHeadersAsTheyAreDelivered",
+	},
+	{
 		name:  "what is left of a transaction at the end of a chunk is not read",
 		file:  "relay/polling/reader.go",
 		old:   "::text::xid8 ELSE c.last END",
