@@ -319,7 +319,7 @@ var mutants = []mutant{
 		name:  "an edit delivers half of a surrogate pair as another character",
 		file:  "admin/edit.go",
 		old:   "half := halfPair(stored[from:d.InputOffset()])",
-		wrong: "half := false",
+		wrong: "half := halfPair(stored[from:from])",
 		pkg:   "./admin", run: "TestAnEditLeavesTheOtherHeadersAsTheyAreDelivered",
 	},
 	{
