@@ -281,8 +281,8 @@ func storeEdit(ctx context.Context, tx pgx.Tx, letter DeadLetter, e Edit, row []
 	return err
 }
 
-// editedHeaders reads headers as a relay does, in their order, except those that are edited. Headers that are no object
-// can't be delivered, so the edited ones replace them.
+// editedHeaders reads headers as a relay does, in their order. A header that is edited may be one that can't be
+// delivered. Headers that are no object can't be delivered, so the edited ones replace them.
 func editedHeaders(stored json.RawMessage, edited map[string]*string) (all []outbox.Header, err error) {
 	d := json.NewDecoder(bytes.NewReader(stored))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
