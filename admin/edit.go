@@ -33,7 +33,7 @@ type Original struct {
 }
 
 func readOriginal(text string, payload []byte) (*Original, error) {
-	var stored struct {
+	var was struct {
 		Topic       string
 		EventType   *string `json:"event_type"`
 		ContentType *string `json:"content_type"`
@@ -42,14 +42,10 @@ func readOriginal(text string, payload []byte) (*Original, error) {
 	if strings.HasPrefix(text, `"`) { // it could be made readable only as a whole
 		return &Original{Headers: json.RawMessage(text), Payload: payload}, nil
 	}
-	if err := json.Unmarshal([]byte(text), &stored); err != nil {
+	if err := json.Unmarshal([]byte(text), &was); err != nil {
 		return nil, fmt.Errorf("read the original: %w", err)
 	}
-	original := &Original{stored.Topic, value(stored.EventType), value(stored.ContentType), nil, payload}
-	if stored.Headers != nil {
-		original.Headers = json.RawMessage(*stored.Headers)
-	}
-	return original, nil
+	return &Original{was.Topic, value(was.EventType), value(was.ContentType), storedJSON(was.Headers), payload}, nil
 }
 
 // Edit is what to change of a dead letter. The key and the aggregate stay: the order hangs on them.

@@ -158,10 +158,21 @@ func scanMessage(row pgx.CollectableRow, more ...any) (m Message, err error) {
 		m.MessageID, err = outbox.ParseID(id)
 	}
 	m.DeliverAt = value(deliver)
-	if headers != nil {
-		m.Headers = json.RawMessage(*headers)
-	}
+	m.Headers = storedJSON(headers)
 	return m, err
+}
+
+// storedJSON is a JSON text as the database has it, or that text as a string if package json can't write it: it refuses what
+// is nested deeper than 10,000 levels, with all that is around it.
+func storedJSON(text *string) json.RawMessage {
+	if text == nil {
+		return nil
+	}
+	if raw := json.RawMessage(*text); json.Valid(raw) {
+		return raw
+	}
+	s, _ := json.Marshal(*text) // a string can be written
+	return s
 }
 
 // walked is how many rows of a segment one statement looks at when no index leads to the messages. It bounds what a

@@ -126,9 +126,11 @@ func TestASearchByHeaderBearsHeadersThatCanNotBeRead(t *testing.T) {
 				t.Errorf("%s: %d messages have the tenant %q, want %d", encoding, len(found.Messages), value, want)
 			}
 		}
-		all := d.find(MessageSearch{MessageFilter: MessageFilter{Topic: "t"}})
-		if text, err := json.Marshal(all); err != nil || len(all.Messages) != 10 {
-			t.Errorf("%s: %d messages, %s, %v", encoding, len(all.Messages), text, err)
+		for topic, want := range map[string]int{"t": 10, "deep": 1} {
+			all := d.find(MessageSearch{MessageFilter: MessageFilter{Topic: topic}})
+			if _, err := json.Marshal(all); err != nil || len(all.Messages) != want {
+				t.Errorf("%s: %d messages of topic %q, want %d, to be written as JSON: %v", encoding, len(all.Messages), topic, want, err)
+			}
 		}
 	}
 }

@@ -282,9 +282,7 @@ func deadLetters(ctx context.Context, tx pgx.Tx, s Selection, page Page) ([]Dead
 			return d, err
 		}
 		d.AcknowledgedAt = value(acknowledged)
-		if headers != nil {
-			d.Headers = json.RawMessage(*headers)
-		}
+		d.Headers = storedJSON(headers)
 		if original != nil {
 			if d.Original, err = readOriginal(*original, originalPayload); err != nil {
 				return d, err

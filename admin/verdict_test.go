@@ -27,10 +27,17 @@ var verdictCases = []verdictCase{
 	{"the owner is seconds late", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "-3 seconds")
 		d.relays("relay-1")
+		d.exec(`UPDATE outbox.relays SET heartbeat_at = now() - interval '4 seconds'`)
 	}, StateNoRelay, "relay-1 vanished 3s ago", "start relay-1 again: outbox relay"},
+	{"the owner runs, but can't take the lease again", "no relay has the lease", func(d *database) {
+		d.cursor("kafka", "-3 seconds")
+		d.relays("relay-1")
+	}, StateNoRelay, "relay-1 had the lease until 3s ago; relay-1 run without", "see the log of relay-1, or add the destination to the " +
+		"configuration of a relay that runs: outbox doctor"},
 	{"another destination's relay lives", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "-59 minutes")
 		d.relays("relay-1", "relay-2")
+		d.exec(`UPDATE outbox.relays SET heartbeat_at = now() - interval '60 minutes' WHERE name = 'relay-1'`)
 	}, StateNoRelay, "; relay-2 run without", "start relay-1 again, or add the destination to the configuration of a " +
 		"relay that runs: outbox relay"},
 	{"nobody has delivered for hours", "no relay has the lease", func(d *database) {

@@ -148,8 +148,10 @@ func (b *backlog) answer(life context.Context, r *reader, limit, maxBytes int) (
 		b.after, b.byID = q.through, false
 		b.widen(q, len(pg.deliveries))
 	case q.byID:
-		b.after, b.byID = pg.deliveries[len(pg.deliveries)-1].Position, false
-		b.step /= 2
+		first, last := pg.deliveries[0].Position, pg.deliveries[len(pg.deliveries)-1].Position
+		b.after, b.byID = last, false
+		// An id that is far from the others has made the step wide, so these rows say how close the others are.
+		b.step = min(b.step/2, int64(min(uint64(last)-uint64(first), maxStep)))
 	default:
 		// Any of its rows may be missing, so the page is requested again.
 		r.pool.put(pg)

@@ -3,6 +3,7 @@ package polling
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"testing"
@@ -61,6 +62,39 @@ func TestABacklogIsReadToItsEndHoweverItIsCut(t *testing.T) {
 				t.Errorf("%d groups, %+v: read %v, want %v (%v)", groups, r.cut, got, want, err)
 			}
 		}
+	}
+}
+
+// An id that was inserted by hand is far below the others.
+func TestAFarIDCostsABacklogFewPages(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Exec(`INSERT INTO outbox.messages (id, topic, payload) VALUES (-1000000000000000, 't', 'x')`)
+	for range 3 {
+		db.Exec(`INSERT INTO outbox.messages (topic, payload) SELECT 't', 'x' FROM generate_series(1, 100)`)
+	}
+	r := acquire(t, db.source("d", SnapshotConfig{})).(*snapshotSession).reader
+	r.cut.chunk = 50
+	prev, err := cursors.Parse("1:1:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := cursors.Parse(db.Value(`SELECT pg_current_snapshot()`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const limit = 5
+	rows, answers := 0, 0
+	b, err := newBacklog(t.Context(), r, &prev, &next, math.MinInt64)
+	for ; err == nil && !b.done(); answers++ {
+		var pg *page
+		if pg, err = b.answer(t.Context(), r, limit, 1<<20); pg != nil {
+			rows += len(pg.deliveries)
+			r.pool.put(pg)
+		}
+	}
+	if want := 301; err != nil || rows != want || answers > 3*want/limit/2 {
+		t.Errorf("%d rows in %d pages of %d, want %d in few more than necessary (%v)", rows, answers, limit, want, err)
 	}
 }
 
