@@ -162,8 +162,8 @@ func scanMessage(row pgx.CollectableRow, more ...any) (m Message, err error) {
 	return m, err
 }
 
-// storedJSON is a JSON text as the database has it, or that text as a string if package json can't write it: it refuses what
-// is nested deeper than 10,000 levels, with all that is around it.
+// storedJSON is a JSON text as the database has it, or that text as a string if package json can't write it: it refuses
+// what is nested deeper than 10,000 levels, with all that is around it.
 func storedJSON(text *string) json.RawMessage {
 	if text == nil {
 		return nil

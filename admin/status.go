@@ -244,8 +244,12 @@ func Status(ctx context.Context, db DB) (*Report, error) {
 		return r.readOpen(ctx, tx)
 	})
 	if err != nil {
-		if known, _ := excused(ctx, db, err); known != nil { // what prevents it as well has been said by err
+		known, failure := excused(ctx, db, err) // what prevents it as well has been said by err
+		switch {
+		case known != nil:
 			return known, nil
+		case failure == nil && errors.Is(err, errLocked):
+			return Status(ctx, db) // the lock is gone since
 		}
 		return nil, fmt.Errorf("read the outbox's state: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -111,9 +112,13 @@ func provenance(r Result, runs []Result) string {
 	if rounds == 1 {
 		plural = "round"
 	}
-	return fmt.Sprintf("%s; %s; %s; %d %s. Settings: %s.", r.Date,
+	text := fmt.Sprintf("%s; %s; %s; %d %s. Settings: %s.", r.Date,
 		r.Machine, strings.Join(versions, ", "), rounds, plural, strings.Join(settings, ", "))
+	return strings.TrimSpace(lines.ReplaceAllString(text, "$1\n"))
 }
+
+// lines are as wide as the other lines of the pages.
+var lines = regexp.MustCompile(`(.{1,120})( |$)`)
 
 // replace puts text between the markers of a page.
 func replace(page, text string) error {

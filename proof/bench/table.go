@@ -33,6 +33,9 @@ func spread(name, format string, of func(*Spread) [2]float64) column {
 			return ""
 		}
 		s := of(r.Spread)
+		if s == [2]float64{} {
+			return ""
+		}
 		return fmt.Sprintf(format+"–"+format, s[0], s[1])
 	}}
 }

@@ -25,7 +25,7 @@ func newAdvisory(ctx context.Context, x *session) (relay.Session, error) {
 	}
 	s := &advisorySession{x}
 	s.marks = newStatements(s.table, false, false, "", &s.source.receipts, s.source.cfg.Logger)
-	s.reader = newReader(s.table, s.reading, s.source.cfg.PageBytes, s.table.scanSQL)
+	s.reader = s.newReader(s.source.cfg.PageBytes, s.table.scanSQL)
 	s.locks()
 	s.begin(s, ping)
 	return s, nil

@@ -50,17 +50,20 @@ type row struct {
 var errRow = errors.New("a row doesn't match the mapping")
 
 // query runs a statement whose rows are those of selectLists, see collect.
-func (t *table) query(ctx context.Context, conn *pgx.Conn, extra readExtra, sql string, args ...any) ([]relay.Delivery, []row, error) {
+func (t *table) query(ctx context.Context, conn *pgx.Conn, free *freeLists, extra readExtra,
+	sql string, args ...any) ([]relay.Delivery, []row, error) {
 	answer, _ := conn.Query(ctx, sql, args...) // its error is returned with the rows
-	return t.collect(answer, extra)
+	return t.collect(answer, free, extra)
 }
 
 // readExtra reads the columns after those of the table. A row that is not a message has no delivery.
 type readExtra func(d *relay.Delivery, r *row, values [][]byte) error
 
-// collect reads all rows of an answer. It doesn't reuse the answer's memory. If extra is not nil, it reads the columns
-// after those of the table. A row without an id is not a message, and only extra sees it.
-func (t *table) collect(answer pgx.Rows, extra readExtra) (ds []relay.Delivery, rows []row, err error) {
+// collect reads all rows of an answer. It doesn't reuse the answer's memory. The deliveries are in a list of free, if
+// that is not nil. If extra is not nil, it reads the columns after those of the table. A row without an id is not a
+// message, and only extra sees it.
+func (t *table) collect(answer pgx.Rows, free *freeLists,
+	extra readExtra) (ds []relay.Delivery, rows []row, err error) {
 	defer answer.Close()
 	width := columnCount + len(t.headers)
 	for answer.Next() {
@@ -74,20 +77,23 @@ func (t *table) collect(answer pgx.Rows, extra readExtra) (ds []relay.Delivery, 
 			}
 			continue
 		}
-		var d relay.Delivery
-		var r row
-		if err := t.decode(&d, &r, values); err != nil {
-			return nil, nil, err
-		}
-		if extra != nil {
-			if err := extra(&d, &r, values[width:]); err != nil {
-				return nil, nil, err
-			}
+		if ds == nil {
+			ds = free.get()
+			rows = make([]row, 0, cap(ds))
 		}
 		if n := len(ds); n == cap(ds) { // append alone would copy a page of thousands a dozen times
 			ds, rows = slices.Grow(ds, max(16, 3*n)), slices.Grow(rows, max(16, 3*n))
 		}
-		ds, rows = append(ds, d), append(rows, r)
+		ds, rows = append(ds, relay.Delivery{}), append(rows, row{})
+		d, r := &ds[len(ds)-1], &rows[len(rows)-1]
+		if err := t.decode(d, r, values); err != nil {
+			return nil, nil, err
+		}
+		if extra != nil {
+			if err := extra(d, r, values[width:]); err != nil {
+				return nil, nil, err
+			}
+		}
 	}
 	return ds, rows, answer.Err()
 }

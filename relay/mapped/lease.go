@@ -33,8 +33,8 @@ func newLease(ctx context.Context, x *session) (relay.Session, error) {
 	logger := cfg.Logger.With("relay", x.source.owner)
 	s := &leaseSession{x, newClaims(x.table, x.source.owner, cfg.Lease)}
 	s.marks = newStatements(s.table, false, false, s.claims.fence, &s.source.receipts, logger)
-	s.reader = newReader(s.table, s.reading, cfg.PageBytes, s.claims.take)
-	s.reader.claims = true
+	s.reader = s.newReader(cfg.PageBytes, s.claims.take)
+	s.reader.page.least, s.reader.claims = minClaimedPage, true
 	s.locks()
 	if s.pooled != nil {
 		// The locks that tell whether a relay lives belong to a server session, which a pooler doesn't give us.
@@ -183,7 +183,7 @@ func (s *leaseSession) claimAgain(ctx context.Context, conn *pgx.Conn, lane stri
 		marks[i] = mark{id: list[i].id, token: cmp.Or(list[i].token, ours[list[i].id])}
 	}
 	c := newColumns(marks)
-	ds, rows, err := s.table.query(ctx, conn, new(sight).read, s.claims.again, c.ids, c.tokens)
+	ds, rows, err := s.table.query(ctx, conn, nil, new(sight).read, s.claims.again, c.ids, c.tokens)
 	if err != nil {
 		return nil, fmt.Errorf("claim rows again: %w", explain(err))
 	}

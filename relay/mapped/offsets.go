@@ -95,8 +95,8 @@ type part struct {
 	name    partName
 	read    place
 	settled place
-	entries []*partEntry // in order
-	moved   bool         // settled is not yet stored
+	entries []partEntry // in order
+	moved   bool        // settled is not yet stored
 }
 
 type place struct {
@@ -263,9 +263,9 @@ func (s *offsetSession) read(ctx context.Context, size int) ([]relay.Delivery, e
 	topics, partitions := split2(names)
 	each := max(size/len(open), min(size, 16))
 	args := []any{topics, partitions, transactions, ids, each, highest}
-	ds, rows, err := s.table.query(ctx, s.reading, readPart, s.offsets.scan, args...)
+	ds, rows, err := s.table.query(ctx, s.reading, &s.free, readPart, s.offsets.scan, args...)
 	if schema.IsDataError(err) {
-		ds, rows, err = s.table.query(ctx, s.reading, readPart, s.table.without(s.offsets.scan), args...)
+		ds, rows, err = s.table.query(ctx, s.reading, &s.free, readPart, s.table.without(s.offsets.scan), args...)
 		if err == nil {
 			err = s.table.fill(ctx, s.reading, ds, rows, true)
 		}
@@ -281,7 +281,7 @@ func (s *offsetSession) read(ctx context.Context, size int) ([]relay.Delivery, e
 	for i := range ds {
 		p := open[rows[i].place-1]
 		p.read = place{rows[i].token, ds[i].Position}
-		p.entries = append(p.entries, &partEntry{place: p.read, ref: ds[i].Ref})
+		p.entries = append(p.entries, partEntry{place: p.read, ref: ds[i].Ref})
 	}
 	return ds, nil
 }
@@ -319,7 +319,7 @@ func (s *offsetSession) entry(ref uint64) (*part, *partEntry) {
 	for _, p := range s.parts {
 		i := sort.Search(len(p.entries), func(i int) bool { return p.entries[i].ref >= ref })
 		if i < len(p.entries) && p.entries[i].ref == ref {
-			return p, p.entries[i]
+			return p, &p.entries[i]
 		}
 	}
 	return nil, nil
@@ -348,7 +348,8 @@ func (s *offsetSession) note(x *settled) {
 		through = x.entries[n-1].ref
 	}
 	for _, p := range s.parts {
-		for _, e := range p.entries {
+		for i := range p.entries {
+			e := &p.entries[i]
 			if e.ref > through {
 				break
 			}

@@ -1,6 +1,11 @@
 package mapped
 
-import "github.com/pgoutbox/outbox/relay"
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/pgoutbox/outbox/relay"
+)
 
 // pageSize decides how many rows are read at once. One goroutine at a time.
 type pageSize struct {
@@ -10,11 +15,13 @@ type pageSize struct {
 }
 
 // minPage is the least number of rows in a page, unless they are large: each page has a fixed cost, so a small batch is
-// a part of a page. The minimum for locked rows is smaller: if a transaction is cut off before it commits, everything
-// that it has settled comes again.
+// a part of a page. The minimum for claimed rows is smaller: they wait for the end of the claim if the relay dies. That
+// for locked rows is the smallest: if a transaction is cut off before it commits, everything that it has settled comes
+// again.
 const (
-	minPage       = 1000
-	minLockedPage = 200
+	minPage        = 4000
+	minClaimedPage = 1000
+	minLockedPage  = 200
 )
 
 // rows is how many rows to read so that they have about pageBytes in total. Rows beyond the bytes cost memory, so a
@@ -38,4 +45,46 @@ func (p *pageSize) observe(ds []relay.Delivery) {
 		total += len(ds[i].Payload) + 256
 	}
 	p.bytes = max(total/len(ds), p.bytes-p.bytes/4)
+}
+
+// freeLists are lists of deliveries that were settled, for those that are read next. Safe for concurrent use; nil has
+// none, and takes none.
+type freeLists struct {
+	mu    sync.Mutex
+	lists [][]relay.Delivery
+}
+
+const maxFreeLists = 16
+
+func (f *freeLists) get() (list []relay.Delivery) {
+	if f == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := len(f.lists); n > 0 {
+		list, f.lists = f.lists[n-1], f.lists[:n-1]
+	}
+	return list
+}
+
+func (f *freeLists) put(list []relay.Delivery) {
+	clear(list)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.lists) < maxFreeLists {
+		f.lists = append(f.lists, list[:0])
+	}
+}
+
+// page is a list of deliveries that is handed out in batches, and is free when all of them are recycled.
+type page struct {
+	deliveries []relay.Delivery
+	users      atomic.Int32 // batches that are not recycled, plus one while more are to come
+}
+
+func (p *page) recycle(f *freeLists) {
+	if p.users.Add(-1) == 0 {
+		f.put(p.deliveries)
+	}
 }

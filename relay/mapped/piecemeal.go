@@ -52,7 +52,7 @@ func (t *table) fill(ctx context.Context, conn *pgx.Conn, ds []relay.Delivery, r
 func (t *table) single(ctx context.Context, conn *pgx.Conn, columns, id string) (ds []relay.Delivery, rows []row, err error) {
 	err = t.attempt(ctx, conn, func() error {
 		sql := fmt.Sprintf("SELECT %s FROM %s m WHERE %s = $1::text::%s", columns, t.name, t.id, t.idType)
-		ds, rows, err = t.query(ctx, conn, nil, sql, id)
+		ds, rows, err = t.query(ctx, conn, nil, nil, sql, id)
 		return err
 	})
 	return ds, rows, err

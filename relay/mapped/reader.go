@@ -44,11 +44,14 @@ type reader struct {
 	news   bool    // it had not been seen before, so polling again soon is worth it
 
 	page pageSize
+	free *freeLists
 }
 
 // newReader uses the statements that scan returns for a beginning.
-func newReader(t *table, conn *pgx.Conn, pageBytes int, scan func(from string) string) *reader {
-	r := &reader{conn: conn, table: t, horizon: newHorizon(t.along), page: pageSize{least: minPage, pageBytes: pageBytes}}
+func (s *session) newReader(pageBytes int, scan func(from string) string) *reader {
+	t := s.table
+	r := &reader{conn: s.reading, table: t, free: &s.free, horizon: newHorizon(t.along)}
+	r.page = pageSize{least: minPage, pageBytes: pageBytes}
 	if t.along == alongSequence {
 		r.look = t.lookSQL()
 	}
@@ -128,7 +131,7 @@ func (r *reader) pollFor(ctx context.Context, limit int, own []uint32,
 	}
 	if err == nil {
 		answer, _ := results.Query() // its error is returned with the rows
-		ds, rows, err = r.table.collect(answer, extra)
+		ds, rows, err = r.table.collect(answer, r.free, extra)
 	}
 	if closeErr := results.Close(); err == nil {
 		err = closeErr

@@ -18,7 +18,7 @@ func (t *table) reread(ctx context.Context, conn *pgx.Conn, list []hold, clause 
 	var ds []relay.Delivery
 	var rows []row
 	read := func() (err error) {
-		ds, rows, err = t.query(ctx, conn, nil, sql, holdIDs(list))
+		ds, rows, err = t.query(ctx, conn, nil, nil, sql, holdIDs(list))
 		return err
 	}
 	err := t.attempt(ctx, conn, read)

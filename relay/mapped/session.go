@@ -43,12 +43,14 @@ type session struct {
 	holds    *holds
 	own      []uint32       // the server processes that hold our locks
 	controls relay.Controls // as they were read last
+	free     freeLists
 
 	// Only Next uses the rest.
 	reading *pgx.Conn
 	reader  *reader
 	pace    pace
-	rest    []relay.Delivery // read and not returned yet
+	last    *page            // that was read
+	rest    []relay.Delivery // of last: not returned yet
 }
 
 // begin keeps the session's connection alive by keep, for the strategy that embeds it.
@@ -73,10 +75,14 @@ func (s *session) Next(ctx context.Context, limit int) (relay.Batch, error) {
 		if s.rest, err = s.strategy.take(ctx, limit); err != nil {
 			return relay.Batch{}, err
 		}
+		s.last = &page{deliveries: s.rest}
+		s.last.users.Store(1)
 	}
-	n := min(limit, len(s.rest))
-	b := relay.Batch{Deliveries: s.rest[:n:n]}
-	s.rest = s.rest[n:]
+	n, page := min(limit, len(s.rest)), s.last
+	b := relay.Batch{Deliveries: s.rest[:n:n], Recycle: func() { page.recycle(&s.free) }}
+	if s.rest = s.rest[n:]; len(s.rest) > 0 {
+		page.users.Add(1)
+	}
 	return b, nil
 }
 

@@ -47,7 +47,7 @@ func newSkipLocked(x *session) relay.Session {
 	s.strategy = s
 	s.marks = newStatements(s.table, false, true, "", &s.source.receipts, cfg.Logger)
 	s.alone = newStatements(s.table, false, false, "", &s.source.receipts, cfg.Logger)
-	s.reader = newReader(s.table, nil, cfg.PageBytes, s.table.lockSQL)
+	s.reader = s.newReader(cfg.PageBytes, s.table.lockSQL)
 	s.reader.page.least, s.reader.claims = minLockedPage, true
 	s.pace = pace{cfg: cfg, broken: s.broken}
 	s.adopt(s.conn)
