@@ -565,6 +565,27 @@ var mutants = []mutant{
 		pkg:   "./relay/mapped", run: "TestEveryFailureIsNoted",
 	},
 	{
+		name:  "a list of deliveries is used again while some of them are on their way",
+		file:  "relay/mapped/session.go",
+		old:   "		page.users.Add(1)\n",
+		wrong: "		page.users.Add(0)\n",
+		pkg:   "./relay/mapped", run: "TestAListIsUsedAgainWhenAllItsBatchesAreRecycled",
+	},
+	{
+		name:  "an id far from the others makes every page of a backlog too wide",
+		file:  "relay/polling/backlog.go",
+		old:   "		b.step = min(b.step/2, int64(min(uint64(last)-uint64(first), maxStep)))\n",
+		wrong: "		b.step = min(b.step/2, int64(max(uint64(last)-uint64(first), maxStep)))\n",
+		pkg:   "./relay/polling", run: "TestAFarIDCostsABacklogFewPages",
+	},
+	{
+		name:  "a relay that runs without its lease is said to have ended",
+		file:  "admin/rules.go",
+		old:   "	case runs:\n		f.Cause",
+		wrong: "	case false:\n		f.Cause",
+		pkg:   "./admin", run: "TestTheVerdictNamesStateCauseAndNextStep",
+	},
+	{
 		name:  "any offset renews the lease of a group",
 		file:  "relay/mapped/offsets.go",
 		old:   "	if !ours {\n",

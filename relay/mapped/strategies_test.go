@@ -44,11 +44,54 @@ func read(t *testing.T, s relay.Session, n int) (all []relay.Delivery) {
 	return all
 }
 
+func TestAListIsUsedAgainWhenAllItsBatchesAreRecycled(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"skiplocked", "advisory", "lease", "xmin", "serial"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			source, err := strategies()[name](db.Config(), Config{Name: "one", PollIdle: time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := acquired(t, source)
+			written := 0
+			next := func(limit int) (b relay.Batch) {
+				t.Helper()
+				for err == nil && len(b.Deliveries) == 0 {
+					b, err = s.Next(t.Context(), limit)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return b
+			}
+			write := func(n int) {
+				db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', 'k' || n, 'x' FROM generate_series($1::int + 1, $2::int) n`, written, written+n)
+				written += n
+			}
+			write(3)
+			first, second := next(2), next(2)
+			key := second.Deliveries[0].Key
+			first.Recycle()
+			write(1)
+			if third := next(2); &third.Deliveries[0] == &first.Deliveries[0] || second.Deliveries[0].Key != key {
+				t.Error("a list is used again while one of its batches is on its way")
+			}
+			second.Recycle()
+			write(1)
+			if fourth := next(2); &fourth.Deliveries[0] != &first.Deliveries[0] {
+				t.Error("a list is not used again, though all of its batches are recycled")
+			}
+		})
+	}
+}
+
 // A comparison of the transaction beside that of the pair would skip the rest of a transaction that a page cuts.
 func TestXMinGoesOnInTheMiddleOfATransaction(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	const total = 3000 // in one transaction, and more than a page
+	const total = 10_000 // in one transaction, and more than two pages
 	db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', 'k', convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, total)
 	source, err := strategies()["xmin"](db.Config(), Config{Name: "one"})
 	if err != nil {
