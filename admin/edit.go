@@ -33,7 +33,7 @@ type Original struct {
 }
 
 func readOriginal(text string, payload []byte) (*Original, error) {
-	var was struct {
+	var stored struct {
 		Topic       string
 		EventType   *string `json:"event_type"`
 		ContentType *string `json:"content_type"`
@@ -42,10 +42,10 @@ func readOriginal(text string, payload []byte) (*Original, error) {
 	if strings.HasPrefix(text, `"`) { // it could be made readable only as a whole
 		return &Original{Headers: json.RawMessage(text), Payload: payload}, nil
 	}
-	if err := json.Unmarshal([]byte(text), &was); err != nil {
+	if err := json.Unmarshal([]byte(text), &stored); err != nil {
 		return nil, fmt.Errorf("read the original: %w", err)
 	}
-	return &Original{was.Topic, value(was.EventType), value(was.ContentType), storedJSON(was.Headers), payload}, nil
+	return &Original{stored.Topic, value(stored.EventType), value(stored.ContentType), storedJSON(stored.Headers), payload}, nil
 }
 
 // Edit is what to change of a dead letter. The key and the aggregate stay: the order hangs on them.

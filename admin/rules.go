@@ -196,20 +196,18 @@ func unowned(r *Report, d *Destination, g *Group) (Finding, bool) {
 	runs := slices.ContainsFunc(r.Relays, func(relay Relay) bool {
 		return relay.Live && relay.Name == g.Owner && relay.HeartbeatAt.After(f.Since)
 	})
+	if g.Owner != "" {
+		f.Advice = "start " + g.Owner + " again"
+	}
 	switch {
 	case runs:
 		f.Cause += fmt.Sprintf(": %s had the lease until %v ago", g.Owner, away.Round(time.Second))
+		f.Advice, f.Next = "see the log of "+g.Owner, "outbox doctor"
 	case g.Owner != "" && away < 0:
 		f.Since = time.Time{}
 		f.Cause += fmt.Sprintf(": %s %s, and then the clock was set back", g.Owner, what)
 	case g.Owner != "":
 		f.Cause += fmt.Sprintf(": %s %s %v ago", g.Owner, what, away.Round(time.Second))
-	}
-	switch {
-	case runs:
-		f.Advice, f.Next = "see the log of "+g.Owner, "outbox doctor"
-	case g.Owner != "":
-		f.Advice = "start " + g.Owner + " again"
 	}
 	var others []string
 	for _, relay := range r.Relays {

@@ -566,9 +566,9 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a list of deliveries is used again while some of them are on their way",
-		file:  "relay/mapped/session.go",
-		old:   "		page.users.Add(1)\n",
-		wrong: "		page.users.Add(0)\n",
+		file:  "relay/internal/reuse/reuse.go",
+		old:   "		users.Add(1)\n",
+		wrong: "		users.Add(0)\n",
 		pkg:   "./relay/mapped", run: "TestAListIsUsedAgainWhenAllItsBatchesAreRecycled",
 	},
 	{

@@ -78,7 +78,7 @@ func (t *table) collect(answer pgx.Rows, free *freeLists,
 			continue
 		}
 		if ds == nil {
-			ds = free.get()
+			ds = free.Get()
 			rows = make([]row, 0, cap(ds))
 		}
 		if n := len(ds); n == cap(ds) { // append alone would copy a page of thousands a dozen times

@@ -1,10 +1,10 @@
 package mapped
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/reuse"
 )
 
 // pageSize decides how many rows are read at once. One goroutine at a time.
@@ -47,35 +47,10 @@ func (p *pageSize) observe(ds []relay.Delivery) {
 	p.bytes = max(total/len(ds), p.bytes-p.bytes/4)
 }
 
-// freeLists are lists of deliveries that were settled, for those that are read next. Safe for concurrent use; nil has
-// none, and takes none.
-type freeLists struct {
-	mu    sync.Mutex
-	lists [][]relay.Delivery
-}
+// freeLists are lists of deliveries that were settled, for those that are read next. nil has none.
+type freeLists = reuse.Pool[[]relay.Delivery]
 
 const maxFreeLists = 16
-
-func (f *freeLists) get() (list []relay.Delivery) {
-	if f == nil {
-		return nil
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if n := len(f.lists); n > 0 {
-		list, f.lists = f.lists[n-1], f.lists[:n-1]
-	}
-	return list
-}
-
-func (f *freeLists) put(list []relay.Delivery) {
-	clear(list)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.lists) < maxFreeLists {
-		f.lists = append(f.lists, list[:0])
-	}
-}
 
 // page is a list of deliveries that is handed out in batches, and is free when all of them are recycled.
 type page struct {
@@ -85,6 +60,7 @@ type page struct {
 
 func (p *page) recycle(f *freeLists) {
 	if p.users.Add(-1) == 0 {
-		f.put(p.deliveries)
+		clear(p.deliveries)
+		f.Put(p.deliveries[:0], maxFreeLists)
 	}
 }

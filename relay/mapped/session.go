@@ -9,6 +9,7 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/controls"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/relay/internal/reuse"
 )
 
 // strategy is one way of reading a table. Each strategy embeds a session, which does the rest.
@@ -78,12 +79,8 @@ func (s *session) Next(ctx context.Context, limit int) (relay.Batch, error) {
 		s.last = &page{deliveries: s.rest}
 		s.last.users.Store(1)
 	}
-	n, page := min(limit, len(s.rest)), s.last
-	b := relay.Batch{Deliveries: s.rest[:n:n], Recycle: func() { page.recycle(&s.free) }}
-	if s.rest = s.rest[n:]; len(s.rest) > 0 {
-		page.users.Add(1)
-	}
-	return b, nil
+	page := s.last
+	return reuse.Cut(&s.rest, limit, &page.users, func() { page.recycle(&s.free) }), nil
 }
 
 // Lanes lists the lanes with messages that wait in this relay. Rows that another relay has taken since are noticed when

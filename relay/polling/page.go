@@ -6,13 +6,13 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/reuse"
 )
 
 // page is the memory of one batch: its deliveries, and everything that they point to. It returns to its pool when the
@@ -26,21 +26,13 @@ type page struct {
 	users atomic.Int32 // batches that are not recycled, plus one while more are to come
 }
 
-// pagePool keeps unused pages for later rows, at most as many as a relay has in use at once. A sync.Pool would lose
-// them at every garbage collection, and a small heap is collected often.
-type pagePool struct {
-	mu   sync.Mutex
-	free []*page
-}
+// pagePool keeps unused pages for later rows, at most as many as a relay has in use at once.
+type pagePool struct{ free reuse.Pool[*page] }
 
 const maxFreePages = 8
 
 func (p *pagePool) get() *page {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if n := len(p.free); n > 0 {
-		pg := p.free[n-1]
-		p.free = p.free[:n-1]
+	if pg := p.free.Get(); pg != nil {
 		return pg
 	}
 	return &page{}
@@ -49,11 +41,7 @@ func (p *pagePool) get() *page {
 // put takes back a page that is no longer used.
 func (p *pagePool) put(pg *page) {
 	pg.reset()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.free) < maxFreePages {
-		p.free = append(p.free, pg)
-	}
+	p.free.Put(pg, maxFreePages)
 }
 
 // reset removes the rows. It clears headers, so that the pool doesn't keep foreign memory alive.

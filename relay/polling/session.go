@@ -14,6 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/controls"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/relay/internal/reuse"
 )
 
 // snapshotSession owns a shard group. It alone writes the group's cursor, so the cursor in memory is authoritative, and
@@ -223,11 +224,7 @@ func (s *snapshotSession) Next(ctx context.Context, limit int) (relay.Batch, err
 			pg.users.Store(1)
 		}
 	}
-	n := min(limit, len(s.rest))
-	batch := relay.Batch{Deliveries: s.rest[:n:n], Recycle: s.recycler(s.page)}
-	if s.rest = s.rest[n:]; len(s.rest) > 0 {
-		s.page.users.Add(1)
-	}
+	batch := reuse.Cut(&s.rest, limit, &s.page.users, s.recycler(s.page))
 	batch.More = len(s.rest) > 0 || s.log != nil
 	return batch, nil
 }

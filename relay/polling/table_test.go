@@ -155,14 +155,14 @@ func TestSmallBatchesShareAPageUntilTheLastIsRecycled(t *testing.T) {
 	}
 	page.Drop()
 	batches[0].Recycle()
-	if len(pool.free) != 0 {
+	if pool.free.Len() != 0 {
 		t.Fatal("the page is free though a batch isn't recycled")
 	}
 	if d := batches[1].Deliveries; len(d) != 1 || string(d[0].Payload) != "second" {
 		t.Errorf("the second batch is %v", d)
 	}
 	batches[1].Recycle()
-	if len(pool.free) != 1 {
+	if pool.free.Len() != 1 {
 		t.Error("the page is not used again")
 	}
 }
