@@ -9,14 +9,12 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/headers"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -280,65 +278,16 @@ func storeEdit(ctx context.Context, tx pgx.Tx, letter DeadLetter, e Edit, row []
 // editedHeaders reads headers as a relay does, in their order. A header that is edited may be one that can't be
 // delivered. Headers that are no object can't be delivered, so the edited ones replace them.
 func editedHeaders(stored json.RawMessage, edited map[string]*string) (all []outbox.Header, err error) {
-	d := json.NewDecoder(bytes.NewReader(stored))
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+	all, broken, err := headers.ParseBroken(string(stored))
+	if errors.Is(err, headers.ErrNotObject) {
 		return nil, nil
 	}
-	for d.More() {
-		from := d.InputOffset()
-		token, err := d.Token()
-		if err != nil {
-			return nil, fmt.Errorf("read its headers: %w", err)
-		}
-		name := token.(string) // the names of an object are strings
-		half := halfPair(stored[from:d.InputOffset()])
-		var value json.RawMessage
-		if err := d.Decode(&value); err != nil {
-			return nil, fmt.Errorf("read its headers: %w", err)
-		}
-		h := outbox.Header{Name: name, Value: string(value)}
-		if value[0] == '"' {
-			if err := json.Unmarshal(value, &h.Value); err != nil {
-				return nil, fmt.Errorf("read its headers: %w", err)
-			}
-			half = half || halfPair(value)
-		}
-		i := slices.IndexFunc(all, func(h outbox.Header) bool { return h.Name == name })
-		switch _, ok := edited[name]; {
-		case half && !ok:
-			return nil, fmt.Errorf("header %q can't be delivered: it has one half of a surrogate pair: change or remove it as well", name)
-		case i >= 0:
-			all[i] = h // the last value counts
-		default:
-			all = append(all, h)
+	for _, h := range all {
+		if _, ok := edited[h.Name]; broken[h.Name] && !ok {
+			return nil, fmt.Errorf("header %q can't be delivered: it has one half of a surrogate pair: change or remove it as well", h.Name)
 		}
 	}
-	return all, nil
-}
-
-// halfPair reports whether a JSON text has an escape that is one half of a surrogate pair. Package json would put
-// another character in its place.
-func halfPair(text []byte) bool {
-	unit := func(at int) rune {
-		if at+6 > len(text) || text[at] != '\\' || text[at+1] != 'u' {
-			return 0
-		}
-		n, _ := strconv.ParseUint(string(text[at+2:at+6]), 16, 16)
-		return rune(n)
-	}
-	for i := 0; i < len(text); i++ {
-		if text[i] != '\\' {
-			continue
-		}
-		if r := unit(i); utf16.IsSurrogate(r) {
-			if utf16.DecodeRune(r, unit(i+6)) == utf8.RuneError {
-				return true
-			}
-			i += 6
-		}
-		i++ // the escaped character, which may be a backslash
-	}
-	return false
+	return all, err
 }
 
 // headerText is a JSON object, in the order of the headers, or nil.

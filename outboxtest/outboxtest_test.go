@@ -210,7 +210,7 @@ this transaction sees 2 messages:
 		t.Fatal(err)
 	}
 	if text := failure(t, func(t testing.TB) { outboxtest.Published(t, tx) }); !strings.Contains(text,
-		`of topic "nonsense": headers are [1], and must be an object`) {
+		`of topic "nonsense": headers are a JSON array, they must be an object`) {
 		t.Error(text)
 	}
 }

@@ -1,22 +1,20 @@
 package outboxtest
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
-	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/headers"
 )
 
 // All columns have types that both pgx and any database/sql driver can scan.
 const selectMessages = `
 SELECT id, message_id::text, topic, coalesce(key, ''), coalesce(aggregate_type, ''), coalesce(aggregate_id, ''),
-       coalesce(event_type, ''), payload, coalesce(content_type, ''), coalesce(headers::text, ''), deliver_at, created_at
+       coalesce(event_type, ''), payload, coalesce(content_type, ''), coalesce(headers::text, '{}'), deliver_at, created_at
 FROM outbox.messages ORDER BY id`
 
 type rows interface {
@@ -53,17 +51,17 @@ func scan(found rows) ([]outbox.Message, error) {
 	var all []outbox.Message
 	for found.Next() {
 		var m outbox.Message
-		var id, headers string
+		var id, stored string
 		var deliverAt sql.NullTime
 		err := found.Scan(&m.Position, &id, &m.Topic, &m.Key, &m.AggregateType, &m.AggregateID,
-			&m.EventType, &m.Payload, &m.ContentType, &headers, &deliverAt, &m.CreatedAt)
+			&m.EventType, &m.Payload, &m.ContentType, &stored, &deliverAt, &m.CreatedAt)
 		if err != nil {
 			return nil, err
 		}
 		if m.ID, err = outbox.ParseID(id); err != nil {
 			return nil, err
 		}
-		if m.Headers, err = parseHeaders(headers); err != nil {
+		if m.Headers, err = headers.Parse(stored); err != nil {
 			return nil, fmt.Errorf("message %s of topic %q: %w", id, m.Topic, err)
 		}
 		m.DeliverAt, m.CreatedAt = deliverAt.Time, m.CreatedAt.UTC()
@@ -73,32 +71,4 @@ func scan(found rows) ([]outbox.Message, error) {
 		all = append(all, m)
 	}
 	return all, found.Err()
-}
-
-// parseHeaders keeps the order of the text.
-func parseHeaders(text string) ([]outbox.Header, error) {
-	if text == "" {
-		return nil, nil
-	}
-	decoder := json.NewDecoder(bytes.NewReader([]byte(text)))
-	if open, err := decoder.Token(); err != nil || open != json.Delim('{') {
-		return nil, errors.Join(fmt.Errorf("headers are %s, and must be an object of strings", text), err)
-	}
-	var headers []outbox.Header
-	for decoder.More() {
-		name, err := decoder.Token()
-		if err != nil {
-			return nil, err
-		}
-		var value any
-		if err := decoder.Decode(&value); err != nil {
-			return nil, err
-		}
-		text, ok := value.(string)
-		if !ok {
-			return nil, fmt.Errorf("header %q is %v, and must be a string", name, value)
-		}
-		headers = append(headers, outbox.Header{Name: name.(string), Value: text})
-	}
-	return headers, nil
 }

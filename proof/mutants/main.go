@@ -10,7 +10,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -34,7 +34,14 @@ type mutant struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	flag.Usage = func() {
+		fmt.Fprintf(os.Stderr, "Usage: mutants [name ...]\n\nBreaks one mechanism after the other. Without a name, each of:\n\n")
+		for _, m := range mutants {
+			fmt.Fprintln(os.Stderr, "  "+m.name)
+		}
+	}
+	flag.Parse()
+	if err := run(ctx, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -44,6 +51,11 @@ func run(ctx context.Context, names []string) error {
 	root, err := repository(ctx)
 	if err != nil {
 		return err
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(mutants, func(m mutant) bool { return m.name == name }) {
+			return fmt.Errorf("no mutant is named %q; -h lists them", name)
+		}
 	}
 	dir, err := os.MkdirTemp("", "outbox-mutants-")
 	if err != nil {
@@ -71,10 +83,7 @@ func run(ctx context.Context, names []string) error {
 		fmt.Printf("%-46s %6.1fs  %s\n", m.name, time.Since(began).Seconds(), by)
 	}
 	fmt.Printf("%d of %d mutants caught\n", tried-len(survived), tried)
-	switch {
-	case tried == 0:
-		return errors.New("no mutant has that name")
-	case len(survived) > 0:
+	if len(survived) > 0 {
 		return fmt.Errorf("survived: %s", strings.Join(survived, ", "))
 	}
 	return nil

@@ -16,4 +16,10 @@ func TestOfAHeaderThatIsGivenTwiceTheLastCounts(t *testing.T) {
 	if all, err = parseHeaders([]byte(`{"a": "x", "a": "x\ny"}`)); err == nil {
 		t.Errorf("%q", all)
 	}
+	// A text column takes any text, and json takes one half of a surrogate pair.
+	for _, text := range []string{`[1]`, `"a"`, `{"a": tru}`, `{"a": "b"`, `x`, `{"a": "\ud834"}`} {
+		if all, err = parseHeaders([]byte(text)); err == nil {
+			t.Errorf("%s: %q", text, all)
+		}
+	}
 }

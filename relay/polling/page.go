@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/headers"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/reuse"
 )
@@ -96,8 +97,8 @@ const (
 	maxKept   = 8 << 20 // the most memory that a page takes back to its pool
 )
 
-// grow returns n bytes, not cleared.
-func (a *arena) grow(n int) []byte {
+// Grow returns n bytes, not cleared.
+func (a *arena) Grow(n int) []byte {
 	if cap(a.block)-len(a.block) < n {
 		a.full = append(a.full, a.block)
 		a.block = make([]byte, 0, max(n, blockSize))
@@ -113,7 +114,7 @@ func (a *arena) copy(b []byte) []byte {
 	if len(b) == 0 {
 		return []byte{}
 	}
-	c := a.grow(len(b))
+	c := a.Grow(len(b))
 	copy(c, b)
 	return c
 }
@@ -214,7 +215,7 @@ func (d *decoder) headers(pg *page, dl *relay.Delivery, text []byte) error {
 		return nil
 	}
 	from := len(pg.headers)
-	all, err := appendHeaders(pg.headers, pg.arena.str(text), &pg.arena)
+	all, err := headers.Append(pg.headers, pg.arena.str(text), &pg.arena)
 	pg.headers = all
 	dl.Headers = all[from:len(all):len(all)]
 	return err

@@ -27,7 +27,7 @@ func TestAnArenaHandsOutBytesThatStayUntilItIsReset(t *testing.T) {
 		if !slices.Equal(kept, want) {
 			t.Fatal("what was handed out has changed")
 		}
-		b := a.grow(10)
+		b := a.Grow(10)
 		if len(b) != 10 || cap(b) != 10 {
 			t.Fatalf("len %d, cap %d, want 10", len(b), cap(b))
 		}

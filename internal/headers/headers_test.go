@@ -1,16 +1,15 @@
-package polling
+package headers_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/headers"
 )
 
 // reference reads headers with encoding/json.
@@ -88,8 +87,7 @@ func FuzzHeaders(f *testing.F) {
 	}
 	f.Add("{" + strings.Join(append(many, many[0]), ",") + "}")
 	f.Fuzz(func(t *testing.T, text string) {
-		var a arena
-		got, err := appendHeaders(nil, text, &a)
+		got, err := headers.Parse(text)
 		// encoding/json replaces what isn't UTF-8, and a text of the database is UTF-8.
 		if !json.Valid([]byte(text)) || !bytes.Equal([]byte(text), bytes.ToValidUTF8([]byte(text), nil)) {
 			return
@@ -108,31 +106,6 @@ func FuzzHeaders(f *testing.F) {
 			if got[i] != want[i] {
 				t.Fatalf("%q: %q, want %q", text, got[i], want[i])
 			}
-		}
-	})
-}
-
-// FuzzRow decodes rows of any bytes: what isn't a message is invalid and says so, whatever it has, and the rest is
-// within the limits.
-func FuzzRow(f *testing.F) {
-	f.Add([]byte("t"), []byte("k"), []byte("a"), []byte("e"), []byte("p"), []byte("{\"a\": \"b\"}"), int64(0))
-	f.Add([]byte(""), []byte("\xff"), []byte("a\nb"), []byte(nil), []byte(nil), []byte("[]"), int64(math.MaxInt64))
-	f.Add([]byte("a b"), bytes.Repeat([]byte("x"), 1025), []byte("\x00"), []byte("ü"), []byte{}, []byte("\x02"), int64(math.MinInt64))
-	f.Fuzz(func(t *testing.T, topic, key, aggregateID, eventType, payload, headers []byte, at int64) {
-		moment := binary.BigEndian.AppendUint64(nil, uint64(at))
-		row := make([][]byte, messageColumnCount)
-		row[colID], row[colMessageID], row[colShard], row[colCreatedAt] = moment, make([]byte, 16), []byte{0, 1}, moment
-		row[colTopic], row[colKey], row[colAggregateID], row[colEventType] = topic, key, aggregateID, eventType
-		row[colPayload], row[colHeaders], row[colDeliverAt] = payload, headers, moment
-		var pg page
-		var d decoder
-		dl, err := d.decode(&pg, row)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if dl.Lane() == "" || dl.Invalid == nil && (dl.Validate() != nil || dl.DeliverAt.Year() > 9999) ||
-			dl.Invalid != nil && dl.Invalid.Error() == "" {
-			t.Errorf("%+v", dl)
 		}
 	})
 }

@@ -1,4 +1,8 @@
-package polling
+// Package headers reads the headers of a row, which are stored as a JSON object.
+//
+// The text must be valid JSON, as the types json and jsonb have it; it is not checked. Values that are not strings
+// become their JSON text. If a name comes twice, the last value counts, as in jsonb.
+package headers
 
 import (
 	"errors"
@@ -6,31 +10,60 @@ import (
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/pgoutbox/outbox"
 )
 
-// headerParser reads the text of a json value into headers. A stored value is valid JSON. So a fault found here means
-// that the value isn't an object, or that it can't become headers. Values that are not strings become their JSON text.
-type headerParser struct {
-	in    string
-	at    int
-	arena *arena
+// Memory is where strings go whose escapes are resolved.
+type Memory interface {
+	// Grow returns n bytes, which belong to the caller.
+	Grow(n int) []byte
 }
 
+// Append appends the members of the object text to dst, in their order. Names and values point into text, or into
+// memory if they have escapes. It refuses one half of a surrogate pair, which has no UTF-8 form.
+func Append(dst []outbox.Header, text string, memory Memory) ([]outbox.Header, error) {
+	p := parser{in: text, memory: memory}
+	return p.members(dst)
+}
+
+// Parse returns the members of the object text.
+func Parse(text string) ([]outbox.Header, error) { return Append(nil, text, heap{}) }
+
+// ParseBroken is Parse for headers that may be why their message can't be delivered: one half of a surrogate pair
+// becomes U+FFFD, and broken has the names of the headers that have one.
+func ParseBroken(text string) (all []outbox.Header, broken map[string]bool, err error) {
+	p := parser{in: text, memory: heap{}, broken: make(map[string]bool)}
+	all, err = p.members(nil)
+	return all, p.broken, err
+}
+
+type heap struct{}
+
+func (heap) Grow(n int) []byte { return make([]byte, n) }
+
+type parser struct {
+	in     string
+	at     int
+	memory Memory
+	broken map[string]bool // nil if half a pair is an error
+	half   bool            // the current member has half a pair
+}
+
+// ErrNotObject is in the error for every other JSON value, and for no text at all.
+var ErrNotObject = errors.New("they must be an object")
+
 var (
-	errHeadersCut = errors.New("headers are not valid JSON")
-	errSurrogate  = errors.New("headers have one half of a surrogate pair, which has no UTF-8 form")
+	errCut  = errors.New("headers are not valid JSON")
+	errHalf = errors.New("headers have one half of a surrogate pair, which has no UTF-8 form")
 )
 
-// appendHeaders appends the members of the object text to dst. Names and values point into text or into
-// memory of a. If a name comes twice, the last value counts, as in jsonb.
-func appendHeaders(dst []outbox.Header, text string, a *arena) ([]outbox.Header, error) {
+func (p *parser) members(dst []outbox.Header) ([]outbox.Header, error) {
 	from := len(dst)
-	p := headerParser{in: text, arena: a}
 	p.space()
 	if p.at == len(p.in) || p.in[p.at] != '{' {
-		return dst, fmt.Errorf("headers are a JSON %s, they must be an object", p.kind())
+		return dst, fmt.Errorf("headers are a JSON %s, %w", p.kind(), ErrNotObject)
 	}
 	p.at++
 	p.space()
@@ -44,7 +77,7 @@ func appendHeaders(dst []outbox.Header, text string, a *arena) ([]outbox.Header,
 		}
 		p.space()
 		if !p.take(':') {
-			return dst, errHeadersCut
+			return dst, errCut
 		}
 		p.space()
 		value, err := p.value()
@@ -52,12 +85,15 @@ func appendHeaders(dst []outbox.Header, text string, a *arena) ([]outbox.Header,
 			return dst, err
 		}
 		dst = set(dst, from, outbox.Header{Name: name, Value: value})
+		if p.broken != nil {
+			p.broken[name], p.half = p.half, false
+		}
 		p.space()
 		if p.take('}') {
 			return dst, p.end()
 		}
 		if !p.take(',') {
-			return dst, errHeadersCut
+			return dst, errCut
 		}
 		p.space()
 	}
@@ -77,7 +113,7 @@ func set(dst []outbox.Header, from int, h outbox.Header) []outbox.Header {
 }
 
 // kind names the type of the value at the parser's position.
-func (p *headerParser) kind() string {
+func (p *parser) kind() string {
 	if p.at == len(p.in) {
 		return "nothing"
 	}
@@ -95,7 +131,7 @@ func (p *headerParser) kind() string {
 	}
 }
 
-func (p *headerParser) space() {
+func (p *parser) space() {
 	for p.at < len(p.in) {
 		switch p.in[p.at] {
 		case ' ', '\t', '\r', '\n':
@@ -106,7 +142,7 @@ func (p *headerParser) space() {
 	}
 }
 
-func (p *headerParser) take(c byte) bool {
+func (p *parser) take(c byte) bool {
 	if p.at < len(p.in) && p.in[p.at] == c {
 		p.at++
 		return true
@@ -114,16 +150,16 @@ func (p *headerParser) take(c byte) bool {
 	return false
 }
 
-func (p *headerParser) end() error {
+func (p *parser) end() error {
 	p.space()
 	if p.at != len(p.in) {
-		return errHeadersCut
+		return errCut
 	}
 	return nil
 }
 
 // value reads a string as its content, and any other value as its text.
-func (p *headerParser) value() (string, error) {
+func (p *parser) value() (string, error) {
 	if p.at < len(p.in) && p.in[p.at] == '"' {
 		return p.str()
 	}
@@ -132,7 +168,7 @@ func (p *headerParser) value() (string, error) {
 		switch c := p.in[p.at]; c {
 		case '"':
 			if depth == 0 {
-				return "", errHeadersCut
+				return "", errCut
 			}
 			if err := p.skipStr(); err != nil {
 				return "", err
@@ -156,17 +192,17 @@ func (p *headerParser) value() (string, error) {
 		}
 		p.at++
 	}
-	return "", errHeadersCut
+	return "", errCut
 }
 
-func (p *headerParser) since(from int) (string, error) {
+func (p *parser) since(from int) (string, error) {
 	if p.at == from {
-		return "", errHeadersCut
+		return "", errCut
 	}
 	return p.in[from:p.at], nil
 }
 
-func (p *headerParser) skipStr() error {
+func (p *parser) skipStr() error {
 	for p.at++; p.at < len(p.in); p.at++ {
 		switch p.in[p.at] {
 		case '\\':
@@ -176,13 +212,13 @@ func (p *headerParser) skipStr() error {
 			return nil
 		}
 	}
-	return errHeadersCut
+	return errCut
 }
 
 // str reads a string literal. A literal without escapes, as nearly all are, is not copied.
-func (p *headerParser) str() (string, error) {
+func (p *parser) str() (string, error) {
 	if !p.take('"') {
-		return "", errHeadersCut
+		return "", errCut
 	}
 	from := p.at
 	for ; p.at < len(p.in); p.at++ {
@@ -193,14 +229,14 @@ func (p *headerParser) str() (string, error) {
 		case c == '\\':
 			return p.unescape(from)
 		case c < ' ':
-			return "", errHeadersCut
+			return "", errCut
 		}
 	}
-	return "", errHeadersCut
+	return "", errCut
 }
 
 // unescape continues a string at its first backslash.
-func (p *headerParser) unescape(from int) (string, error) {
+func (p *parser) unescape(from int) (string, error) {
 	// An escape is never shorter than the text that it stands for.
 	end := p.at
 	for end < len(p.in) && p.in[end] != '"' {
@@ -210,15 +246,15 @@ func (p *headerParser) unescape(from int) (string, error) {
 		end++
 	}
 	if end >= len(p.in) {
-		return "", errHeadersCut
+		return "", errCut
 	}
-	out := append(p.arena.grow(end - from)[:0], p.in[from:p.at]...)
+	out := append(p.memory.Grow(end - from)[:0], p.in[from:p.at]...)
 	for p.at < end {
 		c := p.in[p.at]
 		p.at++
 		switch {
 		case c < ' ':
-			return "", errHeadersCut
+			return "", errCut
 		case c != '\\':
 			out = append(out, c)
 			continue
@@ -241,24 +277,27 @@ func (p *headerParser) unescape(from int) (string, error) {
 		case 'u':
 			r, ok := p.hex4(end)
 			if !ok {
-				return "", errHeadersCut
+				return "", errCut
 			}
 			if utf16.IsSurrogate(r) {
 				if r = p.joined(r, end); r == utf8.RuneError {
-					return "", errSurrogate
+					if p.broken == nil {
+						return "", errHalf
+					}
+					p.half = true
 				}
 			}
 			out = utf8.AppendRune(out, r)
 		default:
-			return "", errHeadersCut
+			return "", errCut
 		}
 	}
 	p.at++
-	return aliased(out), nil
+	return unsafe.String(unsafe.SliceData(out), len(out)), nil
 }
 
 // hex4 reads the four digits after \u.
-func (p *headerParser) hex4(end int) (rune, bool) {
+func (p *parser) hex4(end int) (rune, bool) {
 	if end-p.at < 4 {
 		return 0, false
 	}
@@ -271,7 +310,7 @@ func (p *headerParser) hex4(end int) (rune, bool) {
 }
 
 // joined is the character of r and the second half that follows it, or U+FFFD if none does.
-func (p *headerParser) joined(r rune, end int) rune {
+func (p *parser) joined(r rune, end int) rune {
 	if end-p.at < 6 || p.in[p.at] != '\\' || p.in[p.at+1] != 'u' {
 		return utf8.RuneError
 	}
