@@ -217,6 +217,7 @@ func TestAnEditLeavesTheOtherHeadersAsTheyAreDelivered(t *testing.T) {
 		{`{"n": 1, "o": {"p": [null, "x"]}, "e": null, "b": "x\ny"}`, map[string]*string{"b": text("c")},
 			`{"n":"1","o":"{\"p\": [null, \"x\"]}","e":"null","b":"c"}`},
 		{`{"a": "1", "b": "2", "a": "<3>"}`, map[string]*string{"b": nil}, `{"a":"<3>"}`},
+		{`{"": "1", "b": "2"}`, map[string]*string{"": nil}, `{"b":"2"}`},
 		{`{"z": "\ud83d", "b": "c"}`, map[string]*string{"b": text("d")}, `header "z" can't be delivered`},
 		{`{"\uDE00": "x", "b": "c"}`, map[string]*string{"b": text("d")}, `one half of a surrogate pair`},
 		{`{"z": "\ud83d", "b": "c"}`, map[string]*string{"z": text("d")}, `{"z":"d","b":"c"}`},

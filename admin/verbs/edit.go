@@ -42,7 +42,7 @@ func (p *DeadEdit) edit() (e admin.Edit, err error) {
 		value := &text
 		header, isHeader := strings.CutPrefix(name, "header.")
 		switch {
-		case isHeader && header != "":
+		case isHeader && (header != "" || !given): // a header without a name can only be removed
 			if !given {
 				value = nil
 			}
