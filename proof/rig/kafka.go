@@ -212,6 +212,9 @@ func (r *kafkaReader) AtEnd(ctx context.Context) (bool, error) {
 	if err == nil && len(ends) == 0 {
 		err = errors.New("it has no partitions")
 	}
+	if kerr.IsRetriable(err) { // a topic that has just come back may have no leader yet
+		return false, nil
+	}
 	if err != nil {
 		return false, fmt.Errorf("end of topic %s: %w", r.Topic, err)
 	}

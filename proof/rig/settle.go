@@ -99,6 +99,9 @@ func (l *Load) Judge(ctx context.Context, target Target, checker *check.Checker,
 			each(p)
 		}
 	}
+	if v.Held, err = l.held(ctx, within); err != nil {
+		return v, err
+	}
 	if err := stop(); err != nil {
 		return v, err
 	}
@@ -107,11 +110,24 @@ func (l *Load) Judge(ctx context.Context, target Target, checker *check.Checker,
 		return v, err
 	}
 	v.Report = checker.Report()
-	if err := l.Pool().QueryRow(ctx, l.cfg.Table.Held).Scan(&v.Held); err != nil {
-		return v, fmt.Errorf("count the holds: %w", err)
-	}
 	v.Delivered, err = l.Delivered(ctx)
 	return v, err
+}
+
+// held waits until no message is held, and returns how many are after that time. The relays still run: one whose lease
+// ends while it drains leaves what it had in flight to the next one, by right.
+func (l *Load) held(ctx context.Context, within time.Duration) (n int, err error) {
+	for deadline := time.Now().Add(within); ; {
+		if err := l.Pool().QueryRow(ctx, l.cfg.Table.Held).Scan(&n); err != nil {
+			return n, fmt.Errorf("count the holds: %w", err)
+		}
+		if n == 0 || time.Now().After(deadline) {
+			return n, nil
+		}
+		if err := Pause(ctx, 10*time.Millisecond); err != nil {
+			return n, err
+		}
+	}
 }
 
 // readDead tells the checker of the dead letters, of which only messages that are too large may be.
