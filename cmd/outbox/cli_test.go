@@ -137,7 +137,8 @@ func TestDeadLettersAreListedAndShownWithoutPayloads(t *testing.T) {
 	d.outbox("dead", "edit", "2", "topic=***").want(exitUsage, "can't be written back")
 	d.outbox("dead", "edit", "2", "key=x").want(exitUsage, "topic=, event_type=")
 	d.outbox("dead", "edit", "2", "header.=x").want(exitUsage, "header.NAME to remove one")
-	d.outbox("dead", "edit", "2", "header.", "header.absent", "topic=bills", "--dry-run").want(exitOK, "+ topic") // rows may have a header without a name
+	// Rows may have a header without a name.
+	d.outbox("dead", "edit", "2", "header.", "header.absent", "topic=bills", "--dry-run").want(exitOK, "+ topic")
 	d.outbox("dead", "show", "2", "--payload").want(exitOK, "the secret").never("edited")
 	d.outbox("dead", "edit", "2", "--empty-payload", "--payload", "@"+file).want(exitUsage, "excludes another payload")
 	d.outbox("dead", "edit", "2", "--empty-payload", "--yes").want(exitOK, "edited")
