@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/shared"
 )
 
 // Broker publishes to JetStream. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. It
@@ -23,11 +24,9 @@ type Broker struct {
 	stop       context.CancelFunc
 	inspecting sync.WaitGroup
 
-	dialing chan struct{} // capacity 1: held while connecting
+	shared *shared.Link[*link]
 
-	mu        sync.Mutex
-	current   *link
-	closed    bool
+	mu        sync.Mutex // guards the rest, and prevents new inspections after Close
 	inspected map[string]struct{}
 }
 
@@ -42,9 +41,9 @@ func New(servers string, cfg Config) (*Broker, error) {
 		cfg:       cfg,
 		urls:      urls,
 		subject:   subject,
-		dialing:   make(chan struct{}, 1),
 		inspected: make(map[string]struct{}),
 	}
+	b.shared = shared.New(b.connect, errClosed, connectFault)
 	b.background, b.stop = context.WithCancel(context.Background())
 	b.calls.New = func() any { return newCall(subject, cfg.Stream, cfg.records) }
 	return b, nil
@@ -76,7 +75,7 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 // Ping checks that the server answers and has JetStream, and returns the reason if not. If a stream is configured, it
 // must exist and have a leader and a quorum.
 func (b *Broker) Ping(ctx context.Context) error {
-	l, err := b.link(ctx)
+	l, err := b.shared.Get(ctx)
 	if err != nil {
 		return outbox.Unavailable(err)
 	}
@@ -96,16 +95,9 @@ func (b *Broker) Ping(ctx context.Context) error {
 // Close closes the connection. It may be called more than once.
 func (b *Broker) Close() error {
 	b.mu.Lock()
-	b.closed = true
-	l := b.current
-	b.current = nil
-	b.mu.Unlock()
-
 	b.stop()
-	if l != nil {
-		l.sever(errClosed)
-		l.nc.Close()
-	}
+	b.mu.Unlock()
+	b.shared.Close()
 	b.inspecting.Wait()
 	return nil
 }
@@ -115,7 +107,7 @@ var errClosed = errors.New("nats: the broker is closed")
 // join adds c to a working link.
 func (b *Broker) join(ctx context.Context, c *call) (*link, error) {
 	for {
-		l, err := b.link(ctx)
+		l, err := b.shared.Get(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -125,52 +117,19 @@ func (b *Broker) join(ctx context.Context, c *call) (*link, error) {
 	}
 }
 
-// link returns the current link, or connects. One caller connects while the others wait for it.
-func (b *Broker) link(ctx context.Context) (*link, error) {
-	if l, err := b.existing(); l != nil || err != nil {
-		return l, err
-	}
-	select {
-	case b.dialing <- struct{}{}:
-		defer func() { <-b.dialing }()
-	case <-ctx.Done():
-		return nil, connectFault(context.Cause(ctx))
-	}
-	if l, err := b.existing(); l != nil || err != nil {
-		return l, err
-	}
-
+// connect returns a new link that calls may join.
+func (b *Broker) connect(ctx context.Context) (*link, error) {
 	l, err := connect(ctx, b.urls, &b.cfg, b.inspect)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.prepare(ctx, l); err != nil {
+	if err = b.prepare(ctx, l); err == nil {
+		err = b.recall(ctx, l)
+	}
+	if err != nil {
 		l.sever(err)
 		return nil, err
 	}
-	if err := b.recall(ctx, l); err != nil {
-		l.sever(err)
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		l.sever(errClosed)
-		return nil, errClosed
-	}
-	b.current = l
 	b.cfg.Logger.Info("connected to nats", "server", l.nc.ConnectedServerName(), "version", l.nc.ConnectedServerVersion())
 	return l, nil
-}
-
-func (b *Broker) existing() (*link, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, errClosed
-	}
-	if l := b.current; l != nil && l.usable() {
-		return l, nil
-	}
-	return nil, nil
 }

@@ -255,8 +255,8 @@ func (l *link) retire() {
 	}
 }
 
-// usable reports whether new calls may join.
-func (l *link) usable() bool {
+// Usable reports whether new calls may join.
+func (l *link) Usable() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.retired && l.alive()
@@ -286,6 +286,12 @@ func (l *link) sever(cause error) {
 		close(l.dead)
 		l.sock.Close()
 	})
+}
+
+// Close ends the link because the broker is closed.
+func (l *link) Close() {
+	l.sever(errClosed)
+	l.nc.Close()
 }
 
 var publishDenied = regexp.MustCompile(`Publish to ("(?:[^"\\]|\\.)*")`)

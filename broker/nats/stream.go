@@ -167,10 +167,7 @@ func noStream(subject string) error {
 
 // inspect is called once per link for every stream that acknowledges.
 func (b *Broker) inspect(stream string) {
-	b.mu.Lock()
-	l := b.current
-	b.mu.Unlock()
-	if l != nil {
+	if l := b.shared.Current(); l != nil {
 		b.inspectLater(l, stream)
 	}
 }
@@ -180,7 +177,7 @@ func (b *Broker) inspect(stream string) {
 func (b *Broker) inspectLater(l *link, name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, done := b.inspected[name]; done || b.closed {
+	if _, done := b.inspected[name]; done || b.background.Err() != nil {
 		return
 	}
 	b.inspected[name] = struct{}{}

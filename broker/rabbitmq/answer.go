@@ -31,7 +31,7 @@ var (
 // closed finds out why a channel ended: the server closes it because of a message that it refuses, and names that
 // message only in words. It settles the messages that were certainly refused; the returned cause is for the rest.
 func (c *call) closed(l *link, ch *channel) error {
-	if !l.alive() { // the channel ended with the connection
+	if !l.Usable() { // the channel ended with the connection
 		<-l.dead
 		return l.cause
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/shared"
 	"github.com/pgoutbox/outbox/internal/template"
 )
 
@@ -18,14 +19,9 @@ type Broker struct {
 	servers              []server
 	exchange, routingKey *template.Template
 
-	calls sync.Pool // of *call
-
-	dialing chan struct{} // capacity 1: held while connecting
-
-	mu      sync.Mutex
-	current *link
-	closed  bool
-	links   sync.WaitGroup // goroutines of links, including ended ones
+	calls  sync.Pool // of *call
+	shared *shared.Link[*link]
+	links  sync.WaitGroup // goroutines of links, including ended ones
 }
 
 // New returns a broker for the servers of one cluster, a comma-separated list of URLs such as
@@ -36,7 +32,8 @@ func New(servers string, cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rabbitmq: %w", err)
 	}
-	b := &Broker{cfg: cfg, servers: list, dialing: make(chan struct{}, 1)}
+	b := &Broker{cfg: cfg, servers: list}
+	b.shared = shared.New(b.connect, errClosed, connectFault)
 	if b.exchange, err = parseTemplate("exchange", cfg.Exchange); err != nil {
 		return nil, fmt.Errorf("rabbitmq: %w", err)
 	}
@@ -57,7 +54,7 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	c.begin(batch)
 	defer c.release()
 
-	l, err := b.link(ctx)
+	l, err := b.shared.Get(ctx)
 	if err != nil {
 		c.Abandon(err)
 		return c.Errs()
@@ -79,7 +76,7 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 // Ping checks that the server answers and accepts messages, and returns the reason if not. If all messages go to one
 // exchange, it must exist.
 func (b *Broker) Ping(ctx context.Context) error {
-	l, err := b.link(ctx)
+	l, err := b.shared.Get(ctx)
 	if err != nil {
 		return outbox.Unavailable(err)
 	}
@@ -98,36 +95,16 @@ func (b *Broker) Ping(ctx context.Context) error {
 
 // Close closes the connection. It may be called more than once.
 func (b *Broker) Close() error {
-	b.mu.Lock()
-	b.closed = true
-	l := b.current
-	b.current = nil
-	b.mu.Unlock()
-	if l != nil {
-		l.close()
-	}
+	b.shared.Close()
 	b.links.Wait()
 	return nil
 }
 
 var errClosed = errors.New("rabbitmq: the broker is closed")
 
-// link returns the current link, or connects. One caller connects while the others wait for it.
-func (b *Broker) link(ctx context.Context) (*link, error) {
-	if l, err := b.existing(); l != nil || err != nil {
-		return l, err
-	}
-	select {
-	case b.dialing <- struct{}{}:
-		defer func() { <-b.dialing }()
-	case <-ctx.Done():
-		return nil, connectFault(context.Cause(ctx))
-	}
-	if l, err := b.existing(); l != nil || err != nil {
-		return l, err
-	}
-
-	l, err := b.connect(ctx)
+// connect returns a new link, with the topology that the configuration asks for.
+func (b *Broker) connect(ctx context.Context) (*link, error) {
+	l, err := b.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -135,18 +112,11 @@ func (b *Broker) link(ctx context.Context) (*link, error) {
 		l.sever(err)
 		return nil, err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		l.sever(errClosed)
-		return nil, errClosed
-	}
-	b.current = l
 	return l, nil
 }
 
-// connect tries the servers one after the other.
-func (b *Broker) connect(ctx context.Context) (*link, error) {
+// dial tries the servers one after the other.
+func (b *Broker) dial(ctx context.Context) (*link, error) {
 	var faults []error
 	for i, s := range b.servers {
 		l, err := dial(ctx, s, &b.cfg, &b.links)
@@ -164,18 +134,6 @@ func (b *Broker) connect(ctx context.Context) (*link, error) {
 		}
 	}
 	return nil, connectFault(errors.Join(faults...))
-}
-
-func (b *Broker) existing() (*link, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, errClosed
-	}
-	if l := b.current; l != nil && l.alive() {
-		return l, nil
-	}
-	return nil, nil
 }
 
 // goodbye is how long Close waits for the server's answer.

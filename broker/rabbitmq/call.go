@@ -67,7 +67,7 @@ func (c *call) run(ctx context.Context, l *link, ch *channel, cfg *Config) {
 	silence := time.NewTimer(cfg.AckTimeout)
 	defer silence.Stop()
 	for c.Left() > 0 {
-		if l.alive() && ctx.Err() == nil {
+		if l.Usable() && ctx.Err() == nil {
 			c.send(ctx, l, ch, cfg)
 		}
 		if c.Left() == 0 {
@@ -75,7 +75,7 @@ func (c *call) run(ctx context.Context, l *link, ch *channel, cfg *Config) {
 		}
 		if c.landed == len(c.flight) { // nothing can be sent, or the last message has just failed
 			switch {
-			case !l.alive():
+			case !l.Usable():
 				<-l.dead
 				c.Abandon(l.cause)
 			case ctx.Err() != nil:

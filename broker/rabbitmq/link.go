@@ -230,7 +230,7 @@ func (l *link) discard(ch *channel) {
 // rpc runs f, a request to the server, and waits for it until ctx ends. A server that doesn't answer ends the link, and
 // so f returns.
 func (l *link) rpc(ctx context.Context, f func() error) error {
-	if !l.alive() {
+	if !l.Usable() {
 		return l.cause
 	}
 	done := make(chan error, 1)
@@ -251,7 +251,8 @@ func (l *link) rpc(ctx context.Context, f func() error) error {
 	}
 }
 
-func (l *link) alive() bool {
+// Usable reports whether the connection works, as far as is known.
+func (l *link) Usable() bool {
 	select {
 	case <-l.dead:
 		return false
@@ -270,9 +271,9 @@ func (l *link) sever(cause error) {
 	})
 }
 
-// close closes the connection regularly, if the server responds.
-func (l *link) close() {
-	if l.alive() {
+// Close closes the connection regularly, if the server responds.
+func (l *link) Close() {
+	if l.Usable() {
 		// It makes no difference whether the server has received it.
 		_ = l.conn.CloseDeadline(time.Now().Add(goodbye))
 	}
