@@ -30,15 +30,9 @@ func TestConformance(t *testing.T) {
 					return nil
 				}, nil)
 				return relaytest.BrokerHarness{
-					Open:   open(s.address, grpc.Config{Unary: unary, MaxMessageBytes: tooLarge}),
-					Topics: [2]string{"a", "b"},
-					Read: func(context.Context) ([]outbox.Message, error) {
-						var all []outbox.Message
-						for _, m := range s.messages() {
-							all = append(all, *m)
-						}
-						return all, nil
-					},
+					Open:         open(s.address, grpc.Config{Unary: unary, MaxMessageBytes: tooLarge}),
+					Topics:       [2]string{"a", "b"},
+					Read:         func(context.Context) ([]outbox.Message, error) { return s.Messages(), nil },
 					TooLarge:     tooLarge,
 					UnknownTopic: "c",
 				}
@@ -58,7 +52,7 @@ func TestConformanceUnderFaults(t *testing.T) {
 				return relaytest.BrokerHarness{
 					Open:   open(p.Address, grpc.Config{Unary: unary, AckTimeout: 2 * time.Second}),
 					Topics: [2]string{"a", "b"},
-					Read:   func(context.Context) ([]outbox.Message, error) { return received(p.File) },
+					Read:   p.Received,
 					Faults: &relaytest.BrokerFaults{
 						Kill: p.Kill, Restart: p.Start,
 						Freeze: p.Freeze, Thaw: p.Thaw,

@@ -136,7 +136,7 @@ func TestARecordOfAFormatIsDelivered(t *testing.T) {
 	m := &outbox.Message{ID: outbox.NewID(), Topic: "orders",
 		Key: "k", EventType: "Created", ContentType: "application/json", Payload: []byte(`{}`)}
 	accepted(t, b.Publish(patient(t), []*outbox.Message{m}))
-	got := s.messages()[0]
+	got := s.Messages()[0]
 	source, _ := got.Header("ce-source")
 	if got.Key != "k" || got.ID != m.ID || source != "/shop" || string(got.Payload) != "{}" {
 		t.Errorf("received %+v", got)

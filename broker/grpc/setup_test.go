@@ -1,12 +1,7 @@
 package grpc_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
-	"encoding/gob"
-	"errors"
-	"fmt"
 	"net"
 	"os"
 	"sync"
@@ -23,13 +18,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 )
 
-func TestMain(m *testing.M) {
-	if address, file, is := brokertest.AsReceiver(); is {
-		fmt.Fprintln(os.Stderr, runServer(address, file))
-		os.Exit(1)
-	}
-	os.Exit(brokertest.Leaks(m.Run()))
-}
+func TestMain(m *testing.M) { os.Exit(brokertest.Receivers(m, serve)) }
 
 // What the tests of all brokers share.
 var (
@@ -44,66 +33,23 @@ func message(key string, n int) *outbox.Message { return brokertest.Message("t",
 // messages returns n messages of the topic "t" that go round over keys.
 func messages(n, keys int) []*outbox.Message { return brokertest.Messages("t", n, keys) }
 
-// runServer writes every message into a file before it accepts it.
-func runServer(address, path string) error {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	var mu sync.Mutex
-	receiver, err := grpc.NewReceiver(func(_ context.Context, m *outbox.Message) error {
-		var record bytes.Buffer
-		if err := gob.NewEncoder(&record).Encode(m); err != nil {
-			return err
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		_, err := file.Write(append(binary.BigEndian.AppendUint32(nil, uint32(record.Len())), record.Bytes()...))
-		return err
-	}, grpc.ReceiverConfig{})
-	if err != nil {
-		return err
-	}
-	listener, err := net.Listen("tcp", address)
+// serve is a server in a process of its own.
+func serve(l net.Listener, accept func(context.Context, *outbox.Message) error) error {
+	receiver, err := grpc.NewReceiver(accept, grpc.ReceiverConfig{})
 	if err != nil {
 		return err
 	}
 	s := grpcgo.NewServer()
 	outboxpb.RegisterDeliveryServer(s, receiver)
-	return s.Serve(listener)
-}
-
-// received returns what a receiver has written into its file.
-func received(file string) ([]outbox.Message, error) {
-	data, err := os.ReadFile(file)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	var all []outbox.Message
-	for len(data) > 0 {
-		size := 4 + binary.BigEndian.Uint32(data)
-		record := data[4:size]
-		data = data[size:]
-		var m outbox.Message
-		if err := gob.NewDecoder(bytes.NewReader(record)).Decode(&m); err != nil {
-			return nil, err
-		}
-		if m.Payload == nil {
-			m.Payload = []byte{} // gob doesn't tell them apart; no case with faults has a NULL
-		}
-		all = append(all, m)
-	}
-	return all, nil
+	return s.Serve(l)
 }
 
 // server is a server within the test.
 type server struct {
+	brokertest.Collected
 	address string
 	streams atomic.Int64
 	unaries atomic.Int64
-
-	mu       sync.Mutex
-	received []*outbox.Message
 }
 
 // newServer accepts what check finds no fault with, over a receiver, or as change has it.
@@ -111,17 +57,7 @@ func newServer(t testing.TB, check func(*outbox.Message) error,
 	change func(outboxpb.DeliveryServer) outboxpb.DeliveryServer, options ...grpcgo.ServerOption) *server {
 	t.Helper()
 	s := &server{}
-	receiver, err := grpc.NewReceiver(func(_ context.Context, m *outbox.Message) error {
-		if check != nil {
-			if err := check(m); err != nil {
-				return err
-			}
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.received = append(s.received, m)
-		return nil
-	}, grpc.ReceiverConfig{})
+	receiver, err := grpc.NewReceiver(s.Accept(check), grpc.ReceiverConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,12 +111,6 @@ func startWith(t testing.TB, register func(*grpcgo.Server), options ...grpcgo.Se
 		serving.Wait()
 	})
 	return listener.Addr().String()
-}
-
-func (s *server) messages() []*outbox.Message {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]*outbox.Message(nil), s.received...)
 }
 
 func newBroker(t testing.TB, target string, cfg grpc.Config) *grpc.Broker {

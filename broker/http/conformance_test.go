@@ -61,7 +61,7 @@ func TestConformanceUnderFaults(t *testing.T) {
 				return relaytest.BrokerHarness{
 					Open:   open("http://"+p.Address, webhooks.Config{Batch: batch, Timeout: 2 * time.Second}),
 					Topics: [2]string{"a", "b"},
-					Read:   func(context.Context) ([]outbox.Message, error) { return received(p.File) },
+					Read:   p.Received,
 					Slow:   batch == 1,
 					Faults: &relaytest.BrokerFaults{
 						Kill: p.Kill, Restart: p.Start,
@@ -79,7 +79,7 @@ func (r *receiver) harness(url string, cfg webhooks.Config) relaytest.BrokerHarn
 	return relaytest.BrokerHarness{
 		Open:         open(url, cfg),
 		Topics:       [2]string{"a", "b"},
-		Read:         func(context.Context) ([]outbox.Message, error) { return values(r.messages()), nil },
+		Read:         func(context.Context) ([]outbox.Message, error) { return r.Messages(), nil },
 		TooLarge:     tooLarge,
 		UnknownTopic: "c",
 	}

@@ -22,31 +22,12 @@ import (
 // raw is a server that answers each connection with f, once a request's headers have come.
 func raw(t *testing.T, f func(net.Conn)) (url string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				defer conn.Close()
-				buf := make([]byte, 64<<10)
-				if _, err := conn.Read(buf); err == nil {
-					f(conn)
-				}
-			})
+	return "http://" + brokertest.Serve(t, func(conn net.Conn) {
+		buf := make([]byte, 64<<10)
+		if _, err := conn.Read(buf); err == nil {
+			f(conn)
 		}
 	})
-	t.Cleanup(func() {
-		listener.Close()
-		all.Wait()
-	})
-	return "http://" + listener.Addr().String()
 }
 
 func TestAnEndlessAnswerIsNotReadToItsEnd(t *testing.T) {
@@ -277,7 +258,7 @@ func TestAKeptConnectionThatTheServerClosedIsNoFault(t *testing.T) {
 		accepted(t, b.Publish(patient(t), []*outbox.Message{message("k", i)}))
 		time.Sleep(time.Duration(i%3) * time.Millisecond) // about when the server closes; any moment is right
 	}
-	if n := len(r.messages()); n < 200 {
+	if n := len(r.Messages()); n < 200 {
 		t.Errorf("%d received", n)
 	}
 }

@@ -311,8 +311,8 @@ func TestRequestsGoThroughTheProxyThatIsConfigured(t *testing.T) {
 	}
 	defer b.Close()
 	accepted(t, b.Publish(patient(t), messages(3, 1)))
-	if through.Load() != 3 || len(r.messages()) != 3 {
-		t.Errorf("%d requests through the proxy, %d messages received", through.Load(), len(r.messages()))
+	if through.Load() != 3 || len(r.Messages()) != 3 {
+		t.Errorf("%d requests through the proxy, %d messages received", through.Load(), len(r.Messages()))
 	}
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 }

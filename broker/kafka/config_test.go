@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/kafka"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
@@ -48,7 +49,7 @@ func TestABrokerCanBeMadeWithoutACluster(t *testing.T) {
 func TestTheClientLibraryLogsToTheGivenLogger(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, kfake.SeedTopics(1, "orders"))
-	var text lockedBuilder
+	var text await.Buffer
 	b := f.broker(kafka.Config{Logger: slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	accepted(t, b.Publish(patient(t), brokertest.Messages("orders", 1, 1)))
 	if err := b.Close(); err != nil {

@@ -96,25 +96,9 @@ func (c *cluster) inOrder(t testing.TB, batch []*outbox.Message, topics ...strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string][]outbox.ID{}
-	for _, m := range batch {
-		want[m.Key] = append(want[m.Key], m.ID)
-	}
-	seen := map[outbox.ID]bool{}
-	next := map[string]int{}
-	for _, m := range got {
-		if seen[m.ID] {
-			repeats++
-			continue
-		}
-		seen[m.ID] = true
-		if at := slices.Index(want[m.Key], m.ID); at != next[m.Key] {
-			t.Fatalf("key %s: number %d was seen when number %d was due", m.Key, at, next[m.Key])
-		}
-		next[m.Key]++
-	}
-	if len(seen) != len(batch) {
-		t.Fatalf("%d of %d messages seen", len(seen), len(batch))
+	repeats = brokertest.CheckOrder(t, batch, got)
+	if len(got)-repeats != len(batch) {
+		t.Fatalf("%d of %d messages seen", len(got)-repeats, len(batch))
 	}
 	return repeats
 }

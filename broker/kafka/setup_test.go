@@ -3,8 +3,6 @@ package kafka_test
 import (
 	"context"
 	"os"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -193,22 +191,4 @@ func connectionless(t *testing.T, seeds []string, cfg kafka.Config) *kafka.Broke
 		t.Fatal(err)
 	}
 	return b
-}
-
-// lockedBuilder is a strings.Builder for several goroutines.
-type lockedBuilder struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *lockedBuilder) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuilder) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -130,21 +129,10 @@ func TestAClusterThatLosesLeadersLosesAndDisordersNothing(t *testing.T) {
 	})
 	s := &stream{t: t, url: url, name: cfg.Name, js: js}
 	b := s.broker("", nats.Config{Stream: cfg.Name, AckTimeout: time.Second, ConnectTimeout: time.Second})
-	ctx := patient(t)
 
 	all := messages(6000, 60)
-	delivered := make(chan struct{}, 100)
-	var publisher sync.WaitGroup
-	publisher.Go(func() {
-		defer close(delivered)
-		for part := range slices.Chunk(all, 300) {
-			brokertest.Deliver(ctx, t, b, part)
-			delivered <- struct{}{}
-		}
-	})
-	parts := 0
-	for range delivered {
-		if parts++; parts == 5 || parts == 12 {
+	brokertest.DeliverDuring(patient(t), t, b, all, 300, func(calls int) {
+		if calls == 5 || calls == 12 {
 			leader := -1
 			await.Until(t, "the stream has a leader", func() bool {
 				leader = c.leader(js, cfg.Name)
@@ -153,8 +141,7 @@ func TestAClusterThatLosesLeadersLosesAndDisordersNothing(t *testing.T) {
 			c.kill(leader)
 			c.start(leader)
 		}
-	}
-	publisher.Wait()
+	})
 	// Members that were killed catch up and elect again: to read takes a leader that stays for a while.
 	got, err := s.read(patient(t))
 	await.Until(t, "the cluster can be read to the end", func() bool {
@@ -164,25 +151,8 @@ func TestAClusterThatLosesLeadersLosesAndDisordersNothing(t *testing.T) {
 		return err == nil
 	})
 	// A repeat may be stored twice here: the window of repeats is of the leader's memory.
-	seen := map[outbox.ID]bool{}
-	next := map[string]int{}
-	want := map[string][]outbox.ID{}
-	for _, m := range all {
-		want[m.Key] = append(want[m.Key], m.ID)
-	}
-	for i := range got {
-		m := &got[i]
-		if seen[m.ID] {
-			continue
-		}
-		seen[m.ID] = true
-		if want[m.Key][next[m.Key]] != m.ID {
-			t.Fatalf("key %s: message %d is out of order", m.Key, i)
-		}
-		next[m.Key]++
-	}
-	if len(seen) != len(all) {
-		t.Errorf("%d of %d messages are in the stream", len(seen), len(all))
+	if repeats := brokertest.CheckOrder(t, all, got); len(got)-repeats != len(all) {
+		t.Errorf("%d of %d messages are in the stream", len(got)-repeats, len(all))
 	}
 
 	// Without a quorum nothing is accepted, and no attempt is spent.

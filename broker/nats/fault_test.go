@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,30 +29,8 @@ func TestKillingTheServerLosesAndDisordersNothing(t *testing.T) {
 	server := servers.OwnNATS(t)
 	s := newStream(t, server.URL())
 	b := s.broker("", nats.Config{AckTimeout: 2 * time.Second})
-	ctx := patient(t)
 	all := messages(6000, 50)
-
-	delivered := make(chan int, 100)
-	var publisher sync.WaitGroup
-	publisher.Go(func() {
-		defer close(delivered)
-		for part := range slices.Chunk(all, 200) {
-			brokertest.Deliver(ctx, t, b, part)
-			delivered <- len(part)
-		}
-	})
-	parts := 0
-	for range delivered {
-		if parts++; parts%8 == 0 {
-			if err := server.Kill9(); err != nil {
-				t.Error(err)
-			}
-			if err := server.Restart(ctx); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	publisher.Wait()
+	brokertest.DeliverDuring(patient(t), t, b, all, 200, brokertest.KillEvery(8, t, server))
 	checkOrder(t, all, s.stored())
 }
 

@@ -139,19 +139,16 @@ func ids(batch []*outbox.Message) []string {
 // missing, and none stored twice.
 func checkOrder(t testing.TB, batch []*outbox.Message, stored []*jetstream.RawStreamMsg) {
 	t.Helper()
-	want := map[string][]string{}
-	for _, m := range batch {
-		want[m.Key] = append(want[m.Key], m.ID.String())
-	}
-	got := map[string][]string{}
+	var all []outbox.Message
 	for _, m := range stored {
-		key := m.Header.Get("Outbox-Key")
-		got[key] = append(got[key], m.Header.Get(natsgo.MsgIdHdr))
-	}
-	for key, ids := range want {
-		if fmt.Sprint(got[key]) != fmt.Sprint(ids) {
-			t.Errorf("key %q: %d stored for %d published, or out of order:\n got %v\nwant %v", key, len(got[key]), len(ids), got[key], ids)
+		id, err := outbox.ParseID(m.Header.Get(natsgo.MsgIdHdr))
+		if err != nil {
+			t.Fatal(err)
 		}
+		all = append(all, outbox.Message{ID: id, Key: m.Header.Get("Outbox-Key"), Payload: m.Data})
+	}
+	if repeats := brokertest.CheckOrder(t, batch, all); repeats > 0 {
+		t.Errorf("%d messages are stored twice", repeats)
 	}
 }
 

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloudevents/sdk-go/v2/binding"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/sdkread"
 	"github.com/pgoutbox/outbox/broker/pubsub"
 	"github.com/pgoutbox/outbox/format"
@@ -17,9 +17,7 @@ func TestTheSDKReadsCloudEventsFromPubSub(t *testing.T) {
 		f := newFake(t)
 		topic := f.topic()
 		b := open(t, f.Addr, pubsub.Config{Format: format.CloudEvents{Structured: structured, Source: "/shop"}})
-		m := &outbox.Message{ID: outbox.NewID(), Topic: topic,
-			Key: "k", EventType: "Created", AggregateID: "7 €", Payload: []byte(`{"i":1}`),
-			ContentType: "application/json", Headers: []outbox.Header{{Name: "tenant", Value: "acme"}}}
+		m := sdkread.Order(topic)
 		if errs := b.Publish(patient(t), []*outbox.Message{m}); errs != nil {
 			t.Fatal(errs)
 		}
@@ -31,15 +29,8 @@ func TestTheSDKReadsCloudEventsFromPubSub(t *testing.T) {
 			t.Fatalf("%d messages", len(messages))
 		}
 		got := messages[0]
-		e, err := binding.ToEvent(t.Context(), sdkread.Message("ce-", got.Attributes["Content-Type"], got.Attributes, got.Data))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if e.Validate() != nil || e.ID() != m.ID.String() || e.Source() != "/shop" || e.Type() != "Created" || e.Subject() != "7 €" ||
-			string(e.Data()) != `{"i":1}` || e.DataContentType() != "application/json" {
-			t.Errorf("the event is %v", e)
-		}
-		if got.OrderingKey != "k" || got.Attributes["tenant"] != "acme" ||
+		sdkread.Check(t, sdkread.Message("ce-", got.Attributes["Content-Type"], got.Attributes, got.Data), m)
+		if got.OrderingKey != m.Key || got.Attributes["tenant"] != "acme" ||
 			got.Attributes["content-type"] != got.Attributes["Content-Type"] {
 			t.Errorf("key %q, attributes %v", got.OrderingKey, got.Attributes)
 		}
@@ -57,13 +48,7 @@ func TestAMessageThatTheFormatRefusesStopsItsKeyAlone(t *testing.T) {
 	topic := f.topic()
 	b := open(t, f.Addr, pubsub.Config{Format: format.CloudEvents{}})
 	defer b.Close()
-	var batch []*outbox.Message
-	for _, key := range []string{"a", "a", "a", "b"} {
-		batch = append(batch, &outbox.Message{ID: outbox.NewID(), Topic: topic, Key: key, Payload: []byte("1")})
-	}
-	batch[1].Headers = []outbox.Header{{Name: "ce-id", Value: "x"}}
-	errs := b.Publish(patient(t), batch)
-	if len(errs) != 4 || errs[0] != nil || !outbox.IsPermanent(errs[1]) || errs[2] != outbox.ErrSkipped || errs[3] != nil {
-		t.Errorf("answers are %v", errs)
-	}
+	batch := brokertest.Messages(topic, 6, 2)
+	batch[2].Headers = []outbox.Header{{Name: "ce-id", Value: "x"}}
+	brokertest.CheckRefused(t, batch, b.Publish(patient(t), batch), 2)
 }

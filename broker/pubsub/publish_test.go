@@ -285,47 +285,15 @@ func TestLostAnswersLeaveUnknownOutcomesAndNothingIsLostOrInverted(t *testing.T)
 		}
 	}
 	p.CutAnswers(false)
-	deliver(patient(t), t, b, batch)
+	brokertest.Deliver(patient(t), t, b, batch)
 	got, err := f.read(topic)
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, seen := map[string]int{}, map[outbox.ID]bool{}
-	for _, m := range got[1:] {
-		if seen[m.ID] {
-			continue // a repeat
-		}
-		seen[m.ID] = true
-		if want := fmt.Sprint(next[m.Key]); string(m.Payload) != want {
-			t.Errorf("key %s: %s came when %s was due", m.Key, m.Payload, want)
-		}
-		next[m.Key]++
+	got = got[1:]
+	if repeats := brokertest.CheckOrder(t, batch, got); len(got)-repeats != 100 {
+		t.Errorf("%d messages arrived", len(got)-repeats)
 	}
-	if len(seen) != 100 {
-		t.Errorf("%d messages arrived", len(seen))
-	}
-}
-
-func deliver(ctx context.Context, t *testing.T, b *pubsub.Broker, batch []*outbox.Message) {
-	t.Helper()
-	for ctx.Err() == nil {
-		errs := b.Publish(ctx, batch)
-		if errs == nil {
-			return
-		}
-		var left []*outbox.Message
-		for i, err := range errs {
-			if err != nil {
-				left = append(left, batch[i])
-			}
-		}
-		batch = left
-		select {
-		case <-ctx.Done():
-		case <-time.After(10 * time.Millisecond): // a pause between attempts
-		}
-	}
-	t.Fatal("not delivered")
 }
 
 func TestAConnectionThatSwallowsRequestsIsGivenUp(t *testing.T) {
@@ -343,7 +311,7 @@ func TestAConnectionThatSwallowsRequestsIsGivenUp(t *testing.T) {
 		}
 	}
 	p.Thaw()
-	deliver(patient(t), t, b, batch)
+	brokertest.Deliver(patient(t), t, b, batch)
 }
 
 func TestFaultsOfTheConfigurationAreReportedTogether(t *testing.T) {
@@ -364,11 +332,5 @@ func TestAClosedBrokerSendsNothing(t *testing.T) {
 	b := f.broker(pubsub.Config{})
 	topic := f.topic()
 	accepted(t, b.Publish(patient(t), brokertest.Messages(topic, 1, 1)))
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if errs := b.Publish(patient(t), brokertest.Messages(topic, 1, 1)); len(errs) != 1 ||
-		!outbox.IsUnavailable(errs[0]) || b.Ping(patient(t)) == nil {
-		t.Errorf("outcomes %v", errs)
-	}
+	brokertest.CheckClosed(t, b, brokertest.Messages(topic, 1, 1))
 }

@@ -23,45 +23,14 @@ func through(url string, server *servers.RabbitMQ, p *testnet.Proxy) string {
 	return strings.Replace(url, server.Addr(), p.Addr(), 1)
 }
 
-// checkOrder is checkAll of what the queue has.
+// checkOrder is brokertest.CheckOrder of what the queue has.
 func checkOrder(t testing.TB, q *queue, batch []*outbox.Message) (repeats int) {
 	t.Helper()
-	stored, err := q.read(patient(t))
+	stored, err := q.messages(patient(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return checkAll(t, stored, batch)
-}
-
-// checkAll verifies that every message is there, and that those of a key first came in the order of batch.
-func checkAll(t testing.TB, deliveries []amqp091.Delivery, batch []*outbox.Message) (repeats int) {
-	t.Helper()
-	var stored []outbox.Message
-	for i := range deliveries {
-		m, err := decode(&deliveries[i])
-		if err != nil {
-			t.Fatal(err)
-		}
-		stored = append(stored, m)
-	}
-	seen, got, want := map[outbox.ID]bool{}, map[string][]outbox.ID{}, map[string][]outbox.ID{}
-	for i := range stored {
-		if seen[stored[i].ID] {
-			repeats++
-			continue
-		}
-		seen[stored[i].ID] = true
-		got[stored[i].Key] = append(got[stored[i].Key], stored[i].ID)
-	}
-	for _, m := range batch {
-		want[m.Key] = append(want[m.Key], m.ID)
-	}
-	for key, ids := range want {
-		if !slices.Equal(got[key], ids) {
-			t.Errorf("key %q: %d stored for %d published, or out of order", key, len(got[key]), len(ids))
-		}
-	}
-	return repeats
+	return brokertest.CheckOrder(t, batch, stored)
 }
 
 func TestAReturnedMessageIsAFailureOfItsTopicThoughItIsConfirmed(t *testing.T) {
@@ -123,7 +92,11 @@ func TestAFullQueueRefusesAndKeepsTheOrder(t *testing.T) {
 		t.Error("the queue was never full")
 	}
 	q.drain(t)
-	if repeats := checkAll(t, q.seen, all); repeats > 0 {
+	stored, err := q.decoded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if repeats := brokertest.CheckOrder(t, all, stored); repeats > 0 {
 		t.Errorf("%d repeats without a fault", repeats)
 	}
 }

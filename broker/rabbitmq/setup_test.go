@@ -123,13 +123,16 @@ func (q *queue) read(ctx context.Context) ([]amqp091.Delivery, error) {
 
 // messages returns what a consumer makes of all that was read.
 func (q *queue) messages(ctx context.Context) ([]outbox.Message, error) {
-	deliveries, err := q.read(ctx)
-	if err != nil {
+	if _, err := q.read(ctx); err != nil {
 		return nil, err
 	}
-	var all []outbox.Message
-	for i := range deliveries {
-		m, err := decode(&deliveries[i])
+	return q.decoded()
+}
+
+// decoded is messages without reading on.
+func (q *queue) decoded() (all []outbox.Message, err error) {
+	for i := range q.seen {
+		m, err := decode(&q.seen[i])
 		if err != nil {
 			return nil, err
 		}

@@ -3,16 +3,13 @@ package rabbitmq_test
 import (
 	"crypto/tls"
 	"io"
-	"strings"
-	"sync"
-	"sync/atomic"
+	"net"
 	"testing"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/rabbitmq"
 	"github.com/pgoutbox/outbox/internal/authority"
-	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
@@ -73,27 +70,12 @@ func testFaultsOfTLS(t *testing.T, server *servers.RabbitMQ, ours, theirs *autho
 			q := newQueue(t, server.URL(), nil)
 			b := newBroker(t, c.url, rabbitmq.Config{TLS: c.tls})
 			batch := brokertest.Messages(q.name, 10, 3)
-			errs := b.Publish(patient(t), batch)
-			brokertest.CheckOutcomes(t, batch, errs)
-			if c.want == nil {
-				accepted(t, errs)
-				checkOrder(t, q, batch)
+			if c.want != nil {
+				brokertest.CheckOutage(t, b, batch, c.want...)
 				return
 			}
-			if errs == nil {
-				t.Fatal("messages were accepted")
-			}
-			for i, err := range errs[:3] { // the first of each key
-				if !outbox.IsUnavailable(err) {
-					t.Errorf("message %d: %v, want an outage", i, err)
-				}
-				contains(t, err, c.want...)
-			}
-			if err := b.Ping(patient(t)); !outbox.IsUnavailable(err) {
-				t.Errorf("ping: %v, want an outage", err)
-			} else {
-				contains(t, err, c.want...)
-			}
+			accepted(t, b.Publish(patient(t), batch))
+			checkOrder(t, q, batch)
 		})
 	}
 }
@@ -118,45 +100,11 @@ func testRenewal(t *testing.T, server *servers.RabbitMQ, shown authority.Certifi
 	ours, theirs *authority.Authority, relay tls.Certificate) {
 	q := newQueue(t, server.URL(), nil)
 	p := testnet.New(t, server.TLSAddr())
-	var seen atomic.Value
-	b := newBroker(t, amqps(p.Addr()), rabbitmq.Config{TLS: &tls.Config{
-		RootCAs: ours.Pool(), Certificates: []tls.Certificate{relay},
-		VerifyConnection: func(state tls.ConnectionState) error {
-			seen.Store(state.PeerCertificates[0].SerialNumber.String())
-			return nil
-		},
-	}})
-	// install has the server show another certificate, and cuts its connections.
-	install := func(by authority.Certificate) {
-		t.Helper()
-		by.Install(t, shown)
-		p.Cut()
-	}
 	all := brokertest.Messages(q.name, 300, 10)
-	accepted(t, b.Publish(patient(t), all[:100]))
-	if seen.Load() != shown.Leaf.SerialNumber.String() {
-		t.Fatalf("certificate %v was shown, want %v", seen.Load(), shown.Leaf.SerialNumber)
-	}
-
-	renewed := ours.Server(t, "127.0.0.1")
-	install(renewed)
-	brokertest.Deliver(patient(t), t, b, all[100:200])
-	if seen.Load() != renewed.Leaf.SerialNumber.String() {
-		t.Errorf("certificate %v was shown, want %v", seen.Load(), renewed.Leaf.SerialNumber)
-	}
-
-	install(theirs.Server(t, "127.0.0.1"))
-	await.Until(t, "the stranger is noticed", func() bool {
-		errs := b.Publish(patient(t), all[200:])
-		brokertest.CheckOutcomes(t, all[200:], errs)
-		if errs == nil || !outbox.IsUnavailable(errs[0]) {
-			t.Fatalf("outcomes %v, want an outage", errs)
-		}
-		return strings.Contains(errs[0].Error(), "not trusted") // at first it may be that the connection was cut
-	})
-
-	install(ours.Server(t, "127.0.0.1"))
-	brokertest.Deliver(patient(t), t, b, all[200:])
+	brokertest.CheckRenewal(t, shown, ours, theirs, all, func(cfg *tls.Config) brokertest.Publisher {
+		cfg.Certificates = []tls.Certificate{relay}
+		return newBroker(t, amqps(p.Addr()), rabbitmq.Config{TLS: cfg})
+	}, p.Cut)
 	checkOrder(t, q, all)
 }
 
@@ -169,17 +117,9 @@ func TestTLSThatIsConfiguredIsNeverLeftOut(t *testing.T) {
 func TestAServerThatKnowsNoCertificatesAsUsersSaysSo(t *testing.T) {
 	t.Parallel()
 	ours := authority.New(t)
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{ours.Server(t, "127.0.0.1").Certificate}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var server sync.WaitGroup
-	server.Go(func() {
-		conn, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
+	cfg := &tls.Config{Certificates: []tls.Certificate{ours.Server(t, "127.0.0.1").Certificate}}
+	address := brokertest.Serve(t, func(plain net.Conn) {
+		conn := tls.Server(plain, cfg)
 		// Connection.Start 0.9, without properties, and PLAIN as the only mechanism.
 		start := "\x00\x0a\x00\x0a" + "\x00\x09" + "\x00\x00\x00\x00" + "\x00\x00\x00\x05PLAIN" + "\x00\x00\x00\x05en_US"
 		if _, err := io.ReadFull(conn, make([]byte, 8)); err != nil {
@@ -188,12 +128,8 @@ func TestAServerThatKnowsNoCertificatesAsUsersSaysSo(t *testing.T) {
 		_, _ = conn.Write([]byte("\x01\x00\x00\x00\x00\x00" + string(rune(len(start))) + start + "\xce"))
 		_, _ = io.Copy(io.Discard, conn)
 	})
-	t.Cleanup(func() {
-		listener.Close()
-		server.Wait()
-	})
-	b := newBroker(t, "amqps://"+listener.Addr().String(), rabbitmq.Config{External: true, TLS: &tls.Config{RootCAs: ours.Pool()}})
-	err = b.Ping(patient(t))
+	b := newBroker(t, "amqps://"+address, rabbitmq.Config{External: true, TLS: &tls.Config{RootCAs: ours.Pool()}})
+	err := b.Ping(patient(t))
 	if !outbox.IsUnavailable(err) {
 		t.Errorf("%v, want an outage", err)
 	}

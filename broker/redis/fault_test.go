@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -72,29 +71,8 @@ func TestKillingTheServerLosesRepeatsAndDisordersNothing(t *testing.T) {
 	c := client(t, server.Addr())
 	stream := newStream(t, c)
 	b := newBroker(t, server.Addr(), redis.Config{AckTimeout: 2 * time.Second})
-	ctx := patient(t)
 	all := brokertest.Messages(stream, 8000, 50)
-	delivered := make(chan int, 100)
-	var publisher sync.WaitGroup
-	publisher.Go(func() {
-		defer close(delivered)
-		for part := range slices.Chunk(all, 200) {
-			brokertest.Deliver(ctx, t, b, part)
-			delivered <- len(part)
-		}
-	})
-	parts := 0
-	for range delivered {
-		if parts++; parts%4 == 0 {
-			if err := server.Kill9(); err != nil {
-				t.Error(err)
-			}
-			if err := server.Restart(ctx); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	publisher.Wait()
+	brokertest.DeliverDuring(patient(t), t, b, all, 200, brokertest.KillEvery(4, t, server))
 	checkExactly(t, c, stream, all)
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -184,18 +183,7 @@ func checkExactly(t testing.TB, c *goredis.Client, stream string, batch []*outbo
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, got := map[string][]outbox.ID{}, map[string][]outbox.ID{}
-	for _, m := range batch {
-		want[m.OrderingKey()] = append(want[m.OrderingKey()], m.ID)
-	}
-	for i := range stored {
-		got[stored[i].OrderingKey()] = append(got[stored[i].OrderingKey()], stored[i].ID)
-	}
-	for key, ids := range want {
-		if !slices.Equal(got[key], ids) {
-			t.Errorf("key %q: %d stored for %d published, or out of order", key, len(got[key]), len(ids))
-		}
-	}
+	brokertest.CheckOrder(t, batch, stored)
 	if len(stored) != len(batch) {
 		t.Errorf("%d stored, %d published", len(stored), len(batch))
 	}

@@ -2,16 +2,12 @@ package redis_test
 
 import (
 	"crypto/tls"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/redis"
 	"github.com/pgoutbox/outbox/internal/authority"
-	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
@@ -61,24 +57,12 @@ func TestMessagesArriveOverTLSAndEachFaultOfItSaysWhatToDo(t *testing.T) {
 			stream := newStream(t, reader)
 			b := newBroker(t, c.address, redis.Config{TLS: c.tls, ConnectTimeout: connectTimeout(c.want)})
 			batch := brokertest.Messages(stream, 10, 3)
-			errs := b.Publish(patient(t), batch)
-			if c.want == nil {
-				accepted(t, errs)
-				checkExactly(t, reader, stream, batch)
+			if c.want != nil {
+				brokertest.CheckOutage(t, b, batch, c.want...)
 				return
 			}
-			brokertest.CheckOutcomes(t, batch, errs)
-			for i, err := range errs[:3] { // the first of each key
-				if !outbox.IsUnavailable(err) {
-					t.Errorf("message %d: %v, want an outage", i, err)
-				}
-				contains(t, err, c.want...)
-			}
-			if err := b.Ping(patient(t)); !outbox.IsUnavailable(err) {
-				t.Errorf("ping: %v, want an outage", err)
-			} else {
-				contains(t, err, c.want...)
-			}
+			accepted(t, b.Publish(patient(t), batch))
+			checkExactly(t, reader, stream, batch)
 		})
 	}
 }
@@ -98,46 +82,15 @@ func TestANewCertificateIsMetByConnectingAgain(t *testing.T) {
 	c := client(t, server.Addr())
 	stream := newStream(t, c)
 	p := testnet.New(t, server.TLSAddr())
-	var seen atomic.Value
-	b := newBroker(t, p.Addr(),
-		redis.Config{TLS: &tls.Config{RootCAs: ours.Pool(), VerifyConnection: func(state tls.ConnectionState) error {
-			seen.Store(state.PeerCertificates[0].SerialNumber.String())
-			return nil
-		}}})
-	// install has the server show another certificate, and cuts its connections.
-	install := func(by authority.Certificate) {
-		t.Helper()
-		by.Install(t, shown)
+	all := brokertest.Messages(stream, 300, 10)
+	brokertest.CheckRenewal(t, shown, ours, theirs, all, func(cfg *tls.Config) brokertest.Publisher {
+		return newBroker(t, p.Addr(), redis.Config{TLS: cfg})
+	}, func() {
 		if err := c.ConfigSet(patient(t), "tls-cert-file", shown.File).Err(); err != nil {
 			t.Fatal(err)
 		}
 		p.Cut()
-	}
-	all := brokertest.Messages(stream, 300, 10)
-	accepted(t, b.Publish(patient(t), all[:100]))
-	if seen.Load() != shown.Leaf.SerialNumber.String() {
-		t.Fatalf("certificate %v was shown, want %v", seen.Load(), shown.Leaf.SerialNumber)
-	}
-
-	renewed := ours.Server(t, "127.0.0.1")
-	install(renewed)
-	brokertest.Deliver(patient(t), t, b, all[100:200])
-	if seen.Load() != renewed.Leaf.SerialNumber.String() {
-		t.Errorf("certificate %v was shown, want %v", seen.Load(), renewed.Leaf.SerialNumber)
-	}
-
-	install(theirs.Server(t, "127.0.0.1"))
-	await.Until(t, "the stranger is noticed", func() bool {
-		errs := b.Publish(patient(t), all[200:])
-		brokertest.CheckOutcomes(t, all[200:], errs)
-		if errs == nil || !outbox.IsUnavailable(errs[0]) {
-			t.Fatalf("outcomes %v, want an outage", errs)
-		}
-		return strings.Contains(errs[0].Error(), "not trusted") // at first it may be that the connection was cut
 	})
-
-	install(ours.Server(t, "127.0.0.1"))
-	brokertest.Deliver(patient(t), t, b, all[200:])
 	checkExactly(t, c, stream, all)
 }
 

@@ -66,6 +66,7 @@ var directions = map[string][]string{
 		"broker/internal/shared", "broker/internal/socket", "broker/internal/secure", "broker/internal/inorder"},
 	"broker/internal/inorder":    {""},
 	"broker/internal/brokertest": {"", "internal"},
+	"broker/internal/sdkread":    {""},
 	"broker/internal/secure":     {},
 	"broker/internal/shared":     {},
 	"broker/internal/socket":     {},

@@ -3,6 +3,7 @@
 package brokertest
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -169,6 +170,33 @@ func CheckOutcomes(t testing.TB, batch []*outbox.Message, errs []error) {
 	}
 }
 
+// CheckRefused requires that message at of batch was refused for good, that those behind it with its key were skipped,
+// and that all others were accepted.
+func CheckRefused(t testing.TB, batch []*outbox.Message, errs []error, at int) {
+	t.Helper()
+	CheckOutcomes(t, batch, errs)
+	if errs == nil || !outbox.IsPermanent(errs[at]) {
+		t.Fatalf("message %d was not refused: %v", at, errs)
+	}
+	for i, err := range errs {
+		if behind := i >= at && batch[i].OrderingKey() == batch[at].OrderingKey(); err != nil && !behind {
+			t.Errorf("message %d: %v", i, err)
+		}
+	}
+}
+
+// CheckClosed closes b, twice, and requires that it sends nothing of batch then, and says so.
+func CheckClosed(t testing.TB, b interface {
+	PingPublisher
+	io.Closer
+}, batch []*outbox.Message) {
+	t.Helper()
+	if err := errors.Join(b.Close(), b.Close()); err != nil {
+		t.Fatal(err)
+	}
+	CheckOutage(t, b, batch, "closed")
+}
+
 // Publisher is the part of a broker that Deliver needs.
 type Publisher interface {
 	Publish(ctx context.Context, batch []*outbox.Message) []error
@@ -203,6 +231,67 @@ func Deliver(ctx context.Context, t testing.TB, b Publisher, batch []*outbox.Mes
 		case <-time.After(5 * time.Millisecond): // a pause between attempts
 		}
 	}
+}
+
+// DeliverDuring delivers batch in calls of size messages. Meanwhile trouble is called after each of them, with their
+// number so far.
+func DeliverDuring(ctx context.Context, t testing.TB, b Publisher, batch []*outbox.Message, size int, trouble func(calls int)) {
+	t.Helper()
+	delivered := make(chan struct{}, 100)
+	var publisher sync.WaitGroup
+	publisher.Go(func() {
+		defer close(delivered)
+		for part := range slices.Chunk(batch, size) {
+			Deliver(ctx, t, b, part)
+			delivered <- struct{}{}
+		}
+	})
+	calls := 0
+	for range delivered {
+		calls++
+		trouble(calls)
+	}
+	publisher.Wait()
+}
+
+// Server is the part of a server that KillEvery needs.
+type Server interface {
+	Kill9() error
+	Restart(ctx context.Context) error
+}
+
+// KillEvery is for DeliverDuring: it kills the server after every n calls.
+func KillEvery(n int, t testing.TB, server Server) func(calls int) {
+	return func(calls int) {
+		if calls%n != 0 {
+			return
+		}
+		if err := server.Kill9(); err != nil {
+			t.Error(err)
+		}
+		if err := server.Restart(Patient(t)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// CheckOrder verifies that stored, in the order of a reader, has all of batch with their payloads, and that the
+// messages of a key came first in the order of batch. It returns how many came again.
+func CheckOrder(t testing.TB, batch []*outbox.Message, stored []outbox.Message) (repeats int) {
+	t.Helper()
+	sent := make(map[outbox.ID]*outbox.Message, len(batch))
+	for _, m := range batch {
+		sent[m.ID] = m
+	}
+	var seen Seen
+	for i := range stored {
+		seen.Note(&stored[i])
+		if m := sent[stored[i].ID]; m != nil && !bytes.Equal(stored[i].Payload, m.Payload) {
+			t.Errorf("message %v has the payload %q, want %q", m.ID, stored[i].Payload, m.Payload)
+		}
+	}
+	seen.Check(t, batch)
+	return len(stored) - len(seen.ids)
 }
 
 // Seen records the order in which a receiver first saw the messages of each key. The zero value is ready for use.

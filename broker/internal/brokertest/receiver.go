@@ -1,12 +1,20 @@
 package brokertest
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/child"
 )
 
@@ -14,17 +22,43 @@ import (
 // file for what it receives.
 const receiverVariable = "OUTBOX_TEST_RECEIVER"
 
-// AsReceiver is for TestMain: if this process is to be a [Receiver] and run no tests, it returns the address to listen
-// on and the file to write to.
-func AsReceiver() (address, file string, is bool) {
-	address = os.Getenv(receiverVariable)
-	return address, os.Getenv(receiverVariable + "_FILE"), address != ""
+// Receivers is for TestMain: it returns the exit code of the tests. If this process is to be a [Receiver], it runs no
+// tests, but serve: what accept returns nil for is in the receiver's file, and serve answers that it was accepted.
+func Receivers(m *testing.M, serve func(l net.Listener, accept func(context.Context, *outbox.Message) error) error) int {
+	address := os.Getenv(receiverVariable)
+	if address == "" {
+		return Leaks(m.Run())
+	}
+	fmt.Fprintln(os.Stderr, receive(address, os.Getenv(receiverVariable+"_FILE"), serve))
+	return 1
+}
+
+func receive(address, path string, serve func(net.Listener, func(context.Context, *outbox.Message) error) error) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	return serve(listener, func(_ context.Context, m *outbox.Message) error {
+		line, err := json.Marshal(m)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		_, err = file.Write(append(line, '\n'))
+		return err
+	})
 }
 
 // Receiver is the test program in a process of its own, which can be killed and frozen. Not safe for concurrent use.
 type Receiver struct {
 	Address string
-	File    string
+	file    string
 	command child.Command
 	now     *child.Process
 }
@@ -37,10 +71,10 @@ func StartReceiver(t *testing.T) *Receiver {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	r := &Receiver{Address: listener.Addr().String(), File: filepath.Join(dir, "received")}
+	r := &Receiver{Address: listener.Addr().String(), file: filepath.Join(dir, "received")}
 	r.command = child.Command{
 		Path:    os.Args[0],
-		Env:     append(os.Environ(), receiverVariable+"="+r.Address, receiverVariable+"_FILE="+r.File),
+		Env:     append(os.Environ(), receiverVariable+"="+r.Address, receiverVariable+"_FILE="+r.file),
 		LogFile: filepath.Join(dir, "log"),
 	}
 	listener.Close()
@@ -75,6 +109,25 @@ func (r *Receiver) Start() (err error) {
 	}
 }
 
+// Received returns all that the receiver has accepted in all its lives.
+func (r *Receiver) Received(context.Context) (all []outbox.Message, err error) {
+	data, err := os.ReadFile(r.file)
+	if err != nil {
+		return nil, err
+	}
+	for lines := json.NewDecoder(bytes.NewReader(data)); ; {
+		var m outbox.Message
+		switch err := lines.Decode(&m); err {
+		case nil:
+			all = append(all, m)
+		case io.EOF:
+			return all, nil
+		default:
+			return nil, err
+		}
+	}
+}
+
 // Kill ends it by SIGKILL.
 func (r *Receiver) Kill() error { return r.now.Kill() }
 
@@ -83,3 +136,31 @@ func (r *Receiver) Freeze() error { return r.now.Freeze() }
 
 // Thaw resumes the process.
 func (r *Receiver) Thaw() error { return r.now.Thaw() }
+
+// Collected is what a receiver within a test has accepted. The zero value is empty. Safe for concurrent use.
+type Collected struct {
+	mu  sync.Mutex
+	all []outbox.Message
+}
+
+// Accept returns what accepts the messages that check finds no fault with; nil finds none.
+func (c *Collected) Accept(check func(*outbox.Message) error) func(context.Context, *outbox.Message) error {
+	return func(_ context.Context, m *outbox.Message) error {
+		if check != nil {
+			if err := check(m); err != nil {
+				return err
+			}
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.all = append(c.all, *m)
+		return nil
+	}
+}
+
+// Messages returns what was accepted, in that order.
+func (c *Collected) Messages() []outbox.Message {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.all)
+}

@@ -6,11 +6,35 @@ import (
 	"context"
 	"io"
 	"strings"
+	"testing"
+	"time"
 
 	"github.com/cloudevents/sdk-go/v2/binding"
 	"github.com/cloudevents/sdk-go/v2/binding/format"
 	"github.com/cloudevents/sdk-go/v2/binding/spec"
+	"github.com/pgoutbox/outbox"
 )
+
+// Order returns a message with what a CloudEvent carries of one, and characters that some protocols encode.
+func Order(topic string) *outbox.Message {
+	return &outbox.Message{ID: outbox.NewID(), Topic: topic, Key: "größe 100%", AggregateID: "7 €", EventType: "Created",
+		Payload: []byte(`{"i":1}`), ContentType: "application/json", Headers: []outbox.Header{{Name: "tenant", Value: "acme"}},
+		CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)}
+}
+
+// Check requires that the SDK reads from got the event that the source "/shop" makes of m.
+func Check(t *testing.T, got binding.Message, m *outbox.Message) {
+	t.Helper()
+	e, err := binding.ToEvent(t.Context(), got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.Validate() != nil || e.ID() != m.ID.String() || e.Source() != "/shop" ||
+		e.Type() != m.EventType || e.Subject() != m.AggregateID || !e.Time().Equal(m.CreatedAt) ||
+		e.Extensions()["partitionkey"] != m.Key || string(e.Data()) != string(m.Payload) || e.DataContentType() != m.ContentType {
+		t.Errorf("the event is %v, want that of %+v", e, *m)
+	}
+}
 
 // Message is a received record for the SDK: prefix begins the names of attributes, headers have all of them
 // with their values decoded, and value is nil for an event without data.

@@ -8,11 +8,11 @@ import (
 	"io"
 	"net"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/secure"
 	"github.com/pgoutbox/outbox/internal/authority"
 )
@@ -20,29 +20,10 @@ import (
 // serve has a listener that hands each connection to greet, and returns its address.
 func serve(t *testing.T, greet func(net.Conn)) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				defer conn.Close()
-				_ = conn.SetDeadline(time.Now().Add(time.Minute))
-				greet(conn)
-			})
-		}
+	return brokertest.Serve(t, func(conn net.Conn) {
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		greet(conn)
 	})
-	t.Cleanup(func() {
-		listener.Close()
-		all.Wait()
-	})
-	return listener.Addr().String()
 }
 
 // hello is a server that answers a line with a line, over TLS.
