@@ -76,10 +76,11 @@ func (p *partition) handle(r *kgo.Record) {
 	d := &lanes.Delivery{Source: fmt.Sprintf("%s/%d@%d", r.Topic, r.Partition, r.Offset)}
 	d.Message, d.Err = decode(r)
 	p.consumer.engine.Decode(d)
-	d.Settle = func(o consume.Outcome, _ time.Duration) {
+	d.Settle = func(o consume.Outcome, _ time.Duration) error {
 		if o == consume.Done {
 			p.done(at)
 		}
+		return nil // commit logs
 	}
 	p.group.Add(d) // a stopped group returns the record at once: not as Done, so mu isn't locked again
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/broker/internal/lanes"
-	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
@@ -211,28 +210,20 @@ func (s *session) take(msg jetstream.Msg) {
 		d.Attempts = int(min(meta.NumDelivered-1, 1_000_000))
 	}
 	s.engine.Decode(d)
-	if d.Message.OrderingKey() != "" {
-		d.Attempts = 0 // deliveries don't count: attempts are made here, and a message comes again for other reasons
-	}
-	d.Settle = func(o consume.Outcome, pause time.Duration) {
+	d.Settle = func(o consume.Outcome, pause time.Duration) error {
 		s.mu.Lock()
 		delete(s.messages, d)
 		s.mu.Unlock()
-		var err error
 		switch o {
 		case consume.Done:
-			err = msg.Ack()
+			return msg.Ack()
 		case consume.Later:
-			err = msg.NakWithDelay(pause)
+			return msg.NakWithDelay(pause)
 		case consume.Rejected:
-			err = msg.TermWithReason("its consumer can't apply it")
-		default:
-			s.unhandled(msg)
+			return msg.TermWithReason("its consumer can't apply it")
 		}
-		if err != nil {
-			s.logger.Debug("the server was not told about a message, and will deliver it again",
-				append(printed.Message(&d.Message), "error", err)...)
-		}
+		s.unhandled(msg)
+		return nil
 	}
 	s.mu.Lock()
 	s.messages[d] = msg

@@ -10,7 +10,6 @@ import (
 
 	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/broker/internal/lanes"
-	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/rabbitmq/amqp091-go"
 )
@@ -167,18 +166,14 @@ func (s *session) take(from amqp091.Delivery) {
 		cmp.Or(from.MessageId, fmt.Sprintf("%d/%v", from.Timestamp.Unix(), from.RoutingKey)))}
 	d.Message, d.Err = decode(&from)
 	s.engine.Decode(d)
-	d.Settle = func(o consume.Outcome, _ time.Duration) {
-		var err error
+	d.Settle = func(o consume.Outcome, _ time.Duration) error {
 		switch o {
 		case consume.Done:
-			err = from.Ack(false)
+			return from.Ack(false)
 		case consume.Rejected:
-			err = from.Nack(false, false)
+			return from.Nack(false, false)
 		}
-		if err != nil {
-			s.logger.Debug("the server was not told about a message, and will deliver it again",
-				append(printed.Message(&d.Message), "error", err)...)
-		}
+		return nil
 	}
 	s.group.Add(d)
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/broker/internal/amazon"
 	"github.com/pgoutbox/outbox/broker/internal/lanes"
-	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
@@ -204,31 +203,25 @@ func (s *session) take(got *types.Message) {
 		d.Attempts = max(n-1, 0)
 	}
 	s.engine.Decode(d)
-	if d.Message.OrderingKey() != "" {
-		d.Attempts = 0 // deliveries don't count: attempts are made here, and a message comes again for other reasons
-	}
-	d.Settle = func(o consume.Outcome, pause time.Duration) {
+	d.Settle = func(o consume.Outcome, pause time.Duration) error {
 		s.mu.Lock()
 		delete(s.open, d)
 		s.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), s.service.cfg.Timeout)
 		defer cancel()
-		var err error
 		switch o {
 		case consume.Done:
-			_, err = s.service.client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &s.queue, ReceiptHandle: got.ReceiptHandle})
+			_, err := s.service.client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &s.queue, ReceiptHandle: got.ReceiptHandle})
+			return err
 		case consume.Later:
-			err = s.visibility(ctx, got.ReceiptHandle, pause)
+			return s.visibility(ctx, got.ReceiptHandle, pause)
 		case consume.Rejected: // the service counts messages that are not deleted
 		default:
 			s.mu.Lock()
 			s.returned = append(s.returned, got.ReceiptHandle)
 			s.mu.Unlock()
 		}
-		if err != nil {
-			s.logger.Debug("the service was not told about a message, and will deliver it again",
-				append(printed.Message(&d.Message), "error", err)...)
-		}
+		return nil
 	}
 	s.mu.Lock()
 	s.open[d] = got.ReceiptHandle

@@ -41,6 +41,9 @@ func (e *Engine) Group() *Group {
 // Add adds a message. A group that was drained returns it to the broker at once.
 func (g *Group) Add(d *Delivery) {
 	key := d.Message.OrderingKey()
+	if key != "" {
+		d.Attempts = 0
+	}
 	g.engine.cfg.Observer.Received(&d.Message)
 	g.mu.Lock()
 	if g.stopped {

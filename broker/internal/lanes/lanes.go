@@ -25,12 +25,13 @@ type Delivery struct {
 	Err     error  // why it could not be read; Message has what could be read
 	Source  string // see consume.Poison
 
-	// Attempts is how often it has failed before, if the broker counts that.
+	// Attempts is how often it was delivered before, if the broker counts that. It doesn't count for a message with a
+	// key: attempts are made here, and such a message comes again for other reasons.
 	Attempts int
 
 	// Settle tells the broker the outcome: Done (also for a message that was parked), Returned, Later or Rejected. It
-	// is called once, by any goroutine. pause is for Later.
-	Settle func(o consume.Outcome, pause time.Duration)
+	// is called once, by any goroutine. pause is for Later. An error means that the broker will deliver it again.
+	Settle func(o consume.Outcome, pause time.Duration) error
 }
 
 // Abilities are what a broker can do with a message that isn't acknowledged.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/consume"
@@ -27,5 +28,27 @@ func TestAConsumersLinesAreBounded(t *testing.T) {
 	settings.Flush(e.Config().Logger)
 	if n := strings.Count(text.String(), "\n"); n != settings.LogLines+1 || !strings.Contains(text.String(), "more=988") {
 		t.Errorf("%d lines:\n%s", n, &text)
+	}
+}
+
+func TestAnOutcomeThatTheServerWasNotToldIsLogged(t *testing.T) {
+	t.Parallel()
+	var text bytes.Buffer
+	e, err := New(consume.Config{Logger: slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))},
+		func(context.Context, *outbox.Message) error { return nil }, Abilities{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := e.Group()
+	g.Add(&Delivery{Message: outbox.Message{ID: outbox.NewID(), Topic: "t"}, Source: "orders@7",
+		Settle: func(consume.Outcome, time.Duration) error { return errors.New("connection lost") }})
+	g.Drain()
+	for _, part := range []string{"level=DEBUG", "was not told", "source=orders@7", `"connection lost"`} {
+		if !strings.Contains(text.String(), part) {
+			t.Errorf("the log lacks %s:\n%s", part, &text)
+		}
+	}
+	if n := g.Held(); n != 0 {
+		t.Errorf("%d messages are held", n)
 	}
 }

@@ -1,6 +1,7 @@
 package lanes
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/pgoutbox/outbox"
@@ -13,7 +14,9 @@ func (e *Engine) settle(d *Delivery, o consume.Outcome, pause time.Duration) {
 	if o == consume.Parked {
 		told = consume.Done
 	}
-	d.Settle(told, pause)
+	if err := d.Settle(told, pause); err != nil {
+		e.log(slog.LevelDebug, "the server was not told about a message, and will deliver it again", d, err)
+	}
 	e.cfg.Observer.Settled(&d.Message, o)
 }
 
