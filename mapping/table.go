@@ -54,6 +54,7 @@ type TableColumn struct {
 	// Sequenced means that values come from a sequence. Cache is how many of them a session draws at once; if it is
 	// more than one, ids don't ascend with time.
 	Sequenced bool
+	Sequence  uint32 // its OID
 	Cache     int64
 }
 
@@ -87,7 +88,7 @@ WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p')`
 
 const columnsSQL = `
 SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), b.typname::text, b.typtype::text, a.attnotnull,
-	coalesce(pg_get_expr(d.adbin, d.adrelid), ''), s.seqrelid IS NOT NULL, coalesce(s.seqcache, 0), a.attgenerated <> ''
+	coalesce(pg_get_expr(d.adbin, d.adrelid), ''), coalesce(s.seqrelid, 0), coalesce(s.seqcache, 0), a.attgenerated <> ''
 FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 JOIN pg_catalog.pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
@@ -138,7 +139,8 @@ func readTable(ctx context.Context, q schema.Querier, name TableName) (*Table, e
 	}
 	t.Columns, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c TableColumn, err error) {
 		var base, class string
-		err = row.Scan(&c.Name, &c.Type, &base, &class, &c.NotNull, &c.Default, &c.Sequenced, &c.Cache, &c.Generated)
+		err = row.Scan(&c.Name, &c.Type, &base, &class, &c.NotNull, &c.Default, &c.Sequence, &c.Cache, &c.Generated)
+		c.Sequenced = c.Sequence != 0
 		c.Kind = kindOf(base, class)
 		return c, err
 	})

@@ -316,6 +316,20 @@ var mutants = []mutant{
 		pkg:   "./broker/jsonl", run: "TestACallOfManyBytesIsFollowedByOthers",
 	},
 	{
+		name:  "writers of a partition are not watched",
+		file:  "relay/mapped/reader.go",
+		old:   "JOIN tree t ON i.inhparent = t.oid",
+		wrong: "JOIN tree t ON false",
+		pkg:   "./relay/mapped", run: "TestSerialWaitsForWritersOfATableThatReplacesItsOwn",
+	},
+	{
+		name:  "an offset that is ahead of its sequence is trusted",
+		file:  "relay/mapped/offsets.go",
+		old:   "if p.read.id > drawn {",
+		wrong: "if p.read.id > drawn && false {",
+		pkg:   "./relay/mapped", run: "TestOffsetsThatAreAheadOfTheirNumbersAreRefused",
+	},
+	{
 		name:  "an edit delivers half of a surrogate pair as another character",
 		file:  "admin/edit.go",
 		old:   "broken[h.Name] && !ok",

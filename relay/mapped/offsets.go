@@ -215,7 +215,11 @@ func (s *offsetSession) load(ctx context.Context, names []partName) error {
 		}
 		var name partName
 		var at place
-		_, err = pgx.ForEachRow(rows, []any{&name.topic, &name.partition, &at.transaction, &at.id}, func() error {
+		var foreign bool
+		_, err = pgx.ForEachRow(rows, []any{&name.topic, &name.partition, &at.transaction, &at.id, &foreign}, func() error {
+			if foreign {
+				return s.errForeign(name, at)
+			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.parts[name] = &part{name: name, read: at, settled: at}
@@ -295,11 +299,47 @@ func (s *offsetSession) decided(ctx context.Context) (highest int64, more bool, 
 	}
 	before := s.horizon.candidate
 	var writers []string
-	if err := s.reading.QueryRow(ctx, s.offsets.look, s.horizon.bound, s.own).Scan(&highest, &writers); err != nil {
+	var drawn *int64
+	if err := s.reading.QueryRow(ctx, s.offsets.look, s.horizon.bound, s.own).Scan(&highest, &writers, &drawn); err != nil {
 		return 0, false, fmt.Errorf("look for writers: %w", explain(err))
+	}
+	if drawn != nil {
+		if err := s.refuseAhead(highest, *drawn); err != nil {
+			return 0, false, err
+		}
 	}
 	s.horizon.scanned(time.Now(), false, 0, highest, writers, sight{complete: true, hidden: math.MaxInt64})
 	return s.horizon.bound, s.horizon.candidate > before, nil
+}
+
+// refuseAhead returns an error if an offset or a row is beyond what the sequence has drawn: what it draws next would be
+// behind an offset, and never be read.
+func (s *offsetSession) refuseAhead(highest, drawn int64) error {
+	t := s.table
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, p := range s.parts {
+		if p.read.id > drawn {
+			return outbox.Permanent(fmt.Errorf("the offset of topic %q and partition %d in %s is %d, and the sequence of table %s stands "+
+				"at %d: rows up to the offset would be lost. The sequence was set back (TRUNCATE … RESTART IDENTITY, setval): with all "+
+				"relays stopped, set last_processed_id to the last id that was delivered, 0 for none",
+				name.topic, name.partition, t.mapping.Offsets.Table, p.read.id, t.name, drawn))
+		}
+	}
+	if highest > drawn {
+		return outbox.Permanent(fmt.Errorf("table %s has had a row with the id %d, and its sequence stands at %d: rows that it numbers later "+
+			"would be lost behind that offset. The row was numbered by hand, or the sequence was set back: set the sequence to "+
+			"that id by setval, or give the row a number of the sequence", t.name, highest, drawn))
+	}
+	return nil
+}
+
+// errForeign is the error for numbers of transactions that this cluster has not reached.
+func (s *offsetSession) errForeign(name partName, at place) error {
+	return outbox.Permanent(fmt.Errorf("topic %q and partition %d of table %s, or its offset %s/%d in %s, has the number of a transaction "+
+		"that has not begun in this cluster: its rows would not be delivered. They came by a dump from another cluster: "+
+		"docs/mapping.md, \"After a dump\", has the statements that renumber them",
+		name.topic, name.partition, s.table.name, at.transaction, at.id, s.table.mapping.Offsets.Table))
 }
 
 // readPart reads the columns of a scan after those of the table: the number of the row's part, its partition, its

@@ -35,7 +35,7 @@ type offsets struct {
 	move    string // $1 topics, $2 partitions, $3 transactions, $4 ids, $5 token
 	check   string // $1 token: the row of the group, locked, if it is still ours
 	scan    string // $1 topics, $2 partitions, $3 transactions, $4 ids, $5 limit of each, $6 highest id
-	look    string // lookSQL; empty: by transaction, or ids come from no sequence
+	look    string // lookSQL, and what the sequence has drawn; empty: by transaction, or ids come from no sequence
 }
 
 // everyTopic stands for the topic in the offsets of a table that is not read per topic.
@@ -118,9 +118,13 @@ func newOffsets(t *table, info *mapping.Table, byTransaction bool, owner string,
 	if transaction {
 		last = "o.last_processed_transaction_id::text"
 	}
-	o.load = fmt.Sprintf("SELECT o.topic::text, o.partition::bigint, %s, o.last_processed_id::bigint FROM %s o, "+
+	foreign := "false"
+	if byTransaction {
+		foreign = foreignSQL(t)
+	}
+	o.load = fmt.Sprintf("SELECT o.topic::text, o.partition::bigint, %s, o.last_processed_id::bigint, %s FROM %s o, "+
 		"unnest($1::text[], $2::bigint[]) p (topic, partition) WHERE o.topic = p.topic AND o.partition = p.partition "+
-		"AND o.available_after = %s", last, name, fmt.Sprintf(token, "$3"))
+		"AND o.available_after = %s", last, foreign, name, fmt.Sprintf(token, "$3"))
 	moved := "last_processed_id = p.id"
 	if transaction && byTransaction {
 		moved += ", last_processed_transaction_id = p.transaction::xid8"
@@ -131,9 +135,19 @@ func newOffsets(t *table, info *mapping.Table, byTransaction bool, owner string,
 	o.pairs = pairsSQL(t, cfg)
 	o.scan = scanSQL(t, m, byTransaction, cfg)
 	if !byTransaction && t.along == alongSequence {
-		o.look = t.lookSQL()
+		drawn := "NULL::bigint"
+		if t.by == t.id {
+			drawn = drawnSQL(t.info.Column(t.mapping.ID))
+		}
+		o.look = fmt.Sprintf("SELECT l.*, %s FROM (%s) l", drawn, t.lookSQL())
 	}
 	return o
+}
+
+// drawnSQL is the last number that the sequence of c has drawn, at least that of every row that the statement sees. It
+// is NULL if the sequence has drawn none, or if this role may not read it.
+func drawnSQL(c *mapping.TableColumn) string {
+	return fmt.Sprintf("CASE WHEN has_sequence_privilege(%[1]d::oid, 'USAGE, SELECT') THEN pg_sequence_last_value(%[1]d::oid::regclass) END", c.Sequence)
 }
 
 // pairsSQL walks from one topic and partition to the next along their index.
@@ -175,6 +189,21 @@ func pairsSQL(t *table, cfg Config) string {
 	UNION ALL
 	SELECT n.* FROM p, LATERAL (SELECT %s FROM %s m WHERE %s ORDER BY %s LIMIT 1) n
 ) SELECT %s, %s FROM p WHERE %s`, columns, t.name, order, columns, t.name, after, order, topic, partition, group)
+}
+
+// foreignSQL is whether the offset o, or a row of its topic and partition, has the number of a transaction that has not
+// begun in this cluster: both came by a dump from one that was further.
+func foreignSQL(t *table) string {
+	const next = "pg_snapshot_xmax(pg_current_snapshot())"
+	m := &t.mapping.Offsets
+	where := column(m.Transaction) + " >= " + next
+	if m.Topic != "" {
+		where += " AND " + column(m.Topic) + " = o.topic"
+	}
+	if m.Partition != "" {
+		where += " AND " + column(m.Partition) + " = o.partition"
+	}
+	return fmt.Sprintf("(o.last_processed_transaction_id >= %s OR EXISTS (SELECT FROM %s m WHERE %s))", next, t.name, where)
 }
 
 // scanSQL reads the rows behind the offset of each topic and partition. It compares the pair of transaction and id as

@@ -14,18 +14,23 @@ import (
 )
 
 // lookSQL runs before each poll of a table that is ordered by a sequence: see horizon. It leaves out our own
-// connections. It must be an earlier statement than the one that reads.
+// connections. It must be an earlier statement than the one that reads. It finds the table by its name, as the poll
+// does: another table can have that name now. An INSERT into a partition, or a child, need not lock its parent.
 const lookSQL = `
-SELECT coalesce((SELECT max(%s) FROM %s m WHERE %s > $1::bigint), $1::bigint)::bigint, ARRAY(
+SELECT coalesce((SELECT max(%[1]s) FROM %[2]s m WHERE %[1]s > $1::bigint), $1::bigint)::bigint, ARRAY(
 	SELECT l.virtualtransaction FROM pg_catalog.pg_locks l
 	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
-	AND l.relation = ANY(ARRAY(SELECT p.relid FROM pg_catalog.pg_partition_tree(%d) p UNION SELECT %d::regclass)::oid[]) AND l.granted
+	AND l.relation = ANY(ARRAY(WITH RECURSIVE tree AS (
+		SELECT to_regclass(%[3]s)::oid AS oid
+		UNION ALL
+		SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN tree t ON i.inhparent = t.oid
+	) SELECT t.oid FROM tree t)) AND l.granted
 	AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
 	AND (l.pid = ANY($2::bigint[])) IS NOT TRUE
 )::text[]`
 
 func (t *table) lookSQL() string {
-	return fmt.Sprintf(lookSQL, t.by, t.name, t.by, t.info.OID, t.info.OID)
+	return fmt.Sprintf(lookSQL, t.by, t.name, schema.QuoteLiteral(t.name))
 }
 
 // reader polls a table's waiting rows without changing them. One goroutine at a time.

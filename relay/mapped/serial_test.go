@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -34,23 +35,124 @@ func TestSerialWaitsForLowerIdsWhateverLockTheirWritersTake(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := acquired(t, source).(*offsetSession)
-			for range 3 { // polls of the session, one after the other
-				if err := s.look(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				ds, err := s.read(t.Context(), 10)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if len(ds) > 0 {
-					t.Fatalf("%q is read before 1 is committed", ds[0].Payload)
-				}
+			if err := readNothing(t, s); err != nil {
+				t.Fatal(err)
 			}
 			if _, err := first.Exec(t.Context(), "COMMIT"); err != nil {
 				t.Fatal(err)
 			}
 			if ds := read(t, s, 2); string(ds[0].Payload) != "1" || string(ds[1].Payload) != "2" {
 				t.Errorf("got %q and %q", ds[0].Payload, ds[1].Payload)
+			}
+		})
+	}
+}
+
+// readNothing polls three times, one after the other, and returns the first error.
+func readNothing(t *testing.T, s *offsetSession) error {
+	t.Helper()
+	for range 3 {
+		if err := s.look(t.Context()); err != nil {
+			return err
+		}
+		ds, err := s.read(t.Context(), 10)
+		if err != nil {
+			return err
+		}
+		if len(ds) > 0 {
+			t.Fatalf("%q is read, and a row with a lower id may still be committed", ds[0].Payload)
+		}
+	}
+	return nil
+}
+
+// The writers of a table that has taken the name of another, or of a part of it, are watched too.
+func TestSerialWaitsForWritersOfATableThatReplacesItsOwn(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]struct{ how, into string }{
+		"swapped": {`CREATE TABLE new (LIKE events INCLUDING DEFAULTS INCLUDING INDEXES); INSERT INTO new SELECT * FROM events; ` +
+			`ALTER TABLE events RENAME TO old; ALTER TABLE new RENAME TO events`, "events"},
+		"partitioned": {`ALTER TABLE events RENAME TO old; CREATE TABLE events (LIKE old INCLUDING DEFAULTS, PRIMARY KEY (id)) ` +
+			`PARTITION BY RANGE (id); ALTER TABLE events ATTACH PARTITION old FOR VALUES FROM (0) TO (2); ` +
+			`CREATE TABLE events_2 PARTITION OF events FOR VALUES FROM (2) TO (1000)`, "events"},
+		"a partition": {`ALTER TABLE events RENAME TO old; CREATE TABLE events (LIKE old INCLUDING DEFAULTS, PRIMARY KEY (id)) ` +
+			`PARTITION BY RANGE (id); ALTER TABLE events ATTACH PARTITION old FOR VALUES FROM (0) TO (2); ` +
+			`CREATE TABLE events_2 PARTITION OF events FOR VALUES FROM (2) TO (1000)`, "events_2"},
+		"a child": {`CREATE TABLE child () INHERITS (events)`, "child"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			source, err := strategies()["serial"](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			const insert = "INSERT INTO %s (id, topic, key, payload, part) VALUES (nextval('events_id_seq'), 't', 'k', '%d', 0)"
+			db.Exec(`ALTER TABLE events ALTER id DROP IDENTITY; CREATE SEQUENCE events_id_seq;
+				ALTER TABLE events ALTER id SET DEFAULT nextval('events_id_seq')`) // a partition can have no identity
+			db.Exec(fmt.Sprintf(insert, "events", 1))
+			s := acquired(t, source).(*offsetSession)
+			read(t, s, 1)
+			db.Exec("BEGIN; LOCK TABLE events; " + change.how + "; COMMIT")
+			first := db.Connect()
+			if _, err := first.Exec(t.Context(), "BEGIN; "+fmt.Sprintf(insert, change.into, 2)); err != nil {
+				t.Fatal(err)
+			}
+			db.Exec(fmt.Sprintf(insert, change.into, 3))
+			if err := readNothing(t, s); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := first.Exec(t.Context(), "COMMIT"); err != nil {
+				t.Fatal(err)
+			}
+			if ds := read(t, s, 2); string(ds[0].Payload) != "2" || string(ds[1].Payload) != "3" {
+				t.Errorf("got %q and %q", ds[0].Payload, ds[1].Payload)
+			}
+		})
+	}
+}
+
+// An offset beyond what the sequence draws next would pass rows that are never read.
+func TestOffsetsThatAreAheadOfTheirNumbersAreRefused(t *testing.T) {
+	t.Parallel()
+	insert := `INSERT INTO events (topic, key, payload, part) VALUES ('t', 'k', 'x', 0)`
+	for name, c := range map[string]struct{ strategy, change, want string }{
+		"restarted": {"serial", `TRUNCATE events RESTART IDENTITY; ` + insert, "set last_processed_id to the last id that was delivered"},
+		"set back":  {"serial", `DELETE FROM events; SELECT setval(pg_get_serial_sequence('events', 'id'), 1); ` + insert, "The sequence was set back"},
+		"by hand":   {"serial", `INSERT INTO events (id, topic, key, payload, part) VALUES (9223372036854775807, 't', 'k', 'x', 0)`, "numbered by hand"},
+		"an offset": {"xmin", `UPDATE offsets SET last_processed_transaction_id = '99999999999'`, "a transaction that has not begun in this cluster"},
+		"a backlog": {"xmin", `UPDATE events SET xid = '99999999999'`, "a transaction that has not begun in this cluster"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			open := func() *offsetSession {
+				source, err := strategies()[c.strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return acquired(t, source).(*offsetSession)
+			}
+			for range 3 {
+				db.Exec(insert)
+			}
+			s := open()
+			if d := read(t, s, 3); s.Settle(t.Context(), relay.Settlement{Through: &d[2]}) != nil {
+				t.Fatal("not settled")
+			}
+			running := c.strategy == "serial"
+			if !running { // its numbers are compared when a session begins, which a dump ends
+				if err := s.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			db.Exec(c.change)
+			if !running {
+				s = open()
+			}
+			err := readNothing(t, s)
+			if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || !outbox.IsPermanent(err)) {
+				t.Errorf("error %v, want %q", err, c.want)
 			}
 		})
 	}
