@@ -327,9 +327,9 @@ func (s *offsetSession) refuseAhead(highest, drawn int64) error {
 		}
 	}
 	if highest > drawn {
-		return outbox.Permanent(fmt.Errorf("table %s has had a row with the id %d, and its sequence stands at %d: rows that it numbers later "+
-			"would be lost behind that offset. The row was numbered by hand, or the sequence was set back: set the sequence to "+
-			"that id by setval, or give the row a number of the sequence", t.name, highest, drawn))
+		return outbox.Permanent(fmt.Errorf("table %s has had a row with the id %d, and its sequence stands at %d: rows that it "+
+			"numbers later would be lost behind that offset. The row was numbered by hand, or the sequence was set back: set "+
+			"the sequence to that id by setval, or give the row a number of the sequence", t.name, highest, drawn))
 	}
 	return nil
 }
