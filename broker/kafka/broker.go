@@ -99,6 +99,12 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 
 // Ping returns nil if a server of the cluster answers, else an unavailable error with the cause.
 func (b *Broker) Ping(ctx context.Context) error {
+	b.mu.Lock()
+	closed := b.closed
+	b.mu.Unlock()
+	if closed {
+		return outbox.Unavailable(errors.New("kafka: the broker is closed"))
+	}
 	if err := b.control.Ping(ctx); err != nil {
 		return outbox.Unavailable(b.down(err))
 	}

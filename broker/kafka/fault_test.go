@@ -364,15 +364,7 @@ func TestAClosedBrokerAnswersUnavailable(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, kfake.SeedTopics(1, "orders"))
 	b := f.broker(kafka.Config{})
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if errs := b.Publish(patient(t), brokertest.Messages("orders", 1, 1)); !outbox.IsUnavailable(errs[0]) {
-		t.Errorf("result %v", errs)
-	}
-	if err := b.Ping(patient(t)); !outbox.IsUnavailable(err) {
-		t.Errorf("ping: %v", err)
-	}
+	brokertest.CheckClosed(t, b, brokertest.Messages("orders", 1, 1))
 }
 
 func TestAnUnreachableClusterIsNamedWithTheCause(t *testing.T) {
