@@ -42,7 +42,8 @@ type Config struct {
 	Version func(*outbox.Message) (int64, error)
 
 	// Column, with Version, names a column of the caller's own that has the current version, instead of the inbox's
-	// table. The handler writes it.
+	// table. The handler writes it. Its row is locked; while there is none, an advisory lock stands for it, which costs
+	// a round trip more, and with database/sql two.
 	Column *VersionColumn
 
 	// Unordered makes Store keep messages without their order: a Worker then applies those of one key in parallel, and

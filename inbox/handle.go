@@ -156,16 +156,9 @@ func (b *Inbox) answer(ctx context.Context, tx pgx.Tx, results pgx.BatchResults,
 	} else if err == nil {
 		err = results.QueryRow().Scan(&outcome, &expected, &turn)
 	}
-	stale := false
+	found, stale := true, false
 	if err == nil && b.statement.column != "" {
-		var newest int64
-		switch columnErr := results.QueryRow().Scan(&newest); {
-		case errors.Is(columnErr, pgx.ErrNoRows):
-		case columnErr != nil:
-			err = fmt.Errorf("read the version column: %w", columnErr)
-		default:
-			stale = newest != noVersion && r.version <= newest
-		}
+		found, stale, err = r.older(results.QueryRow())
 	}
 	if closeErr := results.Close(); err == nil {
 		err = closeErr
@@ -175,6 +168,9 @@ func (b *Inbox) answer(ctx context.Context, tx pgx.Tx, results pgx.BatchResults,
 			b.turn.Store(turn)
 		}
 	}
+	if err == nil && !found && outcome == string(Applied) {
+		stale, err = b.first(ctx, tx, r)
+	}
 	if err != nil {
 		return Result{}, explain(err)
 	}
@@ -183,6 +179,21 @@ func (b *Inbox) answer(ctx context.Context, tx pgx.Tx, results pgx.BatchResults,
 		result.Outcome = Stale
 	}
 	return result, err
+}
+
+// first reads the version column again when no other transaction applies the first message of the key any more.
+func (b *Inbox) first(ctx context.Context, tx pgx.Tx, r record) (stale bool, err error) {
+	batch := &pgx.Batch{}
+	batch.Queue(firstSQL, b.statement.table, r.key)
+	batch.Queue(b.statement.column, r.key)
+	results := tx.SendBatch(ctx, batch)
+	if _, err = results.Exec(); err == nil {
+		_, stale, err = r.older(results.QueryRow())
+	}
+	if closeErr := results.Close(); err == nil {
+		err = closeErr
+	}
+	return stale, err
 }
 
 // apply runs the handler and checks whether its transaction can be committed.

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
@@ -204,6 +205,40 @@ func TestOfTwoVersionsAtOnceTheNewerStays(t *testing.T) {
 			t.Errorf("%s: version %d stayed", name, rev)
 		}
 		w.exec(`UPDATE invoices SET rev = NULL`)
+	}
+}
+
+// A row that isn't there can't be locked.
+func TestOfTwoFirstVersionsAtOnceTheNewerStays(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.exec(`CREATE TABLE "in'voices" (id text PRIMARY KEY, rev bigint)`)
+	version := func(msg *outbox.Message) (int64, error) { return strconv.ParseInt(string(msg.Payload), 10, 64) }
+	b := newInbox(t, Config{Version: version, Column: &VersionColumn{Table: "in'voices", Key: "id", Version: "rev"}})
+	upsert := func(version string) string {
+		return `INSERT INTO "in'voices" (id, rev) SELECT $2, ` + version + ` WHERE $1::text <> ''
+			ON CONFLICT (id) DO UPDATE SET rev = excluded.rev`
+	}
+	for _, way := range ways() {
+		newer, older := message(way.name), message(way.name)
+		newer.Payload, older.Payload = []byte("2"), []byte("1")
+		var behind sync.WaitGroup
+		if _, err := b.Handle(t.Context(), w.pool, newer, func(ctx context.Context, tx pgx.Tx, msg *outbox.Message) error {
+			_, err := tx.Exec(ctx, upsert("2"), msg.ID.String(), msg.Key)
+			behind.Go(func() {
+				if result, err := way.handle(t.Context(), w, b, older, upsert("1")); err != nil || result.Outcome != Stale {
+					t.Errorf("%s: the older one: %+v, %v", way.name, result, err)
+				}
+			})
+			await.Until(t, "the older one to wait", func() bool { return w.waiting() == 1 })
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		behind.Wait()
+		if rev := w.int(`SELECT rev FROM "in'voices" WHERE id = $1`, way.name); rev != 2 {
+			t.Errorf("%s: version %d stayed", way.name, rev)
+		}
 	}
 }
 

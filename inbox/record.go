@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"crypto/sha256"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strconv"
@@ -120,6 +121,7 @@ type statement struct {
 	receive string
 	ordered bool
 	column  string
+	table   string // of column
 }
 
 const (
@@ -151,12 +153,31 @@ func newStatement(cfg Config) statement {
 		}
 	}
 	if c := cfg.Column; c != nil {
-		// The lock prevents other transactions from applying a newer version at the same time. If there is no row yet,
-		// the message can't be older than it.
+		s.table = quote(strings.Split(c.Table, ".")...)
+		// The lock prevents other transactions from applying a newer version at the same time. A row that isn't there
+		// yet can't be locked: see firstSQL.
 		s.column = fmt.Sprintf("SELECT coalesce(%s, %s)::bigint FROM %s WHERE %s = $1 FOR UPDATE",
-			quote(c.Version), strconv.FormatInt(noVersion, 10), quote(strings.Split(c.Table, ".")...), quote(c.Key))
+			quote(c.Version), strconv.FormatInt(noVersion, 10), s.table, quote(c.Key))
 	}
 	return s
+}
+
+// firstSQL stands for the lock on a row of the version column's table that isn't there. Of two transactions that find
+// no row, the second waits here until the first has committed its row, and then reads the column again, in a statement
+// with a snapshot of its own. Otherwise a handler that inserts or updates would put an older version over a newer one.
+// With one snapshot for the whole transaction it doesn't see that row, and its handler's upsert is error 40001.
+const firstSQL = `SELECT pg_advisory_xact_lock(hashtextextended('outbox.version ' || $1::text::regclass::oid || ' ' || $2::text, 0))`
+
+// older reads the result of statement.column: whether there is a row, and whether its version is r's or a newer one.
+func (r record) older(row interface{ Scan(...any) error }) (found, stale bool, err error) {
+	var newest int64
+	switch err := row.Scan(&newest); {
+	case errors.Is(err, sql.ErrNoRows):
+		return false, false, nil
+	case err != nil:
+		return false, false, fmt.Errorf("read the version column: %w", err)
+	}
+	return true, newest != noVersion && r.version <= newest, nil
 }
 
 const noVersion = -1 << 63

@@ -96,12 +96,16 @@ func (b *Inbox) ask(ctx context.Context, tx *sql.Tx, r record) (Result, error) {
 	if err != nil || result.Outcome != Applied || b.statement.column == "" {
 		return result, err
 	}
-	var newest int64
-	switch err := tx.QueryRowContext(ctx, b.statement.column, r.key).Scan(&newest); {
-	case errors.Is(err, sql.ErrNoRows):
-	case err != nil:
-		return Result{}, explain(fmt.Errorf("read the version column: %w", err))
-	case newest != noVersion && r.version <= newest:
+	found, stale, err := r.older(tx.QueryRowContext(ctx, b.statement.column, r.key))
+	if err == nil && !found {
+		if _, err = tx.ExecContext(ctx, firstSQL, b.statement.table, r.key); err == nil {
+			_, stale, err = r.older(tx.QueryRowContext(ctx, b.statement.column, r.key))
+		}
+	}
+	if err != nil {
+		return Result{}, explain(err)
+	}
+	if stale {
 		result.Outcome = Stale
 	}
 	return result, nil

@@ -66,7 +66,7 @@ func TestHandleCostsAtMostARoundTripMoreThanTheHandlersTransaction(t *testing.T)
 		n, _, err := outbox.SequenceOf(msg)
 		return n, err
 	}
-	w.exec(`CREATE TABLE invoices (id text PRIMARY KEY, rev bigint)`)
+	w.exec(`CREATE TABLE invoices (id text PRIMARY KEY, rev bigint); INSERT INTO invoices VALUES ('Handle with a version column', 0)`)
 	for name, c := range map[string]struct {
 		cfg    Config
 		handle func(b *Inbox, msg *outbox.Message) error
@@ -85,6 +85,12 @@ func TestHandleCostsAtMostARoundTripMoreThanTheHandlersTransaction(t *testing.T)
 				_, err := b.Handle(t.Context(), conn, msg, effect)
 				return err
 			}, 3},
+		"Handle with a version column that has no row": {Config{Version: version,
+			Column: &VersionColumn{Table: "invoices", Key: "id", Version: "rev"}},
+			func(b *Inbox, msg *outbox.Message) error {
+				_, err := b.Handle(t.Context(), conn, msg, effect)
+				return err
+			}, 4},
 		"HandleSQL": {Config{}, func(b *Inbox, msg *outbox.Message) error {
 			_, err := b.HandleSQL(t.Context(), db, msg, effectSQL)
 			return err
