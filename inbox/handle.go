@@ -2,9 +2,11 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,7 +41,7 @@ func (b *Inbox) Handle(ctx context.Context, db DB, msg *outbox.Message, fn Handl
 
 func (b *Inbox) handle(ctx context.Context, db DB, r record, msg *outbox.Message, fn Handler) (result Result, err error) {
 	batch := &pgx.Batch{}
-	batch.BeginTx(pgx.TxOptions{})
+	batch.BeginTx(pgx.TxOptions{CommitQuery: stillSQL + "; COMMIT"}) // if the first fails, the second isn't executed
 	results := b.send(ctx, db, batch, r)
 	tx := results.Tx()
 	if tx == nil {
@@ -69,7 +71,7 @@ func (b *Inbox) handle(ctx context.Context, db DB, r record, msg *outbox.Message
 	}
 	committed = true
 	if err := tx.Commit(ctx); err != nil {
-		return Result{}, explainCommit(err)
+		return Result{}, explainEnd("commit", err)
 	}
 	return result, nil
 }
@@ -77,10 +79,10 @@ func (b *Inbox) handle(ctx context.Context, db DB, r record, msg *outbox.Message
 // HandleTx is Handle in the caller's transaction: the record and the effect exist when that commits. Do not acknowledge
 // before.
 //
-// It makes a savepoint. After an error the transaction is as it was before the call, without the record, and remains
-// usable. tx may be a savepoint itself: rolling it back removes the record together with the effect. Until the caller's
-// transaction ends, others with the same message wait (or get ErrBusy), so keep it short. Transactions that apply
-// several messages in different orders can deadlock, which PostgreSQL ends with error 40P01.
+// It makes a savepoint, which fn leaves alone. After an error the transaction is as it was before the call, without the
+// record, and remains usable. tx may be a savepoint itself: rolling it back removes the record together with the
+// effect. Until the caller's transaction ends, others with the same message wait (or get ErrBusy), so keep it short.
+// Transactions that apply several messages in different orders can deadlock, which PostgreSQL ends with error 40P01.
 func (b *Inbox) HandleTx(ctx context.Context, tx pgx.Tx, msg *outbox.Message, fn Handler) (Result, error) {
 	return b.observe(ctx, msg, func(ctx context.Context, r record) (Result, error) {
 		if tx == nil {
@@ -117,7 +119,7 @@ func (b *Inbox) handleTx(ctx context.Context, tx pgx.Tx, r record, msg *outbox.M
 		}
 	}
 	if _, err := tx.Exec(ctx, releaseSQL); err != nil {
-		return Result{}, fmt.Errorf("release the savepoint: %w", err)
+		return Result{}, explainEnd("release the savepoint", err)
 	}
 	released = true
 	return result, nil
@@ -148,13 +150,13 @@ func (b *Inbox) send(ctx context.Context, db DB, batch *pgx.Batch, r record) pgx
 func (b *Inbox) answer(ctx context.Context, tx pgx.Tx, results pgx.BatchResults, r record, err error) (result Result, _ error) {
 	quick := b.statement.quick[0] != ""
 	recorded := false
-	outcome, expected, turn := string(Applied), (*int64)(nil), int32(0)
+	outcome, expected, turn, mark := string(Applied), (*int64)(nil), int32(0), new(string)
 	if err == nil && quick {
 		var tag pgconn.CommandTag
 		tag, err = results.Exec()
 		recorded = tag.RowsAffected() == 1
 	} else if err == nil {
-		err = results.QueryRow().Scan(&outcome, &expected, &turn)
+		err = results.QueryRow().Scan(&outcome, &expected, &turn, &mark)
 	}
 	found, stale := true, false
 	if err == nil && b.statement.column != "" {
@@ -164,7 +166,7 @@ func (b *Inbox) answer(ctx context.Context, tx pgx.Tx, results pgx.BatchResults,
 		err = closeErr
 	}
 	if err == nil && quick && !recorded {
-		if err = tx.QueryRow(ctx, b.statement.receive, r.args...).Scan(&outcome, &expected, &turn); err == nil {
+		if err = tx.QueryRow(ctx, b.statement.receive, r.args...).Scan(&outcome, &expected, &turn, &mark); err == nil {
 			b.turn.Store(turn)
 		}
 	}
@@ -247,13 +249,18 @@ var errNotYours = errors.New("inbox: the transaction isn't the handler's to end:
 func (handed) Commit(context.Context) error   { return errNotYours }
 func (handed) Rollback(context.Context) error { return errNotYours }
 
-// explainCommit explains a failed commit.
-func explainCommit(err error) error {
-	if errors.Is(err, pgx.ErrTxCommitRollback) {
+// explainEnd explains why a transaction or a savepoint could not be ended. Only a commit may have happened.
+func explainEnd(what string, err error) error {
+	switch state := sqlstate.Of(err); {
+	case errors.Is(err, pgx.ErrTxCommitRollback), state == "25P02":
 		return outbox.Permanent(ErrAborted)
-	}
-	if sqlstate.Of(err) != "" {
-		return fmt.Errorf("commit: %w", err)
+	case state == "22P02" && strings.Contains(err.Error(), endedText), state == "3B001", state == "25P01",
+		errors.Is(err, sql.ErrTxDone) && what != "commit": // else by the end of the caller's context
+		return outbox.Permanent(ErrEnded)
+	case state != "":
+		return fmt.Errorf("%s: %w", what, err)
+	case what != "commit":
+		return outbox.Unavailable(fmt.Errorf("%s: %w", what, err))
 	}
 	return outbox.Unavailable(fmt.Errorf("commit: it is not known whether it has happened; the next delivery of the message will tell: %w",
 		err))

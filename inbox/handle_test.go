@@ -25,17 +25,23 @@ type way struct {
 	handle func(ctx context.Context, w *world, b *Inbox, msg *outbox.Message, query string) (Result, error)
 }
 
-// ways run query as the handler, with the message's id and key.
+// ways run query as the handler, with the message's id and key if it has parameters.
 func ways() []way {
+	args := func(query string, msg *outbox.Message) []any {
+		if !strings.Contains(query, "$1") {
+			return nil
+		}
+		return []any{msg.ID.String(), msg.Key}
+	}
 	onPgx := func(query string) Handler {
 		return func(ctx context.Context, tx pgx.Tx, msg *outbox.Message) error {
-			_, err := tx.Exec(ctx, query, msg.ID.String(), msg.Key)
+			_, err := tx.Exec(ctx, query, args(query, msg)...)
 			return err
 		}
 	}
 	onSQL := func(query string) SQLHandler {
 		return func(ctx context.Context, tx *sql.Tx, msg *outbox.Message) error {
-			_, err := tx.ExecContext(ctx, query, msg.ID.String(), msg.Key)
+			_, err := tx.ExecContext(ctx, query, args(query, msg)...)
 			return err
 		}
 	}
@@ -351,25 +357,73 @@ func TestAHandlerThatHidesAFailedStatementIsFoundOut(t *testing.T) {
 
 func TestAHandlerThatEndsTheTransactionIsFoundOut(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	b := newInbox(t, Config{})
-	_, err := b.Handle(t.Context(), w.pool, message("k"), func(ctx context.Context, tx pgx.Tx, _ *outbox.Message) error {
-		if err := tx.Commit(ctx); err == nil {
-			t.Error("the handler could commit")
+	onMajors(t, func(t *testing.T, w *world) {
+		for _, way := range ways() {
+			for _, query := range []string{"COMMIT", "ROLLBACK", "COMMIT AND CHAIN", "ROLLBACK AND CHAIN",
+				"ROLLBACK; BEGIN; SELECT pg_current_xact_id()",
+				"ROLLBACK AND CHAIN; INSERT INTO effects (note) VALUES ('without a record')"} {
+				b, msg := newInbox(t, Config{}), message("k")
+				if result, err := way.handle(t.Context(), w, b, msg, query); !errors.Is(err, ErrEnded) || !outbox.IsPermanent(err) {
+					t.Errorf("%s, %s: %+v, %v", way.name, query, result, err)
+				}
+			}
 		}
-		if err := tx.Rollback(ctx); err == nil {
-			t.Error("the handler could roll back")
+		if n := w.int(`SELECT count(*) FROM effects`); n != 0 {
+			t.Errorf("%d effects have no record", n)
 		}
-		_, err := tx.Exec(ctx, `COMMIT`)
-		return err
+		b := newInbox(t, Config{})
+		_, err := b.Handle(t.Context(), w.pool, message("k"), func(ctx context.Context, tx pgx.Tx, _ *outbox.Message) error {
+			if tx.Commit(ctx) == nil || tx.Rollback(ctx) == nil {
+				t.Error("the handler could end the transaction")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		rollback := func(_ context.Context, tx *sql.Tx, _ *outbox.Message) error { return tx.Rollback() }
+		if _, err = b.HandleSQL(t.Context(), w.db, message("k"), rollback); !errors.Is(err, ErrEnded) {
+			t.Errorf("sql.DB: %v", err)
+		}
+		tx, err := w.db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = b.HandleSQLTx(t.Context(), tx, message("k"), rollback); !errors.Is(err, ErrEnded) {
+			t.Errorf("sql.Tx: %v", err)
+		}
 	})
-	if !errors.Is(err, ErrEnded) {
-		t.Errorf("COMMIT: %v", err)
+}
+
+// The record's transaction is still the same after savepoints and other messages in it.
+func TestAHandlerMayUseSavepointsAndTheInboxItself(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	b, outer, inner := newInbox(t, Config{}), message("k"), message("k")
+	if _, err := b.Handle(t.Context(), w.pool, outer, func(ctx context.Context, tx pgx.Tx, msg *outbox.Message) error {
+		savepoint, err := tx.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		_, _ = savepoint.Exec(ctx, `SELECT 1 / 0`)
+		_, err = b.HandleTx(ctx, tx, inner, effect)
+		if err == nil {
+			t.Error("handled in an aborted savepoint")
+		}
+		if err := savepoint.Rollback(ctx); err != nil {
+			return err
+		}
+		if _, err := b.HandleTx(ctx, tx, inner, effect); err != nil {
+			return err
+		}
+		return effect(ctx, tx, msg)
+	}); err != nil {
+		t.Fatal(err)
 	}
-	_, err = b.HandleSQL(t.Context(), w.db, message("k"),
-		func(_ context.Context, tx *sql.Tx, _ *outbox.Message) error { return tx.Rollback() })
-	if !errors.Is(err, ErrEnded) {
-		t.Errorf("sql.Tx: %v", err)
+	w.requireEffects(outer, 1)
+	w.requireEffects(inner, 1)
+	if n := w.recorded(); n != 2 {
+		t.Errorf("%d records", n)
 	}
 }
 

@@ -77,7 +77,7 @@ var (
 		"return the error, or run the statement in a savepoint (tx.Begin)")
 
 	// ErrEnded means that the handler ended the transaction by a statement of its own. What it committed has happened,
-	// without the protection of the inbox.
+	// without the protection of the inbox. RESET ALL in a handler is taken for it.
 	ErrEnded = errors.New("the handler ended the transaction that it was given: leave COMMIT and ROLLBACK to the inbox")
 )
 

@@ -125,9 +125,18 @@ type statement struct {
 }
 
 const (
-	receiveSQL        = `SELECT outbox.receive($1::text, $2::text::uuid, $3::text, $4::boolean), NULL::bigint, (SELECT r.current::int FROM outbox.inbox_rotation r WHERE r.single)`
-	receiveOrderedSQL = `SELECT outcome, expected, 0 FROM outbox.receive_in_order($1::text, $2::text::uuid, $3::text, $4::boolean,
-	$5::text, $6::text, $7::bigint, $8::text, $9::boolean, $10::bigint)`
+	receiveSQL = `SELECT r, NULL::bigint, (SELECT r.current::int FROM outbox.inbox_rotation r WHERE r.single), ` + markSQL + `
+	FROM outbox.receive($1::text, $2::text::uuid, $3::text, $4::boolean) r`
+	receiveOrderedSQL = `SELECT outcome, expected, 0, ` + markSQL + `
+	FROM outbox.receive_in_order($1::text, $2::text::uuid, $3::text, $4::boolean, $5::text, $6::text, $7::bigint, $8::text, $9::boolean, $10::bigint)`
+
+	// markSQL notes the transaction of a record, until that transaction ends or is taken back to before the record.
+	// stillSQL fails if the transaction that is to be committed isn't the noted one. So a handler that has ended its
+	// transaction is found out, even if it has begun another one (ROLLBACK AND CHAIN).
+	markSQL  = `set_config('outbox.recorded', pg_current_xact_id_if_assigned()::text, true)`
+	stillSQL = `SELECT (CASE current_setting('outbox.recorded', true) WHEN pg_current_xact_id_if_assigned()::text THEN '0' ELSE '` +
+		endedText + `' END)::int`
+	endedText = "the handler has ended its transaction"
 
 	// quickSQL does the work of outbox.receive on the table %[1]d, which is expected to be the current one, if the
 	// previous table, %[2]d, has no writer any more. If that isn't so, or for a duplicate, which is the only possible
@@ -139,7 +148,7 @@ const (
 	WHERE r.single AND r.current = %[1]d AND r.closed_at IS NOT NULL AND current_setting('transaction_isolation') LIKE 'read %%'
 	AND NOT row_security_active('outbox.inbox_%[2]d'::regclass)
 	AND NOT EXISTS (SELECT FROM outbox.inbox_%[2]d i WHERE i.consumer = $1::text AND i.id = $2::text::uuid)
-	ON CONFLICT DO NOTHING`
+	ON CONFLICT DO NOTHING RETURNING ` + markSQL
 )
 
 func newStatement(cfg Config) statement {

@@ -6,17 +6,14 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 // SQLHandler is a Handler for database/sql. It leaves tx open.
 type SQLHandler func(ctx context.Context, tx *sql.Tx, msg *outbox.Message) error
 
-// HandleSQL is Handle for database/sql, with any PostgreSQL driver. It needs one round trip more than the handler's own
-// transaction.
+// HandleSQL is Handle for database/sql, with any PostgreSQL driver. It needs two round trips more than the handler's
+// own transaction.
 func (b *Inbox) HandleSQL(ctx context.Context, db *sql.DB, msg *outbox.Message, fn SQLHandler) (Result, error) {
 	return b.observe(ctx, msg, func(ctx context.Context, r record) (result Result, err error) {
 		if db == nil {
@@ -39,10 +36,13 @@ func (b *Inbox) HandleSQL(ctx context.Context, db *sql.DB, msg *outbox.Message, 
 			if err := b.applySQL(ctx, tx, msg, fn); err != nil {
 				return Result{}, err
 			}
+			if _, err := tx.ExecContext(ctx, stillSQL); err != nil {
+				return Result{}, explainEnd("before the commit", err)
+			}
 		}
 		committed = true
 		if err := tx.Commit(); err != nil {
-			return Result{}, explainSQLCommit(err)
+			return Result{}, explainEnd("commit", err)
 		}
 		return result, nil
 	})
@@ -80,10 +80,7 @@ func (b *Inbox) HandleSQLTx(ctx context.Context, tx *sql.Tx, msg *outbox.Message
 			}
 		}
 		if _, err := tx.ExecContext(ctx, releaseSQL); err != nil {
-			if sqlstate.Of(err) == "25P02" {
-				return Result{}, outbox.Permanent(ErrAborted)
-			}
-			return Result{}, fmt.Errorf("release the savepoint: %w", err)
+			return Result{}, explainEnd("release the savepoint", err)
 		}
 		released = true
 		return result, nil
@@ -125,7 +122,8 @@ func (b *Inbox) receiveSQL(ctx context.Context, tx *sql.Tx, r record) (Result, e
 	var outcome string
 	var expected *int64
 	var turn int32
-	if err := tx.QueryRowContext(ctx, b.statement.receive, r.args...).Scan(&outcome, &expected, &turn); err != nil {
+	var mark *string
+	if err := tx.QueryRowContext(ctx, b.statement.receive, r.args...).Scan(&outcome, &expected, &turn, &mark); err != nil {
 		return Result{}, explain(err)
 	}
 	if !b.statement.ordered {
@@ -138,18 +136,4 @@ func (b *Inbox) applySQL(ctx context.Context, tx *sql.Tx, msg *outbox.Message, f
 	ctx, cancel := b.limit(ctx)
 	defer cancel()
 	return run(ctx, func() error { return fn(ctx, tx, msg) })
-}
-
-// explainSQLCommit recognises the drivers' errors at the end of a transaction that failed or that the handler ended.
-func explainSQLCommit(err error) error {
-	switch {
-	case errors.Is(err, sql.ErrTxDone):
-		return outbox.Permanent(ErrEnded)
-	case errors.Is(err, pgx.ErrTxCommitRollback), sqlstate.Of(err) == "25P02":
-		return outbox.Permanent(ErrAborted)
-	case sqlstate.Of(err) != "":
-		return fmt.Errorf("commit: %w", err)
-	}
-	return outbox.Unavailable(fmt.Errorf("commit: it is not known whether it has happened; the next delivery of the message will tell: %w",
-		err))
 }

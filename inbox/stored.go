@@ -64,7 +64,7 @@ func (b *Inbox) Store(ctx context.Context, db DB, msgs ...*outbox.Message) ([]Re
 	}
 	committed = true
 	if err := tx.Commit(ctx); err != nil {
-		return nil, fmt.Errorf("inbox: %s: store: %w", b.consumer, explainCommit(err))
+		return nil, fmt.Errorf("inbox: %s: store: %w", b.consumer, explainEnd("commit", err))
 	}
 	return all, nil
 }
