@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -205,6 +206,9 @@ func (b *Inbox) apply(ctx context.Context, tx pgx.Tx, msg *outbox.Message, fn Ha
 	if err := run(ctx, func() error { return fn(ctx, handed{tx}, msg) }); err != nil {
 		return err
 	}
+	if tx.Conn().PgConn().IsBusy() {
+		return errRowsOpen
+	}
 	switch tx.Conn().PgConn().TxStatus() {
 	case 'E':
 		return outbox.Permanent(ErrAborted)
@@ -257,6 +261,8 @@ func explainEnd(what string, err error) error {
 	case state == "22P02" && strings.Contains(err.Error(), endedText), state == "3B001", state == "25P01",
 		errors.Is(err, sql.ErrTxDone) && what != "commit": // else by the end of the caller's context
 		return outbox.Permanent(ErrEnded)
+	case errors.Is(err, driver.ErrBadConn) && what != "commit":
+		return fmt.Errorf("%s: %w, or %w", what, err, errRowsOpen)
 	case state != "":
 		return fmt.Errorf("%s: %w", what, err)
 	case what != "commit":
@@ -265,6 +271,8 @@ func explainEnd(what string, err error) error {
 	return outbox.Unavailable(fmt.Errorf("commit: it is not known whether it has happened; the next delivery of the message will tell: %w",
 		err))
 }
+
+var errRowsOpen = errors.New("the handler left rows open: close what Query returns, and scan what QueryRow returns")
 
 // explain adds the next step to errors that are typical while setting up, and marks errors that are not the message's
 // fault.

@@ -427,6 +427,46 @@ func TestAHandlerMayUseSavepointsAndTheInboxItself(t *testing.T) {
 	}
 }
 
+// It always fails, and nothing is committed. So it isn't a question of waiting.
+func TestAHandlerThatLeavesRowsOpenIsTold(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	b, msg := newInbox(t, Config{}), message("k")
+	query := func(ctx context.Context, tx pgx.Tx, msg *outbox.Message) error {
+		if err := effect(ctx, tx, msg); err != nil {
+			return err
+		}
+		_, err := tx.Query(ctx, `SELECT generate_series(1, 100000)`)
+		return err
+	}
+	for name, handle := range map[string]func() error{
+		"pool": func() error { _, err := b.Handle(t.Context(), w.pool, msg, query); return err },
+		"pgx.Tx": func() error {
+			return pgx.BeginFunc(t.Context(), w.pool, func(tx pgx.Tx) error {
+				_, err := b.HandleTx(t.Context(), tx, msg, query)
+				return err
+			})
+		},
+		"sql.DB": func() error {
+			_, err := b.HandleSQL(t.Context(), w.db, msg, func(ctx context.Context, tx *sql.Tx, msg *outbox.Message) error {
+				if err := effectSQL(ctx, tx, msg); err != nil {
+					return err
+				}
+				_, err := tx.QueryContext(ctx, `SELECT generate_series(1, 100000)`)
+				return err
+			})
+			return err
+		},
+	} {
+		if err := handle(); !errors.Is(err, errRowsOpen) || outbox.IsUnavailable(err) || outbox.IsPermanent(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := w.int(`SELECT count(*) FROM effects`); n != 0 || w.recorded() != 0 {
+		t.Errorf("%d effects, %d records", n, w.recorded())
+	}
+}
+
 func TestAPanicIsAnErrorAndUndoesTheEffect(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
