@@ -151,19 +151,24 @@ func fits(msg *outbox.Message) error {
 	return nil
 }
 
-// restored is the message that was stored. It shares its payload with the engine's delivery.
+// restored is the message that was stored. It belongs to the handler, so it shares no memory with the engine's
+// delivery, which is used again for a retry and for other messages.
 func restored(stored *outbox.Message) outbox.Message {
 	msg := *stored
+	for _, text := range []*string{&msg.Topic, &msg.Key, &msg.AggregateType, &msg.AggregateID, &msg.EventType, &msg.ContentType} {
+		*text = strings.Clone(*text)
+	}
+	msg.Payload = slices.Clone(msg.Payload)
 	msg.Headers = nil
 	for _, h := range stored.Headers {
 		switch h.Name {
 		case consumerHeader:
 		case keyHeader:
-			msg.Key = h.Value
+			msg.Key = strings.Clone(h.Value)
 		case aggregateHeader:
-			msg.AggregateID = h.Value
+			msg.AggregateID = strings.Clone(h.Value)
 		default:
-			msg.Headers = append(msg.Headers, h)
+			msg.Headers = append(msg.Headers, outbox.Header{Name: strings.Clone(h.Name), Value: strings.Clone(h.Value)})
 		}
 	}
 	return msg

@@ -155,6 +155,57 @@ func TestAStoredMessageComesBackAsItWas(t *testing.T) {
 	}
 }
 
+// A message belongs to the handler, as with Handle: it may keep the message, and change it without harm to a retry.
+func TestAHandlerMayKeepAndChangeStoredMessages(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	b := newInbox(t, Config{})
+	const messages = 200
+	var mu sync.Mutex
+	var copies []string
+	failed := map[outbox.ID]bool{}
+	text := func(msg *outbox.Message) string {
+		return fmt.Sprint(msg.Topic, msg.Key, msg.Headers, string(msg.Payload))
+	}
+	var all []*outbox.Message
+	defer w.work(b, func(_ context.Context, _ pgx.Tx, msg *outbox.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if string(msg.Payload) != "as it was" {
+			t.Errorf("the payload is %q", msg.Payload)
+		}
+		if msg.Key == "fails" && !failed[msg.ID] {
+			failed[msg.ID] = true
+			msg.Payload[0] = '!'
+			return errors.New("not yet")
+		}
+		all, copies = append(all, msg), append(copies, text(msg))
+		return nil
+	}, WorkerConfig{Relay: relay.Config{Backoff: relay.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond}}})()
+	for i := range messages / 50 {
+		var batch []*outbox.Message
+		for j := range 50 {
+			msg := note(fmt.Sprintf("key %05d", i*50+j), "as it was")
+			if j == 7 {
+				msg.Key = "fails"
+			}
+			msg.Headers = []outbox.Header{{Name: "h", Value: fmt.Sprint("value ", i*50+j)}}
+			batch = append(batch, msg)
+		}
+		w.store(b, batch...)
+		await.Until(t, "the batch to be applied", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(all) == (i+1)*50
+		})
+	}
+	for i, msg := range all {
+		if now := text(msg); now != copies[i] {
+			t.Errorf("kept as %s, and is now %s", copies[i], now)
+		}
+	}
+}
+
 func TestAPoisonMessageBecomesADeadLetterAndComesBackWhenRequeued(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

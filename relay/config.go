@@ -85,7 +85,7 @@ type Observer interface {
 	// how long it has been due since it was written, or since DeliverAt. took is how long the call lasted. batch and
 	// ages are only valid during Published.
 	Published(batch []*outbox.Message, errs []error, ages []time.Duration, took time.Duration)
-	// Settled follows every settlement.
+	// Settled follows every settlement. s, and all that it refers to, is only valid during Settled.
 	Settled(s *Settlement)
 	// Changed follows every change of state; err is its cause, if it has one.
 	Changed(state State, err error)
