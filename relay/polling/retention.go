@@ -135,17 +135,18 @@ func (r *Retention) report(ctx context.Context, report RetentionReport) {
 	r.cfg.Observe(report)
 }
 
-// segmentsSQL lists, from the catalogue, the segments that have pages and aren't written to now or next. The choice of
-// the current segment only serves to keep out of the writers' way.
+// segmentsSQL lists the segments that have pages and aren't written to now or next. It makes up their names and finds
+// them in the catalogue, because what the catalogue prints depends on settings such as quote_all_identifiers, and the
+// name decides whose cursors need the segment. The choice of the current segment only serves to keep out of the
+// writers' way.
 const segmentsSQL = `
-SELECT s.oid::regclass::text FROM (
-	SELECT c.oid, substring(pg_get_expr(c.relpartbound, c.oid) FROM '^FOR VALUES IN \(''?(\d+)''?\)$')::bigint AS segment
-	FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-	WHERE i.inhparent IN ('outbox.messages'::regclass, 'outbox.inbox_messages'::regclass) AND c.relkind = 'r'
-) s, (SELECT date_part('epoch', clock_timestamp())::bigint / $1 % $2 AS segment) now
-WHERE s.segment IS NOT NULL AND s.segment <> now.segment AND s.segment <> (now.segment + 1) % $2
-AND pg_relation_size(s.oid) > 0
-ORDER BY s.segment`
+SELECT p.parent || '_' || n FROM unnest(ARRAY['` + schema.OutboxMessages + `', '` + schema.InboxMessages + `']) p (parent), generate_series(0, $2 - 1) n,
+	(SELECT date_part('epoch', clock_timestamp())::bigint / $1 % $2 AS segment) now,
+	LATERAL (SELECT c.oid FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+		WHERE i.inhparent = p.parent::regclass AND i.inhrelid = to_regclass(p.parent || '_' || n) AND c.relkind = 'r'
+		AND pg_get_expr(c.relpartbound, c.oid) = format('FOR VALUES IN (%L)', n)) s
+WHERE n <> now.segment AND n <> (now.segment + 1) % $2 AND pg_relation_size(s.oid) > 0
+ORDER BY n, p.parent DESC`
 
 // pass looks at each segment once.
 func (r *Retention) pass(ctx context.Context, conn *pgx.Conn) (report RetentionReport, err error) {

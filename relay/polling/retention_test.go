@@ -93,6 +93,27 @@ func TestASegmentIsKeptWhileAReplayReadsIt(t *testing.T) {
 	}
 }
 
+func TestASettingThatQuotesAllNamesEmptiesNothing(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Exec(`ALTER DATABASE ` + db.Config().Database + ` SET quote_all_identifiers = on`)
+	past := db.past()
+	db.write("replayed", past)
+	s := acquire(t, db.source("a", SnapshotConfig{}))
+	ds := next(t, s, 10)
+	settle(t, s, &ds[0])
+	db.Exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier)
+		SELECT 'inbox:billing', 0, 1, system_identifier FROM pg_control_system()`)
+	db.Exec(`INSERT INTO outbox.inbox_messages (topic, headers, segment) VALUES ('t', '{"inbox-consumer": "billing"}', $1::text::smallint)`, past)
+	db.Exec(`INSERT INTO outbox.jobs (verb, blocked, destination, target, selection, actor, state, total) VALUES ('replay', false, 'a', 'a', '{}', 'anna', 'running', 1)`)
+	db.Exec(`INSERT INTO outbox.job_pages (job, page, first, last, upto) SELECT 1, id / 500, xid::text::bigint, xid::text::bigint, 1 FROM outbox.messages`)
+	r := db.look()
+	if len(r.Emptied) != 0 || len(r.Kept) != 2 || !strings.Contains(r.Kept[0].Reason, "outbox jobs stop 1") ||
+		r.Kept[1].Destination != "inbox:billing" {
+		t.Errorf("got %+v", r)
+	}
+}
+
 func TestTheCurrentSegmentIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
