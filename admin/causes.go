@@ -42,7 +42,7 @@ const awaitLocks = 2 * time.Second
 func (r *Report) readHolders(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `
 		WITH waiting AS (
-			SELECT DISTINCT l.pid, regexp_replace(a.application_name, '^outbox \w+ ', '') AS relay
+			SELECT DISTINCT l.pid, regexp_replace(a.application_name, '^outbox [^ ]+ ', '') AS relay
 			FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 			WHERE NOT l.granted AND l.waitstart < clock_timestamp() - interval '`+lockedFor+`'
 			  AND a.datname = current_database() AND a.application_name LIKE 'outbox %'
@@ -55,7 +55,7 @@ func (r *Report) readHolders(ctx context.Context, tx pgx.Tx) error {
 			  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND c.relnamespace = 'outbox'::regnamespace
 		)
 		SELECT a.pid, coalesce(a.usename, '')::text, coalesce(a.application_name, ''), coalesce(a.state, ''), a.xact_start,
-		       coalesce(left(regexp_replace(a.query, '\s+', ' ', 'g'), 120), ''), array_remove(array_agg(DISTINCT h.relay), NULL),
+		       coalesce(left(regexp_replace(a.query, '[[:space:]]+', ' ', 'g'), 120), ''), array_remove(array_agg(DISTINCT h.relay), NULL),
 		       coalesce(bool_or(h.mode = 'AccessExclusiveLock'), false), coalesce(bool_or(h.mode LIKE 'Row%'), false)
 		FROM holding h JOIN pg_stat_activity a ON a.pid = h.pid
 		WHERE a.application_name NOT LIKE 'outbox %' AND coalesce(a.xact_start < clock_timestamp() - interval '`+lockedFor+`', true)
@@ -235,7 +235,7 @@ func (d *Destination) readBehind(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	}
 	rows, err := tx.Query(ctx, `SELECT a.pid, coalesce(a.usename, '')::text, coalesce(a.application_name, ''), coalesce(a.state, ''), a.xact_start,
-		coalesce(left(regexp_replace(a.query, '\s+', ' ', 'g'), 120), '')
+		coalesce(left(regexp_replace(a.query, '[[:space:]]+', ' ', 'g'), 120), '')
 		FROM pg_stat_activity a WHERE $1::text <> '' AND a.xact_start IS NOT NULL AND `+condition+` ORDER BY a.xact_start LIMIT 1`, d.Table.Name)
 	if err != nil {
 		return err

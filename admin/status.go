@@ -489,7 +489,7 @@ func (r *Report) readOpen(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `
 		SELECT DISTINCT ON (l.virtualtransaction)
 		       coalesce(l.pid, 0), coalesce(p.gid, ''), coalesce(a.usename, p.owner, '')::text, coalesce(a.application_name, ''),
-		       coalesce(a.state, ''), coalesce(a.xact_start, p.prepared), coalesce(left(regexp_replace(a.query, '\s+', ' ', 'g'), 120), '')
+		       coalesce(a.state, ''), coalesce(a.xact_start, p.prepared), coalesce(left(regexp_replace(a.query, '[[:space:]]+', ' ', 'g'), 120), '')
 		FROM pg_locks l
 		LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 		-- A prepared transaction has no pid, but holds the lock on its xid.

@@ -51,8 +51,7 @@ func Intact(ctx context.Context, q Querier) error {
 // as detached: new snapshots don't see it.
 const alteredSQL = `
 WITH attached AS (
-	SELECT i.inhparent, i.inhrelid, NOT i.inhdetachpending AS whole,
-		substring(pg_get_expr(c.relpartbound, c.oid) FROM '^FOR VALUES IN \(''?(\d+)''?\)$')::bigint AS segment
+	SELECT i.inhparent, i.inhrelid, NOT i.inhdetachpending AS whole, pg_get_expr(c.relpartbound, c.oid) AS bound
 	FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
 	WHERE i.inhparent = ANY ($1::text[]::regclass[])
 ), wanted AS (
@@ -66,7 +65,7 @@ SELECT CASE
 	ELSE format('%s is attached to %s and is none of its segments; its messages may be older than what was delivered, and nothing empties it: run: ALTER TABLE %s DETACH PARTITION %s, and publish its rows anew',
 		a.inhrelid::regclass, a.inhparent::regclass, a.inhparent::regclass, a.inhrelid::regclass)
 END
-FROM wanted w FULL JOIN attached a ON a.inhparent = w.parent::regclass AND a.inhrelid = to_regclass(w.name) AND a.segment = w.segment
+FROM wanted w FULL JOIN attached a ON a.inhparent = w.parent::regclass AND a.inhrelid = to_regclass(w.name) AND a.bound = format('FOR VALUES IN (%L)', w.segment)
 WHERE (w.name IS NOT NULL AND a.whole) IS NOT TRUE
 UNION ALL
 SELECT format('%s is no table but a view or the like: restore the table', o.name)

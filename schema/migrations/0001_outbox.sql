@@ -298,14 +298,14 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     -- Written out, because what [[:space:]] means depends on the database's locale.
-    IF topic ~ '[\x01-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]' THEN
+    IF topic ~ E'[\\x01-\\x20\\x7f-\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]' THEN
         RAISE EXCEPTION 'outbox.publish: topic contains white space or a control character'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     -- One test for the usual case; the loop only finds out which field it is.
     IF greatest(octet_length(key), octet_length(aggregate_type), octet_length(aggregate_id),
                 octet_length(event_type), octet_length(content_type)) > 1024
-       OR concat(key, aggregate_type, aggregate_id, event_type, content_type) ~ '[\r\n]' THEN
+       OR concat(key, aggregate_type, aggregate_id, event_type, content_type) ~ E'[\\r\\n]' THEN
         FOR name, found IN
             SELECT f.name, f.found FROM (VALUES ('key', key), ('aggregate_type', aggregate_type),
                 ('aggregate_id', aggregate_id), ('event_type', event_type), ('content_type', content_type)) f (name, found)
@@ -314,7 +314,7 @@ BEGIN
                 RAISE EXCEPTION 'outbox.publish: % has % bytes, the limit is 1024', name, octet_length(found)
                     USING ERRCODE = 'invalid_parameter_value';
             END IF;
-            IF found ~ '[\r\n]' THEN
+            IF found ~ E'[\\r\\n]' THEN
                 RAISE EXCEPTION 'outbox.publish: % contains CR or LF', name USING ERRCODE = 'invalid_parameter_value';
             END IF;
         END LOOP;
@@ -338,7 +338,7 @@ BEGIN
                 RAISE EXCEPTION 'outbox.publish: header "%" is a JSON %, it must be a string', name, jsonb_typeof(value)
                     USING ERRCODE = 'invalid_parameter_value';
             END IF;
-            IF name = '' OR name ~ '[\r\n]' OR (value #>> '{}') ~ '[\r\n]' THEN
+            IF name = '' OR name ~ E'[\\r\\n]' OR (value #>> '{}') ~ E'[\\r\\n]' THEN
                 RAISE EXCEPTION 'outbox.publish: header "%" has an empty name, or CR or LF in it', name
                     USING ERRCODE = 'invalid_parameter_value';
             END IF;
