@@ -91,6 +91,9 @@ func excused(ctx context.Context, db DB, why error) (*Report, error) {
 		if locked {
 			return r.readHolders(ctx, tx)
 		}
+		if shut, err := r.shutOut(ctx, tx); shut || err != nil {
+			return err
+		}
 		if err := r.readRelays(ctx, tx); err != nil {
 			return err
 		}
@@ -102,6 +105,20 @@ func excused(ctx context.Context, db DB, why error) (*Report, error) {
 	}
 	r.judge(allRules)
 	return r, nil
+}
+
+// shutOut finds out that the role that asks may not use the schema, whose tables then have no name for it. A relay's
+// sessions bear its name.
+func (r *Report) shutOut(ctx context.Context, tx pgx.Tx) (bool, error) {
+	relay := Relay{Lacks: []string{"USAGE on schema outbox"}}
+	err := tx.QueryRow(ctx, `SELECT current_user::text, CASE WHEN a.name LIKE 'outbox _%' THEN regexp_replace(a.name, '^outbox [^ ]+ ', '') ELSE '' END
+		FROM pg_namespace n, current_setting('application_name') a (name)
+		WHERE n.nspname = 'outbox' AND NOT has_schema_privilege(n.oid, 'USAGE')`).Scan(&relay.User, &relay.Name)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	r.Relays = []Relay{relay}
+	return true, err
 }
 
 // excuse is the finding on a report that has no more than this.
@@ -187,27 +204,42 @@ func (relay Relay) lacking() Finding {
 	if more := len(relay.Lacks) - 3; more > 0 {
 		lacks += fmt.Sprintf(" and %d more", more)
 	}
-	return Finding{State: StateBroken, Cause: fmt.Sprintf("the role %s of %s lacks %s", relay.User, relay.Name, lacks),
+	role := "the role " + relay.User
+	if relay.Name != "" {
+		role += " of " + relay.Name
+	}
+	return Finding{State: StateBroken, Cause: role + " lacks " + lacks,
 		Advice: "as the owner of the schema", Next: "outbox migrate grants --apply --relay " + shell.Word(relay.User)}
 }
 
-// readRights finds what live relays may not do and need.
+const goneRole = "does not exist any more"
+
+// readRights finds what relays may not do and need. A relay that has lost a right may have no session, and can't renew
+// its heartbeat, so those that don't seem to live count as well.
 func (r *Report) readRights(ctx context.Context, tx pgx.Tx) error {
-	known := map[string][]string{}
+	type role struct {
+		barred string
+		lacks  []string
+	}
+	known := map[string]role{}
 	for i := range r.Relays {
 		relay := &r.Relays[i]
-		if relay.User == "" || !relay.Live {
-			continue
-		}
-		lacks, asked := known[relay.User]
+		its, asked := known[relay.User]
 		if !asked {
-			var err error
-			if lacks, err = schema.RelayLacks(ctx, tx, relay.User); err != nil && sqlstate.Of(err) != "42P01" {
-				return err
+			err := tx.QueryRow(ctx, `SELECT CASE WHEN r.oid IS NULL THEN '`+goneRole+`' WHEN NOT r.rolcanlogin THEN 'may not log in'
+				WHEN NOT has_database_privilege(r.oid, current_database(), 'CONNECT') THEN 'may not connect to this database' ELSE '' END
+				FROM (VALUES (1)) one LEFT JOIN pg_roles r ON r.rolname = $1::text`, relay.User).Scan(&its.barred)
+			if err != nil {
+				return fmt.Errorf("look at the role %s: %w", relay.User, err)
 			}
-			known[relay.User] = lacks
+			if its.barred != goneRole {
+				if its.lacks, err = schema.RelayLacks(ctx, tx, relay.User); err != nil && sqlstate.Of(err) != "42P01" {
+					return err
+				}
+			}
+			known[relay.User] = its
 		}
-		relay.Lacks = lacks
+		relay.Lacks, relay.Barred = its.lacks, its.barred
 	}
 	return nil
 }

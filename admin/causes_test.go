@@ -41,6 +41,30 @@ func (d *database) open(sql string) *pgx.Conn {
 	return conn
 }
 
+func (d *database) relayRole() string { return "relay of " + d.Config().Database }
+
+// roleOfRelay makes a role with the rights of a relay, and returns its name as SQL has it.
+func (d *database) roleOfRelay() string {
+	d.t.Helper()
+	name := pgx.Identifier{d.relayRole()}.Sanitize()
+	d.exec(`CREATE ROLE ` + name + ` LOGIN`)
+	d.t.Cleanup(func() {
+		if _, err := d.Exec(context.Background(), `DROP OWNED BY `+name+`; DROP ROLE `+name); err != nil {
+			d.t.Error(err)
+		}
+	})
+	d.exec(schema.Grants("", d.relayRole(), ""))
+	return name
+}
+
+// silentRelay is relay-1 of that role, which could renew neither its lease nor its heartbeat, and has no session.
+func (d *database) silentRelay() {
+	d.t.Helper()
+	d.cursor("kafka", "-1 minute")
+	d.relays("relay-1")
+	d.exec(`UPDATE outbox.relays SET role = $1, heartbeat_at = now() - interval '1 minute'`, d.relayRole())
+}
+
 var causeCases = []verdictCase{
 	{"a row of the cursors is locked", "a transaction has locked what the relay needs", func(d *database) {
 		d.cursor("kafka", "-1 minute")
@@ -59,20 +83,31 @@ var causeCases = []verdictCase{
 		})
 	}, StateBroken, "application psql, idle in transaction, open for", "SELECT pg_terminate_backend("},
 	{"the relay's role lacks a right", "the relay's role lacks a right", func(d *database) {
-		role := "relay of " + d.Config().Database
-		d.exec(`CREATE ROLE ` + pgx.Identifier{role}.Sanitize() + ` LOGIN`)
-		d.t.Cleanup(func() {
-			name := pgx.Identifier{role}.Sanitize()
-			if _, err := d.Exec(context.Background(), `DROP OWNED BY `+name+`; DROP ROLE `+name); err != nil {
-				d.t.Error(err)
-			}
-		})
-		d.exec(schema.Grants("", role, ""))
-		d.exec(`REVOKE UPDATE ON outbox.cursors FROM ` + pgx.Identifier{role}.Sanitize())
-		d.session("outbox relay relay-1", role)
+		d.exec(`REVOKE UPDATE ON outbox.cursors FROM ` + d.roleOfRelay())
+		d.session("outbox relay relay-1", d.relayRole())
 		d.cursor("kafka", "-1 minute") // it could not be renewed
 		d.relays("relay-1")
 	}, StateBroken, "of relay-1 lacks UPDATE on outbox.cursors", "outbox migrate grants --apply --relay 'relay of "},
+	{"the relay's role may not use the schema", "the relay's role lacks a right", func(d *database) {
+		name := d.roleOfRelay()
+		d.exec(`REVOKE USAGE ON SCHEMA outbox FROM ` + name)
+		d.silentRelay()
+	}, StateBroken, "of relay-1 lacks USAGE on schema outbox", "outbox migrate grants --apply --relay 'relay of "},
+	{"the relay's role may not log in", "no relay has the lease", func(d *database) {
+		name := d.roleOfRelay()
+		d.exec(`ALTER ROLE ` + name + ` NOLOGIN`)
+		d.silentRelay()
+	}, StateNoRelay, " of relay-1 may not log in", "let the role log in"},
+	{"the relay's role may not connect", "no relay has the lease", func(d *database) {
+		d.roleOfRelay()
+		d.exec(`REVOKE CONNECT ON DATABASE ` + d.Config().Database + ` FROM PUBLIC`)
+		d.silentRelay()
+	}, StateNoRelay, " of relay-1 may not connect to this database", "let the role log in"},
+	{"the relay's role was renamed", "no relay has the lease", func(d *database) {
+		d.roleOfRelay()
+		d.silentRelay()
+		d.exec(`UPDATE outbox.relays SET role = role || ' as it was'`)
+	}, StateNoRelay, " as it was of relay-1 does not exist any more", "give the relay another one"},
 	{"a strategy waits for a transaction", "a strategy waits for a transaction", func(d *database) {
 		d.exec(`CREATE TABLE events (id bigint)`)
 		columns, err := json.Marshal(mapping.Mapping{Table: "public.events"})
@@ -93,6 +128,21 @@ var causeCases = []verdictCase{
 		d.cursor("kafka", "1 minute")
 		d.exec(`DROP INDEX outbox.messages_xid_id`)
 	}, StateAtRisk, "an index of the outbox is missing", "CREATE INDEX messages_xid_id ON outbox.messages (xid, id, shard)"},
+}
+
+func TestARoleThatMayNotUseTheSchemaIsToldSo(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.as(d.relayRole(), schema.Grants("", d.relayRole(), ""))
+	d.exec(`RESET ROLE; REVOKE USAGE ON SCHEMA outbox FROM ` + pgx.Identifier{d.relayRole()}.Sanitize())
+	d.exec(`SET ROLE ` + pgx.Identifier{d.relayRole()}.Sanitize())
+	for application, of := range map[string]string{"outbox api relay-1": " of relay-1", "psql": ""} {
+		d.exec(`SET application_name = '` + application + `'`)
+		v := d.status().Verdict
+		if want := "the role " + d.relayRole() + of + " lacks USAGE on schema outbox"; v.State != StateBroken || v.Cause != want {
+			t.Errorf("%q, want %q", v, want)
+		}
+	}
 }
 
 func TestASlotThatKeepsMuchOfTheLogIsNamed(t *testing.T) {

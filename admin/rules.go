@@ -193,13 +193,23 @@ func unowned(r *Report, d *Destination, g *Group) (Finding, bool) {
 		f.Since, what = g.UpdatedAt, "ended"
 	}
 	away := r.At.Sub(f.Since)
+	if -ReadWithin < away && away < 0 { // it ended since the look began
+		f.Since, away = r.At, 0
+	}
 	runs := slices.ContainsFunc(r.Relays, func(relay Relay) bool {
 		return relay.Live && relay.Name == g.Owner && relay.HeartbeatAt.After(f.Since)
 	})
 	if g.Owner != "" {
 		f.Advice = "start " + g.Owner + " again"
 	}
+	at := slices.IndexFunc(r.Relays, func(relay Relay) bool { return relay.Name == g.Owner })
+	if what == "vanished" && at >= 0 { // it has not said goodbye
+		f.Advice = fmt.Sprintf("if %s still runs, it does not reach the database: see its log; otherwise start it again", g.Owner)
+	}
 	switch {
+	case at >= 0 && r.Relays[at].Barred != "":
+		f.Cause += fmt.Sprintf(": the role %s of %s %s", r.Relays[at].User, g.Owner, r.Relays[at].Barred)
+		f.Advice = "let the role log in, or give the relay another one; it goes on by itself if it still runs, otherwise start it again"
 	case runs:
 		f.Cause += fmt.Sprintf(": %s had the lease until %v ago", g.Owner, away.Round(time.Second))
 		f.Advice, f.Next = "see the log of "+g.Owner, "outbox doctor"

@@ -154,9 +154,11 @@ type Relay struct {
 	HeartbeatAt time.Time `json:"heartbeat_at"`
 	Live        bool      `json:"live"`
 
-	// User is the role of its sessions, "" if it has none. Lacks are the rights that the role needs and doesn't have.
-	User  string   `json:"user,omitempty"`
-	Lacks []string `json:"lacks,omitempty"`
+	// User is the role of its sessions; if it has none, that of its last registration. Lacks are the rights that the
+	// role needs and doesn't have. Barred is why the role can't log in, such as "may not log in"; "" if it may.
+	User   string   `json:"user,omitempty"`
+	Lacks  []string `json:"lacks,omitempty"`
+	Barred string   `json:"barred,omitempty"`
 	// ClockAhead is the relay's clock less the database's, as of its last heartbeat, in whole seconds.
 	ClockAhead time.Duration `json:"clock_ahead_ns,omitempty"`
 
@@ -418,7 +420,7 @@ func (r *Report) readRelays(ctx context.Context, tx pgx.Tx) error {
 		       abs(extract(epoch FROM clock_timestamp() - heartbeat_at)) < `+liveness+`
 		       OR o.owns IS NOT NULL,
 		       coalesce((SELECT a.usename::text FROM pg_stat_activity a WHERE a.datname = current_database()
-		                 AND (a.pid = r.backend_pid OR a.application_name = 'outbox relay ' || r.name) LIMIT 1), ''), NULL::text[], date_trunc('second', r.clock_ahead), o.owns
+		                 AND (a.pid = r.backend_pid OR a.application_name = 'outbox relay ' || r.name) LIMIT 1), r.role), NULL::text[], '', date_trunc('second', r.clock_ahead), o.owns
 		FROM outbox.relays r, LATERAL (
 			SELECT array_agg(CASE WHEN c.shard_groups > 1 THEN format('%s/%s', c.destination, c.shard_group) ELSE c.destination END
 				ORDER BY c.destination, c.shard_group) AS owns

@@ -28,7 +28,12 @@ var verdictCases = []verdictCase{
 		d.cursor("kafka", "-3 seconds")
 		d.relays("relay-1")
 		d.exec(`UPDATE outbox.relays SET heartbeat_at = now() - interval '4 seconds'`)
-	}, StateNoRelay, "relay-1 vanished 3s ago", "start relay-1 again: outbox relay"},
+	}, StateNoRelay, "relay-1 vanished 3s ago", "if relay-1 still runs, it does not reach the database: see its log; " +
+		"otherwise start it again: outbox relay"},
+	{"the lease ended while the look began", "no relay has the lease", func(d *database) {
+		d.cursor("kafka", "-1 minute")
+		d.exec(`UPDATE outbox.cursors SET lease_until = clock_timestamp() + interval '1 second', lease = '1 microsecond'`)
+	}, StateNoRelay, "relay-1 vanished 0s ago", "outbox relay"},
 	{"the owner runs, but can't take the lease again", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "-3 seconds")
 		d.relays("relay-1")
@@ -38,7 +43,7 @@ var verdictCases = []verdictCase{
 		d.cursor("kafka", "-59 minutes")
 		d.relays("relay-1", "relay-2")
 		d.exec(`UPDATE outbox.relays SET heartbeat_at = now() - interval '60 minutes' WHERE name = 'relay-1'`)
-	}, StateNoRelay, "; relay-2 run without", "start relay-1 again, or add the destination to the configuration of a " +
+	}, StateNoRelay, "; relay-2 run without", "otherwise start it again, or add the destination to the configuration of a " +
 		"relay that runs: outbox relay"},
 	{"nobody has delivered for hours", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "-61 minutes")

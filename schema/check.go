@@ -59,21 +59,21 @@ func relayMay(ctx context.Context, q Querier, state State) error {
 	return nil
 }
 
-// RelayLacks lists the rights that a relay needs and the role doesn't have, as in "SELECT on outbox.messages".
+// RelayLacks lists the rights that a relay needs and the role doesn't have, as in "SELECT on outbox.messages" or "USAGE
+// on schema outbox". The role must exist, and who asks needs USAGE too.
 func RelayLacks(ctx context.Context, q Querier, role string) ([]string, error) {
 	var objects, rights []string
+	var schemas []bool
 	for _, p := range relayPrivileges() {
-		if p.kind == onSchema {
-			continue // USAGE on it has been used already
-		}
 		for _, right := range p.rights {
-			objects, rights = append(objects, p.object), append(rights, right)
+			objects, rights, schemas = append(objects, p.object), append(rights, right), append(schemas, p.kind == onSchema)
 		}
 	}
 	rows, err := q.Query(ctx, `
-		SELECT r.privilege || ' on ' || r.object
-		FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS r (object, privilege, place)
-		WHERE NOT has_table_privilege($3::text::name, r.object, r.privilege) ORDER BY r.place`, objects, rights, role)
+		SELECT r.privilege || CASE WHEN r.schema THEN ' on schema ' ELSE ' on ' END || r.object
+		FROM unnest($1::text[], $2::text[], $4::boolean[]) WITH ORDINALITY AS r (object, privilege, schema, place)
+		WHERE NOT CASE WHEN r.schema THEN has_schema_privilege($3::text::name, r.object, r.privilege)
+			ELSE has_table_privilege($3::text::name, r.object, r.privilege) END ORDER BY r.place`, objects, rights, role, schemas)
 	var missing []string
 	if err == nil {
 		missing, err = pgx.CollectRows(rows, pgx.RowTo[string])

@@ -293,7 +293,7 @@ func TestOnCallAPauseIsForgotten(t *testing.T) {
 }
 
 func TestOnCallARightIsRevoked(t *testing.T) {
-	for _, right := range []string{"SELECT ON outbox.messages", "UPDATE ON outbox.cursors"} {
+	for _, right := range []string{"SELECT ON outbox.messages", "UPDATE ON outbox.cursors", "USAGE ON schema outbox"} {
 		t.Run(right, func(t *testing.T) {
 			n := newNight(t, nil, "", func(n *night) {
 				n.sql("CREATE ROLE carrier LOGIN")

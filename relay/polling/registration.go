@@ -207,7 +207,7 @@ ON CONFLICT (name) DO UPDATE SET
 	instance = excluded.instance, backend_pid = excluded.backend_pid, backend_start = excluded.backend_start,
 	host = excluded.host, pid = excluded.pid, version = excluded.version,
 	started_at = CASE WHEN r.instance = excluded.instance THEN r.started_at ELSE excluded.started_at END,
-	heartbeat_at = excluded.heartbeat_at, clock_ahead = excluded.clock_ahead
+	heartbeat_at = excluded.heartbeat_at, clock_ahead = excluded.clock_ahead, role = excluded.role
 WHERE r.instance = excluded.instance
 	OR r.instance = $6::text::uuid AND r.heartbeat_at = $7
 	OR NOT EXISTS (

@@ -105,7 +105,8 @@ CREATE TABLE outbox.relays (
     version       text        NOT NULL,
     started_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     heartbeat_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    clock_ahead   interval    NOT NULL DEFAULT '0'
+    clock_ahead   interval    NOT NULL DEFAULT '0',
+    role          text        NOT NULL DEFAULT session_user -- when it can't log in any more, nothing else tells it
 ) WITH (fillfactor = 20);
 
 -- Messages set aside for a later attempt: the head of a lane and those behind it. lane is the ordering
