@@ -72,7 +72,7 @@ func (w *Writer) emit(ctx context.Context, exec func(query string, arg any) erro
 		err = exec(emitMany, array(contents))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("outbox: emit: %w", explain(err))
+		return nil, fmt.Errorf("outbox: emit: %w", explainRole(err, "emitter"))
 	}
 	return ids, nil
 }

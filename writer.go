@@ -284,7 +284,9 @@ func (w *Writer) InTx(ctx context.Context, db interface {
 }
 
 // explain adds the next step to errors that are typical while setting up.
-func explain(err error) error {
+func explain(err error) error { return explainRole(err, "writer") }
+
+func explainRole(err error, role string) error {
 	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sql.ErrTxDone) {
 		return fmt.Errorf("the transaction was already committed or rolled back: write before its end: %w", err)
 	}
@@ -292,7 +294,8 @@ func explain(err error) error {
 	case "42P01", "3F000":
 		return fmt.Errorf("%w in this database: run: outbox migrate up: %w", schema.ErrMissing, err)
 	case "42501":
-		return fmt.Errorf(`%w to write messages: as the schema's owner, run: outbox migrate grants --apply --writer ROLE: %w`, schema.ErrForbidden, err)
+		return fmt.Errorf("%w to write messages: as the schema's owner, run: outbox migrate grants --apply --%s ROLE: %w",
+			schema.ErrForbidden, role, err)
 	case "25P02":
 		return fmt.Errorf("an earlier statement of the transaction failed, so it can only be rolled back: %w", err)
 	case "25006":

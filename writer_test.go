@@ -625,15 +625,18 @@ func TestErrorsOfTheDatabaseSayWhatToDo(t *testing.T) {
 	t.Run("no rights", func(t *testing.T) {
 		t.Parallel()
 		conn := connect(t, database(t))
-		err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(t.Context(), `SET LOCAL ROLE pg_read_all_settings`); err != nil {
-				t.Fatal(err)
+		for role, write := range map[string]func(context.Context, pgx.Tx, ...outbox.Message) ([]outbox.ID, error){
+			"writer": w.Write, "emitter": w.Emit} {
+			err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(t.Context(), `SET LOCAL ROLE pg_read_all_settings`); err != nil {
+					t.Fatal(err)
+				}
+				_, err := write(t.Context(), tx, m)
+				return err
+			})
+			if !errors.Is(err, schema.ErrForbidden) || !strings.Contains(err.Error(), "outbox migrate grants --apply --"+role+" ROLE") {
+				t.Errorf("%s: %v", role, err)
 			}
-			_, err := w.Write(t.Context(), tx, m)
-			return err
-		})
-		if !errors.Is(err, schema.ErrForbidden) || !strings.Contains(err.Error(), "outbox migrate grants") {
-			t.Error(err)
 		}
 	})
 

@@ -41,6 +41,9 @@ func (b *Inbox) Handle(ctx context.Context, db DB, msg *outbox.Message, fn Handl
 }
 
 func (b *Inbox) handle(ctx context.Context, db DB, r record, msg *outbox.Message, fn Handler) (result Result, err error) {
+	if err := begins(db); err != nil {
+		return Result{}, err
+	}
 	batch := &pgx.Batch{}
 	batch.BeginTx(pgx.TxOptions{CommitQuery: stillSQL + "; COMMIT"}) // if the first fails, the second isn't executed
 	results := b.send(ctx, db, batch, r)
@@ -76,6 +79,20 @@ func (b *Inbox) handle(ctx context.Context, db DB, r record, msg *outbox.Message
 	}
 	return result, nil
 }
+
+// begins returns an error if db can't begin a transaction, whatever happens later.
+func begins(db DB) error {
+	switch db.(type) {
+	case nil:
+		return outbox.Permanent(errors.New("db is nil: open a pool or a connection and pass it"))
+	case pgx.Tx:
+		return outbox.Permanent(errors.New("db is a transaction, and Handle and Store begin their own: pass the pool or the connection, " +
+			"or use HandleTx"))
+	}
+	return nil
+}
+
+var errNoHandler = outbox.Permanent(errors.New("there is no handler: fn is nil"))
 
 // HandleTx is Handle in the caller's transaction: the record and the effect exist when that commits. Do not acknowledge
 // before.
@@ -201,6 +218,9 @@ func (b *Inbox) first(ctx context.Context, tx pgx.Tx, r record) (stale bool, err
 
 // apply runs the handler and checks whether its transaction can be committed.
 func (b *Inbox) apply(ctx context.Context, tx pgx.Tx, msg *outbox.Message, fn Handler) error {
+	if fn == nil {
+		return errNoHandler
+	}
 	ctx, cancel := b.limit(ctx)
 	defer cancel()
 	if err := run(ctx, func() error { return fn(ctx, handed{tx}, msg) }); err != nil {

@@ -693,6 +693,38 @@ func TestEveryQueryModeOfPgxWorks(t *testing.T) {
 	}
 }
 
+func TestWhatCannotHandleAnythingIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	b, msg := newInbox(t, Config{}), message("k")
+	tx, err := w.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	for name, c := range map[string]struct {
+		call func() error
+		want string
+	}{
+		"Handle in a transaction":  {func() error { _, err := b.Handle(t.Context(), tx, msg, effect); return err }, "HandleTx"},
+		"Store in a transaction":   {func() error { _, err := b.Store(t.Context(), tx, msg); return err }, "HandleTx"},
+		"Handle without database":  {func() error { _, err := b.Handle(t.Context(), nil, msg, effect); return err }, "db is nil"},
+		"Store without database":   {func() error { _, err := b.Store(t.Context(), nil, msg); return err }, "db is nil"},
+		"Handle without a handler": {func() error { _, err := b.Handle(t.Context(), w.pool, msg, nil); return err }, "fn is nil"},
+		"HandleSQL without one":    {func() error { _, err := b.HandleSQL(t.Context(), w.db, msg, nil); return err }, "fn is nil"},
+	} {
+		if err := c.call(); err == nil || !strings.Contains(err.Error(), c.want) || !outbox.IsPermanent(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := b.Park(t.Context(), nil, Parked{Message: msg, Err: errors.New("x")}); err == nil {
+		t.Error("parked in no database")
+	}
+	if n := w.recorded(); n != 0 {
+		t.Errorf("%d records", n)
+	}
+}
+
 func TestNewReportsEveryFaultAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := New("", Config{Gaps: "skip", Timeout: -1, Column: &VersionColumn{}})

@@ -58,8 +58,8 @@ const (
 // Park changes what the database can't store of a message (text that isn't UTF-8, a NUL, a repeated header); the error
 // text tells so. A message that is already parked is left unchanged.
 func (b *Inbox) Park(ctx context.Context, db DB, p Parked) error {
-	if p.Message == nil || p.Err == nil {
-		return errors.New("inbox: Park needs a message and an error")
+	if db == nil || p.Message == nil || p.Err == nil {
+		return errors.New("inbox: Park needs a database, a message and an error")
 	}
 	args, err := b.parked(p)
 	if err != nil {

@@ -133,6 +133,9 @@ func (b *Inbox) receiveSQL(ctx context.Context, tx *sql.Tx, r record) (Result, e
 }
 
 func (b *Inbox) applySQL(ctx context.Context, tx *sql.Tx, msg *outbox.Message, fn SQLHandler) error {
+	if fn == nil {
+		return errNoHandler
+	}
 	ctx, cancel := b.limit(ctx)
 	defer cancel()
 	return run(ctx, func() error { return fn(ctx, tx, msg) })

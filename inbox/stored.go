@@ -39,6 +39,9 @@ func (b *Inbox) Store(ctx context.Context, db DB, msgs ...*outbox.Message) ([]Re
 	if len(msgs) == 0 {
 		return nil, nil
 	}
+	if err := begins(db); err != nil {
+		return nil, fmt.Errorf("inbox: %s: store: %w", b.consumer, err)
+	}
 	batch := &pgx.Batch{}
 	batch.BeginTx(pgx.TxOptions{})
 	for _, msg := range msgs {
