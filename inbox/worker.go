@@ -40,6 +40,9 @@ type WorkerConfig struct {
 //
 //	source, err := polling.NewSnapshot(conn, b.Destination(), polling.SnapshotConfig{})
 //
+// A source doesn't tell its destination. With another one the worker finds no message of b and applies nothing, without
+// an error, and the other destination gets a cursor.
+//
 // fn runs as with Handle, on db. Its errors count as attempts, except those marked by outbox.Unavailable, which stall
 // the worker; messages with errors marked by outbox.Permanent aren't tried again.
 //
