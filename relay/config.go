@@ -65,9 +65,10 @@ type Config struct {
 	// and not settled is repeated after a crash. Default 10 ms.
 	SettleDelay time.Duration
 
-	// DrainTimeout bounds how long Run waits, once its context has ended, for what is in flight.
-	// Default 10 s.
+	// DrainTimeout bounds how long Run waits, once its context has ended, for what is in flight. Then the contexts of
+	// calls end. A call that hasn't returned Grace later hangs, and Run ends with [ErrHung]. Defaults: 10 s and 2 s.
 	DrainTimeout time.Duration
+	Grace        time.Duration
 
 	// Logger gets state changes and per-message trouble: at most 12 lines a minute of level info and above, and a count
 	// of the others with the ids of a few messages. Relays of one destination share that bound if they share a
@@ -133,6 +134,7 @@ func (c Config) withDefaults() (Config, error) {
 	settings.Positive(&faults, "HoldAfter", &c.HoldAfter, time.Second)
 	settings.Positive(&faults, "SettleDelay", &c.SettleDelay, 10*time.Millisecond)
 	settings.Positive(&faults, "DrainTimeout", &c.DrainTimeout, 10*time.Second)
+	settings.Positive(&faults, "Grace", &c.Grace, 2*time.Second)
 	settings.Default(&c.OnExhausted, DeadLetter)
 	faults.Add("OnExhausted", c.OnExhausted.validate())
 	faults.Need(c.Rate >= 0, "Rate", "%v, it can't be negative", c.Rate)

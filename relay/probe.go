@@ -48,7 +48,7 @@ func (l *loop) startProbe(now time.Time) time.Time {
 		return at
 	}
 	p.asking, p.askedAt = true, now
-	l.do(func() func() {
+	l.do("Pinger.Ping", func() func() {
 		ctx, cancel := context.WithTimeout(l.work, probeTimeout)
 		defer cancel()
 		err := p.pinger.Ping(ctx)

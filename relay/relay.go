@@ -35,7 +35,7 @@ type Broker interface {
 	// of them may be kept. Publish is called from several goroutines at once.
 	Publish(ctx context.Context, batch []*outbox.Message) []error
 
-	// Close releases connections. No Publish runs any more.
+	// Close releases connections. No Publish runs any more, unless it hangs (ErrHung).
 	Close() error
 }
 
@@ -93,7 +93,8 @@ type Session interface {
 	// Safe for concurrent use.
 	Expires() time.Time
 
-	// Close gives the lease back if it is still held, so that another relay takes over at once.
+	// Close gives the lease back if it is still held, so that another relay takes over at once. If ctx has ended, it
+	// gives nothing back and is brief: the lease isn't renewed any more and runs out, as after a crash.
 	Close(ctx context.Context) error
 }
 
@@ -125,6 +126,11 @@ type Coupled interface {
 // ErrLeaseLost means that another relay owns the shard group: the session is over, and nothing that it
 // would still settle counts.
 var ErrLeaseLost = errors.New("relay: lease lost, another relay owns the shard group")
+
+// ErrHung ends a Run that was told to end while a call hangs, of the broker or the source: what is in flight remains
+// unsettled, and another relay takes over when the lease has expired. The goroutine of the call stays. The process
+// should end too, because nothing else ends it.
+var ErrHung = errors.New("calls hang: they have not returned after their context had ended")
 
 // Batch is what Next returns. Recycle, if not nil, is called once when no message of it is needed any
 // more; the session may then reuse the memory.

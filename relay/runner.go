@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/pgoutbox/outbox"
@@ -34,7 +37,8 @@ func New(source Source, broker Broker, cfg Config) (*Relay, error) {
 
 // Run delivers until ctx ends; then it takes nothing new in, waits for what is in flight (at most
 // DrainTimeout), settles it, gives the lease back and returns nil. It comes back earlier, with an error,
-// only for what waiting can't cure: a source that refuses for good, or the policy Stop.
+// only for what waiting can't cure: a source that refuses for good, or the policy Stop. A call that hangs when
+// DrainTimeout and Grace have passed is left behind: see [ErrHung].
 //
 // A lost lease or database ends a session, not Run: it acquires again and goes on where the last
 // settlement stands.
@@ -106,7 +110,10 @@ func (r *Relay) serve(ctx context.Context, session Session, state *tracker) erro
 		session: session,
 		state:   state,
 		core:    newCore(core, rand.Float64),
-		events:  make(chan func(), 16),
+		// There is room for all, so that what comes back after the end doesn't wait: a call for each stripe, a read,
+		// a settlement or query, a probe.
+		events:  make(chan event, core.Stripes+3),
+		running: make(map[string]int),
 		work:    work,
 	}
 	l.probe.pinger, _ = r.broker.(Pinger)
@@ -114,11 +121,21 @@ func (r *Relay) serve(ctx context.Context, session Session, state *tracker) erro
 	err := l.run(ctx)
 	stop(err)
 	l.closeIntake()
-	l.wait()
+	hung := l.wait(ctx)
 
 	// A lost lease needs no giving back, and the connection may be why the session broke: be brief.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
+	if hung != nil {
+		cancel() // what hangs may still be published, so the lease isn't given back
+		closed := make(chan struct{})
+		go func() { _ = session.Close(closing); close(closed) }()
+		select {
+		case <-closed:
+		case <-time.After(r.cfg.Grace):
+		}
+		return &ended{hung}
+	}
 	if closeErr := session.Close(closing); closeErr != nil && !errors.Is(closeErr, ErrLeaseLost) {
 		r.cfg.Logger.Debug("session closed badly", "destination", r.cfg.Name, "error", closeErr)
 	}
@@ -135,13 +152,19 @@ type loop struct {
 
 	probe probe
 
-	events  chan func()
-	running int // goroutines that will still send an event
+	events  chan event
+	running map[string]int // goroutines that will still send an event, by the call that they make
 	broken  error
 
 	work        context.Context // publishing, settling
 	intake      context.Context // reading: ends first
 	closeIntake context.CancelFunc
+}
+
+// event is the return of a call.
+type event struct {
+	call  string
+	apply func()
 }
 
 func (l *loop) run(ctx context.Context) error {
@@ -163,9 +186,9 @@ func (l *loop) run(ctx context.Context) error {
 		}
 		timer.Reset(untilWake(now, next.Wake, probeAt, l.session.Expires()))
 		select {
-		case event := <-l.events:
-			l.running--
-			event()
+		case e := <-l.events:
+			l.returned(e)
+			e.apply()
 		case <-timer.C:
 		case <-done:
 			done = nil
@@ -193,17 +216,39 @@ func untilWake(now time.Time, times ...time.Time) time.Duration {
 	return max(first.Sub(now), 0)
 }
 
-// wait lets everything that was started come back. Its results no longer count.
-func (l *loop) wait() {
-	for ; l.running > 0; l.running-- {
-		<-l.events
+// wait lets everything that was started come back. Its results no longer count. While ctx lasts, it waits for what
+// hangs: to end such a call is up to the adapter's timeouts. When ctx has ended, calls have Grace to return; the others
+// are left behind, and the error names them.
+func (l *loop) wait(ctx context.Context) error {
+	done := ctx.Done()
+	var grace <-chan time.Time
+	for len(l.running) > 0 {
+		select {
+		case e := <-l.events:
+			l.returned(e)
+		case <-done:
+			done = nil
+			grace = time.After(l.relay.cfg.Grace)
+		case <-grace:
+			return l.hung()
+		}
 	}
+	return nil
+}
+
+func (l *loop) hung() error {
+	var calls []string
+	for _, call := range slices.Sorted(maps.Keys(l.running)) {
+		calls = append(calls, fmt.Sprintf("%s (%d)", call, l.running[call]))
+	}
+	return fmt.Errorf("destination %s: %s: %w by %v; their goroutines stay, and the lease isn't given back, because what hangs "+
+		"may still happen: end the process", l.relay.cfg.Name, strings.Join(calls, ", "), ErrHung, l.relay.cfg.Grace)
 }
 
 // start performs the actions.
 func (l *loop) start(r ready) {
 	if r.Read > 0 {
-		l.do(func() func() {
+		l.do("Session.Next", func() func() {
 			batch, err := l.session.Next(l.intake, r.Read)
 			return func() {
 				if err != nil {
@@ -217,10 +262,10 @@ func (l *loop) start(r ready) {
 		})
 	}
 	for _, k := range r.Publish {
-		l.do(func() func() { return l.publish(k) })
+		l.do("Broker.Publish", func() func() { return l.publish(k) })
 	}
 	if s := r.Settle; s != nil {
-		l.do(func() func() {
+		l.do("Session.Settle", func() func() {
 			err := l.session.Settle(l.work, *s)
 			return func() {
 				if err != nil {
@@ -234,7 +279,7 @@ func (l *loop) start(r ready) {
 		})
 	}
 	if r.Controls {
-		l.do(func() func() {
+		l.do("Session.Controls", func() func() {
 			controls, err := l.session.Controls(l.work)
 			return func() {
 				if err != nil {
@@ -249,7 +294,7 @@ func (l *loop) start(r ready) {
 		})
 	}
 	if r.Lanes > 0 {
-		l.do(func() func() {
+		l.do("Session.Lanes", func() func() {
 			lanes, err := l.session.Lanes(l.work, r.Lanes)
 			return func() {
 				if err != nil {
@@ -261,7 +306,7 @@ func (l *loop) start(r ready) {
 		})
 	}
 	if q := r.Held; q != nil {
-		l.do(func() func() {
+		l.do("Session.Held", func() func() {
 			held, err := l.held(q)
 			return func() {
 				if err != nil {
@@ -286,10 +331,16 @@ func (l *loop) held(q *heldQuery) ([][]Delivery, error) {
 	return [][]Delivery{held}, err
 }
 
-// do runs f beside the loop, and what f returns in it.
-func (l *loop) do(f func() func()) {
-	l.running++
-	go func() { l.events <- f() }()
+// do runs f, which makes a call, beside the loop, and what f returns in it.
+func (l *loop) do(call string, f func() func()) {
+	l.running[call]++
+	go func() { l.events <- event{call, f()} }()
+}
+
+func (l *loop) returned(e event) {
+	if l.running[e.call]--; l.running[e.call] == 0 {
+		delete(l.running, e.call)
+	}
 }
 
 func (l *loop) fail(err error) {

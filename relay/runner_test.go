@@ -26,6 +26,7 @@ type table struct {
 	dead     []Dead
 	sessions []*tableSession
 	acquire  func() error // nil: always
+	hang     func()       // in Settle; nil: it doesn't
 }
 
 func newTable(n int) *table {
@@ -66,6 +67,7 @@ type tableSession struct {
 	expires time.Time
 	settle  error // what Settle answers
 	closed  bool
+	left    bool // closed without giving the lease back
 }
 
 func (s *tableSession) Next(ctx context.Context, limit int) (Batch, error) {
@@ -85,6 +87,9 @@ func (s *tableSession) Next(ctx context.Context, limit int) (Batch, error) {
 }
 
 func (s *tableSession) Settle(_ context.Context, st Settlement) error {
+	if s.table.hang != nil {
+		s.table.hang()
+	}
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
 	if s.settle != nil {
@@ -107,11 +112,11 @@ func (s *tableSession) Expires() time.Time {
 	return s.expires
 }
 
-func (s *tableSession) Close(context.Context) error {
+func (s *tableSession) Close(ctx context.Context) error {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
-	s.closed = true
-	return nil
+	s.closed, s.left = ctx.Err() == nil, ctx.Err() != nil
+	return ctx.Err()
 }
 
 // wire is a broker in memory whose answers a test decides.
@@ -120,9 +125,13 @@ type wire struct {
 	got     []int64
 	answer  func(m *outbox.Message) error // nil: accepted
 	latency time.Duration
+	hang    func() // nil: it doesn't
 }
 
 func (w *wire) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	if w.hang != nil {
+		w.hang()
+	}
 	if w.latency > 0 {
 		select {
 		case <-time.After(w.latency):
@@ -219,6 +228,50 @@ func TestADrainGivesUpOnABrokerThatDoesNotAnswer(t *testing.T) {
 			t.Error("settled what nobody accepted")
 		}
 	})
+}
+
+// Publish or a session may ignore that its context has ended.
+func TestADrainLeavesACallThatHangsBehindAndKeepsTheLease(t *testing.T) {
+	release := make(chan struct{})
+	hang := func() { <-release }
+	for call, broken := range map[string]bool{"Broker.Publish": false, "Session.Settle": false, "Broker.Publish (2)": true} {
+		t.Run(call, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				release = make(chan struct{})
+				source, broker := newTable(20), &wire{}
+				if strings.HasPrefix(call, "Broker") {
+					broker.hang = hang
+				} else {
+					source.hang = hang
+				}
+				seen := &states{}
+				stop := start(t, source, broker, Config{DrainTimeout: 5 * time.Second, Grace: time.Second, Observer: seen})
+				time.Sleep(time.Minute)
+				bound := 6 * time.Second
+				if source.mu.Lock(); broken { // the session is over already, and what hangs is waited for
+					source.sessions[0].expires = time.Now().Add(-time.Second)
+					bound = time.Second
+				}
+				source.mu.Unlock()
+				time.Sleep(time.Minute)
+				began := time.Now()
+				err := stop()
+				if !errors.Is(err, ErrHung) || !strings.Contains(err.Error(), call) {
+					t.Errorf("Run has ended with %v", err)
+				}
+				if took := time.Since(began); took != bound {
+					t.Errorf("the drain took %v, want %v", took, bound)
+				}
+				if s := source.sessions[0]; s.closed || !s.left {
+					t.Errorf("the lease was given back: %v; it is renewed on: %v", s.closed, !s.left)
+				}
+				if last := seen.list[len(seen.list)-1]; last != StateStopped || len(source.sessions) != 1 {
+					t.Errorf("%d sessions; the last state is %v", len(source.sessions), last)
+				}
+				close(release)
+			})
+		})
+	}
 }
 
 func TestADrainThatBreaksIsTold(t *testing.T) {

@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -88,5 +90,74 @@ func TestTwoDaemonsServeTwoDatabasesInOneProcess(t *testing.T) {
 		case <-ctx.Done():
 			t.Fatalf("%s: nothing came", topic)
 		}
+	}
+}
+
+// stuck is a broker whose calls don't return.
+type stuck struct {
+	called  chan struct{}
+	release chan struct{}
+}
+
+func (b *stuck) Publish(context.Context, []*outbox.Message) []error {
+	b.called <- struct{}{}
+	<-b.release
+	return nil
+}
+
+func (b *stuck) Close() error { <-b.release; return nil }
+
+func TestADaemonEndsThoughItsBrokerHangs(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, servers.TestDatabase(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := schema.Up(ctx, conn, schema.UpConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(ctx, "INSERT INTO outbox.messages (topic, payload) VALUES ('orders', '{}')"); err != nil {
+		t.Fatal(err)
+	}
+	cfg := config.Standard[config.Config]()
+	cfg.Name, cfg.HTTP.Listen = "relay", "127.0.0.1:0"
+	to := config.Standard[config.Destination]()
+	to.Name, to.Broker.Stdout, to.DrainTimeout, to.Lease = "all", &config.Stdout{}, time.Millisecond, time.Hour
+	cfg.Destinations = []config.Destination{to}
+	d, err := New([]Database{{Name: config.DefaultDatabase, Origin: "the test", Conn: conn.Config(), Config: cfg}},
+		Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	broker := &stuck{make(chan struct{}, 1), make(chan struct{})}
+	defer close(broker.release)
+	d.units[0].parts[0].broker.Broker = broker
+	d.units[0].brokers = append(d.units[0].brokers, broker)
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(running) }()
+	await := func() (err error) {
+		select {
+		case <-broker.called:
+		case err = <-ended:
+		case <-ctx.Done():
+			t.Fatal("nothing comes")
+		}
+		return err
+	}
+	if err := await(); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if err := await(); !errors.Is(err, relay.ErrHung) {
+		t.Errorf("the daemon has ended with %v", err)
+	}
+	var left bool
+	if err := conn.QueryRow(ctx, "SELECT lease_until > clock_timestamp() FROM outbox.cursors").Scan(&left); err != nil || !left {
+		t.Errorf("the lease lasts: %v; %v", left, err)
 	}
 }

@@ -137,11 +137,23 @@ func (u *unit) assemble() error {
 	return errors.Join(faults...)
 }
 
+// closeWithin bounds how long closing the brokers takes: a call that hangs would hold up the end of the process.
+const closeWithin = 10 * time.Second
+
 func (u *unit) closeBrokers() {
-	for _, b := range u.brokers {
-		if err := b.Close(); err != nil {
-			u.logger.Warn("broker closed badly", "error", err)
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		for _, b := range u.brokers {
+			if err := b.Close(); err != nil {
+				u.logger.Warn("broker closed badly", "error", err)
+			}
 		}
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeWithin):
+		u.logger.Warn("brokers are left open, closing them hangs")
 	}
 }
 
