@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/proof/rig"
+	"github.com/pgoutbox/outbox/relay/replication"
 )
 
 // slot is the name of one of this run's slots: no other run has a database of that name.
@@ -49,12 +50,16 @@ func (b *bed) standBefore(ctx context.Context, conn *pgx.Conn, contender string)
 	if contender != Replication {
 		return nil
 	}
+	version, err := replication.Publication(ctx, conn, "outbox")
+	if err != nil {
+		return err
+	}
 	for _, sql := range []string{
 		`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier)
 			SELECT '` + destination + `', 0, 1, s.system_identifier FROM pg_control_system() s`,
-		`INSERT INTO outbox.slots (destination, slot, publication, publication_oid, position, fallback)
-			SELECT '` + destination + `', s.slot_name, p.pubname, p.oid, s.confirmed_flush_lsn, '1:1:'
-			FROM pg_replication_slots s, pg_publication p WHERE p.pubname = 'outbox' AND s.slot_name = '` + slot + `'`,
+		`INSERT INTO outbox.slots (destination, slot, publication, publication_version, position, fallback)
+			SELECT '` + destination + `', s.slot_name, 'outbox', '` + version + `', s.confirmed_flush_lsn, '1:1:'
+			FROM pg_replication_slots s WHERE s.slot_name = '` + slot + `'`,
 	} {
 		if _, err := conn.Exec(ctx, sql); err != nil {
 			return fmt.Errorf("place the relay before the backlog: %w", err)

@@ -35,8 +35,8 @@ var _ strategy = (*logSession)(nil)
 // newLog waits until the link has the lock of the slot. The session with that lock owns the slot.
 func newLog(ctx context.Context, x *session) (relay.Session, error) {
 	src := x.source
-	if x.pooled != nil {
-		return nil, x.pooled
+	if err := errors.Join(x.pooled, src.unsound); err != nil {
+		return nil, err
 	}
 	if err := src.awaitLock(ctx, x.conn, x.table.nameLock("slot "+src.cfg.Slot), "another relay reads the log"); err != nil {
 		return nil, err
@@ -64,7 +64,8 @@ func newLog(ctx context.Context, x *session) (relay.Session, error) {
 }
 
 // keep sends a statement on the connection that has the lock. If there is a stream, the statement checks that the
-// stream is sound.
+// stream is sound. If it isn't, the source has no further session: the next one would find a publication that sends
+// everything, and a slot that is beyond what was not sent.
 func (s *logSession) keep(ctx context.Context, conn *pgx.Conn) error {
 	s.mu.Lock()
 	tail := s.tail
@@ -72,7 +73,11 @@ func (s *logSession) keep(ctx context.Context, conn *pgx.Conn) error {
 	if tail == nil {
 		return ping(ctx, conn)
 	}
-	return tail.Sound(ctx, conn)
+	err := tail.Sound(ctx, conn)
+	if outbox.IsPermanent(err) {
+		s.source.unsound = err
+	}
+	return err
 }
 
 // logEntry is a row on its way. It keeps the row's texts for a dead letter, because the writer may have deleted the row

@@ -98,6 +98,10 @@ func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
 	for name, sql := range map[string]string{
 		"made anew":  `DROP PUBLICATION events_log; CREATE PUBLICATION events_log FOR TABLE events`,
 		"no inserts": `ALTER PUBLICATION events_log SET (publish = 'update')`,
+		"no inserts for a moment": `ALTER PUBLICATION events_log SET (publish = 'update');
+			ALTER PUBLICATION events_log SET (publish = 'insert')`,
+		"some rows for a moment":         `ALTER PUBLICATION events_log SET TABLE events WHERE (id > 1); ALTER PUBLICATION events_log SET TABLE events`,
+		"without the table for a moment": `ALTER PUBLICATION events_log DROP TABLE events; ALTER PUBLICATION events_log ADD TABLE events`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -116,6 +120,10 @@ func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
 			}
 			if err == nil || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "publication") {
 				t.Errorf("got %v, want a permanent one of the publication", err)
+			}
+			_ = s.Close(ctx)
+			if _, err := source.Acquire(ctx); err == nil || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "publication") {
+				t.Errorf("acquired again, with %v", err)
 			}
 		})
 	}

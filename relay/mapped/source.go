@@ -29,6 +29,7 @@ type Source struct {
 
 	receipts receipts
 	states   *states.Writer // nil without the name of a destination
+	unsound  error          // why the log can't be read any more; sessions set it, one after the other
 }
 
 var (

@@ -21,8 +21,8 @@ type boundary struct {
 	lsn      wal.LSN
 	snapshot string
 
-	publication uint32
-	err         error
+	version string // of the publication
+	err     error
 }
 
 // newSlot creates the destination's slot anew and returns where it begins. It waits for transactions that are open now,
@@ -33,10 +33,10 @@ func (s *session) newSlot(ctx context.Context) (b boundary, err error) {
 		return b, err
 	}
 	defer dial.HangUp(conn)
-	if b.publication, err = ensurePublication(ctx, conn, s.source.cfg.Publication); err != nil {
+	if err := s.dropSlot(ctx, conn); err != nil {
 		return b, err
 	}
-	if err := s.dropSlot(ctx, conn); err != nil {
+	if b.version, err = Publication(ctx, conn, s.source.cfg.Publication); err != nil {
 		return b, err
 	}
 	stream, err := s.source.server().ConnectWAL(ctx)

@@ -2,7 +2,6 @@ package replication
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"runtime"
@@ -79,44 +78,6 @@ func TestShardsAreThoseOfTheTable(t *testing.T) {
 		if got := int(shardOf([]byte(name))); got != want {
 			t.Errorf("%q is in shard %d, the table has %d", name, got, want)
 		}
-	}
-}
-
-// A publication that was away has hidden inserts; only the table has them.
-func TestAPublicationThatWasMadeAnewLosesNothing(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	source, _ := db.source("d", Config{})
-	s := acquire(t, source)
-	streaming(t, s)
-	db.insert("1")
-	ds := read(t, s, 1)
-	settle(t, s, &ds[0])
-	db.Exec("DROP PUBLICATION outbox")
-	db.insert("2", "3")
-	db.Exec(publicationSQL("outbox"))
-	db.insert("4")
-	var got []string
-	for !strings.Contains(strings.Join(got, " "), "2 3 4") {
-		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-		b, err := s.Next(ctx, 100)
-		cancel()
-		if errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("read %q", got)
-		}
-		if err != nil {
-			_ = s.Close(t.Context()) // it has lost its place
-			s = acquire(t, source)
-			got = nil
-			continue
-		}
-		got = append(got, texts(b.Deliveries)...)
-		if n := len(b.Deliveries); n > 0 {
-			_ = s.Settle(t.Context(), relay.Settlement{Through: &b.Deliveries[n-1]}) // it may have lost its place
-		}
-	}
-	if cause := db.Value("SELECT lost_reason FROM outbox.slots"); !strings.Contains(cause, "publication") {
-		t.Errorf("the state says %q", cause)
 	}
 }
 

@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -66,13 +67,13 @@ func (s *session) tend(watch bool) error {
 	// This doesn't use the session's context: Close would interrupt a write and lose the connection with it.
 	ctx := context.Background()
 	if w == nil {
-		return s.readMode()
+		return s.readMode(false)
 	}
 	if due {
 		if err := s.store(ctx, nil); err != nil {
 			return err
 		}
-	} else if err := s.readMode(); err != nil {
+	} else if err := s.readMode(true); err != nil {
 		return err
 	}
 	if err := s.confirm(w, false); err != nil {
@@ -101,17 +102,21 @@ func (s *session) confirm(w *wal.Stream, last bool) error {
 // standbysSQL reports whether commits wait for synchronous standbys. The server sends the log before they have it.
 const standbysSQL = "current_setting('synchronous_standby_names') <> ''"
 
-// readMode reads what the operator wants.
-func (s *session) readMode() error {
+// readMode reads what the operator wants. If the log is read, it ends the session when the publication has changed. The
+// next settlement would do so too, but perhaps none comes, because nothing is sent any more, or comes too late.
+func (s *session) readMode(streaming bool) error {
 	var wanted mode
-	var standbys bool
+	var standbys, same bool
 	err := s.table.Read(func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(context.Background(), s.ttl())
 		defer cancel()
-		err := conn.QueryRow(ctx, "SELECT mode, "+standbysSQL+" FROM outbox.slots WHERE destination = $1",
-			s.source.destination).Scan(&wanted, &standbys)
-		if errors.Is(err, pgx.ErrNoRows) {
+		err := conn.QueryRow(ctx, "SELECT mode, "+standbysSQL+", coalesce(publication_version = ("+versionSQL+"publication), false) "+
+			"FROM outbox.slots WHERE destination = $1", s.source.destination).Scan(&wanted, &standbys, &same)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
 			return relay.ErrLeaseLost // the destination was dropped
+		case err == nil && streaming && !same:
+			return fmt.Errorf("%w: %q", errPublicationChanged, s.source.cfg.Publication)
 		}
 		return err
 	})

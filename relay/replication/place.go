@@ -29,7 +29,7 @@ type place struct {
 	trusted bool // a position is stored
 	stored  wal.Mark
 	moved   bool // the cursor isn't where this strategy left it
-	oid     uint32
+	version string
 
 	there struct {
 		slot      bool
@@ -40,7 +40,7 @@ type place struct {
 		reason    string // invalidation_reason, of PostgreSQL 17 and later
 		active    int    // process that streams from it
 
-		publication uint32 // its oid, 0 if there is none
+		version string // "" if not every insert is sent
 	}
 }
 
@@ -50,24 +50,20 @@ const placeSQL = `
 SELECT p.mode, p.slot, p.publication, p.position IS NOT NULL, coalesce(p.position, '0/0')::text,
 	coalesce(p.partial_lsn, '0/0')::text, p.partial_count,
 	p.fallback IS NULL OR c.prev::text <> p.fallback::text OR cardinality(c.windows) > 0,
-	coalesce(p.publication_oid, 0), s.slot_name IS NOT NULL, coalesce(s.plugin, ''), coalesce(s.database = current_database(), false),
+	coalesce(p.publication_version, ''), s.slot_name IS NOT NULL, coalesce(s.plugin, ''), coalesce(s.database = current_database(), false),
 	coalesce(s.confirmed_flush_lsn, '0/0')::text, coalesce(s.wal_status, ''),
-	coalesce(to_jsonb(s) ->> 'invalidation_reason', ''), coalesce(s.active_pid, 0), coalesce(pub.oid, 0)
+	coalesce(to_jsonb(s) ->> 'invalidation_reason', ''), coalesce(s.active_pid, 0),
+	coalesce((` + versionSQL + `p.publication), '')
 FROM outbox.slots p
 JOIN outbox.cursors c ON c.destination = p.destination AND c.shard_group = 0
 LEFT JOIN pg_replication_slots s ON s.slot_name = p.slot
-LEFT JOIN pg_publication pub ON pub.pubname = p.publication AND ` + completeSQL + `
 WHERE p.destination = $1`
-
-// completeSQL is the condition that publication pub sends every insert into outbox.messages, in that table's name.
-const completeSQL = `pub.pubinsert AND pub.pubviaroot AND (pub.puballtables OR EXISTS (
-	SELECT FROM pg_publication_rel r WHERE r.prpubid = pub.oid AND r.prrelid = 'outbox.messages'::regclass))`
 
 func readPlace(ctx context.Context, conn *pgx.Conn, destination string) (p place, err error) {
 	var position, partialLSN, confirmed string
 	err = conn.QueryRow(ctx, placeSQL, destination).Scan(&p.mode, &p.slot, &p.publication, &p.trusted, &position,
-		&partialLSN, &p.stored.Partial.Count, &p.moved, &p.oid, &p.there.slot, &p.there.plugin, &p.there.database,
-		&confirmed, &p.there.status, &p.there.reason, &p.there.active, &p.there.publication)
+		&partialLSN, &p.stored.Partial.Count, &p.moved, &p.version, &p.there.slot, &p.there.plugin, &p.there.database,
+		&confirmed, &p.there.status, &p.there.reason, &p.there.active, &p.there.version)
 	if err != nil {
 		return p, fmt.Errorf("read the place in the log: %w", err)
 	}
@@ -114,10 +110,12 @@ func (p *place) lost(slot, publication string) error {
 			p.slot, p.there.confirmed, p.stored.Position)
 	case p.moved:
 		return errors.New("the cursor was moved by another strategy, or by a rebase")
-	case p.there.publication == 0:
-		return fmt.Errorf("publication %q is gone, or no longer publishes inserts into outbox.messages", p.publication)
-	case p.there.publication != p.oid:
-		return fmt.Errorf("publication %q was recreated: rows inserted in between were not sent", p.publication)
+	case p.there.version == "":
+		return fmt.Errorf("publication %q is gone, or no longer publishes all inserts into outbox.messages, or a segment is UNLOGGED",
+			p.publication)
+	case p.there.version != p.version:
+		return fmt.Errorf("publication %q was changed or recreated, or a segment was attached or rewritten, as SET UNLOGGED does: "+
+			"rows inserted in between may not have been sent", p.publication)
 	}
 	return nil
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
-// moveSQL stores a destination's progress, if the lease still has this epoch and the publication is the one that the
-// stream was read through. It also takes the next fallback: the snapshot is the statement's, so what it sees has
+// moveSQL stores a destination's progress, if the lease still has this epoch and the publication has the version that
+// the stream was read through. It also takes the next fallback: the snapshot is the statement's, so what it sees has
 // committed before the position that is read after it.
 //
 // The publication is looked up by the same snapshot. So no fallback is taken, and none becomes the cursor, while
@@ -25,15 +25,16 @@ WITH moved AS (
 	UPDATE outbox.cursors SET prev = $3::text::pg_snapshot, windows = '{}', last_id = 0, delivered = delivered + $4,
 		lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond', updated_at = clock_timestamp()
 	WHERE destination = $1 AND shard_group = 0 AND epoch = $2
-	AND EXISTS (SELECT FROM pg_publication pub WHERE pub.oid = $6 AND ` + completeSQL + `)
+	AND $6 = (` + versionSQL + `$10)
 	RETURNING destination
 )
 UPDATE outbox.slots s SET position = $7::text::pg_lsn, partial_lsn = nullif($8::text, '0/0')::pg_lsn, partial_count = $9,
-	publication_oid = $6, fallback = $3::text::pg_snapshot, updated_at = clock_timestamp()
+	publication_version = $6, fallback = $3::text::pg_snapshot, updated_at = clock_timestamp()
 FROM moved WHERE s.destination = moved.destination
 RETURNING pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, s.mode, ` + standbysSQL
 
-var errPublicationGone = errors.New("the publication was dropped or changed while the log was being read through it")
+var errPublicationChanged = errors.New("the publication was dropped or changed, or a segment was made UNLOGGED, " +
+	"while the log was being read through it")
 
 // store writes the progress, and the other changes of settlement, if that isn't nil.
 func (s *session) store(ctx context.Context, settlement *relay.Settlement) error {
@@ -111,8 +112,9 @@ type queryRower interface {
 func (s *session) moveRow(ctx context.Context, db queryRower, prev string, delivered int, at wal.Mark) (*moved, error) {
 	var next moved
 	var lsn string
-	err := db.QueryRow(ctx, moveSQL, s.source.destination, s.table.Epoch(), prev, delivered, s.ttl().Microseconds(), s.publication,
-		at.Position.String(), at.Partial.Commit.String(), at.Partial.Count).Scan(&next.snapshot, &lsn, &next.mode, &next.standbys)
+	err := db.QueryRow(ctx, moveSQL, s.source.destination, s.table.Epoch(), prev, delivered, s.ttl().Microseconds(), s.version,
+		at.Position.String(), at.Partial.Commit.String(), at.Partial.Count, s.source.cfg.Publication).
+		Scan(&next.snapshot, &lsn, &next.mode, &next.standbys)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, s.whyNotMoved(ctx, db)
 	}
@@ -134,7 +136,7 @@ func (s *session) whyNotMoved(ctx context.Context, db queryRower) error {
 		return fmt.Errorf("ask for the lease: %w", err)
 	}
 	if mine {
-		return fmt.Errorf("%w: %q", errPublicationGone, s.source.cfg.Publication)
+		return fmt.Errorf("%w: %q", errPublicationChanged, s.source.cfg.Publication)
 	}
 	return nil
 }

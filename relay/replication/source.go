@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
@@ -154,7 +155,7 @@ func (s *session) resume(ctx context.Context, conn *pgx.Conn, p *place) error {
 	if err != nil {
 		return err
 	}
-	s.publication = p.oid
+	s.version = p.version
 	s.progress, s.stored = wal.NewProgress(p.stored), p.stored
 	s.seen, s.seenUntil = &seen, end
 	s.streaming = true
@@ -173,11 +174,11 @@ func (s *session) fallBack(ctx context.Context, conn *pgx.Conn, p *place, cause 
 				return err
 			}
 		}
-		oid, err := ensurePublication(ctx, conn, s.source.cfg.Publication)
-		if err != nil {
+		// If the log was read before, the table is read until the publication is as it has to be.
+		_, err := Publication(ctx, conn, s.source.cfg.Publication)
+		if err != nil && (errors.Is(cause, errNew) || !outbox.IsPermanent(err)) {
 			return err
 		}
-		s.publication = oid
 	}
 	reason := ""
 	if !errors.Is(cause, errNew) {
@@ -224,14 +225,14 @@ type session struct {
 	formerSlot     string
 	statusInterval time.Duration
 
-	mu          sync.Mutex
-	mode        mode // what the operator wants
-	standbys    bool // commits wait for synchronous standbys
-	streaming   bool // the log is read, not the table
-	publication uint32
-	wal         *wal.Stream
-	progress    *wal.Progress
-	stored      wal.Mark // what the database knows, and what the server is told
+	mu        sync.Mutex
+	mode      mode   // what the operator wants
+	standbys  bool   // commits wait for synchronous standbys
+	streaming bool   // the log is read, not the table
+	version   string // of the publication, that the log is read through
+	wal       *wal.Stream
+	progress  *wal.Progress
+	stored    wal.Mark // what the database knows, and what the server is told
 
 	// unseen are transactions whose messages were delivered and that no snapshot has seen yet.
 	unseen []uint64

@@ -20,6 +20,7 @@ type reader struct {
 	order   []int              // of the fields of emitted messages
 	layouts map[uint32]*layout // of outbox.messages, by relation; nil for another table's
 	limit   int                // of the batch being read
+	told    bool               // the server has described outbox.messages since the publication was looked at
 
 	// The rows of transactions that seen sees were delivered from the table. No such transaction commits after
 	// seenUntil.
@@ -96,6 +97,14 @@ func (s *session) readLog(ctx context.Context, limit int) (relay.Batch, error) {
 	if _, err := s.wal.Read(ctx, s); err != nil || s.page.Len() == 0 {
 		return relay.Batch{}, err
 	}
+	// The server describes the table again before the first row that it sends after a change of the publication or of
+	// the table. Rows before this one may not have been sent, and they have to come first.
+	if s.told {
+		if err := s.readMode(true); err != nil {
+			return relay.Batch{}, err
+		}
+		s.told = false
+	}
 	if err := s.awaitStandbys(ctx); err != nil {
 		return relay.Batch{}, err
 	}
@@ -149,6 +158,7 @@ func (s *session) relation(r *wal.Relation) error {
 		s.layouts[r.ID] = nil // another table, in a publication that isn't only ours
 		return nil
 	}
+	s.told = true
 	l, err := newLayout(r, &s.row.columns)
 	s.layouts[r.ID] = l
 	return err

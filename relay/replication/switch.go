@@ -97,7 +97,7 @@ func (s *session) enterLog(ctx context.Context) error {
 	err = s.table.Write(context.WithoutCancel(ctx), func(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		start := wal.NewProgress(wal.Mark{Position: b.lsn})
 		s.mu.Lock()
-		s.publication = b.publication
+		s.version = b.version
 		s.mu.Unlock()
 		next, err := s.moveRow(ctx, conn, prev, 0, start.Mark)
 		if err != nil || next == nil {

@@ -20,7 +20,7 @@ import (
 type Tail struct {
 	stream  *Stream
 	cfg     TailConfig
-	oid     uint32    // of the publication
+	version string    // of the publication
 	watched time.Time // when Sound last looked at the slot
 
 	// Only the reader uses the rest.
@@ -84,7 +84,7 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 	if err := RefuseLevel(asking, plain); err != nil {
 		return nil, err
 	}
-	if t.oid, err = publishes(asking, plain, cfg); err != nil {
+	if t.version, err = publishes(asking, plain, cfg); err != nil {
 		return nil, err
 	}
 	position, err := slotStands(asking, plain, cfg)

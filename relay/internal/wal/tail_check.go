@@ -14,25 +14,30 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
-// publishes returns the oid of the publication, and refuses one that doesn't publish all inserts.
-func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (oid uint32, err error) {
+// publishes returns the version of the publication, and refuses one that doesn't publish all inserts. The version is
+// made of the transactions that wrote the rows of the publication and of its table; ALTER PUBLICATION writes them anew.
+func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (version string, err error) {
 	var inserts, listed, filtered bool
-	err = conn.QueryRow(ctx, `SELECT pub.oid, pub.pubinsert, t.pubname IS NOT NULL, (to_jsonb(t) ->> 'rowfilter') IS NOT NULL
+	err = conn.QueryRow(ctx, `SELECT pg_catalog.format('%s %s, %s', pub.oid, pub.xmin, (
+			SELECT r.oid || ' ' || r.xmin FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
+			WHERE r.prpubid = pub.oid AND c.relname = $3 AND c.relnamespace = (
+				SELECT n.oid FROM pg_catalog.pg_namespace n WHERE n.nspname = $2))),
+		pub.pubinsert, t.pubname IS NOT NULL, (to_jsonb(t) ->> 'rowfilter') IS NOT NULL
 		FROM pg_catalog.pg_publication pub LEFT JOIN pg_catalog.pg_publication_tables t ON t.pubname = pub.pubname AND t.schemaname = $2 AND t.tablename = $3
-		WHERE pub.pubname = $1`, cfg.Publication, cfg.Table.Schema, cfg.Table.Name).Scan(&oid, &inserts, &listed, &filtered)
+		WHERE pub.pubname = $1`, cfg.Publication, cfg.Table.Schema, cfg.Table.Name).Scan(&version, &inserts, &listed, &filtered)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return 0, dial.Permanent("there is no publication %q: let the owner of table %s run: %s Then create the slot "+
+		return "", dial.Permanent("there is no publication %q: let the owner of table %s run: %s Then create the slot "+
 			"again, because it looks up the publication: %s",
 			cfg.Publication, cfg.Table, mapping.CreatePublicationSQL(cfg.Publication, cfg.Table), mapping.CreateSlotSQL(cfg.Slot))
 	case err != nil:
-		return 0, fmt.Errorf("look for the publication: %w", err)
+		return "", fmt.Errorf("look for the publication: %w", err)
 	case !inserts || !listed || filtered:
-		return 0, dial.Permanent("publication %q doesn't send all inserts into table %s in its name: "+
+		return "", dial.Permanent("publication %q doesn't send all inserts into table %s in its name: "+
 			"name another one (replication.publication) and run: %s",
 			cfg.Publication, cfg.Table, mapping.CreatePublicationSQL(cfg.Publication, cfg.Table))
 	}
-	return oid, nil
+	return version, nil
 }
 
 // Sound checks that the publication is still the one through which the log is read. While it is missing, or leaves
@@ -40,9 +45,9 @@ func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (oid uint32,
 // happened. Every few seconds Sound also looks at what the slot retains, and warns. Only one goroutine may call it;
 // conn is an ordinary connection.
 func (t *Tail) Sound(ctx context.Context, conn *pgx.Conn) error {
-	oid, err := publishes(ctx, conn, t.cfg)
-	if err == nil && oid != t.oid {
-		err = dial.Permanent("publication %q was recreated", t.cfg.Publication)
+	version, err := publishes(ctx, conn, t.cfg)
+	if err == nil && version != t.version {
+		err = dial.Permanent("publication %q was changed or recreated", t.cfg.Publication)
 	}
 	if outbox.IsPermanent(err) {
 		return fmt.Errorf("the log was read while inserts may not have been sent; deliver the waiting messages by a "+
