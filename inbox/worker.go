@@ -80,8 +80,8 @@ func NewWorker(b *Inbox, source relay.Source, db DB, fn Handler, cfg WorkerConfi
 	return &Worker{r, cfg.Beside}, nil
 }
 
-// Run applies messages until ctx ends. Then it waits for running handlers (at most Relay.DrainTimeout) and returns nil. A
-// handler that hangs when Relay.Grace has passed too is left behind: see relay.ErrHung.
+// Run applies messages until ctx ends. Then it waits for running handlers (at most Relay.DrainTimeout) and returns nil.
+// A handler that hangs when Relay.Grace has passed too is left behind: see relay.ErrHung.
 // It returns earlier, with an error, only for what waiting can't cure, and with the policy relay.Stop.
 func (w *Worker) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)

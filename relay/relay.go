@@ -32,7 +32,8 @@ type Broker interface {
 	// returns soon, with unavailable errors for what is unknown.
 	//
 	// The messages and all they point to belong to the caller and are reused after the return: nothing
-	// of them may be kept. Publish is called from several goroutines at once.
+	// of them may be kept, and nothing changed, for a retry and the order of a key go by them. Publish is
+	// called from several goroutines at once.
 	Publish(ctx context.Context, batch []*outbox.Message) []error
 
 	// Close releases connections. No Publish runs any more, unless it hangs (ErrHung).

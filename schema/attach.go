@@ -15,7 +15,9 @@ import (
 var ErrNoTable = errors.New("there is no such table")
 
 // Attachment is a trigger that writes a message for each change of a row, in the transaction of the change: for tables
-// whose application can't be changed. TRUNCATE is no change of rows, and writes nothing.
+// whose application can't be changed. TRUNCATE is no change of rows, and writes nothing. An UPDATE that moves a row to
+// another partition is a DELETE and an INSERT for triggers, and writes two messages. Sessions whose
+// session_replication_role is replica write none.
 type Attachment struct {
 	// Table is the table, with its schema unless that is in the search path. Required.
 	Table string
@@ -36,6 +38,10 @@ type Attachment struct {
 }
 
 const attachedTrigger = "outbox_attach"
+
+// row is the trigger's variable. PostgreSQL names it in the error of a change after a column was renamed or dropped that
+// the trigger takes the key, the topic or the payload from. To catch that error would cost a subtransaction each time.
+const row = `"row; if its columns changed, run outbox attach again"`
 
 // Plan checks the attachment against the database, and returns the SQL that makes it; remove is the SQL that takes it
 // away again. Both may be run again. The role has to own the table, and to be a writer of the outbox: the trigger
@@ -96,38 +102,40 @@ func (a Attachment) Plan(ctx context.Context, q Querier) (attach, remove string,
 	topic := QuoteLiteral(name)
 	switch {
 	case a.TopicColumn != "":
-		topic = "changed." + QuoteIdentifier(a.TopicColumn) + "::text"
+		topic = row + "." + QuoteIdentifier(a.TopicColumn) + "::text"
 	case a.Topic != "":
 		topic = QuoteLiteral(a.Topic)
 	}
-	payload := "to_jsonb(changed)"
+	payload := "to_jsonb(" + row + ")"
 	if len(a.Columns) > 0 {
 		var pairs []string
 		for _, column := range a.Columns {
-			pairs = append(pairs, QuoteLiteral(column)+", changed."+QuoteIdentifier(column))
+			pairs = append(pairs, QuoteLiteral(column)+", "+row+"."+QuoteIdentifier(column))
 		}
 		payload = "jsonb_build_object(" + strings.Join(pairs, ", ") + ")"
 	}
-	keys := "changed." + QuoteIdentifier(key[0]) + "::text"
+	keys := row + "." + QuoteIdentifier(key[0]) + "::text"
 	if len(key) > 1 {
 		var parts []string
 		for _, column := range key {
-			parts = append(parts, "changed."+QuoteIdentifier(column))
+			parts = append(parts, row+"."+QuoteIdentifier(column))
 		}
 		keys = "jsonb_build_array(" + strings.Join(parts, ", ") + ")::text" // (a, bc) and (ab, c) are two keys
 	}
-	// The trigger comes after the row was changed, so its lock is held when the message draws its id.
-	attach = fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $outbox$
+	// The trigger comes after the row was changed, so its lock is held when the message draws its id. Its texts don't
+	// depend on the settings of the session that changes the row.
+	attach = fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog SET timezone = UTC SET datestyle = ISO SET intervalstyle = postgres SET bytea_output = hex SET extra_float_digits = 1 AS $outbox$
 DECLARE
-    changed %[2]s%%ROWTYPE;
+    %[9]s %[2]s%%ROWTYPE;
 BEGIN
-    changed := CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
+    %[9]s := CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
     PERFORM outbox.publish(%[3]s, %[4]s, key => %[5]s, event_type => %[6]s || lower(TG_OP));
     RETURN NULL;
 END $outbox$;
 REVOKE ALL ON FUNCTION %[1]s() FROM PUBLIC;
 CREATE OR REPLACE TRIGGER %[7]s AFTER %[8]s ON %[2]s FOR EACH ROW EXECUTE FUNCTION %[1]s();
-`, function, table, topic, payload, keys, QuoteLiteral(name+"."), attachedTrigger, strings.ToUpper(strings.Join(on, " OR ")))
+`, function, table, topic, payload, keys, QuoteLiteral(name+"."), attachedTrigger, strings.ToUpper(strings.Join(on, " OR ")), row)
 	remove = fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s;\nDROP FUNCTION IF EXISTS %s();\n", attachedTrigger, table, function)
 	return attach, remove, nil
 }

@@ -70,6 +70,40 @@ func TestAnAttachedTableWritesAMessageForEachChangeThatIsCommitted(t *testing.T)
 	})
 }
 
+func TestWhatAnAttachedTableDoesOutOfTheOrdinary(t *testing.T) {
+	onEachMajor(t, func(t *testing.T, url string) {
+		conn := connect(t, url)
+		install(t, conn)
+		exec(t, conn, `CREATE TABLE orders (day date, state text, at timestamptz, b bytea, PRIMARY KEY (day, state)) PARTITION BY LIST (state);
+			CREATE TABLE orders_new PARTITION OF orders FOR VALUES IN ('new'); CREATE TABLE orders_done PARTITION OF orders FOR VALUES IN ('done')`)
+		a := Attachment{Table: "orders", Key: []string{"day"}}
+		attach(t, conn, a)
+		exec(t, conn, `SET datestyle = 'SQL, DMY'; SET timezone = 'Asia/Kathmandu'; SET bytea_output = escape`)
+		exec(t, conn, `INSERT INTO orders VALUES ('2026-02-01', 'new', '2026-02-01 00:00:00Z', 'x')`)
+		exec(t, conn, `UPDATE orders SET state = 'done'`)
+		exec(t, conn, `SET session_replication_role = replica; UPDATE orders SET b = 'y'; RESET session_replication_role`)
+		payload := func(state string) string {
+			return fmt.Sprintf(` {"b": "\\x78", "at": "2026-02-01T00:00:00+00:00", "day": "2026-02-01", "state": "%s"}`, state)
+		}
+		want := []string{"orders 2026-02-01 orders.insert" + payload("new"),
+			"orders 2026-02-01 orders.delete" + payload("new"), "orders 2026-02-01 orders.insert" + payload("done")}
+		if got := messages(t, conn); !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		exec(t, conn, `ALTER TABLE orders RENAME COLUMN day TO on_day`)
+		_, err := conn.Exec(t.Context(), `DELETE FROM orders`)
+		if err == nil || !strings.Contains(err.Error(), `run outbox attach again" has no field "day"`) {
+			t.Errorf("got %v", err)
+		}
+		a.Key = []string{"on_day"}
+		attach(t, conn, a)
+		exec(t, conn, `DELETE FROM orders`)
+		if n := len(messages(t, conn)); n != len(want)+1 {
+			t.Errorf("%d messages", n)
+		}
+	})
+}
+
 // Transactions that change one row wait for each other, and their messages are in the order of the changes.
 func TestChangesOfARowAreInOrder(t *testing.T) {
 	t.Parallel()
