@@ -39,8 +39,9 @@ type Attachment struct {
 
 const attachedTrigger = "outbox_attach"
 
-// row is the trigger's variable. PostgreSQL names it in the error of a change after a column was renamed or dropped that
-// the trigger takes the key, the topic or the payload from. To catch that error would cost a subtransaction each time.
+// row is the trigger's variable. PostgreSQL names it in the error of a change after a column was renamed or dropped
+// that the trigger takes the key, the topic or the payload from. To catch that error would cost a subtransaction each
+// time.
 const row = `"row; if its columns changed, run outbox attach again"`
 
 // Plan checks the attachment against the database, and returns the SQL that makes it; remove is the SQL that takes it
