@@ -107,13 +107,13 @@ func excused(ctx context.Context, db DB, why error) (*Report, error) {
 	return r, nil
 }
 
-// shutOut finds out that the role that asks may not use the schema, whose tables then have no name for it. A relay's
-// sessions bear its name.
+// shutOut finds out that a relay that asks for itself may not use the schema, whose tables then have no name for it. Its
+// sessions bear its name. Anyone else is told by the error which right is missing.
 func (r *Report) shutOut(ctx context.Context, tx pgx.Tx) (bool, error) {
 	relay := Relay{Lacks: []string{"USAGE on schema outbox"}}
-	err := tx.QueryRow(ctx, `SELECT current_user::text, CASE WHEN a.name LIKE 'outbox _%' THEN regexp_replace(a.name, '^outbox [^ ]+ ', '') ELSE '' END
+	err := tx.QueryRow(ctx, `SELECT current_user::text, regexp_replace(a.name, '^outbox monitor ', '')
 		FROM pg_namespace n, current_setting('application_name') a (name)
-		WHERE n.nspname = 'outbox' AND NOT has_schema_privilege(n.oid, 'USAGE')`).Scan(&relay.User, &relay.Name)
+		WHERE n.nspname = 'outbox' AND a.name LIKE 'outbox monitor %' AND NOT has_schema_privilege(n.oid, 'USAGE')`).Scan(&relay.User, &relay.Name)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
@@ -204,11 +204,7 @@ func (relay Relay) lacking() Finding {
 	if more := len(relay.Lacks) - 3; more > 0 {
 		lacks += fmt.Sprintf(" and %d more", more)
 	}
-	role := "the role " + relay.User
-	if relay.Name != "" {
-		role += " of " + relay.Name
-	}
-	return Finding{State: StateBroken, Cause: role + " lacks " + lacks,
+	return Finding{State: StateBroken, Cause: fmt.Sprintf("the role %s of %s lacks %s", relay.User, relay.Name, lacks),
 		Advice: "as the owner of the schema", Next: "outbox migrate grants --apply --relay " + shell.Word(relay.User)}
 }
 
