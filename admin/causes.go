@@ -107,8 +107,8 @@ func excused(ctx context.Context, db DB, why error) (*Report, error) {
 	return r, nil
 }
 
-// shutOut finds out that a relay that asks for itself may not use the schema, whose tables then have no name for it. Its
-// sessions bear its name. Anyone else is told by the error which right is missing.
+// shutOut finds out that a relay that asks for itself may not use the schema, whose tables then have no name for it.
+// Its sessions bear its name. Anyone else is told by the error which right is missing.
 func (r *Report) shutOut(ctx context.Context, tx pgx.Tx) (bool, error) {
 	relay := Relay{Lacks: []string{"USAGE on schema outbox"}}
 	err := tx.QueryRow(ctx, `SELECT current_user::text, regexp_replace(a.name, '^outbox monitor ', '')
