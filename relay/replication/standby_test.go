@@ -60,7 +60,8 @@ func TestWhatTheLogHandsOutSurvivesAFailoverToASynchronousStandby(t *testing.T) 
 			ended = true
 		default:
 		}
-		waits = db.Value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%UPDATE outbox.cursors SET prev%'")
+		waits = db.Value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND " +
+			"query LIKE '%UPDATE outbox.cursors SET prev%'")
 	}
 	if err := pg.Kill9(); err != nil {
 		t.Fatal(err)
