@@ -84,7 +84,8 @@ func TestShardsAreThoseOfTheTable(t *testing.T) {
 // While Next isn't called, the server must hear from the reader, and while messages wait nothing is confirmed.
 func TestAPipelineThatIsFullKeepsTheStreamAlive(t *testing.T) {
 	t.Parallel()
-	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"wal_sender_timeout": "2s"}}) // a busy machine may stop for less
+	// A busy machine may stop for a second.
+	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"wal_sender_timeout": "2s"}})
 	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
 	db.Install()
 	source, _ := db.source("d", Config{})
