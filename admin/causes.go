@@ -111,9 +111,9 @@ func excused(ctx context.Context, db DB, why error) (*Report, error) {
 // Its sessions bear its name. Anyone else is told by the error which right is missing.
 func (r *Report) shutOut(ctx context.Context, tx pgx.Tx) (bool, error) {
 	relay := Relay{Lacks: []string{"USAGE on schema outbox"}}
-	err := tx.QueryRow(ctx, `SELECT current_user::text, regexp_replace(a.name, '^outbox monitor ', '')
+	err := tx.QueryRow(ctx, `SELECT current_user::text, regexp_replace(a.name, '^outbox (monitor|api) ', '')
 		FROM pg_namespace n, current_setting('application_name') a (name)
-		WHERE n.nspname = 'outbox' AND a.name LIKE 'outbox monitor %' AND NOT has_schema_privilege(n.oid, 'USAGE')`).Scan(&relay.User, &relay.Name)
+		WHERE n.nspname = 'outbox' AND a.name ~ '^outbox (monitor|api) ' AND NOT has_schema_privilege(n.oid, 'USAGE')`).Scan(&relay.User, &relay.Name)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}

@@ -136,10 +136,12 @@ func TestARelayThatMayNotUseTheSchemaSaysSo(t *testing.T) {
 	d.as(d.relayRole(), schema.Grants("", d.relayRole(), ""))
 	d.exec(`RESET ROLE; REVOKE USAGE ON SCHEMA outbox FROM ` + pgx.Identifier{d.relayRole()}.Sanitize())
 	d.exec(`SET ROLE ` + pgx.Identifier{d.relayRole()}.Sanitize())
-	d.exec(`SET application_name = 'outbox monitor relay-1'`)
-	v := d.status().Verdict
-	if want := "the role " + d.relayRole() + " of relay-1 lacks USAGE on schema outbox"; v.State != StateBroken || v.Cause != want {
-		t.Errorf("%q, want %q", v, want)
+	for _, application := range []string{"outbox monitor relay-1", "outbox api relay-1"} {
+		d.exec(`SET application_name = '` + application + `'`)
+		v := d.status().Verdict
+		if want := "the role " + d.relayRole() + " of relay-1 lacks USAGE on schema outbox"; v.State != StateBroken || v.Cause != want {
+			t.Errorf("%q, want %q", v, want)
+		}
 	}
 }
 
