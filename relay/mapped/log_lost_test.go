@@ -112,6 +112,9 @@ func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := acquired(t, source)
+			if strings.Contains(sql, "WHERE") && db.Value("SELECT current_setting('server_version_num')::int < 150000") == "true" {
+				t.Skip("PostgreSQL 14 has no row filters")
+			}
 			db.Exec(sql)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
