@@ -23,10 +23,6 @@ func TestSerialWaitsForLowerIdsWhateverLockTheirWritersTake(t *testing.T) {
 		t.Run(lock, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()["serial"](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
 			const insert = "; INSERT INTO events (topic, key, payload, part) VALUES ('t', 'k', '%d', 0)"
 			first, second := db.Connect(), db.Connect()
 			if _, err := first.Exec(t.Context(), "BEGIN; "+lock+fmt.Sprintf(insert, 1)); err != nil {
@@ -35,7 +31,7 @@ func TestSerialWaitsForLowerIdsWhateverLockTheirWritersTake(t *testing.T) {
 			if _, err := second.Exec(t.Context(), "BEGIN; "+lock+fmt.Sprintf(insert, 2)+"; COMMIT"); err != nil {
 				t.Fatal(err)
 			}
-			s := acquired(t, source).(*offsetSession)
+			s := byOffsets(t, db, "serial")
 			if err := readNothing(t, s); err != nil {
 				t.Fatal(err)
 			}
@@ -47,6 +43,16 @@ func TestSerialWaitsForLowerIdsWhateverLockTheirWritersTake(t *testing.T) {
 			}
 		})
 	}
+}
+
+// byOffsets acquires a session of a strategy that keeps offsets.
+func byOffsets(t *testing.T, db database, strategy string) *offsetSession {
+	t.Helper()
+	source, err := strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return acquired(t, source).(*offsetSession)
 }
 
 // readNothing polls three times, one after the other, and returns the first error.
@@ -70,29 +76,24 @@ func readNothing(t *testing.T, s *offsetSession) error {
 // The writers of a table that has taken the name of another, or of a part of it, are watched too.
 func TestSerialWaitsForWritersOfATableThatReplacesItsOwn(t *testing.T) {
 	t.Parallel()
+	const partition = `ALTER TABLE events RENAME TO old; CREATE TABLE events (LIKE old INCLUDING DEFAULTS, PRIMARY KEY (id)) ` +
+		`PARTITION BY RANGE (id); ALTER TABLE events ATTACH PARTITION old FOR VALUES FROM (0) TO (2); ` +
+		`CREATE TABLE events_2 PARTITION OF events FOR VALUES FROM (2) TO (1000)`
 	for name, change := range map[string]struct{ how, into string }{
 		"swapped": {`CREATE TABLE new (LIKE events INCLUDING DEFAULTS INCLUDING INDEXES); INSERT INTO new SELECT * FROM events; ` +
 			`ALTER TABLE events RENAME TO old; ALTER TABLE new RENAME TO events`, "events"},
-		"partitioned": {`ALTER TABLE events RENAME TO old; CREATE TABLE events (LIKE old INCLUDING DEFAULTS, PRIMARY KEY (id)) ` +
-			`PARTITION BY RANGE (id); ALTER TABLE events ATTACH PARTITION old FOR VALUES FROM (0) TO (2); ` +
-			`CREATE TABLE events_2 PARTITION OF events FOR VALUES FROM (2) TO (1000)`, "events"},
-		"a partition": {`ALTER TABLE events RENAME TO old; CREATE TABLE events (LIKE old INCLUDING DEFAULTS, PRIMARY KEY (id)) ` +
-			`PARTITION BY RANGE (id); ALTER TABLE events ATTACH PARTITION old FOR VALUES FROM (0) TO (2); ` +
-			`CREATE TABLE events_2 PARTITION OF events FOR VALUES FROM (2) TO (1000)`, "events_2"},
-		"a child": {`CREATE TABLE child () INHERITS (events)`, "child"},
+		"partitioned": {partition, "events"},
+		"a partition": {partition, "events_2"},
+		"a child":     {`CREATE TABLE child () INHERITS (events)`, "child"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()["serial"](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
 			const insert = "INSERT INTO %s (id, topic, key, payload, part) VALUES (nextval('events_id_seq'), 't', 'k', '%d', 0)"
 			db.Exec(`ALTER TABLE events ALTER id DROP IDENTITY; CREATE SEQUENCE events_id_seq;
 				ALTER TABLE events ALTER id SET DEFAULT nextval('events_id_seq')`) // a partition can have no identity
 			db.Exec(fmt.Sprintf(insert, "events", 1))
-			s := acquired(t, source).(*offsetSession)
+			s := byOffsets(t, db, "serial")
 			read(t, s, 1)
 			db.Exec("BEGIN; LOCK TABLE events; " + change.how + "; COMMIT")
 			first := db.Connect()
@@ -127,13 +128,7 @@ func TestOffsetsThatAreAheadOfTheirNumbersAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			open := func() *offsetSession {
-				source, err := strategies()[c.strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return acquired(t, source).(*offsetSession)
-			}
+			open := func() *offsetSession { return byOffsets(t, db, c.strategy) }
 			for range 3 {
 				db.Exec(insert)
 			}
