@@ -23,15 +23,15 @@ func publicationSQL(name string) string {
 // sendsSQL is the condition that publication pub sends inserts into outbox.messages, in that table's name; wholeSQL,
 // that it sends all rows and columns.
 const (
-	sendsSQL = `(pub.pubinsert AND pub.pubviaroot AND (pub.puballtables OR EXISTS (` + memberSQL + `)))`
-	wholeSQL = `NOT EXISTS (` + memberSQL + ` AND coalesce(to_jsonb(r) ->> 'prqual', to_jsonb(r) ->> 'prattrs') IS NOT NULL)`
+	sendsSQL = `(pub.pubinsert AND pub.pubviaroot AND (pub.puballtables OR EXISTS (SELECT ` + memberSQL + `)))`
+	wholeSQL = `NOT EXISTS (SELECT ` + memberSQL + ` AND coalesce(to_jsonb(r) ->> 'prqual', to_jsonb(r) ->> 'prattrs') IS NOT NULL)`
 
-	memberSQL = `SELECT FROM pg_publication_rel r WHERE r.prpubid = pub.oid AND r.prrelid = 'outbox.messages'::regclass`
+	memberSQL  = `FROM pg_publication_rel r WHERE r.prpubid = pub.oid AND r.prrelid = 'outbox.messages'::regclass`
+	segmentSQL = `FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'outbox.messages'::regclass`
 )
 
 // unloggedSQL names a segment of which inserts are not in the log, if there is one.
-const unloggedSQL = `(SELECT min(c.oid::regclass::text) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-	WHERE i.inhparent = 'outbox.messages'::regclass AND c.relpersistence <> 'p')`
+const unloggedSQL = `(SELECT min(c.oid::regclass::text) ` + segmentSQL + ` AND c.relpersistence <> 'p')`
 
 // versionSQL, followed by a name, returns the version of the publication of that name. There is none if inserts into
 // outbox.messages may not be sent. And after any time during which they may not have been, the version is another one:
@@ -43,10 +43,9 @@ const unloggedSQL = `(SELECT min(c.oid::regclass::text) FROM pg_inherits i JOIN 
 //     nothing is missing, keep it; so relfilenode would not do. A segment is locked until the change is visible.
 //   - A segment that was detached has a new row in pg_inherits.
 const versionSQL = `SELECT format('%s %s %s, %s, %s', pub.oid, pub.xmin, pub.xmax,
-		(SELECT format('%s %s %s', r.oid, r.xmin, r.xmax) FROM pg_publication_rel r
-			WHERE r.prpubid = pub.oid AND r.prrelid = 'outbox.messages'::regclass),
+		(SELECT format('%s %s %s', r.oid, r.xmin, r.xmax) ` + memberSQL + `),
 		(SELECT hashtextextended(string_agg(concat_ws(' ', i.inhrelid, i.xmin, c.reltoastrelid), ',' ORDER BY i.inhrelid), 0)
-			FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'outbox.messages'::regclass))
+			` + segmentSQL + `))
 	FROM pg_publication pub WHERE ` + sendsSQL + ` AND ` + wholeSQL + ` AND ` + unloggedSQL + ` IS NULL AND pub.pubname = `
 
 // Publication returns the version of a publication of outbox.messages, and creates it if there is none. A place in the
