@@ -48,7 +48,9 @@ tools: ## Fetch the tools that check what is packaged (Helm, kustomize, goreleas
 lint: ## Formatting, vet and staticcheck
 	@test -z "$$(gofmt -l .)" || { echo "run: make fmt   (not formatted:)"; gofmt -l .; exit 1; }
 	GOGC=400 $(GO) vet $(EVERY)
+	$(GO) vet -tags kafka ./demo
 	GOGC=400 $(GO) tool staticcheck $(EVERY)
+	$(GO) tool staticcheck -tags kafka ./demo
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -79,6 +81,7 @@ OLDEST := OUTBOX_TEST_POSTGRES_MAJOR=14 OUTBOX_TEST_MAJORS=14 $(GOTEST)
 .PHONY: test
 test: lint servers ## Lint, then the tests of library, brokers, binary and demo on real servers with the race detector
 	OUTBOX_TEST_MAJORS=18 OUTBOX_STRESS_ROWS=20000 $(GOTEST) -p 3 -parallel 4 -skip $(FAULTS) $(TESTED)
+	$(GOTEST) -tags kafka -run Kafka ./demo
 	GOGC=800 $(GO) test -vet=off ./relay -run TestEveryScheduleKeepsThePromises
 
 .PHONY: test-long

@@ -1,3 +1,5 @@
+//go:build kafka
+
 package main
 
 import (
@@ -14,7 +16,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/internal/testnet"
+	"github.com/pgoutbox/outbox/relay"
 )
 
 const kafkaPartitions = 6
@@ -154,4 +158,15 @@ func (k *givenKafka) caughtUp(ctx context.Context) (bool, error) {
 	up := true
 	ends.Each(func(end kadm.ListedOffset) { up = up && k.next[end.Partition] >= end.Offset })
 	return up, nil
+}
+
+// kafkaRelay makes a relay's broker, whose connections go through the proxies.
+func kafkaRelay(t target) (relay.Broker, error) {
+	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	return kafka.New(kafka.Config{Brokers: t.Kafka, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if proxy, found := t.Proxies[address]; found {
+			address = proxy
+		}
+		return dialer.DialContext(ctx, network, address)
+	}})
 }

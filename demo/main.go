@@ -43,7 +43,7 @@ Exit code 0 only if nothing was lost, invented or out of order.
   go run ./demo
   go run ./demo --for 30s
   go run ./demo --for 30s --json | tail -1
-  go run ./demo --database-url postgres://me@localhost/test --kafka localhost:9092
+  go run -tags kafka ./demo --database-url postgres://me@localhost/test --kafka localhost:9092
 
 Flags:
 `
@@ -64,7 +64,8 @@ func command(args []string) error {
 	var cfg Config
 	flags := flag.NewFlagSet("demo", flag.ExitOnError)
 	flags.StringVar(&cfg.DatabaseURL, "database-url", "", "use this PostgreSQL (default: start one)")
-	flags.StringVar(&cfg.Kafka, "kafka", "", "deliver to the Kafka at this `address`, host:port (default: NATS in this process)")
+	flags.StringVar(&cfg.Kafka, "kafka", "",
+		"deliver to the Kafka at this `address`, host:port; needs go run -tags kafka (default: NATS in this process)")
 	flags.DurationVar(&cfg.For, "for", 0, "break everything by itself within this time, then give the verdict")
 	flags.BoolVar(&cfg.JSON, "json", false, "write a JSON object a line, the verdict last")
 	flags.IntVar(&cfg.Rate, "rate", 500, "events a second")

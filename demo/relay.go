@@ -5,14 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/broker/nats"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/polling"
@@ -40,13 +37,7 @@ func (t target) open() (relay.Broker, error) {
 	if t.Kafka == nil {
 		return nats.New(t.NATS, nats.Config{Stream: t.Stream})
 	}
-	dialer := &net.Dialer{Timeout: 5 * time.Second}
-	return kafka.New(kafka.Config{Brokers: t.Kafka, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		if proxy, found := t.Proxies[address]; found {
-			address = proxy
-		}
-		return dialer.DialContext(ctx, network, address)
-	}})
+	return kafkaRelay(t)
 }
 
 // runRelay runs a relay with the settings in a file, as a process of its own, until ctx ends.
