@@ -35,6 +35,12 @@ type Config struct {
 	// relay warns at each start, and the warning has the REVOKE. Default: rows only.
 	Emitted bool
 
+	// CatchUp is how far the end of the log may be from the settled position, in bytes, until the table is read, which
+	// is several times faster. When the table is read to its end, the log is followed again, from a new slot. Up to a
+	// sixteenth of CatchUp is delivered twice then. Negative: never. With Emitted always never, because messages without
+	// a row are in the log alone. Default 256 MiB.
+	CatchUp int64
+
 	// Heartbeat is how long the log may be silent before the relay asks the server for its position, which lets the
 	// slot advance. Default 10 s.
 	Heartbeat time.Duration
@@ -43,6 +49,7 @@ type Config struct {
 const (
 	defaultPublication = "outbox"
 	defaultHeartbeat   = 10 * time.Second
+	defaultCatchUp     = 256 << 20
 	maxName            = 63
 )
 
@@ -76,6 +83,7 @@ func (c Config) withDefaults(conn *pgx.ConnConfig, destination string) (Config, 
 	settings.Default(&c.Publication, defaultPublication)
 	faults.Need(len(c.Publication) <= maxName && !strings.ContainsAny(c.Publication, "\"\x00"), "Publication",
 		"%q, it must be at most %d bytes, without quotes", c.Publication, maxName)
+	settings.Default(&c.CatchUp, defaultCatchUp)
 	settings.Positive(&faults, "Heartbeat", &c.Heartbeat, defaultHeartbeat)
 	settings.Default(&c.Table.Lease, 3*time.Second)
 	settings.Default(&c.Table.PageBytes, 2<<20)

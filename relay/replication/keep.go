@@ -107,11 +107,13 @@ const standbysSQL = "current_setting('synchronous_standby_names') <> ''"
 func (s *session) readMode(streaming bool) error {
 	var wanted mode
 	var standbys, same bool
+	var end string
 	err := s.table.Read(func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(context.Background(), s.ttl())
 		defer cancel()
-		err := conn.QueryRow(ctx, "SELECT mode, "+standbysSQL+", coalesce(publication_version = ("+versionSQL+"publication), false) "+
-			"FROM outbox.slots WHERE destination = $1", s.source.destination).Scan(&wanted, &standbys, &same)
+		err := conn.QueryRow(ctx, "SELECT mode, "+standbysSQL+", coalesce(publication_version = ("+versionSQL+"publication), false), "+
+			"pg_current_wal_insert_lsn()::text FROM outbox.slots WHERE destination = $1", s.source.destination).
+			Scan(&wanted, &standbys, &same, &end)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return relay.ErrLeaseLost // the destination was dropped
@@ -126,7 +128,8 @@ func (s *session) readMode(streaming bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mode, s.standbys = wanted, standbys
-	return nil
+	s.end, err = wal.ParseLSN(end)
+	return err
 }
 
 // watch warns of a slot that will soon be invalidated.

@@ -28,7 +28,8 @@ type place struct {
 
 	trusted bool // a position is stored
 	stored  wal.Mark
-	moved   bool // the cursor isn't where this strategy left it
+	moved   bool    // the cursor isn't where this strategy left it
+	covers  wal.LSN // the cursor sees everything that commits before this
 	version string
 
 	there struct {
@@ -48,7 +49,7 @@ type place struct {
 // JSON.
 const placeSQL = `
 SELECT p.mode, p.slot, p.publication, p.position IS NOT NULL, coalesce(p.position, '0/0')::text,
-	coalesce(p.partial_lsn, '0/0')::text, p.partial_count,
+	coalesce(p.partial_lsn, '0/0')::text, p.partial_count, coalesce(p.fallback_lsn, '0/0')::text,
 	p.fallback IS NULL OR c.prev::text <> p.fallback::text OR cardinality(c.windows) > 0,
 	coalesce(p.publication_version, ''), s.slot_name IS NOT NULL, coalesce(s.plugin, ''), coalesce(s.database = current_database(), false),
 	coalesce(s.confirmed_flush_lsn, '0/0')::text, coalesce(s.wal_status, ''),
@@ -60,18 +61,19 @@ LEFT JOIN pg_replication_slots s ON s.slot_name = p.slot
 WHERE p.destination = $1`
 
 func readPlace(ctx context.Context, conn *pgx.Conn, destination string) (p place, err error) {
-	var position, partialLSN, confirmed string
+	var position, partialLSN, covers, confirmed string
 	err = conn.QueryRow(ctx, placeSQL, destination).Scan(&p.mode, &p.slot, &p.publication, &p.trusted, &position,
-		&partialLSN, &p.stored.Partial.Count, &p.moved, &p.version, &p.there.slot, &p.there.plugin, &p.there.database,
+		&partialLSN, &p.stored.Partial.Count, &covers, &p.moved, &p.version, &p.there.slot, &p.there.plugin, &p.there.database,
 		&confirmed, &p.there.status, &p.there.reason, &p.there.active, &p.there.version)
 	if err != nil {
 		return p, fmt.Errorf("read the place in the log: %w", err)
 	}
-	var err1, err2, err3 error
+	var err1, err2, err3, err4 error
 	p.stored.Position, err1 = wal.ParseLSN(position)
 	p.stored.Partial.Commit, err2 = wal.ParseLSN(partialLSN)
 	p.there.confirmed, err3 = wal.ParseLSN(confirmed)
-	return p, errors.Join(err1, err2, err3)
+	p.covers, err4 = wal.ParseLSN(covers)
+	return p, errors.Join(err1, err2, err3, err4)
 }
 
 // makePlace inserts the row of a destination that has none. If another session has inserted it, that row is read as it

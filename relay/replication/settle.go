@@ -29,7 +29,7 @@ WITH moved AS (
 	RETURNING destination
 )
 UPDATE outbox.slots s SET position = $7::text::pg_lsn, partial_lsn = nullif($8::text, '0/0')::pg_lsn, partial_count = $9,
-	publication_version = $6, fallback = $3::text::pg_snapshot, updated_at = clock_timestamp()
+	publication_version = $6, fallback = $3::text::pg_snapshot, fallback_lsn = $11::text::pg_lsn, updated_at = clock_timestamp()
 FROM moved WHERE s.destination = moved.destination
 RETURNING pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, s.mode, ` + standbysSQL
 
@@ -54,7 +54,7 @@ func (s *session) store(ctx context.Context, settlement *relay.Settlement) error
 		at := s.progress.Mark
 		prev, _ := s.table.Prev()
 		if s.fallback.snapshot != "" && at.Position >= s.fallback.after {
-			prev, s.fallback.snapshot = s.fallback.snapshot, ""
+			prev, s.fallback.snapshot, s.fallback.covers = s.fallback.snapshot, "", s.fallback.after
 		}
 		s.mu.Unlock()
 
@@ -72,7 +72,7 @@ func (s *session) store(ctx context.Context, settlement *relay.Settlement) error
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.stored = at
-		s.mode, s.standbys = next.mode, next.standbys
+		s.mode, s.standbys, s.end = next.mode, next.standbys, next.lsn
 		s.unseen = slices.DeleteFunc(s.unseen, seen.Sees)
 		if s.fallback.snapshot == "" {
 			s.fallback.snapshot, s.fallback.after = next.snapshot, next.lsn
@@ -112,8 +112,11 @@ type queryRower interface {
 func (s *session) moveRow(ctx context.Context, db queryRower, prev string, delivered int, at wal.Mark) (*moved, error) {
 	var next moved
 	var lsn string
+	s.mu.Lock()
+	covers := s.fallback.covers
+	s.mu.Unlock()
 	err := db.QueryRow(ctx, moveSQL, s.source.destination, s.table.Epoch(), prev, delivered, s.ttl().Microseconds(), s.version,
-		at.Position.String(), at.Partial.Commit.String(), at.Partial.Count, s.source.cfg.Publication).
+		at.Position.String(), at.Partial.Commit.String(), at.Partial.Count, s.source.cfg.Publication, covers.String()).
 		Scan(&next.snapshot, &lsn, &next.mode, &next.standbys)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, s.whyNotMoved(ctx, db)

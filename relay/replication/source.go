@@ -158,6 +158,7 @@ func (s *session) resume(ctx context.Context, conn *pgx.Conn, p *place) error {
 	s.version = p.version
 	s.progress, s.stored = wal.NewProgress(p.stored), p.stored
 	s.seen, s.seenUntil = &seen, end
+	s.end, s.fallback.covers = end, p.covers
 	s.streaming = true
 	if err := s.stream(ctx, conn); err != nil {
 		return err
@@ -189,9 +190,7 @@ func (s *session) fallBack(ctx context.Context, conn *pgx.Conn, p *place, cause 
 	}
 	// From here on no session uses the old position.
 	err := s.table.Write(ctx, func(ctx context.Context, conn *pgx.Conn) (bool, error) {
-		tag, err := conn.Exec(ctx, distrustSQL, s.source.destination, s.table.Epoch(), s.ttl().Microseconds(),
-			s.source.cfg.Slot, s.source.cfg.Publication, reason)
-		return tag.RowsAffected() == 1, err
+		return s.distrust(ctx, conn, reason)
 	})
 	if err == nil && s.mode == modeSnapshot {
 		s.log().Warn("reading the table, to which the destination was handed over; for the log run: outbox handover --destination " +
@@ -203,6 +202,13 @@ func (s *session) fallBack(ctx context.Context, conn *pgx.Conn, p *place, cause 
 	return err
 }
 
+// distrust removes the position, and reports whether this session has the lease.
+func (s *session) distrust(ctx context.Context, conn *pgx.Conn, reason string) (owned bool, err error) {
+	tag, err := conn.Exec(ctx, distrustSQL, s.source.destination, s.table.Epoch(), s.ttl().Microseconds(),
+		s.source.cfg.Slot, s.source.cfg.Publication, reason)
+	return tag.RowsAffected() == 1, err
+}
+
 // distrustSQL removes the position.
 const distrustSQL = `
 WITH owned AS (
@@ -210,7 +216,7 @@ WITH owned AS (
 	WHERE destination = $1 AND shard_group = 0 AND epoch = $2 RETURNING destination
 )
 UPDATE outbox.slots s SET position = NULL, partial_lsn = NULL, partial_count = 0, fallback = NULL, slot = $4, publication = $5,
-	lost_at = CASE WHEN $6 = '' THEN s.lost_at ELSE clock_timestamp() END,
+	fallback_lsn = NULL, lost_at = CASE WHEN $6 = '' THEN s.lost_at ELSE clock_timestamp() END,
 	lost_reason = CASE WHEN $6 = '' THEN s.lost_reason ELSE $6 END, updated_at = clock_timestamp()
 FROM owned WHERE s.destination = owned.destination`
 
@@ -233,14 +239,17 @@ type session struct {
 	wal       *wal.Stream
 	progress  *wal.Progress
 	stored    wal.Mark // what the database knows, and what the server is told
+	end       wal.LSN  // of the log, when it was last asked for
 
 	// unseen are transactions whose messages were delivered and that no snapshot has seen yet.
 	unseen []uint64
 
-	// fallback is a snapshot that becomes the cursor once everything up to its position is settled.
+	// fallback is a snapshot that becomes the cursor once everything up to its position is settled. covers is the
+	// position of the one that is the cursor.
 	fallback struct {
 		snapshot string
 		after    wal.LSN
+		covers   wal.LSN
 	}
 
 	settled chan struct{}  // a settlement came

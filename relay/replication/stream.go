@@ -28,7 +28,8 @@ type reader struct {
 	seenUntil wal.LSN
 	inTx      wal.LSN // where the current transaction commits
 
-	leave *leaving // the log is being left for the table
+	leave    *leaving // the log is being left for the table
+	catching bool     // the same, to catch up
 
 	making     bool      // a boundary is being prepared
 	slotReady  *boundary // the slot exists, and the table isn't read up to it yet
@@ -81,6 +82,9 @@ func (s *session) nextOfLog(ctx context.Context, limit int) (relay.Batch, error)
 	if s.wantsToLeave() {
 		return relay.Batch{}, s.leaveLog(ctx)
 	}
+	if s.wantsToCatchUp() {
+		return relay.Batch{}, s.catchUp(ctx)
+	}
 	batch, err := s.readLog(ctx, limit)
 	if failure := s.table.Failure(); err != nil && failure != nil {
 		err = failure // that failure has closed the connection
@@ -130,7 +134,7 @@ func (s *session) awaitStandbys(ctx context.Context) error {
 
 // Full reports whether the batch has no room for more, or whether no more of the log may be delivered.
 func (s *session) Full() bool {
-	return s.leave != nil && !s.progress.Open || s.page.Len() >= s.limit || s.page.Bytes() >= s.source.cfg.Table.PageBytes
+	return (s.leave != nil || s.catching) && !s.progress.Open || s.page.Len() >= s.limit || s.page.Bytes() >= s.source.cfg.Table.PageBytes
 }
 
 // Take adds a message to the page.

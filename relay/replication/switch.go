@@ -97,7 +97,7 @@ func (s *session) enterLog(ctx context.Context) error {
 	err = s.table.Write(context.WithoutCancel(ctx), func(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		start := wal.NewProgress(wal.Mark{Position: b.lsn})
 		s.mu.Lock()
-		s.version = b.version
+		s.version, s.fallback.covers = b.version, b.lsn
 		s.mu.Unlock()
 		next, err := s.moveRow(ctx, conn, prev, 0, start.Mark)
 		if err != nil || next == nil {
@@ -107,7 +107,7 @@ func (s *session) enterLog(ctx context.Context) error {
 		defer s.mu.Unlock()
 		s.progress, s.stored = start, start.Mark
 		s.seen, s.seenUntil = &seen, next.lsn
-		s.standbys = next.standbys
+		s.standbys, s.end = next.standbys, next.lsn
 		s.fallback.snapshot, s.fallback.after = next.snapshot, next.lsn
 		s.streaming = true
 		return true, nil
@@ -250,7 +250,8 @@ WITH moved AS (
 	WHERE destination = $1 AND shard_group = 0 AND epoch = $2
 	RETURNING destination
 )
-UPDATE outbox.slots s SET position = NULL, partial_lsn = NULL, partial_count = 0, fallback = NULL, updated_at = clock_timestamp()
+UPDATE outbox.slots s SET position = NULL, partial_lsn = NULL, partial_count = 0, fallback = NULL,
+	fallback_lsn = NULL, updated_at = clock_timestamp()
 FROM moved WHERE s.destination = moved.destination`
 
 // leaveLog switches to the table, in several calls.
@@ -262,21 +263,8 @@ func (s *session) leaveLog(ctx context.Context) error {
 	if err := s.readOn(ctx); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	idle := s.progress.Idle()
-	s.mu.Unlock()
-	if !idle {
-		timer := time.NewTimer(time.Second)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-s.table.Failed():
-			return s.table.Failure()
-		case <-s.settled:
-		case <-timer.C:
-		}
-		return nil
+	if idle, err := s.awaitIdle(ctx); !idle {
+		return err
 	}
 	cursor := s.leave.snapshot.Without(s.leave.unsent)
 	err := s.table.Write(context.WithoutCancel(ctx), func(ctx context.Context, conn *pgx.Conn) (bool, error) {
@@ -287,13 +275,7 @@ func (s *session) leaveLog(ctx context.Context) error {
 		if tag.RowsAffected() == 0 {
 			return false, relay.ErrLeaseLost
 		}
-		s.mu.Lock()
-		s.streaming = false
-		w := s.wal
-		s.wal = nil
-		s.fallback.snapshot = ""
-		s.mu.Unlock()
-		w.Goodbye()
+		s.endStream()
 		return true, s.table.Stand(cursor)
 	})
 	if err != nil {
@@ -303,9 +285,42 @@ func (s *session) leaveLog(ctx context.Context) error {
 		s.log().Error("messages were emitted without a row after the handover and are not delivered", "messages", n)
 	}
 	s.leave = nil
-	clear(s.layouts)
 	s.log().Info("reading the table from now on", "slot_dropped", s.source.cfg.Slot)
 	return s.abandonSlot(ctx)
+}
+
+// awaitIdle reports whether everything that was delivered is settled, and waits a moment if it isn't.
+func (s *session) awaitIdle(ctx context.Context) (bool, error) {
+	s.mu.Lock()
+	idle := s.progress.Idle()
+	s.mu.Unlock()
+	if idle {
+		return true, nil
+	}
+	timer := time.NewTimer(time.Second)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-s.table.Failed():
+		return false, s.table.Failure()
+	case <-s.settled:
+	case <-timer.C:
+	}
+	return false, nil
+}
+
+// endStream makes Next read the table. It runs within a write, so that no other write takes it for the log's.
+func (s *session) endStream() {
+	s.mu.Lock()
+	s.streaming = false
+	w := s.wal
+	s.wal = nil
+	s.fallback.snapshot = ""
+	s.mu.Unlock()
+	w.Goodbye()
+	s.catching = false
+	clear(s.layouts)
 }
 
 // abandonSlot drops a slot that is no longer read, so that it doesn't retain the log.

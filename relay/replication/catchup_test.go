@@ -1,0 +1,157 @@
+package replication
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
+)
+
+// backlog commits n messages, of three kilobytes of log each, in transactions of one.
+func (db database) backlog(n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprintf("backlog %d", i))
+	}
+	db.Exec(fmt.Sprintf(`DO $$ BEGIN
+		FOR i IN 0..%d LOOP
+			INSERT INTO outbox.messages (topic, payload, event_type, headers) SELECT 't', convert_to('backlog ' || i, 'UTF8'), 'e',
+				jsonb_build_object('filler', string_agg(md5(i || ' ' || j), '')) FROM generate_series(1, 150) j;
+			COMMIT;
+		END LOOP; END $$`, n-1))
+	return all
+}
+
+func (db database) slots() string {
+	return db.Value("SELECT count(*) FROM pg_replication_slots s JOIN outbox.slots p ON p.slot = s.slot_name")
+}
+
+// A source that stands far behind reads the table, and the log again afterwards.
+func TestWhatIsFarBehindIsReadFromTheTable(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	source, _ := db.source("d", Config{CatchUp: 1 << 20})
+	s := acquire(t, source)
+	streaming(t, s)
+	db.insert("before")
+	ds := read(t, s, 1)
+	settle(t, s, &ds[0])
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := db.backlog(1000)
+
+	s = acquire(t, source)
+	var got []string
+	for len(got) < len(want) {
+		ds = read(t, s, 1)
+		if text := texts(ds)[0]; text != "before" { // which may come again
+			got = append(got, text)
+		}
+		settle(t, s, &ds[0])
+		if len(got) == 10 && (s.isStreaming() || db.slots() != "0") {
+			t.Errorf("the log is read, or %s slots retain it while the table is read", db.slots())
+		}
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Error("what came is not what was committed, in this order")
+	}
+	streaming(t, s)
+	db.insert("after")
+	if got := texts(read(t, s, 1)); got[0] != "after" {
+		t.Errorf("read %q", got)
+	}
+	if reason := db.Value("SELECT coalesce(lost_reason, 'none') FROM outbox.slots"); reason != "none" {
+		t.Errorf("the slot is said to be lost: %s", reason)
+	}
+}
+
+// The log is read on, however far its end is, where the table would lose or repeat messages.
+func TestWhatTheTableWouldLoseOrRepeatIsReadFromTheLog(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		cfg     Config
+		prepare func(db database)
+
+		prepared int // messages
+		before   int // of them, are read before the relay is behind
+	}{
+		"never, by the setting": {cfg: Config{CatchUp: -1}},
+		"emitted messages are in the log alone": {cfg: Config{CatchUp: 1 << 20, Emitted: true}, prepared: 1, prepare: func(db database) {
+			err := pgx.BeginFunc(t.Context(), db.Connect(), func(tx pgx.Tx) error {
+				_, err := new(outbox.Writer).Emit(t.Context(), tx, outbox.Message{Topic: "t", Payload: []byte("emitted")})
+				return err
+			})
+			if err != nil {
+				db.T.Error(err)
+			}
+		}},
+		"the cursor is far behind the position": {cfg: Config{CatchUp: 1 << 20}, prepare: func(db database) {
+			db.Exec("UPDATE outbox.slots SET fallback_lsn = position - 70000")
+		}},
+		"within a transaction": {cfg: Config{CatchUp: 1 << 20}, prepared: 100, before: 10, prepare: func(db database) {
+			db.Exec("INSERT INTO outbox.messages (topic, payload) SELECT 't', convert_to(i::text, 'UTF8') FROM generate_series(1, 100) i")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			source, _ := db.source("d", c.cfg)
+			s := acquire(t, source)
+			streaming(t, s)
+			if c.before == 0 {
+				if err := s.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.prepare != nil {
+				c.prepare(db)
+			}
+			if c.before > 0 {
+				ds := read(t, s, c.before)
+				settle(t, s, &ds[c.before-1])
+			}
+			want := len(db.backlog(1000)) + c.prepared
+			if c.before == 0 {
+				s = acquire(t, source)
+			} else if err := s.readMode(true); err != nil { // the relay learns how long the log is
+				t.Fatal(err)
+			}
+			if ds := read(t, s, want-c.before); !s.isStreaming() {
+				t.Errorf("the table was read, %d messages", len(ds))
+			}
+		})
+	}
+}
+
+// The relay falls behind and catches up, again and again.
+func TestCatchingUpUnderLoadLosesAndInvertsNothingAndRepeatsLittle(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	l := newLedger()
+	w := startLoad(db, l, 4)
+	cfg := Config{CatchUp: 1 << 20}
+	c := consume(t, db, l, cfg)
+	for range rounds(t, 4) {
+		await.Until(t, "the log is read", db.streams)
+		c.stop()
+		db.Exec("CREATE TABLE other AS SELECT i FROM generate_series(1, 30000) i; DROP TABLE other") // 2 MB of log
+		from := db.Value("SELECT slot FROM outbox.slots")
+		at := db.Value("SELECT xmin::text FROM outbox.slots") // of the row's version
+		c = consume(t, db, l, cfg)
+		await.Until(t, "the table is read from slot "+from, func() bool {
+			return db.try("SELECT EXISTS (SELECT FROM outbox.slots WHERE position IS NULL AND xmin::text <> $1)", at)
+		})
+	}
+	await.Until(t, "the log is read", db.streams)
+	w.stop()
+	await.Until(t, "everything comes", func() bool { return l.missing() == 0 })
+	c.stop()
+	l.check(t)
+	t.Logf("%d of %d messages came twice", l.repeated(), len(l.count))
+	if len(c.log.all) > 0 {
+		t.Errorf("alarms: %q", c.log.all)
+	}
+}
