@@ -16,7 +16,7 @@ type Config struct {
 	Name string
 
 	// Select reports whether the destination wants a message; the others count as delivered. Default:
-	// every message. It must be pure: it is called again after a crash.
+	// every message. It must be pure: it is called again after a crash. A message at which it panics is invalid.
 	Select func(*outbox.Message) bool
 
 	// Batch is how many messages are given to the broker in one call at most. Half as many are read at once, so
@@ -80,7 +80,7 @@ type Config struct {
 }
 
 // Observer is told what a relay does. Its methods are called from the relay's own goroutines, sometimes
-// at once, and must not block.
+// at once, and must not block. If one panics, the relay logs it, once, and goes on.
 type Observer interface {
 	// Published follows every call to the broker: errs is nil or has an error per message. ages has for each message
 	// how long it has been due since it was written, or since DeliverAt. took is how long the call lasted. batch and

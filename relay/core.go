@@ -185,17 +185,37 @@ func (c *core) onRead(now time.Time, b Batch) {
 	p := c.newPage(b)
 	c.pages = append(c.pages, p)
 	c.unsettled += len(p.items)
+	c.sift(p.items)
 	for i := range p.items {
 		it := &p.items[i]
 		c.bytes += it.size
-		if c.cfg.Select != nil && it.d.Invalid == nil && !c.cfg.Select(&it.d.Message) {
-			it.state = unselected
+		if it.state == unselected {
 			continue
 		}
 		s := &c.stripes[it.d.Shard%len(c.stripes)]
 		s.queue = append(s.queue, it)
 	}
 	c.advance(now)
+}
+
+// sift marks what the destination doesn't want. A message at which Select panics is invalid.
+func (c *core) sift(items []item) {
+	if c.cfg.Select == nil {
+		return
+	}
+	i := 0
+	for i < len(items) {
+		panicked := try("Select", func() {
+			for ; i < len(items); i++ {
+				if it := &items[i]; it.d.Invalid == nil && !c.cfg.Select(&it.d.Message) {
+					it.state = unselected
+				}
+			}
+		})
+		if panicked != nil {
+			items[i].d.Invalid = panicked
+		}
+	}
 }
 
 func (c *core) newPage(b Batch) *page {

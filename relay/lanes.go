@@ -158,12 +158,15 @@ func (c *core) load(now time.Time, l *lane, list []Delivery) {
 			}
 			break
 		}
-		if d.Replayed && d.Invalid == nil && c.cfg.Select != nil && !c.cfg.Select(&d.Message) {
+		items[i] = item{d: d, size: size(d), held: true}
+		if d.Replayed {
+			c.sift(items[i : i+1])
+		}
+		if items[i].state == unselected {
 			c.held.unselected = append(c.held.unselected, d)
 			c.held.count++
 			continue
 		}
-		items[i] = item{d: d, size: size(d), held: true}
 		l.queue = append(l.queue, &items[i])
 		c.loaded++
 	}

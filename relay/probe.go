@@ -51,7 +51,10 @@ func (l *loop) startProbe(now time.Time) time.Time {
 	l.do("Pinger.Ping", func() func() {
 		ctx, cancel := context.WithTimeout(l.work, probeTimeout)
 		defer cancel()
-		err := p.pinger.Ping(ctx)
+		var err error
+		if panicked := try("Pinger.Ping", func() { err = p.pinger.Ping(ctx) }); panicked != nil {
+			err = panicked
+		}
 		return func() {
 			p.asking = false
 			if p.askedAt == now { // no call has ended meanwhile

@@ -34,6 +34,10 @@ type Broker interface {
 	// The messages and all they point to belong to the caller and are reused after the return: nothing
 	// of them may be kept, and nothing changed, for a retry and the order of a key go by them. Publish is
 	// called from several goroutines at once.
+	//
+	// A panic of Publish is an unknown outcome of the whole batch: the engine publishes it again, by smaller calls. A
+	// message that panics alone has failed, with a *PanicError. As with a return, nothing of the call runs any more. A
+	// panic in a goroutine that Publish has started ends the process.
 	Publish(ctx context.Context, batch []*outbox.Message) []error
 
 	// Close releases connections. No Publish runs any more, unless it hangs (ErrHung).

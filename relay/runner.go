@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pgoutbox/outbox"
@@ -20,6 +22,8 @@ type Relay struct {
 	source Source
 	broker Broker
 	cfg    Config
+
+	observerPanics sync.Once
 }
 
 // New returns a relay that is not running yet. It reports every fault of cfg at once. The broker remains
@@ -43,7 +47,7 @@ func New(source Source, broker Broker, cfg Config) (*Relay, error) {
 // A lost lease or database ends a session, not Run: it acquires again and goes on where the last
 // settlement stands.
 func (r *Relay) Run(ctx context.Context) (err error) {
-	state := tracker{observer: r.cfg.Observer}
+	state := tracker{relay: r}
 	state.source, _ = r.source.(Reporting)
 	defer func() { state.change(StateStopped, err) }()
 	defer settings.Flush(r.cfg.Logger)
@@ -114,6 +118,7 @@ func (r *Relay) serve(ctx context.Context, session Session, state *tracker) erro
 		// a settlement or query, a probe.
 		events:  make(chan event, core.Stripes+3),
 		running: make(map[string]int),
+		most:    slices.Repeat([]int{math.MaxInt}, core.Stripes),
 		work:    work,
 	}
 	l.probe.pinger, _ = r.broker.(Pinger)
@@ -155,6 +160,7 @@ type loop struct {
 	events  chan event
 	running map[string]int // goroutines that will still send an event, by the call that they make
 	broken  error
+	most    []int // messages in a call of each stripe, see publish
 
 	work        context.Context // publishing, settling
 	intake      context.Context // reading: ends first
@@ -273,7 +279,7 @@ func (l *loop) start(r ready) {
 					return
 				}
 				l.logSettled(s)
-				l.relay.cfg.Observer.Settled(s)
+				l.relay.observe(func() { l.relay.cfg.Observer.Settled(s) })
 				l.core.onSettled(time.Now())
 			}
 		})
@@ -331,10 +337,15 @@ func (l *loop) held(q *heldQuery) ([][]Delivery, error) {
 	return [][]Delivery{held}, err
 }
 
-// do runs f, which makes a call, beside the loop, and what f returns in it.
+// do runs f, which makes a call, beside the loop, and what f returns in it. A call that ends its goroutine breaks the
+// session.
 func (l *loop) do(call string, f func() func()) {
 	l.running[call]++
-	go func() { l.events <- event{call, f()} }()
+	go func() {
+		apply := func() { l.fail(fmt.Errorf("%s has called runtime.Goexit", call)) }
+		defer func() { l.events <- event{call, apply} }()
+		apply = f()
+	}()
 }
 
 func (l *loop) returned(e event) {
@@ -351,16 +362,9 @@ func (l *loop) fail(err error) {
 
 func (l *loop) publish(k *call) func() {
 	started := time.Now()
-	errs := l.relay.broker.Publish(l.work, k.Batch)
-	if errs != nil && len(errs) != len(k.Batch) {
-		err := fmt.Errorf("broker answered %d of %d messages: the adapter breaks its contract", len(errs), len(k.Batch))
-		errs = make([]error, len(k.Batch))
-		for i := range errs {
-			errs[i] = outbox.Unavailable(err)
-		}
-	}
+	errs := l.relay.publish(l.work, k.Batch, &l.most[k.stripe])
 	ended := time.Now()
-	l.relay.cfg.Observer.Published(k.Batch, errs, k.age(ended), ended.Sub(started))
+	l.relay.observe(func() { l.relay.cfg.Observer.Published(k.Batch, errs, k.age(ended), ended.Sub(started)) })
 	return func() {
 		l.probe.answered(time.Now())
 		l.logFailures(k, errs)
@@ -430,10 +434,10 @@ func (l *loop) logSettled(s *Settlement) {
 
 // tracker reports changes of state, and only changes.
 type tracker struct {
-	observer Observer
-	source   Reporting // nil: it keeps no states
-	state    State
-	cause    string
+	relay  *Relay
+	source Reporting // nil: it keeps no states
+	state  State
+	cause  string
 }
 
 func (t *tracker) change(state State, err error) bool {
@@ -446,7 +450,7 @@ func (t *tracker) change(state State, err error) bool {
 	}
 	changed := t.state != state
 	t.state, t.cause = state, cause
-	t.observer.Changed(state, err)
+	t.relay.observe(func() { t.relay.cfg.Observer.Changed(state, err) })
 	if t.source != nil {
 		t.source.Report(state, err)
 	}

@@ -181,6 +181,27 @@ var mutants = []mutant{
 		pkg:   "./relay", run: simulation,
 	},
 	{
+		name:  "a panic with many messages is blamed on the first of them",
+		file:  "relay/panic.go",
+		old:   "		case n == 1:\n",
+		wrong: "		case n >= 1:\n",
+		pkg:   "./relay", run: "TestAPanicIsAFailureOfOneMessage",
+	},
+	{
+		name:  "a key goes on behind a failure while a panic is searched for",
+		file:  "relay/panic.go",
+		old:   "			if slices.ContainsFunc(part, func(err error) bool { return err != nil }) {\n",
+		wrong: "			if false {\n",
+		pkg:   "./relay", run: "TestAPanicIsAFailureOfOneMessage",
+	},
+	{
+		name:  "a broker that always panics gets the whole batch with each message",
+		file:  "relay/panic.go",
+		old:   "			*most = n / 2\n",
+		wrong: "			half := n / 2\n			most = &half\n",
+		pkg:   "./relay", run: "TestABrokerThatAlwaysPanics",
+	},
+	{
 		name:  "a lease that ran out is not noticed",
 		file:  "relay/runner.go",
 		old:   "		if now.After(l.session.Expires()) {",
@@ -483,8 +504,8 @@ var mutants = []mutant{
 	{
 		name:  "what a destination does not want is delivered",
 		file:  "relay/core.go",
-		old:   "		if c.cfg.Select != nil && it.d.Invalid == nil && !c.cfg.Select(&it.d.Message) {",
-		wrong: "		if false {",
+		old:   "it.d.Invalid == nil && !c.cfg.Select(&it.d.Message) {",
+		wrong: "it.d.Invalid == nil && !c.cfg.Select(&it.d.Message) && false {",
 		pkg:   "./relay", run: simulation,
 	},
 	{
@@ -763,8 +784,8 @@ var mutants = []mutant{
 	{
 		name:  "a replayed message goes past the filter",
 		file:  "relay/lanes.go",
-		old:   "d.Replayed && d.Invalid == nil && c.cfg.Select != nil",
-		wrong: "false && c.cfg.Select != nil",
+		old:   "		if d.Replayed {\n",
+		wrong: "		if d.Replayed && false {\n",
 		pkg:   "./relay", run: "TestTranscripts",
 	},
 	{

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
@@ -202,6 +203,71 @@ func TestAStepThatNobodyAnswersEndsTheCall(t *testing.T) {
 		}
 	}
 }
+
+func TestAMessageAtWhichAStepPanicsIsTheOnlyDeadLetter(t *testing.T) {
+	t.Parallel()
+	r := &recorder{}
+	source := &once{settled: make(chan int)}
+	for i, m := range batch("1@k", "2@l", "bad@k", "3@k", "4@l") {
+		source.rows = append(source.rows, relay.Delivery{Message: *m})
+		source.rows[i].Position = int64(i)
+	}
+	b := around.Steps(r, 0, func(_ context.Context, m *outbox.Message) error {
+		if m.EventType == "bad" {
+			panic("no rule")
+		}
+		return nil
+	})
+	engine, err := relay.New(source, b, relay.Config{MaxAttempts: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- engine.Run(ctx) }()
+	for <-source.settled != 4 {
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if got := r.ids(); !slices.Equal(got, []string{"1", "2", "4", "3"}) && !slices.Equal(got, []string{"1", "2", "3", "4"}) {
+		t.Errorf("%v was sent", got)
+	}
+	var panicked *relay.PanicError
+	if len(source.dead) != 1 || source.dead[0].Delivery.EventType != "bad" || !errors.As(source.dead[0].Err, &panicked) {
+		t.Errorf("dead letters: %+v", source.dead)
+	}
+}
+
+// once is a source that has its rows once, and its own session.
+type once struct {
+	relay.Session
+	rows    []relay.Delivery
+	dead    []relay.Dead
+	settled chan int // the position up to which it is
+}
+
+func (o *once) Acquire(context.Context) (relay.Session, error) { return o, nil }
+
+func (o *once) Next(ctx context.Context, _ int) (b relay.Batch, err error) {
+	if b.Deliveries, o.rows = o.rows, nil; b.Deliveries == nil {
+		<-ctx.Done()
+		err = ctx.Err()
+	}
+	return b, err
+}
+
+func (o *once) Settle(_ context.Context, s relay.Settlement) error {
+	o.dead = append(o.dead, s.Dead...)
+	o.settled <- int(s.Through.Position)
+	return nil
+}
+
+func (o *once) Lanes(context.Context, int) ([]relay.HeldLane, error)   { return nil, nil }
+func (o *once) Controls(context.Context) (c relay.Controls, err error) { return c, nil }
+func (o *once) Expires() time.Time                                     { return time.Now().Add(time.Hour) }
+func (o *once) Close(context.Context) error                            { return nil }
 
 func TestAnswersOfTheBrokerFindTheirMessages(t *testing.T) {
 	t.Parallel()

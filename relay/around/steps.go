@@ -15,8 +15,8 @@ import (
 // to. The header list is m's own, with room for as many more headers as Steps was told.
 //
 // An error is the answer for the message, marked as a broker would mark it; route.ErrDropped makes the answer accepted.
-// After an unavailable error, no other message of the call is tried; they all get that answer. Steps are called from
-// several goroutines at once.
+// After an unavailable error, no other message of the call is tried; they all get that answer. A panic is one of the
+// broker's Publish. Steps are called from several goroutines at once.
 type Step func(ctx context.Context, m *outbox.Message) error
 
 // Routing is the step that applies rules.
