@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgoutbox/outbox"
@@ -20,6 +21,7 @@ type Relay struct {
 	source Source
 	broker Broker
 	cfg    Config
+	active atomic.Bool
 }
 
 // New returns a relay that is not running yet. It reports every fault of cfg at once. The broker remains
@@ -38,11 +40,16 @@ func New(source Source, broker Broker, cfg Config) (*Relay, error) {
 // Run delivers until ctx ends; then it takes nothing new in, waits for what is in flight (at most
 // DrainTimeout), settles it, gives the lease back and returns nil. It comes back earlier, with an error,
 // only for what waiting can't cure: a source that refuses for good, or the policy Stop. A call that hangs when
-// DrainTimeout and Grace have passed is left behind: see [ErrHung].
+// DrainTimeout and Grace have passed is left behind: see [ErrHung]. A relay, and a source, is for one Run at a
+// time: see [ErrActive].
 //
 // A lost lease or database ends a session, not Run: it acquires again and goes on where the last
 // settlement stands.
 func (r *Relay) Run(ctx context.Context) (err error) {
+	if !r.active.CompareAndSwap(false, true) {
+		return outbox.Permanent(fmt.Errorf("destination %s: the relay is %w", r.cfg.Name, ErrActive))
+	}
+	defer r.active.Store(false)
 	state := tracker{observer: r.cfg.Observer}
 	state.source, _ = r.source.(Reporting)
 	defer func() { state.change(StateStopped, err) }()
@@ -447,7 +454,7 @@ func (t *tracker) change(state State, err error) bool {
 	changed := t.state != state
 	t.state, t.cause = state, cause
 	t.observer.Changed(state, err)
-	if t.source != nil {
+	if t.source != nil && !errors.Is(err, ErrActive) {
 		t.source.Report(state, err)
 	}
 	return changed
