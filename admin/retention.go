@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -32,7 +34,8 @@ type RetainedSegment struct {
 	Until    time.Time `json:"written_until"`
 }
 
-// Retention tells of every segment what is in it, who needs it, and when it is written to.
+// Retention tells of every segment what is in it, who needs it, and when it is written to. Another table that is
+// attached to the outbox's is none: Status says what to do about it.
 func Retention(ctx context.Context, db DB) (segments []RetainedSegment, err error) {
 	err = read(ctx, db, func(tx pgx.Tx) error {
 		if err := preferIndexes(ctx, tx); err != nil {
@@ -46,21 +49,26 @@ func Retention(ctx context.Context, db DB) (segments []RetainedSegment, err erro
 		if err := r.readSegments(ctx, tx, cursors); err != nil {
 			return err
 		}
-		for _, s := range r.Segments {
-			retained, err := s.retained(ctx, tx)
-			if err != nil {
-				return fmt.Errorf("look into segment %s: %w", s.Name, err)
+		for _, parent := range []string{schema.OutboxMessages, schema.InboxMessages} {
+			for n := range schema.SegmentCount {
+				name := fmt.Sprintf("%s_%d", strings.TrimPrefix(parent, "outbox."), n)
+				at := slices.IndexFunc(r.Segments, func(s Segment) bool { return s.Name == name })
+				if at < 0 {
+					continue // it is detached
+				}
+				retained, err := r.Segments[at].retained(ctx, tx, parent, strconv.Itoa(n))
+				if err != nil {
+					return fmt.Errorf("look into segment %s: %w", name, err)
+				}
+				segments = append(segments, retained)
 			}
-			segments = append(segments, retained)
 		}
 		return nil
 	})
 	return segments, err
 }
 
-func (s Segment) retained(ctx context.Context, tx pgx.Tx) (RetainedSegment, error) {
-	end := strings.LastIndexByte(s.Name, '_')
-	parent, number := "outbox."+s.Name[:end], s.Name[end+1:]
+func (s Segment) retained(ctx context.Context, tx pgx.Tx, parent, number string) (RetainedSegment, error) {
 	r := RetainedSegment{Segment: s}
 	var turns int64 // until its turn
 	err := tx.QueryRow(ctx, `

@@ -52,6 +52,10 @@ func TestRetentionTellsWhatKeepsEachSegment(t *testing.T) {
 	if s := look(); s.Turn != SegmentPassed || s.Replay != 0 {
 		t.Errorf("replayed: %+v", s)
 	}
+	// What is attached by hand is no segment.
+	d.exec(`CREATE TABLE outbox.old (LIKE outbox.messages INCLUDING ALL); ALTER TABLE outbox.messages ATTACH PARTITION outbox.old FOR VALUES IN (8);
+		CREATE TABLE outbox.messages_old (LIKE outbox.messages INCLUDING ALL); ALTER TABLE outbox.messages ATTACH PARTITION outbox.messages_old FOR VALUES IN (9)`)
+	look()
 	d.viewer()
 	look()
 }

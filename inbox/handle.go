@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -82,10 +83,10 @@ func (b *Inbox) handle(ctx context.Context, db DB, r record, msg *outbox.Message
 
 // begins returns an error if db can't begin a transaction, whatever happens later.
 func begins(db DB) error {
-	switch db.(type) {
-	case nil:
+	if !settings.Given(db) {
 		return outbox.Permanent(errors.New("db is nil: open a pool or a connection and pass it"))
-	case pgx.Tx:
+	}
+	if _, begun := db.(pgx.Tx); begun {
 		return outbox.Permanent(errors.New("db is a transaction, and Handle and Store begin their own: pass the pool or the connection, " +
 			"or use HandleTx"))
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -58,7 +59,7 @@ const (
 // Park changes what the database can't store of a message (text that isn't UTF-8, a NUL, a repeated header); the error
 // text tells so. A message that is already parked is left unchanged.
 func (b *Inbox) Park(ctx context.Context, db DB, p Parked) error {
-	if db == nil || p.Message == nil || p.Err == nil {
+	if !settings.Given(db) || p.Message == nil || p.Err == nil {
 		return errors.New("inbox: Park needs a database, a message and an error")
 	}
 	args, err := b.parked(p)

@@ -54,7 +54,7 @@ type RetentionReport struct {
 // NewRetention returns a Retention that works on db.
 func NewRetention(db RetentionDB, cfg RetentionConfig) (*Retention, error) {
 	var faults settings.Faults
-	faults.Need(db != nil, "", "there is no database")
+	faults.Need(settings.Given(db), "", "there is no database")
 	settings.Positive(&faults, "Interval", &cfg.Interval, time.Minute)
 	if err := faults.Err(); err != nil {
 		return nil, fmt.Errorf("inbox: retention: %w", err)

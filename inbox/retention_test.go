@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
@@ -350,8 +351,31 @@ func TestRetentionRunsUntilItsContextEnds(t *testing.T) {
 			t.Errorf("%+v was taken", cfg)
 		}
 	}
-	if _, err := NewRetention(nil, RetentionConfig{}); err == nil {
-		t.Error("no database was taken")
+}
+
+// A pool that could not be opened is a nil pointer in an interface that isn't nil.
+func TestADatabaseThatIsMissingIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	var unopened *pgxpool.Pool
+	b, err := New("c", Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fn := func(context.Context, pgx.Tx, *outbox.Message) error { return nil }
+	for _, db := range []interface {
+		DB
+		RetentionDB
+	}{nil, unopened} {
+		if _, err := NewRetention(db, RetentionConfig{}); err == nil || !strings.Contains(err.Error(), "there is no database") {
+			t.Errorf("NewRetention: %v", err)
+		}
+		if _, err := NewWorker(b, nil, db, fn, WorkerConfig{}); err == nil || !strings.Contains(err.Error(), "needs an inbox, a database") {
+			t.Errorf("NewWorker: %v", err)
+		}
+		if _, err := b.Handle(t.Context(), db, &outbox.Message{ID: outbox.NewID(), Topic: "t"}, fn); err == nil ||
+			!strings.Contains(err.Error(), "db is nil") {
+			t.Errorf("Handle: %v", err)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -49,7 +50,7 @@ type WorkerConfig struct {
 // A polling.Retention and a Retention must run on the database: in this worker (WorkerConfig.Beside), in any number of
 // processes, or in another service.
 func NewWorker(b *Inbox, source relay.Source, db DB, fn Handler, cfg WorkerConfig) (*Worker, error) {
-	if b == nil || db == nil || fn == nil {
+	if b == nil || !settings.Given(db) || fn == nil {
 		return nil, errors.New("inbox: NewWorker needs an inbox, a database and a handler")
 	}
 	if cfg.Parallel < 0 {

@@ -60,10 +60,18 @@ func (m *Mapping) Move(t *Table) (begin, back string, err error) {
 		headers += " UNION ALL SELECT * FROM jsonb_each_text(" + column(m.Headers, "::jsonb") + ")"
 	}
 	for _, h := range m.HeaderColumns {
-		headers += " UNION ALL SELECT " + schema.QuoteLiteral(h.Name) + ", " + column(h.Column, "::text")
+		value := column(h.Column, "::text")
+		if t.Column(h.Column).Type == "timestamp with time zone" {
+			value = fmt.Sprintf("CASE WHEN isfinite(%[1]s) THEN (%[1]s AT TIME ZONE 'UTC')::text || '+00' ELSE %[1]s::text END",
+				column(h.Column, ""))
+		}
+		headers += " UNION ALL SELECT " + schema.QuoteLiteral(h.Name) + ", " + value
 	}
 	function := TableName{t.Schema, t.Name[:min(len(t.Name), 50)] + "_outbox_move"}.String()
-	begin = fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $outbox$
+	// The texts don't depend on the settings of the session that inserts. Its time zone stays, because it says what a
+	// time without a zone means: when to deliver, and when a row was delivered.
+	begin = fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog SET datestyle = ISO SET intervalstyle = postgres SET bytea_output = hex SET extra_float_digits = 1 AS $outbox$
 BEGIN
     PERFORM outbox.publish(%[2]s, %[3]s, key => %[4]s,
         headers => (SELECT jsonb_object_agg(name, value) FROM (%[5]s) h WHERE value IS NOT NULL),

@@ -54,7 +54,8 @@ type Pinger interface {
 type Source interface {
 	// Acquire waits until this relay owns the shard group and returns a session that reads from where
 	// the last owner durably stood. It returns ctx's error when ctx ends first, and any error that
-	// waiting can't cure (schema missing, hot standby, restored dump) at once.
+	// waiting can't cure (schema missing, hot standby, restored dump) at once. While another call waits,
+	// or its session isn't closed, it returns ErrActive, marked by outbox.Permanent.
 	Acquire(ctx context.Context) (Session, error)
 }
 
@@ -70,6 +71,7 @@ type Reporting interface {
 	Source
 	// Report follows every change of state; err is its cause, if it has one. It doesn't block, except for StateStopped,
 	// the last one, which Run waits for: it returns within a few seconds, when the state has been written or can't be.
+	// It isn't called with ErrActive, which is no trouble of the Run that has the source.
 	Report(state State, err error)
 }
 
@@ -131,6 +133,10 @@ type Coupled interface {
 // ErrLeaseLost means that another relay owns the shard group: the session is over, and nothing that it
 // would still settle counts.
 var ErrLeaseLost = errors.New("relay: lease lost, another relay owns the shard group")
+
+// ErrActive ends a Run at once, marked by outbox.Permanent, if another Run of this process has the relay or its source.
+// That one goes on, and what its source reports of its state stays.
+var ErrActive = errors.New("in use by another Run: a second relay needs a source of its own")
 
 // ErrHung ends a Run that was told to end while a call hangs, of the broker or the source: what is in flight remains
 // unsettled, and another relay takes over when the lease has expired. The goroutine of the call stays. The process

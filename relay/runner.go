@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgoutbox/outbox"
@@ -23,6 +24,7 @@ type Relay struct {
 	broker Broker
 	cfg    Config
 
+	active         atomic.Bool
 	observerPanics sync.Once
 }
 
@@ -42,11 +44,16 @@ func New(source Source, broker Broker, cfg Config) (*Relay, error) {
 // Run delivers until ctx ends; then it takes nothing new in, waits for what is in flight (at most
 // DrainTimeout), settles it, gives the lease back and returns nil. It comes back earlier, with an error,
 // only for what waiting can't cure: a source that refuses for good, or the policy Stop. A call that hangs when
-// DrainTimeout and Grace have passed is left behind: see [ErrHung].
+// DrainTimeout and Grace have passed is left behind: see [ErrHung]. A relay, and a source, is for one Run at a
+// time: see [ErrActive].
 //
 // A lost lease or database ends a session, not Run: it acquires again and goes on where the last
 // settlement stands.
 func (r *Relay) Run(ctx context.Context) (err error) {
+	if !r.active.CompareAndSwap(false, true) {
+		return outbox.Permanent(fmt.Errorf("destination %s: the relay is %w", r.cfg.Name, ErrActive))
+	}
+	defer r.active.Store(false)
 	state := tracker{relay: r}
 	state.source, _ = r.source.(Reporting)
 	defer func() { state.change(StateStopped, err) }()
@@ -451,7 +458,7 @@ func (t *tracker) change(state State, err error) bool {
 	changed := t.state != state
 	t.state, t.cause = state, cause
 	t.relay.observe(func() { t.relay.cfg.Observer.Changed(state, err) })
-	if t.source != nil {
+	if t.source != nil && !errors.Is(err, ErrActive) {
 		t.source.Report(state, err)
 	}
 	return changed

@@ -408,6 +408,58 @@ func TestASourceThatRefusesForGoodEndsRun(t *testing.T) {
 	})
 }
 
+// noted is a source that tells which causes it was told.
+type noted struct {
+	*table
+	causes *[]error
+}
+
+func (n noted) Report(_ State, err error) {
+	if err != nil {
+		*n.causes = append(*n.causes, err)
+	}
+}
+
+func TestASecondRunLeavesTheFirstAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := &states{}
+		r, err := New(newTable(20), &wire{}, Config{Observer: seen})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan error, 1)
+		go func() { first <- r.Run(ctx) }()
+		time.Sleep(time.Minute)
+		if err := r.Run(ctx); !errors.Is(err, ErrActive) || !outbox.IsPermanent(err) {
+			t.Errorf("the same relay: %v, want ErrActive", err)
+		}
+		seen.mu.Lock()
+		if !slices.Equal(seen.list, []State{StateWaiting, StateFlowing}) {
+			t.Errorf("its observer saw %v", seen.list)
+		}
+		seen.mu.Unlock()
+		cancel()
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+
+		var causes []error
+		source := noted{newTable(0), &causes}
+		source.acquire = func() error { return outbox.Permanent(ErrActive) }
+		second, err := New(source, &wire{}, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := second.Run(t.Context()); !errors.Is(err, ErrActive) {
+			t.Errorf("another relay of its source: %v, want ErrActive", err)
+		}
+		if len(causes) > 0 {
+			t.Errorf("its source was told %v", causes)
+		}
+	})
+}
+
 func TestAnAdapterThatAnswersTooFewIsNotBelieved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newTable(5)

@@ -22,7 +22,7 @@ func Check(ctx context.Context, q Querier) error {
 }
 
 func check(ctx context.Context, q Querier, known []Migration) error {
-	state, rights, err := status(ctx, q, known)
+	state, rights, err := status(ctx, q, known, relayAdvice)
 	switch {
 	case err != nil:
 		return err
@@ -53,8 +53,8 @@ func relayMay(ctx context.Context, q Querier, state State) error {
 	case err != nil:
 		return err
 	case len(missing) > 0:
-		return fmt.Errorf("%w: %q needs %s in database %q: as the schema's owner, run: outbox migrate grants --apply --relay %s",
-			ErrForbidden, state.User, strings.Join(missing, ", "), state.Database, shell.Word(state.User))
+		return fmt.Errorf("%w: %q needs %s in database %q: %s", ErrForbidden, state.User, strings.Join(missing, ", "), state.Database,
+			strings.ReplaceAll(relayAdvice, "ROLE", shell.Word(state.User)))
 	}
 	return nil
 }

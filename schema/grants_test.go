@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
@@ -223,8 +224,16 @@ func TestCheckNamesTheRightsThatARelayLacks(t *testing.T) {
 		t.Errorf("names a right that the role has: %v", err)
 	}
 	exec(t, connect(t, url), `REVOKE USAGE ON SCHEMA outbox FROM `+currentRole(t, relay))
-	if err := Check(t.Context(), relay); !errors.Is(err, ErrForbidden) {
+	grant := func(as string) string { return "--apply --" + as + " " + shell.Word(relay.Config().User) }
+	if err := Check(t.Context(), relay); !errors.Is(err, ErrForbidden) || !strings.HasSuffix(err.Error(), grant("relay")) {
 		t.Errorf("without USAGE: %v", err)
+	}
+	if _, err := Status(t.Context(), relay); !errors.Is(err, ErrForbidden) || !strings.Contains(err.Error(), grant("viewer")) {
+		t.Errorf("status without USAGE: %v", err)
+	}
+	if _, err := Up(t.Context(), relay, UpConfig{DryRun: true}); !errors.Is(err, ErrForbidden) ||
+		!strings.HasSuffix(err.Error(), "run this as the schema's owner") {
+		t.Errorf("up without USAGE: %v", err)
 	}
 }
 

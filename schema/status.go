@@ -3,6 +3,7 @@ package schema
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -40,7 +41,7 @@ type Applied struct {
 // Status reads what q's database has. It changes nothing and needs SELECT on outbox.migrations. Its
 // errors are ErrUnsupportedServer, ErrForbidden, and those of the connection.
 func Status(ctx context.Context, q Querier) (State, error) {
-	state, _, err := status(ctx, q, Migrations())
+	state, _, err := status(ctx, q, Migrations(), viewerAdvice)
 	if err != nil {
 		return State{}, fmt.Errorf("schema: %w", err)
 	}
@@ -54,7 +55,15 @@ type schemaRights struct {
 	reading bool // SELECT on outbox.migrations
 }
 
-func status(ctx context.Context, q Querier, known []Migration) (State, schemaRights, error) {
+// What a role that may not read the schema is told, by what it is about to do.
+const (
+	viewerAdvice = "as the schema's owner, run: outbox migrate grants --apply --viewer ROLE " +
+		"(or --writer, --relay, --consumer, by what it does)"
+	relayAdvice = "as the schema's owner, run: outbox migrate grants --apply --relay ROLE"
+	ownerAdvice = "run this as the schema's owner"
+)
+
+func status(ctx context.Context, q Querier, known []Migration, advice string) (State, schemaRights, error) {
 	state := State{Latest: len(known)}
 	var rights schemaRights
 
@@ -86,9 +95,8 @@ func status(ctx context.Context, q Querier, known []Migration) (State, schemaRig
 		return state, rights, nil
 	}
 	if !rights.usage || !rights.reading {
-		return State{}, rights, fmt.Errorf("%w: %q may not read outbox.migrations in database %q: "+
-			"as the schema's owner, run: outbox migrate grants --apply --viewer %s (or --writer, --relay, --consumer, by what it does)",
-			ErrForbidden, state.User, state.Database, shell.Word(state.User))
+		return State{}, rights, fmt.Errorf("%w: %q may not read outbox.migrations in database %q: %s",
+			ErrForbidden, state.User, state.Database, strings.ReplaceAll(advice, "ROLE", shell.Word(state.User)))
 	}
 
 	rows, err := q.Query(ctx, `SELECT version, name, checksum, applied_at FROM outbox.migrations ORDER BY version`)

@@ -95,7 +95,7 @@ func step(ctx context.Context, db DB, cfg UpConfig, known []Migration) (pending 
 			return nil, err
 		}
 	}
-	state, _, err := status(ctx, tx, known)
+	state, _, err := status(ctx, tx, known, ownerAdvice)
 	if err != nil {
 		return nil, err
 	}

@@ -90,11 +90,14 @@ var _ http.Handler = (*API)(nil)
 func New(options Options) (*API, error) { return newAPI(options, verbs.All()) }
 
 func newAPI(options Options, table []verbs.Verb) (*API, error) {
-	if options.DB == nil || options.Access == nil {
+	if !settings.Given(options.DB) || options.Access == nil {
 		return nil, errors.New("rest: DB and Access are required")
 	}
 	if options.ViewerDB == nil {
 		options.ViewerDB = options.DB
+	}
+	if !settings.Given(options.ViewerDB) {
+		return nil, errors.New("rest: ViewerDB is a nil pointer: open it, or leave it out")
 	}
 	settings.Default(&options.Logger, slog.Default()) // unbounded: each line is something that a person did
 	a := &API{options: options, stream: newStream(options.ViewerDB), running: make(chan struct{}, maxRunning)}

@@ -295,6 +295,16 @@ func (c counting) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, e
 	return c.DB.BeginTx(ctx, options)
 }
 
+func TestAPoolThatIsMissingIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	var unopened *pgxpool.Pool
+	for _, o := range []Options{{DB: unopened, Access: access}, {DB: new(pgxpool.Pool), ViewerDB: unopened, Access: access}} {
+		if _, err := New(o); err == nil {
+			t.Errorf("%+v is taken", o)
+		}
+	}
+}
+
 func TestRequestsThatAreWrongAreRefusedWithTheirFault(t *testing.T) {
 	t.Parallel()
 	s := setup(t, nil)

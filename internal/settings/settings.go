@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"reflect"
 )
 
 // Default replaces a zero value by its default.
@@ -14,6 +15,12 @@ func Default[T comparable](v *T, standard T) {
 	if *v == zero {
 		*v = standard
 	}
+}
+
+// Given reports whether there is a value: v is neither nil nor a nil pointer, such as the pool that couldn't be opened.
+func Given(v any) bool {
+	value := reflect.ValueOf(v)
+	return value.IsValid() && (value.Kind() != reflect.Pointer || !value.IsNil())
 }
 
 // Fault is a fault of a configuration.

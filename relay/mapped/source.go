@@ -3,7 +3,6 @@ package mapped
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -87,16 +86,14 @@ func (s *Source) NotesFailures() bool {
 	return d.How != "" && (f.Attempts != "" || f.Error != "" || f.LastAttempt != "" || f.NextAttempt != "" || d.AckAt != "")
 }
 
-var errActive = errors.New("mapped: the source already has a session")
-
 // Acquire waits until the session may begin: for the table's lock (mapping.Advisory), for the offsets of the group
 // (mapping.XMin, mapping.Serial), for the slot (mapping.Replication), or for another relay of the same name
 // (mapping.Lease). mapping.SkipLocked waits for nothing. Errors that waiting can't cure are marked by outbox.Permanent:
 // a mapping that doesn't fit the table, a standby, a pooler in transaction mode where the strategy needs a server
-// session of its own, and whatever wal.OpenTail refuses.
+// session of its own, whatever wal.OpenTail refuses, and relay.ErrActive.
 func (s *Source) Acquire(ctx context.Context) (_ relay.Session, err error) {
 	if !s.active.CompareAndSwap(false, true) {
-		return nil, errActive
+		return nil, dial.Permanent("the source of table %q is %w", s.mapping.Table, relay.ErrActive)
 	}
 	var storing, reading *pgx.Conn
 	defer func() {

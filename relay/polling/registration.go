@@ -15,6 +15,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/relay/internal/states"
 	"github.com/pgoutbox/outbox/schema"
@@ -92,8 +93,6 @@ func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg Regist
 // Name is the relay's name, which owns the leases of its sources.
 func (r *Registration) Name() string { return r.name }
 
-var errInUse = errors.New("polling: another source of this process reads this shard group")
-
 // allGroups stands for a destination as a whole.
 const allGroups = -1
 
@@ -106,7 +105,8 @@ func (r *Registration) use(destination string, group int) (release func(), err e
 	}
 	what := fmt.Sprintf("%d %s", group, destination)
 	if r.inUse[what] {
-		return nil, dial.Permanent("%w: shard group %d of destination %q", errInUse, group, destination)
+		return nil, dial.Permanent("shard group %d of destination %q is %w, and a Registration of its own",
+			group, destination, relay.ErrActive)
 	}
 	r.inUse[what] = true
 	return func() {

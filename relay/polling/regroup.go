@@ -45,7 +45,7 @@ func (s *Snapshot) regroup(ctx context.Context, writing *link) (_ relay.Session,
 	// Sources of one registration would take each other's leases for their own, so only one of them regroups.
 	done := func() {}
 	if r := s.cfg.Registration; r != nil {
-		if done, err = r.use(s.destination, allGroups); errors.Is(err, errInUse) {
+		if done, err = r.use(s.destination, allGroups); errors.Is(err, relay.ErrActive) {
 			return nil, pauseFor(ctx, s.cfg.Lease/3)
 		}
 		if err != nil {

@@ -77,7 +77,8 @@ func (s *Snapshot) Report(state relay.State, err error) {
 	s.states.Report(states.Cursor{Destination: s.destination, Group: s.cfg.Group, LagObjective: s.cfg.LagObjective}, state, err)
 }
 
-var errActive = errors.New("polling: the source already has a session")
+// Active reports whether Acquire waits, or its session isn't closed yet.
+func (s *Snapshot) Active() bool { return s.active.Load() }
 
 // Acquire waits until this relay owns the shard group, and returns a session that continues where the last owner's
 // stored position is. The first source of a destination creates its cursor, which has seen nothing, so everything in
@@ -88,12 +89,12 @@ var errActive = errors.New("polling: the source already has a session")
 // then ends with relay.ErrLeaseLost. So stop the relays of the old number: until they have ended, the groups that are
 // already free are not delivered.
 //
-// These errors are marked by outbox.Permanent, because waiting doesn't cure them: cursors.ErrStandby,
+// These errors are marked by outbox.Permanent, because waiting doesn't cure them: relay.ErrActive, cursors.ErrStandby,
 // cursors.ErrForeign, ErrNamesake and the errors of schema.Check, of which schema.ErrSegments and schema.ErrForbidden
 // only until the schema was once found in order. Other errors are the connection's.
 func (s *Snapshot) Acquire(ctx context.Context) (relay.Session, error) {
 	if !s.active.CompareAndSwap(false, true) {
-		return nil, errActive
+		return nil, dial.Permanent("the source of destination %q is %w", s.destination, relay.ErrActive)
 	}
 	session, err := s.register(ctx)
 	if err != nil {

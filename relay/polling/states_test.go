@@ -130,6 +130,34 @@ func TestTheStateOfASharedRegistrationIsWritten(t *testing.T) {
 	}
 }
 
+// A relay's state is that of the Run that has the source. Another one ends at once and leaves the state alone.
+func TestASecondRunOfASourceIsRefusedAndReportsNothing(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	cfg := SnapshotConfig{Registration: db.register("service", time.Second)}
+	source := db.source("orders", cfg)
+	end := db.embed(source, relaytest.NewMemory(), relay.Config{})
+	db.Await("SELECT EXISTS (SELECT FROM outbox.cursors WHERE state = 'flowing')")
+	for what, second := range map[string]relay.Source{"the source": source, "shard group 0": db.source("orders", cfg)} {
+		r, err := relay.New(second, relaytest.NewMemory(), relay.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := r.Run(ctx); !errors.Is(err, relay.ErrActive) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), what) {
+			t.Errorf("Run: %v, want ErrActive about %s", err, what)
+		}
+	}
+	if got := db.Value("SELECT state || coalesce(last_error, '') FROM outbox.cursors"); got != "flowing" {
+		t.Errorf("the cursor says %q", got)
+	}
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+	acquire(t, source)
+}
+
 func TestTheObjectiveOfADestinationIsKnownToAllWhoLook(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

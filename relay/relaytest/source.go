@@ -107,6 +107,7 @@ func RunSource(t *testing.T, open func(t *testing.T) SourceHarness) {
 	run("a reader that is interrupted can still settle", (*sourceCase).interrupted)
 	run("concurrent writers lose and repeat nothing, and keys keep their order", (*sourceCase).concurrentWriters)
 	run("dead letters are kept with their error", (*sourceCase).deadLetters)
+	run("a source has one session at a time", (*sourceCase).oneSession)
 	var h SourceHarness
 	t.Run("capabilities", func(t *testing.T) { h = open(t) })
 	if !h.RepeatsMoreAfter {
@@ -804,6 +805,16 @@ func (c *sourceCase) oneOwner() {
 	second := &sourceSession{Session: session, c: c}
 	second.expect("2", "3")
 	second.close()
+}
+
+func (c *sourceCase) oneSession() {
+	source := c.open(SourceOptions{})
+	first := c.acquire(source)
+	if _, err := source.Acquire(c.ctx); !errors.Is(err, relay.ErrActive) || !outbox.IsPermanent(err) {
+		c.Errorf("a second Acquire returned %v, want relay.ErrActive, marked by outbox.Permanent", err)
+	}
+	first.close()
+	c.acquire(source).close()
 }
 
 func (c *sourceCase) staleEpoch() {

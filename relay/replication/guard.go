@@ -11,6 +11,7 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Guard wraps a source of the strategy snapshot: Acquire returns an error marked by outbox.Permanent while the
@@ -68,6 +69,9 @@ func (g *guard) check(ctx context.Context) error {
 		return nil
 	}
 	if err != nil {
+		if lacks := schema.Check(ctx, conn); errors.Is(lacks, schema.ErrForbidden) {
+			err = lacks // it says what to do
+		}
 		return fmt.Errorf("ask what the destination is read by: %w", err)
 	}
 	return dial.Permanent("the destination is read from the write-ahead log, by slot %q: give destination %s "+

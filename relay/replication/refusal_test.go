@@ -2,7 +2,10 @@ package replication
 
 import (
 	"context"
+	"errors"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,8 +15,10 @@ import (
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/relay/relaytest"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -33,6 +38,48 @@ func refused(t *testing.T, s *Source, want string, words ...string) {
 	for _, word := range words {
 		if !strings.Contains(err.Error(), word) {
 			t.Errorf("the error doesn't say %q: %v", word, err)
+		}
+	}
+}
+
+// The server may have room for one stream.
+func TestASecondRunIsRefusedThoughTheServerIsOutOfReach(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	source, _ := db.source("d", Config{})
+	var full atomic.Bool
+	before := source.conn.DialFunc
+	source.conn.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if full.Load() {
+			return nil, errors.New("no room")
+		}
+		return before(ctx, network, addr)
+	}
+	streaming(t, acquire(t, source))
+	full.Store(true)
+	r, err := relay.New(source, relaytest.NewMemory(), relay.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := r.Run(ctx); !errors.Is(err, relay.ErrActive) {
+		t.Errorf("Run: %v, want ErrActive", err)
+	}
+}
+
+func TestARelayWithoutRightsIsToldWhichGrantItNeeds(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	role, conn := db.login("relay")
+	table, err := polling.NewSnapshot(conn.Config(), "d", polling.SnapshotConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, source := range map[string]relay.Source{"table": table, "guarded": Guard(conn.Config(), "d", table)} {
+		_, err := source.Acquire(t.Context())
+		if !errors.Is(err, schema.ErrForbidden) || !strings.HasSuffix(err.Error(), "migrate grants --apply --relay "+role) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -58,7 +58,8 @@ func (s *Source) Report(state relay.State, err error) { s.table.Report(state, er
 // Errors that waiting doesn't cure are marked by outbox.Permanent: a server or role that can't stream, a pooler, a slot
 // or a publication that is missing and can't be created or is another's, and whatever the snapshot strategy refuses.
 func (s *Source) Acquire(ctx context.Context) (relay.Session, error) {
-	if err := s.ready(ctx); err != nil {
+	// A server that has no connection left for a second Run is no reason to call the first one broken.
+	if err := s.ready(ctx); err != nil && !s.table.Active() {
 		return nil, err
 	}
 	owned, err := s.table.Acquire(ctx)

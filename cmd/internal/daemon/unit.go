@@ -317,11 +317,8 @@ func (u *unit) checkDatabase(ctx context.Context) error {
 		return err
 	}
 	defer connect.Close(conn)
-	state, err := schema.Status(ctx, conn)
-	if err != nil {
-		return err
-	}
-	if state.Standby {
+	// If this fails, Check does too, and says what a relay needs.
+	if state, err := schema.Status(ctx, conn); err == nil && state.Standby {
 		return fmt.Errorf("PostgreSQL at %s:%d is a hot standby, from which messages would be lost: connect to the primary "+
 			"(with several hosts in the URL, add target_session_attrs=read-write)", u.conn.Host, u.conn.Port)
 	}
