@@ -417,7 +417,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a pooler of transactions is taken for a server",
-		file:  "relay/internal/dial/dial.go",
+		file:  "internal/dial/dial.go",
 		old:   "	if at != conn.PgConn().PID() {",
 		wrong: "	if false {",
 		pkg:   "./relay/polling", run: "TestAPoolerOfTransactions",

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
-	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // Server is the server whose log is read, and the name of the connection in pg_stat_activity.
