@@ -423,6 +423,27 @@ var mutants = []mutant{
 		pkg:   "./relay/polling", run: "TestAPoolerOfTransactions",
 	},
 	{
+		name:  "a command has the timeouts of its database",
+		file:  "internal/dial/dial.go",
+		old:   "	if at == conn.PgConn().PID() {\n		return Unbound(ctx, conn.PgConn())",
+		wrong: "	if at == conn.PgConn().PID() {\n		return nil",
+		pkg:   "./internal/dial", run: "TestTheTimeoutsOfADatabase",
+	},
+	{
+		name:  "a command sets a session of a pool",
+		file:  "internal/dial/dial.go",
+		old:   "	if at == conn.PgConn().PID() {\n		return Unbound",
+		wrong: "	if true {\n		return Unbound",
+		pkg:   "./internal/dial", run: "TestACommandBehindAPooler",
+	},
+	{
+		name:  "Close leaves a dial alone",
+		file:  "broker/internal/shared/shared.go",
+		old:   "		stop(l.ended)\n",
+		wrong: "		_ = stop\n",
+		pkg:   "./broker/internal/shared", run: "TestCloseDuringADial",
+	},
+	{
 		name:  "a flush is awaited and the answer ignored",
 		file:  "relay/polling/reader.go",
 		old:   "			onDisk = len(v) == 1 && v[0] == 1\n",

@@ -62,6 +62,10 @@ func (s Server) ConnectWAL(ctx context.Context) (*Conn, error) {
 		conn.HangUp()
 		return nil, s.explain(err)
 	}
+	if err := dial.Unbound(ctx, conn.PgConn); err != nil { // a slot waits for the transactions that are open
+		conn.HangUp()
+		return nil, err
+	}
 	return conn, nil
 }
 
