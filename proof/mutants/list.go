@@ -433,7 +433,7 @@ var mutants = []mutant{
 		name:  "a command sets a session of a pool",
 		file:  "internal/dial/dial.go",
 		old:   "	if at == conn.PgConn().PID() {\n		return Unbound",
-		wrong: "	if true {\n		return Unbound",
+		wrong: "	if at > 0 {\n		return Unbound",
 		pkg:   "./internal/dial", run: "TestACommandBehindAPooler",
 	},
 	{
