@@ -65,6 +65,24 @@ func (r *Report) judge(by rules) {
 		r.Destinations[i].Verdict = r.judgeDestination(&r.Destinations[i], by)
 	}
 	r.Verdict = r.on(r.Destinations)
+	if own := r.Verdict; len(r.Destinations) > 0 && r.Waiting.N > 0 {
+		r.Verdict = Verdict{Finding: r.neverRead(), At: r.At}
+		if !own.State.OK() {
+			r.Verdict.Also = append([]Finding{own.Finding}, own.Also...)
+		}
+	}
+}
+
+// neverRead is the finding that no relay has ever read the outbox.
+func (r *Report) neverRead() Finding {
+	f := Finding{State: StateNoRelay, Since: r.WaitingSince, Cause: "no relay has ever worked on this database", Next: "outbox relay"}
+	switch {
+	case r.Waiting.N == 1 && !r.Waiting.Estimated:
+		f.Cause += ", and 1 message waits in outbox.messages"
+	case r.Waiting.N > 0:
+		f.Cause += fmt.Sprintf(", and %v messages wait in outbox.messages", r.Waiting)
+	}
+	return f
 }
 
 // on returns the verdict on some destinations together.
@@ -73,7 +91,7 @@ func (r *Report) on(destinations []Destination) Verdict {
 		if f, known := r.excuse(); known && r.unread != "" {
 			return verdictOn(r.At, []Finding{f}, Finding{})
 		}
-		return verdictOn(r.At, nil, Finding{State: StateNoRelay, Cause: "no relay has ever worked on this database", Next: "outbox relay"})
+		return verdictOn(r.At, nil, r.neverRead())
 	}
 	calm := Finding{State: StateIdle}
 	var findings []Finding

@@ -23,8 +23,13 @@ type Report struct {
 	Verdict Verdict `json:"verdict"`
 
 	Destinations []Destination `json:"destinations"`
-	Relays       []Relay       `json:"relays"`
-	Segments     []Segment     `json:"segments"`
+	// Waiting is what is in outbox.messages while no relay has ever read it: there is no destination yet, except those
+	// of a stored inbox. WaitingSince is when the oldest of these messages was inserted.
+	Waiting      Count     `json:"waiting,omitzero"`
+	WaitingSince time.Time `json:"waiting_since,omitzero"`
+
+	Relays   []Relay   `json:"relays"`
+	Segments []Segment `json:"segments"`
 	// Open lists transactions that have written messages, perhaps, and have not ended: what they wrote
 	// comes when they commit, and they keep nothing else back. Longest first, at most 10.
 	Open []OpenTransaction `json:"open_transactions"`
@@ -225,6 +230,9 @@ func Status(ctx context.Context, db DB) (*Report, error) {
 		if err := r.readDestinations(ctx, tx, cursors); err != nil {
 			return err
 		}
+		if err := r.readWaiting(ctx, tx); err != nil {
+			return err
+		}
 		if err := r.readSegments(ctx, tx, cursors); err != nil {
 			return err
 		}
@@ -302,6 +310,18 @@ func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []curs
 	}
 	slices.SortFunc(r.Destinations, func(a, b Destination) int { return cmp.Compare(a.Name, b.Name) })
 	return nil
+}
+
+// readWaiting counts what the first destination will begin with.
+func (r *Report) readWaiting(ctx context.Context, tx pgx.Tx) error {
+	if slices.ContainsFunc(r.Destinations, func(d Destination) bool { return !strings.HasPrefix(d.Name, schema.InboxPrefix) }) {
+		return nil
+	}
+	const beginning = "1:1:" // as the table of cursors has it
+	c := cursor{Destination: "a destination", Groups: 1, Prev: beginning, First: beginning}
+	b, err := c.backlog(ctx, tx)
+	r.Waiting, r.WaitingSince = b.Pending, b.Oldest
+	return err
 }
 
 // destination finds or adds one: dead letters may outlive their cursor.

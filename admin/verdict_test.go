@@ -19,7 +19,11 @@ type verdictCase struct {
 }
 
 var verdictCases = []verdictCase{
-	{"nothing has ever run", "", func(d *database) {}, StateNoRelay, "no relay has ever", "outbox relay"},
+	{"nothing has ever run", "", func(d *database) {}, StateNoRelay, "no relay: no relay has ever worked on this database", "outbox relay"},
+	{"messages wait for the first relay", "", func(d *database) { d.write(3) }, StateNoRelay,
+		"no relay has ever worked on this database, and 3 messages wait in outbox.messages", "outbox relay"},
+	{"a message waits beside a stored inbox", "", func(d *database) { d.cursor("inbox:payments", "1 minute"); d.write(1) }, StateNoRelay,
+		", and 1 message waits in outbox.messages", "outbox relay"},
 	{"all is delivered", "", func(d *database) { d.cursor("kafka", "1 minute") }, StateIdle, "", ""},
 	{"messages come", "", func(d *database) { d.cursor("kafka", "1 minute"); d.write(3) }, StateFlowing, "", ""},
 	{"the relay died", "no relay has the lease", func(d *database) { d.cursor("kafka", "-1 minute") },

@@ -95,9 +95,14 @@ func (s *session) Settle(ctx context.Context, settlement relay.Settlement) error
 	return nil
 }
 
-// Close releases the transactional ids and ends the session.
+// Close releases the transactional ids and ends the session. If ctx has ended, a call may hang and keep the gate: then
+// the lease has to run out all the same, and the ids stay as they are until a successor fences them.
 func (s *session) Close(ctx context.Context) error {
-	s.exactly.gate.Lock()
+	if ctx.Err() == nil {
+		s.exactly.gate.Lock()
+	} else if !s.exactly.gate.TryLock() {
+		return s.Coupled.Close(ctx)
+	}
 	s.exactly.end()
 	s.exactly.gate.Unlock()
 	return s.Coupled.Close(ctx)

@@ -341,3 +341,10 @@ func TestFieldsOfTheSubject(t *testing.T) {
 		t.Errorf("subject %q", got)
 	}
 }
+
+func TestCloseEndsAPingThatDials(t *testing.T) {
+	t.Parallel()
+	brokertest.ClosesWhileItDials(t, func(address string) (brokertest.Pinger, error) {
+		return nats.New("nats://"+address, nats.Config{ConnectTimeout: time.Hour})
+	})
+}

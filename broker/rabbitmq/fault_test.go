@@ -348,3 +348,10 @@ func TestTheEndOfTheContextInterruptsAStuckWrite(t *testing.T) {
 		}
 	}
 }
+
+func TestCloseEndsAPingThatDials(t *testing.T) {
+	t.Parallel()
+	brokertest.ClosesWhileItDials(t, func(address string) (brokertest.Pinger, error) {
+		return rabbitmq.New("amqp://"+address, rabbitmq.Config{ConnectTimeout: time.Hour})
+	})
+}

@@ -39,10 +39,14 @@ func TestMigrateInstallsAndReports(t *testing.T) {
 func TestStatusSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.outbox("status").want(exitOK, "NO RELAY: ", "next: outbox relay")
+	d.outbox("status").want(exitOK, "NO RELAY: ", "next: outbox relay").never("wait")
+	d.exec(`INSERT INTO outbox.messages (topic) VALUES ('orders')`)
+	d.outbox("status").want(exitOK, "no relay has ever worked on this database, and 1 message waits in outbox.messages",
+		"next: outbox relay")
+	d.outbox("status", "-o", "json").want(exitOK, `"waiting": {`, `"n": 1`, `"waiting_since": "2`)
+	d.outbox("check").want(2, "1 message waits")
 	d.exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier, owner, epoch, lease, lease_until, state, last_error, last_error_at)
 		SELECT 'kafka', 0, 1, system_identifier, 'relay-1', 3, '1 hour', now() + interval '1 hour', 'stalled', E'refused\x1b[31m', now() FROM pg_control_system()`)
-	d.exec(`INSERT INTO outbox.messages (topic) VALUES ('orders')`)
 	d.outbox("status").want(exitOK, "STALLED", "relay-1", "check the broker", `refused\x1b[31m`).never("\x1b")
 	d.outbox("status", "--exit-code").want(exitError, "outbox: stalled")
 	var report admin.Report

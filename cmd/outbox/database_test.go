@@ -19,6 +19,19 @@ func TestTheDatabaseIsNamedByAFileToo(t *testing.T) {
 	command(t, d.folder, env, "status").want(exitOK)
 }
 
+// A command that takes its time is not ended by what an administrator thought good for the services of the database.
+func TestACommandLastsLongerThanTheTimeoutsOfItsDatabase(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.committed(1)
+	for _, name := range []string{"statement_timeout", "transaction_timeout", "idle_session_timeout",
+		"idle_in_transaction_session_timeout"} {
+		d.exec("ALTER DATABASE " + d.Config().Database + " SET " + name + " = 200")
+	}
+	d.outbox("verify", "--settle", "0s", "--applied",
+		`SELECT message_id, id FROM outbox.messages, pg_sleep(0.6)`).want(exitOK, "1 committed, 1 applied")
+}
+
 func TestPasswordsAreRemovedFromWhatIsPrinted(t *testing.T) {
 	t.Parallel()
 	a := &app{}

@@ -452,10 +452,31 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a pooler of transactions is taken for a server",
-		file:  "relay/internal/dial/dial.go",
+		file:  "internal/dial/dial.go",
 		old:   "	if at != conn.PgConn().PID() {",
 		wrong: "	if false {",
 		pkg:   "./relay/polling", run: "TestAPoolerOfTransactions",
+	},
+	{
+		name:  "a command has the timeouts of its database",
+		file:  "internal/dial/dial.go",
+		old:   "	if at == conn.PgConn().PID() {\n		return Unbound(ctx, conn.PgConn())",
+		wrong: "	if at == conn.PgConn().PID() {\n		return nil",
+		pkg:   "./internal/dial", run: "TestTheTimeoutsOfADatabase",
+	},
+	{
+		name:  "a command sets a session of a pool",
+		file:  "internal/dial/dial.go",
+		old:   "	if at == conn.PgConn().PID() {\n		return Unbound",
+		wrong: "	if at > 0 {\n		return Unbound",
+		pkg:   "./internal/dial", run: "TestACommandBehindAPooler",
+	},
+	{
+		name:  "Close leaves a dial alone",
+		file:  "broker/internal/shared/shared.go",
+		old:   "		stop(l.ended)\n",
+		wrong: "		_ = stop\n",
+		pkg:   "./broker/internal/shared", run: "TestCloseDuringADial",
 	},
 	{
 		name:  "a flush is awaited and the answer ignored",

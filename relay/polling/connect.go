@@ -5,7 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/internal/dial"
 )
 
 // sessionSettings are the settings that this package's statements rely on besides those of package dial. Some defaults
@@ -16,8 +16,6 @@ var sessionSettings = []dial.Setting{
 	{Name: "timezone", Value: "UTC"},
 	{Name: "datestyle", Value: "ISO"},
 	{Name: "intervalstyle", Value: "postgres"},
-	{Name: "idle_session_timeout", Value: "0"},
-	{Name: "idle_in_transaction_session_timeout", Value: "60s"},
 	{Name: "plan_cache_mode", Value: "force_generic_plan"},
 	{Name: "work_mem", Value: "32MB"},
 	{Name: "enable_seqscan", Value: "off"},

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/cursors"
+	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // Table is the part of a strategy that concerns the tables of the outbox, for a strategy that mostly reads another

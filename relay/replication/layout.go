@@ -8,7 +8,7 @@ import (
 	"strconv"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/relay/internal/dial"
+	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 	"github.com/pgoutbox/outbox/relay/polling"
 )

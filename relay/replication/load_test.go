@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // rounds is how often a test of a fault repeats it: few times in CI, as often as OUTBOX_REPLICATION_ROUNDS says

@@ -7,9 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/mapping"
-	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // publicationSQL creates the publication. The owner of the tables runs it, and also needs CREATE on the database.

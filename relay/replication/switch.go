@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/cursors"
+	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/relay/internal/dial"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 	"github.com/pgoutbox/outbox/relay/polling"
 )

@@ -28,10 +28,12 @@ type Link[C Conn] struct {
 	mu     sync.Mutex
 	now    C
 	closed bool
+	stop   context.CancelCauseFunc // ends the dial that goes on
 }
 
-// New returns a link that is made by dial. Callers get the error ended after Close, and fault of the cause if their
-// context ends while they wait for another caller that dials.
+// New returns a link that is made by dial, which ends with its context and leaves nothing open if it fails. Callers get
+// the error ended after Close, and fault of the cause if their context ends while they wait for another caller that
+// dials.
 func New[C Conn](dial func(context.Context) (C, error), ended error, fault func(error) error) *Link[C] {
 	return &Link[C]{dial: dial, ended: ended, fault: fault, turn: make(chan struct{}, 1)}
 }
@@ -52,21 +54,34 @@ func (l *Link[C]) Get(ctx context.Context) (C, error) {
 	if c, err := l.usable(); c != none || err != nil {
 		return c, err
 	}
-	c, err := l.dial(ctx)
-	if err != nil {
-		return none, err
-	}
-	l.mu.Lock()
-	closed := l.closed
-	if !closed {
-		l.now = c
-	}
-	l.mu.Unlock()
-	if closed {
-		c.Close()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	if !l.note(none, stop) {
 		return none, l.ended
 	}
-	return c, nil
+	c, err := l.dial(ctx)
+	if !l.note(c, nil) {
+		if err == nil {
+			c.Close()
+		}
+		return none, l.ended
+	}
+	return c, err
+}
+
+// note takes over a new connection, if there is one, and what ends the dial. It returns false after Close.
+func (l *Link[C]) note(c C, stop context.CancelCauseFunc) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	var none C
+	if c != none {
+		l.now = c
+	}
+	l.stop = stop
+	return true
 }
 
 // Current returns the connection that was dialled last, usable or not, or none after Close.
@@ -76,17 +91,22 @@ func (l *Link[C]) Current() C {
 	return l.now
 }
 
-// Close closes the current connection. It doesn't wait for a caller that dials: that one closes its connection when it
-// has it, and returns the error that everyone gets from now on. Close may be called more than once.
+// Close closes the current connection, and ends the context of a caller that dials; it waits until that one has nothing
+// open. Callers get the error ended from now on, also those that wait. Close may be called more than once.
 func (l *Link[C]) Close() {
 	var none C
 	l.mu.Lock()
-	c := l.now
-	l.now, l.closed = none, true
+	c, stop := l.now, l.stop
+	l.now, l.stop, l.closed = none, nil, true
 	l.mu.Unlock()
+	if stop != nil {
+		stop(l.ended)
+	}
 	if c != none {
 		c.Close()
 	}
+	l.turn <- struct{}{}
+	<-l.turn
 }
 
 // usable returns the current connection if callers may use it, else none.

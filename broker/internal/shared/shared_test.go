@@ -28,6 +28,7 @@ func fault(err error) error { return fmt.Errorf("connect: %w", err) }
 type server struct {
 	*shared.Link[*conn]
 	refuse  atomic.Bool
+	deaf    bool // a dial doesn't hear that its context ends
 	dialing bool
 	dialled []*conn
 }
@@ -40,6 +41,9 @@ func newServer(t *testing.T) *server {
 		}
 		s.dialing = true
 		defer func() { s.dialing = false }()
+		if s.deaf {
+			ctx = context.Background()
+		}
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
@@ -168,29 +172,37 @@ func TestTheEndOfTheDialersContextLeavesTheDialToThoseWhoWait(t *testing.T) {
 	})
 }
 
-func TestCloseDuringADialLeavesNoConnection(t *testing.T) {
+func TestCloseDuringADialEndsItAndLeavesNoConnection(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		var callers sync.WaitGroup
-		for range 3 { // one dials, two wait
-			callers.Go(func() {
-				if c, err := s.Get(t.Context()); c != nil || err != errEnded {
-					t.Errorf("%v, %v", c, err)
+	for _, deaf := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.deaf = deaf
+			var callers sync.WaitGroup
+			for range 3 { // one dials, two wait
+				callers.Go(func() {
+					if c, err := s.Get(t.Context()); c != nil || err != errEnded {
+						t.Errorf("%v, %v", c, err)
+					}
+				})
+			}
+			synctest.Wait()
+			start := time.Now()
+			s.Close()
+			if waited := time.Since(start) != 0; waited != deaf { // in the bubble
+				t.Errorf("Close waited: %t, and the dial is deaf: %t", waited, deaf)
+			}
+			for _, c := range s.dialled {
+				if !c.closed.Load() {
+					t.Error("Close left a connection")
 				}
-			})
-		}
-		synctest.Wait()
-		start := time.Now()
-		s.Close()
-		if time.Since(start) != 0 { // in the bubble
-			t.Error("Close waited for the dial")
-		}
-		callers.Wait()
-		if len(s.dialled) != 1 || !s.dialled[0].closed.Load() || s.Current() != nil {
-			t.Errorf("%d dialled, the current is %v", len(s.dialled), s.Current())
-		}
-	})
+			}
+			callers.Wait()
+			if want := map[bool]int{true: 1}[deaf]; len(s.dialled) != want || s.Current() != nil {
+				t.Errorf("%d dialled, want %d, the current is %v", len(s.dialled), want, s.Current())
+			}
+		})
+	}
 }
 
 func TestNobodyDialsAfterClose(t *testing.T) {

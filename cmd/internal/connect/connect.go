@@ -12,12 +12,19 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox/internal/dial"
 )
 
-// Open opens a connection; the caller closes it. origin says where the address was found. Its errors say what to do.
+// Open opens a connection, with the settings of [dial.Operate]; the caller closes it. origin says where the address was
+// found. Its errors say what to do.
 func Open(ctx context.Context, cfg *pgx.ConnConfig, origin string) (*pgx.Conn, error) {
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
+		return nil, explain(err, cfg, origin)
+	}
+	if err := dial.Operate(ctx, conn); err != nil {
+		Close(conn)
 		return nil, explain(err, cfg, origin)
 	}
 	return conn, nil

@@ -11,9 +11,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgoutbox/outbox/admin/rest"
+	"github.com/pgoutbox/outbox/internal/dial"
 )
 
-// openAPI makes the API, with connections of its own: few, and none while it isn't askeu. closePools closes them.
+// openAPI makes the API, with connections of its own: few, and none while it isn't asked. closePools closes them.
 func (u *unit) openAPI(ctx context.Context, access func(*http.Request) (rest.Caller, error)) (api *rest.API, closePools func(), err error) {
 	closePools = func() {}
 	defer func() {
@@ -64,6 +65,7 @@ func pool(ctx context.Context, conn *pgx.ConnConfig, name string) (*pgxpool.Pool
 	if cfg.ConnConfig.ConnectTimeout == 0 {
 		cfg.ConnConfig.ConnectTimeout = 10 * time.Second
 	}
+	cfg.AfterConnect = dial.Operate
 	cfg.MaxConns, cfg.MinConns, cfg.MaxConnIdleTime = 4, 0, time.Minute
 	return pgxpool.NewWithConfig(ctx, cfg)
 }

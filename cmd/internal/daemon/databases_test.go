@@ -12,13 +12,16 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/internal/testnet"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // many is a Daemon for several databases, with an output that all of their messages come to.
@@ -211,6 +214,39 @@ func TestAnotherConfigurationIsTakenOverWhileMessagesFlow(t *testing.T) {
 }
 
 // A command that is shown or sent works as it stands where there are several databases.
+// An administrator's timeouts are for the services of the database: the monitor and the API bound their statements
+// themselves, and keep connections that rest.
+func TestTheTimeoutsOfADatabaseBindNeitherTheMonitorNorTheAPI(t *testing.T) {
+	t.Parallel()
+	db := installed(t)
+	cfg := db.Config()
+	for _, name := range []string{"statement_timeout", "lock_timeout", "idle_session_timeout"} {
+		db.Exec("ALTER DATABASE " + cfg.Database + " SET " + name + " = '31s'")
+	}
+	u, err := newUnit(from("one", cfg, nil), prometheus.NewRegistry(), &config.Pool{}, Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.release()
+	monitor, err := u.watch.conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connect.Close(monitor)
+	api, err := pool(t.Context(), cfg, "outbox api")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer api.Close()
+	const bounds = `SELECT string_agg(setting, ' ') FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout', 'idle_session_timeout')`
+	for what, session := range map[string]schema.Querier{"monitor": monitor, "API": api} {
+		var got string
+		if err := session.QueryRow(t.Context(), bounds).Scan(&got); err != nil || got != "0 0 0" {
+			t.Errorf("%s: %q, %v", what, got, err)
+		}
+	}
+}
+
 func TestCommandsNameTheDatabase(t *testing.T) {
 	t.Parallel()
 	orders, billing := installed(t), installed(t)

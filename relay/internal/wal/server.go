@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
-	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // Server is the server whose log is read, and the name of the connection in pg_stat_activity.
@@ -61,6 +61,10 @@ func (s Server) ConnectWAL(ctx context.Context) (*Conn, error) {
 	if err := conn.Exec(ctx, "IDENTIFY_SYSTEM").Close(); err != nil {
 		conn.HangUp()
 		return nil, s.explain(err)
+	}
+	if err := dial.Unbound(ctx, conn.PgConn); err != nil { // a slot waits for the transactions that are open
+		conn.HangUp()
+		return nil, err
 	}
 	return conn, nil
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
-	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // Stream is the log as a slot sends it. One goroutine reads; any goroutine may tell the server how far everything is

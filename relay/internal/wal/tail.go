@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/mapping"
-	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // Tail reads the inserts into one table from the write-ahead log, in the order of commits. Its only memory is the slot,

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/mapping"
-	"github.com/pgoutbox/outbox/relay/internal/dial"
 )
 
 // publishes returns the version of the publication, and refuses one that doesn't publish all inserts. The version is

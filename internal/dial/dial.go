@@ -1,4 +1,4 @@
-// Package dial opens the database sessions of relays.
+// Package dial opens the database sessions of relays, and prepares those of commands.
 package dial
 
 import (
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -23,13 +24,16 @@ var ErrTransactionPooler = errors.New("a pooler in transaction mode stands befor
 // Setting is a parameter of a session.
 type Setting struct{ Name, Value string }
 
-// settings are the settings that every relay's statements rely on. Roles and databases can have defaults of their own,
-// and some of them would make a reader wrong (serializable) or slow.
+// settings are the settings that all sessions rely on. Roles and databases can have defaults of their own, and some of
+// them would make a reader wrong (serializable) or slow.
 //
 // Row-level security hides rows silently. With row_security off, the server reports an error instead.
 //
 // If standbys are synchronous, a commit that would wait for no standby is made to wait for them: otherwise a relay
 // could publish what a failover takes back. Without such standbys it waits for the local disk.
+//
+// Timeouts that a role or a database has are meant for its other programs. transaction_timeout exists since PostgreSQL
+// 17; to set an unknown parameter is an error.
 const settings = `
 	set_config('row_security', 'off', false),
 	set_config('client_encoding', 'UTF8', false),
@@ -38,10 +42,26 @@ const settings = `
 	set_config('default_transaction_deferrable', 'off', false),
 	set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
 		THEN 'on' ELSE current_setting('synchronous_commit') END, false),
-	set_config('statement_timeout', '60s', false),
-	set_config('lock_timeout', '10s', false),
-	set_config('jit', 'off', false),
-	set_config('max_parallel_workers_per_gather', '0', false)`
+	set_config('idle_session_timeout', '0', false),
+	set_config('tcp_user_timeout', '0', false),
+	CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
+		THEN set_config('transaction_timeout', '0', false) END`
+
+// relays are the settings of the sessions in which relays read and settle: what they wait for is bounded.
+var relays = []Setting{
+	{"statement_timeout", "60s"},
+	{"lock_timeout", "10s"},
+	{"idle_in_transaction_session_timeout", "60s"},
+	{"jit", "off"},
+	{"max_parallel_workers_per_gather", "0"},
+}
+
+// unbounded are those of the other sessions, whose programs bound their statements themselves.
+var unbounded = []Setting{
+	{"statement_timeout", "0"},
+	{"lock_timeout", "0"},
+	{"idle_in_transaction_session_timeout", "0"},
+}
 
 // HangUpTimeout bounds the time that closing a connection takes.
 const HangUpTimeout = 2 * time.Second
@@ -140,19 +160,53 @@ func Session(ctx context.Context, base *pgx.ConnConfig, name string, more ...Set
 		}
 	}
 	conn.PgConn().CustomData()[serverProcess] = at
-	if err := Prepare(ctx, conn, more...); err != nil {
+	if err := prepare(ctx, conn.PgConn(), append(slices.Clone(relays), more...)); err != nil {
 		return nil, err
 	}
 	return conn, nil
 }
 
-// Prepare applies the settings of all relays and more. The session must be the caller's own.
-func Prepare(ctx context.Context, conn *pgx.Conn, more ...Setting) error {
+// Operate prepares a new connection of a command, or of another program for operators: its statements last as long as
+// the program lets them, whatever the role has. Behind a pooler, nothing is set unless the session is certainly the
+// caller's own.
+func Operate(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, AnswerWithin)
+	defer cancel()
+	at, err := pid(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if at == conn.PgConn().PID() {
+		return Unbound(ctx, conn.PgConn())
+	}
+	looking, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	other, err := pgx.ConnectConfig(looking, conn.Config())
+	if err == nil {
+		defer HangUp(other)
+		err = RefusePooler(looking, other, conn) // in this order, the one that may have to wait for the pool is other
+	}
+	switch {
+	case err == nil:
+		return Unbound(ctx, conn.PgConn())
+	case conn.IsClosed():
+		return err
+	}
+	return nil
+}
+
+// lookWithin bounds how long a command looks for a pooler: if the pool is in use, a second connection waits for it.
+const lookWithin = 3 * time.Second
+
+// Unbound applies the settings of [Operate]. The session must be the caller's own.
+func Unbound(ctx context.Context, conn *pgconn.PgConn) error { return prepare(ctx, conn, unbounded) }
+
+func prepare(ctx context.Context, conn *pgconn.PgConn, more []Setting) error {
 	sql := "SELECT" + settings
 	for _, s := range more {
 		sql += fmt.Sprintf(",\n\tset_config('%s', '%s', false)", s.Name, s.Value)
 	}
-	if err := conn.PgConn().Exec(ctx, sql).Close(); err != nil {
+	if err := conn.Exec(ctx, sql).Close(); err != nil {
 		return fmt.Errorf("prepare the connection: %w", err)
 	}
 	return nil
@@ -181,7 +235,10 @@ func RefusePooler(ctx context.Context, one, other *pgx.Conn) error {
 		if err == nil {
 			meanwhile, err = pid(ctx, one)
 		}
-		if rollbackErr := tx.Rollback(ctx); err == nil {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), HangUpTimeout)
+		rollbackErr := tx.Rollback(closing) // a failure would close the connection, which may be the caller's only one
+		cancel()
+		if err == nil {
 			err = rollbackErr
 		}
 		if err != nil {
