@@ -37,8 +37,8 @@ type Config struct {
 
 	// CatchUp is how far the end of the log may be from the settled position, in bytes, until the table is read, which
 	// is several times faster. When the table is read to its end, the log is followed again, from a new slot. Up to a
-	// sixteenth of CatchUp is delivered twice then. Negative: never. With Emitted always never, because messages without
-	// a row are in the log alone. Default 256 MiB.
+	// sixteenth of CatchUp is delivered twice then. Negative: never. With Emitted always never, because messages
+	// without a row are in the log alone. Default 256 MiB.
 	CatchUp int64
 
 	// Heartbeat is how long the log may be silent before the relay asks the server for its position, which lets the
