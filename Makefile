@@ -148,7 +148,7 @@ bench: build bench-program servers ## Measure, on a quiet machine (about 35 minu
 	$(DRAIN) --bytes 1000 > $(BENCH_OUT)/drain-kafka-1000.jsonl
 	$(DRAIN) --broker nats --messages 500000 > $(BENCH_OUT)/drain-nats.jsonl
 	$(DRAIN) --broker nats --messages 500000 --bytes 1000 > $(BENCH_OUT)/drain-nats-1000.jsonl
-	$(DRAIN) --contenders pgoutput,replication --messages 500000 > $(BENCH_OUT)/drain-replication.jsonl
+	$(DRAIN) --contenders pgoutput,replication,catchup --messages 500000 > $(BENCH_OUT)/drain-replication.jsonl
 	$(DRAIN) --contenders relay,exactlyonce --messages 500000 > $(BENCH_OUT)/drain-exactly-once.jsonl
 	for s in $(SWEEPS); do $(DRAIN) --messages 300000 --rounds 1 --sweep $$s > $(BENCH_OUT)/sweep-$${s%%=*}.jsonl || exit 1; done
 	$(DRAIN) --rounds 1 --sweep backlog=1000000,10000000 > $(BENCH_OUT)/sweep-backlog.jsonl

@@ -16,6 +16,7 @@ const (
 	InProcess = "inprocess" // writer and relay in one process
 
 	Replication = "replication" // "outbox relay" that reads the write-ahead log
+	CatchUp     = "catchup"     // the same, when it may read the table to catch up
 	Pgoutput    = "pgoutput"    // the barest thing that reads it
 
 	ExactlyOnce = "exactlyonce" // "outbox relay" that delivers in transactions of Kafka
@@ -61,6 +62,7 @@ func contenders(bench string) []contender {
 			{name: Fair, part: partCopy, order: never},
 			{name: Relay, groups: true, order: always},
 			{name: Replication, named: true, log: true, order: always},
+			{name: CatchUp, named: true, log: true, order: always},
 			{name: Pgoutput, named: true, part: partWAL, log: true, order: never},
 			{name: ExactlyOnce, named: true, order: always},
 		}
@@ -199,7 +201,11 @@ func (r *run) launchOne(i int) (*process, error) {
 		fmt.Fprintf(&more, "    source: {preset: %s}\n", r.source)
 	}
 	if r.log {
-		fmt.Fprintf(&more, "    replication: {slot: %s}\n", r.slot(Replication))
+		never := ", catch_up: 0"
+		if r.name == CatchUp {
+			never = ""
+		}
+		fmt.Fprintf(&more, "    replication: {slot: %s%s}\n", r.slot(r.name), never)
 	}
 	return r.startRelay(fmt.Sprintf("bench-%d", i), batch, more.String())
 }

@@ -101,7 +101,7 @@ func compare(round []Result) {
 		r := &round[i]
 		same := func(b *Result) bool { return b.TargetRate == r.TargetRate }
 		floors := []string{Floor, Insert}
-		for floor, contender := range map[string]string{Pgoutput: Replication, Relay: ExactlyOnce} {
+		for contender, floor := range map[string]string{Replication: Pgoutput, CatchUp: Pgoutput, ExactlyOnce: Relay} {
 			if r.Contender == contender {
 				floors = []string{floor, Floor}
 			} else if r.Contender == floor && find(round, same, contender) != nil {

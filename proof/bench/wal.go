@@ -47,7 +47,7 @@ func (b *bed) standBefore(ctx context.Context, conn *pgx.Conn, contender string)
 	if _, err := conn.Exec(ctx, "SELECT pg_copy_logical_replication_slot($1, $2)", b.slot("base"), slot); err != nil {
 		return fmt.Errorf("copy the replication slot: %w", err)
 	}
-	if contender != Replication {
+	if contender == Pgoutput {
 		return nil
 	}
 	version, err := replication.Publication(ctx, conn, "outbox")
@@ -57,8 +57,8 @@ func (b *bed) standBefore(ctx context.Context, conn *pgx.Conn, contender string)
 	for _, sql := range []string{
 		`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier)
 			SELECT '` + destination + `', 0, 1, s.system_identifier FROM pg_control_system() s`,
-		`INSERT INTO outbox.slots (destination, slot, publication, publication_version, position, fallback)
-			SELECT '` + destination + `', s.slot_name, 'outbox', '` + version + `', s.confirmed_flush_lsn, '1:1:'
+		`INSERT INTO outbox.slots (destination, slot, publication, publication_version, position, fallback, fallback_lsn)
+			SELECT '` + destination + `', s.slot_name, 'outbox', '` + version + `', s.confirmed_flush_lsn, '1:1:', s.confirmed_flush_lsn
 			FROM pg_replication_slots s WHERE s.slot_name = '` + slot + `'`,
 	} {
 		if _, err := conn.Exec(ctx, sql); err != nil {

@@ -302,8 +302,8 @@ var mutants = []mutant{
 	{
 		name:  "a snapshot is the cursor before its commits are settled",
 		file:  "relay/replication/settle.go",
-		old:   "s.fallback.snapshot != \"\" && at.Position >= s.fallback.after",
-		wrong: "s.fallback.snapshot != \"\"",
+		old:   "len(f.next) > 0 && f.next[0].lsn <= position",
+		wrong: "len(f.next) > 0",
 		pkg:   "./relay/replication", run: "ASlotThatIsDropped",
 	},
 	{

@@ -107,13 +107,13 @@ const standbysSQL = "current_setting('synchronous_standby_names') <> ''"
 func (s *session) readMode(streaming bool) error {
 	var wanted mode
 	var standbys, same bool
-	var end string
+	var end, snapshot string
 	err := s.table.Read(func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(context.Background(), s.ttl())
 		defer cancel()
 		err := conn.QueryRow(ctx, "SELECT mode, "+standbysSQL+", coalesce(publication_version = ("+versionSQL+"publication), false), "+
-			"pg_current_wal_insert_lsn()::text FROM outbox.slots WHERE destination = $1", s.source.destination).
-			Scan(&wanted, &standbys, &same, &end)
+			"pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text FROM outbox.slots WHERE destination = $1",
+			s.source.destination).Scan(&wanted, &standbys, &same, &snapshot, &end)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return relay.ErrLeaseLost // the destination was dropped
@@ -128,7 +128,9 @@ func (s *session) readMode(streaming bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mode, s.standbys = wanted, standbys
-	s.end, err = wal.ParseLSN(end)
+	if s.end, err = wal.ParseLSN(end); err == nil && streaming && s.streaming {
+		s.fallback.note(snapshot, s.end)
+	}
 	return err
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // moveSQL stores a destination's progress, if the lease still has this epoch and the publication has the version that
-// the stream was read through. It also takes the next fallback: the snapshot is the statement's, so what it sees has
+// the stream was read through. It also takes a fallback: the snapshot is the statement's, so what it sees has
 // committed before the position that is read after it.
 //
 // The publication is looked up by the same snapshot. So no fallback is taken, and none becomes the cursor, while
@@ -32,6 +32,40 @@ UPDATE outbox.slots s SET position = $7::text::pg_lsn, partial_lsn = nullif($8::
 	publication_version = $6, fallback = $3::text::pg_snapshot, fallback_lsn = $11::text::pg_lsn, updated_at = clock_timestamp()
 FROM moved WHERE s.destination = moved.destination
 RETURNING pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, s.mode, ` + standbysSQL
+
+// fallback is where the cursor is, and where it may go: the table can be read from there on. The position is ahead of
+// it, for no snapshot is exactly at the position.
+type fallback struct {
+	covers wal.LSN // the cursor sees everything that commits before this
+	next   []boundary
+}
+
+// maxFallbacks bounds the snapshots that are remembered. While a broker is down, one comes each second.
+const maxFallbacks = 32
+
+// note remembers a snapshot that sees everything that commits before lsn.
+func (f *fallback) note(snapshot string, lsn wal.LSN) {
+	n := len(f.next)
+	if lsn <= f.covers || n > 0 && lsn <= f.next[n-1].lsn {
+		return // another one was asked for later, and came sooner
+	}
+	if n == maxFallbacks { // every other one goes, and the oldest stays
+		for i := range maxFallbacks / 2 {
+			f.next[i] = f.next[2*i]
+		}
+		f.next = f.next[:maxFallbacks/2]
+	}
+	f.next = append(f.next, boundary{lsn: lsn, snapshot: snapshot})
+}
+
+// at moves the cursor as far as everything is settled, and returns it; prev is where it was.
+func (f *fallback) at(position wal.LSN, prev string) string {
+	for len(f.next) > 0 && f.next[0].lsn <= position {
+		prev, f.covers = f.next[0].snapshot, f.next[0].lsn
+		f.next = f.next[1:]
+	}
+	return prev
+}
 
 var errPublicationChanged = errors.New("the publication was dropped or changed, or a segment was made UNLOGGED, " +
 	"while the log was being read through it")
@@ -53,9 +87,7 @@ func (s *session) store(ctx context.Context, settlement *relay.Settlement) error
 		}
 		at := s.progress.Mark
 		prev, _ := s.table.Prev()
-		if s.fallback.snapshot != "" && at.Position >= s.fallback.after {
-			prev, s.fallback.snapshot, s.fallback.covers = s.fallback.snapshot, "", s.fallback.after
-		}
+		prev = s.fallback.at(at.Position, prev)
 		s.mu.Unlock()
 
 		next, err := s.move(ctx, conn, prev, delivered, at, settlement)
@@ -74,9 +106,7 @@ func (s *session) store(ctx context.Context, settlement *relay.Settlement) error
 		s.stored = at
 		s.mode, s.standbys, s.end = next.mode, next.standbys, next.lsn
 		s.unseen = slices.DeleteFunc(s.unseen, seen.Sees)
-		if s.fallback.snapshot == "" {
-			s.fallback.snapshot, s.fallback.after = next.snapshot, next.lsn
-		}
+		s.fallback.note(next.snapshot, next.lsn)
 		return true, nil
 	})
 }

@@ -245,13 +245,7 @@ type session struct {
 	// unseen are transactions whose messages were delivered and that no snapshot has seen yet.
 	unseen []uint64
 
-	// fallback is a snapshot that becomes the cursor once everything up to its position is settled. covers is the
-	// position of the one that is the cursor.
-	fallback struct {
-		snapshot string
-		after    wal.LSN
-		covers   wal.LSN
-	}
+	fallback fallback
 
 	settled chan struct{}  // a settlement came
 	ready   chan boundary  // of the slot, or of the way back, in preparation

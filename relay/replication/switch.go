@@ -108,7 +108,7 @@ func (s *session) enterLog(ctx context.Context) error {
 		s.progress, s.stored = start, start.Mark
 		s.seen, s.seenUntil = &seen, next.lsn
 		s.standbys, s.end = next.standbys, next.lsn
-		s.fallback.snapshot, s.fallback.after = next.snapshot, next.lsn
+		s.fallback.note(next.snapshot, next.lsn)
 		s.streaming = true
 		return true, nil
 	})
@@ -316,7 +316,7 @@ func (s *session) endStream() {
 	s.streaming = false
 	w := s.wal
 	s.wal = nil
-	s.fallback.snapshot = ""
+	s.fallback.next = nil
 	s.mu.Unlock()
 	w.Goodbye()
 	s.catching = false
