@@ -201,11 +201,11 @@ func (r *run) launchOne(i int) (*process, error) {
 		fmt.Fprintf(&more, "    source: {preset: %s}\n", r.source)
 	}
 	if r.log {
-		never := ", catch_up: 0"
+		catchUp := 0
 		if r.name == CatchUp {
-			never = ""
+			catchUp = 16 << 20
 		}
-		fmt.Fprintf(&more, "    replication: {slot: %s%s}\n", r.slot(r.name), never)
+		fmt.Fprintf(&more, "    replication: {slot: %s, catch_up: %d}\n", r.slot(r.name), catchUp)
 	}
 	return r.startRelay(fmt.Sprintf("bench-%d", i), batch, more.String())
 }

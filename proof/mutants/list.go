@@ -230,18 +230,11 @@ var mutants = []mutant{
 		pkg:   "./relay/replication", run: "AHandoverUnderLoad",
 	},
 	{
-		name:  "what was emitted without a row is skipped to catch up",
-		file:  "relay/replication/catchup.go",
-		old:   "if limit < 0 || s.source.cfg.Emitted {",
-		wrong: "if limit < 0 {",
-		pkg:   "./relay/replication", run: "TheTableWouldLoseOrRepeat/emitted",
-	},
-	{
 		name:  "the table is read to catch up, and repeats much",
 		file:  "relay/replication/catchup.go",
 		old:   " && int64(at-s.fallback.covers) <= limit/repeated",
 		wrong: "",
-		pkg:   "./relay/replication", run: "TheTableWouldLoseOrRepeat/the_cursor",
+		pkg:   "./relay/replication", run: "WouldRepeatMuch",
 	},
 	{
 		name:  "a slot that somebody else has advanced is trusted",

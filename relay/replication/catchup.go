@@ -24,7 +24,7 @@ func (s *session) wantsToCatchUp() bool {
 
 func (s *session) farBehind() bool {
 	limit := s.source.cfg.CatchUp
-	if limit < 0 || s.source.cfg.Emitted {
+	if limit == 0 {
 		return false
 	}
 	s.mu.Lock()

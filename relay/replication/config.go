@@ -37,8 +37,8 @@ type Config struct {
 
 	// CatchUp is how far the end of the log may be from the settled position, in bytes, until the table is read, which
 	// is several times faster. When the table is read to its end, the log is followed again, from a new slot. Up to a
-	// sixteenth of CatchUp is delivered twice then. Negative: never. With Emitted always never, because messages
-	// without a row are in the log alone. Default 256 MiB.
+	// sixteenth of CatchUp is delivered twice then. The table has the order of ids, which is the order of a key only if
+	// each insert follows the lock on the key's row. Not with Emitted. Default 0: always read the log.
 	CatchUp int64
 
 	// Heartbeat is how long the log may be silent before the relay asks the server for its position, which lets the
@@ -49,7 +49,6 @@ type Config struct {
 const (
 	defaultPublication = "outbox"
 	defaultHeartbeat   = 10 * time.Second
-	defaultCatchUp     = 256 << 20
 	maxName            = 63
 )
 
@@ -83,7 +82,8 @@ func (c Config) withDefaults(conn *pgx.ConnConfig, destination string) (Config, 
 	settings.Default(&c.Publication, defaultPublication)
 	faults.Need(len(c.Publication) <= maxName && !strings.ContainsAny(c.Publication, "\"\x00"), "Publication",
 		"%q, it must be at most %d bytes, without quotes", c.Publication, maxName)
-	settings.Default(&c.CatchUp, defaultCatchUp)
+	faults.Need(c.CatchUp >= 0, "CatchUp", "%d bytes, it must not be negative", c.CatchUp)
+	faults.Need(c.CatchUp == 0 || !c.Emitted, "CatchUp", "given together with Emitted, but messages without a row are in the log alone")
 	settings.Positive(&faults, "Heartbeat", &c.Heartbeat, defaultHeartbeat)
 	settings.Default(&c.Table.Lease, 3*time.Second)
 	settings.Default(&c.Table.PageBytes, 2<<20)

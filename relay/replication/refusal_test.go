@@ -187,14 +187,14 @@ func TestASlotOfAnotherPluginIsLeftAlone(t *testing.T) {
 
 func TestShardGroupsAndBadNamesAreRefusedBeforeAnythingElse(t *testing.T) {
 	t.Parallel()
-	cfg := Config{Slot: "Not A Slot", Publication: `a"b`}
+	cfg := Config{Slot: "Not A Slot", Publication: `a"b`, CatchUp: 1, Emitted: true}
 	cfg.Table.Groups = 4
 	conn, err := pgx.ParseConfig("postgres://127.0.0.1:1/x")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = New(conn, "d", cfg)
-	for _, word := range []string{"shard groups", "Not A Slot", `a\"b`} {
+	for _, word := range []string{"shard groups", "Not A Slot", `a\"b`, "in the log alone"} {
 		if err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%q is missing in %v", word, err)
 		}

@@ -12,7 +12,7 @@ type Replication struct {
 	Publication string        `json:"publication" jsonschema:"Name of the publication of outbox.messages, which destinations share; with a source, of its table."`
 	Failover    bool          `json:"failover" jsonschema:"Whether the slot is one that PostgreSQL 17 and later copy to standbys."`
 	Emitted     bool          `json:"emitted" jsonschema:"Whether messages that Writer.Emit writes to the log without a row are delivered. Whoever may execute pg_logical_emit_message can then publish; by default that is every role."`
-	CatchUp     Size          `json:"catch_up" jsonschema:"Distance to the log's end from which the table is read instead, until that is done. 0: never. With emitted always never."`
+	CatchUp     Size          `json:"catch_up" jsonschema:"Distance to the log's end from which the table is read instead, until that is done, if inserts follow the lock on the row of their key. 0: never."`
 	Heartbeat   time.Duration `json:"heartbeat" jsonschema:"Silence of the log after which the server is asked where it is, which keeps the slot moving."`
 }
 
@@ -31,10 +31,12 @@ func (l *loader) replication(d *Destination, path string) {
 			"given together with source, whose strategy %s reads the table: to read that table by its log, give "+
 				"source.strategy: replication", strategy)
 		l.check(*d.Replication == Replication{Slot: d.Replication.Slot, Publication: d.Replication.Publication,
-			Failover: true, CatchUp: Standard[Replication]().CatchUp, Heartbeat: Standard[Replication]().Heartbeat},
+			Failover: true, Heartbeat: Standard[Replication]().Heartbeat},
 			path+".replication", "failover, emitted, catch_up and heartbeat have no effect together with source: the slot is "+
 				"made by you, and of the log its table's rows are delivered alone")
 	}
+	l.check(d.Replication.CatchUp == 0 || !d.Replication.Emitted, path+".replication.catch_up",
+		"given together with emitted, but messages without a row are in the log alone")
 	l.check(d.ShardGroups == 1, path+".shard_groups",
 		"%d, but a replication slot can't be split: use one group, or leave out replication", d.ShardGroups)
 }

@@ -25,20 +25,15 @@ func readsOutbox(cfg config.Config) bool {
 	return slices.ContainsFunc(cfg.Destinations, func(d config.Destination) bool { return d.Source == nil })
 }
 
-// orNone is a setting of the library, in which 0 is the default and -1 is none. In the configuration 0 is none.
-func orNone[T ~int64](given T) T {
-	if given == 0 {
-		return -1
-	}
-	return given
-}
-
 // OpenSource returns what a shard group of a destination reads. name is the relay's, and registration keeps it where
 // the outbox is read; it is nil elsewhere.
 func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registration, c config.Destination, group int,
 	logger *slog.Logger) (relay.Source, error) {
 	page := max(int(c.Delivery.MaxInFlightBytes)/4, 1)
-	objective := orNone(c.LagObjective)
+	objective := c.LagObjective
+	if objective == 0 {
+		objective = -1 // none, where 0 is the default
+	}
 	if c.Source == nil {
 		table := polling.SnapshotConfig{
 			Registration: registration,
@@ -54,7 +49,7 @@ func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registr
 		if r := c.Replication; r != nil {
 			return replication.New(conn, c.Name, replication.Config{Table: table, Slot: r.Slot, Publication: r.Publication,
 				WithoutFailover: !r.Failover, Emitted: r.Emitted,
-				CatchUp: orNone(int64(r.CatchUp)), Heartbeat: r.Heartbeat})
+				CatchUp: int64(r.CatchUp), Heartbeat: r.Heartbeat})
 		}
 		source, err := polling.NewSnapshot(conn, c.Name, table)
 		if err != nil {
