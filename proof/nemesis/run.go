@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -185,6 +186,10 @@ func (r *run) setUp(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	section := r.system.Destination(r.database, "    ")
+	if r.system.Default() && r.seed%2 == 1 {
+		section = strings.Replace(section, "replication: {", "replication: {catch_up: 64KiB, ", 1)
+	}
 	for i := range r.number {
 		name := fmt.Sprint("relay-", i+1)
 		relay, err := rig.StartRelay(r.binary, r.dir, name, fmt.Sprintf(`name: %s
@@ -198,7 +203,7 @@ destinations:
     shard_groups: %d
 %s    delivery: {max_in_flight: %d, batch: %d, backoff: {initial: 20ms}}
 `, name, r.site.relayURL(r.database, i == 1 && !r.system.Log), r.topic, r.target.YAML(proxy.Addr()), lease, r.groups,
-			r.system.Destination(r.database, "    "), maxInFlight, maxInFlight/4))
+			section, maxInFlight, maxInFlight/4))
 		if err != nil {
 			return err
 		}
