@@ -139,10 +139,10 @@ MEASURED := --outbox bin/outbox
 DRAIN := bin/outbox-bench drain $(MEASURED) --json
 SWEEPS := batch=500,1500,3000,10000 bytes=100,256,1000,4000,10000 headers=0,3 keys=1,100,10000,100000 relays=1,2,4 rtt=0s,1ms held=off,on
 # In the order in which the page has them.
-RESULTS := drain-kafka drain-kafka-1000 drain-nats drain-nats-1000 drain-replication drain-exactly-once latency-kafka latency-nats write \
+RESULTS := drain-kafka drain-kafka-1000 drain-nats drain-nats-1000 drain-replication drain-exactly-once latency-kafka latency-nats latency-busy write \
 	sweep-batch sweep-bytes sweep-headers sweep-backlog sweep-keys sweep-relays sweep-rtt sweep-held
 .PHONY: bench
-bench: build bench-program servers ## Measure, on a quiet machine (about 35 minutes), and write docs/benchmarks.md
+bench: build bench-program servers ## Measure, on a quiet machine (about an hour), and write docs/benchmarks.md
 	@mkdir -p $(BENCH_OUT) docs/benchmarks
 	$(DRAIN) > $(BENCH_OUT)/drain-kafka.jsonl
 	$(DRAIN) --bytes 1000 > $(BENCH_OUT)/drain-kafka-1000.jsonl
@@ -154,6 +154,8 @@ bench: build bench-program servers ## Measure, on a quiet machine (about 35 minu
 	$(DRAIN) --rounds 1 --sweep backlog=1000000,10000000 > $(BENCH_OUT)/sweep-backlog.jsonl
 	bin/outbox-bench latency $(MEASURED) --rate 2,20,200,1000 --json > $(BENCH_OUT)/latency-kafka.jsonl
 	bin/outbox-bench latency $(MEASURED) --broker nats --rounds 2 --json > $(BENCH_OUT)/latency-nats.jsonl
+	bin/outbox-bench latency $(MEASURED) --rate 2,20,200,1000 --for 30s --idle 1s --busy 1 \
+		--contenders floor,relay,replication --json > $(BENCH_OUT)/latency-busy.jsonl
 	bin/outbox-bench write $(MEASURED) --json > $(BENCH_OUT)/write.jsonl
 	bin/outbox-bench report $(patsubst %,$(BENCH_OUT)/%.jsonl,$(RESULTS)) --plots docs/benchmarks --into docs/benchmarks.md
 

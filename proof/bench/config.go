@@ -36,6 +36,7 @@ type Config struct {
 	For                   time.Duration // of each run, or of the load that is measured. Negative: a comparison leaves it out
 	WarmUp                time.Duration // of load before that
 	Idle                  time.Duration // without load, before it
+	Busy                  int           // cores that something else takes meanwhile
 	HeldFor               time.Duration // how long a transaction is then held open elsewhere, under the same load
 	Writers               int           // connections that write at once
 
@@ -98,7 +99,8 @@ func (c *Config) settings() []setting {
 			setting{"rate", "200,1000", &c.Rates, 1, 100_000, "messages per second; each rate is a run"},
 			setting{"for", "10s", &c.For, 1, endless, "how long load is measured"},
 			setting{"warm-up", "2s", &c.WarmUp, 0, endless, "how long there is load before that"},
-			setting{"idle", "5s", &c.Idle, 0, endless, "how long there is none before that"})
+			setting{"idle", "5s", &c.Idle, 0, endless, "how long there is none before that"},
+			setting{"busy", "0", &c.Busy, 0, 64, "cores that something else takes meanwhile"})
 	case "write":
 		return append(all, size,
 			setting{"for", "5s", &c.For, 1, endless, "how long each run takes"},

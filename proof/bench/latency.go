@@ -23,7 +23,16 @@ const (
 // latency measures the time from the return of COMMIT until a consumer has the message: a phase without load, a phase
 // of load, and a check of everything.
 func (r *run) latency(ctx context.Context) (Result, error) {
-	result := r.result(map[string]any{"writers": latencyWriters, "warm_up": r.WarmUp, "idle": r.Idle})
+	result := r.result(map[string]any{"writers": latencyWriters, "warm_up": r.WarmUp, "idle": r.Idle, "busy_cores": r.Busy})
+	var others team
+	defer func() { others.stop() }()
+	for range r.Busy {
+		other, err := startPart(order{Part: partSpin})
+		if err != nil {
+			return result, err
+		}
+		others = append(others, other)
+	}
 	result.Keys, result.TargetRate = latencyWriters*latencyKeys, r.Rates[0]
 	if err := r.freshDatabase(ctx); err != nil {
 		return result, err

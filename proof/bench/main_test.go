@@ -64,6 +64,7 @@ func latencyConfig(t *testing.T, broker string) Config {
 	t.Helper()
 	c := config(t, "latency", broker)
 	c.Rates, c.For, c.WarmUp, c.Idle = []int{300}, time.Second, 300*time.Millisecond, 100*time.Millisecond
+	c.Busy = 1
 	return c
 }
 

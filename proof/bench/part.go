@@ -47,6 +47,7 @@ const (
 	partWAL      = "wal"      // the floor of what reads the log
 	partGroup    = "group"    // a relay for one shard group
 	partOriginal = "original" // an article's algorithm
+	partSpin     = "spin"     // what takes a core from the others
 	partLoad     = "load"     // paced writers, with a relay beside them if there is a broker
 )
 
@@ -92,6 +93,10 @@ func RunPart(ctx context.Context, in io.Reader, out, log io.Writer) error {
 	case partOriginal:
 		return originals.Run(ctx, originals.Config{Name: o.Original,
 			Database: o.Database, Brokers: []string{o.Address}, Topics: o.Topics, Batch: o.Batch, Worker: o.Group}, started)
+	case partSpin:
+		for ctx.Err() == nil {
+		}
+		return nil
 	case partLoad:
 		return runLoad(ctx, o, begin, out, logger)
 	}

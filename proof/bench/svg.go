@@ -50,6 +50,9 @@ func chartOf(results []Result) *chart {
 	switch {
 	case first.Bench == "latency":
 		c.title, c.unit = "From COMMIT to the consumer, through "+brokerName(first.Broker), "ms"
+		if busy := first.Settings["busy_cores"]; busy != "" && busy != "0" {
+			c.title += ", beside a load of " + busy + " of the cores"
+		}
 		c.subtitle = fmt.Sprintf("%d B; %s", first.Bytes, whiskers)
 		c.add(results, func(r Result) string { return fmt.Sprintf("%s, %s/s", r.Contender, thousands(r.TargetRate)) },
 			line{name: "p50", of: func(r Result) point { return r.point("%.2f", r.P50, func(s *Spread) [2]float64 { return s.P50 }) }},
