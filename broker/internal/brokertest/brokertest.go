@@ -146,7 +146,7 @@ func Kind(err error) string {
 }
 
 // CheckOutcomes verifies what every call promises: after the first failure of a key, all its other outcomes are
-// ErrSkipped.
+// ErrSkipped. A request that had several messages of a key and no answer leaves all of them unknown.
 func CheckOutcomes(t testing.TB, batch []*outbox.Message, errs []error) {
 	t.Helper()
 	if errs == nil {
@@ -155,18 +155,18 @@ func CheckOutcomes(t testing.TB, batch []*outbox.Message, errs []error) {
 	if len(errs) != len(batch) {
 		t.Fatalf("%d outcomes for %d messages", len(errs), len(batch))
 	}
-	failed := map[string]bool{}
+	failed := map[string]error{}
 	for i, m := range batch {
 		key, err := m.OrderingKey(), errs[i]
 		if key == "" {
 			continue
 		}
-		if failed[key] != errors.Is(err, outbox.ErrSkipped) {
-			t.Fatalf("message %d of key %q: an earlier one failed: %v; outcome: %v", i, key, failed[key], err)
+		earlier := failed[key]
+		unknown := outbox.IsUnavailable(earlier) && outbox.IsUnavailable(err)
+		if (earlier != nil) != errors.Is(err, outbox.ErrSkipped) && !unknown {
+			t.Fatalf("message %d of key %q: the outcome of an earlier one: %v; outcome: %v", i, key, earlier, err)
 		}
-		if err != nil {
-			failed[key] = true
-		}
+		failed[key] = cmp.Or(earlier, err)
 	}
 }
 
