@@ -71,10 +71,27 @@ func Defaults() Config {
 	return cfg
 }
 
+// Check reports all faults together, for a caller that checks a configuration before it makes a source of the
+// destination.
+func (c Config) Check(destination string) error {
+	var faults settings.Faults
+	c.complete(&faults, destination)
+	return faults.Err()
+}
+
 // withDefaults replaces zero values by the defaults and reports all faults together.
 func (c Config) withDefaults(conn *pgx.ConnConfig, destination string) (Config, error) {
 	var faults settings.Faults
 	faults.Need(conn != nil, "", "there is no connection config")
+	c.complete(&faults, destination)
+	if err := faults.Err(); err != nil {
+		return c, fmt.Errorf("replication: destination %q: %w", destination, err)
+	}
+	return c, nil
+}
+
+// complete replaces zero values by the defaults, and notes faults.
+func (c *Config) complete(faults *settings.Faults, destination string) {
 	faults.Need(c.Table.Groups <= 1, "Table.Groups",
 		"%d shard groups: a replication slot can't be split, use one, or the strategy snapshot", c.Table.Groups)
 	settings.Default(&c.Slot, SlotName(destination))
@@ -84,12 +101,8 @@ func (c Config) withDefaults(conn *pgx.ConnConfig, destination string) (Config, 
 		"%q, it must be at most %d bytes, without quotes", c.Publication, maxName)
 	faults.Need(c.CatchUp >= 0, "CatchUp", "%d bytes, it must not be negative", c.CatchUp)
 	faults.Need(c.CatchUp == 0 || !c.Emitted, "CatchUp", "given together with Emitted, but messages without a row are in the log alone")
-	settings.Positive(&faults, "Heartbeat", &c.Heartbeat, defaultHeartbeat)
+	settings.Positive(faults, "Heartbeat", &c.Heartbeat, defaultHeartbeat)
 	settings.Default(&c.Table.Lease, 3*time.Second)
 	settings.Default(&c.Table.PageBytes, 2<<20)
 	c.Table.Logger = settings.Logger(c.Table.Logger)
-	if err := faults.Err(); err != nil {
-		return c, fmt.Errorf("replication: destination %q: %w", destination, err)
-	}
-	return c, nil
 }

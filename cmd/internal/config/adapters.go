@@ -17,6 +17,9 @@ func (l *loader) adapters(d *Destination, path string) {
 	var faults settings.Faults
 	faults.Add("Delivery", d.Engine().Check())
 	faults.Add("", polling.SnapshotConfig{Groups: d.ShardGroups, Lease: d.Lease, PollBusy: d.Poll.Busy, PollIdle: d.Poll.Idle}.Check())
+	if r := d.Replication; r != nil && d.Source == nil {
+		faults.Add("Replication", r.Library().Check(d.Name))
+	}
 	if d.Source != nil {
 		faults.Add("Source", d.Source.check())
 	}

@@ -143,6 +143,9 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"one archive twice", destination("broker: {archive: {directory: ./x}}") +
 			"  - name: b\n    broker: {archive: {directory: x}}\n", none},
 
+		{"log, what its library refuses", destination("broker: {stdout: {}}") +
+			"    replication: {slot: Not A Slot, emitted: true, catch_up: 1MiB}\n", none},
+
 		{"kafka without brokers", destination("broker: {kafka: }"), none},
 		{"kafka, broker whose port is none", destination("broker: {kafka: {brokers: [\"kafka:port\"]}}"), none},
 		{"kafka, broker as a URL", destination("broker: {kafka: {brokers: [\"kafka://k:9092\"]}}"), none},

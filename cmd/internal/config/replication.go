@@ -21,6 +21,12 @@ func (r *Replication) standard() {
 	r.Slot, r.Failover = "", true
 }
 
+// Library is what the library takes of it.
+func (r *Replication) Library() replication.Config {
+	return replication.Config{Slot: r.Slot, Publication: r.Publication, WithoutFailover: !r.Failover, Emitted: r.Emitted,
+		CatchUp: int64(r.CatchUp), Heartbeat: r.Heartbeat}
+}
+
 func (l *loader) replication(d *Destination, path string) {
 	if d.Replication == nil {
 		return
@@ -35,8 +41,6 @@ func (l *loader) replication(d *Destination, path string) {
 			path+".replication", "failover, emitted, catch_up and heartbeat have no effect together with source: the slot is "+
 				"made by you, and of the log its table's rows are delivered alone")
 	}
-	l.check(d.Replication.CatchUp == 0 || !d.Replication.Emitted, path+".replication.catch_up",
-		"given together with emitted, but messages without a row are in the log alone")
 	l.check(d.ShardGroups == 1, path+".shard_groups",
 		"%d, but a replication slot can't be split: use one group, or leave out replication", d.ShardGroups)
 }

@@ -47,9 +47,9 @@ func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registr
 			Logger:       logger,
 		}
 		if r := c.Replication; r != nil {
-			return replication.New(conn, c.Name, replication.Config{Table: table, Slot: r.Slot, Publication: r.Publication,
-				WithoutFailover: !r.Failover, Emitted: r.Emitted,
-				CatchUp: int64(r.CatchUp), Heartbeat: r.Heartbeat})
+			cfg := r.Library()
+			cfg.Table = table
+			return replication.New(conn, c.Name, cfg)
 		}
 		source, err := polling.NewSnapshot(conn, c.Name, table)
 		if err != nil {
