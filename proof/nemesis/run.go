@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -96,6 +95,9 @@ func newRun(seed uint64, o options, s *site, binary, dir string) *run {
 	r := &run{seed: seed, site: s, binary: binary, dir: dir, rng: rng, checker: check.New(check.Config{}), began: time.Now()}
 	r.system, r.number = systemOf(seed, o.strategy)
 	r.broker, r.pooled, r.groups = brokerOf(seed), seed%4 < 2, r.system.groupsOf(seed)
+	if r.system.Log && r.system.Default() && seed%2 == 1 {
+		r.system.CatchUp = "64KiB"
+	}
 	if r.system.exactlyOnce {
 		r.broker = "kafka"
 	}
@@ -186,10 +188,6 @@ func (r *run) setUp(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	section := r.system.Destination(r.database, "    ")
-	if r.system.Default() && r.seed%2 == 1 {
-		section = strings.Replace(section, "replication: {", "replication: {catch_up: 64KiB, ", 1)
-	}
 	for i := range r.number {
 		name := fmt.Sprint("relay-", i+1)
 		relay, err := rig.StartRelay(r.binary, r.dir, name, fmt.Sprintf(`name: %s
@@ -203,7 +201,7 @@ destinations:
     shard_groups: %d
 %s    delivery: {max_in_flight: %d, batch: %d, backoff: {initial: 20ms}}
 `, name, r.site.relayURL(r.database, i == 1 && !r.system.Log), r.topic, r.target.YAML(proxy.Addr()), lease, r.groups,
-			section, maxInFlight, maxInFlight/4))
+			r.system.Destination(r.database, "    "), maxInFlight, maxInFlight/4))
 		if err != nil {
 			return err
 		}

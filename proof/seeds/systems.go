@@ -1,6 +1,7 @@
 package seeds
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -24,6 +25,7 @@ type System struct {
 	Source  string   // the section of the configuration; empty: none
 	Groups  int      // shard groups that two relays share; 0: one
 	Log     bool     // read by the log, so it needs a publication and a slot
+	CatchUp string   // how far behind the log the table is read instead; empty: never
 
 	// Ordered means that the documents promise the order of keys, with any number of relays.
 	Ordered bool
@@ -448,7 +450,8 @@ func (s System) Destination(database, indent string, relays int) (text string) {
 		text += indent + "source: " + s.Source + "\n"
 	}
 	if s.Log {
-		text += indent + fmt.Sprintf("replication: {slot: %[1]s, publication: %[1]s}\n", s.slot(database))
+		text += indent + fmt.Sprintf("replication: {slot: %[1]s, publication: %[1]s, catch_up: %[2]s}\n",
+			s.slot(database), cmp.Or(s.CatchUp, "0"))
 	}
 	if relays > 1 && s.Groups > 1 {
 		text += indent + fmt.Sprintf("shard_groups: %d\n", s.Groups)
