@@ -6,17 +6,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox/internal/await"
-	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/internal/testdb"
 )
-
-// alone makes a database in a cluster of its own: the log is the cluster's, and so are distances in it.
-func alone(t *testing.T) database {
-	t.Helper()
-	db := database{testdb.DB{T: t, URL: servers.OwnPostgres(t, servers.PostgresConfig{}).URL("postgres")}}
-	db.Install()
-	return db
-}
 
 // backlog commits n messages, of three kilobytes of log each, in transactions of one.
 func (db database) backlog(n int) (all []string) {
@@ -36,47 +26,30 @@ func (db database) slots() string {
 	return db.Value("SELECT count(*) FROM pg_replication_slots s JOIN outbox.slots p ON p.slot = s.slot_name")
 }
 
-// leavesLog reads nothing until the table is read.
-func leavesLog(t *testing.T, s *session) {
-	t.Helper()
-	for s.isStreaming() {
-		b, err := s.Next(t.Context(), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(b.Deliveries) > 0 {
-			t.Fatalf("read %q from the log", texts(b.Deliveries))
-		}
-	}
-}
-
 // A source that stands far behind reads the table, and the log again afterwards.
 func TestWhatIsFarBehindIsReadFromTheTable(t *testing.T) {
 	t.Parallel()
-	db := alone(t)
+	db, _ := alone(t)
 	source, _ := db.source("d", Config{CatchUp: 4 << 20})
 	s := acquire(t, source)
 	streaming(t, s)
 	db.insert("before")
-	ds := read(t, s, 1)
-	settle(t, s, &ds[0])
+	one(t, s)
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want := db.backlog(1000)
 
 	s = acquire(t, source)
-	leavesLog(t, s)
+	offLog(t, s)
 	if n := db.slots(); n != "0" {
 		t.Errorf("%s slots retain the log while the table is read", n)
 	}
 	var got []string
 	for len(got) < len(want) {
-		ds = read(t, s, 1)
-		if text := texts(ds)[0]; text != "before" { // which may come again
+		if text := one(t, s); text != "before" { // which may come again
 			got = append(got, text)
 		}
-		settle(t, s, &ds[0])
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Error("what came is not what was committed, in this order")
@@ -94,7 +67,7 @@ func TestWhatIsFarBehindIsReadFromTheTable(t *testing.T) {
 // The log is read on where the table would repeat many messages.
 func TestWhereTheTableWouldRepeatMuchTheLogIsRead(t *testing.T) {
 	t.Parallel()
-	db := alone(t)
+	db, _ := alone(t)
 	source, _ := db.source("d", Config{CatchUp: 4 << 20})
 	s := acquire(t, source)
 	streaming(t, s)
@@ -112,17 +85,15 @@ func TestWhereTheTableWouldRepeatMuchTheLogIsRead(t *testing.T) {
 // A transaction that has begun to come is read to its end: the part that was delivered would come again.
 func TestCatchingUpWaitsForTheEndOfATransaction(t *testing.T) {
 	t.Parallel()
-	db := alone(t)
+	db, _ := alone(t)
 	source, _ := db.source("d", Config{CatchUp: 4 << 20})
 	s := acquire(t, source)
 	streaming(t, s)
 	db.Exec("INSERT INTO outbox.messages (topic, payload) SELECT 't', convert_to(i::text, 'UTF8') FROM generate_series(1, 100) i")
 	for i := range 100 {
-		ds := read(t, s, 1)
-		if text := texts(ds)[0]; text != strconv.Itoa(i+1) {
+		if text := one(t, s); text != strconv.Itoa(i+1) {
 			t.Fatalf("read %q after %d", text, i)
 		}
-		settle(t, s, &ds[0])
 		if i == 50 {
 			db.backlog(1000)
 			if err := s.readMode(true); err != nil { // the relay learns where the log ends
@@ -130,13 +101,13 @@ func TestCatchingUpWaitsForTheEndOfATransaction(t *testing.T) {
 			}
 		}
 	}
-	leavesLog(t, s)
+	offLog(t, s)
 }
 
 // A broker that was down for long has messages in flight. Those that a look at the log's end covers don't come again.
 func TestWhatWasInFlightDuringAnOutageIsNotRepeated(t *testing.T) {
 	t.Parallel()
-	db := alone(t)
+	db, _ := alone(t)
 	source, _ := db.source("d", Config{CatchUp: 4 << 20})
 	s := acquire(t, source)
 	streaming(t, s)
@@ -153,7 +124,7 @@ func TestWhatWasInFlightDuringAnOutageIsNotRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	settle(t, s, &ds[maxFallbacks])
-	leavesLog(t, s)
+	offLog(t, s)
 	for text := ""; text != want[0]; {
 		if text = texts(read(t, s, 1))[0]; text == "early" {
 			t.Fatal("a message came again that was delivered before a look at the log's end")
@@ -164,7 +135,7 @@ func TestWhatWasInFlightDuringAnOutageIsNotRepeated(t *testing.T) {
 // The relay falls behind and catches up, again and again.
 func TestCatchingUpUnderLoadLosesAndInvertsNothingAndRepeatsLittle(t *testing.T) {
 	t.Parallel()
-	db := alone(t)
+	db, _ := alone(t)
 	l := newLedger()
 	w := startLoad(db, l, 4)
 	cfg := Config{CatchUp: 16 << 20}

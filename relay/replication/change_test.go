@@ -85,9 +85,7 @@ func TestShardsAreThoseOfTheTable(t *testing.T) {
 func TestAPipelineThatIsFullKeepsTheStreamAlive(t *testing.T) {
 	t.Parallel()
 	// A busy machine may stop for a second.
-	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"wal_sender_timeout": "2s"}})
-	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
-	db.Install()
+	db, _ := alone(t, servers.PostgresConfig{Settings: map[string]string{"wal_sender_timeout": "2s"}})
 	source, _ := db.source("d", Config{})
 	s := acquire(t, source)
 	streaming(t, s)

@@ -28,6 +28,15 @@ func newDatabase(t testing.TB, config ...servers.PostgresConfig) database {
 	return db
 }
 
+// alone makes a database with the outbox in a cluster of its own.
+func alone(t testing.TB, config ...servers.PostgresConfig) (database, *servers.Postgres) {
+	t.Helper()
+	pg := servers.OwnPostgres(t, config...)
+	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
+	db.Install()
+	return db, pg
+}
+
 func (db database) insert(texts ...string) {
 	db.T.Helper()
 	for _, text := range texts {
@@ -143,18 +152,29 @@ func settle(t testing.TB, s relay.Session, through *relay.Delivery) {
 	}
 }
 
-// streaming reads nothing until the log is read.
-func streaming(t testing.TB, s *session) {
+// one reads a message, and settles it.
+func one(t testing.TB, s relay.Session) string {
+	t.Helper()
+	ds := read(t, s, 1)
+	settle(t, s, &ds[0])
+	return texts(ds)[0]
+}
+
+// streaming reads nothing until the log is read; offLog, until the table is.
+func streaming(t testing.TB, s *session) { t.Helper(); switches(t, s, true) }
+func offLog(t testing.TB, s *session)    { t.Helper(); switches(t, s, false) }
+
+func switches(t testing.TB, s *session, toLog bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	for !s.isStreaming() {
+	for s.isStreaming() != toLog {
 		b, err := s.Next(ctx, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(b.Deliveries) > 0 {
-			t.Fatalf("read %q before the log", texts(b.Deliveries))
+			t.Fatalf("read %q before the switch, to the log: %t", texts(b.Deliveries), toLog)
 		}
 	}
 }

@@ -115,10 +115,8 @@ func TestASlotThatIsInvalidatedUnderLoadLosesNothing(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		t.Run("PostgreSQL "+major, func(t *testing.T) {
 			t.Parallel()
-			pg := servers.OwnPostgres(t, servers.PostgresConfig{Major: major, Settings: map[string]string{
+			db, _ := alone(t, servers.PostgresConfig{Major: major, Settings: map[string]string{
 				"max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB", "min_wal_size": "32MB"}})
-			db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
-			db.Install()
 			l := newLedger()
 			w := startLoad(db, l, 3)
 			c := consume(t, db, l, Config{})
@@ -159,9 +157,7 @@ func TestAPromotedStandbyWithoutTheSlotLosesNothingThatItHas(t *testing.T) {
 }
 
 func promotion(t *testing.T, major string) {
-	primary := servers.OwnPostgres(t, servers.PostgresConfig{Major: major})
-	db := database{testdb.DB{T: t, URL: primary.URL("postgres")}}
-	db.Install()
+	db, primary := alone(t, servers.PostgresConfig{Major: major})
 	standby := servers.OwnStandby(t, primary)
 	l := newLedger()
 	w := startLoad(db, l, 3)
@@ -238,9 +234,7 @@ func survivors(t *testing.T, db database, l *ledger) {
 
 func TestAFailoverSlotIsReadOnAfterAPromotion(t *testing.T) {
 	t.Parallel()
-	primary := servers.OwnPostgres(t, servers.PostgresConfig{Major: "18"})
-	db := database{testdb.DB{T: t, URL: primary.URL("postgres")}}
-	db.Install()
+	db, primary := alone(t, servers.PostgresConfig{Major: "18"})
 	standby := servers.OwnStandby(t, primary, servers.StandbyConfig{Settings: map[string]string{"sync_replication_slots": "on"}})
 	// What the log sends has reached the standby.
 	db.Exec("ALTER SYSTEM SET synchronized_standby_slots = '" + standby.Slot() + "'")
@@ -298,9 +292,7 @@ func TestAFailoverSlotIsReadOnAfterAPromotion(t *testing.T) {
 
 func TestAServerThatIsKilledUnderLoadLosesNothing(t *testing.T) {
 	t.Parallel()
-	pg := servers.OwnPostgres(t)
-	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
-	db.Install()
+	db, pg := alone(t)
 	l := newLedger()
 	w := startLoad(db, l, 3)
 	c := consume(t, db, l, Config{})

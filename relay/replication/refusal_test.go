@@ -86,18 +86,14 @@ func TestARelayWithoutRightsIsToldWhichGrantItNeeds(t *testing.T) {
 
 func TestAServerThatDoesNotLogEnoughIsRefused(t *testing.T) {
 	t.Parallel()
-	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"wal_level": "replica"}})
-	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
-	db.Install()
+	db, _ := alone(t, servers.PostgresConfig{Settings: map[string]string{"wal_level": "replica"}})
 	s, _ := db.source("d", Config{})
 	refused(t, s, "wal_level is not logical", "ALTER SYSTEM SET wal_level = logical", "snapshot")
 }
 
 func TestAServerWithoutAFreeSlotIsRefused(t *testing.T) {
 	t.Parallel()
-	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"max_replication_slots": "1"}})
-	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
-	db.Install()
+	db, _ := alone(t, servers.PostgresConfig{Settings: map[string]string{"max_replication_slots": "1"}})
 	db.Exec("SELECT pg_create_physical_replication_slot('other')")
 	s, _ := db.source("d", Config{})
 	refused(t, s, "all replication slots are in use", "max_replication_slots")
@@ -108,9 +104,7 @@ func TestAServerWithoutAFreeSlotIsRefused(t *testing.T) {
 
 func TestAStandbyIsRefused(t *testing.T) {
 	t.Parallel()
-	primary := servers.OwnPostgres(t)
-	db := database{testdb.DB{T: t, URL: primary.URL("postgres")}}
-	db.Install()
+	_, primary := alone(t)
 	standby := servers.OwnStandby(t, primary)
 	s, _ := database{testdb.DB{T: t, URL: standby.URL("postgres")}}.source("d", Config{})
 	refused(t, s, cursors.ErrStandby.Error(), "primary")

@@ -9,7 +9,6 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
@@ -17,9 +16,7 @@ import (
 // handed out, the standby has it.
 func TestWhatTheLogHandsOutSurvivesAFailoverToASynchronousStandby(t *testing.T) {
 	t.Parallel()
-	pg := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"wal_level": "logical"}})
-	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
-	db.Install()
+	db, pg := alone(t, servers.PostgresConfig{Settings: map[string]string{"wal_level": "logical"}})
 	standby, err := pg.Standby(t.Context(), servers.StandbyConfig{Name: "one"})
 	if err != nil {
 		t.Fatal(err)
