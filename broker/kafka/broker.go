@@ -170,10 +170,11 @@ func (b *Broker) currentGeneration() int {
 }
 
 // dial opens a connection, with TLS if configured, and remembers the error: the client library retries without end, and
-// at best logs the reason.
+// at best logs the reason. That the time of a call has ended is no reason. A socket has a clock of its own, and may say
+// so before ctx does.
 func (b *Broker) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := b.connect(ctx, network, address)
-	if err != nil && ctx.Err() == nil {
+	if deadline, limited := ctx.Deadline(); err != nil && ctx.Err() == nil && !(limited && time.Now().After(deadline)) {
 		b.dialFail.Store(&err)
 	}
 	return conn, err

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -489,6 +490,11 @@ func TestCredentialsAreCheckedAndKeptSecret(t *testing.T) {
 	}
 }
 
+// late is a context whose deadline has passed and that hasn't noticed yet.
+type late struct{ context.Context }
+
+func (late) Deadline() (time.Time, bool) { return time.Unix(1, 0), true }
+
 func TestRefusedCredentialsAreNamedAlthoughTheCallEndsWhileItConnects(t *testing.T) {
 	t.Parallel()
 	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableSASL(), kfake.Superuser("PLAIN", "relay", "right"))
@@ -496,21 +502,29 @@ func TestRefusedCredentialsAreNamedAlthoughTheCallEndsWhileItConnects(t *testing
 		t.Fatal(err)
 	}
 	defer c.Close()
-	var dials atomic.Int32
-	ctx, end := context.WithCancel(patient(t))
-	defer end()
-	b := connectionless(t, c.ListenAddrs(), kafka.Config{
-		SASL: &kafka.SASL{Mechanism: "PLAIN", User: "relay", Password: "wr0ng"},
-		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-			if dials.Add(1) == 1 {
-				return new(net.Dialer).DialContext(ctx, network, address)
-			}
-			end()
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}})
-	defer b.Close()
-	contains(t, b.Ping(ctx), "credentials")
+	for _, noticed := range []bool{true, false} {
+		var dials atomic.Int32
+		ctx, end := context.WithCancel(patient(t))
+		defer end()
+		b := connectionless(t, c.ListenAddrs(), kafka.Config{
+			SASL: &kafka.SASL{Mechanism: "PLAIN", User: "relay", Password: "wr0ng"},
+			Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+				if dials.Add(1) == 1 {
+					return new(net.Dialer).DialContext(context.WithoutCancel(ctx), network, address)
+				}
+				if noticed {
+					end()
+					<-ctx.Done()
+				}
+				return nil, &net.OpError{Op: "dial", Net: network, Err: os.ErrDeadlineExceeded}
+			}})
+		defer b.Close()
+		call := ctx
+		if !noticed {
+			call = late{ctx}
+		}
+		contains(t, b.Ping(call), "credentials")
+	}
 }
 
 func TestAServerThatRefusesCredentialsIsQuoted(t *testing.T) {
@@ -558,7 +572,6 @@ func TestTLSIsUsedWhenConfigured(t *testing.T) {
 		"none at our side":    {},
 		"unknown certificate": {TLS: &tls.Config{}},
 	} {
-		cfg.Unanswered = 3 * time.Second
 		b := connectionless(t, c.ListenAddrs(), cfg)
 		defer b.Close()
 		for _, err := range b.Publish(patient(t), brokertest.Messages("orders", 3, 3)) {

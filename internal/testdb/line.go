@@ -2,6 +2,7 @@ package testdb
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,30 @@ type Line struct {
 type mortalConn struct {
 	net.Conn
 	dead atomic.Bool
+
+	mu     sync.Mutex
+	killed bool // nothing reads any more
+}
+
+// SetDeadline and SetReadDeadline give a killed connection no more time: pgx sets deadlines, and takes them back.
+func (c *mortalConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+func (c *mortalConn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.killed {
+		t = time.Unix(1, 0)
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *mortalConn) kill() error {
+	c.mu.Lock()
+	c.killed = true
+	c.mu.Unlock()
+	return c.SetReadDeadline(time.Time{})
 }
 
 func (c *mortalConn) Write(b []byte) (int, error) {
@@ -32,7 +57,7 @@ func (c *mortalConn) Write(b []byte) (int, error) {
 
 func (c *mortalConn) Close() error {
 	if c.dead.Load() {
-		return c.SetReadDeadline(time.Unix(1, 0)) // for a goroutine that reads here
+		return c.kill() // for a goroutine that reads here
 	}
 	return c.Conn.Close()
 }
@@ -68,7 +93,7 @@ func (l *Line) Kill() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.conns {
-		_ = c.SetReadDeadline(time.Unix(1, 0))
+		_ = c.kill()
 	}
 }
 

@@ -85,8 +85,8 @@ func TestACrashLoopEndsInADeadLetter(t *testing.T) {
 					t.Fatal(err)
 				}
 				broker := &failing{first: 100, failed: make(chan int)}
-				r, err := relay.New(source, broker, relay.Config{MaxAttempts: 5,
-					Backoff: relay.Backoff{Initial: time.Millisecond, Max: time.Millisecond}, DrainTimeout: time.Millisecond})
+				r, err := relay.New(source, broker, relay.Config{MaxAttempts: 5, DrainTimeout: time.Millisecond, Grace: time.Minute,
+					Backoff: relay.Backoff{Initial: time.Millisecond, Max: time.Millisecond}})
 				if err != nil {
 					t.Fatal(err)
 				}

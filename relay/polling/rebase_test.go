@@ -185,9 +185,10 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 					}
 				}
 			}
-			// The segments can be emptied again.
-			db.Exec(`UPDATE outbox.messages SET segment = $1::text::smallint`, db.past())
-			if r := db.look(); len(r.Emptied) != 1 {
+			// The segments can be emptied again. One that was current when the test began may be past by now.
+			past := db.past()
+			db.Exec(`UPDATE outbox.messages SET segment = $1::text::smallint`, past)
+			if r := db.look(); !slices.Contains(r.Emptied, "outbox.messages_"+past) || len(r.Kept) > 0 {
 				t.Errorf("retention: %+v", r)
 			}
 		})
