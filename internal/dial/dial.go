@@ -32,11 +32,14 @@ type Setting struct{ Name, Value string }
 // If standbys are synchronous, a commit that would wait for no standby is made to wait for them: otherwise a relay
 // could publish what a failover takes back. Without such standbys it waits for the local disk.
 //
+// That a commit hasn't waited for a standby is told by a warning, which a role's client_min_messages may hide.
+//
 // Timeouts that a role or a database has are meant for its other programs. transaction_timeout exists since PostgreSQL
 // 17; to set an unknown parameter is an error.
 const settings = `
 	set_config('row_security', 'off', false),
 	set_config('client_encoding', 'UTF8', false),
+	set_config('client_min_messages', 'notice', false),
 	set_config('default_transaction_isolation', 'read committed', false),
 	set_config('default_transaction_read_only', 'off', false),
 	set_config('default_transaction_deferrable', 'off', false),

@@ -451,6 +451,20 @@ var mutants = []mutant{
 		pkg:   "./relay/polling", run: "TestAPoolerOfTransactions",
 	},
 	{
+		name:  "a role keeps the server's warnings from a relay",
+		file:  "internal/dial/dial.go",
+		old:   "	set_config('client_min_messages', 'notice', false),\n",
+		wrong: "",
+		pkg:   "./relay/polling", run: "TestACommitWhoseWait",
+	},
+	{
+		name:  "the end of a call's time hides why the cluster refuses it",
+		file:  "broker/kafka/broker.go",
+		old:   "!(limited && time.Now().After(deadline))",
+		wrong: "deadline.IsZero() == !limited",
+		pkg:   "./broker/kafka", run: "TestRefusedCredentialsAreNamed",
+	},
+	{
 		name:  "a command has the timeouts of its database",
 		file:  "internal/dial/dial.go",
 		old:   "	if at == conn.PgConn().PID() {\n		return Unbound(ctx, conn.PgConn())",
