@@ -174,7 +174,7 @@ func TestAnotherRelayGoesOnInTheLog(t *testing.T) {
 	defer stop()
 	broker := relaytest.NewMemory()
 	run := func(name string) (end func()) {
-		source, err := openLogOf(db.Config(), logged(), Config{Name: name, Lease: time.Second, PollIdle: 5 * time.Millisecond}, log)
+		source, err := openLogOf(db.Config(), logged(), Config{Name: name, Lease: time.Minute, PollIdle: 5 * time.Millisecond}, log)
 		if err != nil {
 			t.Fatal(err)
 		}

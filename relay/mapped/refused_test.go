@@ -86,7 +86,7 @@ UPDATE dead_events SET payload = 'other'`,
 					db.Exec(sql)
 				}
 				source, err := strategies()[strategy](db.Config(),
-					Config{Name: "one", PollIdle: 5 * time.Millisecond, Lease: 2 * time.Second})
+					Config{Name: "one", PollIdle: 5 * time.Millisecond, Lease: time.Minute})
 				if err != nil {
 					t.Fatal(err)
 				}

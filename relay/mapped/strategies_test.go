@@ -353,7 +353,7 @@ func TestACrashRepeatsWhatWasSettledBehindAMessageThatWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[name](db.Config(), Config{Name: "one", Lease: time.Second, PollIdle: 5 * time.Millisecond})
+			source, err := strategies()[name](db.Config(), Config{Name: "one", Lease: time.Minute, PollIdle: 5 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -20,7 +20,7 @@ func TestWhatAMachineThatVanishedHadLockedIsFreeAfterALease(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			gets := func(who string, conn *pgx.ConnConfig) {
-				source, err := strategies()[name](conn, Config{Name: who, Lease: time.Second, PollIdle: 5 * time.Millisecond})
+				source, err := strategies()[name](conn, Config{Name: who, Lease: shortLease, PollIdle: 5 * time.Millisecond})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -38,7 +38,7 @@ func TestARelayNeedsNoMoreThanItsGrants(t *testing.T) {
 
 	cfg := owner.Config()
 	cfg.User = role
-	registration, err := Register(t.Context(), cfg, "least", RegistrationConfig{Lease: time.Second})
+	registration, err := Register(t.Context(), cfg, "least", RegistrationConfig{Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
