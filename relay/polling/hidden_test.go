@@ -236,7 +236,7 @@ func TestADetachedSegmentIsNoticedAndLosesNothing(t *testing.T) {
 	}
 
 	// While it runs, with messages that it has not read.
-	running := db.source("d", SnapshotConfig{Lease: 300 * time.Millisecond})
+	running := db.source("d", SnapshotConfig{Lease: 3 * time.Second})
 	s := acquire(t, running)
 	conn := db.Connect()
 	tx, err := conn.Begin(t.Context())

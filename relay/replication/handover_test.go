@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/relay/polling"
 )
 
 // A database of its own and a cluster of its own: a slot waits for every transaction of the cluster.
@@ -16,7 +17,7 @@ func TestAHandoverUnderLoadLosesRepeatsAndInvertsNothing(t *testing.T) {
 	db := newDatabase(t)
 	l := newLedger()
 	w := startLoad(db, l, 4)
-	c := consume(t, db, l, Config{})
+	c := consume(t, db, l, Config{Table: polling.SnapshotConfig{Lease: time.Minute}}) // one that is lost repeats messages
 	await.Until(t, "the log is read", db.streams)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()

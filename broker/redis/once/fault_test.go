@@ -82,6 +82,7 @@ func TestAfterTheWindowAMessageHasItsEffectAgain(t *testing.T) {
 
 func TestAClaimIsRenewedWhileItsHandlerRuns(t *testing.T) {
 	t.Parallel()
+	const lease = 2 * lease // so that a pause of the machine is no reason to lose it
 	w := setup(t, servers.TestRedis(t).Addr(), once.Config{Lease: lease, Prefix: outbox.NewID().String() + ":"})
 	key := func() string {
 		keys, err := w.client.Keys(t.Context(), w.prefix()+"*").Result()
