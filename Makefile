@@ -142,7 +142,7 @@ SWEEPS := batch=500,1500,3000,10000 bytes=100,256,1000,4000,10000 headers=0,3 ke
 RESULTS := drain-kafka drain-kafka-1000 drain-nats drain-nats-1000 drain-replication drain-exactly-once latency-kafka latency-nats latency-busy write \
 	sweep-batch sweep-bytes sweep-headers sweep-backlog sweep-keys sweep-relays sweep-rtt sweep-held
 .PHONY: bench
-bench: build bench-program servers ## Measure, on a quiet machine (about an hour), and write docs/benchmarks.md
+bench: build bench-program servers ## Measure, on a quiet machine (an hour and a half), and write docs/benchmarks.md
 	@mkdir -p $(BENCH_OUT) docs/benchmarks
 	$(DRAIN) > $(BENCH_OUT)/drain-kafka.jsonl
 	$(DRAIN) --bytes 1000 > $(BENCH_OUT)/drain-kafka-1000.jsonl
@@ -152,7 +152,8 @@ bench: build bench-program servers ## Measure, on a quiet machine (about an hour
 	$(DRAIN) --contenders relay,exactlyonce --messages 500000 > $(BENCH_OUT)/drain-exactly-once.jsonl
 	for s in $(SWEEPS); do $(DRAIN) --messages 300000 --rounds 1 --sweep $$s > $(BENCH_OUT)/sweep-$${s%%=*}.jsonl || exit 1; done
 	$(DRAIN) --rounds 1 --sweep backlog=1000000,10000000 > $(BENCH_OUT)/sweep-backlog.jsonl
-	bin/outbox-bench latency $(MEASURED) --rate 2,20,200,1000 --json > $(BENCH_OUT)/latency-kafka.jsonl
+	bin/outbox-bench latency $(MEASURED) --rate 2,20,200,1000 --for 30s \
+		--contenders floor,relay,inprocess,replication --json > $(BENCH_OUT)/latency-kafka.jsonl
 	bin/outbox-bench latency $(MEASURED) --broker nats --rounds 2 --json > $(BENCH_OUT)/latency-nats.jsonl
 	bin/outbox-bench latency $(MEASURED) --rate 2,20,200,1000 --for 30s --idle 1s --busy 1 \
 		--contenders floor,relay,replication --json > $(BENCH_OUT)/latency-busy.jsonl

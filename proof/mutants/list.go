@@ -444,6 +444,13 @@ var mutants = []mutant{
 		pkg:   "./relay/polling", run: "TestADetachedSegment",
 	},
 	{
+		name:  "a session that rests no more goes on waiting to be called",
+		file:  "relay/polling/session.go",
+		old:   "if s.resting && !rest.held {",
+		wrong: "if false {",
+		pkg:   "./relay/polling", run: "TestWhatComesBeside|TestWhatComesWhile",
+	},
+	{
 		name:  "a pooler of transactions is taken for a server",
 		file:  "internal/dial/dial.go",
 		old:   "	if at != conn.PgConn().PID() {",

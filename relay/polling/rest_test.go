@@ -2,6 +2,7 @@ package polling
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -104,6 +105,51 @@ func TestALongTransactionIsNotMissedByASessionThatWantsToRest(t *testing.T) {
 	}
 	other.commit(txs)
 	receive(t, from)
+}
+
+// A session whose broker hangs for a moment stops reading, and gives back the lock of one that rests. What is written
+// then calls nobody. It must not wait for the end of a pause that was meant for a rest.
+func TestWhatComesBesideACrowdedCursorIsReadWhenItIsSettled(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	s := acquire(t, db.source("d", SnapshotConfig{PollIdle: inVain})).(*snapshotSession)
+	var last relay.Delivery
+	for i := 0; !s.crowded(); i++ {
+		db.insert(fmt.Sprint(i))
+		last = next(t, s, 1)[0]
+		time.Sleep(restAbove)
+	}
+	if db.Value(restingSQL) != "true" {
+		t.Fatal("the session doesn't rest")
+	}
+	got := make(chan string, 1)
+	go func() {
+		batch, err := s.Next(t.Context(), 1)
+		if err != nil {
+			got <- err.Error()
+			return
+		}
+		got <- payloads(batch.Deliveries)
+	}()
+	db.Await("SELECT NOT (" + restingSQL + ")")
+	db.insert("beside")
+	settle(t, s, &last)
+	if m := receive(t, got); m != "beside" {
+		t.Errorf("got %q", m)
+	}
+}
+
+func TestWhatComesWhileNextIsNotCalledIsReadByTheNextCall(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	s := acquire(t, db.source("d", SnapshotConfig{PollIdle: inVain}))
+	db.insert("first")
+	next(t, s, 1)
+	db.Await("SELECT NOT (" + restingSQL + ")")
+	db.insert("meanwhile")
+	if got := payloads(next(t, s, 1)); got != "meanwhile" {
+		t.Errorf("got %q", got)
+	}
 }
 
 func TestWhereTransactionsCanBePreparedNoSessionRests(t *testing.T) {

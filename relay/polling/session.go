@@ -43,12 +43,13 @@ type snapshotSession struct {
 	end  context.CancelFunc
 
 	// Only Next uses the rest.
-	page   *page            // the page of which rest is still to be returned
-	rest   []relay.Delivery // by id
-	log    *backlog         // of the window that is being read, if it is large
-	bytes  int              // of a message, by recent ones; 0: none was read
-	pause  time.Duration    // before the next poll
-	pollAt time.Time
+	page    *page            // the page of which rest is still to be returned
+	rest    []relay.Delivery // by id
+	log     *backlog         // of the window that is being read, if it is large
+	bytes   int              // of a message, by recent ones; 0: none was read
+	pause   time.Duration    // before the next poll
+	pollAt  time.Time
+	resting bool // pollAt was set while notifications called
 
 	flushAgain time.Time     // before this time, waiting for a flush is pointless
 	vain       time.Duration // how long it is pointless after another vain wait; 0: the last wait was not in vain
@@ -299,6 +300,9 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 			return nil, err
 		}
 	}
+	if s.resting && !rest.held { // the lock was given back since, so nobody calls
+		s.resting, s.pause, s.pollAt = false, s.source.cfg.PollBusy, time.Time{}
+	}
 	called, err := s.await(ctx, crowded)
 	if err != nil || crowded {
 		return nil, err
@@ -473,7 +477,7 @@ func (s *snapshotSession) schedule(asked time.Time, found bool) {
 	case now.Sub(s.foundAt) > busyFor*cfg.PollBusy:
 		s.pause = min(max(s.pause+s.pause/4, cfg.PollBusy), cfg.PollIdle)
 	}
-	if s.reader.rest.held {
+	if s.resting = s.reader.rest.held; s.resting {
 		s.pause = max(restIdle, cfg.PollIdle)
 	}
 	took := now.Sub(asked)
