@@ -918,7 +918,7 @@ var mutants = []mutant{
 		name:  "an archive's file is finished while another process writes to it",
 		file:  "broker/jsonl/archive.go",
 		old:   "if err := lines.open(); err != nil {\n\t\treturn err",
-		wrong: "if err := lines.open(); err != nil && !errors.Is(err, errLocked) {\n\t\treturn err",
+		wrong: "if err := lines.open(); err != nil && !errors.Is(err, ErrLocked) {\n\t\treturn err",
 		pkg:   "./broker/jsonl", run: "TestArchivesInOneDirectoryLeaveEachOthersFilesAlone",
 	},
 }
