@@ -156,9 +156,13 @@ func (c *Console) route(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	v := &view{console: c, query: r.URL.Query(), at: name, now: time.Now()}
-	caller, err := c.options.API.Caller(w, r)
+	caller, status, err := c.options.API.Caller(w, r)
 	if err != nil {
-		v.fail(w, http.StatusUnauthorized, "Log in", err)
+		title := "Log in"
+		if status == http.StatusForbidden {
+			title = "Not allowed"
+		}
+		v.fail(w, status, title, err)
 		return
 	}
 	v.caller = caller

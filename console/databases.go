@@ -20,7 +20,7 @@ type Database struct {
 
 // databases lists those that the program delivers from, the worst first.
 func (v *view) databases() any {
-	all := v.console.options.Databases()
+	all := slices.DeleteFunc(v.console.options.Databases(), func(db Database) bool { return !v.caller.Within(db.Name) })
 	slices.SortStableFunc(all, func(a, b Database) int { return worse(a.Report.Verdict, b.Report.Verdict) })
 	well := 0
 	var rows [][]any

@@ -154,7 +154,7 @@ func (s *streams) serve(w http.ResponseWriter, r *http.Request, v *view) {
 		return
 	}
 	// What a region shows depends on what its reader may do, and not on who that is.
-	key := fmt.Sprintf("%q %q %q %q", name, values.Encode(), v.caller.Role, v.caller.Destinations)
+	key := fmt.Sprintf("%q %q %q %q %q", name, values.Encode(), v.caller.Role, v.caller.Destinations, v.caller.Databases)
 	one, news := s.join(key, view{console: s.console, at: name, page: p, query: values, caller: v.caller})
 	if one == nil {
 		w.Header().Set("Retry-After", "10")

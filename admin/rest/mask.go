@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/route"
 )
 
 var maskPath = regexp.MustCompile(`^\$((\.([^.\[\]*$]+|\*)|\[\*\])+)$`)
@@ -70,4 +72,57 @@ func hide(value any, steps []string) any {
 		}
 	}
 	return value
+}
+
+// CredentialHeaders are patterns of names under which headers carry logins, keys and signatures.
+func CredentialHeaders() []string {
+	return []string{"*authorization*", "*authentication*", "x-auth*", "*-auth", "*cookie*", "*token*", "*secret*", "*passw*",
+		"*credential*", "*session*", "*api*key*", "*access*key*", "*private*key*", "*signature*", "*jwt*"}
+}
+
+// MaskHeaders returns a function that reports whether a header's value is hidden: whether its name, in lower case,
+// matches one of the patterns, in which * stands for any characters.
+func MaskHeaders(patterns []string) func(name string) bool {
+	lower := make([]string, len(patterns))
+	for i, p := range patterns {
+		lower[i] = strings.ToLower(p)
+	}
+	return func(name string) bool {
+		name = strings.ToLower(name)
+		return slices.ContainsFunc(lower, func(pattern string) bool { return route.Glob(pattern, name) })
+	}
+}
+
+// hideHeaders returns headers as stored, with the values of some names hidden, at every depth of an object. Headers
+// that are no object are hidden as a whole: what could be told apart in them isn't known.
+func hideHeaders(stored json.RawMessage, hides func(name string) bool) json.RawMessage {
+	if len(stored) == 0 || string(stored) == "null" {
+		return stored
+	}
+	d := json.NewDecoder(bytes.NewReader(stored))
+	d.UseNumber()
+	var object map[string]any
+	if d.Decode(&object) != nil {
+		return json.RawMessage(`"` + hidden + `"`)
+	}
+	if !hideMembers(object, hides) {
+		return stored // with its order and spelling
+	}
+	masked, err := encode(object)
+	if err != nil {
+		return json.RawMessage(`"` + hidden + `"`)
+	}
+	return masked
+}
+
+// hideMembers reports whether it has hidden something.
+func hideMembers(object map[string]any, hides func(name string) bool) (found bool) {
+	for name, value := range object {
+		if hides(name) {
+			object[name], found = hidden, true
+		} else if inner, ok := value.(map[string]any); ok {
+			found = hideMembers(inner, hides) || found
+		}
+	}
+	return found
 }

@@ -1,6 +1,9 @@
 package rest
 
-import "testing"
+import (
+	"encoding/json"
+	"testing"
+)
 
 func TestWhatIsMaskedIsHiddenWhereverThePathLeads(t *testing.T) {
 	t.Parallel()
@@ -30,5 +33,30 @@ func TestWhatIsMaskedIsHiddenWhereverThePathLeads(t *testing.T) {
 		if _, err := Mask([]string{path}); err == nil {
 			t.Errorf("%q is taken for a path", path)
 		}
+	}
+}
+
+func TestHeadersThatLookLikeACredentialAreHidden(t *testing.T) {
+	t.Parallel()
+	hides := MaskHeaders(append(CredentialHeaders(), "X-Customer-*"))
+	for stored, want := range map[string]string{
+		``:                   ``,
+		`null`:               `null`,
+		`{"b":"1", "a":"2"}`: `{"b":"1", "a":"2"}`, // as stored
+		`{"tenant":"acme","Authorization":"Bearer abc"}`: `{"Authorization":"***","tenant":"acme"}`,
+		`{"X-API-Key":"1","x-customer-mail":"a@b","api_key":2,"author":"c","key":"d","traceparent":"00-1-2-01"}`: `{"X-API-Key":"***",` +
+			`"api_key":"***","author":"c","key":"d","traceparent":"00-1-2-01","x-customer-mail":"***"}`,
+		`{"meta":{"access_token":"abc","n":12345678901234567890}}`: `{"meta":{"access_token":"***","n":12345678901234567890}}`,
+		`{"Set-Cookie":"s","Cookie":["a"],"webhook-signature":"v1,x","x-session-id":{"a":1},"secret":"q","db-password":"w"}`: `{"Cookie":"***",` +
+			`"Set-Cookie":"***","db-password":"***","secret":"***","webhook-signature":"***","x-session-id":"***"}`,
+		`"{\"authorization\":\"x\"}"`: `"***"`, // what can't be told apart
+		`["authorization","x"]`:       `"***"`,
+	} {
+		if got := string(hideHeaders(json.RawMessage(stored), hides)); got != want {
+			t.Errorf("%s: %s, want %s", stored, got, want)
+		}
+	}
+	if none := MaskHeaders(nil); none("authorization") {
+		t.Error("no pattern hides something")
 	}
 }

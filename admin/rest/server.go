@@ -29,12 +29,15 @@ type Options struct {
 	DB admin.DB
 	// ViewerDB, if not nil, is where the verbs of viewers run: connections of a database role that can't read payloads.
 	ViewerDB admin.DB
-	// Access tells who asks. Its error is answered with 401 and Challenge.
+	// Access tells who asks. Its error is answered with 401 and Challenge, one that wraps [ErrForbidden] with 403.
 	Access func(*http.Request) (Caller, error)
 	// Challenge is the header WWW-Authenticate of such an answer.
 	Challenge string
 	// Mask hides parts of payloads from everybody. nil: nothing is hidden.
 	Mask func(payload []byte) []byte
+	// MaskHeader reports whether the values of a header are hidden from everybody. nil: those of [CredentialHeaders]
+	// are.
+	MaskHeader func(name string) bool
 	// Logger is told who changed what, and of what went wrong. nil: slog.Default.
 	Logger *slog.Logger
 }
@@ -47,6 +50,16 @@ type Caller struct {
 	Role verbs.Role
 	// Destinations, if any, are those on which an operator may act; elsewhere it is a viewer.
 	Destinations []string
+	// Databases, if any, are those that it may ask and act in, for a program that serves several.
+	Databases []string
+}
+
+// ErrForbidden is wrapped by the error of [Options.Access] if it is known who asks, who may not ask here.
+var ErrForbidden = errors.New("not allowed")
+
+// Within reports whether the caller may ask the database of that name.
+func (c Caller) Within(database string) bool {
+	return len(c.Databases) == 0 || slices.Contains(c.Databases, database)
 }
 
 // may reports whether the caller has the role for a verb with these parameters.
@@ -99,6 +112,9 @@ func newAPI(options Options, table []verbs.Verb) (*API, error) {
 	if !settings.Given(options.ViewerDB) {
 		return nil, errors.New("rest: ViewerDB is a nil pointer: open it, or leave it out")
 	}
+	if options.MaskHeader == nil {
+		options.MaskHeader = MaskHeaders(CredentialHeaders())
+	}
 	settings.Default(&options.Logger, slog.Default()) // unbounded: each line is something that a person did
 	a := &API{options: options, stream: newStream(options.ViewerDB), running: make(chan struct{}, maxRunning)}
 	mux, protection := http.NewServeMux(), http.NewCrossOriginProtection()
@@ -145,22 +161,28 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.handler.ServeHTTP(w, r)
 }
 
-// Caller tells who asks. Where that isn't known, the answer gets the header that asks for a login, and the error is to
-// be answered with 401.
-func (a *API) Caller(w http.ResponseWriter, r *http.Request) (Caller, error) {
-	caller, err := a.options.Access(r)
-	if err != nil && a.options.Challenge != "" {
+// Caller tells who asks. If that isn't known, or who asks may not, the error is to be answered with the status: 401,
+// for which the answer gets the header that asks for a login, or 403.
+func (a *API) Caller(w http.ResponseWriter, r *http.Request) (caller Caller, status int, err error) {
+	caller, err = a.options.Access(r)
+	switch {
+	case err == nil:
+		return caller, http.StatusOK, nil
+	case errors.Is(err, ErrForbidden):
+		return caller, http.StatusForbidden, err
+	}
+	if a.options.Challenge != "" {
 		w.Header().Set("WWW-Authenticate", a.options.Challenge)
 	}
-	return caller, err
+	return caller, http.StatusUnauthorized, err
 }
 
 // known serves a request of somebody who is known.
 func (a *API) known(serve func(http.ResponseWriter, *http.Request, Caller)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		caller, err := a.Caller(w, r)
+		caller, status, err := a.Caller(w, r)
 		if err != nil {
-			refuse(w, refusal{http.StatusUnauthorized, err.Error()})
+			refuse(w, refusal{status, err.Error()})
 			return
 		}
 		serve(w, r, caller)
@@ -246,6 +268,15 @@ func (a *API) Allowed(c Caller, v verbs.Verb, params any) error {
 	for _, p := range v.Params {
 		if p.Role == verbs.Operator && len(p.Texts(params)) > 0 && !c.may(verbs.Operator, v, params) {
 			return refusal{http.StatusForbidden, fmt.Sprintf("%q of %q is for operators", p.Name, v.Name)}
+		}
+		if p.Name != "header" {
+			continue
+		}
+		for _, text := range p.Texts(params) { // otherwise a hidden value could be guessed
+			if name, _, byValue := strings.Cut(text, "="); byValue && a.options.MaskHeader(name) {
+				return &verbs.Fault{Field: p.Name,
+					Text: "can't have a value for " + name + ", whose values are hidden: search by the name alone"}
+			}
 		}
 	}
 	return nil
@@ -340,27 +371,29 @@ func paramOf(v verbs.Verb, name string) (verbs.Param, error) {
 	return verbs.Param{}, &verbs.Fault{Field: name, Text: fmt.Sprintf("is no parameter of %q", v.Name)}
 }
 
-// masked hides in payloads what is configured.
+// masked hides in payloads and headers what is configured.
 func (a *API) masked(result any) any {
-	if a.options.Mask == nil {
-		return result
-	}
-	mask := func(payload *[]byte) {
-		if *payload != nil {
+	mask := func(headers *json.RawMessage, payload *[]byte) {
+		*headers = hideHeaders(*headers, a.options.MaskHeader)
+		if *payload != nil && a.options.Mask != nil {
 			*payload = a.options.Mask(*payload)
 		}
 	}
-	switch list := result.(type) {
+	switch found := result.(type) {
 	case []admin.DeadLetter:
-		for i := range list {
-			mask(&list[i].Payload)
-			if list[i].Original != nil {
-				mask(&list[i].Original.Payload)
+		for i := range found {
+			mask(&found[i].Headers, &found[i].Payload)
+			if original := found[i].Original; original != nil {
+				mask(&original.Headers, &original.Payload)
 			}
 		}
 	case []admin.MessageLife:
-		for i := range list {
-			mask(&list[i].Payload)
+		for i := range found {
+			mask(&found[i].Headers, &found[i].Payload)
+		}
+	case admin.FoundMessages:
+		for i := range found.Messages {
+			mask(&found.Messages[i].Headers, &found.Messages[i].Payload)
 		}
 	}
 	return result

@@ -272,6 +272,62 @@ func TestPayloadsAreForOperatorsAndMasked(t *testing.T) {
 	}
 }
 
+// What a header hides is hidden in lists, in a letter and its original, in a message's life, and can't be guessed by a
+// search.
+func TestHeadersWithCredentialsAreShownToNobody(t *testing.T) {
+	t.Parallel()
+	s := setup(t, nil)
+	s.letters()
+	s.exec(`UPDATE outbox.dead_letters SET headers = '{"authorization":"Bearer abc","tenant":"acme"}'`)
+	s.exec(`INSERT INTO outbox.messages (topic, payload, headers)
+		VALUES ('orders', '', '{"authorization":"Bearer abc","tenant":"acme"}')`)
+	status, body := s.ask("oscar", "POST", "/api/v1/dead/edit", `{"message":"1","set":["header.tenant=beta"]}`)
+	if status != 200 ||
+		!strings.Contains(body, "beta") || strings.Contains(body, "abc") {
+		t.Errorf("edited: %d %s", status, body)
+	}
+	var id string
+	if err := s.pool.QueryRow(t.Context(), `SELECT message_id::text FROM outbox.messages`).Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/api/v1/dead/ls", "/api/v1/dead/show?ids=1", "/api/v1/messages/find",
+		"/api/v1/messages/show?message=" + id, "/api/v1/messages/find?header=authorization"} {
+		for _, who := range []string{"vera", "oscar"} {
+			if status, body := s.ask(who, "GET", path, ""); status != 200 || strings.Contains(body, "abc") ||
+				!strings.Contains(body, `"authorization":"***"`) || !strings.Contains(body, "acme") {
+				t.Errorf("%s as %s: %d %s", path, who, status, body)
+			}
+		}
+	}
+	status, body = s.ask("vera", "GET", "/api/v1/messages/find?header=authorization%3DBearer+abc", "")
+	if status != http.StatusBadRequest || !strings.Contains(body, "hidden") {
+		t.Errorf("a search for a hidden value: %d %s", status, body)
+	}
+	status, body = s.ask("oscar", "POST", "/api/v1/replay", `{"header":"authorization=Bearer abc","dry_run":true}`)
+	if status != http.StatusBadRequest || !strings.Contains(body, "hidden") {
+		t.Errorf("a replay of a hidden value: %d %s", status, body)
+	}
+	status, body = s.ask("vera", "GET", "/api/v1/messages/find?header=tenant%3Dacme", "")
+	if status != 200 || !strings.Contains(body, id) {
+		t.Errorf("a search for a value that is shown: %d %s", status, body)
+	}
+}
+
+func TestWhoIsKnownAndMayNotAskIsForbiddenWithoutALogin(t *testing.T) {
+	t.Parallel()
+	s := setup(t, func(o *Options, _ []verbs.Verb) {
+		o.Access = func(*http.Request) (Caller, error) { return Caller{}, fmt.Errorf("%w: elsewhere", ErrForbidden) }
+	})
+	answer, err := http.Get(s.URL + "/api/v1/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	if answer.StatusCode != http.StatusForbidden || answer.Header.Get("WWW-Authenticate") != "" {
+		t.Errorf("%s, asks for a login by %q", answer.Status, answer.Header.Get("WWW-Authenticate"))
+	}
+}
+
 func TestViewersReadByADatabaseRoleOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	var asked int

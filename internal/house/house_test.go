@@ -44,7 +44,7 @@ var directions = map[string][]string{
 	"relay/relaytest":    {"", "schema", "relay", "internal/check"},
 	"admin":              {"", "schema", "mapping", "internal/cursors", "internal/headers"},
 	"admin/verbs":        {"", "admin"},
-	"admin/rest":         {"schema", "admin", "admin/verbs"},
+	"admin/rest":         {"schema", "admin", "admin/verbs", "route"},
 	"console":            {"", "admin", "admin/verbs", "admin/rest", "relay", "internal/printed"},
 	"inbox":              {"", "schema", "relay", "internal/printed"},
 	"inbox/inboxtest":    {"", "inbox"},

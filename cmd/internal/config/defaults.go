@@ -3,6 +3,7 @@ package config
 import (
 	"reflect"
 
+	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/polling"
 )
@@ -13,7 +14,7 @@ import (
 // set by [Load], from the host's name.
 func (c *Config) standard() {
 	c.Log = Log{Level: "info", Format: "auto"}
-	c.HTTP = HTTP{Listen: "127.0.0.1:9187", API: true}
+	c.HTTP = HTTP{Listen: "127.0.0.1:9187", API: true, MaskHeaders: rest.CredentialHeaders()}
 	c.Retention = Retention{Enabled: true, Interval: polling.RetentionDefaults().Interval}
 }
 

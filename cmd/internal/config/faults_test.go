@@ -108,6 +108,8 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"certificate of the listener", minimal + "http: {tls: {cert_file: /does/not/exist, key_file: /does/not/exist}}\n", none},
 		{"key of the listener alone", minimal + "http: {tls: {key_file: /x}}\n", none},
 		{"proxy", minimal + "http: {proxy: {from: [10.0.0.1], header: 'X Y'}}\n", none},
+		{"user of a database that there isn't", minimal +
+			"http: {users: [{name: anna, token: 0123456789abcdef0123456789abcdef, databases: [shop]}]}\n", none},
 		{"proxy of nowhere", minimal + "http: {proxy: {}}\n", none},
 		{"masks", minimal + "http: {mask: [card]}\n", none},
 		{"retention interval", minimal + "retention: {interval: 0s}\n", none},

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/crypto/bcrypt"
@@ -14,12 +15,13 @@ import (
 
 // HTTP configures the listener for health, metrics and the API.
 type HTTP struct {
-	Listen string    `json:"listen" jsonschema:"Address that serves /livez, /readyz, /healthz/destinations, /metrics and the API. Empty: none."`
-	API    bool      `json:"api" jsonschema:"Whether the API is served, too. Health and metrics need no login, the API does on an address that other machines reach."`
-	TLS    ServerTLS `json:"tls" jsonschema:"Transport security of the listener. None: HTTP in the clear."`
-	Users  []User    `json:"users" jsonschema:"Who may use the API. None: on a loopback address anybody may look, and nobody may change anything."`
-	Proxy  *Proxy    `json:"proxy" jsonschema:"A proxy that logs people in, and says in a header who they are. None: no header is believed."`
-	Mask   []string  `json:"mask" jsonschema:"Paths in payloads of JSON, such as $.card.number or $.items[*].price, whose values the API hides from everybody. With any, payloads that aren't JSON are hidden."`
+	Listen      string    `json:"listen" jsonschema:"Address that serves /livez, /readyz, /healthz/destinations, /metrics and the API. Empty: none."`
+	API         bool      `json:"api" jsonschema:"Whether the API is served, too. Health and metrics need no login, the API does on an address that other machines reach."`
+	TLS         ServerTLS `json:"tls" jsonschema:"Transport security of the listener. None: HTTP in the clear."`
+	Users       []User    `json:"users" jsonschema:"Who may use the API. None: on a loopback address anybody may look, and nobody may change anything."`
+	Proxy       *Proxy    `json:"proxy" jsonschema:"A proxy that logs people in, and says in a header who they are. None: no header is believed."`
+	MaskHeaders []string  `json:"mask_headers" jsonschema:"Names of message headers whose values the API hides from everybody, in any case, * for any characters. Default: what looks like a login, a key or a signature. [] shows all."`
+	Mask        []string  `json:"mask" jsonschema:"Paths in payloads of JSON, such as $.card.number or $.items[*].price, whose values the API hides from everybody. With any, payloads that aren't JSON are hidden."`
 }
 
 // ServerTLS is the certificate of a listener.
@@ -33,6 +35,7 @@ type User struct {
 	Name             string   `json:"name" jsonschema:"Login, and the actor in the audit. Required."`
 	Role             string   `json:"role" enum:"viewer,operator" jsonschema:"A viewer looks, without payloads. An operator acts, too."`
 	Destinations     []string `json:"destinations" jsonschema:"Destinations on which an operator may act; elsewhere it is a viewer. Empty: all."`
+	Databases        []string `json:"databases" jsonschema:"Databases, of several, that the user may look into and act in. Empty: all."`
 	PasswordHash     Secret   `json:"password_hash" jsonschema:"bcrypt hash of the password, such as htpasswd -nB makes behind the colon. Empty: no login by password."`
 	PasswordHashFile string   `json:"password_hash_file" jsonschema:"File that holds the hash, instead of password_hash."`
 	Token            Secret   `json:"token" jsonschema:"Bearer token, of at least 32 characters. Empty: none."`
@@ -42,8 +45,9 @@ type User struct {
 
 // Proxy is trusted to say who asks.
 type Proxy struct {
-	From   []string `json:"from" jsonschema:"Addresses of the proxy, as networks such as 10.1.2.3/32. Others are not believed. Required."`
-	Header string   `json:"header" jsonschema:"Header with the login. The user of that name has its role; a login that is nobody's is a viewer."`
+	From      []string `json:"from" jsonschema:"Addresses of the proxy, as networks such as 10.1.2.3/32. Others are not believed. Required."`
+	Header    string   `json:"header" jsonschema:"Header with the login. The user of that name has its role; a login that is nobody's is a viewer."`
+	UsersOnly bool     `json:"users_only" jsonschema:"Refuse a login that is no user's."`
 }
 
 func (u *User) standard() { u.Role = "viewer" }
@@ -72,7 +76,7 @@ func (t ServerTLS) Config() *tls.Config {
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.current() }}
 }
 
-func (l *loader) http(h HTTP) {
+func (l *loader) http(h HTTP, databases []Entry) {
 	if h.Listen == "" {
 		return
 	}
@@ -96,6 +100,10 @@ func (l *loader) http(h HTTP) {
 		l.user(u, element("http.users", i), h.Proxy != nil)
 		l.check(u.Name == "" || !names[u.Name], element("http.users", i)+".name", "%q is the name of another user as well", u.Name)
 		names[u.Name] = true
+		for n, name := range u.Databases {
+			known := slices.ContainsFunc(databases, func(e Entry) bool { return e.Name == name })
+			l.check(known, element(element("http.users", i)+".databases", n), "%q is no database of this configuration", name)
+		}
 	}
 	if h.Proxy != nil {
 		l.check(len(h.Proxy.From) > 0, "http.proxy.from", "not given; name the addresses of the proxy, such as [10.1.2.3/32]")

@@ -69,7 +69,7 @@ func (l *loader) validate(c *Config) {
 		}
 	})
 	l.check(namePattern.MatchString(c.Name), "name", "%q is no name; %s", c.Name, nameRule)
-	l.http(c.HTTP)
+	l.http(c.HTTP, c.Databases)
 	l.telemetry(c.Telemetry)
 	files := make(map[string]string)
 	if c.Several() {

@@ -8,6 +8,7 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -27,6 +28,7 @@ type gate struct {
 	users   map[string]user
 	proxies []netip.Prefix
 	header  string
+	named   bool // a login by the proxy must be a user's
 
 	// A comparison with a bcrypt hash costs tens of milliseconds of a core. So one is made at a time, and a password
 	// that was right is known again by its digest under a key of this process.
@@ -50,7 +52,8 @@ func newGate(cfg config.HTTP) *gate {
 		known: map[string][]byte{}}
 	_, _ = rand.Read(g.key) // it never fails
 	for _, u := range cfg.Users {
-		known := user{Caller: rest.Caller{Name: u.Name, Role: verbs.Role(u.Role), Destinations: u.Destinations}}
+		known := user{Caller: rest.Caller{Name: u.Name, Role: verbs.Role(u.Role), Destinations: u.Destinations,
+			Databases: u.Databases}}
 		if !u.PasswordHash.Empty() {
 			known.hash = []byte(u.PasswordHash.Text())
 			g.decoy = known.hash
@@ -63,7 +66,7 @@ func newGate(cfg config.HTTP) *gate {
 		g.users[u.Name] = known
 	}
 	if cfg.Proxy != nil {
-		g.header = cfg.Proxy.Header
+		g.header, g.named = cfg.Proxy.Header, cfg.Proxy.UsersOnly
 		for _, from := range cfg.Proxy.From {
 			g.proxies = append(g.proxies, netip.MustParsePrefix(from)) // checked
 		}
@@ -74,6 +77,15 @@ func newGate(cfg config.HTTP) *gate {
 func digest(text string) []byte {
 	sum := sha256.Sum256([]byte(text))
 	return sum[:]
+}
+
+// within is caller for a request to one database.
+func (g *gate) within(database string, r *http.Request) (rest.Caller, error) {
+	c, err := g.caller(r)
+	if err == nil && !c.Within(database) {
+		err = fmt.Errorf("%w: %s may look into %s, and not into %s", rest.ErrForbidden, c.Name, strings.Join(c.Databases, ", "), database)
+	}
+	return c, err
 }
 
 // caller tells who asks: by name and password, by token, or as a proxy says. On a loopback address that nobody guards,
@@ -95,6 +107,9 @@ func (g *gate) caller(r *http.Request) (rest.Caller, error) {
 	if logins := r.Header.Values(g.header); g.header != "" && len(logins) == 1 && logins[0] != "" && g.proxied(r) {
 		if u, ok := g.users[logins[0]]; ok {
 			return u.Caller, nil
+		}
+		if g.named {
+			return rest.Caller{}, fmt.Errorf("%w: no user of the configuration has the login %.100q", rest.ErrForbidden, logins[0])
 		}
 		return rest.Caller{Name: logins[0], Role: verbs.Viewer}, nil
 	}

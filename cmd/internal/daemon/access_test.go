@@ -34,6 +34,9 @@ func TestTheGateKnowsWhoAsks(t *testing.T) {
 		Proxy: &config.Proxy{From: []string{"10.0.0.0/8", "::1/128"}, Header: "X-Forwarded-User"},
 	}
 	guarded, open := newGate(cfg), newGate(config.HTTP{})
+	strict := cfg
+	strict.Proxy = &config.Proxy{From: cfg.Proxy.From, Header: cfg.Proxy.Header, UsersOnly: true}
+	usersOnly := newGate(strict)
 	for _, c := range []struct {
 		gate         *gate
 		from, host   string
@@ -58,6 +61,8 @@ func TestTheGateKnowsWhoAsks(t *testing.T) {
 		{guarded, "10.1.2.3:1", "x", []string{"X-Forwarded-User", "anna"}, "anna operator", 1},
 		{guarded, "[::ffff:10.1.2.3]:1", "x", []string{"X-Forwarded-User", "anna"}, "anna operator", 1},
 		{guarded, "[::1]:1", "x", []string{"X-Forwarded-User", "zoe"}, "zoe viewer", 0},
+		{usersOnly, "[::1]:1", "x", []string{"X-Forwarded-User", "anna"}, "anna operator", 1},
+		{usersOnly, "[::1]:1", "x", []string{"X-Forwarded-User", "zoe"}, "", 0},
 		{guarded, "11.1.2.3:1", "x", []string{"X-Forwarded-User", "anna"}, "", 0},
 		{guarded, "10.1.2.3:1", "x", []string{"X-Forwarded-User", "zoe", "X-Forwarded-User", "anna"}, "", 0},
 		{guarded, "10.1.2.3:1", "x", []string{"X-Forwarded-User", ""}, "", 0},

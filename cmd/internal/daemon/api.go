@@ -51,6 +51,7 @@ func (u *unit) openAPI(ctx context.Context, access func(*http.Request) (rest.Cal
 			return nil, closePools, fmt.Errorf("http.mask: %w", err)
 		}
 	}
+	options.MaskHeader = rest.MaskHeaders(cfg.MaskHeaders)
 	api, err = rest.New(options)
 	return api, closePools, err
 }

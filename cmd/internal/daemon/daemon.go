@@ -207,7 +207,7 @@ func (d *Daemon) equip(ctx context.Context, u *unit, served bool) (err error) {
 	u.traces, u.served = d.traces, served
 	if served && d.cfg.HTTP.API && u.watch.reads {
 		if u.api, u.closePools, err = u.openAPI(ctx,
-			func(r *http.Request) (rest.Caller, error) { return d.gate.Load().caller(r) }); err != nil {
+			func(r *http.Request) (rest.Caller, error) { return d.gate.Load().within(u.Name, r) }); err != nil {
 			return err
 		}
 		options := console.Options{API: u.api, Report: u.watch.amended, History: u.watch.history}

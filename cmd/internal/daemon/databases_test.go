@@ -307,6 +307,48 @@ func TestThePageOfAllDatabases(t *testing.T) {
 	}
 }
 
+// A user of one team's database neither sees nor changes another team's, though destinations have the same names.
+func TestAUserOfOneDatabaseHasNoPlaceInAnother(t *testing.T) {
+	t.Parallel()
+	shop, billing := installed(t), installed(t)
+	const token = "0123456789abcdef0123456789abcdef"
+	team := func(c *config.Config) {
+		c.HTTP.Users = []config.User{{Name: "shop-team", Role: "operator", Destinations: []string{"all"},
+			Databases: []string{"shop"}, Token: config.NewSecret(token)}}
+	}
+	m := deliverFrom(t, from("shop", shop.Config(), team), from("billing", billing.Config(), team))
+	m.send(shop, "first")
+	ask := func(method, path, body string) (int, string) {
+		answer := httptest.NewRecorder()
+		request := httptest.NewRequest(method, path, strings.NewReader(body))
+		request.Header.Set("Authorization", "Bearer "+token)
+		request.Header.Set("Content-Type", "application/json")
+		(*m.d.handler.Load()).ServeHTTP(answer, request)
+		return answer.Code, answer.Body.String()
+	}
+	const pause = `{"destination":"all","dry_run":true,"unseen":true}`
+	for path, want := range map[string]int{
+		"/databases/shop/api/v1/status": http.StatusOK, "/databases/billing/api/v1/status": http.StatusForbidden,
+		"/databases/shop/console/": http.StatusOK, "/databases/billing/console/": http.StatusForbidden,
+		"/databases/billing/console/databases": http.StatusForbidden, "/databases/billing/api/v1/openapi.json": http.StatusForbidden,
+	} {
+		if code, text := ask(http.MethodGet, path, ""); code != want {
+			t.Errorf("%s: %d, want %d: %s", path, code, want, text)
+		}
+	}
+	if code, text := ask(http.MethodPost, "/databases/shop/api/v1/pause", pause); code != http.StatusOK {
+		t.Errorf("a pause in its own: %d %s", code, text)
+	}
+	if code, text := ask(http.MethodPost, "/databases/billing/api/v1/pause", pause); code != http.StatusForbidden ||
+		!strings.Contains(text, "shop-team may look into shop") {
+		t.Errorf("a pause in another: %d %s", code, text)
+	}
+	code, text := ask(http.MethodGet, "/databases/shop/console/databases", "")
+	if code != http.StatusOK || strings.Contains(text, "billing") {
+		t.Errorf("the page of all databases shows another team's: %d", code)
+	}
+}
+
 // Databases that deliver to the same broker share its client, until the last of them ends.
 func TestDatabasesShareABrokersClient(t *testing.T) {
 	t.Parallel()
