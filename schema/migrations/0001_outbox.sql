@@ -172,9 +172,12 @@ CREATE TABLE outbox.dead_letters (
     -- may read the rest. Its headers are a text, because jsonb can't have all that json can.
     original         jsonb,
     original_payload bytea,
-    -- The same for errors that differ in ids, numbers and quoted names alone.
-    fingerprint    text        NOT NULL GENERATED ALWAYS AS (
-        left(md5(regexp_replace(error, '[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|"[^"]*"|''[^'']*''|[0-9]+', '#', 'g')), 8)) STORED,
+    -- What groups dead letters by cause: the error without ids, numbers and quoted names. What stays is the text of
+    -- members of JSON, because receivers tell the cause there, and the number of a status or an error code.
+    fingerprint    text        NOT NULL GENERATED ALWAYS AS (left(md5(regexp_replace(
+        regexp_replace(error, '([{,]\s*\\?"[^"]*"\s*:(\s*\\?"[^"]*")?)|"[^"{]*"|''[^'']*''', '\1', 'g'),
+        '[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|(?<!(answers|answered|status|code|HTTP|error)"?[ :=]{1,2})\m[0-9]+|\m[0-9]*[A-Za-z_]+[0-9]\w*',
+        '#', 'g')), 8)) STORED,
     PRIMARY KEY (destination, id, message_id)
 );
 
