@@ -645,3 +645,10 @@ func TestTheHelpTellsOfEachState(t *testing.T) {
 		}
 	}
 }
+
+func TestTheDetailsOfTheAuditKeepTheirInnerBraces(t *testing.T) {
+	t.Parallel()
+	if got := compact([]byte(`{"target": {"destination": "kafka"}}`)); got != "target: {destination: kafka}" {
+		t.Errorf("%q", got)
+	}
+}

@@ -570,8 +570,9 @@ func (v *view) entries(entries []admin.AuditEntry) any {
 		{"Why", "wide"}, {"Details", "wide"}}, rows)
 }
 
+// compact is an object of JSON without quotation marks and its outer braces.
 func compact(text json.RawMessage) string {
-	return strings.Trim(strings.ReplaceAll(string(text), `"`, ""), "{}")
+	return strings.TrimSuffix(strings.TrimPrefix(strings.ReplaceAll(string(text), `"`, ""), "{"), "}")
 }
 
 // doctor shows the findings of the verb of that name.
