@@ -37,6 +37,9 @@ func (s *source) Acquire(ctx context.Context) (relay.Session, error) {
 	if err := s.exactly.takeUp(ctx); outbox.IsPermanent(err) || errors.Is(err, relay.ErrLeaseLost) {
 		return nil, errors.Join(err, session.Close(context.WithoutCancel(ctx)))
 	}
+	if inner, ok := inner.(relay.Together); ok {
+		return together{session, inner}, nil
+	}
 	return session, nil
 }
 
@@ -76,6 +79,28 @@ func (s *session) Held(ctx context.Context, lane string, limit int) ([]relay.Del
 		s.exactly.open.held(lane, held)
 	}
 	return held, err
+}
+
+// together is a session whose inner one reads the holds of many lanes at once. Without this method a replay would be
+// delivered lane by lane, in a transaction and a settlement for each.
+type together struct {
+	*session
+	inner relay.Together
+}
+
+var (
+	_ relay.Coupled  = together{}
+	_ relay.Together = together{}
+)
+
+func (s together) HeldTogether(ctx context.Context, lanes []string, limit int) ([][]relay.Delivery, error) {
+	lists, err := s.inner.HeldTogether(ctx, lanes, limit)
+	if err == nil {
+		for i, held := range lists {
+			s.exactly.open.held(lanes[i], held)
+		}
+	}
+	return lists, err
 }
 
 // Settle settles as the engine decides, except messages to be held or buried that a transaction has published after
