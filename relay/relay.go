@@ -23,6 +23,7 @@ type Broker interface {
 	//
 	// Order: a message must not be accepted by the broker unless every earlier one of its OrderingKey in
 	// the batch was. After a failure, later messages of that key are answered with outbox.ErrSkipped.
+	// A message of which nothing was decided may be answered so as well, if others of the batch were decided.
 	// Messages without a key have no order. The engine keeps the rest of the promise: concurrent calls
 	// never share a key, and a key's next call starts after its previous one has returned.
 	//

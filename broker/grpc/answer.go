@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/broker/internal/search"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -21,10 +22,13 @@ func (cfg *Config) outcome(o *outboxpb.Outcome, topic string) error {
 		return nil
 	}
 	err := fmt.Errorf("grpc: the server answered %v: %s; topic %q", code, printable(o.GetError()), printable(topic))
+	if ofSize(status.Error(code, o.GetError())) {
+		return outbox.Permanent(fmt.Errorf("%w; raise the server's limit, or write a smaller message", err))
+	}
 	switch code {
 	case codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange:
 		err = outbox.Permanent(err)
-	case codes.Unavailable, codes.ResourceExhausted:
+	case codes.Unavailable, codes.ResourceExhausted, codes.Unauthenticated, codes.Canceled: // of the server, not of the message
 		err = outbox.Unavailable(err)
 	}
 	return cfg.after(err, o.GetRetryAfter().AsDuration())
@@ -42,6 +46,10 @@ func (cfg *Config) after(err error, pause time.Duration) error {
 func (cfg *Config) broken(err error) error {
 	hint := ""
 	switch status.Code(err) {
+	case codes.Internal, codes.Unknown:
+		if ofHeaders(err) {
+			hint = "; the headers of a call have the token alone: it is longer than the server takes"
+		}
 	case codes.Unauthenticated, codes.PermissionDenied:
 		hint = "; check the token or the client certificate"
 	case codes.Unimplemented:
@@ -57,14 +65,37 @@ func (cfg *Config) broken(err error) error {
 }
 
 // ofOneMessage reports whether the error of a whole request may be the fault of a single message in it, as when the
-// server's handler fails. Then searching for that message is worth it.
+// server's handler fails, or when the request is too large. Then searching for that message is worth it.
 func ofOneMessage(err error) bool {
+	if ofSize(err) {
+		return true
+	}
+	if ofHeaders(err) {
+		return false
+	}
 	switch status.Code(err) {
 	case codes.Unknown, codes.Internal, codes.InvalidArgument,
 		codes.FailedPrecondition, codes.OutOfRange, codes.DataLoss, codes.Aborted, codes.NotFound, codes.AlreadyExists:
 		return true
 	}
 	return false
+}
+
+// ofSize reports whether an error says that a request or a message is too large. Libraries answer RESOURCE_EXHAUSTED,
+// which servers use for quotas too, so the words decide; Rust's answers OUT_OF_RANGE, a proxy a status of HTTP.
+func ofSize(err error) bool {
+	s := status.Convert(err)
+	switch s.Code() {
+	case codes.ResourceExhausted, codes.OutOfRange, codes.InvalidArgument, codes.Unknown:
+		return search.OfSize(s.Message()) && !ofHeaders(err)
+	}
+	return false
+}
+
+// ofHeaders reports whether an error says that the headers of a call are too large. No message has a part in them.
+func ofHeaders(err error) bool {
+	words := status.Convert(err).Message()
+	return strings.Contains(words, "header list") || strings.Contains(words, "status code received from server: 431")
 }
 
 var errUnanswered = errors.New("grpc: the server ended the call without an answer to this message")

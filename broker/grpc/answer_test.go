@@ -52,6 +52,7 @@ func TestEveryCodeOfAMessageHasItsKind(t *testing.T) {
 		codes.OK: "accepted", codes.AlreadyExists: "accepted",
 		codes.InvalidArgument: "refused", codes.FailedPrecondition: "refused", codes.OutOfRange: "refused",
 		codes.Unavailable: "unavailable", codes.ResourceExhausted: "unavailable",
+		codes.Unauthenticated: "unavailable", codes.Canceled: "unavailable",
 	}
 	for code := codes.OK; code <= codes.Unauthenticated+1; code++ {
 		kindOf := want[code]

@@ -24,6 +24,9 @@ type Broker struct {
 	cfg    Config
 	unary  atomic.Bool
 
+	// half is half the size of the smallest request that was refused as too large and had several messages; 0: none was.
+	half atomic.Int64
+
 	batches inorder.Pool
 
 	mu      sync.Mutex
@@ -108,6 +111,25 @@ func (b *Broker) Close() error {
 	}
 	b.links.Wait()
 	return nil
+}
+
+// most returns the most bytes of a request that has several messages.
+func (b *Broker) most() int {
+	if half := int(b.half.Load()); half > 0 {
+		return min(half, b.cfg.MaxMessageBytes)
+	}
+	return b.cfg.MaxMessageBytes
+}
+
+// refusedSize notes that the server has refused a request of several messages because of its size. Otherwise each call
+// would have to find out again how much it takes.
+func (b *Broker) refusedSize(bytes int) {
+	for {
+		known := b.half.Load()
+		if half := max(int64(bytes)/2, leastHalf); known > 0 && known <= half || b.half.CompareAndSwap(known, half) {
+			return
+		}
+	}
 }
 
 var errClosed = errors.New("grpc: the broker is closed")

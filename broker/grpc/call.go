@@ -11,6 +11,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
 	"github.com/pgoutbox/outbox/broker/internal/inorder"
+	"github.com/pgoutbox/outbox/broker/internal/search"
 	"github.com/pgoutbox/outbox/format"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -23,7 +24,8 @@ type call struct {
 
 	mu sync.Mutex
 	*inorder.Batch
-	order []int32 // what was sent on the stream: the sequence is the index
+	order  []int32 // what was sent on the stream: the sequence is the index
+	search search.Budget
 }
 
 // run delivers on l. It returns why messages have no outcome, or nil if the server left them out.
@@ -63,7 +65,7 @@ func (c *call) stream(ctx context.Context, l *link, client outboxpb.DeliveryClie
 	defer sender.Wait()
 	defer cancel(nil) // unblocks a sender that is stuck
 	sender.Go(func() {
-		w := &writer{call: c, bytes: requestBytes}
+		w := &writer{call: c, bytes: min(requestBytes, c.broker.most())}
 		for req := w.next(); req != nil; req = w.next() {
 			if stream.Send(req) != nil {
 				return // the receiving side gets the error
@@ -114,8 +116,9 @@ func (c *call) answered(order []int32, outcomes []*outboxpb.Outcome) {
 
 // requests delivers the messages without an outcome by the unary method, one request after another.
 func (c *call) requests(ctx context.Context, l *link, client outboxpb.DeliveryClient) error {
-	w := &writer{call: c, bytes: c.broker.cfg.MaxMessageBytes}
+	w := &writer{call: c}
 	for {
+		w.bytes = c.broker.most()
 		c.order = c.order[:0]
 		req := w.next()
 		if req == nil {
@@ -144,6 +147,13 @@ func (c *call) request(ctx context.Context, l *link, client outboxpb.DeliveryCli
 		c.answered(order, []*outboxpb.Outcome{{Code: int32(s.Code()), Error: s.Message()}})
 		return nil
 	}
+	if ofSize(err) {
+		c.broker.refusedSize(proto.Size(&outboxpb.DeliverRequest{Messages: messages}))
+	}
+	if !c.search.Halve() {
+		c.undecided(order)
+		return nil
+	}
 	half := len(order) / 2
 	if err := c.request(ctx, l, client, messages[:half], order[:half]); err != nil {
 		return err
@@ -153,6 +163,15 @@ func (c *call) request(ctx context.Context, l *link, client outboxpb.DeliveryCli
 		return nil
 	}
 	return c.request(ctx, l, client, messages, order)
+}
+
+// undecided leaves messages to the next call.
+func (c *call) undecided(order []int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, i := range order {
+		c.Settle(i, search.ErrUndecided)
+	}
 }
 
 // unsettled returns the messages whose keys have no earlier failure.
@@ -168,7 +187,7 @@ func (c *call) unsettled(messages []*outboxpb.Message, order []int32) (left []*o
 // writer puts the messages of a call without an outcome into requests.
 type writer struct {
 	call   *call
-	bytes  int // the size at which a request is closed
+	bytes  int // the size at which a request is closed; a single message may have more
 	at     int32
 	req    outboxpb.DeliverRequest
 	pool   []*outboxpb.Message // one for each message of a request
@@ -201,7 +220,7 @@ func (w *writer) next() *outboxpb.DeliverRequest {
 			c.Settle(w.at, err)
 			continue
 		}
-		if place > 0 && size+n > c.broker.cfg.MaxMessageBytes {
+		if place > 0 && size+n > c.broker.most() {
 			break
 		}
 		size += n

@@ -81,6 +81,7 @@ const (
 	defaultKeepalive       = 10 * time.Minute
 	leastKeepalive         = 10 * time.Second
 	requestBytes           = 64 << 10 // a request is closed at this size, so that answers come early
+	leastHalf              = 1 << 10  // no server takes less
 	streamWindow           = 4 << 20
 )
 

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	grpcgo "google.golang.org/grpc"
+
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
@@ -28,13 +30,15 @@ func TestConformance(t *testing.T) {
 						return errUnknownTopic
 					}
 					return nil
-				}, nil)
+				}, nil, grpcgo.MaxRecvMsgSize(700_000))
 				return relaytest.BrokerHarness{
 					Open:         open(s.address, grpc.Config{Unary: unary, MaxMessageBytes: tooLarge}),
 					Topics:       [2]string{"a", "b"},
 					Read:         func(context.Context) ([]outbox.Message, error) { return s.Messages(), nil },
 					TooLarge:     tooLarge,
 					UnknownTopic: "c",
+
+					TooLargeForServer: 800_000,
 				}
 			})
 		})

@@ -1,0 +1,47 @@
+package grpc
+
+import (
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+)
+
+// names are those of the specification, which the library only reads.
+var names = map[codes.Code]string{
+	codes.OK: "OK", codes.Canceled: "CANCELLED", codes.Unknown: "UNKNOWN", codes.InvalidArgument: "INVALID_ARGUMENT",
+	codes.DeadlineExceeded: "DEADLINE_EXCEEDED", codes.NotFound: "NOT_FOUND", codes.AlreadyExists: "ALREADY_EXISTS",
+	codes.PermissionDenied: "PERMISSION_DENIED", codes.ResourceExhausted: "RESOURCE_EXHAUSTED",
+	codes.FailedPrecondition: "FAILED_PRECONDITION", codes.Aborted: "ABORTED", codes.OutOfRange: "OUT_OF_RANGE",
+	codes.Unimplemented: "UNIMPLEMENTED", codes.Internal: "INTERNAL", codes.Unavailable: "UNAVAILABLE",
+	codes.DataLoss: "DATA_LOSS", codes.Unauthenticated: "UNAUTHENTICATED",
+}
+
+func TestThePageHasTheKindOfEveryCode(t *testing.T) {
+	t.Parallel()
+	cfg := Defaults()
+	message, request := brokertest.Answers{}, brokertest.Answers{}
+	add := func(name string, code codes.Code, words string) {
+		one := cfg.outcome(&outboxpb.Outcome{Code: int32(code), Error: words}, "t")
+		message[name] = one
+		if code == codes.OK {
+			return
+		}
+		if err := status.Error(code, words); ofOneMessage(err) {
+			request[name] = one // the message is found, and has the request's code
+		} else {
+			request[name] = cfg.broken(err)
+		}
+	}
+	for code := codes.OK; code <= codes.Unauthenticated; code++ {
+		add("`"+names[code]+"`", code, "no")
+	}
+	for _, code := range []codes.Code{codes.ResourceExhausted, codes.OutOfRange, codes.InvalidArgument, codes.Unknown} {
+		add("`"+names[code]+"` about size", code, "received message larger than max (2 vs. 1)")
+	}
+	message.Page(t, "../../docs/brokers", "grpc.md", "codes of a message")
+	request.Page(t, "../../docs/brokers", "grpc.md", "codes of a request")
+}

@@ -1,0 +1,68 @@
+package search
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+)
+
+// What servers and libraries say, word for word.
+func TestAnswersAboutSizeAreKnown(t *testing.T) {
+	t.Parallel()
+	for _, words := range []string{
+		"grpc: received message larger than max (200123 vs. 100000)",                              // Go
+		"grpc: received message after decompression larger than max 100000",                       // Go
+		"grpc: message too large (5000000000 bytes)",                                              // Go
+		"trying to send message larger than max (5000000 vs. 4194304)",                            // Go, a client
+		"gRPC message exceeds maximum size 100000: 200123",                                        // Java
+		"SERVER: Received message larger than max (200123 vs. 100000)",                            // C++, Python, Ruby
+		"Received message exceeds the maximum configured message size.",                           // .NET
+		"Received message larger than max (200123 vs 100000)",                                     // Node
+		"Error, decoded message length too large: found 200123 bytes, the limit is: 100000 bytes", // Rust
+		"unexpected HTTP status code received from server: 413 (Request Entity Too Large); transport: received unexpected content-type \"text/html\"",
+		"The value for request_size is too large. You passed 10485761 in the request, but the maximum value is 10485760.",
+		"Request payload size exceeds the limit: 10485760 bytes.",
+	} {
+		if !OfSize(words) {
+			t.Errorf("not known as an answer about size: %s", words)
+		}
+	}
+	for _, words := range []string{
+		"busy", "no", "Quota exceeded for quota metric 'Publish requests' and limit 'Requests per minute'", "too many requests",
+		"the rate limit of 100 requests per second is exceeded", "memory exhausted", "queue full", "max connections reached",
+		"out of disk space",
+	} {
+		if OfSize(words) {
+			t.Errorf("taken for an answer about size: %s", words)
+		}
+	}
+}
+
+func TestASearchEndsAfterSomeRequestsOrSomeTime(t *testing.T) {
+	t.Parallel()
+	var b Budget
+	halves := 0
+	for b.Halve() {
+		halves++
+	}
+	if halves != requests/2 {
+		t.Errorf("%d times halved", halves)
+	}
+	synctest.Test(t, func(*testing.T) {
+		var b Budget
+		halves := 0
+		for b.Halve() {
+			halves++
+			time.Sleep(patience / 3)
+		}
+		if halves != minimum/2 {
+			t.Errorf("%d times halved at a slow server", halves)
+		}
+	})
+	if !errors.Is(ErrUndecided, outbox.ErrSkipped) {
+		t.Error("what is undecided costs an attempt")
+	}
+}
