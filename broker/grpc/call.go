@@ -150,7 +150,7 @@ func (c *call) request(ctx context.Context, l *link, client outboxpb.DeliveryCli
 	if ofSize(err) {
 		c.broker.refusedSize(proto.Size(&outboxpb.DeliverRequest{Messages: messages}))
 	}
-	if !c.search.Halve() {
+	if !c.search.Spend(2) {
 		c.undecided(order)
 		return nil
 	}

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -97,7 +96,10 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	return c.errs
 }
 
-// Ping returns nil if a server of the cluster answers, else an unavailable error with the cause.
+// Ping returns nil if messages could be published, as far as that shows without publishing one, else an unavailable
+// error with the cause. A server of the cluster has to answer, at the address that the cluster itself gives for it. If
+// all messages go to one topic, it has to exist (unless it would be created), the user has to be allowed to write there,
+// and the leader of each partition has to answer.
 func (b *Broker) Ping(ctx context.Context) error {
 	b.mu.Lock()
 	closed := b.closed
@@ -214,18 +216,6 @@ func (b *Broker) connect(ctx context.Context, network, address string) (net.Conn
 		return nil, fmt.Errorf("%s: %w", address, err)
 	}
 	return secured, nil
-}
-
-// down describes why the cluster can't be reached.
-func (b *Broker) down(err error) error {
-	where := "kafka: " + strings.Join(b.cfg.Brokers, ", ")
-	if errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s: %w", where, errClosedAtOnce)
-	}
-	if fail := b.dialFail.Load(); fail != nil && !errors.Is(err, *fail) {
-		return fmt.Errorf("%s: %w (last attempt to connect: %w)", where, err, *fail)
-	}
-	return fmt.Errorf("%s: %w", where, err)
 }
 
 func codec(name string) (kgo.CompressionCodec, error) {

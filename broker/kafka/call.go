@@ -9,8 +9,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/pgoutbox/outbox/broker/internal/search"
 )
 
 // call is one Publish.
@@ -26,15 +25,13 @@ type call struct {
 	topicErrs map[string]error // topics that can't be published to
 	stopped   error            // the answer for all messages that have not been sent; nil: continue
 	bytes     int              // of the planned payloads
-	searches  int              // sends that only searched for the culprit of a refused batch
+	began     time.Time
+	spent     search.Budget // on finding refused messages
 }
-
-// maxSearches bounds the sends of a call that search for the messages for which batches were refused. Finding one among
-// 5,000 takes about 26.
-const maxSearches = 100
 
 // publish determines the outcome of every message of the batch.
 func (c *call) publish() {
+	c.began = time.Now()
 	c.format()
 	c.plan.reset(len(c.batch))
 	several := c.resolve()
@@ -123,31 +120,31 @@ func (c *call) resolve() (several bool) {
 		c.plan.topics[i] = t
 	}
 	if len(missing) > 0 {
-		c.lookup(missing)
-		known = *c.broker.topics.Load()
+		found := c.lookup(missing) // what all calls share may have changed again
 		for i, m := range c.batch {
 			if c.plan.topics[i] == nil {
-				c.plan.topics[i] = known[string(c.broker.topic.Append(name[:0], m))]
+				c.plan.topics[i] = found[string(c.broker.topic.Append(name[:0], m))]
 			}
 		}
 	}
 	return several
 }
 
-// lookup asks about topics.
-func (c *call) lookup(names []string) {
-	errs, down := c.broker.lookup(c.ctx, names)
+// lookup asks about topics, and returns those that can be published to.
+func (c *call) lookup(names []string) topics {
+	found, errs, down := c.broker.lookup(c.ctx, names)
 	if down != nil {
 		c.stop(down)
-		return
+		return nil
 	}
 	if c.topicErrs == nil {
 		c.topicErrs = errs
-		return
+		return found
 	}
 	for _, name := range names {
 		c.topicErrs[name] = errs[name]
 	}
+	return found
 }
 
 // check plans message i to be sent, or sets the reason why it can't be.
@@ -193,7 +190,7 @@ func (c *call) unfit(i int32) error {
 		if c.stopped != nil {
 			return c.stopped
 		}
-		return c.broker.topicError(name, kerr.UnknownTopicOrPartition) // it was forgotten while we looked
+		return outbox.Unavailable(c.broker.down(fmt.Errorf("topic %q: the cluster's answer says nothing about it", name)))
 	}
 	if name := reserved(m); name != "" && !hasFormat {
 		return outbox.Permanent(fmt.Errorf("kafka: header %.100q can't be sent: names with the prefix outbox- are reserved; rename it",
@@ -244,13 +241,16 @@ func (c *call) size(i int32, t *topic) int {
 	return libraryMargin + size(&c.slab.records[0])
 }
 
-// refresh looks up message i's topic again, and returns it; nil if that fails.
+// refresh returns message i's topic as it was found after the call began, and looks it up for that once; nil if that
+// fails.
 func (c *call) refresh(i int32) *topic {
 	name := c.plan.topics[i].name
-	c.broker.forget(name)
-	c.lookup([]string{name})
-	c.plan.topics[i] = (*c.broker.topics.Load())[name]
-	return c.plan.topics[i]
+	t := (*c.broker.topics.Load())[name]
+	if t == nil || t.checked.Before(c.began) {
+		t = c.lookup([]string{name})[name]
+	}
+	c.plan.topics[i] = t
+	return t
 }
 
 // part returns how many messages from the front of rest are sent together: those of one wave, up to a size.
@@ -357,14 +357,14 @@ func (c *call) judge(part []int32, gaveUp error) {
 	switch {
 	case c.takenBack() && len(refused) > 0:
 		// The records of a partition are refused together, and no key is in two partitions.
-		c.again(unsent, refusal)
+		c.again(unsent)
 		c.search(refused, refusal)
 	case errors.Is(gaveUp, errUnsent):
 		// Nothing was sent, so the part is sent again without the failed messages. It is sent together and in order:
 		// the refused messages fit by now, or have failed.
-		c.again(append(refused, unsent...), refusal)
+		c.again(append(refused, unsent...))
 	case len(refused) == 1 && len(part) > 1:
-		c.again(refused, refusal)
+		c.again(refused)
 	case len(refused) > 0:
 		c.search(refused, refusal)
 	}
@@ -373,26 +373,30 @@ func (c *call) judge(part []int32, gaveUp error) {
 // search sends refused messages in two halves: the server refuses batches, and doesn't tell for which record.
 func (c *call) search(refused []int32, refusal error) {
 	if len(refused) == 1 {
-		c.fail(refused[0], outbox.Permanent(c.refusal(refused[0], refusal)))
+		i := refused[0]
+		if tooLarge(refusal) {
+			c.broker.learn(c.plan.topics[i], c.size(i, c.plan.topics[i]))
+		}
+		c.fail(i, outbox.Permanent(c.refusal(i, refusal)))
 		return
 	}
 	half := len(refused) / 2
-	c.again(refused[:half], refusal)
-	c.again(refused[half:], refusal)
+	c.again(refused[:half])
+	c.again(refused[half:])
 }
 
 // again delivers part, which was not sent or was refused because of some message in it.
-func (c *call) again(part []int32, refusal error) {
+func (c *call) again(part []int32) {
 	if len(part) == 0 {
 		return
 	}
 	slices.Sort(part)
-	if c.searches++; c.searches <= maxSearches {
+	if c.spent.Spend(1) {
 		c.deliver(part)
 		return
 	}
 	for _, i := range part {
-		c.fail(i, c.refusal(i, refusal))
+		c.fail(i, search.ErrUndecided)
 	}
 }
 
@@ -406,18 +410,11 @@ func (c *call) refusal(i int32, cause error) error {
 // refit returns the refused messages that fit into their topics, and fails the others. If size was the reason, it looks
 // up the limits again.
 func (c *call) refit(refused []int32, cause error) []int32 {
-	if !errors.Is(cause, kerr.MessageTooLarge) && !errors.Is(cause, kerr.RecordListTooLarge) {
+	if !tooLarge(cause) {
 		return refused
 	}
-	fresh := topics{}
 	return slices.DeleteFunc(refused, func(i int32) bool {
-		name := c.plan.topics[i].name
-		t, asked := fresh[name]
-		if !asked {
-			t = c.refresh(i)
-			fresh[name] = t
-		}
-		c.plan.topics[i] = t
+		c.refresh(i)
 		if err := c.unfit(i); err != nil {
 			c.fail(i, err)
 			return true
@@ -431,42 +428,5 @@ func (c *call) unknown(gaveUp, cause error) error {
 	if gaveUp != nil && !errors.Is(gaveUp, errUnsent) {
 		return c.gaveUp(gaveUp)
 	}
-	if errors.Is(cause, kerr.ClusterAuthorizationFailed) {
-		cause = fmt.Errorf("not permitted to produce idempotently; grant this user IdempotentWrite on the cluster: %w", cause)
-	}
 	return c.broker.down(cause)
-}
-
-// verdict classifies the client library's error for a record.
-type verdict int
-
-const (
-	topicFailed    verdict = iota // concerns a topic; can be cured
-	topicGone                     // the same, and our knowledge of the topic is out of date
-	batchRefused                  // because of a record, not necessarily this one
-	unknownOutcome                // tells nothing about a record
-	notSent                       // or possibly sent: the client was closed
-)
-
-func verdictOn(err error) verdict {
-	var answer *kerr.Error
-	if !errors.As(err, &answer) {
-		if errors.Is(err, kgo.ErrClientClosed) || errors.Is(err, kgo.ErrAborting) {
-			return notSent
-		}
-		return unknownOutcome
-	}
-	switch answer {
-	case kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.CorruptMessage,
-		kerr.UnsupportedForMessageFormat:
-		return batchRefused
-	case kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.InconsistentTopicID:
-		return topicGone
-	case kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping,
-		kerr.ProducerFenced, kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed, kerr.IllegalSaslState,
-		kerr.UnsupportedSaslMechanism, kerr.UnsupportedVersion, kerr.UnknownServerError, kerr.InvalidTxnState,
-		kerr.TransactionalIDAuthorizationFailed, kerr.TransactionCoordinatorFenced, kerr.ConcurrentTransactions, kerr.TransactionAbortable:
-		return unknownOutcome
-	}
-	return topicFailed
 }

@@ -78,7 +78,7 @@ func (b *Broker) requireCursorTopic(ctx context.Context, name string) error {
 
 func (b *Broker) createCursorCommand(name string) string {
 	var command strings.Builder
-	command.WriteString(b.createCommand(name) + " --partitions 1")
+	command.WriteString(b.command(name, 1))
 	for _, s := range cursorSettings {
 		fmt.Fprintf(&command, " --config %s=%s", s[0], s[1])
 	}
@@ -112,7 +112,7 @@ func (b *Broker) createCursorTopic(ctx context.Context, name string) error {
 			reason += ": " + *t.ErrorMessage
 		}
 		return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q doesn't exist and can't be created, so create it by hand:\n  %s\n%s",
-			name, b.createCommand(name), reason))
+			name, b.createCursorCommand(name), reason))
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func (b *Broker) readCursors(ctx context.Context, topic, key string, mark uint64
 						"relay has written the record at offset %d, and none of a relay is "+
 						"left of this key, so it is unknown what was published last: let no other program write there, "+
 						"delete the topic while no relay runs and create it:\n  %s\n"+
-						"what was in flight is then sent again", topic, id, offset, b.createCommand(topic)))
+						"what was in flight is then sent again", topic, id, offset, b.createCursorCommand(topic)))
 				}
 			}
 			return parseCursors(topic, values)

@@ -327,7 +327,7 @@ func (e *ExactlyOnce) explain(err error) error {
 			"DescribeConfigs, Read and Write on it: %w", e.topic, err))
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
 		return fmt.Errorf("kafka: the cursor topic %q was deleted; create it again, and delivery goes on:\n  %s\n%w",
-			e.topic, e.broker.createCommand(e.topic), err)
+			e.topic, e.broker.createCursorCommand(e.topic), err)
 	}
 	return e.broker.down(err)
 }

@@ -219,12 +219,12 @@ func TestTheSearchForInvalidRecordsIsBounded(t *testing.T) {
 	requests := f.Fault(kfake.Fault{Keys: produce, Err: kerr.InvalidRecord, Count: -1})
 	refused := 0
 	for i, err := range b.Publish(patient(t), batch) {
-		if err == nil {
-			t.Fatalf("message %d was accepted", i)
-		}
-		contains(t, err, "INVALID_RECORD")
-		if outbox.IsPermanent(err) {
+		switch {
+		case outbox.IsPermanent(err):
+			contains(t, err, "INVALID_RECORD")
 			refused++
+		case !errors.Is(err, outbox.ErrSkipped): // what is undecided costs no attempt
+			t.Fatalf("message %d: %v", i, err)
 		}
 	}
 	if refused == 0 || refused == len(batch) || requests.Hits() > 150 {

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 type topic struct {
 	name      string // interned, because the client library keeps it
 	limit     int    // of a batch, in bytes
+	assumed   bool   // the limit could not be read
 	compacted bool   // records need keys
 	checked   time.Time
 }
@@ -30,28 +32,31 @@ type topics map[string]*topic
 // freshFor is how old a limit may be when a message is permanently refused because of it.
 const freshFor = 30 * time.Second
 
-// lookup queries the cluster about topics and remembers those that can be published to. errs are the errors of single
-// topics; down means that no answer came.
-func (b *Broker) lookup(ctx context.Context, names []string) (errs map[string]error, down error) {
+// lookup queries the cluster about topics, and remembers and returns those that can be published to. errs are the errors
+// of the others; down means that no answer came.
+func (b *Broker) lookup(ctx context.Context, names []string) (found topics, errs map[string]error, down error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.Unanswered)
 	defer cancel()
 	errs = map[string]error{}
 	exist, err := b.existing(ctx, names, errs)
 	if err != nil {
-		return nil, b.down(err)
+		return nil, nil, b.down(err)
+	}
+	for name := range errs {
+		b.forget(name)
 	}
 	if len(exist) == 0 {
-		return errs, nil
+		return nil, errs, nil
 	}
-	found := make(topics, len(exist))
+	found = make(topics, len(exist))
 	for _, name := range exist {
-		found[name] = &topic{name: name, limit: b.cfg.MaxRecordBytes, checked: time.Now()}
+		found[name] = &topic{name: name, limit: b.cfg.MaxRecordBytes, assumed: true, checked: time.Now()}
 	}
 	if err := b.describe(ctx, found); err != nil {
-		return nil, b.down(err)
+		return nil, nil, b.down(err)
 	}
 	b.remember(found)
-	return errs, nil
+	return found, errs, nil
 }
 
 // describe reads the settings of topics, if permissions allow that.
@@ -80,7 +85,7 @@ func (b *Broker) describe(ctx context.Context, found topics) error {
 			switch config.Name {
 			case maxMessageBytes:
 				if limit, err := strconv.Atoi(*config.Value); err == nil {
-					t.limit = min(max(limit, smallestLimit), largestLimit)
+					t.limit, t.assumed = min(max(limit, smallestLimit), largestLimit), false
 				}
 			case cleanupPolicy:
 				t.compacted = strings.Contains(*config.Value, "compact")
@@ -201,10 +206,26 @@ func (b *Broker) remember(found topics) {
 	b.topics.Store(&known)
 }
 
+// learn notes that the server has refused a record of that size as too large, where the limit of its topic can't be
+// read: until the topic is looked up again, no record of that size is sent. Otherwise each such record would cost a
+// client, because the client that a record was refused to is given up. What compression makes of a record says nothing
+// about another.
+func (b *Broker) learn(t *topic, bytes int) {
+	if !t.assumed || b.cfg.Compression != "none" {
+		return
+	}
+	lower := *t
+	lower.limit, lower.checked = max(min(t.limit, bytes-1), smallestLimit), time.Now()
+	b.remember(topics{t.name: &lower})
+}
+
 // forget makes the next call look up a topic again.
 func (b *Broker) forget(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if (*b.topics.Load())[name] == nil {
+		return
+	}
 	known := maps.Clone(*b.topics.Load())
 	delete(known, name)
 	b.topics.Store(&known)
@@ -219,24 +240,19 @@ func (b *Broker) batchLimit(name string) int32 {
 	return int32(b.cfg.MaxRecordBytes + libraryMargin)
 }
 
-// createCommand is what a person types to create a topic.
+// createCommand is what a person types to create a topic. Partitions are named though the cluster has a default: it is
+// one, as a rule, and their number can't be changed for a topic with keys.
 func (b *Broker) createCommand(topic string) string {
-	return fmt.Sprintf("kafka-topics.sh --bootstrap-server %s --create --topic %s",
-		shell.Word(strings.Join(b.cfg.Brokers, ",")), shell.Word(topic))
+	return b.command(topic, cmp.Or(b.cfg.Partitions, advisedPartitions))
 }
 
-// topicError explains the cluster's error about a topic.
-func (b *Broker) topicError(name string, err error) error {
-	switch {
-	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
-		err = fmt.Errorf("kafka: topic %q doesn't exist; create it: %s; or have missing topics created, by "+
-			"create_topics: true", name, b.createCommand(name))
-	case errors.Is(err, kerr.TopicAuthorizationFailed):
-		err = fmt.Errorf("kafka: topic %q: not permitted; grant this user Write and Describe on the topic: %w", name, err)
-	case errors.Is(err, kerr.InvalidTopicException):
-		return outbox.Permanent(fmt.Errorf("kafka: topic %q: the cluster takes no topic of this name: %w", name, err))
-	default:
-		err = fmt.Errorf("kafka: topic %q: %w", name, err)
+const advisedPartitions = 12
+
+func (b *Broker) command(topic string, partitions int32) string {
+	command := fmt.Sprintf("kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions %d",
+		shell.Word(strings.Join(b.cfg.Brokers, ",")), shell.Word(topic), partitions)
+	if b.cfg.ReplicationFactor > 0 {
+		command += fmt.Sprintf(" --replication-factor %d", b.cfg.ReplicationFactor)
 	}
-	return outbox.TopicUnavailable(err)
+	return command
 }

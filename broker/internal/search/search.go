@@ -29,14 +29,14 @@ type Budget struct {
 	since time.Time
 }
 
-// Halve reports whether a refused request may be sent again in two halves.
-func (b *Budget) Halve() bool {
+// Spend reports whether parts of a refused request may be sent, by that many requests.
+func (b *Budget) Spend(sends int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.spent == 0 {
 		b.since = time.Now()
 	}
-	b.spent += 2
+	b.spent += sends
 	// A search that has begun decides at least one message, however slow the answers are.
 	return b.spent <= requests && (b.spent <= minimum || time.Since(b.since) < patience)
 }

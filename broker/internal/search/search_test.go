@@ -45,7 +45,7 @@ func TestASearchEndsAfterSomeRequestsOrSomeTime(t *testing.T) {
 	t.Parallel()
 	var b Budget
 	halves := 0
-	for b.Halve() {
+	for b.Spend(2) {
 		halves++
 	}
 	if halves != requests/2 {
@@ -54,7 +54,7 @@ func TestASearchEndsAfterSomeRequestsOrSomeTime(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		var b Budget
 		halves := 0
-		for b.Halve() {
+		for b.Spend(2) {
 			halves++
 			time.Sleep(patience / 3)
 		}
