@@ -107,10 +107,7 @@ func (b *Broker) Ping(ctx context.Context) error {
 	if closed {
 		return outbox.Unavailable(errors.New("kafka: the broker is closed"))
 	}
-	if err := b.control.Ping(ctx); err != nil {
-		return outbox.Unavailable(b.down(err))
-	}
-	return nil
+	return outbox.Unavailable(b.probe(ctx))
 }
 
 // Close closes all connections. A second Close does nothing.
