@@ -5,8 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"math"
+	"strconv"
 	"time"
 
 	"github.com/pgoutbox/outbox"
@@ -43,6 +46,34 @@ type Result struct {
 	Error string `json:"error,omitempty"`
 	// RetryAfter is the number of seconds before which the receiver wants no repeat.
 	RetryAfter int `json:"retry_after,omitempty"`
+}
+
+// UnmarshalJSON reads any number as RetryAfter. A pause that can't be read is none: it must not cost the outcomes.
+func (r *Result) UnmarshalJSON(text []byte) error {
+	var read struct {
+		Status     int             `json:"status"`
+		Error      string          `json:"error"`
+		RetryAfter json.RawMessage `json:"retry_after"`
+	}
+	if err := json.Unmarshal(text, &read); err != nil {
+		return err
+	}
+	*r = Result{Status: read.Status, Error: read.Error}
+	if n, err := strconv.ParseFloat(string(read.RetryAfter), 64); err == nil || errors.Is(err, strconv.ErrRange) {
+		r.RetryAfter = int(math.Ceil(Seconds(n).Seconds()))
+	}
+	return nil
+}
+
+// Seconds returns a pause that was asked for as a number of seconds, however large; 0 if there is none.
+func Seconds(n float64) time.Duration {
+	switch longest := time.Duration(math.MaxInt64).Truncate(time.Second); {
+	case n >= longest.Seconds():
+		return longest
+	case n > 0:
+		return time.Duration(n * float64(time.Second))
+	}
+	return 0 // or not a number
 }
 
 // WriteBatch writes batch as the body of one request.

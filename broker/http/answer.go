@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"unicode"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/secure"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
@@ -133,8 +135,7 @@ func connectionFault(err error) error {
 	}
 	var certificate *tls.CertificateVerificationError
 	if errors.As(err, &certificate) {
-		return fmt.Errorf("http: the receiver's certificate is not trusted: %w (not sent); name its authority in TLS, or correct the URL",
-			err)
+		return fmt.Errorf("http: %w (not sent)", secure.Explain(err))
 	}
 	return fmt.Errorf("http: no answer: %w (outcome unknown)", err)
 }
@@ -161,6 +162,8 @@ func (b *Broker) judge(a answer, what string) error {
 		return b.pause(a, err)
 	}
 	switch {
+	case ofClockOrSecret(a):
+		return outbox.Unavailable(fmt.Errorf("%w: check the secret, and the clocks of both ends", err))
 	case a.status >= 300 && a.status < 400:
 		return outbox.Unavailable(fmt.Errorf("%w: redirects are not followed, correct the URL (it points to %q)",
 			err, shorten(withoutQuery(a.location))))
@@ -171,6 +174,15 @@ func (b *Broker) judge(a answer, what string) error {
 		return outbox.RetryAfter(err, a.retryAfter)
 	}
 	return err
+}
+
+// verification are the words of the libraries of Standard Webhooks. Receivers that use them often answer 400.
+var verification = regexp.MustCompile(`(?i)timestamp (is )?too (old|new)|no matching signature|missing required headers|invalid signature headers`)
+
+// ofClockOrSecret reports whether a receiver could not verify a request: its time or its signature, which concern every
+// message.
+func ofClockOrSecret(a answer) bool {
+	return (a.status == http.StatusBadRequest || a.status == http.StatusForbidden) && verification.Match(a.body)
 }
 
 // pause makes err unavailable, and makes every request wait as long as the receiver asked.
@@ -206,19 +218,17 @@ func (b *Broker) results(a answer, n int) []error {
 			outcomes[i] = fmt.Errorf("http: %s left a message for later (424)", a.host)
 			continue
 		}
-		asked := min(time.Duration(r.RetryAfter)*time.Second, b.cfg.MaxRetryAfter)
+		asked := min(webhook.Seconds(float64(r.RetryAfter)), b.cfg.MaxRetryAfter)
 		outcomes[i] = b.judge(answer{host: a.host, status: r.Status, retryAfter: asked, body: []byte(r.Error)}, "a message of a batch")
 	}
 	return outcomes
 }
 
-// retryAfter reads Retry-After, as seconds or as a date; 0 if it is missing or invalid.
+// retryAfter reads Retry-After, as seconds or as a date; 0 if it is missing, invalid or in the past.
 func retryAfter(text string, now time.Time) time.Duration {
-	if text == "" {
-		return 0
-	}
-	if seconds, err := strconv.ParseInt(strings.TrimSpace(text), 10, 32); err == nil {
-		return max(time.Duration(seconds)*time.Second, 0)
+	text = strings.TrimSpace(text)
+	if seconds, err := strconv.ParseFloat(text, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+		return webhook.Seconds(seconds)
 	}
 	if at, err := http.ParseTime(text); err == nil {
 		return max(at.Sub(now), 0)

@@ -62,6 +62,39 @@ func TestEveryStatusHasItsKind(t *testing.T) {
 	}
 }
 
+// Receivers that can't verify a request answer 400 as well: their words tell it from a fault of the message.
+func TestAReceiverThatCanNotVerifyIsAnOutage(t *testing.T) {
+	t.Parallel()
+	for words, want := range map[string]string{
+		"Message timestamp too old": "unavailable", "Message timestamp too new": "unavailable",
+		"No matching signature found": "unavailable", "amount is missing": "retried",
+	} {
+		s := server(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, words, http.StatusBadRequest) })
+		errs := newBroker(t, s.URL, webhooks.Config{}).Publish(patient(t), messages(1, 1))
+		if len(errs) != 1 || kind(errs[0]) != want || want == "unavailable" && !strings.Contains(errs[0].Error(), "clocks") {
+			t.Errorf("%s: %v, want %s", words, errs, want)
+		}
+	}
+}
+
+func TestThePausesOfABatchMayBeAnyNumber(t *testing.T) {
+	t.Parallel()
+	pauses := []string{"1e30", "99999999999999999999", "-7", "2.5", `"soon"`, "null", "0"}
+	s := server(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusMultiStatus)
+		for _, pause := range pauses {
+			fmt.Fprintf(w, `{"status":500,"retry_after":%s}`+"\n", pause)
+		}
+	})
+	errs := newBroker(t, s.URL, webhooks.Config{Batch: 100}).Publish(patient(t), messages(len(pauses), len(pauses)))
+	want := []time.Duration{10 * time.Minute, 10 * time.Minute, 0, 3 * time.Second, 0, 0, 0}
+	for i, err := range errs {
+		if kind(err) != "retried" || outbox.RetryDelay(err) != want[i] {
+			t.Errorf("%s: %v, pause %v, want %v", pauses[i], err, outbox.RetryDelay(err), want[i])
+		}
+	}
+}
+
 func TestA410DisablesTheDestinationUntilARestart(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
@@ -99,8 +132,15 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 		{" 7 ", 6 * time.Second, 7 * time.Second},
 		{time.Now().Add(2 * time.Minute).UTC().Format(http.TimeFormat), time.Minute, 2 * time.Minute},
 		{"86400", 9 * time.Minute, 10 * time.Minute}, // bounded
-		{"99999999999999999999", 0, 0},
+		{"99999999999999999999", 9 * time.Minute, 10 * time.Minute},
+		{"2147483648", 9 * time.Minute, 10 * time.Minute},
+		{"1" + strings.Repeat("0", 400), 9 * time.Minute, 10 * time.Minute},
+		{"1.5", time.Second, 1500 * time.Millisecond},
+		{time.Now().Add(time.Minute).UTC().Format(time.RFC850), 30 * time.Second, time.Minute},
+		{time.Now().Add(-time.Minute).UTC().Format(http.TimeFormat), 0, 0},
 		{"-5", 0, 0},
+		{"-99999999999999999999", 0, 0},
+		{"NaN", 0, 0},
 		{"soon", 0, 0},
 		{"", 0, 0},
 	} {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/inorder"
+	"github.com/pgoutbox/outbox/broker/internal/search"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
@@ -25,6 +26,7 @@ type call struct {
 	mu sync.Mutex
 	*inorder.Batch
 	abandoned error // why nothing more is sent in this call
+	spent     search.Budget
 }
 
 func newCall(b *Broker, batch []*outbox.Message) *call {
@@ -174,6 +176,10 @@ func (c *call) several(ctx context.Context, at *rounds, group []int32) {
 	}
 	if err == nil || outbox.IsUnavailable(err) || len(group) == 1 {
 		c.settleAll(group, err)
+		return
+	}
+	if !c.spent.Spend(2) {
+		c.settleAll(group, search.ErrUndecided)
 		return
 	}
 	half := len(group) / 2

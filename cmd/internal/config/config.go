@@ -87,9 +87,9 @@ type Destination struct {
 
 // Delivery configures retries and bounds.
 type Delivery struct {
-	MaxAttempts      int           `json:"max_attempts" min:"1" max:"1000000" jsonschema:"Failures of a message before on_exhausted applies. Outages don't count."`
+	MaxAttempts      int           `json:"max_attempts" min:"1" max:"1000000" jsonschema:"Failures of a message before on_exhausted applies. Outages don't count. 40 for http and grpc."`
 	OnExhausted      string        `json:"on_exhausted" enum:"dead_letter,block,stop" jsonschema:"dead_letter: set the message aside and go on with its key. block: keep the key held. stop: stop the relay."`
-	Backoff          Backoff       `json:"backoff" jsonschema:"Pause before a failed message is tried again; it doubles each time."`
+	Backoff          Backoff       `json:"backoff" jsonschema:"Pause before a failed message is tried again; it doubles each time. For http and grpc the longest is 5m."`
 	Outage           Outage        `json:"outage" jsonschema:"What counts as an outage of the broker, and how often it is asked again."`
 	HoldAfter        time.Duration `json:"hold_after" jsonschema:"A key that must pause for longer is held in the database, so that other keys go on."`
 	MaxInFlight      int           `json:"max_in_flight" min:"2" max:"10000000" jsonschema:"Messages that are read and not settled yet, at most. At least twice batch."`
@@ -107,7 +107,7 @@ type Backoff struct {
 type Outage struct {
 	Initial time.Duration `json:"initial" jsonschema:"Pause before a destination that does not answer is asked again, with one call; it doubles each time."`
 	Max     time.Duration `json:"max" jsonschema:"The longest pause."`
-	After   int           `json:"after" min:"0" max:"10000" jsonschema:"Failures of this many different messages, with none accepted in between, count as an outage as well, and spend no attempts. 0: only a broker that does not answer does."`
+	After   int           `json:"after" min:"0" max:"10000" jsonschema:"Failures of this many different messages, with none accepted in between, count as an outage as well, and spend no attempts. 0: only a broker that does not answer does. 5 for http and grpc."`
 }
 
 // Poll is the pause between two reads.

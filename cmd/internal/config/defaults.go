@@ -2,6 +2,7 @@ package config
 
 import (
 	"reflect"
+	"time"
 
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/relay"
@@ -24,6 +25,26 @@ func (d *Destination) standard() {
 	adopt(&d.Delivery, engine)
 	d.DrainTimeout, d.ShardGroups, d.Lease, d.LagObjective = engine.DrainTimeout, table.Groups, table.Lease, table.LagObjective
 	d.Poll = Poll{Busy: table.PollBusy, Idle: table.PollIdle}
+}
+
+// patience gives a destination that is a service of the user's own, whose answer to an outage of its own is an error for
+// each message, what webhooks usually have: about two hours of attempts, and an outage as soon as several messages have
+// failed and none was accepted.
+func (l *loader) patience(d *Destination, path string) {
+	if d.Broker.Webhook == nil && d.Broker.GRPC == nil {
+		return
+	}
+	path += ".delivery."
+	given := func(key string) bool { _, given := l.origins[path+key]; return given }
+	if !given("max_attempts") {
+		d.Delivery.MaxAttempts = 40
+	}
+	if !given("backoff.max") {
+		d.Delivery.Backoff.Max = max(5*time.Minute, d.Delivery.Backoff.Initial)
+	}
+	if !given("outage.after") {
+		d.Delivery.Outage.After = 5
+	}
 }
 
 // Standard returns a section of the type T with its defaults.

@@ -376,3 +376,30 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// A service of the user's own answers every message with an error while its database is down: that must not make dead
+// letters within a minute.
+func TestServicesOfUsersHaveMorePatience(t *testing.T) {
+	t.Parallel()
+	read := func(broker, delivery string) config.Delivery {
+		t.Helper()
+		l, faults := load(t, "database: {url: postgres://a@b/c}\ndestinations:\n- name: d\n  broker: "+broker+"\n"+delivery, config.Input{})
+		if faults != "" {
+			t.Fatal(faults)
+		}
+		return l.Config.Destinations[0].Delivery
+	}
+	for _, broker := range []string{"{http: {url: 'https://example.com/'}}", "{grpc: {target: 'example.com:443'}}"} {
+		d := read(broker, "")
+		if d.Outage.After != 5 || d.MaxAttempts != 40 || d.Backoff.Max != 5*time.Minute {
+			t.Errorf("%s: %+v", broker, d)
+		}
+		d = read(broker, "  delivery: {max_attempts: 3, backoff: {max: 2s}, outage: {after: 0}}")
+		if d.Outage.After != 0 || d.MaxAttempts != 3 || d.Backoff.Max != 2*time.Second {
+			t.Errorf("%s, as it was given: %+v", broker, d)
+		}
+	}
+	if d := read("{kafka: {brokers: ['k:9092']}}", ""); d.Outage.After != 0 || d.MaxAttempts != 10 {
+		t.Errorf("kafka: %+v", d)
+	}
+}

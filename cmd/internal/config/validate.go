@@ -204,6 +204,7 @@ func (l *loader) destination(d *Destination, path string) {
 	if _, given := l.origins[path+".delivery.max_in_flight"]; !given {
 		d.Delivery.MaxInFlight = max(d.Delivery.MaxInFlight, 2*d.Delivery.Batch)
 	}
+	l.patience(d, path)
 	if _, given := l.origins[path+".delivery.outage.max"]; !given {
 		d.Delivery.Outage.Max = max(d.Delivery.Outage.Max, d.Delivery.Outage.Initial)
 	}
