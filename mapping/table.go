@@ -45,9 +45,10 @@ type Table struct {
 type TableColumn struct {
 	Name    string
 	Type    string // as format_type writes it
-	Kind    Kind
-	NotNull bool
-	Default string // expression; empty for none
+	Base    string // the same, of what a domain is made of
+	Kind    Kind   // of Base
+	NotNull bool   // also by a domain
+	Default string // expression; empty for none; also of a domain
 
 	Generated bool // always, from other columns
 
@@ -86,12 +87,24 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relkind = 'p'
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p')`
 
+// columnsSQL follows domains down to their base, through as many as there are.
 const columnsSQL = `
-SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), b.typname::text, b.typtype::text, a.attnotnull,
-	coalesce(pg_get_expr(d.adbin, d.adrelid), ''), coalesce(s.seqrelid, 0), coalesce(s.seqcache, 0), a.attgenerated <> ''
+SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), format_type(b.oid, y.modifier), b.typname::text, b.typtype::text,
+	a.attnotnull OR y.notnull, coalesce(pg_get_expr(d.adbin, d.adrelid), y.initial, ''),
+	coalesce(s.seqrelid, 0), coalesce(s.seqcache, 0), a.attgenerated <> ''
 FROM pg_catalog.pg_attribute a
-JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-JOIN pg_catalog.pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
+CROSS JOIN LATERAL (
+	WITH RECURSIVE down AS (
+		SELECT 0 AS depth, a.atttypid AS oid, a.atttypmod AS modifier
+		UNION ALL
+		SELECT w.depth + 1, t.typbasetype, t.typtypmod FROM down w JOIN pg_catalog.pg_type t ON t.oid = w.oid AND t.typtype = 'd'
+	)
+	SELECT (array_agg(w.oid ORDER BY w.depth DESC))[1] AS base, (array_agg(w.modifier ORDER BY w.depth DESC))[1] AS modifier,
+		bool_or(t.typnotnull) AS notnull,
+		(array_agg(pg_get_expr(t.typdefaultbin, 0) ORDER BY w.depth) FILTER (WHERE t.typdefaultbin IS NOT NULL))[1] AS initial
+	FROM down w JOIN pg_catalog.pg_type t ON t.oid = w.oid
+) y
+JOIN pg_catalog.pg_type b ON b.oid = y.base
 LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 LEFT JOIN LATERAL (
 	SELECT s.seqrelid, s.seqcache FROM pg_catalog.pg_depend p JOIN pg_catalog.pg_sequence s ON s.seqrelid = p.objid
@@ -139,7 +152,7 @@ func readTable(ctx context.Context, q schema.Querier, name TableName) (*Table, e
 	}
 	t.Columns, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c TableColumn, err error) {
 		var base, class string
-		err = row.Scan(&c.Name, &c.Type, &base, &class, &c.NotNull, &c.Default, &c.Sequence, &c.Cache, &c.Generated)
+		err = row.Scan(&c.Name, &c.Type, &c.Base, &base, &class, &c.NotNull, &c.Default, &c.Sequence, &c.Cache, &c.Generated)
 		c.Sequenced = c.Sequence != 0
 		c.Kind = kindOf(base, class)
 		return c, err

@@ -31,8 +31,8 @@ func (t *table) claimSQL(selected, waits, available, from string) string {
 	if t.along != alongNothing { // otherwise no order has to be kept
 		at = t.by
 		end := "9223372036854775807"
-		if c := t.info.Column(unqualified(t.by)); c.Kind == mapping.KindTime {
-			end = "'infinity'::" + c.Type
+		if c := t.ordered(); c.Kind == mapping.KindTime {
+			end = "'infinity'::" + c.Base
 		}
 		hidden = fmt.Sprintf(`SELECT %s AS o_lane, min(%s) AS o_by FROM %s m
 	WHERE %s AND %s AND %s AND %s <= (SELECT CASE WHEN count(*) < $3::bigint THEN %s ELSE max(c.o_at) END FROM c) AND %s NOT IN (SELECT c.o_id FROM c) GROUP BY 1`,

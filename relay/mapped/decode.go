@@ -205,17 +205,23 @@ func shardOf(d *relay.Delivery) int {
 	return int(hash64(key) >> 32 % schema.ShardCount)
 }
 
+// Microseconds: from 1970 to 2000, and from 2000 to the year 1.
+const (
+	epoch   = 946684800000000
+	yearOne = -63082281600000000
+)
+
 // timestamp reads microseconds since 2000. NULL is the zero time. A time beyond the calendar of brokers and JSON,
 // including infinity, becomes the end of the year 9999 or the zero time.
 func timestamp(b []byte) time.Time {
 	if len(b) != 8 {
 		return time.Time{}
 	}
-	const epoch, end = 946684800000000, 252455615999999999 // 2000-01-01; 9999-12-31 after that, in microseconds
+	const end = 252455615999999999 // of 9999-12-31
 	switch us := int64(binary.BigEndian.Uint64(b)); {
 	case us >= end:
 		return time.UnixMicro(end + epoch).UTC()
-	case us == math.MinInt64 || us < -63082281600000000: // before the year 1
+	case us < yearOne:
 		return time.Time{}
 	default:
 		return time.UnixMicro(us + epoch).UTC()

@@ -2,7 +2,10 @@ package mapped
 
 import (
 	"math"
+	"strings"
 	"time"
+
+	"github.com/pgoutbox/outbox/mapping"
 )
 
 // horizon is a lower bound of the rows still to be read. Without it each poll would walk along all rows that are done
@@ -16,6 +19,8 @@ import (
 // bound follows at once. Polls without a bound run every second, and less often where they are expensive.
 type horizon struct {
 	along along
+	times bool // numbers are microseconds since 2000
+	walls bool // of clocks that are in no known zone
 
 	bound int64
 
@@ -33,13 +38,17 @@ const (
 	fullShare = 20
 )
 
-func newHorizon(along along) horizon {
-	return horizon{along: along, bound: math.MinInt64, candidate: math.MinInt64}
+func newHorizon(t *table) horizon {
+	h := horizon{along: t.along, bound: math.MinInt64, candidate: math.MinInt64}
+	h.times = t.along == alongTime && t.ordered().Kind == mapping.KindTime
+	h.walls = h.times && strings.HasSuffix(t.ordered().Base, "without time zone")
+	return h
 }
 
-// from returns where the next poll begins, and whether it begins without a bound.
+// from returns where the next poll begins, and whether it begins without a bound. No time that the server knows is as
+// early as the bound that a session begins with.
 func (h *horizon) from(now time.Time) (from int64, full bool) {
-	if h.along == alongNothing || !now.Before(h.fullAt) {
+	if h.along == alongNothing || !now.Before(h.fullAt) || h.times && h.bound < yearOne {
 		return math.MinInt64, true
 	}
 	return h.bound, false
@@ -61,7 +70,15 @@ func (h *horizon) scanned(now time.Time, full bool, took time.Duration, highest 
 	case alongNothing:
 		return
 	case alongTime:
-		h.bound = max(h.bound, min(seen.last, before))
+		// Rows of the future, or without a time, must not hide those of today.
+		latest := int64(math.MaxInt64)
+		if h.times {
+			latest = now.UnixMicro() - epoch
+		}
+		if h.walls {
+			latest += (14 * time.Hour).Microseconds()
+		}
+		h.bound = max(h.bound, min(seen.last, before, latest))
 		return
 	}
 	covered := min(seen.last, before)

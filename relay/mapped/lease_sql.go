@@ -52,7 +52,7 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 		c.all = takeBackSQL(t, free, processing)
 		c.fence = processing + " AND "
 	}
-	kind := t.info.Column(unqualified(mark)).Type
+	kind := t.info.Column(unqualified(mark)).Base
 	// Neither this condition nor kept can use an index on the mark. All rows of a claim have the same mark, so an index
 	// would find all of them for each row, and the planner can't know that.
 	c.fence += fmt.Sprintf("%s IS NOT DISTINCT FROM (to_timestamp(0) + o.token * interval '1 microsecond')::%s", mark, kind)

@@ -206,7 +206,6 @@ func (r *logRows) moment(text []byte) []byte {
 	if text == nil {
 		return nil
 	}
-	const epoch = 946684800000000 // 2000-01-01
 	us := int64(math.MinInt64)
 	if string(text) == "infinity" {
 		us = math.MaxInt64

@@ -75,7 +75,7 @@ func newOffset(ctx context.Context, x *session) (relay.Session, error) {
 		return nil, err
 	}
 	s := &offsetSession{session: x, offsets: o, token: token, renewed: since, parts: make(map[partName]*part),
-		page: pageSize{least: minPage, pageBytes: cfg.PageBytes}, horizon: newHorizon(t.along)}
+		page: pageSize{least: minPage, pageBytes: cfg.PageBytes}, horizon: newHorizon(t)}
 	s.marks = newStatements(t, true, false, "", nil, cfg.Logger)
 	if x.pooled == nil {
 		s.locks()

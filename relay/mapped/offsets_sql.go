@@ -77,7 +77,7 @@ func newOffsets(t *table, info *mapping.Table, byTransaction bool, owner string,
 	group := fmt.Sprintf("o.partition %% %d = %d", cfg.Groups, cfg.Group)
 	// groups of an earlier number have left rows without a topic as well
 	itself := fmt.Sprintf("o.topic = '' AND o.partition = %d", cfg.Group)
-	token := fmt.Sprintf("(to_timestamp(0) + %%s::bigint * interval '1 microsecond')::%s", info.Column("available_after").Type)
+	token := fmt.Sprintf("(to_timestamp(0) + %%s::bigint * interval '1 microsecond')::%s", info.Column("available_after").Base)
 	tokenOf := "(extract(epoch FROM o.available_after::timestamptz) * 1000000)::bigint"
 	now := "clock_timestamp()"
 

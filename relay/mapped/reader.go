@@ -55,7 +55,7 @@ type reader struct {
 // newReader uses the statements that scan returns for a beginning.
 func (s *session) newReader(pageBytes int, scan func(from string) string) *reader {
 	t := s.table
-	r := &reader{conn: s.reading, table: t, free: &s.free, horizon: newHorizon(t.along)}
+	r := &reader{conn: s.reading, table: t, free: &s.free, horizon: newHorizon(t)}
 	r.page = pageSize{least: minPage, pageBytes: pageBytes}
 	if t.along == alongSequence {
 		r.look = t.lookSQL()

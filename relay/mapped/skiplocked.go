@@ -359,7 +359,7 @@ func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([
 	if len(list) == 0 {
 		return nil, nil
 	}
-	if list = s.free(list); len(list) == 0 {
+	if list = s.unlocked(list); len(list) == 0 {
 		return relay.NotYet(time.Now().Add(soon), false), nil
 	}
 	l, err := s.idleLink(ctx, true)
@@ -433,8 +433,8 @@ func (s *skipLockedSession) unload(ctx context.Context, lane string) error {
 	return s.commit(ctx, t)
 }
 
-// free returns the first rows of list, up to one that an open batch of our own has locked.
-func (s *skipLockedSession) free(list []hold) []hold {
+// unlocked returns the first rows of list, up to one that an open batch of our own has locked.
+func (s *skipLockedSession) unlocked(list []hold) []hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range list {

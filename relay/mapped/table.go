@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"slices"
 	"strings"
 
@@ -147,13 +148,24 @@ func (t *table) orderBy() {
 	t.order = strings.Join(terms, ", ")
 }
 
-// bySQL is the order column as a whole number: an id, or microseconds.
+// ordered is the column that order follows.
+func (t *table) ordered() *mapping.TableColumn { return t.info.Column(unqualified(t.by)) }
+
+// The ends of a number of the order. A row without a time is the last, as it is in SQL.
+const (
+	firstBy = math.MinInt64 + 1
+	lastBy  = math.MaxInt64 - 1
+)
+
+// bySQL is the order column as a whole number: an id, or microseconds since 2000. A time without a zone is counted as
+// if it were in UTC: the order of such times is that of their clocks.
 func (t *table) bySQL() string {
-	if t.along == alongNothing {
+	switch {
+	case t.along == alongNothing:
 		return "0::bigint"
-	}
-	if t.along == alongTime && t.info.Column(unqualified(t.by)).Kind == mapping.KindTime {
-		return "coalesce((extract(epoch FROM " + t.by + "::timestamptz) * 1000000)::bigint, 0)"
+	case t.ordered().Kind == mapping.KindTime:
+		return fmt.Sprintf("CASE WHEN isfinite(%[1]s) THEN ((extract(epoch FROM %[1]s) - 946684800) * 1000000)::bigint "+
+			"WHEN %[1]s < '2000-01-01' THEN %[2]d::bigint ELSE %[3]d::bigint END", t.by, firstBy, lastBy)
 	}
 	return t.by + "::bigint"
 }
@@ -166,17 +178,13 @@ func unqualified(column string) string {
 const fromStart = "$1::bigint IS NOT NULL"
 
 // fromSQL bounds the order column from below by $1. Rows at the bound itself are read again if several rows can have
-// the same value.
+// the same value. A bound of times is a finite one: see horizon.
 func (t *table) fromSQL() string {
 	switch {
 	case t.along == alongNothing:
 		return fromStart
-	case t.info.Column(unqualified(t.by)).Kind == mapping.KindTime:
-		kind := "timestamptz"
-		if strings.HasSuffix(t.info.Column(unqualified(t.by)).Type, "without time zone") {
-			kind = "timestamp"
-		}
-		return fmt.Sprintf("%s >= (to_timestamp(0) + $1::bigint * interval '1 microsecond')::%s", t.by, kind)
+	case t.ordered().Kind == mapping.KindTime:
+		return fmt.Sprintf("%s >= '2000-01-01 00:00:00Z'::%s + $1::bigint * interval '1 microsecond'", t.by, t.ordered().Base)
 	}
 	return fmt.Sprintf("%s > $1::bigint", t.by)
 }
