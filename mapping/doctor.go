@@ -57,6 +57,11 @@ func Doctor(ctx context.Context, q schema.Querier, table string) (*Report, error
 	}
 	r := &Report{Table: t.TableName().String()}
 	r.propose(t, table)
+	if err := r.Mapping.Allowed(ctx, q, t); errors.Is(err, ErrMapping) {
+		r.Faults = append(r.Faults, err.Error())
+	} else if err != nil {
+		return nil, fmt.Errorf("doctor: %w", err)
+	}
 	offsets := func() bool {
 		o, err := ParseTableName(r.Mapping.Offsets.Table)
 		if err != nil {
@@ -178,7 +183,15 @@ func guess(t *Table, named string) Mapping {
 	if m.Claim.Until != "" {
 		m.Claim.Owner = find([]Kind{KindText}, "lockedby", "owner", "claimedby", "leasedby")
 	}
-	switch done, flag := find(moment, "processedat", "publishedat",
+	mark := func(kinds []Kind, names ...string) string {
+		for _, name := range names { // one that rows can wait by, if there is one
+			if c := find(kinds, name); c != "" && (&Mapping{Done: Done{How: DoneTimestamp, Column: c}}).marked(t) {
+				return c
+			}
+		}
+		return find(kinds, names...)
+	}
+	switch done, flag := mark(moment, "processedat", "publishedat",
 		"sentat", "deliveredat", "dispatchedat", "publishedtime", "processedtime", "senttime"),
 		find([]Kind{KindBoolean}, "published", "processed", "sent", "delivered", "dispatched"); {
 	case done == "" && flag == "" && find([]Kind{KindText, KindEnum}, "status", "state") != "":

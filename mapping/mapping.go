@@ -223,6 +223,12 @@ func (m *Mapping) Validate() error {
 		"Claim.Since", "rows are claimed by the status %q, but no column is named for the time since when", m.Claim.Status)
 	faults.Need(m.Claim.Status == "" || m.Done.How == DoneStatus,
 		"Claim.Status", "rows are claimed by a status, but they are not done by status")
+	for _, s := range m.statuses() {
+		faults.Need(m.Done.How != DoneStatus || s.what == "waiting" || s.value != m.Done.Waiting, "Done.Waiting",
+			"rows that wait have the status %q, and so have those that are %s: they would be delivered again and again", s.value, s.what)
+		faults.Need(m.Done.How != DoneStatus || s.what != "claimed" || s.value != m.Done.Value && s.value != m.Failure.FailedValue,
+			"Claim.Status", "claimed rows have the status %q, and so have those that are done or failed", s.value)
+	}
 	for _, h := range m.HeaderColumns {
 		faults.Need(h.Name != "" && h.Column != "", "", "a header column has no name or no column")
 	}

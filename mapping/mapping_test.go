@@ -59,6 +59,14 @@ func TestEveryFaultOfAMappingIsReportedAtOnce(t *testing.T) {
 			t.Errorf("the error doesn't say %q: %v", want, err)
 		}
 	}
+	m = Mapping{Table: "o", ID: "id", Payload: "p", Topic: "t", Claim: Claim{Status: "sent", Since: "at"},
+		Failure: Failure{FailedValue: "new"}, Done: Done{How: DoneStatus, Column: "s", Waiting: "new", Value: "sent"}}
+	err = m.Validate()
+	for _, want := range []string{`wait have the status "new", and so have those that are failed`, `claimed rows have the status "sent"`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error doesn't say %q: %v", want, err)
+		}
+	}
 }
 
 func TestPresetsAreValidAndHaveNamesOfTheirOwn(t *testing.T) {

@@ -51,12 +51,23 @@ type TableColumn struct {
 	Default string // expression; empty for none; also of a domain
 
 	Generated bool // always, from other columns
+	Identity  bool // always, from its sequence
+
+	Labels []string      // of an enum
+	Length int           // the most characters; 0: any number
+	Checks []ColumnCheck // conditions on this column alone: of the table and of domains
 
 	// Sequenced means that values come from a sequence. Cache is how many of them a session draws at once; if it is
 	// more than one, ids don't ascend with time.
 	Sequenced bool
 	Sequence  uint32 // its OID
 	Cache     int64
+}
+
+// ColumnCheck is a condition that values of a column fulfil.
+type ColumnCheck struct {
+	Name      string // what the column is called in Condition
+	Condition string
 }
 
 // TableIndex is a valid index of a Table.
@@ -91,7 +102,12 @@ WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p')`
 const columnsSQL = `
 SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), format_type(b.oid, y.modifier), b.typname::text, b.typtype::text,
 	a.attnotnull OR y.notnull, coalesce(pg_get_expr(d.adbin, d.adrelid), y.initial, ''),
-	coalesce(s.seqrelid, 0), coalesce(s.seqcache, 0), a.attgenerated <> ''
+	coalesce(s.seqrelid, 0), coalesce(s.seqcache, 0), a.attgenerated <> '', a.attidentity = 'a',
+	ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = b.oid ORDER BY e.enumsortorder),
+	CASE WHEN b.typname IN ('varchar', 'bpchar') AND y.modifier > 4 THEN y.modifier - 4 ELSE 0 END,
+	ARRAY(SELECT ARRAY[CASE WHEN k.conrelid = 0 THEN 'value' ELSE a.attname::text END, pg_get_expr(k.conbin, k.conrelid)]
+		FROM pg_catalog.pg_constraint k WHERE k.contype = 'c' AND (to_jsonb(k) ->> 'conenforced') IS DISTINCT FROM 'false'
+		AND (k.conrelid = a.attrelid AND k.conkey = ARRAY[a.attnum] OR k.contypid = ANY(y.domains)) ORDER BY k.conname)
 FROM pg_catalog.pg_attribute a
 CROSS JOIN LATERAL (
 	WITH RECURSIVE down AS (
@@ -100,7 +116,7 @@ CROSS JOIN LATERAL (
 		SELECT w.depth + 1, t.typbasetype, t.typtypmod FROM down w JOIN pg_catalog.pg_type t ON t.oid = w.oid AND t.typtype = 'd'
 	)
 	SELECT (array_agg(w.oid ORDER BY w.depth DESC))[1] AS base, (array_agg(w.modifier ORDER BY w.depth DESC))[1] AS modifier,
-		bool_or(t.typnotnull) AS notnull,
+		bool_or(t.typnotnull) AS notnull, array_agg(w.oid) FILTER (WHERE t.typtype = 'd') AS domains,
 		(array_agg(pg_get_expr(t.typdefaultbin, 0) ORDER BY w.depth) FILTER (WHERE t.typdefaultbin IS NOT NULL))[1] AS initial
 	FROM down w JOIN pg_catalog.pg_type t ON t.oid = w.oid
 ) y
@@ -152,7 +168,12 @@ func readTable(ctx context.Context, q schema.Querier, name TableName) (*Table, e
 	}
 	t.Columns, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c TableColumn, err error) {
 		var base, class string
-		err = row.Scan(&c.Name, &c.Type, &c.Base, &base, &class, &c.NotNull, &c.Default, &c.Sequence, &c.Cache, &c.Generated)
+		var checks [][]string
+		err = row.Scan(&c.Name, &c.Type, &c.Base, &base, &class, &c.NotNull, &c.Default, &c.Sequence, &c.Cache, &c.Generated,
+			&c.Identity, &c.Labels, &c.Length, &checks)
+		for _, k := range checks {
+			c.Checks = append(c.Checks, ColumnCheck{k[0], k[1]})
+		}
 		c.Sequenced = c.Sequence != 0
 		c.Kind = kindOf(base, class)
 		return c, err
@@ -195,8 +216,9 @@ func kindOf(base, class string) Kind {
 	return KindOther
 }
 
-// Fit reports every column that m names and t doesn't have, or that has a wrong type. The error wraps ErrMapping and
-// names the column and the table.
+// Fit reports every column that m names and t doesn't have, that has a wrong type, or that can't mark rows: by which no
+// row could look as if it waited, or that a relay can't write. The error wraps ErrMapping and names the column and the
+// table. Allowed also asks the server.
 func (m *Mapping) Fit(t *Table) error {
 	f := fitting{table: t}
 	text := []Kind{KindText, KindUUID, KindInteger, KindEnum}
@@ -244,16 +266,21 @@ func (m *Mapping) Fit(t *Table) error {
 	f.column("topic of the offset", m.Offsets.Topic, KindText)
 	f.column("partition of the offset", m.Offsets.Partition, KindInteger)
 	f.column("transaction", m.Offsets.Transaction, KindXID8)
+	f.marks(m)
 	f.unique(m.ID)
-	if len(f.faults) > 0 {
-		return fmt.Errorf("%w: %w", ErrMapping, errors.Join(f.faults...))
-	}
-	return nil
+	return f.err()
 }
 
 type fitting struct {
 	table  *Table
 	faults []error
+}
+
+func (f *fitting) err() error {
+	if len(f.faults) > 0 {
+		return fmt.Errorf("%w: %w", ErrMapping, errors.Join(f.faults...))
+	}
+	return nil
 }
 
 // column notes a fault unless the table has the column with one of the kinds; with any kind, if none is given.

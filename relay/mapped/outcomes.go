@@ -298,7 +298,11 @@ func (s *statements) waitingSQL() string {
 	set.set(m.Failure.Attempts, "o.attempts")
 	set.set(m.Failure.Error, "coalesce("+cut(s.table.info, m.Failure.Error)+", m."+schema.QuoteIdentifier(m.Failure.Error)+")")
 	set.set(m.Failure.LastAttempt, "now()")
-	set.set(m.Failure.NextAttempt, nextSQL(nil))
+	var otherwise *string
+	if c := s.table.info.Column(m.Failure.NextAttempt); c != nil && c.NotNull {
+		otherwise = ptr("now()")
+	}
+	set.set(m.Failure.NextAttempt, nextSQL(otherwise))
 	set.set(m.Done.Flag, "false")
 	set.set(m.Done.AckAt, "now()")
 	set.set(m.Done.UpdatedAt, "now()")

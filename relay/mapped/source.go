@@ -139,7 +139,7 @@ func (s *Source) open(ctx context.Context, conns ...**pgx.Conn) (t *table, poole
 	}
 	ctx, cancel := context.WithTimeout(ctx, dial.PrepareWithin)
 	defer cancel()
-	t, err = resolve(ctx, *conns[0], s.mapping)
+	t, err = resolve(ctx, *conns[0], s.mapping, s.strategy)
 	return t, pooled, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
@@ -91,7 +92,8 @@ func TestEveryPresetStartsOnATableOfWhateverRows(t *testing.T) {
 				t.Run(p.Name+" "+id+" "+at, func(t *testing.T) {
 					t.Parallel()
 					db := testdb.New(t)
-					db.Exec("CREATE DOMAIN precise AS timestamp(6); CREATE DOMAIN moment AS precise CHECK (VALUE > '-infinity' OR VALUE < 'infinity')")
+					db.Exec(`CREATE DOMAIN precise AS timestamp(6);
+						CREATE DOMAIN moment AS precise CHECK (VALUE > '-infinity' OR VALUE < 'infinity')`)
 					presetTable(db, p, id, at)
 					source, err := Open(p.Strategy, db.Config(), p.Mapping, Config{Name: "one", PollIdle: time.Millisecond})
 					if err != nil {
@@ -142,5 +144,36 @@ func TestEveryPresetStartsOnATableOfWhateverRows(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// A relay that could mark no row, or would find none that waits, doesn't start. With an offset it needs no mark.
+func TestNoRelayStartsOnATableWhoseRowsCanNeverWait(t *testing.T) {
+	t.Parallel()
+	for change, reason := range map[string]string{
+		"ALTER status SET DEFAULT 'done'":           "has the default 'done'",
+		"ALTER status TYPE varchar(3)":              "too short",
+		"ADD CHECK (status IN ('new', 'taken'))":    "can't be 'done'",
+		"ADD CHECK (status NOT IN ('new', 'open'))": "can't be 'new'",
+	} {
+		t.Run(change, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			db.Exec("ALTER TABLE events " + change)
+			for name, open := range strategies() {
+				source, err := open(db.Config(), Config{Name: "one"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				marks := name != "xmin" && name != "serial"
+				s, err := source.Acquire(t.Context())
+				if marks && (!outbox.IsPermanent(err) || !strings.Contains(err.Error(), reason)) || !marks && err != nil {
+					t.Errorf("%s: got %v, want %q", name, err, reason)
+				}
+				if err == nil {
+					_ = s.Close(t.Context())
+				}
+			}
+		})
 	}
 }

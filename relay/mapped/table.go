@@ -49,10 +49,16 @@ const (
 )
 
 // resolve compares a mapping with the catalogue.
-func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping) (*table, error) {
+func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy string) (*table, error) {
+	if strategy == mapping.Replication {
+		m.Done, m.Claim = mapping.Done{}, mapping.Claim{} // it marks nothing
+	}
 	info, err := readTable(ctx, conn, m.Table)
 	if err == nil {
 		err = permanentMapping(m.Fit(info))
+	}
+	if err == nil {
+		err = permanentMapping(m.Allowed(ctx, conn, info))
 	}
 	if err != nil {
 		return nil, err

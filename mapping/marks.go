@@ -1,0 +1,154 @@
+package mapping
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/pgoutbox/outbox/internal/sqlstate"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// marks notes every column that can't hold what marks a row. A row that can never look as if it waited would not be
+// delivered, and nothing would tell.
+func (f *fitting) marks(m *Mapping) {
+	for _, w := range []struct{ what, name string }{
+		{"done", m.Done.Column}, {"done flag", m.Done.Flag}, {"done at", m.Done.At}, {"ack at", m.Done.AckAt},
+		{"updated at", m.Done.UpdatedAt}, {"broker's partition", m.Done.Partition}, {"attempts", m.Failure.Attempts},
+		{"error", m.Failure.Error}, {"last attempt", m.Failure.LastAttempt}, {"next attempt", m.Failure.NextAttempt},
+		{"claimed until", m.Claim.Until}, {"claimed since", m.Claim.Since}, {"owner", m.Claim.Owner},
+	} {
+		if c := f.table.Column(w.name); c != nil && (c.Generated || c.Identity) {
+			f.fault(c, "is generated, so a relay can't write it (%s)", w.what)
+		}
+	}
+	if c := f.table.Column(m.Claim.Owner); c != nil && c.NotNull {
+		f.fault(c, "is NOT NULL, so a relay can't give a row back by it (owner): let it be NULL while no relay has the row")
+	}
+	if c := f.table.Column(m.Done.Column); c != nil {
+		f.waits(m, c)
+	}
+}
+
+// marked reports whether the columns that mark rows fit.
+func (m *Mapping) marked(t *Table) bool {
+	f := fitting{table: t}
+	f.marks(m)
+	return f.faults == nil
+}
+
+// waits notes why new rows, or rows that are done, can't be told by the column c.
+func (f *fitting) waits(m *Mapping, c *TableColumn) {
+	const never = "so new rows look as if they had been delivered, and never are"
+	alter := fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s ", f.table.TableName(), schema.QuoteIdentifier(c.Name))
+	switch m.Done.How {
+	case DoneTimestamp:
+		if c.NotNull {
+			f.fault(c, "is NOT NULL, %s: if it is the time of sending, let it be NULL until then, in its domain too (%sDROP NOT NULL); "+
+				"otherwise name another column in done", never, alter)
+		}
+		if c.Default != "" && !null.MatchString(c.Default) {
+			f.fault(c, "has the default %s, %s: %sDROP DEFAULT", c.Default, never, alter)
+		}
+	case DoneBoolean:
+		if c.Default == "true" {
+			f.fault(c, "has the default true, %s: %sSET DEFAULT false", never, alter)
+		}
+	case DoneStatus:
+		if d := literal.FindStringSubmatch(c.Default); d != nil {
+			if initial := strings.ReplaceAll(d[1], "''", "'"); initial == m.Done.Value || initial == m.Failure.FailedValue {
+				f.fault(c, "has the default %s, %s: %sSET DEFAULT %s", c.Default, never, alter, schema.QuoteLiteral(m.Done.Waiting))
+			}
+		}
+		for _, s := range m.statuses() {
+			switch {
+			case c.Kind == KindEnum && !slices.Contains(c.Labels, s.value):
+				f.fault(c, "is of the type %s, which has no value %q (%s): it has %q", c.Type, s.value, s.what, c.Labels)
+			case c.Length > 0 && utf8.RuneCountInString(s.value) > c.Length:
+				f.fault(c, "is of the type %s, which is too short for %q (%s)", c.Type, s.value, s.what)
+			}
+		}
+	}
+}
+
+var (
+	null    = regexp.MustCompile(`^\(*NULL(::|\)|$)`)
+	literal = regexp.MustCompile(`^\(*'((?:[^']|'')*)'(::|\)|$)`)
+)
+
+func (f *fitting) fault(c *TableColumn, format string, args ...any) {
+	f.faults = append(f.faults, fmt.Errorf("column %q of table %s "+format, append([]any{c.Name, f.table.TableName()}, args...)...))
+}
+
+type status struct{ what, value string }
+
+// statuses are the values of Done.Column, by what they mean.
+func (m *Mapping) statuses() (all []status) {
+	for _, s := range []status{{"waiting", m.Done.Waiting}, {"done", m.Done.Value},
+		{"claimed", m.Claim.Status}, {"failed", m.Failure.FailedValue}} {
+		if s.value != "" {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// Allowed reports every mark that a CHECK of the table, or of a column's domain, refuses: such rows could not be
+// written as waiting, or not be marked. It asks the server, which evaluates the conditions over the marks alone. The
+// error wraps ErrMapping if the mapping is the reason.
+func (m *Mapping) Allowed(ctx context.Context, q schema.Querier, t *Table) error {
+	f := fitting{table: t}
+	mark := func(name, what string, values ...string) error {
+		c := t.Column(name)
+		if c == nil {
+			return nil
+		}
+		for _, check := range c.Checks {
+			allowed := false
+			for _, v := range values {
+				holds, err := check.holds(ctx, q, c, v)
+				if err != nil {
+					return fmt.Errorf("evaluate the checks of column %q of %s: %w", name, t.TableName(), err)
+				}
+				allowed = allowed || holds
+			}
+			if !allowed {
+				f.fault(c, "can't be %s, which means %s: the condition %s refuses it", strings.Join(values, " or "), what, check.Condition)
+			}
+		}
+		return nil
+	}
+	var errs []error
+	switch m.Done.How {
+	case DoneTimestamp:
+		errs = append(errs, mark(m.Done.Column, "waiting", "NULL"), mark(m.Done.Column, "done", "now()"))
+	case DoneBoolean:
+		errs = append(errs, mark(m.Done.Column, "waiting", "false", "NULL"), mark(m.Done.Column, "done", "true"))
+	case DoneStatus:
+		for _, s := range m.statuses() {
+			errs = append(errs, mark(m.Done.Column, s.what, schema.QuoteLiteral(s.value)))
+		}
+	}
+	errs = append(errs, mark(m.Done.Flag, "done", "true"), mark(m.Done.Flag, "not done", "false"))
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return f.err()
+}
+
+// holds evaluates a condition over one value.
+func (k ColumnCheck) holds(ctx context.Context, q schema.Querier, c *TableColumn, value string) (holds bool, err error) {
+	err = q.QueryRow(ctx, fmt.Sprintf("SELECT (%s) IS NOT FALSE FROM (SELECT CAST(%s AS %s) AS %s) AS t",
+		k.Condition, value, c.Base, schema.QuoteIdentifier(k.Name))).Scan(&holds)
+	switch code := sqlstate.Of(err); {
+	case schema.IsDataError(err) || strings.HasPrefix(code, "P0"):
+		return false, nil // the condition refuses it by an error
+	case code == "42501":
+		return true, nil // it has a function that only writers may call
+	}
+	return holds, err
+}
