@@ -27,7 +27,7 @@ type Config struct {
 	LagObjective time.Duration
 
 	// Lease is how long a relay that has stopped answering keeps its rows, offsets and locks. At least 100 ms. Default
-	// 10 s.
+	// 3 s.
 	Lease time.Duration
 
 	// PollBusy is the pause between polls while messages come, PollIdle the longest pause: each empty poll makes the
@@ -67,23 +67,46 @@ type Config struct {
 
 const minLease = 100 * time.Millisecond
 
-// withDefaults replaces zero values by the defaults and reports all faults together.
-func (c Config) withDefaults(conn *pgx.ConnConfig, m mapping.Mapping) (Config, error) {
+// Defaults returns the Config that the zero value stands for with a strategy.
+func Defaults(strategy string) Config {
+	var c Config
+	c.complete(new(settings.Faults), strategy)
+	return c
+}
+
+// Check reports all faults together, for a caller that checks a configuration before it makes a source.
+func (c Config) Check(strategy string) error {
+	var faults settings.Faults
+	c.complete(&faults, strategy)
+	return faults.Err()
+}
+
+// withDefaults replaces zero values by the defaults and reports all faults together, also those of m.
+func (c Config) withDefaults(strategy string, conn *pgx.ConnConfig, m mapping.Mapping) (Config, error) {
 	var faults settings.Faults
 	faults.Need(conn != nil, "", "there is no connection config")
-	settings.Default(&c.LagObjective, 30*time.Second)
-	settings.AtLeast(&faults, "Lease", &c.Lease, 10*time.Second, minLease)
-	settings.Positive(&faults, "PollBusy", &c.PollBusy, time.Millisecond)
-	settings.AtLeast(&faults, "PollIdle", &c.PollIdle, max(100*time.Millisecond, c.PollBusy), c.PollBusy)
-	settings.Positive(&faults, "PageBytes", &c.PageBytes, 2<<20)
-	settings.Positive(&faults, "Transactions", &c.Transactions, 4)
-	faults.Need(c.MaxHolds >= 0, "MaxHolds", "%d, it must be positive", c.MaxHolds)
-	settings.Positive(&faults, "Groups", &c.Groups, 1)
-	faults.Need(c.Group >= 0 && c.Group < max(c.Groups, 1), "Group", "%d of %d, it must be 0 to %d", c.Group, c.Groups, c.Groups-1)
+	c.complete(&faults, strategy)
 	faults.Add("", m.Validate())
-	c.Logger = settings.Logger(c.Logger)
 	if err := faults.Err(); err != nil {
 		return c, fmt.Errorf("mapped: %w", err)
 	}
 	return c, nil
+}
+
+// complete replaces zero values by the defaults, and notes faults.
+func (c *Config) complete(faults *settings.Faults, strategy string) {
+	holds := 100_000
+	if strategy == mapping.XMin || strategy == mapping.Serial {
+		holds = 10_000
+	}
+	settings.Default(&c.LagObjective, 30*time.Second)
+	settings.AtLeast(faults, "Lease", &c.Lease, 3*time.Second, minLease)
+	settings.Positive(faults, "PollBusy", &c.PollBusy, time.Millisecond)
+	settings.AtLeast(faults, "PollIdle", &c.PollIdle, max(100*time.Millisecond, c.PollBusy), c.PollBusy)
+	settings.Positive(faults, "PageBytes", &c.PageBytes, 2<<20)
+	settings.Positive(faults, "Transactions", &c.Transactions, 4)
+	settings.Positive(faults, "MaxHolds", &c.MaxHolds, holds)
+	settings.Positive(faults, "Groups", &c.Groups, 1)
+	faults.Need(c.Group >= 0 && c.Group < max(c.Groups, 1), "Group", "%d of %d, it must be 0 to %d", c.Group, c.Groups, c.Groups-1)
+	c.Logger = settings.Logger(c.Logger)
 }

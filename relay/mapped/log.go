@@ -129,7 +129,7 @@ func (s *logSession) take(ctx context.Context, limit int) (ds []relay.Delivery, 
 func (s *logSession) full() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.holds.size() >= s.source.maxHolds() || len(s.entries) >= runAheadOfLog && s.entries[0].held
+	return s.holds.size() >= s.source.cfg.MaxHolds || len(s.entries) >= runAheadOfLog && s.entries[0].held
 }
 
 // Settle stores dead letters, and then tells the server up to where everything is settled. A crash between the two

@@ -124,14 +124,6 @@ func (p *part) full(bound int) bool {
 	return len(p.entries) > 0 && p.entries[0].held && len(p.entries) >= bound
 }
 
-// runAhead is how many rows of a partition are read behind one that is set aside.
-func (s *offsetSession) runAhead() int {
-	if n := s.source.cfg.MaxHolds; n > 0 {
-		return n
-	}
-	return 10_000
-}
-
 func (s *offsetSession) take(ctx context.Context, limit int) ([]relay.Delivery, error) {
 	if err := s.look(ctx); err != nil {
 		return nil, err
@@ -244,7 +236,7 @@ func (s *offsetSession) read(ctx context.Context, size int) ([]relay.Delivery, e
 	s.mu.Lock()
 	var open []*part
 	for _, p := range s.parts {
-		if !p.full(s.runAhead()) {
+		if !p.full(s.source.cfg.MaxHolds) {
 			open = append(open, p)
 		}
 	}

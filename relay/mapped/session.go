@@ -128,7 +128,7 @@ func (s *session) poll(ctx context.Context, limit int, lasting bool) ([]relay.De
 	if err := s.storeLater(ctx); err != nil {
 		return nil, nil, err
 	}
-	if s.holds.size()+len(s.later.all()) >= s.source.maxHolds() {
+	if s.holds.size()+len(s.later.all()) >= s.source.cfg.MaxHolds {
 		s.pace.polled(false, false)
 		return nil, nil, nil
 	}

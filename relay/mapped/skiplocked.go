@@ -169,7 +169,7 @@ func (s *skipLockedSession) do(ctx context.Context, f func(*pgx.Conn) error) err
 
 // takeForBatch waits until another transaction may be opened.
 func (s *skipLockedSession) takeForBatch(ctx context.Context) (*link, error) {
-	if s.holds.size() < s.source.maxHolds() {
+	if s.holds.size() < s.source.cfg.MaxHolds {
 		if l, err := s.idleLink(ctx, false); l != nil || err != nil {
 			return l, err
 		}
@@ -193,7 +193,7 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]rel
 		defer cancel()
 		if len(s.later.all()) > 0 {
 			if err := s.alone.store(ctx, conn, &outcomes{}, &s.later); err != nil ||
-				s.holds.size()+len(s.later.all()) >= s.source.maxHolds() {
+				s.holds.size()+len(s.later.all()) >= s.source.cfg.MaxHolds {
 				return err
 			}
 		}

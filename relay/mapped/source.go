@@ -57,7 +57,7 @@ func Open(strategy string, conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) 
 }
 
 func (s *Source) init(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (err error) {
-	if s.cfg, err = cfg.withDefaults(conn, m); err != nil {
+	if s.cfg, err = cfg.withDefaults(s.strategy, conn, m); err != nil {
 		return err
 	}
 	s.conn, s.mapping, s.owner = conn.Copy(), m, cfg.Name
@@ -178,12 +178,4 @@ func (s *Source) awaitLock(ctx context.Context, conn *pgx.Conn, lock, what strin
 // then a connection that hasn't answered is lost anyway; a half-open one never answers.
 func (s *Source) lasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Lease)
-}
-
-// maxHolds is how many rows may wait for another attempt.
-func (s *Source) maxHolds() int {
-	if s.cfg.MaxHolds > 0 {
-		return s.cfg.MaxHolds
-	}
-	return 100_000
 }

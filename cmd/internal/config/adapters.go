@@ -16,12 +16,14 @@ import (
 func (l *loader) adapters(d *Destination, path string) {
 	var faults settings.Faults
 	faults.Add("Delivery", d.Engine().Check())
-	faults.Add("", polling.SnapshotConfig{Groups: d.ShardGroups, Lease: d.Lease, PollBusy: d.Poll.Busy, PollIdle: d.Poll.Idle}.Check())
+	if d.Source == nil {
+		faults.Add("", polling.SnapshotConfig{Groups: d.ShardGroups, Lease: d.Lease, PollBusy: d.Poll.Busy, PollIdle: d.Poll.Idle}.Check())
+	}
 	if r := d.Replication; r != nil && d.Source == nil {
 		faults.Add("Replication", r.Library().Check(d.Name))
 	}
 	if d.Source != nil {
-		faults.Add("Source", d.Source.check())
+		faults.Add("Source", d.checkSource())
 	}
 	if !l.unopened {
 		opened, err := d.Open(Opening{Stdout: io.Discard, Logger: slog.New(slog.DiscardHandler)})

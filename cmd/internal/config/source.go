@@ -26,6 +26,8 @@ type Source struct {
 	Lock             []string `json:"lock" jsonschema:"Advisory lock of strategy advisory, one number or two. Empty: made from the table's name."`
 	RowsMayBeDeleted bool     `json:"rows_may_be_deleted" jsonschema:"Says that the rows are messages and nothing else, which done: {how: delete} and purge need. A preset says so of a table whose name has outbox in it."`
 	Purge            *Purge   `json:"purge" jsonschema:"Deletes delivered rows when they are old."`
+	MaxHolds         int      `json:"max_holds" min:"1" max:"10000000" jsonschema:"Messages that are set aside for a later attempt, at most; then nothing new is read. Strategies xmin and serial: 10000 unless given, for each partition, with what was delivered behind them."`
+	Transactions     int      `json:"transactions" min:"0" max:"100" jsonschema:"Transactions that strategy skiplocked has open at once, each with a batch that is being published: 4 unless given. The other strategies have none: 0."`
 }
 
 // Columns names columns; topic and key are templates.
@@ -94,7 +96,37 @@ type Purge struct {
 	ArchiveTable string `json:"archive_table" field:"Archive" jsonschema:"Table that rows move to, in the statement that deletes them. It has all columns of the table. Empty: they are deleted."`
 }
 
-func (s *Source) standard() { s.Strategy = "auto" }
+func (s *Source) standard() { s.Strategy, s.MaxHolds = "auto", mapped.Defaults("").MaxHolds }
+
+// Library is what package mapped takes of a destination with a table of its own, in a shard group.
+func (d *Destination) Library(group int) (strategy string, m mapping.Mapping, cfg mapped.Config) {
+	strategy, m = d.Source.Resolve()
+	m.RawKey = d.RawKeys()
+	cfg = mapped.Config{
+		Destination:  d.Name,
+		Groups:       d.ShardGroups,
+		Group:        group,
+		LagObjective: d.Objective(),
+		Lease:        d.Lease,
+		PollBusy:     d.Poll.Busy,
+		PollIdle:     d.Poll.Idle,
+		PageBytes:    d.PageBytes(),
+		MaxHolds:     d.Source.MaxHolds,
+		Transactions: d.Source.Transactions,
+	}
+	return strategy, m, cfg
+}
+
+// Objective is LagObjective as the library has it, where 0 is the default and a negative one is none.
+func (d *Destination) Objective() time.Duration {
+	if d.LagObjective == 0 {
+		return -1
+	}
+	return d.LagObjective
+}
+
+// PageBytes is how much is read at once.
+func (d *Destination) PageBytes() int { return max(int(d.Delivery.MaxInFlightBytes)/4, 1) }
 
 func (p *Purge) standard() { p.Keep, p.Interval = 30*24*time.Hour, time.Minute }
 
@@ -227,6 +259,7 @@ func (l *loader) source(d *Destination, path string) {
 	strategy, m := s.Resolve()
 	l.check(strategy != "auto", at+".strategy", "auto needs a preset; name the strategy: skiplocked, advisory, lease, "+
 		"xmin, serial or replication")
+	l.standardOf(s, at, strategy)
 	logs := strategy == logStrategy
 	l.check(!logs || len(s.unread()) == 0, at, "strategy replication takes rows as they are committed and changes "+
 		"none, so it can't make use of: %s", strings.Join(s.unread(), ", "))
@@ -244,10 +277,25 @@ func (l *loader) source(d *Destination, path string) {
 		"dead_letter, but the table has no place for dead letters: name source.failure.dead_table or failed_value, or use block or stop")
 }
 
-// check reports what the packages mapping and mapped have to say, by the names of fields of theirs.
-func (s *Source) check() error {
+// standardOf sets the defaults that depend on the strategy.
+func (l *loader) standardOf(s *Source, at, strategy string) {
+	library := mapped.Defaults(strategy)
+	if _, given := l.origins[at+".max_holds"]; !given {
+		s.MaxHolds = library.MaxHolds
+	}
+	if strategy == mapping.SkipLocked {
+		settings.Default(&s.Transactions, library.Transactions)
+	}
+	l.check(s.Transactions == 0 || strategy == mapping.SkipLocked, at+".transactions",
+		"%d, but strategy %s has no transactions open while it publishes: leave it out", s.Transactions, strategy)
+}
+
+// checkSource reports what the packages mapping and mapped have to say, by the names of fields of theirs.
+func (d *Destination) checkSource() error {
 	var faults settings.Faults
-	strategy, m := s.Resolve()
+	s := d.Source
+	strategy, m, cfg := d.Library(0)
+	faults.Add("", cfg.Check(strategy))
 	faults.Add("", m.Validate())
 	if strategy != "auto" {
 		faults.Add("", m.Suits(strategy))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/relay/mapped"
 )
 
 const withSource = `
@@ -109,6 +110,48 @@ func TestKeysAreBytesWhereTheBrokersAre(t *testing.T) {
 		}
 		if got := l.Config.Destinations[0].RawKeys(); got != want {
 			t.Errorf("%s: raw keys are %v", broker, got)
+		}
+	}
+}
+
+// What is shown of a table's source is what the library uses, and a strategy has no setting that does nothing.
+func TestASourcesDefaultsAreThoseOfItsStrategy(t *testing.T) {
+	t.Parallel()
+	for preset, want := range map[string]struct{ strategy, shown string }{
+		"outbox_events":            {"skiplocked", "lease: 3s|max_holds: 100000|transactions: 4"},
+		"outbox_messages_advisory": {"advisory", "lease: 3s|max_holds: 100000|transactions: 0"},
+		"outbox_messages_serial":   {"serial", "lease: 3s|max_holds: 10000|transactions: 0"},
+		"outbox_messages_xmin":     {"xmin", "lease: 3s|max_holds: 10000|transactions: 0"},
+	} {
+		l, complaint := load(t, strings.Replace(withSource, "SOURCE", "{preset: "+preset+"}", 1), config.Input{})
+		if complaint != "" {
+			t.Fatal(complaint)
+		}
+		strategy, _, cfg := l.Config.Destinations[0].Library(0)
+		library := mapped.Defaults(strategy)
+		if strategy != want.strategy || cfg.MaxHolds != library.MaxHolds || cfg.Lease != library.Lease ||
+			cfg.PollBusy != library.PollBusy || cfg.PollIdle != library.PollIdle || cfg.LagObjective != library.LagObjective ||
+			strategy == mapping.SkipLocked && cfg.Transactions != library.Transactions {
+			t.Errorf("%s: the file gives %+v, the library %+v", preset, cfg, library)
+		}
+		for _, line := range strings.Split(want.shown, "|") {
+			if !strings.Contains(l.Show(), line+" ") {
+				t.Errorf("%s: %q isn't shown:\n%s", preset, line, l.Show())
+			}
+		}
+	}
+	l, complaint := load(t, strings.Replace(withSource, "SOURCE", `{preset: outbox_events, max_holds: 7, transactions: 2}`, 1), config.Input{})
+	if _, _, cfg := l.Config.Destinations[0].Library(0); complaint != "" || cfg.MaxHolds != 7 || cfg.Transactions != 2 {
+		t.Errorf("got %+v, %s", cfg, complaint)
+	}
+	for source, fault := range map[string]string{
+		`{preset: outbox_event, transactions: 2}`:                "source.transactions: 2, but strategy advisory has no transactions open",
+		`{preset: outbox_events, max_holds: -1}`:                 "source.max_holds: -1 is too small",
+		`{preset: outbox_event}, lease: 5ms`:                     "lease: 5ms, it must be at least 100ms",
+		`{preset: outbox_event}, poll: {busy: 50ms, idle: 20ms}`: "poll.idle: 20ms, it must be at least 50ms",
+	} {
+		if _, complaint := load(t, strings.Replace(withSource, "SOURCE", source, 1), config.Input{}); !strings.Contains(complaint, fault) {
+			t.Errorf("%s: %q is not in %q", source, fault, complaint)
 		}
 	}
 }

@@ -29,11 +29,6 @@ func readsOutbox(cfg config.Config) bool {
 // the outbox is read; it is nil elsewhere.
 func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registration, c config.Destination, group int,
 	logger *slog.Logger) (relay.Source, error) {
-	page := max(int(c.Delivery.MaxInFlightBytes)/4, 1)
-	objective := c.LagObjective
-	if objective == 0 {
-		objective = -1 // none, where 0 is the default
-	}
 	if c.Source == nil {
 		table := polling.SnapshotConfig{
 			Registration: registration,
@@ -42,8 +37,8 @@ func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registr
 			Lease:        c.Lease,
 			PollBusy:     c.Poll.Busy,
 			PollIdle:     c.Poll.Idle,
-			PageBytes:    page,
-			LagObjective: objective,
+			PageBytes:    c.PageBytes(),
+			LagObjective: c.Objective(),
 			Logger:       logger,
 		}
 		if r := c.Replication; r != nil {
@@ -57,20 +52,8 @@ func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registr
 		}
 		return replication.Guard(conn, c.Name, source), nil
 	}
-	strategy, m := c.Source.Resolve()
-	m.RawKey = c.RawKeys()
-	cfg := mapped.Config{
-		Destination:  c.Name,
-		Name:         name + "/" + c.Name,
-		Groups:       c.ShardGroups,
-		Group:        group,
-		LagObjective: objective,
-		Lease:        c.Lease,
-		PollBusy:     c.Poll.Busy,
-		PollIdle:     c.Poll.Idle,
-		PageBytes:    page,
-		Logger:       logger,
-	}
+	strategy, m, cfg := c.Library(group)
+	cfg.Name, cfg.Logger = name+"/"+c.Name, logger
 	if strategy == mapping.Replication {
 		cfg.Slot, cfg.Publication = tableLog(c)
 	}
