@@ -10,6 +10,7 @@ import (
 type Live struct {
 	Destination string    `json:"destination"`
 	Group       int       `json:"shard_group"`
+	Owner       string    `json:"-"`     // the relay, as its leases or its tables name it; "": unknown
 	State       string    `json:"state"` // as relay.State
 	Since       time.Time `json:"since"`
 	Cause       string    `json:"cause,omitempty"` // the last; it may be over
@@ -45,23 +46,33 @@ func (r *Report) Amended(live []Live, age time.Duration, err error) *Report {
 	return &now
 }
 
-// amend takes over what a relay does with a group. Of one that it waits for, the database knows more, if it can be
-// read.
+// amend takes over what a relay does with a group. Of one that it waits for, or has given up while another relay delivers,
+// the database knows more, if it can be read.
 func (r *Report) amend(l Live) {
 	d := r.destination(l.Destination)
-	i := slices.IndexFunc(d.Groups, func(g Group) bool { return g.Group == l.Group })
-	if i >= 0 && l.State == waiting && r.unread == "" {
-		return
+	i := slices.IndexFunc(d.Groups, func(g Group) bool { return g.Group == l.Group && g.Owner == l.Owner })
+	if i < 0 {
+		i = slices.IndexFunc(d.Groups, func(g Group) bool { return g.Group == l.Group })
+	}
+	if i >= 0 && r.unread == "" {
+		another := l.Owner != "" && d.Groups[i].Owner != l.Owner && d.Groups[i].Live
+		if l.State == waiting || another && l.State == stoppedState {
+			return
+		}
 	}
 	if i < 0 {
 		i = len(d.Groups)
 		d.Groups = append(d.Groups, Group{Group: l.Group})
 	}
 	g := &d.Groups[i]
-	g.State, g.StateSince, g.Live = l.State, l.Since, l.State != "stopped"
+	g.State, g.StateSince, g.Live = l.State, l.Since, l.State != stoppedState
 	if l.Cause != "" {
 		g.LastError, g.LastErrorAt = l.Cause, l.Since
 	}
 }
 
-const waiting = "waiting"
+// Two states of a relay that the database hasn't, or not in every case.
+const (
+	waiting      = "waiting"
+	stoppedState = "stopped"
+)

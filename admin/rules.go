@@ -190,7 +190,7 @@ func foreign(_ *Report, d *Destination, g *Group) (Finding, bool) {
 
 func stopped(_ *Report, _ *Destination, g *Group) (Finding, bool) {
 	return Finding{State: StateStopped, Since: g.LastErrorAt, Cause: "the relay gave up: " + g.LastError,
-		Advice: "cure the cause, then start it again", Next: "outbox relay"}, !g.Live && g.State == "stopped" && g.LastError != ""
+		Advice: "cure the cause, then start it again", Next: "outbox relay"}, !g.Live && g.State == stoppedState && g.LastError != ""
 }
 
 // abandonedAfter is the time without a relay after which a destination is perhaps not needed any more. A relay that is

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -199,7 +200,39 @@ const liveness = "30"
 // Status reads the whole state in one snapshot. It needs the rights of a viewer; with pg_read_all_stats
 // it also tells what open transactions of other roles do. If its tables are locked, the verdict says so, and who has
 // locked them.
-func Status(ctx context.Context, db DB) (*Report, error) {
+func Status(ctx context.Context, db DB) (*Report, error) { return StatusWith(ctx, db, nil, false) }
+
+// StatusWith is Status for a relay, which knows of its own tables what it may not have written. With alone, it reads no
+// outbox: where that isn't installed, or can't be read, the report has the relay's own tables and nothing else.
+func StatusWith(ctx context.Context, db DB, own []OwnTable, alone bool) (*Report, error) {
+	r, err := status(ctx, db, own, alone)
+	if err == nil || !alone || !absent(err) {
+		return r, err
+	}
+	r = &Report{}
+	err = read(ctx, db, func(tx pgx.Tx) error {
+		if err := r.readClock(ctx, tx); err != nil {
+			return err
+		}
+		return r.countTables(ctx, tx, r.known(nil, own), false)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the state of the tables: %w", err)
+	}
+	r.judge(allRules)
+	return r, nil
+}
+
+// absent reports whether the outbox isn't installed here, is of another version, or isn't this role's to read.
+func absent(err error) bool {
+	switch sqlstate.Of(err) {
+	case "42501", "42P01", "3F000", "42703", "42883":
+		return true
+	}
+	return false
+}
+
+func status(ctx context.Context, db DB, own []OwnTable, alone bool) (*Report, error) {
 	r := &Report{}
 	err := read(ctx, db, func(tx pgx.Tx) error {
 		if err := preferIndexes(ctx, tx); err != nil {
@@ -227,7 +260,7 @@ func Status(ctx context.Context, db DB) (*Report, error) {
 		if err != nil {
 			return err
 		}
-		if err := r.readDestinations(ctx, tx, cursors); err != nil {
+		if err := r.readDestinations(ctx, tx, cursors, own); err != nil {
 			return err
 		}
 		if err := r.readWaiting(ctx, tx); err != nil {
@@ -253,13 +286,16 @@ func Status(ctx context.Context, db DB) (*Report, error) {
 		}
 		return r.readOpen(ctx, tx)
 	})
+	if alone && absent(err) {
+		return nil, err
+	}
 	if err != nil {
 		known, failure := excused(ctx, db, err) // what prevents it as well has been said by err
 		switch {
 		case known != nil:
 			return known, nil
 		case failure == nil && errors.Is(err, errLocked):
-			return Status(ctx, db) // the lock is gone since
+			return status(ctx, db, own, alone) // the lock is gone since
 		}
 		return nil, fmt.Errorf("read the outbox's state: %w", err)
 	}
@@ -267,7 +303,7 @@ func Status(ctx context.Context, db DB) (*Report, error) {
 	return r, nil
 }
 
-func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []cursor) error {
+func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []cursor, own []OwnTable) error {
 	for i := range cursors {
 		c := &cursors[i]
 		b, err := c.backlog(ctx, tx)
@@ -295,7 +331,7 @@ func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []curs
 	if err := r.readSlots(ctx, tx); err != nil {
 		return err
 	}
-	if err := r.readTables(ctx, tx); err != nil {
+	if err := r.readTables(ctx, tx, own); err != nil {
 		return err
 	}
 	controls, err := readControls(ctx, tx, "")

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,8 +22,35 @@ type Table struct {
 	// Untold says what the destination's numbers leave out, and why.
 	Untold []string `json:"untold,omitempty"`
 
+	// Uncounted is why it isn't known how many rows wait; "" if it is, or if the strategy never tells.
+	Uncounted string `json:"uncounted,omitempty"`
+
+	// Passed counts rows, among the newest, that the mapping takes for delivered, or for none of its states, and that no
+	// relay has handled: since they were written none has settled a row. PassedSince is when the oldest was written.
+	// Rows younger than the lag objective don't count.
+	Passed      Count     `json:"passed_over,omitzero"`
+	PassedSince time.Time `json:"passed_over_since,omitzero"`
+
+	// RelayAlone means that no column tells which rows are blocked: the relay alone knows, and tries them again when it is
+	// started again.
+	RelayAlone bool `json:"blocked_known_to_relay_alone,omitempty"`
+
 	// Behind is the oldest open transaction that the strategy waits for; nil if it waits for none, or never does.
 	Behind *OpenTransaction `json:"behind,omitempty"`
+}
+
+// OwnTable is what a relay knows of a destination with a table of its own, as it would write it to outbox.tables: for
+// where that isn't there, or may not be written to.
+type OwnTable struct {
+	Destination  string
+	Group        int
+	Groups       int
+	Owner        string
+	Strategy     string
+	Mapping      mapping.Mapping
+	LagObjective time.Duration
+	Account      mapping.Account // by the clock of this process
+	BeganAt      time.Time       // likewise
 }
 
 // tableRow is what a relay has written about itself and the table.
@@ -40,16 +68,21 @@ type tableRow struct {
 	Objective   int64 // microseconds
 	UpdatedAt   time.Time
 	Live        bool
+	Account     []byte
+	BeganAt     time.Time
+
+	mapping mapping.Mapping
+	account mapping.Account
 }
 
 // readTables adds the destinations that read tables of their own. A relay lives while it has a session: relays of such
 // tables have no leases that others could see. Of several relays those that live count, or else the one that was last
 // heard of.
-func (r *Report) readTables(ctx context.Context, tx pgx.Tx) error {
+func (r *Report) readTables(ctx context.Context, tx pgx.Tx, own []OwnTable) error {
 	rows, err := tx.Query(ctx, `
 		SELECT destination, shard_group, shard_groups, owner, strategy, mapping::text::bytea, state, state_since, coalesce(last_error, ''), last_error_at,
 		       (extract(epoch FROM lag_objective) * 1000000)::bigint, updated_at,
-		       session IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database())
+		       session IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database()), account::text::bytea, began_at
 		FROM outbox.tables ORDER BY destination, shard_group, 13 DESC, updated_at DESC`)
 	var list []tableRow
 	if err == nil {
@@ -58,7 +91,48 @@ func (r *Report) readTables(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return fmt.Errorf("read the states of tables: %w", err)
 	}
-	for _, t := range list {
+	for i := range list {
+		if err := list[i].parse(); err != nil {
+			return err
+		}
+	}
+	return r.countTables(ctx, tx, r.known(list, own), true)
+}
+
+func (t *tableRow) parse() error {
+	if err := json.Unmarshal(t.Mapping, &t.mapping); err != nil {
+		return fmt.Errorf("read the mapping of destination %s: %w", t.Destination, err)
+	}
+	if err := json.Unmarshal(t.Account, &t.account); err != nil {
+		return fmt.Errorf("read the account of destination %s: %w", t.Destination, err)
+	}
+	return nil
+}
+
+// known adds to a list of what relays have written what this process knows of its own work: it knows it earlier.
+func (r *Report) known(list []tableRow, own []OwnTable) []tableRow {
+	ahead := r.At.Sub(time.Now()) // the database's clock
+	for _, t := range own {
+		row := tableRow{Destination: t.Destination, Group: t.Group, Groups: t.Groups, Owner: t.Owner, Strategy: t.Strategy,
+			Objective: max(t.LagObjective, 0).Microseconds(), UpdatedAt: r.At, Live: true, BeganAt: t.BeganAt.Add(ahead),
+			State: "flowing", mapping: t.Mapping, account: t.Account.Shifted(ahead)}
+		i := slices.IndexFunc(list, func(l tableRow) bool {
+			return l.Destination == t.Destination && l.Group == t.Group && l.Owner == t.Owner
+		})
+		if i >= 0 {
+			list[i].account, list[i].Live = row.account, true
+			continue
+		}
+		list = append([]tableRow{row}, list...) // those that live are first
+	}
+	return list
+}
+
+// countTables makes destinations of what relays know, and counts what waits in their tables. schema means that the
+// outbox's tables can be read.
+func (r *Report) countTables(ctx context.Context, tx pgx.Tx, list []tableRow, schema bool) error {
+	for i := range list {
+		t := &list[i]
 		d := r.destination(t.Destination)
 		if !t.Live && slices.ContainsFunc(d.Groups, func(g Group) bool { return g.Group == t.Group }) {
 			continue
@@ -70,12 +144,9 @@ func (r *Report) readTables(ctx context.Context, tx pgx.Tx) error {
 		if d.Table != nil {
 			continue
 		}
-		var m mapping.Mapping
-		if err := json.Unmarshal(t.Mapping, &m); err != nil {
-			return fmt.Errorf("read the mapping of destination %s: %w", t.Destination, err)
-		}
-		d.Table = &Table{Name: m.Table, Strategy: t.Strategy}
-		if err := d.count(ctx, tx, m); err != nil {
+		d.Table = &Table{Name: t.mapping.Table, Strategy: t.Strategy}
+		account, since := accounts(list, d.Name)
+		if err := d.count(ctx, tx, t.mapping, account, since, schema); err != nil {
 			return err
 		}
 		if err := d.readBehind(ctx, tx); err != nil {
@@ -85,27 +156,149 @@ func (r *Report) readTables(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// countFor bounds a count in a table of somebody else's, which may have no index for it.
-const countFor = time.Second
+// accounts sums up what the relays of a destination know, and since when rows are their business that none of them has
+// handled. What a relay that is gone has held is waiting again.
+func accounts(list []tableRow, destination string) (sum mapping.Account, since time.Time) {
+	var began time.Time
+	for i := range list {
+		t := &list[i]
+		if t.Destination != destination {
+			continue
+		}
+		began = earliest(began, t.BeganAt)
+		if t.account.HandledAt.After(sum.HandledAt) {
+			sum.HandledAt = t.account.HandledAt
+		}
+		if !t.Live {
+			continue
+		}
+		a := &t.account
+		sum.Held, sum.Lanes, sum.Blocked = sum.Held+a.Held, sum.Lanes+a.Lanes, sum.Blocked+a.Blocked
+		sum.LastError = orElse(sum.LastError, a.LastError)
+		sum.BlockedSince, sum.FailingSince = earliest(sum.BlockedSince, a.BlockedSince), earliest(sum.FailingSince, a.FailingSince)
+		sum.Oldest, sum.Waiting = earliest(sum.Oldest, a.Oldest), earliest(sum.Waiting, a.Waiting)
+		sum.NextRetry = earliest(sum.NextRetry, a.NextRetry)
+	}
+	since = began
+	if handled := sum.HandledAt.Add(handledWithin); !sum.HandledAt.IsZero() && handled.After(since) {
+		since = handled
+	}
+	return sum, since
+}
+
+const (
+	// countFor bounds a count in a table of somebody else's, which may have no index for it.
+	countFor = time.Second
+
+	// handledWithin is for how long after the time that a relay has written it may have settled more: it writes that
+	// every ten seconds, and what it has not written is lost when it dies.
+	handledWithin = 30 * time.Second
+
+	// newestRows is among how many rows, the newest, those are counted that no relay has handled.
+	newestRows = 1000
+)
 
 // count counts what waits in the destination's table, and what is dead. What can't be counted is named.
-func (d *Destination) count(ctx context.Context, tx pgx.Tx, m mapping.Mapping) error {
+func (d *Destination) count(ctx context.Context, tx pgx.Tx, m mapping.Mapping, account mapping.Account, since time.Time, schema bool) error {
 	name, err := mapping.ParseTableName(m.Table)
 	if err != nil {
 		return fmt.Errorf("destination %s: %w", d.Name, err)
 	}
+	d.Table.RelayAlone = m.Blocked() == ""
 	untold := func(what, why string) { d.Table.Untold = append(d.Table.Untold, what+": "+why) }
-	if m.Done.How == "" {
-		untold("pending", "strategy "+d.Table.Strategy+" marks no row")
-	} else if err := within(ctx, tx, func(tx pgx.Tx) error { return d.countWaiting(ctx, tx, name, m, untold) }); err != nil {
+	uncounted := func(err error) {
 		untold("pending", err.Error())
+		d.Table.Uncounted = err.Error()
+	}
+	if m.Done.How == "" {
+		untold("pending", "strategy "+d.Table.Strategy+" marks no row, so the rows count that were written since the relay last settled one")
+	} else if err := within(ctx, tx, func(tx pgx.Tx) error { return d.countWaiting(ctx, tx, name, m, untold) }); err != nil {
+		uncounted(err)
+	}
+	d.account(account)
+	switch {
+	case m.CreatedAt == "":
+		untold("age of the oldest", "no column is named for the time of creation")
+	case d.LagObjective > 0 && m.Done.How != mapping.DoneDelete: // a row that is there waits
+		if err := within(ctx, tx, func(tx pgx.Tx) error { return d.countPassed(ctx, tx, name, m, since) }); err != nil && d.Table.Uncounted == "" {
+			uncounted(err)
+		}
 	}
 	if !m.Failure.Place() {
 		untold("dead letters", "the table has no place for them")
-	} else if err := within(ctx, tx, func(tx pgx.Tx) error { return d.countDead(ctx, tx) }); err != nil {
+	} else if err := within(ctx, tx, func(tx pgx.Tx) error { return d.countDead(ctx, tx, m, schema) }); err != nil {
 		untold("dead letters", err.Error())
 	}
 	return nil
+}
+
+// account adds what relays know of what they hold.
+func (d *Destination) account(a mapping.Account) {
+	h := &d.Held
+	if more := a.Held - h.Messages.N; more > 0 { // those behind one that has failed are not marked, and were counted as pending
+		h.Messages.N = a.Held
+		d.Pending.N = max(d.Pending.N-more, 0)
+	}
+	h.Lanes, h.Blocked = max(h.Lanes, a.Lanes), max(h.Blocked, a.Blocked)
+	if a.Lanes > 0 {
+		h.Lanes = a.Lanes
+	}
+	h.NextRetry, h.LastError = earliest(h.NextRetry, a.NextRetry), orElse(a.LastError, h.LastError)
+	h.BlockedSince, h.FailingSince = earliest(h.BlockedSince, a.BlockedSince), earliest(h.FailingSince, a.FailingSince)
+	h.Oldest, h.waiting = earliest(h.Oldest, a.Oldest), earliest(h.waiting, a.Waiting)
+	d.Oldest = earliest(d.Oldest, a.Oldest)
+}
+
+// countPassed looks at the newest rows for those that no relay has handled and that yet don't wait by the mapping. Of a
+// strategy that marks no row, these are what waits.
+func (d *Destination) countPassed(ctx context.Context, tx pgx.Tx, name mapping.TableName, m mapping.Mapping, since time.Time) error {
+	waits, dead, odd := "false", "false", "false"
+	if m.Done.How != "" {
+		waits = m.Unsettled()
+	}
+	if m.Done.How == mapping.DoneStatus {
+		known := []string{schema.QuoteLiteral(m.Done.Waiting), schema.QuoteLiteral(m.Done.Value)}
+		status := "m." + schema.QuoteIdentifier(m.Done.Column)
+		if m.Failure.FailedValue != "" {
+			dead = status + " = " + schema.QuoteLiteral(m.Failure.FailedValue)
+			known = append(known, schema.QuoteLiteral(m.Failure.FailedValue))
+		}
+		if m.Claim.Status != "" {
+			known = append(known, schema.QuoteLiteral(m.Claim.Status))
+		}
+		odd = fmt.Sprintf("(%s IS NULL OR %[1]s::text NOT IN (%s))", status, strings.Join(known, ", "))
+	}
+	due := columnOf(m.CreatedAt, "timestamptz")
+	if m.DeliverAt != "" {
+		due = fmt.Sprintf("greatest(%s, %s)", due, columnOf(m.DeliverAt, "timestamptz"))
+	}
+	var n int64
+	var oldest *time.Time
+	err := tx.QueryRow(ctx, fmt.Sprintf(`
+		SELECT count(*), min(due) FROM (
+			SELECT %s AS created, %s AS due, coalesce(%s, false) AS waits, coalesce(%s, false) AS dead, %s AS odd
+			FROM %s m ORDER BY m.%s DESC LIMIT %d) s
+		WHERE NOT waits AND NOT dead AND (odd OR created > $1) AND due <= clock_timestamp() - $2::bigint * interval '1 microsecond'`,
+		columnOf(m.CreatedAt, "timestamptz"), due, waits, dead, odd, name, schema.QuoteIdentifier(m.ID), newestRows),
+		since, d.LagObjective.Microseconds()).Scan(&n, &oldest)
+	if err != nil {
+		return err
+	}
+	found := Count{n, n == newestRows}
+	if m.Done.How != "" {
+		d.Table.Passed, d.Table.PassedSince = found, value(oldest)
+		return nil
+	}
+	d.Pending, d.Oldest, d.Held.waiting = found, earliest(d.Oldest, value(oldest)), earliest(d.Held.waiting, value(oldest))
+	return nil
+}
+
+// columnOf is a column of the table m as a type; NULL if none is named.
+func columnOf(name, kind string) string {
+	if name == "" {
+		return "NULL::" + kind
+	}
+	return "m." + schema.QuoteIdentifier(name) + "::" + kind
 }
 
 // within runs f so that its failure doesn't fail tx, and each of its statements for a moment only.
@@ -124,26 +317,17 @@ func within(ctx context.Context, tx pgx.Tx, f func(tx pgx.Tx) error) error {
 // countWaiting takes rows that have failed before for held ones.
 func (d *Destination) countWaiting(ctx context.Context, tx pgx.Tx, name mapping.TableName, m mapping.Mapping,
 	untold func(what, why string)) error {
-	column := func(name, kind string) string {
-		if name == "" {
-			return "NULL::" + kind
-		}
-		return "m." + schema.QuoteIdentifier(name) + "::" + kind
-	}
 	tried := "false"
 	switch counted := 0; {
 	case m.Failure.Attempts != "":
 		if m.Claim.Counts {
 			counted = 1 // the attempt that is being made
 		}
-		tried = fmt.Sprintf("coalesce(%s, 0) > %d", column(m.Failure.Attempts, "bigint"), counted)
+		tried = fmt.Sprintf("coalesce(%s, 0) > %d", columnOf(m.Failure.Attempts, "bigint"), counted)
 	case m.Failure.Error != "":
-		tried = column(m.Failure.Error, "text") + " IS NOT NULL"
+		tried = columnOf(m.Failure.Error, "text") + " IS NOT NULL"
 	default:
 		untold("failures", "no column is named for attempts or errors")
-	}
-	if m.CreatedAt == "" {
-		untold("age of the oldest", "no column is named for the time of creation")
 	}
 	blocked := m.Blocked()
 	switch {
@@ -161,8 +345,8 @@ func (d *Destination) countWaiting(ctx context.Context, tx pgx.Tx, name mapping.
 		       count(*) FILTER (WHERE blocked), min(coalesce(tried_at, due)) FILTER (WHERE blocked),
 		       coalesce((array_agg(error ORDER BY tried_at DESC NULLS LAST) FILTER (WHERE tried AND error IS NOT NULL))[1], '')
 		FROM (SELECT greatest(%s, %s) AS due, %s AS tried, %s AS tried_at, %s AS error, coalesce(%s, false) AS blocked FROM %s m WHERE %s LIMIT %d) s`,
-		column(m.CreatedAt, "timestamptz"), column(m.DeliverAt, "timestamptz"), tried, column(m.Failure.LastAttempt, "timestamptz"),
-		column(m.Failure.Error, "text"), blocked, name, m.Unsettled(), countLimit+1)).
+		columnOf(m.CreatedAt, "timestamptz"), columnOf(m.DeliverAt, "timestamptz"), tried, columnOf(m.Failure.LastAttempt, "timestamptz"),
+		columnOf(m.Failure.Error, "text"), blocked, name, m.Unsettled(), countLimit+1)).
 		Scan(&n, &oldest, &waiting, &failed, &since, &blocks, &blockedSince, &last)
 	if err != nil {
 		return err

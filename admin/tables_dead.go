@@ -53,19 +53,28 @@ type deadRows struct {
 }
 
 // readDeadRows finds the place of a destination's dead letters, or of its blocked rows.
-func readDeadRows(ctx context.Context, tx pgx.Tx, destination string, blocked bool) (d *deadRows, err error) {
-	d = &deadRows{}
-	err = tx.QueryRow(ctx, `SELECT strategy, mapping FROM outbox.tables WHERE destination = $1 ORDER BY updated_at DESC LIMIT 1`,
-		destination).Scan(&d.strategy, &d.Mapping)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
+func readDeadRows(ctx context.Context, tx pgx.Tx, destination string, blocked bool) (*deadRows, error) {
+	var strategy string
+	var m mapping.Mapping
+	err := tx.QueryRow(ctx, `SELECT strategy, mapping FROM outbox.tables WHERE destination = $1 ORDER BY updated_at DESC LIMIT 1`,
+		destination).Scan(&strategy, &m)
+	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("%w: no relay has read a table of its own for destination %s: look at outbox status, and at outbox dead ls",
 			ErrNotFound, destination)
-	case err != nil:
+	}
+	if err != nil {
 		return nil, err
+	}
+	return deadRowsOf(ctx, tx, strategy, m, blocked)
+}
+
+func deadRowsOf(ctx context.Context, tx pgx.Tx, strategy string, m mapping.Mapping, blocked bool) (d *deadRows, err error) {
+	d = &deadRows{strategy: strategy, Mapping: m}
+	switch {
 	case blocked && d.Mapping.Blocked() == "":
 		return nil, fmt.Errorf("%w: the mapping of table %s has no column for the time of the next attempt, so the relay alone knows "+
-			"what is blocked: it tries it again when it is restarted", ErrNotFound, d.Table)
+			"which rows are blocked: outbox status has their number and the last error, and the relay tries them again when it is started again",
+			ErrNotFound, d.Table)
 	case !blocked && !d.Failure.Place():
 		return nil, fmt.Errorf("%w: the mapping of table %s has no place for dead letters", ErrNotFound, d.Table)
 	}
@@ -291,18 +300,20 @@ func (d *deadRows) anew() map[string]string {
 }
 
 // countDead counts the dead letters of the destination's table. Those that are more than an operator has acknowledged
-// are new.
-func (d *Destination) countDead(ctx context.Context, tx pgx.Tx) error {
-	rows, err := readDeadRows(ctx, tx, d.Name, false)
+// are new: all, where the outbox has no table for that.
+func (d *Destination) countDead(ctx context.Context, tx pgx.Tx, m mapping.Mapping, acknowledged bool) error {
+	rows, err := deadRowsOf(ctx, tx, d.Table.Strategy, m, false)
 	if err != nil {
 		return err
 	}
 	var known int64
 	var knownAt *time.Time
-	err = tx.QueryRow(ctx, `SELECT coalesce(sum(messages), 0)::bigint, max(acknowledged_at) FROM outbox.tables_acknowledged WHERE destination = $1`,
-		d.Name).Scan(&known, &knownAt)
-	if err != nil {
-		return err
+	if acknowledged {
+		err = tx.QueryRow(ctx, `SELECT coalesce(sum(messages), 0)::bigint, max(acknowledged_at) FROM outbox.tables_acknowledged WHERE destination = $1`,
+			d.Name).Scan(&known, &knownAt)
+		if err != nil {
+			return err
+		}
 	}
 	var n int64
 	var since, newest *time.Time

@@ -126,6 +126,7 @@ func (r *Relay) serve(ctx context.Context, session Session, state *tracker) erro
 		events:  make(chan event, core.Stripes+3),
 		running: make(map[string]int),
 		most:    slices.Repeat([]int{math.MaxInt}, core.Stripes),
+		calls:   make(map[int]time.Time),
 		work:    work,
 	}
 	l.probe.pinger, _ = r.broker.(Pinger)
@@ -167,7 +168,9 @@ type loop struct {
 	events  chan event
 	running map[string]int // goroutines that will still send an event, by the call that they make
 	broken  error
-	most    []int // messages in a call of each stripe, see publish
+	most    []int             // messages in a call of each stripe, see publish
+	calls   map[int]time.Time // when the call of a stripe began that has not returned
+	answer  time.Time         // when the broker last returned from one
 
 	work        context.Context // publishing, settling
 	intake      context.Context // reading: ends first
@@ -193,11 +196,11 @@ func (l *loop) run(ctx context.Context) error {
 		next := l.core.next(now)
 		l.start(next)
 		probeAt := l.startProbe(now)
-		l.watchOutage()
+		hangsAt := l.watchOutage(time.Now())
 		if next.Drained {
 			return &ended{err: next.Err}
 		}
-		timer.Reset(untilWake(now, next.Wake, probeAt, l.session.Expires()))
+		timer.Reset(untilWake(now, next.Wake, probeAt, hangsAt, l.session.Expires()))
 		select {
 		case e := <-l.events:
 			l.returned(e)
@@ -275,6 +278,7 @@ func (l *loop) start(r ready) {
 		})
 	}
 	for _, k := range r.Publish {
+		l.calls[k.stripe] = time.Now()
 		l.do("Broker.Publish", func() func() { return l.publish(k) })
 	}
 	if s := r.Settle; s != nil {
@@ -373,7 +377,9 @@ func (l *loop) publish(k *call) func() {
 	ended := time.Now()
 	l.relay.observe(func() { l.relay.cfg.Observer.Published(k.Batch, errs, k.age(ended), ended.Sub(started)) })
 	return func() {
-		l.probe.answered(time.Now())
+		delete(l.calls, k.stripe)
+		l.answer = time.Now()
+		l.probe.answered(l.answer)
 		l.logFailures(k, errs)
 		l.core.onPublished(time.Now(), k, errs)
 	}
@@ -392,8 +398,40 @@ func (k *call) age(now time.Time) []time.Duration {
 	return k.ages
 }
 
-// watchOutage tells the state when the destination, or a topic of it, stops or starts taking messages.
-func (l *loop) watchOutage() {
+// hangsAfter is how long a broker may be silent while it has calls to answer, before the state says so. The calls go on:
+// how long they may last is up to the adapter.
+const hangsAfter = 5 * time.Second
+
+var errHangs = fmt.Errorf("no call to the broker has returned for %v; it waits for the answer", hangsAfter)
+
+// silentFrom is when the broker begins to be silent, zero if it has no call to answer.
+func (l *loop) silentFrom() (from time.Time) {
+	for _, began := range l.calls {
+		if began.Before(l.answer) {
+			began = l.answer
+		}
+		if from.IsZero() || began.Before(from) {
+			from = began
+		}
+	}
+	if from.IsZero() {
+		return from
+	}
+	return from.Add(hangsAfter)
+}
+
+// watchOutage tells the state when the destination, or a topic of it, stops or starts taking messages. It returns when it
+// has to look again.
+func (l *loop) watchOutage(now time.Time) time.Time {
+	silent := l.silentFrom()
+	l.tell(now, silent)
+	if silent.After(now) {
+		return silent
+	}
+	return time.Time{}
+}
+
+func (l *loop) tell(now, silent time.Time) {
 	if cause := l.core.outage.cause; l.core.outage.failures > 0 {
 		if l.state.change(StateStalled, cause) {
 			l.relay.cfg.Logger.Warn("destination stalled, it does not answer", "destination", l.relay.cfg.Name, "error", cause)
@@ -409,6 +447,12 @@ func (l *loop) watchOutage() {
 	if err := l.probe.err; err != nil {
 		if l.state.change(StateStalled, err) {
 			l.relay.cfg.Logger.Warn("destination can't be reached", "destination", l.relay.cfg.Name, "error", err)
+		}
+		return
+	}
+	if !silent.IsZero() && !silent.After(now) {
+		if l.state.change(StateStalled, errHangs) {
+			l.relay.cfg.Logger.Warn("destination hangs", "destination", l.relay.cfg.Name, "error", errHangs)
 		}
 		return
 	}

@@ -162,6 +162,9 @@ func (v Verb) Run(ctx context.Context, db admin.DB, actor string, params any) (a
 	return v.run(ctx, bounded{db, v.Timeout}, action, params)
 }
 
+// Bounded is a database whose transactions bound their statements, as those of verbs are.
+func Bounded(db admin.DB, timeout time.Duration) admin.DB { return bounded{db, timeout} }
+
 // bounded is a database whose transactions bound their statements.
 type bounded struct {
 	admin.DB

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -11,7 +12,8 @@ import (
 // read again when they are due. Messages that came by the log are kept in memory, because their rows may be gone. Safe
 // for concurrent use.
 type holds struct {
-	whole bool
+	whole   bool
+	changed func() // called after each change, without mu
 
 	mu    sync.Mutex
 	lanes map[string]*heldLane
@@ -30,9 +32,16 @@ type hold struct {
 	due      time.Time // zero: it waits behind its head
 	blocked  bool
 	kept     *relay.Delivery // the message, if it is kept in memory
+	since    time.Time       // when it was set aside
+	written  time.Time       // when it was written, or from when on it may be delivered; zero: unknown
+	delayed  bool            // it has not failed: it is paused, or for later
+	err      error           // of its last attempt
+	failedAt time.Time
 }
 
-func newHolds() *holds { return &holds{lanes: make(map[string]*heldLane)} }
+func newHolds(changed func()) *holds {
+	return &holds{lanes: make(map[string]*heldLane), changed: changed}
+}
 
 func (h *holds) size() int {
 	h.mu.Lock()
@@ -42,6 +51,7 @@ func (h *holds) size() int {
 
 // add sets a row aside, behind the others of its lane.
 func (h *holds) add(e entry, x *relay.Hold) {
+	defer h.changed()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d := x.Delivery
@@ -51,13 +61,64 @@ func (h *holds) add(e entry, x *relay.Hold) {
 		l = &heldLane{shard: d.Shard}
 		h.lanes[name] = l
 	}
-	added := hold{entry: e, position: d.Position, attempts: d.Attempts, due: x.RetryAt, blocked: x.Blocked}
+	added := hold{entry: e, position: d.Position, attempts: d.Attempts, due: x.RetryAt, blocked: x.Blocked, since: time.Now(),
+		written: d.CreatedAt}
+	if d.DeliverAt.After(added.written) {
+		added.written = d.DeliverAt
+	}
+	added.failed(x)
 	if h.whole {
 		message := *d
 		added.kept = &message
 	}
 	l.list = append(l.list, added)
 	h.count++
+}
+
+// failed notes why a row waits.
+func (x *hold) failed(why *relay.Hold) {
+	if x.delayed = why.Err == nil && !why.Blocked && !why.RetryAt.IsZero(); why.Err != nil {
+		x.err, x.failedAt = why.Err, time.Now()
+	}
+}
+
+// account sums up what waits.
+func (h *holds) account() (a mapping.Account) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	earlier := func(t *time.Time, than time.Time) {
+		if t.IsZero() || !than.IsZero() && than.Before(*t) {
+			*t = than
+		}
+	}
+	var failedAt, now = time.Time{}, time.Now()
+	a.Held, a.Lanes = int64(h.count), int64(len(h.lanes))
+	for _, l := range h.lanes {
+		head := &l.list[0]
+		switch {
+		case head.blocked:
+			a.Blocked++
+			earlier(&a.BlockedSince, head.since)
+		case head.err != nil:
+			earlier(&a.FailingSince, head.since)
+		}
+		if head.due.After(now) {
+			earlier(&a.NextRetry, head.due)
+		}
+		if head.err != nil && head.failedAt.After(failedAt) {
+			failedAt, a.LastError = head.failedAt, head.err.Error()
+		}
+		if head.delayed && head.due.After(now) {
+			continue
+		}
+		for i := range l.list {
+			earlier(&a.Oldest, l.list[i].written)
+			if !head.blocked {
+				earlier(&a.Waiting, l.list[i].written)
+			}
+		}
+	}
+	return a
 }
 
 // find returns what is known of a row that is held.
@@ -85,6 +146,7 @@ func (h *holds) at(d *relay.Delivery) (*heldLane, int) {
 
 // remove forgets a row that no longer waits.
 func (h *holds) remove(d *relay.Delivery) {
+	defer h.changed()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l, i := h.at(d)
@@ -104,10 +166,12 @@ func (h *holds) remove(d *relay.Delivery) {
 
 // retry notes another attempt of a head.
 func (h *holds) retry(x *relay.Hold) {
+	defer h.changed()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if l, i := h.at(x.Delivery); l != nil {
 		l.list[i].attempts, l.list[i].due, l.list[i].blocked = x.Delivery.Attempts, x.RetryAt, x.Blocked
+		l.list[i].failed(x)
 		for i := range l.list {
 			l.list[i].token = "" // the rows behind it are claimed again together with it
 		}
@@ -169,6 +233,7 @@ func (h *holds) blocked() (heads []hold) {
 
 // unblock lets the lane of a row continue.
 func (h *holds) unblock(ref uint64) {
+	defer h.changed()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, l := range h.lanes {
@@ -191,6 +256,7 @@ func (h *holds) first(lane string, limit int) []hold {
 
 // gone forgets those rows of a lane that were deleted, or done by another program.
 func (h *holds) gone(lane string, refs map[uint64]bool) {
+	defer h.changed()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := h.lanes[lane]

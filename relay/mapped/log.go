@@ -144,6 +144,7 @@ func (s *logSession) Settle(ctx context.Context, x relay.Settlement) error {
 			s.holds.add(entry{ref: x.Hold[i].Delivery.Ref}, &x.Hold[i])
 		}
 		s.holds.tried(&x)
+		s.source.settled(&x)
 		if through == 0 {
 			return nil
 		}

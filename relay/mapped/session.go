@@ -178,6 +178,7 @@ func (s *session) settle(ctx context.Context, settlement relay.Settlement, sort 
 func (s *session) remember(x *settled) {
 	x.remember(s.holds)
 	s.ledger.settle(len(x.entries))
+	s.source.settled(&x.Settlement)
 }
 
 // reload reads the first rows of a lane again. gone, if not nil, gets those that are no longer in the table.
@@ -210,6 +211,7 @@ func (s *session) reload(ctx context.Context, lane string, limit int, gone func(
 func (s *session) close(farewell func(*pgx.Conn) error) error {
 	dial.HangUp(s.reading)
 	err := s.link.close(farewell)
+	s.source.known.begin(nil)
 	s.source.active.Store(false)
 	return err
 }

@@ -482,6 +482,7 @@ func (s *skipLockedSession) Close(ctx context.Context) error {
 			return s.end(ctx, conn, &t.outcomes)
 		}))
 	}
+	s.source.known.begin(nil)
 	s.source.active.Store(false)
 	return errors.Join(errs...)
 }

@@ -28,7 +28,8 @@ type Source struct {
 
 	receipts receipts
 	states   *states.Writer // nil without the name of a destination
-	unsound  error          // why the log can't be read any more; sessions set it, one after the other
+	known    account
+	unsound  error // why the log can't be read any more; sessions set it, one after the other
 }
 
 var (
@@ -68,6 +69,7 @@ func (s *Source) init(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (err 
 	if cfg.Destination != "" {
 		s.states = states.NewTable(conn, s.owner, states.Table{
 			Groups: s.cfg.Groups, Session: dial.ApplicationName("outbox relay " + s.owner), Strategy: s.strategy, Mapping: m,
+			Account: s.Account,
 		}, s.cfg.Logger)
 	}
 	return nil
@@ -76,8 +78,12 @@ func (s *Source) init(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (err 
 // Report writes the relay's state to outbox.tables, where `outbox status` reads it.
 func (s *Source) Report(state relay.State, err error) {
 	if s.states != nil {
-		s.states.Report(states.Cursor{Destination: s.cfg.Destination, Group: s.cfg.Group, LagObjective: s.cfg.LagObjective}, state, err)
+		s.states.Report(s.cursor(), state, err)
 	}
+}
+
+func (s *Source) cursor() states.Cursor {
+	return states.Cursor{Destination: s.cfg.Destination, Group: s.cfg.Group, LagObjective: s.cfg.LagObjective}
 }
 
 // NotesFailures reports whether the table has a column that records every failure.
@@ -115,7 +121,12 @@ func (s *Source) Acquire(ctx context.Context) (_ relay.Session, err error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &session{source: s, table: t, pooled: pooled, holds: newHolds(), conn: storing, reading: reading}
+	x := &session{source: s, table: t, pooled: pooled, holds: newHolds(s.note), conn: storing, reading: reading}
+	defer func() {
+		if err == nil {
+			s.known.begin(x.holds)
+		}
+	}()
 	switch s.strategy {
 	case mapping.SkipLocked:
 		return newSkipLocked(x), nil

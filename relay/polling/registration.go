@@ -126,6 +126,7 @@ func (r *Registration) set(err error) {
 func (r *Registration) Close() {
 	r.stop()
 	<-r.stopped
+	r.states.Close()
 }
 
 // register connects and takes the name. The name's row then identifies this connection, by which other relays find out

@@ -1,5 +1,7 @@
 -- Destinations that read a table of their own, as their relays last said: what outbox.cursors has of the others. session is the
--- application_name of a relay's sessions, by which one that lives is known. mapping says what the table's columns mean.
+-- application_name of a relay's sessions, by which one that lives is known. mapping says what the table's columns mean. account is what
+-- the relay knows of its work and the table need not show (mapping.Account): what it holds and blocks, and when it last settled
+-- a row. began_at is when the relay was first seen: no older row is its business.
 CREATE TABLE outbox.tables (
     destination   text        NOT NULL,
     shard_group   smallint    NOT NULL,
@@ -13,6 +15,8 @@ CREATE TABLE outbox.tables (
     last_error    text,
     last_error_at timestamptz,
     lag_objective interval    NOT NULL,
+    account       jsonb       NOT NULL DEFAULT '{}',
+    began_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (destination, shard_group, owner)
 );

@@ -131,7 +131,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	}
 	defer d.traces.close()
 	alone := d.units[0]
-	if alone.watch.reads && !d.options.Several {
+	if alone.watch.outbox && !d.options.Several {
 		if err := alone.checkDatabase(ctx); err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if alone.watch.reads && !d.options.Several {
+	if alone.watch.outbox && !d.options.Several {
 		err = alone.register(ctx)
 	}
 	aside, endAside := context.WithCancel(context.WithoutCancel(ctx))
@@ -205,7 +205,7 @@ func (d *Daemon) listen() (net.Listener, error) {
 // equip gives a unit what is the process's, and an API of its own.
 func (d *Daemon) equip(ctx context.Context, u *unit, served bool) (err error) {
 	u.traces, u.served = d.traces, served
-	if served && d.cfg.HTTP.API && u.watch.reads {
+	if served && d.cfg.HTTP.API {
 		if u.api, u.closePools, err = u.openAPI(ctx,
 			func(r *http.Request) (rest.Caller, error) { return d.gate.Load().within(u.Name, r) }); err != nil {
 			return err

@@ -50,7 +50,7 @@ func (u *unit) probe(ctx context.Context) []Probed {
 	}
 	var asking sync.WaitGroup
 	asking.Go(func() {
-		if u.watch.reads {
+		if u.watch.outbox {
 			found[0].Err = u.checkDatabase(ctx)
 		}
 	})

@@ -20,6 +20,14 @@ type partitioned interface {
 	Broker(relay.Broker) relay.Broker
 }
 
+// accountable is a source that knows what it holds, where the table need not show it.
+type accountable interface {
+	Account() mapping.Account
+}
+
+// tableOwner is a relay's name at a destination with a table of its own.
+func tableOwner(relay, destination string) string { return relay + "/" + destination }
+
 // readsOutbox reports whether any destination reads the outbox, whose schema has to be installed then.
 func readsOutbox(cfg config.Config) bool {
 	return slices.ContainsFunc(cfg.Destinations, func(d config.Destination) bool { return d.Source == nil })
@@ -53,7 +61,7 @@ func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registr
 		return replication.Guard(conn, c.Name, source), nil
 	}
 	strategy, m, cfg := c.Library(group)
-	cfg.Name, cfg.Logger = name+"/"+c.Name, logger
+	cfg.Name, cfg.Logger = tableOwner(name, c.Name), logger
 	if strategy == mapping.Replication {
 		cfg.Slot, cfg.Publication = tableLog(c)
 	}

@@ -164,7 +164,7 @@ func (u *unit) run(ctx context.Context) error {
 	var besides sync.WaitGroup
 	defer besides.Wait()
 	defer endAside()
-	if u.served && u.watch.reads {
+	if u.served {
 		besides.Go(func() { u.watch.run(aside) })
 	}
 	besides.Go(func() { u.notify.run(aside) })
@@ -217,7 +217,7 @@ const (
 
 // awaitDatabase tries to begin until it can. The verdict has the reason meanwhile, and other databases notice nothing.
 func (u *unit) awaitDatabase(ctx context.Context) error {
-	for pause := beginAgain; u.registration == nil && u.watch.reads; pause = min(2*pause, beginAtLast) {
+	for pause := beginAgain; u.registration == nil && u.watch.outbox; pause = min(2*pause, beginAtLast) {
 		attempt, cancel := context.WithTimeout(ctx, beginWithin+u.longestLease())
 		err := u.checkDatabase(attempt)
 		if err == nil {
@@ -290,6 +290,16 @@ func (u *unit) runPart(ctx context.Context, p part) error {
 	source, err := OpenSource(u.conn, u.cfg.Name, u.registration, c, p.group, logger)
 	if err != nil {
 		return err
+	}
+	if table, ok := source.(accountable); ok {
+		strategy, m := c.Source.Resolve()
+		own := admin.OwnTable{Destination: c.Name, Group: p.group, Groups: c.ShardGroups, Owner: tableOwner(u.cfg.Name, c.Name), Strategy: strategy,
+			Mapping: m, LagObjective: c.LagObjective, BeganAt: time.Now()}
+		u.watch.reads(c.Name, p.group, func() admin.OwnTable {
+			now := own
+			now.Account = table.Account()
+			return now
+		})
 	}
 	if p.broker.Coupled != nil {
 		source = p.broker.Coupled.Source(source)

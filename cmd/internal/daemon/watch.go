@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -26,7 +27,7 @@ type watch struct {
 	relay        string
 	database     string // that commands name; "" for the only one
 	destinations []string
-	reads        bool // the outbox; otherwise there is nothing to look at
+	outbox       bool // a destination reads it, so it has to be there; otherwise the tables alone are looked at
 	metrics      *metrics
 	history      *console.History
 	logger       *slog.Logger
@@ -36,6 +37,7 @@ type watch struct {
 	readAt time.Time     // by this process's clock, when that look began
 	err    error         // of the last look
 	live   map[workOn]admin.Live
+	tables map[workOn]func() admin.OwnTable
 	seen   time.Time // when somebody looked at the console
 }
 
@@ -61,7 +63,7 @@ const (
 
 func newWatch(relay string, m *metrics, logger *slog.Logger, conn func(context.Context) (*pgx.Conn, error)) *watch {
 	return &watch{conn: conn, relay: relay, metrics: m, history: console.NewHistory(), logger: logger,
-		report: &admin.Report{}, live: make(map[workOn]admin.Live)}
+		report: &admin.Report{}, live: make(map[workOn]admin.Live), tables: make(map[workOn]func() admin.OwnTable)}
 }
 
 // starting notes a shard group that this relay is to work on.
@@ -69,8 +71,29 @@ func (w *watch) starting(destination string, group int, ofOutbox bool) {
 	if !slices.Contains(w.destinations, destination) {
 		w.destinations = append(w.destinations, destination)
 	}
-	w.reads = w.reads || ofOutbox
-	w.live[workOn{destination, group}] = admin.Live{Destination: destination, Group: group, State: "starting", Since: time.Now()}
+	w.outbox = w.outbox || ofOutbox
+	owner := w.relay
+	if !ofOutbox {
+		owner = tableOwner(w.relay, destination)
+	}
+	w.live[workOn{destination, group}] = admin.Live{Destination: destination, Group: group, Owner: owner, State: "starting", Since: time.Now()}
+}
+
+// reads notes a shard group with a table of its own, and how to ask what is known of it.
+func (w *watch) reads(destination string, group int, table func() admin.OwnTable) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tables[workOn{destination, group}] = table
+}
+
+// own lists what is known of the destinations with tables of their own.
+func (w *watch) own() (list []admin.OwnTable) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, at := range slices.SortedFunc(maps.Keys(w.tables), workOn.compare) {
+		list = append(list, w.tables[at]())
+	}
+	return list
 }
 
 // note takes over what a part of the relay does now.
@@ -141,11 +164,9 @@ func (w *watch) look(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
 	if conn == nil {
 		conn, err = w.conn(ctx)
 	}
-	var found any
+	var found *admin.Report
 	if err == nil {
-		status := verbs.Status()
-		status.Timeout = statementFor
-		found, err = status.Run(ctx, conn, w.relay, status.New())
+		found, err = admin.StatusWith(ctx, verbs.Bounded(conn, statementFor), w.own(), !w.outbox)
 	}
 	if err != nil {
 		w.logger.Debug("the database could not be looked at", "error", err)
@@ -159,7 +180,7 @@ func (w *watch) look(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
 	if w.err = err; err != nil {
 		return nil
 	}
-	w.report, w.readAt = found.(*admin.Report), began
+	w.report, w.readAt = found, began
 	w.history.Add(w.report, time.Now())
 	w.metrics.sample(w.report, func(name string) bool { return slices.Contains(w.destinations, name) })
 	return conn
@@ -220,9 +241,6 @@ func (w *watch) glance() (*admin.Report, time.Duration) {
 
 // known is what was read last, and how old that is.
 func (w *watch) known() (*admin.Report, time.Duration) {
-	if !w.reads { // what the parts say is all there is
-		return &admin.Report{At: time.Now()}, 0
-	}
 	return w.report, w.age()
 }
 
@@ -242,12 +260,15 @@ func (w *watch) age() time.Duration {
 
 // works lists what the parts do, in order.
 func (w *watch) works() []admin.Live {
-	return slices.SortedFunc(maps.Values(w.live), func(a, b admin.Live) int {
-		if byName := strings.Compare(a.Destination, b.Destination); byName != 0 {
-			return byName
-		}
-		return a.Group - b.Group
-	})
+	var list []admin.Live
+	for _, at := range slices.SortedFunc(maps.Keys(w.live), workOn.compare) {
+		list = append(list, w.live[at])
+	}
+	return list
+}
+
+func (a workOn) compare(b workOn) int {
+	return cmp.Or(strings.Compare(a.destination, b.destination), a.group-b.group)
 }
 
 // readiness is the body of /readyz.
@@ -264,7 +285,7 @@ func (w *watch) readiness() readiness {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := readiness{Relay: w.relay, Work: w.works()}
-	answers := !w.reads || !w.readAt.IsZero() && w.age() <= admin.ReadWithin
+	answers := !w.readAt.IsZero() && w.age() <= admin.ReadWithin
 	for _, l := range r.Work {
 		switch relay.State(l.State) {
 		case relay.StateFlowing, relay.StateFailing, relay.StateStalled:

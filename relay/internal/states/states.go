@@ -6,13 +6,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/later"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Writer writes the states of the cursors of one owner. It makes a best effort: if it can't write a state now, it
@@ -23,6 +26,9 @@ type Writer struct {
 	logger *slog.Logger
 	table  *Table // nil: there are cursors
 	later  *later.Writer[Cursor, change]
+
+	mu   sync.Mutex
+	last map[Cursor]change // of a table: what it writes with a new account
 }
 
 // Table describes what is read where there is no cursor.
@@ -31,6 +37,9 @@ type Table struct {
 	Session  string // the application_name of the relay's sessions
 	Strategy string
 	Mapping  any // written as JSON
+
+	// Account is what the relay knows of its work, at the time that it is written.
+	Account func() mapping.Account
 }
 
 // Cursor is a row of outbox.cursors, and the objective of its destination; not positive: none.
@@ -61,29 +70,53 @@ func New(conn *pgx.ConnConfig, owner string, logger *slog.Logger) *Writer {
 // there and the role may write to it.
 func NewTable(conn *pgx.ConnConfig, owner string, table Table, logger *slog.Logger) *Writer {
 	w := New(conn, owner, logger)
-	w.table = &table
+	w.table, w.last = &table, make(map[Cursor]change)
 	return w
+}
+
+// Again writes the table's account, with the state that was reported last.
+func (w *Writer) Again(at Cursor) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if last, ok := w.last[at]; ok {
+		w.later.Note(at, last)
+	}
 }
 
 // Report notes the state of a cursor's relay; err is the cause. A relay that waits for the lease has no state to write
 // to a cursor, and a regular stop shows in the lease. With relay.StateStopped the call returns when everything is
-// written, or has failed once more.
+// written, or has failed once more; a cause is then written as soon as the database lets it, while the process lasts.
 func (w *Writer) Report(at Cursor, state relay.State, err error) {
 	c := change{state: state, at: time.Now()}
 	if err != nil {
 		c.cause = err.Error()
 	}
+	note := func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.table != nil && state == relay.StateStopped {
+			delete(w.last, at)
+		} else if w.table != nil {
+			w.last[at] = change{state: c.state, at: c.at} // its cause is written once
+		}
+		w.later.Note(at, c)
+	}
 	switch {
 	case state == relay.StateWaiting:
 	case state != relay.StateStopped:
-		w.later.Note(at, c)
+		note()
 	default:
-		if err != nil {
-			w.later.Note(at, c)
+		if err == nil {
+			_ = w.later.End(at) // write has logged the error
+			return
 		}
-		_ = w.later.End(at) // write has logged the error
+		note()
+		_ = w.later.Flush() // what it can't write now it writes later: nobody else knows why the relay gave up
 	}
 }
+
+// Close gives up what it can't write.
+func (w *Writer) Close() { _ = w.later.End() }
 
 func (w *Writer) write(ctx context.Context, changes map[Cursor]change) error {
 	conn, err := dial.Connect(ctx, w.conn, "outbox states "+w.owner)
@@ -101,6 +134,7 @@ func (w *Writer) write(ctx context.Context, changes map[Cursor]change) error {
 		}
 	}
 	for at, c := range changes {
+		c.cause = schema.Fit(conn, c.cause)
 		if w.table != nil {
 			if err := w.writeTable(ctx, conn, at, c); err != nil {
 				w.logger.Debug("the state of a table could not be written", "destination", at.Destination, "error", err)
@@ -129,7 +163,18 @@ func (w *Writer) write(ctx context.Context, changes map[Cursor]change) error {
 const forgottenAfter = "1 day"
 
 func (w *Writer) writeTable(ctx context.Context, conn *pgx.Conn, at Cursor, c change) error {
+	var now time.Time
+	before := time.Now()
+	if err := conn.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&now); err != nil {
+		return err
+	}
 	columns, err := json.Marshal(w.table.Mapping)
+	if err != nil {
+		return err
+	}
+	known := w.table.Account().Shifted(now.Sub(before))
+	known.LastError = schema.Fit(conn, known.LastError)
+	account, err := json.Marshal(known)
 	if err != nil {
 		return err
 	}
@@ -138,15 +183,16 @@ func (w *Writer) writeTable(ctx context.Context, conn *pgx.Conn, at Cursor, c ch
 			DELETE FROM outbox.tables WHERE destination = $1 AND owner <> $3 AND updated_at < clock_timestamp() - interval '`+forgottenAfter+`'
 			AND session NOT IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database()))
 		INSERT INTO outbox.tables AS t (destination, shard_group, owner, shard_groups, session, strategy, mapping, state, state_since,
-		                                last_error, last_error_at, lag_objective)
-		SELECT $1, $2, $3, $4, $5, $6, $7::text::jsonb, $8, n.at, nullif($9, ''), CASE WHEN $9 <> '' THEN n.at END, $11::bigint * interval '1 microsecond'
+		                                last_error, last_error_at, lag_objective, account)
+		SELECT $1, $2, $3, $4, $5, $6, $7::text::jsonb, $8, n.at, nullif($9, ''), CASE WHEN $9 <> '' THEN n.at END, $11::bigint * interval '1 microsecond', $12::text::jsonb
 		FROM (SELECT clock_timestamp() - $10::bigint * interval '1 microsecond' AS at) n
 		ON CONFLICT (destination, shard_group, owner) DO UPDATE SET
 			shard_groups = excluded.shard_groups, session = excluded.session, strategy = excluded.strategy, mapping = excluded.mapping,
 			state_since = CASE WHEN t.state = excluded.state THEN t.state_since ELSE excluded.state_since END, state = excluded.state,
 			last_error = coalesce(excluded.last_error, t.last_error), last_error_at = coalesce(excluded.last_error_at, t.last_error_at),
-			lag_objective = excluded.lag_objective, updated_at = clock_timestamp()`,
+			lag_objective = excluded.lag_objective, account = excluded.account, updated_at = clock_timestamp()`,
 		at.Destination, at.Group, w.owner, w.table.Groups, w.table.Session, w.table.Strategy, string(columns), string(c.state), c.cause,
-		time.Since(c.at).Microseconds(), max(at.LagObjective, 0).Microseconds())
+		time.Since(c.at).Microseconds(), max(at.LagObjective, 0).Microseconds(),
+		string(account))
 	return err
 }

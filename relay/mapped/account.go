@@ -1,0 +1,68 @@
+package mapped
+
+import (
+	"sync"
+	"time"
+
+	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/relay"
+)
+
+// account is what a source knows of its work, whoever asks. Safe for concurrent use.
+type account struct {
+	mu      sync.Mutex
+	holds   *holds    // of the session; nil without one
+	handled time.Time // when a row was last settled
+	noted   time.Time // when that was last to be written
+}
+
+// handledEvery is how often it is written that rows are settled, while nothing else is to be written.
+const handledEvery = 10 * time.Second
+
+func (a *account) begin(h *holds) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.holds = h
+}
+
+// settled notes that a settlement is stored. It reports whether that is news.
+func (a *account) settled(s *relay.Settlement) bool {
+	if s.Through == nil && len(s.HeldDelivered)+len(s.HeldDead) == 0 {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.handled = time.Now()
+	news := a.handled.Sub(a.noted) >= handledEvery
+	if news {
+		a.noted = a.handled
+	}
+	return news
+}
+
+// Account is what the source knows of its work: of what it holds, no more than its session does.
+func (s *Source) Account() mapping.Account {
+	s.known.mu.Lock()
+	h, handled := s.known.holds, s.known.handled
+	s.known.mu.Unlock()
+	var a mapping.Account
+	if h != nil {
+		a = h.account()
+	}
+	a.HandledAt = handled
+	return a
+}
+
+// note has the account written, where operators look for it.
+func (s *Source) note() {
+	if s.states != nil {
+		s.states.Again(s.cursor())
+	}
+}
+
+// settled notes that a settlement is stored.
+func (s *Source) settled(x *relay.Settlement) {
+	if s.known.settled(x) {
+		s.note()
+	}
+}
