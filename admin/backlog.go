@@ -3,11 +3,14 @@ package admin
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/headers"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -36,8 +39,8 @@ type Backlog struct {
 
 	// Pending counts committed messages that are not settled: exact up to 10,000, by their ids beyond, and while a
 	// relay is far in a large backlog.
-	// Messages that the destination's filter leaves out count until the cursor has passed them; holds
-	// do not count.
+	// Messages that the destination's filter leaves out don't count, as far as its relay has written the filter to the
+	// database: from a sample, if there are more than some hundred. Holds do not count.
 	Pending Count `json:"pending"`
 
 	// Oldest is when the oldest pending message was inserted; zero if there is none.
@@ -102,6 +105,11 @@ type cursor struct {
 	First  string     // the oldest open window, or prev
 	LastID int64      // the last settled id in it
 	LastAt *time.Time // when that message was written; nil: unknown
+
+	Settings   []byte
+	SettingsAt time.Time
+
+	settings Settings
 }
 
 func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
@@ -110,12 +118,18 @@ func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
 		       nullif(lease_until, '-infinity'), delivered, state, state_since, coalesce(last_error, ''), last_error_at, updated_at, (extract(epoch FROM lag_objective) * 1000000)::bigint,
 		       system_identifier <> (SELECT s.system_identifier FROM pg_control_system() s)
 		       OR pg_snapshot_xmax(prev) > pg_snapshot_xmax(pg_current_snapshot()),
-		       prev::text, coalesce(windows[1], prev)::text, CASE WHEN cardinality(windows) = 0 THEN 0 ELSE last_id END, last_at
+		       prev::text, coalesce(windows[1], prev)::text, CASE WHEN cardinality(windows) = 0 THEN 0 ELSE last_id END, last_at,
+		       settings::text::bytea, settings_at
 		FROM outbox.cursors ORDER BY destination, shard_group`)
 	if err != nil {
 		return nil, fmt.Errorf("read cursors: %w", err)
 	}
 	cursors, err := pgx.CollectRows(rows, pgx.RowToStructByPos[cursor])
+	for i := range cursors {
+		if err == nil {
+			cursors[i].settings, err = parseSettings(cursors[i].Settings)
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read cursors: %w", err)
 	}
@@ -210,7 +224,87 @@ func (c *cursor) backlog(ctx context.Context, tx pgx.Tx) (Backlog, error) {
 		b.Pending.Estimated = true
 		b.Pending.N = max(b.Pending.N, (newest-lowest+1)/int64(c.Groups))
 	}
+	if b.Pending.N > 0 && c.settings.filters() {
+		if err := c.narrow(ctx, tx, &b); err != nil {
+			return failed(err)
+		}
+	}
 	return b, nil
+}
+
+// What a sample of a backlog has of its messages: the oldest ones, so that the oldest that is selected is found, and as
+// many as that spread over the rest. Beyond what is counted, the rest is spread over the pages of the table.
+const (
+	sampledFirst = 300
+	sampledRest  = 700
+	sampledPages = 200
+)
+
+// narrow leaves out of a backlog what the destination doesn't select. It looks at a sample, and is exact where that is
+// all there is.
+func (c *cursor) narrow(ctx context.Context, tx pgx.Tx, b *Backlog) error {
+	headerColumn := "NULL::text"
+	if c.settings.byHeaders() {
+		headerColumn = "CASE WHEN " + readable("m.headers::text") + " = m.headers::text THEN m.headers::text END"
+	}
+	columns := readable("m.topic") + ", " + readable("coalesce(m.event_type, '')") + ", " + readable("coalesce(m.aggregate_type, '')") + ", " +
+		readable("coalesce(m.content_type, '')") + ", " + headerColumn + ", m.created_at"
+	seen, wanted := int64(0), int64(0)
+	var oldest time.Time
+	look := func(sql string, args ...any) error {
+		rows, err := tx.Query(ctx, c.reading(sql), args...)
+		if err != nil {
+			return err
+		}
+		var m outbox.Message
+		var text *string
+		_, err = pgx.ForEachRow(rows, []any{&m.Topic, &m.EventType, &m.AggregateType, &m.ContentType, &text, &m.CreatedAt}, func() error {
+			m.Headers = headersOf(storedJSON(text))
+			seen++
+			if c.settings.wants(&m) {
+				wanted++
+				oldest = earliest(oldest, m.CreatedAt)
+			}
+			return nil
+		})
+		return err
+	}
+	var err error
+	if !b.Pending.Estimated {
+		err = look(fmt.Sprintf(`WITH pending AS MATERIALIZED (`+pendingParts+`),
+			numbered AS (SELECT xid, id, segment, row_number() OVER (ORDER BY id) AS n, count(*) OVER () AS total FROM pending)
+			SELECT `+columns+` FROM numbered p, LATERAL (SELECT * FROM outbox.messages m WHERE m.segment = p.segment AND m.xid = p.xid AND m.id = p.id LIMIT 1) m
+			WHERE p.n <= %[3]d OR p.n %% greatest(p.total / %[4]d, 1) = 0`, fmt.Sprintf("LIMIT %d", countLimit+1), "", sampledFirst, sampledRest),
+			c.args()...)
+	} else {
+		first, last := schema.Shards(c.Group, c.Groups)
+		var pages int64
+		err = tx.QueryRow(ctx, `SELECT coalesce(sum(pg_relation_size(i.inhrelid)), 0) / 8192 FROM pg_inherits i WHERE i.inhparent = $1::text::regclass`,
+			schema.MessagesOf(c.Destination)).Scan(&pages)
+		if err == nil {
+			share := min(100, 100*float64(sampledPages)/float64(max(pages, 1)))
+			err = look(`SELECT `+columns+` FROM outbox.messages m TABLESAMPLE SYSTEM ($6::double precision)
+				WHERE shard BETWEEN $4::smallint AND $5::smallint AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot)
+				  AND NOT (id <= $3::bigint AND pg_visible_in_snapshot(xid, $2::text::pg_snapshot))`, c.Prev, c.First, c.LastID, first, last, share)
+		}
+	}
+	if err != nil || seen == 0 { // of a few messages in a large table, none may be in the sample
+		return err
+	}
+	all := b.Pending.N
+	b.Pending.N = all * wanted / seen
+	b.Pending.Estimated = b.Pending.Estimated || seen < all
+	b.Oldest = oldest
+	return nil
+}
+
+// headersOf reads headers as a relay does; what it can't read decides nothing here.
+func headersOf(raw json.RawMessage) []outbox.Header {
+	if raw == nil {
+		return nil
+	}
+	list, _ := headers.Parse(string(raw))
+	return list
 }
 
 // waitsFor returns the segments that hold messages which the cursor has not passed; and those with so many of its

@@ -166,12 +166,12 @@ func (t OpenTransaction) ending() string {
 	if t.Prepared != "" {
 		sql = "ROLLBACK PREPARED " + schema.QuoteLiteral(t.Prepared)
 	}
-	return "have its owner end it; this SQL ends it and undoes what it did: " + sql + "; then look again"
+	return "have its owner end it; this SQL ends it and undoes what it did: " + sql
 }
 
 func (r *Report) holdUp(h Holder) Finding {
 	f := Finding{State: StateBroken, Since: h.Since, Cause: h.who(r.At) + " has locked what the relay needs",
-		Advice: h.ending(), Next: "outbox status"}
+		Advice: h.ending()}
 	if len(r.Holders) > 1 {
 		f.Cause += fmt.Sprintf(", and %d more", len(r.Holders)-1)
 	}
@@ -248,7 +248,7 @@ func stuckBehind(r *Report, d *Destination) (Finding, bool) {
 	t := d.Table.Behind
 	return Finding{State: StateLagging, Since: t.Since.Add(d.LagObjective),
 		Cause:  "what was written since waits, with strategy " + d.Table.Strategy + ", for " + t.who(r.At),
-		Advice: t.ending(), Next: "outbox status"}, true
+		Advice: t.ending()}, true
 }
 
 // readBehind finds the oldest transaction that the destination's strategy waits for.
@@ -303,8 +303,7 @@ func unindexed(r *Report, d *Destination) (Finding, bool) {
 		return Finding{}, false
 	}
 	return Finding{State: StateAtRisk, Cause: "an index of the outbox is missing or not valid, and relays read whole tables instead",
-		Advice: "as the owner of the schema run: " + strings.Join(r.Unindexed, "; ") + "; writers wait meanwhile. Then look again",
-		Next:   "outbox status"}, true
+		Advice: "as the owner of the schema run: " + strings.Join(r.Unindexed, "; ") + "; writers wait meanwhile"}, true
 }
 
 func slotKeeps(_ *Report, d *Destination) (Finding, bool) {

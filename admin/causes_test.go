@@ -177,7 +177,7 @@ func TestTablesThatAreLockedAreAVerdict(t *testing.T) {
 	on, _ := now.On([]string{"kafka"})
 	for _, v := range []Verdict{r.Verdict, now.Verdict, on, now.Destinations[0].Verdict} {
 		if v.State != StateBroken || !strings.Contains(v.Cause, "LOCK TABLE outbox.cursors") ||
-			!strings.Contains(v.Advice, want) || v.Next != "outbox status" {
+			!strings.Contains(v.Advice, want) || v.Next != "" {
 			t.Errorf("%q", v)
 		}
 	}

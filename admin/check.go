@@ -42,8 +42,10 @@ func (r Result) Compare(s Result) int {
 }
 
 // Result returns what the state alone means.
-func (s State) Result() Result {
-	return map[Tone]Result{Calm: ResultOK, Unknown: ResultUnknown, Attention: ResultWarning, Alarm: ResultCritical}[s.Tone()]
+func (s State) Result() Result { return s.Tone().result() }
+
+func (t Tone) result() Result {
+	return map[Tone]Result{Calm: ResultOK, Unknown: ResultUnknown, Attention: ResultWarning, Alarm: ResultCritical}[t]
 }
 
 // Limit is from where on a number is a warning, or critical; zero: never.
@@ -82,7 +84,7 @@ func (r *Report) Check(destination string, limits Limits) Checked {
 	if destination != "" {
 		verdict, _ = r.On([]string{destination})
 	}
-	c := Checked{Result: verdict.State.Result(), Measures: []Measure{}, Report: r}
+	c := Checked{Result: verdict.Result(), Measures: []Measure{}, Report: r}
 	var exceeded []string
 	for i := range r.Destinations {
 		d := &r.Destinations[i]

@@ -80,9 +80,9 @@ func Examine(ctx context.Context, db DB) (*Examination, error) {
 		e.Well = append(e.Well, "state")
 		return e, nil
 	}
-	for _, f := range append([]Finding{report.Verdict.Finding}, report.Verdict.Also...) {
+	for _, f := range report.Verdict.Causes() {
 		weight := WeightFault
-		if f.State.Tone() != Alarm {
+		if f.Tone() != Alarm {
 			weight = WeightRisk
 		}
 		text := Verdict{Finding: f, At: report.At}.Sentence()

@@ -326,8 +326,14 @@ func (f MessageSearch) part(ctx context.Context, tx pgx.Tx, segment int, at stri
 const (
 	// AtWaiting: the destination's cursor has not passed it.
 	AtWaiting = "waiting"
-	// AtPassed: the cursor has passed it and nothing is left of it: it was delivered, or the destination doesn't select
-	// it, or an operator discarded it.
+	// AtDelivered: the broker has accepted it.
+	AtDelivered = "delivered"
+	// AtUnselected: the destination doesn't select it, or would not if it came now.
+	AtUnselected = "not selected"
+	// AtDropped: an operator discarded it.
+	AtDiscarded = "discarded"
+	// AtPassed: the cursor has passed it and nothing is left of it, and it isn't known which of the three above is true:
+	// what the destination selected then is not recorded, or a rule leaves messages out, or it is long ago.
 	AtPassed  = "passed"
 	AtHeld    = "held"    // set aside, to be tried again, or behind a message of its key that is
 	AtBlocked = "blocked" // it waits for an operator, or is behind a message of its key that does
@@ -475,13 +481,38 @@ func (l *MessageLife) complete(ctx context.Context, tx pgx.Tx, cursors []cursor,
 			if err != nil {
 				return err
 			}
-			if a.State = AtWaiting; passed {
-				a.State = AtPassed
+			a.State, err = c.became(ctx, tx, &l.Message, passed)
+			if err != nil {
+				return err
 			}
 		}
 		l.Destinations = append(l.Destinations, a)
 	}
 	return nil
+}
+
+// became is what a message is at a destination that has set nothing of it aside. Discarded ones are known for a day.
+func (c *cursor) became(ctx context.Context, tx pgx.Tx, m *Message, passed bool) (string, error) {
+	selected := c.settings.wants(&outbox.Message{Topic: m.Topic, EventType: m.EventType, AggregateType: m.AggregateType,
+		ContentType: m.ContentType, Headers: headersOf(m.Headers)})
+	switch {
+	case !selected:
+		return AtUnselected, nil
+	case !passed:
+		return AtWaiting, nil
+	}
+	var discarded, recent bool
+	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.trash t WHERE t.destination = $1 AND t.id = $2 AND t.message_id = $3::text::uuid),
+		$4::timestamptz > clock_timestamp() - interval '23 hours'`, c.Destination, m.Position, m.MessageID.String(), m.CreatedAt).Scan(&discarded, &recent)
+	switch {
+	case err != nil:
+		return "", err
+	case discarded:
+		return AtDiscarded, nil
+	case c.settings.Selects == nil || c.settings.Drops || !recent || m.CreatedAt.Before(c.SettingsAt):
+		return AtPassed, nil
+	}
+	return AtDelivered, nil
 }
 
 // traceID is the trace's id in the header traceparent, by W3C's trace context.

@@ -49,6 +49,9 @@ var allRules = rules{
 		{"the replication slot is gone", slotless},
 		{"messages are refused again and again", refused},
 		{"messages wait for longer than they may", lagging},
+		{"a pause keeps messages for longer than they may wait", forgotten},
+		{"a table can't be counted", uncounted},
+		{"rows were delivered that no relay has handled", passedOver},
 		{"lanes wait for an operator", blocked},
 		{"a strategy waits for a transaction", stuckBehind},
 		{"there are new dead letters", dead},
@@ -105,7 +108,25 @@ func (r *Report) on(destinations []Destination) Verdict {
 		}
 		findings = append(append(findings, v.Finding), v.Also...)
 	}
+	if f, ok := r.unselectedBy(); ok {
+		findings = append(findings, f)
+	}
 	return verdictOn(r.At, findings, calm)
+}
+
+// unselectedBy is the finding that messages come which no destination selects.
+func (r *Report) unselectedBy() (f Finding, ok bool) {
+	if len(r.Unselected) == 0 {
+		return f, false
+	}
+	u := r.Unselected[0]
+	f = Finding{State: StateAtRisk, Since: u.First, Cause: fmt.Sprintf("%s of topic %q, which no destination selects: nobody gets them",
+		plural(u.Messages, "message is", "messages are"), u.Topic),
+		Advice: "add the topic to a destination's topics or filter, or drop it by a rule to say that this is meant"}
+	if more := len(r.Unselected) - 1; more > 0 {
+		f.Cause += fmt.Sprintf("; there are %s", plural(int64(more), "more such topic", "more such topics"))
+	}
+	return f, true
 }
 
 // On returns the verdict on the given destinations together, and that on each: those that one relay serves. A
@@ -129,7 +150,7 @@ func (r *Report) judgeDestination(d *Destination, by rules) Verdict {
 	var findings []Finding
 	add := func(f Finding) {
 		f.Destination = d.Name
-		at := slices.IndexFunc(findings, func(g Finding) bool { return g.State == f.State && f.State != StateAtRisk })
+		at := slices.IndexFunc(findings, func(g Finding) bool { return g.State == f.State && f.State != StateAtRisk && f.State != StateLagging })
 		if at < 0 {
 			findings = append(findings, f)
 		} else {
@@ -150,20 +171,20 @@ func (r *Report) judgeDestination(d *Destination, by rules) Verdict {
 		}
 	}
 	if slices.ContainsFunc(findings, func(f Finding) bool { return f.State.Tone() == Alarm }) { // what doesn't flow is late, of course
-		findings = slices.DeleteFunc(findings, func(f Finding) bool { return f.State == StateLagging })
+		findings = slices.DeleteFunc(findings, func(f Finding) bool { return f.State == StateLagging && !f.Halted })
 	}
-	return verdictOn(r.At, findings, calm(d))
+	return verdictOn(r.At, findings, calm(r, d))
 }
 
 // calm is the finding on a destination for which no rule has one.
-func calm(d *Destination) Finding {
+func calm(r *Report, d *Destination) Finding {
 	f := Finding{State: StateIdle, Destination: d.Name}
 	if d.Pending.N > 0 {
 		f.State = StateFlowing
 		f.Cause = fmt.Sprintf("%v pending", d.Pending)
 	}
 	if d.Held.Messages.N > 0 {
-		f.Cause = strings.TrimPrefix(f.Cause+", "+heldText(d), ", ")
+		f.Cause = strings.TrimPrefix(f.Cause+", "+heldFor(r, d), ", ")
 	}
 	for _, c := range d.Controls {
 		if c.Rate > 0 {
@@ -175,6 +196,18 @@ func calm(d *Destination) Finding {
 
 func heldText(d *Destination) string {
 	return fmt.Sprintf("%v held in %s", d.Held.Messages, plural(d.Held.Lanes, "lane", "lanes"))
+}
+
+// heldFor tells why messages are held that have not failed, and until when.
+func heldFor(r *Report, d *Destination) string {
+	text := heldText(d)
+	if d.Held.Delayed > 0 {
+		text += ", " + plural(d.Held.Delayed, "lane", "lanes") + " for a delivery time"
+	}
+	if d.Held.NextRetry.After(r.At) {
+		text += ", the next due at " + d.Held.NextRetry.UTC().Format(time.RFC3339)
+	}
+	return text
 }
 
 func altered(r *Report, d *Destination, _ *Group) (Finding, bool) {
@@ -230,12 +263,15 @@ func unowned(r *Report, d *Destination, g *Group) (Finding, bool) {
 		f.Advice = "let the role log in, or give the relay another one; it goes on by itself if it still runs, otherwise start it again"
 	case runs:
 		f.Cause += fmt.Sprintf(": %s had the lease until %v ago", g.Owner, away.Round(time.Second))
-		f.Advice, f.Next = "see the log of "+g.Owner, "outbox doctor"
+		f.Advice, f.Next = "the log of "+g.Owner+" says why", ""
 	case g.Owner != "" && away < 0:
 		f.Since = time.Time{}
 		f.Cause += fmt.Sprintf(": %s %s, and then the clock was set back", g.Owner, what)
 	case g.Owner != "":
 		f.Cause += fmt.Sprintf(": %s %s %v ago", g.Owner, what, away.Round(time.Second))
+	}
+	if g.LastError != "" && g.State != "flowing" {
+		f.Cause += "; its last error: " + g.LastError
 	}
 	var others []string
 	for _, relay := range r.Relays {
@@ -261,8 +297,26 @@ func unowned(r *Report, d *Destination, g *Group) (Finding, bool) {
 
 func stalled(_ *Report, _ *Destination, g *Group) (Finding, bool) {
 	return Finding{State: StateStalled, Since: g.StateSince, Cause: "the broker does not answer: " + orElse(g.LastError, "unknown cause"),
-		Advice: "check the broker, and its address in the relay's configuration; delivery goes on by itself once it answers",
-	}, g.State == "stalled"
+		Advice: adviceOn(g.LastError) + "; delivery goes on by itself once it answers"}, g.State == "stalled"
+}
+
+// adviceOn is what to do about a broker's error. What an adapter has not named, the words of the system and of common
+// servers tell.
+func adviceOn(text string) string {
+	text = strings.ToLower(text)
+	for _, known := range []struct{ advice, words string }{
+		{"make room on the broker's disk", "no space left|disk full|disk is full|disk_alarm|insufficient storage|insufficient resources|storage limit|misconf"},
+		{"renew the certificate that has expired, the broker's or the relay's own", "certificate has expired|certificate expired|certificate is not yet valid"},
+		{"name the authority of the broker's certificate in tls of the relay's configuration", "unknown authority|unknown certificate authority|unknown ca"},
+		{"give the relay's login at the broker the right that the cause names, or correct it in the relay's configuration",
+			"not authorized|unauthorized|access denied|access refused|permission denied|authentication fail|noauth|wrongpass|noperm"},
+		{"correct the broker's host name in the relay's configuration, or the name service", "no such host"},
+	} {
+		if slices.ContainsFunc(strings.Split(known.words, "|"), func(word string) bool { return strings.Contains(text, word) }) {
+			return known.advice
+		}
+	}
+	return "check the broker, and its address in the relay's configuration"
 }
 
 func closed(_ *Report, _ *Destination, g *Group) (Finding, bool) {
@@ -295,13 +349,20 @@ func orphaned(_ *Report, d *Destination) (Finding, bool) {
 		Next: "outbox destinations ls"}, len(d.Groups) == 0
 }
 
+// slotless is a fault for as long as nobody delivers. A relay that lives reads the table meanwhile, so nothing is lost,
+// except what was emitted without a row.
 func slotless(_ *Report, d *Destination) (Finding, bool) {
 	if d.Slot == nil || d.Slot.Position == "" || d.Slot.Status != "" && d.Slot.Status != "lost" {
 		return Finding{}, false
 	}
-	return Finding{State: StateBroken, Cause: fmt.Sprintf("its replication slot %s is %s", d.Slot.Name,
+	f := Finding{State: StateBroken, Cause: fmt.Sprintf("its replication slot %s is %s", d.Slot.Name,
 		orElse(d.Slot.Status, "not there any more")),
-		Advice: "the relay makes another one and delivers from the table meanwhile; start it if none runs", Next: "outbox relay"}, true
+		Advice: "the relay makes another one and delivers from the table meanwhile; start it if none runs", Next: "outbox relay"}
+	if !slices.ContainsFunc(d.Groups, func(g Group) bool { return !g.Live || g.State == "broken" || g.State == stoppedState }) {
+		f.State, f.Next = StateAtRisk, ""
+		f.Advice = "its relay notices when the stream ends, makes another one, and delivers from the table meanwhile"
+	}
+	return f, true
 }
 
 // failingAfter is how long ago a message must have been set aside for the verdict to be that the destination fails. A
@@ -310,33 +371,127 @@ const failingAfter = 2 * time.Second
 
 func refused(r *Report, d *Destination) (Finding, bool) {
 	since := d.Held.FailingSince
-	return Finding{State: StateFailing, Since: since, Cause: heldText(d) + ", tried again; last error: " +
+	again := ""
+	if left := d.Held.NextRetry.Sub(r.At).Round(time.Second); left > 0 && left < 24*time.Hour {
+		again = fmt.Sprintf(", the next in %v", left)
+	}
+	return Finding{State: StateFailing, Since: since, Cause: heldText(d) + ", tried again" + again + "; last error: " +
 			orElse(d.Held.LastError, "unknown"),
 			Advice: "cure the cause; they are tried again by themselves, and become dead letters after the last attempt"},
 		!since.IsZero() && r.At.Sub(since) > failingAfter
 }
 
 func blocked(_ *Report, d *Destination) (Finding, bool) {
-	return Finding{State: StateBlocked, Since: d.Held.BlockedSince, Cause: fmt.Sprintf("%s until an operator acts; last error: %s",
+	f := Finding{State: StateBlocked, Since: d.Held.BlockedSince, Cause: fmt.Sprintf("%s until an operator acts; last error: %s",
 		plural(d.Held.Blocked, "lane is held", "lanes are held"), orElse(d.Held.LastError, "unknown")),
 		Advice: "cure the cause, and have them tried again", Next: d.letters() + "requeue --blocked --destination " +
-			shell.Word(d.Name)}, d.Held.Blocked > 0
+			shell.Word(d.Name)}
+	if d.Table != nil && d.Table.RelayAlone { // no column tells which they are
+		f.Advice, f.Next = "cure the cause, and start the relay again: it tries them again then", ""
+	}
+	return f, d.Held.Blocked > 0
 }
 
-func lagging(r *Report, d *Destination) (Finding, bool) {
-	if slices.ContainsFunc(d.Controls, func(c Control) bool { return c.Rate == 0 && c.Topic == "" && c.Key == "" }) {
-		return Finding{}, false // an operator has paused it
+// pauseOf is the operators' pause of the whole destination, and throttleOf their bound on its rate; nil if there is none.
+func (d *Destination) pauseOf() *Control {
+	return d.control(func(c Control) bool { return c.Rate == 0 })
+}
+func (d *Destination) throttleOf() *Control {
+	return d.control(func(c Control) bool { return c.Rate > 0 })
+}
+
+func (d *Destination) control(of func(Control) bool) *Control {
+	i := slices.IndexFunc(d.Controls, func(c Control) bool { return c.Topic == "" && c.Key == "" && of(c) })
+	if i < 0 {
+		return nil
 	}
-	oldest := d.Held.waiting
+	return &d.Controls[i]
+}
+
+// late reports how long the oldest has waited that could be delivered, if that is longer than the objective allows.
+func (r *Report) late(d *Destination) (oldest time.Time, waits time.Duration, late bool) {
+	oldest = d.Held.waiting
 	for i := range d.Groups {
 		oldest = earliest(oldest, d.Groups[i].Oldest)
 	}
-	waits := r.At.Sub(oldest)
-	return Finding{State: StateLagging, Since: oldest.Add(d.LagObjective),
-			Cause: fmt.Sprintf("%v pending and %v held, the oldest for %v; it may be %v",
-				d.Pending, d.Held.Messages, waits.Round(time.Second), d.LagObjective),
-			Advice: "wait if the backlog shrinks; otherwise look at outbox_publish_seconds, and deliver in more calls (shard_groups)"},
-		!oldest.IsZero() && d.LagObjective > 0 && waits > d.LagObjective
+	waits = r.At.Sub(oldest)
+	return oldest, waits, !oldest.IsZero() && d.LagObjective > 0 && waits > d.LagObjective
+}
+
+func lagging(r *Report, d *Destination) (Finding, bool) {
+	oldest, waits, late := r.late(d)
+	if !late || d.pauseOf() != nil {
+		return Finding{}, false
+	}
+	f := Finding{State: StateLagging, Since: oldest.Add(d.LagObjective),
+		Cause: fmt.Sprintf("%v pending and %v held, the oldest for %v; it may be %v",
+			d.Pending, d.Held.Messages, waits.Round(time.Second), d.LagObjective),
+		Advice: "wait if the backlog shrinks; otherwise look at outbox_publish_seconds, and deliver in more calls (shard_groups)"}
+	switch c := d.throttleOf(); {
+	case c != nil:
+		f.Cause = fmt.Sprintf("throttled to %v/s %s: %s", c.Rate, c.who(), f.Cause)
+		f.Advice, f.Next = "when the reason is gone", "outbox throttle "+shell.Word(d.Name)+" --rate 0"
+	case d.Rate > 0:
+		f.Cause = fmt.Sprintf("its relay's configuration allows %v/s (delivery.rate): %s", d.Rate, f.Cause)
+		f.Advice = "wait if the backlog shrinks; otherwise raise delivery.rate in the relay's configuration"
+	}
+	return f, true
+}
+
+// haltedAfter is how long a pause of a whole destination may last, if nobody has given it an end, before it is as urgent as
+// an outage.
+const haltedAfter = time.Hour
+
+// forgotten is for a pause of the whole destination that nobody has given an end, and that keeps messages for longer
+// than they may wait. A pause that ends by itself is accepted until then.
+func forgotten(r *Report, d *Destination) (Finding, bool) {
+	oldest, waits, late := r.late(d)
+	c := d.pauseOf()
+	if !late || c == nil || !c.Until.IsZero() || r.At.Sub(c.Since) <= d.LagObjective {
+		return Finding{}, false
+	}
+	since := oldest.Add(d.LagObjective)
+	if since.Before(c.Since) {
+		since = c.Since
+	}
+	return Finding{State: StateLagging, Since: since, Halted: r.At.Sub(c.Since) > haltedAfter,
+		Cause: fmt.Sprintf("nothing is delivered, %v pending and %v held, the oldest for %v; it may be %v: the pause has no end",
+			d.Pending, d.Held.Messages, waits.Round(time.Second), d.LagObjective),
+		Advice: "if it has to last, give it an end (outbox pause " + shell.Word(d.Name) + " --for 2h); otherwise",
+		Next:   "outbox resume " + c.arguments()}, true
+}
+
+func uncounted(_ *Report, d *Destination) (Finding, bool) {
+	if d.Table == nil || d.Table.Uncounted == "" {
+		return Finding{}, false
+	}
+	f := Finding{State: StateUnknown, Cause: fmt.Sprintf("it isn't known what waits in table %s: %s", d.Table.Name, d.Table.Uncounted),
+		Advice: "repair what the cause names"}
+	switch {
+	case strings.Contains(f.Cause, "42501"):
+		f.Advice = "as the owner of the table, GRANT SELECT ON " + d.Table.Name + " to the role that asks"
+	case strings.Contains(f.Cause, "57014"):
+		f.Advice = "a count takes longer than " + countFor.String() + ": see which index is missing"
+		f.Next = "outbox doctor --table " + shell.Word(d.Table.Name)
+	}
+	return f, true
+}
+
+// passedOver is a sign that doesn't depend on what the mapping takes for a waiting row.
+func passedOver(r *Report, d *Destination) (Finding, bool) {
+	t := d.Table
+	if t == nil || t.Passed.N == 0 {
+		return Finding{}, false
+	}
+	what := fmt.Sprintf("%v of the newest rows of table %s, the oldest from %v ago, do", t.Passed, t.Name, r.At.Sub(t.PassedSince).Round(time.Second))
+	if t.Passed.N == 1 {
+		what = fmt.Sprintf("a row of table %s, from %v ago, does", t.Name, r.At.Sub(t.PassedSince).Round(time.Second))
+	}
+	return Finding{State: StateAtRisk, Since: t.PassedSince.Add(d.LagObjective),
+		Cause: what + " not wait by the mapping (done), and no relay has delivered anything since they were written",
+		Advice: "see what a new row has in the columns that mark it as delivered: a default, the writer or another program may set them. " +
+			"If the mapping is wrong, correct it; the columns and what they can mean are listed by",
+		Next: "outbox doctor --table " + shell.Word(t.Name)}, true
 }
 
 func dead(_ *Report, d *Destination) (Finding, bool) {
@@ -381,6 +536,9 @@ func paused(_ *Report, d *Destination) (Finding, bool) {
 		causes = append(causes[:3], fmt.Sprintf("%d more, see: outbox controls", more))
 	}
 	f.State, f.Cause = StatePaused, strings.Join(causes, "; ")
+	if len(causes) > 0 && d.Held.Messages.N > 0 {
+		f.Cause += "; " + heldText(d)
+	}
 	f.Advice = "when the reason is gone"
 	return f, len(causes) > 0
 }

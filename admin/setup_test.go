@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"testing"
 
@@ -9,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/route"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -90,6 +93,48 @@ func (d *database) held(destination, lane string, position int64, retryAt string
 	d.exec(`INSERT INTO outbox.holds (destination, lane, id, message_id, topic, key, shard, payload, created_at, attempts, retry_at, error)
 		VALUES ($1, $2, $3, $4, 'orders', $2, 1, 'secret', now(), 2, nullif($5, '')::timestamptz, 'refused: too large')`,
 		destination, lane, position, fmt.Sprintf("00000000-0000-7000-8000-%012d", position), retryAt)
+}
+
+// selects notes which topics a destination selects.
+func (d *database) selects(destination string, topics ...string) {
+	d.t.Helper()
+	settings, err := json.Marshal(Settings{Selects: &route.Filter{Topics: topics}})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.exec(`UPDATE outbox.cursors SET settings = $2::text::jsonb, settings_at = now() - interval '1 day' WHERE destination = $1`, destination,
+		string(settings))
+}
+
+// unselected notes two messages that the relay of the first destination has found to be selected by none of its own.
+func (d *database) unselected(topic string) {
+	d.t.Helper()
+	d.exec(`INSERT INTO outbox.unselected (relay, topic, event_type, message_id, messages) VALUES ('relay-1', $1, '', gen_random_uuid(), 2)`, topic)
+}
+
+// table makes the table shop, whose relay is this connection, was first seen two hours ago, and knows what account has.
+func (d *database) table(account string) {
+	d.t.Helper()
+	if account == "" {
+		account = "{}"
+	}
+	m := mapping.Mapping{Table: "shop", ID: "id", Topic: "{topic}", CreatedAt: "created_at",
+		Done: mapping.Done{How: mapping.DoneTimestamp, Column: "done_at"}}
+	columns, err := json.Marshal(m)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.exec(`CREATE TABLE shop (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text, created_at timestamptz, done_at timestamptz);
+		SET application_name = 'outbox relay shop'`)
+	d.exec(`INSERT INTO outbox.tables (destination, shard_group, owner, shard_groups, session, strategy, mapping, state, state_since, lag_objective, account, began_at)
+		VALUES ('shop', 0, 'relay-1/shop', 1, 'outbox relay shop', 'advisory', $1::text::jsonb, 'flowing', now(), '30 s', $2::text::jsonb, now() - interval '2 hours')`,
+		string(columns), account)
+}
+
+// rows adds rows to it.
+func (d *database) rows(created, done string, n int) {
+	d.t.Helper()
+	d.exec(`INSERT INTO shop (topic, created_at, done_at) SELECT 't', `+created+`, `+done+` FROM generate_series(1, $1)`, n)
 }
 
 func (d *database) status() *Report {

@@ -11,7 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
+	"github.com/pgoutbox/outbox/route"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -79,6 +81,9 @@ type Destination struct {
 	// LagObjective is how long a message may wait before the destination lags; zero: as long as it likes.
 	LagObjective time.Duration `json:"lag_objective_ns,omitempty"`
 
+	// Rate is how many messages a second the relays' configuration allows; zero: any number.
+	Rate float64 `json:"rate,omitempty"`
+
 	Held Held `json:"held"`
 	Dead Dead `json:"dead_letters"`
 
@@ -119,6 +124,7 @@ type Held struct {
 	Messages Count `json:"messages"`
 	Lanes    int64 `json:"lanes"`
 	Blocked  int64 `json:"blocked_lanes"`
+	Delayed  int64 `json:"delayed_lanes,omitempty"` // that wait for a delivery time, and for nothing else
 
 	// NextRetry is when the next lane is due; zero if none is.
 	NextRetry time.Time `json:"next_retry,omitzero"`
@@ -278,7 +284,7 @@ func status(ctx context.Context, db DB, own []OwnTable, alone bool) (*Report, er
 		if err := r.readRights(ctx, tx); err != nil {
 			return err
 		}
-		if err := r.readUnselected(ctx, tx); err != nil {
+		if err := r.readUnselected(ctx, tx, cursors); err != nil {
 			return err
 		}
 		if r.Jobs, err = readJobs(ctx, tx, `state IN ('running', 'undoing')`, 20); err != nil {
@@ -319,6 +325,7 @@ func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []curs
 		})
 		d.Pending = d.Pending.plus(b.Pending)
 		d.LagObjective = time.Duration(c.Objective) * time.Microsecond
+		d.Rate = c.settings.Rate
 		d.Delivered += c.Delivered
 		d.Oldest = earliest(d.Oldest, b.Oldest)
 	}
@@ -378,7 +385,8 @@ func (r *Report) readHeld(ctx context.Context, tx pgx.Tx) error {
 		SELECT destination, count(*), count(DISTINCT lane), count(*) FILTER (WHERE retry_at = 'infinity'),
 		       min(nullif(retry_at, 'infinity')), coalesce((array_agg(error ORDER BY held_at DESC) FILTER (WHERE error IS NOT NULL))[1], ''),
 		       min(held_at) FILTER (WHERE error IS NOT NULL AND retry_at <> 'infinity'), min(held_at) FILTER (WHERE retry_at = 'infinity'),
-		       min(due) FILTER (WHERE NOT delayed), min(due) FILTER (WHERE NOT meant AND NOT blocked)
+		       min(due) FILTER (WHERE NOT delayed), min(due) FILTER (WHERE NOT meant AND NOT blocked),
+		       count(DISTINCT lane) FILTER (WHERE delayed)
 		FROM (SELECT destination, lane, retry_at, held_at, error, CASE WHEN job IS NULL THEN greatest(created_at, deliver_at) ELSE held_at END AS due,
 		             coalesce(bool_or(error IS NULL AND deliver_at > clock_timestamp()) OVER its_lane, false) AS delayed,
 		             coalesce(bool_or(error IS NULL AND retry_at > clock_timestamp()) OVER its_lane, false) AS meant,
@@ -394,7 +402,7 @@ func (r *Report) readHeld(ctx context.Context, tx pgx.Tx) error {
 	var h Held
 	var next, failing, blocked, oldest, waiting *time.Time
 	_, err = pgx.ForEachRow(rows, []any{&name, &h.Messages.N, &h.Lanes, &h.Blocked, &next, &h.LastError, &failing,
-		&blocked, &oldest, &waiting}, func() error {
+		&blocked, &oldest, &waiting, &h.Delayed}, func() error {
 		held := h
 		held.NextRetry, held.FailingSince, held.BlockedSince = value(next), value(failing), value(blocked)
 		held.Oldest, held.waiting = value(oldest), value(waiting)
@@ -528,18 +536,37 @@ func (r *Report) readSegments(ctx context.Context, tx pgx.Tx, cursors []cursor) 
 	return nil
 }
 
-func (r *Report) readUnselected(ctx context.Context, tx pgx.Tx) error {
+// readUnselected leaves out topics that a destination selects, whichever relay it is of: the one that noted them knows
+// its own configuration alone.
+func (r *Report) readUnselected(ctx context.Context, tx pgx.Tx, cursors []cursor) error {
 	rows, err := tx.Query(ctx, `
 		SELECT topic, messages, event_type, message_id::text, relay, first_at, last_at
 		FROM outbox.unselected WHERE last_at > clock_timestamp() - interval '1 day'
-		ORDER BY messages DESC, topic LIMIT 10`)
+		ORDER BY messages DESC, topic LIMIT 1000`)
 	if err == nil {
 		r.Unselected, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Unselected])
 	}
 	if err != nil {
 		return fmt.Errorf("read unselected topics: %w", err)
 	}
+	r.Unselected = slices.DeleteFunc(r.Unselected, func(u Unselected) bool {
+		return slices.ContainsFunc(cursors, func(c cursor) bool { return c.selectsTopic(u.Topic, u.EventType) })
+	})
+	r.Unselected = r.Unselected[:min(len(r.Unselected), 10)]
 	return nil
+}
+
+// selectsTopic reports whether the destination selects messages of a topic and an event type, or some of them.
+func (c *cursor) selectsTopic(topic, eventType string) bool {
+	if strings.HasPrefix(c.Destination, schema.InboxPrefix) || c.settings.Selects == nil {
+		return false
+	}
+	f := *c.settings.Selects
+	f.Any = slices.Clone(f.Any)
+	for i := range f.Any { // what isn't known here may be so
+		f.Any[i] = route.Match{Topic: f.Any[i].Topic, EventType: f.Any[i].EventType}
+	}
+	return f.Wants(&outbox.Message{Topic: topic, EventType: eventType})
 }
 
 // readOpen finds writers by the lock that an INSERT takes and keeps until its transaction ends.

@@ -49,6 +49,7 @@ type OwnTable struct {
 	Strategy     string
 	Mapping      mapping.Mapping
 	LagObjective time.Duration
+	Settings     Settings
 	Account      mapping.Account // by the clock of this process
 	BeganAt      time.Time       // likewise
 }
@@ -70,9 +71,11 @@ type tableRow struct {
 	Live        bool
 	Account     []byte
 	BeganAt     time.Time
+	Settings    []byte
 
-	mapping mapping.Mapping
-	account mapping.Account
+	mapping  mapping.Mapping
+	account  mapping.Account
+	settings Settings
 }
 
 // readTables adds the destinations that read tables of their own. A relay lives while it has a session: relays of such
@@ -82,7 +85,7 @@ func (r *Report) readTables(ctx context.Context, tx pgx.Tx, own []OwnTable) erro
 	rows, err := tx.Query(ctx, `
 		SELECT destination, shard_group, shard_groups, owner, strategy, mapping::text::bytea, state, state_since, coalesce(last_error, ''), last_error_at,
 		       (extract(epoch FROM lag_objective) * 1000000)::bigint, updated_at,
-		       session IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database()), account::text::bytea, began_at
+		       session IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database()), account::text::bytea, began_at, settings::text::bytea
 		FROM outbox.tables ORDER BY destination, shard_group, 13 DESC, updated_at DESC`)
 	var list []tableRow
 	if err == nil {
@@ -106,7 +109,9 @@ func (t *tableRow) parse() error {
 	if err := json.Unmarshal(t.Account, &t.account); err != nil {
 		return fmt.Errorf("read the account of destination %s: %w", t.Destination, err)
 	}
-	return nil
+	var err error
+	t.settings, err = parseSettings(t.Settings)
+	return err
 }
 
 // known adds to a list of what relays have written what this process knows of its own work: it knows it earlier.
@@ -115,7 +120,7 @@ func (r *Report) known(list []tableRow, own []OwnTable) []tableRow {
 	for _, t := range own {
 		row := tableRow{Destination: t.Destination, Group: t.Group, Groups: t.Groups, Owner: t.Owner, Strategy: t.Strategy,
 			Objective: max(t.LagObjective, 0).Microseconds(), UpdatedAt: r.At, Live: true, BeganAt: t.BeganAt.Add(ahead),
-			State: "flowing", mapping: t.Mapping, account: t.Account.Shifted(ahead)}
+			State: "flowing", mapping: t.Mapping, settings: t.Settings, account: t.Account.Shifted(ahead)}
 		i := slices.IndexFunc(list, func(l tableRow) bool {
 			return l.Destination == t.Destination && l.Group == t.Group && l.Owner == t.Owner
 		})
@@ -144,6 +149,7 @@ func (r *Report) countTables(ctx context.Context, tx pgx.Tx, list []tableRow, sc
 		if d.Table != nil {
 			continue
 		}
+		d.Rate = t.settings.Rate
 		d.Table = &Table{Name: t.mapping.Table, Strategy: t.Strategy}
 		account, since := accounts(list, d.Name)
 		if err := d.count(ctx, tx, t.mapping, account, since, schema); err != nil {

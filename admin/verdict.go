@@ -89,6 +89,18 @@ type Finding struct {
 	// nothing, but where the advice says so.
 	Advice string `json:"advice,omitempty"`
 	Next   string `json:"next,omitempty"`
+
+	// Halted means that nothing is delivered although nothing is at fault, as under a pause that was forgotten: it is as
+	// urgent as an outage.
+	Halted bool `json:"halted,omitempty"`
+}
+
+// Tone is that of the state, or Alarm where nothing flows.
+func (f Finding) Tone() Tone {
+	if f.Halted {
+		return Alarm
+	}
+	return f.State.Tone()
 }
 
 // Verdict is the worst finding, and what else there is. Its JSON is a stable contract.
@@ -110,6 +122,23 @@ func verdictOn(at time.Time, findings []Finding, calm Finding) Verdict {
 	sorted := slices.SortedStableFunc(slices.Values(findings), func(a, b Finding) int { return Compare(b.State, a.State) })
 	return Verdict{Finding: sorted[0], Also: sorted[1:], At: at}
 }
+
+// Tone is the most urgent one of the findings.
+func (v Verdict) Tone() Tone {
+	tone := v.Finding.Tone()
+	for _, f := range v.Also {
+		if f.Tone() == Alarm {
+			tone = Alarm
+		}
+	}
+	return tone
+}
+
+// Delivers reports whether messages flow, be it that some lanes don't, or late.
+func (v Verdict) Delivers() bool { return v.Tone() != Alarm }
+
+// Result is what a monitoring system makes of the verdict.
+func (v Verdict) Result() Result { return v.Tone().result() }
 
 // Sentence is the verdict in words, as everything prints it: state, since when, where, cause, and which other states
 // there are.
@@ -183,6 +212,20 @@ func (v Verdict) String() string {
 		return v.Sentence()
 	}
 	return v.Sentence() + ". Next: " + v.Remedy()
+}
+
+// Causes are all findings, each cause once: Destination names those that have it.
+func (v Verdict) Causes() (list []Finding) {
+	for _, f := range append([]Finding{v.Finding}, v.Also...) {
+		at := slices.IndexFunc(list, func(g Finding) bool { return f.Destination != "" && g.State == f.State && g.Cause == f.Cause })
+		if at < 0 {
+			list = append(list, f)
+			continue
+		}
+		list[at].Destination += ", " + f.Destination
+		list[at].Since = earliest(list[at].Since, f.Since)
+	}
+	return list
 }
 
 // OnDatabase is a command of outbox that names the database, as it must where there are several. A relay works on all.

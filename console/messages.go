@@ -128,15 +128,16 @@ func (v *view) life(m *admin.MessageLife) any {
 				a.Destination), "dead letter"), " of ", where, tried)
 		case admin.AtHeld, admin.AtBlocked:
 			step(".late", a.Since, a.State, where, tried, when(!a.Due.IsZero(), ", tried again ", ago(v.now, a.Due)))
-		case admin.AtPassed:
-			step("", a.Since, "passed", where, " ",
+		case admin.AtPassed, admin.AtDelivered, admin.AtDiscarded:
+			step("", a.Since, a.State, where, " ",
 				v.button("replay", "Send once more…", "ids", m.MessageID.String(), "destination", a.Destination))
 		default:
 			step("", a.Since, a.State, where)
 		}
 	}
-	return list{h("ol.life", steps...), h("p", "Passed: it was delivered, or the destination doesn't select it, or an "+
-		"operator discarded it.")}
+	unclear := slices.ContainsFunc(m.Destinations, func(a admin.Arrival) bool { return a.State == admin.AtPassed })
+	return list{h("ol.life", steps...), when(unclear, h("p", "Passed: it was delivered, or the destination didn't select it, or an "+
+		"operator discarded it: what the destination selected at that time isn't recorded."))}
 }
 
 // searched tells what a search has looked at.

@@ -83,7 +83,8 @@ func (s *Source) Report(state relay.State, err error) {
 }
 
 func (s *Source) cursor() states.Cursor {
-	return states.Cursor{Destination: s.cfg.Destination, Group: s.cfg.Group, LagObjective: s.cfg.LagObjective}
+	return states.Cursor{Destination: s.cfg.Destination, Group: s.cfg.Group, LagObjective: s.cfg.LagObjective,
+		Settings: states.Settings(s.cfg.Settings)}
 }
 
 // NotesFailures reports whether the table has a column that records every failure.

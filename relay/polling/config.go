@@ -45,6 +45,10 @@ type SnapshotConfig struct {
 	// take-over or a broker's restart takes.
 	LagObjective time.Duration
 
+	// Settings, if not nil, is stored in the cursor as JSON, for people to be told of it: admin.Settings says what is
+	// read from it.
+	Settings any
+
 	// Wake, if not nil, ends a pause when a value is received from it: a writer in the same process signals that it has
 	// committed something.
 	Wake <-chan struct{}

@@ -74,7 +74,8 @@ func NewSnapshot(conn *pgx.ConnConfig, destination string, cfg SnapshotConfig) (
 
 // Report writes the relay's state and its lag objective to the cursor, where `outbox status` reads them.
 func (s *Snapshot) Report(state relay.State, err error) {
-	s.states.Report(states.Cursor{Destination: s.destination, Group: s.cfg.Group, LagObjective: s.cfg.LagObjective}, state, err)
+	s.states.Report(states.Cursor{Destination: s.destination, Group: s.cfg.Group, LagObjective: s.cfg.LagObjective,
+		Settings: states.Settings(s.cfg.Settings)}, state, err)
 }
 
 // Active reports whether Acquire waits, or its session isn't closed yet.

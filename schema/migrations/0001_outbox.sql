@@ -67,7 +67,8 @@ CREATE TRIGGER wake BEFORE INSERT ON outbox.messages FOR EACH STATEMENT
 -- settled id of the oldest, last_at when that message was written. Every write names the epoch of the lease that it was made under. lease is for how long it is
 -- given: one that lasts much longer was given before the clock was set back.
 -- lag_objective is how long a message may wait before the destination lags, 0 for as long as it likes: it is here so that everybody
--- judges by the same. delivered counts messages, each when it is settled as delivered. updated_at is written with the position only: a rebase after a restore goes by it.
+-- judges by the same. settings are for people too: what the destination selects and how fast it may be (admin.Settings), as of
+-- settings_at. delivered counts messages, each when it is settled as delivered. updated_at is written with the position only: a rebase after a restore goes by it.
 CREATE TABLE outbox.cursors (
     destination       text          NOT NULL,
     shard_group       smallint      NOT NULL,
@@ -87,6 +88,8 @@ CREATE TABLE outbox.cursors (
     last_error        text,
     last_error_at     timestamptz,
     lag_objective     interval      NOT NULL DEFAULT '30 seconds',
+    settings          jsonb         NOT NULL DEFAULT '{}',
+    settings_at       timestamptz   NOT NULL DEFAULT clock_timestamp(),
     updated_at        timestamptz   NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (destination, shard_group),
     CHECK (shard_groups BETWEEN 1 AND 64 AND shard_group >= 0 AND shard_group < shard_groups)

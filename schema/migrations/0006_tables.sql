@@ -15,6 +15,7 @@ CREATE TABLE outbox.tables (
     last_error    text,
     last_error_at timestamptz,
     lag_objective interval    NOT NULL,
+    settings      jsonb       NOT NULL DEFAULT '{}',
     account       jsonb       NOT NULL DEFAULT '{}',
     began_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_at    timestamptz NOT NULL DEFAULT clock_timestamp(),

@@ -58,7 +58,7 @@ func (u *unit) handler(prefix string) http.Handler {
 	})
 	mux.HandleFunc("GET /healthz/destinations", func(rw http.ResponseWriter, _ *http.Request) {
 		h := u.watch.health()
-		answer(rw, h.State.Delivers(), h)
+		answer(rw, h.Delivers(), h)
 	})
 	return mux
 }
@@ -93,7 +93,7 @@ func (d *Daemon) route() {
 			well := true
 			for _, u := range units {
 				h := u.watch.health()
-				all[u.Name], well = h, well && h.State.Delivers()
+				all[u.Name], well = h, well && h.Delivers()
 			}
 			answer(rw, well, map[string]any{"databases": all})
 		})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
@@ -47,6 +48,7 @@ func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registr
 			PollIdle:     c.Poll.Idle,
 			PageBytes:    c.PageBytes(),
 			LagObjective: c.Objective(),
+			Settings:     settingsOf(c),
 			Logger:       logger,
 		}
 		if r := c.Replication; r != nil {
@@ -61,11 +63,24 @@ func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registr
 		return replication.Guard(conn, c.Name, source), nil
 	}
 	strategy, m, cfg := c.Library(group)
-	cfg.Name, cfg.Logger = tableOwner(name, c.Name), logger
+	cfg.Name, cfg.Settings, cfg.Logger = tableOwner(name, c.Name), settingsOf(c), logger
 	if strategy == mapping.Replication {
 		cfg.Slot, cfg.Publication = tableLog(c)
 	}
 	return mapped.Open(strategy, conn, m, cfg)
+}
+
+// settingsOf is what people are told of a destination's configuration.
+func settingsOf(c config.Destination) admin.Settings {
+	s := admin.Settings{Rate: c.Engine().Rate}
+	if c.Source == nil {
+		selects := c.Selection()
+		s.Selects = &selects
+		if rules, err := c.Table().Parse(); err == nil {
+			s.Drops = rules.Dropping()
+		}
+	}
+	return s
 }
 
 // tableLog names the slot and the publication of a destination with a table of its own.

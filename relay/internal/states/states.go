@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -47,6 +48,19 @@ type Cursor struct {
 	Destination  string
 	Group        int
 	LagObjective time.Duration
+	Settings     string // JSON, for people; "" is none
+}
+
+// Settings is v as JSON.
+func Settings(v any) string {
+	if v == nil {
+		return ""
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return ""
+	}
+	return string(text)
 }
 
 type change struct {
@@ -144,19 +158,27 @@ func (w *Writer) write(ctx context.Context, changes map[Cursor]change) error {
 		}
 		// last_error stays when the destination works again, to show what the last trouble was.
 		_, err := conn.Exec(ctx, `
-			UPDATE outbox.cursors SET state = $4, lag_objective = $7::bigint * interval '1 microsecond',
+			UPDATE outbox.cursors SET state = $4, lag_objective = $7::bigint * interval '1 microsecond', settings = $8::text::jsonb,
+			       settings_at = CASE WHEN settings = $8::text::jsonb THEN settings_at ELSE clock_timestamp() END,
 			       state_since = CASE WHEN state = $4 THEN state_since ELSE clock_timestamp() - $6::bigint * interval '1 microsecond' END,
 			       last_error = CASE WHEN $5 = '' THEN last_error ELSE $5 END,
 			       last_error_at = CASE WHEN $5 = '' THEN last_error_at ELSE clock_timestamp() - $6::bigint * interval '1 microsecond' END
 			WHERE destination = $1 AND shard_group = $2 AND owner = $3`,
 			at.Destination, at.Group, w.owner, string(c.state), c.cause, time.Since(c.at).Microseconds(), max(at.LagObjective,
-				0).Microseconds())
+				0).Microseconds(), settingsOf(conn, at))
 		if err != nil {
 			w.logger.Debug("the state of a cursor could not be written", "destination", at.Destination, "error", err)
 			return fmt.Errorf("write the state of destination %s: %w", at.Destination, err)
 		}
 	}
 	return nil
+}
+
+func settingsOf(conn *pgx.Conn, at Cursor) string {
+	if at.Settings == "" {
+		return "{}"
+	}
+	return schema.Storable(conn, strings.ReplaceAll(at.Settings, `\u0000`, `\ufffd`))
 }
 
 // forgottenAfter is how long the state of a relay that isn't there any more is kept beside that of another.
@@ -183,16 +205,16 @@ func (w *Writer) writeTable(ctx context.Context, conn *pgx.Conn, at Cursor, c ch
 			DELETE FROM outbox.tables WHERE destination = $1 AND owner <> $3 AND updated_at < clock_timestamp() - interval '`+forgottenAfter+`'
 			AND session NOT IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database()))
 		INSERT INTO outbox.tables AS t (destination, shard_group, owner, shard_groups, session, strategy, mapping, state, state_since,
-		                                last_error, last_error_at, lag_objective, account)
-		SELECT $1, $2, $3, $4, $5, $6, $7::text::jsonb, $8, n.at, nullif($9, ''), CASE WHEN $9 <> '' THEN n.at END, $11::bigint * interval '1 microsecond', $12::text::jsonb
+		                                last_error, last_error_at, lag_objective, account, settings)
+		SELECT $1, $2, $3, $4, $5, $6, $7::text::jsonb, $8, n.at, nullif($9, ''), CASE WHEN $9 <> '' THEN n.at END, $11::bigint * interval '1 microsecond', $12::text::jsonb, $13::text::jsonb
 		FROM (SELECT clock_timestamp() - $10::bigint * interval '1 microsecond' AS at) n
 		ON CONFLICT (destination, shard_group, owner) DO UPDATE SET
 			shard_groups = excluded.shard_groups, session = excluded.session, strategy = excluded.strategy, mapping = excluded.mapping,
 			state_since = CASE WHEN t.state = excluded.state THEN t.state_since ELSE excluded.state_since END, state = excluded.state,
 			last_error = coalesce(excluded.last_error, t.last_error), last_error_at = coalesce(excluded.last_error_at, t.last_error_at),
-			lag_objective = excluded.lag_objective, account = excluded.account, updated_at = clock_timestamp()`,
+			lag_objective = excluded.lag_objective, account = excluded.account, settings = excluded.settings, updated_at = clock_timestamp()`,
 		at.Destination, at.Group, w.owner, w.table.Groups, w.table.Session, w.table.Strategy, string(columns), string(c.state), c.cause,
 		time.Since(c.at).Microseconds(), max(at.LagObjective, 0).Microseconds(),
-		string(account))
+		string(account), settingsOf(conn, at))
 	return err
 }

@@ -1,0 +1,49 @@
+package admin
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/route"
+)
+
+// Settings are what relays tell of a destination's configuration: sources of relays write it to the database, as
+// polling.SnapshotConfig.Settings. Everything that judges or explains a destination reads it there.
+type Settings struct {
+	// Selects says which messages the destination wants; nil: it isn't known, so it may want any.
+	Selects *route.Filter `json:"selects,omitempty"`
+
+	// Drops means that rules leave some of them out.
+	Drops bool `json:"drops,omitempty"`
+
+	// Rate is how many messages a second are published at most; 0: no bound.
+	Rate float64 `json:"rate,omitempty"`
+}
+
+func parseSettings(text []byte) (s Settings, err error) {
+	if err := json.Unmarshal(text, &s); err != nil {
+		return s, fmt.Errorf("read the settings of a destination: %w", err)
+	}
+	return s, nil
+}
+
+// filters reports whether the destination is known to leave messages out.
+func (s *Settings) filters() bool {
+	return s.Selects != nil && len(s.Selects.Topics)+len(s.Selects.Any) > 0
+}
+
+// wants reports whether the destination selects a message. Of a selection that isn't known, it may.
+func (s *Settings) wants(m *outbox.Message) bool { return s.Selects == nil || s.Selects.Wants(m) }
+
+// byHeaders reports whether headers decide.
+func (s *Settings) byHeaders() bool {
+	if s.Selects != nil {
+		for i := range s.Selects.Any {
+			if s.Selects.Any[i].Header != "" {
+				return true
+			}
+		}
+	}
+	return false
+}
