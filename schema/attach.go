@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/pgoutbox/outbox/internal/shell"
@@ -35,48 +36,95 @@ type Attachment struct {
 
 	// On are the changes: "insert", "update", "delete". Default: all three.
 	On []string
+
+	// Invalid is what happens to a change of which no valid message can be made, such as one of a row whose topic is
+	// NULL, whose key has a line break, or that JSON can't have. Default: "bury": the change succeeds, and its message
+	// becomes a dead letter with the reason. "refuse": the change fails, and so does one whose payload has more than
+	// 1,000,000 bytes.
+	Invalid string
 }
 
 const attachedTrigger = "outbox_attach"
 
-// row is the trigger's variable. PostgreSQL names it in the error of a change after a column was renamed or dropped
-// that the trigger takes the key, the topic or the payload from. To catch that error would cost a subtransaction each
-// time.
-const row = `"row; if its columns changed, run outbox attach again"`
+// Trigger is what makes an Attachment, and what takes it away again. Both may be run again.
+type Trigger struct {
+	Make, Drop string   // SQL
+	Notes      []string // sentences on what it does, for the person who makes it
+}
 
-// Plan checks the attachment against the database, and returns the SQL that makes it; remove is the SQL that takes it
-// away again. Both may be run again. The role has to own the table, and to be a writer of the outbox: the trigger
-// writes with its rights, so that the application's role needs none.
-func (a Attachment) Plan(ctx context.Context, q Querier) (attach, remove string, err error) {
-	var table, function, name, owner, user string
-	var owns, writes, foreign bool
-	var columns, primary []string
-	err = q.QueryRow(ctx, `
-		SELECT format('%I.%I', n.nspname, c.relname), format('%I.%I', n.nspname, left(c.relname, 55) || '_outbox'), c.relname::text,
-		       c.relowner::regrole::text, current_user::text, pg_has_role(c.relowner, 'USAGE'),
-		       coalesce(has_function_privilege(to_regprocedure('outbox.publish(text, jsonb, text, jsonb, text, text, text, text, timestamptz, uuid)'), 'EXECUTE'), false)
-		       AND has_schema_privilege('outbox', 'USAGE'),
-		       ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum),
-		       ARRAY(SELECT t.attname::text FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k (n, place) JOIN pg_attribute t ON t.attnum = k.n
-		             WHERE i.indrelid = c.oid AND i.indisprimary AND t.attrelid = c.oid ORDER BY k.place),
-		       EXISTS (SELECT FROM pg_proc p WHERE p.pronamespace = n.oid AND p.proname = left(c.relname, 55) || '_outbox' AND p.pronargs = 0
-		               AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgfoid = p.oid AND g.tgrelid = c.oid AND g.tgname = 'outbox_attach'))
-		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p') AND n.nspname <> 'outbox'`, a.Table).
-		Scan(&table, &function, &name, &owner, &user, &owns, &writes, &columns, &primary, &foreign)
+// attached is what the database knows about a table that is to be attached.
+type attached struct {
+	kind, persistence string
+	table, name       string // the first one quoted, with its schema
+	function          string // quoted, with its schema
+	owner, user       string
+	owns, writes      bool
+	foreign           bool // something else made the function
+	inherited         bool // the trigger is the partitioned table's
+	columns, virtual  []string
+	primary, children []string
+}
+
+const attachedSQL = `
+SELECT c.relkind::text, c.relpersistence::text, format('%I.%I', n.nspname, c.relname), c.relname::text,
+	coalesce((SELECT format('%I.%I', s.nspname, p.proname) FROM pg_proc p JOIN pg_namespace s ON s.oid = p.pronamespace WHERE p.oid = g.tgfoid), f.name),
+	c.relowner::regrole::text, current_user::text, pg_has_role(c.relowner, 'USAGE'),
+	CASE WHEN has_schema_privilege('outbox', 'USAGE') THEN coalesce(has_column_privilege(to_regclass('outbox.messages'), 'topic', 'INSERT')
+		AND has_sequence_privilege(to_regclass('outbox.messages_id_seq'), 'USAGE')
+		AND has_function_privilege(to_regprocedure('outbox.publish(text, bytea, text, jsonb, text, text, text, text, timestamptz, uuid)'), 'EXECUTE'), false)
+	ELSE false END,
+	g.tgfoid IS NULL AND to_regprocedure(f.name || '()') IS NOT NULL, coalesce(g.tgparentid <> 0, false),
+	ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum),
+	ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND attgenerated = 'v' ORDER BY attnum),
+	ARRAY(SELECT t.attname::text FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k (n, place) JOIN pg_attribute t ON t.attnum = k.n
+	      WHERE i.indrelid = c.oid AND i.indisprimary AND t.attrelid = c.oid ORDER BY k.place),
+	ARRAY(SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = c.oid AND c.relkind = 'r' ORDER BY 1)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_trigger g ON g.tgrelid = c.oid AND g.tgname = 'outbox_attach',
+LATERAL (SELECT format('%I.%I', n.nspname, (left(c.relname, 55) || '_outbox')::name) AS name) f
+WHERE c.oid = to_regclass($1) AND n.nspname <> 'outbox'`
+
+// Plan checks the attachment against the database, and returns the SQL that makes it. The role has to own the table,
+// and to be a writer of the outbox: the trigger writes with its rights, so that the application's role needs none.
+func (a Attachment) Plan(ctx context.Context, q Querier) (Trigger, error) {
+	var t attached
+	err := q.QueryRow(ctx, attachedSQL, a.Table).Scan(&t.kind, &t.persistence, &t.table, &t.name, &t.function, &t.owner, &t.user,
+		&t.owns, &t.writes, &t.foreign, &t.inherited, &t.columns, &t.virtual, &t.primary, &t.children)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return "", "", fmt.Errorf("attach %s: %w, or it is one of the outbox", a.Table, ErrNoTable)
+		return Trigger{}, fmt.Errorf("attach %s: %w, or it is one of the outbox", a.Table, ErrNoTable)
 	}
 	if err != nil {
-		return "", "", fmt.Errorf("attach %s: look at the table: %w", a.Table, err)
+		return Trigger{}, fmt.Errorf("attach %s: look at the table: %w", a.Table, err)
 	}
-	key := a.Key
-	if len(key) == 0 {
-		key = primary
+	if len(a.Key) == 0 {
+		a.Key = t.primary
 	}
-	on := a.On
-	if len(on) == 0 {
-		on = []string{"insert", "update", "delete"}
+	if len(a.On) == 0 {
+		a.On = []string{"insert", "update", "delete"}
+	}
+	if a.Topic == "" && a.TopicColumn == "" {
+		a.Topic = t.name
+	}
+	if err := a.check(&t); err != nil {
+		return Trigger{}, fmt.Errorf("attach %s: %w", a.Table, err)
+	}
+	return Trigger{
+		Make:  a.makeSQL(&t),
+		Drop:  fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s;\nDROP FUNCTION IF EXISTS %s();\n", attachedTrigger, t.table, t.function),
+		Notes: a.notes(&t),
+	}, nil
+}
+
+// What can't have a trigger of rows that sees all their changes, by its kind in pg_class.
+var unattachable = map[string]string{
+	"v": "a view: attach the tables that it reads",
+	"m": "a materialized view: attach the tables that it reads",
+	"f": "a foreign table, whose rows change in another database: attach the table there",
+	"S": "a sequence", "i": "an index", "I": "an index", "c": "a type", "t": "a table of TOAST",
+}
+
+func (a Attachment) check(t *attached) error {
+	if kind, found := unattachable[t.kind]; found {
+		return fmt.Errorf("it is %s", kind)
 	}
 	var faults []error
 	fault := func(wrong bool, format string, args ...any) {
@@ -84,59 +132,141 @@ func (a Attachment) Plan(ctx context.Context, q Querier) (attach, remove string,
 			faults = append(faults, fmt.Errorf(format, args...))
 		}
 	}
-	fault(!owns, "%w: %q may not make a trigger on it: run this as %s", ErrForbidden, user, owner)
-	fault(!writes, "%w: %q may not write messages: as the owner of schema outbox, run: outbox migrate grants --apply --writer %s",
-		ErrForbidden, user, shell.Word(user))
-	fault(foreign, "there is a function %s already, which something else made: rename that one", function)
-	fault(len(key) == 0, "it has no primary key: name the columns of the key")
+	fault(t.persistence == "t", "it is a temporary table, which other sessions don't see")
+	fault(!t.owns, "%w: %q may not make a trigger on it: run this as %s", ErrForbidden, t.user, t.owner)
+	fault(!t.writes, "%w: %q may not write messages: as the owner of schema outbox, run: outbox migrate grants --apply --writer %s",
+		ErrForbidden, t.user, shell.Word(t.user))
+	fault(t.foreign, "there is a function %s already, which something else made: rename that one", t.function)
+	fault(t.inherited, "it is a partition, and the partitioned table is attached, which writes its messages too")
+	fault(len(a.Key) == 0, "it has no primary key: name the columns of the key")
+	fault(len(a.Key) > maxAttachedKey, "the key has %d columns, the limit is %d", len(a.Key), maxAttachedKey)
 	fault(a.Topic != "" && a.TopicColumn != "", "a topic and a column of topics are given: not both")
-	for _, column := range slices.Concat(key, a.Columns, []string{a.TopicColumn}) {
-		fault(column != "" && !slices.Contains(columns, column), "there is no column %q", column)
+	fault(len(a.Topic) > 249 || strings.ContainsFunc(a.Topic, unicode.IsSpace) || strings.ContainsFunc(a.Topic, unicode.IsControl),
+		"the topic %q is longer than 249 bytes, or has white space or a control character: name another one", a.Topic)
+	fault(strings.ContainsAny(t.name, "\r\n"), "its name has CR or LF, and so has the event type: rename it")
+	for _, column := range slices.Concat(a.Key, a.Columns, []string{a.TopicColumn}) {
+		fault(column != "" && !slices.Contains(t.columns, column), "there is no column %q", column)
+		fault(slices.Contains(t.virtual, column), "column %q is generated when it is read (VIRTUAL), and a trigger doesn't see it: "+
+			"leave it out, or make it STORED", column)
 	}
-	for _, change := range on {
+	fault(len(a.Columns) == 0 && len(t.virtual) > 0, "its columns %q are generated when they are read (VIRTUAL), and a trigger "+
+		"doesn't see them: name the columns of the payload without them, or make them STORED", t.virtual)
+	for _, change := range a.On {
 		fault(!slices.Contains([]string{"insert", "update", "delete"}, change), "a change is insert, update or delete, and not %q", change)
 	}
-	if len(faults) > 0 {
-		return "", "", fmt.Errorf("attach %s: %w", a.Table, errors.Join(faults...))
-	}
+	fault(!slices.Contains([]string{"", "bury", "refuse"}, a.Invalid), "what is invalid is to bury or to refuse, and not to %q", a.Invalid)
+	return errors.Join(faults...)
+}
 
-	topic := QuoteLiteral(name)
-	switch {
-	case a.TopicColumn != "":
-		topic = row + "." + QuoteIdentifier(a.TopicColumn) + "::text"
-	case a.Topic != "":
-		topic = QuoteLiteral(a.Topic)
+// maxAttachedKey is as many columns as a primary key can have.
+const maxAttachedKey = 32
+
+func (a Attachment) notes(t *attached) (notes []string) {
+	if a.Invalid == "refuse" {
+		notes = append(notes, "A change of which no valid message can be made fails, and so does one with a payload of more than "+
+			"1,000,000 bytes.")
+	} else {
+		notes = append(notes, "A change of which no valid message can be made succeeds, and its message becomes a dead letter with "+
+			"the reason (--invalid refuse: such a change fails).")
 	}
-	payload := "to_jsonb(" + row + ")"
-	if len(a.Columns) > 0 {
-		var pairs []string
-		for _, column := range a.Columns {
-			pairs = append(pairs, QuoteLiteral(column)+", "+row+"."+QuoteIdentifier(column))
-		}
-		payload = "jsonb_build_object(" + strings.Join(pairs, ", ") + ")"
+	if len(t.children) > 0 {
+		notes = append(notes, "Changes of rows of "+strings.Join(t.children, ", ")+", which inherit from it, don't run its trigger: "+
+			"attach these too.")
 	}
-	keys := row + "." + QuoteIdentifier(key[0]) + "::text"
-	if len(key) > 1 {
-		var parts []string
-		for _, column := range key {
-			parts = append(parts, row+"."+QuoteIdentifier(column))
-		}
-		keys = "jsonb_build_array(" + strings.Join(parts, ", ") + ")::text" // (a, bc) and (ab, c) are two keys
+	return notes
+}
+
+// makeSQL is the trigger. It comes after the row was changed, so the row's lock is held when the message draws its id.
+// Its texts don't depend on the settings of the session that changes the row, and a temporary table can't stand for one
+// of its types.
+//
+// What is taken from the row can fail: a column was dropped, a text has no form in UTF-8, a function of the
+// application's turns a type into JSON. It is in a block of its own, which writes nothing, so its subtransaction takes
+// no transaction id. A session keeps the types of the row's columns that it has met; if one has another type since, the
+// same is taken once more by a statement that keeps nothing. json, and not jsonb, takes every json.
+func (a Attachment) makeSQL(t *attached) string {
+	taken := a.expressions("changed")
+	again := fmt.Sprintf("SELECT %s, %s, convert_to(%s::text, 'UTF8')", a.expressions("($1)")...)
+	// A virtual column that was added later is NULL in a trigger.
+	unseen := "false"
+	if len(a.Columns) == 0 {
+		unseen = "EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = TG_RELID AND a.attgenerated = 'v' AND NOT a.attisdropped)"
 	}
-	// The trigger comes after the row was changed, so its lock is held when the message draws its id. Its texts don't
-	// depend on the settings of the session that changes the row.
-	attach = fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog SET timezone = UTC SET datestyle = ISO SET intervalstyle = postgres SET bytea_output = hex SET extra_float_digits = 1 AS $outbox$
+	fault := `RAISE EXCEPTION USING ERRCODE = code, MESSAGE = 'outbox attach: ' || reason, HINT = 'If columns changed, run outbox attach again.'`
+	write := "PERFORM outbox.publish(topic, payload, key => key, event_type => event, content_type => 'application/json')"
+	if a.Invalid != "refuse" {
+		// The headers tell the reason: headers that are a text make a dead letter.
+		fault = `headers := to_json('outbox attach: ' || left(reason, 2000) || '; if columns changed, run outbox attach again');
+        BEGIN payload := convert_to(changed::text, 'SQL_ASCII'); EXCEPTION WHEN OTHERS THEN payload := NULL; END`
+		write = `INSERT INTO outbox.messages (topic, key, event_type, payload, content_type, headers)
+    VALUES (coalesce(topic, ''), nullif(key, ''), event, payload, CASE WHEN headers IS NULL THEN 'application/json' END, headers)`
+	}
+	body := fmt.Sprintf(`
 DECLARE
-    %[9]s %[2]s%%ROWTYPE;
+    changed record;
+    event   text := %[1]s || lower(TG_OP);
+    topic   text;
+    key     text;
+    payload bytea;
+    headers json;
+    reason  text;
+    code    text := '22023';
 BEGIN
-    %[9]s := CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
-    PERFORM outbox.publish(%[3]s, %[4]s, key => %[5]s, event_type => %[6]s || lower(TG_OP));
+    IF TG_OP = 'DELETE' THEN changed := OLD; ELSE changed := NEW; END IF;
+    BEGIN
+        topic := %[2]s;
+        key := %[3]s;
+        payload := convert_to(%[4]s::text, 'UTF8');
+    EXCEPTION WHEN OTHERS THEN
+        BEGIN
+            EXECUTE %[5]s INTO topic, key, payload USING changed;
+        EXCEPTION WHEN OTHERS THEN
+            reason := SQLERRM;
+            code := SQLSTATE;
+        END;
+    END;
+    IF reason IS NULL AND %[6]s THEN
+        reason := 'the table has a column that is generated when it is read (VIRTUAL), and a trigger does not see it';
+    END IF;
+    IF reason IS NOT NULL THEN
+        %[7]s;
+    END IF;
+    %[8]s;
     RETURN NULL;
-END $outbox$;
+END `, QuoteLiteral(t.name+"."), taken[0], taken[1], taken[2], QuoteLiteral(again), unseen, fault, write)
+	quote := "$outbox$"
+	for strings.Contains(body, quote) {
+		quote = quote[:len(quote)-1] + "_$"
+	}
+	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET timezone = UTC SET datestyle = ISO SET intervalstyle = postgres SET bytea_output = hex SET extra_float_digits = 1 AS %[2]s%[3]s%[2]s;
 REVOKE ALL ON FUNCTION %[1]s() FROM PUBLIC;
-CREATE OR REPLACE TRIGGER %[7]s AFTER %[8]s ON %[2]s FOR EACH ROW EXECUTE FUNCTION %[1]s();
-`, function, table, topic, payload, keys, QuoteLiteral(name+"."), attachedTrigger, strings.ToUpper(strings.Join(on, " OR ")), row)
-	remove = fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s;\nDROP FUNCTION IF EXISTS %s();\n", attachedTrigger, table, function)
-	return attach, remove, nil
+CREATE OR REPLACE TRIGGER %[4]s AFTER %[5]s ON %[6]s FOR EACH ROW EXECUTE FUNCTION %[1]s();
+`, t.function, quote, body, attachedTrigger, strings.ToUpper(strings.Join(a.On, " OR ")), t.table)
+}
+
+// expressions are the topic, the key and the payload of a row, in SQL.
+func (a Attachment) expressions(row string) []any {
+	field := func(column string) string { return row + "." + QuoteIdentifier(column) }
+	topic := QuoteLiteral(a.Topic)
+	if a.TopicColumn != "" {
+		topic = field(a.TopicColumn) + "::text"
+	}
+	key := field(a.Key[0]) + "::text"
+	if len(a.Key) > 1 {
+		var parts []string
+		for _, column := range a.Key {
+			parts = append(parts, field(column))
+		}
+		key = "json_build_array(" + strings.Join(parts, ", ") + ")::text" // (a, bc) and (ab, c) are two keys
+	}
+	payload := "row_to_json(" + row + ")"
+	if len(a.Columns) > 0 {
+		var columns []string
+		for _, column := range a.Columns {
+			columns = append(columns, field(column)+" AS "+QuoteIdentifier(column))
+		}
+		payload = "(SELECT row_to_json(r.*) FROM (SELECT " + strings.Join(columns, ", ") + ") r)"
+	}
+	return []any{topic, key, payload}
 }

@@ -14,13 +14,13 @@ import (
 
 func attach(t *testing.T, conn *pgx.Conn, a Attachment) (remove string) {
 	t.Helper()
-	sql, remove, err := a.Plan(t.Context(), conn)
+	trigger, err := a.Plan(t.Context(), conn)
 	if err != nil {
 		t.Fatal(err)
 	}
-	exec(t, conn, sql)
-	exec(t, conn, sql) // it may be run again
-	return remove
+	exec(t, conn, trigger.Make)
+	exec(t, conn, trigger.Make) // it may be run again
+	return trigger.Drop
 }
 
 // messages lists what was written, in the order of ids.
@@ -55,8 +55,8 @@ func TestAnAttachedTableWritesAMessageForEachChangeThatIsCommitted(t *testing.T)
 		exec(t, service, `BEGIN; UPDATE "the shop"."Orders" SET "to" = 'nobody'; ROLLBACK`)
 		exec(t, service, `UPDATE "the shop"."Orders" SET "to" = 'carl' WHERE id = 2; DELETE FROM "the shop"."Orders" WHERE id = 1`)
 		want := []string{
-			`orders 1 Orders.insert {"id": 1, "to": "anna"}`, `orders 2 Orders.insert {"id": 2, "to": "bob"}`,
-			`orders 2 Orders.update {"id": 2, "to": "carl"}`, `orders 1 Orders.delete {"id": 1, "to": "anna"}`,
+			`orders 1 Orders.insert {"id":1,"to":"anna"}`, `orders 2 Orders.insert {"id":2,"to":"bob"}`,
+			`orders 2 Orders.update {"id":2,"to":"carl"}`, `orders 1 Orders.delete {"id":1,"to":"anna"}`,
 		}
 		if got := messages(t, conn); !slices.Equal(got, want) {
 			t.Errorf("got %q", got)
@@ -76,14 +76,14 @@ func TestWhatAnAttachedTableDoesOutOfTheOrdinary(t *testing.T) {
 		install(t, conn)
 		exec(t, conn, `CREATE TABLE orders (day date, state text, at timestamptz, b bytea, PRIMARY KEY (day, state)) PARTITION BY LIST (state);
 			CREATE TABLE orders_new PARTITION OF orders FOR VALUES IN ('new'); CREATE TABLE orders_done PARTITION OF orders FOR VALUES IN ('done')`)
-		a := Attachment{Table: "orders", Key: []string{"day"}}
+		a := Attachment{Table: "orders", Key: []string{"day"}, Invalid: "refuse"}
 		attach(t, conn, a)
 		exec(t, conn, `SET datestyle = 'SQL, DMY'; SET timezone = 'Asia/Kathmandu'; SET bytea_output = escape`)
 		exec(t, conn, `INSERT INTO orders VALUES ('2026-02-01', 'new', '2026-02-01 00:00:00Z', 'x')`)
 		exec(t, conn, `UPDATE orders SET state = 'done'`)
 		exec(t, conn, `SET session_replication_role = replica; UPDATE orders SET b = 'y'; RESET session_replication_role`)
 		payload := func(state string) string {
-			return fmt.Sprintf(` {"b": "\\x78", "at": "2026-02-01T00:00:00+00:00", "day": "2026-02-01", "state": "%s"}`, state)
+			return fmt.Sprintf(` {"day":"2026-02-01","state":"%s","at":"2026-02-01T00:00:00+00:00","b":"\\x78"}`, state)
 		}
 		want := []string{"orders 2026-02-01 orders.insert" + payload("new"),
 			"orders 2026-02-01 orders.delete" + payload("new"), "orders 2026-02-01 orders.insert" + payload("done")}
@@ -92,7 +92,7 @@ func TestWhatAnAttachedTableDoesOutOfTheOrdinary(t *testing.T) {
 		}
 		exec(t, conn, `ALTER TABLE orders RENAME COLUMN day TO on_day`)
 		_, err := conn.Exec(t.Context(), `DELETE FROM orders`)
-		if err == nil || !strings.Contains(err.Error(), `run outbox attach again" has no field "day"`) {
+		if err == nil || !strings.Contains(err.Error(), `outbox attach: column "day" not found`) {
 			t.Errorf("got %v", err)
 		}
 		a.Key = []string{"on_day"}
@@ -136,7 +136,7 @@ func TestChangesOfARowAreInOrder(t *testing.T) {
 	for _, m := range messages(t, conn) {
 		key, rest, _ := strings.Cut(m, "] ")
 		var n int
-		if _, err := fmt.Sscanf(rest, `counters.update {"n": %d}`, &n); err != nil {
+		if _, err := fmt.Sscanf(rest, `counters.update {"n":%d}`, &n); err != nil {
 			t.Fatalf("%q: %v", m, err)
 		}
 		if n != seen[key]+1 {
@@ -154,28 +154,42 @@ func TestWhatCantBeAttachedIsRefused(t *testing.T) {
 	url := servers.TestDatabase(t)
 	conn := connect(t, url)
 	install(t, conn)
-	exec(t, conn, `CREATE TABLE keyless (id int); CREATE VIEW v AS SELECT 1; CREATE TABLE t (id int PRIMARY KEY)`)
+	exec(t, conn, `CREATE TABLE keyless (id int); CREATE VIEW v AS SELECT 1; CREATE TABLE t (id int PRIMARY KEY);
+		CREATE TABLE g (id int PRIMARY KEY, v int GENERATED ALWAYS AS (id * 2) VIRTUAL); CREATE TEMP TABLE tt (id int PRIMARY KEY);
+		CREATE MATERIALIZED VIEW m AS SELECT 1; CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w; CREATE FOREIGN TABLE f (id int) SERVER s;
+		CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY LIST (id); CREATE TABLE part PARTITION OF parts FOR VALUES IN (1)`)
+	attach(t, conn, Attachment{Table: "parts"})
 	for want, a := range map[string]Attachment{
-		"no primary key":             {Table: "keyless"},
-		`there is no column "x"`:     {Table: "t", Columns: []string{"x"}},
-		`and not "truncate"`:         {Table: "t", On: []string{"truncate"}},
-		"not both":                   {Table: "t", Topic: "a", TopicColumn: "id"},
-		"there is no such table":     {Table: "v"},
-		"one of the outbox":          {Table: "outbox.cursors"},
-		"attach missing: there is n": {Table: "missing"},
+		"no primary key":              {Table: "keyless"},
+		`there is no column "x"`:      {Table: "t", Columns: []string{"x"}},
+		`and not "truncate"`:          {Table: "t", On: []string{"truncate"}},
+		"not both":                    {Table: "t", Topic: "a", TopicColumn: "id"},
+		"it is a view":                {Table: "v"},
+		"one of the outbox":           {Table: "outbox.cursors"},
+		"it is a materialized view":   {Table: "m"},
+		"in another database":         {Table: "f"},
+		"a temporary table":           {Table: "tt"},
+		`columns ["v"] are generated`: {Table: "g"},
+		`column "v" is generated`:     {Table: "g", Key: []string{"v"}, Columns: []string{"id"}},
+		"table is attached":           {Table: "part"},
+		"has white space":             {Table: "t", Topic: "a b"},
+		"longer than 249 bytes":       {Table: "t", Topic: strings.Repeat("t", 250)},
+		"the limit is 32":             {Table: "t", Key: slices.Repeat([]string{"id"}, 33)},
+		`and not to "drop"`:           {Table: "t", Invalid: "drop"},
+		"attach missing: there is n":  {Table: "missing"},
 	} {
-		if _, _, err := a.Plan(t.Context(), conn); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := a.Plan(t.Context(), conn); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %s", a, err, want)
 		}
 	}
 	exec(t, conn, `CREATE FUNCTION t_outbox() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
-	if _, _, err := (Attachment{Table: "t"}).Plan(t.Context(), conn); err == nil ||
+	if _, err := (Attachment{Table: "t"}).Plan(t.Context(), conn); err == nil ||
 		!strings.Contains(err.Error(), "public.t_outbox already") {
 		t.Errorf("a function of somebody else's: %v", err)
 	}
 	writer, _, _ := roles(t, servers.TestDatabase(t))
 	exec(t, connect(t, writer.Config().ConnString()), `CREATE TABLE t (id int PRIMARY KEY)`)
-	if _, _, err := (Attachment{Table: "t"}).Plan(t.Context(), writer); !errors.Is(err, ErrForbidden) ||
+	if _, err := (Attachment{Table: "t"}).Plan(t.Context(), writer); !errors.Is(err, ErrForbidden) ||
 		!strings.Contains(err.Error(), "run this as postgres") {
 		t.Errorf("a table of somebody else's: %v", err)
 	}

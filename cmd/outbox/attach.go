@@ -21,6 +21,9 @@ transaction. A change that is rolled back writes none. The key is the primary ke
 order; the payload is the row as JSON, after a DELETE the old one; the event type is TABLE.insert, TABLE.update or
 TABLE.delete. TRUNCATE writes nothing.
 
+A change that worked before works with the trigger: if no valid message can be made of it, as when the topic's column is
+NULL, its message becomes a dead letter with the reason. --invalid refuse makes such a change fail.
+
 Run it as the table's owner, with the rights of a writer of the outbox: the trigger writes with these rights, and the
 application's role needs none. It may be run again, and replaces what it has made. --remove takes it away.`,
 		Example: `  outbox attach orders --topic orders --dry-run
@@ -29,18 +32,28 @@ application's role needs none. It may be run again, and replaces what it has mad
 		Args: cobra.ExactArgs(1),
 		RunE: a.on(a.connect, func(ctx context.Context, conn *pgx.Conn, args []string) error {
 			plan.Table = args[0]
-			sql, undo, err := plan.Plan(ctx, conn)
+			trigger, err := plan.Plan(ctx, conn)
 			if err != nil {
 				return err
 			}
+			sql := trigger.Make
 			if remove {
-				sql = undo
+				sql, trigger.Notes = trigger.Drop, nil
 			}
 			if dry {
+				for _, note := range trigger.Notes {
+					sql = "-- " + note + "\n" + sql
+				}
 				_, err := fmt.Fprint(a.stdout, sql)
 				return err
 			}
-			return a.apply(ctx, lockTimeout+sql)
+			if err := a.apply(ctx, lockTimeout+sql); err != nil {
+				return err
+			}
+			for _, note := range trigger.Notes {
+				_, _ = fmt.Fprintln(a.stdout, note)
+			}
+			return nil
 		}),
 	}
 	cmd.Flags().StringVar(&plan.Topic, "topic", "", "topic of the messages (default: the table's name)")
@@ -48,6 +61,8 @@ application's role needs none. It may be run again, and replaces what it has mad
 	cmd.Flags().StringSliceVar(&plan.Key, "key", nil, "columns of the key (default: the primary key)")
 	cmd.Flags().StringSliceVar(&plan.Columns, "columns", nil, "columns of the payload (default: all)")
 	cmd.Flags().StringSliceVar(&plan.On, "on", nil, "changes: insert, update, delete (default: all)")
+	cmd.Flags().StringVar(&plan.Invalid, "invalid", "bury",
+		"a change of which no valid message can be made: bury its message, as a dead letter with the reason, or refuse the change")
 	cmd.Flags().BoolVar(&remove, "remove", false, "take the trigger away")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "print the SQL, and change nothing")
 	return cmd

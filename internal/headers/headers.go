@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 	"unsafe"
@@ -54,6 +55,10 @@ type parser struct {
 // ErrNotObject is in the error for every other JSON value, and for no text at all.
 var ErrNotObject = errors.New("they must be an object")
 
+// fromTrigger begins the text that the trigger of outbox attach stores as headers of a message that it could not make:
+// the text is the reason.
+const fromTrigger = "outbox attach: "
+
 var (
 	errCut  = errors.New("headers are not valid JSON")
 	errHalf = errors.New("headers have one half of a surrogate pair, which has no UTF-8 form")
@@ -63,7 +68,11 @@ func (p *parser) members(dst []outbox.Header) ([]outbox.Header, error) {
 	from := len(dst)
 	p.space()
 	if p.at == len(p.in) || p.in[p.at] != '{' {
-		return dst, fmt.Errorf("headers are a JSON %s, %w", p.kind(), ErrNotObject)
+		err := fmt.Errorf("headers are a JSON %s, %w", p.kind(), ErrNotObject)
+		if text, e := p.str(); e == nil && strings.HasPrefix(text, fromTrigger) {
+			err = fmt.Errorf("%s: %w", text, err)
+		}
+		return dst, err
 	}
 	p.at++
 	p.space()
