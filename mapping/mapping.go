@@ -90,6 +90,19 @@ func (m *Mapping) MessageColumns() []string {
 	return columns
 }
 
+// Columns lists the columns of the table that m names, each once.
+func (m *Mapping) Columns() []string {
+	columns := m.MessageColumns()
+	for _, c := range []string{m.Order, m.Priority, m.Done.Column, m.Done.Flag, m.Done.At, m.Done.AckAt, m.Done.UpdatedAt, m.Done.Partition,
+		m.Failure.Attempts, m.Failure.Error, m.Failure.LastAttempt, m.Failure.NextAttempt,
+		m.Claim.Until, m.Claim.Since, m.Claim.Owner, m.Offsets.Topic, m.Offsets.Partition, m.Offsets.Transaction} {
+		if c != "" && !slices.Contains(columns, c) {
+			columns = append(columns, c)
+		}
+	}
+	return columns
+}
+
 // CalledOutbox reports whether the table's name shows that its rows are messages.
 func (m *Mapping) CalledOutbox() bool {
 	name, err := ParseTableName(m.Table)

@@ -34,6 +34,7 @@ const (
 	colNextAttempt
 	colCreatedAt
 	colAttempts
+	colLayout
 	columnCount
 )
 
@@ -61,10 +62,12 @@ type readExtra func(d *relay.Delivery, r *row, values [][]byte) error
 
 // collect reads all rows of an answer. It doesn't reuse the answer's memory. The deliveries are in a list of free, if
 // that is not nil. If extra is not nil, it reads the columns after those of the table. A row without an id is not a
-// message, and only extra sees it.
+// message, and only extra sees it. If the rows have another layout than t was made for, they are returned with the
+// error: a claim has to give them up.
 func (t *table) collect(answer pgx.Rows, free *freeLists,
 	extra readExtra) (ds []relay.Delivery, rows []row, err error) {
 	defer answer.Close()
+	var changed error
 	width := columnCount + len(t.headers)
 	for answer.Next() {
 		values := answer.RawValues()
@@ -89,20 +92,26 @@ func (t *table) collect(answer pgx.Rows, free *freeLists,
 		if err := t.decode(d, r, values); err != nil {
 			return nil, nil, err
 		}
+		if int64(binary.BigEndian.Uint64(values[colLayout])) != t.layout {
+			changed = t.errChanged()
+		}
 		if extra != nil {
 			if err := extra(d, r, values[width:]); err != nil {
 				return nil, nil, err
 			}
 		}
 	}
-	return ds, rows, answer.Err()
+	if err := answer.Err(); err != nil {
+		return nil, nil, err
+	}
+	return ds, rows, changed
 }
 
 // textColumns are read as text, in the order in which they are laid out in memory.
 var textColumns = [...]int{colID, colTopic, colKey, colAggregateType, colAggregateID, colEventType, colContentType}
 
 func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
-	if len(v[colBy]) != 8 || len(v[colAttempts]) != 8 || v[colID] == nil {
+	if len(v[colBy]) != 8 || len(v[colAttempts]) != 8 || len(v[colLayout]) != 8 || v[colID] == nil {
 		return errRow
 	}
 	// One allocation holds all texts of a row. The payload has its own, so that a caller that keeps an id doesn't keep

@@ -123,7 +123,7 @@ func keep(values []wal.Value) []wal.Value {
 func (r *logRows) fill(row *logRow) (err error) {
 	m, v := &r.table.mapping, r.decoded
 	var none [8]byte
-	v[colID], v[colBy], v[colAttempts] = r.asText(m.ID, row.text(m.ID)), none[:], none[:]
+	v[colID], v[colBy], v[colAttempts], v[colLayout] = r.asText(m.ID, row.text(m.ID)), none[:], none[:], none[:]
 	text := func(name string) []byte { return r.asText(name, row.text(name)) }
 	v[colMessageID] = text(m.MessageID)
 	if v[colTopic], err = r.template(r.topic, row); err != nil {

@@ -142,7 +142,7 @@ func (r *reader) pollFor(ctx context.Context, limit int, own []uint32,
 		err = closeErr
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("poll: %w", explain(err))
+		return ds, rows, fmt.Errorf("poll: %w", explain(err))
 	}
 	if r.claims {
 		sort.Sort(byPlace{ds, rows}) // UPDATE … RETURNING returns rows in no order

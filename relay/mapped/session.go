@@ -57,8 +57,18 @@ type session struct {
 // begin keeps the session's connection alive by keep, for the strategy that embeds it.
 func (s *session) begin(of strategy, keep func(ctx context.Context, conn *pgx.Conn) error) {
 	s.strategy = of
-	s.link = newLink(s.conn, s.source.cfg.Lease, keep)
+	s.link = newLink(s.conn, s.source.cfg.Lease, s.watched(keep))
 	s.pace = pace{cfg: &s.source.cfg, broken: s.link.broken}
+}
+
+// watched is keep, and ends the session when the table has changed.
+func (s *session) watched(keep func(ctx context.Context, conn *pgx.Conn) error) func(ctx context.Context, conn *pgx.Conn) error {
+	return func(ctx context.Context, conn *pgx.Conn) error {
+		if err := keep(ctx, conn); err != nil {
+			return err
+		}
+		return s.table.unchanged(ctx, conn)
+	}
 }
 
 // locks notes the processes of the session's own connections.

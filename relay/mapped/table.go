@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -35,6 +36,9 @@ type table struct {
 	jsonish bool // the payload is JSON and has no column for its content type
 
 	dead *mapping.Table
+
+	layout int64  // of the mapped columns, see layoutSQL
+	zone   string // see zoneSQL
 
 	controlled bool // outbox.controls is there, and may be read
 }
@@ -83,7 +87,20 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 	t.waiting = m.Waiting()
 	t.orderBy()
 	t.selectLists()
-	return t, nil
+	if t.layout, t.zone, err = t.look(ctx, conn); err != nil {
+		return nil, err
+	}
+	return t, t.same(ctx, conn)
+}
+
+// same returns an error if the table was changed since its description was read: then the layout isn't that of the
+// description.
+func (t *table) same(ctx context.Context, conn *pgx.Conn) error {
+	info, err := readTable(ctx, conn, t.mapping.Table)
+	if err == nil && !reflect.DeepEqual(info, t.info) {
+		err = t.errChanged()
+	}
+	return err
 }
 
 // readTable reads a table's description from the catalogue.
@@ -265,6 +282,7 @@ func (t *table) selectLists() {
 			list[colAttempts] = "greatest(coalesce(" + column(m.Failure.Attempts) + ", 0) - 1, 0)::bigint"
 		}
 	}
+	list[colLayout] = t.layoutSQL()
 	for _, h := range m.HeaderColumns {
 		t.headers = append(t.headers, h.Name)
 		list = append(list, text(h.Column))
@@ -274,7 +292,7 @@ func (t *table) selectLists() {
 	key, aggregateID := list[colKey], list[colAggregateID]
 	for i, c := range list {
 		switch i {
-		case colID, colBy, colDeliverAt, colNextAttempt, colCreatedAt, colAttempts:
+		case colID, colBy, colDeliverAt, colNextAttempt, colCreatedAt, colAttempts, colLayout:
 		case colMessageID:
 			if m.MessageID != "" && t.info.Column(m.MessageID).Kind == mapping.KindText {
 				list[i] = "NULL::text"

@@ -1,0 +1,63 @@
+package mapped
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// The owner of a table can change it while a relay reads it. Statements that were made for its former types would then
+// read other bytes: a text that has become a bytea, its digits. So every statement that reads messages also reads the
+// layout of the mapped columns. It is the one by which the server reads the rows: the statement has locked the table
+// before it sees anything, and ALTER TABLE waits for that lock.
+//
+// With another layout the session ends before a row of it is delivered, and the next one reads the catalogue again.
+
+// layoutSQL is a number that changes with the types of the mapped columns, and with whether they may be NULL.
+func (t *table) layoutSQL() string {
+	names := t.mapping.Columns()
+	for i, name := range names {
+		names[i] = schema.QuoteLiteral(name)
+	}
+	return fmt.Sprintf("(SELECT coalesce(sum(hashtext(concat_ws(' ', "+
+		"a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated))), 0)::bigint FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(%s) AND a.attname = ANY(ARRAY[%s]::name[]))",
+		schema.QuoteLiteral(t.name), strings.Join(names, ", "))
+}
+
+// zoneSQL is the time zone that the role and the database give to a session that begins now, beside the server's. What
+// a column without a time zone means depends on it.
+const zoneSQL = `coalesce((SELECT string_agg(c, ' ' ORDER BY s.setrole, s.setdatabase) FROM pg_catalog.pg_db_role_setting s, unnest(s.setconfig) c
+	WHERE c ILIKE 'timezone=%' AND s.setdatabase IN (0, (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database()))
+	AND s.setrole IN (0, (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = session_user))), '')`
+
+// look reads the layout and the zone.
+func (t *table) look(ctx context.Context, conn *pgx.Conn) (layout int64, zone string, err error) {
+	if err = conn.QueryRow(ctx, "SELECT "+t.layoutSQL()+", "+zoneSQL).Scan(&layout, &zone); err != nil {
+		err = fmt.Errorf("look at the columns of table %s: %w", t.name, explain(err))
+	}
+	return layout, zone, err
+}
+
+// unchanged returns an error if the table has another layout than the one that t was made for, or if a session that
+// begins now has another time zone.
+func (t *table) unchanged(ctx context.Context, conn *pgx.Conn) error {
+	layout, zone, err := t.look(ctx, conn)
+	switch {
+	case err != nil:
+		return err
+	case layout != t.layout:
+		return t.errChanged()
+	case zone != t.zone:
+		return errors.New("the time zone of the role or of the database was changed: the session ends, and the next one has the new one")
+	}
+	return nil
+}
+
+func (t *table) errChanged() error {
+	return fmt.Errorf("the columns of table %s were changed: the session ends, and the next one reads their types again", t.name)
+}
