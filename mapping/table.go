@@ -43,10 +43,15 @@ type Table struct {
 
 // TableColumn is a column of a Table.
 type TableColumn struct {
-	Name    string
-	Type    string // as format_type writes it
-	Base    string // the same, of what a domain is made of
-	Kind    Kind   // of Base
+	Name string
+	Type string // as format_type writes it
+	Base string // the same, of what a domain is made of
+	Kind Kind   // of Base
+
+	// Cast means that a cast to text gives another text than the type's output. Varies means that the output depends on
+	// the session: on its search path, or on its time zone although it isn't a time.
+	Cast, Varies bool
+
 	NotNull bool   // also by a domain
 	Default string // expression; empty for none; also of a domain
 
@@ -98,9 +103,39 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relkind = 'p'
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p')`
 
-// columnsSQL follows domains down to their base, through as many as there are.
+// downSQL, the oid and the modifier of a type, and toBaseSQL follow the type down through domains to its base.
+const (
+	downSQL = `
+	WITH RECURSIVE down AS (
+		SELECT 0 AS depth, `
+	toBaseSQL = `
+		UNION ALL
+		SELECT w.depth + 1, t.typbasetype, t.typtypmod FROM down w JOIN pg_catalog.pg_type t ON t.oid = w.oid AND t.typtype = 'd'
+	)
+	SELECT (array_agg(w.oid ORDER BY w.depth DESC))[1] AS base, (array_agg(w.modifier ORDER BY w.depth DESC))[1] AS modifier,
+		bool_or(t.typnotnull) AS notnull, array_agg(w.oid) FILTER (WHERE t.typtype = 'd') AS domains,
+		(array_agg(pg_get_expr(t.typdefaultbin, 0) ORDER BY w.depth) FILTER (WHERE t.typdefaultbin IS NOT NULL))[1] AS initial
+	FROM down w JOIN pg_catalog.pg_type t ON t.oid = w.oid`
+)
+
+// baseSQL describes the base b of a type: format_type, typname, typtype, Cast, Varies.
+const baseSQL = `format_type(b.oid, y.modifier), b.typname::text, b.typtype::text,
+	b.typcategory <> 'S' AND b.typname <> 'bool' AND EXISTS (
+		SELECT FROM pg_catalog.pg_cast k WHERE k.castsource = b.oid AND k.casttarget = 'text'::regtype),
+	(WITH RECURSIVE parts AS (
+		SELECT b.oid
+		UNION
+		SELECT x.oid FROM parts p JOIN pg_catalog.pg_type t ON t.oid = p.oid CROSS JOIN LATERAL (
+			SELECT t.typelem AS oid WHERE t.typcategory = 'A' UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
+			UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+			UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+				WHERE a.attrelid = t.typrelid AND t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped
+		) x
+	) SELECT bool_or(t.typname LIKE 'reg%' AND t.typnamespace = 'pg_catalog'::regnamespace OR t.typname = 'timestamptz' AND t.oid <> b.oid)
+		FROM parts p JOIN pg_catalog.pg_type t ON t.oid = p.oid)`
+
 const columnsSQL = `
-SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), format_type(b.oid, y.modifier), b.typname::text, b.typtype::text,
+SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), ` + baseSQL + `,
 	a.attnotnull OR y.notnull, coalesce(pg_get_expr(d.adbin, d.adrelid), y.initial, ''),
 	coalesce(s.seqrelid, 0), coalesce(s.seqcache, 0), a.attgenerated <> '', a.attidentity = 'a',
 	ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = b.oid ORDER BY e.enumsortorder),
@@ -109,16 +144,7 @@ SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), format_type(b.oid,
 		FROM pg_catalog.pg_constraint k WHERE k.contype = 'c' AND (to_jsonb(k) ->> 'conenforced') IS DISTINCT FROM 'false'
 		AND (k.conrelid = a.attrelid AND k.conkey = ARRAY[a.attnum] OR k.contypid = ANY(y.domains)) ORDER BY k.conname)
 FROM pg_catalog.pg_attribute a
-CROSS JOIN LATERAL (
-	WITH RECURSIVE down AS (
-		SELECT 0 AS depth, a.atttypid AS oid, a.atttypmod AS modifier
-		UNION ALL
-		SELECT w.depth + 1, t.typbasetype, t.typtypmod FROM down w JOIN pg_catalog.pg_type t ON t.oid = w.oid AND t.typtype = 'd'
-	)
-	SELECT (array_agg(w.oid ORDER BY w.depth DESC))[1] AS base, (array_agg(w.modifier ORDER BY w.depth DESC))[1] AS modifier,
-		bool_or(t.typnotnull) AS notnull, array_agg(w.oid) FILTER (WHERE t.typtype = 'd') AS domains,
-		(array_agg(pg_get_expr(t.typdefaultbin, 0) ORDER BY w.depth) FILTER (WHERE t.typdefaultbin IS NOT NULL))[1] AS initial
-	FROM down w JOIN pg_catalog.pg_type t ON t.oid = w.oid
+CROSS JOIN LATERAL (` + downSQL + `a.atttypid AS oid, a.atttypmod AS modifier` + toBaseSQL + `
 ) y
 JOIN pg_catalog.pg_type b ON b.oid = y.base
 LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
@@ -169,8 +195,8 @@ func readTable(ctx context.Context, q schema.Querier, name TableName) (*Table, e
 	t.Columns, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c TableColumn, err error) {
 		var base, class string
 		var checks [][]string
-		err = row.Scan(&c.Name, &c.Type, &c.Base, &base, &class, &c.NotNull, &c.Default, &c.Sequence, &c.Cache, &c.Generated,
-			&c.Identity, &c.Labels, &c.Length, &checks)
+		err = row.Scan(&c.Name, &c.Type, &c.Base, &base, &class, &c.Cast, &c.Varies, &c.NotNull, &c.Default, &c.Sequence, &c.Cache,
+			&c.Generated, &c.Identity, &c.Labels, &c.Length, &checks)
 		for _, k := range checks {
 			c.Checks = append(c.Checks, ColumnCheck{k[0], k[1]})
 		}
@@ -189,6 +215,29 @@ func readTable(ctx context.Context, q schema.Querier, name TableName) (*Table, e
 		return i, err
 	})
 	return t, err
+}
+
+const typesSQL = `
+SELECT format_type(o.oid, o.modifier), ` + baseSQL + `
+FROM unnest($1::oid[], $2::integer[]) WITH ORDINALITY o (oid, modifier, place)
+LEFT JOIN LATERAL (` + downSQL + `o.oid, o.modifier` + toBaseSQL + `
+) y ON true LEFT JOIN pg_catalog.pg_type b ON b.oid = y.base ORDER BY o.place`
+
+// ReadTypes describes columns by their types alone, such as those that a table had when it was changed since. Kind is
+// empty if there is no such type any more.
+func ReadTypes(ctx context.Context, q schema.Querier, oids []uint32, modifiers []int32) ([]TableColumn, error) {
+	rows, err := q.Query(ctx, typesSQL, oids, modifiers)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c TableColumn, err error) {
+		var whole, base, name, class *string
+		var cast, varies *bool
+		if err = row.Scan(&whole, &base, &name, &class, &cast, &varies); err == nil && name != nil {
+			c = TableColumn{Type: *whole, Base: *base, Kind: kindOf(*name, *class), Cast: *cast, Varies: *varies}
+		}
+		return c, err
+	})
 }
 
 func kindOf(base, class string) Kind {
@@ -242,6 +291,10 @@ func (m *Mapping) Fit(t *Table) error {
 	f.column("priority", m.Priority, KindInteger)
 	for _, h := range m.HeaderColumns {
 		f.column("header "+h.Name, h.Column)
+		if c := t.Column(h.Column); c != nil && c.Varies {
+			f.fault(c, "is of type %s, whose text depends on the reader's search path or time zone, so it can't be the header %s: "+
+				"name a column of type text, or one of type timestamptz", c.Type, h.Name)
+		}
 	}
 	switch m.Done.How {
 	case DoneTimestamp:

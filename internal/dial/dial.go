@@ -34,12 +34,23 @@ type Setting struct{ Name, Value string }
 //
 // That a commit hasn't waited for a standby is told by a warning, which a role's client_min_messages may hide.
 //
+// The text of a value is the same whoever reads it, by whatever way: a key's text decides its lane and its partition.
+// DateStyle ISO leaves the order of day and month, which only matters for what triggers read. The time zone and the
+// search path stay as they are, because they are what the programs that write a table have.
+//
 // Timeouts that a role or a database has are meant for its other programs. transaction_timeout exists since PostgreSQL
 // 17; to set an unknown parameter is an error.
 const settings = `
 	set_config('row_security', 'off', false),
 	set_config('client_encoding', 'UTF8', false),
 	set_config('client_min_messages', 'notice', false),
+	set_config('standard_conforming_strings', 'on', false),
+	set_config('DateStyle', 'ISO', false),
+	set_config('IntervalStyle', 'postgres', false),
+	set_config('bytea_output', 'hex', false),
+	set_config('extra_float_digits', '1', false),
+	set_config('lc_monetary', 'C', false),
+	set_config('xmloption', 'content', false),
 	set_config('default_transaction_isolation', 'read committed', false),
 	set_config('default_transaction_read_only', 'off', false),
 	set_config('default_transaction_deferrable', 'off', false),

@@ -2,7 +2,6 @@ package mapped
 
 import (
 	"math"
-	"strings"
 	"time"
 
 	"github.com/pgoutbox/outbox/mapping"
@@ -41,7 +40,7 @@ const (
 func newHorizon(t *table) horizon {
 	h := horizon{along: t.along, bound: math.MinInt64, candidate: math.MinInt64}
 	h.times = t.along == alongTime && t.ordered().Kind == mapping.KindTime
-	h.walls = h.times && strings.HasSuffix(t.ordered().Base, "without time zone")
+	h.walls = h.times && walls(t.ordered())
 	return h
 }
 

@@ -25,7 +25,8 @@ func (t *table) layoutSQL() string {
 		names[i] = schema.QuoteLiteral(name)
 	}
 	return fmt.Sprintf("(SELECT coalesce(sum(hashtext(concat_ws(' ', "+
-		"a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated))), 0)::bigint FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(%s) AND a.attname = ANY(ARRAY[%s]::name[]))",
+		"a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated))), 0)::bigint "+
+		"FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(%s) AND a.attname = ANY(ARRAY[%s]::name[]))",
 		schema.QuoteLiteral(t.name), strings.Join(names, ", "))
 }
 

@@ -41,17 +41,12 @@ func newLog(ctx context.Context, x *session) (relay.Session, error) {
 	if err := src.awaitLock(ctx, x.conn, x.table.nameLock("slot "+src.cfg.Slot), "another relay reads the log"); err != nil {
 		return nil, err
 	}
-	asking, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
-	defer cancel()
-	var zone string
-	if err := x.conn.QueryRow(asking, "SELECT current_setting('TimeZone')").Scan(&zone); err != nil {
-		return nil, fmt.Errorf("ask for the time zone: %w", err)
-	}
-	s := &logSession{session: x, rows: newLogRows(x.table, zone)}
+	s := &logSession{session: x, rows: newLogRows(x.table)}
 	s.holds.whole = true
 	s.begin(s, s.keep)
 	tail, err := wal.OpenTail(ctx, src.conn, wal.TailConfig{
-		Name: src.owner, Slot: src.cfg.Slot, Publication: src.cfg.Publication, Table: x.table.info.TableName(), Logger: src.cfg.Logger,
+		Name: src.owner, Slot: src.cfg.Slot, Publication: src.cfg.Publication, Logger: src.cfg.Logger,
+		Table: x.table.info.TableName(), OID: x.table.info.OID,
 	})
 	if err != nil {
 		_ = s.link.close(nil) // err is the one to report
@@ -104,21 +99,23 @@ func (s *logSession) take(ctx context.Context, limit int) (ds []relay.Delivery, 
 	if s.full() {
 		return nil, dial.Pause(ctx, s.source.cfg.PollIdle)
 	}
+	var rows []*logRow
 	_, err = s.tail.Read(ctx, limit, func(i *wal.Insert) error {
-		d, row, err := s.rows.read(i)
-		if err != nil {
-			return err
-		}
-		d.Ref, d.Position = i.Number, int64(i.Number)
-		if s.table.numbered() {
-			d.Position = number(row.id)
-		}
-		ds = append(ds, d)
+		row := &logRow{number: i.Number, relation: i.Table, values: keep(i.Values)}
+		rows = append(rows, row)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.entries = append(s.entries, &logEntry{number: i.Number, row: row})
 		return nil
 	})
+	if err == nil && len(rows) > 0 { // the stream's lock isn't held any more: the link may have to wait for it
+		err = s.link.do(func(conn *pgx.Conn) (err error) {
+			asking, cancel := s.source.lasting(ctx)
+			defer cancel()
+			ds, err = s.rows.read(asking, conn, rows)
+			return err
+		})
+	}
 	if failure := s.failure(); failure != nil {
 		err = failure // the link has lost the right to the slot, which may also have ended the stream
 	}

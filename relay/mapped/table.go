@@ -231,13 +231,38 @@ func (t *table) template(s string) string {
 		case t.info.Column(p.Column).Kind == mapping.KindBytes:
 			terms = append(terms, "encode("+column(p.Column)+", 'hex')")
 		default:
-			terms = append(terms, column(p.Column)+"::text")
+			terms = append(terms, t.textSQL(p.Column))
 		}
 	}
 	if len(terms) == 0 {
 		return "NULL::text"
 	}
 	return "(" + strings.Join(terms, " || ") + ")"
+}
+
+// textSQL is a column as text: what its type's output is in a session of package dial, in UTC. Booleans are true and
+// false, and what fills a char(n) up is left out. The log has the same: see logLayout.text.
+func (t *table) textSQL(name string) string {
+	switch c := t.info.Column(name); {
+	case c.Kind == mapping.KindTime && !walls(c):
+		return "regexp_replace((" + column(name) + ` AT TIME ZONE 'UTC')::text, '(\d)( BC)?$', '\1+00\2')`
+	case c.Cast:
+		return "CASE WHEN num_nulls(" + column(name) + ") = 0 THEN concat(" + column(name) + ") END"
+	}
+	return column(name) + "::text"
+}
+
+// walls reports whether a column has times of a clock, in a zone that only the session knows.
+func walls(c *mapping.TableColumn) bool { return strings.HasSuffix(c.Base, "without time zone") }
+
+// momentSQL is a time as timestamptz, where it is one that brokers know. Beyond the ends of time the zone doesn't
+// matter, and some times have no equivalent.
+func momentSQL(expression string, c *mapping.TableColumn) string {
+	if !walls(c) {
+		return expression + "::timestamptz"
+	}
+	return fmt.Sprintf("CASE WHEN %[1]s BETWEEN '0001-01-01 BC' AND '10001-01-01' THEN %[1]s::timestamptz "+
+		"WHEN %[1]s > '2000-01-01' THEN 'infinity' WHEN %[1]s IS NOT NULL THEN '-infinity' END", expression)
 }
 
 // selectLists builds the lists of columns that decode reads, in its order.
@@ -247,13 +272,13 @@ func (t *table) selectLists() {
 		if name == "" {
 			return "NULL::text"
 		}
-		return column(name) + "::text"
+		return t.textSQL(name)
 	}
 	moment := func(name string) string {
 		if name == "" {
 			return "NULL::timestamptz"
 		}
-		return column(name) + "::timestamptz"
+		return momentSQL(column(name), t.info.Column(name))
 	}
 	list := make([]string, columnCount)
 	list[colID] = t.id + "::text"

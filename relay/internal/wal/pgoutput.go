@@ -56,8 +56,9 @@ type Relation struct {
 }
 
 type Column struct {
-	Name string
-	OID  uint32
+	Name     string
+	OID      uint32 // of its type, when the row was written
+	Modifier int32
 }
 
 // Tuple is a row whose columns are still to be read.
@@ -180,8 +181,7 @@ func readRelation(f *Parser) *Relation {
 	f.Uint8() // replica identity
 	for n := f.Uint16(); n > 0 && !f.Fault; n-- {
 		f.Uint8() // part of the key
-		r.Columns = append(r.Columns, Column{string(f.Text()), f.Uint32()})
-		f.Uint32() // type modifier
+		r.Columns = append(r.Columns, Column{string(f.Text()), f.Uint32(), int32(f.Uint32())})
 	}
 	return r
 }

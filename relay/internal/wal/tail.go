@@ -24,7 +24,7 @@ type Tail struct {
 	watched time.Time // when Sound last looked at the slot
 
 	// Only the reader uses the rest.
-	tables     map[uint32][]string // the columns, by relation; nil: another table
+	tables     map[uint32]*Relation // nil: another table
 	values     []Value
 	texts      [][]byte // of values
 	each       func(*Insert) error
@@ -44,17 +44,18 @@ type TailConfig struct {
 	Slot        string // must exist; see mapping.CreateSlotSQL
 	Publication string // must exist; see mapping.CreatePublicationSQL
 	Table       mapping.TableName
+	OID         uint32       // of the table: it may have had another name when a row was written
 	Logger      *slog.Logger // gets a warning when the slot retains too much of the log
 }
 
 // Insert is a row that was inserted. It is valid until the function that gets it returns.
 type Insert struct {
-	Number  uint64   // consecutive, from 1; for Settled
-	Columns []string // the same slice until the table is changed
-	Values  []Value
+	Number uint64    // consecutive, from 1; for Settled
+	Table  *Relation // as it was when the row was written; the same pointer until the table is changed
+	Values []Value
 }
 
-// Value is a column as text, in the format of the server's output with the settings of the role.
+// Value is a column as text, in the format of the server's output with the settings of package dial, in UTC.
 type Value struct {
 	Null  bool
 	Text  []byte
@@ -71,8 +72,8 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 	if at.RuntimeParams == nil {
 		at.RuntimeParams = make(map[string]string)
 	}
-	at.RuntimeParams["client_encoding"], at.RuntimeParams["DateStyle"], at.RuntimeParams["bytea_output"] = "UTF8", "ISO", "hex"
-	t := &Tail{cfg: cfg, tables: make(map[uint32][]string), ended: make(chan struct{})}
+	at.RuntimeParams["client_encoding"], at.RuntimeParams["TimeZone"] = "UTF8", "UTC"
+	t := &Tail{cfg: cfg, tables: make(map[uint32]*Relation), ended: make(chan struct{})}
 	server := Server{at, cfg.Name}
 	plain, err := server.Connect(ctx)
 	if err != nil {
@@ -165,28 +166,26 @@ func (t *taker) Take(c *Change) (inserted bool, err error) {
 	switch c.Kind {
 	case KindRelation:
 		t.tables[c.Table.ID] = nil
-		if c.Table.Namespace == t.cfg.Table.Schema && c.Table.Name == t.cfg.Table.Name {
-			for _, column := range c.Table.Columns {
-				t.tables[c.Table.ID] = append(t.tables[c.Table.ID], column.Name)
-			}
+		if c.Table.ID == t.cfg.OID || c.Table.Namespace == t.cfg.Table.Schema && c.Table.Name == t.cfg.Table.Name {
+			t.tables[c.Table.ID] = c.Table
 		}
 	case KindInsert: // updates and deletes are of no interest
-		columns := t.tables[c.Relation]
+		table := t.tables[c.Relation]
 		switch {
-		case columns == nil:
+		case table == nil:
 		case t.Full():
 			return false, ErrFull
 		default:
 			t.read++
-			return true, (*Tail)(t).insert(columns, c.Row)
+			return true, (*Tail)(t).insert(table, c.Row)
 		}
 	}
 	return false, nil
 }
 
-func (t *Tail) insert(columns []string, row Tuple) error {
-	if row.Columns != len(columns) {
-		return fmt.Errorf("a row has %d columns and its table %d", row.Columns, len(columns))
+func (t *Tail) insert(table *Relation, row Tuple) error {
+	if row.Columns != len(table.Columns) {
+		return fmt.Errorf("a row has %d columns and its table %d", row.Columns, len(table.Columns))
 	}
 	t.values, t.texts = t.values[:0], t.texts[:0]
 	for range row.Columns {
@@ -204,7 +203,7 @@ func (t *Tail) insert(columns []string, row Tuple) error {
 		t.values[i].Text, t.values[i].Fault = text, faults[i]
 	}
 	t.progress.Next()
-	return t.each(&Insert{Number: t.progress.Deliver(), Columns: columns, Values: t.values})
+	return t.each(&Insert{Number: t.progress.Deliver(), Table: table, Values: t.values})
 }
 
 // ending is a Tail that reads the end of a transaction whose messages are all settled; otherwise the transaction would
