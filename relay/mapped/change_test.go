@@ -2,6 +2,7 @@ package mapped
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,16 +72,20 @@ func TestNoOtherBytesAreSentWhenTheTableIsAltered(t *testing.T) {
 	t.Parallel()
 	for name, a := range alterations {
 		for _, strategy := range mapping.Strategies() {
-			if strategy == mapping.Replication {
-				continue
+			if strategy == mapping.Replication && name == "another table of the name" {
+				continue // the publication doesn't have it, which is refused
 			}
 			t.Run(strategy+": "+name, func(t *testing.T) {
 				t.Parallel()
 				db := testdb.New(t)
 				db.Exec(alteredTable)
 				db.Exec(mapping.OffsetsDDL(mapping.TableName{Name: "ev_offsets"}))
-				source, err := Open(strategy, db.Config(), altered(strategy),
-					Config{Name: "one", PollIdle: time.Millisecond, Lease: shortLease})
+				cfg := Config{Name: "one", PollIdle: time.Millisecond, Lease: shortLease}
+				if strategy == mapping.Replication {
+					log := slotFor(db, "ev")
+					cfg.Slot, cfg.Publication = log.Slot, log.Publication
+				}
+				source, err := Open(strategy, db.Config(), altered(strategy), cfg)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -119,5 +124,88 @@ func TestNoOtherBytesAreSentWhenTheTableIsAltered(t *testing.T) {
 				want(2, a.key, a.header)
 			})
 		}
+	}
+}
+
+// slotFor makes what the log of a table is read through.
+func slotFor(db testdb.DB, table string) logNames {
+	log := logNames{Publication: table,
+		Slot: db.Value("SELECT 'mapped_' || oid::text FROM pg_database WHERE datname = current_database()")}
+	db.Exec(mapping.CreatePublicationSQL(log.Publication, mapping.TableName{Schema: "public", Name: table}))
+	db.Exec(mapping.CreateSlotSQL(log.Slot))
+	db.T.Cleanup(db.DropSlots)
+	return log
+}
+
+// A log that is behind has rows from before a change: they are read by the types, and found by the name, of that time.
+func TestRowsOfALogThatIsBehindHaveTheirFormerTypes(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	create, _, _ := strings.Cut(alteredTable, ";")
+	db.Exec(strings.Replace(create, "TABLE ev", "TABLE former", 1))
+	log := slotFor(db, "former")
+	table := "former"
+	insert := func(n int) {
+		db.Exec(fmt.Sprintf(`INSERT INTO %s (key, payload, h) VALUES ('k', '{"n": %d}', 'h')`, table, n))
+	}
+	insert(1)
+	db.Exec(`ALTER TABLE former ALTER payload TYPE bytea USING convert_to(payload, 'UTF8')`)
+	insert(2)
+	db.Exec(`ALTER TABLE former RENAME TO ev`)
+	table = "ev"
+	insert(3)
+	db.Exec(`CREATE TYPE keys AS ENUM ('k')`)
+	db.Exec(`ALTER TABLE ev ALTER key TYPE keys USING key::keys`)
+	insert(4)
+	db.Exec(`ALTER TABLE ev ALTER key TYPE text`)
+	db.Exec(`DROP TYPE keys`)
+	insert(5)
+	source, err := Open(mapping.Replication, db.Config(), altered(mapping.Replication),
+		Config{Name: "one", Slot: log.Slot, Publication: log.Publication})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range read(t, acquired(t, source), 5) {
+		if got, want := string(d.Payload), fmt.Sprintf(plain, i+1); got != want || d.Key != "k" {
+			t.Errorf("message %d is %s with the key %q, want %s", i+1, got, d.Key, want)
+		}
+		if gone := i == 3; gone != (d.Invalid != nil) { // nobody knows any more what a text of that type meant
+			t.Errorf("message %d: %v", i+1, d.Invalid)
+		}
+	}
+}
+
+// A time without a zone is read in the session's zone by the server, whatever the zone is called, and by each way alike.
+func TestATimeWithoutAZoneIsReadAlikeByEachWay(t *testing.T) {
+	t.Parallel()
+	for _, zone := range []string{"UTC", "America/New_York", "Europe/Berlin", "Asia/Kolkata", "<+03>-3", "EST5EDT", "-7.5", "Africa/Monrovia"} {
+		t.Run(zone, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.New(t)
+			db.Exec(`CREATE TABLE ev (id bigserial PRIMARY KEY, payload text, created_at timestamp, deliver_at timestamp)`)
+			log := slotFor(db, "ev")
+			db.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = ''` + zone + `''', current_database()); END $$`)
+			times := append(slices.Clone(oddTimes),
+				"'2026-03-08 02:30'", "'2026-11-01 01:30'", "'2026-03-29 02:30'", "'2026-10-25 02:30'", "'1883-11-18 12:00'")
+			for _, at := range times {
+				db.Exec("INSERT INTO ev (payload, created_at, deliver_at) VALUES ('x', " + at + ", " + at + ")")
+			}
+			m := mapping.Mapping{Table: "ev", ID: "id", Topic: "t", Payload: "payload", CreatedAt: "created_at", DeliverAt: "deliver_at"}
+			byLog := read(t, acquired(t, openLog(t, database{db}, log, m)), len(times))
+			m.Done, m.RowsMayBeDeleted = mapping.Done{How: mapping.DoneDelete}, true
+			source, err := Open(mapping.Advisory, db.Config(), m, Config{Name: "two", PollIdle: time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, d := range read(t, acquired(t, source), len(times)) {
+				l := byLog[i]
+				if !l.CreatedAt.Equal(d.CreatedAt) || !l.DeliverAt.Equal(d.DeliverAt) || d.Invalid != nil || l.Invalid != nil {
+					t.Errorf("%s is %s by the log and %s by a query, %v, %v", times[i], l.DeliverAt, d.DeliverAt, l.Invalid, d.Invalid)
+				}
+				if times[i] == "'2026-11-01 01:30'" && zone == "America/New_York" && d.DeliverAt.Hour() == 1 {
+					t.Errorf("%s was read in UTC", times[i])
+				}
+			}
+		})
 	}
 }
