@@ -123,11 +123,18 @@ func rebase(ctx context.Context, tx pgx.Tx, destination string, action Action) (
 		}
 	}
 	for _, i := range tables {
+		undo, err := identify(ctx, tx, i.table)
+		if err != nil {
+			return nil, err
+		}
 		if err := i.move(ctx, tx); err != nil {
 			return nil, err
 		}
 		if _, err := tx.Exec(ctx, fmt.Sprintf(rewriteSQL, i.table), here); err != nil {
 			return nil, fmt.Errorf("rewrite transaction ids: %w", err)
+		}
+		if _, err := tx.Exec(ctx, undo); err != nil {
+			return nil, fmt.Errorf("drop the indexes that identified rows of %s: %w", i.table, err)
 		}
 	}
 	if err := catchUp(ctx, tx, "outbox.inbox_applied_seq", `(SELECT max(applied) FROM outbox.inbox)`); err != nil {
@@ -232,6 +239,36 @@ const standHereSQL = `
 UPDATE outbox.cursors SET prev = $3::text::pg_snapshot, windows = '{}', last_id = 0, epoch = epoch + 1, lease_until = '-infinity',
 	system_identifier = (SELECT s.system_identifier FROM pg_control_system() s), updated_at = clock_timestamp()
 WHERE destination = $1 AND shard_group = $2`
+
+// identifySQL lists statements that give the segments of a table an index by which updates name their rows, and that take
+// it away. Updates of a table in a publication fail without one. A permanent one would cost every writer, for updates
+// that a rebase alone makes. REPLICA IDENTITY FULL would not do: with the generated column, PostgreSQL 18 refuses it.
+const identifySQL = `
+SELECT coalesce(string_agg(format('CREATE UNIQUE INDEX %I ON %s (id, xid, message_id); ALTER TABLE %s REPLICA IDENTITY USING INDEX %I',
+		s.relname || '_identity', s.name, s.name, s.relname || '_identity'), '; '), ''),
+	coalesce(string_agg(format('ALTER TABLE %s REPLICA IDENTITY DEFAULT; DROP INDEX outbox.%I', s.name, s.relname || '_identity'), '; '), '')
+FROM (
+	SELECT c.relname, c.oid::regclass AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_class parent ON parent.oid = i.inhparent
+	WHERE i.inhparent = $1::regclass AND c.relreplident IN ('d', 'n') AND EXISTS (
+		SELECT FROM pg_publication_tables t JOIN pg_publication p USING (pubname)
+		WHERE p.pubupdate AND t.schemaname = 'outbox' AND t.tablename IN (c.relname, parent.relname))
+) s`
+
+// identify lets rows of a table be updated whatever publications it is in. It returns what undoes that.
+func identify(ctx context.Context, tx pgx.Tx, table string) (undo string, err error) {
+	var do string
+	if err := tx.QueryRow(ctx, identifySQL, table).Scan(&do, &undo); err != nil {
+		return "", fmt.Errorf("look for publications of %s: %w", table, err)
+	}
+	switch _, err := tx.Exec(ctx, do); {
+	case sqlstate.Of(err) == "23505":
+		return "", fmt.Errorf("rows of %s are there twice, and a publication publishes updates of it, which need a key: until the "+
+			"rebase is done, run: ALTER PUBLICATION … SET (publish = 'insert, delete, truncate'): %w", table, err)
+	case err != nil:
+		return "", fmt.Errorf("identify the rows of %s, whose updates are published: %w", table, err)
+	}
+	return undo, nil
+}
 
 // rewriteSQL gives rows that this cluster has not come to a transaction id that everybody has seen, but for
 // the cursor of a new destination.

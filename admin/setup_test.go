@@ -36,6 +36,8 @@ func setup(t *testing.T, config ...servers.PostgresConfig) *database {
 	if _, err := schema.Up(t.Context(), d.Conn, schema.UpConfig{}); err != nil {
 		t.Fatal(err)
 	}
+	// Every statement has to work in a database all of whose tables are published.
+	d.exec(`CREATE PUBLICATION everything FOR ALL TABLES`)
 	return d
 }
 

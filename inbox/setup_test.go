@@ -37,7 +37,8 @@ func setup(t testing.TB, config ...servers.PostgresConfig) *world {
 	if _, err := schema.Up(t.Context(), conn, schema.UpConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Exec(t.Context(), `CREATE TABLE effects (no bigserial, message_id uuid, key text, note text)`); err != nil {
+	if _, err := conn.Exec(t.Context(), `CREATE TABLE effects (no bigserial, message_id uuid, key text, note text);
+		CREATE PUBLICATION everything FOR ALL TABLES`); err != nil {
 		t.Fatal(err)
 	}
 	cfg, err := pgxpool.ParseConfig(w.url)

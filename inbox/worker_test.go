@@ -353,6 +353,7 @@ func TestSegmentsOfTheStoredInboxAreEmptiedByItsOwnCursors(t *testing.T) {
 		SELECT 'kafka', 0, 1, system_identifier FROM pg_control_system()`)
 	w.exec(`INSERT INTO outbox.messages (topic, segment) VALUES ('t', (date_part('epoch', now())::bigint / 600 + 3) % 8)`)
 	// As if stored half an hour ago.
+	w.exec(`DROP PUBLICATION everything`)
 	w.exec(`WITH m AS (DELETE FROM outbox.inbox_messages RETURNING message_id, topic, key, payload, headers)
 		INSERT INTO outbox.inbox_messages (message_id, topic, key, payload, headers, segment)
 		SELECT m.*, (date_part('epoch', now())::bigint / 600 + 5) % 8 FROM m`)

@@ -66,6 +66,8 @@ func setup(t *testing.T) *database {
 	if _, err := schema.Up(t.Context(), d.Conn, schema.UpConfig{}); err != nil {
 		t.Fatal(err)
 	}
+	// As with a well-known tool for change data capture.
+	d.exec(`CREATE PUBLICATION everything FOR ALL TABLES`)
 	return d
 }
 

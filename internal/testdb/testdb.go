@@ -25,12 +25,15 @@ func New(t testing.TB, config ...servers.PostgresConfig) DB {
 	return DB{t, servers.TestDatabase(t, config...)}
 }
 
-// Install makes the outbox's tables.
+// Install makes the outbox's tables. They are published, so a statement on a table without a key fails.
 func (db DB) Install() {
 	db.T.Helper()
 	conn := db.Connect()
 	defer hangUp(conn)
 	if _, err := schema.Up(db.T.Context(), conn, schema.UpConfig{}); err != nil {
+		db.T.Fatal(err)
+	}
+	if _, err := conn.Exec(db.T.Context(), `CREATE PUBLICATION everything FOR ALL TABLES`); err != nil {
 		db.T.Fatal(err)
 	}
 }

@@ -153,7 +153,7 @@ func TestASegmentWhoseRowsAreOutOfSightIsKept(t *testing.T) {
 	db.fill(messages)
 	// Rows that go uncounted are to the server's count as rows that are hidden.
 	conn := db.Connect()
-	if _, err := conn.Exec(t.Context(), "SET track_counts = off; DELETE FROM outbox.messages"); err != nil {
+	if _, err := conn.Exec(t.Context(), "DROP PUBLICATION everything; SET track_counts = off; DELETE FROM outbox.messages"); err != nil {
 		t.Fatal(err)
 	}
 	s := acquire(t, db.source("d", SnapshotConfig{}))

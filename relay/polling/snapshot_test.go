@@ -375,6 +375,7 @@ func TestASettlementThatFailsChangesNothing(t *testing.T) {
 	source := db.source("d", SnapshotConfig{})
 	s := acquire(t, source)
 	ds := next(t, s, 10)
+	db.Exec(`DROP PUBLICATION everything`)
 	db.Exec(`DELETE FROM outbox.messages WHERE id = $1`, ds[0].Position)
 	err := s.Settle(t.Context(), relay.Settlement{Through: &ds[1], Hold: []relay.Hold{{Delivery: &ds[0]}}})
 	if err == nil {

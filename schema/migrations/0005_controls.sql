@@ -1,6 +1,7 @@
 -- What operators ask of a destination, or of one that is still to come: pauses, and a bound on its rate. Relays read it
--- about once a second. An empty topic or lane stands for all.
+-- about once a second. An empty topic or lane stands for all. The id is there because a table of a publication needs a key.
 CREATE TABLE outbox.controls (
+    id          uuid             NOT NULL DEFAULT gen_random_uuid() PRIMARY KEY,
     destination text             NOT NULL,
     topic       text             NOT NULL DEFAULT '',
     lane        text             NOT NULL DEFAULT '',
