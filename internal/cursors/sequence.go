@@ -29,6 +29,21 @@ SELECT q.seqincrement > 0 AND q.seqcache = 1 AND NOT q.seqcycle, ` + LastSQL + `
 	(SELECT max(h.id) FROM (SELECT h.id FROM outbox.holds h WHERE h.destination = $1 AND h.id < ` + Drawn + ` ORDER BY h.lane, h.id LIMIT 10000) h))
 FROM pg_sequence q WHERE q.seqrelid = 'outbox.messages_id_seq'::regclass`
 
+// Drawing watches the sequence under a running relay. Only its goroutine uses it.
+type Drawing struct{ last int64 }
+
+// Saw takes the last id that was drawn, by LastSQL. It returns ErrSequence if it was less before: the sequence was set
+// back. A sequence that has passed the old value again since isn't noticed. The error isn't permanent: RefuseSequence
+// tells whether something waits that new messages would come before.
+func (d *Drawing) Saw(last int64, destination string) error {
+	if last < d.last {
+		return fmt.Errorf("%w: %s_id_seq was set back from %d to %d (TRUNCATE … RESTART IDENTITY, setval)",
+			ErrSequence, schema.MessagesOf(destination), d.last, last)
+	}
+	d.last = last
+	return nil
+}
+
 // RefuseSequence returns ErrSequence if new messages would come before those that wait.
 func RefuseSequence(ctx context.Context, db Querier, destination string) error {
 	var ordered bool

@@ -33,6 +33,8 @@ type reader struct {
 
 	cut cut
 
+	drawing cursors.Drawing
+
 	keep, poll, flush, chunks, single *pgconn.StatementDescription
 
 	page, stretch inOrderOrNot
@@ -45,9 +47,9 @@ type inOrderOrNot struct{ found, byID *pgconn.StatementDescription }
 // READ COMMITTED each statement sees what has committed before it, so the next statement sees everything that the
 // snapshot sees. In the other order, a transaction that commits between the two would be visible in the snapshot,
 // missing from the rows, and lost. keepSQL also stores the end of the write-ahead log: a commit is logged before it is
-// visible, so everything that the snapshot sees is logged before that end.
+// visible, so everything that the snapshot sees is logged before that end. The last column is the last id that was drawn.
 const keepSQL = `SELECT set_config('outbox.next', pg_current_snapshot()::text, true),
-	set_config('outbox.logged', pg_current_wal_insert_lsn()::text, true)`
+	set_config('outbox.logged', pg_current_wal_insert_lsn()::text, true), ` + cursors.LastSQL
 
 // Statements with ranges have OFFSET 0 in the part that runs for each range. Without it, the planner might scan the
 // whole index once and compare the entries with the ranges, because it doesn't know their number and width and takes
@@ -248,14 +250,21 @@ func (r *reader) pollWindow(ctx context.Context, prev *cursors.Snapshot, limit, 
 		return p, fmt.Errorf("poll: %w", err)
 	}
 
-	var text string
+	var text, drawn string
 	err = results(pipeline, func(rows *pgconn.ResultReader) {
 		for rows.NextRow() {
-			text, p.logged = string(rows.Values()[0]), bytes.Clone(rows.Values()[1])
+			text, p.logged, drawn = string(rows.Values()[0]), bytes.Clone(rows.Values()[1]), string(rows.Values()[2])
 		}
 	})
 	if err != nil {
 		return p, fmt.Errorf("take a snapshot: %w", err)
+	}
+	last, err := strconv.ParseInt(drawn, 10, 64)
+	if err == nil {
+		err = r.drawing.Saw(last, r.destination)
+	}
+	if err != nil {
+		return p, err
 	}
 	if text == prev.Text {
 		p.next = *prev

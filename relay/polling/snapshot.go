@@ -379,7 +379,11 @@ func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn,
 	}
 	// A segment may have been detached while this relay waited. From here on, a detached segment makes every write
 	// fail.
-	return row, since, true, refused(s.intact, schema.Intact(ctx, conn))
+	err = refused(s.intact, schema.Intact(ctx, conn))
+	if err == nil { // the sequence may have been set back meanwhile, too
+		err = cursors.RefuseSequence(ctx, conn, s.destination)
+	}
+	return row, since, true, err
 }
 
 // pauseFor waits for d plus or minus a fifth, so that relays that started together don't stay in step.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
@@ -108,17 +109,20 @@ func (s *session) readMode(streaming bool) error {
 	var wanted mode
 	var standbys, same bool
 	var end, snapshot string
+	var last int64
 	err := s.table.Read(func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(context.Background(), s.ttl())
 		defer cancel()
 		err := conn.QueryRow(ctx, "SELECT mode, "+standbysSQL+", coalesce(publication_version = ("+versionSQL+"publication), false), "+
-			"pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text FROM outbox.slots WHERE destination = $1",
-			s.source.destination).Scan(&wanted, &standbys, &same, &snapshot, &end)
+			"pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, "+cursors.LastSQL+" FROM outbox.slots WHERE destination = $1",
+			s.source.destination).Scan(&wanted, &standbys, &same, &snapshot, &end, &last)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return relay.ErrLeaseLost // the destination was dropped
 		case err == nil && streaming && !same:
 			return fmt.Errorf("%w: %q", errPublicationChanged, s.source.cfg.Publication)
+		case err == nil:
+			return s.drawing.Saw(last, s.source.destination)
 		}
 		return err
 	})

@@ -1,0 +1,112 @@
+package polling
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/cursors"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/relaytest"
+)
+
+const insertDelayed = `INSERT INTO outbox.messages (topic, key, payload, deliver_at) SELECT 't', 'k', i::text::bytea, now() + interval '1 hour' FROM generate_series(1, 9) i`
+
+// Messages of a key wait. New ones would come before them, because holds are sent by id.
+func TestARelayEndsWhenTheSequenceIsSetBackWhileItRuns(t *testing.T) {
+	t.Parallel()
+	for name, back := range map[string]string{
+		"setval":   `SELECT setval('outbox.messages_id_seq', 1)`,
+		"truncate": `TRUNCATE outbox.messages RESTART IDENTITY`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			broker := relaytest.NewMemory()
+			r, err := relay.New(db.source("d", SnapshotConfig{}), broker, relay.Config{Name: "r"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- r.Run(t.Context()) }()
+			db.Exec(insertDelayed)
+			db.Await(`SELECT count(*) = 9 FROM outbox.holds`)
+			db.Exec(back)
+			db.Exec(`INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', 'new')`)
+			select {
+			case err := <-ended:
+				if !errors.Is(err, cursors.ErrSequence) || !outbox.IsPermanent(err) {
+					t.Errorf("it ended with %v", err)
+				}
+			case <-time.After(await.Patience):
+				t.Error("it goes on")
+			}
+			if n := len(broker.Messages()); n != 0 {
+				t.Errorf("%d messages were delivered", n)
+			}
+		})
+	}
+}
+
+func TestASequenceThatIsSetBackWhileNothingWaitsEndsNoRelay(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	broker := relaytest.NewMemory()
+	end := db.embed(db.source("d", SnapshotConfig{}), broker, relay.Config{})
+	db.Exec(`INSERT INTO outbox.messages (topic, key, payload) SELECT 't', 'k', 'x' FROM generate_series(1, 9)`)
+	db.Await(`SELECT (SELECT delivered FROM outbox.cursors) = 9`)
+	db.Exec(`TRUNCATE outbox.messages RESTART IDENTITY`)
+	db.Exec(`INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', 'new')`)
+	db.Await(`SELECT (SELECT delivered FROM outbox.cursors) = 10`)
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// firstWrite tells that something was written.
+type firstWrite chan struct{}
+
+func (w firstWrite) Write(b []byte) (int, error) {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
+	return len(b), nil
+}
+
+func TestARelayThatStoodByRefusesASequenceThatWasSetBackMeanwhile(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	leader := acquire(t, db.source("d", SnapshotConfig{}))
+	ended := make(chan error, 1)
+	waits := make(firstWrite, 1)
+	standby := db.source("d", SnapshotConfig{Lease: time.Second, Logger: slog.New(slog.NewTextHandler(waits, nil))})
+	go func() {
+		s, err := standby.Acquire(t.Context())
+		if err == nil {
+			err = s.Close(context.Background())
+		}
+		ended <- err
+	}()
+	db.Exec(insertDelayed)
+	ds := next(t, leader, 9)
+	outcome := relay.Settlement{Through: &ds[len(ds)-1]}
+	for i := range ds {
+		outcome.Hold = append(outcome.Hold, relay.Hold{Delivery: &ds[i]})
+	}
+	if err := leader.Settle(t.Context(), outcome); err != nil {
+		t.Fatal(err)
+	}
+	<-waits
+	db.Exec(`SELECT setval('outbox.messages_id_seq', 1)`)
+	if err := leader.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, cursors.ErrSequence) {
+		t.Errorf("it took over: %v", err)
+	}
+}
