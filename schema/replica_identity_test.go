@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// In a publication FOR ALL TABLES, an UPDATE or DELETE of a table without a primary key fails. Tests of every verb and of
-// the relays run in databases with such a publication (internal/testdb). Rows of messages are only inserted and truncated;
-// a rebase, which updates them, gives them a key for that time.
+// In a publication FOR ALL TABLES, an UPDATE or DELETE of a table without a primary key fails. Tests of every verb and
+// of the relays run in databases with such a publication (internal/testdb). Rows of messages are only inserted and
+// truncated; a rebase, which updates them, gives them a key for that time.
 func TestEveryTableWhoseRowsAreChangedHasAKey(t *testing.T) {
 	onEachMajor(t, func(t *testing.T, url string) {
 		conn := connect(t, url)

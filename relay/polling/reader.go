@@ -47,7 +47,8 @@ type inOrderOrNot struct{ found, byID *pgconn.StatementDescription }
 // READ COMMITTED each statement sees what has committed before it, so the next statement sees everything that the
 // snapshot sees. In the other order, a transaction that commits between the two would be visible in the snapshot,
 // missing from the rows, and lost. keepSQL also stores the end of the write-ahead log: a commit is logged before it is
-// visible, so everything that the snapshot sees is logged before that end. The last column is the last id that was drawn.
+// visible, so everything that the snapshot sees is logged before that end. The last column is the last id that was
+// drawn.
 const keepSQL = `SELECT set_config('outbox.next', pg_current_snapshot()::text, true),
 	set_config('outbox.logged', pg_current_wal_insert_lsn()::text, true), ` + cursors.LastSQL
 
